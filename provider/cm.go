@@ -1,0 +1,96 @@
+package provider
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// EventChannel carries the events of the CM ids that were made on it or
+// migrated to it (struct rdma_event_channel).
+type EventChannel interface {
+	// CreateID makes an id in the RDMA_PS_TCP port space (rdma_create_id).
+	CreateID(cookie any) (ID, error)
+
+	// Next waits for an event, copies it, private data included, and
+	// acknowledges it (rdma_get_cm_event, rdma_ack_cm_event).
+	Next(ctx context.Context) (CMEvent, error)
+
+	Close() error // rdma_destroy_event_channel; EBUSY while ids are on it
+}
+
+// ID is a communication identifier (struct rdma_cm_id). Calls that say "event"
+// return when the work has begun; its end is an event on the id's channel.
+type ID interface {
+	BindAddr(addr netip.AddrPort) error // rdma_bind_addr; port 0 picks one
+
+	// ResolveAddr finds the way to dst (rdma_resolve_addr). Event: ADDR_RESOLVED
+	// or ADDR_ERROR. A zero src leaves the choice to the provider.
+	ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error
+
+	ResolveRoute(timeout time.Duration) error // rdma_resolve_route; event: ROUTE_RESOLVED or ROUTE_ERROR
+
+	// CreateQP makes the QP of this id (rdma_create_qp). The QP must be closed
+	// before the id. pd must be of the device that the id is bound to.
+	CreateQP(pd PD, init QPInit) (QP, error)
+
+	// Listen (rdma_listen). Events: CONNECT_REQUEST, each with a new id.
+	Listen(backlog int) error
+
+	// Connect (rdma_connect). Event: ESTABLISHED, REJECTED, UNREACHABLE or
+	// CONNECT_ERROR. With the kernel the TCP handshake is part of the call and
+	// its failure the call's error.
+	Connect(param ConnParam) error
+
+	Accept(param ConnParam) error // rdma_accept; event: ESTABLISHED or CONNECT_ERROR
+	Reject(private []byte) error  // rdma_reject
+	Disconnect() error            // rdma_disconnect; event: DISCONNECTED on both sides
+
+	Migrate(ch EventChannel) error // rdma_migrate_id
+
+	LocalAddr() netip.AddrPort  // rdma_get_local_addr; zero if not bound
+	RemoteAddr() netip.AddrPort // rdma_get_peer_addr; zero if not known
+
+	// DeviceName is the device that the id is bound to, empty before.
+	DeviceName() string
+
+	// Cookie is rdma_cm_id.context. An id that comes with a CONNECT_REQUEST
+	// starts with its listener's.
+	Cookie() any
+	SetCookie(cookie any)
+
+	// Close destroys the id (rdma_destroy_id) and whatever connection it has.
+	// EBUSY while its QP exists. No event of it is delivered afterwards.
+	Close() error
+}
+
+// ConnParam holds what a connection is made with (struct rdma_conn_param).
+type ConnParam struct {
+	// PrivateData goes to the peer with the MPA request or reply. What fits
+	// depends on provider and MPA revision: 252 octets between any two, 508
+	// between engines (RFC 5044 section 7.1, less four octets of RFC 6581).
+	// siw as sender corrupts lengths 252 to 255 (kernel-notes).
+	PrivateData []byte
+
+	ResponderResources int // IRD: RDMA Reads we serve at a time
+	InitiatorDepth     int // ORD: RDMA Reads we have outstanding
+
+	// QP connects a QP that PD.CreateQP made; nil if the id owns one.
+	QP QP
+}
+
+// CMEvent is an event of an EventChannel (struct rdma_cm_event). It owns all it
+// holds.
+type CMEvent struct {
+	Type CMEventType
+
+	// Status is 0, a negative errno, or for REJECTED what librdmacm gives.
+	Status int
+
+	ID       ID // whom it concerns; with CONNECT_REQUEST the new id
+	ListenID ID // with CONNECT_REQUEST the listener, otherwise nil
+
+	// Param is what the peer sent. With CONNECT_REQUEST its
+	// ResponderResources and InitiatorDepth are what to accept at most.
+	Param ConnParam
+}

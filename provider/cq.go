@@ -1,0 +1,37 @@
+package provider
+
+import "context"
+
+// CQInit says how to make a CQ (the arguments of ibv_create_cq).
+type CQInit struct {
+	CQE        int         // completions to hold, at least; more may be granted
+	Channel    CompChannel // nil for none
+	CompVector int
+	Cookie     any // cq_context: CompChannel.Next and AsyncEvent hand it back
+}
+
+// CQ is a completion queue (struct ibv_cq).
+type CQ interface {
+	// Poll fills wc with completions, oldest first, and says how many
+	// (ibv_poll_cq). It never waits and does not allocate. On the engine it
+	// also moves the data of the QPs that complete here.
+	Poll(wc []WC) (int, error)
+
+	// ReqNotify arms the channel for the next completion, or the next
+	// solicited one (ibv_req_notify_cq). One event is delivered per call.
+	// Completions that are in the CQ already give none: poll once more
+	// afterwards.
+	ReqNotify(solicitedOnly bool) error
+
+	CQE() int // capacity granted
+	Cookie() any
+	Close() error // ibv_destroy_cq
+}
+
+// CompChannel is a completion channel (struct ibv_comp_channel).
+type CompChannel interface {
+	// Next waits for a CQ that was armed to have a completion and returns it
+	// (ibv_get_cq_event, acknowledged).
+	Next(ctx context.Context) (CQ, error)
+	Close() error // ibv_destroy_comp_channel
+}

@@ -1,0 +1,107 @@
+package provider
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// Error is a failed call.
+type Error struct {
+	Op     string // the C call that it corresponds to: "ibv_reg_mr"
+	Object string // what it was called on or with: "qp 17", "192.0.2.1:7471"; may be empty
+	Err    error  // a syscall.Errno, os.ErrClosed, or an error that wraps one and says more
+}
+
+// Error implements error: "ibv_reg_mr 4096 octets: cannot allocate memory".
+func (e *Error) Error() string {
+	if e.Object == "" {
+		return e.Op + ": " + e.Err.Error()
+	}
+	return e.Op + " " + e.Object + ": " + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errno returns the errno inside err, 0 if there is none.
+func Errno(err error) syscall.Errno {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return 0
+}
+
+// UnsupportedError says that a provider does not offer something, and why.
+// errors.Is finds errors.ErrUnsupported and syscall.EOPNOTSUPP in it.
+type UnsupportedError struct {
+	Feature string // "atomic operations"
+	Reason  string // "siw has none"
+}
+
+// Error implements error.
+func (e *UnsupportedError) Error() string {
+	return e.Feature + " not supported: " + e.Reason
+}
+
+// Is implements the protocol of errors.Is.
+func (e *UnsupportedError) Is(target error) bool {
+	return target == errors.ErrUnsupported || target == syscall.EOPNOTSUPP
+}
+
+// WCError is the failure that a completion reports.
+type WCError struct {
+	Status    WCStatus
+	WRID      uint64
+	QPN       uint32
+	VendorErr uint32
+}
+
+// Error implements error.
+func (e *WCError) Error() string {
+	return fmt.Sprintf("work request %#x of qp %d completed with %s", e.WRID, e.QPN, e.Status)
+}
+
+// ErrFlushed is what errors.Is finds in the WCError of a flushed work request:
+// the normal end of what was still posted when a connection ended.
+var ErrFlushed = errors.New("work request flushed")
+
+// Is implements the protocol of errors.Is.
+func (e *WCError) Is(target error) bool {
+	return target == ErrFlushed && e.Status == WCWRFlushErr
+}
+
+// TerminateError is a protocol failure that ended a connection: a Terminate
+// message (RFC 5040 section 4.8) that the peer sent (Remote), or that we sent
+// or would have sent about what the peer did.
+type TerminateError struct {
+	Remote bool
+	Layer  uint8 // 0 RDMAP, 1 DDP, 2 LLP (MPA)
+	EType  uint8
+	ECode  uint8
+	Text   string // the RFC's name of the code, and what was wrong
+}
+
+// Error implements error.
+func (e *TerminateError) Error() string {
+	who := "we"
+	if e.Remote {
+		who = "the peer"
+	}
+	return fmt.Sprintf("%s terminated the connection: %d/%d/0x%02x %s", who, e.Layer, e.EType, e.ECode, e.Text)
+}
+
+// RejectedError says that the peer refused a connection.
+type RejectedError struct {
+	Status      int    // as in CMEvent
+	PrivateData []byte // the peer's, owned by the error
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("connection rejected by the peer (status %d, %d octets of private data)", e.Status, len(e.PrivateData))
+}
+
+// Unwrap returns ECONNREFUSED, the errno that a refused connection has.
+func (e *RejectedError) Unwrap() error { return syscall.ECONNREFUSED }

@@ -1,0 +1,10 @@
+package provider
+
+// AsyncEvent is something that happened to an object outside any call (struct
+// ibv_async_event). Exactly one of the fields beside Type tells which object.
+type AsyncEvent struct {
+	Type AsyncEventType
+	QP   QP
+	CQ   CQ
+	Port uint8
+}

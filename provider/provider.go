@@ -1,0 +1,116 @@
+// Package provider is the contract between the public verbs API (package
+// ibverbs) and the implementations underneath it: the engine (iWARP in Go over
+// TCP) and the kernel (libibverbs and librdmacm). It holds value types,
+// interfaces and errors, and no logic but that of printing and classifying
+// them. It imports the standard library only.
+//
+// Enumerations have libibverbs' and librdmacm's numeric values, so that the
+// kernel provider passes them through, and String methods return the C
+// spelling, so that people can search for it.
+//
+// # Rules that hold for every implementation
+//
+// Every method may be called concurrently with every other, also with Close of
+// the same object, unless its comment says otherwise. After Close, methods
+// return an [*Error] that wraps [os.ErrClosed]; Close itself is idempotent.
+// Closing an object that others still depend on fails with EBUSY and changes
+// nothing. Methods that wait take a context and hold no OS thread while they
+// wait.
+//
+// A failed call returns an [*Error], which unwraps to the errno that the C call
+// of the same name gives. What a provider does not offer is an
+// [*UnsupportedError]. A completion's status is data, not an error of Poll.
+// What a peer did wrong, or found wrong with us, is a [*TerminateError].
+package provider
+
+import "context"
+
+// A Provider lists and opens devices.
+type Provider interface {
+	// Name returns a short stable name: "engine" or "kernel".
+	Name() string
+
+	// Devices lists the devices that Open can open (ibv_get_device_list).
+	Devices() ([]DeviceInfo, error)
+
+	// Open opens a device by name; the empty name opens the first one
+	// (ibv_open_device). An unknown name is ENODEV.
+	Open(name string) (Device, error)
+}
+
+// DeviceInfo describes a device that is not open (struct ibv_device).
+type DeviceInfo struct {
+	Name      string
+	Provider  string // Provider.Name of who lists it
+	NodeType  NodeType
+	Transport TransportType
+	NodeGUID  uint64 // host order
+	Netdev    string // the network interface underneath, empty if none or unknown
+}
+
+// A Device is an open device (struct ibv_context).
+type Device interface {
+	Name() string
+	Query() (DeviceAttr, error)                         // ibv_query_device
+	QueryPort(port uint8) (PortAttr, error)             // ibv_query_port; ports count from 1
+	QueryGID(port uint8, index int) (GID, error)        // ibv_query_gid
+	AllocPD() (PD, error)                               // ibv_alloc_pd
+	CreateCompChannel() (CompChannel, error)            // ibv_create_comp_channel
+	CreateCQ(init CQInit) (CQ, error)                   // ibv_create_cq
+	CreateEventChannel() (EventChannel, error)          // rdma_create_event_channel
+	AsyncEvent(ctx context.Context) (AsyncEvent, error) // ibv_get_async_event, acknowledged before it returns
+	Close() error                                       // ibv_close_device
+}
+
+// GID is a global identifier in network order (union ibv_gid). On iWARP its
+// first six octets are the interface's MAC address.
+type GID [16]byte
+
+// DeviceAttr holds a device's limits and capabilities (struct ibv_device_attr).
+// A limit of zero means that the device has none of that object.
+type DeviceAttr struct {
+	FWVer           string
+	NodeGUID        uint64
+	SysImageGUID    uint64
+	MaxMRSize       uint64 // octets
+	PageSizeCap     uint64 // bit n set: pages of 2^n octets
+	VendorID        uint32
+	VendorPartID    uint32
+	HWVer           uint32
+	MaxQP           int
+	MaxQPWR         int // work requests outstanding on one queue
+	DeviceCapFlags  uint64
+	MaxSGE          int // scatter/gather entries per WR other than RDMA Read
+	MaxSGERd        int // scatter/gather entries per RDMA Read
+	MaxCQ           int
+	MaxCQE          int
+	MaxMR           int
+	MaxPD           int
+	MaxQPRdAtom     int // RDMA Reads and atomics inbound on one QP (IRD)
+	MaxResRdAtom    int // the same, for the whole device
+	MaxQPInitRdAtom int // RDMA Reads and atomics outbound on one QP (ORD)
+	AtomicCap       int // enum ibv_atomic_cap: 0 none, 1 HCA, 2 global
+	MaxMW           int
+	MaxSRQ          int
+	MaxSRQWR        int
+	MaxSRQSGE       int
+	PhysPortCnt     uint8
+	MaxInline       int // octets; not in ibv_device_attr, 0 if unknown
+	LocalCAAckDelay uint8
+	MaxPkeys        uint16
+}
+
+// PortAttr describes a port (struct ibv_port_attr).
+type PortAttr struct {
+	State        PortState
+	MaxMTU       int // octets
+	ActiveMTU    int // octets
+	GIDTblLen    int
+	PortCapFlags uint32
+	MaxMsgSz     uint32 // octets
+	PkeyTblLen   uint16
+	LinkLayer    uint8 // 1 InfiniBand, 2 Ethernet
+	PhysState    uint8 // 5 LinkUp
+	ActiveWidth  uint8
+	ActiveSpeed  uint8
+}
