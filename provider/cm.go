@@ -32,7 +32,7 @@ type ID interface {
 
 	// CreateQP makes the QP of this id (rdma_create_qp). The QP must be closed
 	// before the id. pd must be of the device that the id is bound to.
-	CreateQP(pd PD, init QPInit) (QP, error)
+	CreateQP(pd PD, init QPInitAttr) (QP, error)
 
 	// Listen (rdma_listen). Events: CONNECT_REQUEST, each with a new id.
 	Listen(backlog int) error

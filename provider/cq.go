@@ -2,8 +2,8 @@ package provider
 
 import "context"
 
-// CQInit says how to make a CQ (the arguments of ibv_create_cq).
-type CQInit struct {
+// CQInitAttr says how to make a CQ (the arguments of ibv_create_cq).
+type CQInitAttr struct {
 	CQE        int         // completions to hold, at least; more may be granted
 	Channel    CompChannel // nil for none
 	CompVector int

@@ -130,7 +130,7 @@ type QPState uint32
 // States of a QP.
 const (
 	QPReset   QPState = 0
-	QPInitial QPState = 1 // IBV_QPS_INIT; QPInit is the struct
+	QPInit    QPState = 1
 	QPRTR     QPState = 2
 	QPRTS     QPState = 3
 	QPSQD     QPState = 4

@@ -11,7 +11,7 @@ type PD interface {
 
 	// CreateQP makes a QP that no CM id owns yet (ibv_create_qp). The ID that
 	// connects it takes it through ConnParam.QP.
-	CreateQP(init QPInit) (QP, error)
+	CreateQP(init QPInitAttr) (QP, error)
 
 	Close() error // ibv_dealloc_pd
 }

@@ -56,7 +56,7 @@ type Device interface {
 	QueryGID(port uint8, index int) (GID, error)        // ibv_query_gid
 	AllocPD() (PD, error)                               // ibv_alloc_pd
 	CreateCompChannel() (CompChannel, error)            // ibv_create_comp_channel
-	CreateCQ(init CQInit) (CQ, error)                   // ibv_create_cq
+	CreateCQ(init CQInitAttr) (CQ, error)               // ibv_create_cq
 	CreateEventChannel() (EventChannel, error)          // rdma_create_event_channel
 	AsyncEvent(ctx context.Context) (AsyncEvent, error) // ibv_get_async_event, acknowledged before it returns
 	Close() error                                       // ibv_close_device

@@ -1,7 +1,7 @@
 package provider
 
-// QPInit says how to make a QP (struct ibv_qp_init_attr).
-type QPInit struct {
+// QPInitAttr says how to make a QP (struct ibv_qp_init_attr).
+type QPInitAttr struct {
 	SendCQ   CQ
 	RecvCQ   CQ
 	Cap      QPCap
@@ -35,7 +35,7 @@ type QP interface {
 	PostRecv(wrs []RecvWR) (n int, err error)
 
 	Modify(attr QPAttr, mask QPAttrMask) error // ibv_modify_qp
-	Query() (QPAttr, QPInit, error)            // ibv_query_qp
+	Query() (QPAttr, QPInitAttr, error)        // ibv_query_qp
 
 	// Cause says why the QP left RTS, nil if it has not or nobody knows: a
 	// [*TerminateError] for a protocol failure, otherwise a transport error.
