@@ -1,0 +1,93 @@
+package ddp
+
+import "math"
+
+// CheckVersion verifies the header's DV. It is the first check of a segment:
+// the rest of a header of another version means nothing. The error is
+// [ErrTaggedVersion] or [ErrUntaggedVersion].
+//
+//rfc:5041 DDP-4.1-12
+//rfc:5041 DDP-4.1-13
+//rfc:5041 DDP-4.1-14
+func CheckVersion(h *Header) error {
+	switch {
+	case h.Version == Version:
+		return nil
+	case h.Tagged:
+		return ErrTaggedVersion
+	default:
+		return ErrUntaggedVersion
+	}
+}
+
+// Region is what the owner of the STag table knows about one STag, seen from
+// one stream and for one kind of access. Base and Len mean nothing unless Valid.
+type Region struct {
+	Valid      bool   // the STag, its key octet included, names a registered buffer
+	Associated bool   // it is of the stream's protection domain and, where bound to a stream, of this one
+	Allowed    bool   // it grants the right that the access needs
+	Base       uint64 // TO of the buffer's first octet
+	Len        uint64 // length of the buffer in octets
+}
+
+// Contains reports whether the n octets from offset to on lie within the region.
+// No sum in it can wrap, whatever a peer asks for.
+func (r *Region) Contains(to, n uint64) bool {
+	return to >= r.Base && n <= r.Len && to-r.Base <= r.Len-n
+}
+
+// Wraps reports whether to+n does not fit 64 bits (RFC 5041 section 7.1, tagged
+// check 5).
+func Wraps(to, n uint64) bool { return n > math.MaxUint64-to }
+
+// CheckTagged makes the checks of RFC 5041 section 7.1 for a tagged segment with
+// payloadLen octets of payload at TO to. A segment without payload is good
+// whatever its STag and TO, so that r need not be looked up for it.
+//
+// Errors, in the order of the checks: [ErrInvalidSTag], [ErrSTagNotAssociated],
+// [ErrTaggedAccess], [ErrTOWrap], [ErrBaseBounds].
+//
+//rfc:5041 DDP-5.2-09
+//rfc:5041 DDP-7.1t1-01
+//rfc:5041 DDP-7.1t2-01
+//rfc:5041 DDP-7.1t3-01
+//rfc:5041 DDP-7.1t4-01
+//rfc:5041 DDP-7.1t5-01
+//rfc:5041 DDP-8.2-01
+func CheckTagged(r *Region, to uint64, payloadLen int) error {
+	n := uint64(payloadLen)
+	switch {
+	case n == 0:
+		return nil
+	case !r.Valid:
+		return ErrInvalidSTag
+	case !r.Associated:
+		return ErrSTagNotAssociated
+	case !r.Allowed:
+		return ErrTaggedAccess
+	case Wraps(to, n):
+		return ErrTOWrap
+	case !r.Contains(to, n):
+		return ErrBaseBounds
+	}
+	return nil
+}
+
+// CheckUntagged checks a segment that [UntaggedQueue.Check] passed against the
+// buffer that the message consumes. available says whether there is one;
+// bufferLen is its length in octets. A message without payload needs a buffer
+// too, which may have length zero.
+//
+// Errors: [ErrNoBuffer], [ErrTooLong].
+//
+//rfc:5041 DDP-7.1u2-01
+//rfc:5041 DDP-7.1u4-01
+func CheckUntagged(mo uint32, payloadLen int, available bool, bufferLen uint64) error {
+	switch {
+	case !available:
+		return ErrNoBuffer
+	case uint64(mo)+uint64(payloadLen) > bufferLen:
+		return ErrTooLong
+	}
+	return nil
+}

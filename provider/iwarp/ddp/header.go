@@ -1,0 +1,160 @@
+package ddp
+
+import "encoding/binary"
+
+// Version is the DV value of RFC 5041, the only one that the checks accept.
+const Version = 1
+
+// Lengths of DDP headers in octets, without the two octets of ULPDU_Length that
+// precede them in an FPDU (RFC 5041 figures 4 and 5).
+const (
+	TaggedHeaderLen   = 14
+	UntaggedHeaderLen = 18
+	MaxHeaderLen      = UntaggedHeaderLen
+)
+
+// Bits of the DDP control octet (RFC 5041 figure 3).
+const (
+	ctlTagged        = 0x80
+	ctlLast          = 0x40
+	ctlReservedMask  = 0x3c
+	ctlReservedShift = 2
+	ctlVersionMask   = 0x03
+)
+
+// Header is a DDP header of either kind with every bit that is on the wire, so
+// that an illegal header can be written and read back (RFC 5041 section 4).
+//
+// Tagged says which of the two formats it is. The fields of the other format are
+// not encoded and are zero after a parse.
+type Header struct {
+	Tagged   bool  // T
+	Last     bool  // L
+	Reserved uint8 // Rsvd, 4 bits: zero on transmit, not checked on receive
+	Version  uint8 // DV, 2 bits
+
+	// ULPCtl is the octet of RsvdULP that both formats have. RDMAP keeps its
+	// control field there.
+	ULPCtl uint8
+
+	STag uint32 // tagged: steering tag of the data sink's buffer
+	TO   uint64 // tagged: offset in octets of the payload in that buffer
+
+	ULP32 uint32 // untagged: the other 32 bits of RsvdULP; RDMAP's Invalidate STag
+	QN    uint32 // untagged: queue number
+	MSN   uint32 // untagged: message sequence number
+	MO    uint32 // untagged: offset in octets of the payload in the message
+}
+
+// Len returns how many octets the header takes: [TaggedHeaderLen] or
+// [UntaggedHeaderLen].
+func (h *Header) Len() int {
+	if h.Tagged {
+		return TaggedHeaderLen
+	}
+	return UntaggedHeaderLen
+}
+
+// HeaderLen returns the length in octets of the header whose first octet, the
+// DDP control field, is ctl.
+func HeaderLen(ctl byte) int {
+	if ctl&ctlTagged != 0 {
+		return TaggedHeaderLen
+	}
+	return UntaggedHeaderLen
+}
+
+// Control returns the DDP control octet. Bits of Reserved and Version beyond
+// their 4 and 2 are dropped.
+func (h *Header) Control() byte {
+	c := h.Reserved<<ctlReservedShift&ctlReservedMask | h.Version&ctlVersionMask
+	if h.Tagged {
+		c |= ctlTagged
+	}
+	if h.Last {
+		c |= ctlLast
+	}
+	return c
+}
+
+// AppendTo appends the header in wire format to b and returns the longer slice.
+// It allocates only when b lacks the capacity for [Header.Len] more octets.
+//
+//rfc:5041 DDP-4.2-01
+//rfc:5041 DDP-4.3-01
+func (h *Header) AppendTo(b []byte) []byte {
+	b = append(b, h.Control(), h.ULPCtl)
+	if h.Tagged {
+		b = binary.BigEndian.AppendUint32(b, h.STag)
+		return binary.BigEndian.AppendUint64(b, h.TO)
+	}
+	b = binary.BigEndian.AppendUint32(b, h.ULP32)
+	b = binary.BigEndian.AppendUint32(b, h.QN)
+	b = binary.BigEndian.AppendUint32(b, h.MSN)
+	return binary.BigEndian.AppendUint32(b, h.MO)
+}
+
+// Parse splits a complete ULPDU into its DDP header and its payload. The payload
+// borrows from ulpdu and is valid as long as that is.
+//
+// The only error is [ErrShortSegment]. Whether the header is legal is not
+// decided here.
+//
+//rfc:5041 DDP-4.4-01
+//rfc:5041 DDP-4.4-02
+func Parse(ulpdu []byte) (Header, []byte, error) {
+	h, n, err := ParseHeader(ulpdu, len(ulpdu))
+	if err != nil {
+		return Header{}, nil, err
+	}
+	return h, ulpdu[n:], nil
+}
+
+// ParseHeader reads a DDP header from b, the octets of a ULPDU received so far,
+// while the rest is still on its way. ulpduLen is the ULPDU's whole length in
+// octets as MPA announced it; octets of b beyond it are ignored.
+//
+// It returns the header and its length in octets, or a length of zero and no
+// error when b does not yet hold the whole header. The payload is then
+// ulpduLen minus that length. The error is [ErrShortSegment] as soon as it is
+// clear that a ULPDU of this length can't hold its header.
+func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
+	if len(b) > ulpduLen {
+		b = b[:max(ulpduLen, 0)]
+	}
+	if ulpduLen < TaggedHeaderLen {
+		return Header{}, 0, ErrShortSegment
+	}
+	if len(b) == 0 {
+		return Header{}, 0, nil
+	}
+	n = HeaderLen(b[0])
+	if ulpduLen < n {
+		return Header{}, 0, ErrShortSegment
+	}
+	if len(b) < n {
+		return Header{}, 0, nil
+	}
+	return decode(b[:n]), n, nil
+}
+
+// decode reads the header whose octets, exactly, are b.
+func decode(b []byte) Header {
+	h := Header{
+		Tagged:   b[0]&ctlTagged != 0,
+		Last:     b[0]&ctlLast != 0,
+		Reserved: b[0] & ctlReservedMask >> ctlReservedShift,
+		Version:  b[0] & ctlVersionMask,
+		ULPCtl:   b[1],
+	}
+	if h.Tagged {
+		h.STag = binary.BigEndian.Uint32(b[2:])
+		h.TO = binary.BigEndian.Uint64(b[6:])
+		return h
+	}
+	h.ULP32 = binary.BigEndian.Uint32(b[2:])
+	h.QN = binary.BigEndian.Uint32(b[6:])
+	h.MSN = binary.BigEndian.Uint32(b[10:])
+	h.MO = binary.BigEndian.Uint32(b[14:])
+	return h
+}

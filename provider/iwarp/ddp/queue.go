@@ -1,0 +1,85 @@
+package ddp
+
+import "math"
+
+// FirstMSN is the MSN of the first message of every untagged queue.
+//
+//rfc:5041 DDP-4.3-05
+const FirstMSN = 1
+
+// UntaggedQueue is the receive state of one untagged queue of a stream: the
+// message that comes next and how much of it has come. Segments arrive in
+// order, as TCP delivers them.
+//
+// It is not safe for concurrent use. A copy is independent of the original.
+type UntaggedQueue struct {
+	qn     uint32
+	msn    uint32
+	offset uint32
+	open   bool
+}
+
+// NewUntaggedQueue returns the state of queue qn before its first message. msn is
+// the sequence number of that message: [FirstMSN] on a real stream, anything in
+// a test of the wrap at 2^32.
+func NewUntaggedQueue(qn, msn uint32) UntaggedQueue {
+	return UntaggedQueue{qn: qn, msn: msn}
+}
+
+// QN returns the queue's number.
+func (q *UntaggedQueue) QN() uint32 { return q.qn }
+
+// MSN returns the sequence number of the current message: the unfinished one if
+// there is one, the next to start otherwise.
+func (q *UntaggedQueue) MSN() uint32 { return q.msn }
+
+// Offset returns how many octets of the current message were committed. It is
+// the MO that the next segment must have.
+func (q *UntaggedQueue) Offset() uint32 { return q.offset }
+
+// Open reports whether a message has started and not ended.
+func (q *UntaggedQueue) Open() bool { return q.open }
+
+// Check verifies QN, MSN and MO of an untagged segment with payloadLen octets of
+// payload. It changes nothing. Whether a buffer is there and large enough is
+// [CheckUntagged]'s part.
+//
+// Errors, in the order of the checks: [ErrInvalidQN], [ErrMSNRange],
+// [ErrInvalidMO], [ErrMessageLength].
+//
+//rfc:5041 DDP-5.3-05
+//rfc:5041 DDP-5.3-06
+//rfc:5041 DDP-7.1u1-01
+//rfc:5041 DDP-7.1u3-01
+//rfc:5041 DDP-7.1u5-01
+//rfc:5041 DDP-7.1u-01
+func (q *UntaggedQueue) Check(h *Header, payloadLen int) error {
+	switch {
+	case h.QN != q.qn:
+		return ErrInvalidQN
+	case h.MSN != q.msn:
+		return ErrMSNRange
+	case h.MO != q.offset:
+		return ErrInvalidMO
+	case uint64(h.MO)+uint64(payloadLen) > math.MaxUint32:
+		return ErrMessageLength
+	}
+	return nil
+}
+
+// Commit moves the queue past a segment that Check passed, once its FPDU is
+// proven good. After a segment with L set the next message is awaited; its MSN
+// follows modulo 2^32.
+//
+//rfc:5041 DDP-4.3-06
+//rfc:5041 DDP-4.3-07
+func (q *UntaggedQueue) Commit(last bool, payloadLen int) {
+	if last {
+		q.msn++
+		q.offset = 0
+		q.open = false
+		return
+	}
+	q.offset += uint32(payloadLen)
+	q.open = true
+}
