@@ -1,0 +1,55 @@
+package transport
+
+import (
+	"net/netip"
+	"time"
+)
+
+// TapEvent says what a TapRecord records.
+type TapEvent uint8
+
+// What happens to a stream.
+const (
+	TapOpen  TapEvent = iota // the stream is connected
+	TapData                  // octets were sent or received
+	TapFIN                   // the end of a direction was sent or received
+	TapReset                 // the connection was reset by us (sent) or lost (received)
+)
+
+// String returns a short name.
+func (e TapEvent) String() string {
+	switch e {
+	case TapOpen:
+		return "open"
+	case TapData:
+		return "data"
+	case TapFIN:
+		return "FIN"
+	case TapReset:
+		return "reset"
+	}
+	return "unknown"
+}
+
+// TapRecord is one thing that happened to one end of a stream. A stream whose
+// two ends are in one process gives two sets of records, told apart by Conn.
+type TapRecord struct {
+	// Time is taken before octets are sent and after they are received, so
+	// that records sorted by it are in causal order.
+	Time time.Time
+
+	Conn   uint64         // number of this end of the stream, unique in the process
+	Local  netip.AddrPort // of this end
+	Remote netip.AddrPort
+	Dialed bool // this end sent the SYN
+	Event  TapEvent
+	Sent   bool   // from Local to Remote; otherwise received. Of Open: see Dialed
+	Data   []byte // with TapData; valid until Tap returns
+}
+
+// Tap sees everything that goes through the streams of a Network. Tap is called
+// on the goroutine that reads or writes, by many at once; of one end, sent
+// records come in order and received records come in order.
+type Tap interface {
+	Tap(TapRecord)
+}

@@ -1,0 +1,150 @@
+// Package transport is the seam between the engine and the wire: streams that
+// never block, readiness, listening and dialling. [TCP] implements it over raw
+// sockets; package memnet implements it in memory, deterministically.
+//
+// All of it is made for one pattern: a [Conn] belongs to one protocol machine
+// that reads and writes it when a [Poller] calls its [Handler], and otherwise
+// holds nothing, neither a goroutine nor a buffer nor an OS thread.
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+)
+
+// ErrWouldBlock says that a stream has nothing to read, or no room to write,
+// at this moment. Nothing was transferred.
+var ErrWouldBlock = errors.New("transport: operation would block")
+
+// Conn is a connected octet stream. One goroutine at a time may call Readv and
+// one at a time Writev; both may run at once, and with every other method.
+type Conn interface {
+	// Readv fills bufs in order with what has arrived and returns how many
+	// octets it stored; it never waits. n > 0 comes with a nil error. With
+	// n == 0 the error is ErrWouldBlock, io.EOF when the peer has sent its FIN
+	// and everything before it has been read, a syscall.Errno (ECONNRESET,
+	// ETIMEDOUT, ...) when the connection is lost, or os.ErrClosed. bufs and
+	// what they point to are the caller's again when it returns. An empty bufs
+	// reads nothing and returns 0, nil.
+	Readv(bufs [][]byte) (n int, err error)
+
+	// Writev queues octets of bufs in order and returns how many it took,
+	// which may end anywhere inside a buffer; it never waits. n > 0 comes with
+	// a nil error. With n == 0 the error is ErrWouldBlock, a syscall.Errno
+	// (EPIPE after the connection was lost or CloseWrite, ECONNRESET, ...), or
+	// os.ErrClosed. Ownership is as with Readv: what it took has been copied.
+	Writev(bufs [][]byte) (n int, err error)
+
+	// CloseWrite sends FIN behind what Writev took. Reading goes on.
+	CloseWrite() error
+
+	// Close gives the stream up: what Writev took is still sent, then FIN. If
+	// octets of the peer are unread, TCP sends RST instead. It is idempotent.
+	// The Poller forgets the stream by itself.
+	Close() error
+
+	// Abort is Close with RST at once; octets not yet sent are lost.
+	Abort() error
+
+	// MSS is the sender's maximum segment size at this moment, in octets of
+	// TCP payload (the EMSS of RFC 5044 section 2).
+	MSS() int
+
+	LocalAddr() netip.AddrPort
+	RemoteAddr() netip.AddrPort
+}
+
+// Handler is told when a stream can be read or written. Ready runs on whatever
+// goroutine called Poll, and may run on several at once for the same stream:
+// an implementation that is busy with the stream on another goroutine returns
+// at once. It must not block. It may call every method of its Conn and of the
+// Poller except Poll, Wait and Close. An error or an end of stream counts as
+// readable: reading tells which.
+type Handler interface {
+	Ready(readable, writable bool)
+}
+
+// Poller watches streams of the Network that made it. Readiness is level
+// triggered: Ready is called by every Poll as long as the condition lasts, so
+// nothing is lost if a Handler ignores a call; a Handler that has no room for
+// more, or has seen the end of the stream, says WantRead(c, false).
+type Poller interface {
+	// Add watches c for reading on behalf of h. A stream is added to at most
+	// one Poller: EEXIST otherwise. os.ErrClosed if c or the Poller is closed.
+	Add(c Conn, h Handler) error
+
+	// Remove stops watching c. No call of Ready begins after it has returned,
+	// except on goroutines that were inside Poll already: a Handler stands a
+	// late call. A stream not watched is ignored. Closing c removes it, too.
+	Remove(c Conn)
+
+	// WantRead and WantWrite switch the watching for reading (on after Add)
+	// and for writing (off after Add). Both off leaves resets unnoticed until
+	// one is on again; TCP reports them nevertheless, as readable.
+	WantRead(c Conn, on bool) error
+	WantWrite(c Conn, on bool) error
+
+	// Poll calls Ready for what is ready at this moment and returns for how
+	// many streams, 0 if none; it never waits and does not allocate. Any
+	// number of goroutines may poll at once.
+	Poll() int
+
+	// Wait parks until a stream may be ready, Wake was called since the last
+	// Wait, or ctx is done (its error). It holds no OS thread. One goroutine at
+	// a time may wait. While other goroutines keep polling, it does not wake
+	// for what they take care of, at the price of looking only every
+	// millisecond or so until they stop.
+	Wait(ctx context.Context) error
+
+	// Wake makes the Wait in progress, or the next one, return nil.
+	Wake()
+
+	// Close forgets all streams and makes Wait and Add return os.ErrClosed. It
+	// does not close the streams.
+	Close() error
+}
+
+// Listener accepts connections.
+type Listener interface {
+	// Accept waits for the next connection. Errors: ctx's, os.ErrClosed after
+	// Close, EMFILE, ENFILE or ENOMEM when the system has run out: the
+	// connection stays in the backlog and the caller tries again later.
+	// Connections that died in the backlog are passed over.
+	Accept(ctx context.Context) (Conn, error)
+
+	Addr() netip.AddrPort // with the port chosen, if 0 was asked for
+	Close() error         // idempotent; ends Accept
+}
+
+// Binding is a local address reserved and not yet used.
+type Binding interface {
+	Addr() netip.AddrPort // with the port chosen, if 0 was asked for
+
+	// Listen and Dial use the address up, also when they fail.
+	Listen(backlog int) (Listener, error)
+	Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
+
+	Close() error // gives an unused address back; idempotent
+}
+
+// Network makes streams. Failures wrap a syscall.Errno and name the address:
+// EADDRINUSE for a port taken, EADDRNOTAVAIL for an address that is not ours,
+// ECONNREFUSED, ECONNRESET, ETIMEDOUT, EHOSTUNREACH, ENETUNREACH, EMFILE.
+type Network interface {
+	// Bind reserves local; port 0 picks a free one. A zero or unspecified
+	// address means all local ones.
+	Bind(local netip.AddrPort) (Binding, error)
+
+	// Route says which local address the system uses towards dst.
+	Route(dst netip.Addr) (netip.Addr, error)
+
+	// Listen is Bind and Binding.Listen. backlog <= 0 means the default.
+	Listen(local netip.AddrPort, backlog int) (Listener, error)
+
+	// Dial connects to dst and waits for the end of the handshake. A zero src
+	// leaves the choice to the system, a zero port in it too.
+	Dial(ctx context.Context, src, dst netip.AddrPort) (Conn, error)
+
+	NewPoller() (Poller, error)
+}
