@@ -1,0 +1,68 @@
+package conformance
+
+import "time"
+
+// An Outcome is what happened in one run of a scenario, before it is judged. It
+// goes through JSON: runs are collected in a guest and judged outside.
+type Outcome struct {
+	Scenario       string        `json:"scenario"`
+	Pairing        Pairing       `json:"pairing"`
+	Seed           uint64        `json:"seed"`
+	Started        time.Time     `json:"started"`
+	DurationMillis int64         `json:"duration_ms"`
+	Checks         []Check       `json:"checks"`
+	Observations   []Observation `json:"observations"`
+	Log            []string      `json:"log,omitempty"`
+	Setup          string        `json:"setup,omitempty"`       // why it could not be tried
+	Unsupported    string        `json:"unsupported,omitempty"` // which capability is missing
+
+	// Port is the TCP port that the responder listened on: the run's packets
+	// are those to and from it.
+	Port uint16 `json:"port"`
+
+	// Capture is the name of the run's capture file, next to the outcome's own
+	// file, and CaptureSource how it was made: "wire" for packets seen on an
+	// interface, "tap" for bytes seen at the engine's or raw peer's socket.
+	Capture       string `json:"capture,omitempty"`
+	CaptureSource string `json:"capture_source,omitempty"`
+}
+
+// A Check is one expectation.
+type Check struct {
+	What string `json:"what"` // in English
+	OK   bool   `json:"ok"`
+	Got  string `json:"got,omitempty"` // what was found instead
+}
+
+// An Observation is a fact that is compared between pairings.
+type Observation struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+func (o *Outcome) failed() bool {
+	for _, c := range o.Checks {
+		if !c.OK {
+			return true
+		}
+	}
+	return false
+}
+
+// A Collection is all that a run of the suite brought, and under which
+// conditions.
+type Collection struct {
+	Schema   string    `json:"schema"` // CollectionSchema
+	Started  time.Time `json:"started"`
+	Version  string    `json:"version"` // of govs
+	Kernel   string    `json:"kernel"`  // uname -r where it ran
+	CPUs     int       `json:"cpus"`
+	Siw      string    `json:"siw,omitempty"` // variant of the module: default, crc, p2p
+	Seed     uint64    `json:"seed"`
+	Only     string    `json:"only,omitempty"`
+	Require  []string  `json:"require,omitempty"` // providers whose absence is a failure
+	Outcomes []Outcome `json:"outcomes"`
+}
+
+// CollectionSchema is the version of the Collection's JSON form.
+const CollectionSchema = "govs-collection/1"

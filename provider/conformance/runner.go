@@ -1,0 +1,191 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// An Endpoint is one side of a verbs scenario, or the provider that a raw
+// scenario is played to.
+type Endpoint struct {
+	Name    string // the provider's name
+	Context *ibverbs.Context
+	Addr    netip.Addr // where it can be reached and connects from
+}
+
+// An Opener opens a provider for one run. The options are the scenario's.
+type Opener func(options []string) (*Endpoint, error)
+
+// A Capturer records the packets of one run.
+type Capturer interface {
+	// Start begins to record; port is where the run's responder will listen.
+	Start(port uint16) (Capture, error)
+	// Source is what Outcome.CaptureSource says: "wire" or "tap".
+	Source() string
+}
+
+// A Capture is a recording under way.
+type Capture interface {
+	// Stop ends the recording and writes it as pcapng to the file called name.
+	Stop(name string) error
+}
+
+// Config says what to run and how.
+type Config struct {
+	Suite    *Suite
+	Only     string
+	Pairings []Pairing
+	Open     map[string]Opener // by provider name
+	Seed     uint64
+
+	// Scale stretches every time limit; zero means 1. Under emulation 10 is apt.
+	Scale float64
+
+	// FirstPort is the first TCP port to listen on; each run takes the next.
+	// Zero means 20000.
+	FirstPort uint16
+
+	// Capture may be nil; Dir is then not used.
+	Capture Capturer
+	Dir     string // where capture files go
+
+	// Progress, if not nil, is told of each run when it has ended.
+	Progress func(done, total int, o *Outcome)
+}
+
+// Run runs the chosen scenarios, one after another, and returns their outcomes.
+// The error is about the configuration; what goes wrong in a scenario is in its
+// outcome. When ctx ends, the run under way ends, and those that are left are
+// not in the result.
+func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
+	scenarios, err := cfg.Suite.Select(cfg.Only)
+	if err != nil {
+		return nil, err
+	}
+	type job struct {
+		scenario *Scenario
+		pairing  Pairing
+	}
+	var jobs []job
+	for _, sc := range scenarios {
+		for _, p := range sc.pairings(cfg.Pairings) {
+			jobs = append(jobs, job{sc, p})
+		}
+	}
+	if cfg.Scale == 0 {
+		cfg.Scale = 1
+	}
+	if cfg.FirstPort == 0 {
+		cfg.FirstPort = 20000
+	}
+	outcomes := make([]Outcome, 0, len(jobs))
+	for i, j := range jobs {
+		if ctx.Err() != nil {
+			return outcomes, ctx.Err()
+		}
+		o := cfg.runOne(ctx, j.scenario, j.pairing, cfg.FirstPort+uint16(i))
+		outcomes = append(outcomes, *o)
+		if cfg.Progress != nil {
+			cfg.Progress(i+1, len(jobs), o)
+		}
+	}
+	return outcomes, nil
+}
+
+// runOne runs a scenario once. The context's limit is a safety net: scenarios
+// bound their own waits.
+func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) *Outcome {
+	o := &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(cfg.Seed, sc.Slug), Started: time.Now().UTC(), Port: port}
+	limit := time.Duration(float64(sc.timeout()) * cfg.Scale)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	t := &T{ctx: ctx, scale: cfg.Scale, outcome: o, started: time.Now()}
+
+	var capture Capture
+	if cfg.Capture != nil {
+		c, err := cfg.Capture.Start(port)
+		if err != nil {
+			o.Setup = "cannot capture: " + err.Error()
+			return o
+		}
+		capture, o.CaptureSource = c, cfg.Capture.Source()
+	}
+	t.run(func() { cfg.body(t, sc, p, port) })
+	if ctx.Err() != nil {
+		t.Check(false, "the run ends by itself", "it took longer than %v", limit)
+	}
+	if capture != nil {
+		name := captureName(sc.Slug, p)
+		if err := capture.Stop(cfg.Dir + "/" + name); err != nil {
+			t.Check(false, "the capture can be written", "%v", err)
+		} else {
+			o.Capture = name
+		}
+	}
+	return o
+}
+
+func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16) {
+	if sc.Verbs != nil {
+		r := &VerbsRun{T: t, Seed: t.outcome.Seed}
+		r.Initiator = cfg.open(t, sc, p.Initiator)
+		r.Responder = cfg.open(t, sc, p.Responder)
+		r.Addr = netip.AddrPortFrom(r.Responder.Addr, port)
+		sc.Verbs(r)
+		return
+	}
+	r := &RawRun{T: t, Seed: t.outcome.Seed, Role: sc.RawRole}
+	name := p.Responder
+	if sc.RawRole == RoleResponder {
+		name = p.Initiator
+	}
+	r.DUT = cfg.open(t, sc, name)
+	r.Addr = netip.AddrPortFrom(r.DUT.Addr, port)
+	sc.Raw(r)
+}
+
+func (cfg *Config) open(t *T, sc *Scenario, name string) *Endpoint {
+	opener := cfg.Open[name]
+	if opener == nil {
+		t.Setup("provider %q is not available here", name)
+	}
+	ep, err := opener(sc.Options)
+	if err != nil {
+		t.Setup("provider %q cannot be opened: %v", name, err)
+	}
+	t.Cleanup(func() {
+		err := ep.Context.Close()
+		t.Check(err == nil, "the device can be closed after the run: nothing was left open", "%v", err)
+	})
+	return ep
+}
+
+// VerbsRun is one run of a verbs scenario.
+type VerbsRun struct {
+	*T
+	Seed                 uint64
+	Initiator, Responder *Endpoint
+	Addr                 netip.AddrPort // where the responder is to listen
+}
+
+// RawRun is one run of a raw scenario.
+type RawRun struct {
+	*T
+	Seed uint64
+	Role Role           // the raw peer's
+	DUT  *Endpoint      // the provider under test
+	Addr netip.AddrPort // where whoever is the responder is to listen
+}
+
+// runSeed derives a run's seed from the suite's, the same for every pairing, so
+// that the same bytes are played to each.
+func runSeed(seed uint64, slug string) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s", seed, slug)
+	return h.Sum64()
+}

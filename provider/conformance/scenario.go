@@ -1,0 +1,202 @@
+package conformance
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Level says how binding a scenario's expectation is.
+type Level string
+
+// The levels.
+const (
+	Must     Level = "must"     // an RFC says MUST or MUST NOT, or libibverbs' man page is plain
+	Should   Level = "should"   // an RFC says SHOULD
+	Observed Level = "observed" // nothing binds: what happens is recorded and compared
+)
+
+// Role is the part that the scripted raw peer plays.
+type Role string
+
+// The roles.
+const (
+	RoleInitiator Role = "initiator" // the raw peer connects to the provider under test
+	RoleResponder Role = "responder" // the provider under test connects to the raw peer
+)
+
+// Raw is the name that the scripted peer has in pairings and reports.
+const Raw = "raw"
+
+// A Pairing names who talks to whom: provider names, or Raw for one of them.
+type Pairing struct {
+	Initiator string `json:"initiator"`
+	Responder string `json:"responder"`
+}
+
+// String returns "initiator->responder".
+func (p Pairing) String() string { return p.Initiator + "->" + p.Responder }
+
+// Has reports whether one of the sides is name.
+func (p Pairing) Has(name string) bool { return p.Initiator == name || p.Responder == name }
+
+// A Scenario is one thing that is tried. Exactly one of Verbs and Raw is set.
+type Scenario struct {
+	// Slug is its stable name, "group/what-happens". It is never reused and
+	// never positional.
+	Slug  string
+	Title string // one sentence that says what is right
+
+	// Requirements are ids of the requirement catalogue that it shows.
+	Requirements []string
+	Level        Level
+
+	// Timeout bounds one run, before Config.Scale; zero means 10 s.
+	Timeout time.Duration
+
+	// OnlyByName, if not empty, is the reason why it runs only when a pattern
+	// without wildcards names it: it is known to crash a kernel.
+	OnlyByName string
+
+	// Options varies how the engine is opened for this scenario: "crc=off",
+	// "placement=streaming"; the kernel has no such options and ignores them.
+	Options []string
+
+	// Verbs runs between two providers.
+	Verbs func(*VerbsRun)
+
+	// Raw runs between the scripted peer, in the role RawRole, and a provider.
+	Raw     func(*RawRun)
+	RawRole Role
+
+	// Wire checks the decoded capture of a run, after it. It may be nil.
+	Wire func(*WireRun)
+}
+
+// Kind returns "verbs" or "raw".
+func (s *Scenario) Kind() string {
+	if s.Raw != nil {
+		return "raw"
+	}
+	return "verbs"
+}
+
+func (s *Scenario) timeout() time.Duration {
+	if s.Timeout == 0 {
+		return 10 * time.Second
+	}
+	return s.Timeout
+}
+
+// pairings returns which of the wanted pairings the scenario runs on: all of
+// them for verbs scenarios, and for raw ones each provider that stands in any of
+// them, once, opposite the raw peer.
+func (s *Scenario) pairings(wanted []Pairing) []Pairing {
+	if s.Raw == nil {
+		return wanted
+	}
+	var out []Pairing
+	for _, w := range wanted {
+		for _, name := range []string{w.Initiator, w.Responder} {
+			p := Pairing{Initiator: Raw, Responder: name}
+			if s.RawRole == RoleResponder {
+				p = Pairing{Initiator: name, Responder: Raw}
+			}
+			if !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// A Suite is an ordered set of scenarios with distinct slugs.
+type Suite struct {
+	scenarios []*Scenario
+}
+
+// Add adds scenarios. A malformed or duplicate one is a broken program: it panics.
+func (s *Suite) Add(scenarios ...*Scenario) {
+	for _, sc := range scenarios {
+		if err := sc.validate(); err != nil {
+			panic("conformance: " + err.Error())
+		}
+		if s.Find(sc.Slug) != nil {
+			panic("conformance: two scenarios are called " + sc.Slug)
+		}
+		s.scenarios = append(s.scenarios, sc)
+	}
+}
+
+func (s *Scenario) validate() error {
+	switch {
+	case !strings.Contains(s.Slug, "/") || strings.ContainsAny(s.Slug, " *?["):
+		return fmt.Errorf("slug %q is not of the form group/what-happens", s.Slug)
+	case (s.Verbs == nil) == (s.Raw == nil):
+		return fmt.Errorf("%s: exactly one of Verbs and Raw has to be set", s.Slug)
+	case s.Raw != nil && s.RawRole != RoleInitiator && s.RawRole != RoleResponder:
+		return fmt.Errorf("%s: a raw scenario needs a RawRole", s.Slug)
+	case s.Title == "":
+		return fmt.Errorf("%s: no title", s.Slug)
+	case s.Level != Must && s.Level != Should && s.Level != Observed:
+		return fmt.Errorf("%s: level %q", s.Slug, s.Level)
+	}
+	return nil
+}
+
+// All returns the scenarios in the order in which they were added. The slice is
+// the caller's, the scenarios are not.
+func (s *Suite) All() []*Scenario { return slices.Clone(s.scenarios) }
+
+// Find returns the scenario with this slug, nil if there is none.
+func (s *Suite) Find(slug string) *Scenario {
+	for _, sc := range s.scenarios {
+		if sc.Slug == slug {
+			return sc
+		}
+	}
+	return nil
+}
+
+// Select returns the scenarios that match one of the comma-separated glob
+// patterns (path.Match; a pattern that ends in "/" or has none stands for the
+// group). The empty string selects all but those that run only by name. It is an
+// error if a pattern is malformed or matches nothing.
+func (s *Suite) Select(patterns string) ([]*Scenario, error) {
+	if strings.TrimSpace(patterns) == "" {
+		patterns = "*/*"
+	}
+	chosen := make(map[*Scenario]bool)
+	for _, pattern := range strings.Split(patterns, ",") {
+		pattern = strings.TrimSpace(pattern)
+		if !strings.Contains(strings.TrimSuffix(pattern, "/"), "/") {
+			pattern = strings.TrimSuffix(pattern, "/") + "/*"
+		}
+		matched := false
+		for _, sc := range s.scenarios {
+			ok, err := path.Match(pattern, sc.Slug)
+			if err != nil {
+				return nil, fmt.Errorf("scenario pattern %q: %w", pattern, err)
+			}
+			if !ok {
+				continue
+			}
+			matched = true
+			if sc.OnlyByName == "" || pattern == sc.Slug {
+				chosen[sc] = true
+			}
+		}
+		if !matched {
+			return nil, fmt.Errorf("no scenario matches %q; the subcommand list shows them all", pattern)
+		}
+	}
+	var out []*Scenario
+	for _, sc := range s.scenarios {
+		if chosen[sc] {
+			out = append(out, sc)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,148 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// T records one run of a scenario: what was checked, what was observed, and why
+// it stopped. Its methods may be called from several goroutines; Require and
+// the other methods that stop the run only from the scenario's own.
+type T struct {
+	ctx   context.Context
+	scale float64
+
+	mu       sync.Mutex
+	outcome  *Outcome
+	cleanups []func()
+	started  time.Time
+}
+
+// Context ends when the run's time is up. Everything that waits takes it.
+func (t *T) Context() context.Context { return t.ctx }
+
+// Scaled stretches a wait to the machine: under emulation things take longer.
+// Use it for how long to wait for something that must happen, or to watch that
+// nothing does.
+func (t *T) Scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * t.scale)
+}
+
+// Check records an expectation, said in English, and whether it held. The run
+// goes on. The detail (a format and its arguments) says what was found instead.
+func (t *T) Check(ok bool, what string, detail ...any) bool {
+	c := Check{What: what, OK: ok}
+	if !ok && len(detail) > 0 {
+		c.Got = fmt.Sprintf(detail[0].(string), detail[1:]...)
+	}
+	t.mu.Lock()
+	t.outcome.Checks = append(t.outcome.Checks, c)
+	t.mu.Unlock()
+	return ok
+}
+
+// Require is Check, and ends the run if the expectation did not hold.
+func (t *T) Require(ok bool, what string, detail ...any) {
+	if !t.Check(ok, what, detail...) {
+		runtime.Goexit()
+	}
+}
+
+// NoError requires that err is nil.
+func (t *T) NoError(err error, what string) {
+	t.Require(err == nil, what, "%v", err)
+}
+
+// Equal checks that got is want.
+func Equal[V comparable](t *T, got, want V, what string) bool {
+	return t.Check(got == want, what, "got %v, want %v", got, want)
+}
+
+// Setup ends the run: it could not be tried, and why. The verdict is SETUP.
+func (t *T) Setup(format string, args ...any) {
+	t.mu.Lock()
+	t.outcome.Setup = fmt.Sprintf(format, args...)
+	t.mu.Unlock()
+	runtime.Goexit()
+}
+
+// Unsupported ends the run: a provider lacks what it needs. The verdict is
+// UNSUPPORTED.
+func (t *T) Unsupported(format string, args ...any) {
+	t.mu.Lock()
+	t.outcome.Unsupported = fmt.Sprintf(format, args...)
+	t.mu.Unlock()
+	runtime.Goexit()
+}
+
+// Observe records a fact that is compared between pairings: a completion's
+// status, an event, an errno. Values must not hold what differs by right
+// (keys, ports, times). Observing a key twice makes a sequence of its values.
+func (t *T) Observe(key string, format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.outcome.Observations = append(t.outcome.Observations, Observation{Key: key, Value: fmt.Sprintf(format, args...)})
+}
+
+// Log records a line for whoever reads the report; it is not compared.
+func (t *T) Log(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.outcome.Log = append(t.outcome.Log, fmt.Sprintf("%8.3f ms  ", float64(time.Since(t.started).Microseconds())/1000)+fmt.Sprintf(format, args...))
+}
+
+// Cleanup has f called when the run has ended, last first.
+func (t *T) Cleanup(f func()) {
+	t.mu.Lock()
+	t.cleanups = append(t.cleanups, f)
+	t.mu.Unlock()
+}
+
+// Failed reports whether a check has failed so far.
+func (t *T) Failed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.outcome.failed()
+}
+
+// run calls body on a goroutine of its own, so that Require can end it, and then
+// the cleanups. A panic of the body or a cleanup is a failed check: one scenario
+// does not take the suite with it.
+func (t *T) run(body func()) {
+	t.started = time.Now()
+	t.guarded(body)
+	for {
+		t.mu.Lock()
+		n := len(t.cleanups)
+		if n == 0 {
+			t.mu.Unlock()
+			break
+		}
+		f := t.cleanups[n-1]
+		t.cleanups = t.cleanups[:n-1]
+		t.mu.Unlock()
+		t.guarded(f)
+	}
+	t.mu.Lock()
+	t.outcome.DurationMillis = time.Since(t.started).Milliseconds()
+	t.mu.Unlock()
+}
+
+func (t *T) guarded(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				stack := make([]byte, 4096)
+				stack = stack[:runtime.Stack(stack, false)]
+				t.Check(false, "nothing panics", "%v\n%s", p, stack)
+			}
+		}()
+		f()
+	}()
+	<-done
+}

@@ -1,0 +1,38 @@
+package conformance
+
+// Verdict is how a run is judged.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass Verdict = "PASS"
+	Fail Verdict = "FAIL"
+
+	// XFail: it fails or differs, and the ledger says so with reason and
+	// evidence.
+	XFail Verdict = "XFAIL"
+
+	// XPass: the ledger says that it differs, and it does not. The ledger is
+	// wrong, which is a failure.
+	XPass Verdict = "XPASS"
+
+	// Unsupported: a provider lacks what it needs, and says which.
+	Unsupported Verdict = "UNSUPPORTED"
+
+	// Setup: it could not be tried, and says why.
+	Setup Verdict = "SETUP"
+)
+
+// Good reports whether the verdict lets a suite pass.
+func (v Verdict) Good() bool { return v == Pass || v == XFail || v == Unsupported }
+
+// Passed reports whether a suite with these verdicts has passed: nothing failed,
+// nothing could not be tried, and something passed.
+func Passed(counts map[Verdict]int) bool {
+	for v, n := range counts {
+		if n > 0 && !v.Good() {
+			return false
+		}
+	}
+	return counts[Pass] > 0
+}
