@@ -1,0 +1,57 @@
+// Package mpa is Marker PDU Aligned framing for TCP: the start-up frames and
+// their negotiation (RFC 5044 section 7, RFC 6581), and the FPDUs and Markers
+// of the Full Operation Phase (RFC 5044 section 4).
+//
+// The package turns octets into values and values into octets. It does no I/O,
+// starts no goroutine and reads no clock; the caller passes time in. Nothing in
+// it is safe for concurrent use on one value; distinct values are independent.
+//
+// # Start-up
+//
+// [Frame] is an MPA Request or Reply Frame, bit for bit, and [Enhanced] the
+// four octets that RFC 6581 puts in front of its Private Data. [ParseFrame]
+// works on a growing buffer and refuses as early as the octets allow.
+//
+// [Initiator] and [Responder] hold the rules: they build the frames, judge the
+// peer's, and end in [Params], which says how both half connections are framed
+// and who may send first.
+//
+//	i, err := mpa.NewInitiator(cfg, offer)    r, err := mpa.NewResponder(cfg)
+//	send(i.AppendRequest(nil))                req, n, err := r.Receive(buf)
+//	params, n, err := i.Receive(buf)          send(req.AppendAccept(nil, answer))
+//
+// # Full Operation
+//
+// There are three ways to use the framing, by what the caller can afford:
+//
+//   - [AppendHeader], [CRC], [AppendTrailer], [ParseHeader] and [CheckCRC] are
+//     the parts of an FPDU. A caller that places payload directly and sends
+//     from registered memory uses these; nothing is copied. They know nothing
+//     of Markers.
+//   - [Receiver] finds FPDUs in contiguous octets and lends out the ULPDU where
+//     it lies. With Markers the ULPDU is copied into the caller's scratch buffer.
+//   - [Framer] and [Deframer] copy, work with and without Markers, and the
+//     Deframer takes the stream in pieces of any size.
+//
+// # Errors
+//
+// What a peer sent wrong is a *iwarp.Error of layer LLP, type MPA. Those with
+// codes 5, 6 and 7 are reported to the peer with a Terminate message (RFC 6581
+// sections 9.1 to 9.3), code 4 closes the TCP connection at once, and after
+// codes 2 and 3 MPA delivers nothing more but leaves closing to the layer above
+// (RFC 5044 section 8). Misuse by the caller is an ordinary error.
+//
+// # Limitations
+//
+//   - Only MPA revisions 1 and 2. Revision 0, the RDMA Consortium's, is refused.
+//   - FPDUs are found in stream order only. Markers are generated and verified,
+//     but not used to find FPDUs in TCP segments that arrive out of order, which
+//     a stream socket can't show anyway (RFC 5044 section 6, case 2).
+//   - Markers are a slow path in both directions: the ULPDU is copied.
+//   - The CRC of an FPDU with a corrupted ULPDU_Length can only be found wrong
+//     once as many octets as the corrupted field announces have arrived.
+//   - A receiver accepts ULPDU_Length up to 65535, above the 64768 that a sender
+//     may use (RFC 5044 section 3), because the field can carry it and siw sends
+//     up to it. With Markers, FPDUPTR of so long an FPDU is compared modulo 2^16.
+//   - Whether a ULPDU is long enough for a DDP header is for DDP to say.
+package mpa

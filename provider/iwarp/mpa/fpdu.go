@@ -1,0 +1,158 @@
+package mpa
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+
+	"github.com/govs-rdma/govs/provider/iwarp"
+)
+
+// Sizes of FPDUs, in octets (RFC 5044 section 4.1). An FPDU without Markers is
+// ULPDU_Length, ULPDU, pad and CRC.
+const (
+	HeaderLen     = 2 // ULPDU_Length
+	CRCLen        = 4 // CRC, present even when CRCs are off
+	MaxPadLen     = 3 //
+	MaxTrailerLen = MaxPadLen + CRCLen
+	MaxULPDU      = 64768              // longest ULPDU a sender may use (RFC 5044 section 3)
+	MinMULPDU     = 128                // MULPDU never shrinks below this (RFC 5044 section 4.5)
+	MaxFPDULen    = 2 + 0xffff + 3 + 4 // of the largest ULPDU_Length, without Markers
+)
+
+// ErrULPDUTooLong says that a caller wanted to send a ULPDU longer than MaxULPDU.
+var ErrULPDUTooLong = errors.New("mpa: ULPDU is longer than 64768 octets")
+
+// Errors of received FPDUs. After either of them nothing more of this half
+// connection may be delivered, but closing it is left to the ULP, so that a
+// Terminate message can still be sent (RFC 5044 section 8).
+var (
+	ErrCRC    = mpaError(iwarp.MPACRC, "FPDU has a wrong CRC")                                    // 2/0/0x02
+	ErrMarker = mpaError(iwarp.MPAMarker, "FPDUPTR of a Marker does not point to the FPDU start") // 2/0/0x03
+
+	// ErrULPDULength is 2/0/0x03 too: siw reports a ULPDU that is too short
+	// for its header so, and the RFCs name no better code.
+	ErrULPDULength = mpaError(iwarp.MPAMarker, "ULPDU_Length is too small for the headers it has to contain")
+)
+
+// PadLen returns the number of pad octets, 0 to 3, behind a ULPDU of ulpduLen
+// octets: the FPDU's length is a multiple of four.
+//
+//rfc:5044 MPA-4.1-03
+func PadLen(ulpduLen int) int { return -(HeaderLen + ulpduLen) & 3 }
+
+// FPDULen returns the length in octets, without Markers, of the FPDU of a ULPDU
+// of ulpduLen octets.
+func FPDULen(ulpduLen int) int { return (HeaderLen+ulpduLen+3)&^3 + CRCLen }
+
+// CheckULPDULen returns ErrULPDUTooLong if a sender may not use a ULPDU of
+// ulpduLen octets.
+//
+//rfc:5044 MPA-3-05
+func CheckULPDULen(ulpduLen int) error {
+	if ulpduLen > MaxULPDU {
+		return ErrULPDUTooLong
+	}
+	return nil
+}
+
+// AppendHeader appends ULPDU_Length to b, big-endian. It does not judge the
+// length (see CheckULPDULen); 65535 can be expressed.
+func AppendHeader(b []byte, ulpduLen uint16) []byte {
+	return binary.BigEndian.AppendUint16(b, ulpduLen)
+}
+
+// ParseHeader returns what the first two octets of an FPDU say: the length of its
+// ULPDU and of the whole FPDU, without Markers, in octets. ok is false when b is
+// shorter than two octets.
+//
+//rfc:5044 MPA-4.1-02
+//rfc:5044 MPA-5.2-01
+func ParseHeader(b []byte) (ulpduLen, fpduLen int, ok bool) {
+	if len(b) < HeaderLen {
+		return 0, 0, false
+	}
+	ulpduLen = int(binary.BigEndian.Uint16(b))
+	return ulpduLen, FPDULen(ulpduLen), true
+}
+
+// castagnoli is the table that makes hash/crc32 use the CPU's crc32 instruction.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CRC extends a running CRC32c by p. An FPDU's begins with 0 and takes in turn
+// ULPDU_Length, ULPDU, pad, and every Marker where it lies in the stream.
+//
+//rfc:5044 MPA-4.4-01
+//rfc:5044 MPA-4.4-10
+//rfc:5044 MPA-4.4-11
+func CRC(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
+
+var zeroPad [MaxPadLen]byte
+
+// AppendTrailer appends pad and CRC to b. crc is the running CRC over the header
+// and the ULPDU of ulpduLen octets; the pad is added to it here. With withCRC
+// false the CRC field is zero and crc is not looked at. The CRC is stored least
+// significant octet first.
+//
+//rfc:5044 MPA-4.1-04
+//rfc:5044 MPA-4.1-06
+//rfc:5044 MPA-4.4-10
+func AppendTrailer(b []byte, ulpduLen int, crc uint32, withCRC bool) []byte {
+	pad := zeroPad[:PadLen(ulpduLen)]
+	b = append(b, pad...)
+	if !withCRC {
+		return append(b, 0, 0, 0, 0)
+	}
+	return binary.LittleEndian.AppendUint32(b, CRC(crc, pad))
+}
+
+// CheckCRC compares crc, calculated over an FPDU up to and including its pad,
+// with the FPDU's CRC field of four octets. The error is ErrCRC. Don't call it
+// when CRCs are off: the field may hold anything then.
+//
+//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-8-2-01
+func CheckCRC(crc uint32, field []byte) error {
+	if len(field) < CRCLen || binary.LittleEndian.Uint32(field) != crc {
+		return ErrCRC
+	}
+	return nil
+}
+
+// CheckMinULPDU returns ErrULPDULength if ulpduLen is below minLen, the length of
+// the headers that the layers above need.
+//
+//rfc:5044 MPA-4.1-08
+func CheckMinULPDU(ulpduLen, minLen int) error {
+	if ulpduLen < minLen {
+		return ErrULPDULength
+	}
+	return nil
+}
+
+// SealFPDU overwrites the last four octets of fpdu with the CRC of all octets
+// before them. fpdu is one FPDU as it lies in the stream, its Markers included,
+// also the one in front of ULPDU_Length. It is for peers that change an FPDU on
+// purpose and want its CRC to be right. A slice of under four octets is left
+// alone.
+func SealFPDU(fpdu []byte) {
+	if end := len(fpdu) - CRCLen; end >= 0 {
+		binary.LittleEndian.PutUint32(fpdu[end:], CRC(0, fpdu[:end]))
+	}
+}
+
+// MULPDU returns the length of the largest ULPDU whose FPDU fits into a TCP
+// segment of emss octets (RFC 5044 section 4.5), at least MinMULPDU and at most
+// MaxULPDU. With markers it leaves room for the worst-case number of Markers.
+//
+//rfc:5044 MPA-3-04
+//rfc:5044 MPA-4.5-01
+//rfc:5044 MPA-4.5-02
+//rfc:5044 MPA-4.5-05
+func MULPDU(emss int, markers bool) int {
+	overhead := HeaderLen + CRCLen + emss%4
+	if markers {
+		overhead += MarkerLen * ((emss + MarkerInterval - 1) / MarkerInterval)
+	}
+	return min(max(emss-overhead, MinMULPDU), MaxULPDU)
+}

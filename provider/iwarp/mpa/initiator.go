@@ -1,0 +1,253 @@
+package mpa
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+)
+
+// Offer is what an initiator puts into its Request.
+type Offer struct {
+	// IRD and ORD are this end's values, 0 to 0x3ffe.
+	IRD, ORD int
+
+	// ManualIRD and ManualORD send 0x3fff in place of the value: the ULPs agree on
+	// it themselves. siw does not know the meaning of 0x3fff and takes it for a
+	// number.
+	ManualIRD, ManualORD bool
+
+	// PeerToPeer asks for an RTR indication, so that the responder may send first
+	// once it has arrived. It needs revision 2.
+	PeerToPeer bool
+
+	// PrivateData is the ULP's, at most 508 octets, 512 unenhanced. The Initiator
+	// keeps the slice until AppendRequest was called for the last time.
+	PrivateData []byte
+}
+
+// Initiator is the side that sends the MPA Request Frame. It is a value without
+// state that changes: NewInitiator, AppendRequest, then Receive or Judge.
+type Initiator struct {
+	cfg      Config
+	offer    Offer
+	enhanced bool
+}
+
+// NewInitiator checks the configuration. The error is ErrConfig or
+// ErrPrivateDataTooLong, wrapped.
+//
+// When neither IRD nor ORD is to be negotiated and the connection is not
+// peer-to-peer, the Request is unenhanced and of revision 1, whatever
+// Config.Revision says: RFC 6581 section 10 forbids the enhanced format then.
+//
+//rfc:6581 MPA2-6-01
+//rfc:6581 MPA2-6-02
+//rfc:6581 MPA2-6-03
+//rfc:6581 MPA2-10-03
+func NewInitiator(cfg Config, offer Offer) (Initiator, error) {
+	cfg, err := cfg.normalize()
+	if err != nil {
+		return Initiator{}, err
+	}
+	i := Initiator{cfg: cfg, offer: offer}
+	i.enhanced = cfg.Revision >= 2 && (!offer.ManualIRD || !offer.ManualORD || offer.PeerToPeer)
+	if offer.PeerToPeer && !i.enhanced {
+		return Initiator{}, fmt.Errorf("%w: peer-to-peer needs MPA revision 2", ErrConfig)
+	}
+	if err := checkDepth("IRD", offer.IRD); err != nil {
+		return Initiator{}, err
+	}
+	if err := checkDepth("ORD", offer.ORD); err != nil {
+		return Initiator{}, err
+	}
+	if err := cfg.checkPrivateData(offer.PrivateData, i.enhanced); err != nil {
+		return Initiator{}, err
+	}
+	return i, nil
+}
+
+// AppendRequest appends the octets of the MPA Request Frame to b.
+//
+//rfc:5044 MPA-7.1.1-12
+//rfc:5044 MPA-7.1.1-14
+//rfc:5044 MPA-7.1.2-1-01
+//rfc:6581 MPA2-6-06
+//rfc:6581 MPA2-9.2-02
+func (i Initiator) AppendRequest(b []byte) []byte {
+	f := Frame{
+		Kind:        KindRequest,
+		Markers:     i.cfg.Markers,
+		CRC:         i.cfg.CRC != CRCOff,
+		Revision:    1,
+		PrivateData: i.offer.PrivateData,
+	}
+	if i.enhanced {
+		f.Revision, f.Enhanced = 2, true
+		e := Enhanced{IRD: depth(i.offer.IRD, i.offer.ManualIRD), ORD: depth(i.offer.ORD, i.offer.ManualORD)}
+		e = e.flags(i.offer.PeerToPeer, i.cfg.RTR)
+		f.PrivateData = append(e.AppendTo(make([]byte, 0, MaxPrivateData)), i.offer.PrivateData...)
+	}
+	return f.AppendTo(b)
+}
+
+// Expired reports whether the Reply, if it has not arrived in full by now, is too
+// late.
+//
+//rfc:5044 MPA-7.1.2-10-01
+func (i Initiator) Expired(now time.Time) bool { return i.cfg.expired(now) }
+
+// Receive parses and judges the Reply at the start of b. n and ErrShort are as
+// for ParseFrame, other errors as for Judge. Octets behind an accepting Reply are
+// ErrTrailing: the responder has to wait for this end's first FPDU. Behind a
+// rejecting one they are the ULP's, and n says where they begin.
+func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
+	f, n, err := ParseFrame(b, KindReply)
+	if err != nil {
+		return Params{}, n, err
+	}
+	p, err = i.Judge(f)
+	if err == nil && len(b) > n {
+		return Params{}, n, ErrTrailing
+	}
+	return p, n, err
+}
+
+// Judge decides on a Reply. The error is a *RejectedError, or a *iwarp.Error with
+// code 4 (invalid Reply), 5 (CRCs refused), 6 (the responder's ORD exceeds the IRD
+// that this end can provide) or 7 (no RTR indication in common).
+//
+//rfc:5044 MPA-7.1.1-11
+//rfc:5044 MPA-7.1.1-13
+//rfc:5044 MPA-7.1.1-15
+//rfc:5044 MPA-7.1.1-16
+//rfc:5044 MPA-7.1.2-3-01
+//rfc:6581 MPA2-10-06
+func (i Initiator) Judge(reply Frame) (Params, error) {
+	switch {
+	case reply.Kind != KindReply:
+		return Params{}, ErrTwoInitiator
+	case reply.Revision < 1 || reply.Revision > 2:
+		return Params{}, ErrRevision
+	}
+	e, ulp, err := reply.SplitPrivateData()
+	if err != nil {
+		return Params{}, err
+	}
+	if reply.Reject {
+		return Params{}, rejected(reply, e, ulp)
+	}
+	p := Params{
+		Revision:        reply.Revision,
+		Enhanced:        reply.UsesEnhanced(),
+		CRC:             reply.CRC || i.cfg.CRC != CRCOff,
+		MarkersTx:       reply.Markers,
+		MarkersRx:       i.cfg.Markers,
+		IRD:             i.offer.IRD,
+		ORD:             i.offer.ORD,
+		PeerIRD:         NotNegotiated,
+		PeerORD:         NotNegotiated,
+		PeerPrivateData: ulp,
+	}
+	switch {
+	case i.enhanced && !p.Enhanced:
+		return Params{}, ErrUnenhancedReply
+	case !i.enhanced && p.Enhanced:
+		return Params{}, ErrEnhancedReply
+	case i.cfg.CRC == CRCRequired && !reply.CRC:
+		return Params{}, ErrCRCRefused
+	}
+	if p.Enhanced {
+		err = i.judgeEnhanced(&p, e)
+	}
+	if err != nil {
+		return Params{}, err
+	}
+	return p, nil
+}
+
+// judgeEnhanced applies RFC 6581 sections 9.1 and 9.2 to the Reply's data.
+//
+//rfc:6581 MPA2-9.1-01
+//rfc:6581 MPA2-9.1-06
+//rfc:6581 MPA2-9.1-07
+//rfc:6581 MPA2-9.1-08
+//rfc:6581 MPA2-9.1-12
+//rfc:6581 MPA2-9.1-13
+func (i Initiator) judgeEnhanced(p *Params, e Enhanced) error {
+	p.PeerIRD, p.PeerORD = int(e.IRD), int(e.ORD)
+	if e.IRD != NotNegotiated {
+		p.ORD = min(p.ORD, p.PeerIRD)
+	}
+	if e.ORD != NotNegotiated && p.PeerORD > p.IRD {
+		if p.PeerORD > i.cfg.MaxIRD {
+			return ErrInsufficientIRD
+		}
+		p.IRD = p.PeerORD
+	}
+	if e.A != i.offer.PeerToPeer {
+		return ErrConnectionModel
+	}
+	if !e.A {
+		return nil
+	}
+	p.PeerToPeer = true
+	p.RTR = chooseRTR(i.cfg.RTR&e.RTR(), e.IRD > 0)
+	if p.RTR == 0 {
+		return ErrNoRTR
+	}
+	return nil
+}
+
+// chooseRTR picks the RTR indication to send. A Write needs nothing at the
+// responder. A Read needs one entry of its IRD. A Send comes last because some
+// responders let it use up a posted receive.
+//
+//rfc:6581 MPA2-9.2-08
+//rfc:6581 MPA2-9.2-09
+func chooseRTR(common RTR, canRead bool) RTR {
+	switch {
+	case common&RTRWrite != 0:
+		return RTRWrite
+	case common&RTRRead != 0 && canRead:
+		return RTRRead
+	}
+	return common & RTRSend
+}
+
+// rejected makes the error of a Reply with the R bit.
+//
+//rfc:5044 MPA-7.1.2-3-03
+//rfc:6581 MPA2-9.1-09
+func rejected(reply Frame, e Enhanced, ulp []byte) *RejectedError {
+	r := &RejectedError{
+		Revision:    reply.Revision,
+		Enhanced:    reply.UsesEnhanced(),
+		IRD:         NotNegotiated,
+		ORD:         NotNegotiated,
+		PrivateData: bytes.Clone(ulp),
+	}
+	if r.Enhanced {
+		r.IRD, r.ORD, r.RTR = int(e.IRD), int(e.ORD), e.RTR()
+	}
+	return r
+}
+
+// Fallback returns the Initiator for a second attempt, on a new TCP connection,
+// with an unenhanced Request of revision 1, and whether there is one. cause is
+// what ended the first attempt. There is a second when the first was enhanced but
+// not peer-to-peer (the ULP needs what revision 1 does not have), and the peer
+// looks like one of revision 1: it closed the connection before any octet of a
+// Reply arrived (ErrClosed), or answered unenhanced (ErrUnenhancedReply).
+//
+// RFC 6581 section 10 permits it and leaves IRD and ORD to the ULPs: Params.IRD and
+// Params.ORD will be those of the Offer.
+//
+//rfc:6581 MPA2-10-05
+func (i Initiator) Fallback(cause error, deadline time.Time) (Initiator, bool) {
+	if !i.enhanced || i.offer.PeerToPeer || cause != error(ErrClosed) && cause != error(ErrUnenhancedReply) {
+		return Initiator{}, false
+	}
+	i.enhanced = false
+	i.cfg.Deadline = deadline
+	return i, true
+}

@@ -1,0 +1,233 @@
+package mpa
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/iwarp"
+)
+
+// Limits that other implementations are known to have, for Config.MaxPrivateData.
+const (
+	// SIWMaxPrivateData is the PD_Length, enhanced connection data included,
+	// above which Linux siw closes the connection without a Reply.
+	SIWMaxPrivateData = 256
+)
+
+// StartupTimeout is a reasonable time for the whole start-up exchange, for
+// Config.Deadline. RFC 5044 section 7.1.2 rule 10 asks for one and names none;
+// siw waits 10 s for a Reply and 5 s for a Request.
+const StartupTimeout = 10 * time.Second
+
+// CRCPolicy is what an endpoint declares in the C bit, and what it accepts. CRCs
+// are on when either side declares them (RFC 5044 section 7.1.1).
+type CRCPolicy uint8
+
+const (
+	// CRCPreferred declares C=1, which is enough for CRCs to be on in both
+	// directions. It is the default, as RFC 5044 section 4.4 demands.
+	CRCPreferred CRCPolicy = iota
+
+	// CRCRequired is CRCPreferred for an initiator that also refuses a Reply with
+	// C=0: RFC 5044 allows it, but it tells nothing of whether the peer checks.
+	// The responder has no such case, because its C=1 comes last.
+	CRCRequired
+
+	// CRCOff declares C=0. Only an administrator may ask for it (RFC 5044
+	// section 4.4). CRCs are still on when the peer declares C=1.
+	CRCOff
+)
+
+// String returns the policy's name in lower case.
+func (p CRCPolicy) String() string {
+	switch p {
+	case CRCPreferred:
+		return "preferred"
+	case CRCRequired:
+		return "required"
+	case CRCOff:
+		return "off"
+	}
+	return fmt.Sprintf("CRC policy %d", uint8(p))
+}
+
+// Config is what both roles need to know. Its zero value is the documented
+// default of each field.
+type Config struct {
+	// Revision is the highest MPA revision to use: 1 (RFC 5044) or 2 (RFC 6581).
+	// Default 2. A responder of revision 2 also serves initiators of revision 1.
+	Revision uint8
+
+	CRC CRCPolicy
+
+	// Markers asks the peer to put Markers into what it sends. Markers in the
+	// other direction are for the peer to ask for and are always granted.
+	Markers bool
+
+	// RTR is the set of RTR indications that this endpoint can send (initiator)
+	// or take (responder) in peer-to-peer mode. Default RTRAll.
+	RTR RTR
+
+	// MaxIRD is the highest IRD that the negotiation may raise the IRD of Offer
+	// or Answer to, to serve what the peer wants: 0 to 0x3ffe. Default: no
+	// raising.
+	MaxIRD int
+
+	// MaxPrivateData limits PD_Length of the frames sent, in octets, enhanced
+	// connection data included. Default MaxPrivateData. What is received may
+	// always have MaxPrivateData.
+	MaxPrivateData int
+
+	// Deadline is when the peer's start-up frame must have arrived in full,
+	// however slowly its octets come. Zero: never.
+	Deadline time.Time
+}
+
+// Errors for callers of the negotiation: nothing was sent, no peer is to blame.
+var (
+	ErrPrivateDataTooLong = errors.New("mpa: private data is longer than a start-up frame can carry")
+	ErrConfig             = errors.New("mpa: invalid start-up configuration")
+)
+
+func (c Config) normalize() (Config, error) {
+	if c.Revision == 0 {
+		c.Revision = 2
+	}
+	if c.RTR == 0 {
+		c.RTR = RTRAll
+	}
+	if c.MaxPrivateData == 0 {
+		c.MaxPrivateData = MaxPrivateData
+	}
+	switch {
+	case c.Revision > 2:
+		return c, fmt.Errorf("%w: MPA revision %d", ErrConfig, c.Revision)
+	case c.CRC > CRCOff:
+		return c, fmt.Errorf("%w: %v", ErrConfig, c.CRC)
+	case c.RTR&^RTRAll != 0:
+		return c, fmt.Errorf("%w: RTR %v", ErrConfig, c.RTR)
+	case c.MaxPrivateData < EnhancedLen || c.MaxPrivateData > MaxPrivateData:
+		return c, fmt.Errorf("%w: limit of %d octets for private data, must be %d to %d", ErrConfig, c.MaxPrivateData, EnhancedLen, MaxPrivateData)
+	}
+	return c, checkDepth("MaxIRD", c.MaxIRD)
+}
+
+func (c Config) expired(now time.Time) bool {
+	return !c.Deadline.IsZero() && !now.Before(c.Deadline)
+}
+
+func checkDepth(name string, depth int) error {
+	if depth < 0 || depth >= NotNegotiated {
+		return fmt.Errorf("%w: %s %d, must be 0 to %d", ErrConfig, name, depth, NotNegotiated-1)
+	}
+	return nil
+}
+
+// checkPrivateData checks the ULP's private data against what is left of the
+// frame.
+//
+//rfc:5044 MPA-7.1.1-18
+//rfc:6581 MPA2-6-07
+func (c Config) checkPrivateData(ulp []byte, enhanced bool) error {
+	limit := c.MaxPrivateData
+	if enhanced {
+		limit -= EnhancedLen
+	}
+	if len(ulp) > limit {
+		return fmt.Errorf("%w: %d octets, limit %d", ErrPrivateDataTooLong, len(ulp), limit)
+	}
+	return nil
+}
+
+// Errors of the negotiation. Those of code 4 close the TCP connection at once.
+// Those of codes 5, 6 and 7 are sent to the peer in a Terminate message before it
+// is closed (RFC 6581 sections 9.1 to 9.3). Compare pointers to tell those of the
+// same code apart.
+var (
+	ErrRevision        = invalidFrame("MPA revision is not supported")
+	ErrUnenhancedReply = invalidFrame("unenhanced MPA Reply Frame to an enhanced MPA Request Frame")
+	ErrEnhancedReply   = invalidFrame("enhanced MPA Reply Frame to an unenhanced MPA Request Frame")
+	ErrTrailing        = invalidFrame("octets behind the start-up frame before this end allowed any")
+
+	ErrCRCRefused      = mpaError(iwarp.MPALocalCatastrophic, "CRCs are required here and the MPA Reply Frame declares none")
+	ErrInsufficientIRD = mpaError(iwarp.MPAInsufficientIRD, "ORD of the responder exceeds the IRD that this end can provide")
+	ErrNoRTR           = mpaError(iwarp.MPANoMatchingRTR, "no RTR indication in common")
+	ErrConnectionModel = mpaError(iwarp.MPANoMatchingRTR, "responder answered with the other connection model (control flag A)")
+
+	// ErrClosed is for callers that saw the TCP connection end during start-up
+	// (RFC 5044 section 8, code 1); see Initiator.Fallback.
+	ErrClosed = mpaError(iwarp.MPAClosed, "TCP connection ended during start-up")
+)
+
+// RejectedError is a well-formed Reply with the R bit: the responder's ULP said
+// no. MPA is over, the TCP connection may be used for other things (RFC 5044
+// section 7.1.2 rule 3).
+type RejectedError struct {
+	Revision    uint8
+	Enhanced    bool   // the Reply carries IRD and ORD
+	IRD, ORD    int    // of the responder: what it would have needed; NotNegotiated when unknown
+	RTR         RTR    // what the responder supports, if it said so
+	PrivateData []byte // of the responder's ULP; a copy that the error owns
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("mpa: connection rejected by the responder (MPA revision %d, %d octets of private data)", e.Revision, len(e.PrivateData))
+}
+
+// Params is the outcome of a start-up.
+type Params struct {
+	Revision  uint8 // of the peer's frame
+	Enhanced  bool  // IRD, ORD and RTR were negotiated (RFC 6581)
+	CRC       bool  // generate and check CRCs, both directions, until the end
+	MarkersTx bool  // put Markers into what this end sends
+	MarkersRx bool  // expect Markers in what this end receives
+
+	// IRD and ORD are this end's values after negotiation. Without negotiation
+	// they are what Offer or Answer said.
+	IRD, ORD int
+
+	// PeerIRD and PeerORD are what the peer's frame said, for the ULP.
+	// NotNegotiated when it said 0x3fff, or nothing.
+	PeerIRD, PeerORD int
+
+	// PeerToPeer says that the initiator begins with an RTR indication. RTR is
+	// for the initiator the one to send, before any other FPDU. For the responder
+	// it is the set of those it said it would take. RTRRead may be chosen with an
+	// ORD of 0: that one Read Request is allowed, and counts against the
+	// responder's IRD until it is answered.
+	PeerToPeer bool
+	RTR        RTR
+
+	// WaitFirstFPDU is true for the responder: it must not send an FPDU or a
+	// Marker before it has received and validated one FPDU (RFC 5044 section
+	// 7.1.2 rule 4). An invalid one does not count.
+	WaitFirstFPDU bool
+
+	// PeerPrivateData is the private data of the peer's ULP, without the enhanced
+	// connection data. It borrows from the octets that were received.
+	PeerPrivateData []byte
+}
+
+// depth turns a local value and a request to leave it alone into a field.
+func depth(value int, manual bool) uint16 {
+	if manual {
+		return NotNegotiated
+	}
+	return uint16(value)
+}
+
+// flags sets the control flags of the connection model. Without peerToPeer all
+// are clear.
+//
+//rfc:6581 MPA2-9.2-01
+//rfc:6581 MPA2-9.2-10
+//rfc:6581 MPA2-9.2-12
+func (e Enhanced) flags(peerToPeer bool, rtr RTR) Enhanced {
+	e.A = peerToPeer
+	e.B = peerToPeer && rtr&RTRSend != 0
+	e.C = peerToPeer && rtr&RTRWrite != 0
+	e.D = peerToPeer && rtr&RTRRead != 0
+	return e
+}

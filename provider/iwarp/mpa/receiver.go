@@ -1,0 +1,244 @@
+package mpa
+
+import "encoding/binary"
+
+// Span is one whole FPDU found by Receiver.Next.
+type Span struct {
+	// ULPDU borrows from Next's buf, or with Markers from its scratch. It is
+	// valid until the caller reuses that memory.
+	ULPDU []byte
+	// Len is the number of octets of buf that the FPDU occupies: Markers, pad
+	// and CRC included. The next FPDU begins there.
+	Len int
+}
+
+// Receiver finds the FPDUs of one inbound half connection in contiguous octets.
+// Whole FPDUs only: a ULPDU is lent out after its CRC and Markers were verified.
+//
+// For a stream that comes in pieces that are not worth joining there is Deframer.
+type Receiver struct {
+	d Deframer
+}
+
+// NewReceiver returns a Receiver at the start of the Full Operation Phase, with
+// what Params.MarkersRx and Params.CRC say.
+func NewReceiver(markers, crc bool) Receiver { return Receiver{d: NewDeframer(markers, crc)} }
+
+// Pos returns the number of octets of the stream that were consumed.
+func (r *Receiver) Pos() uint64 { return r.d.pos }
+
+// Next looks at the FPDU at the start of buf, which may hold more or less than
+// the FPDU.
+//
+//   - The FPDU is complete: need is 0, the Span describes it, and the Receiver has
+//     moved on behind it. The caller drops Span.Len octets from buf.
+//   - It is not: need is the number of octets that buf must hold before it is
+//     worth calling again, more than it holds now. Nothing was consumed.
+//   - It is wrong: err is ErrCRC or ErrMarker, and stays so for all later calls.
+//     A wrong CRC hides a wrong Marker (RFC 5044 section 8, code 3).
+//
+// scratch is used with Markers only: the ULPDU is copied to scratch[:0], which
+// grows by allocation if its capacity is below ULPDU length plus 9 (header, pad
+// and CRC pass through it as well). Without Markers it may be nil. scratch must
+// not overlap buf.
+//
+//rfc:5044 MPA-3-06
+//rfc:5044 MPA-6-01
+//rfc:5044 MPA-6-02
+//rfc:5044 MPA-6-03
+func (r *Receiver) Next(buf, scratch []byte) (s Span, need int, err error) {
+	if r.d.err != nil {
+		return Span{}, 0, r.d.err
+	}
+	lead := 0
+	if r.d.markers && r.d.pos%MarkerInterval == 0 {
+		lead = MarkerLen
+	}
+	if len(buf) < lead+HeaderLen {
+		return Span{}, lead + HeaderLen, nil
+	}
+	ulpduLen, total, _ := ParseHeader(buf[lead:])
+	if !r.d.markers {
+		if len(buf) < total {
+			return Span{}, total, nil
+		}
+		return r.plain(buf[:total:total], ulpduLen)
+	}
+	total = StreamLen(r.d.pos, ulpduLen)
+	if len(buf) < total {
+		return Span{}, total, nil
+	}
+	fpdu, _, _, err := r.d.Feed(scratch[:0], buf[:total])
+	if err != nil {
+		return Span{}, 0, err
+	}
+	return Span{ULPDU: fpdu[HeaderLen : HeaderLen+ulpduLen], Len: total}, 0, nil
+}
+
+// plain takes an FPDU without Markers.
+func (r *Receiver) plain(fpdu []byte, ulpduLen int) (Span, int, error) {
+	end := len(fpdu) - CRCLen
+	if r.d.crc {
+		if err := CheckCRC(CRC(0, fpdu[:end]), fpdu[end:]); err != nil {
+			r.d.err = err
+			return Span{}, 0, err
+		}
+	}
+	r.d.pos += uint64(len(fpdu))
+	return Span{ULPDU: fpdu[HeaderLen : HeaderLen+ulpduLen], Len: len(fpdu)}, 0, nil
+}
+
+// Deframer takes one inbound half connection in pieces of any size, strips its
+// Markers and verifies its FPDUs.
+type Deframer struct {
+	markers, crc bool
+	pos          uint64 // octets of the stream consumed
+	err          error
+
+	// The FPDU under way.
+	running   uint32 // CRC so far
+	start     uint64 // position of ULPDU_Length
+	got       int    // octets so far, without Markers
+	length    int    // of the FPDU without Markers; known once got >= HeaderLen
+	misplaced bool   // a Marker's FPDUPTR was wrong
+	header    [HeaderLen]byte
+	marker    [MarkerLen]byte
+	trailer   [CRCLen]byte
+}
+
+// NewDeframer returns a Deframer at the start of the Full Operation Phase.
+func NewDeframer(markers, crc bool) Deframer { return Deframer{markers: markers, crc: crc} }
+
+// Pos returns the number of octets of the stream that were consumed.
+func (d *Deframer) Pos() uint64 { return d.pos }
+
+// MidFPDU reports whether the octets consumed so far end inside an FPDU, so that
+// the end of the stream here would cut it off. A Marker in front of ULPDU_Length
+// is part of the FPDU.
+func (d *Deframer) MidFPDU() bool {
+	slot := d.pos % MarkerInterval
+	return d.got > 0 || d.markers && 0 < slot && slot <= MarkerLen
+}
+
+// Feed consumes octets of the stream up to the end of the FPDU under way, and
+// appends what it finds to dst without the Markers: ULPDU_Length, ULPDU, pad, CRC.
+//
+// It returns dst, the number of octets of src consumed, and whether the FPDU
+// ended. When it did, it was verified, and the octets appended since the last
+// done are to be read as ULPDU_Length says; before that they must not be used.
+// The rest of src is for the next call. When it did not, all of src was
+// consumed.
+//
+// The error is ErrCRC or ErrMarker, at the end of the FPDU concerned, and stays
+// so for all later calls. Nothing is retained of dst or src.
+//
+//rfc:5044 MPA-4.3-12
+//rfc:5044 MPA-4.3-13
+//rfc:5044 MPA-4.3-14
+//rfc:5044 MPA-5.1-03
+//rfc:5044 MPA-8-02
+func (d *Deframer) Feed(dst, src []byte) (out []byte, n int, done bool, err error) {
+	if d.err != nil {
+		return dst, 0, false, d.err
+	}
+	for n < len(src) {
+		if slot := d.pos % MarkerInterval; d.markers && slot < MarkerLen {
+			n += d.takeMarker(src[n:], int(slot))
+			continue
+		}
+		chunk := d.chunk(src[n:])
+		d.takeOctets(chunk)
+		dst = append(dst, chunk...)
+		n += len(chunk)
+		if d.got >= HeaderLen && d.got == d.length {
+			if d.err = d.finish(); d.err != nil {
+				return dst, n, false, d.err
+			}
+			return dst, n, true, nil
+		}
+	}
+	return dst, n, false, nil
+}
+
+// takeMarker consumes octets of the Marker that began slot octets ago.
+//
+//rfc:5044 MPA-4.2-03
+//rfc:5044 MPA-4.2-05
+//rfc:5044 MPA-4.3-06
+//rfc:5044 MPA-4.3-07
+//rfc:5044 MPA-4.3-10
+func (d *Deframer) takeMarker(src []byte, slot int) int {
+	n := copy(d.marker[slot:], src)
+	d.running = CRC(d.running, src[:n])
+	d.pos += uint64(n)
+	if slot+n < MarkerLen {
+		return n
+	}
+	// The position is a count of octets, so that it does not wrap as a TCP
+	// sequence number does. Only FPDUPTR has 16 bits.
+	want := uint16(0)
+	if d.got > 0 {
+		want = uint16(d.pos - MarkerLen - d.start)
+	}
+	m, _ := ParseMarker(d.marker[:])
+	if m.FPDUPTR&^3 != want {
+		d.misplaced = true
+	}
+	return n
+}
+
+// chunk returns the part of src that belongs to the same field class of the FPDU:
+// header, covered by the CRC, or the CRC itself, up to the next Marker.
+func (d *Deframer) chunk(src []byte) []byte {
+	var left int
+	switch {
+	case d.got < HeaderLen:
+		left = HeaderLen - d.got
+	case d.got < d.length-CRCLen:
+		left = d.length - CRCLen - d.got
+	default:
+		left = d.length - d.got
+	}
+	if d.markers {
+		left = min(left, MarkerInterval-int(d.pos%MarkerInterval))
+	}
+	return src[:min(left, len(src))]
+}
+
+// takeOctets accounts for a chunk.
+func (d *Deframer) takeOctets(chunk []byte) {
+	switch {
+	case d.got < HeaderLen:
+		if d.got == 0 {
+			d.start = d.pos
+		}
+		copy(d.header[d.got:], chunk)
+		d.running = CRC(d.running, chunk)
+		if d.got+len(chunk) == HeaderLen {
+			d.length = FPDULen(int(binary.BigEndian.Uint16(d.header[:])))
+		}
+	case d.got < d.length-CRCLen:
+		d.running = CRC(d.running, chunk)
+	default:
+		copy(d.trailer[d.got-(d.length-CRCLen):], chunk)
+	}
+	d.got += len(chunk)
+	d.pos += uint64(len(chunk))
+}
+
+// finish verifies the FPDU that just ended and prepares for the next.
+//
+//rfc:5044 MPA-4.1-07
+//rfc:5044 MPA-8-3-01
+func (d *Deframer) finish() error {
+	if d.crc {
+		if err := CheckCRC(d.running, d.trailer[:]); err != nil {
+			return err
+		}
+	}
+	if d.misplaced {
+		return ErrMarker
+	}
+	d.running, d.got, d.length = 0, 0, 0
+	return nil
+}
