@@ -1,0 +1,53 @@
+// Package rdmap is the Remote Direct Memory Access Protocol over DDP (RFC 5040):
+// opcodes, the Read Request and Terminate headers, the rules that incoming
+// messages must follow, and the two queues of Reads in progress.
+//
+// The package does no I/O, reads no clock and starts no goroutine. Nothing on
+// the path of a segment allocates: errors are package variables, actions are
+// values, and the queues are made once per stream.
+//
+// # Receiving
+//
+// A [Receiver] is given the DDP header of each segment in the order of arrival
+// and answers with an [Action]. What depends on memory stays with the engine:
+//
+//	h, n, err := ddp.ParseHeader(octets, ulpduLen) // err: 2/0/0x03
+//	a, err := r.Begin(&h, ulpduLen-n)              // versions, opcode, queue, order
+//	// a.Kind PlaceSend:        ddp.CheckUntagged against the receive buffer
+//	// a.Kind PlaceWrite:       ddp.CheckTagged against the STag table
+//	// ... place a.Len octets, verify the CRC of the FPDU ...
+//	r.Commit(a)                                    // only now the state moves
+//
+// On an error of any of these steps: [NewTerminate], [Receiver.End], send the
+// Terminate, close.
+//
+// # Codes where the RFC leaves a choice
+//
+//   - Read Requests beyond the IRD: RFC 5040 section 5.2.1 has each consume a
+//     buffer of queue 1, and section 5.2.2 has the data source provide as many as
+//     were negotiated; so the excess one finds no buffer, DDP 1/2/0x02. siw
+//     answers RDMAP 0/2/0x07.
+//   - A Read Response without a Read: unexpected opcode, 0/2/0x06. siw answers
+//     with DDP's local catastrophic error.
+//   - A message whose T bit does not fit its opcode, or whose opcode changes
+//     midway: unexpected opcode, 0/2/0x06. A QN that does not fit: invalid QN,
+//     1/2/0x01.
+//   - A Read Request or Terminate that is too long, or not a single segment:
+//     message too long for the buffer, 1/2/0x05, as the buffer of its queue has
+//     the size of its header. One that is too short: RDMAP's unspecified remote
+//     operation error, 0/2/0xff. siw answers the latter with MPA 2/0/0x03.
+//
+// # Limitations
+//
+//   - The extensions of RFC 7306 (atomics, Immediate Data) are not implemented;
+//     their opcodes are reserved ones here.
+//   - RV 0, the RDMA Consortium's version, is refused. RFC 5040 allows it where
+//     the MPA start-up negotiated it, which this project's does not.
+//   - A Read Response must fill its sink in rising TO order. RFC 5041 section
+//     5.3 makes that order a SHOULD for the sender; without it the data sink
+//     could not know, short of a bitmap per Read, that every octet was placed.
+//     Segments of a Write may come in any order.
+//   - The Terminate layouts of siw and of the RFC can't always be told apart; see
+//     [Layout].
+//   - Completion order and fences are the engine's.
+package rdmap

@@ -1,0 +1,82 @@
+package rdmap
+
+import "github.com/govs-rdma/govs/provider/iwarp/ddp"
+
+// Headers of RDMA messages as this side sends them: DV and RV 1, reserved bits
+// zero, T and QN as RFC 5040 figure 4 demands. To send an illegal header, change
+// a field of what these return.
+//
+//rfc:5041 DDP-4.1-09
+//rfc:5041 DDP-4.1-11
+//rfc:5040 RDMAP-4.1-05
+//rfc:5040 RDMAP-4.1-06
+//rfc:5040 RDMAP-4.1-07
+
+func taggedHeader(op Opcode, stag uint32, to uint64, last bool) ddp.Header {
+	return ddp.Header{
+		Tagged: true, Last: last, Version: ddp.Version,
+		ULPCtl: Control{Version: Version, Opcode: op}.Octet(),
+		STag:   stag, TO: to,
+	}
+}
+
+func untaggedHeader(op Opcode, qn, msn, mo uint32, last bool) ddp.Header {
+	return ddp.Header{
+		Last: last, Version: ddp.Version,
+		ULPCtl: Control{Version: Version, Opcode: op}.Octet(),
+		QN:     qn, MSN: msn, MO: mo,
+	}
+}
+
+// WriteHeader returns the header of an RDMA Write segment whose payload goes to
+// offset to of the peer's buffer stag.
+//
+//rfc:5040 RDMAP-5.1-01
+func WriteHeader(stag uint32, to uint64, last bool) ddp.Header {
+	return taggedHeader(OpWrite, stag, to, last)
+}
+
+// ReadResponseHeader returns the header of an RDMA Read Response segment. stag is
+// the sink STag of the request, as it came; to is the request's sink TO plus the
+// octets of earlier segments.
+//
+//rfc:5040 RDMAP-4.4-02
+//rfc:5040 RDMAP-4.4-03
+//rfc:5040 RDMAP-5.2.2-01
+func ReadResponseHeader(stag uint32, to uint64, last bool) ddp.Header {
+	return taggedHeader(OpReadResponse, stag, to, last)
+}
+
+// SendHeader returns the header of a segment of one of the four Send message
+// types. invalidate is the STag that the peer invalidates; it is sent only with
+// an op for which [Opcode.Invalidates] holds and is zero on the wire otherwise.
+//
+//rfc:5040 RDMAP-4.1-02
+//rfc:5040 RDMAP-4.1-09
+//rfc:5040 RDMAP-5.3-01
+//rfc:5040 RDMAP-5.3-06
+//rfc:5040 RDMAP-5.3-09
+func SendHeader(op Opcode, invalidate, msn, mo uint32, last bool) ddp.Header {
+	h := untaggedHeader(op, QNSend, msn, mo, last)
+	if op.Invalidates() {
+		h.ULP32 = invalidate
+	}
+	return h
+}
+
+// ReadRequestHeader returns the DDP header of an RDMA Read Request, whose payload
+// is a [ReadRequest]. The message is always one segment.
+//
+//rfc:5040 RDMAP-5.2.1-01
+func ReadRequestHeader(msn uint32) ddp.Header {
+	return untaggedHeader(OpReadRequest, QNReadRequest, msn, 0, true)
+}
+
+// TerminateHeader returns the DDP header of the one Terminate message of a
+// stream, whose payload is a [Terminate].
+//
+//rfc:5040 RDMAP-5.4-01
+//rfc:5040 RDMAP-5.4-02
+func TerminateHeader() ddp.Header {
+	return untaggedHeader(OpTerminate, QNTerminate, ddp.FirstMSN, 0, true)
+}

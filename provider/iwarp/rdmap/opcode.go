@@ -1,0 +1,118 @@
+package rdmap
+
+import "fmt"
+
+// Opcode is an RDMA message's opcode: four bits of the RDMAP control field
+// (RFC 5040 figure 4).
+type Opcode uint8
+
+// The opcodes of RFC 5040 figure 4. Values 8 to 15 are reserved there.
+//
+//rfc:5040 RDMAP-4.1-04
+const (
+	OpWrite            Opcode = 0
+	OpReadRequest      Opcode = 1
+	OpReadResponse     Opcode = 2
+	OpSend             Opcode = 3
+	OpSendInvalidate   Opcode = 4
+	OpSendSE           Opcode = 5
+	OpSendSEInvalidate Opcode = 6
+	OpTerminate        Opcode = 7
+)
+
+// Untagged queues of an RDMAP stream (RFC 5040 figure 4).
+//
+//rfc:5040 RDMAP-4.1-11
+const (
+	QNSend        = 0
+	QNReadRequest = 1
+	QNTerminate   = 2
+)
+
+var opcodeNames = [...]string{
+	OpWrite:            "RDMA Write",
+	OpReadRequest:      "RDMA Read Request",
+	OpReadResponse:     "RDMA Read Response",
+	OpSend:             "Send",
+	OpSendInvalidate:   "Send with Invalidate",
+	OpSendSE:           "Send with SE",
+	OpSendSEInvalidate: "Send with SE and Invalidate",
+	OpTerminate:        "Terminate",
+}
+
+// String returns the name that RFC 5040 figure 4 gives the opcode.
+func (o Opcode) String() string {
+	if o.Defined() {
+		return opcodeNames[o]
+	}
+	return fmt.Sprintf("reserved opcode %d", uint8(o))
+}
+
+// Defined reports whether RFC 5040 defines the opcode.
+func (o Opcode) Defined() bool { return o <= OpTerminate }
+
+// Tagged reports whether messages of the opcode use the tagged buffer model.
+//
+//rfc:5040 RDMAP-4.1-03
+func (o Opcode) Tagged() bool { return o == OpWrite || o == OpReadResponse }
+
+// IsSend reports whether the opcode is one of the four Send message types.
+func (o Opcode) IsSend() bool { return o >= OpSend && o <= OpSendSEInvalidate }
+
+// Invalidates reports whether messages of the opcode carry an STag to invalidate.
+func (o Opcode) Invalidates() bool { return o == OpSendInvalidate || o == OpSendSEInvalidate }
+
+// Solicited reports whether delivery of a message of the opcode is a solicited
+// event.
+func (o Opcode) Solicited() bool { return o == OpSendSE || o == OpSendSEInvalidate }
+
+// QN returns the untagged queue that messages of the opcode target, and false
+// for an opcode that is tagged or reserved.
+func (o Opcode) QN() (qn uint32, ok bool) {
+	switch {
+	case o.IsSend():
+		return QNSend, true
+	case o == OpReadRequest:
+		return QNReadRequest, true
+	case o == OpTerminate:
+		return QNTerminate, true
+	}
+	return 0, false
+}
+
+// Version is the RV value of RFC 5040.
+const Version = 1
+
+// Bits of the RDMAP control octet (RFC 5040 figure 3).
+const (
+	ctlVersionShift  = 6
+	ctlReservedMask  = 0x30
+	ctlReservedShift = 4
+	ctlOpcodeMask    = 0x0f
+)
+
+// Control is the RDMAP control field, which travels in the ULPCtl octet of the
+// DDP header.
+type Control struct {
+	Version  uint8  // RV, 2 bits
+	Reserved uint8  // Rsv, 2 bits: zero on transmit, ignored on receive
+	Opcode   Opcode // 4 bits
+}
+
+// ParseControl takes the control octet apart. Every octet is a control field;
+// whether it is legal is not decided here.
+//
+//rfc:5040 RDMAP-4.1-01
+func ParseControl(b byte) Control {
+	return Control{
+		Version:  b >> ctlVersionShift,
+		Reserved: b & ctlReservedMask >> ctlReservedShift,
+		Opcode:   Opcode(b & ctlOpcodeMask),
+	}
+}
+
+// Octet returns the control field in wire format. Bits beyond a field's width
+// are dropped.
+func (c Control) Octet() byte {
+	return c.Version<<ctlVersionShift | c.Reserved<<ctlReservedShift&ctlReservedMask | byte(c.Opcode)&ctlOpcodeMask
+}

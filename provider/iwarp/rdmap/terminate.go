@@ -1,0 +1,237 @@
+package rdmap
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+)
+
+// Lengths of the parts of a Terminate header in octets (RFC 5040 figure 7).
+const (
+	TerminateControlLen = 4
+	terminateLengthLen  = 2
+
+	// MaxTerminateLen is a Terminate with everything attached, which is the
+	// size of the buffer that the terminate queue needs.
+	MaxTerminateLen = TerminateControlLen + terminateLengthLen + ddp.UntaggedHeaderLen + ReadRequestLen
+)
+
+// Terminate is the Terminate header (RFC 5040 figure 7), the whole payload of a
+// Terminate message.
+//
+// M, D and R are the header control bits: they say which of SegmentLength, DDP
+// and Read are part of it. A part that is not is neither encoded nor decoded.
+type Terminate struct {
+	Layer iwarp.Layer // 4 bits
+	EType iwarp.EType // 4 bits
+	Code  iwarp.Code
+
+	M bool // SegmentLength is valid
+	D bool // DDP is included
+	R bool // Read is included
+
+	Reserved uint16 // 13 bits: zero on transmit, ignored on receive
+
+	// SegmentLength is the length in octets of the DDP segment at fault, its
+	// header included. siw puts the length of the payload there.
+	SegmentLength uint16
+	DDP           ddp.Header  // header of the segment at fault
+	Read          ReadRequest // header of the Read Request at fault
+}
+
+// NewTerminate describes a fault in an incoming message in the form that RFC
+// 5040 section 4.8 prescribes. seg is the DDP header of the segment at fault and
+// segmentLen its length in octets with that header; seg is nil if there is none
+// or it could not be read. read is the Read Request at fault, advanced if its
+// response was under way ([ReadRequest.Advance]), and nil for other messages.
+//
+// What is attached follows figure 10: nothing to LLP errors and to local
+// catastrophic errors of either layer, the DDP header and segment length to
+// other errors, the Read Request header to remote protection errors only. That a
+// Send with Invalidate can cause a remote protection error but has no RDMA
+// header is why R also needs a read.
+//
+//rfc:5040 RDMAP-4.8-03
+//rfc:5040 RDMAP-4.8-06
+//rfc:5040 RDMAP-4.8-09
+//rfc:5040 RDMAP-4.8-10
+//rfc:5040 RDMAP-4.8-13
+//rfc:5040 RDMAP-7.1-1-01
+//rfc:5040 RDMAP-7.1-2-01
+//rfc:5040 RDMAP-7.1-3-01
+func NewTerminate(e *iwarp.Error, seg *ddp.Header, segmentLen int, read *ReadRequest) Terminate {
+	t := Terminate{Layer: e.Layer, EType: e.EType, Code: e.Code}
+	if seg == nil || !attachesDDP(e.Layer, e.EType) {
+		return t
+	}
+	t.M, t.D = true, true
+	t.SegmentLength = uint16(min(max(segmentLen, 0), math.MaxUint16))
+	t.DDP = *seg
+	if read != nil && e.Layer == iwarp.LayerRDMAP && e.EType == iwarp.RDMAPRemoteProtection {
+		t.R = true
+		t.Read = *read
+	}
+	return t
+}
+
+// attachesDDP is the third column of RFC 5040 figure 10.
+func attachesDDP(l iwarp.Layer, t iwarp.EType) bool {
+	switch l {
+	case iwarp.LayerRDMAP:
+		return t != iwarp.RDMAPLocalCatastrophic
+	case iwarp.LayerDDP:
+		return t != iwarp.DDPLocalCatastrophic
+	}
+	return false
+}
+
+// Bits of the Terminate control field's third octet (RFC 5040 figure 8).
+const (
+	hdrctM      = 0x80
+	hdrctD      = 0x40
+	hdrctR      = 0x20
+	hdrctMask   = hdrctM | hdrctD | hdrctR
+	rsvdHiMask  = 0x1f
+	rsvdAllMask = 0x1fff
+)
+
+// AppendTo appends the header in the RFC's layout to b, at most
+// [MaxTerminateLen] octets. It allocates only when b lacks the capacity.
+//
+//rfc:5040 RDMAP-4.8-01
+//rfc:5040 RDMAP-4.8-04
+//rfc:5040 RDMAP-4.8-07
+//rfc:5040 RDMAP-4.8-08
+func (t *Terminate) AppendTo(b []byte) []byte {
+	rsvd := t.Reserved & rsvdAllMask
+	hdrct := byte(rsvd >> 8)
+	if t.M {
+		hdrct |= hdrctM
+	}
+	if t.D {
+		hdrct |= hdrctD
+	}
+	if t.R {
+		hdrct |= hdrctR
+	}
+	b = append(b, byte(t.Layer)<<4|byte(t.EType)&0x0f, byte(t.Code), hdrct, byte(rsvd))
+	return t.appendHeaders(b)
+}
+
+// appendHeaders appends what follows the control field. The length field is
+// there when either it or the DDP header is announced.
+func (t *Terminate) appendHeaders(b []byte) []byte {
+	if t.M || t.D {
+		b = binary.BigEndian.AppendUint16(b, t.SegmentLength)
+	}
+	if t.D {
+		b = t.DDP.AppendTo(b)
+	}
+	if t.R {
+		b = t.Read.AppendTo(b)
+	}
+	return b
+}
+
+// Error returns what the Terminate reports as an error value. It allocates.
+func (t *Terminate) Error() *iwarp.Error {
+	return &iwarp.Error{Layer: t.Layer, EType: t.EType, Code: t.Code, Reason: "reported by the peer in a Terminate"}
+}
+
+// String names layer, type and code and what is attached: "DDP error 1/2/0x03
+// (...) M D".
+func (t *Terminate) String() string {
+	s := fmt.Sprintf("%s error %d/%d/0x%02x (%s, %s)", t.Layer, uint8(t.Layer), uint8(t.EType), uint8(t.Code),
+		iwarp.ETypeName(t.Layer, t.EType), iwarp.CodeName(t.Layer, t.EType, t.Code))
+	if t.M {
+		s += fmt.Sprintf(" M=%d", t.SegmentLength)
+	}
+	if t.D {
+		s += fmt.Sprintf(" D=%d octets", t.DDP.Len())
+	}
+	if t.R {
+		s += fmt.Sprintf(" R=%d octets", ReadRequestLen)
+	}
+	return s
+}
+
+// ReceivedTerminate is a Terminate as a peer sent it, which may be cut short or
+// in another bit order than the RFC's.
+type ReceivedTerminate struct {
+	// Terminate is the meaning, read in the layout that was recognised. Its M, D
+	// and R are the peer's claims; the Have fields say what was really there.
+	Terminate
+
+	HaveLength bool // SegmentLength was received
+	HaveDDP    bool // DDP was received whole
+	HaveRead   bool // Read was received whole
+
+	Layout Layout                    // how the control field was read
+	Raw    [TerminateControlLen]byte // the control field's octets, for the log
+}
+
+// ParseTerminate reads the payload of a Terminate message. phase helps to tell
+// the two layouts apart where their octets coincide; see [Layout].
+//
+// A Terminate is the last thing a peer says, so everything that can be read is:
+// unknown layers, types and codes are kept as numbers, headers that were
+// announced but are cut short are left zero, octets too many are ignored. The one
+// error is [ErrShortTerminate], for fewer than four octets.
+//
+//rfc:5040 RDMAP-4.8-05
+//rfc:5040 RDMAP-4.8-14
+//rfc:5040 RDMAP-4.8-15
+func ParseTerminate(payload []byte, phase Phase) (ReceivedTerminate, error) {
+	if len(payload) < TerminateControlLen {
+		return ReceivedTerminate{}, ErrShortTerminate
+	}
+	t := ReceivedTerminate{Raw: [TerminateControlLen]byte(payload)}
+	t.Layout = recogniseLayout(t.Raw, phase)
+	if t.Layout == LayoutSIW {
+		t.Terminate = decodeControlSIW(t.Raw)
+	} else {
+		t.Terminate = decodeControlRFC(t.Raw)
+	}
+	t.parseHeaders(payload[TerminateControlLen:])
+	return t, nil
+}
+
+func decodeControlRFC(c [TerminateControlLen]byte) Terminate {
+	return Terminate{
+		Layer:    iwarp.Layer(c[0] >> 4),
+		EType:    iwarp.EType(c[0] & 0x0f),
+		Code:     iwarp.Code(c[1]),
+		M:        c[2]&hdrctM != 0,
+		D:        c[2]&hdrctD != 0,
+		R:        c[2]&hdrctR != 0,
+		Reserved: uint16(c[2]&rsvdHiMask)<<8 | uint16(c[3]),
+	}
+}
+
+// parseHeaders reads what follows the control field as far as it goes.
+func (t *ReceivedTerminate) parseHeaders(b []byte) {
+	if t.M || t.D {
+		if len(b) < terminateLengthLen {
+			return
+		}
+		t.SegmentLength = binary.BigEndian.Uint16(b)
+		t.HaveLength = true
+		b = b[terminateLengthLen:]
+	}
+	if t.D {
+		h, rest, err := ddp.Parse(b)
+		if err != nil {
+			return
+		}
+		t.DDP = h
+		t.HaveDDP = true
+		b = rest
+	}
+	if t.R && len(b) >= ReadRequestLen {
+		t.Read = decodeReadRequest(b)
+		t.HaveRead = true
+	}
+}
