@@ -1,0 +1,36 @@
+# shellcheck shell=bash
+# Sourced by ci/vm/run: which accelerator qemu uses.
+
+# choose_accelerator MODE IMAGE WORK prints qemu's options. MODE is tcg, kvm or auto.
+#
+# That /dev/kvm is there proves nothing: on some machines a guest under kvm never leaves the BIOS and burns a core. So
+# kvm is used only after a trial boot of the same kernel, which ends itself within seconds, or is ended. What it showed
+# holds until the host boots again.
+choose_accelerator() {
+	local mode=$1 image=$2 work=$3 answer=${2%/*}/kvm-$(cat /proc/sys/kernel/random/boot_id)
+	local tcg='-accel tcg,thread=multi -cpu max' kvm='-accel kvm -cpu host'
+	case $mode in
+	tcg) echo "$tcg" && return ;;
+	kvm | auto) ;;
+	*) die 2 "GOVS_VM_ACCEL is tcg, kvm or auto, not $mode" ;;
+	esac
+	if [ ! -e "$answer" ]; then
+		kvm_boots "$image" "$work" && echo yes >"$answer" || echo no >"$answer"
+	fi
+	if [ "$(cat "$answer")" = yes ]; then
+		echo "$kvm"
+	elif [ "$mode" = auto ]; then
+		say "kvm does not work here, taking the emulation"
+		echo "$tcg"
+	else
+		die 2 "kvm does not work here (a trial boot did not end in 15 s); GOVS_VM_ACCEL=tcg emulates"
+	fi
+}
+
+kvm_boots() {
+	[ -w /dev/kvm ] || return 1
+	timeout -k 2 15 qemu-system-x86_64 -accel kvm -cpu host -m 512 \
+		-nodefaults -no-user-config -display none -no-reboot -net none \
+		-kernel "$1/vmlinuz" -initrd "$1/initramfs" -append 'panic=-1 quiet vm_probe=yes' \
+		</dev/null >"$2/probe" 2>&1
+}
