@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// compChannel is a completion channel: a queue of CQs that have fired. A CQ is
+// in the queue once, with a count, so that the queue needs no memory of its
+// own.
+type compChannel struct {
+	dev  *device
+	life life
+	wake signal
+
+	mu          sync.Mutex
+	first, last *cq // linked by cq.next
+}
+
+// CreateCompChannel implements provider.Device.
+func (d *device) CreateCompChannel() (provider.CompChannel, error) {
+	const op = "ibv_create_comp_channel"
+	if !d.life.hold() {
+		return nil, failClosed(op, DeviceName)
+	}
+	ch := &compChannel{dev: d}
+	ch.wake.init()
+	return ch, nil
+}
+
+// fire queues an event of c. It neither blocks nor allocates.
+func (ch *compChannel) fire(c *cq) {
+	ch.mu.Lock()
+	if c.life.closed() { // forget has been, or will be, called
+		ch.mu.Unlock()
+		return
+	}
+	c.events++
+	if !c.queued {
+		ch.append(c)
+	}
+	ch.mu.Unlock()
+	ch.wake.set()
+}
+
+func (ch *compChannel) append(c *cq) {
+	c.queued, c.next = true, nil
+	if ch.last == nil {
+		ch.first = c
+	} else {
+		ch.last.next = c
+	}
+	ch.last = c
+}
+
+// pop takes the oldest event, nil if there is none. more tells whether there
+// are others.
+func (ch *compChannel) pop() (c *cq, more bool) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	c = ch.first
+	if c == nil {
+		return nil, false
+	}
+	ch.first = c.next
+	if ch.first == nil {
+		ch.last = nil
+	}
+	c.queued, c.next = false, nil
+	if c.events--; c.events > 0 {
+		ch.append(c)
+	}
+	return c, ch.first != nil
+}
+
+// forget drops the events of c.
+func (ch *compChannel) forget(c *cq) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	c.events = 0
+	if !c.queued {
+		return
+	}
+	var prev *cq
+	for at := ch.first; at != c; at = at.next {
+		prev = at
+	}
+	if prev == nil {
+		ch.first = c.next
+	} else {
+		prev.next = c.next
+	}
+	if ch.last == c {
+		ch.last = prev
+	}
+	c.queued, c.next = false, nil
+}
+
+// Next implements provider.CompChannel. Several goroutines may wait; each
+// event goes to one of them.
+func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
+	const op = "ibv_get_cq_event"
+	for {
+		if ch.life.closed() {
+			return nil, failClosed(op, "completion channel")
+		}
+		if c, more := ch.pop(); c != nil {
+			if more {
+				ch.wake.set() // for the next waiter
+			}
+			return c, nil
+		}
+		if err := ch.wake.wait(ctx); err != nil {
+			return nil, fail(op, "completion channel", err)
+		}
+	}
+}
+
+// Close implements provider.CompChannel. Waiters return with os.ErrClosed.
+func (ch *compChannel) Close() error {
+	first, busy := ch.life.end()
+	if busy {
+		return failBusy("ibv_destroy_comp_channel", "completion channel", "CQs")
+	}
+	if first {
+		ch.wake.close()
+		ch.dev.life.drop()
+	}
+	return nil
+}
+
+// signal wakes waiters of a queue. The queue has a state of its own: a waiter
+// looks, waits and looks again, and whoever leaves something for others sets
+// the signal anew.
+type signal struct {
+	pending chan struct{} // capacity 1
+	closed  chan struct{}
+}
+
+func (s *signal) init() {
+	s.pending = make(chan struct{}, 1)
+	s.closed = make(chan struct{})
+}
+
+// set wakes one waiter, or lets the next one pass. It never blocks.
+func (s *signal) set() {
+	select {
+	case s.pending <- struct{}{}:
+	default:
+	}
+}
+
+// close lets all waiters pass for good. It is called once.
+func (s *signal) close() { close(s.closed) }
+
+// wait waits for set or close, or returns the error of ctx.
+func (s *signal) wait(ctx context.Context) error {
+	select {
+	case <-s.pending:
+		return nil
+	default:
+	}
+	select {
+	case <-s.pending:
+	case <-s.closed:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}

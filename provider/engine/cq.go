@@ -1,0 +1,237 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// armState says which completion fires the channel next.
+type armState uint8
+
+const (
+	armNone armState = iota
+	armSolicited
+	armAny
+)
+
+// cq is a completion queue: a ring that is as large as it will ever be from
+// the start. Children are the queues of QPs that complete here.
+type cq struct {
+	dev    *device
+	life   life
+	ch     *compChannel // nil for none
+	cookie any
+
+	// qps are the QPs that complete here, each once, replaced as a whole by
+	// attach and detach, so that progress reads them without a lock.
+	qps atomic.Pointer[[]*qp]
+
+	waiting atomic.Int64 // completions in the ring, as a hint to Poll
+
+	mu     sync.Mutex // the rest; taken last: nothing else is locked under it but ch.mu
+	ring   []provider.WC
+	head   int // oldest
+	count  int
+	arm    armState
+	full   bool   // a completion was lost and none was polled since
+	losses uint64 // completions lost for want of room
+
+	events int // of ch.mu: fired and not yet handed out
+	queued bool
+	next   *cq // in the channel's queue
+}
+
+// CreateCQ implements provider.Device. The capacity granted is CQE rounded up
+// to a power of two.
+func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	const op = "ibv_create_cq"
+	if init.CQE < 1 || init.CQE > maxCQE || init.CompVector != 0 {
+		return nil, fail(op, fmt.Sprintf("%d entries, vector %d", init.CQE, init.CompVector), syscall.EINVAL)
+	}
+	var ch *compChannel
+	if init.Channel != nil {
+		var ok bool
+		if ch, ok = init.Channel.(*compChannel); !ok || ch == nil || ch.dev != d {
+			return nil, failForeign(op, "completion channel")
+		}
+	}
+	if !d.life.hold() {
+		return nil, failClosed(op, DeviceName)
+	}
+	if err := d.cqs.take(); err != nil {
+		d.life.drop()
+		return nil, fail(op, DeviceName, err)
+	}
+	if ch != nil && !ch.life.hold() {
+		d.cqs.give()
+		d.life.drop()
+		return nil, failClosed(op, "completion channel")
+	}
+	c := &cq{dev: d, ch: ch, cookie: init.Cookie, ring: make([]provider.WC, roundUp(init.CQE))}
+	c.qps.Store(new([]*qp))
+	return c, nil
+}
+
+// roundUp returns the least power of two that is not below n.
+func roundUp(n int) int {
+	size := 1
+	for size < n {
+		size *= 2
+	}
+	return size
+}
+
+// ownCQ returns the CQ of d that c is, nil if it isn't one.
+func (d *device) ownCQ(c provider.CQ) *cq {
+	own, ok := c.(*cq)
+	if !ok || own == nil || own.dev != d {
+		return nil
+	}
+	return own
+}
+
+// attach makes q a dependant of c and one that Poll makes progress for. It
+// reports false if c is closed. A QP whose two queues complete on one CQ
+// attaches once.
+func (c *cq) attach(q *qp) bool {
+	if !c.life.hold() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := *c.qps.Load()
+	qps := make([]*qp, 0, len(old)+1)
+	qps = append(append(qps, old...), q)
+	c.qps.Store(&qps)
+	return true
+}
+
+// detach undoes attach. Completions of q that are in the ring stay.
+func (c *cq) detach(q *qp) {
+	c.mu.Lock()
+	old := *c.qps.Load()
+	qps := make([]*qp, 0, len(old))
+	for _, o := range old {
+		if o != q {
+			qps = append(qps, o)
+		}
+	}
+	c.qps.Store(&qps)
+	c.mu.Unlock()
+	c.life.drop()
+}
+
+// push queues a completion, and fires the channel if it is armed for it:
+// solicited is that of a Send with the solicited event, and a failure counts
+// as solicited, too. It neither blocks nor allocates, so that it may be called
+// with a QP's locks held. Without room the completion is lost, as with siw,
+// and EventCQErr is raised once until somebody polls.
+func (c *cq) push(wc provider.WC, solicited bool) {
+	c.mu.Lock()
+	if c.count == len(c.ring) {
+		c.losses++
+		told := c.full
+		c.full = true
+		c.mu.Unlock()
+		if !told {
+			c.dev.raise(provider.AsyncEvent{Type: provider.EventCQErr, CQ: c})
+		}
+		return
+	}
+	c.ring[(c.head+c.count)&(len(c.ring)-1)] = wc
+	c.count++
+	c.waiting.Store(int64(c.count))
+	fire := c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess)
+	if fire {
+		c.arm = armNone
+	}
+	c.mu.Unlock()
+	if fire {
+		c.ch.fire(c)
+	}
+}
+
+// Poll implements provider.CQ.
+func (c *cq) Poll(wc []provider.WC) (int, error) {
+	if c.life.closed() {
+		return 0, failClosed("ibv_poll_cq", "cq")
+	}
+	if len(wc) == 0 {
+		return 0, nil
+	}
+	if n := c.take(wc); n > 0 {
+		return n, nil
+	}
+	c.dev.progress(c)
+	return c.take(wc), nil
+}
+
+// take moves completions from the ring to wc.
+func (c *cq) take(wc []provider.WC) int {
+	if c.waiting.Load() == 0 {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := min(len(wc), c.count)
+	for i := range n {
+		wc[i] = c.ring[c.head]
+		c.head = (c.head + 1) & (len(c.ring) - 1)
+	}
+	c.count -= n
+	c.waiting.Store(int64(c.count))
+	if n > 0 {
+		c.full = false
+	}
+	return n
+}
+
+// ReqNotify implements provider.CQ. Without a channel it does nothing, as with
+// siw. A request for any completion is not narrowed by a later one for
+// solicited completions.
+func (c *cq) ReqNotify(solicitedOnly bool) error {
+	if c.life.closed() {
+		return failClosed("ibv_req_notify_cq", "cq")
+	}
+	if c.ch == nil {
+		return nil
+	}
+	want := armAny
+	if solicitedOnly {
+		want = armSolicited
+	}
+	c.mu.Lock()
+	c.arm = max(c.arm, want)
+	c.mu.Unlock()
+	return nil
+}
+
+// CQE implements provider.CQ.
+func (c *cq) CQE() int { return len(c.ring) }
+
+// Cookie implements provider.CQ.
+func (c *cq) Cookie() any { return c.cookie }
+
+// Close implements provider.CQ. Events of the CQ that nobody has taken from
+// its channel or from the device are gone with it.
+func (c *cq) Close() error {
+	first, busy := c.life.end()
+	if busy {
+		return failBusy("ibv_destroy_cq", "cq", "QPs")
+	}
+	if !first {
+		return nil
+	}
+	if c.ch != nil {
+		c.ch.forget(c)
+		c.ch.life.drop()
+	}
+	c.dev.async.forget(func(e provider.AsyncEvent) bool { return e.CQ == c })
+	c.dev.cqs.give()
+	c.dev.life.drop()
+	return nil
+}

@@ -1,0 +1,207 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// The engine has no interface of its own, so its MAC address is made up: with
+// the bit for locally administered addresses set, and the project's name
+// behind it. It is the same on every host, as nothing stable tells hosts apart
+// on all of them; iWARP addresses peers by IP and never by GID.
+var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
+
+// nodeGUID is the EUI-64 of mac (RFC 4291 appendix A), which siw forms from
+// its interface's address, too.
+var nodeGUID = binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+
+// limit counts objects of one kind.
+type limit struct {
+	n   atomic.Int64
+	max int64
+}
+
+// take counts one more. At the maximum it returns ENOMEM, the errno with which
+// drivers say so.
+func (l *limit) take() error {
+	if l.n.Add(1) > l.max {
+		l.n.Add(-1)
+		return syscall.ENOMEM
+	}
+	return nil
+}
+
+func (l *limit) give() { l.n.Add(-1) }
+
+// device is an open device, the root of everything else. Its children count
+// themselves with life.hold.
+type device struct {
+	life   life
+	opts   Options // complete
+	stags  *stagTable
+	async  asyncQueue
+	poller transport.Poller
+	prog   progressState // of progress.go
+	bufs   bufPools
+
+	pds, cqs, mrs, qps limit
+
+	qpnMu   sync.Mutex
+	qpns    map[uint32]struct{} // in use
+	nextQPN uint32
+}
+
+// openDevice makes a device and starts its progress. opts is complete.
+func openDevice(opts Options) (*device, error) {
+	if opts.Network == nil {
+		network, err := tcpNetwork(opts)
+		if err != nil {
+			return nil, err
+		}
+		opts.Network = network
+	}
+	poller, err := opts.Network.NewPoller()
+	if err != nil {
+		return nil, err
+	}
+	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]struct{})}
+	d.async.init(maxAsync)
+	d.bufs.init()
+	d.pds.max, d.cqs.max, d.mrs.max, d.qps.max = maxPD, maxCQ, maxMR, maxQP
+	var b [4]byte
+	rand.Read(b[:]) // never fails: it ends the program instead
+	d.nextQPN = binary.LittleEndian.Uint32(b[:])
+	d.startProgress()
+	return d, nil
+}
+
+// Name implements provider.Device.
+func (d *device) Name() string { return DeviceName }
+
+// Query implements provider.Device. Every limit it tells is enforced.
+func (d *device) Query() (provider.DeviceAttr, error) {
+	if d.life.closed() {
+		return provider.DeviceAttr{}, failClosed("ibv_query_device", DeviceName)
+	}
+	return provider.DeviceAttr{
+		NodeGUID:        nodeGUID,
+		SysImageGUID:    nodeGUID,
+		MaxMRSize:       maxMRSize,
+		PageSizeCap:     1 << 12,
+		MaxQP:           maxQP,
+		MaxQPWR:         maxQPWR,
+		MaxSGE:          maxSGE,
+		MaxSGERd:        maxSGERead,
+		MaxCQ:           maxCQ,
+		MaxCQE:          maxCQE,
+		MaxMR:           maxMR,
+		MaxPD:           maxPD,
+		MaxQPRdAtom:     d.opts.MaxIRD,
+		MaxResRdAtom:    d.opts.MaxIRD * maxQP,
+		MaxQPInitRdAtom: d.opts.MaxORD,
+		PhysPortCnt:     1,
+		MaxInline:       maxInline,
+	}, nil
+}
+
+// QueryPort implements provider.Device.
+func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
+	const op = "ibv_query_port"
+	if err := d.checkPort(op, port); err != nil {
+		return provider.PortAttr{}, err
+	}
+	return provider.PortAttr{
+		State:     provider.PortActive,
+		MaxMTU:    4096, // the largest of enum ibv_mtu: segments follow TCP's MSS, not this
+		ActiveMTU: 1024,
+		GIDTblLen: 1,
+		MaxMsgSz:  maxMsgSize,
+		LinkLayer: 2, // Ethernet
+		PhysState: 5, // LinkUp
+	}, nil
+}
+
+// QueryGID implements provider.Device. The one GID is made from an address
+// that is the same on every host.
+func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
+	const op = "ibv_query_gid"
+	var gid provider.GID
+	if err := d.checkPort(op, port); err != nil {
+		return gid, err
+	}
+	if index != 0 {
+		return gid, fail(op, DeviceName, syscall.EINVAL)
+	}
+	copy(gid[:], mac[:])
+	return gid, nil
+}
+
+func (d *device) checkPort(op string, port uint8) error {
+	if d.life.closed() {
+		return failClosed(op, DeviceName)
+	}
+	if port != 1 {
+		return fail(op, DeviceName, syscall.EINVAL)
+	}
+	return nil
+}
+
+// CreateEventChannel implements provider.Device.
+func (d *device) CreateEventChannel() (provider.EventChannel, error) {
+	const op = "rdma_create_event_channel"
+	if !d.life.hold() {
+		return nil, failClosed(op, DeviceName)
+	}
+	return newEventChannel(d), nil // drops the hold when it is closed
+}
+
+// Close implements provider.Device. When it returns nil the device has no
+// goroutine left.
+func (d *device) Close() error {
+	const op = "ibv_close_device"
+	first, busy := d.life.end()
+	if busy {
+		return failBusy(op, DeviceName, "PDs, CQs or channels")
+	}
+	if first {
+		d.stopProgress()
+		d.poller.Close()
+		d.async.close()
+	}
+	return nil
+}
+
+// takeQPN counts a QP and gives it a number that no other has: 24 bits, as in
+// libibverbs, and never 0 or 1, which InfiniBand reserves.
+func (d *device) takeQPN() (uint32, error) {
+	if err := d.qps.take(); err != nil {
+		return 0, err
+	}
+	d.qpnMu.Lock()
+	defer d.qpnMu.Unlock()
+	for {
+		qpn := d.nextQPN & 0xffffff
+		d.nextQPN++
+		if _, used := d.qpns[qpn]; !used && qpn > 1 {
+			d.qpns[qpn] = struct{}{}
+			return qpn, nil
+		}
+	}
+}
+
+// giveQPN takes the number back.
+func (d *device) giveQPN(qpn uint32) {
+	d.qpnMu.Lock()
+	delete(d.qpns, qpn)
+	d.qpnMu.Unlock()
+	d.qps.give()
+}
+
+// raise queues an asynchronous event. It never blocks.
+func (d *device) raise(e provider.AsyncEvent) { d.async.raise(e) }

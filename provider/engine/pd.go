@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+)
+
+// pd is a protection domain. Its children are MRs and QPs.
+type pd struct {
+	dev  *device
+	life life
+}
+
+// AllocPD implements provider.Device.
+func (d *device) AllocPD() (provider.PD, error) {
+	const op = "ibv_alloc_pd"
+	if !d.life.hold() {
+		return nil, failClosed(op, DeviceName)
+	}
+	if err := d.pds.take(); err != nil {
+		d.life.drop()
+		return nil, fail(op, DeviceName, err)
+	}
+	return &pd{dev: d}, nil
+}
+
+func (p *pd) name() string { return "pd" }
+
+// CreateQP implements provider.PD.
+func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
+	q, err := newQP(p, init)
+	if err != nil {
+		return nil, err // not q: a nil *qp is not a nil interface
+	}
+	return q, nil
+}
+
+// Close implements provider.PD.
+func (p *pd) Close() error {
+	first, busy := p.life.end()
+	if busy {
+		return failBusy("ibv_dealloc_pd", p.name(), "MRs or QPs")
+	}
+	if first {
+		p.dev.pds.give()
+		p.dev.life.drop()
+	}
+	return nil
+}

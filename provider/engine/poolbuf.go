@@ -1,0 +1,65 @@
+package engine
+
+import "sync"
+
+// Sizes of pooled buffers, in octets.
+const (
+	rxBufOctets = 64 << 10 // what one read of a socket takes at most beside direct placement
+	txBufOctets = 32 << 10 // headers, inline payload and trailers of one vectored write
+	bufsKept    = 64       // per pool; more are left to the garbage collector
+)
+
+// bufPools lends buffers for as long as bytes are in flight, so that idle QPs
+// have none. What is in a buffer when it is lent is of no meaning; it is never
+// given to a user or a peer.
+type bufPools struct {
+	rx, tx bufPool
+}
+
+func (p *bufPools) init() {
+	p.rx.octets = rxBufOctets
+	p.tx.octets = txBufOctets
+}
+
+// bufPool is a stack of buffers of one size. sync.Pool would do but for its
+// dropping buffers at random times, which makes allocations on the data path
+// impossible to rule out.
+type bufPool struct {
+	octets int
+
+	mu   sync.Mutex
+	free [bufsKept]*buf
+	n    int
+}
+
+// buf is a pooled buffer.
+type buf struct {
+	b []byte // of the pool's size
+}
+
+// get lends a buffer until put.
+func (p *bufPool) get() *buf {
+	p.mu.Lock()
+	if p.n > 0 {
+		p.n--
+		b := p.free[p.n]
+		p.free[p.n] = nil
+		p.mu.Unlock()
+		return b
+	}
+	p.mu.Unlock()
+	return &buf{b: make([]byte, p.octets)}
+}
+
+// put gives a buffer back. Nothing may refer to it any more.
+func (p *bufPool) put(b *buf) {
+	if len(b.b) != p.octets {
+		panic("engine: a buffer was given back to a pool of another size")
+	}
+	p.mu.Lock()
+	if p.n < len(p.free) {
+		p.free[p.n] = b
+		p.n++
+	}
+	p.mu.Unlock()
+}
