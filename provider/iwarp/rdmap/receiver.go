@@ -81,10 +81,10 @@ type Action struct {
 // trace; Commit moves the state on. A Receiver is used by one goroutine at a
 // time.
 type Receiver struct {
-	send  ddp.UntaggedQueue
-	read  ddp.UntaggedQueue
-	term  ddp.UntaggedQueue
-	sendB Opcode // opcode of the unfinished Send message
+	send   ddp.UntaggedQueue
+	read   ddp.UntaggedQueue
+	term   ddp.UntaggedQueue
+	sendOp Opcode // opcode of the unfinished Send message
 
 	tagged taggedMessage
 
@@ -215,7 +215,7 @@ func (r *Receiver) beginSend(a *Action, h *ddp.Header) error {
 	if err := r.send.Check(h, a.Len); err != nil {
 		return err
 	}
-	if r.send.Open() && a.Opcode != r.sendB {
+	if r.send.Open() && a.Opcode != r.sendOp {
 		return ErrOpcodeChanged
 	}
 	a.Kind = PlaceSend
@@ -350,7 +350,7 @@ func (r *Receiver) Commit(a Action) {
 	switch a.Kind {
 	case PlaceSend:
 		r.send.Commit(a.Last, a.Len)
-		r.sendB = a.Opcode
+		r.sendOp = a.Opcode
 	case TakeReadRequest:
 		r.read.Commit(a.Last, a.Len)
 	case TakeTerminate:

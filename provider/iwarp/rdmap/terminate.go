@@ -136,8 +136,8 @@ func (t *Terminate) appendHeaders(b []byte) []byte {
 	return b
 }
 
-// Error returns what the Terminate reports as an error value. It allocates.
-func (t *Terminate) Error() *iwarp.Error {
+// Cause returns what the Terminate reports as an error value. It allocates.
+func (t *Terminate) Cause() *iwarp.Error {
 	return &iwarp.Error{Layer: t.Layer, EType: t.EType, Code: t.Code, Reason: "reported by the peer in a Terminate"}
 }
 
