@@ -12,12 +12,12 @@ import (
 // ULPDU_Length, ULPDU, pad and CRC.
 const (
 	HeaderLen     = 2 // ULPDU_Length
-	CRCLen        = 4 // CRC, present even when CRCs are off
-	MaxPadLen     = 3 //
+	MaxPadLen     = 3
+	CRCLen        = 4 // present even when CRCs are off
 	MaxTrailerLen = MaxPadLen + CRCLen
-	MaxULPDU      = 64768              // longest ULPDU a sender may use (RFC 5044 section 3)
-	MinMULPDU     = 128                // MULPDU never shrinks below this (RFC 5044 section 4.5)
-	MaxFPDULen    = 2 + 0xffff + 3 + 4 // of the largest ULPDU_Length, without Markers
+	MaxULPDU      = 64768                                   // longest ULPDU a sender may use (RFC 5044 section 3)
+	MinMULPDU     = 128                                     // MULPDU never shrinks below this (RFC 5044 section 4.5)
+	MaxFPDULen    = HeaderLen + 0xffff + MaxPadLen + CRCLen // without Markers
 )
 
 // ErrULPDUTooLong says that a caller wanted to send a ULPDU longer than MaxULPDU.

@@ -155,6 +155,12 @@ var (
 	ErrNoRTR           = mpaError(iwarp.MPANoMatchingRTR, "no RTR indication in common")
 	ErrConnectionModel = mpaError(iwarp.MPANoMatchingRTR, "responder answered with the other connection model (control flag A)")
 
+	// ErrLocal is for callers that failed for reasons of their own during an
+	// enhanced start-up, such as a lack of memory (RFC 6581 section 9.3).
+	//
+	//rfc:6581 MPA2-9.3-01
+	ErrLocal = mpaError(iwarp.MPALocalCatastrophic, "local failure during start-up")
+
 	// ErrClosed is for callers that saw the TCP connection end during start-up
 	// (RFC 5044 section 8, code 1); see Initiator.Fallback.
 	ErrClosed = mpaError(iwarp.MPAClosed, "TCP connection ended during start-up")
