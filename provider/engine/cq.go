@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,13 +28,16 @@ type cq struct {
 	ch     *compChannel // nil for none
 	cookie any
 
-	// qps are the QPs that complete here, each once, replaced as a whole by
-	// attach and detach, so that progress reads them without a lock.
-	qps atomic.Pointer[[]*qp]
+	// direct are the QPs that complete here, each once, as long as they are
+	// few enough that asking each for news is cheaper than asking the poller
+	// which have some; otherwise it is empty. It is replaced as a whole, so that
+	// progress reads it without a lock.
+	direct atomic.Pointer[[]*qp]
 
 	waiting atomic.Int64 // completions in the ring, as a hint to Poll
 
-	mu     sync.Mutex // the rest; taken last: nothing else is locked under it but ch.mu
+	mu     sync.Mutex // guards what follows; nothing else is locked under it
+	qps    map[*qp]struct{}
 	ring   []provider.WC
 	head   int // oldest
 	count  int
@@ -71,8 +76,8 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		d.life.drop()
 		return nil, failClosed(op, "completion channel")
 	}
-	c := &cq{dev: d, ch: ch, cookie: init.Cookie, ring: make([]provider.WC, roundUp(init.CQE))}
-	c.qps.Store(new([]*qp))
+	c := &cq{dev: d, ch: ch, cookie: init.Cookie, qps: make(map[*qp]struct{}), ring: make([]provider.WC, roundUp(init.CQE))}
+	c.direct.Store(new([]*qp))
 	return c, nil
 }
 
@@ -94,6 +99,9 @@ func (d *device) ownCQ(c provider.CQ) *cq {
 	return own
 }
 
+// directQPs is how many QPs of a CQ a poller asks one by one.
+const directQPs = 8
+
 // attach makes q a dependant of c and one that Poll makes progress for. It
 // reports false if c is closed. A QP whose two queues complete on one CQ
 // attaches once.
@@ -103,26 +111,26 @@ func (c *cq) attach(q *qp) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old := *c.qps.Load()
-	qps := make([]*qp, 0, len(old)+1)
-	qps = append(append(qps, old...), q)
-	c.qps.Store(&qps)
+	c.qps[q] = struct{}{}
+	c.listDirect()
 	return true
 }
 
 // detach undoes attach. Completions of q that are in the ring stay.
 func (c *cq) detach(q *qp) {
 	c.mu.Lock()
-	old := *c.qps.Load()
-	qps := make([]*qp, 0, len(old))
-	for _, o := range old {
-		if o != q {
-			qps = append(qps, o)
-		}
-	}
-	c.qps.Store(&qps)
+	delete(c.qps, q)
+	c.listDirect()
 	c.mu.Unlock()
 	c.life.drop()
+}
+
+func (c *cq) listDirect() {
+	var list []*qp
+	if len(c.qps) <= directQPs {
+		list = slices.Collect(maps.Keys(c.qps))
+	}
+	c.direct.Store(&list)
 }
 
 // push queues a completion, and fires the channel if it is armed for it:

@@ -74,7 +74,7 @@ type mr struct {
 	access provider.Access
 
 	local  gate // uses on behalf of our own work requests
-	remote gate // uses on behalf of an STag that the peer named; shut by invalidation, too
+	remote gate // uses through an STag that the peer named; shut for good by invalidation
 	closed atomic.Bool
 }
 
@@ -142,11 +142,21 @@ func (m *mr) acquireRemote() bool { return m.remote.enter() }
 
 func (m *mr) releaseRemote() { m.remote.leave() }
 
+// useRemote is acquireRemote and slice. It returns nil, with nothing acquired,
+// if either fails.
+func (m *mr) useRemote(addr, n uint64) []byte {
+	b, ok := m.slice(addr, n)
+	if !ok || !m.acquireRemote() {
+		return nil
+	}
+	return b
+}
+
 // slice returns the n octets at address addr, to be touched between acquire
 // and release only. It reports false if not all of them are in the region.
 // With n = 0 addr may be one past the end.
 //
-//rfc:5041 DDP-5.3-01
+//rfc:5041 DDP-7.1t3-01
 func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 	size := uint64(len(m.buf))
 	off := addr - m.base // huge if addr is below
@@ -155,14 +165,6 @@ func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 	}
 	return m.buf[off : off+n : off+n], true
 }
-
-// invalidate ends the region's remote use for good, and returns when no octet
-// of it is read or written for a peer any more. Local use goes on. The caller
-// has checked mayInvalidate and holds no use of the region.
-func (m *mr) invalidate() { m.remote.shut() }
-
-// invalidated reports whether the region's remote use has ended.
-func (m *mr) invalidated() bool { return m.remote.isShut() }
 
 // Addr implements provider.MR.
 func (m *mr) Addr() uint64 { return m.base }

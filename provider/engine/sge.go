@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
 
 // span is an SGE after it was checked: octets of a region, to be touched
 // between acquire and release of the region only.
@@ -84,59 +88,73 @@ func appendSpans(out [][]byte, spans []span, off, n uint64) [][]byte {
 	return out
 }
 
-// tagError says which check a tagged access failed. The order is that of
-// RFC 5041 section 7.1 and RFC 5040 section 4.8.
-type tagError uint8
+// A peer names memory of ours by STag and TO. The three functions below make
+// the checks that the RFCs ask for, in their order, and give the error whose
+// Terminate they ask for. Their errors are the package variables of ddp and
+// rdmap, so that nothing is allocated.
 
-const (
-	tagOK      tagError = iota
-	tagInvalid          // no such STag, or invalidated, or closed
-	tagStream           // of another PD
-	tagRights           // without the right
-	tagBounds           // not all inside
-	tagWrap             // the addresses wrap
-)
-
-// lookupRemote checks that the n octets at tagged offset to of stag may be
-// used by the peer of a QP of pd with the rights need (AccessRemoteRead or
-// AccessRemoteWrite). With tagOK the region is in use until m.releaseRemote.
-// With n = 0 the STag and the rights are checked and no octet is named.
-func lookupRemote(pd *pd, stag uint32, to, n uint64, need provider.Access) (*mr, []byte, tagError) {
-	m := pd.dev.stags.lookup(stag)
-	switch {
-	case m == nil:
-		return nil, nil, tagInvalid
-	case m.pd != pd:
-		return nil, nil, tagStream
-	case m.access&need != need:
-		return nil, nil, tagRights
-	case to+n < to:
-		return nil, nil, tagWrap
+// writeTarget checks the n octets that a tagged segment of a Write names on a
+// QP of pd. With a nil error they are in use until m.releaseRemote. For n = 0
+// nothing is checked and m is nil.
+//
+//rfc:5041 DDP-7.1t1-01
+//rfc:5041 DDP-7.1t2-01
+//rfc:5041 DDP-8.3.1-1-01
+func writeTarget(pd *pd, stag uint32, to uint64, n int) (m *mr, b []byte, err error) {
+	m, r := pd.region(stag, provider.AccessRemoteWrite)
+	if err := ddp.CheckTagged(&r, to, n); err != nil || n == 0 {
+		return nil, nil, err
 	}
-	b, ok := m.slice(to, n)
-	if !ok {
-		return nil, nil, tagBounds
+	if b = m.useRemote(to, uint64(n)); b == nil {
+		return nil, nil, ddp.ErrInvalidSTag
 	}
-	if !m.acquireRemote() {
-		return nil, nil, tagInvalid
-	}
-	return m, b, tagOK
+	return m, b, nil
 }
 
-// invalidateRemote does what a Send with Invalidate asks a QP of pd for. The
-// region must have been registered with AccessRemoteInvalidate.
+// readSource is writeTarget for the source of an RDMA Read. It is called when
+// the request arrives and again for each part of the response, as the region
+// may go in between.
 //
-//rfc:5040 RDMAP-8.1.1-01
-func invalidateRemote(pd *pd, stag uint32) tagError {
-	m := pd.dev.stags.lookup(stag)
-	switch {
-	case m == nil || m.invalidated():
-		return tagInvalid
-	case m.pd != pd:
-		return tagStream
-	case m.access&provider.AccessRemoteInvalidate == 0:
-		return tagRights
+//rfc:5040 RDMAP-7.2-07
+//rfc:5040 RDMAP-7.2-08
+func readSource(pd *pd, stag uint32, to uint64, n uint32) (m *mr, b []byte, err error) {
+	m, r := pd.region(stag, provider.AccessRemoteRead)
+	if err := rdmap.CheckReadSource(&r, to, n); err != nil || n == 0 {
+		return nil, nil, err
 	}
-	m.invalidate()
-	return tagOK
+	if b = m.useRemote(to, uint64(n)); b == nil {
+		return nil, nil, rdmap.ErrReadInvalidSTag
+	}
+	return m, b, nil
+}
+
+// invalidateRemote does what a Send with Invalidate asks of a QP of pd. The
+// region must have been registered with AccessRemoteInvalidate. The caller
+// holds no use of it.
+//
+//rfc:5040 RDMAP-7.2-05
+//rfc:5040 RDMAP-7.2-06
+//rfc:5040 RDMAP-8.1.1-7-01
+func invalidateRemote(pd *pd, stag uint32) error {
+	m, r := pd.region(stag, provider.AccessRemoteInvalidate)
+	if err := rdmap.CheckInvalidate(&r); err != nil {
+		return err
+	}
+	m.remote.shut()
+	return nil
+}
+
+// region returns what the checks want to know about stag as a QP of p sees it.
+func (p *pd) region(stag uint32, need provider.Access) (*mr, ddp.Region) {
+	m := p.dev.stags.lookup(stag)
+	if m == nil || m.remote.isShut() {
+		return nil, ddp.Region{}
+	}
+	return m, ddp.Region{
+		Valid:      true,
+		Associated: m.pd == p,
+		Allowed:    m.access&need == need,
+		Base:       m.base,
+		Len:        uint64(len(m.buf)),
+	}
 }

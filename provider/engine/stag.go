@@ -25,7 +25,8 @@ const minSTagSlots = 64
 // registration has an mr of its own that is never used again, so that no stale
 // STag ever finds another region.
 //
-//rfc:5040 RDMAP-8.1.1-08
+//rfc:5040 RDMAP-8.1.1-8-01
+//rfc:5040 RDMAP-8.1.1-8-02
 type stagTable struct {
 	slots atomic.Pointer[[]atomic.Pointer[mr]] // never full; replaced when it grows or shrinks
 
