@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// noNetwork is a network whose pollers never have anything, for tests of
+// objects that need no wire. It has nothing else: using it panics.
+type noNetwork struct{ transport.Network }
+
+func (noNetwork) NewPoller() (transport.Poller, error) {
+	return &noPoller{wake: make(chan struct{}, 1), done: make(chan struct{})}, nil
+}
+
+type noPoller struct {
+	transport.Poller
+	wake chan struct{}
+	done chan struct{}
+	once sync.Once
+}
+
+func (p *noPoller) Poll() int { return 0 }
+
+func (p *noPoller) Wake() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *noPoller) Wait(ctx context.Context) error {
+	select {
+	case <-p.wake:
+		return nil
+	case <-p.done:
+		return os.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *noPoller) Close() { p.once.Do(func() { close(p.done) }) }
+
+// must returns v, or fails the test.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// ok fails the test if err is not nil.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantErr fails the test unless err is a *provider.Error with want in it.
+func wantErr(t testing.TB, err, want error) {
+	t.Helper()
+	var perr *provider.Error
+	if !errors.As(err, &perr) || !errors.Is(err, want) {
+		t.Fatalf("error %v, want a *provider.Error with %v", err, want)
+	}
+}
+
+// unwired opens a device on noNetwork and closes it when the test ends.
+func unwired(t testing.TB) *device {
+	t.Helper()
+	d := must(New(&Options{Network: noNetwork{}}).Open(""))(t).(*device)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Errorf("closing the device: %v", err)
+		}
+	})
+	return d
+}
