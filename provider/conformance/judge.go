@@ -1,0 +1,272 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+// A Judge turns outcomes into results.
+type Judge struct {
+	Suite  *Suite
+	Ledger Ledger
+	Dir    string // where the capture files are
+
+	// Reference is the provider that the others are compared with; both sides
+	// of a verbs run, or the provider opposite the raw peer.
+	Reference string
+
+	// Witness asks somebody else to decode a capture. It may be nil.
+	Witness func(ctx context.Context, file string, port uint16, ours *wire.Trace) Witness
+}
+
+// WireRun is what a scenario's Wire function gets: the decoded capture of a run
+// and a T to record checks with. Observations made here are compared like those
+// of the run.
+type WireRun struct {
+	*T
+	Trace   *wire.Trace
+	Pairing Pairing
+}
+
+// judged is an outcome with what its capture says.
+type judged struct {
+	outcome *Outcome
+	trace   *wire.Trace // nil if there is no capture
+	witness Witness
+}
+
+// Judge judges a collection. The error is about files that cannot be read and
+// scenarios that are not known; everything else is in the report.
+func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
+	if c.Schema != CollectionSchema {
+		return nil, fmt.Errorf("collection has schema %q, this program reads %q", c.Schema, CollectionSchema)
+	}
+	runs := make([]judged, len(c.Outcomes))
+	for i := range c.Outcomes {
+		o := &c.Outcomes[i]
+		sc := j.Suite.Find(o.Scenario)
+		if sc == nil {
+			return nil, fmt.Errorf("collection has scenario %q, which this program does not know", o.Scenario)
+		}
+		runs[i] = j.examine(ctx, sc, o)
+	}
+	r := &Report{
+		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
+		Counts: make(map[Verdict]int),
+	}
+	for _, run := range runs {
+		res := j.judge(c, run, j.reference(runs, run.outcome))
+		r.Counts[res.Verdict]++
+		r.Results = append(r.Results, res)
+	}
+	r.Passed = Passed(r.Counts)
+	return r, nil
+}
+
+// examine reads the run's capture, has the witness read it, and applies the
+// scenario's checks of the wire.
+func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
+	run := judged{outcome: o}
+	if o.Capture == "" {
+		return run
+	}
+	file := filepath.Join(j.Dir, o.Capture)
+	trace, err := wire.ReadFile(file, o.Port)
+	if err != nil {
+		o.Checks = append(o.Checks, Check{What: "our decoder can read the capture", Got: err.Error()})
+		return run
+	}
+	run.trace = trace
+	if j.Witness != nil && o.CaptureSource != "" {
+		run.witness = j.Witness(ctx, file, o.Port, trace)
+	}
+	if sc.Wire != nil && o.Setup == "" && o.Unsupported == "" {
+		took := o.DurationMillis
+		t := &T{ctx: ctx, scale: 1, outcome: o, started: time.Now()}
+		t.run(func() { sc.Wire(&WireRun{T: t, Trace: trace, Pairing: o.Pairing}) })
+		o.DurationMillis = took
+	}
+	return run
+}
+
+// reference finds the run that o is compared with: the same scenario with
+// nothing but the reference provider. It is nil if o is that run, or if there
+// is none that could be tried.
+func (j *Judge) reference(runs []judged, o *Outcome) *judged {
+	want := o.Pairing
+	for _, side := range []*string{&want.Initiator, &want.Responder} {
+		if *side != Raw {
+			*side = j.Reference
+		}
+	}
+	if j.Reference == "" || want == o.Pairing {
+		return nil
+	}
+	for i := range runs {
+		r := runs[i].outcome
+		if r.Scenario == o.Scenario && r.Pairing == want && r.Setup == "" && r.Unsupported == "" {
+			return &runs[i]
+		}
+	}
+	return nil
+}
+
+func (j *Judge) judge(c *Collection, run judged, ref *judged) Result {
+	o, sc := run.outcome, j.Suite.Find(run.outcome.Scenario)
+	res := Result{
+		Scenario: sc.Slug, Title: sc.Title, Kind: sc.Kind(), Level: sc.Level, Requirements: sc.Requirements,
+		Initiator: o.Pairing.Initiator, Responder: o.Pairing.Responder,
+		DurationMillis: o.DurationMillis, Checks: o.Checks, Observations: o.Observations, Log: o.Log,
+		Witness: run.witness, Capture: o.Capture, CaptureSource: o.CaptureSource,
+		Replay: replay(c, o),
+	}
+	if run.trace != nil {
+		res.Ladder = run.trace.Ladder()
+	}
+	switch {
+	case o.Setup != "":
+		res.Verdict, res.Why = Setup, o.Setup
+		for _, name := range c.Require {
+			if o.Pairing.Has(name) {
+				res.Verdict, res.Why = Fail, name+" is required: "+o.Setup
+			}
+		}
+		return res
+	case o.Unsupported != "":
+		res.Verdict, res.Why = Unsupported, o.Unsupported
+		return res
+	}
+	res.Divergences = divergences(run, ref)
+	j.explain(&res, c.Siw, ref != nil)
+	return res
+}
+
+// divergences lists how a run differs from what was expected and, if there is a
+// reference, from that.
+func divergences(run judged, ref *judged) []Divergence {
+	var out []Divergence
+	for _, c := range run.outcome.Checks {
+		if !c.OK {
+			out = append(out, Divergence{Key: "check:" + c.What, Reference: c.What, Got: c.Got})
+		}
+	}
+	if run.witness.Asked && !run.witness.Agrees {
+		out = append(out, Divergence{Key: "witness:tshark", Reference: "tshark decodes what we decode", Got: run.witness.Why})
+	}
+	if ref == nil {
+		return out
+	}
+	against := ref.outcome.Pairing.String()
+	want, got := sequences(ref.outcome.Observations), sequences(run.outcome.Observations)
+	for _, key := range unionKeys(ref.outcome.Observations, run.outcome.Observations) {
+		if want[key] != got[key] {
+			out = append(out, Divergence{Key: "observe:" + key, Reference: want[key], Got: got[key], Against: against})
+		}
+	}
+	if run.trace != nil && ref.trace != nil {
+		for _, d := range wire.Diff(ref.trace, run.trace) {
+			out = append(out, Divergence{Key: "wire:" + d.Key, Reference: d.Reference, Got: d.Got, Against: against})
+		}
+	}
+	return out
+}
+
+// explain looks every divergence up in the ledger and decides the verdict.
+func (j *Judge) explain(res *Result, variant string, compared bool) {
+	pairing := Pairing{res.Initiator, res.Responder}
+	used := make(map[string]bool)
+	var unexplained []string
+	for i := range res.Divergences {
+		d := &res.Divergences[i]
+		for k := range j.Ledger {
+			e := &j.Ledger[k]
+			if e.applies(res.Scenario, pairing, variant) && e.covers(d.Key) {
+				d.Ledger, d.Reason, d.Evidence, d.Kernels = e.ID, e.Reason, e.Evidence, e.Kernels
+				used[e.ID] = true
+				break
+			}
+		}
+		if d.Ledger == "" {
+			unexplained = append(unexplained, describe(d))
+		}
+	}
+	if len(unexplained) > 0 {
+		res.Verdict, res.Why = Fail, unexplained[0]
+		if n := len(unexplained); n > 1 {
+			res.Why += fmt.Sprintf(" (and %d more)", n-1)
+		}
+		return
+	}
+	for k := range j.Ledger {
+		e := &j.Ledger[k]
+		needsReference := !strings.HasPrefix(e.Key, "check:")
+		if used[e.ID] || e.Sometimes || !e.applies(res.Scenario, pairing, variant) || needsReference && !compared {
+			continue
+		}
+		res.Verdict, res.Why = XPass, "the ledger's "+e.ID+" did not show: "+e.Reason
+		return
+	}
+	res.Verdict = Pass
+	if len(res.Divergences) > 0 {
+		res.Verdict, res.Why = XFail, res.Divergences[0].Reason
+	}
+}
+
+func describe(d *Divergence) string {
+	if strings.HasPrefix(d.Key, "check:") {
+		if d.Got == "" {
+			return "not so: " + d.Reference
+		}
+		return "not so: " + d.Reference + ": " + d.Got
+	}
+	return fmt.Sprintf("%s: %s has %q, this %q", d.Key, d.Against, d.Reference, d.Got)
+}
+
+// sequences joins the values that each key was observed with.
+func sequences(obs []Observation) map[string]string {
+	m := make(map[string]string)
+	for _, o := range obs {
+		if old, ok := m[o.Key]; ok {
+			m[o.Key] = old + ", " + o.Value
+		} else {
+			m[o.Key] = o.Value
+		}
+	}
+	return m
+}
+
+func unionKeys(a, b []Observation) []string {
+	var keys []string
+	for _, o := range append(slices.Clone(a), b...) {
+		if !slices.Contains(keys, o.Key) {
+			keys = append(keys, o.Key)
+		}
+	}
+	return keys
+}
+
+// replay is the command that runs just this run again.
+func replay(c *Collection, o *Outcome) string {
+	cmd := fmt.Sprintf("govs-verbs-test run --only %s --seed %d", o.Scenario, c.Seed)
+	if o.Pairing.Initiator != Raw {
+		cmd += " --initiator " + o.Pairing.Initiator
+	}
+	if o.Pairing.Responder != Raw {
+		cmd += " --responder " + o.Pairing.Responder
+	}
+	if o.Pairing.Has("kernel") {
+		return "ci/vm/run -- " + cmd
+	}
+	return cmd
+}
+
+// captureName is the file name of a run's capture.
+func captureName(slug string, p Pairing) string {
+	return strings.ReplaceAll(slug, "/", "-") + "." + p.Initiator + "-" + p.Responder + ".pcapng"
+}

@@ -1,0 +1,124 @@
+// Package wire reads captures and decodes the iWARP in them: MPA start-up
+// frames, FPDUs, DDP segments and RDMAP messages of every TCP connection, with
+// what is wrong with each. It prints them as ladders, and compares two captures
+// after taking out what may differ by right.
+//
+// It uses the same codecs as the engine, so it proves nothing alone: package
+// tshark has somebody else's decoder look at the same file.
+//
+// # Limitations
+//
+//   - A connection is decoded from its MPA Request on. One whose start-up is not
+//     in the capture is listed, but not decoded: nothing in the stream says
+//     whether CRCs and Markers are in use.
+//   - Decoding of a direction ends where packets are missing from the capture,
+//     because FPDU boundaries can't be found again with certainty.
+//   - Files are read into memory whole.
+package wire
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// Direction says which way octets went.
+type Direction uint8
+
+// The directions. The initiator is who opened the TCP connection.
+const (
+	ToResponder Direction = iota
+	ToInitiator
+)
+
+// String returns "to-responder" or "to-initiator".
+func (d Direction) String() string {
+	if d == ToInitiator {
+		return "to-initiator"
+	}
+	return "to-responder"
+}
+
+// A Trace is what a capture holds, connection by connection in the order in
+// which they were opened.
+type Trace struct {
+	Conns []*Conn
+}
+
+// A Conn is one TCP connection.
+type Conn struct {
+	Initiator, Responder netip.AddrPort
+	Start                time.Time
+	Frames               []Frame // both directions, in order of time
+
+	// Request and Reply are the start-up frames, nil where none was seen.
+	Request, Reply *mpa.Frame
+}
+
+// CRC reports whether the start-up turned CRCs on.
+func (c *Conn) CRC() bool {
+	return c.Request != nil && c.Reply != nil && (c.Request.CRC || c.Reply.CRC)
+}
+
+// Kind is what a Frame is.
+type Kind uint8
+
+// The kinds of frames.
+const (
+	KindStartup   Kind = iota // an MPA Request or Reply
+	KindFPDU                  // one FPDU
+	KindFIN                   // the end of the direction's stream
+	KindRST                   // a reset
+	KindUndecoded             // octets that are not iWARP, or cut short; Err says why
+)
+
+// A Frame is one thing that one side sent.
+type Frame struct {
+	Kind   Kind
+	Dir    Direction
+	Time   time.Time // of the packet that completed it
+	Offset uint64    // of its first octet in the direction's stream
+	Octets []byte    // as in the stream, Markers included
+
+	Startup *mpa.Frame // KindStartup
+
+	// For KindFPDU:
+	Header    ddp.Header
+	Payload   []byte // of the DDP segment
+	CRC       uint32 // the field, as in the stream
+	CRCWrong  bool   // CRCs are on and this one is wrong
+	Read      *rdmap.ReadRequest
+	Terminate *rdmap.ReceivedTerminate
+
+	Err error // what is wrong with it, nil if nothing
+}
+
+// Opcode returns the RDMAP opcode of an FPDU.
+func (f *Frame) Opcode() rdmap.Opcode { return rdmap.ParseControl(f.Header.ULPCtl).Opcode }
+
+// Count returns how many start-up frames and FPDUs the trace has.
+func (t *Trace) Count() int {
+	n := 0
+	for _, c := range t.Conns {
+		for i := range c.Frames {
+			if k := c.Frames[i].Kind; k == KindStartup || k == KindFPDU {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// FPDUs returns the FPDUs of a connection in one direction, in order.
+func (c *Conn) FPDUs(dir Direction) []*Frame {
+	var out []*Frame
+	for i := range c.Frames {
+		if f := &c.Frames[i]; f.Kind == KindFPDU && f.Dir == dir {
+			out = append(out, f)
+		}
+	}
+	return out
+}
