@@ -15,15 +15,22 @@ die() {
 }
 
 # step TITLE COMMAND... runs one long step with its output in a log, and prints one line with the time it took.
-# The log is shown only when the step fails.
+# The log is shown only when the step fails. Do not write `step ... ||` around a function of several commands: bash
+# switches errexit off inside it, and a failure in its middle would go unnoticed.
 step() {
-	local title=$1 log start=$SECONDS status=0
+	local title=$1 log start=$SECONDS status
 	shift
 	log=$(mktemp)
-	"$@" </dev/null >"$log" 2>&1 || status=$?
+	set +e
+	(
+		set -e
+		"$@"
+	) </dev/null >"$log" 2>&1
+	status=$?
+	set -e
 	if [ "$status" -ne 0 ]; then
 		say "$title: FAILED after $((SECONDS - start)) s, status $status"
-		sed 's/^/  | /' "$log" | tail -n 60 >&2
+		tail -n 60 "$log" | sed 's/^/  | /' >&2
 	else
 		say "$title: $((SECONDS - start)) s"
 	fi

@@ -80,8 +80,8 @@ type Poller interface {
 	Remove(c Conn)
 
 	// WantRead and WantWrite switch the watching for reading (on after Add)
-	// and for writing (off after Add). Both off leaves resets unnoticed until
-	// one is on again; TCP reports them nevertheless, as readable.
+	// and for writing (off after Add). Both off leaves a reset unnoticed until
+	// one is on again. ENOENT if c is not watched.
 	WantRead(c Conn, on bool) error
 	WantWrite(c Conn, on bool) error
 

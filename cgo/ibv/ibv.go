@@ -1,0 +1,136 @@
+//go:build cgo && linux && !nokernel
+
+package ibv
+
+/*
+#cgo LDFLAGS: -libverbs
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// Available says whether libibverbs was built in.
+const Available = true
+
+// WhyUnavailable says what the build lacks, empty if it lacks nothing.
+func WhyUnavailable() string { return "" }
+
+// The objects of libibverbs. See the package comment for what their pointers
+// are.
+type (
+	Device      C.struct_ibv_device
+	Context     C.struct_ibv_context
+	PD          C.struct_ibv_pd
+	MR          C.struct_ibv_mr
+	CompChannel C.struct_ibv_comp_channel
+	CQ          C.struct_ibv_cq
+	QP          C.struct_ibv_qp
+	SRQ         C.struct_ibv_srq
+)
+
+func (d *Device) c() *C.struct_ibv_device             { return (*C.struct_ibv_device)(d) }
+func (c *Context) c() *C.struct_ibv_context           { return (*C.struct_ibv_context)(c) }
+func (p *PD) c() *C.struct_ibv_pd                     { return (*C.struct_ibv_pd)(p) }
+func (m *MR) c() *C.struct_ibv_mr                     { return (*C.struct_ibv_mr)(m) }
+func (ch *CompChannel) c() *C.struct_ibv_comp_channel { return (*C.struct_ibv_comp_channel)(ch) }
+func (q *CQ) c() *C.struct_ibv_cq                     { return (*C.struct_ibv_cq)(q) }
+func (q *QP) c() *C.struct_ibv_qp                     { return (*C.struct_ibv_qp)(q) }
+func (s *SRQ) c() *C.struct_ibv_srq                   { return (*C.struct_ibv_srq)(s) }
+
+// ForkInit makes fork(2) safe for registered memory, at the price of a system
+// call per registration. It must be called before anything is registered.
+//
+// Go programs rarely need it: os/exec starts children with
+// CLONE_VM|CLONE_VFORK, which copies no page, and kernels from 5.12 on copy
+// pinned pages at fork.
+//
+// Implements: int ibv_fork_init(void);
+func ForkInit() error { return errnoResult(C.ibv_fork_init()) }
+
+// IsForkInitialized returns enum ibv_fork_status: 0 disabled, 1 enabled, 2 not
+// needed because the kernel copies pinned pages.
+//
+// Implements: enum ibv_fork_status ibv_is_fork_initialized(void);
+func IsForkInitialized() int { return int(C.ibv_is_fork_initialized()) }
+
+// WCStatusStr returns libibverbs' text for an enum ibv_wc_status.
+//
+// Implements: const char *ibv_wc_status_str(enum ibv_wc_status status);
+func WCStatusStr(status uint32) string {
+	return C.GoString(C.ibv_wc_status_str(C.enum_ibv_wc_status(status)))
+}
+
+// EventTypeStr returns libibverbs' text for an enum ibv_event_type.
+//
+// Implements: const char *ibv_event_type_str(enum ibv_event_type event);
+func EventTypeStr(event uint32) string {
+	return C.GoString(C.ibv_event_type_str(C.enum_ibv_event_type(event)))
+}
+
+// NodeTypeStr returns libibverbs' text for an enum ibv_node_type.
+//
+// Implements: const char *ibv_node_type_str(enum ibv_node_type node_type);
+func NodeTypeStr(t int32) string {
+	return C.GoString(C.ibv_node_type_str(C.enum_ibv_node_type(t)))
+}
+
+// PortStateStr returns libibverbs' text for an enum ibv_port_state.
+//
+// Implements: const char *ibv_port_state_str(enum ibv_port_state port_state);
+func PortStateStr(s uint32) string {
+	return C.GoString(C.ibv_port_state_str(C.enum_ibv_port_state(s)))
+}
+
+// errnoResult turns the result of a call that returns an errno, positive or
+// negative, into an error.
+func errnoResult(rc C.int) error {
+	switch {
+	case rc == 0:
+		return nil
+	case rc < 0:
+		rc = -rc
+	}
+	return syscall.Errno(rc)
+}
+
+// errnoSet turns the errno of a call that failed with NULL or -1 into an error.
+// A driver that fails without setting errno is told apart by EIO.
+func errnoSet(err error) error {
+	if errno, ok := err.(syscall.Errno); ok && errno != 0 {
+		return errno
+	}
+	return syscall.EIO
+}
+
+// goString returns the string in a fixed-size char array that need not be
+// terminated.
+func goString(s []C.char) string {
+	b := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// cArray returns n zeroed elements in C memory, nil if n is 0 or there is no
+// memory.
+func cArray[T any](n int) []T {
+	var t T
+	if n == 0 {
+		return nil
+	}
+	p := C.calloc(C.size_t(n), C.size_t(unsafe.Sizeof(t)))
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*T)(p), n)
+}
+
+// cFree frees what cArray returned.
+func cFree[T any](s []T) { C.free(unsafe.Pointer(unsafe.SliceData(s))) }

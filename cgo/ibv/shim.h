@@ -1,0 +1,134 @@
+// What cgo can't express: static inline verbs, unions, and context pointers that
+// are numbers.
+
+#ifndef GOVS_IBV_SHIM_H
+#define GOVS_IBV_SHIM_H
+
+#if defined(__has_include)
+#if !__has_include(<infiniband/verbs.h>)
+#error "infiniband/verbs.h is missing: install libibverbs-dev (Debian) or rdma-core-devel (Fedora), or build with -tags nokernel for the engine alone"
+#endif
+#endif
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <infiniband/verbs.h>
+
+// The Go side writes the unions of struct ibv_send_wr by offset.
+_Static_assert(offsetof(struct ibv_send_wr, imm_data) == offsetof(struct ibv_send_wr, invalidate_rkey), "imm_data");
+_Static_assert(offsetof(struct ibv_send_wr, wr.rdma.remote_addr) - offsetof(struct ibv_send_wr, wr) == 0, "rdma.remote_addr");
+_Static_assert(offsetof(struct ibv_send_wr, wr.rdma.rkey) - offsetof(struct ibv_send_wr, wr) == 8, "rdma.rkey");
+_Static_assert(offsetof(struct ibv_send_wr, wr.atomic.remote_addr) - offsetof(struct ibv_send_wr, wr) == 0, "atomic.remote_addr");
+_Static_assert(offsetof(struct ibv_send_wr, wr.atomic.compare_add) - offsetof(struct ibv_send_wr, wr) == 8, "atomic.compare_add");
+_Static_assert(offsetof(struct ibv_send_wr, wr.atomic.swap) - offsetof(struct ibv_send_wr, wr) == 16, "atomic.swap");
+_Static_assert(offsetof(struct ibv_send_wr, wr.atomic.rkey) - offsetof(struct ibv_send_wr, wr) == 24, "atomic.rkey");
+
+static inline int govs_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr)
+{
+	return ibv_query_port(ctx, port, attr);
+}
+
+static inline struct ibv_mr *govs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+{
+	return ibv_reg_mr(pd, addr, length, access);
+}
+
+static inline struct ibv_cq *govs_create_cq(struct ibv_context *ctx, int cqe, uintptr_t token,
+					    struct ibv_comp_channel *channel, int comp_vector)
+{
+	return ibv_create_cq(ctx, cqe, (void *)token, channel, comp_vector);
+}
+
+static inline int govs_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, uintptr_t *token)
+{
+	void *ctx = NULL;
+	int rc = ibv_get_cq_event(channel, cq, &ctx);
+
+	*token = (uintptr_t)ctx;
+	return rc;
+}
+
+static inline uintptr_t govs_qp_context(struct ibv_qp *qp) { return (uintptr_t)qp->qp_context; }
+
+// govs_async_token returns the number that the object of ev was created with, or
+// the port for an event that is about none.
+static inline uintptr_t govs_async_token(struct ibv_async_event *ev, int *kind)
+{
+	switch (ev->event_type) {
+	case IBV_EVENT_CQ_ERR:
+		*kind = 1;
+		return (uintptr_t)ev->element.cq->cq_context;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		*kind = 2;
+		return (uintptr_t)ev->element.qp->qp_context;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		*kind = 3;
+		return (uintptr_t)ev->element.srq->srq_context;
+	case IBV_EVENT_WQ_FATAL:
+		*kind = 4;
+		return (uintptr_t)ev->element.wq->wq_context;
+	default:
+		*kind = 0;
+		return (uintptr_t)ev->element.port_num;
+	}
+}
+
+// A post call tells with bad_wr which request it refused. libsiw returns a
+// negative errno where ibv_post_send(3) says positive, and it loses the error of
+// a refused request when it rings the doorbell for those before it: the result
+// is 0 with bad_wr set. Posting from that request on again gives its error, or
+// succeeds because the queue has drained meanwhile.
+//
+// With rc != 0 and bad_wr NULL the requests are all in the queue but the driver
+// failed to tell the device: nothing was refused.
+#define GOVS_POST(call, obj, wr, n)                                            \
+	int done = 0;                                                          \
+	while (done < (n)) {                                                   \
+		__typeof__(wr) bad = NULL;                                     \
+		int rc = call((obj), (wr) + done, &bad);                       \
+		int taken = bad ? (int)(bad - ((wr) + done)) : (n)-done;       \
+		if (rc < 0)                                                    \
+			rc = -rc;                                              \
+		if (rc == 0 && taken == 0)                                     \
+			rc = EIO;                                              \
+		done += taken;                                                 \
+		if (rc)                                                        \
+			return (int64_t)rc << 32 | done;                       \
+	}                                                                      \
+	return done;
+
+// The post functions return the number of requests taken in the low half and the
+// errno in the high half.
+static inline int64_t govs_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, int n)
+{
+	GOVS_POST(ibv_post_send, qp, wr, n)
+}
+
+static inline int64_t govs_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, int n)
+{
+	GOVS_POST(ibv_post_recv, qp, wr, n)
+}
+
+static inline int64_t govs_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, int n)
+{
+	GOVS_POST(ibv_post_srq_recv, srq, wr, n)
+}
+
+static inline int govs_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc) { return ibv_poll_cq(cq, n, wc); }
+
+static inline int govs_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	return ibv_req_notify_cq(cq, solicited_only);
+}
+
+#endif

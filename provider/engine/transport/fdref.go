@@ -1,0 +1,58 @@
+//go:build linux
+
+package transport
+
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// fdRef is a file descriptor that can be closed while others use it: the
+// number is given back to the system when the last user is through, so that no
+// read or write ever hits a descriptor opened later under the same number.
+type fdRef struct {
+	fd    int
+	state atomic.Uint32 // users, and fdClosed
+}
+
+const fdClosed = 1 << 31
+
+// acquire begins a use of fd. False: it is closed.
+func (r *fdRef) acquire() bool {
+	if r.state.Add(1)&fdClosed == 0 {
+		return true
+	}
+	r.release()
+	return false
+}
+
+func (r *fdRef) release() {
+	if r.state.Add(^uint32(0)) == fdClosed {
+		r.destroy()
+	}
+}
+
+// close forbids new uses. False: somebody did before.
+func (r *fdRef) close() bool {
+	for {
+		old := r.state.Load()
+		if old&fdClosed != 0 {
+			return false
+		}
+		if r.state.CompareAndSwap(old, old|fdClosed) {
+			if old == 0 {
+				r.destroy()
+			}
+			return true
+		}
+	}
+}
+
+// destroy may be reached twice, by close and by an acquire that failed right
+// behind it; the swap lets one of them through.
+func (r *fdRef) destroy() {
+	if r.state.CompareAndSwap(fdClosed, fdClosed|fdClosed>>1) {
+		_ = unix.Close(r.fd) // Linux gives the number back whatever close reports
+	}
+}

@@ -1,0 +1,280 @@
+//go:build linux
+
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// TCPOptions adjusts the sockets of a TCP network. The zero value means what
+// the system does by default.
+type TCPOptions struct {
+	CongestionControl string // TCP_CONGESTION: "reno", "cubic", ...
+	SendBuffer        int    // SO_SNDBUF, octets; setting it turns the kernel's tuning off
+	ReceiveBuffer     int    // SO_RCVBUF, octets; likewise
+	Tap               Tap    // sees every octet; nil costs nothing
+}
+
+// TCP is the Network of the system's TCP. Its streams are raw sockets that are
+// not in Go's netpoller, so that nothing but a Poller is woken by what arrives
+// on them. Nagle's algorithm is off.
+type TCP struct {
+	opts TCPOptions
+}
+
+// NewTCP returns the system's TCP. A nil opts means the defaults.
+func NewTCP(opts *TCPOptions) *TCP {
+	t := &TCP{}
+	if opts != nil {
+		t.opts = *opts
+	}
+	return t
+}
+
+// Bind implements Network. A port that is asked for is shared with connections
+// in TIME_WAIT (SO_REUSEADDR), so that a server can start again at once.
+func (t *TCP) Bind(local netip.AddrPort) (Binding, error) { return t.bind(local) }
+
+func (t *TCP) bind(local netip.AddrPort) (*tcpBinding, error) {
+	fd, err := t.bindAny(local)
+	if err != nil {
+		return nil, opError("bind", local, err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, opError("bind", local, err)
+	}
+	return &tcpBinding{tcp: t, fd: fd, addr: addrPortOf(sa)}, nil
+}
+
+// bindAny tries IPv6, which takes IPv4 connections too, before IPv4 when local
+// names no family.
+func (t *TCP) bindAny(local netip.AddrPort) (int, error) {
+	if local.Addr().IsValid() {
+		return t.bindOne(local)
+	}
+	fd, err := t.bindOne(netip.AddrPortFrom(netip.IPv6Unspecified(), local.Port()))
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
+		return t.bindOne(netip.AddrPortFrom(netip.IPv4Unspecified(), local.Port()))
+	}
+	return fd, err
+}
+
+func (t *TCP) bindOne(local netip.AddrPort) (int, error) {
+	sa, family, err := sockaddrOf(local)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := t.socket(family)
+	if err != nil {
+		return -1, err
+	}
+	if local.Port() != 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sa)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// socket makes a TCP socket with the options of t.
+func (t *TCP) socket(family int) (int, error) {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err := t.setOptions(fd, family); err != nil {
+		_ = unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+func (t *TCP) setOptions(fd, family int) error {
+	if family == unix.AF_INET6 {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
+			return os.NewSyscallError("IPV6_V6ONLY", err)
+		}
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return os.NewSyscallError("TCP_NODELAY", err)
+	}
+	if name := t.opts.CongestionControl; name != "" {
+		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
+			return fmt.Errorf("congestion control %q: %w", name, err)
+		}
+	}
+	if n := t.opts.SendBuffer; n > 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n); err != nil {
+			return os.NewSyscallError("SO_SNDBUF", err)
+		}
+	}
+	if n := t.opts.ReceiveBuffer; n > 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n); err != nil {
+			return os.NewSyscallError("SO_RCVBUF", err)
+		}
+	}
+	return nil
+}
+
+// Route implements Network by connecting a datagram socket, which makes the
+// kernel look the route up and sends nothing.
+func (t *TCP) Route(dst netip.Addr) (netip.Addr, error) {
+	to := netip.AddrPortFrom(dst, 9) // any port will do; 9 is discard
+	if !dst.IsValid() || dst.IsUnspecified() {
+		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, unix.EADDRNOTAVAIL)
+	}
+	sa, family, err := sockaddrOf(to)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Connect(fd, sa); err != nil {
+		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, err)
+	}
+	local, err := unix.Getsockname(fd)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, err)
+	}
+	return addrPortOf(local).Addr(), nil
+}
+
+// Listen implements Network.
+func (t *TCP) Listen(local netip.AddrPort, backlog int) (Listener, error) {
+	b, err := t.bind(local)
+	if err != nil {
+		return nil, err
+	}
+	return b.Listen(backlog)
+}
+
+// Dial implements Network.
+func (t *TCP) Dial(ctx context.Context, src, dst netip.AddrPort) (Conn, error) {
+	b, err := t.bindSource(src, dst)
+	if err != nil {
+		return nil, err
+	}
+	return b.Dial(ctx, dst)
+}
+
+// bindSource makes the socket of an outgoing connection. Without a port in src
+// the kernel picks one while it connects, when it knows dst too: that way as
+// many connections as there are ports can go to each dst.
+func (t *TCP) bindSource(src, dst netip.AddrPort) (*tcpBinding, error) {
+	if src.Port() != 0 {
+		return t.bind(src)
+	}
+	_, family, err := sockaddrOf(dst)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := t.socket(family)
+	if err != nil {
+		return nil, opError("connect", dst, err)
+	}
+	b := &tcpBinding{tcp: t, fd: fd, addr: src}
+	if !src.Addr().IsValid() || src.Addr().IsUnspecified() {
+		return b, nil
+	}
+	sa, _, err := sockaddrOf(src)
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sa)
+	}
+	if err != nil {
+		_ = b.Close()
+		return nil, opError("bind", src, err)
+	}
+	return b, nil
+}
+
+// tcpBinding is a bound socket, neither listening nor connected.
+type tcpBinding struct {
+	tcp  *TCP
+	addr netip.AddrPort
+
+	mu sync.Mutex
+	fd int // -1 when used up
+}
+
+// Addr implements Binding.
+func (b *tcpBinding) Addr() netip.AddrPort { return b.addr }
+
+// take hands the socket over to whoever uses the binding up.
+func (b *tcpBinding) take() (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fd < 0 {
+		return -1, os.ErrClosed
+	}
+	fd := b.fd
+	b.fd = -1
+	return fd, nil
+}
+
+// Close implements Binding.
+func (b *tcpBinding) Close() error {
+	if fd, err := b.take(); err == nil {
+		_ = unix.Close(fd)
+	}
+	return nil
+}
+
+// Listen implements Binding.
+func (b *tcpBinding) Listen(backlog int) (Listener, error) {
+	fd, err := b.take()
+	if err != nil {
+		return nil, opError("listen", b.addr, err)
+	}
+	if backlog <= 0 {
+		backlog = unix.SOMAXCONN
+	}
+	if err := unix.Listen(fd, backlog); err != nil {
+		_ = unix.Close(fd)
+		return nil, opError("listen", b.addr, err)
+	}
+	return newTCPListener(b.tcp, fd, b.addr)
+}
+
+// Dial implements Binding.
+func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error) {
+	fd, err := b.take()
+	if err != nil {
+		return nil, opError("connect", dst, err)
+	}
+	if err := connect(ctx, fd, dst); err != nil {
+		_ = unix.Close(fd)
+		return nil, opError("connect", dst, err)
+	}
+	c, err := b.tcp.newConn(fd, true)
+	if err != nil {
+		return nil, opError("connect", dst, err)
+	}
+	if c.local == c.remote {
+		// Nobody listens on a local port that happened to be chosen as our own:
+		// TCP's simultaneous open made the socket connect to itself.
+		_ = c.Abort()
+		return nil, opError("connect", dst, syscall.ECONNREFUSED)
+	}
+	return c, nil
+}

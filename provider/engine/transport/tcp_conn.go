@@ -1,0 +1,217 @@
+//go:build linux
+
+package transport
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// tcpConn is a connected socket.
+type tcpConn struct {
+	ref           fdRef
+	local, remote netip.AddrPort
+	tap           *connTap // nil: nobody looks
+
+	rd, wr iovecs // of the one reader and the one writer
+
+	finSent atomic.Bool
+
+	mu  sync.Mutex    // guards reg
+	reg *registration // with the Poller that watches the stream, nil if none
+}
+
+// newConn takes over a connected socket, also when it fails.
+func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
+	c := &tcpConn{ref: fdRef{fd: fd}}
+	local, err := unix.Getsockname(fd)
+	var remote unix.Sockaddr
+	if err == nil {
+		remote, err = unix.Getpeername(fd)
+	}
+	if err == nil && !dialed {
+		// The other options are the listener's; this one is inherited on Linux,
+		// too, but POSIX does not say so.
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	}
+	if err != nil {
+		c.ref.close()
+		return nil, err
+	}
+	c.local, c.remote = addrPortOf(local), addrPortOf(remote)
+	c.tap = newConnTap(t.opts.Tap, c.local, c.remote, dialed)
+	c.tap.opened()
+	return c, nil
+}
+
+// LocalAddr implements Conn.
+func (c *tcpConn) LocalAddr() netip.AddrPort { return c.local }
+
+// RemoteAddr implements Conn.
+func (c *tcpConn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// Readv implements Conn.
+func (c *tcpConn) Readv(bufs [][]byte) (int, error) {
+	if !c.ref.acquire() {
+		return 0, os.ErrClosed
+	}
+	if c.rd.load(bufs) == 0 {
+		c.rd.clear()
+		c.ref.release()
+		return 0, nil
+	}
+	n, errno := c.read()
+	c.rd.clear()
+	c.ref.release()
+	var err error
+	switch {
+	case errno == unix.EAGAIN:
+		return 0, ErrWouldBlock
+	case errno != 0:
+		n, err = 0, errno
+	case n == 0:
+		err = io.EOF
+	}
+	c.tap.received(bufs, n, err)
+	return n, err
+}
+
+func (c *tcpConn) read() (int, syscall.Errno) {
+	for {
+		var n uintptr
+		var errno syscall.Errno
+		if c.rd.used == 1 { // read is cheaper than readv by the copy of the array
+			p, size := c.rd.first()
+			n, _, errno = unix.Syscall(unix.SYS_READ, uintptr(c.ref.fd), uintptr(p), size)
+		} else {
+			n, _, errno = unix.Syscall(unix.SYS_READV, uintptr(c.ref.fd), uintptr(unsafe.Pointer(c.rd.msg.Iov)), uintptr(c.rd.used))
+		}
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// Writev implements Conn.
+func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
+	if !c.ref.acquire() {
+		return 0, os.ErrClosed
+	}
+	if c.wr.load(bufs) == 0 {
+		c.wr.clear()
+		c.ref.release()
+		return 0, nil
+	}
+	before := c.tap.sending()
+	n, errno := c.write()
+	c.wr.clear()
+	c.ref.release()
+	if errno == unix.EAGAIN {
+		return 0, ErrWouldBlock
+	}
+	if errno != 0 {
+		return 0, errno
+	}
+	c.tap.sent(before, bufs, n)
+	return n, nil
+}
+
+// write goes through sendmsg and not writev, because writev raises SIGPIPE.
+func (c *tcpConn) write() (int, syscall.Errno) {
+	for {
+		var n uintptr
+		var errno syscall.Errno
+		if c.wr.used == 1 {
+			p, size := c.wr.first()
+			n, _, errno = unix.Syscall6(unix.SYS_SENDTO, uintptr(c.ref.fd), uintptr(p), size, unix.MSG_NOSIGNAL, 0, 0)
+		} else {
+			n, _, errno = unix.Syscall(unix.SYS_SENDMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&c.wr.msg)), unix.MSG_NOSIGNAL)
+		}
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// CloseWrite implements Conn.
+func (c *tcpConn) CloseWrite() error {
+	if !c.ref.acquire() {
+		return os.ErrClosed
+	}
+	defer c.ref.release()
+	before := c.tap.sending()
+	if err := unix.Shutdown(c.ref.fd, unix.SHUT_WR); err != nil {
+		return err
+	}
+	if !c.finSent.Swap(true) {
+		c.tap.sentEvent(before, TapFIN)
+	}
+	return nil
+}
+
+// Close implements Conn.
+func (c *tcpConn) Close() error { return c.close(false) }
+
+// Abort implements Conn.
+func (c *tcpConn) Abort() error { return c.close(true) }
+
+func (c *tcpConn) close(reset bool) error {
+	if !c.ref.acquire() {
+		return nil
+	}
+	defer c.ref.release()
+	c.unwatch()
+	if reset {
+		linger := unix.Linger{Onoff: 1}
+		_ = unix.SetsockoptLinger(c.ref.fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+	}
+	if c.tap != nil {
+		c.tapClose(reset)
+	}
+	c.ref.close()
+	return nil
+}
+
+// tapClose tells the tap what closing the socket is about to send.
+func (c *tcpConn) tapClose(reset bool) {
+	unread, err := unix.IoctlGetInt(c.ref.fd, unix.SIOCINQ)
+	before := c.tap.sending()
+	switch {
+	case reset || err == nil && unread > 0:
+		c.tap.sentEvent(before, TapReset)
+	case !c.finSent.Swap(true):
+		c.tap.sentEvent(before, TapFIN)
+	}
+}
+
+// MSS implements Conn with TCP_MAXSEG: what the kernel cuts segments to now,
+// options taken off. 536, the least that TCP may assume, for a closed stream.
+func (c *tcpConn) MSS() int {
+	const least = 536
+	if !c.ref.acquire() {
+		return least
+	}
+	defer c.ref.release()
+	n, err := unix.GetsockoptInt(c.ref.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	if err != nil || n <= 0 {
+		return least
+	}
+	return n
+}
+
+// unwatch takes the stream out of the Poller that it is in.
+func (c *tcpConn) unwatch() {
+	c.mu.Lock()
+	reg := c.reg
+	c.mu.Unlock()
+	if reg != nil {
+		reg.poller.Remove(c)
+	}
+}

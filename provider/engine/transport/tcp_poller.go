@@ -1,0 +1,198 @@
+//go:build linux
+
+package transport
+
+import (
+	"context"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pollBatch is how many streams one Poll serves at most. What remains ready is
+// first in the next.
+const pollBatch = 64
+
+// tcpPoller watches sockets with one epoll instance, and parks with another
+// (see gate).
+type tcpPoller struct {
+	ep  fdRef // epoll: the sockets, level triggered
+	reg registry
+	gate
+	closed sync.Once
+}
+
+// NewPoller implements Network.
+func (t *TCP) NewPoller() (Poller, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	p := &tcpPoller{ep: fdRef{fd: ep}}
+	if err := p.gate.open(&p.ep); err != nil {
+		p.ep.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Add implements Poller.
+func (p *tcpPoller) Add(conn Conn, h Handler) error {
+	c, ok := conn.(*tcpConn)
+	if !ok {
+		return unix.EINVAL // a stream of another Network
+	}
+	if !c.ref.acquire() {
+		return os.ErrClosed
+	}
+	defer c.ref.release()
+	if !p.ep.acquire() {
+		return os.ErrClosed
+	}
+	defer p.ep.release()
+
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reg != nil {
+		return unix.EEXIST
+	}
+	reg := &registration{poller: p, conn: c, handler: h, events: unix.EPOLLIN}
+	p.reg.insert(reg)
+	if err := unix.EpollCtl(p.ep.fd, unix.EPOLL_CTL_ADD, c.ref.fd, reg.event()); err != nil {
+		p.reg.remove(reg)
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	c.reg = reg
+	return nil
+}
+
+// Remove implements Poller.
+func (p *tcpPoller) Remove(conn Conn) {
+	c, ok := conn.(*tcpConn)
+	if !ok {
+		return
+	}
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reg == nil || c.reg.poller != p {
+		return
+	}
+	_ = p.watch(c.reg, 0) // the socket or epoll may be closed: then it is out already
+	p.reg.remove(c.reg)
+	c.reg = nil
+}
+
+// WantRead implements Poller.
+func (p *tcpPoller) WantRead(c Conn, on bool) error { return p.want(c, unix.EPOLLIN, on) }
+
+// WantWrite implements Poller.
+func (p *tcpPoller) WantWrite(c Conn, on bool) error { return p.want(c, unix.EPOLLOUT, on) }
+
+func (p *tcpPoller) want(conn Conn, event uint32, on bool) error {
+	c, ok := conn.(*tcpConn)
+	if !ok {
+		return unix.EINVAL
+	}
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	c.mu.Lock()
+	reg := c.reg
+	c.mu.Unlock()
+	if reg == nil || reg.poller != p {
+		return unix.ENOENT
+	}
+	events := reg.events &^ event
+	if on {
+		events |= event
+	}
+	return p.watch(reg, events)
+}
+
+// watch makes epoll look for events. None at all takes the socket out of epoll:
+// it would report a hangup for ever otherwise. p.reg.mu is held.
+func (p *tcpPoller) watch(reg *registration, events uint32) error {
+	if events == reg.events {
+		return nil
+	}
+	op := unix.EPOLL_CTL_MOD
+	switch {
+	case events == 0:
+		op = unix.EPOLL_CTL_DEL
+	case reg.events == 0:
+		op = unix.EPOLL_CTL_ADD
+	}
+	if !reg.conn.ref.acquire() {
+		return os.ErrClosed
+	}
+	defer reg.conn.ref.release()
+	if !p.ep.acquire() {
+		return os.ErrClosed
+	}
+	defer p.ep.release()
+	reg.events = events
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.ep.fd, op, reg.conn.ref.fd, reg.event()))
+}
+
+// Poll implements Poller.
+func (p *tcpPoller) Poll() int {
+	if !p.ep.acquire() {
+		return 0
+	}
+	p.gate.notePoll()
+	var events [pollBatch]unix.EpollEvent
+	n, _ := epollNow(p.ep.fd, events[:])
+	p.ep.release()
+	served := 0
+	for i := range n {
+		ev := &events[i]
+		reg := p.reg.lookup(ev)
+		if reg == nil {
+			continue
+		}
+		broken := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+		reg.handler.Ready(broken || ev.Events&unix.EPOLLIN != 0, ev.Events&unix.EPOLLOUT != 0)
+		served++
+	}
+	return served
+}
+
+// epollNow is epoll_wait without waiting. It does not tell the Go scheduler
+// (RawSyscall), because the kernel never sleeps in it and a poller that spins
+// would spend more on the telling than on the call.
+func epollNow(ep int, events []unix.EpollEvent) (int, syscall.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_WAIT, uintptr(ep),
+		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}
+
+// Wait implements Poller.
+func (p *tcpPoller) Wait(ctx context.Context) error { return p.gate.wait(ctx) }
+
+// Wake implements Poller.
+func (p *tcpPoller) Wake() { p.gate.wake() }
+
+// Close implements Poller.
+func (p *tcpPoller) Close() error {
+	p.closed.Do(func() {
+		p.ep.close()
+		p.reg.mu.Lock()
+		for _, reg := range p.reg.takeAll() {
+			reg.conn.mu.Lock()
+			reg.conn.reg = nil
+			reg.conn.mu.Unlock()
+		}
+		p.reg.mu.Unlock()
+		p.gate.close()
+	})
+	return nil
+}

@@ -1,0 +1,156 @@
+//go:build linux
+
+package transport
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// past is a deadline that has passed: setting it wakes whoever waits.
+var past = time.Unix(1, 0)
+
+// connect runs the handshake of a non-blocking socket. The wait goes through a
+// duplicate of the descriptor in Go's netpoller, because the socket itself
+// must stay out of it.
+func connect(ctx context.Context, fd int, dst netip.AddrPort) error {
+	sa, _, err := sockaddrOf(dst)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err = unix.Connect(fd, sa)
+	if err != unix.EINPROGRESS && err != unix.EINTR {
+		return err
+	}
+	if err := waitWritable(ctx, fd); err != nil {
+		return err
+	}
+	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil {
+		return err
+	}
+	if errno != 0 {
+		return syscall.Errno(errno)
+	}
+	return nil
+}
+
+func waitWritable(ctx context.Context, fd int) error {
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(dup), "connecting socket")
+	defer func() { _ = f.Close() }()
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(past) })
+	defer stop()
+	var pollErr error
+	err = rc.Write(func(fd uintptr) bool {
+		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		var n int
+		n, pollErr = unix.Poll(fds[:], 0)
+		return n > 0 || pollErr != nil && pollErr != unix.EINTR
+	})
+	if ctxErr := ctx.Err(); err != nil && ctxErr != nil {
+		return ctxErr
+	}
+	if err != nil {
+		return err
+	}
+	return pollErr
+}
+
+// tcpListener is a listening socket; it is in Go's netpoller.
+type tcpListener struct {
+	tcp  *TCP
+	addr netip.AddrPort
+	file *os.File
+	rc   syscall.RawConn
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
+	l := &tcpListener{tcp: t, addr: addr, file: os.NewFile(uintptr(fd), "listener "+addr.String())}
+	var err error
+	if l.rc, err = l.file.SyscallConn(); err != nil {
+		_ = l.file.Close()
+		return nil, opError("listen", addr, err)
+	}
+	return l, nil
+}
+
+// Addr implements Listener.
+func (l *tcpListener) Addr() netip.AddrPort { return l.addr }
+
+// Close implements Listener.
+func (l *tcpListener) Close() error {
+	l.closeOnce.Do(func() { l.closeErr = l.file.Close() })
+	return l.closeErr
+}
+
+// Accept implements Listener.
+func (l *tcpListener) Accept(ctx context.Context) (Conn, error) {
+	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(past) })
+	defer stop()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		fd, err := l.accept()
+		switch {
+		case err == nil:
+			if c, err := l.tcp.newConn(fd, false); err == nil {
+				return c, nil
+			} // died since: its addresses are gone
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// Some Accept's context is done, perhaps another's: the deadline is
+			// all of theirs. Whoever is left takes it away and looks again.
+			if ctx.Err() == nil {
+				_ = l.file.SetReadDeadline(time.Time{})
+			}
+		case errors.Is(err, os.ErrClosed):
+			return nil, opError("accept", l.addr, os.ErrClosed)
+		case !diedInBacklog(err):
+			return nil, opError("accept", l.addr, err)
+		}
+	}
+}
+
+func (l *tcpListener) accept() (int, error) {
+	fd, acceptErr := -1, error(nil)
+	err := l.rc.Read(func(s uintptr) bool {
+		fd, _, acceptErr = unix.Accept4(int(s), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		return acceptErr != unix.EAGAIN && acceptErr != unix.EINTR
+	})
+	if err != nil {
+		return -1, err
+	}
+	return fd, acceptErr
+}
+
+// diedInBacklog reports errors of accept4 that concern the connection and not
+// the listener: accept(2) says to treat them like EAGAIN.
+func diedInBacklog(err error) bool {
+	switch err {
+	case unix.ECONNABORTED, unix.EPROTO, unix.ENETDOWN, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET,
+		unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EOPNOTSUPP, unix.EPERM, unix.ETIMEDOUT:
+		return true
+	}
+	return false
+}
