@@ -49,7 +49,10 @@ func (p *noPoller) Wait(ctx context.Context) error {
 	}
 }
 
-func (p *noPoller) Close() { p.once.Do(func() { close(p.done) }) }
+func (p *noPoller) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
 
 // must returns v, or fails the test.
 func must[T any](v T, err error) func(testing.TB) T {
