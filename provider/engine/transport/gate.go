@@ -16,9 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookAround is how often Wait looks at the sockets while other goroutines keep
-// polling them.
+// lookAround is how often Wait looks at the sockets while others spin on them.
 const lookAround = time.Millisecond
+
+// Polls during one look around, and during one stay in the netpoller, from which
+// on they count as spinning. A program that sleeps until it is told of a
+// completion polls a few times per wake-up and must stay below.
+const (
+	spinsAwake  = 16
+	spinsParked = 64
+)
 
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
 // an epoll instance itself, which Go's netpoller watches, and holds the sockets'
@@ -26,19 +33,19 @@ const lookAround = time.Millisecond
 // goroutine that spins on the sockets' instance thus causes no wake-up as long
 // as the gate is not armed, and one that parks costs no OS thread.
 //
-// What tells the two apart is whether anybody polled while Wait was parked. If
-// so Wait does not arm again, but looks at the sockets at intervals, until
-// nobody has polled during one of them.
+// While others spin, Wait does not arm the gate, but looks at the sockets now
+// and then, until they stop or one of them calls attend.
 type gate struct {
 	sockets *fdRef   // the instance that it holds
 	wakeFD  fdRef    // eventfd, in the gate for good
 	file    *os.File // the gate's own instance
 	rc      syscall.RawConn
 
-	polled  atomic.Bool // somebody called Poll since it was last cleared
-	waiting sync.Mutex  // of the one Wait in progress, with all below
+	polls    atomic.Uint32 // calls of Poll so far
+	attends  atomic.Uint32 // calls of Attend so far
+	yielding atomic.Bool   // Wait leaves the sockets to those who poll
+	waiting  sync.Mutex    // of the one Wait in progress, with all below
 
-	pollersActive bool
 	armed         bool
 	gotWake       bool // results of the last look through the gate
 	gotSockets    bool
@@ -101,12 +108,6 @@ func (g *gate) populate(fd int) error {
 	return err
 }
 
-func (g *gate) notePoll() {
-	if !g.polled.Load() { // a load is cheaper than a store when many spin
-		g.polled.Store(true)
-	}
-}
-
 func (g *gate) wake() {
 	if !g.wakeFD.acquire() {
 		return
@@ -126,12 +127,13 @@ func (g *gate) wait(ctx context.Context) error {
 		return err
 	}
 	g.follow(ctx)
-	for g.pollersActive {
-		g.polled.Store(false)
-		err := g.sleep(time.Now().Add(lookAround))
-		g.pollersActive = g.polled.Load()
+	for g.yielding.Load() {
+		spins, err := g.sleep(time.Now().Add(lookAround))
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return g.result(ctx, err)
+		}
+		if spins < spinsAwake {
+			g.yielding.Store(false)
 		}
 		if g.socketsReady() {
 			return nil
@@ -140,10 +142,24 @@ func (g *gate) wait(ctx context.Context) error {
 	if err := g.arm(); err != nil {
 		return g.result(ctx, err)
 	}
-	g.polled.Store(false)
-	err := g.sleep(time.Time{})
-	g.pollersActive = g.polled.Load()
+	attends := g.attends.Load()
+	spins, err := g.sleep(time.Time{})
+	if spins >= spinsParked {
+		g.yielding.Store(true)
+		if g.attends.Load() != attends {
+			g.yielding.Store(false)
+		}
+	}
 	return g.result(ctx, err)
+}
+
+// attend ends the yielding. The count is for a Wait that is about to begin with
+// it: that one sees the count if attend does not see it yielding.
+func (g *gate) attend() {
+	g.attends.Add(1)
+	if g.yielding.Load() && g.yielding.Swap(false) {
+		g.wake()
+	}
 }
 
 func (g *gate) result(ctx context.Context, err error) error {
@@ -193,16 +209,18 @@ func (g *gate) rearm(fd uintptr) {
 	g.armErr = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.sockets.fd, &ev))
 }
 
-// sleep parks until something came through the gate or the deadline passes.
-func (g *gate) sleep(deadline time.Time) error {
+// sleep parks until something came through the gate or the deadline passes, and
+// counts the polls of others meanwhile.
+func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 	if g.hasDeadline || !deadline.IsZero() {
 		if err := g.file.SetReadDeadline(deadline); err != nil {
-			return err
+			return 0, err
 		}
 		g.hasDeadline = !deadline.IsZero()
 	}
+	before := g.polls.Load()
 	if err := g.rc.Read(g.look); err != nil {
-		return err
+		return g.polls.Load() - before, err
 	}
 	if g.gotSockets {
 		g.armed = false
@@ -212,7 +230,7 @@ func (g *gate) sleep(deadline time.Time) error {
 		_, _ = unix.Read(g.wakeFD.fd, count[:])
 		g.wakeFD.release()
 	}
-	return nil
+	return g.polls.Load() - before, nil
 }
 
 // peek takes from the gate what came through.

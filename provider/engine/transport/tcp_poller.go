@@ -145,7 +145,7 @@ func (p *tcpPoller) Poll() int {
 	if !p.ep.acquire() {
 		return 0
 	}
-	p.gate.notePoll()
+	p.gate.polls.Add(1)
 	var events [pollBatch]unix.EpollEvent
 	n, _ := epollNow(p.ep.fd, events[:])
 	p.ep.release()
@@ -180,6 +180,9 @@ func (p *tcpPoller) Wait(ctx context.Context) error { return p.gate.wait(ctx) }
 
 // Wake implements Poller.
 func (p *tcpPoller) Wake() { p.gate.wake() }
+
+// Attend implements Poller.
+func (p *tcpPoller) Attend() { p.gate.attend() }
 
 // Close implements Poller.
 func (p *tcpPoller) Close() error {

@@ -92,13 +92,18 @@ type Poller interface {
 
 	// Wait parks until a stream may be ready, Wake was called since the last
 	// Wait, or ctx is done (its error). It holds no OS thread. One goroutine at
-	// a time may wait. While other goroutines keep polling, it does not wake
-	// for what they take care of, at the price of looking only every
-	// millisecond or so until they stop.
+	// a time may wait: EBUSY otherwise. While other goroutines spin on Poll, it
+	// leaves the streams to them and looks itself only every millisecond,
+	// until they stop or one says Attend.
 	Wait(ctx context.Context) error
 
 	// Wake makes the Wait in progress, or the next one, return nil.
 	Wake()
+
+	// Attend says that the caller, who has been polling, is about to sleep until
+	// somebody tells it of an arrival: Wait takes the streams over at once. It
+	// costs two atomic operations when Wait has them anyway.
+	Attend()
 
 	// Close forgets all streams and makes Wait and Add return os.ErrClosed. It
 	// does not close the streams.
