@@ -58,7 +58,8 @@ func TestSendBatchLinksAndFillsRequests(t *testing.T) {
 		t.Errorf("imm_data = % x, want network order", *got)
 	}
 	sge := (*SGE)(second.sg_list)
-	if sge.length != 8 || string(unsafe.Slice((*byte)(unsafe.Pointer(uintptr(sge.addr))), 8)) != "12345678" {
+	slot := b.inline[8:16] // the second request's
+	if sge.length != 8 || uint64(sge.addr) != uint64(uintptr(unsafe.Pointer(&slot[0]))) || string(slot) != "12345678" {
 		t.Errorf("inline entry: %+v", *sge)
 	}
 
