@@ -1,0 +1,66 @@
+package rdmap
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+)
+
+// The segments of RFC 5040 appendix A, figures 11 to 16, from DDP control on.
+//
+//rfc:5040 RDMAP-4.1-02
+//rfc:5040 RDMAP-4.1-05
+//rfc:5040 RDMAP-4.1-06
+//rfc:5040 RDMAP-4.1-07
+//rfc:5040 RDMAP-4.1-09
+//rfc:5040 RDMAP-5.1-01
+//rfc:5040 RDMAP-5.2.1-01
+//rfc:5040 RDMAP-5.2.2-01
+//rfc:5040 RDMAP-5.3-01
+//rfc:5040 RDMAP-5.3-06
+//rfc:5040 RDMAP-5.3-09
+//rfc:5040 RDMAP-5.4-01
+//rfc:5040 RDMAP-5.4-02
+func TestSegmentsOfAppendixA(t *testing.T) {
+	const stag, to = 0x11223344, 0x8877665544332211
+	for _, tt := range []struct {
+		name string
+		h    ddp.Header
+		hex  string
+	}{
+		{"figure 11, RDMA Write", WriteHeader(stag, to, true), "c140 11223344 8877665544332211"},
+		{"figure 11, not last", WriteHeader(stag, to, false), "8140 11223344 8877665544332211"},
+		{"figure 12, RDMA Read Request", ReadRequestHeader(7), "4141 00000000 00000001 00000007 00000000"},
+		{"figure 13, RDMA Read Response", ReadResponseHeader(stag, to, true), "c142 11223344 8877665544332211"},
+		{"figure 13, not last", ReadResponseHeader(stag, to, false), "8142 11223344 8877665544332211"},
+		{"figure 14, Send", SendHeader(OpSend, 0, 5, 1482, true), "4143 00000000 00000000 00000005 000005ca"},
+		{"figure 14, Send has no STag", SendHeader(OpSend, stag, 5, 0, false), "0143 00000000 00000000 00000005 00000000"},
+		{"figure 14, Send with SE", SendHeader(OpSendSE, stag, 6, 0, true), "4145 00000000 00000000 00000006 00000000"},
+		{"figure 15, Send with Invalidate", SendHeader(OpSendInvalidate, stag, 7, 0, true), "4144 11223344 00000000 00000007 00000000"},
+		{"figure 15, Send with SE and Invalidate", SendHeader(OpSendSEInvalidate, stag, 8, 0, false), "0146 11223344 00000000 00000008 00000000"},
+		{"figure 16, Terminate", TerminateHeader(), "4147 00000000 00000002 00000001 00000000"},
+	} {
+		want := unhex(t, tt.hex)
+		if got := tt.h.AppendTo(nil); !bytes.Equal(got, want) {
+			t.Errorf("%s: %x, want %x", tt.name, got, want)
+		}
+	}
+}
+
+func TestHeadersAllocateNothing(t *testing.T) {
+	buf := make([]byte, 0, 128)
+	req := ReadRequest{SinkSTag: 1, Size: 10}
+	n := testing.AllocsPerRun(100, func() {
+		for _, h := range [...]ddp.Header{
+			WriteHeader(1, 2, true), ReadResponseHeader(1, 2, false), SendHeader(OpSendInvalidate, 1, 2, 3, true), TerminateHeader(),
+		} {
+			buf = h.AppendTo(buf[:0])
+		}
+		h := ReadRequestHeader(3)
+		buf = req.AppendTo(h.AppendTo(buf[:0]))
+	})
+	if n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
