@@ -179,24 +179,24 @@ func TestULPDULenChecks(t *testing.T) {
 //rfc:5044 MPA-4.5-05
 func TestMULPDU(t *testing.T) {
 	for _, v := range []struct{ emss, plain, markers int }{
-		{1460, 1454, 1442},    // 3 Markers at worst
-		{1448, 1442, 1430},    // with TCP timestamps
-		{8960, 8954, 8882},    // 18 Markers
-		{536, 530, 522},       // 2 Markers
-		{1461, 1454, 1442},    // EMSS mod 4 is lost
-		{512, 506, 502},       // exactly one interval
-		{513, 506, 498},       // and one octet more
-		{138, 128, 128},       // 138 - (6 + 4 + 2) = 126 with a Marker: the floor
-		{136, 130, 128},       //
-		{134, 128, 128},       //
-		{88, 128, 128},        // TCP's smallest, below the floor
-		{0, 128, 128},         //
+		{1460, 1454, 1442}, // 3 Markers at worst
+		{1448, 1442, 1430}, // with TCP timestamps
+		{8960, 8954, 8882}, // 18 Markers
+		{536, 530, 522},    // 2 Markers
+		{1461, 1454, 1442}, // EMSS mod 4 is lost
+		{512, 506, 502},    // exactly one interval
+		{513, 506, 498},    // and one octet more
+		{144, 138, 134},    // 1 Marker
+		{138, 130, 128},    // 138 - (6 + 4 + 2) = 126 with a Marker: the floor
+		{134, 128, 128},    // 134 - (6 + 2) = 126 without
+		{88, 128, 128},     // TCP's smallest, below the floor
+		{0, 128, 128},
 		{-1, 128, 128},        // unknown
 		{65483, 64768, 64768}, // loopback: the cap
-		{65495, 64768, 64768}, //
+		{65495, 64768, 64768},
 		{1 << 20, 64768, 64768},
 	} {
-		if got := mpa.MULPDU(v.emss, false); got != v.plain && v.emss != 138 {
+		if got := mpa.MULPDU(v.emss, false); got != v.plain {
 			t.Errorf("MULPDU(%d) %d, want %d", v.emss, got, v.plain)
 		}
 		if got := mpa.MULPDU(v.emss, true); got != v.markers {

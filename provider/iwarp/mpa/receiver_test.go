@@ -1,0 +1,389 @@
+package mpa_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+//rfc:5044 MPA-4.3-12
+//rfc:5044 MPA-4.4-10
+func TestReceiverFigures(t *testing.T) {
+	f := mpa.NewFramer(true, true)
+	stream, err := f.AppendFPDU(nil, octets(482))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream = append(stream, unhex(t, figure6)...)
+	if all := ulpdus(t, stream, true, true); !bytes.Equal(all[1], figureULPDU(t, 2)) {
+		t.Errorf("figure 6: ULPDU % x", all[1])
+	}
+	if all := ulpdus(t, unhex(t, figure5), true, true); len(all) != 1 || !bytes.Equal(all[0], figureULPDU(t, 1)) {
+		t.Errorf("figure 5: ULPDU % x", all)
+	}
+}
+
+// What siw sends is cut where its DDP and RDMAP headers say that messages end. The
+// lengths are those of rping: Sends of 34, Read Requests of 46, Writes and Read
+// Responses of 78 octets.
+func TestReceiverSIW(t *testing.T) {
+	const send, read, data = 34, 46, 78
+	round := func(lens ...int) (all []int) {
+		for range 5 {
+			all = append(all, lens...)
+		}
+		return all
+	}
+	for _, v := range []struct {
+		file string
+		want []int
+	}{
+		{"siw-rping-initiator.bin", round(send, data, send)},
+		{"siw-rping-responder.bin", round(read, send, data, send)},
+	} {
+		stream := testdata(t, v.file)[24:]
+		var lens []int
+		for _, u := range ulpdus(t, stream, false, false) {
+			lens = append(lens, len(u))
+		}
+		if diff := cmp.Diff(v.want, lens); diff != "" {
+			t.Errorf("%s: ULPDU lengths (-want +got)\n%s", v.file, diff)
+		}
+	}
+}
+
+// With CRCs off the field may hold anything, with CRCs on it may not.
+//
+//rfc:5044 MPA-4.1-07
+//rfc:5044 MPA-4.4-08
+//rfc:5044 MPA-7.1.1-08
+//rfc:5044 MPA-7.1.1-10
+func TestReceiverCRCOff(t *testing.T) {
+	for _, markers := range []bool{false, true} {
+		m := model{markers: markers, crc: true}
+		m.add(octets(600))
+		m.stream[len(m.stream)-1] ^= 0xff
+		if all := ulpdus(t, m.stream, markers, false); !bytes.Equal(all[0], octets(600)) {
+			t.Error("another ULPDU")
+		}
+		r := mpa.NewReceiver(markers, true)
+		_, _, err := r.Next(m.stream, nil)
+		wantError(t, err, mpa.ErrCRC)
+	}
+}
+
+// Pad and reserved bits are ignored as long as the CRC covers them.
+//
+//rfc:5044 MPA-4.1-05
+//rfc:5044 MPA-4.2-03
+//rfc:5044 MPA-4.2-05
+func TestReceiverIgnores(t *testing.T) {
+	m := model{markers: true, crc: true}
+	m.add(octets(1001)) // pad of one octet, Markers at 0, 512
+	padAt := len(m.stream) - 5
+	for _, change := range []struct {
+		name string
+		at   int
+		to   byte
+	}{
+		{"pad", padAt, 0xff},
+		{"Reserved of the first Marker", 0, 0xff},
+		{"Reserved of the second Marker", 513, 0xff},
+		{"low bit of FPDUPTR 0", 3, 0x01},
+		{"low bits of FPDUPTR 0", 3, 0x03},
+		{"low bits of FPDUPTR 508", 515, 0xff},
+	} {
+		stream := bytes.Clone(m.stream)
+		if stream[change.at] == change.to {
+			t.Fatalf("%s: nothing to change", change.name)
+		}
+		stream[change.at] = change.to
+		r := mpa.NewReceiver(true, true)
+		_, _, err := r.Next(stream, nil)
+		wantError(t, err, mpa.ErrCRC)
+		mpa.SealFPDU(stream)
+		if all := ulpdus(t, stream, true, true); len(all) != 1 || !bytes.Equal(all[0], octets(1001)) {
+			t.Errorf("%s: another ULPDU", change.name)
+		}
+	}
+}
+
+// Each bit of an FPDU is covered: by the CRC, except that a larger length is first
+// of all a wait for octets that don't come.
+//
+//rfc:5044 MPA-4.4-13
+//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-8-2-01
+func TestReceiverBitFlips(t *testing.T) {
+	for _, markers := range []bool{false, true} {
+		m := model{markers: markers, crc: true}
+		m.add(octets(41))
+		header := 0
+		if markers {
+			header = mpa.MarkerLen
+		}
+		for i := range len(m.stream) * 8 {
+			stream := bytes.Clone(m.stream)
+			stream[i/8] ^= 0x80 >> (i % 8)
+			r := mpa.NewReceiver(markers, true)
+			s, need, err := r.Next(stream, nil)
+			if need > 0 && i/8 >= header && i/8 < header+mpa.HeaderLen {
+				if s.ULPDU != nil || err != nil || need <= len(stream) {
+					t.Errorf("bit %d of the length: need %d, error %v", i, need, err)
+				}
+				continue
+			}
+			if s.ULPDU != nil || need != 0 {
+				t.Errorf("bit %d: need %d, ULPDU of %d octets", i, need, len(s.ULPDU))
+			}
+			wantError(t, err, mpa.ErrCRC)
+		}
+	}
+}
+
+// FPDUPTR is verified in every Marker, when the CRC was right.
+//
+//rfc:5044 MPA-8-3-01
+func TestReceiverWrongMarker(t *testing.T) {
+	for _, withCRC := range []bool{true, false} {
+		m := model{markers: true, crc: true}
+		m.add(octets(2000))
+		for _, at := range []int{0, 512, 1024, 1536} {
+			for _, delta := range []uint16{4, 8, 0x100, 0x8000, 0xfffc} {
+				stream := bytes.Clone(m.stream)
+				ptr := uint16(stream[at+2])<<8 | uint16(stream[at+3])
+				mpa.Marker{FPDUPTR: ptr + delta}.AppendTo(stream[:at])
+				mpa.SealFPDU(stream)
+				r := mpa.NewReceiver(true, withCRC)
+				s, _, err := r.Next(stream, nil)
+				if s.ULPDU != nil {
+					t.Errorf("Marker at %d off by %d: ULPDU lent out", at, int16(delta))
+				}
+				wantError(t, err, mpa.ErrMarker)
+			}
+		}
+	}
+	if !errors.Is(mpa.ErrMarker, &iwarp.Error{Layer: 2, EType: 0, Code: 3}) {
+		t.Errorf("%v is not 2/0/0x03", mpa.ErrMarker)
+	}
+	// With both wrong the CRC is what counts: code 3 presumes a valid CRC.
+	m := model{markers: true, crc: true}
+	m.add(octets(10))
+	m.stream[2] ^= 0x80
+	r := mpa.NewReceiver(true, true)
+	_, _, err := r.Next(m.stream, nil)
+	wantError(t, err, mpa.ErrCRC)
+}
+
+// After an error nothing more is delivered, however good.
+//
+//rfc:5044 MPA-6-03
+//rfc:5044 MPA-8-02
+func TestReceiverStopsAfterError(t *testing.T) {
+	for _, markers := range []bool{false, true} {
+		m := model{markers: markers, crc: true}
+		m.add(octets(20))
+		m.add(octets(21))
+		bad := bytes.Clone(m.stream)
+		bad[mpa.MarkerLen+5] ^= 1
+		r, d := mpa.NewReceiver(markers, true), mpa.NewDeframer(markers, true)
+		_, _, err := r.Next(bad, nil)
+		wantError(t, err, mpa.ErrCRC)
+		s, need, err := r.Next(m.fpdu(1), nil)
+		wantError(t, err, mpa.ErrCRC)
+		if s.ULPDU != nil || need != 0 {
+			t.Error("Receiver delivered behind an error")
+		}
+		_, n, done, err := d.Feed(nil, bad)
+		wantError(t, err, mpa.ErrCRC)
+		if n != len(m.fpdu(0)) || done {
+			t.Errorf("Deframer consumed %d octets, done %v", n, done)
+		}
+		out, n, done, err := d.Feed(nil, bad[n:])
+		wantError(t, err, mpa.ErrCRC)
+		if n != 0 || done || len(out) != 0 {
+			t.Error("Deframer delivered behind an error")
+		}
+	}
+}
+
+// Every prefix of an FPDU asks for more, and never for more than there will be.
+//
+//rfc:5044 MPA-5.2-01
+//rfc:5044 MPA-6-02
+func TestReceiverPrefixes(t *testing.T) {
+	for _, markers := range []bool{false, true} {
+		for _, n := range []int{0, 1, 42, 506, 1442} {
+			m := model{markers: markers, crc: true}
+			m.add(octets(n))
+			m.add(octets(3))
+			fpdu := m.fpdu(0)
+			r := mpa.NewReceiver(markers, true)
+			for cut := range fpdu {
+				s, need, err := r.Next(m.stream[:cut:cut], nil)
+				if err != nil || s.ULPDU != nil || need <= cut || need > len(fpdu) || r.Pos() != 0 {
+					t.Fatalf("%d of %d octets: need %d, Pos %d, error %v", cut, len(fpdu), need, r.Pos(), err)
+				}
+			}
+			s, need, err := r.Next(m.stream, nil)
+			if err != nil || need != 0 || s.Len != len(fpdu) || !bytes.Equal(s.ULPDU, octets(n)) || r.Pos() != uint64(len(fpdu)) {
+				t.Fatalf("whole FPDU: need %d, Len %d of %d, error %v", need, s.Len, len(fpdu), err)
+			}
+		}
+	}
+}
+
+// Without Markers the ULPDU is lent from the caller's buffer; with Markers it lies in
+// the scratch buffer and the input stays as it was.
+func TestReceiverOwnership(t *testing.T) {
+	plain := model{crc: true}
+	plain.add(octets(9))
+	r := mpa.NewReceiver(false, true)
+	s, _, err := r.Next(plain.stream, nil)
+	if err != nil || &s.ULPDU[0] != &plain.stream[2] {
+		t.Errorf("ULPDU was copied, error %v", err)
+	}
+
+	marked := model{markers: true, crc: true}
+	marked.add(octets(700))
+	before := bytes.Clone(marked.stream)
+	scratch := bytes.Repeat([]byte{fill}, 800)
+	r = mpa.NewReceiver(true, true)
+	s, _, err = r.Next(marked.stream, scratch)
+	if err != nil || &s.ULPDU[0] != &scratch[2] {
+		t.Errorf("ULPDU is not in the scratch buffer, error %v", err)
+	}
+	if !bytes.Equal(marked.stream, before) {
+		t.Error("input was changed")
+	}
+	for i, b := range scratch[mpa.FPDULen(700):] {
+		if b != fill {
+			t.Fatalf("octet %d behind the FPDU was written in the scratch buffer", i)
+		}
+	}
+}
+
+// Lengths above what a sender may use: siw's over a loopback of 65536 octets, and the
+// largest that the field can carry.
+//
+//rfc:5044 MPA-4.1-08
+func TestReceiverLargest(t *testing.T) {
+	for _, markers := range []bool{false, true} {
+		for _, n := range []int{mpa.MaxULPDU, 65474, 65535} {
+			m := model{markers: markers, crc: true}
+			m.add(octets(n))
+			m.add(octets(1))
+			if all := ulpdus(t, m.stream, markers, true); len(all) != 2 || !bytes.Equal(all[0], octets(n)) {
+				t.Errorf("ULPDU of %d octets, Markers %v: %d ULPDUs", n, markers, len(all))
+			}
+		}
+	}
+}
+
+// deframe feeds a stream in pieces and returns the ULPDUs and how it ended.
+func deframe(stream []byte, markers, crc bool, piece func() int) (all [][]byte, mid bool, err error) {
+	d := mpa.NewDeframer(markers, crc)
+	var out []byte
+	for len(stream) > 0 {
+		in := stream[:min(max(piece(), 1), len(stream))]
+		for len(in) > 0 {
+			var n int
+			var done bool
+			out, n, done, err = d.Feed(out, in)
+			if err != nil {
+				return all, false, err
+			}
+			in, stream = in[n:], stream[n:]
+			if done {
+				length, _, _ := mpa.ParseHeader(out)
+				all = append(all, bytes.Clone(out[mpa.HeaderLen:mpa.HeaderLen+length]))
+				out = out[:0]
+			}
+		}
+	}
+	return all, d.MidFPDU(), nil
+}
+
+// Where the stream is cut into pieces makes no difference.
+//
+//rfc:5044 MPA-4.3-14
+//rfc:5044 MPA-5.1-03
+//rfc:5044 MPA-A.4-01
+func TestDeframerPieces(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := model{markers: rapid.Bool().Draw(rt, "markers"), crc: rapid.Bool().Draw(rt, "CRC")}
+		sizes := rapid.SliceOfN(rapid.IntRange(0, 1100), 1, 12).Draw(rt, "ULPDU lengths")
+		for _, n := range sizes {
+			m.add(octets(n))
+		}
+		largest := rapid.SampledFrom([]int{1, 2, 3, 5, 64, 600, 4000}).Draw(rt, "largest piece")
+		all, mid, err := deframe(m.stream, m.markers, m.crc, func() int {
+			return rapid.IntRange(1, largest).Draw(rt, "piece")
+		})
+		if err != nil || mid || len(all) != len(sizes) {
+			rt.Fatalf("%d of %d ULPDUs, MidFPDU %v, error %v", len(all), len(sizes), mid, err)
+		}
+		for i, n := range sizes {
+			if !bytes.Equal(all[i], octets(n)) {
+				rt.Fatalf("ULPDU %d of %d octets differs", i, n)
+			}
+		}
+	})
+}
+
+// The end of a stream is clean between FPDUs only; a Marker belongs to what follows.
+func TestDeframerMidFPDU(t *testing.T) {
+	for _, markers := range []bool{false, true} {
+		m := model{markers: markers, crc: true}
+		for _, n := range []int{494, 1, 502, 502, 30, 1000} { // the third begins with a Marker
+			m.add(octets(n))
+		}
+		boundary := map[int]bool{0: true, len(m.stream): true}
+		for _, at := range m.starts {
+			boundary[at] = true
+		}
+		for cut := range len(m.stream) + 1 {
+			_, mid, err := deframe(m.stream[:cut], markers, true, func() int { return 97 })
+			if err != nil || mid == boundary[cut] {
+				t.Fatalf("Markers %v, cut at %d: MidFPDU %v, error %v", markers, cut, mid, err)
+			}
+		}
+	}
+}
+
+func TestDeframerAllocs(t *testing.T) {
+	m := model{markers: true, crc: true}
+	for range 512 / 4 {
+		m.add(octets(1442))
+	}
+	for _, piece := range []int{1, 100, 4096} {
+		t.Run(fmt.Sprintf("%d octets at a time", piece), func(t *testing.T) {
+			out := make([]byte, 0, 2048)
+			var fail error
+			allocs := testing.AllocsPerRun(3, func() {
+				d := mpa.NewDeframer(true, true)
+				for stream := m.stream; len(stream) > 0 && fail == nil; {
+					n, done := 0, false
+					out, n, done, fail = d.Feed(out, stream[:min(piece, len(stream))])
+					stream = stream[n:]
+					if done {
+						out = out[:0]
+					}
+				}
+			})
+			if fail != nil {
+				t.Fatal(fail)
+			}
+			if allocs != 0 {
+				t.Errorf("%v allocations per stream of %d octets", allocs, len(m.stream))
+			}
+		})
+	}
+}
