@@ -1,0 +1,25 @@
+// Package rdmacm binds librdmacm's connection management, call by call. Like
+// package ibv it adds no policy, and has one user: package provider/kernel.
+// Programs use package ibverbs/rdmacm.
+//
+// A *[ID] or *[EventChannel] is the pointer that librdmacm gave out.
+//
+// librdmacm opens each device itself, once per process, and a QP that belongs to
+// an id must be made on that open device. Protection domains and completion
+// queues for such QPs therefore come from the contexts of [GetDevices], not from
+// ibv.OpenDevice.
+//
+// Three calls of librdmacm dereference a null pointer if the id is not bound to a
+// device yet: [ID.Connect] and [ID.ResolveRoute], and [ID.Accept] does so with
+// EINVAL instead, the errno of the kernel for a call in the wrong state.
+//
+// # Building
+//
+// As package ibv; the header is in Debian's librdmacm-dev.
+//
+// # Limitations
+//
+// Bound is the asynchronous interface of the RDMA_PS_TCP port space. The
+// synchronous endpoints (rdma_create_ep), multicast, name resolution
+// (rdma_getaddrinfo) and rsockets are not.
+package rdmacm
