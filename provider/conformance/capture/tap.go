@@ -1,0 +1,194 @@
+package capture
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// Tap captures at the sockets of the engine and of the raw peer, without any
+// privilege. Their octets are put into TCP packets that never were: sequence
+// numbers count from one, nothing is lost or sent twice, and where the octets
+// were cut into packets is where they were written. The kernel provider's
+// sockets can't be seen this way.
+//
+// It is the transport.Tap to give to whatever takes part. At most one recording
+// is under way at a time.
+type Tap struct {
+	mu      sync.Mutex
+	current *tapCapture
+}
+
+// Source implements conformance.Capturer.
+func (t *Tap) Source() string { return "tap" }
+
+// Start implements conformance.Capturer.
+func (t *Tap) Start(port uint16) (conformance.Capture, error) {
+	c := &tapCapture{tap: t, port: port}
+	t.mu.Lock()
+	t.current = c
+	t.mu.Unlock()
+	return c, nil
+}
+
+// Tap implements transport.Tap.
+func (t *Tap) Tap(r transport.TapRecord) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.current; c != nil && (r.Local.Port() == c.port || r.Remote.Port() == c.port) {
+		r.Data = slices.Clone(r.Data)
+		c.records = append(c.records, r)
+		c.last = time.Now()
+	}
+}
+
+type tapCapture struct {
+	tap     *Tap
+	port    uint16
+	records []transport.TapRecord // guarded by tap.mu
+	last    time.Time
+}
+
+// Stop implements conformance.Capture.
+func (c *tapCapture) Stop(name string) error {
+	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(quiet / 10) {
+		c.tap.mu.Lock()
+		still := time.Since(c.last) >= quiet
+		c.tap.mu.Unlock()
+		if still {
+			break
+		}
+	}
+	c.tap.mu.Lock()
+	if c.tap.current == c {
+		c.tap.current = nil
+	}
+	records := c.records
+	c.tap.mu.Unlock()
+	return writeFile(name, "tap", "octets seen at sockets, put into packets that never were", layers.LinkTypeRaw, synthesise(records))
+}
+
+// connKey names a connection, its initiator first.
+type connKey struct {
+	initiator, responder netip.AddrPort
+}
+
+func keyOf(r *transport.TapRecord) connKey {
+	if r.Dialed {
+		return connKey{r.Local, r.Remote}
+	}
+	return connKey{r.Remote, r.Local}
+}
+
+// synthesise makes packets of records. Where both ends of a connection were
+// seen, what each sent counts; where only one was, also what it received.
+func synthesise(records []transport.TapRecord) []packet {
+	ends := make(map[connKey]map[bool]bool)
+	for i := range records {
+		k := keyOf(&records[i])
+		if ends[k] == nil {
+			ends[k] = make(map[bool]bool)
+		}
+		ends[k][records[i].Dialed] = true
+	}
+	slices.SortStableFunc(records, func(a, b transport.TapRecord) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
+	conns := make(map[connKey]*tapConn)
+	var out []packet
+	for i := range records {
+		r := &records[i]
+		k := keyOf(r)
+		if len(ends[k]) == 2 && !r.Sent && r.Event != transport.TapOpen {
+			continue
+		}
+		c := conns[k]
+		if c == nil {
+			c = &tapConn{key: k}
+			conns[k] = c
+			out = c.handshake(out, r.Time)
+		}
+		out = c.add(out, r)
+	}
+	return out
+}
+
+// tapConn is where a synthetic connection stands: the next sequence number of
+// each side, 0 for the initiator.
+type tapConn struct {
+	key connKey
+	seq [2]uint32
+}
+
+func (c *tapConn) handshake(out []packet, at time.Time) []packet {
+	out = c.emit(out, at, 0, nil, func(t *layers.TCP) { t.SYN, t.ACK = true, false })
+	c.seq[0]++
+	out = c.emit(out, at, 1, nil, func(t *layers.TCP) { t.SYN = true })
+	c.seq[1]++
+	return c.emit(out, at, 0, nil, nil)
+}
+
+// maxSegment keeps an IPv4 packet below 64 KiB.
+const maxSegment = 65000
+
+func (c *tapConn) add(out []packet, r *transport.TapRecord) []packet {
+	side := 0
+	if r.Dialed != r.Sent {
+		side = 1
+	}
+	switch r.Event {
+	case transport.TapData:
+		for data := r.Data; len(data) > 0; {
+			n := min(len(data), maxSegment)
+			out = c.emit(out, r.Time, side, data[:n], func(t *layers.TCP) { t.PSH = true })
+			c.seq[side] += uint32(n)
+			data = data[n:]
+		}
+	case transport.TapFIN:
+		out = c.emit(out, r.Time, side, nil, func(t *layers.TCP) { t.FIN = true })
+		c.seq[side]++
+	case transport.TapReset:
+		out = c.emit(out, r.Time, side, nil, func(t *layers.TCP) { t.RST = true })
+	}
+	return out
+}
+
+// emit appends one packet from a side.
+func (c *tapConn) emit(out []packet, at time.Time, side int, data []byte, flags func(*layers.TCP)) []packet {
+	src, dst := c.key.initiator, c.key.responder
+	if side == 1 {
+		src, dst = dst, src
+	}
+	tcp := &layers.TCP{
+		SrcPort: layers.TCPPort(src.Port()), DstPort: layers.TCPPort(dst.Port()),
+		Seq: c.seq[side], Ack: c.seq[1-side], ACK: true, Window: 65535,
+	}
+	if flags != nil {
+		flags(tcp)
+	}
+	if !tcp.ACK {
+		tcp.Ack = 0
+	}
+	var ip gopacket.SerializableLayer
+	if src.Addr().Unmap().Is4() {
+		v4 := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: src.Addr().Unmap().AsSlice(), DstIP: dst.Addr().Unmap().AsSlice()}
+		_ = tcp.SetNetworkLayerForChecksum(v4)
+		ip = v4
+	} else {
+		v6 := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+		_ = tcp.SetNetworkLayerForChecksum(v6)
+		ip = v6
+	}
+	buf := gopacket.NewSerializeBuffer()
+	opts := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if err := gopacket.SerializeLayers(buf, opts, ip, tcp, gopacket.Payload(data)); err != nil {
+		panic("capture: a packet of valid addresses cannot be serialised: " + err.Error())
+	}
+	return append(out, packet{time: at, data: slices.Clone(buf.Bytes())})
+}

@@ -1,0 +1,261 @@
+// Package rawpeer is a scripted iWARP peer: it speaks MPA, DDP and RDMAP over an
+// ordinary TCP connection, exactly as its script says, legal or not. It keeps no
+// protocol state of its own beyond what framing needs.
+//
+// Frames are built with the codecs of the layers, each field overridable, so
+// that a script breaks exactly one thing at a time. What comes back is decoded,
+// and never judged here.
+package rawpeer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// connNumbers numbers taps' ends; the engine's count from one.
+var connNumbers atomic.Uint64
+
+func init() { connNumbers.Store(1 << 32) }
+
+// A Peer is one end of a connection. It is used by one goroutine.
+type Peer struct {
+	conn   *net.TCPConn
+	tap    transport.Tap
+	record transport.TapRecord // with what is the same in each
+
+	// CRC says whether FPDUs are sent with CRCs. The script sets it after
+	// start-up.
+	CRC bool
+
+	in     []byte // received and not yet consumed
+	inEnd  error  // io.EOF or ECONNRESET once the peer's direction has ended
+	closed bool
+}
+
+// Dial connects to addr as initiator. The tap may be nil.
+func Dial(ctx context.Context, addr netip.AddrPort, tap transport.Tap) (*Peer, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return newPeer(c.(*net.TCPConn), tap, true), nil
+}
+
+// A Listener waits for the provider under test to connect.
+type Listener struct {
+	l   *net.TCPListener
+	tap transport.Tap
+}
+
+// Listen listens on addr. The tap may be nil.
+func Listen(addr netip.AddrPort, tap transport.Tap) (*Listener, error) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{l, tap}, nil
+}
+
+// Accept waits for a connection.
+func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
+	stop := context.AfterFunc(ctx, func() { _ = l.l.SetDeadline(time.Now()) })
+	defer stop()
+	c, err := l.l.AcceptTCP()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, fmt.Errorf("nobody connected to the raw peer: %w", err)
+	}
+	return newPeer(c, l.tap, false), nil
+}
+
+// Close stops listening.
+func (l *Listener) Close() error { return l.l.Close() }
+
+func newPeer(c *net.TCPConn, tap transport.Tap, dialed bool) *Peer {
+	p := &Peer{conn: c, tap: tap, record: transport.TapRecord{
+		Conn: connNumbers.Add(1), Dialed: dialed,
+		Local:  c.LocalAddr().(*net.TCPAddr).AddrPort(),
+		Remote: c.RemoteAddr().(*net.TCPAddr).AddrPort(),
+	}}
+	p.tapped(time.Now(), transport.TapOpen, dialed, nil)
+	return p
+}
+
+func (p *Peer) tapped(at time.Time, event transport.TapEvent, sent bool, data []byte) {
+	if p.tap == nil {
+		return
+	}
+	r := p.record
+	r.Time, r.Event, r.Sent, r.Data = at, event, sent, data
+	p.tap.Tap(r)
+}
+
+// Send sends octets as they are, in one write.
+func (p *Peer) Send(octets []byte) error {
+	p.tapped(time.Now(), transport.TapData, true, octets)
+	_ = p.conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	_, err := p.conn.Write(octets)
+	return err
+}
+
+// SendPieces sends octets in pieces of n octets, so that the receiver is likely
+// to read them one at a time.
+func (p *Peer) SendPieces(octets []byte, n int, pause time.Duration) error {
+	for len(octets) > 0 {
+		k := min(n, len(octets))
+		if err := p.Send(octets[:k]); err != nil {
+			return err
+		}
+		octets = octets[k:]
+		time.Sleep(pause)
+	}
+	return nil
+}
+
+// CloseWrite sends a FIN.
+func (p *Peer) CloseWrite() error {
+	p.tapped(time.Now(), transport.TapFIN, true, nil)
+	return p.conn.CloseWrite()
+}
+
+// Reset ends the connection with an RST.
+func (p *Peer) Reset() error {
+	p.tapped(time.Now(), transport.TapReset, true, nil)
+	p.closed = true
+	_ = p.conn.SetLinger(0)
+	return p.conn.Close()
+}
+
+// Close ends the connection. It is idempotent.
+func (p *Peer) Close() error {
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	p.tapped(time.Now(), transport.TapFIN, true, nil)
+	return p.conn.Close()
+}
+
+// ErrSilence says that nothing came in the time given.
+var ErrSilence = errors.New("nothing came")
+
+// fill reads once, for at most wait. It returns ErrSilence when nothing came,
+// and io.EOF or ECONNRESET when the direction has ended.
+func (p *Peer) fill(wait time.Duration) error {
+	if p.inEnd != nil {
+		return p.inEnd
+	}
+	buf := make([]byte, 1<<17)
+	_ = p.conn.SetReadDeadline(time.Now().Add(wait))
+	n, err := p.conn.Read(buf)
+	if n > 0 {
+		p.tapped(time.Now(), transport.TapData, false, buf[:n])
+		p.in = append(p.in, buf[:n]...)
+		return nil
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return ErrSilence
+	case errors.Is(err, io.EOF):
+		p.inEnd = io.EOF
+		p.tapped(time.Now(), transport.TapFIN, false, nil)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		p.inEnd = syscall.ECONNRESET
+		p.tapped(time.Now(), transport.TapReset, false, nil)
+	default:
+		p.inEnd = err
+	}
+	return p.inEnd
+}
+
+// ReadFrame reads a start-up frame, for at most wait. Its private data is the
+// caller's.
+func (p *Peer) ReadFrame(kind mpa.Kind, wait time.Duration) (mpa.Frame, error) {
+	until := time.Now().Add(wait)
+	for {
+		f, n, err := mpa.ParseFrame(p.in, kind)
+		switch {
+		case err == nil:
+			f.PrivateData = append([]byte(nil), f.PrivateData...)
+			p.in = p.in[n:]
+			return f, nil
+		case !errors.Is(err, mpa.ErrShort):
+			return mpa.Frame{}, fmt.Errorf("%w: % x", err, p.in[:min(len(p.in), 32)])
+		}
+		if err := p.fill(time.Until(until)); err != nil {
+			return mpa.Frame{}, err
+		}
+	}
+}
+
+// A Segment is an FPDU that came.
+type Segment struct {
+	Header  ddp.Header
+	Payload []byte // the caller's
+	Octets  []byte // the whole FPDU; the caller's
+	CRC     uint32 // its CRC field
+}
+
+// CRCRight reports whether the CRC field is that of the FPDU's octets.
+func (s *Segment) CRCRight() bool {
+	n := len(s.Octets) - mpa.CRCLen
+	return mpa.CheckCRC(mpa.CRC(0, s.Octets[:n]), s.Octets[n:]) == nil
+}
+
+// ReadFPDU reads one FPDU without Markers, for at most wait. The error is
+// ErrSilence, io.EOF, ECONNRESET, or about an FPDU that can't be decoded.
+func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
+	until := time.Now().Add(wait)
+	for {
+		ulpduLen, fpduLen, ok := mpa.ParseHeader(p.in)
+		if ok && len(p.in) >= fpduLen {
+			octets := append([]byte(nil), p.in[:fpduLen]...)
+			p.in = p.in[fpduLen:]
+			h, payload, err := ddp.Parse(octets[mpa.HeaderLen : mpa.HeaderLen+ulpduLen])
+			if err != nil {
+				return nil, err
+			}
+			field := octets[fpduLen-mpa.CRCLen:]
+			crc := uint32(field[0]) | uint32(field[1])<<8 | uint32(field[2])<<16 | uint32(field[3])<<24
+			return &Segment{h, payload, octets, crc}, nil
+		}
+		if err := p.fill(time.Until(until)); err != nil {
+			if len(p.in) > 0 && !errors.Is(err, ErrSilence) {
+				return nil, fmt.Errorf("%d octets of an unfinished FPDU, then: %w", len(p.in), err)
+			}
+			return nil, err
+		}
+	}
+}
+
+// Drain reads until the peer's direction ends or wait has passed, and returns
+// what it read beyond what was consumed before. The error is ErrSilence, io.EOF
+// or ECONNRESET.
+func (p *Peer) Drain(wait time.Duration) ([]byte, error) {
+	until := time.Now().Add(wait)
+	for {
+		if err := p.fill(time.Until(until)); err != nil {
+			rest := p.in
+			p.in = nil
+			return rest, err
+		}
+	}
+}
+
+// LocalAddr returns the peer's own address.
+func (p *Peer) LocalAddr() netip.AddrPort { return p.record.Local }
