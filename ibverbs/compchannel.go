@@ -1,0 +1,200 @@
+package ibverbs
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// CompChannel is a completion channel (struct ibv_comp_channel): what CQs tell
+// that they have completions. Several CQs may share one.
+//
+// Any number of goroutines may wait on a channel at a time, in Next and in
+// CQ.PollWait of any of its CQs. One of them reads the device's events and
+// passes on those of the others.
+type CompChannel struct {
+	obj object.Object
+	ctx *Context
+	p   provider.CompChannel
+
+	mu        sync.Mutex
+	reading   bool               // somebody is in p.Next
+	interrupt context.CancelFunc // ends that p.Next
+	waiters   []*waiter          // who else waits
+	pending   []*CQ              // events for Next
+}
+
+// waiter is a goroutine that waits while another one reads the events.
+type waiter struct {
+	cq   *CQ // nil in Next
+	wake chan struct{}
+}
+
+// CreateCompChannel makes a completion channel (ibv_create_comp_channel).
+func (c *Context) CreateCompChannel() (*CompChannel, error) {
+	const op = "ibv_create_comp_channel"
+	if err := c.ok(op); err != nil {
+		return nil, err
+	}
+	ch := &CompChannel{ctx: c}
+	ch.obj.Describe("completion channel", "completion channel of "+c.Name(), "ibv_destroy_comp_channel")
+	if err := ch.obj.Open(op, &c.obj); err != nil {
+		return nil, err
+	}
+	var err error
+	if ch.p, err = c.dev.CreateCompChannel(); err != nil {
+		ch.obj.Abandon()
+		return nil, err
+	}
+	return ch, nil
+}
+
+// Context returns the context that the channel was made from.
+func (ch *CompChannel) Context() *Context {
+	if ch == nil {
+		return nil
+	}
+	return ch.ctx
+}
+
+// Next waits for a CQ that CQ.ReqNotify armed to have a completion and returns
+// it (ibv_get_cq_event). The event is acknowledged (ibv_ack_cq_events). Poll
+// the CQ until it is empty, arm it again, and poll it once more before the next
+// call. Next may return a CQ that somebody else has emptied in the meantime.
+func (ch *CompChannel) Next(ctx context.Context) (*CQ, error) {
+	const op = "ibv_get_cq_event"
+	if ch == nil || ch.p == nil {
+		return nil, errNil(op, "completion channel")
+	}
+	if err := ch.obj.Check(op); err != nil {
+		return nil, err
+	}
+	var cq *CQ
+	err := ch.wait(ctx, nil, func() bool {
+		if len(ch.pending) == 0 {
+			return false
+		}
+		cq, ch.pending = ch.pending[0], slices.Delete(ch.pending, 0, 1)
+		return true
+	})
+	return cq, err
+}
+
+// Close frees the channel (ibv_destroy_comp_channel). While a CQ uses it it is
+// EBUSY and says so.
+func (ch *CompChannel) Close() error {
+	if ch == nil || ch.p == nil {
+		return nil
+	}
+	return ch.obj.Close(ch.p.Close)
+}
+
+// wait returns when done, which is called with ch.mu held, says true. cq is
+// whose events done depends on, nil for Next.
+func (ch *CompChannel) wait(ctx context.Context, cq *CQ, done func() bool) error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	// Whoever leaves while nobody reads makes another waiter the reader.
+	defer ch.appoint()
+	for !done() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var err error
+		if ch.reading {
+			err = ch.follow(ctx, cq)
+		} else {
+			err = ch.read(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read waits for one event of the device and gives it to whom it concerns.
+// It is called and returns with ch.mu held.
+func (ch *CompChannel) read(ctx context.Context) error {
+	rctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ch.reading, ch.interrupt = true, cancel
+	ch.mu.Unlock()
+	pcq, err := ch.p.Next(rctx)
+	interrupted := rctx.Err() != nil
+	ch.mu.Lock()
+	ch.reading, ch.interrupt = false, nil
+	switch {
+	case err == nil:
+		if cq, ok := pcq.Cookie().(*CQ); ok {
+			ch.dispatch(cq)
+		}
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case interrupted: // by wakeAll: look again
+		return nil
+	}
+	return err
+}
+
+// follow waits until the reader has something for cq or appoints a new reader.
+// It is called and returns with ch.mu held.
+func (ch *CompChannel) follow(ctx context.Context, cq *CQ) error {
+	w := &waiter{cq: cq, wake: make(chan struct{})}
+	ch.waiters = append(ch.waiters, w)
+	ch.mu.Unlock()
+	select {
+	case <-w.wake:
+		ch.mu.Lock()
+		return nil
+	case <-ctx.Done():
+		ch.mu.Lock()
+		ch.waiters = slices.DeleteFunc(ch.waiters, func(x *waiter) bool { return x == w })
+		return ctx.Err()
+	}
+}
+
+// dispatch tells an event of cq to those in PollWait, and to Next if the user
+// armed the CQ.
+func (ch *CompChannel) dispatch(cq *CQ) {
+	cq.events++
+	if cq.armed.Swap(false) && !slices.Contains(ch.pending, cq) {
+		ch.pending = append(ch.pending, cq)
+	}
+	next := len(ch.pending) > 0
+	ch.waiters = slices.DeleteFunc(ch.waiters, func(w *waiter) bool {
+		wake := w.cq == cq || (w.cq == nil && next)
+		if wake {
+			close(w.wake)
+		}
+		return wake
+	})
+}
+
+// appoint wakes one waiter if nobody reads: it will.
+func (ch *CompChannel) appoint() {
+	if ch.reading || len(ch.waiters) == 0 {
+		return
+	}
+	close(ch.waiters[0].wake)
+	ch.waiters = slices.Delete(ch.waiters, 0, 1)
+}
+
+// forget makes everybody who waits look again because cq is closed, and drops
+// its events.
+func (ch *CompChannel) forget(cq *CQ) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.pending = slices.DeleteFunc(ch.pending, func(x *CQ) bool { return x == cq })
+	for _, w := range ch.waiters {
+		close(w.wake)
+	}
+	ch.waiters = nil
+	if ch.interrupt != nil {
+		ch.interrupt()
+	}
+}

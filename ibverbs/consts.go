@@ -1,0 +1,150 @@
+package ibverbs
+
+import "github.com/govs-rdma/govs/provider"
+
+// Opcodes of the send queue.
+const (
+	WRRDMAWrite        = provider.WRRDMAWrite
+	WRRDMAWriteWithImm = provider.WRRDMAWriteWithImm
+	WRSend             = provider.WRSend
+	WRSendWithImm      = provider.WRSendWithImm
+	WRRDMARead         = provider.WRRDMARead
+	WRAtomicCmpAndSwp  = provider.WRAtomicCmpAndSwp
+	WRAtomicFetchAdd   = provider.WRAtomicFetchAdd
+	WRLocalInv         = provider.WRLocalInv
+	WRBindMW           = provider.WRBindMW
+	WRSendWithInv      = provider.WRSendWithInv
+)
+
+// Flags of a send work request.
+const (
+	SendFence     = provider.SendFence     // wait for earlier RDMA Reads
+	SendSignaled  = provider.SendSignaled  // a success is reported, too
+	SendSolicited = provider.SendSolicited // Send: solicited event at the peer
+	SendInline    = provider.SendInline    // the payload is SendWR.Inline
+)
+
+// Statuses of a completion.
+const (
+	WCSuccess        = provider.WCSuccess
+	WCLocLenErr      = provider.WCLocLenErr
+	WCLocQPOpErr     = provider.WCLocQPOpErr
+	WCLocEECOpErr    = provider.WCLocEECOpErr
+	WCLocProtErr     = provider.WCLocProtErr
+	WCWRFlushErr     = provider.WCWRFlushErr
+	WCMWBindErr      = provider.WCMWBindErr
+	WCBadRespErr     = provider.WCBadRespErr
+	WCLocAccessErr   = provider.WCLocAccessErr
+	WCRemInvReqErr   = provider.WCRemInvReqErr
+	WCRemAccessErr   = provider.WCRemAccessErr
+	WCRemOpErr       = provider.WCRemOpErr
+	WCRetryExcErr    = provider.WCRetryExcErr
+	WCRNRRetryExcErr = provider.WCRNRRetryExcErr
+	WCLocRDDViolErr  = provider.WCLocRDDViolErr
+	WCRemInvRdReqErr = provider.WCRemInvRdReqErr
+	WCRemAbortErr    = provider.WCRemAbortErr
+	WCInvEECNErr     = provider.WCInvEECNErr
+	WCInvEECStateErr = provider.WCInvEECStateErr
+	WCFatalErr       = provider.WCFatalErr
+	WCRespTimeoutErr = provider.WCRespTimeoutErr
+	WCGeneralErr     = provider.WCGeneralErr
+)
+
+// Opcodes of completions.
+const (
+	WCSend            = provider.WCSend
+	WCRDMAWrite       = provider.WCRDMAWrite
+	WCRDMARead        = provider.WCRDMARead
+	WCCompSwap        = provider.WCCompSwap
+	WCFetchAdd        = provider.WCFetchAdd
+	WCBindMW          = provider.WCBindMW
+	WCLocalInv        = provider.WCLocalInv
+	WCRecv            = provider.WCRecv
+	WCRecvRDMAWithImm = provider.WCRecvRDMAWithImm
+)
+
+// Flags of a completion.
+const (
+	WCWithImm = provider.WCWithImm
+	WCWithInv = provider.WCWithInv
+)
+
+// QPTypeRC is reliable connected, the only type that iWARP has.
+const QPTypeRC = provider.QPTypeRC
+
+// States of a QP.
+const (
+	QPReset   = provider.QPReset
+	QPInit    = provider.QPInit
+	QPRTR     = provider.QPRTR
+	QPRTS     = provider.QPRTS
+	QPSQD     = provider.QPSQD
+	QPSQE     = provider.QPSQE
+	QPErr     = provider.QPErr
+	QPUnknown = provider.QPUnknown
+)
+
+// States of a port.
+const (
+	PortNop    = provider.PortNop
+	PortDown   = provider.PortDown
+	PortInit   = provider.PortInit
+	PortArmed  = provider.PortArmed
+	PortActive = provider.PortActive
+)
+
+// Kinds of devices.
+const (
+	NodeUnknown = provider.NodeUnknown
+	NodeCA      = provider.NodeCA
+	NodeRNIC    = provider.NodeRNIC
+)
+
+// Families of devices.
+const (
+	TransportUnknown = provider.TransportUnknown
+	TransportIB      = provider.TransportIB
+	TransportIWARP   = provider.TransportIWARP
+)
+
+// Kinds of asynchronous events.
+const (
+	EventCQErr           = provider.EventCQErr
+	EventQPFatal         = provider.EventQPFatal
+	EventQPReqErr        = provider.EventQPReqErr
+	EventQPAccessErr     = provider.EventQPAccessErr
+	EventCommEst         = provider.EventCommEst
+	EventSQDrained       = provider.EventSQDrained
+	EventDeviceFatal     = provider.EventDeviceFatal
+	EventPortActive      = provider.EventPortActive
+	EventPortErr         = provider.EventPortErr
+	EventLIDChange       = provider.EventLIDChange
+	EventSRQErr          = provider.EventSRQErr
+	EventSRQLimitReached = provider.EventSRQLimitReached
+)
+
+// Rights of an MR. Local read is always allowed.
+const (
+	AccessLocalWrite   = provider.AccessLocalWrite
+	AccessRemoteWrite  = provider.AccessRemoteWrite
+	AccessRemoteRead   = provider.AccessRemoteRead
+	AccessRemoteAtomic = provider.AccessRemoteAtomic
+	AccessMWBind       = provider.AccessMWBind
+	AccessZeroBased    = provider.AccessZeroBased
+
+	// AccessRemoteInvalidate lets the peer end the region's remote use with a
+	// Send with Invalidate. It is govs' own (libibverbs has no such flag): the
+	// engine requires it (RFC 5040 section 8.1.1 asks for control over who may
+	// invalidate), the kernel provider drops it.
+	AccessRemoteInvalidate = provider.AccessRemoteInvalidate
+)
+
+// The attributes that mean something on iWARP.
+const (
+	QPAttrState           = provider.QPAttrState
+	QPAttrCurState        = provider.QPAttrCurState
+	QPAttrAccessFlags     = provider.QPAttrAccessFlags
+	QPAttrMaxRdAtomic     = provider.QPAttrMaxRdAtomic // IBV_QP_MAX_QP_RD_ATOMIC
+	QPAttrMaxDestRdAtomic = provider.QPAttrMaxDestRdAtomic
+	QPAttrCap             = provider.QPAttrCap
+)

@@ -1,0 +1,145 @@
+package ibverbs
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// Context is an open device (struct ibv_context). Everything else is made from
+// it, and it can be closed only when all of that is closed.
+type Context struct {
+	obj      object.Object
+	dev      provider.Device
+	provider string
+}
+
+// Devices lists the devices that p can open (ibv_get_device_list).
+func Devices(p provider.Provider) ([]DeviceInfo, error) {
+	if p == nil {
+		return nil, errNil("ibv_get_device_list", "provider")
+	}
+	return p.Devices()
+}
+
+// Open opens a device of p by its name (ibv_open_device). The empty name opens
+// the first device; a name that p does not have is ENODEV.
+func Open(p provider.Provider, name string) (*Context, error) {
+	if p == nil {
+		return nil, errNil("ibv_open_device", "provider")
+	}
+	dev, err := p.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	c := &Context{dev: dev, provider: p.Name()}
+	c.obj.Describe("context", dev.Name(), "ibv_close_device")
+	return c, nil
+}
+
+// ok tells whether c can be called, and is what every method asks first.
+func (c *Context) ok(op string) error {
+	if c == nil || c.dev == nil {
+		return errNil(op, "context")
+	}
+	return c.obj.Check(op)
+}
+
+// Name returns the device's name: "siw0" (ibv_get_device_name).
+func (c *Context) Name() string {
+	if c == nil || c.dev == nil {
+		return ""
+	}
+	return c.dev.Name()
+}
+
+// Provider returns the name of the provider underneath: "engine" or "kernel".
+func (c *Context) Provider() string {
+	if c == nil {
+		return ""
+	}
+	return c.provider
+}
+
+// Query returns the device's limits and capabilities (ibv_query_device).
+func (c *Context) Query() (DeviceAttr, error) {
+	if err := c.ok("ibv_query_device"); err != nil {
+		return DeviceAttr{}, err
+	}
+	return c.dev.Query()
+}
+
+// QueryPort describes a port (ibv_query_port). Ports count from 1.
+func (c *Context) QueryPort(port uint8) (PortAttr, error) {
+	if err := c.ok("ibv_query_port"); err != nil {
+		return PortAttr{}, err
+	}
+	return c.dev.QueryPort(port)
+}
+
+// QueryGID returns an entry of a port's GID table (ibv_query_gid).
+func (c *Context) QueryGID(port uint8, index int) (GID, error) {
+	if err := c.ok("ibv_query_gid"); err != nil {
+		return GID{}, err
+	}
+	return c.dev.QueryGID(port, index)
+}
+
+// AsyncEvent is something that happened to an object outside any call (struct
+// ibv_async_event). Which of the fields beside Type is set depends on the type.
+type AsyncEvent struct {
+	Type AsyncEventType
+	QP   *QP
+	CQ   *CQ
+	Port uint8
+}
+
+// AsyncEvent waits for the device's next asynchronous event
+// (ibv_get_async_event). It is acknowledged before it is returned, so that an
+// event nobody looks at never holds up a Close (ibv_ack_async_event). Events
+// are kept until somebody asks; each is given to one caller.
+func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
+	if err := c.ok("ibv_get_async_event"); err != nil {
+		return AsyncEvent{}, err
+	}
+	e, err := c.dev.AsyncEvent(ctx)
+	if err != nil {
+		return AsyncEvent{}, err
+	}
+	ev := AsyncEvent{Type: e.Type, Port: e.Port}
+	if e.QP != nil {
+		ev.QP, _ = e.QP.Cookie().(*QP)
+	}
+	if e.CQ != nil {
+		ev.CQ, _ = e.CQ.Cookie().(*CQ)
+	}
+	return ev, nil
+}
+
+// Close closes the device (ibv_close_device). While a PD, CQ, completion
+// channel or CM event channel of it is open it is EBUSY and says so.
+func (c *Context) Close() error {
+	if c == nil || c.dev == nil {
+		return nil
+	}
+	return c.obj.Close(c.dev.Close)
+}
+
+func errNil(op, what string) error {
+	return object.Errorf(op, "", syscall.EINVAL, "nil %s", what)
+}
+
+func init() {
+	object.Device = func(vctx any) (provider.Device, *object.Object) {
+		c := vctx.(*Context)
+		return c.dev, &c.obj
+	}
+	object.CreateQP = func(op string, pd, init any, owner *object.Object,
+		create func(provider.PD, provider.QPInitAttr) (provider.QP, error),
+	) (any, error) {
+		return createQP(op, pd.(*PD), init.(*QPInitAttr), owner, create)
+	}
+	object.QP = func(qp any) provider.QP { return qp.(*QP).p }
+}

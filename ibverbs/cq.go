@@ -1,0 +1,200 @@
+package ibverbs
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// CQ is a completion queue (struct ibv_cq). It may serve any number of send and
+// receive queues of its context.
+type CQ struct {
+	obj    object.Object
+	ctx    *Context
+	ch     *CompChannel
+	p      provider.CQ
+	cookie any
+
+	armed  atomic.Bool // by ReqNotify; CompChannel.Next owes an event
+	events uint64      // seen on the channel, under ch.mu
+
+	// drain.go: while aside is set Poll takes the long way.
+	mu      sync.RWMutex
+	aside   bool
+	markers []*marker
+	held    []WC
+}
+
+// CQOptions are the arguments of ibv_create_cq that have a default. Nil is the
+// zero value.
+type CQOptions struct {
+	Channel    *CompChannel // nil: none, the CQ can only be polled
+	CompVector int          // on which of the device's vectors events are raised
+	Cookie     any          // for CQ.Cookie
+}
+
+// CreateCQ makes a completion queue for at least cqe completions (ibv_create_cq).
+// A CQ that overflows loses completions and raises EventCQErr, so that cqe must
+// cover what may be posted, signalled or not, to the queues that complete here.
+func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
+	const op = "ibv_create_cq"
+	if err := c.ok(op); err != nil {
+		return nil, err
+	}
+	if opts == nil {
+		opts = &CQOptions{}
+	}
+	cq := &CQ{ctx: c, ch: opts.Channel, cookie: opts.Cookie}
+	init := provider.CQInitAttr{CQE: cqe, CompVector: opts.CompVector, Cookie: cq}
+	parents := []*object.Object{&c.obj}
+	if ch := opts.Channel; ch != nil {
+		if ch.p == nil {
+			return nil, errNil(op, "completion channel")
+		}
+		if ch.ctx != c {
+			return nil, c.obj.Errorf(op, syscall.EINVAL, "the completion channel belongs to another context")
+		}
+		init.Channel = ch.p
+		parents = append(parents, &ch.obj)
+	}
+	cq.obj.Describe("CQ", "cq of "+c.Name(), "ibv_destroy_cq")
+	if err := cq.obj.Open(op, parents...); err != nil {
+		return nil, err
+	}
+	var err error
+	if cq.p, err = c.dev.CreateCQ(init); err != nil {
+		cq.obj.Abandon()
+		return nil, err
+	}
+	return cq, nil
+}
+
+func (cq *CQ) ok(op string) error {
+	if cq == nil || cq.p == nil {
+		return errNil(op, "cq")
+	}
+	return cq.obj.Check(op)
+}
+
+// Poll moves up to len(wc) completions into wc, oldest first, and says how many
+// (ibv_poll_cq). It returns at once, with 0 if there are none, and does not
+// allocate. A completion that reports a failure is not an error of Poll: see
+// WC.Err.
+func (cq *CQ) Poll(wc []WC) (int, error) {
+	if cq == nil || cq.p == nil {
+		return 0, errNil("ibv_poll_cq", "cq")
+	}
+	cq.mu.RLock()
+	if cq.aside {
+		cq.mu.RUnlock()
+		return cq.pollAside(wc)
+	}
+	n, err := cq.p.Poll(wc)
+	cq.mu.RUnlock()
+	return n, err
+}
+
+// ReqNotify asks for one event on the CQ's channel when the next completion
+// comes, or with solicitedOnly the next one that is solicited or failed
+// (ibv_req_notify_cq). Completions that are already in the CQ give none: poll
+// once more afterwards. PollWait does all of this.
+func (cq *CQ) ReqNotify(solicitedOnly bool) error {
+	if err := cq.ok("ibv_req_notify_cq"); err != nil {
+		return err
+	}
+	cq.armed.Store(true)
+	return cq.p.ReqNotify(solicitedOnly)
+}
+
+// PollWait is Poll that waits until there is a completion: it polls, arms the
+// CQ, polls again, and sleeps on the CQ's channel, which it must have been made
+// with. It returns as soon as it has one, with no more than are there. When ctx
+// ends it returns ctx.Err(), and when the CQ is closed os.ErrClosed.
+//
+// Any number of goroutines may wait on a CQ and its channel, each completion
+// going to one of them. Don't arm the same CQ with ReqNotify(true) in the
+// meantime: some devices then forget that PollWait armed it for all.
+func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
+	const op = "ibv_poll_cq"
+	if err := cq.ok(op); err != nil {
+		return 0, err
+	}
+	if len(wc) == 0 {
+		return 0, cq.obj.Errorf(op, syscall.EINVAL, "waiting for no completions")
+	}
+	if cq.ch == nil {
+		return 0, cq.obj.Errorf(op, syscall.EINVAL, "the CQ has no completion channel to wait on")
+	}
+	for {
+		if n, err := cq.Poll(wc); n > 0 || err != nil {
+			return n, err
+		}
+		// Counting before arming: an event from here on ends the wait, whoever
+		// reads it from the channel.
+		cq.ch.mu.Lock()
+		seen := cq.events
+		cq.ch.mu.Unlock()
+		if err := cq.p.ReqNotify(false); err != nil {
+			return 0, err
+		}
+		if n, err := cq.Poll(wc); n > 0 || err != nil {
+			return n, err
+		}
+		err := cq.ch.wait(ctx, cq, func() bool { return cq.events != seen || cq.obj.Closed() })
+		if err == nil {
+			err = cq.obj.Check(op)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// CQE returns how many completions the CQ holds, at least what was asked for.
+func (cq *CQ) CQE() int {
+	if cq == nil || cq.p == nil {
+		return 0
+	}
+	return cq.p.CQE()
+}
+
+// Channel returns the channel that the CQ was made with, nil if none.
+func (cq *CQ) Channel() *CompChannel {
+	if cq == nil {
+		return nil
+	}
+	return cq.ch
+}
+
+// Context returns the context that the CQ was made from.
+func (cq *CQ) Context() *Context {
+	if cq == nil {
+		return nil
+	}
+	return cq.ctx
+}
+
+// Cookie returns CQOptions.Cookie (cq_context).
+func (cq *CQ) Cookie() any {
+	if cq == nil {
+		return nil
+	}
+	return cq.cookie
+}
+
+// Close destroys the CQ with what is in it (ibv_destroy_cq). While a QP
+// completes to it it is EBUSY and says so. Who waits in PollWait wakes up.
+func (cq *CQ) Close() error {
+	if cq == nil || cq.p == nil {
+		return nil
+	}
+	err := cq.obj.Close(cq.p.Close)
+	if err == nil && cq.ch != nil {
+		cq.ch.forget(cq)
+	}
+	return err
+}

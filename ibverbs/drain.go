@@ -1,0 +1,187 @@
+package ibverbs
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// marker is a work request that Drain posts behind all others. Its completion,
+// recognised by QPN and WRID, is not for the user.
+type marker struct {
+	qpn  uint32
+	wrid uint64
+	done chan struct{}
+	wc   WC // valid once done is closed
+}
+
+// Drain waits until everything that was posted to the send queue before is
+// complete, unsignalled work included (compare ib_drain_sq of the kernel's
+// verbs). The connection goes on. Nothing may be posted to the send queue in
+// the meantime.
+//
+// The completions remain the program's: it may go on polling, and what Drain
+// comes across itself the next Poll returns. Drain learns the end from a
+// zero-length RDMA Write of its own, which the peer's program doesn't see (RFC
+// 5041 section 5.2: nothing is checked, nothing placed); for it the send CQ
+// needs room for one completion more.
+//
+// The error is nil if all is complete, whatever its status; a [*WCError] that
+// is ErrFlushed if the connection ended first; [*PostError] if the QP is not
+// connected, unless nothing was ever posted to it; or ctx.Err(). There is no C
+// call for it.
+func (qp *QP) Drain(ctx context.Context) error {
+	if err := qp.ok("drain"); err != nil {
+		return err
+	}
+	if !qp.sent.Load() {
+		return nil
+	}
+	cq := qp.init.SendCQ
+	m := cq.expect(qp.QPN())
+	// The fence has the marker wait for RDMA Reads, too.
+	wr := SendWR{WRID: m.wrid, Opcode: WRRDMAWrite, Flags: SendSignaled | SendFence}
+
+	pause := newBackoff()
+	defer pause.stop()
+	for {
+		err := qp.PostSend(wr)
+		if err == nil {
+			break
+		}
+		// A full queue has to make progress first.
+		if !errors.Is(err, syscall.ENOMEM) {
+			cq.release(m)
+			return err
+		}
+		if err = cq.lookFor(m); err == nil {
+			err = pause.wait(ctx, m.done)
+		}
+		if err != nil {
+			cq.release(m)
+			return err
+		}
+	}
+	pause.reset()
+	for {
+		if err := cq.lookFor(m); err != nil {
+			return err
+		}
+		select {
+		case <-m.done:
+			return m.wc.Err()
+		default:
+		}
+		if err := pause.wait(ctx, m.done); err != nil {
+			return err // the marker is still sifted out when it comes
+		}
+	}
+}
+
+// expect makes Poll look for a marker from now on. Taking the lock waits for
+// the Polls that don't.
+func (cq *CQ) expect(qpn uint32) *marker {
+	m := &marker{qpn: qpn, wrid: rand.Uint64(), done: make(chan struct{})}
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.markers = append(cq.markers, m)
+	cq.aside = true
+	return m
+}
+
+// release forgets a marker that was not posted.
+func (cq *CQ) release(m *marker) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.markers = slices.DeleteFunc(cq.markers, func(x *marker) bool { return x == m })
+	cq.settle()
+}
+
+// lookFor polls the CQ for m, and keeps what is not a marker for Poll.
+func (cq *CQ) lookFor(m *marker) error {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	defer cq.settle()
+	var wc [16]WC
+	for {
+		select {
+		case <-m.done:
+			return nil
+		default:
+		}
+		n, err := cq.p.Poll(wc[:])
+		if err != nil || n == 0 {
+			return err
+		}
+		cq.held = append(cq.held, wc[:cq.sift(wc[:n])]...)
+	}
+}
+
+// pollAside is Poll while there are markers to find or completions held back.
+func (cq *CQ) pollAside(wc []WC) (int, error) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	defer cq.settle()
+	if len(cq.held) > 0 {
+		n := copy(wc, cq.held)
+		cq.held = slices.Delete(cq.held, 0, n)
+		return n, nil
+	}
+	n, err := cq.p.Poll(wc)
+	if err != nil {
+		return n, err
+	}
+	return cq.sift(wc[:n]), nil
+}
+
+// sift takes the completions of markers out of wc and says how many are left.
+func (cq *CQ) sift(wc []WC) int {
+	return len(slices.DeleteFunc(wc, func(c WC) bool {
+		for i, m := range cq.markers {
+			if c.WRID == m.wrid && c.QPN == m.qpn {
+				m.wc = c
+				close(m.done)
+				cq.markers = slices.Delete(cq.markers, i, i+1)
+				return true
+			}
+		}
+		return false
+	}))
+}
+
+// settle lets Poll take the short way again if it can.
+func (cq *CQ) settle() {
+	cq.aside = len(cq.markers) > 0 || len(cq.held) > 0
+}
+
+// backoff spaces out looks at a CQ that may have no channel: from 20 us to 1 ms.
+type backoff struct {
+	timer *time.Timer
+	next  time.Duration
+}
+
+const (
+	backoffMin = 20 * time.Microsecond
+	backoffMax = time.Millisecond
+)
+
+func newBackoff() *backoff { return &backoff{time.NewTimer(backoffMin), backoffMin} }
+
+func (b *backoff) reset() { b.next = backoffMin }
+func (b *backoff) stop()  { b.timer.Stop() }
+
+// wait sleeps, until early is closed at most.
+func (b *backoff) wait(ctx context.Context, early <-chan struct{}) error {
+	b.timer.Reset(b.next)
+	b.next = min(2*b.next, backoffMax)
+	select {
+	case <-b.timer.C:
+	case <-early:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}

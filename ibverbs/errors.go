@@ -1,0 +1,50 @@
+package ibverbs
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// The errors of both providers. They come as pointers: errors.As finds a
+// *Error, *UnsupportedError, *WCError, *TerminateError, *PostError.
+type (
+	// Error is a failed call: Op is the C call, Object what it was called on,
+	// and Err unwraps to the errno that the C call gives, or to os.ErrClosed.
+	Error = provider.Error
+
+	// UnsupportedError says that a provider does not offer something: Feature,
+	// and Reason. It is errors.ErrUnsupported.
+	UnsupportedError = provider.UnsupportedError
+
+	// WCError is what WC.Err returns for a completion that is not a success:
+	// Status, WRID, QPN and VendorErr. Flushed ones are ErrFlushed.
+	WCError = provider.WCError
+
+	// TerminateError is a protocol failure that ended a connection (RFC 5040
+	// section 4.8): who terminated (Remote: the peer), Layer, EType, ECode,
+	// and Text, which names the code. QP.Cause returns it.
+	TerminateError = provider.TerminateError
+)
+
+// ErrFlushed is what errors.Is finds in the error of a completion with status
+// WCWRFlushErr: its work request was still posted when the connection ended.
+var ErrFlushed = provider.ErrFlushed
+
+// Errno returns the errno inside err, 0 if there is none.
+func Errno(err error) syscall.Errno { return provider.Errno(err) }
+
+// PostError says that PostSend or PostRecv refused a work request.
+type PostError struct {
+	Posted int   // WRs before the refused one; they are posted
+	Err    error // why, unwrapping to an errno
+}
+
+// Error implements error.
+func (e *PostError) Error() string {
+	return fmt.Sprintf("%v (work request %d of the call; those before it are posted)", e.Err, e.Posted)
+}
+
+// Unwrap returns Err.
+func (e *PostError) Unwrap() error { return e.Err }

@@ -1,0 +1,20 @@
+package object
+
+import "github.com/govs-rdma/govs/provider"
+
+// What package ibverbs lends to package rdmacm without showing it to users.
+// The parameters of type any are pointers to types of package ibverbs, which
+// this package can't name; ibverbs sets the variables when it is initialised.
+var (
+	// Device returns the device under an *ibverbs.Context that is not nil,
+	// and its lifetime.
+	Device func(vctx any) (provider.Device, *Object)
+
+	// CreateQP does what PD.CreateQP does, but lets create make the QP, and
+	// enters it with owner, too.
+	CreateQP func(op string, pd, init any, owner *Object,
+		create func(provider.PD, provider.QPInitAttr) (provider.QP, error)) (qp any, err error)
+
+	// QP returns the QP under an *ibverbs.QP that is not nil.
+	QP func(qp any) provider.QP
+)

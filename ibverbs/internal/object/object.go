@@ -1,0 +1,178 @@
+// Package object holds what the handles of packages ibverbs and rdmacm have in
+// common: whether one is open, and what is still open on it.
+//
+// The objects of a device form a graph: a QP hangs on its PD, its two CQs and
+// perhaps a CM id, a CQ on its context and its completion channel. A parent
+// knows how many children of which kind it has, and refuses to close while
+// there is one; the C libraries would return EBUSY without a word at best, and
+// crash at worst.
+package object
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// An Object is the lifetime of one handle. The zero Object is of no use; Open
+// makes it one. It must not be copied.
+type Object struct {
+	name    string
+	kind    string
+	closeOp string
+
+	closing sync.Mutex  // held through Close, so that a second one waits for the first
+	closed  atomic.Bool // set under mu
+
+	mu       sync.Mutex
+	going    bool // Close has begun: nothing may be added
+	parents  []*Object
+	children map[string]int // open children by kind
+}
+
+// Describe says what the object is called in errors: its kind ("QP"), its name
+// ("qp 17"), and the C call that closes it ("ibv_destroy_qp").
+func (o *Object) Describe(kind, name, closeOp string) {
+	o.kind, o.name, o.closeOp = kind, name, closeOp
+}
+
+// Open enters the object with its parents on behalf of the C call op. It fails
+// with os.ErrClosed, and enters nothing, if one of them is closed or closing.
+func (o *Object) Open(op string, parents ...*Object) error {
+	for i, p := range parents {
+		if !p.add(o.kind) {
+			for _, q := range parents[:i] {
+				q.drop(o.kind)
+			}
+			return &provider.Error{Op: op, Object: p.name, Err: os.ErrClosed}
+		}
+	}
+	o.parents = slices.Clone(parents)
+	return nil
+}
+
+// Abandon undoes Open for an object that could not be made after all.
+func (o *Object) Abandon() {
+	o.going = true
+	o.closed.Store(true)
+	o.leave()
+}
+
+// Move replaces the parent from by to on behalf of op. do is the work itself;
+// if it fails nothing is moved.
+func (o *Object) Move(op string, from, to *Object, do func() error) error {
+	if !to.add(o.kind) {
+		return &provider.Error{Op: op, Object: to.name, Err: os.ErrClosed}
+	}
+	if err := do(); err != nil {
+		to.drop(o.kind)
+		return err
+	}
+	o.mu.Lock()
+	if i := slices.Index(o.parents, from); i >= 0 {
+		o.parents[i] = to
+	}
+	o.mu.Unlock()
+	from.drop(o.kind)
+	return nil
+}
+
+// Close runs destroy once and takes the object from its parents. With children
+// it is EBUSY and names them; a closed object returns nil. If destroy fails
+// the object stays open.
+func (o *Object) Close(destroy func() error) error {
+	o.closing.Lock()
+	defer o.closing.Unlock()
+	if o.closed.Load() {
+		return nil
+	}
+	o.mu.Lock()
+	if busy := o.openChildren(); busy != "" {
+		o.mu.Unlock()
+		return o.Errorf(o.closeOp, syscall.EBUSY, "still open on it: %s", busy)
+	}
+	o.going = true
+	o.mu.Unlock()
+
+	if err := destroy(); err != nil {
+		o.mu.Lock()
+		o.going = false
+		o.mu.Unlock()
+		return err
+	}
+	o.closed.Store(true)
+	o.leave()
+	return nil
+}
+
+// Closed tells whether Close has succeeded.
+func (o *Object) Closed() bool { return o.closed.Load() }
+
+// Name returns what the object is called in errors.
+func (o *Object) Name() string { return o.name }
+
+// Check returns the error of calling op on a closed object.
+func (o *Object) Check(op string) error {
+	if o.closed.Load() {
+		return &provider.Error{Op: op, Object: o.name, Err: os.ErrClosed}
+	}
+	return nil
+}
+
+// Errorf returns a failure of op on the object that unwraps to errno.
+func (o *Object) Errorf(op string, errno syscall.Errno, format string, args ...any) error {
+	return Errorf(op, o.name, errno, format, args...)
+}
+
+// Errorf returns a failure of op that unwraps to errno and says more.
+func Errorf(op, name string, errno syscall.Errno, format string, args ...any) error {
+	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%w: %s", errno, fmt.Sprintf(format, args...))}
+}
+
+func (o *Object) add(kind string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.going {
+		return false
+	}
+	if o.children == nil {
+		o.children = make(map[string]int)
+	}
+	o.children[kind]++
+	return true
+}
+
+func (o *Object) drop(kind string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.children[kind]--
+}
+
+func (o *Object) leave() {
+	o.mu.Lock()
+	parents := o.parents
+	o.parents = nil
+	o.mu.Unlock()
+	for _, p := range parents {
+		p.drop(o.kind)
+	}
+}
+
+// openChildren returns "2 MR, 1 QP", empty if there are none.
+func (o *Object) openChildren() string {
+	var list []string
+	for kind, n := range o.children {
+		if n > 0 {
+			list = append(list, strconv.Itoa(n)+" "+kind)
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}

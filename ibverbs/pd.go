@@ -1,0 +1,57 @@
+package ibverbs
+
+import (
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// PD is a protection domain (struct ibv_pd). A QP reaches the MRs of its own PD
+// and no others, whatever key it is given.
+type PD struct {
+	obj object.Object
+	ctx *Context
+	p   provider.PD
+}
+
+// AllocPD makes a protection domain (ibv_alloc_pd).
+func (c *Context) AllocPD() (*PD, error) {
+	const op = "ibv_alloc_pd"
+	if err := c.ok(op); err != nil {
+		return nil, err
+	}
+	pd := &PD{ctx: c}
+	pd.obj.Describe("PD", "pd of "+c.Name(), "ibv_dealloc_pd")
+	if err := pd.obj.Open(op, &c.obj); err != nil {
+		return nil, err
+	}
+	var err error
+	if pd.p, err = c.dev.AllocPD(); err != nil {
+		pd.obj.Abandon()
+		return nil, err
+	}
+	return pd, nil
+}
+
+func (pd *PD) ok(op string) error {
+	if pd == nil || pd.p == nil {
+		return errNil(op, "pd")
+	}
+	return pd.obj.Check(op)
+}
+
+// Context returns the context that the PD was made from.
+func (pd *PD) Context() *Context {
+	if pd == nil {
+		return nil
+	}
+	return pd.ctx
+}
+
+// Close frees the PD (ibv_dealloc_pd). While an MR or QP of it is open it is
+// EBUSY and says so.
+func (pd *PD) Close() error {
+	if pd == nil || pd.p == nil {
+		return nil
+	}
+	return pd.obj.Close(pd.p.Close)
+}

@@ -1,0 +1,212 @@
+package ibverbs
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// QP is a queue pair (struct ibv_qp): a send queue and a receive queue, and on
+// iWARP one connection, which package rdmacm makes. A QP is used for one
+// connection and not again.
+type QP struct {
+	obj  object.Object
+	pd   *PD
+	p    provider.QP
+	init QPInitAttr
+	sent atomic.Bool // something was posted to the send queue
+}
+
+// QPInitAttr says how to make a QP (struct ibv_qp_init_attr).
+type QPInitAttr struct {
+	SendCQ   *CQ    // required
+	RecvCQ   *CQ    // required; may be SendCQ
+	Cap      QPCap  // sizes, at least
+	Type     QPType // the zero value means QPTypeRC
+	SQSigAll bool   // every send WR is signalled
+	Cookie   any    // for QP.Cookie
+}
+
+// CreateQP makes a QP (ibv_create_qp). It is not connected; rdmacm.ConnParam
+// takes it to a connection. Most programs let rdmacm make the QP instead.
+func (pd *PD) CreateQP(init *QPInitAttr) (*QP, error) {
+	return createQP("ibv_create_qp", pd, init, nil, provider.PD.CreateQP)
+}
+
+// createQP makes a QP through create. owner is the CM id that it belongs to.
+func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
+	create func(provider.PD, provider.QPInitAttr) (provider.QP, error),
+) (*QP, error) {
+	if err := pd.ok(op); err != nil {
+		return nil, err
+	}
+	if init == nil {
+		return nil, errNil(op, "QPInitAttr")
+	}
+	for _, side := range []struct {
+		name string
+		cq   *CQ
+	}{{"send CQ", init.SendCQ}, {"receive CQ", init.RecvCQ}} {
+		if side.cq == nil || side.cq.p == nil {
+			return nil, errNil(op, side.name)
+		}
+		if side.cq.ctx != pd.ctx {
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "the %s belongs to another context", side.name)
+		}
+	}
+	qp := &QP{pd: pd, init: *init}
+	qp.obj.Describe("QP", "qp of "+pd.ctx.Name(), "ibv_destroy_qp")
+	parents := []*object.Object{&pd.obj, &init.SendCQ.obj, &init.RecvCQ.obj}
+	if owner != nil {
+		parents = append(parents, owner)
+	}
+	if err := qp.obj.Open(op, parents...); err != nil {
+		return nil, err
+	}
+	var err error
+	qp.p, err = create(pd.p, provider.QPInitAttr{
+		SendCQ: init.SendCQ.p, RecvCQ: init.RecvCQ.p,
+		Cap: init.Cap, Type: init.Type, SQSigAll: init.SQSigAll, Cookie: qp,
+	})
+	if err != nil {
+		qp.obj.Abandon()
+		return nil, err
+	}
+	qp.obj.Describe("QP", fmt.Sprintf("qp %d", qp.p.QPN()), "ibv_destroy_qp")
+	return qp, nil
+}
+
+func (qp *QP) ok(op string) error {
+	if qp == nil || qp.p == nil {
+		return errNil(op, "qp")
+	}
+	return qp.obj.Check(op)
+}
+
+// PostSend posts work requests to the send queue, in order (ibv_post_send). If
+// one is refused those before it are posted all the same and those after it are
+// not: the error is a [*PostError] and says how many. Usual reasons are ENOMEM,
+// the queue is full, and EINVAL, an opcode, flag or number of SGEs that the QP
+// doesn't have.
+//
+// The WRs with their SGLists and Inline are the caller's again when it returns;
+// the memory that they name is not until the completion. PostSend does not
+// allocate, but a variadic call does: hot paths pass a slice that they keep, as
+// in qp.PostSend(wrs...).
+func (qp *QP) PostSend(wrs ...SendWR) error {
+	if qp == nil || qp.p == nil {
+		return &PostError{Err: errNil("ibv_post_send", "qp")}
+	}
+	if !qp.sent.Load() {
+		qp.sent.Store(true)
+	}
+	n, err := qp.p.PostSend(wrs)
+	if err != nil {
+		return &PostError{Posted: n, Err: err}
+	}
+	return nil
+}
+
+// PostRecv posts work requests to the receive queue (ibv_post_recv), with the
+// rules of PostSend. Sends of the peer consume them in order, one each; a Send
+// that finds none, or one that is too small, ends the connection: iWARP leaves
+// it to the program that there are always enough (RFC 5041 section 7.1).
+func (qp *QP) PostRecv(wrs ...RecvWR) error {
+	if qp == nil || qp.p == nil {
+		return &PostError{Err: errNil("ibv_post_recv", "qp")}
+	}
+	n, err := qp.p.PostRecv(wrs)
+	if err != nil {
+		return &PostError{Posted: n, Err: err}
+	}
+	return nil
+}
+
+// Modify sets the attributes that mask names (ibv_modify_qp). A program that
+// connects through rdmacm needs it only to move a QP to QPErr, which ends the
+// connection and flushes both queues.
+func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
+	if err := qp.ok("ibv_modify_qp"); err != nil {
+		return err
+	}
+	return qp.p.Modify(attr, mask)
+}
+
+// Query returns the QP's attributes, and what it was made with, the capacities
+// being those granted (ibv_query_qp). Linux before 6.8 doesn't tell the state
+// of a siw QP: State then means nothing.
+func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
+	if err := qp.ok("ibv_query_qp"); err != nil {
+		return QPAttr{}, QPInitAttr{}, err
+	}
+	attr, pinit, err := qp.p.Query()
+	if err != nil {
+		return QPAttr{}, QPInitAttr{}, err
+	}
+	init := qp.init
+	init.Cap, init.Type, init.SQSigAll = pinit.Cap, pinit.Type, pinit.SQSigAll
+	return attr, init, nil
+}
+
+// Cause says why the connection ended: a [*TerminateError] for a protocol
+// failure, otherwise what the transport reported. It is nil while the
+// connection lasts, after an orderly end, and where nobody knows: the kernel
+// only logs it.
+func (qp *QP) Cause() error {
+	if qp == nil || qp.p == nil {
+		return nil
+	}
+	return qp.p.Cause()
+}
+
+// QPN returns the QP's number, which WC.QPN repeats.
+func (qp *QP) QPN() uint32 {
+	if qp == nil || qp.p == nil {
+		return 0
+	}
+	return qp.p.QPN()
+}
+
+// PD returns the PD of the QP.
+func (qp *QP) PD() *PD {
+	if qp == nil {
+		return nil
+	}
+	return qp.pd
+}
+
+// SendCQ returns where sends complete.
+func (qp *QP) SendCQ() *CQ {
+	if qp == nil {
+		return nil
+	}
+	return qp.init.SendCQ
+}
+
+// RecvCQ returns where receives complete.
+func (qp *QP) RecvCQ() *CQ {
+	if qp == nil {
+		return nil
+	}
+	return qp.init.RecvCQ
+}
+
+// Cookie returns QPInitAttr.Cookie (qp_context).
+func (qp *QP) Cookie() any {
+	if qp == nil {
+		return nil
+	}
+	return qp.init.Cookie
+}
+
+// Close destroys the QP (ibv_destroy_qp), ending its connection if it has one.
+// Work that is still posted gives no completions.
+func (qp *QP) Close() error {
+	if qp == nil || qp.p == nil {
+		return nil
+	}
+	return qp.obj.Close(qp.p.Close)
+}

@@ -1,0 +1,63 @@
+package ibverbs
+
+import (
+	"encoding/binary"
+	"math"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+)
+
+// RemoteRegion names memory of the peer, or our own for the peer: what an
+// RDMA Write or Read needs to know. MR.Remote makes one, and the program brings
+// it to the other side, in private data or a Send.
+//
+// Its wire form is govs' own: RemoteRegionSize octets, in network order Addr
+// (8), Len (8) and RKey (4). Other programs have others: rping sends the same
+// in the order address, key, length with a length of four octets.
+type RemoteRegion struct {
+	Addr uint64 // for SendWR.RemoteAddr
+	Len  uint64 // octets
+	RKey uint32 // for SendWR.RKey
+}
+
+// RemoteRegionSize is the length of a RemoteRegion's wire form in octets.
+const RemoteRegionSize = 20
+
+// Part returns n octets of the region from offset off, and an error if they
+// are not in it.
+func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
+	if off < 0 || n < 0 || uint64(off) > r.Len || uint64(n) > r.Len-uint64(off) {
+		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, r.Len)
+	}
+	return RemoteRegion{Addr: r.Addr + uint64(off), Len: uint64(n), RKey: r.RKey}, nil
+}
+
+// AppendBinary appends the wire form to b (encoding.BinaryAppender). It never
+// fails.
+func (r RemoteRegion) AppendBinary(b []byte) ([]byte, error) {
+	b = binary.BigEndian.AppendUint64(b, r.Addr)
+	b = binary.BigEndian.AppendUint64(b, r.Len)
+	return binary.BigEndian.AppendUint32(b, r.RKey), nil
+}
+
+// MarshalBinary returns the wire form (encoding.BinaryMarshaler). It never
+// fails.
+func (r RemoteRegion) MarshalBinary() ([]byte, error) {
+	return r.AppendBinary(make([]byte, 0, RemoteRegionSize))
+}
+
+// UnmarshalBinary reads the wire form (encoding.BinaryUnmarshaler). b must be
+// exactly RemoteRegionSize octets, and the region must not reach beyond the
+// last address. b is the caller's again when it returns.
+func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
+	if len(b) != RemoteRegionSize {
+		return object.Errorf("remote region", "", syscall.EINVAL, "%d octets instead of %d", len(b), RemoteRegionSize)
+	}
+	addr, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	if n > math.MaxUint64-addr {
+		return object.Errorf("remote region", "", syscall.EINVAL, "%d octets from address %#x", n, addr)
+	}
+	*r = RemoteRegion{Addr: addr, Len: n, RKey: binary.BigEndian.Uint32(b[16:])}
+	return nil
+}

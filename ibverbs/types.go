@@ -1,0 +1,72 @@
+package ibverbs
+
+import "github.com/govs-rdma/govs/provider"
+
+// Devices and ports.
+type (
+	// DeviceInfo describes a device that is not open: Name, Provider,
+	// NodeType, Transport, NodeGUID, Netdev (struct ibv_device).
+	DeviceInfo = provider.DeviceInfo
+
+	// DeviceAttr holds a device's limits and capabilities (struct
+	// ibv_device_attr): MaxQP, MaxQPWR, MaxSGE, MaxSGERd, MaxCQE,
+	// MaxQPRdAtom, MaxQPInitRdAtom, MaxInline and more.
+	DeviceAttr = provider.DeviceAttr
+
+	// PortAttr describes a port (struct ibv_port_attr): State, MaxMTU,
+	// ActiveMTU, MaxMsgSz and more.
+	PortAttr = provider.PortAttr
+
+	// GID is a global identifier in network order (union ibv_gid).
+	GID = provider.GID
+
+	NodeType      = provider.NodeType      // a kind of device (enum ibv_node_type)
+	TransportType = provider.TransportType // a family of devices (enum ibv_transport_type)
+	PortState     = provider.PortState     // a state of a port (enum ibv_port_state)
+)
+
+// Memory, work requests and completions.
+type (
+	// Access is a set of rights of an MR (enum ibv_access_flags).
+	Access = provider.Access
+
+	// SGE names registered memory (struct ibv_sge): Addr, Length in octets,
+	// LKey. MR.SGE makes one.
+	SGE = provider.SGE
+
+	// SendWR is a work request of the send queue (struct ibv_send_wr): WRID,
+	// Opcode, Flags; SGList, or Inline with SendInline; RemoteAddr and RKey
+	// for Writes and Reads; InvalidateRKey for WRSendWithInv.
+	SendWR = provider.SendWR
+
+	// RecvWR is a work request of the receive queue (struct ibv_recv_wr):
+	// WRID, SGList.
+	RecvWR = provider.RecvWR
+
+	// WC is a work completion (struct ibv_wc): WRID, QPN, Status; if that is
+	// WCSuccess also Opcode, ByteLen, Flags, Imm, InvalidatedRKey. Its method
+	// Err is nil for a success and otherwise a *WCError.
+	WC = provider.WC
+
+	WROpcode  = provider.WROpcode  // what a send WR does (enum ibv_wr_opcode)
+	SendFlags = provider.SendFlags // flags of a send WR (enum ibv_send_flags)
+	WCStatus  = provider.WCStatus  // how a WR ended (enum ibv_wc_status)
+	WCOpcode  = provider.WCOpcode  // what a completed WR did (enum ibv_wc_opcode)
+	WCFlags   = provider.WCFlags   // flags of a completion (enum ibv_wc_flags)
+)
+
+// Queue pairs and events.
+type (
+	// QPCap holds a QP's sizes (struct ibv_qp_cap): MaxSendWR, MaxRecvWR,
+	// MaxSendSGE, MaxRecvSGE, MaxInlineData in octets.
+	QPCap = provider.QPCap
+
+	// QPAttr is what QP.Modify sets and QP.Query tells (struct ibv_qp_attr):
+	// State, CurState, Access, Cap, MaxRdAtomic (ORD), MaxDestRdAtomic (IRD).
+	QPAttr = provider.QPAttr
+
+	QPAttrMask     = provider.QPAttrMask     // which fields of a QPAttr count (enum ibv_qp_attr_mask)
+	QPType         = provider.QPType         // a transport service (enum ibv_qp_type)
+	QPState        = provider.QPState        // a state of a QP (enum ibv_qp_state)
+	AsyncEventType = provider.AsyncEventType // a kind of asynchronous event (enum ibv_event_type)
+)
