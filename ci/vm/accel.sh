@@ -7,15 +7,17 @@
 # kvm is used only after a trial boot of the same kernel, which ends itself within seconds, or is ended. What it showed
 # holds until the host boots again.
 choose_accelerator() {
-	local mode=$1 image=$2 work=$3 answer=${2%/*}/kvm-$(cat /proc/sys/kernel/random/boot_id)
+	local mode=$1 image=$2 work=$3 answer
 	local tcg='-accel tcg,thread=multi -cpu max' kvm='-accel kvm -cpu host'
 	case $mode in
 	tcg) echo "$tcg" && return ;;
 	kvm | auto) ;;
 	*) die 2 "GOVS_VM_ACCEL is tcg, kvm or auto, not $mode" ;;
 	esac
+	answer=${image%/*}/kvm-$(cat /proc/sys/kernel/random/boot_id)
 	if [ ! -e "$answer" ]; then
-		kvm_boots "$image" "$work" && echo yes >"$answer" || echo no >"$answer"
+		if kvm_boots "$image" "$work"; then echo yes; else echo no; fi >"$answer.$$"
+		mv "$answer.$$" "$answer"
 	fi
 	if [ "$(cat "$answer")" = yes ]; then
 		echo "$kvm"
@@ -23,7 +25,7 @@ choose_accelerator() {
 		say "kvm does not work here, taking the emulation"
 		echo "$tcg"
 	else
-		die 2 "kvm does not work here (a trial boot did not end in 15 s); GOVS_VM_ACCEL=tcg emulates"
+		die 2 "kvm does not work here (a trial boot failed); GOVS_VM_ACCEL=tcg emulates"
 	fi
 }
 

@@ -6,7 +6,7 @@ splats='WARNING:|BUG:|kernel BUG at|Oops|general protection fault|Call Trace:|re
 splats+='|INFO: possible|possible (circular|recursive) locking|inconsistent lock state|suspicious RCU|UBSAN|KASAN'
 splats+='|unregister_netdevice: waiting|Kernel panic'
 
-# show FILE prints the log around the first splat, the whole of a short log.
+# show_splat FILE prints the log from shortly before its first splat on.
 show_splat() {
 	grep -nE "$splats" "$1" | head -n 1 | cut -d: -f1 | {
 		read -r line
@@ -14,32 +14,30 @@ show_splat() {
 	} | sed 's/^/  | /' >&2
 }
 
-# verdict WORK QEMU-STATUS LIMIT SECONDS ends the script with the status that ci/vm/run documents.
+# verdict WORK QEMU-STATUS LIMIT ends the script with the status that ci/vm/run documents.
 verdict() {
-	local work=$1 qemu=$2 limit=$3 seconds=$4 control=$1/control status log
+	local work=$1 qemu=$2 limit=$3 control=$1/control status
 	if [ -s "$control/status" ]; then
 		status=$(cat "$control/status")
 		if grep -qE "$splats" "$control/dmesg"; then
-			say "the kernel complained while the command ran:"
 			show_splat "$control/dmesg"
-			die 120 "failed because of the kernel's log above; the command's own exit status was $status"
+			die 120 "failed: the kernel complained (above); the command's own exit status was $status"
 		fi
 		exit "$status"
 	fi
 
-	# No status came back. What the console shows may tell why.
-	log=$work/console
-	[ -e "$log" ] || : >"$log"
-	if grep -qE "$splats" "$log"; then
-		say "the kernel complained:"
-		show_splat "$log"
-	elif [ "$qemu" -ne 124 ] || [ -s "$control/failed" ]; then
-		tail -n 30 "$log" "$work/qemu" | sed 's/^/  | /' >&2
-	fi
+	# No status came back. What the guest managed to log may tell why.
 	if [ -s "$control/failed" ]; then
-		[ ! -s "$control/dmesg" ] || tail -n 20 "$control/dmesg" | sed 's/^/  | /' >&2
+		tail -n 20 "$control/dmesg" | sed 's/^/  | /' >&2
 		die 121 "the guest could not be set up: $(cat "$control/failed")"
 	fi
+	[ -e "$work/console" ] || : >"$work/console"
+	if grep -qE "$splats" "$work/console"; then
+		show_splat "$work/console"
+		[ "$qemu" -eq 124 ] || die 120 "failed: the kernel complained (above), and the guest ended with it"
+		die 124 "the time limit of $limit s passed; the kernel had complained (above)"
+	fi
 	[ "$qemu" -ne 124 ] || die 124 "the time limit of $limit s passed"
-	die 121 "the guest ended after $seconds s without the command's exit status (qemu's was $qemu)"
+	tail -n 30 "$work/console" "$work/qemu" | sed 's/^/  | /' >&2
+	die 121 "the guest ended without an exit status of the command; qemu's was $qemu"
 }
