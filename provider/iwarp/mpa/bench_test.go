@@ -1,0 +1,101 @@
+package mpa_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+var benchSizes = []int{18, 1442, 4096, mpa.MaxULPDU}
+
+func BenchmarkCRC(b *testing.B) {
+	for _, n := range benchSizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			p := octets(n)
+			b.SetBytes(int64(n))
+			b.ReportAllocs()
+			var crc uint32
+			for b.Loop() {
+				crc = mpa.CRC(crc, p)
+			}
+		})
+	}
+}
+
+// What a transmitter pays that sends the ULPDU from where it lies.
+func BenchmarkHeaderTrailer(b *testing.B) {
+	for _, crc := range []bool{false, true} {
+		for _, n := range benchSizes {
+			b.Run(fmt.Sprintf("crc=%v/%d", crc, n), func(b *testing.B) {
+				ulpdu := octets(n)
+				buf := make([]byte, 0, mpa.HeaderLen+mpa.MaxTrailerLen)
+				b.SetBytes(int64(n))
+				b.ReportAllocs()
+				for b.Loop() {
+					buf = mpa.AppendHeader(buf[:0], uint16(n))
+					var sum uint32
+					if crc {
+						sum = mpa.CRC(mpa.CRC(0, buf), ulpdu)
+					}
+					buf = mpa.AppendTrailer(buf, n, sum, crc)
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkFramer(b *testing.B) {
+	for _, markers := range []bool{false, true} {
+		for _, n := range benchSizes {
+			b.Run(fmt.Sprintf("markers=%v/%d", markers, n), func(b *testing.B) {
+				f := mpa.NewFramer(markers, true)
+				ulpdu := octets(n)
+				buf := make([]byte, 0, 2*mpa.MaxFPDULen)
+				b.SetBytes(int64(n))
+				b.ReportAllocs()
+				for b.Loop() {
+					var err error
+					if buf, err = f.AppendFPDU(buf[:0], ulpdu); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// One interval's worth of FPDUs over and over, so that with Markers every position
+// comes up and the stream repeats.
+func BenchmarkReceiver(b *testing.B) {
+	for _, markers := range []bool{false, true} {
+		for _, n := range benchSizes {
+			b.Run(fmt.Sprintf("markers=%v/%d", markers, n), func(b *testing.B) {
+				f := mpa.NewFramer(markers, true)
+				var stream []byte
+				for range 508 / 4 {
+					var err error
+					if stream, err = f.AppendFPDU(stream, octets(n)); err != nil {
+						b.Fatal(err)
+					}
+				}
+				r := mpa.NewReceiver(markers, true)
+				scratch := make([]byte, 0, mpa.MaxFPDULen)
+				rest := stream
+				b.SetBytes(int64(n))
+				b.ReportAllocs()
+				b.ResetTimer()
+				for b.Loop() {
+					if len(rest) == 0 {
+						rest, r = stream, mpa.NewReceiver(markers, true)
+					}
+					s, need, err := r.Next(rest, scratch)
+					if err != nil || need != 0 {
+						b.Fatal(need, err)
+					}
+					rest = rest[s.Len:]
+				}
+			})
+		}
+	}
+}
