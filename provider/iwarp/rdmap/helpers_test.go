@@ -31,3 +31,5 @@ func wire(err error) string {
 	}
 	return fmt.Sprintf("%d/%d/%02x", e.Layer, e.EType, e.Code)
 }
+
+func hexOf(b []byte) string { return hex.EncodeToString(b) }
