@@ -1,0 +1,64 @@
+// Package report writes judged runs of the suite: JSON, JUnit, a matrix for the
+// terminal, and a page of HTML.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// WriteJSON writes v as indented JSON to the file called name, in one step, so
+// that nobody reads half of it.
+func WriteJSON(name string, v any) error {
+	return writeFile(name, func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(v)
+	})
+}
+
+// ReadCollection reads what WriteJSON wrote of a collection.
+func ReadCollection(name string) (*conformance.Collection, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var c conformance.Collection
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, fmt.Errorf("%s: not a collection: %w", name, err)
+	}
+	return &c, nil
+}
+
+// writeFile has write fill a temporary file and renames it to name.
+func writeFile(name string, write func(io.Writer) error) (err error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := write(f); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
