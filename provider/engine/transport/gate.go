@@ -41,18 +41,19 @@ type gate struct {
 	file    *os.File // the gate's own instance
 	rc      syscall.RawConn
 
+	closed   atomic.Bool
 	polls    atomic.Uint32 // calls of Poll so far
 	attends  atomic.Uint32 // calls of Attend so far
 	yielding atomic.Bool   // Wait leaves the sockets to those who poll
 	waiting  sync.Mutex    // of the one Wait in progress, with all below
 
-	armed         bool
-	gotWake       bool // results of the last look through the gate
-	gotSockets    bool
-	armErr        error
-	hasDeadline   bool
-	done          <-chan struct{} // of the context that stop belongs to
-	stop          func() bool
+	armed       bool
+	gotWake     bool // results of the last look through the gate
+	gotSockets  bool
+	armErr      error
+	hasDeadline bool
+	done        <-chan struct{} // of the context that stop belongs to
+	stop        func() bool
 
 	look  func(fd uintptr) bool // peek and rearm, bound once so that Wait does not allocate
 	admit func(fd uintptr)
@@ -136,7 +137,7 @@ func (g *gate) wait(ctx context.Context) error {
 			g.yielding.Store(false)
 		}
 		if g.socketsReady() {
-			return nil
+			return g.result(ctx, nil)
 		}
 	}
 	if err := g.arm(); err != nil {
@@ -166,8 +167,8 @@ func (g *gate) result(ctx context.Context, err error) error {
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return ctxErr
 	}
-	if errors.Is(err, os.ErrClosed) {
-		return os.ErrClosed
+	if g.closed.Load() {
+		return os.ErrClosed // the netpoller has an error of its own for this
 	}
 	return err
 }
@@ -256,6 +257,7 @@ func (g *gate) socketsReady() bool {
 }
 
 func (g *gate) close() {
+	g.closed.Store(true)
 	_ = g.file.Close() // ends a Wait in progress
 	g.waiting.Lock()
 	defer g.waiting.Unlock()

@@ -147,7 +147,11 @@ func (t *TCP) Route(dst netip.Addr) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Connect(fd, sa); err != nil {
+	err = unix.Connect(fd, sa)
+	if err == unix.EACCES {
+		err = unix.ENETUNREACH // a broadcast address, where no connection leads
+	}
+	if err != nil {
 		return netip.Addr{}, fmt.Errorf("route to %s: %w", dst, err)
 	}
 	local, err := unix.Getsockname(fd)

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -81,12 +81,17 @@ type tcpListener struct {
 	file *os.File
 	rc   syscall.RawConn
 
-	closeOnce sync.Once
-	closeErr  error
+	turn   chan struct{} // held by the one Accept that waits for the socket
+	closed atomic.Bool
 }
 
 func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
-	l := &tcpListener{tcp: t, addr: addr, file: os.NewFile(uintptr(fd), "listener "+addr.String())}
+	l := &tcpListener{
+		tcp:  t,
+		addr: addr,
+		file: os.NewFile(uintptr(fd), "listener "+addr.String()),
+		turn: make(chan struct{}, 1),
+	}
 	var err error
 	if l.rc, err = l.file.SyscallConn(); err != nil {
 		_ = l.file.Close()
@@ -100,12 +105,20 @@ func (l *tcpListener) Addr() netip.AddrPort { return l.addr }
 
 // Close implements Listener.
 func (l *tcpListener) Close() error {
-	l.closeOnce.Do(func() { l.closeErr = l.file.Close() })
-	return l.closeErr
+	if l.closed.Swap(true) {
+		return nil
+	}
+	return l.file.Close()
 }
 
 // Accept implements Listener.
 func (l *tcpListener) Accept(ctx context.Context) (Conn, error) {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(past) })
 	defer stop()
 	for {
@@ -119,12 +132,11 @@ func (l *tcpListener) Accept(ctx context.Context) (Conn, error) {
 				return c, nil
 			} // died since: its addresses are gone
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			// Some Accept's context is done, perhaps another's: the deadline is
-			// all of theirs. Whoever is left takes it away and looks again.
+			// Either ctx is done, or that of an earlier Accept was as it left.
 			if ctx.Err() == nil {
 				_ = l.file.SetReadDeadline(time.Time{})
 			}
-		case errors.Is(err, os.ErrClosed):
+		case l.closed.Load():
 			return nil, opError("accept", l.addr, os.ErrClosed)
 		case !diedInBacklog(err):
 			return nil, opError("accept", l.addr, err)

@@ -1,0 +1,282 @@
+//go:build linux
+
+package transport_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func harness(addr string, opts *transport.TCPOptions) transporttest.Harness {
+	local := netip.AddrPortFrom(netip.MustParseAddr(addr), 0)
+	h := transporttest.Harness{Network: transport.NewTCP(opts), Local: local}
+	h.NotLocal = netip.MustParseAddr("192.0.2.77")     // TEST-NET-1 (RFC 5737)
+	h.NoRoute = netip.MustParseAddr("255.255.255.255") // not for TCP
+	if local.Addr().Is6() {
+		h.NotLocal = netip.MustParseAddr("2001:db8::77") // documentation (RFC 3849)
+	}
+	return h
+}
+
+func TestContract(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		t.Run(addr, func(t *testing.T) {
+			transporttest.Run(t, func(t *testing.T, test func(*testing.T, transporttest.Harness)) {
+				before := openFDs(t)
+				t.Run("tcp", func(t *testing.T) { test(t, harness(addr, nil)) })
+				if after := openFDs(t); after != before {
+					t.Errorf("%d file descriptors before, %d after", before, after)
+				}
+			})
+		})
+	}
+}
+
+func openFDs(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func TestDualStackListenerReportsIPv4AsIPv4(t *testing.T) {
+	for _, any := range []netip.AddrPort{{}, netip.MustParseAddrPort("[::]:0")} {
+		h := harness("127.0.0.1", nil)
+		l, err := h.Network.Listen(any, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		for _, dst := range []string{"127.0.0.1", "::1"} {
+			to := netip.AddrPortFrom(netip.MustParseAddr(dst), l.Addr().Port())
+			c, err := h.Network.Dial(t.Context(), netip.AddrPort{}, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := l.Accept(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.LocalAddr() != to || a.RemoteAddr() != c.LocalAddr() {
+				t.Errorf("dialled %s from %s, accepted on %s from %s", to, c.LocalAddr(), a.LocalAddr(), a.RemoteAddr())
+			}
+			_, _ = c.Close(), a.Close()
+		}
+	}
+}
+
+func TestFileDescriptorsRunOut(t *testing.T) {
+	h := harness("127.0.0.1", nil)
+	l, err := h.Network.Listen(h.Local, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	waiting, err := h.Network.Dial(t.Context(), h.Local, l.Addr()) // stays in the backlog
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = waiting.Close() }()
+
+	restore := exhaustFDs(t)
+	_, acceptErr := l.Accept(t.Context())
+	_, dialErr := h.Network.Dial(t.Context(), h.Local, l.Addr())
+	_, listenErr := h.Network.Listen(h.Local, 0)
+	_, pollerErr := h.Network.NewPoller()
+	_, routeErr := h.Network.Route(h.Local.Addr())
+	restore()
+
+	for name, err := range map[string]error{"Accept": acceptErr, "Dial": dialErr, "Listen": listenErr, "NewPoller": pollerErr, "Route": routeErr} {
+		if !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("%s without file descriptors: %v, want EMFILE", name, err)
+		}
+	}
+	c, err := l.Accept(t.Context())
+	if err != nil {
+		t.Fatalf("Accept with file descriptors again: %v", err)
+	}
+	_ = c.Close()
+}
+
+// exhaustFDs lowers the limit to what is open.
+func exhaustFDs(t *testing.T) (restore func()) {
+	t.Helper()
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	low := old
+	low.Cur = 0
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDialToAFullBacklogEndsWithItsContext(t *testing.T) {
+	h := harness("127.0.0.1", nil)
+	l, err := h.Network.Listen(h.Local, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		c, err := h.Network.Dial(ctx, h.Local, l.Addr())
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("Dial: %v, want the context's error", err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	t.Error("a backlog of 1 took ten connections")
+}
+
+func TestDialDoesNotConnectToItself(t *testing.T) {
+	h := harness("127.0.0.1", nil)
+	b, err := h.Network.Bind(h.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := b.Dial(t.Context(), b.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("%v, %v; want ECONNREFUSED", c, err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	h := harness("127.0.0.1", &transport.TCPOptions{CongestionControl: "no-such-thing"})
+	if _, err := h.Network.Listen(h.Local, 0); !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), "no-such-thing") {
+		t.Errorf("unknown congestion control: %v", err)
+	}
+	h = harness("127.0.0.1", &transport.TCPOptions{CongestionControl: "reno", SendBuffer: 8 << 10, ReceiveBuffer: 8 << 10})
+	p := transporttest.NewPair(t, h)
+	total := 0
+	for {
+		n, err := p.Dialed.Writev([][]byte{make([]byte, 4096)})
+		if err != nil {
+			break
+		}
+		total += n
+	}
+	if total > 256<<10 {
+		t.Errorf("buffers of 8 KiB took %d octets", total)
+	}
+}
+
+func TestZones(t *testing.T) {
+	h := harness("::1", nil)
+	_, err := h.Network.Listen(netip.MustParseAddrPort("[fe80::1%nosuchif]:0"), 0)
+	if !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "nosuchif") {
+		t.Errorf("unknown zone: %v", err)
+	}
+	if _, err := h.Network.Listen(netip.MustParseAddrPort("[fe80::1%1]:0"), 0); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("zone by number: %v", err)
+	}
+}
+
+// recorder keeps the records of a tap, sorted by end.
+type recorder struct {
+	mu   sync.Mutex
+	recs []transport.TapRecord
+}
+
+func (r *recorder) Tap(rec transport.TapRecord) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec.Data = append([]byte(nil), rec.Data...)
+	r.recs = append(r.recs, rec)
+}
+
+// story returns what the end that dialled (or the other) saw.
+func (r *recorder) story(dialed bool) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var s []string
+	for _, rec := range r.recs {
+		if rec.Dialed != dialed {
+			continue
+		}
+		arrow := "<"
+		if rec.Sent {
+			arrow = ">"
+		}
+		s = append(s, arrow+rec.Event.String()+string(rec.Data))
+	}
+	return strings.Join(s, " ")
+}
+
+func TestTapSeesBothEnds(t *testing.T) {
+	var rec recorder
+	p := transporttest.NewPair(t, harness("127.0.0.1", &transport.TCPOptions{Tap: &rec}))
+	start := time.Now()
+	if _, err := p.Dialed.Writev([][]byte{[]byte(":pi"), []byte("ng")}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Accepted.Read(make([]byte, 2), make([]byte, 10)); n != 5 || err != nil {
+		t.Fatal(n, err)
+	}
+	_ = p.Accepted.CloseWrite()
+	p.Dialed.WantEOF("CloseWrite")
+	p.Dialed.WantEOF("again")
+	_ = p.Accepted.Close()
+	_ = p.Dialed.Abort()
+	_ = p.Dialed.Close()
+	if got, want := rec.story(true), ">open >data:ping <FIN >reset"; got != want {
+		t.Errorf("dialling end: %s\nwant %s", got, want)
+	}
+	if got, want := rec.story(false), "<open <data:ping >FIN"; got != want {
+		t.Errorf("accepting end: %s\nwant %s", got, want)
+	}
+	for _, r := range rec.recs {
+		if r.Event == transport.TapData && (r.Time.Before(start) || time.Since(r.Time) > time.Minute) {
+			t.Errorf("time %s", r.Time)
+		}
+		if !r.Local.IsValid() || !r.Remote.IsValid() || r.Local == r.Remote || r.Conn == 0 {
+			t.Errorf("record %+v", r)
+		}
+	}
+}
+
+func TestTapSeesReset(t *testing.T) {
+	var rec recorder
+	p := transporttest.NewPair(t, harness("127.0.0.1", &transport.TCPOptions{Tap: &rec}))
+	p.Dialed.Send([]byte(":unread"))
+	if err := p.Poller.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Accepted.Close()
+	if err := p.Dialed.ReadError(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("read: %v", err)
+	}
+	_ = p.Dialed.Close()
+	if got, want := rec.story(true), ">open >data:unread <reset"; got != want {
+		t.Errorf("dialling end: %s\nwant %s", got, want)
+	}
+	if got, want := rec.story(false), "<open >reset"; got != want {
+		t.Errorf("accepting end: %s\nwant %s", got, want)
+	}
+}
