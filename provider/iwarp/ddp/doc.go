@@ -29,6 +29,9 @@
 //   - RFC 5041 section 7.1 requires that the buffer of an STag "allows Placement"
 //     but section 7.2 has no code for missing rights. [ErrTaggedAccess] is the
 //     code of the check it belongs to, invalid STag, 1/1/0x00.
+//   - A segment that is wrong in several ways is reported for the first check it
+//     fails. RFC 5041 section 7.1 sets no order; here QN, MSN and MO come before
+//     the buffer, so that a wrong MSN is 1/2/0x03 even when no buffer is left.
 //   - A zero-length untagged segment need not be checked (RFC 5041 section 7.1
 //     speaks of non-zero-length segments), but it still opens or ends a message
 //     and consumes a buffer, so its QN, MSN and MO are checked like any other's.

@@ -25,7 +25,8 @@ const (
 	// it to the [InboundReads].
 	TakeReadRequest
 	// PlaceReadResponse: the payload goes to offset MO of the sink buffer of
-	// Read. With Last the Read is complete.
+	// Read, if that is still registered: ddp.CheckTagged. With Last the Read is
+	// complete.
 	PlaceReadResponse
 	// TakeTerminate: the payload is a [Terminate], for ParseTerminate. Nothing
 	// more is to be expected from the peer.

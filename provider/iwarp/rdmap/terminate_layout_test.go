@@ -150,6 +150,7 @@ func TestLayoutWithNothingAttached(t *testing.T) {
 func TestDefinedErrorsSurviveEitherLayout(t *testing.T) {
 	h := SendHeader(OpSend, 0, 1, 0, true)
 	for _, e := range []*iwarp.Error{
+		{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: 0x5a},
 		ErrVersion, ErrReservedOpcode, ErrShortReadRequest, ErrCannotInvalidate, ErrMayNotInvalidate, ErrStreamCatastrophe,
 		ErrReadInvalidSTag, ErrReadNotAssociated, ErrReadAccess, ErrReadTOWrap, ErrReadBaseBounds,
 		ErrResponseSTag, ErrResponseTO, ErrReadDepth, ErrLongReadReq,
@@ -157,18 +158,19 @@ func TestDefinedErrorsSurviveEitherLayout(t *testing.T) {
 	} {
 		for _, seg := range []*ddp.Header{nil, &h} {
 			term := NewTerminate(e, seg, 30, nil)
+			if !term.defined() {
+				t.Errorf("%v is not taken for an error of the specifications", e)
+			}
 			got, err := ParseTerminate(term.AppendTo(nil), PhaseAfterFirstFPDU)
 			if err != nil || got.Terminate != term {
 				t.Errorf("%v in the RFC's layout: %+v, %v", e, got, err)
 			}
-			if seg == nil && e.Layer != iwarp.LayerLLP {
+			if !term.D && e.Layer != iwarp.LayerLLP {
 				continue // siw attaches a header to these
 			}
-			if term.D || e.Layer == iwarp.LayerLLP {
-				got, err = ParseTerminate(term.AppendSIW(nil), PhaseAfterFirstFPDU)
-				if err != nil || got.Terminate != term {
-					t.Errorf("%v in siw's layout: %+v, %v", e, got, err)
-				}
+			got, err = ParseTerminate(term.AppendSIW(nil), PhaseAfterFirstFPDU)
+			if err != nil || got.Terminate != term {
+				t.Errorf("%v in siw's layout: %+v, %v", e, got, err)
 			}
 		}
 	}
@@ -182,6 +184,18 @@ func TestLayoutAndPhaseNames(t *testing.T) {
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestUndefinedErrors(t *testing.T) {
+	for _, u := range []Terminate{
+		{Layer: 0, EType: 1, Code: 5}, {Layer: 0, EType: 2, Code: 4}, {Layer: 0, EType: 3},
+		{Layer: 1, EType: 0, Code: 1}, {Layer: 1, EType: 1, Code: 5}, {Layer: 1, EType: 2, Code: 0}, {Layer: 1, EType: 2, Code: 7}, {Layer: 1, EType: 3},
+		{Layer: 2, EType: 0, Code: 0}, {Layer: 2, EType: 0, Code: 8}, {Layer: 2, EType: 1, Code: 1}, {Layer: 3},
+	} {
+		if u.defined() {
+			t.Errorf("%v is taken for an error of the specifications", &u)
 		}
 	}
 }

@@ -1,0 +1,52 @@
+package rdmap
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+)
+
+// BenchmarkSend is what the protocol layers cost per Send of one segment: header
+// out, header in, checks, commit.
+func BenchmarkSend(b *testing.B) {
+	r := NewReceiver(ReceiverConfig{})
+	buf := make([]byte, 0, ddp.MaxHeaderLen)
+	b.ReportAllocs()
+	for msn := uint32(ddp.FirstMSN); b.Loop(); msn++ {
+		h := SendHeader(OpSend, 0, msn, 0, true)
+		buf = h.AppendTo(buf[:0])
+		got, n, err := ddp.ParseHeader(buf, ddp.MaxHeaderLen+1000)
+		if err != nil || n == 0 {
+			b.Fatal(n, err)
+		}
+		a, err := r.Begin(&got, 1000)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.Commit(a)
+	}
+}
+
+// BenchmarkWrite is the same for an RDMA Write, with the check of its region.
+func BenchmarkWrite(b *testing.B) {
+	r := NewReceiver(ReceiverConfig{})
+	region := ddp.Region{Valid: true, Associated: true, Allowed: true, Base: 0x1000, Len: 1 << 20}
+	buf := make([]byte, 0, ddp.MaxHeaderLen)
+	b.ReportAllocs()
+	for b.Loop() {
+		h := WriteHeader(7, 0x2000, true)
+		buf = h.AppendTo(buf[:0])
+		got, n, err := ddp.ParseHeader(buf, ddp.TaggedHeaderLen+1000)
+		if err != nil || n == 0 {
+			b.Fatal(n, err)
+		}
+		a, err := r.Begin(&got, 1000)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := ddp.CheckTagged(&region, a.TO, a.Len); err != nil {
+			b.Fatal(err)
+		}
+		r.Commit(a)
+	}
+}
