@@ -1,0 +1,11 @@
+//go:build !linux
+
+package engine
+
+import "github.com/govs-rdma/govs/provider/engine/transport"
+
+// tcpNetwork says that a Network must be given: raw sockets and epoll, which
+// package transport builds on, are Linux's.
+func tcpNetwork(Options) (transport.Network, error) {
+	return nil, failUnsupported("TCP", "sockets are implemented for Linux only; set Options.Network")
+}
