@@ -45,6 +45,7 @@ func figureULPDU(t testing.TB, msn byte) []byte {
 	return ulpdu
 }
 
+//rfc:5044 MPA-4.4-01
 //rfc:5044 MPA-4.4-10
 //rfc:5044 MPA-4.4-11
 //rfc:5044 MPA-4.4-12
@@ -89,6 +90,7 @@ func TestCRCCheckValue(t *testing.T) {
 }
 
 //rfc:5044 MPA-4.1-01
+//rfc:5044 MPA-4.1-02
 //rfc:5044 MPA-4.1-03
 func TestFPDULen(t *testing.T) {
 	for _, v := range []struct{ ulpdu, pad, fpdu int }{

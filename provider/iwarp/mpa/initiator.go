@@ -18,6 +18,8 @@ type Offer struct {
 
 	// PeerToPeer asks for an RTR indication, so that the responder may send first
 	// once it has arrived. It needs revision 2.
+	//
+	//rfc:6581 MPA2-5-02
 	PeerToPeer bool
 
 	// PrivateData is the ULP's, at most 508 octets, 512 unenhanced. The Initiator
@@ -121,6 +123,7 @@ func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
 //rfc:5044 MPA-7.1.1-15
 //rfc:5044 MPA-7.1.1-16
 //rfc:5044 MPA-7.1.2-3-01
+//rfc:5044 MPA-7.1.2-3-04
 //rfc:6581 MPA2-10-06
 func (i Initiator) Judge(reply Frame) (Params, error) {
 	switch {
@@ -157,10 +160,9 @@ func (i Initiator) Judge(reply Frame) (Params, error) {
 		return Params{}, ErrCRCRefused
 	}
 	if p.Enhanced {
-		err = i.judgeEnhanced(&p, e)
-	}
-	if err != nil {
-		return Params{}, err
+		if err := i.judgeEnhanced(&p, e); err != nil {
+			return Params{}, err
+		}
 	}
 	return p, nil
 }

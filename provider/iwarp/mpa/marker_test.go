@@ -15,6 +15,8 @@ import (
 // 492 octets, figure 6 as the second.
 //
 //rfc:5044 MPA-4.2-01
+//rfc:5044 MPA-4.2-02
+//rfc:5044 MPA-4.2-04
 //rfc:5044 MPA-4.3-04
 //rfc:5044 MPA-4.3-08
 //rfc:5044 MPA-7.1.2-7-01
@@ -168,6 +170,7 @@ func checkLayout(t *testing.T, want *model, ulpdu ...[]byte) {
 	}
 }
 
+//rfc:5044 MPA-3-01
 //rfc:5044 MPA-4.3-01
 //rfc:5044 MPA-4.3-10
 //rfc:5044 MPA-4.3-13
@@ -184,6 +187,30 @@ func TestFramerMatchesModel(t *testing.T) {
 		}
 		checkLayout(t, &want, all...)
 	})
+}
+
+// Markers stay where they belong when the count of octets passes 2^32, where TCP
+// sequence numbers wrap, and when it wraps itself.
+//
+//rfc:5044 MPA-4.3-07
+func TestMarkerPositionWrap(t *testing.T) {
+	for _, wrap := range []uint64{1 << 32, 0} {
+		f, r := mpa.NewFramer(true, true), mpa.NewReceiver(true, true)
+		f.SetPos(wrap - 3*mpa.MarkerInterval)
+		r.SetPos(wrap - 3*mpa.MarkerInterval)
+		want := model{markers: true, crc: true}
+		want.add(octets(2000))
+		got, err := f.AppendFPDU(nil, octets(2000))
+		if err != nil || !bytes.Equal(got, want.stream) {
+			t.Errorf("before %#x: stream differs from the model's, error %v", wrap, err)
+		}
+		if s, need, err := r.Next(got, nil); err != nil || need != 0 || !bytes.Equal(s.ULPDU, octets(2000)) {
+			t.Errorf("before %#x: need %d, error %v", wrap, need, err)
+		}
+		if r.Pos() != f.Pos() || r.Pos() != wrap-3*mpa.MarkerInterval+uint64(len(got)) {
+			t.Errorf("positions %#x and %#x", f.Pos(), r.Pos())
+		}
+	}
 }
 
 //rfc:5044 MPA-3-05

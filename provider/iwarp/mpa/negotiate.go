@@ -8,12 +8,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
-// Limits that other implementations are known to have, for Config.MaxPrivateData.
-const (
-	// SIWMaxPrivateData is the PD_Length, enhanced connection data included,
-	// above which Linux siw closes the connection without a Reply.
-	SIWMaxPrivateData = 256
-)
+// SIWMaxPrivateData is the PD_Length, enhanced connection data included, above
+// which Linux siw closes the connection without a Reply: a value for
+// Config.MaxPrivateData toward such peers.
+const SIWMaxPrivateData = 256
 
 // StartupTimeout is a reasonable time for the whole start-up exchange, for
 // Config.Deadline. RFC 5044 section 7.1.2 rule 10 asks for one and names none;

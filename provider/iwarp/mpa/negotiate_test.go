@@ -90,7 +90,9 @@ func reply(e mpa.Enhanced) mpa.Frame {
 //rfc:5044 MPA-7.1.1-14
 //rfc:5044 MPA-7.1.2-1-01
 //rfc:6581 MPA2-6-01
+//rfc:6581 MPA2-5-02
 //rfc:6581 MPA2-6-02
+//rfc:6581 MPA2-6-03
 //rfc:6581 MPA2-6-06
 //rfc:6581 MPA2-9.2-01
 //rfc:6581 MPA2-9.2-02
@@ -131,6 +133,7 @@ func TestInitiatorRequest(t *testing.T) {
 //
 //rfc:5044 MPA-7.1.2-2-03
 //rfc:6581 MPA2-6-05
+//rfc:6581 MPA2-6-10
 //rfc:6581 MPA2-10-01
 //rfc:6581 MPA2-10-02
 func TestResponderReply(t *testing.T) {
@@ -278,6 +281,8 @@ func exchange(t testing.TB, ci, cr mpa.Config, offer mpa.Offer, answer mpa.Answe
 //rfc:5044 MPA-3-07
 //rfc:5044 MPA-7.1.1-20
 //rfc:5044 MPA-7.1.1-21
+//rfc:5044 MPA-7.1.2-2-05
+//rfc:5044 MPA-7.1.2-3-04
 //rfc:5044 MPA-7.1.2-4-01
 //rfc:6581 MPA2-9.1-01
 func TestNegotiateParams(t *testing.T) {
@@ -517,6 +522,16 @@ func TestNegotiateAgrees(t *testing.T) {
 			rt.Fatal("Reply's private data differs")
 		}
 	})
+}
+
+func TestCRCPolicyString(t *testing.T) {
+	for p, want := range map[mpa.CRCPolicy]string{
+		mpa.CRCPreferred: "preferred", mpa.CRCRequired: "required", mpa.CRCOff: "off", 9: "CRC policy 9",
+	} {
+		if got := p.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
 }
 
 //rfc:5044 MPA-7.1.2-8-02

@@ -63,6 +63,7 @@ func TestReceiverSIW(t *testing.T) {
 //
 //rfc:5044 MPA-4.1-07
 //rfc:5044 MPA-4.4-08
+//rfc:5044 MPA-4.4-09
 //rfc:5044 MPA-7.1.1-08
 //rfc:5044 MPA-7.1.1-10
 func TestReceiverCRCOff(t *testing.T) {
@@ -118,8 +119,10 @@ func TestReceiverIgnores(t *testing.T) {
 // Each bit of an FPDU is covered: by the CRC, except that a larger length is first
 // of all a wait for octets that don't come.
 //
+//rfc:5044 MPA-3-06
 //rfc:5044 MPA-4.4-13
 //rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-6-01
 //rfc:5044 MPA-8-2-01
 func TestReceiverBitFlips(t *testing.T) {
 	for _, markers := range []bool{false, true} {

@@ -3,6 +3,8 @@ package mpa_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -153,6 +155,9 @@ func TestReject(t *testing.T) {
 		clear(wire) // the error outlives the buffer
 		if diff := cmp.Diff(&v.want, got); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", v.name, diff)
+		}
+		if want := fmt.Sprintf("revision %d, %d octets", v.revision, len(pd)); !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q does not say %q", v.name, err, want)
 		}
 		if errors.Is(err, mpa.ErrKey) {
 			t.Errorf("%s: a reject counts as a protocol error", v.name)
