@@ -40,6 +40,19 @@ type Observation struct {
 	Value string `json:"value"`
 }
 
+// State is one word for progress: how the run ended, before it is judged.
+func (o *Outcome) State() string {
+	switch {
+	case o.Setup != "":
+		return "setup"
+	case o.Unsupported != "":
+		return "lacking"
+	case o.failed():
+		return "differs"
+	}
+	return "ok"
+}
+
 func (o *Outcome) failed() bool {
 	for _, c := range o.Checks {
 		if !c.OK {

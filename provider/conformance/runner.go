@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // An Endpoint is one side of a verbs scenario, or the provider that a raw
@@ -53,6 +54,9 @@ type Config struct {
 	// Capture may be nil; Dir is then not used.
 	Capture Capturer
 	Dir     string // where capture files go
+
+	// Tap, if not nil, sees what the raw peer sends and receives.
+	Tap transport.Tap
 
 	// Progress, if not nil, is told of each run when it has ended.
 	Progress func(done, total int, o *Outcome)
@@ -139,7 +143,7 @@ func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16) {
 		sc.Verbs(r)
 		return
 	}
-	r := &RawRun{T: t, Seed: t.outcome.Seed, Role: sc.RawRole}
+	r := &RawRun{T: t, Seed: t.outcome.Seed, Role: sc.RawRole, Tap: cfg.Tap}
 	name := p.Responder
 	if sc.RawRole == RoleResponder {
 		name = p.Initiator
@@ -180,6 +184,7 @@ type RawRun struct {
 	Role Role           // the raw peer's
 	DUT  *Endpoint      // the provider under test
 	Addr netip.AddrPort // where whoever is the responder is to listen
+	Tap  transport.Tap  // for the raw peer; may be nil
 }
 
 // runSeed derives a run's seed from the suite's, the same for every pairing, so

@@ -122,3 +122,15 @@ func (c *Conn) FPDUs(dir Direction) []*Frame {
 	}
 	return out
 }
+
+// IWARP returns a trace of only the connections that begin with an MPA start-up
+// frame. It shares them with t.
+func (t *Trace) IWARP() *Trace {
+	out := &Trace{}
+	for _, c := range t.Conns {
+		if c.Request != nil || c.Reply != nil {
+			out.Conns = append(out.Conns, c)
+		}
+	}
+	return out
+}
