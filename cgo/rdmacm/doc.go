@@ -10,7 +10,7 @@
 // ibv.OpenDevice.
 //
 // Three calls of librdmacm dereference a null pointer if the id is not bound to a
-// device yet: [ID.Connect] and [ID.ResolveRoute], and [ID.Accept] does so with
+// device yet: [ID.ResolveRoute], [ID.Connect] and [ID.Accept]. The wrappers return
 // EINVAL instead, the errno of the kernel for a call in the wrong state.
 //
 // # Building

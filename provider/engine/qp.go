@@ -1,11 +1,177 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
 
-// qp is a queue pair.
-type qp struct{ provider.QP }
+	"github.com/govs-rdma/govs/provider"
+)
 
-// newQP makes a QP of p. It holds p and attaches to its CQs until it is closed.
+// qp is a queue pair. What exists only while it is connected is in its stream,
+// so that a QP at rest is its two rings and nothing else: no goroutine, no
+// buffer.
+//
+// Locks, in the order in which they may be taken: stream.rxMu; stream.txMu; mu;
+// sq.mu or rq.mu; sq.done, rq.done; those of CQ, channel and async queue. Nobody
+// waits for anything but another lock while holding one: sockets never block,
+// and what may block at the user's (onDown) is called without any.
+type qp struct {
+	pd             *pd
+	dev            *device
+	sendCQ, recvCQ *cq
+	qpn            uint32
+	init           provider.QPInitAttr // as granted
+	sq             sendQueue
+	rq             recvQueue
+
+	// stream is the connection, nil before start and from the moment on that the
+	// QP is in ERR.
+	stream atomic.Pointer[stream]
+	state  atomic.Uint32 // a provider.QPState; written under mu, sq.done and rq.done
+
+	closed atomic.Bool // Close is past the point where posts are accepted; written under sq.mu and rq.mu
+
+	mu       sync.Mutex
+	closing  bool // Close was called
+	cause    error
+	access   provider.Access
+	ord, ird int // as Modify or the last connection set them
+}
+
+// defaultAccess is what Query tells of a QP on which nobody has set anything.
+const defaultAccess = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
+
+// newQP makes a QP of p in RESET. It holds p and attaches to its CQs until it is
+// closed.
 func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
-	return nil, failUnsupported("queue pairs", "not built yet")
+	const op = "ibv_create_qp"
+	init, err := grantQP(init)
+	if err != nil {
+		return nil, fail(op, "", err)
+	}
+	q := &qp{pd: p, dev: p.dev, init: init, access: defaultAccess}
+	if q.sendCQ = p.dev.ownCQ(init.SendCQ); q.sendCQ == nil {
+		return nil, failForeign(op, "send CQ")
+	}
+	if q.recvCQ = p.dev.ownCQ(init.RecvCQ); q.recvCQ == nil {
+		return nil, failForeign(op, "receive CQ")
+	}
+	if !p.life.hold() {
+		return nil, failClosed(op, p.name())
+	}
+	if q.qpn, err = p.dev.takeQPN(); err != nil {
+		p.life.drop()
+		return nil, fail(op, "", err)
+	}
+	q.sq.init(init.Cap)
+	q.rq.init(init.Cap)
+	if !q.attachCQs() {
+		p.dev.giveQPN(q.qpn)
+		p.life.drop()
+		return nil, failClosed(op, "cq")
+	}
+	return q, nil
+}
+
+// grantQP checks what a QP is to be made with and returns what it gets: the
+// queues' lengths are rounded up to powers of two.
+func grantQP(init provider.QPInitAttr) (provider.QPInitAttr, error) {
+	c := &init.Cap
+	if init.Type == 0 {
+		init.Type = provider.QPTypeRC
+	}
+	switch {
+	case init.Type != provider.QPTypeRC:
+		return init, failUnsupported(fmt.Sprintf("QP type %d", init.Type), "iWARP has reliable connections only")
+	case init.SendCQ == nil, init.RecvCQ == nil,
+		c.MaxSendWR < 1, c.MaxSendWR > maxQPWR, // a QP without a send queue can't exist with siw either
+		c.MaxRecvWR < 0, c.MaxRecvWR > maxQPWR,
+		c.MaxSendSGE < 0, c.MaxSendSGE > maxSGE,
+		c.MaxRecvSGE < 0, c.MaxRecvSGE > maxSGE,
+		c.MaxInlineData < 0, c.MaxInlineData > maxInline:
+		return init, syscall.EINVAL
+	}
+	c.MaxSendWR = roundUp(c.MaxSendWR)
+	if c.MaxRecvWR > 0 {
+		c.MaxRecvWR = roundUp(c.MaxRecvWR)
+	}
+	return init, nil
+}
+
+func (q *qp) attachCQs() bool {
+	if !q.sendCQ.attach(q) {
+		return false
+	}
+	if q.recvCQ != q.sendCQ && !q.recvCQ.attach(q) {
+		q.sendCQ.detach(q)
+		return false
+	}
+	return true
+}
+
+// QPN implements provider.QP.
+func (q *qp) QPN() uint32 { return q.qpn }
+
+// Cookie implements provider.QP.
+func (q *qp) Cookie() any { return q.init.Cookie }
+
+// Cause implements provider.QP. After a disconnect or Close of ours it wraps
+// os.ErrClosed, after the peer's io.EOF.
+func (q *qp) Cause() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.cause
+}
+
+// isClosed reports whether Close was called.
+func (q *qp) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closing
+}
+
+func (q *qp) name() string { return fmt.Sprintf("qp %d", q.qpn) }
+
+func (q *qp) getState() provider.QPState { return provider.QPState(q.state.Load()) }
+
+var errDestroyed = fmt.Errorf("queue pair destroyed: %w", os.ErrClosed)
+
+// Close implements provider.QP. A connection ends with a FIN behind the FPDU
+// that is under way and no Terminate, as with siw. What was posted is flushed
+// before Close returns; nothing completes afterwards.
+func (q *qp) Close() error {
+	q.mu.Lock()
+	first := !q.closing
+	q.closing = true
+	q.mu.Unlock()
+	if !first {
+		return nil
+	}
+	e := &ending{cause: errDestroyed}
+	if s := q.stream.Load(); s != nil {
+		s.fail(e)
+		s.settle()
+	}
+	q.enterError(e) // if not connected
+	q.refusePosts()
+	q.flushAll(provider.WCSuccess) // what was posted since
+	q.sendCQ.detach(q)
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.detach(q)
+	}
+	q.dev.async.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
+	q.dev.giveQPN(q.qpn)
+	q.pd.life.drop()
+	return nil
+}
+
+func (q *qp) refusePosts() {
+	q.sq.mu.Lock()
+	q.rq.mu.Lock()
+	q.closed.Store(true)
+	q.rq.mu.Unlock()
+	q.sq.mu.Unlock()
 }

@@ -18,7 +18,7 @@ import (
 type tcpConn struct {
 	ref           fdRef
 	local, remote netip.AddrPort
-	tap           *connTap // nil: nobody looks
+	tap           *TapEnd // nil: nobody looks
 
 	rd, wr iovecs // of the one reader and the one writer
 
@@ -46,8 +46,7 @@ func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 		return nil, err
 	}
 	c.local, c.remote = addrPortOf(local), addrPortOf(remote)
-	c.tap = newConnTap(t.opts.Tap, c.local, c.remote, dialed)
-	c.tap.opened()
+	c.tap = NewTapEnd(t.opts.Tap, c.local, c.remote, dialed)
 	return c, nil
 }
 
@@ -79,7 +78,7 @@ func (c *tcpConn) Readv(bufs [][]byte) (int, error) {
 	case n == 0:
 		err = io.EOF
 	}
-	c.tap.received(bufs, n, err)
+	c.tap.Received(bufs, n, err)
 	return n, err
 }
 
@@ -109,7 +108,7 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 		c.ref.release()
 		return 0, nil
 	}
-	before := c.tap.sending()
+	before := c.tap.Before()
 	n, errno := c.write()
 	c.wr.clear()
 	c.ref.release()
@@ -119,7 +118,7 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 	if errno != 0 {
 		return 0, errno
 	}
-	c.tap.sent(before, bufs, n)
+	c.tap.Sent(before, bufs, n)
 	return n, nil
 }
 
@@ -146,12 +145,12 @@ func (c *tcpConn) CloseWrite() error {
 		return os.ErrClosed
 	}
 	defer c.ref.release()
-	before := c.tap.sending()
+	before := c.tap.Before()
 	if err := unix.Shutdown(c.ref.fd, unix.SHUT_WR); err != nil {
 		return err
 	}
 	if !c.finSent.Swap(true) {
-		c.tap.sentEvent(before, TapFIN)
+		c.tap.SentEvent(before, TapFIN)
 	}
 	return nil
 }
@@ -182,12 +181,12 @@ func (c *tcpConn) close(reset bool) error {
 // tapClose tells the tap what closing the socket is about to send.
 func (c *tcpConn) tapClose(reset bool) {
 	unread, err := unix.IoctlGetInt(c.ref.fd, unix.SIOCINQ)
-	before := c.tap.sending()
+	before := c.tap.Before()
 	switch {
 	case reset || err == nil && unread > 0:
-		c.tap.sentEvent(before, TapReset)
+		c.tap.SentEvent(before, TapReset)
 	case !c.finSent.Swap(true):
-		c.tap.sentEvent(before, TapFIN)
+		c.tap.SentEvent(before, TapFIN)
 	}
 }
 

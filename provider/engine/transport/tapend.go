@@ -12,9 +12,11 @@ import (
 // tapped numbers the ends of streams.
 var tapped atomic.Uint64
 
-// connTap turns what happens to one end of a stream into TapRecords. Its
-// methods may be called on nil, which records nothing.
-type connTap struct {
+// TapEnd turns what happens to one end of a stream into TapRecords, for
+// implementations of Conn. Its methods may be called on nil, which records
+// nothing. Sent and SentEvent are for the one writer and whoever closes,
+// Received is for the one reader.
+type TapEnd struct {
 	tap  Tap
 	ends TapRecord // with what is the same in every record
 
@@ -23,46 +25,42 @@ type connTap struct {
 	finGiven bool // the peer's FIN was recorded
 }
 
-// newConnTap returns nil if there is no tap.
-func newConnTap(tap Tap, local, remote netip.AddrPort, dialed bool) *connTap {
+// NewTapEnd begins the records of an end. It returns nil if there is no tap.
+func NewTapEnd(tap Tap, local, remote netip.AddrPort, dialed bool) *TapEnd {
 	if tap == nil {
 		return nil
 	}
-	return &connTap{tap: tap, ends: TapRecord{Conn: tapped.Add(1), Local: local, Remote: remote, Dialed: dialed}}
+	t := &TapEnd{tap: tap, ends: TapRecord{Conn: tapped.Add(1), Local: local, Remote: remote, Dialed: dialed}}
+	t.record(time.Now(), TapOpen, dialed, nil)
+	return t
 }
 
-func (t *connTap) record(at time.Time, event TapEvent, sent bool, data []byte) {
+func (t *TapEnd) record(at time.Time, event TapEvent, sent bool, data []byte) {
 	r := t.ends
 	r.Time, r.Event, r.Sent, r.Data = at, event, sent, data
 	t.tap.Tap(r)
 }
 
-func (t *connTap) opened() {
-	if t != nil {
-		t.record(time.Now(), TapOpen, t.ends.Dialed, nil)
-	}
-}
-
-// sending returns the time before octets leave: a peer in the same process
-// could receive them, and have that recorded, before the call that sends them
-// returns.
-func (t *connTap) sending() time.Time {
+// Before returns the time, to be taken before octets leave: a peer in the same
+// process could receive them, and have that recorded, before the call that
+// sends them returns.
+func (t *TapEnd) Before() time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	return time.Now()
 }
 
-// sent records the first n octets of bufs, whose sending began at the time
+// Sent records the first n octets of bufs, whose sending began at the time
 // before.
-func (t *connTap) sent(before time.Time, bufs [][]byte, n int) {
+func (t *TapEnd) Sent(before time.Time, bufs [][]byte, n int) {
 	if t != nil && n > 0 {
 		t.record(before, TapData, true, join(bufs, n))
 	}
 }
 
-// sentEvent records a FIN or reset of ours.
-func (t *connTap) sentEvent(before time.Time, event TapEvent) {
+// SentEvent records a FIN or reset of ours. Nothing follows a reset.
+func (t *TapEnd) SentEvent(before time.Time, event TapEvent) {
 	if t == nil {
 		return
 	}
@@ -75,8 +73,9 @@ func (t *connTap) sentEvent(before time.Time, event TapEvent) {
 	}
 }
 
-// received records what a read gave: octets, the end or a loss.
-func (t *connTap) received(bufs [][]byte, n int, err error) {
+// Received records what a read gave: the first n octets of bufs, io.EOF once,
+// or another error as a loss, once.
+func (t *TapEnd) Received(bufs [][]byte, n int, err error) {
 	if t == nil {
 		return
 	}

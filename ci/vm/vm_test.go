@@ -1,0 +1,201 @@
+// Package vm tests ci/vm/run: that a command in the guest is like a command on
+// the host, and that nothing that goes wrong in the guest goes unnoticed.
+package vm
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// TestUsage needs no guest: wrong arguments are told before anything is booted.
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		args   []string
+		status int
+		says   string
+	}{
+		{"help", []string{"--help"}, 0, "usage: ci/vm/run"},
+		{"no command", nil, 2, "no COMMAND"},
+		{"no command behind the dashes", []string{"--"}, 2, "no COMMAND"},
+		{"unknown option", []string{"--colour", "--", "true"}, 2, "unknown option --colour"},
+		{"option without its value", []string{"--siw"}, 2, "--siw needs a value"},
+		{"unknown variant", []string{"--siw", "fast", "--", "true"}, 2, "not fast"},
+		{"time limit of nothing", []string{"--timeout", "0", "--", "true"}, 2, "whole number of seconds"},
+		{"time limit in words", []string{"--timeout", "soon", "--", "true"}, 2, "not soon"},
+		{"link with a slash", []string{"--link", "a/b", "--", "true"}, 2, "not a name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, err := exec.Command("./run", c.args...).CombinedOutput()
+			var exit *exec.ExitError
+			if err != nil && !errors.As(err, &exit) {
+				t.Fatal(err)
+			}
+			status := 0
+			if exit != nil {
+				status = exit.ExitCode()
+			}
+			if status != c.status || !strings.Contains(string(out), c.says) {
+				t.Errorf("exit status %d, want %d and a line with %q:\n%s", status, c.status, c.says, out)
+			}
+		})
+	}
+}
+
+// TestCommand boots once and looks at all that a command may expect.
+func TestCommand(t *testing.T) {
+	vmtest.Need(t)
+	spoiled := filepath.Join(vmtest.Root(t), "written-in-the-guest")
+	t.Cleanup(func() { os.Remove(spoiled) })
+	result := vmtest.Run(t, vmtest.Options{Env: []string{"GREETING=hello  world"}}, "bash", "-c", `
+		echo "greeting=$GREETING"
+		printf '<%s>\n' "$@"
+		echo "pwd=$PWD"
+		echo "inside=$VM_INSIDE"
+		echo "memlock=$(ulimit -l)"
+		echo "shm=$(stat -f -c %T /dev/shm)"
+		echo "addresses=$(ip -br address | tr -s ' ' | tr '\n' ';')"
+		echo "uid=$(id -u)"
+		rdma link
+		ls /dev/infiniband
+		echo written >written-in-the-guest && echo "root is writable"
+		echo written >"$HOME/.govs-vm-test" && echo "home is writable"
+		mkdir "$VM_OUT/dir" && seq 1 100000 >"$VM_OUT/dir/numbers"
+		echo "to the device" >/dev/stderr
+		printf '\000\001\377' # no byte is touched on its way
+		sleep 1000 &          # what is left behind ends with the command
+		exit 7`, "argv0", "two words", `$HOME "quoted" 'too'`, "", "line\nbreak", "*")
+
+	if result.Status != 7 {
+		t.Errorf("exit status %d, want the command's 7\n%s", result.Status, result.Stderr)
+	}
+	for _, want := range []string{
+		"greeting=hello  world\n",
+		"<two words>\n<$HOME \"quoted\" 'too'>\n<>\n<line\nbreak>\n<*>\n",
+		"pwd=" + vmtest.Root(t) + "\n",
+		"inside=1\n",
+		"memlock=unlimited\n",
+		"shm=tmpfs\n",
+		"lo UNKNOWN 127.0.0.1/8", "d0 UNKNOWN 192.0.2.1/24",
+		"uid=0\n",
+		"link siw0/1 state ACTIVE physical_state LINK_UP netdev d0",
+		"rdma_cm\nuverbs0\n",
+		"root is writable\n", "home is writable\n",
+	} {
+		if !strings.Contains(result.Stdout, want) {
+			t.Errorf("stdout lacks %q", want)
+		}
+	}
+	if !strings.HasSuffix(result.Stdout, "\x00\x01\xff") {
+		t.Error("stdout does not end with the three bytes written last")
+	}
+	if t.Failed() {
+		t.Logf("stdout:\n%s", result.Stdout)
+	}
+	if result.Stderr != "to the device\n" {
+		t.Errorf("stderr is not what the command wrote there:\n%s", result.Stderr)
+	}
+	numbers, err := os.ReadFile(filepath.Join(result.Out, "dir", "numbers"))
+	if err != nil || bytes.Count(numbers, []byte("\n")) != 100000 {
+		t.Errorf("$VM_OUT brought back %d octets (%v), want 100000 lines", len(numbers), err)
+	}
+	if _, err := os.Stat(spoiled); err == nil {
+		t.Error("what the command wrote outside of $VM_OUT reached the host")
+	}
+}
+
+// arrival notes when something was first written.
+type arrival struct {
+	mu    sync.Mutex
+	first time.Time
+}
+
+func (a *arrival) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.first.IsZero() {
+		a.first = time.Now()
+	}
+	return len(p), nil
+}
+
+// TestTimeout shows the limit, and on the way that output comes while the
+// command still runs.
+func TestTimeout(t *testing.T) {
+	vmtest.Need(t)
+	// Most of it is there for the boot, should the machine be busy.
+	const limit = 40 * time.Second
+	var output arrival
+	started := time.Now()
+	result := vmtest.Run(t, vmtest.Options{Timeout: limit, Stdout: &output}, "bash", "-c",
+		`echo partial >$VM_OUT/result; sync; echo ready; sleep 1000`)
+	ended := time.Now()
+
+	if result.Status != vmtest.StatusTimeout {
+		t.Errorf("exit status %d, want %d\n%s", result.Status, vmtest.StatusTimeout, result.Stderr)
+	}
+	if !strings.Contains(result.Stderr, "time limit of 40 s passed") {
+		t.Errorf("the limit is not told: %q", result.Stderr)
+	}
+	if result.Stdout != "ready\n" || ended.Sub(output.first) < time.Second {
+		t.Errorf("%q arrived %v before the end, want it as soon as it is written", result.Stdout, ended.Sub(output.first))
+	}
+	if took := ended.Sub(started); took < limit || took > limit+20*time.Second {
+		t.Errorf("took %v with a limit of %v", took, limit)
+	}
+	if b, err := os.ReadFile(filepath.Join(result.Out, "result")); err != nil || string(b) != "partial\n" {
+		t.Errorf("$VM_OUT brought back %q (%v), want what was there when the time was up", b, err)
+	}
+}
+
+// TestTwoAtOnce lets two guests wait for each other, so that they are sure to run
+// at the same time, with the same output directory.
+func TestTwoAtOnce(t *testing.T) {
+	vmtest.Need(t)
+	out := t.TempDir()
+	var both sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		both.Go(func() {
+			other := map[string]string{"a": "b", "b": "a"}[name]
+			result := vmtest.Run(t, vmtest.Options{Out: out, Timeout: 2 * time.Minute}, "bash", "-c", `
+				echo "$1" >"$VM_OUT/$1"
+				until ls "$VM_OUT" | grep -qx "$2"; do sleep 0.2; done
+				ip address add 192.0.2.7/24 dev d0 && echo "I am $1"`, "argv0", name, other)
+			if result.Status != 0 || result.Stdout != "I am "+name+"\n" {
+				t.Errorf("guest %s: exit status %d, stdout %q\n%s", name, result.Status, result.Stdout, result.Stderr)
+			}
+		})
+	}
+	both.Wait()
+}
+
+// TestKernelComplaint makes the kernel log what it logs when it is at fault.
+func TestKernelComplaint(t *testing.T) {
+	vmtest.Need(t)
+	for _, c := range []struct {
+		name, command string
+		shown         string
+	}{
+		{"warning", `echo "<4>WARNING: CPU: 0 PID: 1 at lib/test.c:1 test" >/dev/kmsg; exit 0`, "at lib/test.c:1"},
+		{"panic", `echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60`, "sysrq triggered crash"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			result := vmtest.Run(t, vmtest.Options{}, "bash", "-c", c.command)
+			if result.Status != vmtest.StatusKernel {
+				t.Errorf("exit status %d, want %d", result.Status, vmtest.StatusKernel)
+			}
+			if !strings.Contains(result.Stderr, c.shown) || !strings.Contains(result.Stderr, "the kernel complained") {
+				t.Errorf("stderr does not show the kernel's log:\n%s", result.Stderr)
+			}
+		})
+	}
+}

@@ -1,0 +1,181 @@
+// Package vmtest lets a test run in the guest of ci/vm, whose kernel has the siw
+// module.
+//
+// A test that needs the guest begins with
+//
+//	func TestSomething(t *testing.T) {
+//		if !vmtest.Inside() {
+//			vmtest.Self(t, vmtest.Options{})
+//			return
+//		}
+//		// from here on in the guest, as root, with siw0 on 192.0.2.1
+//	}
+//
+// Where no guest can be booted such a test is skipped with the reason, unless
+// REQUIRE_SIW=1 is set: then it fails. All functions may be called concurrently.
+package vmtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Exit statuses of ci/vm/run that are not the command's own.
+const (
+	StatusUsage   = 2   // wrong usage, or no guest is possible here
+	StatusKernel  = 120 // the guest's kernel logged a WARN, BUG, Oops or the like
+	StatusNoGuest = 121 // the guest ended without a status of the command
+	StatusTimeout = 124 // the time limit passed
+)
+
+// Options are those of ci/vm/run. The zero value is its defaults, but for the
+// output directory, which is one of the test's own.
+type Options struct {
+	Kernel  string        // "" is 6.1
+	Siw     string        // "" is default; crc, p2p
+	Link    string        // "" is siw0; none
+	Timeout time.Duration // in whole seconds; 0 is 5 minutes
+	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
+	Dir     string        // the command's directory; "" is the project's root
+	Env     []string      // more variables for the command, "NAME=value"
+
+	// Stdout gets what the command writes there, as it is written, besides
+	// Result.Stdout. It may be nil.
+	Stdout io.Writer
+}
+
+// Result is what a run came to.
+type Result struct {
+	Status         int    // exit status of ci/vm/run
+	Stdout, Stderr string // the command's; Stderr has ci/vm/run's own lines too
+	Out            string // the host's directory that $VM_OUT was
+}
+
+// Inside tells whether the calling process runs in the guest.
+func Inside() bool { return os.Getenv("VM_INSIDE") == "1" }
+
+// Need skips the test if this machine can't boot a guest, and fails it with
+// REQUIRE_SIW=1. groups are further groups of ci/deps that the test uses.
+func Need(t testing.TB, groups ...string) {
+	t.Helper()
+	missing := lacks(t, "ci/vm/check")
+	if missing == "" && len(groups) > 0 {
+		missing = lacks(t, "ci/deps", append([]string{"--check"}, groups...)...)
+	}
+	switch {
+	case missing == "":
+	case os.Getenv("REQUIRE_SIW") == "1":
+		t.Fatalf("REQUIRE_SIW=1, but no guest can be booted here: %s", missing)
+	default:
+		t.Skipf("no guest can be booted here: %s", missing)
+	}
+}
+
+// lacks runs a script of the project that ends with 2 and a reason if something
+// is missing.
+func lacks(t testing.TB, script string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(Root(t), script), args...).CombinedOutput()
+	if err == nil {
+		return ""
+	}
+	if reason := strings.TrimSpace(string(out)); reason != "" {
+		return reason
+	}
+	return err.Error()
+}
+
+// Run runs a command in a guest with ci/vm/run and returns what came of it. It
+// fails the test only if ci/vm/run can't be started. Call Need first.
+func Run(t testing.TB, o Options, command ...string) Result {
+	t.Helper()
+	if o.Out == "" {
+		o.Out = t.TempDir()
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 5 * time.Minute
+	}
+	args := []string{"--out", o.Out, "--timeout", strconv.Itoa(int(o.Timeout / time.Second))}
+	for _, option := range []struct{ name, value string }{
+		{"--kernel", o.Kernel}, {"--siw", o.Siw}, {"--link", o.Link},
+	} {
+		if option.value != "" {
+			args = append(args, option.name, option.value)
+		}
+	}
+	if o.Dir == "" {
+		o.Dir = Root(t)
+	}
+	args = append(args, "--", "env", "--chdir="+o.Dir)
+	args = append(args, o.Env...)
+	args = append(args, command...)
+
+	// The script keeps the limit itself. Building the kernel, which comes
+	// before it, is not part of it.
+	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout+10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(Root(t), "ci/vm/run"), args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 30 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if o.Stdout != nil {
+		cmd.Stdout = io.MultiWriter(&stdout, o.Stdout)
+	}
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || !exit.Exited() {
+			t.Fatalf("ci/vm/run: %v\n%s", err, stderr.String())
+		}
+	}
+	return Result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), o.Out}
+}
+
+// Self runs the calling test, and no other, in a guest, and fails it if it
+// fails there or does not run. It calls Need.
+func Self(t *testing.T, o Options) Result {
+	t.Helper()
+	Need(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Dir, err = os.Getwd(); err != nil {
+		t.Fatal(err)
+	}
+	// A subtest is named by a pattern for each level.
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	result := Run(t, o, exe, "-test.v", "-test.count=1", "-test.run="+pattern)
+	if result.Status != 0 || !strings.Contains(result.Stdout, "--- PASS: "+t.Name()+" ") {
+		t.Fatalf("in the guest, exit status %d:\n%s%s", result.Status, result.Stdout, result.Stderr)
+	}
+	t.Logf("in the guest:\n%s", result.Stdout)
+	return result
+}
+
+// Root is the project's directory, found upwards from the working directory.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("no go.mod upwards from the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}

@@ -1,0 +1,106 @@
+package rdmacm
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// Defaults of ListenConfig and ConnConfig.
+const (
+	DefaultBacklog        = 128
+	DefaultSendWR         = 64
+	DefaultRecvWR         = 64
+	DefaultSGE            = 4
+	DefaultReadDepth      = 16
+	DefaultResolveTimeout = 2 * time.Second
+)
+
+// ListenConfig says how to listen. Nil is the zero value.
+type ListenConfig struct {
+	// Backlog is how many requests may wait for an answer; 0 means
+	// DefaultBacklog.
+	Backlog int
+}
+
+// ConnConfig says how Dial and Request.Accept make a connection. Nil is the
+// zero value.
+type ConnConfig struct {
+	// PD is the protection domain for the QP. Nil: the Conn makes one, which
+	// it closes.
+	PD *ibverbs.PD
+
+	// SendCQ and RecvCQ are where the QP completes, and may be the same. Nil:
+	// the Conn makes one, with a completion channel of its own and room for a
+	// full queue, which it closes.
+	SendCQ *ibverbs.CQ
+	RecvCQ *ibverbs.CQ
+
+	// Cap holds the QP's sizes. Zero means DefaultSendWR, DefaultRecvWR, and
+	// DefaultSGE for both kinds, but no inline data.
+	Cap ibverbs.QPCap
+
+	SQSigAll bool // every send WR is signalled
+
+	// ResponderResources (IRD) and InitiatorDepth (ORD) are how many RDMA Reads
+	// the peer, and we, may have outstanding. 0 means DefaultReadDepth, or
+	// less if the device or, when accepting, the peer's offer is less, but at
+	// least 1. Negative means none.
+	ResponderResources int
+	InitiatorDepth     int
+
+	// PrivateData goes to the peer: with Dial it is Request.PrivateData there,
+	// with Accept it is Conn.PrivateData. See ConnParam for how much fits.
+	PrivateData []byte
+
+	// Prepare, if not nil, is called when the QP exists, before the peer can
+	// send to it: the place to register memory and post receives, since the
+	// peer may send at once. It may change param, which holds what the rest of
+	// the configuration comes to; for instance put the key of a region just
+	// registered into its private data. An error ends Dial or Accept with it;
+	// regions that were registered with the Conn's PD must be closed then.
+	Prepare func(ctx context.Context, c *Conn, param *ConnParam) error
+
+	// LocalAddr, for Dial, is the address to connect from. Zero leaves it to
+	// the provider.
+	LocalAddr netip.AddrPort
+
+	// ResolveTimeout, for Dial, limits the resolution of address and route
+	// each. 0 means DefaultResolveTimeout.
+	ResolveTimeout time.Duration
+
+	// Cookie is for Conn.QP().Cookie().
+	Cookie any
+}
+
+// depth turns a configured read depth into the one to ask for. limit is the
+// device's, offered the peer's, negative if there is none.
+func depth(configured, limit, offered int) int {
+	switch {
+	case configured < 0:
+		return 0
+	case configured > 0:
+		return configured
+	}
+	n := min(DefaultReadDepth, limit)
+	if offered >= 0 {
+		n = min(n, offered)
+	}
+	return max(n, 1)
+}
+
+// capacity fills in the defaults.
+func capacity(c ibverbs.QPCap) ibverbs.QPCap {
+	def := func(n *int, value int) {
+		if *n == 0 {
+			*n = value
+		}
+	}
+	def(&c.MaxSendWR, DefaultSendWR)
+	def(&c.MaxRecvWR, DefaultRecvWR)
+	def(&c.MaxSendSGE, DefaultSGE)
+	def(&c.MaxRecvSGE, DefaultSGE)
+	return c
+}

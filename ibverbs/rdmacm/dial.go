@@ -1,0 +1,157 @@
+package rdmacm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// Dial connects to addr over the device of vctx. A nil cfg means defaults.
+//
+// A peer that refuses is a [*RejectedError] with its private data. An address
+// that leads over another device than vctx is EINVAL and names both. When ctx
+// ends Dial returns ctx.Err(); if a kernel device is still busy with the TCP
+// connection, what was made for it is freed when it is done.
+func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
+	if cfg == nil {
+		cfg = &ConnConfig{}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ch, err := CreateEventChannel(vctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.CreateID(nil)
+	if err != nil {
+		return nil, errors.Join(err, ch.Close())
+	}
+	if err := resolve(ctx, id, addr, cfg); err != nil {
+		return nil, errors.Join(err, id.Close(), ch.Close())
+	}
+	c, err := newConn(ch, id, cfg)
+	if err == nil {
+		err = c.connect(ctx, cfg)
+	}
+	if err != nil {
+		if errors.Is(err, errBusyConnecting) {
+			return nil, ctx.Err()
+		}
+		return nil, errors.Join(err, c.abort())
+	}
+	return c, nil
+}
+
+// resolve finds device and route to addr.
+func resolve(ctx context.Context, id *ID, addr netip.AddrPort, cfg *ConnConfig) error {
+	timeout := cfg.ResolveTimeout
+	if timeout == 0 {
+		timeout = DefaultResolveTimeout
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = max(min(timeout, time.Until(deadline)), time.Millisecond)
+	}
+	if err := id.ResolveAddr(cfg.LocalAddr, addr, timeout); err != nil {
+		return err
+	}
+	if _, err := id.await(ctx, AddrResolved); err != nil {
+		return err
+	}
+	if err := id.sameDevice("rdma_resolve_addr"); err != nil {
+		return err
+	}
+	if err := id.ResolveRoute(timeout); err != nil {
+		return err
+	}
+	_, err := id.await(ctx, RouteResolved)
+	return err
+}
+
+// errBusyConnecting says that the connect call has not come back, and that
+// whoever started it cleans up.
+var errBusyConnecting = errors.New("connect call not back")
+
+// connect asks for the connection and waits for the answer.
+func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
+	param, err := c.prepare(ctx, cfg, -1, -1)
+	if err != nil {
+		return err
+	}
+	called := make(chan error, 1)
+	go func() { called <- c.id.Connect(param) }()
+	select {
+	case err = <-called:
+	case <-ctx.Done():
+		go func() {
+			<-called
+			_ = c.abort()
+		}()
+		return errBusyConnecting
+	}
+	if err != nil {
+		return err
+	}
+	ev, err := c.id.await(ctx, Established)
+	if err != nil {
+		return err
+	}
+	c.private = ev.PrivateData
+	return nil
+}
+
+// prepare puts the parameters together and lets the program see to the rest.
+// The offers are the peer's, negative if there is none.
+func (c *Conn) prepare(ctx context.Context, cfg *ConnConfig, offeredIRD, offeredORD int) (*ConnParam, error) {
+	attr, err := c.vctx.Query()
+	if err != nil {
+		return nil, err
+	}
+	param := &ConnParam{
+		PrivateData:        cfg.PrivateData,
+		ResponderResources: depth(cfg.ResponderResources, attr.MaxQPRdAtom, offeredIRD),
+		InitiatorDepth:     depth(cfg.InitiatorDepth, attr.MaxQPInitRdAtom, offeredORD),
+	}
+	if cfg.Prepare != nil {
+		if err := cfg.Prepare(ctx, c, param); err != nil {
+			return nil, err
+		}
+	}
+	return param, nil
+}
+
+// abort closes a Conn that did not come about. Regions that Prepare registered
+// with the Conn's PD are the program's to close; the PD then stays behind.
+func (c *Conn) abort() error {
+	err := c.Close()
+	if errors.Is(err, syscall.EBUSY) {
+		return fmt.Errorf("and the connection's own PD remains: %w", err)
+	}
+	return err
+}
+
+// await reads the id's channel, which nobody else does, until the event that is
+// wanted, or one that says that it won't come.
+func (id *ID) await(ctx context.Context, want EventType) (*Event, error) {
+	ch := id.Channel()
+	for {
+		ev, err := ch.GetEvent(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if ev.Type == want {
+			return ev, nil
+		}
+		if err := ev.Err(); err != nil {
+			return nil, err
+		}
+		if ev.Type == Disconnected {
+			return nil, &ibverbs.Error{Op: "rdma_connect", Object: id.peer(), Err: syscall.ECONNRESET}
+		}
+	}
+}

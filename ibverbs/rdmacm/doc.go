@@ -1,0 +1,3 @@
+// Package rdmacm makes connections for package ibverbs, with the meaning that
+// librdmacm gives them.
+package rdmacm

@@ -1,0 +1,61 @@
+package rdmacm
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// Event is an event of an EventChannel (struct rdma_cm_event). It owns all that
+// it holds.
+type Event struct {
+	Type   EventType
+	Status int // 0, a negative errno, or for Rejected what librdmacm gives
+
+	ID       *ID // whom it concerns; with ConnectRequest the new id
+	ListenID *ID // with ConnectRequest the listening id, otherwise nil
+
+	// What the peer sent along, with ConnectRequest, Established and Rejected.
+	// With ConnectRequest the depths are what to accept at most, seen from
+	// here: ResponderResources is the peer's ORD. siw swaps them in
+	// Established.
+	PrivateData        []byte
+	ResponderResources int
+	InitiatorDepth     int
+}
+
+// Err returns the failure that the event reports, nil if it reports none: a
+// [*RejectedError], or an [*ibverbs.Error] of the call that led to the event.
+// Disconnected is no failure.
+func (e *Event) Err() error {
+	var op string
+	var errno syscall.Errno
+	switch e.Type {
+	case AddrError:
+		op, errno = "rdma_resolve_addr", syscall.EHOSTUNREACH
+	case RouteError:
+		op, errno = "rdma_resolve_route", syscall.ENETUNREACH
+	case ConnectError:
+		op, errno = "rdma_connect", syscall.ECONNABORTED
+	case Unreachable:
+		op, errno = "rdma_connect", syscall.ETIMEDOUT
+	case DeviceRemoval:
+		op, errno = "rdma_connect", syscall.ENODEV
+	case Rejected:
+		return &RejectedError{Status: e.Status, PrivateData: e.PrivateData}
+	default:
+		return nil
+	}
+	if e.Status < 0 {
+		errno = syscall.Errno(-e.Status)
+	}
+	object := ""
+	if e.ID != nil {
+		object = e.ID.peer()
+		if e.ID.passive && op == "rdma_connect" {
+			op = "rdma_accept"
+		}
+	}
+	return &ibverbs.Error{Op: op, Object: object, Err: fmt.Errorf("%w (%s)", errno, e.Type)}
+}

@@ -1,0 +1,132 @@
+package rdmacm
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// EventChannel carries the events of the ids that were made on it or migrated
+// to it (struct rdma_event_channel).
+type EventChannel struct {
+	obj  object.Object
+	vctx *ibverbs.Context
+	p    provider.EventChannel
+
+	// turn has a token that GetEvent holds: an event that makes an id must be
+	// done with before the next event, which may be that id's.
+	turn chan struct{}
+}
+
+// CreateEventChannel makes an event channel (rdma_create_event_channel). Unlike
+// in C it belongs to a device, and so do its ids: one that turns out to be
+// bound to another device can't make a QP.
+func CreateEventChannel(vctx *ibverbs.Context) (*EventChannel, error) {
+	const op = "rdma_create_event_channel"
+	if vctx == nil {
+		return nil, errNil(op, "context")
+	}
+	dev, owner := object.Device(vctx)
+	if dev == nil {
+		return nil, errNil(op, "context")
+	}
+	ch := &EventChannel{vctx: vctx, turn: make(chan struct{}, 1)}
+	ch.obj.Describe("CM event channel", "event channel of "+dev.Name(), "rdma_destroy_event_channel")
+	if err := ch.obj.Open(op, owner); err != nil {
+		return nil, err
+	}
+	var err error
+	if ch.p, err = dev.CreateEventChannel(); err != nil {
+		ch.obj.Abandon()
+		return nil, err
+	}
+	return ch, nil
+}
+
+func (ch *EventChannel) ok(op string) error {
+	if ch == nil || ch.p == nil {
+		return errNil(op, "event channel")
+	}
+	return ch.obj.Check(op)
+}
+
+// CreateID makes an id in the port space RDMA_PS_TCP (rdma_create_id).
+func (ch *EventChannel) CreateID(cookie any) (*ID, error) {
+	const op = "rdma_create_id"
+	if err := ch.ok(op); err != nil {
+		return nil, err
+	}
+	id, err := newID(op, ch, cookie)
+	if err != nil {
+		return nil, err
+	}
+	if id.p, err = ch.p.CreateID(id); err != nil {
+		id.obj.Abandon()
+		return nil, err
+	}
+	return id, nil
+}
+
+// GetEvent waits for the next event (rdma_get_cm_event). It is acknowledged
+// before it is returned (rdma_ack_cm_event), so that an event that nobody looks
+// at never holds up a Close. Each event is given to one caller.
+//
+// With ConnectRequest the event's id is new, and the caller's to close.
+func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
+	const op = "rdma_get_cm_event"
+	if err := ch.ok(op); err != nil {
+		return nil, err
+	}
+	select {
+	case ch.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-ch.turn }()
+	e, err := ch.p.Next(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
+	}
+	ev := &Event{
+		Type: e.Type, Status: e.Status,
+		PrivateData:        e.Param.PrivateData,
+		ResponderResources: e.Param.ResponderResources,
+		InitiatorDepth:     e.Param.InitiatorDepth,
+	}
+	if e.Type != provider.CMConnectRequest {
+		ev.ID = idOf(e.ID)
+		return ev, nil
+	}
+	ev.ListenID = idOf(e.ListenID)
+	if ev.ID, err = adoptID(op, ch, ev.ListenID, e.ID); err != nil {
+		return nil, err
+	}
+	return ev, nil
+}
+
+// Context returns the context that the channel was made on.
+func (ch *EventChannel) Context() *ibverbs.Context {
+	if ch == nil {
+		return nil
+	}
+	return ch.vctx
+}
+
+// Close frees the channel (rdma_destroy_event_channel) and wakes who waits in
+// GetEvent. While ids are on it it is EBUSY and says so.
+func (ch *EventChannel) Close() error {
+	if ch == nil || ch.p == nil {
+		return nil
+	}
+	return ch.obj.Close(ch.p.Close)
+}
+
+func errNil(op, what string) error {
+	return object.Errorf(op, "", syscall.EINVAL, "nil %s", what)
+}

@@ -1,0 +1,305 @@
+package rdmacm
+
+import (
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// ID is a communication identifier (struct rdma_cm_id): one end of a
+// connection, or a listener. Calls that say "event" return when the work has
+// begun; its end is an event on the id's channel. They fail with the errno of
+// the C call when the id is not in a state for them.
+type ID struct {
+	obj     object.Object
+	p       provider.ID
+	vctx    *ibverbs.Context
+	passive bool // came with a ConnectRequest
+
+	mu     sync.Mutex
+	ch     *EventChannel
+	qp     *ibverbs.QP
+	cookie any
+}
+
+// newID enters an id with its channel; its p is still to be made.
+func newID(op string, ch *EventChannel, cookie any) (*ID, error) {
+	id := &ID{ch: ch, vctx: ch.vctx, cookie: cookie}
+	id.obj.Describe("CM id", "cm id of "+ch.vctx.Name(), "rdma_destroy_id")
+	if err := id.obj.Open(op, &ch.obj); err != nil {
+		return nil, err
+	}
+	return id, nil
+}
+
+// adoptID takes over an id that the provider made for a ConnectRequest. It
+// starts with its listener's cookie, as in C.
+func adoptID(op string, ch *EventChannel, listener *ID, p provider.ID) (*ID, error) {
+	id, err := newID(op, ch, listener.Cookie())
+	if err != nil {
+		_ = p.Close()
+		return nil, err
+	}
+	id.p, id.passive = p, true
+	p.SetCookie(id)
+	return id, nil
+}
+
+// idOf returns our id for one of the provider's, which has it as its cookie.
+func idOf(p provider.ID) *ID {
+	if p == nil {
+		return nil
+	}
+	id, _ := p.Cookie().(*ID)
+	return id
+}
+
+func (id *ID) ok(op string) error {
+	if id == nil || id.p == nil {
+		return errNil(op, "cm id")
+	}
+	return id.obj.Check(op)
+}
+
+// BindAddr binds the id to a local address (rdma_bind_addr). Port 0 picks one,
+// which LocalAddr tells.
+func (id *ID) BindAddr(addr netip.AddrPort) error {
+	if err := id.ok("rdma_bind_addr"); err != nil {
+		return err
+	}
+	return id.p.BindAddr(addr)
+}
+
+// ResolveAddr finds the device and address to reach dst from
+// (rdma_resolve_addr). A zero src leaves the choice to the provider. Event:
+// AddrResolved or AddrError.
+func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
+	if err := id.ok("rdma_resolve_addr"); err != nil {
+		return err
+	}
+	return id.p.ResolveAddr(src, dst, timeout)
+}
+
+// ResolveRoute finds the route to the address that ResolveAddr was given
+// (rdma_resolve_route). Event: RouteResolved or RouteError.
+func (id *ID) ResolveRoute(timeout time.Duration) error {
+	if err := id.ok("rdma_resolve_route"); err != nil {
+		return err
+	}
+	return id.p.ResolveRoute(timeout)
+}
+
+// CreateQP makes the QP that the id connects (rdma_create_qp). pd must be of the
+// context that the id's channel is of, and that of the device that the id is
+// bound to; otherwise it is EINVAL and names the two devices. The QP must be
+// closed before the id.
+func (id *ID) CreateQP(pd *ibverbs.PD, init *ibverbs.QPInitAttr) (*ibverbs.QP, error) {
+	const op = "rdma_create_qp"
+	if err := id.ok(op); err != nil {
+		return nil, err
+	}
+	if pd.Context() != nil && pd.Context() != id.vctx {
+		return nil, id.obj.Errorf(op, syscall.EINVAL, "the pd and the cm id belong to different contexts")
+	}
+	if err := id.sameDevice(op); err != nil {
+		return nil, err
+	}
+	create := func(pd provider.PD, init provider.QPInitAttr) (provider.QP, error) {
+		return id.p.CreateQP(pd, init)
+	}
+	made, err := object.CreateQP(op, pd, init, &id.obj, create)
+	if err != nil {
+		return nil, err
+	}
+	qp := made.(*ibverbs.QP)
+	id.mu.Lock()
+	id.qp = qp
+	id.mu.Unlock()
+	return qp, nil
+}
+
+// sameDevice checks that the id is bound to the device of its context.
+func (id *ID) sameDevice(op string) error {
+	if bound := id.p.DeviceName(); bound != "" && bound != id.vctx.Name() {
+		return object.Errorf(op, id.peer(), syscall.EINVAL,
+			"the address leads over device %s, the context is of %s", bound, id.vctx.Name())
+	}
+	return nil
+}
+
+// Listen makes the id a listener (rdma_listen). backlog is how many requests may
+// wait for an answer. Events: ConnectRequest.
+func (id *ID) Listen(backlog int) error {
+	if err := id.ok("rdma_listen"); err != nil {
+		return err
+	}
+	return id.p.Listen(backlog)
+}
+
+// Connect asks the peer for a connection (rdma_connect). Event: Established,
+// Rejected, Unreachable or ConnectError. A kernel device makes the TCP
+// connection within the call: it may take as long as that, and its failure is
+// the call's error.
+func (id *ID) Connect(param *ConnParam) error {
+	if err := id.ok("rdma_connect"); err != nil {
+		return err
+	}
+	return id.p.Connect(param.provider())
+}
+
+// Accept accepts the request that the id came with (rdma_accept). Event:
+// Established or ConnectError.
+func (id *ID) Accept(param *ConnParam) error {
+	if err := id.ok("rdma_accept"); err != nil {
+		return err
+	}
+	return id.p.Accept(param.provider())
+}
+
+// Reject refuses the request that the id came with (rdma_reject). private goes
+// to the peer with the reply.
+func (id *ID) Reject(private []byte) error {
+	if err := id.ok("rdma_reject"); err != nil {
+		return err
+	}
+	return id.p.Reject(private)
+}
+
+// Disconnect ends the connection (rdma_disconnect). Event: Disconnected, on both
+// sides. What is in the send queue may be lost: QP.Drain first.
+func (id *ID) Disconnect() error {
+	if err := id.ok("rdma_disconnect"); err != nil {
+		return err
+	}
+	return id.p.Disconnect()
+}
+
+// Migrate moves the id to another channel of the same context, with the events
+// that nobody has got yet (rdma_migrate_id).
+func (id *ID) Migrate(ch *EventChannel) error {
+	const op = "rdma_migrate_id"
+	if err := id.ok(op); err != nil {
+		return err
+	}
+	if err := ch.ok(op); err != nil {
+		return err
+	}
+	if ch.vctx != id.vctx {
+		return id.obj.Errorf(op, syscall.EINVAL, "the event channel belongs to another context")
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	err := id.obj.Move(op, &id.ch.obj, &ch.obj, func() error { return id.p.Migrate(ch.p) })
+	if err != nil {
+		return err
+	}
+	id.ch = ch
+	return nil
+}
+
+// Channel returns the channel that the id's events come on.
+func (id *ID) Channel() *EventChannel {
+	if id == nil {
+		return nil
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.ch
+}
+
+// QP returns the QP that CreateQP made, nil if none.
+func (id *ID) QP() *ibverbs.QP {
+	if id == nil {
+		return nil
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.qp
+}
+
+// LocalAddr returns the id's own address (rdma_get_local_addr), zero if it is
+// not bound.
+func (id *ID) LocalAddr() netip.AddrPort {
+	if id == nil || id.p == nil {
+		return netip.AddrPort{}
+	}
+	return id.p.LocalAddr()
+}
+
+// RemoteAddr returns the peer's address (rdma_get_peer_addr), zero if it is not
+// known.
+func (id *ID) RemoteAddr() netip.AddrPort {
+	if id == nil || id.p == nil {
+		return netip.AddrPort{}
+	}
+	return id.p.RemoteAddr()
+}
+
+// DeviceName returns the device that the id is bound to, empty before. A
+// listener on an unspecified address is bound to none, those of its requests
+// are.
+func (id *ID) DeviceName() string {
+	if id == nil || id.p == nil {
+		return ""
+	}
+	return id.p.DeviceName()
+}
+
+// Cookie returns what CreateID or SetCookie was given (rdma_cm_id.context). An
+// id that comes with a ConnectRequest starts with its listener's.
+func (id *ID) Cookie() any {
+	if id == nil {
+		return nil
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.cookie
+}
+
+// SetCookie replaces the cookie.
+func (id *ID) SetCookie(cookie any) {
+	if id == nil {
+		return
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.cookie = cookie
+}
+
+// Close destroys the id and the connection it has (rdma_destroy_id). While its
+// QP is open it is EBUSY and says so. No event of it comes afterwards.
+func (id *ID) Close() error {
+	if id == nil || id.p == nil {
+		return nil
+	}
+	return id.obj.Close(id.p.Close)
+}
+
+// peer returns the peer's address for errors, or what is known instead.
+func (id *ID) peer() string {
+	if addr := id.RemoteAddr(); addr.IsValid() {
+		return addr.String()
+	}
+	return id.obj.Name()
+}
+
+// provider returns the parameters as a provider takes them; nil means none.
+func (p *ConnParam) provider() provider.ConnParam {
+	if p == nil {
+		return provider.ConnParam{}
+	}
+	q := provider.ConnParam{
+		PrivateData:        p.PrivateData,
+		ResponderResources: p.ResponderResources,
+		InitiatorDepth:     p.InitiatorDepth,
+	}
+	if p.QP != nil {
+		q.QP = object.QP(p.QP)
+	}
+	return q
+}

@@ -1,0 +1,224 @@
+package rdmacm
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+)
+
+// Listener waits for connection requests at an address.
+type Listener struct {
+	vctx *ibverbs.Context
+	ch   *EventChannel
+	id   *ID
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	accepts sync.WaitGroup // Add under mu, and only while ctx lasts
+}
+
+// Listen waits for connection requests at addr, whose port may be 0. A nil cfg
+// means defaults. It does not block; ctx is only looked at.
+func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig) (*Listener, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	backlog := DefaultBacklog
+	if cfg != nil && cfg.Backlog != 0 {
+		backlog = cfg.Backlog
+	}
+	ch, err := CreateEventChannel(vctx)
+	if err != nil {
+		return nil, err
+	}
+	id, err := ch.CreateID(nil)
+	if err != nil {
+		return nil, errors.Join(err, ch.Close())
+	}
+	if err = id.BindAddr(addr); err == nil {
+		err = id.sameDevice("rdma_bind_addr")
+	}
+	if err == nil {
+		err = id.Listen(backlog)
+	}
+	if err != nil {
+		return nil, errors.Join(err, id.Close(), ch.Close())
+	}
+	l := &Listener{vctx: vctx, ch: ch, id: id}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	return l, nil
+}
+
+// Addr returns the address that the listener is bound to.
+func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
+
+// Accept waits for a connection request. Nothing is decided by it: look at the
+// request, then call its Accept or Reject, from any goroutine and however much
+// later, before the peer's patience ends. Accept may be called concurrently;
+// each request is given to one caller. After Close it is os.ErrClosed.
+//
+// An error other than that and ctx.Err() concerns one request; the listener
+// goes on.
+func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	l.mu.Lock()
+	if l.ctx.Err() != nil {
+		l.mu.Unlock()
+		return nil, l.closed()
+	}
+	l.accepts.Add(1)
+	l.mu.Unlock()
+	defer l.accepts.Done()
+
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	for {
+		ev, err := l.ch.GetEvent(wait)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil && l.ctx.Err() != nil:
+			return nil, l.closed()
+		case err != nil:
+			return nil, err
+		case ev.Type == ConnectRequest:
+			return newRequest(ev)
+		case ev.Type == DeviceRemoval && ev.ID == l.id:
+			return nil, ev.Err()
+		}
+		// Anything else is of a request that has not been moved to its own
+		// channel yet, which learns of the end of its peer when it is answered.
+	}
+}
+
+func (l *Listener) closed() error {
+	return &ibverbs.Error{Op: "rdma_get_cm_event", Object: "listener", Err: os.ErrClosed}
+}
+
+// Close ends listening. Accept returns os.ErrClosed, requests that it has not
+// returned are dropped, and those that it has are not concerned.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	l.stop()
+	l.mu.Unlock()
+	l.accepts.Wait()
+	if err := l.id.Close(); err != nil {
+		return err
+	}
+	return l.ch.Close()
+}
+
+// Request is a connection request that waits for an answer. It must be
+// answered by Accept or Reject, or closed.
+type Request struct {
+	ch *EventChannel
+	id *ID
+	ev *Event
+
+	mu       sync.Mutex
+	answered bool
+}
+
+// newRequest gives the id of ev a channel of its own, so that its events can't
+// reach anybody else.
+func newRequest(ev *Event) (*Request, error) {
+	ch, err := CreateEventChannel(ev.ID.vctx)
+	if err != nil {
+		return nil, errors.Join(err, refuse(ev.ID, nil))
+	}
+	if err := ev.ID.Migrate(ch); err != nil {
+		return nil, errors.Join(err, refuse(ev.ID, nil), ch.Close())
+	}
+	return &Request{ch: ch, id: ev.ID, ev: ev}, nil
+}
+
+// refuse rejects and closes an id.
+func refuse(id *ID, private []byte) error {
+	return errors.Join(id.Reject(private), id.Close())
+}
+
+// PrivateData returns what the peer sent with its request. The slice is shared
+// by all calls.
+func (r *Request) PrivateData() []byte { return r.ev.PrivateData }
+
+// LocalAddr returns the address that the peer connected to.
+func (r *Request) LocalAddr() netip.AddrPort { return r.id.LocalAddr() }
+
+// RemoteAddr returns the peer's address.
+func (r *Request) RemoteAddr() netip.AddrPort { return r.id.RemoteAddr() }
+
+// ResponderResources returns the peer's ORD: the IRD that it needs of us. 0
+// also means that the peer doesn't say (MPA revision 1).
+func (r *Request) ResponderResources() int { return r.ev.ResponderResources }
+
+// InitiatorDepth returns the peer's IRD: the ORD that it offers us. 0 also means
+// that the peer doesn't say.
+func (r *Request) InitiatorDepth() int { return r.ev.InitiatorDepth }
+
+// Accept makes the QP and accepts the request. A nil cfg means defaults. If it
+// fails, the request is over: where the reply is not out yet, it is rejected.
+func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
+	if cfg == nil {
+		cfg = &ConnConfig{}
+	}
+	if err := r.answer("rdma_accept"); err != nil {
+		return nil, err
+	}
+	c, err := newConn(r.ch, r.id, cfg)
+	var param *ConnParam
+	if err == nil {
+		c.private = r.ev.PrivateData
+		param, err = c.prepare(ctx, cfg, r.ev.ResponderResources, r.ev.InitiatorDepth)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = r.id.Reject(nil)
+		return nil, errors.Join(err, c.abort())
+	}
+	if err = r.id.Accept(param); err == nil {
+		_, err = r.id.await(ctx, Established)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.abort())
+	}
+	return c, nil
+}
+
+// Reject refuses the request, and frees it. private goes to the peer with the
+// reply, and is the caller's again when it returns.
+func (r *Request) Reject(private []byte) error {
+	if err := r.answer("rdma_reject"); err != nil {
+		return err
+	}
+	return errors.Join(refuse(r.id, private), r.ch.Close())
+}
+
+// Close rejects the request without private data if it has not been answered,
+// and otherwise does nothing: good to defer.
+func (r *Request) Close() error {
+	if r.answer("rdma_reject") != nil {
+		return nil
+	}
+	return errors.Join(r.id.Close(), r.ch.Close())
+}
+
+// answer claims the only answer that there is.
+func (r *Request) answer(op string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answered {
+		return object.Errorf(op, r.id.peer(), syscall.EINVAL, "the request has been answered")
+	}
+	r.answered = true
+	return nil
+}

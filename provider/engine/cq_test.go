@@ -1,0 +1,463 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// testCQ makes a CQ that is closed when the test ends.
+func testCQ(t testing.TB, d *device, cqe int, ch provider.CompChannel) *cq {
+	t.Helper()
+	c := must(d.CreateCQ(provider.CQInitAttr{CQE: cqe, Channel: ch, Cookie: "cookie"}))(t).(*cq)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func testChannel(t testing.TB, d *device) *compChannel {
+	t.Helper()
+	ch := must(d.CreateCompChannel())(t).(*compChannel)
+	t.Cleanup(func() { ch.Close() })
+	return ch
+}
+
+func TestCreateCQArguments(t *testing.T) {
+	d, other := unwired(t), unwired(t)
+	for _, c := range []struct {
+		name    string
+		init    provider.CQInitAttr
+		want    syscall.Errno
+		granted int
+	}{
+		{"none", provider.CQInitAttr{}, syscall.EINVAL, 0},
+		{"negative", provider.CQInitAttr{CQE: -1}, syscall.EINVAL, 0},
+		{"too many", provider.CQInitAttr{CQE: maxCQE + 1}, syscall.EINVAL, 0},
+		{"vector", provider.CQInitAttr{CQE: 1, CompVector: 1}, syscall.EINVAL, 0},
+		{"another device's channel", provider.CQInitAttr{CQE: 1, Channel: testChannel(t, other)}, syscall.EINVAL, 0},
+		{"nil pointer as channel", provider.CQInitAttr{CQE: 1, Channel: (*compChannel)(nil)}, syscall.EINVAL, 0},
+		{"one", provider.CQInitAttr{CQE: 1}, 0, 1},
+		{"rounded up", provider.CQInitAttr{CQE: 5}, 0, 8},
+		{"a power of two", provider.CQInitAttr{CQE: 64}, 0, 64},
+	} {
+		got, err := d.CreateCQ(c.init)
+		if c.want != 0 {
+			wantErr(t, err, c.want)
+			continue
+		}
+		ok(t, err)
+		if got.CQE() != c.granted {
+			t.Errorf("%s: %d entries, want %d", c.name, got.CQE(), c.granted)
+		}
+		ok(t, got.Close())
+	}
+}
+
+// TestCQOrderAndWrap runs many completions through a small ring.
+func TestCQOrderAndWrap(t *testing.T) {
+	c := testCQ(t, unwired(t), 8, nil)
+	if n, err := c.Poll(nil); n != 0 || err != nil {
+		t.Errorf("Poll(nil) = %d, %v", n, err)
+	}
+	var pushed, polled uint64
+	wc := make([]provider.WC, 5)
+	for round := range 1000 {
+		for range min(round%8, c.CQE()-int(pushed-polled)) {
+			c.push(provider.WC{WRID: pushed}, false)
+			pushed++
+		}
+		n, err := c.Poll(wc[:1+round%5])
+		ok(t, err)
+		if want := min(1+round%5, int(pushed-polled)); n != want {
+			t.Fatalf("round %d: polled %d, want %d", round, n, want)
+		}
+		for _, got := range wc[:n] {
+			if got.WRID != polled {
+				t.Fatalf("completion %d came as %d", got.WRID, polled)
+			}
+			polled++
+		}
+	}
+}
+
+// TestCQOverflow: what does not fit is lost, counted and told, once until
+// somebody polls; what was there stays.
+func TestCQOverflow(t *testing.T) {
+	d := unwired(t)
+	c := testCQ(t, d, 2, nil)
+	for i := range 5 {
+		c.push(provider.WC{WRID: uint64(i)}, false)
+	}
+	wc := make([]provider.WC, 10)
+	if n, _ := c.Poll(wc); n != 2 || wc[0].WRID != 0 || wc[1].WRID != 1 {
+		t.Errorf("polled %d: %v", n, wc[:n])
+	}
+	if c.losses != 3 {
+		t.Errorf("%d losses, want 3", c.losses)
+	}
+	for i := range 3 {
+		c.push(provider.WC{WRID: uint64(i)}, false)
+	}
+	for range 2 {
+		e := must(d.AsyncEvent(t.Context()))(t)
+		if e.Type != provider.EventCQErr || e.CQ != provider.CQ(c) {
+			t.Errorf("event %v", e)
+		}
+	}
+	if len(d.async.events) != 0 {
+		t.Errorf("%d further events", len(d.async.events))
+	}
+}
+
+// TestCQManyPollers: with several pushers and pollers each completion is seen
+// exactly once.
+func TestCQManyPollers(t *testing.T) {
+	const pushers, each = 3, 5000
+	c := testCQ(t, unwired(t), pushers*each, nil)
+	var seen [pushers * each]atomic.Int32
+	var left atomic.Int64
+	left.Store(pushers * each)
+	var wg sync.WaitGroup
+	for p := range pushers {
+		wg.Go(func() {
+			for i := range each {
+				c.push(provider.WC{WRID: uint64(p*each + i)}, false)
+			}
+		})
+		wg.Go(func() {
+			wc := make([]provider.WC, 7)
+			for left.Load() > 0 {
+				n, err := c.Poll(wc)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, got := range wc[:n] {
+					seen[got.WRID].Add(1)
+				}
+				left.Add(-int64(n))
+			}
+		})
+	}
+	wg.Wait()
+	for i := range seen {
+		if n := seen[i].Load(); n != 1 {
+			t.Fatalf("completion %d was seen %d times", i, n)
+		}
+	}
+}
+
+// TestReqNotify walks through which completion fires the channel.
+func TestReqNotify(t *testing.T) {
+	const any, solicited = 0, 1
+	success, failure := provider.WC{}, provider.WC{Status: provider.WCWRFlushErr}
+	for _, c := range []struct {
+		name string
+		arms []int
+		wc   provider.WC
+		sol  bool
+		want bool
+	}{
+		{"not armed", nil, success, true, false},
+		{"any", []int{any}, success, false, true},
+		{"any, solicited", []int{any}, success, true, true},
+		{"solicited only, other", []int{solicited}, success, false, false},
+		{"solicited only", []int{solicited}, success, true, true},
+		{"solicited only, failure", []int{solicited}, failure, false, true},
+		{"any is not narrowed", []int{any, solicited}, success, false, true},
+		{"widened to any", []int{solicited, any}, success, false, true},
+		{"twice is once", []int{any, any}, success, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := unwired(t)
+			ch := testChannel(t, d)
+			q := testCQ(t, d, 8, ch)
+			for _, arm := range c.arms {
+				ok(t, q.ReqNotify(arm == solicited))
+			}
+			q.push(c.wc, c.sol)
+			if got := q.events == 1; got != c.want {
+				t.Fatalf("%d events, want %v", q.events, c.want)
+			}
+			if c.want {
+				q.push(c.wc, true)
+				q.push(failure, true)
+				if q.events != 1 {
+					t.Errorf("%d events for one request", q.events)
+				}
+				ok(t, q.ReqNotify(false))
+				q.push(c.wc, false)
+				if q.events != 2 {
+					t.Errorf("%d events for two requests", q.events)
+				}
+				for range 2 {
+					if got := must(ch.Next(t.Context()))(t); got != provider.CQ(q) || got.Cookie() != "cookie" {
+						t.Errorf("Next returned %v", got)
+					}
+				}
+			}
+			if first, _ := ch.pop(); first != nil {
+				t.Error("an event too many")
+			}
+		})
+	}
+}
+
+// TestReqNotifyWithoutChannel: allowed, and nothing happens.
+func TestReqNotifyWithoutChannel(t *testing.T) {
+	c := testCQ(t, unwired(t), 2, nil)
+	ok(t, c.ReqNotify(false))
+	c.push(provider.WC{}, true)
+}
+
+// TestNoLostWakeup: arm, poll until empty, wait, again and again, while others
+// push. A lost wake-up leaves all goroutines of the bubble blocked, which
+// synctest reports.
+func TestNoLostWakeup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pushers, each = 4, 2000
+		d := unwired(t)
+		ch := testChannel(t, d)
+		c := testCQ(t, d, pushers*each, ch)
+		for range pushers {
+			go func() {
+				for range each {
+					c.push(provider.WC{}, false)
+				}
+			}()
+		}
+		wc := make([]provider.WC, 3)
+		for seen := 0; seen < pushers*each; {
+			ok(t, c.ReqNotify(false))
+			for {
+				n, err := c.Poll(wc)
+				ok(t, err)
+				if seen += n; n == 0 {
+					break
+				}
+			}
+			if seen < pushers*each {
+				must(ch.Next(t.Context()))(t)
+			}
+		}
+	})
+}
+
+// TestChannelOfManyCQs: events are handed out oldest first, a CQ that fires
+// often does not starve the others, and each event wakes a waiter.
+func TestChannelOfManyCQs(t *testing.T) {
+	d := unwired(t)
+	ch := testChannel(t, d)
+	var cqs [4]*cq
+	for i := range cqs {
+		cqs[i] = testCQ(t, d, 8, ch)
+	}
+	fire := func(i int) {
+		ok(t, cqs[i].ReqNotify(false))
+		cqs[i].push(provider.WC{}, false)
+	}
+	for _, i := range []int{2, 2, 2, 0, 3} {
+		fire(i)
+	}
+	ok(t, cqs[0].Close()) // its event goes with it
+	for _, want := range []int{2, 3, 2, 2} {
+		if got := must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[want]) {
+			t.Fatalf("not the event of CQ %d", want)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			if _, err := ch.Next(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range 3 {
+		fire(1 + i)
+	}
+	wg.Wait()
+}
+
+// TestChannelForget removes CQs from every place of the queue.
+func TestChannelForget(t *testing.T) {
+	for gone := range 3 {
+		d := unwired(t)
+		ch := testChannel(t, d)
+		var cqs [3]*cq
+		for i := range cqs {
+			cqs[i] = testCQ(t, d, 8, ch)
+			ok(t, cqs[i].ReqNotify(false))
+			cqs[i].push(provider.WC{}, false)
+		}
+		ok(t, cqs[gone].Close())
+		for i := range cqs {
+			if i != gone {
+				if got := must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[i]) {
+					t.Errorf("CQ %d gone: not the event of CQ %d", gone, i)
+				}
+			}
+		}
+		late := testCQ(t, d, 8, ch)
+		ok(t, late.ReqNotify(false))
+		late.push(provider.WC{}, false)
+		if got := must(ch.Next(t.Context()))(t); got != provider.CQ(late) {
+			t.Errorf("CQ %d gone: the queue is broken", gone)
+		}
+	}
+}
+
+func TestNextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ch := testChannel(t, unwired(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		wait := func(ctx context.Context) {
+			_, err := ch.Next(ctx)
+			ended <- err
+		}
+		go wait(ctx)
+		go wait(context.Background())
+		go wait(context.Background())
+		synctest.Wait()
+		cancel()
+		wantErr(t, <-ended, context.Canceled)
+		ok(t, ch.Close())
+		wantErr(t, <-ended, os.ErrClosed)
+		wantErr(t, <-ended, os.ErrClosed)
+		ok(t, ch.Close())
+	})
+}
+
+func TestCQCloseOrder(t *testing.T) {
+	d := unwired(t)
+	ch := testChannel(t, d)
+	c := testCQ(t, d, 8, ch)
+	wantErr(t, ch.Close(), syscall.EBUSY)
+	q := new(qp)
+	if !c.attach(q) {
+		t.Fatal("cannot attach")
+	}
+	wantErr(t, c.Close(), syscall.EBUSY)
+	c.detach(q)
+	c.push(provider.WC{}, false)
+	ok(t, c.ReqNotify(false))
+	c.push(provider.WC{}, false)
+	for i := range 20 { // overflows, too
+		c.push(provider.WC{WRID: uint64(i)}, false)
+	}
+	ok(t, c.Close())
+	ok(t, c.Close())
+	ok(t, ch.Close())
+	_, err := c.Poll(make([]provider.WC, 1))
+	wantErr(t, err, os.ErrClosed)
+	wantErr(t, c.ReqNotify(false), os.ErrClosed)
+	if c.attach(q) {
+		t.Error("attached to a closed CQ")
+	}
+	_, err = ch.Next(t.Context())
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.CreateCQ(provider.CQInitAttr{CQE: 1, Channel: ch})
+	wantErr(t, err, os.ErrClosed)
+	if len(d.async.events) != 0 {
+		t.Error("an event of a closed CQ is left")
+	}
+}
+
+// TestDirectQPs: the list that progress walks has every QP while they are few.
+func TestDirectQPs(t *testing.T) {
+	c := testCQ(t, unwired(t), 8, nil)
+	var qps []*qp
+	for range directQPs + 3 {
+		qps = append(qps, new(qp))
+	}
+	for i, q := range qps {
+		c.attach(q)
+		want := i + 1
+		if want > directQPs {
+			want = 0
+		}
+		if got := len(*c.direct.Load()); got != want {
+			t.Fatalf("%d QPs: %d listed, want %d", i+1, got, want)
+		}
+	}
+	for i, q := range qps {
+		c.detach(q)
+		want := len(qps) - i - 1
+		if want > directQPs {
+			want = 0
+		}
+		if got := len(*c.direct.Load()); got != want {
+			t.Fatalf("%d QPs left: %d listed, want %d", len(qps)-i-1, got, want)
+		}
+	}
+}
+
+func TestCQAllocs(t *testing.T) {
+	d := unwired(t)
+	ch := testChannel(t, d)
+	c := testCQ(t, d, 8, ch)
+	wc := make([]provider.WC, 4)
+	ctx := t.Context()
+	if n := testing.AllocsPerRun(100, func() {
+		c.ReqNotify(false)
+		c.push(provider.WC{}, false)
+		c.Poll(wc)
+		ch.Next(ctx)
+		c.Poll(wc)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestAsyncQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := unwired(t)
+		const extra = 7
+		for i := range maxAsync + extra {
+			d.raise(provider.AsyncEvent{Type: provider.EventPortErr, Port: uint8(i)})
+		}
+		for i := range maxAsync {
+			if e := must(d.AsyncEvent(t.Context()))(t); e.Port != uint8(i) {
+				t.Fatalf("event %d is number %d", i, e.Port)
+			}
+		}
+		_, err := d.AsyncEvent(t.Context())
+		wantErr(t, err, syscall.ENOBUFS)
+		if want := "ibv_get_async_event govs0: 7 events lost: no buffer space available"; err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = d.AsyncEvent(ctx)
+		wantErr(t, err, context.Canceled)
+
+		got := make(chan provider.AsyncEvent, 2)
+		for range 2 {
+			go func() {
+				e, err := d.AsyncEvent(context.Background())
+				if err != nil && !errors.Is(err, os.ErrClosed) {
+					t.Error(err)
+				}
+				got <- e
+			}()
+		}
+		synctest.Wait()
+		d.raise(provider.AsyncEvent{Type: provider.EventPortActive})
+		if e := <-got; e.Type != provider.EventPortActive {
+			t.Errorf("event %v", e)
+		}
+		ok(t, d.Close())
+		if e := <-got; e != (provider.AsyncEvent{}) {
+			t.Errorf("event %v after Close", e)
+		}
+		d.raise(provider.AsyncEvent{}) // late ones are dropped
+	})
+}

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+func TestProvider(t *testing.T) {
+	p := New(nil)
+	if p.Name() != "engine" {
+		t.Errorf("name %q", p.Name())
+	}
+	list := must(p.Devices())(t)
+	if len(list) != 1 || list[0].Name != DeviceName || list[0].Provider != "engine" ||
+		list[0].NodeType != provider.NodeRNIC || list[0].Transport != provider.TransportIWARP {
+		t.Errorf("devices %+v", list)
+	}
+	_, err := p.Open("siw0")
+	wantErr(t, err, syscall.ENODEV)
+}
+
+func TestOptions(t *testing.T) {
+	for _, bad := range []Options{
+		{CRC: 2}, {CRC: -1}, {Placement: 2}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
+		{MaxPending: -1}, {MaxIRD: -1}, {MaxIRD: 129}, {MaxORD: -1}, {MaxORD: 129},
+	} {
+		bad.Network = noNetwork{}
+		_, err := New(&bad).Open("")
+		wantErr(t, err, syscall.EINVAL)
+	}
+	o := Options{Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
+	ok(t, o.complete())
+	want := Options{Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second, MaxPending: 1024, MaxIRD: 128, MaxORD: 4}
+	if o != want {
+		t.Errorf("options %+v, want %+v", o, want)
+	}
+}
+
+func TestDeviceQueries(t *testing.T) {
+	p := New(&Options{Network: noNetwork{}, MaxIRD: 16, MaxORD: 8})
+	d := must(p.Open(DeviceName))(t)
+	attr := must(d.Query())(t)
+	if attr.MaxQPRdAtom != 16 || attr.MaxQPInitRdAtom != 8 || attr.PhysPortCnt != 1 {
+		t.Errorf("attributes %+v", attr)
+	}
+	if attr.NodeGUID != 0x00676ffffe767300 {
+		t.Errorf("node GUID %#x", attr.NodeGUID)
+	}
+	port := must(d.QueryPort(1))(t)
+	if port.State != provider.PortActive || port.MaxMsgSz != 1<<32-1 || port.GIDTblLen != 1 {
+		t.Errorf("port %+v", port)
+	}
+	gid := must(d.QueryGID(1, 0))(t)
+	if gid != (provider.GID{0x02, 'g', 'o', 'v', 's'}) {
+		t.Errorf("GID % x", gid)
+	}
+	for _, port := range []uint8{0, 2} {
+		_, err := d.QueryPort(port)
+		wantErr(t, err, syscall.EINVAL)
+		_, err = d.QueryGID(port, 0)
+		wantErr(t, err, syscall.EINVAL)
+	}
+	for _, index := range []int{-1, 1} {
+		_, err := d.QueryGID(1, index)
+		wantErr(t, err, syscall.EINVAL)
+	}
+
+	ok(t, d.Close())
+	ok(t, d.Close())
+	_, err := d.Query()
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.QueryPort(1)
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.QueryGID(1, 0)
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.AllocPD()
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.CreateCompChannel()
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.CreateCQ(provider.CQInitAttr{CQE: 1})
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.CreateEventChannel()
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.AsyncEvent(t.Context())
+	wantErr(t, err, os.ErrClosed)
+}
+
+func TestDeviceLimits(t *testing.T) {
+	d := unwired(t)
+	d.pds.max, d.cqs.max, d.qps.max = 1, 1, 1
+	testPD(t, d)
+	_, err := d.AllocPD()
+	wantErr(t, err, syscall.ENOMEM)
+	testCQ(t, d, 1, nil)
+	_, err = d.CreateCQ(provider.CQInitAttr{CQE: 1})
+	wantErr(t, err, syscall.ENOMEM)
+	qpn := must(d.takeQPN())(t)
+	if _, err := d.takeQPN(); err != syscall.ENOMEM {
+		t.Errorf("second QP: %v", err)
+	}
+	d.giveQPN(qpn)
+	d.giveQPN(must(d.takeQPN())(t))
+}
+
+// TestQPN: numbers wrap at 24 bits and pass over what is in use and reserved.
+func TestQPN(t *testing.T) {
+	d := unwired(t)
+	d.nextQPN = 0xfffffe
+	d.qpns[0xffffff] = struct{}{}
+	d.qpns[3] = struct{}{}
+	for _, want := range []uint32{0xfffffe, 2, 4} {
+		if got := must(d.takeQPN())(t); got != want {
+			t.Errorf("QPN %#x, want %#x", got, want)
+		}
+	}
+}
+
+func TestBufPool(t *testing.T) {
+	var p bufPools
+	p.init()
+	var lent []*buf
+	for range bufsKept + 5 {
+		b := p.rx.get()
+		if len(b.b) != rxBufOctets {
+			t.Fatalf("%d octets", len(b.b))
+		}
+		lent = append(lent, b)
+	}
+	for i, b := range lent {
+		for _, other := range lent[:i] {
+			if b == other {
+				t.Fatal("a buffer was lent twice")
+			}
+		}
+		p.rx.put(b)
+	}
+	if p.rx.n != bufsKept {
+		t.Errorf("%d buffers kept, want %d", p.rx.n, bufsKept)
+	}
+	if n := testing.AllocsPerRun(100, func() { p.rx.put(p.rx.get()) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a buffer of the wrong size was taken back")
+		}
+	}()
+	p.tx.put(p.rx.get())
+}

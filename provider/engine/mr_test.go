@@ -1,0 +1,269 @@
+package engine
+
+import (
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteInvalidate
+
+// testPD makes a PD that is closed when the test ends.
+func testPD(t testing.TB, d *device) *pd {
+	t.Helper()
+	p := must(d.AllocPD())(t).(*pd)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("closing the PD: %v", err)
+		}
+	})
+	return p
+}
+
+// testMR registers n octets until the test ends.
+func testMR(t testing.TB, p *pd, n int, access provider.Access) *mr {
+	t.Helper()
+	m := must(p.RegMR(make([]byte, n), access))(t).(*mr)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func TestRegMRArguments(t *testing.T) {
+	p := testPD(t, unwired(t))
+	page := make([]byte, 4096)
+	for _, c := range []struct {
+		name   string
+		buf    []byte
+		access provider.Access
+		want   syscall.Errno // 0: success
+		grants provider.Access
+	}{
+		{"no octets", nil, 0, syscall.EINVAL, 0},
+		{"no octets, not nil", []byte{}, 0, syscall.EINVAL, 0},
+		{"remote write without local write", page, provider.AccessRemoteWrite, syscall.EINVAL, 0},
+		{"remote atomic without local write", page, provider.AccessRemoteAtomic, syscall.EINVAL, 0},
+		{"unknown right", page, 1 << 20, syscall.EINVAL, 0},
+		{"local read", page, 0, 0, 0},
+		{"one octet", page[:1], allRights, 0, allRights},
+		{"remote read only", page, provider.AccessRemoteRead, 0, provider.AccessRemoteRead},
+		{"atomic is dropped", page, provider.AccessLocalWrite | provider.AccessRemoteAtomic | provider.AccessMWBind, 0, provider.AccessLocalWrite},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := p.RegMR(c.buf, c.access)
+			if c.want != 0 {
+				wantErr(t, err, c.want)
+				if m != nil {
+					t.Error("an MR beside the error")
+				}
+				return
+			}
+			ok(t, err)
+			defer m.Close()
+			if m.Len() != uint64(len(c.buf)) || m.Access() != c.grants {
+				t.Errorf("%d octets with rights %#x, want %d with %#x", m.Len(), m.Access(), len(c.buf), c.grants)
+			}
+			if m.LKey() == 0 || m.LKey() != m.RKey() {
+				t.Errorf("LKey %#x, RKey %#x: want the STag in both", m.LKey(), m.RKey())
+			}
+			if m.Addr() == 0 || m.Addr()%4096 != 0 || m.Addr()+m.Len() < m.Addr() {
+				t.Errorf("address %#x", m.Addr())
+			}
+		})
+	}
+}
+
+func TestMRZeroBased(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 16, provider.AccessZeroBased)
+	if m.Addr() != 0 {
+		t.Fatalf("address %#x of a zero based region", m.Addr())
+	}
+	if b, ok := m.slice(15, 1); !ok || &b[0] != &m.buf[15] {
+		t.Error("offset 15 is not the last octet")
+	}
+	if _, ok := m.slice(16, 1); ok {
+		t.Error("offset 16 of 16 octets is inside")
+	}
+}
+
+// TestMRSlice tries every edge of a region, with arithmetic that would wrap if
+// it were done the other way round.
+//
+//rfc:5041 DDP-7.1t3-01
+//rfc:5041 DDP-7.1t4-01
+//rfc:5041 DDP-8.3.1-3-01
+func TestMRSlice(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 100, 0)
+	base := m.Addr()
+	for _, c := range []struct {
+		name    string
+		addr, n uint64
+		want    bool
+	}{
+		{"all", base, 100, true},
+		{"last octet", base + 99, 1, true},
+		{"nothing at the start", base, 0, true},
+		{"nothing at the end", base + 100, 0, true},
+		{"nothing before", base - 1, 0, false},
+		{"nothing behind", base + 101, 0, false},
+		{"one too many", base, 101, false},
+		{"one behind", base + 100, 1, false},
+		{"one before", base - 1, 1, false},
+		{"over the start", base - 1, 100, false},
+		{"over the end", base + 1, 100, false},
+		{"length wraps to inside", base + 1, math.MaxUint64, false},
+		{"length wraps to the end", base + 50, math.MaxUint64 - 49, false},
+		{"address near 2^64", math.MaxUint64, 1, false},
+		{"address near 2^64, wraps", math.MaxUint64, base + 2, false},
+		{"address 0", 0, 1, false},
+		{"everything", 0, math.MaxUint64, false},
+	} {
+		b, ok := m.slice(c.addr, c.n)
+		if ok != c.want || ok && uint64(len(b)) != c.n {
+			t.Errorf("%s: slice(base%+d, %d) = %d octets, %v, want %v", c.name, int64(c.addr-base), c.n, len(b), ok, c.want)
+		}
+		if cap(b) != len(b) {
+			t.Errorf("%s: a slice of %d octets can grow to %d", c.name, len(b), cap(b))
+		}
+	}
+}
+
+// TestMRCloseWaits: Close does not return while somebody is inside, and nobody
+// gets in once it has begun.
+//
+//rfc:5041 DDP-8.3.1-6-01
+func TestMRCloseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, remote := range []bool{false, true} {
+			p := testPD(t, unwired(t))
+			m := testMR(t, p, 100, allRights)
+			enter, leave := m.acquire, m.release
+			if remote {
+				enter, leave = m.acquireRemote, m.releaseRemote
+			}
+			if !enter() || !enter() {
+				t.Fatal("cannot use a new region")
+			}
+			var closes atomic.Int32
+			for range 2 { // two closers: neither may return early
+				go func() {
+					ok(t, m.Close())
+					closes.Add(1)
+				}()
+			}
+			synctest.Wait()
+			if closes.Load() != 0 {
+				t.Fatal("Close returned with two uses in progress")
+			}
+			if enter() {
+				t.Error("a use began after Close")
+			}
+			leave()
+			synctest.Wait()
+			if closes.Load() != 0 {
+				t.Fatal("Close returned with a use in progress")
+			}
+			leave()
+			synctest.Wait()
+			if closes.Load() != 2 {
+				t.Fatal("Close does not return")
+			}
+			if m.acquire() || m.acquireRemote() {
+				t.Error("a closed region can be used")
+			}
+			if p.dev.stags.lookup(m.stag) != nil {
+				t.Error("a closed region is found")
+			}
+			ok(t, m.Close())
+		}
+	})
+}
+
+// TestMRBarrier writes to a region through a peer's eyes on several goroutines
+// and closes it meanwhile: not an octet changes after Close has returned.
+//
+//rfc:5041 DDP-8.3-2-01
+func TestMRBarrier(t *testing.T) {
+	p := testPD(t, unwired(t))
+	for round := range 200 {
+		memory := make([]byte, 64)
+		m := must(p.RegMR(memory, allRights))(t).(*mr)
+		var wg sync.WaitGroup
+		var inside sync.WaitGroup
+		inside.Add(3)
+		for w := range 3 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					use, b, err := writeTarget(p, m.stag, m.base, len(memory))
+					if err != nil {
+						if i == 0 {
+							inside.Done()
+						}
+						return
+					}
+					if w == 0 {
+						for j := range b {
+							b[j]++
+						}
+					}
+					use.releaseRemote()
+					if i == 0 {
+						inside.Done()
+					}
+				}
+			})
+		}
+		inside.Wait()
+		if round%2 == 0 {
+			ok(t, m.Close())
+		} else {
+			ok(t, invalidateRemote(p, m.stag))
+		}
+		before := string(memory) // races with a late writer, which -race tells
+		wg.Wait()
+		if before != string(memory) {
+			t.Fatal("octets changed after the barrier")
+		}
+		ok(t, m.Close())
+	}
+}
+
+func TestPDCloseOrder(t *testing.T) {
+	d := unwired(t)
+	p := must(d.AllocPD())(t)
+	m := must(p.RegMR(make([]byte, 1), 0))(t)
+	wantErr(t, p.Close(), syscall.EBUSY)
+	wantErr(t, d.Close(), syscall.EBUSY)
+	other := must(p.RegMR(make([]byte, 1), 0))(t) // EBUSY changed nothing
+	ok(t, other.Close())
+	ok(t, m.Close())
+	ok(t, m.Close())
+	ok(t, p.Close())
+	ok(t, p.Close())
+	_, err := p.RegMR(make([]byte, 1), 0)
+	wantErr(t, err, os.ErrClosed)
+	_, err = p.CreateQP(provider.QPInitAttr{})
+	wantErr(t, err, os.ErrClosed)
+}
+
+func TestMRLimit(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	d.mrs.max = 2
+	a := testMR(t, p, 1, 0)
+	testMR(t, p, 1, 0)
+	_, err := p.RegMR(make([]byte, 1), 0)
+	wantErr(t, err, syscall.ENOMEM)
+	ok(t, a.Close())
+	ok(t, a.Close())
+	testMR(t, p, 1, 0)
+	_, err = p.RegMR(make([]byte, 1), 0)
+	wantErr(t, err, syscall.ENOMEM)
+}

@@ -1,0 +1,347 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// Bounds of one vectored write.
+const (
+	batchOctets = 256 << 10 // about what stays in a core's L2 between CRC and send
+	batchIov    = 512
+	batchFPDUs  = 512
+	batchUses   = 256
+	arenaOctets = 48 << 10 // headers, trailers and small payload: about 500 FPDUs of 64 octets
+
+	// copyOctets is up to which length payload is copied next to its header. It
+	// saves an entry of the vector on either side of it.
+	copyOctets = 1024
+
+	// fpduOverhead is what an FPDU needs in the arena beside copied payload.
+	fpduOverhead = mpa.HeaderLen + ddp.MaxHeaderLen + rdmap.ReadRequestLen + mpa.MaxTrailerLen
+)
+
+// txBatch is what one vectored write sends: FPDUs as a vector of slices, which lie
+// partly in the arena and partly in registered regions. It is lent to a stream
+// while octets are in flight.
+//
+// Regions are in use from when they are put into the vector until release, which
+// is before anybody waits for the socket: what the socket did not take is copied
+// first (see stash). So a region can be deregistered at any time without tearing
+// an FPDU in two.
+type txBatch struct {
+	pool *bufPool // of chunks
+
+	iov         [batchIov][]byte
+	first, last int    // iov[first:last] is still to be written
+	inArena     bool   // iov[last-1] ends where the free part of the arena begins
+	built       uint64 // octets put in
+	written     uint64 // octets taken by the socket
+
+	fpdus  [batchFPDUs]fpduEnd
+	fpdu0  int // oldest that is not out
+	nfpdus int
+
+	uses  [batchUses]regionUse
+	nuses int
+
+	spans  [maxSGE]span // of the message being built
+	nspans int
+
+	chunks    []*buf // copies of payload
+	chunkUsed int    // octets of the last one
+
+	crc   uint32 // of the FPDU being built
+	open  int    // ULPDU length of the FPDU being built
+	parts [2 + maxSGE][]byte
+	npart int // with markers: the pieces of the ULPDU
+
+	finished [batchFPDUs]uint32 // scratch for completions
+
+	used  int // of arena
+	arena [arenaOctets]byte
+}
+
+// fpduEnd is where an FPDU of a batch ends, and whether it finishes a WQE.
+type fpduEnd struct {
+	at       uint64
+	wqe      uint32
+	finishes bool
+}
+
+// regionUse is a use of a region to be ended.
+type regionUse struct {
+	m      *mr
+	remote bool
+}
+
+// empty reports whether everything is out.
+func (b *txBatch) empty() bool { return b.first == b.last }
+
+// pending is what remains to be written.
+func (b *txBatch) pending() [][]byte { return b.iov[b.first:b.last] }
+
+// room reports whether another FPDU of any kind fits.
+func (b *txBatch) room() bool {
+	return b.built < batchOctets &&
+		b.used+fpduOverhead+copyOctets <= len(b.arena) &&
+		b.last+maxSGE+2 <= len(b.iov) &&
+		b.nfpdus < len(b.fpdus) &&
+		b.nuses+maxSGE <= len(b.uses)
+}
+
+// reset prepares an empty batch for being filled anew.
+func (b *txBatch) reset() {
+	b.release()
+	clear(b.iov[:b.last])
+	for _, c := range b.chunks {
+		b.pool.put(c)
+	}
+	clear(b.chunks)
+	b.chunks = b.chunks[:0]
+	b.chunkUsed = 0
+	b.first, b.last, b.inArena = 0, 0, false
+	b.built, b.written = 0, 0
+	b.fpdu0, b.nfpdus = 0, 0
+	b.used = 0
+}
+
+// use notes that m is in use until release.
+func (b *txBatch) use(m *mr, remote bool) {
+	b.uses[b.nuses] = regionUse{m, remote}
+	b.nuses++
+}
+
+// release ends the use of all regions, and forgets the message's spans, which
+// have to be resolved anew.
+func (b *txBatch) release() {
+	for i := range b.uses[:b.nuses] {
+		u := &b.uses[i]
+		if u.remote {
+			u.m.releaseRemote()
+		} else {
+			u.m.release()
+		}
+		*u = regionUse{}
+	}
+	b.nuses = 0
+	clear(b.spans[:b.nspans])
+	b.nspans = 0
+}
+
+// begin opens an FPDU with DDP header h and payloadLen octets to follow.
+func (b *txBatch) begin(h *ddp.Header, payloadLen int, t *txState) {
+	b.open = h.Len() + payloadLen
+	at := b.used
+	if t.markers {
+		b.npart = 0
+		b.addPart(h.AppendTo(b.arena[at:at]))
+		b.used += h.Len()
+		return
+	}
+	head := h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open)))
+	b.crc = 0
+	b.takeArena(len(head), t)
+}
+
+// takeArena puts the next n octets of the arena into the FPDU.
+func (b *txBatch) takeArena(n int, t *txState) {
+	p := b.arena[b.used : b.used+n]
+	b.used += n
+	if t.crc {
+		b.crc = mpa.CRC(b.crc, p)
+	}
+	b.appendArena(n)
+}
+
+// appendArena puts the n octets before used into the vector.
+func (b *txBatch) appendArena(n int) {
+	b.built += uint64(n)
+	if b.inArena {
+		last := &b.iov[b.last-1]
+		*last = (*last)[:len(*last)+n]
+		return
+	}
+	b.iov[b.last] = b.arena[b.used-n : b.used]
+	b.last++
+	b.inArena = true
+}
+
+func (b *txBatch) addPart(p []byte) {
+	b.parts[b.npart] = p
+	b.npart++
+}
+
+// copyIn adds payload of at most copyOctets, which may change as soon as copyIn
+// has returned.
+func (b *txBatch) copyIn(p []byte, t *txState) {
+	at := b.used
+	n := copy(b.arena[at:], p)
+	if t.markers {
+		b.used += n
+		b.addPart(b.arena[at : at+n])
+		return
+	}
+	b.takeArena(n, t)
+}
+
+// refer adds payload where it lies: in a region in use, or in a chunk.
+func (b *txBatch) refer(p []byte, t *txState) {
+	if t.markers {
+		b.addPart(p)
+		return
+	}
+	if t.crc {
+		b.crc = mpa.CRC(b.crc, p)
+	}
+	b.iov[b.last] = p
+	b.last++
+	b.inArena = false
+	b.built += uint64(len(p))
+}
+
+// snapshot adds a copy of payload that its owner may change while it is being
+// sent: the source of an RDMA Read belongs to an application that has no means
+// of knowing when it is read, and a change between CRC and send would end the
+// connection.
+func (b *txBatch) snapshot(p []byte, t *txState) {
+	room := b.chunkRoom(len(p))
+	b.refer(room[:copy(room, p)], t)
+}
+
+// chunkRoom returns n octets of chunk, at most the size of one.
+func (b *txBatch) chunkRoom(n int) []byte {
+	if len(b.chunks) == 0 || b.chunkUsed+n > b.pool.octets {
+		b.chunks = append(b.chunks, b.pool.get())
+		b.chunkUsed = 0
+	}
+	c := b.chunks[len(b.chunks)-1].b
+	p := c[b.chunkUsed : b.chunkUsed+n : b.chunkUsed+n]
+	b.chunkUsed += n
+	return p
+}
+
+// end closes the FPDU. If finishes is true, the operation of WQE wqe is over when
+// the FPDU's last octet is out.
+func (b *txBatch) end(t *txState, wqe uint32, finishes bool) {
+	if t.markers {
+		b.endMarked(t)
+	} else {
+		at := b.used
+		tail := mpa.AppendTrailer(b.arena[at:at], b.open, b.crc, t.crc)
+		b.used += len(tail)
+		b.appendArena(len(tail))
+	}
+	b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: wqe, finishes: finishes}
+	b.nfpdus++
+}
+
+// endMarked lays the FPDU out with markers, in a chunk. That it is not too long
+// has been seen to by the MULPDU.
+func (b *txBatch) endMarked(t *txState) {
+	room := b.chunkRoom(t.framer.Len(b.open))
+	fpdu, err := t.framer.AppendFPDU(room[:0], b.parts[:b.npart]...)
+	if err != nil {
+		panic("engine: " + err.Error())
+	}
+	clear(b.parts[:b.npart])
+	b.iov[b.last] = fpdu
+	b.last++
+	b.inArena = false
+	b.built += uint64(len(fpdu))
+}
+
+// advance notes that the socket took n octets, and returns the WQEs whose last
+// octet was among them, valid until the next call.
+func (b *txBatch) advance(n int) []uint32 {
+	b.written += uint64(n)
+	for n > 0 {
+		p := b.iov[b.first]
+		if n < len(p) {
+			b.iov[b.first] = p[n:]
+			break
+		}
+		n -= len(p)
+		b.iov[b.first] = nil
+		b.first++
+	}
+	done := b.finished[:0]
+	for ; b.fpdu0 < b.nfpdus && b.fpdus[b.fpdu0].at <= b.written; b.fpdu0++ {
+		if f := &b.fpdus[b.fpdu0]; f.finishes {
+			done = append(done, f.wqe)
+		}
+	}
+	return done
+}
+
+// stash copies what remains to be written into chunks and ends the use of all
+// regions: the stream has to wait for the socket.
+func (b *txBatch) stash() {
+	if b.nuses == 0 {
+		return // it lies in the arena and in chunks already
+	}
+	var chunks [2 + 2*batchOctets/rxBufOctets][]byte
+	n := 0
+	old := len(b.chunks)
+	b.chunkUsed = b.pool.octets // leave the chunks in use alone
+	for _, p := range b.pending() {
+		for len(p) > 0 {
+			if b.chunkUsed == b.pool.octets {
+				b.chunks = append(b.chunks, b.pool.get())
+				b.chunkUsed = 0
+				chunks[n] = b.chunks[len(b.chunks)-1].b[:0]
+				n++
+			}
+			c := &chunks[n-1]
+			took := min(len(p), b.pool.octets-len(*c))
+			*c = append(*c, p[:took]...)
+			b.chunkUsed += took
+			p = p[took:]
+		}
+	}
+	clear(b.iov[:b.last])
+	b.first, b.last, b.inArena = 0, copy(b.iov[:], chunks[:n]), false
+	for _, c := range b.chunks[:old] {
+		b.pool.put(c)
+	}
+	b.chunks = b.chunks[:copy(b.chunks, b.chunks[old:])]
+	b.release()
+}
+
+// remainder returns a copy of what must still be sent of the FPDU that is partly
+// out, nil if none is.
+//
+//rfc:5040 RDMAP-6.1-01
+func (b *txBatch) remainder() []byte {
+	start := uint64(0)
+	if b.fpdu0 > 0 {
+		start = b.fpdus[b.fpdu0-1].at
+	}
+	if b.empty() || b.written == start {
+		return nil
+	}
+	left := int(b.fpdus[b.fpdu0].at - b.written)
+	out := make([]byte, 0, left)
+	for _, p := range b.pending() {
+		out = append(out, p[:min(len(p), left-len(out))]...)
+	}
+	return out
+}
+
+// resolve makes the spans of a work request of ours ready for use in this batch.
+// It reports false if they can't be used.
+func (b *txBatch) resolve(pd *pd, sges []provider.SGE, need provider.Access) bool {
+	spans, ok := resolveLocal(pd, sges, need, b.spans[:0])
+	b.nspans = len(spans)
+	if !ok || !acquireSpans(spans) {
+		clear(b.spans[:b.nspans])
+		b.nspans = 0
+		return false
+	}
+	for i := range spans {
+		b.use(spans[i].m, false)
+	}
+	return true
+}

@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// sendWQE is a work request in the send queue. The poster fills it; from then
+// on the transmit side reads it, and what is below done belongs to sendQueue.done.
+type sendWQE struct {
+	wrid   uint64
+	raddr  uint64
+	rkey   uint32
+	inv    uint32
+	length uint32 // octets of the message
+	op     provider.WROpcode
+	flags  provider.SendFlags
+	nsge   uint16
+
+	finished bool              // the operation is over, and waits for its turn to be reported
+	status   provider.WCStatus // why it failed, if it did
+}
+
+// sendQueue is a ring of WQEs between three indexes that run freely:
+//
+//	free <= head <= (next of the transmit side) <= tail
+//
+// From free to head are WQEs that were unsignalled and successful: their places
+// are given back when a later one is reported, which is what the man page of
+// ibv_post_send makes programs rely on.
+type sendQueue struct {
+	wqes      []sendWQE
+	sges      []provider.SGE
+	inline    []byte
+	maxSGE    int
+	maxInline int
+
+	mu   sync.Mutex    // of posters
+	tail atomic.Uint32 // written under mu, behind the WQE
+
+	done sync.Mutex    // of completing
+	head uint32        // oldest WQE not reported
+	free atomic.Uint32 // written under done
+}
+
+func (s *sendQueue) init(c provider.QPCap) {
+	s.wqes = make([]sendWQE, c.MaxSendWR)
+	s.sges = make([]provider.SGE, c.MaxSendWR*c.MaxSendSGE)
+	s.inline = make([]byte, c.MaxSendWR*c.MaxInlineData)
+	s.maxSGE, s.maxInline = c.MaxSendSGE, c.MaxInlineData
+}
+
+func (s *sendQueue) at(i uint32) *sendWQE { return &s.wqes[i&uint32(len(s.wqes)-1)] }
+
+// sgeRoom is where the SGEs of WQE i are.
+func (s *sendQueue) sgeRoom(i uint32) []provider.SGE {
+	at := int(i&uint32(len(s.wqes)-1)) * s.maxSGE
+	return s.sges[at : at+s.maxSGE]
+}
+
+// inlineRoom is where the inline payload of WQE i is.
+func (s *sendQueue) inlineRoom(i uint32) []byte {
+	at := int(i&uint32(len(s.wqes)-1)) * s.maxInline
+	return s.inline[at : at+s.maxInline]
+}
+
+// full reports whether there is no place for one more. s.mu is held.
+func (s *sendQueue) full() bool { return s.tail.Load()-s.free.Load() == uint32(len(s.wqes)) }
+
+// recvWQE is a work request in the receive queue.
+type recvWQE struct {
+	wrid   uint64
+	length uint64 // octets that its SGEs hold together
+	nsge   uint16
+}
+
+// recvQueue is a ring of WQEs. The receive side takes the one at head for as long
+// as a message is under way, and advances head when it is reported.
+type recvQueue struct {
+	wqes   []recvWQE
+	sges   []provider.SGE
+	maxSGE int
+
+	mu   sync.Mutex    // of posters
+	tail atomic.Uint32 // written under mu, behind the WQE
+
+	done sync.Mutex    // of flushing; the receive side needs none while the stream lives
+	head atomic.Uint32 // written by the receive side, or under done
+}
+
+func (r *recvQueue) init(c provider.QPCap) {
+	r.wqes = make([]recvWQE, c.MaxRecvWR)
+	r.sges = make([]provider.SGE, c.MaxRecvWR*c.MaxRecvSGE)
+	r.maxSGE = c.MaxRecvSGE
+}
+
+func (r *recvQueue) at(i uint32) *recvWQE { return &r.wqes[i&uint32(len(r.wqes)-1)] }
+
+func (r *recvQueue) sgeRoom(i uint32) []provider.SGE {
+	at := int(i&uint32(len(r.wqes)-1)) * r.maxSGE
+	return r.sges[at : at+r.maxSGE]
+}
+
+// full reports whether there is no place for one more. r.mu is held.
+func (r *recvQueue) full() bool { return r.tail.Load()-r.head.Load() == uint32(len(r.wqes)) }
+
+// front returns the oldest WQE and its SGEs, or nil if none is posted.
+func (r *recvQueue) front() (*recvWQE, []provider.SGE) {
+	h := r.head.Load()
+	if h == r.tail.Load() {
+		return nil, nil
+	}
+	w := r.at(h)
+	return w, r.sgeRoom(h)[:w.nsge]
+}
+
+// wcOpcodes are the completions' names of the operations that the engine has.
+var wcOpcodes = [...]provider.WCOpcode{
+	provider.WRRDMAWrite:   provider.WCRDMAWrite,
+	provider.WRSend:        provider.WCSend,
+	provider.WRRDMARead:    provider.WCRDMARead,
+	provider.WRSendWithInv: provider.WCSend,
+}
+
+// finishSends marks the WQEs with these indexes as finished, and reports what is
+// to be reported now.
+//
+//rfc:5040 RDMAP-5.5-15-01
+func (q *qp) finishSends(wqes []uint32) {
+	q.sq.done.Lock()
+	for _, i := range wqes {
+		q.sq.at(i).finished = true
+	}
+	q.reportSends()
+	q.sq.done.Unlock()
+}
+
+// finishSend is finishSends for one.
+func (q *qp) finishSend(i uint32) {
+	q.sq.done.Lock()
+	q.sq.at(i).finished = true
+	q.reportSends()
+	q.sq.done.Unlock()
+}
+
+// reportSends reports finished WQEs up to the first that is not. sq.done is held.
+func (q *qp) reportSends() {
+	s := &q.sq
+	for tail := s.tail.Load(); s.head != tail; s.head++ {
+		w := s.at(s.head)
+		if !w.finished {
+			return
+		}
+		if q.init.SQSigAll || w.flags&provider.SendSignaled != 0 {
+			wc := provider.WC{WRID: w.wrid, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+			if w.op == provider.WRRDMARead {
+				wc.ByteLen = w.length
+			}
+			q.sendCQ.push(wc, false)
+			s.free.Store(s.head + 1)
+		}
+	}
+}
+
+// failSend records why WQE i fails; flushing reports it.
+func (q *qp) failSend(i uint32, status provider.WCStatus) {
+	q.sq.done.Lock()
+	q.sq.at(i).status = status
+	q.sq.done.Unlock()
+}
+
+// flushSends completes everything in the send queue in error, unsignalled WQEs
+// too, and reports whether there was anything. WQEs that had finished behind an
+// unfinished one are flushed as well: nothing succeeds behind a failure. The QP
+// is in ERR, and sq.done is held.
+//
+//rfc:5040 RDMAP-6.2.1-02
+//rfc:5041 DDP-6.2.2-02
+func (q *qp) flushSends() bool {
+	s := &q.sq
+	tail := s.tail.Load()
+	any := s.head != tail
+	for ; s.head != tail; s.head++ {
+		w := s.at(s.head)
+		status := w.status
+		if status == provider.WCSuccess {
+			status = provider.WCWRFlushErr
+		}
+		q.sendCQ.push(provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}, true)
+	}
+	s.free.Store(s.head)
+	return any
+}
+
+// finishRecv reports the WQE at the head of the receive queue and gives its
+// place back. Only the receive side calls it.
+func (q *qp) finishRecv(wc provider.WC, solicited bool) {
+	h := q.rq.head.Load()
+	wc.WRID, wc.Opcode, wc.QPN = q.rq.at(h).wrid, provider.WCRecv, q.qpn
+	q.rq.head.Store(h + 1)
+	q.recvCQ.push(wc, solicited)
+}
+
+// flushRecvs completes everything in the receive queue in error. first is the
+// status of the oldest, if it is not to be a flush. The QP is in ERR, and
+// rq.done is held.
+func (q *qp) flushRecvs(first provider.WCStatus) {
+	r := &q.rq
+	status := first
+	if status == provider.WCSuccess {
+		status = provider.WCWRFlushErr
+	}
+	h := r.head.Load()
+	for tail := r.tail.Load(); h != tail; h++ {
+		wc := provider.WC{WRID: r.at(h).wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}
+		r.head.Store(h + 1)
+		q.recvCQ.push(wc, true)
+		status = provider.WCWRFlushErr
+	}
+}

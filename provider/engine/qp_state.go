@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// setState changes the state. mu is held.
+func (q *qp) setState(s provider.QPState) { q.state.Store(uint32(s)) }
+
+// enterError moves the QP to ERR and flushes what is posted. It may be called
+// several times, also when the QP is in ERR; the first cause stays.
+func (q *qp) enterError(e *ending) {
+	q.mu.Lock()
+	if q.cause == nil {
+		q.cause = e.cause
+	}
+	q.setState(provider.QPErr)
+	q.stream.Store(nil)
+	q.mu.Unlock()
+	if q.flushAll(e.recvStatus) {
+		q.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: q})
+	}
+}
+
+// flushAll completes everything that is posted in error, and reports whether
+// there was anything in the send queue. firstRecv is the status of the receive in
+// progress, or WCSuccess for a flush like all others.
+func (q *qp) flushAll(firstRecv provider.WCStatus) bool {
+	q.sq.done.Lock()
+	sends := q.flushSends()
+	q.sq.done.Unlock()
+	q.rq.done.Lock()
+	q.flushRecvs(firstRecv)
+	q.rq.done.Unlock()
+	return sends
+}
+
+// flushIfError is for posters who found no stream: what they posted in ERR
+// completes at once. Whoever leaves ERR holds both locks.
+func (q *qp) flushIfError() {
+	q.sq.done.Lock()
+	if q.getState() == provider.QPErr {
+		q.flushSends()
+	}
+	q.sq.done.Unlock()
+	q.rq.done.Lock()
+	if q.getState() == provider.QPErr {
+		q.flushRecvs(provider.WCSuccess)
+	}
+	q.rq.done.Unlock()
+}
+
+const (
+	modifiable = provider.QPAttrState | provider.QPAttrCurState | provider.QPAttrAccessFlags |
+		provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
+	depths = provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
+)
+
+// Modify implements provider.QP. What changes a state means on iWARP:
+//
+//   - RESET to INIT, INIT to RTR: nothing but the state.
+//   - To RTS: only the connection manager does that; EINVAL, but no change is
+//     fine.
+//   - RTS to SQD: the connection ends gracefully: what is in the send queue is
+//     still sent, then FIN. There is no way back to RTS.
+//   - RTS to SQE: the peer is sent a Terminate (0/0/0xff), and the QP ends in ERR.
+//   - To ERR, from everywhere: the connection ends with a FIN.
+//   - To RESET, from everywhere but RTS and SQD: what is posted is forgotten
+//     without a completion; the QP can be connected again.
+//
+// The access flags are kept and told by Query; only those of a region decide
+// about its use, as with siw. The read depths can be set until the QP is
+// connected.
+func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
+	const op = "ibv_modify_qp"
+	e, err := q.modify(&attr, mask)
+	if err != nil {
+		return fail(op, q.name(), err)
+	}
+	if e == nil {
+		return nil
+	}
+	if s := q.stream.Load(); s != nil {
+		s.fail(e)
+		s.settle()
+		return nil
+	}
+	q.enterError(e)
+	return nil
+}
+
+// modify makes the changes that need no more than mu, and returns what ends the
+// connection if that is asked for.
+func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, error) {
+	if q.isClosed() {
+		return nil, os.ErrClosed
+	}
+	state := q.getState()
+	switch {
+	case mask&^modifiable != 0,
+		mask&provider.QPAttrCurState != 0 && attr.CurState != state,
+		mask&depths != 0 && state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR,
+		mask&provider.QPAttrMaxRdAtomic != 0 && (attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > q.dev.opts.MaxORD),
+		mask&provider.QPAttrMaxDestRdAtomic != 0 && (attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > q.dev.opts.MaxIRD):
+		return nil, syscall.EINVAL
+	}
+	var e *ending
+	if mask&provider.QPAttrState != 0 {
+		var err error
+		if e, err = q.changeState(attr.State); err != nil {
+			return nil, err
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if mask&provider.QPAttrAccessFlags != 0 {
+		q.access = attr.Access
+	}
+	if mask&provider.QPAttrMaxRdAtomic != 0 {
+		q.ord = attr.MaxRdAtomic
+	}
+	if mask&provider.QPAttrMaxDestRdAtomic != 0 {
+		q.ird = attr.MaxDestRdAtomic
+	}
+	return e, nil
+}
+
+func (q *qp) changeState(to provider.QPState) (*ending, error) {
+	if to == provider.QPSQD {
+		return nil, q.startClosing()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	from := q.getState()
+	connected := from == provider.QPRTS || from == provider.QPSQD
+	switch {
+	case to == provider.QPErr:
+		return &ending{cause: errModified}, nil
+	case to == provider.QPSQE && connected:
+		return endTerminate(errLocalCatastrophe, nil, 0, nil), nil
+	case to == provider.QPReset && !connected:
+		q.reset()
+		return nil, nil
+	case from == to && to == provider.QPRTS,
+		to == provider.QPInit && (from == provider.QPReset || from == provider.QPInit),
+		to == provider.QPRTR && (from == provider.QPInit || from == provider.QPRTR):
+		q.setState(to)
+		return nil, nil
+	}
+	return nil, syscall.EINVAL
+}
+
+// startClosing begins the graceful end of a connection.
+func (q *qp) startClosing() error {
+	s := q.stream.Load()
+	if s == nil {
+		return syscall.EINVAL
+	}
+	q.mu.Lock()
+	if q.stream.Load() == s {
+		q.setState(provider.QPSQD)
+	}
+	q.mu.Unlock()
+	s.closeGracefully()
+	return nil
+}
+
+// reset forgets what is posted. mu is held, and there is no stream.
+func (q *qp) reset() {
+	q.sq.mu.Lock()
+	q.rq.mu.Lock()
+	q.sq.done.Lock()
+	q.rq.done.Lock()
+	q.sq.head = q.sq.tail.Load()
+	q.sq.free.Store(q.sq.head)
+	q.rq.head.Store(q.rq.tail.Load())
+	q.setState(provider.QPReset)
+	q.cause = nil
+	q.rq.done.Unlock()
+	q.sq.done.Unlock()
+	q.rq.mu.Unlock()
+	q.sq.mu.Unlock()
+}
+
+// Query implements provider.QP.
+func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
+	if q.isClosed() {
+		return provider.QPAttr{}, provider.QPInitAttr{}, failClosed("ibv_query_qp", q.name())
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	state := q.getState()
+	return provider.QPAttr{
+		State:           state,
+		CurState:        state,
+		Access:          q.access,
+		Cap:             q.init.Cap,
+		MaxRdAtomic:     q.ord,
+		MaxDestRdAtomic: q.ird,
+	}, q.init, nil
+}

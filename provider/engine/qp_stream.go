@@ -1,0 +1,254 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// stream is a QP's connection in MPA's Full Operation Phase: an RDMAP stream
+// over a TCP stream. It is the Handler of its Conn.
+//
+// Its receive side and its transmit side are two state machines that run on
+// whatever goroutine has a reason to run them: one that posts, polls, or serves
+// the device's progress. Each has a lock that is only ever tried; who doesn't get
+// it leaves the work to the holder. A fault found by either is noted with fail,
+// and once its lock is released settle takes the QP to ERR.
+type stream struct {
+	q      *qp
+	dev    *device
+	conn   transport.Conn
+	params mpa.Params
+	onDown func(error)
+
+	inbound     *rdmap.InboundReads     // rx pushes, tx pops
+	outstanding *rdmap.OutstandingReads // tx pushes, rx pops
+
+	// maySend is false for a responder until the first FPDU has come.
+	//
+	//rfc:5044 MPA-7.1.2-4-01
+	maySend atomic.Bool
+
+	end      atomic.Pointer[ending] // why the stream ends; the first reason stays
+	finished atomic.Bool            // the QP has let go: what is left is the linger's
+
+	rxMu sync.Mutex
+	rx   rxState
+
+	txMu    sync.Mutex
+	txWork  atomic.Bool // there is something to look at for whoever has txMu
+	blocked atomic.Bool // the socket is full and the poller watches for room
+	tx      txState
+
+	closing atomic.Bool   // send what is posted, then FIN
+	finSent atomic.Bool   // our FIN is out, and the peer's is awaited
+	sent    atomic.Uint64 // octets, for the watch over a graceful end
+	linger  linger
+}
+
+// ending is why and how a stream ends.
+type ending struct {
+	cause error // for QP.Cause
+
+	ulpdu []byte // Terminate to send, nil for none
+	reset bool   // RST instead of FIN
+	lost  bool   // there is no connection any more
+
+	event      provider.AsyncEventType // to raise, if raise
+	raise      bool
+	recvStatus provider.WCStatus // of the receive in progress, WCSuccess for a flush
+}
+
+// start takes over conn, which has finished MPA's start-up with params, and puts
+// the QP into RTS. early is what was read from conn behind the peer's start-up
+// frame; it is not retained. The depths are those of params.
+//
+// onDown is called once, without any lock held and on any goroutine, when the
+// QP has left RTS for good and everything posted is flushed; its error is
+// QP.Cause. It may be called before start returns. The Conn is the QP's own from
+// here on, and is closed some time after onDown: what was sent last must not be
+// lost. If start returns an error, onDown is not called and conn is still the
+// caller's; the QP is in ERR if it could have been connected.
+//
+//rfc:5040 RDMAP-6.1-01
+//rfc:5041 DDP-6.1-01
+//rfc:5044 MPA-7.1-04
+func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
+	s := &stream{
+		q: q, dev: q.dev, conn: conn, params: params, onDown: onDown,
+		inbound:     rdmap.NewInboundReads(roundDepth(params.IRD)),
+		outstanding: rdmap.NewOutstandingReads(outboundDepth(params)),
+	}
+	s.params.PeerPrivateData = nil // the caller's memory
+	s.rx.init(s)
+	s.tx.init(s)
+	s.maySend.Store(!params.WaitFirstFPDU)
+
+	// The poller may call Ready from the moment of Add on; it must find nothing
+	// to do before the early octets are in.
+	s.rxMu.Lock()
+	if err := q.enterRTS(s); err != nil {
+		s.rxMu.Unlock()
+		return err
+	}
+	if err := q.dev.poller.Add(conn, s); err != nil {
+		s.finished.Store(true)
+		s.rxMu.Unlock()
+		q.enterError(&ending{cause: err})
+		return err
+	}
+	s.receiveEarly(early)
+	s.rxMu.Unlock()
+	s.kickTx()
+	return nil
+}
+
+// roundDepth grants a power of two of inbound Reads: siw rounds what it takes
+// from the start-up frames up to one, and means it.
+//
+//rfc:5040 RDMAP-6.1-02
+func roundDepth(ird int) int {
+	if ird <= 0 {
+		return 0
+	}
+	return roundUp(ird)
+}
+
+// outboundDepth is the ORD, or 1 where an RTR indication is a Read and there are
+// to be none otherwise.
+func outboundDepth(p mpa.Params) int {
+	if sendsRTR(p) && p.RTR == mpa.RTRRead {
+		return max(p.ORD, 1)
+	}
+	return p.ORD
+}
+
+// sendsRTR reports whether this end begins with an RTR indication.
+func sendsRTR(p mpa.Params) bool { return p.PeerToPeer && !p.WaitFirstFPDU }
+
+func (q *qp) enterRTS(s *stream) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch state := q.getState(); {
+	case q.closing:
+		return errDestroyed
+	case state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
+		return fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
+	}
+	s.tx.next = q.sq.tail.Load() // posts are refused before RTS
+	q.ird, q.ord = s.inbound.Depth(), s.params.ORD
+	q.stream.Store(s)
+	q.setState(provider.QPRTS)
+	return nil
+}
+
+// disconnect ends the connection gracefully: what is in the send queue is sent,
+// then FIN; when the peer's FIN has come, or CloseTimeout has passed without any
+// progress, the QP goes to ERR and onDown is called. It does not wait. Without a
+// connection it does nothing.
+//
+//rfc:5041 DDP-6.2.1-01
+//rfc:5041 DDP-6.2.1-05
+func (q *qp) disconnect() { _ = q.startClosing() }
+
+// abort resets the connection at once. Without one it does nothing.
+func (q *qp) abort(cause error) {
+	if s := q.stream.Load(); s != nil {
+		s.fail(&ending{cause: cause, reset: true})
+		s.settle()
+	}
+}
+
+// Ready implements transport.Handler.
+func (s *stream) Ready(readable, writable bool) {
+	if s.finished.Load() {
+		s.lingerOn()
+		return
+	}
+	if readable {
+		s.pollRx()
+	}
+	if writable {
+		s.kickTx()
+	}
+}
+
+// kickTx transmits what there is to transmit, or has it done by whoever is at it.
+func (s *stream) kickTx() {
+	s.pumpTx()
+	s.settle()
+}
+
+// pumpTx is kickTx for the receive side, which settles itself when its lock is
+// released.
+func (s *stream) pumpTx() {
+	s.txWork.Store(true)
+	for s.txWork.Load() && s.txMu.TryLock() {
+		s.txWork.Store(false)
+		s.transmit()
+		s.txMu.Unlock()
+	}
+}
+
+// pollRx receives what has arrived. Readiness is level triggered, so that
+// nothing is lost if somebody else is at it.
+func (s *stream) pollRx() {
+	if !s.rxMu.TryLock() {
+		return
+	}
+	s.receive()
+	s.rxMu.Unlock()
+	s.settle()
+}
+
+// fail notes why the stream ends. Only the first reason counts. Both sides stop
+// as soon as they see it.
+//
+//rfc:5040 RDMAP-7.1-4-01
+func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
+
+// over reports whether the stream is to end.
+func (s *stream) over() bool { return s.end.Load() != nil }
+
+// settle ends the stream if there is a reason to. When it returns, the QP is in
+// ERR and flushed, whoever did it. No lock may be held.
+func (s *stream) settle() {
+	e := s.end.Load()
+	if e == nil || s.finished.Load() {
+		return
+	}
+	s.rxMu.Lock()
+	s.txMu.Lock()
+	first := !s.finished.Load()
+	if first {
+		s.rx.stop(s)
+		s.linger.out = s.tx.stop(e)
+		s.q.enterError(e)
+		s.finished.Store(true)
+	}
+	s.txMu.Unlock()
+	s.rxMu.Unlock()
+	if !first {
+		return
+	}
+	if e.raise {
+		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
+	}
+	s.startLinger(e)
+	s.onDown(e.cause)
+}
+
+// closeGracefully begins the end that disconnect describes.
+func (s *stream) closeGracefully() {
+	if s.closing.Swap(true) {
+		return
+	}
+	s.watchClosing()
+	s.kickTx()
+}

@@ -1,0 +1,217 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+func sge(m *mr, off, n int) provider.SGE {
+	return provider.SGE{Addr: m.Addr() + uint64(off), Length: uint32(n), LKey: m.LKey()}
+}
+
+func TestResolveLocal(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	rw := testMR(t, p, 100, provider.AccessLocalWrite)
+	ro := testMR(t, p, 100, 0)
+	foreign := testMR(t, testPD(t, d), 100, allRights)
+	closed := testMR(t, p, 100, allRights)
+	ok(t, closed.Close())
+	flipped := sge(rw, 0, 1)
+	flipped.LKey ^= 1
+	for _, c := range []struct {
+		name string
+		need provider.Access
+		sges []provider.SGE
+		want bool
+	}{
+		{"none", 0, nil, true},
+		{"source", 0, []provider.SGE{sge(ro, 0, 100), sge(rw, 99, 1)}, true},
+		{"sink", provider.AccessLocalWrite, []provider.SGE{sge(rw, 0, 100)}, true},
+		{"sink without local write", provider.AccessLocalWrite, []provider.SGE{sge(rw, 0, 1), sge(ro, 0, 1)}, false},
+		{"beyond the end", 0, []provider.SGE{sge(rw, 1, 100)}, false},
+		{"before the start", 0, []provider.SGE{sge(rw, -1, 1)}, false},
+		{"other PD", 0, []provider.SGE{sge(foreign, 0, 1)}, false},
+		{"closed", 0, []provider.SGE{sge(closed, 0, 1)}, false},
+		{"wrong key", 0, []provider.SGE{flipped}, false},
+		{"key 0", 0, []provider.SGE{{Addr: rw.Addr(), Length: 1}}, false},
+		{"length 0 names nothing", provider.AccessLocalWrite, []provider.SGE{{Addr: 17, LKey: 1}, sge(foreign, 500, 0), sge(rw, 3, 1)}, true},
+	} {
+		spans, got := resolveLocal(p, c.sges, c.need, make([]span, 0, 4))
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+		if !got {
+			continue
+		}
+		var n uint64
+		for _, s := range c.sges {
+			n += uint64(s.Length)
+		}
+		if spanOctets(spans) != n {
+			t.Errorf("%s: %d octets, want %d", c.name, spanOctets(spans), n)
+		}
+	}
+}
+
+func TestAcquireSpansAllOrNone(t *testing.T) {
+	p := testPD(t, unwired(t))
+	a, b := testMR(t, p, 10, 0), testMR(t, p, 10, 0)
+	spans, _ := resolveLocal(p, []provider.SGE{sge(a, 0, 5), sge(b, 0, 5)}, 0, nil)
+	if !acquireSpans(spans) {
+		t.Fatal("cannot acquire")
+	}
+	releaseSpans(spans)
+	ok(t, b.Close())
+	if acquireSpans(spans) {
+		t.Fatal("acquired a closed region")
+	}
+	ok(t, a.Close()) // hangs if a is still in use
+}
+
+// TestAppendSpans takes every range out of a message of several pieces.
+func TestAppendSpans(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 32, 0)
+	for i := range m.buf {
+		m.buf[i] = byte(i)
+	}
+	spans, _ := resolveLocal(p, []provider.SGE{sge(m, 20, 5), sge(m, 0, 1), sge(m, 7, 0), sge(m, 3, 9)}, 0, nil)
+	message := []byte{20, 21, 22, 23, 24, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+	for off := range len(message) + 1 {
+		for n := range len(message) - off + 1 {
+			pieces := appendSpans(nil, spans, uint64(off), uint64(n))
+			if got := bytes.Join(pieces, nil); !bytes.Equal(got, message[off:off+n]) {
+				t.Fatalf("%d octets at %d are %v, want %v", n, off, got, message[off:off+n])
+			}
+			for _, b := range pieces {
+				if len(b) == 0 {
+					t.Fatalf("%d octets at %d: an empty piece", n, off)
+				}
+			}
+		}
+	}
+}
+
+// TestPeersAccess makes each check of what a peer names fail by itself.
+//
+//rfc:5041 DDP-7.1t1-01
+//rfc:5041 DDP-7.1t2-01
+//rfc:5041 DDP-7.1t5-01
+//rfc:5041 DDP-8.3.1-1-01
+//rfc:5041 DDP-8.3.1-5-01
+//rfc:5040 RDMAP-7.2-07
+//rfc:5040 RDMAP-7.2-08
+func TestPeersAccess(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	w := testMR(t, p, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	r := testMR(t, p, 100, provider.AccessRemoteRead)
+	foreign := testMR(t, testPD(t, d), 100, allRights)
+	closed := testMR(t, p, 100, allRights)
+	ok(t, closed.Close())
+	invalidated := testMR(t, p, 100, allRights)
+	ok(t, invalidateRemote(p, invalidated.stag))
+	high := testMR(t, p, 100, allRights)
+	high.base = math.MaxUint64 - 200
+	for _, c := range []struct {
+		name            string
+		stag            uint32
+		to              uint64
+		n               int
+		asWrite, asRead error
+	}{
+		{"write only", w.stag, w.base, 100, nil, rdmap.ErrReadAccess},
+		{"read only", r.stag, r.base, 100, ddp.ErrTaggedAccess, nil},
+		{"key off by one", w.stag + 1, w.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"closed", closed.stag, closed.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"invalidated", invalidated.stag, invalidated.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"other PD", foreign.stag, foreign.base, 1, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
+		{"wraps", high.stag, math.MaxUint64 - 9, 11, ddp.ErrTOWrap, rdmap.ErrReadTOWrap},
+		{"behind", high.stag, high.base + 1, 100, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"before", high.stag, high.base - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"nothing of nothing", 0, 0, 0, nil, nil},
+	} {
+		m, b, err := writeTarget(p, c.stag, c.to, c.n)
+		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
+		m, b, err = readSource(p, c.stag, c.to, uint32(c.n))
+		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
+	}
+}
+
+func checkAccess(t *testing.T, name string, m *mr, b []byte, n int, err, want error) {
+	t.Helper()
+	if err != want {
+		t.Errorf("%s: error %v, want %v", name, err, want)
+	}
+	if (m != nil) != (want == nil && n > 0) || len(b) != 0 && len(b) != n {
+		t.Errorf("%s: region %v, %d octets", name, m != nil, len(b))
+	}
+	if m != nil {
+		m.releaseRemote()
+	}
+}
+
+// TestInvalidateRemote: only the region whose owner allows it, only by its
+// exact STag, only through its PD, only once; and it stays ours.
+//
+//rfc:5040 RDMAP-7.2-05
+//rfc:5040 RDMAP-7.2-06
+//rfc:5040 RDMAP-8.1.1-7-01
+func TestInvalidateRemote(t *testing.T) {
+	d := unwired(t)
+	p, other := testPD(t, d), testPD(t, d)
+	m := testMR(t, p, 100, allRights)
+	guarded := testMR(t, p, 100, allRights&^provider.AccessRemoteInvalidate)
+	for _, c := range []struct {
+		name string
+		pd   *pd
+		stag uint32
+		want error
+	}{
+		{"key off by one", p, m.stag ^ 1, rdmap.ErrCannotInvalidate},
+		{"zero", p, 0, rdmap.ErrCannotInvalidate},
+		{"other PD", other, m.stag, rdmap.ErrMayNotInvalidate},
+		{"not allowed", p, guarded.stag, rdmap.ErrMayNotInvalidate},
+		{"allowed", p, m.stag, nil},
+		{"twice", p, m.stag, rdmap.ErrCannotInvalidate},
+	} {
+		if err := invalidateRemote(c.pd, c.stag); !errors.Is(err, c.want) && err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if _, _, err := readSource(p, guarded.stag, guarded.base, 1); err != nil {
+		t.Errorf("a refused invalidation did something: %v", err)
+	}
+	if !m.acquire() {
+		t.Error("an invalidated region can't be used locally")
+	}
+	m.release()
+	ok(t, m.Close())
+}
+
+func TestAccessAllocs(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 100, allRights)
+	sges := []provider.SGE{sge(m, 0, 10), sge(m, 10, 10)}
+	spans := make([]span, 0, 4)
+	pieces := make([][]byte, 0, 4)
+	if n := testing.AllocsPerRun(100, func() {
+		s, _ := resolveLocal(p, sges, provider.AccessLocalWrite, spans)
+		acquireSpans(s)
+		appendSpans(pieces, s, 5, 10)
+		releaseSpans(s)
+		use, _, _ := writeTarget(p, m.stag, m.base, 10)
+		use.releaseRemote()
+		writeTarget(p, m.stag+1, m.base, 10)
+		readSource(p, m.stag, m.base, 1000)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,200 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+// TestSTagTableModel plays random registrations and deregistrations against a
+// map, at sizes that make the table grow, fill with tombstones and shrink.
+func TestSTagTableModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	table := newSTagTable()
+	model := map[uint32]*mr{}
+	var stags []uint32
+	for step := range 40000 {
+		grow := (step/5000)%2 == 0
+		if len(stags) == 0 || rnd.IntN(10) < 7 == grow {
+			m := new(mr)
+			table.insert(m)
+			if model[m.stag] != nil || m.stag == 0 {
+				t.Fatalf("step %d: STag %#x given twice, or zero", step, m.stag)
+			}
+			model[m.stag] = m
+			stags = append(stags, m.stag)
+		} else {
+			i := rnd.IntN(len(stags))
+			stag := stags[i]
+			stags[i] = stags[len(stags)-1]
+			stags = stags[:len(stags)-1]
+			table.remove(model[stag])
+			delete(model, stag)
+			if table.lookup(stag) != nil {
+				t.Fatalf("step %d: removed STag %#x is found", step, stag)
+			}
+		}
+		if step%500 == 0 {
+			for stag, m := range model {
+				if table.lookup(stag) != m {
+					t.Fatalf("step %d: lookup(%#x) is another region", step, stag)
+				}
+			}
+		}
+		if n := len(*table.slots.Load()); n > minSTagSlots && n > 16*(len(model)+table.dead+1) {
+			t.Fatalf("step %d: %d slots for %d regions", step, n, len(model))
+		}
+	}
+}
+
+// TestSTagNeighbours: whoever knows an STag knows nothing that is next to it.
+//
+//rfc:5040 RDMAP-8.1.1-8-01
+//rfc:5040 RDMAP-8.1.1-8-02
+func TestSTagNeighbours(t *testing.T) {
+	table := newSTagTable()
+	var and, or uint32 = 1<<32 - 1, 0
+	live := map[uint32]bool{}
+	for range 1000 {
+		m := new(mr)
+		table.insert(m)
+		live[m.stag] = true
+		and &= m.stag
+		or |= m.stag
+	}
+	if and != 0 || or != 1<<32-1 {
+		t.Errorf("bits that never change: always set %#x, always clear %#x", and, ^or)
+	}
+	hits := 0
+	for stag := range live {
+		for bit := range 32 {
+			if m := table.lookup(stag ^ 1<<bit); m != nil {
+				hits++
+			}
+		}
+	}
+	if hits > 2 { // 32000 guesses among 1000 of 2^32: about one in 130 runs has a hit
+		t.Errorf("%d STags are one bit from another", hits)
+	}
+	if table.lookup(0) != nil {
+		t.Error("STag 0 names a region")
+	}
+}
+
+// TestSTagNoReuse: the source of random numbers repeats itself, and the table
+// gives no STag that is in use, zero, or was in use a short time ago.
+func TestSTagNoReuse(t *testing.T) {
+	table := newSTagTable()
+	script := []uint32{7, 7, 0, 8, 7, 8, 9, 9, 7, 10}
+	table.random = func(b []byte) {
+		binary.LittleEndian.PutUint32(b, script[0])
+		script = script[1:]
+	}
+	first := new(mr)
+	table.insert(first)
+	second := new(mr)
+	table.insert(second)
+	table.remove(first)
+	third := new(mr)
+	table.insert(third)
+	table.remove(third)
+	fourth := new(mr)
+	table.insert(fourth)
+	got := [4]uint32{first.stag, second.stag, third.stag, fourth.stag}
+	if want := [4]uint32{7, 8, 9, 10}; got != want {
+		t.Errorf("STags %v, want %v", got, want)
+	}
+}
+
+// TestSTagRestEnds: what is remembered about old STags is bounded, and they
+// come back afterwards.
+func TestSTagRestEnds(t *testing.T) {
+	table := newSTagTable()
+	first := new(mr)
+	table.insert(first)
+	stag := first.stag
+	table.remove(first)
+	for range retiredSTags {
+		if _, resting := table.retired[stag]; !resting {
+			t.Fatal("the rest of an STag ended early")
+		}
+		m := new(mr)
+		table.insert(m)
+		table.remove(m)
+	}
+	if _, resting := table.retired[stag]; resting {
+		t.Error("the STag rests for ever")
+	}
+	if len(table.retired) != retiredSTags || len(table.order) != retiredSTags {
+		t.Errorf("%d and %d STags remembered, want %d", len(table.retired), len(table.order), retiredSTags)
+	}
+}
+
+// TestSTagLookupWhileChanging looks up regions that stay, while others come
+// and go and make the table move.
+func TestSTagLookupWhileChanging(t *testing.T) {
+	table := newSTagTable()
+	var stay [64]*mr
+	for i := range stay {
+		stay[i] = new(mr)
+		table.insert(stay[i])
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for {
+				for _, m := range stay {
+					if table.lookup(m.stag) != m {
+						t.Errorf("lookup(%#x) failed", m.stag)
+						return
+					}
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	for range 20 {
+		var come [500]*mr
+		for i := range come {
+			come[i] = new(mr)
+			table.insert(come[i])
+		}
+		for _, m := range come {
+			table.remove(m)
+		}
+	}
+	close(done)
+	wg.Wait()
+}
+
+func TestSTagLookupAllocs(t *testing.T) {
+	table := newSTagTable()
+	m := new(mr)
+	table.insert(m)
+	if n := testing.AllocsPerRun(100, func() { table.lookup(m.stag); table.lookup(m.stag + 1) }); n != 0 {
+		t.Errorf("%v allocations per lookup", n)
+	}
+}
+
+func BenchmarkSTagLookup(b *testing.B) {
+	table := newSTagTable()
+	var stags [1024]uint32
+	for i := range stags {
+		m := new(mr)
+		table.insert(m)
+		stags[i] = m.stag
+	}
+	for i := 0; b.Loop(); i++ {
+		if table.lookup(stags[i%len(stags)]) == nil {
+			b.Fatal("not found")
+		}
+	}
+}

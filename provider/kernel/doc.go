@@ -1,0 +1,66 @@
+// Package kernel is the provider that drives the kernel's RDMA devices through
+// libibverbs and librdmacm: siw (soft-iWARP) or a hardware RNIC. It adapts
+// packages cgo/ibv and cgo/rdmacm to the contract of package provider, and adds
+// what C leaves to the caller: locking, lifetimes, waiting without holding a
+// thread, and memory that stays where the kernel knows it.
+//
+// # Memory
+//
+// The kernel reads and writes registered memory at any time until the MR is
+// closed. RegMR pins Go memory with a runtime.Pinner until then; memory from
+// mmap needs no pinning. A slice on the Go heap is not page aligned, which is
+// fine. Registered pages count against RLIMIT_MEMLOCK, for siw even those of
+// root; the ENOMEM names the limit.
+//
+// The race detector does not see what the kernel does to memory. A program
+// orders its own accesses with completions.
+//
+// # Waiting
+//
+// Completion channels, CM event channels and asynchronous events are file
+// descriptors. Each is duplicated, made non-blocking and given to Go's network
+// poller, so that a waiting goroutine holds no thread and can be cancelled.
+// The exception is [provider.ID.Connect] on iWARP: the kernel does the TCP
+// handshake inside the call, on its thread, which may take two minutes with a
+// host that does not answer. Closing the QP or the id ends it early.
+//
+// # What is made equal to the contract
+//
+// Where libraries and drivers differ from their manuals, the provider follows
+// the manual:
+//
+//   - Negative errnos from post calls, and the 0 with bad_wr set that libsiw
+//     returns for a list with a bad request behind good ones (see ibv.QP.PostSend).
+//   - A receive without scatter/gather entries is legal in verbs and refused by
+//     libsiw, a Read without entries reads into whatever the queue slot held
+//     before. With siw both are posted with one entry of length zero.
+//   - A Read with more entries than the device takes (siw: one) is EINVAL; siw
+//     would use the first and drop the others.
+//   - Inline data longer than the QP was made for, opcodes beyond those of
+//     package provider, and more than 255 octets of private data are EINVAL;
+//     libraries would read beyond tables or cut values off.
+//   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
+//
+// # Limitations
+//
+//   - PostSend can return an error with n == len(wrs): nothing was refused and
+//     all is queued, but the driver could not ring the doorbell. siw does so
+//     with a QP that is not in RTS (ENOTCONN); it sends what was queued when
+//     the QP connects and a later doorbell rings.
+//   - siw before Linux 6.8 does not tell a QP's state: QP.Query says QPUnknown.
+//   - A completion of siw never has WCWithInv, although siw does invalidate.
+//   - siw does not flush what is posted after a QP has failed.
+//   - QP.Cause is always nil: Terminate messages go to the kernel's log only.
+//   - One list of devices holds all of them: a device that is opened keeps
+//     every RDMA device of the system open until it is closed, and a device
+//     that is deleted meanwhile stays in memory.
+//   - AccessRemoteInvalidate is dropped. SRQs and memory windows are not in the
+//     contract.
+//   - Fork: see ibv.ForkInit, which this package does not call.
+//
+// # Building
+//
+// Needs cgo, libibverbs-dev and librdmacm-dev. Otherwise, or with the build tag
+// nokernel, the package still builds; every call returns an
+// *provider.UnsupportedError that names what is missing.
+package kernel
