@@ -22,45 +22,30 @@ type Conn struct {
 	qp      *ibverbs.QP
 	private []byte
 
-	closing sync.Mutex
-	steps   []func() error // what Close still has to do, in this order
-
+	// ended ends with the connection, as far as watch has noticed.
+	ended     context.Context
+	end       context.CancelFunc
 	watchOnce sync.Once
 	watchCtx  context.Context
 	unwatch   context.CancelFunc
-	done      chan struct{}
+
+	closing sync.Mutex
+	steps   []func() error // what Close still has to do, the last one first
 }
 
 // newConn makes the QP of id with all it needs. It takes over ch and id: Close
-// frees them even if it fails.
+// frees them even if newConn fails.
 func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
-	c := &Conn{
-		vctx: ch.vctx, ch: ch, id: id,
-		pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
-		done: make(chan struct{}),
-	}
+	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ}
+	c.ended, c.end = context.WithCancel(context.Background())
 	c.watchCtx, c.unwatch = context.WithCancel(context.Background())
-	// Steps of closing are put in front as things are made.
-	c.steps = []func() error{c.endWatch, id.Close, ch.Close}
 
+	// The PD is closed last, since regions may hold it back.
 	sizes := capacity(cfg.Cap)
-	var err error
-	if c.pd == nil {
-		if c.pd, err = c.vctx.AllocPD(); err != nil {
-			return c, err
-		}
-		c.steps = append(c.steps, c.pd.Close)
-	}
-	if c.sendCQ == nil {
-		// One more than the queue holds, for QP.Drain.
-		if c.sendCQ, err = c.makeCQ(sizes.MaxSendWR + 1); err != nil {
-			return c, err
-		}
-	}
-	if c.recvCQ == nil {
-		if c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR); err != nil {
-			return c, err
-		}
+	err := c.makeParts(sizes)
+	c.atClose(ch.Close, id.Close, c.endWatch)
+	if err != nil {
+		return c, err
 	}
 	c.qp, err = id.CreateQP(c.pd, &ibverbs.QPInitAttr{
 		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, Cap: sizes, SQSigAll: cfg.SQSigAll, Cookie: cfg.Cookie,
@@ -68,24 +53,46 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	if err != nil {
 		return c, err
 	}
-	c.steps = append([]func() error{c.hangUp, c.qp.Close}, c.steps...)
+	c.atClose(c.qp.Close, c.hangUp)
 	return c, nil
 }
 
-// makeCQ makes a CQ with a channel of its own, which Close frees before the PD.
+// makeParts makes what the configuration left out.
+func (c *Conn) makeParts(sizes ibverbs.QPCap) (err error) {
+	if c.pd == nil {
+		if c.pd, err = c.vctx.AllocPD(); err != nil {
+			return err
+		}
+		c.atClose(c.pd.Close)
+	}
+	if c.sendCQ == nil {
+		// One more than the queue holds, for QP.Drain.
+		if c.sendCQ, err = c.makeCQ(sizes.MaxSendWR + 1); err != nil {
+			return err
+		}
+	}
+	if c.recvCQ == nil {
+		c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR)
+	}
+	return err
+}
+
+// makeCQ makes a CQ with a channel of its own.
 func (c *Conn) makeCQ(cqe int) (*ibverbs.CQ, error) {
 	ch, err := c.vctx.CreateCompChannel()
 	if err != nil {
 		return nil, err
 	}
+	c.atClose(ch.Close)
 	cq, err := c.vctx.CreateCQ(cqe, &ibverbs.CQOptions{Channel: ch})
 	if err != nil {
-		return nil, errors.Join(err, ch.Close())
+		return nil, err
 	}
-	last := len(c.steps) - 1
-	c.steps = append(c.steps[:last:last], cq.Close, ch.Close, c.steps[last])
+	c.atClose(cq.Close)
 	return cq, nil
 }
+
+func (c *Conn) atClose(steps ...func() error) { c.steps = append(c.steps, steps...) }
 
 // QP returns the connection's QP.
 func (c *Conn) QP() *ibverbs.QP { return c.qp }
@@ -120,7 +127,7 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.RemoteAddr() }
 // the end; it is gone when the connection is.
 func (c *Conn) Done() <-chan struct{} {
 	c.watchOnce.Do(func() { go c.watch() })
-	return c.done
+	return c.ended.Done()
 }
 
 // Wait waits until the connection has ended, as Done tells. The error is nil or
@@ -128,19 +135,19 @@ func (c *Conn) Done() <-chan struct{} {
 func (c *Conn) Wait(ctx context.Context) error {
 	select {
 	case <-c.Done():
-		return nil
-	default:
-	}
-	select {
-	case <-c.Done():
-		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		if !c.over() {
+			return ctx.Err()
+		}
 	}
+	return nil
 }
 
+// over tells whether the end of the connection has been noticed.
+func (c *Conn) over() bool { return c.ended.Err() != nil }
+
 func (c *Conn) watch() {
-	defer close(c.done)
+	defer c.end()
 	for {
 		ev, err := c.ch.GetEvent(c.watchCtx)
 		if err != nil || ev.Type == Disconnected || ev.Type == DeviceRemoval {
@@ -163,42 +170,19 @@ func (c *Conn) Disconnect() error { return c.id.Disconnect() }
 // first: how each work request fared is in its completion. When ctx ends it is
 // ctx.Err(), and the connection may still be there.
 func (c *Conn) Shutdown(ctx context.Context) error {
+	c.Done() // starts watching, which ends a Drain that can't end by itself
 	drainCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.watchCtx, cancel)()
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-c.Done():
-			cancel()
-		case <-stop:
-		}
-	}()
-
-	drainErr := c.qp.Drain(drainCtx)
-	if err := ctx.Err(); err != nil && drainErr != nil {
-		return err
+	defer context.AfterFunc(c.ended, cancel)()
+	if err := c.qp.Drain(drainCtx); err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
-	// A connection that has ended meanwhile makes both fail, with whatever
-	// errno the device has for that.
+	// A connection that ended first makes Drain and Disconnect fail, with
+	// whatever errno the device has for that.
 	if err := c.Disconnect(); err != nil && !c.over() && !isNotConnected(err) {
 		return err
 	}
-	if err := c.Wait(ctx); err != nil {
-		return err
-	}
-	return nil
-}
-
-// over tells whether the end of the connection is known.
-func (c *Conn) over() bool {
-	select {
-	case <-c.Done():
-		return true
-	default:
-		return false
-	}
+	return c.Wait(ctx)
 }
 
 // isNotConnected tells whether a disconnect failed because the peer was faster
@@ -215,13 +199,17 @@ func isNotConnected(err error) bool {
 // If a region is still registered with the Conn's own PD, all else is closed
 // and the error is EBUSY; call Close again when the region is closed.
 func (c *Conn) Close() error {
+	if c == nil {
+		return nil
+	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	for len(c.steps) > 0 {
-		if err := c.steps[0](); err != nil {
+		last := len(c.steps) - 1
+		if err := c.steps[last](); err != nil {
 			return err
 		}
-		c.steps = c.steps[1:]
+		c.steps = c.steps[:last]
 	}
 	return nil
 }
@@ -235,7 +223,7 @@ func (c *Conn) hangUp() error {
 // endWatch stops the watcher, or keeps it from ever starting.
 func (c *Conn) endWatch() error {
 	c.unwatch()
-	c.watchOnce.Do(func() { close(c.done) })
-	<-c.done
+	c.watchOnce.Do(c.end)
+	<-c.ended.Done()
 	return nil
 }

@@ -30,10 +30,10 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 	}
 	id, err := ch.CreateID(nil)
 	if err != nil {
-		return nil, errors.Join(err, ch.Close())
+		return nil, also(err, ch.Close())
 	}
 	if err := resolve(ctx, id, addr, cfg); err != nil {
-		return nil, errors.Join(err, id.Close(), ch.Close())
+		return nil, also(err, id.Close(), ch.Close())
 	}
 	c, err := newConn(ch, id, cfg)
 	if err == nil {
@@ -43,7 +43,7 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 		if errors.Is(err, errBusyConnecting) {
 			return nil, ctx.Err()
 		}
-		return nil, errors.Join(err, c.abort())
+		return nil, also(err, c.abort())
 	}
 	return c, nil
 }
@@ -154,4 +154,12 @@ func (id *ID) await(ctx context.Context, want EventType) (*Event, error) {
 			return nil, &ibverbs.Error{Op: "rdma_connect", Object: id.peer(), Err: syscall.ECONNRESET}
 		}
 	}
+}
+
+// also returns err, with the errors of cleaning up behind it if there were any.
+func also(err error, cleanup ...error) error {
+	if more := errors.Join(cleanup...); more != nil {
+		return errors.Join(err, more)
+	}
+	return err
 }

@@ -1,3 +1,47 @@
 // Package rdmacm makes connections for package ibverbs, with the meaning that
-// librdmacm gives them.
+// librdmacm gives them. Addresses are those of TCP, ports included: on iWARP a
+// connection is an RDMAP stream over one TCP connection, set up by MPA (RFC
+// 5044, RFC 6581).
+//
+// There are two levels. [Dial], and [Listen] with [Listener.Accept] and
+// [Request.Accept], do what nearly every program needs:
+//
+//	l, err := rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("192.0.2.1:7471"), nil)
+//	for {
+//		req, err := l.Accept(ctx)
+//		if string(req.PrivateData()) != "please" {
+//			req.Reject([]byte("say please"))
+//			continue
+//		}
+//		conn, err := req.Accept(ctx, &rdmacm.ConnConfig{Prepare: postReceives})
+//		go serve(conn)
+//	}
+//
+// Underneath, [EventChannel], [ID] and [Event] are librdmacm's own calls, one
+// for one: CreateID, ResolveAddr, ResolveRoute, CreateQP, Connect, each with
+// its event. The two can be mixed: [Conn.ID] is the id of a connection.
+//
+// # Receives come first
+//
+// The peer may send as soon as the connection stands, and iWARP ends a
+// connection whose Send finds no receive. Post receives in
+// [ConnConfig.Prepare], not after Dial or Accept has returned.
+//
+// The side that accepts must not send until it has received something: the
+// initiator speaks first (RFC 5044 section 7.1.2). A provider may hold back or
+// refuse what comes too early.
+//
+// # Concurrency
+//
+// All methods may be called concurrently, also with Close. Those that can wait
+// take a context and occupy no thread while they wait, except that connecting
+// over a kernel device keeps one busy for the TCP handshake, though not the
+// caller. A connection that Dial or Accept makes has an event channel of its
+// own, so that any number of them can come and go at a time. An idle Conn has
+// no goroutine unless somebody called [Conn.Done].
+//
+// # Errors
+//
+// As in package ibverbs; and a peer that refuses is a [*RejectedError] with its
+// private data.
 package rdmacm

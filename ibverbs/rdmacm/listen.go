@@ -41,7 +41,7 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	}
 	id, err := ch.CreateID(nil)
 	if err != nil {
-		return nil, errors.Join(err, ch.Close())
+		return nil, also(err, ch.Close())
 	}
 	if err = id.BindAddr(addr); err == nil {
 		err = id.sameDevice("rdma_bind_addr")
@@ -50,7 +50,7 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 		err = id.Listen(backlog)
 	}
 	if err != nil {
-		return nil, errors.Join(err, id.Close(), ch.Close())
+		return nil, also(err, id.Close(), ch.Close())
 	}
 	l := &Listener{vctx: vctx, ch: ch, id: id}
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -106,6 +106,9 @@ func (l *Listener) closed() error {
 // Close ends listening. Accept returns os.ErrClosed, requests that it has not
 // returned are dropped, and those that it has are not concerned.
 func (l *Listener) Close() error {
+	if l == nil {
+		return nil
+	}
 	l.mu.Lock()
 	l.stop()
 	l.mu.Unlock()
@@ -132,10 +135,10 @@ type Request struct {
 func newRequest(ev *Event) (*Request, error) {
 	ch, err := CreateEventChannel(ev.ID.vctx)
 	if err != nil {
-		return nil, errors.Join(err, refuse(ev.ID, nil))
+		return nil, also(err, refuse(ev.ID, nil))
 	}
 	if err := ev.ID.Migrate(ch); err != nil {
-		return nil, errors.Join(err, refuse(ev.ID, nil), ch.Close())
+		return nil, also(err, refuse(ev.ID, nil), ch.Close())
 	}
 	return &Request{ch: ch, id: ev.ID, ev: ev}, nil
 }
@@ -183,13 +186,13 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	}
 	if err != nil {
 		_ = r.id.Reject(nil)
-		return nil, errors.Join(err, c.abort())
+		return nil, also(err, c.abort())
 	}
 	if err = r.id.Accept(param); err == nil {
 		_, err = r.id.await(ctx, Established)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.abort())
+		return nil, also(err, c.abort())
 	}
 	return c, nil
 }
@@ -206,7 +209,7 @@ func (r *Request) Reject(private []byte) error {
 // Close rejects the request without private data if it has not been answered,
 // and otherwise does nothing: good to defer.
 func (r *Request) Close() error {
-	if r.answer("rdma_reject") != nil {
+	if r == nil || r.answer("rdma_reject") != nil {
 		return nil
 	}
 	return errors.Join(r.id.Close(), r.ch.Close())
