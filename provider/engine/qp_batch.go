@@ -49,6 +49,7 @@ type txBatch struct {
 
 	spans  [maxSGE]span // of the message being built
 	nspans int
+	pieces [maxSGE][]byte // scratch
 
 	chunks    []*buf // copies of payload
 	chunkUsed int    // octets of the last one
@@ -344,4 +345,17 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE, need provider.Access) boo
 		b.use(spans[i].m, false)
 	}
 	return true
+}
+
+// addSpans adds the n octets of payload at offset off of the message that the
+// spans make up. func (b *txBatch) addSpans(off, n uint64, t *txState) {
+	pieces := appendSpans(b.pieces[:0], b.spans[:b.nspans], off, n)
+	for _, p := range pieces {
+		if n <= copyOctets {
+			b.copyIn(p, t)
+		} else {
+			b.refer(p, t)
+		}
+	}
+	clear(pieces)
 }

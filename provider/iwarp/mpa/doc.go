@@ -16,9 +16,13 @@
 // peer's, and end in [Params], which says how both half connections are framed
 // and who may send first.
 //
-//	i, err := mpa.NewInitiator(cfg, offer)    r, err := mpa.NewResponder(cfg)
-//	send(i.AppendRequest(nil))                req, n, err := r.Receive(buf)
-//	params, n, err := i.Receive(buf)          send(req.AppendAccept(nil, answer))
+//	i, err := mpa.NewInitiator(cfg, offer)
+//	wire := i.AppendRequest(nil)                           // send it, collect octets
+//	params, n, err := i.Receive(buf)                       // again while ErrShort
+//
+//	r, err := mpa.NewResponder(cfg)
+//	request, n, err := r.Receive(buf)                      // again while ErrShort
+//	wire, params, err := request.AppendAccept(nil, answer) // or AppendReject
 //
 // # Full Operation
 //

@@ -1,0 +1,291 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// waitLimit is how long something that must happen is waited for, before
+// scaling.
+const waitLimit = 3 * time.Second
+
+// A Side is one end of a connection of a verbs scenario, or the provider's end
+// of a raw one. Its methods record what they check and observe under the side's
+// name, and end the run where nothing sensible can follow.
+type Side struct {
+	*T
+	Role Role
+	EP   *Endpoint
+	Conn *rdmacm.Conn
+	PD   *ibverbs.PD
+	QP   *ibverbs.QP
+}
+
+// SideConfig says how a side connects. Nil and zero values mean defaults: what
+// rdmacm.ConnConfig makes of its zero value, with room for the scenarios' work.
+type SideConfig struct {
+	rdmacm.ConnConfig
+
+	// Before is called with the side when its QP exists and the peer can't send
+	// yet: to register memory and post receives.
+	Before func(*Side)
+}
+
+// Connect connects the two sides of a verbs scenario and sees to their end.
+func (r *VerbsRun) Connect(initiator, responder *SideConfig) (i, p *Side) {
+	l := r.Listen(r.Responder)
+	return r.ConnectTo(l, initiator, responder)
+}
+
+// Listen listens on the run's address.
+func (r *VerbsRun) Listen(ep *Endpoint) *rdmacm.Listener {
+	l, err := rdmacm.Listen(r.Context(), ep.Context, r.Addr, nil)
+	r.NoError(err, "the responder can listen")
+	r.Cleanup(func() { r.Check(l.Close() == nil, "the listener can be closed") })
+	return l
+}
+
+// ConnectTo is Connect with a listener that is there.
+func (r *VerbsRun) ConnectTo(l *rdmacm.Listener, initiator, responder *SideConfig) (i, p *Side) {
+	i = &Side{T: r.T, Role: RoleInitiator, EP: r.Initiator}
+	p = &Side{T: r.T, Role: RoleResponder, EP: r.Responder}
+	dialled := make(chan error, 1)
+	icfg := i.config(initiator)
+	go func() {
+		conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, l.Addr(), icfg)
+		i.Conn = conn
+		dialled <- err
+	}()
+	req, err := l.Accept(r.Context())
+	if err != nil {
+		r.NoError(errors.Join(err, <-dialled), "the connection request arrives")
+	}
+	conn, err := req.Accept(r.Context(), p.config(responder))
+	derr := <-dialled
+	if derr == nil {
+		i.adopt()
+	}
+	if err == nil {
+		p.Conn = conn
+		p.adopt()
+	}
+	r.NoError(err, "the responder's accept succeeds")
+	r.NoError(derr, "the initiator's connect succeeds")
+	return i, p
+}
+
+// config makes the ConnConfig of a side.
+func (s *Side) config(c *SideConfig) *rdmacm.ConnConfig {
+	if c == nil {
+		c = &SideConfig{}
+	}
+	cfg := c.ConnConfig
+	prepare := cfg.Prepare
+	cfg.Prepare = func(ctx context.Context, conn *rdmacm.Conn, param *rdmacm.ConnParam) error {
+		s.Conn, s.PD, s.QP = conn, conn.PD(), conn.QP()
+		s.Cleanup(func() {
+			err := conn.Close()
+			s.Check(err == nil, string(s.Role)+"'s connection can be closed with all that belongs to it", "%v", err)
+		})
+		if c.Before != nil {
+			c.Before(s)
+		}
+		if prepare != nil {
+			return prepare(ctx, conn, param)
+		}
+		return nil
+	}
+	return &cfg
+}
+
+// adopt takes a connection over. Cleanups run last first: the connection ends,
+// then the memory that Before registered goes, and then, by the cleanup that
+// config left, the PD that the memory was in.
+func (s *Side) adopt() {
+	s.PD, s.QP = s.Conn.PD(), s.Conn.QP()
+	s.Cleanup(func() { _ = s.Conn.Close() })
+}
+
+// pageBytes is the canary's length on either side of a buffer.
+const pageBytes = 4096
+
+// canary fills what nobody may touch.
+const canary = 0xa5
+
+// A Buffer is registered memory with a page of canaries on either side, which
+// are checked when the run ends.
+type Buffer struct {
+	side *Side
+	name string
+	all  []byte
+	Data []byte // what is registered
+	MR   *ibverbs.MR
+}
+
+// Buffer registers n octets, all 0x5a, with the connection's PD.
+func (s *Side) Buffer(name string, n int, access ibverbs.Access) *Buffer {
+	return s.BufferIn(s.PD, name, n, access)
+}
+
+// BufferIn is Buffer with another PD.
+func (s *Side) BufferIn(pd *ibverbs.PD, name string, n int, access ibverbs.Access) *Buffer {
+	b := &Buffer{side: s, name: name, all: bytes.Repeat([]byte{canary}, n+2*pageBytes)}
+	b.Data = b.all[pageBytes : pageBytes+n : pageBytes+n]
+	for i := range b.Data {
+		b.Data[i] = 0x5a
+	}
+	mr, err := pd.RegMR(b.Data, access)
+	s.NoError(err, string(s.Role)+" can register "+name)
+	b.MR = mr
+	s.Cleanup(func() { b.close() })
+	return b
+}
+
+func (b *Buffer) close() {
+	_ = b.MR.Close()
+	for _, edge := range [][]byte{b.all[:pageBytes], b.all[pageBytes+len(b.Data):]} {
+		for i, octet := range edge {
+			if octet != canary {
+				b.side.Check(false, "no octet around "+b.name+" is touched", "octet %d of the canary page is %#02x", i, octet)
+				return
+			}
+		}
+	}
+}
+
+// Fill writes a pattern that the seed decides.
+func (b *Buffer) Fill(seed uint64) *Buffer {
+	rng := rand.New(rand.NewPCG(seed, 0x60f5))
+	for i := range b.Data {
+		b.Data[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// SGE names octets of the buffer. It does not check them: naming what is not in
+// the buffer is what some scenarios are about.
+func (b *Buffer) SGE(off, n int) ibverbs.SGE {
+	return ibverbs.SGE{Addr: b.MR.Addr() + uint64(off), Length: uint32(n), LKey: b.MR.LKey()}
+}
+
+// All is the list of one SGE that names the whole buffer.
+func (b *Buffer) All() []ibverbs.SGE { return []ibverbs.SGE{b.SGE(0, len(b.Data))} }
+
+// Untouched checks that the buffer still holds what it was made with.
+func (b *Buffer) Untouched(what string) {
+	for i, octet := range b.Data {
+		if octet != 0x5a {
+			b.side.Check(false, what, "octet %d is %#02x", i, octet)
+			return
+		}
+	}
+	b.side.Check(true, what)
+}
+
+// Holds checks that the buffer holds octets, from its start.
+func (b *Buffer) Holds(octets []byte, what string) {
+	got := b.Data[:min(len(octets), len(b.Data))]
+	if bytes.Equal(got, octets) {
+		b.side.Check(true, what)
+		return
+	}
+	for i := range octets {
+		if i >= len(got) || got[i] != octets[i] {
+			b.side.Check(false, what, "differs from octet %d on", i)
+			return
+		}
+	}
+}
+
+// PostRecv posts receives that have to be accepted.
+func (s *Side) PostRecv(wrs ...ibverbs.RecvWR) {
+	s.NoError(s.QP.PostRecv(wrs...), string(s.Role)+" can post receives")
+}
+
+// PostSend posts send work that has to be accepted.
+func (s *Side) PostSend(wrs ...ibverbs.SendWR) {
+	s.NoError(s.QP.PostSend(wrs...), string(s.Role)+" can post send work")
+}
+
+// SendWCs waits for n completions of the send queue and returns as many as came
+// in time, which is checked.
+func (s *Side) SendWCs(n int) []ibverbs.WC {
+	return s.completions(s.Conn.SendCQ(), n, "send")
+}
+
+// RecvWCs is SendWCs for the receive queue.
+func (s *Side) RecvWCs(n int) []ibverbs.WC {
+	return s.completions(s.Conn.RecvCQ(), n, "receive")
+}
+
+// NoWC checks that a CQ has nothing for a while.
+func (s *Side) NoWC(cq *ibverbs.CQ, d time.Duration, what string) {
+	until := time.Now().Add(s.Scaled(d))
+	var wc [1]ibverbs.WC
+	for time.Now().Before(until) {
+		n, err := cq.Poll(wc[:])
+		if n != 0 || err != nil {
+			s.Check(false, what, "%s of WR %d, error %v", wc[0].Status, wc[0].WRID, err)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	s.Check(true, what)
+}
+
+func (s *Side) completions(cq *ibverbs.CQ, n int, queue string) []ibverbs.WC {
+	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(waitLimit))
+	defer cancel()
+	var out []ibverbs.WC
+	wcs := make([]ibverbs.WC, 16)
+	for len(out) < n {
+		k, err := cq.PollWait(ctx, wcs[:min(len(wcs), n-len(out))])
+		out = append(out, wcs[:k]...)
+		if err != nil {
+			s.Check(false, string(s.Role)+"'s "+queue+" completions arrive", "%d of %d came: %v", len(out), n, err)
+			break
+		}
+	}
+	for _, wc := range out {
+		s.observeWC(queue, wc)
+	}
+	return out
+}
+
+func (s *Side) observeWC(queue string, wc ibverbs.WC) {
+	key := string(s.Role) + "." + queue + ".wc"
+	if wc.Status != ibverbs.WCSuccess {
+		s.Observe(key, "%d %s", wc.WRID, wc.Status)
+		return
+	}
+	if queue == "receive" || wc.Opcode == ibverbs.WCRDMARead {
+		s.Observe(key, "%d %s %d", wc.WRID, wc.Opcode, wc.ByteLen)
+		return
+	}
+	s.Observe(key, "%d %s", wc.WRID, wc.Opcode)
+}
+
+// WantWC checks one completion that has come.
+func (s *Side) WantWC(wcs []ibverbs.WC, i int, wrid uint64, status ibverbs.WCStatus, what string) {
+	if i >= len(wcs) {
+		s.Check(false, what, "no completion number %d", i+1)
+		return
+	}
+	wc := wcs[i]
+	s.Check(wc.WRID == wrid && wc.Status == status, what, "WR %d completed with %s", wc.WRID, wc.Status)
+}
+
+// WaitEnd waits for the connection's end as this side is told of it.
+func (s *Side) WaitEnd() {
+	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(waitLimit))
+	defer cancel()
+	err := s.Conn.Wait(ctx)
+	s.Check(err == nil, string(s.Role)+" is told that the connection has ended", "%v", err)
+	s.Observe(string(s.Role)+".event", "DISCONNECTED")
+}

@@ -1,0 +1,387 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// message is what the transmit side is in the middle of.
+type message uint8
+
+const (
+	msgNone        message = iota
+	msgWork                // a Send or Write of the send queue
+	msgReadRequest         // a Read of the send queue
+	msgResponse            // the response to the peer's oldest Read Request
+	msgRTR                 // the RTR indication (RFC 6581 section 9.2)
+)
+
+// mssBatches is how many batches the MSS is trusted for: asking is a system call,
+// and it changes with the path only.
+const mssBatches = 64
+
+// txState is the transmit side of a stream; txMu guards it.
+type txState struct {
+	crc, markers bool
+	framer       mpa.Framer // with markers
+	mulpdu       int
+	mssAge       int // batches filled since mulpdu was calculated
+
+	b *txBatch // nil while nothing is in flight
+
+	next     uint32 // WQE that is sent next, or being sent
+	msg      message
+	seg      ddp.Segmenter
+	resp     rdmap.InboundRead // being answered
+	answered bool              // the last message was a response: now it is the send queue's turn
+	rtr      mpa.RTR           // RTR indication still to be sent
+
+	sendMSN, readMSN uint32 // next
+
+	fault *ending // found while filling; it counts when what is before it is out
+	err   error   // the socket can't be written any more
+}
+
+func (t *txState) init(s *stream) {
+	t.crc, t.markers = s.params.CRC, s.params.MarkersTx
+	t.framer = mpa.NewFramer(t.markers, t.crc)
+	t.sendMSN, t.readMSN = ddp.FirstMSN, ddp.FirstMSN
+	if sendsRTR(s.params) {
+		t.rtr = s.params.RTR
+	}
+}
+
+// transmit sends until there is nothing to send or no room in the socket. txMu
+// is held.
+func (s *stream) transmit() {
+	t := &s.tx
+	if !s.maySend.Load() || s.finSent.Load() || t.err != nil {
+		return
+	}
+	for !s.over() {
+		if t.b == nil {
+			t.b = s.dev.prog.batches.get()
+		}
+		if t.b.empty() {
+			t.b.reset()
+			s.fill()
+			if t.b.empty() {
+				s.txIdle()
+				return
+			}
+		}
+		if !s.write() {
+			return
+		}
+	}
+}
+
+// write hands the batch to the socket, as far as it goes. It reports whether
+// there is a point in going on.
+//
+//rfc:5040 RDMAP-5.5-14-01
+//rfc:5041 DDP-5.4-01
+func (s *stream) write() bool {
+	t := &s.tx
+	n, err := s.conn.Writev(t.b.pending())
+	switch {
+	case n > 0:
+		s.sent.Add(uint64(n))
+		if done := t.b.advance(n); len(done) > 0 {
+			s.q.finishSends(done)
+		}
+		return true
+	case errors.Is(err, transport.ErrWouldBlock):
+		t.b.stash()
+		s.wantWrite(true)
+		return false
+	}
+	// What the peer sent before the connection broke may say why, a Terminate
+	// above all. The receive side reads that, and ends the stream at the end.
+	t.b.release()
+	t.err = fmt.Errorf("send: %w", err)
+	s.wantWrite(false)
+	return false
+}
+
+// wantWrite switches the watching for room in the socket.
+func (s *stream) wantWrite(on bool) {
+	if s.blocked.Load() == on {
+		return
+	}
+	s.blocked.Store(on)
+	if err := s.dev.poller.WantWrite(s.conn, on); err != nil {
+		s.fail(&ending{cause: err, reset: true})
+	}
+}
+
+// txIdle gives back what an idle stream must not keep, and does what was put off
+// until everything is out.
+func (s *stream) txIdle() {
+	t := &s.tx
+	s.dev.prog.batches.put(t.b)
+	t.b = nil
+	s.wantWrite(false)
+	if t.fault != nil {
+		s.fail(t.fault)
+		return
+	}
+	if s.closing.Load() && t.next == s.q.sq.tail.Load() && s.outstanding.Len() == 0 {
+		s.sendFIN()
+	}
+}
+
+func (s *stream) sendFIN() {
+	if err := s.conn.CloseWrite(); err != nil {
+		s.tx.err = fmt.Errorf("close: %w", err)
+		return
+	}
+	s.finSent.Store(true)
+	s.watchClosing()
+}
+
+// stop ends the transmit side and returns what must still go out: the rest of
+// the FPDU that is partly sent, and behind it the Terminate of e. rxMu and txMu
+// are held.
+//
+//rfc:5040 RDMAP-5.4-05
+//rfc:5040 RDMAP-7.1-02
+func (t *txState) stop(s *stream, e *ending) []byte {
+	var out []byte
+	if t.b != nil {
+		if t.markers {
+			// Where markers lie was settled when the FPDUs were laid out, so
+			// none of them can be left out.
+			for _, p := range t.b.pending() {
+				out = append(out, p...)
+			}
+		} else {
+			out = t.b.remainder()
+		}
+		t.b.reset()
+		s.dev.prog.batches.put(t.b)
+		t.b = nil
+	}
+	if t.err != nil || e.lost || s.finSent.Load() {
+		return nil
+	}
+	if e.ulpdu != nil && s.maySend.Load() {
+		out, _ = t.framer.AppendFPDU(out, e.ulpdu)
+	}
+	return out
+}
+
+// fill puts FPDUs into the batch until it is full or nothing more can be sent.
+// A message that is longer than the batch goes on in the next.
+func (s *stream) fill() {
+	t := &s.tx
+	if t.mssAge == 0 {
+		t.mulpdu = mpa.MULPDU(s.conn.MSS(), t.markers)
+	}
+	t.mssAge = (t.mssAge + 1) % mssBatches
+	for t.fault == nil && t.b.room() {
+		if t.msg == msgNone && !s.nextMessage() {
+			return
+		}
+		switch t.msg {
+		case msgWork:
+			s.fillWork()
+		case msgReadRequest:
+			s.fillReadRequest()
+		case msgResponse:
+			s.fillResponse()
+		case msgRTR:
+			s.fillRTR()
+		}
+	}
+}
+
+// nextMessage chooses what is sent next: send queue and responses take turns
+// when both have something.
+//
+//rfc:5040 RDMAP-5.5-13-01
+//rfc:6581 MPA2-5-01
+func (s *stream) nextMessage() bool {
+	t := &s.tx
+	if t.rtr != 0 {
+		t.msg = msgRTR
+		return true
+	}
+	if t.answered {
+		return s.nextWork() || s.nextResponse()
+	}
+	return s.nextResponse() || s.nextWork()
+}
+
+// nextWork starts the next WQE, unless it has to wait: for a place among the
+// outstanding Reads, or as a fenced one for all of them.
+//
+//rfc:5040 RDMAP-5.5-02
+//rfc:5040 RDMAP-6.1-04
+//rfc:5041 DDP-5.3-01
+func (s *stream) nextWork() bool {
+	t := &s.tx
+	sq := &s.q.sq
+	if t.next == sq.tail.Load() {
+		return false
+	}
+	w := sq.at(t.next)
+	if w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 {
+		return false
+	}
+	if w.op == provider.WRRDMARead {
+		if s.outstanding.Full() {
+			return false
+		}
+		t.msg = msgReadRequest
+	} else {
+		t.msg = msgWork
+		t.seg = ddp.NewSegmenter(w.length, w.op == provider.WRRDMAWrite)
+	}
+	t.b.nspans = 0
+	t.answered = false
+	return true
+}
+
+// fillWork adds the next FPDU of a Send or Write.
+//
+//rfc:5040 RDMAP-5.1-04
+//rfc:5040 RDMAP-5.3-07
+func (s *stream) fillWork() {
+	t := &s.tx
+	b := t.b
+	sq := &s.q.sq
+	w := sq.at(t.next)
+	inline := w.flags&provider.SendInline != 0
+	if !inline && w.length > 0 && b.nspans == 0 && !b.resolve(s.q.pd, sq.sgeRoom(t.next)[:w.nsge], 0) {
+		s.failWork()
+		return
+	}
+	seg, ok := t.seg.Next(t.mulpdu)
+	if !ok {
+		panic("engine: the MULPDU has no room for payload")
+	}
+	h := s.workHeader(w, seg)
+	b.begin(&h, seg.Len, t)
+	switch {
+	case inline:
+		b.copyIn(sq.inlineRoom(t.next)[:w.length], t)
+	case seg.Len > 0:
+		b.addSpans(uint64(seg.Offset), uint64(seg.Len), t)
+	}
+	b.end(t, t.next, seg.Last)
+	if !seg.Last {
+		return
+	}
+	if w.op != provider.WRRDMAWrite {
+		t.sendMSN++
+	}
+	t.msg = msgNone
+	t.next++
+}
+
+func (s *stream) workHeader(w *sendWQE, seg ddp.Segment) ddp.Header {
+	if w.op == provider.WRRDMAWrite {
+		return rdmap.WriteHeader(w.rkey, seg.TO(w.raddr), seg.Last)
+	}
+	return rdmap.SendHeader(sendOpcode(w), w.inv, s.tx.sendMSN, seg.MO(), seg.Last)
+}
+
+func sendOpcode(w *sendWQE) rdmap.Opcode {
+	solicited := w.flags&provider.SendSolicited != 0
+	switch {
+	case w.op == provider.WRSendWithInv && solicited:
+		return rdmap.OpSendSEInvalidate
+	case w.op == provider.WRSendWithInv:
+		return rdmap.OpSendInvalidate
+	case solicited:
+		return rdmap.OpSendSE
+	}
+	return rdmap.OpSend
+}
+
+// failWork gives up at WQE next, whose SGEs name what can't be sent. What was
+// posted before it still goes out; then the peer is told.
+//
+//rfc:5040 RDMAP-7.1-01
+//rfc:5040 RDMAP-7.1-1-01
+func (s *stream) failWork() {
+	t := &s.tx
+	s.q.failSend(t.next, provider.WCLocProtErr)
+	t.fault = endTerminate(errLocalWork, nil, 0, nil)
+	t.fault.event, t.fault.raise = provider.EventQPFatal, true
+}
+
+// fillReadRequest sends the request of a Read. It is pushed to the outstanding
+// ones before it can be answered.
+//
+//rfc:5040 RDMAP-5.2.1-04
+func (s *stream) fillReadRequest() {
+	t := &s.tx
+	b := t.b
+	sq := &s.q.sq
+	w := sq.at(t.next)
+	sges := sq.sgeRoom(t.next)[:w.nsge]
+	if !b.resolve(s.q.pd, sges, provider.AccessLocalWrite) {
+		s.failWork()
+		return
+	}
+	b.release() // the sink is looked up again when its octets come
+	// The sink has one STag and one TO on the wire. Where the octets go is for
+	// the receive side, which knows the SGEs; the peer only echoes these two.
+	r := rdmap.ReadRequest{Size: w.length, SourceSTag: w.rkey, SourceTO: w.raddr}
+	if len(sges) > 0 {
+		r.SinkSTag, r.SinkTO = sges[0].LKey, sges[0].Addr
+	}
+	s.outstanding.Push(rdmap.OutstandingRead{
+		SinkSTag: r.SinkSTag, SinkTO: r.SinkTO, Size: r.Size, Cookie: uint64(t.next),
+	})
+	s.addReadRequest(&r)
+	t.msg = msgNone
+	t.next++
+}
+
+func (s *stream) addReadRequest(r *rdmap.ReadRequest) {
+	t := &s.tx
+	h := rdmap.ReadRequestHeader(t.readMSN)
+	t.readMSN++
+	var room [rdmap.ReadRequestLen]byte
+	t.b.begin(&h, rdmap.ReadRequestLen, t)
+	t.b.copyIn(r.AppendTo(room[:0]), t)
+	t.b.end(t, 0, false)
+}
+
+// rtrCookie marks a Read that no WQE waits for.
+const rtrCookie = 1 << 63
+
+// fillRTR sends the RTR indication: an empty message that tells a responder
+// that it may send.
+//
+//rfc:6581 MPA2-9.2-08
+//rfc:6581 MPA2-9.2-15
+func (s *stream) fillRTR() {
+	t := &s.tx
+	b := t.b
+	switch t.rtr {
+	case mpa.RTRRead:
+		s.outstanding.Push(rdmap.OutstandingRead{Cookie: rtrCookie})
+		s.addReadRequest(&rdmap.ReadRequest{})
+	case mpa.RTRSend:
+		h := rdmap.SendHeader(rdmap.OpSend, 0, t.sendMSN, 0, true)
+		t.sendMSN++
+		b.begin(&h, 0, t)
+		b.end(t, 0, false)
+	default:
+		h := rdmap.WriteHeader(0, 0, true)
+		b.begin(&h, 0, t)
+		b.end(t, 0, false)
+	}
+	t.rtr = 0
+	t.msg = msgNone
+}
