@@ -232,6 +232,7 @@ func TestReadResponsesAnswerReads(t *testing.T) {
 	s.want("all octets, but not the last segment", ReadResponseHeader(0xc00, math.MaxUint64-9, false), 9,
 		Action{Kind: PlaceReadResponse, First: true, Read: c})
 	s.refuse("no octet may follow", "1/1/01", ReadResponseHeader(0xc00, math.MaxUint64, true), 1)
+	s.refuse("not even in a segment that is not the last", "1/1/01", ReadResponseHeader(0xc00, math.MaxUint64, false), 1)
 	s.want("an empty last segment", ReadResponseHeader(0, 0, true), 0, Action{Kind: PlaceReadResponse, MO: 9, Read: c})
 	s.refuse("all Reads are answered", "0/2/06", ReadResponseHeader(0xc00, 0, true), 0)
 }
