@@ -39,6 +39,8 @@
 //   - Inline data longer than the QP was made for, opcodes beyond those of
 //     package provider, and more than 255 octets of private data are EINVAL;
 //     libraries would read beyond tables or cut values off.
+//   - libsiw takes the key of a Send with Invalidate from the field of a Write's
+//     rkey; both fields are set.
 //   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
 //
 // # Limitations

@@ -1,0 +1,68 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/cgo/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// connectCall is a Connect that is under way.
+type connectCall struct {
+	started   chan struct{} // closed when tid is known
+	tid       int           // the thread that is in C
+	done      chan struct{} // closed when C has returned
+	abandoned bool          // guarded by id.mu
+}
+
+// Connect is on the caller's thread for the TCP handshake. The id's lock is free
+// meanwhile, so that it can be asked for its addresses and be closed.
+func (i *id) Connect(param provider.ConnParam) error {
+	return i.withParam("rdma_connect", param, func(p *rdmacm.ConnParam) error {
+		return opError("rdma_connect", i.RemoteAddr().String(), i.connect(p))
+	})
+}
+
+func (i *id) connect(p *rdmacm.ConnParam) error {
+	if err := i.lock(); err != nil {
+		return err
+	}
+	call := &connectCall{started: make(chan struct{}), done: make(chan struct{})}
+	i.connecting = call
+	c := i.c
+	i.mu.Unlock()
+
+	runtime.LockOSThread()
+	call.tid = unix.Gettid()
+	close(call.started)
+	err := c.Connect(p)
+	runtime.UnlockOSThread()
+	close(call.done)
+
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if call.abandoned {
+		return os.ErrClosed
+	}
+	i.connecting = nil
+	return err
+}
+
+// abandonConnect ends a Connect that is under way; it then returns os.ErrClosed.
+// Without this, destroying the id or its QP would wait for the handshake. The
+// caller has the id's lock.
+func (i *id) abandonConnect() {
+	call := i.connecting
+	if call == nil {
+		return
+	}
+	call.abandoned = true
+	i.connecting = nil
+	<-call.started
+	rdmacm.Interrupt(call.tid, call.done)
+}

@@ -1,0 +1,258 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// pollBatch is how many completions one crossing into C takes.
+const pollBatch = 32
+
+// ackBatch is how many events are acknowledged in one crossing into C.
+const ackBatch = 64
+
+type cq struct {
+	object
+	dev    *device
+	ch     *compChannel // nil for none
+	token  uintptr
+	cookie any
+	cqe    int
+
+	pollMu sync.Mutex
+	c      *ibv.CQ // nil once destroyed; guarded by pollMu
+	batch  *ibv.WCBatch
+
+	// Destroying the CQ waits in C for every event that was got to be
+	// acknowledged, so the debt is paid before, and what comes in between is
+	// paid at once.
+	ackMu   sync.Mutex
+	unacked uint
+	closing bool
+}
+
+func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	fail := func(err error) (provider.CQ, error) {
+		return nil, opError("ibv_create_cq", fmt.Sprintf("%d entries", init.CQE), err)
+	}
+	if init.CQE < 1 || init.CQE > math.MaxInt32 || init.CompVector < 0 || init.CompVector > math.MaxInt32 {
+		return fail(syscall.EINVAL)
+	}
+	q := &cq{dev: d, cookie: init.Cookie}
+	var channel *ibv.CompChannel
+	held := []*object{&d.object}
+	if init.Channel != nil {
+		ch, ok := init.Channel.(*compChannel)
+		if !ok || ch.dev.shared != d.shared {
+			return fail(fmt.Errorf("%w: the channel is not of this device", syscall.EINVAL))
+		}
+		q.ch, channel = ch, ch.c
+		held = append(held, &ch.object)
+	}
+	if err := holdAll(held...); err != nil {
+		return fail(err)
+	}
+	if err := q.create(init, channel); err != nil {
+		releaseAll(held...)
+		return fail(err)
+	}
+	return q, nil
+}
+
+func (q *cq) create(init provider.CQInitAttr, channel *ibv.CompChannel) error {
+	var err error
+	if q.batch, err = ibv.NewWCBatch(pollBatch); err != nil {
+		return err
+	}
+	q.token = cqs.add(q)
+	q.c, err = q.dev.shared.verbs.CreateCQ(init.CQE, q.token, channel, init.CompVector)
+	if err != nil {
+		cqs.remove(q.token)
+		q.batch.Free()
+		return memlockError(err)
+	}
+	q.cqe = q.c.CQE()
+	return nil
+}
+
+func (q *cq) CQE() int    { return q.cqe }
+func (q *cq) Cookie() any { return q.cookie }
+
+func (q *cq) Poll(wc []provider.WC) (int, error) {
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	if q.c == nil {
+		return 0, opError("ibv_poll_cq", "", os.ErrClosed)
+	}
+	n := 0
+	for n < len(wc) {
+		want := min(len(wc)-n, pollBatch)
+		got, err := q.c.Poll(q.batch, want)
+		if err != nil {
+			return n, opError("ibv_poll_cq", "", err)
+		}
+		for i := range got {
+			takeWC(&wc[n+i], q.batch.At(i))
+		}
+		n += got
+		if got < want {
+			break
+		}
+	}
+	return n, nil
+}
+
+func takeWC(dst *provider.WC, src *ibv.WC) {
+	*dst = provider.WC{
+		WRID:      src.WRID(),
+		Status:    provider.WCStatus(src.Status()),
+		Opcode:    provider.WCOpcode(src.Opcode()),
+		Flags:     provider.WCFlags(src.Flags()),
+		ByteLen:   src.ByteLen(),
+		QPN:       src.QPNum(),
+		VendorErr: src.VendorErr(),
+	}
+	if dst.Flags&provider.WCWithImm != 0 {
+		dst.Imm = src.Imm()
+	}
+	if dst.Flags&provider.WCWithInv != 0 {
+		dst.InvalidatedRKey = src.InvalidatedRKey()
+	}
+}
+
+func (q *cq) ReqNotify(solicitedOnly bool) error {
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	if q.c == nil {
+		return opError("ibv_req_notify_cq", "", os.ErrClosed)
+	}
+	return opError("ibv_req_notify_cq", "", q.c.ReqNotify(solicitedOnly))
+}
+
+// gotEvent takes note of an event of the CQ that has been got, and says whether
+// somebody should hear of it.
+func (q *cq) gotEvent(c *ibv.CQ) bool {
+	q.ackMu.Lock()
+	defer q.ackMu.Unlock()
+	if q.closing {
+		c.AckEvents(1)
+		return false
+	}
+	if q.unacked++; q.unacked == ackBatch {
+		c.AckEvents(q.unacked)
+		q.unacked = 0
+	}
+	return true
+}
+
+// settle acknowledges what is owed. If closing, later events are acknowledged as
+// they come.
+func (q *cq) settle(closing bool) {
+	q.ackMu.Lock()
+	defer q.ackMu.Unlock()
+	q.closing = closing
+	if q.unacked > 0 {
+		q.c.AckEvents(q.unacked)
+		q.unacked = 0
+	}
+}
+
+func (q *cq) Close() error {
+	return opError("ibv_destroy_cq", "", q.close(func() error {
+		q.pollMu.Lock()
+		defer q.pollMu.Unlock()
+		q.settle(true)
+		if err := q.c.Destroy(); err != nil {
+			q.settle(false)
+			return err
+		}
+		q.c = nil
+		cqs.remove(q.token)
+		q.batch.Free()
+		if q.ch != nil {
+			q.ch.release()
+		}
+		q.dev.release()
+		return nil
+	}))
+}
+
+type compChannel struct {
+	object
+	dev    *device
+	c      *ibv.CompChannel
+	source *source
+	life   context.Context
+	endJob context.CancelFunc
+}
+
+func (d *device) CreateCompChannel() (provider.CompChannel, error) {
+	if err := d.hold(); err != nil {
+		return nil, opError("ibv_create_comp_channel", d.name, err)
+	}
+	c, err := d.shared.verbs.CreateCompChannel()
+	if err != nil {
+		d.release()
+		return nil, opError("ibv_create_comp_channel", d.name, err)
+	}
+	src, err := newSource(c.FD(), "ibv completion channel")
+	if err != nil {
+		_ = c.Destroy() // nothing uses it yet
+		d.release()
+		return nil, opError("ibv_create_comp_channel", d.name, err)
+	}
+	ch := &compChannel{dev: d, c: c, source: src}
+	ch.life, ch.endJob = context.WithCancel(context.Background())
+	return ch, nil
+}
+
+func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
+	var found *cq
+	err := ch.source.wait(ctx, ch.life, nil, func() (bool, error) {
+		for {
+			c, token, err := ch.c.GetCQEvent()
+			if again(err) {
+				return false, nil
+			}
+			if err != nil {
+				return false, err
+			}
+			q, ok := cqs.get(token)
+			if !ok {
+				// The CQ is removed only after C has destroyed it, which waits
+				// for this event.
+				panic("kernel: completion event of a CQ that does not exist")
+			}
+			if q.gotEvent(c) {
+				found = q
+				return true, nil
+			}
+		}
+	})
+	switch {
+	case err == nil:
+		return found, nil
+	case err == ctx.Err():
+		return nil, err
+	}
+	return nil, opError("ibv_get_cq_event", "", err)
+}
+
+func (ch *compChannel) Close() error {
+	return opError("ibv_destroy_comp_channel", "", ch.close(func() error {
+		ch.endJob()
+		ch.source.close()
+		err := ch.c.Destroy()
+		ch.dev.release()
+		return err
+	}))
+}

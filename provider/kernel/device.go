@@ -1,0 +1,350 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/cgo/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// The vendor id of siw, "bmt", and what its ABI fixes (include/uapi/rdma/siw-abi.h:
+// five SGEs of 16 octets).
+const (
+	siwVendorID  = 0x626d74
+	siwMaxInline = 80
+)
+
+// device is an open device. Several of one RDMA device share librdmacm's one
+// context of it, but not their asynchronous events.
+type device struct {
+	object
+	name   string
+	shared *sharedContext
+	list   *rdmacm.DeviceList // keeps the context open
+	attr   ibv.DeviceAttr
+	siw    bool
+
+	life   context.Context // done when the device is closed
+	endJob context.CancelFunc
+
+	eventMu sync.Mutex
+	events  []provider.AsyncEvent
+	wake    chan struct{} // has something when events may have
+}
+
+// sharedContext is an open device of librdmacm's, which has one per RDMA device
+// and process.
+type sharedContext struct {
+	verbs  *ibv.Context
+	source *source
+
+	mu      sync.Mutex
+	devices map[*device]struct{}
+}
+
+var contexts struct {
+	mu sync.Mutex
+	m  map[*ibv.Context]*sharedContext
+}
+
+// openDevice takes the device from librdmacm's list and not from
+// ibv_open_device, because an id accepts only QPs of the context that librdmacm
+// opened.
+func openDevice(name string) (*device, error) {
+	list, err := rdmacm.GetDevices()
+	if err != nil {
+		return nil, opError("rdma_get_devices", name, noSupport(err))
+	}
+	for _, verbs := range list.Contexts {
+		if got := verbs.Device().Name(); name == "" || name == got {
+			d, err := newDevice(got, verbs, list)
+			if err != nil {
+				list.Free()
+				return nil, opError("ibv_open_device", got, err)
+			}
+			return d, nil
+		}
+	}
+	list.Free()
+	return nil, opError("ibv_open_device", name, fmt.Errorf("%w: no RDMA device of that name", syscall.ENODEV))
+}
+
+func newDevice(name string, verbs *ibv.Context, list *rdmacm.DeviceList) (*device, error) {
+	attr, err := verbs.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	d := &device{
+		name: name,
+		list: list,
+		attr: attr,
+		siw:  attr.VendorID == siwVendorID,
+		wake: make(chan struct{}, 1),
+	}
+	d.life, d.endJob = context.WithCancel(context.Background())
+	if err := d.join(verbs); err != nil {
+		d.endJob()
+		return nil, err
+	}
+	return d, nil
+}
+
+// join makes d one of the devices that share verbs.
+func (d *device) join(verbs *ibv.Context) error {
+	contexts.mu.Lock()
+	defer contexts.mu.Unlock()
+	sc := contexts.m[verbs]
+	if sc == nil {
+		src, err := newSource(verbs.AsyncFD(), "ibv async events")
+		if err != nil {
+			return err
+		}
+		sc = &sharedContext{verbs: verbs, source: src, devices: make(map[*device]struct{})}
+		if contexts.m == nil {
+			contexts.m = make(map[*ibv.Context]*sharedContext)
+		}
+		contexts.m[verbs] = sc
+	}
+	sc.mu.Lock()
+	sc.devices[d] = struct{}{}
+	sc.mu.Unlock()
+	d.shared = sc
+	return nil
+}
+
+// part undoes join. The life of d is over, so that no waiter of d is left in the
+// source.
+func (d *device) part() {
+	contexts.mu.Lock()
+	defer contexts.mu.Unlock()
+	sc := d.shared
+	sc.mu.Lock()
+	delete(sc.devices, d)
+	last := len(sc.devices) == 0
+	sc.mu.Unlock()
+	if last {
+		delete(contexts.m, sc.verbs)
+		sc.source.close()
+	}
+}
+
+func (d *device) Name() string { return d.name }
+
+func (d *device) Close() error {
+	return opError("ibv_close_device", d.name, d.close(func() error {
+		d.endJob()
+		d.part()
+		d.list.Free()
+		return nil
+	}))
+}
+
+func (d *device) Query() (provider.DeviceAttr, error) {
+	if err := d.enter(); err != nil {
+		return provider.DeviceAttr{}, opError("ibv_query_device", d.name, err)
+	}
+	defer d.leave()
+	a, err := d.shared.verbs.QueryDevice()
+	if err != nil {
+		return provider.DeviceAttr{}, opError("ibv_query_device", d.name, err)
+	}
+	attr := provider.DeviceAttr{
+		FWVer:           a.FWVer,
+		NodeGUID:        a.NodeGUID,
+		SysImageGUID:    a.SysImageGUID,
+		MaxMRSize:       a.MaxMRSize,
+		PageSizeCap:     a.PageSizeCap,
+		VendorID:        a.VendorID,
+		VendorPartID:    a.VendorPartID,
+		HWVer:           a.HWVer,
+		MaxQP:           a.MaxQP,
+		MaxQPWR:         a.MaxQPWR,
+		DeviceCapFlags:  uint64(a.DeviceCapFlags),
+		MaxSGE:          a.MaxSGE,
+		MaxSGERd:        a.MaxSGERd,
+		MaxCQ:           a.MaxCQ,
+		MaxCQE:          a.MaxCQE,
+		MaxMR:           a.MaxMR,
+		MaxPD:           a.MaxPD,
+		MaxQPRdAtom:     a.MaxQPRdAtom,
+		MaxResRdAtom:    a.MaxResRdAtom,
+		MaxQPInitRdAtom: a.MaxQPInitRdAtom,
+		AtomicCap:       a.AtomicCap,
+		MaxMW:           a.MaxMW,
+		MaxSRQ:          a.MaxSRQ,
+		MaxSRQWR:        a.MaxSRQWR,
+		MaxSRQSGE:       a.MaxSRQSGE,
+		PhysPortCnt:     a.PhysPortCnt,
+		LocalCAAckDelay: a.LocalCAAckDelay,
+		MaxPkeys:        a.MaxPkeys,
+	}
+	if d.siw {
+		attr.MaxInline = siwMaxInline
+	}
+	return attr, nil
+}
+
+func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
+	if err := d.enter(); err != nil {
+		return provider.PortAttr{}, opError("ibv_query_port", d.name, err)
+	}
+	defer d.leave()
+	a, err := d.shared.verbs.QueryPort(port)
+	if err != nil {
+		return provider.PortAttr{}, opError("ibv_query_port", fmt.Sprintf("%s port %d", d.name, port), err)
+	}
+	return provider.PortAttr{
+		State:        provider.PortState(a.State),
+		MaxMTU:       mtuOctets(a.MaxMTU),
+		ActiveMTU:    mtuOctets(a.ActiveMTU),
+		GIDTblLen:    a.GIDTblLen,
+		PortCapFlags: a.PortCapFlags,
+		MaxMsgSz:     a.MaxMsgSz,
+		PkeyTblLen:   a.PkeyTblLen,
+		LinkLayer:    a.LinkLayer,
+		PhysState:    a.PhysState,
+		ActiveWidth:  a.ActiveWidth,
+		ActiveSpeed:  a.ActiveSpeed,
+	}, nil
+}
+
+// mtuOctets turns enum ibv_mtu into octets: 1 is 256, each further step doubles.
+// 0 for what the enumeration does not have.
+func mtuOctets(mtu uint32) int {
+	if mtu < 1 || mtu > 5 {
+		return 0
+	}
+	return 128 << mtu
+}
+
+func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
+	if err := d.enter(); err != nil {
+		return provider.GID{}, opError("ibv_query_gid", d.name, err)
+	}
+	defer d.leave()
+	gid, err := d.shared.verbs.QueryGID(port, index)
+	if err != nil {
+		return provider.GID{}, opError("ibv_query_gid", fmt.Sprintf("%s port %d index %d", d.name, port, index), err)
+	}
+	return gid, nil
+}
+
+// AsyncEvent waits for an event of an object of this device, or of a port.
+func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
+	for {
+		if ev, ok := d.popEvent(); ok {
+			return ev, nil
+		}
+		err := d.shared.source.wait(ctx, d.life, d.wake, func() (bool, error) {
+			if err := d.shared.readEvents(); err != nil {
+				return false, err
+			}
+			return d.hasEvent(), nil
+		})
+		switch {
+		case err == nil:
+		case err == ctx.Err():
+			return provider.AsyncEvent{}, err
+		default:
+			return provider.AsyncEvent{}, opError("ibv_get_async_event", d.name, err)
+		}
+	}
+}
+
+// readEvents takes all events off the descriptor and gives each to the device
+// whose object it is about. The caller has the source's turn.
+func (sc *sharedContext) readEvents() error {
+	for {
+		ev, err := sc.verbs.GetAsyncEvent()
+		if again(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		sc.dispatch(&ev)
+	}
+}
+
+// dispatch finds whom an event is for before it acknowledges it: until then the
+// object can't be destroyed. What is about an object that is being closed, or
+// about none that this package makes, is dropped.
+func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
+	defer ev.Ack()
+	out := provider.AsyncEvent{Type: provider.AsyncEventType(ev.Type)}
+	switch ev.Object {
+	case ibv.AsyncCQ:
+		if q, ok := cqs.get(ev.Token); ok {
+			out.CQ = q
+			q.dev.pushEvent(out)
+		}
+	case ibv.AsyncQP:
+		if q, ok := qps.get(ev.Token); ok {
+			out.QP = q
+			q.dev.pushEvent(out)
+		}
+	case ibv.AsyncPort:
+		out.Port = uint8(ev.Token)
+		sc.mu.Lock()
+		defer sc.mu.Unlock()
+		for d := range sc.devices {
+			d.pushEvent(out)
+		}
+	}
+}
+
+// maxEvents bounds the events kept for a device whose user does not ask for
+// them; the oldest are dropped.
+const maxEvents = 1024
+
+func (d *device) pushEvent(ev provider.AsyncEvent) {
+	d.eventMu.Lock()
+	if len(d.events) == maxEvents {
+		d.events = d.events[1:]
+	}
+	d.events = append(d.events, ev)
+	d.eventMu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (d *device) popEvent() (provider.AsyncEvent, bool) {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	if len(d.events) == 0 {
+		return provider.AsyncEvent{}, false
+	}
+	ev := d.events[0]
+	d.events = d.events[1:]
+	return ev, true
+}
+
+func (d *device) hasEvent() bool {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	return len(d.events) > 0
+}
+
+// memlockError adds to an ENOMEM the limit that is its usual cause.
+func memlockError(err error) error {
+	if !errors.Is(err, syscall.ENOMEM) {
+		return err
+	}
+	var lim unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lim) != nil || lim.Cur == unix.RLIM_INFINITY {
+		return err
+	}
+	return fmt.Errorf("%w: registered memory counts against RLIMIT_MEMLOCK, which is %d octets; raise it with ulimit -l, "+
+		"memlock in /etc/security/limits.conf or LimitMEMLOCK= of a systemd unit", err, lim.Cur)
+}

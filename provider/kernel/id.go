@@ -1,0 +1,286 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/cgo/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// id is a CM id. Locks are taken in the order QP, id, channel.
+type id struct {
+	object // its child is its QP
+	token  uintptr
+
+	// mu serialises the C calls on the id, but for Connect, which takes long.
+	mu         sync.Mutex
+	c          *rdmacm.ID // nil once destroyed
+	ch         *eventChannel
+	connecting *connectCall // nil if no Connect is under way
+
+	cookieMu sync.Mutex
+	cookie   any
+}
+
+func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
+	i := &id{ch: ch, cookie: cookie}
+	if err := ch.hold(); err != nil {
+		return nil, opError("rdma_create_id", "", err)
+	}
+	i.token = ids.add(i)
+	c, err := ch.c.CreateID(i.token)
+	if err != nil {
+		ids.remove(i.token)
+		ch.release()
+		return nil, opError("rdma_create_id", "", err)
+	}
+	i.c = c
+	return i, nil
+}
+
+// newID makes the id that came with a CONNECT_REQUEST, nil if the channel is
+// closed. The channel's lock is held, the event is not acknowledged yet.
+func newID(ch *eventChannel, c *rdmacm.ID, cookie any) *id {
+	if ch.hold() != nil {
+		return nil
+	}
+	i := &id{ch: ch, c: c, cookie: cookie}
+	i.token = ids.add(i)
+	c.SetContext(i.token)
+	return i
+}
+
+func (i *id) Cookie() any {
+	i.cookieMu.Lock()
+	defer i.cookieMu.Unlock()
+	return i.cookie
+}
+
+func (i *id) SetCookie(cookie any) {
+	i.cookieMu.Lock()
+	defer i.cookieMu.Unlock()
+	i.cookie = cookie
+}
+
+// lock locks the id for a C call. While a Connect is under way the kernel would
+// make other calls wait for its end, so they fail with EALREADY.
+func (i *id) lock() error {
+	i.mu.Lock()
+	switch {
+	case i.c == nil:
+		i.mu.Unlock()
+		return os.ErrClosed
+	case i.connecting != nil:
+		i.mu.Unlock()
+		return syscall.EALREADY
+	}
+	return nil
+}
+
+// call does a C call on the id.
+func (i *id) call(op, object string, f func(c *rdmacm.ID) error) error {
+	if err := i.lock(); err != nil {
+		return opError(op, object, err)
+	}
+	defer i.mu.Unlock()
+	return opError(op, object, f(i.c))
+}
+
+// callAddr does a C call that reads or writes the id's addresses or device.
+func (i *id) callAddr(op, object string, f func(c *rdmacm.ID) error) error {
+	return i.call(op, object, func(c *rdmacm.ID) error {
+		i.ch.mu.Lock()
+		defer i.ch.mu.Unlock()
+		return f(c)
+	})
+}
+
+func (i *id) BindAddr(addr netip.AddrPort) error {
+	return i.callAddr("rdma_bind_addr", addr.String(), func(c *rdmacm.ID) error { return c.BindAddr(addr) })
+}
+
+func (i *id) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
+	return i.callAddr("rdma_resolve_addr", dst.String(), func(c *rdmacm.ID) error {
+		return c.ResolveAddr(src, dst, millis(timeout))
+	})
+}
+
+func (i *id) ResolveRoute(timeout time.Duration) error {
+	return i.callAddr("rdma_resolve_route", "", func(c *rdmacm.ID) error { return c.ResolveRoute(millis(timeout)) })
+}
+
+func (i *id) Listen(backlog int) error {
+	backlog = min(max(backlog, 0), math.MaxInt32)
+	return i.callAddr("rdma_listen", "", func(c *rdmacm.ID) error { return c.Listen(backlog) })
+}
+
+// millis rounds a timeout up to what C takes.
+func millis(d time.Duration) int {
+	ms := (max(d, 0) + time.Millisecond - 1) / time.Millisecond
+	return int(min(ms, math.MaxInt32))
+}
+
+// addrs calls f with the id if it is not destroyed, also while a Connect is
+// under way, which does not change what f reads.
+func (i *id) addrs(f func(c *rdmacm.ID)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.c == nil {
+		return
+	}
+	i.ch.mu.Lock()
+	defer i.ch.mu.Unlock()
+	f(i.c)
+}
+
+func (i *id) LocalAddr() (addr netip.AddrPort) {
+	i.addrs(func(c *rdmacm.ID) { addr = c.LocalAddr() })
+	return addr
+}
+
+func (i *id) RemoteAddr() (addr netip.AddrPort) {
+	i.addrs(func(c *rdmacm.ID) { addr = c.PeerAddr() })
+	return addr
+}
+
+func (i *id) DeviceName() (name string) {
+	i.addrs(func(c *rdmacm.ID) {
+		if verbs := c.Verbs(); verbs != nil {
+			name = verbs.Device().Name()
+		}
+	})
+	return name
+}
+
+func (i *id) CreateQP(parent provider.PD, init provider.QPInitAttr) (provider.QP, error) {
+	const op = "rdma_create_qp"
+	p, ok := parent.(*pd)
+	if !ok {
+		return nil, opError(op, "", fmt.Errorf("%w: the PD is not of the kernel provider", syscall.EINVAL))
+	}
+	q, err := newQP(p, i, init, func(attr *ibv.QPInitAttr) (*ibv.QP, error) {
+		if err := i.lock(); err != nil {
+			return nil, err
+		}
+		defer i.mu.Unlock()
+		return i.c.CreateQP(p.c, attr)
+	})
+	if err != nil {
+		return nil, opError(op, "", err)
+	}
+	return q, nil
+}
+
+// destroyQP destroys the QP that CreateQP made. The QP is held by nobody else.
+func (i *id) destroyQP() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.abandonConnect()
+	i.ch.mu.Lock()
+	defer i.ch.mu.Unlock()
+	i.c.DestroyQP()
+}
+
+func (i *id) Accept(param provider.ConnParam) error {
+	return i.withParam("rdma_accept", param, func(p *rdmacm.ConnParam) error {
+		return i.call("rdma_accept", "", func(c *rdmacm.ID) error { return c.Accept(p) })
+	})
+}
+
+func (i *id) Reject(private []byte) error {
+	return i.call("rdma_reject", "", func(c *rdmacm.ID) error { return c.Reject(private) })
+}
+
+func (i *id) Disconnect() error {
+	return i.call("rdma_disconnect", "", func(c *rdmacm.ID) error { return c.Disconnect() })
+}
+
+// withParam calls f with param in C's form. A QP that param names is kept open
+// until f returns: the kernel looks it up by number.
+func (i *id) withParam(op string, param provider.ConnParam, f func(*rdmacm.ConnParam) error) error {
+	for _, n := range []int{param.ResponderResources, param.InitiatorDepth} {
+		if n < 0 || n > math.MaxUint8 {
+			return opError(op, "", fmt.Errorf("%w: a Read depth of %d", syscall.EINVAL, n))
+		}
+	}
+	if len(param.PrivateData) > math.MaxUint8 {
+		return opError(op, "", fmt.Errorf("%w: %d octets of private data, librdmacm takes 255", syscall.EINVAL, len(param.PrivateData)))
+	}
+	p := &rdmacm.ConnParam{
+		PrivateData:        param.PrivateData,
+		ResponderResources: uint8(param.ResponderResources),
+		InitiatorDepth:     uint8(param.InitiatorDepth),
+	}
+	if param.QP != nil {
+		q, ok := param.QP.(*qp)
+		if !ok {
+			return opError(op, "", fmt.Errorf("%w: the QP is not of the kernel provider", syscall.EINVAL))
+		}
+		if err := q.hold(); err != nil {
+			return opError(op, "", err)
+		}
+		defer q.release()
+		p.QPNum = q.qpn
+	}
+	return f(p)
+}
+
+func (i *id) Migrate(to provider.EventChannel) error {
+	const op = "rdma_migrate_id"
+	ch, ok := to.(*eventChannel)
+	if !ok {
+		return opError(op, "", fmt.Errorf("%w: the channel is not of the kernel provider", syscall.EINVAL))
+	}
+	if err := ch.hold(); err != nil {
+		return opError(op, "", err)
+	}
+	if err := i.lock(); err != nil {
+		ch.release()
+		return opError(op, "", err)
+	}
+	defer i.mu.Unlock()
+	if ch == i.ch {
+		ch.release()
+		return nil
+	}
+	// Neither channel may be read meanwhile: C stores the new one in the id.
+	first, second := i.ch, ch
+	if first.serial > second.serial {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	second.mu.Lock()
+	defer second.mu.Unlock()
+	if err := i.c.Migrate(ch.c); err != nil {
+		ch.release()
+		return opError(op, "", err)
+	}
+	i.ch.release()
+	i.ch = ch
+	return nil
+}
+
+func (i *id) Close() error {
+	return opError("rdma_destroy_id", "", i.close(func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.abandonConnect()
+		if err := i.c.Destroy(); err != nil {
+			return err
+		}
+		i.c = nil
+		ids.remove(i.token)
+		i.ch.release()
+		return nil
+	}))
+}

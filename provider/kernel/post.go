@@ -1,0 +1,146 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider"
+)
+
+func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if err := q.usable(); err != nil {
+		return 0, q.err("ibv_post_send", err)
+	}
+	done := 0
+	for done < len(wrs) {
+		q.sq.Reset()
+		var refused error
+		for i := done; i < len(wrs) && !q.sq.Full(); i++ {
+			if refused = q.addSend(&wrs[i]); refused != nil {
+				break
+			}
+		}
+		n, err := q.c.PostSend(q.sq)
+		done += n
+		if err == nil {
+			err = refused
+		}
+		if err != nil {
+			return done, q.err("ibv_post_send", err)
+		}
+	}
+	return done, nil
+}
+
+// addSend adds wr to the batch, or says why it can't be posted. It refuses only
+// what the libraries would not refuse but misread.
+func (q *qp) addSend(wr *provider.SendWR) error {
+	// WRBindMW needs a window that the contract does not have.
+	if wr.Opcode > provider.WRSendWithInv || wr.Opcode == provider.WRBindMW {
+		return fmt.Errorf("%w: %s can't be posted", syscall.EINVAL, wr.Opcode)
+	}
+	w := q.sq.Add(wr.WRID, uint32(wr.Opcode), uint32(wr.Flags))
+	switch wr.Opcode {
+	case provider.WRRDMAWrite, provider.WRRDMARead:
+		w.SetRDMA(wr.RemoteAddr, wr.RKey)
+	case provider.WRRDMAWriteWithImm:
+		w.SetRDMA(wr.RemoteAddr, wr.RKey)
+		w.SetImm(wr.Imm)
+	case provider.WRSendWithImm:
+		w.SetImm(wr.Imm)
+	case provider.WRSendWithInv, provider.WRLocalInv:
+		w.SetInvalidateRKey(wr.InvalidateRKey)
+		if q.dev.siw && wr.Opcode == provider.WRSendWithInv {
+			// libsiw takes the key from where a Write has its rkey, not from
+			// invalidate_rkey.
+			w.SetRDMA(0, wr.InvalidateRKey)
+		}
+	case provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
+		w.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
+	}
+	if err := q.addSource(wr); err != nil {
+		q.sq.Drop()
+		return err
+	}
+	return nil
+}
+
+// addSource adds the local buffers of wr to the work request added last.
+func (q *qp) addSource(wr *provider.SendWR) error {
+	if wr.Flags&provider.SendInline != 0 {
+		if len(wr.SGList) > 0 {
+			return fmt.Errorf("%w: IBV_SEND_INLINE with a scatter/gather list: the payload is SendWR.Inline", syscall.EINVAL)
+		}
+		if !q.sq.SetInline(wr.Inline) {
+			return fmt.Errorf("%w: %d octets of inline data, the QP has room for %d", syscall.EINVAL, len(wr.Inline), q.init.Cap.MaxInlineData)
+		}
+		return nil
+	}
+	if wr.Opcode == provider.WRRDMARead {
+		if n := q.dev.attr.MaxSGERd; n > 0 && len(wr.SGList) > n {
+			return fmt.Errorf("%w: a Read with %d scatter/gather entries, the device takes %d", syscall.EINVAL, len(wr.SGList), n)
+		}
+		if q.dev.siw && len(wr.SGList) == 0 {
+			// siw takes one entry from the queue's slot whatever their number.
+			q.sq.AddSGE(0, 0, 0)
+		}
+	}
+	for i := range wr.SGList {
+		s := &wr.SGList[i]
+		if !q.sq.AddSGE(s.Addr, s.Length, s.LKey) {
+			return tooManySGEs(len(wr.SGList))
+		}
+	}
+	return nil
+}
+
+func tooManySGEs(n int) error {
+	return fmt.Errorf("%w: %d scatter/gather entries are more than the device takes", syscall.EINVAL, n)
+}
+
+func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
+	q.rqMu.Lock()
+	defer q.rqMu.Unlock()
+	if err := q.usable(); err != nil {
+		return 0, q.err("ibv_post_recv", err)
+	}
+	done := 0
+	for done < len(wrs) {
+		q.rq.Reset()
+		var refused error
+		for i := done; i < len(wrs) && !q.rq.Full(); i++ {
+			if refused = addRecv(q.rq, &wrs[i], q.dev.siw); refused != nil {
+				break
+			}
+		}
+		n, err := q.c.PostRecv(q.rq)
+		done += n
+		if err == nil {
+			err = refused
+		}
+		if err != nil {
+			return done, q.err("ibv_post_recv", err)
+		}
+	}
+	return done, nil
+}
+
+func addRecv(b *ibv.RecvBatch, wr *provider.RecvWR, siw bool) error {
+	b.Add(wr.WRID)
+	if siw && len(wr.SGList) == 0 {
+		b.AddSGE(0, 0, 0) // libsiw refuses a receive without entries
+	}
+	for i := range wr.SGList {
+		s := &wr.SGList[i]
+		if !b.AddSGE(s.Addr, s.Length, s.LKey) {
+			b.Drop()
+			return tooManySGEs(len(wr.SGList))
+		}
+	}
+	return nil
+}

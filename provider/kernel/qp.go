@@ -1,0 +1,240 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider"
+)
+
+type qp struct {
+	object
+	dev    *device
+	id     *id       // that made it and owns it in C, nil if a PD did
+	parent []*object // what it was made of, released when it is destroyed
+	token  uintptr
+	qpn    uint32
+	init   provider.QPInitAttr // with the sizes granted
+
+	// The queues' locks guard their batches, and c against being destroyed
+	// while it is posted to.
+	sqMu  sync.Mutex
+	sq    *ibv.SendBatch
+	rqMu  sync.Mutex
+	rq    *ibv.RecvBatch
+	c     *ibv.QP
+	empty bool // c is no more
+}
+
+func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
+	q, err := newQP(p, nil, init, p.c.CreateQP)
+	if err != nil {
+		return nil, opError("ibv_create_qp", "", err)
+	}
+	return q, nil
+}
+
+// newQP makes a QP of p with create, which is the C call of whoever is to own it.
+func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAttr) (*ibv.QP, error)) (*qp, error) {
+	scq, ok1 := init.SendCQ.(*cq)
+	rcq, ok2 := init.RecvCQ.(*cq)
+	if !ok1 || !ok2 || scq.dev.shared != p.dev.shared || rcq.dev.shared != p.dev.shared {
+		return nil, fmt.Errorf("%w: a send CQ and a receive CQ of the PD's device are needed", syscall.EINVAL)
+	}
+	if init.Type == 0 {
+		init.Type = provider.QPTypeRC
+	}
+	attr, err := initAttr(&init)
+	if err != nil {
+		return nil, err
+	}
+	q := &qp{dev: p.dev, id: owner, parent: []*object{&p.object, &scq.object, &rcq.object}, init: init}
+	if owner != nil {
+		q.parent = append(q.parent, &owner.object)
+	}
+	if err := holdAll(q.parent...); err != nil {
+		return nil, err
+	}
+	if err := q.create(attr, scq, rcq, create); err != nil {
+		releaseAll(q.parent...)
+		return nil, memlockError(err)
+	}
+	return q, nil
+}
+
+func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitAttr) (*ibv.QP, error)) error {
+	var err error
+	// scq and rcq are held, so that their c stays what it is.
+	attr.SendCQ, attr.RecvCQ = scq.c, rcq.c
+	q.token = qps.add(q)
+	attr.Token = q.token
+	if q.c, err = create(attr); err != nil {
+		qps.remove(q.token)
+		return err
+	}
+	q.qpn = q.c.QPNum()
+	q.init.Cap = capFrom(&attr.Cap)
+	// siw hands back the sizes that were asked for and tells the real ones,
+	// rounded up, only when it is queried.
+	if a, _, err := q.c.Query(uint32(provider.QPAttrCap)); err == nil && a.Cap.MaxSendWR > 0 {
+		q.init.Cap = capFrom(&a.Cap)
+	}
+	if err := q.makeBatches(); err != nil {
+		_ = q.destroy()
+		return err
+	}
+	return nil
+}
+
+// postBatch is how many work requests one crossing into C posts.
+const postBatch = 16
+
+func (q *qp) makeBatches() error {
+	k, maxSGE := &q.init.Cap, max(q.dev.attr.MaxSGE, 1)
+	var err error
+	q.sq, err = ibv.NewSendBatch(min(k.MaxSendWR, postBatch), max(k.MaxSendSGE, maxSGE), k.MaxInlineData)
+	if err != nil {
+		return err
+	}
+	q.rq, err = ibv.NewRecvBatch(min(k.MaxRecvWR, postBatch), max(k.MaxRecvSGE, maxSGE))
+	return err
+}
+
+func initAttr(init *provider.QPInitAttr) (*ibv.QPInitAttr, error) {
+	k := init.Cap
+	for _, n := range []int{k.MaxSendWR, k.MaxRecvWR, k.MaxSendSGE, k.MaxRecvSGE, k.MaxInlineData} {
+		if n < 0 || n > math.MaxInt32 {
+			return nil, fmt.Errorf("%w: a size of %d", syscall.EINVAL, n)
+		}
+	}
+	return &ibv.QPInitAttr{
+		Cap: ibv.QPCap{
+			MaxSendWR:     uint32(k.MaxSendWR),
+			MaxRecvWR:     uint32(k.MaxRecvWR),
+			MaxSendSGE:    uint32(k.MaxSendSGE),
+			MaxRecvSGE:    uint32(k.MaxRecvSGE),
+			MaxInlineData: uint32(k.MaxInlineData),
+		},
+		Type:     uint32(init.Type),
+		SQSigAll: init.SQSigAll,
+	}, nil
+}
+
+func capFrom(k *ibv.QPCap) provider.QPCap {
+	return provider.QPCap{
+		MaxSendWR:     int(k.MaxSendWR),
+		MaxRecvWR:     int(k.MaxRecvWR),
+		MaxSendSGE:    int(k.MaxSendSGE),
+		MaxRecvSGE:    int(k.MaxRecvSGE),
+		MaxInlineData: int(k.MaxInlineData),
+	}
+}
+
+func (q *qp) QPN() uint32 { return q.qpn }
+
+func (q *qp) Cookie() any { return q.init.Cookie }
+
+// Cause is nil: the kernel tells its log why a connection ended, and nobody else.
+func (q *qp) Cause() error { return nil }
+
+func (q *qp) err(op string, err error) error {
+	return opError(op, fmt.Sprintf("qp %d", q.qpn), err)
+}
+
+func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
+	if attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > math.MaxUint8 || attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > math.MaxUint8 {
+		return q.err("ibv_modify_qp", syscall.EINVAL)
+	}
+	if err := q.enter(); err != nil {
+		return q.err("ibv_modify_qp", err)
+	}
+	defer q.leave()
+	return q.err("ibv_modify_qp", q.c.Modify(&ibv.QPAttr{
+		State:           uint32(attr.State),
+		CurState:        uint32(attr.CurState),
+		AccessFlags:     uint32(attr.Access &^ provider.AccessRemoteInvalidate),
+		MaxRdAtomic:     uint8(attr.MaxRdAtomic),
+		MaxDestRdAtomic: uint8(attr.MaxDestRdAtomic),
+	}, uint32(mask)))
+}
+
+func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
+	if err := q.enter(); err != nil {
+		return provider.QPAttr{}, provider.QPInitAttr{}, q.err("ibv_query_qp", err)
+	}
+	defer q.leave()
+	const all = provider.QPAttrState | provider.QPAttrCurState | provider.QPAttrAccessFlags |
+		provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic | provider.QPAttrCap
+	a, _, err := q.c.Query(uint32(all))
+	if err != nil {
+		return provider.QPAttr{}, provider.QPInitAttr{}, q.err("ibv_query_qp", err)
+	}
+	attr := provider.QPAttr{
+		State:           provider.QPState(a.State),
+		CurState:        provider.QPState(a.CurState),
+		Access:          provider.Access(a.AccessFlags),
+		Cap:             q.init.Cap,
+		MaxRdAtomic:     int(a.MaxRdAtomic),
+		MaxDestRdAtomic: int(a.MaxDestRdAtomic),
+	}
+	if q.dev.siw {
+		// siw_query_qp gives the size of its inbound Read queue as
+		// max_rd_atomic and that of the outbound one as max_dest_rd_atomic.
+		attr.MaxRdAtomic, attr.MaxDestRdAtomic = attr.MaxDestRdAtomic, attr.MaxRdAtomic
+		if !siwTellsState() {
+			attr.State, attr.CurState = provider.QPUnknown, provider.QPUnknown
+		}
+	}
+	return attr, q.init, nil
+}
+
+func (q *qp) Close() error {
+	op := "ibv_destroy_qp"
+	if q.id != nil {
+		op = "rdma_destroy_qp"
+	}
+	return q.err(op, q.close(func() error {
+		q.sqMu.Lock()
+		defer q.sqMu.Unlock()
+		q.rqMu.Lock()
+		defer q.rqMu.Unlock()
+		if err := q.destroy(); err != nil {
+			return err
+		}
+		releaseAll(q.parent...)
+		return nil
+	}))
+}
+
+// destroy frees what create made.
+func (q *qp) destroy() error {
+	if q.id != nil {
+		q.id.destroyQP()
+	} else if err := q.c.Destroy(); err != nil {
+		return err
+	}
+	q.empty = true
+	qps.remove(q.token)
+	if q.sq != nil {
+		q.sq.Free()
+	}
+	if q.rq != nil {
+		q.rq.Free()
+	}
+	return nil
+}
+
+// usable returns os.ErrClosed once the QP is destroyed. The caller has the lock
+// of a queue.
+func (q *qp) usable() error {
+	if q.empty {
+		return os.ErrClosed
+	}
+	return nil
+}
