@@ -123,7 +123,7 @@ type Error struct {
 	Reason string // what was wrong, in English, without the peer's bytes
 }
 
-// Error implements error: "DDP 1/1/0x01 base or bounds violation: ...".
+// Error implements error: "DDP error 1/1/0x01 (base or bounds violation): ...".
 func (e *Error) Error() string {
 	s := fmt.Sprintf("%s error %d/%d/0x%02x (%s)", e.Layer, uint8(e.Layer), uint8(e.EType), uint8(e.Code), CodeName(e.Layer, e.EType, e.Code))
 	if e.Reason != "" {
