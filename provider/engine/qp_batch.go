@@ -348,7 +348,8 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE, need provider.Access) boo
 }
 
 // addSpans adds the n octets of payload at offset off of the message that the
-// spans make up. func (b *txBatch) addSpans(off, n uint64, t *txState) {
+// spans make up.
+func (b *txBatch) addSpans(off, n uint64, t *txState) {
 	pieces := appendSpans(b.pieces[:0], b.spans[:b.nspans], off, n)
 	for _, p := range pieces {
 		if n <= copyOctets {

@@ -228,7 +228,7 @@ func (s *stream) settle() {
 	first := !s.finished.Load()
 	if first {
 		s.rx.stop(s)
-		s.linger.out = s.tx.stop(e)
+		s.linger.out = s.tx.stop(s, e)
 		s.q.enterError(e)
 		s.finished.Store(true)
 	}

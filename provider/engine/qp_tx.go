@@ -61,7 +61,13 @@ func (t *txState) init(s *stream) {
 // is held.
 func (s *stream) transmit() {
 	t := &s.tx
-	if !s.maySend.Load() || s.finSent.Load() || t.err != nil {
+	if s.finSent.Load() || t.err != nil {
+		return
+	}
+	if !s.maySend.Load() {
+		if s.closing.Load() {
+			s.sendFIN() // what is posted can't be sent
+		}
 		return
 	}
 	for !s.over() {
@@ -79,6 +85,10 @@ func (s *stream) transmit() {
 		if !s.write() {
 			return
 		}
+	}
+	// Somebody ends the stream. Whoever that is may be waiting for a region.
+	if t.b != nil {
+		t.b.stash()
 	}
 }
 
@@ -154,21 +164,24 @@ func (s *stream) sendFIN() {
 //rfc:5040 RDMAP-7.1-02
 func (t *txState) stop(s *stream, e *ending) []byte {
 	var out []byte
+	dead := t.err != nil || e.lost || s.finSent.Load()
 	if t.b != nil {
-		if t.markers {
+		switch {
+		case dead:
+		case t.markers:
 			// Where markers lie was settled when the FPDUs were laid out, so
 			// none of them can be left out.
 			for _, p := range t.b.pending() {
 				out = append(out, p...)
 			}
-		} else {
+		default:
 			out = t.b.remainder()
 		}
 		t.b.reset()
 		s.dev.prog.batches.put(t.b)
 		t.b = nil
 	}
-	if t.err != nil || e.lost || s.finSent.Load() {
+	if dead {
 		return nil
 	}
 	if e.ulpdu != nil && s.maySend.Load() {

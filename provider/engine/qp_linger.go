@@ -1,0 +1,188 @@
+package engine
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// linger is the last part of a connection's life, when the QP has let go of it:
+// the rest of the FPDU under way goes out, then the Terminate if there is one,
+// then FIN; what the peer still sends is read and dropped until its FIN comes.
+// TCP answers a close with unread octets by a reset, which would take the
+// Terminate along; that is why somebody has to read.
+//
+// Before that it holds the timer of a graceful end.
+type linger struct {
+	mu    sync.Mutex
+	out   []byte // still to be sent; the stream's until startLinger
+	on    bool   // startLinger was called
+	fin   bool   // our FIN is out
+	eof   bool   // the peer's FIN has come
+	gone  bool   // the socket is closed
+	timer *time.Timer
+}
+
+// watchClosing resets the connection when a graceful end gets nowhere for
+// CloseTimeout: nothing more is taken by the peer, or its FIN does not come.
+func (s *stream) watchClosing() {
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.finished.Load() {
+		return
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	seen := s.sent.Load()
+	l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, func() {
+		if !s.finSent.Load() && s.sent.Load() != seen {
+			s.watchClosing()
+			return
+		}
+		s.fail(&ending{cause: errCloseTimeout, reset: true})
+		s.settle()
+	})
+}
+
+// startLinger begins the linger of a stream that has just finished.
+//
+//rfc:5040 RDMAP-6.2.1-03
+//rfc:5041 DDP-7.1-04
+func (s *stream) startLinger(e *ending) {
+	l := &s.linger
+	l.mu.Lock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.on = true
+	l.eof, l.fin = s.rx.eof, s.finSent.Load()
+	switch {
+	case e.reset:
+		_ = s.conn.Abort()
+		l.gone = true
+	case e.lost, !s.dev.prog.addLingering(s):
+		s.closeConn()
+	default:
+		l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, s.lingerExpired)
+	}
+	l.mu.Unlock()
+	s.lingerOn()
+}
+
+// closeConn closes the socket. linger.mu is held.
+func (s *stream) closeConn() {
+	_ = s.conn.Close()
+	s.linger.gone = true
+	s.linger.out = nil
+}
+
+// lingerOn does what can be done now. Whoever finds another goroutine at it
+// leaves it alone: readiness comes again.
+func (s *stream) lingerOn() {
+	l := &s.linger
+	if !l.mu.TryLock() {
+		return
+	}
+	done := l.on && !l.gone && s.lingerStep()
+	if done {
+		l.timer.Stop()
+		s.closeConn()
+	}
+	l.mu.Unlock()
+	if done {
+		s.dev.prog.dropLingering(s)
+	}
+}
+
+// lingerStep reports whether the socket can be closed.
+func (s *stream) lingerStep() bool {
+	return !s.lingerSend() || !s.lingerDrain() || s.linger.fin && s.linger.eof
+}
+
+// lingerSend sends the rest and the FIN. It reports false when the connection
+// is lost.
+func (s *stream) lingerSend() bool {
+	l := &s.linger
+	for len(l.out) > 0 {
+		n, err := s.conn.Writev([][]byte{l.out})
+		if n > 0 {
+			l.out = l.out[n:]
+			continue
+		}
+		if errors.Is(err, transport.ErrWouldBlock) {
+			s.blocked.Store(true)
+			return s.dev.poller.WantWrite(s.conn, true) == nil
+		}
+		return false
+	}
+	if s.blocked.Load() {
+		s.blocked.Store(false)
+		if s.dev.poller.WantWrite(s.conn, false) != nil {
+			return false
+		}
+	}
+	if l.fin {
+		return true
+	}
+	l.fin = true
+	return s.conn.CloseWrite() == nil
+}
+
+// lingerDrain drops what has arrived, within bounds. It reports false when the
+// connection is lost.
+//
+//rfc:5041 DDP-7.1-03
+//rfc:5040 RDMAP-7-01
+func (s *stream) lingerDrain() bool {
+	l := &s.linger
+	if l.eof {
+		return true
+	}
+	c := s.dev.prog.contexts.get()
+	defer s.dev.prog.contexts.put(c)
+	for total := 0; total < rxTurn; {
+		c.iov[0] = c.b
+		n, err := s.conn.Readv(c.iov[:1])
+		if n > 0 {
+			total += n
+			continue
+		}
+		if errors.Is(err, transport.ErrWouldBlock) {
+			return true
+		}
+		l.eof = true
+		_ = s.dev.poller.WantRead(s.conn, false) // it is readable for ever
+		return isEOF(err)
+	}
+	return true
+}
+
+// lingerExpired gives up waiting for the peer.
+func (s *stream) lingerExpired() {
+	l := &s.linger
+	l.mu.Lock()
+	if !l.gone {
+		_ = s.conn.Abort()
+		l.gone = true
+		l.out = nil
+	}
+	l.mu.Unlock()
+	s.dev.prog.dropLingering(s)
+}
+
+// cutLinger closes the socket without waiting: its device is being closed.
+func (s *stream) cutLinger() {
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	if !l.gone {
+		s.closeConn()
+	}
+}

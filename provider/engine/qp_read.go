@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// takeReadRequest queues a Read Request of the peer. Its source is checked now,
+// so that what is wrong with it is found in the order of arrival, and again for
+// every segment of the response. Nothing is allocated for the response, however
+// long it will be.
+//
+//rfc:5040 RDMAP-5.2.1-03
+//rfc:5040 RDMAP-5.5-12-01
+//rfc:5040 RDMAP-5.5-17-01
+func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	r, err := rdmap.ParseReadRequest(payload)
+	if err != nil {
+		s.refuse(err, h, len(payload), nil)
+		return
+	}
+	m, _, err := readSource(s.q.pd, r.SourceSTag, r.SourceTO, r.Size)
+	if err != nil {
+		s.refuse(err, h, len(payload), &r)
+		return
+	}
+	if m != nil {
+		m.releaseRemote()
+	}
+	s.rx.recv.Commit(*a)
+	s.inbound.Push(rdmap.InboundRead{ReadRequest: r, MSN: a.MSN})
+	s.rx.kick = true
+}
+
+// nextResponse starts to answer the peer's oldest Read Request.
+//
+//rfc:5040 RDMAP-5.2.1-05
+//rfc:5040 RDMAP-5.2.2-04
+//rfc:5040 RDMAP-5.5-20-01
+func (s *stream) nextResponse() bool {
+	t := &s.tx
+	r := s.inbound.Front()
+	if r == nil {
+		return false
+	}
+	t.resp = *r
+	t.seg = ddp.NewSegmenter(r.Size, true)
+	t.msg = msgResponse
+	t.answered = true
+	return true
+}
+
+// fillResponse adds the next FPDU of the response under way.
+//
+//rfc:5040 RDMAP-5.2.1-07
+//rfc:5040 RDMAP-5.2.1-10
+//rfc:5040 RDMAP-4.4-05
+func (s *stream) fillResponse() {
+	t := &s.tx
+	b := t.b
+	r := &t.resp
+	seg, ok := t.seg.Next(t.mulpdu)
+	if !ok {
+		panic("engine: the MULPDU has no room for payload")
+	}
+	m, p, err := readSource(s.q.pd, r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
+	if err != nil {
+		s.failResponse(err, seg.Offset)
+		return
+	}
+	if seg.Last {
+		// The peer may ask again as soon as this segment is out.
+		s.inbound.Pop()
+		t.msg = msgNone
+	}
+	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
+	b.begin(&h, seg.Len, t)
+	switch {
+	case seg.Len == 0:
+	case seg.Len <= copyOctets:
+		b.copyIn(p, t)
+		m.releaseRemote()
+	case t.crc && !t.markers:
+		b.snapshot(p, t)
+		m.releaseRemote()
+	default:
+		b.refer(p, t)
+		b.use(m, true)
+	}
+	b.end(t, 0, false)
+}
+
+// failResponse ends the stream because the source of a Read is gone. The request
+// is reported as far as it was not yet answered.
+//
+//rfc:5040 RDMAP-4.8-11
+func (s *stream) failResponse(err error, done uint32) {
+	r := &s.tx.resp
+	h := rdmap.ReadRequestHeader(r.MSN)
+	left := r.Advance(done)
+	e := endTerminate(err, &h, ddp.UntaggedHeaderLen+rdmap.ReadRequestLen, &left)
+	e.event, e.raise = provider.EventQPReqErr, true
+	s.tx.fault = e
+}
+
+// readSink makes n octets at offset off of a response segment's payload ready to
+// be placed in the sink of the Read that it answers. With false the reason is
+// ours, not the peer's.
+func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
+	if n == 0 {
+		return true
+	}
+	i := uint32(a.Read.Cookie)
+	sges := s.q.sq.sgeRoom(i)[:s.q.sq.at(i).nsge]
+	return s.rx.c.resolve(s.q.pd, sges, uint64(a.MO)+uint64(off), uint64(n))
+}
+
+// finishRead completes the Read whose response has been placed.
+//
+//rfc:5040 RDMAP-5.5-01
+//rfc:5040 RDMAP-5.5-19-01
+//rfc:5040 RDMAP-5.2.2-03
+func (s *stream) finishRead(a *rdmap.Action) {
+	s.rx.kick = true // a Read or a fenced WQE may have waited for this
+	if a.Read.Cookie != rtrCookie {
+		s.q.finishSend(uint32(a.Read.Cookie))
+	}
+}
+
+// blame records what the peer's Terminate says about work of ours: the Read that
+// it carries, or the Write whose header it carries, fails with the peer's
+// reason. All else is flushed.
+func (s *stream) blame(t *rdmap.ReceivedTerminate) {
+	status := remoteStatus(t)
+	if status == provider.WCSuccess {
+		return
+	}
+	q := s.q
+	q.sq.done.Lock()
+	defer q.sq.done.Unlock()
+	for i, tail := q.sq.head, q.sq.tail.Load(); i != tail; i++ {
+		w := q.sq.at(i)
+		if !w.finished && s.concerns(t, w, i) {
+			w.status = status
+			return
+		}
+	}
+}
+
+// concerns reports whether WQE i is what the Terminate is about.
+func (s *stream) concerns(t *rdmap.ReceivedTerminate, w *sendWQE, i uint32) bool {
+	switch w.op {
+	case provider.WRRDMARead:
+		return t.HaveRead && t.Read.SourceSTag == w.rkey && t.Read.SourceTO-w.raddr <= uint64(w.length)
+	case provider.WRRDMAWrite:
+		return t.HaveDDP && t.DDP.Tagged && t.DDP.STag == w.rkey && t.DDP.TO-w.raddr <= uint64(w.length)
+	}
+	return false
+}
+
+// remoteStatus is the completion status for what a Terminate is about.
+func remoteStatus(t *rdmap.ReceivedTerminate) provider.WCStatus {
+	switch {
+	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteProtection,
+		t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer:
+		return provider.WCRemAccessErr
+	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteOperation,
+		t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer:
+		return provider.WCRemOpErr
+	}
+	return provider.WCSuccess
+}

@@ -1,0 +1,398 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+const (
+	// rxOctets is what one read of a socket takes at most. It holds the longest
+	// FPDU with its markers several times over.
+	rxOctets = 256 << 10
+
+	// rxTurn is about how many octets one turn takes before other streams have
+	// theirs.
+	rxTurn = 1 << 20
+
+	// rxKept is how many streams of a device may keep a receive context between
+	// turns because an FPDU has come in part. Beyond that the part is moved to
+	// memory of its size, so that peers that stall can't pin a context each.
+	rxKept = 32
+)
+
+// rxContext is what receiving needs while octets are in flight. It is lent to one
+// stream at a time.
+type rxContext struct {
+	b       []byte // rxOctets
+	scratch []byte // ULPDU without its markers
+
+	iov   [maxSGE + 1][]byte
+	spans [maxSGE]span
+	m     *mr // in use for the peer
+
+	// place is where a segment's payload goes: in regions in use until release.
+	place  [maxSGE][]byte
+	nplace int
+	nspans int
+}
+
+func newRxContext() *rxContext { return &rxContext{b: make([]byte, rxOctets)} }
+
+// resolve makes the n octets at offset off of what the SGEs name ready to be
+// written. With false they can't be.
+func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
+	spans, ok := resolveLocal(pd, sges, provider.AccessLocalWrite, c.spans[:0])
+	if !ok || !acquireSpans(spans) {
+		clear(spans)
+		return false
+	}
+	c.nspans = len(spans)
+	c.nplace = len(appendSpans(c.place[:0], spans, off, n))
+	return true
+}
+
+// resolveWrite makes n octets of the region that a Write names ready to be
+// written.
+func (c *rxContext) resolveWrite(pd *pd, stag uint32, to uint64, n int) error {
+	m, p, err := writeTarget(pd, stag, to, n)
+	if err != nil || m == nil {
+		return err
+	}
+	c.m = m
+	c.place[0] = p
+	c.nplace = 1
+	return nil
+}
+
+// release ends the use of the regions.
+func (c *rxContext) release() {
+	if c.m != nil {
+		c.m.releaseRemote()
+		c.m = nil
+	}
+	releaseSpans(c.spans[:c.nspans])
+	clear(c.spans[:c.nspans])
+	clear(c.place[:c.nplace])
+	c.nspans, c.nplace = 0, 0
+}
+
+// copyIn copies payload to its place.
+func (c *rxContext) copyIn(payload []byte) {
+	for _, p := range c.place[:c.nplace] {
+		payload = payload[copy(p, payload):]
+	}
+}
+
+// rxState is the receive side of a stream; rxMu guards it.
+type rxState struct {
+	recv *rdmap.Receiver
+	fpdu mpa.Receiver
+
+	c    *rxContext // nil while nothing is in flight
+	r, w int        // c.b[r:w] was read and not consumed
+	part []byte     // what was moved out of a context
+
+	direct    directFPDU
+	mayDirect bool // payload may be placed before its CRC is known
+	kept      bool // this stream counts against rxKept
+
+	first bool // no FPDU was received yet
+	kick  bool // the transmit side has something to look at
+	eof   bool
+}
+
+func (r *rxState) init(s *stream) {
+	p := &s.params
+	r.recv = rdmap.NewReceiver(rdmap.ReceiverConfig{Inbound: s.inbound, Outstanding: s.outstanding})
+	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
+	r.mayDirect = !p.MarkersRx && (!p.CRC || s.dev.opts.Placement == PlaceStreaming)
+	r.first = true
+}
+
+// midFPDU reports whether an FPDU has come in part.
+func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || len(r.part) > 0 }
+
+// stop gives back what the receive side has.
+func (r *rxState) stop(s *stream) {
+	r.r, r.w, r.part, r.direct = 0, 0, nil, directFPDU{}
+	s.rxPark()
+}
+
+// receive takes what has arrived, within bounds. rxMu is held.
+func (s *stream) receive() {
+	for turn := 0; turn < rxTurn && !s.over(); {
+		n, more := s.readMore()
+		if !more {
+			break
+		}
+		turn += n
+	}
+	s.rxPark()
+	if s.rx.kick && !s.over() {
+		s.rx.kick = false
+		s.pumpTx()
+	}
+}
+
+// receiveEarly takes octets that were read behind the start-up frame.
+func (s *stream) receiveEarly(early []byte) {
+	for len(early) > 0 && !s.over() {
+		s.rxEnsure()
+		n := copy(s.rx.c.b[s.rx.w:], early)
+		s.rx.w += n
+		early = early[n:]
+		s.parse()
+	}
+	s.rxPark()
+	s.rx.kick = false // start looks at the transmit side anyway
+}
+
+// rxEnsure borrows a context, and makes room in it for the longest FPDU.
+func (s *stream) rxEnsure() {
+	r := &s.rx
+	if r.c == nil {
+		r.c = s.dev.prog.contexts.get()
+		r.r, r.w = 0, copy(r.c.b, r.part)
+		r.part = nil
+	}
+	if s.params.MarkersRx && r.c.scratch == nil {
+		r.c.scratch = make([]byte, 0, mpa.MaxFPDULen)
+	}
+	if r.r == r.w {
+		r.r, r.w = 0, 0
+	}
+	if r.r > 0 && len(r.c.b)-r.w < rxOctets/2 {
+		r.w = copy(r.c.b, r.c.b[r.r:r.w])
+		r.r = 0
+	}
+}
+
+// rxPark gives the context back, unless there is part of an FPDU in it and not
+// too many other streams keep theirs.
+func (s *stream) rxPark() {
+	r := &s.rx
+	if r.c == nil {
+		return
+	}
+	if r.w > r.r {
+		if r.kept {
+			return
+		}
+		if s.dev.prog.kept.Add(1) <= rxKept {
+			r.kept = true
+			return
+		}
+		s.dev.prog.kept.Add(-1)
+		r.part = slices.Clone(r.c.b[r.r:r.w])
+	}
+	if r.kept {
+		r.kept = false
+		s.dev.prog.kept.Add(-1)
+	}
+	r.r, r.w = 0, 0
+	s.dev.prog.contexts.put(r.c)
+	r.c = nil
+}
+
+// readMore reads once and handles what came. It returns how many octets came,
+// and whether there may be more.
+func (s *stream) readMore() (int, bool) {
+	if s.rx.direct.active && !s.rx.direct.placed() {
+		return s.readDirect()
+	}
+	s.rxEnsure()
+	r := &s.rx
+	c := r.c
+	space := c.b[r.w:r.readLimit()]
+	c.iov[0] = space
+	n, err := s.conn.Readv(c.iov[:1])
+	if n == 0 {
+		s.readFailed(err)
+		return 0, false
+	}
+	r.w += n
+	s.parse()
+	return n, n == len(space)
+}
+
+func (s *stream) readFailed(err error) {
+	switch {
+	case err == nil, errors.Is(err, transport.ErrWouldBlock):
+	case errors.Is(err, io.EOF):
+		s.endOfStream()
+	default:
+		s.connectionLost(err)
+	}
+}
+
+// parse consumes whole FPDUs from the context.
+//
+//rfc:5044 MPA-5.1-03
+//rfc:5044 MPA-6-02
+func (s *stream) parse() {
+	r := &s.rx
+	for r.w > r.r && !s.over() {
+		if r.direct.active {
+			if !r.direct.placed() || !s.endDirect() {
+				return
+			}
+			continue
+		}
+		buf := r.c.b[r.r:r.w]
+		span, need, err := r.fpdu.Next(buf, r.c.scratch)
+		if err != nil {
+			s.framingError(err)
+			return
+		}
+		if need > 0 {
+			if r.mayDirect {
+				s.tryDirect(buf)
+			}
+			return
+		}
+		r.r += span.Len
+		r.direct.recent = false
+		s.segment(span.ULPDU)
+	}
+}
+
+// firstFPDU lets a responder send, now that an FPDU was received and verified,
+// whatever is in it.
+//
+//rfc:5044 MPA-7.1.2-4-01
+//rfc:5044 MPA-7.1.2-4-02
+func (s *stream) firstFPDU() {
+	s.rx.first = false
+	if !s.maySend.Load() {
+		s.maySend.Store(true)
+		s.rx.kick = true
+	}
+}
+
+// segment takes a DDP segment whose FPDU was verified.
+//
+//rfc:5044 MPA-4.4-13
+//rfc:5044 MPA-6-01
+//rfc:5041 DDP-7.1-06
+func (s *stream) segment(ulpdu []byte) {
+	r := &s.rx
+	first := r.first
+	if first {
+		s.firstFPDU()
+	}
+	h, n, err := ddp.ParseHeader(ulpdu, len(ulpdu))
+	if err != nil {
+		s.refuse(err, nil, 0, nil)
+		return
+	}
+	payload := ulpdu[n:]
+	a, err := r.recv.Begin(&h, len(payload))
+	if err != nil {
+		s.refuse(err, &h, len(payload), nil)
+		return
+	}
+	switch a.Kind {
+	case rdmap.TakeReadRequest:
+		s.takeReadRequest(&a, &h, payload)
+		return
+	case rdmap.TakeTerminate:
+		s.takeTerminate(&a, &h, payload)
+		return
+	case rdmap.Drop:
+		return
+	}
+	if first && s.isRTR(&a) {
+		r.recv.Commit(a)
+		return
+	}
+	if err := s.target(&a, 0, a.Len); err != nil {
+		s.refuse(err, &h, len(payload), nil)
+		return
+	}
+	r.c.copyIn(payload)
+	r.c.release()
+	s.deliver(&a, &h)
+}
+
+// isRTR reports whether the first segment of a stream is an RTR indication that
+// the application must not see: it is a Send of length zero. As a Write or a Read
+// it needs no treatment.
+//
+//rfc:6581 MPA2-9.2-14
+func (s *stream) isRTR(a *rdmap.Action) bool {
+	p := &s.params
+	return p.PeerToPeer && p.WaitFirstFPDU && p.RTR&mpa.RTRSend != 0 &&
+		a.Kind == rdmap.PlaceSend && a.Opcode == rdmap.OpSend && a.Last && a.Len == 0
+}
+
+// target checks a segment against the memory that it is for, all of it, and
+// makes n octets at offset off of its payload ready to be placed. Between the
+// segments of a message, and between the reads of a segment, regions may go; so
+// nothing of this is kept.
+func (s *stream) target(a *rdmap.Action, off, n int) error {
+	switch a.Kind {
+	case rdmap.PlaceWrite:
+		return s.rx.c.resolveWrite(s.q.pd, a.STag, a.TO+uint64(off), n)
+	case rdmap.PlaceSend:
+		w, sges := s.q.rq.front()
+		var length uint64
+		if w != nil {
+			length = w.length
+		}
+		if err := ddp.CheckUntagged(a.MO, a.Len, w != nil, length); err != nil {
+			return err
+		}
+		if n > 0 && !s.rx.c.resolve(s.q.pd, sges, uint64(a.MO)+uint64(off), uint64(n)) {
+			return errRecvSGE
+		}
+	case rdmap.PlaceReadResponse:
+		if !s.readSink(a, off, n) {
+			s.q.failSend(uint32(a.Read.Cookie), provider.WCLocProtErr)
+			return errSinkSGE
+		}
+	}
+	return nil
+}
+
+// deliver moves the stream past a segment that was placed, and completes what
+// ends with it.
+//
+//rfc:5040 RDMAP-5.1-02
+//rfc:5040 RDMAP-5.3-04
+//rfc:5040 RDMAP-5.5-10-01
+//rfc:5041 DDP-5.4-02
+func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
+	if a.Last && a.Opcode.Invalidates() {
+		// It happens before the application sees the Send, and only when all
+		// of it has come.
+		//
+		//rfc:5040 RDMAP-5.3-10
+		//rfc:5040 RDMAP-5.3-12
+		if err := invalidateRemote(s.q.pd, a.Invalidate); err != nil {
+			s.refuse(err, h, a.Len, nil)
+			return
+		}
+	}
+	s.rx.recv.Commit(*a)
+	if !a.Last {
+		return
+	}
+	switch a.Kind {
+	case rdmap.PlaceSend:
+		wc := provider.WC{ByteLen: a.MO + uint32(a.Len)}
+		if a.Opcode.Invalidates() {
+			//rfc:5040 RDMAP-5.3-11
+			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
+		}
+		s.q.finishRecv(wc, a.Opcode.Solicited())
+	case rdmap.PlaceReadResponse:
+		s.finishRead(a)
+	}
+}

@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// Faults of this side for which the peer is sent a Terminate (RFC 5040 section
+// 7.1, case 1). The code is the one that siw sends; any would do.
+var (
+	errLocalWork        = localCatastrophe("a work request names memory that it may not use")
+	errLocalCatastrophe = localCatastrophe("the application ended the stream")
+)
+
+func localCatastrophe(reason string) *iwarp.Error {
+	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified, Reason: reason}
+}
+
+// Ends without a Terminate.
+var (
+	errModified     = fmt.Errorf("queue pair modified to ERR: %w", os.ErrClosed)
+	errDisconnected = fmt.Errorf("disconnected: %w", os.ErrClosed)
+	errPeerClosed   = fmt.Errorf("the peer closed the connection: %w", io.EOF)
+	errPeerCut      = fmt.Errorf("the peer closed the connection inside an FPDU: %w", io.ErrUnexpectedEOF)
+	errCloseTimeout = fmt.Errorf("the peer did not close its side in time: %w", os.ErrDeadlineExceeded)
+)
+
+// endTerminate makes the end of a stream with a Terminate to the peer about err,
+// which is an *iwarp.Error: as rdmap.NewTerminate. It runs once per stream and
+// allocates.
+func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
+	var e *iwarp.Error
+	if !errors.As(err, &e) {
+		panic("engine: a protocol error without a code: " + err.Error())
+	}
+	t := rdmap.NewTerminate(e, seg, segmentLen, read)
+	h := rdmap.TerminateHeader()
+	return &ending{
+		cause: &provider.TerminateError{
+			Layer: uint8(e.Layer), EType: uint8(e.EType), ECode: uint8(e.Code),
+			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason,
+		},
+		ulpdu: t.AppendTo(h.AppendTo(nil)),
+	}
+}
+
+// refuse ends the stream for a fault in what the peer sent: the segment with
+// header h, nil if there is none to show, and payloadLen octets of payload. read
+// is the Read Request that it is, if any.
+//
+//rfc:5040 RDMAP-7.1-2-01
+//rfc:5040 RDMAP-7.1-3-01
+//rfc:5041 DDP-6.2.2-01
+//rfc:5041 DDP-7.1-02
+func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.ReadRequest) {
+	segmentLen := 0
+	if h != nil {
+		segmentLen = h.Len() + payloadLen
+	}
+	e := endTerminate(err, h, segmentLen, read)
+	e.recvStatus = s.recvStatus(err)
+	e.event, e.raise = eventOf(err)
+	s.rx.recv.End()
+	s.fail(e)
+}
+
+// recvStatus is how the receive in progress ends for a fault in what was to be
+// placed there, WCSuccess for a flush: the fault concerned something else.
+func (s *stream) recvStatus(err error) provider.WCStatus {
+	switch err {
+	case ddp.ErrTooLong:
+		return provider.WCLocLenErr
+	case errRecvSGE:
+		return provider.WCLocProtErr
+	case rdmap.ErrCannotInvalidate, rdmap.ErrMayNotInvalidate:
+		return provider.WCRemInvReqErr
+	}
+	return provider.WCSuccess
+}
+
+// errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name
+// memory that may not be written, errSinkSGE the same for the sink of a Read.
+var (
+	errRecvSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "a receive names memory that may not be written"}
+	errSinkSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the sink of a Read may not be written any more"}
+)
+
+// eventOf is the asynchronous event for a fault in what the peer sent. siw raises
+// the same ones: an access error for memory that the peer may not use, a fatal
+// one for a message that does not fit its queue, none for an unknown STag, for
+// a lack of receives and for the faults that are found before the message is
+// known.
+func eventOf(err error) (provider.AsyncEventType, bool) {
+	switch err {
+	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds, errRecvSGE, errSinkSGE:
+		return provider.EventQPAccessErr, true
+	case rdmap.ErrReadInvalidSTag, rdmap.ErrReadNotAssociated, rdmap.ErrReadAccess, rdmap.ErrReadTOWrap, rdmap.ErrReadBaseBounds:
+		return provider.EventQPReqErr, true
+	case ddp.ErrInvalidQN, ddp.ErrMSNRange, ddp.ErrInvalidMO, ddp.ErrTooLong, ddp.ErrMessageLength, ddp.ErrSTagChanged,
+		rdmap.ErrResponseSTag, rdmap.ErrResponseTO, rdmap.ErrResponseLong, rdmap.ErrResponseEnd:
+		return provider.EventQPFatal, true
+	}
+	return 0, false
+}
+
+// takeTerminate ends the stream because the peer says so. It is never answered.
+//
+//rfc:5040 RDMAP-5.4-04
+//rfc:5040 RDMAP-5.4-07
+//rfc:5040 RDMAP-6.2.1-02
+func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	phase := rdmap.PhaseBeforeFirstFPDU
+	if s.sent.Load() > 0 {
+		phase = rdmap.PhaseAfterFirstFPDU
+	}
+	t, err := rdmap.ParseTerminate(payload, phase)
+	if err != nil {
+		s.refuse(err, h, len(payload), nil)
+		return
+	}
+	s.rx.recv.Commit(*a)
+	s.blame(&t)
+	s.fail(&ending{cause: &provider.TerminateError{
+		Remote: true,
+		Layer:  uint8(t.Layer), EType: uint8(t.EType), ECode: uint8(t.Code),
+		Text: fmt.Sprintf("%s (octets % x, %s layout)", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw, t.Layout),
+	}})
+}
+
+// endOfStream ends the stream at the peer's FIN. Half-closing is for our side
+// only, as with siw: what we still had to send is flushed.
+//
+//rfc:5041 DDP-3-07
+//rfc:5044 MPA-3-08
+//rfc:5044 MPA-7.2-02
+func (s *stream) endOfStream() {
+	s.rx.eof = true
+	e := &ending{cause: errPeerClosed}
+	switch {
+	case s.closing.Load():
+		e.cause = errDisconnected
+	case s.rx.midFPDU():
+		e.cause = errPeerCut
+	}
+	s.fail(s.withTxError(e))
+}
+
+// connectionLost ends the stream when reading fails.
+//
+//rfc:5044 MPA-8-1-01
+func (s *stream) connectionLost(err error) {
+	s.fail(s.withTxError(&ending{cause: fmt.Errorf("receive: %w", err), lost: true}))
+}
+
+// withTxError takes into account that writing may have failed before. A reset
+// that was reported to the writer is not reported to the reader again.
+func (s *stream) withTxError(e *ending) *ending {
+	s.txMu.Lock()
+	defer s.txMu.Unlock()
+	if s.tx.err != nil {
+		e.lost = true
+		if !errors.Is(s.tx.err, syscall.EPIPE) {
+			e.cause = s.tx.err
+		}
+	}
+	return e
+}
+
+// framingError ends the stream for a fault of the FPDU itself.
+//
+//rfc:5044 MPA-8-01
+//rfc:5044 MPA-8-02
+//rfc:5044 MPA-8-03
+func (s *stream) framingError(err error) {
+	var e *iwarp.Error
+	if !errors.As(err, &e) {
+		e = mpa.ErrULPDULength
+	}
+	s.refuse(e, nil, 0, nil)
+}
