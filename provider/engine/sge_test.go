@@ -186,9 +186,11 @@ func TestInvalidateRemote(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	if _, _, err := readSource(p, guarded.stag, guarded.base, 1); err != nil {
-		t.Errorf("a refused invalidation did something: %v", err)
+	use, _, err := readSource(p, guarded.stag, guarded.base, 1)
+	if err != nil {
+		t.Fatalf("a refused invalidation did something: %v", err)
 	}
+	use.releaseRemote()
 	if !m.acquire() {
 		t.Error("an invalidated region can't be used locally")
 	}
