@@ -3,6 +3,7 @@ package engine
 import (
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -217,6 +218,7 @@ func TestMRBarrier(t *testing.T) {
 					if i == 0 {
 						inside.Done()
 					}
+					runtime.Gosched() // to whoever closes
 				}
 			})
 		}

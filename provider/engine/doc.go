@@ -1,0 +1,89 @@
+// Package engine is the provider that needs no RDMA device: iWARP (MPA, DDP and
+// RDMAP, RFC 5044, 5041 and 5040, with the enhanced start-up of RFC 6581)
+// written in Go over the TCP of the system. It talks to every iWARP peer,
+// Linux' siw first.
+//
+//	dev, err := engine.New(nil).Open("")
+//
+// [New] takes [Options]; their zero values are the defaults. What comes back
+// are the interfaces of package provider, whose rules hold here: everything may
+// be called concurrently, nothing waits but what takes a context, and no OS
+// thread is held by what waits.
+//
+// # Who moves the data
+//
+// A QP that is posted to sends on the poster's goroutine, as far as the socket
+// takes it. A CQ that is polled and empty receives on the poller's goroutine. A
+// device has one goroutine of its own, parked in the runtime's netpoller, for
+// the rest: applications that wait for a completion event instead of polling,
+// sockets that were full, and peers whose Writes and Reads the application
+// takes no part in. Nothing is allocated from post to completion, and a
+// connection on which nothing is in flight holds no buffer and no goroutine.
+//
+// # Memory
+//
+// LKey and RKey of an MR are its STag: 32 bits from crypto/rand, not given again
+// for the next 65536 deregistrations, so that what a peer still knows names
+// nothing. MR.Addr is a random page-aligned number (0 with AccessZeroBased); a
+// peer learns no address of the process from it. Every access is checked to
+// the octet against region, protection domain and rights immediately before
+// the copy, and MR.Close is a barrier: when it has returned, no octet of the
+// region is read or written on behalf of anybody. It waits for copies in
+// progress only, never for a peer, so that it may be called anywhere, also where
+// completions are polled.
+//
+// The region's Go slice is held by the MR and stays where it is, as Go does not
+// move what is on its heap; the engine passes slices, never addresses.
+//
+// A Send with Invalidate ends the remote use of a region that was registered
+// with provider.AccessRemoteInvalidate, and only of such a region; another is
+// answered with a Terminate (RFC 5040 section 8.1.1). The MR stays, for local
+// use and to be closed.
+//
+// # Verified and streaming placement
+//
+// By default ([PlaceVerified]) the CRC of an FPDU is verified before any of its
+// octets reaches registered memory (RFC 5044 section 4.4), which costs a copy.
+// With [PlaceStreaming], and on connections without CRC, large tagged payload
+// goes from the socket into the region while it arrives, as siw does it: a
+// corrupt FPDU then ends the connection after its octets are in the region.
+//
+// # The device
+//
+// There is one device, govs0, with one port. Its MAC address, and so its GID and
+// its GUID, are made up (02:67:6f:76:73:00, "govs" with the bit for locally
+// administered addresses) and the same on every host: there is no interface
+// underneath to take them from, and iWARP addresses peers by IP. Every limit
+// that Device.Query tells is enforced; they are siw's where siw has one, so that
+// what fits one fits the other, but for scatter/gather entries and inline data,
+// of which the engine takes more.
+//
+// Each Open gives a device of its own, whose objects are foreign to others.
+//
+// # Security
+//
+// Nothing is trusted that a peer sends before it was checked, a peer can end
+// its own connection only, and what it can make the engine hold is bounded. But
+// iWARP has no authentication or encryption of its own: CRC32C is no MAC, and
+// STags travel in the clear. Whoever can write to the path can write to the
+// granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
+//
+// # Limitations
+//
+//   - RC only, over TCP only. No SRQ, memory windows, atomic operations,
+//     immediate data (RFC 7306), local invalidation or fast registration by work
+//     request: what siw's users can't do either, and siw's SRQ beyond that.
+//   - Rights of a region are for all QPs of its protection domain; an STag can't
+//     be bound to one stream (RFC 5041 section 8.2 leaves it open). Use one
+//     domain per peer where peers distrust each other.
+//   - AccessRemoteAtomic and AccessMWBind are accepted and not granted, as with
+//     siw. Unlike siw, AccessRemoteRead is enforced.
+//   - A CQ that overflows loses the completions that do not fit, and says so
+//     once with EventCQErr until it is polled. Size it for what its QPs can have
+//     posted.
+//   - One completion vector; no CQ moderation or resizing.
+//   - Segments follow TCP's MSS, but a socket can't promise that TCP keeps their
+//     limits: FPDUs may be split or joined on the way (RFC 5044 section 3 calls
+//     that "MPA-aware" TCP where it can).
+//   - Device.AsyncEvent keeps 256 events; later ones are counted and told.
+package engine
