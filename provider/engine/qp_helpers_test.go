@@ -1,0 +1,266 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// patience is how long a test waits for what must happen. Under synctest it is
+// fake time.
+const patience = 20 * time.Second
+
+// side is a QP with all that it needs.
+type side struct {
+	t    testing.TB
+	dev  *device
+	pd   *pd
+	cq   *cq // of both queues
+	qp   *qp
+	down chan error // of onDown
+}
+
+// sideOptions says what a side is like; zero values are the defaults below.
+type sideOptions struct {
+	cap provider.QPCap
+	cqe int
+	ch  bool
+	all bool // SQSigAll
+}
+
+// newSide makes a device and a QP on it. All of it is closed when the test ends.
+func newSide(t testing.TB, opts Options, so sideOptions) *side {
+	t.Helper()
+	if so.cap == (provider.QPCap{}) {
+		so.cap = provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64}
+	}
+	if so.cqe == 0 {
+		so.cqe = 1024
+	}
+	s := &side{t: t, down: make(chan error, 8)}
+	s.dev = must(New(&opts).Open(""))(t).(*device)
+	s.pd = must(s.dev.AllocPD())(t).(*pd)
+	s.cq = must(s.dev.CreateCQ(provider.CQInitAttr{CQE: so.cqe}))(t).(*cq)
+	s.qp = s.newQP(so)
+	t.Cleanup(func() {
+		ok(t, s.qp.Close())
+		ok(t, s.cq.Close())
+		ok(t, s.pd.Close())
+		ok(t, s.dev.Close())
+	})
+	return s
+}
+
+func (s *side) newQP(so sideOptions) *qp {
+	s.t.Helper()
+	return must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: so.cap, SQSigAll: so.all, Cookie: "cookie"}))(s.t)
+}
+
+// reg registers n octets in the middle of a larger buffer of 0xa5, so that octets
+// outside of the region can be looked at, too.
+func (s *side) reg(n int, access provider.Access) *region {
+	s.t.Helper()
+	const guard = 64
+	r := &region{t: s.t, whole: make([]byte, n+2*guard)}
+	for i := range r.whole {
+		r.whole[i] = 0xa5
+	}
+	r.b = r.whole[guard : guard+n : guard+n]
+	r.m = must(s.pd.RegMR(r.b, access))(s.t).(*mr)
+	s.t.Cleanup(func() { r.m.Close() })
+	return r
+}
+
+// region is a registered region with canaries around it.
+type region struct {
+	t     testing.TB
+	m     *mr
+	b     []byte
+	whole []byte
+}
+
+func (r *region) sge(off, n int) provider.SGE {
+	return provider.SGE{Addr: r.m.base + uint64(off), Length: uint32(n), LKey: r.m.stag}
+}
+
+// to is the address of octet off.
+func (r *region) to(off int) uint64 { return r.m.base + uint64(off) }
+
+// untouched fails the test unless all octets but those of [from, to) are 0xa5.
+func (r *region) untouched(from, to int) {
+	r.t.Helper()
+	const guard = 64
+	for i, c := range r.whole {
+		if at := i - guard; (at < from || at >= to) && c != 0xa5 {
+			r.t.Fatalf("octet %d of a region of %d was written: %#02x", at, len(r.b), c)
+		}
+	}
+}
+
+// pattern fills b so that no two places look alike for long.
+func pattern(b []byte, seed int) {
+	x := uint32(seed)*2654435761 + 12345
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+}
+
+// connect makes a connection of network between two new ends.
+func connectTransport(t testing.TB, network transport.Network, addr string) (dialed, accepted transport.Conn) {
+	t.Helper()
+	l := must(network.Listen(netip.MustParseAddrPort(addr), 1))(t)
+	defer l.Close()
+	got := make(chan transport.Conn, 1)
+	go func() {
+		c, err := l.Accept(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- c
+	}()
+	dialed = must(network.Dial(t.Context(), netip.AddrPort{}, l.Addr()))(t)
+	return dialed, <-got
+}
+
+// params are those of an initiator with read depths of 4.
+func params(crc bool) mpa.Params {
+	return mpa.Params{Revision: 2, Enhanced: true, CRC: crc, IRD: 4, ORD: 4}
+}
+
+func (s *side) start(c transport.Conn, p mpa.Params, early []byte) {
+	s.t.Helper()
+	ok(s.t, s.qp.start(c, p, early, func(err error) { s.down <- err }))
+}
+
+// pair connects two sides; a is the initiator. p is a's parameters.
+func pair(t testing.TB, network transport.Network, addr string, opts Options, so sideOptions, p mpa.Params) (a, b *side) {
+	t.Helper()
+	opts.Network = network
+	a, b = newSide(t, opts, so), newSide(t, opts, so)
+	ca, cb := connectTransport(t, network, addr)
+	a.start(ca, p, nil)
+	p.WaitFirstFPDU = true
+	p.MarkersTx, p.MarkersRx = p.MarkersRx, p.MarkersTx
+	p.IRD, p.ORD = p.ORD, p.IRD
+	b.start(cb, p, nil)
+	return a, b
+}
+
+// memPair connects two sides over a network in memory.
+func memPair(t testing.TB, opts Options, p mpa.Params) (a, b *side) {
+	t.Helper()
+	return pair(t, memnet.New(nil), memAddr, opts, sideOptions{}, p)
+}
+
+const (
+	memAddr = "192.0.2.1:7471"
+	tcpAddr = "127.0.0.1:0"
+)
+
+// poll waits for one completion.
+func (s *side) poll() provider.WC {
+	s.t.Helper()
+	var wc [1]provider.WC
+	for end := time.Now().Add(patience); ; {
+		n, err := s.cq.Poll(wc[:])
+		ok(s.t, err)
+		if n == 1 {
+			return wc[0]
+		}
+		if time.Now().After(end) {
+			s.t.Fatal("no completion")
+		}
+		time.Sleep(10 * time.Microsecond)
+	}
+}
+
+// wantWC waits for a completion and compares what matters in it.
+func (s *side) wantWC(what string, want provider.WC) provider.WC {
+	s.t.Helper()
+	got := s.poll()
+	want.QPN = s.qp.qpn
+	if want.Status != provider.WCSuccess {
+		want.Opcode = got.Opcode // not valid then
+	}
+	if got != want {
+		s.t.Fatalf("%s: completion\n%+v, want\n%+v", what, got, want)
+	}
+	return got
+}
+
+// noWC checks that nothing completes for a while.
+func (s *side) noWC(what string) {
+	s.t.Helper()
+	time.Sleep(20 * time.Millisecond)
+	var wc [1]provider.WC
+	if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
+		s.t.Fatalf("%s: completion %+v, error %v", what, wc[0], err)
+	}
+}
+
+func (s *side) send(wrs ...provider.SendWR) {
+	s.t.Helper()
+	if n, err := s.qp.PostSend(wrs); n != len(wrs) || err != nil {
+		s.t.Fatalf("posted %d of %d: %v", n, len(wrs), err)
+	}
+}
+
+func (s *side) recv(wrs ...provider.RecvWR) {
+	s.t.Helper()
+	if n, err := s.qp.PostRecv(wrs); n != len(wrs) || err != nil {
+		s.t.Fatalf("posted %d of %d: %v", n, len(wrs), err)
+	}
+}
+
+// wantDown waits for the end of the connection.
+func (s *side) wantDown(what string) error {
+	s.t.Helper()
+	select {
+	case err := <-s.down:
+		return err
+	case <-time.After(patience):
+		s.t.Fatalf("%s: the connection did not end", what)
+		return nil
+	}
+}
+
+// wantTerm waits for the end of the connection by a Terminate.
+func (s *side) wantTerm(what string, remote bool, layer, etype, code uint8) {
+	s.t.Helper()
+	err := s.wantDown(what)
+	var term *provider.TerminateError
+	if !errors.As(err, &term) {
+		s.t.Fatalf("%s: connection ended with %v", what, err)
+	}
+	if term.Remote != remote || term.Layer != layer || term.EType != etype || term.ECode != code {
+		s.t.Fatalf("%s: %v, want remote=%v %d/%d/%#02x", what, term, remote, layer, etype, code)
+	}
+	if cause := s.qp.Cause(); cause != err {
+		s.t.Fatalf("%s: cause %v, but the connection ended with %v", what, cause, err)
+	}
+}
+
+// wantEvent waits for an asynchronous event of the QP.
+func (s *side) wantEvent(what string, want provider.AsyncEventType) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	e, err := s.dev.AsyncEvent(ctx)
+	if err != nil || e.Type != want || e.QP != provider.QP(s.qp) {
+		s.t.Fatalf("%s: event %v of %v, error %v; want %v", what, e.Type, e.QP, err, want)
+	}
+}
+
+var postCounter atomic.Uint64
+
+var _ = fmt.Sprint
