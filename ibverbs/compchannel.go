@@ -77,7 +77,8 @@ func (ch *CompChannel) Next(ctx context.Context) (*CQ, error) {
 		if len(ch.pending) == 0 {
 			return false
 		}
-		cq, ch.pending = ch.pending[0], slices.Delete(ch.pending, 0, 1)
+		cq = ch.pending[0]
+		ch.pending = slices.Delete(ch.pending, 0, 1)
 		return true
 	})
 	return cq, err

@@ -1,0 +1,192 @@
+package ibverbs_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// slowQueue has a fake hold back all completions until they are let go.
+type slowQueue struct {
+	mu     sync.Mutex
+	room   int
+	posted []provider.SendWR
+	cq     *fake.CQ
+}
+
+func (o *objects) slow(room int) *slowQueue {
+	s := &slowQueue{room: room}
+	o.fake.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.cq = qp.Init.SendCQ.(*fake.CQ)
+		for i, wr := range wrs {
+			if len(s.posted) == s.room {
+				return i, &provider.Error{Op: "ibv_post_send", Err: syscall.ENOMEM}
+			}
+			s.posted = append(s.posted, wr)
+		}
+		return len(wrs), nil
+	}
+	return s
+}
+
+// finish completes the first n of what is posted, with this status.
+func (s *slowQueue) finish(n int, status ibverbs.WCStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, wr := range s.posted[:n] {
+		if wr.Flags&ibverbs.SendSignaled != 0 || status != ibverbs.WCSuccess {
+			s.cq.Complete(provider.WC{WRID: wr.WRID, QPN: fake.QPN, Status: status})
+		}
+	}
+	s.posted = s.posted[n:]
+}
+
+// waiting returns what is posted and not finished.
+func (s *slowQueue) waiting() []provider.SendWR {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.posted)
+}
+
+func TestDrainOfAnIdleQP(t *testing.T) {
+	o := newObjects(t)
+	s := o.slow(1)
+	ok(t, o.qp.Drain(t.Context()))
+	if len(s.waiting()) != 0 {
+		t.Error("draining a queue that was never used posted something")
+	}
+}
+
+func TestDrainKeepsCompletions(t *testing.T) {
+	for _, poller := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newObjects(t)
+			s := o.slow(8)
+			ok(t, o.qp.PostSend(
+				ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled},
+				ibverbs.SendWR{WRID: 2}, // unsignalled
+				ibverbs.SendWR{WRID: 3, Flags: ibverbs.SendSignaled}))
+			var got []uint64
+			polled := make(chan struct{})
+			wait := func() {
+				defer close(polled)
+				wc := make([]ibverbs.WC, 1)
+				for len(got) < 2 {
+					n, err := o.cq.PollWait(t.Context(), wc)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					for _, c := range wc[:n] {
+						got = append(got, c.WRID)
+					}
+				}
+			}
+			if poller {
+				go wait()
+			}
+			drained := make(chan error, 1)
+			go func() { drained <- o.qp.Drain(t.Context()) }()
+			time.Sleep(10 * time.Millisecond)
+			posted := s.waiting()
+			if len(posted) != 4 {
+				t.Fatalf("%d work requests are posted, want the marker behind 3", len(posted))
+			}
+			m := posted[3]
+			if m.Opcode != ibverbs.WRRDMAWrite || len(m.SGList) != 0 || m.Flags != ibverbs.SendSignaled|ibverbs.SendFence {
+				t.Errorf("the marker is %+v", m)
+			}
+			s.finish(3, ibverbs.WCSuccess)
+			time.Sleep(10 * time.Millisecond)
+			select {
+			case err := <-drained:
+				t.Fatalf("drained before the marker was complete: %v", err)
+			default:
+			}
+			s.finish(1, ibverbs.WCSuccess)
+			ok(t, <-drained)
+			if !poller {
+				go wait()
+			}
+			<-polled
+			if len(got) != 2 || got[0] != 1 || got[1] != 3 {
+				t.Errorf("poller %v: completions %v, want 1 and 3", poller, got)
+			}
+			if n, err := o.cq.Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
+				t.Errorf("poller %v: the marker came out: %d, %v", poller, n, err)
+			}
+		})
+	}
+}
+
+func TestDrainOfAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		s := o.slow(1)
+		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
+		go func() {
+			time.Sleep(time.Second)
+			s.finish(1, ibverbs.WCSuccess)
+			time.Sleep(time.Second)
+			s.finish(1, ibverbs.WCSuccess)
+		}()
+		start := time.Now()
+		ok(t, o.qp.Drain(t.Context()))
+		if d := time.Since(start); d < 2*time.Second || d > 2*time.Second+2*time.Millisecond {
+			t.Errorf("took %v, want the 2 s that the queue needed", d)
+		}
+		wc := make([]ibverbs.WC, 2)
+		if n, err := o.cq.Poll(wc); n != 1 || err != nil || wc[0].WRID != 1 {
+			t.Errorf("polled %d, %v, %+v", n, err, wc)
+		}
+	})
+}
+
+func TestDrainFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		s := o.slow(8)
+		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+
+		// Given up: the marker must still not come out later.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantErr(t, "drain that takes too long", o.qp.Drain(ctx), context.DeadlineExceeded)
+		s.finish(2, ibverbs.WCSuccess)
+		wc := make([]ibverbs.WC, 4)
+		if n, err := o.cq.Poll(wc); n != 0 || err != nil {
+			t.Errorf("polled %d, %v, %+v", n, err, wc[:n])
+		}
+
+		// Flushed: the user's completion comes out, the marker's doesn't.
+		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 2}))
+		go func() {
+			time.Sleep(time.Millisecond)
+			s.finish(2, ibverbs.WCWRFlushErr)
+		}()
+		wantErr(t, "drain of a connection that ends", o.qp.Drain(t.Context()), ibverbs.ErrFlushed)
+		if n, err := o.cq.Poll(wc); n != 1 || err != nil || wc[0].WRID != 2 {
+			t.Errorf("polled %d, %v, %+v", n, err, wc[:n])
+		}
+
+		// Refused, and given up while the queue is full.
+		s.room = 0
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantErr(t, "queue that stays full", o.qp.Drain(ctx), context.DeadlineExceeded)
+		refused := errors.New("refused")
+		o.fake.PostSend = func(*fake.QP, []provider.SendWR) (int, error) { return 0, refused }
+		wantErr(t, "QP that takes nothing", o.qp.Drain(t.Context()), refused)
+	})
+}

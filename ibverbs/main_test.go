@@ -1,0 +1,91 @@
+package ibverbs_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// must returns v, or fails the test.
+func must[T any](t testing.TB) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// ok fails the test if err is not nil.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantErr checks that err is target and names all of words.
+func wantErr(t testing.TB, what string, err, target error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: error %q does not say %q", what, err, w)
+		}
+	}
+}
+
+// wantErrno checks err for an errno, and that it is not another one.
+func wantErrno(t testing.TB, what string, err error, errno syscall.Errno, words ...string) {
+	t.Helper()
+	wantErr(t, what, err, errno, words...)
+	if got := ibverbs.Errno(err); err != nil && got != errno {
+		t.Errorf("%s: Errno is %v, want %v", what, got, errno)
+	}
+}
+
+// objects is one of each, over a fake.
+type objects struct {
+	fake *fake.Provider
+	ctx  *ibverbs.Context
+	pd   *ibverbs.PD
+	mr   *ibverbs.MR
+	ch   *ibverbs.CompChannel
+	cq   *ibverbs.CQ
+	qp   *ibverbs.QP
+}
+
+func newObjects(t testing.TB) *objects {
+	t.Helper()
+	o := &objects{fake: fake.New()}
+	o.ctx = must[*ibverbs.Context](t)(ibverbs.Open(o.fake, ""))
+	o.pd = must[*ibverbs.PD](t)(o.ctx.AllocPD())
+	o.mr = must[*ibverbs.MR](t)(o.pd.AllocMR(4096, ibverbs.AccessLocalWrite))
+	o.ch = must[*ibverbs.CompChannel](t)(o.ctx.CreateCompChannel())
+	o.cq = must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch, Cookie: "my cq"}))
+	o.qp = must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{
+		SendCQ: o.cq, RecvCQ: o.cq, Cap: ibverbs.QPCap{MaxSendWR: 8}, Cookie: "my qp",
+	}))
+	return o
+}
+
+// timeout ends a test that would hang.
+func timeout(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,260 @@
+package ibverbs_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// complete has a completion with this id come up in o's CQ.
+func (o *objects) complete(t testing.TB, wrid uint64) {
+	t.Helper()
+	ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: wrid, Flags: ibverbs.SendSignaled}))
+}
+
+func TestPollWaitTakesWhatIsThere(t *testing.T) {
+	o := newObjects(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	wc := make([]ibverbs.WC, 4)
+	o.complete(t, 1)
+	o.complete(t, 2)
+	if n, err := o.cq.PollWait(ended, wc); n != 2 || err != nil || wc[0].WRID != 1 || wc[1].WRID != 2 {
+		t.Errorf("got %d, %v, %v; completions come before the end of a context", n, err, wc[:n])
+	}
+	_, err := o.cq.PollWait(ended, wc)
+	wantErr(t, "empty CQ, ended context", err, context.Canceled)
+	if err != context.Canceled {
+		t.Errorf("got %#v, want ctx.Err() itself", err)
+	}
+}
+
+func TestPollWaitNeedsAChannelAndRoom(t *testing.T) {
+	o := newObjects(t)
+	_, err := o.cq.PollWait(t.Context(), nil)
+	wantErrno(t, "no room", err, syscall.EINVAL)
+	cq := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(1, nil))
+	_, err = cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
+	wantErrno(t, "no channel", err, syscall.EINVAL, "completion channel")
+}
+
+func TestPollWaitWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		var got ibverbs.WC
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var wc [1]ibverbs.WC
+			n, err := o.cq.PollWait(t.Context(), wc[:])
+			if n != 1 || err != nil {
+				t.Errorf("got %d, %v", n, err)
+			}
+			got = wc[0]
+		}()
+		synctest.Wait()
+		o.complete(t, 77)
+		<-done
+		if got.WRID != 77 {
+			t.Errorf("got %+v", got)
+		}
+	})
+}
+
+// Whoever reads the channel's events may be interested in another CQ, and may
+// leave before those who don't read.
+func TestPollWaitOnASharedChannel(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reader leaves %v", leaves), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newObjects(t)
+				other := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				reader := make(chan error, 1)
+				go func() {
+					_, err := other.PollWait(ctx, make([]ibverbs.WC, 1))
+					reader <- err
+				}()
+				synctest.Wait()
+				follower := make(chan error, 1)
+				go func() {
+					_, err := o.cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
+					follower <- err
+				}()
+				synctest.Wait()
+				if leaves {
+					cancel()
+					if err := <-reader; err != context.Canceled {
+						t.Errorf("the reader left with %v", err)
+					}
+					synctest.Wait()
+				}
+				o.complete(t, 1)
+				if err := <-follower; err != nil {
+					t.Error(err)
+				}
+				if !leaves {
+					cancel()
+					<-reader
+				}
+			})
+		})
+	}
+}
+
+func TestCloseWakesPollWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		cq := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))
+		stays := make(chan error, 1)
+		go func() {
+			_, err := o.cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
+			stays <- err
+		}()
+		errs := make(chan error, 3)
+		for range cap(errs) {
+			go func() {
+				_, err := cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		ok(t, cq.Close())
+		for range cap(errs) {
+			wantErr(t, "PollWait of a CQ that was closed", <-errs, os.ErrClosed)
+		}
+		synctest.Wait()
+		select {
+		case err := <-stays:
+			t.Errorf("closing another CQ ended the wait: %v", err)
+		default:
+		}
+		o.complete(t, 1)
+		ok(t, <-stays)
+	})
+}
+
+func TestNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		for i := range 2 { // once with Next alone, once with PollWait reading for it
+			ctx, cancel := context.WithCancel(t.Context())
+			waiter := make(chan struct{})
+			other := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))
+			if i == 1 {
+				go func() {
+					defer close(waiter)
+					if _, err := other.PollWait(ctx, make([]ibverbs.WC, 1)); err != context.Canceled {
+						t.Errorf("PollWait of a CQ with no completions: %v", err)
+					}
+				}()
+				synctest.Wait()
+			}
+			ok(t, o.cq.ReqNotify(false))
+			got := make(chan *ibverbs.CQ, 1)
+			go func() {
+				cq, err := o.ch.Next(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				got <- cq
+			}()
+			synctest.Wait()
+			o.complete(t, 1)
+			if cq := <-got; cq != o.cq {
+				t.Errorf("Next returned %p, want %p", cq, o.cq)
+			}
+			if n, err := o.cq.Poll(make([]ibverbs.WC, 2)); n != 1 || err != nil {
+				t.Errorf("polled %d, %v", n, err)
+			}
+			cancel()
+			if i == 1 {
+				<-waiter
+			}
+		}
+		ended, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := o.ch.Next(ended)
+		wantErr(t, "Next with no event", err, context.DeadlineExceeded)
+	})
+}
+
+// Each ReqNotify gives one event to Next, also if PollWait arms the CQ as well.
+func TestNextBesidePollWaitOnOneCQ(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		waited := make(chan error, 1)
+		go func() {
+			_, err := o.cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
+			waited <- err
+		}()
+		synctest.Wait()
+		ok(t, o.cq.ReqNotify(false))
+		o.complete(t, 1)
+		ok(t, <-waited)
+		if cq, err := o.ch.Next(t.Context()); cq != o.cq || err != nil {
+			t.Errorf("got %v, %v", cq, err)
+		}
+	})
+}
+
+// Many waiters on a few CQs of one channel, with waits that are given up in
+// between: each completion must reach one of its CQ's waiters.
+func TestPollWaitStress(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	const cqs, waiters, each = 3, 4, 400
+	o := newObjects(t)
+	var wg sync.WaitGroup
+	for c := range cqs {
+		cq := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(each, &ibverbs.CQOptions{Channel: o.ch}))
+		qp := must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq}))
+		ctx, cancel := context.WithCancel(timeout(t))
+		var got atomic.Int64
+		for w := range waiters {
+			rng := rand.New(rand.NewPCG(seed, uint64(c*waiters+w)))
+			wg.Go(func() {
+				wc := make([]ibverbs.WC, 1+w)
+				for ctx.Err() == nil {
+					short, stop := context.WithTimeout(ctx, time.Duration(rng.IntN(2000))*time.Microsecond)
+					n, err := cq.PollWait(short, wc)
+					stop()
+					if err != nil && short.Err() == nil {
+						t.Errorf("PollWait: %v", err)
+						return
+					}
+					if got.Add(int64(n)) == each {
+						cancel()
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			defer cancel()
+			rng := rand.New(rand.NewPCG(seed, uint64(1000+c)))
+			for i := range each {
+				if err := qp.PostSend(ibverbs.SendWR{WRID: uint64(i), Flags: ibverbs.SendSignaled}); err != nil {
+					t.Error(err)
+				}
+				if rng.IntN(4) == 0 {
+					time.Sleep(time.Duration(rng.IntN(200)) * time.Microsecond)
+				}
+			}
+			<-ctx.Done()
+			if n := got.Load(); n != each {
+				t.Errorf("CQ %d: %d completions, want %d", c, n, each)
+			}
+		})
+	}
+	wg.Wait()
+}
