@@ -27,6 +27,9 @@ func (p *pd) name() string { return "pd" }
 
 // CreateQP implements provider.PD.
 func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
+	if p.life.closed() {
+		return nil, failClosed("ibv_create_qp", p.name())
+	}
 	q, err := newQP(p, init)
 	if err != nil {
 		return nil, err // not q: a nil *qp is not a nil interface
