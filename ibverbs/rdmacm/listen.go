@@ -212,7 +212,7 @@ func (r *Request) Close() error {
 	if r == nil || r.answer("rdma_reject") != nil {
 		return nil
 	}
-	return errors.Join(r.id.Close(), r.ch.Close())
+	return errors.Join(refuse(r.id, nil), r.ch.Close())
 }
 
 // answer claims the only answer that there is.

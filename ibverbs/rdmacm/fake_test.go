@@ -1,0 +1,443 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+func TestDialMakesAndFreesInOrder(t *testing.T) {
+	f, vctx := newFake(t, goodDial())
+	c, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
+	ok(t, err)
+	if string(c.PrivateData()) != "welcome" || c.RemoteAddr() != somewhere {
+		t.Errorf("peer %v sent %q", c.RemoteAddr(), c.PrivateData())
+	}
+	want := []string{
+		"open", "create event channel", "create id", "resolve addr", "resolve route",
+		"alloc pd", "create comp channel", "create cq", "create comp channel", "create cq", "cm create qp", "query", "connect",
+	}
+	if calls := f.Calls(); !slices.Equal(calls, want) {
+		t.Errorf("calls %q,\nwant %q", calls, want)
+	}
+	ok(t, c.Close())
+	ok(t, c.Close())
+	want = []string{
+		"disconnect", "close qp", "close id", "close event channel",
+		"close cq", "close comp channel", "close cq", "close comp channel", "close pd",
+	}
+	if calls := f.Calls(); !slices.Equal(calls, want) {
+		t.Errorf("calls %q,\nwant %q", calls, want)
+	}
+	<-c.Done()
+	ok(t, vctx.Close())
+}
+
+// Whatever fails on the way, all that was made before is freed: the context can
+// be closed.
+func TestDialFailures(t *testing.T) {
+	no := syscall.EIO
+	for _, call := range []string{
+		"create event channel", "create id", "resolve addr", "resolve route", "alloc pd",
+		"create comp channel", "create cq", "cm create qp", "query", "connect",
+	} {
+		f, vctx := newFake(t, goodDial())
+		f.Fail(call, no)
+		_, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
+		wantErr(t, call, err, no)
+		if err := vctx.Close(); err != nil {
+			t.Errorf("after a failed %s: %v", call, err)
+		}
+	}
+	for _, c := range []struct {
+		call  string
+		event provider.CMEvent
+		errno syscall.Errno
+		words []string
+	}{
+		{"resolve addr", provider.CMEvent{Type: provider.CMAddrError, Status: -int(syscall.ENODEV)}, syscall.ENODEV, []string{"rdma_resolve_addr 192.0.2.7:7471", "RDMA_CM_EVENT_ADDR_ERROR"}},
+		{"resolve addr", provider.CMEvent{Type: provider.CMAddrError}, syscall.EHOSTUNREACH, nil},
+		{"resolve route", provider.CMEvent{Type: provider.CMRouteError}, syscall.ENETUNREACH, []string{"rdma_resolve_route"}},
+		{"connect", provider.CMEvent{Type: provider.CMUnreachable}, syscall.ETIMEDOUT, []string{"rdma_connect", "192.0.2.7"}},
+		{"connect", provider.CMEvent{Type: provider.CMConnectError, Status: -int(syscall.EPROTO)}, syscall.EPROTO, []string{"CONNECT_ERROR"}},
+		{"connect", provider.CMEvent{Type: provider.CMConnectError}, syscall.ECONNABORTED, nil},
+		{"connect", provider.CMEvent{Type: provider.CMDeviceRemoval}, syscall.ENODEV, nil},
+		{"connect", provider.CMEvent{Type: provider.CMDisconnected}, syscall.ECONNRESET, nil},
+		{"connect", provider.CMEvent{Type: provider.CMRejected, Status: -111}, syscall.ECONNREFUSED, []string{"rejected"}},
+	} {
+		script := goodDial()
+		script[c.call] = c.event
+		_, vctx := newFake(t, script)
+		_, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
+		wantErr(t, c.event.Type.String(), err, c.errno, c.words...)
+		if err := vctx.Close(); err != nil {
+			t.Errorf("after %v: %v", c.event.Type, err)
+		}
+	}
+}
+
+func TestDialRejected(t *testing.T) {
+	script := goodDial()
+	script["connect"] = provider.CMEvent{Type: provider.CMRejected, Status: -111, Param: provider.ConnParam{PrivateData: []byte("full")}}
+	_, vctx := newFake(t, script)
+	_, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
+	var r *rdmacm.RejectedError
+	if !errors.As(err, &r) || string(r.PrivateData) != "full" || r.Status != -111 {
+		t.Errorf("got %#v", err)
+	}
+}
+
+// A context that ends in each of the waits of Dial frees everything.
+func TestDialGivenUp(t *testing.T) {
+	for _, silent := range []string{"resolve addr", "resolve route", "connect"} {
+		script := goodDial()
+		delete(script, silent)
+		synctest.Test(t, func(t *testing.T) {
+			_, vctx := newFake(t, script)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
+			if err != context.DeadlineExceeded {
+				t.Errorf("no answer to %s: %v", silent, err)
+			}
+			ok(t, vctx.Close())
+			_, err = rdmacm.Dial(ctx, vctx, somewhere, nil)
+			wantErr(t, "Dial with an ended context", err, context.DeadlineExceeded)
+		})
+	}
+}
+
+// A connect call that does not come back, as with the kernel and an address
+// that swallows packets, holds up neither Dial nor, once it is back, anything
+// else.
+func TestDialGivenUpWithinConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, vctx := newFake(t, goodDial())
+		answer := f.OnCM
+		f.OnCM = func(id *fake.ID, call string) {
+			if call == "connect" {
+				time.Sleep(time.Minute)
+			}
+			answer(id, call)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
+		if err != context.DeadlineExceeded || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		wantErr(t, "closing while the call is out", vctx.Close(), syscall.EBUSY, "1 CM event channel")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		ok(t, vctx.Close())
+	})
+}
+
+func TestDialOverAnotherDevice(t *testing.T) {
+	f, vctx := newFake(t, goodDial())
+	f.BoundTo = "other0"
+	_, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
+	wantErr(t, "Dial", err, syscall.EINVAL, "192.0.2.7:7471", "other0", "fake0")
+	_, err = rdmacm.Listen(t.Context(), vctx, somewhere, nil)
+	wantErr(t, "Listen", err, syscall.EINVAL, "other0", "fake0")
+	ok(t, vctx.Close())
+}
+
+func TestPrepare(t *testing.T) {
+	f, vctx := newFake(t, goodDial())
+	var sent *fake.ID
+	answer := f.OnCM
+	f.OnCM = func(id *fake.ID, call string) { sent = id; answer(id, call) }
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	c, err := rdmacm.Dial(t.Context(), vctx, somewhere, &rdmacm.ConnConfig{
+		PD: pd, PrivateData: []byte("before"), InitiatorDepth: -1,
+		Prepare: func(_ context.Context, c *rdmacm.Conn, p *rdmacm.ConnParam) error {
+			if string(p.PrivateData) != "before" || p.ResponderResources != 8 || p.InitiatorDepth != 0 {
+				t.Errorf("Prepare got %+v", p)
+			}
+			if f.Count("connect") != 0 || c.QP() == nil || c.PD() != pd {
+				t.Error("Prepare is called too late, or too early")
+			}
+			p.PrivateData = []byte("after")
+			return nil
+		},
+	})
+	ok(t, err)
+	if string(sent.Param.PrivateData) != "after" || sent.Param.ResponderResources != 8 {
+		t.Errorf("connect got %+v", sent.Param)
+	}
+	ok(t, c.Close())
+	if f.Count("close pd") != 0 {
+		t.Error("Close closed a PD that isn't its own")
+	}
+	no := errors.New("no memory for you")
+	_, err = rdmacm.Dial(t.Context(), vctx, somewhere, &rdmacm.ConnConfig{
+		Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error { return no },
+	})
+	wantErr(t, "Prepare that fails", err, no)
+	ok(t, pd.Close())
+	ok(t, vctx.Close())
+}
+
+func TestCloseWithARegionLeft(t *testing.T) {
+	f, vctx := newFake(t, goodDial())
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
+	mr := must[*ibverbs.MR](t)(c.PD().AllocMR(1, 0))
+	wantErr(t, "Close with a region", c.Close(), syscall.EBUSY, "1 MR")
+	if f.Count("close qp") != 1 || f.Count("close event channel") != 1 || f.Count("close cq") != 2 {
+		t.Error("the rest is not closed")
+	}
+	ok(t, mr.Close())
+	ok(t, c.Close())
+	ok(t, vctx.Close())
+}
+
+// listen returns a listener over a fake, and the fake's id of it.
+func listen(t *testing.T) (*fake.Provider, *ibverbs.Context, *rdmacm.Listener, *fake.ID) {
+	t.Helper()
+	f, vctx := newFake(t, goodDial())
+	answer := f.OnCM
+	var id *fake.ID
+	f.OnCM = func(x *fake.ID, call string) {
+		if call == "listen" {
+			id = x
+		}
+		answer(x, call)
+	}
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(t.Context(), vctx, somewhere, nil))
+	return f, vctx, l, id
+}
+
+func TestAcceptTakesTwoSteps(t *testing.T) {
+	f, vctx, l, lid := listen(t)
+	nid := lid.Request(provider.ConnParam{PrivateData: []byte("please"), ResponderResources: 2, InitiatorDepth: 3})
+	req, err := l.Accept(t.Context())
+	ok(t, err)
+	if string(req.PrivateData()) != "please" || req.RemoteAddr() != netip.MustParseAddrPort("192.0.2.9:9") ||
+		req.ResponderResources() != 2 || req.InitiatorDepth() != 3 || req.LocalAddr() != l.Addr() {
+		t.Errorf("request %+v", req)
+	}
+	if f.Count("accept")+f.Count("reject") != 0 {
+		t.Error("the request was answered by receiving it")
+	}
+	c, err := req.Accept(t.Context(), &rdmacm.ConnConfig{PrivateData: []byte("welcome")})
+	ok(t, err)
+	if p := nid.Param; string(p.PrivateData) != "welcome" || p.ResponderResources != 2 || p.InitiatorDepth != 3 {
+		t.Errorf("accept got %+v, want depths as offered", p)
+	}
+	if string(c.PrivateData()) != "please" {
+		t.Errorf("the connection knows private data %q", c.PrivateData())
+	}
+	_, err = req.Accept(t.Context(), nil)
+	wantErr(t, "second answer", err, syscall.EINVAL, "answered")
+	wantErr(t, "second answer", req.Reject(nil), syscall.EINVAL, "answered")
+	ok(t, req.Close())
+	ok(t, l.Close()) // the connection outlives its listener
+	nid.Event(provider.CMDisconnected, 0, nil)
+	ok(t, c.Wait(t.Context()))
+	ok(t, c.Close())
+	ok(t, vctx.Close())
+}
+
+func TestRejectAndClose(t *testing.T) {
+	f, vctx, l, lid := listen(t)
+	nid := lid.Request(provider.ConnParam{})
+	req := must[*rdmacm.Request](t)(l.Accept(t.Context()))
+	ok(t, req.Reject([]byte("full")))
+	if string(nid.Private) != "full" {
+		t.Errorf("the peer got %q", nid.Private)
+	}
+	lid.Request(provider.ConnParam{})
+	req = must[*rdmacm.Request](t)(l.Accept(t.Context()))
+	ok(t, req.Close())
+	ok(t, req.Close())
+	if n := f.Count("reject"); n != 2 {
+		t.Errorf("%d rejects, want 2", n)
+	}
+	ok(t, l.Close())
+	ok(t, l.Close())
+	ok(t, vctx.Close())
+}
+
+// A request that can't be accepted is rejected, so that the peer isn't kept
+// waiting, and frees everything.
+func TestAcceptFailures(t *testing.T) {
+	no := syscall.EIO
+	for _, call := range []string{"alloc pd", "create cq", "cm create qp", "query", "prepare", "accept", "event"} {
+		f, vctx, l, lid := listen(t)
+		nid := lid.Request(provider.ConnParam{})
+		req := must[*rdmacm.Request](t)(l.Accept(t.Context()))
+		f.Fail(call, no)
+		if call == "event" {
+			answer := f.OnCM
+			f.OnCM = func(id *fake.ID, c string) {
+				if c == "accept" {
+					nid.Event(provider.CMConnectError, -int(no), nil)
+					return
+				}
+				answer(id, c)
+			}
+		}
+		_, err := req.Accept(t.Context(), &rdmacm.ConnConfig{
+			Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
+				if call == "prepare" {
+					return no
+				}
+				return nil
+			},
+		})
+		wantErr(t, call, err, no)
+		rejects := 1
+		if call == "accept" || call == "event" {
+			rejects = 0
+		}
+		if call == "event" {
+			wantErr(t, call, err, no, "rdma_accept 192.0.2.9:9")
+		}
+		if n := f.Count("reject"); n != rejects {
+			t.Errorf("%s fails: %d rejects, want %d", call, n, rejects)
+		}
+		ok(t, l.Close())
+		if err := vctx.Close(); err != nil {
+			t.Errorf("%s fails: %v", call, err)
+		}
+	}
+	for _, call := range []string{"create event channel", "migrate"} {
+		f, vctx, l, lid := listen(t)
+		f.Fail(call, no)
+		lid.Request(provider.ConnParam{})
+		_, err := l.Accept(t.Context())
+		wantErr(t, call, err, no)
+		if f.Count("reject") != 1 {
+			t.Errorf("%s fails: the request was not rejected", call)
+		}
+		f.Fail(call, nil)
+		lid.Request(provider.ConnParam{})
+		req, err := l.Accept(t.Context())
+		ok(t, err)
+		ok(t, req.Close())
+		ok(t, l.Close())
+		ok(t, vctx.Close())
+	}
+}
+
+func TestListenFailures(t *testing.T) {
+	for _, call := range []string{"create event channel", "create id", "bind addr", "listen"} {
+		f, vctx := newFake(t, nil)
+		f.Fail(call, syscall.EADDRINUSE)
+		_, err := rdmacm.Listen(t.Context(), vctx, somewhere, nil)
+		wantErr(t, call, err, syscall.EADDRINUSE)
+		ok(t, vctx.Close())
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, vctx := newFake(t, nil)
+	_, err := rdmacm.Listen(ended, vctx, somewhere, nil)
+	wantErr(t, "ended context", err, context.Canceled)
+}
+
+func TestListenerCloseWakesAccept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, vctx, l, _ := listen(t)
+		errs := make(chan error, 3)
+		for range cap(errs) {
+			go func() {
+				_, err := l.Accept(t.Context())
+				errs <- err
+			}()
+		}
+		given, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.Accept(given); err != context.DeadlineExceeded {
+			t.Errorf("Accept given up: %v", err)
+		}
+		ok(t, l.Close())
+		for range cap(errs) {
+			wantErr(t, "Accept of a closed listener", <-errs, os.ErrClosed)
+		}
+		_, err := l.Accept(t.Context())
+		wantErr(t, "Accept after Close", err, os.ErrClosed)
+		ok(t, vctx.Close())
+	})
+}
+
+func TestShutdown(t *testing.T) {
+	einval := &provider.Error{Op: "rdma_disconnect", Err: syscall.EINVAL}
+	for _, c := range []struct {
+		name  string
+		setup func(f *fake.Provider, id *fake.ID)
+		want  error
+	}{
+		{"in order", func(*fake.Provider, *fake.ID) {}, nil},
+		{"peer ended first", func(f *fake.Provider, id *fake.ID) {
+			f.Fail("disconnect", einval)
+			id.Event(provider.CMDisconnected, 0, nil)
+		}, nil},
+		{"peer ends during the drain", func(f *fake.Provider, id *fake.ID) {
+			f.Fail("disconnect", einval)
+			f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) {
+				return len(wrs), nil // never completes
+			}
+			time.AfterFunc(time.Minute, func() { id.Event(provider.CMDisconnected, 0, nil) })
+		}, nil},
+		{"disconnect knows before the event", func(f *fake.Provider, id *fake.ID) {
+			f.Fail("disconnect", einval)
+			time.AfterFunc(time.Minute, func() { id.Event(provider.CMDisconnected, 0, nil) })
+		}, nil},
+		{"disconnect fails", func(f *fake.Provider, id *fake.ID) { f.Fail("disconnect", syscall.EIO) }, syscall.EIO},
+		{"nothing ever completes", func(f *fake.Provider, id *fake.ID) {
+			f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) { return len(wrs), nil }
+		}, context.DeadlineExceeded},
+		{"no event comes", func(f *fake.Provider, id *fake.ID) { f.OnCM = nil }, context.DeadlineExceeded},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f, vctx := newFake(t, goodDial())
+			var id *fake.ID
+			answer := f.OnCM
+			f.OnCM = func(x *fake.ID, call string) { id = x; answer(x, call) }
+			conn := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
+			ok(t, conn.QP().PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
+			f.Calls()
+			c.setup(f, id)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			err := conn.Shutdown(ctx)
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+			}
+			wc := make([]ibverbs.WC, 2)
+			if n, err := conn.SendCQ().Poll(wc); n != 1 || err != nil || wc[0].WRID != 1 {
+				t.Errorf("%s: the program's completion is lost: %d, %v", c.name, n, err)
+			}
+			ok(t, conn.Close())
+			ok(t, vctx.Close())
+		})
+	}
+}
+
+func TestWaitGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, vctx := newFake(t, goodDial())
+		c := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := c.Wait(ctx); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		ok(t, c.Close()) // ends the watcher that Wait started
+		ok(t, c.Wait(ctx))
+		ok(t, vctx.Close())
+	})
+}

@@ -1,0 +1,85 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+	"github.com/govs-rdma/govs/provider"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// must returns v, or fails the test.
+func must[T any](t testing.TB) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// ok fails the test if err is not nil.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantErr checks that err is target and names all of words.
+func wantErr(t testing.TB, what string, err, target error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: error %q does not say %q", what, err, w)
+		}
+	}
+}
+
+// timeout ends a test that would hang.
+func timeout(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var somewhere = netip.MustParseAddrPort("192.0.2.7:7471")
+
+// newFake returns a context over a fake whose CM calls are answered by script,
+// a list of "call" and the event for it.
+func newFake(t testing.TB, script map[string]provider.CMEvent) (*fake.Provider, *ibverbs.Context) {
+	t.Helper()
+	f := fake.New()
+	f.OnCM = func(id *fake.ID, call string) {
+		if e, ok := script[call]; ok {
+			id.Event(e.Type, e.Status, e.Param.PrivateData)
+		}
+	}
+	vctx := must[*ibverbs.Context](t)(ibverbs.Open(f, ""))
+	return f, vctx
+}
+
+// goodDial is how a Dial goes if nothing goes wrong.
+func goodDial() map[string]provider.CMEvent {
+	return map[string]provider.CMEvent{
+		"resolve addr":  {Type: provider.CMAddrResolved},
+		"resolve route": {Type: provider.CMRouteResolved},
+		"connect":       {Type: provider.CMEstablished, Param: provider.ConnParam{PrivateData: []byte("welcome")}},
+		"accept":        {Type: provider.CMEstablished},
+		"disconnect":    {Type: provider.CMDisconnected},
+	}
+}
