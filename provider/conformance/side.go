@@ -289,3 +289,12 @@ func (s *Side) WaitEnd() {
 	s.Check(err == nil, string(s.Role)+" is told that the connection has ended", "%v", err)
 	s.Observe(string(s.Role)+".event", "DISCONNECTED")
 }
+
+// ChannelEvent reports whether a completion channel gives an event within d.
+func (s *Side) ChannelEvent(ch *ibverbs.CompChannel, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(d))
+	defer cancel()
+	_, err := ch.Next(ctx)
+	s.Check(err == nil || errors.Is(err, context.DeadlineExceeded), "waiting for a channel's event works", "%v", err)
+	return err == nil
+}

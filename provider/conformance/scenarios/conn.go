@@ -1,0 +1,252 @@
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// connections are about making and ending them.
+func connections() []*conformance.Scenario {
+	out := []*conformance.Scenario{
+		{
+			Slug: "conn/reject", Level: conformance.Must,
+			Title:        "a rejected initiator is told so, with the responder's private data",
+			Requirements: []string{"MPA-7.1.1-11"},
+			Verbs:        reject, Wire: legal,
+		},
+		{
+			Slug: "conn/no-listener", Level: conformance.Must, Title: "connecting where nobody listens fails, and says that it was refused",
+			Verbs: noListener,
+		},
+		{
+			Slug: "conn/disconnect-initiator", Level: conformance.Must,
+			Title: "when the initiator disconnects, both sides are told, and receives that are posted are flushed",
+			Verbs: func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleInitiator) }, Wire: legal,
+		},
+		{
+			Slug: "conn/disconnect-responder", Level: conformance.Must,
+			Title: "when the responder disconnects, both sides are told, and receives that are posted are flushed",
+			Verbs: func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleResponder) }, Wire: legal,
+		},
+		{
+			Slug: "conn/shutdown", Level: conformance.Must, Title: "an orderly shutdown loses nothing that was posted before it",
+			Verbs: shutdown, Wire: legal,
+		},
+		{
+			Slug: "conn/many-in-turn", Level: conformance.Must, Title: "twenty connections one after another all work", Timeout: 20 * time.Second,
+			Verbs: manyInTurn, Wire: legal,
+		},
+		{
+			Slug: "conn/many-at-once", Level: conformance.Must, Title: "twenty connections at once all work and don't mix", Timeout: 20 * time.Second,
+			Verbs: manyAtOnce, Wire: legal,
+		},
+	}
+	for _, n := range []int{0, 1, 56, 251} {
+		out = append(out, &conformance.Scenario{
+			Slug: fmt.Sprintf("conn/private-data-%d", n), Level: conformance.Must,
+			Title:        fmt.Sprintf("%d octets of private data arrive on both sides as they were sent", n),
+			Requirements: []string{"MPA-7.1.1-17", "MPA-7.1.1-20"},
+			Verbs:        func(r *conformance.VerbsRun) { privateData(r, n) }, Wire: legal,
+		})
+	}
+	return out
+}
+
+// pattern is n octets that are not all the same.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for k := range b {
+		b[k] = byte(k)*7 + seed
+	}
+	return b
+}
+
+// startsWith compares private data with what was sent. The kernel's CM may add
+// zeros to it: its events have room for a fixed number of octets.
+func startsWith(got, want []byte) bool {
+	return bytes.HasPrefix(got, want) && len(bytes.Trim(got[len(want):], "\x00")) == 0
+}
+
+func privateData(r *conformance.VerbsRun, n int) {
+	ask, answer := pattern(n, 1), pattern(n, 2)
+	i, p := r.Connect(
+		&conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{PrivateData: ask}},
+		&conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{PrivateData: answer}})
+	p.Check(startsWith(p.Conn.PrivateData(), ask), "the responder has the initiator's private data", "%x", p.Conn.PrivateData())
+	i.Check(startsWith(i.Conn.PrivateData(), answer), "the initiator has the responder's private data", "%x", i.Conn.PrivateData())
+	p.Observe("responder.private-data.octets", "%d", len(p.Conn.PrivateData()))
+	i.Observe("initiator.private-data.octets", "%d", len(i.Conn.PrivateData()))
+	end(i, p)
+}
+
+func reject(r *conformance.VerbsRun) {
+	why := []byte("not today")
+	l := r.Listen(r.Responder)
+	result := make(chan error, 1)
+	go func() {
+		conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, l.Addr(), nil)
+		if err == nil {
+			_ = conn.Close()
+		}
+		result <- err
+	}()
+	req, err := l.Accept(r.Context())
+	r.NoError(err, "the request arrives")
+	r.NoError(req.Reject(why), "it can be rejected")
+	err = <-result
+	var rej *rdmacm.RejectedError
+	r.Require(errors.As(err, &rej), "the initiator is told that it was rejected", "%v", err)
+	r.Check(startsWith(rej.PrivateData, why), "and has the responder's private data", "%q", rej.PrivateData)
+	r.Observe("rejected.status", "%d", rej.Status)
+}
+
+func noListener(r *conformance.VerbsRun) {
+	conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, r.Addr, nil)
+	if err == nil {
+		_ = conn.Close()
+	}
+	r.Require(err != nil, "connecting fails")
+	r.Observe("connect.errno", "%v", ibverbs.Errno(err))
+	r.Log("connect: %v", err)
+}
+
+func disconnect(r *conformance.VerbsRun, who conformance.Role) {
+	const posted = 3
+	before := func(s *conformance.Side) {
+		b := s.Buffer("the receive buffer", 8, local)
+		for k := range posted {
+			s.PostRecv(recv(uint64(k), b))
+		}
+	}
+	i, p := r.Connect(&conformance.SideConfig{Before: before}, &conformance.SideConfig{Before: before})
+	ender := i
+	if who == conformance.RoleResponder {
+		// The responder's first word may only come after the initiator's, and
+		// so that both are beyond start-up, there is one.
+		i.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
+		i.SendWCs(1)
+		ender = p
+	}
+	r.NoError(ender.Conn.Disconnect(), "the "+string(who)+" can disconnect")
+	for _, s := range []*conformance.Side{i, p} {
+		s.WaitEnd()
+		got := s.RecvWCs(posted)
+		for k := range got {
+			s.WantWC(got, k, uint64(k), ibverbs.WCWRFlushErr, fmt.Sprintf("receive %d is flushed", k+1))
+		}
+	}
+}
+
+func shutdown(r *conformance.VerbsRun) {
+	const count, size = 8, 100_000
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffers", count*size, local)
+		for k := range count {
+			s.PostRecv(ibverbs.RecvWR{WRID: uint64(k), SGList: []ibverbs.SGE{dst.SGE(k*size, size)}})
+		}
+	}})
+	src := i.Buffer("the source", count*size, local).Fill(r.Seed)
+	for k := range count {
+		wr := send(uint64(k), src)
+		wr.SGList = []ibverbs.SGE{src.SGE(k*size, size)}
+		i.PostSend(wr)
+	}
+	err := i.Conn.Shutdown(r.Context())
+	i.Check(err == nil, "the initiator can shut down", "%v", err)
+	got := p.RecvWCs(count)
+	for k := range got {
+		p.WantWC(got, k, uint64(k), ibverbs.WCSuccess, fmt.Sprintf("Send %d arrived", k+1))
+	}
+	dst.Holds(src.Data, "with all its octets")
+	p.WaitEnd()
+}
+
+// exchange has both sides of a connection say a number to each other.
+func exchange(i, p *conformance.Side, in *conformance.Buffer, number byte) {
+	src := i.Buffer("the source", 1, local)
+	src.Data[0] = number
+	i.PostSend(send(1, src))
+	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the Send completes")
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "it arrives")
+	in.Holds(src.Data, "on its own connection")
+}
+
+func manyInTurn(r *conformance.VerbsRun) {
+	l := r.Listen(r.Responder)
+	for k := range 20 {
+		var in *conformance.Buffer
+		i, p := r.ConnectTo(l, nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+			in = s.Buffer("the receive buffer", 1, local)
+			s.PostRecv(recv(7, in))
+		}})
+		exchange(i, p, in, byte(k))
+		end(i, p)
+	}
+}
+
+func manyAtOnce(r *conformance.VerbsRun) {
+	const count = 20
+	l := r.Listen(r.Responder)
+	type result struct {
+		conn *rdmacm.Conn
+		err  error
+	}
+	results := make(chan result, count)
+	for k := range count {
+		go func() {
+			conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, l.Addr(), &rdmacm.ConnConfig{PrivateData: []byte{byte(k + 1)}})
+			results <- result{conn, err}
+		}()
+	}
+	accepted := make(map[netip.AddrPort]byte) // what each initiator said, by its address
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range count {
+		req, err := l.Accept(r.Context())
+		r.NoError(err, "every request arrives")
+		wg.Go(func() {
+			said := req.PrivateData()
+			conn, err := req.Accept(r.Context(), &rdmacm.ConnConfig{PrivateData: said[:min(1, len(said))]})
+			if !r.Check(err == nil && len(said) > 0, "every request can be accepted", "%v", err) {
+				return
+			}
+			r.Cleanup(func() { r.Check(conn.Close() == nil, "every accepted connection can be closed") })
+			mu.Lock()
+			accepted[conn.RemoteAddr()] = said[0]
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	seen := make(map[byte]bool)
+	for range count {
+		res := <-results
+		if !r.Check(res.err == nil, "every connect succeeds", "%v", res.err) {
+			continue
+		}
+		r.Cleanup(func() { r.Check(res.conn.Close() == nil, "every connection can be closed") })
+		answer := res.conn.PrivateData()
+		if !r.Check(len(answer) > 0, "every initiator has an answer") {
+			continue
+		}
+		r.Check(accepted[res.conn.LocalAddr()] == answer[0], "the answer is that to its own request")
+		r.Check(!seen[answer[0]], "no answer comes twice")
+		seen[answer[0]] = true
+	}
+}
+
+// ended waits until a context's time is up or the connection has ended.
+func ended(r *conformance.VerbsRun, s *conformance.Side) bool {
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(2*time.Second))
+	defer cancel()
+	return s.Conn.Wait(ctx) == nil
+}

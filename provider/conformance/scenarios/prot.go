@@ -1,0 +1,178 @@
+package scenarios
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+// protection is about what a peer, or the program itself, may not do with
+// memory: nothing moves, the connection ends, and both are told.
+func protection() []*conformance.Scenario {
+	var out []*conformance.Scenario
+	for which, name := range []string{"write", "read"} {
+		op := []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead}[which]
+		for _, c := range []struct {
+			slug, title string
+			reqs        string // of the Write, and of the Read
+			spoil       func(*protectionCase)
+		}{
+			{"bad-key", "with a key that names nothing", "DDP-7.1t1-01 RDMAP-7.2-07", func(c *protectionCase) { c.wr.RKey ^= 0x5a5a5a00 }},
+			{"wrong-key-octet", "with the last octet of the key wrong", "DDP-7.1t1-01 RDMAP-7.2-07", func(c *protectionCase) { c.wr.RKey ^= 1 }},
+			{"beyond-end", "one octet beyond the region's end", "DDP-7.1t4-01 RDMAP-7.2-10", func(c *protectionCase) { c.wr.RemoteAddr++ }},
+			{"before-start", "one octet before the region's start", "DDP-7.1t3-01 RDMAP-7.2-09", func(c *protectionCase) { c.wr.RemoteAddr-- }},
+			{"no-right", "of a region without the right for it", "DDP-7.1t2-01 RDMAP-7.2-12", func(c *protectionCase) { c.access = local }},
+			{"other-pd", "of a region of another protection domain", "DDP-7.1t1-01 RDMAP-7.2-08", func(c *protectionCase) { c.otherPD = true }},
+			{"closed-region", "of a region that was deregistered", "DDP-7.1t1-01 RDMAP-7.2-07", func(c *protectionCase) { c.closed = true }},
+		} {
+			out = append(out, &conformance.Scenario{
+				Slug: "protection/" + name + "-" + c.slug, Level: conformance.Must,
+				Title:        fmt.Sprintf("an RDMA %s %s moves nothing and ends the connection with a Terminate", name, c.title),
+				Requirements: strings.Fields(c.reqs)[which : which+1],
+				Verbs:        func(r *conformance.VerbsRun) { refused(r, op, c.spoil) },
+				Wire:         terminated,
+			})
+		}
+	}
+	return append(out,
+		&conformance.Scenario{
+			Slug: "protection/local-bad-key", Level: conformance.Must,
+			Title: "a Send whose lkey names nothing completes with an error, and nothing of it arrives",
+			Verbs: func(r *conformance.VerbsRun) { badLocal(r, func(s *ibverbs.SGE) { s.LKey ^= 0x5a5a5a00 }) },
+		},
+		&conformance.Scenario{
+			Slug: "protection/local-beyond-end", Level: conformance.Must,
+			Title: "a Send that reaches beyond its region completes with an error, and nothing of it arrives",
+			Verbs: func(r *conformance.VerbsRun) { badLocal(r, func(s *ibverbs.SGE) { s.Length++ }) },
+		},
+		&conformance.Scenario{
+			Slug: "protection/receive-too-small", Level: conformance.Must,
+			Title:        "a Send larger than the receive ends the connection: the receive completes with a length error",
+			Requirements: []string{"DDP-7.1u4-01"},
+			Verbs:        receiveTooSmall, Wire: terminated,
+		},
+		&conformance.Scenario{
+			Slug: "protection/no-receive", Level: conformance.Must,
+			Title:        "a Send for which no receive is posted ends the connection: iWARP does not retry",
+			Requirements: []string{"DDP-7.1u2-01"},
+			Verbs:        noReceive, Wire: terminated,
+		},
+	)
+}
+
+// protectionCase is an operation that would be legal, before it is spoilt.
+type protectionCase struct {
+	wr      ibverbs.SendWR
+	access  ibverbs.Access
+	otherPD bool
+	closed  bool
+}
+
+func refused(r *conformance.VerbsRun, op ibverbs.WROpcode, spoil func(*protectionCase)) {
+	const size = 1000
+	var waiting *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		waiting = s.Buffer("the receive buffer", 8, local)
+		s.PostRecv(recv(9, waiting))
+	}})
+	probe := protectionCase{access: remoteWrite | remoteRead}
+	spoil(&probe)
+	pd := p.PD
+	if probe.otherPD {
+		other, err := r.Responder.Context.AllocPD()
+		r.NoError(err, "the responder can make another PD")
+		r.Cleanup(func() { r.Check(other.Close() == nil, "the other PD can be closed") })
+		pd = other
+	}
+	target := p.BufferIn(pd, "the target", size, probe.access).Fill(r.Seed)
+	before := bytes.Clone(target.Data)
+	ours := i.Buffer("the initiator's buffer", size, remoteWrite)
+	c := protectionCase{wr: write(1, ours, target)}
+	c.wr.Opcode = op
+	spoil(&c)
+	if c.closed {
+		r.NoError(target.MR.Close(), "the region can be deregistered")
+	}
+	i.PostSend(c.wr)
+	got := i.SendWCs(1)
+	if op == ibverbs.WRRDMARead && len(got) == 1 {
+		i.Check(got[0].Status != ibverbs.WCSuccess, "the Read fails")
+	}
+	i.WaitEnd()
+	p.WaitEnd()
+	p.Check(bytes.Equal(before, target.Data), "the target is as it was")
+	if op == ibverbs.WRRDMARead {
+		ours.Untouched("nothing was read")
+	}
+	p.WantWC(p.RecvWCs(1), 0, 9, ibverbs.WCWRFlushErr, "the receive that was posted is flushed")
+}
+
+// terminated checks that one side sent a Terminate, one only, and nothing
+// behind it.
+func terminated(w *conformance.WireRun) {
+	conn := only(w)
+	var by *wire.Frame
+	for k := range conn.Frames {
+		f := &conn.Frames[k]
+		if f.Kind != wire.KindFPDU {
+			continue
+		}
+		if by != nil && f.Dir == by.Dir {
+			w.Check(false, "nothing follows a Terminate", "%s", f)
+			return
+		}
+		if isFPDU(f, "Terminate") && by == nil {
+			by = f
+		}
+	}
+	w.Check(by != nil, "a Terminate says why the connection ends")
+	if by != nil {
+		w.Observe("terminate.from", "%s", by.Dir)
+	}
+}
+
+func badLocal(r *conformance.VerbsRun, spoil func(*ibverbs.SGE)) {
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", 64, local)
+		s.PostRecv(recv(7, dst))
+	}})
+	src := i.Buffer("the source", 64, local)
+	wr := send(1, src)
+	spoil(&wr.SGList[0])
+	i.PostSend(wr)
+	got := i.SendWCs(1)
+	if len(got) == 1 {
+		i.Check(got[0].Status != ibverbs.WCSuccess && got[0].Status != ibverbs.WCWRFlushErr, "the Send completes with an error of its own", "%s", got[0].Status)
+	}
+	i.WaitEnd()
+	p.WaitEnd()
+	dst.Untouched("nothing arrived")
+}
+
+func receiveTooSmall(r *conformance.VerbsRun) {
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", 63, local)
+		s.PostRecv(recv(7, dst))
+	}})
+	src := i.Buffer("the source", 64, local).Fill(r.Seed)
+	i.PostSend(send(1, src))
+	i.SendWCs(1)
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCLocLenErr, "the receive completes with a length error")
+	i.WaitEnd()
+	p.WaitEnd()
+}
+
+func noReceive(r *conformance.VerbsRun) {
+	i, p := r.Connect(nil, nil)
+	src := i.Buffer("the source", 64, local).Fill(r.Seed)
+	i.PostSend(send(1, src))
+	i.SendWCs(1)
+	i.WaitEnd()
+	p.WaitEnd()
+}

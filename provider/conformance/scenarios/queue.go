@@ -1,0 +1,198 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// queues are about work queues that are full, in error, or not connected.
+func queues() []*conformance.Scenario {
+	return []*conformance.Scenario{
+		{
+			Slug: "queue/send-queue-full", Level: conformance.Must,
+			Title: "more send work than the queue holds is refused with ENOMEM, and what was accepted completes",
+			Verbs: sendQueueFull,
+		},
+		{
+			Slug: "queue/receive-queue-full", Level: conformance.Must,
+			Title: "more receives than the queue holds are refused with ENOMEM",
+			Verbs: receiveQueueFull,
+		},
+		{
+			Slug: "queue/post-after-end", Level: conformance.Must,
+			Title: "work posted after the connection's end is flushed",
+			Verbs: postAfterEnd,
+		},
+		{
+			Slug: "queue/flush-in-order", Level: conformance.Must,
+			Title: "when a connection ends, all work that is posted completes, in order",
+			Verbs: flushInOrder,
+		},
+		{
+			Slug: "queue/too-many-sges", Level: conformance.Must,
+			Title: "a work request with more SGEs than the queue takes is refused with EINVAL",
+			Verbs: tooManySGEs,
+		},
+		{
+			Slug: "queue/partial-post", Level: conformance.Must,
+			Title: "of a list with a bad work request those before it are posted, and the call says how many",
+			Verbs: partialPost,
+		},
+	}
+}
+
+func smallQueues() rdmacm.ConnConfig {
+	return rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2}}
+}
+
+// granted asks a QP for its true sizes: a provider may round up.
+func granted(s *conformance.Side) ibverbs.QPCap {
+	_, init, err := s.QP.Query()
+	s.NoError(err, "the QP can be queried")
+	return init.Cap
+}
+
+func sendQueueFull(r *conformance.VerbsRun) {
+	i, p := r.Connect(&conformance.SideConfig{ConnConfig: smallQueues()}, nil)
+	// Reads from the responder keep the queue busy longer than posting takes.
+	const size = 4 << 20
+	src := p.Buffer("the source", size, remoteRead)
+	dst := i.Buffer("the sink", size, remoteWrite)
+	room := granted(i).MaxSendWR
+	wrs := make([]ibverbs.SendWR, room+8)
+	for k := range wrs {
+		wrs[k] = read(uint64(k), dst, src)
+	}
+	err := i.QP.PostSend(wrs...)
+	posted := len(wrs)
+	var pe *ibverbs.PostError
+	if i.Check(errors.As(err, &pe), "a list longer than the queue is refused", "%v", err) {
+		posted = pe.Posted
+		i.Observe("post.errno", "%v", ibverbs.Errno(err))
+		i.Check(posted >= room, "the queue takes as many as it was granted", "%d of %d", posted, room)
+	}
+	got := i.SendWCs(posted)
+	for k := range got {
+		if got[k].WRID != uint64(k) || got[k].Status != ibverbs.WCSuccess {
+			i.Check(false, "what was accepted completes in order", "number %d is WR %d with %s", k, got[k].WRID, got[k].Status)
+			break
+		}
+	}
+	end(i, p)
+}
+
+func receiveQueueFull(r *conformance.VerbsRun) {
+	i, p := r.Connect(nil, &conformance.SideConfig{ConnConfig: smallQueues()})
+	b := p.Buffer("the receive buffer", 8, local)
+	room := granted(p).MaxRecvWR
+	for k := range room {
+		p.PostRecv(recv(uint64(k), b))
+	}
+	err := p.QP.PostRecv(recv(99, b))
+	p.Check(err != nil, "one more is refused")
+	p.Observe("post.errno", "%v", ibverbs.Errno(err))
+	r.NoError(i.Conn.Disconnect(), "the initiator can disconnect")
+	p.WaitEnd()
+	p.Observe("flushed", "%d of %d", len(p.RecvWCs(room)), room)
+}
+
+func postAfterEnd(r *conformance.VerbsRun) {
+	i, p := r.Connect(nil, nil)
+	b := i.Buffer("a buffer", 8, local)
+	r.NoError(p.Conn.Disconnect(), "the responder can disconnect")
+	i.WaitEnd()
+	serr := i.QP.PostSend(send(1, b))
+	rerr := i.QP.PostRecv(recv(2, b))
+	i.Observe("post-send.errno", "%v", ibverbs.Errno(serr))
+	i.Observe("post-recv.errno", "%v", ibverbs.Errno(rerr))
+	if serr == nil {
+		i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCWRFlushErr, "the Send is flushed")
+	}
+	if rerr == nil {
+		i.WantWC(i.RecvWCs(1), 0, 2, ibverbs.WCWRFlushErr, "the receive is flushed")
+	}
+}
+
+func flushInOrder(r *conformance.VerbsRun) {
+	const count, size = 6, 1 << 20
+	cfg := &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{InitiatorDepth: 1, ResponderResources: 1}}
+	i, p := r.Connect(cfg, &conformance.SideConfig{ConnConfig: cfg.ConnConfig})
+	src := p.Buffer("the source", size, remoteRead)
+	dst := i.Buffer("the sink", size, remoteWrite)
+	in := i.Buffer("the receive buffer", 8, local)
+	for k := range count {
+		i.PostRecv(recv(uint64(100+k), in))
+		i.PostSend(read(uint64(k), dst, src))
+	}
+	r.NoError(i.QP.Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState), "the QP can be moved to the error state")
+	var wcs [2 * count]ibverbs.WC
+	collect := func(cq *ibverbs.CQ, first uint64, what string) {
+		until := time.Now().Add(r.Scaled(2 * time.Second))
+		n := 0
+		for n < count && time.Now().Before(until) {
+			k, err := cq.Poll(wcs[n:count])
+			r.NoError(err, "the CQ can be polled")
+			n += k
+			time.Sleep(time.Millisecond)
+		}
+		r.Check(n == count, "all "+what+" complete", "%d of %d", n, count)
+		for k := range n {
+			r.Check(wcs[k].WRID == first+uint64(k), fmt.Sprintf("%s %d completes in its turn", what, k+1), "WR %d", wcs[k].WRID)
+		}
+		// How many Reads were done before the end depends on timing; the last
+		// can't have been.
+		if n == count {
+			r.Observe(what+".last", "%s", wcs[count-1].Status)
+		}
+	}
+	collect(i.Conn.SendCQ(), 0, "send work requests")
+	collect(i.Conn.RecvCQ(), 100, "receives")
+	r.Check(ended(r, p), "the responder is told of the end")
+}
+
+func tooManySGEs(r *conformance.VerbsRun) {
+	i, p := r.Connect(&conformance.SideConfig{ConnConfig: smallQueues()}, nil)
+	b := i.Buffer("a buffer", 64, local)
+	most := granted(i)
+	list := func(n int) []ibverbs.SGE {
+		var l []ibverbs.SGE
+		for k := range n {
+			l = append(l, b.SGE(k, 1))
+		}
+		return l
+	}
+	serr := i.QP.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: list(most.MaxSendSGE + 1)})
+	rerr := i.QP.PostRecv(ibverbs.RecvWR{WRID: 2, SGList: list(most.MaxRecvSGE + 1)})
+	i.Check(serr != nil, "the Send is refused")
+	i.Check(rerr != nil, "the receive is refused")
+	i.Observe("post-send.errno", "%v", ibverbs.Errno(serr))
+	i.Observe("post-recv.errno", "%v", ibverbs.Errno(rerr))
+	end(i, p)
+}
+
+func partialPost(r *conformance.VerbsRun) {
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", 8, local)
+		s.PostRecv(recv(7, dst), recv(8, dst))
+	}})
+	src := i.Buffer("the source", 8, local).Fill(r.Seed)
+	bad := send(3, src)
+	bad.Opcode = ibverbs.WROpcode(77)
+	err := i.QP.PostSend(send(1, src), send(2, src), bad, send(4, src))
+	var pe *ibverbs.PostError
+	if i.Check(errors.As(err, &pe), "the list is refused", "%v", err) {
+		conformance.Equal(r.T, pe.Posted, 2, "two work requests were posted")
+		i.Observe("post.errno", "%v", ibverbs.Errno(err))
+	}
+	got := i.SendWCs(2)
+	i.WantWC(got, 0, 1, ibverbs.WCSuccess, "the first completes")
+	i.WantWC(got, 1, 2, ibverbs.WCSuccess, "the second completes")
+	p.RecvWCs(2)
+	end(i, p)
+}

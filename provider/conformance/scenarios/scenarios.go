@@ -1,0 +1,61 @@
+// Package scenarios holds the scenarios of the conformance suite, and the ledger
+// of the divergences that are known.
+package scenarios
+
+import (
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// Suite returns all scenarios, each call a new suite of the same.
+func Suite() *conformance.Suite {
+	s := &conformance.Suite{}
+	s.Add(sizes()...)
+	s.Add(sends()...)
+	s.Add(reads()...)
+	s.Add(order()...)
+	s.Add(connections()...)
+	s.Add(protection()...)
+	s.Add(queues()...)
+	return s
+}
+
+// Rights that regions are registered with.
+const (
+	local       = ibverbs.AccessLocalWrite
+	remoteWrite = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
+	remoteRead  = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead
+)
+
+// send is a signalled Send of a whole buffer.
+func send(wrid uint64, b *conformance.Buffer) ibverbs.SendWR {
+	return ibverbs.SendWR{WRID: wrid, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: b.All()}
+}
+
+// write is a signalled RDMA Write of a whole buffer to the start of another.
+func write(wrid uint64, from, to *conformance.Buffer) ibverbs.SendWR {
+	return ibverbs.SendWR{
+		WRID: wrid, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, SGList: from.All(),
+		RemoteAddr: to.MR.Addr(), RKey: to.MR.RKey(),
+	}
+}
+
+// read is a signalled RDMA Read of the start of a buffer into the whole of
+// another.
+func read(wrid uint64, into, from *conformance.Buffer) ibverbs.SendWR {
+	wr := write(wrid, into, from)
+	wr.Opcode = ibverbs.WRRDMARead
+	return wr
+}
+
+// recv is a receive into a whole buffer.
+func recv(wrid uint64, b *conformance.Buffer) ibverbs.RecvWR {
+	return ibverbs.RecvWR{WRID: wrid, SGList: b.All()}
+}
+
+// end has the initiator end the connection, and both sides be told.
+func end(i, p *conformance.Side) {
+	i.NoError(i.Conn.Disconnect(), "the initiator can disconnect")
+	i.WaitEnd()
+	p.WaitEnd()
+}

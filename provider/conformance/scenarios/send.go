@@ -1,0 +1,209 @@
+package scenarios
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// sends are the kinds of Send and what is peculiar to their work requests.
+func sends() []*conformance.Scenario {
+	return []*conformance.Scenario{
+		{
+			Slug: "send/with-invalidate", Level: conformance.Must,
+			Title:        "a Send with Invalidate arrives, and ends the peer's use of the STag that it names",
+			Requirements: []string{"RDMAP-5.3-09", "RDMAP-5.3-10"},
+			Verbs:        func(r *conformance.VerbsRun) { sendWithInvalidate(r, 0) },
+			Wire:         legal,
+		},
+		{
+			Slug: "send/solicited-with-invalidate", Level: conformance.Must,
+			Title: "a Send with Solicited Event and Invalidate arrives, and ends the peer's use of the STag that it names",
+			Verbs: func(r *conformance.VerbsRun) { sendWithInvalidate(r, ibverbs.SendSolicited) },
+			Wire:  legal,
+		},
+		{
+			Slug: "send/solicited", Level: conformance.Must,
+			Title: "a CQ armed for solicited completions gives an event for a Send with Solicited Event, and none for a plain one",
+			Verbs: sendSolicited, Wire: legal,
+		},
+		{
+			Slug: "send/inline", Level: conformance.Must,
+			Title: "an inline Send carries what its payload held when it was posted",
+			Verbs: sendInline, Wire: legal,
+		},
+		{
+			Slug: "send/gather-scatter", Level: conformance.Must,
+			Title: "a Send gathered from three places is scattered to three others, in order",
+			Verbs: sendGatherScatter, Wire: legal,
+		},
+		{
+			Slug: "write/gather", Level: conformance.Must,
+			Title: "an RDMA Write gathered from three places lands in one piece",
+			Verbs: writeGather, Wire: legal,
+		},
+		{
+			Slug: "send/unsignalled", Level: conformance.Must,
+			Title: "of unsignalled Sends no success is reported, and a signalled one behind them is",
+			Verbs: sendUnsignalled, Wire: legal,
+		},
+	}
+}
+
+func sendWithInvalidate(r *conformance.VerbsRun, flags ibverbs.SendFlags) {
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", 64, local)
+		s.PostRecv(recv(7, dst))
+	}})
+	window := p.Buffer("the region to invalidate", 128, remoteWrite|ibverbs.AccessRemoteInvalidate)
+	src := i.Buffer("the source", 64, local).Fill(r.Seed)
+
+	i.PostSend(write(1, src, window))
+	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "a Write to the region completes")
+	wr := send(2, src)
+	wr.Opcode, wr.InvalidateRKey = ibverbs.WRSendWithInv, window.MR.RKey()
+	wr.Flags |= flags
+	i.PostSend(wr)
+	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "the Send completes")
+	got := p.RecvWCs(1)
+	p.WantWC(got, 0, 7, ibverbs.WCSuccess, "the receive completes")
+	dst.Holds(src.Data, "the receive buffer holds the message")
+	window.Holds(src.Data, "the earlier Write is in the region")
+	if len(got) == 1 {
+		told := got[0].Flags&ibverbs.WCWithInv != 0
+		p.Observe("responder.receive.with-inv", "%v", told)
+		p.Check(!told || got[0].InvalidatedRKey == window.MR.RKey(), "the key that the receive reports is the one invalidated")
+	}
+
+	before := bytes.Clone(window.Data)
+	src.Fill(r.Seed + 1)
+	i.PostSend(write(3, src, window))
+	i.SendWCs(1) // a Write's success says only that TCP has it
+	i.WaitEnd()
+	p.WaitEnd()
+	p.Check(bytes.Equal(before, window.Data), "a Write to the invalidated region places nothing")
+}
+
+func sendSolicited(r *conformance.VerbsRun) {
+	var dst [2]*conformance.Buffer
+	ch, err := r.Responder.Context.CreateCompChannel()
+	r.NoError(err, "the responder can make a completion channel")
+	r.Cleanup(func() { r.Check(ch.Close() == nil, "the channel can be closed") })
+	cq, err := r.Responder.Context.CreateCQ(16, &ibverbs.CQOptions{Channel: ch})
+	r.NoError(err, "the responder can make a CQ")
+	r.Cleanup(func() { r.Check(cq.Close() == nil, "the CQ can be closed") })
+
+	i, p := r.Connect(nil, &conformance.SideConfig{
+		ConnConfig: rdmacm.ConnConfig{RecvCQ: cq},
+		Before: func(s *conformance.Side) {
+			for k := range dst {
+				dst[k] = s.Buffer("a receive buffer", 16, local)
+				s.PostRecv(recv(uint64(k), dst[k]))
+			}
+		},
+	})
+	src := i.Buffer("the source", 16, local).Fill(r.Seed)
+	r.NoError(cq.ReqNotify(true), "the CQ can be armed for solicited completions")
+	i.PostSend(send(1, src))
+	i.SendWCs(1)
+	p.Observe("plain-send.event", "%v", p.ChannelEvent(ch, 150*time.Millisecond))
+	wr := send(2, src)
+	wr.Flags |= ibverbs.SendSolicited
+	i.PostSend(wr)
+	i.SendWCs(1)
+	solicited := p.ChannelEvent(ch, time.Second)
+	p.Observe("solicited-send.event", "%v", solicited)
+	p.Check(solicited, "the solicited Send gives an event")
+	p.RecvWCs(2)
+	end(i, p)
+}
+
+func sendInline(r *conformance.VerbsRun) {
+	const n = 64 // below what any provider offers
+	var dst *conformance.Buffer
+	cfg := &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{Cap: ibverbs.QPCap{
+		MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: n,
+	}}}
+	i, p := r.Connect(cfg, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", n, local)
+		s.PostRecv(recv(7, dst))
+	}})
+	payload := bytes.Repeat([]byte{0x42}, n)
+	want := bytes.Clone(payload)
+	i.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled | ibverbs.SendInline, Inline: payload})
+	for k := range payload {
+		payload[k] = 0 // ours again
+	}
+	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the inline Send completes")
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the receive completes")
+	dst.Holds(want, "the receive buffer holds what was posted, not what came later")
+	end(i, p)
+}
+
+// thirds cuts a buffer into three SGEs of uneven length, last piece first if
+// reversed.
+func thirds(b *conformance.Buffer, cut1, cut2 int) []ibverbs.SGE {
+	return []ibverbs.SGE{b.SGE(0, cut1), b.SGE(cut1, cut2-cut1), b.SGE(cut2, len(b.Data)-cut2)}
+}
+
+func sendGatherScatter(r *conformance.VerbsRun) {
+	const n = 100_003
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", n, local)
+		s.PostRecv(ibverbs.RecvWR{WRID: 7, SGList: thirds(dst, 1, 70_001)})
+	}})
+	src := i.Buffer("the source", n, local).Fill(r.Seed)
+	wr := send(1, src)
+	wr.SGList = thirds(src, 50_001, 50_002)
+	i.PostSend(wr)
+	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the Send completes")
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the receive completes")
+	dst.Holds(src.Data, "the octets are in order")
+	end(i, p)
+}
+
+func writeGather(r *conformance.VerbsRun) {
+	const n = 100_003
+	var done *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		done = s.Buffer("the receive buffer", 1, local)
+		s.PostRecv(recv(7, done))
+	}})
+	dst := p.Buffer("the sink", n, remoteWrite)
+	src := i.Buffer("the source", n, local).Fill(r.Seed)
+	wr := write(1, src, dst)
+	wr.SGList = thirds(src, 3, 65_000)
+	i.PostSend(wr, ibverbs.SendWR{WRID: 2, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled})
+	i.WantWC(i.SendWCs(2), 0, 1, ibverbs.WCSuccess, "the Write completes")
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the Send behind it arrives")
+	dst.Holds(src.Data, "the octets are in order, and there when the Send behind them is")
+	end(i, p)
+}
+
+func sendUnsignalled(r *conformance.VerbsRun) {
+	const count = 5
+	var dst *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		dst = s.Buffer("the receive buffer", 16, local)
+		for k := range count {
+			s.PostRecv(recv(uint64(k), dst))
+		}
+	}})
+	src := i.Buffer("the source", 16, local).Fill(r.Seed)
+	for k := range count {
+		wr := send(uint64(k), src)
+		if k < count-1 {
+			wr.Flags = 0
+		}
+		i.PostSend(wr)
+	}
+	i.WantWC(i.SendWCs(1), 0, count-1, ibverbs.WCSuccess, "the one completion is that of the signalled Send")
+	p.RecvWCs(count)
+	i.NoWC(i.Conn.SendCQ(), 50*time.Millisecond, "no other completion comes")
+	end(i, p)
+}
