@@ -35,15 +35,18 @@ var ErrFlushed = provider.ErrFlushed
 // Errno returns the errno inside err, 0 if there is none.
 func Errno(err error) syscall.Errno { return provider.Errno(err) }
 
-// PostError says that PostSend or PostRecv refused a work request.
+// PostError says that PostSend or PostRecv refused a work request, the one after
+// those that are Posted. If they are all posted, the driver took them but
+// couldn't tell the device: the kernel's siw does so on a QP that has no
+// connection yet.
 type PostError struct {
-	Posted int   // WRs before the refused one; they are posted
+	Posted int   // how many of the call's WRs are posted
 	Err    error // why, unwrapping to an errno
 }
 
 // Error implements error.
 func (e *PostError) Error() string {
-	return fmt.Sprintf("%v (work request %d of the call; those before it are posted)", e.Err, e.Posted)
+	return fmt.Sprintf("%v (%d posted by this call)", e.Err, e.Posted)
 }
 
 // Unwrap returns Err.

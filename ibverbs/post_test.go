@@ -17,7 +17,7 @@ func TestPartialPost(t *testing.T) {
 		return 2, &provider.Error{Op: "ibv_post_send", Object: "qp 7", Err: syscall.ENOMEM}
 	}
 	err := o.qp.PostSend(make([]ibverbs.SendWR, 5)...)
-	wantErrno(t, "post to a full queue", err, syscall.ENOMEM, "ibv_post_send qp 7", "work request 2")
+	wantErrno(t, "post to a full queue", err, syscall.ENOMEM, "ibv_post_send qp 7", "2 posted")
 	var pe *ibverbs.PostError
 	if !errors.As(err, &pe) || pe.Posted != 2 {
 		t.Errorf("got %#v, want a PostError with 2 posted", err)

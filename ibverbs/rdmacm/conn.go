@@ -53,8 +53,14 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	if err != nil {
 		return c, err
 	}
-	c.atClose(c.qp.Close, c.hangUp)
+	c.atClose(c.qp.Close)
 	return c, nil
+}
+
+// established notes that there is a connection.
+func (c *Conn) established(private []byte) {
+	c.private = private
+	c.atClose(c.hangUp)
 }
 
 // makeParts makes what the configuration left out.
@@ -214,7 +220,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// hangUp disconnects for Close, which doesn't mind if there is no connection.
+// hangUp disconnects for Close, which doesn't mind if the peer was faster.
 func (c *Conn) hangUp() error {
 	_ = c.id.Disconnect()
 	return nil

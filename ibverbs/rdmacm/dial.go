@@ -15,8 +15,7 @@ import (
 //
 // A peer that refuses is a [*RejectedError] with its private data. An address
 // that leads over another device than vctx is EINVAL and names both. When ctx
-// ends Dial returns ctx.Err(); if a kernel device is still busy with the TCP
-// connection, what was made for it is freed when it is done.
+// ends Dial breaks off and returns ctx.Err().
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}
@@ -40,9 +39,6 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 		err = c.connect(ctx, cfg)
 	}
 	if err != nil {
-		if errors.Is(err, errBusyConnecting) {
-			return nil, ctx.Err()
-		}
 		return nil, also(err, c.abort())
 	}
 	return c, nil
@@ -73,26 +69,20 @@ func resolve(ctx context.Context, id *ID, addr netip.AddrPort, cfg *ConnConfig) 
 	return err
 }
 
-// errBusyConnecting says that the connect call has not come back, and that
-// whoever started it cleans up.
-var errBusyConnecting = errors.New("connect call not back")
-
 // connect asks for the connection and waits for the answer.
 func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	param, err := c.prepare(ctx, cfg, -1, -1)
 	if err != nil {
 		return err
 	}
+	// The call may take minutes with the kernel. Closing the QP ends it.
 	called := make(chan error, 1)
 	go func() { called <- c.id.Connect(param) }()
 	select {
 	case err = <-called:
 	case <-ctx.Done():
-		go func() {
-			<-called
-			_ = c.abort()
-		}()
-		return errBusyConnecting
+		err = also(ctx.Err(), c.abort())
+		<-called
 	}
 	if err != nil {
 		return err
@@ -101,7 +91,7 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	if err != nil {
 		return err
 	}
-	c.private = ev.PrivateData
+	c.established(ev.PrivateData)
 	return nil
 }
 

@@ -119,28 +119,28 @@ func TestDialGivenUp(t *testing.T) {
 }
 
 // A connect call that does not come back, as with the kernel and an address
-// that swallows packets, holds up neither Dial nor, once it is back, anything
-// else.
+// that swallows packets, ends when the QP is closed.
 func TestDialGivenUpWithinConnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, vctx := newFake(t, goodDial())
 		answer := f.OnCM
 		f.OnCM = func(id *fake.ID, call string) {
-			if call == "connect" {
-				time.Sleep(time.Minute)
+			if call != "connect" {
+				answer(id, call)
+				return
 			}
-			answer(id, call)
+			for f.Count("close qp") == 0 {
+				time.Sleep(time.Microsecond)
+			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		start := time.Now()
-		_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
-		if err != context.DeadlineExceeded || time.Since(start) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(start))
+		if _, err := rdmacm.Dial(ctx, vctx, somewhere, nil); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
 		}
-		wantErr(t, "closing while the call is out", vctx.Close(), syscall.EBUSY, "1 CM event channel")
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		if f.Count("disconnect") != 0 {
+			t.Error("disconnect of what was never connected: it would wait for the connect call")
+		}
 		ok(t, vctx.Close())
 	})
 }
@@ -390,11 +390,11 @@ func TestShutdown(t *testing.T) {
 			f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) {
 				return len(wrs), nil // never completes
 			}
-			time.AfterFunc(time.Minute, func() { id.Event(provider.CMDisconnected, 0, nil) })
+			time.AfterFunc(time.Second, func() { id.Event(provider.CMDisconnected, 0, nil) })
 		}, nil},
 		{"disconnect knows before the event", func(f *fake.Provider, id *fake.ID) {
 			f.Fail("disconnect", einval)
-			time.AfterFunc(time.Minute, func() { id.Event(provider.CMDisconnected, 0, nil) })
+			time.AfterFunc(time.Second, func() { id.Event(provider.CMDisconnected, 0, nil) })
 		}, nil},
 		{"disconnect fails", func(f *fake.Provider, id *fake.ID) { f.Fail("disconnect", syscall.EIO) }, syscall.EIO},
 		{"nothing ever completes", func(f *fake.Provider, id *fake.ID) {
@@ -411,7 +411,7 @@ func TestShutdown(t *testing.T) {
 			ok(t, conn.QP().PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
 			f.Calls()
 			c.setup(f, id)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			err := conn.Shutdown(ctx)
 			if !errors.Is(err, c.want) {

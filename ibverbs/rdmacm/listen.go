@@ -176,9 +176,9 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 		return nil, err
 	}
 	c, err := newConn(r.ch, r.id, cfg)
+	c.private = r.ev.PrivateData // for Prepare
 	var param *ConnParam
 	if err == nil {
-		c.private = r.ev.PrivateData
 		param, err = c.prepare(ctx, cfg, r.ev.ResponderResources, r.ev.InitiatorDepth)
 	}
 	if err == nil {
@@ -194,6 +194,7 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	if err != nil {
 		return nil, also(err, c.abort())
 	}
+	c.established(r.ev.PrivateData)
 	return c, nil
 }
 
