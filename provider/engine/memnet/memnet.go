@@ -347,23 +347,12 @@ func (n *Network) connect(ctx context.Context, src, dst netip.AddrPort) (*conn, 
 	lk := newLink(n, n.conns, src, dst)
 	n.mu.Unlock()
 
-	timeout := time.NewTimer(connectTimeout)
-	defer timeout.Stop()
-	select {
-	case l.queue <- &lk.ends[accepted]:
-		return lk.open(), nil
-	default:
+	if err := l.enqueue(ctx, &lk.ends[accepted]); err != nil {
+		return nil, err
 	}
-	select { // the backlog is full: SYNs are dropped and sent again
-	case l.queue <- &lk.ends[accepted]:
-		return lk.open(), nil
-	case <-l.closed:
-		return nil, syscall.ECONNREFUSED
-	case <-timeout.C:
-		return nil, syscall.ETIMEDOUT
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	c := &lk.ends[dialed]
+	c.open()
+	return c, nil
 }
 
 // listenerFor finds who listens on dst. n.mu is held.
@@ -434,7 +423,8 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 		}
 		select {
 		case c := <-l.queue:
-			if !c.resetInBacklog() {
+			if !c.broken() {
+				c.open()
 				return c, nil
 			}
 		case <-l.closed:
@@ -452,15 +442,40 @@ func (l *listener) Close() error {
 		delete(l.n.listeners, l.addr)
 		l.n.mu.Unlock()
 		l.n.give(l.addr)
-		for {
-			select {
-			case c := <-l.queue:
-				_ = c.Abort()
-				continue
-			default:
-			}
-			return
-		}
+		l.drain()
 	})
 	return nil
+}
+
+// enqueue puts c into the backlog. While that is full, SYNs are dropped and sent
+// again.
+func (l *listener) enqueue(ctx context.Context, c *conn) error {
+	timeout := time.NewTimer(connectTimeout)
+	defer timeout.Stop()
+	select {
+	case l.queue <- c:
+	case <-l.closed:
+		return syscall.ECONNREFUSED
+	case <-timeout.C:
+		return syscall.ETIMEDOUT
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-l.closed: // perhaps after Close had drained it
+		l.drain()
+	default:
+	}
+	return nil
+}
+
+func (l *listener) drain() {
+	for {
+		select {
+		case c := <-l.queue:
+			_ = c.Abort()
+		default:
+			return
+		}
+	}
 }

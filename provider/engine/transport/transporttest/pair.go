@@ -78,18 +78,33 @@ func (p *Pair) watch(t testing.TB, c transport.Conn) *End {
 	return e
 }
 
-// Ready implements transport.Handler.
+// Ready implements transport.Handler. What has been told is not told again until
+// somebody awaits it: a test that waits for one end must not spin because of the
+// other.
 func (e *End) Ready(readable, writable bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.readable = e.readable || readable
-	e.writable = e.writable || writable
+	if readable {
+		e.readable = true
+		_ = e.poller.WantRead(e.Conn, false) // ENOENT: removed meanwhile
+	}
+	if writable {
+		e.writable = true
+		_ = e.poller.WantWrite(e.Conn, false)
+	}
 }
 
 // await polls until the stream was reported readable (or writable).
 func (e *End) await(readable bool) {
 	e.t.Helper()
+	want := e.poller.WantWrite
+	if readable {
+		want = e.poller.WantRead
+	}
 	for !e.take(readable) {
+		if err := want(e.Conn, true); err != nil {
+			e.t.Fatalf("watching: %v", err)
+		}
 		if e.poller.Poll() == 0 {
 			if err := e.poller.Wait(e.t.Context()); err != nil {
 				e.t.Fatalf("Wait: %v", err)
@@ -130,22 +145,11 @@ func (e *End) Send(b []byte) {
 		n, err := e.Writev([][]byte{b})
 		switch {
 		case errors.Is(err, transport.ErrWouldBlock):
-			e.awaitWritable()
+			e.await(false)
 		case err != nil:
 			e.t.Fatalf("Writev: %v", err)
 		}
 		b = b[n:]
-	}
-}
-
-func (e *End) awaitWritable() {
-	e.t.Helper()
-	if err := e.poller.WantWrite(e.Conn, true); err != nil {
-		e.t.Fatalf("WantWrite: %v", err)
-	}
-	e.await(false)
-	if err := e.poller.WantWrite(e.Conn, false); err != nil {
-		e.t.Fatalf("WantWrite: %v", err)
 	}
 }
 

@@ -31,6 +31,7 @@ func testRemove(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	p.Dialed.Send([]byte("x"))
 	p.Accepted.await(true)
+	must(t, p.Poller.WantRead(p.Accepted.Conn, true))
 	p.Poller.Remove(p.Accepted.Conn)
 	p.Poller.Remove(p.Accepted.Conn)
 	p.Accepted.take(true)
@@ -43,6 +44,7 @@ func testRemove(t *testing.T, h Harness) {
 	}
 	must(t, p.Poller.Add(p.Accepted.Conn, p.Accepted))
 	p.Accepted.await(true)
+	must(t, p.Poller.WantRead(p.Accepted.Conn, true))
 	_ = p.Accepted.Close()
 	p.Accepted.take(true)
 	p.Poller.Poll()

@@ -63,7 +63,7 @@ func Run(t *testing.T, run func(t *testing.T, test func(t *testing.T, h Harness)
 func testStream(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	rnd := rand.New(rand.NewPCG(1, 2))
-	want := make([]byte, 300_000)
+	want := make([]byte, 100_000)
 	for i := range want {
 		want[i] = byte(rnd.Uint32())
 	}
@@ -77,7 +77,7 @@ func testStream(t *testing.T, h Harness) {
 			}
 			rest = rest[n:]
 		}
-		bufs := cut(make([]byte, 1+rnd.IntN(20_000)), rnd)
+		bufs := cut(make([]byte, 1+rnd.IntN(3000)), rnd)
 		n, err := p.Accepted.Read(bufs...)
 		if err != nil {
 			t.Fatalf("Readv: %v", err)
@@ -93,7 +93,7 @@ func testStream(t *testing.T, h Harness) {
 func cut(b []byte, rnd *rand.Rand) [][]byte {
 	var bufs [][]byte
 	for range 1 + rnd.IntN(40) {
-		n := min(len(b), rnd.IntN(1000))
+		n := min(len(b), rnd.IntN(500))
 		bufs = append(bufs, b[:n])
 		b = b[n:]
 	}

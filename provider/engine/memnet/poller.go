@@ -1,0 +1,262 @@
+package memnet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// registration is an end that a poller watches. wants are guarded by link.mu,
+// queued by poller.mu.
+type registration struct {
+	poller              *poller
+	conn                *conn
+	handler             transport.Handler
+	wantRead, wantWrite bool
+	queued              bool
+}
+
+// poller implements transport.Poller. Ends queue up when something happens to
+// them and stay queued, in turn, as long as they are ready.
+type poller struct {
+	n       *Network
+	signal  chan struct{} // capacity 1: the queue was empty, or Wake
+	done    chan struct{}
+	waiting sync.Mutex
+
+	mu     sync.Mutex
+	woken  bool
+	closed bool
+	all    map[*registration]struct{}
+	ready  []*registration
+}
+
+func newPoller(n *Network) *poller {
+	return &poller{n: n, signal: make(chan struct{}, 1), done: make(chan struct{}), all: make(map[*registration]struct{})}
+}
+
+// end returns c as an end of this network.
+func (p *poller) end(c transport.Conn) (*conn, error) {
+	if e, ok := c.(*conn); ok && e.lk.n == p.n {
+		return e, nil
+	}
+	return nil, syscall.EINVAL
+}
+
+// Add implements transport.Poller.
+func (p *poller) Add(c transport.Conn, h transport.Handler) error {
+	e, err := p.end(c)
+	if err != nil {
+		return err
+	}
+	e.lk.mu.Lock()
+	defer e.lk.mu.Unlock()
+	if e.closed {
+		return os.ErrClosed
+	}
+	if e.reg != nil {
+		return syscall.EEXIST
+	}
+	reg := &registration{poller: p, conn: e, handler: h, wantRead: true}
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.all[reg] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed {
+		return os.ErrClosed
+	}
+	e.reg = reg
+	p.queue(reg)
+	return nil
+}
+
+// Remove implements transport.Poller.
+func (p *poller) Remove(c transport.Conn) {
+	e, err := p.end(c)
+	if err != nil {
+		return
+	}
+	e.lk.mu.Lock()
+	defer e.lk.mu.Unlock()
+	if e.reg != nil && e.reg.poller == p {
+		e.unwatch()
+	}
+}
+
+// WantRead implements transport.Poller.
+func (p *poller) WantRead(c transport.Conn, on bool) error {
+	return p.want(c, func(reg *registration) { reg.wantRead = on })
+}
+
+// WantWrite implements transport.Poller.
+func (p *poller) WantWrite(c transport.Conn, on bool) error {
+	return p.want(c, func(reg *registration) { reg.wantWrite = on })
+}
+
+func (p *poller) want(c transport.Conn, set func(*registration)) error {
+	e, err := p.end(c)
+	if err != nil {
+		return err
+	}
+	e.lk.mu.Lock()
+	defer e.lk.mu.Unlock()
+	if e.reg == nil || e.reg.poller != p {
+		return syscall.ENOENT
+	}
+	set(e.reg)
+	p.queue(e.reg)
+	return nil
+}
+
+// queue makes Poll look at reg.
+func (p *poller) queue(reg *registration) {
+	p.mu.Lock()
+	if !reg.queued && !p.closed {
+		reg.queued = true
+		p.ready = append(p.ready, reg)
+	}
+	p.mu.Unlock()
+	p.notify()
+}
+
+func (p *poller) notify() {
+	select {
+	case p.signal <- struct{}{}:
+	default:
+	}
+}
+
+// forget drops reg. Its place in the queue stays until Poll comes by.
+func (p *poller) forget(reg *registration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.all, reg)
+}
+
+// pollBatch is how many ends one Poll looks at.
+const pollBatch = 64
+
+// Poll implements transport.Poller.
+func (p *poller) Poll() int {
+	var batch [pollBatch]*registration
+	p.mu.Lock()
+	n := copy(batch[:], p.ready)
+	rest := copy(p.ready, p.ready[n:])
+	clear(p.ready[rest:])
+	p.ready = p.ready[:rest]
+	for _, reg := range batch[:n] {
+		reg.queued = false
+	}
+	p.mu.Unlock()
+
+	served := 0
+	for _, reg := range batch[:n] {
+		readable, writable := reg.look()
+		if readable || writable {
+			p.queue(reg) // and it stays there as long as it is ready
+			reg.handler.Ready(readable, writable)
+			served++
+		}
+	}
+	return served
+}
+
+// look returns what a handler wants to be told.
+func (reg *registration) look() (readable, writable bool) {
+	c := reg.conn
+	c.lk.mu.Lock()
+	defer c.lk.mu.Unlock()
+	if c.reg != reg {
+		return false, false
+	}
+	readable, writable = c.ready()
+	return readable && reg.wantRead, writable && reg.wantWrite
+}
+
+// anyReady drops what is not ready from the front of the queue until it finds an
+// end that is.
+func (p *poller) anyReady() bool {
+	for {
+		p.mu.Lock()
+		if len(p.ready) == 0 {
+			p.mu.Unlock()
+			return false
+		}
+		first := p.ready[0]
+		first.queued = false
+		p.ready = p.ready[:copy(p.ready, p.ready[1:])]
+		p.mu.Unlock()
+		if readable, writable := first.look(); readable || writable {
+			p.queue(first)
+			return true
+		}
+	}
+}
+
+// Wait implements transport.Poller. It yields to nobody: there is no cost of
+// waking to be saved.
+func (p *poller) Wait(ctx context.Context) error {
+	if !p.waiting.TryLock() {
+		return fmt.Errorf("poller: another goroutine waits: %w", syscall.EBUSY)
+	}
+	defer p.waiting.Unlock()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		woken, closed := p.woken, p.closed
+		p.woken = false
+		p.mu.Unlock()
+		switch {
+		case closed:
+			return os.ErrClosed
+		case woken || p.anyReady():
+			return nil
+		}
+		select {
+		case <-p.signal:
+		case <-p.done:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Wake implements transport.Poller.
+func (p *poller) Wake() {
+	p.mu.Lock()
+	p.woken = true
+	p.mu.Unlock()
+	p.notify()
+}
+
+// Attend implements transport.Poller.
+func (p *poller) Attend() {}
+
+// Close implements transport.Poller.
+func (p *poller) Close() error {
+	p.mu.Lock()
+	first := !p.closed
+	p.closed = true
+	all := p.all
+	p.all, p.ready = nil, nil
+	p.mu.Unlock()
+	if !first {
+		return nil
+	}
+	for reg := range all {
+		reg.conn.lk.mu.Lock()
+		if reg.conn.reg == reg {
+			reg.conn.reg = nil
+		}
+		reg.conn.lk.mu.Unlock()
+	}
+	close(p.done)
+	return nil
+}
