@@ -177,16 +177,6 @@ type VerbsRun struct {
 	Addr                 netip.AddrPort // where the responder is to listen
 }
 
-// RawRun is one run of a raw scenario.
-type RawRun struct {
-	*T
-	Seed uint64
-	Role Role           // the raw peer's
-	DUT  *Endpoint      // the provider under test
-	Addr netip.AddrPort // where whoever is the responder is to listen
-	Tap  transport.Tap  // for the raw peer; may be nil
-}
-
 // runSeed derives a run's seed from the suite's, the same for every pairing, so
 // that the same bytes are played to each.
 func runSeed(seed uint64, slug string) uint64 {

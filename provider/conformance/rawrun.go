@@ -1,0 +1,312 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// RawRun is one run of a raw scenario: a script of what the peer sends, what has
+// to come back, and what the provider under test tells its program.
+//
+// The first argument of each Want method says in English what is right; it is
+// the check's text in the report, and its name in the ledger. A Want method that
+// takes a wait scales it.
+type RawRun struct {
+	*T
+	Seed uint64
+	Role Role           // the raw peer's
+	DUT  *Endpoint      // the provider under test
+	Addr netip.AddrPort // where whoever is the responder is to listen
+	Tap  transport.Tap  // for the raw peer; may be nil
+
+	Peer *rawpeer.Peer // the raw peer's end, once there is a TCP connection
+	Side *Side         // the provider's end, once its program has answered or dialled
+
+	listener *rdmacm.Listener
+	dialling chan dialled
+	spoke    bool // the peer has sent an FPDU
+}
+
+// RawConnect says how Connect makes a connection. Nil and zero values mean
+// defaults.
+type RawConnect struct {
+	SideConfig
+
+	// NoCRC leaves C out of the peer's start-up frame: whether there are CRCs is
+	// then for the provider to say.
+	NoCRC bool
+
+	// IRD and ORD are the peer's. 0 means 4, negative 0.
+	IRD, ORD int
+}
+
+func (c *RawConnect) depths() (ird, ord uint16) {
+	value := func(n int) uint16 {
+		if n == 0 {
+			return 4
+		}
+		return uint16(max(n, 0))
+	}
+	return value(c.IRD), value(c.ORD)
+}
+
+// Connect makes a connection with start-up frames in which nothing is wrong. CRCs
+// are on afterwards, unless neither side asked for them.
+func (r *RawRun) Connect(c *RawConnect) {
+	if c == nil {
+		c = &RawConnect{}
+	}
+	ird, ord := c.depths()
+	var theirs mpa.Frame
+	if r.Role == RoleInitiator {
+		r.Dial()
+		r.Start(rawpeer.Request(!c.NoCRC, ird, ord, nil))
+		r.Accept(&c.SideConfig)
+		theirs = r.WantReply("the request is accepted")
+	} else {
+		theirs = r.WantDial("the provider connects", &c.SideConfig)
+		r.Start(rawpeer.Reply(!c.NoCRC, ird, ord, nil))
+		r.WantConnected("the provider takes the reply")
+	}
+	r.Peer.CRC = !c.NoCRC || theirs.CRC
+}
+
+// Dial has the provider listen on the run's address, unless it does already, and
+// the peer make a TCP connection to it.
+func (r *RawRun) Dial() {
+	if r.listener == nil {
+		r.Listen(r.Addr)
+	}
+	p, err := rawpeer.Dial(r.Context(), r.Addr, r.Tap)
+	r.NoError(err, "the peer can make a TCP connection")
+	r.adoptPeer(p)
+}
+
+func (r *RawRun) adoptPeer(p *rawpeer.Peer) {
+	r.Peer, r.spoke = p, false
+	r.Cleanup(func() { _ = p.Close() })
+}
+
+// Start sends a start-up frame.
+func (r *RawRun) Start(f mpa.Frame) { r.Send(f.AppendTo(nil)) }
+
+// Send sends octets as they are, in one write. That it can't, because the
+// provider has reset the connection, is only logged: what comes back says more.
+func (r *RawRun) Send(octets []byte) {
+	if err := r.Peer.Send(octets); err != nil {
+		r.Log("the peer could not send %d octets: %v", len(octets), err)
+	}
+}
+
+// SendFPDU sends FPDUs in one write.
+func (r *RawRun) SendFPDU(fpdus ...rawpeer.FPDU) {
+	var octets []byte
+	for i := range fpdus {
+		octets = append(octets, fpdus[i].Octets(r.Peer.CRC)...)
+	}
+	r.spoke = true
+	r.Send(octets)
+}
+
+// Waits of the Want methods, before scaling.
+const (
+	// Soon is how long something that must not happen is watched for.
+	Soon = 150 * time.Millisecond
+
+	// GivesUp is how long a peer that says nothing must be waited for at most:
+	// siw takes 5 s and 10 s, and what can't be changed there is not scaled.
+	GivesUp = 15 * time.Second
+)
+
+// WantReply waits for a Reply that accepts, and checks its form.
+//
+//rfc:5044 MPA-7.1.1-02
+func (r *RawRun) WantReply(what string) mpa.Frame {
+	f, err := r.readReply()
+	if err != nil {
+		r.Require(false, what, "instead of a reply: %v", err)
+	}
+	r.Require(!f.Reject, what, "it was rejected")
+	return f
+}
+
+// WantReject waits for a Reply that rejects.
+//
+//rfc:5044 MPA-7.1.1-11
+func (r *RawRun) WantReject(what string) mpa.Frame {
+	f, err := r.readReply()
+	switch {
+	case err != nil:
+		r.Check(false, what, "instead of a reply: %v", err)
+	default:
+		r.Check(f.Reject, what, "it was accepted")
+	}
+	return f
+}
+
+func (r *RawRun) readReply() (mpa.Frame, error) {
+	f, err := r.Peer.ReadFrame(mpa.KindReply, r.Scaled(waitLimit))
+	switch {
+	case err != nil:
+		r.Observe("reply", "%s", ending(err))
+	case f.Reject:
+		r.Observe("reply", "reject")
+	default:
+		r.Observe("reply", "accept")
+	}
+	return f, err
+}
+
+// WantFPDU waits for an FPDU of an opcode and checks that its CRC is right.
+func (r *RawRun) WantFPDU(what string, op rdmap.Opcode) *rawpeer.Segment {
+	seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+	if err != nil {
+		r.Require(false, what, "instead of an FPDU: %v", err)
+	}
+	got := rdmap.ParseControl(seg.Header.ULPCtl).Opcode
+	if got == rdmap.OpTerminate && op != got {
+		t, _ := rdmap.ParseTerminate(seg.Payload, r.phase())
+		r.Require(false, what, "a Terminate came: %s", t.String())
+	}
+	r.Require(got == op, what, "a %s came", got)
+	if r.Peer.CRC {
+		r.Check(seg.CRCRight(), "the CRC of what comes is right", "it is %#08x", seg.CRC)
+	}
+	return seg
+}
+
+// phase is how a Terminate that comes now is to be read.
+func (r *RawRun) phase() rdmap.Phase {
+	if r.spoke {
+		return rdmap.PhaseAfterFirstFPDU
+	}
+	return rdmap.PhaseBeforeFirstFPDU
+}
+
+// WantTerminate waits for a Terminate and checks that it reports one of the
+// given errors, each "layer/type/code" as in "1/2/0x03". It is nil if something
+// else came.
+//
+//rfc:5040 RDMAP-5.4-01
+//rfc:5040 RDMAP-5.4-02
+func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerminate {
+	seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+	if err != nil {
+		r.Observe("terminate", "none: %s", ending(err))
+		r.Check(false, what, "instead of a Terminate: %v", err)
+		return nil
+	}
+	h := &seg.Header
+	if op := rdmap.ParseControl(h.ULPCtl).Opcode; op != rdmap.OpTerminate {
+		r.Observe("terminate", "none: %s", op)
+		r.Check(false, what, "instead of a Terminate a %s came", op)
+		return nil
+	}
+	t, err := rdmap.ParseTerminate(seg.Payload, r.phase())
+	if err != nil {
+		r.Check(false, what, "the Terminate can't be read: %v", err)
+		return nil
+	}
+	code := fmt.Sprintf("%d/%d/0x%02x", t.Layer, t.EType, uint8(t.Code))
+	r.Observe("terminate", "%s", code)
+	r.Log("the Terminate says % x in %s layout: %s", t.Raw, t.Layout, t.String())
+	r.Check(slices.Contains(codes, code), what, "the Terminate says %s (% x), not %s", code, t.Raw, strings.Join(codes, " or "))
+	r.Check(!h.Tagged && h.Last && h.QN == rdmap.QNTerminate && h.MSN == 1 && h.MO == 0,
+		"the Terminate is one segment, MSN 1, of queue 2", "it has T %v, L %v, QN %d, MSN %d, MO %d", h.Tagged, h.Last, h.QN, h.MSN, h.MO)
+	if r.Peer.CRC && r.spoke {
+		r.Check(seg.CRCRight(), "the CRC of the Terminate is right", "it is %#08x", seg.CRC)
+	}
+	return &t
+}
+
+// WantEnd waits for the end of what the provider sends, within the limit for
+// things that must happen or the given one, and checks that nothing came before
+// it.
+func (r *RawRun) WantEnd(what string, wait ...time.Duration) {
+	limit := waitLimit
+	if len(wait) > 0 {
+		limit = wait[0]
+	}
+	rest, err := r.Peer.Drain(r.Scaled(limit))
+	r.Observe("end", "%s", ending(err))
+	if r.Check(!errors.Is(err, rawpeer.ErrSilence), what, "the connection is still there") {
+		r.Check(len(rest) == 0, "nothing is sent before the end", "%d octets: % x", len(rest), rest[:min(len(rest), 64)])
+	}
+}
+
+// WantRefused is what has to follow an FPDU that is wrong: a Terminate with one
+// of the errors, nothing after it, the end of the connection, and that the
+// program is told.
+//
+//rfc:5040 RDMAP-5.4-05
+//rfc:5040 RDMAP-6.2.1-01
+//rfc:5041 DDP-7.1-03
+func (r *RawRun) WantRefused(what string, codes ...string) *rdmap.ReceivedTerminate {
+	t := r.WantTerminate(what, codes...)
+	r.WantEnd("the connection ends behind the Terminate")
+	r.WantOver()
+	return t
+}
+
+// WantOver has the peer close its direction too, and checks that the program is
+// told of the end. What asynchronous events came is observed.
+//
+//rfc:5040 RDMAP-7.1-01
+func (r *RawRun) WantOver() {
+	_ = r.Peer.CloseWrite()
+	r.Side.WaitEnd()
+	r.ObserveEvents()
+}
+
+// ObserveEvents observes the asynchronous events that have come. The scenarios'
+// devices are their own, so that whatever came is about this run.
+func (r *RawRun) ObserveEvents() {
+	var names []string
+	for {
+		ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(20*time.Millisecond))
+		ev, err := r.DUT.Context.AsyncEvent(ctx)
+		cancel()
+		if err != nil {
+			break
+		}
+		names = append(names, ev.Type.String())
+	}
+	if len(names) == 0 {
+		names = append(names, "none")
+	}
+	slices.Sort(names)
+	r.Observe("events", "%s", strings.Join(names, " "))
+}
+
+// WantSilence checks that nothing comes for a while, and that the connection is
+// still there at its end.
+func (r *RawRun) WantSilence(what string, d time.Duration) {
+	rest, err := r.Peer.Drain(r.Scaled(d))
+	r.Check(len(rest) == 0 && errors.Is(err, rawpeer.ErrSilence), what, "%d octets (% x), then %s", len(rest), rest[:min(len(rest), 64)], ending(err))
+}
+
+// ending names how a direction ended.
+func ending(err error) string {
+	switch {
+	case errors.Is(err, rawpeer.ErrSilence):
+		return "silence"
+	case errors.Is(err, io.EOF):
+		return "FIN"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "RST"
+	}
+	return "undecodable"
+}

@@ -1,0 +1,160 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// What follows is the start-up as the program of the provider under test sees
+// it, opposite the raw peer.
+
+// Listen has the provider listen on addr. Dial does it by itself; this is for
+// other addresses than the run's.
+func (r *RawRun) Listen(addr netip.AddrPort) {
+	l, err := rdmacm.Listen(r.Context(), r.DUT.Context, addr, nil)
+	r.NoError(err, "the provider can listen")
+	r.listener = l
+	r.Cleanup(func() {
+		err := l.Close()
+		r.Check(err == nil, "the listener can be closed", "%v", err)
+	})
+}
+
+// WantRequest waits for the connection request to reach the program, which
+// answers it in its own time.
+func (r *RawRun) WantRequest(what string) *rdmacm.Request {
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(waitLimit))
+	defer cancel()
+	req, err := r.listener.Accept(ctx)
+	r.NoError(err, what)
+	r.Cleanup(func() { _ = req.Close() })
+	r.Observe("request", "IRD %d, ORD %d", req.ResponderResources(), req.InitiatorDepth())
+	return req
+}
+
+// WantNoRequest checks that no connection request reaches the program: the peer
+// has sent none that is good.
+//
+//rfc:5044 MPA-7.1.2-2-01
+func (r *RawRun) WantNoRequest(what string) {
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(Soon))
+	defer cancel()
+	req, err := r.listener.Accept(ctx)
+	if err == nil {
+		_ = req.Close()
+	}
+	r.Check(err != nil, what, "the program got one")
+}
+
+// Accept has the program accept the request.
+func (r *RawRun) Accept(cfg *SideConfig) {
+	r.AcceptRequest(r.WantRequest("the request reaches the program"), cfg)
+}
+
+// AcceptRequest is Accept for a request that the program has got.
+func (r *RawRun) AcceptRequest(req *rdmacm.Request, cfg *SideConfig) {
+	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
+	conn, err := req.Accept(r.Context(), s.config(cfg))
+	r.NoError(err, "the program can accept it")
+	s.Conn = conn
+	s.adopt()
+	r.Side = s
+}
+
+// dialled is how the program's call of Dial came back.
+type dialled struct {
+	side *Side
+	err  error
+}
+
+// WantDial has the peer listen and the program connect to it, and waits for the
+// provider's Request. What becomes of the call is for WantConnected or
+// WantConnectError.
+//
+//rfc:5044 MPA-7.1.1-01
+//rfc:5044 MPA-7.1.2-1-01
+func (r *RawRun) WantDial(what string, cfg *SideConfig) mpa.Frame {
+	r.DialPeer(cfg)
+	f, err := r.Peer.ReadFrame(mpa.KindRequest, r.Scaled(waitLimit))
+	r.NoError(err, what)
+	return f
+}
+
+// DialPeer is WantDial without reading the Request.
+func (r *RawRun) DialPeer(cfg *SideConfig) {
+	l, err := rawpeer.Listen(r.Addr, r.Tap)
+	r.NoError(err, "the peer can listen")
+	r.Cleanup(func() { _ = l.Close() })
+
+	s := &Side{T: r.T, Role: RoleInitiator, EP: r.DUT}
+	side := s.config(cfg)
+	r.dialling = make(chan dialled, 1)
+	go func() {
+		d := dialled{side: s, err: errors.New("the program did not get as far as connecting")}
+		defer func() { r.dialling <- d }() // also when what it prepares ends the run
+		s.Conn, d.err = rdmacm.Dial(r.Context(), r.DUT.Context, r.Addr, side)
+	}()
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(waitLimit))
+	defer cancel()
+	p, err := l.Accept(ctx)
+	r.NoError(err, "the provider makes a TCP connection")
+	r.adoptPeer(p)
+}
+
+// WantConnected checks that the program's connect succeeds.
+func (r *RawRun) WantConnected(what string) {
+	d := r.dialResult(waitLimit)
+	r.NoError(d.err, what)
+	d.side.adopt()
+	r.Side = d.side
+}
+
+// WantConnectError checks that the program's connect fails, and returns the
+// error. How it fails is observed.
+func (r *RawRun) WantConnectError(what string, wait ...time.Duration) error {
+	limit := waitLimit
+	if len(wait) > 0 {
+		limit = wait[0]
+	}
+	d := r.dialResult(limit)
+	r.Observe("connect", "%s", connectResult(d.err))
+	if d.err == nil {
+		_ = d.side.Conn.Close()
+	}
+	r.Check(d.err != nil, what, "it succeeded")
+	r.Log("connect: %v", d.err)
+	return d.err
+}
+
+// dialResult waits for the program's connect to come back.
+func (r *RawRun) dialResult(limit time.Duration) dialled {
+	select {
+	case d := <-r.dialling:
+		return d
+	case <-time.After(r.Scaled(limit)):
+	case <-r.Context().Done():
+	}
+	r.Require(false, "the program's connect comes back", "it did not in %v", r.Scaled(limit))
+	panic("not reached")
+}
+
+func connectResult(err error) string {
+	var rejected *rdmacm.RejectedError
+	switch {
+	case err == nil:
+		return "established"
+	case errors.As(err, &rejected):
+		return "rejected"
+	case ibverbs.Errno(err) != 0:
+		return fmt.Sprint(ibverbs.Errno(err))
+	}
+	return "another error"
+}
