@@ -61,7 +61,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 
 	col := &conformance.Collection{
 		Schema: conformance.CollectionSchema, Started: time.Now().UTC(), Version: version(), Kernel: kernelRelease(), CPUs: runtime.NumCPU(),
-		Siw: os.Getenv("GOVS_SIW"), Seed: c.Seed, Only: c.Only,
+		Siw: os.Getenv("VM_SIW"), Seed: c.Seed, Only: c.Only,
 	}
 	if c.RequireSiw {
 		col.Require = []string{"kernel"}

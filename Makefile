@@ -1,0 +1,29 @@
+# The two commands: make run shows what govs does, make test checks all of it.
+# Everything they need that Debian 12's archive has, they install (as root).
+
+GO ?= go
+OUT := out
+COMMAND := $(OUT)/bin/govs-verbs-test
+
+.PHONY: help run test build unit lint clean
+
+help: ## Say what there is to make.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Run the conformance suite: Go engine and Linux siw, all pairings; report in out/report.
+	@GO='$(GO)' ci/suite
+
+test: ## Run every test of the project, those in the guest included (about 20 minutes).
+	@GO='$(GO)' ci/test
+
+build: ## Build the command, as out/bin/govs-verbs-test.
+	@GO='$(GO)' ci/build $(COMMAND)
+
+unit: ## Run the tests that need neither root nor a guest.
+	$(GO) test -race $$(ci/build --tags) ./...
+
+lint: ## Run golangci-lint with the project's walls between packages.
+	@GO='$(GO)' ci/lint
+
+clean: ## Remove what was built here; downloads and kernels stay in the cache (ci/vm/README.md).
+	rm -rf $(OUT)
