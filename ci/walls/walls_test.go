@@ -1,0 +1,138 @@
+// Package walls checks which packages of the project may import which: the
+// directions that ARCHITECTURE.md draws.
+package walls
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/govs-rdma/govs"
+
+// allowed says for each package, or for all below a folder where the name ends
+// in "/...", what of the project it may import besides packages below itself.
+// The longest name that fits counts. A package that none fits fails the test.
+var allowed = map[string][]string{
+	"provider":           {},
+	"provider/iwarp":     {},
+	"provider/iwarp/mpa": {"provider/iwarp"},
+	"provider/iwarp/ddp": {"provider/iwarp"},
+	// RDMAP names errors of all layers, but frames are MPA's business.
+	"provider/iwarp/rdmap":          {"provider/iwarp", "provider/iwarp/ddp"},
+	"provider/engine":               {"provider", "provider/iwarp/...", "provider/engine/transport"},
+	"provider/engine/transport":     {},
+	"provider/engine/transport/...": {"provider/engine/transport"},
+	"provider/engine/memnet":        {"provider/engine/transport"},
+	"provider/kernel":               {"provider", "cgo/..."},
+	"provider/kernel/rdmalink":      {"provider"},
+	"provider/auto":                 {"provider", "provider/engine", "provider/kernel"},
+	"cgo/ibv":                       {},
+	"cgo/rdmacm":                    {"cgo/ibv"},
+
+	"ibverbs":              {"provider"},
+	"ibverbs/internal/...": {"provider"},
+	"ibverbs/rdmacm":       {"provider", "ibverbs", "ibverbs/internal/..."},
+
+	// The suite can be put over any provider. Of the engine it knows the tap
+	// only, through which it sees what goes over a socket.
+	"provider/conformance/...":     {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport"},
+	"provider/conformance/mutants": {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport", "provider/engine"},
+
+	"cmd/...": {"..."},
+	"ci/...":  {"..."},
+}
+
+// onlyIn says where packages that are not the project's may be imported.
+var onlyIn = map[string][]string{
+	"C":                           {"cgo/..."},
+	"github.com/mdlayher/netlink": {"provider/kernel/rdmalink"},
+	"github.com/gopacket/gopacket": {
+		"provider/conformance/wire", "provider/conformance/capture",
+	},
+	"github.com/alecthomas/kong": {"cmd/..."},
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func TestImportsKeepToTheWalls(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		may, ok := rule(name)
+		if !ok {
+			t.Errorf("%s: no rule says what it may import: add one, or put it where it belongs", name)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if own, ok := strings.CutPrefix(imp, module+"/"); ok {
+				if !below(own, name) && !slices.ContainsFunc(may, func(pattern string) bool { return fits(own, pattern) }) {
+					t.Errorf("%s imports %s, and may not", name, own)
+				}
+				continue
+			}
+			for prefix, places := range onlyIn {
+				if (imp == prefix || strings.HasPrefix(imp, prefix+"/")) && !slices.ContainsFunc(places, func(pattern string) bool { return fits(name, pattern) }) {
+					t.Errorf("%s imports %s, which only %v may", name, imp, places)
+				}
+			}
+		}
+	}
+}
+
+// packages lists the packages of the module with what their non-test files
+// import.
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var list []pkg
+	dec := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		err := dec.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	if len(list) < 10 {
+		t.Fatalf("go list found only %d packages", len(list))
+	}
+	return list
+}
+
+func rule(name string) ([]string, bool) {
+	best, found := "", false
+	for pattern := range allowed {
+		if fits(name, pattern) && (!found || len(pattern) > len(best)) {
+			best, found = pattern, true
+		}
+	}
+	return allowed[best], found
+}
+
+// fits reports whether a package matches a pattern: its own name, or a folder
+// above it followed by "/...".
+func fits(name, pattern string) bool {
+	if pattern == "..." {
+		return true
+	}
+	if dir, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return name == dir || below(name, dir)
+	}
+	return name == pattern
+}
+
+func below(name, dir string) bool { return strings.HasPrefix(name, dir+"/") }
