@@ -1,0 +1,288 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestE2EOperations moves messages of every size class with every operation,
+// from and to one and several SGEs, in both directions.
+//
+//rfc:5041 DDP-5.3-01
+//rfc:5040 RDMAP-5.1-06
+//rfc:5040 RDMAP-5.3-11
+func TestE2EOperations(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		a.recv(1) // for the edges of b's wire: it may send once it has received
+		b.recv(1)
+		a.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		a.wait(a.scq, 1)
+		b.wait(b.rcq, 1)
+		b.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		b.wait(b.scq, 1)
+		a.wait(a.rcq, 1)
+		for _, dir := range []struct {
+			name     string
+			from, to *e2eEnd
+		}{{"there", a, b}, {"back", b, a}} {
+			for _, n := range a.edges() {
+				for _, k := range []int{1, 3} {
+					t.Logf("%s, %d octets, %d SGEs", dir.name, n, k)
+					tryOperations(t, dir.from, dir.to, n, k)
+				}
+			}
+		}
+	})
+}
+
+func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
+	t.Helper()
+	const pad = 7 // octets of the region before the message
+	src := from.filled(n, provider.AccessLocalWrite, uint64(n+k))
+	message := src.buf[:n]
+	gather := split(src.mr, 0, n, k)
+
+	for _, op := range []provider.WROpcode{provider.WRSend, provider.WRSendWithInv} {
+		dst := to.region(n+pad, allRights)
+		to.recv(17, split(dst.mr, pad, n, k)...)
+		wr := provider.SendWR{WRID: 5, Opcode: op, SGList: gather, Flags: provider.SendSignaled}
+		want := provider.WC{WRID: 17, Opcode: provider.WCRecv, ByteLen: uint32(n)}
+		if op == provider.WRSendWithInv {
+			wr.InvalidateRKey = dst.RKey()
+			want.Flags, want.InvalidatedRKey = provider.WCWithInv, dst.RKey()
+		}
+		from.send(wr)
+		from.one(from.scq, provider.WC{WRID: 5, Opcode: provider.WCSend})
+		to.one(to.rcq, want)
+		checkMessage(t, fmt.Sprint(op), dst, pad, message)
+		if got := dst.remote.isShut(); got != (op == provider.WRSendWithInv) {
+			t.Errorf("%s: invalidated %v", op, got)
+		}
+		ok(t, dst.Close())
+	}
+
+	dst := to.region(n+pad, allRights)
+	from.send(provider.SendWR{WRID: 6, Opcode: provider.WRRDMAWrite, SGList: gather, Flags: provider.SendSignaled,
+		RemoteAddr: dst.Addr() + pad, RKey: dst.RKey()})
+	from.one(from.scq, provider.WC{WRID: 6, Opcode: provider.WCRDMAWrite})
+	// A Write is not told to the target; a Send behind it is.
+	to.recv(18)
+	from.send(provider.SendWR{WRID: 7, Opcode: provider.WRSend})
+	to.one(to.rcq, provider.WC{WRID: 18, Opcode: provider.WCRecv})
+	checkMessage(t, "write", dst, pad, message)
+
+	sink := from.region(n+pad, provider.AccessLocalWrite)
+	from.send(provider.SendWR{WRID: 8, Opcode: provider.WRRDMARead, SGList: split(sink.mr, pad, n, k), Flags: provider.SendSignaled,
+		RemoteAddr: dst.Addr() + pad, RKey: dst.RKey()})
+	from.one(from.scq, provider.WC{WRID: 8, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
+	checkMessage(t, "read", sink, pad, message)
+
+	for _, m := range []*guarded{src, dst, sink} {
+		ok(t, m.Close())
+	}
+}
+
+func checkMessage(t *testing.T, op string, r *guarded, off int, message []byte) {
+	t.Helper()
+	got := r.buf[off : off+len(message)]
+	if !bytes.Equal(got, message) {
+		i := 0
+		for got[i] == message[i] {
+			i++
+		}
+		t.Fatalf("%s: octet %d of %d is %#02x, want %#02x", op, i, len(message), got[i], message[i])
+	}
+	if !r.untouched(off, len(message)) {
+		t.Fatalf("%s: octets beside the message changed", op)
+	}
+}
+
+// TestE2EInline: inline payload is the caller's again when PostSend returns,
+// also when the socket was full and it is sent much later.
+func TestE2EInline(t *testing.T) {
+	onWires(t, simulated, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: maxInline}})
+		big := a.filled(1<<20, 0, 1)
+		target := b.region(1<<20, allRights)
+		dst := b.region(32*maxInline, provider.AccessLocalWrite)
+		const messages = 32
+		for i := range messages {
+			b.recv(uint64(i), sge(dst.mr, i*maxInline, maxInline))
+		}
+		a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(big.mr, 0, 1<<20)}, RemoteAddr: target.Addr(), RKey: target.RKey()})
+		room := make([]byte, maxInline)
+		for i := range messages {
+			n := i * maxInline / (messages - 1)
+			fillPattern(room[:n], uint64(i))
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, Inline: room[:n], Flags: provider.SendInline | provider.SendSignaled})
+			clear(room)
+		}
+		for i, wc := range b.wait(b.rcq, messages) {
+			n := i * maxInline / (messages - 1)
+			want := make([]byte, n)
+			fillPattern(want, uint64(i))
+			if int(wc.ByteLen) != n || !bytes.Equal(dst.buf[i*maxInline:][:n], want) {
+				t.Fatalf("message %d: %+v, causes %v, %v", i, wc, a.q.Cause(), b.q.Cause())
+			}
+		}
+		a.wait(a.scq, messages)
+		checkMessage(t, "write", target, 0, big.buf)
+	})
+}
+
+// TestE2EOrder: completions come in post order, also where a Send is on the wire
+// long before the Read before it has its answer; and the Send's data is taken
+// when it is sent, the fenced one's after the Read.
+//
+//rfc:5040 RDMAP-5.5-15-01
+func TestE2EOrder(t *testing.T) {
+	slow := e2eWire{name: "memory, far away"}
+	slow.net.MinDelay, slow.net.MaxDelay = 10e6, 10e6
+	for _, fence := range []provider.SendFlags{0, provider.SendFence} {
+		t.Run(fmt.Sprintf("flags %d", fence), func(t *testing.T) {
+			slow.run(t, func(t *testing.T, w e2eWire) {
+				a, b := newE2EPair(t, w, e2eSetup{})
+				src := b.filled(8, allRights, 99)
+				sink := a.region(8, allRights)
+				dst := b.region(16, allRights)
+				b.recv(1, sge(dst.mr, 0, 8))
+				b.recv(2, sge(dst.mr, 8, 8))
+				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, 0, 8)}, RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled}
+				send := provider.SendWR{WRID: 2, Opcode: provider.WRSend, SGList: read.SGList, Flags: provider.SendSignaled | fence}
+				again := send
+				again.WRID, again.Flags = 3, provider.SendSignaled
+				n, err := a.q.PostSend([]provider.SendWR{read, send, again})
+				if n != 3 || err != nil {
+					t.Fatal(n, err)
+				}
+				b.wait(b.rcq, 2)
+				if fence == 0 {
+					a.none(a.scq) // the answer is still under way
+				}
+				for i, wc := range a.wait(a.scq, 3) {
+					if wc.WRID != uint64(i+1) || wc.Status != provider.WCSuccess {
+						t.Errorf("completion %d is %+v", i, wc)
+					}
+				}
+				want := bytes.Repeat([]byte{0xa5}, 16)
+				if fence != 0 {
+					copy(want, src.buf)
+					copy(want[8:], src.buf)
+				}
+				if !bytes.Equal(dst.buf, want) {
+					t.Errorf("the Sends carried % x, want % x", dst.buf, want)
+				}
+			})
+		})
+	}
+}
+
+// TestE2EFenceWaitsForReadsOnly: without an outstanding Read a fence does
+// nothing, and a fenced Read waits, too.
+func TestE2EFence(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		src := b.filled(100, allRights, 1)
+		sink := a.region(100, allRights)
+		var wrs []provider.SendWR
+		for i := range 20 {
+			wrs = append(wrs, provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, i*5, 5)},
+				RemoteAddr: src.Addr() + uint64(i*5), RKey: src.RKey(), Flags: provider.SendSignaled | provider.SendFence})
+		}
+		if n, err := a.q.PostSend(wrs); n != len(wrs) || err != nil {
+			t.Fatal(n, err)
+		}
+		for i, wc := range a.wait(a.scq, len(wrs)) {
+			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || wc.ByteLen != 5 {
+				t.Errorf("completion %d is %+v", i, wc)
+			}
+		}
+		checkMessage(t, "read", sink, 0, src.buf)
+	})
+}
+
+// TestE2ESolicited: a CQ armed for solicited completions is not woken by others.
+//
+//rfc:5040 RDMAP-5.3-05
+func TestE2ESolicited(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		for i := range 3 {
+			b.recv(uint64(i))
+		}
+		ok(t, b.rcq.ReqNotify(true))
+		post := func(flags provider.SendFlags) {
+			a.send(provider.SendWR{Opcode: provider.WRSend, Flags: flags | provider.SendSignaled})
+			a.wait(a.scq, 1)
+		}
+		post(0)
+		for b.rcq.waiting.Load() != 1 {
+			b.dev.progress(b.rcq)
+		}
+		if c, _ := b.ch.pop(); c != nil {
+			t.Fatal("woken by a Send that is not solicited")
+		}
+		post(provider.SendSolicited)
+		if c := must(b.ch.Next(t.Context()))(t); c != provider.CQ(b.rcq) {
+			t.Fatal("another CQ")
+		}
+		if n := len(b.spin(b.rcq, 2)); n != 2 {
+			t.Fatal(n)
+		}
+		post(provider.SendSolicited) // not armed any more
+		b.spin(b.rcq, 1)
+		if c, _ := b.ch.pop(); c != nil {
+			t.Fatal("woken without a request")
+		}
+	})
+}
+
+// TestE2EReadDepth keeps more Reads posted than may be outstanding, in both
+// directions at once. A peer that went beyond the depth would be terminated.
+//
+//rfc:5040 RDMAP-6.1-04
+//rfc:5040 RDMAP-6.1-05
+func TestE2EReadDepth(t *testing.T) {
+	for _, depth := range []int{1, 2, 3, 16} {
+		onWires(t, func(w e2eWire) bool { return plain(w) || w.rtr }, func(t *testing.T, w e2eWire) {
+			const reads, octets = 60, 3000
+			a, b := newE2EPair(t, w, e2eSetup{depth: depth})
+			var sinks [2]*guarded
+			var sources [2]*guarded
+			ends := [2]*e2eEnd{a, b}
+			for i, e := range ends {
+				sinks[i] = e.region(reads*octets, provider.AccessLocalWrite)
+				sources[i] = e.filled(reads*octets, provider.AccessRemoteRead, uint64(i))
+			}
+			for i := range reads {
+				for j, e := range ends {
+					e.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sinks[j].mr, i*octets, octets)},
+						RemoteAddr: sources[1-j].Addr() + uint64(i*octets), RKey: sources[1-j].RKey(), Flags: provider.SendSignaled})
+				}
+			}
+			for j, e := range ends {
+				for i, wc := range e.wait(e.scq, reads) {
+					if wc.WRID != uint64(i) || wc.Err() != nil {
+						t.Fatalf("Read %d: %+v, cause %v", i, wc, e.q.Cause())
+					}
+				}
+				checkMessage(t, "read", sinks[j], 0, sources[1-j].buf)
+			}
+		})
+	}
+}
+
+// TestE2ENoReadDepth: with an ORD of 0 a Read is refused when it is posted.
+func TestE2ENoReadDepth(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, _ := newE2EPair(t, w, e2eSetup{depth: -1})
+		_, err := a.q.PostSend([]provider.SendWR{{Opcode: provider.WRRDMARead}})
+		if provider.Errno(err) == 0 {
+			t.Errorf("a Read with ORD 0: %v", err)
+		}
+	})
+}

@@ -1,0 +1,399 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+var e2eSeed = flag.Uint64("e2e.seed", 0, "seed of the simulated network; 0 draws one for each test")
+
+// An e2eWire is a way to connect two devices for the end-to-end tests.
+type e2eWire struct {
+	name      string
+	real      bool // TCP, in real time; otherwise memnet in a bubble of synctest
+	net       memnet.Options
+	placement Placement
+	noCRC     bool
+	markers   bool // in both directions
+	rtr       bool // the responder may send only after the initiator's RTR indication
+}
+
+// e2eWires are what every kind of operation is tried on: the ways in which the data
+// path differs.
+var e2eWires = []e2eWire{
+	{name: "memory"},
+	{name: "memory, cut and delayed", net: memnet.Options{Cut: true, MinDelay: time.Microsecond, MaxDelay: time.Millisecond}, rtr: true},
+	{name: "memory, no CRC", noCRC: true, net: memnet.Options{MSS: 9000}},
+	{name: "memory, no CRC, cut", noCRC: true, net: memnet.Options{MSS: 60000, Cut: true}},
+	{name: "memory, streaming", placement: PlaceStreaming, net: memnet.Options{MSS: 60000}},
+	{name: "memory, streaming, cut", placement: PlaceStreaming, net: memnet.Options{MSS: 60000, Cut: true}},
+	{name: "memory, markers", markers: true, rtr: true},
+	{name: "memory, markers, cut", markers: true, net: memnet.Options{Cut: true, MSS: 512}},
+	{name: "memory, markers, no CRC", markers: true, noCRC: true},
+	{name: "TCP", real: true},
+	{name: "TCP, streaming", real: true, placement: PlaceStreaming, rtr: true},
+	{name: "TCP, no CRC", real: true, noCRC: true},
+	{name: "TCP, markers", real: true, markers: true},
+}
+
+// onWires runs f on each of the wires that use picks (nil: all).
+func onWires(t *testing.T, use func(w e2eWire) bool, f func(t *testing.T, w e2eWire)) {
+	for _, w := range e2eWires {
+		if use == nil || use(w) {
+			t.Run(w.name, func(t *testing.T) { w.run(t, f) })
+		}
+	}
+}
+
+// plain picks a plain wire of each kind.
+func plain(w e2eWire) bool { return w.name == "memory" || w.name == "TCP" }
+
+// simulated picks those that run in a bubble.
+func simulated(w e2eWire) bool { return !w.real }
+
+func (w e2eWire) run(t *testing.T, f func(t *testing.T, w e2eWire)) {
+	if w.real {
+		f(t, w)
+		return
+	}
+	w.net.Seed = *e2eSeed
+	if w.net.Seed == 0 {
+		w.net.Seed = rand.Uint64()
+	}
+	t.Logf("repeat with -e2e.seed=%#x", w.net.Seed)
+	synctest.Test(t, func(t *testing.T) { f(t, w) })
+}
+
+// network makes the network of one test, and says where to listen.
+func (w e2eWire) network() (transport.Network, netip.AddrPort) {
+	if w.real {
+		return transport.NewTCP(nil), netip.MustParseAddrPort("127.0.0.1:0")
+	}
+	return memnet.New(&w.net), netip.MustParseAddrPort("192.0.2.1:7471")
+}
+
+// An e2eEnd is one side of a connection with what a program makes on it.
+type e2eEnd struct {
+	t   testing.TB
+	dev *device
+	pd  *pd
+	ch  *compChannel
+	scq *cq
+	rcq *cq
+	q   *qp
+
+	down chan error // of the connection
+	wcs  []provider.WC
+}
+
+// e2eSetup says how to make a pair of ends. Zero values are defaults.
+type e2eSetup struct {
+	cap   provider.QPCap
+	cqe   int
+	depth int // IRD and ORD of both
+	opts  Options
+	sig   bool // SQSigAll
+}
+
+func (s *e2eSetup) complete() {
+	setDefault(&s.cap, provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 128})
+	setDefault(&s.cqe, 256)
+	setDefault(&s.depth, 4)
+}
+
+// newE2EEnd opens a device on network and makes what a program makes.
+func newE2EEnd(t testing.TB, w e2eWire, network transport.Network, s e2eSetup) *e2eEnd {
+	t.Helper()
+	s.complete()
+	s.opts.Network, s.opts.Placement = network, w.placement
+	dev := must(New(&s.opts).Open(""))(t).(*device)
+	t.Cleanup(func() { closeAll(t, "device", dev) })
+	e := &e2eEnd{t: t, dev: dev}
+	e.pd = must(dev.AllocPD())(t).(*pd)
+	t.Cleanup(func() { closeAll(t, "PD", e.pd) })
+	e.ch = must(dev.CreateCompChannel())(t).(*compChannel)
+	t.Cleanup(func() { closeAll(t, "channel", e.ch) })
+	e.scq = must(dev.CreateCQ(provider.CQInitAttr{CQE: s.cqe, Channel: e.ch}))(t).(*cq)
+	e.rcq = must(dev.CreateCQ(provider.CQInitAttr{CQE: s.cqe, Channel: e.ch}))(t).(*cq)
+	t.Cleanup(func() { closeAll(t, "CQ", e.scq, e.rcq) })
+	e.q = e.newQP(s)
+	return e
+}
+
+// newQP makes one more QP on the end.
+func (e *e2eEnd) newQP(s e2eSetup) *qp {
+	e.t.Helper()
+	s.complete()
+	q := must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap, SQSigAll: s.sig}))(e.t).(*qp)
+	e.t.Cleanup(func() { closeAll(e.t, "QP", q) })
+	return q
+}
+
+type closer interface{ Close() error }
+
+func closeAll(t testing.TB, what string, objects ...closer) {
+	for _, o := range objects {
+		if err := o.Close(); err != nil {
+			t.Errorf("closing the %s: %v", what, err)
+		}
+	}
+}
+
+// newE2EPair makes two connected ends: a dialled b.
+func newE2EPair(t testing.TB, w e2eWire, s e2eSetup) (a, b *e2eEnd) {
+	t.Helper()
+	s.complete()
+	network, addr := w.network()
+	a, b = newE2EEnd(t, w, network, s), newE2EEnd(t, w, network, s)
+	a.down, b.down = make(chan error, 1), make(chan error, 1)
+	e2eConnect(t, w, s, network, addr, a.q, b.q, a.down, b.down)
+	return a, b
+}
+
+// e2eConnect connects two QPs as if they had agreed on what w and s say.
+func e2eConnect(t testing.TB, w e2eWire, s e2eSetup, network transport.Network, addr netip.AddrPort, a, b *qp, aDown, bDown chan error) {
+	t.Helper()
+	ac, bc := e2eDial(t, network, addr)
+	p := mpa.Params{Revision: 2, Enhanced: true, CRC: !w.noCRC, MarkersRx: w.markers, MarkersTx: w.markers,
+		IRD: s.depth, ORD: s.depth, PeerToPeer: w.rtr, RTR: mpa.RTRWrite}
+	ok(t, a.start(ac, p, nil, func(err error) { aDown <- err }))
+	p.WaitFirstFPDU = w.rtr
+	ok(t, b.start(bc, p, nil, func(err error) { bDown <- err }))
+}
+
+// e2eDial makes a connected pair of streams.
+func e2eDial(t testing.TB, network transport.Network, addr netip.AddrPort) (dialed, accepted transport.Conn) {
+	t.Helper()
+	l := must(network.Listen(addr, 0))(t)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	ch := make(chan transport.Conn, 1)
+	go func() {
+		defer close(ch)
+		if c, err := l.Accept(ctx); err != nil {
+			t.Error(err)
+		} else {
+			ch <- c
+		}
+	}()
+	dialed = must(network.Dial(ctx, netip.AddrPort{}, l.Addr()))(t)
+	return dialed, <-ch
+}
+
+// guarded is registered memory between canaries.
+type guarded struct {
+	*mr
+	all []byte
+}
+
+const canaryOctets = 64
+
+// region registers n octets that are 0xa5 at first; 0 are not possible, and
+// become 1.
+func (e *e2eEnd) region(n int, access provider.Access) *guarded {
+	e.t.Helper()
+	return e.register(n, access, func([]byte) {})
+}
+
+// filled is a region with n octets that follow from seed. They are written
+// before the region is there, as a peer may read it from then on.
+func (e *e2eEnd) filled(n int, access provider.Access, seed uint64) *guarded {
+	e.t.Helper()
+	return e.register(n, access, func(b []byte) { fillPattern(b, seed) })
+}
+
+func (e *e2eEnd) register(n int, access provider.Access, fill func([]byte)) *guarded {
+	e.t.Helper()
+	n = max(n, 1)
+	r := &guarded{all: bytes.Repeat([]byte{0xa5}, n+2*canaryOctets)}
+	inside := r.all[canaryOctets : canaryOctets+n]
+	fill(inside)
+	r.mr = must(e.pd.RegMR(inside, access))(e.t).(*mr)
+	e.t.Cleanup(func() { closeAll(e.t, "MR", r) })
+	return r
+}
+
+func fillPattern(b []byte, seed uint64) {
+	x := seed*0x9e3779b97f4a7c15 + 1
+	for i := range b {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		b[i] = byte(x)
+	}
+}
+
+// untouched reports whether all octets but those from off to off+n are as at
+// first.
+func (r *guarded) untouched(off, n int) bool {
+	fresh := func(b []byte) bool { return len(bytes.Trim(b, "\xa5")) == 0 }
+	at := canaryOctets + off
+	return fresh(r.all[:at]) && fresh(r.all[at+n:])
+}
+
+// split cuts the n octets at off of m into k SGEs of uneven length, in order.
+func split(m *mr, off, n, k int) []provider.SGE {
+	var sges []provider.SGE
+	for ; k > 1; k-- {
+		part := n / (k + 1)
+		sges = append(sges, sge(m, off, part))
+		off, n = off+part, n-part
+	}
+	return append(sges, sge(m, off, n))
+}
+
+// send posts one send WR, recv one receive. They fail the test if refused.
+func (e *e2eEnd) send(wr provider.SendWR) {
+	e.t.Helper()
+	if _, err := e.q.PostSend([]provider.SendWR{wr}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *e2eEnd) recv(id uint64, sges ...provider.SGE) {
+	e.t.Helper()
+	if _, err := e.q.PostRecv([]provider.RecvWR{{WRID: id, SGList: sges}}); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// e2ePatience is for what should take no time.
+const e2ePatience = 20 * time.Second
+
+// wait returns the next n completions of c, waiting for events.
+func (e *e2eEnd) wait(c *cq, n int) []provider.WC {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+	defer cancel()
+	got, err := e.collect(ctx, c, n)
+	if err != nil {
+		e.t.Fatalf("%d of %d completions, then %v (QP %s: %v)", len(got), n, err, e.q.getState(), e.q.Cause())
+	}
+	return got
+}
+
+func (e *e2eEnd) collect(ctx context.Context, c *cq, n int) ([]provider.WC, error) {
+	got := make([]provider.WC, n)
+	have := 0
+	for {
+		if err := c.ReqNotify(false); err != nil {
+			return got[:have], err
+		}
+		for {
+			k, err := c.Poll(got[have:])
+			if err != nil {
+				return got[:have], err
+			}
+			have += k
+			if have == n {
+				return got, nil
+			}
+			if k == 0 {
+				break
+			}
+		}
+		if _, err := e.ch.Next(ctx); err != nil {
+			return got[:have], err
+		}
+	}
+}
+
+// spin returns the next n completions of c without waiting for events.
+func (e *e2eEnd) spin(c *cq, n int) []provider.WC {
+	e.t.Helper()
+	got := make([]provider.WC, n)
+	have := 0
+	for begin := time.Now(); have < n; {
+		k, err := c.Poll(got[have:])
+		ok(e.t, err)
+		have += k
+		if time.Since(begin) > e2ePatience {
+			e.t.Fatalf("%d of %d completions in time (QP %s: %v)", have, n, e.q.getState(), e.q.Cause())
+		}
+	}
+	return got
+}
+
+// one is wait for a single completion, which must be want.
+func (e *e2eEnd) one(c *cq, want provider.WC) {
+	e.t.Helper()
+	want.QPN = e.q.qpn
+	if got := e.wait(c, 1)[0]; got != want {
+		e.t.Fatalf("completion %+v\nwant %+v", got, want)
+	}
+}
+
+// none fails the test if c has a completion.
+func (e *e2eEnd) none(c *cq) {
+	e.t.Helper()
+	var wc [1]provider.WC
+	if n, _ := c.Poll(wc[:]); n != 0 {
+		e.t.Fatalf("unexpected completion %+v", wc[0])
+	}
+}
+
+// ended waits for the end of the connection and returns its cause.
+func (e *e2eEnd) ended() error {
+	e.t.Helper()
+	select {
+	case err := <-e.down:
+		if cause := e.q.Cause(); !errors.Is(err, cause) && !errors.Is(cause, err) {
+			e.t.Errorf("down with %v, QP.Cause says %v", err, cause)
+		}
+		if s := e.q.getState(); s != provider.QPErr {
+			e.t.Errorf("the connection is down and the QP in %s", s)
+		}
+		return err
+	case <-time.After(e2ePatience):
+		e.t.Fatalf("the connection does not end (QP %s)", e.q.getState())
+		return nil
+	}
+}
+
+// flushed takes n completions from c, which must be flushes of ids from first on.
+func (e *e2eEnd) flushed(c *cq, first uint64, n int) {
+	e.t.Helper()
+	for i, wc := range e.wait(c, n) {
+		if wc.Status != provider.WCWRFlushErr || wc.WRID != first+uint64(i) {
+			e.t.Errorf("completion %+v, want the flush of %d", wc, first+uint64(i))
+		}
+	}
+	e.none(c)
+}
+
+// terminated checks that err is a Terminate with these codes.
+func terminated(t testing.TB, err error, remote bool, layer, etype, code uint8) {
+	t.Helper()
+	var te *provider.TerminateError
+	if !errors.As(err, &te) {
+		t.Fatalf("%v, want a Terminate", err)
+	}
+	got := fmt.Sprintf("%d/%d/%#02x remote %v", te.Layer, te.EType, te.ECode, te.Remote)
+	if want := fmt.Sprintf("%d/%d/%#02x remote %v", layer, etype, code, remote); got != want {
+		t.Errorf("Terminate %s (%s), want %s", got, te.Text, want)
+	}
+}
+
+// edges are message lengths around what the wire cuts them into.
+func (e *e2eEnd) edges() []int {
+	s := e.q.stream.Load()
+	m := mpa.MULPDU(s.conn.MSS(), s.params.MarkersTx)
+	return []int{0, 1, 3, m - 19, m - 18, m - 17, m - 15, m - 14, m - 13, 2 * m, 65537, 1 << 20}
+}
+
+func putUint64(b []byte, v uint64) { binary.BigEndian.PutUint64(b, v) }
