@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/conformance/catalogue"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
@@ -47,6 +48,10 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	if c.Schema != CollectionSchema {
 		return nil, fmt.Errorf("collection has schema %q, this program reads %q", c.Schema, CollectionSchema)
 	}
+	requirements, err := catalogue.Load()
+	if err != nil {
+		return nil, err
+	}
 	runs := make([]judged, len(c.Outcomes))
 	for i := range c.Outcomes {
 		o := &c.Outcomes[i]
@@ -58,7 +63,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	}
 	r := &Report{
 		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
-		Counts: make(map[Verdict]int),
+		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
 	for _, run := range runs {
 		res := j.judge(c, run, j.reference(runs, run.outcome))
@@ -66,6 +71,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 		r.Results = append(r.Results, res)
 	}
 	r.Passed = Passed(r.Counts)
+	r.Requirements = j.coverage(requirements, r.Results)
 	return r, nil
 }
 
@@ -123,7 +129,7 @@ func (j *Judge) judge(c *Collection, run judged, ref *judged) Result {
 		Scenario: sc.Slug, Title: sc.Title, Kind: sc.Kind(), Level: sc.Level, Requirements: sc.Requirements,
 		Initiator: o.Pairing.Initiator, Responder: o.Pairing.Responder,
 		DurationMillis: o.DurationMillis, Checks: o.Checks, Observations: o.Observations, Log: o.Log,
-		Witness: run.witness, Capture: o.Capture, CaptureSource: o.CaptureSource,
+		Witness: run.witness, Port: o.Port, Capture: o.Capture, CaptureSource: o.CaptureSource,
 		Replay: replay(c, o),
 	}
 	if run.trace != nil {

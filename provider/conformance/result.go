@@ -3,24 +3,25 @@ package conformance
 import "time"
 
 // ReportSchema is the version of the Report's JSON form. Fields are added within
-// a version; a change of meaning or a removal makes a new one. docs: see
-// provider/conformance/SCHEMA.md.
+// a version; a change of meaning or a removal makes a new one. SCHEMA.md beside
+// this file describes them all.
 const ReportSchema = "govs-report/1"
 
 // A Report is a judged collection: report.json.
 type Report struct {
-	Schema      string          `json:"schema"` // ReportSchema
-	Started     time.Time       `json:"started"`
-	Version     string          `json:"version"`
-	Kernel      string          `json:"kernel"`
-	CPUs        int             `json:"cpus"`
-	Siw         string          `json:"siw,omitempty"`
-	Seed        uint64          `json:"seed"`
-	Tshark      string          `json:"tshark"` // version of the witness, or why there is none
-	Passed      bool            `json:"passed"`
-	Counts      map[Verdict]int `json:"counts"`
-	Results     []Result        `json:"results"`
-	Requirement []Coverage      `json:"requirements"`
+	Schema       string          `json:"schema"` // ReportSchema
+	Started      time.Time       `json:"started"`
+	Version      string          `json:"version"`
+	Kernel       string          `json:"kernel"`
+	CPUs         int             `json:"cpus"`
+	Siw          string          `json:"siw,omitempty"`
+	Seed         uint64          `json:"seed"`
+	Reference    string          `json:"reference,omitempty"` // the provider that the others are compared with
+	Tshark       string          `json:"tshark"`              // version of the witness, or why there is none
+	Passed       bool            `json:"passed"`
+	Counts       map[Verdict]int `json:"counts"`
+	Results      []Result        `json:"results"`
+	Requirements []Coverage      `json:"requirements"` // all of the catalogue, in its order
 }
 
 // A Result is one run, judged.
@@ -40,9 +41,12 @@ type Result struct {
 	Observations   []Observation `json:"observations"`
 	Divergences    []Divergence  `json:"divergences,omitempty"`
 	Log            []string      `json:"log,omitempty"`
-	Ladder         []string      `json:"ladder,omitempty"` // the wire, decoded by us, one line a frame
+	Ladder         []string      `json:"ladder,omitempty"`  // the wire, decoded by us, one line a frame
+	Aligned        []Alignment   `json:"aligned,omitempty"` // the ladder beside the reference's; nil without a reference
 	Witness        Witness       `json:"witness"`
-	Capture        string        `json:"capture,omitempty"` // file beside report.json
+	Port           uint16        `json:"port"`                // the run's packets in the capture are those to and from it
+	Capture        string        `json:"capture,omitempty"`   // file beside report.json; all runs of a scenario share one
+	Interface      string        `json:"interface,omitempty"` // name of the run's interface in the capture file
 	CaptureSource  string        `json:"capture_source,omitempty"`
 	Replay         string        `json:"replay"` // the command that runs just this
 }
@@ -50,8 +54,8 @@ type Result struct {
 // A Divergence is a way in which a run differs from what was expected, or from
 // the reference pairing.
 type Divergence struct {
-	// Key is "check:" and the expectation, "observe:" and the key, or
-	// "wire:to-responder" and "wire:to-initiator".
+	// Key is "check:" and the expectation, "observe:" and the key, "wire:" and
+	// the key of a wire.Difference, or "witness:tshark".
 	Key       string `json:"key"`
 	Reference string `json:"reference"`          // what was expected, or the reference pairing had
 	Got       string `json:"got"`                // what this run had
@@ -59,7 +63,15 @@ type Divergence struct {
 	Reason    string `json:"reason,omitempty"`   // the entry's
 	Evidence  string `json:"evidence,omitempty"` // the entry's
 	Kernels   string `json:"kernels,omitempty"`  // the entry's
-	Against   string `json:"against,omitempty"`  // the reference pairing, empty for a check
+	Against   string `json:"against,omitempty"`  // the reference pairing; empty for a check and for the witness
+}
+
+// An Alignment is a message of the reference pairing's ladder and the one of
+// this ladder that corresponds to it, or one that has no counterpart.
+type Alignment struct {
+	Reference []int    `json:"reference,omitempty"` // lines of the reference's Ladder, counted from 0
+	Got       []int    `json:"got,omitempty"`       // lines of this Ladder
+	Keys      []string `json:"keys,omitempty"`      // of the divergences between the two; none if they are the same
 }
 
 // Witness is what tshark, which nobody here wrote, says of the capture.
@@ -72,10 +84,32 @@ type Witness struct {
 
 // Coverage says where a requirement of the catalogue stands.
 type Coverage struct {
-	ID      string   `json:"id"`
-	Section string   `json:"section"`
-	Level   string   `json:"level"`
-	Text    string   `json:"text"`
-	Shown   []string `json:"shown,omitempty"`      // provider: scenario, where it passed
-	Excepts []string `json:"exceptions,omitempty"` // ledger ids
+	ID       string `json:"id"`
+	Document string `json:"document"` // "RFC 5044"
+	Section  string `json:"section"`  // "4.1"
+	Level    string `json:"level"`    // in the words of RFC 2119
+	Side     string `json:"side"`     // "tx", "rx" or "both"
+	Text     string `json:"text"`
+
+	// Providers says by name where each provider stands that a scenario about
+	// the requirement was tried on. For a provider that is not in it the
+	// requirement is open.
+	Providers map[string]*Standing `json:"providers,omitempty"`
+}
+
+// State says where a provider stands with a requirement.
+type State string
+
+// The states, in the order in which the worse hides the better.
+const (
+	Shown    State = "shown"     // every run that was tried passed
+	Excepted State = "exception" // the ledger explains what a run found
+	Failed   State = "failed"    // a run failed
+)
+
+// Standing is where one provider stands with one requirement.
+type Standing struct {
+	State     State    `json:"state"`
+	Scenarios []string `json:"scenarios"`        // that were tried, each once
+	Ledger    []string `json:"ledger,omitempty"` // ids of the entries that explain
 }

@@ -73,7 +73,7 @@ func (c *tapCapture) Stop(name string) error {
 	}
 	records := c.records
 	c.tap.mu.Unlock()
-	return writeFile(name, "tap", "octets seen at sockets, put into packets that never were", layers.LinkTypeRaw, synthesise(records))
+	return writeOne(name, "tap", "octets seen at sockets, put into packets that never were", layers.LinkTypeRaw, synthesise(records))
 }
 
 // connKey names a connection, its initiator first.

@@ -203,7 +203,7 @@ func (c *wireCapture) Stop(name string) error {
 	if dropped > 0 {
 		return fmt.Errorf("the kernel dropped %d packets: the capture is not complete", dropped)
 	}
-	return writeFile(name, c.name, "", layers.LinkTypeEthernet, c.packets)
+	return writeOne(name, c.name, "", layers.LinkTypeEthernet, c.packets)
 }
 
 // dropped asks how many packets did not fit the socket's queue.

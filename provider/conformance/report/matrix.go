@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,8 +13,10 @@ import (
 // pairing, then whatever is not PASS, explained, and the sums.
 func Matrix(w io.Writer, r *conformance.Report) error {
 	for _, kind := range []string{"verbs", "raw"} {
-		if err := table(w, r, kind); err != nil {
-			return err
+		if m := newMatrix(r, kind); len(m.Rows) > 0 {
+			if err := table(w, m); err != nil {
+				return err
+			}
 		}
 	}
 	for i := range r.Results {
@@ -38,7 +39,7 @@ func Matrix(w io.Writer, r *conformance.Report) error {
 // Summary is one line: the sums by verdict, and whether the suite passed.
 func Summary(r *conformance.Report) string {
 	var parts []string
-	for _, v := range []conformance.Verdict{conformance.Pass, conformance.XFail, conformance.Unsupported, conformance.Fail, conformance.XPass, conformance.Setup} {
+	for _, v := range verdictOrder {
 		if n := r.Counts[v]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, v))
 		}
@@ -53,41 +54,15 @@ func Summary(r *conformance.Report) string {
 	return strings.Join(parts, ", ") + ": " + verdict
 }
 
-func table(w io.Writer, r *conformance.Report, kind string) error {
-	var columns, rows []string
-	cells := make(map[[2]string]conformance.Verdict)
-	for i := range r.Results {
-		res := &r.Results[i]
-		if res.Kind != kind {
-			continue
-		}
-		pairing := res.Initiator + "->" + res.Responder
-		if kind == "raw" {
-			// The raw peer's role is the scenario's; who is tested is what counts.
-			pairing = res.Responder
-			if res.Responder == conformance.Raw {
-				pairing = res.Initiator
-			}
-		}
-		if !slices.Contains(columns, pairing) {
-			columns = append(columns, pairing)
-		}
-		if !slices.Contains(rows, res.Scenario) {
-			rows = append(rows, res.Scenario)
-		}
-		cells[[2]string{res.Scenario, pairing}] = res.Verdict
-	}
-	if len(rows) == 0 {
-		return nil
-	}
+func table(w io.Writer, m matrix) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "%s scenarios\t%s\n", kind, strings.Join(columns, "\t"))
-	for _, row := range rows {
-		fmt.Fprint(tw, row)
-		for _, col := range columns {
-			v, ok := cells[[2]string{row, col}]
-			if !ok {
-				v = "-"
+	fmt.Fprintf(tw, "%s scenarios\t%s\n", m.Kind, strings.Join(m.Columns, "\t"))
+	for _, row := range m.Rows {
+		fmt.Fprint(tw, row.Scenario)
+		for _, res := range row.Cells {
+			v := conformance.Verdict("-")
+			if res != nil {
+				v = res.Verdict
 			}
 			fmt.Fprintf(tw, "\t%s", v)
 		}
@@ -97,33 +72,15 @@ func table(w io.Writer, r *conformance.Report, kind string) error {
 	return tw.Flush()
 }
 
-// ledger prints each explanation that was used, once, with where.
+// ledger prints each explanation that was used, once, with how often.
 func ledger(w io.Writer, r *conformance.Report) {
-	var ids []string
-	reasons := make(map[string]*conformance.Divergence)
-	runs := make(map[string]int)
-	for i := range r.Results {
-		seen := make(map[string]bool)
-		for k := range r.Results[i].Divergences {
-			d := &r.Results[i].Divergences[k]
-			if d.Ledger == "" || seen[d.Ledger] {
-				continue
-			}
-			seen[d.Ledger] = true
-			if reasons[d.Ledger] == nil {
-				ids = append(ids, d.Ledger)
-				reasons[d.Ledger] = d
-			}
-			runs[d.Ledger]++
-		}
-	}
-	if len(ids) == 0 {
+	uses := ledgerUses(r)
+	if len(uses) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "Known divergences that showed (XFAIL):")
-	for _, id := range ids {
-		d := reasons[id]
-		fmt.Fprintf(w, "  %s, in %d runs: %s (%s)\n", id, runs[id], d.Reason, d.Evidence)
+	for _, u := range uses {
+		fmt.Fprintf(w, "  %s, in %d runs: %s (%s)\n", u.ID, len(u.Runs), u.Reason, u.Evidence)
 	}
 	fmt.Fprintln(w)
 }

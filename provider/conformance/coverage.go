@@ -1,0 +1,88 @@
+package conformance
+
+import (
+	"slices"
+
+	"github.com/govs-rdma/govs/provider/conformance/catalogue"
+)
+
+// coverage says of each requirement where each provider stands, by what the
+// scenarios that name it came to.
+func (j *Judge) coverage(c *catalogue.Catalogue, results []Result) []Coverage {
+	all := c.All()
+	out := make([]Coverage, 0, len(all))
+	index := make(map[string]int, len(all))
+	for _, r := range all {
+		index[r.ID] = len(out)
+		out = append(out, Coverage{
+			ID: r.ID, Document: r.Document, Section: r.Section, Level: string(r.Level), Side: r.Side, Text: r.Text,
+		})
+	}
+	for i := range results {
+		res := &results[i]
+		for _, id := range res.Requirements {
+			if at, ok := index[id]; ok {
+				j.stands(&out[at], res)
+			}
+		}
+	}
+	return out
+}
+
+// stands counts a result into a requirement that its scenario names. What could
+// not be tried shows nothing. What the ledger explains stands against the
+// provider that the entry is about, and shows nothing of the other one. A
+// failure and an unneeded entry stand against every provider that took part,
+// for which of them is at fault nobody has said.
+func (j *Judge) stands(c *Coverage, res *Result) {
+	for _, name := range []string{res.Initiator, res.Responder} {
+		if name == Raw {
+			continue
+		}
+		switch res.Verdict {
+		case Pass:
+			c.add(name, Shown, res.Scenario, nil)
+		case XFail:
+			if ids := j.entriesAbout(name, res); len(ids) > 0 {
+				c.add(name, Excepted, res.Scenario, ids)
+			}
+		case Fail, XPass:
+			c.add(name, Failed, res.Scenario, nil)
+		}
+	}
+}
+
+// entriesAbout returns the ids of the entries that explain a result by what a
+// provider does.
+func (j *Judge) entriesAbout(provider string, res *Result) []string {
+	var ids []string
+	for _, d := range res.Divergences {
+		at := slices.IndexFunc(j.Ledger, func(e LedgerEntry) bool { return e.ID == d.Ledger })
+		if at >= 0 && j.Ledger[at].Provider == provider && !slices.Contains(ids, d.Ledger) {
+			ids = append(ids, d.Ledger)
+		}
+	}
+	return ids
+}
+
+func (c *Coverage) add(provider string, state State, scenario string, ledger []string) {
+	if c.Providers == nil {
+		c.Providers = make(map[string]*Standing)
+	}
+	s := c.Providers[provider]
+	if s == nil {
+		s = &Standing{State: Shown}
+		c.Providers[provider] = s
+	}
+	if state == Failed || state == Excepted && s.State == Shown {
+		s.State = state
+	}
+	if !slices.Contains(s.Scenarios, scenario) {
+		s.Scenarios = append(s.Scenarios, scenario)
+	}
+	for _, id := range ledger {
+		if !slices.Contains(s.Ledger, id) {
+			s.Ledger = append(s.Ledger, id)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+)
+
+// Names of the files that WriteDir writes besides captures.
+const (
+	jsonFile  = "report.json"
+	junitFile = "junit.xml"
+	htmlFile  = "index.html"
+)
+
+// WriteDir writes a report to a folder, which it makes if it is not there:
+// index.html, report.json, junit.xml, and one pcapng file per scenario with the
+// packets of all its runs, each run's on an interface that is named after its
+// pairing. Captures come from captureDir, which may be the same folder; then they
+// are replaced by what they were merged into. Captures that an earlier report in
+// the folder named, and this one does not, are removed.
+//
+// The results' Capture and Interface are set to what was written. Where a capture
+// cannot be read, all else is still written, and the error says so.
+func WriteDir(dir string, rep *conformance.Report, captureDir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	old := capturesNamedBy(filepath.Join(dir, jsonFile))
+	written, mergeErr := mergeCaptures(dir, rep, captureDir)
+	for _, name := range old {
+		if !slices.Contains(written, name) {
+			_ = os.Remove(filepath.Join(dir, name))
+		}
+	}
+	return errors.Join(
+		mergeErr,
+		WriteJSON(filepath.Join(dir, jsonFile), rep),
+		WriteJUnit(filepath.Join(dir, junitFile), rep),
+		writeFile(filepath.Join(dir, htmlFile), func(w io.Writer) error { return HTML(w, rep) }),
+	)
+}
+
+// capturesNamedBy returns the captures that a report.json names, none if there
+// is no such file. Only names without a folder count: nothing outside of the
+// report's own is ever removed.
+func capturesNamedBy(name string) []string {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	var rep conformance.Report
+	if json.Unmarshal(data, &rep) != nil || rep.Schema != conformance.ReportSchema {
+		return nil
+	}
+	var names []string
+	for i := range rep.Results {
+		c := rep.Results[i].Capture
+		if strings.HasSuffix(c, ".pcapng") && filepath.Base(c) == c && !slices.Contains(names, c) {
+			names = append(names, c)
+		}
+	}
+	return names
+}
+
+// mergeCaptures writes one file per scenario, and returns their names.
+func mergeCaptures(dir string, rep *conformance.Report, captureDir string) (written []string, err error) {
+	var order []string
+	runs := make(map[string][]*conformance.Result)
+	for i := range rep.Results {
+		res := &rep.Results[i]
+		if res.Capture == "" {
+			continue
+		}
+		if runs[res.Scenario] == nil {
+			order = append(order, res.Scenario)
+		}
+		runs[res.Scenario] = append(runs[res.Scenario], res)
+	}
+	var errs []error
+	for _, slug := range order {
+		name := strings.ReplaceAll(slug, "/", "-") + ".pcapng"
+		if err := mergeRuns(filepath.Join(dir, name), slug, runs[slug], captureDir); err != nil {
+			errs = append(errs, fmt.Errorf("captures of %s: %w", slug, err))
+			continue
+		}
+		written = append(written, name)
+	}
+	return written, errors.Join(errs...)
+}
+
+// mergeRuns merges the captures of one scenario's runs and has them name the
+// new file. If it can't, they name none.
+func mergeRuns(name, slug string, runs []*conformance.Result, captureDir string) error {
+	var parts []capture.Part
+	for _, res := range runs {
+		pairing := res.Initiator + "->" + res.Responder
+		parts = append(parts, capture.Part{
+			File: filepath.Join(captureDir, res.Capture), Interface: pairing,
+			Comment: fmt.Sprintf("%s, %s, port %d: %s", slug, pairing, res.Port, res.Verdict),
+		})
+	}
+	if err := capture.Merge(name, slug+": "+runs[0].Title, parts...); err != nil {
+		for _, res := range runs {
+			res.Capture, res.Interface = "", ""
+		}
+		return err
+	}
+	var errs []error
+	for i, res := range runs {
+		res.Capture, res.Interface = filepath.Base(name), parts[i].Interface
+		if sameFile(filepath.Dir(parts[i].File), filepath.Dir(name)) && !sameFile(parts[i].File, name) {
+			errs = append(errs, os.Remove(parts[i].File))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}

@@ -1,0 +1,173 @@
+package report
+
+import (
+	"slices"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// matrix is a table of verdicts: a row per scenario, a column per pairing of
+// verbs scenarios, and per tested provider of raw ones.
+type matrix struct {
+	Kind    string
+	Columns []string
+	Rows    []matrixRow
+}
+
+type matrixRow struct {
+	Scenario, Title string
+	Cells           []*conformance.Result // nil where nothing was run
+	IDs             []string              // of the cells' sections in the page
+}
+
+// newMatrix makes the matrix of one kind of scenarios.
+func newMatrix(rep *conformance.Report, kind string) matrix {
+	m := matrix{Kind: kind}
+	for i := range rep.Results {
+		if res := &rep.Results[i]; res.Kind == kind && !slices.Contains(m.Columns, columnOf(res)) {
+			m.Columns = append(m.Columns, columnOf(res))
+		}
+	}
+	index := make(map[string]int)
+	for i := range rep.Results {
+		res := &rep.Results[i]
+		if res.Kind != kind {
+			continue
+		}
+		at, ok := index[res.Scenario]
+		if !ok {
+			at = len(m.Rows)
+			index[res.Scenario] = at
+			m.Rows = append(m.Rows, matrixRow{
+				Scenario: res.Scenario, Title: res.Title,
+				Cells: make([]*conformance.Result, len(m.Columns)), IDs: make([]string, len(m.Columns)),
+			})
+		}
+		col := slices.Index(m.Columns, columnOf(res))
+		m.Rows[at].Cells[col] = res
+		m.Rows[at].IDs[col] = anchor("run", res.Scenario, pairingOf(res))
+	}
+	return m
+}
+
+// columnOf is the pairing, or of a raw scenario the provider: the raw peer's
+// role is the scenario's, and who is tested is what counts.
+func columnOf(res *conformance.Result) string {
+	switch {
+	case res.Kind != "raw":
+		return pairingOf(res)
+	case res.Responder == conformance.Raw:
+		return res.Initiator
+	}
+	return res.Responder
+}
+
+// ledgerUse is a ledger entry that explained something, and how often.
+type ledgerUse struct {
+	ID, Reason, Kernels, Evidence string
+	Runs                          []*conformance.Result
+	RunIDs                        []string
+}
+
+// ledgerUses returns the entries that were used, in the order of their first
+// use.
+func ledgerUses(rep *conformance.Report) []ledgerUse {
+	var out []ledgerUse
+	index := make(map[string]int)
+	for i := range rep.Results {
+		res := &rep.Results[i]
+		for k := range res.Divergences {
+			d := &res.Divergences[k]
+			if d.Ledger == "" {
+				continue
+			}
+			at, ok := index[d.Ledger]
+			if !ok {
+				at = len(out)
+				index[d.Ledger] = at
+				out = append(out, ledgerUse{ID: d.Ledger, Reason: d.Reason, Kernels: d.Kernels, Evidence: d.Evidence})
+			}
+			if u := &out[at]; !slices.Contains(u.Runs, res) {
+				u.Runs = append(u.Runs, res)
+				u.RunIDs = append(u.RunIDs, anchor("run", res.Scenario, pairingOf(res)))
+			}
+		}
+	}
+	return out
+}
+
+// documentCoverage is the coverage of one RFC.
+type documentCoverage struct {
+	Document string
+	Sections []sectionCoverage
+	Total    sectionCoverage
+}
+
+// sectionCoverage is the coverage of one section of it.
+type sectionCoverage struct {
+	Section      string
+	Musts        int // MUST and MUST NOT
+	Tallies      []tally
+	Requirements []*conformance.Coverage
+}
+
+// tally is how many MUSTs one provider has in each state.
+type tally struct {
+	Provider                      string
+	Shown, Excepted, Failed, Open int
+}
+
+func (t *tally) count(c *conformance.Coverage) {
+	s := c.Providers[t.Provider]
+	switch {
+	case s == nil:
+		t.Open++
+	case s.State == conformance.Failed:
+		t.Failed++
+	case s.State == conformance.Excepted:
+		t.Excepted++
+	default:
+		t.Shown++
+	}
+}
+
+// coverageByDocument groups requirements by document and section, in order.
+func coverageByDocument(list []conformance.Coverage, providers []string) []documentCoverage {
+	var out []documentCoverage
+	for i := range list {
+		c := &list[i]
+		at := slices.IndexFunc(out, func(d documentCoverage) bool { return d.Document == c.Document })
+		if at < 0 {
+			at = len(out)
+			out = append(out, documentCoverage{Document: c.Document, Total: newSection("", providers)})
+		}
+		d := &out[at]
+		at = slices.IndexFunc(d.Sections, func(s sectionCoverage) bool { return s.Section == c.Section })
+		if at < 0 {
+			at = len(d.Sections)
+			d.Sections = append(d.Sections, newSection(c.Section, providers))
+		}
+		d.Sections[at].add(c)
+		d.Total.add(c)
+	}
+	return out
+}
+
+func newSection(name string, providers []string) sectionCoverage {
+	s := sectionCoverage{Section: name}
+	for _, p := range providers {
+		s.Tallies = append(s.Tallies, tally{Provider: p})
+	}
+	return s
+}
+
+func (s *sectionCoverage) add(c *conformance.Coverage) {
+	s.Requirements = append(s.Requirements, c)
+	if c.Level != "MUST" && c.Level != "MUST NOT" {
+		return
+	}
+	s.Musts++
+	for i := range s.Tallies {
+		s.Tallies[i].count(c)
+	}
+}
