@@ -83,21 +83,27 @@ static inline uintptr_t govs_async_token(struct ibv_async_event *ev, int *kind)
 	}
 }
 
-// A post call tells with bad_wr which request it refused. libsiw returns a
-// negative errno where ibv_post_send(3) says positive, and it loses the error of
-// a refused request when it rings the doorbell for those before it: the result
-// is 0 with bad_wr set. Posting from that request on again gives its error, or
-// succeeds because the queue has drained meanwhile.
+// A post call tells with bad_wr which request it refused. libsiw differs from
+// ibv_post_send(3) in these ways:
 //
-// With rc != 0 and bad_wr NULL the requests are all in the queue but the driver
-// failed to tell the device: nothing was refused.
+// - It returns a negative errno where a positive one is due.
+// - It returns -1, with errno set, if its doorbell fails.
+// - It loses the error of a refused request when it rings the doorbell for those
+//   before it: the result is 0 with bad_wr set. Posting from that request on
+//   again gives its error, or succeeds because the queue has drained meanwhile.
+//
+// With an error and bad_wr NULL the requests are all in the queue but the
+// doorbell failed: nothing was refused.
 #define GOVS_POST(call, obj, wr, n)                                            \
 	int done = 0;                                                          \
 	while (done < (n)) {                                                   \
 		__typeof__(wr) bad = NULL;                                     \
+		errno = 0;                                                     \
 		int rc = call((obj), (wr) + done, &bad);                       \
 		int taken = bad ? (int)(bad - ((wr) + done)) : (n)-done;       \
-		if (rc < 0)                                                    \
+		if (rc == -1 && errno != 0)                                    \
+			rc = errno;                                            \
+		else if (rc < 0)                                               \
 			rc = -rc;                                              \
 		if (rc == 0 && taken == 0)                                     \
 			rc = EIO;                                              \

@@ -31,9 +31,12 @@
 //
 //   - Negative errnos from post calls, and the 0 with bad_wr set that libsiw
 //     returns for a list with a bad request behind good ones (see ibv.QP.PostSend).
-//   - A receive without scatter/gather entries is legal in verbs and refused by
-//     libsiw, a Read without entries reads into whatever the queue slot held
-//     before. With siw both are posted with one entry of length zero.
+//   - Scatter/gather entries of length zero are left out. siw dereferences a null
+//     pointer in the kernel (siw_tx_hdt, seen with 6.1.192) when one of them is
+//     in the list of a Send or Write that has octets.
+//   - A receive without entries is legal in verbs and refused by libsiw, and a
+//     Read without entries reads into whatever the queue slot held before. With
+//     siw both are posted with one entry of length zero.
 //   - A Read with more entries than the device takes (siw: one) is EINVAL; siw
 //     would use the first and drop the others.
 //   - Inline data longer than the QP was made for, opcodes beyond those of

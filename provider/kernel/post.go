@@ -81,20 +81,26 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 		}
 		return nil
 	}
-	if wr.Opcode == provider.WRRDMARead {
-		if n := q.dev.attr.MaxSGERd; n > 0 && len(wr.SGList) > n {
-			return fmt.Errorf("%w: a Read with %d scatter/gather entries, the device takes %d", syscall.EINVAL, len(wr.SGList), n)
-		}
-		if q.dev.siw && len(wr.SGList) == 0 {
-			// siw takes one entry from the queue's slot whatever their number.
-			q.sq.AddSGE(0, 0, 0)
-		}
-	}
+	n := 0
 	for i := range wr.SGList {
 		s := &wr.SGList[i]
+		if s.Length == 0 {
+			continue // see doc.go: siw would crash the kernel with some of these
+		}
 		if !q.sq.AddSGE(s.Addr, s.Length, s.LKey) {
 			return tooManySGEs(len(wr.SGList))
 		}
+		n++
+	}
+	if wr.Opcode != provider.WRRDMARead {
+		return nil
+	}
+	if most := q.dev.attr.MaxSGERd; most > 0 && n > most {
+		return fmt.Errorf("%w: a Read with %d scatter/gather entries, the device takes %d", syscall.EINVAL, n, most)
+	}
+	if q.dev.siw && n == 0 {
+		// siw takes one entry from the queue's slot whatever their number.
+		q.sq.AddSGE(0, 0, 0)
 	}
 	return nil
 }
@@ -132,15 +138,20 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 
 func addRecv(b *ibv.RecvBatch, wr *provider.RecvWR, siw bool) error {
 	b.Add(wr.WRID)
-	if siw && len(wr.SGList) == 0 {
-		b.AddSGE(0, 0, 0) // libsiw refuses a receive without entries
-	}
+	n := 0
 	for i := range wr.SGList {
 		s := &wr.SGList[i]
+		if s.Length == 0 {
+			continue
+		}
 		if !b.AddSGE(s.Addr, s.Length, s.LKey) {
 			b.Drop()
 			return tooManySGEs(len(wr.SGList))
 		}
+		n++
+	}
+	if siw && n == 0 {
+		b.AddSGE(0, 0, 0) // libsiw refuses a receive without entries
 	}
 	return nil
 }

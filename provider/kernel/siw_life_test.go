@@ -1,0 +1,333 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+func pollIn(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return n == 1 && err == nil
+}
+
+func testDevice(t *testing.T) {
+	infos, err := New().Devices()
+	if err != nil || len(infos) == 0 {
+		t.Fatalf("Devices: %v, %v", infos, err)
+	}
+	info := infos[0]
+	if info.Provider != "kernel" || info.NodeType != provider.NodeRNIC || info.Transport != provider.TransportIWARP || info.NodeGUID == 0 || info.Netdev == "" {
+		t.Errorf("Devices: %+v", info)
+	}
+	dev, err := New().Open(info.Name)
+	must(t, dev, err)
+	defer closeAll(t, dev)
+	attr, err := dev.Query()
+	if err != nil || attr.NodeGUID != info.NodeGUID || attr.MaxQP == 0 || attr.MaxSGE < 4 || attr.MaxQPRdAtom == 0 || attr.PhysPortCnt != 1 || attr.MaxInline != siwMaxInline {
+		t.Errorf("Query: %+v, %v", attr, err)
+	}
+	port, err := dev.QueryPort(1)
+	if err != nil || port.State != provider.PortActive || port.GIDTblLen < 1 || port.ActiveMTU < 256 {
+		t.Errorf("QueryPort: %+v, %v", port, err)
+	}
+	_, err = dev.QueryPort(9)
+	wantErrno(t, "a port that does not exist", err, syscall.EINVAL)
+	gid, err := dev.QueryGID(1, 0)
+	if err != nil || gid == (provider.GID{}) {
+		t.Errorf("QueryGID: %x, %v", gid, err)
+	}
+	if _, err = dev.QueryGID(1, 99); err == nil {
+		t.Error("a GID that does not exist")
+	}
+	_, err = New().Open("no-such-device")
+	wantErrno(t, "an unknown name", err, syscall.ENODEV)
+	_, err = dev.CreateCQ(provider.CQInitAttr{CQE: 0})
+	wantErrno(t, "a CQ without entries", err, syscall.EINVAL)
+	_, err = dev.CreateCQ(provider.CQInitAttr{CQE: 1 << 30})
+	if err == nil {
+		t.Error("a CQ of 2^30 entries")
+	}
+}
+
+// Two devices of one RDMA device share what librdmacm opened, and each hears of
+// its own objects only.
+func testAsyncEvents(t *testing.T) {
+	a, p := connected(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	type result struct {
+		ev  provider.AsyncEvent
+		err error
+	}
+	passive := make(chan result, 1)
+	quiet, stop := context.WithCancel(context.Background())
+	go func() {
+		// Most likely this one reads the descriptor when the event comes.
+		ev, err := p.dev.AsyncEvent(quiet)
+		passive <- result{ev, err}
+	}()
+	time.Sleep(20 * time.Millisecond)
+	bad := a.sge(0, 64)
+	bad.LKey ^= 0x00ff0000
+	_, _ = a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{bad}}})
+	ev, err := a.dev.AsyncEvent(ctx)
+	if err != nil || ev.QP != a.qp || ev.Type != provider.EventQPFatal {
+		t.Errorf("the sender's event: %+v, %v", ev, err)
+	}
+	if q, ok := ev.QP.(*qp); !ok || q.Cookie() != a {
+		t.Error("the event's QP has not its cookie")
+	}
+	stop()
+	if r := <-passive; r.err != context.Canceled {
+		t.Errorf("the other device: %+v", r)
+	}
+	a.want("after the failure", provider.CMDisconnected)
+	p.want("after the failure", provider.CMDisconnected)
+}
+
+func testCompChannel(t *testing.T) {
+	a, p := connected(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	// More events than are acknowledged at once.
+	for i := range ackBatch + 10 {
+		if err := p.cq.ReqNotify(false); err != nil {
+			t.Fatal(err)
+		}
+		p.recv(provider.RecvWR{WRID: uint64(i), SGList: []provider.SGE{p.sge(0, 8)}})
+		a.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{a.sge(0, 8)}})
+		cq, err := p.ch.Next(ctx)
+		if err != nil || cq != p.cq || cq.Cookie() != p {
+			t.Fatalf("event %d: %v, %v", i, cq, err)
+		}
+		if wc := p.poll(1)[0]; wc.WRID != uint64(i) || wc.Status != provider.WCSuccess {
+			t.Fatalf("completion %d: %+v", i, wc)
+		}
+	}
+	// Not armed: no event.
+	p.recv(provider.RecvWR{SGList: []provider.SGE{p.sge(0, 8)}})
+	a.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{a.sge(0, 8)}})
+	p.poll(1)
+	short, cancelShort := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancelShort()
+	if cq, err := p.ch.Next(short); err != context.DeadlineExceeded {
+		t.Errorf("an event without having been armed: %v, %v", cq, err)
+	}
+	// Cancelled before it begins, and armed for an event that nobody takes:
+	// closing the CQ does not wait for it.
+	done, cancelDone := context.WithCancel(ctx)
+	cancelDone()
+	if _, err := p.ch.Next(done); err != context.Canceled {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := p.cq.ReqNotify(true); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cq.ReqNotify(false); err != nil {
+		t.Fatal(err)
+	}
+	p.recv(provider.RecvWR{SGList: []provider.SGE{p.sge(0, 8)}})
+	a.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{a.sge(0, 8)}})
+	p.poll(1)
+}
+
+func testLifetimes(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	establish(t, a, p)
+	busy := func(what string, o closer) {
+		t.Helper()
+		wantErrno(t, "Close of "+what, o.Close(), syscall.EBUSY)
+	}
+	busy("a device with objects", a.dev)
+	busy("a PD with an MR and a QP", a.pd)
+	busy("a CQ with a QP", a.cq)
+	busy("a channel with a CQ", a.ch)
+	busy("an event channel with an id", a.ec)
+	busy("an id with a QP", a.id)
+	// None of these refusals has changed anything.
+	p.recv(provider.RecvWR{SGList: []provider.SGE{p.sge(0, 8)}})
+	a.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{a.sge(0, 8)}})
+	a.poll(1)
+	p.poll(1)
+
+	for range 2 { // Close is idempotent
+		closeAll(t, a.qp, a.id, p.qp, p.id)
+	}
+	closed := func(what string, err error) {
+		t.Helper()
+		var e *provider.Error
+		if !errors.As(err, &e) || !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s after Close: %v", what, err)
+		}
+	}
+	_, err := a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
+	closed("PostSend", err)
+	_, err = a.qp.PostRecv([]provider.RecvWR{{}})
+	closed("PostRecv", err)
+	_, _, err = a.qp.Query()
+	closed("QP.Query", err)
+	closed("QP.Modify", a.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+	closed("Connect", a.id.Connect(depth))
+	closed("Disconnect", a.id.Disconnect())
+	_, err = a.id.CreateQP(a.pd, a.qpInit())
+	closed("ID.CreateQP", err)
+	if a.id.LocalAddr().IsValid() || a.id.DeviceName() != "" {
+		t.Error("a closed id has an address or a device")
+	}
+
+	s := newSide(t)
+	closeAll(t, s.mr, s.cq, s.ch, s.pd, s.ec, s.dev)
+	_, err = s.cq.Poll(make([]provider.WC, 1))
+	closed("Poll", err)
+	closed("ReqNotify", s.cq.ReqNotify(false))
+	_, err = s.ch.Next(context.Background())
+	closed("CompChannel.Next", err)
+	_, err = s.ec.Next(context.Background())
+	closed("EventChannel.Next", err)
+	_, err = s.ec.CreateID(nil)
+	closed("CreateID", err)
+	_, err = s.pd.RegMR(s.buf, allRights)
+	closed("RegMR", err)
+	_, err = s.pd.CreateQP(a.qpInit())
+	closed("PD.CreateQP", err)
+	_, err = s.dev.Query()
+	closed("Device.Query", err)
+	_, err = s.dev.AllocPD()
+	closed("AllocPD", err)
+	_, err = s.dev.CreateCompChannel()
+	closed("CreateCompChannel", err)
+	_, err = s.dev.CreateEventChannel()
+	closed("CreateEventChannel", err)
+	_, err = s.dev.AsyncEvent(context.Background())
+	closed("AsyncEvent", err)
+}
+
+func testMemlock(t *testing.T) {
+	s := newSide(t)
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: 2 << 20, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &old); err != nil {
+			t.Error(err)
+		}
+	}()
+	_, err := s.pd.RegMR(make([]byte, 4<<20), allRights)
+	wantErrno(t, "more than may be locked", err, syscall.ENOMEM)
+	if err == nil || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") || !strings.Contains(err.Error(), "2097152 octets") {
+		t.Errorf("the limit is not named: %v", err)
+	}
+	_, err = s.pd.RegMR(nil, allRights)
+	wantErrno(t, "no memory", err, syscall.EINVAL)
+	_, err = s.pd.RegMR(make([]byte, 8), provider.AccessRemoteWrite)
+	wantErrno(t, "remote write without local write", err, syscall.EINVAL)
+
+	// Off the Go heap.
+	mem, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	must(t, mem, err)
+	mr, err := s.pd.RegMR(mem, allRights|provider.AccessRemoteInvalidate)
+	must(t, mr, err)
+	if mr.Len() != 8192 || mr.LKey() == 0 || mr.RKey() == 0 || mr.Access() != allRights|provider.AccessRemoteInvalidate {
+		t.Errorf("%d octets, lkey %#x, rkey %#x, access %#x", mr.Len(), mr.LKey(), mr.RKey(), mr.Access())
+	}
+	closeAll(t, mr, mr)
+	if err := unix.Munmap(mem); err != nil {
+		t.Error(err)
+	}
+}
+
+func testManyConnections(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	for i := range 20 {
+		establish(t, a, p)
+		p.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{p.sge(0, 100)}})
+		text := fmt.Sprintf("message %d", i)
+		n := copy(a.buf, text)
+		a.send(provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{a.sge(0, n)}})
+		if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess || !bytes.Equal(p.buf[:n], []byte(text)) {
+			t.Fatalf("connection %d: %+v, %q", i, wc, p.buf[:n])
+		}
+		a.poll(1)
+		// Without Disconnect: the peer's QP goes away under it.
+		closeAll(t, a.qp, a.id)
+		p.want("after the peer's QP was closed", provider.CMDisconnected)
+		closeAll(t, p.qp, p.id)
+	}
+}
+
+// Many goroutines wait on the same objects, are cancelled, and are woken by
+// Close; post, poll and Close race.
+func testWaiters(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	establish(t, a, p)
+	var wg sync.WaitGroup
+	results := make(chan error, 30)
+	ctx, cancel := context.WithCancel(context.Background())
+	for range 5 {
+		wg.Go(func() { _, err := p.ch.Next(ctx); results <- err })
+		wg.Go(func() { _, err := p.ec.Next(ctx); results <- err })
+		wg.Go(func() { _, err := p.dev.AsyncEvent(ctx); results <- err })
+	}
+	time.Sleep(20 * time.Millisecond)
+	cancel()
+	wg.Wait()
+	for range 15 {
+		if err := <-results; err != context.Canceled {
+			t.Errorf("a cancelled waiter: %v", err)
+		}
+	}
+
+	for range 3 {
+		wg.Go(func() {
+			for {
+				if _, err := a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{a.sge(0, 8)}, RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey()}}); errors.Is(err, os.ErrClosed) {
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			wc := make([]provider.WC, 8)
+			for {
+				if _, err := a.cq.Poll(wc); errors.Is(err, os.ErrClosed) {
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond)
+	closeAll(t, a.qp, a.id, a.cq, p.qp, p.id)
+	wg.Wait()
+
+	for range 5 {
+		wg.Go(func() { _, err := p.ch.Next(context.Background()); results <- err })
+		wg.Go(func() { _, err := p.ec.Next(context.Background()); results <- err })
+		wg.Go(func() { _, err := p.dev.AsyncEvent(context.Background()); results <- err })
+	}
+	time.Sleep(20 * time.Millisecond)
+	closeAll(t, p.mr, p.cq, p.ch, p.pd, p.ec, p.dev)
+	wg.Wait()
+	for range 15 {
+		if err := <-results; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a waiter on a closed object: %v", err)
+		}
+	}
+}

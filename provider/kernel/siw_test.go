@@ -1,0 +1,314 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// siwAddr is the guest's address on the interface under siw0.
+var siwAddr = netip.MustParseAddr("192.0.2.1")
+
+// patience is how long a step may take in a guest without acceleration.
+const patience = 30 * time.Second
+
+// TestSiw shows the contract over a live siw, two ids of one process connected
+// to each other. It runs in the guest of ci/vm, or directly where
+// GOVS_SIW_ADDR names an address on an interface with a siw link.
+func TestSiw(t *testing.T) {
+	if addr := os.Getenv("GOVS_SIW_ADDR"); addr != "" {
+		siwAddr = netip.MustParseAddr(addr)
+	} else if !vmtest.Inside() {
+		vmtest.Self(t, vmtest.Options{})
+		return
+	}
+	for _, c := range []struct {
+		name string
+		f    func(*testing.T)
+	}{
+		{"device", testDevice},
+		{"async events go to the device whose object it is", testAsyncEvents},
+		{"send", testSend},
+		{"send with invalidate", testSendWithInvalidate},
+		{"write and read", testWriteAndRead},
+		{"zero length", testZeroLength},
+		{"inline", testInline},
+		{"batches beyond one crossing", testBatches},
+		{"posting and polling do not allocate", testNoAllocations},
+		{"bad lkey", testBadLKey},
+		{"post errors", testPostErrors},
+		{"completion channel", testCompChannel},
+		{"private data", testPrivateData},
+		{"rejection", testRejection},
+		{"connection refused", testConnectionRefused},
+		{"disconnect and flush", testDisconnect},
+		{"calls in the wrong state", testWrongState},
+		{"QP of a PD", testExternalQP},
+		{"migrate", testMigrate},
+		{"event of a closed id", testEventOfClosedID},
+		{"abandoned connect", testAbandonedConnect},
+		{"lifetimes", testLifetimes},
+		{"memory lock limit", testMemlock},
+		{"many connections", testManyConnections},
+		{"waiters", testWaiters},
+	} {
+		before := openFiles(t)
+		passed := t.Run(c.name, c.f)
+		if after := openFiles(t); passed && after > before {
+			t.Errorf("%s: %d descriptors open before, %d after", c.name, before, after)
+		}
+	}
+}
+
+// openFiles counts the descriptors of the process. librdmacm keeps some for good
+// the first time that it is used, so that is made to have happened.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	dev, err := New().Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec, err := dev.CreateEventChannel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAll(t, ec, dev)
+	dir, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(dir)
+}
+
+type closer interface{ Close() error }
+
+func closeAll(t *testing.T, objects ...closer) {
+	t.Helper()
+	for _, o := range objects {
+		if err := o.Close(); err != nil {
+			t.Errorf("Close of %T: %v", o, err)
+		}
+	}
+}
+
+// side is one end of a connection with everything under it.
+type side struct {
+	t   *testing.T
+	dev provider.Device
+	pd  provider.PD
+	ch  provider.CompChannel
+	cq  provider.CQ
+	ec  provider.EventChannel
+	id  provider.ID
+	qp  provider.QP
+	buf []byte
+	mr  provider.MR
+}
+
+const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
+
+// must returns v if err is nil and ends the test otherwise.
+func must[T any](t *testing.T, v T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// newSide opens everything but the id and its QP; the test closes it at its end.
+func newSide(t *testing.T) *side {
+	t.Helper()
+	s := &side{t: t, buf: make([]byte, 1<<20)}
+	var err error
+	s.dev, err = New().Open("")
+	must(t, s.dev, err)
+	s.pd, err = s.dev.AllocPD()
+	must(t, s.pd, err)
+	s.ch, err = s.dev.CreateCompChannel()
+	must(t, s.ch, err)
+	s.cq, err = s.dev.CreateCQ(provider.CQInitAttr{CQE: 256, Channel: s.ch, Cookie: s})
+	must(t, s.cq, err)
+	s.ec, err = s.dev.CreateEventChannel()
+	must(t, s.ec, err)
+	s.mr, err = s.pd.RegMR(s.buf, allRights)
+	must(t, s.mr, err)
+	t.Cleanup(func() { closeAll(t, s.mr, s.cq, s.ch, s.pd, s.ec, s.dev) })
+	return s
+}
+
+func (s *side) qpInit() provider.QPInitAttr {
+	return provider.QPInitAttr{
+		SendCQ: s.cq,
+		RecvCQ: s.cq,
+		Cap:    provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 64},
+		Cookie: s,
+	}
+}
+
+// want waits for an event of the type and returns it.
+func (s *side) want(what string, typ provider.CMEventType) provider.CMEvent {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	ev, err := s.ec.Next(ctx)
+	if err != nil {
+		s.t.Fatalf("%s: waiting for %s: %v", what, typ, err)
+	}
+	if ev.Type != typ {
+		s.t.Fatalf("%s: %s (status %d), want %s", what, ev.Type, ev.Status, typ)
+	}
+	return ev
+}
+
+// resolve makes the id and takes it to where Connect may be called.
+func (s *side) resolve(dst netip.AddrPort) {
+	s.t.Helper()
+	s.id = must2(s.t)(s.ec.CreateID(s))
+	if err := s.id.ResolveAddr(netip.AddrPort{}, dst, patience); err != nil {
+		s.t.Fatal(err)
+	}
+	s.want("after ResolveAddr", provider.CMAddrResolved)
+	if err := s.id.ResolveRoute(patience); err != nil {
+		s.t.Fatal(err)
+	}
+	s.want("after ResolveRoute", provider.CMRouteResolved)
+}
+
+// must2 is must for a call that returns two values.
+func must2(t *testing.T) func(provider.ID, error) provider.ID {
+	t.Helper()
+	return func(id provider.ID, err error) provider.ID {
+		t.Helper()
+		return must(t, id, err)
+	}
+}
+
+// listen makes a listener on a port that is free.
+func (s *side) listen() provider.ID {
+	s.t.Helper()
+	l := must2(s.t)(s.ec.CreateID(s))
+	if err := l.BindAddr(netip.AddrPortFrom(siwAddr, 0)); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := l.Listen(8); err != nil {
+		s.t.Fatal(err)
+	}
+	if l.LocalAddr().Port() == 0 || l.LocalAddr().Addr() != siwAddr {
+		s.t.Fatalf("listening on %s", l.LocalAddr())
+	}
+	return l
+}
+
+func (s *side) createQP() {
+	s.t.Helper()
+	qp, err := s.id.CreateQP(s.pd, s.qpInit())
+	s.qp = must(s.t, qp, err)
+}
+
+var depth = provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4}
+
+// connected returns two ends of a connection.
+func connected(t *testing.T) (active, passive *side) {
+	t.Helper()
+	active, passive = newSide(t), newSide(t)
+	establish(t, active, passive)
+	t.Cleanup(func() { closeAll(t, active.qp, passive.qp, active.id, passive.id) })
+	return active, passive
+}
+
+// establish connects two sides; whoever calls it closes the QPs and the ids.
+func establish(t *testing.T, active, passive *side) {
+	t.Helper()
+	l := passive.listen()
+	active.resolve(l.LocalAddr())
+	active.createQP()
+	if err := active.id.Connect(depth); err != nil {
+		t.Fatal(err)
+	}
+	req := passive.want("at the listener", provider.CMConnectRequest)
+	if req.ListenID != l || req.ID == nil || req.ID == l {
+		t.Fatalf("CONNECT_REQUEST with ListenID %v and ID %v", req.ListenID, req.ID)
+	}
+	passive.id = req.ID
+	passive.createQP()
+	if err := passive.id.Accept(depth); err != nil {
+		t.Fatal(err)
+	}
+	passive.want("after Accept", provider.CMEstablished)
+	active.want("after Connect", provider.CMEstablished)
+	closeAll(t, l)
+}
+
+// poll waits until n completions have come.
+func (s *side) poll(n int) []provider.WC {
+	s.t.Helper()
+	all := make([]provider.WC, n)
+	got := 0
+	for end := time.Now().Add(patience); got < n; {
+		k, err := s.cq.Poll(all[got:])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if got += k; k == 0 {
+			if time.Now().After(end) {
+				s.t.Fatalf("%d of %d completions after %s: %+v", got, n, patience, all[:got])
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	return all
+}
+
+// idle checks that no completion comes.
+func (s *side) idle(what string) {
+	s.t.Helper()
+	time.Sleep(50 * time.Millisecond)
+	wc := make([]provider.WC, 4)
+	if n, err := s.cq.Poll(wc); n != 0 || err != nil {
+		s.t.Errorf("%s: %+v, %v", what, wc[:n], err)
+	}
+}
+
+func (s *side) sge(off, n int) provider.SGE {
+	return provider.SGE{Addr: s.mr.Addr() + uint64(off), Length: uint32(n), LKey: s.mr.LKey()}
+}
+
+func (s *side) send(wrs ...provider.SendWR) {
+	s.t.Helper()
+	if n, err := s.qp.PostSend(wrs); n != len(wrs) || err != nil {
+		s.t.Fatalf("PostSend: %d of %d, %v", n, len(wrs), err)
+	}
+}
+
+func (s *side) recv(wrs ...provider.RecvWR) {
+	s.t.Helper()
+	if n, err := s.qp.PostRecv(wrs); n != len(wrs) || err != nil {
+		s.t.Fatalf("PostRecv: %d of %d, %v", n, len(wrs), err)
+	}
+}
+
+// wantErrno checks that a call failed with the errno, as the contract wants it.
+func wantErrno(t *testing.T, what string, err error, want syscall.Errno) {
+	t.Helper()
+	var e *provider.Error
+	if !errors.As(err, &e) || provider.Errno(err) != want {
+		t.Errorf("%s: %v, want a *provider.Error with %v", what, err, want)
+	}
+}
+
+// fill writes a pattern that depends on seed.
+func fill(b []byte, seed int) {
+	for i := range b {
+		b[i] = byte(i*7 + seed)
+	}
+}
