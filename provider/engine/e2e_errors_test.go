@@ -1,0 +1,563 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestE2EProtection makes a peer use memory in each way that it may not. It is
+// terminated with the RFC's code, not an octet changes, and everything posted
+// completes once.
+//
+//rfc:5040 RDMAP-6.2.1-01
+//rfc:5041 DDP-7.1t1-01
+//rfc:5041 DDP-7.1t2-01
+//rfc:5041 DDP-7.1t3-01
+//rfc:5041 DDP-7.1t4-01
+//rfc:5041 DDP-7.1t5-01
+func TestE2EProtection(t *testing.T) {
+	const n = 5000
+	type code struct{ layer, etype, code uint8 }
+	for _, c := range []struct {
+		name   string
+		rights provider.Access
+		break_ func(b *e2eEnd, m *guarded, to *uint64, stag *uint32)
+		write  code
+		read   code
+	}{
+		{"bad key", allRights, func(_ *e2eEnd, _ *guarded, _ *uint64, stag *uint32) { *stag ^= 0x100 }, code{1, 1, 0}, code{0, 1, 0}},
+		{"STag 0", allRights, func(_ *e2eEnd, _ *guarded, _ *uint64, stag *uint32) { *stag = 0 }, code{1, 1, 0}, code{0, 1, 0}},
+		{"one octet beyond", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to++ }, code{1, 1, 1}, code{0, 1, 1}},
+		{"one octet before", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to-- }, code{1, 1, 1}, code{0, 1, 1}},
+		{"far away", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1 << 60 }, code{1, 1, 1}, code{0, 1, 1}},
+		{"wraps", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1<<64 - 2 }, code{1, 1, 3}, code{0, 1, 4}},
+		{"no right", provider.AccessLocalWrite, func(*e2eEnd, *guarded, *uint64, *uint32) {}, code{1, 1, 0}, code{0, 1, 2}},
+		{"the other right", 0, nil, code{1, 1, 0}, code{0, 1, 2}},
+		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, m.Close()) }, code{1, 1, 0}, code{0, 1, 0}},
+		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, invalidateRemote(b.pd, m.stag)) }, code{1, 1, 0}, code{0, 1, 0}},
+		{"other PD", 0, func(b *e2eEnd, _ *guarded, to *uint64, stag *uint32) {
+			other := must(b.dev.AllocPD())(b.t)
+			m := must(other.RegMR(make([]byte, n), allRights))(b.t)
+			b.t.Cleanup(func() { closeAll(b.t, "MR and PD", m, other) })
+			*to, *stag = m.Addr(), m.RKey()
+		}, code{1, 1, 2}, code{0, 1, 3}},
+	} {
+		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
+			t.Run(c.name+", "+op.String(), func(t *testing.T) {
+				onWires(t, func(w e2eWire) bool { return plain(w) || w.placement == PlaceStreaming }, func(t *testing.T, w e2eWire) {
+					a, b := newE2EPair(t, w, e2eSetup{})
+					rights, want := c.rights, c.write
+					if op == provider.WRRDMARead {
+						want = c.read
+					}
+					if c.break_ == nil { // the other right
+						rights = provider.AccessRemoteRead
+						if op == provider.WRRDMARead {
+							rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
+						}
+					}
+					target := b.region(n, rights)
+					local := a.region(n, provider.AccessLocalWrite)
+					to, stag := target.Addr(), target.RKey()
+					if c.break_ != nil {
+						c.break_(b, target, &to, &stag)
+					}
+					b.recv(100)
+					b.recv(101)
+					a.recv(200)
+					wrs := []provider.SendWR{
+						{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled},
+						{WRID: 2, Opcode: op, SGList: []provider.SGE{sge(local.mr, 0, n)}, RemoteAddr: to, RKey: stag},
+						{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled},
+					}
+					if k, err := a.q.PostSend(wrs); k != 3 || err != nil {
+						t.Fatal(k, err)
+					}
+					terminated(t, b.ended(), false, want.layer, want.etype, want.code)
+					terminated(t, a.ended(), true, want.layer, want.etype, want.code)
+					if !target.untouched(0, 0) || !local.untouched(0, 0) {
+						t.Error("octets changed")
+					}
+					b.one(b.rcq, provider.WC{WRID: 100, Opcode: provider.WCRecv})
+					b.flushed(b.rcq, 101, 1)
+					a.flushed(a.rcq, 200, 1)
+					checkBlamed(t, a, op)
+				})
+			})
+		}
+	}
+}
+
+// checkBlamed checks the completions of a whose second WR was refused by the
+// peer. How far a got before it was told decides which of the others succeeded,
+// but for the Read, which can't.
+func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
+	t.Helper()
+	seen := map[uint64]provider.WCStatus{}
+	var wc [8]provider.WC
+	n, err := a.scq.Poll(wc[:])
+	ok(t, err)
+	for _, c := range wc[:n] {
+		if _, twice := seen[c.WRID]; twice {
+			t.Errorf("work request %d completed twice", c.WRID)
+		}
+		seen[c.WRID] = c.Status
+	}
+	if s, got := seen[1]; !got || s != provider.WCSuccess {
+		t.Errorf("the Send before: %v", seen)
+	}
+	if s, got := seen[3]; !got || s != provider.WCSuccess && s != provider.WCWRFlushErr {
+		t.Errorf("the Send behind: %v", seen)
+	}
+	if s, got := seen[2]; op == provider.WRRDMARead && (!got || s != provider.WCRemAccessErr) || got && s != provider.WCRemAccessErr {
+		t.Errorf("the refused work request: %v", seen)
+	}
+	if seen[2] != 0 && seen[3] == provider.WCSuccess {
+		t.Error("a success behind a failure")
+	}
+}
+
+// TestE2EZeroLengthNamesNothing: without octets STag and TO are not looked at.
+//
+//rfc:5040 RDMAP-5.1-06
+//rfc:5041 DDP-5.2-09
+//rfc:5040 RDMAP-5.2.1-09
+//rfc:5042 SEC-6.3.5-02
+func TestE2EZeroLengthNamesNothing(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		b.recv(1)
+		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
+			a.send(provider.SendWR{WRID: 4, Opcode: op, RKey: 0xdeadbeef, RemoteAddr: 1<<64 - 1, Flags: provider.SendSignaled,
+				SGList: []provider.SGE{{Addr: 1, LKey: 2}}})
+		}
+		a.send(provider.SendWR{WRID: 5, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{}}})
+		b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv})
+		a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCRDMAWrite})
+		a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCRDMARead})
+		a.one(a.scq, provider.WC{WRID: 5, Opcode: provider.WCSend})
+	})
+}
+
+// TestE2EInvalidate: what a peer may not invalidate stays valid, and the
+// connection ends.
+//
+//rfc:5040 RDMAP-7.2-05
+//rfc:5040 RDMAP-7.2-06
+func TestE2EInvalidate(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		rights provider.Access
+		flip   uint32
+		etype  uint8
+	}{
+		{"not allowed", allRights &^ provider.AccessRemoteInvalidate, 0, 1},
+		{"unknown", allRights, 1, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onWires(t, plain, func(t *testing.T, w e2eWire) {
+				a, b := newE2EPair(t, w, e2eSetup{})
+				m := b.region(10, c.rights)
+				b.recv(1)
+				a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSendWithInv, InvalidateRKey: m.RKey() ^ c.flip})
+				terminated(t, b.ended(), false, 0, c.etype, 9)
+				terminated(t, a.ended(), true, 0, c.etype, 9)
+				if m.remote.isShut() {
+					t.Error("invalidated nevertheless")
+				}
+				if got := b.wait(b.rcq, 1)[0]; got.Status != provider.WCRemInvReqErr || got.WRID != 1 {
+					t.Errorf("completion %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestE2ELocalProtection: a work request with SGEs that it may not use fails at
+// its turn, and what was before it is done.
+func TestE2ELocalProtection(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		op   provider.WROpcode
+		sge  func(e *e2eEnd) provider.SGE
+	}{
+		{"bad key", provider.WRSend, func(e *e2eEnd) provider.SGE {
+			s := sge(e.region(10, 0).mr, 0, 10)
+			s.LKey++
+			return s
+		}},
+		{"bounds", provider.WRRDMAWrite, func(e *e2eEnd) provider.SGE { return sge(e.region(10, 0).mr, 1, 10) }},
+		{"rights", provider.WRRDMARead, func(e *e2eEnd) provider.SGE { return sge(e.region(10, 0).mr, 0, 10) }},
+		{"closed", provider.WRSend, func(e *e2eEnd) provider.SGE {
+			m := e.region(10, 0)
+			ok(e.t, m.Close())
+			return sge(m.mr, 0, 10)
+		}},
+		{"other PD", provider.WRSend, func(e *e2eEnd) provider.SGE {
+			return sge(testMR(e.t, testPD(e.t, e.dev), 10, 0), 0, 10)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onWires(t, plain, func(t *testing.T, w e2eWire) {
+				a, b := newE2EPair(t, w, e2eSetup{})
+				target := b.region(100, allRights)
+				good := a.filled(10, 0, 3)
+				bad := c.sge(a)
+				b.recv(1)
+				b.recv(2)
+				k, err := a.q.PostSend([]provider.SendWR{
+					{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(good.mr, 0, 10)}, RemoteAddr: target.Addr(), RKey: target.RKey()},
+					{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled},
+					{WRID: 3, Opcode: c.op, SGList: []provider.SGE{bad}, RemoteAddr: target.Addr(), RKey: target.RKey()},
+					{WRID: 4, Opcode: provider.WRSend},
+				})
+				if k != 4 || err != nil {
+					t.Fatal(k, err)
+				}
+				a.one(a.scq, provider.WC{WRID: 2, Opcode: provider.WCSend})
+				if got := a.wait(a.scq, 1)[0]; got.WRID != 3 || got.Status != provider.WCLocProtErr {
+					t.Errorf("completion %+v", got)
+				}
+				a.flushed(a.scq, 4, 1)
+				b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv})
+				b.flushed(b.rcq, 2, 1)
+				terminated(t, a.ended(), false, 0, 0, 0xff)
+				terminated(t, b.ended(), true, 0, 0, 0xff)
+				checkMessage(t, "write", target, 0, good.buf)
+				for _, want := range []provider.AsyncEventType{provider.EventSQDrained, provider.EventQPFatal} {
+					if e := must(a.dev.AsyncEvent(t.Context()))(t); e.Type != want || e.QP != provider.QP(a.q) {
+						t.Errorf("event %+v, want %s", e, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestE2EReceives: a Send without a receive, and one that is too long for it.
+//
+//rfc:5041 DDP-7.1-06
+func TestE2EReceives(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		room   int // -1: no receive
+		octets int
+		code   uint8
+	}{
+		{"none", -1, 0, 2},
+		{"none, long", -1, 100000, 2},
+		{"one octet short", 99, 100, 5},
+		{"one octet short, long", 99999, 100000, 5},
+		{"no room", 0, 1, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onWires(t, func(w e2eWire) bool { return plain(w) || w.placement == PlaceStreaming || w.noCRC && w.real }, func(t *testing.T, w e2eWire) {
+				a, b := newE2EPair(t, w, e2eSetup{})
+				dst := b.region(c.octets, provider.AccessLocalWrite)
+				src := a.filled(c.octets, 0, 1)
+				if c.room >= 0 {
+					b.recv(7, sge(dst.mr, 0, c.room))
+				}
+				a.recv(8)
+				a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, c.octets)}})
+				terminated(t, b.ended(), false, 1, 2, c.code)
+				terminated(t, a.ended(), true, 1, 2, c.code)
+				if c.room >= 0 {
+					if got := b.wait(b.rcq, 1)[0]; got.WRID != 7 || got.Status != provider.WCLocLenErr {
+						t.Errorf("completion %+v", got)
+					}
+				}
+				b.none(b.rcq)
+				a.flushed(a.rcq, 8, 1)
+				if !dst.untouched(0, max(c.room, 0)) {
+					t.Error("octets beside the receive changed")
+				}
+			})
+		})
+	}
+}
+
+// TestE2EReceiveMemoryGone: the SGE of a receive is checked when octets come for
+// it.
+func TestE2EReceiveMemoryGone(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		dst := b.region(100, provider.AccessLocalWrite)
+		b.recv(7, sge(dst.mr, 0, 100))
+		b.recv(8)
+		ok(t, dst.Close())
+		src := a.filled(100, 0, 1)
+		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, 100)}})
+		if got := b.wait(b.rcq, 1)[0]; got.WRID != 7 || got.Status != provider.WCLocProtErr {
+			t.Errorf("completion %+v", got)
+		}
+		b.flushed(b.rcq, 8, 1)
+		terminated(t, b.ended(), false, 1, 0, 0)
+		terminated(t, a.ended(), true, 1, 0, 0)
+		if !dst.untouched(0, 0) {
+			t.Error("octets changed")
+		}
+	})
+}
+
+// TestE2EDisconnect: what is posted before a disconnect arrives; receives are
+// flushed on both sides; posts afterwards are accepted and flushed.
+//
+//rfc:5041 DDP-6.2.1-01
+func TestE2EDisconnect(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		src := a.filled(300000, 0, 1)
+		dst := b.region(300000, provider.AccessLocalWrite)
+		b.recv(1, sge(dst.mr, 0, 300000))
+		b.recv(2)
+		b.recv(3)
+		a.recv(10)
+		a.send(provider.SendWR{WRID: 20, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, 300000)}, Flags: provider.SendSignaled})
+		a.q.disconnect()
+		a.q.disconnect()
+		b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 300000})
+		checkMessage(t, "send", dst, 0, src.buf)
+		if err := a.ended(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("cause of ours: %v", err)
+		}
+		if err := b.ended(); !errors.Is(err, io.EOF) {
+			t.Errorf("cause of the peer's: %v", err)
+		}
+		a.one(a.scq, provider.WC{WRID: 20, Opcode: provider.WCSend})
+		b.flushed(b.rcq, 2, 2)
+		a.flushed(a.rcq, 10, 1)
+		for _, e := range []*e2eEnd{a, b} {
+			e.recv(30)
+			e.send(provider.SendWR{WRID: 31, Opcode: provider.WRSend}) // unsignalled: a failure is told nevertheless
+			e.flushed(e.rcq, 30, 1)
+			e.flushed(e.scq, 31, 1)
+			ok(t, e.q.Close())
+			_, err := e.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
+			wantErr(t, err, os.ErrClosed)
+			_, err = e.q.PostRecv([]provider.RecvWR{{}})
+			wantErr(t, err, os.ErrClosed)
+			e.none(e.scq)
+			e.none(e.rcq)
+		}
+	})
+}
+
+// TestE2EClose: a QP that is closed flushes before Close returns, and its peer
+// sees the end of the connection.
+func TestE2EClose(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		for i := range 5 {
+			a.recv(uint64(i))
+			b.recv(uint64(i))
+		}
+		wantErr(t, a.pd.Close(), syscall.EBUSY)
+		wantErr(t, a.scq.Close(), syscall.EBUSY)
+		wantErr(t, a.rcq.Close(), syscall.EBUSY)
+		ok(t, a.q.Close())
+		if a.rcq.waiting.Load() != 5 {
+			t.Error("Close returned before everything was flushed")
+		}
+		a.flushed(a.rcq, 0, 5)
+		b.ended()
+		b.flushed(b.rcq, 0, 5)
+		if err := <-a.down; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("cause: %v", err)
+		}
+	})
+}
+
+// TestE2EReset: a connection that is reset ends at once on both sides.
+func TestE2EReset(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		a.recv(1)
+		b.recv(2)
+		a.q.abort(syscall.ECONNABORTED)
+		if err := a.ended(); !errors.Is(err, syscall.ECONNABORTED) {
+			t.Errorf("cause: %v", err)
+		}
+		if err := b.ended(); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("cause: %v", err)
+		}
+		a.flushed(a.rcq, 1, 1)
+		b.flushed(b.rcq, 2, 1)
+	})
+}
+
+// TestE2EQueueFull: unsignalled WRs keep their places until a later one is
+// reported, and a full queue says ENOMEM and takes nothing of what does not fit.
+func TestE2EQueueFull(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		const depth = 8
+		a, b := newE2EPair(t, w, e2eSetup{cap: provider.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 1, MaxRecvSGE: 1}})
+		target := b.region(10, allRights)
+		src := a.filled(10, 0, 1)
+		write := provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.mr, 0, 10)}, RemoteAddr: target.Addr(), RKey: target.RKey()}
+		for range 3 {
+			for range depth - 1 {
+				a.send(write)
+			}
+			last := write
+			last.Flags = provider.SendSignaled
+			n, err := a.q.PostSend([]provider.SendWR{last, write})
+			if n != 1 {
+				t.Errorf("%d posted, want 1", n)
+			}
+			wantErr(t, err, syscall.ENOMEM)
+			a.wait(a.scq, 1)
+		}
+		for range depth {
+			a.send(write)
+		}
+		n, err := a.q.PostSend([]provider.SendWR{write})
+		if n != 0 {
+			t.Errorf("%d posted, want none", n)
+		}
+		wantErr(t, err, syscall.ENOMEM)
+
+		for i := range depth {
+			b.recv(uint64(i))
+		}
+		_, err = b.q.PostRecv([]provider.RecvWR{{}})
+		wantErr(t, err, syscall.ENOMEM)
+	})
+}
+
+// TestE2ECQOverflow: what finds no room in the CQ is lost and told, and the
+// connection goes on.
+//
+//rfc:5040 RDMAP-8.1.1-10-01
+func TestE2ECQOverflow(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{cqe: 4})
+		for i := range 10 {
+			b.recv(uint64(i))
+		}
+		for range 10 {
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+		}
+		e := must(b.dev.AsyncEvent(t.Context()))(t)
+		if e.Type != provider.EventCQErr || e.CQ != provider.CQ(b.rcq) {
+			t.Errorf("event %+v", e)
+		}
+		for i, wc := range b.wait(b.rcq, 4) {
+			if wc.WRID != uint64(i) {
+				t.Errorf("completion %d is %+v", i, wc)
+			}
+		}
+		b.recv(20)
+		a.send(provider.SendWR{Opcode: provider.WRSend})
+		for wc := b.wait(b.rcq, 1)[0]; wc.WRID != 20; wc = b.wait(b.rcq, 1)[0] {
+			if wc.Status != provider.WCSuccess {
+				t.Fatalf("completion %+v", wc)
+			}
+		}
+	})
+}
+
+// TestE2EMRCloseUnderFire: a peer writes and reads all the time while the region
+// is closed. Close returns, and from then on no octet changes.
+//
+//rfc:5042 SEC-6.2.2-02
+func TestE2EMRCloseUnderFire(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		const n = 200000
+		target := b.region(n, allRights)
+		local := a.filled(n, provider.AccessLocalWrite, 1)
+		var wrs []provider.SendWR
+		for i := range 60 {
+			op := provider.WRRDMAWrite
+			if i%3 == 2 {
+				op = provider.WRRDMARead
+			}
+			wrs = append(wrs, provider.SendWR{WRID: uint64(i), Opcode: op, SGList: []provider.SGE{sge(local.mr, 0, n)},
+				RemoteAddr: target.Addr(), RKey: target.RKey(), Flags: provider.SendSignaled})
+		}
+		if k, err := a.q.PostSend(wrs); k != len(wrs) || err != nil {
+			t.Fatal(k, err)
+		}
+		a.wait(a.scq, 10)
+		ok(t, target.Close())
+		before := string(target.all)
+		err := b.ended()
+		var te *provider.TerminateError
+		if !errors.As(err, &te) || te.Remote || te.ECode != 0 || te.EType != 1 {
+			t.Errorf("cause %v, want an invalid STag", err)
+		}
+		a.ended()
+		if string(target.all) != before {
+			t.Error("octets changed after Close")
+		}
+		rest := a.wait(a.scq, len(wrs)-10)
+		if rest[len(rest)-1].Status == provider.WCSuccess {
+			t.Error("everything succeeded; the region was closed too late to show anything")
+		}
+		if !target.untouched(0, n) {
+			t.Error("canaries changed")
+		}
+	})
+}
+
+// TestE2EPeerSilent: a peer that takes nothing any more does not hold up what
+// only concerns us: closing the region, posting, closing the QP.
+func TestE2EPeerSilent(t *testing.T) {
+	stalled := e2eWire{name: "memory, stalled"}
+	stalled.run(t, func(t *testing.T, w e2eWire) {
+		network, addr := w.network()
+		a := newE2EEnd(t, w, network, e2eSetup{})
+		ac, bc := e2eDial(t, network, addr)
+		defer bc.Close()
+		a.down = make(chan error, 1)
+		ok(t, a.q.start(ac, params(true), nil, func(err error) { a.down <- err }))
+		const n = 1 << 20
+		m := a.filled(n, provider.AccessRemoteRead, 1)
+		for i := range 10 {
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, SGList: []provider.SGE{sge(m.mr, 0, n)}})
+		}
+		ok(t, m.Close())
+		a.q.disconnect()
+		begin := time.Now()
+		if err := a.ended(); err == nil {
+			t.Error("no cause")
+		}
+		if took := time.Since(begin); took > 3*a.dev.opts.CloseTimeout {
+			t.Errorf("ending took %v", took)
+		}
+		for i, wc := range a.wait(a.scq, 10) {
+			if wc.WRID != uint64(i) || wc.Status == provider.WCSuccess {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+	})
+}
+
+// TestE2ENextAfterEnd: a program that waits for completions with a context is
+// woken by the flush.
+func TestE2EWakeByFlush(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		a.recv(1)
+		ok(t, a.rcq.ReqNotify(true)) // a flush counts as solicited
+		woken := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+			defer cancel()
+			_, err := a.ch.Next(ctx)
+			woken <- err
+		}()
+		ok(t, b.q.Close())
+		if err := <-woken; err != nil {
+			t.Error(err)
+		}
+	})
+}
