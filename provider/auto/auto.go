@@ -1,0 +1,107 @@
+// Package auto is the provider for programs that don't care which: a device of
+// the kernel where one is usable, and the engine otherwise.
+//
+//	p := auto.New(nil)
+//	log.Print(p.Why())                  // kernel: siw0 is usable: a QP was made on it
+//	vctx, err := ibverbs.Open(p, "")
+//	log.Print(vctx.Provider())          // kernel
+//
+// That a device is listed says little: its port may be down, the process may
+// lack the rights or the locked memory for a queue, or the connection manager's
+// module may not be loaded. So New tries. Usable is an iWARP device with an
+// active port on which a protection domain, a completion queue, a queue pair and
+// a connection manager's id were made and closed again.
+package auto
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+// Options says how to choose. Nil is the zero value.
+type Options struct {
+	// Addr, if valid, is the address that the program is going to connect to or
+	// to listen on. A kernel device that doesn't lead there is passed over: siw
+	// can't use 127.0.0.1, and reaches only what its interface reaches.
+	Addr netip.Addr
+
+	// ResolveTimeout bounds the wait for a kernel device's answer about Addr.
+	// 0 means 2 s.
+	ResolveTimeout time.Duration
+
+	// Engine is for the engine, if that is taken.
+	Engine *engine.Options
+}
+
+// Provider is the provider that was taken. Its Name and Devices are that
+// provider's.
+type Provider struct {
+	provider.Provider
+	device string
+	why    string
+}
+
+// New chooses. It opens and closes kernel devices, and with Options.Addr waits
+// for their address resolution. It never fails: there is always the engine.
+func New(opts *Options) *Provider {
+	var o Options
+	if opts != nil {
+		o = *opts
+	}
+	if o.ResolveTimeout <= 0 {
+		o.ResolveTimeout = 2 * time.Second
+	}
+	return choose(kernel.New(), engine.New(o.Engine), o)
+}
+
+// choose is New for any two providers.
+func choose(first, fallback provider.Provider, o Options) *Provider {
+	device, why, ok := firstUsable(first, o)
+	if ok {
+		return &Provider{first, device, fmt.Sprintf("%s: %s is usable: %s", first.Name(), device, why)}
+	}
+	return &Provider{fallback, "", fmt.Sprintf("%s: no usable device of the %s: %s", fallback.Name(), first.Name(), why)}
+}
+
+// firstUsable tries the devices of p in order. If none is usable it says why
+// for each of them.
+func firstUsable(p provider.Provider, o Options) (device, why string, ok bool) {
+	infos, err := p.Devices()
+	if err != nil {
+		return "", err.Error(), false
+	}
+	if len(infos) == 0 {
+		return "", "there is none", false
+	}
+	var reasons []string
+	for _, info := range infos {
+		if info.Transport != provider.TransportIWARP {
+			reasons = append(reasons, fmt.Sprintf("%s is not an iWARP device", info.Name))
+			continue
+		}
+		why, err := try(p, info.Name, o)
+		if err == nil {
+			return info.Name, why, true
+		}
+		reasons = append(reasons, fmt.Sprintf("%s: %v", info.Name, err))
+	}
+	return "", strings.Join(reasons, "; "), false
+}
+
+// Open opens a device of the provider that was taken by its name; the empty
+// name opens the device that was found usable.
+func (p *Provider) Open(name string) (provider.Device, error) {
+	if name == "" {
+		name = p.device
+	}
+	return p.Provider.Open(name)
+}
+
+// Why says in one line which provider and device were taken, and why.
+func (p *Provider) Why() string { return p.why }
