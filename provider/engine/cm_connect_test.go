@@ -1,0 +1,299 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// octets returns n octets that say where they are.
+func octets(n int) []byte {
+	b := make([]byte, n)
+	pattern(b, n)
+	return b
+}
+
+func TestConnect(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		l.SetCookie("the listener's cookie")
+		client := w.active.connect(l.LocalAddr(), provider.ConnParam{
+			PrivateData: []byte("hello"), ResponderResources: 4, InitiatorDepth: 8,
+		})
+		server, param := w.server.wantRequest("the Request arrives", l)
+		if string(param.PrivateData) != "hello" || param.ResponderResources != 8 || param.InitiatorDepth != 4 {
+			t.Errorf("the Request says %+v; want ORD 8 as resources and IRD 4 as depth", param)
+		}
+		if server.Cookie() != "the listener's cookie" {
+			t.Errorf("cookie %v", server.Cookie())
+		}
+		ok(t, server.Accept(provider.ConnParam{PrivateData: []byte("welcome"), ResponderResources: 8, InitiatorDepth: 2}))
+		e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+		if e.Param.ResponderResources != 8 || e.Param.InitiatorDepth != 2 || e.Param.PrivateData != nil {
+			t.Errorf("the responder's ESTABLISHED says %+v", e.Param)
+		}
+		e = w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+		if e.Param.ResponderResources != 4 || e.Param.InitiatorDepth != 8 || string(e.Param.PrivateData) != "welcome" {
+			t.Errorf("the initiator's ESTABLISHED says %+v", e.Param)
+		}
+		if client.LocalAddr() != server.RemoteAddr() || client.RemoteAddr() != server.LocalAddr() || client.LocalAddr().Port() == 0 {
+			t.Errorf("addresses: %s to %s, %s to %s", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
+		}
+		if client.DeviceName() != DeviceName || server.DeviceName() != DeviceName {
+			t.Errorf("devices %q and %q", client.DeviceName(), server.DeviceName())
+		}
+		if client.qp.getState() != provider.QPRTS || server.qp.getState() != provider.QPRTS {
+			t.Errorf("QPs in %s and %s", client.qp.getState(), server.qp.getState())
+		}
+		w.active.wantIdle("an idle connection has nothing to say")
+		w.server.wantIdle("an idle connection has nothing to say")
+	})
+}
+
+// TestReadDepths compares what both ends agree on.
+//
+//rfc:6581 MPA2-9.1-02
+//rfc:6581 MPA2-9.1-03
+//rfc:6581 MPA2-9.1-07
+func TestReadDepths(t *testing.T) {
+	for _, tc := range []struct {
+		connect, accept           [2]int // responder resources, initiator depth
+		wantActive, wantResponder [2]int
+	}{
+		{[2]int{0, 0}, [2]int{0, 0}, [2]int{0, 0}, [2]int{0, 0}},
+		{[2]int{4, 4}, [2]int{4, 4}, [2]int{4, 4}, [2]int{4, 4}},
+		{[2]int{3, 5}, [2]int{0, 3}, [2]int{4, 5}, [2]int{8, 3}},                 // IRD is a power of two, and raised to what is asked for
+		{[2]int{1, 1}, [2]int{16, 16}, [2]int{1, 1}, [2]int{16, 1}},              // ORD is lowered to what is offered
+		{[2]int{128, 128}, [2]int{128, 128}, [2]int{128, 128}, [2]int{128, 128}}, // the device's limits
+		{[2]int{255, 255}, [2]int{255, 255}, [2]int{128, 128}, [2]int{128, 128}}, // RDMA_MAX_RESP_RES
+	} {
+		t.Run(fmt.Sprint(tc.connect, tc.accept), func(t *testing.T) {
+			inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
+				l := w.server.listen()
+				client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: tc.connect[0], InitiatorDepth: tc.connect[1]})
+				server, _ := w.server.wantRequest("the Request arrives", l)
+				ok(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0], InitiatorDepth: tc.accept[1]}))
+				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+				if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.wantResponder {
+					t.Errorf("the responder has %v, want %v", got, tc.wantResponder)
+				}
+				e = w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+				if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.wantActive {
+					t.Errorf("the initiator has %v, want %v", got, tc.wantActive)
+				}
+			})
+		})
+	}
+}
+
+// TestPrivateData sends every length around the limits, in all three directions.
+//
+//rfc:5044 MPA-7.1.1-18
+//rfc:5044 MPA-7.1.1-20
+//rfc:6581 MPA2-6-07
+func TestPrivateData(t *testing.T) {
+	for _, tc := range []struct{ revision, limit int }{{1, 512}, {2, 508}} {
+		t.Run(fmt.Sprint("revision ", tc.revision), func(t *testing.T) {
+			onNetworks(t, Options{Revision: tc.revision}, func(t *testing.T, w *cmWorld) {
+				l := w.server.listen()
+				for _, n := range []int{0, 1, 3, 4, 5, 251, 252, 253, 255, 256, 257, 507, 508, 511, 512} {
+					if n > tc.limit {
+						continue
+					}
+					client := w.active.connect(l.LocalAddr(), provider.ConnParam{PrivateData: octets(n)})
+					server, param := w.server.wantRequest("the Request arrives", l)
+					if !bytes.Equal(param.PrivateData, octets(n)) {
+						t.Errorf("Request with %d octets: %d arrived", n, len(param.PrivateData))
+					}
+					ok(t, server.Accept(provider.ConnParam{PrivateData: octets(n)}))
+					w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+					e := w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
+						t.Errorf("accept with %d octets: %d arrived", n, len(e.Param.PrivateData))
+					}
+					ok(t, client.Disconnect())
+					w.active.want("we disconnected", client, provider.CMDisconnected, 0)
+					w.server.want("the peer disconnected", server, provider.CMDisconnected, 0)
+
+					client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
+					server, _ = w.server.wantRequest("the Request arrives", l)
+					ok(t, server.Reject(octets(n)))
+					e = w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
+						t.Errorf("reject with %d octets: %d arrived", n, len(e.Param.PrivateData))
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestPrivateDataTooLong(t *testing.T) {
+	for _, tc := range []struct{ revision, limit int }{{1, 512}, {2, 508}} {
+		onNetworks(t, Options{Revision: tc.revision}, func(t *testing.T, w *cmWorld) {
+			l := w.server.listen()
+			refused := func(call string, err error) {
+				t.Helper()
+				if !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), fmt.Sprintf("%d octets of private data, limit %d", tc.limit+1, tc.limit)) {
+					t.Errorf("%s with %d octets: %v, want EINVAL and the limit", call, tc.limit+1, err)
+				}
+			}
+			client := w.active.routed(l.LocalAddr())
+			refused("Connect", client.Connect(provider.ConnParam{PrivateData: octets(tc.limit + 1)}))
+			ok(t, client.Connect(provider.ConnParam{})) // nothing has happened yet
+			server, _ := w.server.wantRequest("the Request arrives", l)
+			refused("Accept", server.Accept(provider.ConnParam{PrivateData: octets(tc.limit + 1)}))
+			refused("Reject", server.Reject(octets(tc.limit+1)))
+			ok(t, server.Reject(nil))
+			w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+		})
+	}
+}
+
+func TestReject(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		server, _ := w.server.wantRequest("the Request arrives", l)
+		ok(t, server.Reject([]byte("no room")))
+		e := w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+		if string(e.Param.PrivateData) != "no room" {
+			t.Errorf("reason %q", e.Param.PrivateData)
+		}
+		if state := client.qp.getState(); state != provider.QPInit {
+			t.Errorf("QP in %s", state)
+		}
+		wantErr(t, server.Reject(nil), syscall.EINVAL)
+		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
+		ok(t, client.Disconnect()) // as with the kernel
+		w.active.wantIdle("nothing after a rejection")
+		w.server.wantIdle("nothing after a rejection")
+	})
+}
+
+// TestRejectByClose closes the id of a request in every way that is left.
+func TestRejectByClose(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		server, _ := w.server.wantRequest("the Request arrives", l)
+		w.server.closeID(server)
+		w.active.want("the id was closed", client, provider.CMRejected, syscall.ECONNREFUSED)
+
+		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		server, _ = w.server.wantRequest("the Request arrives", l)
+		ok(t, server.Reject([]byte("closed at once")))
+		w.server.closeID(server)
+		e := w.active.want("the id was closed behind the reject", client, provider.CMRejected, syscall.ECONNREFUSED)
+		if string(e.Param.PrivateData) != "closed at once" {
+			t.Errorf("reason %q", e.Param.PrivateData)
+		}
+
+		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		w.moment() // the request is there, and nobody fetches it
+		w.server.closeID(l)
+		w.active.want("the listener was closed", client, provider.CMRejected, syscall.ECONNREFUSED)
+		w.server.wantIdle("requests of a closed listener are not delivered")
+	})
+}
+
+func TestNobodyListens(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		dst := l.LocalAddr()
+		w.server.closeID(l)
+		client := w.active.connect(dst, provider.ConnParam{})
+		w.active.want("nobody listens", client, provider.CMRejected, syscall.ECONNREFUSED)
+		wantErr(t, client.Connect(provider.ConnParam{}), syscall.EINVAL)
+	})
+}
+
+func TestUnreachable(t *testing.T) {
+	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
+		network := w.net.(*memnet.Network)
+		silent, unknown := netip.MustParseAddrPort("198.51.100.1:7471"), netip.MustParseAddrPort("198.51.100.2:7471")
+		network.SetReach(silent.Addr(), memnet.Silent)
+		network.SetReach(unknown.Addr(), memnet.HostUnknown)
+
+		start := time.Now()
+		client := w.active.connect(silent, provider.ConnParam{})
+		w.active.want("nobody answers the SYN", client, provider.CMUnreachable, syscall.ETIMEDOUT)
+		if d := time.Since(start); d != 10*time.Second {
+			t.Errorf("after %s", d)
+		}
+		client = w.active.connect(unknown, provider.ConnParam{})
+		w.active.want("no such host", client, provider.CMUnreachable, syscall.EHOSTUNREACH)
+
+		id := w.active.id()
+		ok(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("203.0.113.1:7471"), time.Second))
+		w.active.want("no route", id, provider.CMAddrError, syscall.ENETUNREACH)
+		ok(t, id.ResolveAddr(netip.AddrPort{}, silent, time.Second))
+		w.active.want("another try with the same id", id, provider.CMAddrResolved, 0)
+	})
+}
+
+func TestNoAnswerInTime(t *testing.T) {
+	inMemory(t, Options{StartupTimeout: 3 * time.Second}, func(t *testing.T, w *cmWorld) {
+		dst, accepted := w.listenRaw()
+		start := time.Now()
+		client := w.active.connect(dst, provider.ConnParam{})
+		peer := accepted()
+		reply := rawReply(nil)
+		for _, octet := range reply[:len(reply)-1] { // one octet each 100 ms does not extend the time
+			if time.Since(start) > 2800*time.Millisecond {
+				break
+			}
+			peer.send([]byte{octet})
+			time.Sleep(150 * time.Millisecond)
+		}
+		w.active.want("the Reply did not arrive whole", client, provider.CMUnreachable, syscall.ETIMEDOUT)
+		if d := time.Since(start); d != 3*time.Second {
+			t.Errorf("after %s", d)
+		}
+	})
+}
+
+// TestHundredConnects makes a hundred connections at the same time.
+func TestHundredConnects(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		const count = 100
+		l := w.server.listen()
+		clients := make(map[provider.ID]bool)
+		for i := range count {
+			clients[w.active.connect(l.LocalAddr(), provider.ConnParam{PrivateData: octets(i)})] = true
+		}
+		seen := make(map[int]bool)
+		for established, requests := 0, 0; established < count; {
+			switch e := w.server.next("requests and connections"); e.Type {
+			case provider.CMConnectRequest:
+				requests++
+				id := w.server.own(e.ID)
+				w.server.qp(id)
+				ok(t, id.Accept(provider.ConnParam{PrivateData: e.Param.PrivateData}))
+				seen[len(e.Param.PrivateData)] = true
+			case provider.CMEstablished:
+				established++
+			default:
+				t.Fatalf("event %s, status %d", e.Type, e.Status)
+			}
+		}
+		if len(seen) != count {
+			t.Errorf("%d different requests", len(seen))
+		}
+		for range count {
+			e := w.active.next("connections")
+			if e.Type != provider.CMEstablished || !clients[e.ID] {
+				t.Fatalf("event %s, status %d", e.Type, e.Status)
+			}
+			delete(clients, e.ID)
+		}
+	})
+}

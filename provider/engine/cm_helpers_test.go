@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// cmWorld is a network with two engines on it, and addresses to meet at.
+type cmWorld struct {
+	t      *testing.T
+	net    transport.Network
+	addr   netip.AddrPort // of listeners, without a port
+	fake   bool           // time is
+	active *cmHost
+	server *cmHost
+}
+
+// cmHost is an engine with one event channel.
+type cmHost struct {
+	t   *testing.T
+	w   *cmWorld
+	dev *device
+	pd  provider.PD
+	cq  provider.CQ
+	ch  *eventChannel
+}
+
+// onNetworks runs a test over the networks that there are: in memory, in a bubble
+// with time of its own, at once and slowly in small pieces, and over the system's
+// TCP.
+func onNetworks(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
+	inMemory(t, opts, test)
+	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
+		t.Run("TCP "+addr, func(t *testing.T) {
+			before := openFDs(t)
+			t.Run("", func(t *testing.T) {
+				test(t, newCMWorld(t, transport.NewTCP(nil), addr, opts, false))
+			})
+			if after := openFDs(t); after != before {
+				t.Errorf("%d file descriptors before, %d after", before, after)
+			}
+		})
+	}
+}
+
+// inMemory is onNetworks for tests that need time of their own.
+func inMemory(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
+	for name, memOpts := range map[string]memnet.Options{
+		"memory":           {},
+		"memory, cut":      {Seed: 1, Cut: true},
+		"memory, slow":     {Seed: 2, MinDelay: time.Millisecond, MaxDelay: 30 * time.Millisecond},
+		"memory, trickled": {Seed: 3, Cut: true, MaxDelay: 30 * time.Millisecond, MSS: 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				test(t, newCMWorld(t, memnet.New(&memOpts), "192.0.2.1:0", opts, true))
+			})
+		})
+	}
+}
+
+func openFDs(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+func newCMWorld(t *testing.T, network transport.Network, addr string, opts Options, fake bool) *cmWorld {
+	w := &cmWorld{t: t, net: network, addr: netip.MustParseAddrPort(addr), fake: fake}
+	opts.Network = network
+	w.active, w.server = w.host(opts), w.host(opts)
+	return w
+}
+
+func (w *cmWorld) host(opts Options) *cmHost {
+	t := w.t
+	h := &cmHost{t: t, w: w}
+	h.dev = must(New(&opts).Open(""))(t).(*device)
+	h.pd = must(h.dev.AllocPD())(t)
+	h.cq = must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4096}))(t)
+	t.Cleanup(func() {
+		ok(t, h.cq.Close())
+		ok(t, h.pd.Close())
+		if err := h.dev.Close(); err != nil {
+			t.Errorf("closing the device: %v", err)
+		}
+	})
+	h.ch = h.channel()
+	return h
+}
+
+// channel makes an event channel, which has to be empty of ids and of surprises
+// in the end.
+func (h *cmHost) channel() *eventChannel {
+	h.t.Helper()
+	ch := must(h.dev.CreateEventChannel())(h.t).(*eventChannel)
+	h.t.Cleanup(func() {
+		if e, more, _ := ch.pop(); more {
+			h.t.Errorf("event that nobody expected: %s, status %d", e.Type, e.Status)
+		}
+		if err := ch.Close(); err != nil {
+			h.t.Errorf("closing the channel: %v", err)
+		}
+	})
+	return ch
+}
+
+// id makes an id, which is closed, and its QP before it, when the test ends.
+func (h *cmHost) id() *cmID {
+	h.t.Helper()
+	return h.own(must(h.ch.CreateID(nil))(h.t))
+}
+
+// own closes an id when the test ends.
+func (h *cmHost) own(id provider.ID) *cmID {
+	own := id.(*cmID)
+	h.t.Cleanup(func() { h.closeID(own) })
+	return own
+}
+
+func (h *cmHost) closeID(id *cmID) {
+	h.t.Helper()
+	id.mu.Lock()
+	q := id.qp
+	id.mu.Unlock()
+	if q != nil {
+		ok(h.t, q.Close())
+	}
+	ok(h.t, id.Close())
+}
+
+var smallQP = provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+// qp makes the QP of an id.
+func (h *cmHost) qp(id *cmID) *qp {
+	h.t.Helper()
+	return must(id.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(h.t).(*qp)
+}
+
+// listen makes a listener.
+func (h *cmHost) listen() *cmID {
+	h.t.Helper()
+	id := h.id()
+	ok(h.t, id.BindAddr(h.w.addr))
+	ok(h.t, id.Listen(0))
+	return id
+}
+
+// routed makes an id with a QP that is ready to connect to dst.
+func (h *cmHost) routed(dst netip.AddrPort) *cmID {
+	h.t.Helper()
+	id := h.id()
+	ok(h.t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
+	h.want("an address is resolved at once", id, provider.CMAddrResolved, 0)
+	ok(h.t, id.ResolveRoute(time.Second))
+	h.want("a route is resolved at once", id, provider.CMRouteResolved, 0)
+	h.qp(id)
+	return id
+}
+
+// connect begins a connection to dst.
+func (h *cmHost) connect(dst netip.AddrPort, param provider.ConnParam) *cmID {
+	h.t.Helper()
+	id := h.routed(dst)
+	ok(h.t, id.Connect(param))
+	return id
+}
+
+// next waits for an event.
+func (h *cmHost) next(what string) provider.CMEvent {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
+	e, err := h.ch.Next(ctx)
+	if err != nil {
+		h.t.Fatalf("%s: %v", what, err)
+	}
+	return e
+}
+
+// want waits for an event of id and compares it.
+func (h *cmHost) want(what string, id *cmID, typ provider.CMEventType, errno syscall.Errno) provider.CMEvent {
+	h.t.Helper()
+	e := h.next(what)
+	if e.Type != typ || e.Status != -int(errno) || e.ID != id {
+		h.t.Fatalf("%s: event %s, status %d of %v; want %s, status %d of %v", what, e.Type, e.Status, e.ID, typ, -int(errno), id)
+	}
+	return e
+}
+
+// wantRequest waits for a CONNECT_REQUEST. A QP is made for its id.
+func (h *cmHost) wantRequest(what string, listener *cmID) (*cmID, provider.ConnParam) {
+	h.t.Helper()
+	e := h.next(what)
+	if e.Type != provider.CMConnectRequest || e.Status != 0 || e.ListenID != listener || e.ID == listener {
+		h.t.Fatalf("%s: event %+v, want a CONNECT_REQUEST", what, e)
+	}
+	id := h.own(e.ID)
+	h.qp(id)
+	return id, e.Param
+}
+
+// wantIdle checks that there is no event, now and for a while.
+func (h *cmHost) wantIdle(what string) {
+	h.t.Helper()
+	h.w.pause()
+	if e, more, _ := h.ch.pop(); more {
+		h.t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)
+	}
+}
+
+// pause lets everything happen that can: more than all timeouts in fake time,
+// and a moment otherwise.
+func (w *cmWorld) pause() {
+	if !w.fake {
+		time.Sleep(20 * time.Millisecond)
+		return
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+}
+
+// moment lets everything happen that does not need a timeout.
+func (w *cmWorld) moment() {
+	time.Sleep(50 * time.Millisecond)
+	if w.fake {
+		time.Sleep(time.Second)
+		synctest.Wait()
+	}
+}
+
+// established makes a connection.
+func (w *cmWorld) established() (client, server *cmID) {
+	w.t.Helper()
+	l := w.server.listen()
+	client = w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4})
+	server, param := w.server.wantRequest("the Request arrives", l)
+	ok(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources, InitiatorDepth: param.InitiatorDepth}))
+	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+	return client, server
+}
+
+// rawPeer is a peer that sends what it is told to.
+type rawPeer struct {
+	t *testing.T
+	w *wire
+}
+
+// dialRaw connects to dst and says nothing.
+func (w *cmWorld) dialRaw(dst netip.AddrPort) *rawPeer {
+	w.t.Helper()
+	conn := must(w.net.Dial(w.t.Context(), netip.AddrPort{}, dst))(w.t)
+	return w.raw(conn)
+}
+
+func (w *cmWorld) raw(conn transport.Conn) *rawPeer {
+	w.t.Helper()
+	p := &rawPeer{t: w.t, w: must(newWire(w.active.dev, conn))(w.t)}
+	w.t.Cleanup(p.w.close)
+	return p
+}
+
+// listenRaw accepts one connection in the background, for a peer that never gets
+// further than the script says.
+func (w *cmWorld) listenRaw() (dst netip.AddrPort, accepted func() *rawPeer) {
+	w.t.Helper()
+	l := must(w.net.Listen(w.addr, 0))(w.t)
+	w.t.Cleanup(func() { _ = l.Close() })
+	return l.Addr(), func() *rawPeer {
+		w.t.Helper()
+		return w.raw(must(l.Accept(w.t.Context()))(w.t))
+	}
+}
+
+func (p *rawPeer) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(p.t.Context(), time.Minute)
+}
+
+func (p *rawPeer) send(b []byte) {
+	p.t.Helper()
+	ctx, cancel := p.context()
+	defer cancel()
+	if err := p.w.write(ctx, b); err != nil {
+		p.t.Fatalf("sending %d octets: %v", len(b), err)
+	}
+}
+
+// trySend is send to a peer that may hang up meanwhile.
+func (p *rawPeer) trySend(b []byte) {
+	ctx, cancel := p.context()
+	defer cancel()
+	_ = p.w.write(ctx, b)
+}
+
+// wantFrame reads one start-up frame.
+func (p *rawPeer) wantFrame(what string, kind mpa.Kind) mpa.Frame {
+	p.t.Helper()
+	ctx, cancel := p.context()
+	defer cancel()
+	var f mpa.Frame
+	_, err := p.w.frame(ctx, func(b []byte) (err error) {
+		var n int
+		if f, n, err = mpa.ParseFrame(b, kind); err == nil && n < len(b) {
+			err = fmt.Errorf("%d octets behind the frame", len(b)-n)
+		}
+		return err
+	})
+	if err != nil {
+		p.t.Fatalf("%s: no %s: %v", what, kind, err)
+	}
+	return f
+}
+
+// wantEnd waits for the end of the stream and checks that nothing came before it.
+// It returns io.EOF or the error of a reset.
+func (p *rawPeer) wantEnd(what string) error {
+	p.t.Helper()
+	ctx, cancel := p.context()
+	defer cancel()
+	b := make([]byte, 1024)
+	n, err := p.w.read(ctx, b)
+	if n > 0 {
+		p.t.Fatalf("%s: received %x", what, b[:n])
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		p.t.Fatalf("%s: the stream did not end", what)
+	}
+	return err
+}
+
+// request makes the octets of an enhanced Request.
+func rawRequest(change func(*mpa.Frame)) []byte {
+	f := mpa.Frame{Kind: mpa.KindRequest, Enhanced: true, Revision: 2, PrivateData: mpa.Enhanced{IRD: 1, ORD: 1}.AppendTo(nil)}
+	if change != nil {
+		change(&f)
+	}
+	return f.AppendTo(nil)
+}
+
+// rawReply makes the octets of an enhanced Reply.
+func rawReply(change func(*mpa.Frame)) []byte {
+	return rawRequest(func(f *mpa.Frame) {
+		f.Kind, f.CRC = mpa.KindReply, true
+		if change != nil {
+			change(f)
+		}
+	})
+}
