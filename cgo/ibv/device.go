@@ -169,7 +169,7 @@ type PortAttr struct {
 
 // QueryPort returns the attributes of a port; ports count from 1.
 //
-// Implements: int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr);
+// Implements: int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct _compat_ibv_port_attr *port_attr);
 func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 	var a C.struct_ibv_port_attr
 	if err := errnoResult(C.govs_query_port(c.c(), C.uint8_t(port), &a)); err != nil {
