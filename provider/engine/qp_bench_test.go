@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// tcpPair connects two sides over TCP on loopback.
+func tcpPair(t testing.TB, opts Options, crc bool, so sideOptions) (a, b *side) {
+	t.Helper()
+	return pair(t, must(tcpNetwork(Options{CongestionControl: "cubic"}))(t), tcpAddr, opts, so, params(crc))
+}
+
+// spin polls until n completions have come, all of them successes.
+func (s *side) spin(n int) {
+	var wc [16]provider.WC
+	for n > 0 {
+		k, err := s.cq.Poll(wc[:min(n, len(wc))])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for i := range wc[:k] {
+			if wc[i].Status != provider.WCSuccess {
+				s.t.Fatalf("completion %+v", wc[i])
+			}
+		}
+		n -= k
+	}
+}
+
+// TestNoAllocations: from post to completion nothing is allocated on either side.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector allocates; the numbers are for normal builds")
+	}
+	for _, crc := range []bool{false, true} {
+		for _, size := range []int{0, 64, 4096, 200000} {
+			t.Run(fmt.Sprintf("crc %v, %d octets", crc, size), func(t *testing.T) {
+				a, b := tcpPair(t, Options{}, crc, sideOptions{})
+				src := a.reg(max(size, 1), provider.AccessLocalWrite)
+				dst := b.reg(max(size, 1), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead)
+				recv := []provider.RecvWR{{SGList: []provider.SGE{dst.sge(0, size)}}}
+				sges := []provider.SGE{src.sge(0, size)}
+				wrs := []provider.SendWR{
+					{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
+					{Opcode: provider.WRSend, SGList: sges},
+					{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
+				}
+				round := func() {
+					b.recv(recv...)
+					a.send(wrs...)
+					b.spin(1)
+					a.spin(1)
+				}
+				for range 20 {
+					round()
+				}
+				if n := testing.AllocsPerRun(100, round); n != 0 && !raceEnabled {
+					t.Errorf("%v allocations per round", n)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkPingPong is the round trip of a Send and its answer. Both ends spin.
+func BenchmarkPingPong(b *testing.B) {
+	for _, crc := range []bool{false, true} {
+		for _, size := range []int{64, 4096} {
+			b.Run(fmt.Sprintf("crc=%v/size=%d", crc, size), func(b *testing.B) {
+				x, y := tcpPair(b, Options{}, crc, sideOptions{})
+				stop := make(chan struct{})
+				bounce := func(s *side, n int, first bool) {
+					m := s.reg(size, provider.AccessLocalWrite)
+					sge := []provider.SGE{m.sge(0, size)}
+					recv := []provider.RecvWR{{SGList: sge}}
+					send := []provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: sge}}
+					s.recv(recv...)
+					s.recv(recv...)
+					if !first {
+						close(stop)
+					} else {
+						<-stop
+						b.ResetTimer()
+					}
+					for range n {
+						if first {
+							s.send(send...)
+							s.spin(2)
+						} else {
+							s.spin(1)
+							s.send(send...)
+							s.spin(1)
+						}
+						s.recv(recv...)
+					}
+				}
+				done := make(chan struct{})
+				go func() { defer close(done); runtime.LockOSThread(); bounce(y, b.N, false) }()
+				bounce(x, b.N, true)
+				b.StopTimer()
+				<-done
+			})
+		}
+	}
+}
+
+// BenchmarkWrite streams RDMA Writes, several outstanding. The initiator spins;
+// the target's application does nothing.
+func BenchmarkWrite(b *testing.B) {
+	for _, mode := range []struct {
+		name string
+		opts Options
+		crc  bool
+	}{{"crc", Options{}, true}, {"crc-streaming", Options{Placement: PlaceStreaming}, true}, {"nocrc", Options{}, false}} {
+		for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
+			b.Run(fmt.Sprintf("%s/size=%d", mode.name, size), func(b *testing.B) {
+				x, y := tcpPair(b, mode.opts, mode.crc, sideOptions{})
+				src := x.reg(size, provider.AccessLocalWrite)
+				dst := y.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+				wr := []provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
+					SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag}}
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				b.ResetTimer()
+				const depth = 32
+				for i := range b.N {
+					if i >= depth {
+						x.spin(1)
+					}
+					x.send(wr...)
+				}
+				x.spin(min(depth, b.N))
+			})
+		}
+	}
+}
+
+// BenchmarkSend streams small Sends, posted in lists, both ends spinning.
+func BenchmarkSend(b *testing.B) {
+	for _, list := range []int{1, 16} {
+		b.Run(fmt.Sprintf("size=64/list=%d", list), func(b *testing.B) {
+			x, y := tcpPair(b, Options{}, true, sideOptions{
+				cap: provider.QPCap{MaxSendWR: 1024, MaxRecvWR: 8192, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 16384})
+			src := x.reg(64, provider.AccessLocalWrite)
+			dst := y.reg(64, provider.AccessLocalWrite)
+			wrs := make([]provider.SendWR, list)
+			for i := range wrs {
+				wrs[i] = provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{src.sge(0, 64)}}
+			}
+			wrs[list-1].Flags = provider.SendSignaled
+			recv := []provider.RecvWR{{SGList: []provider.SGE{dst.sge(0, 64)}}}
+			for range 8192 {
+				y.recv(recv...)
+			}
+			n := (b.N + list - 1) / list
+			b.ReportAllocs()
+			b.ResetTimer()
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range n {
+					y.spin(list)
+					for range list {
+						y.recv(recv...)
+					}
+				}
+			}()
+			const depth = 32
+			for i := range n {
+				if i >= depth {
+					x.spin(1)
+				}
+				x.send(wrs...)
+			}
+			x.spin(min(depth, n))
+			<-done
+		})
+	}
+}

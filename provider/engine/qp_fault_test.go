@@ -1,0 +1,342 @@
+package engine
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// scene is what the faults below play in: a QP with two receives, a Send with
+// room for 100 octets and one for 10, and regions of each kind.
+type scene struct {
+	*side
+	r     *raw
+	open  *region // the peer may do everything with it
+	ro    *region // the peer may read it
+	wo    *region // the peer may write it
+	local *region // the peer may do nothing with it
+	alien *region // of another PD
+	gone  uint32  // STag of a region that was deregistered
+}
+
+// act is what the peer did wrong last.
+type act struct {
+	h    *ddp.Header // header that the Terminate must carry, nil for none
+	n    int         // octets of payload behind it
+	read *rdmap.ReadRequest
+}
+
+const everything = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
+
+// one sends a segment that is wrong.
+func (s *scene) one(h ddp.Header, n int) act {
+	s.r.send(h, make([]byte, n))
+	return act{h: &h, n: n}
+}
+
+// read sends a Read Request that is wrong, with everything attached.
+func (s *scene) read(q rdmap.ReadRequest) act {
+	h := s.r.readReq(q)
+	return act{h: &h, n: rdmap.ReadRequestLen, read: &q}
+}
+
+// plain is act without anything attached.
+func (a act) plain() act { return act{} }
+
+// ownRead has the QP send a Read Request of 100 octets.
+func (s *scene) ownRead() rdmap.ReadRequest {
+	s.send(provider.SendWR{WRID: 50, Opcode: provider.WRRDMARead, SGList: []provider.SGE{s.local.sge(10, 100)}, RemoteAddr: 5, RKey: 6})
+	payload := s.r.want("the Read Request goes out", rdmap.ReadRequestHeader(1))
+	return must(rdmap.ParseReadRequest(payload))(s.t)
+}
+
+func write(stag uint32, to uint64, last bool) ddp.Header { return rdmap.WriteHeader(stag, to, last) }
+func sendSeg(msn, mo uint32, last bool) ddp.Header {
+	return rdmap.SendHeader(rdmap.OpSend, 0, msn, mo, last)
+}
+
+// change returns h after f.
+func change(h ddp.Header, f func(*ddp.Header)) ddp.Header {
+	f(&h)
+	return h
+}
+
+func control(v uint8, op rdmap.Opcode) uint8 { return rdmap.Control{Version: v, Opcode: op}.Octet() }
+
+// faults are all that a peer can do wrong on a running stream.
+//
+//rfc:5040 RDMAP-4.8-02
+//rfc:5041 DDP-7.2-01
+var faults = []struct {
+	what  string
+	do    func(s *scene) act
+	want  fault
+	event provider.AsyncEventType // 0, which is EventCQErr, for none
+	recv  provider.WCStatus       // of the first receive, 0 for a flush
+}{
+	{what: "Write to an STag that was never given", want: fault{1, 1, 0},
+		do: func(s *scene) act { return s.one(write(0xdead0000, s.open.to(0), true), 4) }},
+	{what: "Write to a deregistered region", want: fault{1, 1, 0},
+		do: func(s *scene) act { return s.one(write(s.gone, 0, true), 4) }},
+	{what: "Write to a region of another PD", want: fault{1, 1, 2}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act { return s.one(write(s.alien.m.stag, s.alien.to(0), true), 4) }},
+	{what: "Write to a region that the peer may only read", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act { return s.one(write(s.ro.m.stag, s.ro.to(0), true), 4) }},
+	{what: "Write to a region that is not the peer's", want: fault{1, 1, 0}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act { return s.one(write(s.local.m.stag, s.local.to(0), true), 4) }},
+	{what: "Write one octet past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act { return s.one(write(s.open.m.stag, s.open.to(197), true), 4) }},
+	{what: "Write one octet before the beginning", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act { return s.one(write(s.open.m.stag, s.open.to(0)-1, true), 4) }},
+	{what: "Write over the end of the address space", want: fault{1, 1, 3}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act { return s.one(write(s.open.m.stag, math.MaxUint64-2, true), 4) }},
+	{what: "second segment of a Write past the end", want: fault{1, 1, 1}, event: provider.EventQPAccessErr,
+		do: func(s *scene) act {
+			s.r.send(write(s.wo.m.stag, s.wo.to(0), false), nil)
+			return s.one(write(s.wo.m.stag, s.wo.to(200), true), 1)
+		}},
+	{what: "second segment of a Write to another STag", want: fault{1, 1, 0}, event: provider.EventQPFatal,
+		do: func(s *scene) act {
+			h := write(s.wo.m.stag, s.wo.to(0), false)
+			s.r.send(h, []byte{0xa5, 0xa5})
+			return s.one(write(s.open.m.stag, s.open.to(0), true), 4)
+		}},
+	{what: "tagged segment of DDP version 0", want: fault{1, 1, 4},
+		do: func(s *scene) act {
+			return s.one(change(write(s.open.m.stag, s.open.to(0), true), func(h *ddp.Header) { h.Version = 0 }), 4)
+		}},
+	{what: "untagged segment of DDP version 2", want: fault{1, 2, 6},
+		do: func(s *scene) act { return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.Version = 2 }), 4) }},
+	{what: "RDMAP version 0", want: fault{0, 2, 5},
+		do: func(s *scene) act {
+			return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.ULPCtl = control(0, rdmap.OpSend) }), 4)
+		}},
+	{what: "reserved opcode", want: fault{0, 2, 6},
+		do: func(s *scene) act {
+			return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.ULPCtl = control(1, 9) }), 4)
+		}},
+	{what: "tagged Send", want: fault{0, 2, 6},
+		do: func(s *scene) act {
+			return s.one(change(write(s.open.m.stag, s.open.to(0), true), func(h *ddp.Header) { h.ULPCtl = control(1, rdmap.OpSend) }), 4)
+		}},
+	{what: "Send that turns into another kind of Send", want: fault{0, 2, 6},
+		do: func(s *scene) act {
+			s.r.send(sendSeg(1, 0, false), []byte{0xa5})
+			return s.one(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 1, true), 4)
+		}},
+	{what: "Send on queue 3", want: fault{1, 2, 1}, event: provider.EventQPFatal,
+		do: func(s *scene) act { return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.QN = 3 }), 4) }},
+	{what: "Send with the MSN of the next", want: fault{1, 2, 3}, event: provider.EventQPFatal,
+		do: func(s *scene) act { return s.one(sendSeg(2, 0, true), 4) }},
+	{what: "Send with MSN 0", want: fault{1, 2, 3}, event: provider.EventQPFatal,
+		do: func(s *scene) act { return s.one(sendSeg(0, 0, true), 4) }},
+	{what: "Send that does not begin at its beginning", want: fault{1, 2, 4}, event: provider.EventQPFatal,
+		do: func(s *scene) act { return s.one(sendSeg(1, 1, true), 4) }},
+	{what: "Send whose second segment leaves a gap", want: fault{1, 2, 4}, event: provider.EventQPFatal,
+		do: func(s *scene) act {
+			s.r.send(sendSeg(1, 0, false), []byte{0xa5})
+			return s.one(sendSeg(1, 2, true), 4)
+		}},
+	{what: "Send one octet longer than its receive", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
+		do: func(s *scene) act { return s.one(sendSeg(1, 0, true), 101) }},
+	{what: "Send whose second segment is too much", want: fault{1, 2, 5}, event: provider.EventQPFatal, recv: provider.WCLocLenErr,
+		do: func(s *scene) act {
+			s.r.send(sendSeg(1, 0, false), nil)
+			return s.one(sendSeg(1, 0, true), 101)
+		}},
+	{what: "Send that invalidates an STag that was never given", want: fault{0, 2, 9}, recv: provider.WCRemInvReqErr,
+		do: func(s *scene) act { return s.one(rdmap.SendHeader(rdmap.OpSendInvalidate, 0xdead0000, 1, 0, true), 0) }},
+	{what: "Send that invalidates what the peer may not", want: fault{0, 1, 9}, recv: provider.WCRemInvReqErr,
+		do: func(s *scene) act { return s.one(rdmap.SendHeader(rdmap.OpSendSEInvalidate, s.open.m.stag, 1, 0, true), 0) }},
+	{what: "Read of an STag that was never given", want: fault{0, 1, 0}, event: provider.EventQPReqErr,
+		do: func(s *scene) act { return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: 0xdead0000}) }},
+	{what: "Read of a region of another PD", want: fault{0, 1, 3}, event: provider.EventQPReqErr,
+		do: func(s *scene) act {
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.alien.m.stag, SourceTO: s.alien.to(0)})
+		}},
+	{what: "Read of a region that the peer may only write", want: fault{0, 1, 2}, event: provider.EventQPReqErr,
+		do: func(s *scene) act {
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.wo.m.stag, SourceTO: s.wo.to(0)})
+		}},
+	{what: "Read one octet past the end", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
+		do: func(s *scene) act {
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.stag, SourceTO: s.ro.to(197)})
+		}},
+	{what: "Read of 4 GiB less one octet", want: fault{0, 1, 1}, event: provider.EventQPReqErr,
+		do: func(s *scene) act {
+			return s.read(rdmap.ReadRequest{Size: math.MaxUint32, SourceSTag: s.ro.m.stag, SourceTO: s.ro.to(0)})
+		}},
+	{what: "Read over the end of the address space", want: fault{0, 1, 4}, event: provider.EventQPReqErr,
+		do: func(s *scene) act {
+			return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: s.ro.m.stag, SourceTO: math.MaxUint64 - 2})
+		}},
+	{what: "Read Request with an octet too many", want: fault{1, 2, 5},
+		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(1), rdmap.ReadRequestLen+1) }},
+	{what: "Read Request with an octet too few", want: fault{0, 2, 0xff},
+		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(1), rdmap.ReadRequestLen-1) }},
+	{what: "Read Request with the MSN of the next", want: fault{1, 2, 3}, event: provider.EventQPFatal,
+		do: func(s *scene) act { return s.one(rdmap.ReadRequestHeader(2), rdmap.ReadRequestLen) }},
+	{what: "Read Response without a Read", want: fault{0, 2, 6},
+		do: func(s *scene) act { return s.one(rdmap.ReadResponseHeader(s.local.m.stag, s.local.to(0), true), 4) }},
+	{what: "Read Response to another STag", want: fault{1, 1, 0}, event: provider.EventQPFatal,
+		do: func(s *scene) act {
+			q := s.ownRead()
+			return s.one(rdmap.ReadResponseHeader(s.open.m.stag, q.SinkTO, true), 100)
+		}},
+	{what: "Read Response to another TO", want: fault{1, 1, 1}, event: provider.EventQPFatal,
+		do: func(s *scene) act {
+			q := s.ownRead()
+			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+1, true), 100)
+		}},
+	{what: "Read Response with an octet too many", want: fault{1, 1, 1}, event: provider.EventQPFatal,
+		do: func(s *scene) act {
+			q := s.ownRead()
+			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), 101)
+		}},
+	{what: "Read Response with an octet too few", want: fault{1, 1, 1}, event: provider.EventQPFatal,
+		do: func(s *scene) act {
+			q := s.ownRead()
+			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), 99)
+		}},
+	{what: "Terminate of three octets", want: fault{0, 2, 0xff},
+		do: func(s *scene) act { return s.one(rdmap.TerminateHeader(), 3) }},
+	{what: "Terminate that is too long", want: fault{1, 2, 5},
+		do: func(s *scene) act { return s.one(rdmap.TerminateHeader(), rdmap.MaxTerminateLen+1) }},
+	{what: "Terminate on the queue for Sends", want: fault{1, 2, 1}, event: provider.EventQPFatal,
+		do: func(s *scene) act { return s.one(change(rdmap.TerminateHeader(), func(h *ddp.Header) { h.QN = 0 }), 4) }},
+	{what: "ULPDU shorter than a DDP header", want: fault{2, 0, 3},
+		do: func(s *scene) act {
+			s.r.write(must(s.r.framer.AppendFPDU(nil, []byte{0x41, 0x43, 0, 0}))(s.t))
+			return act{}
+		}},
+	{what: "empty ULPDU", want: fault{2, 0, 3},
+		do: func(s *scene) act { s.r.write(must(s.r.framer.AppendFPDU(nil))(s.t)); return act{} }},
+}
+
+// framings are the ways in which a stream can be framed and placed.
+var framings = []struct {
+	name         string
+	opts         Options
+	crc, markers bool
+}{
+	{"verified", Options{}, true, false},
+	{"streaming", Options{Placement: PlaceStreaming}, true, false},
+	{"without CRC", Options{}, false, false},
+	{"markers", Options{}, true, true},
+}
+
+func framingParams(crc, markers bool) mpa.Params {
+	p := params(crc)
+	p.MarkersRx, p.MarkersTx = markers, markers
+	return p
+}
+
+// newScene makes the scene on a running side. The regions are 200 octets of
+// 0xa5.
+func newScene(s *side, r *raw) *scene {
+	sc := &scene{side: s, r: r,
+		open:  s.reg(200, everything),
+		ro:    s.reg(200, provider.AccessRemoteRead),
+		wo:    s.reg(200, provider.AccessLocalWrite|provider.AccessRemoteWrite),
+		local: s.reg(200, provider.AccessLocalWrite),
+	}
+	other := must(s.dev.AllocPD())(s.t).(*pd)
+	s.t.Cleanup(func() { ok(s.t, other.Close()) })
+	alien := &side{t: s.t, pd: other}
+	sc.alien = alien.reg(200, everything)
+	gone := s.reg(1, everything)
+	sc.gone = gone.m.stag
+	ok(s.t, gone.m.Close())
+	s.recv(provider.RecvWR{WRID: 100, SGList: []provider.SGE{sc.local.sge(0, 60), sc.local.sge(100, 40)}},
+		provider.RecvWR{WRID: 101})
+	return sc
+}
+
+// TestFaults: whatever a peer does wrong is answered by one Terminate with the
+// RFC's layer, type and code and the headers at fault, and then by nothing; no
+// octet is placed; the QP says why, and all that is posted is flushed.
+//
+//rfc:5040 RDMAP-7.1-01
+//rfc:5040 RDMAP-7.1-2-01
+//rfc:5040 RDMAP-7.1-3-01
+//rfc:5040 RDMAP-5.4-06
+//rfc:5041 DDP-7.1-01
+//rfc:5041 DDP-7.1-02
+//rfc:5041 DDP-7.1-03
+func TestFaults(t *testing.T) {
+	for _, fr := range framings {
+		for _, f := range faults {
+			t.Run(fr.name+"/"+f.what, func(t *testing.T) {
+				story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
+					sc := newScene(s, r)
+					a := f.do(sc)
+					r.write(r.fpdu(sendSeg(1, 0, true), nil)) // a good one behind the bad one
+					r.wantTerminate("a Terminate for "+f.what, f.want, a.h, a.n, a.read)
+					r.wantFIN("FIN behind the Terminate, and nothing else")
+					s.wantTerm("the QP ends", false, uint8(f.want.layer), uint8(f.want.etype), uint8(f.want.code))
+					sc.wantFlushed(f.recv)
+					if f.event != 0 {
+						s.wantEvent("the application is told", f.event)
+					}
+					for _, m := range []*region{sc.open, sc.ro, sc.wo, sc.local, sc.alien} {
+						m.untouched(0, 0)
+					}
+				})
+			})
+		}
+	}
+}
+
+// wantFlushed waits for the completions of all that a scene has posted: the
+// first receive with status, or flushed like the rest.
+func (s *scene) wantFlushed(first provider.WCStatus) {
+	s.t.Helper()
+	if first == provider.WCSuccess {
+		first = provider.WCWRFlushErr
+	}
+	if s.qp.sq.tail.Load() > 0 {
+		s.wantWC("the Read is flushed", provider.WC{WRID: 50, Status: provider.WCWRFlushErr})
+		s.wantEvent("the send queue is drained", provider.EventSQDrained)
+	}
+	s.wantWC("the receive concerned", provider.WC{WRID: 100, Status: first})
+	s.wantWC("the other receive", provider.WC{WRID: 101, Status: provider.WCWRFlushErr})
+	s.noWC("each once")
+	if state := s.qp.getState(); state != provider.QPErr {
+		s.t.Errorf("state %v", state)
+	}
+}
+
+// TestBadCRC: one wrong bit anywhere in an FPDU ends the stream with 2/0/2. With
+// PlaceVerified nothing of it has been placed.
+//
+//rfc:5044 MPA-4.4-13
+//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-8-2-01
+func TestBadCRC(t *testing.T) {
+	for _, fr := range framings {
+		if !fr.crc {
+			continue
+		}
+		for bit := 8 * mpa.HeaderLen; bit < 8*(2+14+12+4); bit += 13 {
+			t.Run(fmt.Sprintf("%s/bit %d", fr.name, bit), func(t *testing.T) {
+				story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
+					dst := s.reg(12, everything)
+					r.send(rdmap.WriteHeader(0, 0, true), nil) // a good one first
+					fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 12))
+					fpdu[bit/8] ^= 1 << (bit % 8)
+					r.write(fpdu)
+					r.wantTerminate("a Terminate for the CRC", fault{iwarp.LayerLLP, iwarp.MPAErrors, iwarp.MPACRC}, nil, 0, nil)
+					r.wantFIN("FIN behind it")
+					s.wantTerm("the QP ends", false, 2, 0, 2)
+					dst.untouched(0, 0)
+				})
+			})
+		}
+	}
+}
