@@ -194,3 +194,19 @@ func TestStrings(t *testing.T) {
 		t.Errorf("IBV_WR_SEND %d, IBV_NODE_UNKNOWN %d", c["IBV_WR_SEND"], c["IBV_NODE_UNKNOWN"])
 	}
 }
+
+func BenchmarkSendBatch(b *testing.B) {
+	batch, err := NewSendBatch(16, 4, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer batch.Free()
+	b.ReportAllocs()
+	for b.Loop() {
+		batch.Reset()
+		for i := range 16 {
+			batch.Add(uint64(i), 0, 2).SetRDMA(1, 2)
+			batch.AddSGE(1, 2, 3)
+		}
+	}
+}

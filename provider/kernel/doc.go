@@ -9,8 +9,8 @@
 // The kernel reads and writes registered memory at any time until the MR is
 // closed. RegMR pins Go memory with a runtime.Pinner until then; memory from
 // mmap needs no pinning. A slice on the Go heap is not page aligned, which is
-// fine. Registered pages count against RLIMIT_MEMLOCK, for siw even those of
-// root; the ENOMEM names the limit.
+// fine. Registered pages count against RLIMIT_MEMLOCK, with siw of Linux 6.1 even
+// those of root; the ENOMEM names the limit.
 //
 // The race detector does not see what the kernel does to memory. A program
 // orders its own accesses with completions.
