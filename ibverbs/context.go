@@ -141,5 +141,9 @@ func init() {
 	) (any, error) {
 		return createQP(op, pd.(*PD), init.(*QPInitAttr), owner, create)
 	}
+	object.RetirePD = func(pd any) error {
+		p := pd.(*PD)
+		return p.obj.Retire(p.p.Close)
+	}
 	object.QP = func(qp any) provider.QP { return qp.(*QP).p }
 }

@@ -59,8 +59,8 @@ type ConnConfig struct {
 	// send to it: the place to register memory and post receives, since the
 	// peer may send at once. It may change param, which holds what the rest of
 	// the configuration comes to; for instance put the key of a region just
-	// registered into its private data. An error ends Dial or Accept with it;
-	// regions that were registered with the Conn's PD must be closed then.
+	// registered into its private data. An error ends Dial or Accept with it.
+	// Regions remain the program's to close, also if Dial or Accept fails.
 	Prepare func(ctx context.Context, c *Conn, param *ConnParam) error
 
 	// LocalAddr, for Dial, is the address to connect from. Zero leaves it to

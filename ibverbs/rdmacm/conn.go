@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
 // Conn is a connection that Dial or Request.Accept made: a CM id with an event
@@ -40,7 +41,6 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	c.ended, c.end = context.WithCancel(context.Background())
 	c.watchCtx, c.unwatch = context.WithCancel(context.Background())
 
-	// The PD is closed last, since regions may hold it back.
 	sizes := capacity(cfg.Cap)
 	err := c.makeParts(sizes)
 	c.atClose(ch.Close, id.Close, c.endWatch)
@@ -69,7 +69,7 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap) (err error) {
 		if c.pd, err = c.vctx.AllocPD(); err != nil {
 			return err
 		}
-		c.atClose(c.pd.Close)
+		c.atClose(func() error { return object.RetirePD(c.pd) })
 	}
 	if c.sendCQ == nil {
 		// One more than the queue holds, for QP.Drain.
@@ -202,8 +202,8 @@ func isNotConnected(err error) bool {
 // configuration didn't give. Without Shutdown before it, work that is still
 // posted is lost without completions.
 //
-// If a region is still registered with the Conn's own PD, all else is closed
-// and the error is EBUSY; call Close again when the region is closed.
+// Regions that are registered with the Conn's own PD may be closed before or
+// after it; the PD goes with the last of them.
 func (c *Conn) Close() error {
 	if c == nil {
 		return nil

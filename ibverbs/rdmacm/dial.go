@@ -3,7 +3,6 @@ package rdmacm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"syscall"
 	"time"
@@ -13,9 +12,10 @@ import (
 
 // Dial connects to addr over the device of vctx. A nil cfg means defaults.
 //
-// A peer that refuses is a [*RejectedError] with its private data. An address
-// that leads over another device than vctx is EINVAL and names both. When ctx
-// ends Dial breaks off and returns ctx.Err().
+// A peer that refuses is a [*RejectedError] with its private data; where nobody
+// listens, it may be one without. An address that leads over another device
+// than that of vctx is EINVAL and names both. When ctx ends Dial breaks off and
+// returns ctx.Err().
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}
@@ -39,7 +39,7 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 		err = c.connect(ctx, cfg)
 	}
 	if err != nil {
-		return nil, also(err, c.abort())
+		return nil, also(err, c.Close())
 	}
 	return c, nil
 }
@@ -81,7 +81,7 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	select {
 	case err = <-called:
 	case <-ctx.Done():
-		err = also(ctx.Err(), c.abort())
+		err = also(ctx.Err(), c.Close())
 		<-called
 	}
 	if err != nil {
@@ -113,16 +113,6 @@ func (c *Conn) prepare(ctx context.Context, cfg *ConnConfig, offeredIRD, offered
 		}
 	}
 	return param, nil
-}
-
-// abort closes a Conn that did not come about. Regions that Prepare registered
-// with the Conn's PD are the program's to close; the PD then stays behind.
-func (c *Conn) abort() error {
-	err := c.Close()
-	if errors.Is(err, syscall.EBUSY) {
-		return fmt.Errorf("and the connection's own PD remains: %w", err)
-	}
-	return err
 }
 
 // await reads the id's channel, which nobody else does, until the event that is

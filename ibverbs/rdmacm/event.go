@@ -25,9 +25,9 @@ type Event struct {
 	InitiatorDepth     int
 }
 
-// Err returns the failure that the event reports, nil if it reports none: a
-// [*RejectedError], or an [*ibverbs.Error] of the call that led to the event.
-// Disconnected is no failure.
+// Err returns the failure that the event reports, nil if it reports none: an
+// [*ibverbs.Error] of the call that led to the event, with a [*RejectedError]
+// inside if the peer refused. Disconnected is no failure.
 func (e *Event) Err() error {
 	var op string
 	var errno syscall.Errno
@@ -43,19 +43,24 @@ func (e *Event) Err() error {
 	case DeviceRemoval:
 		op, errno = "rdma_connect", syscall.ENODEV
 	case Rejected:
-		return &RejectedError{Status: e.Status, PrivateData: e.PrivateData}
+		return e.failed("rdma_connect", &RejectedError{Status: e.Status, PrivateData: e.PrivateData})
 	default:
 		return nil
 	}
 	if e.Status < 0 {
 		errno = syscall.Errno(-e.Status)
 	}
-	object := ""
+	return e.failed(op, fmt.Errorf("%w (%s)", errno, e.Type))
+}
+
+// failed says what failed, and with whom.
+func (e *Event) failed(op string, err error) error {
+	failure := &ibverbs.Error{Op: op, Err: err}
 	if e.ID != nil {
-		object = e.ID.peer()
+		failure.Object = e.ID.peer()
 		if e.ID.passive && op == "rdma_connect" {
-			op = "rdma_accept"
+			failure.Op = "rdma_accept"
 		}
 	}
-	return &ibverbs.Error{Op: op, Object: object, Err: fmt.Errorf("%w (%s)", errno, e.Type)}
+	return failure
 }

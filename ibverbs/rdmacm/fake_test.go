@@ -191,17 +191,45 @@ func TestPrepare(t *testing.T) {
 	ok(t, vctx.Close())
 }
 
-func TestCloseWithARegionLeft(t *testing.T) {
-	f, vctx := newFake(t, goodDial())
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
-	mr := must[*ibverbs.MR](t)(c.PD().AllocMR(1, 0))
-	wantErr(t, "Close with a region", c.Close(), syscall.EBUSY, "1 MR")
-	if f.Count("close qp") != 1 || f.Count("close event channel") != 1 || f.Count("close cq") != 2 {
-		t.Error("the rest is not closed")
+// A region may outlive its connection, and one that did not come about. The PD
+// that nobody but the connection knows goes with the last region.
+func TestRegionsOutliveTheConnection(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		f, vctx := newFake(t, goodDial())
+		if fails {
+			f.Fail("connect", syscall.EIO)
+		}
+		var mrs [2]*ibverbs.MR
+		var pd *ibverbs.PD
+		c, err := rdmacm.Dial(t.Context(), vctx, somewhere, &rdmacm.ConnConfig{
+			Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+				pd = c.PD()
+				for i := range mrs {
+					mrs[i] = must[*ibverbs.MR](t)(pd.AllocMR(1, 0))
+				}
+				return nil
+			},
+		})
+		if fails {
+			wantErr(t, "Dial", err, syscall.EIO)
+		}
+		ok(t, c.Close())
+		ok(t, c.Close())
+		if f.Count("close qp") != 1 || f.Count("close event channel") != 1 || f.Count("close cq") != 2 {
+			t.Error("the rest is not closed")
+		}
+		_, err = pd.AllocMR(1, 0)
+		wantErr(t, "another region", err, os.ErrClosed)
+		wantErr(t, "Close of the PD", pd.Close(), syscall.EBUSY, "2 MR")
+		ok(t, mrs[0].Close())
+		wantErr(t, "Close of the context", vctx.Close(), syscall.EBUSY, "1 PD")
+		ok(t, mrs[1].Close())
+		if f.Count("close pd") != 1 {
+			t.Error("the PD is still there")
+		}
+		ok(t, pd.Close())
+		ok(t, vctx.Close())
 	}
-	ok(t, mr.Close())
-	ok(t, c.Close())
-	ok(t, vctx.Close())
 }
 
 // listen returns a listener over a fake, and the fake's id of it.

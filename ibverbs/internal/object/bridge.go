@@ -15,6 +15,9 @@ var (
 	CreateQP func(op string, pd, init any, owner *Object,
 		create func(provider.PD, provider.QPInitAttr) (provider.QP, error)) (qp any, err error)
 
+	// RetirePD closes an *ibverbs.PD with its last MR, at once if it has none.
+	RetirePD func(pd any) error
+
 	// QP returns the QP under an *ibverbs.QP that is not nil.
 	QP func(qp any) provider.QP
 )

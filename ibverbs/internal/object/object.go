@@ -32,7 +32,8 @@ type Object struct {
 	closed  atomic.Bool // set under mu
 
 	mu       sync.Mutex
-	going    bool // Close has begun: nothing may be added
+	going    bool         // Close has begun: nothing may be added
+	retired  func() error // what closes the object with its last child
 	parents  []*Object
 	children map[string]int // open children by kind
 }
@@ -112,6 +113,20 @@ func (o *Object) Close(destroy func() error) error {
 	return nil
 }
 
+// Retire closes the object if it has no children, and otherwise has the last of
+// them close it. Nothing may be added any more. A failure behind the caller's
+// back leaves the object open, where its parents' Close tells of it.
+func (o *Object) Retire(destroy func() error) error {
+	o.mu.Lock()
+	if o.openChildren() != "" {
+		o.going, o.retired = true, destroy
+		o.mu.Unlock()
+		return nil
+	}
+	o.mu.Unlock()
+	return o.Close(destroy)
+}
+
 // Closed tells whether Close has succeeded.
 func (o *Object) Closed() bool { return o.closed.Load() }
 
@@ -151,8 +166,15 @@ func (o *Object) add(kind string) bool {
 
 func (o *Object) drop(kind string) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	o.children[kind]--
+	destroy := o.retired
+	if destroy != nil && o.openChildren() != "" {
+		destroy = nil
+	}
+	o.mu.Unlock()
+	if destroy != nil {
+		_ = o.Close(destroy)
+	}
 }
 
 func (o *Object) leave() {

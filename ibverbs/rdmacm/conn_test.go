@@ -1,0 +1,473 @@
+package rdmacm_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// TestOnSiw runs the tests below, and the examples, in the guest on siw.
+func TestOnSiw(t *testing.T) {
+	if vmtest.Inside() {
+		t.Skip("in the guest already")
+	}
+	vmtest.Need(t)
+	exe := must[string](t)(os.Executable())
+	r := vmtest.Run(t, vmtest.Options{Env: []string{"GOVS_PROVIDER=kernel", "GOVS_ADDR=192.0.2.1"}},
+		exe, "-test.run=^TestConn|^Example", "-test.v", "-test.count=1", "-test.timeout=4m")
+	if r.Status != 0 || !bytes.Contains([]byte(r.Stdout), []byte("--- PASS: ExampleID")) {
+		t.Errorf("status %d\n%s\n%s", r.Status, r.Stdout, r.Stderr)
+	}
+	t.Log(r.Stdout)
+}
+
+// onKernel tells whether open opens a kernel device.
+func onKernel() bool { return os.Getenv("GOVS_PROVIDER") == "kernel" }
+
+// device opens the device for a test, and checks at its end that nothing is
+// left open on it.
+func device(t *testing.T) (*ibverbs.Context, netip.AddrPort) {
+	t.Helper()
+	vctx, addr := open()
+	t.Cleanup(func() {
+		if err := vctx.Close(); err != nil {
+			t.Errorf("at the end of the test: %v", err)
+		}
+	})
+	return vctx, addr
+}
+
+// pair connects two Conns. Their configurations may be nil.
+func pair(t *testing.T, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
+	t.Helper()
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	t.Cleanup(func() { ok(t, l.Close()) })
+	accepted := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			server, err = req.Accept(ctx, accept)
+		}
+		accepted <- err
+	}()
+	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), dial))
+	ok(t, <-accepted)
+	t.Cleanup(func() {
+		ok(t, client.Close())
+		ok(t, server.Close())
+	})
+	return client, server
+}
+
+// receiver is a Prepare that posts n receives of size octets each, with the
+// receive's number as WRID, out of one region.
+type receiver struct {
+	n, size int
+	mr      *ibverbs.MR
+}
+
+func (r *receiver) prepare(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+	r.mr, err = c.PD().AllocMR(r.n*r.size, ibverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	wrs := make([]ibverbs.RecvWR, r.n)
+	for i := range wrs {
+		sge, err := r.mr.SGE(i*r.size, r.size)
+		if err != nil {
+			return err
+		}
+		wrs[i] = ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{sge}}
+	}
+	return c.QP().PostRecv(wrs...)
+}
+
+// get returns the next message.
+func (r *receiver) get(ctx context.Context, c *rdmacm.Conn) ([]byte, error) {
+	var wc [1]ibverbs.WC
+	if _, err := c.RecvCQ().PollWait(ctx, wc[:]); err != nil {
+		return nil, err
+	}
+	if err := wc[0].Err(); err != nil {
+		return nil, err
+	}
+	return r.mr.Bytes()[int(wc[0].WRID)*r.size:][:wc[0].ByteLen], nil
+}
+
+// The peer's first message may be on its way before Accept has returned.
+func TestConnReceivesPostedInPrepare(t *testing.T) {
+	for range 20 {
+		func() {
+			ctx := timeout(t)
+			r := &receiver{n: 4, size: 16}
+			client, server := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 16}}, &rdmacm.ConnConfig{Prepare: r.prepare})
+			defer r.mr.Close()
+			for i := range 4 {
+				ok(t, client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: []byte{byte(i)}}))
+			}
+			for i := range 4 {
+				msg, err := r.get(ctx, server)
+				if err != nil || !bytes.Equal(msg, []byte{byte(i)}) {
+					t.Fatalf("message %d: %x, %v", i, msg, err)
+				}
+			}
+			ok(t, client.Shutdown(ctx))
+			ok(t, server.Wait(ctx))
+		}()
+	}
+}
+
+func TestConnPrivateData(t *testing.T) {
+	for _, n := range []int{0, 1, 3, 4, 5, 64, 251} {
+		private := func(c byte) []byte { return bytes.Repeat([]byte{c}, n) }
+		ctx := timeout(t)
+		client, server := pair(t, &rdmacm.ConnConfig{PrivateData: private('c')}, &rdmacm.ConnConfig{PrivateData: private('s')})
+		if got := server.PrivateData(); !bytes.Equal(got, private('c')) {
+			t.Errorf("the server got %q of %d octets", got, n)
+		}
+		if got := client.PrivateData(); !bytes.Equal(got, private('s')) {
+			t.Errorf("the client got %q of %d octets", got, n)
+		}
+		if client.LocalAddr() != server.RemoteAddr() || client.RemoteAddr() != server.LocalAddr() {
+			t.Errorf("client %v to %v, server %v to %v", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
+		}
+		ok(t, client.Shutdown(ctx))
+	}
+}
+
+// A hundred connections at once: no event, message or private data goes to the
+// wrong one, and rejections in between disturb nobody.
+func TestConnHundredAtOnce(t *testing.T) {
+	const conns = 100
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				req, err := l.Accept(ctx)
+				if errors.Is(err, os.ErrClosed) {
+					return
+				}
+				if err != nil {
+					t.Errorf("Accept: %v", err)
+					return
+				}
+				wg.Go(func() {
+					if err := echo(ctx, req); err != nil {
+						t.Errorf("server: %v", err)
+					}
+				})
+			}
+		})
+	}
+	var clients sync.WaitGroup
+	for i := range conns {
+		clients.Go(func() {
+			if err := callEcho(ctx, vctx, l.Addr(), uint32(i)); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	clients.Wait()
+	ok(t, l.Close())
+	wg.Wait()
+}
+
+// echo answers a request: every tenth with a refusal, others with a connection
+// that sends back one message.
+func echo(ctx context.Context, req *rdmacm.Request) error {
+	if binary.BigEndian.Uint32(req.PrivateData())%10 == 7 {
+		return req.Reject(req.PrivateData())
+	}
+	r := &receiver{n: 1, size: 8}
+	c, err := req.Accept(ctx, &rdmacm.ConnConfig{
+		Prepare: r.prepare, PrivateData: req.PrivateData(), Cap: ibverbs.QPCap{MaxInlineData: 8},
+	})
+	if err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	defer c.Close()
+	defer r.mr.Close()
+	msg, err := r.get(ctx, c)
+	if err != nil {
+		return fmt.Errorf("receive: %w", err)
+	}
+	if !bytes.Equal(msg, req.PrivateData()) {
+		return fmt.Errorf("message %x on the connection of %x", msg, req.PrivateData())
+	}
+	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: msg}); err != nil {
+		return err
+	}
+	return c.Wait(ctx)
+}
+
+func callEcho(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, i uint32) error {
+	name := binary.BigEndian.AppendUint32(nil, i)
+	r := &receiver{n: 1, size: 8}
+	c, err := rdmacm.Dial(ctx, vctx, addr, &rdmacm.ConnConfig{
+		PD: nil, Prepare: r.prepare, PrivateData: name, Cap: ibverbs.QPCap{MaxInlineData: 8},
+	})
+	if i%10 == 7 {
+		if r.mr != nil {
+			_ = r.mr.Close()
+		}
+		var rejected *rdmacm.RejectedError
+		if !errors.As(err, &rejected) || !bytes.Equal(rejected.PrivateData, name) {
+			return fmt.Errorf("got %w, want a rejection with our name", err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	defer r.mr.Close()
+	if !bytes.Equal(c.PrivateData(), name) {
+		return fmt.Errorf("private data %x", c.PrivateData())
+	}
+	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: name}); err != nil {
+		return err
+	}
+	if msg, err := r.get(ctx, c); err != nil || !bytes.Equal(msg, name) {
+		return fmt.Errorf("message %x: %w", msg, err)
+	}
+	return c.Shutdown(ctx)
+}
+
+// Shutdown right behind a queue full of unsignalled work loses none of it.
+func TestConnShutdownDelivers(t *testing.T) {
+	const messages, size = 32, 100_000
+	ctx := timeout(t)
+	r := &receiver{n: messages, size: size}
+	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
+	defer r.mr.Close()
+	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(messages*size, 0))
+	defer mr.Close()
+	wrs := make([]ibverbs.SendWR, messages)
+	for i := range wrs {
+		sge := must[ibverbs.SGE](t)(mr.SGE(i*size, size-i))
+		for j := range size {
+			mr.Bytes()[i*size+j] = byte(i + j)
+		}
+		wrs[i] = ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}
+	}
+	ok(t, client.QP().PostSend(wrs...))
+	ok(t, client.Shutdown(ctx))
+	for i := range messages {
+		msg, err := r.get(ctx, server)
+		if err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		if !bytes.Equal(msg, mr.Bytes()[i*size:][:size-i]) {
+			t.Fatalf("message %d of %d octets is not what was sent", i, len(msg))
+		}
+	}
+	if n, err := client.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
+		t.Errorf("unsignalled work left %d completions, %v", n, err)
+	}
+	ok(t, server.Wait(ctx))
+}
+
+func TestConnShutdownFromBothSides(t *testing.T) {
+	for range 10 {
+		ctx := timeout(t)
+		r := &receiver{n: 8, size: 8}
+		client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
+		ok(t, client.QP().PostSend(make4Sends()...))
+		_, err := r.get(ctx, server) // from now on the server may send, too
+		ok(t, err)
+		errs := make(chan error, 2)
+		for _, c := range []*rdmacm.Conn{client, server} {
+			go func() { errs <- c.Shutdown(ctx) }()
+		}
+		for range cap(errs) {
+			if err := <-errs; err != nil {
+				t.Errorf("Shutdown: %v", err)
+			}
+		}
+		ok(t, client.Shutdown(ctx)) // again, with nobody there
+		ok(t, r.mr.Close())
+	}
+}
+
+func make4Sends() []ibverbs.SendWR {
+	wrs := make([]ibverbs.SendWR, 4)
+	for i := range wrs {
+		wrs[i].Opcode = ibverbs.WRSend
+	}
+	return wrs
+}
+
+// A peer that just closes is noticed, and what was posted is flushed.
+func TestConnPeerCloses(t *testing.T) {
+	ctx := timeout(t)
+	r := &receiver{n: 3, size: 8}
+	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
+	defer r.mr.Close()
+	ok(t, client.Close())
+	ok(t, server.Wait(ctx))
+	<-server.Done()
+	for range r.n {
+		_, err := r.get(ctx, server)
+		wantErr(t, "receive that was posted", err, ibverbs.ErrFlushed)
+	}
+	ok(t, server.Shutdown(ctx))
+}
+
+func TestConnNobodyThere(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	gone := l.Addr()
+	ok(t, l.Close())
+	_, err := rdmacm.Dial(ctx, vctx, gone, nil)
+	wantErr(t, "Dial where nobody listens", err, syscall.ECONNREFUSED, gone.String())
+	var call *ibverbs.Error
+	if !errors.As(err, &call) {
+		t.Errorf("got %#v, want an *Error", err)
+	}
+}
+
+func TestConnAddressInUse(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	_, err := rdmacm.Listen(ctx, vctx, l.Addr(), nil)
+	wantErr(t, "second listener", err, syscall.EADDRINUSE, l.Addr().String())
+}
+
+// A client that gives up while its request waits for an answer does not harm
+// the listener, and the answer comes to nothing.
+func TestConnClientGivesUp(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	_, err := rdmacm.Dial(short, vctx, l.Addr(), nil)
+	if err != context.DeadlineExceeded {
+		t.Errorf("Dial with no answer: %v", err)
+	}
+	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	time.Sleep(100 * time.Millisecond) // for the end of the connection to arrive
+	if c, err := req.Accept(ctx, nil); err == nil {
+		ok(t, c.Wait(ctx))
+		ok(t, c.Close())
+	}
+	_, server := pairAt(t, ctx, vctx, l)
+	ok(t, server.Shutdown(ctx))
+}
+
+// pairAt connects over a listener that is there.
+func pairAt(t *testing.T, ctx context.Context, vctx *ibverbs.Context, l *rdmacm.Listener) (client, server *rdmacm.Conn) {
+	t.Helper()
+	accepted := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			server, err = req.Accept(ctx, nil)
+		}
+		accepted <- err
+	}()
+	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
+	ok(t, <-accepted)
+	t.Cleanup(func() {
+		ok(t, client.Close())
+		ok(t, server.Close())
+	})
+	return client, server
+}
+
+// Requests that nobody has accepted end with their listener.
+func TestConnListenerCloses(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
+		dialled <- err
+	}()
+	time.Sleep(100 * time.Millisecond)
+	ok(t, l.Close())
+	if err := <-dialled; err == nil || ctx.Err() != nil {
+		t.Errorf("Dial to a listener that closes without answering: %v", err)
+	}
+}
+
+// A PD and CQs that many connections share stay when those close.
+func TestConnSharedParts(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	defer pd.Close()
+	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	defer ch.Close()
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(256, &ibverbs.CQOptions{Channel: ch}))
+	defer cq.Close()
+	const conns = 3
+	var wg sync.WaitGroup
+	for range conns {
+		wg.Go(func() {
+			req, err := l.Accept(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c, err := req.Accept(ctx, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(c.Wait(ctx), c.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	qpns := make(map[uint32]bool)
+	for i := range conns {
+		c, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Cookie: i})
+		ok(t, err)
+		if c.PD() != pd || c.SendCQ() != cq || c.RecvCQ() != cq || c.QP().Cookie() != i {
+			t.Error("the connection is not made of what was given")
+		}
+		qpns[c.QP().QPN()] = true
+		// An empty Write needs no memory at the peer.
+		ok(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
+		ok(t, c.Shutdown(ctx))
+		ok(t, c.Close())
+	}
+	wc := make([]ibverbs.WC, 8)
+	for got := 0; got < conns; {
+		n, err := cq.PollWait(ctx, wc)
+		ok(t, err)
+		for _, c := range wc[:n] {
+			if c.Status != ibverbs.WCSuccess || !qpns[c.QPN] {
+				t.Errorf("completion %+v of a QP of %v", c, qpns)
+			}
+		}
+		got += n
+	}
+	wg.Wait()
+}
