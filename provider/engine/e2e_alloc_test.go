@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestE2EAllocs: from post to completion nothing is allocated, on either side,
+// once what is pooled has been made.
+func TestE2EAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector allocates; the test is for a build without it")
+		return
+	}
+	onWires(t, func(w e2eWire) bool { return w.real }, func(t *testing.T, w e2eWire) {
+		for _, n := range []int{0, 64, 4096, 200000} {
+			a, b := newE2EPair(t, w, e2eSetup{})
+			src := a.filled(n, provider.AccessLocalWrite, 1)
+			dst := b.region(n, allRights)
+			sges, into := []provider.SGE{sge(src.mr, 0, n)}, []provider.SGE{sge(dst.mr, 0, n)}
+			var inline [64]byte
+			wrs := []provider.SendWR{
+				{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+				{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+				{Opcode: provider.WRRDMAWrite, Inline: inline[:min(n, 64)], Flags: provider.SendInline, RemoteAddr: dst.Addr(), RKey: dst.RKey()},
+				{Opcode: provider.WRSend, SGList: sges, Flags: provider.SendSignaled | provider.SendFence},
+			}
+			recvs := []provider.RecvWR{{SGList: into}}
+			var wc [1]provider.WC
+			// both polls both ends, as neither gets on without the other.
+			both := func() {
+				for left := 2; left > 0; {
+					for _, c := range []*cq{a.scq, b.rcq} {
+						k, err := c.Poll(wc[:])
+						if err != nil || k > 0 && wc[0].Status != provider.WCSuccess {
+							t.Fatalf("%+v: %v", wc[0], err)
+						}
+						left -= k
+					}
+				}
+			}
+			round := func() {
+				if _, err := b.q.PostRecv(recvs); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := a.q.PostSend(wrs); err != nil {
+					t.Fatal(err)
+				}
+				both()
+			}
+			for range 50 {
+				round()
+			}
+			if got := testing.AllocsPerRun(200, round); got != 0 {
+				t.Errorf("%d octets: %v allocations per round", n, got)
+			}
+		}
+	})
+}

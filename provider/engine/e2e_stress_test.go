@@ -1,0 +1,513 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// A soup is what one end does to the other at random: operations of all kinds
+// and sizes, each with a slot of its own, so that afterwards all memory follows
+// from what succeeded.
+type soup struct {
+	e, peer  *e2eEnd
+	ops      []soupOp
+	src      *guarded // of Sends and Writes, on e
+	sink     *guarded // of Reads, on e
+	target   *guarded // of Writes, and the source of Reads behind it, on peer
+	received *guarded // of Sends, on peer
+	sends    int      // among ops
+}
+
+type soupOp struct {
+	wr     provider.SendWR
+	off, n int // of its slot, everywhere
+}
+
+const soupReceives = 256 // as many Sends at most
+
+// newSoup plans count operations of about octets each and posts the receives.
+func newSoup(rnd *rand.Rand, e, peer *e2eEnd, count, octets int) *soup {
+	s := &soup{e: e, peer: peer}
+	total := 0
+	for i := range count {
+		n := rnd.IntN(octets)
+		switch rnd.IntN(10) {
+		case 0:
+			n = 0
+		case 1:
+			n *= 20
+		}
+		op := soupOp{off: total, n: n}
+		op.wr = provider.SendWR{WRID: uint64(i), Opcode: []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead}[rnd.IntN(3)]}
+		if op.wr.Opcode == provider.WRSend {
+			if s.sends == soupReceives {
+				op.wr.Opcode = provider.WRRDMAWrite
+			} else {
+				s.sends++
+			}
+		}
+		for _, flag := range []provider.SendFlags{provider.SendSignaled, provider.SendSignaled, provider.SendFence, provider.SendSolicited} {
+			if rnd.IntN(3) == 0 {
+				op.wr.Flags |= flag
+			}
+		}
+		s.ops = append(s.ops, op)
+		total += n
+	}
+	s.ops[count-1].wr.Flags |= provider.SendSignaled
+	seed := rnd.Uint64()
+	s.src = e.filled(total, 0, seed)
+	s.sink = e.region(total, provider.AccessLocalWrite)
+	s.target = peer.register(2*max(total, 1), allRights, func(b []byte) { fillPattern(b[len(b)/2:], seed+1) })
+	s.received = peer.region(total, provider.AccessLocalWrite)
+	for i := range s.ops {
+		s.prepare(rnd, &s.ops[i])
+	}
+	return s
+}
+
+func (s *soup) prepare(rnd *rand.Rand, op *soupOp) {
+	k := 1 + rnd.IntN(4)
+	op.wr.RKey = s.target.RKey()
+	op.wr.RemoteAddr = s.target.Addr() + uint64(op.off)
+	switch op.wr.Opcode {
+	case provider.WRSend:
+		s.peer.recv(op.wr.WRID, split(s.received.mr, op.off, op.n, 5-k)...)
+		fallthrough
+	case provider.WRRDMAWrite:
+		op.wr.SGList = split(s.src.mr, op.off, op.n, k)
+	case provider.WRRDMARead:
+		op.wr.RemoteAddr += s.target.Len() / 2
+		op.wr.SGList = split(s.sink.mr, op.off, op.n, k)
+	}
+}
+
+// post posts everything, batches at a time, and collects completions whenever
+// the queue is full, until all signalled ones have come or the QP is in ERR.
+func (s *soup) post(rnd *rand.Rand) ([]provider.WC, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+	defer cancel()
+	var got []provider.WC
+	wrs := make([]provider.SendWR, 0, len(s.ops))
+	signalled := 0
+	for i := range s.ops {
+		wrs = append(wrs, s.ops[i].wr)
+	}
+	// A queue that holds unsignalled WRs only would stay full.
+	for i := 31; i < len(wrs); i += 32 {
+		wrs[i].Flags |= provider.SendSignaled
+		s.ops[i].wr.Flags |= provider.SendSignaled
+	}
+	for len(wrs) > 0 {
+		n, err := s.e.q.PostSend(wrs[:1+rnd.IntN(min(len(wrs), 20))])
+		for _, wr := range wrs[:n] {
+			if wr.Flags&provider.SendSignaled != 0 {
+				signalled++
+			}
+		}
+		wrs = wrs[n:]
+		switch {
+		case errors.Is(err, syscall.ENOMEM):
+			wc, err := s.e.collect(ctx, s.e.scq, 1)
+			if got = append(got, wc...); err != nil {
+				return got, err
+			}
+		case err != nil:
+			return got, err
+		}
+		if s.e.q.getState() == provider.QPErr {
+			return got, nil
+		}
+	}
+	for len(got) < signalled && s.e.q.getState() != provider.QPErr {
+		wc, err := s.e.collect(ctx, s.e.scq, 1)
+		if got = append(got, wc...); err != nil {
+			return got, err
+		}
+	}
+	return got, nil
+}
+
+// check compares memory and completions with the plan, all of which succeeded.
+func (s *soup) check(t *testing.T, sends, recvs []provider.WC) {
+	t.Helper()
+	sink := bytes.Repeat([]byte{0xa5}, len(s.sink.buf))
+	target := bytes.Repeat([]byte{0xa5}, len(s.target.buf)/2)
+	received := bytes.Repeat([]byte{0xa5}, len(s.received.buf))
+	for _, op := range s.ops {
+		from := s.src.buf[op.off:][:op.n]
+		switch op.wr.Opcode {
+		case provider.WRSend:
+			copy(received[op.off:], from)
+			if len(recvs) == 0 || recvs[0].WRID != op.wr.WRID || recvs[0].Status != provider.WCSuccess || int(recvs[0].ByteLen) != op.n {
+				t.Fatalf("Send %d of %d octets: completions %+v", op.wr.WRID, op.n, recvs)
+			}
+			recvs = recvs[1:]
+		case provider.WRRDMAWrite:
+			copy(target[op.off:], from)
+		case provider.WRRDMARead:
+			copy(sink[op.off:], s.target.buf[len(target)+op.off:][:op.n])
+		}
+		if op.wr.Flags&provider.SendSignaled != 0 {
+			if len(sends) == 0 || sends[0].WRID != op.wr.WRID || sends[0].Status != provider.WCSuccess {
+				t.Fatalf("work request %d: completions %+v", op.wr.WRID, sends)
+			}
+			sends = sends[1:]
+		}
+	}
+	if len(sends)+len(recvs) != 0 {
+		t.Errorf("%d and %d completions too many", len(sends), len(recvs))
+	}
+	if !bytes.Equal(s.sink.buf, sink) || !bytes.Equal(s.target.buf[:len(target)], target) || !bytes.Equal(s.received.buf, received) {
+		t.Error("memory is not as it should be")
+	}
+	s.canaries(t)
+}
+
+func (s *soup) canaries(t *testing.T) {
+	t.Helper()
+	for _, r := range []*guarded{s.src, s.sink, s.target, s.received} {
+		if !r.untouched(0, len(r.buf)) {
+			t.Error("octets beside a region changed")
+		}
+	}
+}
+
+var soupSetup = e2eSetup{
+	cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: soupReceives, MaxSendSGE: 4, MaxRecvSGE: 4},
+	cqe: 1024, depth: 3,
+}
+
+// TestE2ESoup lets both ends do everything at once.
+func TestE2ESoup(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		seed := w.net.Seed + 1
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		a, b := newE2EPair(t, w, soupSetup)
+		there, back := newSoup(rnd, a, b, 300, 4000), newSoup(rnd, b, a, 300, 4000)
+		var sends [2][]provider.WC
+		var wg sync.WaitGroup
+		for i, s := range []*soup{there, back} {
+			rnd := rand.New(rand.NewPCG(seed, uint64(i)))
+			wg.Go(func() {
+				var err error
+				if sends[i], err = s.post(rnd); err != nil {
+					t.Errorf("%v after %d completions (%v)", err, len(sends[i]), s.e.q.Cause())
+				}
+			})
+		}
+		wg.Wait()
+		there.check(t, sends[0], b.wait(b.rcq, there.sends))
+		back.check(t, sends[1], a.wait(a.rcq, back.sends))
+	})
+}
+
+// TestE2EFaults runs soups over networks that change an octet, reset or stall at
+// a random place. Whatever happens, the ends end by themselves or finish, every
+// work request completes once at most, failed ones are told, no octet outside
+// registered memory changes, and everything can be closed.
+//
+//rfc:5044 MPA-4.4-13
+func TestE2EFaults(t *testing.T) {
+	rounds := 25
+	if raceEnabled {
+		rounds = 8
+	}
+	for _, w := range e2eWires {
+		if w.real {
+			continue
+		}
+		for _, kind := range []string{"corrupt", "reset", "stall"} {
+			t.Run(w.name+", "+kind, func(t *testing.T) {
+				for range rounds {
+					w.run(t, func(t *testing.T, w e2eWire) { faultyRound(t, w, kind) })
+				}
+			})
+		}
+	}
+}
+
+func faultyRound(t *testing.T, w e2eWire, kind string) {
+	rnd := rand.New(rand.NewPCG(w.net.Seed, 3))
+	place := int64(rnd.IntN(60000))
+	there := rnd.IntN(2) == 0
+	flip := byte(1 + rnd.IntN(255))
+	var hit atomic.Bool
+	w.net.Filter = func(s *memnet.Segment) memnet.Verdict {
+		at := place - s.Offset
+		if s.FromDialer != there || at < 0 || at >= int64(len(s.Data)) {
+			return memnet.Pass
+		}
+		hit.Store(true)
+		switch kind {
+		case "reset":
+			return memnet.Reset
+		case "stall":
+			return memnet.Stall
+		}
+		s.Data[at] ^= flip
+		return memnet.Pass
+	}
+	a, b := newE2EPair(t, w, soupSetup)
+	ends := [2]*e2eEnd{a, b}
+	soups := [2]*soup{newSoup(rnd, a, b, 60, 1500), newSoup(rnd, b, a, 60, 1500)}
+	var sends [2][]provider.WC
+	var wg sync.WaitGroup
+	for i, s := range soups {
+		rnd := rand.New(rand.NewPCG(w.net.Seed, uint64(i)))
+		wg.Go(func() {
+			var err error
+			sends[i], err = s.post(rnd)
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if kind != "stall" && hit.Load() && (w.noCRC == false || kind == "reset") {
+		cause := fmt.Sprint(a.ended(), "; ", b.ended())
+		if kind == "corrupt" && !strings.Contains(cause, "CRC") && !strings.Contains(cause, "MPA") && !strings.Contains(cause, "terminated") {
+			t.Logf("causes: %s", cause)
+		}
+	}
+	for i, e := range ends {
+		e.q.disconnect()
+		ok(t, e.q.Close())
+		sends[i] = append(sends[i], drain(t, e.scq)...)
+		checkOnce(t, soups[i], sends[i])
+		recvs := drain(t, e.rcq)
+		if want := soups[1-i].sends; len(recvs) != want {
+			t.Errorf("%d receives completed, want %d", len(recvs), want)
+		}
+	}
+	for _, s := range soups {
+		s.canaries(t)
+	}
+}
+
+// drain polls what is there.
+func drain(t *testing.T, c *cq) []provider.WC {
+	t.Helper()
+	wc := make([]provider.WC, c.CQE())
+	n, err := c.Poll(wc)
+	ok(t, err)
+	return wc[:n]
+}
+
+// checkOnce checks the completions of a soup of which any part was posted, and
+// whose connection has ended.
+func checkOnce(t *testing.T, s *soup, got []provider.WC) {
+	t.Helper()
+	failed := false
+	next := uint64(0)
+	for _, wc := range got {
+		if wc.WRID < next {
+			t.Fatalf("work request %d completed late or twice", wc.WRID)
+		}
+		for ; next < wc.WRID; next++ {
+			if failed || s.ops[next].wr.Flags&provider.SendSignaled != 0 {
+				t.Fatalf("work request %d did not complete", next)
+			}
+		}
+		next++
+		if failed && wc.Status == provider.WCSuccess {
+			t.Fatalf("work request %d succeeded behind a failure", wc.WRID)
+		}
+		failed = failed || wc.Status != provider.WCSuccess
+	}
+}
+
+// TestE2EManyConnections: connections at rest cost no goroutine and no buffer,
+// and end one by one without a trace.
+func TestE2EManyConnections(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		const conns = 150
+		s := e2eSetup{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: conns * 8}
+		network, addr := w.network()
+		a, b := newE2EEnd(t, w, network, s), newE2EEnd(t, w, network, s)
+		down := make(chan error, 2*conns)
+		var as, bs [conns]*qp
+		before := runtime.NumGoroutine()
+		src, dst := a.filled(100, 0, 1), b.region(100*conns, provider.AccessLocalWrite)
+		s.complete()
+		for i := range conns {
+			as[i], bs[i] = a.newQP(s), b.newQP(s)
+			e2eConnect(t, w, s, network, addr, as[i], bs[i], down, down)
+			_, err := bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)}})
+			ok(t, err)
+		}
+		for i, q := range as {
+			_, err := q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}})
+			ok(t, err)
+		}
+		seen := map[uint64]bool{}
+		for _, wc := range b.wait(b.rcq, conns) {
+			seen[wc.WRID] = wc.Status == provider.WCSuccess && wc.ByteLen == 100 && wc.QPN == bs[wc.WRID].qpn
+		}
+		for i := range conns {
+			if !seen[uint64(i)] || !bytes.Equal(dst.buf[100*i:][:100], src.buf) {
+				t.Errorf("connection %d: nothing came", i)
+			}
+		}
+		a.wait(a.scq, conns)
+		if n := runtime.NumGoroutine() - before; n > 0 {
+			t.Errorf("%d connections have %d goroutines", conns, n)
+		}
+		for i, q := range as {
+			st := q.stream.Load()
+			if st.tx.b != nil || st.rx.c != nil {
+				t.Fatalf("connection %d holds a buffer at rest", i)
+			}
+			if i%2 == 0 {
+				ok(t, q.Close())
+			} else {
+				ok(t, bs[i].Close())
+			}
+		}
+		for range 2 * conns {
+			<-down
+		}
+		for _, wc := range b.wait(b.rcq, conns) {
+			if wc.Status != provider.WCWRFlushErr {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+	})
+}
+
+// TestE2EConcurrent has many goroutines use one QP at once, in every way, and
+// close it meanwhile. Every work request that was accepted completes once.
+func TestE2EConcurrent(t *testing.T) {
+	onWires(t, func(w e2eWire) bool { return plain(w) || w.real }, func(t *testing.T, w e2eWire) {
+		const posters, each = 4, 150
+		a, b := newE2EPair(t, w, e2eSetup{
+			cap: provider.QPCap{MaxSendWR: 32, MaxRecvWR: posters * each, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 8},
+			cqe: 8 * posters * each, sig: true})
+		const n = 2000
+		src := a.filled(n, 0, 1)
+		sink := a.region(n*posters, provider.AccessLocalWrite)
+		target := b.region(n, allRights)
+		source := b.filled(n, provider.AccessRemoteRead, 2)
+		var accepted, completed atomic.Int64
+		var posting, polling sync.WaitGroup
+		stop := make(chan struct{})
+		for range posters * each {
+			b.recv(1)
+		}
+		for p := range posters {
+			posting.Go(func() {
+				for i := 0; i < 3*each; {
+					wr := provider.SendWR{Opcode: []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead}[i%3], WRID: uint64(p)}
+					switch wr.Opcode {
+					case provider.WRSend:
+						wr.Flags, wr.Inline = provider.SendInline, nil
+					case provider.WRRDMAWrite:
+						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(src.mr, 0, n)}, target.Addr(), target.RKey()
+					case provider.WRRDMARead:
+						wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{sge(sink.mr, p*n, n)}, source.Addr(), source.RKey()
+					}
+					if p%2 == 1 && wr.Opcode != provider.WRSend { // no two may write the same octets at once
+						wr.SGList = nil
+					}
+					k, err := a.q.PostSend([]provider.SendWR{wr})
+					accepted.Add(int64(k))
+					i += k
+					if errors.Is(err, syscall.ENOMEM) {
+						runtime.Gosched()
+					} else if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		for range 3 {
+			polling.Go(func() {
+				wc := make([]provider.WC, 3)
+				for {
+					k, err := a.scq.Poll(wc)
+					ok(t, err)
+					completed.Add(int64(k))
+					for _, c := range wc[:k] {
+						if c.Err() != nil {
+							t.Errorf("%v (%v)", c.Err(), a.q.Cause())
+						}
+					}
+					if k == 0 {
+						select {
+						case <-stop:
+							return
+						default:
+							runtime.Gosched()
+						}
+					}
+				}
+			})
+		}
+		polling.Go(func() { // everything else that may be called
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, _, err := a.q.Query()
+				ok(t, err)
+				_ = a.q.Cause()
+				ok(t, a.scq.ReqNotify(false))
+				runtime.Gosched()
+			}
+		})
+		posting.Wait()
+		for begin := time.Now(); completed.Load() < accepted.Load(); runtime.Gosched() {
+			if w.real && time.Since(begin) > e2ePatience {
+				t.Fatalf("%d of %d completions", completed.Load(), accepted.Load())
+			}
+		}
+		close(stop)
+		polling.Wait()
+		if got := len(b.wait(b.rcq, posters*each)); got != posters*each {
+			t.Errorf("%d receives", got)
+		}
+		checkMessage(t, "write", target, 0, src.buf)
+		for p := 0; p < posters; p += 2 {
+			if !bytes.Equal(sink.buf[p*n:][:n], source.buf) {
+				t.Errorf("poster %d has not read what is there", p)
+			}
+		}
+
+		var closing sync.WaitGroup
+		var late atomic.Int64
+		for i := range 2 {
+			closing.Go(func() {
+				for {
+					k, err := a.q.PostSend([]provider.SendWR{{Opcode: provider.WRRDMAWrite}})
+					late.Add(int64(k))
+					if err != nil && !errors.Is(err, syscall.ENOMEM) {
+						return
+					}
+					runtime.Gosched()
+				}
+			})
+			closing.Go(func() { ok(t, []*e2eEnd{a, a}[i].q.Close()) })
+			closing.Go(func() { ok(t, b.q.Close()) })
+		}
+		closing.Wait()
+		if got := a.scq.waiting.Load() + int64(a.scq.losses); got != late.Load() {
+			t.Errorf("%d completions of %d work requests posted while closing", got, late.Load())
+		}
+	})
+}
