@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance/catalogue"
@@ -40,6 +42,7 @@ type judged struct {
 	outcome *Outcome
 	trace   *wire.Trace // nil if there is no capture
 	witness Witness
+	rows    []wire.Row // beside the reference's trace; nil without a reference
 }
 
 // Judge judges a collection. The error is about files that cannot be read and
@@ -52,27 +55,52 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	runs := make([]judged, len(c.Outcomes))
-	for i := range c.Outcomes {
-		o := &c.Outcomes[i]
-		sc := j.Suite.Find(o.Scenario)
-		if sc == nil {
-			return nil, fmt.Errorf("collection has scenario %q, which this program does not know", o.Scenario)
-		}
-		runs[i] = j.examine(ctx, sc, o)
+	runs, err := j.examineAll(ctx, c)
+	if err != nil {
+		return nil, err
 	}
 	r := &Report{
 		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
-	for _, run := range runs {
-		res := j.judge(c, run, j.reference(runs, run.outcome))
+	for i := range runs {
+		res := j.judge(c, &runs[i], j.reference(runs, runs[i].outcome))
 		r.Counts[res.Verdict]++
 		r.Results = append(r.Results, res)
 	}
 	r.Passed = Passed(r.Counts)
 	r.Requirements = j.coverage(requirements, r.Results)
 	return r, nil
+}
+
+// examineAll examines the outcomes of a collection, as many at a time as there
+// are CPUs: the witness is another process each time. The order does not matter,
+// for each works on its own outcome, which is a copy: the collection stays as it
+// was.
+func (j *Judge) examineAll(ctx context.Context, c *Collection) ([]judged, error) {
+	for i := range c.Outcomes {
+		if slug := c.Outcomes[i].Scenario; j.Suite.Find(slug) == nil {
+			return nil, fmt.Errorf("collection has scenario %q, which this program does not know", slug)
+		}
+	}
+	runs := make([]judged, len(c.Outcomes))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(runs)) {
+		workers.Go(func() {
+			for i := range next {
+				o := c.Outcomes[i]
+				o.Checks, o.Observations = slices.Clone(o.Checks), slices.Clone(o.Observations)
+				runs[i] = j.examine(ctx, j.Suite.Find(o.Scenario), &o)
+			}
+		})
+	}
+	for i := range runs {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	return runs, ctx.Err()
 }
 
 // examine reads the run's capture, has the witness read it, and applies the
@@ -123,7 +151,7 @@ func (j *Judge) reference(runs []judged, o *Outcome) *judged {
 	return nil
 }
 
-func (j *Judge) judge(c *Collection, run judged, ref *judged) Result {
+func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 	o, sc := run.outcome, j.Suite.Find(run.outcome.Scenario)
 	res := Result{
 		Scenario: sc.Slug, Title: sc.Title, Kind: sc.Kind(), Level: sc.Level, Requirements: sc.Requirements,
@@ -148,6 +176,10 @@ func (j *Judge) judge(c *Collection, run judged, ref *judged) Result {
 		res.Verdict, res.Why = Unsupported, o.Unsupported
 		return res
 	}
+	if run.trace != nil && ref != nil && ref.trace != nil {
+		run.rows = wire.Align(ref.trace, run.trace)
+		res.Aligned = alignments(run.rows)
+	}
 	res.Divergences = divergences(run, ref)
 	j.explain(&res, c.Siw, ref != nil)
 	return res
@@ -155,7 +187,7 @@ func (j *Judge) judge(c *Collection, run judged, ref *judged) Result {
 
 // divergences lists how a run differs from what was expected and, if there is a
 // reference, from that.
-func divergences(run judged, ref *judged) []Divergence {
+func divergences(run, ref *judged) []Divergence {
 	var out []Divergence
 	for _, c := range run.outcome.Checks {
 		if !c.OK {
@@ -175,10 +207,23 @@ func divergences(run judged, ref *judged) []Divergence {
 			out = append(out, Divergence{Key: "observe:" + key, Reference: want[key], Got: got[key], Against: against})
 		}
 	}
-	if run.trace != nil && ref.trace != nil {
-		for _, d := range wire.Diff(ref.trace, run.trace) {
+	for _, row := range run.rows {
+		for _, d := range row.Differences {
 			out = append(out, Divergence{Key: "wire:" + d.Key, Reference: d.Reference, Got: d.Got, Against: against})
 		}
+	}
+	return out
+}
+
+// alignments are rows without what the divergences say.
+func alignments(rows []wire.Row) []Alignment {
+	out := make([]Alignment, 0, len(rows))
+	for _, r := range rows {
+		a := Alignment{Reference: r.Reference, Got: r.Got}
+		for _, d := range r.Differences {
+			a.Keys = append(a.Keys, "wire:"+d.Key)
+		}
+		out = append(out, a)
 	}
 	return out
 }
@@ -201,6 +246,10 @@ func (j *Judge) explain(res *Result, variant string, compared bool) {
 		if d.Ledger == "" {
 			unexplained = append(unexplained, describe(d))
 		}
+	}
+	if len(res.Checks) == 0 {
+		res.Verdict, res.Why = Fail, "the run checked nothing"
+		return
 	}
 	if len(unexplained) > 0 {
 		res.Verdict, res.Why = Fail, unexplained[0]
@@ -230,6 +279,9 @@ func describe(d *Divergence) string {
 			return "not so: " + d.Reference
 		}
 		return "not so: " + d.Reference + ": " + d.Got
+	}
+	if d.Against == "" {
+		return d.Key + ": " + d.Got
 	}
 	return fmt.Sprintf("%s: %s has %q, this %q", d.Key, d.Against, d.Reference, d.Got)
 }

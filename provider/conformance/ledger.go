@@ -49,6 +49,9 @@ func (l Ledger) Check(s *Suite) error {
 		case e.Reason == "" || e.Kernels == "" || e.Evidence == "" || e.Provider == "":
 			return fmt.Errorf("ledger: %s: reason, kernels, evidence and provider have to be said", e.ID)
 		}
+		if _, err := path.Match(e.Key, ""); err != nil {
+			return fmt.Errorf("ledger: %s: key pattern %q: %w", e.ID, e.Key, err)
+		}
 		ids[e.ID] = true
 		found := false
 		for _, sc := range s.scenarios {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/govs-rdma/govs/provider/conformance/catalogue"
 )
 
 // Level says how binding a scenario's expectation is.
@@ -123,8 +125,10 @@ func (s *Suite) Add(scenarios ...*Scenario) {
 		if err := sc.validate(); err != nil {
 			panic("conformance: " + err.Error())
 		}
-		if s.Find(sc.Slug) != nil {
-			panic("conformance: two scenarios are called " + sc.Slug)
+		for _, other := range s.scenarios {
+			if captureName(other.Slug, Pairing{}) == captureName(sc.Slug, Pairing{}) {
+				panic("conformance: " + other.Slug + " and " + sc.Slug + " would share the names of their captures")
+			}
 		}
 		s.scenarios = append(s.scenarios, sc)
 	}
@@ -142,6 +146,15 @@ func (s *Scenario) validate() error {
 		return fmt.Errorf("%s: no title", s.Slug)
 	case s.Level != Must && s.Level != Should && s.Level != Observed:
 		return fmt.Errorf("%s: level %q", s.Slug, s.Level)
+	}
+	requirements, err := catalogue.Load()
+	if err != nil {
+		return err
+	}
+	for _, id := range s.Requirements {
+		if requirements.ByID(id) == nil {
+			return fmt.Errorf("%s: requirement %q is not in the catalogue", s.Slug, id)
+		}
 	}
 	return nil
 }

@@ -2,9 +2,8 @@ package wire
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -15,144 +14,166 @@ import (
 var (
 	errNotStartup = errors.New("not an MPA start-up frame: the connection is not iWARP, or its start is not in the capture")
 	errCut        = errors.New("cut short: the stream ends inside the frame")
+	errNoRequest  = errors.New("octets without an MPA Request to say how they are framed")
 	errNoReply    = errors.New("octets without an MPA Reply to say how they are framed")
+	errRejected   = errors.New("octets although the MPA Reply rejects the connection")
 )
+
+// decoder decodes one direction of a connection.
+type decoder struct {
+	conn   *Conn
+	half   *half
+	dir    Direction
+	pos    int // octets decoded
+	frames []Frame
+}
 
 // decode turns the two streams of a connection into frames.
 func (s *stream) decode() *Conn {
 	c := &Conn{Initiator: s.client, Responder: s.server, Start: s.start}
-	in, out := &s.halves[1], &s.halves[0] // to the initiator, to the responder
-	if s.synAck || startsWithReply(out.octets) {
+	out, in := &decoder{conn: c, half: &s.halves[0]}, &decoder{conn: c, half: &s.halves[1]}
+	for _, d := range []*decoder{out, in} {
+		d.half.assemble()
+	}
+	if !s.known && (startsWith(out.half.octets, mpa.KindReply) || startsWith(in.half.octets, mpa.KindRequest)) {
 		c.Initiator, c.Responder = s.server, s.client
-		in, out = out, in
+		out, in = in, out
 	}
-	reqLen, ok := c.startup(out, ToResponder, mpa.KindRequest)
-	repLen := 0
-	if ok {
-		repLen, ok = c.startup(in, ToInitiator, mpa.KindReply)
-	}
+	out.dir, in.dir = ToResponder, ToInitiator
+	c.Request = out.startup(mpa.KindRequest)
+	c.Reply = in.startup(mpa.KindReply)
 	switch {
-	case ok && c.Request != nil && c.Reply != nil:
+	case c.Request != nil && c.Reply != nil && c.Reply.Reject:
+		out.rest(errRejected)
+		in.rest(errRejected)
+	case c.Request != nil && c.Reply != nil:
 		// M in a frame asks for Markers in what its sender receives.
-		c.fpdus(out, ToResponder, reqLen, c.Reply.Markers)
-		c.fpdus(in, ToInitiator, repLen, c.Request.Markers)
-	case c.Request != nil && len(out.octets) > reqLen:
-		c.undecoded(out, ToResponder, reqLen, errNoReply)
+		out.fpdus(c.Reply.Markers)
+		in.fpdus(c.Request.Markers)
+	default:
+		out.rest(errNoReply)
+		in.rest(errNoRequest)
 	}
-	for dir, h := range []*half{out, in} {
-		for _, f := range h.end {
-			f.Dir, f.Offset = Direction(dir), uint64(len(h.octets))
-			c.Frames = append(c.Frames, f)
-		}
-	}
-	slices.SortStableFunc(c.Frames, func(x, y Frame) int {
-		if d := cmp.Compare(x.Time.UnixNano(), y.Time.UnixNano()); d != 0 {
-			return d
-		}
-		if x.Dir == y.Dir {
-			return cmp.Compare(x.Offset, y.Offset)
-		}
-		return 0
-	})
+	out.finish()
+	in.finish()
+	c.Frames = merge(out.frames, in.frames)
+	c.terminates()
 	return c
 }
 
-// startsWithReply tells a capture that lacks the TCP handshake apart.
-func startsWithReply(octets []byte) bool {
-	_, _, err := mpa.ParseFrame(octets, mpa.KindReply)
+// startsWith tells who is who in a capture that lacks the TCP handshake.
+func startsWith(octets []byte, kind mpa.Kind) bool {
+	_, _, err := mpa.ParseFrame(octets, kind)
 	return err == nil
 }
 
-// startup decodes the start-up frame of a direction and returns its length. ok
-// is false if what is there is not one.
-func (c *Conn) startup(h *half, dir Direction, kind mpa.Kind) (n int, ok bool) {
-	if len(h.octets) == 0 {
-		return 0, true
-	}
-	f, n, err := mpa.ParseFrame(h.octets, kind)
-	if err != nil {
-		switch {
-		case errors.Is(err, mpa.ErrShort):
-			err = errCut
-		case err == mpa.ErrKey:
-			err = errNotStartup
-		}
-		c.undecoded(h, dir, 0, err)
-		return 0, false
-	}
-	if kind == mpa.KindRequest {
-		c.Request = &f
-	} else {
-		c.Reply = &f
-	}
-	c.Frames = append(c.Frames, Frame{Kind: KindStartup, Dir: dir, Time: h.at(uint64(n)), Octets: h.octets[:n], Startup: &f})
-	return n, true
+// add appends a frame of the next n octets.
+func (d *decoder) add(n int, f Frame) {
+	f.Dir, f.Offset, f.Octets = d.dir, uint64(d.pos), d.half.octets[d.pos:d.pos+n:d.pos+n]
+	d.pos += n
+	f.Time = d.half.at(uint64(d.pos))
+	d.frames = append(d.frames, f)
 }
 
-// undecoded adds the rest of a direction as one frame.
-func (c *Conn) undecoded(h *half, dir Direction, from int, err error) {
-	c.Frames = append(c.Frames, Frame{
-		Kind: KindUndecoded, Dir: dir, Time: h.at(uint64(len(h.octets))), Offset: uint64(from), Octets: h.octets[from:], Err: err,
-	})
+// rest adds the octets that are left, if any, as one frame that is not decoded.
+func (d *decoder) rest(err error) {
+	if n := len(d.half.octets) - d.pos; n > 0 {
+		d.add(n, Frame{Kind: KindUndecoded, Err: err})
+	}
 }
 
-// fpdus decodes what follows the start-up frame in one direction.
-func (c *Conn) fpdus(h *half, dir Direction, from int, markers bool) {
-	d := mpa.NewDeframer(markers, false)
-	crc := c.CRC()
-	for at := from; at < len(h.octets); {
-		fpdu, n, done, err := d.Feed(nil, h.octets[at:])
-		octets := h.octets[at : at+n]
-		f := Frame{Kind: KindFPDU, Dir: dir, Time: h.at(uint64(at + n)), Offset: uint64(at), Octets: octets}
+// startup decodes the start-up frame of the direction, if that is what is there.
+func (d *decoder) startup(kind mpa.Kind) *mpa.Frame {
+	if len(d.half.octets) == 0 {
+		return nil
+	}
+	f, n, err := mpa.ParseFrame(d.half.octets, kind)
+	switch {
+	case err == nil:
+		d.add(n, Frame{Kind: KindStartup, Startup: &f})
+		return &f
+	case errors.Is(err, mpa.ErrShort):
+		err = errCut
+	case err == mpa.ErrKey:
+		err = errNotStartup
+	}
+	d.rest(err)
+	return nil
+}
+
+// fpdus decodes what follows the start-up frame.
+func (d *decoder) fpdus(markers bool) {
+	// Wrong CRCs are found in segment, so that decoding goes on behind them.
+	deframer := mpa.NewDeframer(markers, false)
+	crc := d.conn.CRC()
+	for d.pos < len(d.half.octets) {
+		octets := d.half.octets[d.pos:]
+		fpdu, n, done, err := deframer.Feed(nil, octets)
 		if err == nil && !done {
-			cut := errCut
-			if h.gap > 0 {
-				cut = fmt.Errorf("%d octets are missing from the capture here", h.gap)
-			}
-			c.undecoded(h, dir, at, cut)
-			return
+			err = errCut
 		}
 		if err != nil {
-			c.undecoded(h, dir, at, err)
+			d.rest(err)
 			return
 		}
-		f.segment(fpdu, octets, crc, c.phase(dir))
-		c.Frames = append(c.Frames, f)
-		at += n
+		f := Frame{Kind: KindFPDU}
+		f.segment(fpdu, octets[:n], crc)
+		d.add(n, f)
 	}
 }
 
-// phase says for a Terminate in direction dir whether its receiver had sent an
-// FPDU. Directions are decoded one after the other, so it counts the frames that
-// are there already; to the initiator all of the other direction's are.
-func (c *Conn) phase(dir Direction) rdmap.Phase {
-	if dir == ToResponder {
-		return rdmap.PhaseUnknown
+// finish adds what there is to say of the end of the direction.
+func (d *decoder) finish() {
+	at := d.half.at(uint64(len(d.half.octets)))
+	if at.IsZero() {
+		at = d.conn.Start
 	}
-	if len(c.FPDUs(ToResponder)) == 0 {
-		return rdmap.PhaseBeforeFirstFPDU
+	if d.half.lack != "" {
+		d.frames = append(d.frames, Frame{
+			Kind: KindUndecoded, Dir: d.dir, Time: at, Offset: uint64(d.pos), Err: errors.New(d.half.lack),
+		})
 	}
-	return rdmap.PhaseAfterFirstFPDU
+	for _, f := range d.half.end {
+		if at.After(f.Time) {
+			f.Time = at // a FIN that overtook octets
+		}
+		f.Dir, f.Offset = d.dir, uint64(len(d.half.octets))
+		d.frames = append(d.frames, f)
+	}
+	if d.half.note != "" {
+		d.conn.Notes = append(d.conn.Notes, d.dir.String()+": "+d.half.note)
+	}
+}
+
+// merge puts the frames of two directions, each in order, into order of time. At
+// the same time the initiator's come first.
+func merge(out, in []Frame) []Frame {
+	all := make([]Frame, 0, len(out)+len(in))
+	for len(out) > 0 && len(in) > 0 {
+		if cmp.Compare(out[0].Time.UnixNano(), in[0].Time.UnixNano()) <= 0 {
+			all, out = append(all, out[0]), out[1:]
+		} else {
+			all, in = append(all, in[0]), in[1:]
+		}
+	}
+	return append(append(all, out...), in...)
 }
 
 // segment decodes an FPDU from which the Markers were taken; octets is the same
 // with them.
-func (f *Frame) segment(fpdu, octets []byte, crc bool, phase rdmap.Phase) {
-	ulpduLen, fpduLen, ok := mpa.ParseHeader(fpdu)
-	if !ok || fpduLen != len(fpdu) {
-		f.Kind, f.Err = KindUndecoded, errCut
-		return
-	}
+func (f *Frame) segment(fpdu, octets []byte, crc bool) {
 	field := octets[len(octets)-mpa.CRCLen:]
-	f.CRC = uint32(field[0]) | uint32(field[1])<<8 | uint32(field[2])<<16 | uint32(field[3])<<24
+	f.CRC = binary.LittleEndian.Uint32(field)
 	if crc {
 		if err := mpa.CheckCRC(mpa.CRC(0, octets[:len(octets)-mpa.CRCLen]), field); err != nil {
 			f.CRCWrong, f.Err = true, err
 		}
 	}
+	ulpduLen, _, _ := mpa.ParseHeader(fpdu)
 	h, payload, err := ddp.Parse(fpdu[mpa.HeaderLen : mpa.HeaderLen+ulpduLen])
 	if err != nil {
 		f.note(err)
+		f.HeaderCut = true
 		f.Payload = fpdu[mpa.HeaderLen : mpa.HeaderLen+ulpduLen]
 		return
 	}
@@ -167,19 +188,36 @@ func (f *Frame) segment(fpdu, octets []byte, crc bool, phase rdmap.Phase) {
 	case ctl.Opcode.Tagged() != h.Tagged:
 		f.note(rdmap.ErrBufferModel)
 	}
-	switch ctl.Opcode {
-	case rdmap.OpReadRequest:
-		if r, err := rdmap.ParseReadRequest(payload); err == nil {
+	if f.Opcode() == rdmap.OpReadRequest && !h.Tagged {
+		r, err := rdmap.ParseReadRequest(payload)
+		if err == nil {
 			f.Read = &r
-		} else {
+		}
+		f.note(err)
+	}
+}
+
+// terminates decodes the Terminates of a connection, for which it has to be
+// known what came before them.
+func (c *Conn) terminates() {
+	var sent [2]bool // an FPDU in the direction
+	for i := range c.Frames {
+		f := &c.Frames[i]
+		if f.Kind != KindFPDU {
+			continue
+		}
+		if f.Opcode() == rdmap.OpTerminate && !f.Header.Tagged && !f.HeaderCut {
+			phase := rdmap.PhaseBeforeFirstFPDU
+			if sent[1-f.Dir] {
+				phase = rdmap.PhaseAfterFirstFPDU
+			}
+			t, err := rdmap.ParseTerminate(f.Payload, phase)
+			if err == nil {
+				f.Terminate = &t
+			}
 			f.note(err)
 		}
-	case rdmap.OpTerminate:
-		if t, err := rdmap.ParseTerminate(payload, phase); err == nil {
-			f.Terminate = &t
-		} else {
-			f.note(err)
-		}
+		sent[f.Dir] = true
 	}
 }
 

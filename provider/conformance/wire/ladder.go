@@ -11,18 +11,46 @@ import (
 
 // Ladder prints the trace, one line a frame: the time since the connection
 // began, an arrow (initiator left, responder right), and what went that way.
+// Several connections have a line each before theirs, and notes, if there are
+// any, come last.
 func (t *Trace) Ladder() []string {
 	var lines []string
 	for i, c := range t.Conns {
-		if len(t.Conns) > 1 {
-			if i > 0 {
-				lines = append(lines, "")
-			}
-			lines = append(lines, fmt.Sprintf("connection %d: %s -> %s", i+1, c.Initiator, c.Responder))
-		}
+		lines = append(lines, t.heading(i)...)
 		lines = append(lines, c.Ladder()...)
+		for _, n := range c.Notes {
+			lines = append(lines, "note: "+n)
+		}
+	}
+	for _, n := range t.Notes {
+		lines = append(lines, "note: "+n)
 	}
 	return lines
+}
+
+// heading is what stands before the ladder of the i-th connection.
+func (t *Trace) heading(i int) []string {
+	if len(t.Conns) == 1 {
+		return nil
+	}
+	line := fmt.Sprintf("connection %d: %s -> %s", i+1, t.Conns[i].Initiator, t.Conns[i].Responder)
+	if i == 0 {
+		return []string{line}
+	}
+	return []string{"", line}
+}
+
+// ladderStarts returns the number of the line that each connection's first frame
+// has in Ladder.
+func (t *Trace) ladderStarts() []int {
+	starts := make([]int, 0, len(t.Conns))
+	line := 0
+	for i, c := range t.Conns {
+		line += len(t.heading(i))
+		starts = append(starts, line)
+		line += len(c.Frames) + len(c.Notes)
+	}
+	return starts
 }
 
 // Ladder prints one connection.
@@ -58,6 +86,9 @@ func (f *Frame) describe(crc bool) string {
 	case KindRST:
 		return "RST"
 	case KindUndecoded:
+		if len(f.Octets) == 0 {
+			return "nothing more to decode"
+		}
 		return fmt.Sprintf("%d octets not decoded: %s", len(f.Octets), hexStart(f.Octets))
 	}
 	s := f.describeSegment()
@@ -104,6 +135,9 @@ func describeStartup(m *mpa.Frame) string {
 }
 
 func (f *Frame) describeSegment() string {
+	if f.HeaderCut {
+		return fmt.Sprintf("FPDU of %d octets: %s", len(f.Payload), hexStart(f.Payload))
+	}
 	h := &f.Header
 	last := ""
 	if h.Last {

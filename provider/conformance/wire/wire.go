@@ -11,8 +11,9 @@
 //   - A connection is decoded from its MPA Request on. One whose start-up is not
 //     in the capture is listed, but not decoded: nothing in the stream says
 //     whether CRCs and Markers are in use.
-//   - Decoding of a direction ends where packets are missing from the capture,
+//   - Decoding of a direction ends where octets are missing from the capture,
 //     because FPDU boundaries can't be found again with certainty.
+//   - Fragments of IP packets are not put together, and tunnels not entered.
 //   - Files are read into memory whole.
 package wire
 
@@ -46,6 +47,7 @@ func (d Direction) String() string {
 // which they were opened.
 type Trace struct {
 	Conns []*Conn
+	Notes []string // what was wrong with the file, for people
 }
 
 // A Conn is one TCP connection.
@@ -53,6 +55,7 @@ type Conn struct {
 	Initiator, Responder netip.AddrPort
 	Start                time.Time
 	Frames               []Frame // both directions, in order of time
+	Notes                []string
 
 	// Request and Reply are the start-up frames, nil where none was seen.
 	Request, Reply *mpa.Frame
@@ -72,7 +75,7 @@ const (
 	KindFPDU                  // one FPDU
 	KindFIN                   // the end of the direction's stream
 	KindRST                   // a reset
-	KindUndecoded             // octets that are not iWARP, or cut short; Err says why
+	KindUndecoded             // octets that are not iWARP, cut short or missing; Err says why
 )
 
 // A Frame is one thing that one side sent.
@@ -87,6 +90,7 @@ type Frame struct {
 
 	// For KindFPDU:
 	Header    ddp.Header
+	HeaderCut bool   // the ULPDU is too short for its DDP header, and is all in Payload
 	Payload   []byte // of the DDP segment
 	CRC       uint32 // the field, as in the stream
 	CRCWrong  bool   // CRCs are on and this one is wrong
@@ -126,7 +130,7 @@ func (c *Conn) FPDUs(dir Direction) []*Frame {
 // IWARP returns a trace of only the connections that begin with an MPA start-up
 // frame. It shares them with t.
 func (t *Trace) IWARP() *Trace {
-	out := &Trace{}
+	out := &Trace{Notes: t.Notes}
 	for _, c := range t.Conns {
 		if c.Request != nil || c.Reply != nil {
 			out.Conns = append(out.Conns, c)

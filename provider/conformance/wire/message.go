@@ -1,0 +1,371 @@
+package wire
+
+import (
+	"fmt"
+	"hash/crc32"
+	"strings"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// A Message is what one side said, without what may differ by right: where
+// segments were cut, how frames were coalesced, times, ports, and the values of
+// STags and tagged offsets, of which only the relations are left. Octets are
+// there as their CRC32.
+//
+// The last message of a direction is "end", with one field "how": "FIN"; "RST",
+// which is a reset without a FIN before it; "none" if the capture shows neither;
+// or "cut" if it shows neither and the other side had reset the connection, so
+// that there may or may not have been time for a FIN. An RST behind a FIN of the
+// same side says only that octets came for a socket that was closed already,
+// which is a matter of timing: it is in the ladder, and not here.
+type Message struct {
+	Kind   string // "request", "reply", "send", "read-response", "terminate", "undecoded", "end" ...
+	Fields []Field
+
+	frames []int // indices in the connection's Frames
+}
+
+// A Field of a Message.
+type Field struct {
+	Name, Value string
+}
+
+// String prints the message on one line.
+func (m *Message) String() string {
+	var b strings.Builder
+	b.WriteString(m.Kind)
+	for _, f := range m.Fields {
+		fmt.Fprintf(&b, " %s=%s", f.Name, f.Value)
+	}
+	return b.String()
+}
+
+func (m *Message) add(name string, value any) {
+	m.Fields = append(m.Fields, Field{name, fmt.Sprint(value)})
+}
+
+func (m *Message) set(name string, value any) {
+	for i := range m.Fields {
+		if m.Fields[i].Name == name {
+			m.Fields[i].Value = fmt.Sprint(value)
+			return
+		}
+	}
+}
+
+// ways of ending a direction.
+const (
+	endFIN  = "FIN"
+	endRST  = "RST"
+	endNone = "none"
+	endCut  = "cut"
+)
+
+// Messages returns what one side of a connection said, in order.
+func (c *Conn) Messages(dir Direction) []Message {
+	n := newNormaliser(c, dir)
+	var out []Message
+	pending := make(map[flow]*open)
+	for i := range c.Frames {
+		f := &c.Frames[i]
+		if f.Dir != dir {
+			continue
+		}
+		switch f.Kind {
+		case KindStartup:
+			out = append(out, startupMessage(f))
+		case KindUndecoded:
+			m := Message{Kind: "undecoded"}
+			m.add("length", len(f.Octets))
+			m.add("why", f.Err)
+			out = append(out, m)
+		case KindFPDU:
+			out = n.fpdu(out, f, i, pending)
+			continue
+		case KindFIN, KindRST:
+			continue
+		}
+		out[len(out)-1].frames = []int{i}
+	}
+	return append(out, c.end(dir))
+}
+
+// end tells how a direction ended.
+func (c *Conn) end(dir Direction) Message {
+	how, reset := endNone, false
+	m := Message{Kind: "end"}
+	for i := range c.Frames {
+		f := &c.Frames[i]
+		switch {
+		case f.Kind == KindRST && f.Dir != dir:
+			reset = true
+		case f.Kind == KindFIN && f.Dir == dir:
+			how = endFIN
+		case f.Kind == KindRST && f.Dir == dir && how == endNone:
+			how = endRST
+		}
+		if f.Dir == dir && (f.Kind == KindFIN || f.Kind == KindRST) {
+			m.frames = append(m.frames, i)
+		}
+	}
+	if how == endNone && reset {
+		how = endCut
+	}
+	m.add("how", how)
+	return m
+}
+
+// flow is what may have one unfinished message at a time.
+type flow struct {
+	opcode rdmap.Opcode
+	tagged bool
+	qn     uint32
+}
+
+// open is a message of which not all segments have been seen.
+type open struct {
+	at     int    // index in the result
+	length uint64 // octets so far
+	sum    uint32 // their CRC32
+	base   uint64 // TO of the first, zero if untagged
+}
+
+// fpdu adds a segment to the message that it continues, or begins one.
+func (n *normaliser) fpdu(out []Message, f *Frame, i int, pending map[flow]*open) []Message {
+	if f.HeaderCut {
+		m := Message{Kind: "short-fpdu", frames: []int{i}}
+		m.add("length", len(f.Payload))
+		return append(out, m)
+	}
+	k := flow{opcode: f.Opcode(), tagged: f.Header.Tagged}
+	at := uint64(f.Header.MO)
+	if k.tagged {
+		at = f.Header.TO
+	} else {
+		k.qn = f.Header.QN
+	}
+	o := pending[k]
+	if o == nil {
+		out = append(out, n.first(f))
+		o = &open{at: len(out) - 1}
+		if k.tagged {
+			o.base = at
+		}
+		pending[k] = o
+	}
+	m := &out[o.at]
+	m.frames = append(m.frames, i)
+	if at != o.base+o.length {
+		m.set("offsets", "not in order")
+	}
+	if f.CRCWrong {
+		m.set("crc", "wrong")
+	}
+	o.length += uint64(len(f.Payload))
+	o.sum = crc32.Update(o.sum, crc32.IEEETable, f.Payload)
+	m.set("length", o.length)
+	m.set("octets", fmt.Sprintf("%08x", o.sum))
+	m.set("last", f.Header.Last)
+	if f.Header.Last {
+		delete(pending, k)
+	}
+	return out
+}
+
+func startupMessage(f *Frame) Message {
+	s := f.Startup
+	m := Message{Kind: "request"}
+	if s.Kind == mpa.KindReply {
+		m.Kind = "reply"
+	}
+	m.add("revision", s.Revision)
+	m.add("M", bit(s.Markers))
+	m.add("C", bit(s.CRC))
+	m.add("R", bit(s.Reject))
+	m.add("S", bit(s.Enhanced))
+	m.add("reserved", s.Reserved)
+	private := s.PrivateData
+	if e, rest, err := s.SplitPrivateData(); err == nil && s.UsesEnhanced() {
+		m.add("IRD", e.IRD)
+		m.add("ORD", e.ORD)
+		m.add("ABCD", bit(e.A)+bit(e.B)+bit(e.C)+bit(e.D))
+		private = rest
+	}
+	m.add("private", fmt.Sprintf("%d:%08x", len(private), crc32.ChecksumIEEE(private)))
+	return m
+}
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// normaliser names the STags that one direction of a connection mentions, in
+// the order in which that direction first does and apart for each owner, and
+// takes tagged offsets relative to the first with each. It goes by nothing that
+// the order of the two directions' frames could change.
+type normaliser struct {
+	conn  *Conn
+	dir   Direction
+	names map[tag]string
+	bases map[tag]uint64
+
+	requested []*rdmap.ReadRequest // by the other side, in order
+	answered  int                  // of them, by responses in this direction
+}
+
+// tag is an STag of one side: the two may use the same number.
+type tag struct {
+	responders bool
+	stag       uint32
+}
+
+func newNormaliser(c *Conn, dir Direction) *normaliser {
+	n := &normaliser{conn: c, dir: dir, names: make(map[tag]string), bases: make(map[tag]uint64)}
+	for _, f := range c.FPDUs(1 - dir) {
+		if f.Read != nil {
+			n.requested = append(n.requested, f.Read)
+		}
+	}
+	return n
+}
+
+// theirs and ours are the tag of an STag of the direction's receiver and of its
+// sender.
+func (n *normaliser) theirs(stag uint32) tag { return tag{n.dir == ToResponder, stag} }
+func (n *normaliser) ours(stag uint32) tag   { return tag{n.dir == ToInitiator, stag} }
+
+func (n *normaliser) name(t tag) string {
+	if t.stag == 0 {
+		return "0"
+	}
+	name, ok := n.names[t]
+	if !ok {
+		prefix := "i"
+		if t.responders {
+			prefix = "r"
+		}
+		count := 1
+		for other := range n.names {
+			if other.responders == t.responders {
+				count++
+			}
+		}
+		name = fmt.Sprintf("%s%d", prefix, count)
+		n.names[t] = name
+	}
+	return name
+}
+
+func (n *normaliser) offset(t tag, to uint64) string {
+	base, ok := n.bases[t]
+	if !ok {
+		base = to
+		n.bases[t] = to
+	}
+	return fmt.Sprintf("%+d", int64(to-base))
+}
+
+// first makes the message that a segment begins. Fields that go over all
+// segments are filled in by fpdu.
+func (n *normaliser) first(f *Frame) Message {
+	h, op := &f.Header, f.Opcode()
+	m := Message{Kind: strings.ToLower(strings.ReplaceAll(op.String(), " ", "-"))}
+	if h.Version != ddp.Version {
+		m.add("DV", h.Version)
+	}
+	if v := rdmap.ParseControl(h.ULPCtl).Version; v != rdmap.Version {
+		m.add("RV", v)
+	}
+	if h.Tagged != op.Tagged() {
+		m.add("tagged", h.Tagged)
+	}
+	m.add("crc", "ok")
+	m.add("last", "false")
+	switch {
+	case f.Terminate != nil:
+		m.add("QN", h.QN)
+		m.add("MSN", h.MSN)
+		n.terminate(&m, f.Terminate)
+		return m
+	case f.Read != nil:
+		r := f.Read
+		m.add("QN", h.QN)
+		m.add("MSN", h.MSN)
+		m.add("MO", h.MO)
+		m.add("sink", n.name(n.ours(r.SinkSTag))+n.offset(n.ours(r.SinkSTag), r.SinkTO))
+		m.add("source", n.name(n.theirs(r.SourceSTag))+n.offset(n.theirs(r.SourceSTag), r.SourceTO))
+		m.add("size", r.Size)
+		return m
+	case op == rdmap.OpReadResponse && h.Tagged:
+		n.response(&m, h)
+	case h.Tagged:
+		m.add("STag", n.name(n.theirs(h.STag)))
+		m.add("TO", n.offset(n.theirs(h.STag), h.TO))
+	default:
+		m.add("QN", h.QN)
+		m.add("MSN", h.MSN)
+		m.add("MO", h.MO)
+		if op.Invalidates() {
+			m.add("invalidate", n.name(n.theirs(h.ULP32)))
+		} else if h.ULP32 != 0 {
+			m.add("reserved", h.ULP32)
+		}
+	}
+	m.add("offsets", "in order")
+	m.add("length", 0)
+	m.add("octets", "")
+	return m
+}
+
+// response relates a Read Response to the request that it answers, which is the
+// next one in order.
+func (n *normaliser) response(m *Message, h *ddp.Header) {
+	if n.answered >= len(n.requested) {
+		m.add("STag", "of no request")
+		return
+	}
+	r := n.requested[n.answered]
+	n.answered++
+	if h.STag == r.SinkSTag {
+		m.add("STag", "as requested")
+	} else {
+		m.add("STag", "not as requested")
+	}
+	m.add("TO", fmt.Sprintf("%+d", int64(h.TO-r.SinkTO)))
+}
+
+func (n *normaliser) terminate(m *Message, t *rdmap.ReceivedTerminate) {
+	m.add("error", fmt.Sprintf("%d/%d/0x%02x", t.Layer, t.EType, uint8(t.Code)))
+	m.add("layout", t.Layout)
+	m.add("MDR", bit(t.M)+bit(t.D)+bit(t.R))
+	if t.HaveLength {
+		m.add("segment-length", t.SegmentLength)
+	}
+	if t.HaveDDP {
+		if h := &t.DDP; h.Tagged {
+			m.add("header", "tagged "+n.mentioned(h))
+		} else {
+			m.add("header", fmt.Sprintf("untagged QN %d MSN %d MO %d", h.QN, h.MSN, h.MO))
+		}
+	}
+	if t.HaveRead {
+		m.add("read", fmt.Sprintf("size %d", t.Read.Size))
+	}
+}
+
+// mentioned says whether the tagged header that a Terminate returns is one that
+// the other side sent: its STag and TO can't be compared as they are.
+func (n *normaliser) mentioned(h *ddp.Header) string {
+	for _, f := range n.conn.FPDUs(1 - n.dir) {
+		if f.Header.Tagged && f.Header.STag == h.STag && f.Header.TO == h.TO {
+			return "as sent"
+		}
+	}
+	return "not as sent"
+}
