@@ -61,6 +61,10 @@
 //     that is deleted meanwhile stays in memory.
 //   - AccessRemoteInvalidate is dropped. SRQs and memory windows are not in the
 //     contract.
+//   - The kernel takes verbs only from threads with the very credentials that
+//     the device was opened with (ib_safe_file_access), otherwise EACCES. A
+//     program that drops privileges does so before it opens a device: setuid
+//     and capset give each thread credentials of its own.
 //   - Fork: see ibv.ForkInit, which this package does not call.
 //
 // # Building

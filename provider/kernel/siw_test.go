@@ -57,6 +57,7 @@ func TestSiw(t *testing.T) {
 		{"event of a closed id", testEventOfClosedID},
 		{"abandoned connect", testAbandonedConnect},
 		{"lifetimes", testLifetimes},
+		{"registration", testRegistration},
 		{"memory lock limit", testMemlock},
 		{"many connections", testManyConnections},
 		{"waiters", testWaiters},
