@@ -1,0 +1,435 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// responder returns the parameters of a QP that was connected to.
+func responder(crc bool) mpa.Params {
+	p := params(crc)
+	p.WaitFirstFPDU = true
+	return p
+}
+
+// TestResponderWaits: a responder says nothing before it has received an FPDU.
+//
+//rfc:5044 MPA-7.1.2-4-01
+func TestResponderWaits(t *testing.T) {
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		r.wantIdle("nothing before the first FPDU")
+		s.noWC("the Send waits")
+		r.send(rdmap.WriteHeader(0, 0, true), nil)
+		r.want("the Send goes out", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		s.wantWC("the Send completes", provider.WC{WRID: 1, Opcode: provider.WCSend})
+	})
+}
+
+// TestResponderBadFirstFPDU: an FPDU that is not valid does not let a responder
+// send, not even a Terminate. One that is valid for MPA does.
+//
+//rfc:5044 MPA-7.1.2-4-02
+func TestResponderBadFirstFPDU(t *testing.T) {
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		fpdu := r.fpdu(rdmap.WriteHeader(0, 0, true), nil)
+		fpdu[5] ^= 1
+		r.write(fpdu)
+		r.wantFIN("FIN and nothing else")
+		s.wantTerm("the QP ends", false, 2, 0, 2)
+	})
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		r.send(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), nil)
+		h := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+		r.wantTerminate("there is no receive", fault{1, 2, 2}, &h, 0, nil)
+		s.wantTerm("the QP ends", false, 1, 2, 2)
+	})
+}
+
+// TestResponderTakesRTR: an RTR indication lets the responder send and is not
+// seen by the application, whichever kind it is.
+//
+//rfc:6581 MPA2-9.2-14
+//rfc:6581 MPA2-9.2-15
+//rfc:6581 MPA2-9.2-16
+func TestResponderTakesRTR(t *testing.T) {
+	p := responder(true)
+	p.PeerToPeer, p.RTR = true, mpa.RTRAll
+	for _, kind := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead} {
+		t.Run(kind.String(), func(t *testing.T) {
+			story(t, Options{}, p, func(s *side, r *raw) {
+				s.recv(provider.RecvWR{WRID: 100})
+				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend})
+				r.wantIdle("nothing before the RTR indication")
+				switch kind {
+				case mpa.RTRSend:
+					r.sendMsg(nil)
+				case mpa.RTRWrite:
+					r.send(rdmap.WriteHeader(1, 0, true), nil) // siw's has STag 1
+				case mpa.RTRRead:
+					r.readReq(rdmap.ReadRequest{SinkSTag: 1, SinkTO: 2, SourceSTag: 3})
+					r.want("an empty response", rdmap.ReadResponseHeader(1, 2, true))
+				}
+				r.want("the Send goes out", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+				s.noWC("the receive is still there")
+				r.sendMsg(nil)
+				s.wantWC("it takes the first Send of the application", provider.WC{WRID: 100, Opcode: provider.WCRecv})
+			})
+		})
+	}
+}
+
+// TestInitiatorSendsRTR: the RTR indication is the first FPDU.
+//
+//rfc:6581 MPA2-5-01
+//rfc:6581 MPA2-9.2-08
+func TestInitiatorSendsRTR(t *testing.T) {
+	for _, kind := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead} {
+		t.Run(kind.String(), func(t *testing.T) {
+			p := params(true)
+			p.PeerToPeer, p.RTR, p.ORD = true, kind, 0
+			story(t, Options{}, p, func(s *side, r *raw) {
+				msn := uint32(1)
+				switch kind {
+				case mpa.RTRSend:
+					r.want("an empty Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+					msn = 2
+				case mpa.RTRWrite:
+					r.want("an empty Write", rdmap.WriteHeader(0, 0, true))
+				case mpa.RTRRead:
+					payload := r.want("an empty Read", rdmap.ReadRequestHeader(1))
+					if q := must(rdmap.ParseReadRequest(payload))(t); q.Size != 0 {
+						t.Errorf("a Read of %d octets", q.Size)
+					}
+					r.send(rdmap.ReadResponseHeader(0, 0, true), nil)
+				}
+				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+				r.want("then the application's", rdmap.SendHeader(rdmap.OpSend, 0, msn, 0, true))
+				s.wantWC("and only that completes", provider.WC{WRID: 1, Opcode: provider.WCSend})
+				s.noWC("and only that completes")
+			})
+		})
+	}
+}
+
+// conversation is octets that a peer may send, and what must have become of them.
+type conversation struct {
+	octets []byte
+	check  func(s *side, r *raw)
+}
+
+// converse prepares messages of every kind for a QP that has read 300 octets.
+func converse(s *side, r *raw) conversation {
+	dst := s.reg(400, everything)
+	recv := s.reg(400, provider.AccessLocalWrite)
+	sink := s.reg(300, provider.AccessLocalWrite)
+	data := make([]byte, 400)
+	pattern(data, 1)
+	s.recv(provider.RecvWR{WRID: 10, SGList: []provider.SGE{recv.sge(0, 100), recv.sge(150, 100)}}, provider.RecvWR{WRID: 11})
+	s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
+		SGList: []provider.SGE{sink.sge(0, 100), sink.sge(150, 150)}, RemoteAddr: 9, RKey: 8})
+	q := must(rdmap.ParseReadRequest(r.want("the Read Request", rdmap.ReadRequestHeader(1))))(s.t)
+
+	var o []byte
+	add := func(h ddp.Header, payload []byte) { o = append(o, r.fpdu(h, payload)...) }
+	add(rdmap.WriteHeader(dst.m.stag, dst.to(100), false), data[100:151])
+	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 0, false), data[:130]) // untagged between tagged
+	add(rdmap.WriteHeader(dst.m.stag, dst.to(3), true), data[3:100])  // falling TO
+	add(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, false), data[:99])
+	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 130, false), nil)
+	add(rdmap.SendHeader(rdmap.OpSendSE, 0, 1, 130, true), data[130:200])
+	add(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+99, true), data[99:250])
+	ask := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 10, SourceSTag: dst.m.stag, SourceTO: dst.to(95)}
+	add(rdmap.ReadRequestHeader(1), ask.AppendTo(nil))
+	add(rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true), nil)
+	return conversation{octets: o, check: func(s *side, r *raw) {
+		s.t.Helper()
+		var order []uint64
+		for range 3 {
+			wc := s.poll()
+			if wc.Status != provider.WCSuccess {
+				s.t.Fatalf("completion %+v", wc)
+			}
+			order = append(order, wc.WRID)
+		}
+		if want := []uint64{10, 1, 11}; fmt.Sprint(order) != fmt.Sprint(want) {
+			s.t.Errorf("completions of %v, want %v", order, want)
+		}
+		got := r.want("the response", rdmap.ReadResponseHeader(5, 6, true))
+		if !bytes.Equal(got, data[95:105]) {
+			s.t.Error("the response's octets differ")
+		}
+		for _, c := range []struct {
+			m          *region
+			off, n, at int
+		}{{dst, 3, 148, 3}, {recv, 0, 100, 0}, {recv, 150, 100, 100}, {sink, 0, 100, 0}, {sink, 150, 150, 100}} {
+			if !bytes.Equal(c.m.b[c.off:c.off+c.n], data[c.at:c.at+c.n]) {
+				s.t.Errorf("octets %d to %d differ", c.off, c.off+c.n)
+			}
+		}
+		dst.untouched(3, 151)
+		recv.untouched(0, 250)
+		for _, c := range append(recv.b[100:150:150], sink.b[100:150]...) {
+			if c != 0xa5 {
+				s.t.Fatal("an octet between two SGEs was written")
+			}
+		}
+	}}
+}
+
+// TestEverySegmentation: the stream may be cut anywhere: octet by octet, and in
+// two at every place.
+//
+//rfc:5044 MPA-5.1-03
+//rfc:5044 MPA-A.4-01
+//rfc:5041 DDP-5.3-03
+//rfc:5041 DDP-5.3-07
+//rfc:5041 DDP-5.2-10
+func TestEverySegmentation(t *testing.T) {
+	for _, fr := range framings {
+		t.Run(fr.name, func(t *testing.T) {
+			p := framingParams(fr.crc, fr.markers)
+			story(t, fr.opts, p, func(s *side, r *raw) {
+				c := converse(s, r)
+				for i := range c.octets {
+					r.write(c.octets[i : i+1])
+					time.Sleep(time.Millisecond)
+				}
+				c.check(s, r)
+			})
+			for at := 1; ; at++ {
+				end := false
+				story(t, fr.opts, p, func(s *side, r *raw) {
+					c := converse(s, r)
+					if end = at >= len(c.octets); end {
+						return
+					}
+					r.write(c.octets[:at])
+					time.Sleep(time.Millisecond)
+					r.write(c.octets[at:])
+					c.check(s, r)
+				})
+				if end {
+					break
+				}
+			}
+		})
+	}
+}
+
+// TestEarlyOctets: what came right behind the peer's start-up frame counts.
+func TestEarlyOctets(t *testing.T) {
+	for _, cut := range []int{0, 1, 19, 20, 40} {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			story(t, Options{}, params(true), func(s *side, r *raw) {
+				network := memnet.New(nil)
+				mine, theirs := connectTransport(s.t, network, memAddr)
+				defer theirs.Close()
+				two := newSide(s.t, Options{Network: network}, sideOptions{})
+				two.recv(provider.RecvWR{WRID: 1}, provider.RecvWR{WRID: 2})
+				o := append(r.fpdu(sendSeg(1, 0, true), nil), r.fpdu(sendSeg(2, 0, true), nil)...)
+				two.start(mine, params(true), o[:cut])
+				(&raw{t: s.t, c: theirs}).write(o[cut:])
+				two.wantWC("first", provider.WC{WRID: 1, Opcode: provider.WCRecv})
+				two.wantWC("second", provider.WC{WRID: 2, Opcode: provider.WCRecv})
+			})
+		})
+	}
+}
+
+// TestReceivedTerminate: a Terminate is never answered, in the RFC's layout or
+// siw's; the work it speaks of fails with its reason, all else is flushed.
+//
+//rfc:5040 RDMAP-5.4-04
+//rfc:5040 RDMAP-6.2.1-02
+func TestReceivedTerminate(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		sink := s.reg(10, provider.AccessLocalWrite)
+		for i := range 2 {
+			s.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 10)}, RemoteAddr: uint64(100 * i), RKey: 7})
+		}
+		s.send(provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		s.recv(provider.RecvWR{WRID: 3})
+		r.want("a Read Request", rdmap.ReadRequestHeader(1))
+		h := rdmap.ReadRequestHeader(2)
+		q := must(rdmap.ParseReadRequest(r.want("another", h)))(t)
+		r.want("a Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		term := rdmap.NewTerminate(rdmap.ErrReadAccess, &h, h.Len()+rdmap.ReadRequestLen, &q)
+		r.send(rdmap.TerminateHeader(), term.AppendTo(nil))
+		s.wantTerm("the QP ends", true, 0, 1, 2)
+		s.wantWC("the other Read", provider.WC{WRID: 0, Status: provider.WCWRFlushErr})
+		s.wantWC("the Read that was refused", provider.WC{WRID: 1, Status: provider.WCRemAccessErr})
+		s.wantWC("the Send, which was never reported", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
+		s.wantWC("the receive", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+		r.wantFIN("no answer")
+	})
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		s.send(provider.SendWR{Opcode: provider.WRSend})
+		r.want("a Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		r.send(rdmap.TerminateHeader(), []byte{0x21, 0x02, 0x03, 0x00}) // siw, no receive posted, cut short
+		s.wantTerm("the QP ends", true, 1, 2, 2)
+		r.wantFIN("no answer")
+	})
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		r.send(rdmap.TerminateHeader(), []byte{0x20, 0x06, 0x00, 0x00})
+		s.wantTerm("during start-up it is about IRD", true, 2, 0, 6)
+		r.wantFIN("no answer")
+	})
+}
+
+// TestTerminateSurvives: the peer gets the Terminate though it had sent much
+// more, and the connection is reset only if the peer's FIN does not come.
+//
+//rfc:5040 RDMAP-6.2.1-03
+//rfc:5040 RDMAP-7-01
+func TestTerminateSurvives(t *testing.T) {
+	for _, closes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("peer closes %v", closes), func(t *testing.T) {
+			resets := new(resetTap)
+			storyOn(t, memnet.Options{Tap: resets}, Options{CloseTimeout: 3 * time.Second}, params(true), sideOptions{}, func(s *side, r *raw) {
+				s.recv(provider.RecvWR{WRID: 100})
+				h := rdmap.SendHeader(rdmap.OpSend, 0, 7, 0, true)
+				r.send(h, nil)
+				s.wantTerm("the QP ends", false, 1, 2, 3)
+				for range 100 {
+					r.write(make([]byte, 4096))
+				}
+				r.wantTerminate("all that came behind is dropped", fault{1, 2, 3}, &h, 0, nil)
+				r.wantFIN("and FIN")
+				if closes {
+					ok(t, r.c.CloseWrite())
+				}
+				time.Sleep(2 * time.Second)
+				if resets.Load() {
+					t.Error("reset though there was time left")
+				}
+				time.Sleep(2 * time.Second)
+				if resets.Load() == closes {
+					t.Errorf("reset %v in the end", resets.Load())
+				}
+			})
+		})
+	}
+}
+
+// resetTap sees whether a connection is reset.
+type resetTap struct{ atomic.Bool }
+
+func (r *resetTap) Tap(rec transport.TapRecord) {
+	if rec.Event == transport.TapReset {
+		r.Store(true)
+	}
+}
+
+// TestTerminateBehindFPDU: a Terminate waits for the FPDU that is partly out,
+// and passes those that are not.
+//
+//rfc:5040 RDMAP-7.1-02
+//rfc:5040 RDMAP-5.4-05
+func TestTerminateBehindFPDU(t *testing.T) {
+	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(20000, provider.AccessLocalWrite)
+		pattern(src.b, 3)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 20000)}, RemoteAddr: 1000, RKey: 5})
+		time.Sleep(time.Millisecond)
+		bad := rdmap.WriteHeader(1, 0, true)
+		r.send(bad, []byte{1})
+		s.wantWC("the Write is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+		h, payload := r.next("the FPDU that was partly out")
+		if h != rdmap.WriteHeader(5, 1000, false) || !bytes.Equal(payload, src.b[:len(payload)]) {
+			t.Fatalf("%+v and %d octets", h, len(payload))
+		}
+		r.wantTerminate("then the Terminate", fault{1, 1, 0}, &bad, 1, nil)
+		r.wantFIN("then FIN")
+	})
+}
+
+// TestPeerCloses: the peer's FIN ends the connection, also where it cuts an FPDU
+// off, and its reset does.
+//
+//rfc:5044 MPA-3-08
+//rfc:5044 MPA-8-1-01
+//rfc:5041 DDP-6.2.2-01
+func TestPeerCloses(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		do   func(r *raw)
+		want error
+		fin  bool
+	}{
+		{"FIN", func(r *raw) { ok(r.t, r.c.CloseWrite()) }, io.EOF, true},
+		{"FIN inside an FPDU", func(r *raw) {
+			r.write(r.fpdu(sendSeg(1, 0, true), nil)[:7])
+			ok(r.t, r.c.CloseWrite())
+		}, io.ErrUnexpectedEOF, true},
+		{"reset", func(r *raw) { ok(r.t, r.c.Abort()) }, syscall.ECONNRESET, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			story(t, Options{}, params(true), func(s *side, r *raw) {
+				s.recv(provider.RecvWR{WRID: 1})
+				c.do(r)
+				if err := s.wantDown(c.what); !errors.Is(err, c.want) || !errors.Is(s.qp.Cause(), c.want) {
+					t.Errorf("ended with %v, cause %v, want %v", err, s.qp.Cause(), c.want)
+				}
+				s.wantWC("the receive is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+				if c.fin {
+					r.wantFIN("the QP closes its side, too")
+				}
+			})
+		})
+	}
+}
+
+// TestBadReceive: a receive that names memory it may not write is our fault, and
+// the Terminate says so.
+//
+//rfc:5041 DDP-7.2-02
+//rfc:5040 RDMAP-4.8-09
+func TestBadReceive(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		m := s.reg(10, provider.AccessRemoteRead)
+		s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(0, 10)}})
+		r.sendMsg([]byte("hello"))
+		r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
+		s.wantWC("the receive", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+		s.wantEvent("the application is told", provider.EventQPAccessErr)
+		m.untouched(0, 0)
+	})
+}
+
+// TestInvalidate: a Send with Invalidate ends the remote use of a region that
+// allows it, when all of the Send has come, and the completion says which.
+//
+//rfc:5040 RDMAP-5.3-10
+//rfc:5040 RDMAP-5.3-11
+//rfc:5040 RDMAP-5.3-12
+func TestInvalidate(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		m := s.reg(10, everything|provider.AccessRemoteInvalidate)
+		s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(0, 4)}})
+		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.stag, 1, 0, false), []byte{1, 2})
+		r.send(rdmap.WriteHeader(m.m.stag, m.to(8), true), []byte{8, 9})
+		r.send(rdmap.SendHeader(rdmap.OpSendInvalidate, m.m.stag, 1, 2, true), []byte{3, 4})
+		s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4, Flags: provider.WCWithInv, InvalidatedRKey: m.m.stag})
+		if !bytes.Equal(m.b, []byte{1, 2, 3, 4, 0xa5, 0xa5, 0xa5, 0xa5, 8, 9}) {
+			t.Errorf("region % x", m.b)
+		}
+		h := rdmap.WriteHeader(m.m.stag, m.to(0), true)
+		r.send(h, []byte{1})
+		r.wantTerminate("the STag is gone", fault{1, 1, 0}, &h, 1, nil)
+	})
+}
