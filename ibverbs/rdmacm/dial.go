@@ -14,8 +14,11 @@ import (
 //
 // A peer that refuses is a [*RejectedError] with its private data; where nobody
 // listens, it may be one without. An address that leads over another device
-// than that of vctx is EINVAL and names both. When ctx ends Dial breaks off and
-// returns ctx.Err().
+// than that of vctx is EINVAL and names both.
+//
+// When ctx ends Dial breaks off and returns ctx.Err(). The kernel does not let
+// go of a connection that the peer has not answered yet: what was made for it
+// is then freed later, with siw after 10 seconds at most.
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}
@@ -39,7 +42,7 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 		err = c.connect(ctx, cfg)
 	}
 	if err != nil {
-		return nil, also(err, c.Close())
+		return nil, c.failed(ctx, err)
 	}
 	return c, nil
 }
@@ -81,8 +84,7 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	select {
 	case err = <-called:
 	case <-ctx.Done():
-		err = also(ctx.Err(), c.Close())
-		<-called
+		return ctx.Err()
 	}
 	if err != nil {
 		return err
@@ -93,6 +95,25 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	}
 	c.established(ev.PrivateData)
 	return nil
+}
+
+// patience is how long a failed Dial or Accept whose context has ended waits for
+// everything to be freed. It is more than enough if nothing is in the way.
+const patience = 100 * time.Millisecond
+
+// failed closes a Conn that did not come about because of err, which it returns.
+func (c *Conn) failed(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return also(err, c.Close())
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	select {
+	case more := <-closed:
+		return also(err, more)
+	case <-time.After(patience):
+		return err
+	}
 }
 
 // prepare puts the parameters together and lets the program see to the rest.

@@ -141,6 +141,37 @@ func TestDialGivenUpWithinConnect(t *testing.T) {
 		if f.Count("disconnect") != 0 {
 			t.Error("disconnect of what was never connected: it would wait for the connect call")
 		}
+		time.Sleep(time.Millisecond) // for the call to come back
+		ok(t, vctx.Close())
+	})
+}
+
+// The kernel holds on to an id whose connection the peer has not answered. Dial
+// returns all the same, and leaves nothing behind in the end.
+func TestDialGivenUpWithAnIDThatIsHeld(t *testing.T) {
+	script := goodDial()
+	delete(script, "connect")
+	synctest.Test(t, func(t *testing.T) {
+		f, vctx := newFake(t, script)
+		answer := f.OnCM
+		f.OnCM = func(id *fake.ID, call string) {
+			if call == "close id" {
+				time.Sleep(10 * time.Second)
+			}
+			answer(id, call)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if _, err := rdmacm.Dial(ctx, vctx, somewhere, nil); err != context.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("Dial took %v", d)
+		}
+		wantErr(t, "closing meanwhile", vctx.Close(), syscall.EBUSY, "1 CM event channel")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		ok(t, vctx.Close())
 	})
 }

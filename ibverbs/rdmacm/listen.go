@@ -186,13 +186,13 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	}
 	if err != nil {
 		_ = r.id.Reject(nil)
-		return nil, also(err, c.Close())
+		return nil, c.failed(ctx, err)
 	}
 	if err = r.id.Accept(param); err == nil {
 		_, err = r.id.await(ctx, Established)
 	}
 	if err != nil {
-		return nil, also(err, c.Close())
+		return nil, c.failed(ctx, err)
 	}
 	c.established(r.ev.PrivateData)
 	return c, nil

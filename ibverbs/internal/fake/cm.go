@@ -166,4 +166,4 @@ func (d *ID) SetCookie(cookie any) {
 }
 
 // Close implements provider.ID.
-func (d *ID) Close() error { return d.p.called("close id") }
+func (d *ID) Close() error { return d.call("close id") }

@@ -24,7 +24,7 @@ type Provider struct {
 	// PostSend, if not nil, is asked instead of completing work at once.
 	PostSend func(qp *QP, wrs []provider.SendWR) (int, error)
 
-	// OnCM is called with each call of a CM id that an event answers.
+	// OnCM is called with each call of a CM id, within it.
 	OnCM func(id *ID, call string)
 
 	// BoundTo is the device that ids find themselves bound to, if not empty.
