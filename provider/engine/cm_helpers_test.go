@@ -225,7 +225,8 @@ func (h *cmHost) want(what string, id *cmID, typ provider.CMEventType, errno sys
 	h.t.Helper()
 	e := h.next(what)
 	if e.Type != typ || e.Status != -int(errno) || e.ID != id {
-		h.t.Fatalf("%s: event %s, status %d of %v; want %s, status %d of %v", what, e.Type, e.Status, e.ID, typ, -int(errno), id)
+		h.t.Fatalf("%s: event %s, status %d, of %s to %s; want %s, status %d, of %s to %s", what,
+			e.Type, e.Status, e.ID.LocalAddr(), e.ID.RemoteAddr(), typ, -int(errno), id.LocalAddr(), id.RemoteAddr())
 	}
 	return e
 }

@@ -207,15 +207,17 @@ func TestRequestCutShort(t *testing.T) {
 func TestTrickledRequest(t *testing.T) {
 	inMemory(t, Options{StartupTimeout: 2 * time.Second}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
-		p := w.dialRaw(l.LocalAddr())
 		start := time.Now()
+		p := w.dialRaw(l.LocalAddr())
 		for _, octet := range rawRequest(nil) {
 			p.trySend([]byte{octet})
-			time.Sleep(time.Second / 2)
+			time.Sleep(time.Second / 4)
+			if p.w.intrusion() != nil {
+				break
+			}
 		}
-		_ = p.wantEnd("an octet each half second is too slow")
-		if d := time.Since(start); d > 14*time.Second {
-			t.Errorf("after %s", d)
+		if d := time.Since(start); d < 2*time.Second || d > 2500*time.Millisecond {
+			t.Errorf("an octet each quarter of a second: closed after %s", d)
 		}
 		w.server.wantIdle("of slow requests a program hears nothing")
 	})

@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// wantDisconnected expects the end of a connection on both sides, once.
+func (w *cmWorld) wantDisconnected(what string, client, server *cmID) {
+	w.t.Helper()
+	w.active.want(what, client, provider.CMDisconnected, 0)
+	w.server.want(what, server, provider.CMDisconnected, 0)
+	w.active.wantIdle(what + ": once")
+	w.server.wantIdle(what + ": once")
+	for _, id := range []*cmID{client, server} {
+		if state := id.qp.getState(); state != provider.QPErr {
+			w.t.Errorf("%s: QP in %s", what, state)
+		}
+		if id.qp.Cause() == nil {
+			w.t.Errorf("%s: no cause", what)
+		}
+	}
+}
+
+func TestDisconnect(t *testing.T) {
+	for name, disconnect := range map[string]func(t *testing.T, client, server *cmID){
+		"the initiator disconnects": func(t *testing.T, client, _ *cmID) { ok(t, client.Disconnect()) },
+		"the responder disconnects": func(t *testing.T, _, server *cmID) { ok(t, server.Disconnect()) },
+		"both disconnect": func(t *testing.T, client, server *cmID) {
+			ok(t, client.Disconnect())
+			ok(t, server.Disconnect())
+		},
+		"one disconnects twice": func(t *testing.T, client, _ *cmID) {
+			ok(t, client.Disconnect())
+			ok(t, client.Disconnect())
+		},
+		"the initiator's QP is aborted": func(_ *testing.T, client, _ *cmID) { client.qp.abort(io.ErrUnexpectedEOF) },
+		"the responder's QP is closed":  func(t *testing.T, _, server *cmID) { ok(t, server.qp.Close()) },
+		"the initiator's QP goes to ERR": func(t *testing.T, client, _ *cmID) {
+			ok(t, client.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+				client, server := w.established()
+				disconnect(t, client, server)
+				w.wantDisconnected(name, client, server)
+				ok(t, client.Disconnect()) // not an error with the kernel either
+				ok(t, server.Disconnect())
+				w.active.wantIdle("disconnecting again does nothing")
+			})
+		})
+	}
+}
+
+func TestDisconnectBeforeEstablished(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		ok(t, client.Disconnect())
+		server, _ := w.server.wantRequest("the Request is under way", l)
+		ok(t, server.Disconnect()) // nothing to do yet
+		ok(t, server.Accept(provider.ConnParam{}))
+		w.server.want("accepted", server, provider.CMEstablished, 0)
+		w.active.want("the connection is made", client, provider.CMEstablished, 0)
+		w.wantDisconnected("and ended", client, server)
+	})
+}
+
+// TestPeerFailsAfterTheReply ends the connection in ways that only a scripted
+// peer can.
+func TestPeerFailsAfterTheReply(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		for name, end := range map[string]func(p *rawPeer) error{
+			"FIN":                 func(p *rawPeer) error { return p.w.conn.CloseWrite() },
+			"reset":               func(p *rawPeer) error { return p.w.conn.Abort() },
+			"garbage for an FPDU": func(p *rawPeer) error { p.trySend(make([]byte, 64)); return nil },
+		} {
+			p := w.dialRaw(l.LocalAddr())
+			p.send(rawRequest(nil))
+			server, _ := w.server.wantRequest("the Request arrives", l)
+			ok(t, server.Accept(provider.ConnParam{}))
+			p.wantFrame("accepted", mpa.KindReply)
+			ok(t, end(p))
+			w.server.want(name, server, provider.CMEstablished, 0)
+			w.server.want(name, server, provider.CMDisconnected, 0)
+			p.w.close()
+		}
+		w.server.wantIdle("each once")
+	})
+}
+
+// TestCloseAtAnyTime closes an id in every state. No event of it is delivered
+// afterwards, and nothing stays behind: the world's clean-up looks.
+func TestCloseAtAnyTime(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		h := w.active
+		l := w.server.listen()
+		dst := l.LocalAddr()
+		h.closeID(h.id())
+
+		id := h.id()
+		ok(t, id.BindAddr(w.addr))
+		bound := id.LocalAddr()
+		h.closeID(id)
+		id = h.id()
+		ok(t, id.BindAddr(bound)) // the port is free again
+		h.closeID(id)
+
+		id = h.id()
+		ok(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
+		h.closeID(id)
+		h.wantIdle("resolved and closed")
+
+		id = h.routed(dst)
+		h.closeID(id)
+
+		id = h.connect(dst, provider.ConnParam{})
+		wantErr(t, id.Close(), syscall.EBUSY) // its QP exists
+		h.closeID(id)
+		h.wantIdle("connecting and closed")
+		w.moment()
+		for e, more, _ := w.server.ch.pop(); more; e, more, _ = w.server.ch.pop() {
+			if e.Type == provider.CMConnectRequest { // it was sent before the close
+				ok(t, e.ID.Close())
+			}
+		}
+
+		client, server := w.established()
+		h.closeID(client)
+		w.server.want("the client closed", server, provider.CMDisconnected, 0)
+		h.wantIdle("established and closed")
+		ok(t, client.Close())
+		for _, err := range []error{
+			client.BindAddr(w.addr), client.ResolveAddr(netip.AddrPort{}, dst, 0), client.ResolveRoute(0),
+			client.Listen(0), client.Connect(provider.ConnParam{}), client.Accept(provider.ConnParam{}),
+			client.Reject(nil), client.Disconnect(), client.Migrate(h.channel()),
+		} {
+			wantErr(t, err, os.ErrClosed)
+		}
+		_, err := client.CreateQP(h.pd, provider.QPInitAttr{})
+		wantErr(t, err, os.ErrClosed)
+	})
+}
+
+// TestCloseWithForeignQP closes ids whose QP is the program's own.
+func TestCloseWithForeignQP(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		own := func(h *cmHost) *qp {
+			q := must(h.pd.CreateQP(provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(t).(*qp)
+			t.Cleanup(func() { ok(t, q.Close()) })
+			return q
+		}
+		l := w.server.listen()
+		client := w.active.routed(l.LocalAddr())
+		ok(t, client.qp.Close())
+		clientQP, serverQP := own(w.active), own(w.server)
+		ok(t, client.Connect(provider.ConnParam{QP: clientQP}))
+		e := w.server.next("the Request arrives")
+		server := e.ID.(*cmID)
+		ok(t, server.Accept(provider.ConnParam{QP: serverQP}))
+		w.server.want("accepted", server, provider.CMEstablished, 0)
+		w.active.want("accepted", client, provider.CMEstablished, 0)
+		ok(t, server.Close())
+		w.active.want("the server closed", client, provider.CMDisconnected, 0)
+		if state := serverQP.getState(); state != provider.QPErr {
+			t.Errorf("QP in %s", state)
+		}
+		w.server.wantIdle("closed")
+	})
+}
+
+// TestMigrate moves ids, with events that nobody has fetched.
+func TestMigrate(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		second, other := w.server.channel(), w.server.channel()
+		l := w.server.listen()
+		old := w.server.ch
+		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		w.moment() // the request waits on the old channel
+		w.server.ch = second
+		ok(t, l.Migrate(w.server.ch))
+		ok(t, l.Migrate(w.server.ch))
+		ok(t, old.Close())
+		server, _ := w.server.wantRequest("the request moved along", l)
+		ok(t, server.Accept(provider.ConnParam{}))
+		w.server.want("accepted", server, provider.CMEstablished, 0)
+		w.active.want("accepted", client, provider.CMEstablished, 0)
+
+		ok(t, server.Migrate(other))
+		ok(t, client.Disconnect())
+		w.active.want("disconnected", client, provider.CMDisconnected, 0)
+		w.server.wantIdle("the id is elsewhere")
+		w.server.ch = other
+		w.server.want("disconnected", server, provider.CMDisconnected, 0)
+
+		wantErr(t, l.Migrate(w.active.ch), syscall.EINVAL) // of another device
+		wantErr(t, l.Migrate(nil), syscall.EINVAL)
+		closed := must(w.server.dev.CreateEventChannel())(t)
+		ok(t, closed.Close())
+		wantErr(t, l.Migrate(closed), os.ErrClosed)
+	})
+}
+
+// TestIdleConnectionsHaveNoGoroutine counts.
+func TestIdleConnectionsHaveNoGoroutine(t *testing.T) {
+	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
+		w.established()
+		before := runtime.NumGoroutine()
+		for range 20 {
+			w.established() // each with a listener, which has a goroutine
+		}
+		time.Sleep(time.Minute)
+		if n := runtime.NumGoroutine() - before; n > 20 {
+			t.Errorf("%d goroutines for 20 connections and 20 listeners", n)
+		}
+	})
+}
+
+func TestEventChannel(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		ch := w.active.channel()
+		wantErr(t, w.active.dev.Close(), syscall.EBUSY)
+		id := must(ch.CreateID("cookie"))(t)
+		if id.Cookie() != "cookie" || id.DeviceName() != "" || id.LocalAddr().IsValid() || id.RemoteAddr().IsValid() {
+			t.Errorf("new id: cookie %v, device %q, addresses %s, %s", id.Cookie(), id.DeviceName(), id.LocalAddr(), id.RemoteAddr())
+		}
+		id.SetCookie(7)
+		if id.Cookie() != 7 {
+			t.Errorf("cookie %v", id.Cookie())
+		}
+		err := ch.Close()
+		wantErr(t, err, syscall.EBUSY)
+		waiting := make(chan error)
+		go func() {
+			_, err := ch.Next(t.Context())
+			waiting <- err
+		}()
+		ok(t, id.Close())
+		ok(t, ch.Close())
+		ok(t, ch.Close())
+		if err := <-waiting; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Next in progress: %v, want ErrClosed", err)
+		}
+		_, err = ch.Next(t.Context())
+		wantErr(t, err, os.ErrClosed)
+		_, err = ch.CreateID(nil)
+		wantErr(t, err, os.ErrClosed)
+	})
+}

@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+func TestBindAddr(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		h := w.active
+		id := h.id()
+		ok(t, id.BindAddr(w.addr))
+		if a := id.LocalAddr(); a.Addr() != w.addr.Addr() || a.Port() == 0 || id.DeviceName() != DeviceName {
+			t.Errorf("bound to %s of %q", a, id.DeviceName())
+		}
+		wantErr(t, id.BindAddr(w.addr), syscall.EINVAL) // bound already
+		ok(t, id.Listen(0))
+
+		second := h.id()
+		err := second.BindAddr(id.LocalAddr())
+		wantErr(t, err, syscall.EADDRINUSE)
+		if !strings.Contains(err.Error(), id.LocalAddr().String()) {
+			t.Errorf("%v does not name the port", err)
+		}
+		foreign := netip.MustParseAddrPort("198.51.100.77:0")
+		wantErr(t, second.BindAddr(foreign), syscall.EADDRNOTAVAIL)
+		wantErr(t, second.ResolveAddr(foreign, id.LocalAddr(), 0), syscall.EADDRNOTAVAIL)
+		ok(t, second.BindAddr(w.addr)) // it can still be bound
+
+		wild := h.id()
+		ok(t, wild.BindAddr(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)))
+		if wild.DeviceName() != "" || wild.LocalAddr().Port() == 0 {
+			t.Errorf("bound to all addresses: device %q, %s", wild.DeviceName(), wild.LocalAddr())
+		}
+		_, err = wild.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP})
+		wantErr(t, err, syscall.EINVAL)
+		if _, port := w.addr, wild.LocalAddr().Port(); w.addr.Addr().Is4() {
+			ok(t, wild.ResolveAddr(netip.AddrPort{}, id.LocalAddr(), 0))
+			h.want("resolved", wild, provider.CMAddrResolved, 0)
+			if a := wild.LocalAddr(); a.Addr() != w.addr.Addr() || a.Port() != port || wild.DeviceName() != DeviceName {
+				t.Errorf("resolved to %s of %q, the port was %d", a, wild.DeviceName(), port)
+			}
+		}
+	})
+}
+
+func TestListen(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.id()
+		ok(t, l.BindAddr(netip.AddrPort{})) // every address, of both families
+		ok(t, l.Listen(1))
+		wantErr(t, l.Listen(1), syscall.EINVAL)
+		wantErr(t, l.Disconnect(), syscall.EINVAL)
+		dst := netip.AddrPortFrom(w.addr.Addr(), l.LocalAddr().Port())
+		client := w.active.connect(dst, provider.ConnParam{})
+		server, _ := w.server.wantRequest("the Request arrives", l)
+		if server.LocalAddr() != dst || server.DeviceName() != DeviceName {
+			t.Errorf("the request came to %s of %q", server.LocalAddr(), server.DeviceName())
+		}
+		ok(t, server.Reject(nil))
+		w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+
+		unbound := w.server.id()
+		ok(t, unbound.Listen(0))
+		if a := unbound.LocalAddr(); a.Addr() != netip.IPv4Unspecified() || a.Port() == 0 {
+			t.Errorf("an id that was not bound listens on %s", a)
+		}
+	})
+}
+
+// TestListenTwice has two ids bound to one port before either listens, which TCP
+// allows for those that share it.
+func TestListenFails(t *testing.T) {
+	onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
+		probe := w.server.id()
+		ok(t, probe.BindAddr(w.addr))
+		port := probe.LocalAddr()
+		w.server.closeID(probe)
+		first, second := w.server.id(), w.server.id()
+		ok(t, first.BindAddr(port))
+		ok(t, second.BindAddr(port))
+		ok(t, first.Listen(0))
+		wantErr(t, second.Listen(0), syscall.EADDRINUSE)
+		ok(t, second.BindAddr(w.addr)) // another port
+		ok(t, second.Listen(0))
+	})
+}
+
+func TestResolve(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		h := w.active
+		l := w.server.listen()
+		dst := l.LocalAddr()
+		id := h.id()
+		wantErr(t, id.ResolveRoute(0), syscall.EINVAL)
+		wantErr(t, id.Connect(provider.ConnParam{}), syscall.EINVAL)
+		wantErr(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPort{}, 0), syscall.EINVAL)
+		wantErr(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(netip.IPv6Unspecified(), 1), 0), syscall.EINVAL)
+		ok(t, id.ResolveAddr(w.addr, dst, time.Second))
+		h.want("resolved", id, provider.CMAddrResolved, 0)
+		if id.LocalAddr() != w.addr || id.RemoteAddr() != dst || id.DeviceName() != DeviceName {
+			t.Errorf("%s to %s on %q", id.LocalAddr(), id.RemoteAddr(), id.DeviceName())
+		}
+		wantErr(t, id.Connect(provider.ConnParam{}), syscall.EINVAL)
+		ok(t, id.ResolveRoute(0))
+		h.want("resolved", id, provider.CMRouteResolved, 0)
+		err := id.Connect(provider.ConnParam{})
+		wantErr(t, err, syscall.EINVAL)
+		if !strings.Contains(err.Error(), "no QP") {
+			t.Errorf("%v", err)
+		}
+
+		mixed := h.id()
+		ok(t, mixed.BindAddr(w.addr))
+		other := netip.MustParseAddrPort("[2001:db8::1]:1")
+		if w.addr.Addr().Is6() {
+			other = netip.MustParseAddrPort("192.0.2.1:1")
+		}
+		wantErr(t, mixed.ResolveAddr(netip.AddrPort{}, other, 0), syscall.EINVAL)
+	})
+}
+
+// TestSourcePort connects from a port that was chosen by BindAddr, and by
+// ResolveAddr.
+func TestSourcePort(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		for name, bind := range map[string]func(id *cmID, src netip.AddrPort) error{
+			"BindAddr": func(id *cmID, src netip.AddrPort) error {
+				return errors.Join(id.BindAddr(src), id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), 0))
+			},
+			"ResolveAddr": func(id *cmID, src netip.AddrPort) error { return id.ResolveAddr(src, l.LocalAddr(), 0) },
+		} {
+			probe := w.active.id()
+			ok(t, probe.BindAddr(w.addr))
+			src := probe.LocalAddr()
+			w.active.closeID(probe)
+
+			id := w.active.id()
+			ok(t, bind(id, src))
+			w.active.want(name, id, provider.CMAddrResolved, 0)
+			ok(t, id.ResolveRoute(0))
+			w.active.want(name, id, provider.CMRouteResolved, 0)
+			w.active.qp(id)
+			ok(t, id.Connect(provider.ConnParam{}))
+			server, _ := w.server.wantRequest(name, l)
+			if server.RemoteAddr() != src || id.LocalAddr() != src {
+				t.Errorf("%s: connected from %s, bound to %s", name, server.RemoteAddr(), src)
+			}
+			ok(t, server.Reject(nil))
+			w.active.want(name, id, provider.CMRejected, syscall.ECONNREFUSED)
+		}
+	})
+}
+
+func TestCreateQPOfAnID(t *testing.T) {
+	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
+		h := w.active
+		init := provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}
+		id := h.id()
+		_, err := id.CreateQP(h.pd, init)
+		wantErr(t, err, syscall.EINVAL) // bound to no device
+		ok(t, id.BindAddr(w.addr))
+		_, err = id.CreateQP(w.server.pd, init)
+		wantErr(t, err, syscall.EINVAL) // of another device
+		_, err = id.CreateQP(nil, init)
+		wantErr(t, err, syscall.EINVAL)
+		_, err = id.CreateQP(h.pd, provider.QPInitAttr{})
+		wantErr(t, err, syscall.EINVAL)
+		q := h.qp(id)
+		if q.getState() != provider.QPInit {
+			t.Errorf("QP in %s", q.getState())
+		}
+		_, err = id.CreateQP(h.pd, init)
+		wantErr(t, err, syscall.EINVAL)
+		wantErr(t, id.Close(), syscall.EBUSY)
+		ok(t, q.Close())
+		h.qp(id) // another in its place
+	})
+}
+
+// TestParameters calls Connect and Accept with what is impossible. Nothing
+// happens to the id.
+func TestParameters(t *testing.T) {
+	onNetworks(t, Options{MaxIRD: 16, MaxORD: 8}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		client := w.active.routed(l.LocalAddr())
+		foreign := w.server.routed(l.LocalAddr())
+		bad := []provider.ConnParam{
+			{ResponderResources: -1}, {ResponderResources: 17}, {ResponderResources: 256},
+			{InitiatorDepth: -1}, {InitiatorDepth: 9}, {InitiatorDepth: 0x3fff},
+		}
+		for _, param := range bad {
+			wantErr(t, client.Connect(param), syscall.EINVAL)
+		}
+		ok(t, client.Connect(provider.ConnParam{ResponderResources: 16, InitiatorDepth: 8}))
+		wantErr(t, client.Connect(provider.ConnParam{}), syscall.EINVAL)
+		wantErr(t, client.Accept(provider.ConnParam{}), syscall.EINVAL)
+		server, _ := w.server.wantRequest("the Request arrives", l)
+		for _, param := range bad {
+			wantErr(t, server.Accept(param), syscall.EINVAL)
+		}
+		ok(t, server.qp.Close())
+		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
+		wantErr(t, server.Accept(provider.ConnParam{QP: client.qp}), syscall.EINVAL) // of another device
+		wantErr(t, server.Accept(provider.ConnParam{QP: server.qp}), syscall.EINVAL) // closed
+		ok(t, foreign.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		wantErr(t, server.Accept(provider.ConnParam{QP: foreign.qp}), syscall.EINVAL) // in ERR
+		w.server.qp(server)
+		ok(t, server.Accept(provider.ConnParam{ResponderResources: 255, InitiatorDepth: 255}))
+		w.server.want("accepted", server, provider.CMEstablished, 0)
+		w.active.want("accepted", client, provider.CMEstablished, 0)
+	})
+}
+
+// TestOneQPForTwo has two connections want the same QP: one gets it.
+func TestOneQPForTwo(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		first, second := w.active.routed(l.LocalAddr()), w.active.routed(l.LocalAddr())
+		ok(t, second.qp.Close())
+		ok(t, first.Connect(provider.ConnParam{}))
+		ok(t, second.Connect(provider.ConnParam{QP: first.qp}))
+		var heard []provider.CMEventType
+		for len(heard) < 5 {
+			e := w.server.next("both ask")
+			heard = append(heard, e.Type)
+			if e.Type == provider.CMConnectRequest {
+				server := w.server.own(e.ID)
+				w.server.qp(server)
+				ok(t, server.Accept(provider.ConnParam{}))
+			}
+		}
+		slices.Sort(heard)
+		want := []provider.CMEventType{
+			provider.CMConnectRequest, provider.CMConnectRequest,
+			provider.CMEstablished, provider.CMEstablished, provider.CMDisconnected,
+		}
+		if !slices.Equal(heard, want) {
+			t.Errorf("the responder hears %v, want %v", heard, want)
+		}
+		established := 0
+		for range 2 {
+			switch e := w.active.next("one gets it"); {
+			case e.Type == provider.CMEstablished:
+				established++
+			case e.Type != provider.CMConnectError || e.Status != -int(syscall.EINVAL):
+				t.Errorf("event %s, status %d", e.Type, e.Status)
+			}
+		}
+		if established != 1 {
+			t.Errorf("%d connections on one QP", established)
+		}
+	})
+}
+
+func TestNextEndsWithItsContext(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := w.active.ch.Next(ctx)
+		wantErr(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestStatesHaveNames(t *testing.T) {
+	seen := make(map[string]bool)
+	for s := idIdle; s <= idClosed; s++ {
+		if seen[fmt.Sprint(s)] || fmt.Sprint(s) == "" {
+			t.Errorf("state %d is called %q", uint8(s), s)
+		}
+		seen[fmt.Sprint(s)] = true
+	}
+}
