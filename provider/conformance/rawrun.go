@@ -36,8 +36,8 @@ type RawRun struct {
 	Side *Side         // the provider's end, once its program has answered or dialled
 
 	listener *rdmacm.Listener
-	dialling chan dialled
-	spoke    bool // the peer has sent an FPDU
+	dialling chan dialled // the program's call of Dial or Accept
+	spoke    bool         // the peer has sent an FPDU
 }
 
 // RawConnect says how Connect makes a connection. Nil and zero values mean
@@ -204,6 +204,22 @@ func (r *RawRun) phase() rdmap.Phase {
 //rfc:5040 RDMAP-5.4-02
 func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerminate {
 	seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+	return r.terminate(seg, err, what, codes)
+}
+
+// WantTerminateAmid is WantTerminate with any number of FPDUs of an opcode before
+// it: what the provider had begun to send.
+func (r *RawRun) WantTerminateAmid(what string, op rdmap.Opcode, codes ...string) *rdmap.ReceivedTerminate {
+	for {
+		seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+		if err == nil && rdmap.ParseControl(seg.Header.ULPCtl).Opcode == op {
+			continue
+		}
+		return r.terminate(seg, err, what, codes)
+	}
+}
+
+func (r *RawRun) terminate(seg *rawpeer.Segment, err error, what string, codes []string) *rdmap.ReceivedTerminate {
 	if err != nil {
 		r.Observe("terminate", "none: %s", ending(err))
 		r.Check(false, what, "instead of a Terminate: %v", err)
@@ -259,6 +275,18 @@ func (r *RawRun) WantRefused(what string, codes ...string) *rdmap.ReceivedTermin
 	r.WantEnd("the connection ends behind the Terminate")
 	r.WantOver()
 	return t
+}
+
+// WantTerminateOrEnd is for where a provider may say what is wrong before it
+// ends the connection, and need not: it is observed whether a Terminate comes.
+func (r *RawRun) WantTerminateOrEnd(what string, wait time.Duration, codes ...string) {
+	seg, err := r.Peer.ReadFPDU(r.Scaled(wait))
+	if err == nil || errors.Is(err, rawpeer.ErrSilence) {
+		r.terminate(seg, err, what, codes)
+	} else {
+		r.Observe("terminate", "none: %s", ending(err))
+	}
+	r.WantEnd("the connection ends", wait)
 }
 
 // WantOver has the peer close its direction too, and checks that the program is

@@ -69,7 +69,7 @@ func (r *RawRun) AcceptRequest(req *rdmacm.Request, cfg *SideConfig) {
 	r.Side = s
 }
 
-// dialled is how the program's call of Dial came back.
+// dialled is how the program's call of Dial or Accept came back.
 type dialled struct {
 	side *Side
 	err  error
@@ -117,6 +117,19 @@ func (r *RawRun) WantConnected(what string) {
 	r.Side = d.side
 }
 
+// Connected waits for the program's connect to come back, and reports whether it
+// succeeded.
+func (r *RawRun) Connected() bool {
+	d := r.dialResult(waitLimit)
+	if d.err == nil {
+		d.side.adopt()
+		r.Side = d.side
+		return true
+	}
+	r.dialling <- d // for WantConnectError
+	return false
+}
+
 // WantConnectError checks that the program's connect fails, and returns the
 // error. How it fails is observed.
 func (r *RawRun) WantConnectError(what string, wait ...time.Duration) error {
@@ -142,7 +155,7 @@ func (r *RawRun) dialResult(limit time.Duration) dialled {
 	case <-time.After(r.Scaled(limit)):
 	case <-r.Context().Done():
 	}
-	r.Require(false, "the program's connect comes back", "it did not in %v", r.Scaled(limit))
+	r.Require(false, "the program's call comes back", "it did not in %v", r.Scaled(limit))
 	panic("not reached")
 }
 
@@ -158,3 +171,24 @@ func connectResult(err error) string {
 	}
 	return "another error"
 }
+
+// AcceptLater has the program accept the request, and does not wait until that
+// has succeeded: with peer-to-peer connections it takes the peer's first FPDU.
+// WantAccepted or WantNotAccepted tell.
+func (r *RawRun) AcceptLater(cfg *SideConfig) {
+	req := r.WantRequest("the request reaches the program")
+	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
+	side := s.config(cfg)
+	r.dialling = make(chan dialled, 1)
+	go func() {
+		d := dialled{side: s, err: errors.New("the program did not get as far as accepting")}
+		defer func() { r.dialling <- d }() // also when what it prepares ends the run
+		s.Conn, d.err = req.Accept(r.Context(), side)
+	}()
+}
+
+// WantAccepted checks that the accept begun by AcceptLater succeeds.
+func (r *RawRun) WantAccepted(what string) { r.WantConnected(what) }
+
+// WantNotAccepted checks that the accept begun by AcceptLater fails.
+func (r *RawRun) WantNotAccepted(what string) { r.WantConnectError(what) }

@@ -1,0 +1,292 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// rawReplies are start-up frames to a provider that connects.
+func rawReplies() []*conformance.Scenario {
+	var out []*conformance.Scenario
+	for _, b := range badReplies() {
+		out = append(out, b.scenario())
+	}
+	for _, n := range []int{0, 1, 251, 252, 253, 508} {
+		out = append(out, responderStory(fmt.Sprintf("mpa/reply-private-data-%d", n),
+			fmt.Sprintf("a Reply with %d octets of private data reaches the program as it was sent", n),
+			[]string{"MPA-7.1.1-18", "MPA-7.1.1-20"}, func(r *conformance.RawRun) { replyPrivate(r, n) }))
+	}
+	for _, n := range []int{0, 9} {
+		out = append(out, responderStory(fmt.Sprintf("mpa/reply-rejects-%d", n),
+			fmt.Sprintf("a program is told that it was rejected, with %d octets of private data", n),
+			[]string{"MPA-7.1.1-11", "MPA-7.1.2-3-03"}, func(r *conformance.RawRun) { replyRejects(r, n) }))
+	}
+	return append(out,
+		responderStory("mpa/request-form", "the Request that a provider sends is one of revision 2 with its depths, and asks for CRCs",
+			[]string{"MPA-7.1.1-01", "MPA2-6-01", "MPA2-6-02", "MPA-4.4-02", "MPA-7.1.1-12", "MPA2-9.2-12"}, requestForm),
+		responderStory("mpa/reply-one-octet-at-a-time", "a Reply that comes one octet at a time is taken", []string{"MPA-7.1.2-3-01"}, replyPieces),
+		responderStory("mpa/reply-reserved-bits", "reserved bits of a Reply are not looked at", []string{"MPA-7.1.1-13"}, replyReserved),
+		responderStory("mpa/reply-markers", "an initiator whose responder asks for Markers sends them", []string{"MPA-4.3-01", "MPA-7.1.1-06", "MPA-7.1.2-7-01"}, replyMarkers),
+		responderStory("mpa/reply-ird-0", "a responder that grants no Reads gets none", []string{"MPA2-9.1-07", "RDMAP-6.1-04"}, replyNoReads),
+		responderStory("mpa/reply-ord-above-ird", "a responder that wants more Reads than the initiator offered is served, or told that it can't be",
+			[]string{"MPA2-9.1-06", "MPA2-9.1-08"}, replyDeep),
+	)
+}
+
+// A badReply is what a peer sends instead of a good Reply. The program's connect
+// has to fail, and the connection to end.
+type badReply struct {
+	slug, title  string
+	requirements []string
+	level        conformance.Level
+	octets       func() []byte
+	then         func(*rawpeer.Peer) error
+	patience     bool // the provider ends it by itself, but not at once
+
+	// terminates is what the provider may say before it closes. Code 4 is in RFC
+	// 5044 without a word on who is told: closing at once is as good.
+	terminates []string
+}
+
+// replyFrame is a good Reply, changed.
+func replyFrame(change func(*mpa.Frame)) func() []byte {
+	return func() []byte {
+		f := rawpeer.Reply(true, 4, 4, nil)
+		change(&f)
+		return f.AppendTo(nil)
+	}
+}
+
+// replyOctets is a good Reply, its octets changed.
+func replyOctets(change func([]byte) []byte) func() []byte {
+	return func() []byte { return change(rawpeer.Reply(true, 4, 4, []byte("private")).AppendTo(nil)) }
+}
+
+func badReplies() []badReply {
+	invalid := []string{"2/0/0x04"}
+	malformed := []string{"MPA-7.1.2-3-02", "MPA-8-4-01"}
+	list := []badReply{
+		{
+			slug: "mpa/reply-key-first", title: "a Reply whose key is wrong in its first octet fails the connect",
+			requirements: []string{"MPA-7.1.1-04", "MPA-7.1.2-5-01"}, terminates: invalid,
+			octets: replyOctets(func(b []byte) []byte { b[0] ^= 0x20; return b }),
+		},
+		{
+			slug: "mpa/reply-key-last", title: "a Reply whose key is wrong in its last octet fails the connect",
+			requirements: []string{"MPA-7.1.1-04", "MPA-7.1.2-5-01"}, terminates: invalid,
+			octets: replyOctets(func(b []byte) []byte { b[mpa.KeyLen-1] ^= 0x20; return b }),
+		},
+		{
+			slug: "mpa/reply-is-request", title: "a Request where a Reply belongs fails the connect: both sides are initiators",
+			requirements: []string{"MPA-7.1.2-8-01"}, terminates: invalid,
+			octets: replyFrame(func(f *mpa.Frame) { f.Kind = mpa.KindRequest }),
+		},
+		{
+			slug: "mpa/reply-private-data-513", title: "a Reply whose PD_Length is 513 fails the connect",
+			requirements: []string{"MPA-7.1.1-18", "MPA-7.1.2-9-01"}, terminates: invalid,
+			octets: replyFrame(func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, pattern(509, 1)...) }),
+		},
+		{
+			slug: "mpa/reply-pd-length-65535", title: "a Reply that announces 65535 octets of private data fails the connect before they come",
+			requirements: []string{"MPA-7.1.1-19", "MPA-7.1.2-9-01"}, terminates: invalid,
+			octets: replyFrame(func(f *mpa.Frame) { n := uint16(0xffff); f.PDLength = &n }),
+		},
+		{
+			slug: "mpa/reply-revision-3", title: "a Reply of revision 3 fails the connect",
+			requirements: []string{"MPA-7.1.1-15", "MPA-7.1.1-16"}, terminates: invalid,
+			octets: replyFrame(func(f *mpa.Frame) { f.Revision = 3 }),
+		},
+		{
+			slug: "mpa/reply-revision-0", title: "a Reply of revision 0 fails the connect",
+			requirements: []string{"MPA-7.1.1-15", "MPA-7.1.1-16"}, terminates: invalid,
+			octets: replyFrame(func(f *mpa.Frame) { f.Revision, f.Enhanced = 0, false }),
+		},
+		{
+			slug: "mpa/reply-data-behind", title: "an FPDU right behind the Reply, before the initiator's first, fails the connect",
+			requirements: []string{"MPA-7.1.2-4-01"}, terminates: invalid,
+			octets: replyOctets(func(b []byte) []byte {
+				f := rawpeer.SendMessage(1, []byte("too early"))
+				return append(b, f.Octets(true)...)
+			}),
+		},
+		{
+			slug: "mpa/reply-http", title: "a server of another protocol fails the connect",
+			requirements: malformed, terminates: invalid,
+			octets: func() []byte { return []byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") },
+		},
+		{
+			slug: "mpa/reply-cut-fin", title: "a Reply that a FIN cuts short fails the connect",
+			requirements: malformed, octets: replyOctets(first(mpa.FrameHeaderLen + 3)), then: (*rawpeer.Peer).CloseWrite,
+		},
+		{
+			slug: "mpa/reply-cut-silence", title: "a peer that falls silent in the midst of its Reply is given up",
+			requirements: []string{"MPA-7.1.2-10-01"}, level: conformance.Should,
+			octets: replyOctets(first(mpa.FrameHeaderLen + 3)), patience: true,
+		},
+		{
+			slug: "mpa/reply-silence", title: "a peer that does not answer is given up",
+			requirements: []string{"MPA-7.1.2-10-01"}, level: conformance.Should,
+			octets: func() []byte { return nil }, patience: true,
+		},
+		{
+			slug: "mpa/reply-reset", title: "a peer that resets instead of answering fails the connect",
+			requirements: []string{"MPA-8-1-01"}, octets: func() []byte { return nil }, then: (*rawpeer.Peer).Reset,
+		},
+	}
+	// An initiator may try once more without enhanced data (RFC 6581 section 10),
+	// on a new connection; nobody serves that one.
+	for _, unenhanced := range []badReply{
+		{
+			slug: "mpa/reply-revision-1", title: "a Reply of revision 1 to an enhanced Request fails the connect, or has it tried again without",
+			octets: replyFrame(func(f *mpa.Frame) { f.Revision, f.Enhanced, f.PrivateData = 1, false, nil }),
+		},
+		{
+			slug: "mpa/reply-unenhanced", title: "a Reply without S to an enhanced Request fails the connect, or has it tried again without",
+			octets: replyFrame(func(f *mpa.Frame) { f.Enhanced, f.PrivateData = false, nil }),
+		},
+		{
+			slug: "mpa/reply-fin", title: "a peer that closes instead of answering fails the connect, or has it tried again without enhanced data",
+			octets: func() []byte { return nil }, then: (*rawpeer.Peer).CloseWrite,
+		},
+	} {
+		unenhanced.requirements, unenhanced.terminates, unenhanced.patience = []string{"MPA2-10-06"}, invalid, true
+		list = append(list, unenhanced)
+	}
+	return list
+}
+
+func (b badReply) scenario() *conformance.Scenario {
+	s := responderStory(b.slug, b.title, b.requirements, b.play)
+	if b.level != "" {
+		s.Level = b.level
+	}
+	if b.patience {
+		s.Options, s.Timeout = quick, 3*conformance.GivesUp
+	}
+	return s
+}
+
+func (b badReply) play(r *conformance.RawRun) {
+	r.WantDial("the provider connects", nil)
+	if octets := b.octets(); len(octets) > 0 {
+		r.Send(octets)
+	}
+	if b.then != nil {
+		time.Sleep(5 * time.Millisecond) // so that it is not seen together with the octets
+		r.NoError(b.then(r.Peer), "the peer can end the connection")
+	}
+	wait := 3 * time.Second
+	if b.patience {
+		wait = conformance.GivesUp
+	}
+	r.WantTerminateOrEnd("what comes before the end is at most a Terminate about the Reply", wait, b.terminates...)
+	r.WantConnectError("the program's connect fails", wait)
+}
+
+func requestForm(r *conformance.RawRun) {
+	private := []byte("hello")
+	f := r.WantDial("the provider connects", &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{
+		PrivateData: private, ResponderResources: 5, InitiatorDepth: 7,
+	}})
+	r.Check(f.Revision == 2 && f.Enhanced, "the Request is of revision 2 with S", "revision %d, S %v", f.Revision, f.Enhanced)
+	r.Check(!f.Markers && !f.Reject && f.Reserved == 0, "M, R and the reserved bits are not set", "M %v, R %v, reserved %#x", f.Markers, f.Reject, f.Reserved)
+	r.Check(f.CRC, "it asks for CRCs, as is the default")
+	e, rest, err := f.SplitPrivateData()
+	r.NoError(err, "it has enhanced connection data")
+	r.Check(e.IRD == 5 && e.ORD == 7, "the depths are the program's", "IRD %d, ORD %d", e.IRD, e.ORD)
+	r.Check(e.A || !e.B && !e.C && !e.D, "without A none of B, C and D is set", "%+v", e)
+	r.Check(string(rest) == string(private), "the private data is the program's", "% x", rest)
+	r.Start(rawpeer.Reply(true, 4, 4, nil))
+	r.WantConnected("the provider takes the reply")
+	finish(r)
+}
+
+// finish ends a connection on which nothing was wrong.
+func finish(r *conformance.RawRun) {
+	_ = r.Peer.CloseWrite()
+	r.WantEnd("the provider closes its side when the peer has")
+	r.WantOver()
+}
+
+func replyPrivate(r *conformance.RawRun, n int) {
+	want := pattern(n, 5)
+	r.WantDial("the provider connects", nil)
+	r.Start(rawpeer.Reply(true, 4, 4, want))
+	r.WantConnected("the provider takes the reply")
+	got := r.Side.Conn.PrivateData()
+	r.Check(startsWith(got, want), "the program has its private data", "%d octets: % x", len(got), got)
+	finish(r)
+}
+
+func replyRejects(r *conformance.RawRun, n int) {
+	want := pattern(n, 5)
+	r.WantDial("the provider connects", nil)
+	f := rawpeer.Reply(true, 4, 4, want)
+	f.Reject = true
+	r.Start(f)
+	err := r.WantConnectError("the program's connect fails")
+	var rejected *rdmacm.RejectedError
+	if r.Check(errors.As(err, &rejected), "it is told that it was rejected", "%v", err) {
+		r.Check(startsWith(rejected.PrivateData, want), "with the private data", "% x", rejected.PrivateData)
+		r.Observe("connect.status", "%d", rejected.Status)
+	}
+}
+
+func replyPieces(r *conformance.RawRun) {
+	r.WantDial("the provider connects", nil)
+	octets := rawpeer.Reply(true, 4, 4, []byte("private")).AppendTo(nil)
+	r.NoError(r.Peer.SendPieces(octets, 1, time.Millisecond), "the peer can send octet by octet")
+	r.WantConnected("the provider takes the reply")
+	finish(r)
+}
+
+func replyReserved(r *conformance.RawRun) {
+	r.WantDial("the provider connects", nil)
+	f := rawpeer.Reply(true, 4, 4, nil)
+	f.Reserved = 0xf
+	r.Start(f)
+	r.WantConnected("the provider takes the reply")
+	finish(r)
+}
+
+func replyMarkers(r *conformance.RawRun) {
+	r.WantDial("the provider connects", nil)
+	f := rawpeer.Reply(true, 4, 4, nil)
+	f.Markers = true
+	r.Start(f)
+	r.WantConnected("the provider takes the reply")
+	marked(r)
+}
+
+func replyNoReads(r *conformance.RawRun) {
+	r.WantDial("the provider connects", nil)
+	r.Start(rawpeer.Reply(true, 0, 4, nil))
+	r.WantConnected("the provider takes the reply")
+	sink := r.Side.Buffer("the sink", rawSize, remoteWrite)
+	err := r.Side.QP.PostSend(ibverbs.SendWR{
+		WRID: 1, Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled, SGList: sink.All(), RemoteAddr: rawSinkTO, RKey: rawSinkSTag,
+	})
+	r.Observe("post", "%v", ibverbs.Errno(err))
+	rest, _ := r.Peer.Drain(r.Scaled(conformance.Soon))
+	r.Check(len(rest) == 0, "no Read Request is sent", "% x", rest)
+	sink.Untouched("nothing is placed")
+}
+
+func replyDeep(r *conformance.RawRun) {
+	r.WantDial("the provider connects", &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{ResponderResources: 2}})
+	r.Start(rawpeer.Reply(true, 4, 64, nil))
+	if r.Connected() {
+		r.Observe("connect", "established")
+		finish(r)
+		return
+	}
+	r.WantTerminateOrEnd("the peer is told that its ORD is too much", 3*time.Second, "2/0/0x06")
+	r.WantConnectError("the program's connect fails")
+}
