@@ -1,18 +1,24 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 type decodeCmd struct {
 	File string `arg:"" help:"Capture file: pcap or pcapng."`
-	Port uint16 `help:"Only connections to this TCP port."`
+	Port uint16 `help:"Only connections to or from this TCP port." placeholder:"PORT"`
 	All  bool   `help:"Also list TCP connections that are not iWARP."`
 	JSON bool   `name:"json" help:"Print JSON: a list of connections with their frames."`
+}
+
+// Help implements kong's HelpProvider.
+func (*decodeCmd) Help() string {
+	return `Each line is one frame: the seconds since the connection began, an arrow to the right for what the initiator sent and to the left ` +
+		`for the responder, the frame, and behind "!!" what is wrong with it.
+
+The capture must have the connection's beginning: its start-up frames say whether there are CRCs and markers.`
 }
 
 // decodedConn and decodedFrame are what decode --json prints.
@@ -21,36 +27,46 @@ type decodedConn struct {
 	Responder string         `json:"responder"`
 	CRC       bool           `json:"crc"`
 	Frames    []decodedFrame `json:"frames"`
+	Notes     []string       `json:"notes,omitempty"` // what could not be decoded, and why
 }
 
 type decodedFrame struct {
 	Seconds   float64 `json:"seconds"` // since the connection began
 	Direction string  `json:"direction"`
+	Kind      string  `json:"kind"`
 	Offset    uint64  `json:"offset"` // in the direction's stream, octets
 	Length    int     `json:"length"` // octets
 	Text      string  `json:"text"`
 	Error     string  `json:"error,omitempty"`
 }
 
+var kindNames = map[wire.Kind]string{
+	wire.KindStartup: "startup", wire.KindFPDU: "fpdu", wire.KindFIN: "fin", wire.KindRST: "rst", wire.KindUndecoded: "undecoded",
+}
+
 // Run decodes. It is a failure if there is no iWARP in the file.
 func (c *decodeCmd) Run(out *output) error {
 	trace, err := wire.ReadFile(c.File, c.Port)
 	if err != nil {
-		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) {
-			return &environmentError{err}
-		}
-		return err
+		return unable(err)
 	}
 	seen := len(trace.Conns)
 	if !c.All {
 		trace = trace.IWARP()
 	}
+	if len(trace.Conns) == 0 || c.JSON {
+		for _, n := range trace.Notes {
+			fmt.Fprintf(out.errors, "note: %s\n", n)
+		}
+	}
 	if len(trace.Conns) == 0 {
-		return fmt.Errorf("%s: no iWARP in %d TCP connections: none begins with an MPA Request", c.File, seen)
+		return fmt.Errorf("%s: no iWARP: none of %d TCP connections begins with an MPA Request", c.File, seen)
 	}
 	if c.JSON {
-		return printJSON(out, decodedConns(trace))
+		return out.json(decodedConns(trace))
+	}
+	if len(trace.Conns) == 1 { // with more of them the ladder has this
+		fmt.Fprintf(out, "%s -> %s\n", trace.Conns[0].Initiator, trace.Conns[0].Responder)
 	}
 	for _, line := range trace.Ladder() {
 		fmt.Fprintln(out, line)
@@ -61,11 +77,15 @@ func (c *decodeCmd) Run(out *output) error {
 func decodedConns(trace *wire.Trace) []decodedConn {
 	conns := make([]decodedConn, 0, len(trace.Conns))
 	for _, conn := range trace.Conns {
-		d := decodedConn{Initiator: conn.Initiator.String(), Responder: conn.Responder.String(), CRC: conn.CRC()}
+		d := decodedConn{
+			Initiator: conn.Initiator.String(), Responder: conn.Responder.String(), CRC: conn.CRC(),
+			Frames: make([]decodedFrame, 0, len(conn.Frames)), Notes: conn.Notes,
+		}
 		for i := range conn.Frames {
 			f := &conn.Frames[i]
 			row := decodedFrame{
-				Seconds: f.Time.Sub(conn.Start).Seconds(), Direction: f.Dir.String(), Offset: f.Offset, Length: len(f.Octets), Text: f.String(),
+				Seconds: f.Time.Sub(conn.Start).Seconds(), Direction: f.Dir.String(), Kind: kindNames[f.Kind],
+				Offset: f.Offset, Length: len(f.Octets), Text: f.String(),
 			}
 			if f.Err != nil {
 				row.Error = f.Err.Error()

@@ -1,77 +1,108 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 type devicesCmd struct {
 	JSON     bool   `name:"json" help:"Print JSON, with all attributes."`
-	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose: engine, kernel, or auto for both and which one auto takes."`
+	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose: engine, kernel, or auto for both and which one auto takes." placeholder:"PROVIDER"`
 }
 
 // deviceRow is a device as devices --json prints it.
 type deviceRow struct {
-	Name      string               `json:"name"`
-	Provider  string               `json:"provider"`
-	Transport string               `json:"transport"`
-	NodeGUID  string               `json:"node_guid"`
-	Netdev    string               `json:"netdev,omitempty"`
-	State     string               `json:"port_state"`
-	Attr      *provider.DeviceAttr `json:"attributes,omitempty"`
-	Error     string               `json:"error,omitempty"`
+	Name      string      `json:"device"`
+	Provider  string      `json:"provider"`
+	Transport string      `json:"transport"`
+	NodeGUID  string      `json:"node_guid"`
+	ImageGUID string      `json:"sys_image_guid,omitempty"`
+	Netdev    string      `json:"netdev,omitempty"`
+	State     string      `json:"port_state,omitempty"`
+	Attr      *deviceAttr `json:"attributes,omitempty"`
+	Error     string      `json:"error,omitempty"` // why it can't be used
 }
 
-// Run lists.
+// deviceAttr is a provider.DeviceAttr in JSON, under the names that struct
+// ibv_device_attr has.
+type deviceAttr struct {
+	FWVer           string `json:"fw_ver"`
+	NodeGUID        uint64 `json:"-"` // both in the row, in hexadecimal
+	SysImageGUID    uint64 `json:"-"`
+	MaxMRSize       uint64 `json:"max_mr_size"`
+	PageSizeCap     uint64 `json:"page_size_cap"`
+	VendorID        uint32 `json:"vendor_id"`
+	VendorPartID    uint32 `json:"vendor_part_id"`
+	HWVer           uint32 `json:"hw_ver"`
+	MaxQP           int    `json:"max_qp"`
+	MaxQPWR         int    `json:"max_qp_wr"`
+	DeviceCapFlags  uint64 `json:"device_cap_flags"`
+	MaxSGE          int    `json:"max_sge"`
+	MaxSGERd        int    `json:"max_sge_rd"`
+	MaxCQ           int    `json:"max_cq"`
+	MaxCQE          int    `json:"max_cqe"`
+	MaxMR           int    `json:"max_mr"`
+	MaxPD           int    `json:"max_pd"`
+	MaxQPRdAtom     int    `json:"max_qp_rd_atom"`
+	MaxResRdAtom    int    `json:"max_res_rd_atom"`
+	MaxQPInitRdAtom int    `json:"max_qp_init_rd_atom"`
+	AtomicCap       int    `json:"atomic_cap"`
+	MaxMW           int    `json:"max_mw"`
+	MaxSRQ          int    `json:"max_srq"`
+	MaxSRQWR        int    `json:"max_srq_wr"`
+	MaxSRQSGE       int    `json:"max_srq_sge"`
+	PhysPortCnt     uint8  `json:"phys_port_cnt"`
+	MaxInline       int    `json:"max_inline_data"`
+	LocalCAAckDelay uint8  `json:"local_ca_ack_delay"`
+	MaxPkeys        uint16 `json:"max_pkeys"`
+}
+
+// Run lists. The engine is always there, so that a kernel without devices is
+// only told, unless it was asked for.
 func (c *devicesCmd) Run(out *output) error {
-	var rows []deviceRow
+	rows := []deviceRow{}
 	for _, p := range []provider.Provider{engine.New(nil), kernel.New()} {
 		if c.Provider != "auto" && c.Provider != p.Name() {
 			continue
 		}
 		devices, err := p.Devices()
-		switch {
-		case errors.Is(err, errors.ErrUnsupported) && c.Provider == "auto":
+		if err != nil {
+			if c.Provider != "auto" {
+				return unable(err)
+			}
 			fmt.Fprintf(out.errors, "%s: %v\n", p.Name(), err)
-		case err != nil:
-			return &environmentError{err}
 		}
 		for _, d := range devices {
 			rows = append(rows, describeDevice(p, d))
 		}
 	}
-	if c.JSON {
-		return printJSON(out, rows)
-	}
-	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "DEVICE\tPROVIDER\tTRANSPORT\tNODE GUID\tNETDEV\tPORT 1")
-	for _, r := range rows {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.Provider, r.Transport, r.NodeGUID, r.Netdev, r.State+r.Error)
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
 	if c.Provider == "auto" {
-		vctx, why, err := openProvider("auto")
-		if err != nil {
-			return &environmentError{err}
-		}
-		fmt.Fprintln(out, why)
-		return vctx.Close()
+		// Not in the list: it would be no device.
+		fmt.Fprintln(out.errors, "auto takes", auto.New(nil).Why())
 	}
-	return nil
+	if c.JSON {
+		return out.json(rows)
+	}
+	var cells [][]string
+	for _, r := range rows {
+		state := r.State
+		if r.Error != "" {
+			state = r.Error
+		}
+		cells = append(cells, []string{r.Name, r.Provider, r.Transport, r.NodeGUID, r.Netdev, state})
+	}
+	return out.table([]string{"DEVICE", "PROVIDER", "TRANSPORT", "NODE GUID", "NETDEV", "PORT 1"}, cells)
 }
 
+// describeDevice opens a device and asks it. What can't be asked is told in the
+// row's Error.
 func describeDevice(p provider.Provider, d provider.DeviceInfo) deviceRow {
-	r := deviceRow{
-		Name: d.Name, Provider: p.Name(), Transport: d.Transport.String(), NodeGUID: fmt.Sprintf("%016x", d.NodeGUID), Netdev: d.Netdev,
-	}
+	r := deviceRow{Name: d.Name, Provider: p.Name(), Transport: d.Transport.String(), NodeGUID: guid(d.NodeGUID), Netdev: d.Netdev}
 	vctx, err := ibverbs.Open(p, d.Name)
 	if err != nil {
 		r.Error = err.Error()
@@ -83,7 +114,7 @@ func describeDevice(p provider.Provider, d provider.DeviceInfo) deviceRow {
 		r.Error = err.Error()
 		return r
 	}
-	r.Attr = &attr
+	r.ImageGUID, r.Attr = guid(attr.SysImageGUID), (*deviceAttr)(&attr)
 	port, err := vctx.QueryPort(1)
 	if err != nil {
 		r.Error = err.Error()

@@ -25,15 +25,26 @@ const (
 	exitUsage  = 2 // wrong usage, or an environment that can't do it
 )
 
+const name = "govs-verbs-test"
+
 // errFailed ends a command that has said all there is to say: something did not
 // pass.
 var errFailed = errors.New("failed")
 
-// An environmentError is about what the machine lacks, and says what adds it.
-type environmentError struct{ err error }
+// A usageError is about how the command was called, or about what the machine
+// lacks, and then says what adds it. The exit status is 2.
+type usageError struct{ err error }
 
-func (e *environmentError) Error() string { return e.err.Error() }
-func (e *environmentError) Unwrap() error { return e.err }
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// unable makes a usageError of err, and leaves nil as it is.
+func unable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
 
 // cli is the command line.
 type cli struct {
@@ -46,56 +57,63 @@ type cli struct {
 	Ping    pingCmd    `cmd:"" help:"Exchange data with an rping, ours or the C one."`
 }
 
-// output is where commands print.
-type output struct {
-	io.Writer
-	errors io.Writer
-}
+const description = `Test iWARP stacks: the Go engine and the Linux kernel (siw), against each other and against the RFCs.
+
+Exit status: 0 if all passed, 1 for a failure, 2 for wrong usage or an environment that can't do it.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	// The first signal ends what runs in order. The second one, if that takes
+	// too long, ends the process as signals do.
+	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run is main without the process: it returns the exit status.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (status int) {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &output{stdout: stdout, errors: stderr}
+	status := execute(ctx, args, out)
+	if out.err != nil && status == exitPassed {
+		fmt.Fprintf(stderr, "%s: writing the output: %v\n", name, out.err)
+		return exitFailed
+	}
+	return status
+}
+
+func execute(ctx context.Context, args []string, out *output) int {
 	var c cli
-	exited := false
+	helped := false
 	parser := kong.Must(&c,
-		kong.Name("govs-verbs-test"),
-		kong.Description("Test iWARP stacks: the Go engine and the Linux kernel (siw), against each other and against the RFCs.\n\n"+
-			"Exit status: 0 if all passed, 1 for a failure, 2 for wrong usage or an environment that can't do it."),
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(int) { exited = true }),
-		kong.UsageOnError(),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Name(name),
+		kong.Description(description),
+		kong.Writers(out, out.errors),
+		kong.Exit(func(int) { helped = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(out),
 	)
 	if len(args) == 0 {
-		args = []string{"--help"}
-		status = exitUsage
+		_, _ = parser.Parse([]string{"--help"})
+		return exitUsage
 	}
 	k, err := parser.Parse(args)
-	if exited { // --help has printed what there is
-		return status
+	if helped {
+		return exitPassed
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "govs-verbs-test: %v\n", err)
-		fmt.Fprintln(stderr, "Run govs-verbs-test --help, or any of its commands with --help.")
+		fmt.Fprintf(out.errors, "%s: %v\nRun %s --help, or any of its commands with --help.\n", name, err, name)
 		return exitUsage
 	}
-	err = k.Run(&output{stdout, stderr})
-	var env *environmentError
-	switch {
-	case err == nil:
+	err = k.Run()
+	if err == nil {
 		return exitPassed
-	case errors.Is(err, errFailed):
-		return exitFailed
-	case errors.As(err, &env):
-		fmt.Fprintf(stderr, "govs-verbs-test: %v\n", err)
+	}
+	if !errors.Is(err, errFailed) {
+		fmt.Fprintf(out.errors, "%s: %v\n", name, err)
+	}
+	var usage *usageError
+	if errors.As(err, &usage) {
 		return exitUsage
 	}
-	fmt.Fprintf(stderr, "govs-verbs-test: %v\n", err)
 	return exitFailed
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -23,83 +24,68 @@ type kernelBench struct {
 	addr   netip.Addr // of the interface under it
 }
 
-// findKernel finds the first iWARP device of the kernel whose interface has an
-// address, or has the one that is wanted. The error says what is missing and
-// what adds it.
-func findKernel(wanted string) (kernelBench, error) {
-	devices, err := kernel.New().Devices()
+// findKernel finds the first usable iWARP device of the kernel whose interface
+// has an address, or has the one that is wanted. The error says for each device
+// what is missing and, where something does, what adds it.
+func findKernel(wanted netip.Addr) (kernelBench, error) {
+	p := kernel.New()
+	devices, err := p.Devices()
 	if err != nil {
-		return kernelBench{}, fmt.Errorf("no kernel provider: %w", err)
+		return kernelBench{}, err
 	}
-	why := "the kernel has no RDMA device: load siw and run govs-verbs-test link add siw0 --netdev NETDEV, or use ci/vm/run"
+	var why []string
 	for _, d := range devices {
 		if d.Transport != provider.TransportIWARP {
-			why = fmt.Sprintf("%s is not an iWARP device", d.Name)
+			why = append(why, d.Name+" is not an iWARP device")
 			continue
 		}
-		addrs, err := addresses(d.Netdev)
-		if err != nil {
-			why = fmt.Sprintf("%s: %v", d.Name, err)
-			continue
+		addr, err := addressOf(d, wanted)
+		if err == nil {
+			err = auto.Try(p, d.Name, &auto.Options{Addr: addr})
 		}
-		for _, a := range addrs {
-			if wanted == "" || a.String() == wanted {
-				return kernelBench{d.Name, a}, nil
-			}
+		if err == nil {
+			return kernelBench{d.Name, addr}, nil
 		}
-		why = fmt.Sprintf("%s on %s has no address%s: ip addr add 192.0.2.1/24 dev %s", d.Name, d.Netdev, prefix(" ", wanted), d.Netdev)
+		why = append(why, fmt.Sprintf("%s: %v", d.Name, err))
 	}
-	return kernelBench{}, errors.New("no usable kernel device: " + why)
+	if len(why) == 0 {
+		why = []string{"the kernel has no RDMA device; " + name + " link add siw0 --netdev NETDEV adds one"}
+	}
+	return kernelBench{}, errors.New("no usable kernel device: " + strings.Join(why, "; "))
 }
 
-func prefix(p, s string) string {
-	if s == "" {
-		return ""
+// addressOf returns the wanted address of the interface under a device, or with
+// none wanted the first, IPv4 before IPv6. Link-local ones don't count: they
+// would need a zone everywhere.
+func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
+	if d.Netdev == "" {
+		return netip.Addr{}, errors.New("its network interface is not known")
 	}
-	return p + s
-}
-
-// addresses returns the unicast addresses of an interface, IPv4 first, without
-// link-local ones.
-func addresses(netdev string) ([]netip.Addr, error) {
-	if netdev == "" {
-		return nil, errors.New("its network interface is not known")
-	}
-	ifc, err := net.InterfaceByName(netdev)
+	ifc, err := net.InterfaceByName(d.Netdev)
 	if err != nil {
-		return nil, err
+		return netip.Addr{}, err
 	}
 	list, err := ifc.Addrs()
 	if err != nil {
-		return nil, err
+		return netip.Addr{}, err
 	}
-	var v4, v6 []netip.Addr
+	var found netip.Addr
 	for _, a := range list {
 		p, err := netip.ParsePrefix(a.String())
-		switch {
-		case err != nil || p.Addr().IsLinkLocalUnicast():
-		case p.Addr().Is4():
-			v4 = append(v4, p.Addr())
-		default:
-			v6 = append(v6, p.Addr())
+		if err != nil || p.Addr().IsLinkLocalUnicast() || wanted.IsValid() && p.Addr() != wanted {
+			continue
+		}
+		if !found.IsValid() || p.Addr().Is4() && !found.Is4() {
+			found = p.Addr()
 		}
 	}
-	return append(v4, v6...), nil
-}
-
-// address decides which address both sides use.
-func (c *runCmd) address(k kernelBench) (netip.Addr, error) {
-	switch {
-	case c.Addr != "":
-		addr, err := netip.ParseAddr(c.Addr)
-		if err != nil {
-			return netip.Addr{}, fmt.Errorf("--addr: %w", err)
-		}
-		return addr, nil
-	case k.addr.IsValid():
-		return k.addr, nil
+	if found.IsValid() {
+		return found, nil
 	}
-	return netip.AddrFrom4([4]byte{127, 0, 0, 1}), nil
+	if wanted.IsValid() {
+		return netip.Addr{}, fmt.Errorf("%s under it doesn't have the address %v", d.Netdev, wanted)
+	}
+	return netip.Addr{}, fmt.Errorf("%s under it has no address; ip addr add 192.0.2.1/24 dev %s adds one", d.Netdev, d.Netdev)
 }
 
 // opener opens the kernel device; err says why there is none.
@@ -134,7 +120,8 @@ func engineOpener(addr netip.Addr, tap *capture.Tap) conformance.Opener {
 	}
 }
 
-// engineOptions reads a scenario's options.
+// engineOptions reads a scenario's options: crc=on|off,
+// placement=verified|streaming, markers=on|off, startup=DURATION.
 func engineOptions(options []string) (*engine.Options, error) {
 	opts := &engine.Options{}
 	for _, o := range options {
@@ -147,29 +134,22 @@ func engineOptions(options []string) (*engine.Options, error) {
 }
 
 func setOption(opts *engine.Options, key, value string) error {
+	var ok bool
 	switch key {
 	case "crc":
-		policy, ok := map[string]engine.CRCPolicy{"on": engine.CRCOn, "required": engine.CRCRequired, "off": engine.CRCOff}[value]
-		if !ok {
-			return errors.New("not on, required or off")
-		}
-		opts.CRC = policy
+		opts.CRC, ok = map[string]engine.CRCPolicy{"on": engine.CRCOn, "off": engine.CRCOff}[value]
 	case "placement":
-		p, ok := map[string]engine.Placement{"verified": engine.PlaceVerified, "streaming": engine.PlaceStreaming}[value]
-		if !ok {
-			return errors.New("not verified or streaming")
-		}
-		opts.Placement = p
+		opts.Placement, ok = map[string]engine.Placement{"verified": engine.PlaceVerified, "streaming": engine.PlaceStreaming}[value]
 	case "markers":
-		opts.Markers = value == "on"
+		opts.Markers, ok = map[string]bool{"on": true, "off": false}[value]
 	case "startup":
 		d, err := time.ParseDuration(value)
-		if err != nil {
-			return err
-		}
-		opts.StartupTimeout = d
+		opts.StartupTimeout, ok = d, err == nil
 	default:
 		return errors.New("no such option")
+	}
+	if !ok {
+		return errors.New("no such value")
 	}
 	return nil
 }

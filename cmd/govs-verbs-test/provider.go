@@ -1,25 +1,29 @@
 package main
 
 import (
-	"fmt"
+	"net/netip"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// openProvider opens the first device of a provider, or of the one that auto
-// takes, and says which it took and why.
-func openProvider(which string) (*ibverbs.Context, string, error) {
-	if which == "engine" {
-		vctx, err := ibverbs.Open(engine.New(nil), "")
-		return vctx, "provider engine, as asked", err
+// openProvider opens a device of the provider that --provider names, for use
+// with addr, and says in one line which it took and why.
+func openProvider(which string, addr netip.Addr) (*ibverbs.Context, string, error) {
+	var p provider.Provider
+	why := which + ": as asked"
+	switch which {
+	case "engine":
+		p = engine.New(nil)
+	case "kernel":
+		p = kernel.New()
+	default:
+		a := auto.New(&auto.Options{Addr: addr})
+		p, why = a, a.Why()
 	}
-	vctx, err := ibverbs.Open(kernel.New(), "")
-	if which == "kernel" || err == nil {
-		return vctx, "provider kernel", err
-	}
-	why := fmt.Sprintf("provider engine: %v", err)
-	vctx, err = ibverbs.Open(engine.New(nil), "")
-	return vctx, why, err
+	vctx, err := ibverbs.Open(p, "")
+	return vctx, "provider " + why, err
 }

@@ -33,8 +33,9 @@ func parsePingInfo(b []byte) pingInfo {
 }
 
 // fillPing writes the text of ping n, as rping does: a head, then letters that
-// begin one further each time, and a NUL at the end. The server prints it and
-// writes no more than that back.
+// begin one further each time, and a NUL at the end. The server prints it, and
+// the C one writes back what is before the NUL, and that. b has minPing octets
+// or more.
 func fillPing(b []byte, n int) {
 	head := fmt.Appendf(nil, "rdma-ping-%d: ", n)
 	copy(b, head)

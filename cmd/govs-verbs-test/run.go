@@ -5,57 +5,71 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/govs-rdma/govs/provider/conformance"
-	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/conformance/report"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
 
 type runCmd struct {
-	Initiator  string  `enum:"engine,kernel,mutant," default:"" help:"Provider that connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Responder  string  `enum:"engine,kernel,mutant," default:"" help:"Provider that listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Matrix     bool    `help:"All pairings of the providers that are there."`
-	Only       string  `help:"Glob patterns of scenarios, comma-separated; a group's name stands for all in it." placeholder:"GLOB"`
-	RequireSiw bool    `help:"A missing kernel device is a failure." env:"REQUIRE_SIW"`
-	Report     string  `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
-	JSON       string  `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
-	JUnit      string  `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
-	Seed       uint64  `help:"Seed of everything random; 0 takes one and prints it." default:"0"`
-	Collect    string  `help:"Only run, and write what happened to this folder, for the command compare." placeholder:"DIR" type:"path"`
-	Addr       string  `help:"Address to use on both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
-	Interface  string  `help:"Interface to capture on." default:"lo"`
-	Scale      float64 `help:"Stretch all time limits, as for an emulated machine." default:"1" env:"GOVS_TIME_SCALE"`
-	NoTshark   bool    `help:"Do not ask tshark."`
+	Initiator  string     `enum:"engine,kernel," default:"" help:"Who connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Responder  string     `enum:"engine,kernel," default:"" help:"Who listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Matrix     bool       `help:"All four pairings. Those with the kernel are left out where it has no usable device."`
+	Only       string     `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it." placeholder:"GLOB"`
+	RequireSiw bool       `help:"That the kernel has no usable device is a failure." env:"REQUIRE_SIW"`
+	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
+	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
+	JUnit      string     `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
+	Seed       uint64     `help:"Seed of everything random. Default: one that is drawn and printed." placeholder:"N"`
+	Collect    string     `help:"Only run, and write what happened to this folder, for the command compare." placeholder:"DIR" type:"path"`
+	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
+	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo." default:"lo" placeholder:"NETDEV"`
+	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine." default:"1" placeholder:"FACTOR"`
+	NoTshark   bool       `help:"Do not have tshark decode the captures, too."`
+}
+
+// Help implements kong's HelpProvider.
+func (*runCmd) Help() string {
+	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of it.
+
+The kernel's side needs an iWARP device: siw, on an interface with an address (` + name + ` link add siw0 --netdev NETDEV). ` +
+		`Captures are taken on the wire, which needs CAP_NET_RAW; without it, and with nothing but the engine, at the sockets.`
+}
+
+// Validate implements kong's check.
+func (c *runCmd) Validate() error {
+	if os.Getenv("REQUIRE_SIW") == "1" {
+		c.RequireSiw = true
+	}
+	switch {
+	case c.Matrix && (c.Initiator != "" || c.Responder != ""):
+		return errors.New("--matrix takes all pairings: leave out either it or --initiator and --responder")
+	case c.Collect != "" && (c.Report != "" || c.JSON != "" || c.JUnit != ""):
+		return errors.New("--collect only runs: the command compare writes the reports")
+	case !(c.Scale > 0 && c.Scale <= 1000):
+		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
+	}
+	_, err := scenarios.Suite().Select(c.Only)
+	return err
 }
 
 // Run runs, and unless it only collects, judges.
 func (c *runCmd) Run(ctx context.Context, out *output) error {
-	if c.Scale <= 0 {
-		return &environmentError{fmt.Errorf("--scale %v: has to be above 0", c.Scale)}
-	}
 	if c.Seed == 0 {
-		c.Seed = rand.Uint64()>>1 | 1
+		c.Seed = uint64(rand.Uint32()) + 1
 	}
-	suite := scenarios.Suite()
-	if _, err := suite.Select(c.Only); err != nil {
-		return &environmentError{err}
-	}
-	bench, err := c.bench(out)
+	b, err := c.bench(out)
 	if err != nil {
-		return &environmentError{err}
+		return err
 	}
 	dir, cleanup, err := c.workDir()
 	if err != nil {
-		return &environmentError{err}
+		return unable(err)
 	}
 	defer cleanup()
 
@@ -66,23 +80,23 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if c.RequireSiw {
 		col.Require = []string{"kernel"}
 	}
-	fmt.Fprintf(out, "seed %d, capture from %s, %s\n", c.Seed, bench.capture.Source(), pairingsText(bench.pairings))
+	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
 	col.Outcomes, err = conformance.Run(ctx, conformance.Config{
-		Suite: suite, Only: c.Only, Pairings: bench.pairings, Open: bench.openers, Seed: c.Seed, Scale: c.Scale,
-		Capture: bench.capture, Dir: dir, Tap: bench.tap,
+		Suite: scenarios.Suite(), Only: c.Only, Pairings: b.pairings, Open: b.openers, Seed: c.Seed, Scale: c.Scale,
+		Capture: b.capture, Dir: dir, Tap: b.tap,
 		Progress: func(done, total int, o *conformance.Outcome) {
 			fmt.Fprintf(out, "[%*d/%d] %-9s %s  %s  %d ms\n", len(fmt.Sprint(total)), done, total, o.State(), o.Scenario, o.Pairing, o.DurationMillis)
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("the suite was interrupted after %d runs: %w", len(col.Outcomes), err)
+		return fmt.Errorf("interrupted after %d runs; nothing was judged (seed %d)", len(col.Outcomes), c.Seed)
 	}
 	if c.Collect != "" {
-		name := filepath.Join(dir, collectionFile)
-		if err := report.WriteJSON(name, col); err != nil {
+		file := filepath.Join(dir, collectionFile)
+		if err := report.WriteJSON(file, col); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%d runs collected in %s\n", len(col.Outcomes), name)
+		fmt.Fprintf(out, "%d runs collected in %s\n", len(col.Outcomes), file)
 		return nil
 	}
 	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark}
@@ -92,136 +106,38 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 // collectionFile is the name of a collection beside its captures.
 const collectionFile = "collection.json"
 
-// workDir returns where captures go: the folder asked for, or one that goes
+// workDir returns where captures go: the folder to collect in, or one that goes
 // away again.
-func (c *runCmd) workDir() (string, func(), error) {
-	dir := c.Collect
-	if dir == "" {
-		dir = c.Report
-	}
-	if dir == "" {
+func (c *runCmd) workDir() (dir string, cleanup func(), err error) {
+	if c.Collect == "" {
 		dir, err := os.MkdirTemp("", "govs-")
 		return dir, func() { _ = os.RemoveAll(dir) }, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(c.Collect, 0o755); err != nil {
 		return "", nil, err
 	}
-	// Captures of scenarios that an earlier run had, and this one may not have.
-	old, err := filepath.Glob(filepath.Join(dir, "*.pcapng"))
-	if err != nil {
-		return "", nil, err
-	}
-	for _, name := range old {
-		if err := os.Remove(name); err != nil {
-			return "", nil, err
-		}
-	}
-	return dir, func() {}, nil
+	return c.Collect, func() {}, removeCollection(c.Collect)
 }
 
-func pairingsText(pairings []conformance.Pairing) string {
-	var list []string
-	for _, p := range pairings {
-		list = append(list, p.String())
-	}
-	return "pairings " + strings.Join(list, " ")
-}
-
-// bench is what scenarios run on.
-type bench struct {
-	pairings []conformance.Pairing
-	openers  map[string]conformance.Opener
-	capture  conformance.Capturer
-	tap      *capture.Tap
-}
-
-// bench decides which pairings can run, and how they are captured.
-func (c *runCmd) bench(out *output) (*bench, error) {
-	if c.Matrix && (c.Initiator != "" || c.Responder != "") {
-		return nil, errors.New("--matrix takes all pairings: leave --initiator and --responder out, or leave --matrix out")
-	}
-	pairing := conformance.Pairing{Initiator: or(c.Initiator, "engine"), Responder: or(c.Responder, "engine")}
-	wanted := []conformance.Pairing{pairing}
-	if c.Matrix {
-		wanted = nil
-		for _, i := range []string{"engine", "kernel"} {
-			for _, r := range []string{"engine", "kernel"} {
-				wanted = append(wanted, conformance.Pairing{Initiator: i, Responder: r})
-			}
-		}
-	}
-	k, kernelErr := findKernel(c.Addr)
-	b := &bench{openers: make(map[string]conformance.Opener)}
-	for _, p := range wanted {
-		if kernelErr == nil || !p.Has("kernel") || c.RequireSiw {
-			b.pairings = append(b.pairings, p)
-		}
-	}
-	if kernelErr != nil && len(b.pairings) < len(wanted) {
-		if !c.Matrix {
-			return nil, kernelErr
-		}
-		fmt.Fprintf(out.errors, "left out: every pairing with the kernel: %v\n", kernelErr)
-	}
-	if err := b.captureOn(c, out); err != nil {
-		return nil, err
-	}
-	addr, err := c.address(k)
-	if err != nil {
-		return nil, err
-	}
-	b.openers["engine"] = engineOpener(addr, b.tap)
-	b.openers["kernel"] = k.opener(addr, kernelErr)
-	return b, nil
-}
-
-// captureOn takes the wire where it may, and taps otherwise. The kernel's
-// sockets have no taps.
-func (b *bench) captureOn(c *runCmd, out *output) error {
-	w := &capture.Wire{Interface: c.Interface}
-	err := w.Usable()
-	if err == nil {
-		b.capture = w
+// removeCollection removes what an earlier run collected in a folder, and
+// nothing else.
+func removeCollection(dir string) error {
+	file := filepath.Join(dir, collectionFile)
+	old, err := report.ReadCollection(file)
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	for _, p := range b.pairings {
-		if p.Has("kernel") {
-			return fmt.Errorf("pairings with the kernel have to be captured on the wire: %w", err)
+	if err != nil {
+		return fmt.Errorf("%w: remove it, or collect in another folder", err)
+	}
+	for i := range old.Outcomes {
+		capture := old.Outcomes[i].Capture
+		if capture == "" || filepath.Base(capture) != capture {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, capture)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
 		}
 	}
-	fmt.Fprintf(out.errors, "captures are taken at the sockets: %v\n", err)
-	b.tap = &capture.Tap{}
-	b.capture = b.tap
-	return nil
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
-
-// version is govs' own version, as the Go toolchain recorded it.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && !strings.Contains(v, s.Value[:min(12, len(s.Value))]) {
-			v += " " + s.Value[:min(12, len(s.Value))]
-		}
-	}
-	return v
-}
-
-// kernelRelease is what uname -r prints.
-func kernelRelease() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(u.Release[:])
+	return os.Remove(file)
 }

@@ -50,14 +50,27 @@ type Provider struct {
 // New chooses. It opens and closes kernel devices, and with Options.Addr waits
 // for their address resolution. It never fails: there is always the engine.
 func New(opts *Options) *Provider {
-	var o Options
-	if opts != nil {
-		o = *opts
-	}
-	if o.ResolveTimeout <= 0 {
-		o.ResolveTimeout = 2 * time.Second
-	}
+	o := opts.complete()
 	return choose(kernel.New(), engine.New(o.Engine), o)
+}
+
+// Try reports why a device of p is not usable in the sense of this package, nil
+// if it is.
+func Try(p provider.Provider, device string, opts *Options) error {
+	_, err := try(p, device, opts.complete())
+	return err
+}
+
+// complete returns the options with their defaults.
+func (o *Options) complete() Options {
+	var c Options
+	if o != nil {
+		c = *o
+	}
+	if c.ResolveTimeout <= 0 {
+		c.ResolveTimeout = 2 * time.Second
+	}
+	return c
 }
 
 // choose is New for any two providers.

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+)
+
+// bench is what scenarios run on.
+type bench struct {
+	pairings []conformance.Pairing
+	openers  map[string]conformance.Opener
+	capture  conformance.Capturer
+	tap      *capture.Tap // nil where captures come from the wire
+}
+
+// bench decides which pairings are run, and how they are captured. What is left
+// out it tells.
+func (c *runCmd) bench(out *output) (*bench, error) {
+	b := &bench{pairings: c.wanted()}
+	k, kernelErr := findKernel(c.Addr)
+	if kernelErr != nil {
+		if err := b.withoutKernel(c, out, kernelErr); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.captureOn(c.Interface, out, kernelErr == nil); err != nil {
+		return nil, unable(err)
+	}
+	addr := c.Addr
+	switch {
+	case addr.IsValid():
+	case kernelErr == nil:
+		addr = k.addr
+	default:
+		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	b.openers = map[string]conformance.Opener{
+		"engine": engineOpener(addr, b.tap),
+		"kernel": k.opener(addr, kernelErr),
+	}
+	return b, nil
+}
+
+// wanted returns the pairings that are asked for.
+func (c *runCmd) wanted() []conformance.Pairing {
+	if !c.Matrix {
+		p := conformance.Pairing{Initiator: "engine", Responder: "engine"}
+		if c.Initiator != "" {
+			p.Initiator = c.Initiator
+		}
+		if c.Responder != "" {
+			p.Responder = c.Responder
+		}
+		return []conformance.Pairing{p}
+	}
+	var all []conformance.Pairing
+	for _, i := range []string{"engine", "kernel"} {
+		for _, r := range []string{"engine", "kernel"} {
+			all = append(all, conformance.Pairing{Initiator: i, Responder: r})
+		}
+	}
+	return all
+}
+
+// needsKernel reports whether the kernel takes part in a pairing.
+func needsKernel(p conformance.Pairing) bool { return p.Has("kernel") }
+
+// withoutKernel decides what a missing kernel device means. Where siw is
+// required its pairings are run all the same: they fail, each with the reason.
+func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
+	const remedy = "make run has one in a virtual machine"
+	needs := slices.ContainsFunc(b.pairings, needsKernel)
+	switch {
+	case c.RequireSiw && !needs:
+		return fmt.Errorf("siw is required: %w", why)
+	case c.RequireSiw:
+		fmt.Fprintf(out, "siw is required, and pairings with the kernel will fail: %v; %s\n", why, remedy)
+	case c.Matrix:
+		all := b.pairings
+		b.pairings = slices.DeleteFunc(slices.Clone(all), needsKernel)
+		fmt.Fprintf(out, "left out:%s: %v; %s\n", listed(slices.DeleteFunc(all, func(p conformance.Pairing) bool { return !needsKernel(p) })), why, remedy)
+	case needs:
+		return unable(fmt.Errorf("%w; %s", why, remedy))
+	}
+	return nil
+}
+
+// captureOn captures on the wire where the process may, and at the sockets
+// otherwise. The kernel's sockets can't be tapped.
+func (b *bench) captureOn(netdev string, out *output, kernelIsThere bool) error {
+	if _, err := net.InterfaceByName(netdev); err != nil {
+		return fmt.Errorf("--interface %s: %w", netdev, err)
+	}
+	w := &capture.Wire{Interface: netdev}
+	err := w.Usable()
+	if err == nil {
+		b.capture = w
+		return nil
+	}
+	if kernelIsThere && slices.ContainsFunc(b.pairings, needsKernel) {
+		return errors.Join(errors.New("pairings with the kernel have to be captured on the wire"), err)
+	}
+	fmt.Fprintf(out, "captures are taken at the sockets: %v\n", err)
+	b.tap = &capture.Tap{}
+	b.capture = b.tap
+	return nil
+}
+
+// listed is a list of pairings, each after a space.
+func listed(pairings []conformance.Pairing) string {
+	var text string
+	for _, p := range pairings {
+		text += " " + p.String()
+	}
+	return text
+}

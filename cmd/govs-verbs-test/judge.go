@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/report"
+	"github.com/govs-rdma/govs/provider/conformance/scenarios"
+	"github.com/govs-rdma/govs/provider/conformance/tshark"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+// judging is what run and compare have in common.
+type judging struct {
+	Report, JSON, JUnit string
+	NoTshark            bool
+}
+
+// judge judges a collection whose captures are in dir, prints the matrix and
+// writes the reports. The error is errFailed if the suite did not pass.
+func (j *judging) judge(ctx context.Context, out *output, col *conformance.Collection, dir string) error {
+	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: scenarios.Ledger(), Dir: dir, Reference: "engine"}
+	witness := "not asked"
+	if !j.NoTshark {
+		v, err := tshark.Version()
+		if err == nil {
+			witness = v
+			judge.Witness = witnessWithProgress(out, col)
+		} else {
+			witness = "not asked: " + err.Error()
+		}
+	}
+	fmt.Fprintf(out, "second witness: %s\n", witness)
+	rep, err := judge.Judge(ctx, col)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted while judging %d runs", len(col.Outcomes))
+	}
+	rep.Tshark = witness
+	fmt.Fprintln(out)
+	if err := report.Matrix(out, rep); err != nil {
+		return err
+	}
+	if err := j.write(out, rep, dir); err != nil {
+		return err
+	}
+	if !rep.Passed {
+		return errFailed
+	}
+	return nil
+}
+
+// witnessWithProgress asks tshark, which takes most of the time of judging, and
+// tells how far it has come every few seconds.
+func witnessWithProgress(out *output, col *conformance.Collection) func(context.Context, string, uint16, *wire.Trace) conformance.Witness {
+	const every = 5 * time.Second
+	total := 0
+	for i := range col.Outcomes {
+		if col.Outcomes[i].Capture != "" {
+			total++
+		}
+	}
+	done, told := 0, time.Now()
+	return func(ctx context.Context, file string, port uint16, ours *wire.Trace) conformance.Witness {
+		w := tshark.Witness(ctx, file, port, ours)
+		done++
+		if done == total || time.Since(told) >= every {
+			told = time.Now()
+			fmt.Fprintf(out, "[%*d/%d] captures judged\n", len(fmt.Sprint(total)), done, total)
+		}
+		return w
+	}
+}
+
+// write writes the reports that were asked for.
+func (j *judging) write(out *output, rep *conformance.Report, dir string) error {
+	if j.Report != "" {
+		if err := report.WriteDir(j.Report, rep, dir); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "report: %s\n", filepath.Join(j.Report, "index.html"))
+	}
+	if j.JSON != "" {
+		if err := report.WriteJSON(j.JSON, rep); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "report: %s\n", j.JSON)
+	}
+	if j.JUnit != "" {
+		if err := report.WriteJUnit(j.JUnit, rep); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "report: %s\n", j.JUnit)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// output is where commands print: results to the output itself, everything
+// about how they came to be to errors. It remembers that writing failed, so that
+// a full disk is not taken for a success; commands needn't look.
+type output struct {
+	stdout io.Writer
+	errors io.Writer
+	err    error // the first failure to write to stdout
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.stdout.Write(b)
+	if err != nil && o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// json prints v.
+func (o *output) json(v any) error {
+	enc := json.NewEncoder(o)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// table prints rows under headings, in columns.
+func (o *output) table(headings []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(o, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{headings}, rows...) {
+		fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	return tw.Flush()
+}

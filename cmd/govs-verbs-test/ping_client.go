@@ -1,0 +1,69 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// ping is the client.
+func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.AddrPort, f *figures) error {
+	f.Role, f.Peer, f.Size = "client", addr.String(), c.Size
+	dialCtx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	conn, err := rdmacm.Dial(dialCtx, p.vctx, addr, p.config(c.Size))
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", addr, err)
+	}
+	p.conn = conn
+	for n := range c.Count {
+		began := time.Now()
+		if err := p.pingOnce(ctx, n); err != nil {
+			return fmt.Errorf("ping %d: %w", n, err)
+		}
+		f.took(time.Since(began))
+		if c.Verbose {
+			fmt.Fprintf(out, "ping data: %s\n", text(p.sink.Bytes()))
+		}
+	}
+	return p.disconnect(ctx)
+}
+
+// pingOnce tells the server where our data is, which it reads, and then where
+// our sink is, to which it writes what it has read.
+func (p *pinger) pingOnce(ctx context.Context, n int) error {
+	fillPing(p.data.Bytes(), n)
+	clear(p.sink.Bytes())
+	if err := p.tell(ctx, infoOf(p.data)); err != nil {
+		return err
+	}
+	if _, err := p.hear(ctx); err != nil {
+		return fmt.Errorf("the server has to read our data: %w", err)
+	}
+	if err := p.tell(ctx, infoOf(p.sink)); err != nil {
+		return err
+	}
+	if _, err := p.hear(ctx); err != nil {
+		return fmt.Errorf("the server has to write the data back: %w", err)
+	}
+	// The C server writes back the text with its NUL; we fill all with text.
+	if !bytes.Equal(p.data.Bytes(), p.sink.Bytes()) {
+		return errors.New("what came back is not what was sent")
+	}
+	return nil
+}
+
+// disconnect ends the connection and waits until that is through.
+func (p *pinger) disconnect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	if err := p.conn.Disconnect(); err != nil {
+		return err
+	}
+	return p.conn.Wait(ctx)
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// pinger is one end of an rping: a connection, and memory for it in a PD of its
+// own, so that the connection can be closed first.
+type pinger struct {
+	vctx    *ibverbs.Context
+	pd      *ibverbs.PD
+	conn    *rdmacm.Conn  // nil before there is one
+	timeout time.Duration // how long the peer may do nothing
+
+	data *ibverbs.MR // client: what is pinged; server: where that goes
+	sink *ibverbs.MR // client: where the server's Write goes
+	send *ibverbs.MR
+	recv *ibverbs.MR
+}
+
+func newPinger(vctx *ibverbs.Context, timeout time.Duration) (*pinger, error) {
+	pd, err := vctx.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	return &pinger{vctx: vctx, pd: pd, timeout: timeout}, nil
+}
+
+// config registers memory for pings of size octets, and posts the first receive
+// before the peer can send.
+func (p *pinger) config(size int) *rdmacm.ConnConfig {
+	return &rdmacm.ConnConfig{
+		PD:                 p.pd,
+		ResponderResources: 1,
+		InitiatorDepth:     1,
+		Prepare: func(_ context.Context, conn *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+			if err := p.alloc(size); err != nil {
+				return err
+			}
+			return p.postRecv(conn.QP())
+		},
+	}
+}
+
+func (p *pinger) alloc(size int) error {
+	const peers = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead | ibverbs.AccessRemoteWrite
+	for _, b := range []struct {
+		mr     **ibverbs.MR
+		octets int
+		access ibverbs.Access
+	}{
+		{&p.data, size, peers},
+		{&p.sink, size, peers},
+		{&p.send, pingInfoLen, ibverbs.AccessLocalWrite},
+		{&p.recv, pingInfoLen, ibverbs.AccessLocalWrite},
+	} {
+		mr, err := p.pd.AllocMR(b.octets, b.access)
+		if err != nil {
+			return err
+		}
+		*b.mr = mr
+	}
+	return nil
+}
+
+// close ends the connection and frees the memory.
+func (p *pinger) close() error {
+	var errs []error
+	if p.conn != nil {
+		errs = append(errs, p.conn.Close())
+	}
+	for _, mr := range []*ibverbs.MR{p.data, p.sink, p.send, p.recv} {
+		if mr != nil {
+			errs = append(errs, mr.Close())
+		}
+	}
+	return errors.Join(append(errs, p.pd.Close())...)
+}
+
+func (p *pinger) postRecv(qp *ibverbs.QP) error {
+	sge, err := p.recv.SGE(0, pingInfoLen)
+	if err != nil {
+		return err
+	}
+	return qp.PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
+}
+
+// tell sends the peer a message.
+func (p *pinger) tell(ctx context.Context, info pingInfo) error {
+	info.put(p.send.Bytes())
+	sge, err := p.send.SGE(0, pingInfoLen)
+	if err != nil {
+		return err
+	}
+	return p.do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}})
+}
+
+// do posts one work request and waits for its completion.
+func (p *pinger) do(ctx context.Context, wr ibverbs.SendWR) error {
+	wr.Flags |= ibverbs.SendSignaled
+	if err := p.conn.QP().PostSend(wr); err != nil {
+		return p.because(err)
+	}
+	_, err := p.wait(ctx, p.conn.SendCQ(), wr.Opcode.String())
+	return err
+}
+
+// hear waits for the peer's message, and posts the next receive.
+func (p *pinger) hear(ctx context.Context) (pingInfo, error) {
+	wc, err := p.wait(ctx, p.conn.RecvCQ(), "the peer's message")
+	if err != nil {
+		return pingInfo{}, err
+	}
+	if wc.ByteLen != pingInfoLen {
+		return pingInfo{}, fmt.Errorf("the peer sent a message of %d octets, rping's have %d", wc.ByteLen, pingInfoLen)
+	}
+	info := parsePingInfo(p.recv.Bytes())
+	return info, p.postRecv(p.conn.QP())
+}
+
+// wait waits for one completion, as long as the peer may do nothing.
+func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs.WC, error) {
+	limited, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	var wc [1]ibverbs.WC
+	if _, err := cq.PollWait(limited, wc[:]); err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("nothing for %v", p.timeout)
+		}
+		return wc[0], fmt.Errorf("waiting for %s: %w", what, err)
+	}
+	if err := wc[0].Err(); err != nil {
+		return wc[0], fmt.Errorf("waiting for %s: %w", what, p.because(err))
+	}
+	return wc[0], nil
+}
+
+// because adds to an error why the connection ended, where the provider knows.
+func (p *pinger) because(err error) error {
+	if cause := p.conn.QP().Cause(); cause != nil {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	if errors.Is(err, ibverbs.ErrFlushed) {
+		return fmt.Errorf("the peer has ended the connection: %w", err)
+	}
+	return err
+}
+
+// text is what b holds before the first NUL, which is what rping prints.
+func text(b []byte) []byte {
+	t, _, _ := bytes.Cut(b, []byte{0})
+	return t
+}
