@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// cmSide is what a program has of the connection manager.
+type cmSide struct {
+	*e2eEnd
+	ec provider.EventChannel
+}
+
+func newCMSide(t testing.TB, network transport.Network, opts Options) *cmSide {
+	t.Helper()
+	s := e2eSetup{opts: opts}
+	e := newE2EEnd(t, e2eWire{placement: opts.Placement}, network, s)
+	c := &cmSide{e2eEnd: e, ec: must(e.dev.CreateEventChannel())(t)}
+	t.Cleanup(func() { closeAll(t, "event channel", c.ec) })
+	return c
+}
+
+// event returns the next event, which must be of this type.
+func (c *cmSide) event(want provider.CMEventType) provider.CMEvent {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
+	defer cancel()
+	e := must(c.ec.Next(ctx))(c.t)
+	if e.Type != want || e.Status != 0 {
+		c.t.Fatalf("event %s, status %d; want %s", e.Type, e.Status, want)
+	}
+	return e
+}
+
+func (c *cmSide) id() provider.ID {
+	c.t.Helper()
+	id := must(c.ec.CreateID(nil))(c.t)
+	c.t.Cleanup(func() { closeAll(c.t, "id", id) })
+	return id
+}
+
+// listen listens on addr and returns where.
+func (c *cmSide) listen(addr netip.AddrPort) netip.AddrPort {
+	c.t.Helper()
+	id := c.id()
+	ok(c.t, id.BindAddr(addr))
+	ok(c.t, id.Listen(64))
+	return id.LocalAddr()
+}
+
+// cmConnect connects a's QP to b's, through the connection manager of both.
+func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPort, depth int) (aid, bid provider.ID) {
+	t.Helper()
+	aid = a.id()
+	ok(t, aid.ResolveAddr(netip.AddrPort{}, dst, time.Second))
+	a.event(provider.CMAddrResolved)
+	ok(t, aid.ResolveRoute(time.Second))
+	a.event(provider.CMRouteResolved)
+	ok(t, aid.Connect(provider.ConnParam{QP: aq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("hello")}))
+	req := b.event(provider.CMConnectRequest)
+	if string(req.Param.PrivateData) != "hello" {
+		t.Errorf("private data %q", req.Param.PrivateData)
+	}
+	bid = req.ID
+	b.t.Cleanup(func() { closeAll(b.t, "id", bid) })
+	// Revision 1 knows no depths: the programs have to agree by other means.
+	ok(t, bid.Accept(provider.ConnParam{QP: bq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("welcome")}))
+	b.event(provider.CMEstablished)
+	if e := a.event(provider.CMEstablished); string(e.Param.PrivateData) != "welcome" {
+		t.Errorf("private data %q", e.Param.PrivateData)
+	}
+	return aid, bid
+}
+
+// TestE2ENegotiated moves data over connections that the two ends set up from
+// options of their own: who asks for CRC or markers, which revision of MPA, how
+// octets are placed. What one end asks for the other must deliver.
+//
+//rfc:5044 MPA-7.1-04
+func TestE2ENegotiated(t *testing.T) {
+	sides := []Options{
+		{},
+		{CRC: CRCOff},
+		{CRC: CRCOff, Markers: true},
+		{Markers: true, Revision: 1},
+		{CRC: CRCOff, Revision: 1, Placement: PlaceStreaming},
+		{Placement: PlaceStreaming},
+	}
+	for i, ao := range sides {
+		for j, bo := range sides {
+			name := fmt.Sprintf("initiator %d, responder %d", i, j)
+			t.Run("memory, "+name, func(t *testing.T) {
+				w := e2eWire{net: memnet.Options{Cut: j%2 == 0, MaxDelay: time.Duration(i%2) * time.Millisecond}}
+				w.run(t, func(t *testing.T, w e2eWire) { negotiatedRound(t, w, ao, bo) })
+			})
+			t.Run("TCP, "+name, func(t *testing.T) {
+				w := e2eWire{real: true}
+				w.run(t, func(t *testing.T, w e2eWire) { negotiatedRound(t, w, ao, bo) })
+			})
+		}
+	}
+}
+
+func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
+	network, addr := w.network()
+	a, b := newCMSide(t, network, ao), newCMSide(t, network, bo)
+	aid, bid := cmConnect(t, a, b, a.q, b.q, b.listen(addr), 4)
+	if aid.RemoteAddr() != bid.LocalAddr() || aid.LocalAddr() != bid.RemoteAddr() {
+		t.Errorf("addresses %s to %s, and %s to %s", aid.LocalAddr(), aid.RemoteAddr(), bid.LocalAddr(), bid.RemoteAddr())
+	}
+	// The initiator speaks first: what is accepted may have to wait for that.
+	for _, n := range []int{0, 1, 1000, 1459, 100000} {
+		tryOperations(t, a.e2eEnd, b.e2eEnd, n, 2)
+		tryOperations(t, b.e2eEnd, a.e2eEnd, n, 1)
+	}
+	st := [2]*stream{a.q.stream.Load(), b.q.stream.Load()}
+	crc := ao.CRC == CRCOn || bo.CRC == CRCOn
+	if st[0].params.CRC != crc || st[1].params.CRC != crc {
+		t.Errorf("CRC %v and %v, want %v", st[0].params.CRC, st[1].params.CRC, crc)
+	}
+	if st[0].params.MarkersTx != bo.Markers || st[1].params.MarkersTx != ao.Markers {
+		t.Errorf("markers sent %v and %v", st[0].params.MarkersTx, st[1].params.MarkersTx)
+	}
+	a.recv(7)
+	b.recv(8)
+	ok(t, aid.Disconnect())
+	a.event(provider.CMDisconnected)
+	b.event(provider.CMDisconnected)
+	a.flushed(a.rcq, 7, 1)
+	b.flushed(b.rcq, 8, 1)
+}
+
+// TestE2EResponderFirst: a responder may post as soon as it is ESTABLISHED, and
+// what it posted arrives, once the initiator has sent something if MPA asks for
+// that.
+//
+//rfc:5044 MPA-7.1.2-4-01
+func TestE2EResponderFirst(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		network, addr := w.network()
+		a, b := newCMSide(t, network, Options{}), newCMSide(t, network, Options{})
+		a.recv(1)
+		cmConnect(t, a, b, a.q, b.q, b.listen(addr), 1)
+		b.recv(2)
+		b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		a.one(a.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv})
+		b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv})
+		a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
+		b.one(b.scq, provider.WC{WRID: 3, Opcode: provider.WCSend})
+	})
+}
+
+// TestE2EChurn connects, exchanges and disconnects again and again, several
+// clients at once, and leaves nothing behind.
+func TestE2EChurn(t *testing.T) {
+	for _, real := range []bool{false, true} {
+		name := "memory"
+		if real {
+			name = "TCP"
+		}
+		t.Run(name, func(t *testing.T) {
+			w := e2eWire{real: real}
+			if real {
+				churn(t, w)
+			} else {
+				synctest.Test(t, func(t *testing.T) { churn(t, w) })
+			}
+		})
+	}
+}
+
+func churn(t *testing.T, w e2eWire) {
+	const clients, rounds = 6, 8
+	network, addr := w.network()
+	server := newCMSide(t, network, Options{})
+	dst := server.listen(addr)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*e2ePatience)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { serveChurn(ctx, t, server, clients*rounds) })
+	for range clients {
+		c := newCMSide(t, network, Options{})
+		wg.Go(func() {
+			for round := range rounds {
+				if err := c.visit(ctx, dst, round%2 == 0); err != nil {
+					t.Errorf("round %d: %v", round, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(server.dev.qpns); n != 1 {
+		t.Errorf("%d QPs are left", n)
+	}
+}
+
+var churnCap = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 16}
+
+// serveChurn answers each connection with one Send of what came, and closes it
+// when it ends.
+func serveChurn(ctx context.Context, t *testing.T, s *cmSide, conns int) {
+	for ended := 0; ended < conns; {
+		e, err := s.ec.Next(ctx)
+		if err != nil {
+			t.Errorf("%v after %d connections", err, ended)
+			return
+		}
+		switch e.Type {
+		case provider.CMConnectRequest:
+			q, err := e.ID.CreateQP(s.pd, provider.QPInitAttr{SendCQ: s.scq, RecvCQ: s.rcq, Cap: churnCap})
+			ok(t, err)
+			e.ID.SetCookie(q)
+			_, err = q.PostRecv([]provider.RecvWR{{WRID: 1}})
+			ok(t, err)
+			ok(t, e.ID.Accept(provider.ConnParam{}))
+		case provider.CMEstablished:
+			q := e.ID.Cookie().(provider.QP)
+			_, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendInline}})
+			ok(t, err)
+		case provider.CMDisconnected:
+			ok(t, e.ID.Cookie().(provider.QP).Close())
+			ok(t, e.ID.Close())
+			ended++
+		default:
+			t.Errorf("event %s, status %d", e.Type, e.Status)
+		}
+		drain(t, s.scq)
+		drain(t, s.rcq)
+	}
+}
+
+// visit is one connection of a client: a Send there and one back.
+func (c *cmSide) visit(ctx context.Context, dst netip.AddrPort, disconnect bool) error {
+	id, err := c.ec.CreateID(nil)
+	if err != nil {
+		return err
+	}
+	defer id.Close()
+	expect := func(want provider.CMEventType) error {
+		e, err := c.ec.Next(ctx)
+		if err == nil && (e.Type != want || e.ID != id) {
+			err = fmt.Errorf("event %s, status %d; want %s", e.Type, e.Status, want)
+		}
+		return err
+	}
+	if err := id.ResolveAddr(netip.AddrPort{}, dst, 0); err != nil {
+		return err
+	}
+	if err := expect(provider.CMAddrResolved); err != nil {
+		return err
+	}
+	if err := id.ResolveRoute(0); err != nil {
+		return err
+	}
+	if err := expect(provider.CMRouteResolved); err != nil {
+		return err
+	}
+	q, err := id.CreateQP(c.pd, provider.QPInitAttr{SendCQ: c.scq, RecvCQ: c.rcq, Cap: churnCap})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	if _, err := q.PostRecv([]provider.RecvWR{{WRID: 9}}); err != nil {
+		return err
+	}
+	if err := id.Connect(provider.ConnParam{}); err != nil {
+		return err
+	}
+	if err := expect(provider.CMEstablished); err != nil {
+		return err
+	}
+	if _, err := q.PostSend([]provider.SendWR{{WRID: 8, Opcode: provider.WRSend, Flags: provider.SendSignaled}}); err != nil {
+		return err
+	}
+	for _, cq := range []*cq{c.scq, c.rcq} {
+		wc, err := c.collect(ctx, cq, 1)
+		if err != nil {
+			return err
+		}
+		if err := wc[0].Err(); err != nil {
+			return err
+		}
+	}
+	if !disconnect {
+		return nil // closing does it
+	}
+	if err := id.Disconnect(); err != nil {
+		return err
+	}
+	return expect(provider.CMDisconnected)
+}
