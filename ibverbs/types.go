@@ -20,9 +20,14 @@ type (
 	// GID is a global identifier in network order (union ibv_gid).
 	GID = provider.GID
 
-	NodeType      = provider.NodeType      // a kind of device (enum ibv_node_type)
-	TransportType = provider.TransportType // a family of devices (enum ibv_transport_type)
-	PortState     = provider.PortState     // a state of a port (enum ibv_port_state)
+	// NodeType is a kind of device (enum ibv_node_type).
+	NodeType = provider.NodeType
+
+	// TransportType is a family of devices (enum ibv_transport_type).
+	TransportType = provider.TransportType
+
+	// PortState is a state of a port (enum ibv_port_state).
+	PortState = provider.PortState
 )
 
 // Memory, work requests and completions.
@@ -48,11 +53,20 @@ type (
 	// Err is nil for a success and otherwise a *WCError.
 	WC = provider.WC
 
-	WROpcode  = provider.WROpcode  // what a send WR does (enum ibv_wr_opcode)
-	SendFlags = provider.SendFlags // flags of a send WR (enum ibv_send_flags)
-	WCStatus  = provider.WCStatus  // how a WR ended (enum ibv_wc_status)
-	WCOpcode  = provider.WCOpcode  // what a completed WR did (enum ibv_wc_opcode)
-	WCFlags   = provider.WCFlags   // flags of a completion (enum ibv_wc_flags)
+	// WROpcode is what a send WR does (enum ibv_wr_opcode).
+	WROpcode = provider.WROpcode
+
+	// SendFlags is a set of flags of a send WR (enum ibv_send_flags).
+	SendFlags = provider.SendFlags
+
+	// WCStatus is how a WR ended (enum ibv_wc_status).
+	WCStatus = provider.WCStatus
+
+	// WCOpcode is what a completed WR did (enum ibv_wc_opcode).
+	WCOpcode = provider.WCOpcode
+
+	// WCFlags is a set of flags of a completion (enum ibv_wc_flags).
+	WCFlags = provider.WCFlags
 )
 
 // Queue pairs and events.
@@ -65,8 +79,15 @@ type (
 	// State, CurState, Access, Cap, MaxRdAtomic (ORD), MaxDestRdAtomic (IRD).
 	QPAttr = provider.QPAttr
 
-	QPAttrMask     = provider.QPAttrMask     // which fields of a QPAttr count (enum ibv_qp_attr_mask)
-	QPType         = provider.QPType         // a transport service (enum ibv_qp_type)
-	QPState        = provider.QPState        // a state of a QP (enum ibv_qp_state)
-	AsyncEventType = provider.AsyncEventType // a kind of asynchronous event (enum ibv_event_type)
+	// QPAttrMask is which fields of a QPAttr count (enum ibv_qp_attr_mask).
+	QPAttrMask = provider.QPAttrMask
+
+	// QPType is a transport service (enum ibv_qp_type).
+	QPType = provider.QPType
+
+	// QPState is a state of a QP (enum ibv_qp_state).
+	QPState = provider.QPState
+
+	// AsyncEventType is a kind of asynchronous event (enum ibv_event_type).
+	AsyncEventType = provider.AsyncEventType
 )

@@ -13,24 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/onsiw"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestOnSiw runs the tests below, and the examples, in the guest on siw.
+// TestOnSiw runs the tests below, and the examples, on siw.
 func TestOnSiw(t *testing.T) {
-	if vmtest.Inside() {
-		t.Skip("in the guest already")
-	}
-	vmtest.Need(t)
-	exe := must[string](t)(os.Executable())
-	r := vmtest.Run(t, vmtest.Options{Env: []string{"GOVS_PROVIDER=kernel", "GOVS_ADDR=192.0.2.1"}},
-		exe, "-test.run=^TestConn|^Example", "-test.v", "-test.count=1", "-test.timeout=4m")
-	if r.Status != 0 || !bytes.Contains([]byte(r.Stdout), []byte("--- PASS: ExampleID")) {
-		t.Errorf("status %d\n%s\n%s", r.Status, r.Stdout, r.Stderr)
-	}
-	t.Log(r.Stdout)
+	onsiw.Run(t, "^TestConn|^Example", "TestConnHundredAtOnce", "TestConnSharedParts", "Example", "ExampleID")
 }
 
 // onKernel tells whether open opens a kernel device.
@@ -319,6 +309,44 @@ func make4Sends() []ibverbs.SendWR {
 		wrs[i].Opcode = ibverbs.WRSend
 	}
 	return wrs
+}
+
+// Posting, polling and receiving allocate nothing, from one end to the other.
+func TestConnHotPathDoesNotAllocate(t *testing.T) {
+	r := &receiver{n: 8, size: 64}
+	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
+	defer r.mr.Close()
+	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(64, 0))
+	defer mr.Close()
+	sends := []ibverbs.SendWR{{
+		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(mr.SGE(0, 64))},
+	}}
+	recvs := []ibverbs.RecvWR{{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(r.mr.SGE(0, 64))}}}
+	wc := make([]ibverbs.WC, 4)
+	poll := func(cq *ibverbs.CQ) {
+		for {
+			n, err := cq.Poll(wc)
+			if err != nil || n > 0 && wc[0].Status != ibverbs.WCSuccess {
+				t.Fatal(wc[0], err)
+			}
+			if n > 0 {
+				return
+			}
+		}
+	}
+	allocs := testing.AllocsPerRun(200, func() {
+		if err := client.QP().PostSend(sends...); err != nil {
+			t.Fatal(err)
+		}
+		poll(server.RecvCQ())
+		poll(client.SendCQ())
+		if err := server.QP().PostRecv(recvs...); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations per message", allocs)
+	}
 }
 
 // A peer that just closes is noticed, and what was posted is flushed.

@@ -1,0 +1,12 @@
+package ibverbs_test
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/onsiw"
+)
+
+// TestOnSiw runs the examples on siw.
+func TestOnSiw(t *testing.T) {
+	onsiw.Run(t, "^Example", "Example", "ExampleCompChannel", "ExampleQP_PostSend_read", "ExampleQP_PostSend_write")
+}
