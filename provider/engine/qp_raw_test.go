@@ -202,3 +202,8 @@ func (r *raw) readReq(q rdmap.ReadRequest) ddp.Header {
 	r.readMSN++
 	return h
 }
+
+// newFraming is the framing of a connection without markers.
+func newFraming(crc bool) (mpa.Framer, mpa.Receiver) {
+	return mpa.NewFramer(false, crc), mpa.NewReceiver(false, crc)
+}

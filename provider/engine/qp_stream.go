@@ -44,6 +44,7 @@ type stream struct {
 	txMu    sync.Mutex
 	txWork  atomic.Bool // there is something to look at for whoever has txMu
 	blocked atomic.Bool // the socket is full and the poller watches for room
+	room    atomic.Bool // the poller has seen room since
 	tx      txState
 
 	closing atomic.Bool   // send what is posted, then FIN
@@ -175,6 +176,7 @@ func (s *stream) Ready(readable, writable bool) {
 		s.pollRx()
 	}
 	if writable {
+		s.room.Store(true)
 		s.kickTx()
 	}
 }
@@ -230,15 +232,15 @@ func (s *stream) settle() {
 		s.rx.stop(s)
 		s.linger.out = s.tx.stop(s, e)
 		s.q.enterError(e)
+		if e.raise {
+			s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
+		}
 		s.finished.Store(true)
 	}
 	s.txMu.Unlock()
 	s.rxMu.Unlock()
 	if !first {
 		return
-	}
-	if e.raise {
-		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 	}
 	s.startLinger(e)
 	s.onDown(e.cause)

@@ -69,6 +69,9 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 	e := endTerminate(err, h, segmentLen, read)
 	e.recvStatus = s.recvStatus(err)
 	e.event, e.raise = eventOf(err)
+	if read := s.outstanding.Front(); err == rdmap.ErrResponseLong && read.Cookie != rtrCookie {
+		s.q.failSend(uint32(read.Cookie), provider.WCLocLenErr)
+	}
 	s.rx.recv.End()
 	s.fail(e)
 }

@@ -70,6 +70,9 @@ func (s *stream) transmit() {
 		}
 		return
 	}
+	if s.blocked.Load() && !s.room.Swap(false) {
+		return // trying again would cost a system call per post
+	}
 	for !s.over() {
 		if t.b == nil {
 			t.b = s.dev.prog.batches.get()
@@ -126,6 +129,7 @@ func (s *stream) wantWrite(on bool) {
 		return
 	}
 	s.blocked.Store(on)
+	s.room.Store(false)
 	if err := s.dev.poller.WantWrite(s.conn, on); err != nil {
 		s.fail(&ending{cause: err, reset: true})
 	}

@@ -1,0 +1,298 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// wantReadRequest waits for the Read Request with this MSN.
+func (r *raw) wantReadRequest(what string, msn uint32) rdmap.ReadRequest {
+	r.t.Helper()
+	return must(rdmap.ParseReadRequest(r.want(what, rdmap.ReadRequestHeader(msn))))(r.t)
+}
+
+// answer responds to a Read Request.
+func (r *raw) answer(q rdmap.ReadRequest) {
+	r.t.Helper()
+	r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), make([]byte, q.Size))
+}
+
+// TestORD: no more Reads are outstanding than the ORD allows; the others wait
+// for the responses, and what was posted behind them waits, too.
+//
+//rfc:5040 RDMAP-6.1-03
+//rfc:5040 RDMAP-6.1-04
+//rfc:5040 RDMAP-5.2.1-04
+func TestORD(t *testing.T) {
+	p := params(true)
+	p.ORD = 3
+	story(t, Options{}, p, func(s *side, r *raw) {
+		sink := s.reg(10, provider.AccessLocalWrite)
+		for i := range 7 {
+			s.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(i, 1)}, RKey: 1})
+		}
+		s.send(provider.SendWR{WRID: 7, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+		var asked []rdmap.ReadRequest
+		for i := range 3 {
+			asked = append(asked, r.wantReadRequest("as many as the ORD", uint32(i+1)))
+		}
+		r.wantIdle("and no more")
+		s.noWC("nothing completes yet")
+		for i := range 4 {
+			r.answer(asked[i])
+			asked = append(asked, r.wantReadRequest("one for each response", uint32(i+4)))
+			s.wantWC("the oldest completes", provider.WC{WRID: uint64(i), Opcode: provider.WCRDMARead, ByteLen: 1})
+		}
+		r.want("the Send follows the last Read Request", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		s.noWC("but completes behind the Reads")
+		for i := 4; i < 7; i++ {
+			r.answer(asked[i])
+			s.wantWC("the oldest completes", provider.WC{WRID: uint64(i), Opcode: provider.WCRDMARead, ByteLen: 1})
+		}
+		s.wantWC("and the Send at last", provider.WC{WRID: 7, Opcode: provider.WCSend})
+	})
+}
+
+// TestFence: a fenced work request waits for all earlier Reads.
+//
+//rfc:5040 RDMAP-5.5-02
+func TestFence(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		sink := s.reg(10, provider.AccessLocalWrite)
+		read := provider.SendWR{Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 1)}, RKey: 1}
+		s.send(read, read, provider.SendWR{Opcode: provider.WRSend},
+			provider.SendWR{WRID: 3, Opcode: provider.WRRDMAWrite, Flags: provider.SendFence | provider.SendSignaled, RKey: 9})
+		a := r.wantReadRequest("a Read", 1)
+		b := r.wantReadRequest("a Read", 2)
+		r.want("a Send that does not wait", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		r.wantIdle("the fenced Write waits")
+		r.answer(a)
+		r.wantIdle("for both Reads")
+		r.answer(b)
+		r.want("and goes out then", rdmap.WriteHeader(9, 0, true))
+		s.wantWC("and completes", provider.WC{WRID: 3, Opcode: provider.WCRDMAWrite})
+	})
+}
+
+// TestIRD: as many Read Requests as were granted wait for their responses; one
+// more is one too many.
+//
+//rfc:5040 RDMAP-5.2.2-02
+//rfc:5040 RDMAP-6.1-02
+//rfc:5040 RDMAP-6.1-05
+func TestIRD(t *testing.T) {
+	storyOn(t, memnet.Options{Window: 100}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		const size = 1 << 20 // more than a batch: a response that is laid out does not count any more
+		src := s.reg(size, provider.AccessRemoteRead)
+		ask := func(i int) ddp.Header {
+			return r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: size, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+		}
+		for i := range 4 {
+			ask(i)
+		}
+		time.Sleep(time.Millisecond)
+		if n := s.qp.stream.Load().inbound.Len(); n != 4 {
+			t.Errorf("%d requests wait", n)
+		}
+		h := ask(4)
+		s.wantTerm("the fifth", false, 1, 2, 2)
+		r.next("the segment under way")
+		r.wantTerminate("no buffer for the request", fault{1, 2, 2}, &h, rdmap.ReadRequestLen, nil)
+	})
+	// Answered in time, there may be any number.
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		src := s.reg(4000, provider.AccessRemoteRead)
+		for i := range 100 {
+			r.readReq(rdmap.ReadRequest{SinkSTag: uint32(i), Size: 4, SourceSTag: src.m.stag, SourceTO: src.to(i)})
+			if i >= 3 {
+				r.want("responses in order", rdmap.ReadResponseHeader(uint32(i-3), 0, true))
+			}
+		}
+	})
+}
+
+// TestResponses: a response carries the octets asked for in segments with rising
+// TO, and an empty Read is answered whatever it names.
+//
+//rfc:5040 RDMAP-4.4-02
+//rfc:5040 RDMAP-4.4-03
+//rfc:5040 RDMAP-5.2.1-09
+//rfc:5040 RDMAP-5.2.1-10
+func TestResponses(t *testing.T) {
+	for _, fr := range framings {
+		t.Run(fr.name, func(t *testing.T) {
+			story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
+				src := s.reg(10000, provider.AccessRemoteRead)
+				pattern(src.b, 1)
+				r.readReq(rdmap.ReadRequest{SinkSTag: 77, SinkTO: ^uint64(0) - 9999, Size: 10000, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+				r.readReq(rdmap.ReadRequest{SinkSTag: 78, SinkTO: 79, SourceSTag: 1, SourceTO: ^uint64(0)})
+				var got []byte
+				for last := false; !last; {
+					h, payload := r.next("a segment")
+					if h != rdmap.ReadResponseHeader(77, ^uint64(0)-9999+uint64(len(got)), h.Last) {
+						t.Fatalf("header %+v after %d octets", h, len(got))
+					}
+					got = append(got, payload...)
+					last = h.Last
+				}
+				if !bytes.Equal(got, src.b) {
+					t.Error("octets differ")
+				}
+				r.want("the empty response", rdmap.ReadResponseHeader(78, 79, true))
+			})
+		})
+	}
+}
+
+// TestSourceGoes: the source of a Read is deregistered while it is being
+// answered. The Terminate says how far the response had come.
+//
+//rfc:5040 RDMAP-4.8-11
+//rfc:5041 DDP-7.1-06
+func TestSourceGoes(t *testing.T) {
+	storyOn(t, memnet.Options{Window: 2000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(1<<20, provider.AccessRemoteRead)
+		q := rdmap.ReadRequest{SinkSTag: 7, SinkTO: 1000, Size: 1 << 20, SourceSTag: src.m.stag, SourceTO: src.to(0)}
+		r.readReq(q)
+		time.Sleep(time.Millisecond)
+		ok(t, src.m.Close())
+		done := 0
+		for {
+			h, payload := r.next("segments that were laid out before")
+			if !h.Tagged {
+				h := rdmap.ReadRequestHeader(1)
+				left := q.Advance(uint32(done))
+				want := rdmap.NewTerminate(rdmap.ErrReadInvalidSTag, &h, h.Len()+rdmap.ReadRequestLen, &left)
+				if !bytes.Equal(payload, want.AppendTo(nil)) {
+					t.Errorf("Terminate after %d octets: % x, want % x", done, payload, want.AppendTo(nil))
+				}
+				break
+			}
+			done += len(payload)
+		}
+		s.wantTerm("the QP ends", false, 0, 1, 0)
+		s.wantEvent("the application is told", provider.EventQPReqErr)
+	})
+}
+
+// TestBadSource: a work request whose SGEs are wrong fails at its turn: what was
+// posted before it is sent, what was posted behind it is flushed.
+//
+//rfc:5040 RDMAP-7.1-1-01
+func TestBadSource(t *testing.T) {
+	for _, op := range []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead} {
+		for what, sge := range map[string]func(s *side, m *region) provider.SGE{
+			"unknown key":     func(s *side, m *region) provider.SGE { e := m.sge(0, 1); e.LKey++; return e },
+			"past the end":    func(s *side, m *region) provider.SGE { return m.sge(9, 2) },
+			"other PD":        func(s *side, m *region) provider.SGE { return alien(s).sge(0, 1) },
+			"closed":          func(s *side, m *region) provider.SGE { ok(s.t, m.m.Close()); return m.sge(0, 1) },
+			"before the base": func(s *side, m *region) provider.SGE { return m.sge(-1, 2) },
+		} {
+			t.Run(fmt.Sprintf("%v, %s", op, what), func(t *testing.T) {
+				story(t, Options{}, params(true), func(s *side, r *raw) {
+					bad := sge(s, s.reg(10, provider.AccessLocalWrite))
+					s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled},
+						provider.SendWR{WRID: 2, Opcode: op, SGList: []provider.SGE{bad}},
+						provider.SendWR{WRID: 3, Opcode: provider.WRSend})
+					r.want("what was posted before", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+					r.wantTerminate("then a Terminate", fault{iwarp.LayerRDMAP, 0, 0xff}, nil, 0, nil)
+					r.wantFIN("and FIN")
+					s.wantWC("the good one", provider.WC{WRID: 1, Opcode: provider.WCSend})
+					s.wantWC("the bad one", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+					s.wantWC("the one behind", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+					s.noWC("that is all")
+				})
+			})
+		}
+	}
+}
+
+// alien is a region of another PD of the same device.
+func alien(s *side) *region {
+	s.t.Helper()
+	other := must(s.dev.AllocPD())(s.t).(*pd)
+	s.t.Cleanup(func() { ok(s.t, other.Close()) })
+	return (&side{t: s.t, pd: other}).reg(10, provider.AccessLocalWrite)
+}
+
+// TestSourceGoesMidMessage: a region that is deregistered while a message from
+// it is under way ends the message at an FPDU's end.
+//
+//rfc:5040 RDMAP-6.1-01
+func TestSourceGoesMidMessage(t *testing.T) {
+	for _, fr := range framings {
+		t.Run(fr.name, func(t *testing.T) {
+			storyOn(t, memnet.Options{Window: 3000, Cut: true, Seed: 7}, fr.opts, framingParams(fr.crc, fr.markers), sideOptions{}, func(s *side, r *raw) {
+				src := s.reg(1<<20, 0)
+				pattern(src.b, 1)
+				want := bytes.Clone(src.b)
+				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 1<<20)}, RKey: 5})
+				time.Sleep(time.Millisecond)
+				ok(t, src.m.Close())
+				clear(src.b) // the memory is the application's again
+				for done := 0; ; {
+					h, payload := r.next("what was laid out before")
+					if !h.Tagged {
+						break
+					}
+					if !bytes.Equal(payload, want[done:done+len(payload)]) {
+						t.Fatalf("octets differ after %d", done)
+					}
+					done += len(payload)
+				}
+				s.wantTerm("the QP ends", false, 0, 0, 0xff)
+				s.wantWC("the Write", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+			})
+		})
+	}
+}
+
+// TestSinkGoes: the sink of a Read is deregistered before its response comes.
+func TestSinkGoes(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		sink := s.reg(10, provider.AccessLocalWrite)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 10)}, RKey: 1})
+		q := r.wantReadRequest("the Read", 1)
+		ok(t, sink.m.Close())
+		r.answer(q)
+		r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
+		s.wantWC("the Read", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+		sink.untouched(0, 0)
+	})
+}
+
+// TestFairness: responses and the send queue take turns message by message, so
+// that neither can keep the other from being sent.
+func TestFairness(t *testing.T) {
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		src := s.reg(10, everything)
+		for range 4 {
+			s.send(provider.SendWR{Opcode: provider.WRSend})
+		}
+		var o []byte
+		for i := range 4 {
+			h := rdmap.ReadRequestHeader(uint32(i + 1))
+			q := rdmap.ReadRequest{Size: 1, SourceSTag: src.m.stag, SourceTO: src.to(0)}
+			o = append(o, r.fpdu(h, q.AppendTo(nil))...)
+		}
+		r.write(o)
+		var order []rdmap.Opcode
+		for range 8 {
+			h, _ := r.next("eight messages")
+			order = append(order, rdmap.ParseControl(h.ULPCtl).Opcode)
+		}
+		for i := range 6 {
+			if order[i] == order[i+1] && order[i+1] == order[i+2] {
+				t.Fatalf("order %v", order)
+			}
+		}
+	})
+}

@@ -1,0 +1,319 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+func (s *side) modify(to provider.QPState) error {
+	return s.qp.Modify(provider.QPAttr{State: to}, provider.QPAttrState)
+}
+
+func (s *side) wantState(what string, want provider.QPState) {
+	s.t.Helper()
+	if attr, _ := must2(s.qp.Query())(s.t); attr.State != want || attr.CurState != want {
+		s.t.Errorf("%s: state %v, want %v", what, attr.State, want)
+	}
+}
+
+func must2[A, B any](a A, b B, err error) func(testing.TB) (A, B) {
+	return func(t testing.TB) (A, B) {
+		t.Helper()
+		ok(t, err)
+		return a, b
+	}
+}
+
+func TestCreateQPArguments(t *testing.T) {
+	d, other := unwired(t), unwired(t)
+	p := must(d.AllocPD())(t).(*pd)
+	defer p.Close()
+	c := testCQ(t, d, 8, nil)
+	good := provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 3, MaxRecvWR: 5, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 7}}
+	for what, breakIt := range map[string]func(*provider.QPInitAttr){
+		"no send CQ":        func(i *provider.QPInitAttr) { i.SendCQ = nil },
+		"no receive CQ":     func(i *provider.QPInitAttr) { i.RecvCQ = nil },
+		"another device's":  func(i *provider.QPInitAttr) { i.RecvCQ = testCQ(t, other, 8, nil) },
+		"no send queue":     func(i *provider.QPInitAttr) { i.Cap.MaxSendWR = 0 },
+		"negative":          func(i *provider.QPInitAttr) { i.Cap.MaxRecvWR = -1 },
+		"many WRs":          func(i *provider.QPInitAttr) { i.Cap.MaxSendWR = maxQPWR + 1 },
+		"many SGEs":         func(i *provider.QPInitAttr) { i.Cap.MaxSendSGE = maxSGE + 1 },
+		"many receive SGEs": func(i *provider.QPInitAttr) { i.Cap.MaxRecvSGE = maxSGE + 1 },
+		"much inline data":  func(i *provider.QPInitAttr) { i.Cap.MaxInlineData = maxInline + 1 },
+	} {
+		init := good
+		breakIt(&init)
+		if _, err := p.CreateQP(init); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	init := good
+	init.Type = 3
+	if _, err := p.CreateQP(init); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("type UC: %v", err)
+	}
+	q := must(p.CreateQP(good))(t)
+	attr, granted := must2(q.Query())(t)
+	if want := (provider.QPCap{MaxSendWR: 4, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 7}); attr.Cap != want || granted.Cap != want {
+		t.Errorf("granted %+v", granted.Cap)
+	}
+	if attr.State != provider.QPReset || granted.Type != provider.QPTypeRC {
+		t.Errorf("%+v %+v", attr, granted)
+	}
+	if err := c.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("closing its CQ: %v", err)
+	}
+	if err := p.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("closing its PD: %v", err)
+	}
+	ok(t, q.Close())
+	ok(t, q.Close())
+	_, _, err := q.Query()
+	wantErr(t, err, os.ErrClosed)
+	wantErr(t, q.Modify(provider.QPAttr{}, 0), os.ErrClosed)
+	_, err = q.PostSend([]provider.SendWR{{}})
+	wantErr(t, err, os.ErrClosed)
+	_, err = q.PostRecv([]provider.RecvWR{{}})
+	wantErr(t, err, os.ErrClosed)
+}
+
+// TestStatesUnconnected walks all edges that need no connection.
+func TestStatesUnconnected(t *testing.T) {
+	const no = syscall.EINVAL
+	edges := map[[2]provider.QPState]error{
+		{provider.QPReset, provider.QPReset}: nil, {provider.QPReset, provider.QPInit}: nil, {provider.QPReset, provider.QPRTR}: no,
+		{provider.QPReset, provider.QPRTS}: no, {provider.QPReset, provider.QPSQD}: no, {provider.QPReset, provider.QPSQE}: no, {provider.QPReset, provider.QPErr}: nil,
+		{provider.QPInit, provider.QPReset}: nil, {provider.QPInit, provider.QPInit}: nil, {provider.QPInit, provider.QPRTR}: nil,
+		{provider.QPInit, provider.QPRTS}: no, {provider.QPInit, provider.QPSQD}: no, {provider.QPInit, provider.QPSQE}: no, {provider.QPInit, provider.QPErr}: nil,
+		{provider.QPRTR, provider.QPReset}: nil, {provider.QPRTR, provider.QPInit}: no, {provider.QPRTR, provider.QPRTR}: nil,
+		{provider.QPRTR, provider.QPRTS}: no, {provider.QPRTR, provider.QPSQD}: no, {provider.QPRTR, provider.QPSQE}: no, {provider.QPRTR, provider.QPErr}: nil,
+		{provider.QPErr, provider.QPReset}: nil, {provider.QPErr, provider.QPInit}: no, {provider.QPErr, provider.QPRTR}: no,
+		{provider.QPErr, provider.QPRTS}: no, {provider.QPErr, provider.QPSQD}: no, {provider.QPErr, provider.QPSQE}: no, {provider.QPErr, provider.QPErr}: nil,
+	}
+	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
+	for edge, want := range edges {
+		path := map[provider.QPState][]provider.QPState{
+			provider.QPInit: {provider.QPInit}, provider.QPRTR: {provider.QPInit, provider.QPRTR}, provider.QPErr: {provider.QPErr},
+		}
+		ok(t, s.modify(provider.QPReset))
+		for _, st := range path[edge[0]] {
+			ok(t, s.modify(st))
+		}
+		err := s.modify(edge[1])
+		if !errors.Is(err, want) {
+			t.Errorf("%v to %v: %v, want %v", edge[0], edge[1], err, want)
+		}
+		now := edge[1]
+		if want != nil {
+			now = edge[0]
+		}
+		s.wantState(fmt.Sprintf("%v to %v", edge[0], edge[1]), now)
+		if edge[0] == provider.QPErr {
+			continue
+		}
+		if now != provider.QPErr {
+			_, err = s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
+			wantErr(t, err, syscall.EINVAL)
+		}
+	}
+}
+
+func TestModifyAttributes(t *testing.T) {
+	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
+	ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPInit, CurState: provider.QPReset, Access: provider.AccessRemoteRead, MaxRdAtomic: 4, MaxDestRdAtomic: 8},
+		provider.QPAttrState|provider.QPAttrCurState|provider.QPAttrAccessFlags|provider.QPAttrMaxRdAtomic|provider.QPAttrMaxDestRdAtomic))
+	attr, _ := must2(s.qp.Query())(t)
+	if attr.Access != provider.AccessRemoteRead || attr.MaxRdAtomic != 4 || attr.MaxDestRdAtomic != 8 {
+		t.Errorf("attributes %+v", attr)
+	}
+	for _, c := range []struct {
+		attr provider.QPAttr
+		mask provider.QPAttrMask
+	}{
+		{provider.QPAttr{CurState: provider.QPRTS}, provider.QPAttrCurState},
+		{provider.QPAttr{MaxRdAtomic: 5}, provider.QPAttrMaxRdAtomic},
+		{provider.QPAttr{MaxRdAtomic: -1}, provider.QPAttrMaxRdAtomic},
+		{provider.QPAttr{MaxDestRdAtomic: 9}, provider.QPAttrMaxDestRdAtomic},
+		{provider.QPAttr{}, provider.QPAttrCap},
+		{provider.QPAttr{State: 77}, provider.QPAttrState},
+	} {
+		wantErr(t, s.qp.Modify(c.attr, c.mask), syscall.EINVAL)
+	}
+}
+
+// TestModifyConnected: what a state change does to a connection.
+func TestModifyConnected(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		s.wantState("connected", provider.QPRTS)
+		ok(t, s.modify(provider.QPRTS))
+		for _, bad := range []provider.QPState{provider.QPReset, provider.QPInit, provider.QPRTR} {
+			wantErr(t, s.modify(bad), syscall.EINVAL)
+		}
+		wantErr(t, s.qp.Modify(provider.QPAttr{MaxRdAtomic: 1}, provider.QPAttrMaxRdAtomic), syscall.EINVAL)
+		ok(t, s.modify(provider.QPSQE))
+		r.wantTerminate("SQE sends a Terminate", fault{iwarp.LayerRDMAP, 0, 0xff}, nil, 0, nil)
+		r.wantFIN("and FIN")
+		s.wantTerm("and ends the QP", false, 0, 0, 0xff)
+		s.wantState("in the end", provider.QPErr)
+	})
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		s.recv(provider.RecvWR{WRID: 1})
+		ok(t, s.modify(provider.QPErr))
+		r.wantFIN("ERR sends no Terminate")
+		s.wantDown("ERR")
+		s.wantWC("what was posted is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+		s.recv(provider.RecvWR{WRID: 2})
+		s.wantWC("and what is posted", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
+		s.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend}, provider.SendWR{WRID: 4, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled})
+		s.wantWC("on either queue", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+		s.wantWC("on either queue", provider.WC{WRID: 4, Status: provider.WCWRFlushErr})
+	})
+}
+
+// TestReuse: a QP that is reset can be connected again, and begins anew.
+func TestReuse(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		network := s.dev.opts.Network
+		s.send(provider.SendWR{Opcode: provider.WRSend})
+		r.want("the first connection", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		ok(t, s.modify(provider.QPErr))
+		s.wantDown("ERR")
+		s.recv(provider.RecvWR{})
+		s.poll()
+		ok(t, s.modify(provider.QPReset))
+		if err := s.qp.Cause(); err != nil {
+			t.Errorf("cause %v", err)
+		}
+		s.recv(provider.RecvWR{WRID: 5})
+		s.noWC("posts wait in RESET")
+		mine, theirs := connectTransport(s.t, network, "192.0.2.2:1")
+		defer theirs.Close()
+		s.start(mine, params(true), nil)
+		r2 := &raw{t: s.t, c: theirs, framer: r.framer, d: r.d, sendMSN: 1}
+		r2.framer, r2.d = newFraming(true)
+		r2.sendMsg(nil)
+		s.wantWC("the second connection begins with MSN 1", provider.WC{WRID: 5, Opcode: provider.WCRecv})
+		if err := s.qp.start(mine, params(true), nil, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("starting twice: %v", err)
+		}
+	})
+}
+
+// TestQPDisconnect: what is posted is still sent, then FIN; the peer's data is
+// still received until its FIN.
+//
+//rfc:5041 DDP-6.2.1-01
+//rfc:5041 DDP-6.2.1-02
+//rfc:5041 DDP-6.2.1-05
+func TestQPDisconnect(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		sink := s.reg(4, provider.AccessLocalWrite)
+		s.recv(provider.RecvWR{WRID: 100}, provider.RecvWR{WRID: 101})
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 4)}},
+			provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendFence | provider.SendSignaled})
+		s.qp.disconnect()
+		s.wantState("while it ends", provider.QPSQD)
+		_, err := s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
+		wantErr(t, err, syscall.EINVAL)
+		q := r.wantReadRequest("the Read is still sent", 1)
+		r.wantIdle("no FIN before its response")
+		r.answer(q)
+		r.want("and the Send behind it", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		r.wantFIN("then FIN")
+		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 4})
+		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
+		r.sendMsg(nil)
+		s.wantWC("the peer may still send", provider.WC{WRID: 100, Opcode: provider.WCRecv})
+		select {
+		case err := <-s.down:
+			t.Fatalf("down before the peer's FIN: %v", err)
+		default:
+		}
+		s.qp.disconnect()
+		ok(t, r.c.CloseWrite())
+		if err := s.wantDown("the peer's FIN"); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("ended with %v", err)
+		}
+		s.wantWC("what is left is flushed", provider.WC{WRID: 101, Status: provider.WCWRFlushErr})
+		s.qp.disconnect()
+	})
+}
+
+// TestQPDisconnectTimeouts: a peer that does not close its side, or takes nothing,
+// is reset after CloseTimeout; one that is slow is not.
+func TestQPDisconnectTimeouts(t *testing.T) {
+	opts := Options{CloseTimeout: 2 * time.Second}
+	story(t, opts, params(true), func(s *side, r *raw) {
+		begin := time.Now()
+		s.qp.disconnect()
+		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) != opts.CloseTimeout {
+			t.Errorf("ended after %v with %v", time.Since(begin), err)
+		}
+	})
+	storyOn(t, memnet.Options{Window: 1000}, opts, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(100_000, 0)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 100_000)}})
+		begin := time.Now()
+		s.qp.disconnect()
+		buf := make([]byte, 10_000)
+		for range 10 { // one window a second is progress
+			time.Sleep(time.Second)
+			must(r.c.Readv([][]byte{buf}))(t)
+		}
+		if err := s.wantDown("the peer takes no more"); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) < 11*time.Second {
+			t.Errorf("ended after %v with %v", time.Since(begin), err)
+		}
+		s.wantWC("the Write is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+	})
+	story(t, opts, responder(true), func(s *side, r *raw) {
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend})
+		s.qp.disconnect()
+		r.wantFIN("a responder that may not send sends FIN")
+		ok(t, r.c.CloseWrite())
+		s.wantDown("the peer's FIN")
+		s.wantWC("the Send is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+	})
+}
+
+// TestAbort resets.
+func TestAbort(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		s.recv(provider.RecvWR{WRID: 1})
+		s.qp.abort(syscall.ETIMEDOUT)
+		if err := s.wantDown("abort"); err != syscall.ETIMEDOUT {
+			t.Errorf("ended with %v", err)
+		}
+		r.wantReset("a reset")
+		s.wantWC("flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+		s.qp.abort(nil)
+	})
+}
+
+// TestCloseFlushes: Close sends the FPDU under way to its end, then FIN, and all
+// that was posted completes before it returns.
+func TestCloseFlushes(t *testing.T) {
+	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(100_000, 0)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 100_000)}})
+		s.recv(provider.RecvWR{WRID: 2})
+		ok(t, s.qp.Close())
+		var wc [4]provider.WC
+		if n, _ := s.cq.Poll(wc[:]); n != 2 || wc[0].WRID != 1 || wc[1].WRID != 2 || wc[0].Status != provider.WCWRFlushErr {
+			t.Errorf("%d completions %+v", n, wc[:n])
+		}
+		s.wantDown("Close")
+		r.next("the FPDU under way")
+		r.wantFIN("then FIN")
+		synctest.Wait()
+	})
+}
