@@ -117,8 +117,8 @@ func (r *RawRun) WantConnected(what string) {
 	r.Side = d.side
 }
 
-// Connected waits for the program's connect to come back, and reports whether it
-// succeeded.
+// Connected waits for the program's connect or accept to come back, and reports
+// whether it succeeded.
 func (r *RawRun) Connected() bool {
 	d := r.dialResult(waitLimit)
 	if d.err == nil {
@@ -174,7 +174,7 @@ func connectResult(err error) string {
 
 // AcceptLater has the program accept the request, and does not wait until that
 // has succeeded: with peer-to-peer connections it takes the peer's first FPDU.
-// WantAccepted or WantNotAccepted tell.
+// WantAccepted or Connected tell.
 func (r *RawRun) AcceptLater(cfg *SideConfig) {
 	req := r.WantRequest("the request reaches the program")
 	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
@@ -189,6 +189,3 @@ func (r *RawRun) AcceptLater(cfg *SideConfig) {
 
 // WantAccepted checks that the accept begun by AcceptLater succeeds.
 func (r *RawRun) WantAccepted(what string) { r.WantConnected(what) }
-
-// WantNotAccepted checks that the accept begun by AcceptLater fails.
-func (r *RawRun) WantNotAccepted(what string) { r.WantConnectError(what) }

@@ -1,0 +1,99 @@
+package scenarios_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/scenarios"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRawOverEngine plays every raw scenario to the engine, those included that
+// are not for kernels.
+func TestRawOverEngine(t *testing.T) {
+	suite := scenarios.Suite()
+	var names []string
+	for _, sc := range suite.All() {
+		if sc.Kind() == "raw" {
+			names = append(names, sc.Slug)
+		}
+	}
+	overEngine(t, suite, strings.Join(names, ","))
+}
+
+// overEngine runs scenarios engine to engine, and raw peer to engine, and reports
+// each as a subtest.
+func overEngine(t *testing.T, suite *conformance.Suite, only string) {
+	tap := &capture.Tap{}
+	col := &conformance.Collection{Schema: conformance.CollectionSchema, Seed: 1}
+	dir := t.TempDir()
+	var err error
+	col.Outcomes, err = conformance.Run(t.Context(), conformance.Config{
+		Suite: suite, Only: only, Seed: col.Seed, Scale: 2, FirstPort: 21000,
+		Pairings: []conformance.Pairing{{Initiator: "engine", Responder: "engine"}},
+		Open:     map[string]conformance.Opener{"engine": open(tap)},
+		Capture:  tap, Tap: tap, Dir: dir,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge := conformance.Judge{Suite: suite, Ledger: scenarios.Ledger(), Dir: dir, Reference: "engine"}
+	report, err := judge.Judge(t.Context(), col)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, res := range report.Results {
+		t.Run(res.Scenario, func(t *testing.T) {
+			if res.Verdict == conformance.Pass {
+				return
+			}
+			t.Errorf("%s: %s", res.Verdict, res.Why)
+			for _, d := range res.Divergences {
+				t.Logf("%s: %s", d.Key, d.Got)
+			}
+			for _, o := range res.Observations {
+				t.Logf("observed %s: %s", o.Key, o.Value)
+			}
+			t.Log("\n" + strings.Join(append(res.Log, res.Ladder...), "\n"))
+		})
+	}
+}
+
+// open opens engines as the scenarios' options say.
+func open(tap transport.Tap) conformance.Opener {
+	return func(options []string) (*conformance.Endpoint, error) {
+		opts := &engine.Options{Network: transport.NewTCP(&transport.TCPOptions{Tap: tap})}
+		for _, o := range options {
+			switch o {
+			case "crc=off":
+				opts.CRC = engine.CRCOff
+			case "startup=1s":
+				opts.StartupTimeout = time.Second
+			default:
+				return nil, fmt.Errorf("no option %q", o)
+			}
+		}
+		vctx, err := ibverbs.Open(engine.New(opts), "")
+		if err != nil {
+			return nil, err
+		}
+		return &conformance.Endpoint{Name: "engine", Context: vctx, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
+	}
+}
+
+func TestLedger(t *testing.T) {
+	if err := scenarios.Ledger().Check(scenarios.Suite()); err != nil {
+		t.Error(err)
+	}
+}
