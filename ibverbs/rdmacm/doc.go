@@ -27,9 +27,9 @@
 // connection whose Send finds no receive. Post receives in
 // [ConnConfig.Prepare], not after Dial or Accept has returned.
 //
-// The side that accepts must not send until it has received something: the
-// initiator speaks first (RFC 5044 section 7.1.2). A provider may hold back or
-// refuse what comes too early.
+// The side that dialled speaks first: the other one may not send before it has
+// received something (RFC 5044 section 7.1.2, rule 4). A provider may hold back
+// what is posted too early, and QP.Drain with it, or let it run into the peer.
 //
 // # Concurrency
 //
@@ -41,6 +41,12 @@
 //
 // # Errors
 //
-// As in package ibverbs; and a peer that refuses is a [*RejectedError] with its
-// private data.
+// As in package ibverbs. A peer that refuses is a [*RejectedError] with its
+// private data, inside an [ibverbs.Error] that names the address.
+//
+// # Limitations
+//
+// Connections are of the port space RDMA_PS_TCP; addresses are numeric. Options
+// (rdma_set_option), multicast, and librdmacm's rdma_create_ep with what goes
+// with it are not there.
 package rdmacm
