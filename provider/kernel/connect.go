@@ -24,7 +24,11 @@ type connectCall struct {
 // meanwhile, so that it can be asked for its addresses and be closed.
 func (i *id) Connect(param provider.ConnParam) error {
 	return i.withParam("rdma_connect", param, func(p *rdmacm.ConnParam) error {
-		return opError("rdma_connect", i.RemoteAddr().String(), i.connect(p))
+		object := ""
+		if to := i.RemoteAddr(); to.IsValid() {
+			object = to.String()
+		}
+		return opError("rdma_connect", object, i.connect(p))
 	})
 }
 

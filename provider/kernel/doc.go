@@ -42,6 +42,8 @@
 //   - Inline data longer than the QP was made for, opcodes beyond those of
 //     package provider, and more than 255 octets of private data are EINVAL;
 //     libraries would read beyond tables or cut values off.
+//   - Posting sends to a QP that has not been connected is EINVAL. libsiw would
+//     queue them, and never ring the doorbell of that queue again.
 //   - libsiw takes the key of a Send with Invalidate from the field of a Write's
 //     rkey; both fields are set.
 //   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
@@ -50,15 +52,15 @@
 //
 //   - PostSend can return an error with n == len(wrs): nothing was refused and
 //     all is queued, but the driver could not ring the doorbell. siw does so
-//     with a QP that is not in RTS (ENOTCONN); it sends what was queued when
-//     the QP connects and a later doorbell rings.
+//     with a QP whose connection has ended (ENOTCONN).
 //   - siw before Linux 6.8 does not tell a QP's state: QP.Query says QPUnknown.
 //   - A completion of siw never has WCWithInv, although siw does invalidate.
-//   - siw does not flush what is posted after a QP has failed.
+//   - siw does not flush what is posted after a connection has ended: it never
+//     completes.
 //   - QP.Cause is always nil: Terminate messages go to the kernel's log only.
-//   - One list of devices holds all of them: a device that is opened keeps
-//     every RDMA device of the system open until it is closed, and a device
-//     that is deleted meanwhile stays in memory.
+//   - librdmacm opens all RDMA devices of the system with the first, and keeps
+//     them open until the process ends, Close or not. Deleting a siw link (rdma
+//     link delete) waits for that.
 //   - AccessRemoteInvalidate is dropped. SRQs and memory windows are not in the
 //     contract.
 //   - The kernel takes verbs only from threads with the very credentials that

@@ -113,6 +113,9 @@ func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 		if ok {
 			out.ID = about
 		}
+		if ok && out.Type == provider.CMEstablished {
+			about.established()
+		}
 	case ok:
 		if child := newID(ch, ev.ID, about.Cookie()); child != nil {
 			out.ID, out.ListenID, orphan = child, about, nil

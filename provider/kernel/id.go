@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,6 +27,10 @@ type id struct {
 	c          *rdmacm.ID // nil once destroyed
 	ch         *eventChannel
 	connecting *connectCall // nil if no Connect is under way
+
+	// qp is what the id connects or has connected: its own QP, or the one that
+	// Connect or Accept was given.
+	qp atomic.Pointer[qp]
 
 	cookieMu sync.Mutex
 	cookie   any
@@ -177,7 +182,15 @@ func (i *id) CreateQP(parent provider.PD, init provider.QPInitAttr) (provider.QP
 	if err != nil {
 		return nil, opError(op, "", err)
 	}
+	i.qp.Store(q)
 	return q, nil
+}
+
+// established notes that the id's connection is there: its QP is in RTS.
+func (i *id) established() {
+	if q := i.qp.Load(); q != nil {
+		q.connected.Store(true)
+	}
 }
 
 // destroyQP destroys the QP that CreateQP made. The QP is held by nobody else.
@@ -192,7 +205,13 @@ func (i *id) destroyQP() {
 
 func (i *id) Accept(param provider.ConnParam) error {
 	return i.withParam("rdma_accept", param, func(p *rdmacm.ConnParam) error {
-		return i.call("rdma_accept", "", func(c *rdmacm.ID) error { return c.Accept(p) })
+		return i.call("rdma_accept", "", func(c *rdmacm.ID) error {
+			err := c.Accept(p)
+			if err == nil {
+				i.established()
+			}
+			return err
+		})
 	})
 }
 
@@ -230,6 +249,7 @@ func (i *id) withParam(op string, param provider.ConnParam, f func(*rdmacm.ConnP
 		}
 		defer q.release()
 		p.QPNum = q.qpn
+		i.qp.Store(q)
 	}
 	return f(p)
 }

@@ -16,6 +16,12 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, q.err("ibv_post_send", err)
 	}
+	if q.dev.siw && !q.connected.Load() {
+		// libsiw would put the requests into the queue, fail to ring the
+		// doorbell, and never ring it again: it does not while the slot before
+		// is occupied, for it takes the kernel to be at work.
+		return 0, q.err("ibv_post_send", fmt.Errorf("%w: the QP is not connected", syscall.EINVAL))
+	}
 	done := 0
 	for done < len(wrs) {
 		q.sq.Reset()

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
@@ -21,6 +22,9 @@ type qp struct {
 	token  uintptr
 	qpn    uint32
 	init   provider.QPInitAttr // with the sizes granted
+
+	// connected is set once the QP has been in RTS.
+	connected atomic.Bool
 
 	// The queues' locks guard their batches, and c against being destroyed
 	// while it is posted to.

@@ -307,3 +307,47 @@ func testPostErrors(t *testing.T) {
 	}
 	wantErrno(t, "a receive with 300 entries", err, syscall.EINVAL)
 }
+
+// Posting before the connection is refused and leaves nothing behind; posting
+// after it has ended is neither refused nor flushed by siw.
+func testPostsOutsideRTS(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	l := p.listen()
+	a.resolve(l.LocalAddr())
+	a.createQP()
+	wr := provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{a.sge(0, 5)}}
+	n, err := a.qp.PostSend([]provider.SendWR{wr})
+	if n != 0 {
+		t.Errorf("before the connection: %d posted", n)
+	}
+	wantErrno(t, "before the connection", err, syscall.EINVAL)
+	if err := a.id.Connect(depth); err != nil {
+		t.Fatal(err)
+	}
+	p.id = p.want("at the listener", provider.CMConnectRequest).ID
+	p.createQP()
+	p.recv(provider.RecvWR{WRID: 10, SGList: []provider.SGE{p.sge(0, 5)}})
+	if err := p.id.Accept(depth); err != nil {
+		t.Fatal(err)
+	}
+	p.want("after Accept", provider.CMEstablished)
+	a.want("after Connect", provider.CMEstablished)
+	a.send(wr)
+	a.poll(1)
+	if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess {
+		t.Errorf("receive: %+v", wc)
+	}
+
+	if err := p.id.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	a.want("after Disconnect", provider.CMDisconnected)
+	p.want("after Disconnect", provider.CMDisconnected)
+	a.recv(provider.RecvWR{WRID: 2, SGList: []provider.SGE{a.sge(0, 5)}})
+	n, err = a.qp.PostSend([]provider.SendWR{wr})
+	if n != 1 || (err != nil && provider.Errno(err) != syscall.ENOTCONN) {
+		t.Errorf("after the connection: %d posted, %v", n, err)
+	}
+	a.idle("work posted after the connection had ended")
+	closeAll(t, a.qp, a.id, p.qp, p.id, l)
+}

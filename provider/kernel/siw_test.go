@@ -46,6 +46,7 @@ func TestSiw(t *testing.T) {
 		{"posting and polling do not allocate", testNoAllocations},
 		{"bad lkey", testBadLKey},
 		{"post errors", testPostErrors},
+		{"posts outside of RTS", testPostsOutsideRTS},
 		{"completion channel", testCompChannel},
 		{"private data", testPrivateData},
 		{"rejection", testRejection},
@@ -174,7 +175,7 @@ func (s *side) want(what string, typ provider.CMEventType) provider.CMEvent {
 // resolve makes the id and takes it to where Connect may be called.
 func (s *side) resolve(dst netip.AddrPort) {
 	s.t.Helper()
-	s.id = must2(s.t)(s.ec.CreateID(s))
+	s.id = s.newID()
 	if err := s.id.ResolveAddr(netip.AddrPort{}, dst, patience); err != nil {
 		s.t.Fatal(err)
 	}
@@ -185,19 +186,16 @@ func (s *side) resolve(dst netip.AddrPort) {
 	s.want("after ResolveRoute", provider.CMRouteResolved)
 }
 
-// must2 is must for a call that returns two values.
-func must2(t *testing.T) func(provider.ID, error) provider.ID {
-	t.Helper()
-	return func(id provider.ID, err error) provider.ID {
-		t.Helper()
-		return must(t, id, err)
-	}
+func (s *side) newID() provider.ID {
+	s.t.Helper()
+	id, err := s.ec.CreateID(s)
+	return must(s.t, id, err)
 }
 
 // listen makes a listener on a port that is free.
 func (s *side) listen() provider.ID {
 	s.t.Helper()
-	l := must2(s.t)(s.ec.CreateID(s))
+	l := s.newID()
 	if err := l.BindAddr(netip.AddrPortFrom(siwAddr, 0)); err != nil {
 		s.t.Fatal(err)
 	}
