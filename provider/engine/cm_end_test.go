@@ -221,7 +221,8 @@ func TestIdleConnectionsHaveNoGoroutine(t *testing.T) {
 			w.established() // each with a listener, which has a goroutine
 		}
 		time.Sleep(time.Minute)
-		if n := runtime.NumGoroutine() - before; n > 20 {
+		if n := runtime.NumGoroutine() - before; n > 30 { // the runtime has some of its own
+
 			t.Errorf("%d goroutines for 20 connections and 20 listeners", n)
 		}
 	})

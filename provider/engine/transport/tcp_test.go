@@ -39,11 +39,23 @@ func TestContract(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T, test func(*testing.T, transporttest.Harness)) {
 				before := openFDs(t)
 				t.Run("tcp", func(t *testing.T) { test(t, harness(addr, nil)) })
-				if after := openFDs(t); after != before {
-					t.Errorf("%d file descriptors before, %d after", before, after)
-				}
+				wantNoMoreFDs(t, before)
 			})
 		})
+	}
+}
+
+// wantNoMoreFDs looks for descriptors that were left behind. A wake-up that is
+// under way keeps one for a moment.
+func wantNoMoreFDs(t *testing.T, before int) {
+	t.Helper()
+	after := openFDs(t)
+	for i := 0; i < 100 && after > before; i++ {
+		time.Sleep(time.Millisecond)
+		after = openFDs(t)
+	}
+	if after > before {
+		t.Errorf("%d file descriptors before, %d after", before, after)
 	}
 }
 

@@ -1,0 +1,164 @@
+//go:build linux
+
+package transport_test
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
+)
+
+// reader takes what arrives, unless another goroutine is at it.
+type reader struct {
+	conn transport.Conn
+	mu   sync.Mutex
+	got  atomic.Int64
+}
+
+func (r *reader) Ready(bool, bool) {
+	if !r.mu.TryLock() {
+		return
+	}
+	defer r.mu.Unlock()
+	var b [64]byte
+	n, _ := r.conn.Readv([][]byte{b[:]})
+	r.got.Add(int64(n))
+}
+
+// background runs what an engine's progress goroutine does, and counts how often
+// it wakes.
+func background(t *testing.T, p transport.Poller) (wakes *atomic.Int64) {
+	t.Helper()
+	wakes = new(atomic.Int64)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for p.Wait(ctx) == nil {
+			wakes.Add(1)
+			p.Poll()
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return wakes
+}
+
+// TestSpinnersAreLeftAlone has one goroutine poll all the time: the one that
+// waits must not wake for each message.
+func TestSpinnersAreLeftAlone(t *testing.T) {
+	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
+	p.Poller.Remove(p.Accepted.Conn)
+	r := &reader{conn: p.Accepted.Conn}
+	if err := p.Poller.Add(r.conn, r); err != nil {
+		t.Fatal(err)
+	}
+	wakes := background(t, p.Poller)
+	const messages = 2000
+	best := int64(messages)
+	for try := 0; try < 5 && best > messages/4; try++ { // other load makes spinners pause
+		before := wakes.Load()
+		for range messages {
+			had := r.got.Load()
+			p.Dialed.Send([]byte{1})
+			for r.got.Load() == had {
+				p.Poller.Poll()
+			}
+		}
+		best = min(best, wakes.Load()-before)
+	}
+	if best > messages/4 {
+		t.Errorf("%d wake-ups for %d messages that somebody polled for", best, messages)
+	}
+
+	// When the spinning stops, what arrives is noticed nevertheless.
+	for range 20 {
+		before := r.got.Load()
+		p.Dialed.Send([]byte{1})
+		for deadline := time.Now().Add(10 * time.Second); r.got.Load() == before; {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody noticed what arrived")
+			}
+			time.Sleep(10 * time.Microsecond)
+		}
+	}
+}
+
+// TestAttend makes a goroutine spin and then go to sleep: what comes next has to
+// be noticed at once, not at the next look around.
+func TestAttend(t *testing.T) {
+	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
+	p.Poller.Remove(p.Accepted.Conn)
+	r := &reader{conn: p.Accepted.Conn}
+	if err := p.Poller.Add(r.conn, r); err != nil {
+		t.Fatal(err)
+	}
+	background(t, p.Poller)
+	var attended, unattended time.Duration
+	const rounds = 60
+	for i := range int64(2 * rounds) {
+		for range 300 {
+			p.Poller.Poll()
+		}
+		if i%2 == 0 {
+			p.Poller.Attend()
+		}
+		start := time.Now()
+		p.Dialed.Send([]byte{1})
+		for r.got.Load() <= i {
+			time.Sleep(5 * time.Microsecond)
+		}
+		if i%2 == 0 {
+			attended += time.Since(start)
+		} else {
+			unattended += time.Since(start)
+		}
+	}
+	t.Logf("with Attend %s, without %s", attended/rounds, unattended/rounds)
+	if attended > rounds*20*time.Millisecond {
+		t.Errorf("%s until an arrival was noticed", attended/rounds)
+	}
+}
+
+// TestWaitHoldsNoThread parks many pollers.
+func TestWaitHoldsNoThread(t *testing.T) {
+	h := harness("127.0.0.1", nil)
+	before := threads(t)
+	for range 100 {
+		p, err := h.Network.NewPoller()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close() })
+		background(t, p)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if n := threads(t) - before; n > 20 {
+		t.Errorf("%d more threads for 100 goroutines in Wait", n)
+	}
+}
+
+func threads(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "Threads:")
+	line, _, _ := strings.Cut(rest, "\n")
+	n, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
