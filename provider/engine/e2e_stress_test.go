@@ -524,3 +524,44 @@ func TestE2EConcurrent(t *testing.T) {
 		}
 	})
 }
+
+// TestE2EPostOnCompletion: when a completion is seen, the place of its work
+// request is free. Several goroutines poll, and whoever gets the completion of
+// the only work request posts the next one.
+func TestE2EPostOnCompletion(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		const pollers, posts = 3, 20000
+		a, b := newE2EPair(t, w, e2eSetup{cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+		target := b.region(8, allRights)
+		src := a.filled(8, 0, 1)
+		write := []provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
+			SGList: []provider.SGE{sge(src.mr, 0, 8)}, RemoteAddr: target.Addr(), RKey: target.RKey()}}
+		var left atomic.Int64
+		left.Store(posts)
+		a.send(write[0])
+		var wg sync.WaitGroup
+		for range pollers {
+			wg.Go(func() {
+				var wc [1]provider.WC
+				for left.Load() > 0 {
+					if n, err := a.scq.Poll(wc[:]); n == 0 || wc[0].Err() != nil {
+						if err != nil || wc[0].Err() != nil {
+							t.Error(err, wc[0].Err())
+							left.Store(0)
+						}
+						runtime.Gosched()
+						continue
+					}
+					if left.Add(-1) == 0 {
+						return
+					}
+					if _, err := a.q.PostSend(write); err != nil {
+						t.Errorf("with %d to go: %v", left.Load(), err)
+						left.Store(0)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}

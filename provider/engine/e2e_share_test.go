@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// TestE2EFairResponses: a Read of little is answered while the responder has
+// much to send by itself, and the other way round.
+//
+//rfc:5040 RDMAP-5.5-13-01
+func TestE2EFairResponses(t *testing.T) {
+	far := e2eWire{name: "memory, far away", net: memnet.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond}}
+	far.run(t, func(t *testing.T, w e2eWire) {
+		const big, count = 1 << 20, 8
+		a, b := newE2EPair(t, w, e2eSetup{depth: 16})
+		src := b.filled(big, allRights, 1)
+		dst := a.region(big, allRights)
+
+		// b writes a lot, and a reads 8 octets meanwhile.
+		for i := range count {
+			b.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.mr, 0, big)},
+				RemoteAddr: dst.Addr(), RKey: dst.RKey(), Flags: provider.SendSignaled})
+		}
+		small := a.region(8, provider.AccessLocalWrite)
+		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(small.mr, 0, 8)},
+			RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled})
+		a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
+		if done := len(drain(t, b.scq)); done > 3 {
+			t.Errorf("the Read waited for %d of %d Writes", done, count)
+		} else {
+			b.wait(b.scq, count-done)
+		}
+
+		// a reads a lot, and b sends 8 octets meanwhile.
+		sink := a.region(big, provider.AccessLocalWrite)
+		a.recv(2, sge(small.mr, 0, 8))
+		for i := range count {
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, 0, big)},
+				RemoteAddr: src.Addr(), RKey: src.RKey(), Flags: provider.SendSignaled})
+		}
+		a.wait(a.scq, 1) // b is at it
+		b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, 8)}})
+		a.one(a.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: 8})
+		if done := 1 + len(drain(t, a.scq)); done > 4 {
+			t.Errorf("the Send waited for %d of %d Reads", done, count)
+		} else {
+			a.wait(a.scq, count-done)
+		}
+	})
+}
+
+// TestE2EOneSided: Writes and Reads need nothing of the target's program.
+func TestE2EOneSided(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		const n = 300000
+		target := b.region(n, allRights)
+		src, sink := a.filled(n, 0, 1), a.region(n, provider.AccessLocalWrite)
+		for i, m := range []*guarded{src, sink} {
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead}[i],
+				SGList: []provider.SGE{sge(m.mr, 0, n)}, RemoteAddr: target.Addr(), RKey: target.RKey(), Flags: provider.SendSignaled})
+		}
+		if w.real { // a polls all the time, b never
+			a.spin(a.scq, 2)
+		} else {
+			a.wait(a.scq, 2)
+		}
+		checkMessage(t, "read", sink, 0, src.buf)
+		b.none(b.scq)
+		b.none(b.rcq)
+	})
+}
+
+// TestE2EIsolation: what a peer does to its own connection is not felt on others
+// of the same device, PD and CQs.
+//
+//rfc:5040 RDMAP-8.1.1-10-01
+func TestE2EIsolation(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		const conns = 20
+		var s e2eSetup
+		s.complete()
+		network, addr := w.network()
+		b := newE2EEnd(t, w, network, s)
+		secret := b.filled(1000, provider.AccessLocalWrite, 5)
+		var as [conns]*e2eEnd
+		var bs [conns]*qp
+		down := make(chan error, 2*conns)
+		for i := range as {
+			as[i], bs[i] = newE2EEnd(t, w, network, s), b.newQP(s)
+			e2eConnect(t, w, s, network, addr, as[i].q, bs[i], down, down)
+			_, err := bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i)}})
+			ok(t, err)
+		}
+		for i, a := range as {
+			if i%2 == 0 {
+				a.send(provider.SendWR{Opcode: provider.WRRDMARead, RKey: secret.RKey(), RemoteAddr: secret.Addr(),
+					SGList: []provider.SGE{sge(a.region(1000, provider.AccessLocalWrite).mr, 0, 1000)}})
+			}
+		}
+		for range conns {
+			<-down // both sides of every other connection
+		}
+		for _, wc := range b.wait(b.rcq, conns/2) {
+			if wc.WRID%2 != 0 || wc.Status != provider.WCWRFlushErr {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+		for i, a := range as {
+			if i%2 == 1 {
+				a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+				a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCSend})
+			}
+		}
+		for _, wc := range b.wait(b.rcq, conns/2) {
+			if wc.WRID%2 != 1 || wc.Status != provider.WCSuccess {
+				t.Errorf("completion %+v", wc)
+			}
+		}
+		if !secret.untouched(0, 1000) {
+			t.Error("octets changed")
+		}
+	})
+}
