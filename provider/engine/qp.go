@@ -34,6 +34,8 @@ type qp struct {
 
 	closed atomic.Bool // Close is past the point where posts are accepted; written under sq.mu and rq.mu
 
+	close sync.Once
+
 	mu       sync.Mutex
 	closing  bool // Close was called
 	cause    error
@@ -141,15 +143,17 @@ var errDestroyed = fmt.Errorf("queue pair destroyed: %w", os.ErrClosed)
 
 // Close implements provider.QP. A connection ends with a FIN behind the FPDU
 // that is under way and no Terminate, as with siw. What was posted is flushed
-// before Close returns; nothing completes afterwards.
+// before Close returns; nothing completes afterwards. It must not be called from
+// onDown.
 func (q *qp) Close() error {
+	q.close.Do(q.destroy)
+	return nil
+}
+
+func (q *qp) destroy() {
 	q.mu.Lock()
-	first := !q.closing
 	q.closing = true
 	q.mu.Unlock()
-	if !first {
-		return nil
-	}
 	e := &ending{cause: errDestroyed}
 	if s := q.stream.Load(); s != nil {
 		s.fail(e)
@@ -165,7 +169,6 @@ func (q *qp) Close() error {
 	q.dev.async.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
 	q.dev.giveQPN(q.qpn)
 	q.pd.life.drop()
-	return nil
 }
 
 func (q *qp) refusePosts() {

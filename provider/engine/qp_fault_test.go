@@ -112,7 +112,9 @@ var faults = []struct {
 			return s.one(change(write(s.open.m.stag, s.open.to(0), true), func(h *ddp.Header) { h.Version = 0 }), 4)
 		}},
 	{what: "untagged segment of DDP version 2", want: fault{1, 2, 6},
-		do: func(s *scene) act { return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.Version = 2 }), 4) }},
+		do: func(s *scene) act {
+			return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.Version = 2 }), 4)
+		}},
 	{what: "RDMAP version 0", want: fault{0, 2, 5},
 		do: func(s *scene) act {
 			return s.one(change(sendSeg(1, 0, true), func(h *ddp.Header) { h.ULPCtl = control(0, rdmap.OpSend) }), 4)
@@ -153,7 +155,9 @@ var faults = []struct {
 	{what: "Send that invalidates an STag that was never given", want: fault{0, 2, 9}, recv: provider.WCRemInvReqErr,
 		do: func(s *scene) act { return s.one(rdmap.SendHeader(rdmap.OpSendInvalidate, 0xdead0000, 1, 0, true), 0) }},
 	{what: "Send that invalidates what the peer may not", want: fault{0, 1, 9}, recv: provider.WCRemInvReqErr,
-		do: func(s *scene) act { return s.one(rdmap.SendHeader(rdmap.OpSendSEInvalidate, s.open.m.stag, 1, 0, true), 0) }},
+		do: func(s *scene) act {
+			return s.one(rdmap.SendHeader(rdmap.OpSendSEInvalidate, s.open.m.stag, 1, 0, true), 0)
+		}},
 	{what: "Read of an STag that was never given", want: fault{0, 1, 0}, event: provider.EventQPReqErr,
 		do: func(s *scene) act { return s.read(rdmap.ReadRequest{Size: 4, SourceSTag: 0xdead0000}) }},
 	{what: "Read of a region of another PD", want: fault{0, 1, 3}, event: provider.EventQPReqErr,

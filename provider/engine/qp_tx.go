@@ -288,7 +288,7 @@ func (s *stream) fillWork() {
 	b.begin(&h, seg.Len, t)
 	switch {
 	case inline:
-		b.copyIn(sq.inlineRoom(t.next)[:w.length], t)
+		b.copyIn(sq.inlineRoom(t.next)[seg.Offset:int(seg.Offset)+seg.Len], t)
 	case seg.Len > 0:
 		b.addSpans(uint64(seg.Offset), uint64(seg.Len), t)
 	}

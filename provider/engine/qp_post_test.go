@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// TestPostSendRefusals: what can't be posted is refused, and what is before it in
+// the list is posted nevertheless.
+//
+//rfc:5041 DDP-5.2-02
+func TestPostSendRefusals(t *testing.T) {
+	sges := func(n int, length uint32) []provider.SGE {
+		l := make([]provider.SGE, n)
+		for i := range l {
+			l[i].Length = length
+		}
+		return l
+	}
+	for what, c := range map[string]struct {
+		wr   provider.SendWR
+		want error
+	}{
+		"many SGEs":              {provider.SendWR{Opcode: provider.WRSend, SGList: sges(5, 1)}, syscall.EINVAL},
+		"4 GiB":                  {provider.SendWR{Opcode: provider.WRSend, SGList: sges(2, 1<<31)}, syscall.EINVAL},
+		"long inline":            {provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: make([]byte, 65)}, syscall.EINVAL},
+		"inline and SGEs":        {provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, SGList: sges(1, 1)}, syscall.EINVAL},
+		"inline without flag":    {provider.SendWR{Opcode: provider.WRSend, Inline: []byte{1}}, syscall.EINVAL},
+		"inline Read":            {provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendInline}, syscall.EINVAL},
+		"unknown flag":           {provider.SendWR{Opcode: provider.WRSend, Flags: 1 << 9}, syscall.EINVAL},
+		"unknown opcode":         {provider.SendWR{Opcode: 77}, syscall.EINVAL},
+		"immediate":              {provider.SendWR{Opcode: provider.WRSendWithImm}, errors.ErrUnsupported},
+		"Write with immediate":   {provider.SendWR{Opcode: provider.WRRDMAWriteWithImm}, errors.ErrUnsupported},
+		"atomic":                 {provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp}, errors.ErrUnsupported},
+		"memory window":          {provider.SendWR{Opcode: provider.WRBindMW}, errors.ErrUnsupported},
+		"local invalidation":     {provider.SendWR{Opcode: provider.WRLocalInv}, errors.ErrUnsupported},
+		"Read without any depth": {provider.SendWR{Opcode: provider.WRRDMARead}, syscall.EINVAL},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := params(true)
+			p.ORD = 0
+			story(t, Options{}, p, func(s *side, r *raw) {
+				n, err := s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}, c.wr, {Opcode: provider.WRSend}})
+				if n != 1 {
+					t.Errorf("%d were posted", n)
+				}
+				wantErr(t, err, c.want)
+				r.want("the one before", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+				r.wantIdle("and nothing behind")
+			})
+		})
+	}
+}
+
+func TestPostRecvRefusals(t *testing.T) {
+	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 2, MaxRecvSGE: 1}})
+	n, err := s.qp.PostRecv([]provider.RecvWR{{}, {SGList: make([]provider.SGE, 2)}})
+	if n != 1 {
+		t.Errorf("%d were posted", n)
+	}
+	wantErr(t, err, syscall.EINVAL)
+	n, err = s.qp.PostRecv(make([]provider.RecvWR, 2))
+	if n != 1 {
+		t.Errorf("%d were posted", n)
+	}
+	wantErr(t, err, syscall.ENOMEM)
+}
+
+// TestFullQueue: a full send queue refuses; unsignalled work requests leave it
+// when a later one is reported.
+func TestFullQueue(t *testing.T) {
+	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 1}}, func(s *side, r *raw) {
+		unsignalled := provider.SendWR{Opcode: provider.WRSend}
+		for range 10 {
+			s.send(unsignalled, unsignalled, unsignalled)
+			s.noWC("unsignalled")
+			s.send(provider.SendWR{WRID: 9, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+			s.wantWC("the signalled one makes room", provider.WC{WRID: 9, Opcode: provider.WCSend})
+			for range 4 {
+				r.next("a Send")
+			}
+		}
+		s.send(unsignalled, unsignalled, unsignalled, unsignalled)
+		_, err := s.qp.PostSend([]provider.SendWR{unsignalled})
+		wantErr(t, err, syscall.ENOMEM)
+	})
+}
+
+// TestAllSignalled: with SQSigAll every work request is reported.
+func TestAllSignalled(t *testing.T) {
+	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{all: true}, func(s *side, r *raw) {
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend})
+		s.wantWC("without the flag", provider.WC{WRID: 1, Opcode: provider.WCSend})
+	})
+}
+
+// TestInline: inline payload is copied when it is posted, and needs no region.
+// The lists are the caller's again when a post returns.
+func TestInline(t *testing.T) {
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		data := []byte("inline payload")
+		m := s.reg(8, 0)
+		copy(m.b, "gathered")
+		wrs := []provider.SendWR{
+			{WRID: 1, Opcode: provider.WRSendWithInv, Flags: provider.SendInline | provider.SendSolicited, Inline: data, InvalidateRKey: 77},
+			{WRID: 2, Opcode: provider.WRRDMAWrite, Flags: provider.SendInline, Inline: data[:0], RKey: 5, RemoteAddr: 6},
+			{WRID: 3, Opcode: provider.WRSend, SGList: []provider.SGE{m.sge(6, 2), {}, m.sge(0, 6)}},
+		}
+		s.send(wrs...)
+		clear(data)
+		clear(wrs[2].SGList)
+		clear(wrs)
+		r.send(rdmap.WriteHeader(0, 0, true), nil)
+		if got := r.want("the Send", rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 1, 0, true)); string(got) != "inline payload" {
+			t.Errorf("%q", got)
+		}
+		r.want("the Write", rdmap.WriteHeader(5, 6, true))
+		if got := r.want("the other Send", rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true)); string(got) != "edgather" {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// TestSegments: a long message is cut into segments of the MULPDU, each in an
+// FPDU, whatever the socket takes at a time.
+//
+//rfc:5041 DDP-5.2-01
+//rfc:5041 DDP-5.2-03
+//rfc:5041 DDP-5.2-05
+//rfc:5041 DDP-5.2-06
+//rfc:5044 MPA-3-01
+//rfc:5044 MPA-4.3-01
+func TestSegments(t *testing.T) {
+	for _, fr := range framings {
+		t.Run(fr.name, func(t *testing.T) {
+			storyOn(t, memnet.Options{Window: 777, MSS: 301, Cut: true, Seed: 5}, fr.opts, framingParams(fr.crc, fr.markers), sideOptions{}, func(s *side, r *raw) {
+				const size = 20_000
+				src := s.reg(size, 0)
+				pattern(src.b, 9)
+				sges := []provider.SGE{src.sge(0, 1), src.sge(1, 12_345), src.sge(12_346, size-12_346)}
+				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: sges},
+					provider.SendWR{WRID: 2, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: sges, RKey: 3, RemoteAddr: ^uint64(0) - size + 1})
+				mulpdu := mpa.MULPDU(301, fr.markers)
+				var sent, written []byte
+				for len(written) < size {
+					h, payload := r.next("a segment")
+					var want = rdmap.SendHeader(rdmap.OpSend, 0, 1, uint32(len(sent)), len(sent)+len(payload) == size)
+					if len(sent) == size {
+						want = rdmap.WriteHeader(3, ^uint64(0)-size+1+uint64(len(written)), len(written)+len(payload) == size)
+						written = append(written, payload...)
+					} else {
+						sent = append(sent, payload...)
+					}
+					if h != want {
+						t.Fatalf("header %+v, want %+v", h, want)
+					}
+					if n := h.Len() + len(payload); n > mulpdu || !h.Last && n < mulpdu {
+						t.Fatalf("ULPDU of %d octets, MULPDU %d", n, mulpdu)
+					}
+				}
+				if !bytes.Equal(sent, src.b) || !bytes.Equal(written, src.b) {
+					t.Error("octets differ")
+				}
+				s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
+				s.wantWC("the Write", provider.WC{WRID: 2, Opcode: provider.WCRDMAWrite})
+			})
+		})
+	}
+}
+
+// TestCompletionBehindLastOctet: a Send is complete when TCP has its last octet,
+// not before.
+//
+//rfc:5040 RDMAP-5.5-14-01
+//rfc:5041 DDP-5.4-01
+func TestCompletionBehindLastOctet(t *testing.T) {
+	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(2000, 0)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, 2000)}})
+		s.noWC("half of it is out")
+		r.next("the first segment")
+		s.wantWC("all of it", provider.WC{WRID: 1, Opcode: provider.WCSend})
+	})
+}
+
+// TestSolicited: a CQ armed for solicited completions fires for a Send with
+// solicited event, not for one without.
+//
+//rfc:5040 RDMAP-5.3-05
+func TestSolicited(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		ch := must(s.dev.CreateCompChannel())(s.t)
+		defer ch.Close()
+		armed := must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 4, Channel: ch}))(s.t)
+		defer armed.Close()
+		q := must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: armed, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 4}}))(s.t)
+		defer q.Close()
+		mine, theirs := connectTransport(s.t, s.dev.opts.Network, "192.0.2.2:1")
+		defer theirs.Close()
+		ok(t, q.start(mine, params(true), nil, func(error) {}))
+		two := &raw{t: s.t, c: theirs, sendMSN: 1}
+		two.framer, two.d = newFraming(true)
+		must(q.PostRecv(make([]provider.RecvWR, 4)))(t)
+		ok(t, armed.ReqNotify(true))
+		two.sendMsg(nil)
+		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+		defer cancel()
+		if c, err := ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a plain Send fires: %v, %v", c, err)
+		}
+		two.send(rdmap.SendHeader(rdmap.OpSendSE, 0, two.sendMSN, 0, true), nil)
+		if c := must(ch.Next(s.t.Context()))(t); c != armed {
+			t.Errorf("another CQ fires")
+		}
+	})
+}

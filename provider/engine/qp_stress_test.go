@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// traffic keeps a side busy until its QP fails: Writes, Reads and Sends of random
+// length both ways, posted and polled by several goroutines.
+func traffic(s, peer *side, mine, theirs *region, seed uint64, wg *sync.WaitGroup) {
+	wg.Go(func() {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		for i := uint64(0); ; i++ {
+			off := rng.IntN(len(mine.b))
+			n := rng.IntN(min(len(mine.b)-off, 1<<rng.IntN(18)) + 1)
+			wr := provider.SendWR{WRID: i, Flags: provider.SendSignaled, SGList: []provider.SGE{mine.sge(off, n)}, RemoteAddr: theirs.to(off), RKey: theirs.m.stag}
+			wr.Opcode = []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead}[rng.IntN(3)]
+			for s.qp.getState() == provider.QPRTS {
+				n, err := s.qp.PostSend([]provider.SendWR{wr})
+				if n == 1 {
+					break
+				}
+				if errno := provider.Errno(err); errno != syscall.ENOMEM && errno != syscall.EINVAL && !errors.Is(err, os.ErrClosed) {
+					s.t.Error(err)
+				}
+				runtime.Gosched()
+			}
+			if s.qp.getState() != provider.QPRTS {
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		var wc [8]provider.WC
+		for {
+			n, err := s.cq.Poll(wc[:])
+			if err != nil {
+				s.t.Error(err)
+				return
+			}
+			for _, c := range wc[:n] {
+				if c.Status != provider.WCSuccess {
+					return
+				}
+				if c.Opcode == provider.WCRecv {
+					if _, err := s.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{mine.sge(0, len(mine.b))}}}); err != nil {
+						return
+					}
+				}
+			}
+			runtime.Gosched()
+		}
+	})
+}
+
+// TestEndsUnderTraffic: a connection may end in every way at any time, also while
+// both sides send, receive, post and poll. Nothing hangs, panics, races or leaks.
+func TestEndsUnderTraffic(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for name, network := range map[string]func() transport.Network{
+		"mem": func() transport.Network { return memnet.New(&memnet.Options{Seed: rng.Uint64(), Cut: true, Window: 50_000}) },
+		"TCP": func() transport.Network { return must(tcpNetwork(Options{}))(t) },
+	} {
+		addr := tcpAddr
+		if name == "mem" {
+			addr = memAddr
+		}
+		for what, end := range map[string]func(a, b *side, m *region){
+			"Close":           func(a, b *side, _ *region) { ok(t, a.qp.Close()) },
+			"Close of both":   func(a, b *side, _ *region) { go a.qp.Close(); ok(t, b.qp.Close()) },
+			"disconnect":      func(a, b *side, _ *region) { a.qp.disconnect() },
+			"disconnect both": func(a, b *side, _ *region) { a.qp.disconnect(); b.qp.disconnect() },
+			"abort":           func(a, b *side, _ *region) { a.qp.abort(fmt.Errorf("enough")) },
+			"ERR":             func(a, b *side, _ *region) { ok(t, a.modify(provider.QPErr)) },
+			"SQE":             func(a, b *side, _ *region) { ok(t, b.modify(provider.QPSQE)) },
+			"deregistration":  func(a, b *side, m *region) { ok(t, m.m.Close()) },
+		} {
+			for round := range 3 {
+				t.Run(fmt.Sprintf("%s/%s/%d", name, what, round), func(t *testing.T) {
+					opts := Options{Placement: Placement(round % 2), CloseTimeout: 500 * time.Millisecond}
+					a, b := pair(t, network(), addr, opts, sideOptions{}, params(round > 0))
+					ma, mb := a.reg(1<<18, everything), b.reg(1<<18, everything)
+					for range 64 {
+						a.recv(provider.RecvWR{SGList: []provider.SGE{ma.sge(0, len(ma.b))}})
+						b.recv(provider.RecvWR{SGList: []provider.SGE{mb.sge(0, len(mb.b))}})
+					}
+					var wg sync.WaitGroup
+					traffic(a, b, ma, mb, rng.Uint64(), &wg)
+					traffic(b, a, mb, ma, rng.Uint64(), &wg)
+					time.Sleep(time.Duration(rng.IntN(8)) * time.Millisecond)
+					end(a, b, ma)
+					a.wantDown("one side")
+					b.wantDown("the other side")
+					wg.Wait()
+					for _, s := range []*side{a, b} {
+						select {
+						case err := <-s.down:
+							t.Errorf("down twice: %v", err)
+						default:
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestEveryWorkRequestCompletes: whatever is posted when a connection ends gives
+// exactly one completion each.
+func TestEveryWorkRequestCompletes(t *testing.T) {
+	for round := range 20 {
+		network := must(tcpNetwork(Options{}))(t)
+		a, b := pair(t, network, tcpAddr, Options{}, sideOptions{cap: provider.QPCap{MaxSendWR: 4096, MaxRecvWR: 4096, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 16384}, params(true))
+		m := a.reg(64, 0)
+		dst := b.reg(64, everything)
+		const n = 3000
+		for i := range n {
+			if i < 2000 {
+				b.recv(provider.RecvWR{WRID: uint64(i), SGList: []provider.SGE{dst.sge(0, 64)}})
+			}
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range n {
+				a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 64)}})
+			}
+		})
+		time.Sleep(time.Duration(round) * 50 * time.Microsecond)
+		ok(t, b.modify(provider.QPErr))
+		wg.Wait()
+		for i := range n {
+			if wc := a.poll(); wc.WRID != uint64(i) {
+				t.Fatalf("completion %d is of %d", i, wc.WRID)
+			}
+		}
+		a.noWC("no more")
+		for i := range 2000 {
+			if wc := b.poll(); wc.WRID != uint64(i) {
+				t.Fatalf("completion %d is of %d", i, wc.WRID)
+			}
+		}
+		b.noWC("no more")
+	}
+}
