@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // bench is what scenarios run on.
@@ -16,7 +17,16 @@ type bench struct {
 	pairings []conformance.Pairing
 	openers  map[string]conformance.Opener
 	capture  conformance.Capturer
-	tap      *capture.Tap // nil where captures come from the wire
+	tap      transport.Tap // nil where captures come from the wire
+}
+
+// peerTap is the tap as the raw peer takes it: an interface that is nil where
+// there is none.
+func (b *bench) peerTap() transport.Tap {
+	if b.tap == nil {
+		return nil
+	}
+	return b.tap
 }
 
 // bench decides which pairings are run, and how they are captured. What is left
@@ -107,8 +117,8 @@ func (b *bench) captureOn(netdev string, out *output, kernelIsThere bool) error 
 		return errors.Join(errors.New("pairings with the kernel have to be captured on the wire"), err)
 	}
 	fmt.Fprintf(out, "captures are taken at the sockets: %v\n", err)
-	b.tap = &capture.Tap{}
-	b.capture = b.tap
+	tap := &capture.Tap{}
+	b.tap, b.capture = tap, tap
 	return nil
 }
 

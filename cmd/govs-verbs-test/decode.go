@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
@@ -81,18 +82,31 @@ func decodedConns(trace *wire.Trace) []decodedConn {
 			Initiator: conn.Initiator.String(), Responder: conn.Responder.String(), CRC: conn.CRC(),
 			Frames: make([]decodedFrame, 0, len(conn.Frames)), Notes: conn.Notes,
 		}
+		lines := conn.Ladder() // one a frame
 		for i := range conn.Frames {
 			f := &conn.Frames[i]
 			row := decodedFrame{
 				Seconds: f.Time.Sub(conn.Start).Seconds(), Direction: f.Dir.String(), Kind: kindNames[f.Kind],
-				Offset: f.Offset, Length: len(f.Octets), Text: f.String(),
+				Offset: f.Offset, Length: len(f.Octets),
 			}
 			if f.Err != nil {
 				row.Error = f.Err.Error()
 			}
+			row.Text = afterArrow(lines[i], row.Error)
 			d.Frames = append(d.Frames, row)
 		}
 		conns = append(conns, d)
 	}
 	return conns
+}
+
+// afterArrow is what a ladder's line says of the frame, without what is wrong
+// with it.
+func afterArrow(line, wrong string) string {
+	if _, text, ok := strings.Cut(line, "-- "); ok {
+		line = text
+	} else if _, text, ok := strings.Cut(line, "--> "); ok {
+		line = text
+	}
+	return strings.TrimSuffix(line, "  !! "+wrong)
 }

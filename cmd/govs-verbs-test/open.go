@@ -12,7 +12,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/conformance"
-	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/kernel"
@@ -103,7 +102,7 @@ func (k kernelBench) opener(addr netip.Addr, err error) conformance.Opener {
 }
 
 // engineOpener opens an engine of its own for each run.
-func engineOpener(addr netip.Addr, tap *capture.Tap) conformance.Opener {
+func engineOpener(addr netip.Addr, tap transport.Tap) conformance.Opener {
 	return func(options []string) (*conformance.Endpoint, error) {
 		opts, err := engineOptions(options)
 		if err != nil {

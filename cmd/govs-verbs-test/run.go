@@ -21,7 +21,7 @@ type runCmd struct {
 	Responder  string     `enum:"engine,kernel," default:"" help:"Who listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
 	Matrix     bool       `help:"All four pairings. Those with the kernel are left out where it has no usable device."`
 	Only       string     `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it." placeholder:"GLOB"`
-	RequireSiw bool       `help:"That the kernel has no usable device is a failure." env:"REQUIRE_SIW"`
+	RequireSiw bool       `help:"That the kernel has no usable device is a failure. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit      string     `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
@@ -83,7 +83,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
 	col.Outcomes, err = conformance.Run(ctx, conformance.Config{
 		Suite: scenarios.Suite(), Only: c.Only, Pairings: b.pairings, Open: b.openers, Seed: c.Seed, Scale: c.Scale,
-		Capture: b.capture, Dir: dir, Tap: b.tap,
+		Capture: b.capture, Dir: dir, Tap: b.peerTap(),
 		Progress: func(done, total int, o *conformance.Outcome) {
 			fmt.Fprintf(out, "[%*d/%d] %-9s %s  %s  %d ms\n", len(fmt.Sprint(total)), done, total, o.State(), o.Scenario, o.Pairing, o.DurationMillis)
 		},

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// transcript collects what a command prints while it runs.
+type transcript struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (w *transcript) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(b)
+}
+
+func (w *transcript) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
+}
+
+// await waits until the text matches a pattern and returns its submatches.
+func (w *transcript) await(t *testing.T, pattern string) []string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if m := re.FindStringSubmatch(w.String()); m != nil {
+			return m
+		}
+	}
+	t.Fatalf("nothing that matches %q in:\n%s", pattern, w)
+	return nil
+}
+
+// patience is how long something may take, in an emulated guest, too.
+const patience = 90 * time.Second
+
+// command is a run of the command inside the test's process.
+type command struct {
+	args           []string
+	stdout, stderr transcript
+	stop           context.CancelFunc // what SIGINT does
+	done           chan struct{}
+	status         int
+}
+
+// start starts the command, and sees that it has ended when the test does.
+func start(t *testing.T, args ...string) *command {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	c := &command{args: args, stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.status = run(ctx, args, &c.stdout, &c.stderr)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-c.done
+	})
+	return c
+}
+
+// wait waits for the command's end and returns its status.
+func (c *command) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", c, &c.stdout, &c.stderr)
+	}
+	return c.status
+}
+
+// want checks the command's end: its status, and what stdout and stderr have in
+// them.
+func (c *command) want(t *testing.T, status int, stdout, stderr []string) {
+	t.Helper()
+	if got := c.wait(t); got != status {
+		t.Errorf("%s: status %d, want %d\nstdout:\n%s\nstderr:\n%s", c, got, status, &c.stdout, &c.stderr)
+	}
+	wantText(t, c.String()+": stdout", c.stdout.String(), stdout)
+	wantText(t, c.String()+": stderr", c.stderr.String(), stderr)
+}
+
+func (c *command) String() string { return name + " " + strings.Join(c.args, " ") }
+
+func wantText(t *testing.T, what, text string, parts []string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s has no %q:\n%s", what, part, text)
+		}
+	}
+}
+
+// parts is a list of the parts that an output has to have.
+func parts(p ...string) []string { return p }

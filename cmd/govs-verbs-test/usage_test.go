@@ -1,0 +1,189 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// hint is how every complaint about usage ends.
+const hint = "Run govs-verbs-test --help, or any of its commands with --help.\n"
+
+func TestHelp(t *testing.T) {
+	for _, c := range []struct {
+		args   string
+		status int
+		want   []string
+	}{
+		{"", exitUsage, parts("Usage: govs-verbs-test <command>", "Exit status: 0 if all passed", "ping")},
+		{"--help", exitPassed, parts("Usage: govs-verbs-test <command>")},
+		{"devices --help", exitPassed, parts("--json", "--provider=PROVIDER")},
+		{"link --help", exitPassed, parts("link list", "link add", "link delete")},
+		{"link add --help", exitPassed, parts("--netdev=NETDEV", "--type=TYPE")},
+		{"list --help", exitPassed, parts("--only=GLOB", "--json")},
+		{"run --help", exitPassed, parts("--initiator=PROVIDER", "--responder=PROVIDER", "--matrix", "--only=GLOB", "--require-siw",
+			"--report=DIR", "--json=FILE", "--junit=FILE", "--seed=N")},
+		{"compare --help", exitPassed, parts("<dir>", "--report=DIR")},
+		{"decode --help", exitPassed, parts("<file>", "--json")},
+		{"ping --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--count=N", "--size=N", "--verbose")},
+	} {
+		cmd := start(t, strings.Fields(c.args)...)
+		cmd.want(t, c.status, c.want, nil)
+		if cmd.stderr.String() != "" {
+			t.Errorf("%s: stderr %q", cmd, &cmd.stderr)
+		}
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	t.Setenv("REQUIRE_SIW", "")
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"frobnicate", "unexpected argument frobnicate"},
+		{"devices --frobnicate", "unknown flag --frobnicate"},
+		{"devices extra", "unexpected argument extra"},
+		{"devices --provider infiniband", `--provider must be one of "auto","engine","kernel"`},
+		{"link add siw0", "missing flags: --netdev"},
+		{"link add --netdev d0", "expected \"<name>\""},
+		{"link delete", "expected \"<name>\""},
+		{"list --only [", "syntax error in pattern"},
+		{"list --only no-such-scenario", `no scenario matches "no-such-scenario/*"`},
+		{"run --only no/such", `no scenario matches "no/such"`},
+		{"run --only conn/[", "syntax error in pattern"},
+		{"run --initiator mutant", "--initiator must be one of"},
+		{"run --matrix --initiator kernel", "--matrix takes all pairings"},
+		{"run --matrix --responder engine", "--matrix takes all pairings"},
+		{"run --collect a --report b", "--collect only runs"},
+		{"run --scale 0", "--scale 0: has to be above 0"},
+		{"run --scale=-1", "--scale -1: has to be above 0"},
+		{"run --scale NaN", "--scale NaN: has to be above 0"},
+		{"run --seed -1", "--seed"},
+		{"run --addr localhost", "--addr"},
+		{"run --interface no-such-netdev", "--interface no-such-netdev"},
+		{"compare", "expected \"<dir>\""},
+		{"compare " + dir, "is not a folder that run --collect wrote"},
+		{"compare --no-tshark --require-tshark " + dir, "can't be used together"},
+		{"decode", "expected \"<file>\""},
+		{"decode --port 65536 x.pcap", "--port"},
+		{"ping", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
+		{"ping 192.0.2.1:7174 --listen 192.0.2.1:7174", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
+		{"ping 192.0.2.1", "an IP address and a port are needed"},
+		{"ping localhost:7174", "an IP address and a port are needed"},
+		{"ping --listen 7174", "an IP address and a port are needed"},
+		{"ping 192.0.2.1:7174 --size 22", "--size 22: rping takes 23 to 65535 octets"},
+		{"ping 192.0.2.1:7174 --size 65536", "--size 65536: rping takes 23 to 65535 octets"},
+		{"ping 192.0.2.1:7174 --count 0", "--count 0: has to be at least 1"},
+		{"ping 192.0.2.1:7174 --timeout 0s", "--timeout 0s: has to be above 0"},
+		{"ping 192.0.2.1:7174 --timeout soon", "--timeout"},
+	} {
+		cmd := start(t, strings.Fields(c.args)...)
+		cmd.want(t, exitUsage, nil, parts(name+": ", c.want))
+		if cmd.stdout.String() != "" {
+			t.Errorf("%s: stdout %q", cmd, &cmd.stdout)
+		}
+	}
+	cmd := start(t, "frobnicate")
+	cmd.want(t, exitUsage, nil, parts(hint))
+}
+
+// failingWriter is a full disk.
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	var stderr transcript
+	if status := run(t.Context(), []string{"list"}, failingWriter{}, &stderr); status != exitFailed {
+		t.Errorf("status %d, want %d", status, exitFailed)
+	}
+	wantText(t, "stderr", stderr.String(), parts("no space left on device"))
+}
+
+func TestList(t *testing.T) {
+	all := start(t, "list")
+	all.want(t, exitPassed, parts("SCENARIO", "KIND", "LEVEL", "WHAT IS RIGHT", "  verbs  ", "  raw    "), nil)
+	one := start(t, "list", "--only", "conn/*")
+	one.want(t, exitPassed, parts("conn/"), nil)
+	if a, o := lines(&all.stdout), lines(&one.stdout); o <= 1 || o >= a {
+		t.Errorf("%d lines for all scenarios, %d for conn/*", a, o)
+	}
+	asJSON := start(t, "list", "--json")
+	asJSON.want(t, exitPassed, nil, nil)
+	var rows []scenarioRow
+	decodeJSON(t, asJSON, &rows)
+	if len(rows) != lines(&all.stdout)-1 {
+		t.Errorf("%d scenarios in JSON, %d in the table", len(rows), lines(&all.stdout)-1)
+	}
+	for _, r := range rows {
+		if r.Slug == "" || r.Title == "" || r.Level == "" || r.Kind != "verbs" && r.Kind != "raw" {
+			t.Errorf("incomplete: %+v", r)
+		}
+	}
+}
+
+func TestDevicesOfTheEngine(t *testing.T) {
+	start(t, "devices", "--provider", "engine").want(t, exitPassed, parts("DEVICE", "govs0   engine", "IBV_PORT_ACTIVE"), nil)
+	cmd := start(t, "devices", "--provider", "engine", "--json")
+	cmd.want(t, exitPassed, nil, nil)
+	var rows []deviceRow
+	decodeJSON(t, cmd, &rows)
+	if len(rows) != 1 || rows[0].Name != "govs0" || rows[0].Attr == nil || rows[0].Attr.MaxQP == 0 || rows[0].Attr.PhysPortCnt != 1 {
+		t.Errorf("devices: %+v", rows)
+	}
+}
+
+// TestDevices shows the list of both providers, which doesn't fail for the lack
+// of one.
+func TestDevices(t *testing.T) {
+	cmd := start(t, "devices")
+	cmd.want(t, exitPassed, parts("govs0   engine"), parts("auto takes "))
+}
+
+func TestRemoveCollection(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("mine.pcapng", "keep")
+	write("old.pcapng", "remove")
+	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write("sub/other.pcapng", "keep")
+	write(collectionFile, `{"schema":"govs-collection/1","outcomes":[{"capture":"old.pcapng"},{"capture":"gone.pcapng"},{"capture":"sub/other.pcapng"}]}`)
+	if err := removeCollection(dir); err != nil {
+		t.Fatal(err)
+	}
+	for file, stays := range map[string]bool{"mine.pcapng": true, "sub/other.pcapng": true, "old.pcapng": false, collectionFile: false} {
+		if _, err := os.Stat(filepath.Join(dir, file)); (err == nil) != stays {
+			t.Errorf("%s: %v, is to stay: %v", file, err, stays)
+		}
+	}
+	if err := removeCollection(dir); err != nil {
+		t.Errorf("a folder without a collection: %v", err)
+	}
+	write(collectionFile, "something else")
+	if err := removeCollection(dir); err == nil {
+		t.Error("a file that is no collection was removed")
+	}
+}
+
+func lines(w *transcript) int { return strings.Count(w.String(), "\n") }
+
+func decodeJSON(t *testing.T, c *command, v any) {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(c.stdout.String()))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		t.Errorf("%s: %v in:\n%s", c, err, &c.stdout)
+	}
+}
