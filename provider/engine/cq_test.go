@@ -155,7 +155,7 @@ func TestCQManyPollers(t *testing.T) {
 
 // TestReqNotify walks through which completion fires the channel.
 func TestReqNotify(t *testing.T) {
-	const any, solicited = 0, 1
+	const anyWC, solicited = 0, 1
 	success, failure := provider.WC{}, provider.WC{Status: provider.WCWRFlushErr}
 	for _, c := range []struct {
 		name string
@@ -165,14 +165,14 @@ func TestReqNotify(t *testing.T) {
 		want bool
 	}{
 		{"not armed", nil, success, true, false},
-		{"any", []int{any}, success, false, true},
-		{"any, solicited", []int{any}, success, true, true},
+		{"any", []int{anyWC}, success, false, true},
+		{"any, solicited", []int{anyWC}, success, true, true},
 		{"solicited only, other", []int{solicited}, success, false, false},
 		{"solicited only", []int{solicited}, success, true, true},
 		{"solicited only, failure", []int{solicited}, failure, false, true},
-		{"any is not narrowed", []int{any, solicited}, success, false, true},
-		{"widened to any", []int{solicited, any}, success, false, true},
-		{"twice is once", []int{any, any}, success, false, true},
+		{"any is not narrowed", []int{anyWC, solicited}, success, false, true},
+		{"widened to any", []int{solicited, anyWC}, success, false, true},
+		{"twice is once", []int{anyWC, anyWC}, success, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := unwired(t)

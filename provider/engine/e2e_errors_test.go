@@ -29,7 +29,7 @@ func TestE2EProtection(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		rights provider.Access
-		break_ func(b *e2eEnd, m *guarded, to *uint64, stag *uint32)
+		spoil  func(b *e2eEnd, m *guarded, to *uint64, stag *uint32)
 		write  code
 		read   code
 	}{
@@ -58,7 +58,7 @@ func TestE2EProtection(t *testing.T) {
 					if op == provider.WRRDMARead {
 						want = c.read
 					}
-					if c.break_ == nil { // the other right
+					if c.spoil == nil { // the other right
 						rights = provider.AccessRemoteRead
 						if op == provider.WRRDMARead {
 							rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
@@ -67,8 +67,8 @@ func TestE2EProtection(t *testing.T) {
 					target := b.region(n, rights)
 					local := a.region(n, provider.AccessLocalWrite)
 					to, stag := target.Addr(), target.RKey()
-					if c.break_ != nil {
-						c.break_(b, target, &to, &stag)
+					if c.spoil != nil {
+						c.spoil(b, target, &to, &stag)
 					}
 					b.recv(100)
 					b.recv(101)
@@ -547,7 +547,7 @@ func TestE2EPeerSilent(t *testing.T) {
 	})
 }
 
-// TestE2ENextAfterEnd: a program that waits for completions with a context is
+// TestE2EWakeByFlush: a program that waits for completions with a context is
 // woken by the flush.
 func TestE2EWakeByFlush(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {

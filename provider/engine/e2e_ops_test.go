@@ -181,7 +181,7 @@ func TestE2EOrder(t *testing.T) {
 	}
 }
 
-// TestE2EFenceWaitsForReadsOnly: without an outstanding Read a fence does
+// TestE2EFence: without an outstanding Read a fence does
 // nothing, and a fenced Read waits, too.
 func TestE2EFence(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {

@@ -3,7 +3,6 @@ package engine
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-var e2eSeed = flag.Uint64("e2e.seed", 0, "seed of the simulated network; 0 draws one for each test")
+var e2eSeed = flag.Uint64("e2e.seed", 0, "seed of the simulated network and of random work requests; 0 draws one for each test")
 
 // An e2eWire is a way to connect two devices for the end-to-end tests.
 type e2eWire struct {
@@ -66,15 +65,15 @@ func plain(w e2eWire) bool { return w.name == "memory" || w.name == "TCP" }
 func simulated(w e2eWire) bool { return !w.real }
 
 func (w e2eWire) run(t *testing.T, f func(t *testing.T, w e2eWire)) {
-	if w.real {
-		f(t, w)
-		return
-	}
 	w.net.Seed = *e2eSeed
 	if w.net.Seed == 0 {
 		w.net.Seed = rand.Uint64()
 	}
 	t.Logf("repeat with -e2e.seed=%#x", w.net.Seed)
+	if w.real {
+		f(t, w)
+		return
+	}
 	synctest.Test(t, func(t *testing.T) { f(t, w) })
 }
 
@@ -395,5 +394,3 @@ func (e *e2eEnd) edges() []int {
 	m := mpa.MULPDU(s.conn.MSS(), s.params.MarkersTx)
 	return []int{0, 1, 3, m - 19, m - 18, m - 17, m - 15, m - 14, m - 13, 2 * m, 65537, 1 << 20}
 }
-
-func putUint64(b []byte, v uint64) { binary.BigEndian.PutUint64(b, v) }
