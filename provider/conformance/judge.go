@@ -117,7 +117,10 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 		return run
 	}
 	run.trace = trace
-	if j.Witness != nil && o.CaptureSource != "" {
+	switch {
+	case sc.Unwitnessed != "":
+		run.witness.Why = sc.Unwitnessed
+	case j.Witness != nil && o.CaptureSource != "":
 		run.witness = j.Witness(ctx, file, o.Port, trace)
 	}
 	if sc.Wire != nil && o.Setup == "" && o.Unsupported == "" {

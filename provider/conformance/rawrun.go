@@ -121,6 +121,14 @@ func (r *RawRun) SendFPDU(fpdus ...rawpeer.FPDU) {
 	r.Send(octets)
 }
 
+// SendMany sends FPDUs some dozens to a write: dissectors have a limit on how many
+// they find in one packet.
+func (r *RawRun) SendMany(fpdus []rawpeer.FPDU) {
+	for chunk := range slices.Chunk(fpdus, 64) {
+		r.SendFPDU(chunk...)
+	}
+}
+
 // Waits of the Want methods, before scaling.
 const (
 	// Soon is how long something that must not happen is watched for.

@@ -66,6 +66,14 @@ type Scenario struct {
 	// "placement=streaming"; the kernel has no such options and ignores them.
 	Options []string
 
+	// Unwitnessed, if not empty, is the reason why the witness is not asked about
+	// this scenario's captures: something legal that tshark does not follow.
+	Unwitnessed string
+
+	// Concurrent says that what crosses the wire, or when, depends on timing:
+	// the wires of two runs are not compared.
+	Concurrent bool
+
 	// Verbs runs between two providers.
 	Verbs func(*VerbsRun)
 

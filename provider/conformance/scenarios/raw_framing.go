@@ -32,13 +32,15 @@ func rawFraming() []*conformance.Scenario {
 	off.Options = []string{"crc=off"}
 	either := rawStory("mpa/crc-asked-by-responder", "CRCs are used when only the reply asks for them", []string{"MPA-7.1.1-09", "MPA-4.4-04", "MPA-4.4-07"}, crcByResponder)
 	either.RawRole, either.Options = conformance.RoleResponder, []string{"crc=off"}
-	return append(out, off, either,
+	pieces := rawStory("mpa/one-octet-at-a-time", "FPDUs that come one octet at a time are understood", []string{"MPA-5.1-03", "MPA-5.2-01", "MPA-A.4-01"}, octetByOctet)
+	pieces.Unwitnessed = "tshark does not put FPDUs together whose length field is cut"
+	anywhere := rawStory("mpa/split-anywhere", "an FPDU may be split between TCP segments at any octet", []string{"MPA-5.1-03", "MPA-5.2-01"}, splitAnywhere)
+	anywhere.Unwitnessed = pieces.Unwitnessed
+	return append(out, off, either, pieces, anywhere,
 		responderStory("mpa/crc-wrong-response", "a Read Response with a wrong CRC is refused, and the Read fails", []string{"MPA-4.4-14", "MPA-8-2-01"}, crcWrongResponse),
 		rawStory("mpa/crc-wrong-first", "a wrong CRC in the first FPDU does not release the responder: it has to stay silent", []string{"MPA-7.1.2-4-02"}, crcWrongFirst),
 		rawStory("mpa/responder-waits", "a responder sends nothing before the initiator's first FPDU, though its program has posted", []string{"MPA-7.1.2-4-01"}, responderWaits),
 		rawStory("mpa/pad-not-zero", "pad octets are not looked at, beyond what the CRC says", []string{"MPA-4.1-05"}, padNotZero),
-		rawStory("mpa/one-octet-at-a-time", "FPDUs that come one octet at a time are understood", []string{"MPA-5.1-03", "MPA-5.2-01", "MPA-A.4-01"}, octetByOctet),
-		rawStory("mpa/split-anywhere", "an FPDU may be split between TCP segments at any octet", []string{"MPA-5.1-03", "MPA-5.2-01"}, splitAnywhere),
 		rawStory("mpa/many-in-one-segment", "many FPDUs may come at once", []string{"MPA-5.1-02", "MPA-4.3-13"}, manyAtOnceFPDUs),
 		rawStory("mpa/longest-ulpdu", "an FPDU as long as its length field can say is taken", []string{"MPA-4.1-08"}, longestULPDU),
 		rawStory("mpa/cut-then-fin", "an FPDU that the end of the connection cuts off is not delivered", []string{"MPA-8-1-01", "MPA-6-02", "MPA-3-08"},
@@ -221,12 +223,12 @@ func splitAnywhere(r *conformance.RawRun) {
 func manyAtOnceFPDUs(r *conformance.RawRun) {
 	st := stage(r, nil)
 	var fpdus []rawpeer.FPDU
-	for k := range rawSize {
+	for k := range rawSize / 2 {
 		fpdus = append(fpdus, rawpeer.WriteMessage(st.window.MR.RKey(), st.window.MR.Addr()+uint64(k), st.payload(rawSize)[k:k+1]))
 	}
 	r.SendFPDU(append(fpdus, st.send(1, rawPart))...)
 	st.side.WantWC(st.side.RecvWCs(1), 0, 1, ibverbs.WCSuccess, "the Send at their end is delivered")
-	st.window.Holds(st.payload(rawSize), "all Writes are placed")
+	st.window.Holds(st.payload(rawSize/2), "all Writes are placed")
 	st.wrote, st.sent = true, true
 	st.leave()
 	st.untouched()

@@ -28,10 +28,11 @@ func rawReplies() []*conformance.Scenario {
 			fmt.Sprintf("a program is told that it was rejected, with %d octets of private data", n),
 			[]string{"MPA-7.1.1-11", "MPA-7.1.2-3-03"}, func(r *conformance.RawRun) { replyRejects(r, n) }))
 	}
-	return append(out,
+	pieces := responderStory("mpa/reply-one-octet-at-a-time", "a Reply that comes one octet at a time is taken", []string{"MPA-7.1.2-3-01"}, replyPieces)
+	pieces.Unwitnessed = unwitnessedPieces
+	return append(out, pieces,
 		responderStory("mpa/request-form", "the Request that a provider sends is one of revision 2 with its depths, and asks for CRCs",
 			[]string{"MPA-7.1.1-01", "MPA2-6-01", "MPA2-6-02", "MPA-4.4-02", "MPA-7.1.1-12", "MPA2-9.2-12"}, requestForm),
-		responderStory("mpa/reply-one-octet-at-a-time", "a Reply that comes one octet at a time is taken", []string{"MPA-7.1.2-3-01"}, replyPieces),
 		responderStory("mpa/reply-reserved-bits", "reserved bits of a Reply are not looked at", []string{"MPA-7.1.1-13"}, replyReserved),
 		responderStory("mpa/reply-markers", "an initiator whose responder asks for Markers sends them", []string{"MPA-4.3-01", "MPA-7.1.1-06", "MPA-7.1.2-7-01"}, replyMarkers),
 		responderStory("mpa/reply-ird-0", "a responder that grants no Reads gets none", []string{"MPA2-9.1-07", "RDMAP-6.1-04"}, replyNoReads),
@@ -49,6 +50,7 @@ type badReply struct {
 	octets       func() []byte
 	then         func(*rawpeer.Peer) error
 	patience     bool // the provider ends it by itself, but not at once
+	unwitnessed  string
 
 	// terminates is what the provider may say before it closes. Code 4 is in RFC
 	// 5044 without a word on who is told: closing at once is as good.
@@ -111,6 +113,7 @@ func badReplies() []badReply {
 		{
 			slug: "mpa/reply-data-behind", title: "an FPDU right behind the Reply, before the initiator's first, fails the connect",
 			requirements: []string{"MPA-7.1.2-4-01"}, terminates: invalid,
+			unwitnessed: "tshark does not look behind a start-up frame in the same packet",
 			octets: replyOctets(func(b []byte) []byte {
 				f := rawpeer.SendMessage(1, []byte("too early"))
 				return append(b, f.Octets(true)...)
@@ -167,6 +170,7 @@ func (b badReply) scenario() *conformance.Scenario {
 	if b.level != "" {
 		s.Level = b.level
 	}
+	s.Unwitnessed = b.unwitnessed
 	if b.patience {
 		s.Options, s.Timeout = quick, 3*conformance.GivesUp
 	}

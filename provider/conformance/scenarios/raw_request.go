@@ -15,6 +15,8 @@ import (
 // times that it was built with.
 var quick = []string{"startup=1s"}
 
+const unwitnessedPieces = "tshark does not put start-up frames together that come in pieces"
+
 // rawRequests are start-up frames to a provider that listens.
 func rawRequests() []*conformance.Scenario {
 	var out []*conformance.Scenario
@@ -31,8 +33,11 @@ func rawRequests() []*conformance.Scenario {
 			fmt.Sprintf("a Request with IRD and ORD %d is answered with an ORD within that IRD", depth),
 			[]string{"MPA2-9.1-02", "MPA2-9-01"}, func(r *conformance.RawRun) { requestDepth(r, depth) }))
 	}
-	return append(out,
-		rawStory("mpa/request-one-octet-at-a-time", "a Request that comes one octet at a time is accepted", []string{"MPA-7.1.2-2-01", "MPA-5.1-03"}, requestPieces),
+	pieces := rawStory("mpa/request-one-octet-at-a-time", "a Request that comes one octet at a time is accepted", []string{"MPA-7.1.2-2-01", "MPA-5.1-03"}, requestPieces)
+	pieces.Unwitnessed = unwitnessedPieces
+	markers := rawStory("mpa/request-markers", "a peer that asks for Markers gets them", []string{"MPA-4.3-01", "MPA-7.1.1-06", "MPA-4.3-08"}, requestMarkers)
+	markers.Unwitnessed = "tshark looks for Markers in both directions when one side asks for them"
+	return append(out, pieces, markers,
 		rawStory("mpa/request-revision-1", "a Request of revision 1 is answered in revision 1, without enhanced connection data",
 			[]string{"MPA2-6-04", "MPA2-6-05", "MPA2-10-02"}, requestRevision1),
 		rawStory("mpa/request-revision-1-s", "in a Request of revision 1 the bit of S means nothing: all of its private data is the program's", []string{"MPA2-6-09"}, requestRevision1S),
@@ -41,7 +46,6 @@ func rawRequests() []*conformance.Scenario {
 		rawStory("mpa/request-reserved-bits", "reserved bits of a Request are not looked at, and are zero in the Reply", []string{"MPA-7.1.1-13", "MPA-7.1.1-12"}, requestReserved),
 		rawStory("mpa/request-reject-bit", "the R bit of a Request is not looked at, and not set in the Reply", []string{"MPA-7.1.1-11"}, requestRejectBit),
 		rawStory("mpa/request-no-crc", "a Request that asks for no CRCs leaves it to the Reply", []string{"MPA-4.4-04", "MPA-7.1.1-09"}, requestNoCRC),
-		rawStory("mpa/request-markers", "a peer that asks for Markers gets them", []string{"MPA-4.3-01", "MPA-7.1.1-06", "MPA-4.3-08"}, requestMarkers),
 		rawStory("mpa/reject", "a program that rejects makes the Reply one with R, its private data, and enhanced connection data like the Request",
 			[]string{"MPA-7.1.2-6-01", "MPA-7.1.2-2-03", "MPA2-10-01"}, rejectForm),
 	)

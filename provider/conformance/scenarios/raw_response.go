@@ -209,7 +209,7 @@ func responseTiny(r *conformance.RawRun) {
 		two := cut(whole, 1)
 		fpdus, whole = append(fpdus, two[0]), two[1]
 	}
-	r.SendFPDU(append(fpdus, whole)...)
+	r.SendMany(append(fpdus, whole))
 	st.side.WantWC(st.side.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the Read completes")
 	st.sink.Holds(pattern(rawSize, 3), "the sink holds what was sent")
 	_ = r.Peer.CloseWrite()

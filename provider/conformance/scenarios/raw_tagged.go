@@ -185,7 +185,7 @@ func writeTiny(r *conformance.RawRun) {
 		two := cut(whole, 1)
 		fpdus, whole = append(fpdus, two[0]), two[1]
 	}
-	r.SendFPDU(append(fpdus, whole)...)
+	r.SendMany(append(fpdus, whole))
 	placed(st, rawSize)
 }
 

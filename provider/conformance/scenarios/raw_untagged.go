@@ -164,7 +164,7 @@ func sendTinySegments(r *conformance.RawRun) {
 		two := cut(whole, 1)
 		fpdus, whole = append(fpdus, two[0]), two[1]
 	}
-	r.SendFPDU(append(fpdus, whole)...)
+	r.SendMany(append(fpdus, whole))
 	arrives(st, rawRecvSize)
 }
 
