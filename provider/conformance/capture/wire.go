@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
@@ -26,15 +25,17 @@ const quiet = 30 * time.Millisecond
 // Wire captures on a network interface with a packet socket, which needs
 // CAP_NET_RAW.
 type Wire struct {
-	Interface string // "lo" for traffic between local addresses
+	Interface string // with Ethernet framing; "lo" for traffic between local addresses
+
+	rcvbuf int // instead of rcvbufBytes, for tests
 }
 
 // Source implements conformance.Capturer.
 func (w *Wire) Source() string { return "wire" }
 
-// Usable reports why a packet socket can't be opened, nil if it can.
+// Usable reports why the interface can't be captured on, nil if it can.
 func (w *Wire) Usable() error {
-	fd, _, err := w.open()
+	fd, _, err := w.open(1)
 	if err != nil {
 		return err
 	}
@@ -44,54 +45,90 @@ func (w *Wire) Usable() error {
 // Start implements conformance.Capturer. Packets are recorded from when it
 // returns.
 func (w *Wire) Start(port uint16) (conformance.Capture, error) {
-	fd, ifc, err := w.open()
+	fd, ifc, err := w.open(port)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "packet socket")
 	raw, err := f.SyscallConn()
 	if err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, err
 	}
 	r := &wireCapture{
-		file: f, raw: raw, name: ifc.Name, port: layers.TCPPort(port),
-		loopback: ifc.Flags&net.FlagLoopback != 0, last: time.Now(), done: make(chan struct{}),
+		file: f, raw: raw, name: ifc.Name, last: time.Now(), done: make(chan struct{}),
+		buf: make([]byte, 1<<18), oob: make([]byte, 256), // offload lets packets on lo exceed 64 KiB
 	}
 	go r.loop()
 	return r, nil
 }
 
-func (w *Wire) open() (int, *net.Interface, error) {
+// open makes the socket. It is bound last, with filter and options in place, so
+// that it never holds what nobody asked for.
+func (w *Wire) open(port uint16) (int, *net.Interface, error) {
 	ifc, err := net.InterfaceByName(w.Interface)
 	if err != nil {
 		return -1, nil, fmt.Errorf("interface %s: %w", w.Interface, err)
 	}
-	const proto = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // network order
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
+	const noProtocolYet = 0
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, noProtocolYet)
 	if err != nil {
 		if errors.Is(err, unix.EPERM) {
 			err = fmt.Errorf("%w: packet sockets need root or CAP_NET_RAW", err)
 		}
 		return -1, nil, fmt.Errorf("packet socket: %w", err)
 	}
-	// The first may need a privilege that CAP_NET_RAW does not include; then
-	// the second gives what the system's limit allows.
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvbufBytes) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, rcvbufBytes)
-	}
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: proto, Ifindex: ifc.Index})
-	}
-	if err != nil {
-		unix.Close(fd)
+	if err := w.prepare(fd, ifc, port); err != nil {
+		_ = unix.Close(fd)
 		return -1, nil, fmt.Errorf("packet socket on %s: %w", w.Interface, err)
 	}
 	return fd, ifc, nil
 }
 
-// wireCapture is a recording under way.
+func (w *Wire) prepare(fd int, ifc *net.Interface, port uint16) error {
+	rcvbuf := w.rcvbuf
+	if rcvbuf == 0 {
+		rcvbuf = rcvbufBytes
+	}
+	// The first may need a privilege that CAP_NET_RAW does not include; then
+	// the second gives what the system's limit allows.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvbuf) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, rcvbuf)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+		return fmt.Errorf("time stamps: %w", err)
+	}
+	if ifc.Flags&net.FlagLoopback != 0 {
+		// On loopback each packet is seen on its way out and on its way in.
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1); err != nil {
+			return fmt.Errorf("leaving out outgoing packets: %w", err)
+		}
+	}
+	program := portFilter(port)
+	fprog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &fprog); err != nil {
+		return fmt.Errorf("filter: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL), Ifindex: ifc.Index}); err != nil {
+		return err
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return err
+	}
+	if ll, ok := name.(*unix.SockaddrLinklayer); !ok || ll.Hatype != unix.ARPHRD_ETHER && ll.Hatype != unix.ARPHRD_LOOPBACK {
+		return errors.New("its packets have no Ethernet header, which is all that can be recorded here")
+	}
+	return nil
+}
+
+// networkOrder makes of v what has v's octets in network order.
+func networkOrder(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
+// wireCapture is a recording under way. All but its last fields belong to loop
+// until done, and to Stop afterwards.
 type wireCapture struct {
 	file interface {
 		Close() error
@@ -102,62 +139,49 @@ type wireCapture struct {
 		Control(func(fd uintptr)) error
 	}
 	name     string
-	port     layers.TCPPort
-	loopback bool
+	buf, oob []byte
+	packets  []packet
+	err      error
 	done     chan struct{}
 
-	mu      sync.Mutex
-	packets []packet
-	last    time.Time // when the last packet came
-	err     error
+	mu   sync.Mutex
+	last time.Time // when the last packet came
 }
 
+// loop receives until the deadline that Stop sets.
 func (c *wireCapture) loop() {
 	defer close(c.done)
-	buf := make([]byte, 1<<18) // GSO lets packets on lo exceed 64 KiB
-	oob := make([]byte, 256)
-	for {
-		var n, oobn int
-		var from unix.Sockaddr
-		var rerr error
-		err := c.raw.Read(func(fd uintptr) bool {
-			n, oobn, _, from, rerr = unix.Recvmsg(int(fd), buf, oob, unix.MSG_TRUNC)
-			return !errors.Is(rerr, unix.EAGAIN)
-		})
+	for c.err == nil {
+		err := c.raw.Read(func(fd uintptr) bool { return c.receive(int(fd)) })
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+		case errors.Is(err, os.ErrDeadlineExceeded):
 			return
-		case err == nil:
-			err = rerr
+		case err != nil:
+			c.err = fmt.Errorf("packet socket: %w", err)
 		}
-		if err != nil {
-			c.fail(fmt.Errorf("packet socket: %w", err))
-			return
-		}
-		if n > len(buf) {
-			c.fail(fmt.Errorf("a packet of %d octets is longer than the capture buffer", n))
-			return
-		}
-		c.take(buf[:n], oob[:oobn], from)
 	}
 }
 
-// take keeps a packet of the run. On loopback each packet is seen on its way
-// out and on its way in; one of the two is enough.
-func (c *wireCapture) take(data, oob []byte, from unix.Sockaddr) {
-	if ll, ok := from.(*unix.SockaddrLinklayer); ok && c.loopback && ll.Pkttype == unix.PACKET_OUTGOING {
-		return
+// receive takes one packet from the socket. It returns false if there was none.
+func (c *wireCapture) receive(fd int) bool {
+	n, oobn, _, _, err := unix.Recvmsg(fd, c.buf, c.oob, unix.MSG_TRUNC)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return false
+	case errors.Is(err, unix.EINTR):
+		return true
+	case err != nil:
+		c.err = fmt.Errorf("packet socket: %w", err)
+		return true
+	case n > len(c.buf):
+		c.err = fmt.Errorf("a packet of %d octets is longer than the capture's buffer", n)
+		return true
 	}
-	p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
-	tcp, ok := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
-	if !ok || tcp.SrcPort != c.port && tcp.DstPort != c.port {
-		return
-	}
-	pkt := packet{time: stampOf(oob), data: append([]byte(nil), data...)}
+	c.packets = append(c.packets, packet{time: stampOf(c.oob[:oobn]), data: append([]byte(nil), c.buf[:n]...)})
 	c.mu.Lock()
-	c.packets = append(c.packets, pkt)
 	c.last = time.Now()
 	c.mu.Unlock()
+	return true
 }
 
 // stampOf finds the kernel's time of a packet.
@@ -174,45 +198,53 @@ func stampOf(oob []byte) time.Time {
 	return time.Now()
 }
 
-func (c *wireCapture) fail(err error) {
-	c.mu.Lock()
-	c.err = err
-	c.mu.Unlock()
-}
-
 // Stop implements conformance.Capture. It waits for a moment without packets, so
-// that the end of the connection is in the file.
+// that the end of the connection is in the file, and takes what is still queued.
+// A capture of which the kernel dropped a packet is an error, and leaves no file.
 func (c *wireCapture) Stop(name string) error {
-	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(quiet / 10) {
+	awaitQuiet(func() time.Time {
 		c.mu.Lock()
-		still := time.Since(c.last) >= quiet
-		c.mu.Unlock()
-		if still {
-			break
-		}
-	}
-	dropped := c.dropped()
+		defer c.mu.Unlock()
+		return c.last
+	})
 	_ = c.file.SetReadDeadline(time.Now())
 	<-c.done
+	dropped, err := c.drain()
 	_ = c.file.Close()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err != nil {
+	switch {
+	case c.err != nil:
 		return c.err
-	}
-	if dropped > 0 {
+	case err != nil:
+		return fmt.Errorf("packet socket: %w", err)
+	case dropped > 0:
 		return fmt.Errorf("the kernel dropped %d packets: the capture is not complete", dropped)
 	}
 	return writeOne(name, c.name, "", layers.LinkTypeEthernet, c.packets)
 }
 
-// dropped asks how many packets did not fit the socket's queue.
-func (c *wireCapture) dropped() uint32 {
-	var n uint32
-	_ = c.raw.Control(func(fd uintptr) {
-		if s, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
-			n = s.Drops
+// awaitQuiet returns when nothing has come for a moment, or after a second.
+func awaitQuiet(last func() time.Time) {
+	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(quiet / 10) {
+		if time.Since(last()) >= quiet {
+			return
+		}
+	}
+}
+
+// drain takes what is queued, up to as much as can have been when it was called,
+// and returns how many packets did not fit the queue.
+func (c *wireCapture) drain() (dropped uint32, err error) {
+	ctlErr := c.raw.Control(func(fd uintptr) {
+		until := time.Now()
+		for c.err == nil && c.receive(int(fd)) {
+			if n := len(c.packets); n > 0 && c.packets[n-1].time.After(until) {
+				break
+			}
+		}
+		var s *unix.TpacketStats
+		if s, err = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
+			dropped = s.Drops
 		}
 	})
-	return n
+	return dropped, errors.Join(ctlErr, err)
 }

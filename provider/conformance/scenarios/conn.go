@@ -47,9 +47,24 @@ func connections() []*conformance.Scenario {
 		},
 		{
 			Slug: "conn/many-at-once", Level: conformance.Must, Title: "twenty connections at once all work and don't mix", Timeout: 20 * time.Second,
-			Verbs: manyAtOnce, Wire: legal,
+			Verbs: manyAtOnce, Wire: legal, Concurrent: true,
 		},
 	}
+	out = append(out, &conformance.Scenario{
+		Slug: "conn/read-depths", Level: conformance.Must,
+		Title:        "each side's IRD bounds the other's ORD, and the programs are told",
+		Requirements: []string{"MPA2-9.1-02", "MPA2-9.1-03"},
+		Verbs:        readDepths, Wire: depthsAgreed,
+	}, &conformance.Scenario{
+		Slug: "mpa/crc-default", Level: conformance.Must,
+		Title:        "a connection that is left to the defaults has CRC: the Request asks for it",
+		Requirements: []string{"MPA-4.4-02"},
+		Verbs: func(r *conformance.VerbsRun) {
+			i, p := r.Connect(nil, nil)
+			end(i, p)
+		},
+		Wire: crcAsked,
+	})
 	for _, n := range []int{0, 1, 56, 251} {
 		out = append(out, &conformance.Scenario{
 			Slug: fmt.Sprintf("conn/private-data-%d", n), Level: conformance.Must,
@@ -169,6 +184,35 @@ func shutdown(r *conformance.VerbsRun) {
 	}
 	dst.Holds(src.Data, "with all its octets")
 	p.WaitEnd()
+}
+
+func readDepths(r *conformance.VerbsRun) {
+	i, p := r.Connect(
+		&conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{ResponderResources: 2, InitiatorDepth: 8}},
+		&conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{ResponderResources: 8, InitiatorDepth: 2}})
+	end(i, p)
+}
+
+// depthsAgreed checks RFC 6581 section 9.1: the reply grants what the request
+// asked for, and asks for no more than it granted.
+func depthsAgreed(w *conformance.WireRun) {
+	conn := only(w)
+	w.Require(conn.Request != nil && conn.Reply != nil, "both start-up frames are on the wire")
+	ask, _, err := conn.Request.SplitPrivateData()
+	w.NoError(err, "the request has its depths")
+	answer, _, err := conn.Reply.SplitPrivateData()
+	w.NoError(err, "the reply has its depths")
+	conformance.Equal(w.T, ask.IRD, 2, "the request offers the IRD of the program")
+	conformance.Equal(w.T, ask.ORD, 8, "and asks for its ORD")
+	w.Check(answer.IRD >= ask.ORD, "the reply's IRD serves the initiator's ORD", "%d for %d", answer.IRD, ask.ORD)
+	w.Check(answer.ORD <= ask.IRD, "the reply's ORD is within the initiator's IRD", "%d of %d", answer.ORD, ask.IRD)
+	legal(w)
+}
+
+func crcAsked(w *conformance.WireRun) {
+	conn := only(w)
+	w.Require(conn.Request != nil, "the request is on the wire")
+	w.Check(conn.Request.CRC, "the Request has C set")
 }
 
 // exchange has both sides of a connection say a number to each other.

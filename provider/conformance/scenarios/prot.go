@@ -50,6 +50,16 @@ func protection() []*conformance.Scenario {
 			Verbs: func(r *conformance.VerbsRun) { badLocal(r, func(s *ibverbs.SGE) { s.Length++ }) },
 		},
 		&conformance.Scenario{
+			Slug: "protection/write-flushes", Level: conformance.Must,
+			Title: "a receive that waits is flushed at the side that a bad Write reaches",
+			Verbs: func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMAWrite) }, Wire: terminated,
+		},
+		&conformance.Scenario{
+			Slug: "protection/read-flushes", Level: conformance.Must,
+			Title: "a receive that waits is flushed at the side that a bad Read reaches",
+			Verbs: func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMARead) }, Wire: terminated,
+		},
+		&conformance.Scenario{
 			Slug: "protection/receive-too-small", Level: conformance.Must,
 			Title:        "a Send larger than the receive ends the connection: the receive completes with a length error",
 			Requirements: []string{"DDP-7.1u4-01"},
@@ -74,11 +84,7 @@ type protectionCase struct {
 
 func refused(r *conformance.VerbsRun, op ibverbs.WROpcode, spoil func(*protectionCase)) {
 	const size = 1000
-	var waiting *conformance.Buffer
-	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
-		waiting = s.Buffer("the receive buffer", 8, local)
-		s.PostRecv(recv(9, waiting))
-	}})
+	i, p := r.Connect(nil, nil)
 	probe := protectionCase{access: remoteWrite | remoteRead}
 	spoil(&probe)
 	pd := p.PD
@@ -99,8 +105,9 @@ func refused(r *conformance.VerbsRun, op ibverbs.WROpcode, spoil func(*protectio
 	}
 	i.PostSend(c.wr)
 	got := i.SendWCs(1)
-	if op == ibverbs.WRRDMARead && len(got) == 1 {
-		i.Check(got[0].Status != ibverbs.WCSuccess, "the Read fails")
+	if op == ibverbs.WRRDMARead && len(got) == 1 && !i.Check(got[0].Status != ibverbs.WCSuccess, "the Read fails") {
+		end(i, p)
+		return
 	}
 	i.WaitEnd()
 	p.WaitEnd()
@@ -108,7 +115,21 @@ func refused(r *conformance.VerbsRun, op ibverbs.WROpcode, spoil func(*protectio
 	if op == ibverbs.WRRDMARead {
 		ours.Untouched("nothing was read")
 	}
-	p.WantWC(p.RecvWCs(1), 0, 9, ibverbs.WCWRFlushErr, "the receive that was posted is flushed")
+}
+
+// flushes is refused with a receive posted at the side that refuses.
+func flushes(r *conformance.VerbsRun, op ibverbs.WROpcode) {
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		s.PostRecv(recv(9, s.Buffer("the receive buffer", 8, local)))
+	}})
+	target := p.Buffer("the target", 8, remoteWrite|remoteRead)
+	wr := write(1, i.Buffer("the initiator's buffer", 8, remoteWrite), target)
+	wr.Opcode = op
+	wr.RKey ^= 0x5a5a5a00
+	i.PostSend(wr)
+	i.WaitEnd()
+	p.WaitEnd()
+	p.WantWC(p.RecvWCs(1), 0, 9, ibverbs.WCWRFlushErr, "the receive is flushed")
 }
 
 // terminated checks that one side sent a Terminate, one only, and nothing
@@ -162,7 +183,7 @@ func receiveTooSmall(r *conformance.VerbsRun) {
 	}})
 	src := i.Buffer("the source", 64, local).Fill(r.Seed)
 	i.PostSend(send(1, src))
-	i.SendWCs(1)
+	i.Quietly(i.Conn.SendCQ(), 1) // done when TCP has it, or flushed: whichever comes first
 	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCLocLenErr, "the receive completes with a length error")
 	i.WaitEnd()
 	p.WaitEnd()
@@ -172,7 +193,7 @@ func noReceive(r *conformance.VerbsRun) {
 	i, p := r.Connect(nil, nil)
 	src := i.Buffer("the source", 64, local).Fill(r.Seed)
 	i.PostSend(send(1, src))
-	i.SendWCs(1)
+	i.Quietly(i.Conn.SendCQ(), 1)
 	i.WaitEnd()
 	p.WaitEnd()
 }

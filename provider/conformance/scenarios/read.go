@@ -25,7 +25,7 @@ func reads() []*conformance.Scenario {
 	return append(out, &conformance.Scenario{
 		Slug: "read/both-ways", Level: conformance.Must,
 		Title: "both sides read from each other at the same time",
-		Verbs: readBothWays, Wire: legal,
+		Verbs: readBothWays, Wire: legal, Concurrent: true,
 	})
 }
 
