@@ -158,8 +158,8 @@ func (q *qp) reportSends() {
 			if w.op == provider.WRRDMARead {
 				wc.ByteLen = w.length
 			}
+			s.free.Store(s.head + 1) // whoever sees the completion finds the place free
 			q.sendCQ.push(wc, false)
-			s.free.Store(s.head + 1)
 		}
 	}
 }
@@ -188,9 +188,10 @@ func (q *qp) flushSends() bool {
 		if status == provider.WCSuccess {
 			status = provider.WCWRFlushErr
 		}
-		q.sendCQ.push(provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}, true)
+		wc := provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		s.free.Store(s.head + 1)
+		q.sendCQ.push(wc, true)
 	}
-	s.free.Store(s.head)
 	return any
 }
 

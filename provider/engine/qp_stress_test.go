@@ -16,16 +16,33 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
+// busy is a side's memory: src is only read and dst only written, both by itself
+// and by the peer, so that no octet is touched by two without order.
+type busy struct{ src, dst *region }
+
+func newBusy(s *side) busy {
+	const size = 1 << 18
+	b := busy{s.reg(size, provider.AccessRemoteRead), s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)}
+	for range 64 {
+		s.recv(provider.RecvWR{SGList: []provider.SGE{b.dst.sge(0, size)}})
+	}
+	return b
+}
+
 // traffic keeps a side busy until its QP fails: Writes, Reads and Sends of random
-// length both ways, posted and polled by several goroutines.
-func traffic(s, peer *side, mine, theirs *region, seed uint64, wg *sync.WaitGroup) {
+// length, posted and polled by several goroutines.
+func traffic(s *side, mine, theirs busy, seed uint64, wg *sync.WaitGroup) {
 	wg.Go(func() {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for i := uint64(0); ; i++ {
-			off := rng.IntN(len(mine.b))
-			n := rng.IntN(min(len(mine.b)-off, 1<<rng.IntN(18)) + 1)
-			wr := provider.SendWR{WRID: i, Flags: provider.SendSignaled, SGList: []provider.SGE{mine.sge(off, n)}, RemoteAddr: theirs.to(off), RKey: theirs.m.stag}
-			wr.Opcode = []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead}[rng.IntN(3)]
+			off := rng.IntN(len(mine.src.b))
+			n := rng.IntN(min(len(mine.src.b)-off, 1<<rng.IntN(18)) + 1)
+			wr := provider.SendWR{WRID: i, Flags: provider.SendSignaled, Opcode: []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead}[rng.IntN(3)]}
+			from, to := mine.src, theirs.dst
+			if wr.Opcode == provider.WRRDMARead {
+				from, to = mine.dst, theirs.src
+			}
+			wr.SGList, wr.RemoteAddr, wr.RKey = []provider.SGE{from.sge(off, n)}, to.to(off), to.m.stag
 			for s.qp.getState() == provider.QPRTS {
 				n, err := s.qp.PostSend([]provider.SendWR{wr})
 				if n == 1 {
@@ -54,7 +71,7 @@ func traffic(s, peer *side, mine, theirs *region, seed uint64, wg *sync.WaitGrou
 					return
 				}
 				if c.Opcode == provider.WCRecv {
-					if _, err := s.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{mine.sge(0, len(mine.b))}}}); err != nil {
+					if _, err := s.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{mine.dst.sge(0, len(mine.dst.b))}}}); err != nil {
 						return
 					}
 				}
@@ -71,7 +88,9 @@ func TestEndsUnderTraffic(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for name, network := range map[string]func() transport.Network{
-		"mem": func() transport.Network { return memnet.New(&memnet.Options{Seed: rng.Uint64(), Cut: true, Window: 50_000}) },
+		"mem": func() transport.Network {
+			return memnet.New(&memnet.Options{Seed: rng.Uint64(), Cut: true, Window: 50_000})
+		},
 		"TCP": func() transport.Network { return must(tcpNetwork(Options{}))(t) },
 	} {
 		addr := tcpAddr
@@ -92,16 +111,12 @@ func TestEndsUnderTraffic(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%d", name, what, round), func(t *testing.T) {
 					opts := Options{Placement: Placement(round % 2), CloseTimeout: 500 * time.Millisecond}
 					a, b := pair(t, network(), addr, opts, sideOptions{}, params(round > 0))
-					ma, mb := a.reg(1<<18, everything), b.reg(1<<18, everything)
-					for range 64 {
-						a.recv(provider.RecvWR{SGList: []provider.SGE{ma.sge(0, len(ma.b))}})
-						b.recv(provider.RecvWR{SGList: []provider.SGE{mb.sge(0, len(mb.b))}})
-					}
+					ma, mb := newBusy(a), newBusy(b)
 					var wg sync.WaitGroup
-					traffic(a, b, ma, mb, rng.Uint64(), &wg)
-					traffic(b, a, mb, ma, rng.Uint64(), &wg)
+					traffic(a, ma, mb, rng.Uint64(), &wg)
+					traffic(b, mb, ma, rng.Uint64(), &wg)
 					time.Sleep(time.Duration(rng.IntN(8)) * time.Millisecond)
-					end(a, b, ma)
+					end(a, b, ma.src)
 					a.wantDown("one side")
 					b.wantDown("the other side")
 					wg.Wait()
