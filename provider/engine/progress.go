@@ -36,10 +36,12 @@ type stock[T any] struct {
 	mu   sync.Mutex
 	free [stockKept]*T
 	n    int
+	out  int // lent
 }
 
 func (k *stock[T]) get() *T {
 	k.mu.Lock()
+	k.out++
 	if k.n > 0 {
 		k.n--
 		x := k.free[k.n]
@@ -53,11 +55,19 @@ func (k *stock[T]) get() *T {
 
 func (k *stock[T]) put(x *T) {
 	k.mu.Lock()
+	k.out--
 	if k.n < len(k.free) {
 		k.free[k.n] = x
 		k.n++
 	}
 	k.mu.Unlock()
+}
+
+// lent is how many objects are with somebody.
+func (k *stock[T]) lent() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.out
 }
 
 // startProgress starts the device's progress goroutine. It serves every stream

@@ -79,6 +79,7 @@ var faults = []struct {
 	want  fault
 	event provider.AsyncEventType // 0, which is EventCQErr, for none
 	recv  provider.WCStatus       // of the first receive, 0 for a flush
+	read  provider.WCStatus       // of our own Read if there is one, 0 for a flush
 }{
 	{what: "Write to an STag that was never given", want: fault{1, 1, 0},
 		do: func(s *scene) act { return s.one(write(0xdead0000, s.open.to(0), true), 4) }},
@@ -198,7 +199,7 @@ var faults = []struct {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+1, true), 100)
 		}},
-	{what: "Read Response with an octet too many", want: fault{1, 1, 1}, event: provider.EventQPFatal,
+	{what: "Read Response with an octet too many", want: fault{1, 1, 1}, event: provider.EventQPFatal, read: provider.WCLocLenErr,
 		do: func(s *scene) act {
 			q := s.ownRead()
 			return s.one(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), 101)
@@ -284,7 +285,7 @@ func TestFaults(t *testing.T) {
 					r.wantTerminate("a Terminate for "+f.what, f.want, a.h, a.n, a.read)
 					r.wantFIN("FIN behind the Terminate, and nothing else")
 					s.wantTerm("the QP ends", false, uint8(f.want.layer), uint8(f.want.etype), uint8(f.want.code))
-					sc.wantFlushed(f.recv)
+					sc.wantFlushed(f.recv, f.read)
 					if f.event != 0 {
 						s.wantEvent("the application is told", f.event)
 					}
@@ -298,14 +299,17 @@ func TestFaults(t *testing.T) {
 }
 
 // wantFlushed waits for the completions of all that a scene has posted: the
-// first receive with status, or flushed like the rest.
-func (s *scene) wantFlushed(first provider.WCStatus) {
+// first receive and the Read with these statuses, or flushed like the rest.
+func (s *scene) wantFlushed(first, read provider.WCStatus) {
 	s.t.Helper()
 	if first == provider.WCSuccess {
 		first = provider.WCWRFlushErr
 	}
+	if read == provider.WCSuccess {
+		read = provider.WCWRFlushErr
+	}
 	if s.qp.sq.tail.Load() > 0 {
-		s.wantWC("the Read is flushed", provider.WC{WRID: 50, Status: provider.WCWRFlushErr})
+		s.wantWC("the Read", provider.WC{WRID: 50, Status: read})
 		s.wantEvent("the send queue is drained", provider.EventSQDrained)
 	}
 	s.wantWC("the receive concerned", provider.WC{WRID: 100, Status: first})
