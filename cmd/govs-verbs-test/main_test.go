@@ -41,7 +41,7 @@ func (w *transcript) await(t *testing.T, pattern string) []string {
 			return m
 		}
 	}
-	t.Fatalf("nothing that matches %q in:\n%s", pattern, w)
+	t.Fatalf("nothing that matches %q in:\n%s", pattern, clip(w.String()))
 	return nil
 }
 
@@ -79,7 +79,7 @@ func (c *command) wait(t *testing.T) int {
 	select {
 	case <-c.done:
 	case <-time.After(patience):
-		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", c, &c.stdout, &c.stderr)
+		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", c, clip(c.stdout.String()), clip(c.stderr.String()))
 	}
 	return c.status
 }
@@ -89,7 +89,7 @@ func (c *command) wait(t *testing.T) int {
 func (c *command) want(t *testing.T, status int, stdout, stderr []string) {
 	t.Helper()
 	if got := c.wait(t); got != status {
-		t.Errorf("%s: status %d, want %d\nstdout:\n%s\nstderr:\n%s", c, got, status, &c.stdout, &c.stderr)
+		t.Errorf("%s: status %d, want %d\nstdout:\n%s\nstderr:\n%s", c, got, status, clip(c.stdout.String()), clip(c.stderr.String()))
 	}
 	wantText(t, c.String()+": stdout", c.stdout.String(), stdout)
 	wantText(t, c.String()+": stderr", c.stderr.String(), stderr)
@@ -101,10 +101,25 @@ func wantText(t *testing.T, what, text string, parts []string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			t.Errorf("%s has no %q:\n%s", what, part, text)
+			t.Errorf("%s has no %q:\n%s", what, clip(part), clip(text))
 		}
 	}
 }
 
 // parts is a list of the parts that an output has to have.
 func parts(p ...string) []string { return p }
+
+// clip leaves out the middle of long lines and of long text.
+func clip(text string) string {
+	cut := func(s string, most int) string {
+		if len(s) <= most {
+			return s
+		}
+		return s[:most/2] + " ... " + s[len(s)-most/2:]
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(cut(line, 400))
+	}
+	return cut(b.String(), 8000)
+}

@@ -56,7 +56,7 @@ func (c *pingCmd) serve(ctx context.Context, out *output, p *pinger, addr netip.
 // errLeft if the client ended the connection between two pings.
 func (p *pinger) serveOnce(ctx context.Context) ([]byte, error) {
 	from, err := p.hear(ctx)
-	if errors.Is(err, ibverbs.ErrFlushed) && p.conn.QP().Cause() == nil {
+	if p.left(err) {
 		return nil, errLeft
 	}
 	if err != nil {

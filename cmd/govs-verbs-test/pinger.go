@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -142,13 +143,20 @@ func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs
 	return wc[0], nil
 }
 
+// left reports whether err comes from the peer's having closed the connection in
+// order: of that nobody knows a cause, or the cause is the end of the stream.
+func (p *pinger) left(err error) bool {
+	cause := p.conn.QP().Cause()
+	return errors.Is(err, ibverbs.ErrFlushed) && (cause == nil || errors.Is(cause, io.EOF))
+}
+
 // because adds to an error why the connection ended, where the provider knows.
 func (p *pinger) because(err error) error {
+	if p.left(err) {
+		return fmt.Errorf("the peer has ended the connection: %w", err)
+	}
 	if cause := p.conn.QP().Cause(); cause != nil {
 		return fmt.Errorf("%w: %w", err, cause)
-	}
-	if errors.Is(err, ibverbs.ErrFlushed) {
-		return fmt.Errorf("the peer has ended the connection: %w", err)
 	}
 	return err
 }
