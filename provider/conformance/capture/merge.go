@@ -82,7 +82,7 @@ const nanoseconds = 9
 func writeFile(name, comment string, interfaces []pcapgo.NgInterface, packets []packet) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), ".tmp-*.pcapng")
 	if err != nil {
-		return err
+		return fmt.Errorf("capture file %s: %w", name, err)
 	}
 	defer func() {
 		if err != nil {

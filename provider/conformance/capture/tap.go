@@ -17,8 +17,9 @@ import (
 // Tap captures at the sockets of the engine and of the raw peer, without any
 // privilege. Their octets are put into TCP packets that never were: sequence
 // numbers count from one, nothing is lost or sent twice, and where the octets
-// were cut into packets is where they were written. The kernel provider's
-// sockets can't be seen this way.
+// were cut into packets is where they were written. Octets whose writing failed
+// may be in it, as what was to be sent. The kernel provider's sockets can't be
+// seen this way.
 //
 // It is the transport.Tap to give to whatever takes part. At most one recording
 // is under way at a time.
@@ -59,14 +60,11 @@ type tapCapture struct {
 
 // Stop implements conformance.Capture.
 func (c *tapCapture) Stop(name string) error {
-	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(quiet / 10) {
+	awaitQuiet(func() time.Time {
 		c.tap.mu.Lock()
-		still := time.Since(c.last) >= quiet
-		c.tap.mu.Unlock()
-		if still {
-			break
-		}
-	}
+		defer c.tap.mu.Unlock()
+		return c.last
+	})
 	c.tap.mu.Lock()
 	if c.tap.current == c {
 		c.tap.current = nil
@@ -76,41 +74,61 @@ func (c *tapCapture) Stop(name string) error {
 	return writeOne(name, "tap", "octets seen at sockets, put into packets that never were", layers.LinkTypeRaw, synthesise(records))
 }
 
-// connKey names a connection, its initiator first.
+// connKey names a connection, its initiator first. Connections that use the same
+// ports one after another have their number, from 0.
 type connKey struct {
 	initiator, responder netip.AddrPort
+	number               int
 }
 
-func keyOf(r *transport.TapRecord) connKey {
+// numbered finds out which connection each record belongs to: the ends of a
+// connection have numbers that rise, so that the n-th end of one kind between two
+// ports and the n-th of the other belong together.
+type numbered map[connKey][2][]uint64
+
+func (n numbered) key(r *transport.TapRecord) connKey {
+	k := connKey{initiator: r.Remote, responder: r.Local}
+	side := 1
 	if r.Dialed {
-		return connKey{r.Local, r.Remote}
+		k.initiator, k.responder, side = r.Local, r.Remote, 0
 	}
-	return connKey{r.Remote, r.Local}
+	ends := n[k]
+	at := slices.Index(ends[side], r.Conn)
+	if at < 0 {
+		at = len(ends[side])
+		ends[side] = append(ends[side], r.Conn)
+		n[k] = ends
+	}
+	k.number = at
+	return k
 }
 
 // synthesise makes packets of records. Where both ends of a connection were
 // seen, what each sent counts; where only one was, also what it received.
 func synthesise(records []transport.TapRecord) []packet {
+	slices.SortStableFunc(records, func(a, b transport.TapRecord) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
+	keys := make([]connKey, len(records))
+	names := make(numbered)
 	ends := make(map[connKey]map[bool]bool)
 	for i := range records {
-		k := keyOf(&records[i])
+		k := names.key(&records[i])
+		keys[i] = k
 		if ends[k] == nil {
 			ends[k] = make(map[bool]bool)
 		}
 		ends[k][records[i].Dialed] = true
 	}
-	slices.SortStableFunc(records, func(a, b transport.TapRecord) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
 	conns := make(map[connKey]*tapConn)
 	var out []packet
 	for i := range records {
-		r := &records[i]
-		k := keyOf(r)
+		r, k := &records[i], keys[i]
 		if len(ends[k]) == 2 && !r.Sent && r.Event != transport.TapOpen {
 			continue
 		}
 		c := conns[k]
 		if c == nil {
-			c = &tapConn{key: k}
+			isn := uint32(k.number) << 24 // a decoder tells connections of the same ports apart by it
+			c = &tapConn{key: k, seq: [2]uint32{isn, isn}}
 			conns[k] = c
 			out = c.handshake(out, r.Time)
 		}

@@ -1,0 +1,118 @@
+package capture
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+// part records a connection to a port.
+func part(t *testing.T, port uint16, octets []byte) string {
+	t.Helper()
+	tap := &Tap{}
+	c, err := tap.Start(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := time.Now()
+	i, r := ends(tap, &clock, 1, client4, netip.AddrPortFrom(server4.Addr(), port))
+	talk(i, r, octets, nil)
+	file := filepath.Join(t.TempDir(), "part.pcapng")
+	if err := c.Stop(file); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestMerge(t *testing.T) {
+	first, second := random(100_000), random(7)
+	name := filepath.Join(t.TempDir(), "merged.pcapng")
+	err := Merge(name, "all runs",
+		Part{part(t, 20001, first), "engine->engine", "PASS"},
+		Part{part(t, 20002, second), "engine->kernel", ""},
+		Part{part(t, 20003, nil), "kernel->engine", "nothing in it"},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[uint16][]byte{20001: first, 20002: second} {
+		if out, _ := streams(t, name, port); !bytes.Equal(out, want) {
+			t.Errorf("port %d has %d octets, want %d", port, len(out), len(want))
+		}
+	}
+	trace, err := wire.ReadFile(name, 0)
+	if err != nil || len(trace.Conns) != 3 {
+		t.Errorf("%d connections in all: %v", len(trace.Conns), err)
+	}
+
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.SectionInfo().Comment; got != "all runs" {
+		t.Errorf("the file's comment is %q", got)
+	}
+	var last time.Time
+	seen := make(map[int]bool)
+	for {
+		_, ci, err := r.ReadPacketData()
+		if err != nil {
+			break
+		}
+		if ci.Timestamp.Before(last) {
+			t.Fatal("packets are not in order of time")
+		}
+		last, seen[ci.InterfaceIndex] = ci.Timestamp, true
+	}
+	for i, want := range []struct{ name, comment string }{{"engine->engine", "PASS"}, {"engine->kernel", ""}, {"kernel->engine", "nothing in it"}} {
+		ifc, err := r.Interface(i)
+		if err != nil || ifc.Name != want.name || ifc.Comment != want.comment || !seen[i] {
+			t.Errorf("interface %d is %q (%q), with packets %v: %v", i, ifc.Name, ifc.Comment, seen[i], err)
+		}
+	}
+}
+
+func TestMergeSaysWhatIsWrong(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := part(t, 20001, nil), filepath.Join(dir, "bad.pcapng")
+	if err := os.WriteFile(bad, []byte("no capture"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		to    string
+		parts []Part
+		want  string
+	}{
+		"nothing to merge": {"m.pcapng", nil, "no captures"},
+		"no such part":     {"m.pcapng", []Part{{File: good}, {File: "nowhere.pcapng"}}, "nowhere.pcapng"},
+		"no capture":       {"m.pcapng", []Part{{File: bad}}, "bad.pcapng"},
+		"no such folder":   {"no/m.pcapng", []Part{{File: good}}, "no/m.pcapng"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := filepath.Join(dir, tc.to)
+			err := Merge(to, "", tc.parts...)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("the error is %v, want one with %q", err, tc.want)
+			}
+			if _, err := os.Stat(to); !os.IsNotExist(err) {
+				t.Errorf("a file was left: %v", err)
+			}
+		})
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".tmp*")); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
