@@ -19,14 +19,13 @@ import (
 // lookAround is how often Wait looks at the sockets while others spin on them.
 const lookAround = time.Millisecond
 
-// What counts as spinning: polls during one look around; polls during one stay in
-// the netpoller; or some of them and nothing left to do for the one that woke. A
-// program that sleeps until it is told of a completion polls a few times per
-// wake-up, and must stay below.
+// What counts as spinning: this many polls during one look around, or during one
+// stay in the netpoller; or one, and nothing left to do for the goroutine that
+// woke. A program that sleeps until it is told of a completion polls a few times
+// per wake-up, and must stay below.
 const (
 	spinsAwake  = 16
 	spinsParked = 64
-	spinsTook   = 4
 )
 
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
@@ -147,7 +146,7 @@ func (g *gate) wait(ctx context.Context) error {
 	}
 	attends := g.attends.Load()
 	spins, err := g.sleep(time.Time{})
-	if spins >= spinsParked || spins >= spinsTook && !g.socketsReady() {
+	if spins >= spinsParked || spins > 0 && !g.socketsReady() {
 		g.yielding.Store(true)
 		if g.attends.Load() != attends {
 			g.yielding.Store(false)
