@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/govs-rdma/govs/provider"
@@ -139,12 +140,15 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkSend streams small Sends, posted in lists, both ends spinning.
+// BenchmarkSend streams small Sends, posted in lists, both ends spinning. The
+// receiver's progress is the sender's credit: iWARP has no flow control of its
+// own for Sends.
 func BenchmarkSend(b *testing.B) {
 	for _, list := range []int{1, 16} {
 		b.Run(fmt.Sprintf("size=64/list=%d", list), func(b *testing.B) {
+			const receives, depth = 4096, 32
 			x, y := tcpPair(b, Options{}, true, sideOptions{
-				cap: provider.QPCap{MaxSendWR: 1024, MaxRecvWR: 8192, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 16384})
+				cap: provider.QPCap{MaxSendWR: depth * 16, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 2 * receives})
 			src := x.reg(64, provider.AccessLocalWrite)
 			dst := y.reg(64, provider.AccessLocalWrite)
 			wrs := make([]provider.SendWR, list)
@@ -152,27 +156,32 @@ func BenchmarkSend(b *testing.B) {
 				wrs[i] = provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{src.sge(0, 64)}}
 			}
 			wrs[list-1].Flags = provider.SendSignaled
-			recv := []provider.RecvWR{{SGList: []provider.SGE{dst.sge(0, 64)}}}
-			for range 8192 {
+			recv := make([]provider.RecvWR, list)
+			for i := range recv {
+				recv[i].SGList = []provider.SGE{dst.sge(0, 64)}
+			}
+			for range receives / list {
 				y.recv(recv...)
 			}
 			n := (b.N + list - 1) / list
 			b.ReportAllocs()
 			b.ResetTimer()
+			var taken atomic.Int64
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				for range n {
 					y.spin(list)
-					for range list {
-						y.recv(recv...)
-					}
+					y.recv(recv...)
+					taken.Add(int64(list))
 				}
 			}()
-			const depth = 32
 			for i := range n {
 				if i >= depth {
 					x.spin(1)
+				}
+				for int64(i*list)-taken.Load() > receives/2 {
+					runtime.Gosched()
 				}
 				x.send(wrs...)
 			}

@@ -3,9 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -260,7 +258,3 @@ func (s *side) wantEvent(what string, want provider.AsyncEventType) {
 		s.t.Fatalf("%s: event %v of %v, error %v; want %v", what, e.Type, e.QP, err, want)
 	}
 }
-
-var postCounter atomic.Uint64
-
-var _ = fmt.Sprint
