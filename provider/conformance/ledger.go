@@ -9,7 +9,9 @@ import (
 // A LedgerEntry is a known divergence: something that one provider does
 // differently from what the scenario expects or the other provider does.
 type LedgerEntry struct {
-	ID       string // stable, kebab-case: "siw-terminate-bit-layout"
+	// ID names the fact, stable, kebab-case: "siw-terminate-layout". A fact that
+	// shows under several keys has an entry for each.
+	ID       string
 	Scenario string // slug or path.Match pattern
 
 	// Provider is the one that diverges, and As its part in the run: RoleInitiator,
@@ -36,14 +38,14 @@ type LedgerEntry struct {
 // Ledger is the list of known divergences.
 type Ledger []LedgerEntry
 
-// Check returns an error about the first entry that is incomplete or that
-// names no scenario of the suite.
+// Check returns an error about the first entry that is incomplete, says
+// something else than another of its id, or names no scenario of the suite.
 func (l Ledger) Check(s *Suite) error {
-	ids := make(map[string]bool)
+	facts := make(map[string]LedgerEntry)
 	for _, e := range l {
 		switch {
-		case e.ID == "" || ids[e.ID]:
-			return fmt.Errorf("ledger: entry id %q is empty or used twice", e.ID)
+		case e.ID == "":
+			return fmt.Errorf("ledger: an entry for %s has no id", e.Scenario)
 		case strings.Trim(e.Key, "*") == "":
 			return fmt.Errorf("ledger: %s: key %q would cover everything", e.ID, e.Key)
 		case e.Reason == "" || e.Kernels == "" || e.Evidence == "" || e.Provider == "":
@@ -52,7 +54,10 @@ func (l Ledger) Check(s *Suite) error {
 		if _, err := path.Match(e.Key, ""); err != nil {
 			return fmt.Errorf("ledger: %s: key pattern %q: %w", e.ID, e.Key, err)
 		}
-		ids[e.ID] = true
+		if other, ok := facts[e.ID]; ok && (other.Reason != e.Reason || other.Evidence != e.Evidence || other.Provider != e.Provider) {
+			return fmt.Errorf("ledger: two entries called %s say different things", e.ID)
+		}
+		facts[e.ID] = e
 		found := false
 		for _, sc := range s.scenarios {
 			ok, err := path.Match(e.Scenario, sc.Slug)

@@ -1,0 +1,129 @@
+package scenarios
+
+import "github.com/govs-rdma/govs/provider/conformance"
+
+// kernelsSeen are those on which the suite was run.
+const kernelsSeen = "6.1.192"
+
+// siwDiffers makes the entries of one fact: an entry per scenario and key,
+// because an entry that covers too much would hide what nobody has seen.
+func siwDiffers(id, note, reason string, as conformance.Role, sometimes bool, covers ...[2]string) conformance.Ledger {
+	var l conformance.Ledger
+	for _, c := range covers {
+		l = append(l, conformance.LedgerEntry{
+			ID: id, Scenario: c[0], Provider: "kernel", As: as, Key: c[1],
+			Reason: reason, Kernels: kernelsSeen, Evidence: "kernel-notes/" + note, Sometimes: sometimes,
+		})
+	}
+	return l
+}
+
+// withVariants limits entries to variants of the module.
+func withVariants(l conformance.Ledger, variants ...string) conformance.Ledger {
+	for i := range l {
+		l[i].Variants = variants
+	}
+	return l
+}
+
+// on pairs scenarios with a key.
+func on(key string, scenarios ...string) [][2]string {
+	var out [][2]string
+	for _, s := range scenarios {
+		out = append(out, [2]string{s, key})
+	}
+	return out
+}
+
+func join(lists ...[][2]string) [][2]string {
+	var out [][2]string
+	for _, l := range lists {
+		out = append(out, l...)
+	}
+	return out
+}
+
+// verbsLedger is what the verbs scenarios have shown.
+func verbsLedger() conformance.Ledger {
+	const (
+		initiator = conformance.RoleInitiator
+		responder = conformance.RoleResponder
+	)
+	var l conformance.Ledger
+	add := func(entries conformance.Ledger) { l = append(l, entries...) }
+
+	terminates := []string{
+		"send/with-invalidate", "send/solicited-with-invalidate", "protection/write-*", "protection/receive-too-small", "protection/no-receive",
+		"protection/read-bad-key", "protection/read-wrong-key-octet", "protection/read-beyond-end", "protection/read-before-start",
+		"protection/read-other-pd", "protection/read-closed-region", "protection/read-flushes",
+	}
+	add(siwDiffers("siw-terminate-layout", "siw-terminate-layout.md",
+		"siw packs the Terminate control field with C bit-fields: layer and type, and M, D and R, are in the wrong bits on x86.",
+		responder, false, on("wire:to-initiator:terminate:layout", terminates...)...))
+	add(siwDiffers("siw-terminate-segment-length", "siw-terminate-layout.md",
+		"siw puts the length of the payload where RFC 5040 wants that of the DDP segment, and 0 in Terminates about a Read.",
+		responder, false, on("wire:to-initiator:terminate:segment-length", terminates...)...))
+	add(siwDiffers("siw-terminate-read-msn", "siw-terminate-layout.md",
+		"In a Terminate about a Read Request siw rebuilds the DDP header, with the Read's size in the MSN field.",
+		responder, false, on("wire:to-initiator:terminate:header", terminates[5:]...)...))
+
+	add(withVariants(siwDiffers("siw-crc-not-asked", "siw-crc-default.md",
+		"siw asks for CRC only if it was built with mpa_crc_required; RFC 5044 section 4.4 makes CRC the default.",
+		initiator, false, on("check:the Request has C set", "mpa/crc-default")...), "default", "p2p"))
+	add(siwDiffers("siw-solicited-never", "siw-solicited-arming.md",
+		"A CQ of siw that is armed for solicited completions gives no event for any receive.",
+		responder, false, join(on("check:the solicited Send gives an event", "send/solicited"), on("observe:solicited-send.event", "send/solicited"))...))
+	add(siwDiffers("libsiw-no-with-inv", "siw-solicited-arming.md",
+		"libsiw does not tell a receiver which STag a Send with Invalidate ended: completions have no flags.",
+		responder, false, on("observe:responder.receive.with-inv", "send/with-invalidate", "send/solicited-with-invalidate")...))
+
+	add(siwDiffers("siw-completes-out-of-order", "siw-completion-order.md",
+		"siw reports a Send before the Read that was posted in front of it; RFC 5040 section 5.5 wants completions in the order of posting.",
+		initiator, false, join(on("check:the Read completes first", "order/read-then-send"), on("check:the Send second", "order/read-then-send"),
+			on("observe:initiator.send.wc", "order/read-then-send"))...))
+	add(siwDiffers("siw-read-depth-rounded", "siw-read-depth.md",
+		"siw rounds read depths up to a power of two and has that many Reads outstanding.",
+		initiator, true, on("check:no more Reads are outstanding than agreed", "read/depth-3")...))
+	add(siwDiffers("engine-read-depth-rounded", "siw-read-depth.md",
+		"The engine announces the next power of two, because siw will take it; siw announces the number that the program gave.",
+		"", true, join(on("wire:to-responder:request:IRD", "read/depth-3"), on("wire:to-initiator:reply:IRD", "read/depth-3"))...))
+
+	add(siwDiffers("siw-reject-status", "siw-reject.md",
+		"siw reports a rejection as ECONNRESET, so that rdma_is_consumer_reject is false.",
+		initiator, false, on("observe:rejected.status", "conn/reject")...))
+	add(siwDiffers("siw-reject-depths", "siw-reject.md",
+		"siw repeats the request's depths in a rejecting reply.",
+		responder, false, join(on("wire:to-initiator:reply:IRD", "conn/reject"), on("wire:to-initiator:reply:ORD", "conn/reject"))...))
+
+	add(siwDiffers("siw-no-remote-access-error", "siw-error-reports.md",
+		"siw does not read why the peer terminated: a Read that was refused completes as flushed.",
+		initiator, false, on("observe:initiator.send.wc", "protection/read-bad-key", "protection/read-wrong-key-octet", "protection/read-beyond-end",
+			"protection/read-before-start", "protection/read-no-right", "protection/read-other-pd", "protection/read-closed-region")...))
+	add(siwDiffers("siw-local-errors-alike", "siw-error-reports.md",
+		"siw reports every local fault of send work as IBV_WC_LOC_QP_OP_ERR.",
+		initiator, false, on("observe:initiator.send.wc", "protection/local-bad-key", "protection/local-beyond-end")...))
+	add(siwDiffers("siw-too-long-code", "siw-error-reports.md",
+		"siw terminates a Send that is longer than the receive with the code for no buffer, 1/2/0x02, instead of 1/2/0x05.",
+		responder, false, on("wire:to-initiator:terminate:error", "protection/receive-too-small")...))
+	add(siwDiffers("siw-remote-read-unchecked", "siw-remote-read-unchecked.md",
+		"siw serves RDMA Reads of regions without the remote read right.",
+		responder, false, join(on("check:the Read fails", "protection/read-no-right"), on("check:a Terminate says why the connection ends", "protection/read-no-right"),
+			on("observe:initiator.send.wc", "protection/read-no-right"), on("observe:terminate.from", "protection/read-no-right"),
+			on("wire:to-initiator:rdma-read-response:extra", "protection/read-no-right"), on("wire:to-initiator:terminate:missing", "protection/read-no-right"))...))
+
+	add(siwDiffers("siw-no-flush-after-read-fault", "siw-no-flush.md",
+		"When siw cannot answer a Read it closes the connection and leaves the QP in RTS: receives are not flushed.",
+		responder, false, join(on("check:the receive is flushed", "protection/read-flushes"), on("check:responder's receive completions arrive", "protection/read-flushes"),
+			on("observe:responder.receive.wc", "protection/read-flushes"))...))
+	add(siwDiffers("siw-no-flush-of-late-posts", "siw-no-flush.md",
+		"siw does not flush work that is posted after the connection's end.",
+		initiator, false, join(on("check:the Send is flushed", "queue/post-after-end"), on("check:the receive is flushed", "queue/post-after-end"),
+			on("check:initiator's send completions arrive", "queue/post-after-end"), on("check:initiator's receive completions arrive", "queue/post-after-end"),
+			on("observe:initiator.send.wc", "queue/post-after-end"), on("observe:initiator.receive.wc", "queue/post-after-end"))...))
+	add(siwDiffers("libsiw-sge-limit-ignored", "libsiw-sge-limit.md",
+		"libsiw takes up to six SGEs whatever the QP was made for.",
+		initiator, false, join(on("check:the Send is refused", "queue/too-many-sges"), on("check:the receive is refused", "queue/too-many-sges"),
+			on("observe:post-send.errno", "queue/too-many-sges"), on("observe:post-recv.errno", "queue/too-many-sges"),
+			on("wire:to-responder:send:extra", "queue/too-many-sges"))...))
+	return l
+}
