@@ -70,6 +70,10 @@ func (k *stock[T]) lent() int {
 	return k.out
 }
 
+// pollsPerWait is how often the progress goroutine serves what is ready before it
+// parks again: parking costs more than looking.
+const pollsPerWait = 64
+
 // startProgress starts the device's progress goroutine. It serves every stream
 // that no poller serves: those of applications that wait for a completion event,
 // and of targets of one-sided operations that don't know that there are any.
@@ -84,7 +88,8 @@ func (d *device) startProgress() {
 	go func() {
 		defer close(p.ended)
 		for d.poller.Wait(ctx) == nil {
-			d.poller.Poll()
+			for busy := 0; busy < pollsPerWait && d.poller.Poll() > 0; busy++ {
+			}
 		}
 	}()
 }
