@@ -44,9 +44,9 @@
 //
 // By default ([PlaceVerified]) the CRC of an FPDU is verified before any of its
 // octets reaches registered memory (RFC 5044 section 4.4), which costs a copy.
-// With [PlaceStreaming], and on connections without CRC, large tagged payload
-// goes from the socket into the region while it arrives, as siw does it: a
-// corrupt FPDU then ends the connection after its octets are in the region.
+// With [PlaceStreaming], and on connections without CRC, large payload goes from
+// the socket into the region while it arrives, as siw does it: a corrupt FPDU
+// then ends the connection after its octets are in the region.
 //
 // # The device
 //
@@ -62,8 +62,8 @@
 //
 // # Security
 //
-// Nothing is trusted that a peer sends before it was checked, a peer can end
-// its own connection only, and what it can make the engine hold is bounded. But
+// What a peer sends is checked before it is used, a peer can end its own
+// connection only, and what it can make the engine hold is bounded. But
 // iWARP has no authentication or encryption of its own: CRC32C is no MAC, and
 // STags travel in the clear. Whoever can write to the path can write to the
 // granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
@@ -74,8 +74,8 @@
 //     immediate data (RFC 7306), local invalidation or fast registration by work
 //     request: what siw's users can't do either, and siw's SRQ beyond that.
 //   - Rights of a region are for all QPs of its protection domain; an STag can't
-//     be bound to one stream (RFC 5041 section 8.2 leaves it open). Use one
-//     domain per peer where peers distrust each other.
+//     be limited to one stream (RFC 5041 section 8.3.1 speaks of that where there
+//     is such a thing). Use one domain per peer where peers distrust each other.
 //   - AccessRemoteAtomic and AccessMWBind are accepted and not granted, as with
 //     siw. Unlike siw, AccessRemoteRead is enforced.
 //   - A CQ that overflows loses the completions that do not fit, and says so
@@ -83,7 +83,7 @@
 //     posted.
 //   - One completion vector; no CQ moderation or resizing.
 //   - Segments follow TCP's MSS, but a socket can't promise that TCP keeps their
-//     limits: FPDUs may be split or joined on the way (RFC 5044 section 3 calls
-//     that "MPA-aware" TCP where it can).
+//     limits: an FPDU may arrive in two (a TCP that prevents that is what RFC 5044
+//     appendix A calls MPA-aware).
 //   - Device.AsyncEvent keeps 256 events; later ones are counted and told.
 package engine

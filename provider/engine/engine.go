@@ -33,9 +33,9 @@ const (
 	// PlaceVerified places the octets of an FPDU after its CRC was found good
 	// (RFC 5044 section 4.4). Each octet is copied once more.
 	PlaceVerified Placement = iota
-	// PlaceStreaming lets large tagged payload go from the socket into the
-	// region while the FPDU arrives, as siw does; a bad CRC then terminates
-	// the connection after the fact.
+	// PlaceStreaming lets large payload go from the socket into the region
+	// while the FPDU arrives, as siw does; a bad CRC then terminates the
+	// connection after the fact.
 	PlaceStreaming
 )
 
