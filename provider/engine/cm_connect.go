@@ -13,7 +13,8 @@ import (
 )
 
 // Connect implements provider.ID. TCP's handshake and the MPA start-up together
-// have Options.StartupTimeout.
+// have Options.StartupTimeout. A peer that is siw takes 252 octets of private
+// data at most, and hangs up when there are more.
 //
 // There is no second attempt with revision 1 when a peer does not understand
 // revision 2 (RFC 6581 section 10 allows one): what such a peer does can't be

@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // octets returns n octets that say where they are.
@@ -246,6 +247,7 @@ func TestNoAnswerInTime(t *testing.T) {
 		start := time.Now()
 		client := w.active.connect(dst, provider.ConnParam{})
 		peer := accepted()
+		peer.wantFrame("the initiator begins", mpa.KindRequest)
 		reply := rawReply(nil)
 		for _, octet := range reply[:len(reply)-1] { // one octet each 100 ms does not extend the time
 			if time.Since(start) > 2800*time.Millisecond {

@@ -75,6 +75,7 @@ func inMemory(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
 		"memory, cut":      {Seed: 1, Cut: true},
 		"memory, slow":     {Seed: 2, MinDelay: time.Millisecond, MaxDelay: 30 * time.Millisecond},
 		"memory, trickled": {Seed: 3, Cut: true, MaxDelay: 30 * time.Millisecond, MSS: 7},
+		"memory, narrow":   {Seed: 4, Window: 13, MaxDelay: time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -49,6 +49,8 @@ func (r *fdRef) close() bool {
 	}
 }
 
+func (r *fdRef) closed() bool { return r.state.Load()&fdClosed != 0 }
+
 // destroy may be reached twice, by close and by an acquire that failed right
 // behind it; the swap lets one of them through.
 func (r *fdRef) destroy() {

@@ -165,7 +165,10 @@ func (c *tcpConn) close(reset bool) error {
 	if !c.ref.acquire() {
 		return nil
 	}
-	defer c.ref.release()
+	defer c.ref.release() // the descriptor stays until then
+	if !c.ref.close() {
+		return nil
+	}
 	c.unwatch()
 	if reset {
 		linger := unix.Linger{Onoff: 1}
@@ -174,7 +177,6 @@ func (c *tcpConn) close(reset bool) error {
 	if c.tap != nil {
 		c.tapClose(reset)
 	}
-	c.ref.close()
 	return nil
 }
 

@@ -58,6 +58,9 @@ func (p *tcpPoller) Add(conn Conn, h Handler) error {
 	defer p.reg.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ref.closed() { // and will not be taken out again
+		return os.ErrClosed
+	}
 	if c.reg != nil {
 		return unix.EEXIST
 	}

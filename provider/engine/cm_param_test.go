@@ -1,0 +1,124 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+func TestFailureEvents(t *testing.T) {
+	for _, tc := range []struct {
+		err   error
+		typ   provider.CMEventType
+		errno syscall.Errno
+	}{
+		{syscall.ECONNREFUSED, provider.CMRejected, syscall.ECONNREFUSED},
+		{syscall.ECONNRESET, provider.CMRejected, syscall.ECONNRESET},
+		{syscall.EPIPE, provider.CMRejected, syscall.ECONNRESET},
+		{io.EOF, provider.CMRejected, syscall.ECONNRESET},
+		{&mpa.RejectedError{}, provider.CMRejected, syscall.ECONNREFUSED},
+		{syscall.ETIMEDOUT, provider.CMUnreachable, syscall.ETIMEDOUT},
+		{fmt.Errorf("connect: %w", context.DeadlineExceeded), provider.CMUnreachable, syscall.ETIMEDOUT},
+		{syscall.EHOSTUNREACH, provider.CMUnreachable, syscall.EHOSTUNREACH},
+		{syscall.ENETUNREACH, provider.CMUnreachable, syscall.ENETUNREACH},
+		{fmt.Errorf("socket: %w", syscall.EMFILE), provider.CMConnectError, syscall.EMFILE},
+		{syscall.EADDRNOTAVAIL, provider.CMConnectError, syscall.EADDRNOTAVAIL},
+		{mpa.ErrKey, provider.CMConnectError, syscall.EINVAL},
+		{mpa.ErrInsufficientIRD, provider.CMConnectError, syscall.EINVAL},
+		{os.ErrClosed, provider.CMConnectError, syscall.EINVAL},
+		{errors.New("something else"), provider.CMConnectError, syscall.EINVAL},
+	} {
+		if e := failureEvent(tc.err); e.Type != tc.typ || e.Status != -int(tc.errno) {
+			t.Errorf("%v: %s, status %d; want %s, %d", tc.err, e.Type, e.Status, tc.typ, -int(tc.errno))
+		}
+	}
+}
+
+// TestRejectedDepths passes on what a responder that said no would have needed.
+//
+//rfc:6581 MPA2-9.1-09
+func TestRejectedDepths(t *testing.T) {
+	for _, tc := range []struct {
+		r    mpa.RejectedError
+		want [2]int
+	}{
+		{mpa.RejectedError{Enhanced: true, IRD: 3, ORD: 9}, [2]int{9, 3}},
+		{mpa.RejectedError{Enhanced: true, IRD: mpa.NotNegotiated, ORD: 9}, [2]int{9, maxDepth}},
+		{mpa.RejectedError{IRD: mpa.NotNegotiated, ORD: mpa.NotNegotiated}, [2]int{0, 0}},
+	} {
+		e := failureEvent(&tc.r)
+		if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.want {
+			t.Errorf("%+v: %v, want %v", tc.r, got, tc.want)
+		}
+	}
+}
+
+// TestRequestOfOptions looks at the Request that options lead to, octet by octet.
+//
+//rfc:5044 MPA-7.1.1-01
+//rfc:5044 MPA-7.1.1-12
+//rfc:5044 MPA-7.1.1-14
+//rfc:5044 MPA-7.1.1-17
+//rfc:6581 MPA2-6-01
+//rfc:6581 MPA2-6-06
+//rfc:6581 MPA2-9.2-10
+//rfc:6581 MPA2-9.2-12
+func TestRequestOfOptions(t *testing.T) {
+	for _, tc := range []struct {
+		opts Options
+		want string // behind the key
+	}{
+		{Options{}, "\x50\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
+		{Options{CRC: CRCOff}, "\x10\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
+		{Options{Markers: true}, "\xd0\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
+		{Options{Revision: 1}, "\x40\x01\x00\x02" + "hi"},
+		{Options{Revision: 1, CRC: CRCOff, Markers: true}, "\x80\x01\x00\x02" + "hi"},
+	} {
+		inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
+			dst, accepted := w.listenRaw()
+			client := w.active.connect(dst, provider.ConnParam{ResponderResources: 3, InitiatorDepth: 5, PrivateData: []byte("hi")})
+			p := accepted()
+			f := p.wantFrame("the initiator begins", mpa.KindRequest)
+			if got := string(f.AppendTo(nil)); got != "MPA ID Req Frame"+tc.want {
+				t.Errorf("%+v: Request %q, want %q behind the key", tc.opts, got, tc.want)
+			}
+			p.w.close()
+			w.active.want("the peer hung up", client, provider.CMRejected, syscall.ECONNRESET)
+		})
+	}
+}
+
+// TestStartupAgrees runs every combination of what two ends want of MPA.
+//
+//rfc:5044 MPA-7.1.1-07
+//rfc:5044 MPA-7.1.1-09
+func TestStartupAgrees(t *testing.T) {
+	each := []Options{{}, {CRC: CRCOff}, {Markers: true}, {CRC: CRCOff, Markers: true}, {Revision: 1}}
+	for _, active := range each {
+		for _, responder := range each {
+			inMemory(t, active, func(t *testing.T, w *cmWorld) {
+				responder.Network = w.net
+				w.server = w.host(responder)
+				client, server := w.established()
+				for _, id := range []*cmID{client, server} {
+					p := id.qp.stream.Load().params
+					crc := active.CRC == CRCOn || responder.CRC == CRCOn
+					tx, rx := responder.Markers, active.Markers
+					if id == server {
+						tx, rx = rx, tx
+					}
+					if p.CRC != crc || p.MarkersTx != tx || p.MarkersRx != rx || p.Enhanced != (active.Revision != 1) || p.WaitFirstFPDU != (id == server) {
+						t.Errorf("%+v with %+v: %+v", active, responder, p)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,108 @@
+//go:build linux
+
+package transport
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var loopback = netip.MustParseAddrPort("127.0.0.1:0")
+
+// TestFdRef has goroutines use a descriptor while others close it. It must be
+// open as long as anybody uses it, and be closed once: a second close could hit
+// somebody else's descriptor.
+func TestFdRef(t *testing.T) {
+	for range 200 {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		r := fdRef{fd: pipe[0]}
+		var closes, uses atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				for range 50 {
+					if i < 4 && r.acquire() {
+						if _, err := unix.FcntlInt(uintptr(r.fd), unix.F_GETFD, 0); err != nil {
+							t.Errorf("in use and closed: %v", err)
+						}
+						uses.Add(1)
+						r.release()
+					}
+				}
+				if i >= 4 && r.close() {
+					closes.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if r.acquire() || r.close() {
+			t.Error("usable after close")
+		}
+		if closes.Load() != 1 {
+			t.Errorf("closed %d times", closes.Load())
+		}
+		if _, err := unix.FcntlInt(uintptr(pipe[0]), unix.F_GETFD, 0); err != unix.EBADF {
+			t.Errorf("still open: %v", err)
+		}
+		_ = unix.Close(pipe[1])
+	}
+}
+
+// TestCloseWhileInUse closes streams under the hands of their reader and writer.
+func TestCloseWhileInUse(t *testing.T) {
+	network := NewTCP(nil)
+	l, err := network.Listen(loopback, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	for range 50 {
+		c, err := network.Dial(t.Context(), loopback, l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer, err := l.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := network.NewPoller()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Add(c, nothing{}); err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		run := func(f func()) {
+			wg.Go(func() {
+				for range 20 {
+					f()
+				}
+			})
+		}
+		b := [][]byte{make([]byte, 10)}
+		run(func() { _, _ = c.Readv([][]byte{make([]byte, 10)}) })
+		run(func() { _, _ = c.Writev(b) })
+		run(func() { p.Poll() })
+		run(func() { _ = p.WantWrite(c, true) })
+		run(func() { p.Remove(c); _ = p.Add(c, nothing{}) })
+		wg.Go(func() { _ = c.Close() })
+		wg.Go(func() { _ = c.Abort() })
+		wg.Wait()
+		if c.(*tcpConn).reg != nil {
+			t.Error("closed and still watched")
+		}
+		_, _ = p.Close(), peer.Close()
+	}
+}
+
+type nothing struct{}
+
+func (nothing) Ready(bool, bool) {}
