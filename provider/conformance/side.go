@@ -57,14 +57,20 @@ func (r *VerbsRun) ConnectTo(l *rdmacm.Listener, initiator, responder *SideConfi
 	p = &Side{T: r.T, Role: RoleResponder, EP: r.Responder}
 	dialled := make(chan error, 1)
 	icfg := i.config(initiator)
+	ctx, giveUp := context.WithCancel(r.Context())
+	defer giveUp()
 	go func() {
 		conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, l.Addr(), icfg)
+		if err != nil {
+			giveUp()
+		}
 		i.Conn = conn
 		dialled <- err
 	}()
-	req, err := l.Accept(r.Context())
+	req, err := l.Accept(ctx)
 	if err != nil {
-		r.NoError(errors.Join(err, <-dialled), "the connection request arrives")
+		r.NoError(<-dialled, "the initiator's connect succeeds")
+		r.NoError(err, "the connection request arrives")
 	}
 	conn, err := req.Accept(r.Context(), p.config(responder))
 	derr := <-dialled
