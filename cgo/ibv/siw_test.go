@@ -40,6 +40,7 @@ func TestSiw(t *testing.T) {
 	}
 	testQueues(t, ctx, pd, mr, buf)
 	testSRQ(t, pd, mr, buf)
+	testInvalidKey(t, ctx)
 	if err := pd.Dealloc(); err != syscall.EBUSY {
 		t.Errorf("Dealloc of a PD with an MR: %v", err)
 	}

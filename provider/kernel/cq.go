@@ -31,6 +31,8 @@ type cq struct {
 	pollMu sync.Mutex
 	c      *ibv.CQ // nil once destroyed; guarded by pollMu
 	batch  *ibv.WCBatch
+	late   []lateWC // completions that are not in C
+	armed  bool     // an event is due for them
 
 	// Destroying the CQ waits in C for every event that was got to be
 	// acknowledged, so the debt is paid before, and what comes in between is
@@ -74,7 +76,10 @@ func (q *cq) create(init provider.CQInitAttr, channel *ibv.CompChannel) error {
 		return err
 	}
 	q.token = cqs.add(q)
-	q.c, err = q.dev.shared.verbs.CreateCQ(init.CQE, q.token, channel, init.CompVector)
+	err = q.dev.createQueues(func() (err error) {
+		q.c, err = q.dev.shared.verbs.CreateCQ(init.CQE, q.token, channel, init.CompVector)
+		return err
+	})
 	if err != nil {
 		cqs.remove(q.token)
 		q.batch.Free()
@@ -108,6 +113,9 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 			break
 		}
 	}
+	if n < len(wc) && len(q.late) > 0 {
+		n += q.takeLate(wc[n:])
+	}
 	return n, nil
 }
 
@@ -135,6 +143,7 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	if q.c == nil {
 		return opError("ibv_req_notify_cq", "", os.ErrClosed)
 	}
+	q.armed = true
 	return opError("ibv_req_notify_cq", "", q.c.ReqNotify(solicitedOnly))
 }
 
@@ -178,7 +187,9 @@ func (q *cq) Close() error {
 		q.c = nil
 		cqs.remove(q.token)
 		q.batch.Free()
+		q.late = nil
 		if q.ch != nil {
+			q.ch.forgetLate(q)
 			q.ch.release()
 		}
 		q.dev.release()
@@ -193,6 +204,7 @@ type compChannel struct {
 	source *source
 	life   context.Context
 	endJob context.CancelFunc
+	late   lateEvents
 }
 
 func (d *device) CreateCompChannel() (provider.CompChannel, error) {
@@ -212,39 +224,54 @@ func (d *device) CreateCompChannel() (provider.CompChannel, error) {
 	}
 	ch := &compChannel{dev: d, c: c, source: src}
 	ch.life, ch.endJob = context.WithCancel(context.Background())
+	ch.late.renew(ch.life)
 	return ch, nil
 }
 
 func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
-	var found *cq
-	err := ch.source.wait(ctx, ch.life, nil, func() (bool, error) {
-		for {
-			c, token, err := ch.c.GetCQEvent()
-			if again(err) {
-				return false, nil
-			}
-			if err != nil {
-				return false, err
-			}
-			q, ok := cqs.get(token)
-			if !ok {
-				// The CQ is removed only after C has destroyed it, which waits
-				// for this event.
-				panic("kernel: completion event of a CQ that does not exist")
-			}
-			if q.gotEvent(c) {
-				found = q
-				return true, nil
-			}
+	for {
+		late, kick := ch.takeLate()
+		if late != nil {
+			return late, nil
 		}
-	})
-	switch {
-	case err == nil:
-		return found, nil
-	case err == ctx.Err():
-		return nil, err
+		var found *cq
+		err := ch.source.wait(ctx, kick, nil, func() (bool, error) {
+			var err error
+			found, err = ch.get()
+			return found != nil, err
+		})
+		switch {
+		case err == nil:
+			return found, nil
+		case err == ctx.Err():
+			return nil, err
+		case ch.life.Err() == nil && kick.Err() != nil:
+			continue
+		}
+		return nil, opError("ibv_get_cq_event", "", err)
 	}
-	return nil, opError("ibv_get_cq_event", "", err)
+}
+
+// get takes an event off C's channel and returns its CQ, nil if there is none.
+func (ch *compChannel) get() (*cq, error) {
+	for {
+		c, token, err := ch.c.GetCQEvent()
+		if again(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		q, ok := cqs.get(token)
+		if !ok {
+			// The CQ is removed only after C has destroyed it, which waits
+			// for this event.
+			panic("kernel: completion event of a CQ that does not exist")
+		}
+		if q.gotEvent(c) {
+			return q, nil
+		}
+	}
 }
 
 func (ch *compChannel) Close() error {

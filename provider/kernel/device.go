@@ -46,6 +46,7 @@ type device struct {
 type sharedContext struct {
 	verbs  *ibv.Context
 	source *source
+	keys   siwKeys
 
 	mu      sync.Mutex
 	devices map[*device]struct{}
@@ -133,6 +134,7 @@ func (d *device) part() {
 	sc.mu.Unlock()
 	if last {
 		delete(contexts.m, sc.verbs)
+		sc.keys.release()
 		sc.source.close()
 	}
 }

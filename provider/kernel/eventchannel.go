@@ -113,8 +113,8 @@ func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 		if ok {
 			out.ID = about
 		}
-		if ok && out.Type == provider.CMEstablished {
-			about.established()
+		if ok {
+			about.note(out.Type)
 		}
 	case ok:
 		if child := newID(ch, ev.ID, about.Cookie()); child != nil {

@@ -193,6 +193,23 @@ func (i *id) established() {
 	}
 }
 
+// note takes over into the id's QP what an event means for it.
+func (i *id) note(event provider.CMEventType) {
+	switch event {
+	case provider.CMEstablished:
+		i.established()
+	case provider.CMDisconnected, provider.CMRejected:
+		i.ended()
+	}
+}
+
+// ended notes that the id's connection is no more.
+func (i *id) ended() {
+	if q := i.qp.Load(); q != nil {
+		q.end()
+	}
+}
+
 // destroyQP destroys the QP that CreateQP made. The QP is held by nobody else.
 func (i *id) destroyQP() {
 	i.mu.Lock()
@@ -220,7 +237,13 @@ func (i *id) Reject(private []byte) error {
 }
 
 func (i *id) Disconnect() error {
-	return i.call("rdma_disconnect", "", func(c *rdmacm.ID) error { return c.Disconnect() })
+	return i.call("rdma_disconnect", "", func(c *rdmacm.ID) error {
+		err := c.Disconnect()
+		if err == nil {
+			i.ended()
+		}
+		return err
+	})
 }
 
 // withParam calls f with param in C's form. A QP that param names is kept open

@@ -16,6 +16,10 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, q.err("ibv_post_send", err)
 	}
+	if q.ended.Load() {
+		n, err := q.flushSends(wrs)
+		return n, q.err("ibv_post_send", err)
+	}
 	if q.dev.siw && !q.connected.Load() {
 		// libsiw would put the requests into the queue, fail to ring the
 		// doorbell, and never ring it again: it does not while the slot before
@@ -33,6 +37,9 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 		n, err := q.c.PostSend(q.sq)
 		done += n
+		if err == syscall.ENOTCONN {
+			q.end()
+		}
 		if err == nil {
 			err = refused
 		}
@@ -50,7 +57,12 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	if wr.Opcode > provider.WRSendWithInv || wr.Opcode == provider.WRBindMW {
 		return fmt.Errorf("%w: %s can't be posted", syscall.EINVAL, wr.Opcode)
 	}
-	w := q.sq.Add(wr.WRID, uint32(wr.Opcode), uint32(wr.Flags))
+	if q.dev.siw {
+		if err := q.siwTakes(wr); err != nil {
+			return err
+		}
+	}
+	w := q.sq.Add(wr.WRID, uint32(wr.Opcode), uint32(q.flags(wr)))
 	switch wr.Opcode {
 	case provider.WRRDMAWrite, provider.WRRDMARead:
 		w.SetRDMA(wr.RemoteAddr, wr.RKey)
@@ -74,6 +86,44 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 		return err
 	}
 	return nil
+}
+
+// siwTakes says why siw can't process wr. It says so itself only when it has wr
+// at the head of the queue, where it then leaves it, and all work behind it.
+func (q *qp) siwTakes(wr *provider.SendWR) error {
+	inline := wr.Flags&provider.SendInline != 0
+	switch {
+	case wr.Opcode == provider.WRRDMARead && inline:
+		return fmt.Errorf("%w: a Read has no inline data", syscall.EINVAL)
+	case wr.Opcode == provider.WRSendWithInv && inline:
+		return fmt.Errorf("%w: siw has no inline data in a Send with Invalidate", syscall.EINVAL)
+	case wr.Opcode == provider.WRRDMARead && !q.ended.Load() && q.ord() == 0:
+		return fmt.Errorf("%w: the connection allows no RDMA Read (ORD 0)", syscall.EINVAL)
+	}
+	return nil
+}
+
+// ord returns how many Reads the connection allows at a time. The QP is
+// connected and the caller has sqMu.
+func (q *qp) ord() int {
+	if q.maxReads < 0 {
+		a, _, err := q.c.Query(uint32(provider.QPAttrMaxRdAtomic))
+		if err != nil {
+			return 1 // not known to be none
+		}
+		q.maxReads = int(a.MaxDestRdAtomic) // siw swaps the two, see QP.Query
+	}
+	return q.maxReads
+}
+
+// flags returns the flags of wr. siw refuses to fence a Read, in the way that
+// siwTakes tells of. On iWARP that fence changes nothing: Reads are answered one
+// after another, and a Read uses no local memory before its answer.
+func (q *qp) flags(wr *provider.SendWR) provider.SendFlags {
+	if q.dev.siw && wr.Opcode == provider.WRRDMARead {
+		return wr.Flags &^ provider.SendFence
+	}
+	return wr.Flags
 }
 
 // addSource adds the local buffers of wr to the work request added last.
@@ -120,6 +170,10 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 	defer q.rqMu.Unlock()
 	if err := q.usable(); err != nil {
 		return 0, q.err("ibv_post_recv", err)
+	}
+	if q.ended.Load() {
+		n, err := q.flushRecvs(wrs)
+		return n, q.err("ibv_post_recv", err)
 	}
 	done := 0
 	for done < len(wrs) {

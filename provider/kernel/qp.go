@@ -26,6 +26,14 @@ type qp struct {
 	// connected is set once the QP has been in RTS.
 	connected atomic.Bool
 
+	// See late.go.
+	ended     atomic.Bool // siw flushes nothing any more
+	settled   sync.Once
+	lateSends atomic.Int32
+	lateRecvs atomic.Int32
+
+	maxReads int // negotiated ORD, of siw and once it is known; guarded by sqMu
+
 	// The queues' locks guard their batches, and c against being destroyed
 	// while it is posted to.
 	sqMu  sync.Mutex
@@ -58,7 +66,12 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	if err != nil {
 		return nil, err
 	}
-	q := &qp{dev: p.dev, id: owner, parent: []*object{&p.object, &scq.object, &rcq.object}, init: init}
+	if p.dev.siw {
+		// siw has no send queue without a slot, and libsiw can't map a receive
+		// queue without one.
+		attr.Cap.MaxSendWR, attr.Cap.MaxRecvWR = max(attr.Cap.MaxSendWR, 1), max(attr.Cap.MaxRecvWR, 1)
+	}
+	q := &qp{dev: p.dev, id: owner, parent: []*object{&p.object, &scq.object, &rcq.object}, init: init, maxReads: -1}
 	if owner != nil {
 		q.parent = append(q.parent, &owner.object)
 	}
@@ -78,7 +91,7 @@ func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitA
 	attr.SendCQ, attr.RecvCQ = scq.c, rcq.c
 	q.token = qps.add(q)
 	attr.Token = q.token
-	if q.c, err = create(attr); err != nil {
+	if err = q.dev.createQueues(func() (err error) { q.c, err = create(attr); return err }); err != nil {
 		qps.remove(q.token)
 		return err
 	}
@@ -159,14 +172,21 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 		return q.err("ibv_modify_qp", err)
 	}
 	defer q.leave()
-	return q.err("ibv_modify_qp", q.c.Modify(&ibv.QPAttr{
+	err := q.c.Modify(&ibv.QPAttr{
 		State:           uint32(attr.State),
 		CurState:        uint32(attr.CurState),
 		AccessFlags:     uint32(attr.Access &^ provider.AccessRemoteInvalidate),
 		MaxRdAtomic:     uint8(attr.MaxRdAtomic),
 		MaxDestRdAtomic: uint8(attr.MaxDestRdAtomic),
-	}, uint32(mask)))
+	}, uint32(mask))
+	if err == nil && mask&provider.QPAttrState != 0 && (attr.State == provider.QPErr || attr.State == provider.QPSQD) {
+		q.end()
+	}
+	return q.err("ibv_modify_qp", err)
 }
+
+// errState is what moves a QP to the error state.
+var errState = &ibv.QPAttr{State: uint32(provider.QPErr)}
 
 func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	if err := q.enter(); err != nil {

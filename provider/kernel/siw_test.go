@@ -46,7 +46,11 @@ func TestSiw(t *testing.T) {
 		{"posting and polling do not allocate", testNoAllocations},
 		{"bad lkey", testBadLKey},
 		{"post errors", testPostErrors},
-		{"posts outside of RTS", testPostsOutsideRTS},
+		{"posts before the connection", testPostsBeforeConnection},
+		{"posts after the connection", testPostsAfterConnection},
+		{"event for a late post", testLateEvent},
+		{"requests that siw would get stuck at", testStuck},
+		{"no read depth", testNoReadDepth},
 		{"completion channel", testCompChannel},
 		{"private data", testPrivateData},
 		{"rejection", testRejection},
@@ -61,6 +65,9 @@ func TestSiw(t *testing.T) {
 		{"registration", testRegistration},
 		{"memory lock limit", testMemlock},
 		{"many connections", testManyConnections},
+		{"many queues", testManyQueues},
+		{"a hundred connection ends", testManyEnds},
+		{"empty queues", testEmptyQueues},
 		{"waiters", testWaiters},
 	} {
 		before := openFiles(t)

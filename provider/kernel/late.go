@@ -1,0 +1,151 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// What is posted to a QP whose connection has ended completes as flushed, says
+// the contract. siw flushes what it finds when the connection ends, and leaves
+// what comes later in the queue for good. So once the end is known here, late
+// work does not reach libsiw: its completions are made here.
+
+// lateWC is such a completion. It occupies a place in its queue until it is
+// polled.
+type lateWC struct {
+	wc     provider.WC
+	places *atomic.Int32
+}
+
+// end notes that the connection of a QP has ended. With devices other than siw
+// nothing changes.
+func (q *qp) end() {
+	if q.dev.siw {
+		q.ended.Store(true)
+	}
+}
+
+// settle has siw flush what it has, before the first completion that is made
+// here is handed out. Nothing completes in siw after that. The caller has the
+// lock of a queue.
+func (q *qp) settle() {
+	q.settled.Do(func() {
+		// It can't be refused: ERROR is reached from everywhere.
+		_ = q.c.Modify(errState, uint32(provider.QPAttrState))
+	})
+}
+
+// flushSends completes wrs as flushed, with the rules of PostSend, whose locks
+// are held.
+func (q *qp) flushSends(wrs []provider.SendWR) (int, error) {
+	q.settle()
+	cq := q.init.SendCQ.(*cq)
+	for i := range wrs {
+		wr := &wrs[i]
+		q.sq.Reset()
+		if err := q.addSend(wr); err != nil {
+			return i, err
+		}
+		if q.lateSends.Load() >= int32(q.init.Cap.MaxSendWR) {
+			return i, syscall.ENOMEM
+		}
+		cq.addLate(lateWC{provider.WC{WRID: wr.WRID, Status: provider.WCWRFlushErr, Opcode: wcOpcode(wr.Opcode), QPN: q.qpn}, &q.lateSends})
+	}
+	return len(wrs), nil
+}
+
+// flushRecvs is flushSends for PostRecv.
+func (q *qp) flushRecvs(wrs []provider.RecvWR) (int, error) {
+	q.settle()
+	cq := q.init.RecvCQ.(*cq)
+	for i := range wrs {
+		q.rq.Reset()
+		if err := addRecv(q.rq, &wrs[i], true); err != nil {
+			return i, err
+		}
+		if q.lateRecvs.Load() >= int32(q.init.Cap.MaxRecvWR) {
+			return i, syscall.ENOMEM
+		}
+		cq.addLate(lateWC{provider.WC{WRID: wrs[i].WRID, Status: provider.WCWRFlushErr, Opcode: provider.WCRecv, QPN: q.qpn}, &q.lateRecvs})
+	}
+	return len(wrs), nil
+}
+
+func wcOpcode(op provider.WROpcode) provider.WCOpcode {
+	switch op {
+	case provider.WRRDMAWrite:
+		return provider.WCRDMAWrite
+	case provider.WRRDMARead:
+		return provider.WCRDMARead
+	}
+	return provider.WCSend
+}
+
+// addLate adds a completion behind those that are in C.
+func (q *cq) addLate(l lateWC) {
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	l.places.Add(1)
+	q.late = append(q.late, l)
+	if q.armed && q.ch != nil {
+		q.armed = false
+		q.ch.lateEvent(q)
+	}
+}
+
+// takeLate moves completions to wc, and says how many. The caller has pollMu.
+func (q *cq) takeLate(wc []provider.WC) int {
+	n := min(len(wc), len(q.late))
+	for i := range n {
+		wc[i] = q.late[i].wc
+		q.late[i].places.Add(-1)
+	}
+	q.late = slices.Delete(q.late, 0, n)
+	return n
+}
+
+// lateEvents are the events of a completion channel that are not C's.
+type lateEvents struct {
+	mu   sync.Mutex
+	cqs  []*cq
+	kick context.Context // done when cqs has got something; a child of the channel's life
+	call context.CancelFunc
+}
+
+// renew makes a kick for what comes next.
+func (e *lateEvents) renew(life context.Context) { e.kick, e.call = context.WithCancel(life) }
+
+// lateEvent has a Next of the channel return q.
+func (ch *compChannel) lateEvent(q *cq) {
+	ch.late.mu.Lock()
+	defer ch.late.mu.Unlock()
+	ch.late.cqs = append(ch.late.cqs, q)
+	ch.late.call()
+	ch.late.renew(ch.life)
+}
+
+// takeLate returns a CQ whose event is due, or nil and what tells of the next.
+func (ch *compChannel) takeLate() (*cq, context.Context) {
+	ch.late.mu.Lock()
+	defer ch.late.mu.Unlock()
+	if len(ch.late.cqs) == 0 {
+		return nil, ch.late.kick
+	}
+	q := ch.late.cqs[0]
+	ch.late.cqs = slices.Delete(ch.late.cqs, 0, 1)
+	return q, nil
+}
+
+// forgetLate drops the events of a CQ that is closed.
+func (ch *compChannel) forgetLate(q *cq) {
+	ch.late.mu.Lock()
+	defer ch.late.mu.Unlock()
+	ch.late.cqs = slices.DeleteFunc(ch.late.cqs, func(x *cq) bool { return x == q })
+}

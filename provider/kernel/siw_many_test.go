@@ -1,0 +1,116 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"os/exec"
+	"regexp"
+	"sync"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// resources returns how many CQs and QPs the kernel has.
+func resources(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("rdma", "resource", "show").CombinedOutput()
+	if err != nil {
+		t.Fatalf("rdma resource show: %v: %s", err, out)
+	}
+	found := regexp.MustCompile(`cq \d+ qp \d+`).FindString(string(out))
+	if found == "" {
+		t.Fatalf("rdma resource show: %s", out)
+	}
+	return found
+}
+
+// More queues than libsiw can create without help, made by several goroutines at
+// once, with sizes that leave gaps in the numbering of their pages. See
+// siwkeys.go.
+func testManyQueues(t *testing.T) {
+	before := resources(t)
+	s := newSide(t)
+	const makers, each = 5, 100
+	var mu sync.Mutex
+	var cqs, qps []closer
+	var wg sync.WaitGroup
+	for m := range makers {
+		wg.Go(func() {
+			for i := range each {
+				n := 1 << ((m + i) % 10)
+				cq, err := s.dev.CreateCQ(provider.CQInitAttr{CQE: n})
+				if err != nil {
+					t.Errorf("CQ %d of goroutine %d: %v", i, m, err)
+					return
+				}
+				init := provider.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: provider.QPCap{MaxSendWR: n, MaxRecvWR: (n + 7) / 8, MaxSendSGE: 1, MaxRecvSGE: 1}}
+				qp, err := s.pd.CreateQP(init)
+				if err != nil {
+					t.Errorf("QP %d of goroutine %d: %v", i, m, err)
+				}
+				mu.Lock()
+				cqs = append(cqs, cq)
+				if err == nil {
+					qps = append(qps, qp)
+				}
+				mu.Unlock()
+				if i%7 == 3 && err == nil { // now and then one goes again
+					closeAll(t, qp)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(cqs) != makers*each || len(qps) != makers*each {
+		t.Errorf("%d CQs and %d QPs", len(cqs), len(qps))
+	}
+	closeAll(t, qps...)
+	closeAll(t, cqs...)
+	closeAll(t, s.mr, s.cq, s.ch, s.pd, s.ec, s.dev)
+	if after := resources(t); after != before {
+		t.Errorf("the kernel has %s before, %s after", before, after)
+	}
+}
+
+func testManyEnds(t *testing.T) {
+	before := resources(t)
+	const pairs = 50
+	var sides []*side
+	for i := range pairs {
+		a, p := newSide(t), newSide(t)
+		establish(t, a, p)
+		sides = append(sides, a, p)
+		a.buf[0] = byte(i)
+		p.recv(provider.RecvWR{SGList: []provider.SGE{p.sge(0, 1)}})
+	}
+	for i := 0; i < len(sides); i += 2 {
+		a := sides[i]
+		a.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{a.sge(0, 1)}})
+	}
+	for i := 1; i < len(sides); i += 2 {
+		p := sides[i]
+		if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess || p.buf[0] != byte(i/2) {
+			t.Errorf("connection %d: %+v, octet %d", i/2, wc, p.buf[0])
+		}
+	}
+	for _, s := range sides {
+		closeAll(t, s.qp, s.id, s.mr, s.cq, s.ch, s.pd, s.ec, s.dev)
+	}
+	if after := resources(t); after != before {
+		t.Errorf("the kernel has %s before, %s after", before, after)
+	}
+}
+
+// A queue that nobody means to use need not have places.
+func testEmptyQueues(t *testing.T) {
+	s := newSide(t)
+	for _, k := range []provider.QPCap{{MaxSendWR: 4, MaxSendSGE: 1}, {MaxRecvWR: 4, MaxRecvSGE: 1}} {
+		qp, err := s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: k})
+		if err != nil {
+			t.Errorf("%+v: %v", k, err)
+			continue
+		}
+		closeAll(t, qp)
+	}
+}

@@ -1,0 +1,94 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+)
+
+// siwKeys sees to it that a context of siw's can have any number of queues.
+//
+// The kernel hands out mmap keys from the lowest free page up, and libsiw takes
+// the one of page 144 (with pages of 4 KiB) for none: it then destroys what the
+// kernel has made, which frees the key for whoever comes next. So from that page
+// on nothing can be created any more, with about twenty connections. Once this
+// has happened, siwKeys has a CQ of its own occupy the page; those who don't get
+// that far pay nothing.
+type siwKeys struct {
+	mu       sync.RWMutex // held for reading while something is created
+	reserved *ibv.SiwReservation
+}
+
+// create calls f, which creates a CQ or QP of verbs, and once more if it failed
+// for want of the reservation.
+func (k *siwKeys) create(verbs *ibv.Context, f func() error) error {
+	err, done := k.try(f)
+	// libsiw fails without an errno, which package ibv makes EIO of.
+	if done || err != syscall.EIO {
+		return err
+	}
+	if err := k.reserve(verbs); err != nil {
+		return err
+	}
+	err, _ = k.try(f)
+	return err
+}
+
+// try calls f and says whether there was a reservation meanwhile.
+func (k *siwKeys) try(f func() error) (err error, reserved bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return f(), k.reserved != nil
+}
+
+// reserve gets hold of the key. A queue of several pages may fail because of it
+// while there are single free pages below: they are occupied first, for the
+// moment. Nobody else creates anything meanwhile.
+func (k *siwKeys) reserve(verbs *ibv.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.reserved != nil {
+		return nil
+	}
+	var below []*ibv.SiwReservation
+	defer func() {
+		for _, r := range below {
+			_ = r.Release() // a CQ that nobody uses
+		}
+	}()
+	for {
+		r, err := verbs.SiwReserve()
+		switch {
+		case err != nil:
+			return memlockError(err)
+		case r.Key == ibv.SiwInvalidKey:
+			k.reserved = r
+			return nil
+		}
+		below = append(below, r)
+		if r.Key > ibv.SiwInvalidKey {
+			return nil // the page is another queue's by now
+		}
+	}
+}
+
+// release gives the reservation back. Nothing of the context is in use.
+func (k *siwKeys) release() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.reserved != nil {
+		_ = k.reserved.Release() // a CQ that nobody uses
+		k.reserved = nil
+	}
+}
+
+// createQueues calls f, which creates a CQ or a QP of the device.
+func (d *device) createQueues(f func() error) error {
+	if !d.siw {
+		return f()
+	}
+	return d.shared.keys.create(d.shared.verbs, f)
+}
