@@ -100,7 +100,7 @@ func (lk *link) send(from int, s segment) {
 	if spread := opts.MaxDelay - opts.MinDelay; spread > 0 {
 		delay += time.Duration(p.rnd.Int64N(int64(spread) + 1))
 	}
-	if delay == 0 {
+	if delay == 0 && !p.timed {
 		lk.arrive(from)
 		return
 	}
@@ -182,7 +182,7 @@ func (lk *link) filter(from int, s *segment) bool {
 	seg := Segment{Conn: lk.serial, FromDialer: from == dialed, Offset: s.offset, Data: s.data}
 	switch lk.n.opts.Filter(&seg) {
 	case Reset:
-		lk.break2()
+		lk.resetBoth()
 		return false
 	case Stall:
 		lk.stalled = true
@@ -191,8 +191,8 @@ func (lk *link) filter(from int, s *segment) bool {
 	return true
 }
 
-// break2 resets both ends; what has arrived can still be read.
-func (lk *link) break2() {
+// resetBoth resets both ends; what has arrived can still be read.
+func (lk *link) resetBoth() {
 	for i := range lk.ends {
 		p := &lk.pipes[i]
 		p.broken = true
