@@ -1,5 +1,6 @@
 // Package mutants holds engines that are broken on purpose, each in one way. The
-// suite has to notice every one of them: a check that can't fail proves nothing.
+// suite has to notice every one of them, and every scenario of the suite has to
+// notice one: a check that can't fail proves nothing.
 //
 // They are the real engine with something in between, so that the engine's own
 // code knows nothing of them: at the wire, a network that changes frames on
@@ -8,6 +9,8 @@
 package mutants
 
 import (
+	"sync"
+
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -16,13 +19,18 @@ import (
 // A Mutant is a broken engine.
 type Mutant struct {
 	Name string // stable, kebab-case
-	What string // what it does wrong
+	What string // what it does wrong, as the rest of a sentence that begins with "It"
 
-	// CaughtBy names a scenario that notices it.
-	CaughtBy string
+	// CaughtBy are the slugs of scenarios that fail on it; there are others. The
+	// first is the one that is about what it does wrong.
+	CaughtBy []string
 
-	wire  *wireFault
-	verbs *verbsFault
+	// Each of the places where something can be in between may be nil. What they
+	// return is for one device, or for one stream.
+	options func(*engine.Options)
+	network func() *networkFault
+	wire    func(*conn) wireFault
+	verbs   func(*world) *verbsFault
 }
 
 // New makes the broken engine. opts is as with engine.New; its Network, nil for
@@ -32,22 +40,37 @@ func (m *Mutant) New(opts *engine.Options) provider.Provider {
 	if opts != nil {
 		o = *opts
 	}
-	if m.wire != nil {
-		inner := o.Network
-		if inner == nil {
-			inner = transport.NewTCP(&transport.TCPOptions{CongestionControl: o.CongestionControl})
-		}
-		o.Network = &network{Network: inner, fault: m.wire}
+	if m.options != nil {
+		m.options(&o)
 	}
-	p := engine.New(&o)
+	inner := o.Network
+	if inner == nil {
+		inner = transport.NewTCP(&transport.TCPOptions{CongestionControl: o.CongestionControl})
+	}
+	w := &world{regions: make(map[uint32]region)}
+	n := &network{Network: inner, world: w, mutant: m}
+	if m.network != nil {
+		n.fault = *m.network()
+	}
+	o.Network = n
+	p := &brokenProvider{Provider: engine.New(&o), world: w, network: n}
 	if m.verbs != nil {
-		p = &brokenProvider{Provider: p, fault: m.verbs}
+		p.fault = *m.verbs(w)
 	}
 	return p
 }
 
 // All returns every mutant.
-func All() []*Mutant { return append(wireMutants(), verbsMutants()...) }
+func All() []*Mutant {
+	var all []*Mutant
+	for _, list := range [][]*Mutant{
+		startupMutants(), startupCheckMutants(), sendingMutants(), endingMutants(),
+		headerCheckMutants(), messageCheckMutants(), memoryMutants(), framingMutants(), verbsMutants(), cmMutants(),
+	} {
+		all = append(all, list...)
+	}
+	return all
+}
 
 // Find returns the mutant with this name, nil if there is none.
 func Find(name string) *Mutant {
@@ -57,4 +80,64 @@ func Find(name string) *Mutant {
 		}
 	}
 	return nil
+}
+
+// world is what the verbs' side of a mutant knows and its wire's side needs.
+type world struct {
+	mu       sync.Mutex
+	regions  map[uint32]region // by STag
+	receives int               // posted so far, on all QPs
+}
+
+// region is a registered region as peers name it.
+type region struct {
+	stag   uint32
+	base   uint64
+	length uint64
+	access provider.Access
+}
+
+func (w *world) add(mr provider.MR) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.regions[mr.RKey()] = region{mr.RKey(), mr.Addr(), mr.Len(), mr.Access()}
+}
+
+func (w *world) remove(stag uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.regions, stag)
+}
+
+// find returns the region of an STag.
+func (w *world) find(stag uint32) (region, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, ok := w.regions[stag]
+	return r, ok
+}
+
+// byIndex returns the region whose STag differs from this one in its key octet
+// at most.
+func (w *world) byIndex(stag uint32) (region, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.regions {
+		if r.stag>>8 == stag>>8 {
+			return r, true
+		}
+	}
+	return region{}, false
+}
+
+func (w *world) posted(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.receives += n
+}
+
+func (w *world) receivesPosted() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.receives
 }

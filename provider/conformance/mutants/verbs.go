@@ -2,30 +2,36 @@ package mutants
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"syscall"
 	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
 )
 
-// verbsFault changes what goes through the calls of the verbs. Each may be nil.
+// verbsFault changes what goes through the calls of the verbs. Each may be zero.
+// Functions may be called concurrently.
 type verbsFault struct {
-	regMR    func(buf []byte, access provider.Access) ([]byte, provider.Access)
-	closeMR  func(provider.MR) error
-	onePD    bool // every PD is the same
-	poll     func(q *brokenCQ, wc []provider.WC) int
+	access  func(provider.Access) provider.Access
+	margin  int  // octets before and behind it that belong to every region
+	keepMRs bool // regions that were deregistered stay until their PD goes
+	onePD   bool // every PD is the same
+
+	poll     func(q *brokenCQ, wc []provider.WC) int // returns how many are left
 	notify   func(solicitedOnly bool) bool
-	postSend func(wrs []provider.SendWR)
+	postSend func(wrs []provider.SendWR) // may change them: they are copies
+	postRecv func(wrs []provider.RecvWR) // as postSend
 	posted   func(n, all int, err error) (int, error)
-	event    func(e *provider.CMEvent) (deliver bool)
+
+	event func(e *provider.CMEvent) (deliver bool)
+	param func(p *provider.ConnParam) // of Connect and Accept
 }
 
 // brokenProvider is a provider with a fault.
 type brokenProvider struct {
 	provider.Provider
-	fault *verbsFault
+	fault   verbsFault
+	world   *world
+	network *network
 }
 
 // Open implements provider.Provider.
@@ -34,17 +40,35 @@ func (p *brokenProvider) Open(name string) (provider.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &brokenDevice{Device: d, fault: p.fault}, nil
+	return &brokenDevice{
+		Device: d, fault: &p.fault, world: p.world, network: p.network,
+		cqs: make(map[provider.CQ]*brokenCQ), qps: make(map[provider.QP]*brokenQP), ids: make(map[provider.ID]*brokenID),
+	}, nil
 }
 
+// brokenDevice knows what stands in front of each of the engine's objects, for
+// calls that return one.
 type brokenDevice struct {
 	provider.Device
-	fault *verbsFault
+	fault   *verbsFault
+	world   *world
+	network *network
 
 	mu  sync.Mutex
-	pd  provider.PD // with onePD
-	pds int
+	cqs map[provider.CQ]*brokenCQ
+	qps map[provider.QP]*brokenQP
 	ids map[provider.ID]*brokenID
+	pd  provider.PD // with onePD
+	pds int         // how many brokenPDs stand in front of it
+}
+
+// Close implements provider.Device.
+func (d *brokenDevice) Close() error {
+	err := d.Device.Close()
+	if err == nil {
+		d.network.release()
+	}
+	return err
 }
 
 // AllocPD implements provider.Device.
@@ -59,17 +83,35 @@ func (d *brokenDevice) AllocPD() (provider.PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.pd, d.pds = pd, d.pds+1
+	if d.fault.onePD {
+		d.pd, d.pds = pd, 1
+	}
 	return &brokenPD{PD: pd, dev: d}, nil
+}
+
+// CreateCompChannel implements provider.Device.
+func (d *brokenDevice) CreateCompChannel() (provider.CompChannel, error) {
+	ch, err := d.Device.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	return &brokenChannel{ch, d}, nil
 }
 
 // CreateCQ implements provider.Device.
 func (d *brokenDevice) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	if ch, ok := init.Channel.(*brokenChannel); ok {
+		init.Channel = ch.CompChannel
+	}
 	cq, err := d.Device.CreateCQ(init)
 	if err != nil {
 		return nil, err
 	}
-	return &brokenCQ{CQ: cq, fault: d.fault}, nil
+	b := &brokenCQ{CQ: cq, dev: d}
+	d.mu.Lock()
+	d.cqs[cq] = b
+	d.mu.Unlock()
+	return b, nil
 }
 
 // CreateEventChannel implements provider.Device.
@@ -78,55 +120,121 @@ func (d *brokenDevice) CreateEventChannel() (provider.EventChannel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &brokenEvents{EventChannel: ch, dev: d}, nil
+	return &brokenEvents{ch, d}, nil
+}
+
+// AsyncEvent implements provider.Device.
+func (d *brokenDevice) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
+	e, err := d.Device.AsyncEvent(ctx)
+	e.CQ, e.QP = d.cq(e.CQ), d.qp(e.QP)
+	return e, err
+}
+
+// cq returns what stands in front of an engine's CQ.
+func (d *brokenDevice) cq(cq provider.CQ) provider.CQ {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b := d.cqs[cq]; b != nil {
+		return b
+	}
+	return cq
+}
+
+// qp returns what stands in front of an engine's QP.
+func (d *brokenDevice) qp(qp provider.QP) provider.QP {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b := d.qps[qp]; b != nil {
+		return b
+	}
+	return qp
+}
+
+type brokenChannel struct {
+	provider.CompChannel
+	dev *brokenDevice
+}
+
+// Next implements provider.CompChannel.
+func (c *brokenChannel) Next(ctx context.Context) (provider.CQ, error) {
+	cq, err := c.CompChannel.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.dev.cq(cq), nil
 }
 
 type brokenPD struct {
 	provider.PD
 	dev    *brokenDevice
-	closed bool
+	closed bool          // with onePD; the device's mu guards it
+	kept   []provider.MR // with keepMRs; the same
 }
 
 // Close implements provider.PD.
 func (p *brokenPD) Close() error {
-	p.dev.mu.Lock()
-	defer p.dev.mu.Unlock()
-	if !p.dev.fault.onePD {
+	d := p.dev
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, mr := range p.kept {
+		if err := mr.Close(); err != nil {
+			return err
+		}
+		d.world.remove(mr.RKey())
+	}
+	p.kept = nil
+	if !d.fault.onePD {
 		return p.PD.Close()
 	}
 	if p.closed {
 		return nil
 	}
-	if p.dev.pds == 1 {
+	if d.pds == 1 {
 		if err := p.PD.Close(); err != nil {
 			return err
 		}
-		p.dev.pd = nil
+		d.pd = nil
 	}
 	p.closed = true
-	p.dev.pds--
+	d.pds--
 	return nil
 }
 
 // RegMR implements provider.PD.
 func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
-	if f := p.dev.fault.regMR; f != nil {
-		buf, access = f(buf, access)
+	f := p.dev.fault
+	if f.access != nil {
+		access = f.access(access)
+	}
+	if n := f.margin; n > 0 && len(buf) > 0 {
+		// The suite's buffers have a page of canaries on either side.
+		buf = unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(buf)), -n)), len(buf)+2*n)
 	}
 	mr, err := p.PD.RegMR(buf, access)
 	if err != nil {
 		return nil, err
 	}
-	return &brokenMR{mr, p.dev.fault}, nil
+	b := &brokenMR{mr, p}
+	p.dev.world.add(b)
+	return b, nil
 }
 
 // CreateQP implements provider.PD.
 func (p *brokenPD) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 	qp, err := p.PD.CreateQP(own(init))
+	return p.dev.adopt(qp, err)
+}
+
+// adopt puts a brokenQP in front of a QP that was made.
+func (d *brokenDevice) adopt(qp provider.QP, err error) (provider.QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &brokenQP{qp, p.dev.fault}, nil
+	b := &brokenQP{qp, d}
+	d.mu.Lock()
+	d.qps[qp] = b
+	d.mu.Unlock()
+	return b, nil
 }
 
 // own puts the engine's own CQs where the brokenCQs are.
@@ -141,240 +249,119 @@ func own(init provider.QPInitAttr) provider.QPInitAttr {
 
 type brokenMR struct {
 	provider.MR
-	fault *verbsFault
+	pd *brokenPD
 }
+
+// Addr implements provider.MR.
+func (m *brokenMR) Addr() uint64 { return m.MR.Addr() + uint64(m.pd.dev.fault.margin) }
+
+// Len implements provider.MR.
+func (m *brokenMR) Len() uint64 { return m.MR.Len() - 2*uint64(m.pd.dev.fault.margin) }
 
 // Close implements provider.MR.
 func (m *brokenMR) Close() error {
-	if f := m.fault.closeMR; f != nil {
-		return f(m.MR)
+	d := m.pd.dev
+	if d.fault.keepMRs {
+		d.mu.Lock()
+		m.pd.kept = append(m.pd.kept, m.MR)
+		d.mu.Unlock()
+		return nil
 	}
-	return m.MR.Close()
+	err := m.MR.Close()
+	if err == nil {
+		d.world.remove(m.RKey())
+	}
+	return err
 }
 
 type brokenCQ struct {
 	provider.CQ
-	fault *verbsFault
-	seen  int
+	dev *brokenDevice
+
+	mu   sync.Mutex // serialises the fault's poll; guards what follows
+	seen int        // completions so far
+	late []provider.WC
 }
 
 // Poll implements provider.CQ.
 func (q *brokenCQ) Poll(wc []provider.WC) (int, error) {
-	n, err := q.CQ.Poll(wc)
-	if f := q.fault.poll; f != nil && n > 0 {
-		n = f(q, wc[:n])
+	f := q.dev.fault.poll
+	if f == nil {
+		return q.CQ.Poll(wc)
 	}
-	return n, err
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n, err := q.CQ.Poll(wc)
+	return f(q, wc[:n]), err
 }
 
 // ReqNotify implements provider.CQ.
 func (q *brokenCQ) ReqNotify(solicitedOnly bool) error {
-	if f := q.fault.notify; f != nil {
+	if f := q.dev.fault.notify; f != nil {
 		solicitedOnly = f(solicitedOnly)
 	}
 	return q.CQ.ReqNotify(solicitedOnly)
 }
 
+// Close implements provider.CQ.
+func (q *brokenCQ) Close() error {
+	err := q.CQ.Close()
+	if err == nil {
+		q.dev.mu.Lock()
+		delete(q.dev.cqs, q.CQ)
+		q.dev.mu.Unlock()
+	}
+	return err
+}
+
 type brokenQP struct {
 	provider.QP
-	fault *verbsFault
+	dev *brokenDevice
 }
 
 // PostSend implements provider.QP.
 func (q *brokenQP) PostSend(wrs []provider.SendWR) (int, error) {
-	if f := q.fault.postSend; f != nil {
+	all := len(wrs)
+	if f := q.dev.fault.postSend; f != nil {
+		wrs = append([]provider.SendWR(nil), wrs...)
 		f(wrs)
 	}
 	n, err := q.QP.PostSend(wrs)
-	if f := q.fault.posted; f != nil {
-		return f(n, len(wrs), err)
+	if f := q.dev.fault.posted; f != nil {
+		return f(n, all, err)
 	}
 	return n, err
 }
 
-type brokenEvents struct {
-	provider.EventChannel
-	dev *brokenDevice
+// PostRecv implements provider.QP.
+func (q *brokenQP) PostRecv(wrs []provider.RecvWR) (int, error) {
+	all := len(wrs)
+	if f := q.dev.fault.postRecv; f != nil {
+		wrs = append([]provider.RecvWR(nil), wrs...)
+		f(wrs)
+	}
+	n, err := q.QP.PostRecv(wrs)
+	q.dev.world.posted(n)
+	if f := q.dev.fault.posted; f != nil {
+		return f(n, all, err)
+	}
+	return n, err
 }
 
-// CreateID implements provider.EventChannel.
-func (c *brokenEvents) CreateID(cookie any) (provider.ID, error) {
-	id, err := c.EventChannel.CreateID(cookie)
-	if err != nil {
-		return nil, err
-	}
-	return c.dev.broken(id), nil
+// Query implements provider.QP.
+func (q *brokenQP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
+	attr, init, err := q.QP.Query()
+	init.SendCQ, init.RecvCQ = q.dev.cq(init.SendCQ), q.dev.cq(init.RecvCQ)
+	return attr, init, err
 }
 
-// broken returns the one brokenID of an id.
-func (d *brokenDevice) broken(id provider.ID) provider.ID {
-	if id == nil {
-		return nil
+// Close implements provider.QP.
+func (q *brokenQP) Close() error {
+	err := q.QP.Close()
+	if err == nil {
+		q.dev.mu.Lock()
+		delete(q.dev.qps, q.QP)
+		q.dev.mu.Unlock()
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ids == nil {
-		d.ids = make(map[provider.ID]*brokenID)
-	}
-	b := d.ids[id]
-	if b == nil {
-		b = &brokenID{ID: id, dev: d}
-		d.ids[id] = b
-	}
-	return b
-}
-
-// Next implements provider.EventChannel.
-func (c *brokenEvents) Next(ctx context.Context) (provider.CMEvent, error) {
-	for {
-		e, err := c.EventChannel.Next(ctx)
-		if err != nil {
-			return e, err
-		}
-		e.ID, e.ListenID = c.dev.broken(e.ID), c.dev.broken(e.ListenID)
-		if f := c.dev.fault.event; f == nil || f(&e) {
-			return e, nil
-		}
-	}
-}
-
-type brokenID struct {
-	provider.ID
-	dev *brokenDevice
-}
-
-// CreateQP implements provider.ID.
-func (i *brokenID) CreateQP(pd provider.PD, init provider.QPInitAttr) (provider.QP, error) {
-	if b, ok := pd.(*brokenPD); ok {
-		pd = b.PD
-	}
-	qp, err := i.ID.CreateQP(pd, own(init))
-	if err != nil {
-		return nil, err
-	}
-	return &brokenQP{qp, i.dev.fault}, nil
-}
-
-// Migrate implements provider.ID.
-func (i *brokenID) Migrate(ch provider.EventChannel) error {
-	if b, ok := ch.(*brokenEvents); ok {
-		ch = b.EventChannel
-	}
-	return i.ID.Migrate(ch)
-}
-
-func verbsMutants() []*Mutant {
-	success := func(from provider.WCStatus) func(*brokenCQ, []provider.WC) int {
-		return func(_ *brokenCQ, wc []provider.WC) int {
-			for k := range wc {
-				if wc[k].Status == from {
-					wc[k].Status = provider.WCSuccess
-				}
-			}
-			return len(wc)
-		}
-	}
-	return []*Mutant{
-		{
-			Name: "rights-ignored", What: "gives every region all rights", CaughtBy: "protection/write-no-right",
-			verbs: &verbsFault{regMR: func(buf []byte, a provider.Access) ([]byte, provider.Access) {
-				return buf, a | provider.AccessLocalWrite | provider.AccessRemoteRead | provider.AccessRemoteWrite
-			}},
-		},
-		{
-			Name: "bounds-loose", What: "lets regions end 64 octets too late", CaughtBy: "protection/write-beyond-end",
-			verbs: &verbsFault{regMR: func(buf []byte, a provider.Access) ([]byte, provider.Access) {
-				// The suite's buffers have a page of canaries behind them.
-				return unsafe.Slice(unsafe.SliceData(buf), len(buf)+64), a
-			}},
-		},
-		{
-			Name: "pd-ignored", What: "has one protection domain for all", CaughtBy: "protection/write-other-pd",
-			verbs: &verbsFault{onePD: true},
-		},
-		{
-			Name: "deregistration-ignored", What: "keeps regions that were deregistered", CaughtBy: "protection/write-closed-region",
-			verbs: &verbsFault{closeMR: func(provider.MR) error { return nil }},
-		},
-		{
-			Name: "completion-lost", What: "loses a completion in fifty", CaughtBy: "order/many-sends",
-			verbs: &verbsFault{poll: func(q *brokenCQ, wc []provider.WC) int {
-				kept := 0
-				for _, c := range wc {
-					if q.seen++; q.seen%50 != 0 {
-						wc[kept] = c
-						kept++
-					}
-				}
-				return kept
-			}},
-		},
-		{
-			Name: "completions-reversed", What: "reports completions that are there together in reverse", CaughtBy: "queue/flush-in-order",
-			verbs: &verbsFault{poll: func(_ *brokenCQ, wc []provider.WC) int {
-				for a, b := 0, len(wc)-1; a < b; a, b = a+1, b-1 {
-					wc[a], wc[b] = wc[b], wc[a]
-				}
-				return len(wc)
-			}},
-		},
-		{
-			Name: "length-wrong", What: "reports one octet too many", CaughtBy: "send/one-octet",
-			verbs: &verbsFault{poll: func(_ *brokenCQ, wc []provider.WC) int {
-				for k := range wc {
-					wc[k].ByteLen++
-				}
-				return len(wc)
-			}},
-		},
-		{
-			Name: "flush-succeeds", What: "reports flushed work as done", CaughtBy: "conn/disconnect-initiator",
-			verbs: &verbsFault{poll: success(provider.WCWRFlushErr)},
-		},
-		{
-			Name: "local-error-hidden", What: "reports work with a bad key as done", CaughtBy: "protection/local-bad-key",
-			verbs: &verbsFault{poll: success(provider.WCLocProtErr)},
-		},
-		{
-			Name: "solicited-arms-all", What: "gives an event for every completion when armed for solicited ones", CaughtBy: "send/solicited",
-			verbs: &verbsFault{notify: func(bool) bool { return false }},
-		},
-		{
-			Name: "fence-ignored", What: "does not wait for Reads before a fenced Send", CaughtBy: "order/fence",
-			verbs: &verbsFault{postSend: func(wrs []provider.SendWR) {
-				for k := range wrs {
-					wrs[k].Flags &^= provider.SendFence
-				}
-			}},
-		},
-		{
-			Name: "full-queue-hidden", What: "says that work was posted which a full queue refused", CaughtBy: "queue/send-queue-full",
-			verbs: &verbsFault{posted: func(n, all int, err error) (int, error) {
-				if errors.Is(err, syscall.ENOMEM) {
-					return all, nil
-				}
-				return n, err
-			}},
-		},
-		{
-			Name: "end-untold", What: "does not tell that a connection has ended", CaughtBy: "send/one-octet",
-			verbs: &verbsFault{event: func(e *provider.CMEvent) bool { return e.Type != provider.CMDisconnected }},
-		},
-		{
-			Name: "private-data-lost", What: "does not hand private data on", CaughtBy: "conn/private-data-1",
-			verbs: &verbsFault{event: func(e *provider.CMEvent) bool {
-				e.Param.PrivateData = nil
-				return true
-			}},
-		},
-		{
-			Name: "rejection-mistold", What: "tells a rejection as a host that can't be reached", CaughtBy: "conn/reject",
-			verbs: &verbsFault{event: func(e *provider.CMEvent) bool {
-				if e.Type == provider.CMRejected {
-					e.Type = provider.CMUnreachable
-				}
-				return true
-			}},
-		},
-	}
+	return err
 }

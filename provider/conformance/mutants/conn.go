@@ -1,0 +1,305 @@
+package mutants
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// wireFault is what is wrong with one stream. Every field may be zero. Its
+// functions are called one at a time, so that they may share what they remember.
+type wireFault struct {
+	// out and in change a frame on its way out of the engine, or into it. What
+	// they return goes on instead: nothing drops it.
+	out, in func(*frame) [][]byte
+
+	// ended is told what never became a whole frame when the peer's direction
+	// ends, and returns what the engine gets of it. started tells whether the
+	// peer's start-up frame has come.
+	ended func(rest []byte, started, crc bool) []byte
+
+	pieces bool // what a read cuts off of a frame is lost
+	crowd  bool // what comes behind a frame in the same read is lost
+
+	ending ending
+}
+
+// ending is what becomes of the engine's closing a stream.
+type ending int
+
+const (
+	endAsTold ending = iota
+	endNever         // neither FIN nor RST
+	endReset         // RST for FIN
+)
+
+// conn is a stream with a fault. Whatever the fault, it takes and gives octets by
+// the rules of transport.Conn.
+type conn struct {
+	transport.Conn
+	n     *network
+	fault wireFault
+
+	faultMu sync.Mutex // serialises the fault's functions; guards shared
+	shared  struct {
+		crc                bool // a start-up frame asked for it
+		rxMarked, txMarked bool // there are Markers: frames can't be told apart
+	}
+
+	watch atomic.Pointer[watch] // nil while no poller has the stream
+	held  atomic.Bool           // rx has something that the engine has not read
+
+	tx, rx half
+}
+
+// half is one direction.
+type half struct {
+	mu      sync.Mutex
+	in      []byte // octets that don't make a frame yet
+	out     []byte // octets that are on their way
+	started bool
+	reply   bool // the start-up frame is a Reply
+	count   int  // FPDUs so far
+
+	end error // tx: the socket is lost; rx: what reading ended with
+	fin bool  // tx: FIN goes behind out
+}
+
+func newConn(n *network, c transport.Conn, dialed bool) *conn {
+	w := &conn{Conn: c, n: n}
+	w.tx.reply, w.rx.reply = !dialed, dialed
+	if n.mutant.wire != nil {
+		w.fault = n.mutant.wire(w)
+	}
+	return w
+}
+
+// world is what the verbs' side knows.
+func (c *conn) world() *world { return c.n.world }
+
+func (c *conn) watchedBy(w *watch) {
+	c.watch.Store(w)
+	if w != nil {
+		c.resume()
+	}
+}
+
+// holdsBack reports whether there is something to read that the socket does not
+// tell of.
+func (c *conn) holdsBack() bool { return c.held.Load() }
+
+// Writev implements transport.Conn.
+func (c *conn) Writev(bufs [][]byte) (int, error) {
+	t := &c.tx
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.flush()
+	switch {
+	case t.end != nil:
+		return 0, t.end
+	case len(t.out) > 0:
+		return 0, transport.ErrWouldBlock
+	}
+	total := 0
+	for _, b := range bufs {
+		t.in = append(t.in, b...)
+		total += len(b)
+	}
+	c.frames(t, c.fault.out, false)
+	c.flush()
+	if t.end != nil {
+		return 0, t.end
+	}
+	return total, nil
+}
+
+// flush sends what is on its way, as far as the socket takes it. tx.mu is held.
+func (c *conn) flush() {
+	t := &c.tx
+	for len(t.out) > 0 && t.end == nil {
+		n, err := c.Conn.Writev([][]byte{t.out})
+		t.out = t.out[n:]
+		switch {
+		case errors.Is(err, transport.ErrWouldBlock):
+			if w := c.watch.Load(); w != nil {
+				w.flush(true)
+			}
+			return
+		case err != nil:
+			t.end, t.out = err, nil
+		}
+	}
+	if w := c.watch.Load(); w != nil {
+		w.flush(false)
+	}
+	if t.fin && t.end == nil {
+		t.fin = false
+		t.end = c.Conn.CloseWrite()
+	}
+}
+
+// resume goes on where flush had to stop.
+func (c *conn) resume() {
+	c.tx.mu.Lock()
+	defer c.tx.mu.Unlock()
+	c.flush()
+}
+
+// CloseWrite implements transport.Conn. What never became a whole frame goes out
+// before.
+func (c *conn) CloseWrite() error {
+	t := &c.tx
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch c.fault.ending {
+	case endNever:
+		return nil
+	case endReset:
+		return c.Conn.Abort()
+	}
+	t.out = append(t.out, t.in...)
+	t.in = nil
+	t.fin = true
+	c.flush()
+	return t.end
+}
+
+// Readv implements transport.Conn.
+func (c *conn) Readv(bufs [][]byte) (int, error) {
+	r := &c.rx
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(bufs) == 0 {
+		return 0, nil
+	}
+	room := make([]byte, 64<<10)
+	for len(r.out) == 0 && r.end == nil {
+		n, err := c.Conn.Readv([][]byte{room})
+		if errors.Is(err, transport.ErrWouldBlock) {
+			return 0, err
+		}
+		c.arrived(room[:n], err)
+	}
+	total := 0
+	for _, b := range bufs {
+		n := copy(b, r.out)
+		r.out = r.out[n:]
+		total += n
+	}
+	c.held.Store(len(r.out) > 0)
+	if len(r.out) > 0 {
+		if w := c.watch.Load(); w != nil {
+			w.p.Wake()
+		}
+	}
+	if total == 0 {
+		return 0, r.end
+	}
+	return total, nil
+}
+
+// arrived takes what a read has brought, octets or an end. rx.mu is held.
+func (c *conn) arrived(octets []byte, err error) {
+	r := &c.rx
+	if err != nil {
+		r.end = err
+		rest := r.in
+		if f := c.fault.ended; f != nil {
+			c.faultMu.Lock()
+			rest = f(rest, r.started, c.shared.crc)
+			c.faultMu.Unlock()
+		}
+		r.out = append(r.out, rest...)
+		r.in = nil
+		return
+	}
+	r.in = append(r.in, octets...)
+	c.frames(r, c.fault.in, c.fault.crowd)
+	if c.fault.pieces || c.fault.crowd {
+		r.in = nil
+	}
+}
+
+// frames takes whole frames from in, has them changed, and appends them to out;
+// only the first if so told.
+func (c *conn) frames(h *half, change func(*frame) [][]byte, first bool) {
+	c.faultMu.Lock()
+	defer c.faultMu.Unlock()
+	for {
+		if h.started && c.marked(h) {
+			h.out = append(h.out, h.in...)
+			h.in = nil
+			return
+		}
+		f, n := c.next(h)
+		if n == 0 {
+			return
+		}
+		h.in = h.in[n:]
+		crc := f.startup && f.good && f.start.CRC
+		out := [][]byte{f.octets}
+		if change != nil {
+			out = change(f)
+		}
+		for _, b := range out {
+			h.out = append(h.out, b...)
+		}
+		if f.startup {
+			c.learn(h, crc, out)
+		}
+		if first {
+			return
+		}
+	}
+}
+
+// marked reports whether the FPDUs of a direction have Markers. faultMu is held.
+func (c *conn) marked(h *half) bool {
+	if h == &c.rx {
+		return c.shared.rxMarked
+	}
+	return c.shared.txMarked
+}
+
+// learn notes what a start-up frame that has gone by means for the FPDUs, as the
+// engine sees it: of what goes out that is what it wrote, of what comes in what
+// it is given. faultMu is held.
+func (c *conn) learn(h *half, crc bool, given [][]byte) {
+	if h == &c.tx {
+		c.shared.crc = c.shared.crc || crc
+		return
+	}
+	for _, b := range given {
+		if f, ok := parseStartup(b, h.reply); ok {
+			c.shared.crc = c.shared.crc || f.CRC
+			c.shared.txMarked = c.shared.txMarked || f.Markers
+			return
+		}
+	}
+}
+
+// Close implements transport.Conn.
+func (c *conn) Close() error { return c.close(c.Conn.Close) }
+
+// Abort implements transport.Conn.
+func (c *conn) Abort() error { return c.close(c.Conn.Abort) }
+
+func (c *conn) close(how func() error) error {
+	if c.fault.ending == endNever {
+		if w := c.watch.Load(); w != nil {
+			w.p.Remove(c)
+		}
+		c.n.keep(c.Conn)
+		return nil
+	}
+	c.resume()
+	if w := c.watch.Load(); w != nil {
+		w.p.forget(c)
+	}
+	if c.fault.ending == endReset {
+		how = c.Conn.Abort
+	}
+	return how()
+}
