@@ -312,7 +312,7 @@ func (r *RawRun) WantOver() {
 func (r *RawRun) ObserveEvents() {
 	var names []string
 	for {
-		ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(20*time.Millisecond))
+		ctx, cancel := context.WithTimeout(r.Context(), 10*time.Millisecond)
 		ev, err := r.DUT.Context.AsyncEvent(ctx)
 		cancel()
 		if err != nil {

@@ -31,21 +31,41 @@ func (r *RawRun) Listen(addr netip.AddrPort) {
 // WantRequest waits for the connection request to reach the program, which
 // answers it in its own time.
 func (r *RawRun) WantRequest(what string) *rdmacm.Request {
+	type heard struct {
+		req *rdmacm.Request
+		err error
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(waitLimit))
 	defer cancel()
-	req, err := r.listener.Accept(ctx)
-	r.NoError(err, what)
-	r.Cleanup(func() { _ = req.Close() })
-	r.Observe("request", "IRD %d, ORD %d", req.ResponderResources(), req.InitiatorDepth())
-	return req
+	result := make(chan heard, 1)
+	go func() {
+		req, err := r.listener.Accept(ctx)
+		result <- heard{req, err}
+	}()
+	var h heard
+	for waiting := true; waiting; {
+		select {
+		case h = <-result:
+			waiting = false
+		case <-time.After(r.Scaled(50 * time.Millisecond)):
+			if err := r.Peer.Poll(); err != nil { // there is nothing left to wait for
+				r.Log("while the request is waited for: %s", ending(err))
+				cancel()
+			}
+		}
+	}
+	r.NoError(h.err, what)
+	r.Cleanup(func() { _ = h.req.Close() })
+	r.Observe("request", "IRD %d, ORD %d", h.req.ResponderResources(), h.req.InitiatorDepth())
+	return h.req
 }
 
-// WantNoRequest checks that no connection request reaches the program: the peer
-// has sent none that is good.
+// WantNoRequest checks that no connection request has reached the program, after
+// the provider has ended the connection: the peer has sent none that is good.
 //
 //rfc:5044 MPA-7.1.2-2-01
 func (r *RawRun) WantNoRequest(what string) {
-	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(Soon))
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(2*time.Millisecond))
 	defer cancel()
 	req, err := r.listener.Accept(ctx)
 	if err == nil {

@@ -39,9 +39,11 @@ type Peer struct {
 	// start-up.
 	CRC bool
 
-	in     []byte // received and not yet consumed
-	inEnd  error  // io.EOF or ECONNRESET once the peer's direction has ended
-	closed bool
+	in    []byte // received and not yet consumed
+	inEnd error  // io.EOF or ECONNRESET once the peer's direction has ended
+
+	finSent bool
+	closed  bool
 }
 
 // Dial connects to addr as initiator. The tap may be nil.
@@ -127,8 +129,12 @@ func (p *Peer) SendPieces(octets []byte, n int, pause time.Duration) error {
 	return nil
 }
 
-// CloseWrite sends a FIN.
+// CloseWrite sends a FIN. It is idempotent.
 func (p *Peer) CloseWrite() error {
+	if p.finSent || p.closed {
+		return nil
+	}
+	p.finSent = true
 	p.tapped(time.Now(), transport.TapFIN, true, nil)
 	return p.conn.CloseWrite()
 }
@@ -147,7 +153,9 @@ func (p *Peer) Close() error {
 		return nil
 	}
 	p.closed = true
-	p.tapped(time.Now(), transport.TapFIN, true, nil)
+	if !p.finSent {
+		p.tapped(time.Now(), transport.TapFIN, true, nil)
+	}
 	return p.conn.Close()
 }
 
@@ -181,6 +189,19 @@ func (p *Peer) fill(wait time.Duration) error {
 		p.inEnd = err
 	}
 	return p.inEnd
+}
+
+// Poll takes in what has come and keeps it for later. The error is how the peer's
+// direction has ended, nil while it has not.
+func (p *Peer) Poll() error {
+	for {
+		if err := p.fill(time.Millisecond); err != nil {
+			if errors.Is(err, ErrSilence) {
+				return nil
+			}
+			return err
+		}
+	}
 }
 
 // ReadFrame reads a start-up frame, for at most wait. Its private data is the

@@ -153,7 +153,7 @@ func (st *rawStage) alive(what string, msn uint32, wrid uint64) {
 
 // leave ends a connection on which nothing was wrong.
 func (st *rawStage) leave() {
-	st.r.WantSilence("nothing else is sent", 20*time.Millisecond)
+	st.r.WantSilence("nothing else is sent", 2*time.Millisecond)
 	_ = st.r.Peer.CloseWrite()
 	st.r.WantEnd("the provider closes its side when the peer has")
 	st.r.WantOver()

@@ -12,6 +12,12 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
+// Two faults of siw that a peer can use against the kernel that connects to it.
+const (
+	crashLongReply  = "siw's kernel stops with an Oops at a Reply with more private data than siw takes"
+	crashShortReply = "siw reads connection data that an enhanced Reply does not have, which may stop its kernel"
+)
+
 // rawReplies are start-up frames to a provider that connects.
 func rawReplies() []*conformance.Scenario {
 	var out []*conformance.Scenario
@@ -19,9 +25,13 @@ func rawReplies() []*conformance.Scenario {
 		out = append(out, b.scenario())
 	}
 	for _, n := range []int{0, 1, 251, 252, 253, 508} {
-		out = append(out, responderStory(fmt.Sprintf("mpa/reply-private-data-%d", n),
+		s := responderStory(fmt.Sprintf("mpa/reply-private-data-%d", n),
 			fmt.Sprintf("a Reply with %d octets of private data reaches the program as it was sent", n),
-			[]string{"MPA-7.1.1-18", "MPA-7.1.1-20"}, func(r *conformance.RawRun) { replyPrivate(r, n) }))
+			[]string{"MPA-7.1.1-18", "MPA-7.1.1-20"}, func(r *conformance.RawRun) { replyPrivate(r, n) })
+		if n+mpa.EnhancedLen > mpa.SIWMaxPrivateData {
+			s.OnlyByName = crashLongReply
+		}
+		out = append(out, s)
 	}
 	for _, n := range []int{0, 9} {
 		out = append(out, responderStory(fmt.Sprintf("mpa/reply-rejects-%d", n),
@@ -49,8 +59,9 @@ type badReply struct {
 	level        conformance.Level
 	octets       func() []byte
 	then         func(*rawpeer.Peer) error
-	patience     bool // the provider ends it by itself, but not at once
-	unwitnessed  string
+	patience     bool   // the provider ends it by itself, but not at once
+	unwitnessed  string // as in Scenario
+	onlyByName   string // as in Scenario
 
 	// terminates is what the provider may say before it closes. Code 4 is in RFC
 	// 5044 without a word on who is told: closing at once is as good.
@@ -92,13 +103,23 @@ func badReplies() []badReply {
 		},
 		{
 			slug: "mpa/reply-private-data-513", title: "a Reply whose PD_Length is 513 fails the connect",
-			requirements: []string{"MPA-7.1.1-18", "MPA-7.1.2-9-01"}, terminates: invalid,
+			requirements: []string{"MPA-7.1.1-18", "MPA-7.1.2-9-01"}, terminates: invalid, onlyByName: crashLongReply,
 			octets: replyFrame(func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, pattern(509, 1)...) }),
 		},
 		{
 			slug: "mpa/reply-pd-length-65535", title: "a Reply that announces 65535 octets of private data fails the connect before they come",
-			requirements: []string{"MPA-7.1.1-19", "MPA-7.1.2-9-01"}, terminates: invalid,
+			requirements: []string{"MPA-7.1.1-19", "MPA-7.1.2-9-01"}, terminates: invalid, onlyByName: crashLongReply,
 			octets: replyFrame(func(f *mpa.Frame) { n := uint16(0xffff); f.PDLength = &n }),
+		},
+		{
+			slug: "mpa/reply-enhanced-empty", title: "a Reply with S and no private data fails the connect",
+			requirements: []string{"MPA2-6-08"}, terminates: invalid, onlyByName: crashShortReply,
+			octets: replyFrame(func(f *mpa.Frame) { f.PrivateData = nil }),
+		},
+		{
+			slug: "mpa/reply-enhanced-too-short", title: "a Reply with S and two octets of private data fails the connect",
+			requirements: []string{"MPA2-6-08"}, terminates: invalid, onlyByName: crashShortReply,
+			octets: replyFrame(func(f *mpa.Frame) { f.PrivateData = f.PrivateData[:2] }),
 		},
 		{
 			slug: "mpa/reply-revision-3", title: "a Reply of revision 3 fails the connect",
@@ -121,7 +142,7 @@ func badReplies() []badReply {
 		},
 		{
 			slug: "mpa/reply-http", title: "a server of another protocol fails the connect",
-			requirements: malformed, terminates: invalid,
+			requirements: malformed, terminates: invalid, onlyByName: crashLongReply,
 			octets: func() []byte { return []byte("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") },
 		},
 		{
@@ -170,7 +191,7 @@ func (b badReply) scenario() *conformance.Scenario {
 	if b.level != "" {
 		s.Level = b.level
 	}
-	s.Unwitnessed = b.unwitnessed
+	s.Unwitnessed, s.OnlyByName = b.unwitnessed, b.onlyByName
 	if b.patience {
 		s.Options, s.Timeout = quick, 3*conformance.GivesUp
 	}

@@ -183,12 +183,12 @@ func (b badRequest) play(r *conformance.RawRun) {
 		time.Sleep(5 * time.Millisecond) // so that it is not seen together with the octets
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
 	}
-	r.WantNoRequest("the program does not hear of it")
 	wait := 3 * time.Second
 	if b.patience {
 		wait = conformance.GivesUp
 	}
 	r.WantEnd("the provider closes the connection", wait)
+	r.WantNoRequest("the program does not hear of it")
 	nextIsServed(r)
 }
 
