@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -475,19 +476,35 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		const n = 200000
 		target := b.region(2*n, allRights) // Writes go to the first half, Reads come from the second
 		local := a.region(2*n, provider.AccessLocalWrite)
-		var wrs []provider.SendWR
-		for i := range 60 {
+		wr := func(i uint64) provider.SendWR {
 			op, half := provider.WRRDMAWrite, 0
 			if i%3 == 2 {
 				op, half = provider.WRRDMARead, n
 			}
-			wrs = append(wrs, provider.SendWR{WRID: uint64(i), Opcode: op, SGList: []provider.SGE{sge(local.mr, half, n)},
-				RemoteAddr: target.Addr() + uint64(half), RKey: target.RKey(), Flags: provider.SendSignaled})
+			return provider.SendWR{WRID: i, Opcode: op, SGList: []provider.SGE{sge(local.mr, half, n)},
+				RemoteAddr: target.Addr() + uint64(half), RKey: target.RKey(), Flags: provider.SendSignaled}
 		}
-		if k, err := a.q.PostSend(wrs); k != len(wrs) || err != nil {
-			t.Fatal(k, err)
-		}
-		a.wait(a.scq, 10)
+		const flight = 30
+		begun := make(chan struct{})
+		var last provider.WC
+		var firing sync.WaitGroup
+		firing.Go(func() { // until the connection ends
+			for i := range uint64(flight) {
+				a.send(wr(i))
+			}
+			for i := uint64(0); last.Status == provider.WCSuccess; i++ {
+				last = a.wait(a.scq, 1)[0]
+				if last.WRID != i {
+					t.Errorf("completion %+v, want that of %d", last, i)
+					return
+				}
+				a.send(wr(i + flight))
+				if i == 10 {
+					close(begun)
+				}
+			}
+		})
+		<-begun
 		ok(t, target.Close())
 		if !target.untouched(0, n) {
 			t.Error("octets changed that nobody named")
@@ -504,10 +521,13 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		if len(bytes.Trim(target.buf, "\x11")) != 0 {
 			t.Error("octets changed after Close")
 		}
-		rest := a.wait(a.scq, len(wrs)-10)
-		if rest[len(rest)-1].Status == provider.WCSuccess {
-			t.Error("everything succeeded; the region was closed too late to show anything")
+		firing.Wait()
+		for i, wc := range a.wait(a.scq, flight) {
+			if wc.WRID != last.WRID+1+uint64(i) || wc.Status != provider.WCWRFlushErr && wc.Status != provider.WCRemAccessErr {
+				t.Errorf("completion %+v behind the failure of %d", wc, last.WRID)
+			}
 		}
+		a.none(a.scq)
 		if !local.untouched(n, n) {
 			t.Error("octets changed that nobody named")
 		}
