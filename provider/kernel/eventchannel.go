@@ -77,6 +77,9 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	})
 	switch {
 	case err == nil:
+		if i, ok := found.ID.(*id); ok {
+			i.settle(found.Type)
+		}
 		return found, nil
 	case err == ctx.Err():
 		return provider.CMEvent{}, err

@@ -203,6 +203,19 @@ func (i *id) note(event provider.CMEventType) {
 	}
 }
 
+// settle has what the id's QP holds flushed before anybody hears of the
+// connection's end. Unlike note it is called without the channel's lock.
+func (i *id) settle(event provider.CMEventType) {
+	q := i.qp.Load()
+	if q == nil || !q.ended.Load() || (event != provider.CMDisconnected && event != provider.CMRejected) {
+		return
+	}
+	if q.enter() == nil {
+		defer q.leave()
+		q.settle()
+	}
+}
+
 // ended notes that the id's connection is no more.
 func (i *id) ended() {
 	if q := i.qp.Load(); q != nil {

@@ -12,9 +12,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What is posted to a QP whose connection has ended completes as flushed, says
-// the contract. siw flushes what it finds when the connection ends, and leaves
-// what comes later in the queue for good. So once the end is known here, late
+// All work of a QP whose connection has ended completes as flushed, says the
+// contract. siw leaves some of it: after a fault in the answer to a Read, what is
+// posted, and in any case what is posted later. So once the end is known here,
+// the QP is moved to the error state, which has siw flush what it holds, and late
 // work does not reach libsiw: its completions are made here.
 
 // lateWC is such a completion. It occupies a place in its queue until it is
@@ -32,9 +33,8 @@ func (q *qp) end() {
 	}
 }
 
-// settle has siw flush what it has, before the first completion that is made
-// here is handed out. Nothing completes in siw after that. The caller has the
-// lock of a queue.
+// settle has siw flush what it has. Nothing completes in siw after that. The
+// caller has the lock of a queue, or has entered the QP.
 func (q *qp) settle() {
 	q.settled.Do(func() {
 		// It can't be refused: ERROR is reached from everywhere.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/cgo/ibv"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -166,6 +167,27 @@ func testLateEvent(t *testing.T) {
 	}
 }
 
+// siw leaves the receives of a QP whose connection it has ended because of an
+// inbound Read, until the QP is moved to the error state.
+func testFlushAfterReadFault(t *testing.T) {
+	a, p := connected(t)
+	p.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{p.sge(0, 5)}}, provider.RecvWR{WRID: 2})
+	a.send(provider.SendWR{
+		WRID: 3, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{a.sge(0, 5)},
+		RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey() ^ 0x00ff0000,
+	})
+	if wc := a.poll(1)[0]; wc.WRID != 3 || wc.Status == provider.WCSuccess {
+		t.Errorf("a Read with an unknown STag: %+v", wc)
+	}
+	p.want("after a Read with an unknown STag", provider.CMDisconnected)
+	p.recv(provider.RecvWR{WRID: 3})
+	for i, wc := range p.poll(3) {
+		if wc.WRID != uint64(i+1) || !errors.Is(wc.Err(), provider.ErrFlushed) {
+			t.Errorf("receive %d: %+v", i+1, wc)
+		}
+	}
+}
+
 // What siw would leave at the head of its queue for good never gets there.
 func testStuck(t *testing.T) {
 	a, p := connected(t)
@@ -193,6 +215,40 @@ func testStuck(t *testing.T) {
 		if wc.Status != provider.WCSuccess || string(a.buf[1000:1100]) != string(p.buf[:100]) {
 			t.Errorf("a fenced Read: %+v", wc)
 		}
+	}
+}
+
+// What the provider refuses or changes has to be so: posted as they are, these
+// requests are never completed, and nothing behind them is.
+func testStuckWithoutHelp(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		add  func(b *ibv.SendBatch, a, p *side)
+	}{
+		{"a fenced Read", func(b *ibv.SendBatch, a, p *side) {
+			b.Add(1, uint32(provider.WRRDMARead), uint32(provider.SendSignaled|provider.SendFence)).SetRDMA(p.mr.Addr(), p.mr.RKey())
+			b.AddSGE(a.mr.Addr(), 8, a.mr.LKey())
+		}},
+		{"an inline Send with Invalidate", func(b *ibv.SendBatch, a, p *side) {
+			b.Add(1, uint32(provider.WRSendWithInv), uint32(provider.SendSignaled|provider.SendInline)).SetRDMA(0, p.mr.RKey())
+			b.SetInline([]byte("x"))
+		}},
+		{"an inline Read", func(b *ibv.SendBatch, a, p *side) {
+			b.Add(1, uint32(provider.WRRDMARead), uint32(provider.SendSignaled|provider.SendInline)).SetRDMA(p.mr.Addr(), p.mr.RKey())
+		}},
+	} {
+		a, p := connected(t)
+		p.recv(provider.RecvWR{WRID: 10, SGList: []provider.SGE{p.sge(0, 8)}}, provider.RecvWR{WRID: 11, SGList: []provider.SGE{p.sge(0, 8)}})
+		q := a.qp.(*qp)
+		q.sq.Reset()
+		c.add(q.sq, a, p)
+		n, err := q.c.PostSend(q.sq)
+		if n != 1 || err != syscall.EINVAL {
+			t.Errorf("%s: posted %d, %v", c.name, n, err)
+		}
+		a.send(provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{a.sge(0, 5)}})
+		a.idle(c.name)
+		p.idle(c.name)
 	}
 }
 
@@ -233,5 +289,15 @@ func testNoReadDepth(t *testing.T) {
 	if attr, _, err := a.qp.Query(); err != nil || attr.MaxRdAtomic != 0 || attr.MaxDestRdAtomic != 4 {
 		t.Errorf("depths: %+v, %v", attr, err)
 	}
+	// Without being refused it would have blocked the queue.
+	q := a.qp.(*qp)
+	q.sq.Reset()
+	q.sq.Add(1, uint32(provider.WRRDMARead), uint32(provider.SendSignaled)).SetRDMA(p.mr.Addr(), p.mr.RKey())
+	q.sq.AddSGE(a.mr.Addr(), 8, a.mr.LKey())
+	if n, err := q.c.PostSend(q.sq); n != 1 || err != syscall.EINVAL {
+		t.Errorf("a Read with ORD 0, posted to libsiw: %d, %v", n, err)
+	}
+	a.send(send)
+	a.idle("behind a Read with ORD 0")
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }
