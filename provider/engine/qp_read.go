@@ -129,12 +129,13 @@ func (s *stream) finishRead(a *rdmap.Action) {
 	}
 }
 
-// blame records what the peer's Terminate says about work of ours: the Read that
-// it carries, or the Write whose header it carries, fails with the peer's
-// reason. All else is flushed.
+// blame records what the peer's Terminate says about work of ours: the Read whose
+// request it carries fails with the peer's reason. All else is flushed. A Write
+// that is refused has usually been reported as complete before the peer saw it,
+// so that another one to the same place would be blamed for it.
 func (s *stream) blame(t *rdmap.ReceivedTerminate) {
 	status := remoteStatus(t)
-	if status == provider.WCSuccess {
+	if status == provider.WCSuccess || !t.HaveRead {
 		return
 	}
 	q := s.q
@@ -142,32 +143,19 @@ func (s *stream) blame(t *rdmap.ReceivedTerminate) {
 	defer q.sq.done.Unlock()
 	for i, tail := q.sq.head, q.sq.tail.Load(); i != tail; i++ {
 		w := q.sq.at(i)
-		if !w.finished && s.concerns(t, w, i) {
+		if w.op == provider.WRRDMARead && !w.finished && t.Read.SourceSTag == w.rkey && t.Read.SourceTO-w.raddr <= uint64(w.length) {
 			w.status = status
 			return
 		}
 	}
 }
 
-// concerns reports whether WQE i is what the Terminate is about.
-func (s *stream) concerns(t *rdmap.ReceivedTerminate, w *sendWQE, i uint32) bool {
-	switch w.op {
-	case provider.WRRDMARead:
-		return t.HaveRead && t.Read.SourceSTag == w.rkey && t.Read.SourceTO-w.raddr <= uint64(w.length)
-	case provider.WRRDMAWrite:
-		return t.HaveDDP && t.DDP.Tagged && t.DDP.STag == w.rkey && t.DDP.TO-w.raddr <= uint64(w.length)
-	}
-	return false
-}
-
-// remoteStatus is the completion status for what a Terminate is about.
+// remoteStatus is the completion status of a Read that a Terminate is about.
 func remoteStatus(t *rdmap.ReceivedTerminate) provider.WCStatus {
 	switch {
-	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteProtection,
-		t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer:
+	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteProtection:
 		return provider.WCRemAccessErr
-	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteOperation,
-		t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer:
+	case t.Layer == iwarp.LayerRDMAP && t.EType == iwarp.RDMAPRemoteOperation:
 		return provider.WCRemOpErr
 	}
 	return provider.WCSuccess
