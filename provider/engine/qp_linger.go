@@ -59,7 +59,10 @@ func (s *stream) startLinger(e *ending) {
 		l.timer.Stop()
 	}
 	l.on = true
-	l.eof, l.fin = s.rx.eof, s.finSent.Load()
+	l.fin = s.finSent.Load()
+	if l.eof = s.rx.eof; l.eof {
+		_ = s.dev.poller.WantRead(s.conn, false) // it is readable for ever
+	}
 	switch {
 	case e.reset:
 		_ = s.conn.Abort()
@@ -155,7 +158,7 @@ func (s *stream) lingerDrain() bool {
 			return true
 		}
 		l.eof = true
-		_ = s.dev.poller.WantRead(s.conn, false) // it is readable for ever
+		_ = s.dev.poller.WantRead(s.conn, false)
 		return isEOF(err)
 	}
 	return true

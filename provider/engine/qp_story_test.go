@@ -433,3 +433,23 @@ func TestInvalidate(t *testing.T) {
 		r.wantTerminate("the STag is gone", fault{1, 1, 0}, &h, 1, nil)
 	})
 }
+
+// TestPeerClosesAndReadsNothing: the rest of an FPDU can't be sent after the peer's
+// FIN. The connection is reset after CloseTimeout, and nobody spins until then:
+// a goroutine that did would keep the bubble's time from going on.
+func TestPeerClosesAndReadsNothing(t *testing.T) {
+	resets := new(resetTap)
+	storyOn(t, memnet.Options{Window: 100, Tap: resets}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(1000, 0)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{src.sge(0, 1000)}})
+		ok(t, r.c.CloseWrite())
+		if err := s.wantDown("FIN"); !errors.Is(err, io.EOF) {
+			t.Errorf("ended with %v", err)
+		}
+		s.wantWC("the Send is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+		time.Sleep(2 * time.Second)
+		if !resets.Load() {
+			t.Error("no reset")
+		}
+	})
+}

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -115,11 +116,15 @@ func (s *stream) write() bool {
 		s.wantWrite(true)
 		return false
 	}
-	// What the peer sent before the connection broke may say why, a Terminate
-	// above all. The receive side reads that, and ends the stream at the end.
 	t.b.release()
 	t.err = fmt.Errorf("send: %w", err)
 	s.wantWrite(false)
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		s.fail(&ending{cause: t.err, lost: true})
+	}
+	// Otherwise what the peer sent before the connection broke may say why, a
+	// Terminate above all. The receive side reads that, and ends the stream where
+	// it ends.
 	return false
 }
 
