@@ -78,6 +78,7 @@ func (c *tcpConn) Readv(bufs [][]byte) (int, error) {
 	case n == 0:
 		err = io.EOF
 	}
+	raceReceived()
 	c.tap.Received(bufs, n, err)
 	return n, err
 }
@@ -109,6 +110,7 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 		return 0, nil
 	}
 	before := c.tap.Before()
+	raceSending()
 	n, errno := c.write()
 	c.wr.clear()
 	c.ref.release()
