@@ -215,6 +215,9 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
 	c.mu.Unlock()
+	// Who arms is about to sleep: the progress goroutine, which leaves the
+	// streams to whoever polls, takes them over without delay.
+	c.dev.poller.Attend()
 	return nil
 }
 
