@@ -69,6 +69,7 @@ func startsWith(octets []byte, kind mpa.Kind) bool {
 
 // add appends a frame of the next n octets.
 func (d *decoder) add(n int, f Frame) {
+	f.Packet = d.half.packet(uint64(d.pos), n)
 	f.Dir, f.Offset, f.Octets = d.dir, uint64(d.pos), d.half.octets[d.pos:d.pos+n:d.pos+n]
 	d.pos += n
 	f.Time = d.half.at(uint64(d.pos))

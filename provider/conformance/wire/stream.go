@@ -259,6 +259,21 @@ func (h *half) at(end uint64) time.Time {
 	if len(h.times) == 0 {
 		return time.Time{}
 	}
+	return h.times[h.find(end)].time
+}
+
+// find returns the index of the packet that brought the octet before offset end.
+func (h *half) find(end uint64) int {
 	i, _ := slices.BinarySearchFunc(h.times, end, func(s stamp, e uint64) int { return cmp.Compare(s.end, e) })
-	return h.times[min(i, len(h.times)-1)].time
+	return min(i, len(h.times)-1)
+}
+
+// packet returns the packet that brought the first of n octets at offset at.
+func (h *half) packet(at uint64, n int) Packet {
+	i := h.find(at + 1)
+	var from uint64
+	if i > 0 {
+		from = h.times[i-1].end
+	}
+	return Packet{Time: h.times[i].time, Offset: int(at - from), Len: int(h.times[i].end - from), Span: h.find(at+uint64(n)) - i + 1}
 }

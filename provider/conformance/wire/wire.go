@@ -85,6 +85,7 @@ type Frame struct {
 	Time   time.Time // of the packet that completed it
 	Offset uint64    // of its first octet in the direction's stream
 	Octets []byte    // as in the stream, Markers included
+	Packet Packet    // that it begins in
 
 	Startup *mpa.Frame // KindStartup
 
@@ -98,6 +99,15 @@ type Frame struct {
 	Terminate *rdmap.ReceivedTerminate
 
 	Err error // what is wrong with it, nil if nothing
+}
+
+// Packet says where in its packet a frame begins. Octets that an earlier packet
+// had brought already do not count.
+type Packet struct {
+	Time   time.Time
+	Offset int // of the frame's first octet in the payload
+	Len    int // octets of payload
+	Span   int // packets until the frame ends, this one included
 }
 
 // Opcode returns the RDMAP opcode of an FPDU.
