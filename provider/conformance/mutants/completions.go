@@ -76,7 +76,7 @@ func completionMutants() []*Mutant {
 		{
 			Name: "flush-succeeds", What: "reports flushed work as done",
 			CaughtBy: []string{
-				"conn/disconnect-initiator", "conn/disconnect-responder", "queue/post-after-end", "mpa/reset", "rdmap/post-after-terminate",
+				"conn/disconnect-initiator", "conn/disconnect-responder", "queue/post-after-end", "protection/write-flushes", "protection/read-flushes", "mpa/reset", "rdmap/post-after-terminate",
 				"rdmap/post-after-fin", "rdmap/response-never",
 			},
 			verbs: polled(func(c *provider.WC) {

@@ -58,7 +58,7 @@ func memoryMutants() []*Mutant {
 		{
 			Name: "pd-ignored", What: "has one protection domain for all",
 			CaughtBy: []string{
-				"protection/write-other-pd", "protection/read-other-pd", "ddp/write-other-pd", "ddp/write-second-stag",
+				"protection/write-other-pd", "protection/read-other-pd", "ddp/write-other-pd",
 				"rdmap/read-other-pd", "rdmap/invalidate-other-pd",
 			},
 			verbs: func(*world) *verbsFault { return &verbsFault{onePD: true} },

@@ -12,7 +12,7 @@ func startupMutants() []*Mutant {
 	return []*Mutant{
 		{
 			Name: "crc-not-asked", What: "does not ask for CRCs in its Request",
-			CaughtBy: []string{"mpa/request-form", "send/one-octet"},
+			CaughtBy: []string{"mpa/crc-default", "mpa/request-form"},
 			wire:     out(editRequest(func(f *mpa.Frame) { f.CRC = false })),
 		},
 		{
@@ -28,7 +28,7 @@ func startupMutants() []*Mutant {
 		},
 		{
 			Name: "depth-off-by-one", What: "says an ORD that is one off",
-			CaughtBy: []string{"mpa/request-depth-0", "mpa/request-depth-1", "mpa/request-depth-128", "mpa/request-depth-129", "mpa/request-depth-16383"},
+			CaughtBy: []string{"mpa/request-depth-0", "mpa/request-depth-1", "mpa/request-depth-128", "mpa/request-depth-129", "mpa/request-depth-16383", "conn/read-depths"},
 			wire: out(editStart(func(_ bool, f *mpa.Frame) {
 				editDepths(f, func(e *mpa.Enhanced) { e.ORD ^= 1 })
 			})),
@@ -40,7 +40,7 @@ func startupMutants() []*Mutant {
 		},
 		{
 			Name: "accept-rejects", What: "sends a Reply that rejects where its program accepts",
-			CaughtBy: []string{"mpa/request-form", "send/one-octet"},
+			CaughtBy: []string{"send/one-octet", "mpa/request-private-data-0"},
 			wire:     out(editReply(func(f *mpa.Frame) { f.Reject = true })),
 		},
 		{
@@ -160,7 +160,7 @@ func startupCheckMutants() []*Mutant {
 				"mpa/request-private-data-513", "mpa/request-pd-length-65535", "mpa/request-enhanced-too-short",
 				"mpa/request-revision-0", "mpa/request-revision-3", "mpa/request-revision-255",
 				"mpa/reply-key-first", "mpa/reply-key-last", "mpa/reply-is-request", "mpa/reply-http",
-				"mpa/reply-private-data-513", "mpa/reply-pd-length-65535",
+				"mpa/reply-private-data-513", "mpa/reply-pd-length-65535", "mpa/reply-enhanced-too-short", "mpa/reply-enhanced-empty",
 				"mpa/reply-revision-0", "mpa/reply-revision-1", "mpa/reply-revision-3", "mpa/reply-unenhanced",
 			},
 			wire: in(func(f *frame) [][]byte {

@@ -1,0 +1,217 @@
+package mutants_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/mutants"
+	"github.com/govs-rdma/govs/provider/conformance/scenarios"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// trial is one scenario that is to be played, and what came of it.
+type trial struct {
+	mutant *mutants.Mutant
+	slug   string
+
+	done chan struct{}
+	why  string // what the scenario noticed
+	err  error
+}
+
+// start works through trials in the background, atOnce at a time.
+func start(trials []*trial, work func(*trial)) {
+	next := make(chan *trial)
+	for range atOnce {
+		go func() {
+			for tr := range next {
+				work(tr)
+				close(tr.done)
+			}
+		}()
+	}
+	go func() {
+		for _, tr := range trials {
+			next <- tr
+		}
+		close(next)
+	}()
+}
+
+// bench plays scenarios of the suite, and judges them by its judge and ledger.
+type bench struct {
+	ctx   context.Context
+	suite *conformance.Suite
+	dir   string // for captures
+
+	mu       sync.Mutex
+	controls map[string]*control
+}
+
+// control is how a scenario went where nothing is broken.
+type control struct {
+	once      sync.Once
+	reference conformance.Outcome // engine to engine, or raw peer to engine
+	err       error               // it, or the same with the decorators of a mutant, does not pass
+}
+
+func newBench(t *testing.T) *bench {
+	return &bench{ctx: t.Context(), suite: scenarios.Suite(), dir: t.TempDir(), controls: make(map[string]*control)}
+}
+
+// nextPort gives every run a port of its own.
+var nextPort atomic.Uint32
+
+func init() { nextPort.Store(24000) }
+
+// opener opens providers as the options of a scenario say.
+func opener(name string, tap transport.Tap, create func(*engine.Options) provider.Provider) conformance.Opener {
+	return func(options []string) (*conformance.Endpoint, error) {
+		opts := &engine.Options{Network: transport.NewTCP(&transport.TCPOptions{Tap: tap})}
+		for _, o := range options {
+			switch o {
+			case "crc=off":
+				opts.CRC = engine.CRCOff
+			case "startup=1s":
+				opts.StartupTimeout = time.Second
+			default:
+				return nil, fmt.Errorf("no option %q", o)
+			}
+		}
+		vctx, err := ibverbs.Open(create(opts), "")
+		if err != nil {
+			return nil, err
+		}
+		return &conformance.Endpoint{Name: name, Context: vctx, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
+	}
+}
+
+// play runs a scenario once.
+func (b *bench) play(slug string, p conformance.Pairing, m *mutants.Mutant, scale float64) (conformance.Outcome, error) {
+	tap := &capture.Tap{}
+	outcomes, err := conformance.Run(b.ctx, conformance.Config{
+		Suite: b.suite, Only: slug, Pairings: []conformance.Pairing{p}, Seed: seed, Scale: scale,
+		FirstPort: uint16(nextPort.Add(2)),
+		Open: map[string]conformance.Opener{
+			engineName: opener(engineName, tap, engine.New), m.Name: opener(m.Name, tap, m.New),
+		},
+		Capture: tap, Tap: tap, Dir: b.dir,
+	})
+	if err != nil {
+		return conformance.Outcome{}, err
+	}
+	return outcomes[0], nil
+}
+
+// pairings are those that a mutant takes part in.
+func (b *bench) pairings(slug, name string) []conformance.Pairing {
+	if b.suite.Find(slug).Kind() == "raw" {
+		return []conformance.Pairing{{Initiator: name, Responder: name}}
+	}
+	return []conformance.Pairing{{Initiator: name, Responder: engineName}, {Initiator: engineName, Responder: name}}
+}
+
+// judge judges the first of some outcomes of one scenario.
+func (b *bench) judge(outcomes ...conformance.Outcome) (*conformance.Result, error) {
+	j := conformance.Judge{Suite: b.suite, Ledger: scenarios.Ledger(), Dir: b.dir, Reference: engineName}
+	if uncompared[outcomes[0].Scenario] != "" {
+		j.Reference = ""
+	}
+	report, err := j.Judge(b.ctx, &conformance.Collection{Schema: conformance.CollectionSchema, Seed: seed, Outcomes: outcomes})
+	if err != nil {
+		return nil, err
+	}
+	return &report.Results[0], nil
+}
+
+// control plays a scenario where nothing is broken: to the engine alone, which
+// gives the reference, and to one that stands behind the decorators of a mutant.
+// Both have to pass.
+func (b *bench) control(slug string) (conformance.Outcome, error) {
+	b.mu.Lock()
+	c := b.controls[slug]
+	if c == nil {
+		c = &control{}
+		b.controls[slug] = c
+	}
+	b.mu.Unlock()
+	c.once.Do(func() {
+		for _, scale := range scales {
+			if c.reference, c.err = b.tryControl(slug, scale); c.err == nil {
+				return
+			}
+		}
+	})
+	return c.reference, c.err
+}
+
+func (b *bench) tryControl(slug string, scale float64) (conformance.Outcome, error) {
+	sound := &mutants.Mutant{Name: soundName}
+	reference, err := b.play(slug, conformance.Pairing{Initiator: engineName, Responder: engineName}, sound, scale)
+	if err != nil {
+		return reference, err
+	}
+	errs := []error{b.passes(reference)}
+	for _, p := range b.pairings(slug, soundName) {
+		o, err := b.play(slug, p, sound, scale)
+		if err != nil {
+			return reference, err
+		}
+		errs = append(errs, b.passes(o, reference))
+	}
+	return reference, errors.Join(errs...)
+}
+
+// passes returns an error that tells all unless the first of some outcomes passes.
+func (b *bench) passes(outcomes ...conformance.Outcome) error {
+	r, err := b.judge(outcomes...)
+	if err != nil || r.Verdict == conformance.Pass {
+		return err
+	}
+	return fmt.Errorf("%s, which is not broken: %s\n%s", outcomes[0].Scenario, summary(r), strings.Join(append(r.Log, r.Ladder...), "\n"))
+}
+
+func summary(r *conformance.Result) string {
+	return fmt.Sprintf("%s->%s %s: %s", r.Initiator, r.Responder, r.Verdict, r.Why)
+}
+
+// catch plays a scenario to a mutant until it fails, and tells what it noticed.
+func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
+	if b.suite.Find(slug) == nil {
+		return "", fmt.Errorf("the suite has no scenario %q", slug)
+	}
+	reference, err := b.control(slug)
+	if err != nil {
+		return "", err
+	}
+	missed := fmt.Errorf("%s does not notice", slug)
+	for _, scale := range scales {
+		for _, p := range b.pairings(slug, m.Name) {
+			o, err := b.play(slug, p, m, scale)
+			if err != nil {
+				return "", err
+			}
+			r, err := b.judge(o, reference)
+			if err != nil {
+				return "", err
+			}
+			if r.Verdict == conformance.Fail {
+				return summary(r), nil
+			}
+			missed = errors.Join(missed, errors.New(summary(r)))
+		}
+	}
+	return "", missed
+}
