@@ -31,6 +31,8 @@ type noPoller struct {
 
 func (p *noPoller) Poll() int { return 0 }
 
+func (p *noPoller) Attend() {}
+
 func (p *noPoller) Wake() {
 	select {
 	case p.wake <- struct{}{}:
