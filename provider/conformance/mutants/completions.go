@@ -76,7 +76,8 @@ func completionMutants() []*Mutant {
 		{
 			Name: "flush-succeeds", What: "reports flushed work as done",
 			CaughtBy: []string{
-				"conn/disconnect-initiator", "conn/disconnect-responder", "queue/post-after-end", "protection/write-flushes", "protection/read-flushes", "mpa/reset", "rdmap/post-after-terminate",
+				"conn/disconnect-initiator", "conn/disconnect-responder", "queue/post-after-end", "protection/write-flushes", "protection/read-flushes", "objects/error-before-connect",
+				"mpa/reset", "rdmap/post-after-terminate",
 				"rdmap/post-after-fin", "rdmap/response-never",
 			},
 			verbs: polled(func(c *provider.WC) {
@@ -186,7 +187,7 @@ func postingMutants() []*Mutant {
 		},
 		{
 			Name: "bad-work-hidden", What: "says that work was posted which is malformed",
-			CaughtBy: []string{"queue/too-many-sges", "queue/partial-post"},
+			CaughtBy: []string{"queue/too-many-sges", "queue/partial-post", "objects/post-before-connect"},
 			verbs:    refusalHidden(syscall.EINVAL),
 		},
 		{

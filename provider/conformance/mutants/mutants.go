@@ -65,7 +65,7 @@ func All() []*Mutant {
 	var all []*Mutant
 	for _, list := range [][]*Mutant{
 		startupMutants(), startupCheckMutants(), sendingMutants(), endingMutants(),
-		headerCheckMutants(), messageCheckMutants(), memoryMutants(), framingMutants(), verbsMutants(), cmMutants(),
+		headerCheckMutants(), messageCheckMutants(), memoryMutants(), framingMutants(), verbsMutants(), objectMutants(), cmMutants(),
 	} {
 		all = append(all, list...)
 	}

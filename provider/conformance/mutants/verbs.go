@@ -11,6 +11,13 @@ import (
 // verbsFault changes what goes through the calls of the verbs. Each may be zero.
 // Functions may be called concurrently.
 type verbsFault struct {
+	query    func(*provider.DeviceAttr)
+	createCQ func(*provider.CQInitAttr) error // may change it, or refuse
+	createQP func(*provider.QPInitAttr) error // the same
+	regMR    func() error
+	closed   func(error) error // what closing a PD, CQ, channel or device says
+	failed   func(error) error // what a QP's failed call says
+
 	access  func(provider.Access) provider.Access
 	margin  int  // octets before and behind it that belong to every region
 	keepMRs bool // regions that were deregistered stay until their PD goes
@@ -62,11 +69,36 @@ type brokenDevice struct {
 	pds int         // how many brokenPDs stand in front of it
 }
 
+// Query implements provider.Device.
+func (d *brokenDevice) Query() (provider.DeviceAttr, error) {
+	attr, err := d.Device.Query()
+	if f := d.fault.query; f != nil && err == nil {
+		f(&attr)
+	}
+	return attr, err
+}
+
 // Close implements provider.Device.
 func (d *brokenDevice) Close() error {
 	err := d.Device.Close()
 	if err == nil {
 		d.network.release()
+	}
+	return d.said(err)
+}
+
+// said is what the closing of an object is told as.
+func (d *brokenDevice) said(err error) error {
+	if f := d.fault.closed; f != nil {
+		return f(err)
+	}
+	return err
+}
+
+// refusal is what a QP's failed call is told as.
+func (d *brokenDevice) refusal(err error) error {
+	if f := d.fault.failed; f != nil && err != nil {
+		return f(err)
 	}
 	return err
 }
@@ -102,6 +134,11 @@ func (d *brokenDevice) CreateCompChannel() (provider.CompChannel, error) {
 func (d *brokenDevice) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	if ch, ok := init.Channel.(*brokenChannel); ok {
 		init.Channel = ch.CompChannel
+	}
+	if f := d.fault.createCQ; f != nil {
+		if err := f(&init); err != nil {
+			return nil, err
+		}
 	}
 	cq, err := d.Device.CreateCQ(init)
 	if err != nil {
@@ -164,6 +201,9 @@ func (c *brokenChannel) Next(ctx context.Context) (provider.CQ, error) {
 	return c.dev.cq(cq), nil
 }
 
+// Close implements provider.CompChannel.
+func (c *brokenChannel) Close() error { return c.dev.said(c.CompChannel.Close()) }
+
 type brokenPD struct {
 	provider.PD
 	dev    *brokenDevice
@@ -172,7 +212,9 @@ type brokenPD struct {
 }
 
 // Close implements provider.PD.
-func (p *brokenPD) Close() error {
+func (p *brokenPD) Close() error { return p.dev.said(p.close()) }
+
+func (p *brokenPD) close() error {
 	d := p.dev
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,6 +245,11 @@ func (p *brokenPD) Close() error {
 // RegMR implements provider.PD.
 func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 	f := p.dev.fault
+	if f.regMR != nil {
+		if err := f.regMR(); err != nil {
+			return nil, err
+		}
+	}
 	if f.access != nil {
 		access = f.access(access)
 	}
@@ -221,12 +268,17 @@ func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error
 
 // CreateQP implements provider.PD.
 func (p *brokenPD) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
-	qp, err := p.PD.CreateQP(own(init))
-	return p.dev.adopt(qp, err)
+	return p.dev.createQP(init, p.PD.CreateQP)
 }
 
-// adopt puts a brokenQP in front of a QP that was made.
-func (d *brokenDevice) adopt(qp provider.QP, err error) (provider.QP, error) {
+// createQP has a QP made, and puts a brokenQP in front of it.
+func (d *brokenDevice) createQP(init provider.QPInitAttr, create func(provider.QPInitAttr) (provider.QP, error)) (provider.QP, error) {
+	if f := d.fault.createQP; f != nil {
+		if err := f(&init); err != nil {
+			return nil, err
+		}
+	}
+	qp, err := create(own(init))
 	if err != nil {
 		return nil, err
 	}
@@ -270,98 +322,6 @@ func (m *brokenMR) Close() error {
 	err := m.MR.Close()
 	if err == nil {
 		d.world.remove(m.RKey())
-	}
-	return err
-}
-
-type brokenCQ struct {
-	provider.CQ
-	dev *brokenDevice
-
-	mu   sync.Mutex // serialises the fault's poll; guards what follows
-	seen int        // completions so far
-	late []provider.WC
-}
-
-// Poll implements provider.CQ.
-func (q *brokenCQ) Poll(wc []provider.WC) (int, error) {
-	f := q.dev.fault.poll
-	if f == nil {
-		return q.CQ.Poll(wc)
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n, err := q.CQ.Poll(wc)
-	return f(q, wc[:n]), err
-}
-
-// ReqNotify implements provider.CQ.
-func (q *brokenCQ) ReqNotify(solicitedOnly bool) error {
-	if f := q.dev.fault.notify; f != nil {
-		solicitedOnly = f(solicitedOnly)
-	}
-	return q.CQ.ReqNotify(solicitedOnly)
-}
-
-// Close implements provider.CQ.
-func (q *brokenCQ) Close() error {
-	err := q.CQ.Close()
-	if err == nil {
-		q.dev.mu.Lock()
-		delete(q.dev.cqs, q.CQ)
-		q.dev.mu.Unlock()
-	}
-	return err
-}
-
-type brokenQP struct {
-	provider.QP
-	dev *brokenDevice
-}
-
-// PostSend implements provider.QP.
-func (q *brokenQP) PostSend(wrs []provider.SendWR) (int, error) {
-	all := len(wrs)
-	if f := q.dev.fault.postSend; f != nil {
-		wrs = append([]provider.SendWR(nil), wrs...)
-		f(wrs)
-	}
-	n, err := q.QP.PostSend(wrs)
-	if f := q.dev.fault.posted; f != nil {
-		return f(n, all, err)
-	}
-	return n, err
-}
-
-// PostRecv implements provider.QP.
-func (q *brokenQP) PostRecv(wrs []provider.RecvWR) (int, error) {
-	all := len(wrs)
-	if f := q.dev.fault.postRecv; f != nil {
-		wrs = append([]provider.RecvWR(nil), wrs...)
-		f(wrs)
-	}
-	n, err := q.QP.PostRecv(wrs)
-	q.dev.world.posted(n)
-	if f := q.dev.fault.posted; f != nil {
-		return f(n, all, err)
-	}
-	return n, err
-}
-
-// Query implements provider.QP.
-func (q *brokenQP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
-	attr, init, err := q.QP.Query()
-	init.SendCQ, init.RecvCQ = q.dev.cq(init.SendCQ), q.dev.cq(init.RecvCQ)
-	return attr, init, err
-}
-
-// Close implements provider.QP.
-func (q *brokenQP) Close() error {
-	err := q.QP.Close()
-	if err == nil {
-		q.dev.mu.Lock()
-		delete(q.dev.qps, q.QP)
-		q.dev.mu.Unlock()
 	}
 	return err
 }

@@ -59,8 +59,7 @@ func (i *brokenID) CreateQP(pd provider.PD, init provider.QPInitAttr) (provider.
 	if b, ok := pd.(*brokenPD); ok {
 		pd = b.PD
 	}
-	qp, err := i.ID.CreateQP(pd, own(init))
-	return i.dev.adopt(qp, err)
+	return i.dev.createQP(init, func(init provider.QPInitAttr) (provider.QP, error) { return i.ID.CreateQP(pd, init) })
 }
 
 // param puts the engine's own QP where a brokenQP is, and the fault to it.
