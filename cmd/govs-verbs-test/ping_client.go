@@ -11,6 +11,13 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
+// settle is how long the client waits before its first message. Between a siw's
+// reply to the connection request and the end of its accept call nobody looks
+// at what comes in, and what came meanwhile is looked at when more comes. The
+// server would never see a first message that is that fast, as those of the
+// engine are.
+const settle = 100 * time.Millisecond
+
 // ping is the client.
 func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.AddrPort, f *figures) error {
 	f.Role, f.Peer, f.Size = "client", addr.String(), c.Size
@@ -20,7 +27,11 @@ func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.A
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", addr, err)
 	}
-	p.conn = conn
+	p.use(conn)
+	select {
+	case <-time.After(settle):
+	case <-ctx.Done():
+	}
 	for n := range c.Count {
 		began := time.Now()
 		if err := p.pingOnce(ctx, n); err != nil {

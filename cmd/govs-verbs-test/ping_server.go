@@ -34,7 +34,7 @@ func (c *pingCmd) serve(ctx context.Context, out *output, p *pinger, addr netip.
 	if err != nil {
 		return fmt.Errorf("accepting %s: %w", f.Peer, err)
 	}
-	p.conn = conn
+	p.use(conn)
 	for {
 		data, err := p.serveOnce(ctx)
 		if errors.Is(err, errLeft) && f.Count > 0 {

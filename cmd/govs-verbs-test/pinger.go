@@ -17,8 +17,9 @@ import (
 type pinger struct {
 	vctx    *ibverbs.Context
 	pd      *ibverbs.PD
-	conn    *rdmacm.Conn  // nil before there is one
-	timeout time.Duration // how long the peer may do nothing
+	conn    *rdmacm.Conn    // nil before there is one
+	over    context.Context // done when conn has been over for a while
+	timeout time.Duration   // how long the peer may do nothing
 
 	data *ibverbs.MR // client: what is pinged; server: where that goes
 	sink *ibverbs.MR // client: where the server's Write goes
@@ -69,6 +70,22 @@ func (p *pinger) alloc(size int) error {
 		*b.mr = mr
 	}
 	return nil
+}
+
+// flushTime is how long after the end of a connection its completions may come.
+// siw gives none for work on which it found that the connection is gone, so that
+// nothing else would tell.
+const flushTime = time.Second
+
+// use makes conn the pinger's connection, to be closed by close.
+func (p *pinger) use(conn *rdmacm.Conn) {
+	p.conn = conn
+	ctx, cancel := context.WithCancel(context.Background())
+	p.over = ctx
+	go func() {
+		<-conn.Done() // Close does that, too
+		time.AfterFunc(flushTime, cancel)
+	}()
 }
 
 // close ends the connection and frees the memory.
@@ -130,9 +147,14 @@ func (p *pinger) hear(ctx context.Context) (pingInfo, error) {
 func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs.WC, error) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
+	defer context.AfterFunc(p.over, cancel)()
 	var wc [1]ibverbs.WC
 	if _, err := cq.PollWait(limited, wc[:]); err != nil {
-		if limited.Err() != nil && ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil || limited.Err() == nil:
+		case p.over.Err() != nil:
+			err = errors.New("the connection is over")
+		default:
 			err = fmt.Errorf("nothing for %v", p.timeout)
 		}
 		return wc[0], fmt.Errorf("waiting for %s: %w", what, err)

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// TestCPrograms has programs of rdma-core that nobody here wrote talk to a few
+// lines of ours, over the engine and over siw.
+func TestCPrograms(t *testing.T) {
+	if !inGuest(t) {
+		return
+	}
+	overProviders(t, "rdma_client", rdmaClient)
+	overProviders(t, "rdma_server", rdmaServer)
+	overProviders(t, "ucmatose client", ucmatoseClient)
+	overProviders(t, "ucmatose server", ucmatoseServer)
+	overProviders(t, "ucmatose client, connections only", ucmatoseConnections)
+	t.Run("ib_send_bw between kernel peers beside the engine", sendBW)
+}
+
+// The message that rdma_client and rdma_server exchange: 16 octets that they
+// never set.
+const rdmaMessage = 16
+
+// rdmaClient sends one message and waits for one.
+func rdmaClient(t *testing.T, vctx *ibverbs.Context) {
+	port := freePort()
+	l := listen(t, vctx, port)
+	client := startProgram(t, "rdma_client", "-s", siwAddr, "-p", fmt.Sprint(port))
+	m := accept(t, vctx, l, rdmaMessage, 1)
+	m.receive(1)
+	if got := m.received(); !bytes.Equal(got, make([]byte, rdmaMessage)) {
+		t.Errorf("rdma_client sent %x", got)
+	}
+	m.send(1)
+	m.ended()
+	client.want(t, 0, "rdma_client: end 0")
+}
+
+// rdmaServer waits for one message and answers with one.
+func rdmaServer(t *testing.T, vctx *ibverbs.Context) {
+	port := freePort()
+	server := startServer(t, port, "rdma_server", "-s", siwAddr, "-p", fmt.Sprint(port))
+	m := dial(t, vctx, port, rdmaMessage, 1)
+	time.Sleep(settle)
+	m.send(1)
+	m.receive(1)
+	if got := m.received(); !bytes.Equal(got, make([]byte, rdmaMessage)) {
+		t.Errorf("rdma_server sent %x", got)
+	}
+	m.disconnect()
+	server.want(t, 0, "rdma_server: end 0")
+}
+
+// ucmatose's sizes: several messages of more than one FPDU each.
+const (
+	ucmMessages = 20
+	ucmOctets   = 100_000
+)
+
+func ucmatose(t *testing.T, more ...string) []string {
+	t.Helper()
+	return append([]string{"ucmatose", "-C", fmt.Sprint(ucmMessages), "-S", fmt.Sprint(ucmOctets)}, more...)
+}
+
+// ucmatoseClient waits for messages and then sends as many: the server has to
+// speak first, which MPA leaves to the initiator (RFC 5044 section 7.1.2), and
+// which works with siw and with us all the same.
+func ucmatoseClient(t *testing.T, vctx *ibverbs.Context) {
+	port := freePort()
+	l := listen(t, vctx, port)
+	client := startProgram(t, ucmatose(t, "-s", siwAddr, "-p", fmt.Sprint(port))...)
+	m := accept(t, vctx, l, ucmOctets, ucmMessages)
+	m.send(ucmMessages)
+	m.receive(ucmMessages)
+	// ucmatose has one buffer for all, in which the last message is.
+	last := m.out.Bytes()[(ucmMessages-1)*ucmOctets:]
+	for i := range ucmMessages {
+		if got := m.received()[i*ucmOctets : (i+1)*ucmOctets]; !bytes.Equal(got, last) {
+			t.Errorf("message %d is not what was sent to ucmatose", i)
+		}
+	}
+	m.disconnect()
+	client.want(t, 0, "data transfers complete", "return status 0")
+}
+
+// ucmatoseServer sends messages and waits for as many.
+func ucmatoseServer(t *testing.T, vctx *ibverbs.Context) {
+	port := freePort()
+	server := startServer(t, port, ucmatose(t, "-b", siwAddr, "-p", fmt.Sprint(port))...)
+	m := dial(t, vctx, port, ucmOctets, ucmMessages)
+	m.receive(ucmMessages)
+	m.send(ucmMessages)
+	m.ended()
+	server.want(t, 0, "data transfers complete", "return status 0")
+}
+
+// ucmatoseConnections opens several connections at once, and waits for their
+// ends.
+func ucmatoseConnections(t *testing.T, vctx *ibverbs.Context) {
+	const connections = 10
+	port := freePort()
+	l := listen(t, vctx, port)
+	client := startProgram(t, "ucmatose", "-s", siwAddr, "-p", fmt.Sprint(port), "-c", fmt.Sprint(connections), "-C", "0")
+	var all []*messenger
+	for range connections {
+		all = append(all, accept(t, vctx, l, 1, 1))
+	}
+	for _, m := range all {
+		m.disconnect()
+	}
+	client.want(t, 0, "return status 0")
+}
+
+// sendBW runs perftest over siw while the engine is busy.
+func sendBW(t *testing.T) {
+	port := freePort()
+	server, addr := serve(t, addrOf(port), "--provider", "engine")
+	client := start(t, "ping", addr, "--provider", "engine", "--count", "1000000", "--size", "20000")
+
+	bw := []string{"ib_send_bw", "-R", "-F", "-d", "siw0", "-n", "200", "-p", fmt.Sprint(freePort())}
+	bwServer := startServer(t, nextPort, bw...)
+	bwClient := startProgram(t, append(bw, siwAddr)...)
+	bwClient.want(t, 0, "Send BW Test", " 65536      200 ")
+	bwServer.want(t, 0, "Send BW Test", " 65536      200 ")
+
+	select {
+	case <-client.done:
+		t.Errorf("the engine's ping ended before perftest did:\n%s", &client.stderr)
+	default:
+	}
+	client.stop()
+	client.want(t, exitFailed, nil, parts("interrupted"))
+	if server.wait(t); !strings.Contains(server.stdout.String()+server.stderr.String(), "ping") {
+		t.Errorf("the server told nothing:\n%s%s", &server.stdout, &server.stderr)
+	}
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// pingSizes are below, at and above what fits one FPDU on loopback, whose MSS is
+// 65483.
+var pingSizes = []int{minPing, 64, 4096, maxPing}
+
+// TestRping shows that ping is an rping: ours with the C one both ways, ours
+// with ours, each over the engine and over siw. Both sides print the data, and
+// the two have to be the same.
+func TestRping(t *testing.T) {
+	if !inGuest(t) {
+		return
+	}
+	for _, p := range providers {
+		for _, size := range pingSizes {
+			count := 3 + size%5 // not always the same
+			t.Run(fmt.Sprintf("our %s client, C server, %d octets", p, size), func(t *testing.T) { cServer(t, p, count, size) })
+			t.Run(fmt.Sprintf("C client, our %s server, %d octets", p, size), func(t *testing.T) { cClient(t, p, count, size) })
+			for _, s := range providers {
+				t.Run(fmt.Sprintf("our %s client, our %s server, %d octets", p, s, size), func(t *testing.T) { bothOurs(t, p, s, count, size) })
+			}
+		}
+	}
+	t.Run("a C server that gets data of another size than its own", cServerTooSmall)
+	t.Run("a C client that leaves in the middle", cClientKilled)
+}
+
+func cServer(t *testing.T, provider string, count, size int) {
+	port := freePort()
+	server := startServer(t, port, "rping", "-s", "-v", "-a", siwAddr, "-p", fmt.Sprint(port), "-S", fmt.Sprint(size))
+	client := start(t, "ping", addrOf(port), "-v", "--provider", provider, "--count", fmt.Sprint(count), "--size", fmt.Sprint(size))
+	client.want(t, exitPassed, parts(pingLines("ping data: ", count, size), fmt.Sprintf("%d pings of %d octets", count, size)), nil)
+	server.want(t, 0)
+	if got, want := server.stdout.String(), pingLines("server ping data: ", count, size); got != want {
+		t.Errorf("the C server printed\n%s\nwant\n%s", clip(got), clip(want))
+	}
+}
+
+func cClient(t *testing.T, provider string, count, size int) {
+	port := freePort()
+	server, _ := serve(t, addrOf(port), "-v", "--provider", provider)
+	client := startProgram(t, "rping", "-c", "-v", "-V", "-a", siwAddr, "-p", fmt.Sprint(port), "-C", fmt.Sprint(count), "-S", fmt.Sprint(size))
+	client.want(t, 0)
+	if got, want := client.stdout.String(), pingLines("ping data: ", count, size); got != want {
+		t.Errorf("the C client printed\n%s\nwant\n%s", clip(got), clip(want))
+	}
+	server.want(t, exitPassed, parts(pingLines("server ping data: ", count, size), fmt.Sprintf("served %d pings of %d octets for %s:", count, size, siwAddr)), nil)
+}
+
+func bothOurs(t *testing.T, clients, servers string, count, size int) {
+	port := freePort()
+	server, _ := serve(t, addrOf(port), "-v", "--provider", servers)
+	client := start(t, "ping", addrOf(port), "-v", "--provider", clients, "-C", fmt.Sprint(count), "-S", fmt.Sprint(size))
+	client.want(t, exitPassed, parts(pingLines("ping data: ", count, size), " over "+clients+" "), nil)
+	server.want(t, exitPassed, parts(pingLines("server ping data: ", count, size), " over "+servers+" "), nil)
+}
+
+// cServerTooSmall has the C server read more than its own -S, which it can't.
+func cServerTooSmall(t *testing.T) {
+	for _, p := range providers {
+		port := freePort()
+		server := startServer(t, port, "rping", "-s", "-a", siwAddr, "-p", fmt.Sprint(port), "-S", "64")
+		client := start(t, "ping", addrOf(port), "--provider", p, "--size", "4096", "--timeout", "20s")
+		client.want(t, exitFailed, nil, parts("ping 0: the server has to read our data: "))
+		_ = server.cmd.Process.Kill()
+	}
+}
+
+// cClientKilled ends a C client that would go on for ever. The kernel closes its
+// connection.
+func cClientKilled(t *testing.T) {
+	for _, p := range providers {
+		port := freePort()
+		server, _ := serve(t, addrOf(port), "-v", "--provider", p, "--timeout", "20s")
+		client := startProgram(t, "rping", "-c", "-a", siwAddr, "-p", fmt.Sprint(port))
+		server.stdout.await(t, `rdma-ping-20:`)
+		if err := client.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		// Between two pings that is an orderly end, inside one a failure.
+		switch status := server.wait(t); {
+		case status == exitPassed && strings.Contains(server.stdout.String(), "served "):
+		case status == exitFailed && strings.Contains(server.stderr.String(), " of "+siwAddr+":"):
+		default:
+			t.Errorf("%s: status %d\nstderr:\n%s", server, status, &server.stderr)
+		}
+	}
+}
