@@ -24,8 +24,16 @@ type Judge struct {
 	// of a verbs run, or the provider opposite the raw peer.
 	Reference string
 
-	// Witness asks somebody else to decode a capture. It may be nil.
-	Witness func(ctx context.Context, file string, port uint16, ours *wire.Trace) Witness
+	// Witness asks somebody else to decode captures, and returns for each what
+	// it says. It may be nil.
+	Witness func(ctx context.Context, exhibits []Exhibit) []Witness
+}
+
+// An Exhibit is a capture and what we make of it.
+type Exhibit struct {
+	File string
+	Port uint16 // only connections to and from it are meant; 0 means all
+	Ours *wire.Trace
 }
 
 // WireRun is what a scenario's Wire function gets: the decoded capture of a run
@@ -59,6 +67,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	j.hearWitness(ctx, runs)
 	r := &Report{
 		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
@@ -74,9 +83,8 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 }
 
 // examineAll examines the outcomes of a collection, as many at a time as there
-// are CPUs: the witness is another process each time. The order does not matter,
-// for each works on its own outcome, which is a copy: the collection stays as it
-// was.
+// are CPUs. The order does not matter, for each works on its own outcome, which
+// is a copy: the collection stays as it was.
 func (j *Judge) examineAll(ctx context.Context, c *Collection) ([]judged, error) {
 	for i := range c.Outcomes {
 		if slug := c.Outcomes[i].Scenario; j.Suite.Find(slug) == nil {
@@ -103,15 +111,32 @@ func (j *Judge) examineAll(ctx context.Context, c *Collection) ([]judged, error)
 	return runs, ctx.Err()
 }
 
-// examine reads the run's capture, has the witness read it, and applies the
-// scenario's checks of the wire.
+// hearWitness has the witness look at all captures that we could read. Starting
+// it may take long, so that it is asked once.
+func (j *Judge) hearWitness(ctx context.Context, runs []judged) {
+	if j.Witness == nil {
+		return
+	}
+	var exhibits []Exhibit
+	var about []*judged
+	for i := range runs {
+		if r := &runs[i]; r.trace != nil {
+			exhibits = append(exhibits, Exhibit{filepath.Join(j.Dir, r.outcome.Capture), r.outcome.Port, r.trace})
+			about = append(about, r)
+		}
+	}
+	for i, w := range j.Witness(ctx, exhibits) {
+		about[i].witness = w
+	}
+}
+
+// examine reads the run's capture and applies the scenario's checks of the wire.
 func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 	run := judged{outcome: o}
 	if o.Capture == "" {
 		return run
 	}
-	file := filepath.Join(j.Dir, o.Capture)
-	trace, err := wire.ReadFile(file, o.Port)
+	trace, err := wire.ReadFile(filepath.Join(j.Dir, o.Capture), o.Port)
 	if err != nil {
 		o.Checks = append(o.Checks, Check{What: "our decoder can read the capture", Got: err.Error()})
 		return run

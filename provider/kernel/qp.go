@@ -66,10 +66,8 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	if err != nil {
 		return nil, err
 	}
-	if p.dev.siw {
-		// siw has no send queue without a slot, and libsiw can't map a receive
-		// queue without one.
-		attr.Cap.MaxSendWR, attr.Cap.MaxRecvWR = max(attr.Cap.MaxSendWR, 1), max(attr.Cap.MaxRecvWR, 1)
+	if p.dev.siw && attr.Cap.MaxRecvWR == 0 {
+		attr.Cap.MaxRecvWR = 1 // libsiw can't map a receive queue without places
 	}
 	q := &qp{dev: p.dev, id: owner, parent: []*object{&p.object, &scq.object, &rcq.object}, init: init, maxReads: -1}
 	if owner != nil {

@@ -6,8 +6,10 @@ import (
 	"os/exec"
 	"regexp"
 	"sync"
+	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/cgo/ibv"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -102,15 +104,18 @@ func testManyEnds(t *testing.T) {
 	}
 }
 
-// A queue that nobody means to use need not have places.
-func testEmptyQueues(t *testing.T) {
+// A QP may do without receives. libsiw alone fails to make one.
+func testNoReceiveQueue(t *testing.T) {
 	s := newSide(t)
-	for _, k := range []provider.QPCap{{MaxSendWR: 4, MaxSendSGE: 1}, {MaxRecvWR: 4, MaxRecvSGE: 1}} {
-		qp, err := s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: k})
-		if err != nil {
-			t.Errorf("%+v: %v", k, err)
-			continue
-		}
-		closeAll(t, qp)
+	qp, err := s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
+	must(t, qp, err)
+	closeAll(t, qp)
+	_, err = s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq})
+	wantErrno(t, "a QP without queues", err, syscall.EINVAL)
+
+	verbs, c := s.pd.(*pd).c, s.cq.(*cq).c
+	_, err = verbs.CreateQP(&ibv.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: ibv.QPCap{MaxSendWR: 4, MaxSendSGE: 1}, Type: uint32(provider.QPTypeRC)})
+	if err != syscall.EINVAL {
+		t.Errorf("libsiw: %v", err)
 	}
 }

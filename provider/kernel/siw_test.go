@@ -69,7 +69,7 @@ func TestSiw(t *testing.T) {
 		{"many connections", testManyConnections},
 		{"many queues", testManyQueues},
 		{"a hundred connection ends", testManyEnds},
-		{"empty queues", testEmptyQueues},
+		{"no receive queue", testNoReceiveQueue},
 		{"waiters", testWaiters},
 	} {
 		before := openFiles(t)

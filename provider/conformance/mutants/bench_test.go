@@ -148,7 +148,7 @@ func (b *bench) control(slug string) (conformance.Outcome, error) {
 	}
 	b.mu.Unlock()
 	c.once.Do(func() {
-		for _, scale := range scales {
+		for _, scale := range scales() {
 			if c.reference, c.err = b.tryControl(slug, scale); c.err == nil {
 				return
 			}
@@ -197,7 +197,7 @@ func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
 		return "", err
 	}
 	missed := fmt.Errorf("%s does not notice", slug)
-	for _, scale := range scales {
+	for _, scale := range scales() {
 		for _, p := range b.pairings(slug, m.Name) {
 			o, err := b.play(slug, p, m, scale)
 			if err != nil {

@@ -19,7 +19,7 @@ const (
 
 	// atOnce is how many runs are under way at a time. Most of them wait for
 	// what never comes.
-	atOnce = 8
+	atOnce = 12
 
 	// engineName and soundName are, in pairings, the engine that nothing stands
 	// in front of, and the one with a mutant's decorators and no fault.
@@ -29,7 +29,27 @@ const (
 
 // scales are the factors of time limits that are tried, one after the other,
 // until a run shows what it should: a loaded machine needs longer ones.
-var scales = []float64{0.2, 1}
+//
+// A scenario whose time is up looks at its memory while the engine may still be
+// placing octets in it, which the race detector reports: with it no limit may be
+// too short.
+func scales() []float64 {
+	if raceEnabled {
+		return []float64{2}
+	}
+	return []float64{0.2, 1}
+}
+
+// racing are mutants whose fault is a data race between the engine and its
+// program, each with the reason. The race detector would notice them before the
+// suite does.
+var racing = map[string]string{
+	"write-overtaken":        "the program looks at the sink of a Write that it was told is complete",
+	"deregistration-ignored": "the peer writes to a region that the program has again",
+	"neighbour-touched":      "octets beside a region are written",
+	"receive-overrun":        "octets beside a region are written",
+	"bounds-loose":           "octets beside a region are written",
+}
 
 // unproven are scenarios that no mutant makes fail, each with the reason.
 var unproven = map[string]string{}
@@ -51,7 +71,14 @@ func TestEveryMutantIsCaught(t *testing.T) {
 	b := newBench(t)
 	var trials []*trial
 	for _, m := range mutants.All() {
-		for _, slug := range m.CaughtBy {
+		slugs := m.CaughtBy
+		switch {
+		case raceEnabled && racing[m.Name] != "":
+			continue
+		case raceEnabled:
+			slugs = slugs[:1] // what is proven is proven without the detector
+		}
+		for _, slug := range slugs {
 			trials = append(trials, &trial{mutant: m, slug: slug, done: make(chan struct{})})
 		}
 	}
@@ -67,7 +94,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 			caught[tr.slug] = append(caught[tr.slug], tr.mutant.Name)
 		})
 	}
-	if t.Failed() {
+	if t.Failed() || raceEnabled {
 		return // what is not proven is a consequence
 	}
 	for _, sc := range b.suite.All() {
@@ -124,6 +151,11 @@ func TestAll(t *testing.T) {
 	}
 	if mutants.Find("no such mutant") != nil {
 		t.Error("Find finds what is not there")
+	}
+	for name := range racing {
+		if !seen[name] {
+			t.Errorf("exception for mutant %q, which there is not", name)
+		}
 	}
 	for _, list := range []map[string]string{unproven, uncompared} {
 		for slug := range list {

@@ -39,7 +39,7 @@ func objectMutants() []*Mutant {
 		},
 		{
 			Name: "empty-queue-refused", What: "makes no QP with a queue that has no room",
-			CaughtBy: []string{"objects/empty-queues"},
+			CaughtBy: []string{"objects/no-receive-queue"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{createQP: func(init *provider.QPInitAttr) error {
 					if init.Cap.MaxSendWR == 0 || init.Cap.MaxRecvWR == 0 {

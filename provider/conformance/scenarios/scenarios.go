@@ -17,6 +17,7 @@ func Suite() *conformance.Suite {
 	s.Add(connections()...)
 	s.Add(protection()...)
 	s.Add(queues()...)
+	s.Add(objects()...)
 	s.Add(raw()...)
 	return s
 }

@@ -23,11 +23,11 @@ func TestDisagreement(t *testing.T) {
 	h := rdmap.SendHeader(rdmap.OpSend, 0, 5, 0, true)
 	s.Terminate(wire.ToInitiator, rdmap.NewTerminate(ddp.ErrMSNRange, &h, 28, nil), false)
 	s.Close()
-	_, file, w := ask(t, c, 0)
+	_, file, w := show(t, c, 0)
 	if !w.Agrees {
 		t.Fatal(w.Why)
 	}
-	text, err := run(context.Background(), file, 0)
+	text, err := run(context.Background(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestParse(t *testing.T) {
 
 func TestWitnessOfNoFile(t *testing.T) {
 	need(t)
-	w := Witness(context.Background(), t.TempDir()+"/nothing.pcap", 0, &wire.Trace{})
+	w := about(t.TempDir()+"/nothing.pcap", 0, &wire.Trace{})
 	if w.Agrees || !strings.Contains(w.Why, "nothing.pcap") {
 		t.Errorf("%+v", w)
 	}

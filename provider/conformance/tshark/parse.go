@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -124,9 +125,11 @@ func (p *parser) heading(line string) error {
 	return nil
 }
 
-// add appends a frame to its connection. A Request begins one.
+// add appends a frame to its connection. A Request begins one, unless it is the
+// responder's answer to another.
 func (p *parser) add(f *frame) error {
-	if f.kind == request {
+	answer := slices.ContainsFunc(p.conns, func(c *conn) bool { return c.responder == p.from && c.initiator == p.to })
+	if f.kind == request && !answer {
 		c := &conn{initiator: p.from, responder: p.to}
 		c.frames[wire.ToResponder] = []*frame{f}
 		p.conns = append(p.conns, c)

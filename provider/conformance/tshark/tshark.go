@@ -44,9 +44,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-
-	"github.com/govs-rdma/govs/provider/conformance"
-	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 // Version returns the first line of tshark --version, or why it can't be used
@@ -91,15 +88,10 @@ var others = sync.OnceValues(func() ([]string, error) {
 	return names, nil
 })
 
-// run has tshark print the MPA, DDP and RDMAP details of a file's packets. With
-// port 0 all connections are meant.
-func run(ctx context.Context, file string, port uint16) (string, error) {
-	filter := "iwarp_mpa"
-	if port != 0 {
-		filter += fmt.Sprintf(" && tcp.port==%d", port)
-	}
+// run has tshark print the MPA, DDP and RDMAP details of a file's packets.
+func run(ctx context.Context, file string) (string, error) {
 	args := []string{
-		"-n", "-r", file, "-Y", filter, "-O", "iwarp_mpa,iwarp_ddp_rdmap",
+		"-n", "-r", file, "-Y", "iwarp_mpa", "-O", "iwarp_mpa,iwarp_ddp_rdmap",
 		"-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.check_checksum:FALSE",
 	}
 	off, err := others()
@@ -120,25 +112,3 @@ func run(ctx context.Context, file string, port uint16) (string, error) {
 	return stdout.String(), nil
 }
 
-// Witness asks tshark about a capture of which ours is our own reading, of the
-// connections to and from port or, if that is 0, all. It is a
-// conformance.Judge's Witness.
-func Witness(ctx context.Context, file string, port uint16, ours *wire.Trace) conformance.Witness {
-	w := conformance.Witness{Asked: true}
-	text, err := run(ctx, file, port)
-	if err != nil {
-		w.Why = err.Error()
-		return w
-	}
-	theirs, err := parse(text)
-	if err != nil {
-		w.Why = err.Error()
-		return w
-	}
-	for _, c := range theirs {
-		w.Frames += len(c.frames[0]) + len(c.frames[1])
-	}
-	w.Why = compare(ours, theirs)
-	w.Agrees = w.Why == ""
-	return w
-}

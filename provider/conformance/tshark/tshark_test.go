@@ -34,7 +34,12 @@ func need(t *testing.T) {
 	}
 }
 
-func ask(t *testing.T, c *wiretest.Capture, port uint16) (*wire.Trace, string, conformance.Witness) {
+// about asks tshark about one file.
+func about(file string, port uint16, ours *wire.Trace) conformance.Witness {
+	return Witness(context.Background(), []conformance.Exhibit{{File: file, Port: port, Ours: ours}})[0]
+}
+
+func show(t *testing.T, c *wiretest.Capture, port uint16) (*wire.Trace, string, conformance.Witness) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	if err := os.WriteFile(file, c.Pcap(), 0o644); err != nil {
@@ -44,13 +49,13 @@ func ask(t *testing.T, c *wiretest.Capture, port uint16) (*wire.Trace, string, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	return trace, file, Witness(context.Background(), file, port, trace)
+	return trace, file, about(file, port, trace)
 }
 
 // agree has tshark read a capture and wants it to see all frames as we do.
 func agree(t *testing.T, c *wiretest.Capture) *wire.Trace {
 	t.Helper()
-	trace, _, w := ask(t, c, 0)
+	trace, _, w := show(t, c, 0)
 	if !w.Asked || !w.Agrees {
 		t.Errorf("tshark does not agree: %s", w.Why)
 	}
@@ -63,7 +68,7 @@ func agree(t *testing.T, c *wiretest.Capture) *wire.Trace {
 // agreePartly wants agreement, and tshark to see n frames of how many there are.
 func agreePartly(t *testing.T, c *wiretest.Capture, n, of int) {
 	t.Helper()
-	trace, _, w := ask(t, c, 0)
+	trace, _, w := show(t, c, 0)
 	if !w.Asked || !w.Agrees {
 		t.Errorf("tshark does not agree: %s", w.Why)
 	}
@@ -88,7 +93,7 @@ func TestWithoutTshark(t *testing.T) {
 	if _, err := Version(); err == nil || !strings.Contains(err.Error(), "apt-get install tshark") {
 		t.Errorf("the error is %v, which does not say what to install", err)
 	}
-	w := Witness(context.Background(), "any.pcap", 0, &wire.Trace{})
+	w := about("any.pcap", 0, &wire.Trace{})
 	if !w.Asked || w.Agrees || w.Why == "" {
 		t.Errorf("a witness that can't be asked is %+v", w)
 	}
@@ -102,7 +107,7 @@ func TestSIWCapture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := Witness(context.Background(), file, port, trace)
+		w := about(file, port, trace)
 		if !w.Agrees || w.Frames != frames {
 			t.Errorf("port %d: %+v, want agreement about %d frames", port, w, frames)
 		}
@@ -184,7 +189,7 @@ func TestFPDUsAcrossSegments(t *testing.T) {
 		c.MSS = 0
 		n++
 	}
-	_, _, w := ask(t, c, 0)
+	_, _, w := show(t, c, 0)
 	if !w.Agrees {
 		t.Errorf("tshark does not agree: %s", w.Why)
 	}
@@ -290,7 +295,7 @@ func (m *many) begin(name string, crc bool) *wiretest.Session {
 // agree asks tshark, and if all is said to be visible, wants it to see all.
 func (m *many) agree(t *testing.T, all bool) {
 	t.Helper()
-	trace, _, w := ask(t, &m.Capture, 0)
+	trace, _, w := show(t, &m.Capture, 0)
 	if !w.Agrees {
 		for i, name := range m.names {
 			if strings.Contains(w.Why, fmt.Sprintf(":%d: ", firstPort+i)) {
@@ -439,6 +444,11 @@ func TestWhatTsharkCannotSee(t *testing.T) {
 			whole(c, wire.ToResponder, bad)
 			c.RST(wire.ToInitiator)
 		}},
+		{"a request for a reply", func(c *wiretest.Conn) {
+			whole(c, wire.ToResponder, req)
+			whole(c, wire.ToInitiator, req)
+			c.FIN(wire.ToResponder)
+		}},
 		{"a reply for a request", func(c *wiretest.Conn) { whole(c, wire.ToResponder, rep) }},
 		{"PD_Length above 512", func(c *wiretest.Conn) {
 			long := uint16(513)
@@ -525,7 +535,7 @@ func TestPortsUsedAgain(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 1, octets(i*10))
 		s.Close()
 	}
-	if _, _, w := ask(t, c, 0); !w.Agrees {
+	if _, _, w := show(t, c, 0); !w.Agrees {
 		t.Errorf("tshark does not agree: %s", w.Why)
 	}
 }

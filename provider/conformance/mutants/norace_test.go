@@ -1,0 +1,5 @@
+//go:build !race
+
+package mutants_test
+
+const raceEnabled = false
