@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/report"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 	"github.com/govs-rdma/govs/provider/conformance/tshark"
-	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 // judging is what run and compare have in common.
@@ -28,7 +26,7 @@ func (j *judging) judge(ctx context.Context, out *output, col *conformance.Colle
 		v, err := tshark.Version()
 		if err == nil {
 			witness = v
-			judge.Witness = witnessWithProgress(out, col)
+			judge.Witness = tshark.Witness
 		} else {
 			witness = "not asked: " + err.Error()
 		}
@@ -53,28 +51,6 @@ func (j *judging) judge(ctx context.Context, out *output, col *conformance.Colle
 		return errFailed
 	}
 	return nil
-}
-
-// witnessWithProgress asks tshark, which takes most of the time of judging, and
-// tells how far it has come every few seconds.
-func witnessWithProgress(out *output, col *conformance.Collection) func(context.Context, string, uint16, *wire.Trace) conformance.Witness {
-	const every = 5 * time.Second
-	total := 0
-	for i := range col.Outcomes {
-		if col.Outcomes[i].Capture != "" {
-			total++
-		}
-	}
-	done, told := 0, time.Now()
-	return func(ctx context.Context, file string, port uint16, ours *wire.Trace) conformance.Witness {
-		w := tshark.Witness(ctx, file, port, ours)
-		done++
-		if done == total || time.Since(told) >= every {
-			told = time.Now()
-			fmt.Fprintf(out, "[%*d/%d] captures judged\n", len(fmt.Sprint(total)), done, total)
-		}
-		return w
-	}
 }
 
 // write writes the reports that were asked for.

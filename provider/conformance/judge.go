@@ -120,7 +120,7 @@ func (j *Judge) hearWitness(ctx context.Context, runs []judged) {
 	var exhibits []Exhibit
 	var about []*judged
 	for i := range runs {
-		if r := &runs[i]; r.trace != nil {
+		if r := &runs[i]; r.trace != nil && r.witness.Why == "" {
 			exhibits = append(exhibits, Exhibit{filepath.Join(j.Dir, r.outcome.Capture), r.outcome.Port, r.trace})
 			about = append(about, r)
 		}
@@ -142,12 +142,7 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 		return run
 	}
 	run.trace = trace
-	switch {
-	case sc.Unwitnessed != "":
-		run.witness.Why = sc.Unwitnessed
-	case j.Witness != nil && o.CaptureSource != "":
-		run.witness = j.Witness(ctx, file, o.Port, trace)
-	}
+	run.witness.Why = sc.Unwitnessed
 	if sc.Wire != nil && o.Setup == "" && o.Unsupported == "" {
 		took := o.DurationMillis
 		t := &T{ctx: ctx, scale: 1, outcome: o, started: time.Now()}

@@ -111,4 +111,3 @@ func run(ctx context.Context, file string) (string, error) {
 	}
 	return stdout.String(), nil
 }
-
