@@ -38,6 +38,7 @@ type RawRun struct {
 	listener *rdmacm.Listener
 	dialling chan dialled // the program's call of Dial or Accept
 	spoke    bool         // the peer has sent an FPDU
+	late     bool         // something that had to come did not: what follows is not waited for long
 }
 
 // RawConnect says how Connect makes a connection. Nil and zero values mean
@@ -139,6 +140,19 @@ const (
 	GivesUp = 15 * time.Second
 )
 
+// answerLimit is how long the provider may take to answer what has arrived,
+// before scaling. It is short, since some answers are known not to come.
+const answerLimit = 600 * time.Millisecond
+
+// patience is how long to wait for something that must happen within d. When
+// something else did not happen, nothing that follows is worth a long wait.
+func (r *RawRun) patience(d time.Duration) time.Duration {
+	if r.late {
+		d = min(d, Soon)
+	}
+	return r.Scaled(d)
+}
+
 // WantReply waits for a Reply that accepts, and checks its form.
 //
 //rfc:5044 MPA-7.1.1-02
@@ -166,7 +180,7 @@ func (r *RawRun) WantReject(what string) mpa.Frame {
 }
 
 func (r *RawRun) readReply() (mpa.Frame, error) {
-	f, err := r.Peer.ReadFrame(mpa.KindReply, r.Scaled(waitLimit))
+	f, err := r.Peer.ReadFrame(mpa.KindReply, r.patience(waitLimit))
 	switch {
 	case err != nil:
 		r.Observe("reply", "%s", ending(err))
@@ -180,7 +194,7 @@ func (r *RawRun) readReply() (mpa.Frame, error) {
 
 // WantFPDU waits for an FPDU of an opcode and checks that its CRC is right.
 func (r *RawRun) WantFPDU(what string, op rdmap.Opcode) *rawpeer.Segment {
-	seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+	seg, err := r.Peer.ReadFPDU(r.patience(waitLimit))
 	if err != nil {
 		r.Require(false, what, "instead of an FPDU: %v", err)
 	}
@@ -211,7 +225,7 @@ func (r *RawRun) phase() rdmap.Phase {
 //rfc:5040 RDMAP-5.4-01
 //rfc:5040 RDMAP-5.4-02
 func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerminate {
-	seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+	seg, err := r.Peer.ReadFPDU(r.patience(answerLimit))
 	return r.terminate(seg, err, what, codes)
 }
 
@@ -219,7 +233,7 @@ func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerm
 // it: what the provider had begun to send.
 func (r *RawRun) WantTerminateAmid(what string, op rdmap.Opcode, codes ...string) *rdmap.ReceivedTerminate {
 	for {
-		seg, err := r.Peer.ReadFPDU(r.Scaled(waitLimit))
+		seg, err := r.Peer.ReadFPDU(r.patience(answerLimit))
 		if err == nil && rdmap.ParseControl(seg.Header.ULPCtl).Opcode == op {
 			continue
 		}
@@ -229,12 +243,14 @@ func (r *RawRun) WantTerminateAmid(what string, op rdmap.Opcode, codes ...string
 
 func (r *RawRun) terminate(seg *rawpeer.Segment, err error, what string, codes []string) *rdmap.ReceivedTerminate {
 	if err != nil {
+		r.late = true
 		r.Observe("terminate", "none: %s", ending(err))
 		r.Check(false, what, "instead of a Terminate: %v", err)
 		return nil
 	}
 	h := &seg.Header
 	if op := rdmap.ParseControl(h.ULPCtl).Opcode; op != rdmap.OpTerminate {
+		r.late = true
 		r.Observe("terminate", "none: %s", op)
 		r.Check(false, what, "instead of a Terminate a %s came", op)
 		return nil
@@ -264,10 +280,18 @@ func (r *RawRun) WantEnd(what string, wait ...time.Duration) {
 	if len(wait) > 0 {
 		limit = wait[0]
 	}
-	rest, err := r.Peer.Drain(r.Scaled(limit))
+	rest, err := r.Peer.Drain(r.patience(Soon))
+	if errors.Is(err, rawpeer.ErrSilence) && limit > Soon {
+		r.late = r.late || len(rest) > 0 // it says more instead of ending
+		var more []byte
+		more, err = r.Peer.Drain(r.patience(limit - Soon))
+		rest = append(rest, more...)
+	}
 	r.Observe("end", "%s", ending(err))
 	if r.Check(!errors.Is(err, rawpeer.ErrSilence), what, "the connection is still there") {
 		r.Check(len(rest) == 0, "nothing is sent before the end", "%d octets: % x", len(rest), rest[:min(len(rest), 64)])
+	} else {
+		r.late = true
 	}
 }
 
@@ -288,7 +312,7 @@ func (r *RawRun) WantRefused(what string, codes ...string) *rdmap.ReceivedTermin
 // WantTerminateOrEnd is for where a provider may say what is wrong before it
 // ends the connection, and need not: it is observed whether a Terminate comes.
 func (r *RawRun) WantTerminateOrEnd(what string, wait time.Duration, codes ...string) {
-	seg, err := r.Peer.ReadFPDU(r.Scaled(wait))
+	seg, err := r.Peer.ReadFPDU(r.patience(wait))
 	if err == nil || errors.Is(err, rawpeer.ErrSilence) {
 		r.terminate(seg, err, what, codes)
 	} else {

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -249,7 +248,7 @@ func solicitedEvent(r *conformance.RawRun) {
 	r.SendFPDU(st.send(1, rawPart))
 	r.Check(!st.side.ChannelEvent(ch, conformance.Soon), "the plain Send gives no event")
 	r.SendFPDU(control(st.send(2, rawPart), func(c *rdmap.Control) { c.Opcode = rdmap.OpSendSE }))
-	r.Check(st.side.ChannelEvent(ch, time.Second), "the solicited one does")
+	r.Check(st.side.ChannelEvent(ch, 2*conformance.Soon), "the solicited one does")
 	st.side.RecvWCs(2)
 	st.sent = true
 	st.leave()
@@ -281,7 +280,7 @@ func sendBehindInvalidate(r *conformance.RawRun) {
 	for k, wc := range st.side.RecvWCs(len(st.recv)) {
 		r.Check(wc.Status != ibverbs.WCSuccess, "neither Send completes with success", "number %d did", k+1)
 	}
-	r.WantTerminateOrEnd("what comes before the end is at most a Terminate", 3*time.Second, "0/2/0x09", "0/1/0x09")
+	r.WantTerminateOrEnd("what comes before the end is at most a Terminate", conformance.Soon, "0/2/0x09", "0/1/0x09")
 	st.recv[1].Untouched("nothing is placed in the second receive buffer")
 }
 
