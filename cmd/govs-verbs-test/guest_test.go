@@ -21,10 +21,10 @@ const siwAddr = "192.0.2.1"
 // providers are those that a program of ours is tried with in the guest.
 var providers = []string{"engine", "kernel"}
 
-// inGuest reports whether the test is in the guest, with siw0. If it is not, it
-// runs the test there and returns false. The C programs of rdmacm-utils and
-// perftest are needed.
-func inGuest(t *testing.T) bool {
+// inGuest reports whether the test is in the guest, with siw0 of a variant. If it
+// is not, it runs the test there and returns false. The C programs of
+// rdmacm-utils and perftest are needed.
+func inGuest(t *testing.T, siw string) bool {
 	t.Helper()
 	if vmtest.Inside() {
 		return true
@@ -36,7 +36,7 @@ func inGuest(t *testing.T) bool {
 		t.Skip("the kernel provider was not built in")
 	}
 	vmtest.Need(t, "witnesses")
-	vmtest.Self(t, vmtest.Options{Timeout: 8 * time.Minute})
+	vmtest.Self(t, vmtest.Options{Siw: siw, Timeout: 8 * time.Minute})
 	return false
 }
 

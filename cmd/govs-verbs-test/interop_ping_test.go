@@ -14,7 +14,7 @@ var pingSizes = []int{minPing, 64, 4096, maxPing}
 // with ours, each over the engine and over siw. Both sides print the data, and
 // the two have to be the same.
 func TestRping(t *testing.T) {
-	if !inGuest(t) {
+	if !inGuest(t, "default") {
 		return
 	}
 	for _, p := range providers {
