@@ -14,8 +14,9 @@ import (
 type packet struct {
 	time   time.Time
 	data   []byte
-	length int // octets that it had, if more than data
-	ifc    int // index of its interface in the file
+	length int   // octets that it had, if more than data
+	ifc    int   // index of its interface in the file
+	order  int64 // where it belongs among the packets of several captures
 }
 
 // writeOne writes packets as a file of one interface.

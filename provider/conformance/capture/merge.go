@@ -23,8 +23,10 @@ type Part struct {
 }
 
 // Merge writes the packets of all parts to one pcapng file, each part as an
-// interface of its own, in order of time. The parts stay. The file called name
-// is there whole or not at all.
+// interface of its own, in order of time. The packets of one part stay in their
+// order, which is that of their arrival, also where their times, taken on several
+// CPUs, say otherwise. The parts stay. The file called name is there whole or not
+// at all.
 func Merge(name, comment string, parts ...Part) error {
 	if len(parts) == 0 {
 		return errors.New("no captures to merge")
@@ -39,12 +41,14 @@ func Merge(name, comment string, parts ...Part) error {
 		interfaces = append(interfaces, pcapgo.NgInterface{
 			Name: part.Interface, Comment: part.Comment, LinkType: link, TimestampResolution: nanoseconds,
 		})
+		var latest int64
 		for _, p := range found {
-			p.ifc = i
+			latest = max(latest, p.time.UnixNano())
+			p.ifc, p.order = i, latest
 			packets = append(packets, p)
 		}
 	}
-	slices.SortStableFunc(packets, func(a, b packet) int { return cmp.Compare(a.time.UnixNano(), b.time.UnixNano()) })
+	slices.SortStableFunc(packets, func(a, b packet) int { return cmp.Compare(a.order, b.order) })
 	return writeFile(name, comment, interfaces, packets)
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/govs-rdma/govs/provider/conformance/wire"
@@ -82,6 +83,41 @@ func TestMerge(t *testing.T) {
 		if err != nil || ifc.Name != want.name || ifc.Comment != want.comment || !seen[i] {
 			t.Errorf("interface %d is %q (%q), with packets %v: %v", i, ifc.Name, ifc.Comment, seen[i], err)
 		}
+	}
+}
+
+// Packets stay in the order in which they were captured, whatever their times.
+func TestMergeKeepsTheOrderOfAPart(t *testing.T) {
+	dir := t.TempDir()
+	at := time.Unix(1000, 0)
+	var names []string
+	for i, seconds := range [][]int{{1, 5, 4, 6}, {2, 3, 7}} {
+		var packets []packet
+		for k, s := range seconds {
+			packets = append(packets, packet{time: at.Add(time.Duration(s) * time.Second), data: []byte{byte(i), byte(k)}})
+		}
+		names = append(names, filepath.Join(dir, string(rune('a'+i))))
+		if err := writeOne(names[i], "part", "", layers.LinkTypeRaw, packets); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merged := filepath.Join(dir, "merged")
+	if err := Merge(merged, "", Part{File: names[0]}, Part{File: names[1]}); err != nil {
+		t.Fatal(err)
+	}
+	_, packets, err := readPart(merged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	for _, p := range packets {
+		got = append(got, p.data...)
+	}
+	if want := []byte{0, 0, 1, 0, 1, 1, 0, 1, 0, 2, 0, 3, 1, 2}; !bytes.Equal(got, want) {
+		t.Errorf("part and packet are %v, want %v", got, want)
+	}
+	if !packets[4].time.Equal(at.Add(4 * time.Second)) {
+		t.Errorf("the times did not stay: %v", packets[4].time)
 	}
 }
 
