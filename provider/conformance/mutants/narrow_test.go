@@ -1,0 +1,56 @@
+package mutants_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/mutants"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// TestNarrowStreams shows that a mutant's streams are streams whatever the
+// network makes of them: with windows shorter than an FPDU, writes that are taken
+// in part and reads that end anywhere, everything still arrives, in order and
+// once, and ends come after it.
+func TestNarrowStreams(t *testing.T) {
+	for _, window := range []int{700, 5000} {
+		t.Run(fmt.Sprint("window ", window), func(t *testing.T) {
+			t.Parallel()
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			b := newBench(t)
+			sound := &mutants.Mutant{Name: soundName}
+			n := memnet.New(&memnet.Options{Seed: seed, MSS: 400, Window: window, Cut: true})
+			open := func(options []string) (*conformance.Endpoint, error) {
+				if len(options) > 0 {
+					return nil, fmt.Errorf("options %v are not for this", options)
+				}
+				vctx, err := ibverbs.Open(sound.New(&engine.Options{Network: n}), "")
+				if err != nil {
+					return nil, err
+				}
+				return &conformance.Endpoint{Name: soundName, Context: vctx, Addr: netip.MustParseAddr("192.0.2.1")}, nil
+			}
+			outcomes, err := conformance.Run(t.Context(), conformance.Config{
+				Suite: b.suite, Seed: seed, Scale: 5,
+				Only: "send/*,write/*,read/one-fpdu,read/one-mib,read/both-ways,read/depth-3,order/write-then-send,order/mixed-both-ways," +
+					"conn/shutdown,conn/disconnect-responder,conn/many-at-once,protection/write-bad-key",
+				Pairings: []conformance.Pairing{{Initiator: soundName, Responder: soundName}},
+				Open:     map[string]conformance.Opener{soundName: open},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k := range outcomes {
+				if err := b.passes(outcomes[k]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
