@@ -28,5 +28,8 @@ func (c *compareCmd) Run(ctx context.Context, out *output) error {
 		return unable(err)
 	}
 	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark}
+	if err := j.prepare(); err != nil {
+		return unable(err)
+	}
 	return j.judge(ctx, out, col, c.Dir)
 }

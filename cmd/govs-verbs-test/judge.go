@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -15,6 +17,37 @@ import (
 type judging struct {
 	Report, JSON, JUnit string
 	NoTshark            bool
+}
+
+// prepare sees that the reports can be written, which one likes to know before a
+// run of minutes.
+func (j *judging) prepare() error {
+	if j.Report != "" {
+		if err := os.MkdirAll(j.Report, 0o755); err != nil {
+			return err
+		}
+		if err := canWrite(j.Report); err != nil {
+			return err
+		}
+	}
+	for _, file := range []string{j.JSON, j.JUnit} {
+		if file == "" {
+			continue
+		}
+		if err := canWrite(filepath.Dir(file)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// canWrite reports why no file can be made in a folder.
+func canWrite(dir string) error {
+	f, err := os.CreateTemp(dir, ".govs-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // judge judges a collection whose captures are in dir, prints the matrix and

@@ -63,6 +63,10 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if c.Seed == 0 {
 		c.Seed = uint64(rand.Uint32()) + 1
 	}
+	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark}
+	if err := j.prepare(); err != nil {
+		return unable(err)
+	}
 	b, err := c.bench(out)
 	if err != nil {
 		return err
@@ -99,7 +103,6 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		fmt.Fprintf(out, "%d runs collected in %s\n", len(col.Outcomes), file)
 		return nil
 	}
-	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark}
 	return j.judge(ctx, out, col, dir)
 }
 

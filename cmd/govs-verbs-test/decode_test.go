@@ -1,0 +1,128 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/tshark"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// captures are those of testdata, where capture says how they were made.
+var captures = []string{"rping-server.pcapng", "rping-client.pcap"}
+
+// TestDecodeAgrees has tshark look at the captures, so that the golden ladders
+// are not only our own word.
+func TestDecodeAgrees(t *testing.T) {
+	if !tshark.Available() {
+		vmtest.Need(t, "witnesses")
+	}
+	for _, file := range captures {
+		path := filepath.Join("testdata", file)
+		ours, err := wire.ReadFile(path, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range tshark.Witness(t.Context(), []conformance.Exhibit{{File: path, Ours: ours}}) {
+			if !w.Asked || !w.Agrees || w.Frames != ours.Count() {
+				t.Errorf("%s: tshark: %+v", file, w)
+			}
+		}
+	}
+}
+
+func TestDecode(t *testing.T) {
+	for _, file := range captures {
+		cmd := start(t, "decode", filepath.Join("testdata", file))
+		cmd.want(t, exitPassed, nil, nil)
+		golden := filepath.Join("testdata", strings.TrimSuffix(file, filepath.Ext(file))+".ladder")
+		if *update {
+			if err := os.WriteFile(golden, []byte(cmd.stdout.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), cmd.stdout.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
+	}
+}
+
+func TestDecodeJSON(t *testing.T) {
+	cmd := start(t, "decode", "--json", "testdata/rping-client.pcap")
+	cmd.want(t, exitPassed, nil, nil)
+	var conns []decodedConn
+	decodeJSON(t, cmd, &conns)
+	if len(conns) != 1 {
+		t.Fatalf("%d connections", len(conns))
+	}
+	c := conns[0]
+	if !strings.HasPrefix(c.Initiator, "192.0.2.1:") || c.Responder != "192.0.2.1:7175" || !c.CRC || len(c.Notes) != 0 {
+		t.Errorf("connection: %+v", c)
+	}
+	var kinds []string
+	for _, f := range c.Frames {
+		kinds = append(kinds, f.Kind)
+		if f.Error != "" {
+			t.Errorf("frame: %+v", f)
+		}
+	}
+	want := strings.Fields("startup startup fpdu fpdu fpdu fpdu fpdu fpdu fpdu fin fin")
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("kinds of frames (-want +got):\n%s", diff)
+	}
+	// What rping puts into its message, and siw and we around it.
+	first := decodedFrame{Seconds: c.Frames[2].Seconds, Direction: "to-responder", Kind: "fpdu", Offset: 24, Length: 40, Text: "Send L QN 0 MSN 1 MO 0 length 16 CRC ok"}
+	if diff := cmp.Diff(first, c.Frames[2]); diff != "" {
+		t.Errorf("first Send (-want +got):\n%s", diff)
+	}
+}
+
+func TestDecodeFailures(t *testing.T) {
+	dir := t.TempDir()
+	whole, err := os.ReadFile("testdata/rping-client.pcap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name string, b []byte) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, c := range map[string]struct {
+		args   []string
+		status int
+		stdout []string
+		stderr []string
+	}{
+		"no such file":        {[]string{filepath.Join(dir, "none")}, exitUsage, nil, parts("no such file or directory")},
+		"a folder":            {[]string{dir}, exitUsage, nil, parts(dir)},
+		"an empty file":       {[]string{file("empty", nil)}, exitUsage, nil, parts("empty", "not a capture file")},
+		"text":                {[]string{file("text", []byte("neither of them\n"))}, exitUsage, nil, parts("text", "neither a pcap nor a pcapng file")},
+		"only a header":       {[]string{file("header", whole[:24])}, exitFailed, nil, parts("header: no iWARP", "0 TCP connections")},
+		"cut in the header":   {[]string{file("cut-header", whole[:20])}, exitUsage, nil, parts("cut-header")},
+		"cut in a packet":     {[]string{file("cut", whole[:850])}, exitPassed, parts("MPA Request Frame", "note: the file cannot be read beyond packet"), nil},
+		"nothing on the port": {[]string{"--port", "1", "testdata/rping-client.pcap"}, exitFailed, nil, parts("no iWARP")},
+		"the port":            {[]string{"--port", "7175", "testdata/rping-client.pcap"}, exitPassed, parts("MPA Request Frame"), nil},
+		"all":                 {[]string{"--all", "testdata/rping-client.pcap"}, exitPassed, parts("MPA Request Frame"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			start(t, append([]string{"decode"}, c.args...)...).want(t, c.status, c.stdout, c.stderr)
+		})
+	}
+}

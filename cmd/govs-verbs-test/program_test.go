@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// program is a process that runs.
+type program struct {
+	cmd            *exec.Cmd
+	stdout, stderr transcript
+	done           chan error
+}
+
+// startProgram starts a C program.
+func startProgram(t *testing.T, args ...string) *program {
+	t.Helper()
+	return startCmd(t, exec.Command(args[0], args[1:]...))
+}
+
+// startCmd starts a process, and sees that it is gone when the test is.
+func startCmd(t *testing.T, cmd *exec.Cmd) *program {
+	t.Helper()
+	p := &program{cmd: cmd, done: make(chan error, 1)}
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.done <- p.cmd.Wait() }()
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			<-p.done
+		}
+	})
+	return p
+}
+
+// want waits for the program's end and checks its status, and what it printed.
+func (p *program) want(t *testing.T, status int, stdout ...string) {
+	t.Helper()
+	select {
+	case err := <-p.done:
+		p.done <- err
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatalf("%s: %v", p, err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", p, clip(p.stdout.String()), clip(p.stderr.String()))
+	}
+	if got := p.cmd.ProcessState.ExitCode(); got != status {
+		t.Errorf("%s: status %d, want %d\nstdout:\n%s\nstderr:\n%s", p, got, status, clip(p.stdout.String()), clip(p.stderr.String()))
+	}
+	wantText(t, p.String()+": stdout", p.stdout.String(), stdout)
+}
+
+func (p *program) String() string { return strings.Join(p.cmd.Args, " ") }

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// oneVerbs and oneRaw are scenarios that take little time.
+const (
+	oneVerbs = "send/one-octet"
+	oneRaw   = "ddp/write-unknown-stag"
+)
+
+// withoutSiw undoes REQUIRE_SIW=1 for a test that is about the engine alone.
+func withoutSiw(t *testing.T) { t.Setenv("REQUIRE_SIW", "") }
+
+func TestRun(t *testing.T) {
+	withoutSiw(t)
+	dir := t.TempDir()
+	asJSON, asJUnit := filepath.Join(dir, "other.json"), filepath.Join(dir, "other.xml")
+	cmd := start(t, "run", "--only", oneVerbs+","+oneRaw, "--seed", "4711", "--report", filepath.Join(dir, "report"), "--json", asJSON, "--junit", asJUnit)
+	cmd.want(t, exitPassed, parts(
+		"seed 4711, captures from the ", "pairings engine->engine\n",
+		"[1/2] ok        "+oneVerbs+"  engine->engine  ", "[2/2] ok        "+oneRaw+"  raw->engine  ",
+		"second witness: ", "verbs scenarios  engine->engine", "2 PASS: the suite passed", "report: ",
+	), nil)
+
+	rep := readReport(t, filepath.Join(dir, "report", "report.json"))
+	if rep.Seed != 4711 || !rep.Passed || len(rep.Results) != 2 || rep.Schema != conformance.ReportSchema {
+		t.Errorf("report: seed %d, passed %v, %d results, schema %q", rep.Seed, rep.Passed, len(rep.Results), rep.Schema)
+	}
+	for _, r := range rep.Results {
+		if r.Verdict != conformance.Pass || len(r.Ladder) == 0 {
+			t.Errorf("%s: %s, %d lines of ladder", r.Scenario, r.Verdict, len(r.Ladder))
+		}
+		start(t, "decode", filepath.Join(dir, "report", r.Capture)).want(t, exitPassed, parts("MPA Request Frame"), nil)
+	}
+	if again := readReport(t, asJSON); len(again.Results) != 2 {
+		t.Errorf("--json: %d results", len(again.Results))
+	}
+	for _, file := range []string{asJUnit, filepath.Join(dir, "report", "junit.xml")} {
+		var suites struct {
+			Cases []struct {
+				Name string `xml:"name,attr"`
+			} `xml:"testsuite>testcase"`
+		}
+		if err := xml.Unmarshal(readFile(t, file), &suites); err != nil || len(suites.Cases) != 2 {
+			t.Errorf("%s: %d cases, %v", file, len(suites.Cases), err)
+		}
+	}
+	if page := string(readFile(t, filepath.Join(dir, "report", "index.html"))); !strings.Contains(page, oneVerbs) {
+		t.Error("index.html doesn't have the scenario")
+	}
+}
+
+// TestCollectAndCompare runs in one place and judges in another, as make run does
+// with its guest.
+func TestCollectAndCompare(t *testing.T) {
+	withoutSiw(t)
+	dir := t.TempDir()
+	for range 2 { // the second replaces what the first collected
+		start(t, "run", "--only", oneVerbs, "--collect", dir).want(t, exitPassed, parts("1 runs collected in "), nil)
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(names) != 2 {
+		t.Errorf("collected: %v, %v", names, err)
+	}
+	cmd := start(t, "compare", dir, "--report", filepath.Join(dir, "report"))
+	cmd.want(t, exitPassed, parts("1 PASS: the suite passed"), nil)
+	if rep := readReport(t, filepath.Join(dir, "report", "report.json")); len(rep.Results) != 1 {
+		t.Errorf("%d results", len(rep.Results))
+	}
+
+	var col conformance.Collection
+	file := filepath.Join(dir, collectionFile)
+	if err := json.Unmarshal(readFile(t, file), &col); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("a check that did not hold", func(t *testing.T) {
+		bad := col
+		bad.Outcomes = slices.Clone(col.Outcomes)
+		bad.Outcomes[0].Checks = append(slices.Clone(col.Outcomes[0].Checks), conformance.Check{What: "pigs fly", Got: "they don't"})
+		writeJSON(t, file, bad)
+		start(t, "compare", dir).want(t, exitFailed, parts("1 FAIL: the suite did not pass", "pigs fly", "again: "), nil)
+	})
+	t.Run("nothing was run", func(t *testing.T) {
+		bad := col
+		bad.Outcomes = nil
+		writeJSON(t, file, bad)
+		start(t, "compare", dir).want(t, exitFailed, parts("the suite did not pass"), nil)
+	})
+	t.Run("a scenario that is not known", func(t *testing.T) {
+		bad := col
+		bad.Outcomes = slices.Clone(col.Outcomes)
+		bad.Outcomes[0].Scenario = "no/such"
+		writeJSON(t, file, bad)
+		start(t, "compare", dir).want(t, exitFailed, nil, parts("no/such"))
+	})
+}
+
+// TestReportsThatCannotBeWritten shows that a run doesn't find out at its end.
+func TestReportsThatCannotBeWritten(t *testing.T) {
+	withoutSiw(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"--report", file}, {"--report", filepath.Join(file, "below")}, {"--json", filepath.Join(file, "x.json")},
+		{"--junit", filepath.Join(filepath.Dir(file), "none", "x.xml")}, {"--collect", file},
+	} {
+		cmd := start(t, append([]string{"run", "--only", oneVerbs}, args...)...)
+		cmd.want(t, exitUsage, nil, parts(filepath.Dir(file)))
+		if strings.Contains(cmd.stdout.String(), "[1/1]") {
+			t.Errorf("%s: ran all the same", cmd)
+		}
+	}
+}
+
+// TestRunSeeds shows that a seed that is drawn is told, and not always the same.
+func TestRunSeeds(t *testing.T) {
+	withoutSiw(t)
+	seen := make(map[string]bool)
+	for range 2 {
+		cmd := start(t, "run", "--only", oneVerbs, "--no-tshark")
+		cmd.want(t, exitPassed, parts("second witness: not asked"), nil)
+		m := regexp.MustCompile(`(?m)^seed (\d+), `).FindStringSubmatch(cmd.stdout.String())
+		if m == nil || seen[m[1]] {
+			t.Fatalf("seed %v, before %v in:\n%s", m, seen, &cmd.stdout)
+		}
+		seen[m[1]] = true
+	}
+}
+
+// TestWithoutKernel asks for an address that no device's interface has, so that
+// it is the same on machines with and without a kernel device.
+func TestWithoutKernel(t *testing.T) {
+	only := []string{"run", "--only", oneVerbs, "--addr", "127.0.0.1"}
+	with := func(more ...string) []string { return append(slices.Clone(only), more...) }
+	const remedy = "make run has one in a virtual machine"
+	t.Run("siw is not required", func(t *testing.T) {
+		withoutSiw(t)
+		matrix := start(t, with("--matrix")...)
+		matrix.want(t, exitPassed, parts("1 PASS: the suite passed", "pairings engine->engine\n"), nil)
+		if out := matrix.stdout.String(); !strings.HasPrefix(out, "left out: engine->kernel kernel->engine kernel->kernel: ") || !strings.Contains(out, remedy) {
+			t.Errorf("the first line does not say what is left out and what adds it:\n%s", out)
+		}
+		start(t, with("--initiator", "kernel")...).want(t, exitUsage, nil, parts(remedy))
+		start(t, with("--responder", "kernel")...).want(t, exitUsage, nil, parts(remedy))
+	})
+	t.Run("siw is required", func(t *testing.T) {
+		for _, require := range []func(t *testing.T, args ...string) *command{
+			func(t *testing.T, args ...string) *command {
+				withoutSiw(t)
+				return start(t, append(args, "--require-siw")...)
+			},
+			func(t *testing.T, args ...string) *command {
+				t.Setenv("REQUIRE_SIW", "1")
+				return start(t, args...)
+			},
+		} {
+			matrix := require(t, with("--matrix")...)
+			matrix.want(t, exitFailed, parts("siw is required, and pairings with the kernel will fail: ", remedy, "1 PASS, 3 FAIL: the suite did not pass"), nil)
+			require(t, with()...).want(t, exitFailed, nil, parts("siw is required: "))
+		}
+	})
+}
+
+func TestRunInterrupted(t *testing.T) {
+	withoutSiw(t)
+	cmd := start(t, "run", "--seed", "5")
+	cmd.stdout.await(t, `\[ *3/`)
+	cmd.stop()
+	cmd.want(t, exitFailed, nil, parts("interrupted after ", "nothing was judged (seed 5)"))
+}
+
+// TestProcess runs the command as a process: signals end it in order, and
+// without the right to capture on the wire it captures at the sockets.
+func TestProcess(t *testing.T) {
+	withoutSiw(t)
+	t.Run("SIGINT", func(t *testing.T) {
+		p := startCommand(t, nil, "ping", "--listen", "127.0.0.1:0", "--provider", "engine")
+		p.stderr.await(t, `listening on \S+\n`)
+		if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, exitFailed)
+		wantText(t, "stderr", p.stderr.String(), parts(name+": interrupted\n"))
+	})
+	t.Run("no CAP_NET_RAW", func(t *testing.T) {
+		dir := t.TempDir()
+		attr := &syscall.SysProcAttr{}
+		if os.Getuid() == 0 {
+			const nobody = 65534
+			attr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+			if err := errors.Join(os.Chown(dir, nobody, nobody), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report := filepath.Join(dir, "report")
+		p := startCommand(t, attr, "run", "--only", oneVerbs+","+oneRaw, "--report", report)
+		p.want(t, exitPassed, "captures are taken at the sockets: ", "captures from the tap", "2 PASS: the suite passed")
+		for _, r := range readReport(t, filepath.Join(report, "report.json")).Results {
+			if r.CaptureSource != "tap" || len(r.Ladder) == 0 {
+				t.Errorf("%s: capture from the %q, %d lines of ladder", r.Scenario, r.CaptureSource, len(r.Ladder))
+			}
+		}
+	})
+}
+
+// startCommand starts the command as a process of its own. The link in /proc
+// leads to the test's binary for users, too, who may not see the folder it is in.
+func startCommand(t *testing.T, attr *syscall.SysProcAttr, args ...string) *program {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR=/tmp")
+	cmd.SysProcAttr = attr
+	return startCmd(t, cmd)
+}
+
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func readReport(t *testing.T, name string) conformance.Report {
+	t.Helper()
+	var rep conformance.Report
+	if err := json.Unmarshal(readFile(t, name), &rep); err != nil {
+		t.Fatal(fmt.Errorf("%s: %w", name, err))
+	}
+	return rep
+}
+
+func writeJSON(t *testing.T, name string, v any) {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
