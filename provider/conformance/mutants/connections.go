@@ -65,7 +65,7 @@ func cmMutants() []*Mutant {
 		},
 		{
 			Name: "one-peer", What: "serves one peer, and no other",
-			CaughtBy: []string{"conn/many-in-turn", "conn/many-at-once", "mpa/request-key-first"},
+			CaughtBy: []string{"conn/many-in-turn", "mpa/request-key-first"},
 			network: func() *networkFault {
 				var served atomic.Bool
 				return &networkFault{accept: func() bool { return !served.Swap(true) }}

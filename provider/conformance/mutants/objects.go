@@ -60,17 +60,9 @@ func objectMutants() []*Mutant {
 			},
 		},
 		{
-			// That closing what is in use fails is the work of package ibverbs, too.
-			Name: "closed-is-busy", What: "says of objects that it has closed that they are in use",
+			Name: "close-refused", What: "says of PDs and CQs that nothing is open on that they are in use, the first time",
 			CaughtBy: []string{"objects/close-order"},
-			verbs: func(*world) *verbsFault {
-				return &verbsFault{closed: func(err error) error {
-					if err == nil {
-						return syscall.EBUSY
-					}
-					return err
-				}}
-			},
+			verbs:    func(*world) *verbsFault { return &verbsFault{clings: true} },
 		},
 		{
 			Name: "closed-mistold", What: "tells that a QP is closed as a bad argument",

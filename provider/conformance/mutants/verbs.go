@@ -3,6 +3,8 @@ package mutants
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
@@ -15,7 +17,7 @@ type verbsFault struct {
 	createCQ func(*provider.CQInitAttr) error // may change it, or refuse
 	createQP func(*provider.QPInitAttr) error // the same
 	regMR    func() error
-	closed   func(error) error // what closing a PD, CQ, channel or device says
+	clings   bool              // PDs and CQs close at the second attempt only
 	failed   func(error) error // what a QP's failed call says
 
 	access  func(provider.Access) provider.Access
@@ -83,14 +85,6 @@ func (d *brokenDevice) Close() error {
 	err := d.Device.Close()
 	if err == nil {
 		d.network.release()
-	}
-	return d.said(err)
-}
-
-// said is what the closing of an object is told as.
-func (d *brokenDevice) said(err error) error {
-	if f := d.fault.closed; f != nil {
-		return f(err)
 	}
 	return err
 }
@@ -201,21 +195,20 @@ func (c *brokenChannel) Next(ctx context.Context) (provider.CQ, error) {
 	return c.dev.cq(cq), nil
 }
 
-// Close implements provider.CompChannel.
-func (c *brokenChannel) Close() error { return c.dev.said(c.CompChannel.Close()) }
-
 type brokenPD struct {
 	provider.PD
 	dev    *brokenDevice
+	tried  atomic.Bool   // with clings
 	closed bool          // with onePD; the device's mu guards it
 	kept   []provider.MR // with keepMRs; the same
 }
 
 // Close implements provider.PD.
-func (p *brokenPD) Close() error { return p.dev.said(p.close()) }
-
-func (p *brokenPD) close() error {
+func (p *brokenPD) Close() error {
 	d := p.dev
+	if d.fault.clings && !p.tried.Swap(true) {
+		return syscall.EBUSY
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, mr := range p.kept {

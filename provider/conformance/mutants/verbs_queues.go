@@ -2,13 +2,16 @@ package mutants
 
 import (
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 )
 
 type brokenCQ struct {
 	provider.CQ
-	dev *brokenDevice
+	dev   *brokenDevice
+	tried atomic.Bool // with clings
 
 	mu   sync.Mutex // serialises the fault's poll; guards what follows
 	seen int        // completions so far
@@ -37,13 +40,16 @@ func (q *brokenCQ) ReqNotify(solicitedOnly bool) error {
 
 // Close implements provider.CQ.
 func (q *brokenCQ) Close() error {
+	if q.dev.fault.clings && !q.tried.Swap(true) {
+		return syscall.EBUSY
+	}
 	err := q.CQ.Close()
 	if err == nil {
 		q.dev.mu.Lock()
 		delete(q.dev.cqs, q.CQ)
 		q.dev.mu.Unlock()
 	}
-	return q.dev.said(err)
+	return err
 }
 
 type brokenQP struct {
