@@ -22,6 +22,7 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	},
 	"script":  func() (template.JS, error) { b, err := pageFiles.ReadFile("page/open.js"); return template.JS(b), err },
 	"percent": percent,
+	"anchor":  anchor,
 }).ParseFS(pageFiles, "page/*.html"))
 
 // HTML writes a report as one page that needs nothing else.
