@@ -204,6 +204,11 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 	if err != nil {
 		return provider.PortAttr{}, opError("ibv_query_port", fmt.Sprintf("%s port %d", d.name, port), err)
 	}
+	if d.siw {
+		// From Linux 6.12 on siw takes the limit of the network interface, which
+		// is 0 for some that have none, for one of 0 octets.
+		a.MaxMTU = max(a.MaxMTU, a.ActiveMTU)
+	}
 	return provider.PortAttr{
 		State:        provider.PortState(a.State),
 		MaxMTU:       mtuOctets(a.MaxMTU),

@@ -43,20 +43,33 @@
 //     package provider, and more than 255 octets of private data are EINVAL;
 //     libraries would read beyond tables or cut values off.
 //   - Posting sends to a QP that has not been connected is EINVAL. libsiw would
-//     queue them, and never ring the doorbell of that queue again.
+//     queue them, and never ring the doorbell of that queue again. The same is
+//     true of a Read on a connection with ORD 0, an inline Read and an inline
+//     Send with Invalidate. A Read's fence, which would do it as well, is dropped:
+//     on iWARP it has no effect that could be seen.
+//   - When siw's connection has ended, its QP is moved to the error state before
+//     the program gets the event: siw leaves receives behind after a fault in a
+//     Read. What is posted from then on (after Disconnect, DISCONNECTED, REJECTED
+//     or Modify) completes as flushed, which the provider does by itself; siw
+//     would leave it in the queue for good. See late.go.
+//   - libsiw fails to create anything once the kernel gives a queue a certain mmap
+//     key, after about twenty connections. See siwkeys.go.
+//   - libsiw fails to create a QP without a receive queue; it gets one of one
+//     place.
 //   - libsiw takes the key of a Send with Invalidate from the field of a Write's
 //     rkey; both fields are set.
 //   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
 //
 // # Limitations
 //
-//   - PostSend can return an error with n == len(wrs): nothing was refused and
-//     all is queued, but the driver could not ring the doorbell. siw does so
-//     with a QP whose connection has ended (ENOTCONN).
+//   - PostSend can return ENOTCONN with n == len(wrs): all is queued and nothing
+//     was refused, but siw was about to end the connection when the doorbell
+//     rang. Whether it flushes them can't be known. More generally siw loses what
+//     is posted between the end of a connection and the moment when the program
+//     gets DISCONNECTED: a program that waits for completions waits for that
+//     event too, and with it takes for flushed what has not completed.
 //   - siw before Linux 6.8 does not tell a QP's state: QP.Query says QPUnknown.
 //   - A completion of siw never has WCWithInv, although siw does invalidate.
-//   - siw does not flush what is posted after a connection has ended: it never
-//     completes.
 //   - QP.Cause is always nil: Terminate messages go to the kernel's log only.
 //   - librdmacm opens all RDMA devices of the system with the first, and keeps
 //     them open until the process ends, Close or not. Deleting a siw link (rdma

@@ -13,7 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Posting before the connection is refused and leaves nothing behind.
+// Posting before the connection is refused and leaves nothing behind. Given to
+// libsiw it blocks the queue.
 func testPostsBeforeConnection(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
@@ -31,6 +32,12 @@ func testPostsBeforeConnection(t *testing.T) {
 	p.id = p.want("at the listener", provider.CMConnectRequest).ID
 	p.createQP()
 	p.recv(provider.RecvWR{WRID: 10, SGList: []provider.SGE{p.sge(0, 5)}})
+	q := p.qp.(*qp)
+	q.sq.Reset()
+	q.sq.Add(1, uint32(provider.WRSend), uint32(provider.SendSignaled))
+	if n, err := q.c.PostSend(q.sq); n != 1 || err != syscall.ENOTCONN {
+		t.Errorf("before the connection, posted to libsiw: %d, %v", n, err)
+	}
 	if err := p.id.Accept(depth); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +48,8 @@ func testPostsBeforeConnection(t *testing.T) {
 	if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess {
 		t.Errorf("receive: %+v", wc)
 	}
+	p.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled})
+	p.idle("behind a request that libsiw was given too early")
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }
 
