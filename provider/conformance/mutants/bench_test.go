@@ -215,26 +215,3 @@ func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
 	}
 	return "", missed
 }
-
-// catchAlone plays the scenarios that a mutant names to it, on both sides and
-// with no reference, until one fails.
-func (b *bench) catchAlone(m *mutants.Mutant) (string, error) {
-	var missed []error
-	for _, scale := range scales() {
-		for _, slug := range m.CaughtBy {
-			o, err := b.play(slug, conformance.Pairing{Initiator: m.Name, Responder: m.Name}, m, scale)
-			if err != nil {
-				return "", err
-			}
-			r, err := b.judge(o)
-			if err != nil {
-				return "", err
-			}
-			if r.Verdict == conformance.Fail {
-				return slug + ": " + summary(r), nil
-			}
-			missed = append(missed, errors.New(slug+": "+summary(r)))
-		}
-	}
-	return "", errors.Join(missed...)
-}
