@@ -135,14 +135,14 @@ const (
 	// Soon is how long something that must not happen is watched for.
 	Soon = 150 * time.Millisecond
 
+	// Answers is how long the provider may take to answer what has arrived. It is
+	// short, since some answers are known not to come.
+	Answers = 300 * time.Millisecond
+
 	// GivesUp is how long a peer that says nothing must be waited for at most:
 	// siw takes 5 s and 10 s, and what can't be changed there is not scaled.
 	GivesUp = 15 * time.Second
 )
-
-// answerLimit is how long the provider may take to answer what has arrived,
-// before scaling. It is short, since some answers are known not to come.
-const answerLimit = 600 * time.Millisecond
 
 // patience is how long to wait for something that must happen within d. When
 // something else did not happen, nothing that follows is worth a long wait.
@@ -225,7 +225,7 @@ func (r *RawRun) phase() rdmap.Phase {
 //rfc:5040 RDMAP-5.4-01
 //rfc:5040 RDMAP-5.4-02
 func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerminate {
-	seg, err := r.Peer.ReadFPDU(r.patience(answerLimit))
+	seg, err := r.Peer.ReadFPDU(r.patience(Answers))
 	return r.terminate(seg, err, what, codes)
 }
 
@@ -233,7 +233,7 @@ func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerm
 // it: what the provider had begun to send.
 func (r *RawRun) WantTerminateAmid(what string, op rdmap.Opcode, codes ...string) *rdmap.ReceivedTerminate {
 	for {
-		seg, err := r.Peer.ReadFPDU(r.patience(answerLimit))
+		seg, err := r.Peer.ReadFPDU(r.patience(Answers))
 		if err == nil && rdmap.ParseControl(seg.Header.ULPCtl).Opcode == op {
 			continue
 		}

@@ -150,6 +150,18 @@ func (r *RawRun) Connected() bool {
 	return false
 }
 
+// Settled waits for the program's connect or accept to come back, but no longer
+// than d, and reports whether it has. WantConnected and the like still tell how.
+func (r *RawRun) Settled(d time.Duration) bool {
+	select {
+	case x := <-r.dialling:
+		r.dialling <- x
+		return true
+	case <-time.After(r.Scaled(d)):
+		return false
+	}
+}
+
 // WantConnectError checks that the program's connect fails, and returns the
 // error. How it fails is observed.
 func (r *RawRun) WantConnectError(what string, wait ...time.Duration) error {
@@ -172,7 +184,7 @@ func (r *RawRun) dialResult(limit time.Duration) dialled {
 	select {
 	case d := <-r.dialling:
 		return d
-	case <-time.After(r.Scaled(limit)):
+	case <-time.After(r.patience(limit)):
 	case <-r.Context().Done():
 	}
 	r.Require(false, "the program's call comes back", "it did not in %v", r.Scaled(limit))

@@ -207,7 +207,7 @@ func (b badReply) play(r *conformance.RawRun) {
 		time.Sleep(5 * time.Millisecond) // so that it is not seen together with the octets
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
 	}
-	wait := 3 * time.Second
+	wait := conformance.Answers
 	if b.patience {
 		wait = conformance.GivesUp
 	}
@@ -313,6 +313,6 @@ func replyDeep(r *conformance.RawRun) {
 		finish(r)
 		return
 	}
-	r.WantTerminateOrEnd("the peer is told that its ORD is too much", 3*time.Second, "2/0/0x06")
+	r.WantTerminateOrEnd("the peer is told that its ORD is too much", conformance.Answers, "2/0/0x06")
 	r.WantConnectError("the program's connect fails")
 }

@@ -183,7 +183,7 @@ func (b badRequest) play(r *conformance.RawRun) {
 		time.Sleep(5 * time.Millisecond) // so that it is not seen together with the octets
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
 	}
-	wait := 3 * time.Second
+	wait := conformance.Answers
 	if b.patience {
 		wait = conformance.GivesUp
 	}

@@ -1,8 +1,6 @@
 package scenarios
 
 import (
-	"time"
-
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
@@ -97,7 +95,7 @@ func peerTerminatesShort(r *conformance.RawRun) {
 	f := rawpeer.TerminateMessage(complaint(st))
 	f.Payload = f.Payload[:rdmap.TerminateControlLen-2]
 	r.SendFPDU(f)
-	r.WantTerminateOrEnd("what comes before the end is at most a Terminate", 3*time.Second, "0/2/0xff", "2/0/0x03", "1/2/0x05")
+	r.WantTerminateOrEnd("what comes before the end is at most a Terminate", conformance.Answers, "0/2/0xff", "2/0/0x03", "1/2/0x05")
 	r.WantOver()
 	st.flushed(len(st.recv))
 	st.untouched()
