@@ -1,0 +1,386 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+)
+
+func check(ok bool) Check {
+	return Check{What: "it holds", OK: ok, Got: map[bool]string{false: "it did not"}[ok]}
+}
+
+func outcome(slug, initiator, responder string, checks ...Check) Outcome {
+	return Outcome{Scenario: slug, Pairing: Pairing{initiator, responder}, Checks: checks}
+}
+
+func observed(o Outcome, kv ...string) Outcome {
+	for i := 0; i < len(kv); i += 2 {
+		o.Observations = append(o.Observations, Observation{kv[i], kv[i+1]})
+	}
+	return o
+}
+
+func collection(outcomes ...Outcome) *Collection {
+	return &Collection{Schema: CollectionSchema, Seed: 7, Outcomes: outcomes}
+}
+
+// entry is a ledger entry that is complete.
+func entry(id, slug, key string) LedgerEntry {
+	return LedgerEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id, Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md"}
+}
+
+func mustJudge(t *testing.T, j *Judge, c *Collection) *Report {
+	t.Helper()
+	if err := j.Ledger.Check(j.Suite); err != nil {
+		t.Fatal(err)
+	}
+	r, err := j.Judge(context.Background(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// verdicts are a report's results on one line each.
+func verdicts(r *Report) string {
+	var b strings.Builder
+	for _, res := range r.Results {
+		fmt.Fprintf(&b, "%s %s->%s %s: %s\n", res.Scenario, res.Initiator, res.Responder, res.Verdict, res.Why)
+	}
+	return b.String()
+}
+
+func TestVerdicts(t *testing.T) {
+	s := suite(verbs("a/b", nothing), raw("r/w", RoleInitiator, func(*RawRun) {}))
+	setup := outcome("a/b", "engine", "kernel")
+	setup.Setup = "no siw0"
+	lacking := outcome("a/b", "engine", "kernel")
+	lacking.Unsupported = "no SRQ"
+	good := outcome("a/b", "engine", "engine", check(true))
+	often := entry("often", "a/b", "observe:wc")
+	often.Sometimes = true
+	other := entry("other-variant", "a/b", "observe:wc")
+	other.Variants = []string{"crc"}
+	asInitiator := entry("as-initiator", "a/b", "observe:wc")
+	asInitiator.As = RoleInitiator
+
+	for name, tc := range map[string]struct {
+		ledger  Ledger
+		require []string
+		runs    []Outcome
+		want    string // of the last run
+		passed  bool
+	}{
+		"PASS":              {runs: []Outcome{good}, want: "PASS: ", passed: true},
+		"a check failed":    {runs: []Outcome{good, outcome("a/b", "engine", "kernel", check(true), check(false))}, want: "FAIL: not so: it holds: it did not"},
+		"two checks failed": {runs: []Outcome{outcome("a/b", "engine", "engine", check(false), check(false))}, want: "FAIL: not so: it holds: it did not (and 1 more)"},
+		"nothing checked":   {runs: []Outcome{good, outcome("a/b", "engine", "kernel")}, want: "FAIL: the run checked nothing"},
+		"SETUP":             {runs: []Outcome{good, setup}, want: "SETUP: no siw0"},
+		"required":          {runs: []Outcome{good, setup}, require: []string{"kernel"}, want: "FAIL: kernel is required: no siw0"},
+		"UNSUPPORTED":       {runs: []Outcome{good, lacking}, want: "UNSUPPORTED: no SRQ", passed: true},
+		"differs": {
+			runs: []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want: `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+		},
+		"the same in another order of keys": {
+			runs:   []Outcome{observed(good, "wc", "1", "event", "x", "wc", "2"), observed(outcome("a/b", "kernel", "kernel", check(true)), "event", "x", "wc", "1", "wc", "2")},
+			want:   "PASS: ",
+			passed: true,
+		},
+		"a sequence differs": {
+			runs: []Outcome{observed(good, "wc", "1", "wc", "2"), observed(outcome("a/b", "kernel", "kernel", check(true)), "wc", "2", "wc", "1")},
+			want: `FAIL: observe:wc: engine->engine has "1, 2", this "2, 1"`,
+		},
+		"XFAIL of a check": {
+			ledger: Ledger{entry("known", "a/*", "check:it holds")},
+			runs:   []Outcome{good, outcome("a/b", "engine", "kernel", check(false))},
+			want:   "XFAIL: because of known", passed: true,
+		},
+		"XFAIL of a difference": {
+			ledger: Ledger{entry("known", "a/b", "observe:w*")},
+			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want:   "XFAIL: because of known", passed: true,
+		},
+		"one known, one not": {
+			ledger: Ledger{entry("known", "a/b", "observe:wc")},
+			runs: []Outcome{
+				observed(good, "wc", "ok", "event", "x"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed", "event", "y"),
+			},
+			want: `FAIL: observe:event: engine->engine has "x", this "y"`,
+		},
+		"the ledger is about the other provider": {
+			ledger: Ledger{entry("known", "a/b", "check:it holds")},
+			runs:   []Outcome{outcome("a/b", "engine", "engine", check(false))},
+			want:   "FAIL: not so: it holds: it did not",
+		},
+		"XPASS": {
+			ledger: Ledger{entry("known", "a/b", "observe:wc")},
+			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
+			want:   "XPASS: the ledger's known did not show: because of known",
+		},
+		"XPASS of a check, without a reference": {
+			ledger: Ledger{entry("known", "a/b", "check:it holds")},
+			runs:   []Outcome{outcome("a/b", "kernel", "kernel", check(true))},
+			want:   "XPASS: the ledger's known did not show: because of known",
+		},
+		"no XPASS where nothing was compared": {
+			ledger: Ledger{entry("known", "a/b", "observe:wc")},
+			runs:   []Outcome{good, outcome("a/b", "kernel", "kernel", check(true))}[1:],
+			want:   "PASS: ", passed: true,
+		},
+		"no XPASS of what shows sometimes": {
+			ledger: Ledger{often},
+			runs:   []Outcome{good, outcome("a/b", "engine", "kernel", check(true))},
+			want:   "PASS: ", passed: true,
+		},
+		"an entry about another variant": {
+			ledger: Ledger{other},
+			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want:   `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+		},
+		"an entry about another part": {
+			ledger: Ledger{asInitiator},
+			runs:   []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
+			want:   `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
+		},
+		"raw runs are compared with the reference opposite the raw peer": {
+			runs: []Outcome{observed(outcome("r/w", Raw, "engine", check(true)), "wc", "ok"), observed(outcome("r/w", Raw, "kernel", check(true)), "wc", "no")},
+			want: `FAIL: observe:wc: raw->engine has "ok", this "no"`,
+		},
+		"a reference that could not be tried is none": {
+			runs: []Outcome{{Scenario: "a/b", Pairing: Pairing{"engine", "engine"}, Unsupported: "x"}, observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
+			want: "PASS: ", passed: true,
+		},
+		"nothing passed": {runs: []Outcome{lacking}, want: "UNSUPPORTED: no SRQ"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := collection(tc.runs...)
+			c.Require = tc.require
+			r := mustJudge(t, &Judge{Suite: s, Ledger: tc.ledger, Reference: "engine"}, c)
+			last := r.Results[len(r.Results)-1]
+			if got := string(last.Verdict) + ": " + last.Why; got != tc.want {
+				t.Errorf("got  %s\nwant %s\nof\n%s", got, tc.want, verdicts(r))
+			}
+			if r.Passed != tc.passed {
+				t.Errorf("passed is %v with %v", r.Passed, r.Counts)
+			}
+			n := 0
+			for _, k := range r.Counts {
+				n += k
+			}
+			if n != len(tc.runs) {
+				t.Errorf("counts %v of %d runs", r.Counts, len(tc.runs))
+			}
+		})
+	}
+}
+
+func TestVerdictGood(t *testing.T) {
+	for v, want := range map[Verdict]bool{Pass: true, XFail: true, Unsupported: true, Fail: false, XPass: false, Setup: false} {
+		if v.Good() != want {
+			t.Errorf("%s is good: %v", v, v.Good())
+		}
+		if got := Passed(map[Verdict]int{Pass: 1, v: 1}); got != want {
+			t.Errorf("a suite with a PASS and a %s passed: %v", v, got)
+		}
+		if Passed(map[Verdict]int{v: 1}) != (v == Pass) {
+			t.Errorf("a suite of one %s: passed is %v", v, v != Pass)
+		}
+	}
+	if Passed(nil) {
+		t.Error("a suite of nothing passed")
+	}
+}
+
+func TestJudgeRefuses(t *testing.T) {
+	j := &Judge{Suite: suite(verbs("a/b", nothing))}
+	for name, c := range map[string]*Collection{
+		"another schema":      {Schema: "govs-collection/0"},
+		"an unknown scenario": collection(outcome("no/such", "engine", "engine")),
+	} {
+		if r, err := j.Judge(context.Background(), c); err == nil {
+			t.Errorf("%s is judged: %+v", name, r)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := j.Judge(ctx, collection(outcome("a/b", "engine", "engine", check(true)))); err == nil {
+		t.Error("a judge that is interrupted says nothing of it")
+	}
+}
+
+// Judging changes nothing of what it judges, and comes to the same again.
+func TestJudgeTwice(t *testing.T) {
+	sc := verbs("a/b", nothing)
+	sc.Wire = func(w *WireRun) { w.Check(false, "the wire is right"); w.Observe("frames", "%d", w.Trace.Count()) }
+	dir := t.TempDir()
+	o := outcome("a/b", "engine", "engine", check(true))
+	o.Checks = append(make([]Check, 0, 10), o.Checks...) // with room that appending would write to
+	o.Capture, o.Port = writeSYN(t, dir, 20001), 20001
+	c := collection(o)
+	j := &Judge{Suite: suite(sc), Dir: dir}
+	first := mustJudge(t, j, c)
+	if d := cmp.Diff(first, mustJudge(t, j, c)); d != "" {
+		t.Errorf("the second judgement is another:\n%s", d)
+	}
+	if len(c.Outcomes[0].Checks) != 1 || len(first.Results[0].Checks) != 2 || first.Results[0].Verdict != Fail {
+		t.Errorf("%d checks in the collection, %d in the report", len(c.Outcomes[0].Checks), len(first.Results[0].Checks))
+	}
+}
+
+// writeSYN writes a capture of a connection that nobody answered.
+func writeSYN(t *testing.T, dir string, port uint16) string {
+	t.Helper()
+	name := fmt.Sprintf("syn-%d.pcap", port)
+	f, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	addr := netip.MustParseAddr("192.0.2.1").AsSlice()
+	ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: addr, DstIP: addr}
+	tcp := &layers.TCP{SrcPort: 40000, DstPort: layers.TCPPort(port), SYN: true, Seq: 5}
+	buf := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true}, ip, tcp); err != nil {
+		t.Fatal(err)
+	}
+	w := pcapgo.NewWriter(f)
+	err = w.WriteFileHeader(1<<16, layers.LinkTypeRaw)
+	if err == nil {
+		n := len(buf.Bytes())
+		err = w.WritePacket(gopacket.CaptureInfo{Timestamp: time.Unix(1, 0), CaptureLength: n, Length: n}, buf.Bytes())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestJudgeAsksTheWitness(t *testing.T) {
+	dir := t.TempDir()
+	unwitnessed := verbs("a/unwitnessed", nothing)
+	unwitnessed.Unwitnessed = "tshark has no word for it"
+	s := suite(verbs("a/agreed", nothing), verbs("a/disputed", nothing), unwitnessed, verbs("a/none", nothing), verbs("a/lost", nothing))
+	var runs []Outcome
+	for i, slug := range []string{"a/agreed", "a/disputed", "a/unwitnessed", "a/none", "a/lost"} {
+		o := outcome(slug, "engine", "engine", check(true))
+		o.Port = uint16(20000 + i)
+		switch slug {
+		case "a/none":
+		case "a/lost":
+			o.Capture = "not-there.pcapng"
+		default:
+			o.Capture = writeSYN(t, dir, o.Port)
+		}
+		runs = append(runs, o)
+	}
+	var asked []string
+	j := &Judge{Suite: s, Dir: dir, Witness: func(_ context.Context, exhibits []Exhibit) []Witness {
+		out := make([]Witness, len(exhibits))
+		for i, e := range exhibits {
+			asked = append(asked, fmt.Sprintf("%s %d %d", filepath.Base(e.File), e.Port, len(e.Ours.Conns)))
+			out[i] = Witness{Asked: true, Agrees: e.Port != 20001, Why: map[bool]string{true: "it sees another MSN"}[e.Port == 20001]}
+		}
+		return out
+	}}
+	r := mustJudge(t, j, collection(runs...))
+	if want := "syn-20000.pcap 20000 1,syn-20001.pcap 20001 1"; strings.Join(asked, ",") != want {
+		t.Errorf("asked about %q, want %q", strings.Join(asked, ","), want)
+	}
+	want := "a/agreed engine->engine PASS: \n" +
+		"a/disputed engine->engine FAIL: witness:tshark: it sees another MSN\n" +
+		"a/unwitnessed engine->engine PASS: \n" +
+		"a/none engine->engine PASS: \n"
+	if got := verdicts(r); !strings.HasPrefix(got, want) || !strings.Contains(got, "a/lost engine->engine FAIL: not so: our decoder can read the capture: ") {
+		t.Errorf("verdicts\n%s", got)
+	}
+	if w := r.Results[2].Witness; w.Asked || w.Why != unwitnessed.Unwitnessed {
+		t.Errorf("the unwitnessed run's witness is %+v", w)
+	}
+}
+
+// A scenario's checks of the wire count, also when they panic, and are not made
+// of a run that could not be tried.
+func TestJudgeChecksTheWire(t *testing.T) {
+	dir := t.TempDir()
+	sc := verbs("a/b", nothing)
+	sc.Wire = func(w *WireRun) {
+		if w.Pairing.Has("kernel") {
+			panic("at the wire")
+		}
+		w.Require(len(w.Trace.Conns) == 1, "there is a connection")
+		w.Observe("conns", "%d", len(w.Trace.Conns))
+	}
+	run := func(initiator string) Outcome {
+		o := outcome("a/b", initiator, "engine", check(true))
+		o.Port, o.DurationMillis = 20000, 99
+		o.Capture = writeSYN(t, dir, o.Port)
+		return o
+	}
+	setup := run("third")
+	setup.Setup = "no device"
+	r := mustJudge(t, &Judge{Suite: suite(sc), Dir: dir, Reference: "engine"}, collection(run("engine"), run("kernel"), setup))
+	got := verdicts(r)
+	if !strings.HasPrefix(got, "a/b engine->engine PASS: \na/b kernel->engine FAIL: not so: nothing panics: at the wire") ||
+		!strings.Contains(got, "a/b third->engine SETUP: no device") {
+		t.Errorf("verdicts\n%s", got)
+	}
+	if res := r.Results[0]; len(res.Observations) != 1 || res.DurationMillis != 99 || len(res.Ladder) != 0 {
+		t.Errorf("result %+v", res)
+	}
+	if len(r.Results[2].Checks) != 1 {
+		t.Errorf("the wire of a run that could not be tried was checked: %+v", r.Results[2].Checks)
+	}
+}
+
+// Many runs at once are each judged for themselves.
+func TestJudgeManyRuns(t *testing.T) {
+	dir := t.TempDir()
+	s := &Suite{}
+	var runs []Outcome
+	for i := range 40 {
+		sc := verbs(fmt.Sprintf("a/n%d", i), nothing)
+		sc.Wire = func(w *WireRun) {
+			w.Check(w.Trace.Conns[0].Responder.Port() == uint16(20000+i), "it is its own capture")
+		}
+		s.Add(sc)
+		o := outcome(sc.Slug, "engine", "engine", check(true))
+		o.Port = uint16(20000 + i)
+		o.Capture = writeSYN(t, dir, o.Port)
+		runs = append(runs, o)
+	}
+	r := mustJudge(t, &Judge{Suite: s, Dir: dir}, collection(runs...))
+	if r.Counts[Pass] != 40 {
+		t.Errorf("verdicts\n%s", verdicts(r))
+	}
+	for i, res := range r.Results {
+		if res.Scenario != runs[i].Scenario {
+			t.Fatalf("result %d is that of %s", i, res.Scenario)
+		}
+	}
+}
+
+func TestReplay(t *testing.T) {
+	c := &Collection{Seed: 7}
+	for want, p := range map[string]Pairing{
+		"govs-verbs-test run --only a/b --seed 7 --initiator engine --responder engine":              {"engine", "engine"},
+		"ci/vm/run -- govs-verbs-test run --only a/b --seed 7 --initiator engine --responder kernel": {"engine", "kernel"},
+		"govs-verbs-test run --only a/b --seed 7 --responder engine":                                 {Raw, "engine"},
+		"ci/vm/run -- govs-verbs-test run --only a/b --seed 7 --initiator kernel":                    {"kernel", Raw},
+	} {
+		if got := replay(c, &Outcome{Scenario: "a/b", Pairing: p}); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}

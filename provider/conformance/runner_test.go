@@ -1,0 +1,221 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recorder is a Capturer that writes down what is asked of it.
+type recorder struct {
+	asked      []string
+	start, end error
+}
+
+func (r *recorder) Source() string { return "test" }
+
+func (r *recorder) Start(port uint16) (Capture, error) {
+	r.asked = append(r.asked, fmt.Sprint("start ", port))
+	return r, r.start
+}
+
+func (r *recorder) Stop(name string) error {
+	r.asked = append(r.asked, "stop "+filepath.Base(name))
+	if r.end == nil {
+		return os.WriteFile(name, nil, 0o644)
+	}
+	return r.end
+}
+
+func config(t *testing.T, s *Suite, pairings ...Pairing) Config {
+	return Config{
+		Suite: s, Seed: 7, Pairings: pairings, Dir: t.TempDir(),
+		Open: map[string]Opener{"engine": opener(t, "engine"), "kernel": opener(t, "kernel")},
+	}
+}
+
+func mustRun(t *testing.T, cfg Config) []Outcome {
+	t.Helper()
+	out, err := Run(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestRun(t *testing.T) {
+	var seen []string
+	note := func(kind, who string, seed uint64, addr string) {
+		seen = append(seen, fmt.Sprintf("%s %s %d %s", kind, who, seed, addr))
+	}
+	s := suite(
+		verbs("a/verbs", func(r *VerbsRun) {
+			note("verbs", r.Initiator.Name+" "+r.Responder.Name, r.Seed, r.Addr.String())
+			r.Check(true, "it runs")
+		}),
+		raw("a/raw", RoleInitiator, func(r *RawRun) {
+			note("raw", r.DUT.Name+" "+string(r.Role), r.Seed, r.Addr.String())
+			r.Check(true, "it runs")
+		}),
+	)
+	cfg := config(t, s, Pairing{"engine", "engine"}, Pairing{"engine", "kernel"})
+	rec := &recorder{}
+	cfg.Capture = rec
+	var progress []string
+	cfg.Progress = func(done, total int, o *Outcome) {
+		progress = append(progress, fmt.Sprintf("%d/%d %s %s %s", done, total, o.Scenario, o.Pairing, o.State()))
+	}
+	out := mustRun(t, cfg)
+
+	verbsSeed, rawSeed := out[0].Seed, out[2].Seed
+	wantSeen := []string{
+		fmt.Sprintf("verbs engine engine %d 127.0.0.1:20000", verbsSeed), fmt.Sprintf("verbs engine kernel %d 127.0.0.1:20001", verbsSeed),
+		fmt.Sprintf("raw engine initiator %d 127.0.0.1:20002", rawSeed), fmt.Sprintf("raw kernel initiator %d 127.0.0.1:20003", rawSeed),
+	}
+	if strings.Join(seen, "\n") != strings.Join(wantSeen, "\n") {
+		t.Errorf("runs were\n%s\nwant\n%s", strings.Join(seen, "\n"), strings.Join(wantSeen, "\n"))
+	}
+	if verbsSeed == rawSeed || verbsSeed == 0 {
+		t.Errorf("seeds %d and %d: each scenario has its own, the same for each pairing", verbsSeed, rawSeed)
+	}
+	wantProgress := []string{
+		"1/4 a/verbs engine->engine ok", "2/4 a/verbs engine->kernel ok", "3/4 a/raw raw->engine ok", "4/4 a/raw raw->kernel ok",
+	}
+	if strings.Join(progress, "\n") != strings.Join(wantProgress, "\n") {
+		t.Errorf("progress was\n%s", strings.Join(progress, "\n"))
+	}
+	if want := "start 20000,stop a-verbs.engine-engine.pcapng,start 20001,stop a-verbs.engine-kernel.pcapng," +
+		"start 20002,stop a-raw.raw-engine.pcapng,start 20003,stop a-raw.raw-kernel.pcapng"; strings.Join(rec.asked, ",") != want {
+		t.Errorf("captures were asked for as %s", strings.Join(rec.asked, ","))
+	}
+	for _, o := range out {
+		if o.CaptureSource != "test" || o.Started.IsZero() || len(o.Checks) < 2 || o.failed() {
+			t.Errorf("outcome %+v", o)
+		}
+		if _, err := os.Stat(filepath.Join(cfg.Dir, o.Capture)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestRunSeedDependsOnTheSuites(t *testing.T) {
+	s := suite(verbs("a/b", func(r *VerbsRun) { r.Check(true, "it runs") }))
+	cfg := config(t, s, Pairing{"engine", "engine"})
+	first := mustRun(t, cfg)[0].Seed
+	if again := mustRun(t, cfg)[0].Seed; again != first {
+		t.Errorf("the same seed gives %d and %d", first, again)
+	}
+	cfg.Seed = 8
+	if other := mustRun(t, cfg)[0].Seed; other == first {
+		t.Error("another seed gives the same")
+	}
+}
+
+func TestRunOnlyByName(t *testing.T) {
+	ran := 0
+	crash := verbs("a/crash", func(r *VerbsRun) { ran++ })
+	crash.OnlyByName = "it has crashed a kernel"
+	s := suite(crash, verbs("a/b", func(r *VerbsRun) {}))
+	cfg := config(t, s, Pairing{"engine", "engine"})
+	for _, only := range []string{"", "a", "a/*", "a/c*"} {
+		cfg.Only = only
+		mustRun(t, cfg)
+	}
+	if ran != 0 {
+		t.Fatalf("it ran %d times without being named", ran)
+	}
+	cfg.Only = "a/crash"
+	mustRun(t, cfg)
+	if ran != 1 {
+		t.Errorf("named, it ran %d times", ran)
+	}
+	cfg.Only = "b"
+	if _, err := Run(context.Background(), cfg); err == nil {
+		t.Error("a pattern that matches nothing is no error")
+	}
+}
+
+func TestRunWithoutAProvider(t *testing.T) {
+	s := suite(verbs("a/b", func(r *VerbsRun) { t.Error("it was run") }))
+	cfg := config(t, s, Pairing{"engine", "kernel"}, Pairing{"engine", "other"})
+	cfg.Open["kernel"] = func([]string) (*Endpoint, error) { return nil, errors.New("no siw0") }
+	out := mustRun(t, cfg)
+	if out[0].Setup != `provider "kernel" cannot be opened: no siw0` || out[1].Setup != `provider "other" is not available here` {
+		t.Errorf("setups are %q and %q", out[0].Setup, out[1].Setup)
+	}
+}
+
+// A device that a scenario leaves something open in can't be closed, which is
+// found.
+func TestRunFindsWhatIsLeftOpen(t *testing.T) {
+	s := suite(verbs("a/b", func(r *VerbsRun) {
+		pd, err := r.Initiator.Context.AllocPD()
+		r.NoError(err, "a PD can be made")
+		t.Cleanup(func() {
+			if err := errors.Join(pd.Close(), r.Initiator.Context.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}))
+	o := mustRun(t, config(t, s, Pairing{"engine", "engine"}))[0]
+	found := false
+	for _, c := range o.Checks {
+		found = found || !c.OK && strings.Contains(c.What, "nothing was left open")
+	}
+	if !found {
+		t.Errorf("checks are %+v", o.Checks)
+	}
+}
+
+func TestRunTimeout(t *testing.T) {
+	sc := verbs("a/slow", func(r *VerbsRun) { <-r.Context().Done() })
+	sc.Timeout = 10 * time.Millisecond
+	cfg := config(t, suite(sc), Pairing{"engine", "engine"})
+	cfg.Scale = 3
+	o := mustRun(t, cfg)[0]
+	last := o.Checks[len(o.Checks)-1]
+	if last.OK || last.What != "the run ends by itself" || last.Got != "it took longer than 30ms" {
+		t.Errorf("the last check is %+v", last)
+	}
+	if o.DurationMillis < 30 {
+		t.Errorf("it took %d ms", o.DurationMillis)
+	}
+}
+
+func TestRunInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := suite(verbs("a/one", func(r *VerbsRun) { cancel() }), verbs("a/two", func(r *VerbsRun) { t.Error("it was run") }))
+	out, err := Run(ctx, config(t, s, Pairing{"engine", "engine"}))
+	if !errors.Is(err, context.Canceled) || len(out) != 1 {
+		t.Errorf("%d outcomes, error %v", len(out), err)
+	}
+}
+
+func TestRunCaptureFails(t *testing.T) {
+	s := suite(verbs("a/b", func(r *VerbsRun) {}))
+	for name, tc := range map[string]struct {
+		rec   *recorder
+		setup string
+		check string
+	}{
+		"to start": {&recorder{start: errors.New("no rights")}, "cannot capture: no rights", ""},
+		"to end":   {&recorder{end: errors.New("dropped 3 packets")}, "", "dropped 3 packets"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t, s, Pairing{"engine", "engine"})
+			cfg.Capture = tc.rec
+			o := mustRun(t, cfg)[0]
+			if o.Setup != tc.setup || o.Capture != "" {
+				t.Errorf("outcome %+v", o)
+			}
+			if tc.check != "" && o.Checks[len(o.Checks)-1].Got != tc.check {
+				t.Errorf("checks %+v", o.Checks)
+			}
+		})
+	}
+}
