@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/catalogue"
+)
+
+// The project's own claims resolve. This is the check; the rest of the tests are
+// of the check.
+func TestProject(t *testing.T) {
+	var b bytes.Buffer
+	err := run(&b, filepath.Join("..", ".."), false)
+	t.Log("\n" + b.String())
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func load(t *testing.T) *catalogue.Catalogue {
+	t.Helper()
+	c, err := catalogue.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// project writes files and returns their folder. "@" stands for what begins a
+// claim.
+func project(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(content, "@", mark)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestResolve(t *testing.T) {
+	root := project(t, map[string]string{
+		"a/a.go":             "package a\n\n@5044 MPA-4.1-01\nfunc f() {}\n\nvar x = 1 @5044 MPA-4.1-02\n\n@5044 MPA-4.1-03\n",
+		"a/a_test.go":        "package a\n\n@5044 MPA-4.1-01\n",
+		"a/b.go":             "package a\n@5044 MPA-99-01\n@5041 MPA-4.1-01\n@5044  MPA-4.1-01\n@5044 MPA-4.1-01 and more\n@MPA-4.1-01\n",
+		"a/testdata/x.go":    "@5044 nothing of this counts\n",
+		"out/x.go":           "@5044 nor of this\n",
+		"a/readme.md":        "@5044 nor of this\n",
+		".git/hooks/x.go":    "@5044 nor of this\n",
+		"b/only_a_test.go":   "package b\n// @\n@5040 RDMAP-5.3-01\n",
+		"c/not_an_rfc.go":    "package c\n@5041 RDMAC-DDP1.0-6.1-01\n",
+		"c/not_an_rfc_2.txt": "@x",
+	})
+	claims, err := scan(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := resolve(load(t), claims, []*conformance.Scenario{{Requirements: []string{"MPA-4.1-02"}}})
+	var got []string
+	for _, p := range r.problems {
+		got = append(got, strings.TrimPrefix(p, root+"/"))
+	}
+	want := []string{
+		"a/b.go:2: MPA-99-01 is not in the catalogue",
+		"a/b.go:3: MPA-4.1-01 is of RFC 5044, not of RFC 5041",
+		`a/b.go:4: "rfc:5044  MPA-4.1-01" is not of the form rfc:5044 MPA-4.1-01`,
+		`a/b.go:5: "rfc:5044 MPA-4.1-01 and more" is not of the form rfc:5044 MPA-4.1-01`,
+		`a/b.go:6: "rfc:MPA-4.1-01" is not of the form rfc:5044 MPA-4.1-01`,
+		`b/only_a_test.go:2: "rfc:" is not of the form rfc:5044 MPA-4.1-01`,
+		"c/not_an_rfc.go:2: RDMAC-DDP1.0-6.1-01 is of draft-shah-iwarp-ddp-v1.0, not of RFC 5041",
+		"a/a.go:8: MPA-4.1-03 is claimed here, and no test or scenario shows it: Pad 0-3 octets so the FPDU is a multiple of 4",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("problems are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, x := range r.rows() {
+		if x.document == "RFC 5044" && (x.code != 3 || x.shown != 2) || x.document == "RFC 5040" && (x.code != 0 || x.shown != 1) {
+			t.Errorf("counts are %+v", x)
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
+	r := resolve(load(t), nil, nil)
+	var b bytes.Buffer
+	r.print(&b)
+	r.printOpen(&b)
+	for _, want := range []string{"document  requirements  claimed by code  shown  MUSTs  MUSTs shown", "RFC 5044", "open: MPA-4.1-01 MUST (RFC 5044 §4.1): FPDU layout"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("it does not print %q", want)
+		}
+	}
+	if strings.Contains(b.String(), "open: MPA-3-03") {
+		t.Error("a SHOULD is listed as an open MUST")
+	}
+}
+
+func TestScanErrors(t *testing.T) {
+	if _, err := scan(filepath.Join(t.TempDir(), "nothing")); err == nil {
+		t.Error("a folder that is not there can be scanned")
+	}
+}

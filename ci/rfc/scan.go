@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// claim is one comment.
+type claim struct {
+	where     string // file:line
+	test      bool   // in a _test.go file
+	document  string // "5044"
+	id        string
+	text      string // the comment as it is
+	malformed bool
+}
+
+// mark begins a claim. It is not written as such here, where it is not one.
+const mark = "//" + "rfc:"
+
+var form = regexp.MustCompile(`^([0-9]{4}) ([A-Z][A-Za-z0-9.-]*)$`)
+
+// skipped are folders without code of the project.
+var skipped = map[string]bool{".git": true, "testdata": true, "out": true, "vendor": true}
+
+// scan collects the claims in the Go files under root.
+func scan(root string) ([]claim, error) {
+	var claims []claim
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && skipped[d.Name()]:
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go"):
+			return nil
+		}
+		found, err := scanFile(path)
+		claims = append(claims, found...)
+		return err
+	})
+	return claims, err
+}
+
+func scanFile(path string) ([]claim, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var claims []claim
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for n := 1; lines.Scan(); n++ {
+		_, text, ok := strings.Cut(lines.Text(), mark)
+		if !ok {
+			continue
+		}
+		c := claim{where: fmt.Sprintf("%s:%d", path, n), test: strings.HasSuffix(path, "_test.go"), text: "rfc:" + text}
+		if m := form.FindStringSubmatch(text); m != nil {
+			c.document, c.id = m[1], m[2]
+		} else {
+			c.malformed = true
+		}
+		claims = append(claims, c)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return claims, nil
+}
