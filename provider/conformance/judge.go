@@ -209,13 +209,14 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 }
 
 // withoutRightful takes out what may differ by right: all that depends on timing
-// where the scenario says that everything does, and whether CRC is asked for,
-// which is each provider's own default. The scenario mpa/crc-default is about
-// that.
+// where the scenario says that everything does; what the raw peer says, which
+// follows its script as far as the provider lets it; and whether CRC is asked
+// for, which is each provider's own default. The scenario mpa/crc-default is
+// about that.
 func withoutRightful(sc *Scenario, rows []wire.Row) []wire.Row {
 	for i := range rows {
 		rows[i].Differences = slices.DeleteFunc(rows[i].Differences, func(d wire.Difference) bool {
-			return sc.Concurrent || strings.HasSuffix(d.Key, ":request:C") || strings.HasSuffix(d.Key, ":reply:C")
+			return sc.Concurrent || sc.scripts(d.Key) || strings.HasSuffix(d.Key, ":request:C") || strings.HasSuffix(d.Key, ":reply:C")
 		})
 	}
 	return rows

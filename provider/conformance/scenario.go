@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+
 	"github.com/govs-rdma/govs/provider/conformance/catalogue"
 )
 
@@ -91,6 +93,16 @@ func (s *Scenario) Kind() string {
 		return "raw"
 	}
 	return "verbs"
+}
+
+// scripts reports whether the key of a difference on the wire is of the raw
+// peer's direction.
+func (s *Scenario) scripts(key string) bool {
+	dir := wire.ToResponder
+	if s.RawRole == RoleResponder {
+		dir = wire.ToInitiator
+	}
+	return s.Raw != nil && strings.HasPrefix(key, dir.String()+":")
 }
 
 func (s *Scenario) timeout() time.Duration {
