@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/govs-rdma/govs/provider/conformance/wire"
-
 	"github.com/govs-rdma/govs/provider/conformance/catalogue"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 // Level says how binding a scenario's expectation is.

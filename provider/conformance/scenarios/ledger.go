@@ -4,5 +4,5 @@ import "github.com/govs-rdma/govs/provider/conformance"
 
 // Ledger returns the divergences that are known, each seen on a live siw.
 func Ledger() conformance.Ledger {
-	return verbsLedger()
+	return append(verbsLedger(), rawLedger()...)
 }

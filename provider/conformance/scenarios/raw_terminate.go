@@ -56,16 +56,8 @@ func rawTerminates() []*conformance.Scenario {
 	return append(out,
 		rawStory("rdmap/terminated-control-cut", "a Terminate that is shorter than its control field ends the connection", []string{"RDMAP-4.8-15"}, peerTerminatesShort),
 		rawStory("rdmap/terminated-then-more", "what follows a Terminate is not looked at", []string{"RDMAP-5.4-05", "DDP-7.1-03"}, terminatedThenMore),
-		rawFault{
-			slug: "rdmap/terminate-queue-0", title: "a Terminate to the queue of Sends is refused, or ends the connection without a word",
-			requirements: []string{"RDMAP-5.4-01", "RDMAP-4.1-11"}, level: conformance.Observed,
-			want: []string{"1/2/0x01", "0/2/0x06"},
-			fpdus: one(func(st *rawStage) rawpeer.FPDU {
-				f := rawpeer.TerminateMessage(complaint(st))
-				f.Header.QN = rdmap.QNSend
-				return f
-			}),
-		}.scenario(),
+		rawStory("rdmap/terminate-queue-0", "a Terminate to the queue of Sends is refused, or ends the connection without a word",
+			[]string{"RDMAP-5.4-01", "RDMAP-4.1-11"}, terminateOnSendQueue),
 	)
 }
 
@@ -86,6 +78,17 @@ func peerTerminates(r *conformance.RawRun, fpdu func(*rawStage) rawpeer.FPDU) {
 	st.flushed(len(st.recv))
 	st.untouched()
 	r.Log("the program's view: %v", st.side.QP.Cause())
+}
+
+func terminateOnSendQueue(r *conformance.RawRun) {
+	st := stage(r, nil)
+	f := rawpeer.TerminateMessage(complaint(st))
+	f.Header.QN = rdmap.QNSend
+	r.SendFPDU(f)
+	r.WantTerminateOrEnd("what comes before the end is at most a Terminate", conformance.Answers, "1/2/0x01", "0/2/0x06")
+	r.WantOver()
+	st.flushed(len(st.recv))
+	st.untouched()
 }
 
 // peerTerminatesShort leaves open whether so short a Terminate is one, or a fault to

@@ -1,0 +1,68 @@
+package scenarios
+
+import "github.com/govs-rdma/govs/provider/conformance"
+
+// rawStartupLedger is about siw's start-up frames.
+func rawStartupLedger() conformance.Ledger {
+	const note = "siw-start-up.md"
+	var l conformance.Ledger
+	add := func(id, reason string, sometimes bool, covers ...[2]string) {
+		l = append(l, siwDiffers(id, note, reason, "", sometimes, covers...)...)
+	}
+	add("siw-accepts-revision-0", "siw serves Requests of revision 0, which RFC 5044 has closed, as those of revision 1.", false,
+		each(the("mpa/request-revision-0"), "check:the provider closes the connection", "check:the program does not hear of it", keyEnd, keyWireEnd)...)
+	add("siw-rejects-short-enhanced", "siw answers a Request with S and too little private data with a rejecting Reply instead of closing.", false,
+		each(the("mpa/request-enhanced-too-short"), "check:nothing is sent before the end", "wire:to-initiator:reply:extra")...)
+	add("siw-private-data-limit", "siw takes no start-up frame whose PD_Length is above 256; RFC 5044 allows 512.", false,
+		each(the("mpa/request-private-data-253", "mpa/request-private-data-508"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*")...)
+	add("siw-no-markers", "siw can't send Markers: it rejects a Request that asks for them, and takes a Reply that does for a rejection.", false,
+		append(each(the("mpa/request-markers"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*"),
+			each(the("mpa/reply-markers"), "check:the provider takes the reply", "observe:*", "wire:to-responder:*")...)...)
+	add("siw-depth-not-negotiated", "siw takes the depth 0x3fff, with which programs say that they see to it, for a number, and answers with its own.", false,
+		each(the("mpa/request-depth-16383"), "check:16383 means that the programs see to the depths, and is answered with the same",
+			"observe:reply.depth", "wire:to-initiator:reply:*RD")...)
+	add("siw-echoes-bits", "siw's Reply repeats the bits of the Request that it does not know: those that are reserved, and R, which makes it a rejection.", false,
+		append(each(the("mpa/request-reserved-bits"), "check:the reserved bits of the Reply are zero", "wire:to-initiator:reply:reserved"),
+			append(each(the("mpa/request-reject-bit"), "check:it is accepted", "observe:*", "wire:to-initiator:*"),
+				each(the("mpa/request-revision-1-s"), "wire:to-initiator:reply:S")...)...)...)
+	add("siw-resets", "siw closes the socket with octets unread where it refuses a start-up frame: TCP makes a reset of it.", false,
+		each(the("mpa/request-private-data-513", "mpa/request-pd-length-65535", "mpa/request-data-behind", "mpa/request-http", "mpa/reply-data-behind"),
+			keyEnd, keyWireEnd, keyTerminate)...)
+	add("siw-terminates-bad-reply", "siw sends a Terminate about a Reply whose key is wrong before it closes.", false,
+		each(the("mpa/reply-key-*", "mpa/reply-is-request"), keyTerminate, "wire:to-responder:*")...)
+	add("siw-unenhanced-reply", "siw tells its program of a Reply without enhanced data as of a rejection.", false,
+		each(the("mpa/reply-revision-0", "mpa/reply-revision-1", "mpa/reply-unenhanced"), "observe:connect")...)
+	add("siw-rtr-choice", "Of the messages that can open a peer-to-peer connection siw names one, Write if it may and even if it is not offered.", false,
+		each(the("mpa/peer-to-peer-write", "mpa/peer-to-peer-send"), "observe:reply.rtr", "wire:to-initiator:reply:ABCD")...)
+	add("siw-crc-not-asked", "siw asks for CRC only if it was built with mpa_crc_required; RFC 5044 section 4.4 makes CRC the default.", false,
+		append(each(the("mpa/request-no-crc"), "observe:reply.crc"), each(the("mpa/request-form"), "check:it asks for CRCs, as is the default")...)...)
+	for i := range l {
+		if l[i].ID == "siw-crc-not-asked" {
+			l[i].Variants, l[i].Evidence = []string{"default", "p2p"}, "kernel-notes/siw-crc-default.md"
+		}
+	}
+	l = append(l, siwDiffers("engine-read-depth-rounded", "siw-read-depth.md",
+		"The engine announces the next power of two, because siw will take it; siw announces the number that the program gave.", "", false,
+		each(the("mpa/request-form"), "wire:to-responder:request:IRD")...)...)
+	l = append(l, siwDiffers("siw-reject-status", "siw-reject.md",
+		"siw reports a rejection as ECONNRESET, so that rdma_is_consumer_reject is false.", "", false,
+		each(the("mpa/reply-rejects-*"), "observe:connect.status")...)...)
+	l = append(l, siwDiffers("siw-reject-depths", "siw-reject.md",
+		"siw repeats the request's depths in a rejecting reply.", "", false,
+		each(the("mpa/reject", "mpa/private-data-rejecting-251"), "wire:to-initiator:reply:*RD")...)...)
+	l = append(l, siwDiffers("siw-start-up-in-pieces", "siw-start-up-in-pieces.md",
+		"A start-up frame that comes in many pieces can leave siw's connection manager waiting for octets that have come.", "", true,
+		append(each(the("mpa/request-one-octet-at-a-time"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*"),
+			each(the("mpa/reply-one-octet-at-a-time"), "check:the program's call comes back", "observe:*", "wire:to-responder:*")...)...)...)
+	return l
+}
+
+// rawPrivateDataLedger is about the length that siw gives with what it sends.
+func rawPrivateDataLedger() conformance.Ledger {
+	return siwDiffers("siw-private-data-length", "siw-private-data-length.md",
+		"siw counts the octets of an enhanced start-up frame's private data modulo 256: from 252 on PD_Length is wrong.", "", false,
+		append(each(the("mpa/private-data-sent-252", "mpa/private-data-sent-255"),
+			"check:the Request is as long as its PD_Length says", "check:the Request has the program's private data", "wire:to-responder:*"),
+			each(the("mpa/private-data-rejecting-252", "mpa/private-data-rejecting-255", "mpa/private-data-accepting-252"),
+				"check:the Reply is as long as its PD_Length says", "check:the Reply has the program's private data", "wire:to-initiator:*")...)...)
+}
