@@ -61,6 +61,8 @@ type ConnConfig struct {
 	// the configuration comes to; for instance put the key of a region just
 	// registered into its private data. An error ends Dial or Accept with it.
 	// Regions remain the program's to close, also if Dial or Accept fails.
+	// Dial calls it again, with another Conn, if it has to try another local
+	// port.
 	Prepare func(ctx context.Context, c *Conn, param *ConnParam) error
 
 	// LocalAddr, for Dial, is the address to connect from. Zero leaves it to

@@ -16,6 +16,9 @@ import (
 // listens, it may be one without. An address that leads over another device
 // than that of vctx is EINVAL and names both.
 //
+// Where the provider's choice of a local port turns out to be taken, Dial tries
+// again with another, and calls cfg.Prepare again for it.
+//
 // When ctx ends Dial breaks off and returns ctx.Err(). The kernel does not let
 // go of a connection that the peer has not answered yet: what was made for it
 // is then freed later, with siw after 10 seconds at most.
@@ -26,25 +29,47 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	for try := 1; ; try++ {
+		c, called, err := dialOnce(ctx, vctx, addr, cfg)
+		if err == nil || !called || try == portTries || cfg.LocalAddr.Port() != 0 || !portTaken(err) {
+			return c, err
+		}
+	}
+}
+
+// portTries is how often Dial lets the provider choose a local port.
+const portTries = 8
+
+// portTaken reports whether a connect call failed for its local port. The kernel
+// takes the port from a range of librdmacm's own and finds out only when it
+// connects that TCP has a socket, or the remains of a connection, there.
+func portTaken(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
+}
+
+// dialOnce is Dial with one local port. called says whether it came to the
+// connect call.
+func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (c *Conn, called bool, err error) {
 	ch, err := CreateEventChannel(vctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	id, err := ch.CreateID(nil)
 	if err != nil {
-		return nil, also(err, ch.Close())
+		return nil, false, also(err, ch.Close())
 	}
 	if err := resolve(ctx, id, addr, cfg); err != nil {
-		return nil, also(err, id.Close(), ch.Close())
+		return nil, false, also(err, id.Close(), ch.Close())
 	}
-	c, err := newConn(ch, id, cfg)
+	c, err = newConn(ch, id, cfg)
 	if err == nil {
+		called = true
 		err = c.connect(ctx, cfg)
 	}
 	if err != nil {
-		return nil, c.failed(ctx, err)
+		return nil, called, c.failed(ctx, err)
 	}
-	return c, nil
+	return c, called, nil
 }
 
 // resolve finds device and route to addr.

@@ -392,6 +392,36 @@ func TestAcceptFailures(t *testing.T) {
 	}
 }
 
+// The kernel finds out late that its choice of a local port is taken.
+func TestDialTriesAnotherPort(t *testing.T) {
+	for _, c := range []struct {
+		errno syscall.Errno
+		local netip.AddrPort
+		tries int
+	}{
+		{syscall.EADDRINUSE, netip.AddrPort{}, 8},
+		{syscall.EADDRNOTAVAIL, netip.AddrPort{}, 8},
+		{syscall.ECONNREFUSED, netip.AddrPort{}, 1},
+		{syscall.EADDRINUSE, netip.MustParseAddrPort("192.0.2.9:4000"), 1},
+	} {
+		f, vctx := newFake(t, goodDial())
+		f.Fail("connect", c.errno)
+		tries := 0
+		_, err := rdmacm.Dial(t.Context(), vctx, somewhere, &rdmacm.ConnConfig{
+			LocalAddr: c.local,
+			Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
+				tries++
+				return nil
+			},
+		})
+		wantErr(t, c.errno.Error(), err, c.errno)
+		if tries != c.tries {
+			t.Errorf("%v from %v: %d tries, want %d", c.errno, c.local, tries, c.tries)
+		}
+		ok(t, vctx.Close())
+	}
+}
+
 func TestListenFailures(t *testing.T) {
 	for _, call := range []string{"create event channel", "create id", "bind addr", "listen"} {
 		f, vctx := newFake(t, nil)
