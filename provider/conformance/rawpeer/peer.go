@@ -139,8 +139,11 @@ func (p *Peer) CloseWrite() error {
 	return p.conn.CloseWrite()
 }
 
-// Reset ends the connection with an RST.
+// Reset ends the connection with an RST, if it has not been closed.
 func (p *Peer) Reset() error {
+	if p.closed {
+		return nil
+	}
 	p.tapped(time.Now(), transport.TapReset, true, nil)
 	p.closed = true
 	_ = p.conn.SetLinger(0)
