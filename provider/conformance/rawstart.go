@@ -172,6 +172,7 @@ func (r *RawRun) WantConnectError(what string, wait ...time.Duration) error {
 	d := r.dialResult(limit)
 	r.Observe("connect", "%s", connectResult(d.err))
 	if d.err == nil {
+		r.Log("the program was given %d octets of private data", len(d.side.Conn.PrivateData()))
 		_ = d.side.Conn.Close()
 	}
 	r.Check(d.err != nil, what, "it succeeded")

@@ -50,8 +50,8 @@ func rawSegmentLedger() conformance.Ledger {
 		"siw does not look whether TO and length pass 2^64: it fails to find the memory and reports a fault of its own.",
 		each(the("ddp/write-wrap"), keyTold, keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR)...)
 	add("siw-write-order", "siw-write-order.md",
-		"siw takes the segments of a Write only in rising order of TO, without gaps.",
-		each(the("ddp/write-falling-offsets"), "check:a Send behind it is delivered", "check:the Write is in the window", "check:nothing else is sent",
+		"siw takes the segments of a Write only in rising order of TO, without gaps, and none behind an empty first one.",
+		each(the("ddp/write-falling-offsets", "ddp/write-empty-first-segment"), "check:a Send behind it is delivered", "check:the Write is in the window", "check:nothing else is sent",
 			keyReceived, keyEvents, keyEnd, keyWireTerm, keyWireEnd)...)
 	add("siw-invalidate-refused", "siw-invalidate.md",
 		"siw completes a receive with an error when it can't invalidate what the Send names, and goes on: no Terminate, no end.",
