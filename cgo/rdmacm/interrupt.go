@@ -3,16 +3,15 @@
 package rdmacm
 
 /*
-#include <signal.h>
-#include <string.h>
+#include "shim.h"
 
 // govs_signal_restart sets or clears SA_RESTART of a signal whose handler stays
-// what it is.
+// what it is. It is -1 if there is none.
 static int govs_signal_restart(int sig, int restart)
 {
 	struct sigaction sa;
 
-	if (sigaction(sig, NULL, &sa))
+	if (sigaction(sig, NULL, &sa) || sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN)
 		return -1;
 	if (restart)
 		sa.sa_flags |= SA_RESTART;
@@ -26,6 +25,7 @@ import "C"
 import (
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,19 +38,24 @@ var interrupting sync.Mutex
 // has returned. There is no other way to end the TCP handshake: the kernel
 // waits for it inside the call, and destroying the id waits for the call.
 //
-// The signal is SIGURG, which Go programs receive all the time (the runtime
-// preempts goroutines with it) and therefore bear. The runtime's handler has
-// SA_RESTART, with which the kernel would begin the handshake again; so the
-// flag is cleared for the few milliseconds that this takes.
+// It takes a signal: SIGRTMAX-2, the only one that Connect lets through. The
+// handler of Go's runtime has SA_RESTART, with which the kernel would begin the
+// handshake again; so the flag is cleared for the few milliseconds that this
+// takes. Where Go has no handler for the signal, as in a C program that uses Go
+// as a library, it would end the process, and Interrupt just waits.
 func Interrupt(tid int, done <-chan struct{}) {
 	interrupting.Lock()
 	defer interrupting.Unlock()
-	C.govs_signal_restart(C.SIGURG, 0)
-	defer C.govs_signal_restart(C.SIGURG, 1)
+	sig := C.govs_interrupt_signal()
+	if C.govs_signal_restart(sig, 0) != 0 {
+		<-done
+		return
+	}
+	defer C.govs_signal_restart(sig, 1)
 	// The thread may be on its way into the call, where a signal is lost on
 	// it: hence more than one. One that comes too late does no harm.
 	for {
-		_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
+		_ = unix.Tgkill(os.Getpid(), tid, syscall.Signal(sig))
 		select {
 		case <-done:
 			return

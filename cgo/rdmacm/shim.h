@@ -13,6 +13,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,10 +132,32 @@ static inline int govs_connect_accept(int (*call)(struct rdma_cm_id *, struct rd
 	return call(id, &param);
 }
 
+// The signal that Interrupt sends. The highest ones are nobody's by convention,
+// and Go's runtime has a handler for them that does nothing.
+static inline int govs_interrupt_signal(void) { return SIGRTMAX - 2; }
+
+// On iWARP rdma_connect waits for the TCP handshake. Any signal makes the kernel
+// break it off and begin again, and Go's runtime sends signals all the time. The
+// peer sees a connection that is closed at once (with siw as the peer that is the
+// end of its listener), and the second attempt may find the ports in TIME_WAIT.
+// So all signals but Interrupt's and those of faults wait.
 static inline int govs_connect(struct rdma_cm_id *id, const struct govs_conn_param *p, const void *private_data,
 			       uint8_t len)
 {
-	return govs_connect_accept(rdma_connect, id, p, private_data, len);
+	static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
+	sigset_t wait, before;
+	int rc, err;
+
+	sigfillset(&wait);
+	sigdelset(&wait, govs_interrupt_signal());
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+		sigdelset(&wait, faults[i]);
+	pthread_sigmask(SIG_BLOCK, &wait, &before);
+	rc = govs_connect_accept(rdma_connect, id, p, private_data, len);
+	err = errno;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	errno = err;
+	return rc;
 }
 
 static inline int govs_accept(struct rdma_cm_id *id, const struct govs_conn_param *p, const void *private_data,

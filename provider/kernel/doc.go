@@ -58,6 +58,8 @@
 //     place.
 //   - libsiw takes the key of a Send with Invalidate from the field of a Write's
 //     rkey; both fields are set.
+//   - A signal has the kernel close the TCP connection that rdma_connect is about to
+//     make, and make another. All but one wait meanwhile (cgo/rdmacm.Interrupt).
 //   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
 //
 // # Limitations

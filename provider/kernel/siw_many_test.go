@@ -3,11 +3,16 @@
 package kernel
 
 import (
+	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
 	"github.com/govs-rdma/govs/provider"
@@ -101,6 +106,43 @@ func testManyEnds(t *testing.T) {
 	}
 	if after := resources(t); after != before {
 		t.Errorf("the kernel has %s before, %s after", before, after)
+	}
+}
+
+// Go's runtime sends SIGURG to its threads whenever it likes. The kernel would
+// break off a TCP handshake for it and begin another, which siw's listener does
+// not survive.
+func testSignals(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			tasks, err := os.ReadDir("/proc/self/task")
+			if err != nil {
+				t.Error(err)
+			}
+			for _, task := range tasks {
+				if tid, err := strconv.Atoi(task.Name()); err == nil {
+					_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) // or the thread has ended
+				}
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Microsecond):
+			}
+		}
+	})
+	defer func() {
+		close(stop)
+		wg.Wait()
+	}()
+	for range 100 {
+		establish(t, a, p)
+		closeAll(t, a.qp, a.id)
+		p.want("after the peer's QP was closed", provider.CMDisconnected)
+		closeAll(t, p.qp, p.id)
 	}
 }
 

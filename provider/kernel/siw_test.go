@@ -63,6 +63,7 @@ func TestSiw(t *testing.T) {
 		{"migrate", testMigrate},
 		{"event of a closed id", testEventOfClosedID},
 		{"abandoned connect", testAbandonedConnect},
+		{"signals during connect", testSignals},
 		{"lifetimes", testLifetimes},
 		{"registration", testRegistration},
 		{"memory lock limit", testMemlock},
