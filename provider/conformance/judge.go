@@ -141,6 +141,14 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 		o.Checks = append(o.Checks, Check{What: "our decoder can read the capture", Got: err.Error()})
 		return run
 	}
+	if sc.Verbs != nil {
+		// A Dial that had to try another local port may leave a TCP connection
+		// on which nobody said anything.
+		all := len(trace.Conns)
+		if trace = trace.IWARP(); len(trace.Conns) < all {
+			o.Log = append(slices.Clone(o.Log), fmt.Sprintf("left out: %d TCP connections without a start-up frame", all-len(trace.Conns)))
+		}
+	}
 	run.trace = trace
 	run.witness.Why = sc.Unwitnessed
 	if sc.Wire != nil && o.Setup == "" && o.Unsupported == "" {
