@@ -81,14 +81,15 @@ func (c *runCmd) wanted() []conformance.Pairing {
 // needsKernel reports whether the kernel takes part in a pairing.
 func needsKernel(p conformance.Pairing) bool { return p.Has("kernel") }
 
-// withoutKernel decides what a missing kernel device means. Where siw is
-// required its pairings are run all the same: they fail, each with the reason.
+// withoutKernel decides what a missing kernel device means. With the matrix where
+// siw is required its pairings are run all the same: they fail, each with the
+// reason.
 func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 	const remedy = "make run has one in a virtual machine"
 	needs := slices.ContainsFunc(b.pairings, needsKernel)
 	switch {
-	case c.RequireSiw && !needs:
-		return fmt.Errorf("siw is required: %w", why)
+	case c.RequireSiw && !c.Matrix:
+		return fmt.Errorf("siw is required: %w; %s", why, remedy)
 	case c.RequireSiw:
 		fmt.Fprintf(out, "siw is required, and pairings with the kernel will fail: %v; %s\n", why, remedy)
 	case c.Matrix:

@@ -34,7 +34,7 @@ func inGuest(t *testing.T, siw string) bool {
 		t.Skip("the kernel provider was not built in")
 	}
 	vmtest.Need(t, "witnesses")
-	vmtest.Self(t, vmtest.Options{Siw: siw, Timeout: 8 * time.Minute})
+	vmtest.Self(t, vmtest.Options{Siw: siw, Timeout: 4 * time.Minute})
 	return false
 }
 
@@ -60,9 +60,8 @@ func startServer(t *testing.T, port uint16, args ...string) *program {
 	deadline := time.Now().Add(patience)
 	for !listens(t, port) {
 		select {
-		case err := <-p.done:
-			p.done <- err
-			t.Fatalf("%s ended before it listened: %v\nstdout:\n%s\nstderr:\n%s", p, err, &p.stdout, &p.stderr)
+		case <-p.done:
+			t.Fatalf("%s ended before it listened: %v\nstdout:\n%s\nstderr:\n%s", p, p.err, &p.stdout, &p.stderr)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {

@@ -12,7 +12,8 @@ import (
 type program struct {
 	cmd            *exec.Cmd
 	stdout, stderr transcript
-	done           chan error
+	done           chan struct{} // closed when it has ended
+	err            error         // of Wait, then
 }
 
 // startProgram starts a C program.
@@ -24,17 +25,18 @@ func startProgram(t *testing.T, args ...string) *program {
 // startCmd starts a process, and sees that it is gone when the test is.
 func startCmd(t *testing.T, cmd *exec.Cmd) *program {
 	t.Helper()
-	p := &program{cmd: cmd, done: make(chan error, 1)}
+	p := &program{cmd: cmd, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { p.done <- p.cmd.Wait() }()
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
 	t.Cleanup(func() {
-		if p.cmd.ProcessState == nil {
-			_ = p.cmd.Process.Kill()
-			<-p.done
-		}
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.done
 	})
 	return p
 }
@@ -43,11 +45,10 @@ func startCmd(t *testing.T, cmd *exec.Cmd) *program {
 func (p *program) want(t *testing.T, status int, stdout ...string) {
 	t.Helper()
 	select {
-	case err := <-p.done:
-		p.done <- err
+	case <-p.done:
 		var exit *exec.ExitError
-		if err != nil && !errors.As(err, &exit) {
-			t.Fatalf("%s: %v", p, err)
+		if p.err != nil && !errors.As(p.err, &exit) {
+			t.Fatalf("%s: %v", p, p.err)
 		}
 	case <-time.After(patience):
 		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", p, clip(p.stdout.String()), clip(p.stderr.String()))

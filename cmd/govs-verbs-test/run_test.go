@@ -20,7 +20,7 @@ import (
 // oneVerbs and oneRaw are scenarios that take little time.
 const (
 	oneVerbs = "send/one-octet"
-	oneRaw   = "ddp/write-unknown-stag"
+	oneRaw   = "mpa/request-revision-1"
 )
 
 // withoutSiw undoes REQUIRE_SIW=1 for a test that is about the engine alone.

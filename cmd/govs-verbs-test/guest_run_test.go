@@ -1,0 +1,104 @@
+package main
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestWithKernelDevice has the subcommands find, make, use and delete kernel
+// devices. Each is a process of its own: librdmacm keeps the devices open that
+// it has once seen, and siw waits for that before it lets itself be deleted.
+func TestWithKernelDevice(t *testing.T) {
+	if !inGuest(t, "default") {
+		return
+	}
+	t.Run("devices", listDevices)
+	t.Run("link", changeLinks)
+	t.Run("run", runOverKernel)
+	t.Run("devices that can't be used", unusableDevices)
+}
+
+// process runs the command to its end as a process, and checks its status and
+// what it printed.
+func process(t *testing.T, args []string, status int, stdout, stderr []string) *program {
+	t.Helper()
+	p := startCommand(t, nil, args...)
+	p.want(t, status, stdout...)
+	wantText(t, p.String()+": stderr", p.stderr.String(), stderr)
+	return p
+}
+
+// words are a command line without quotes.
+func words(line string) []string { return strings.Fields(line) }
+
+func listDevices(t *testing.T) {
+	process(t, words("devices"), exitPassed, parts("govs0   engine", "siw0    kernel", "  d0  "), parts("auto takes kernel: siw0 is usable: a QP was made on it"))
+	p := process(t, words("devices --json --provider kernel"), exitPassed, nil, nil)
+	var rows []deviceRow
+	if err := json.Unmarshal([]byte(p.stdout.String()), &rows); err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 1 || rows[0].Name != "siw0" || rows[0].Netdev != "d0" || rows[0].State != "IBV_PORT_ACTIVE" || rows[0].Attr == nil || rows[0].Attr.MaxSGERd != 1 {
+		t.Errorf("devices: %+v", rows)
+	}
+}
+
+// ip runs ip(8).
+func ip(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", words(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
+
+func changeLinks(t *testing.T) {
+	ip(t, "link add d7 type dummy")
+	process(t, words("link add siw7 --netdev d7"), exitPassed, nil, nil)
+	process(t, words("link"), exitPassed, parts("LINK", "siw0  iw", "siw7  iw", "  d7  "), nil)
+	p := process(t, words("link list --json"), exitPassed, nil, nil)
+	var rows []linkRow
+	if err := json.Unmarshal([]byte(p.stdout.String()), &rows); err != nil {
+		t.Fatal(err)
+	}
+	if len(rows) != 2 || rows[0].Name != "siw0" || rows[1].Name != "siw7" || rows[1].Netdev != "d7" || rows[1].Protocol != "iw" || rows[1].Port != 1 {
+		t.Errorf("links: %+v", rows)
+	}
+	process(t, words("link add siw8 --netdev d7"), exitUsage, nil, parts("file exists"))
+	process(t, words("link add siw8 --netdev d8"), exitUsage, nil, parts("no such device"))
+	process(t, words("link delete siw7"), exitPassed, nil, nil)
+	process(t, words("link del siw7"), exitUsage, nil, parts("no such device"))
+	if p := process(t, words("link"), exitPassed, nil, nil); strings.Contains(p.stdout.String(), "siw7") {
+		t.Errorf("after the deletion:\n%s", &p.stdout)
+	}
+	ip(t, "link delete d7")
+}
+
+func runOverKernel(t *testing.T) {
+	only := "run --require-siw --scale 6 --no-tshark --only " + oneVerbs + "," + oneRaw
+	process(t, words(only+" --matrix"), exitPassed, parts(
+		"captures from the wire, pairings engine->engine engine->kernel kernel->engine kernel->kernel\n",
+		"[1/6] ", "[6/6] ", "6 PASS: the suite passed",
+	), nil)
+	process(t, words(only+" --initiator kernel --responder engine"), exitPassed, parts(
+		"pairings kernel->engine\n", "kernel->engine", "3 PASS: the suite passed",
+	), nil)
+}
+
+func unusableDevices(t *testing.T) {
+	withoutSiw(t)
+	overKernel := words("run --initiator kernel")
+	ip(t, "addr flush dev d0")
+	process(t, overKernel, exitUsage, nil, parts("siw0: d0 under it has no address; ip addr add 192.0.2.1/24 dev d0 adds one"))
+	ip(t, "addr add "+siwAddr+"/24 dev d0")
+	ip(t, "link set d0 down")
+	process(t, overKernel, exitUsage, nil, parts("siw0: its port is IBV_PORT_DOWN"))
+	process(t, words("devices"), exitPassed, parts("IBV_PORT_DOWN"), parts("auto takes engine: "))
+
+	process(t, words("link delete siw0"), exitPassed, nil, nil)
+	process(t, overKernel, exitUsage, nil, parts("the kernel has no RDMA device; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
+	process(t, words("devices --provider kernel"), exitPassed, parts("DEVICE"), nil)
+	process(t, words("link"), exitPassed, nil, parts("no RDMA links; govs-verbs-test link add siw0 --netdev NETDEV adds one"))
+	process(t, append(words("ping --provider kernel"), addrOf(1)), exitUsage, nil, parts("there is no RDMA device"))
+}
