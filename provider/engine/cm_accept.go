@@ -164,7 +164,6 @@ func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 // ECONNRESET: the peer has hung up.
 //
 //rfc:5044 MPA-7.1.2-2-03
-//rfc:5044 MPA-7.1.2-2-04
 //rfc:5044 MPA-7.1.2-6-01
 func (id *cmID) Reject(private []byte) error {
 	const op = "rdma_reject"

@@ -118,7 +118,6 @@ func eventOf(err error) (provider.AsyncEventType, bool) {
 // takeTerminate ends the stream because the peer says so. It is never answered.
 //
 //rfc:5040 RDMAP-5.4-04
-//rfc:5040 RDMAP-5.4-07
 //rfc:5040 RDMAP-6.2.1-02
 func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	phase := rdmap.PhaseBeforeFirstFPDU
@@ -182,7 +181,6 @@ func (s *stream) withTxError(e *ending) *ending {
 //
 //rfc:5044 MPA-8-01
 //rfc:5044 MPA-8-02
-//rfc:5044 MPA-8-03
 func (s *stream) framingError(err error) {
 	var e *iwarp.Error
 	if !errors.As(err, &e) {

@@ -29,8 +29,9 @@ func connections() []*conformance.Scenario {
 		},
 		{
 			Slug: "conn/disconnect-initiator", Level: conformance.Must,
-			Title: "when the initiator disconnects, both sides are told, and receives that are posted are flushed",
-			Verbs: func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleInitiator) }, Wire: legal,
+			Title:        "when the initiator disconnects, both sides are told, and receives that are posted are flushed",
+			Requirements: []string{"MPA-7.2-02", "DDP-3-07"},
+			Verbs:        func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleInitiator) }, Wire: legal,
 		},
 		{
 			Slug: "conn/disconnect-responder", Level: conformance.Must,

@@ -14,7 +14,7 @@ func order() []*conformance.Scenario {
 		{
 			Slug: "order/write-then-send", Level: conformance.Must,
 			Title:        "when a Send is delivered, the Writes posted before it are in place",
-			Requirements: []string{"DDP-5.3-06", "DDP-5.4-02"},
+			Requirements: []string{"DDP-5.3-06", "DDP-5.4-02", "RDMAP-5.1-04"},
 			Verbs:        writeThenSend, Wire: legal,
 		},
 		{
@@ -31,13 +31,14 @@ func order() []*conformance.Scenario {
 		},
 		{
 			Slug: "order/many-sends", Level: conformance.Must, Title: "a hundred Sends in flight arrive in order",
-			Requirements: []string{"RDMAP-5.3-04", "RDMAP-5.5-10-01"},
+			Requirements: []string{"RDMAP-5.3-04", "RDMAP-5.3-07", "RDMAP-5.5-10-01"},
 			Verbs:        manySends, Wire: legal,
 		},
 		{
 			Slug: "order/mixed-both-ways", Level: conformance.Must,
-			Title: "Sends, Writes and Reads of both sides at once all arrive whole",
-			Verbs: mixedBothWays, Wire: legal, Concurrent: true,
+			Title:        "Sends, Writes and Reads of both sides at once all arrive whole",
+			Requirements: []string{"DDP-6.1-01"},
+			Verbs:        mixedBothWays, Wire: legal, Concurrent: true,
 		},
 	}
 }

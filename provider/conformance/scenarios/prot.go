@@ -51,8 +51,9 @@ func protection() []*conformance.Scenario {
 		},
 		&conformance.Scenario{
 			Slug: "protection/write-flushes", Level: conformance.Must,
-			Title: "a receive that waits is flushed at the side that a bad Write reaches",
-			Verbs: func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMAWrite) }, Wire: terminated,
+			Title:        "a receive that waits is flushed at the side that a bad Write reaches",
+			Requirements: []string{"DDP-7.1-04"},
+			Verbs:        func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMAWrite) }, Wire: terminated,
 		},
 		&conformance.Scenario{
 			Slug: "protection/read-flushes", Level: conformance.Must,

@@ -32,21 +32,21 @@ func sizes() []*conformance.Scenario {
 			&conformance.Scenario{
 				Slug: "send/" + c.name, Level: conformance.Must,
 				Title:        fmt.Sprintf("a Send of %d octets arrives whole in the receive that was posted first", n),
-				Requirements: pick(n, "RDMAP-5.3-01 RDMAP-5.3-02 RDMAP-5.3-06 DDP-5.4-03", "RDMAP-5.3-08 DDP-5.2-08"),
+				Requirements: pick(n, "RDMAP-5.3-01 RDMAP-5.3-02 RDMAP-5.3-06 DDP-5.4-03 DDP-4.1-09 DDP-4.1-12", "RDMAP-5.3-08 DDP-5.2-08"),
 				Verbs:        func(r *conformance.VerbsRun) { sendOf(r, n) },
 				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpSend, n) },
 			},
 			&conformance.Scenario{
 				Slug: "write/" + c.name, Level: conformance.Must,
 				Title:        fmt.Sprintf("an RDMA Write of %d octets lands where it was sent, and the responder's program is not told", n),
-				Requirements: pick(n, "RDMAP-5.1-01 RDMAP-5.1-02 DDP-5.2-06", "RDMAP-5.1-06 DDP-5.2-08 DDP-5.2-09"),
+				Requirements: pick(n, "RDMAP-5.1-01 RDMAP-5.1-02 DDP-5.2-06 RDMAP-5.5-12-01 RDMAP-5.5-17-01", "RDMAP-5.1-06 DDP-5.2-08 DDP-5.2-09"),
 				Verbs:        func(r *conformance.VerbsRun) { writeOf(r, n) },
 				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpWrite, n) },
 			},
 			&conformance.Scenario{
 				Slug: "read/" + c.name, Level: conformance.Must,
 				Title:        fmt.Sprintf("an RDMA Read brings %d octets, and the responder's program is not told", n),
-				Requirements: pick(n, "RDMAP-5.2-01 RDMAP-5.2.1-01 RDMAP-5.2.1-07 RDMAP-5.5-19-01", "RDMAP-5.2.1-09 RDMAP-5.2.1-10"),
+				Requirements: pick(n, "RDMAP-5.2-01 RDMAP-5.2.1-01 RDMAP-5.2.1-03 RDMAP-5.2.1-07 RDMAP-5.5-19-01", "RDMAP-5.2.1-09 RDMAP-5.2.1-10"),
 				Verbs:        func(r *conformance.VerbsRun) { readOf(r, n) },
 				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToInitiator, rdmap.OpReadResponse, n) },
 			})
@@ -92,7 +92,7 @@ func sendOf(r *conformance.VerbsRun, n int) {
 
 func writeOf(r *conformance.VerbsRun, n int) {
 	i, p := r.Connect(nil, nil)
-	dst := p.Buffer("the sink", max(n, 1), remoteWrite)
+	dst := p.Buffer("the sink", max(n, 1), remoteWrite|remoteRead)
 	src := i.Buffer("the source", max(n, 1), local).Fill(r.Seed)
 	wr := write(1, src, dst)
 	if n == 0 {
@@ -100,12 +100,12 @@ func writeOf(r *conformance.VerbsRun, n int) {
 	}
 	i.PostSend(wr)
 	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the Write completes")
-	// A Write's completion says only that TCP has it. A Read behind it comes
-	// back after it was placed (RFC 5040 section 5.5).
-	fence := i.Buffer("the probe", 1, local)
-	probe := p.Buffer("the probed", 1, remoteRead)
-	i.PostSend(read(2, fence, probe))
+	// A Write's completion says only that TCP has it. A Read behind it is
+	// answered after it was placed, with what it placed (RFC 5040 section 5.5).
+	back := i.Buffer("the copy that is read back", max(n, 1), remoteWrite)
+	i.PostSend(read(2, back, dst))
 	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "a Read behind the Write completes")
+	back.Holds(dst.Data, "the Read brings what the Write placed")
 	if n == 0 {
 		dst.Untouched("an empty Write places nothing")
 	} else {
@@ -131,6 +131,7 @@ func readOf(r *conformance.VerbsRun, n int) {
 	} else {
 		dst.Holds(src.Data, "the sink holds what was read")
 	}
+	p.NoWC(p.Conn.RecvCQ(), 0, "no completion at the responder")
 	end(i, p)
 }
 
@@ -162,8 +163,9 @@ func only(w *conformance.WireRun) *wire.Conn {
 func legal(w *conformance.WireRun) {
 	for _, c := range w.Trace.Conns {
 		for k := range c.Frames {
-			if f := &c.Frames[k]; f.Err != nil {
-				w.Check(false, "every frame on the wire is legal", "frame %d: %s: %v", k+1, f, f.Err)
+			f := &c.Frames[k]
+			if f.Err != nil || f.Header.Reserved != 0 {
+				w.Check(false, "every frame on the wire is legal", "frame %d: %s: reserved bits %#x, %v", k+1, f, f.Header.Reserved, f.Err)
 				return
 			}
 		}

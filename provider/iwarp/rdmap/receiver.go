@@ -211,7 +211,6 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (Action, error) {
 //
 //rfc:5040 RDMAP-7.2-03
 //rfc:5040 RDMAP-4.1-10
-//rfc:5041 DDP-4.3-03
 func (r *Receiver) beginSend(a *Action, h *ddp.Header) error {
 	if err := r.send.Check(h, a.Len); err != nil {
 		return err
