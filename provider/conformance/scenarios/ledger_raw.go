@@ -35,6 +35,9 @@ func each(scenarios []string, keys ...string) [][2]string {
 // the names a few scenarios.
 func the(scenarios ...string) []string { return scenarios }
 
+// rawKernelsSeen are those on which the raw scenarios were run.
+const rawKernelsSeen = "6.1.192, 6.12.117"
+
 // rawLedger is what the raw scenarios have shown.
 func rawLedger() conformance.Ledger {
 	var l conformance.Ledger
@@ -43,6 +46,9 @@ func rawLedger() conformance.Ledger {
 		rawSegmentLedger(), rawReadLedger(), rawResponseLedger(), rawReportLedger(),
 	} {
 		l = append(l, part...)
+	}
+	for i := range l {
+		l[i].Kernels = rawKernelsSeen
 	}
 	return l
 }
