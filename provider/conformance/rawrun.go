@@ -38,6 +38,7 @@ type RawRun struct {
 	listener *rdmacm.Listener
 	dialling chan dialled // the program's call of Dial or Accept
 	spoke    bool         // the peer has sent an FPDU
+	opening  bool         // the provider begins with a message that opens a peer-to-peer connection
 	late     bool         // something that had to come did not: what follows is not waited for long
 }
 
@@ -79,7 +80,7 @@ func (r *RawRun) Connect(c *RawConnect) {
 		theirs = r.WantReply("the request is accepted")
 	} else {
 		theirs = r.WantDial("the provider connects", &c.SideConfig)
-		r.Start(rawpeer.Reply(!c.NoCRC, ird, ord, nil))
+		r.Answer(theirs, rawpeer.Reply(!c.NoCRC, ird, ord, nil))
 		r.WantConnected("the provider takes the reply")
 	}
 	r.Peer.CRC = !c.NoCRC || theirs.CRC

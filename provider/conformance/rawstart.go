@@ -129,12 +129,42 @@ func (r *RawRun) DialPeer(cfg *SideConfig) {
 	r.adoptPeer(p)
 }
 
-// WantConnected checks that the program's connect succeeds.
+// Answer sends a Reply to a Request that WantDial has returned, as GoodReply makes
+// it.
+func (r *RawRun) Answer(request, reply mpa.Frame) { r.Start(r.GoodReply(request, reply)) }
+
+// GoodReply makes a Reply fit a Request. If that asks for a peer-to-peer
+// connection, so does the Reply, with the first of the messages that are offered
+// to open it.
+func (r *RawRun) GoodReply(request, reply mpa.Frame) mpa.Frame {
+	asked, _, err := request.SplitPrivateData()
+	r.opening = err == nil && asked.A
+	if !r.opening {
+		return reply
+	}
+	own, private, err := reply.SplitPrivateData()
+	r.NoError(err, "the script's Reply has connection data")
+	own.A, own.C, own.D, own.B = true, asked.C, !asked.C && asked.D, !asked.C && !asked.D
+	reply.PrivateData = append(own.AppendTo(nil), private...)
+	return reply
+}
+
+// WantConnected checks that the program's connect succeeds, and takes the message
+// that opens the connection if there has to be one.
 func (r *RawRun) WantConnected(what string) {
 	d := r.dialResult(waitLimit)
 	r.NoError(d.err, what)
-	d.side.adopt()
-	r.Side = d.side
+	r.connected(d.side)
+}
+
+func (r *RawRun) connected(s *Side) {
+	s.adopt()
+	r.Side = s
+	if r.opening {
+		seg, err := r.Peer.ReadFPDU(r.patience(waitLimit))
+		r.NoError(err, "a message opens the connection")
+		r.Check(len(seg.Payload) == 0 && seg.Header.Tagged, "it is a Write without payload", "%+v", seg.Header)
+	}
 }
 
 // Connected waits for the program's connect or accept to come back, and reports
@@ -142,8 +172,7 @@ func (r *RawRun) WantConnected(what string) {
 func (r *RawRun) Connected() bool {
 	d := r.dialResult(waitLimit)
 	if d.err == nil {
-		d.side.adopt()
-		r.Side = d.side
+		r.connected(d.side)
 		return true
 	}
 	r.dialling <- d // for WantConnectError

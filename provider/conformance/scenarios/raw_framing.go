@@ -124,8 +124,7 @@ func crcOff(r *conformance.RawRun) {
 // does.
 func crcByResponder(r *conformance.RawRun) {
 	f := r.WantDial("the provider connects", nil)
-	r.Observe("request.crc", "%v", f.CRC)
-	r.Start(rawpeer.Reply(true, 4, 4, nil))
+	r.Answer(f, rawpeer.Reply(true, 4, 4, nil))
 	r.WantConnected("the provider takes the reply")
 	r.Peer.CRC = true
 	src := r.Side.Buffer("the source", rawPart, local)

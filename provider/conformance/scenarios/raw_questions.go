@@ -157,8 +157,8 @@ func peerToPeerClosed(r *conformance.RawRun) {
 // readsOutstanding grants three Reads. siw rounds its depth to a power of two.
 func readsOutstanding(r *conformance.RawRun) {
 	const granted, posted = 3, 7
-	r.WantDial("the provider connects", &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{InitiatorDepth: granted}})
-	r.Start(rawpeer.Reply(true, granted, 4, nil))
+	request := r.WantDial("the provider connects", &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{InitiatorDepth: granted}})
+	r.Answer(request, rawpeer.Reply(true, granted, 4, nil))
 	r.WantConnected("the provider takes the reply")
 	r.Peer.CRC = true
 	sink := r.Side.Buffer("the sink", posted*rawPart, remoteWrite)

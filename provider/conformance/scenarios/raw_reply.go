@@ -229,7 +229,7 @@ func requestForm(r *conformance.RawRun) {
 	r.Check(e.IRD >= 5 && e.ORD == 7, "the depths are the program's, or its IRD is more", "IRD %d, ORD %d", e.IRD, e.ORD)
 	r.Check(e.A || !e.B && !e.C && !e.D, "without A none of B, C and D is set", "%+v", e)
 	r.Check(string(rest) == string(private), "the private data is the program's", "% x", rest)
-	r.Start(rawpeer.Reply(true, 4, 4, nil))
+	r.Answer(f, rawpeer.Reply(true, 4, 4, nil))
 	r.WantConnected("the provider takes the reply")
 	finish(r)
 }
@@ -243,8 +243,8 @@ func finish(r *conformance.RawRun) {
 
 func replyPrivate(r *conformance.RawRun, n int) {
 	want := pattern(n, 5)
-	r.WantDial("the provider connects", nil)
-	r.Start(rawpeer.Reply(true, 4, 4, want))
+	request := r.WantDial("the provider connects", nil)
+	r.Answer(request, rawpeer.Reply(true, 4, 4, want))
 	r.WantConnected("the provider takes the reply")
 	got := r.Side.Conn.PrivateData()
 	r.Check(startsWith(got, want), "the program has its private data", "%d octets: % x", len(got), got)
@@ -266,34 +266,34 @@ func replyRejects(r *conformance.RawRun, n int) {
 }
 
 func replyPieces(r *conformance.RawRun) {
-	r.WantDial("the provider connects", nil)
-	octets := rawpeer.Reply(true, 4, 4, []byte("private")).AppendTo(nil)
+	request := r.WantDial("the provider connects", nil)
+	octets := r.GoodReply(request, rawpeer.Reply(true, 4, 4, []byte("private"))).AppendTo(nil)
 	r.NoError(r.Peer.SendPieces(octets, 1, time.Millisecond), "the peer can send octet by octet")
 	r.WantConnected("the provider takes the reply")
 	finish(r)
 }
 
 func replyReserved(r *conformance.RawRun) {
-	r.WantDial("the provider connects", nil)
+	request := r.WantDial("the provider connects", nil)
 	f := rawpeer.Reply(true, 4, 4, nil)
 	f.Reserved = 0xf
-	r.Start(f)
+	r.Answer(request, f)
 	r.WantConnected("the provider takes the reply")
 	finish(r)
 }
 
 func replyMarkers(r *conformance.RawRun) {
-	r.WantDial("the provider connects", nil)
+	request := r.WantDial("the provider connects", nil)
 	f := rawpeer.Reply(true, 4, 4, nil)
 	f.Markers = true
-	r.Start(f)
+	r.Answer(request, f)
 	r.WantConnected("the provider takes the reply")
 	marked(r)
 }
 
 func replyNoReads(r *conformance.RawRun) {
-	r.WantDial("the provider connects", nil)
-	r.Start(rawpeer.Reply(true, 0, 4, nil))
+	request := r.WantDial("the provider connects", nil)
+	r.Answer(request, rawpeer.Reply(true, 0, 4, nil))
 	r.WantConnected("the provider takes the reply")
 	sink := r.Side.Buffer("the sink", rawSize, remoteWrite)
 	err := r.Side.QP.PostSend(ibverbs.SendWR{
@@ -306,8 +306,8 @@ func replyNoReads(r *conformance.RawRun) {
 }
 
 func replyDeep(r *conformance.RawRun) {
-	r.WantDial("the provider connects", &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{ResponderResources: 2}})
-	r.Start(rawpeer.Reply(true, 4, 64, nil))
+	request := r.WantDial("the provider connects", &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{ResponderResources: 2}})
+	r.Answer(request, rawpeer.Reply(true, 4, 64, nil))
 	if r.Connected() {
 		r.Observe("connect", "established")
 		finish(r)
