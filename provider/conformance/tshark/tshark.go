@@ -93,6 +93,8 @@ func run(ctx context.Context, file string) (string, error) {
 	args := []string{
 		"-n", "-r", file, "-Y", "iwarp_mpa", "-O", "iwarp_mpa,iwarp_ddp_rdmap",
 		"-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.desegment_tcp_streams:TRUE", "-o", "tcp.check_checksum:FALSE",
+		// siw sends from several CPUs: packets on lo overtake each other.
+		"-o", "tcp.reassemble_out_of_order:TRUE",
 	}
 	off, err := others()
 	if err != nil {
