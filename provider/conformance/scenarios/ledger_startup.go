@@ -52,7 +52,7 @@ func rawStartupLedger() conformance.Ledger {
 		each(the("mpa/reject", "mpa/private-data-rejecting-251"), "wire:to-initiator:reply:*RD")...)...)
 	l = append(l, withVariants(siwDiffers("siw-peer-to-peer", "siw-start-up.md",
 		"siw asks for peer-to-peer mode only if it was built to; it then opens the connection with a Write without payload.", conformance.RoleInitiator, true,
-		each(the("mpa/*", "ddp/*", "rdmap/*"), "wire:to-responder:request:ABCD", "wire:to-responder:rdma-write:extra")...), "p2p")...)
+		each(the("mpa/*", "ddp/*", "rdmap/*"), "wire:to-responder:request:ABCD", "wire:to-responder:rdma-write:extra", "wire:to-responder:rdma-read-request:source")...), "p2p")...)
 	l = append(l, siwDiffers("siw-start-up-in-pieces", "siw-start-up-in-pieces.md",
 		"A start-up frame that comes in many pieces can leave siw's connection manager waiting for octets that have come.", "", true,
 		append(each(the("mpa/request-one-octet-at-a-time"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*"),
