@@ -93,6 +93,9 @@ func rawReadLedger() conformance.Ledger {
 	add("siw-read-beyond-ird", "siw-read-depth.md",
 		"siw takes one Read Request more than agreed while it is idle, and reports the next as 0/2/0x07.", false,
 		each(the("rdmap/read-beyond-ird"), keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR, keyWireReading)...)
+	add("siw-no-terminate-while-sending", "siw-read-depth.md",
+		"siw leaves the Terminate out while it is in the middle of sending a message, here of a Read Response.", true,
+		each(the("rdmap/read-beyond-ird"), "check:the peer is told that it asked for too much", keyWireNoTerm)...)
 	add("siw-zero-length-read", "siw-zero-length-read.md",
 		"siw answers a Read of no octets that waits behind another with the octets of that.", false,
 		each(the("rdmap/read-zero-length-busy"), "check:with nothing", "wire:to-initiator:rdma-read-response:*")...)
