@@ -34,7 +34,7 @@ func (p *PD) Context() *Context { return (*Context)(p.context) }
 //
 // Implements: struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
 func (p *PD) RegMR(addr unsafe.Pointer, length int, access uint32) (*MR, error) {
-	mr, err := C.govs_reg_mr(p.c(), addr, C.size_t(length), C.uint(access))
+	mr, err := C.govs_reg_mr(p.c(), C.uintptr_t(uintptr(addr)), C.size_t(length), C.uint(access))
 	if mr == nil {
 		return nil, errnoSet(err)
 	}

@@ -30,9 +30,11 @@ static inline int govs_query_port(struct ibv_context *ctx, uint8_t port, struct 
 	return ibv_query_port(ctx, port, attr);
 }
 
-static inline struct ibv_mr *govs_reg_mr(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+// The address is a number because cgo would look for Go pointers in all of the
+// object that a pointer leads into, of which the region may be a part.
+static inline struct ibv_mr *govs_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access)
 {
-	return ibv_reg_mr(pd, addr, length, access);
+	return ibv_reg_mr(pd, (void *)addr, length, access);
 }
 
 static inline struct ibv_cq *govs_create_cq(struct ibv_context *ctx, int cqe, uintptr_t token,

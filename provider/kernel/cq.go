@@ -256,10 +256,12 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 func (ch *compChannel) get() (*cq, error) {
 	for {
 		c, token, err := ch.c.GetCQEvent()
-		if again(err) {
+		switch {
+		case interrupted(err):
+			continue
+		case again(err):
 			return nil, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
 		}
 		q, ok := cqs.get(token)

@@ -62,7 +62,10 @@ var contexts struct {
 // opened.
 func openDevice(name string) (*device, error) {
 	list, err := rdmacm.GetDevices()
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ENODEV):
+		return nil, opError("rdma_get_devices", name, whyNoDevice(name))
+	case err != nil:
 		return nil, opError("rdma_get_devices", name, noSupport(err))
 	}
 	for _, verbs := range list.Contexts {
@@ -76,7 +79,7 @@ func openDevice(name string) (*device, error) {
 		}
 	}
 	list.Free()
-	return nil, opError("ibv_open_device", name, fmt.Errorf("%w: no RDMA device of that name", syscall.ENODEV))
+	return nil, opError("ibv_open_device", name, whyNoDevice(name))
 }
 
 func newDevice(name string, verbs *ibv.Context, list *rdmacm.DeviceList) (*device, error) {
@@ -272,10 +275,12 @@ func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 func (sc *sharedContext) readEvents() error {
 	for {
 		ev, err := sc.verbs.GetAsyncEvent()
-		if again(err) {
+		switch {
+		case interrupted(err):
+			continue
+		case again(err):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 		sc.dispatch(&ev)

@@ -9,7 +9,8 @@
 // The kernel reads and writes registered memory at any time until the MR is
 // closed. RegMR pins Go memory with a runtime.Pinner until then; memory from
 // mmap needs no pinning. A slice on the Go heap is not page aligned, which is
-// fine. Registered pages count against RLIMIT_MEMLOCK, with siw of Linux 6.1 even
+// fine. A region that is dropped without Close stays registered, and its memory
+// stays as well, until the process ends. Registered pages count against RLIMIT_MEMLOCK, with siw of Linux 6.1 even
 // those of root; the ENOMEM names the limit.
 //
 // The race detector does not see what the kernel does to memory. A program

@@ -63,13 +63,14 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	err := ch.source.wait(ctx, ch.life, nil, func() (bool, error) {
 		for {
 			ev, ok, err := ch.take()
-			if again(err) {
+			switch {
+			case interrupted(err):
+				continue
+			case again(err):
 				return false, nil
-			}
-			if err != nil {
+			case err != nil:
 				return false, err
-			}
-			if ok {
+			case ok:
 				found = ev
 				return true, nil
 			}

@@ -17,7 +17,13 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(tryOpening) != "" {
+		tryToOpen()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestObjectIsClosedOnceAndLast(t *testing.T) {
 	var o object

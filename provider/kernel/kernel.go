@@ -3,7 +3,6 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 
@@ -23,8 +22,9 @@ type kernelProvider struct{}
 
 func (kernelProvider) Name() string { return "kernel" }
 
-// Devices lists the devices that have a driver in libibverbs. The network
-// interface under each comes from netlink, and is left empty where netlink
+// Devices lists the devices that have a driver in libibverbs. None is an error
+// only if the kernel has some, which are out of reach then. The network interface
+// under each comes from netlink, and is left empty where netlink
 // tells none.
 func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 	list, err := ibv.GetDeviceList()
@@ -32,6 +32,11 @@ func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 		return nil, opError("ibv_get_device_list", "", noSupport(err))
 	}
 	defer list.Free()
+	if len(list.Devices) == 0 {
+		if why := whyNotListed(""); why != "" {
+			return nil, opError("ibv_get_device_list", "", fmt.Errorf("%w: %s", syscall.ENODEV, why))
+		}
+	}
 	netdevs := make(map[string]string)
 	if links, err := rdmalink.List(); err == nil {
 		for _, l := range links {
@@ -59,18 +64,4 @@ func (kernelProvider) Open(name string) (provider.Device, error) {
 		return nil, err
 	}
 	return d, nil
-}
-
-// noSupport adds what to do to the errnos that mean that the kernel has no RDMA
-// at all.
-func noSupport(err error) error {
-	switch {
-	case errors.Is(err, syscall.ENOSYS):
-		return fmt.Errorf("%w: the kernel has no user-space verbs; load ib_uverbs and rdma_ucm (modprobe), and siw for soft-iWARP", err)
-	case errors.Is(err, syscall.ENODEV):
-		return fmt.Errorf("%w: there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type siw netdev NETDEV)", err)
-	case errors.Is(err, syscall.ENOENT):
-		return fmt.Errorf("%w: the rdma_cm device is missing; load rdma_ucm (modprobe)", err)
-	}
-	return err
 }

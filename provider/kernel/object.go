@@ -91,7 +91,8 @@ func opError(op, object string, err error) error {
 
 // A registry finds Go objects by the number that stands for them in C: the
 // context of a CQ, QP or id. Numbers are not used again, unlike pointers, so
-// that a late event can't be taken for one of a newer object.
+// that a late event can't be taken for one of a newer object. What is in a
+// registry is not garbage.
 type registry[T any] struct {
 	mu   sync.RWMutex
 	last uintptr
@@ -126,4 +127,5 @@ var (
 	cqs registry[*cq]
 	qps registry[*qp]
 	ids registry[*id]
+	mrs registry[*mr]
 )

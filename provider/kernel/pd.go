@@ -40,9 +40,12 @@ func (p *pd) Close() error {
 	}))
 }
 
-// mr keeps buf alive and in place: the kernel has its pages.
+// mr keeps buf alive and in place: the kernel has its pages. For the same reason
+// it is in mrs until it is closed, also if the program has forgotten it: the
+// garbage collector would give its memory to somebody else.
 type mr struct {
 	object
+	token  uintptr
 	pd     *pd
 	c      *ibv.MR
 	buf    []byte
@@ -71,6 +74,7 @@ func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 		return fail(memlockError(err))
 	}
 	m.c, m.lkey, m.rkey = c, c.LKey(), c.RKey()
+	m.token = mrs.add(m)
 	return m, nil
 }
 
@@ -85,6 +89,7 @@ func (m *mr) Close() error {
 		if err := m.c.Dereg(); err != nil {
 			return err
 		}
+		mrs.remove(m.token)
 		m.pin.Unpin()
 		m.pd.release()
 		return nil

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -278,6 +279,41 @@ func testRegistration(t *testing.T) {
 	closeAll(t, mr, mr)
 	if err := unix.Munmap(mem); err != nil {
 		t.Error(err)
+	}
+}
+
+// A region that the program has forgotten keeps its memory: the kernel goes on
+// writing to it. Nor does it matter that it is part of something with pointers.
+func testForgottenRegion(t *testing.T) {
+	s := newSide(t)
+	known := make(map[uintptr]bool)
+	for token := range mrs.m {
+		known[token] = true
+	}
+	func() {
+		v := &struct {
+			p *int
+			b [4096]byte
+		}{p: new(int)}
+		v.b[0] = 42
+		mr, err := s.pd.RegMR(v.b[:], allRights)
+		must(t, mr, err)
+	}()
+	for range 3 {
+		runtime.GC() // a runtime.Pinner that is garbage while it pins ends the process
+	}
+	for token, m := range mrs.m {
+		if known[token] {
+			continue
+		}
+		if m.buf[0] != 42 || m.Addr() != uint64(uintptr(unsafe.Pointer(&m.buf[0]))) {
+			t.Errorf("the region of %d octets is not what it was", m.Len())
+		}
+		wantErrno(t, "Close of its PD", s.pd.Close(), syscall.EBUSY)
+		closeAll(t, m)
+	}
+	if len(mrs.m) != len(known) {
+		t.Errorf("%d regions left, want %d", len(mrs.m), len(known))
 	}
 }
 

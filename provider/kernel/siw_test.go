@@ -67,6 +67,8 @@ func TestSiw(t *testing.T) {
 		{"lifetimes", testLifetimes},
 		{"registration", testRegistration},
 		{"memory lock limit", testMemlock},
+		{"forgotten region", testForgottenRegion},
+		{"why a device can't be opened", testWhyNoDevice},
 		{"many connections", testManyConnections},
 		{"many queues", testManyQueues},
 		{"a hundred connection ends", testManyEnds},

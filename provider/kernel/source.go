@@ -127,4 +127,8 @@ func (s *source) close() {
 }
 
 // again says whether err means that a non-blocking descriptor has nothing.
-func again(err error) bool { return err == syscall.EAGAIN || err == syscall.EINTR }
+func again(err error) bool { return err == syscall.EAGAIN }
+
+// interrupted says whether a signal broke a call off. The call must be made
+// again, and not waited for: the poller tells of each change once.
+func interrupted(err error) bool { return err == syscall.EINTR }

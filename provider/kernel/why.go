@@ -1,0 +1,125 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider/kernel/rdmalink"
+)
+
+const rdmaCMNode = "/dev/infiniband/rdma_cm"
+
+// noSupport adds what to do to the errnos that mean that the kernel has no RDMA
+// at all.
+func noSupport(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSYS):
+		return fmt.Errorf("%w: the kernel has no user-space verbs; load ib_uverbs and rdma_ucm (modprobe), and siw for soft-iWARP", err)
+	case errors.Is(err, syscall.ENOENT):
+		if denied := denied(rdmaCMNode); denied != nil {
+			return denied
+		}
+		return fmt.Errorf("%w: the rdma_cm device is missing; load rdma_ucm (modprobe)", err)
+	}
+	return err
+}
+
+// whyNoDevice says why librdmacm has no device of the name, or none at all if the
+// name is empty. The libraries just leave out what they can't use.
+func whyNoDevice(name string) error {
+	if err := whyNotOpened(name); err != nil {
+		return err
+	}
+	if why := whyNotListed(name); why != "" {
+		return fmt.Errorf("%w: %s", syscall.ENODEV, why)
+	}
+	if name != "" {
+		return fmt.Errorf("%w: no RDMA device of that name", syscall.ENODEV)
+	}
+	return fmt.Errorf("%w: there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type siw netdev NETDEV)", syscall.ENODEV)
+}
+
+// whyNotOpened opens a device that libibverbs lists, for the error that this
+// gives.
+func whyNotOpened(name string) error {
+	list, err := ibv.GetDeviceList()
+	if err != nil {
+		return noSupport(err)
+	}
+	defer list.Free()
+	for _, d := range list.Devices {
+		if name != "" && name != d.Name() {
+			continue
+		}
+		verbs, err := ibv.OpenDevice(d)
+		if err == nil {
+			err = verbs.Close()
+		}
+		if err == nil {
+			continue
+		}
+		if denied := denied(uverbsNode(d.Name())); denied != nil {
+			return denied
+		}
+		return err
+	}
+	return nil
+}
+
+// denied is an error if this process may not open a device node. The libraries
+// say ENOENT whatever keeps them from it.
+func denied(node string) error {
+	f, err := os.OpenFile(node, os.O_RDWR, 0)
+	if err == nil {
+		_ = f.Close() // nothing was done with it
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: this process may not open %s", syscall.EACCES, node)
+	}
+	return nil
+}
+
+// whyNotListed says why libibverbs does not list a device of the name, or any,
+// that the kernel has. It is empty if the kernel has none.
+func whyNotListed(name string) string {
+	links, err := rdmalink.List()
+	if err != nil {
+		return ""
+	}
+	for _, l := range links {
+		if name != "" && name != l.Name {
+			continue
+		}
+		node := uverbsNode(l.Name)
+		if node == "" {
+			return fmt.Sprintf("the kernel has %s, but no user-space verbs for it; load ib_uverbs (modprobe)", l.Name)
+		}
+		if _, err := os.Stat(node); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Sprintf("the kernel has %s, but %s is missing", l.Name, node)
+		}
+		return fmt.Sprintf("the kernel has %s, but libibverbs has no driver for it; Debian's are in ibverbs-providers", l.Name)
+	}
+	return ""
+}
+
+// uverbsNode returns the device node of an RDMA device, empty if it has none.
+func uverbsNode(name string) string {
+	files, err := filepath.Glob("/sys/class/infiniband_verbs/uverbs*/ibdev")
+	if err != nil {
+		return "" // only a bad pattern does that
+	}
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(b)) == name {
+			return "/dev/infiniband/" + filepath.Base(filepath.Dir(file))
+		}
+	}
+	return ""
+}
