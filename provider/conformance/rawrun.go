@@ -275,8 +275,8 @@ func (r *RawRun) terminate(seg *rawpeer.Segment, err error, what string, codes [
 
 // WantEnd waits for the end of what the provider sends, within the limit for
 // things that must happen or the given one, and checks that nothing came before
-// it.
-func (r *RawRun) WantEnd(what string, wait ...time.Duration) {
+// it. It returns how the direction ended, as it is observed.
+func (r *RawRun) WantEnd(what string, wait ...time.Duration) string {
 	limit := waitLimit
 	if len(wait) > 0 {
 		limit = wait[0]
@@ -294,6 +294,21 @@ func (r *RawRun) WantEnd(what string, wait ...time.Duration) {
 	} else {
 		r.late = true
 	}
+	return ending(err)
+}
+
+// WantClose has the peer close its direction of a connection on which nothing
+// was wrong, and checks that the provider closes its own with a FIN, and that
+// the program is told.
+//
+//rfc:5044 MPA-7.2-02
+func (r *RawRun) WantClose() {
+	_ = r.Peer.CloseWrite()
+	const what = "the provider closes its side when the peer has"
+	if how := r.WantEnd(what); how != ending(rawpeer.ErrSilence) {
+		r.Check(how == ending(io.EOF), "it closes with a FIN", "with %s", how)
+	}
+	r.WantOver()
 }
 
 // WantRefused is what has to follow an FPDU that is wrong: a Terminate with one

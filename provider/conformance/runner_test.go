@@ -182,7 +182,7 @@ func TestRunTimeout(t *testing.T) {
 	if last.OK || last.What != "the run ends by itself" || last.Got != "it took longer than 30ms" {
 		t.Errorf("the last check is %+v", last)
 	}
-	if o.DurationMillis < 30 {
+	if o.DurationMillis < 20 { // the limit begins a little before the run
 		t.Errorf("it took %d ms", o.DurationMillis)
 	}
 }

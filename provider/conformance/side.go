@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -25,6 +26,8 @@ type Side struct {
 	Conn *rdmacm.Conn
 	PD   *ibverbs.PD
 	QP   *ibverbs.QP
+
+	over atomic.Bool // the connection has ended: nothing is placed any more
 }
 
 // SideConfig says how a side connects. Nil and zero values mean defaults: what
@@ -184,10 +187,16 @@ func (b *Buffer) SGE(off, n int) ibverbs.SGE {
 func (b *Buffer) All() []ibverbs.SGE { return []ibverbs.SGE{b.SGE(0, len(b.Data))} }
 
 // Untouched checks that the buffer still holds what it was made with.
-func (b *Buffer) Untouched(what string) {
-	for i, octet := range b.Data {
+func (b *Buffer) Untouched(what string) { b.UntouchedFrom(0, what) }
+
+// UntouchedFrom is Untouched for the octets from off on.
+func (b *Buffer) UntouchedFrom(off int, what string) {
+	if !b.settled(what) {
+		return
+	}
+	for i, octet := range b.Data[off:] {
 		if octet != 0x5a {
-			b.side.Check(false, what, "octet %d is %#02x", i, octet)
+			b.side.Check(false, what, "octet %d is %#02x", off+i, octet)
 			return
 		}
 	}
@@ -195,18 +204,35 @@ func (b *Buffer) Untouched(what string) {
 }
 
 // Holds checks that the buffer holds octets, from its start.
-func (b *Buffer) Holds(octets []byte, what string) {
-	got := b.Data[:min(len(octets), len(b.Data))]
+func (b *Buffer) Holds(octets []byte, what string) { b.HoldsAt(0, octets, what) }
+
+// HoldsAt is Holds for octets from off on.
+func (b *Buffer) HoldsAt(off int, octets []byte, what string) {
+	if !b.settled(what) {
+		return
+	}
+	got := b.Data[off:min(off+len(octets), len(b.Data))]
 	if bytes.Equal(got, octets) {
 		b.side.Check(true, what)
 		return
 	}
 	for i := range octets {
 		if i >= len(got) || got[i] != octets[i] {
-			b.side.Check(false, what, "differs from octet %d on", i)
+			b.side.Check(false, what, "differs from octet %d on", off+i)
 			return
 		}
 	}
+}
+
+// settled reports whether what was to come to the buffer has come, or can't come
+// any more. To look at it otherwise would be a data race with whoever places
+// octets in it, so that what was to be checked has failed.
+func (b *Buffer) settled(what string) bool {
+	if !b.side.unsettled.Load() || b.side.over.Load() {
+		return true
+	}
+	b.side.Check(false, what, "not looked at: what went before has not completed")
+	return false
 }
 
 // PostRecv posts receives that have to be accepted.
@@ -230,35 +256,67 @@ func (s *Side) RecvWCs(n int) []ibverbs.WC {
 	return s.completions(s.Conn.RecvCQ(), n, "receive")
 }
 
-// NoWC checks that a CQ has nothing for a while.
+// NoWC checks that a CQ has nothing now, and for a while.
 func (s *Side) NoWC(cq *ibverbs.CQ, d time.Duration, what string) {
 	until := time.Now().Add(s.Scaled(d))
 	var wc [1]ibverbs.WC
-	for time.Now().Before(until) {
+	for {
 		n, err := cq.Poll(wc[:])
 		if n != 0 || err != nil {
 			s.Check(false, what, "%s of WR %d, error %v", wc[0].Status, wc[0].WRID, err)
 			return
+		}
+		if !time.Now().Before(until) {
+			break
 		}
 		time.Sleep(time.Millisecond)
 	}
 	s.Check(true, what)
 }
 
+// RecvWCsPolled is RecvWCs for a CQ that the scenario has armed: it only polls,
+// since to sleep on the channel would arm the CQ anew.
+func (s *Side) RecvWCsPolled(n int) []ibverbs.WC {
+	until := time.Now().Add(s.Scaled(waitLimit))
+	wcs := make([]ibverbs.WC, n)
+	got, err := 0, error(nil)
+	for got < n && err == nil && time.Now().Before(until) {
+		var k int
+		if k, err = s.Conn.RecvCQ().Poll(wcs[got:]); k == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		got += k
+	}
+	if err == nil && got < n {
+		err = context.DeadlineExceeded
+	}
+	return s.arrived(wcs[:got], err, n, "receive")
+}
+
 // Quietly waits for n completions of a queue, as SendWCs does, without a word of
 // them: where their order or their number depends on timing.
 func (s *Side) Quietly(cq *ibverbs.CQ, n int) []ibverbs.WC {
-	out, _ := s.wait(cq, n)
+	out, err := s.wait(cq, n)
+	if err != nil && !s.over.Load() {
+		s.unsettled.Store(true)
+	}
 	return out
 }
 
 func (s *Side) completions(cq *ibverbs.CQ, n int, queue string) []ibverbs.WC {
 	out, err := s.wait(cq, n)
-	s.Check(err == nil, string(s.Role)+"'s "+queue+" completions arrive", "%d of %d came: %v", len(out), n, err)
-	for _, wc := range out {
+	return s.arrived(out, err, n, queue)
+}
+
+// arrived checks and observes what a wait for n completions brought.
+func (s *Side) arrived(wcs []ibverbs.WC, err error, n int, queue string) []ibverbs.WC {
+	if !s.Check(err == nil, string(s.Role)+"'s "+queue+" completions arrive", "%d of %d came: %v", len(wcs), n, err) && !s.over.Load() {
+		s.unsettled.Store(true)
+	}
+	for _, wc := range wcs {
 		s.observeWC(queue, wc)
 	}
-	return out
+	return wcs
 }
 
 func (s *Side) wait(cq *ibverbs.CQ, n int) ([]ibverbs.WC, error) {
@@ -304,7 +362,11 @@ func (s *Side) WaitEnd() {
 	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(waitLimit))
 	defer cancel()
 	err := s.Conn.Wait(ctx)
-	s.Check(err == nil, string(s.Role)+" is told that the connection has ended", "%v", err)
+	if s.Check(err == nil, string(s.Role)+" is told that the connection has ended", "%v", err) {
+		s.over.Store(true)
+	} else {
+		s.unsettled.Store(true)
+	}
 	s.Observe(string(s.Role)+".event", "DISCONNECTED")
 }
 

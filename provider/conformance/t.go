@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,6 +15,10 @@ import (
 type T struct {
 	ctx   context.Context
 	scale float64
+
+	// unsettled says that something which had to complete did not: a provider may
+	// still be placing octets.
+	unsettled atomic.Bool
 
 	mu       sync.Mutex
 	outcome  *Outcome

@@ -101,6 +101,42 @@ func completionMutants() []*Mutant {
 			}),
 		},
 		{
+			Name: "receive-mistold", What: "reports every receive but a CQ's first as failed",
+			CaughtBy: []string{"send/unsignalled", "queue/partial-post", "order/many-sends", "rdmap/solicited-event"},
+			verbs: func(*world) *verbsFault {
+				return &verbsFault{poll: func(q *brokenCQ, wc []provider.WC) int {
+					for k := range wc {
+						if wc[k].Opcode != provider.WCRecv || wc[k].Status != provider.WCSuccess {
+							continue
+						}
+						if q.seen++; q.seen > 1 {
+							wc[k].Status = provider.WCGeneralErr
+						}
+					}
+					return len(wc)
+				}}
+			},
+		},
+		{
+			Name: "completion-invented", What: "reports something on every CQ that is polled while it is empty",
+			CaughtBy: []string{"write/one-octet", "read/one-octet", "objects/post-before-connect"},
+			verbs: func(*world) *verbsFault {
+				return &verbsFault{poll: func(q *brokenCQ, wc []provider.WC) int {
+					if len(wc) > 0 || q.seen > 0 {
+						return len(wc)
+					}
+					q.seen++
+					wc = append(wc, provider.WC{Opcode: provider.WCRecv})
+					return len(wc)
+				}}
+			},
+		},
+		{
+			Name: "invalidation-untold", What: "does not tell which key a Send with Invalidate ended",
+			CaughtBy: []string{"send/with-invalidate", "send/solicited-with-invalidate"},
+			verbs:    polled(func(c *provider.WC) { c.Flags, c.InvalidatedRKey = 0, 0 }),
+		},
+		{
 			Name: "solicited-arms-all", What: "gives an event for every completion when it is armed for solicited ones",
 			CaughtBy: []string{"send/solicited", "rdmap/solicited-event"},
 			verbs: func(*world) *verbsFault {
@@ -189,6 +225,21 @@ func postingMutants() []*Mutant {
 			Name: "bad-work-hidden", What: "says that work was posted which is malformed",
 			CaughtBy: []string{"queue/too-many-sges", "queue/partial-post", "objects/post-before-connect"},
 			verbs:    refusalHidden(syscall.EINVAL),
+		},
+		{
+			Name: "refusals-alike", What: "gives EIO as the reason of every refusal to post",
+			CaughtBy: []string{
+				"queue/send-queue-full", "queue/receive-queue-full", "queue/too-many-sges", "queue/partial-post", "objects/post-before-connect",
+				"mpa/reply-ird-0",
+			},
+			verbs: func(*world) *verbsFault {
+				return &verbsFault{posted: func(n, _ int, err error) (int, error) {
+					if err != nil {
+						err = syscall.EIO
+					}
+					return n, err
+				}}
+			},
 		},
 		{
 			Name: "posted-miscounted", What: "says of a list that was refused in part that nothing of it was posted",

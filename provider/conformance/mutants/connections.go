@@ -57,6 +57,16 @@ func cmMutants() []*Mutant {
 			}),
 		},
 		{
+			Name: "rejection-by-nobody", What: "tells a rejection by the peer's program as one by the connection manager",
+			CaughtBy: []string{"conn/reject", "mpa/reply-rejects-0", "mpa/reply-rejects-9"},
+			verbs: told(func(e *provider.CMEvent) bool {
+				if e.Type == provider.CMRejected {
+					e.Status = -int(syscall.ECONNRESET)
+				}
+				return true
+			}),
+		},
+		{
 			Name: "refusal-mistold", What: "tells that nobody listens as a time-out",
 			CaughtBy: []string{"conn/no-listener"},
 			network: func() *networkFault {

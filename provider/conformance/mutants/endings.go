@@ -56,7 +56,7 @@ func endingMutants() []*Mutant {
 			Name: "terminate-ignored", What: "carries on when the peer has sent a Terminate",
 			CaughtBy: []string{
 				"rdmap/terminated", "rdmap/terminated-siw-layout", "rdmap/terminated-unknown-code", "rdmap/terminated-cut",
-				"rdmap/terminated-control-cut", "rdmap/terminated-then-more",
+				"rdmap/terminated-control-cut", "rdmap/terminated-then-more", "rdmap/terminate-queue-0",
 			},
 			wire: in(drop(terminates)),
 		},

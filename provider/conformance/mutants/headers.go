@@ -54,7 +54,7 @@ func headerCheckMutants() []*Mutant {
 		{
 			Name: "queue-unchecked", What: "takes messages for any queue",
 			CaughtBy: []string{
-				"ddp/send-queue-1", "ddp/send-queue-2", "ddp/send-queue-3", "ddp/send-queue-7", "rdmap/read-queue-0", "rdmap/terminate-queue-0",
+				"ddp/send-queue-1", "ddp/send-queue-2", "ddp/send-queue-3", "ddp/send-queue-7", "rdmap/read-queue-0",
 			},
 			wire: in(edit(anyFPDU, func(f *frame) {
 				if qn, ok := f.control.Opcode.QN(); ok && !f.header.Tagged {

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 // connections are about making and ending them.
@@ -39,8 +41,8 @@ func connections() []*conformance.Scenario {
 			Verbs: func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleResponder) }, Wire: legal,
 		},
 		{
-			Slug: "conn/shutdown", Level: conformance.Must, Title: "an orderly shutdown loses nothing that was posted before it",
-			Verbs: shutdown, Wire: legal,
+			Slug: "conn/shutdown", Level: conformance.Must, Title: "an orderly shutdown loses nothing that was posted before it, and ends with a FIN on either side",
+			Verbs: shutdown, Wire: orderly,
 		},
 		{
 			Slug: "conn/many-in-turn", Level: conformance.Must, Title: "twenty connections one after another all work", Timeout: 20 * time.Second,
@@ -122,8 +124,12 @@ func reject(r *conformance.VerbsRun) {
 	var rej *rdmacm.RejectedError
 	r.Require(errors.As(err, &rej), "the initiator is told that it was rejected", "%v", err)
 	r.Check(startsWith(rej.PrivateData, why), "and has the responder's private data", "%q", rej.PrivateData)
-	r.Observe("rejected.status", "%d", rej.Status)
+	conformance.Equal(r.T, rej.Status, peerRefused, "the status is that of a peer's program")
 }
+
+// peerRefused is the status of a rejection by the peer's program, which
+// rdma_is_consumer_reject asks for.
+const peerRefused = -int(syscall.ECONNREFUSED)
 
 func noListener(r *conformance.VerbsRun) {
 	conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, r.Addr, nil)
@@ -132,6 +138,7 @@ func noListener(r *conformance.VerbsRun) {
 	}
 	r.Require(err != nil, "connecting fails")
 	r.Observe("connect.errno", "%v", ibverbs.Errno(err))
+	conformance.Equal(r.T, ibverbs.Errno(err), syscall.ECONNREFUSED, "the error says that it was refused")
 	r.Log("connect: %v", err)
 }
 
@@ -149,7 +156,7 @@ func disconnect(r *conformance.VerbsRun, who conformance.Role) {
 		// The responder's first word may only come after the initiator's, and
 		// so that both are beyond start-up, there is one.
 		i.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
-		i.SendWCs(1)
+		i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "a Write of the initiator completes")
 		ender = p
 	}
 	r.NoError(ender.Conn.Disconnect(), "the "+string(who)+" can disconnect")
@@ -185,6 +192,15 @@ func shutdown(r *conformance.VerbsRun) {
 	}
 	dst.Holds(src.Data, "with all its octets")
 	p.WaitEnd()
+}
+
+// orderly checks that either side ended its direction with a FIN.
+func orderly(w *conformance.WireRun) {
+	conn := only(w)
+	for _, dir := range []wire.Direction{wire.ToResponder, wire.ToInitiator} {
+		conformance.Equal(w.T, conn.End(dir), wire.EndFIN, "the octets "+dir.String()+" end with a FIN")
+	}
+	legal(w)
 }
 
 func readDepths(r *conformance.VerbsRun) {
@@ -242,43 +258,60 @@ func manyInTurn(r *conformance.VerbsRun) {
 func manyAtOnce(r *conformance.VerbsRun) {
 	const count = 20
 	l := r.Listen(r.Responder)
+	ctx, giveUp := context.WithCancel(r.Context())
+	var calls sync.WaitGroup
+	// However the run ends, no call is left, and what each has brought is closed:
+	// adopted connections have cleanups of their own, which then run.
+	r.Cleanup(func() {
+		giveUp()
+		calls.Wait()
+	})
+	adopt := func(conn *rdmacm.Conn, what string) {
+		r.Cleanup(func() { r.Check(conn.Close() == nil, what+" can be closed") })
+	}
 	type result struct {
 		conn *rdmacm.Conn
 		err  error
 	}
 	results := make(chan result, count)
 	for k := range count {
-		go func() {
-			conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, l.Addr(), &rdmacm.ConnConfig{PrivateData: []byte{byte(k + 1)}})
+		calls.Go(func() {
+			conn, err := rdmacm.Dial(ctx, r.Initiator.Context, l.Addr(), &rdmacm.ConnConfig{PrivateData: []byte{byte(k + 1)}})
+			if err == nil {
+				adopt(conn, "every connection")
+			}
 			results <- result{conn, err}
-		}()
+		})
 	}
 	accepted := make(map[netip.AddrPort]byte) // what each initiator said, by its address
 	var mu sync.Mutex
-	var wg sync.WaitGroup
+	var accepts sync.WaitGroup
 	for range count {
-		req, err := l.Accept(r.Context())
+		req, err := l.Accept(ctx)
 		r.NoError(err, "every request arrives")
-		wg.Go(func() {
+		accepts.Add(1)
+		calls.Go(func() {
+			defer accepts.Done()
 			said := req.PrivateData()
-			conn, err := req.Accept(r.Context(), &rdmacm.ConnConfig{PrivateData: said[:min(1, len(said))]})
+			conn, err := req.Accept(ctx, &rdmacm.ConnConfig{PrivateData: said[:min(1, len(said))]})
+			if err == nil {
+				adopt(conn, "every accepted connection")
+			}
 			if !r.Check(err == nil && len(said) > 0, "every request can be accepted", "%v", err) {
 				return
 			}
-			r.Cleanup(func() { r.Check(conn.Close() == nil, "every accepted connection can be closed") })
 			mu.Lock()
 			accepted[conn.RemoteAddr()] = said[0]
 			mu.Unlock()
 		})
 	}
-	wg.Wait()
+	accepts.Wait()
 	seen := make(map[byte]bool)
 	for range count {
 		res := <-results
 		if !r.Check(res.err == nil, "every connect succeeds", "%v", res.err) {
 			continue
 		}
-		r.Cleanup(func() { r.Check(res.conn.Close() == nil, "every connection can be closed") })
 		answer := res.conn.PrivateData()
 		if !r.Check(len(answer) > 0, "every initiator has an answer") {
 			continue

@@ -11,7 +11,7 @@ func rawFramingLedger() conformance.Ledger {
 	add("siw-crc-split", "siw-crc-split.md",
 		"siw takes the CRC of an FPDU for wrong when a TCP segment ends inside it: the second part overwrites the first.",
 		append(each(the("mpa/one-octet-at-a-time"), "check:the Read Request is answered", "observe:*", "wire:to-initiator:*"),
-			each(the("mpa/split-anywhere"), "check:a Send behind them is delivered", "check:each of the Writes is placed", "check:nothing else is sent",
+			each(the("mpa/split-anywhere"), "check:a Send behind them is delivered", "check:each of the Writes is placed", "check:nothing else is sent", keyFIN,
 				keyReceived, keyEnd, "wire:to-initiator:*")...)...)
 	add("siw-places-before-crc", "siw-places-before-crc.md",
 		"siw places payload as it comes and looks at the CRC behind it; RFC 5044 section 4.4 has an FPDU with a wrong CRC dropped.",
@@ -52,7 +52,7 @@ func rawSegmentLedger() conformance.Ledger {
 	add("siw-write-order", "siw-write-order.md",
 		"siw takes the segments of a Write only in rising order of TO, without gaps, and none behind an empty first one.",
 		each(the("ddp/write-falling-offsets", "ddp/write-empty-first-segment"), "check:a Send behind it is delivered", "check:the Write is in the window", "check:nothing else is sent",
-			keyReceived, keyEvents, keyEnd, keyWireTerm, keyWireEnd)...)
+			keyFIN, keyReceived, keyEvents, keyEnd, keyWireTerm, keyWireEnd)...)
 	add("siw-invalidate-refused", "siw-invalidate.md",
 		"siw completes a receive with an error when it can't invalidate what the Send names, and goes on: no Terminate, no end.",
 		append(each(the("rdmap/invalidate-unknown", "rdmap/invalidate-other-pd"), keyTold, keyEnds, keyTerminate, keyEnd, "wire:to-initiator:*"),

@@ -6,6 +6,7 @@ import "github.com/govs-rdma/govs/provider/conformance"
 const (
 	keyTold      = "check:the peer is told what is wrong"
 	keyEnds      = "check:the connection ends behind the Terminate"
+	keyFIN       = "check:it closes with a FIN"
 	keyTerminate = "observe:terminate"
 	keyEnd       = "observe:end"
 	keyEvents    = "observe:events"

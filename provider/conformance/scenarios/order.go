@@ -59,9 +59,9 @@ func writeThenSend(r *conformance.VerbsRun) {
 		w := write(1, src, dst)
 		w.Flags = 0
 		i.PostSend(w, send(2, one))
-		p.RecvWCs(1)
+		p.WantWC(p.RecvWCs(1), 0, uint64(k), ibverbs.WCSuccess, "the Send is delivered")
 		dst.Holds(src.Data, fmt.Sprintf("round %d: the Write is in place when the Send is delivered", k+1))
-		i.SendWCs(1)
+		i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "and completes")
 	}
 	end(i, p)
 }
@@ -80,7 +80,7 @@ func readThenSend(r *conformance.VerbsRun) {
 	i.WantWC(got, 0, 1, ibverbs.WCSuccess, "the Read completes first")
 	i.WantWC(got, 1, 2, ibverbs.WCSuccess, "the Send second")
 	dst.Holds(src.Data, "the Read brought its octets")
-	p.RecvWCs(1)
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the Send arrives")
 	end(i, p)
 }
 
@@ -144,6 +144,10 @@ func manySends(r *conformance.VerbsRun) {
 	for k := range min(len(sent), len(got)) {
 		if sent[k].WRID != uint64(k) || got[k].WRID != uint64(k) {
 			r.Check(false, "completions come in order", "number %d is of WR %d, and %d at the responder", k, sent[k].WRID, got[k].WRID)
+			break
+		}
+		if sent[k].Status != ibverbs.WCSuccess || got[k].Status != ibverbs.WCSuccess {
+			r.Check(false, "all of them succeed", "number %d has %s, and %s at the responder", k, sent[k].Status, got[k].Status)
 			break
 		}
 	}

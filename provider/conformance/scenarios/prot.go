@@ -3,6 +3,7 @@ package scenarios
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -18,23 +19,24 @@ func protection() []*conformance.Scenario {
 		op := []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead}[which]
 		for _, c := range []struct {
 			slug, title string
-			reqs        string // of the Write, and of the Read
+			reqs        string    // of the Write, and of the Read
+			reasons     [2]string // in the Terminate: of the Write, and of the Read
 			spoil       func(*protectionCase)
 		}{
-			{"bad-key", "with a key that names nothing", "DDP-7.1t1-01 RDMAP-7.2-07", func(c *protectionCase) { c.wr.RKey ^= 0x5a5a5a00 }},
-			{"wrong-key-octet", "with the last octet of the key wrong", "DDP-7.1t1-01 RDMAP-7.2-07", func(c *protectionCase) { c.wr.RKey ^= 1 }},
-			{"beyond-end", "one octet beyond the region's end", "DDP-7.1t4-01 RDMAP-7.2-10", func(c *protectionCase) { c.wr.RemoteAddr++ }},
-			{"before-start", "one octet before the region's start", "DDP-7.1t3-01 RDMAP-7.2-09", func(c *protectionCase) { c.wr.RemoteAddr-- }},
-			{"no-right", "of a region without the right for it", "DDP-7.1t2-01 RDMAP-7.2-12", func(c *protectionCase) { c.access = local }},
-			{"other-pd", "of a region of another protection domain", "DDP-7.1t1-01 RDMAP-7.2-08", func(c *protectionCase) { c.otherPD = true }},
-			{"closed-region", "of a region that was deregistered", "DDP-7.1t1-01 RDMAP-7.2-07", func(c *protectionCase) { c.closed = true }},
+			{"bad-key", "with a key that names nothing", "DDP-7.1t1-01 RDMAP-7.2-07", [2]string{"1/1/0x00", "0/1/0x00"}, func(c *protectionCase) { c.wr.RKey ^= 0x5a5a5a00 }},
+			{"wrong-key-octet", "with the last octet of the key wrong", "DDP-7.1t1-01 RDMAP-7.2-07", [2]string{"1/1/0x00", "0/1/0x00"}, func(c *protectionCase) { c.wr.RKey ^= 1 }},
+			{"beyond-end", "one octet beyond the region's end", "DDP-7.1t4-01 RDMAP-7.2-10", [2]string{"1/1/0x01", "0/1/0x01"}, func(c *protectionCase) { c.wr.RemoteAddr++ }},
+			{"before-start", "one octet before the region's start", "DDP-7.1t3-01 RDMAP-7.2-09", [2]string{"1/1/0x01", "0/1/0x01"}, func(c *protectionCase) { c.wr.RemoteAddr-- }},
+			{"no-right", "of a region without the right for it", "DDP-7.1t2-01 RDMAP-7.2-12", [2]string{"1/1/0x00 1/1/0x02 0/1/0x02", "0/1/0x02"}, func(c *protectionCase) { c.access = local }},
+			{"other-pd", "of a region of another protection domain", "DDP-7.1t1-01 RDMAP-7.2-08", [2]string{"1/1/0x02", "0/1/0x03"}, func(c *protectionCase) { c.otherPD = true }},
+			{"closed-region", "of a region that was deregistered", "DDP-7.1t1-01 RDMAP-7.2-07", [2]string{"1/1/0x00", "0/1/0x00"}, func(c *protectionCase) { c.closed = true }},
 		} {
 			out = append(out, &conformance.Scenario{
 				Slug: "protection/" + name + "-" + c.slug, Level: conformance.Must,
 				Title:        fmt.Sprintf("an RDMA %s %s moves nothing and ends the connection with a Terminate", name, c.title),
 				Requirements: strings.Fields(c.reqs)[which : which+1],
 				Verbs:        func(r *conformance.VerbsRun) { refused(r, op, c.spoil) },
-				Wire:         terminated,
+				Wire:         terminated(strings.Fields(c.reasons[which])...),
 			})
 		}
 	}
@@ -53,24 +55,24 @@ func protection() []*conformance.Scenario {
 			Slug: "protection/write-flushes", Level: conformance.Must,
 			Title:        "a receive that waits is flushed at the side that a bad Write reaches",
 			Requirements: []string{"DDP-7.1-04"},
-			Verbs:        func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMAWrite) }, Wire: terminated,
+			Verbs:        func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMAWrite) }, Wire: terminated("1/1/0x00"),
 		},
 		&conformance.Scenario{
 			Slug: "protection/read-flushes", Level: conformance.Must,
 			Title: "a receive that waits is flushed at the side that a bad Read reaches",
-			Verbs: func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMARead) }, Wire: terminated,
+			Verbs: func(r *conformance.VerbsRun) { flushes(r, ibverbs.WRRDMARead) }, Wire: terminated("0/1/0x00"),
 		},
 		&conformance.Scenario{
 			Slug: "protection/receive-too-small", Level: conformance.Must,
 			Title:        "a Send larger than the receive ends the connection: the receive completes with a length error",
 			Requirements: []string{"DDP-7.1u4-01"},
-			Verbs:        receiveTooSmall, Wire: terminated,
+			Verbs:        receiveTooSmall, Wire: terminated("1/2/0x05"),
 		},
 		&conformance.Scenario{
 			Slug: "protection/no-receive", Level: conformance.Must,
 			Title:        "a Send for which no receive is posted ends the connection: iWARP does not retry",
 			Requirements: []string{"DDP-7.1u2-01"},
-			Verbs:        noReceive, Wire: terminated,
+			Verbs:        noReceive, Wire: terminated("1/2/0x02"),
 		},
 	)
 }
@@ -106,13 +108,16 @@ func refused(r *conformance.VerbsRun, op ibverbs.WROpcode, spoil func(*protectio
 	}
 	i.PostSend(c.wr)
 	got := i.SendWCs(1)
-	if op == ibverbs.WRRDMARead && len(got) == 1 && !i.Check(got[0].Status != ibverbs.WCSuccess, "the Read fails") {
-		end(i, p)
-		return
+	if op == ibverbs.WRRDMARead && len(got) == 1 {
+		if !i.Check(got[0].Status != ibverbs.WCSuccess, "the Read fails") {
+			end(i, p)
+			return
+		}
+		conformance.Equal(r.T, got[0].Status, ibverbs.WCRemAccessErr, "it fails because of the peer's memory")
 	}
 	i.WaitEnd()
 	p.WaitEnd()
-	p.Check(bytes.Equal(before, target.Data), "the target is as it was")
+	target.Holds(before, "the target is as it was")
 	if op == ibverbs.WRRDMARead {
 		ours.Untouched("nothing was read")
 	}
@@ -133,27 +138,35 @@ func flushes(r *conformance.VerbsRun, op ibverbs.WROpcode) {
 	p.WantWC(p.RecvWCs(1), 0, 9, ibverbs.WCWRFlushErr, "the receive is flushed")
 }
 
-// terminated checks that one side sent a Terminate, one only, and nothing
-// behind it.
-func terminated(w *conformance.WireRun) {
-	conn := only(w)
-	var by *wire.Frame
-	for k := range conn.Frames {
-		f := &conn.Frames[k]
-		if f.Kind != wire.KindFPDU {
-			continue
+// terminated checks that the responder sent a Terminate, one only, with one of
+// the reasons given as layer/type/code, and nothing behind it.
+//
+//rfc:5040 RDMAP-5.4-01
+func terminated(reasons ...string) func(*conformance.WireRun) {
+	return func(w *conformance.WireRun) {
+		conn := only(w)
+		var by *wire.Frame
+		for k := range conn.Frames {
+			f := &conn.Frames[k]
+			if f.Kind != wire.KindFPDU {
+				continue
+			}
+			if by != nil && f.Dir == by.Dir {
+				w.Check(false, "nothing follows a Terminate", "%s", f)
+				return
+			}
+			if isFPDU(f, "Terminate") && by == nil {
+				by = f
+			}
 		}
-		if by != nil && f.Dir == by.Dir {
-			w.Check(false, "nothing follows a Terminate", "%s", f)
+		if !w.Check(by != nil, "a Terminate says why the connection ends") {
 			return
 		}
-		if isFPDU(f, "Terminate") && by == nil {
-			by = f
+		conformance.Equal(w.T, by.Dir, wire.ToInitiator, "it comes from the side that was asked")
+		if t := by.Terminate; w.Check(t != nil, "it can be read", "%v", by.Err) {
+			reason := fmt.Sprintf("%d/%d/0x%02x", t.Layer, t.EType, uint8(t.Code))
+			w.Check(slices.Contains(reasons, reason), "it gives the reason", "it says %s, not %s", reason, strings.Join(reasons, " or "))
 		}
-	}
-	w.Check(by != nil, "a Terminate says why the connection ends")
-	if by != nil {
-		w.Observe("terminate.from", "%s", by.Dir)
 	}
 }
 
@@ -170,6 +183,7 @@ func badLocal(r *conformance.VerbsRun, spoil func(*ibverbs.SGE)) {
 	got := i.SendWCs(1)
 	if len(got) == 1 {
 		i.Check(got[0].Status != ibverbs.WCSuccess && got[0].Status != ibverbs.WCWRFlushErr, "the Send completes with an error of its own", "%s", got[0].Status)
+		conformance.Equal(r.T, got[0].Status, ibverbs.WCLocProtErr, "the error is that memory is protected")
 	}
 	i.WaitEnd()
 	p.WaitEnd()

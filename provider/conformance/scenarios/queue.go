@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -75,7 +76,7 @@ func sendQueueFull(r *conformance.VerbsRun) {
 	var pe *ibverbs.PostError
 	if i.Check(errors.As(err, &pe), "a list longer than the queue is refused", "%v", err) {
 		posted = pe.Posted
-		i.Observe("post.errno", "%v", ibverbs.Errno(err))
+		conformance.Equal(r.T, ibverbs.Errno(err), syscall.ENOMEM, "the error is ENOMEM")
 		i.Check(posted >= room, "the queue takes as many as it was granted", "%d of %d", posted, room)
 	}
 	got := i.Quietly(i.Conn.SendCQ(), posted)
@@ -97,11 +98,13 @@ func receiveQueueFull(r *conformance.VerbsRun) {
 		p.PostRecv(recv(uint64(k), b))
 	}
 	err := p.QP.PostRecv(recv(99, b))
-	p.Check(err != nil, "one more is refused")
-	p.Observe("post.errno", "%v", ibverbs.Errno(err))
+	p.Check(ibverbs.Errno(err) == syscall.ENOMEM, "one more is refused with ENOMEM", "%v", err)
 	r.NoError(i.Conn.Disconnect(), "the initiator can disconnect")
 	p.WaitEnd()
-	p.Observe("flushed", "%d of %d", len(p.RecvWCs(room)), room)
+	got := p.RecvWCs(room)
+	for k := range room {
+		p.WantWC(got, k, uint64(k), ibverbs.WCWRFlushErr, fmt.Sprintf("receive %d is flushed", k+1))
+	}
 }
 
 func postAfterEnd(r *conformance.VerbsRun) {
@@ -111,12 +114,10 @@ func postAfterEnd(r *conformance.VerbsRun) {
 	i.WaitEnd()
 	serr := i.QP.PostSend(send(1, b))
 	rerr := i.QP.PostRecv(recv(2, b))
-	i.Observe("post-send.errno", "%v", ibverbs.Errno(serr))
-	i.Observe("post-recv.errno", "%v", ibverbs.Errno(rerr))
-	if serr == nil {
+	if i.Check(serr == nil, "a Send can be posted", "%v", serr) {
 		i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCWRFlushErr, "the Send is flushed")
 	}
-	if rerr == nil {
+	if i.Check(rerr == nil, "a receive can be posted", "%v", rerr) {
 		i.WantWC(i.RecvWCs(1), 0, 2, ibverbs.WCWRFlushErr, "the receive is flushed")
 	}
 }
@@ -150,7 +151,7 @@ func flushInOrder(r *conformance.VerbsRun) {
 		// How many Reads were done before the end depends on timing; the last
 		// can't have been.
 		if n == count {
-			r.Observe(what+".last", "%s", wcs[count-1].Status)
+			conformance.Equal(r.T, wcs[count-1].Status, ibverbs.WCWRFlushErr, "the last of the "+what+" is flushed")
 		}
 	}
 	collect(i.Conn.SendCQ(), 0, "send work requests")
@@ -173,10 +174,8 @@ func tooManySGEs(r *conformance.VerbsRun) {
 	}
 	serr := i.QP.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: list(most.MaxSendSGE + 1)})
 	rerr := i.QP.PostRecv(ibverbs.RecvWR{WRID: 2, SGList: list(most.MaxRecvSGE + 1)})
-	i.Check(serr != nil, "the Send is refused")
-	i.Check(rerr != nil, "the receive is refused")
-	i.Observe("post-send.errno", "%v", ibverbs.Errno(serr))
-	i.Observe("post-recv.errno", "%v", ibverbs.Errno(rerr))
+	i.Check(ibverbs.Errno(serr) == syscall.EINVAL, "the Send is refused with EINVAL", "%v", serr)
+	i.Check(ibverbs.Errno(rerr) == syscall.EINVAL, "the receive is refused with EINVAL", "%v", rerr)
 	end(i, p)
 }
 
@@ -193,11 +192,13 @@ func partialPost(r *conformance.VerbsRun) {
 	var pe *ibverbs.PostError
 	if i.Check(errors.As(err, &pe), "the list is refused", "%v", err) {
 		conformance.Equal(r.T, pe.Posted, 2, "two work requests were posted")
-		i.Observe("post.errno", "%v", ibverbs.Errno(err))
+		conformance.Equal(r.T, ibverbs.Errno(err), syscall.EINVAL, "the error is EINVAL")
 	}
 	got := i.SendWCs(2)
 	i.WantWC(got, 0, 1, ibverbs.WCSuccess, "the first completes")
 	i.WantWC(got, 1, 2, ibverbs.WCSuccess, "the second completes")
-	p.RecvWCs(2)
+	got = p.RecvWCs(2)
+	p.WantWC(got, 0, 7, ibverbs.WCSuccess, "the first arrives")
+	p.WantWC(got, 1, 8, ibverbs.WCSuccess, "the second arrives")
 	end(i, p)
 }

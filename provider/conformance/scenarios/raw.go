@@ -154,9 +154,7 @@ func (st *rawStage) alive(what string, msn uint32, wrid uint64) {
 // leave ends a connection on which nothing was wrong.
 func (st *rawStage) leave() {
 	st.r.WantSilence("nothing else is sent", 2*time.Millisecond)
-	_ = st.r.Peer.CloseWrite()
-	st.r.WantEnd("the provider closes its side when the peer has")
-	st.r.WantOver()
+	st.r.WantClose()
 }
 
 // A rawFault is an FPDU with one thing wrong, or a few of which one is, and what

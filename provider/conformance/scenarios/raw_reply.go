@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -236,9 +237,7 @@ func requestForm(r *conformance.RawRun) {
 
 // finish ends a connection on which nothing was wrong.
 func finish(r *conformance.RawRun) {
-	_ = r.Peer.CloseWrite()
-	r.WantEnd("the provider closes its side when the peer has")
-	r.WantOver()
+	r.WantClose()
 }
 
 func replyPrivate(r *conformance.RawRun, n int) {
@@ -261,7 +260,7 @@ func replyRejects(r *conformance.RawRun, n int) {
 	var rejected *rdmacm.RejectedError
 	if r.Check(errors.As(err, &rejected), "it is told that it was rejected", "%v", err) {
 		r.Check(startsWith(rejected.PrivateData, want), "with the private data", "% x", rejected.PrivateData)
-		r.Observe("connect.status", "%d", rejected.Status)
+		conformance.Equal(r.T, rejected.Status, peerRefused, "the status is that of a peer's program")
 	}
 }
 
@@ -299,7 +298,7 @@ func replyNoReads(r *conformance.RawRun) {
 	err := r.Side.QP.PostSend(ibverbs.SendWR{
 		WRID: 1, Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled, SGList: sink.All(), RemoteAddr: rawSinkTO, RKey: rawSinkSTag,
 	})
-	r.Observe("post", "%v", ibverbs.Errno(err))
+	r.Check(ibverbs.Errno(err) == syscall.EINVAL, "a Read is refused with EINVAL", "%v", err)
 	rest, _ := r.Peer.Drain(r.Scaled(conformance.Soon))
 	r.Check(len(rest) == 0, "no Read Request is sent", "% x", rest)
 	sink.Untouched("nothing is placed")

@@ -45,7 +45,7 @@ func rawRequests() []*conformance.Scenario {
 			[]string{"MPA2-6-10", "MPA2-10-02"}, requestUnenhanced),
 		rawStory("mpa/request-reserved-bits", "reserved bits of a Request are not looked at, and are zero in the Reply", []string{"MPA-7.1.1-13", "MPA-7.1.1-12"}, requestReserved),
 		rawStory("mpa/request-reject-bit", "the R bit of a Request is not looked at, and not set in the Reply", []string{"MPA-7.1.1-11"}, requestRejectBit),
-		rawStory("mpa/request-no-crc", "a Request that asks for no CRCs leaves it to the Reply", []string{"MPA-4.4-04", "MPA-7.1.1-09"}, requestNoCRC),
+		rawStory("mpa/request-no-crc", "a Request that asks for no CRCs leaves it to the Reply", []string{"MPA-4.4-02", "MPA-4.4-04", "MPA-7.1.1-09"}, requestNoCRC),
 		rawStory("mpa/reject", "a program that rejects makes the Reply one with R, its private data, and enhanced connection data like the Request",
 			[]string{"MPA-7.1.2-6-01", "MPA-7.1.2-2-03", "MPA2-10-01"}, rejectForm),
 	)
@@ -242,7 +242,13 @@ func requestPieces(r *conformance.RawRun) {
 }
 
 func requestDepth(r *conformance.RawRun, depth uint16) {
-	reply, _ := greet(r, rawpeer.Request(true, depth, depth, nil))
+	// The program asks for no more Reads than the device can do, and serves as many
+	// as it is asked for.
+	const wanted, most = 16, 128
+	r.Dial()
+	r.Start(rawpeer.Request(true, depth, depth, nil))
+	r.Accept(&conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{InitiatorDepth: wanted}})
+	reply := r.WantReply("it is accepted")
 	e, _, err := reply.SplitPrivateData()
 	r.NoError(err, "the Reply has enhanced connection data")
 	r.Observe("reply.depth", "IRD %d, ORD %d", e.IRD, e.ORD)
@@ -251,6 +257,10 @@ func requestDepth(r *conformance.RawRun, depth uint16) {
 		//rfc:6581 MPA2-9.1-10
 		//rfc:6581 MPA2-9.1-11
 		r.Check(e.IRD == depth && e.ORD == depth, "16383 means that the programs see to the depths, and is answered with the same", "IRD %d, ORD %d", e.IRD, e.ORD)
+	} else {
+		//rfc:6581 MPA2-9.1-03
+		conformance.Equal(r.T, e.ORD, min(depth, wanted), "it is what the program wants, as far as the Request allows")
+		r.Check(e.IRD >= min(depth, most), "its IRD serves the Request's ORD, as far as the device can", "%d", e.IRD)
 	}
 	r.Peer.CRC = true
 	works(r, reply)
@@ -303,6 +313,7 @@ func requestRejectBit(r *conformance.RawRun) {
 
 func requestNoCRC(r *conformance.RawRun) {
 	reply, _ := greet(r, rawpeer.Request(false, 4, 4, nil))
+	r.Check(reply.CRC, "it asks for CRCs, as is the default")
 	works(r, reply)
 }
 

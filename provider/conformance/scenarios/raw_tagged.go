@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 
@@ -199,8 +200,9 @@ func writeEnds(r *conformance.RawRun) {
 	first, last := st.write(st.window, 0, 1), st.write(st.window, rawSize-1, 1)
 	r.SendFPDU(first, last)
 	st.alive("a Send behind them is delivered", 1, 1)
-	r.Check(st.window.Data[0] == first.Payload[0] && st.window.Data[rawSize-1] == last.Payload[0], "both octets are in the window")
-	r.Check(st.window.Data[1] == 0x5a && st.window.Data[rawSize-2] == 0x5a, "and nothing beside them")
+	st.window.HoldsAt(0, first.Payload, "both octets are in the window")
+	st.window.HoldsAt(rawSize-1, last.Payload, "both octets are in the window")
+	st.window.HoldsAt(1, bytes.Repeat([]byte{0x5a}, rawSize-2), "and nothing beside them")
 	st.leave()
 	st.untouched()
 }

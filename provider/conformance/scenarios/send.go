@@ -2,11 +2,15 @@ package scenarios
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // sends are the kinds of Send and what is peculiar to their work requests.
@@ -16,14 +20,14 @@ func sends() []*conformance.Scenario {
 			Slug: "send/with-invalidate", Level: conformance.Must,
 			Title:        "a Send with Invalidate arrives, and ends the peer's use of the STag that it names",
 			Requirements: []string{"RDMAP-5.3-09", "RDMAP-5.3-10"},
-			Verbs:        func(r *conformance.VerbsRun) { sendWithInvalidate(r, 0) },
-			Wire:         legal,
+			Verbs:        func(r *conformance.VerbsRun) { sendWithInvalidate(r, false) },
+			Wire:         invalidated(rdmap.OpSendInvalidate),
 		},
 		{
 			Slug: "send/solicited-with-invalidate", Level: conformance.Must,
-			Title: "a Send with Solicited Event and Invalidate arrives, and ends the peer's use of the STag that it names",
-			Verbs: func(r *conformance.VerbsRun) { sendWithInvalidate(r, ibverbs.SendSolicited) },
-			Wire:  legal,
+			Title: "a Send with Solicited Event and Invalidate arrives, gives an event, and ends the peer's use of the STag that it names",
+			Verbs: func(r *conformance.VerbsRun) { sendWithInvalidate(r, true) },
+			Wire:  invalidated(rdmap.OpSendSEInvalidate),
 		},
 		{
 			Slug: "send/solicited", Level: conformance.Must,
@@ -53,12 +57,44 @@ func sends() []*conformance.Scenario {
 	}
 }
 
-func sendWithInvalidate(r *conformance.VerbsRun, flags ibverbs.SendFlags) {
+// How long an event of a completion channel is waited for, and watched for, that
+// belongs to a completion which has come.
+const (
+	anEvent = 300 * time.Millisecond
+	noEvent = 50 * time.Millisecond
+)
+
+// A bell is a CQ of a side's receives, and the channel on which it gives events.
+type bell struct {
+	ch *ibverbs.CompChannel
+	cq *ibverbs.CQ
+}
+
+func newBell(t *conformance.T, ep *conformance.Endpoint) bell {
+	ch, err := ep.Context.CreateCompChannel()
+	t.NoError(err, "a completion channel can be made")
+	t.Cleanup(func() { t.Check(ch.Close() == nil, "the channel can be closed") })
+	cq, err := ep.Context.CreateCQ(16, &ibverbs.CQOptions{Channel: ch})
+	t.NoError(err, "a CQ can be made on it")
+	t.Cleanup(func() { t.Check(cq.Close() == nil, "the CQ can be closed") })
+	return bell{ch, cq}
+}
+
+// arm asks for an event for the next solicited completion.
+func (b bell) arm(t *conformance.T) {
+	t.NoError(b.cq.ReqNotify(true), "the CQ can be armed for solicited completions")
+}
+
+func sendWithInvalidate(r *conformance.VerbsRun, solicited bool) {
 	var dst *conformance.Buffer
-	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
-		dst = s.Buffer("the receive buffer", 64, local)
-		s.PostRecv(recv(7, dst))
-	}})
+	bell := newBell(r.T, r.Responder)
+	i, p := r.Connect(nil, &conformance.SideConfig{
+		ConnConfig: rdmacm.ConnConfig{RecvCQ: bell.cq},
+		Before: func(s *conformance.Side) {
+			dst = s.Buffer("the receive buffer", 64, local)
+			s.PostRecv(recv(7, dst))
+		},
+	})
 	window := p.Buffer("the region to invalidate", 128, remoteWrite|ibverbs.AccessRemoteInvalidate)
 	src := i.Buffer("the source", 64, local).Fill(r.Seed)
 
@@ -66,16 +102,24 @@ func sendWithInvalidate(r *conformance.VerbsRun, flags ibverbs.SendFlags) {
 	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "a Write to the region completes")
 	wr := send(2, src)
 	wr.Opcode, wr.InvalidateRKey = ibverbs.WRSendWithInv, window.MR.RKey()
-	wr.Flags |= flags
+	if solicited {
+		wr.Flags |= ibverbs.SendSolicited
+	}
+	bell.arm(r.T)
 	i.PostSend(wr)
 	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "the Send completes")
-	got := p.RecvWCs(1)
+	got := p.RecvWCsPolled(1)
 	p.WantWC(got, 0, 7, ibverbs.WCSuccess, "the receive completes")
+	if solicited {
+		p.Check(p.ChannelEvent(bell.ch, anEvent), "the solicited Send gives an event")
+	} else {
+		p.Check(!p.ChannelEvent(bell.ch, noEvent), "a Send that is not solicited gives no event")
+	}
 	dst.Holds(src.Data, "the receive buffer holds the message")
 	window.Holds(src.Data, "the earlier Write is in the region")
 	if len(got) == 1 {
 		told := got[0].Flags&ibverbs.WCWithInv != 0
-		p.Observe("responder.receive.with-inv", "%v", told)
+		p.Check(told, "the receive says that a key was invalidated")
 		p.Check(!told || got[0].InvalidatedRKey == window.MR.RKey(), "the key that the receive reports is the one invalidated")
 	}
 
@@ -85,20 +129,31 @@ func sendWithInvalidate(r *conformance.VerbsRun, flags ibverbs.SendFlags) {
 	i.Quietly(i.Conn.SendCQ(), 1) // a Write's success says only that TCP has it
 	i.WaitEnd()
 	p.WaitEnd()
-	p.Check(bytes.Equal(before, window.Data), "a Write to the invalidated region places nothing")
+	window.Holds(before, "a Write to the invalidated region places nothing")
+}
+
+// invalidated checks that the one Send on the wire has an opcode, and that the
+// Write behind it is told to name nothing.
+func invalidated(op rdmap.Opcode) func(*conformance.WireRun) {
+	refused := terminated("1/1/0x00")
+	return func(w *conformance.WireRun) {
+		var sends []string
+		for _, f := range only(w).FPDUs(wire.ToResponder) {
+			if f.Opcode() != rdmap.OpWrite {
+				sends = append(sends, f.Opcode().String())
+			}
+		}
+		w.Check(len(sends) == 1 && sends[0] == op.String(), "the Send is one "+op.String(), "%s", strings.Join(sends, ", "))
+		refused(w)
+		legal(w)
+	}
 }
 
 func sendSolicited(r *conformance.VerbsRun) {
 	var dst [2]*conformance.Buffer
-	ch, err := r.Responder.Context.CreateCompChannel()
-	r.NoError(err, "the responder can make a completion channel")
-	r.Cleanup(func() { r.Check(ch.Close() == nil, "the channel can be closed") })
-	cq, err := r.Responder.Context.CreateCQ(16, &ibverbs.CQOptions{Channel: ch})
-	r.NoError(err, "the responder can make a CQ")
-	r.Cleanup(func() { r.Check(cq.Close() == nil, "the CQ can be closed") })
-
+	bell := newBell(r.T, r.Responder)
 	i, p := r.Connect(nil, &conformance.SideConfig{
-		ConnConfig: rdmacm.ConnConfig{RecvCQ: cq},
+		ConnConfig: rdmacm.ConnConfig{RecvCQ: bell.cq},
 		Before: func(s *conformance.Side) {
 			for k := range dst {
 				dst[k] = s.Buffer("a receive buffer", 16, local)
@@ -107,18 +162,17 @@ func sendSolicited(r *conformance.VerbsRun) {
 		},
 	})
 	src := i.Buffer("the source", 16, local).Fill(r.Seed)
-	r.NoError(cq.ReqNotify(true), "the CQ can be armed for solicited completions")
+	bell.arm(r.T)
 	i.PostSend(send(1, src))
-	i.SendWCs(1)
-	p.Observe("plain-send.event", "%v", p.ChannelEvent(ch, 100*time.Millisecond))
+	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the plain Send completes")
+	p.WantWC(p.RecvWCsPolled(1), 0, 0, ibverbs.WCSuccess, "the plain Send is delivered")
+	p.Check(!p.ChannelEvent(bell.ch, noEvent), "the plain Send gives no event")
 	wr := send(2, src)
 	wr.Flags |= ibverbs.SendSolicited
 	i.PostSend(wr)
-	i.SendWCs(1)
-	solicited := p.ChannelEvent(ch, time.Second)
-	p.Observe("solicited-send.event", "%v", solicited)
-	p.Check(solicited, "the solicited Send gives an event")
-	p.RecvWCs(2)
+	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "the solicited Send completes")
+	p.WantWC(p.RecvWCsPolled(1), 0, 1, ibverbs.WCSuccess, "the solicited Send is delivered")
+	p.Check(p.ChannelEvent(bell.ch, anEvent), "the solicited Send gives an event")
 	end(i, p)
 }
 
@@ -203,7 +257,10 @@ func sendUnsignalled(r *conformance.VerbsRun) {
 		i.PostSend(wr)
 	}
 	i.WantWC(i.SendWCs(1), 0, count-1, ibverbs.WCSuccess, "the one completion is that of the signalled Send")
-	p.RecvWCs(count)
+	got := p.RecvWCs(count)
+	for k := range count {
+		p.WantWC(got, k, uint64(k), ibverbs.WCSuccess, fmt.Sprintf("Send %d is delivered", k+1))
+	}
 	i.NoWC(i.Conn.SendCQ(), 50*time.Millisecond, "no other completion comes")
 	end(i, p)
 }

@@ -233,7 +233,7 @@ func diffFields(ref, got *Message) []Difference {
 		if !ok {
 			v = none
 		}
-		if v != f.Value && !(ref.Kind == "end" && (v == endCut || f.Value == endCut)) {
+		if v != f.Value && !(ref.Kind == "end" && (v == EndCut || f.Value == EndCut)) {
 			out = append(out, Difference{f.Name, f.Value, v})
 		}
 		delete(values, f.Name)

@@ -15,12 +15,10 @@ import (
 // STags and tagged offsets, of which only the relations are left. Octets are
 // there as their CRC32.
 //
-// The last message of a direction is "end", with one field "how": "FIN"; "RST",
-// which is a reset without a FIN before it; "none" if the capture shows neither;
-// or "cut" if it shows neither and the other side had reset the connection, so
-// that there may or may not have been time for a FIN. An RST behind a FIN of the
-// same side says only that octets came for a socket that was closed already,
-// which is a matter of timing: it is in the ladder, and not here.
+// The last message of a direction is "end", with one field "how", one of the
+// End constants. An RST behind a FIN of the same side says only that octets came
+// for a socket that was closed already, which is a matter of timing: it is in the
+// ladder, and not here.
 type Message struct {
 	Kind   string // "request", "reply", "send", "read-response", "terminate", "undecoded", "end" ...
 	Fields []Field
@@ -56,12 +54,12 @@ func (m *Message) set(name string, value any) {
 	}
 }
 
-// ways of ending a direction.
+// Ways of ending a direction.
 const (
-	endFIN  = "FIN"
-	endRST  = "RST"
-	endNone = "none"
-	endCut  = "cut"
+	EndFIN  = "FIN"
+	EndRST  = "RST"  // a reset without a FIN before it
+	EndNone = "none" // the capture shows neither
+	EndCut  = "cut"  // neither, and the other side had reset the connection: there may have been no time for a FIN
 )
 
 // Messages returns what one side of a connection said, in order.
@@ -93,28 +91,35 @@ func (c *Conn) Messages(dir Direction) []Message {
 	return append(out, c.end(dir))
 }
 
-// end tells how a direction ended.
-func (c *Conn) end(dir Direction) Message {
-	how, reset := endNone, false
-	m := Message{Kind: "end"}
+// End tells how a direction ended: one of the End constants.
+func (c *Conn) End(dir Direction) string {
+	how, reset := EndNone, false
 	for i := range c.Frames {
 		f := &c.Frames[i]
 		switch {
 		case f.Kind == KindRST && f.Dir != dir:
 			reset = true
 		case f.Kind == KindFIN && f.Dir == dir:
-			how = endFIN
-		case f.Kind == KindRST && f.Dir == dir && how == endNone:
-			how = endRST
+			how = EndFIN
+		case f.Kind == KindRST && f.Dir == dir && how == EndNone:
+			how = EndRST
 		}
-		if f.Dir == dir && (f.Kind == KindFIN || f.Kind == KindRST) {
+	}
+	if how == EndNone && reset {
+		how = EndCut
+	}
+	return how
+}
+
+// end is the message that tells it.
+func (c *Conn) end(dir Direction) Message {
+	m := Message{Kind: "end"}
+	for i := range c.Frames {
+		if f := &c.Frames[i]; f.Dir == dir && (f.Kind == KindFIN || f.Kind == KindRST) {
 			m.frames = append(m.frames, i)
 		}
 	}
-	if how == endNone && reset {
-		how = endCut
-	}
-	m.add("how", how)
+	m.add("how", c.End(dir))
 	return m
 }
 
