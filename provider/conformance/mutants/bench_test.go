@@ -127,9 +127,6 @@ func (b *bench) pairings(slug, name string) []conformance.Pairing {
 // judge judges the first of some outcomes of one scenario.
 func (b *bench) judge(outcomes ...conformance.Outcome) (*conformance.Result, error) {
 	j := conformance.Judge{Suite: b.suite, Ledger: scenarios.Ledger(), Dir: b.dir, Reference: engineName}
-	if uncompared[outcomes[0].Scenario] != "" {
-		j.Reference = ""
-	}
 	report, err := j.Judge(b.ctx, &conformance.Collection{Schema: conformance.CollectionSchema, Seed: seed, Outcomes: outcomes})
 	if err != nil {
 		return nil, err

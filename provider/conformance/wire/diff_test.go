@@ -151,7 +151,7 @@ func TestOneDifference(t *testing.T) {
 		{"size of the Read", func(s *telling) { s.readSize = 2001 },
 			"to-responder:rdma-read-request:size[2000|2001]"},
 		{"STag of the response", func(s *telling) { s.response = func(r *rdmap.ReadRequest) { r.SinkSTag++ } },
-			"to-initiator:rdma-read-response:STag[as requested|not as requested]"},
+			"to-initiator:rdma-read-response:STag[as requested|of no request]"},
 		{"offset of the response", func(s *telling) { s.response = func(r *rdmap.ReadRequest) { r.SinkTO += 3 } },
 			"to-initiator:rdma-read-response:TO[+0|+3]"},
 		{"which STag is invalidated", func(s *telling) { s.invalidate = s.stags[2] },
@@ -220,10 +220,83 @@ func TestDifferencesOfSegments(t *testing.T) {
 		{"octets that are nothing", func(*wiretest.Session) {}, func(s *wiretest.Session) { s.Octets(wire.ToResponder, []byte{9}) },
 			"to-responder:undecoded:extra[|undecoded length=1 why=cut short: the stream ends inside the frame]"},
 		{"a response nobody asked for", func(*wiretest.Session) {}, func(s *wiretest.Session) { s.Respond(wire.ToInitiator, 5, 0, nil) },
-			"to-initiator:rdma-read-response:extra[|rdma-read-response crc=ok last=true STag=of no request offsets=in order length=0 octets=00000000]"},
+			"to-initiator:rdma-read-response:extra[|rdma-read-response crc=ok last=true STag=of no request TO=+0 offsets=in order length=0 octets=00000000]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := keys(wire.Diff(sends(t, tc.reference), sends(t, tc.got))); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// STags and tagged offsets differ by right also where they are not expected, and
+// what is wrong there is still seen.
+func TestTagsOutOfPlace(t *testing.T) {
+	request := func(base uint32) rdmap.ReadRequest {
+		return rdmap.ReadRequest{SinkSTag: base, SinkTO: uint64(base) << 20, Size: 10, SourceSTag: base + 1, SourceTO: uint64(base) << 30}
+	}
+	two := func(s *wiretest.Session, base uint32) (first, second rdmap.ReadRequest) {
+		first, second = request(base), request(base+0x100)
+		s.FPDU(wire.ToResponder, rdmap.ReadRequestHeader(1), first.AppendTo(nil))
+		s.FPDU(wire.ToResponder, rdmap.ReadRequestHeader(2), second.AppendTo(nil))
+		return first, second
+	}
+	malformed := func(length int) func(*wiretest.Session, uint32) {
+		return func(s *wiretest.Session, base uint32) {
+			r := request(base)
+			s.FPDU(wire.ToResponder, rdmap.ReadRequestHeader(1), append(r.AppendTo(nil), "more"...)[:length])
+		}
+	}
+	reserved := func(value func(base uint32) uint32) func(*wiretest.Session, uint32) {
+		return func(s *wiretest.Session, base uint32) {
+			h := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+			h.ULP32 = value(base)
+			s.FPDU(wire.ToResponder, h, octets(10))
+			s.Write(wire.ToResponder, base, uint64(base)<<8, octets(10))
+		}
+	}
+	ordered := func(s *wiretest.Session, base uint32) {
+		first, second := two(s, base)
+		s.Respond(wire.ToInitiator, first.SinkSTag, first.SinkTO, octets(10))
+		s.Respond(wire.ToInitiator, second.SinkSTag, second.SinkTO, octets(10))
+	}
+	crossed := func(s *wiretest.Session, base uint32) {
+		first, second := two(s, base)
+		s.Respond(wire.ToInitiator, second.SinkSTag, second.SinkTO, octets(10))
+		s.Respond(wire.ToInitiator, first.SinkSTag, first.SinkTO, octets(10))
+	}
+	elsewhere := func(s *wiretest.Session, base uint32) {
+		two(s, base)
+		s.Respond(wire.ToInitiator, base+0x700, uint64(base)<<7, octets(10))
+		s.Respond(wire.ToInitiator, base+0x700, uint64(base)<<7+16, octets(10))
+	}
+	zero := func(uint32) uint32 { return 0 }
+	for _, tc := range []struct {
+		name           string
+		got, reference func(s *wiretest.Session, base uint32)
+		want           string // of got beside reference
+	}{
+		{"responses in another order", crossed, ordered,
+			"to-initiator:rdma-read-response:STag[as requested|of request 2, not 1] to-initiator:rdma-read-response:STag[as requested|of request 1, not 2]"},
+		{"responses to an STag of their own", elsewhere, ordered,
+			"to-initiator:rdma-read-response:STag[as requested|of no request] to-initiator:rdma-read-response:STag[as requested|of no request] " +
+				"to-initiator:rdma-read-response:TO[+0|+16]"},
+		{"a Read Request cut short", malformed(24), malformed(20),
+			"to-responder:rdma-read-request:length[20|24] to-responder:rdma-read-request:octets[4565832c|36ef40be]"},
+		{"a Read Request with payload", malformed(32), malformed(31),
+			"to-responder:rdma-read-request:length[31|32] to-responder:rdma-read-request:octets[81db2997|8130a794]"},
+		{"an STag where none belongs", reserved(func(base uint32) uint32 { return base }), reserved(zero), "to-responder:send:reserved[(none)|r1]"},
+		{"a number where none belongs", reserved(func(uint32) uint32 { return 0xbad }), reserved(zero), "to-responder:send:reserved[(none)|0x00000bad]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			play := func(body func(*wiretest.Session, uint32), base uint32) *wire.Trace {
+				return sends(t, func(s *wiretest.Session) { body(s, base) })
+			}
+			if d := wire.Diff(play(tc.got, 0x11000), play(tc.got, 0x7a3000)); len(d) != 0 {
+				t.Errorf("with other STags and offsets: %s", keys(d))
+			}
+			if got := keys(wire.Diff(play(tc.reference, 0x11000), play(tc.got, 0x7a3000))); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

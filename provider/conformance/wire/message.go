@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"strings"
 
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -170,7 +171,7 @@ func (n *normaliser) fpdu(out []Message, f *Frame, i int, pending map[flow]*open
 		m.set("crc", "wrong")
 	}
 	o.length += uint64(len(f.Payload))
-	o.sum = crc32.Update(o.sum, crc32.IEEETable, f.Payload)
+	o.sum = crc32.Update(o.sum, crc32.IEEETable, withoutTags(f))
 	m.set("length", o.length)
 	m.set("octets", fmt.Sprintf("%08x", o.sum))
 	m.set("last", f.Header.Last)
@@ -319,7 +320,7 @@ func (n *normaliser) first(f *Frame) Message {
 		if op.Invalidates() {
 			m.add("invalidate", n.name(n.theirs(h.ULP32)))
 		} else if h.ULP32 != 0 {
-			m.add("reserved", h.ULP32)
+			m.add("reserved", n.reserved(h.ULP32))
 		}
 	}
 	m.add("offsets", "in order")
@@ -329,20 +330,51 @@ func (n *normaliser) first(f *Frame) Message {
 }
 
 // response relates a Read Response to the request that it answers, which is the
-// next one in order.
+// next one in order, or else to another one that its STag is of.
 func (n *normaliser) response(m *Message, h *ddp.Header) {
-	if n.answered >= len(n.requested) {
-		m.add("STag", "of no request")
+	next := n.answered
+	n.answered++
+	if next < len(n.requested) && n.requested[next].SinkSTag == h.STag {
+		m.add("STag", "as requested")
+		m.add("TO", fmt.Sprintf("%+d", int64(h.TO-n.requested[next].SinkTO)))
 		return
 	}
-	r := n.requested[n.answered]
-	n.answered++
-	if h.STag == r.SinkSTag {
-		m.add("STag", "as requested")
-	} else {
-		m.add("STag", "not as requested")
+	for k, r := range n.requested {
+		if r.SinkSTag == h.STag {
+			m.add("STag", fmt.Sprintf("of request %d, not %d", k+1, next+1))
+			m.add("TO", fmt.Sprintf("%+d", int64(h.TO-r.SinkTO)))
+			return
+		}
 	}
-	m.add("TO", fmt.Sprintf("%+d", int64(h.TO-r.SinkTO)))
+	m.add("STag", "of no request")
+	m.add("TO", n.offset(n.theirs(h.STag), h.TO))
+}
+
+// reserved is what the field has that is for the STag to invalidate, in a message
+// that invalidates nothing: the name of an STag that the direction mentions
+// elsewhere, or else the number.
+func (n *normaliser) reserved(value uint32) string {
+	for _, f := range n.conn.FPDUs(n.dir) {
+		if f.Header.Tagged && f.Header.STag == value {
+			return n.name(n.theirs(value))
+		}
+	}
+	return fmt.Sprintf("%#08x", value)
+}
+
+// withoutTags is the payload of a segment without what may differ by right, which
+// is in the payload only of a Read Request that could not be read as one: as far
+// as they are there, its STags and tagged offsets are left out.
+func withoutTags(f *Frame) []byte {
+	if f.Opcode() != rdmap.OpReadRequest || f.Header.Tagged || f.Read != nil {
+		return f.Payload
+	}
+	// Sink STag, sink TO, size, source STag, source TO (RFC 5040 section 4.4).
+	const size, source, end = 12, 16, 28
+	masked := slices.Clone(f.Payload)
+	clear(masked[:min(size, len(masked))])
+	clear(masked[min(source, len(masked)):min(end, len(masked))])
+	return masked
 }
 
 func (n *normaliser) terminate(m *Message, t *rdmap.ReceivedTerminate) {
