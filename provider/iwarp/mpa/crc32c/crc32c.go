@@ -1,0 +1,31 @@
+// Package crc32c computes CRC32C, the Castagnoli CRC that MPA puts behind each
+// FPDU (RFC 5044 section 4.4, RFC 3720 appendix B.4), faster than hash/crc32
+// where the CPU can multiply polynomials 256 or 512 bits at a time, and
+// computes it while copying.
+//
+// Which kernel is used is chosen once, when the program starts, by what the CPU
+// and the operating system support; [Kernel] names it. With the build tag
+// purego, and on architectures other than amd64, it is always hash/crc32.
+//
+// All functions may be called concurrently, allocate nothing and retain no
+// slice. They read and write no octet outside the slices they are given.
+package crc32c
+
+// Update extends crc, the CRC32C of what came before p (0 for nothing), by p.
+// It returns what hash/crc32.Update returns with the Castagnoli table.
+func Update(crc uint32, p []byte) uint32 { return update(crc, p) }
+
+// Copy copies src to the first len(src) octets of dst and returns crc extended
+// by src, as [Update] would; the octets are read once. dst and src must not
+// overlap. Like dst[:len(src)] beyond dst's length, a dst shorter than src
+// panics; no octet is written then.
+func Copy(crc uint32, dst, src []byte) uint32 {
+	if len(dst) < len(src) {
+		panic("crc32c: dst is shorter than src")
+	}
+	return copyUpdate(crc, dst, src)
+}
+
+// Kernel names the implementation chosen for this process, for reports:
+// "vpclmulqdq-avx512", "vpclmulqdq-avx2" or "stdlib".
+func Kernel() string { return chosen.name() }
