@@ -3,7 +3,9 @@ package ibverbs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -15,7 +17,16 @@ type marker struct {
 	qpn  uint32
 	wrid uint64
 	done chan struct{}
-	wc   WC // valid once done is closed
+	wc   WC    // valid once done is closed
+	lost error // instead of wc: the marker will not complete
+}
+
+// result says how the marker ended. done is closed.
+func (m *marker) result() error {
+	if m.lost != nil {
+		return m.lost
+	}
+	return m.wc.Err()
 }
 
 // Drain waits until everything that was posted to the send queue before is
@@ -31,8 +42,8 @@ type marker struct {
 //
 // The error is nil if all is complete, whatever its status; a [*WCError] that
 // is ErrFlushed if the connection ended first; [*PostError] if the QP is not
-// connected, unless nothing was ever posted to it; or ctx.Err(). There is no C
-// call for it.
+// connected, unless nothing was ever posted to it; os.ErrClosed if the QP or the
+// CQ is closed meanwhile; or ctx.Err(). There is no C call for it.
 func (qp *QP) Drain(ctx context.Context) error {
 	if err := qp.ok("drain"); err != nil {
 		return err
@@ -72,7 +83,7 @@ func (qp *QP) Drain(ctx context.Context) error {
 		}
 		select {
 		case <-m.done:
-			return m.wc.Err()
+			return m.result()
 		default:
 		}
 		if err := pause.wait(ctx, m.done); err != nil {
@@ -100,15 +111,41 @@ func (cq *CQ) release(m *marker) {
 	cq.settle()
 }
 
+// abandon ends the wait for the markers of a QP that is closed. Those that have
+// completed are taken out of the CQ, so that Poll does not come across them.
+func (cq *CQ) abandon(qpn uint32) {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if !slices.ContainsFunc(cq.markers, func(m *marker) bool { return m.qpn == qpn }) {
+		return
+	}
+	_ = cq.setAside(nil) // a CQ that fails has nothing for Poll either
+	cq.markers = slices.DeleteFunc(cq.markers, func(m *marker) bool {
+		if m.qpn != qpn {
+			return false
+		}
+		m.lost = &Error{Op: "drain", Object: fmt.Sprintf("qp %d", qpn), Err: os.ErrClosed}
+		close(m.done)
+		return true
+	})
+	cq.settle()
+}
+
 // lookFor polls the CQ for m, and keeps what is not a marker for Poll.
 func (cq *CQ) lookFor(m *marker) error {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	defer cq.settle()
+	return cq.setAside(m.done)
+}
+
+// setAside moves what is in the CQ to held, markers left out, until enough is
+// closed or the CQ empty. The caller has cq.mu.
+func (cq *CQ) setAside(enough <-chan struct{}) error {
 	var wc [16]WC
 	for {
 		select {
-		case <-m.done:
+		case <-enough:
 			return nil
 		default:
 		}

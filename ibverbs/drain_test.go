@@ -3,6 +3,7 @@ package ibverbs_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -189,4 +190,32 @@ func TestDrainFails(t *testing.T) {
 		o.fake.PostSend = func(*fake.QP, []provider.SendWR) (int, error) { return 0, refused }
 		wantErr(t, "QP that takes nothing", o.qp.Drain(t.Context()), refused)
 	})
+}
+
+// A QP that is closed under a Drain ends it, and leaves nothing behind in a CQ
+// that others use: neither a marker nor the search for it.
+func TestDrainOfAQPThatIsClosed(t *testing.T) {
+	for _, completed := range []int{0, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newObjects(t)
+			s := o.slow(8)
+			ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
+			drained := make(chan error, 1)
+			go func() { drained <- o.qp.Drain(t.Context()) }()
+			synctest.Wait()
+			s.finish(completed, ibverbs.WCSuccess)
+			ok(t, o.qp.Close())
+			if err := <-drained; completed == 0 {
+				wantErr(t, "drain", err, os.ErrClosed, "drain", "qp")
+			} else {
+				ok(t, err)
+			}
+			wc := make([]ibverbs.WC, 4)
+			n, err := o.cq.Poll(wc)
+			if want := min(completed, 1); n != want || err != nil || n > 0 && wc[0].WRID != 1 {
+				t.Errorf("polled %d, %v, %+v, want %d", n, err, wc[:n], want)
+			}
+			ok(t, o.cq.Close())
+		})
+	}
 }

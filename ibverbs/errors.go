@@ -36,9 +36,11 @@ var ErrFlushed = provider.ErrFlushed
 func Errno(err error) syscall.Errno { return provider.Errno(err) }
 
 // PostError says that PostSend or PostRecv refused a work request, the one after
-// those that are Posted. If they are all posted, the driver took them but
-// couldn't tell the device: the kernel's siw does so on a QP that has no
-// connection yet.
+// those that are Posted. A QP that has no connection yet refuses the first send:
+// EINVAL. If all are Posted, none was refused, but the driver couldn't tell the
+// device of them: siw does so, with ENOTCONN, when its connection is ending at
+// that moment. They may then never complete; see the limitations of package
+// provider/kernel.
 type PostError struct {
 	Posted int   // how many of the call's WRs are posted
 	Err    error // why, unwrapping to an errno

@@ -90,7 +90,8 @@ func (qp *QP) ok(op string) error {
 // one is refused those before it are posted all the same and those after it are
 // not: the error is a [*PostError] and says how many. Usual reasons are ENOMEM,
 // the queue is full, and EINVAL, an opcode, flag or number of SGEs that the QP
-// doesn't have.
+// doesn't have, or a QP without a connection. Once the connection has ended, what
+// is posted completes as flushed.
 //
 // The WRs with their SGLists and Inline are the caller's again when it returns;
 // the memory that they name is not until the completion. PostSend does not
@@ -208,5 +209,9 @@ func (qp *QP) Close() error {
 	if qp == nil || qp.p == nil {
 		return nil
 	}
-	return qp.obj.Close(qp.p.Close)
+	err := qp.obj.Close(qp.p.Close)
+	if err == nil {
+		qp.init.SendCQ.abandon(qp.QPN())
+	}
+	return err
 }

@@ -101,30 +101,60 @@ func (c *Conn) makeCQ(cqe int) (*ibverbs.CQ, error) {
 func (c *Conn) atClose(steps ...func() error) { c.steps = append(c.steps, steps...) }
 
 // QP returns the connection's QP.
-func (c *Conn) QP() *ibverbs.QP { return c.qp }
+func (c *Conn) QP() *ibverbs.QP {
+	if c == nil {
+		return nil
+	}
+	return c.qp
+}
 
 // PD returns the protection domain of the QP, to register memory with.
-func (c *Conn) PD() *ibverbs.PD { return c.pd }
+func (c *Conn) PD() *ibverbs.PD {
+	if c == nil {
+		return nil
+	}
+	return c.pd
+}
 
 // SendCQ returns where sends complete.
-func (c *Conn) SendCQ() *ibverbs.CQ { return c.sendCQ }
+func (c *Conn) SendCQ() *ibverbs.CQ {
+	if c == nil {
+		return nil
+	}
+	return c.sendCQ
+}
 
 // RecvCQ returns where receives complete.
-func (c *Conn) RecvCQ() *ibverbs.CQ { return c.recvCQ }
+func (c *Conn) RecvCQ() *ibverbs.CQ {
+	if c == nil {
+		return nil
+	}
+	return c.recvCQ
+}
 
 // ID returns the CM id underneath. Its events are the Conn's: don't read its
 // channel.
-func (c *Conn) ID() *ID { return c.id }
+func (c *Conn) ID() *ID {
+	if c == nil {
+		return nil
+	}
+	return c.id
+}
 
 // PrivateData returns what the peer sent: with its request or, on the side that
 // dialled, with its reply. The slice is shared by all calls.
-func (c *Conn) PrivateData() []byte { return c.private }
+func (c *Conn) PrivateData() []byte {
+	if c == nil {
+		return nil
+	}
+	return c.private
+}
 
 // LocalAddr returns our address of the connection.
-func (c *Conn) LocalAddr() netip.AddrPort { return c.id.LocalAddr() }
+func (c *Conn) LocalAddr() netip.AddrPort { return c.ID().LocalAddr() }
 
 // RemoteAddr returns the peer's address.
-func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.RemoteAddr() }
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.ID().RemoteAddr() }
 
 // Done returns a channel that is closed when the connection has ended, whoever
 // ended it and how, or the Conn is closed. QP.Cause may know why.
@@ -132,9 +162,19 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.RemoteAddr() }
 // The first call of Done, Wait or Shutdown starts a goroutine that waits for
 // the end; it is gone when the connection is.
 func (c *Conn) Done() <-chan struct{} {
+	if c == nil || c.id == nil {
+		return noConn
+	}
 	c.watchOnce.Do(func() { go c.watch() })
 	return c.ended.Done()
 }
+
+// noConn is closed: a Conn that never was has ended.
+var noConn = func() <-chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
 
 // Wait waits until the connection has ended, as Done tells. The error is nil or
 // ctx.Err().
@@ -150,7 +190,14 @@ func (c *Conn) Wait(ctx context.Context) error {
 }
 
 // over tells whether the end of the connection has been noticed.
-func (c *Conn) over() bool { return c.ended.Err() != nil }
+func (c *Conn) over() bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
+}
 
 func (c *Conn) watch() {
 	defer c.end()
@@ -164,7 +211,7 @@ func (c *Conn) watch() {
 
 // Disconnect ends the connection at once (rdma_disconnect). What is still in
 // the queues is flushed; what of it the peer gets is not defined.
-func (c *Conn) Disconnect() error { return c.id.Disconnect() }
+func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
 
 // Shutdown ends the connection in order: it waits for the completion of
 // everything in the send queue as QP.Drain does, disconnects, and waits until
@@ -176,6 +223,9 @@ func (c *Conn) Disconnect() error { return c.id.Disconnect() }
 // first: how each work request fared is in its completion. When ctx ends it is
 // ctx.Err(), and the connection may still be there.
 func (c *Conn) Shutdown(ctx context.Context) error {
+	if c == nil || c.id == nil {
+		return errNil("rdma_disconnect", "connection")
+	}
 	c.Done() // starts watching, which ends a Drain that can't end by itself
 	drainCtx, cancel := context.WithCancel(ctx)
 	defer cancel()

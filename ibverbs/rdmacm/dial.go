@@ -78,9 +78,6 @@ func resolve(ctx context.Context, id *ID, addr netip.AddrPort, cfg *ConnConfig) 
 	if timeout == 0 {
 		timeout = DefaultResolveTimeout
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = max(min(timeout, time.Until(deadline)), time.Millisecond)
-	}
 	if err := id.ResolveAddr(cfg.LocalAddr, addr, timeout); err != nil {
 		return err
 	}

@@ -157,9 +157,34 @@ func TestNilAndZero(t *testing.T) {
 		_, err = rdmacm.Listen(ctx, vctx, somewhere, nil)
 		wantErr(t, "Listen", err, syscall.EINVAL, "nil context")
 	}
-	ok(t, (*rdmacm.Conn)(nil).Close())
-	ok(t, (*rdmacm.Listener)(nil).Close())
-	ok(t, (*rdmacm.Request)(nil).Close())
+	for _, c := range []*rdmacm.Conn{nil, new(rdmacm.Conn)} {
+		wantErr(t, "Disconnect", c.Disconnect(), syscall.EINVAL, "nil cm id")
+		wantErr(t, "Shutdown", c.Shutdown(ctx), syscall.EINVAL, "nil connection")
+		ok(t, c.Wait(ctx))
+		<-c.Done()
+		ok(t, c.Close())
+		if c.QP() != nil || c.PD() != nil || c.SendCQ() != nil || c.RecvCQ() != nil || c.ID() != nil ||
+			c.PrivateData() != nil || c.LocalAddr().IsValid() || c.RemoteAddr().IsValid() {
+			t.Error("no connection has properties")
+		}
+	}
+	for _, l := range []*rdmacm.Listener{nil, new(rdmacm.Listener)} {
+		_, err := l.Accept(ctx)
+		wantErr(t, "Listener.Accept", err, syscall.EINVAL, "nil listener")
+		ok(t, l.Close())
+		if l.Addr().IsValid() {
+			t.Error("no listener has an address")
+		}
+	}
+	for _, r := range []*rdmacm.Request{nil, new(rdmacm.Request)} {
+		_, err := r.Accept(ctx, nil)
+		wantErr(t, "Request.Accept", err, syscall.EINVAL, "nil request")
+		wantErr(t, "Request.Reject", r.Reject(nil), syscall.EINVAL, "nil request")
+		ok(t, r.Close())
+		if r.PrivateData() != nil || r.LocalAddr().IsValid() || r.RemoteAddr().IsValid() || r.ResponderResources() != 0 || r.InitiatorDepth() != 0 {
+			t.Error("no request has properties")
+		}
+	}
 }
 
 func TestGetEventGivenUp(t *testing.T) {

@@ -58,7 +58,12 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 }
 
 // Addr returns the address that the listener is bound to.
-func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
+func (l *Listener) Addr() netip.AddrPort {
+	if l == nil {
+		return netip.AddrPort{}
+	}
+	return l.id.LocalAddr()
+}
 
 // Accept waits for a connection request. Nothing is decided by it: look at the
 // request, then call its Accept or Reject, from any goroutine and however much
@@ -68,6 +73,9 @@ func (l *Listener) Addr() netip.AddrPort { return l.id.LocalAddr() }
 // An error other than that and ctx.Err() concerns one request; the listener
 // goes on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	if l == nil || l.id == nil {
+		return nil, errNil("rdma_get_cm_event", "listener")
+	}
 	l.mu.Lock()
 	if l.ctx.Err() != nil {
 		l.mu.Unlock()
@@ -106,7 +114,7 @@ func (l *Listener) closed() error {
 // Close ends listening. Accept returns os.ErrClosed, requests that it has not
 // returned are dropped, and those that it has are not concerned.
 func (l *Listener) Close() error {
-	if l == nil {
+	if l == nil || l.id == nil {
 		return nil
 	}
 	l.mu.Lock()
@@ -148,23 +156,31 @@ func refuse(id *ID, private []byte) error {
 	return errors.Join(id.Reject(private), id.Close())
 }
 
+// event returns the event that brought the request, an empty one for none.
+func (r *Request) event() *Event {
+	if r == nil || r.ev == nil {
+		return &Event{}
+	}
+	return r.ev
+}
+
 // PrivateData returns what the peer sent with its request. The slice is shared
 // by all calls.
-func (r *Request) PrivateData() []byte { return r.ev.PrivateData }
+func (r *Request) PrivateData() []byte { return r.event().PrivateData }
 
 // LocalAddr returns the address that the peer connected to.
-func (r *Request) LocalAddr() netip.AddrPort { return r.id.LocalAddr() }
+func (r *Request) LocalAddr() netip.AddrPort { return r.event().ID.LocalAddr() }
 
 // RemoteAddr returns the peer's address.
-func (r *Request) RemoteAddr() netip.AddrPort { return r.id.RemoteAddr() }
+func (r *Request) RemoteAddr() netip.AddrPort { return r.event().ID.RemoteAddr() }
 
 // ResponderResources returns the peer's ORD: the IRD that it needs of us. 0
 // also means that the peer doesn't say (MPA revision 1).
-func (r *Request) ResponderResources() int { return r.ev.ResponderResources }
+func (r *Request) ResponderResources() int { return r.event().ResponderResources }
 
 // InitiatorDepth returns the peer's IRD: the ORD that it offers us. 0 also means
 // that the peer doesn't say.
-func (r *Request) InitiatorDepth() int { return r.ev.InitiatorDepth }
+func (r *Request) InitiatorDepth() int { return r.event().InitiatorDepth }
 
 // Accept makes the QP and accepts the request. A nil cfg means defaults. If it
 // fails, the request is over: where the reply is not out yet, it is rejected.
@@ -188,18 +204,19 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 		_ = r.id.Reject(nil)
 		return nil, c.failed(ctx, err)
 	}
-	if err = r.id.Accept(param); err == nil {
-		_, err = r.id.await(ctx, Established)
+	if err = r.id.Accept(param); err != nil {
+		_ = r.id.Reject(nil) // fails if the reply is out
+		return nil, c.failed(ctx, err)
 	}
-	if err != nil {
+	if _, err = r.id.await(ctx, Established); err != nil {
 		return nil, c.failed(ctx, err)
 	}
 	c.established(r.ev.PrivateData)
 	return c, nil
 }
 
-// Reject refuses the request, and frees it. private goes to the peer with the
-// reply, and is the caller's again when it returns.
+// Reject refuses the request, and frees it, also if it fails. private goes to
+// the peer with the reply, and is the caller's again when it returns.
 func (r *Request) Reject(private []byte) error {
 	if err := r.answer("rdma_reject"); err != nil {
 		return err
@@ -210,7 +227,7 @@ func (r *Request) Reject(private []byte) error {
 // Close rejects the request without private data if it has not been answered,
 // and otherwise does nothing: good to defer.
 func (r *Request) Close() error {
-	if r == nil || r.answer("rdma_reject") != nil {
+	if r.answer("rdma_reject") != nil {
 		return nil
 	}
 	return errors.Join(refuse(r.id, nil), r.ch.Close())
@@ -218,6 +235,9 @@ func (r *Request) Close() error {
 
 // answer claims the only answer that there is.
 func (r *Request) answer(op string) error {
+	if r == nil || r.id == nil {
+		return errNil(op, "request")
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answered {

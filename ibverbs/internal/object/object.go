@@ -28,7 +28,7 @@ type Object struct {
 	kind    string
 	closeOp string
 
-	closing sync.Mutex  // held through Close, so that a second one waits for the first
+	closing sync.Mutex  // held through Close and Move, so that each waits for the other
 	closed  atomic.Bool // set under mu
 
 	mu       sync.Mutex
@@ -67,8 +67,13 @@ func (o *Object) Abandon() {
 }
 
 // Move replaces the parent from by to on behalf of op. do is the work itself;
-// if it fails nothing is moved.
+// if it fails nothing is moved. A Close waits for it.
 func (o *Object) Move(op string, from, to *Object, do func() error) error {
+	o.closing.Lock()
+	defer o.closing.Unlock()
+	if err := o.Check(op); err != nil {
+		return err
+	}
 	if !to.add(o.kind) {
 		return &provider.Error{Op: op, Object: to.name, Err: os.ErrClosed}
 	}

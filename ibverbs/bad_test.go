@@ -1,0 +1,250 @@
+package ibverbs_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// What nobody should do. The tests of this file run on the engine, and on siw
+// through TestOnSiw.
+
+// refused checks that a call failed as a call does, with one of the errnos.
+func refused(t *testing.T, what string, err error, errnos ...syscall.Errno) {
+	t.Helper()
+	var call *ibverbs.Error
+	if !errors.As(err, &call) || call.Op == "" {
+		t.Errorf("%s: got %v, want an *Error that names the call", what, err)
+		return
+	}
+	for _, errno := range errnos {
+		if errors.Is(err, errno) {
+			return
+		}
+	}
+	t.Errorf("%s: got %v, want one of %v", what, err, errnos)
+}
+
+func TestBadSizes(t *testing.T) {
+	vctx, _ := open()
+	defer vctx.Close()
+	for name, f := range map[string]func() error{
+		"port 0":           func() error { _, err := vctx.QueryPort(0); return err },
+		"port 2":           func() error { _, err := vctx.QueryPort(2); return err },
+		"GID of port 0":    func() error { _, err := vctx.QueryGID(0, 0); return err },
+		"GID -1":           func() error { _, err := vctx.QueryGID(1, -1); return err },
+		"GID 1000":         func() error { _, err := vctx.QueryGID(1, 1000); return err },
+		"CQ of 0":          func() error { _, err := vctx.CreateCQ(0, nil); return err },
+		"CQ of -1":         func() error { _, err := vctx.CreateCQ(-1, nil); return err },
+		"CQ of 2^31-1":     func() error { _, err := vctx.CreateCQ(math.MaxInt32, nil); return err },
+		"CQ of 2^63-1":     func() error { _, err := vctx.CreateCQ(math.MaxInt, nil); return err },
+		"vector -1":        func() error { _, err := vctx.CreateCQ(1, &ibverbs.CQOptions{CompVector: -1}); return err },
+		"vector 1 million": func() error { _, err := vctx.CreateCQ(1, &ibverbs.CQOptions{CompVector: 1e6}); return err },
+	} {
+		refused(t, name, f(), syscall.EINVAL, syscall.ENODATA, syscall.EIO)
+	}
+
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	defer pd.Close()
+	for name, f := range map[string]func() error{
+		"region of nothing":          func() error { _, err := pd.RegMR(nil, 0); return err },
+		"region of 0":                func() error { _, err := pd.RegMR([]byte{}, ibverbs.AccessLocalWrite); return err },
+		"fresh region of 0":          func() error { _, err := pd.AllocMR(0, 0); return err },
+		"fresh region of -1":         func() error { _, err := pd.AllocMR(-1, 0); return err },
+		"fresh region of 2^63-1":     func() error { _, err := pd.AllocMR(math.MaxInt, 0); return err },
+		"fresh region of 2^62":       func() error { _, err := pd.AllocMR(1<<62, 0); return err },
+		"remote write without local": func() error { _, err := pd.RegMR(make([]byte, 8), ibverbs.AccessRemoteWrite); return err },
+	} {
+		refused(t, name, f(), syscall.EINVAL, syscall.ENOMEM)
+	}
+
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	defer cq.Close()
+	for name, c := range map[string]ibverbs.QPInitAttr{
+		"-1 sends":          {Cap: ibverbs.QPCap{MaxSendWR: -1, MaxRecvWR: 1}},
+		"-1 receives":       {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: -1}},
+		"-1 entries":        {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: -1}},
+		"-1 octets inline":  {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxInlineData: -1}},
+		"2^40 sends":        {Cap: ibverbs.QPCap{MaxSendWR: 1 << 40}},
+		"2^31-1 sends":      {Cap: ibverbs.QPCap{MaxSendWR: math.MaxInt32}},
+		"2^31-1 receives":   {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: math.MaxInt32}},
+		"2^31-1 entries":    {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: math.MaxInt32}},
+		"2^31-1 of receive": {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxRecvSGE: math.MaxInt32}},
+		"2^31-1 inline":     {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxInlineData: math.MaxInt32}},
+		"another type":      {Cap: ibverbs.QPCap{MaxSendWR: 1}, Type: 77},
+	} {
+		c.SendCQ, c.RecvCQ = cq, cq
+		_, err := pd.CreateQP(&c)
+		refused(t, name, err, syscall.EINVAL, syscall.ENOMEM, syscall.EOPNOTSUPP)
+	}
+}
+
+// linked is two connected Conns with a region each.
+type linked struct {
+	client, server     *rdmacm.Conn
+	clientMR, serverMR *ibverbs.MR
+}
+
+// link connects the device with itself, and frees it all at the test's end.
+func link(t *testing.T) *linked {
+	t.Helper()
+	ctx := timeout(t)
+	vctx, addr := open()
+	t.Cleanup(func() { ok(t, vctx.Close()) })
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer func() { ok(t, l.Close()) }()
+	var c linked
+	region := func(mr **ibverbs.MR) func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
+		return func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			*mr, err = c.PD().AllocMR(4096, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead)
+			return err
+		}
+	}
+	size := ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxInlineData: 16}
+	accepted := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			c.server, err = req.Accept(ctx, &rdmacm.ConnConfig{Cap: size, Prepare: region(&c.serverMR)})
+		}
+		accepted <- err
+	}()
+	c.client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Cap: size, Prepare: region(&c.clientMR)}))
+	ok(t, <-accepted)
+	t.Cleanup(func() {
+		for _, close := range []func() error{c.client.Close, c.server.Close, c.clientMR.Close, c.serverMR.Close} {
+			ok(t, close())
+		}
+	})
+	return &c
+}
+
+// What the call refuses is not posted, and harms nobody: what stands before it
+// in the list is sent, and the connection goes on.
+func TestBadWorkRequests(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 8))
+	many := make([]ibverbs.SGE, 1000)
+	for i := range many {
+		many[i] = sge
+	}
+	wc := make([]ibverbs.WC, 1)
+	for name, bad := range map[string]ibverbs.SendWR{
+		"1000 entries":           {Opcode: ibverbs.WRSend, SGList: many},
+		"opcode 77":              {Opcode: 77},
+		"opcode 2^32-1":          {Opcode: math.MaxUint32},
+		"memory window":          {Opcode: ibverbs.WRBindMW},
+		"unknown flags":          {Opcode: ibverbs.WRSend, Flags: 1 << 30},
+		"too much inline":        {Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: make([]byte, 4096)},
+		"inline with entries":    {Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, SGList: []ibverbs.SGE{sge}},
+		"inline without flag":    {Opcode: ibverbs.WRSend, Inline: []byte("12345678")},
+		"inline Read":            {Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendInline},
+		"Read with 1000 entries": {Opcode: ibverbs.WRRDMARead, SGList: many},
+	} {
+		ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(c.serverMR.SGE(0, 8))}}))
+		good := ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}
+		err := c.client.QP().PostSend(good, bad, good)
+		refused(t, name, err, syscall.EINVAL, syscall.EOPNOTSUPP)
+		var pe *ibverbs.PostError
+		if !errors.As(err, &pe) || pe.Posted != 1 {
+			t.Errorf("%s: got %#v, want a PostError with 1 posted", name, err)
+		}
+		for _, cq := range []*ibverbs.CQ{c.client.SendCQ(), c.server.RecvCQ()} {
+			if _, err := cq.PollWait(ctx, wc); err != nil || wc[0].Err() != nil {
+				t.Fatalf("%s: the request before it: %v, %v", name, err, wc[0].Err())
+			}
+		}
+	}
+	err := c.client.QP().PostRecv(ibverbs.RecvWR{}, ibverbs.RecvWR{SGList: many})
+	refused(t, "receive with 1000 entries", err, syscall.EINVAL)
+	ok(t, c.client.QP().PostSend())
+	ok(t, c.client.QP().PostRecv())
+
+	refused(t, "to state 77", c.client.QP().Modify(ibverbs.QPAttr{State: 77}, ibverbs.QPAttrState), syscall.EINVAL)
+	refused(t, "negative read depth", c.client.QP().Modify(ibverbs.QPAttr{MaxRdAtomic: -1}, ibverbs.QPAttrMaxRdAtomic), syscall.EINVAL)
+	ok(t, c.client.Shutdown(ctx))
+}
+
+// Memory that is not the QP's to use fails the request, not the program.
+func TestBadMemory(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, c *linked, s *ibverbs.SGE){
+		"behind the region":    func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.Addr += 4090 },
+		"before the region":    func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.Addr-- },
+		"around the end":       func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.Addr = math.MaxUint64 - 3 },
+		"4 GiB":                func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.Length = math.MaxUint32 },
+		"key of nothing":       func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.LKey ^= 0x5a5a5a00 },
+		"of another PD":        func(_ *testing.T, c *linked, s *ibverbs.SGE) { s.Addr, s.LKey = c.serverMR.Addr(), c.serverMR.LKey() },
+		"that is deregistered": func(t *testing.T, c *linked, _ *ibverbs.SGE) { ok(t, c.clientMR.Close()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := timeout(t)
+			c := link(t)
+			sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 8))
+			spoil(t, c, &sge)
+			ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{}))
+			err := c.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}})
+			wc := make([]ibverbs.WC, 1)
+			if err == nil {
+				_, err = c.client.SendCQ().PollWait(ctx, wc)
+				ok(t, err)
+				err = wc[0].Err()
+			}
+			if err == nil || errors.Is(err, ibverbs.ErrFlushed) {
+				t.Errorf("the Send ended with %v", err)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+// Everything at once, and Close in the middle of it.
+func TestBadTiming(t *testing.T) {
+	for range 8 {
+		c := link(t)
+		qp, mr := c.client.QP(), c.clientMR
+		sge := must[ibverbs.SGE](t)(mr.SGE(0, 8))
+		ctx, cancel := context.WithCancel(timeout(t))
+		wc := make([]ibverbs.WC, 4)
+		var wg sync.WaitGroup
+		for _, f := range []func() error{
+			func() error {
+				return qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{sge}, RemoteAddr: c.serverMR.Addr(), RKey: c.serverMR.RKey()})
+			},
+			func() error { return qp.PostRecv(ibverbs.RecvWR{}) },
+			func() error { _, err := c.client.SendCQ().Poll(make([]ibverbs.WC, 2)); return err },
+			func() error { _, err := c.client.RecvCQ().Poll(make([]ibverbs.WC, 2)); return err },
+			func() error { _, err := c.client.RecvCQ().PollWait(ctx, wc); return err },
+			func() error { return c.client.SendCQ().ReqNotify(false) },
+			func() error { _, _, err := qp.Query(); return err },
+			func() error { return qp.Drain(ctx) },
+			func() error { _, err := mr.SGE(1, 2); return err },
+			func() error { return c.client.Disconnect() },
+			func() error { return c.client.Wait(ctx) },
+			func() error { _ = qp.Cause(); return qp.Close() },
+		} {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if err := f(); errors.Is(err, os.ErrClosed) {
+						return
+					}
+					time.Sleep(50 * time.Microsecond)
+				}
+			})
+		}
+		time.Sleep(5 * time.Millisecond)
+		ok(t, c.client.Close())
+		ok(t, mr.Close())
+		cancel()
+		wg.Wait()
+		ok(t, c.server.Wait(timeout(t)))
+	}
+}

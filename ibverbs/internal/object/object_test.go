@@ -1,0 +1,76 @@
+package object
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"time"
+)
+
+// named returns an object that is open under parents.
+func named(t *testing.T, name string, parents ...*Object) *Object {
+	t.Helper()
+	o := new(Object)
+	o.Describe("thing", name, "close_"+name)
+	if err := o.Open("make_"+name, parents...); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func nothing() error { return nil }
+
+// A Close that comes while the object is moved waits, so that neither parent
+// ends up with a child that is gone.
+func TestCloseDuringMove(t *testing.T) {
+	from, to := named(t, "from"), named(t, "to")
+	o := named(t, "child", from)
+	closed := make(chan error, 1)
+	err := o.Move("move", from, to, func() error {
+		go func() { closed <- o.Close(nothing) }()
+		select {
+		case <-closed:
+			t.Error("closed while it was moved")
+		case <-time.After(20 * time.Millisecond):
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	for _, parent := range []*Object{from, to} {
+		if err := parent.Close(nothing); err != nil {
+			t.Errorf("%s: %v", parent.Name(), err)
+		}
+	}
+	if err := o.Move("move", from, to, nothing); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("moving a closed object: %v", err)
+	}
+}
+
+// A move that fails leaves everything as it was.
+func TestFailedMove(t *testing.T) {
+	from, to := named(t, "from"), named(t, "to")
+	o := named(t, "child", from)
+	no := errors.New("no")
+	if err := o.Move("move", from, to, func() error { return no }); err != no {
+		t.Errorf("got %v, want the error of the work itself", err)
+	}
+	if err := to.Close(nothing); err != nil {
+		t.Errorf("the parent that it did not come to: %v", err)
+	}
+	if err := o.Move("move", from, to, nothing); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("to a closed parent: %v", err)
+	}
+	if err := from.Close(nothing); err == nil {
+		t.Error("the old parent closed before its child")
+	}
+	for _, x := range []*Object{o, from} {
+		if err := x.Close(nothing); err != nil {
+			t.Errorf("%s: %v", x.Name(), err)
+		}
+	}
+}
