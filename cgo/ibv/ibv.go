@@ -22,14 +22,22 @@ func WhyUnavailable() string { return "" }
 // The objects of libibverbs. See the package comment for what their pointers
 // are.
 type (
-	Device      C.struct_ibv_device
-	Context     C.struct_ibv_context
-	PD          C.struct_ibv_pd
-	MR          C.struct_ibv_mr
+	// Device is a struct ibv_device.
+	Device C.struct_ibv_device
+	// Context is a struct ibv_context.
+	Context C.struct_ibv_context
+	// PD is a struct ibv_pd.
+	PD C.struct_ibv_pd
+	// MR is a struct ibv_mr.
+	MR C.struct_ibv_mr
+	// CompChannel is a struct ibv_comp_channel.
 	CompChannel C.struct_ibv_comp_channel
-	CQ          C.struct_ibv_cq
-	QP          C.struct_ibv_qp
-	SRQ         C.struct_ibv_srq
+	// CQ is a struct ibv_cq.
+	CQ C.struct_ibv_cq
+	// QP is a struct ibv_qp.
+	QP C.struct_ibv_qp
+	// SRQ is a struct ibv_srq.
+	SRQ C.struct_ibv_srq
 )
 
 func (d *Device) c() *C.struct_ibv_device             { return (*C.struct_ibv_device)(d) }

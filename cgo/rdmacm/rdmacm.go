@@ -26,8 +26,10 @@ func WhyUnavailable() string { return "" }
 
 // The objects of librdmacm. See the package comment for what their pointers are.
 type (
+	// EventChannel is a struct rdma_event_channel.
 	EventChannel C.struct_rdma_event_channel
-	ID           C.struct_rdma_cm_id
+	// ID is a struct rdma_cm_id.
+	ID C.struct_rdma_cm_id
 )
 
 func (ch *EventChannel) c() *C.struct_rdma_event_channel { return (*C.struct_rdma_event_channel)(ch) }

@@ -40,9 +40,10 @@
 //     siw both are posted with one entry of length zero.
 //   - A Read with more entries than the device takes (siw: one) is EINVAL; siw
 //     would use the first and drop the others.
-//   - Inline data longer than the QP was made for, opcodes beyond those of
-//     package provider, and more than 255 octets of private data are EINVAL;
-//     libraries would read beyond tables or cut values off.
+//   - Inline data longer than the QP was made for or without the flag, opcodes
+//     and flags beyond those of package provider, and more than 255 octets of
+//     private data are EINVAL; libraries would read beyond tables, cut values
+//     off, or do something else.
 //   - Posting sends to a QP that has not been connected is EINVAL. libsiw would
 //     queue them, and never ring the doorbell of that queue again. The same is
 //     true of a Read on a connection with ORD 0, an inline Read and an inline

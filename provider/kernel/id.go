@@ -246,6 +246,9 @@ func (i *id) Accept(param provider.ConnParam) error {
 }
 
 func (i *id) Reject(private []byte) error {
+	if err := checkPrivate(private); err != nil {
+		return opError("rdma_reject", "", err)
+	}
 	return i.call("rdma_reject", "", func(c *rdmacm.ID) error { return c.Reject(private) })
 }
 
@@ -259,6 +262,14 @@ func (i *id) Disconnect() error {
 	})
 }
 
+// checkPrivate names the limit where package rdmacm would only refuse.
+func checkPrivate(private []byte) error {
+	if n := len(private); n > math.MaxUint8 {
+		return fmt.Errorf("%w: %d octets of private data, librdmacm takes 255", syscall.EINVAL, n)
+	}
+	return nil
+}
+
 // withParam calls f with param in C's form. A QP that param names is kept open
 // until f returns: the kernel looks it up by number.
 func (i *id) withParam(op string, param provider.ConnParam, f func(*rdmacm.ConnParam) error) error {
@@ -267,8 +278,8 @@ func (i *id) withParam(op string, param provider.ConnParam, f func(*rdmacm.ConnP
 			return opError(op, "", fmt.Errorf("%w: a Read depth of %d", syscall.EINVAL, n))
 		}
 	}
-	if len(param.PrivateData) > math.MaxUint8 {
-		return opError(op, "", fmt.Errorf("%w: %d octets of private data, librdmacm takes 255", syscall.EINVAL, len(param.PrivateData)))
+	if err := checkPrivate(param.PrivateData); err != nil {
+		return opError(op, "", err)
 	}
 	p := &rdmacm.ConnParam{
 		PrivateData:        param.PrivateData,

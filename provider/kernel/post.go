@@ -50,12 +50,17 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	return done, nil
 }
 
+const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline
+
 // addSend adds wr to the batch, or says why it can't be posted. It refuses only
 // what the libraries would not refuse but misread.
 func (q *qp) addSend(wr *provider.SendWR) error {
 	// WRBindMW needs a window that the contract does not have.
 	if wr.Opcode > provider.WRSendWithInv || wr.Opcode == provider.WRBindMW {
 		return fmt.Errorf("%w: %s can't be posted", syscall.EINVAL, wr.Opcode)
+	}
+	if unknown := wr.Flags &^ sendFlags; unknown != 0 {
+		return fmt.Errorf("%w: unknown flags %#x", syscall.EINVAL, uint32(unknown))
 	}
 	if q.dev.siw {
 		if err := q.siwTakes(wr); err != nil {
@@ -136,6 +141,9 @@ func (q *qp) addSource(wr *provider.SendWR) error {
 			return fmt.Errorf("%w: %d octets of inline data, the QP has room for %d", syscall.EINVAL, len(wr.Inline), q.init.Cap.MaxInlineData)
 		}
 		return nil
+	}
+	if len(wr.Inline) > 0 {
+		return fmt.Errorf("%w: %d octets of inline data without IBV_SEND_INLINE", syscall.EINVAL, len(wr.Inline))
 	}
 	n := 0
 	for i := range wr.SGList {
