@@ -96,7 +96,6 @@ type e2eEnd struct {
 	q   *qp
 
 	down chan error // of the connection
-	wcs  []provider.WC
 }
 
 // e2eSetup says how to make a pair of ends. Zero values are defaults.

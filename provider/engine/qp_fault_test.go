@@ -46,9 +46,6 @@ func (s *scene) read(q rdmap.ReadRequest) act {
 	return act{h: &h, n: rdmap.ReadRequestLen, read: &q}
 }
 
-// plain is act without anything attached.
-func (a act) plain() act { return act{} }
-
 // ownRead has the QP send a Read Request of 100 octets.
 func (s *scene) ownRead() rdmap.ReadRequest {
 	s.send(provider.SendWR{WRID: 50, Opcode: provider.WRRDMARead, SGList: []provider.SGE{s.local.sge(10, 100)}, RemoteAddr: 5, RKey: 6})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -31,7 +30,6 @@ type side struct {
 type sideOptions struct {
 	cap provider.QPCap
 	cqe int
-	ch  bool
 	all bool // SQSigAll
 }
 
@@ -152,12 +150,6 @@ func pair(t testing.TB, network transport.Network, addr string, opts Options, so
 	p.IRD, p.ORD = p.ORD, p.IRD
 	b.start(cb, p, nil)
 	return a, b
-}
-
-// memPair connects two sides over a network in memory.
-func memPair(t testing.TB, opts Options, p mpa.Params) (a, b *side) {
-	t.Helper()
-	return pair(t, memnet.New(nil), memAddr, opts, sideOptions{}, p)
 }
 
 const (

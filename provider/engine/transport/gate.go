@@ -238,7 +238,7 @@ func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 // peek takes from the gate what came through.
 func (g *gate) peek(fd uintptr) bool {
 	var events [2]unix.EpollEvent
-	n, _ := epollNow(int(fd), events[:])
+	n := epollNow(int(fd), events[:])
 	g.gotWake, g.gotSockets = false, false
 	for _, ev := range events[:n] {
 		g.gotWake = g.gotWake || ev.Fd == gateWake
@@ -253,7 +253,7 @@ func (g *gate) socketsReady() bool {
 	}
 	defer g.sockets.release()
 	var events [1]unix.EpollEvent
-	n, _ := epollNow(g.sockets.fd, events[:])
+	n := epollNow(g.sockets.fd, events[:])
 	return n > 0
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 	"sync"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -150,7 +149,7 @@ func (p *tcpPoller) Poll() int {
 	}
 	p.gate.polls.Add(1)
 	var events [pollBatch]unix.EpollEvent
-	n, _ := epollNow(p.ep.fd, events[:])
+	n := epollNow(p.ep.fd, events[:])
 	p.ep.release()
 	served := 0
 	for i := range n {
@@ -169,13 +168,14 @@ func (p *tcpPoller) Poll() int {
 // epollNow is epoll_wait without waiting. It does not tell the Go scheduler
 // (RawSyscall), because the kernel never sleeps in it and a poller that spins
 // would spend more on the telling than on the call.
-func epollNow(ep int, events []unix.EpollEvent) (int, syscall.Errno) {
+// A failure is no events: the callers look again.
+func epollNow(ep int, events []unix.EpollEvent) int {
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_WAIT, uintptr(ep),
 		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {
-		return 0, errno
+		return 0
 	}
-	return int(n), 0
+	return int(n)
 }
 
 // Wait implements Poller.

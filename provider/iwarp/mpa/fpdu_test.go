@@ -154,7 +154,7 @@ func TestCheckCRC(t *testing.T) {
 	for n := range field {
 		wantError(t, mpa.CheckCRC(0xe3069283, field[:n]), mpa.ErrCRC)
 	}
-	if !errors.Is(mpa.ErrCRC, &iwarp.Error{Layer: 2, EType: 0, Code: 2}) {
+	if !errors.Is(mpa.ErrCRC, &iwarp.Error{Layer: 2, EType: 0, Code: 2}) { //nolint:staticcheck // the sentinel is what is looked into
 		t.Errorf("%v is not 2/0/0x02", mpa.ErrCRC)
 	}
 }

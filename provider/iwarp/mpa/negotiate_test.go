@@ -476,7 +476,7 @@ func TestInitiatorRTR(t *testing.T) {
 func TestNegotiateAgrees(t *testing.T) {
 	config := func(rt *rapid.T, side string) mpa.Config {
 		return mpa.Config{
-			CRC:     mpa.CRCPolicy(rapid.SampledFrom([]mpa.CRCPolicy{mpa.CRCPreferred, mpa.CRCOff}).Draw(rt, side+" CRC")),
+			CRC:     rapid.SampledFrom([]mpa.CRCPolicy{mpa.CRCPreferred, mpa.CRCOff}).Draw(rt, side+" CRC"),
 			Markers: rapid.Bool().Draw(rt, side+" Markers"),
 			RTR:     mpa.RTR(rapid.Uint8Range(0, 7).Draw(rt, side+" RTR")),
 			MaxIRD:  rapid.SampledFrom([]int{0, 1, 128, 0x3ffe}).Draw(rt, side+" MaxIRD"),

@@ -173,7 +173,7 @@ func TestReceiverWrongMarker(t *testing.T) {
 			}
 		}
 	}
-	if !errors.Is(mpa.ErrMarker, &iwarp.Error{Layer: 2, EType: 0, Code: 3}) {
+	if !errors.Is(mpa.ErrMarker, &iwarp.Error{Layer: 2, EType: 0, Code: 3}) { //nolint:staticcheck // the sentinel is what is looked into
 		t.Errorf("%v is not 2/0/0x03", mpa.ErrMarker)
 	}
 	// With both wrong the CRC is what counts: code 3 presumes a valid CRC.

@@ -29,6 +29,7 @@ const (
 // Kind is which of the two start-up frames a Frame is.
 type Kind uint8
 
+// The kinds.
 const (
 	KindRequest Kind = iota // MPA Request Frame, sent by the initiator
 	KindReply               // MPA Reply Frame, sent by the responder
@@ -281,6 +282,7 @@ func (e Enhanced) RTR() RTR {
 // 9.2).
 type RTR uint8
 
+// The indications.
 const (
 	RTRSend  RTR = 1 << iota // B: zero-length Send
 	RTRWrite                 // C: zero-length RDMA Write

@@ -176,7 +176,7 @@ func (e *End) WantEOF(why string) {
 	}
 }
 
-// Reads returns what the first read that has something to say gives, without an
+// ReadError returns what the first read that has something to say gives, without an
 // octet being expected.
 func (e *End) ReadError() error {
 	e.t.Helper()
