@@ -88,10 +88,11 @@ func (w *wire) read(ctx context.Context, b []byte) (int, error) {
 	}
 }
 
-// write writes all of b.
+// write writes all of b, a start-up frame. What comes behind it is the first FPDU,
+// which begins a segment.
 func (w *wire) write(ctx context.Context, b []byte) error {
 	for len(b) > 0 {
-		n, err := w.conn.Writev([][]byte{b})
+		n, err := writeRecords(w.conn, [][]byte{b}, []int{len(b)})
 		b = b[n:]
 		switch err {
 		case nil:

@@ -44,6 +44,12 @@ type txBatch struct {
 	fpdu0  int // oldest that is not out
 	nfpdus int
 
+	// recs[rec0:nrecs] are the octets of the records still to be written: runs of
+	// FPDUs that TCP can cut into segments without harm (see addRecord).
+	recs  [batchFPDUs]int
+	rec0  int
+	nrecs int
+
 	uses  [batchUses]regionUse
 	nuses int
 
@@ -84,6 +90,9 @@ func (b *txBatch) empty() bool { return b.first == b.last }
 // pending is what remains to be written.
 func (b *txBatch) pending() [][]byte { return b.iov[b.first:b.last] }
 
+// records are the lengths of the records of pending.
+func (b *txBatch) records() []int { return b.recs[b.rec0:b.nrecs] }
+
 // room reports whether another FPDU of any kind fits.
 func (b *txBatch) room() bool {
 	return b.built < batchOctets &&
@@ -106,6 +115,7 @@ func (b *txBatch) reset() {
 	b.first, b.last, b.inArena = 0, 0, false
 	b.built, b.written = 0, 0
 	b.fpdu0, b.nfpdus = 0, 0
+	b.rec0, b.nrecs = 0, 0
 	b.used = 0
 }
 
@@ -235,8 +245,13 @@ func (b *txBatch) end(t *txState, wqe uint32, finishes bool) {
 		b.used += len(tail)
 		b.appendArena(len(tail))
 	}
+	start := uint64(0)
+	if b.nfpdus > 0 {
+		start = b.fpdus[b.nfpdus-1].at
+	}
 	b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: wqe, finishes: finishes}
 	b.nfpdus++
+	b.addRecord(int(b.built-start), mpa.PadLen(b.open) > 0, t.emss)
 }
 
 // endMarked lays the FPDU out with markers, in a chunk. That it is not too long
@@ -258,6 +273,7 @@ func (b *txBatch) endMarked(t *txState) {
 // octet was among them, valid until the next call.
 func (b *txBatch) advance(n int) []uint32 {
 	b.written += uint64(n)
+	b.advanceRecords(n)
 	for n > 0 {
 		p := b.iov[b.first]
 		if n < len(p) {

@@ -17,11 +17,11 @@ import (
 // Before that it holds the timer of a graceful end.
 type linger struct {
 	mu    sync.Mutex
-	out   []byte // still to be sent; the stream's until startLinger
-	on    bool   // startLinger was called
-	fin   bool   // our FIN is out
-	eof   bool   // the peer's FIN has come
-	gone  bool   // the socket is closed
+	out   [][]byte // records still to be sent; the stream's until startLinger
+	on    bool     // startLinger was called
+	fin   bool     // our FIN is out
+	eof   bool     // the peer's FIN has come
+	gone  bool     // the socket is closed
 	timer *time.Timer
 }
 
@@ -111,9 +111,14 @@ func (s *stream) lingerStep() bool {
 func (s *stream) lingerSend() bool {
 	l := &s.linger
 	for len(l.out) > 0 {
-		n, err := s.conn.Writev([][]byte{l.out})
+		out := l.out[0]
+		n, err := writeRecords(s.conn, l.out[:1], []int{len(out)})
+		if n == len(out) {
+			l.out = l.out[1:]
+			continue
+		}
 		if n > 0 {
-			l.out = l.out[n:]
+			l.out[0] = out[n:]
 			continue
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {

@@ -31,7 +31,7 @@ const mssBatches = 64
 type txState struct {
 	crc, markers bool
 	framer       mpa.Framer // with markers
-	mulpdu       int
+	emss, mulpdu int
 	mssAge       int // batches filled since mulpdu was calculated
 
 	b *txBatch // nil while nothing is in flight
@@ -103,7 +103,7 @@ func (s *stream) transmit() {
 //rfc:5041 DDP-5.4-01
 func (s *stream) write() bool {
 	t := &s.tx
-	n, err := s.conn.Writev(t.b.pending())
+	n, err := writeRecords(s.conn, t.b.pending(), t.b.records())
 	switch {
 	case n > 0:
 		s.sent.Add(uint64(n))
@@ -165,14 +165,14 @@ func (s *stream) sendFIN() {
 	s.watchClosing()
 }
 
-// stop ends the transmit side and returns what must still go out: the rest of
-// the FPDU that is partly sent, and behind it the Terminate of e. rxMu and txMu
+// stop ends the transmit side and returns what must still go out, as records: the
+// rest of the FPDU that is partly sent, and behind it the Terminate of e. rxMu and txMu
 // are held.
 //
 //rfc:5040 RDMAP-5.4-05
 //rfc:5040 RDMAP-7.1-02
-func (t *txState) stop(s *stream, e *ending) []byte {
-	var out []byte
+func (t *txState) stop(s *stream, e *ending) [][]byte {
+	var rest []byte
 	dead := t.err != nil || e.lost || s.finSent.Load()
 	if t.b != nil {
 		switch {
@@ -181,10 +181,10 @@ func (t *txState) stop(s *stream, e *ending) []byte {
 			// Where markers lie was settled when the FPDUs were laid out, so
 			// none of them can be left out.
 			for _, p := range t.b.pending() {
-				out = append(out, p...)
+				rest = append(rest, p...)
 			}
 		default:
-			out = t.b.remainder()
+			rest = t.b.remainder()
 		}
 		t.b.reset()
 		s.dev.prog.batches.put(t.b)
@@ -193,8 +193,16 @@ func (t *txState) stop(s *stream, e *ending) []byte {
 	if dead {
 		return nil
 	}
+	var out [][]byte
+	if len(rest) > 0 {
+		out = append(out, rest)
+	}
 	if e.ulpdu != nil && s.maySend.Load() {
-		out, _ = t.framer.AppendFPDU(out, e.ulpdu)
+		fpdu, err := t.framer.AppendFPDU(nil, e.ulpdu)
+		if err != nil {
+			panic("engine: " + err.Error()) // a Terminate is short
+		}
+		out = append(out, fpdu)
 	}
 	return out
 }
@@ -204,7 +212,8 @@ func (t *txState) stop(s *stream, e *ending) []byte {
 func (s *stream) fill() {
 	t := &s.tx
 	if t.mssAge == 0 {
-		t.mulpdu = mpa.MULPDU(s.conn.MSS(), t.markers)
+		t.emss = s.conn.MSS()
+		t.mulpdu = mpa.MULPDU(t.emss, t.markers)
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	for t.fault == nil && t.b.room() {

@@ -86,7 +86,10 @@ func total(bufs [][]byte) int {
 }
 
 // Writev implements transport.Conn.
-func (c *conn) Writev(bufs [][]byte) (int, error) {
+func (c *conn) Writev(bufs [][]byte) (int, error) { return c.WriteRecords(bufs, nil) }
+
+// WriteRecords implements transport.RecordWriter.
+func (c *conn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	c.lk.mu.Lock()
 	defer c.lk.mu.Unlock()
 	p := c.out()
@@ -104,12 +107,23 @@ func (c *conn) Writev(bufs [][]byte) (int, error) {
 		return 0, transport.ErrWouldBlock
 	}
 	c.tap.Sent(c.tap.Before(), bufs, n) // before the peer can have it recorded
-	for data := gather(bufs, n); len(data) > 0; {
-		m := p.segmentLen(len(data), &c.lk.n.opts)
+	data := gather(bufs, n)
+	for _, r := range records {
+		r = min(r, len(data))
+		c.sendSegments(data[:r])
+		data = data[r:]
+	}
+	c.sendSegments(data)
+	return n, nil
+}
+
+// sendSegments sends data in segments of its own. link.mu is held.
+func (c *conn) sendSegments(data []byte) {
+	for len(data) > 0 {
+		m := c.out().segmentLen(len(data), &c.lk.n.opts)
 		c.lk.send(c.side, segment{data: data[:m:m]})
 		data = data[m:]
 	}
-	return n, nil
 }
 
 // gather copies the first n octets of bufs.

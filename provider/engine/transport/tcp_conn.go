@@ -111,7 +111,7 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 	}
 	before := c.tap.Before()
 	raceSending()
-	n, errno := c.write()
+	n, errno := c.write(0)
 	c.wr.clear()
 	c.ref.release()
 	if errno == unix.EAGAIN {
@@ -125,15 +125,16 @@ func (c *tcpConn) Writev(bufs [][]byte) (int, error) {
 }
 
 // write goes through sendmsg and not writev, because writev raises SIGPIPE.
-func (c *tcpConn) write() (int, syscall.Errno) {
+func (c *tcpConn) write(flags uintptr) (int, syscall.Errno) {
+	flags |= unix.MSG_NOSIGNAL
 	for {
 		var n uintptr
 		var errno syscall.Errno
 		if c.wr.used == 1 {
 			p, size := c.wr.first()
-			n, _, errno = unix.Syscall6(unix.SYS_SENDTO, uintptr(c.ref.fd), uintptr(p), size, unix.MSG_NOSIGNAL, 0, 0)
+			n, _, errno = unix.Syscall6(unix.SYS_SENDTO, uintptr(c.ref.fd), uintptr(p), size, flags, 0, 0)
 		} else {
-			n, _, errno = unix.Syscall(unix.SYS_SENDMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&c.wr.msg)), unix.MSG_NOSIGNAL)
+			n, _, errno = unix.Syscall(unix.SYS_SENDMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&c.wr.msg)), flags)
 		}
 		if errno != unix.EINTR {
 			return int(n), errno

@@ -55,6 +55,19 @@ type Conn interface {
 	RemoteAddr() netip.AddrPort
 }
 
+// RecordWriter is a Conn that keeps the limits of records: no TCP segment has
+// octets of two, but where TCP itself cuts a record that is longer than a segment
+// into such of MSS octets, counted from the record's first. A Conn without it is
+// written with Writev.
+type RecordWriter interface {
+	// WriteRecords is Writev of octets that are records of these lengths, one
+	// behind the other; the lengths add up to the octets of bufs. When it took
+	// part of a record only, the next call begins with the rest of it as a
+	// record. Of more than the system's limit of buffers it takes what fits.
+	// records is the caller's again when it returns.
+	WriteRecords(bufs [][]byte, records []int) (n int, err error)
+}
+
 // Handler is told when a stream can be read or written. Ready runs on whatever
 // goroutine called Poll, and may run on several at once for the same stream:
 // an implementation that is busy with the stream on another goroutine returns

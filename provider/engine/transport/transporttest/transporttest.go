@@ -33,6 +33,7 @@ func Run(t *testing.T, run func(t *testing.T, test func(t *testing.T, h Harness)
 		test func(t *testing.T, h Harness)
 	}{
 		{"octets arrive in order through any cut", testStream},
+		{"octets arrive in order in any records", testRecords},
 		{"an idle stream would block", testIdle},
 		{"CloseWrite ends one direction", testCloseWrite},
 		{"Close ends both", testClose},
@@ -87,6 +88,76 @@ func testStream(t *testing.T, h Harness) {
 	if !bytes.Equal(got, want) {
 		t.Error("the octets received are not those sent")
 	}
+}
+
+// testRecords writes records that lie in the buffers as they like, more of both
+// than one system call takes.
+func testRecords(t *testing.T, h Harness) {
+	p := NewPair(t, h)
+	w, ok := p.Dialed.Conn.(transport.RecordWriter)
+	if !ok {
+		t.Fatalf("%T has no WriteRecords", p.Dialed.Conn)
+	}
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for round, longest := range []int{1, 8, 100, 4000, 70_000} {
+		want := make([]byte, 5000+longest)
+		for i := range want {
+			want[i] = byte(rnd.Uint32())
+		}
+		got := make([]byte, 0, len(want))
+		for rest := want; len(got) < len(want); {
+			if len(rest) > 0 {
+				n, err := w.WriteRecords(cutAll(rest, rnd), lengths(len(rest), longest, rnd))
+				if err != nil && !errors.Is(err, transport.ErrWouldBlock) {
+					t.Fatalf("WriteRecords: %v", err)
+				}
+				rest = rest[n:]
+			}
+			b := make([]byte, 1+rnd.IntN(100_000))
+			n, err := p.Accepted.Read(b)
+			if err != nil {
+				t.Fatalf("Readv: %v", err)
+			}
+			got = append(got, b[:n]...)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("round %d: the octets received are not those sent", round)
+		}
+	}
+	if n, err := w.WriteRecords(nil, nil); n != 0 || err != nil {
+		t.Errorf("WriteRecords of nothing: %d, %v", n, err)
+	}
+	if n, err := w.WriteRecords([][]byte{{}, {}}, []int{0}); n != 0 || err != nil {
+		t.Errorf("WriteRecords of an empty record: %d, %v", n, err)
+	}
+	if err := p.Dialed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteRecords([][]byte{{0}}, []int{1}); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("WriteRecords after Close: %v", err)
+	}
+}
+
+// cutAll cuts all of b into pieces, some of them empty.
+func cutAll(b []byte, rnd *rand.Rand) [][]byte {
+	var bufs [][]byte
+	for most := max(1<<rnd.IntN(12), len(b)/2000); len(b) > 0; {
+		n := min(len(b), rnd.IntN(most+1))
+		bufs = append(bufs, b[:n])
+		b = b[n:]
+	}
+	return bufs
+}
+
+// lengths cuts n octets into records of at most longest.
+func lengths(n, longest int, rnd *rand.Rand) []int {
+	var records []int
+	for n > 0 {
+		r := min(n, 1+rnd.IntN(longest))
+		records = append(records, r)
+		n -= r
+	}
+	return records
 }
 
 // cut cuts b into up to 40 pieces, some of them empty.

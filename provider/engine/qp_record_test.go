@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// segmentLog is a memnet filter that says which segments do not consist of whole
+// FPDUs.
+type segmentLog struct {
+	mu       sync.Mutex
+	segments int
+	full     int // segments of mss octets
+	mss      int
+	split    []string
+}
+
+func (l *segmentLog) filter(s *memnet.Segment) memnet.Verdict {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segments++
+	if len(s.Data) == l.mss {
+		l.full++
+	}
+	for rest := s.Data; len(rest) > 0; {
+		_, n, ok := mpa.ParseHeader(rest)
+		if !ok || n > len(rest) {
+			l.split = append(l.split, fmt.Sprintf("segment of %d octets at %d ends inside an FPDU of %d", len(s.Data), s.Offset, n))
+			break
+		}
+		rest = rest[n:]
+	}
+	return memnet.Pass
+}
+
+// TestSegmentsAreWholeFPDUs sends messages of all kinds and lengths, many of them
+// in a batch, and looks at what the network cuts.
+//
+//rfc:5044 MPA-5.1-01
+//rfc:5044 MPA-5.1-02
+func TestSegmentsAreWholeFPDUs(t *testing.T) {
+	for _, mss := range []int{536, 1447, 1448, 1460, 8948, 65483} {
+		for _, crc := range []bool{false, true} {
+			t.Run(fmt.Sprintf("mss %d, crc %v", mss, crc), func(t *testing.T) {
+				l := &segmentLog{mss: mss}
+				network := memnet.New(&memnet.Options{MSS: mss, Window: 64 << 20, Filter: l.filter})
+				a, b := pair(t, network, memAddr, Options{}, sideOptions{}, params(crc))
+				oddMessages(a, b, 300)
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				if len(l.split) > 0 {
+					t.Errorf("%d of %d segments, the first: %s", len(l.split), l.segments, l.split[0])
+				}
+				if mss%4 == 0 && l.full < l.segments/4 {
+					t.Errorf("%d of %d segments are full", l.full, l.segments)
+				}
+			})
+		}
+	}
+}
+
+// oddMessages has a do n operations of all kinds with messages of odd lengths, as
+// many at a time as the queues take.
+func oddMessages(a, b *side, n int) {
+	const size, depth = 200_000, 16
+	rnd := rand.New(rand.NewPCG(7, uint64(n)))
+	src := a.reg(size, provider.AccessLocalWrite)
+	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead)
+	pattern(src.b, n)
+	for n > 0 {
+		k := min(n, depth)
+		n -= k
+		var wrs []provider.SendWR
+		sends := 0
+		for range k {
+			length := rnd.IntN(1 << rnd.IntN(18))
+			wr := provider.SendWR{Flags: provider.SendSignaled, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+				SGList: []provider.SGE{src.sge(rnd.IntN(100), length)}}
+			switch rnd.IntN(4) {
+			case 0:
+				wr.Opcode = provider.WRSend
+				b.recv(provider.RecvWR{SGList: []provider.SGE{dst.sge(0, size)}})
+				sends++
+			case 1:
+				wr.Opcode = provider.WRRDMARead
+			default:
+				wr.Opcode = provider.WRRDMAWrite
+			}
+			wrs = append(wrs, wr)
+		}
+		a.send(wrs...)
+		for range k {
+			if wc := a.poll(); wc.Status != provider.WCSuccess {
+				a.t.Fatalf("completion %+v, cause %v", wc, a.qp.Cause())
+			}
+		}
+		for range sends {
+			if wc := b.poll(); wc.Status != provider.WCSuccess {
+				b.t.Fatalf("completion %+v, cause %v", wc, b.qp.Cause())
+			}
+		}
+	}
+}
+
+// TestRecordsStandTCP cuts records where TCP may cut them: after so many octets as
+// a segment has left beside its options, and, behind the first segment, where the
+// peer's window ends. No cut may be in the pad or in the CRC of an FPDU.
+func TestRecordsStandTCP(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		emss := 4 * rapid.IntRange(134, 2400).Draw(t, "emss/4")
+		mulpdu := mpa.MULPDU(emss, false)
+		var b txBatch
+		type fpdu struct{ length, trailer int }
+		var fpdus []fpdu
+		for range rapid.IntRange(1, 60).Draw(t, "FPDUs") {
+			ulpdu := mulpdu
+			if rapid.Bool().Draw(t, "short") {
+				ulpdu = rapid.IntRange(14, mulpdu).Draw(t, "ULPDU")
+			}
+			pad := mpa.PadLen(ulpdu)
+			f := fpdu{length: mpa.FPDULen(ulpdu), trailer: pad + mpa.CRCLen}
+			fpdus = append(fpdus, f)
+			b.addRecord(f.length, pad > 0, emss)
+		}
+		sack := rapid.SampledFrom([]int{0, 12, 20, 28}).Draw(t, "SACK")
+		for _, record := range b.records() {
+			cuts := map[int]bool{}
+			for at := emss - sack; at < record; at += emss - sack {
+				cuts[at] = true
+			}
+			if window := 4 * rapid.IntRange(0, record/4).Draw(t, "window/4"); window > emss {
+				cuts[window] = true
+			}
+			for at := 0; at < record; fpdus = fpdus[1:] {
+				f := fpdus[0]
+				at += f.length
+				for back := 1; back < f.trailer; back++ {
+					if cuts[at-back] && f.length <= emss-sack {
+						t.Fatalf("cut %d octets before the end of an FPDU of %d with %d of pad, %d octets into a record of %d",
+							back, f.length, f.trailer-mpa.CRCLen, at-f.length, record)
+					}
+					if cuts[at-back] && f.trailer == mpa.CRCLen && back < mpa.CRCLen {
+						t.Fatalf("cut inside the CRC of an FPDU of %d octets", f.length)
+					}
+				}
+			}
+		}
+		if len(fpdus) > 0 {
+			t.Fatalf("%d FPDUs are in no record", len(fpdus))
+		}
+	})
+}

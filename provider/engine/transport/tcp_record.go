@@ -1,0 +1,129 @@
+//go:build linux
+
+package transport
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// recordsMax is how many records one system call takes. Those of full segments
+// are long; short ones need few calls anyway.
+const recordsMax = 256
+
+// mmsghdr is struct mmsghdr of sendmmsg(2).
+type mmsghdr struct {
+	hdr unix.Msghdr
+	len uint32
+	_   [4]byte
+}
+
+// recordVec describes records to the kernel.
+type recordVec struct {
+	iov   [iovMax]unix.Iovec
+	used  int // of iov
+	msg   [recordsMax]mmsghdr
+	nmsgs int
+}
+
+var recordPool = sync.Pool{New: func() any { return new(recordVec) }}
+
+// WriteRecords implements RecordWriter. MSG_EOR has the kernel append nothing to
+// the record's last buffer, so that what comes next begins another segment.
+func (c *tcpConn) WriteRecords(bufs [][]byte, records []int) (int, error) {
+	if !c.ref.acquire() {
+		return 0, os.ErrClosed
+	}
+	before := c.tap.Before()
+	raceSending()
+	var n int
+	var errno syscall.Errno
+	if len(records) == 1 && len(bufs) <= iovKept {
+		if c.wr.load(bufs) > 0 {
+			n, errno = c.write(unix.MSG_EOR)
+		}
+		c.wr.clear()
+	} else {
+		v := recordPool.Get().(*recordVec)
+		v.load(bufs, records)
+		n, errno = c.writeRecords(v)
+		v.clear()
+		recordPool.Put(v)
+	}
+	c.ref.release()
+	if errno == unix.EAGAIN {
+		return 0, ErrWouldBlock
+	}
+	if errno != 0 {
+		return 0, errno
+	}
+	c.tap.Sent(before, bufs, n)
+	return n, nil
+}
+
+// load describes as many of the records as there is room for. The last one may be
+// described in part; it does not end then.
+func (v *recordVec) load(bufs [][]byte, records []int) {
+	var rest []byte // of the buffer that a record ended in
+	for _, left := range records {
+		if left == 0 {
+			continue
+		}
+		if v.nmsgs == recordsMax || v.used == iovMax {
+			return
+		}
+		first := v.used
+		for left > 0 && v.used < iovMax {
+			for len(rest) == 0 {
+				rest, bufs = bufs[0], bufs[1:]
+			}
+			n := min(left, len(rest))
+			v.iov[v.used].Base = unsafe.SliceData(rest)
+			v.iov[v.used].SetLen(n)
+			v.used++
+			rest = rest[n:]
+			left -= n
+		}
+		h := &v.msg[v.nmsgs].hdr
+		v.nmsgs++
+		h.Iov = &v.iov[first]
+		h.SetIovlen(v.used - first)
+		h.Flags = 0
+		if left == 0 {
+			h.Flags = unix.MSG_EOR
+		}
+	}
+}
+
+// clear forgets the buffers, so that they are not kept alive.
+func (v *recordVec) clear() {
+	clear(v.iov[:v.used])
+	clear(v.msg[:v.nmsgs])
+	v.used, v.nmsgs = 0, 0
+}
+
+// writeRecords returns how many octets the kernel took. It stops at the first
+// record that it does not take as a whole.
+func (c *tcpConn) writeRecords(v *recordVec) (int, syscall.Errno) {
+	if v.nmsgs == 0 {
+		return 0, 0
+	}
+	for {
+		k, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&v.msg)), uintptr(v.nmsgs), unix.MSG_NOSIGNAL, 0, 0)
+		if errno == unix.EINTR {
+			continue
+		}
+		if errno != 0 {
+			return 0, errno
+		}
+		n := 0
+		for i := range v.msg[:k] {
+			n += int(v.msg[i].len)
+		}
+		return n, 0
+	}
+}
