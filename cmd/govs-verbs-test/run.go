@@ -78,7 +78,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	defer cleanup()
 
 	col := &conformance.Collection{
-		Schema: conformance.CollectionSchema, Started: time.Now().UTC(), Version: version(), Kernel: kernelRelease(), CPUs: runtime.NumCPU(),
+		Schema: conformance.CollectionSchema, Started: time.Now().UTC(), Version: version(), Kernel: kernelRelease(), KernelVersion: kernelVersion(), CPUs: runtime.NumCPU(),
 		Siw: os.Getenv("VM_SIW"), Seed: c.Seed, Only: c.Only,
 	}
 	if c.RequireSiw {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"runtime/debug"
 	"strings"
 
@@ -29,4 +30,27 @@ func kernelRelease() string {
 		return "unknown"
 	}
 	return unix.ByteSliceToString(u.Release[:])
+}
+
+// kernelVersion is the release of the sources that the running kernel was built
+// of, or empty. Debian's uname -r names the ABI (6.1.0-50-amd64) and its uname -v
+// the package (Debian 6.1.176-1); others begin uname -r with the release.
+func kernelVersion() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return sourceRelease(unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))
+}
+
+var (
+	debianRelease = regexp.MustCompile(`\bDebian (\d+\.\d+\.\d+)\b`)
+	release       = regexp.MustCompile(`^\d+\.\d+\.\d+`)
+)
+
+func sourceRelease(unameR, unameV string) string {
+	if m := debianRelease.FindStringSubmatch(unameV); m != nil {
+		return m[1]
+	}
+	return release.FindString(unameR)
 }

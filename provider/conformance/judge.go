@@ -69,7 +69,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	}
 	j.hearWitness(ctx, runs)
 	r := &Report{
-		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
+		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
 	for i := range runs {
@@ -213,7 +213,7 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 		res.Aligned = alignments(run.rows)
 	}
 	res.Divergences = divergences(run, ref)
-	j.explain(&res, c.Siw, ref != nil)
+	j.explain(&res, c, ref != nil)
 	return res
 }
 
@@ -275,7 +275,7 @@ func alignments(rows []wire.Row) []Alignment {
 }
 
 // explain looks every divergence up in the ledger and decides the verdict.
-func (j *Judge) explain(res *Result, variant string, compared bool) {
+func (j *Judge) explain(res *Result, c *Collection, compared bool) {
 	pairing := Pairing{res.Initiator, res.Responder}
 	used := make(map[string]bool)
 	var unexplained []string
@@ -283,7 +283,7 @@ func (j *Judge) explain(res *Result, variant string, compared bool) {
 		d := &res.Divergences[i]
 		for k := range j.Ledger {
 			e := &j.Ledger[k]
-			if e.applies(res.Scenario, pairing, variant) && e.covers(d.Key) {
+			if e.applies(res.Scenario, pairing, c) && e.covers(d.Key) {
 				d.Ledger, d.Reason, d.Evidence, d.Kernels = e.ID, e.Reason, e.Evidence, e.Kernels
 				used[e.ID] = true
 				break
@@ -307,7 +307,7 @@ func (j *Judge) explain(res *Result, variant string, compared bool) {
 	for k := range j.Ledger {
 		e := &j.Ledger[k]
 		needsReference := !strings.HasPrefix(e.Key, "check:")
-		if used[e.ID] || e.Sometimes || !e.applies(res.Scenario, pairing, variant) || needsReference && !compared {
+		if used[e.ID] || e.Sometimes || e.age(c.KernelVersion) == unknown || !e.applies(res.Scenario, pairing, c) || needsReference && !compared {
 			continue
 		}
 		res.Verdict, res.Why = XPass, "the ledger's "+e.ID+" did not show: "+e.Reason

@@ -186,6 +186,35 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// What a release of the kernel mended is expected before it, and neither
+// excused nor missed from then on.
+func TestVerdictOfKernels(t *testing.T) {
+	e := entry("mended", "a/b", "observe:wc")
+	e.Fixed = []string{"6.1.178", "6.12.96"}
+	j := &Judge{Suite: suite(verbs("a/b", nothing)), Ledger: Ledger{e}, Reference: "engine"}
+	reference := observed(outcome("a/b", "engine", "engine", check(true)), "wc", "ok")
+	for _, tc := range []struct {
+		kernel       string
+		differs, not Verdict
+	}{
+		{"6.1.177", XFail, XPass},
+		{"6.1.178", Fail, Pass},
+		{"6.1.192", Fail, Pass},
+		{"6.12.95", XFail, XPass},
+		{"6.12.96", Fail, Pass},
+		{"6.6.20", XFail, Pass}, // a series of which nothing is known
+		{"", XFail, Pass},
+	} {
+		for value, want := range map[string]Verdict{"flushed": tc.differs, "ok": tc.not} {
+			c := collection(reference, observed(outcome("a/b", "engine", "kernel", check(true)), "wc", value))
+			c.KernelVersion = tc.kernel
+			if got := mustJudge(t, j, c).Results[1]; got.Verdict != want {
+				t.Errorf("on %q a run that observes %q is %s (%s), want %s", tc.kernel, value, got.Verdict, got.Why, want)
+			}
+		}
+	}
+}
+
 func TestVerdictGood(t *testing.T) {
 	for v, want := range map[Verdict]bool{Pass: true, XFail: true, Unsupported: true, Fail: false, XPass: false, Setup: false} {
 		if v.Good() != want {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -22,8 +23,13 @@ type LedgerEntry struct {
 	// Key is a path.Match pattern on the divergence's key. It must not be "*".
 	Key string
 
-	Reason   string // why, in one or two sentences
-	Kernels  string // the kernel versions it was seen on, or read in the source of
+	Reason  string // why, in one or two sentences
+	Kernels string // the kernel versions it was seen on, or read in the source of
+
+	// Fixed names the first release of each series of kernels that is free of
+	// it: "6.1.178", "6.12.96". Nil means that none is known to be.
+	Fixed []string
+
 	Evidence string // the note: "kernel-notes/terminate-layout.md"
 
 	// Sometimes says that the divergence depends on timing, and its absence is
@@ -51,6 +57,11 @@ func (l Ledger) Check(s *Suite) error {
 		case e.Reason == "" || e.Kernels == "" || e.Evidence == "" || e.Provider == "":
 			return fmt.Errorf("ledger: %s: reason, kernels, evidence and provider have to be said", e.ID)
 		}
+		for _, v := range e.Fixed {
+			if _, ok := parseKernel(v); !ok {
+				return fmt.Errorf("ledger: %s: fixed in %q, which is no release of a kernel", e.ID, v)
+			}
+		}
 		if _, err := path.Match(e.Key, ""); err != nil {
 			return fmt.Errorf("ledger: %s: key pattern %q: %w", e.ID, e.Key, err)
 		}
@@ -73,12 +84,13 @@ func (l Ledger) Check(s *Suite) error {
 	return nil
 }
 
-// applies reports whether the entry is about this run, whatever diverged in it.
-func (e *LedgerEntry) applies(slug string, p Pairing, variant string) bool {
+// applies reports whether the entry is about this run of the collection,
+// whatever diverged in it.
+func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
 	if ok, err := path.Match(e.Scenario, slug); err != nil || !ok {
 		return false
 	}
-	if e.Variants != nil && !contains(e.Variants, variant) {
+	if e.Variants != nil && !contains(e.Variants, c.Siw) || e.age(c.KernelVersion) == after {
 		return false
 	}
 	switch e.As {
@@ -88,6 +100,52 @@ func (e *LedgerEntry) applies(slug string, p Pairing, variant string) bool {
 		return p.Responder == e.Provider
 	}
 	return p.Has(e.Provider)
+}
+
+// age tells where a kernel stands to the releases that ended the divergence. In
+// a series that Fixed does not name, and of a kernel that says nothing of its
+// version, that is open.
+func (e *LedgerEntry) age(kernel string) age {
+	if e.Fixed == nil {
+		return before
+	}
+	at, ok := parseKernel(kernel)
+	if !ok {
+		return unknown
+	}
+	for _, f := range e.Fixed {
+		if end, ok := parseKernel(f); ok && at[0] == end[0] && at[1] == end[1] {
+			if at[2] < end[2] {
+				return before
+			}
+			return after
+		}
+	}
+	return unknown
+}
+
+type age int
+
+const (
+	before age = iota
+	after
+	unknown
+)
+
+// parseKernel takes a kernel's release apart, "6.1.178".
+func parseKernel(s string) (v [3]int, ok bool) {
+	parts := strings.Split(s, ".")
+	if len(parts) != len(v) {
+		return v, false
+	}
+	for i, p := range parts {
+		n, err := strconv.Atoi(p)
+		if err != nil || n < 0 {
+			return v, false
+		}
+		v[i] = n
+	}
+	return v, true
 }
 
 // covers reports whether the entry explains a divergence of a run that it

@@ -24,6 +24,7 @@ func TestLedgerCheck(t *testing.T) {
 		"no kernels":           {func(e *LedgerEntry) { e.Kernels = "" }, "have to be said"},
 		"no evidence":          {func(e *LedgerEntry) { e.Evidence = "" }, "have to be said"},
 		"no provider":          {func(e *LedgerEntry) { e.Provider = "" }, "have to be said"},
+		"fixed in no release":  {func(e *LedgerEntry) { e.Fixed = []string{"6.1.178", "6.12"} }, `fixed in "6.12"`},
 		"no such scenario":     {func(e *LedgerEntry) { e.Scenario = "a/c" }, `no scenario matches "a/c"`},
 		"a malformed scenario": {func(e *LedgerEntry) { e.Scenario = "a/[" }, "scenario pattern"},
 		"another of its name":  {func(e *LedgerEntry) { e.ID, e.Reason = "first", "something else" }, "say different things"},

@@ -65,16 +65,19 @@ func (o *Outcome) failed() bool {
 // A Collection is all that a run of the suite brought, and under which
 // conditions.
 type Collection struct {
-	Schema   string    `json:"schema"` // CollectionSchema
-	Started  time.Time `json:"started"`
-	Version  string    `json:"version"` // of govs
-	Kernel   string    `json:"kernel"`  // uname -r where it ran
-	CPUs     int       `json:"cpus"`
-	Siw      string    `json:"siw,omitempty"` // variant of the module: default, crc, p2p
-	Seed     uint64    `json:"seed"`
-	Only     string    `json:"only,omitempty"`
-	Require  []string  `json:"require,omitempty"` // providers whose absence is a failure
-	Outcomes []Outcome `json:"outcomes"`
+	Schema  string    `json:"schema"` // CollectionSchema
+	Started time.Time `json:"started"`
+	Version string    `json:"version"` // of govs
+	Kernel  string    `json:"kernel"`  // uname -r where it ran
+	// KernelVersion is the release of the sources that this kernel was built of,
+	// "6.1.176", which a distribution's uname -r does not tell.
+	KernelVersion string    `json:"kernel_version,omitempty"`
+	CPUs          int       `json:"cpus"`
+	Siw           string    `json:"siw,omitempty"` // variant of the module: default, crc, p2p
+	Seed          uint64    `json:"seed"`
+	Only          string    `json:"only,omitempty"`
+	Require       []string  `json:"require,omitempty"` // providers whose absence is a failure
+	Outcomes      []Outcome `json:"outcomes"`
 }
 
 // CollectionSchema is the version of the Collection's JSON form.

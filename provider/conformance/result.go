@@ -9,19 +9,20 @@ const ReportSchema = "govs-report/1"
 
 // A Report is a judged collection: report.json.
 type Report struct {
-	Schema       string          `json:"schema"` // ReportSchema
-	Started      time.Time       `json:"started"`
-	Version      string          `json:"version"`
-	Kernel       string          `json:"kernel"`
-	CPUs         int             `json:"cpus"`
-	Siw          string          `json:"siw,omitempty"`
-	Seed         uint64          `json:"seed"`
-	Reference    string          `json:"reference,omitempty"` // the provider that the others are compared with
-	Tshark       string          `json:"tshark"`              // version of the witness, or why there is none
-	Passed       bool            `json:"passed"`
-	Counts       map[Verdict]int `json:"counts"`
-	Results      []Result        `json:"results"`
-	Requirements []Coverage      `json:"requirements"` // all of the catalogue, in its order
+	Schema        string          `json:"schema"` // ReportSchema
+	Started       time.Time       `json:"started"`
+	Version       string          `json:"version"`
+	Kernel        string          `json:"kernel"`
+	KernelVersion string          `json:"kernel_version,omitempty"` // of the sources: "6.1.176"
+	CPUs          int             `json:"cpus"`
+	Siw           string          `json:"siw,omitempty"`
+	Seed          uint64          `json:"seed"`
+	Reference     string          `json:"reference,omitempty"` // the provider that the others are compared with
+	Tshark        string          `json:"tshark"`              // version of the witness, or why there is none
+	Passed        bool            `json:"passed"`
+	Counts        map[Verdict]int `json:"counts"`
+	Results       []Result        `json:"results"`
+	Requirements  []Coverage      `json:"requirements"` // all of the catalogue, in its order
 }
 
 // A Result is one run, judged.

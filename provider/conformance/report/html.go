@@ -64,6 +64,14 @@ var verdictOrder = []conformance.Verdict{
 	conformance.Pass, conformance.XFail, conformance.Unsupported, conformance.Fail, conformance.XPass, conformance.Setup,
 }
 
+// kernel is the kernel's name, and which release it was built of.
+func kernel(rep *conformance.Report) string {
+	if rep.KernelVersion == "" || strings.HasPrefix(rep.Kernel, rep.KernelVersion) {
+		return rep.Kernel
+	}
+	return rep.Kernel + " (" + rep.KernelVersion + ")"
+}
+
 func newPage(rep *conformance.Report) *page {
 	p := &page{Report: rep, Summary: Summary(rep), Ledger: ledgerUses(rep)}
 	for _, v := range verdictOrder {
@@ -74,7 +82,7 @@ func newPage(rep *conformance.Report) *page {
 	p.Conditions = []condition{
 		{"started", rep.Started.UTC().Format("2006-01-02 15:04:05 UTC")},
 		{"govs", rep.Version},
-		{"kernel", rep.Kernel},
+		{"kernel", kernel(rep)},
 		{"siw", or(rep.Siw, "not told")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
 		{"seed", fmt.Sprint(rep.Seed)},
