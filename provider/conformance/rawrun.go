@@ -351,13 +351,15 @@ func (r *RawRun) WantOver() {
 // devices are their own, so that whatever came is about this run.
 func (r *RawRun) ObserveEvents() {
 	var names []string
-	for {
-		ctx, cancel := context.WithTimeout(r.Context(), 10*time.Millisecond)
+	for misses := 0; misses < 2; { // one alone may be a time-out that ran out while this program did not run
+		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Millisecond)
 		ev, err := r.DUT.Context.AsyncEvent(ctx)
 		cancel()
 		if err != nil {
-			break
+			misses++
+			continue
 		}
+		misses = 0
 		names = append(names, ev.Type.String())
 	}
 	if len(names) == 0 {

@@ -165,23 +165,40 @@ func (p *Peer) Close() error {
 // ErrSilence says that nothing came in the time given.
 var ErrSilence = errors.New("nothing came")
 
-// fill reads once, for at most wait. It returns ErrSilence when nothing came,
-// and io.EOF or ECONNRESET when the direction has ended.
-func (p *Peer) fill(wait time.Duration) error {
+// tick is how much of a wait one unsuccessful read takes up, at most.
+const tick = 10 * time.Millisecond
+
+// fill reads once, and waits for at most what is left for that, which it takes
+// its time from. It returns ErrSilence when nothing came, and io.EOF or ECONNRESET
+// when the direction has ended.
+//
+// Time in which this program did not run counts little: on a machine that is busy
+// with something else, whoever has to answer does not run either. So a wait is
+// many short ones, each of which takes up no more than it was to last.
+func (p *Peer) fill(left *time.Duration) error {
 	if p.inEnd != nil {
 		return p.inEnd
 	}
 	buf := make([]byte, 1<<17)
-	_ = p.conn.SetReadDeadline(time.Now().Add(wait))
-	n, err := p.conn.Read(buf)
+	n, err := 0, error(nil)
+	for {
+		began, part := time.Now(), max(min(*left, tick), time.Millisecond)
+		_ = p.conn.SetReadDeadline(began.Add(part))
+		n, err = p.conn.Read(buf)
+		*left -= min(time.Since(began), part)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if *left <= 0 {
+			return ErrSilence
+		}
+	}
 	if n > 0 {
 		p.tapped(time.Now(), transport.TapData, false, buf[:n])
 		p.in = append(p.in, buf[:n]...)
 		return nil
 	}
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return ErrSilence
 	case errors.Is(err, io.EOF):
 		p.inEnd = io.EOF
 		p.tapped(time.Now(), transport.TapFIN, false, nil)
@@ -198,7 +215,8 @@ func (p *Peer) fill(wait time.Duration) error {
 // direction has ended, nil while it has not.
 func (p *Peer) Poll() error {
 	for {
-		if err := p.fill(time.Millisecond); err != nil {
+		wait := time.Millisecond
+		if err := p.fill(&wait); err != nil {
 			if errors.Is(err, ErrSilence) {
 				return nil
 			}
@@ -210,7 +228,6 @@ func (p *Peer) Poll() error {
 // ReadFrame reads a start-up frame, for at most wait. Its private data is the
 // caller's.
 func (p *Peer) ReadFrame(kind mpa.Kind, wait time.Duration) (mpa.Frame, error) {
-	until := time.Now().Add(wait)
 	for {
 		f, n, err := mpa.ParseFrame(p.in, kind)
 		switch {
@@ -221,7 +238,7 @@ func (p *Peer) ReadFrame(kind mpa.Kind, wait time.Duration) (mpa.Frame, error) {
 		case !errors.Is(err, mpa.ErrShort):
 			return mpa.Frame{}, fmt.Errorf("%w: % x", err, p.in[:min(len(p.in), 32)])
 		}
-		if err := p.fill(time.Until(until)); err != nil {
+		if err := p.fill(&wait); err != nil {
 			return mpa.Frame{}, err
 		}
 	}
@@ -244,7 +261,6 @@ func (s *Segment) CRCRight() bool {
 // ReadFPDU reads one FPDU without Markers, for at most wait. The error is
 // ErrSilence, io.EOF, ECONNRESET, or about an FPDU that can't be decoded.
 func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
-	until := time.Now().Add(wait)
 	for {
 		ulpduLen, fpduLen, ok := mpa.ParseHeader(p.in)
 		if ok && len(p.in) >= fpduLen {
@@ -258,7 +274,7 @@ func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
 			crc := uint32(field[0]) | uint32(field[1])<<8 | uint32(field[2])<<16 | uint32(field[3])<<24
 			return &Segment{h, payload, octets, crc}, nil
 		}
-		if err := p.fill(time.Until(until)); err != nil {
+		if err := p.fill(&wait); err != nil {
 			if len(p.in) > 0 && !errors.Is(err, ErrSilence) {
 				return nil, fmt.Errorf("%d octets of an unfinished FPDU, then: %w", len(p.in), err)
 			}
@@ -271,9 +287,8 @@ func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
 // what it read beyond what was consumed before. The error is ErrSilence, io.EOF
 // or ECONNRESET.
 func (p *Peer) Drain(wait time.Duration) ([]byte, error) {
-	until := time.Now().Add(wait)
 	for {
-		if err := p.fill(time.Until(until)); err != nil {
+		if err := p.fill(&wait); err != nil {
 			rest := p.in
 			p.in = nil
 			return rest, err

@@ -3,7 +3,7 @@ package scenarios
 import "github.com/govs-rdma/govs/provider/conformance"
 
 // kernelsSeen are those on which the suite was run.
-const kernelsSeen = "6.1.192"
+const kernelsSeen = "6.1.192, 6.12.117"
 
 // siwDiffers makes the entries of one fact: an entry per scenario and key,
 // because an entry that covers too much would hide what nobody has seen.

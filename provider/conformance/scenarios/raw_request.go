@@ -180,6 +180,11 @@ func (b badRequest) play(r *conformance.RawRun) {
 		r.Send(octets)
 	}
 	if b.then != nil {
+		// siw loses its listener when a connection ends that it has not accepted yet
+		// (kernel-notes/siw-listener-lost.md).
+		if err := r.Peer.WaitAccepted(r.Scaled(conformance.Answers)); err != nil {
+			r.Log("the provider has not accepted the connection: %v", err)
+		}
 		time.Sleep(5 * time.Millisecond) // so that it is not seen together with the octets
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
 	}
