@@ -1,0 +1,350 @@
+//go:build linux
+
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+const (
+	wireSize   = 1 << 20 // of each side's region
+	wireRounds = 12      // of wireDepth operations on each side
+	wireDepth  = 16
+	farVar     = "GOVS_ENGINE_FAR" // in the engine's process: where siw listens
+)
+
+// TestEthernetToSiw joins siw and the engine by a pair of Ethernet interfaces with
+// an MTU of 1500 and CRC on. Both send messages of all kinds and odd lengths, some
+// of a MiB, many at a time. siw ends a connection when a segment ends inside the
+// pad or the CRC of an FPDU.
+//
+//rfc:5044 MPA-5.1-01
+func TestEthernetToSiw(t *testing.T) {
+	if at := os.Getenv(farVar); at != "" {
+		far(t, netip.MustParseAddrPort(at))
+		return
+	}
+	if !vmtest.Inside() {
+		vmtest.Self(t, vmtest.Options{Link: "none"})
+		return
+	}
+	shell(t, `
+		ip netns add far
+		ip link add near type veth peer name far netns far
+		ip addr add 198.51.100.1/24 dev near
+		ip link set near up
+		ip netns exec far ip addr add 198.51.100.2/24 dev far
+		ip netns exec far ip link set far up
+		ip netns exec far ip link set lo up
+		rdma link add siw0 type siw netdev near`)
+	for _, tc := range []struct{ name, setup string }{
+		{"segmented by the device", ""},
+		{"segmented by TCP", "ip netns exec far ip link set far gso_max_segs 1; ip link set near gso_max_segs 1"},
+		{"with losses", "tc qdisc add dev near root netem delay 1ms loss 0.3%; ip netns exec far tc qdisc add dev far root netem delay 1ms loss 0.3%"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			shell(t, tc.setup)
+			capture := t.TempDir() + "/far.pcap"
+			stop := record(t, capture)
+			vctx := need(ibverbs.Open(kernel.New(), "siw0"))(t)
+			defer vctx.Close()
+			l := need(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("198.51.100.1:0"), nil))(t)
+			defer l.Close()
+			cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", "far", os.Args[0], "-test.v", "-test.run=^TestEthernetToSiw$")
+			cmd.Env = append(os.Environ(), farVar+"="+l.Addr().String())
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			req := need(l.Accept(t.Context()))(t)
+			exchange(t, 1, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
+				c, err := req.Accept(ctx, cfg)
+				return c, req.PrivateData(), err
+			})
+			if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "--- PASS: TestEthernetToSiw ") {
+				t.Errorf("the engine's side: %v\n%s", err, &out)
+			}
+			stop()
+			report(t, capture)
+		})
+	}
+}
+
+// far is the engine's side, in a network namespace of its own.
+func far(t *testing.T, at netip.AddrPort) {
+	vctx := need(ibverbs.Open(engine.New(&engine.Options{CongestionControl: "cubic"}), ""))(t)
+	defer vctx.Close()
+	exchange(t, 2, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
+		c, err := rdmacm.Dial(ctx, vctx, at, cfg)
+		if err != nil {
+			return nil, nil, err
+		}
+		return c, c.PrivateData(), nil
+	})
+}
+
+// exchange connects and posts to the peer's region what seed says.
+func exchange(t *testing.T, seed uint64, connect func(context.Context, *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	const receives = wireRounds*wireDepth + 1
+	var local, remote *ibverbs.MR // what is sent, and what the peer may use
+	cfg := &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 2 * wireDepth, MaxRecvWR: receives, MaxSendSGE: 1, MaxRecvSGE: 1}}
+	cfg.Prepare = func(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) (err error) {
+		if local, err = c.PD().AllocMR(wireSize, ibverbs.AccessLocalWrite); err != nil {
+			return err
+		}
+		if remote, err = c.PD().AllocMR(wireSize, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead); err != nil {
+			return err
+		}
+		window, err := remote.Remote(0, wireSize)
+		if err != nil {
+			return err
+		}
+		if param.PrivateData, err = window.MarshalBinary(); err != nil {
+			return err
+		}
+		all, err := remote.SGE(0, wireSize)
+		if err != nil {
+			return err
+		}
+		for range receives {
+			if err := c.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{all}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	c, private, err := connect(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(); _ = local.Close(); _ = remote.Close() }()
+	var window ibverbs.RemoteRegion
+	if err := window.UnmarshalBinary(private); err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for i := range local.Bytes() {
+		local.Bytes()[i] = byte(rnd.Uint32())
+	}
+	for round := range wireRounds {
+		wrs := make([]ibverbs.SendWR, wireDepth)
+		for i := range wrs {
+			wrs[i] = wireOperation(rnd, local, window)
+		}
+		if err := c.QP().PostSend(wrs...); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		for range wrs {
+			completion(ctx, t, c, c.SendCQ())
+		}
+	}
+	// An empty Send says that this side has done all, and nothing else is empty.
+	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}); err != nil {
+		t.Fatal(err)
+	}
+	completion(ctx, t, c, c.SendCQ())
+	for completion(ctx, t, c, c.RecvCQ()).ByteLen > 0 {
+	}
+	if err := c.Disconnect(); err != nil {
+		t.Error(err)
+	}
+}
+
+// completion waits for one, which has to be a success.
+func completion(ctx context.Context, t *testing.T, c *rdmacm.Conn, cq *ibverbs.CQ) ibverbs.WC {
+	t.Helper()
+	var wc [1]ibverbs.WC
+	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
+		t.Fatalf("%v; the connection: %v", err, c.QP().Cause())
+	}
+	if err := wc[0].Err(); err != nil {
+		t.Fatalf("%v; the connection: %v", err, c.QP().Cause())
+	}
+	return wc[0]
+}
+
+// wireOperation is a Send, Write or Read, most of odd lengths and each eighth of
+// all that the regions hold.
+func wireOperation(rnd *rand.Rand, local *ibverbs.MR, remote ibverbs.RemoteRegion) ibverbs.SendWR {
+	n := 1 + rnd.IntN(1<<rnd.IntN(18))
+	if rnd.IntN(8) == 0 {
+		n = wireSize - rnd.IntN(4)
+	}
+	wr := ibverbs.SendWR{
+		Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, RemoteAddr: remote.Addr, RKey: remote.RKey,
+		SGList: []ibverbs.SGE{{Addr: local.Addr(), Length: uint32(n), LKey: local.LKey()}},
+	}
+	switch rnd.IntN(4) {
+	case 0:
+		wr.Opcode = ibverbs.WRSend
+	case 1:
+		wr.Opcode = ibverbs.WRRDMARead
+	}
+	return wr
+}
+
+// need returns v, or fails the test.
+func need[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func shell(t *testing.T, script string) {
+	t.Helper()
+	if out, err := exec.Command("bash", "-ec", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// record captures on the engine's interface until stop is called.
+func record(t *testing.T, file string) (stop func()) {
+	t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", "far", "dumpcap", "-q", "-P", "-B", "256", "-i", "far", "-w", file)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		time.Sleep(500 * time.Millisecond)
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if s, err := os.Stat(file); err == nil && s.Size() > 0 {
+			return stop
+		}
+		if time.Now().After(deadline) {
+			stop()
+			t.Fatal("dumpcap does not begin")
+		}
+	}
+}
+
+// packet is TCP payload as it left the engine's end, before the interface cut it.
+type packet struct {
+	seq  uint32
+	data []byte
+}
+
+// sent reads what the engine's end sent.
+func sent(t *testing.T, file string) []packet {
+	t.Helper()
+	f := need(os.Open(file))(t)
+	defer f.Close()
+	r := need(pcapgo.NewReader(f))(t)
+	var all []packet
+	for {
+		b, _, err := r.ReadPacketData()
+		if err != nil {
+			return all
+		}
+		p := gopacket.NewPacket(b, layers.LinkTypeEthernet, gopacket.NoCopy)
+		ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+		tcp, _ := p.Layer(layers.LayerTypeTCP).(*layers.TCP)
+		if ip == nil || tcp == nil || ip.SrcIP.String() != "198.51.100.2" || len(tcp.Payload) == 0 {
+			continue
+		}
+		all = append(all, packet{tcp.Seq, tcp.Payload})
+	}
+}
+
+// report counts how FPDUs lie in the segments of a capture. Where TCP left the
+// cutting to the interface, it cuts after each 1448 octets.
+func report(t *testing.T, file string) {
+	t.Helper()
+	const mss = 1448
+	packets := sent(t, file)
+	if len(packets) == 0 {
+		t.Fatal("nothing captured")
+	}
+	base := packets[0].seq
+	end := uint32(0)
+	for _, p := range packets {
+		end = max(end, p.seq-base+uint32(len(p.data)))
+	}
+	octets, have := make([]byte, end), make([]bool, end)
+	for _, p := range packets {
+		at := p.seq - base
+		copy(octets[at:], p.data)
+		for i := range p.data {
+			have[at+uint32(i)] = true
+		}
+	}
+	// where says for each octet how many come before the FPDU ends, and how many of
+	// pad there are, for the FPDU that begins in front of it.
+	ends := map[uint32]bool{}
+	trailer := map[uint32]bool{} // cuts that siw does not survive
+	at := uint32(mpa.FrameHeaderLen) + uint32(binary.BigEndian.Uint16(octets[18:]))
+	ends[0], ends[at] = true, true
+	fpdus := 0
+	for int(at)+mpa.HeaderLen <= len(octets) && have[at] && have[at+1] {
+		ulpdu, n, _ := mpa.ParseHeader(octets[at:])
+		at += uint32(n)
+		ends[at] = true
+		pad := mpa.PadLen(ulpdu)
+		for back := 1; back < pad+mpa.CRCLen; back++ {
+			if pad > 0 || back < mpa.CRCLen {
+				trailer[at-uint32(back)] = true
+			}
+		}
+		fpdus++
+	}
+	segments, full, split, fatal := 0, 0, 0, 0
+	var first string
+	for _, p := range packets {
+		for from := 0; from < len(p.data); from += mss {
+			segments++
+			to := min(from+mss, len(p.data))
+			if to-from == mss {
+				full++
+			}
+			cut := p.seq - base + uint32(to)
+			if cut <= at && !ends[cut] {
+				split++
+				if first == "" {
+					first = fmt.Sprintf("at %d, packet of %d octets at %d", cut, len(p.data), p.seq-base)
+				}
+			}
+			if trailer[cut] {
+				fatal++
+			}
+		}
+	}
+	t.Logf("%d FPDUs in %d of %d octets; %d packets, %d segments, %d of them full; %d end inside an FPDU (the first %s), %d of these in a trailer",
+		fpdus, at, end, len(packets), segments, full, split, first, fatal)
+	if fatal > 0 {
+		t.Errorf("%d segments end inside pad or CRC", fatal)
+	}
+	if at < end*9/10 {
+		t.Errorf("octets from %d on are missing in the capture", at)
+	}
+}
