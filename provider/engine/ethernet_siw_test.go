@@ -30,7 +30,7 @@ import (
 const (
 	wireSize   = 1 << 20 // of each side's region
 	wireRounds = 12      // of wireDepth operations on each side
-	wireDepth  = 16
+	wireDepth  = 64
 	farVar     = "GOVS_ENGINE_FAR" // in the engine's process: where siw listens
 )
 
@@ -188,12 +188,15 @@ func completion(ctx context.Context, t *testing.T, c *rdmacm.Conn, cq *ibverbs.C
 	return wc[0]
 }
 
-// wireOperation is a Send, Write or Read, most of odd lengths and each eighth of
-// all that the regions hold.
+// wireOperation is a Send, Write or Read. Most are short, so that many share a
+// segment; some are long, and a few have all that the regions hold.
 func wireOperation(rnd *rand.Rand, local *ibverbs.MR, remote ibverbs.RemoteRegion) ibverbs.SendWR {
-	n := 1 + rnd.IntN(1<<rnd.IntN(18))
-	if rnd.IntN(8) == 0 {
+	n := 1 + rnd.IntN(64)
+	switch rnd.IntN(32) {
+	case 0:
 		n = wireSize - rnd.IntN(4)
+	case 1, 2, 3, 4:
+		n = 1 + rnd.IntN(1<<rnd.IntN(18))
 	}
 	wr := ibverbs.SendWR{
 		Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, RemoteAddr: remote.Addr, RKey: remote.RKey,
