@@ -8,7 +8,8 @@
 // purego, and on architectures other than amd64, it is always hash/crc32.
 //
 // All functions may be called concurrently, allocate nothing and retain no
-// slice. They read and write no octet outside the slices they are given.
+// slice. They read and write no octet outside the slices they are given. Where
+// there is no assembly, the slices escape to the heap as hash/crc32 has it.
 package crc32c
 
 // Update extends crc, the CRC32C of what came before p (0 for nothing), by p.

@@ -2,8 +2,54 @@
 
 package crc32c
 
-var chosen = stdlib
+import "golang.org/x/sys/cpu"
 
-func update(crc uint32, p []byte) uint32 { return updateStdlib(crc, p) }
+//go:generate go -C gen run . -out ../fold_amd64.s -stubs ../fold_amd64.go -pkg crc32c
 
-func copyUpdate(crc uint32, dst, src []byte) uint32 { return copyStdlib(crc, dst, src) }
+var chosen = best()
+
+// best returns the fastest kernel that the CPU has and whose registers the
+// operating system saves.
+func best() kernel {
+	switch {
+	case has(avx512):
+		return avx512
+	case has(avx2):
+		return avx2
+	}
+	return stdlib
+}
+
+func has(k kernel) bool {
+	const vpclmulqdq = 1 << 10 // in ECX of CPUID leaf 7
+	x := &cpu.X86
+	switch common := x.HasSSE42 && x.HasPCLMULQDQ && x.HasBMI2 && x.HasAVX2; k {
+	case avx512:
+		return common && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512VPCLMULQDQ
+	case avx2:
+		return common && cpuid7()&vpclmulqdq != 0 // leaf 7 is there, it has the bit of AVX2
+	}
+	return true
+}
+
+// A func value would make its slices escape, hence the switches.
+
+func update(crc uint32, p []byte) uint32 {
+	switch chosen {
+	case avx512:
+		return updateAVX512(crc, p)
+	case avx2:
+		return updateAVX2(crc, p)
+	}
+	return updateFallback(crc, p)
+}
+
+func copyUpdate(crc uint32, dst, src []byte) uint32 {
+	switch chosen {
+	case avx512:
+		return copyAVX512(crc, dst, src)
+	case avx2:
+		return copyAVX2(crc, dst, src)
+	}
+	return copyFallback(crc, dst, src)
+}

@@ -1,0 +1,306 @@
+package crc32c
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+type implementation struct {
+	name   string
+	update func(crc uint32, p []byte) uint32
+	copy   func(crc uint32, dst, src []byte) uint32
+}
+
+var fallback = implementation{stdlib.name(), updateStdlib, copyStdlib}
+
+// each runs test for every implementation that the CPU has, and for the
+// functions that others call.
+func each(t *testing.T, test func(t *testing.T, f implementation)) {
+	for _, f := range append(implementations(), implementation{"exported", Update, Copy}) {
+		t.Run(f.name, func(t *testing.T) { test(t, f) })
+	}
+}
+
+const fill = 0xa5
+
+// octets returns n random octets.
+func octets(r *rand.ChaCha8, n int) []byte {
+	p := make([]byte, n)
+	r.Read(p)
+	return p
+}
+
+// source returns a generator with a seed of its own, which it prints.
+func source(t testing.TB) *rand.ChaCha8 {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	var s [32]byte
+	for i := range 8 {
+		s[i] = byte(seed >> (8 * i))
+	}
+	return rand.NewChaCha8(s)
+}
+
+func reference(crc uint32, p []byte) uint32 {
+	return crc32.Update(crc, crc32.MakeTable(crc32.Castagnoli), p)
+}
+
+// The examples of RFC 3720 appendix B.4, where the CRC is written as it goes on
+// the wire, lowest octet first.
+//
+//rfc:5044 MPA-4.4-10
+func TestVectors(t *testing.T) {
+	ascending, descending := make([]byte, 32), make([]byte, 32)
+	for i := range ascending {
+		ascending[i], descending[31-i] = byte(i), byte(i)
+	}
+	readCommand, err := hex.DecodeString(strings.ReplaceAll(
+		"01c00000 00000000 00000000 00000000 14000000 00000400"+
+			"00000014 00000018 28000000 00000000 02000000 00000000", " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, func(t *testing.T, f implementation) {
+		for _, v := range []struct {
+			name string
+			p    []byte
+			want uint32
+		}{
+			{"nothing", nil, 0},
+			{"32 octets of zeroes", make([]byte, 32), 0x8a9136aa},
+			{"32 octets of ones", bytes.Repeat([]byte{0xff}, 32), 0x62a8ab43},
+			{"32 octets of ascending values", ascending, 0x46dd794e},
+			{"32 octets of descending values", descending, 0x113fdb5c},
+			{"an iSCSI SCSI Read (10) Command PDU", readCommand, 0xd9963a56},
+			{"the check value of the catalogues", []byte("123456789"), 0xe3069283},
+		} {
+			if got := f.update(0, v.p); got != v.want {
+				t.Errorf("%s: %#08x, want %#08x", v.name, got, v.want)
+			}
+			dst := make([]byte, len(v.p))
+			if got := f.copy(0, dst, v.p); got != v.want || !bytes.Equal(dst, v.p) {
+				t.Errorf("%s copied: %#08x, want %#08x", v.name, got, v.want)
+			}
+		}
+	})
+}
+
+// maxLen has each kernel go several times around its loop, and leave every
+// possible tail.
+const maxLen = 4096
+
+func TestEveryLengthAtEveryAlignment(t *testing.T) {
+	r := source(t)
+	buf := octets(r, 64+maxLen+64)
+	start := alignedTo64(buf)
+	each(t, func(t *testing.T, f implementation) {
+		begin := uint32(r.Uint64())
+		for align := range 64 {
+			p := buf[start+align:][:maxLen]
+			want := begin
+			for n := range maxLen + 1 {
+				if got := f.update(begin, p[:n]); got != want {
+					t.Fatalf("%d octets at alignment %d after %#x: %#08x, want %#08x", n, align, begin, got, want)
+				}
+				if n < maxLen {
+					want = reference(want, p[n:n+1])
+				}
+			}
+		}
+	})
+}
+
+// Copy writes the octets of src and no other, wherever both lie.
+func TestCopyEveryLengthAtEveryAlignment(t *testing.T) {
+	r := source(t)
+	const guard = 128
+	src := octets(r, 64+maxLen+64)
+	untouched := bytes.Repeat([]byte{fill}, guard+64+maxLen+guard)
+	room := bytes.Clone(untouched)
+	from, to := alignedTo64(src), guard-guard%64+alignedTo64(room)
+	each(t, func(t *testing.T, f implementation) {
+		begin := uint32(r.Uint64())
+		for align := range 64 {
+			p := src[from+align:][:maxLen]
+			want := begin
+			for n := range maxLen + 1 {
+				at := to + (align*29+n)%64
+				dst := room[at : at+n+guard/2]
+				if got := f.copy(begin, dst, p[:n]); got != want {
+					t.Fatalf("%d octets at alignment %d after %#x: %#08x, want %#08x", n, align, begin, got, want)
+				}
+				if !bytes.Equal(dst[:n], p[:n]) {
+					t.Fatalf("%d octets from alignment %d to %d: the copy differs", n, align, at%64)
+				}
+				copy(dst[:n], untouched)
+				if n%61 == 0 || n == maxLen || testing.Short() {
+					if !bytes.Equal(room, untouched) {
+						t.Fatalf("lengths up to %d from alignment %d: octets outside were written", n, align)
+					}
+				}
+				if n < maxLen {
+					want = reference(want, p[n:n+1])
+				}
+			}
+		}
+	})
+}
+
+func TestLongMessages(t *testing.T) {
+	r := source(t)
+	rnd := rand.New(r)
+	each(t, func(t *testing.T, f implementation) {
+		for range 60 {
+			buf := octets(r, rnd.IntN(3<<20))
+			p := buf[min(len(buf), rnd.IntN(64)):]
+			begin := rnd.Uint32()
+			want := reference(begin, p)
+			if got := f.update(begin, p); got != want {
+				t.Errorf("%d octets after %#x: %#08x, want %#08x", len(p), begin, got, want)
+			}
+			dst := bytes.Repeat([]byte{fill}, len(p)+64)
+			if got := f.copy(begin, dst, p); got != want || !bytes.Equal(dst[:len(p)], p) {
+				t.Errorf("%d octets copied after %#x: %#08x, want %#08x", len(p), begin, got, want)
+			}
+			if i := slices.IndexFunc(dst[len(p):], func(b byte) bool { return b != fill }); i >= 0 {
+				t.Errorf("copying %d octets wrote octet %d behind them", len(p), i)
+			}
+		}
+	})
+}
+
+// A message may be taken in pieces, by any of the two functions.
+func TestPieces(t *testing.T) {
+	r := source(t)
+	rnd := rand.New(r)
+	each(t, func(t *testing.T, f implementation) {
+		for range 2000 {
+			p := octets(r, rnd.IntN(6000))
+			dst := make([]byte, len(p))
+			want := reference(0, p)
+			var crc uint32
+			var cuts []int
+			for at := 0; at < len(p); {
+				n := min(len(p)-at, 1+rnd.IntN(1<<rnd.IntN(12)))
+				if piece := p[at : at+n]; rnd.IntN(2) == 0 {
+					crc = f.update(crc, piece)
+					copy(dst[at:], piece)
+				} else {
+					crc = f.copy(crc, dst[at:], piece)
+				}
+				at += n
+				cuts = append(cuts, at)
+			}
+			if crc != want || !bytes.Equal(dst, p) {
+				t.Fatalf("cut at %v: %#08x, want %#08x", cuts, crc, want)
+			}
+		}
+	})
+}
+
+func TestCopyIntoTooLittle(t *testing.T) {
+	dst := bytes.Repeat([]byte{fill}, 99)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic")
+		}
+		if !bytes.Equal(dst, bytes.Repeat([]byte{fill}, 99)) {
+			t.Error("dst was written")
+		}
+	}()
+	Copy(0, dst[:40], make([]byte, 41)) // the capacity would do
+}
+
+func TestNoAllocation(t *testing.T) {
+	src, dst := make([]byte, 1500), make([]byte, 1500)
+	wantAllocs(t, 0, testing.AllocsPerRun(100, func() {
+		crc := Update(0, src)
+		Copy(crc, dst, src[:80])
+	}))
+	if assembly {
+		wantAllocs(t, 0, testing.AllocsPerRun(100, func() {
+			var src, dst [300]byte // on the stack, unless they escape
+			crc := Update(0, src[:])
+			Copy(crc, dst[:], src[:20])
+		}))
+	}
+}
+
+func wantAllocs(t *testing.T, want, got float64) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%v allocations, want %v", got, want)
+	}
+}
+
+// The chosen kernel is the best of those that work here.
+func TestKernel(t *testing.T) {
+	list := implementations()
+	best := stdlib.name()
+	if last := list[len(list)-1]; last.name != "stdlib, by jump" {
+		best = last.name
+	}
+	if Kernel() != best {
+		t.Errorf("kernel %s, and %s would work", Kernel(), best)
+	}
+	t.Logf("kernel %s", Kernel())
+}
+
+// The build without assembly, and that for another architecture.
+func TestOtherBuilds(t *testing.T) {
+	for _, c := range []struct {
+		env  string
+		args []string
+	}{
+		{"GOARCH=arm64", []string{"vet", "."}},
+		{"CGO_ENABLED=0", []string{"test", "-count=1", "-tags=purego", "-run=^(TestVectors|TestPieces|TestCopyIntoTooLittle|TestNoAllocation|TestKernel)$", "."}},
+	} {
+		if !assembly && c.args[0] == "test" {
+			continue // this is that test
+		}
+		cmd := exec.Command("go", c.args...)
+		cmd.Env = append(os.Environ(), c.env)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s go %s: %v\n%s", c.env, strings.Join(c.args, " "), err, out)
+		}
+	}
+}
+
+func FuzzAgainstStdlib(f *testing.F) {
+	f.Add(uint32(0), []byte(nil), uint16(0))
+	for _, n := range []int{1, 7, 8, 9, 63, 64, 127, 128, 129, 255, 256, 511, 512, 513, 1460, 4000} {
+		f.Add(uint32(n)*0x9e3779b1, bytes.Repeat([]byte{byte(n), 0x80, 0}, n), uint16(n/2))
+	}
+	list := implementations()
+	f.Fuzz(func(t *testing.T, begin uint32, p []byte, cut uint16) {
+		want := reference(begin, p)
+		at := min(int(cut), len(p))
+		for _, f := range list {
+			if got := f.update(f.update(begin, p[:at]), p[at:]); got != want {
+				t.Errorf("%s: %d octets after %#x, cut at %d: %#08x, want %#08x", f.name, len(p), begin, at, got, want)
+			}
+			dst := make([]byte, len(p))
+			if got := f.copy(f.copy(begin, dst, p[:at]), dst[at:], p[at:]); got != want || !bytes.Equal(dst, p) {
+				t.Errorf("%s: %d octets copied after %#x, cut at %d: %#08x, want %#08x", f.name, len(p), begin, at, got, want)
+			}
+		}
+	})
+}
+
+func ExampleCopy() {
+	header, payload := []byte{0x00, 0x10}, []byte("sixteen octets..")
+	stream := make([]byte, 18)
+	crc := Copy(0, stream, header)
+	crc = Copy(crc, stream[2:], payload)
+	fmt.Println(crc == Update(0, stream))
+	// Output: true
+}

@@ -1,0 +1,80 @@
+// Command gen writes the amd64 kernels of package crc32c as Go assembly.
+//
+// It is a module of its own, so that nothing that uses govs depends on avo.
+// go generate in the folder above runs it, and go test here says whether what
+// lies there is what it writes.
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+func main() {
+	ConstraintExpr("!purego")
+	tables := newTables()
+	for _, v := range []vector{zmm, ymm} {
+		TEXT("update"+v.name, NOSPLIT|NOFRAME, "func(crc uint32, p []byte) uint32")
+		Doc(fmt.Sprintf("update%s is Update for CPUs with %s.", v.name, v.needs))
+		Pragma("noescape")
+		emit(v, tables, false)
+
+		TEXT("copy"+v.name, NOSPLIT|NOFRAME, "func(crc uint32, dst, src []byte) uint32")
+		Doc(fmt.Sprintf("copy%s is Copy for CPUs with %s.", v.name, v.needs), "It relies on len(dst) >= len(src).")
+		Pragma("noescape")
+		emit(v, tables, true)
+	}
+	cpuid7()
+	Generate()
+}
+
+// program is one kernel while it is being written.
+type program struct {
+	vector
+	tables   tables
+	copies   bool
+	crc      reg.GPVirtual // the upper 32 bits are zero; inverted as CRC32C has it between octets
+	src, dst reg.GPVirtual // dst only if copies
+	n        reg.GPVirtual // octets at src
+}
+
+func emit(v vector, t tables, copies bool) {
+	p := &program{vector: v, tables: t, copies: copies, crc: GP64(), src: GP64(), n: GP64()}
+	message := "p"
+	if copies {
+		message = "src"
+		p.dst = GP64()
+		Load(Param("dst").Base(), p.dst)
+	}
+	Load(Param("crc"), p.crc.As32())
+	Load(Param(message).Base(), p.src)
+	Load(Param(message).Len(), p.n)
+	NOTL(p.crc.As32())
+	CMPQ(p.n, U32(v.wide))
+	JAE(LabelRef("wide"))
+	p.narrow()
+	p.finish()
+	Label("wide")
+	p.wide()
+	p.finish()
+}
+
+func (p *program) finish() {
+	NOTL(p.crc.As32())
+	Store(p.crc.As32(), ReturnIndex(0))
+	RET()
+}
+
+// cpuid7 asks for what golang.org/x/sys/cpu tells only of CPUs with AVX-512.
+func cpuid7() {
+	TEXT("cpuid7", NOSPLIT, "func() (ecx uint32)")
+	Doc("cpuid7 returns ECX of CPUID leaf 7, which the CPU has to have.")
+	MOVL(U32(7), reg.EAX)
+	MOVL(U32(0), reg.ECX)
+	CPUID()
+	Store(reg.ECX, ReturnIndex(0))
+	RET()
+}

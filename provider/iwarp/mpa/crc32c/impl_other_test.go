@@ -1,0 +1,7 @@
+//go:build !amd64 || purego
+
+package crc32c
+
+const assembly = false
+
+func implementations() []implementation { return []implementation{fallback} }
