@@ -5,6 +5,7 @@ package kernel
 import (
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -57,9 +58,15 @@ func (i *id) connect(p *rdmacm.ConnParam) error {
 	return err
 }
 
+// handshakeTime is how long an abandoned Connect may go on before it is broken
+// off. To break it off closes the TCP connection, and a siw that gets to see a
+// connection that has been closed already loses its listener and then crashes
+// (kernel-notes/siw-listener-lost.md). A peer that is there has answered by then.
+const handshakeTime = time.Second
+
 // abandonConnect ends a Connect that is under way; it then returns os.ErrClosed.
-// Without this, destroying the id or its QP would wait for the handshake. The
-// caller has the id's lock.
+// Without this, destroying the id or its QP would wait for the handshake with a
+// host that does not answer. The caller has the id's lock.
 func (i *id) abandonConnect() {
 	call := i.connecting
 	if call == nil {
@@ -68,5 +75,10 @@ func (i *id) abandonConnect() {
 	call.abandoned = true
 	i.connecting = nil
 	<-call.started
+	select {
+	case <-call.done:
+		return
+	case <-time.After(handshakeTime):
+	}
 	rdmacm.Interrupt(call.tid, call.done)
 }

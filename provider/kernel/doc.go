@@ -23,7 +23,7 @@
 // poller, so that a waiting goroutine holds no thread and can be cancelled.
 // The exception is [provider.ID.Connect] on iWARP: the kernel does the TCP
 // handshake inside the call, on its thread, which may take two minutes with a
-// host that does not answer. Closing the QP or the id ends it early.
+// host that does not answer. Closing the QP or the id ends it after a second.
 //
 // # What is made equal to the contract
 //
