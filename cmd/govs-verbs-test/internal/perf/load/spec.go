@@ -1,0 +1,200 @@
+// Package load puts a workload on a connection between two ends: RDMA Writes,
+// RDMA Reads or Sends for bandwidth, or one at a time for latency. The client
+// decides what is done; the server learns it from the client and needs no
+// options of its own but those of its device.
+//
+// An end is one goroutine: it posts, polls and does nothing else. Nothing is
+// allocated between the first and the last operation that count.
+//
+// # What is measured
+//
+// Bandwidth counts from the first post until the peer has said that it has
+// everything: the last octet is placed, not just taken by a socket. Latency is
+// the round trip as the client sees it, never half of it.
+//
+// All QPs of an end use the same memory as long as that is at most 1 MiB or one
+// message, so that it is the stack that is measured and not the cache.
+//
+// Sinks are cleared before and compared with the pattern of the sources after
+// each run, at both ends and outside of the time that counts: a run whose data
+// didn't come through is an error.
+package load
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Op is a workload. The names are those of perftest's programs: write-bw is
+// ib_write_bw.
+type Op string
+
+// The workloads over RDMA.
+const (
+	WriteBW  Op = "write-bw"
+	WriteLat Op = "write-lat" // a Write each way; the ends watch the last octet
+	ReadBW   Op = "read-bw"
+	ReadLat  Op = "read-lat"
+	SendBW   Op = "send-bw"
+	SendLat  Op = "send-lat"
+)
+
+// Ops are all of them.
+func Ops() []Op { return []Op{WriteBW, WriteLat, ReadBW, ReadLat, SendBW, SendLat} }
+
+// Latency reports whether the workload is one for latency.
+func (op Op) Latency() bool { return len(op) > 4 && op[len(op)-4:] == "-lat" }
+
+// Poll says how an end waits for completions.
+type Poll string
+
+const (
+	Spin  Poll = "spin"  // it polls the CQ without pause
+	Block Poll = "block" // it sleeps on the completion channel
+)
+
+// Spec is a run. The zero value of a field that has a default means that.
+type Spec struct {
+	Op   Op
+	Size int // octets of a message, at least 1
+
+	// How long: so many operations, of each QP and direction, or so much time.
+	// One of the two is 0.
+	Iters    int           `json:",omitempty"`
+	Duration time.Duration `json:",omitempty"`
+	Warmup   int           `json:",omitempty"` // operations before those that count, of each QP
+
+	QPs           int  `json:",omitempty"` // connections; default 1, for latency only 1
+	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default 128, for latency 1
+	PostList      int  `json:",omitempty"` // WRs in one post, the last one signalled; default a quarter of TxDepth, at most 64
+	SGEs          int  `json:",omitempty"` // scatter/gather entries of a message, default 1
+	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
+	Outstanding   int  `json:",omitempty"` // RDMA Reads outstanding on a QP (ORD), default 16
+	Inline        int  `json:",omitempty"` // messages of up to so many octets are posted inline; default 0
+	Bidirectional bool `json:",omitempty"` // bandwidth: the server does to the client what is done to it
+	Poll          Poll `json:",omitempty"` // of both ends, default Spin
+}
+
+// Limits of a Spec. A server refuses what is beyond, whoever asks.
+const (
+	MaxSize    = 1 << 30
+	MaxQPs     = 1 << 14
+	MaxTxDepth = 1 << 14
+	MaxMRs     = 1 << 20
+	MaxSGEs    = 16
+)
+
+// Complete puts the defaults in and says what is impossible.
+func (s *Spec) Complete() error {
+	lat := s.Op.Latency()
+	setDefault(&s.QPs, 1)
+	setDefault(&s.SGEs, 1)
+	setDefault(&s.MRs, 1)
+	setDefault(&s.Outstanding, 16)
+	setDefault(&s.Poll, Spin)
+	if lat {
+		setDefault(&s.TxDepth, 1)
+	}
+	setDefault(&s.TxDepth, 128)
+	setDefault(&s.PostList, min(max(s.TxDepth/4, 1), 64))
+	known := false
+	for _, op := range Ops() {
+		known = known || s.Op == op
+	}
+	switch {
+	case !known:
+		return fmt.Errorf("no workload %q", s.Op)
+	case s.Poll != Spin && s.Poll != Block:
+		return fmt.Errorf("poll %q: spin or block", s.Poll)
+	case (s.Iters == 0) == (s.Duration == 0):
+		return fmt.Errorf("either a number of iterations or a duration is needed")
+	case s.Iters < 0 || s.Duration < 0 || s.Warmup < 0 || s.Inline < 0:
+		return fmt.Errorf("a run can't be shorter than nothing")
+	case lat && (s.QPs != 1 || s.TxDepth != 1 || s.PostList != 1 || s.Bidirectional):
+		return fmt.Errorf("%s has one message under way at a time", s.Op)
+	case s.PostList > s.TxDepth:
+		return fmt.Errorf("lists of %d work requests with %d outstanding", s.PostList, s.TxDepth)
+	case s.SGEs > s.Size:
+		return fmt.Errorf("%d scatter/gather entries for %d octets", s.SGEs, s.Size)
+	case s.Inline > 0 && (s.Op == ReadBW || s.Op == ReadLat):
+		return fmt.Errorf("%s: what is read can't be inline", s.Op)
+	}
+	return firstOutside([]bound{
+		{"size", s.Size, MaxSize}, {"QPs", s.QPs, MaxQPs}, {"TX depth", s.TxDepth, MaxTxDepth}, {"post list", s.PostList, MaxTxDepth},
+		{"scatter/gather entries", s.SGEs, MaxSGEs}, {"MRs", s.MRs, MaxMRs}, {"outstanding Reads", s.Outstanding, MaxTxDepth},
+	})
+}
+
+type bound struct {
+	what   string
+	n, max int
+}
+
+func firstOutside(bounds []bound) error {
+	for _, b := range bounds {
+		if b.n < 1 || b.n > b.max {
+			return fmt.Errorf("%s %d: has to be 1 to %d", b.what, b.n, b.max)
+		}
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Result is what a run came to, of both directions if it has two.
+type Result struct {
+	Ops     uint64        // messages; for latency, round trips
+	Octets  uint64        // of payload
+	Elapsed time.Duration // the client's
+
+	Peak float64  `json:",omitempty"` // bandwidth: octets per second in the fastest 10 ms, 0 if it was shorter
+	Lat  *Latency `json:",omitempty"` // latency: of the round trip
+
+	Client, Server Usage
+}
+
+// Usage is what a run cost one end's process.
+type Usage struct {
+	AllocsPerOp float64       // objects allocated, by whatever goroutine
+	User, Sys   time.Duration // CPU time
+}
+
+// GBps is the bandwidth in 10^9 octets per second.
+func (r Result) GBps() float64 { return r.perSecond(r.Octets) / 1e9 }
+
+// Mops is how many million messages went through per second.
+func (r Result) Mops() float64 { return r.perSecond(r.Ops) / 1e6 }
+
+func (r Result) perSecond(n uint64) float64 {
+	if r.Elapsed <= 0 {
+		return math.NaN()
+	}
+	return float64(n) / r.Elapsed.Seconds()
+}
+
+// Latency is the distribution of round trips. Each is exact to 0.4 percent; Min,
+// Max and Mean are exact.
+type Latency struct {
+	Min, Median, P99, P999, Max, Mean time.Duration
+}
+
+// An End is what the parts that a figure depends on are at one end; the ends tell
+// each other. All of it is for the reader, and only Provider decides anything.
+type End struct {
+	Provider  string // engine, kernel, tcp
+	Device    string `json:",omitempty"`
+	CRC       string `json:",omitempty"` // on, off: what this end asks for
+	Placement string `json:",omitempty"` // strict, fast
+	Cong      string `json:",omitempty"` // TCP_CONGESTION; empty for the system's
+	CPU       string // where it is pinned to, such as "0"; empty if it is not
+	Procs     int    // GOMAXPROCS
+	Kernel    string // uname -r
+	Go        string
+	Govs      string
+}
