@@ -320,7 +320,11 @@ func (s *Side) arrived(wcs []ibverbs.WC, err error, n int, queue string) []ibver
 }
 
 func (s *Side) wait(cq *ibverbs.CQ, n int) ([]ibverbs.WC, error) {
-	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(waitLimit))
+	limit := waitLimit
+	if s.over.Load() {
+		limit /= 4 // only what is flushed can come, and that is known not to be everything
+	}
+	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(limit))
 	defer cancel()
 	var out []ibverbs.WC
 	wcs := make([]ibverbs.WC, 16)

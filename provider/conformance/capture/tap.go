@@ -60,10 +60,10 @@ type tapCapture struct {
 
 // Stop implements conformance.Capture.
 func (c *tapCapture) Stop(name string) error {
-	awaitQuiet(func() time.Time {
+	awaitQuiet(func() (time.Time, time.Duration) {
 		c.tap.mu.Lock()
 		defer c.tap.mu.Unlock()
-		return c.last
+		return c.last, quiet
 	})
 	c.tap.mu.Lock()
 	if c.tap.current == c {

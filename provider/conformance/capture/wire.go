@@ -19,8 +19,14 @@ import (
 // messages of the suite.
 const rcvbufBytes = 64 << 20
 
-// quiet is how long no packet must have come for a run's packets to be complete.
-const quiet = 30 * time.Millisecond
+// How long nothing must have come for a run's packets to be complete: where all
+// connections have ended only an ACK can follow, or an RST; where they have not,
+// a FIN that a kernel sends in its own time; and where nobody knows.
+const (
+	quietEnded = 3 * time.Millisecond
+	quietOpen  = 150 * time.Millisecond
+	quiet      = 30 * time.Millisecond
+)
 
 // Wire captures on a network interface with a packet socket, which needs
 // CAP_NET_RAW.
@@ -146,6 +152,7 @@ type wireCapture struct {
 
 	mu   sync.Mutex
 	last time.Time // when the last packet came
+	ends lifetimes
 }
 
 // loop receives until the deadline that Stop sets.
@@ -180,6 +187,7 @@ func (c *wireCapture) receive(fd int) bool {
 	c.packets = append(c.packets, packet{time: stampOf(c.oob[:oobn]), data: append([]byte(nil), c.buf[:n]...)})
 	c.mu.Lock()
 	c.last = time.Now()
+	c.ends.see(c.buf[:n])
 	c.mu.Unlock()
 	return true
 }
@@ -198,14 +206,20 @@ func stampOf(oob []byte) time.Time {
 	return time.Now()
 }
 
-// Stop implements conformance.Capture. It waits for a moment without packets, so
-// that the end of the connection is in the file, and takes what is still queued.
+// Stop implements conformance.Capture. It waits until the end of each connection
+// is in the file, or a moment without packets, and takes what is still queued.
 // A capture of which the kernel dropped a packet is an error, and leaves no file.
 func (c *wireCapture) Stop(name string) error {
-	awaitQuiet(func() time.Time {
+	awaitQuiet(func() (time.Time, time.Duration) {
+		if c.queued() {
+			return time.Now(), quietOpen
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.last
+		if c.ends.all() {
+			return c.last, quietEnded
+		}
+		return c.last, quietOpen
 	})
 	_ = c.file.SetReadDeadline(time.Now())
 	<-c.done
@@ -222,13 +236,23 @@ func (c *wireCapture) Stop(name string) error {
 	return writeOne(name, c.name, "", layers.LinkTypeEthernet, c.packets)
 }
 
-// awaitQuiet returns when nothing has come for a moment, or after a second.
-func awaitQuiet(last func() time.Time) {
-	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(quiet / 10) {
-		if time.Since(last()) >= quiet {
+// awaitQuiet returns when for as long as state says nothing has come since when it
+// says, or after a second.
+func awaitQuiet(state func() (last time.Time, quiet time.Duration)) {
+	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		if last, quiet := state(); time.Since(last) >= quiet {
 			return
 		}
 	}
+}
+
+// queued reports whether packets have come that loop has not taken yet.
+func (c *wireCapture) queued() bool {
+	n := 0
+	_ = c.raw.Control(func(fd uintptr) {
+		n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	})
+	return n > 0
 }
 
 // drain takes what is queued, up to as much as can have been when it was called,
