@@ -25,7 +25,7 @@ func (s *side) spin(n int) {
 		}
 		for i := range wc[:k] {
 			if wc[i].Status != provider.WCSuccess {
-				s.t.Fatalf("completion %+v", wc[i])
+				s.t.Fatalf("completion %+v, the connection: %v", wc[i], s.qp.Cause())
 			}
 		}
 		n -= k

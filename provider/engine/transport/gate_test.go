@@ -65,21 +65,32 @@ func TestSpinnersAreLeftAlone(t *testing.T) {
 	}
 	wakes := background(t, p.Poller)
 	const messages = 2000
-	best := int64(messages)
-	for try := 0; try < 5 && best > messages/4; try++ { // other load makes spinners pause
+	// A spinner that the system pauses does not spin, and who waits is right to
+	// take over. Such messages are told by the time they take.
+	const pause = 200 * time.Microsecond
+	var woken, paused int64
+	for try := 0; ; try++ {
 		before := wakes.Load()
+		paused = 0
 		for range messages {
-			had := r.got.Load()
+			had, start := r.got.Load(), time.Now()
 			p.Dialed.Send([]byte{1})
 			for r.got.Load() == had {
 				p.Poller.Poll()
 			}
+			if time.Since(start) > pause {
+				paused++
+			}
 		}
-		best = min(best, wakes.Load()-before)
+		if woken = wakes.Load() - before; woken <= messages/4+4*paused {
+			break
+		}
+		if try == 4 {
+			t.Errorf("%d wake-ups for %d messages that somebody polled for, who was paused %d times", woken, messages, paused)
+			break
+		}
 	}
-	if best > messages/4 {
-		t.Errorf("%d wake-ups for %d messages that somebody polled for", best, messages)
-	}
+	t.Logf("%d wake-ups for %d messages, %d of which took more than %v", woken, messages, paused, pause)
 
 	// When the spinning stops, what arrives is noticed nevertheless.
 	for range 20 {

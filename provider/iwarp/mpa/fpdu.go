@@ -3,9 +3,9 @@ package mpa
 import (
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 
 	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa/crc32c"
 )
 
 // Sizes of FPDUs, in octets (RFC 5044 section 4.1). An FPDU without Markers is
@@ -76,16 +76,13 @@ func ParseHeader(b []byte) (ulpduLen, fpduLen int, ok bool) {
 	return ulpduLen, FPDULen(ulpduLen), true
 }
 
-// castagnoli is the table that makes hash/crc32 use the CPU's crc32 instruction.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // CRC extends a running CRC32c by p. An FPDU's begins with 0 and takes in turn
 // ULPDU_Length, ULPDU, pad, and every Marker where it lies in the stream.
 //
 //rfc:5044 MPA-4.4-01
 //rfc:5044 MPA-4.4-10
 //rfc:5044 MPA-4.4-11
-func CRC(crc uint32, p []byte) uint32 { return crc32.Update(crc, castagnoli, p) }
+func CRC(crc uint32, p []byte) uint32 { return crc32c.Update(crc, p) }
 
 var zeroPad [MaxPadLen]byte
 
