@@ -20,7 +20,7 @@ import (
 
 // TestOnSiw runs the tests below, and the examples, on siw.
 func TestOnSiw(t *testing.T) {
-	onsiw.Run(t, "^TestConn|^Example", "TestConnHundredAtOnce", "TestConnSharedParts", "Example", "ExampleID")
+	onsiw.Run(t, "^TestConn|^Example", "TestConnHundredAtOnce", "TestConnManyInARow", "TestConnGivenUpAnywhere", "TestConnSharedParts", "Example", "ExampleID")
 }
 
 // onKernel tells whether open opens a kernel device.

@@ -67,10 +67,14 @@ func (id *ID) ok(op string) error {
 }
 
 // BindAddr binds the id to a local address (rdma_bind_addr). Port 0 picks one,
-// which LocalAddr tells.
+// which LocalAddr tells. The unspecified address, 0.0.0.0 or ::, is all of the
+// system's; the zero AddrPort is none, and EINVAL.
 func (id *ID) BindAddr(addr netip.AddrPort) error {
 	if err := id.ok("rdma_bind_addr"); err != nil {
 		return err
+	}
+	if !addr.IsValid() {
+		return id.obj.Errorf("rdma_bind_addr", syscall.EINVAL, "no address")
 	}
 	return id.p.BindAddr(addr)
 }
@@ -81,6 +85,9 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	if err := id.ok("rdma_resolve_addr"); err != nil {
 		return err
+	}
+	if !dst.IsValid() {
+		return id.obj.Errorf("rdma_resolve_addr", syscall.EINVAL, "no destination address")
 	}
 	return id.p.ResolveAddr(src, dst, timeout)
 }

@@ -25,7 +25,8 @@ type Listener struct {
 	accepts sync.WaitGroup // Add under mu, and only while ctx lasts
 }
 
-// Listen waits for connection requests at addr, whose port may be 0. A nil cfg
+// Listen waits for connection requests at addr, whose port may be 0, and whose
+// address may be 0.0.0.0 or :: for all that the system has. A nil cfg
 // means defaults. It does not block; ctx is only looked at.
 func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig) (*Listener, error) {
 	if err := ctx.Err(); err != nil {

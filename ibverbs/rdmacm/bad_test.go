@@ -1,0 +1,289 @@
+package rdmacm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// descriptors counts the open file descriptors of the process.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	dir, err := os.ReadDir("/proc/self/fd")
+	ok(t, err)
+	return len(dir)
+}
+
+// settled waits for the number of descriptors to come down to n. The end of a
+// connection has its time: a Terminate is waited for, and with siw the kernel.
+func settled(t *testing.T, n int) {
+	t.Helper()
+	now := descriptors(t)
+	for i := 0; i < 300 && now > n; i++ {
+		time.Sleep(50 * time.Millisecond)
+		now = descriptors(t)
+	}
+	if now > n {
+		t.Errorf("%d descriptors open, %d before", now, n)
+	}
+}
+
+// serve accepts whoever comes until the listener is closed, and waits for each
+// connection to end. The function that it returns waits for all that.
+func serve(t *testing.T, ctx context.Context, l *rdmacm.Listener) (wait func()) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			req, err := l.Accept(ctx)
+			if errors.Is(err, os.ErrClosed) {
+				return
+			}
+			if err != nil {
+				t.Errorf("Accept: %v", err)
+				return
+			}
+			wg.Go(func() {
+				c, err := req.Accept(ctx, nil)
+				if err != nil {
+					return // who gave up meanwhile
+				}
+				if err := errors.Join(c.Wait(ctx), c.Close()); err != nil {
+					t.Errorf("server: %v", err)
+				}
+			})
+		}
+	})
+	return wg.Wait
+}
+
+// Connections one after another leave nothing behind.
+func TestConnManyInARow(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	wait := serve(t, ctx, l)
+	before, conns := 0, 1000
+	if onKernel() {
+		conns = 200 // each takes 30 ms in the guest
+	}
+	for i := range conns {
+		c, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		if i%2 == 0 {
+			ok(t, c.Shutdown(ctx))
+		}
+		ok(t, c.Close())
+		if i == 9 {
+			before = descriptors(t) // what is made once is made
+		}
+	}
+	settled(t, before)
+	ok(t, l.Close())
+	wait()
+}
+
+// Given up at any moment, a Dial returns that, and leaves nothing behind.
+func TestConnGivenUpAnywhere(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	wait := serve(t, ctx, l)
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
+	start := time.Now()
+	ok(t, c.Close())
+	whole := max(time.Since(start), time.Millisecond)
+	before := descriptors(t)
+	made, given := 0, 0
+	for i := range 60 {
+		short, cancel := context.WithTimeout(ctx, 2*whole*time.Duration(i)/60)
+		c, err := rdmacm.Dial(short, vctx, l.Addr(), nil)
+		switch {
+		case err == nil:
+			made++
+			ok(t, c.Close())
+		case err == context.DeadlineExceeded:
+			given++
+		default:
+			t.Errorf("Dial with %v to go: %v", 2*whole*time.Duration(i)/60, err)
+		}
+		cancel()
+	}
+	t.Logf("%d connections made, %d given up", made, given)
+	settled(t, before)
+
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	for what, f := range map[string]func() error{
+		"Listen": func() error { _, err := rdmacm.Listen(ended, vctx, addr, nil); return err },
+		"Dial":   func() error { _, err := rdmacm.Dial(ended, vctx, l.Addr(), nil); return err },
+		"Accept": func() error { _, err := l.Accept(ended); return err },
+	} {
+		if err := f(); err != context.Canceled {
+			t.Errorf("%s with a context that has ended: %v", what, err)
+		}
+	}
+	ok(t, l.Close())
+	wait()
+	settled(t, before)
+}
+
+// A request whose Accept is given up is refused, and the listener goes on.
+func TestConnAcceptGivenUp(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	before := descriptors(t)
+	dialled := make(chan error, 1)
+	dial := func() {
+		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
+		dialled <- err
+	}
+	inPrepare, cancel := context.WithCancel(ctx)
+	go dial()
+	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	_, err := req.Accept(inPrepare, &rdmacm.ConnConfig{Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
+		cancel()
+		return nil
+	}})
+	if err != context.Canceled {
+		t.Errorf("Accept given up in Prepare: %v", err)
+	}
+	wantErr(t, "Dial to it", <-dialled, syscall.ECONNREFUSED)
+	wantErr(t, "a second answer", req.Reject(nil), syscall.EINVAL, "answered")
+
+	go dial()
+	req = must[*rdmacm.Request](t)(l.Accept(ctx))
+	mine := errors.New("mine")
+	_, err = req.Accept(ctx, &rdmacm.ConnConfig{Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error { return mine }})
+	wantErr(t, "Accept whose Prepare fails", err, mine)
+	wantErr(t, "Dial to it", <-dialled, syscall.ECONNREFUSED)
+	settled(t, before)
+}
+
+// Private data of a length that no frame has is refused, by name, on either side
+// and wherever it goes.
+func TestConnTooMuchPrivateData(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	before := descriptors(t)
+	for _, n := range []int{509, 513, 1000, 1 << 20} {
+		long := bytes.Repeat([]byte{'x'}, n)
+		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{PrivateData: long})
+		wantErr(t, "Dial", err, syscall.EINVAL, "octets of private data")
+
+		for what, answer := range map[string]func(*rdmacm.Request) error{
+			"Accept": func(r *rdmacm.Request) error {
+				_, err := r.Accept(ctx, &rdmacm.ConnConfig{PrivateData: long})
+				return err
+			},
+			"Reject": func(r *rdmacm.Request) error { return r.Reject(long) },
+		} {
+			dialled := make(chan error, 1)
+			go func() {
+				_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
+				dialled <- err
+			}()
+			wantErr(t, what, answer(must[*rdmacm.Request](t)(l.Accept(ctx))), syscall.EINVAL, "octets of private data")
+			if err := <-dialled; err == nil || ctx.Err() != nil {
+				t.Errorf("Dial to a listener whose %s failed: %v", what, err)
+			}
+		}
+	}
+	settled(t, before)
+}
+
+// Addresses that can't be, each with an error that names it.
+func TestConnBadAddresses(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	before := descriptors(t)
+	foreign := netip.MustParseAddrPort("198.51.100.7:7471") // RFC 5737: nobody's
+	for _, a := range []netip.AddrPort{{}, foreign, netip.MustParseAddrPort("[2001:db8::7]:7471")} {
+		if _, err := rdmacm.Listen(ctx, vctx, a, nil); err == nil || a.IsValid() && !strings.Contains(err.Error(), a.String()) {
+			t.Errorf("Listen at %v: %v", a, err)
+		}
+	}
+	for what, cfg := range map[string]*rdmacm.ConnConfig{
+		"from an address of nobody": {LocalAddr: foreign},
+		"from another family":       {LocalAddr: netip.MustParseAddrPort("[::1]:0")},
+	} {
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := rdmacm.Dial(short, vctx, netip.AddrPortFrom(addr.Addr(), 1), cfg)
+		if err == nil || short.Err() != nil {
+			t.Errorf("Dial %s: %v", what, err)
+		}
+		t.Logf("Dial %s: %v", what, err)
+		cancel()
+	}
+	for _, a := range []netip.AddrPort{{}, netip.AddrPortFrom(addr.Addr(), 0)} {
+		_, err := rdmacm.Dial(ctx, vctx, a, nil)
+		var call *ibverbs.Error
+		if !errors.As(err, &call) {
+			t.Errorf("Dial %v: %v", a, err)
+		}
+		t.Logf("Dial %v: %v", a, err)
+	}
+	settled(t, before)
+}
+
+// Port 0, unspecified addresses, and both families.
+func TestConnWhereItListens(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	addrs := []string{"0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"}
+	if onKernel() {
+		// What leads to siw's interface from this host goes over lo, where a
+		// listener of siw's on no address does not listen.
+		addrs = []string{addr.String(), "[::ffff:" + addr.Addr().String() + "]:0"}
+	}
+	for _, s := range addrs {
+		at := netip.MustParseAddrPort(s)
+		l, err := rdmacm.Listen(ctx, vctx, at, nil)
+		if err != nil {
+			t.Errorf("Listen at %s: %v", s, err)
+			continue
+		}
+		wait := serve(t, ctx, l)
+		if l.Addr().Port() == 0 || l.Addr().Addr().Unmap() != at.Addr().Unmap() {
+			t.Errorf("a listener at %s is at %v", s, l.Addr())
+		}
+		to := []netip.Addr{at.Addr()}
+		switch s {
+		case "0.0.0.0:0":
+			to = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")}
+		case "[::]:0":
+			to = []netip.Addr{netip.IPv6Loopback()}
+		}
+		for _, a := range to {
+			c, err := rdmacm.Dial(ctx, vctx, netip.AddrPortFrom(a, l.Addr().Port()), nil)
+			if err != nil {
+				t.Errorf("Dial %v of a listener at %s: %v", a, s, err)
+				continue
+			}
+			if c.RemoteAddr().Addr().Unmap() != a.Unmap() || !c.LocalAddr().Addr().Unmap().IsValid() {
+				t.Errorf("Dial %v: from %v to %v", a, c.LocalAddr(), c.RemoteAddr())
+			}
+			ok(t, c.Shutdown(ctx))
+			ok(t, c.Close())
+		}
+		ok(t, l.Close())
+		wait()
+	}
+}
