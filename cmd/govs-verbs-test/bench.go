@@ -45,6 +45,9 @@ func (c *runCmd) bench(out *output) (*bench, error) {
 	addr := c.Addr
 	switch {
 	case addr.IsValid():
+		if err := isOurs(addr); err != nil {
+			return nil, unable(err)
+		}
 	case kernelErr == nil:
 		addr = k.addr
 	default:
@@ -55,6 +58,15 @@ func (c *runCmd) bench(out *output) (*bench, error) {
 		"kernel": k.opener(addr, kernelErr),
 	}
 	return b, nil
+}
+
+// isOurs reports why nobody can listen at an address on this machine.
+func isOurs(addr netip.Addr) error {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return fmt.Errorf("--addr %v has to be an address of this machine: %w", addr, err)
+	}
+	return l.Close()
 }
 
 // wanted returns the pairings that are asked for.

@@ -9,9 +9,9 @@ import (
 
 type decodeCmd struct {
 	File string `arg:"" help:"Capture file: pcap or pcapng."`
-	Port uint16 `help:"Only connections to or from this TCP port." placeholder:"PORT"`
+	Port uint16 `help:"Only connections to or from this TCP port. Default: all." placeholder:"PORT"`
 	All  bool   `help:"Also list TCP connections that are not iWARP."`
-	JSON bool   `name:"json" help:"Print JSON: a list of connections with their frames."`
+	JSON bool   `name:"json" help:"Print JSON: the connections with their frames, and notes on what could not be read."`
 }
 
 // Help implements kong's HelpProvider.
@@ -19,10 +19,16 @@ func (*decodeCmd) Help() string {
 	return `Each line is one frame: the seconds since the connection began, an arrow to the right for what the initiator sent and to the left ` +
 		`for the responder, the frame, and behind "!!" what is wrong with it.
 
-The capture must have the connection's beginning: its start-up frames say whether there are CRCs and markers.`
+The capture must have the connection's beginning: its start-up frames say whether there are CRCs and markers. A file without any iWARP ` +
+		`is a failure (status 1), one that is no capture wrong usage (2).`
 }
 
-// decodedConn and decodedFrame are what decode --json prints.
+// decoded is what decode --json prints.
+type decoded struct {
+	Conns []decodedConn `json:"connections"`
+	Notes []string      `json:"notes,omitempty"` // what was wrong with the file
+}
+
 type decodedConn struct {
 	Initiator string         `json:"initiator"`
 	Responder string         `json:"responder"`
@@ -55,16 +61,19 @@ func (c *decodeCmd) Run(out *output) error {
 	if !c.All {
 		trace = trace.IWARP()
 	}
-	if len(trace.Conns) == 0 || c.JSON {
-		for _, n := range trace.Notes {
-			fmt.Fprintf(out.errors, "note: %s\n", n)
+	if c.JSON {
+		if err := out.json(decoded{decodedConns(trace), trace.Notes}); err != nil {
+			return err
 		}
 	}
 	if len(trace.Conns) == 0 {
-		return fmt.Errorf("%s: no iWARP: none of %d TCP connections begins with an MPA Request", c.File, seen)
+		for _, n := range trace.Notes {
+			fmt.Fprintf(out.errors, "note: %s\n", n)
+		}
+		return c.nothing(seen)
 	}
 	if c.JSON {
-		return out.json(decodedConns(trace))
+		return nil
 	}
 	if len(trace.Conns) == 1 { // with more of them the ladder has this
 		fmt.Fprintf(out, "%s -> %s\n", trace.Conns[0].Initiator, trace.Conns[0].Responder)
@@ -73,6 +82,18 @@ func (c *decodeCmd) Run(out *output) error {
 		fmt.Fprintln(out, line)
 	}
 	return nil
+}
+
+// nothing says that there is no iWARP among the TCP connections that were seen.
+func (c *decodeCmd) nothing(seen int) error {
+	where := ""
+	if c.Port != 0 {
+		where = fmt.Sprintf(" with port %d", c.Port)
+	}
+	if seen == 0 {
+		return fmt.Errorf("%s: no iWARP: there is no TCP connection%s in it", c.File, where)
+	}
+	return fmt.Errorf("%s: no iWARP: none of %d TCP connections%s begins with an MPA Request", c.File, seen, where)
 }
 
 func decodedConns(trace *wire.Trace) []decodedConn {

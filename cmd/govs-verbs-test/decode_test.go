@@ -63,12 +63,12 @@ func TestDecode(t *testing.T) {
 func TestDecodeJSON(t *testing.T) {
 	cmd := start(t, "decode", "--json", "testdata/rping-client.pcap")
 	cmd.want(t, exitPassed, nil, nil)
-	var conns []decodedConn
-	decodeJSON(t, cmd, &conns)
-	if len(conns) != 1 {
-		t.Fatalf("%d connections", len(conns))
+	var d decoded
+	decodeJSON(t, cmd, &d)
+	if len(d.Conns) != 1 || len(d.Notes) != 0 {
+		t.Fatalf("%d connections, notes %q", len(d.Conns), d.Notes)
 	}
-	c := conns[0]
+	c := d.Conns[0]
 	if !strings.HasPrefix(c.Initiator, "192.0.2.1:") || c.Responder != "192.0.2.1:7175" || !c.CRC || len(c.Notes) != 0 {
 		t.Errorf("connection: %+v", c)
 	}
@@ -87,6 +87,27 @@ func TestDecodeJSON(t *testing.T) {
 	first := decodedFrame{Seconds: c.Frames[2].Seconds, Direction: "to-responder", Kind: "fpdu", Offset: 24, Length: 40, Text: "Send L QN 0 MSN 1 MO 0 length 16 CRC ok"}
 	if diff := cmp.Diff(first, c.Frames[2]); diff != "" {
 		t.Errorf("first Send (-want +got):\n%s", diff)
+	}
+}
+
+// TestDecodeJSONNotes: what is wrong with a file is told in the JSON, too, which
+// is whole even where there is nothing to list.
+func TestDecodeJSONNotes(t *testing.T) {
+	whole := readFile(t, "testdata/rping-client.pcap")
+	for _, c := range []struct {
+		octets, conns, status int
+	}{{850, 1, exitPassed}, {300, 0, exitFailed}} {
+		file := filepath.Join(t.TempDir(), "cut.pcap")
+		if err := os.WriteFile(file, whole[:c.octets], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := start(t, "decode", "--json", file)
+		cmd.want(t, c.status, nil, nil)
+		var d decoded
+		decodeJSON(t, cmd, &d)
+		if len(d.Conns) != c.conns || len(d.Notes) != 1 || !strings.Contains(d.Notes[0], "cannot be read beyond packet") {
+			t.Errorf("the first %d octets: %d connections, notes %q", c.octets, len(d.Conns), d.Notes)
+		}
 	}
 }
 
@@ -114,10 +135,10 @@ func TestDecodeFailures(t *testing.T) {
 		"a folder":            {[]string{dir}, exitUsage, nil, parts(dir)},
 		"an empty file":       {[]string{file("empty", nil)}, exitUsage, nil, parts("empty", "not a capture file")},
 		"text":                {[]string{file("text", []byte("neither of them\n"))}, exitUsage, nil, parts("text", "neither a pcap nor a pcapng file")},
-		"only a header":       {[]string{file("header", whole[:24])}, exitFailed, nil, parts("header: no iWARP", "0 TCP connections")},
+		"only a header":       {[]string{file("header", whole[:24])}, exitFailed, nil, parts("header: no iWARP", "there is no TCP connection in it")},
 		"cut in the header":   {[]string{file("cut-header", whole[:20])}, exitUsage, nil, parts("cut-header")},
 		"cut in a packet":     {[]string{file("cut", whole[:850])}, exitPassed, parts("MPA Request Frame", "note: the file cannot be read beyond packet"), nil},
-		"nothing on the port": {[]string{"--port", "1", "testdata/rping-client.pcap"}, exitFailed, nil, parts("no iWARP")},
+		"nothing on the port": {[]string{"--port", "1", "testdata/rping-client.pcap"}, exitFailed, nil, parts("no iWARP: there is no TCP connection with port 1 in it")},
 		"the port":            {[]string{"--port", "7175", "testdata/rping-client.pcap"}, exitPassed, parts("MPA Request Frame"), nil},
 		"all":                 {[]string{"--all", "testdata/rping-client.pcap"}, exitPassed, parts("MPA Request Frame"), nil},
 	} {

@@ -12,7 +12,7 @@ import (
 
 type devicesCmd struct {
 	JSON     bool   `name:"json" help:"Print JSON, with all attributes."`
-	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose: engine, kernel, or auto for both and which one auto takes." placeholder:"PROVIDER"`
+	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose: engine, kernel, or auto for both, and which one auto takes. Default auto." placeholder:"PROVIDER"`
 }
 
 // deviceRow is a device as devices --json prints it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -24,18 +25,21 @@ type judging struct {
 func (j *judging) prepare() error {
 	if j.Report != "" {
 		if err := os.MkdirAll(j.Report, 0o755); err != nil {
-			return err
+			return fmt.Errorf("--report: %w", err)
 		}
 		if err := canWrite(j.Report); err != nil {
-			return err
+			return fmt.Errorf("--report: %w", err)
 		}
 	}
-	for _, file := range []string{j.JSON, j.JUnit} {
-		if file == "" {
+	for _, f := range []struct{ flag, file string }{{"--json", j.JSON}, {"--junit", j.JUnit}} {
+		if f.file == "" {
 			continue
 		}
-		if err := canWrite(filepath.Dir(file)); err != nil {
-			return err
+		if info, err := os.Stat(f.file); err == nil && info.IsDir() {
+			return fmt.Errorf("%s: %s is a folder, a file is needed", f.flag, f.file)
+		}
+		if err := canWrite(filepath.Dir(f.file)); err != nil {
+			return fmt.Errorf("%s: %w", f.flag, err)
 		}
 	}
 	return nil
@@ -44,6 +48,9 @@ func (j *judging) prepare() error {
 // canWrite reports why no file can be made in a folder.
 func canWrite(dir string) error {
 	f, err := os.CreateTemp(dir, ".govs-*")
+	if path := new(fs.PathError); errors.As(err, &path) {
+		return fmt.Errorf("no file can be made in %s: %w", dir, path.Err)
+	}
 	if err != nil {
 		return err
 	}

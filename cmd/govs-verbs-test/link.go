@@ -58,7 +58,7 @@ func guid(v uint64) string { return fmt.Sprintf("%016x", v) }
 type linkAddCmd struct {
 	Name   string `arg:"" help:"Name of the device to make, such as siw0."`
 	Netdev string `required:"" help:"Network interface to put it on, such as eth0 (not lo: siw can't use 127.0.0.1)." placeholder:"NETDEV"`
-	Type   string `default:"siw" help:"Type of the link: siw (soft iWARP) or rxe (soft RoCE)." placeholder:"TYPE"`
+	Type   string `default:"siw" help:"Type of the link: siw (soft iWARP) or rxe (soft RoCE). Default siw." placeholder:"TYPE"`
 }
 
 // Run adds.

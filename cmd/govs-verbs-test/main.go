@@ -48,6 +48,8 @@ func unable(err error) error {
 
 // cli is the command line.
 type cli struct {
+	Version kong.VersionFlag `help:"Print the version and end."`
+
 	Devices devicesCmd `cmd:"" help:"List the RDMA devices of both providers."`
 	Link    linkCmd    `cmd:"" help:"List, add and delete RDMA links of the kernel (siw, rxe)."`
 	List    listCmd    `cmd:"" help:"List the scenarios of the suite."`
@@ -66,18 +68,25 @@ func main() {
 	// The first signal ends what runs in order. The second one, if that takes
 	// too long, ends the process as signals do.
 	context.AfterFunc(ctx, stop)
+	// A reader that has enough, as head has, is an error of Write rather than
+	// the end of the process, so that a run can put away what it made.
+	signal.Ignore(syscall.SIGPIPE)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // run is main without the process: it returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	out := &output{stdout: stdout, errors: stderr}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	out := &output{stdout: stdout, errors: stderr, stop: stop}
 	status := execute(ctx, args, out)
-	if out.err != nil && status == exitPassed {
-		fmt.Fprintf(stderr, "%s: writing the output: %v\n", name, out.err)
-		return exitFailed
+	if out.err == nil {
+		return status
 	}
-	return status
+	if !errors.Is(out.err, syscall.EPIPE) { // who closed the pipe knows
+		fmt.Fprintf(stderr, "%s: writing the output: %v\n", name, out.err)
+	}
+	return max(status, exitFailed)
 }
 
 func execute(ctx context.Context, args []string, out *output) int {
@@ -86,6 +95,7 @@ func execute(ctx context.Context, args []string, out *output) int {
 	parser := kong.Must(&c,
 		kong.Name(name),
 		kong.Description(description),
+		kong.Vars{"version": name + " " + version()},
 		kong.Writers(out, out.errors),
 		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
@@ -108,7 +118,7 @@ func execute(ctx context.Context, args []string, out *output) int {
 	if err == nil {
 		return exitPassed
 	}
-	if !errors.Is(err, errFailed) {
+	if !errors.Is(err, errFailed) && out.err == nil {
 		fmt.Fprintf(out.errors, "%s: %v\n", name, err)
 	}
 	var usage *usageError

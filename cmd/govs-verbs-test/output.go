@@ -10,10 +10,12 @@ import (
 
 // output is where commands print: results to the output itself, everything
 // about how they came to be to errors. It remembers that writing failed, so that
-// a full disk is not taken for a success; commands needn't look.
+// a full disk is not taken for a success, and stops the command, for whose words
+// there is no reader any more; commands needn't look.
 type output struct {
 	stdout io.Writer
 	errors io.Writer
+	stop   func()
 	err    error // the first failure to write to stdout
 }
 
@@ -22,6 +24,7 @@ func (o *output) Write(b []byte) (int, error) {
 	n, err := o.stdout.Write(b)
 	if err != nil && o.err == nil {
 		o.err = err
+		o.stop()
 	}
 	return n, err
 }

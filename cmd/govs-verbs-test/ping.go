@@ -9,13 +9,13 @@ import (
 )
 
 type pingCmd struct {
-	Addr     string        `arg:"" optional:"" name:"addr:port" help:"Whom to ping. rping's port is 7174."`
-	Listen   string        `help:"Serve one client at this address, then end." placeholder:"ADDR:PORT"`
-	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: auto, engine or kernel." placeholder:"PROVIDER"`
-	Count    int           `short:"C" default:"10" help:"How many pings the client sends." placeholder:"N"`
-	Size     int           `short:"S" default:"64" help:"Octets of each ping. The C rping, as a server, must be told the same with its own -S." placeholder:"N"`
+	Addr     string        `arg:"" optional:"" name:"addr:port" help:"Whom to ping: an IP address and a port. rping's is 7174."`
+	Listen   string        `help:"Serve one client at this address, then end. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
+	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
+	Count    int           `short:"C" default:"10" help:"How many pings the client sends. Default 10." placeholder:"N"`
+	Size     int           `short:"S" default:"64" help:"Octets of each ping, 23 to 65535. Default 64. The C rping, as a server, must be told the same with its own -S." placeholder:"N"`
 	Verbose  bool          `short:"v" help:"Print the data of each ping."`
-	Timeout  time.Duration `default:"60s" help:"Give up when the peer does nothing for this long. The wait for a client has no limit." placeholder:"TIME"`
+	Timeout  time.Duration `default:"60s" help:"Give up when the peer does nothing for this long, such as 500ms. Default 60s. The wait for a client has no limit." placeholder:"TIME"`
 	JSON     bool          `name:"json" help:"Print what came of it as JSON."`
 }
 
@@ -47,8 +47,12 @@ func (c *pingCmd) Validate() error {
 	case c.Timeout <= 0:
 		return fmt.Errorf("--timeout %v: has to be above 0", c.Timeout)
 	}
-	if _, err := c.addr(); err != nil {
-		return fmt.Errorf("%w: an IP address and a port are needed, such as 192.0.2.1:7174 or [2001:db8::1]:7174", err)
+	addr, err := c.addr()
+	if err != nil {
+		return fmt.Errorf("%s: an IP address and a port are needed, such as 192.0.2.1:7174 or [2001:db8::1]:7174", c.Addr+c.Listen)
+	}
+	if addr.Port() == 0 && c.Listen == "" {
+		return fmt.Errorf("%s: nobody can listen at port 0", c.Addr)
 	}
 	return nil
 }
@@ -81,16 +85,12 @@ func (c *pingCmd) Run(ctx context.Context, out *output) (err error) {
 		err = c.ping(ctx, out, p, addr, &f)
 	}
 	if ctx.Err() != nil {
-		return errors.New("interrupted")
+		err = errors.New("interrupted")
 	}
-	if err != nil {
+	if err != nil && f.Count == 0 {
 		return err
 	}
-	if c.JSON {
-		return out.json(&f)
-	}
-	f.print(out)
-	return nil
+	return errors.Join(err, f.print(out, c.JSON)) // what was done until then, too
 }
 
 // figures are what a ping came to. The times are the client's.
@@ -117,11 +117,15 @@ func (f *figures) took(d time.Duration) {
 	f.Count++
 }
 
-func (f *figures) print(out *output) {
+func (f *figures) print(out *output, json bool) error {
+	if json {
+		return out.json(f)
+	}
 	if f.Role == "server" {
 		fmt.Fprintf(out, "served %d pings of %d octets for %s over %s %s\n", f.Count, f.Size, f.Peer, f.Provider, f.Device)
-		return
+		return nil
 	}
 	fmt.Fprintf(out, "%d pings of %d octets to %s over %s %s: round trip min/mean/max %.1f/%.1f/%.1f us\n",
 		f.Count, f.Size, f.Peer, f.Provider, f.Device, f.MinUs, f.MeanUs, f.MaxUs)
+	return nil
 }

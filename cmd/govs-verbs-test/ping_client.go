@@ -25,7 +25,7 @@ func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.A
 	defer cancel()
 	conn, err := rdmacm.Dial(dialCtx, p.vctx, addr, p.config(c.Size))
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w", addr, err)
+		return fmt.Errorf("connecting to %s: %w", addr, c.whyNot(dialCtx, err))
 	}
 	p.use(conn)
 	select {
@@ -43,6 +43,18 @@ func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.A
 		}
 	}
 	return p.disconnect(ctx)
+}
+
+// whyNot says in other words what a user can do something about.
+func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
+	var rejected *rdmacm.RejectedError
+	switch {
+	case errors.Is(dialCtx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("no answer for %v", c.Timeout)
+	case errors.As(err, &rejected) && len(rejected.PrivateData) == 0:
+		return fmt.Errorf("nobody is listening there, or who is refuses: %w", err)
+	}
+	return err
 }
 
 // pingOnce tells the server where our data is, which it reads, and then where

@@ -107,7 +107,7 @@ func TestPingAuto(t *testing.T) {
 
 func TestPingFailures(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
-		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil, parts("connecting to 127.0.0.1:1: "))
+		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil, parts("connecting to 127.0.0.1:1: nobody is listening there"))
 	})
 	t.Run("the address is taken", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -141,7 +141,7 @@ func TestPingFailures(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		start(t, "ping", l.Addr().String(), "--provider", "engine", "--timeout", "200ms").want(t, exitFailed, nil, parts("connecting to ", "deadline exceeded"))
+		start(t, "ping", l.Addr().String(), "--provider", "engine", "--timeout", "200ms").want(t, exitFailed, nil, parts("connecting to ", "no answer for 200ms"))
 	})
 }
 
@@ -149,6 +149,15 @@ func TestPingInterrupted(t *testing.T) {
 	server, _ := serve(t, "127.0.0.1:0", "--provider", "engine")
 	server.stop()
 	server.want(t, exitFailed, nil, parts(name+": interrupted\n"))
+
+	// Whoever has pinged is told of what was done.
+	server, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
+	client := start(t, "ping", addr, "--provider", "engine", "-v", "--count", "1000000000")
+	client.stdout.await(t, "rdma-ping-2: ")
+	client.stop()
+	client.want(t, exitFailed, parts(" pings of 64 octets to "+addr), parts(name+": interrupted\n"))
+	server.wait(t) // the client has left in order, or in the middle of a ping
+	wantText(t, "the server's stdout", server.stdout.String(), parts("served "))
 }
 
 // A pingPeer is a client of the server that doesn't keep to the protocol.

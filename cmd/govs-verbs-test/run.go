@@ -19,17 +19,17 @@ import (
 type runCmd struct {
 	Initiator  string     `enum:"engine,kernel," default:"" help:"Who connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
 	Responder  string     `enum:"engine,kernel," default:"" help:"Who listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Matrix     bool       `help:"All four pairings. Those with the kernel are left out where it has no usable device."`
-	Only       string     `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it." placeholder:"GLOB"`
-	RequireSiw bool       `help:"That the kernel has no usable device is a failure. REQUIRE_SIW=1 in the environment means the same."`
+	Matrix     bool       `help:"Run all four pairings, of which those with the kernel are left out where it has no usable device."`
+	Only       string     `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
+	RequireSiw bool       `help:"Fail where the kernel has no usable device. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit      string     `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
-	Seed       uint64     `help:"Seed of everything random. Default: one that is drawn and printed." placeholder:"N"`
+	Seed       uint64     `help:"Seed of everything random, above 0. Default: one that is drawn and printed." placeholder:"N"`
 	Collect    string     `help:"Only run, and write what happened to this folder, for the command compare." placeholder:"DIR" type:"path"`
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
-	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo." default:"lo" placeholder:"NETDEV"`
-	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine." default:"1" placeholder:"FACTOR"`
+	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
+	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default 1." default:"1" placeholder:"FACTOR"`
 	NoTshark   bool       `help:"Do not have tshark decode the captures, too."`
 }
 
@@ -85,15 +85,20 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		col.Require = []string{"kernel"}
 	}
 	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
+	planned := 0
 	col.Outcomes, err = conformance.Run(ctx, conformance.Config{
 		Suite: scenarios.Suite(), Only: c.Only, Pairings: b.pairings, Open: b.openers, Seed: c.Seed, Scale: c.Scale,
 		Capture: b.capture, Dir: dir, Tap: b.peerTap(),
 		Progress: func(done, total int, o *conformance.Outcome) {
+			planned = total
 			fmt.Fprintf(out, "[%*d/%d] %-9s %s  %s  %d ms\n", len(fmt.Sprint(total)), done, total, o.State(), o.Scenario, o.Pairing, o.DurationMillis)
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("interrupted after %d runs; nothing was judged (seed %d)", len(col.Outcomes), c.Seed)
+		if c.Collect != "" { // captures that nothing tells about
+			_ = removeCaptures(dir, col.Outcomes)
+		}
+		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)", len(col.Outcomes), planned, c.Seed)
 	}
 	if c.Collect != "" {
 		file := filepath.Join(dir, collectionFile)
@@ -133,8 +138,17 @@ func removeCollection(dir string) error {
 	if err != nil {
 		return fmt.Errorf("%w: remove it, or collect in another folder", err)
 	}
-	for i := range old.Outcomes {
-		capture := old.Outcomes[i].Capture
+	if err := removeCaptures(dir, old.Outcomes); err != nil {
+		return err
+	}
+	return os.Remove(file)
+}
+
+// removeCaptures removes the captures of runs from the folder that they were
+// collected in.
+func removeCaptures(dir string, outcomes []conformance.Outcome) error {
+	for i := range outcomes {
+		capture := outcomes[i].Capture
 		if capture == "" || filepath.Base(capture) != capture {
 			continue
 		}
@@ -142,5 +156,5 @@ func removeCollection(dir string) error {
 			return err
 		}
 	}
-	return os.Remove(file)
+	return nil
 }

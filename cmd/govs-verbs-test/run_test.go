@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -184,6 +185,16 @@ func TestRunInterrupted(t *testing.T) {
 	cmd.stdout.await(t, `\[ *3/`)
 	cmd.stop()
 	cmd.want(t, exitFailed, nil, parts("interrupted after ", "nothing was judged (seed 5)"))
+
+	// Nothing is left of it that could be taken for a collection.
+	dir := t.TempDir()
+	cmd = start(t, "run", "--collect", dir)
+	cmd.stdout.await(t, `\[ *3/`)
+	cmd.stop()
+	cmd.want(t, exitFailed, nil, parts("interrupted after "))
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left in %s: %v, %v", dir, left, err)
+	}
 }
 
 // TestProcess runs the command as a process: signals end it in order, and
@@ -198,6 +209,33 @@ func TestProcess(t *testing.T) {
 		}
 		p.want(t, exitFailed)
 		wantText(t, "stderr", p.stderr.String(), parts(name+": interrupted\n"))
+	})
+	// As head does: a run whose reader has enough puts away what it made.
+	t.Run("a reader that leaves", func(t *testing.T) {
+		tmp := t.TempDir()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/proc/self/exe", "run", "--no-tshark")
+		cmd.Env = append(os.Environ(), asCommand+"=1", "TMPDIR="+tmp)
+		var stderr transcript
+		cmd.Stdout, cmd.Stderr = w, &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		first := make([]byte, 5)
+		_, err = io.ReadFull(r, first)
+		if err := errors.Join(err, w.Close(), r.Close()); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != exitFailed || string(first) != "seed " || stderr.String() != "" {
+			t.Errorf("status %d, want %d; stdout began with %q; stderr: %s", got, exitFailed, first, &stderr)
+		}
+		if left, err := os.ReadDir(tmp); err != nil || len(left) != 0 {
+			t.Errorf("left in %s: %v, %v", tmp, left, err)
+		}
 	})
 	t.Run("no CAP_NET_RAW", func(t *testing.T) {
 		dir := t.TempDir()

@@ -75,6 +75,11 @@ func TestWrongUsage(t *testing.T) {
 		{"ping 192.0.2.1:7174 --listen 192.0.2.1:7174", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
 		{"ping 192.0.2.1", "an IP address and a port are needed"},
 		{"ping localhost:7174", "an IP address and a port are needed"},
+		{"ping 192.0.2.1:0", "nobody can listen at port 0"},
+		{"run --addr 203.0.113.7", "--addr 203.0.113.7 has to be an address of this machine"},
+		{"run --report /proc/none", "--report: "},
+		{"run --json " + dir, "--json: " + dir + " is a folder"},
+		{"run --junit " + dir + "/none/junit.xml", "--junit: no file can be made in " + dir + "/none"},
 		{"ping --listen 7174", "an IP address and a port are needed"},
 		{"ping 192.0.2.1:7174 --size 22", "--size 22: rping takes 23 to 65535 octets"},
 		{"ping 192.0.2.1:7174 --size 65536", "--size 65536: rping takes 23 to 65535 octets"},
@@ -90,6 +95,21 @@ func TestWrongUsage(t *testing.T) {
 	}
 	cmd := start(t, "frobnicate")
 	cmd.want(t, exitUsage, nil, parts(hint))
+}
+
+func TestVersion(t *testing.T) {
+	start(t, "--version").want(t, exitPassed, parts(name+" "+version()+"\n"), nil)
+	for _, c := range []struct{ module, stamped, want string }{
+		{"v1.2.3", "", "v1.2.3"},
+		{"v0.0.0-20261121004000-2208e2000000+dirty", "2208e20000", "v0.0.0-20261121004000-2208e2000000+dirty"},
+		{"(devel)", "2208e20000-dirty", "devel 2208e20000-dirty"},
+		{"(devel)", "", "devel"},
+		{"", "", "devel"},
+	} {
+		if got := versionOf(c.module, c.stamped); got != c.want {
+			t.Errorf("%q, %q: %q, want %q", c.module, c.stamped, got, c.want)
+		}
+	}
 }
 
 // failingWriter is a full disk.

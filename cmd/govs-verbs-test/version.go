@@ -3,24 +3,37 @@ package main
 import (
 	"regexp"
 	"runtime/debug"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// version is govs' own version, as the Go toolchain recorded it.
+// revision is what ci/build says that it builds: git describe.
+var revision string
+
+// version is govs' own version: that of the module where the Go toolchain knows
+// one, otherwise "devel" and the revision that was built.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return versionOf("", revision)
 	}
-	v := info.Main.Version
+	stamped := revision
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && !strings.Contains(v, s.Value[:min(12, len(s.Value))]) {
-			v += " " + s.Value[:min(12, len(s.Value))]
+		if stamped == "" && s.Key == "vcs.revision" {
+			stamped = s.Value[:min(12, len(s.Value))]
 		}
 	}
-	return v
+	return versionOf(info.Main.Version, stamped)
+}
+
+func versionOf(module, stamped string) string {
+	switch {
+	case module != "" && module != "(devel)":
+		return module // a pseudo-version, where it is of no release, has the revision in it
+	case stamped != "":
+		return "devel " + stamped
+	}
+	return "devel"
 }
 
 // kernelRelease is what uname -r prints.

@@ -23,6 +23,8 @@ package load
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -44,7 +46,7 @@ const (
 func Ops() []Op { return []Op{WriteBW, WriteLat, ReadBW, ReadLat, SendBW, SendLat} }
 
 // Latency reports whether the workload is one for latency.
-func (op Op) Latency() bool { return len(op) > 4 && op[len(op)-4:] == "-lat" }
+func (op Op) Latency() bool { return strings.HasSuffix(string(op), "-lat") }
 
 // Poll says how an end waits for completions.
 type Poll string
@@ -63,14 +65,14 @@ type Spec struct {
 	// One of the two is 0.
 	Iters    int           `json:",omitempty"`
 	Duration time.Duration `json:",omitempty"`
-	Warmup   int           `json:",omitempty"` // operations before those that count, of each QP
+	Warmup   int           `json:",omitempty"` // operations of each QP before those that count; default 16 MiB of them, 4 to 1000; negative: none
 
 	QPs           int  `json:",omitempty"` // connections; default 1, for latency only 1
 	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default 128, for latency 1
 	PostList      int  `json:",omitempty"` // WRs in one post, the last one signalled; default a quarter of TxDepth, at most 64
 	SGEs          int  `json:",omitempty"` // scatter/gather entries of a message, default 1
 	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
-	Outstanding   int  `json:",omitempty"` // RDMA Reads outstanding on a QP (ORD), default 16
+	Outstanding   int  `json:",omitempty"` // RDMA Reads outstanding on a QP (ORD, 1 to 128), default 16
 	Inline        int  `json:",omitempty"` // messages of up to so many octets are posted inline; default 0
 	Bidirectional bool `json:",omitempty"` // bandwidth: the server does to the client what is done to it
 	Poll          Poll `json:",omitempty"` // of both ends, default Spin
@@ -78,11 +80,12 @@ type Spec struct {
 
 // Limits of a Spec. A server refuses what is beyond, whoever asks.
 const (
-	MaxSize    = 1 << 30
-	MaxQPs     = 1 << 14
-	MaxTxDepth = 1 << 14
-	MaxMRs     = 1 << 20
-	MaxSGEs    = 16
+	MaxSize        = 1 << 30
+	MaxQPs         = 1 << 14
+	MaxTxDepth     = 1 << 13
+	MaxMRs         = 1 << 16
+	MaxSGEs        = 16
+	MaxOutstanding = 128
 )
 
 // Complete puts the defaults in and says what is impossible.
@@ -98,19 +101,18 @@ func (s *Spec) Complete() error {
 	}
 	setDefault(&s.TxDepth, 128)
 	setDefault(&s.PostList, min(max(s.TxDepth/4, 1), 64))
-	known := false
-	for _, op := range Ops() {
-		known = known || s.Op == op
-	}
+	setDefault(&s.Warmup, min(max(16<<20/max(s.Size, 1)/max(s.QPs, 1), 4), 1000))
 	switch {
-	case !known:
+	case !slices.Contains(Ops(), s.Op):
 		return fmt.Errorf("no workload %q", s.Op)
 	case s.Poll != Spin && s.Poll != Block:
 		return fmt.Errorf("poll %q: spin or block", s.Poll)
 	case (s.Iters == 0) == (s.Duration == 0):
 		return fmt.Errorf("either a number of iterations or a duration is needed")
-	case s.Iters < 0 || s.Duration < 0 || s.Warmup < 0 || s.Inline < 0:
-		return fmt.Errorf("a run can't be shorter than nothing")
+	case s.Iters < 0 || s.Duration < 0 || s.Inline < 0:
+		return fmt.Errorf("a run of less than nothing")
+	case s.Op == WriteLat && s.Poll == Block:
+		return fmt.Errorf("%s: nothing tells the target of a Write that it came; it has to spin", s.Op)
 	case lat && (s.QPs != 1 || s.TxDepth != 1 || s.PostList != 1 || s.Bidirectional):
 		return fmt.Errorf("%s has one message under way at a time", s.Op)
 	case s.PostList > s.TxDepth:
@@ -122,7 +124,7 @@ func (s *Spec) Complete() error {
 	}
 	return firstOutside([]bound{
 		{"size", s.Size, MaxSize}, {"QPs", s.QPs, MaxQPs}, {"TX depth", s.TxDepth, MaxTxDepth}, {"post list", s.PostList, MaxTxDepth},
-		{"scatter/gather entries", s.SGEs, MaxSGEs}, {"MRs", s.MRs, MaxMRs}, {"outstanding Reads", s.Outstanding, MaxTxDepth},
+		{"scatter/gather entries", s.SGEs, MaxSGEs}, {"MRs", s.MRs, MaxMRs}, {"outstanding Reads", s.Outstanding, MaxOutstanding},
 	})
 }
 

@@ -1,0 +1,140 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// sharedMemory is how much memory QPs share before they use one after the other:
+// several small messages don't fall on the same cache line, many large ones don't
+// exceed the cache.
+const sharedMemory = 1 << 20
+
+// memory is what an end sends from and receives into. Each of the two is an array
+// of slots of one message, and is registered as often as Spec.MRs says.
+type memory struct {
+	size, stride int
+	slots        int
+
+	src, dst   *ibverbs.MR // own the memory
+	srcs, dsts []*ibverbs.MR
+	list       *ibverbs.MR // of the regions that the peer is to use
+	seed       uint64      // of the pattern in src
+}
+
+// messageStride is from one slot to the next: messages begin on cache lines. A
+// note may be longer than a message.
+func messageStride(size int) int { return (max(size, maxNote) + 63) &^ 63 }
+
+func slotsOf(s *Spec) int { return min(s.QPs, max(1, sharedMemory/messageStride(s.Size))) }
+
+// newMemory makes the memory of an end for a complete spec.
+func newMemory(pd *ibverbs.PD, s *Spec) (_ *memory, err error) {
+	m := &memory{size: s.Size, stride: messageStride(s.Size), slots: slotsOf(s)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	const (
+		source = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead
+		sink   = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
+	)
+	if m.src, m.srcs, err = m.register(pd, s.MRs, source); err != nil {
+		return nil, err
+	}
+	if m.dst, m.dsts, err = m.register(pd, s.MRs, sink); err != nil {
+		return nil, err
+	}
+	remote := m.dsts
+	if s.Op == ReadBW || s.Op == ReadLat {
+		remote = m.srcs
+	}
+	if m.list, err = pd.AllocMR(s.MRs*ibverbs.RemoteRegionSize, source); err != nil {
+		return nil, err
+	}
+	text := m.list.Bytes()[:0]
+	for _, mr := range remote {
+		r, err := mr.Remote(0, m.octets())
+		if err != nil {
+			return nil, err
+		}
+		if text, err = r.AppendBinary(text); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *memory) octets() int { return m.slots * m.stride }
+
+// register makes memory and n regions of it; the first owns it.
+func (m *memory) register(pd *ibverbs.PD, n int, access ibverbs.Access) (*ibverbs.MR, []*ibverbs.MR, error) {
+	own, err := pd.AllocMR(m.octets(), access)
+	if err != nil {
+		return nil, nil, err
+	}
+	all := []*ibverbs.MR{own}
+	for len(all) < n {
+		mr, err := pd.RegMR(own.Bytes(), access)
+		if err != nil {
+			return own, all, fmt.Errorf("region %d of %d: %w", len(all)+1, n, err)
+		}
+		all = append(all, mr)
+	}
+	return own, all, nil
+}
+
+func (m *memory) close() error {
+	var errs []error
+	for _, list := range [][]*ibverbs.MR{m.srcs, m.dsts} {
+		for _, mr := range list {
+			errs = append(errs, closeMR(mr, m.src, m.dst))
+		}
+	}
+	for _, mr := range []*ibverbs.MR{m.src, m.dst, m.list} {
+		if mr != nil {
+			errs = append(errs, mr.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// closeMR closes a region that is not one of the owners, which come last.
+func closeMR(mr *ibverbs.MR, owners ...*ibverbs.MR) error {
+	for _, o := range owners {
+		if mr == o {
+			return nil
+		}
+	}
+	return mr.Close()
+}
+
+// table says where the list of regions is.
+func (m *memory) table() table {
+	return table{Addr: m.list.Addr(), Len: m.list.Len(), RKey: m.list.RKey()}
+}
+
+// slot is the octet at which the message of a QP begins.
+func (m *memory) slot(lane int) int { return lane % m.slots * m.stride }
+
+// prepare fills the sources and clears the sinks.
+func (m *memory) prepare(seed uint64) {
+	m.seed = seed
+	for i := range m.slots {
+		fillPattern(m.src.Bytes()[i*m.stride:][:m.size], seed)
+	}
+	clear(m.dst.Bytes())
+}
+
+// verify compares the sinks' first n octets with the peer's pattern.
+func (m *memory) verify(n int) error {
+	for i := range m.slots {
+		if at := hasPattern(m.dst.Bytes()[i*m.stride:][:n], ^m.seed); at >= 0 {
+			return fmt.Errorf("what came is not what was sent, from octet %d of message %d on", at, i)
+		}
+	}
+	return nil
+}
