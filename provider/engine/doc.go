@@ -82,8 +82,10 @@
 //     once with EventCQErr until it is polled. Size it for what its QPs can have
 //     posted.
 //   - One completion vector; no CQ moderation or resizing.
-//   - Segments follow TCP's MSS, but a socket can't promise that TCP keeps their
-//     limits: an FPDU may arrive in two (a TCP that prevents that is what RFC 5044
-//     appendix A calls MPA-aware).
+//   - TCP segments consist of whole FPDUs (RFC 5044 section 5.1) as far as a
+//     socket lets its user decide. Where the peer's window ends, and while
+//     segments carry selective acknowledgements, TCP cuts elsewhere; a peer that
+//     can't receive that (siw, kernel-notes/siw-crc-split.md) is spared the cuts
+//     that it can't stand.
 //   - Device.AsyncEvent keeps 256 events; later ones are counted and told.
 package engine

@@ -29,7 +29,7 @@ import (
 
 const (
 	wireSize   = 1 << 20 // of each side's region
-	wireRounds = 6      // of wireDepth operations on each side
+	wireRounds = 6       // of wireDepth operations on each side
 	wireDepth  = 64
 	farVar     = "GOVS_ENGINE_FAR" // in the engine's process: where siw listens
 )
