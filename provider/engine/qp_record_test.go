@@ -72,8 +72,11 @@ func TestSegmentsAreWholeFPDUs(t *testing.T) {
 func oddMessages(a, b *side, n int) {
 	const size, depth = 200_000, 16
 	rnd := rand.New(rand.NewPCG(7, uint64(n)))
-	src := a.reg(size, provider.AccessLocalWrite)
-	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead)
+	// What is read while it may be written is a race, on the wire as in memory.
+	src, sink := a.reg(size, provider.AccessLocalWrite), a.reg(size, provider.AccessLocalWrite)
+	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	received := b.reg(size, provider.AccessLocalWrite)
+	source := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
 	pattern(src.b, n)
 	for n > 0 {
 		k := min(n, depth)
@@ -87,10 +90,11 @@ func oddMessages(a, b *side, n int) {
 			switch rnd.IntN(4) {
 			case 0:
 				wr.Opcode = provider.WRSend
-				b.recv(provider.RecvWR{SGList: []provider.SGE{dst.sge(0, size)}})
+				b.recv(provider.RecvWR{SGList: []provider.SGE{received.sge(0, size)}})
 				sends++
 			case 1:
-				wr.Opcode = provider.WRRDMARead
+				wr.Opcode, wr.RemoteAddr, wr.RKey = provider.WRRDMARead, source.to(0), source.m.stag
+				wr.SGList = []provider.SGE{sink.sge(0, length)}
 			default:
 				wr.Opcode = provider.WRRDMAWrite
 			}
