@@ -153,8 +153,26 @@ func TestConnHundredAtOnce(t *testing.T) {
 	vctx, addr := device(t)
 	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
 	defer l.Close()
+	wait := each(t, ctx, l, 4, func(req *rdmacm.Request) error { return echo(ctx, req) })
+	var clients sync.WaitGroup
+	for i := range conns {
+		clients.Go(func() {
+			if err := callEcho(ctx, vctx, l.Addr(), uint32(i)); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	clients.Wait()
+	ok(t, l.Close())
+	wait()
+}
+
+// each calls handle with every request, in a goroutine of its own, until the
+// listener is closed. So many goroutines accept at a time. The function that it
+// returns waits for all of them.
+func each(t *testing.T, ctx context.Context, l *rdmacm.Listener, accepting int, handle func(*rdmacm.Request) error) (wait func()) {
 	var wg sync.WaitGroup
-	for range 4 {
+	for range accepting {
 		wg.Go(func() {
 			for {
 				req, err := l.Accept(ctx)
@@ -166,24 +184,14 @@ func TestConnHundredAtOnce(t *testing.T) {
 					return
 				}
 				wg.Go(func() {
-					if err := echo(ctx, req); err != nil {
+					if err := handle(req); err != nil {
 						t.Errorf("server: %v", err)
 					}
 				})
 			}
 		})
 	}
-	var clients sync.WaitGroup
-	for i := range conns {
-		clients.Go(func() {
-			if err := callEcho(ctx, vctx, l.Addr(), uint32(i)); err != nil {
-				t.Errorf("client %d: %v", i, err)
-			}
-		})
-	}
-	clients.Wait()
-	ok(t, l.Close())
-	wg.Wait()
+	return wg.Wait
 }
 
 // echo answers a request: every tenth with a refusal, others with a connection
@@ -437,11 +445,7 @@ func TestConnListenerCloses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
 	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	dialled := make(chan error, 1)
-	go func() {
-		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
-		dialled <- err
-	}()
+	dialled := dialLater(ctx, vctx, l.Addr())
 	time.Sleep(100 * time.Millisecond)
 	ok(t, l.Close())
 	if err := <-dialled; err == nil || ctx.Err() != nil {

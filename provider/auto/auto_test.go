@@ -96,6 +96,28 @@ func TestOpenByName(t *testing.T) {
 	}
 }
 
+// On whatever host this runs, there is a device in the end, and a reason.
+func TestNew(t *testing.T) {
+	p := New(nil)
+	t.Log(p.Why())
+	if !strings.HasPrefix(p.Why(), p.Name()+": ") || strings.Contains(p.Why(), "\n") {
+		t.Errorf("why %q of %s", p.Why(), p.Name())
+	}
+	if p.Name() == "engine" && !strings.Contains(p.Why(), "no usable device of the kernel: ") {
+		t.Errorf("why %q does not say what is wrong with the kernel's devices", p.Why())
+	}
+	vctx, err := ibverbs.Open(p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vctx.Provider() != p.Name() {
+		t.Errorf("opened a device of %s", vctx.Provider())
+	}
+	if err := vctx.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSiw shows the choice with a device that is there, one that doesn't lead
 // to the address, and one whose interface is down.
 func TestSiw(t *testing.T) {

@@ -21,7 +21,7 @@ func Run(t *testing.T, pattern string, want ...string) {
 		t.Fatal(err)
 	}
 	env := []string{"GOVS_PROVIDER=kernel", "GOVS_DEVICE=siw0", "GOVS_ADDR=192.0.2.1"}
-	args := []string{"-test.run=" + pattern, "-test.v", "-test.count=1", "-test.timeout=4m"}
+	args := []string{"-test.run=" + pattern, "-test.v", "-test.count=1", "-test.timeout=8m"}
 	var out string
 	if vmtest.Inside() {
 		cmd := exec.CommandContext(t.Context(), exe, args...)
