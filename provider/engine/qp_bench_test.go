@@ -181,7 +181,12 @@ func BenchmarkSend(b *testing.B) {
 					x.spin(1)
 				}
 				for int64(i*list)-taken.Load() > receives/2 {
-					runtime.Gosched()
+					select {
+					case <-done:
+						b.FailNow() // the receiver has failed, and said why
+					default:
+						runtime.Gosched()
+					}
 				}
 				x.send(wrs...)
 			}
