@@ -1,0 +1,188 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// lookEvery is after how many messages the clock is looked at: reading it costs
+// as much as posting a small message.
+func lookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
+
+// begin starts a stretch of n messages on each lane, or with a limit of as many
+// as fit into it.
+func (e *end) begin(n uint64, limit time.Duration) {
+	e.run = run{began: time.Now(), limit: limit, hist: e.run.hist}
+	e.runs++
+	for i := range e.lanes {
+		l := &e.lanes[i]
+		l.over = false
+		l.target = l.posted + n
+		if limit > 0 {
+			l.target = math.MaxUint64
+		}
+	}
+}
+
+// stream posts what begin said, answers what comes, and returns when both ends
+// have all of it.
+func (e *end) stream(ctx context.Context) error {
+	for i := range e.lanes {
+		if err := e.feed(&e.lanes[i], i); err != nil {
+			return err
+		}
+	}
+	look := lookEvery(e.spec.Size)
+	for e.run.over < len(e.lanes) {
+		n, err := e.wait(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			if err := e.handle(&e.wc[i]); err != nil {
+				return err
+			}
+		}
+		if e.run.unlooked >= look {
+			if err := e.lookAtClock(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// handle does what a completion asks for.
+func (e *end) handle(wc *ibverbs.WC) error {
+	if err := e.check(wc); err != nil {
+		return err
+	}
+	l, messages := e.laneOf(wc)
+	switch {
+	case wc.Opcode == ibverbs.WCRecv:
+		if err := e.received(l, int(wc.ByteLen)); err != nil {
+			return err
+		}
+	case messages == 0:
+		l.notes--
+	default:
+		l.done += messages
+		e.run.unlooked += int(messages)
+	}
+	return e.feed(l, int(uint32(wc.WRID)))
+}
+
+// received takes what the peer sent, and gives receives back.
+func (e *end) received(l *lane, octets int) error {
+	switch {
+	case octets == e.spec.Size && e.takes():
+		l.taken++
+		if l.owed++; l.owed < len(l.recvs) {
+			return nil
+		}
+		l.owed = 0
+		if err := l.qp.PostRecv(l.recvs...); err != nil {
+			return because(l.qp, err)
+		}
+		return e.sendNote(l, creditLen(e.spec.Size))
+	case octets == 0:
+		l.ends++
+	case octets == creditLen(e.spec.Size):
+		l.granted += uint64(window(&e.spec) / 4)
+	default:
+		return fmt.Errorf("the peer sent %d octets, which is neither a message nor a note", octets)
+	}
+	return because(l.qp, l.qp.PostRecv(l.recv...))
+}
+
+// sendNote posts a note. Its content is that of a message's beginning, as it is
+// received where messages are.
+func (e *end) sendNote(l *lane, octets int) error {
+	l.note[0].SGList = l.note[0].SGList[:0]
+	if octets > 0 {
+		l.note[0].SGList = append(l.note[0].SGList, ibverbs.SGE{Addr: e.mem.src.Addr() + uint64(l.slot), Length: uint32(octets), LKey: e.mem.src.LKey()})
+	}
+	l.notes++
+	return because(l.qp, l.qp.PostSend(l.note...))
+}
+
+// feed posts on a lane what it has room for, and when there is no more, its end.
+func (e *end) feed(l *lane, n int) error {
+	for l.posted < l.target {
+		count := min(uint64(len(l.list)), l.target-l.posted)
+		if l.posted+count-l.done > uint64(e.spec.TxDepth) {
+			return nil
+		}
+		if e.spec.Op == SendBW && l.posted+count > l.granted {
+			return nil
+		}
+		wrs := l.list[uint64(len(l.list))-count:]
+		wrs[len(wrs)-1].WRID = workID(n, count)
+		if len(e.locals) > 1 {
+			e.turn(l, wrs)
+		}
+		if err := l.qp.PostSend(wrs...); err != nil {
+			return because(l.qp, err)
+		}
+		l.posted += count
+	}
+	// A client may be in its next run while we look at the end of this one: ends
+	// are counted.
+	ended := l.ends >= e.runs
+	if l.posted == l.done && l.endsSent < e.runs && (!e.server || ended) {
+		l.endsSent++
+		if err := e.sendNote(l, 0); err != nil {
+			return err
+		}
+	}
+	if l.endsSent == e.runs && ended && l.notes == 0 && !l.over {
+		l.over = true
+		e.run.over++
+	}
+	return nil
+}
+
+// lookAtClock keeps the peak, and ends what is limited by time.
+func (e *end) lookAtClock(ctx context.Context) error {
+	r := &e.run
+	now := time.Since(r.began)
+	r.peak.add(now, r.unlooked*e.spec.Size)
+	r.unlooked = 0
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if r.limit == 0 || now < r.limit {
+		return nil
+	}
+	r.limit = 0
+	for i := range e.lanes {
+		l := &e.lanes[i]
+		l.target = l.posted
+		if err := e.feed(l, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// peakWindow is the least time of which the peak is an average.
+const peakWindow = 10 * time.Millisecond
+
+// peak finds the fastest stretch.
+type peak struct {
+	from   time.Duration
+	octets int
+	best   float64 // octets per second
+}
+
+func (p *peak) add(now time.Duration, octets int) {
+	p.octets += octets
+	if d := now - p.from; d >= peakWindow {
+		p.best = max(p.best, float64(p.octets)/d.Seconds())
+		p.from, p.octets = now, 0
+	}
+}
