@@ -14,6 +14,7 @@ import "C"
 
 import (
 	"net/netip"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -151,12 +152,13 @@ func paramFrom(c *C.struct_govs_conn_param) ConnParam {
 	}
 }
 
-// private returns p for a call that takes the length in an octet.
+// private returns a copy of p for a call that takes the length in an octet. p may
+// be part of an object with Go pointers, which cgo would find and refuse.
 func private(p []byte) (unsafe.Pointer, C.uint8_t, error) {
 	if len(p) > 255 {
 		return nil, 0, syscall.EINVAL
 	}
-	return unsafe.Pointer(unsafe.SliceData(p)), C.uint8_t(len(p)), nil
+	return unsafe.Pointer(unsafe.SliceData(slices.Clone(p))), C.uint8_t(len(p)), nil
 }
 
 // Connect asks the peer for a connection. On iWARP the calling thread is blocked

@@ -62,6 +62,33 @@ func testPrivateData(t *testing.T) {
 	closeAll(t, a.qp, p.qp, a.id, p.id, l)
 }
 
+// Private data may lie beside pointers.
+func testPrivateDataInAStruct(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	l := p.listen()
+	a.resolve(l.LocalAddr())
+	a.createQP()
+	header := &struct {
+		next *int
+		text [5]byte
+	}{next: new(int), text: [5]byte([]byte("hello"))}
+	if err := a.id.Connect(provider.ConnParam{PrivateData: header.text[:]}); err != nil {
+		t.Fatal(err)
+	}
+	req := p.want("at the listener", provider.CMConnectRequest)
+	if string(req.Param.PrivateData) != "hello" {
+		t.Errorf("the request has %q", req.Param.PrivateData)
+	}
+	if err := req.ID.Reject(header.text[:]); err != nil {
+		t.Fatal(err)
+	}
+	if ev := a.want("after Reject", provider.CMRejected); string(ev.Param.PrivateData) != "hello" {
+		t.Errorf("the rejection has %q", ev.Param.PrivateData)
+	}
+	wantErrno(t, "256 octets", req.ID.Reject(make([]byte, 256)), syscall.EINVAL)
+	closeAll(t, a.qp, a.id, req.ID, l)
+}
+
 func testRejection(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()

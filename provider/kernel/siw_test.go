@@ -55,6 +55,7 @@ func TestSiw(t *testing.T) {
 		{"no read depth", testNoReadDepth},
 		{"completion channel", testCompChannel},
 		{"private data", testPrivateData},
+		{"private data in a struct", testPrivateDataInAStruct},
 		{"rejection", testRejection},
 		{"connection refused", testConnectionRefused},
 		{"disconnect and flush", testDisconnect},
