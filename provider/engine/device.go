@@ -48,7 +48,7 @@ type device struct {
 	async  asyncQueue
 	poller transport.Poller
 	prog   progressState // of progress.go
-	bufs   bufPools
+	chunks bufPool       // copies of payload that is being sent
 
 	pds, cqs, mrs, qps limit
 
@@ -72,7 +72,7 @@ func openDevice(opts Options) (*device, error) {
 	}
 	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]struct{})}
 	d.async.init(maxAsync)
-	d.bufs.init()
+	d.chunks.octets = chunkOctets
 	d.pds.max, d.cqs.max, d.mrs.max, d.qps.max = maxPD, maxCQ, maxMR, maxQP
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead

@@ -120,12 +120,11 @@ func TestQPN(t *testing.T) {
 }
 
 func TestBufPool(t *testing.T) {
-	var p bufPools
-	p.init()
+	p := bufPool{octets: chunkOctets}
 	var lent []*buf
-	for range bufsKept + 5 {
-		b := p.rx.get()
-		if len(b.b) != rxBufOctets {
+	for range chunksKept + 5 {
+		b := p.get()
+		if len(b.b) != chunkOctets {
 			t.Fatalf("%d octets", len(b.b))
 		}
 		lent = append(lent, b)
@@ -136,12 +135,12 @@ func TestBufPool(t *testing.T) {
 				t.Fatal("a buffer was lent twice")
 			}
 		}
-		p.rx.put(b)
+		p.put(b)
 	}
-	if p.rx.n != bufsKept {
-		t.Errorf("%d buffers kept, want %d", p.rx.n, bufsKept)
+	if p.n != chunksKept {
+		t.Errorf("%d buffers kept, want %d", p.n, chunksKept)
 	}
-	if n := testing.AllocsPerRun(100, func() { p.rx.put(p.rx.get()) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { p.put(p.get()) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	defer func() {
@@ -149,5 +148,5 @@ func TestBufPool(t *testing.T) {
 			t.Error("a buffer of the wrong size was taken back")
 		}
 	}()
-	p.tx.put(p.rx.get())
+	p.put(&buf{b: make([]byte, chunkOctets/2)})
 }

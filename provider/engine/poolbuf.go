@@ -2,33 +2,21 @@ package engine
 
 import "sync"
 
-// Sizes of pooled buffers, in octets.
 const (
-	rxBufOctets = 64 << 10 // what one read of a socket takes at most beside direct placement
-	txBufOctets = 32 << 10 // headers, inline payload and trailers of one vectored write
-	bufsKept    = 64       // per pool; more are left to the garbage collector
+	chunkOctets = 64 << 10 // of a pooled buffer; the longest FPDU with its markers fits
+	chunksKept  = 64       // more are left to the garbage collector
 )
-
-// bufPools lends buffers for as long as bytes are in flight, so that idle QPs
-// have none. What is in a buffer when it is lent is of no meaning; it is never
-// given to a user or a peer.
-type bufPools struct {
-	rx, tx bufPool
-}
-
-func (p *bufPools) init() {
-	p.rx.octets = rxBufOctets
-	p.tx.octets = txBufOctets
-}
 
 // bufPool is a stack of buffers of one size. sync.Pool would do but for its
 // dropping buffers at random times, which makes allocations on the data path
-// impossible to rule out.
+// impossible to rule out. It lends buffers for as long as octets are in flight, so
+// that idle QPs have none. What is in a buffer when it is lent is of no meaning; it
+// is never given to a user or a peer.
 type bufPool struct {
 	octets int
 
 	mu   sync.Mutex
-	free [bufsKept]*buf
+	free [chunksKept]*buf
 	n    int
 }
 

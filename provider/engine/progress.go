@@ -79,7 +79,7 @@ const pollsPerWait = 64
 // and of targets of one-sided operations that don't know that there are any.
 func (d *device) startProgress() {
 	p := &d.prog
-	p.batches.make = func() *txBatch { return &txBatch{pool: &d.bufs.rx} }
+	p.batches.make = func() *txBatch { return &txBatch{pool: &d.chunks} }
 	p.contexts.make = newRxContext
 	p.lingering = make(map[*stream]struct{})
 	p.ended = make(chan struct{})

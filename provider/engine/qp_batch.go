@@ -299,7 +299,7 @@ func (b *txBatch) stash() {
 	if b.nuses == 0 {
 		return // it lies in the arena and in chunks already
 	}
-	var chunks [2 + 2*batchOctets/rxBufOctets][]byte
+	var chunks [2 + 2*batchOctets/chunkOctets][]byte
 	n := 0
 	old := len(b.chunks)
 	b.chunkUsed = b.pool.octets // leave the chunks in use alone
