@@ -100,6 +100,7 @@ func (c *Client) Run(ctx context.Context, spec Spec) (Result, error) {
 	r.Ops += m.Done.Ops
 	r.Octets = r.Ops * uint64(spec.Size)
 	r.Server = m.Done.Usage
+	r.Server.AllocsPerOp /= float64(max(r.Ops, 1))
 	return r, c.end.verify()
 }
 
@@ -197,7 +198,7 @@ func (e *end) lead(ctx context.Context) (Result, error) {
 	r := Result{Ops: ops, Lat: e.run.hist.Latency(), Peak: e.run.peak.best}
 	r.Elapsed, r.Client = m.Stop(ops)
 	if spec.Op.Latency() {
-		r.Elapsed = time.Duration(r.Lat.Mean) * time.Duration(ops)
+		r.Elapsed = e.run.hist.sum
 	}
 	return r, nil
 }

@@ -44,7 +44,7 @@ type ready struct{ Table table }
 
 type done struct {
 	Ops   uint64 // by the server, if the run is bidirectional
-	Usage Usage
+	Usage Usage  // of all the run: who is only written to doesn't know how many messages there were
 }
 
 // table says where the list of an end's regions is, for the peer to read.

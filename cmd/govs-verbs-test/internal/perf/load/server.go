@@ -269,7 +269,7 @@ func (e *end) follow(ctx context.Context) (*done, error) {
 	if e.posts() {
 		d.Ops = ops
 	}
-	_, d.Usage = m.Stop(max(ops, uint64(e.spec.Iters)))
+	_, d.Usage = m.Stop(1)
 	return d, nil
 }
 
