@@ -108,6 +108,11 @@ func Add(name, linkType, netdev string) error {
 // Delete deletes the link called name (rdma link delete NAME). It needs
 // CAP_NET_ADMIN in the initial user namespace.
 //
+// With a siw link it waits for the end of every process that has opened the
+// device, also of those that have closed it since, because librdmacm has not. A
+// process that has used package kernel must therefore not delete the link itself:
+// it would wait for good.
+//
 // Errors: ENODEV if there is no such link, EINVAL if the link was not made with
 // Add (a hardware device), EPERM.
 func Delete(name string) error {
