@@ -68,6 +68,11 @@
 // STags travel in the clear. Whoever can write to the path can write to the
 // granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
 //
+// The engine panics where an invariant of its own is broken, and recovers from
+// nothing: on whichever goroutine that is, it ends the process rather than go on
+// with memory in an unknown state. Nothing that a peer sends may get there, which
+// the fuzzers look after.
+//
 // # Limitations
 //
 //   - RC only, over TCP only. No SRQ, memory windows, atomic operations,
