@@ -3,15 +3,104 @@ package pin
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
-// Self pins every thread of this process to one CPU, and so those to come.
-func Self(cpu int) error { return errors.ErrUnsupported }
+// Self pins every thread of this process to one CPU, and so those to come. It
+// does not change GOMAXPROCS.
+func Self(cpu int) error {
+	set, err := only(cpu)
+	if err != nil {
+		return err
+	}
+	// A thread that is not pinned yet may start another: the list is read until
+	// it holds none that is new.
+	pinned := make(map[int]bool)
+	for {
+		tids, err := threads()
+		if err != nil {
+			return err
+		}
+		before := len(pinned)
+		for _, tid := range tids {
+			if pinned[tid] {
+				continue
+			}
+			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
+			}
+			pinned[tid] = true
+		}
+		if len(pinned) == before {
+			return nil
+		}
+	}
+}
 
 // Start starts cmd pinned to one CPU: with all its threads, from the start, so
 // that its Go runtime counts one CPU.
-func Start(cmd *exec.Cmd, cpu int) error { return errors.ErrUnsupported }
+func Start(cmd *exec.Cmd, cpu int) error {
+	set, err := only(cpu)
+	if err != nil {
+		return err
+	}
+	// A child inherits the affinity of the thread that forks.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var was unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &was); err != nil {
+		return fmt.Errorf("reading the CPU affinity: %w", err)
+	}
+	if err := unix.SchedSetaffinity(0, set); err != nil {
+		return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
+	}
+	err = cmd.Start()
+	return errors.Join(err, unix.SchedSetaffinity(0, &was))
+}
 
-// CPUs are the CPUs that this process may run on, in ascending order.
-func CPUs() ([]int, error) { return nil, errors.ErrUnsupported }
+// CPUs are the CPUs that the calling thread may run on, and with it, unless Self
+// or others have seen to something else, this process; in ascending order.
+func CPUs() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("reading the CPU affinity: %w", err)
+	}
+	var list []int
+	for cpu := range len(set) * strconv.IntSize {
+		if set.IsSet(cpu) {
+			list = append(list, cpu)
+		}
+	}
+	return list, nil
+}
+
+// only is the set of one CPU.
+func only(cpu int) (*unix.CPUSet, error) {
+	var set unix.CPUSet
+	if cpu < 0 || cpu >= len(set)*strconv.IntSize {
+		return nil, fmt.Errorf("there is no CPU %d", cpu)
+	}
+	set.Set(cpu)
+	return &set, nil
+}
+
+// threads lists the threads of this process.
+func threads() ([]int, error) {
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return nil, err
+	}
+	tids := make([]int, len(entries))
+	for i, e := range entries {
+		if tids[i], err = strconv.Atoi(e.Name()); err != nil {
+			return nil, err
+		}
+	}
+	return tids, nil
+}

@@ -4,54 +4,145 @@
 //
 // Spinning ends make raw non-blocking system calls without pause, outside of the
 // Go scheduler's sight. Blocking ones use a net.Conn.
+//
+// Each run has TCP connections of its own: their ends tell the receiver that it
+// has everything.
 package rawtcp
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"net/netip"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
 // The workloads. Of a load.Spec they use Size, Iters or Duration, Warmup, QPs
-// (BW: connections, written to in turn) and Poll.
+// (BW: so many connections) and Poll.
 const (
 	BW  load.Op = "tcp-bw"  // one write per message; the time ends when the receiver says that it has all
 	Lat load.Op = "tcp-lat" // ping-pong
 )
 
-// Server serves clients, one after another.
-type Server struct{}
-
-// Listen makes a server at addr, whose port may be 0. cong is the sockets'
-// TCP_CONGESTION, empty for the system's.
-func Listen(ctx context.Context, addr netip.AddrPort, cong string) (*Server, error) {
-	return nil, errors.ErrUnsupported
+// complete puts the defaults in and says what is impossible. It has package load
+// judge the workload that is most like it.
+func complete(s *load.Spec) error {
+	op := s.Op
+	switch op {
+	case BW:
+		s.Op = load.WriteBW
+	case Lat:
+		s.Op = load.SendLat
+	default:
+		return fmt.Errorf("no workload %q over TCP", op)
+	}
+	err := s.Complete()
+	s.Op = op
+	return err
 }
 
-// Addr returns the address that the server listens at.
-func (s *Server) Addr() netip.AddrPort { return netip.AddrPort{} }
-
-// Serve serves n clients one after another, each until it closes; with n == 0 it
-// goes on until ctx ends.
-func (s *Server) Serve(ctx context.Context, n int) error { return errors.ErrUnsupported }
-
-// Close ends listening. Call it after Serve.
-func (s *Server) Close() error { return nil }
-
-// Client is the end that decides what is done. Its methods are for one goroutine.
-type Client struct{}
-
-// Dial connects to a server.
-func Dial(ctx context.Context, addr netip.AddrPort, cong string) (*Client, error) {
-	return nil, errors.ErrUnsupported
+// message is what the ends say to each other, a line of JSON each. A connection
+// begins with Hello; what follows, if it is for data, is data.
+type message struct {
+	Hello *hello     `json:",omitempty"`
+	Run   *load.Spec `json:",omitempty"` // client
+	Go    bool       `json:",omitempty"` // server: reads from the data connections from now on
+	Done  *done      `json:",omitempty"` // server
+	Error string     `json:",omitempty"` // server: it can't go on
 }
 
-// Run does one run. After an error the client is good for Close only.
-func (c *Client) Run(ctx context.Context, spec load.Spec) (load.Result, error) {
-	return load.Result{}, errors.ErrUnsupported
+type hello struct {
+	Protocol string
+	Session  uint64 `json:",omitempty"` // data: the control connection's, which the server's hello tells
 }
 
-// Close ends all connections.
-func (c *Client) Close() error { return nil }
+type done struct{ Usage load.Usage }
+
+const (
+	protocol = "govs-perf-tcp/1"
+	maxLine  = 4096
+)
+
+// patience is how long an end may take to say what is due.
+const patience = 10 * time.Second
+
+// tell sends a message.
+func tell(c net.Conn, m message) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	_, err = c.Write(append(text, '\n'))
+	return err
+}
+
+// hear reads a message, and not an octet more. An Error in it is the error.
+func hear(c net.Conn) (message, error) {
+	var m message
+	var line [maxLine]byte
+	n := 0
+	for ; n == 0 || line[n-1] != '\n'; n++ {
+		if n == maxLine {
+			return m, errors.New("the peer's message is too long")
+		}
+		if _, err := c.Read(line[n : n+1]); err != nil {
+			return m, err
+		}
+	}
+	if err := json.Unmarshal(line[:n], &m); err != nil {
+		return m, fmt.Errorf("the peer's message: %w", err)
+	}
+	if m.Error != "" {
+		return m, fmt.Errorf("the server: %s", m.Error)
+	}
+	return m, nil
+}
+
+var errNotThat = errors.New("the peer answers with something else than was asked for")
+
+// hearHello reads a connection's first message, for which there is little time.
+func hearHello(c net.Conn) (*hello, error) {
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	m, err := hear(c)
+	if err != nil {
+		return nil, err
+	}
+	if m.Hello == nil || m.Hello.Protocol != protocol {
+		return nil, errors.New("the peer does not speak " + protocol)
+	}
+	return m.Hello, c.SetReadDeadline(time.Time{})
+}
+
+// congestion sets TCP_CONGESTION on a socket before it connects or listens, for
+// net.Dialer and net.ListenConfig. Go sets TCP_NODELAY itself.
+func congestion(name string) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		if name == "" {
+			return nil
+		}
+		var err error
+		if e := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+		}); e != nil {
+			return e
+		}
+		if err != nil {
+			return fmt.Errorf("congestion control %q: %w", name, err)
+		}
+		return nil
+	}
+}
+
+// until has what c does end with ctx. The result is to be called when it need not
+// any more.
+func until(ctx context.Context, c net.Conn) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+}

@@ -1,0 +1,67 @@
+package rawtcp
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+)
+
+// pair connects a client to a server in the same process.
+func pair(t testing.TB) *Client {
+	t.Helper()
+	s, err := Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), "cubic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	ctx := t.Context()
+	go func() { served <- s.Serve(ctx, 1) }()
+	c, err := Dial(t.Context(), s.Addr(), "cubic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+	return c
+}
+
+func TestBothOps(t *testing.T) {
+	for _, op := range []load.Op{BW, Lat} {
+		for _, poll := range []load.Poll{load.Spin, load.Block} {
+			t.Run(fmt.Sprintf("%s, %s", op, poll), func(t *testing.T) {
+				c := pair(t)
+				for _, s := range []load.Spec{
+					{Size: 1, Iters: 1}, {Size: 64, Iters: 1000, Warmup: -1}, {Size: 4096, Duration: 20 * time.Millisecond},
+					{Size: 1 << 20, Iters: 100}, {Size: 10_000, QPs: 5, Iters: 100}, {Size: 10_000, QPs: 5, Duration: 20 * time.Millisecond},
+				} {
+					if s.Op, s.Poll = op, poll; op == Lat {
+						s.QPs = 0
+					}
+					r, err := c.Run(t.Context(), s)
+					if err != nil {
+						t.Fatalf("%+v: %v", s, err)
+					}
+					t.Logf("size %d: %d messages in %v: %.3f GB/s %.3f M/s %+v %v", s.Size, r.Ops, r.Elapsed, r.GBps(), r.Mops(), r.Lat, r.Client.AllocsPerOp)
+					if s.Iters > 0 && r.Ops != uint64(s.Iters*max(s.QPs, 1)) || r.Ops == 0 || r.Octets != r.Ops*uint64(s.Size) || r.Elapsed <= 0 {
+						t.Errorf("%+v: %+v", s, r)
+					}
+					if (r.Lat != nil) != (op == Lat) {
+						t.Errorf("%+v: latency %+v", s, r.Lat)
+					}
+				}
+			})
+		}
+	}
+}
