@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 type implementation struct {
@@ -38,6 +39,10 @@ func octets(r *rand.ChaCha8, n int) []byte {
 	r.Read(p)
 	return p
 }
+
+// alignedTo64 returns the index of the first octet of p at an address that is a
+// multiple of 64.
+func alignedTo64(p []byte) int { return int(-uintptr(unsafe.Pointer(&p[0])) & 63) }
 
 // source returns a generator with a seed of its own, which it prints.
 func source(t testing.TB) *rand.ChaCha8 {

@@ -3,14 +3,9 @@ package crc32c
 import (
 	"bytes"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// alignedTo64 returns the index of the first octet of p at an address that is a
-// multiple of 64.
-func alignedTo64(p []byte) int { return int(-uintptr(unsafe.Pointer(&p[0])) & 63) }
 
 // fenced returns octets with a page on either side whose access is a fault.
 func fenced(t *testing.T, pages int) []byte {
