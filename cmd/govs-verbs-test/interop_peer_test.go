@@ -24,7 +24,7 @@ type messenger struct {
 // openDevice opens a device of a provider for the test.
 func openDevice(t *testing.T, provider string) *ibverbs.Context {
 	t.Helper()
-	vctx, _, err := openProvider(provider, netip.MustParseAddr(siwAddr))
+	vctx, _, err := openProvider(provider, netip.MustParseAddr(siwAddr), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,6 +57,7 @@ type cli struct {
 	Compare compareCmd `cmd:"" help:"Judge what run --collect brought, and write reports."`
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with an rping, ours or the C one."`
+	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`
 }
 
 const description = `Test iWARP stacks: the Go engine and the Linux kernel (siw), against each other and against the RFCs.

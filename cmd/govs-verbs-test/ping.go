@@ -66,7 +66,7 @@ func (c *pingCmd) Run(ctx context.Context, out *output) (err error) {
 	if err != nil {
 		return unable(err)
 	}
-	vctx, why, err := openProvider(c.Provider, addr.Addr())
+	vctx, why, err := openProvider(c.Provider, addr.Addr(), nil)
 	if err != nil {
 		return unable(err)
 	}

@@ -11,17 +11,18 @@ import (
 )
 
 // openProvider opens a device of the provider that --provider names, for use
-// with addr, and says in one line which it took and why.
-func openProvider(which string, addr netip.Addr) (*ibverbs.Context, string, error) {
+// with addr, and says in one line which it took and why. opts are for the engine;
+// nil means defaults.
+func openProvider(which string, addr netip.Addr, opts *engine.Options) (*ibverbs.Context, string, error) {
 	var p provider.Provider
 	why := which + ": as asked"
 	switch which {
 	case "engine":
-		p = engine.New(nil)
+		p = engine.New(opts)
 	case "kernel":
 		p = kernel.New()
 	default:
-		a := auto.New(&auto.Options{Addr: addr})
+		a := auto.New(&auto.Options{Addr: addr, Engine: opts})
 		p, why = a, a.Why()
 	}
 	vctx, err := ibverbs.Open(p, "")

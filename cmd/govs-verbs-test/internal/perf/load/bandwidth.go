@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// lookEvery is after how many messages the clock is looked at: reading it costs
+// LookEvery is after how many messages the clock is looked at: reading it costs
 // as much as posting a small message.
-func lookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
+func LookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
 
 // begin starts a stretch of n messages on each lane, or with a limit of as many
 // as fit into it.
@@ -36,7 +36,7 @@ func (e *end) stream(ctx context.Context) error {
 			return err
 		}
 	}
-	look := lookEvery(e.spec.Size)
+	look := LookEvery(e.spec.Size)
 	for e.run.over < len(e.lanes) {
 		n, err := e.wait(ctx)
 		if err != nil {
@@ -150,7 +150,7 @@ func (e *end) feed(l *lane, n int) error {
 func (e *end) lookAtClock(ctx context.Context) error {
 	r := &e.run
 	now := time.Since(r.began)
-	r.peak.add(now, r.unlooked*e.spec.Size)
+	r.peak.Add(now, r.unlooked*e.spec.Size)
 	r.unlooked = 0
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -172,17 +172,22 @@ func (e *end) lookAtClock(ctx context.Context) error {
 // peakWindow is the least time of which the peak is an average.
 const peakWindow = 10 * time.Millisecond
 
-// peak finds the fastest stretch.
-type peak struct {
+// A Peak finds the fastest stretch of a transfer. Its zero value has seen nothing.
+type Peak struct {
 	from   time.Duration
 	octets int
-	best   float64 // octets per second
+	best   float64
 }
 
-func (p *peak) add(now time.Duration, octets int) {
+// Add says that so many more octets have gone by now, which counts from the
+// transfer's beginning.
+func (p *Peak) Add(now time.Duration, octets int) {
 	p.octets += octets
 	if d := now - p.from; d >= peakWindow {
 		p.best = max(p.best, float64(p.octets)/d.Seconds())
 		p.from, p.octets = now, 0
 	}
 }
+
+// Best is in octets per second, 0 if the transfer was too short.
+func (p *Peak) Best() float64 { return p.best }

@@ -195,7 +195,7 @@ func (e *end) lead(ctx context.Context) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Ops: ops, Lat: e.run.hist.Latency(), Peak: e.run.peak.best}
+	r := Result{Ops: ops, Lat: e.run.hist.Latency(), Peak: e.run.peak.Best()}
 	r.Elapsed, r.Client = m.Stop(ops)
 	if spec.Op.Latency() {
 		r.Elapsed = e.run.hist.sum

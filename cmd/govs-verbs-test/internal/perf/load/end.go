@@ -331,7 +331,7 @@ type run struct {
 	began    time.Time
 	limit    time.Duration // 0: none
 	over     int           // lanes
-	peak     peak
+	peak     Peak
 	hist     *Histogram
 	unlooked int // messages since the clock was looked at
 }

@@ -49,7 +49,7 @@ func (c *Client) connect(ctx context.Context, session uint64) (*net.TCPConn, err
 
 // Run does one run. After an error the client is good for Close only.
 func (c *Client) Run(ctx context.Context, spec load.Spec) (_ load.Result, err error) {
-	if err := complete(&spec); err != nil {
+	if err := Complete(&spec); err != nil {
 		return load.Result{}, err
 	}
 	defer until(ctx, c.control)()
@@ -121,34 +121,37 @@ func lead(ctx context.Context, streams []stream, spec load.Spec) (load.Result, e
 		return r, streams[0].closeWrite()
 	}
 	if warmup > 0 {
-		if _, err := sendAll(ctx, streams, spec, message, warmup, false); err != nil {
+		if _, err := sendAll(ctx, streams, spec, message, warmup, false, new(load.Peak)); err != nil {
 			return r, fmt.Errorf("warming up: %w", err)
 		}
 	}
+	var peak load.Peak
 	m = load.StartMeter()
-	ops, err := sendAll(ctx, streams, spec, message, uint64(spec.Iters), true)
+	ops, err := sendAll(ctx, streams, spec, message, uint64(spec.Iters), true, &peak)
 	if err != nil {
 		return r, err
 	}
 	r.Ops = ops
 	r.Elapsed, r.Client = m.Stop(ops)
 	r.Octets = ops * uint64(spec.Size)
+	r.Peak = peak.Best()
 	return r, nil
 }
 
 // sendAll sends on all streams: in turn where calls don't wait, otherwise each on
 // a goroutine of its own. Only the part that ends the streams is limited by time.
-func sendAll(ctx context.Context, streams []stream, spec load.Spec, message []byte, n uint64, closing bool) (uint64, error) {
+func sendAll(ctx context.Context, streams []stream, spec load.Spec, message []byte, n uint64, closing bool, peak *load.Peak) (uint64, error) {
 	limit := spec.Duration
 	if !closing {
 		limit = 0
 	}
 	if spec.Poll == load.Spin || len(streams) == 1 {
-		return send(ctx, streams, message, n, limit, closing)
+		return send(ctx, streams, message, n, limit, closing, peak)
 	}
 	counts := make([]uint64, len(streams))
+	// Their peaks don't come at the same time: there is none of all of them.
 	err := each(streams, func(i int, one []stream) (err error) {
-		counts[i], err = send(ctx, one, message, n, limit, closing)
+		counts[i], err = send(ctx, one, message, n, limit, closing, new(load.Peak))
 		return err
 	})
 	var all uint64

@@ -30,9 +30,9 @@ const (
 	Lat load.Op = "tcp-lat" // ping-pong
 )
 
-// complete puts the defaults in and says what is impossible. It has package load
+// Complete puts the defaults in and says what is impossible. It has package load
 // judge the workload that is most like it.
-func complete(s *load.Spec) error {
+func Complete(s *load.Spec) error {
 	op := s.Op
 	switch op {
 	case BW:

@@ -141,7 +141,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 
 // do is the server's part of a run.
 func (s *Server) do(ctx context.Context, c net.Conn, spec load.Spec) (_ *done, err error) {
-	if err := complete(&spec); err != nil {
+	if err := Complete(&spec); err != nil {
 		return nil, err
 	}
 	streams := make([]stream, 0, spec.QPs)

@@ -37,9 +37,6 @@ func (n *spins) idle(ctx context.Context) error {
 	return nil
 }
 
-// lookEvery is after how many messages the clock is looked at.
-func lookEvery(size int) uint64 { return uint64(min(max(1<<20/size, 1), 4096)) }
-
 // outgoing is a stream that is written to.
 type outgoing struct {
 	stream
@@ -52,7 +49,7 @@ type outgoing struct {
 // with one call if the socket takes it. When the last one is written the stream's
 // sending half is closed if closing says so. It returns how many there were when
 // the receiver has answered.
-func send(ctx context.Context, streams []stream, message []byte, n uint64, limit time.Duration, closing bool) (uint64, error) {
+func send(ctx context.Context, streams []stream, message []byte, n uint64, limit time.Duration, closing bool, peak *load.Peak) (uint64, error) {
 	if limit > 0 {
 		n = math.MaxUint64
 	}
@@ -61,9 +58,10 @@ func send(ctx context.Context, streams []stream, message []byte, n uint64, limit
 		out[i] = outgoing{stream: s, rest: message}
 	}
 	began := time.Now()
-	look := lookEvery(len(message))
+	look := load.LookEvery(len(message))
 	var idle spins
-	var unlooked, all uint64
+	var unlooked int
+	var all uint64
 	for over := 0; over < len(out); {
 		moved := false
 		for i := range out {
@@ -92,8 +90,10 @@ func send(ctx context.Context, streams []stream, message []byte, n uint64, limit
 			o.sent++
 			all++
 			if unlooked++; unlooked == look {
+				now := time.Since(began)
+				peak.Add(now, unlooked*len(message))
 				unlooked = 0
-				if limit > 0 && time.Since(began) >= limit {
+				if limit > 0 && now >= limit {
 					n = 0 // what is under way is the last
 				}
 			}

@@ -1,0 +1,350 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// perfCmd measures. Its commands are named as perftest's programs are: write-bw
+// is ib_write_bw.
+type perfCmd struct {
+	WriteBW  perfRDMACmd `cmd:"" name:"write-bw" help:"Bandwidth of RDMA Writes."`
+	WriteLat perfRDMACmd `cmd:"" name:"write-lat" help:"Round trip of RDMA Writes, one each way."`
+	ReadBW   perfRDMACmd `cmd:"" name:"read-bw" help:"Bandwidth of RDMA Reads."`
+	ReadLat  perfRDMACmd `cmd:"" name:"read-lat" help:"Round trip of an RDMA Read."`
+	SendBW   perfRDMACmd `cmd:"" name:"send-bw" help:"Bandwidth of Sends."`
+	SendLat  perfRDMACmd `cmd:"" name:"send-lat" help:"Round trip of Sends, one each way."`
+	TCPBW    perfTCPCmd  `cmd:"" name:"tcp-bw" help:"Bandwidth of raw TCP, to compare with."`
+	TCPLat   perfTCPCmd  `cmd:"" name:"tcp-lat" help:"Round trip over raw TCP, to compare with."`
+}
+
+// perfFlags are what all of them have.
+type perfFlags struct {
+	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server: an IP address and a port."`
+	Listen   string        `help:"Be the server at this address, until the client ends. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
+	Serve    int           `default:"1" help:"Server: how many clients are served, one after another; 0: until interrupted. Default 1." placeholder:"N"`
+	Size     int           `short:"s" default:"65536" help:"Octets of a message. Default 65536." placeholder:"N"`
+	All      bool          `short:"a" help:"All sizes from 2 to 2^23."`
+	Iters    int           `short:"n" help:"Messages of each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
+	Duration time.Duration `short:"D" help:"Run for so long, such as 10s, instead of a number of messages." placeholder:"TIME"`
+	QP       int           `short:"q" default:"1" help:"QPs, or TCP connections, for bandwidth. Default 1." placeholder:"N"`
+	Poll     string        `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`
+	Cong     string        `default:"cubic" help:"TCP congestion control of this end's sockets (not the kernel's own); system for the system's. Default cubic: some others pace what is sent." placeholder:"NAME"`
+	CPU      int           `default:"-1" help:"Keep this end on one CPU." placeholder:"N"`
+	Procs    int           `help:"GOMAXPROCS of this end. Default: what Go takes." placeholder:"N"`
+	JSON     bool          `name:"json" help:"Print what came of it as JSON."`
+}
+
+// perfTCPCmd is a baseline.
+type perfTCPCmd struct{ perfFlags }
+
+// perfRDMACmd is a workload over RDMA.
+type perfRDMACmd struct {
+	perfFlags
+	Provider      string `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
+	CRC           string `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends say so. Default on." placeholder:"on|off"`
+	Placement     string `enum:"strict,fast" default:"strict" help:"Engine: strict verifies an FPDU's CRC before it is placed, fast while it is. Default strict." placeholder:"HOW"`
+	TxDepth       int    `short:"t" default:"128" help:"Work requests outstanding on a QP. Default 128." placeholder:"N"`
+	PostList      int    `short:"l" help:"Work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
+	Inline        int    `short:"I" help:"Post messages of up to so many octets inline. Default 0." placeholder:"N"`
+	SGE           int    `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`
+	MR            int    `default:"1" help:"Regions that the messages go through in turn. Default 1." placeholder:"N"`
+	Outstanding   int    `short:"o" default:"16" help:"RDMA Reads outstanding on a QP. Default 16." placeholder:"N"`
+	Bidirectional bool   `short:"b" help:"Bandwidth: both ways at the same time; the sum is printed."`
+}
+
+// Help implements kong's HelpProvider.
+func (*perfRDMACmd) Help() string {
+	return `The server learns from the client what is to be done; of the options here only those of its device and its process are its own.
+--provider, --crc, --placement, --cong and --cpu are each end's, though.
+
+    ` + name + ` perf write-bw --listen 192.0.2.1:7175     and     ` + name + ` perf write-bw 192.0.2.1:7175 --all
+
+Bandwidth counts until the last octet is placed at the peer. Latency is the whole round trip; perftest's ib_send_lat and ib_write_lat print half of it.
+What is received is compared with what was sent, outside of the time that counts.`
+}
+
+// largest is the last of the sizes of --all.
+const largest = 1 << 23
+
+// sizes are the sizes that are asked for.
+func (f *perfFlags) sizes() []int {
+	if !f.All {
+		return []int{f.Size}
+	}
+	var list []int
+	for n := 2; n <= largest; n *= 2 {
+		list = append(list, n)
+	}
+	return list
+}
+
+// addr is the one address given.
+func (f *perfFlags) addr() (netip.AddrPort, error) { return netip.ParseAddrPort(f.Addr + f.Listen) }
+
+// check says what is impossible, whatever the workload.
+func (f *perfFlags) check() error {
+	switch {
+	case (f.Addr == "") == (f.Listen == ""):
+		return errors.New("give either ADDR:PORT of the server, or --listen ADDR:PORT to be the server")
+	case f.Iters != 0 && f.Duration != 0:
+		return errors.New("--iters and --duration can't be used together")
+	case f.Iters < 0:
+		return fmt.Errorf("--iters %d: has to be at least 1", f.Iters)
+	case f.Duration < 0:
+		return fmt.Errorf("--duration %v: has to be above 0", f.Duration)
+	case f.Serve < 0:
+		return fmt.Errorf("--serve %d: has to be at least 0", f.Serve)
+	case f.Procs < 0:
+		return fmt.Errorf("--procs %d: has to be at least 1", f.Procs)
+	case f.CPU < -1:
+		return fmt.Errorf("--cpu %d: there is no such CPU", f.CPU)
+	}
+	addr, err := f.addr()
+	if err != nil {
+		return fmt.Errorf("%s: an IP address and a port are needed, such as 192.0.2.1:7175 or [2001:db8::1]:7175", f.Addr+f.Listen)
+	}
+	if addr.Port() == 0 && f.Listen == "" {
+		return fmt.Errorf("%s: nobody can listen at port 0", f.Addr)
+	}
+	return nil
+}
+
+// spec is the run that is asked for, without its size.
+func (f *perfFlags) spec(op load.Op) load.Spec {
+	s := load.Spec{Op: op, Iters: f.Iters, Duration: f.Duration, QPs: f.QP, Poll: load.Poll(f.Poll)}
+	if s.Iters == 0 && s.Duration == 0 {
+		s.Iters = 5000
+		if op.Latency() {
+			s.Iters = 1000
+		}
+	}
+	return s
+}
+
+func (c *perfRDMACmd) spec(op load.Op) load.Spec {
+	s := c.perfFlags.spec(op)
+	s.TxDepth, s.PostList, s.Inline, s.SGEs, s.MRs, s.Outstanding, s.Bidirectional =
+		c.TxDepth, c.PostList, c.Inline, c.SGE, c.MR, c.Outstanding, c.Bidirectional
+	if op.Latency() {
+		s.TxDepth, s.PostList = 1, 1
+	}
+	return s
+}
+
+// withSize is spec for messages of a size. Smaller ones than the number of
+// entries have fewer of them.
+func withSize(s load.Spec, size int) load.Spec {
+	s.Size = size
+	s.SGEs = min(s.SGEs, max(size, 1))
+	return s
+}
+
+// Validate implements kong's check.
+func (c *perfRDMACmd) Validate(k *kong.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	for _, size := range c.sizes() {
+		s := withSize(c.spec(opOf(k)), size)
+		if err := s.Complete(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Validate implements kong's check.
+func (c *perfTCPCmd) Validate(k *kong.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	for _, size := range c.sizes() {
+		s := withSize(c.spec(opOf(k)), size)
+		if err := rawtcp.Complete(&s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// opOf is the workload that a command is named after.
+func opOf(k *kong.Context) load.Op { return load.Op(k.Selected().Name) }
+
+// settle has this process keep to what the flags say of it, and returns what is
+// to be told of it.
+func (f *perfFlags) settle() (load.End, error) {
+	if f.CPU >= 0 {
+		if err := pin.Self(f.CPU); err != nil {
+			return load.End{}, unable(fmt.Errorf("--cpu %d: %w", f.CPU, err))
+		}
+	}
+	if f.Procs > 0 {
+		runtime.GOMAXPROCS(f.Procs)
+	}
+	e := load.End{Cong: f.congestion(), Procs: runtime.GOMAXPROCS(0), Kernel: kernelRelease(), Go: runtime.Version(), Govs: version()}
+	cpus, err := pin.CPUs()
+	if err == nil && len(cpus) == 1 {
+		e.CPU = strconv.Itoa(cpus[0])
+	}
+	return e, err
+}
+
+// congestion is the name for the sockets, empty for the system's.
+func (f *perfFlags) congestion() string {
+	if f.Cong == "system" {
+		return ""
+	}
+	return f.Cong
+}
+
+// open opens the device.
+func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibverbs.Context, error) {
+	opts := &engine.Options{CongestionControl: c.congestion()}
+	if c.CRC == "off" {
+		opts.CRC = engine.CRCOff
+	}
+	if c.Placement == "fast" {
+		opts.Placement = engine.PlaceStreaming
+	}
+	vctx, why, err := openProvider(c.Provider, addr, opts)
+	if err != nil {
+		return nil, unable(err)
+	}
+	fmt.Fprintln(out.errors, why)
+	self.Provider, self.Device = vctx.Provider(), vctx.Name()
+	if self.Provider == "engine" {
+		self.CRC, self.Placement = c.CRC, c.Placement
+	} else {
+		self.Cong = "" // the kernel's sockets are out of reach
+	}
+	return vctx, nil
+}
+
+// Run measures, or serves.
+func (c *perfRDMACmd) Run(ctx context.Context, k *kong.Context, out *output) (err error) {
+	addr, err := c.addr()
+	if err != nil {
+		return unable(err)
+	}
+	self, err := c.settle()
+	if err != nil {
+		return err
+	}
+	vctx, err := c.open(out, addr.Addr(), &self)
+	if err != nil {
+		return err
+	}
+	defer func() { err = interrupted(ctx, errors.Join(err, vctx.Close())) }()
+	if c.Listen != "" {
+		s, err := load.Listen(ctx, vctx, addr, self)
+		if err != nil {
+			return unable(err)
+		}
+		return c.serve(ctx, out, s)
+	}
+	client, err := load.Dial(ctx, vctx, addr, self)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	return c.measure(ctx, out, c.spec(opOf(k)), client.Run, self, client.Peer())
+}
+
+// Run measures, or serves.
+func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) (err error) {
+	addr, err := c.addr()
+	if err != nil {
+		return unable(err)
+	}
+	self, err := c.settle()
+	if err != nil {
+		return err
+	}
+	self.Provider = "tcp"
+	defer func() { err = interrupted(ctx, err) }()
+	if c.Listen != "" {
+		s, err := rawtcp.Listen(ctx, addr, c.congestion())
+		if err != nil {
+			return unable(err)
+		}
+		return c.serve(ctx, out, s)
+	}
+	client, err := rawtcp.Dial(ctx, addr, c.congestion())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	return c.measure(ctx, out, c.spec(opOf(k)), client.Run, self, load.End{Provider: "tcp"})
+}
+
+// interrupted is err, or where that is a consequence of ctx' end, says so.
+func interrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// perfServer is a server of either kind.
+type perfServer interface {
+	Addr() netip.AddrPort
+	Serve(ctx context.Context, n int) error
+	Close() error
+}
+
+// serve serves clients.
+func (f *perfFlags) serve(ctx context.Context, out *output, s perfServer) error {
+	fmt.Fprintf(out.errors, "listening on %s\n", s.Addr())
+	err := s.Serve(ctx, f.Serve)
+	if f.Serve == 0 && errors.Is(err, context.Canceled) {
+		err = nil // that is how it ends
+	}
+	return errors.Join(err, s.Close())
+}
+
+// describe says in words what a run depends on.
+func describe(s load.Spec, client, server load.End) string {
+	parts := []string{string(s.Poll)}
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if s.TxDepth > 1 {
+		add("%d QPs, %d outstanding in lists of %d", s.QPs, s.TxDepth, s.PostList)
+	}
+	if s.Bidirectional {
+		add("bidirectional")
+	}
+	for _, e := range []struct {
+		what string
+		end  load.End
+	}{{"client", client}, {"server", server}} {
+		text := e.what + " " + strings.TrimSpace(e.end.Provider+" "+e.end.Device)
+		if e.end.CRC != "" {
+			text += " CRC " + e.end.CRC + " " + e.end.Placement
+		}
+		if e.end.Cong != "" {
+			text += " " + e.end.Cong
+		}
+		if e.end.CPU != "" {
+			text += " on CPU " + e.end.CPU
+		}
+		if e.end.Procs > 0 {
+			text += fmt.Sprintf(" GOMAXPROCS %d", e.end.Procs)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}
