@@ -77,16 +77,19 @@ func TestEthernetToSiw(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
+			defer func() {
+				err := cmd.Wait()
+				if err != nil || t.Failed() || !strings.Contains(out.String(), "--- PASS: TestEthernetToSiw ") {
+					t.Errorf("the engine's side: %v\n%s", err, &out)
+				}
+				stop()
+				report(t, capture)
+			}()
 			req := need(l.Accept(t.Context()))(t)
 			exchange(t, 1, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
 				c, err := req.Accept(ctx, cfg)
 				return c, req.PrivateData(), err
 			})
-			if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "--- PASS: TestEthernetToSiw ") {
-				t.Errorf("the engine's side: %v\n%s", err, &out)
-			}
-			stop()
-			report(t, capture)
 		})
 	}
 }
