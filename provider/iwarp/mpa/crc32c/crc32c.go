@@ -14,7 +14,12 @@ package crc32c
 
 // Update extends crc, the CRC32C of what came before p (0 for nothing), by p.
 // It returns what hash/crc32.Update returns with the Castagnoli table.
-func Update(crc uint32, p []byte) uint32 { return update(crc, p) }
+func Update(crc uint32, p []byte) uint32 {
+	if len(p) == 0 {
+		return crc // most FPDUs need no pad
+	}
+	return update(crc, p)
+}
 
 // Copy copies src to the first len(src) octets of dst and returns crc extended
 // by src, as [Update] would; the octets are read once. dst and src must not
