@@ -16,7 +16,7 @@ func LookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
 // begin starts a stretch of n messages on each lane, or with a limit of as many
 // as fit into it.
 func (e *end) begin(n uint64, limit time.Duration) {
-	e.run = run{began: time.Now(), limit: limit, hist: e.run.hist}
+	e.run = stretch{began: time.Now(), limit: limit, hist: e.run.hist}
 	e.runs++
 	for i := range e.lanes {
 		l := &e.lanes[i]

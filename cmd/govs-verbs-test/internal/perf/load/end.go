@@ -49,7 +49,7 @@ type end struct {
 	lanes  []lane
 	wc     [64]ibverbs.WC
 
-	run  run
+	run  stretch
 	runs uint64 // begun, the warm-up being one
 	seq  uint64 // write-lat: Writes each way, over all runs
 }
@@ -326,8 +326,8 @@ func (e *end) close() error {
 	return errors.Join(errs...)
 }
 
-// run is what is kept of the run under way.
-type run struct {
+// stretch is what is kept of the part of a run that is under way.
+type stretch struct {
 	began    time.Time
 	limit    time.Duration // 0: none
 	over     int           // lanes
