@@ -12,7 +12,7 @@
 //	}
 //
 // Where no guest can be booted such a test is skipped with the reason, unless
-// REQUIRE_SIW=1 is set: then it fails. All functions may be called concurrently.
+// REQUIRE_SIW=1 is set: then it fails. NO_GUEST=1 skips all. All functions may be called concurrently.
 package vmtest
 
 import (
@@ -64,9 +64,13 @@ type Result struct {
 func Inside() bool { return os.Getenv("VM_INSIDE") == "1" }
 
 // Need skips the test if this machine can't boot a guest, and fails it with
-// REQUIRE_SIW=1. groups are further groups of ci/deps that the test uses.
+// REQUIRE_SIW=1. groups are further groups of ci/deps that the test uses. With
+// NO_GUEST=1, which is for those who want the quick tests only, it skips always.
 func Need(t testing.TB, groups ...string) {
 	t.Helper()
+	if os.Getenv("NO_GUEST") == "1" {
+		t.Skip("NO_GUEST=1")
+	}
 	missing := lacks(t, "ci/vm/check")
 	if missing == "" && len(groups) > 0 {
 		missing = lacks(t, "ci/deps", append([]string{"--check"}, groups...)...)
