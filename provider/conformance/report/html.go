@@ -83,7 +83,7 @@ func newPage(rep *conformance.Report) *page {
 		{"started", rep.Started.UTC().Format("2006-01-02 15:04:05 UTC")},
 		{"govs", rep.Version},
 		{"kernel", kernel(rep)},
-		{"siw", or(rep.Siw, "not told")},
+		{"siw", or(rep.Siw, "no guest's")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
 		{"seed", fmt.Sprint(rep.Seed)},
 		{"compared with", or(rep.Reference, "nothing")},
