@@ -30,6 +30,9 @@ type perfCmd struct {
 	SendLat  perfRDMACmd `cmd:"" name:"send-lat" help:"Round trip of Sends, one each way."`
 	TCPBW    perfTCPCmd  `cmd:"" name:"tcp-bw" help:"Bandwidth of raw TCP, to compare with."`
 	TCPLat   perfTCPCmd  `cmd:"" name:"tcp-lat" help:"Round trip over raw TCP, to compare with."`
+
+	All perfAllCmd `cmd:"" help:"Measure all figures beside raw TCP, UCX, libfabric and siw; table, JSON and plots."`
+	End perfEndCmd `cmd:"" hidden:"" help:"An end of perf all."`
 }
 
 // perfFlags are what all of them have.

@@ -1,0 +1,196 @@
+// Package figures measures what govs promises of its speed: ratios to raw TCP and
+// to the other stacks, taken side by side, and how cost grows.
+//
+// Nothing is compared across runs. All measurements of a figure are made in each
+// of several rounds, one directly after the other, by two processes that are there
+// for the whole run, each pinned to a CPU. A figure is the median over the rounds
+// of what each round gives.
+package figures
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// A Figure is what came of one.
+type Figure struct {
+	Median, Min, Max float64
+	Rounds           int            // that gave a value
+	Conditions       map[string]any // all that the figure depends on
+	Missing          string         // why there is none; then nothing else is set
+}
+
+// MarshalJSON implements json.Marshaler.
+func (f Figure) MarshalJSON() ([]byte, error) {
+	if f.Missing != "" {
+		return json.Marshal(struct {
+			Missing string `json:"missing"`
+		}{f.Missing})
+	}
+	return json.Marshal(figureJSON{f.Median, f.Min, f.Max, f.Rounds, f.Conditions, ""})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Figure) UnmarshalJSON(text []byte) error {
+	var j figureJSON
+	if err := json.Unmarshal(text, &j); err != nil {
+		return err
+	}
+	*f = Figure(j)
+	return nil
+}
+
+type figureJSON struct {
+	Median     float64        `json:"median"`
+	Min        float64        `json:"min"`
+	Max        float64        `json:"max"`
+	Rounds     int            `json:"rounds"`
+	Conditions map[string]any `json:"conditions"`
+	Missing    string         `json:"missing,omitempty"`
+}
+
+// summarize is the figure of the values of rounds, without conditions.
+func summarize(values []float64) Figure {
+	if len(values) == 0 {
+		return Figure{Missing: "no round gave a value"}
+	}
+	v := slices.Sorted(slices.Values(values))
+	return Figure{Median: median(v), Min: v[0], Max: v[len(v)-1], Rounds: len(v)}
+}
+
+// median is that of sorted values.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	if n%2 == 1 {
+		return sorted[n/2]
+	}
+	return (sorted[n/2-1] + sorted[n/2]) / 2
+}
+
+// A Goal is what a figure is to come to.
+type Goal struct {
+	ID    string  `json:"id"`
+	What  string  `json:"what"`
+	Unit  string  `json:"unit,omitempty"` // none for a ratio
+	Lower bool    `json:"lower_is_better,omitempty"`
+	Reach float64 `json:"reach"`
+	Aim   float64 `json:"aim"`
+}
+
+// Goals are all figures, in the order in which they are told.
+func Goals() []Goal { return slices.Clone(goals) }
+
+var goals = []Goal{
+	{ID: "write_1m_crc", What: "1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes", Reach: 0.70, Aim: 0.85},
+	{ID: "write_1m_nocrc", What: "the same with CRC off", Reach: 0.90, Aim: 0.97},
+	{ID: "read_1m_crc", What: "1 MiB RDMA Read / raw Go TCP spinning, 1 MiB writes", Reach: 0.65, Aim: 0.80},
+	{ID: "send_1m_crc", What: "1 MiB Send / raw Go TCP spinning, 1 MiB writes", Reach: 0.65, Aim: 0.80},
+	{ID: "write_64k_vs_ucx_put", What: "64 KiB RDMA Write / UCX put", Reach: 2.0, Aim: 2.5},
+	{ID: "write_4k_vs_tcp", What: "4 KiB RDMA Writes, depth 64 / raw TCP, one write per 4 KiB", Reach: 2.4, Aim: 3.5},
+	{ID: "write_64b_mops", What: "64-byte RDMA Writes, depth 128, one QP", Unit: "million/s", Reach: 5, Aim: 10},
+	{ID: "send_rtt_spin_vs_tcp", What: "64-byte Send round trip, spinning / raw Go TCP spinning", Lower: true, Reach: 1.15, Aim: 1.05},
+	{ID: "send_rtt_block_vs_tcp", What: "64-byte Send round trip, blocking / Go net.Conn", Lower: true, Reach: 1.05, Aim: 1.0},
+	{ID: "write_1m_mss1448", What: "1 MiB RDMA Write at MSS 1448 / the same at MSS 64 KiB", Reach: 0.70, Aim: 0.85},
+	{ID: "guest_write_1m_nocrc_vs_siw", What: "in the guest: 1 MiB RDMA Write, CRC off / siw", Reach: 1.2, Aim: 1.4},
+	{ID: "guest_write_64k_crc_vs_siw", What: "in the guest: 64 KiB RDMA Write, CRC on / siw with CRC", Reach: 1.2, Aim: 1.5},
+	{ID: "guest_send_rtt_vs_siw", What: "in the guest: 64-byte Send round trip / siw", Lower: true, Reach: 1.0, Aim: 0.85},
+	{ID: "idle_qp_kib", What: "user memory per idle connected QP (end)", Unit: "KiB", Lower: true, Reach: 6, Aim: 4},
+	{ID: "allocs_per_op", What: "allocations per operation, post to completion", Lower: true, Reach: 0, Aim: 0},
+	{ID: "qp1000_vs_1", What: "1,000 QPs in one process, all moving 64 KiB Writes / one QP", Reach: 0.8, Aim: 0.95},
+	{ID: "idle_10000_mib", What: "10,000 idle QPs in one process", Unit: "MiB", Lower: true, Reach: 100, Aim: 60},
+}
+
+// Standing says where a figure is: aimed, reached, missed, or missing.
+func (g Goal) Standing(f Figure) string {
+	better := func(than float64) bool {
+		if g.Lower {
+			return f.Median <= than
+		}
+		return f.Median >= than
+	}
+	switch {
+	case f.Missing != "":
+		return "missing"
+	case better(g.Aim):
+		return "aim"
+	case better(g.Reach):
+		return "reach"
+	}
+	return "missed"
+}
+
+// A Sample is what one run came to: what is known of it is not 0.
+type Sample struct {
+	Round  int     `json:"round"` // from 0
+	GBps   float64 `json:"gb_per_s,omitempty"`
+	Mops   float64 `json:"mops,omitempty"`
+	RTT    float64 `json:"rtt_us,omitempty"` // round trip: the median
+	P99    float64 `json:"rtt_p99_us,omitempty"`
+	Allocs float64 `json:"allocs_per_op"` // of the end with more
+	Ops    uint64  `json:"ops,omitempty"`
+	Secs   float64 `json:"seconds,omitempty"`
+	CPU    float64 `json:"cpu_seconds,omitempty"` // of both ends
+	Value  float64 `json:"value,omitempty"`       // of what is none of these
+	Error  string  `json:"error,omitempty"`       // there is none: why
+}
+
+// A value is what counts of a sample.
+type value func(Sample) float64
+
+func gbps(s Sample) float64 { return s.GBps }
+func mops(s Sample) float64 { return s.Mops }
+func rtt(s Sample) float64  { return s.RTT }
+
+// byRound returns the samples' values by round. What failed, or is no number, is
+// left out.
+func byRound(samples []Sample, v value) map[int]float64 {
+	m := make(map[int]float64)
+	for _, s := range samples {
+		if x := v(s); s.Error == "" && x > 0 && !math.IsInf(x, 0) && !math.IsNaN(x) {
+			m[s.Round] = x
+		}
+	}
+	return m
+}
+
+// ratio is the figure of one measurement over another, of the rounds that have
+// both.
+func ratio(of, to []Sample, v value) Figure {
+	above, below := byRound(of, v), byRound(to, v)
+	var list []float64
+	for round, x := range above {
+		if y, ok := below[round]; ok {
+			list = append(list, x/y)
+		}
+	}
+	return orWhy(summarize(list), of, to)
+}
+
+// alone is the figure of one measurement by itself.
+func alone(of []Sample, v value) Figure {
+	var list []float64
+	for _, x := range byRound(of, v) {
+		list = append(list, x)
+	}
+	return orWhy(summarize(list), of)
+}
+
+// orWhy says of a figure without a round what went wrong first.
+func orWhy(f Figure, all ...[]Sample) Figure {
+	if f.Missing == "" {
+		return f
+	}
+	for _, samples := range all {
+		if len(samples) == 0 {
+			f.Missing = "not measured"
+		}
+		for _, s := range samples {
+			if s.Error != "" {
+				return Figure{Missing: fmt.Sprintf("round %d: %s", s.Round+1, s.Error)}
+			}
+		}
+	}
+	return f
+}

@@ -1,0 +1,167 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// memory is what a process has.
+type memory struct {
+	Resident uint64 // RssAnon: octets of its own that are resident
+	Go       uint64 // octets that the Go runtime has in use: heap spans and stacks
+}
+
+// memoryNow gives everything back to the system that can be, and counts the rest.
+func memoryNow() (*memory, error) {
+	runtime.GC()
+	debug.FreeOSMemory()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	m := &memory{Go: s.HeapInuse + s.StackInuse}
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, "RssAnon:")
+		if !ok {
+			continue
+		}
+		kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+		m.Resident = kb << 10
+		return m, err
+	}
+	return nil, errors.New("/proc/self/status has no RssAnon")
+}
+
+// The QPs that are idle. All of them share a PD and a CQ, and nothing is posted.
+var idleCap = ibverbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+const (
+	idleCQ    = 4096 // entries
+	idleReads = 1    // IRD and ORD
+)
+
+// idle are connections on which nothing happens.
+type idle struct {
+	cfg      rdmacm.ConnConfig
+	conns    []*rdmacm.Conn
+	listener *rdmacm.Listener
+	over     chan struct{} // closed when nobody accepts any more
+}
+
+// idling has a server listen, or a client have so many connections; the time is
+// what making those took that were not there.
+func (w *worker) idling(d Device, addr netip.AddrPort, n int) (netip.AddrPort, time.Duration, error) {
+	vctx, err := w.open(d)
+	if err != nil {
+		return addr, 0, err
+	}
+	if w.idle == nil {
+		if w.idle, err = newIdle(vctx); err != nil {
+			return addr, 0, err
+		}
+	}
+	if n == 0 {
+		addr, err = w.idle.listen(w.ctx, vctx, addr)
+		return addr, 0, err
+	}
+	began := time.Now()
+	err = w.idle.grow(w.ctx, vctx, addr, n)
+	return addr, time.Since(began), err
+}
+
+func newIdle(vctx *ibverbs.Context) (*idle, error) {
+	if err := mayOpen(files); err != nil {
+		return nil, err
+	}
+	pd, err := vctx.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	cq, err := vctx.CreateCQ(idleCQ, nil)
+	if err != nil {
+		return nil, errors.Join(err, pd.Close())
+	}
+	return &idle{cfg: rdmacm.ConnConfig{
+		PD: pd, SendCQ: cq, RecvCQ: cq, Cap: idleCap, InitiatorDepth: idleReads, ResponderResources: idleReads,
+	}}, nil
+}
+
+// files is how many descriptors the most idle QPs need, with some for the rest of
+// the process.
+const files = idleMost + 200
+
+// mayOpen raises the limit of open files to n where it is below.
+func mayOpen(n uint64) error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	if l.Cur >= n {
+		return nil
+	}
+	wanted := unix.Rlimit{Cur: n, Max: max(l.Max, n)}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &wanted); err != nil {
+		return fmt.Errorf("%d files have to be open at a time, and the limit is %d (RLIMIT_NOFILE): %w", n, l.Max, err)
+	}
+	return nil
+}
+
+func (i *idle) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (netip.AddrPort, error) {
+	l, err := rdmacm.Listen(ctx, vctx, addr, nil)
+	if err != nil {
+		return addr, err
+	}
+	i.listener, i.over = l, make(chan struct{})
+	go func() {
+		defer close(i.over)
+		for {
+			req, err := l.Accept(ctx)
+			if err != nil {
+				return // closed, or the client hears of it
+			}
+			conn, err := req.Accept(ctx, &i.cfg)
+			if err == nil {
+				i.conns = append(i.conns, conn)
+			}
+		}
+	}()
+	return l.Addr(), nil
+}
+
+func (i *idle) grow(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, n int) error {
+	for len(i.conns) < n {
+		conn, err := rdmacm.Dial(ctx, vctx, addr, &i.cfg)
+		if err != nil {
+			return fmt.Errorf("connection %d: %w", len(i.conns)+1, err)
+		}
+		i.conns = append(i.conns, conn)
+	}
+	return nil
+}
+
+func (i *idle) close() {
+	if i.listener != nil {
+		_ = i.listener.Close()
+		<-i.over
+	}
+	for _, c := range i.conns {
+		_ = c.Close()
+	}
+	_ = i.cfg.SendCQ.Close()
+	_ = i.cfg.PD.Close()
+}

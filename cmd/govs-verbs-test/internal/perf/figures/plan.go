@@ -1,0 +1,207 @@
+package figures
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
+)
+
+// Device says over what a workload runs.
+type Device struct {
+	Provider  string // engine, kernel, or tcp for raw TCP
+	CRC       string `json:",omitempty"` // engine: on, off
+	Placement string `json:",omitempty"` // engine: strict, fast
+	Segments  bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
+}
+
+// A measure is made once in each round. Exactly one of Device and Test is set.
+type measure struct {
+	Name   string
+	Device *Device
+	Spec   load.Spec
+	Test   *outside.Test
+	Rounds int // that it is made in, at most; 0: all
+}
+
+// A formula makes a figure of measures.
+type formula struct {
+	id     string
+	of, to string // names of measures; without to the value of the first counts
+	value  value
+	needs  string // siw or siw-crc: what there has to be
+}
+
+// formulas are those of figures that come from measures. Those with a dash in
+// their id are beside the goals.
+var formulas = []formula{
+	{id: "write_1m_crc", of: "write-1m", to: "tcp-1m", value: gbps},
+	{id: "write_1m_nocrc", of: "write-1m-nocrc", to: "tcp-1m", value: gbps},
+	{id: "read_1m_crc", of: "read-1m", to: "tcp-1m", value: gbps},
+	{id: "send_1m_crc", of: "send-1m", to: "tcp-1m", value: gbps},
+	{id: "write_64k_vs_ucx_put", of: "write-64k", to: "ucx-put-64k", value: gbps},
+	{id: "write_4k_vs_tcp", of: "write-4k", to: "tcp-4k", value: gbps},
+	{id: "write_64b_mops", of: "write-64b", value: mops},
+	{id: "send_rtt_spin_vs_tcp", of: "send-rtt-spin", to: "tcp-rtt-spin", value: rtt},
+	{id: "send_rtt_block_vs_tcp", of: "send-rtt-block", to: "tcp-rtt-block", value: rtt},
+	{id: "write_1m_mss1448", of: "write-1m-mss1448", to: "write-1m", value: gbps},
+	{id: "guest_write_1m_nocrc_vs_siw", of: "guest-write-1m-nocrc", to: "siw-write-1m", value: gbps, needs: "siw"},
+	{id: "guest_write_64k_crc_vs_siw", of: "guest-write-64k", to: "siw-crc-write-64k", value: gbps, needs: "siw-crc"},
+	{id: "guest_send_rtt_vs_siw", of: "guest-send-rtt", to: "siw-send-rtt", value: rtt, needs: "siw"},
+	{id: "qp1000_vs_1", of: "write-64k-qp1000", to: "write-64k", value: gbps},
+
+	{id: "write-1m-crc-fast-vs-tcp", of: "write-1m-fast", to: "tcp-1m", value: gbps},
+	{id: "write-64k-vs-tcp", of: "write-64k", to: "tcp-64k", value: gbps},
+	{id: "write-64k-vs-ucx-tag", of: "write-64k", to: "ucx-tag-64k", value: gbps},
+	{id: "send-rtt-spin-vs-ucx", of: "send-rtt-spin", to: "ucx-rtt", value: rtt},
+	{id: "send-rtt-spin-vs-libfabric", of: "send-rtt-spin", to: "libfabric-rtt", value: rtt},
+	{id: "tcp-1m-mss1448-vs-tcp-1m", of: "tcp-1m-mss1448", to: "tcp-1m", value: gbps},
+	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m", value: gbps, needs: "siw"},
+	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
+	{id: "guest-send-rtt-vs-perftest", of: "guest-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
+}
+
+// allocating are the measures whose allocations allocs_per_op counts.
+var allocating = []string{"write-1m", "write-64b", "read-1m", "send-1m", "send-rtt-spin"}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// engine is the engine as it is by default.
+var engine = Device{Provider: "engine", CRC: "on", Placement: "strict"}
+
+func (d Device) crc(v string) Device       { d.CRC = v; return d }
+func (d Device) placement(v string) Device { d.Placement = v; return d }
+func (d Device) segments() Device          { d.Segments = true; return d }
+
+// base are the measures that formulas name, in an order in which those that are
+// compared stand together.
+func base(c Config) []measure {
+	tcp, kernel := Device{Provider: "tcp"}, Device{Provider: "kernel"}
+	bw := func(name string, d Device, op load.Op, size, depth int) measure {
+		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: size, TxDepth: depth, Duration: c.Time}}
+	}
+	lat := func(name string, d Device, op load.Op, poll load.Poll) measure {
+		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: 64, Poll: poll, Duration: c.Time}}
+	}
+	list := []measure{
+		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
+		bw("write-1m", engine, load.WriteBW, mib, 16),
+		bw("write-1m-fast", engine.placement("fast"), load.WriteBW, mib, 16),
+		bw("write-1m-nocrc", engine.crc("off"), load.WriteBW, mib, 16),
+		bw("read-1m", engine, load.ReadBW, mib, 16),
+		bw("send-1m", engine, load.SendBW, mib, 16),
+		bw("write-1m-mss1448", engine.segments(), load.WriteBW, mib, 16),
+		bw("tcp-1m-mss1448", tcp.segments(), rawtcp.BW, mib, 0),
+		bw("tcp-64k", tcp, rawtcp.BW, 64*kib, 0),
+		bw("write-64k", engine, load.WriteBW, 64*kib, 64),
+		c.program("ucx-put-64k", outside.UCXPutBW, 64*kib),
+		c.program("ucx-tag-64k", outside.UCXTagBW, 64*kib),
+		bw("tcp-4k", tcp, rawtcp.BW, 4*kib, 0),
+		bw("write-4k", engine, load.WriteBW, 4*kib, 64),
+		bw("write-64b", engine, load.WriteBW, 64, 128),
+		lat("tcp-rtt-spin", tcp, rawtcp.Lat, load.Spin),
+		lat("send-rtt-spin", engine, load.SendLat, load.Spin),
+		c.program("ucx-rtt", outside.UCXTagLat, 64),
+		c.program("libfabric-rtt", outside.FabricPing, 64),
+		lat("tcp-rtt-block", tcp, rawtcp.Lat, load.Block),
+		lat("send-rtt-block", engine, load.SendLat, load.Block),
+
+		bw("siw-write-1m", kernel, load.WriteBW, mib, 16),
+		bw("guest-write-1m-nocrc", engine.crc("off"), load.WriteBW, mib, 16),
+		c.program("perftest-write-1m", outside.VerbsWrite, mib),
+		bw("siw-crc-write-64k", kernel, load.WriteBW, 64*kib, 64),
+		bw("guest-write-64k", engine, load.WriteBW, 64*kib, 64),
+		c.program("perftest-crc-write-64k", outside.VerbsWrite, 64*kib),
+		lat("siw-send-rtt", kernel, load.SendLat, load.Spin),
+		lat("guest-send-rtt", engine.crc("off"), load.SendLat, load.Spin),
+		c.program("perftest-send-rtt", outside.VerbsSendPP, 64),
+	}
+	many := bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4)
+	many.Spec.QPs = 1000
+	return append(list, many)
+}
+
+// program is a run of somebody else's program that takes about c.Time: they count
+// messages, not time. perftest runs in the guest, whose CPU is emulated.
+func (c Config) program(name, program string, size int) measure {
+	octetsPerSecond, perMessage := 2e9, 4*time.Microsecond
+	if strings.HasPrefix(program, "perftest") {
+		octetsPerSecond, perMessage = 1e8, 100*time.Microsecond
+	}
+	each := max(perMessage, time.Duration(float64(size)/octetsPerSecond*float64(time.Second)))
+	n := min(max(int(c.Time/each), 20), 1_000_000)
+	return measure{Name: name, Test: &outside.Test{Program: program, Size: size, Iters: n, Warmup: max(n/20, 1)}}
+}
+
+// fewRounds is how many rounds points of curves get: there are many of them, and
+// no goal depends on one.
+const fewRounds = 3
+
+// chosen are the measures that what is asked for needs, each once.
+func chosen(c Config) []measure {
+	needed := make(map[string]bool)
+	for _, f := range formulas {
+		if c.wants(f.id) && c.lacks(f.needs) == "" {
+			needed[f.of], needed[f.to] = true, f.to != ""
+		}
+	}
+	if c.wants("allocs_per_op") {
+		for _, name := range allocating {
+			needed[name] = true
+		}
+	}
+	list := slices.DeleteFunc(base(c), func(m measure) bool { return !needed[m.Name] })
+	for _, s := range sweeps(c) {
+		if !c.wants(s.id) {
+			continue
+		}
+		for _, p := range s.points {
+			m := p.measure
+			m.Rounds = fewRounds
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// wants reports whether --only is for a figure or a curve.
+func (c Config) wants(id string) bool {
+	if c.Only == "" {
+		return true
+	}
+	ok, _ := path.Match(c.Only, id) // checked by Check
+	return ok
+}
+
+// lacks says what of the needs of a figure is not there.
+func (c Config) lacks(need string) string {
+	switch {
+	case need == "":
+		return ""
+	case c.Kernel == nil:
+		return "no usable siw device: " + c.NoKernel
+	case need == "siw" && c.Kernel.CRC:
+		return "siw has CRC on here; it is measured in a guest whose siw has not (make bench-vm)"
+	case need == "siw-crc" && !c.Kernel.CRC:
+		return "siw has CRC off here; it is measured in a guest whose siw requires it (make bench-vm)"
+	}
+	return ""
+}
+
+// inPlan is the measure of a name.
+func inPlan(c Config, name string) (measure, error) {
+	for _, m := range base(c) {
+		if m.Name == name {
+			return m, nil
+		}
+	}
+	return measure{}, fmt.Errorf("no measurement %q", name)
+}

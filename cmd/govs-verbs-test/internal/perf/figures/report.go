@@ -1,0 +1,302 @@
+package figures
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
+)
+
+// A Report is what came of a run.
+type Report struct {
+	Figures map[string]Figure `json:"figures"` // all goals by id
+	More    map[string]Figure `json:"more"`    // other ratios
+
+	Goals        []Goal         `json:"goals"`
+	Conditions   map[string]any `json:"conditions"` // of the whole run
+	Curves       []Curve        `json:"curves"`
+	Measurements []Measurement  `json:"measurements"`
+}
+
+// A Measurement is all samples of one thing that was measured.
+type Measurement struct {
+	Name       string         `json:"name"`
+	Conditions map[string]any `json:"conditions"`
+	Samples    []Sample       `json:"samples"`
+}
+
+const notAsked = "not asked for (--only)"
+
+func (r *runner) report() *Report {
+	rep := &Report{
+		Figures: r.idleFigures(), More: make(map[string]Figure), Goals: Goals(),
+		Conditions: r.general(), Curves: []Curve{}, Measurements: []Measurement{},
+	}
+	for _, f := range formulas {
+		fig := r.figure(f)
+		if isGoal(f.id) {
+			rep.Figures[f.id] = fig
+		} else if fig.Missing != notAsked {
+			rep.More[f.id] = fig
+		}
+	}
+	rep.Figures["allocs_per_op"] = r.allocs()
+	for _, s := range sweeps(r.Config) {
+		if c := s.curve(r.samples); len(c.Series) > 0 {
+			rep.Curves = append(rep.Curves, c)
+		}
+	}
+	if c := r.idleCurve(); len(c.Series) > 0 {
+		rep.Curves = append(rep.Curves, c)
+	}
+	for _, m := range chosen(r.Config) {
+		if s := r.samples[m.Name]; len(s) > 0 {
+			rep.Measurements = append(rep.Measurements, Measurement{m.Name, r.conditions(m), s})
+		}
+	}
+	return rep
+}
+
+func isGoal(id string) bool {
+	return slices.ContainsFunc(goals, func(g Goal) bool { return g.ID == id })
+}
+
+func (r *runner) figure(f formula) Figure {
+	if !r.wants(f.id) {
+		return Figure{Missing: notAsked}
+	}
+	if why := r.lacks(f.needs); why != "" {
+		return Figure{Missing: why}
+	}
+	var fig Figure
+	if f.to == "" {
+		fig = alone(r.samples[f.of], f.value)
+	} else {
+		fig = ratio(r.samples[f.of], r.samples[f.to], f.value)
+	}
+	if fig.Missing != "" {
+		return fig
+	}
+	fig.Conditions = r.general()
+	fig.Conditions["of"] = r.conditionsOf(f.of, f.value)
+	if f.to != "" {
+		fig.Conditions["to"] = r.conditionsOf(f.to, f.value)
+	}
+	return fig
+}
+
+// allocs is allocations per operation: of each round, those of the workload with
+// most.
+func (r *runner) allocs() Figure {
+	if !r.wants("allocs_per_op") {
+		return Figure{Missing: notAsked}
+	}
+	most, worst := map[int]float64{}, map[string]float64{}
+	var all []Sample
+	for _, name := range allocating {
+		for _, s := range r.samples[name] {
+			all = append(all, s)
+			if s.Error == "" {
+				most[s.Round] = max(most[s.Round], math.Floor(s.Allocs))
+				worst[name] = max(worst[name], s.Allocs)
+			}
+		}
+	}
+	var values []float64
+	for _, v := range most {
+		values = append(values, v)
+	}
+	f := orWhy(summarize(values), all)
+	if f.Missing == "" {
+		f.Conditions = r.general()
+		f.Conditions["counted"] = "runtime.MemStats.Mallocs of either process, whatever allocated, over all operations of a run: whole ones per operation, as testing.AllocsPerRun counts"
+		f.Conditions["most_before_rounding_down"] = worst
+	}
+	return f
+}
+
+// general are the conditions of the whole run.
+func (r *runner) general() map[string]any {
+	client, server := r.pair.client.who, r.pair.server.who
+	c := map[string]any{
+		"rounds": r.Rounds, "seconds_each": r.Time.Seconds(),
+		"client_cpu": r.ClientCPU, "server_cpu": r.ServerCPU, "cpus": runtime.NumCPU(), "cpu_model": cpuModel(),
+		"gomaxprocs": client.Procs,
+		"kernel":     client.Kernel, "go": client.Go, "govs": client.Govs, "govs_server": server.Govs,
+		"congestion_control": orSystem(r.Cong), "network": "loopback, in a network namespace of its own",
+	}
+	if !r.Separate {
+		c["network"] = "this machine's own: " + r.NoSplit
+	}
+	if p, ok := r.paths[r.addr(engine)]; ok {
+		c["mss"] = p.MSS
+		c["congestion_control_of_other_programs"] = p.Cong
+	}
+	if r.Kernel != nil {
+		c["siw_device"], c["siw_crc"] = r.Kernel.Name, r.Kernel.CRC
+	}
+	return c
+}
+
+func orSystem(cong string) string {
+	if cong == "" {
+		return "the system's"
+	}
+	return cong
+}
+
+// conditions are those of a measure.
+func (r *runner) conditions(m measure) map[string]any {
+	if m.Test != nil {
+		return map[string]any{
+			"program": m.Test.Program, "version": r.version[m.Test.Program], "size": m.Test.Size, "iterations": m.Test.Iters,
+			"poll": "spin", "congestion_control": r.paths[r.addr(engine)].Cong, "checksum": "none of the payload",
+			"mean": m.Test.Program == outside.FabricPing, // instead of the median
+		}
+	}
+	d := *m.Device
+	s := m.Spec
+	c := map[string]any{"provider": d.Provider, "op": string(s.Op), "size": s.Size, "poll": string(orSpin(s.Poll))}
+	if p, ok := r.paths[r.addr(d)]; ok {
+		c["mss"] = p.MSS
+	}
+	if d.Provider == "tcp" {
+		c["one_write_per_message"] = true
+		return c
+	}
+	if err := s.Complete(); err == nil {
+		c["depth"], c["qps"], c["post_list"], c["sges"], c["mrs"] = s.TxDepth, s.QPs, s.PostList, s.SGEs, s.MRs
+		if s.Op == load.ReadBW || s.Op == load.ReadLat {
+			c["reads_outstanding"] = s.Outstanding
+		}
+	}
+	if d.Provider == "engine" {
+		c["crc"], c["placement"] = d.CRC, d.Placement
+	} else if r.Kernel != nil {
+		c["crc"] = map[bool]string{true: "on", false: "off"}[r.Kernel.CRC]
+	}
+	return c
+}
+
+func orSpin(p load.Poll) load.Poll {
+	if p == "" {
+		return load.Spin
+	}
+	return p
+}
+
+// conditionsOf are those of the measure of a name, with what it came to by itself.
+func (r *runner) conditionsOf(name string, v value) map[string]any {
+	m, err := inPlan(r.Config, name)
+	if err != nil {
+		panic(err) // a formula names what is not in the plan
+	}
+	c := r.conditions(m)
+	c["measurement"] = name
+	f := alone(r.samples[name], v)
+	c["median"], c["min"], c["max"] = f.Median, f.Min, f.Max
+	return c
+}
+
+// Adopt takes over from another run's report the figures that are missing here,
+// with their conditions.
+func (rep *Report) Adopt(other *Report) {
+	for _, list := range []struct{ to, from map[string]Figure }{{rep.Figures, other.Figures}, {rep.More, other.More}} {
+		for id, f := range list.from {
+			if have, ok := list.to[id]; f.Missing == "" && (!ok || have.Missing != "") {
+				list.to[id] = f
+			}
+		}
+	}
+	for _, m := range other.Measurements {
+		if !slices.ContainsFunc(rep.Measurements, func(have Measurement) bool { return have.Name == m.Name }) {
+			rep.Measurements = append(rep.Measurements, m)
+		}
+	}
+}
+
+// Markdown writes the figures as tables.
+func (rep *Report) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
+	for _, g := range rep.Goals {
+		f := rep.Figures[g.ID]
+		if f.Missing != "" {
+			fmt.Fprintf(&b, "| `%s` | %s | | | | | %g | %g | missing: %s |\n", g.ID, g.What, g.Reach, g.Aim, oneLine(f.Missing))
+			continue
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %d | %g | %g | %s |\n", g.ID, withUnit(g),
+			digits(f.Median), digits(f.Min), digits(f.Max), f.Rounds, g.Reach, g.Aim, g.Standing(f))
+	}
+	fmt.Fprintf(&b, "\n| beside | median | min | max | rounds |\n|---|--:|--:|--:|--:|\n")
+	for _, f := range formulas {
+		fig, ok := rep.More[f.id]
+		switch {
+		case ok && fig.Missing == "":
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %d |\n", f.id, digits(fig.Median), digits(fig.Min), digits(fig.Max), fig.Rounds)
+		case ok:
+			fmt.Fprintf(&b, "| `%s` | missing: %s | | | |\n", f.id, oneLine(fig.Missing))
+		}
+	}
+	if grown := rep.growthRows(); grown != "" {
+		fmt.Fprintf(&b, "\n| grows with | slope | steepest | linear or better |\n|---|--:|--:|---|\n%s", grown)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (rep *Report) growthRows() string {
+	var b strings.Builder
+	for _, c := range rep.Curves {
+		for _, s := range c.Series {
+			if g := s.Growth; g != nil {
+				fmt.Fprintf(&b, "| `%s`: %s | %.2f | %.2f | %v |\n", c.ID, s.Name, g.Slope, g.Steepest, g.Linear)
+			}
+		}
+	}
+	return b.String()
+}
+
+// Rows are the figures for a table, under the headings id, median, min, max,
+// rounds, reach, aim and standing; a missing one says why in the last.
+func (rep *Report) Rows() [][]string {
+	var rows [][]string
+	for _, g := range rep.Goals {
+		f := rep.Figures[g.ID]
+		sign := ">="
+		if g.Lower {
+			sign = "<="
+		}
+		row := []string{g.ID, "", "", "", "", fmt.Sprintf("%s%g", sign, g.Reach), fmt.Sprintf("%s%g", sign, g.Aim), g.Standing(f)}
+		if f.Missing != "" {
+			row[7] = "missing: " + oneLine(f.Missing)
+		} else {
+			copy(row[1:], []string{digits(f.Median), digits(f.Min), digits(f.Max), fmt.Sprint(f.Rounds)})
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func withUnit(g Goal) string {
+	if g.Unit == "" {
+		return g.What
+	}
+	return g.What + ", " + g.Unit
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// digits shows three of a number.
+func digits(x float64) string {
+	if x == 0 {
+		return "0"
+	}
+	decimals := 2 - int(math.Floor(math.Log10(math.Abs(x))))
+	return fmt.Sprintf("%.*f", min(max(decimals, 0), 6), x)
+}

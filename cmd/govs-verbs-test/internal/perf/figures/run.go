@@ -1,0 +1,247 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
+)
+
+// Config says what is measured, and how.
+type Config struct {
+	Rounds int
+	Time   time.Duration // of one measurement
+	Only   string        // path.Match pattern of ids of figures and plots; empty: all
+
+	ClientCPU, ServerCPU int
+	Procs                int    // GOMAXPROCS of each end
+	Cong                 string // congestion control, empty for the system's
+
+	Worker   []string // command of an end: a process that calls Serve
+	Separate bool     // this process is in a network namespace that PrepareNetwork has prepared
+	NoSplit  string   // why it is not
+
+	Kernel   *KernelDevice // siw, where it is to be measured
+	NoKernel string        // why it is not
+
+	Profiles string                           // folder for profiles; empty: none
+	Say      func(format string, args ...any) // tells how far it is
+}
+
+// KernelDevice is the iWARP device of the kernel.
+type KernelDevice struct {
+	Name string
+	Addr netip.Addr
+	CRC  bool // its connections have CRC
+}
+
+// Check says what is impossible of a Config.
+func (c Config) Check() error {
+	if _, err := path.Match(c.Only, ""); err != nil {
+		return fmt.Errorf("pattern %q: %w", c.Only, err)
+	}
+	switch {
+	case c.Rounds < 1:
+		return fmt.Errorf("%d rounds: at least 1 is needed", c.Rounds)
+	case c.Time < time.Millisecond:
+		return fmt.Errorf("%v for a measurement: at least 1ms is needed", c.Time)
+	case c.ClientCPU == c.ServerCPU:
+		return errors.New("two CPUs are needed, one for each end")
+	case c.Procs < 1:
+		return fmt.Errorf("GOMAXPROCS %d: has to be at least 1", c.Procs)
+	}
+	if c.Only == "" {
+		return nil
+	}
+	for _, g := range goals {
+		if c.wants(g.ID) {
+			return nil
+		}
+	}
+	for _, f := range formulas {
+		if c.wants(f.id) {
+			return nil
+		}
+	}
+	for _, s := range sweeps(c) {
+		if c.wants(s.id) {
+			return nil
+		}
+	}
+	if c.wants(idleSweep) {
+		return nil
+	}
+	return fmt.Errorf("no figure or plot has an id like %q", c.Only)
+}
+
+// runner is a run.
+type runner struct {
+	Config
+	pair    *pair
+	samples map[string][]Sample
+	idle    idleSamples
+	paths   map[netip.Addr]pathOf
+	version map[string]string // of programs of others
+}
+
+// Run measures. What can't be measured is missing in the report, with the reason;
+// the error is of what makes the rest worthless.
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string)}
+	if err := r.lookAtPaths(ctx); err != nil {
+		return nil, err
+	}
+	if r.pair, err = startPair(ctx, c); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.pair.close()) }()
+	for round := range c.Rounds {
+		if err := r.round(ctx, round); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.profile(ctx); err != nil {
+		return nil, err
+	}
+	return r.report(), nil
+}
+
+func (r *runner) lookAtPaths(ctx context.Context) error {
+	addrs := []netip.Addr{r.addr(engine)}
+	if r.Separate {
+		addrs = append(addrs, ethernet)
+	}
+	for _, addr := range addrs {
+		p, err := tryPath(ctx, addr)
+		if err != nil {
+			return fmt.Errorf("TCP at %v: %w", addr, err)
+		}
+		r.paths[addr] = p
+	}
+	return nil
+}
+
+// round makes each measure once. The first one differs from round to round, so
+// that none is always made when the machine has just done something else.
+func (r *runner) round(ctx context.Context, round int) error {
+	var list []measure
+	for _, m := range chosen(r.Config) {
+		if m.Rounds == 0 || round < m.Rounds {
+			list = append(list, m)
+		}
+	}
+	began := time.Now()
+	for i := range list {
+		m := list[(i+round*len(list)/r.Rounds)%len(list)]
+		s := r.once(ctx, m)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.Round = round
+		if s.Error != "" && r.lastError(m.Name) != s.Error {
+			r.Say("%s: %s", m.Name, s.Error)
+		}
+		r.samples[m.Name] = append(r.samples[m.Name], s)
+	}
+	if round < fewRounds && r.wantsIdle() {
+		if err := r.idleRound(ctx, round); err != nil {
+			return err
+		}
+	}
+	r.Say("round %d of %d: %d measurements, %.0f s", round+1, r.Rounds, len(list), time.Since(began).Seconds())
+	return nil
+}
+
+func (r *runner) lastError(name string) string {
+	s := r.samples[name]
+	if len(s) == 0 {
+		return ""
+	}
+	return s[len(s)-1].Error
+}
+
+// once makes a measure.
+func (r *runner) once(ctx context.Context, m measure) Sample {
+	if m.Test != nil {
+		return r.program(ctx, *m.Test)
+	}
+	d := *m.Device
+	if d.Segments && !r.Separate {
+		return Sample{Error: "no segments of Ethernet's size: " + r.NoSplit}
+	}
+	res, err := r.pair.run(ctx, d, r.addr(d), m.Spec)
+	if err != nil && r.pair.broken() {
+		// A process that does not answer is lost, and a new pair may do better.
+		err = errors.Join(err, r.renew(ctx))
+	}
+	if err != nil {
+		return Sample{Error: err.Error()}
+	}
+	return sampleOf(res)
+}
+
+// addr is where a device's server listens.
+func (r *runner) addr(d Device) netip.Addr {
+	switch {
+	case d.Segments:
+		return ethernet
+	case r.Kernel != nil: // side by side with siw, which has no loopback
+		return r.Kernel.Addr
+	}
+	return loopback
+}
+
+func (p *pair) broken() bool { return p.client.failed != nil || p.server.failed != nil }
+
+func (r *runner) renew(ctx context.Context) error {
+	_ = r.pair.client.cmd.Process.Kill()
+	_ = r.pair.server.cmd.Process.Kill()
+	_ = r.pair.close()
+	p, err := startPair(ctx, r.Config)
+	if err == nil {
+		r.pair = p
+	}
+	return err
+}
+
+func sampleOf(res load.Result) Sample {
+	s := Sample{
+		Allocs: max(res.Client.AllocsPerOp, res.Server.AllocsPerOp), Ops: res.Ops, Secs: res.Elapsed.Seconds(),
+		CPU: (res.Client.User + res.Client.Sys + res.Server.User + res.Server.Sys).Seconds(),
+	}
+	if l := res.Lat; l != nil {
+		s.RTT, s.P99 = micros(l.Median), micros(l.P99)
+		return s
+	}
+	s.GBps, s.Mops = res.GBps(), res.Mops()
+	return s
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// program runs somebody else's program.
+func (r *runner) program(ctx context.Context, t outside.Test) Sample {
+	p := outside.Pair{ClientCPU: r.ClientCPU, ServerCPU: r.ServerCPU, Addr: r.addr(engine), Netdev: "lo"}
+	if r.Kernel != nil {
+		p.Device = r.Kernel.Name
+	}
+	// On a busy machine two processes that spin in turns may take for ever.
+	ctx, cancel := context.WithTimeout(ctx, max(20*time.Second, 20*r.Time))
+	defer cancel()
+	res, err := p.Run(ctx, t)
+	if err != nil {
+		return Sample{Error: err.Error()}
+	}
+	if _, ok := r.version[t.Program]; !ok {
+		r.version[t.Program] = outside.Version(ctx, t.Program)
+	}
+	return Sample{GBps: res.GBps, RTT: micros(res.RTT)}
+}

@@ -1,0 +1,245 @@
+// Package outside runs the benchmarks of others, that of UCX, libfabric and
+// perftest, both ends on this machine, and reads what they print.
+//
+// Their options are their defaults wherever they have some, and they are given
+// the transport of this comparison: TCP, or for perftest an RDMA device. None of
+// them can be told a congestion control; theirs is the system's, or the route's.
+package outside
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+)
+
+// A Test is one run of a program.
+type Test struct {
+	Program string // one of those below
+	Size    int    // octets of a message
+	Iters   int    // messages, or round trips
+	Warmup  int    `json:",omitempty"` // messages before them; of UCX only, the others have none that can be set
+}
+
+// The programs, named after what they measure.
+const (
+	UCXPutBW    = "ucx-put-bw"    // ucx_perftest -t ucp_put_bw
+	UCXPutLat   = "ucx-put-lat"   // ucx_perftest -t ucp_put_lat
+	UCXTagBW    = "ucx-tag-bw"    // ucx_perftest -t tag_bw
+	UCXTagLat   = "ucx-tag-lat"   // ucx_perftest -t tag_lat
+	FabricPing  = "libfabric"     // fi_pingpong, a message each way
+	VerbsWrite  = "perftest-bw"   // ib_write_bw over librdmacm
+	VerbsSendPP = "perftest-send" // ib_send_lat over librdmacm
+)
+
+// A Result is what a program said of a run. What it does not say is zero.
+type Result struct {
+	GBps float64       `json:",omitempty"` // 10^9 octets of payload per second, in one direction
+	RTT  time.Duration `json:",omitempty"` // round trip: the median, or the mean where only that is told
+	Mean bool          `json:",omitempty"` // RTT is the mean
+
+	Command string // the client's, to run it by hand
+}
+
+// A Pair is where both ends of a program run.
+type Pair struct {
+	ClientCPU, ServerCPU int // the CPUs that they are pinned to; -1: not pinned
+	Addr                 netip.Addr
+	Netdev               string // of Addr, for UCX
+	Device               string // RDMA device of Addr, for perftest
+}
+
+// program is how a program is called and understood.
+type program struct {
+	binary  string
+	version []string // the command that tells its version
+	pkg     string   // of Debian
+	env     func(Pair) []string
+	server  func(p Pair, t Test, port int) []string
+	client  func(p Pair, t Test, port int) []string
+	parse   func(t Test, stdout string) (Result, error)
+}
+
+func lookup(name string) (program, error) {
+	p, ok := programs[name]
+	if !ok {
+		return program{}, fmt.Errorf("no program %q", name)
+	}
+	return p, nil
+}
+
+// Usable says why a program can't be run on this machine, nil if it can.
+func Usable(name string) error {
+	p, err := lookup(name)
+	if err != nil {
+		return err
+	}
+	if _, err := exec.LookPath(p.binary); err != nil {
+		return fmt.Errorf("%s is not installed (package %s; ci/deps bench adds it)", p.binary, p.pkg)
+	}
+	return nil
+}
+
+// Version is what a program, or what it is a part of, says of itself in its first
+// line, empty if it says nothing.
+func Version(ctx context.Context, name string) string {
+	p, err := lookup(name)
+	if err != nil {
+		return ""
+	}
+	out, err := exec.CommandContext(ctx, p.version[0], p.version[1:]...).CombinedOutput()
+	if err != nil && len(out) == 0 {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(strings.TrimLeft(line, "# "))
+}
+
+// Run runs both ends and returns what the client said. When ctx ends, both are
+// killed.
+func (p Pair) Run(ctx context.Context, t Test) (_ Result, err error) {
+	if err := Usable(t.Program); err != nil {
+		return Result{}, err
+	}
+	if t.Size < 1 || t.Iters < 1 || t.Warmup < 0 {
+		return Result{}, fmt.Errorf("%s: %d messages of %d octets after %d: impossible", t.Program, t.Iters, t.Size, t.Warmup)
+	}
+	prog := programs[t.Program]
+	port, err := freePort(p.Addr)
+	if err != nil {
+		return Result{}, err
+	}
+	// Whatever happens, no server stays behind.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	server, err := p.start(ctx, prog, prog.server(p, t, port), p.ServerCPU)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() {
+		stop()
+		<-server.done
+	}()
+	if err := server.listening(ctx, port); err != nil {
+		return Result{}, fmt.Errorf("%s, server: %w", prog.binary, err)
+	}
+	client, err := p.start(ctx, prog, prog.client(p, t, port), p.ClientCPU)
+	if err != nil {
+		return Result{}, err
+	}
+	<-client.done
+	if client.err != nil {
+		return Result{}, fmt.Errorf("%s: %w", client.cmd, errors.Join(ctx.Err(), client.failure()))
+	}
+	r, err := prog.parse(t, client.stdout.String())
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w in its output:\n%s", client.cmd, err, client.stdout.String())
+	}
+	r.Command = client.cmd.String()
+	return r, nil
+}
+
+// process is a program that runs.
+type process struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	done           chan struct{} // closed when it has ended
+	err            error         // of Wait, then
+}
+
+func (p Pair) start(ctx context.Context, prog program, args []string, cpu int) (*process, error) {
+	pr := &process{cmd: exec.CommandContext(ctx, prog.binary, args...), done: make(chan struct{})}
+	pr.cmd.Stdout, pr.cmd.Stderr = &pr.stdout, &pr.stderr
+	pr.cmd.WaitDelay = time.Second
+	if prog.env != nil {
+		pr.cmd.Env = append(pr.cmd.Environ(), prog.env(p)...)
+	}
+	start := pr.cmd.Start
+	if cpu >= 0 {
+		start = func() error { return pin.Start(pr.cmd, cpu) }
+	}
+	if err := start(); err != nil {
+		return nil, fmt.Errorf("%s: %w", prog.binary, err)
+	}
+	go func() {
+		pr.err = pr.cmd.Wait()
+		close(pr.done)
+	}()
+	return pr, nil
+}
+
+// failure is the error of a program that has ended, with the end of what it said.
+func (pr *process) failure() error {
+	said := strings.TrimSpace(pr.stderr.String())
+	if said == "" {
+		said = strings.TrimSpace(pr.stdout.String())
+	}
+	const tail = 400
+	if len(said) > tail {
+		said = "..." + said[len(said)-tail:]
+	}
+	return fmt.Errorf("%w: %s", pr.err, said)
+}
+
+// listening waits until a socket listens at the port. Trying to connect would be
+// no good: these servers serve one client.
+func (pr *process) listening(ctx context.Context, port int) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		there, err := listens(port)
+		if there || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pr.done:
+			if pr.err == nil {
+				return errors.New("ended before it listened")
+			}
+			return pr.failure()
+		}
+	}
+}
+
+// freePort finds a TCP port that nobody listens at.
+func freePort(addr netip.Addr) (int, error) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return 0, err
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// number reads a number of an output, and what it may end in: k, m or g as
+// fi_pingpong writes multiples of 1024.
+func number(text string) (float64, error) {
+	unit := 1.0
+	for i, suffix := range []string{"k", "m", "g"} {
+		if rest, ok := strings.CutSuffix(text, suffix); ok {
+			text, unit = rest, float64(int(1)<<(10*(i+1)))
+		}
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number", text)
+	}
+	return n * unit, nil
+}
+
+// micros is a duration of so many microseconds.
+func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }
+
+var errNoResult = fmt.Errorf("no result: %w", io.ErrUnexpectedEOF)

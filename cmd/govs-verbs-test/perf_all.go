@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	perffigures "github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/figures"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+)
+
+// perfAllCmd measures the figures that govs promises.
+type perfAllCmd struct {
+	Rounds    int           `short:"r" default:"7" help:"How often everything is measured. Default 7." placeholder:"N"`
+	TimePer   time.Duration `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
+	Only      string        `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps." placeholder:"GLOB"`
+	Provider  string        `enum:"auto,engine,both" default:"auto" help:"engine; both: engine and siw side by side; auto: both where there is a usable siw device. Default auto." placeholder:"PROVIDER"`
+	Siw       string        `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"What the siw at hand is: default has CRC off, crc requires it. Default: as ci/vm/run says." placeholder:"VARIANT"`
+	Cong      string        `default:"cubic" help:"TCP congestion control of everything that is measured; system for the system's. Default cubic." placeholder:"NAME"`
+	ClientCPU int           `default:"0" help:"The client's CPU. Default 0." placeholder:"N"`
+	ServerCPU int           `default:"1" help:"The server's CPU. Default 1." placeholder:"N"`
+	Procs     int           `default:"1" help:"GOMAXPROCS of each end. Default 1." placeholder:"N"`
+	JSON      string        `name:"json" help:"Write all that was measured to this file." placeholder:"FILE"`
+	SVG       string        `name:"svg" help:"Write the plots into this folder." placeholder:"DIR"`
+	Markdown  string        `help:"Write the table to this file." placeholder:"FILE"`
+	Profiles  string        `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
+	With      []string      `help:"Take figures that this run lacks from the JSON of an earlier one." placeholder:"FILE"`
+}
+
+// Help implements kong's HelpProvider.
+func (*perfAllCmd) Help() string {
+	return `Starts two processes of this program, each pinned to a CPU, and has them measure the engine, raw TCP in Go and, where they are installed, ` +
+		`UCX (ucx_perftest), libfabric (fi_pingpong) and, where there is siw, that and perftest over it: all of it in each round, by turns. ` +
+		`A figure is the median over the rounds of the ratio in each.
+
+It runs in a network namespace of its own where the system lets it (as root, or where user namespaces are allowed).`
+}
+
+// Validate implements kong's check.
+func (c *perfAllCmd) Validate() error {
+	if err := c.config().Check(); err != nil {
+		return err
+	}
+	for _, file := range c.With {
+		if _, err := readFigures(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *perfAllCmd) config() perffigures.Config {
+	f := perffigures.Config{
+		Rounds: c.Rounds, Time: c.TimePer, Only: c.Only, ClientCPU: c.ClientCPU, ServerCPU: c.ServerCPU,
+		Procs: c.Procs, Cong: c.Cong, Profiles: c.Profiles,
+	}
+	if c.Cong == "system" {
+		f.Cong = ""
+	}
+	return f
+}
+
+// separated, in the environment, says that this process has a network namespace to
+// itself.
+const separated = "GOVS_PERF_SEPARATE_NETWORK"
+
+// Run measures.
+func (c *perfAllCmd) Run(ctx context.Context, k *kong.Context, out *output) error {
+	cfg := c.config()
+	cfg.Say = func(format string, args ...any) { fmt.Fprintf(out.errors, format+"\n", args...) }
+	if err := usableCPUs(cfg.ClientCPU, cfg.ServerCPU); err != nil {
+		return unable(err)
+	}
+	if err := c.findSiw(&cfg); err != nil {
+		return unable(err)
+	}
+	switch {
+	case os.Getenv(separated) == "1":
+		if err := perffigures.PrepareNetwork(ctx, cfg.Cong); err != nil {
+			cfg.NoSplit = err.Error()
+		}
+	case cfg.Kernel != nil:
+		cfg.NoSplit = "siw's is this machine's"
+	default:
+		err := c.separate(ctx, k, out)
+		var denied *deniedError
+		if !errors.As(err, &denied) {
+			return err
+		}
+		cfg.NoSplit = denied.Error()
+	}
+	cfg.Separate = cfg.NoSplit == ""
+	if !cfg.Separate {
+		cfg.Say("no network namespace for this run: %s", cfg.NoSplit)
+	}
+	return c.measure(ctx, cfg, out)
+}
+
+// usableCPUs says whether this process may run on CPUs.
+func usableCPUs(wanted ...int) error {
+	have, err := pin.CPUs()
+	if err != nil {
+		return err
+	}
+	for _, cpu := range wanted {
+		found := false
+		for _, h := range have {
+			found = found || h == cpu
+		}
+		if !found {
+			return fmt.Errorf("this process may not run on CPU %d, only on %v (--client-cpu, --server-cpu)", cpu, have)
+		}
+	}
+	return nil
+}
+
+// findSiw decides whether siw is measured.
+func (c *perfAllCmd) findSiw(cfg *perffigures.Config) error {
+	if c.Provider == "engine" || os.Getenv(separated) == "1" {
+		cfg.NoKernel = "left out (--provider engine)"
+		return nil
+	}
+	k, err := findKernel(netip.Addr{})
+	switch {
+	case err == nil:
+		cfg.Kernel = &perffigures.KernelDevice{Name: k.device, Addr: k.addr, CRC: c.Siw == "crc"}
+	case c.Provider == "both":
+		return err
+	default:
+		cfg.NoKernel = oneLine(err.Error())
+	}
+	return nil
+}
+
+// deniedError says that the system gives no network namespace.
+type deniedError struct{ error }
+
+// separate runs this command in a network namespace of its own.
+func (c *perfAllCmd) separate(ctx context.Context, k *kong.Context, out *output) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, k.Args...)
+	cmd.Env = append(os.Environ(), separated+"=1")
+	cmd.Stdout, cmd.Stderr = out, out.errors
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	perffigures.SeparateNetwork(cmd)
+	if err := cmd.Start(); err != nil {
+		return &deniedError{err}
+	}
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
+	case errors.As(err, &exit) && exit.ExitCode() == exitUsage:
+		return unable(errFailed) // it has said why
+	case errors.As(err, &exit) && exit.Exited():
+		return errFailed
+	}
+	return err
+}
+
+func (c *perfAllCmd) measure(ctx context.Context, cfg perffigures.Config, out *output) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cfg.Worker = []string{self, "perf", "end", "--cong", c.Cong}
+	rep, err := perffigures.Run(ctx, cfg)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	for _, file := range c.With {
+		other, err := readFigures(file)
+		if err != nil {
+			return unable(err)
+		}
+		rep.Adopt(other)
+	}
+	if err := out.table([]string{"FIGURE", "MEDIAN", "MIN", "MAX", "ROUNDS", "REACH", "AIM", ""}, rep.Rows()); err != nil {
+		return err
+	}
+	return c.write(rep)
+}
+
+// write writes the files that are asked for.
+func (c *perfAllCmd) write(rep *perffigures.Report) error {
+	if c.JSON != "" {
+		err := writeFile(c.JSON, func(w io.Writer) error {
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", " ")
+			enc.SetEscapeHTML(false)
+			return enc.Encode(rep)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if c.Markdown != "" {
+		if err := writeFile(c.Markdown, rep.Markdown); err != nil {
+			return err
+		}
+	}
+	if c.SVG != "" {
+		return rep.WriteSVGs(c.SVG)
+	}
+	return nil
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+func readFigures(name string) (*perffigures.Report, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var rep perffigures.Report
+	if err := json.Unmarshal(text, &rep); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if rep.Figures == nil {
+		return nil, fmt.Errorf("%s has no figures: it is not what perf all --json writes", name)
+	}
+	return &rep, nil
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// perfEndCmd is an end of perf all, which starts it and talks to it.
+type perfEndCmd struct {
+	Cong string `default:"cubic" help:"TCP congestion control."`
+}
+
+// Run does what it is told.
+func (c *perfEndCmd) Run(ctx context.Context, out *output) error {
+	f := perfFlags{Cong: c.Cong, CPU: -1}
+	self, err := f.settle()
+	if err != nil {
+		return err
+	}
+	return perffigures.Serve(ctx, os.Stdin, out, self)
+}
