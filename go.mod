@@ -17,3 +17,6 @@ require (
 	golang.org/x/net v0.55.0 // indirect
 	golang.org/x/sync v0.20.0 // indirect
 )
+
+// Reports and what the guest brings back.
+ignore ./out
