@@ -117,7 +117,7 @@ func (s *Spec) Complete() error {
 		return fmt.Errorf("%s has one message under way at a time", s.Op)
 	case s.PostList > s.TxDepth:
 		return fmt.Errorf("lists of %d work requests with %d outstanding", s.PostList, s.TxDepth)
-	case s.SGEs > s.Size:
+	case s.Size > 0 && s.SGEs > s.Size:
 		return fmt.Errorf("%d scatter/gather entries for %d octets", s.SGEs, s.Size)
 	case s.Inline > 0 && (s.Op == ReadBW || s.Op == ReadLat):
 		return fmt.Errorf("%s: what is read can't be inline", s.Op)

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+)
+
+// perfServe starts a server of perf and returns it with its address.
+func perfServe(t *testing.T, op load.Op, args ...string) (*command, string) {
+	t.Helper()
+	server := start(t, append([]string{"perf", string(op), "--listen"}, args...)...)
+	return server, server.stderr.await(t, `listening on (\S+)\n`)[1]
+}
+
+// perfOps are the workloads, those over TCP included.
+func perfOps() []load.Op { return append(load.Ops(), "tcp-bw", "tcp-lat") }
+
+// perfEngine is --provider engine where there are providers.
+func perfEngine(op load.Op) []string {
+	if strings.HasPrefix(string(op), "tcp") {
+		return nil
+	}
+	return []string{"--provider", "engine"}
+}
+
+func TestPerf(t *testing.T) {
+	for _, op := range perfOps() {
+		t.Run(string(op), func(t *testing.T) {
+			server, addr := perfServe(t, op, append([]string{"127.0.0.1:0"}, perfEngine(op)...)...)
+			client := start(t, append([]string{"perf", string(op), addr, "-s", "3000", "-n", "40"}, perfEngine(op)...)...)
+			columns := parts("BW peak[GB/s]", "MsgRate[Mpps]", "     3000           40")
+			if op.Latency() {
+				columns = parts("t_typical", "99.9%", "     3000           40")
+			}
+			client.want(t, exitPassed, append(columns, string(op)+": spin; ", " cubic", "GOMAXPROCS"), nil)
+			server.want(t, exitPassed, nil, nil)
+		})
+	}
+}
+
+func TestPerfJSON(t *testing.T) {
+	server, addr := perfServe(t, load.WriteBW, "[::1]:0", "--provider", "engine", "--crc", "off", "--placement", "fast", "--serve", "2")
+	client := start(t, words("perf write-bw --provider engine --crc off --duration 20ms -q 2 -t 16 -b --poll block --json "+addr)...)
+	client.want(t, exitPassed, nil, nil)
+	var r perfReport
+	decodeJSON(t, client, &r)
+	if r.Op != load.WriteBW || r.Poll != load.Block || len(r.Messages) != 1 {
+		t.Fatalf("report %+v", r)
+	}
+	if r.Client.CRC != "off" || r.Client.Placement != "strict" || r.Server.CRC != "off" || r.Server.Placement != "fast" ||
+		r.Server.Provider != "engine" || r.Server.Cong != "cubic" || r.Server.Procs < 1 || r.Server.Go == "" || r.Server.Kernel == "" || r.Server.Govs == "" {
+		t.Errorf("ends: client %+v, server %+v", r.Client, r.Server)
+	}
+	m := r.Messages[0]
+	if m.Size != 65536 || m.Iterations == 0 || m.Seconds < 0.02 || m.GBps <= 0 || m.Mops <= 0 || m.RTT != nil || !m.Spec.Bidirectional || m.Spec.QPs != 2 || m.Spec.TxDepth != 16 {
+		t.Errorf("result %+v", m)
+	}
+	client = start(t, words("perf read-lat --provider engine -n 20 -s 8 --json "+addr)...) // the server is told
+	client.want(t, exitPassed, nil, nil)
+	var l perfReport
+	decodeJSON(t, client, &l)
+	if l.Op != load.ReadLat || len(l.Messages) != 1 || l.Messages[0].RTT == nil || l.Messages[0].RTT.Typical <= 0 {
+		t.Errorf("report %+v", l)
+	}
+	server.want(t, exitPassed, nil, nil)
+}
+
+func TestPerfAllSizes(t *testing.T) {
+	server, addr := perfServe(t, load.SendBW, "127.0.0.1:0", "--provider", "engine")
+	client := start(t, words("perf send-bw --provider engine --all -n 2 -t 2 --sge 3 "+addr)...)
+	var want []string
+	for size := 2; size <= largest; size *= 2 {
+		want = append(want, fmt.Sprintf("\n%9d            2 ", size))
+	}
+	client.want(t, exitPassed, want, nil)
+	server.want(t, exitPassed, nil, nil)
+}
+
+func TestPerfWrongUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"write-bw": "give either ADDR:PORT of the server, or --listen ADDR:PORT",
+		"write-bw 192.0.2.1:7175 --listen 192.0.2.1:7175":    "give either ADDR:PORT of the server",
+		"write-bw 192.0.2.1":                                 "an IP address and a port are needed",
+		"tcp-bw localhost:7175":                              "an IP address and a port are needed",
+		"write-bw 192.0.2.1:0":                               "nobody can listen at port 0",
+		"write-bw 192.0.2.1:7175 --iters 1 --duration 1s":    "--iters and --duration can't be used together",
+		"write-bw 192.0.2.1:7175 --iters=-1":                 "--iters -1: has to be at least 1",
+		"write-bw 192.0.2.1:7175 --duration=-1s":             "--duration -1s: has to be above 0",
+		"write-bw 192.0.2.1:7175 --size 0":                   "size 0: has to be 1 to",
+		"tcp-bw 192.0.2.1:7175 --size 2000000000":            "size 2000000000: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --tx-depth 100000":          "TX depth 100000: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --tx-depth 4 --post-list 8": "lists of 8 work requests with 4 outstanding",
+		"write-bw 192.0.2.1:7175 --qp=-1":                    "QPs -1: has to be 1 to",
+		"send-lat 192.0.2.1:7175 --qp 2":                     "send-lat has one message under way",
+		"send-lat 192.0.2.1:7175 --bidirectional":            "send-lat has one message under way",
+		"write-lat 192.0.2.1:7175 --poll block":              "it has to spin",
+		"read-bw 192.0.2.1:7175 --inline 64":                 "what is read can't be inline",
+		"read-bw 192.0.2.1:7175 --outstanding 129":           "outstanding Reads 129: has to be 1 to 128",
+		"write-bw 192.0.2.1:7175 --poll sometimes":           "--poll must be one of",
+		"write-bw 192.0.2.1:7175 --crc maybe":                "--crc must be one of",
+		"write-bw 192.0.2.1:7175 --placement loose":          "--placement must be one of",
+		"write-bw --listen 192.0.2.1:7175 --serve=-1":        "--serve -1: has to be at least 0",
+		"write-bw 192.0.2.1:7175 --procs=-1":                 "--procs -1: has to be at least 1",
+		"write-bw 192.0.2.1:7175 --cpu=-2":                   "--cpu -2: there is no such CPU",
+		"tcp-bw 192.0.2.1:7175 --crc on":                     "unknown flag --crc",
+		"frobnicate":                                         "unexpected argument frobnicate",
+	} {
+		cmd := start(t, append([]string{"perf"}, strings.Fields(args)...)...)
+		cmd.want(t, exitUsage, nil, parts(name+": ", want, hint))
+		if cmd.stdout.String() != "" {
+			t.Errorf("%s: stdout %q", cmd, &cmd.stdout)
+		}
+	}
+}
+
+// TestPerfUnable has options that are well formed and that this machine can't
+// fulfil.
+func TestPerfUnable(t *testing.T) {
+	for args, want := range map[string]string{
+		"write-bw --provider engine --listen 203.0.113.7:0":               "listening on 203.0.113.7:0: ",
+		"tcp-bw --listen 203.0.113.7:0":                                   "203.0.113.7:0",
+		"tcp-bw --listen 127.0.0.1:0 --cong no-such":                      `congestion control "no-such": `,
+		"write-bw --provider engine --listen 127.0.0.1:0 --cong no-such":  "listening on 127.0.0.1:0: ",
+		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 1000":      "--cpu 1000: pinning to CPU 1000: ",
+		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 100000000": "--cpu 100000000: there is no CPU 100000000",
+	} {
+		start(t, append([]string{"perf"}, strings.Fields(args)...)...).want(t, exitUsage, nil, parts(want))
+	}
+	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused"))
+	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil, parts("nobody is listening there"))
+}
+
+// TestPerfPinned has a process keep to a CPU, which can't be undone in ours.
+func TestPerfPinned(t *testing.T) {
+	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
+	p := startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpu 0 "+addr)...)
+	p.want(t, exitPassed, "on CPU 0 GOMAXPROCS 1")
+	server.want(t, exitPassed, nil, nil)
+}
+
+func TestPerfInterrupted(t *testing.T) {
+	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine", "--serve", "0")
+	client := start(t, words("perf write-bw --provider engine --duration 1h -s 4096 "+addr)...)
+	client.stdout.await(t, "BW average")
+	client.stop()
+	client.want(t, exitFailed, nil, parts(name+": interrupted\n"))
+	server.stop()
+	server.want(t, exitPassed, nil, nil)
+}
