@@ -71,7 +71,7 @@ func (c *perfAllCmd) config() perffigures.Config {
 }
 
 // separated, in the environment, says that this process has a network namespace to
-// itself.
+// itself, and why siw, which is not in there, is left out.
 const separated = "GOVS_PERF_SEPARATE_NETWORK"
 
 // Run measures.
@@ -85,14 +85,14 @@ func (c *perfAllCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 		return unable(err)
 	}
 	switch {
-	case os.Getenv(separated) == "1":
+	case os.Getenv(separated) != "":
 		if err := perffigures.PrepareNetwork(ctx, cfg.Cong); err != nil {
 			cfg.NoSplit = err.Error()
 		}
 	case cfg.Kernel != nil:
 		cfg.NoSplit = "siw's is this machine's"
 	default:
-		err := c.separate(ctx, k, out)
+		err := c.separate(ctx, k, out, cfg.NoKernel)
 		var denied *deniedError
 		if !errors.As(err, &denied) {
 			return err
@@ -126,7 +126,10 @@ func usableCPUs(wanted ...int) error {
 
 // findSiw decides whether siw is measured.
 func (c *perfAllCmd) findSiw(cfg *perffigures.Config) error {
-	if c.Provider == "engine" || os.Getenv(separated) == "1" {
+	if cfg.NoKernel = os.Getenv(separated); cfg.NoKernel != "" {
+		return nil
+	}
+	if c.Provider == "engine" {
 		cfg.NoKernel = "left out (--provider engine)"
 		return nil
 	}
@@ -146,13 +149,13 @@ func (c *perfAllCmd) findSiw(cfg *perffigures.Config) error {
 type deniedError struct{ error }
 
 // separate runs this command in a network namespace of its own.
-func (c *perfAllCmd) separate(ctx context.Context, k *kong.Context, out *output) error {
+func (c *perfAllCmd) separate(ctx context.Context, k *kong.Context, out *output, noKernel string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, self, k.Args...)
-	cmd.Env = append(os.Environ(), separated+"=1")
+	cmd.Env = append(os.Environ(), separated+"="+noKernel)
 	cmd.Stdout, cmd.Stderr = out, out.errors
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second

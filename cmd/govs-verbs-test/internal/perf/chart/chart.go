@@ -25,6 +25,7 @@ type Plot struct {
 // A Line is one of them.
 type Line struct {
 	Name   string
+	Style  int // colour and mark, from 0 to 7; beyond that they repeat
 	Points []Point
 }
 
@@ -68,8 +69,8 @@ func (p *Plot) WriteSVG(w io.Writer) error {
 	fmt.Fprintf(&b, "<title>%s</title>\n", escape(p.Title))
 	text(&b, left, 28, "start", 16, ink, p.Title)
 	p.drawAxes(&b, ax, ay)
-	for i, l := range p.Lines {
-		drawLine(&b, ax, ay, i, l)
+	for _, l := range p.Lines {
+		drawLine(&b, ax, ay, l)
 	}
 	p.drawLegend(&b)
 	b.WriteString("</svg>\n")
@@ -195,8 +196,8 @@ func label(v float64, binary bool) string {
 }
 
 // drawLine draws ranges, the line and the marks.
-func drawLine(b *strings.Builder, x, y axis, n int, l Line) {
-	colour := palette[n%len(palette)]
+func drawLine(b *strings.Builder, x, y axis, l Line) {
+	colour := l.colour()
 	points := slices.Clone(l.Points)
 	slices.SortFunc(points, func(p, q Point) int { return cmp.Compare(p.X, q.X) })
 	fmt.Fprintf(b, `<g class="line" stroke="%s" fill="none">`+"\n<title>%s</title>\n", colour, escape(l.Name))
@@ -214,12 +215,14 @@ func drawLine(b *strings.Builder, x, y axis, n int, l Line) {
 	}
 	fmt.Fprintf(b, `<path d="%s" stroke-width="2"/>`+"\n", path.String())
 	for _, p := range points {
-		mark(b, n, x.at(p.X), y.at(p.Y), colour)
+		mark(b, l.Style, x.at(p.X), y.at(p.Y), colour)
 	}
 	b.WriteString("</g>\n")
 }
 
-// mark draws the mark of line n: circle, square, or diamond.
+func (l Line) colour() string { return palette[l.Style%len(palette)] }
+
+// mark draws the mark of a style: circle, square, or diamond.
 func mark(b *strings.Builder, n int, x, y float64, colour string) {
 	switch n % 3 {
 	case 0:
@@ -234,11 +237,11 @@ func mark(b *strings.Builder, n int, x, y float64, colour string) {
 
 func (p *Plot) drawLegend(b *strings.Builder) {
 	y := float64(top + 10)
-	for i, l := range p.Lines {
-		colour := palette[i%len(palette)]
+	for _, l := range p.Lines {
+		colour := l.colour()
 		fmt.Fprintf(b, `<g class="legend" stroke="%s" fill="none">`+"\n", colour)
 		fmt.Fprintf(b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke-width="2"/>`+"\n", legendX, y, legendX+24, y)
-		mark(b, i, legendX+12, y, colour)
+		mark(b, l.Style, legendX+12, y, colour)
 		b.WriteString("</g>\n")
 		text(b, legendX+32, y+4, "start", smallFont, ink, l.Name)
 		y += legendStep

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -24,14 +25,24 @@ type idleSamples struct {
 	err           error            // the first
 }
 
+func (r *runner) steps() []int {
+	if r.Config.idle != nil {
+		return r.Config.idle
+	}
+	return idleSteps
+}
+
+// most is the last of them.
+func (r *runner) most() int { return slices.Max(r.steps()) }
+
 func (r *runner) wantsIdle() bool {
 	return r.Kernel == nil && (r.wants("idle_qp_kib") || r.wants("idle_10000_mib") || r.wants(idleSweep))
 }
 
 // idleRound connects two processes, made for it, by more and more idle QPs.
 func (r *runner) idleRound(ctx context.Context, round int) error {
-	if r.idle.setUp == nil {
-		r.idle.setUp, r.idle.memory, r.idle.goMemory = map[int][]Sample{}, map[int][]Sample{}, map[int][]Sample{}
+	if r.idling.setUp == nil {
+		r.idling.setUp, r.idling.memory, r.idling.goMemory = map[int][]Sample{}, map[int][]Sample{}, map[int][]Sample{}
 	}
 	p, err := startPair(ctx, r.Config)
 	if err == nil {
@@ -40,8 +51,8 @@ func (r *runner) idleRound(ctx context.Context, round int) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil && r.idle.err == nil {
-		r.idle.err = err
+	if err != nil && r.idling.err == nil {
+		r.idling.err = err
 		r.Say("idle QPs: %v", err)
 	}
 	return nil
@@ -62,7 +73,7 @@ func (r *runner) idleSteps(ctx context.Context, p *pair, round int) error {
 		return err
 	}
 	var setUp time.Duration
-	for _, n := range idleSteps {
+	for _, n := range r.steps() {
 		took, err := p.idle(ctx, at.Addr, n+first)
 		if err != nil {
 			return err
@@ -73,7 +84,7 @@ func (r *runner) idleSteps(ctx context.Context, p *pair, round int) error {
 			return err
 		}
 		add := func(m map[int][]Sample, v float64) { m[n] = append(m[n], Sample{Round: round, Value: v}) }
-		add(r.idle.setUp, setUp.Seconds())
+		add(r.idling.setUp, setUp.Seconds())
 		grown := func(v func(memory) uint64, end int) float64 {
 			return (float64(v(after[end])) - float64(v(before[end]))) / mib
 		}
@@ -82,8 +93,8 @@ func (r *runner) idleSteps(ctx context.Context, p *pair, round int) error {
 		if grown(resident, 1) > grown(resident, 0) {
 			more = 1
 		}
-		add(r.idle.memory, grown(resident, more))
-		add(r.idle.goMemory, grown(func(m memory) uint64 { return m.Go }, more))
+		add(r.idling.memory, grown(resident, more))
+		add(r.idling.goMemory, grown(func(m memory) uint64 { return m.Go }, more))
 	}
 	return nil
 }
@@ -107,7 +118,6 @@ func (p *pair) memory(ctx context.Context) (m [2]memory, err error) {
 
 // idleFigures are those of idle QPs.
 func (r *runner) idleFigures() map[string]Figure {
-	all := make(map[string]Figure)
 	if !r.wantsIdle() {
 		why := notAsked
 		if r.Kernel != nil {
@@ -116,32 +126,32 @@ func (r *runner) idleFigures() map[string]Figure {
 		return map[string]Figure{"idle_qp_kib": {Missing: why}, "idle_10000_mib": {Missing: why}}
 	}
 	number := func(s Sample) float64 { return s.Value }
-	whole := alone(r.idle.memory[idleMost], number)
-	if whole.Missing != "" && r.idle.err != nil {
-		whole.Missing = r.idle.err.Error()
+	whole := alone(r.idling.memory[r.most()], number)
+	if whole.Missing != "" && r.idling.err != nil {
+		whole.Missing = r.idling.err.Error()
 	}
 	if whole.Missing == "" {
 		whole.Conditions = r.idleConditions()
 	}
 	each := whole
 	const kibPerMiB = 1024
-	each.Median, each.Min, each.Max = whole.Median*kibPerMiB/idleMost, whole.Min*kibPerMiB/idleMost, whole.Max*kibPerMiB/idleMost
-	all["idle_qp_kib"], all["idle_10000_mib"] = each, whole
-	return all
+	share := kibPerMiB / float64(r.most())
+	each.Median, each.Min, each.Max = whole.Median*share, whole.Min*share, whole.Max*share
+	return map[string]Figure{"idle_qp_kib": each, "idle_10000_mib": whole}
 }
 
 func (r *runner) idleConditions() map[string]any {
 	setUp := make(map[string]any)
-	for _, n := range idleSteps {
-		f := alone(r.idle.setUp[n], func(s Sample) float64 { return s.Value })
+	for _, n := range r.steps() {
+		f := alone(r.idling.setUp[n], func(s Sample) float64 { return s.Value })
 		if f.Missing == "" {
 			setUp[fmt.Sprint(n)] = f.Median
 		}
 	}
 	c := r.general()
 	c["memory"] = "RssAnon of the process after a garbage collection and debug.FreeOSMemory, minus the same with one connection; of the end that needs more"
-	c["go_runtime_mib"] = alone(r.idle.goMemory[idleMost], func(s Sample) float64 { return s.Value }).Median
-	c["qps"] = idleMost
+	c["go_runtime_mib"] = alone(r.idling.goMemory[r.most()], func(s Sample) float64 { return s.Value }).Median
+	c["qps"] = r.most()
 	c["qp"] = fmt.Sprintf("%d send and %d receive WRs of one SGE, nothing posted; one PD and one CQ of %d entries for all", idleCap.MaxSendWR, idleCap.MaxRecvWR, idleCQ)
 	c["each"] = "a Conn of package rdmacm with its id and event channel, in either process; sockets' own memory is the kernel's and not in it"
 	c["set_up_seconds"] = setUp
@@ -155,9 +165,9 @@ func (r *runner) idleCurve() Curve {
 		name    string
 		samples map[int][]Sample
 		unit    float64
-	}{{"set-up time, ms", r.idle.setUp, 1000}, {"memory of the process, KiB", r.idle.memory, 1024}} {
+	}{{"set-up time, ms", r.idling.setUp, 1000}, {"memory of the process, KiB", r.idling.memory, 1024}} {
 		s := Series{Name: line.name}
-		for _, n := range idleSteps {
+		for _, n := range r.steps() {
 			f := alone(line.samples[n], func(s Sample) float64 { return s.Value * line.unit })
 			if f.Missing == "" {
 				s.Points = append(s.Points, Point{float64(n), f.Median, f.Min, f.Max, f.Rounds})

@@ -67,7 +67,7 @@ var formulas = []formula{
 }
 
 // allocating are the measures whose allocations allocs_per_op counts.
-var allocating = []string{"write-1m", "write-64b", "read-1m", "send-1m", "send-rtt-spin"}
+var allocating = []string{"write-1m", "write-64b", "read-1m", "send-1m", "send-rtt-spin", "send-rtt-block"}
 
 const (
 	kib = 1 << 10

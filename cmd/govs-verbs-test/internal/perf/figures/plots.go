@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/chart"
 )
@@ -12,18 +13,38 @@ import (
 // Plot is the curve to be drawn.
 func (c Curve) Plot() *chart.Plot {
 	p := &chart.Plot{Title: c.Title, X: c.X, Y: c.Y, XBinary: c.X == "octets" || !decimal(c)}
-	for _, s := range c.Series {
-		l := chart.Line{Name: s.Name}
+	for i, s := range c.Series {
+		l := chart.Line{Name: s.Name, Style: style(s.Name, i)}
 		for _, pt := range s.Points {
 			l.Points = append(l.Points, chart.Point{X: pt.X, Y: pt.Median, Low: pt.Min, High: pt.Max})
 		}
 		p.Lines = append(p.Lines, l)
 		if g := s.Growth; g != nil {
-			p.Notes = append(p.Notes, fmt.Sprintf("slope %.2f (1 is linear)", g.Slope))
+			p.Notes = append(p.Notes, fmt.Sprintf("%s: slope %.2f", subject(s.Name), g.Slope))
 		}
 	}
 	p.Notes = append(p.Notes, "bars: least and most of the rounds")
 	return p
+}
+
+// stacks are those that plots compare, by what their lines' names begin with, in
+// the order of their styles, so that each looks alike in all plots.
+var stacks = []string{"engine RDMA Write, CRC on", "engine RDMA Write, CRC off", "raw TCP", "UCX put", "UCX tag", "libfabric"}
+
+func style(name string, otherwise int) int {
+	name = strings.Replace(name, "engine Send", "engine RDMA Write", 1)
+	for i, s := range stacks {
+		if strings.HasPrefix(name, s) {
+			return i
+		}
+	}
+	return otherwise
+}
+
+// subject is a name up to its first comma.
+func subject(name string) string {
+	s, _, _ := strings.Cut(name, ",")
+	return s
 }
 
 // decimal reports whether the values of X are not powers of 2.

@@ -7,16 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // profiled are the measures of which profiles are made, longer runs than those
 // that count, which no profiler disturbs.
-var profiled = []string{"write-1m", "write-64b", "send-rtt-spin"}
+var profiled = []string{"write-1m", "write-64b", "send-rtt-spin", "send-rtt-block"}
 
+// How many times as long as measurements they take: a profile of CPU time has 100
+// samples in a second.
 const (
-	cpuProfileTime   = 2 * time.Second
-	allocProfileTime = time.Second / 2
+	cpuProfileTimes   = 8
+	allocProfileTimes = 2
 )
 
 // profile writes CPU profiles of both ends for some workloads, and one of all
@@ -55,7 +56,7 @@ func (r *runner) cpuProfile(ctx context.Context, m measure, dir string) error {
 			return err
 		}
 	}
-	m.Spec.Duration = cpuProfileTime
+	m.Spec.Duration = cpuProfileTimes * r.Time
 	_, err := r.pair.run(ctx, *m.Device, r.addr(*m.Device), m.Spec)
 	for _, e := range r.pair.ends() {
 		_, stopped := e.order(ctx, order{Profile: &profileRequest{Stop: true}})
@@ -70,7 +71,7 @@ func (r *runner) allocProfile(ctx context.Context, m measure, dir string) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	m.Spec.Duration = allocProfileTime
+	m.Spec.Duration = allocProfileTimes * r.Time
 	if _, err := p.run(ctx, *m.Device, r.addr(*m.Device), m.Spec); err != nil {
 		return err
 	}

@@ -31,6 +31,8 @@ type Config struct {
 
 	Profiles string                           // folder for profiles; empty: none
 	Say      func(format string, args ...any) // tells how far it is
+
+	idle []int // for tests: other numbers of idle QPs than idleSteps
 }
 
 // KernelDevice is the iWARP device of the kernel.
@@ -84,7 +86,7 @@ type runner struct {
 	Config
 	pair    *pair
 	samples map[string][]Sample
-	idle    idleSamples
+	idling  idleSamples
 	paths   map[netip.Addr]pathOf
 	version map[string]string // of programs of others
 }

@@ -1,0 +1,334 @@
+package figures
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
+)
+
+func samples(values ...float64) []Sample {
+	var s []Sample
+	for round, v := range values {
+		if v < 0 {
+			s = append(s, Sample{Round: round, Error: "it rained"})
+			continue
+		}
+		s = append(s, Sample{Round: round, GBps: v})
+	}
+	return s
+}
+
+func TestRatioIsOfEachRound(t *testing.T) {
+	// The median of the ratios, 0.5, is not the ratio of the medians, 4/6.
+	f := ratio(samples(4, 9, 1), samples(6, 3, 2), gbps)
+	want := Figure{Median: 2.0 / 3, Min: 0.5, Max: 3, Rounds: 3}
+	if diff := cmp.Diff(want, f); diff != "" {
+		t.Error(diff)
+	}
+	if f := ratio(samples(1, 8), samples(2, 2), gbps); f.Median != (0.5+4)/2 {
+		t.Errorf("the median of two is %g", f.Median)
+	}
+}
+
+func TestRoundsThatFailed(t *testing.T) {
+	f := ratio(samples(4, -1, 8, 6), samples(2, 2, -1, 2), gbps)
+	if f.Rounds != 2 || f.Min != 2 || f.Max != 3 || f.Missing != "" {
+		t.Errorf("of two rounds: %+v", f)
+	}
+	f = ratio(samples(4, 4), samples(-1, -1), gbps)
+	if f.Missing != "round 1: it rained" {
+		t.Errorf("without a round: %+v", f)
+	}
+	if f := ratio(samples(4, 4), nil, gbps); f.Missing != "not measured" {
+		t.Errorf("without a second measurement: %+v", f)
+	}
+	if f := alone(samples(0, 0), gbps); f.Missing == "" {
+		t.Errorf("of nothing: %+v", f)
+	}
+}
+
+func TestFigureAsJSON(t *testing.T) {
+	f := Figure{Median: 2, Min: 1, Max: 3, Rounds: 5, Conditions: map[string]any{"crc": "on"}}
+	text, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(text), `{"median":2,"min":1,"max":3,"rounds":5,"conditions":{"crc":"on"}}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for _, want := range []Figure{f, {Missing: "why"}} {
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Figure
+		if err := json.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	text, err = json.Marshal(Figure{Missing: "why"})
+	if err != nil || string(text) != `{"missing":"why"}` {
+		t.Errorf("missing: %s, %v", text, err)
+	}
+}
+
+func TestStanding(t *testing.T) {
+	more, less := Goal{Reach: 0.7, Aim: 0.85}, Goal{Lower: true, Reach: 6, Aim: 4}
+	for _, tc := range []struct {
+		g      Goal
+		median float64
+		want   string
+	}{
+		{more, 0.69, "missed"}, {more, 0.7, "reach"}, {more, 0.85, "aim"}, {more, 3, "aim"},
+		{less, 6.1, "missed"}, {less, 6, "reach"}, {less, 4, "aim"}, {less, 0, "aim"},
+	} {
+		if got := tc.g.Standing(Figure{Median: tc.median}); got != tc.want {
+			t.Errorf("%g of %+v is %s, want %s", tc.median, tc.g, got, tc.want)
+		}
+	}
+	if got := more.Standing(Figure{Missing: "why"}); got != "missing" {
+		t.Errorf("a missing one is %s", got)
+	}
+}
+
+func TestGrowth(t *testing.T) {
+	series := func(f func(x float64) float64) []Point {
+		var p []Point
+		for x := 1.0; x <= 1024; x *= 4 {
+			p = append(p, Point{X: x, Median: f(x)})
+		}
+		return p
+	}
+	for _, tc := range []struct {
+		name     string
+		f        func(float64) float64
+		slope    float64
+		steepest float64
+		linear   bool
+	}{
+		{"constant", func(float64) float64 { return 5 }, 0, 0, true},
+		{"linear", func(x float64) float64 { return 3 * x }, 1, 1, true},
+		{"root", math.Sqrt, 0.5, 0.5, true},
+		{"square", func(x float64) float64 { return x * x }, 2, 2, false},
+	} {
+		g := growthOf(series(tc.f))
+		if math.Abs(g.Slope-tc.slope) > 1e-9 || math.Abs(g.Steepest-tc.steepest) > 1e-9 || g.Linear != tc.linear {
+			t.Errorf("%s: %+v", tc.name, g)
+		}
+	}
+	if g := growthOf(series(math.Sqrt)[:2]); g != nil {
+		t.Errorf("of two points: %+v", g)
+	}
+}
+
+// Every figure of the goals is made somewhere, of measures that are in the plan,
+// and every measure is of use.
+func TestPlanIsComplete(t *testing.T) {
+	c := Config{Rounds: 1, Time: time.Second, Kernel: &KernelDevice{}}
+	made := map[string]bool{"idle_qp_kib": true, "idle_10000_mib": true, "allocs_per_op": true}
+	used := make(map[string]bool)
+	for _, f := range formulas {
+		if made[f.id] {
+			t.Errorf("%s is made twice", f.id)
+		}
+		made[f.id] = true
+		for _, name := range []string{f.of, f.to} {
+			if _, err := inPlan(c, name); name != "" && err != nil {
+				t.Errorf("%s: %v", f.id, err)
+			}
+			used[name] = true
+		}
+	}
+	for _, g := range goals {
+		if !made[g.ID] {
+			t.Errorf("%s is made nowhere", g.ID)
+		}
+	}
+	names := make(map[string]bool)
+	for _, m := range base(c) {
+		if !used[m.Name] {
+			t.Errorf("%s is of no use", m.Name)
+		}
+		names[m.Name] = true
+	}
+	for _, name := range append(allocating, profiled...) {
+		if !names[name] {
+			t.Errorf("no measure %s", name)
+		}
+	}
+	for _, m := range append(base(c), allPoints(c)...) {
+		if (m.Device == nil) == (m.Test == nil) {
+			t.Errorf("%s is of nothing, or of two things", m.Name)
+		}
+		if m.Device != nil && m.Device.Provider != "tcp" {
+			if s := m.Spec; s.Complete() != nil {
+				t.Errorf("%s: %v", m.Name, s.Complete())
+			}
+		}
+		if names[m.Name+" "] {
+			t.Errorf("%s is there twice", m.Name)
+		}
+		names[m.Name+" "] = true
+	}
+}
+
+func allPoints(c Config) []measure {
+	var list []measure
+	for _, s := range sweeps(c) {
+		for _, p := range s.points {
+			list = append(list, p.measure)
+		}
+	}
+	return list
+}
+
+func TestOnlyWhatIsAskedFor(t *testing.T) {
+	c := Config{Rounds: 1, Time: time.Second, Only: "write_4k_vs_tcp"}
+	var names []string
+	for _, m := range chosen(c) {
+		names = append(names, m.Name)
+	}
+	if diff := cmp.Diff([]string{"tcp-4k", "write-4k"}, names); diff != "" {
+		t.Error(diff)
+	}
+	for _, m := range chosen(Config{Rounds: 1, Time: time.Second}) {
+		if m.Test != nil && strings.HasPrefix(m.Test.Program, "perftest") || m.Device != nil && m.Device.Provider == "kernel" {
+			t.Errorf("%s, and there is no siw", m.Name)
+		}
+	}
+}
+
+func TestImpossibleConfigs(t *testing.T) {
+	good := Config{Rounds: 1, Time: time.Second, ServerCPU: 1, Procs: 1}
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Config){
+		"no rounds":    func(c *Config) { c.Rounds = 0 },
+		"no time":      func(c *Config) { c.Time = 0 },
+		"one CPU":      func(c *Config) { c.ServerCPU = 0 },
+		"no procs":     func(c *Config) { c.Procs = 0 },
+		"bad pattern":  func(c *Config) { c.Only = "[" },
+		"nothing left": func(c *Config) { c.Only = "writes" },
+	} {
+		c := good
+		change(&c)
+		if err := c.Check(); err == nil {
+			t.Errorf("%s is possible", name)
+		}
+	}
+	for _, only := range []string{"growth-idle-qps", "growth-*", "bandwidth", "idle_*", "write-64k-vs-tcp"} {
+		c := good
+		c.Only = only
+		if err := c.Check(); err != nil {
+			t.Errorf("--only %s: %v", only, err)
+		}
+	}
+}
+
+func TestAdoptTakesWhatIsMissing(t *testing.T) {
+	rep := &Report{Figures: map[string]Figure{"a": {Missing: "why"}, "b": {Median: 1, Rounds: 1}}, More: map[string]Figure{}}
+	rep.Adopt(&Report{
+		Figures:      map[string]Figure{"a": {Median: 2, Rounds: 1}, "b": {Median: 3, Rounds: 1}, "c": {Missing: "why"}},
+		More:         map[string]Figure{"m": {Median: 4, Rounds: 1}},
+		Measurements: []Measurement{{Name: "x"}},
+	})
+	want := &Report{
+		Figures:      map[string]Figure{"a": {Median: 2, Rounds: 1}, "b": {Median: 1, Rounds: 1}},
+		More:         map[string]Figure{"m": {Median: 4, Rounds: 1}},
+		Measurements: []Measurement{{Name: "x"}},
+	}
+	if diff := cmp.Diff(want, rep); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTables(t *testing.T) {
+	rep := &Report{
+		Goals: Goals(), Figures: map[string]Figure{"write_1m_crc": {Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7}},
+		More:   map[string]Figure{"write-64k-vs-tcp": {Median: 12.345, Min: 1, Max: 100, Rounds: 2}, "send-rtt-spin-vs-ucx": {Missing: "no\nucx"}},
+		Curves: []Curve{{ID: "growth-x", Series: []Series{{Name: "engine", Growth: &Growth{Slope: 0.98, Steepest: 1.2, Linear: true}}}}},
+	}
+	for _, g := range goals[1:] {
+		rep.Figures[g.ID] = Figure{Missing: "not asked"}
+	}
+	var b strings.Builder
+	if err := rep.Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| `write_1m_crc` | 1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes | 0.712 | 0.650 | 0.900 | 7 | 0.7 | 0.85 | reach |",
+		"| `write-64k-vs-tcp` | 12.3 | 1.00 | 100 | 2 |", "missing: no ucx", "| `growth-x`: engine | 0.98 | 1.20 | true |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	rows := rep.Rows()
+	if len(rows) != len(goals) || rows[0][7] != "reach" || rows[0][5] != ">=0.7" || rows[1][7] != "missing: not asked" {
+		t.Errorf("rows %q", rows)
+	}
+}
+
+func TestPlotsOfACurve(t *testing.T) {
+	c := Config{Rounds: 1, Time: time.Second}
+	got := make(map[string][]Sample)
+	for _, m := range allPoints(c) {
+		got[m.Name] = []Sample{{GBps: 1, RTT: 2, Ops: 100, Secs: 0.5}}
+	}
+	rep := &Report{}
+	for _, s := range sweeps(c) {
+		rep.Curves = append(rep.Curves, s.curve(got))
+	}
+	dir := filepath.Join(t.TempDir(), "plots")
+	if err := rep.WriteSVGs(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sweeps(c) {
+		if _, err := os.Stat(filepath.Join(dir, s.id+".svg")); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, cv := range rep.Curves {
+		if strings.HasPrefix(cv.ID, "growth") != (cv.Series[0].Growth != nil) {
+			t.Errorf("%s: growth %+v", cv.ID, cv.Series[0].Growth)
+		}
+	}
+	// A point without a value is left out, and so is a series without points.
+	delete(got, "bandwidth/UCX put/64")
+	for _, size := range plotSizes {
+		delete(got, "bandwidth/libfabric (ping-pong)/"+strconv.Itoa(size))
+	}
+	points := make(map[string]int)
+	for _, sr := range bandwidths(c).curve(got).Series {
+		points[sr.Name] = len(sr.Points)
+	}
+	if len(points) != 5 || points["UCX put"] != len(plotSizes)-1 || points["UCX tag"] != len(plotSizes) {
+		t.Errorf("points: %v", points)
+	}
+}
+
+func TestProgramsRunAboutAsLongAsTheRest(t *testing.T) {
+	c := Config{Time: 300 * time.Millisecond}
+	for _, tc := range []struct {
+		program string
+		size    int
+		want    int
+	}{{outside.UCXTagLat, 64, 75000}, {outside.UCXPutBW, mib, 572}, {outside.VerbsWrite, mib, 28}, {outside.UCXPutBW, 64 * mib, 20}} {
+		if got := c.program("x", tc.program, tc.size).Test.Iters; got != tc.want {
+			t.Errorf("%s of %d octets: %d messages, want %d", tc.program, tc.size, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package figures
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+)
+
+// asEnd, in the environment, makes the test's binary an end.
+const asEnd = "GOVS_TEST_AS_END"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asEnd) == "1" {
+		if err := Serve(context.Background(), os.Stdin, os.Stdout, load.End{Procs: 1, Go: "go-test"}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// small is a run that takes little time.
+func small(t *testing.T, only string) Config {
+	t.Helper()
+	cpus, err := pin.CPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One CPU only: the ends take turns, and what is measured means nothing, here.
+	client, server := cpus[0], cpus[len(cpus)-1]
+	if client == server {
+		t.Skip("perf all needs two CPUs")
+	}
+	t.Setenv(asEnd, "1")
+	return Config{
+		Rounds: 2, Time: 5 * time.Millisecond, Only: only, ClientCPU: client, ServerCPU: server, Procs: 1,
+		Worker: []string{os.Args[0]}, NoSplit: "this is a test", NoKernel: "this is a test",
+		Say: t.Logf, idle: []int{20, 40, 100},
+	}
+}
+
+func run(t *testing.T, c Config) *Report {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	rep, err := Run(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Figures) != len(goals) {
+		t.Errorf("%d figures, want %d", len(rep.Figures), len(goals))
+	}
+	return rep
+}
+
+func wantFigure(t *testing.T, rep *Report, id string, rounds int) Figure {
+	t.Helper()
+	f := rep.Figures[id]
+	if f.Missing != "" || f.Rounds != rounds || f.Min > f.Median || f.Median > f.Max || f.Median <= 0 || len(f.Conditions) == 0 {
+		t.Errorf("%s: %+v", id, f)
+	}
+	return f
+}
+
+func TestRatiosOfARun(t *testing.T) {
+	c := small(t, "*_1m_*")
+	c.Profiles = filepath.Join(t.TempDir(), "profiles")
+	rep := run(t, c)
+	for _, id := range []string{"write_1m_crc", "write_1m_nocrc", "read_1m_crc", "send_1m_crc"} {
+		f := wantFigure(t, rep, id, 2)
+		of := f.Conditions["of"].(map[string]any)
+		if of["size"] != mib || f.Conditions["to"].(map[string]any)["provider"] != "tcp" || of["placement"] != "strict" {
+			t.Errorf("%s: conditions %v", id, f.Conditions)
+		}
+	}
+	if f := rep.Figures["guest_write_1m_nocrc_vs_siw"]; !strings.Contains(f.Missing, "this is a test") {
+		t.Errorf("without siw: %+v", f)
+	}
+	if f := rep.Figures["write_64b_mops"]; f.Missing != notAsked {
+		t.Errorf("not asked for: %+v", f)
+	}
+	if f := rep.Figures["write_1m_mss1448"]; f.Missing == "" {
+		t.Errorf("segments without a network for them: %+v", f)
+	}
+	for _, name := range profiled {
+		for _, kind := range []string{"-client.cpu", "-server.cpu", "-client.allocs", "-server.allocs"} {
+			text, err := os.ReadFile(filepath.Join(c.Profiles, name+kind+".pprof"))
+			if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) { // gzip
+				t.Errorf("%s%s: %v, %d octets", name, kind, err, len(text))
+			}
+		}
+	}
+	text, err := json.Marshal(rep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Report
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if back.Figures["write_1m_crc"].Median != rep.Figures["write_1m_crc"].Median {
+		t.Error("the figure is another one after JSON")
+	}
+}
+
+func TestIdleQPs(t *testing.T) {
+	rep := run(t, small(t, "idle_*"))
+	whole := wantFigure(t, rep, "idle_10000_mib", 2)
+	each := wantFigure(t, rep, "idle_qp_kib", 2)
+	if got := each.Median * 100 / 1024; got < whole.Median*0.999 || got > whole.Median*1.001 {
+		t.Errorf("100 QPs of %g KiB are not %g MiB", each.Median, whole.Median)
+	}
+	if setUp := whole.Conditions["set_up_seconds"].(map[string]any); len(setUp) != 3 {
+		t.Errorf("set-up times %v", setUp)
+	}
+	if len(rep.Curves) != 1 || len(rep.Curves[0].Series) != 2 || len(rep.Curves[0].Series[0].Points) != 3 || rep.Curves[0].Series[0].Growth == nil {
+		t.Errorf("curves %+v", rep.Curves)
+	}
+}
+
+func TestGrowthOfARun(t *testing.T) {
+	rep := run(t, small(t, "growth-sges"))
+	if len(rep.Curves) != 1 || rep.Curves[0].ID != "growth-sges" || len(rep.Curves[0].Series[0].Points) != 5 || rep.Curves[0].Series[0].Growth == nil {
+		t.Errorf("curves %+v", rep.Curves)
+	}
+}
+
+// An end that is gone is noticed, told, and replaced.
+func TestLostEnd(t *testing.T) {
+	c := small(t, "write_4k_vs_tcp")
+	ctx := context.Background()
+	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string)}
+	var err error
+	if r.pair, err = startPair(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.pair.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	m, err := inPlan(c, "tcp-4k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := r.once(ctx, m); s.Error != "" {
+		t.Fatal(s.Error)
+	}
+	if err := r.pair.client.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.once(ctx, m); s.Error == "" {
+		t.Error("a run without a client")
+	}
+	if s := r.once(ctx, m); s.Error != "" || s.GBps <= 0 {
+		t.Errorf("with a new pair: %+v", s)
+	}
+}
+
+func TestEndThatIsNone(t *testing.T) {
+	c := small(t, "write_4k_vs_tcp")
+	for _, worker := range [][]string{{"true"}, {"echo", "hello"}, {"echo", "{}"}, {"govs-no-such-program"}} {
+		c.Worker = worker
+		if rep, err := Run(context.Background(), c); err == nil {
+			t.Errorf("%v is an end, and measured %+v", worker, rep.Figures["write_4k_vs_tcp"])
+		}
+	}
+}
+
+// What an end is told to do and can't is an answer, and it goes on.
+func TestOrders(t *testing.T) {
+	var out bytes.Buffer
+	in := strings.NewReader(`{}
+{"Run":{"Op":"write-bw","Size":64,"Iters":1},"Over":{"Provider":"engine","CRC":"on"},"Addr":"127.0.0.1:1"}
+{"Profile":{"Stop":true}}
+{"Memory":true}
+`)
+	if err := Serve(context.Background(), in, &out, load.End{Procs: 3}); err != nil {
+		t.Fatal(err)
+	}
+	var answers []answer
+	for line := range strings.Lines(out.String()) {
+		var a answer
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatal(err)
+		}
+		answers = append(answers, a)
+	}
+	if len(answers) != 5 {
+		t.Fatalf("%d answers: %s", len(answers), out.String())
+	}
+	if answers[0].End == nil || answers[0].End.Procs != 3 {
+		t.Errorf("who it is: %+v", answers[0])
+	}
+	for i, want := range []string{"nothing", "nobody is listening", "no profile"} {
+		if !strings.Contains(answers[i+1].Error, want) {
+			t.Errorf("answer %d is %q, want one with %q", i+1, answers[i+1].Error, want)
+		}
+	}
+	if m := answers[4].Memory; m == nil || m.Resident == 0 || m.Go == 0 {
+		t.Errorf("memory %+v", m)
+	}
+	if err := Serve(context.Background(), strings.NewReader("perhaps\n"), &out, load.End{}); err == nil {
+		t.Error("an order that is none")
+	}
+}
+
+func TestPathOfLoopback(t *testing.T) {
+	p, err := tryPath(context.Background(), loopback)
+	if err != nil || p.MSS < 500 || p.Cong == "" {
+		t.Errorf("%+v, %v", p, err)
+	}
+}

@@ -1,0 +1,214 @@
+package outside
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// testdata/README.md says how the outputs were made.
+func TestRecordedOutputs(t *testing.T) {
+	for _, tc := range []struct {
+		file string
+		test Test
+		want Result
+	}{
+		{"ucx-put-bw-64k.csv", Test{Program: UCXPutBW, Size: 65536}, Result{GBps: 579.03 * (1 << 20) / 1e9}},
+		{"ucx-tag-lat-64.csv", Test{Program: UCXTagLat, Size: 64}, Result{RTT: 7480 * time.Nanosecond}},
+		{"libfabric-64k.txt", Test{Program: FabricPing, Size: 65536}, Result{GBps: 1.18852, RTT: 110280 * time.Nanosecond, Mean: true}},
+		{"perftest-write-bw-1m.txt", Test{Program: VerbsWrite, Size: 1 << 20}, Result{GBps: column(t, "perftest-write-bw-1m.txt", 3) * (1 << 20) / 1e9}},
+		{"perftest-write-bw-64k-gbits.txt", Test{Program: VerbsWrite, Size: 65536}, Result{GBps: column(t, "perftest-write-bw-64k-gbits.txt", 3) / 8}},
+		{"perftest-send-lat-64.txt", Test{Program: VerbsSendPP, Size: 64}, Result{RTT: 2 * micros(column(t, "perftest-send-lat-64.txt", 4))}},
+	} {
+		t.Run(tc.file, func(t *testing.T) {
+			got, err := programs[tc.test.Program].parse(tc.test, recorded(t, tc.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if math.Abs(got.GBps-tc.want.GBps) > 1e-9 || got.RTT != tc.want.RTT || got.Mean != tc.want.Mean {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+// column is a field of the row below perftest's headings, counted from 0.
+func column(t *testing.T, file string, n int) float64 {
+	t.Helper()
+	_, rest, ok := strings.Cut(recorded(t, file), "#bytes")
+	if !ok {
+		t.Fatalf("%s has no row", file)
+	}
+	x, err := number(strings.Fields(strings.Split(rest, "\n")[1])[n])
+	if err != nil || x <= 0 {
+		t.Fatalf("%s: %v %v", file, x, err)
+	}
+	return x
+}
+
+func recorded(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// In the list of all sizes the row of the one that is asked for counts.
+func TestRowOfTheSize(t *testing.T) {
+	all := recorded(t, "libfabric-all.txt")
+	for _, tc := range []struct {
+		size int
+		row  string
+	}{{64, "64 "}, {1536, "1.5k "}, {65536, "64k "}, {1 << 20, "1m "}, {6 << 20, "6m "}} {
+		r, err := parsePingpong(Test{Size: tc.size}, all)
+		if err != nil {
+			t.Errorf("%d: %v", tc.size, err)
+			continue
+		}
+		var want time.Duration
+		for line := range strings.Lines(all) {
+			if strings.HasPrefix(line, tc.row) {
+				us, err := number(strings.Fields(line)[6])
+				if err != nil {
+					t.Fatal(err)
+				}
+				want = 2 * micros(us)
+			}
+		}
+		if r.RTT != want || want == 0 {
+			t.Errorf("%d octets: %v, want %v", tc.size, r.RTT, want)
+		}
+	}
+	if _, err := parsePingpong(Test{Size: 65}, all); !errors.Is(err, errNoResult) {
+		t.Errorf("a size that is not there: %v", err)
+	}
+}
+
+// No beginning of an output that lacks its last row is taken for a result, and
+// nothing that differs in a heading.
+func TestCutAndStrangeOutputs(t *testing.T) {
+	for file, test := range map[string]Test{
+		"ucx-put-bw-64k.csv":       {Program: UCXPutBW, Size: 65536},
+		"libfabric-64k.txt":        {Program: FabricPing, Size: 65536},
+		"perftest-write-bw-1m.txt": {Program: VerbsWrite, Size: 1 << 20},
+		"perftest-send-lat-64.txt": {Program: VerbsSendPP, Size: 64},
+	} {
+		parse, text := programs[test.Program].parse, recorded(t, file)
+		row := strings.LastIndex(text, "\n"+strings.Fields(lastRow(text))[0])
+		for n := range row + 1 {
+			if r, err := parse(test, text[:n]); err == nil {
+				t.Errorf("%s: %d octets of it are %+v", file, n, r)
+			}
+		}
+		for _, strange := range []string{
+			strings.ReplaceAll(strings.ReplaceAll(text, "usec/xfer", "ns/xfer"), "overall_bw", "bw"),
+			strings.ReplaceAll(text, lastRow(text), lastRow(text)+" 1,1"),
+		} {
+			if strange == text || strings.HasPrefix(file, "perftest") && !strings.Contains(strange, " 1,1") {
+				continue
+			}
+			if r, err := parse(test, strange); err == nil {
+				t.Errorf("%s changed is %+v:\n%s", file, r, strange)
+			}
+		}
+	}
+}
+
+// lastRow is the last line with digits.
+func lastRow(text string) string {
+	var last string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && line[0] >= '0' && line[0] <= '9' {
+			last = line
+		}
+	}
+	return last
+}
+
+func TestHeadingsOfPerftest(t *testing.T) {
+	got := perftestHeadings("#bytes #iterations    t_min[usec]    t_max[usec]   99% percentile[usec]   99.9% percentile[usec] ")
+	want := []string{"#bytes", "#iterations", "t_min[usec]", "t_max[usec]", "99% percentile[usec]", "99.9% percentile[usec]"}
+	if strings.Join(got, "|") != strings.Join(want, "|") {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestListens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	if there, err := listens(port); !there || err != nil {
+		t.Errorf("a listener at %d: %v, %v", port, there, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := listens(port); there || err != nil {
+		t.Errorf("no listener at %d: %v, %v", port, there, err)
+	}
+}
+
+var local = Pair{ClientCPU: -1, ServerCPU: -1, Addr: netip.MustParseAddr("127.0.0.1"), Netdev: "lo"}
+
+func TestImpossible(t *testing.T) {
+	ctx := context.Background()
+	if _, err := local.Run(ctx, Test{Program: "netperf", Size: 1, Iters: 1}); err == nil {
+		t.Error("a program that nobody knows")
+	}
+	programs["test-none"] = program{binary: "govs-no-such-program", pkg: "none"}
+	programs["test-false"] = program{
+		binary: "false", pkg: "coreutils",
+		server: func(Pair, Test, int) []string { return nil },
+		client: func(Pair, Test, int) []string { return nil },
+	}
+	defer delete(programs, "test-none")
+	defer delete(programs, "test-false")
+	if _, err := local.Run(ctx, Test{Program: "test-none", Size: 1, Iters: 1}); err == nil || !strings.Contains(err.Error(), "ci/deps") {
+		t.Errorf("a program that is not installed: %v", err)
+	}
+	if _, err := local.Run(ctx, Test{Program: "test-false", Size: 1, Iters: 1}); err == nil || !strings.Contains(err.Error(), "server") {
+		t.Errorf("a server that ends: %v", err)
+	}
+	if _, err := local.Run(ctx, Test{Program: "test-false", Size: 0, Iters: 1}); err == nil {
+		t.Error("messages of no octets")
+	}
+}
+
+// The programs that are installed are run, so that a new version that prints
+// something else is noticed.
+func TestInstalledPrograms(t *testing.T) {
+	for _, name := range []string{UCXPutBW, UCXTagBW, UCXTagLat, UCXPutLat, FabricPing} {
+		t.Run(name, func(t *testing.T) {
+			if err := Usable(name); err != nil {
+				t.Skip(err) // they are no part of what govs needs
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			r, err := local.Run(ctx, Test{Program: name, Size: 64, Iters: 20, Warmup: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.GBps <= 0 && r.RTT <= 0 || r.Command == "" {
+				t.Errorf("it came to %+v", r)
+			}
+			if Version(ctx, name) == "" {
+				t.Error("no version")
+			}
+		})
+	}
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+)
+
+// needsTwoCPUs skips a test of perf all where there is one CPU only: it refuses
+// to run there, and TestPerfAllRefuses shows that.
+func needsTwoCPUs(t *testing.T) {
+	t.Helper()
+	cpus, err := pin.CPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cpus) < 2 || cpus[0] != 0 || cpus[1] != 1 {
+		t.Skipf("perf all runs on CPUs 0 and 1 by default, and this process may run on %v", cpus)
+	}
+}
+
+// The whole way: separate network, two processes, rounds, table, and files.
+func TestPerfAll(t *testing.T) {
+	needsTwoCPUs(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	cmd := exec.Command(os.Args[0], "perf", "all", "--rounds", "2", "--time-per", "5ms", "--only", "*_[14][mk]_*", "--provider", "engine",
+		"--json", file("all.json"), "--svg", file("svg"), "--markdown", file("all.md"))
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	p := startCmd(t, cmd)
+	p.want(t, exitPassed, "FIGURE ", "write_1m_crc ", " >=0.7   >=0.85 ", "missing: not asked for (--only)")
+
+	rep, err := readFigures(file("all.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Figures) != 17 {
+		t.Errorf("%d figures, want 17", len(rep.Figures))
+	}
+	for _, id := range []string{"write_1m_crc", "write_1m_nocrc", "read_1m_crc", "send_1m_crc", "write_4k_vs_tcp"} {
+		if f := rep.Figures[id]; f.Missing != "" || f.Median <= 0 || f.Rounds != 2 {
+			t.Errorf("%s: %+v", id, f)
+		}
+	}
+	// Where the system gives a network namespace, it has segments of both kinds.
+	if f := rep.Figures["write_1m_mss1448"]; f.Missing == "" {
+		if mss := f.Conditions["of"].(map[string]any)["mss"]; mss != 1448.0 {
+			t.Errorf("the MSS is %v, want 1448", mss)
+		}
+		if cc := f.Conditions["congestion_control_of_other_programs"]; cc != "cubic" {
+			t.Errorf("others use %v", cc)
+		}
+	} else if !strings.Contains(p.stderr.String(), "no network namespace") {
+		t.Errorf("%s, and nothing says why", f.Missing)
+	}
+	if text, err := os.ReadFile(file("all.md")); err != nil || !strings.Contains(string(text), "| `write_1m_crc` |") {
+		t.Errorf("%v, %s", err, text)
+	}
+
+	// Another run takes over what it lacks.
+	cmd = exec.Command(os.Args[0], "perf", "all", "--rounds", "1", "--time-per", "5ms", "--only", "growth-sges", "--provider", "engine",
+		"--with", file("all.json"), "--json", file("more.json"), "--svg", file("svg"))
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	startCmd(t, cmd).want(t, exitPassed, "write_1m_crc ")
+	more, err := readFigures(file("more.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more.Figures["write_1m_crc"].Median != rep.Figures["write_1m_crc"].Median || len(more.Curves) != 1 {
+		t.Errorf("%+v, %d curves", more.Figures["write_1m_crc"], len(more.Curves))
+	}
+	if _, err := os.Stat(filepath.Join(file("svg"), "growth-sges.svg")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPerfAllRefuses(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	if err := os.WriteFile(bad, []byte(`{"a":1}`), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ args, want string }{
+		{"--rounds 0", "rounds"},
+		{"--time-per 0s", "measurement"},
+		{"--only nothing-like-it", "no figure or plot"},
+		{"--only [", "pattern"},
+		{"--server-cpu 0", "two CPUs"},
+		{"--client-cpu 1000 --server-cpu 1001", "may not run on CPU 1000"},
+		{"--procs 0", "GOMAXPROCS"},
+		{"--with /nonexistent.json", "no such file"},
+		{"--with " + bad, "no figures"},
+		{"--provider both", "siw|kernel"},
+	} {
+		if tc.args == "--provider both" {
+			if _, err := findKernel(netip.Addr{}); err == nil {
+				continue // there is one: it would run
+			}
+		}
+		var stdout, stderr transcript
+		args := append([]string{"perf", "all"}, strings.Fields(tc.args)...)
+		if status := run(context.Background(), args, &stdout, &stderr); status != exitUsage {
+			t.Errorf("%s: status %d, want %d", tc.args, status, exitUsage)
+		}
+		stderr.await(t, tc.want)
+	}
+}
+
+// Figures are what they were after a file.
+func TestFiguresInAFile(t *testing.T) {
+	for _, text := range []string{`{"figures":{"a":{"median":1,"min":1,"max":1,"rounds":1,"conditions":{}}}}`, `{"figures":{"a":{"missing":"b"}}}`} {
+		name := filepath.Join(t.TempDir(), "x.json")
+		if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := readFigures(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(map[string]any{"figures": rep.Figures})
+		if err != nil || string(got) != text {
+			t.Errorf("%s came back as %s, %v", text, got, err)
+		}
+	}
+}
