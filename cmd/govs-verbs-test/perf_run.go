@@ -70,7 +70,11 @@ func us(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 func (f *perfFlags) measure(ctx context.Context, out *output, spec load.Spec, run func(context.Context, load.Spec) (load.Result, error), client, server load.End) error {
 	report := perfReport{Op: spec.Op, Poll: spec.Poll, Client: client, Server: server}
 	if !f.JSON {
-		fmt.Fprintf(out, "%s: %s\n", spec.Op, describe(spec, client, server))
+		s := withSize(spec, f.sizes()[0])
+		if client.Provider != "tcp" {
+			_ = s.Complete() // the defaults; Validate has seen that there is no error
+		}
+		fmt.Fprintf(out, "%s: %s\n", spec.Op, describe(s, client, server))
 		fmt.Fprintln(out, headings(spec.Op))
 	}
 	for _, size := range f.sizes() {

@@ -28,6 +28,18 @@ func (e *end) begin(n uint64, limit time.Duration) {
 	}
 }
 
+// greet has new connections carry a run of nothing. The side that was dialled may
+// not send before it has received something (RFC 5044 section 7.1.2), which the
+// provider sees to or not; and where it doesn't, the end of the connection's
+// set-up and the first message could reach us in one piece, which we refuse.
+func (e *end) greet(ctx context.Context) error {
+	if e.runs > 0 {
+		return nil
+	}
+	e.begin(0, 0)
+	return e.stream(ctx)
+}
+
 // stream posts what begin said, answers what comes, and returns when both ends
 // have all of it.
 func (e *end) stream(ctx context.Context) error {

@@ -182,6 +182,9 @@ func (c *Client) connect(ctx context.Context) error {
 // lead does the client's part of a run.
 func (e *end) lead(ctx context.Context) (Result, error) {
 	spec := &e.spec
+	if err := e.greet(ctx); err != nil {
+		return Result{}, err
+	}
 	e.run.hist = new(Histogram)
 	warmup := uint64(max(spec.Warmup, 0))
 	if warmup > 0 {

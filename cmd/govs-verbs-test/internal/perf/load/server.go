@@ -255,6 +255,9 @@ func (x *session) accept(ctx context.Context) error {
 
 // follow does the server's part of a run.
 func (e *end) follow(ctx context.Context) (*done, error) {
+	if err := e.greet(ctx); err != nil {
+		return nil, err
+	}
 	if e.spec.Warmup > 0 {
 		if _, err := e.respond(ctx, uint64(e.spec.Warmup), 0); err != nil {
 			return nil, fmt.Errorf("warming up: %w", err)
