@@ -5,7 +5,7 @@ GO ?= go
 OUT := out
 COMMAND := $(OUT)/bin/govs-verbs-test
 
-.PHONY: help run test build unit lint clean
+.PHONY: help run test build unit lint bench bench-vm clean
 
 help: ## Say what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,12 @@ unit: ## Run the tests that need neither root nor a guest.
 
 lint: ## Run golangci-lint with the project's walls between packages.
 	@GO='$(GO)' ci/lint
+
+bench: ## Measure the engine beside raw TCP, UCX and libfabric (6 minutes); results in docs/benchmarks.
+	@GO='$(GO)' ci/bench
+
+bench-vm: ## Measure the engine beside siw in the guest (5 minutes); results in docs/benchmarks.
+	@GO='$(GO)' ci/bench-vm
 
 clean: ## Remove what was built here; downloads and kernels stay in the cache (ci/vm/README.md).
 	rm -rf $(OUT)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // profiled are the measures of which profiles are made, longer runs than those
@@ -90,17 +89,3 @@ type namedEnd struct {
 }
 
 func (p *pair) ends() []namedEnd { return []namedEnd{{p.client, "client"}, {p.server, "server"}} }
-
-// cpuModel is what the kernel calls the processor.
-func cpuModel() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "unknown"
-	}
-	for line := range strings.Lines(string(text)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "unknown" // arm64 says no name
-}

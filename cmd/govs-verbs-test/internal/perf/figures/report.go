@@ -3,6 +3,7 @@ package figures
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -133,6 +134,9 @@ func (r *runner) general() map[string]any {
 	if !r.Separate {
 		c["network"] = "this machine's own: " + r.NoSplit
 	}
+	if r.load != "" {
+		c["load_average_before"] = r.load
+	}
 	if p, ok := r.paths[r.addr(engine)]; ok {
 		c["mss"] = p.MSS
 		c["congestion_control_of_other_programs"] = p.Cong
@@ -220,7 +224,7 @@ func (rep *Report) Adopt(other *Report) {
 	}
 }
 
-// Markdown writes the figures as tables.
+// Markdown writes the figures and the conditions of the run as tables.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
@@ -245,6 +249,12 @@ func (rep *Report) Markdown(w io.Writer) error {
 	}
 	if grown := rep.growthRows(); grown != "" {
 		fmt.Fprintf(&b, "\n| grows with | slope | steepest | linear or better |\n|---|--:|--:|---|\n%s", grown)
+	}
+	if len(rep.Conditions) > 0 {
+		fmt.Fprintf(&b, "\n| condition | |\n|---|---|\n")
+		for _, key := range slices.Sorted(maps.Keys(rep.Conditions)) {
+			fmt.Fprintf(&b, "| %s | %v |\n", strings.ReplaceAll(key, "_", " "), rep.Conditions[key])
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -89,6 +89,7 @@ type runner struct {
 	idling  idleSamples
 	paths   map[netip.Addr]pathOf
 	version map[string]string // of programs of others
+	load    string            // the machine's load average when the run began
 }
 
 // Run measures. What can't be measured is missing in the report, with the reason;
@@ -97,7 +98,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string)}
+	r := &runner{Config: c, samples: make(map[string][]Sample), paths: make(map[netip.Addr]pathOf), version: make(map[string]string), load: loadAverage()}
 	if err := r.lookAtPaths(ctx); err != nil {
 		return nil, err
 	}
