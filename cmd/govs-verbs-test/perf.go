@@ -50,6 +50,9 @@ type perfFlags struct {
 	CPU      int           `default:"-1" help:"Keep this end on one CPU." placeholder:"N"`
 	Procs    int           `help:"GOMAXPROCS of this end. Default: 1 with --cpu, otherwise what Go takes." placeholder:"N"`
 	JSON     bool          `name:"json" help:"Print what came of it as JSON."`
+
+	CPUProfile string `name:"cpuprofile" help:"Write a CPU profile of this end, for go tool pprof." placeholder:"FILE"`
+	MemProfile string `name:"memprofile" help:"Write a profile of this end's allocations, all of them, for go tool pprof." placeholder:"FILE"`
 }
 
 // perfTCPCmd is a baseline.
@@ -253,6 +256,11 @@ func (c *perfRDMACmd) Run(ctx context.Context, k *kong.Context, out *output) (er
 	if err != nil {
 		return err
 	}
+	stop, err := c.profile()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	vctx, err := c.open(out, addr.Addr(), &self)
 	if err != nil {
 		return err
@@ -283,6 +291,11 @@ func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) (err
 	if err != nil {
 		return err
 	}
+	stop, err := c.profile()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
 	self.Provider = "tcp"
 	defer func() { err = interrupted(ctx, err) }()
 	if c.Listen != "" {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -131,6 +133,21 @@ func TestPerfUnable(t *testing.T) {
 	}
 	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused"))
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil, parts("nobody is listening there"))
+}
+
+func TestPerfProfiles(t *testing.T) {
+	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
+	cpu, mem := filepath.Join(t.TempDir(), "cpu"), filepath.Join(t.TempDir(), "mem")
+	// The rate of the allocation profile is the process's.
+	startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpuprofile "+cpu+" --memprofile "+mem+" "+addr)...).want(t, exitPassed)
+	server.want(t, exitPassed, nil, nil)
+	for _, file := range []string{cpu, mem} {
+		if info, err := os.Stat(file); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v, %v", file, info, err)
+		}
+	}
+	start(t, words("perf tcp-bw 127.0.0.1:1 --cpuprofile /proc/none")...).want(t, exitUsage, nil, parts("--cpuprofile: "))
+	start(t, words("perf tcp-bw 127.0.0.1:1 --memprofile /proc/none")...).want(t, exitUsage, nil, parts("--memprofile: "))
 }
 
 // TestPerfPinned has a process keep to a CPU, which can't be undone in ours.
