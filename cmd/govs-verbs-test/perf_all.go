@@ -166,12 +166,12 @@ func (c *perfAllCmd) separate(ctx context.Context, k *kong.Context, out *output,
 	err = cmd.Wait()
 	var exit *exec.ExitError
 	switch {
-	case ctx.Err() != nil:
-		return errors.New("interrupted")
 	case errors.As(err, &exit) && exit.ExitCode() == exitUsage:
 		return unable(errFailed) // it has said why
 	case errors.As(err, &exit) && exit.Exited():
 		return errFailed
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
 	}
 	return err
 }

@@ -57,8 +57,16 @@ func PrepareNetwork(ctx context.Context, cong string) error {
 		}
 		cmd := exec.CommandContext(ctx, "ip", append(append(args, extra...), locked...)...)
 		if text, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", cmd, err, strings.TrimSpace(string(text)))
+			return fmt.Errorf("%s: %w", cmd, errors.Join(err, said(text)))
 		}
+	}
+	return nil
+}
+
+// said is what a command printed as an error, nil if nothing.
+func said(text []byte) error {
+	if s := strings.TrimSpace(string(text)); s != "" {
+		return errors.New(s)
 	}
 	return nil
 }
