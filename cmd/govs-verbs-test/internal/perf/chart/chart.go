@@ -67,7 +67,7 @@ func (p *Plot) WriteSVG(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" font-family="system-ui, sans-serif" font-size="%d">`+"\n", width, height, fontSize)
 	fmt.Fprintf(&b, "<title>%s</title>\n", escape(p.Title))
-	text(&b, left, 28, "start", 16, ink, p.Title)
+	text(&b, left, 28, "start", 16, p.Title)
 	p.drawAxes(&b, ax, ay)
 	for _, l := range p.Lines {
 		drawLine(&b, ax, ay, l)
@@ -166,16 +166,16 @@ func (p *Plot) drawAxes(b *strings.Builder, x, y axis) {
 	for _, t := range x.ticks {
 		at := x.at(t)
 		line(b, at, top, at, top+plotH, grid)
-		text(b, at, top+plotH+20, "middle", smallFont, ink, label(t, p.XBinary))
+		text(b, at, top+plotH+20, "middle", smallFont, label(t, p.XBinary))
 	}
 	for _, t := range y.ticks {
 		at := y.at(t)
 		line(b, left, at, left+plotW, at, grid)
-		text(b, left-8, at+4, "end", smallFont, ink, label(t, false))
+		text(b, left-8, at+4, "end", smallFont, label(t, false))
 	}
 	line(b, left, top, left, top+plotH, ink)
 	line(b, left, top+plotH, left+plotW, top+plotH, ink)
-	text(b, left+plotW/2, height-14, "middle", fontSize, ink, p.X)
+	text(b, left+plotW/2, height-14, "middle", fontSize, p.X)
 	fmt.Fprintf(b, `<text x="18" y="%d" text-anchor="middle" fill="%s" transform="rotate(-90 18 %d)">%s</text>`+"\n",
 		top+plotH/2, ink, top+plotH/2, escape(p.Y))
 }
@@ -243,12 +243,12 @@ func (p *Plot) drawLegend(b *strings.Builder) {
 		fmt.Fprintf(b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke-width="2"/>`+"\n", legendX, y, legendX+24, y)
 		mark(b, l.Style, legendX+12, y, colour)
 		b.WriteString("</g>\n")
-		text(b, legendX+32, y+4, "start", smallFont, ink, l.Name)
+		text(b, legendX+32, y+4, "start", smallFont, l.Name)
 		y += legendStep
 	}
 	for _, n := range p.Notes {
 		y += 4
-		text(b, legendX, y+4, "start", smallFont, ink, n)
+		text(b, legendX, y+4, "start", smallFont, n)
 		y += legendStep - 8
 	}
 }
@@ -257,8 +257,8 @@ func line(b *strings.Builder, x1, y1, x2, y2 float64, colour string) {
 	fmt.Fprintf(b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, colour)
 }
 
-func text(b *strings.Builder, x, y float64, anchor string, size int, colour, s string) {
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" font-size="%d" fill="%s">%s</text>`+"\n", x, y, anchor, size, colour, escape(s))
+func text(b *strings.Builder, x, y float64, anchor string, size int, s string) {
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" text-anchor="%s" font-size="%d" fill="%s">%s</text>`+"\n", x, y, anchor, size, ink, escape(s))
 }
 
 func escape(s string) string {

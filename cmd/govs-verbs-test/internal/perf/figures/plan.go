@@ -77,9 +77,9 @@ const (
 // engine is the engine as it is by default.
 var engine = Device{Provider: "engine", CRC: "on", Placement: "strict"}
 
-func (d Device) crc(v string) Device       { d.CRC = v; return d }
-func (d Device) placement(v string) Device { d.Placement = v; return d }
-func (d Device) segments() Device          { d.Segments = true; return d }
+func (d Device) noCRC() Device    { d.CRC = "off"; return d }
+func (d Device) fast() Device     { d.Placement = "fast"; return d }
+func (d Device) segments() Device { d.Segments = true; return d }
 
 // base are the measures that formulas name, in an order in which those that are
 // compared stand together.
@@ -94,8 +94,8 @@ func base(c Config) []measure {
 	list := []measure{
 		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
-		bw("write-1m-fast", engine.placement("fast"), load.WriteBW, mib, 16),
-		bw("write-1m-nocrc", engine.crc("off"), load.WriteBW, mib, 16),
+		bw("write-1m-fast", engine.fast(), load.WriteBW, mib, 16),
+		bw("write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
 		bw("read-1m", engine, load.ReadBW, mib, 16),
 		bw("send-1m", engine, load.SendBW, mib, 16),
 		bw("write-1m-mss1448", engine.segments(), load.WriteBW, mib, 16),
@@ -115,13 +115,13 @@ func base(c Config) []measure {
 		lat("send-rtt-block", engine, load.SendLat, load.Block),
 
 		bw("siw-write-1m", kernel, load.WriteBW, mib, 16),
-		bw("guest-write-1m-nocrc", engine.crc("off"), load.WriteBW, mib, 16),
+		bw("guest-write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
 		c.program("perftest-write-1m", outside.VerbsWrite, mib),
 		bw("siw-crc-write-64k", kernel, load.WriteBW, 64*kib, 64),
 		bw("guest-write-64k", engine, load.WriteBW, 64*kib, 64),
 		c.program("perftest-crc-write-64k", outside.VerbsWrite, 64*kib),
 		lat("siw-send-rtt", kernel, load.SendLat, load.Spin),
-		lat("guest-send-rtt", engine.crc("off"), load.SendLat, load.Spin),
+		lat("guest-send-rtt", engine.noCRC(), load.SendLat, load.Spin),
 		c.program("perftest-send-rtt", outside.VerbsSendPP, 64),
 	}
 	many := bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4)

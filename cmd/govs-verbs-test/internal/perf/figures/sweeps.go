@@ -146,7 +146,7 @@ func bandwidths(c Config) sweep {
 	}
 	for _, size := range plotSizes {
 		s.add("engine RDMA Write, CRC on", size, c.over(engine, load.Spec{Op: load.WriteBW, Size: size, TxDepth: depthFor(size)}))
-		s.add("engine RDMA Write, CRC off", size, c.over(engine.crc("off"), load.Spec{Op: load.WriteBW, Size: size, TxDepth: depthFor(size)}))
+		s.add("engine RDMA Write, CRC off", size, c.over(engine.noCRC(), load.Spec{Op: load.WriteBW, Size: size, TxDepth: depthFor(size)}))
 		s.add("raw TCP in Go", size, c.over(Device{Provider: "tcp"}, load.Spec{Op: rawtcp.BW, Size: size}))
 		s.add("UCX put", size, c.program("", outside.UCXPutBW, size))
 		s.add("UCX tag", size, c.program("", outside.UCXTagBW, size))
@@ -165,7 +165,7 @@ func latencies(c Config) sweep {
 			break
 		}
 		s.add("engine Send, CRC on", size, c.over(engine, load.Spec{Op: load.SendLat, Size: size}))
-		s.add("engine Send, CRC off", size, c.over(engine.crc("off"), load.Spec{Op: load.SendLat, Size: size}))
+		s.add("engine Send, CRC off", size, c.over(engine.noCRC(), load.Spec{Op: load.SendLat, Size: size}))
 		s.add("raw TCP in Go", size, c.over(Device{Provider: "tcp"}, load.Spec{Op: rawtcp.Lat, Size: size}))
 		s.add("UCX tag", size, c.program("", outside.UCXTagLat, size))
 		s.add("libfabric", size, c.program("", outside.FabricPing, size))
