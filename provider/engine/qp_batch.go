@@ -60,8 +60,10 @@ type txBatch struct {
 	chunks    []*buf // copies of payload
 	chunkUsed int    // octets of the last one
 
-	crc   uint32 // of the FPDU being built
-	open  int    // ULPDU length of the FPDU being built
+	// The FPDU being built.
+	open  int    // length of its ULPDU
+	crc   uint32 // of what is in the vector already
+	from  int    // arena[from:used] belongs to it and is not in the vector yet
 	parts [2 + maxSGE][]byte
 	npart int // with markers: the pieces of the ULPDU
 
@@ -116,7 +118,7 @@ func (b *txBatch) reset() {
 	b.built, b.written = 0, 0
 	b.fpdu0, b.nfpdus = 0, 0
 	b.rec0, b.nrecs = 0, 0
-	b.used = 0
+	b.used, b.from = 0, 0
 }
 
 // use notes that m is in use until release.
@@ -152,32 +154,32 @@ func (b *txBatch) begin(h *ddp.Header, payloadLen int, t *txState) {
 		b.used += h.Len()
 		return
 	}
-	head := h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open)))
 	b.crc = 0
-	b.takeArena(len(head), t)
+	b.used += len(h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open))))
 }
 
-// takeArena puts the next n octets of the arena into the FPDU.
-func (b *txBatch) takeArena(n int, t *txState) {
-	p := b.arena[b.used : b.used+n]
-	b.used += n
+// takeArena puts what is in the arena of the FPDU into the vector. Pieces that lie
+// next to each other are taken together: the CRC of a short FPDU is one call.
+func (b *txBatch) takeArena(t *txState) {
 	if t.crc {
-		b.crc = mpa.CRC(b.crc, p)
+		b.crc = mpa.CRC(b.crc, b.arena[b.from:b.used])
 	}
-	b.appendArena(n)
+	b.appendArena()
 }
 
-// appendArena puts the n octets before used into the vector.
-func (b *txBatch) appendArena(n int) {
+// appendArena is takeArena for what the CRC does not cover.
+func (b *txBatch) appendArena() {
+	n := b.used - b.from
 	b.built += uint64(n)
 	if b.inArena {
 		last := &b.iov[b.last-1]
 		*last = (*last)[:len(*last)+n]
-		return
+	} else {
+		b.iov[b.last] = b.arena[b.from:b.used]
+		b.last++
+		b.inArena = true
 	}
-	b.iov[b.last] = b.arena[b.used-n : b.used]
-	b.last++
-	b.inArena = true
+	b.from = b.used
 }
 
 func (b *txBatch) addPart(p []byte) {
@@ -189,13 +191,10 @@ func (b *txBatch) addPart(p []byte) {
 // has returned.
 func (b *txBatch) copyIn(p []byte, t *txState) {
 	at := b.used
-	n := copy(b.arena[at:], p)
+	b.used += copy(b.arena[at:], p)
 	if t.markers {
-		b.used += n
-		b.addPart(b.arena[at : at+n])
-		return
+		b.addPart(b.arena[at:b.used])
 	}
-	b.takeArena(n, t)
 }
 
 // refer adds payload where it lies: in a region in use, or in a chunk.
@@ -204,6 +203,7 @@ func (b *txBatch) refer(p []byte, t *txState) {
 		b.addPart(p)
 		return
 	}
+	b.takeArena(t)
 	if t.crc {
 		b.crc = mpa.CRC(b.crc, p)
 	}
@@ -240,10 +240,12 @@ func (b *txBatch) end(t *txState, wqe uint32, finishes bool) {
 	if t.markers {
 		b.endMarked(t)
 	} else {
+		if b.from < b.used {
+			b.takeArena(t)
+		}
 		at := b.used
-		tail := mpa.AppendTrailer(b.arena[at:at], b.open, b.crc, t.crc)
-		b.used += len(tail)
-		b.appendArena(len(tail))
+		b.used += len(mpa.AppendTrailer(b.arena[at:at], b.open, b.crc, t.crc))
+		b.appendArena()
 	}
 	start := uint64(0)
 	if b.nfpdus > 0 {
@@ -266,6 +268,7 @@ func (b *txBatch) endMarked(t *txState) {
 	b.iov[b.last] = fpdu
 	b.last++
 	b.inArena = false
+	b.from = b.used
 	b.built += uint64(len(fpdu))
 }
 
@@ -349,30 +352,62 @@ func (b *txBatch) remainder() []byte {
 
 // resolve makes the spans of a work request of ours ready for use in this batch.
 // It reports false if they can't be used.
-func (b *txBatch) resolve(pd *pd, sges []provider.SGE, need provider.Access) bool {
-	spans, ok := resolveLocal(pd, sges, need, b.spans[:0])
-	b.nspans = len(spans)
-	if !ok || !acquireSpans(spans) {
-		clear(b.spans[:b.nspans])
-		b.nspans = 0
-		return false
-	}
-	for i := range spans {
-		b.use(spans[i].m, false)
+func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
+	b.nspans = 0
+	for i := range sges {
+		s := &sges[i]
+		if s.Length == 0 {
+			continue
+		}
+		m := b.region(pd, s.LKey)
+		if m == nil {
+			return false
+		}
+		p, ok := m.slice(s.Addr, uint64(s.Length))
+		if !ok {
+			return false
+		}
+		b.spans[b.nspans] = span{m, p}
+		b.nspans++
 	}
 	return true
+}
+
+// region returns the region of pd that lkey names, in use until release, or nil.
+// Work requests that follow each other often name the same.
+func (b *txBatch) region(pd *pd, lkey uint32) *mr {
+	if b.nuses > 0 {
+		if u := &b.uses[b.nuses-1]; !u.remote && u.m.stag == lkey && u.m.pd == pd {
+			return u.m
+		}
+	}
+	m := pd.dev.stags.lookup(lkey)
+	if m == nil || m.pd != pd || !m.acquire() {
+		return nil
+	}
+	b.use(m, false)
+	return m
 }
 
 // addSpans adds the n octets of payload at offset off of the message that the
 // spans make up.
 func (b *txBatch) addSpans(off, n uint64, t *txState) {
+	if b.nspans == 1 {
+		b.add(b.spans[0].b[off:off+n], n, t)
+		return
+	}
 	pieces := appendSpans(b.pieces[:0], b.spans[:b.nspans], off, n)
 	for _, p := range pieces {
-		if n <= copyOctets {
-			b.copyIn(p, t)
-		} else {
-			b.refer(p, t)
-		}
+		b.add(p, n, t)
 	}
 	clear(pieces)
+}
+
+// add adds a piece of the n octets of payload of an FPDU.
+func (b *txBatch) add(p []byte, n uint64, t *txState) {
+	if n <= copyOctets {
+		b.copyIn(p, t)
+	} else {
+		b.refer(p, t)
+	}
 }

@@ -108,6 +108,7 @@ func (s *stream) readDirect() (int, bool) {
 	}
 	clear(iov)
 	c.release()
+	c.leave()
 	if n == 0 {
 		s.readFailed(err)
 		return 0, false

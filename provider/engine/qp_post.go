@@ -40,6 +40,8 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 	if q.closed.Load() {
 		return 0, os.ErrClosed
 	}
+	tail := s.tail.Load()
+	defer func() { s.tail.Store(tail) }() // all of the list becomes visible at once
 	canRead := true
 	switch q.getState() {
 	case provider.QPRTS:
@@ -56,18 +58,22 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 		if err != nil {
 			return n, err
 		}
-		if s.full() {
+		if s.full(tail) {
 			return n, errQueueFull
 		}
-		tail := s.tail.Load()
 		*s.at(tail) = sendWQE{
 			wrid: wr.WRID, op: wr.Opcode, flags: wr.Flags, length: length,
 			raddr: wr.RemoteAddr, rkey: wr.RKey, inv: wr.InvalidateRKey,
 			nsge: uint16(len(wr.SGList)),
 		}
-		copy(s.sgeRoom(tail), wr.SGList)
-		copy(s.inlineRoom(tail), wr.Inline)
-		s.tail.Store(tail + 1)
+		room := s.sgeRoom(tail)
+		for i := range wr.SGList {
+			room[i] = wr.SGList[i]
+		}
+		if len(wr.Inline) > 0 {
+			copy(s.inlineRoom(tail), wr.Inline)
+		}
+		tail++
 	}
 	return len(wrs), nil
 }
@@ -173,18 +179,22 @@ func (q *qp) enqueueRecvs(wrs []provider.RecvWR) (int, error) {
 	if q.closed.Load() {
 		return 0, os.ErrClosed
 	}
+	tail := r.tail.Load()
+	defer func() { r.tail.Store(tail) }()
 	for n := range wrs {
 		wr := &wrs[n]
 		switch {
 		case len(wr.SGList) > r.maxSGE:
 			return n, errManySGE
-		case len(r.wqes) == 0, r.full():
+		case len(r.wqes) == 0, r.full(tail):
 			return n, errQueueFull
 		}
-		tail := r.tail.Load()
 		*r.at(tail) = recvWQE{wrid: wr.WRID, length: sgeOctets(wr.SGList), nsge: uint16(len(wr.SGList))}
-		copy(r.sgeRoom(tail), wr.SGList)
-		r.tail.Store(tail + 1)
+		room := r.sgeRoom(tail)
+		for i := range wr.SGList {
+			room[i] = wr.SGList[i]
+		}
+		tail++
 	}
 	return len(wrs), nil
 }

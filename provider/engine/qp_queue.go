@@ -66,8 +66,8 @@ func (s *sendQueue) inlineRoom(i uint32) []byte {
 	return s.inline[at : at+s.maxInline]
 }
 
-// full reports whether there is no place for one more. s.mu is held.
-func (s *sendQueue) full() bool { return s.tail.Load()-s.free.Load() == uint32(len(s.wqes)) }
+// full reports whether there is no place for a WQE at tail. s.mu is held.
+func (s *sendQueue) full(tail uint32) bool { return tail-s.free.Load() == uint32(len(s.wqes)) }
 
 // recvWQE is a work request in the receive queue.
 type recvWQE struct {
@@ -103,8 +103,8 @@ func (r *recvQueue) sgeRoom(i uint32) []provider.SGE {
 	return r.sges[at : at+r.maxSGE]
 }
 
-// full reports whether there is no place for one more. r.mu is held.
-func (r *recvQueue) full() bool { return r.tail.Load()-r.head.Load() == uint32(len(r.wqes)) }
+// full reports whether there is no place for a WQE at tail. r.mu is held.
+func (r *recvQueue) full(tail uint32) bool { return tail-r.head.Load() == uint32(len(r.wqes)) }
 
 // front returns the oldest WQE and its SGEs, or nil if none is posted.
 func (r *recvQueue) front() (*recvWQE, []provider.SGE) {

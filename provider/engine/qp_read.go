@@ -29,7 +29,7 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 	if m != nil {
 		m.releaseRemote()
 	}
-	s.rx.recv.Commit(*a)
+	s.rx.recv.Commit(a)
 	s.inbound.Push(rdmap.InboundRead{ReadRequest: r, MSN: a.MSN})
 	s.rx.kick = true
 }

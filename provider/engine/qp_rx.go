@@ -35,7 +35,7 @@ type rxContext struct {
 
 	iov   [maxSGE + 1][]byte
 	spans [maxSGE]span
-	m     *mr // in use for the peer
+	m     *mr // in use for the peer until leave: Writes that follow each other often name the same
 
 	// place is where a segment's payload goes: in regions in use until release.
 	place  [maxSGE][]byte
@@ -61,26 +61,41 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 // resolveWrite makes n octets of the region that a Write names ready to be
 // written.
 func (c *rxContext) resolveWrite(pd *pd, stag uint32, to uint64, n int) error {
+	if c.m != nil && c.m.stag == stag && n > 0 {
+		// It is in use, so that it is neither closed nor invalidated. What remains to
+		// be checked are the bounds.
+		if p, ok := c.m.slice(to, uint64(n)); ok {
+			c.place[0], c.nplace = p, 1
+			return nil
+		}
+	}
+	c.leave()
 	m, p, err := writeTarget(pd, stag, to, n)
 	if err != nil || m == nil {
 		return err
 	}
 	c.m = m
-	c.place[0] = p
-	c.nplace = 1
+	c.place[0], c.nplace = p, 1
 	return nil
 }
 
-// release ends the use of the regions.
+// release ends the use of the regions that resolve began.
 func (c *rxContext) release() {
+	if c.nspans > 0 {
+		releaseSpans(c.spans[:c.nspans])
+		clear(c.spans[:c.nspans])
+	}
+	clear(c.place[:c.nplace])
+	c.nspans, c.nplace = 0, 0
+}
+
+// leave ends the use of the region that resolveWrite began. It comes before
+// anything that may wait, and at the end of what one read has brought.
+func (c *rxContext) leave() {
 	if c.m != nil {
 		c.m.releaseRemote()
 		c.m = nil
 	}
-	releaseSpans(c.spans[:c.nspans])
-	clear(c.spans[:c.nspans])
-	clear(c.place[:c.nplace])
-	c.nspans, c.nplace = 0, 0
 }
 
 // copyIn copies payload to its place.
@@ -233,10 +248,16 @@ func (s *stream) readFailed(err error) {
 }
 
 // parse consumes whole FPDUs from the context.
+func (s *stream) parse() {
+	s.takeFPDUs()
+	s.rx.c.leave()
+}
+
+// takeFPDUs is parse, which may leave a region in use.
 //
 //rfc:5044 MPA-5.1-03
 //rfc:5044 MPA-6-02
-func (s *stream) parse() {
+func (s *stream) takeFPDUs() {
 	r := &s.rx
 	for r.w > r.r && !s.over() {
 		if r.direct.active {
@@ -309,7 +330,7 @@ func (s *stream) segment(ulpdu []byte) {
 		return
 	}
 	if first && s.isRTR(&a) {
-		r.recv.Commit(a)
+		r.recv.Commit(&a)
 		return
 	}
 	if err := s.target(&a, 0, a.Len); err != nil {
@@ -371,16 +392,17 @@ func (s *stream) target(a *rdmap.Action, off, n int) error {
 func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 	if a.Last && a.Opcode.Invalidates() {
 		// It happens before the application sees the Send, and only when all
-		// of it has come.
+		// of it has come. It waits for the uses of the region.
 		//
 		//rfc:5040 RDMAP-5.3-10
 		//rfc:5040 RDMAP-5.3-12
+		s.rx.c.leave()
 		if err := invalidateRemote(s.q.pd, a.Invalidate); err != nil {
 			s.refuse(err, h, a.Len, nil)
 			return
 		}
 	}
-	s.rx.recv.Commit(*a)
+	s.rx.recv.Commit(a)
 	if !a.Last {
 		return
 	}

@@ -129,7 +129,7 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
-	s.rx.recv.Commit(*a)
+	s.rx.recv.Commit(a)
 	s.blame(&t)
 	s.fail(&ending{cause: &provider.TerminateError{
 		Remote: true,

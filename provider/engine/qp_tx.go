@@ -290,7 +290,7 @@ func (s *stream) fillWork() {
 	sq := &s.q.sq
 	w := sq.at(t.next)
 	inline := w.flags&provider.SendInline != 0
-	if !inline && w.length > 0 && b.nspans == 0 && !b.resolve(s.q.pd, sq.sgeRoom(t.next)[:w.nsge], 0) {
+	if !inline && w.length > 0 && b.nspans == 0 && !b.resolve(s.q.pd, sq.sgeRoom(t.next)[:w.nsge]) {
 		s.failWork()
 		return
 	}
@@ -355,15 +355,13 @@ func (s *stream) failWork() {
 //rfc:5040 RDMAP-5.2.1-04
 func (s *stream) fillReadRequest() {
 	t := &s.tx
-	b := t.b
 	sq := &s.q.sq
 	w := sq.at(t.next)
 	sges := sq.sgeRoom(t.next)[:w.nsge]
-	if !b.resolve(s.q.pd, sges, provider.AccessLocalWrite) {
+	if !s.sinkUsable(sges) {
 		s.failWork()
 		return
 	}
-	b.release() // the sink is looked up again when its octets come
 	// The sink has one STag and one TO on the wire. Where the octets go is for
 	// the receive side, which knows the SGEs; the peer only echoes these two.
 	r := rdmap.ReadRequest{Size: w.length, SourceSTag: w.rkey, SourceTO: w.raddr}
@@ -376,6 +374,18 @@ func (s *stream) fillReadRequest() {
 	s.addReadRequest(&r)
 	t.msg = msgNone
 	t.next++
+}
+
+// sinkUsable reports whether a Read can have these SGEs as its sink. They are
+// looked up again when the octets come.
+func (s *stream) sinkUsable(sges []provider.SGE) bool {
+	spans, ok := resolveLocal(s.q.pd, sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
+	ok = ok && acquireSpans(spans)
+	if ok {
+		releaseSpans(spans)
+	}
+	clear(spans)
+	return ok
 }
 
 func (s *stream) addReadRequest(r *rdmap.ReadRequest) {

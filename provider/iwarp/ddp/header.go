@@ -83,15 +83,22 @@ func (h *Header) Control() byte {
 //rfc:5041 DDP-4.2-01
 //rfc:5041 DDP-4.3-01
 func (h *Header) AppendTo(b []byte) []byte {
-	b = append(b, h.Control(), h.ULPCtl)
 	if h.Tagged {
-		b = binary.BigEndian.AppendUint32(b, h.STag)
-		return binary.BigEndian.AppendUint64(b, h.TO)
+		b = append(b, make([]byte, TaggedHeaderLen)...)
+		p := b[len(b)-TaggedHeaderLen:]
+		p[0], p[1] = h.Control(), h.ULPCtl
+		binary.BigEndian.PutUint32(p[2:], h.STag)
+		binary.BigEndian.PutUint64(p[6:], h.TO)
+		return b
 	}
-	b = binary.BigEndian.AppendUint32(b, h.ULP32)
-	b = binary.BigEndian.AppendUint32(b, h.QN)
-	b = binary.BigEndian.AppendUint32(b, h.MSN)
-	return binary.BigEndian.AppendUint32(b, h.MO)
+	b = append(b, make([]byte, UntaggedHeaderLen)...)
+	p := b[len(b)-UntaggedHeaderLen:]
+	p[0], p[1] = h.Control(), h.ULPCtl
+	binary.BigEndian.PutUint32(p[2:], h.ULP32)
+	binary.BigEndian.PutUint32(p[6:], h.QN)
+	binary.BigEndian.PutUint32(p[10:], h.MSN)
+	binary.BigEndian.PutUint32(p[14:], h.MO)
+	return b
 }
 
 // Parse splits a complete ULPDU into its DDP header and its payload. The payload
@@ -135,26 +142,25 @@ func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
 	if len(b) < n {
 		return Header{}, 0, nil
 	}
-	return decode(b[:n]), n, nil
+	h.decode(b[:n])
+	return h, n, nil
 }
 
-// decode reads the header whose octets, exactly, are b.
-func decode(b []byte) Header {
-	h := Header{
-		Tagged:   b[0]&ctlTagged != 0,
-		Last:     b[0]&ctlLast != 0,
-		Reserved: b[0] & ctlReservedMask >> ctlReservedShift,
-		Version:  b[0] & ctlVersionMask,
-		ULPCtl:   b[1],
-	}
+// decode fills a zero header from b, which has exactly its octets.
+func (h *Header) decode(b []byte) {
+	ctl := b[0]
+	h.Tagged = ctl&ctlTagged != 0
+	h.Last = ctl&ctlLast != 0
+	h.Reserved = ctl & ctlReservedMask >> ctlReservedShift
+	h.Version = ctl & ctlVersionMask
+	h.ULPCtl = b[1]
 	if h.Tagged {
 		h.STag = binary.BigEndian.Uint32(b[2:])
 		h.TO = binary.BigEndian.Uint64(b[6:])
-		return h
+		return
 	}
 	h.ULP32 = binary.BigEndian.Uint32(b[2:])
 	h.QN = binary.BigEndian.Uint32(b[6:])
 	h.MSN = binary.BigEndian.Uint32(b[10:])
 	h.MO = binary.BigEndian.Uint32(b[14:])
-	return h
 }

@@ -23,7 +23,7 @@ func BenchmarkSend(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		r.Commit(a)
+		r.Commit(&a)
 	}
 }
 
@@ -47,6 +47,6 @@ func BenchmarkWrite(b *testing.B) {
 		if err := ddp.CheckTagged(&region, a.TO, a.Len); err != nil {
 			b.Fatal(err)
 		}
-		r.Commit(a)
+		r.Commit(&a)
 	}
 }

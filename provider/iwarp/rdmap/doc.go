@@ -16,7 +16,7 @@
 //	// a.Kind PlaceSend:        ddp.CheckUntagged against the receive buffer
 //	// a.Kind PlaceWrite:       ddp.CheckTagged against the STag table
 //	// ... place a.Len octets, verify the CRC of the FPDU ...
-//	r.Commit(a)                                    // only now the state moves
+//	r.Commit(&a)                                    // only now the state moves
 //
 // On an error of any of these steps: [NewTerminate], [Receiver.End], send the
 // Terminate, close.

@@ -162,7 +162,7 @@ func firstMSN(msn *uint32) uint32 {
 //rfc:5041 DDP-4.1-03
 //rfc:5041 DDP-4.1-10
 //rfc:5041 DDP-7.1-03
-func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (Action, error) {
+func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 	if r.ended {
 		return Action{Kind: Drop, Len: payloadLen}, nil
 	}
@@ -181,12 +181,8 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (Action, error) {
 	case c.Opcode.Tagged() != h.Tagged:
 		return Action{}, ErrBufferModel
 	}
-	a := Action{
-		Opcode: c.Opcode, Last: h.Last, Len: payloadLen,
-		MSN: h.MSN, MO: h.MO, STag: h.STag, TO: h.TO,
-		seq: r.seq,
-	}
-	var err error
+	a.Opcode, a.Last, a.Len, a.seq = c.Opcode, h.Last, payloadLen, r.seq
+	a.MSN, a.MO, a.STag, a.TO = h.MSN, h.MO, h.STag, h.TO
 	switch c.Opcode {
 	case OpWrite:
 		err = r.beginWrite(&a)
@@ -339,7 +335,7 @@ func (r *Receiver) beginTagged(a *Action) error {
 //
 // An action is committed once and before the next one is; anything else is a
 // fault of the caller and panics.
-func (r *Receiver) Commit(a Action) {
+func (r *Receiver) Commit(a *Action) {
 	if a.Kind == Drop {
 		return
 	}
@@ -357,7 +353,7 @@ func (r *Receiver) Commit(a Action) {
 		r.term.Commit(a.Last, a.Len)
 		r.ended = true
 	case PlaceWrite, PlaceReadResponse:
-		r.commitTagged(&a)
+		r.commitTagged(a)
 	}
 }
 

@@ -81,7 +81,7 @@ func FuzzReceiver(f *testing.F) {
 					t.Fatalf("%+v leaves the sink or does not fill it", a)
 				}
 			}
-			r.Commit(a)
+			r.Commit(&a)
 			if a.Kind == TakeReadRequest && !in.Push(InboundRead{MSN: a.MSN}) {
 				t.Fatal("a Read Request passed for which there is no place")
 			}

@@ -46,7 +46,7 @@ func (s *stream) want(story string, h ddp.Header, n int, want Action) {
 	if got != want {
 		s.t.Fatalf("%s:\n got %+v\nwant %+v", story, got, want)
 	}
-	s.r.Commit(a)
+	s.r.Commit(&a)
 }
 
 // refuse plays a bad segment: it must be refused with the code and leave no
@@ -257,7 +257,7 @@ func TestTerminateEndsTheStream(t *testing.T) {
 		if a, err := s.begin("whatever comes then is dropped", h, 10); err != nil || a.Kind != Drop {
 			t.Errorf("after a Terminate: %+v, %v", a, err)
 		} else {
-			s.r.Commit(a)
+			s.r.Commit(&a)
 		}
 	}
 }
@@ -411,13 +411,13 @@ func TestCommitTwicePanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.r.Commit(a)
+	s.r.Commit(&a)
 	defer func() {
 		if recover() == nil {
 			t.Error("the second Commit of the same action was taken")
 		}
 	}()
-	s.r.Commit(a)
+	s.r.Commit(&a)
 }
 
 func TestNegativeLength(t *testing.T) {
@@ -434,7 +434,7 @@ func TestReceiverAllocatesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Commit(a)
+		r.Commit(&a)
 	}
 	n := testing.AllocsPerRun(100, func() {
 		step(SendHeader(OpSend, 0, msn, 0, false), 1000)

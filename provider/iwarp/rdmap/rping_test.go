@@ -102,7 +102,7 @@ func TestRpingOverSIW(t *testing.T) {
 		if mine != h {
 			t.Errorf("FPDU %d: this package would have sent %+v, siw sent %+v", i, mine, h)
 		}
-		to.r.Commit(a)
+		to.r.Commit(&a)
 	}
 	for _, tt := range []struct {
 		name string
