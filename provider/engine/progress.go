@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -33,15 +34,23 @@ const stockKept = 64
 type stock[T any] struct {
 	make func() *T
 
+	// hot is what was put last, or nil. A poller that spins takes and puts one at
+	// each look: here that costs it no lock.
+	hot atomic.Pointer[T]
+
 	mu   sync.Mutex
 	free [stockKept]*T
 	n    int
-	out  int // lent
+	made int // in the stock and lent
 }
 
 func (k *stock[T]) get() *T {
+	if k.hot.Load() != nil {
+		if x := k.hot.Swap(nil); x != nil {
+			return x
+		}
+	}
 	k.mu.Lock()
-	k.out++
 	if k.n > 0 {
 		k.n--
 		x := k.free[k.n]
@@ -49,16 +58,21 @@ func (k *stock[T]) get() *T {
 		k.mu.Unlock()
 		return x
 	}
+	k.made++
 	k.mu.Unlock()
 	return k.make()
 }
 
 func (k *stock[T]) put(x *T) {
+	if k.hot.Load() == nil && k.hot.CompareAndSwap(nil, x) {
+		return
+	}
 	k.mu.Lock()
-	k.out--
 	if k.n < len(k.free) {
 		k.free[k.n] = x
 		k.n++
+	} else {
+		k.made--
 	}
 	k.mu.Unlock()
 }
@@ -67,7 +81,11 @@ func (k *stock[T]) put(x *T) {
 func (k *stock[T]) lent() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.out
+	n := k.made - k.n
+	if k.hot.Load() != nil {
+		n--
+	}
+	return n
 }
 
 // pollsPerWait is how often the progress goroutine serves what is ready before it
@@ -89,6 +107,10 @@ func (d *device) startProgress() {
 		defer close(p.ended)
 		for d.poller.Wait(ctx) == nil {
 			for busy := 0; busy < pollsPerWait && d.poller.Poll() > 0; busy++ {
+				// Who was told of a completion goes first. And what remains
+				// ready may be in the hands of a goroutine that lost its P in
+				// the middle of it: it has to get one back.
+				runtime.Gosched()
 			}
 		}
 	}()
@@ -130,7 +152,7 @@ func (p *progressState) dropLingering(s *stream) {
 
 // pollerTurns is how often a poller that asks its own few streams looks at all of
 // the device's, too.
-const pollerTurns = 16
+const pollerTurns = 64
 
 // progress moves data on behalf of a poller that found c empty. It never waits
 // and does not allocate. The streams of a CQ with few QPs are read directly,
@@ -144,7 +166,9 @@ func (d *device) progress(c *cq) {
 		if s == nil {
 			continue
 		}
-		s.pollRx()
+		if !s.pollRx() {
+			runtime.Gosched() // to whoever is at it, if that one has no P
+		}
 		if s.blocked.Load() {
 			all = true
 		}

@@ -198,15 +198,16 @@ func (s *stream) pumpTx() {
 	}
 }
 
-// pollRx receives what has arrived. Readiness is level triggered, so that
-// nothing is lost if somebody else is at it.
-func (s *stream) pollRx() {
+// pollRx receives what has arrived, or reports false if somebody else is at it.
+// Readiness is level triggered, so that nothing is lost then.
+func (s *stream) pollRx() bool {
 	if !s.rxMu.TryLock() {
-		return
+		return false
 	}
 	s.receive()
 	s.rxMu.Unlock()
 	s.settle()
+	return true
 }
 
 // fail notes why the stream ends. Only the first reason counts. Both sides stop

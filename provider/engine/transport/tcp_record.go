@@ -113,7 +113,7 @@ func (c *tcpConn) writeRecords(v *recordVec) (int, syscall.Errno) {
 		return 0, 0
 	}
 	for {
-		k, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&v.msg)), uintptr(v.nmsgs), unix.MSG_NOSIGNAL, 0, 0)
+		k, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(c.ref.fd), uintptr(unsafe.Pointer(&v.msg)), uintptr(v.nmsgs), unix.MSG_NOSIGNAL, 0, 0)
 		if errno == unix.EINTR {
 			continue
 		}
