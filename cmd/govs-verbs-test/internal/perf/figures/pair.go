@@ -74,6 +74,7 @@ type end struct {
 	answers chan answer // closed when the process says no more
 	said    strings.Builder
 	failed  error // no more orders
+	closed  bool
 }
 
 func startEnd(ctx context.Context, c Config, cpu int, extra []string) (*end, error) {
@@ -158,8 +159,12 @@ func (e *end) answer(ctx context.Context, patience time.Duration) (answer, error
 	return answer{}, e.failed
 }
 
-// close has the process end, and waits for it.
+// close has the process end, and waits for it. Closed again it does nothing.
 func (e *end) close() error {
+	if e.closed {
+		return nil
+	}
+	e.closed = true
 	_ = e.in.Close() // it may have ended
 	kill := time.AfterFunc(10*time.Second, func() { _ = e.cmd.Process.Kill() })
 	defer kill.Stop()

@@ -181,7 +181,7 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 		return Sample{Error: "no segments of Ethernet's size: " + r.NoSplit}
 	}
 	res, err := r.pair.run(ctx, d, r.addr(d), m.Spec)
-	if err != nil && r.pair.broken() {
+	if err != nil && r.pair.broken() && ctx.Err() == nil {
 		// A process that does not answer is lost, and a new pair may do better.
 		err = errors.Join(err, r.renew(ctx))
 	}
