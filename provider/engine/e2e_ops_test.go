@@ -286,3 +286,36 @@ func TestE2ENoReadDepth(t *testing.T) {
 		}
 	})
 }
+
+// Writes that are gathered from as many places as can be fill a batch with
+// entries of the vector before they fill it with anything else.
+func TestE2EManyGathered(t *testing.T) {
+	const writes, octets = 96, 4096
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{cap: provider.QPCap{MaxSendWR: writes, MaxRecvWR: 1, MaxSendSGE: maxSGE, MaxRecvSGE: 1}, cqe: writes})
+		a.recv(1) // for b's edge of the wire
+		src := a.filled(writes*octets, provider.AccessLocalWrite, 5)
+		dst := b.region(writes*octets, allRights)
+		wrs := make([]provider.SendWR, writes)
+		for i := range wrs {
+			wrs[i] = provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMAWrite, SGList: split(src.mr, i*octets, octets, maxSGE),
+				RemoteAddr: dst.mr.base + uint64(i*octets), RKey: dst.RKey(), Flags: provider.SendSignaled}
+		}
+		if n, err := a.q.PostSend(wrs); n != writes || err != nil {
+			t.Fatalf("%d of %d posted: %v", n, writes, err)
+		}
+		// A Read behind them is answered when they are placed.
+		sink := a.region(1, provider.AccessLocalWrite)
+		for i, wc := range a.wait(a.scq, writes) {
+			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess {
+				t.Fatalf("completion %d is of WR %d: %s", i, wc.WRID, wc.Status)
+			}
+		}
+		a.send(provider.SendWR{WRID: writes, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sge(sink.mr, 0, 1)},
+			RemoteAddr: dst.mr.base, RKey: dst.RKey(), Flags: provider.SendSignaled})
+		a.one(a.scq, provider.WC{WRID: writes, Opcode: provider.WCRDMARead, ByteLen: 1})
+		if !bytes.Equal(dst.buf[:writes*octets], src.buf[:writes*octets]) || !dst.untouched(0, writes*octets) {
+			t.Error("what was gathered is not what was placed")
+		}
+	})
+}

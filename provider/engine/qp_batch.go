@@ -170,6 +170,9 @@ func (b *txBatch) takeArena(t *txState) {
 // appendArena is takeArena for what the CRC does not cover.
 func (b *txBatch) appendArena() {
 	n := b.used - b.from
+	if n == 0 {
+		return // the room for iov that is left is counted without empty entries
+	}
 	b.built += uint64(n)
 	if b.inArena {
 		last := &b.iov[b.last-1]
