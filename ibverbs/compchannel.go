@@ -20,11 +20,11 @@ type CompChannel struct {
 	ctx *Context
 	p   provider.CompChannel
 
-	mu        sync.Mutex
-	reading   bool               // somebody is in p.Next
-	interrupt context.CancelFunc // ends that p.Next
-	waiters   []*waiter          // who else waits
-	pending   []*CQ              // events for Next
+	mu      sync.Mutex
+	reading bool        // somebody is in p.Next
+	rctx    readContext // of that p.Next, or of the last
+	waiters []*waiter   // who else waits
+	pending []*CQ       // events for Next
 }
 
 // waiter is a goroutine that waits while another one reads the events.
@@ -90,7 +90,40 @@ func (ch *CompChannel) Close() error {
 	if ch == nil || ch.p == nil {
 		return nil
 	}
-	return ch.obj.Close(ch.p.Close)
+	if err := ch.obj.Close(ch.p.Close); err != nil {
+		return err
+	}
+	ch.mu.Lock()
+	ch.rctx.end()
+	ch.mu.Unlock()
+	return nil
+}
+
+// A readContext is the context of a reader with a means to interrupt it. Whoever
+// waits again and again mostly does so under one context, and a derived one
+// costs several allocations: so it stays for the next who waits under the same.
+type readContext struct {
+	context.Context // nil for none
+	cancel          context.CancelFunc
+	done            <-chan struct{} // of the parent. Contexts that end together are as good as one
+}
+
+// under makes c one that ends with parent.
+func (c *readContext) under(parent context.Context) {
+	if c.Context != nil && c.done == parent.Done() && c.Err() == nil {
+		return
+	}
+	c.end()
+	c.done = parent.Done()
+	c.Context, c.cancel = context.WithCancel(parent)
+}
+
+// end interrupts the reader, if there is one.
+func (c *readContext) end() {
+	if c.cancel != nil {
+		c.cancel()
+	}
+	*c = readContext{}
 }
 
 // wait returns when done, which is called with ch.mu held, says true. cq is
@@ -120,14 +153,14 @@ func (ch *CompChannel) wait(ctx context.Context, cq *CQ, done func() bool) error
 // read waits for one event of the device and gives it to whom it concerns.
 // It is called and returns with ch.mu held.
 func (ch *CompChannel) read(ctx context.Context) error {
-	rctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ch.reading, ch.interrupt = true, cancel
+	ch.rctx.under(ctx)
+	rctx := ch.rctx.Context
+	ch.reading = true
 	ch.mu.Unlock()
 	pcq, err := ch.p.Next(rctx)
 	interrupted := rctx.Err() != nil
 	ch.mu.Lock()
-	ch.reading, ch.interrupt = false, nil
+	ch.reading = false
 	switch {
 	case err == nil:
 		if cq, ok := pcq.Cookie().(*CQ); ok {
@@ -136,7 +169,7 @@ func (ch *CompChannel) read(ctx context.Context) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case interrupted: // by wakeAll: look again
+	case interrupted: // by forget: look again
 		return nil
 	}
 	return err
@@ -195,7 +228,5 @@ func (ch *CompChannel) forget(cq *CQ) {
 		close(w.wake)
 	}
 	ch.waiters = nil
-	if ch.interrupt != nil {
-		ch.interrupt()
-	}
+	ch.rctx.end()
 }
