@@ -593,3 +593,28 @@ func TestE2EWakeByFlush(t *testing.T) {
 		}
 	})
 }
+
+// A work request that can't be sent, with nothing in front of it that is, holds
+// none of its regions when it is over.
+func TestE2ELocalFaultLetsGo(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		good, short := a.region(10, 0), a.region(10, 0)
+		b.recv(1)
+		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{sge(good.mr, 0, 10), sge(short.mr, 1, 10)}})
+		if got := a.wait(a.scq, 1)[0]; got.Status != provider.WCLocProtErr {
+			t.Errorf("completion %+v", got)
+		}
+		terminated(t, a.ended(), false, 0, 0, 0xff)
+		for _, r := range []*guarded{good, short} {
+			closed := make(chan error, 1)
+			go func() { closed <- r.Close() }()
+			select {
+			case err := <-closed:
+				ok(t, err)
+			case <-time.After(e2ePatience):
+				t.Fatal("the region is still in use")
+			}
+		}
+	})
+}

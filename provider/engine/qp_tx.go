@@ -144,6 +144,7 @@ func (s *stream) wantWrite(on bool) {
 // until everything is out.
 func (s *stream) txIdle() {
 	t := &s.tx
+	t.b.release() // of a work request that could not be sent
 	s.dev.prog.batches.put(t.b)
 	t.b = nil
 	s.wantWrite(false)
