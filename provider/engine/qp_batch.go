@@ -354,7 +354,8 @@ func (b *txBatch) remainder() []byte {
 }
 
 // resolve makes the spans of a work request of ours ready for use in this batch.
-// It reports false if they can't be used.
+// It reports false if they can't be used; some of their regions may be in use all
+// the same, until release.
 func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 	b.nspans = 0
 	for i := range sges {

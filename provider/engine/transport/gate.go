@@ -122,6 +122,9 @@ func (g *gate) wake() {
 
 func (g *gate) wait(ctx context.Context) error {
 	if !g.waiting.TryLock() {
+		if g.closed.Load() {
+			return os.ErrClosed // close has it, or a Wait that close is ending
+		}
 		return fmt.Errorf("poller: another goroutine waits: %w", unix.EBUSY)
 	}
 	defer g.waiting.Unlock()
