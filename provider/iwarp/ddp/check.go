@@ -2,16 +2,17 @@ package ddp
 
 import "math"
 
-// CheckVersion verifies the header's DV. It is the first check of a segment:
-// the rest of a header of another version means nothing. The error is
-// [ErrTaggedVersion] or [ErrUntaggedVersion].
+// CheckVersion verifies that the header's DV is the stream's: [Version], or toward an
+// RDMAC peer [RDMACVersion]. It is the first check of a segment: the rest of a header
+// of another version means nothing. The error is [ErrTaggedVersion] or
+// [ErrUntaggedVersion].
 //
 //rfc:5041 DDP-4.1-12
 //rfc:5041 DDP-4.1-13
 //rfc:5041 DDP-4.1-14
-func CheckVersion(h *Header) error {
+func CheckVersion(h *Header, version uint8) error {
 	switch {
-	case h.Version == Version:
+	case h.Version == version:
 		return nil
 	case h.Tagged:
 		return ErrTaggedVersion

@@ -26,15 +26,22 @@ func wire(err error) string {
 //rfc:5041 DDP-4.1-11
 //rfc:5041 DDP-4.1-13
 //rfc:5041 DDP-4.1-14
+//rfc:5044 RDMAC-C.1-02
 func TestCheckVersion(t *testing.T) {
 	for dv, want := range map[uint8][2]string{
 		0: {"1/1/04", "1/2/06"}, 1: {"ok", "ok"}, 2: {"1/1/04", "1/2/06"}, 3: {"1/1/04", "1/2/06"},
 	} {
-		if got := wire(CheckVersion(&Header{Tagged: true, Version: dv})); got != want[0] {
+		if got := wire(CheckVersion(&Header{Tagged: true, Version: dv}, Version)); got != want[0] {
 			t.Errorf("tagged DV %d: %s, want %s", dv, got, want[0])
 		}
-		if got := wire(CheckVersion(&Header{Version: dv})); got != want[1] {
+		if got := wire(CheckVersion(&Header{Version: dv}, Version)); got != want[1] {
 			t.Errorf("untagged DV %d: %s, want %s", dv, got, want[1])
+		}
+	}
+	// On a stream of the RDMA Consortium's version it is the other way round.
+	for dv, want := range map[uint8]string{0: "ok", 1: "1/2/06", 2: "1/2/06", 3: "1/2/06"} {
+		if got := wire(CheckVersion(&Header{Version: dv}, RDMACVersion)); got != want {
+			t.Errorf("DV %d where it is 0: %s, want %s", dv, got, want)
 		}
 	}
 }

@@ -11,7 +11,7 @@ var ErrShortSegment = &iwarp.Error{Layer: iwarp.LayerLLP, EType: iwarp.MPAErrors
 //
 //rfc:5041 DDP-7.2-01
 var (
-	ErrTaggedVersion = tagged(iwarp.DDPTaggedInvalidVersion, "DV of a tagged segment is not 1")
+	ErrTaggedVersion = tagged(iwarp.DDPTaggedInvalidVersion, "DV of a tagged segment is not the stream's")
 
 	ErrInvalidSTag       = tagged(iwarp.DDPTaggedInvalidSTag, "the STag names no buffer")
 	ErrTaggedAccess      = tagged(iwarp.DDPTaggedInvalidSTag, "the buffer of the STag does not allow placement by the peer")
@@ -25,7 +25,7 @@ var (
 //
 //rfc:5041 DDP-7.2-01
 var (
-	ErrUntaggedVersion = untagged(iwarp.DDPUntaggedInvalidVersion, "DV of an untagged segment is not 1")
+	ErrUntaggedVersion = untagged(iwarp.DDPUntaggedInvalidVersion, "DV of an untagged segment is not the stream's")
 
 	ErrInvalidQN     = untagged(iwarp.DDPUntaggedInvalidQN, "there is no such untagged queue")
 	ErrNoBuffer      = untagged(iwarp.DDPUntaggedNoBuffer, "no buffer is available for the message")

@@ -2,8 +2,17 @@ package ddp
 
 import "encoding/binary"
 
-// Version is the DV value of RFC 5041, the only one that the checks accept.
-const Version = 1
+// Version is the DV value of RFC 5041, and RDMACVersion that of the RDMA Consortium's
+// DDP 1.0. A stream has one of the two from its first segment to its last, in both
+// directions; MPA's start-up decides which (RFC 5044 appendix C.1). Apart from DV
+// the two protocols have the same headers, checks and errors.
+//
+//rfc:5044 RDMAC-C.1-02
+//rfc:5044 RDMAC-C.1-03
+const (
+	Version      = 1
+	RDMACVersion = 0
+)
 
 // Lengths of DDP headers in octets, without the two octets of ULPDU_Length that
 // precede them in an FPDU (RFC 5041 figures 4 and 5).
@@ -85,20 +94,55 @@ func (h *Header) Control() byte {
 func (h *Header) AppendTo(b []byte) []byte {
 	if h.Tagged {
 		b = append(b, make([]byte, TaggedHeaderLen)...)
-		p := b[len(b)-TaggedHeaderLen:]
-		p[0], p[1] = h.Control(), h.ULPCtl
-		binary.BigEndian.PutUint32(p[2:], h.STag)
-		binary.BigEndian.PutUint64(p[6:], h.TO)
+		putTagged(b[len(b)-TaggedHeaderLen:], h.Control(), h.ULPCtl, h.STag, h.TO)
 		return b
 	}
 	b = append(b, make([]byte, UntaggedHeaderLen)...)
-	p := b[len(b)-UntaggedHeaderLen:]
-	p[0], p[1] = h.Control(), h.ULPCtl
-	binary.BigEndian.PutUint32(p[2:], h.ULP32)
-	binary.BigEndian.PutUint32(p[6:], h.QN)
-	binary.BigEndian.PutUint32(p[10:], h.MSN)
-	binary.BigEndian.PutUint32(p[14:], h.MO)
+	putUntagged(b[len(b)-UntaggedHeaderLen:], h.Control(), h.ULPCtl, h.ULP32, h.QN, h.MSN, h.MO)
 	return b
+}
+
+// PutTagged writes a legal tagged header to the first [TaggedHeaderLen] octets of
+// p: what a [Header] of these values with DV 1 and reserved bits zero is on the
+// wire. A message of one short segment is built in less time than it takes to
+// fill in a Header.
+//
+//rfc:5041 DDP-4.1-09
+//rfc:5041 DDP-4.1-11
+func PutTagged(p []byte, last bool, ulpCtl uint8, stag uint32, to uint64) {
+	putTagged(p, legalControl(ctlTagged, last), ulpCtl, stag, to)
+}
+
+// PutUntagged is [PutTagged] for an untagged header, of [UntaggedHeaderLen]
+// octets.
+//
+//rfc:5041 DDP-4.1-09
+//rfc:5041 DDP-4.1-11
+func PutUntagged(p []byte, last bool, ulpCtl uint8, ulp32, qn, msn, mo uint32) {
+	putUntagged(p, legalControl(0, last), ulpCtl, ulp32, qn, msn, mo)
+}
+
+func legalControl(tagged byte, last bool) byte {
+	if last {
+		return tagged | ctlLast | Version
+	}
+	return tagged | Version
+}
+
+func putTagged(p []byte, ctl, ulpCtl byte, stag uint32, to uint64) {
+	_ = p[TaggedHeaderLen-1]
+	p[0], p[1] = ctl, ulpCtl
+	binary.BigEndian.PutUint32(p[2:], stag)
+	binary.BigEndian.PutUint64(p[6:], to)
+}
+
+func putUntagged(p []byte, ctl, ulpCtl byte, ulp32, qn, msn, mo uint32) {
+	_ = p[UntaggedHeaderLen-1]
+	p[0], p[1] = ctl, ulpCtl
+	binary.BigEndian.PutUint32(p[2:], ulp32)
+	binary.BigEndian.PutUint32(p[6:], qn)
+	binary.BigEndian.PutUint32(p[10:], msn)
+	binary.BigEndian.PutUint32(p[14:], mo)
 }
 
 // Parse splits a complete ULPDU into its DDP header and its payload. The payload
@@ -144,6 +188,28 @@ func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
 	}
 	h.decode(b[:n])
 	return h, n, nil
+}
+
+// A Tagged is what matters of a tagged segment once its DV is known to be good.
+type Tagged struct {
+	Last    bool
+	ULPCtl  uint8
+	STag    uint32
+	TO      uint64
+	Payload []byte
+}
+
+// ParseTagged takes a ULPDU apart that is a tagged segment: T set, and DV 1.
+// The payload borrows from ulpdu. With false it is something
+// else, or too short, and [Parse] tells what.
+func ParseTagged(ulpdu []byte) (g Tagged, ok bool) {
+	if len(ulpdu) < TaggedHeaderLen || ulpdu[0]&^(ctlReservedMask|ctlLast) != ctlTagged|Version {
+		return Tagged{}, false
+	}
+	return Tagged{
+		Last: ulpdu[0]&ctlLast != 0, ULPCtl: ulpdu[1],
+		STag: binary.BigEndian.Uint32(ulpdu[2:]), TO: binary.BigEndian.Uint64(ulpdu[6:]), Payload: ulpdu[TaggedHeaderLen:],
+	}, true
 }
 
 // decode fills a zero header from b, which has exactly its octets.

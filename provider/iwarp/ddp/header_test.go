@@ -193,6 +193,39 @@ func TestHeaderRoundTrip(t *testing.T) {
 	})
 }
 
+// The shortcuts for headers of one segment say what a Header says.
+func TestShortcutsAreHeaders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := anyHeader(t)
+		var got [MaxHeaderLen]byte
+		legal := h
+		legal.Version, legal.Reserved = Version, 0
+		if h.Tagged {
+			PutTagged(got[:], h.Last, h.ULPCtl, h.STag, h.TO)
+		} else {
+			PutUntagged(got[:], h.Last, h.ULPCtl, h.ULP32, h.QN, h.MSN, h.MO)
+		}
+		if want := legal.AppendTo(nil); !bytes.Equal(got[:h.Len()], want) {
+			t.Fatalf("%+v: % x, want % x", legal, got[:h.Len()], want)
+		}
+
+		ulpdu := append(h.AppendTo(nil), octets(t, "payload")...)
+		ulpdu = ulpdu[:len(ulpdu)-rapid.IntRange(0, len(ulpdu)).Draw(t, "cut")]
+		g, ok := ParseTagged(ulpdu)
+		want, rest, err := Parse(ulpdu)
+		if tagged := err == nil && want.Tagged && CheckVersion(&want, Version) == nil; ok != tagged {
+			t.Fatalf("% x: tagged %v, but Parse: %+v, %v", ulpdu, ok, want, err)
+		}
+		if ok && (g.Last != want.Last || g.STag != want.STag || g.TO != want.TO || g.ULPCtl != want.ULPCtl || !bytes.Equal(g.Payload, rest)) {
+			t.Fatalf("% x: %+v; Parse: %+v, % x", ulpdu, g, want, rest)
+		}
+	})
+}
+
+func octets(t *rapid.T, what string) []byte {
+	return rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(t, what)
+}
+
 func TestCodecAllocatesNothing(t *testing.T) {
 	for _, v := range vectors {
 		buf := make([]byte, 0, MaxHeaderLen)

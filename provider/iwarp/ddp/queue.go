@@ -1,6 +1,9 @@
 package ddp
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // FirstMSN is the MSN of the first message of every untagged queue.
 //
@@ -65,6 +68,21 @@ func (q *UntaggedQueue) Check(h *Header, payloadLen int) error {
 		return ErrMessageLength
 	}
 	return nil
+}
+
+// Whole takes a ULPDU apart that is an untagged message of one segment and the next
+// one of the queue: T clear, L set, DV 1, and what
+// Check demands. The payload borrows from ulpdu. With false it is something else,
+// or too short, and [Parse] and Check tell what.
+func (q *UntaggedQueue) Whole(ulpdu []byte) (payload []byte, ulpCtl uint8, ok bool) {
+	if len(ulpdu) < UntaggedHeaderLen || ulpdu[0]&^ctlReservedMask != ctlLast|Version || q.open {
+		return nil, 0, false
+	}
+	p := ulpdu[:UntaggedHeaderLen]
+	if binary.BigEndian.Uint32(p[6:]) != q.qn || binary.BigEndian.Uint32(p[10:]) != q.msn || binary.BigEndian.Uint32(p[14:]) != 0 {
+		return nil, 0, false
+	}
+	return ulpdu[UntaggedHeaderLen:], p[1], true
 }
 
 // Commit moves the queue past a segment that Check passed, once its FPDU is

@@ -147,7 +147,7 @@ func TestChecksAllocateNothing(t *testing.T) {
 	goodH, badH := Header{Version: 1, MSN: 1}, Header{Version: 2, MSN: 9}
 	n := testing.AllocsPerRun(100, func() {
 		for _, h := range []*Header{&goodH, &badH} {
-			_ = CheckVersion(h)
+			_ = CheckVersion(h, Version)
 			_ = q.Check(h, 10)
 		}
 		_ = CheckTagged(&r, 0, 10)

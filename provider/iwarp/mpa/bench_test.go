@@ -99,3 +99,29 @@ func BenchmarkReceiver(b *testing.B) {
 		}
 	}
 }
+
+// What a connection pays for a start-up frame of revision 2: written by one end,
+// read by the other.
+func BenchmarkStartup(b *testing.B) {
+	for _, n := range []int{0, 508} {
+		b.Run(fmt.Sprintf("private-data=%d", n), func(b *testing.B) {
+			depths := mpa.Enhanced{IRD: 16, ORD: 16}
+			private := make([]byte, 0, mpa.MaxPrivateData)
+			buf := make([]byte, 0, mpa.FrameHeaderLen+mpa.MaxPrivateData)
+			data := octets(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				private = append(depths.AppendTo(private[:0]), data...)
+				f := mpa.Frame{Kind: mpa.KindRequest, CRC: true, Enhanced: true, Revision: 2, PrivateData: private}
+				buf = f.AppendTo(buf[:0])
+				got, k, err := mpa.ParseFrame(buf, mpa.KindRequest)
+				if err != nil || k != len(buf) {
+					b.Fatal(k, err)
+				}
+				if e, rest, err := got.SplitPrivateData(); err != nil || e.IRD != depths.IRD || len(rest) != n {
+					b.Fatal(e, len(rest), err)
+				}
+			}
+		})
+	}
+}

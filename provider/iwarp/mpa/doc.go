@@ -47,7 +47,8 @@
 //
 // # Limitations
 //
-//   - Only MPA revisions 1 and 2. Revision 0, the RDMA Consortium's, is refused.
+//   - Revision 0, the RDMA Consortium's, is as RFC 5044 appendix C tells it; that
+//     consortium's own MPA document is not at hand.
 //   - FPDUs are found in stream order only. Markers are generated and verified,
 //     but not used to find FPDUs in TCP segments that arrive out of order, which
 //     a stream socket can't show anyway (RFC 5044 section 6, case 2).

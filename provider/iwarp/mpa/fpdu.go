@@ -84,6 +84,11 @@ func ParseHeader(b []byte) (ulpduLen, fpduLen int, ok bool) {
 //rfc:5044 MPA-4.4-11
 func CRC(crc uint32, p []byte) uint32 { return crc32c.Update(crc, p) }
 
+// CopyCRC is CRC of src, which it copies to the first octets of dst in the same
+// pass: of what was copied, if src changes meanwhile. They must not overlap; a dst
+// that is shorter than src panics.
+func CopyCRC(crc uint32, dst, src []byte) uint32 { return crc32c.Copy(crc, dst, src) }
+
 var zeroPad [MaxPadLen]byte
 
 // AppendTrailer appends pad and CRC to b. crc is the running CRC over the header
@@ -135,6 +140,27 @@ func CheckMinULPDU(ulpduLen, minLen int) error {
 func SealFPDU(fpdu []byte) {
 	if end := len(fpdu) - CRCLen; end >= 0 {
 		binary.LittleEndian.PutUint32(fpdu[end:], CRC(0, fpdu[:end]))
+	}
+}
+
+// sealRun is how many FPDUs are sealed and verified together.
+const sealRun = 16
+
+// SealFPDUs is SealFPDU for each of the FPDUs of size octets that lie one behind
+// the other in fpdus, for less than as many calls cost.
+func SealFPDUs(fpdus []byte, size int) {
+	if len(fpdus) == size {
+		SealFPDU(fpdus)
+		return
+	}
+	var crcs [sealRun]uint32
+	for len(fpdus) >= size {
+		run := crcs[:min(len(fpdus)/size, sealRun)]
+		crc32c.Each(run, fpdus, size-CRCLen, size)
+		for _, crc := range run {
+			binary.LittleEndian.PutUint32(fpdus[size-CRCLen:], crc)
+			fpdus = fpdus[size:]
+		}
 	}
 }
 

@@ -88,6 +88,14 @@ func FuzzReceiver(f *testing.F) {
 			f.Add(broken, markers, crc)
 		}
 	}
+	run := model{crc: true}
+	for range 20 {
+		run.add(octets(17))
+	}
+	f.Add(run.stream, false, true)
+	broken := bytes.Clone(run.stream)
+	broken[run.starts[6]+9] ^= 4
+	f.Add(broken, false, true)
 	f.Add(unhex(f, figure5), true, true)
 	f.Add(testdata(f, "siw-rping-initiator.bin")[24:], false, false)
 	f.Fuzz(func(t *testing.T, stream []byte, markers, crc bool) {
@@ -103,6 +111,10 @@ func FuzzReceiver(f *testing.F) {
 		}
 		if !slices.EqualFunc(whole, grown, bytes.Equal) {
 			t.Fatalf("growing buffer: % x, whole % x", grown, whole)
+		}
+		runs, errRuns := receiveRuns(t, stream, markers, crc)
+		if errWhole != errRuns || !slices.EqualFunc(whole, runs, bytes.Equal) {
+			t.Fatalf("in runs: % x, %v, whole % x, %v", runs, errRuns, whole, errWhole)
 		}
 		if !slices.EqualFunc(whole, single, bytes.Equal) {
 			t.Fatalf("octet by octet: % x, whole % x", single, whole)
@@ -125,6 +137,31 @@ func receiveWhole(t *testing.T, stream []byte, markers, crc bool) (all [][]byte,
 				t.Fatalf("needs %d octets and has %d", need, len(stream))
 			}
 			return all, nil
+		}
+		all = append(all, bytes.Clone(s.ULPDU))
+		stream = stream[s.Len:]
+	}
+}
+
+// receiveRuns is receiveWhole with runs where there are any.
+func receiveRuns(t *testing.T, stream []byte, markers, crc bool) (all [][]byte, err error) {
+	r := mpa.NewReceiver(markers, crc)
+	for {
+		before := r.Pos()
+		n, ulpdu := r.Run(stream)
+		if r.Pos()-before != uint64(n*mpa.FPDULen(ulpdu)) {
+			t.Fatalf("%d FPDUs with ULPDUs of %d octets, but %d octets of the stream", n, ulpdu, r.Pos()-before)
+		}
+		for range n {
+			all = append(all, bytes.Clone(stream[mpa.HeaderLen:mpa.HeaderLen+ulpdu]))
+			stream = stream[mpa.FPDULen(ulpdu):]
+		}
+		if n > 0 {
+			continue
+		}
+		s, need, err := r.Next(stream, nil)
+		if err != nil || need > 0 {
+			return all, err
 		}
 		all = append(all, bytes.Clone(s.ULPDU))
 		stream = stream[s.Len:]

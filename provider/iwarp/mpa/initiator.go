@@ -52,7 +52,7 @@ func NewInitiator(cfg Config, offer Offer) (Initiator, error) {
 		return Initiator{}, err
 	}
 	i := Initiator{cfg: cfg, offer: offer}
-	i.enhanced = cfg.Revision >= 2 && (!offer.ManualIRD || !offer.ManualORD || offer.PeerToPeer)
+	i.enhanced = cfg.Revision >= 2 && cfg.RDMAC != RDMACOnly && (!offer.ManualIRD || !offer.ManualORD || offer.PeerToPeer)
 	if offer.PeerToPeer && !i.enhanced {
 		return Initiator{}, fmt.Errorf("%w: peer-to-peer needs MPA revision 2", ErrConfig)
 	}
@@ -82,6 +82,9 @@ func (i Initiator) AppendRequest(b []byte) []byte {
 		CRC:         i.cfg.CRC != CRCOff,
 		Revision:    1,
 		PrivateData: i.offer.PrivateData,
+	}
+	if i.cfg.RDMAC == RDMACOnly {
+		f.Revision, f.Markers, f.CRC = 0, true, true
 	}
 	if i.enhanced {
 		f.Revision, f.Enhanced = 2, true
@@ -129,8 +132,12 @@ func (i Initiator) Judge(reply Frame) (Params, error) {
 	switch {
 	case reply.Kind != KindReply:
 		return Params{}, ErrTwoInitiator
-	case reply.Revision < 1 || reply.Revision > 2:
+	case reply.Revision > 2:
 		return Params{}, ErrRevision
+	}
+	rdmac, err := i.judgeRDMAC(reply)
+	if err != nil {
+		return Params{}, err
 	}
 	e, ulp, err := reply.SplitPrivateData()
 	if err != nil {
@@ -158,6 +165,9 @@ func (i Initiator) Judge(reply Frame) (Params, error) {
 		return Params{}, ErrEnhancedReply
 	case i.cfg.CRC == CRCRequired && !reply.CRC:
 		return Params{}, ErrCRCRefused
+	}
+	if rdmac {
+		p.speakRDMAC()
 	}
 	if p.Enhanced {
 		if err := i.judgeEnhanced(&p, e); err != nil {
@@ -238,18 +248,28 @@ func rejected(reply Frame, e Enhanced, ulp []byte) *RejectedError {
 // with an unenhanced Request of revision 1, and whether there is one. cause is
 // what ended the first attempt. There is a second when the first was enhanced but
 // not peer-to-peer (the ULP needs what revision 1 does not have), and the peer
-// looks like one of revision 1: it closed the connection before any octet of a
-// Reply arrived (ErrClosed), or answered unenhanced (ErrUnenhancedReply).
+// looks like one of revision 1 or 0: it closed the connection before any octet of a
+// Reply arrived (ErrClosed), or answered unenhanced (ErrUnenhancedReply, ErrRDMACReply,
+// or a *RejectedError that is not Enhanced).
 //
 // RFC 6581 section 10 permits it and leaves IRD and ORD to the ULPs: Params.IRD and
 // Params.ORD will be those of the Offer.
 //
 //rfc:6581 MPA2-10-05
 func (i Initiator) Fallback(cause error, deadline time.Time) (Initiator, bool) {
-	if !i.enhanced || i.offer.PeerToPeer || cause != error(ErrClosed) && cause != error(ErrUnenhancedReply) {
+	if !i.enhanced || i.offer.PeerToPeer || !unenhanced(cause) {
 		return Initiator{}, false
 	}
 	i.enhanced = false
 	i.cfg.Deadline = deadline
 	return i, true
+}
+
+// unenhanced reports whether a peer that does not know enhanced frames could have
+// ended the first attempt like this.
+func unenhanced(cause error) bool {
+	if r, ok := cause.(*RejectedError); ok {
+		return !r.Enhanced
+	}
+	return cause == error(ErrClosed) || cause == error(ErrUnenhancedReply) || cause == error(ErrRDMACReply)
 }

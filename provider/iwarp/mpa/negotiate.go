@@ -57,6 +57,10 @@ type Config struct {
 	// Default 2. A responder of revision 2 also serves initiators of revision 1.
 	Revision uint8
 
+	// RDMAC says whether the RDMA Consortium's protocols are spoken, revision 0.
+	// Default: they are refused.
+	RDMAC RDMACPolicy
+
 	CRC CRCPolicy
 
 	// Markers asks the peer to put Markers into what it sends. Markers in the
@@ -89,7 +93,7 @@ var (
 )
 
 func (c Config) normalize() (Config, error) {
-	if c.Revision == 0 {
+	if c.Revision == 0 || c.RDMAC == RDMACOnly {
 		c.Revision = 2
 	}
 	if c.RTR == 0 {
@@ -101,6 +105,8 @@ func (c Config) normalize() (Config, error) {
 	switch {
 	case c.Revision > 2:
 		return c, fmt.Errorf("%w: MPA revision %d", ErrConfig, c.Revision)
+	case c.RDMAC > RDMACOnly:
+		return c, fmt.Errorf("%w: RDMAC policy %d", ErrConfig, c.RDMAC)
 	case c.CRC > CRCOff:
 		return c, fmt.Errorf("%w: %v", ErrConfig, c.CRC)
 	case c.RTR&^RTRAll != 0:
@@ -183,6 +189,7 @@ func (e *RejectedError) Error() string {
 // Params is the outcome of a start-up.
 type Params struct {
 	Revision  uint8 // of the peer's frame
+	RDMAC     bool  // DDP and RDMAP have version 0, the RDMA Consortium's; the ULP must be told
 	Enhanced  bool  // IRD, ORD and RTR were negotiated (RFC 6581)
 	CRC       bool  // generate and check CRCs, both directions, until the end
 	MarkersTx bool  // put Markers into what this end sends

@@ -1,6 +1,10 @@
 package mpa
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/govs-rdma/govs/provider/iwarp/mpa/crc32c"
+)
 
 // Span is one whole FPDU found by Receiver.Next.
 type Span struct {
@@ -73,6 +77,51 @@ func (r *Receiver) Next(buf, scratch []byte) (s Span, need int, err error) {
 		return Span{}, 0, err
 	}
 	return Span{ULPDU: fpdu[HeaderLen : HeaderLen+ulpduLen], Len: total}, 0, nil
+}
+
+// The bounds of Run: FPDUs that are longer gain nothing, and fewer are not worth
+// looking for more.
+const (
+	runLongest  = 1 << 10
+	runShortest = 4
+)
+
+// Run looks at the start of buf for whole FPDUs of the same length, as short
+// messages that were posted together make them, and verifies several for less
+// than as many calls of Next cost. It returns how many were found to be good, and
+// the length of the ULPDU of each; the Receiver has moved on behind them. FPDU i
+// begins at i*FPDULen(ulpduLen) of buf.
+//
+// With 0 it has done nothing, and what there is is for Next. That comes where an
+// FPDU is wrong or not complete, with Markers, and where it would not pay.
+//
+//rfc:5044 MPA-4.4-14
+func (r *Receiver) Run(buf []byte) (n, ulpduLen int) {
+	if r.d.err != nil || r.d.markers || len(buf) < HeaderLen {
+		return 0, 0
+	}
+	ulpduLen, size, _ := ParseHeader(buf)
+	if size > runLongest || len(buf) < runShortest*size {
+		return 0, 0
+	}
+	most := min(len(buf)/size, sealRun)
+	for n = 1; n < most && buf[n*size] == buf[0] && buf[n*size+1] == buf[1]; n++ {
+	}
+	if n < runShortest {
+		return 0, 0
+	}
+	if r.d.crc {
+		var crcs [sealRun]uint32
+		crc32c.Each(crcs[:n], buf, size-CRCLen, size)
+		for i, crc := range crcs[:n] {
+			if CheckCRC(crc, buf[i*size+size-CRCLen:]) != nil {
+				n = i // Next reports it
+				break
+			}
+		}
+	}
+	r.d.pos += uint64(n * size)
+	return n, ulpduLen
 }
 
 // plain takes an FPDU without Markers.

@@ -290,6 +290,72 @@ func TestReceiverLargest(t *testing.T) {
 	}
 }
 
+// Short FPDUs of one length are taken several at a time, up to what differs, is not
+// complete or is wrong; Next goes on from there and finds what is wrong.
+//
+//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-8-02
+func TestReceiverRuns(t *testing.T) {
+	const size = 84 // of the FPDU of 78 octets
+	long := model{crc: true}
+	for range 40 {
+		long.add(octets(78))
+	}
+	stream := long.stream
+	r := mpa.NewReceiver(false, true)
+	take := func(story string, buf []byte, want int) {
+		t.Helper()
+		if n, ulpdu := r.Run(buf); n != want || n > 0 && ulpdu != 78 {
+			t.Fatalf("%s: %d FPDUs of %d octets, want %d", story, n, ulpdu, want)
+		}
+		stream = stream[want*size:]
+	}
+	take("not even a header", stream[:1], 0)
+	take("too few to be worth it", stream[:3*size], 0)
+	take("the last one is not complete", stream[:6*size-1], 5)
+	take("all that are taken at a time", stream, 16)
+	bent := bytes.Clone(stream)
+	bent[6*size+40] ^= 1
+	take("the seventh is broken", bent, 6)
+	take("and is now the first", bent[6*size:], 0)
+	if _, _, err := r.Next(bent[6*size:], nil); err != mpa.ErrCRC {
+		t.Fatalf("Next: %v", err)
+	}
+	take("nothing after an error", stream, 0)
+
+	r, stream = mpa.NewReceiver(false, false), bytes.Clone(long.stream)
+	stream[40] ^= 1
+	take("without CRC nothing is verified", stream[:8*size], 8)
+	other := append(bytes.Clone(stream[:5*size]), stream[:5*size]...)
+	other[5*size+1]++ // another length, and the same of the FPDU
+	take("up to another length", other, 5)
+	r = mpa.NewReceiver(true, true)
+	take("not with Markers", stream, 0)
+
+	r = mpa.NewReceiver(false, true)
+	stream = long.stream
+	if n := testing.AllocsPerRun(1, func() { r.Run(stream) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A run is sealed as its FPDUs are one by one.
+func TestSealFPDUs(t *testing.T) {
+	for _, size := range []int{8, 84, 88, 1032} {
+		for n := range 40 {
+			got := octets(n * size)
+			want := bytes.Clone(got)
+			for i := range n {
+				mpa.SealFPDU(want[i*size:][:size])
+			}
+			mpa.SealFPDUs(got, size)
+			if !bytes.Equal(got, want) {
+				t.Fatalf("%d FPDUs of %d octets", n, size)
+			}
+		}
+	}
+}
+
 // deframe feeds a stream in pieces and returns the ULPDUs and how it ended.
 func deframe(stream []byte, markers, crc bool, piece func() int) (all [][]byte, mid bool, err error) {
 	d := mpa.NewDeframer(markers, crc)

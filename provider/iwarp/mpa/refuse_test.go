@@ -34,7 +34,7 @@ func TestResponderJudges(t *testing.T) {
 	}{
 		{"nothing wrong", mpa.Config{}, func(f *mpa.Frame) {}, nil},
 		{"a Reply", mpa.Config{}, func(f *mpa.Frame) { f.Kind = mpa.KindReply }, mpa.ErrTwoResponder},
-		{"revision 0", mpa.Config{}, func(f *mpa.Frame) { f.Revision = 0 }, mpa.ErrRevision},
+		{"revision 0", mpa.Config{}, func(f *mpa.Frame) { f.Revision = 0 }, mpa.ErrRDMACRefused},
 		{"revision 1", mpa.Config{}, func(f *mpa.Frame) { f.Revision = 1 }, nil},
 		{"revision 3", mpa.Config{}, func(f *mpa.Frame) { f.Revision = 3 }, mpa.ErrRevision},
 		{"revision 255", mpa.Config{}, func(f *mpa.Frame) { f.Revision = 255 }, mpa.ErrRevision},
@@ -87,7 +87,7 @@ func TestInitiatorJudges(t *testing.T) {
 	}{
 		{"nothing wrong", 2, func(f *mpa.Frame) {}, nil},
 		{"a Request", 2, func(f *mpa.Frame) { f.Kind = mpa.KindRequest }, mpa.ErrTwoInitiator},
-		{"revision 0", 2, func(f *mpa.Frame) { f.Revision = 0 }, mpa.ErrRevision},
+		{"revision 0", 2, func(f *mpa.Frame) { f.Revision = 0 }, mpa.ErrRDMACRefused},
 		{"revision 3", 2, func(f *mpa.Frame) { f.Revision = 3 }, mpa.ErrRevision},
 		{"revision 3 with R", 2, func(f *mpa.Frame) { f.Revision, f.Reject = 3, true }, mpa.ErrRevision},
 		{"revision 1 to an enhanced Request", 2, func(f *mpa.Frame) { f.Revision = 1 }, mpa.ErrUnenhancedReply},
@@ -304,7 +304,7 @@ func TestFallback(t *testing.T) {
 	deadline := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	offer := mpa.Offer{IRD: 3, ORD: 4, PrivateData: []byte("abc")}
 	first := newInitiator(t, mpa.Config{}, offer)
-	for _, cause := range []error{mpa.ErrClosed, mpa.ErrUnenhancedReply} {
+	for _, cause := range []error{mpa.ErrClosed, mpa.ErrUnenhancedReply, &mpa.RejectedError{Revision: 1}} {
 		second, ok := first.Fallback(cause, deadline)
 		if !ok {
 			t.Fatalf("%v: no second attempt", cause)
@@ -323,7 +323,7 @@ func TestFallback(t *testing.T) {
 			t.Error("a third attempt")
 		}
 	}
-	for _, cause := range []error{nil, mpa.ErrKey, mpa.ErrTrailing, mpa.ErrNoRTR, &mpa.RejectedError{}} {
+	for _, cause := range []error{nil, mpa.ErrKey, mpa.ErrTrailing, mpa.ErrNoRTR, &mpa.RejectedError{Enhanced: true}} {
 		if _, ok := first.Fallback(cause, deadline); ok {
 			t.Errorf("a second attempt after %v", cause)
 		}
@@ -344,7 +344,8 @@ func TestErrorCodes(t *testing.T) {
 		1: {mpa.ErrClosed},
 		2: {mpa.ErrCRC},
 		3: {mpa.ErrMarker, mpa.ErrULPDULength},
-		4: {mpa.ErrKey, mpa.ErrTwoInitiator, mpa.ErrTwoResponder, mpa.ErrPDLength, mpa.ErrEnhanced, mpa.ErrRevision, mpa.ErrUnenhancedReply, mpa.ErrEnhancedReply, mpa.ErrTrailing},
+		4: {mpa.ErrKey, mpa.ErrTwoInitiator, mpa.ErrTwoResponder, mpa.ErrPDLength, mpa.ErrEnhanced, mpa.ErrRevision, mpa.ErrUnenhancedReply, mpa.ErrEnhancedReply, mpa.ErrTrailing,
+			mpa.ErrRDMACRefused, mpa.ErrRDMACFrame, mpa.ErrRDMACReply, mpa.ErrNotRDMAC},
 		5: {mpa.ErrLocal, mpa.ErrCRCRefused},
 		6: {mpa.ErrInsufficientIRD},
 		7: {mpa.ErrNoRTR, mpa.ErrConnectionModel},

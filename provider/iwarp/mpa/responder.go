@@ -54,8 +54,12 @@ func (r Responder) Judge(request Frame) (Request, error) {
 	switch {
 	case request.Kind != KindRequest:
 		return Request{}, ErrTwoResponder
-	case request.Revision < 1 || request.Revision > r.cfg.Revision:
+	case request.Revision > r.cfg.Revision:
 		return Request{}, ErrRevision
+	}
+	rdmac, err := r.cfg.judgeRDMAC(request)
+	if err != nil {
+		return Request{}, err
 	}
 	e, ulp, err := request.SplitPrivateData()
 	if err != nil {
@@ -63,6 +67,7 @@ func (r Responder) Judge(request Frame) (Request, error) {
 	}
 	q := Request{
 		Revision:    request.Revision,
+		RDMAC:       rdmac,
 		Enhanced:    request.UsesEnhanced(),
 		Markers:     request.Markers,
 		CRC:         request.CRC,
@@ -82,6 +87,7 @@ func (r Responder) Judge(request Frame) (Request, error) {
 // decides. Only Responder makes one.
 type Request struct {
 	Revision uint8
+	RDMAC    bool // the connection will be one of version 0, the RDMA Consortium's
 	Enhanced bool // the initiator speaks RFC 6581
 	Markers  bool // the initiator requires Markers
 	CRC      bool // the initiator declares CRCs
@@ -149,6 +155,9 @@ func (q Request) AppendAccept(b []byte, a Answer) ([]byte, Params, error) {
 			ORD: depth(p.ORD, q.IRD == NotNegotiated),
 		}.flags(p.PeerToPeer, p.RTR)
 	}
+	if q.RDMAC {
+		p.speakRDMAC()
+	}
 	f := Frame{Kind: KindReply, Markers: q.cfg.Markers, CRC: q.cfg.CRC != CRCOff, Revision: q.Revision}
 	b, err := q.appendReply(b, f, e, a)
 	if err != nil {
@@ -184,6 +193,11 @@ func (q Request) appendReply(b []byte, f Frame, e Enhanced, a Answer) ([]byte, e
 		return b, err
 	}
 	f.PrivateData = a.PrivateData
+	if q.RDMAC {
+		//rfc:5044 RDMAC-C.2.3-01
+		//rfc:5044 RDMAC-C.2.3-02
+		f.Revision, f.Markers, f.CRC = 0, true, true
+	}
 	if q.Enhanced {
 		f.Enhanced = true
 		f.PrivateData = append(e.AppendTo(make([]byte, 0, MaxPrivateData)), a.PrivateData...)

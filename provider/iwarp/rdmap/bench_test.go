@@ -3,6 +3,7 @@ package rdmap
 import (
 	"testing"
 
+	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
@@ -48,5 +49,35 @@ func BenchmarkWrite(b *testing.B) {
 			b.Fatal(err)
 		}
 		r.Commit(&a)
+	}
+}
+
+// BenchmarkReadRequest is the header of a Read Request, out and in.
+func BenchmarkReadRequest(b *testing.B) {
+	want := ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 3, SourceSTag: 4, SourceTO: 5}
+	buf := make([]byte, 0, ReadRequestLen)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = want.AppendTo(buf[:0])
+		if got, err := ParseReadRequest(buf); err != nil || got != want {
+			b.Fatal(got, err)
+		}
+	}
+}
+
+// BenchmarkTerminate is the largest Terminate, out and in: it carries the headers
+// of the Read Request that it is about.
+func BenchmarkTerminate(b *testing.B) {
+	seg := ReadRequestHeader(ddp.FirstMSN)
+	read := ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 3, SourceSTag: 4, SourceTO: 5}
+	cause := &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteProtection, Code: iwarp.RDMAPInvalidSTag}
+	buf := make([]byte, 0, MaxTerminateLen)
+	b.ReportAllocs()
+	for b.Loop() {
+		t := NewTerminate(cause, &seg, ddp.UntaggedHeaderLen+ReadRequestLen, &read)
+		buf = t.AppendTo(buf[:0])
+		if got, err := ParseTerminate(buf, PhaseAfterFirstFPDU); err != nil || got.Read != read {
+			b.Fatal(got, err)
+		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package rdmap is the Remote Direct Memory Access Protocol over DDP (RFC 5040):
-// opcodes, the Read Request and Terminate headers, the rules that incoming
+// Package rdmap is the Remote Direct Memory Access Protocol over DDP (RFC 5040) and
+// its extensions (RFC 7306): opcodes, the headers of requests and Terminates, the rules that incoming
 // messages must follow, and the two queues of Reads in progress.
 //
 // The package does no I/O, reads no clock and starts no goroutine. Nothing on
@@ -37,12 +37,18 @@
 //     the size of its header. One that is too short: RDMAP's unspecified remote
 //     operation error, 0/2/0xff. siw answers the latter with MPA 2/0/0x03.
 //
+// # Extensions
+//
+// The messages of RFC 7306 are there for streams whose receiver is made with
+// [ReceiverConfig].Extensions; on others their opcodes are reserved ones. Their codes
+// follow the same rules: Immediate Data that is not eight octets is an unspecified
+// remote operation error, 0/2/0xff, for the length is RDMAP's to check (section 6.3);
+// an unknown Atomic Operation Code is an unexpected opcode, 0/2/0x06.
+//
 // # Limitations
 //
-//   - The extensions of RFC 7306 (atomics, Immediate Data) are not implemented;
-//     their opcodes are reserved ones here.
-//   - RV 0, the RDMA Consortium's version, is refused. RFC 5040 allows it where
-//     the MPA start-up negotiated it, which this project's does not.
+//   - Streams of the RDMA Consortium's version ([ReceiverConfig].RDMAC) follow RFC
+//     5040 but for RV: that consortium's own RDMAP document is not at hand.
 //   - A Read Response must fill its sink in rising TO order. RFC 5041 section
 //     5.3 makes that order a SHOULD for the sender; without it the data sink
 //     could not know, short of a bitmap per Read, that every octet was placed.

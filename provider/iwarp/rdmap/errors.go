@@ -5,7 +5,7 @@ import "github.com/govs-rdma/govs/provider/iwarp"
 // Errors of the RDMAP layer that any message can cause (RFC 5040 figure 9,
 // remote operation errors).
 var (
-	ErrVersion           = operation(iwarp.RDMAPInvalidVersion, "RV is not 1")
+	ErrVersion           = operation(iwarp.RDMAPInvalidVersion, "RV is not that of the stream")
 	ErrReservedOpcode    = operation(iwarp.RDMAPUnexpectedOpcode, "the opcode is reserved")
 	ErrBufferModel       = operation(iwarp.RDMAPUnexpectedOpcode, "the T bit does not fit the opcode")
 	ErrOpcodeChanged     = operation(iwarp.RDMAPUnexpectedOpcode, "the opcode differs from that of the unfinished message")
@@ -40,7 +40,7 @@ var (
 // Errors of the untagged queues that RDMAP itself consumes. They are DDP's
 // codes: the queue has no buffer, or one that is too small.
 var (
-	ErrReadDepth     = untagged(iwarp.DDPUntaggedNoBuffer, "more Read Requests than the negotiated IRD")
+	ErrReadDepth     = untagged(iwarp.DDPUntaggedNoBuffer, "more Read and Atomic Requests than the negotiated IRD")
 	ErrLongReadReq   = untagged(iwarp.DDPUntaggedMessageTooLong, "a Read Request is one segment of 28 octets")
 	ErrLongTerminate = untagged(iwarp.DDPUntaggedMessageTooLong, "a Terminate is one segment of at most 52 octets")
 )

@@ -4,13 +4,23 @@ import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 
 // Headers of RDMA messages as this side sends them: DV and RV 1, reserved bits
 // zero, T and QN as RFC 5040 figure 4 demands. To send an illegal header, change
-// a field of what these return.
+// a field of what these return; for a stream of version 0 there is [SetRDMAC].
 //
 //rfc:5041 DDP-4.1-09
 //rfc:5041 DDP-4.1-11
 //rfc:5040 RDMAP-4.1-05
 //rfc:5040 RDMAP-4.1-06
 //rfc:5040 RDMAP-4.1-07
+
+// SetRDMAC makes a header of this package one of the RDMA Consortium's version, for
+// a stream whose MPA start-up agreed on that: DV and RV 0. Nothing else differs.
+//
+//rfc:5044 RDMAC-C.1-02
+func SetRDMAC(h *ddp.Header) {
+	c := ParseControl(h.ULPCtl)
+	c.Version = RDMACVersion
+	h.Version, h.ULPCtl = ddp.RDMACVersion, c.Octet()
+}
 
 func taggedHeader(op Opcode, stag uint32, to uint64, last bool) ddp.Header {
 	return ddp.Header{
@@ -79,4 +89,25 @@ func ReadRequestHeader(msn uint32) ddp.Header {
 //rfc:5040 RDMAP-5.4-02
 func TerminateHeader() ddp.Header {
 	return untaggedHeader(OpTerminate, QNTerminate, ddp.FirstMSN, 0, true)
+}
+
+// PutWrite writes the header of an RDMA Write's segment to the first
+// ddp.TaggedHeaderLen octets of p: what [WriteHeader] is on the wire.
+//
+//rfc:5040 RDMAP-5.1-01
+func PutWrite(p []byte, stag uint32, to uint64, last bool) {
+	ddp.PutTagged(p, last, Version<<ctlVersionShift|uint8(OpWrite), stag, to)
+}
+
+// PutSend writes the header of a Send's segment to the first
+// ddp.UntaggedHeaderLen octets of p: what [SendHeader] is on the wire.
+//
+//rfc:5040 RDMAP-5.3-01
+//rfc:5040 RDMAP-5.3-06
+//rfc:5040 RDMAP-5.3-09
+func PutSend(p []byte, op Opcode, invalidate, msn, mo uint32, last bool) {
+	if !op.Invalidates() {
+		invalidate = 0
+	}
+	ddp.PutUntagged(p, last, Version<<ctlVersionShift|uint8(op), invalidate, QNSend, msn, mo)
 }

@@ -48,6 +48,31 @@ func TestSegmentsOfAppendixA(t *testing.T) {
 	}
 }
 
+// What is put before a segment is its header.
+//
+//rfc:5040 RDMAP-5.1-01
+//rfc:5040 RDMAP-5.3-01
+//rfc:5040 RDMAP-5.3-06
+//rfc:5040 RDMAP-5.3-09
+func TestPutIsTheHeader(t *testing.T) {
+	const stag, to, msn, mo = 0x11223344, 0x8877665544332211, 0xfffefdfc, 0x01020304
+	got := bytes.Repeat([]byte{0xa5}, ddp.MaxHeaderLen)
+	for _, last := range []bool{false, true} {
+		PutWrite(got, stag, to, last)
+		write := WriteHeader(stag, to, last)
+		if want := write.AppendTo(nil); !bytes.Equal(got[:len(want)], want) {
+			t.Errorf("Write: %x, want %x", got, want)
+		}
+		for op := OpSend; op <= OpSendSEInvalidate; op++ {
+			PutSend(got, op, stag, msn, mo, last)
+			h := SendHeader(op, stag, msn, mo, last)
+			if want := h.AppendTo(nil); !bytes.Equal(got, want) {
+				t.Errorf("%s: %x, want %x", op, got, want)
+			}
+		}
+	}
+}
+
 func TestHeadersAllocateNothing(t *testing.T) {
 	buf := make([]byte, 0, 128)
 	req := ReadRequest{SinkSTag: 1, Size: 10}

@@ -6,9 +6,11 @@ import "fmt"
 // (RFC 5040 figure 4).
 type Opcode uint8
 
-// The opcodes of RFC 5040 figure 4. Values 8 to 15 are reserved there.
+// The opcodes of RFC 5040 figure 4, where 8 to 15 are reserved, and of RFC 7306
+// figure 2.
 //
 //rfc:5040 RDMAP-4.1-04
+//rfc:7306 EXT-4.1-02
 const (
 	OpWrite            Opcode = 0
 	OpReadRequest      Opcode = 1
@@ -18,15 +20,23 @@ const (
 	OpSendSE           Opcode = 5
 	OpSendSEInvalidate Opcode = 6
 	OpTerminate        Opcode = 7
+
+	OpImmediate      Opcode = 8
+	OpImmediateSE    Opcode = 9
+	OpAtomicRequest  Opcode = 10
+	OpAtomicResponse Opcode = 11
 )
 
-// Untagged queues of an RDMAP stream (RFC 5040 figure 4).
+// Untagged queues of an RDMAP stream (RFC 5040 figure 4, RFC 7306 figure 2). Atomic
+// Requests share that of Read Requests, and Immediate Data that of Sends.
 //
 //rfc:5040 RDMAP-4.1-11
+//rfc:7306 EXT-4.1-04
 const (
-	QNSend        = 0
-	QNReadRequest = 1
-	QNTerminate   = 2
+	QNSend           = 0
+	QNReadRequest    = 1
+	QNTerminate      = 2
+	QNAtomicResponse = 3
 )
 
 var opcodeNames = [...]string{
@@ -38,11 +48,16 @@ var opcodeNames = [...]string{
 	OpSendSE:           "Send with SE",
 	OpSendSEInvalidate: "Send with SE and Invalidate",
 	OpTerminate:        "Terminate",
+	OpImmediate:        "Immediate Data",
+	OpImmediateSE:      "Immediate Data with SE",
+	OpAtomicRequest:    "Atomic Request",
+	OpAtomicResponse:   "Atomic Response",
 }
 
-// String returns the name that RFC 5040 figure 4 gives the opcode.
+// String returns the name that RFC 5040 figure 4 or RFC 7306 figure 2 gives the
+// opcode.
 func (o Opcode) String() string {
-	if o.Defined() {
+	if o.Defined() || o.Extension() {
 		return opcodeNames[o]
 	}
 	return fmt.Sprintf("reserved opcode %d", uint8(o))
@@ -50,6 +65,9 @@ func (o Opcode) String() string {
 
 // Defined reports whether RFC 5040 defines the opcode.
 func (o Opcode) Defined() bool { return o <= OpTerminate }
+
+// Extension reports whether RFC 7306 defines the opcode.
+func (o Opcode) Extension() bool { return o >= OpImmediate && o <= OpAtomicResponse }
 
 // Tagged reports whether messages of the opcode use the tagged buffer model.
 //
@@ -64,24 +82,35 @@ func (o Opcode) Invalidates() bool { return o == OpSendInvalidate || o == OpSend
 
 // Solicited reports whether delivery of a message of the opcode is a solicited
 // event.
-func (o Opcode) Solicited() bool { return o == OpSendSE || o == OpSendSEInvalidate }
+func (o Opcode) Solicited() bool {
+	return o == OpSendSE || o == OpSendSEInvalidate || o == OpImmediateSE
+}
 
 // QN returns the untagged queue that messages of the opcode target, and false
 // for an opcode that is tagged or reserved.
 func (o Opcode) QN() (qn uint32, ok bool) {
 	switch {
-	case o.IsSend():
+	case o.IsSend(), o == OpImmediate, o == OpImmediateSE:
 		return QNSend, true
-	case o == OpReadRequest:
+	case o == OpReadRequest, o == OpAtomicRequest:
 		return QNReadRequest, true
 	case o == OpTerminate:
 		return QNTerminate, true
+	case o == OpAtomicResponse:
+		return QNAtomicResponse, true
 	}
 	return 0, false
 }
 
-// Version is the RV value of RFC 5040.
-const Version = 1
+// Version is the RV value of RFC 5040, and RDMACVersion that of the RDMA Consortium's
+// RDMAP 1.0. A stream has the one that goes with its DV: ddp.Version or
+// ddp.RDMACVersion.
+//
+//rfc:5044 RDMAC-C.1-02
+const (
+	Version      = 1
+	RDMACVersion = 0
+)
 
 // Bits of the RDMAP control octet (RFC 5040 figure 3).
 const (

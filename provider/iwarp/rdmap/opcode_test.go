@@ -2,11 +2,13 @@ package rdmap
 
 import "testing"
 
-// RFC 5040 figure 4, row by row.
+// RFC 5040 figure 4 and RFC 7306 figure 2, row by row.
 //
 //rfc:5040 RDMAP-4.1-03
 //rfc:5040 RDMAP-4.1-04
 //rfc:5040 RDMAP-4.1-11
+//rfc:7306 EXT-4.1-02
+//rfc:7306 EXT-4.1-04
 func TestOpcodes(t *testing.T) {
 	const none = -1
 	for _, tt := range []struct {
@@ -26,7 +28,11 @@ func TestOpcodes(t *testing.T) {
 		{OpSendSE, 0b0101, "Send with SE", false, 0, false, true},
 		{OpSendSEInvalidate, 0b0110, "Send with SE and Invalidate", false, 0, true, true},
 		{OpTerminate, 0b0111, "Terminate", false, 2, false, false},
-		{8, 0b1000, "reserved opcode 8", false, none, false, false},
+		{OpImmediate, 0b1000, "Immediate Data", false, 0, false, false},
+		{OpImmediateSE, 0b1001, "Immediate Data with SE", false, 0, false, true},
+		{OpAtomicRequest, 0b1010, "Atomic Request", false, 1, false, false},
+		{OpAtomicResponse, 0b1011, "Atomic Response", false, 3, false, false},
+		{12, 0b1100, "reserved opcode 12", false, none, false, false},
 		{15, 0b1111, "reserved opcode 15", false, none, false, false},
 	} {
 		if uint8(tt.op) != tt.value || tt.op.String() != tt.name {
@@ -39,11 +45,14 @@ func TestOpcodes(t *testing.T) {
 		if ok != (tt.qn != none) || ok && int(qn) != tt.qn {
 			t.Errorf("%v: QN %d, %v; want %d", tt.op, qn, ok, tt.qn)
 		}
-		if tt.op.IsSend() != (tt.qn == 0) {
+		if tt.op.IsSend() != (tt.qn == 0 && tt.value < 8) {
 			t.Errorf("%v: IsSend %v", tt.op, tt.op.IsSend())
 		}
 		if tt.op.Defined() != (tt.value < 8) {
 			t.Errorf("%v: Defined %v", tt.op, tt.op.Defined())
+		}
+		if tt.op.Extension() != (tt.value >= 8 && tt.value < 12) {
+			t.Errorf("%v: Extension %v", tt.op, tt.op.Extension())
 		}
 	}
 }

@@ -31,6 +31,17 @@ const (
 	// TakeTerminate: the payload is a [Terminate], for ParseTerminate. Nothing
 	// more is to be expected from the peer.
 	TakeTerminate
+
+	// TakeImmediate: the payload is for ParseImmediate. The message consumes a
+	// receive buffer, as a Send does, and places nothing there.
+	TakeImmediate
+	// TakeAtomicRequest: the payload is an [AtomicRequest], for ParseAtomicRequest;
+	// push the result to the [InboundReads].
+	TakeAtomicRequest
+	// TakeAtomicResponse: the payload is an [AtomicResponse], for
+	// ParseAtomicResponse. Read is the operation that is complete, if its ID is
+	// that of the response: otherwise [ErrAtomicResponseID].
+	TakeAtomicResponse
 )
 
 // String returns the kind's Go name.
@@ -48,6 +59,12 @@ func (k Kind) String() string {
 		return "PlaceReadResponse"
 	case TakeTerminate:
 		return "TakeTerminate"
+	case TakeImmediate:
+		return "TakeImmediate"
+	case TakeAtomicRequest:
+		return "TakeAtomicRequest"
+	case TakeAtomicResponse:
+		return "TakeAtomicResponse"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -69,7 +86,10 @@ type Action struct {
 
 	Invalidate uint32 // the STag to invalidate on delivery, if Opcode.Invalidates
 
-	Read OutstandingRead // PlaceReadResponse: the Read that is answered
+	Read OutstandingRead // PlaceReadResponse, TakeAtomicResponse: what is answered
+
+	AfterWrite bool   // TakeImmediate: what the peer began before it was a Write
+	Written    uint32 // AfterWrite: octets of that Write
 
 	seq uint64
 }
@@ -85,7 +105,14 @@ type Receiver struct {
 	send   ddp.UntaggedQueue
 	read   ddp.UntaggedQueue
 	term   ddp.UntaggedQueue
+	atomic ddp.UntaggedQueue
 	sendOp Opcode // opcode of the unfinished Send message
+
+	version    uint8 // DV and RV, which are the same number
+	general    bool  // every segment is for Begin: the stream has ended, or is an RDMAC one
+	extensions bool
+	afterWrite bool   // the last message of the peer that has ended, other than responses, is a Write
+	written    uint32 // octets of the last Write
 
 	tagged taggedMessage
 
@@ -103,7 +130,7 @@ type taggedMessage struct {
 	placed bool // stag is that of a segment with payload
 	op     Opcode
 	stag   uint32
-	done   uint32 // octets of a Read Response that were committed
+	done   uint32 // octets that were committed
 }
 
 // ReceiverConfig is what a [Receiver] works with.
@@ -115,6 +142,14 @@ type ReceiverConfig struct {
 	// receiver matches and pops; the engine pushes to it.
 	Outstanding *OutstandingReads
 
+	// Extensions lets the messages of RFC 7306 through, whose opcodes are reserved
+	// ones otherwise.
+	Extensions bool
+
+	// RDMAC has the stream be one of the RDMA Consortium's version, if MPA's start-up
+	// agreed on that: DV and RV must be 0 in every segment. It excludes Extensions.
+	RDMAC bool
+
 	// FirstSendMSN and FirstReadMSN are the first MSN of the queues for Send and
 	// Read Request, for tests of the wrap at 2^32. Nil is 1.
 	FirstSendMSN, FirstReadMSN *uint32
@@ -123,18 +158,33 @@ type ReceiverConfig struct {
 // NewReceiver returns the receiver of a stream on which nothing has arrived. A
 // nil Inbound or Outstanding stands for one without places.
 func NewReceiver(c ReceiverConfig) *Receiver {
+	r := new(Receiver)
+	r.Init(c)
+	return r
+}
+
+// Init is NewReceiver for a receiver that is part of something else, before its
+// first use.
+func (r *Receiver) Init(c ReceiverConfig) {
 	if c.Inbound == nil {
 		c.Inbound = NewInboundReads(0)
 	}
 	if c.Outstanding == nil {
 		c.Outstanding = NewOutstandingReads(0)
 	}
-	return &Receiver{
+	*r = Receiver{
 		send: ddp.NewUntaggedQueue(QNSend, firstMSN(c.FirstSendMSN)),
 		read: ddp.NewUntaggedQueue(QNReadRequest, firstMSN(c.FirstReadMSN)),
 		term: ddp.NewUntaggedQueue(QNTerminate, ddp.FirstMSN),
 		in:   c.Inbound,
 		out:  c.Outstanding,
+
+		atomic:     ddp.NewUntaggedQueue(QNAtomicResponse, ddp.FirstMSN),
+		extensions: c.Extensions && !c.RDMAC,
+		version:    Version,
+	}
+	if c.RDMAC {
+		r.version, r.general = RDMACVersion, true
 	}
 }
 
@@ -162,6 +212,9 @@ func firstMSN(msn *uint32) uint32 {
 //rfc:5041 DDP-4.1-03
 //rfc:5041 DDP-4.1-10
 //rfc:5041 DDP-7.1-03
+//rfc:5044 RDMAC-C.1-02
+//rfc:7306 EXT-4.1-05
+//rfc:7306 EXT-8.2-01
 func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 	if r.ended {
 		return Action{Kind: Drop, Len: payloadLen}, nil
@@ -169,14 +222,14 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 	if payloadLen < 0 {
 		return Action{}, ddp.ErrShortSegment
 	}
-	if err := ddp.CheckVersion(h); err != nil {
+	if err := ddp.CheckVersion(h, r.version); err != nil {
 		return Action{}, err
 	}
 	c := ParseControl(h.ULPCtl)
 	switch {
-	case c.Version != Version:
+	case c.Version != r.version:
 		return Action{}, ErrVersion
-	case !c.Opcode.Defined():
+	case !c.Opcode.Defined() && !(r.extensions && c.Opcode.Extension()):
 		return Action{}, ErrReservedOpcode
 	case c.Opcode.Tagged() != h.Tagged:
 		return Action{}, ErrBufferModel
@@ -192,6 +245,12 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 		err = r.beginReadRequest(&a, h)
 	case OpTerminate:
 		err = r.beginTerminate(&a, h)
+	case OpImmediate, OpImmediateSE:
+		err = r.beginImmediate(&a, h)
+	case OpAtomicRequest:
+		err = r.beginAtomicRequest(&a, h)
+	case OpAtomicResponse:
+		err = r.beginAtomicResponse(&a, h)
 	default:
 		err = r.beginSend(&a, h)
 	}
@@ -199,6 +258,66 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 		return Action{}, err
 	}
 	return a, nil
+}
+
+// BeginWrite is Begin for what most ULPDUs are: an RDMA Write's segment with
+// payload, of a message that it begins or goes on with. It returns what
+// ddp.CheckTagged has to be asked about, and the payload, which borrows from ulpdu.
+// CommitWrite takes the place of Commit.
+//
+// With false it has decided nothing: the ULPDU is for Begin, whatever it is.
+func (r *Receiver) BeginWrite(ulpdu []byte) (g ddp.Tagged, ok bool) {
+	g, ok = ddp.ParseTagged(ulpdu)
+	if !ok || r.general || len(g.Payload) == 0 || g.ULPCtl&^ctlReservedMask != Version<<ctlVersionShift|uint8(OpWrite) {
+		return ddp.Tagged{}, false
+	}
+	if t := &r.tagged; t.open && (t.op != OpWrite || t.placed && t.stag != g.STag) {
+		return ddp.Tagged{}, false
+	}
+	return g, true
+}
+
+// CommitWrite is Commit for the segment that BeginWrite returned.
+func (r *Receiver) CommitWrite(g *ddp.Tagged) {
+	r.seq++
+	if g.Last {
+		r.endWrite(len(g.Payload))
+		r.tagged = taggedMessage{}
+		return
+	}
+	t := &r.tagged
+	t.open, t.placed, t.op, t.stag = true, true, OpWrite, g.STag
+	t.done += uint32(len(g.Payload))
+}
+
+// endWrite keeps what Immediate Data behind a Write will need. n is what its last
+// segment has.
+func (r *Receiver) endWrite(n int) { r.written, r.afterWrite = r.tagged.done+uint32(n), true }
+
+// WholeSend is Begin for a Send without Invalidate that is one segment: the next of
+// its queue, while no other is unfinished. The payload borrows from ulpdu. What
+// ddp.CheckUntagged asks is still to be asked; CommitSend takes the place of Commit.
+//
+// With false it has decided nothing: the ULPDU is for Begin, whatever it is.
+func (r *Receiver) WholeSend(ulpdu []byte) (payload []byte, op Opcode, ok bool) {
+	payload, ctl, ok := r.send.Whole(ulpdu)
+	if !ok || r.general {
+		return nil, 0, false
+	}
+	switch ctl &^ ctlReservedMask {
+	case Version<<ctlVersionShift | uint8(OpSend):
+		return payload, OpSend, true
+	case Version<<ctlVersionShift | uint8(OpSendSE):
+		return payload, OpSendSE, true
+	}
+	return nil, 0, false
+}
+
+// CommitSend is Commit for the Send that WholeSend returned.
+func (r *Receiver) CommitSend(op Opcode) {
+	r.seq++
+	r.send.Commit(true, 0)
+	r.sendOp, r.afterWrite = op, false
 }
 
 // beginSend passes a segment of a Send message that continues its queue. A
@@ -296,7 +415,7 @@ func (r *Receiver) beginReadResponse(a *Action) error {
 		return err
 	}
 	read := r.out.Front()
-	if read == nil {
+	if read == nil || read.Atomic {
 		return ErrUnsolicited
 	}
 	done := r.tagged.done
@@ -329,9 +448,9 @@ func (r *Receiver) beginTagged(a *Action) error {
 }
 
 // Commit moves the state past the segment for which Begin returned a, once its
-// FPDU is proven good and what a asks for was done. With a Read Request, push it
-// to the inbound queue too; with the last segment of a Read Response, Commit
-// frees the Read's place.
+// FPDU is proven good and what a asks for was done. With a Read or Atomic Request,
+// push it to the inbound queue too; with an Atomic Response or the last segment of a
+// Read Response, Commit frees the place of what is answered.
 //
 // An action is committed once and before the next one is; anything else is a
 // fault of the caller and panics.
@@ -344,14 +463,18 @@ func (r *Receiver) Commit(a *Action) {
 	}
 	r.seq++
 	switch a.Kind {
-	case PlaceSend:
+	case PlaceSend, TakeImmediate:
 		r.send.Commit(a.Last, a.Len)
-		r.sendOp = a.Opcode
-	case TakeReadRequest:
+		r.sendOp, r.afterWrite = a.Opcode, false
+	case TakeReadRequest, TakeAtomicRequest:
 		r.read.Commit(a.Last, a.Len)
+		r.afterWrite = false
+	case TakeAtomicResponse:
+		r.atomic.Commit(a.Last, a.Len)
+		r.out.Pop()
 	case TakeTerminate:
 		r.term.Commit(a.Last, a.Len)
-		r.ended = true
+		r.End()
 	case PlaceWrite, PlaceReadResponse:
 		r.commitTagged(a)
 	}
@@ -359,10 +482,12 @@ func (r *Receiver) Commit(a *Action) {
 
 func (r *Receiver) commitTagged(a *Action) {
 	if a.Last {
-		r.tagged = taggedMessage{}
 		if a.Kind == PlaceReadResponse {
 			r.out.Pop()
+		} else {
+			r.endWrite(a.Len)
 		}
+		r.tagged = taggedMessage{}
 		return
 	}
 	r.tagged.open = true
@@ -371,9 +496,7 @@ func (r *Receiver) commitTagged(a *Action) {
 		r.tagged.placed = true
 		r.tagged.stag = a.STag
 	}
-	if a.Kind == PlaceReadResponse {
-		r.tagged.done += uint32(a.Len)
-	}
+	r.tagged.done += uint32(a.Len)
 }
 
 // End ends the stream from this side: every further segment is dropped. It is
@@ -381,7 +504,7 @@ func (r *Receiver) commitTagged(a *Action) {
 //
 //rfc:5041 DDP-7.1-03
 //rfc:5040 RDMAP-7.1-4-01
-func (r *Receiver) End() { r.ended = true }
+func (r *Receiver) End() { r.ended, r.general = true, true }
 
 // Ended reports whether a Terminate was committed or End was called.
 func (r *Receiver) Ended() bool { return r.ended }

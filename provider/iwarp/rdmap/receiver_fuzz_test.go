@@ -54,6 +54,20 @@ func FuzzReceiver(f *testing.F) {
 			if *r != before || in.Len() != inLen || out.Len() != outLen {
 				t.Fatal("Begin changed the receiver")
 			}
+			g, write := r.BeginWrite(ulpdu)
+			if want := err == nil && a.Kind == PlaceWrite && a.Len > 0; write != want || *r != before {
+				t.Fatalf("% x is of a Write: %v; Begin: %+v, %v", ulpdu, write, a, err)
+			}
+			if write && (g.STag != a.STag || g.TO != a.TO || g.Last != a.Last || len(g.Payload) != a.Len) {
+				t.Fatalf("BeginWrite %+v; Begin: %+v", g, a)
+			}
+			inOne, op, wholeSend := r.WholeSend(ulpdu)
+			if want := err == nil && a.Kind == PlaceSend && a.First && a.Last && !a.Opcode.Invalidates(); wholeSend != want || *r != before {
+				t.Fatalf("% x is a whole Send: %v; Begin: %+v, %v", ulpdu, wholeSend, a, err)
+			}
+			if wholeSend && (op != a.Opcode || len(inOne) != a.Len) {
+				t.Fatalf("a whole %v of %d octets; Begin: %+v", op, len(inOne), a)
+			}
 			if err != nil {
 				if wire(err) == "ok" || a != (Action{}) {
 					t.Fatalf("%+v, %v", a, err)
@@ -87,6 +101,16 @@ func FuzzReceiver(f *testing.F) {
 			}
 			if popped := out.Len() != outLen; popped != (a.Kind == PlaceReadResponse && a.Last) {
 				t.Fatalf("%+v: %d Reads outstanding of %d", a, out.Len(), outLen)
+			}
+			if after := before; wholeSend {
+				if after.CommitSend(op); *r != after {
+					t.Fatal("CommitSend and Commit leave different receivers")
+				}
+			}
+			if after := before; write {
+				if after.CommitWrite(&g); *r != after {
+					t.Fatal("CommitWrite and Commit leave different receivers")
+				}
 			}
 			if a.Kind == Drop && *r != before {
 				t.Fatal("a dropped segment changed the receiver")

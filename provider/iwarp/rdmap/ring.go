@@ -3,24 +3,23 @@ package rdmap
 import (
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
 // ring is a queue of fixed depth for one producer and one consumer, which may be
 // different goroutines: Push publishes an element to the consumer, Pop gives its
-// place back to the producer. It allocates only when made.
+// place back to the producer. It allocates once, at the first Push: most
+// connections may read, and never do.
 type ring[T any] struct {
-	slots []T // a power of two, so that the free-running indexes may wrap
+	slots []T // a power of two, so that the free-running indexes may wrap; the producer makes it
 	depth uint32
 	head  atomic.Uint32 // consumer's: index of the oldest element
 	tail  atomic.Uint32 // producer's: index of the next free place
 }
 
 func (r *ring[T]) init(depth int) {
-	depth = min(max(depth, 0), maxDepth)
-	if depth > 0 {
-		r.slots = make([]T, 1<<bits.Len(uint(depth-1)))
-	}
-	r.depth = uint32(depth)
+	r.depth = uint32(min(max(depth, 0), maxDepth))
 }
 
 // maxDepth bounds both read depths. RFC 6581 section 9.1 carries them in 14 bits
@@ -40,6 +39,9 @@ func (r *ring[T]) push(v T) bool {
 	if r.full() {
 		return false
 	}
+	if r.slots == nil {
+		r.slots = make([]T, 1<<bits.Len32(r.depth-1))
+	}
 	t := r.tail.Load()
 	r.slots[t&uint32(len(r.slots)-1)] = v
 	r.tail.Store(t + 1)
@@ -54,6 +56,16 @@ func (r *ring[T]) front() *T {
 	return &r.slots[h&uint32(len(r.slots)-1)]
 }
 
+// at returns the element that was pushed as the i-th, counted from 0, or nil if it is
+// not in the queue.
+func (r *ring[T]) at(i uint32) *T {
+	h := r.head.Load()
+	if i-h >= r.tail.Load()-h {
+		return nil
+	}
+	return &r.slots[i&uint32(len(r.slots)-1)]
+}
+
 func (r *ring[T]) pop() bool {
 	h := r.head.Load()
 	if h == r.tail.Load() {
@@ -65,16 +77,30 @@ func (r *ring[T]) pop() bool {
 	return true
 }
 
-// InboundRead is a peer's Read Request that has not been answered in full.
+// InboundRead is a peer's Read Request that has not been answered in full, or an
+// atomic operation that was performed and whose response has not been sent.
 type InboundRead struct {
 	ReadRequest
 	MSN  uint32 // of the Read Request, for a Terminate about it
 	Done uint32 // octets of the response already handed to DDP; the responder's to change
+
+	atomic bool // SinkSTag and SinkTO hold an AtomicResponse, so that a place takes no more room for it
 }
 
-// InboundReads is the untagged queue for Read Requests: as many places as the IRD
-// that this side granted. Requests are answered in the order they came (RFC 5040
-// section 5.2.1).
+// InboundAtomic returns the place of an atomic operation among the Reads that wait
+// for their responses.
+func InboundAtomic(msn uint32, r AtomicResponse) InboundRead {
+	return InboundRead{ReadRequest: ReadRequest{SinkSTag: r.ID, SinkTO: r.Original}, MSN: msn, atomic: true}
+}
+
+// Atomic returns the response of an atomic operation, and false if r is a Read.
+func (r *InboundRead) Atomic() (AtomicResponse, bool) {
+	return AtomicResponse{ID: r.SinkSTag, Original: r.SinkTO}, r.atomic
+}
+
+// InboundReads is the untagged queue for Read and Atomic Requests: as many places as
+// the IRD that this side granted. Requests are answered in the order they came (RFC
+// 5040 section 5.2.1, RFC 7306 section 7).
 //
 // One goroutine pushes, the receive side, and one answers and pops, the transmit
 // side; they need no lock between them.
@@ -92,9 +118,13 @@ type InboundReads struct{ ring ring[InboundRead] }
 //rfc:5040 RDMAP-6.1-02
 func NewInboundReads(ird int) *InboundReads {
 	q := new(InboundReads)
-	q.ring.init(ird)
+	q.Init(ird)
 	return q
 }
+
+// Init is NewInboundReads for a queue that is part of something else, before its
+// first use.
+func (q *InboundReads) Init(ird int) { q.ring.init(ird) }
 
 // Depth returns how many requests fit.
 func (q *InboundReads) Depth() int { return int(q.ring.depth) }
@@ -117,16 +147,19 @@ func (q *InboundReads) Front() *InboundRead { return q.ring.front() }
 // transmit side calls it.
 func (q *InboundReads) Pop() bool { return q.ring.pop() }
 
-// OutstandingRead is a Read Request of this side whose response is awaited.
+// OutstandingRead is a Read Request or an Atomic Request of this side whose response
+// is awaited.
 type OutstandingRead struct {
 	SinkSTag uint32
+	ID       uint32 // Atomic: the request's identifier
 	SinkTO   uint64
 	Size     uint32 // octets
+	Atomic   bool   // it is an atomic operation, which has no sink on the wire
 	Cookie   uint64 // the engine's own, handed back in [Action.Read]
 }
 
-// OutstandingReads is this side's Read Requests in the order they were sent, at
-// most ORD of them.
+// OutstandingReads is this side's Read and Atomic Requests in the order they were
+// sent, at most ORD of them.
 //
 // One goroutine pushes, the transmit side, and one matches responses and pops,
 // the receive side ([Receiver] does both); they need no lock between them. Push a
@@ -141,9 +174,13 @@ type OutstandingReads struct{ ring ring[OutstandingRead] }
 // to that.
 func NewOutstandingReads(ord int) *OutstandingReads {
 	q := new(OutstandingReads)
-	q.ring.init(ord)
+	q.Init(ord)
 	return q
 }
+
+// Init is NewOutstandingReads for a queue that is part of something else, before
+// its first use.
+func (q *OutstandingReads) Init(ord int) { q.ring.init(ord) }
 
 // Depth returns how many Reads may be outstanding.
 func (q *OutstandingReads) Depth() int { return int(q.ring.depth) }
@@ -161,6 +198,11 @@ func (q *OutstandingReads) Push(r OutstandingRead) bool { return q.ring.push(r) 
 // Front returns the Read that the next response must answer, or nil. Only the
 // receive side calls it; do not change the element.
 func (q *OutstandingReads) Front() *OutstandingRead { return q.ring.front() }
+
+// WithMSN returns the Read whose request has this MSN, if the first had
+// [ddp.FirstMSN] and it is outstanding, and otherwise nil. Only the receive side
+// calls it; do not change the element.
+func (q *OutstandingReads) WithMSN(msn uint32) *OutstandingRead { return q.ring.at(msn - ddp.FirstMSN) }
 
 // Pop removes the oldest Read, or returns false if there is none. It is for
 // flushing after the stream has ended; before that [Receiver.Commit] pops.

@@ -22,7 +22,8 @@ func Update(crc uint32, p []byte) uint32 {
 }
 
 // Copy copies src to the first len(src) octets of dst and returns crc extended
-// by src, as [Update] would; the octets are read once. dst and src must not
+// by src, as [Update] would. Each octet is read once: what is returned is the CRC
+// of what dst has then, also while somebody else changes src. dst and src must not
 // overlap. Like dst[:len(src)] beyond dst's length, a dst shorter than src
 // panics; no octet is written then.
 func Copy(crc uint32, dst, src []byte) uint32 {
@@ -30,6 +31,24 @@ func Copy(crc uint32, dst, src []byte) uint32 {
 		panic("crc32c: dst is shorter than src")
 	}
 	return copyUpdate(crc, dst, src)
+}
+
+// Each computes the CRC32C of len(crcs) blocks of n octets each, which begin at
+// the multiples of stride in p: crcs[i] is Update(0, p[i*stride:i*stride+n]).
+// Several short blocks take together not much longer than one. stride is at least
+// n; with a p that is too short for the last block Each panics.
+func Each(crcs []uint32, p []byte, n, stride int) {
+	if n < 0 || stride < n {
+		panic("crc32c: blocks overlap")
+	}
+	updateEach(crcs, p, n, stride)
+}
+
+func eachAlone(crcs []uint32, p []byte, n, stride int) {
+	for i := range crcs {
+		at := i * stride
+		crcs[i] = Update(0, p[at:at+n:len(p)])
+	}
 }
 
 // Kernel names the implementation chosen for this process, for reports:

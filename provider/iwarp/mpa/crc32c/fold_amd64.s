@@ -590,24 +590,28 @@ block:
 
 tail:
 	ADDQ      $0x00000040, DX
+	TESTQ     DX, DX
+	JZ        copied
 	VMOVDQU64 -64(CX)(DX*1), Z0
 	VMOVDQU64 Z0, -64(BX)(DX*1)
-	XORL      BX, BX
-	TESTQ     DX, DX
-	JZ        last
-	LEAQ      -1(DX), AX
-	ANDL      $0x07, AX
-	MOVL      AX, SI
-	XORL      $0x07, SI
-	SHLL      $0x03, SI
-	MOVQ      -7(CX)(AX*1), DI
-	SHRXQ     SI, DI, DI
-	SHLXQ     SI, DI, DI
-	CRC32Q    DI, BX
-	LEAQ      (CX)(DX*1), CX
-	SUBQ      DX, AX
-	INCQ      AX
-	JZ        last
+
+copied:
+	XORL   BX, BX
+	TESTQ  DX, DX
+	JZ     last
+	LEAQ   -1(DX), AX
+	ANDL   $0x07, AX
+	MOVL   AX, SI
+	XORL   $0x07, SI
+	SHLL   $0x03, SI
+	MOVQ   -7(CX)(AX*1), DI
+	SHRXQ  SI, DI, DI
+	SHLXQ  SI, DI, DI
+	CRC32Q DI, BX
+	LEAQ   (CX)(DX*1), CX
+	SUBQ   DX, AX
+	INCQ   AX
+	JZ     last
 
 tailLoop:
 	CRC32Q (CX)(AX*1), BX
@@ -991,24 +995,28 @@ block:
 
 tail:
 	ADDQ    $0x00000020, DX
+	TESTQ   DX, DX
+	JZ      copied
 	VMOVDQU -32(CX)(DX*1), Y0
 	VMOVDQU Y0, -32(BX)(DX*1)
-	XORL    BX, BX
-	TESTQ   DX, DX
-	JZ      last
-	LEAQ    -1(DX), AX
-	ANDL    $0x07, AX
-	MOVL    AX, SI
-	XORL    $0x07, SI
-	SHLL    $0x03, SI
-	MOVQ    -7(CX)(AX*1), DI
-	SHRXQ   SI, DI, DI
-	SHLXQ   SI, DI, DI
-	CRC32Q  DI, BX
-	LEAQ    (CX)(DX*1), CX
-	SUBQ    DX, AX
-	INCQ    AX
-	JZ      last
+
+copied:
+	XORL   BX, BX
+	TESTQ  DX, DX
+	JZ     last
+	LEAQ   -1(DX), AX
+	ANDL   $0x07, AX
+	MOVL   AX, SI
+	XORL   $0x07, SI
+	SHLL   $0x03, SI
+	MOVQ   -7(CX)(AX*1), DI
+	SHRXQ  SI, DI, DI
+	SHLXQ  SI, DI, DI
+	CRC32Q DI, BX
+	LEAQ   (CX)(DX*1), CX
+	SUBQ   DX, AX
+	INCQ   AX
+	JZ     last
 
 tailLoop:
 	CRC32Q (CX)(AX*1), BX

@@ -44,7 +44,21 @@ func update(crc uint32, p []byte) uint32 {
 	return updateFallback(crc, p)
 }
 
+// readOnce is what the copying kernels take in multiples of without reading any
+// octet twice, and leastOnce how much of it.
+const readOnce, leastOnce = 64, 128
+
 func copyUpdate(crc uint32, dst, src []byte) uint32 {
+	whole := len(src) &^ (readOnce - 1)
+	if whole >= leastOnce {
+		crc = copyWhole(crc, dst, src[:whole])
+		dst, src = dst[whole:], src[whole:]
+	}
+	// Of the rest the CRC is taken where nobody changes it.
+	return update(crc, dst[:copy(dst, src)])
+}
+
+func copyWhole(crc uint32, dst, src []byte) uint32 {
 	switch chosen {
 	case avx512:
 		return copyAVX512(crc, dst, src)

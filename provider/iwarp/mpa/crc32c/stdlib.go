@@ -13,9 +13,8 @@ func copyStdlib(crc uint32, dst, src []byte) uint32 {
 	const piece = 8 << 10
 	for len(src) > piece {
 		copy(dst[:piece], src[:piece])
-		crc = updateStdlib(crc, src[:piece])
+		crc = updateStdlib(crc, dst[:piece])
 		dst, src = dst[piece:], src[piece:]
 	}
-	copy(dst, src)
-	return updateStdlib(crc, src)
+	return updateStdlib(crc, dst[:copy(dst, src)])
 }

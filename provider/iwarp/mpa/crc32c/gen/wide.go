@@ -127,11 +127,17 @@ func (p *program) advance(n int) {
 // tail returns the CRC, begun with zero, of the n octets at src, fewer than a
 // register has. At least a register's octets lie before them. The crc32
 // instructions wait for nothing that the vectors compute.
+//
+// A tail is read twice when it is copied, and octets before it are copied again.
+// Without one, all octets have been read once.
 func (p *program) tail() reg.GPVirtual {
 	if p.copies {
+		TESTQ(p.n, p.n)
+		JZ(LabelRef("copied"))
 		r := p.reg()
 		p.move(Mem{Base: p.src, Index: p.n, Scale: 1, Disp: -p.bytes}, r)
 		p.move(r, Mem{Base: p.dst, Index: p.n, Scale: 1, Disp: -p.bytes})
+		Label("copied")
 	}
 	crc := GP64()
 	XORL(crc.As32(), crc.As32())

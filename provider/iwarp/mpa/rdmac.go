@@ -1,0 +1,121 @@
+package mpa
+
+// RDMACPolicy is which protocols an endpoint speaks: the IETF's (MPA revisions 1
+// and 2, DDP and RDMAP version 1), or the RDMA Consortium's, which were before them
+// (revision 0 and version 0). RFC 5044 appendix C tells how the two find out about
+// each other. Versions are never mixed, and both directions have the same.
+//
+//rfc:5044 RDMAC-C.1-01
+type RDMACPolicy uint8
+
+const (
+	// RDMACRefused is the appendix's non-permissive IETF RNIC: the IETF's protocols
+	// only.
+	RDMACRefused RDMACPolicy = iota
+
+	// RDMACPermitted is its permissive IETF RNIC: the IETF's protocols, and the
+	// RDMA Consortium's toward a peer of revision 0.
+	RDMACPermitted
+
+	// RDMACOnly is its upgraded RDMAC RNIC: the RDMA Consortium's protocols only.
+	// Config.Revision means nothing, and there is no peer-to-peer mode.
+	RDMACOnly
+)
+
+// String returns "refused", "permitted" or "only".
+func (p RDMACPolicy) String() string {
+	switch p {
+	case RDMACRefused:
+		return "refused"
+	case RDMACPermitted:
+		return "permitted"
+	case RDMACOnly:
+		return "only"
+	}
+	return "unknown RDMAC policy"
+}
+
+// Errors of start-up frames of revision 0, and of the others where only revision 0
+// is spoken. All are 2/0/0x04: the connection is closed.
+var (
+	ErrRDMACRefused = invalidFrame("the peer speaks the RDMA Consortium's protocols (MPA revision 0), which are not permitted here")
+	ErrRDMACFrame   = invalidFrame("a start-up frame of MPA revision 0 that does not ask for Markers: RDMA Consortium peers can't do without")
+	ErrRDMACReply   = invalidFrame("MPA Reply Frame of revision 0 to an enhanced MPA Request Frame")
+	ErrNotRDMAC     = invalidFrame("the peer speaks the IETF's protocols only, and this end the RDMA Consortium's (MPA revision 0)")
+)
+
+// judgeRDMAC decides on the revision of a Request, and says whether the connection
+// will be one of revision 0.
+//
+//rfc:5044 RDMAC-C.2.1-01
+//rfc:5044 RDMAC-C.2.3-01
+func (c Config) judgeRDMAC(request Frame) (rdmac bool, err error) {
+	switch {
+	case request.Revision > 0:
+		if c.RDMAC == RDMACOnly && request.UsesEnhanced() {
+			return false, ErrNotRDMAC
+		}
+		return c.RDMAC == RDMACOnly, nil
+	case c.RDMAC == RDMACRefused:
+		return false, ErrRDMACRefused
+	case !request.Markers:
+		return false, ErrRDMACFrame
+	}
+	return true, nil
+}
+
+// AppendRefusal appends to b the Reply that tells a peer which revision would have
+// been understood, if Receive or Judge failed with err for that reason alone. It is
+// sent, and the connection closed gracefully. Otherwise b comes back unchanged: the
+// connection is closed without a Reply.
+//
+// It has R set. RFC 5044 appendix C.2.1 doesn't say so, but an initiator that looks
+// at R before Rev, or at Rev not at all, must not believe to be connected.
+//
+//rfc:5044 RDMAC-C.2.1-01
+//rfc:5044 RDMAC-C.2-02
+func (r Responder) AppendRefusal(b []byte, err error) []byte {
+	f := Frame{Kind: KindReply, CRC: r.cfg.CRC != CRCOff, Reject: true}
+	switch err {
+	case error(ErrRDMACRefused):
+		f.Revision = 1
+	case error(ErrNotRDMAC):
+		f.Markers, f.CRC = true, true
+	default:
+		return b
+	}
+	return f.AppendTo(b)
+}
+
+// judgeRDMAC decides on the revision of a Reply, and says whether the connection is
+// one of revision 0.
+//
+//rfc:5044 RDMAC-C.2.2-01
+//rfc:5044 RDMAC-C.2-03
+//rfc:5044 RDMAC-C.2.5-01
+func (i Initiator) judgeRDMAC(reply Frame) (rdmac bool, err error) {
+	switch {
+	case reply.Revision > 0 && i.cfg.RDMAC == RDMACOnly:
+		return false, ErrNotRDMAC
+	case reply.Revision > 0:
+		return false, nil
+	case i.cfg.RDMAC == RDMACRefused:
+		return false, ErrRDMACRefused
+	case reply.Reject:
+		return true, nil
+	case i.enhanced:
+		return false, ErrRDMACReply
+	case !reply.Markers:
+		return false, ErrRDMACFrame
+	}
+	return true, nil
+}
+
+// speakRDMAC turns what the RDMA Consortium's protocols always have on.
+//
+//rfc:5044 RDMAC-C.1-04
+//rfc:5044 RDMAC-C.2.3-03
+//rfc:5044 RDMAC-C.2.5-01
+func (p *Params) speakRDMAC() {
+	p.RDMAC, p.CRC, p.MarkersTx, p.MarkersRx = true, true, true, true
+}

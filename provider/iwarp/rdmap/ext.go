@@ -1,0 +1,287 @@
+package rdmap
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+)
+
+// The extensions of RFC 7306: Immediate Data and atomic operations. A stream has
+// them if both of its programs say so; nothing in the start-up frames does (section
+// 1.1).
+
+// Lengths in octets of the extensions' headers, each of which is the whole payload
+// of its message (RFC 7306 figures 4, 6 and 7).
+const (
+	ImmediateLen      = 8
+	AtomicRequestLen  = 52
+	AtomicResponseLen = 12 // section 4 says 32, but figure 6 and appendix A.2 have 12
+)
+
+// AtomicLen is the length in octets of what an atomic operation works on.
+const AtomicLen = 8
+
+// Errors of the extensions. For the target of an atomic operation they are those of
+// an RDMA Read's source, on whose rules RFC 7306 relies; the alignment has a code
+// that section 8.2 names.
+var (
+	ErrImmediateLength     = operation(iwarp.RDMAPUnspecified, "Immediate Data is one segment of 8 octets")
+	ErrShortAtomicRequest  = operation(iwarp.RDMAPUnspecified, "the Atomic Request is shorter than its 52-octet header")
+	ErrShortAtomicResponse = operation(iwarp.RDMAPUnspecified, "the Atomic Response is shorter than its 12-octet header")
+	ErrAtomicResponseID    = operation(iwarp.RDMAPUnspecified, "the identifier of an Atomic Response is not that of the oldest Atomic Request")
+	ErrUnsolicitedAtomic   = operation(iwarp.RDMAPUnexpectedOpcode, "an Atomic Response where no Atomic Request is the oldest outstanding one")
+	ErrAtomicOp            = operation(iwarp.RDMAPUnexpectedOpcode, "the Atomic Operation Code is neither FetchAdd nor CmpSwap")
+	ErrAtomicAlignment     = operation(iwarp.RDMAPCatastrophicStream, "the target of an atomic operation is not on a 64-bit boundary of memory")
+
+	ErrAtomicInvalidSTag   = protection(iwarp.RDMAPInvalidSTag, "the STag of an Atomic Request names no buffer")
+	ErrAtomicNotAssociated = protection(iwarp.RDMAPSTagNotAssociated, "the STag of an Atomic Request belongs to another protection domain or stream")
+	ErrAtomicAccess        = protection(iwarp.RDMAPAccessRights, "the buffer of an Atomic Request's STag is not for the peer's atomic operations")
+	ErrAtomicTOWrap        = protection(iwarp.RDMAPTOWrap, "the TO of an Atomic Request plus 8 passes 2^64")
+	ErrAtomicBaseBounds    = protection(iwarp.RDMAPBaseBounds, "the 8 octets of an Atomic Request are not within the buffer of its STag")
+
+	ErrLongAtomicRequest  = untagged(iwarp.DDPUntaggedMessageTooLong, "an Atomic Request is one segment of 52 octets")
+	ErrLongAtomicResponse = untagged(iwarp.DDPUntaggedMessageTooLong, "an Atomic Response is one segment of 12 octets")
+)
+
+// ImmediateHeader returns the DDP header of an Immediate Data message, with or
+// without a solicited event. Its MSN is one of the queue of Sends.
+//
+//rfc:7306 EXT-4.1-01
+//rfc:7306 EXT-4.1-02
+//rfc:7306 EXT-4.1-04
+//rfc:7306 EXT-6.3-01
+func ImmediateHeader(solicited bool, msn uint32) ddp.Header {
+	op := OpImmediate
+	if solicited {
+		op = OpImmediateSE
+	}
+	return untaggedHeader(op, QNSend, msn, 0, true)
+}
+
+// AppendImmediate appends the eight octets of an Immediate Data message to b.
+//
+//rfc:7306 EXT-6.3-04
+func AppendImmediate(b []byte, data uint64) []byte { return binary.BigEndian.AppendUint64(b, data) }
+
+// ParseImmediate reads the payload of an Immediate Data message. The only error is
+// [ErrImmediateLength].
+//
+//rfc:7306 EXT-6.3-05
+func ParseImmediate(payload []byte) (uint64, error) {
+	if len(payload) != ImmediateLen {
+		return 0, ErrImmediateLength
+	}
+	return binary.BigEndian.Uint64(payload), nil
+}
+
+// AtomicOp is an Atomic Operation Code, AOpCode: four bits (RFC 7306 figure 5).
+type AtomicOp uint8
+
+// The operations of RFC 7306 figure 5. The text speaks of a Swap too, but gives it
+// no code: 1 is reserved (section 10.1). A CmpSwap with a compare mask of zero is
+// one.
+const (
+	AtomicFetchAdd AtomicOp = 0
+	AtomicCmpSwap  AtomicOp = 2
+)
+
+// Defined reports whether RFC 7306 defines the operation.
+func (o AtomicOp) Defined() bool { return o == AtomicFetchAdd || o == AtomicCmpSwap }
+
+// String returns the name that RFC 7306 figure 5 gives the operation.
+func (o AtomicOp) String() string {
+	switch o {
+	case AtomicFetchAdd:
+		return "FetchAdd"
+	case AtomicCmpSwap:
+		return "CmpSwap"
+	}
+	return fmt.Sprintf("reserved atomic operation %d", uint8(o))
+}
+
+// AtomicRequest is the Atomic Operation Request header (RFC 7306 figure 4) with
+// every bit that is on the wire. Numbers are numbers: that the wire is big-endian
+// and the target's memory is as its CPU has it is for the codec and for the one who
+// touches the memory.
+type AtomicRequest struct {
+	Reserved uint32 // 28 bits: zero on transmit, ignored on receive
+	Op       AtomicOp
+	ID       uint32 // Request Identifier, repeated by the response
+	STag     uint32
+	TO       uint64
+
+	Data uint64 // Add Data or Swap Data
+	Mask uint64 // Add Mask or Swap Mask
+
+	Compare     uint64 // CmpSwap only
+	CompareMask uint64 // CmpSwap only
+}
+
+// FetchAdd returns the request to add a number. Each bit of mask that is set is the
+// highest of a field, and fields are added apart from each other; with mask zero
+// there is one, of 64 bits.
+//
+//rfc:7306 EXT-5.2.1-05
+func FetchAdd(id, stag uint32, to, add, mask uint64) AtomicRequest {
+	return AtomicRequest{Op: AtomicFetchAdd, ID: id, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}
+}
+
+// CmpSwap returns the request to replace the bits of swapMask by those of swap, if
+// the bits of compareMask are those of compare. Whole numbers have masks of ^0.
+func CmpSwap(id, stag uint32, to, compare, swap, compareMask, swapMask uint64) AtomicRequest {
+	return AtomicRequest{
+		Op: AtomicCmpSwap, ID: id, STag: stag, TO: to,
+		Data: swap, Mask: swapMask, Compare: compare, CompareMask: compareMask,
+	}
+}
+
+// AtomicRequestHeader returns the DDP header of an Atomic Request, whose payload is
+// an [AtomicRequest]. Its MSN is one of the queue of Read Requests.
+//
+//rfc:7306 EXT-4.1-02
+//rfc:7306 EXT-4.1-04
+//rfc:7306 EXT-5.2-01
+func AtomicRequestHeader(msn uint32) ddp.Header {
+	return untaggedHeader(OpAtomicRequest, QNReadRequest, msn, 0, true)
+}
+
+const (
+	atomicOpMask  = 0x0f
+	atomicOpShift = 4 // of the reserved bits above it
+)
+
+// AppendTo appends the header's 52 octets to b. It allocates only when b lacks the
+// capacity.
+//
+//rfc:7306 EXT-5.2.1-01
+//rfc:7306 EXT-5.2.1-02
+func (r *AtomicRequest) AppendTo(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, r.Reserved<<atomicOpShift|uint32(r.Op)&atomicOpMask)
+	b = binary.BigEndian.AppendUint32(b, r.ID)
+	b = binary.BigEndian.AppendUint32(b, r.STag)
+	b = binary.BigEndian.AppendUint64(b, r.TO)
+	b = binary.BigEndian.AppendUint64(b, r.Data)
+	b = binary.BigEndian.AppendUint64(b, r.Mask)
+	b = binary.BigEndian.AppendUint64(b, r.Compare)
+	return binary.BigEndian.AppendUint64(b, r.CompareMask)
+}
+
+// ParseAtomicRequest reads the header from the payload of an Atomic Request message.
+// Whether its operation is defined is not decided here. Errors:
+// [ErrShortAtomicRequest] for fewer than 52 octets, [ErrLongAtomicRequest] for more.
+//
+//rfc:7306 EXT-5.2.1-01
+//rfc:7306 EXT-5.2.1-02
+func ParseAtomicRequest(payload []byte) (AtomicRequest, error) {
+	switch {
+	case len(payload) < AtomicRequestLen:
+		return AtomicRequest{}, ErrShortAtomicRequest
+	case len(payload) > AtomicRequestLen:
+		return AtomicRequest{}, ErrLongAtomicRequest
+	}
+	word := binary.BigEndian.Uint32(payload)
+	return AtomicRequest{
+		Reserved:    word >> atomicOpShift,
+		Op:          AtomicOp(word & atomicOpMask),
+		ID:          binary.BigEndian.Uint32(payload[4:]),
+		STag:        binary.BigEndian.Uint32(payload[8:]),
+		TO:          binary.BigEndian.Uint64(payload[12:]),
+		Data:        binary.BigEndian.Uint64(payload[20:]),
+		Mask:        binary.BigEndian.Uint64(payload[28:]),
+		Compare:     binary.BigEndian.Uint64(payload[36:]),
+		CompareMask: binary.BigEndian.Uint64(payload[44:]),
+	}, nil
+}
+
+// Apply returns what the operation, which must be defined, makes of the original
+// value. It may be tried again with another one, for a CPU's compare and swap.
+//
+//rfc:7306 EXT-5.1.1-03
+//rfc:7306 EXT-5.1.1-04
+//rfc:7306 EXT-5.1.2-01
+//rfc:7306 EXT-5.1.2-02
+//rfc:7306 EXT-5.1.2-03
+func (r *AtomicRequest) Apply(original uint64) uint64 {
+	if r.Op == AtomicFetchAdd {
+		// The highest bits of the fields are added without their carries, so that
+		// no carry leaves a field.
+		m := r.Mask
+		return (original&^m + r.Data&^m) ^ (original^r.Data)&m
+	}
+	if (r.Compare^original)&r.CompareMask != 0 {
+		return original
+	}
+	return original&^r.Mask | r.Data&r.Mask
+}
+
+// CheckAtomic makes the checks of a Read's source, and then that of the operation,
+// for the target of an Atomic Request: the eight octets at its TO of the region that
+// its STag names. Whether they are aligned depends on where the region lies in
+// memory, and is for the caller: [ErrAtomicAlignment].
+//
+// Errors, in the order of the checks: [ErrAtomicInvalidSTag],
+// [ErrAtomicNotAssociated], [ErrAtomicAccess], [ErrAtomicTOWrap],
+// [ErrAtomicBaseBounds], [ErrAtomicOp].
+//
+//rfc:7306 EXT-5.2.1-04
+//rfc:7306 EXT-8.2-03
+//rfc:7306 EXT-8.2-04
+func CheckAtomic(r *ddp.Region, req *AtomicRequest) error {
+	switch {
+	case !r.Valid:
+		return ErrAtomicInvalidSTag
+	case !r.Associated:
+		return ErrAtomicNotAssociated
+	case !r.Allowed:
+		return ErrAtomicAccess
+	case ddp.Wraps(req.TO, AtomicLen):
+		return ErrAtomicTOWrap
+	case !r.Contains(req.TO, AtomicLen):
+		return ErrAtomicBaseBounds
+	case !req.Op.Defined():
+		return ErrAtomicOp
+	}
+	return nil
+}
+
+// AtomicResponse is the Atomic Operation Response header (RFC 7306 figure 6).
+type AtomicResponse struct {
+	ID       uint32 // of the request
+	Original uint64 // what was there before the operation
+}
+
+// AtomicResponseHeader returns the DDP header of an Atomic Response, whose payload
+// is an [AtomicResponse].
+//
+//rfc:7306 EXT-4.1-02
+//rfc:7306 EXT-4.1-04
+//rfc:7306 EXT-5.2.2-01
+func AtomicResponseHeader(msn uint32) ddp.Header {
+	return untaggedHeader(OpAtomicResponse, QNAtomicResponse, msn, 0, true)
+}
+
+// AppendTo appends the header's 12 octets to b. It allocates only when b lacks the
+// capacity.
+//
+//rfc:7306 EXT-5.2.2-02
+func (r *AtomicResponse) AppendTo(b []byte) []byte {
+	b = binary.BigEndian.AppendUint32(b, r.ID)
+	return binary.BigEndian.AppendUint64(b, r.Original)
+}
+
+// ParseAtomicResponse reads the header from the payload of an Atomic Response
+// message. Errors: [ErrShortAtomicResponse] for fewer than 12 octets,
+// [ErrLongAtomicResponse] for more.
+//
+//rfc:7306 EXT-5.2.2-02
+func ParseAtomicResponse(payload []byte) (AtomicResponse, error) {
+	switch {
+	case len(payload) < AtomicResponseLen:
+		return AtomicResponse{}, ErrShortAtomicResponse
+	case len(payload) > AtomicResponseLen:
+		return AtomicResponse{}, ErrLongAtomicResponse
+	}
+	return AtomicResponse{ID: binary.BigEndian.Uint32(payload), Original: binary.BigEndian.Uint64(payload[4:])}, nil
+}

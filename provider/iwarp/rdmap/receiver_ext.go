@@ -1,0 +1,79 @@
+package rdmap
+
+import "github.com/govs-rdma/govs/provider/iwarp/ddp"
+
+// beginImmediate passes an Immediate Data message, which takes its turn among the
+// Sends.
+//
+//rfc:7306 EXT-6.3-02
+//rfc:7306 EXT-6.3-03
+//rfc:7306 EXT-6.3-05
+func (r *Receiver) beginImmediate(a *Action, h *ddp.Header) error {
+	if err := r.send.Check(h, a.Len); err != nil {
+		return err
+	}
+	switch {
+	case r.send.Open():
+		return ErrOpcodeChanged
+	case a.Len != ImmediateLen, !a.Last:
+		return ErrImmediateLength
+	}
+	a.Kind = TakeImmediate
+	a.First = true
+	if r.afterWrite && !(r.tagged.open && r.tagged.op == OpWrite) {
+		a.AfterWrite, a.Written = true, r.written
+	}
+	return nil
+}
+
+// ForgetWrite says that the Write that has ended last is none of a program's, so that
+// Immediate Data behind it is not behind a Write.
+func (r *Receiver) ForgetWrite() { r.afterWrite = false }
+
+// beginAtomicRequest passes an Atomic Request, which takes its turn among the Read
+// Requests and one of their places.
+//
+//rfc:7306 EXT-5.2-01
+//rfc:7306 EXT-5.2.1-06
+//rfc:7306 EXT-5.2.2-03
+func (r *Receiver) beginAtomicRequest(a *Action, h *ddp.Header) error {
+	if err := r.read.Check(h, a.Len); err != nil {
+		return err
+	}
+	switch {
+	case r.in.Full():
+		return ErrReadDepth
+	case a.Len > AtomicRequestLen, !a.Last:
+		return ErrLongAtomicRequest
+	case a.Len < AtomicRequestLen:
+		return ErrShortAtomicRequest
+	}
+	a.Kind = TakeAtomicRequest
+	a.First = true
+	return nil
+}
+
+// beginAtomicResponse passes the response to the oldest outstanding request, which
+// must be an atomic one. Queue 3 has a buffer for each that is outstanding, so that
+// a response too many is one that nobody asked for.
+//
+//rfc:7306 EXT-5.2.2-04
+//rfc:7306 EXT-5.2.2-06
+func (r *Receiver) beginAtomicResponse(a *Action, h *ddp.Header) error {
+	if err := r.atomic.Check(h, a.Len); err != nil {
+		return err
+	}
+	read := r.out.Front()
+	switch {
+	case read == nil, !read.Atomic:
+		return ErrUnsolicitedAtomic
+	case a.Len > AtomicResponseLen, !a.Last:
+		return ErrLongAtomicResponse
+	case a.Len < AtomicResponseLen:
+		return ErrShortAtomicResponse
+	}
+	a.Kind = TakeAtomicResponse
+	a.First = true
+	a.Read = *read
+	return nil
+}
