@@ -2,7 +2,9 @@ package provider
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
+	"syscall"
 	"time"
 )
 
@@ -48,6 +50,8 @@ type ID interface {
 
 	Migrate(ch EventChannel) error // rdma_migrate_id
 
+	SetOption(option IDOption, value int) error // rdma_set_option at RDMA_OPTION_ID
+
 	LocalAddr() netip.AddrPort  // rdma_get_local_addr; zero if not bound
 	RemoteAddr() netip.AddrPort // rdma_get_peer_addr; zero if not known
 
@@ -64,16 +68,66 @@ type ID interface {
 	Close() error
 }
 
+// IDOption is an option of a CM id (RDMA_OPTION_ID_TOS and so on), with the C
+// numbers.
+type IDOption int
+
+// Options of a CM id.
+const (
+	IDOptionTOS        IDOption = 0 // type of service of the packets: 0 to 255
+	IDOptionReuseAddr  IDOption = 1 // 1: the address may be bound by others, too
+	IDOptionAFOnly     IDOption = 2 // 1: a listener on :: takes IPv6 only, 0: IPv4, too
+	IDOptionAckTimeout IDOption = 3 // 0 to 31: the QP's ACK timeout, 4.096 us * 2^value
+)
+
+// String returns the C name.
+func (o IDOption) String() string {
+	names := [...]string{"RDMA_OPTION_ID_TOS", "RDMA_OPTION_ID_REUSEADDR", "RDMA_OPTION_ID_AFONLY", "RDMA_OPTION_ID_ACK_TIMEOUT"}
+	if o < 0 || int(o) >= len(names) {
+		return fmt.Sprintf("RDMA_OPTION_ID_%d", int(o))
+	}
+	return names[o]
+}
+
+// Check says whether the option exists (ENOSYS, as with the kernel) and can have the
+// value (EINVAL).
+func (o IDOption) Check(value int) error {
+	limit := 1
+	switch o {
+	case IDOptionTOS:
+		limit = 255
+	case IDOptionReuseAddr, IDOptionAFOnly:
+	case IDOptionAckTimeout:
+		limit = 31
+	default:
+		return fmt.Errorf("%s is no option: %w", o, syscall.ENOSYS)
+	}
+	if value < 0 || value > limit {
+		return fmt.Errorf("%s = %d, must be 0 to %d: %w", o, value, limit, syscall.EINVAL)
+	}
+	return nil
+}
+
 // ConnParam holds what a connection is made with (struct rdma_conn_param).
 type ConnParam struct {
 	// PrivateData goes to the peer with the MPA request or reply. What fits
 	// depends on provider and MPA revision: 252 octets between any two, 508
 	// between engines (RFC 5044 section 7.1, less four octets of RFC 6581).
-	// siw as sender corrupts lengths 252 to 255 (kernel-notes).
+	// siw as sender corrupts lengths 252 to 255 (kernel-notes). On InfiniBand and
+	// RoCE a request takes 56 octets, an acceptance 196 and a rejection 148, and
+	// that is how many arrive, the rest being zeros.
 	PrivateData []byte
 
 	ResponderResources int // IRD: RDMA Reads we serve at a time
 	InitiatorDepth     int // ORD: RDMA Reads we have outstanding
+
+	// Of InfiniBand and RoCE: how often either end sends a packet again that is not
+	// acknowledged, which Connect says for both, and how often the peer sends a
+	// message again that finds no receive posted here, where 7 is without end. 0
+	// means 7, negative never. iWARP leaves the first to TCP; the second ends a
+	// connection there.
+	RetryCount    int
+	RNRRetryCount int
 
 	// QP connects a QP that PD.CreateQP made; nil if the id owns one.
 	QP QP
@@ -87,10 +141,19 @@ type CMEvent struct {
 	// Status is 0, a negative errno, or for REJECTED what librdmacm gives.
 	Status int
 
+	// Cause says of a failure what Status can't: which option the peer did not
+	// agree to, say. It may be nil, and is for people to read.
+	Cause error
+
 	ID       ID // whom it concerns; with CONNECT_REQUEST the new id
 	ListenID ID // with CONNECT_REQUEST the listener, otherwise nil
 
 	// Param is what the peer sent. With CONNECT_REQUEST its
 	// ResponderResources and InitiatorDepth are what to accept at most.
 	Param ConnParam
+
+	// RDMAC says with CONNECT_REQUEST and ESTABLISHED that the connection speaks the
+	// RDMA Consortium's version of DDP and RDMAP (RFC 5044 appendix C), not the
+	// IETF's. Only a provider that was told to permits it; siw doesn't have it.
+	RDMAC bool
 }

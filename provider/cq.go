@@ -23,6 +23,12 @@ type CQ interface {
 	// afterwards.
 	ReqNotify(solicitedOnly bool) error
 
+	// Resize changes the capacity to cqe completions, at least
+	// (ibv_resize_cq); CQE tells what was granted. EINVAL if it is less than 1,
+	// more than DeviceAttr.MaxCQE, or less than the completions in the CQ; with
+	// a failure nothing changes. No completion is lost.
+	Resize(cqe int) error
+
 	CQE() int // capacity granted
 	Cookie() any
 	Close() error // ibv_destroy_cq

@@ -17,22 +17,37 @@ const (
 	WRLocalInv         WROpcode = 7
 	WRBindMW           WROpcode = 8
 	WRSendWithInv      WROpcode = 9
+
+	// Atomic operations on fields of the word, as enum ib_wr_opcode of the kernel
+	// has them; libibverbs lacks them.
+	WRMaskedAtomicCmpAndSwp WROpcode = 12
+	WRMaskedAtomicFetchAdd  WROpcode = 13
+
+	// WRRegMR registers memory for an MR of PD.AllocFastRegMR: IB_WR_REG_MR of the
+	// kernel's verbs, Fast-Register of the RDMA Consortium's. libibverbs lacks it.
+	WRRegMR WROpcode = 0x20
 )
 
 var wrOpcodeNames = []string{
 	"IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_SEND", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_READ",
 	"IBV_WR_ATOMIC_CMP_AND_SWP", "IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_LOCAL_INV", "IBV_WR_BIND_MW", "IBV_WR_SEND_WITH_INV",
+	"IBV_WR_TSO", "IBV_WR_DRIVER1", "IB_WR_MASKED_ATOMIC_CMP_AND_SWP", "IB_WR_MASKED_ATOMIC_FETCH_AND_ADD",
 }
 
 // String returns the C name.
-func (o WROpcode) String() string { return name(wrOpcodeNames, int(o), "ibv_wr_opcode") }
+func (o WROpcode) String() string {
+	if o == WRRegMR {
+		return "IB_WR_REG_MR"
+	}
+	return name(wrOpcodeNames, int(o), "ibv_wr_opcode")
+}
 
 // SendFlags is a set of flags of a send work request (enum ibv_send_flags).
 type SendFlags uint32
 
 // Flags of a send work request.
 const (
-	SendFence     SendFlags = 1 << 0 // wait for earlier RDMA Reads
+	SendFence     SendFlags = 1 << 0 // wait for earlier RDMA Reads and atomics
 	SendSignaled  SendFlags = 1 << 1 // a success is reported, too
 	SendSolicited SendFlags = 1 << 2 // Send: solicited event at the peer
 	SendInline    SendFlags = 1 << 3 // the payload is SendWR.Inline
@@ -92,6 +107,10 @@ const (
 	WCLocalInv        WCOpcode = 6
 	WCRecv            WCOpcode = 1 << 7
 	WCRecvRDMAWithImm WCOpcode = 1<<7 + 1
+
+	// WCRegMR is that of a WRRegMR. The kernel's IB_WC_REG_MR has another value in
+	// each version, so that this is the opcode of the request.
+	WCRegMR WCOpcode = 0x20
 )
 
 var wcOpcodeNames = []string{
@@ -105,6 +124,8 @@ func (o WCOpcode) String() string {
 		return "IBV_WC_RECV"
 	case WCRecvRDMAWithImm:
 		return "IBV_WC_RECV_RDMA_WITH_IMM"
+	case WCRegMR:
+		return "IB_WC_REG_MR"
 	}
 	return name(wcOpcodeNames, int(o), "ibv_wc_opcode")
 }
@@ -117,6 +138,20 @@ const (
 	WCWithImm WCFlags = 1 << 1
 	WCWithInv WCFlags = 1 << 3
 )
+
+// MWType is a kind of memory window (enum ibv_mw_type).
+type MWType uint32
+
+// Kinds of memory windows.
+const (
+	MWType1 MWType = 1 // bound with QP.BindMW, for all QPs of its PD
+	MWType2 MWType = 2 // bound with WRBindMW, for the QP that did it; ends by invalidation
+)
+
+var mwTypeNames = []string{"ibv_mw_type 0", "IBV_MW_TYPE_1", "IBV_MW_TYPE_2"}
+
+// String returns the C name.
+func (t MWType) String() string { return name(mwTypeNames, int(t), "ibv_mw_type") }
 
 // QPType is a transport service (enum ibv_qp_type).
 type QPType uint32
@@ -214,18 +249,19 @@ type AsyncEventType uint32
 
 // Kinds of asynchronous events.
 const (
-	EventCQErr           AsyncEventType = 0
-	EventQPFatal         AsyncEventType = 1
-	EventQPReqErr        AsyncEventType = 2
-	EventQPAccessErr     AsyncEventType = 3
-	EventCommEst         AsyncEventType = 4
-	EventSQDrained       AsyncEventType = 5
-	EventDeviceFatal     AsyncEventType = 8
-	EventPortActive      AsyncEventType = 9
-	EventPortErr         AsyncEventType = 10
-	EventLIDChange       AsyncEventType = 11
-	EventSRQErr          AsyncEventType = 14
-	EventSRQLimitReached AsyncEventType = 15
+	EventCQErr            AsyncEventType = 0
+	EventQPFatal          AsyncEventType = 1
+	EventQPReqErr         AsyncEventType = 2
+	EventQPAccessErr      AsyncEventType = 3
+	EventCommEst          AsyncEventType = 4
+	EventSQDrained        AsyncEventType = 5
+	EventDeviceFatal      AsyncEventType = 8
+	EventPortActive       AsyncEventType = 9
+	EventPortErr          AsyncEventType = 10
+	EventLIDChange        AsyncEventType = 11
+	EventSRQErr           AsyncEventType = 14
+	EventSRQLimitReached  AsyncEventType = 15
+	EventQPLastWQEReached AsyncEventType = 16 // of a QP with an SRQ: it takes no more receives from it
 )
 
 var asyncEventNames = []string{

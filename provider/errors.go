@@ -81,6 +81,7 @@ type TerminateError struct {
 	EType  uint8
 	ECode  uint8
 	Text   string // the RFC's name of the code, and what was wrong
+	Err    error  // what failed on our side, if that is why: the object behind a region; otherwise nil
 }
 
 // Error implements error.
@@ -89,8 +90,15 @@ func (e *TerminateError) Error() string {
 	if e.Remote {
 		who = "the peer"
 	}
-	return fmt.Sprintf("%s terminated the connection: %d/%d/0x%02x %s", who, e.Layer, e.EType, e.ECode, e.Text)
+	text := fmt.Sprintf("%s terminated the connection: %d/%d/0x%02x %s", who, e.Layer, e.EType, e.ECode, e.Text)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
 }
+
+// Unwrap returns Err.
+func (e *TerminateError) Unwrap() error { return e.Err }
 
 // RejectedError says that the peer refused a connection.
 type RejectedError struct {

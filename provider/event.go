@@ -6,5 +6,6 @@ type AsyncEvent struct {
 	Type AsyncEventType
 	QP   QP
 	CQ   CQ
+	SRQ  SRQ
 	Port uint8
 }

@@ -49,11 +49,18 @@ type DeviceInfo struct {
 }
 
 // A Device is an open device (struct ibv_context).
+//
+// AsyncEvent waits for an event; each is given to one caller, and Close wakes all
+// callers. Events are kept until somebody asks, up to a bound; who asks then is told
+// once, with ENOBUFS, how many came behind those that were kept. Events of an object
+// that is closed are dropped.
 type Device interface {
 	Name() string
 	Query() (DeviceAttr, error)                         // ibv_query_device
 	QueryPort(port uint8) (PortAttr, error)             // ibv_query_port; ports count from 1
 	QueryGID(port uint8, index int) (GID, error)        // ibv_query_gid
+	QueryGIDTable() ([]GIDEntry, error)                 // ibv_query_gid_table: the valid entries of all ports
+	QueryPkey(port uint8, index int) (uint16, error)    // ibv_query_pkey, in host order; iWARP has no P_Keys
 	AllocPD() (PD, error)                               // ibv_alloc_pd
 	CreateCompChannel() (CompChannel, error)            // ibv_create_comp_channel
 	CreateCQ(init CQInitAttr) (CQ, error)               // ibv_create_cq
@@ -66,8 +73,18 @@ type Device interface {
 // first six octets are the interface's MAC address.
 type GID [16]byte
 
-// DeviceAttr holds a device's limits and capabilities (struct ibv_device_attr).
-// A limit of zero means that the device has none of that object.
+// GIDEntry is a valid entry of a GID table (struct ibv_gid_entry).
+type GIDEntry struct {
+	GID     GID
+	Index   int
+	Port    uint32
+	Type    GIDType
+	Ifindex uint32 // of the network interface underneath, 0 for none
+}
+
+// DeviceAttr holds a device's limits and capabilities (struct ibv_device_attr,
+// but for what InfiniBand's datagrams and multicast alone have). A limit of zero
+// means that the device has none of that object.
 type DeviceAttr struct {
 	FWVer           string
 	NodeGUID        uint64
@@ -79,7 +96,7 @@ type DeviceAttr struct {
 	HWVer           uint32
 	MaxQP           int
 	MaxQPWR         int // work requests outstanding on one queue
-	DeviceCapFlags  uint64
+	DeviceCapFlags  DeviceCap
 	MaxSGE          int // scatter/gather entries per WR other than RDMA Read
 	MaxSGERd        int // scatter/gather entries per RDMA Read
 	MaxCQ           int
@@ -89,7 +106,7 @@ type DeviceAttr struct {
 	MaxQPRdAtom     int // RDMA Reads and atomics inbound on one QP (IRD)
 	MaxResRdAtom    int // the same, for the whole device
 	MaxQPInitRdAtom int // RDMA Reads and atomics outbound on one QP (ORD)
-	AtomicCap       int // enum ibv_atomic_cap: 0 none, 1 HCA, 2 global
+	AtomicCap       AtomicCap
 	MaxMW           int
 	MaxSRQ          int
 	MaxSRQWR        int
@@ -98,6 +115,7 @@ type DeviceAttr struct {
 	MaxInline       int // octets; not in ibv_device_attr, 0 if unknown
 	LocalCAAckDelay uint8
 	MaxPkeys        uint16
+	NumCompVectors  int // ibv_context.num_comp_vectors: CQInitAttr.CompVector is below it
 }
 
 // PortAttr describes a port (struct ibv_port_attr).
@@ -111,6 +129,6 @@ type PortAttr struct {
 	PkeyTblLen   uint16
 	LinkLayer    uint8 // 1 InfiniBand, 2 Ethernet
 	PhysState    uint8 // 5 LinkUp
-	ActiveWidth  uint8
-	ActiveSpeed  uint8
+	ActiveWidth  uint8 // lanes: 1 for 1, 2 for 4, 4 for 8, 8 for 12, 16 for 2; 0 if there is no such thing
+	ActiveSpeed  uint8 // per lane: 1 for 2.5 Gbit/s and more as enum ib_port_speed has it; 0 as above
 }

@@ -4,6 +4,7 @@ package provider
 type QPInitAttr struct {
 	SendCQ   CQ
 	RecvCQ   CQ
+	SRQ      SRQ // nil for none; with one, Cap's MaxRecvWR and MaxRecvSGE are ignored
 	Cap      QPCap
 	Type     QPType // the zero value means QPTypeRC
 	SQSigAll bool   // every send WR is signalled
@@ -32,7 +33,17 @@ type QP interface {
 	PostSend(wrs []SendWR) (n int, err error)
 
 	// PostRecv posts receives (ibv_post_recv), with the rules of PostSend.
+	// EINVAL for a QP with an SRQ.
 	PostRecv(wrs []RecvWR) (n int, err error)
+
+	// BindMW posts a bind of a window of type 1 to the send queue (ibv_bind_mw), with
+	// the rules of PostSend: what follows in the queue finds the window bound. MW.RKey
+	// is the new key from then on, and it names the window once the bind is done. A
+	// Length of zero unbinds, and LKey says nothing then. flags are SendSignaled and
+	// SendFence. EINVAL for a window of type 2, and for an Addr or Length without LKey;
+	// EPERM for a window or region of another PD. A bind that fails when its turn comes
+	// completes with WCMWBindErr, and the window is as it was: with the key it had before.
+	BindMW(mw MW, wrid uint64, flags SendFlags, info MWBindInfo) error
 
 	Modify(attr QPAttr, mask QPAttrMask) error // ibv_modify_qp
 	Query() (QPAttr, QPInitAttr, error)        // ibv_query_qp
@@ -46,8 +57,8 @@ type QP interface {
 	Close() error // ibv_destroy_qp
 }
 
-// QPAttr is what Modify sets and Query tells (struct ibv_qp_attr, as far as
-// iWARP uses it).
+// QPAttr is what Modify sets and Query tells (struct ibv_qp_attr, but for addresses
+// and alternate paths).
 type QPAttr struct {
 	State           QPState
 	CurState        QPState
@@ -55,6 +66,23 @@ type QPAttr struct {
 	Cap             QPCap
 	MaxRdAtomic     int // ORD: RDMA Reads outstanding as initiator
 	MaxDestRdAtomic int // IRD: RDMA Reads served at a time as responder
+
+	// EnSQDAsyncNotify, with State QPSQD, asks for EventSQDrained when all that was
+	// in the send queue is done. Query does not tell it.
+	EnSQDAsyncNotify bool
+
+	// What follows is of InfiniBand and RoCE, where the connection manager sets all
+	// of it. On iWARP Query gives zeros, and the engine's Modify EINVAL.
+	PathMTU     int // octets: 256 to 4096
+	DestQPN     uint32
+	RQPSN       uint32 // sequence numbers of packets, 24 bits
+	SQPSN       uint32
+	PkeyIndex   uint16
+	PortNum     uint8
+	Timeout     uint8 // until a packet is sent again: 4.096 us * 2^Timeout; 0 for never
+	RetryCnt    uint8 // how often that happens
+	RNRRetry    uint8 // how often a message is sent again that found no receive; 7 without end
+	MinRNRTimer uint8 // how long a peer waits before it does so; the codes of ibv_modify_qp(3)
 }
 
 // QPAttrMask says which fields of a QPAttr count (enum ibv_qp_attr_mask).
@@ -64,8 +92,23 @@ type QPAttrMask uint32
 const (
 	QPAttrState           QPAttrMask = 1 << 0
 	QPAttrCurState        QPAttrMask = 1 << 1
+	QPAttrEnSQDNotify     QPAttrMask = 1 << 2 // IBV_QP_EN_SQD_ASYNC_NOTIFY
 	QPAttrAccessFlags     QPAttrMask = 1 << 3
 	QPAttrMaxRdAtomic     QPAttrMask = 1 << 13 // IBV_QP_MAX_QP_RD_ATOMIC
 	QPAttrMaxDestRdAtomic QPAttrMask = 1 << 17
 	QPAttrCap             QPAttrMask = 1 << 19
+)
+
+// The attributes of InfiniBand and RoCE.
+const (
+	QPAttrPkeyIndex   QPAttrMask = 1 << 4
+	QPAttrPort        QPAttrMask = 1 << 5
+	QPAttrPathMTU     QPAttrMask = 1 << 8
+	QPAttrTimeout     QPAttrMask = 1 << 9
+	QPAttrRetryCnt    QPAttrMask = 1 << 10
+	QPAttrRNRRetry    QPAttrMask = 1 << 11
+	QPAttrRQPSN       QPAttrMask = 1 << 12
+	QPAttrMinRNRTimer QPAttrMask = 1 << 15
+	QPAttrSQPSN       QPAttrMask = 1 << 16
+	QPAttrDestQPN     QPAttrMask = 1 << 20
 )

@@ -14,8 +14,9 @@ type SendWR struct {
 	Opcode WROpcode
 	Flags  SendFlags
 
-	// SGList is the source of Sends and Writes and the sink of Reads. It must
-	// be empty with SendInline.
+	// SGList is the source of Sends and Writes and the sink of Reads and atomic
+	// operations, of which it holds the word's old value, 8 octets in host order.
+	// It must be empty with SendInline.
 	SGList []SGE
 
 	// Inline is the payload with SendInline, copied before PostSend returns.
@@ -23,12 +24,28 @@ type SendWR struct {
 	Inline []byte
 
 	RemoteAddr uint64 // Write, Read, atomics: the tagged offset at the peer
-	RKey       uint32 // Write, Read, atomics: the peer's STag
+
+	// RKey is the peer's STag for Writes, Reads and atomics. WRBindMW and WRRegMR have
+	// here the window's or region's key as it is to be: its index, the upper 24 bits,
+	// says which it is, and the lowest octet must differ from that of the key it has
+	// (MW.RKey, MR.RKey; ibverbs.IncRKey makes such a key).
+	RKey uint32
 
 	InvalidateRKey uint32 // WRSendWithInv: the peer's STag; WRLocalInv: our own
-	Imm            uint32 // with immediate: host order
-	CompareAdd     uint64 // atomics
-	Swap           uint64 // atomics
+	Imm            uint32 // with immediate data: host order
+	Access         Access // WRRegMR: the rights that the region gets (struct ib_reg_wr)
+	CompareAdd     uint64 // atomics: what to compare with, or to add; host order
+	Swap           uint64 // atomics: what to put there if CompareAdd is there; host order
+
+	// Of the masked atomics only (struct ib_atomic_wr of the kernel): the bits to
+	// compare and the bits to swap, or in CompareAddMask the highest bit of each
+	// field that is added apart from the others (RFC 7306 section 5.1).
+	CompareAddMask uint64
+	SwapMask       uint64
+
+	// Bind says what WRBindMW binds a window of type 2 to. It is the caller's again
+	// when PostSend returns.
+	Bind *MWBindInfo
 }
 
 // RecvWR is a work request of the receive queue (struct ibv_recv_wr).
@@ -43,12 +60,12 @@ type WC struct {
 	Status    WCStatus
 	Opcode    WCOpcode // valid only if Status is WCSuccess
 	Flags     WCFlags
-	ByteLen   uint32 // receives and Reads: octets that were placed
+	ByteLen   uint32 // receives, Reads and atomics: octets that were placed
 	QPN       uint32
 	VendorErr uint32
 	Imm       uint32 // with WCWithImm: host order
 
-	InvalidatedRKey uint32 // with WCWithInv: our STag that the peer invalidated
+	InvalidatedRKey uint32 // with WCWithInv: our STag that the peer invalidated, of a region or a window
 }
 
 // Err returns nil for a success and otherwise a [*WCError] with the status.

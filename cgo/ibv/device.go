@@ -202,6 +202,51 @@ func (c *Context) QueryGID(port uint8, index int) ([16]byte, error) {
 	return [16]byte(gid), nil
 }
 
+// GIDEntry is struct ibv_gid_entry.
+type GIDEntry struct {
+	GID           [16]byte // network order
+	Index         uint32
+	Port          uint32
+	Type          uint32 // enum ibv_gid_type
+	NetdevIfindex uint32
+}
+
+// QueryGIDTable returns the valid entries of the device's GID tables, of which
+// there are no more than max.
+//
+// Implements: ssize_t ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries, uint32_t flags);
+func (c *Context) QueryGIDTable(max int) ([]GIDEntry, error) {
+	if max < 1 {
+		return nil, nil
+	}
+	table := make([]C.struct_ibv_gid_entry, max)
+	n := C.govs_query_gid_table(c.c(), unsafe.SliceData(table), C.size_t(max))
+	if n < 0 {
+		return nil, errnoResult(C.int(-n))
+	}
+	var entries []GIDEntry
+	for i := range table[:n] {
+		e := &table[i]
+		entries = append(entries, GIDEntry{
+			GID: [16]byte(e.gid), Index: uint32(e.gid_index), Port: uint32(e.port_num), Type: uint32(e.gid_type), NetdevIfindex: uint32(e.ndev_ifindex),
+		})
+	}
+	return entries, nil
+}
+
+// QueryPkey returns an entry of a port's P_Key table, in host order.
+//
+// Implements: int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, __be16 *pkey);
+func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
+	var be C.__be16
+	if rc, err := C.ibv_query_pkey(c.c(), C.uint8_t(port), C.int(index), &be); rc != 0 {
+		return 0, errnoSet(err)
+	}
+	var b [2]byte
+	binary.NativeEndian.PutUint16(b[:], uint16(be))
+	return binary.BigEndian.Uint16(b[:]), nil
+}
+
 func hostOrder(be C.__be64) uint64 {
 	var b [8]byte
 	binary.NativeEndian.PutUint64(b[:], uint64(be))

@@ -30,6 +30,8 @@ type (
 	PD C.struct_ibv_pd
 	// MR is a struct ibv_mr.
 	MR C.struct_ibv_mr
+	// MW is a struct ibv_mw.
+	MW C.struct_ibv_mw
 	// CompChannel is a struct ibv_comp_channel.
 	CompChannel C.struct_ibv_comp_channel
 	// CQ is a struct ibv_cq.
@@ -44,6 +46,7 @@ func (d *Device) c() *C.struct_ibv_device             { return (*C.struct_ibv_de
 func (c *Context) c() *C.struct_ibv_context           { return (*C.struct_ibv_context)(c) }
 func (p *PD) c() *C.struct_ibv_pd                     { return (*C.struct_ibv_pd)(p) }
 func (m *MR) c() *C.struct_ibv_mr                     { return (*C.struct_ibv_mr)(m) }
+func (m *MW) c() *C.struct_ibv_mw                     { return (*C.struct_ibv_mw)(m) }
 func (ch *CompChannel) c() *C.struct_ibv_comp_channel { return (*C.struct_ibv_comp_channel)(ch) }
 func (q *CQ) c() *C.struct_ibv_cq                     { return (*C.struct_ibv_cq)(q) }
 func (q *QP) c() *C.struct_ibv_qp                     { return (*C.struct_ibv_qp)(q) }

@@ -41,6 +41,32 @@ func (p *PD) RegMR(addr unsafe.Pointer, length int, access uint32) (*MR, error) 
 	return (*MR)(mr), nil
 }
 
+// RegMRIova is RegMR of a region whose first octet work requests and peers name by
+// the address iova.
+//
+// Implements: struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
+func (p *PD) RegMRIova(addr unsafe.Pointer, length int, iova uint64, access uint32) (*MR, error) {
+	mr, err := C.govs_reg_mr_iova(p.c(), C.uintptr_t(uintptr(addr)), C.size_t(length), C.uint64_t(iova), C.uint(access))
+	if mr == nil {
+		return nil, errnoSet(err)
+	}
+	return (*MR)(mr), nil
+}
+
+// Rereg changes what flags (enum ibv_rereg_mr_flags) name, and with it perhaps the
+// keys. The error is the errno, not the enum ibv_rereg_mr_err_code: with EINVAL from
+// libibverbs itself, and EOPNOTSUPP, the region is as it was; after any other it is
+// of no use, and has to be deregistered all the same.
+//
+// Implements: int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
+func (m *MR) Rereg(flags uint32, pd *PD, addr unsafe.Pointer, length int, access uint32) error {
+	code, err := C.govs_rereg_mr(m.c(), C.int(flags), pd.c(), C.uintptr_t(uintptr(addr)), C.size_t(length), C.int(access))
+	if code == 0 {
+		return nil
+	}
+	return errnoSet(err)
+}
+
 // Dereg ends the registration. When it returns nil the device reads and writes
 // the memory no more.
 //

@@ -106,7 +106,7 @@ func (q *QP) Destroy() error { return errnoResult(C.ibv_destroy_qp(q.c())) }
 // QPNum returns the number of the queue pair.
 func (q *QP) QPNum() uint32 { return uint32(q.qp_num) }
 
-// QPAttr is struct ibv_qp_attr, as far as iWARP uses it.
+// QPAttr is struct ibv_qp_attr, without addresses and alternate paths.
 type QPAttr struct {
 	State           uint32 // enum ibv_qp_state
 	CurState        uint32
@@ -114,6 +114,20 @@ type QPAttr struct {
 	Cap             QPCap
 	MaxRdAtomic     uint8
 	MaxDestRdAtomic uint8
+
+	EnSQDAsyncNotify bool
+
+	// What iWARP has not.
+	PathMTU     uint32 // enum ibv_mtu
+	DestQPNum   uint32
+	RQPSN       uint32
+	SQPSN       uint32
+	PkeyIndex   uint16
+	PortNum     uint8
+	Timeout     uint8
+	RetryCnt    uint8
+	RNRRetry    uint8
+	MinRNRTimer uint8
 }
 
 // Modify sets the attributes that mask names (enum ibv_qp_attr_mask).
@@ -127,6 +141,19 @@ func (q *QP) Modify(attr *QPAttr, mask uint32) error {
 		cap:                attr.Cap.c(),
 		max_rd_atomic:      C.uint8_t(attr.MaxRdAtomic),
 		max_dest_rd_atomic: C.uint8_t(attr.MaxDestRdAtomic),
+		path_mtu:           C.enum_ibv_mtu(attr.PathMTU),
+		dest_qp_num:        C.uint32_t(attr.DestQPNum),
+		rq_psn:             C.uint32_t(attr.RQPSN),
+		sq_psn:             C.uint32_t(attr.SQPSN),
+		pkey_index:         C.uint16_t(attr.PkeyIndex),
+		port_num:           C.uint8_t(attr.PortNum),
+		timeout:            C.uint8_t(attr.Timeout),
+		retry_cnt:          C.uint8_t(attr.RetryCnt),
+		rnr_retry:          C.uint8_t(attr.RNRRetry),
+		min_rnr_timer:      C.uint8_t(attr.MinRNRTimer),
+	}
+	if attr.EnSQDAsyncNotify {
+		c.en_sqd_async_notify = 1
 	}
 	return errnoResult(C.ibv_modify_qp(q.c(), &c, C.int(mask)))
 }
@@ -147,6 +174,16 @@ func (q *QP) Query(mask uint32) (QPAttr, QPInitAttr, error) {
 		AccessFlags:     uint32(c.qp_access_flags),
 		MaxRdAtomic:     uint8(c.max_rd_atomic),
 		MaxDestRdAtomic: uint8(c.max_dest_rd_atomic),
+		PathMTU:         uint32(c.path_mtu),
+		DestQPNum:       uint32(c.dest_qp_num),
+		RQPSN:           uint32(c.rq_psn),
+		SQPSN:           uint32(c.sq_psn),
+		PkeyIndex:       uint16(c.pkey_index),
+		PortNum:         uint8(c.port_num),
+		Timeout:         uint8(c.timeout),
+		RetryCnt:        uint8(c.retry_cnt),
+		RNRRetry:        uint8(c.rnr_retry),
+		MinRNRTimer:     uint8(c.min_rnr_timer),
 	}
 	attr.Cap.from(&c.cap)
 	init := QPInitAttr{

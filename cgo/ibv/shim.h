@@ -25,16 +25,42 @@ _Static_assert(offsetof(struct ibv_send_wr, wr.atomic.compare_add) - offsetof(st
 _Static_assert(offsetof(struct ibv_send_wr, wr.atomic.swap) - offsetof(struct ibv_send_wr, wr) == 16, "atomic.swap");
 _Static_assert(offsetof(struct ibv_send_wr, wr.atomic.rkey) - offsetof(struct ibv_send_wr, wr) == 24, "atomic.rkey");
 
+_Static_assert(offsetof(struct ibv_send_wr, bind_mw.rkey) - offsetof(struct ibv_send_wr, bind_mw.mw) == 8, "bind_mw.rkey");
+_Static_assert(offsetof(struct ibv_send_wr, bind_mw.bind_info.mr) - offsetof(struct ibv_send_wr, bind_mw.mw) == 16, "bind_mw.mr");
+_Static_assert(offsetof(struct ibv_send_wr, bind_mw.bind_info.addr) - offsetof(struct ibv_send_wr, bind_mw.mw) == 24, "bind_mw.addr");
+_Static_assert(offsetof(struct ibv_send_wr, bind_mw.bind_info.length) - offsetof(struct ibv_send_wr, bind_mw.mw) == 32, "bind_mw.length");
+_Static_assert(offsetof(struct ibv_send_wr, bind_mw.bind_info.mw_access_flags) - offsetof(struct ibv_send_wr, bind_mw.mw) == 40, "bind_mw.access");
+
 static inline int govs_query_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr)
 {
 	return ibv_query_port(ctx, port, attr);
 }
+
+static inline ssize_t govs_query_gid_table(struct ibv_context *ctx, struct ibv_gid_entry *entries, size_t max)
+{
+	return ibv_query_gid_table(ctx, entries, max, 0);
+}
+
+static inline int govs_resize_cq(struct ibv_cq *cq, int cqe) { return ibv_resize_cq(cq, cqe); }
 
 // The address is a number because cgo would look for Go pointers in all of the
 // object that a pointer leads into, of which the region may be a part.
 static inline struct ibv_mr *govs_reg_mr(struct ibv_pd *pd, uintptr_t addr, size_t length, unsigned int access)
 {
 	return ibv_reg_mr(pd, (void *)addr, length, access);
+}
+
+static inline struct ibv_mr *govs_reg_mr_iova(struct ibv_pd *pd, uintptr_t addr, size_t length, uint64_t iova,
+					      unsigned int access)
+{
+	return ibv_reg_mr_iova(pd, (void *)addr, length, iova, access);
+}
+
+static inline int govs_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, uintptr_t addr, size_t length,
+				int access)
+{
+	errno = 0;
+	return ibv_rereg_mr(mr, flags, pd, (void *)addr, length, access);
 }
 
 static inline struct ibv_cq *govs_create_cq(struct ibv_context *ctx, int cqe, uintptr_t token,

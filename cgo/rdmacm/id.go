@@ -108,6 +108,29 @@ func (id *ID) CreateQP(pd *ibv.PD, attr *ibv.QPInitAttr) (*ibv.QP, error) {
 // Implements: void rdma_destroy_qp(struct rdma_cm_id *id);
 func (id *ID) DestroyQP() { C.rdma_destroy_qp(id.c()) }
 
+// ModifyQP moves a queue pair that CreateQP has not made to a state (enum
+// ibv_qp_state), with the attributes of the id's connection. reads is
+// max_dest_rd_atomic of RTR, and max_rd_atomic of RTS; negative: what was
+// negotiated. On iWARP the kernel does this by itself.
+//
+// Implements: int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *qp_attr, int *qp_attr_mask);
+func (id *ID) ModifyQP(qp *ibv.QP, state uint32, reads int) error {
+	rc := C.govs_modify_qp(id.c(), (*C.struct_ibv_qp)(unsafe.Pointer(qp)), C.int(state), C.int(reads))
+	if rc != 0 {
+		return syscall.Errno(rc)
+	}
+	return nil
+}
+
+// Establish answers a CONNECT_RESPONSE, which an id without a queue pair of CreateQP's
+// gets on InfiniBand and RoCE: the connection is made.
+//
+// Implements: int rdma_establish(struct rdma_cm_id *id);
+func (id *ID) Establish() error {
+	rc, err := C.rdma_establish(id.c())
+	return result(rc, err)
+}
+
 // Listen begins to listen for connection requests.
 //
 // Implements: int rdma_listen(struct rdma_cm_id *id, int backlog);
@@ -218,6 +241,14 @@ func (id *ID) Disconnect() error {
 // Implements: int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
 func (id *ID) Migrate(ch *EventChannel) error {
 	rc, err := C.rdma_migrate_id(id.c(), ch.c())
+	return result(rc, err)
+}
+
+// SetOption sets an option of level RDMA_OPTION_ID.
+//
+// Implements: int rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen);
+func (id *ID) SetOption(option, value int) error {
+	rc, err := C.govs_set_option(id.c(), C.int(option), C.int(value))
 	return result(rc, err)
 }
 

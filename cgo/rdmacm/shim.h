@@ -29,6 +29,16 @@ struct govs_addr {
 	uint16_t port;
 };
 
+// An option of an id, of the size that its number says.
+static inline int govs_set_option(struct rdma_cm_id *id, int option, int value)
+{
+	uint8_t octet = (uint8_t)value;
+
+	if (option == RDMA_OPTION_ID_TOS || option == RDMA_OPTION_ID_ACK_TIMEOUT)
+		return rdma_set_option(id, RDMA_OPTION_ID, option, &octet, sizeof(octet));
+	return rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof(value));
+}
+
 static inline struct sockaddr *govs_to_sockaddr(const struct govs_addr *a, struct sockaddr_storage *ss)
 {
 	memset(ss, 0, sizeof(*ss));
@@ -211,6 +221,23 @@ static inline int govs_get_cm_event(struct rdma_event_channel *channel, struct g
 		memcpy(out->private_data, conn->private_data, conn->private_data_len);
 	}
 	return 0;
+}
+
+// Moves a QP that the caller made to a state of a connection that is being made,
+// with the attributes that the connection manager has for it.
+static inline int govs_modify_qp(struct rdma_cm_id *id, struct ibv_qp *qp, int state, int reads)
+{
+	struct ibv_qp_attr attr = { .qp_state = (enum ibv_qp_state)state };
+	int mask = 0, rc;
+
+	if (rdma_init_qp_attr(id, &attr, &mask))
+		return errno;
+	if (mask & IBV_QP_MAX_DEST_RD_ATOMIC && reads >= 0)
+		attr.max_dest_rd_atomic = (uint8_t)reads;
+	if (mask & IBV_QP_MAX_QP_RD_ATOMIC && reads >= 0)
+		attr.max_rd_atomic = (uint8_t)reads;
+	rc = ibv_modify_qp(qp, &attr, mask);
+	return rc < 0 ? -rc : rc;
 }
 
 static inline void govs_set_context(struct rdma_cm_id *id, uintptr_t token) { id->context = (void *)token; }

@@ -24,7 +24,7 @@ type connectCall struct {
 // Connect is on the caller's thread for the TCP handshake. The id's lock is free
 // meanwhile, so that it can be asked for its addresses and be closed.
 func (i *id) Connect(param provider.ConnParam) error {
-	return i.withParam("rdma_connect", param, func(p *rdmacm.ConnParam) error {
+	return i.withParam("rdma_connect", param, ibPrivateRequest, i.prepareConnect, func(p *rdmacm.ConnParam) error {
 		object := ""
 		if to := i.RemoteAddr(); to.IsValid() {
 			object = to.String()

@@ -5,6 +5,7 @@ package kernel
 import (
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
@@ -29,17 +30,19 @@ func TestEnumerationsHaveTheValuesAndNamesOfC(t *testing.T) {
 		provider.WCRespTimeoutErr, provider.WCGeneralErr,
 
 		provider.WCSend, provider.WCRDMAWrite, provider.WCRDMARead, provider.WCCompSwap, provider.WCFetchAdd, provider.WCBindMW,
-		provider.WCLocalInv, provider.WCRecv, provider.WCRecvRDMAWithImm,
+		provider.WCLocalInv, provider.MWType1, provider.MWType2, provider.WCRecv, provider.WCRecvRDMAWithImm,
 
 		provider.QPReset, provider.QPInit, provider.QPRTR, provider.QPRTS, provider.QPSQD, provider.QPSQE, provider.QPErr, provider.QPUnknown,
 
 		provider.PortNop, provider.PortDown, provider.PortInit, provider.PortArmed, provider.PortActive,
 		provider.NodeUnknown, provider.NodeCA, provider.NodeRNIC,
 		provider.TransportUnknown, provider.TransportIB, provider.TransportIWARP,
+		provider.GIDTypeIB, provider.GIDTypeRoCEv1, provider.GIDTypeRoCEv2,
+		provider.AtomicNone, provider.AtomicHCA, provider.AtomicGlob,
 
 		provider.EventCQErr, provider.EventQPFatal, provider.EventQPReqErr, provider.EventQPAccessErr, provider.EventCommEst,
 		provider.EventSQDrained, provider.EventDeviceFatal, provider.EventPortActive, provider.EventPortErr, provider.EventLIDChange,
-		provider.EventSRQErr, provider.EventSRQLimitReached,
+		provider.EventSRQErr, provider.EventSRQLimitReached, provider.EventQPLastWQEReached,
 
 		provider.CMAddrResolved, provider.CMAddrError, provider.CMRouteResolved, provider.CMRouteError, provider.CMConnectRequest,
 		provider.CMConnectError, provider.CMUnreachable, provider.CMRejected, provider.CMEstablished, provider.CMDisconnected,
@@ -71,20 +74,41 @@ func TestFlagsHaveTheValuesOfC(t *testing.T) {
 		"IBV_ACCESS_MW_BIND":       int64(provider.AccessMWBind),
 		"IBV_ACCESS_ZERO_BASED":    int64(provider.AccessZeroBased),
 
+		"IBV_REREG_MR_CHANGE_TRANSLATION": int64(provider.ReregTranslation),
+		"IBV_REREG_MR_CHANGE_PD":          int64(provider.ReregPD),
+		"IBV_REREG_MR_CHANGE_ACCESS":      int64(provider.ReregAccess),
+
+		"IBV_SRQ_MAX_WR": int64(provider.SRQAttrMaxWR),
+		"IBV_SRQ_LIMIT":  int64(provider.SRQAttrLimit),
+
 		"IBV_QPT_RC": int64(provider.QPTypeRC),
 
-		"IBV_QP_STATE":              int64(provider.QPAttrState),
-		"IBV_QP_CUR_STATE":          int64(provider.QPAttrCurState),
-		"IBV_QP_ACCESS_FLAGS":       int64(provider.QPAttrAccessFlags),
-		"IBV_QP_MAX_QP_RD_ATOMIC":   int64(provider.QPAttrMaxRdAtomic),
-		"IBV_QP_MAX_DEST_RD_ATOMIC": int64(provider.QPAttrMaxDestRdAtomic),
-		"IBV_QP_CAP":                int64(provider.QPAttrCap),
+		"IBV_QP_STATE":               int64(provider.QPAttrState),
+		"IBV_QP_CUR_STATE":           int64(provider.QPAttrCurState),
+		"IBV_QP_EN_SQD_ASYNC_NOTIFY": int64(provider.QPAttrEnSQDNotify),
+		"IBV_QP_ACCESS_FLAGS":        int64(provider.QPAttrAccessFlags),
+		"IBV_QP_MAX_QP_RD_ATOMIC":    int64(provider.QPAttrMaxRdAtomic),
+		"IBV_QP_MAX_DEST_RD_ATOMIC":  int64(provider.QPAttrMaxDestRdAtomic),
+		"IBV_QP_CAP":                 int64(provider.QPAttrCap),
+		"IBV_QP_PKEY_INDEX":          int64(provider.QPAttrPkeyIndex),
+		"IBV_QP_PORT":                int64(provider.QPAttrPort),
+		"IBV_QP_PATH_MTU":            int64(provider.QPAttrPathMTU),
+		"IBV_QP_TIMEOUT":             int64(provider.QPAttrTimeout),
+		"IBV_QP_RETRY_CNT":           int64(provider.QPAttrRetryCnt),
+		"IBV_QP_RNR_RETRY":           int64(provider.QPAttrRNRRetry),
+		"IBV_QP_RQ_PSN":              int64(provider.QPAttrRQPSN),
+		"IBV_QP_MIN_RNR_TIMER":       int64(provider.QPAttrMinRNRTimer),
+		"IBV_QP_SQ_PSN":              int64(provider.QPAttrSQPSN),
+		"IBV_QP_DEST_QPN":            int64(provider.QPAttrDestQPN),
 	} {
 		if want, ok := c[name]; !ok || got != want {
 			t.Errorf("%s is %d, in C %d (known: %v)", name, got, want, ok)
 		}
 	}
 	for name, v := range c {
+		if after, ok := strings.CutPrefix(name, "IBV_DEVICE_"); ok && provider.DeviceCap(v).String() != name {
+			t.Errorf("capability %s is %s", after, provider.DeviceCap(v))
+		}
 		if v == int64(provider.AccessRemoteInvalidate) && len(name) > 11 && name[:11] == "IBV_ACCESS_" {
 			t.Errorf("%s has taken the bit of AccessRemoteInvalidate", name)
 		}

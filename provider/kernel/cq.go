@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -26,7 +27,7 @@ type cq struct {
 	ch     *compChannel // nil for none
 	token  uintptr
 	cookie any
-	cqe    int
+	cqe    int // guarded by pollMu
 
 	pollMu sync.Mutex
 	c      *ibv.CQ // nil once destroyed; guarded by pollMu
@@ -89,8 +90,35 @@ func (q *cq) create(init provider.CQInitAttr, channel *ibv.CompChannel) error {
 	return nil
 }
 
-func (q *cq) CQE() int    { return q.cqe }
+func (q *cq) CQE() int {
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	return q.cqe
+}
+
 func (q *cq) Cookie() any { return q.cookie }
+
+// errResize is for drivers without the operation, siw among them.
+var errResize = &provider.UnsupportedError{Feature: "resizing a CQ", Reason: "the device's driver can't; make another CQ"}
+
+func (q *cq) Resize(cqe int) error {
+	const op = "ibv_resize_cq"
+	q.pollMu.Lock()
+	defer q.pollMu.Unlock()
+	switch {
+	case q.c == nil:
+		return opError(op, "", os.ErrClosed)
+	case cqe < 1 || cqe > math.MaxInt32:
+		return opError(op, fmt.Sprintf("%d entries", cqe), syscall.EINVAL)
+	}
+	err := q.c.Resize(cqe)
+	if err == nil {
+		q.cqe = q.c.CQE()
+	} else if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) {
+		err = fmt.Errorf("%w: %w", errResize, err)
+	}
+	return opError(op, fmt.Sprintf("%d entries", cqe), memlockError(err))
+}
 
 func (q *cq) Poll(wc []provider.WC) (int, error) {
 	q.pollMu.Lock()
@@ -124,13 +152,17 @@ func takeWC(dst *provider.WC, src *ibv.WC) {
 		WRID:      src.WRID(),
 		Status:    provider.WCStatus(src.Status()),
 		Opcode:    provider.WCOpcode(src.Opcode()),
-		Flags:     provider.WCFlags(src.Flags()),
+		Flags:     provider.WCFlags(src.Flags()) & (provider.WCWithImm | provider.WCWithInv),
 		ByteLen:   src.ByteLen(),
 		QPN:       src.QPNum(),
 		VendorErr: src.VendorErr(),
 	}
 	if dst.Flags&provider.WCWithImm != 0 {
-		dst.Imm = src.Imm()
+		if dst.Opcode&provider.WCRecv == 0 {
+			dst.Flags &^= provider.WCWithImm // rxe sets it for who sent it, too, and has no value there
+		} else {
+			dst.Imm = src.Imm()
+		}
 	}
 	if dst.Flags&provider.WCWithInv != 0 {
 		dst.InvalidatedRKey = src.InvalidatedRKey()
@@ -186,6 +218,7 @@ func (q *cq) Close() error {
 		}
 		q.c = nil
 		cqs.remove(q.token)
+		q.dev.forgetEvents(func(e provider.AsyncEvent) bool { return e.CQ == provider.CQ(q) })
 		q.batch.Free()
 		q.late = nil
 		if q.ch != nil {

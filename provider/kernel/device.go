@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -33,11 +34,14 @@ type device struct {
 	attr   ibv.DeviceAttr
 	siw    bool
 
+	transport provider.TransportType
+
 	life   context.Context // done when the device is closed
 	endJob context.CancelFunc
 
 	eventMu sync.Mutex
 	events  []provider.AsyncEvent
+	lost    int           // events behind them
 	wake    chan struct{} // has something when events may have
 }
 
@@ -47,6 +51,7 @@ type sharedContext struct {
 	verbs  *ibv.Context
 	source *source
 	keys   siwKeys
+	memory memoryKeys
 
 	mu      sync.Mutex
 	devices map[*device]struct{}
@@ -93,6 +98,8 @@ func newDevice(name string, verbs *ibv.Context, list *rdmacm.DeviceList) (*devic
 		attr: attr,
 		siw:  attr.VendorID == siwVendorID,
 		wake: make(chan struct{}, 1),
+
+		transport: provider.TransportType(verbs.Device().TransportType()),
 	}
 	d.life, d.endJob = context.WithCancel(context.Background())
 	if err := d.join(verbs); err != nil {
@@ -173,7 +180,7 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		HWVer:           a.HWVer,
 		MaxQP:           a.MaxQP,
 		MaxQPWR:         a.MaxQPWR,
-		DeviceCapFlags:  uint64(a.DeviceCapFlags),
+		DeviceCapFlags:  provider.DeviceCap(a.DeviceCapFlags),
 		MaxSGE:          a.MaxSGE,
 		MaxSGERd:        a.MaxSGERd,
 		MaxCQ:           a.MaxCQ,
@@ -183,7 +190,7 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		MaxQPRdAtom:     a.MaxQPRdAtom,
 		MaxResRdAtom:    a.MaxResRdAtom,
 		MaxQPInitRdAtom: a.MaxQPInitRdAtom,
-		AtomicCap:       a.AtomicCap,
+		AtomicCap:       provider.AtomicCap(a.AtomicCap),
 		MaxMW:           a.MaxMW,
 		MaxSRQ:          a.MaxSRQ,
 		MaxSRQWR:        a.MaxSRQWR,
@@ -191,6 +198,7 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		PhysPortCnt:     a.PhysPortCnt,
 		LocalCAAckDelay: a.LocalCAAckDelay,
 		MaxPkeys:        a.MaxPkeys,
+		NumCompVectors:  d.shared.verbs.NumCompVectors(),
 	}
 	if d.siw {
 		attr.MaxInline = siwMaxInline
@@ -236,6 +244,16 @@ func mtuOctets(mtu uint32) int {
 	return 128 << mtu
 }
 
+// mtuCode turns octets into enum ibv_mtu, 0 if there is none of that size.
+func mtuCode(octets int) uint32 {
+	for code := uint32(1); code <= 5; code++ {
+		if mtuOctets(code) == octets {
+			return code
+		}
+	}
+	return 0
+}
+
 func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 	if err := d.enter(); err != nil {
 		return provider.GID{}, opError("ibv_query_gid", d.name, err)
@@ -248,11 +266,60 @@ func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 	return gid, nil
 }
 
-// AsyncEvent waits for an event of an object of this device, or of a port.
+func (d *device) QueryGIDTable() ([]provider.GIDEntry, error) {
+	const op = "ibv_query_gid_table"
+	if err := d.enter(); err != nil {
+		return nil, opError(op, d.name, err)
+	}
+	defer d.leave()
+	room := 0
+	for port := range d.attr.PhysPortCnt {
+		a, err := d.shared.verbs.QueryPort(port + 1)
+		if err != nil {
+			return nil, opError(op, fmt.Sprintf("%s port %d", d.name, port+1), err)
+		}
+		room += a.GIDTblLen
+	}
+	table, err := d.shared.verbs.QueryGIDTable(room)
+	if err != nil {
+		return nil, opError(op, d.name, err)
+	}
+	var entries []provider.GIDEntry
+	for _, e := range table {
+		entries = append(entries, provider.GIDEntry{GID: e.GID, Index: int(e.Index), Port: e.Port, Type: provider.GIDType(e.Type), Ifindex: e.NetdevIfindex})
+	}
+	return entries, nil
+}
+
+func (d *device) QueryPkey(port uint8, index int) (uint16, error) {
+	const op = "ibv_query_pkey"
+	if err := d.enter(); err != nil {
+		return 0, opError(op, d.name, err)
+	}
+	defer d.leave()
+	key, err := d.shared.verbs.QueryPkey(port, index)
+	if err != nil {
+		if d.transport == provider.TransportIWARP {
+			err = fmt.Errorf("%w: %w", errNoPkey, err)
+		}
+		return 0, opError(op, fmt.Sprintf("%s port %d index %d", d.name, port, index), err)
+	}
+	return key, nil
+}
+
+var errNoPkey = &provider.UnsupportedError{Feature: "P_Key table", Reason: "iWARP has no partitions"}
+
+// AsyncEvent waits for an event of an object of this device, or of a port. When more
+// came than are kept, the call after the last one that was fails with ENOBUFS, once, and
+// says how many were lost.
 func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 	for {
-		if ev, ok := d.popEvent(); ok {
+		ev, lost, ok := d.popEvent()
+		if ok {
 			return ev, nil
+		}
+		if lost > 0 {
+			return ev, opError("ibv_get_async_event", d.name, fmt.Errorf("%d events lost: %w", lost, syscall.ENOBUFS))
 		}
 		err := d.shared.source.wait(ctx, d.life, d.wake, func() (bool, error) {
 			if err := d.shared.readEvents(); err != nil {
@@ -304,6 +371,14 @@ func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
 			out.QP = q
 			q.dev.pushEvent(out)
 		}
+	case ibv.AsyncSRQ:
+		if r, ok := srqs.get(ev.Token); ok {
+			if out.Type == provider.EventSRQLimitReached {
+				r.limit.Store(0) // one event per Modify
+			}
+			out.SRQ = r
+			r.dev.pushEvent(out)
+		}
 	case ibv.AsyncPort:
 		out.Port = uint8(ev.Token)
 		sc.mu.Lock()
@@ -315,15 +390,16 @@ func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
 }
 
 // maxEvents bounds the events kept for a device whose user does not ask for
-// them; the oldest are dropped.
+// them. The oldest are kept, as the first failure explains the rest.
 const maxEvents = 1024
 
 func (d *device) pushEvent(ev provider.AsyncEvent) {
 	d.eventMu.Lock()
 	if len(d.events) == maxEvents {
-		d.events = d.events[1:]
+		d.lost++
+	} else {
+		d.events = append(d.events, ev)
 	}
-	d.events = append(d.events, ev)
 	d.eventMu.Unlock()
 	select {
 	case d.wake <- struct{}{}:
@@ -331,21 +407,30 @@ func (d *device) pushEvent(ev provider.AsyncEvent) {
 	}
 }
 
-func (d *device) popEvent() (provider.AsyncEvent, bool) {
+// popEvent takes the oldest event, and tells how many were lost behind the last one.
+func (d *device) popEvent() (ev provider.AsyncEvent, lost int, ok bool) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
 	if len(d.events) == 0 {
-		return provider.AsyncEvent{}, false
+		lost, d.lost = d.lost, 0
+		return ev, lost, false
 	}
-	ev := d.events[0]
+	ev = d.events[0]
 	d.events = d.events[1:]
-	return ev, true
+	return ev, 0, true
+}
+
+// forgetEvents drops the events of an object that is gone.
+func (d *device) forgetEvents(of func(provider.AsyncEvent) bool) {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	d.events = slices.DeleteFunc(d.events, of)
 }
 
 func (d *device) hasEvent() bool {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()
-	return len(d.events) > 0
+	return len(d.events) > 0 || d.lost > 0
 }
 
 // memlockError adds to an ENOMEM the limit that is its usual cause.

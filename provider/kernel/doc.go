@@ -1,5 +1,5 @@
 // Package kernel is the provider that drives the kernel's RDMA devices through
-// libibverbs and librdmacm: siw (soft-iWARP) or a hardware RNIC. It adapts
+// libibverbs and librdmacm: siw (soft-iWARP), rxe (soft RoCE), or hardware. It adapts
 // packages cgo/ibv and cgo/rdmacm to the contract of package provider, and adds
 // what C leaves to the caller: locking, lifetimes, waiting without holding a
 // thread, and memory that stays where the kernel knows it.
@@ -62,7 +62,20 @@
 //     rkey; both fields are set.
 //   - A signal has the kernel close the TCP connection that rdma_connect is about to
 //     make, and make another. All but one wait meanwhile (cgo/rdmacm.Interrupt).
+//   - libsiw has no ibv_query_srq: SRQ.Query tells what is known here. The SRQ's
+//     limit on the entries of a receive is kept, which libsiw ignores, and a limit
+//     given at creation is, as the manual says, irrelevant, where siw arms it. A
+//     receive posted to a QP with an SRQ is EINVAL.
 //   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
+//   - On InfiniBand and RoCE librdmacm leaves to its user what iWARP's drivers do. A
+//     peer's disconnect is answered when its event is taken; the QP is in the error
+//     state then, as on iWARP. A QP that PD.CreateQP made is taken through the states
+//     of its connection. Messages that find no receive are sent again without end,
+//     if ConnParam does not say otherwise. See roce.go.
+//   - Receives posted to a QP in the error state are flushed; librxe tells the kernel
+//     of them only when it is told something else (kernel-notes/rxe-no-flush.md).
+//   - The flags of completions are those of reliable connections: rxe says that
+//     receives have a GRH, and of its own Sends that they have immediate data.
 //
 // # Limitations
 //
@@ -72,14 +85,26 @@
 //     is posted between the end of a connection and the moment when the program
 //     gets DISCONNECTED: a program that waits for completions waits for that
 //     event too, and with it takes for flushed what has not completed.
+//   - rxe does not keep who uses a memory window to its bounds, and crashes the kernel
+//     when one is invalidated that is not bound (kernel-notes/rxe-windows.md,
+//     kernel-notes/rxe-crash-window.md).
+//   - On InfiniBand and RoCE a QP that fails keeps its connection, of which nobody
+//     hears: the program that gets a completion in error disconnects. A program has to
+//     read the event channel to be disconnected from, and at the active end to be
+//     connected, since librdmacm answers the peer there.
 //   - siw before Linux 6.8 does not tell a QP's state: QP.Query says QPUnknown.
-//   - A completion of siw never has WCWithInv, although siw does invalidate.
+//   - A completion of siw never has WCWithInv, although siw does invalidate; nor has one
+//     of rxe.
 //   - QP.Cause is always nil: Terminate messages go to the kernel's log only.
 //   - librdmacm opens all RDMA devices of the system with the first, and keeps
 //     them open until the process ends, Close or not. Deleting a siw link (rdma
 //     link delete) waits for that.
-//   - AccessRemoteInvalidate is dropped. SRQs and memory windows are not in the
-//     contract.
+//   - AccessRemoteInvalidate is dropped. siw has no memory windows, and libibverbs no
+//     registration by work request. A region with a window bound to it is EBUSY here,
+//     where rxe says EINVAL; a bind that fails has rxe's IBV_WC_LOC_QP_OP_ERR, where
+//     InfiniBand has IBV_WC_MW_BIND_ERR. A window that was not bound can't be unbound
+//     (EINVAL): librxe has to be given a region.
+//   - siw can't resize an SRQ, and has no IBV_EVENT_QP_LAST_WQE_REACHED.
 //   - The kernel takes verbs only from threads with the very credentials that
 //     the device was opened with (ib_safe_file_access), otherwise EACCES. A
 //     program that drops privileges does so before it opens a device: setuid

@@ -79,6 +79,9 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	switch {
 	case err == nil:
 		if i, ok := found.ID.(*id); ok {
+			if found.Type == cmConnectResponse {
+				i.respond(&found)
+			}
 			i.settle(found.Type)
 		}
 		return found, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -226,4 +227,35 @@ func TestNoDeviceIsAClearError(t *testing.T) {
 		t.Errorf("Devices: %v", err)
 	}
 	t.Logf("Open: %v; Devices: %v, %v", e, infos, err)
+}
+
+// Events that nobody asks for are bounded: the oldest stay, and how many came behind
+// them is told once. Those of an object that is closed go with it.
+func TestAsyncEventsAreBounded(t *testing.T) {
+	d := &device{name: "siw0", wake: make(chan struct{}, 1)}
+	gone := &qp{}
+	for i := range maxEvents + 3 {
+		d.pushEvent(provider.AsyncEvent{Type: provider.EventPortErr, Port: uint8(i)})
+	}
+	for i := range maxEvents {
+		if e, err := d.AsyncEvent(t.Context()); err != nil || e.Port != uint8(i) {
+			t.Fatalf("event %d is of port %d, %v", i, e.Port, err)
+		}
+	}
+	if !d.hasEvent() {
+		t.Error("nothing to tell of what was lost")
+	}
+	_, err := d.AsyncEvent(t.Context())
+	if !errors.Is(err, syscall.ENOBUFS) || !strings.Contains(err.Error(), "3 events lost") {
+		t.Errorf("what was lost: %v", err)
+	}
+	d.pushEvent(provider.AsyncEvent{Type: provider.EventQPFatal, QP: gone})
+	d.pushEvent(provider.AsyncEvent{Type: provider.EventPortActive, Port: 1})
+	d.forgetEvents(func(e provider.AsyncEvent) bool { return e.QP == provider.QP(gone) })
+	if e, err := d.AsyncEvent(t.Context()); err != nil || e.Type != provider.EventPortActive {
+		t.Errorf("after the QP's end: %v, %v", e.Type, err)
+	}
+	if d.hasEvent() {
+		t.Error("an event too many")
+	}
 }

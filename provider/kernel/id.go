@@ -27,6 +27,7 @@ type id struct {
 	c          *rdmacm.ID // nil once destroyed
 	ch         *eventChannel
 	connecting *connectCall // nil if no Connect is under way
+	left       bool         // disconnected from this end
 
 	// qp is what the id connects or has connected: its own QP, or the one that
 	// Connect or Accept was given.
@@ -206,11 +207,18 @@ func (i *id) note(event provider.CMEventType) {
 // settle has what the id's QP holds flushed before anybody hears of the
 // connection's end. Unlike note it is called without the channel's lock.
 func (i *id) settle(event provider.CMEventType) {
-	q := i.qp.Load()
-	if q == nil || !q.ended.Load() || (event != provider.CMDisconnected && event != provider.CMRejected) {
-		return
+	if event == provider.CMDisconnected {
+		i.leave()
 	}
-	if q.enter() == nil {
+	if event == provider.CMDisconnected || event == provider.CMRejected {
+		i.flush()
+	}
+}
+
+// flush has what the id's QP holds flushed if the connection has ended.
+func (i *id) flush() {
+	q := i.qp.Load()
+	if q != nil && q.ended.Load() && q.enter() == nil {
 		defer q.leave()
 		q.settle()
 	}
@@ -234,7 +242,7 @@ func (i *id) destroyQP() {
 }
 
 func (i *id) Accept(param provider.ConnParam) error {
-	return i.withParam("rdma_accept", param, func(p *rdmacm.ConnParam) error {
+	return i.withParam("rdma_accept", param, ibPrivateReply, i.prepareAccept, func(p *rdmacm.ConnParam) error {
 		return i.call("rdma_accept", "", func(c *rdmacm.ID) error {
 			err := c.Accept(p)
 			if err == nil {
@@ -246,45 +254,66 @@ func (i *id) Accept(param provider.ConnParam) error {
 }
 
 func (i *id) Reject(private []byte) error {
-	if err := checkPrivate(private); err != nil {
+	if err := i.checkPrivate(private, ibPrivateReject); err != nil {
 		return opError("rdma_reject", "", err)
 	}
 	return i.call("rdma_reject", "", func(c *rdmacm.ID) error { return c.Reject(private) })
 }
 
 func (i *id) Disconnect() error {
-	return i.call("rdma_disconnect", "", func(c *rdmacm.ID) error {
+	err := i.call("rdma_disconnect", "", func(c *rdmacm.ID) error {
 		err := c.Disconnect()
 		if err == nil {
+			i.left = true
 			i.ended()
 		}
 		return err
 	})
+	if err == nil && i.onIB() {
+		i.flush()
+	}
+	return err
 }
 
-// checkPrivate names the limit where package rdmacm would only refuse.
-func checkPrivate(private []byte) error {
-	if n := len(private); n > math.MaxUint8 {
+// How much private data the messages of InfiniBand's connection manager have room
+// for, less rdma_cm's own header in the request.
+const (
+	ibPrivateRequest = 92 - 36
+	ibPrivateReply   = 196
+	ibPrivateReject  = 148
+)
+
+// checkPrivate names the limit where the library or the kernel would only refuse. ib
+// is the limit on InfiniBand and RoCE.
+func (i *id) checkPrivate(private []byte, ib int) error {
+	n := len(private)
+	if n > math.MaxUint8 {
 		return fmt.Errorf("%w: %d octets of private data, librdmacm takes 255", syscall.EINVAL, n)
+	}
+	if n > ib && i.onIB() {
+		return fmt.Errorf("%w: %d octets of private data, the message has room for %d", syscall.EINVAL, n, ib)
 	}
 	return nil
 }
 
 // withParam calls f with param in C's form. A QP that param names is kept open
-// until f returns: the kernel looks it up by number.
-func (i *id) withParam(op string, param provider.ConnParam, f func(*rdmacm.ConnParam) error) error {
+// until f returns: the kernel looks it up by number. What the QP needs is done by
+// before.
+func (i *id) withParam(op string, param provider.ConnParam, limit int, before func(*qp, *rdmacm.ConnParam) error, f func(*rdmacm.ConnParam) error) error {
 	for _, n := range []int{param.ResponderResources, param.InitiatorDepth} {
 		if n < 0 || n > math.MaxUint8 {
 			return opError(op, "", fmt.Errorf("%w: a Read depth of %d", syscall.EINVAL, n))
 		}
 	}
-	if err := checkPrivate(param.PrivateData); err != nil {
+	if err := i.checkPrivate(param.PrivateData, limit); err != nil {
 		return opError(op, "", err)
 	}
 	p := &rdmacm.ConnParam{
 		PrivateData:        param.PrivateData,
 		ResponderResources: uint8(param.ResponderResources),
 		InitiatorDepth:     uint8(param.InitiatorDepth),
+		RetryCount:         retries(param.RetryCount),
+		RNRRetryCount:      retries(param.RNRRetryCount),
 	}
 	if param.QP != nil {
 		q, ok := param.QP.(*qp)
@@ -296,9 +325,34 @@ func (i *id) withParam(op string, param provider.ConnParam, f func(*rdmacm.ConnP
 		}
 		defer q.release()
 		p.QPNum = q.qpn
+		if q.init.SRQ != nil {
+			p.SRQ = 1 // for devices whose connection manager tells the peer; on iWARP nobody does
+		}
 		i.qp.Store(q)
+		if err := before(q, p); err != nil {
+			return opError(op, "", err)
+		}
 	}
 	return f(p)
+}
+
+// retries turns a count of the contract into C's.
+func retries(n int) uint8 {
+	switch {
+	case n == 0:
+		return 7
+	case n < 0:
+		return 0
+	}
+	return uint8(min(n, 7))
+}
+
+func (i *id) SetOption(option provider.IDOption, value int) error {
+	const op = "rdma_set_option"
+	if err := option.Check(value); err != nil {
+		return opError(op, "", err)
+	}
+	return i.call(op, option.String(), func(c *rdmacm.ID) error { return c.SetOption(int(option), value) })
 }
 
 func (i *id) Migrate(to provider.EventChannel) error {

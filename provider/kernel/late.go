@@ -13,10 +13,14 @@ import (
 )
 
 // All work of a QP whose connection has ended completes as flushed, says the
-// contract. siw leaves some of it: after a fault in the answer to a Read, what is
-// posted, and in any case what is posted later. So once the end is known here,
-// the QP is moved to the error state, which has siw flush what it holds, and late
-// work does not reach libsiw: its completions are made here.
+// contract. So once the end is known here, the QP is moved to the error state, which
+// has the device flush what it holds: on InfiniBand and RoCE nobody else does that,
+// and siw leaves some of it, after a fault in the answer to a Read.
+//
+// siw leaves what is posted later, in any case. It does not reach libsiw: its
+// completions are made here. Other devices flush it by themselves, says
+// ibv_modify_qp(3), but librxe says nothing of receives to the kernel, so with them
+// the QP is moved to the error state once more.
 
 // lateWC is such a completion. It occupies a place in its queue until it is
 // polled.
@@ -25,22 +29,23 @@ type lateWC struct {
 	places *atomic.Int32
 }
 
-// end notes that the connection of a QP has ended. With devices other than siw
-// nothing changes.
-func (q *qp) end() {
-	if q.dev.siw {
-		q.ended.Store(true)
+// end notes that the connection of a QP has ended.
+func (q *qp) end() { q.ended.Store(true) }
+
+// settle has the device flush what it has. Nothing completes in siw after that. The
+// caller has the lock of a queue, or has entered the QP.
+func (q *qp) settle() {
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	if !q.settled {
+		q.settled = true
+		q.toError()
 	}
 }
 
-// settle has siw flush what it has. Nothing completes in siw after that. The
-// caller has the lock of a queue, or has entered the QP.
-func (q *qp) settle() {
-	q.settled.Do(func() {
-		// It can't be refused: ERROR is reached from everywhere.
-		_ = q.c.Modify(errState, uint32(provider.QPAttrState))
-	})
-}
+// toError moves the QP to the error state. It can't be refused, as that is reached
+// from everywhere.
+func (q *qp) toError() { _ = q.c.Modify(errState, uint32(provider.QPAttrState)) }
 
 // flushSends completes wrs as flushed, with the rules of PostSend, whose locks
 // are held.
@@ -84,6 +89,10 @@ func wcOpcode(op provider.WROpcode) provider.WCOpcode {
 		return provider.WCRDMAWrite
 	case provider.WRRDMARead:
 		return provider.WCRDMARead
+	case provider.WRBindMW:
+		return provider.WCBindMW
+	case provider.WRLocalInv:
+		return provider.WCLocalInv
 	}
 	return provider.WCSend
 }

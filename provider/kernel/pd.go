@@ -3,7 +3,10 @@
 package kernel
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -49,6 +52,7 @@ type mr struct {
 	pd     *pd
 	c      *ibv.MR
 	buf    []byte
+	addr   uint64
 	pin    runtime.Pinner
 	access provider.Access
 	lkey   uint32
@@ -56,29 +60,162 @@ type mr struct {
 }
 
 func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
+	if access&provider.AccessZeroBased != 0 {
+		// It says the same, says ibv_reg_mr(3), and no driver has to know the flag.
+		return p.regMR("ibv_reg_mr", buf, new(uint64), access)
+	}
+	return p.regMR("ibv_reg_mr", buf, nil, access)
+}
+
+func (p *pd) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
+	if access&provider.AccessZeroBased != 0 {
+		iova = 0
+	}
+	return p.regMR("ibv_reg_mr_iova", buf, &iova, access)
+}
+
+// RegObject is not for the kernel, which has to have memory.
+func (p *pd) RegObject(io.ReaderAt, uint64, provider.Access) (provider.MR, error) {
+	return nil, opError("ibv_reg_mr", "object", &provider.UnsupportedError{Feature: "a region over an object",
+		Reason: "the kernel registers memory; map it into memory if it is a file"})
+}
+
+// regMR registers buf at address iova, nil for where it is.
+func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) (provider.MR, error) {
 	fail := func(err error) (provider.MR, error) {
-		return nil, opError("ibv_reg_mr", fmt.Sprintf("%d octets", len(buf)), err)
+		return nil, opError(op, fmt.Sprintf("%d octets", len(buf)), err)
 	}
 	if len(buf) == 0 {
 		return fail(syscall.EINVAL)
 	}
+	if iova != nil && p.dev.siw {
+		// It would succeed, and the region's address be the virtual one all the same.
+		return fail(&provider.UnsupportedError{Feature: "a region with an address of its own (iova, zero-based)",
+			Reason: "siw names regions by their virtual address, whatever it is asked for"})
+	}
 	if err := p.hold(); err != nil {
 		return fail(err)
 	}
-	m := &mr{pd: p, buf: buf, access: access}
+	m := &mr{pd: p, buf: buf, access: access, addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))}
 	m.pin.Pin(unsafe.SliceData(buf))
-	c, err := p.c.RegMR(unsafe.Pointer(unsafe.SliceData(buf)), len(buf), uint32(access&^provider.AccessRemoteInvalidate))
+	rights := kernelRights(access)
+	var c *ibv.MR
+	var err error
+	if iova == nil {
+		c, err = p.c.RegMR(unsafe.Pointer(unsafe.SliceData(buf)), len(buf), rights)
+	} else {
+		m.addr = *iova
+		c, err = p.c.RegMRIova(unsafe.Pointer(unsafe.SliceData(buf)), len(buf), *iova, rights)
+	}
 	if err != nil {
 		m.pin.Unpin()
 		p.release()
-		return fail(memlockError(err))
+		return fail(whyNotRegistered(err, iova != nil))
 	}
-	m.c, m.lkey, m.rkey = c, c.LKey(), c.RKey()
-	m.token = mrs.add(m)
+	m.enter(c)
 	return m, nil
 }
 
-func (m *mr) Addr() uint64            { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(m.buf)))) }
+// kernelRights is without what is not libibverbs' flag, or said in another way.
+func kernelRights(access provider.Access) uint32 {
+	return uint32(access &^ (provider.AccessRemoteInvalidate | provider.AccessZeroBased))
+}
+
+// whyNotRegistered says what an errno of a registration means.
+func whyNotRegistered(err error, iova bool) error {
+	switch {
+	case errors.Is(err, syscall.EFAULT):
+		return fmt.Errorf("%w: the memory is not mapped, or may not be written although the rights ask for writing", err)
+	case iova && errors.Is(err, syscall.EINVAL):
+		return fmt.Errorf("%w: the address asked for and that of the memory have to be alike within a page", err)
+	}
+	return memlockError(err)
+}
+
+// enter notes what the region is in C.
+func (m *mr) enter(c *ibv.MR) {
+	m.c, m.lkey, m.rkey = c, c.LKey(), c.RKey()
+	m.token = mrs.add(m)
+	keys := &m.pd.dev.shared.memory
+	keys.change(func() { keys.mrs[m.lkey] = m })
+}
+
+// forget undoes enter.
+func (m *mr) forget() {
+	mrs.remove(m.token)
+	keys := &m.pd.dev.shared.memory
+	keys.change(func() {
+		if keys.mrs[m.lkey] == m {
+			delete(keys.mrs, m.lkey)
+		}
+	})
+}
+
+// whyNotDeregistered makes EBUSY of the EINVAL that rxe has for a region with windows
+// bound to it. Nothing else is wrong with a region that is there.
+func whyNotDeregistered(err error) error {
+	if err == syscall.EINVAL {
+		return fmt.Errorf("%w: a window is bound to it (the driver says %w)", syscall.EBUSY, err)
+	}
+	return err
+}
+
+// Rereg asks the kernel, and moves the region to an mr of its own if that could do it.
+// libibverbs says of some failures that the region is of no use after them; it can be
+// closed in any case.
+func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+	const op = "ibv_rereg_mr"
+	n := &mr{pd: m.pd, buf: m.buf, access: m.access, addr: m.addr}
+	if change&provider.ReregPD != 0 {
+		var ours bool
+		if n.pd, ours = to.(*pd); !ours || n.pd.dev.shared != m.pd.dev.shared {
+			return nil, opError(op, "pd", fmt.Errorf("%w: belongs to another device or provider", syscall.EINVAL))
+		}
+	}
+	if change&provider.ReregTranslation != 0 {
+		if len(buf) == 0 {
+			return nil, opError(op, "0 octets", syscall.EINVAL)
+		}
+		n.buf, n.addr = buf, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
+	}
+	var rights uint32 // libibverbs wants none that are not to change
+	if change&provider.ReregAccess != 0 {
+		n.access, rights = access, kernelRights(access)
+	}
+	if err := n.pd.hold(); err != nil {
+		return nil, opError(op, n.pd.dev.name, err)
+	}
+	n.pin.Pin(unsafe.SliceData(n.buf))
+	done := false
+	err := m.close(func() error {
+		err := m.c.Rereg(uint32(change), n.pd.c, unsafe.Pointer(unsafe.SliceData(n.buf)), len(n.buf), rights)
+		if err != nil {
+			return err
+		}
+		done = true
+		m.forget()
+		n.enter(m.c)
+		m.pin.Unpin()
+		m.pd.release()
+		return nil
+	})
+	if done {
+		return n, nil
+	}
+	n.pin.Unpin()
+	n.pd.release()
+	switch {
+	case err == nil: // it was closed
+		err = os.ErrClosed
+	case errors.Is(err, syscall.EOPNOTSUPP):
+		err = &provider.UnsupportedError{Feature: "re-registration", Reason: "the device's driver has none; close the region and register anew"}
+	default:
+		err = whyNotRegistered(err, false)
+	}
+	return nil, opError(op, fmt.Sprintf("mr %#x", m.lkey), err)
+}
+
+func (m *mr) Addr() uint64            { return m.addr }
 func (m *mr) Len() uint64             { return uint64(len(m.buf)) }
 func (m *mr) LKey() uint32            { return m.lkey }
 func (m *mr) RKey() uint32            { return m.rkey }
@@ -87,9 +224,9 @@ func (m *mr) Access() provider.Access { return m.access }
 func (m *mr) Close() error {
 	return opError("ibv_dereg_mr", fmt.Sprintf("mr %#x", m.lkey), m.close(func() error {
 		if err := m.c.Dereg(); err != nil {
-			return err
+			return whyNotDeregistered(err)
 		}
-		mrs.remove(m.token)
+		m.forget()
 		m.pin.Unpin()
 		m.pd.release()
 		return nil

@@ -16,14 +16,15 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, q.err("ibv_post_send", err)
 	}
-	if q.ended.Load() {
+	if q.dev.siw && q.ended.Load() {
 		n, err := q.flushSends(wrs)
 		return n, q.err("ibv_post_send", err)
 	}
-	if q.dev.siw && !q.connected.Load() {
+	if !q.connected.Load() && !q.ended.Load() {
 		// libsiw would put the requests into the queue, fail to ring the
 		// doorbell, and never ring it again: it does not while the slot before
-		// is occupied, for it takes the kernel to be at work.
+		// is occupied, for it takes the kernel to be at work. librxe puts them
+		// there, too, before it fails.
 		return 0, q.err("ibv_post_send", fmt.Errorf("%w: the QP is not connected", syscall.EINVAL))
 	}
 	done := 0
@@ -36,6 +37,9 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 			}
 		}
 		n, err := q.c.PostSend(q.sq)
+		if len(q.binding) > 0 {
+			q.bound(n)
+		}
 		done += n
 		if err == syscall.ENOTCONN {
 			q.end()
@@ -55,8 +59,13 @@ const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSoli
 // addSend adds wr to the batch, or says why it can't be posted. It refuses only
 // what the libraries would not refuse but misread.
 func (q *qp) addSend(wr *provider.SendWR) error {
-	// WRBindMW needs a window that the contract does not have.
-	if wr.Opcode > provider.WRSendWithInv || wr.Opcode == provider.WRBindMW {
+	if wr.Opcode == provider.WRMaskedAtomicCmpAndSwp || wr.Opcode == provider.WRMaskedAtomicFetchAdd {
+		return &provider.UnsupportedError{Feature: "masked atomic operations", Reason: "libibverbs has none"}
+	}
+	if wr.Opcode == provider.WRRegMR {
+		return errFastReg
+	}
+	if wr.Opcode > provider.WRSendWithInv {
 		return fmt.Errorf("%w: %s can't be posted", syscall.EINVAL, wr.Opcode)
 	}
 	if unknown := wr.Flags &^ sendFlags; unknown != 0 {
@@ -86,11 +95,16 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	case provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
 		w.SetAtomic(wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.RKey)
 	}
-	if err := q.addSource(wr); err != nil {
-		q.sq.Drop()
-		return err
+	var err error
+	if wr.Opcode == provider.WRBindMW {
+		err = q.addBind(w, wr)
+	} else {
+		err = q.addSource(wr)
 	}
-	return nil
+	if err != nil {
+		q.sq.Drop()
+	}
+	return err
 }
 
 // siwTakes says why siw can't process wr. It says so itself only when it has wr
@@ -179,7 +193,15 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 	if err := q.usable(); err != nil {
 		return 0, q.err("ibv_post_recv", err)
 	}
-	if q.ended.Load() {
+	if q.init.SRQ != nil {
+		// libsiw would look for the place in a queue that isn't there.
+		if len(wrs) == 0 {
+			return 0, nil
+		}
+		return 0, q.err("ibv_post_recv", fmt.Errorf("%w: the QP has a shared receive queue; post to that", syscall.EINVAL))
+	}
+	ended := q.ended.Load()
+	if q.dev.siw && ended {
 		n, err := q.flushRecvs(wrs)
 		return n, q.err("ibv_post_recv", err)
 	}
@@ -194,6 +216,9 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 		}
 		n, err := q.c.PostRecv(q.rq)
 		done += n
+		if ended && n > 0 {
+			q.toError() // see late.go
+		}
 		if err == nil {
 			err = refused
 		}

@@ -27,8 +27,9 @@ type qp struct {
 	connected atomic.Bool
 
 	// See late.go.
-	ended     atomic.Bool // siw flushes nothing any more
-	settled   sync.Once
+	ended     atomic.Bool // the connection is no more, as far as is known here
+	settling  sync.Mutex
+	settled   bool // guarded by settling
 	lateSends atomic.Int32
 	lateRecvs atomic.Int32
 
@@ -36,12 +37,13 @@ type qp struct {
 
 	// The queues' locks guard their batches, and c against being destroyed
 	// while it is posted to.
-	sqMu  sync.Mutex
-	sq    *ibv.SendBatch
-	rqMu  sync.Mutex
-	rq    *ibv.RecvBatch
-	c     *ibv.QP
-	empty bool // c is no more
+	sqMu    sync.Mutex
+	sq      *ibv.SendBatch
+	binding []binding // of the batch
+	rqMu    sync.Mutex
+	rq      *ibv.RecvBatch
+	c       *ibv.QP
+	empty   bool // c is no more
 }
 
 func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
@@ -59,6 +61,10 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	if !ok1 || !ok2 || scq.dev.shared != p.dev.shared || rcq.dev.shared != p.dev.shared {
 		return nil, fmt.Errorf("%w: a send CQ and a receive CQ of the PD's device are needed", syscall.EINVAL)
 	}
+	shared, err := srqOf(p, &init)
+	if err != nil {
+		return nil, err
+	}
 	if init.Type == 0 {
 		init.Type = provider.QPTypeRC
 	}
@@ -66,21 +72,41 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	if err != nil {
 		return nil, err
 	}
-	if p.dev.siw && attr.Cap.MaxRecvWR == 0 {
+	if p.dev.siw && attr.Cap.MaxRecvWR == 0 && shared == nil {
 		attr.Cap.MaxRecvWR = 1 // libsiw can't map a receive queue without places
 	}
 	q := &qp{dev: p.dev, id: owner, parent: []*object{&p.object, &scq.object, &rcq.object}, init: init, maxReads: -1}
 	if owner != nil {
 		q.parent = append(q.parent, &owner.object)
 	}
+	if shared != nil {
+		q.parent = append(q.parent, &shared.object)
+	}
 	if err := holdAll(q.parent...); err != nil {
 		return nil, err
+	}
+	if shared != nil {
+		attr.SRQ = shared.c // held, so that it stays what it is
 	}
 	if err := q.create(attr, scq, rcq, create); err != nil {
 		releaseAll(q.parent...)
 		return nil, memlockError(err)
 	}
 	return q, nil
+}
+
+// srqOf returns the SRQ that init names, nil for none, and takes out of init what is
+// then ignored: the sizes of a receive queue, says the man page of ibv_create_qp.
+func srqOf(p *pd, init *provider.QPInitAttr) (*srq, error) {
+	if init.SRQ == nil {
+		return nil, nil
+	}
+	r, ok := init.SRQ.(*srq)
+	if !ok || r == nil || r.dev.shared != p.dev.shared {
+		return nil, fmt.Errorf("%w: the SRQ is not of the PD's device", syscall.EINVAL)
+	}
+	init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = 0, 0
+	return r, nil
 }
 
 func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitAttr) (*ibv.QP, error)) error {
@@ -100,6 +126,9 @@ func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitA
 	if a, _, err := q.c.Query(uint32(provider.QPAttrCap)); err == nil && a.Cap.MaxSendWR > 0 {
 		q.init.Cap = capFrom(&a.Cap)
 	}
+	if q.init.SRQ != nil {
+		q.init.Cap.MaxRecvWR, q.init.Cap.MaxRecvSGE = 0, 0
+	}
 	if err := q.makeBatches(); err != nil {
 		_ = q.destroy()
 		return err
@@ -114,7 +143,7 @@ func (q *qp) makeBatches() error {
 	k, maxSGE := &q.init.Cap, max(q.dev.attr.MaxSGE, 1)
 	var err error
 	q.sq, err = ibv.NewSendBatch(min(k.MaxSendWR, postBatch), max(k.MaxSendSGE, maxSGE), k.MaxInlineData)
-	if err != nil {
+	if err != nil || q.init.SRQ != nil {
 		return err
 	}
 	q.rq, err = ibv.NewRecvBatch(min(k.MaxRecvWR, postBatch), max(k.MaxRecvSGE, maxSGE))
@@ -176,11 +205,41 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 		AccessFlags:     uint32(attr.Access &^ provider.AccessRemoteInvalidate),
 		MaxRdAtomic:     uint8(attr.MaxRdAtomic),
 		MaxDestRdAtomic: uint8(attr.MaxDestRdAtomic),
+
+		EnSQDAsyncNotify: attr.EnSQDAsyncNotify,
+
+		PathMTU:     mtuCode(attr.PathMTU),
+		DestQPNum:   attr.DestQPN,
+		RQPSN:       attr.RQPSN,
+		SQPSN:       attr.SQPSN,
+		PkeyIndex:   attr.PkeyIndex,
+		PortNum:     attr.PortNum,
+		Timeout:     attr.Timeout,
+		RetryCnt:    attr.RetryCnt,
+		RNRRetry:    attr.RNRRetry,
+		MinRNRTimer: attr.MinRNRTimer,
 	}, uint32(mask))
-	if err == nil && mask&provider.QPAttrState != 0 && (attr.State == provider.QPErr || attr.State == provider.QPSQD) {
-		q.end()
+	if err == nil && mask&provider.QPAttrState != 0 {
+		q.entered(attr.State)
 	}
 	return q.err("ibv_modify_qp", err)
+}
+
+// entered notes a state that the program has moved the QP to.
+func (q *qp) entered(state provider.QPState) {
+	switch {
+	case state == provider.QPErr, state == provider.QPSQD && q.dev.siw:
+		q.end()
+	case q.dev.siw: // which does little else
+	case state == provider.QPRTS:
+		q.connected.Store(true)
+	case state == provider.QPReset:
+		q.connected.Store(false)
+		q.ended.Store(false)
+		q.settling.Lock()
+		q.settled = false
+		q.settling.Unlock()
+	}
 }
 
 // errState is what moves a QP to the error state.
@@ -192,7 +251,9 @@ func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	}
 	defer q.leave()
 	const all = provider.QPAttrState | provider.QPAttrCurState | provider.QPAttrAccessFlags |
-		provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic | provider.QPAttrCap
+		provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic | provider.QPAttrCap |
+		provider.QPAttrPkeyIndex | provider.QPAttrPort | provider.QPAttrPathMTU | provider.QPAttrTimeout | provider.QPAttrRetryCnt |
+		provider.QPAttrRNRRetry | provider.QPAttrRQPSN | provider.QPAttrMinRNRTimer | provider.QPAttrSQPSN | provider.QPAttrDestQPN
 	a, _, err := q.c.Query(uint32(all))
 	if err != nil {
 		return provider.QPAttr{}, provider.QPInitAttr{}, q.err("ibv_query_qp", err)
@@ -213,6 +274,12 @@ func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 			attr.State, attr.CurState = provider.QPUnknown, provider.QPUnknown
 		}
 	}
+	if q.dev.transport == provider.TransportIB {
+		attr.PathMTU = mtuOctets(a.PathMTU)
+		attr.DestQPN, attr.RQPSN, attr.SQPSN = a.DestQPNum, a.RQPSN, a.SQPSN
+		attr.PkeyIndex, attr.PortNum = a.PkeyIndex, a.PortNum
+		attr.Timeout, attr.RetryCnt, attr.RNRRetry, attr.MinRNRTimer = a.Timeout, a.RetryCnt, a.RNRRetry, a.MinRNRTimer
+	}
 	return attr, q.init, nil
 }
 
@@ -229,6 +296,7 @@ func (q *qp) Close() error {
 		if err := q.destroy(); err != nil {
 			return err
 		}
+		q.dev.forgetEvents(func(e provider.AsyncEvent) bool { return e.QP == provider.QP(q) })
 		releaseAll(q.parent...)
 		return nil
 	}))

@@ -57,6 +57,20 @@ func testDevice(t *testing.T) {
 	if _, err = dev.QueryGID(1, 99); err == nil {
 		t.Error("a GID that does not exist")
 	}
+	table, err := dev.QueryGIDTable()
+	if err != nil || len(table) != 1 || table[0].GID != gid || table[0].Port != 1 || table[0].Index != 0 || table[0].Type != provider.GIDTypeIB {
+		t.Errorf("QueryGIDTable: %+v, %v", table, err)
+	}
+	if attr.NumCompVectors < 1 || attr.DeviceCapFlags != provider.DeviceMemMgtExtensions || attr.AtomicCap != provider.AtomicNone {
+		t.Errorf("Query: %d vectors, %s, %s", attr.NumCompVectors, attr.DeviceCapFlags, attr.AtomicCap)
+	}
+	for _, at := range [][2]int{{1, 0}, {1, 99}, {9, 0}} {
+		_, err := dev.QueryPkey(uint8(at[0]), at[1])
+		wantErrno(t, "a P_Key", err, syscall.ENOENT)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("P_Key %v: %v", at, err)
+		}
+	}
 	_, err = New().Open("no-such-device")
 	wantErrno(t, "an unknown name", err, syscall.ENODEV)
 	_, err = dev.CreateCQ(provider.CQInitAttr{CQE: 0})

@@ -41,8 +41,8 @@ func testPostsBeforeConnection(t *testing.T) {
 	if err := p.id.Accept(depth); err != nil {
 		t.Fatal(err)
 	}
-	p.want("after Accept", provider.CMEstablished)
 	a.want("after Connect", provider.CMEstablished)
+	p.want("after Accept", provider.CMEstablished)
 	a.send(wr)
 	a.poll(1)
 	if wc := p.poll(1)[0]; wc.Status != provider.WCSuccess {
@@ -276,8 +276,8 @@ func testNoReadDepth(t *testing.T) {
 	if err := p.id.Accept(provider.ConnParam{InitiatorDepth: 4}); err != nil {
 		t.Fatal(err)
 	}
-	p.want("after Accept", provider.CMEstablished)
 	a.want("after Connect", provider.CMEstablished)
+	p.want("after Accept", provider.CMEstablished)
 	read := func(of *side) provider.SendWR {
 		return provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, RemoteAddr: of.mr.Addr(), RKey: of.mr.RKey()}
 	}

@@ -22,7 +22,7 @@ type siwKeys struct {
 	reserved *ibv.SiwReservation
 }
 
-// create calls f, which creates a CQ or QP of verbs, and once more if it failed
+// create calls f, which creates a CQ, QP or SRQ of verbs, and once more if it failed
 // for want of the reservation.
 func (k *siwKeys) create(verbs *ibv.Context, f func() error) error {
 	err, done := k.try(f)
@@ -85,7 +85,7 @@ func (k *siwKeys) release() {
 	}
 }
 
-// createQueues calls f, which creates a CQ or a QP of the device.
+// createQueues calls f, which creates a CQ, a QP or an SRQ of the device.
 func (d *device) createQueues(f func() error) error {
 	if !d.siw {
 		return f()

@@ -19,12 +19,14 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestSiwLinks adds, lists and deletes links in the kernel of the guest.
-func TestSiwLinks(t *testing.T) {
+// TestLinks adds, lists and deletes links in the kernel of the guest, of siw and of
+// rxe.
+func TestLinks(t *testing.T) {
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Link: "none"})
+		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true})
 		return
 	}
+	rxeLinks(t)
 	links, err := List()
 	if err != nil || len(links) != 0 {
 		t.Fatalf("before anything is added: %+v, %v", links, err)
@@ -65,6 +67,38 @@ func TestSiwLinks(t *testing.T) {
 		t.Errorf("after all are deleted: %+v, %v", links, err)
 	}
 	wantErrno(t, Delete("siw0"), unix.ENODEV)
+}
+
+// rxeLinks finds the link that the guest begins with, deletes it, and makes another.
+func rxeLinks(t *testing.T) {
+	t.Helper()
+	want := func(name, netdev string) {
+		t.Helper()
+		links, err := List()
+		if err != nil || len(links) != 1 || len(links[0].Ports) != 1 {
+			t.Fatalf("%+v, %v; want one link with one port", links, err)
+		}
+		link, port := links[0], links[0].Ports[0]
+		if link.Name != name || link.NodeType != provider.NodeCA || link.Protocol != "roce" || link.Netdev() != netdev || link.NodeGUID == 0 {
+			t.Errorf("%+v", link)
+		}
+		if port.Num != 1 || port.State != provider.PortActive || port.PhysState != 5 {
+			t.Errorf("%+v, want port 1, active", port)
+		}
+	}
+	want("rxe0", "d1")
+	wantErrno(t, Add("rxe1", "rxe", "d1"), unix.EEXIST)
+	if err := Delete("rxe0"); err != nil {
+		t.Fatal(err)
+	}
+	wantErrno(t, Add("rxe1", "rxe", "d9"), unix.ENODEV)
+	if err := Add("rxe1", "rxe", "d1"); err != nil {
+		t.Fatal(err)
+	}
+	want("rxe1", "d1")
+	if err := Delete("rxe1"); err != nil {
+		t.Error(err)
+	}
 }
 
 func makeDummy(t *testing.T, name string) {

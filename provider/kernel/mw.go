@@ -1,0 +1,221 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// mw is a memory window. Its key in C is what drivers find it by, so that it follows what
+// is posted.
+type mw struct {
+	object
+	pd   *pd
+	typ  provider.MWType
+	c    *ibv.MW
+	rkey atomic.Uint32 // as in C, where it changes under the lock of the posting QP's send queue
+
+	last atomic.Pointer[mr] // the region of the last bind, to be named when it ends
+}
+
+// memoryKeys finds the windows and regions of a context by what work requests name them
+// with: the contract has keys where C has pointers.
+type memoryKeys struct {
+	mu  sync.RWMutex
+	mws map[uint32]*mw // by index: the key without its lowest octet
+	mrs map[uint32]*mr // by lkey
+}
+
+func (k *memoryKeys) change(do func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mws == nil {
+		k.mws, k.mrs = make(map[uint32]*mw), make(map[uint32]*mr)
+	}
+	do()
+}
+
+// window returns the window that a key has the index of, nil if there is none.
+func (k *memoryKeys) window(rkey uint32) *mw {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mws[rkey>>8]
+}
+
+func (k *memoryKeys) region(lkey uint32) *mr {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.mrs[lkey]
+}
+
+func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
+	const op = "ibv_alloc_mw"
+	if t != provider.MWType1 && t != provider.MWType2 {
+		return nil, opError(op, t.String(), syscall.EINVAL)
+	}
+	if err := p.hold(); err != nil {
+		return nil, opError(op, t.String(), err)
+	}
+	c, err := p.c.AllocMW(uint32(t))
+	if err != nil {
+		p.release()
+		if errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.ENOSYS) {
+			err = &provider.UnsupportedError{Feature: "memory windows", Reason: "the device's driver has none (siw is one such)"}
+		}
+		return nil, opError(op, t.String(), err)
+	}
+	w := &mw{pd: p, typ: t, c: c}
+	w.rkey.Store(c.RKey())
+	p.dev.shared.memory.change(func() { p.dev.shared.memory.mws[c.RKey()>>8] = w })
+	return w, nil
+}
+
+// AllocFastRegMR is not for user space, whose libraries have no such work request.
+func (p *pd) AllocFastRegMR(uint64) (provider.FastRegMR, error) {
+	return nil, opError("ib_alloc_mr", p.dev.name, errFastReg)
+}
+
+var errFastReg = &provider.UnsupportedError{Feature: "registration by work request",
+	Reason: "only the kernel's own verbs have it (IB_WR_REG_MR); register with ibv_reg_mr, and give peers a window of type 2"}
+
+func (w *mw) Type() provider.MWType { return w.typ }
+func (w *mw) RKey() uint32          { return w.rkey.Load() }
+
+func (w *mw) Close() error {
+	return opError("ibv_dealloc_mw", fmt.Sprintf("mw %#x", w.RKey()), w.close(func() error {
+		keys := &w.pd.dev.shared.memory
+		if err := w.c.Dealloc(); err != nil {
+			return err
+		}
+		w.last.Store(nil)
+		keys.change(func() {
+			if index := w.RKey() >> 8; keys.mws[index] == w {
+				delete(keys.mws, index)
+			}
+		})
+		w.pd.release()
+		return nil
+	}))
+}
+
+// windowRights are those that a window can have.
+const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
+
+// toBind holds window and region, and makes of info what C wants. q releases them when
+// the bind is posted.
+func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
+	c := ibv.BindInfo{Addr: info.Addr, Length: info.Length, Access: uint32(info.Access)}
+	if extra := info.Access &^ windowRights; extra != 0 {
+		return c, fmt.Errorf("%w: a window can't have the rights %#x", syscall.EINVAL, uint32(extra))
+	}
+	var m *mr
+	if info.LKey != 0 {
+		if m = q.dev.shared.memory.region(info.LKey); m == nil {
+			return c, fmt.Errorf("%w: no region has the lkey %#x", syscall.EINVAL, info.LKey)
+		}
+		if m.pd != w.pd {
+			return c, fmt.Errorf("%w: window and region are not of one PD", syscall.EPERM)
+		}
+	} else if info.Addr != 0 || info.Length != 0 {
+		return c, fmt.Errorf("%w: a bind of no region, but with an address or a length", syscall.EINVAL)
+	}
+	if err := w.hold(); err != nil {
+		return c, err
+	}
+	if m == nil {
+		// librxe looks into the region, although ibv_bind_mw takes none.
+		if m = w.last.Load(); m == nil {
+			w.release()
+			return c, fmt.Errorf("%w: the window is not bound, and no region is named", syscall.EINVAL)
+		}
+		c.Addr = m.addr
+	}
+	if err := m.hold(); err != nil {
+		w.release()
+		return c, err
+	}
+	c.MR = m.c
+	q.binding = append(q.binding, binding{w: w, m: m})
+	return c, nil
+}
+
+// binding is a bind that is being posted.
+type binding struct {
+	w    *mw
+	m    *mr
+	at   int    // in the batch
+	rkey uint32 // of type 2: the new one
+}
+
+// bound ends what toBind began, for a batch of which n requests were posted. The caller
+// has sqMu.
+func (q *qp) bound(n int) {
+	for _, b := range q.binding {
+		if b.w.typ == provider.MWType2 && b.at < n {
+			b.w.c.SetRKey(b.rkey)
+			b.w.rkey.Store(b.rkey)
+			b.w.last.Store(b.m)
+		}
+		b.m.release()
+		b.w.release()
+	}
+	clear(q.binding)
+	q.binding = q.binding[:0]
+}
+
+// addBind adds what a WRBindMW has to the work request that was added last.
+func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
+	if wr.Bind == nil {
+		return fmt.Errorf("%w: WRBindMW without MWBindInfo", syscall.EINVAL)
+	}
+	w := q.dev.shared.memory.window(wr.RKey)
+	if w == nil || w.typ != provider.MWType2 {
+		return fmt.Errorf("%w: the key %#x names no window of type 2", syscall.EINVAL, wr.RKey)
+	}
+	info, err := q.toBind(w, wr.Bind)
+	if err != nil {
+		return err
+	}
+	b := &q.binding[len(q.binding)-1]
+	b.at, b.rkey = q.sq.Len()-1, wr.RKey
+	c.SetBind(w.c, wr.RKey, &info)
+	return nil
+}
+
+// BindMW posts through the driver's own call, which makes the new key.
+func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, info provider.MWBindInfo) error {
+	const op = "ibv_bind_mw"
+	w, ours := window.(*mw)
+	if !ours || w.pd.dev.shared != q.dev.shared {
+		return q.err(op, fmt.Errorf("%w: the window is not of this device", syscall.EINVAL))
+	}
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	switch {
+	case q.empty:
+		return q.err(op, os.ErrClosed)
+	case w.typ != provider.MWType1:
+		return q.err(op, fmt.Errorf("%w: the window is of type 2: post a work request with WRBindMW", syscall.EINVAL))
+	case flags&^(provider.SendFence|provider.SendSignaled) != 0:
+		return q.err(op, fmt.Errorf("%w: flags %#x", syscall.EINVAL, uint32(flags)))
+	}
+	c, err := q.toBind(w, &info)
+	if err != nil {
+		return q.err(op, err)
+	}
+	defer q.bound(0)
+	if err := q.c.BindMW(w.c, wrid, uint32(flags), &c); err != nil {
+		return q.err(op, err)
+	}
+	w.rkey.Store(w.c.RKey())
+	w.last.Store(q.binding[0].m)
+	return nil
+}

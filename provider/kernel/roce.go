@@ -1,0 +1,128 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"runtime"
+
+	"github.com/govs-rdma/govs/cgo/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// On InfiniBand and RoCE the connection manager's messages are apart from the QP,
+// and librdmacm leaves to its user what iWARP's drivers do in the kernel. What the
+// contract wants of every device is done here.
+
+// cmConnectResponse is RDMA_CM_EVENT_CONNECT_RESPONSE: the peer has accepted, and
+// the id has no QP that librdmacm knows. Nobody else hears of it.
+const cmConnectResponse provider.CMEventType = 5
+
+// onIB says whether the id is bound to a device of InfiniBand or RoCE.
+func (i *id) onIB() (ib bool) {
+	i.addrs(func(c *rdmacm.ID) {
+		if verbs := c.Verbs(); verbs != nil {
+			ib = provider.TransportType(verbs.Device().TransportType()) == provider.TransportIB
+		}
+	})
+	return ib
+}
+
+// lockAfterConnect is lock for what an event asks for, which may come before Connect
+// has returned.
+func (i *id) lockAfterConnect() error {
+	for {
+		i.mu.Lock()
+		call := i.connecting
+		i.mu.Unlock()
+		if call == nil {
+			return i.lock()
+		}
+		<-call.done
+		runtime.Gosched() // it takes the lock to say that it has returned
+	}
+}
+
+// moveQP takes a QP that the id does not own through states of its connection.
+func (i *id) moveQP(q *qp, ird, ord int, states ...provider.QPState) error {
+	if err := i.lockAfterConnect(); err != nil {
+		return err
+	}
+	defer i.mu.Unlock()
+	for _, state := range states {
+		reads := ord
+		if state == provider.QPRTR {
+			reads = ird
+		}
+		if err := i.c.ModifyQP(q.c, uint32(state), reads); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareConnect does what Connect wants of a QP that the id does not own.
+func (i *id) prepareConnect(q *qp, _ *rdmacm.ConnParam) error {
+	if !i.onIB() {
+		return nil
+	}
+	return i.moveQP(q, -1, -1, provider.QPInit)
+}
+
+// prepareAccept is prepareConnect for Accept.
+func (i *id) prepareAccept(q *qp, p *rdmacm.ConnParam) error {
+	if !i.onIB() {
+		return nil
+	}
+	return i.moveQP(q, int(p.ResponderResources), int(p.InitiatorDepth), provider.QPInit, provider.QPRTR, provider.QPRTS)
+}
+
+// respond takes a QP that the id does not own to the end of Connect, and makes of
+// the event what librdmacm makes of it for a QP of the id's.
+func (i *id) respond(ev *provider.CMEvent) {
+	err := i.finish()
+	if err == nil {
+		ev.Type = provider.CMEstablished
+		i.established()
+		return
+	}
+	ev.Type, ev.Cause = provider.CMConnectError, err
+	if errno := provider.Errno(err); errno != 0 {
+		ev.Status = -int(errno)
+	}
+	_ = i.Reject(nil) // the connection is not made, whether the peer hears why or not
+}
+
+func (i *id) finish() error {
+	q := i.qp.Load()
+	if q == nil {
+		return nil
+	}
+	if err := q.enter(); err != nil {
+		return err
+	}
+	defer q.leave()
+	if err := i.moveQP(q, -1, -1, provider.QPRTR, provider.QPRTS); err != nil {
+		return err
+	}
+	if err := i.lockAfterConnect(); err != nil {
+		return err
+	}
+	defer i.mu.Unlock()
+	return i.c.Establish()
+}
+
+// leave answers the peer that disconnects. Without it the peer would wait for the
+// answer for more than a minute before it gets DISCONNECTED, and our own QP stay
+// ready: rdma_disconnect(3) leaves both to the program. On iWARP, where both ends
+// learn of it from TCP, it is not needed.
+func (i *id) leave() {
+	if !i.onIB() {
+		return
+	}
+	i.mu.Lock()
+	left := i.left
+	i.mu.Unlock()
+	if !left {
+		_ = i.Disconnect() // it has ended anyhow
+	}
+}

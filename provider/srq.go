@@ -1,0 +1,45 @@
+package provider
+
+// SRQInitAttr says how to make an SRQ (struct ibv_srq_init_attr).
+type SRQInitAttr struct {
+	Attr   SRQAttr // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C: the SRQ is made with none
+	Cookie any     // srq_context: AsyncEvent hands it back through SRQ.Cookie
+}
+
+// SRQAttr holds an SRQ's sizes and its limit (struct ibv_srq_attr).
+type SRQAttr struct {
+	MaxWR  int // receives posted at a time
+	MaxSGE int // scatter/gather entries per receive; fixed when the SRQ is made
+	Limit  int // EventSRQLimitReached is raised below that many receives; 0 for not armed
+}
+
+// SRQAttrMask says which fields of an SRQAttr SRQ.Modify takes (enum
+// ibv_srq_attr_mask).
+type SRQAttrMask uint32
+
+// What SRQ.Modify can change.
+const (
+	SRQAttrMaxWR SRQAttrMask = 1 << 0 // IBV_SRQ_MAX_WR: resize
+	SRQAttrLimit SRQAttrMask = 1 << 1 // IBV_SRQ_LIMIT: arm, or disarm with 0
+)
+
+// SRQ is a shared receive queue (struct ibv_srq): the QPs that were made with it
+// take their receives from it, each in turn as a message begins to arrive. A
+// receive completes on the CQ of the QP that took it. What nobody took stays
+// posted when a QP ends, and is flushed for nobody; the one that a QP was just
+// filling is flushed with the QP.
+type SRQ interface {
+	// PostRecv posts receives (ibv_post_srq_recv), with the rules of
+	// QP.PostSend. Their SGEs name regions of the SRQ's PD.
+	PostRecv(wrs []RecvWR) (n int, err error)
+
+	// Modify sets the attributes that mask names (ibv_modify_srq), all of them
+	// or none. A limit arms one event: EventSRQLimitReached is raised, and the
+	// limit is 0 again, when a QP takes a receive and fewer than Limit are left.
+	Modify(attr SRQAttr, mask SRQAttrMask) error
+
+	Query() (SRQAttr, error) // ibv_query_srq; the sizes granted
+
+	Cookie() any
+	Close() error // ibv_destroy_srq; EBUSY while a QP has it
+}
