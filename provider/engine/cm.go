@@ -13,28 +13,32 @@ import (
 //
 // Locks of the connection manager, in the order in which they may be taken: the
 // listener's cmID.mu; cmID.mu; eventChannel.mu. Nothing waits while it holds one.
+//
+// Most connections have one of their own, and nothing to say for most of their
+// life. So it holds memory only for events that wait and for those who wait for
+// them.
 type eventChannel struct {
 	dev  *device
 	life life // ids
-	wake signal
 
-	// Closing connections outlive their ids: a reject must reach the peer before
-	// the socket goes. They end with the channel at the latest.
+	mu      sync.Mutex
+	events  []provider.CMEvent
+	woken   chan struct{} // closed by the next event, or Close; nil: nobody waits
+	closing *hangUps      // nil: none so far
+}
+
+// hangUps are closing connections, which outlive their ids: a reject must reach
+// the peer before the socket goes. They end with the channel at the latest.
+type hangUps struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-
-	mu     sync.Mutex
-	events []provider.CMEvent
 }
 
 // newEventChannel makes an event channel of d, which has been held for it:
 // Close drops that.
 func newEventChannel(d *device) provider.EventChannel {
-	ch := &eventChannel{dev: d}
-	ch.wake.init()
-	ch.ctx, ch.cancel = context.WithCancel(context.Background())
-	return ch
+	return &eventChannel{dev: d}
 }
 
 // CreateID implements provider.EventChannel.
@@ -48,23 +52,47 @@ func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
 // push queues e.
 func (ch *eventChannel) push(e provider.CMEvent) {
 	ch.mu.Lock()
+	defer ch.mu.Unlock()
 	ch.events = append(ch.events, e)
-	ch.mu.Unlock()
-	ch.wake.set()
+	ch.wake()
 }
 
-// pop takes the oldest event.
-func (ch *eventChannel) pop() (e provider.CMEvent, ok, more bool) {
+// wake has all who wait look again. mu is held.
+func (ch *eventChannel) wake() {
+	if ch.woken != nil {
+		close(ch.woken)
+		ch.woken = nil
+	}
+}
+
+// pop takes the oldest event. Without one it returns what is closed when it is
+// worth looking again.
+func (ch *eventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{}) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if len(ch.events) == 0 {
-		return e, false, false
+	switch {
+	case ch.life.closed():
+		return e, false, closedChan
+	case len(ch.events) == 0:
+		if ch.woken == nil {
+			ch.woken = make(chan struct{})
+		}
+		return e, false, ch.woken
 	}
 	e = ch.events[0]
 	ch.events[0] = provider.CMEvent{}
-	ch.events = ch.events[1:]
-	return e, true, len(ch.events) > 0
+	if ch.events = ch.events[1:]; len(ch.events) == 0 {
+		ch.events = nil
+	}
+	return e, true, nil
 }
+
+// closedChan is always worth looking again.
+var closedChan = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
 
 // take removes the events of id, in order, with those of a listener the
 // requests that nobody has fetched.
@@ -91,15 +119,14 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 		if ch.life.closed() {
 			return provider.CMEvent{}, failClosed(op, "event channel")
 		}
-		e, ok, more := ch.pop()
-		if more {
-			ch.wake.set() // for the next waiter
-		}
+		e, ok, again := ch.pop()
 		if ok {
 			return e, nil
 		}
-		if err := ch.wake.wait(ctx); err != nil {
-			return provider.CMEvent{}, fail(op, "event channel", err)
+		select {
+		case <-again:
+		case <-ctx.Done():
+			return provider.CMEvent{}, fail(op, "event channel", ctx.Err())
 		}
 	}
 }
@@ -113,9 +140,14 @@ func (ch *eventChannel) Close() error {
 		return failBusy("rdma_destroy_event_channel", "event channel", fmt.Sprintf("%d ids", ids))
 	}
 	if first {
-		ch.cancel()
-		ch.tasks.Wait()
-		ch.wake.close()
+		ch.mu.Lock()
+		ch.wake()
+		closing := ch.closing
+		ch.mu.Unlock()
+		if closing != nil {
+			closing.cancel()
+			closing.tasks.Wait()
+		}
 		ch.dev.life.drop()
 	}
 	return nil
@@ -125,9 +157,16 @@ func (ch *eventChannel) Close() error {
 // reset overtakes what was sent, and closes the stream. It takes over w and
 // returns at once.
 func (ch *eventChannel) hangUp(w *wire, last []byte) {
-	ch.tasks.Go(func() {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if ch.closing == nil {
+		ch.closing = new(hangUps)
+		ch.closing.ctx, ch.closing.cancel = context.WithCancel(context.Background())
+	}
+	all := ch.closing.ctx
+	ch.closing.tasks.Go(func() {
 		defer w.close()
-		ctx, cancel := context.WithTimeout(ch.ctx, ch.dev.opts.CloseTimeout)
+		ctx, cancel := context.WithTimeout(all, ch.dev.opts.CloseTimeout)
 		defer cancel()
 		if w.write(ctx, last) != nil || w.conn.CloseWrite() != nil {
 			return

@@ -32,7 +32,7 @@ func (id *cmID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
 	id.tasks.Go(func() {
-		defer cancel()
+		defer id.idle(cancel)
 		defer func() { <-r.places }()
 		a, err := r.answer(ctx)
 		switch {
@@ -91,6 +91,7 @@ func (id *cmID) peerLeft(r *request, err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	r.gone = true
+	id.discharge()
 	if id.state == idAccepting {
 		id.end(failureEvent(err))
 	}
@@ -180,6 +181,7 @@ func (id *cmID) Reject(private []byte) error {
 		return fail(op, id.name(), fmt.Errorf("%w: %w", err, syscall.EINVAL))
 	}
 	id.state = idEnded
+	id.discharge()
 	if r.gone {
 		return fail(op, id.name(), syscall.ECONNRESET)
 	}

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
+	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -16,9 +19,9 @@ import (
 // have Options.StartupTimeout. A peer that is siw takes 252 octets of private
 // data at most, and hangs up when there are more.
 //
-// There is no second attempt with revision 1 when a peer does not understand
-// revision 2 (RFC 6581 section 10 allows one): what such a peer does can't be
-// told from a refusal. Options.Revision is for that.
+// Options.Fallback says whether there is a second attempt with revision 1 when the
+// peer may not understand revision 2. Where Options.RDMAC permits them, there is one
+// as well after an answer of revision 0.
 //
 //rfc:5044 MPA-7.1-02
 //rfc:5044 MPA-7.1.2-10-01
@@ -39,7 +42,7 @@ func (id *cmID) Connect(param provider.ConnParam) error {
 	ctx, cancel := context.WithTimeout(context.Background(), id.dev.opts.StartupTimeout)
 	id.cancel, id.state = cancel, idConnecting
 	id.tasks.Go(func() {
-		defer cancel()
+		defer id.idle(cancel)
 		id.connect(ctx, q, initiator)
 	})
 	return nil
@@ -51,44 +54,101 @@ func (d *device) initiator(param provider.ConnParam) (mpa.Initiator, error) {
 	if err != nil {
 		return mpa.Initiator{}, err
 	}
-	if err := checkPrivateData(param.PrivateData, d.opts.Revision >= 2); err != nil {
+	if err := checkPrivateData(param.PrivateData, d.opts.enhances()); err != nil {
 		return mpa.Initiator{}, err
 	}
 	cfg := d.startupConfig()
 	cfg.Revision = uint8(d.opts.Revision)
-	return mpa.NewInitiator(cfg, mpa.Offer{IRD: ird, ORD: ord, PrivateData: bytes.Clone(param.PrivateData)})
+	return mpa.NewInitiator(cfg, mpa.Offer{
+		IRD: ird, ORD: ord, ManualIRD: d.opts.ManualIRD, ManualORD: d.opts.ManualORD,
+		PeerToPeer:  d.opts.PeerToPeer,
+		PrivateData: bytes.Clone(param.PrivateData),
+	})
 }
 
 // connect makes the connection and raises the event that says how it went.
 func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
-	conn, err := id.dial(ctx)
-	if err != nil {
+	src := id.source()
+	for {
+		w, params, reply, err := id.attempt(ctx, src, initiator)
+		if err == nil {
+			id.run(w, q, params)
+			return
+		}
+		if second, again := id.dev.opts.Fallback.second(initiator, err, reply); again && w != nil {
+			w.abort() // src may be needed again at once
+			initiator = second
+			continue
+		}
 		id.failed(err)
+		if w == nil {
+			return
+		}
+		if frame := lastFPDU(err, reply, id.dev.startupConfig()); frame != nil {
+			id.hangUp(w, frame)
+			return
+		}
+		w.close()
 		return
+	}
+}
+
+// attempt makes a TCP connection and starts MPA up on it. Without a TCP connection
+// the wire is nil.
+func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator) (*wire, mpa.Params, []byte, error) {
+	conn, err := id.dial(ctx, src)
+	if err != nil {
+		return nil, mpa.Params{}, nil, err
 	}
 	w, err := newWire(id.dev, conn)
 	if err != nil {
-		id.failed(err)
-		return
+		return nil, mpa.Params{}, nil, err
 	}
 	params, reply, err := w.initiate(ctx, initiator)
-	if err == nil {
-		id.run(w, q, params)
-		return
-	}
-	id.failed(err)
-	if frame := lastFPDU(err, reply, id.dev.startupConfig()); frame != nil {
-		id.hangUp(w, frame)
-		return
-	}
-	w.close()
+	return w, params, reply, err
 }
 
-// dial makes the TCP connection, from the port that BindAddr reserved if there is
-// one.
-func (id *cmID) dial(ctx context.Context) (transport.Conn, error) {
+// second returns the initiator of a second attempt, of revision 1, if the policy
+// wants one after err.
+//
+//rfc:6581 MPA2-10-05
+func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
+	hungUp := err == io.EOF || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	switch {
+	case isRDMAC(err):
+	case p == FallbackNever, hungUp && (p != FallbackClosed || len(reply) > 0):
+		return mpa.Initiator{}, false
+	case hungUp:
+		err = mpa.ErrClosed
+	}
+	return first.Fallback(err, time.Time{})
+}
+
+// isRDMAC reports whether the peer answered an enhanced Request in revision 0. To permit
+// that is to want the attempt that such a peer can serve.
+//
+//rfc:5044 RDMAC-C.2.5-01
+func isRDMAC(err error) bool {
+	var r *mpa.RejectedError
+	return err == error(mpa.ErrRDMACReply) || errors.As(err, &r) && r.Revision == 0
+}
+
+// source is where to connect from. The port is one that BindAddr reserved, or
+// none.
+func (id *cmID) source() netip.AddrPort {
 	id.mu.Lock()
-	binding, local, remote := id.binding, id.local, id.remote
+	defer id.mu.Unlock()
+	if id.binding != nil {
+		return id.local
+	}
+	return netip.AddrPortFrom(id.local.Addr(), 0)
+}
+
+// dial makes the TCP connection, with the port that BindAddr reserved if it still
+// is.
+func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, error) {
+	id.mu.Lock()
+	binding, network, remote := id.binding, id.network(), id.remote
 	id.binding = nil
 	id.mu.Unlock()
 	var conn transport.Conn
@@ -96,7 +156,7 @@ func (id *cmID) dial(ctx context.Context) (transport.Conn, error) {
 	if binding != nil {
 		conn, err = binding.Dial(ctx, remote)
 	} else {
-		conn, err = id.dev.opts.Network.Dial(ctx, netip.AddrPortFrom(local.Addr(), 0), remote)
+		conn, err = network.Dial(ctx, src, remote)
 	}
 	if err != nil {
 		return nil, err
@@ -171,7 +231,7 @@ func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 		return nil
 	}
 	framer := mpa.NewFramer(f.Markers, f.CRC || cfg.CRC != mpa.CRCOff)
-	fpdu, err := framer.AppendFPDU(nil, endTerminate(e, nil, 0, nil).ulpdu)
+	fpdu, err := framer.AppendFPDU(nil, endTerminate(e, nil, 0, nil, false).ulpdu)
 	if err != nil {
 		return nil
 	}
@@ -220,6 +280,7 @@ func (id *cmID) disconnected(error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.down = true
+	id.discharge()
 	if id.state == idEstablished {
 		id.end(provider.CMEvent{Type: provider.CMDisconnected})
 	}
@@ -234,6 +295,7 @@ func (id *cmID) failed(err error) {
 
 // end raises the last event of id. id.mu is held.
 func (id *cmID) end(e provider.CMEvent) {
+	id.discharge()
 	if id.state != idClosed {
 		id.post(e)
 		id.state = idEnded

@@ -51,20 +51,35 @@ type cmID struct {
 	cookie        any
 	state         cmState
 	local, remote netip.AddrPort
-	binding       transport.Binding // a port reserved by BindAddr, nil if none or used up
-	qp            *qp               // made by CreateQP
-	listening     *listening        // while idListening
-	request       *request          // since a CONNECT_REQUEST
-	cancel        context.CancelFunc
+	binding       transport.Binding  // a port reserved by BindAddr, nil if none or used up
+	adjusted      transport.Network  // the device's with options of this id; nil: it has none
+	qp            *qp                // made by CreateQP
+	listening     *listening         // while idListening
+	request       *request           // since a CONNECT_REQUEST
+	cancel        context.CancelFunc // of the goroutine, nil without one
 
 	connected *qp  // runs, or ran, the connection
 	down      bool // the connection has ended, perhaps before ESTABLISHED was raised
 	leave     bool // Disconnect was called before ESTABLISHED was raised
+	admitted  bool // the device counts the connection
 }
 
 // newID makes an id on ch, which has been held for it.
 func newID(ch *eventChannel, cookie any) *cmID {
-	return &cmID{dev: ch.dev, ch: ch, cookie: cookie, cancel: func() {}}
+	return &cmID{dev: ch.dev, ch: ch, cookie: cookie}
+}
+
+// idle ends the work of id's goroutine, and what only that needed: an established
+// id keeps none of the start-up. What came with a CONNECT_REQUEST is there for as
+// long as the program may answer.
+func (id *cmID) idle(cancel context.CancelFunc) {
+	cancel()
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.cancel, id.adjusted = nil, nil
+	if id.state != idRequested {
+		id.request = nil
+	}
 }
 
 // name says which id it is, in errors. id.mu is held.
@@ -116,7 +131,7 @@ func (id *cmID) BindAddr(addr netip.AddrPort) error {
 
 // bind reserves addr. id.mu is held.
 func (id *cmID) bind(op string, addr netip.AddrPort) error {
-	b, err := id.dev.opts.Network.Bind(addr)
+	b, err := id.network().Bind(addr)
 	if err != nil {
 		return fail(op, "", err)
 	}
@@ -147,7 +162,7 @@ func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) erro
 	if fixed && local.Is4() != dst.Addr().Unmap().Is4() {
 		return fail(op, id.name(), fmt.Errorf("%s and %s are of different families: %w", local, dst.Addr(), syscall.EINVAL))
 	}
-	route, err := id.dev.opts.Network.Route(dst.Addr())
+	route, err := id.network().Route(dst.Addr())
 	if err != nil {
 		id.post(provider.CMEvent{Type: provider.CMAddrError, Status: status(err)})
 		return nil
@@ -272,7 +287,9 @@ func (id *cmID) Close() error {
 	}
 	id.state = idClosed
 	l := id.listening
-	id.cancel()
+	if id.cancel != nil {
+		id.cancel()
+	}
 	if id.binding != nil {
 		_ = id.binding.Close()
 	}
@@ -288,6 +305,9 @@ func (id *cmID) Close() error {
 	if q != nil && !down { // afterwards the QP may be somebody else's
 		_ = q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState)
 	}
+	id.mu.Lock()
+	id.discharge()
+	id.mu.Unlock()
 	for _, e := range ch.take(id) {
 		if e.ID != id { // a request that nobody has fetched
 			_ = e.ID.Close()

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -77,8 +79,8 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// TestListenTwice has two ids bound to one port before either listens, which TCP
-// allows for those that share it.
+// TestListenFails has two ids bound to one port before either listens, which is for
+// those that share it (TestConnSecondBind of rdmacm has the others).
 func TestListenFails(t *testing.T) {
 	onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
 		probe := w.server.id()
@@ -86,8 +88,11 @@ func TestListenFails(t *testing.T) {
 		port := probe.LocalAddr()
 		w.server.closeID(probe)
 		first, second := w.server.id(), w.server.id()
+		ok(t, first.SetOption(provider.IDOptionReuseAddr, 1))
+		ok(t, second.SetOption(provider.IDOptionReuseAddr, 1))
 		ok(t, first.BindAddr(port))
 		ok(t, second.BindAddr(port))
+		wantErr(t, second.SetOption(provider.IDOptionReuseAddr, 0), syscall.EINVAL) // too late
 		ok(t, first.Listen(0))
 		wantErr(t, second.Listen(0), syscall.EADDRINUSE)
 		ok(t, second.BindAddr(w.addr)) // another port
@@ -259,6 +264,56 @@ func TestOneQPForTwo(t *testing.T) {
 		}
 		if established != 1 {
 			t.Errorf("%d connections on one QP", established)
+		}
+	})
+}
+
+// TestEstablishedKeepsNoStartup: frames, contexts and channels of the start-up are
+// gone with it.
+func TestEstablishedKeepsNoStartup(t *testing.T) {
+	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
+		client, server := w.established()
+		w.moment()
+		for name, id := range map[string]*cmID{"client": client, "server": server} {
+			id.mu.Lock()
+			if id.request != nil || id.cancel != nil || id.binding != nil {
+				t.Errorf("%s keeps request %v, cancel %t, binding %v", name, id.request, id.cancel != nil, id.binding)
+			}
+			id.ch.mu.Lock()
+			if id.ch.events != nil || id.ch.closing != nil {
+				t.Errorf("%s: its channel keeps events %v, hang-ups %v", name, id.ch.events, id.ch.closing)
+			}
+			id.ch.mu.Unlock()
+			id.mu.Unlock()
+		}
+	})
+}
+
+// TestManyWaitForEvents: each event goes to one of those who wait, and Close to
+// all of them.
+func TestManyWaitForEvents(t *testing.T) {
+	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
+		const n = 5
+		ch := must(w.active.dev.CreateEventChannel())(t)
+		got := make(chan error, n)
+		for range n {
+			go func() {
+				_, err := ch.Next(t.Context())
+				got <- err
+			}()
+		}
+		synctest.Wait()
+		for range n - 2 {
+			ch.(*eventChannel).push(provider.CMEvent{Type: provider.CMDisconnected})
+		}
+		for range n - 2 {
+			ok(t, <-got)
+		}
+		ok(t, ch.Close())
+		for range 2 {
+			if err := <-got; !errors.Is(err, os.ErrClosed) {
+				t.Errorf("who still waited got %v", err)
+			}
 		}
 	})
 }

@@ -17,9 +17,9 @@ import (
 // A peer that connects and says nothing costs a place until StartupTimeout has
 // passed. There are Options.MaxPending places; requests that the program has not
 // answered take one as well. When all are taken, connections wait in TCP's
-// backlog. One address has at most half of the places for peers that are silent,
-// so that a single one can't keep all others out; what it opens beyond that is
-// reset.
+// backlog. One address has at most Options.MaxPendingPerPeer places for peers that
+// are silent, so that a single one can't keep all others out; what it opens beyond
+// that is reset.
 type listening struct {
 	id     *cmID
 	l      transport.Listener
@@ -105,9 +105,15 @@ func (ls *listening) acceptAll() {
 
 // welcome gives a connection the place that was taken for it.
 func (ls *listening) welcome(conn transport.Conn) {
-	peer := conn.RemoteAddr().Addr()
+	peer, dev := peerOf(conn), ls.id.dev
+	if !dev.admit(peer) {
+		_ = conn.Abort()
+		<-ls.places
+		return
+	}
 	if !ls.admit(peer) {
 		_ = conn.Abort()
+		dev.discharge(peer)
 		<-ls.places
 		return
 	}
@@ -115,6 +121,7 @@ func (ls *listening) welcome(conn transport.Conn) {
 		r, w := ls.request(conn)
 		ls.speaks(peer)
 		if r == nil || !ls.announce(r, w) {
+			dev.discharge(peer)
 			<-ls.places
 		}
 	})
@@ -124,7 +131,7 @@ func (ls *listening) welcome(conn transport.Conn) {
 func (ls *listening) admit(peer netip.Addr) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if ls.silent[peer] >= max(1, cap(ls.places)/2) {
+	if ls.silent[peer] >= ls.id.dev.opts.MaxPendingPerPeer {
 		return false
 	}
 	ls.silent[peer]++
@@ -166,15 +173,28 @@ func (ls *listening) request(conn transport.Conn) (*mpa.Request, *wire) {
 		})
 	}
 	if err != nil {
-		w.close()
+		ls.refuse(w, responder.AppendRefusal(nil, err))
 		return nil, nil
 	}
 	return &r, w
 }
 
+// refuse hangs up on who sent no good Request. reply tells a peer of the other
+// version why, and is nil for all others.
+//
+//rfc:5044 RDMAC-C.2.1-01
+func (ls *listening) refuse(w *wire, reply []byte) {
+	if reply == nil {
+		w.close()
+		return
+	}
+	ls.id.hangUp(w, reply)
+}
+
 // announce makes the id of a connection and raises CONNECT_REQUEST. It reports
 // false, and closes the connection, if the listener is closed.
 //
+//rfc:5044 RDMAC-C.2-01
 //rfc:6581 MPA2-9.1-01
 func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 	l := ls.id
@@ -185,7 +205,7 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		return false
 	}
 	child := newID(l.ch, l.cookie)
-	child.state = idRequested
+	child.state, child.admitted = idRequested, ls.id.dev.countsAccepted()
 	child.local, child.remote = w.conn.LocalAddr(), w.conn.RemoteAddr()
 	child.wait(&request{Request: r, wire: w, places: ls.places, answers: make(chan answer, 1)})
 	l.ch.push(provider.CMEvent{
@@ -193,6 +213,7 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		ID:       child,
 		ListenID: l,
 		Param:    l.dev.requestParam(r),
+		RDMAC:    r.RDMAC,
 	})
 	return true
 }

@@ -4,5 +4,6 @@ import "github.com/govs-rdma/govs/provider/engine/transport"
 
 // tcpNetwork makes the network of a device for which Options names none.
 func tcpNetwork(opts Options) (transport.Network, error) {
-	return transport.NewTCP(&transport.TCPOptions{CongestionControl: opts.CongestionControl}), nil
+	tcp := transport.NewTCP(&opts.TCP)
+	return tcp, tcp.Check()
 }

@@ -53,9 +53,12 @@ func checkPrivateData(private []byte, enhanced bool) error {
 // startupConfig is how the engine starts MPA up, in either role. Deadlines are
 // the caller's.
 func (d *device) startupConfig() mpa.Config {
-	cfg := mpa.Config{Markers: d.opts.Markers, MaxIRD: d.opts.MaxIRD}
-	if d.opts.CRC == CRCOff {
+	cfg := mpa.Config{RDMAC: d.opts.RDMAC, Markers: d.opts.Markers, MaxIRD: d.opts.MaxIRD, RTR: d.opts.RTR}
+	switch d.opts.CRC {
+	case CRCOff:
 		cfg.CRC = mpa.CRCOff
+	case CRCRequired:
+		cfg.CRC = mpa.CRCRequired
 	}
 	return cfg
 }
@@ -88,6 +91,7 @@ func (id *cmID) connectable(param provider.ConnParam) (*qp, error) {
 // serve and Reads that we may have outstanding.
 //
 //rfc:5044 MPA-7.1.1-20
+//rfc:5044 RDMAC-C.2-01
 //rfc:6581 MPA2-9.1-09
 func establishedEvent(p mpa.Params) provider.CMEvent {
 	return provider.CMEvent{
@@ -97,6 +101,7 @@ func establishedEvent(p mpa.Params) provider.CMEvent {
 			ResponderResources: p.IRD,
 			InitiatorDepth:     p.ORD,
 		},
+		RDMAC: p.RDMAC,
 	}
 }
 
@@ -113,6 +118,12 @@ func establishedEvent(p mpa.Params) provider.CMEvent {
 //rfc:5044 MPA-7.1.2-5-01
 //rfc:6581 MPA2-9.1-09
 func failureEvent(err error) provider.CMEvent {
+	e := failureOf(err)
+	e.Cause = err
+	return e
+}
+
+func failureOf(err error) provider.CMEvent {
 	var rejected *mpa.RejectedError
 	var protocol *iwarp.Error
 	switch {

@@ -71,6 +71,12 @@ func (w *wire) close() {
 	_ = w.conn.Close()
 }
 
+// abort is close with a reset, which leaves nothing behind of the addresses.
+func (w *wire) abort() {
+	w.release()
+	_ = w.conn.Abort()
+}
+
 // read waits until there is something to read, and reads it.
 func (w *wire) read(ctx context.Context, b []byte) (int, error) {
 	bufs := [1][]byte{b}

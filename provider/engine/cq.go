@@ -20,8 +20,8 @@ const (
 	armAny
 )
 
-// cq is a completion queue: a ring that is as large as it will ever be from
-// the start. Children are the queues of QPs that complete here.
+// cq is a completion queue: a ring that grows and shrinks by Resize only.
+// Children are the queues of QPs that complete here.
 type cq struct {
 	dev    *device
 	life   life
@@ -54,7 +54,7 @@ type cq struct {
 // to a power of two.
 func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	const op = "ibv_create_cq"
-	if init.CQE < 1 || init.CQE > maxCQE || init.CompVector != 0 {
+	if init.CQE < 1 || init.CQE > maxCQE || init.CompVector < 0 || init.CompVector >= numCompVectors {
 		return nil, fail(op, fmt.Sprintf("%d entries, vector %d", init.CQE, init.CompVector), syscall.EINVAL)
 	}
 	var ch *compChannel
@@ -184,7 +184,6 @@ func (c *cq) take(wc []provider.WC) int {
 		return 0
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	n := min(len(wc), c.count)
 	for i := range n {
 		wc[i] = c.ring[c.head]
@@ -195,6 +194,7 @@ func (c *cq) take(wc []provider.WC) int {
 	if n > 0 {
 		c.full = false
 	}
+	c.mu.Unlock()
 	return n
 }
 
@@ -217,12 +217,38 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.mu.Unlock()
 	// Who arms is about to sleep: the progress goroutine, which leaves the
 	// streams to whoever polls, takes them over without delay.
-	c.dev.poller.Attend()
+	c.dev.attend()
 	return nil
 }
 
 // CQE implements provider.CQ.
-func (c *cq) CQE() int { return len(c.ring) }
+func (c *cq) CQE() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.ring)
+}
+
+// Resize implements provider.CQ. As in CreateCQ, the capacity granted is cqe
+// rounded up to a power of two; a CQ gives back what it no longer needs.
+func (c *cq) Resize(cqe int) error {
+	const op = "ibv_resize_cq"
+	switch {
+	case c.life.closed():
+		return failClosed(op, "cq")
+	case cqe < 1 || cqe > maxCQE:
+		return fail(op, "cq", fmt.Errorf("%d entries, of 1 to %d: %w", cqe, maxCQE, syscall.EINVAL))
+	}
+	ring := make([]provider.WC, roundUp(cqe)) // outside of the lock, on which QPs wait
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cqe < c.count {
+		return fail(op, "cq", fmt.Errorf("%d entries, and %d completions in it: %w", cqe, c.count, syscall.EINVAL))
+	}
+	n := copy(ring, c.ring[c.head:min(c.head+c.count, len(c.ring))])
+	copy(ring[n:], c.ring[:c.count-n])
+	c.ring, c.head = ring, 0
+	return nil
+}
 
 // Cookie implements provider.CQ.
 func (c *cq) Cookie() any { return c.cookie }

@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -112,6 +114,105 @@ func TestCQOverflow(t *testing.T) {
 	}
 	if len(d.async.events) != 0 {
 		t.Errorf("%d further events", len(d.async.events))
+	}
+}
+
+// TestCQResize: whatever part of the ring the completions are in, they stay, in their
+// order, and there is as much place as was granted.
+func TestCQResize(t *testing.T) {
+	for _, from := range []int{1, 8, 64} {
+		for _, to := range []int{1, 2, 5, 8, 64, 100} {
+			for count := range min(from, to) + 1 {
+				for turned := range min(from, 9) {
+					c := testCQ(t, unwired(t), from, nil)
+					wc := make([]provider.WC, 200)
+					for range turned {
+						c.push(provider.WC{}, false)
+						must(c.Poll(wc))(t)
+					}
+					for i := range count {
+						c.push(provider.WC{WRID: uint64(i)}, false)
+					}
+					ok(t, c.Resize(to))
+					if got := c.CQE(); got != roundUp(to) {
+						t.Fatalf("%d to %d: %d entries", from, to, got)
+					}
+					for i := count; i < roundUp(to)+1; i++ {
+						c.push(provider.WC{WRID: uint64(i)}, false)
+					}
+					n := must(c.Poll(wc))(t)
+					if n != roundUp(to) || c.losses != 1 {
+						t.Fatalf("%d to %d, %d in it: polled %d, %d lost", from, to, count, n, c.losses)
+					}
+					for i := range n {
+						if wc[i].WRID != uint64(i) {
+							t.Fatalf("%d to %d, %d in it: completion %d is %d", from, to, count, i, wc[i].WRID)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestCQResizeArguments(t *testing.T) {
+	c := testCQ(t, unwired(t), 8, nil)
+	for i := range 5 {
+		c.push(provider.WC{WRID: uint64(i)}, false)
+	}
+	for _, bad := range []int{-1, 0, 4, maxCQE + 1, 1 << 62} {
+		wantErr(t, c.Resize(bad), syscall.EINVAL)
+	}
+	if c.CQE() != 8 {
+		t.Errorf("%d entries", c.CQE())
+	}
+	ok(t, c.Resize(5))
+	wc := make([]provider.WC, 8)
+	if n, _ := c.Poll(wc); n != 5 {
+		t.Errorf("%d completions, want 5", n)
+	}
+	ok(t, c.Resize(1))
+	ok(t, c.Close())
+	wantErr(t, c.Resize(8), os.ErrClosed)
+}
+
+// TestCQResizeBusy: resizing under those that push and poll loses and repeats nothing.
+func TestCQResizeBusy(t *testing.T) {
+	const all = 20000
+	c := testCQ(t, unwired(t), 64, nil)
+	var polled atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range all {
+			for int64(i)-polled.Load() >= 64 { // never more than the smallest size holds
+				runtime.Gosched()
+			}
+			c.push(provider.WC{WRID: uint64(i)}, false)
+		}
+	})
+	wg.Go(func() {
+		for size := 64; polled.Load() < all; size = 64 + (size*7)%1000 {
+			if err := c.Resize(size); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	wc := make([]provider.WC, 9)
+	for next := uint64(0); next < all; {
+		n := must(c.Poll(wc))(t)
+		for _, got := range wc[:n] {
+			if got.WRID != next {
+				t.Errorf("completion %d came as %d", got.WRID, next)
+			}
+			next++
+		}
+		polled.Store(int64(next))
+		runtime.Gosched()
+	}
+	wg.Wait()
+	if c.losses != 0 {
+		t.Errorf("%d lost", c.losses)
 	}
 }
 
@@ -460,4 +561,24 @@ func TestAsyncQueue(t *testing.T) {
 		}
 		d.raise(provider.AsyncEvent{}) // late ones are dropped
 	})
+}
+
+// BenchmarkCQ is a completion that goes through a CQ: alone, and with others in
+// one poll.
+func BenchmarkCQ(b *testing.B) {
+	for _, batch := range []int{1, 64} {
+		b.Run(fmt.Sprint(batch), func(b *testing.B) {
+			c := testCQ(b, unwired(b), 128, nil)
+			wcs := make([]provider.WC, batch)
+			b.ReportAllocs()
+			for b.Loop() {
+				for range batch {
+					c.push(provider.WC{WRID: 1}, false)
+				}
+				if n, err := c.Poll(wcs); n != batch || err != nil {
+					b.Fatal(n, err)
+				}
+			}
+		})
+	}
 }

@@ -3,6 +3,10 @@ package engine
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -48,12 +52,16 @@ type device struct {
 	async  asyncQueue
 	poller transport.Poller
 	prog   progressState // of progress.go
-	chunks bufPool       // copies of payload that is being sent
+	muting muting
+	chunks bufPool // copies of payload that is being sent
 
-	pds, cqs, mrs, qps limit
+	accepted admission
 
+	pds, cqs, mrs, mws, qps, srqs limit
+
+	fatal   atomic.Bool
 	qpnMu   sync.Mutex
-	qpns    map[uint32]struct{} // in use
+	qpns    map[uint32]*qp // in use; nil for one that is being made
 	nextQPN uint32
 }
 
@@ -70,10 +78,10 @@ func openDevice(opts Options) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]struct{})}
+	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]*qp)}
 	d.async.init(maxAsync)
 	d.chunks.octets = chunkOctets
-	d.pds.max, d.cqs.max, d.mrs.max, d.qps.max = maxPD, maxCQ, maxMR, maxQP
+	d.pds.max, d.cqs.max, d.mrs.max, d.mws.max, d.qps.max, d.srqs.max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
 	var b [4]byte
 	rand.Read(b[:]) // never fails: it ends the program instead
 	d.nextQPN = binary.LittleEndian.Uint32(b[:])
@@ -94,20 +102,38 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		SysImageGUID:    nodeGUID,
 		MaxMRSize:       maxMRSize,
 		PageSizeCap:     1 << 12,
-		MaxQP:           maxQP,
+		MaxQP:           int(d.qps.max),
 		MaxQPWR:         maxQPWR,
 		MaxSGE:          maxSGE,
 		MaxSGERd:        maxSGERead,
-		MaxCQ:           maxCQ,
+		MaxCQ:           int(d.cqs.max),
 		MaxCQE:          maxCQE,
-		MaxMR:           maxMR,
-		MaxPD:           maxPD,
+		MaxMR:           int(d.mrs.max),
+		MaxMW:           int(d.mws.max),
+		MaxPD:           int(d.pds.max),
 		MaxQPRdAtom:     d.opts.MaxIRD,
-		MaxResRdAtom:    d.opts.MaxIRD * maxQP,
+		MaxResRdAtom:    d.opts.MaxIRD * int(d.qps.max),
 		MaxQPInitRdAtom: d.opts.MaxORD,
+		MaxSRQ:          int(d.srqs.max),
+		MaxSRQWR:        maxSRQWR,
+		MaxSRQSGE:       maxSGE,
+		AtomicCap:       d.atomicCap(),
 		PhysPortCnt:     1,
 		MaxInline:       maxInline,
+		NumCompVectors:  numCompVectors,
+		DeviceCapFlags: provider.DeviceCurrQPStateMod | provider.DeviceSysImageGUID | provider.DeviceSRQResize |
+			provider.DeviceMemWindow | provider.DeviceMemWindowType2B | provider.DeviceMemMgtExtensions,
 	}, nil
+}
+
+// atomicCap is what DeviceAttr tells. Operations are those of the CPU, and so atomic
+// with the program's own as well; but not with another device's that does not ask the
+// CPU, which IBV_ATOMIC_GLOB would promise.
+func (d *device) atomicCap() provider.AtomicCap {
+	if d.opts.Extensions {
+		return provider.AtomicHCA
+	}
+	return provider.AtomicNone
 }
 
 // QueryPort implements provider.Device.
@@ -140,6 +166,28 @@ func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 	}
 	copy(gid[:], mac[:])
 	return gid, nil
+}
+
+// QueryGIDTable implements provider.Device.
+func (d *device) QueryGIDTable() ([]provider.GIDEntry, error) {
+	gid, err := d.QueryGID(1, 0)
+	if err != nil {
+		return nil, fail("ibv_query_gid_table", DeviceName, errors.Unwrap(err))
+	}
+	return []provider.GIDEntry{{GID: gid, Port: 1}}, nil
+}
+
+// errNoPkey has the errno that libibverbs gives for siw, whatever port and index:
+// it looks for a file in sysfs.
+var errNoPkey = fmt.Errorf("%w: %w", failUnsupported("P_Key table", "iWARP has no partitions"), syscall.ENOENT)
+
+// QueryPkey implements provider.Device.
+func (d *device) QueryPkey(uint8, int) (uint16, error) {
+	const op = "ibv_query_pkey"
+	if d.life.closed() {
+		return 0, failClosed(op, DeviceName)
+	}
+	return 0, fail(op, DeviceName, errNoPkey)
 }
 
 func (d *device) checkPort(op string, port uint8) error {
@@ -189,10 +237,17 @@ func (d *device) takeQPN() (uint32, error) {
 		qpn := d.nextQPN & 0xffffff
 		d.nextQPN++
 		if _, used := d.qpns[qpn]; !used && qpn > 1 {
-			d.qpns[qpn] = struct{}{}
+			d.qpns[qpn] = nil
 			return qpn, nil
 		}
 	}
+}
+
+// list enters a QP under its number.
+func (d *device) list(q *qp) {
+	d.qpnMu.Lock()
+	d.qpns[q.qpn] = q
+	d.qpnMu.Unlock()
 }
 
 // giveQPN takes the number back.
@@ -201,6 +256,26 @@ func (d *device) giveQPN(qpn uint32) {
 	delete(d.qpns, qpn)
 	d.qpnMu.Unlock()
 	d.qps.give()
+}
+
+// errDeviceFatal is why connections end and can't be made once the device has failed.
+var errDeviceFatal = fmt.Errorf("the device has failed, close it and open another: %w", syscall.EIO)
+
+// fail is called when nothing tells any more what arrives. It says so, once, and
+// ends all connections, so that nobody waits for what can't come.
+func (d *device) fail(err error) {
+	d.fatal.Store(true)
+	d.raise(provider.AsyncEvent{Type: provider.EventDeviceFatal})
+	d.qpnMu.Lock()
+	qps := slices.Collect(maps.Values(d.qpns))
+	d.qpnMu.Unlock()
+	for _, q := range qps {
+		if q != nil {
+			q.mu.Lock()   // enterRTS is through, or finds the device failed
+			q.mu.Unlock() //nolint:staticcheck // it is for who holds it now
+			q.abort(fmt.Errorf("%w: %w", errDeviceFatal, err))
+		}
+	}
 }
 
 // raise queues an asynchronous event. It never blocks.

@@ -25,16 +25,22 @@ func TestProvider(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, bad := range []Options{
-		{CRC: 2}, {CRC: -1}, {Placement: 2}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
+		{CRC: -1}, {Placement: 2}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
 		{MaxPending: -1}, {MaxIRD: -1}, {MaxIRD: 129}, {MaxORD: -1}, {MaxORD: 129},
+		{CRC: 3}, {Fallback: -1}, {Fallback: 3}, {RTR: 8}, {PeerToPeer: true, Revision: 1}, {PeerToPeer: true, Fallback: FallbackClosed},
+		{MaxPendingPerPeer: -1}, {MaxAccepted: -1}, {MaxAcceptedPerPeer: -1},
 	} {
 		bad.Network = noNetwork{}
 		_, err := New(&bad).Open("")
 		wantErr(t, err, syscall.EINVAL)
 	}
+	both := Options{Network: noNetwork{}}
+	both.TCP.DSCP = 8
+	_, err := New(&both).Open("")
+	wantErr(t, err, syscall.EINVAL)
 	o := Options{Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
 	ok(t, o.complete())
-	want := Options{Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second, MaxPending: 1024, MaxIRD: 128, MaxORD: 4}
+	want := Options{Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second, MaxPending: 1024, MaxPendingPerPeer: 512, MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait}
 	if o != want {
 		t.Errorf("options %+v, want %+v", o, want)
 	}
@@ -77,6 +83,10 @@ func TestDeviceQueries(t *testing.T) {
 	wantErr(t, err, os.ErrClosed)
 	_, err = d.QueryGID(1, 0)
 	wantErr(t, err, os.ErrClosed)
+	_, err = d.QueryGIDTable()
+	wantErr(t, err, os.ErrClosed)
+	_, err = d.QueryPkey(1, 0)
+	wantErr(t, err, os.ErrClosed)
 	_, err = d.AllocPD()
 	wantErr(t, err, os.ErrClosed)
 	_, err = d.CreateCompChannel()
@@ -110,8 +120,8 @@ func TestDeviceLimits(t *testing.T) {
 func TestQPN(t *testing.T) {
 	d := unwired(t)
 	d.nextQPN = 0xfffffe
-	d.qpns[0xffffff] = struct{}{}
-	d.qpns[3] = struct{}{}
+	d.qpns[0xffffff] = nil
+	d.qpns[3] = nil
 	for _, want := range []uint32{0xfffffe, 2, 4} {
 		if got := must(d.takeQPN())(t); got != want {
 			t.Errorf("QPN %#x, want %#x", got, want)

@@ -24,13 +24,16 @@
 //
 // LKey and RKey of an MR are its STag: 32 bits from crypto/rand, not given again
 // for the next 65536 deregistrations, so that what a peer still knows names
-// nothing. MR.Addr is a random page-aligned number (0 with AccessZeroBased); a
-// peer learns no address of the process from it. Every access is checked to
+// nothing. MR.Addr is a random page-aligned number (0 with AccessZeroBased, the
+// program's choice with RegMRIova); a peer learns no address of the process from it. Every access is checked to
 // the octet against region, protection domain and rights immediately before
 // the copy, and MR.Close is a barrier: when it has returned, no octet of the
 // region is read or written on behalf of anybody. It waits for copies in
 // progress only, never for a peer, so that it may be called anywhere, also where
 // completions are polled.
+//
+// A region over an object (RegObject) has its Close wait for the object's method that
+// is under way; see object.go for what fails how.
 //
 // The region's Go slice is held by the MR and stays where it is, as Go does not
 // move what is on its heap; the engine passes slices, never addresses.
@@ -39,6 +42,40 @@
 // with provider.AccessRemoteInvalidate, and only of such a region; another is
 // answered with a Terminate (RFC 5040 section 8.1.1). The MR stays, for local
 // use and to be closed.
+//
+// # Windows and registration by work request
+//
+// Windows are of type 1, for all QPs of their PD, and of type 2, for the peer of the QP
+// that bound them: 2B in InfiniBand's words, the only kind that the RDMA Consortium has
+// for iWARP. A window of type 2 has to be invalidated before it is bound again, as
+// InfiniBand and the Consortium want it, and is not unbound by a length of zero; it ends
+// with its QP. Regions of AllocFastRegMR are registered by WRRegMR and ended by
+// WRLocalInv. The STags of both have an index that stays, and a key that every bind or
+// registration has to change.
+//
+// Such work takes its turn in the send queue and sends nothing. It waits until what
+// stands before it has been handed to TCP, and for the uses in progress of what it ends,
+// and for Reads only with a fence: a Read whose sink is invalidated before its response
+// has come ends the connection. It does not wait for a peer that doesn't read: what that
+// has not taken was copied. One that fails has the status WCMWBindErr, and ends the connection with a
+// Terminate (0/0/0xff). WRLocalInv on what is invalid already is no failure, as the
+// peer's Send with Invalidate may have been faster. A region with a window bound to it
+// can't be closed, re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
+//
+// A region over an object has no windows, as who ends one would have to wait for the
+// object; nor can it be in one work request with a region of AllocFastRegMR.
+//
+// # Shared receive queues
+//
+// QPs of any PD of the device may be made with an SRQ; its receives name regions of
+// the SRQ's own PD, as with siw. A QP takes a receive when the first segment of a
+// Send has come, which frees its place in the SRQ, and keeps it until the message
+// ends. A Send that finds none ends its connection with the Terminate for an empty
+// receive queue (RFC 5041 section 7.1): iWARP has nothing to make the peer wait
+// with. The limit event is there to prevent it. What the engine has and siw has
+// not: SRQ.Query, SRQ.Modify with SRQAttrMaxWR, and EventQPLastWQEReached, raised
+// once a QP in ERR takes no more from its SRQ. EventSRQErr is never raised: there
+// is nothing to fail.
 //
 // # Verified and streaming placement
 //
@@ -75,14 +112,20 @@
 //
 // # Limitations
 //
-//   - RC only, over TCP only. No SRQ, memory windows, atomic operations,
-//     immediate data (RFC 7306), local invalidation or fast registration by work
-//     request: what siw's users can't do either, and siw's SRQ beyond that.
-//   - Rights of a region are for all QPs of its protection domain; an STag can't
-//     be limited to one stream (RFC 5041 section 8.3.1 speaks of that where there
-//     is such a thing). Use one domain per peer where peers distrust each other.
-//   - AccessRemoteAtomic and AccessMWBind are accepted and not granted, as with
-//     siw. Unlike siw, AccessRemoteRead is enforced.
+//   - RC only, over TCP only.
+//   - Immediate data has the 32 bits of libibverbs, where RFC 7306 has 64: they are
+//     the first of these, the others are zero when sent and ignored when received.
+//     Immediate Data that follows a Write is reported as the Write's, as in
+//     WRRDMAWriteWithImm, even if it was posted as a WRSendWithImm.
+//   - Rights of a region are for all QPs of its protection domain. Use windows of type
+//     2, or one domain per peer, where peers distrust each other.
+//   - Atomic operations are the CPU's, on words that are aligned in memory, whatever
+//     the region's addresses are. A peer's octets that a Write or Send places are not
+//     atomic with them. An operation is performed when its request arrives; the
+//     response may wait for those of earlier Reads, whose octets may be of later.
+//     Neither the word nor the sink can be in the region of an object.
+//   - AccessRemoteAtomic without Options.Extensions is accepted
+//     and not granted, as with siw. Unlike siw, AccessRemoteRead is enforced.
 //   - A CQ that overflows loses the completions that do not fit, and says so
 //     once with EventCQErr until it is polled. Size it for what its QPs can have
 //     posted.

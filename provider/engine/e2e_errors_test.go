@@ -43,7 +43,7 @@ func TestE2EProtection(t *testing.T) {
 		{"no right", provider.AccessLocalWrite, func(*e2eEnd, *guarded, *uint64, *uint32) {}, code{1, 1, 0}, code{0, 1, 2}},
 		{"the other right", 0, nil, code{1, 1, 0}, code{0, 1, 2}},
 		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, m.Close()) }, code{1, 1, 0}, code{0, 1, 0}},
-		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, invalidateRemote(b.pd, m.stag)) }, code{1, 1, 0}, code{0, 1, 0}},
+		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, invalidateRemote(ofPD(b.pd), m.stag)) }, code{1, 1, 0}, code{0, 1, 0}},
 		{"other PD", 0, func(b *e2eEnd, _ *guarded, to *uint64, stag *uint32) {
 			other := must(b.dev.AllocPD())(b.t)
 			m := must(other.RegMR(make([]byte, n), allRights))(b.t)

@@ -28,6 +28,7 @@ type e2eWire struct {
 	placement Placement
 	noCRC     bool
 	markers   bool // in both directions
+	rdmac     bool // of the RDMA Consortium's version, which has markers and CRC
 	rtr       bool // the responder may send only after the initiator's RTR indication
 }
 
@@ -43,10 +44,13 @@ var e2eWires = []e2eWire{
 	{name: "memory, markers", markers: true, rtr: true},
 	{name: "memory, markers, cut", markers: true, net: memnet.Options{Cut: true, MSS: 512}},
 	{name: "memory, markers, no CRC", markers: true, noCRC: true},
+	{name: "memory, RDMAC", markers: true, rdmac: true},
+	{name: "memory, RDMAC, cut", markers: true, rdmac: true, placement: PlaceStreaming, net: memnet.Options{Cut: true}},
 	{name: "TCP", real: true},
 	{name: "TCP, streaming", real: true, placement: PlaceStreaming, rtr: true},
 	{name: "TCP, no CRC", real: true, noCRC: true},
 	{name: "TCP, markers", real: true, markers: true},
+	{name: "TCP, RDMAC", real: true, markers: true, rdmac: true},
 }
 
 // onWires runs f on each of the wires that use picks (nil: all).
@@ -166,7 +170,7 @@ func newE2EPair(t testing.TB, w e2eWire, s e2eSetup) (a, b *e2eEnd) {
 func e2eConnect(t testing.TB, w e2eWire, s e2eSetup, network transport.Network, addr netip.AddrPort, a, b *qp, aDown, bDown chan error) {
 	t.Helper()
 	ac, bc := e2eDial(t, network, addr)
-	p := mpa.Params{Revision: 2, Enhanced: true, CRC: !w.noCRC, MarkersRx: w.markers, MarkersTx: w.markers,
+	p := mpa.Params{Revision: 2, Enhanced: true, CRC: !w.noCRC, RDMAC: w.rdmac, MarkersRx: w.markers, MarkersTx: w.markers,
 		IRD: s.depth, ORD: s.depth, PeerToPeer: w.rtr, RTR: mpa.RTRWrite}
 	ok(t, a.start(ac, p, nil, func(err error) { aDown <- err }))
 	p.WaitFirstFPDU = w.rtr

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // DeviceName is the name of the engine's one device.
@@ -19,11 +20,38 @@ const DeviceName = "govs0"
 type CRCPolicy int
 
 const (
-	// CRCOn asks for the CRC, so that every connection has it. RFC 5044
-	// section 4.4 wants this unless the path is known to be as strong.
-	CRCOn CRCPolicy = iota
+	// CRCPreferred asks for the CRC, so that every connection has it, whatever the
+	// peer asks for. RFC 5044 section 4.4 wants this unless the path is known to be
+	// as strong.
+	CRCPreferred CRCPolicy = iota
 	// CRCOff does not ask; the peer may.
 	CRCOff
+	// CRCRequired is CRCPreferred, but Connect takes no Reply that doesn't ask as
+	// well: it ends with CONNECT_ERROR. That would be legal (RFC 5044 section
+	// 7.1.1), but such a peer may not look at the CRC. A listener's answer comes
+	// last, so that there is nothing more to require.
+	CRCRequired
+
+	// CRCOn is CRCPreferred.
+	CRCOn = CRCPreferred
+)
+
+// FallbackPolicy says when Connect tries once more with MPA revision 1, on a new
+// TCP connection, after a Request of revision 2. Read depths are then not
+// negotiated but those that each program gave. RFC 6581 section 10 permits it.
+type FallbackPolicy int
+
+const (
+	// FallbackNever doesn't. A peer that knows revision 1 only looks like one that
+	// hung up (REJECTED, -ECONNRESET).
+	FallbackNever FallbackPolicy = iota
+	// FallbackUnenhanced does after a Reply, accepting or rejecting, that is not
+	// enhanced: no peer of revision 2 sends that.
+	FallbackUnenhanced
+	// FallbackClosed does as well after a peer that hung up without a Reply, which
+	// RFC 6581 section 10 asks of one that doesn't know revision 2. Others hang
+	// up, too, if their program does; so one such Connect may be seen as two.
+	FallbackClosed
 )
 
 // Placement says when received octets go into registered memory.
@@ -39,12 +67,35 @@ const (
 	PlaceStreaming
 )
 
+// DefaultBusyWait is about twice what it costs two ends to be woken once each.
+const DefaultBusyWait = 50 * time.Microsecond
+
 // Options configures an engine. Every zero value is the default.
 type Options struct {
 	// CRC is what the engine asks for. Without a CRC on a connection both
 	// placements are PlaceStreaming.
 	CRC       CRCPolicy
 	Placement Placement
+
+	// Fallback is for peers that know revision 1 only. It does not go with
+	// PeerToPeer, which revision 1 doesn't have.
+	Fallback FallbackPolicy
+
+	// PeerToPeer has Connect begin with an RTR indication of its own (RFC 6581
+	// section 9), so that the accepting side may send first. It needs revision 2.
+	// A listener serves both models.
+	PeerToPeer bool
+
+	// RTR is which RTR indications this end can send, connecting with PeerToPeer,
+	// or take, listening: those of package provider/iwarp/mpa. 0 means all. With
+	// none in common with the peer the connection fails (CONNECT_ERROR).
+	RTR mpa.RTR
+
+	// ManualIRD and ManualORD leave a read depth out of the negotiation (RFC 6581
+	// section 9.1): Connect sends 0x3fff in its place, and what both programs give
+	// is what they have. With both, and without PeerToPeer, the Request is one of
+	// revision 1. siw does not know the meaning of 0x3fff and takes it for a number.
+	ManualIRD, ManualORD bool
 
 	// Markers asks peers to put MPA markers into what they send us. What we
 	// send has markers if and only if the peer asked (RFC 5044 section 4.3).
@@ -54,6 +105,20 @@ type Options struct {
 	// (RFC 5044). A listener answers in the revision it was asked in.
 	Revision int
 
+	// RDMAC is whether peers are spoken with that have the RDMA Consortium's
+	// protocols: MPA revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). The
+	// policies are those of package provider/iwarp/mpa. By default they are refused:
+	// their Request is answered by a rejecting Reply of revision 1, their Reply is a
+	// CONNECT_ERROR. With mpa.RDMACPermitted each is spoken to as it speaks, and with
+	// mpa.RDMACOnly the engine is such a peer itself.
+	//
+	// The program is told by CMEvent.RDMAC. Such a connection has Markers and CRCs in
+	// both directions, read depths as both programs give them, no peer-to-peer mode
+	// and nothing of RFC 7306. Connect begins with Revision, and makes a second
+	// attempt with revision 1 when the answer to revision 2 is of revision 0; toward
+	// peers that hang up instead, set Revision to 1 or Fallback to FallbackClosed.
+	RDMAC mpa.RDMACPolicy
+
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
 	// either side. Default 10 s.
 	StartupTimeout time.Duration
@@ -62,17 +127,46 @@ type Options struct {
 	// after its own before it resets. Default 1 s.
 	CloseTimeout time.Duration
 
+	// BusyWait is how long who waits for a completion event looks for it before
+	// going to sleep, if the last wait was no longer than that: where answers come
+	// within microseconds, being woken takes most of the time. Others get the CPU
+	// meanwhile if they want it. Default DefaultBusyWait; negative: it sleeps at once.
+	BusyWait time.Duration
+
 	// MaxPending bounds the connections of one listener that are in the MPA
 	// start-up or wait for Accept or Reject. Default 1024.
 	MaxPending int
+
+	// MaxPendingPerPeer bounds those of one address among them that have not sent
+	// their Request yet. What it opens beyond that is reset. Default half of
+	// MaxPending.
+	MaxPendingPerPeer int
+
+	// MaxAccepted bounds the connections of the device that came to its listeners,
+	// from TCP's handshake to the end of the RDMA stream; MaxAcceptedPerPeer those
+	// from one address. What comes beyond is reset. 0 means no limit.
+	MaxAccepted, MaxAcceptedPerPeer int
 
 	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has
 	// outstanding, at a time: 1 to 128, default 128.
 	MaxIRD, MaxORD int
 
-	// CongestionControl names the TCP algorithm of the sockets; empty for the
-	// system's. It is for the default Network only.
-	CongestionControl string
+	// Extensions turns the messages of RFC 7306 on, in both directions, for every
+	// connection of the device. With it a program can post WRRDMAWriteWithImm,
+	// WRSendWithImm without payload and the atomic operations, and receives the
+	// peer's; AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap is AtomicHCA.
+	//
+	// Both ends must have it, and nothing in MPA's start-up tells: section 1.1
+	// leaves that to the programs. A peer without it, siw for one, ends the
+	// connection at the first such message, with a Terminate 0/2/0x06 (unexpected
+	// opcode) if it follows RFC 5040. So does this engine to a peer that has it
+	// while it is off here.
+	Extensions bool
+
+	// TCP adjusts the sockets: congestion control, buffers, keepalive, user
+	// timeout, DSCP, interface. Open fails, and names the option, where the system
+	// can't. It is for the default Network, and EINVAL with another.
+	TCP transport.TCPOptions
 
 	// Network makes the connections; nil for TCP.
 	Network transport.Network
@@ -90,10 +184,15 @@ const (
 	maxCQ      = 102400
 	maxCQE     = 3276800
 	maxMR      = 1024000
+	maxMW      = 1 << 18 // siw: 0
 	maxPD      = 102400
+	maxSRQ     = 102400
+	maxSRQWR   = 10 * maxQPWR
 	maxRdAtom  = 128 // IRD and ORD
 	maxMsgSize = 1<<32 - 1
 	maxAsync   = 256 // events kept for Device.AsyncEvent
+
+	numCompVectors = 1
 )
 
 // New makes an engine. opts may be nil; it is copied.
@@ -117,28 +216,66 @@ func (o *Options) complete() error {
 	setDefault(&o.Revision, 2)
 	setDefault(&o.StartupTimeout, 10*time.Second)
 	setDefault(&o.CloseTimeout, time.Second)
+	setDefault(&o.BusyWait, DefaultBusyWait)
 	setDefault(&o.MaxPending, 1024)
+	setDefault(&o.MaxPendingPerPeer, max(1, o.MaxPending/2))
 	setDefault(&o.MaxIRD, maxRdAtom)
 	setDefault(&o.MaxORD, maxRdAtom)
+	if err := o.checkStartup(); err != nil {
+		return err
+	}
 	switch {
-	case o.CRC != CRCOn && o.CRC != CRCOff:
-		return badOption("CRC", int(o.CRC))
 	case o.Placement != PlaceVerified && o.Placement != PlaceStreaming:
 		return badOption("Placement", int(o.Placement))
-	case o.Revision != 1 && o.Revision != 2:
-		return badOption("Revision", o.Revision)
 	case o.StartupTimeout < 0:
 		return badOption("StartupTimeout", o.StartupTimeout)
 	case o.CloseTimeout < 0:
 		return badOption("CloseTimeout", o.CloseTimeout)
 	case o.MaxPending < 0:
 		return badOption("MaxPending", o.MaxPending)
+	case o.MaxPendingPerPeer < 0:
+		return badOption("MaxPendingPerPeer", o.MaxPendingPerPeer)
+	case o.MaxAccepted < 0:
+		return badOption("MaxAccepted", o.MaxAccepted)
+	case o.MaxAcceptedPerPeer < 0:
+		return badOption("MaxAcceptedPerPeer", o.MaxAcceptedPerPeer)
 	case o.MaxIRD < 1 || o.MaxIRD > maxRdAtom:
 		return badOption("MaxIRD", o.MaxIRD)
 	case o.MaxORD < 1 || o.MaxORD > maxRdAtom:
 		return badOption("MaxORD", o.MaxORD)
+	case o.Network != nil && o.TCP != (transport.TCPOptions{}):
+		return fmt.Errorf("engine option TCP is for the default network, and Network is set: %w", syscall.EINVAL)
 	}
 	return nil
+}
+
+// checkStartup says what is impossible of the options that MPA's start-up has.
+func (o *Options) checkStartup() error {
+	switch {
+	case o.CRC < CRCPreferred || o.CRC > CRCRequired:
+		return badOption("CRC", int(o.CRC))
+	case o.Revision != 1 && o.Revision != 2:
+		return badOption("Revision", o.Revision)
+	case o.Fallback < FallbackNever || o.Fallback > FallbackClosed:
+		return badOption("Fallback", int(o.Fallback))
+	case o.RDMAC > mpa.RDMACOnly:
+		return badOption("RDMAC", int(o.RDMAC))
+	case o.RDMAC == mpa.RDMACOnly && (o.PeerToPeer || o.Extensions):
+		return fmt.Errorf("engine option RDMAC: the RDMA Consortium's protocols have neither PeerToPeer nor Extensions: %w", syscall.EINVAL)
+	case o.RTR&^mpa.RTRAll != 0:
+		return badOption("RTR", o.RTR)
+	case o.PeerToPeer && o.Revision < 2:
+		return fmt.Errorf("engine option PeerToPeer needs MPA revision 2: %w", syscall.EINVAL)
+	case o.PeerToPeer && o.Fallback != FallbackNever:
+		return fmt.Errorf("engine options PeerToPeer and Fallback exclude each other, as revision 1 has no peer-to-peer mode: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// enhances reports whether Connect sends an enhanced Request: RFC 6581 section 10
+// forbids one that has nothing to negotiate.
+func (o *Options) enhances() bool {
+	return o.Revision >= 2 && o.RDMAC != mpa.RDMACOnly && (!o.ManualIRD || !o.ManualORD || o.PeerToPeer)
 }
 
 func setDefault[T comparable](v *T, d T) {

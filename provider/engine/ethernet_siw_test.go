@@ -22,6 +22,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
@@ -96,7 +97,7 @@ func TestEthernetToSiw(t *testing.T) {
 
 // far is the engine's side, in a network namespace of its own.
 func far(t *testing.T, at netip.AddrPort) {
-	vctx := need(ibverbs.Open(engine.New(&engine.Options{CongestionControl: "cubic"}), ""))(t)
+	vctx := need(ibverbs.Open(engine.New(&engine.Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}), ""))(t)
 	defer vctx.Close()
 	exchange(t, 2, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
 		c, err := rdmacm.Dial(ctx, vctx, at, cfg)

@@ -34,6 +34,9 @@ func (l *life) drop() {
 	}
 }
 
+// held reports whether there is a dependant.
+func (l *life) held() bool { return l.n.Load() > 0 }
+
 // closed reports whether end has succeeded.
 func (l *life) closed() bool { return l.n.Load() < 0 }
 

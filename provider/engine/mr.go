@@ -4,83 +4,47 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"sync"
-	"sync/atomic"
+	"io"
+	"math"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
 )
-
-// gate admits uses of something until it is shut, and lets the one who shuts
-// it wait for the uses in progress. enter and leave are one atomic addition.
-type gate struct {
-	n       atomic.Int64 // uses in progress, plus gateShut once shut
-	once    sync.Once
-	drained chan struct{} // closed when shut and the last use has left
-}
-
-const gateShut = 1 << 62
-
-func (g *gate) init() { g.drained = make(chan struct{}) }
-
-// enter begins a use. It reports false if the gate is shut.
-func (g *gate) enter() bool {
-	if g.n.Add(1) < gateShut {
-		return true
-	}
-	g.leave()
-	return false
-}
-
-// leave ends a use.
-func (g *gate) leave() {
-	if g.n.Add(-1) == gateShut {
-		g.once.Do(func() { close(g.drained) })
-	}
-}
-
-// shut lets no further use begin, and returns when none is in progress. It may
-// be called several times, also concurrently.
-func (g *gate) shut() {
-	for {
-		n := g.n.Load()
-		if n >= gateShut {
-			break
-		}
-		if g.n.CompareAndSwap(n, n+gateShut) {
-			if n == 0 {
-				g.once.Do(func() { close(g.drained) })
-			}
-			break
-		}
-	}
-	<-g.drained
-}
-
-// isShut reports whether shut was called.
-func (g *gate) isShut() bool { return g.n.Load() >= gateShut }
 
 // mr is a memory region.
 //
 // Whoever touches its octets does so between acquire and release, with no wait
 // for anybody else in between: a non-blocking read or write of a socket, or a
 // copy. That is what makes Close a barrier (RFC 5040 section 5.2, RFC 5042
-// section 6.2.2) that always ends.
+// section 6.2.2) that always ends. With an object behind the region it ends when the
+// object has done what was asked of it last.
 type mr struct {
 	pd     *pd
+	key    uint32 // what stagTable finds it by: its STag, or with an owner the index of its STags
 	stag   uint32
 	base   uint64 // Addr
-	buf    []byte // the user's; held so that it stays alive
+	buf    []byte // the user's; held so that it stays alive; empty for an object
 	access provider.Access
+	qp     *qp // nil unless only this one's peer may use it (a window of type 2)
 
-	local  gate // uses on behalf of our own work requests
-	remote gate // uses through an STag that the peer named; shut for good by invalidation
-	closed atomic.Bool
+	// owner is nil for a region that is registered all its life. The fields above from
+	// stag on are the owner's to change while both gates are shut. So who has found the
+	// region reads them behind acquire only, and looks at stag again.
+	owner stagOwner
+
+	// What is behind the region if it is not memory (see object.go).
+	src    io.ReaderAt
+	dst    io.WriterAt // nil if it can't be written
+	length uint64
+
+	local   gate // uses on behalf of our own work requests
+	remote  gate // uses through an STag that the peer named; shut for good by invalidation
+	windows life // that are bound to it; ends with the region
 }
 
 const (
-	mrRights  = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteInvalidate | provider.AccessZeroBased
-	mrDropped = provider.AccessRemoteAtomic | provider.AccessMWBind // accepted and not granted, as siw does
+	mrRights  = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteInvalidate | provider.AccessZeroBased | provider.AccessMWBind
+	mrDropped = provider.AccessRemoteAtomic // accepted and not granted, as siw does; but see grants
 
 	mrPage     = 4096
 	mrBaseBits = 47 // as an address of user space has; base + len never wraps
@@ -91,7 +55,38 @@ const maxMRSize = 1<<mrBaseBits - mrPage
 
 // RegMR implements provider.PD.
 func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
-	const op = "ibv_reg_mr"
+	return asMR(p.regMR("ibv_reg_mr", buf, randomBase(), access))
+}
+
+// RegMRIova implements provider.PD. Unlike with the kernel buf and iova need not be
+// alike within a page: what is there is found by subtraction.
+func (p *pd) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
+	const op = "ibv_reg_mr_iova"
+	if iova > math.MaxUint64-uint64(len(buf)) {
+		return nil, fail(op, fmt.Sprintf("%d octets", len(buf)), fmt.Errorf("from address %#x on they reach beyond 2^64: %w", iova, syscall.EINVAL))
+	}
+	return asMR(p.regMR(op, buf, iova, access))
+}
+
+// grants are the rights that a region can have. One for atomic operations would say
+// nothing on a device without them.
+func (d *device) grants() provider.Access {
+	if d.opts.Extensions {
+		return mrRights | provider.AccessRemoteAtomic
+	}
+	return mrRights
+}
+
+// asMR is for callers to whom a nil *mr would not be a nil interface.
+func asMR(m *mr, err error) (provider.MR, error) {
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// regMR registers buf at address base, or 0 with AccessZeroBased.
+func (p *pd) regMR(op string, buf []byte, base uint64, access provider.Access) (*mr, error) {
 	object := fmt.Sprintf("%d octets", len(buf))
 	writable := access&provider.AccessLocalWrite != 0
 	switch {
@@ -101,21 +96,40 @@ func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 		!writable && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
 		return nil, fail(op, object, syscall.EINVAL)
 	}
-	if !p.life.hold() {
-		return nil, failClosed(op, p.name())
-	}
-	if err := p.dev.mrs.take(); err != nil {
-		p.life.drop()
+	if err := probe(buf, writable); err != nil {
 		return nil, fail(op, object, err)
 	}
-	m := &mr{pd: p, buf: buf[:len(buf):len(buf)], access: access & mrRights}
-	if access&provider.AccessZeroBased == 0 {
-		m.base = randomBase()
+	if access&provider.AccessZeroBased != 0 {
+		base = 0
+	}
+	m := &mr{pd: p, base: base, buf: buf[:len(buf):len(buf)], access: access & p.dev.grants()}
+	if err := p.enter(op, object, m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// enter makes m a region of the device.
+func (p *pd) enter(op, object string, m *mr) error {
+	if err := p.admit(op, object, &p.dev.mrs); err != nil {
+		return err
 	}
 	m.local.init()
 	m.remote.init()
 	p.dev.stags.insert(m)
-	return m, nil
+	return nil
+}
+
+// admit counts one more child of p, of which the device has a limited number.
+func (p *pd) admit(op, object string, of *limit) error {
+	if !p.life.hold() {
+		return failClosed(op, p.name())
+	}
+	if err := of.take(); err != nil {
+		p.life.drop()
+		return fail(op, object, err)
+	}
+	return nil
 }
 
 // randomBase returns a page aligned address that says nothing about the
@@ -142,16 +156,6 @@ func (m *mr) acquireRemote() bool { return m.remote.enter() }
 
 func (m *mr) releaseRemote() { m.remote.leave() }
 
-// useRemote is acquireRemote and slice. It returns nil, with nothing acquired,
-// if either fails.
-func (m *mr) useRemote(addr, n uint64) []byte {
-	b, ok := m.slice(addr, n)
-	if !ok || !m.acquireRemote() {
-		return nil
-	}
-	return b
-}
-
 // slice returns the n octets at address addr, to be touched between acquire
 // and release only. It reports false if not all of them are in the region.
 // With n = 0 addr may be one past the end.
@@ -170,7 +174,22 @@ func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 func (m *mr) Addr() uint64 { return m.base }
 
 // Len implements provider.MR.
-func (m *mr) Len() uint64 { return uint64(len(m.buf)) }
+func (m *mr) Len() uint64 { return m.size() }
+
+// size is the region's length in octets.
+func (m *mr) size() uint64 {
+	if m.src != nil {
+		return m.length
+	}
+	return uint64(len(m.buf))
+}
+
+// holds reports whether the n octets at address addr are in the region. It is slice
+// for regions of either kind.
+func (m *mr) holds(addr, n uint64) bool {
+	off := addr - m.base
+	return off <= m.size() && n <= m.size()-off
+}
 
 // LKey implements provider.MR.
 func (m *mr) LKey() uint32 { return m.stag }
@@ -184,7 +203,17 @@ func (m *mr) Access() provider.Access { return m.access }
 // Close implements provider.MR. It may be called by a goroutine that polls:
 // nobody holds a use of a region while it waits for something.
 func (m *mr) Close() error {
-	first := !m.closed.Swap(true)
+	if _, busy := m.end(); busy {
+		return failBusy("ibv_dereg_mr", m.name(), "windows that are bound to it")
+	}
+	return nil
+}
+
+// end is Close: first is true for the call that did it, busy if a window forbids it.
+func (m *mr) end() (first, busy bool) {
+	if first, busy = m.windows.end(); busy {
+		return false, true
+	}
 	m.local.shut()
 	m.remote.shut()
 	if first {
@@ -192,5 +221,56 @@ func (m *mr) Close() error {
 		m.pd.dev.mrs.give()
 		m.pd.life.drop()
 	}
-	return nil
+	return first, false
 }
+
+// Rereg implements provider.MR. The region has another STag afterwards: a peer that
+// has the old one was given it for what the region was. Work that names the old one
+// fails. The new region exists before the old one ends, so that a failure changes
+// nothing. Its addresses are the old ones unless the memory changes.
+func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+	const op = "ibv_rereg_mr"
+	if m.windows.closed() {
+		return nil, failClosed(op, m.name())
+	}
+	if change == 0 || change&^provider.ReregAll != 0 {
+		return nil, fail(op, m.name(), fmt.Errorf("flags %#x: %w", uint32(change), syscall.EINVAL))
+	}
+	if m.src != nil {
+		return nil, fail(op, m.name(), failUnsupported("re-registration of the region of an object", "close it and register anew"))
+	}
+	p, base := m.pd, m.base
+	if change&provider.ReregPD != 0 {
+		var ours bool
+		if p, ours = to.(*pd); !ours || p.dev != m.pd.dev {
+			return nil, failForeign(op, "pd")
+		}
+	}
+	if change&provider.ReregTranslation == 0 {
+		buf = m.buf
+	} else {
+		base = randomBase()
+	}
+	if change&provider.ReregAccess == 0 {
+		access = m.access
+	} else if access&provider.AccessZeroBased == 0 && base == 0 {
+		base = randomBase()
+	}
+	n, err := p.regMR(op, buf, base, access)
+	if err != nil {
+		return nil, err
+	}
+	first, busy := m.end()
+	if !first {
+		n.end()
+	}
+	switch {
+	case busy:
+		return nil, failBusy(op, m.name(), "windows that are bound to it")
+	case !first:
+		return nil, failClosed(op, m.name())
+	}
+	return n, nil
+}
+
+func (m *mr) name() string { return fmt.Sprintf("mr %#x", m.stag) }

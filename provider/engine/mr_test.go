@@ -27,6 +27,9 @@ func testPD(t testing.TB, d *device) *pd {
 	return p
 }
 
+// ofPD is a QP of p for what only asks whose memory is named.
+func ofPD(p *pd) *qp { return &qp{pd: p, dev: p.dev} }
+
 // testMR registers n octets until the test ends.
 func testMR(t testing.TB, p *pd, n int, access provider.Access) *mr {
 	t.Helper()
@@ -53,7 +56,7 @@ func TestRegMRArguments(t *testing.T) {
 		{"local read", page, 0, 0, 0},
 		{"one octet", page[:1], allRights, 0, allRights},
 		{"remote read only", page, provider.AccessRemoteRead, 0, provider.AccessRemoteRead},
-		{"atomic is dropped", page, provider.AccessLocalWrite | provider.AccessRemoteAtomic | provider.AccessMWBind, 0, provider.AccessLocalWrite},
+		{"atomic is dropped", page, provider.AccessLocalWrite | provider.AccessRemoteAtomic | provider.AccessMWBind, 0, provider.AccessLocalWrite | provider.AccessMWBind},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := p.RegMR(c.buf, c.access)
@@ -204,7 +207,7 @@ func TestMRBarrier(t *testing.T) {
 		for w := range 3 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
-					use, b, err := writeTarget(p, m.stag, m.base, len(memory))
+					use, b, err := writeTarget(ofPD(p), m.stag, m.base, len(memory))
 					if err != nil {
 						if i == 0 {
 							inside.Done()
@@ -228,7 +231,7 @@ func TestMRBarrier(t *testing.T) {
 		if round%2 == 0 {
 			ok(t, m.Close())
 		} else {
-			ok(t, invalidateRemote(p, m.stag))
+			ok(t, invalidateRemote(ofPD(p), m.stag))
 		}
 		before := string(memory) // races with a late writer, which -race tells
 		wg.Wait()

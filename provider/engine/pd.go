@@ -4,7 +4,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// pd is a protection domain. Its children are MRs and QPs.
+// pd is a protection domain. Its children are MRs, MWs, QPs and SRQs.
 type pd struct {
 	dev  *device
 	life life
@@ -41,7 +41,7 @@ func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 func (p *pd) Close() error {
 	first, busy := p.life.end()
 	if busy {
-		return failBusy("ibv_dealloc_pd", p.name(), "MRs or QPs")
+		return failBusy("ibv_dealloc_pd", p.name(), "MRs, MWs, QPs or SRQs")
 	}
 	if first {
 		p.dev.pds.give()

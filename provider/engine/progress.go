@@ -105,7 +105,13 @@ func (d *device) startProgress() {
 	ctx, p.cancel = context.WithCancel(context.Background())
 	go func() {
 		defer close(p.ended)
-		for d.poller.Wait(ctx) == nil {
+		for {
+			if err := d.poller.Wait(ctx); err != nil {
+				if ctx.Err() == nil {
+					d.fail(err)
+				}
+				return
+			}
 			for busy := 0; busy < pollsPerWait && d.poller.Poll() > 0; busy++ {
 				// Who was told of a completion goes first. And what remains
 				// ready may be in the hands of a goroutine that lost its P in
@@ -166,7 +172,7 @@ func (d *device) progress(c *cq) {
 		if s == nil {
 			continue
 		}
-		if !s.pollRx() {
+		if !s.look() {
 			runtime.Gosched() // to whoever is at it, if that one has no P
 		}
 		if s.blocked.Load() {

@@ -10,12 +10,12 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// qp is a queue pair. What exists only while it is connected is in its stream,
-// so that a QP at rest is its two rings and nothing else: no goroutine, no
-// buffer.
+// qp is a queue pair. What exists only while it is connected is in its stream, and
+// a ring exists from the first post to it on. So a QP at rest has no goroutine and
+// no buffer.
 //
 // Locks, in the order in which they may be taken: stream.rxMu; stream.txMu; mu;
-// sq.mu or rq.mu; sq.done, rq.done; those of CQ, channel and async queue. Nobody
+// sq.mu or rq.mu; sq.done, rq.done; those of SRQ, CQ, channel and async queue. Nobody
 // waits for anything but another lock while holding one: sockets never block,
 // and what may block at the user's (onDown) is called without any.
 type qp struct {
@@ -23,9 +23,10 @@ type qp struct {
 	dev            *device
 	sendCQ, recvCQ *cq
 	qpn            uint32
-	init           provider.QPInitAttr // as granted
+	init           qpInit
 	sq             sendQueue
 	rq             recvQueue
+	shared         *sharedRecv // with an SRQ, which rq is then empty for
 
 	// stream is the connection, nil before start and from the moment on that the
 	// QP is in ERR.
@@ -37,10 +38,35 @@ type qp struct {
 	close sync.Once
 
 	mu       sync.Mutex
-	closing  bool // Close was called
 	cause    error
+	closing  bool   // Close was called
+	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
-	ord, ird int // as Modify or the last connection set them
+
+	windows boundWindows
+}
+
+// qpInit is what of provider.QPInitAttr, as granted, is not in the queues.
+type qpInit struct {
+	Cookie               any
+	MaxSendWR, MaxRecvWR uint32
+	SQSigAll             bool
+}
+
+// initAttr is what Query tells.
+func (q *qp) initAttr() provider.QPInitAttr {
+	init := provider.QPInitAttr{
+		SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
+		Cap: provider.QPCap{
+			MaxSendWR: int(q.init.MaxSendWR), MaxRecvWR: int(q.init.MaxRecvWR),
+			MaxSendSGE: q.sq.maxSGE, MaxRecvSGE: q.rq.maxSGE, MaxInlineData: q.sq.maxInline,
+		},
+		Type: provider.QPTypeRC, SQSigAll: q.init.SQSigAll, Cookie: q.init.Cookie,
+	}
+	if q.shared != nil {
+		init.SRQ = q.shared.srq
+	}
+	return init
 }
 
 // defaultAccess is what Query tells of a QP on which nobody has set anything.
@@ -54,34 +80,57 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 	if err != nil {
 		return nil, fail(op, "", err)
 	}
-	q := &qp{pd: p, dev: p.dev, init: init, access: defaultAccess}
+	q := &qp{pd: p, dev: p.dev, access: defaultAccess, init: qpInit{
+		Cookie: init.Cookie, SQSigAll: init.SQSigAll,
+		MaxSendWR: uint32(init.Cap.MaxSendWR), MaxRecvWR: uint32(init.Cap.MaxRecvWR),
+	}}
 	if q.sendCQ = p.dev.ownCQ(init.SendCQ); q.sendCQ == nil {
 		return nil, failForeign(op, "send CQ")
 	}
 	if q.recvCQ = p.dev.ownCQ(init.RecvCQ); q.recvCQ == nil {
 		return nil, failForeign(op, "receive CQ")
 	}
-	if !p.life.hold() {
-		return nil, failClosed(op, p.name())
+	q.sq.maxSGE, q.sq.maxInline, q.rq.maxSGE = init.Cap.MaxSendSGE, init.Cap.MaxInlineData, init.Cap.MaxRecvSGE
+	if err := q.attach(op, init.SRQ); err != nil {
+		return nil, err
 	}
-	if q.qpn, err = p.dev.takeQPN(); err != nil {
-		p.life.drop()
-		return nil, fail(op, "", err)
-	}
-	q.sq.init(init.Cap)
-	q.rq.init(init.Cap)
-	if !q.attachCQs() {
-		p.dev.giveQPN(q.qpn)
-		p.life.drop()
-		return nil, failClosed(op, "cq")
-	}
+	p.dev.list(q)
 	return q, nil
+}
+
+// attach makes q a dependant of its PD, CQs and SRQ, and gives it its number, or
+// does none of that.
+func (q *qp) attach(op string, shared provider.SRQ) (err error) {
+	if !q.pd.life.hold() {
+		return failClosed(op, q.pd.name())
+	}
+	if q.qpn, err = q.dev.takeQPN(); err != nil {
+		q.pd.life.drop()
+		return fail(op, "", err)
+	}
+	if shared != nil {
+		if q.shared, err = q.dev.share(op, shared); err != nil {
+			q.dev.giveQPN(q.qpn)
+			q.pd.life.drop()
+			return err
+		}
+	}
+	if !q.attachCQs() {
+		q.leaveSRQ()
+		q.dev.giveQPN(q.qpn)
+		q.pd.life.drop()
+		return failClosed(op, "cq")
+	}
+	return nil
 }
 
 // grantQP checks what a QP is to be made with and returns what it gets: the
 // queues' lengths are rounded up to powers of two.
 func grantQP(init provider.QPInitAttr) (provider.QPInitAttr, error) {
 	c := &init.Cap
+	if init.SRQ != nil {
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0 // ignored, says the man page of ibv_create_qp
+	}
 	if init.Type == 0 {
 		init.Type = provider.QPTypeRC
 	}
@@ -162,11 +211,13 @@ func (q *qp) destroy() {
 	q.enterError(e) // if not connected
 	q.refusePosts()
 	q.flushAll(provider.WCSuccess) // what was posted since
+	q.unbindWindows()
 	q.sendCQ.detach(q)
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.detach(q)
 	}
 	q.dev.async.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
+	q.leaveSRQ()
 	q.dev.giveQPN(q.qpn)
 	q.pd.life.drop()
 }

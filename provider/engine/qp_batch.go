@@ -10,6 +10,7 @@ import (
 // Bounds of one vectored write.
 const (
 	batchOctets = 256 << 10 // about what stays in a core's L2 between CRC and send
+	batchLong   = 1 << 20   // where nothing but the kernel looks at the payload (see batchLimit)
 	batchIov    = 512
 	batchFPDUs  = 512
 	batchUses   = 256
@@ -38,6 +39,7 @@ type txBatch struct {
 	first, last int    // iov[first:last] is still to be written
 	inArena     bool   // iov[last-1] ends where the free part of the arena begins
 	built       uint64 // octets put in
+	limit       uint64 // what built may reach before the batch is sent
 	written     uint64 // octets taken by the socket
 
 	fpdus  [batchFPDUs]fpduEnd
@@ -67,8 +69,6 @@ type txBatch struct {
 	parts [2 + maxSGE][]byte
 	npart int // with markers: the pieces of the ULPDU
 
-	finished [batchFPDUs]uint32 // scratch for completions
-
 	used  int // of arena
 	arena [arenaOctets]byte
 }
@@ -97,7 +97,7 @@ func (b *txBatch) records() []int { return b.recs[b.rec0:b.nrecs] }
 
 // room reports whether another FPDU of any kind fits.
 func (b *txBatch) room() bool {
-	return b.built < batchOctets &&
+	return b.built < b.limit &&
 		b.used+fpduOverhead+copyOctets <= len(b.arena) &&
 		b.last+maxSGE+2 <= len(b.iov) &&
 		b.nfpdus < len(b.fpdus) &&
@@ -149,6 +149,9 @@ func (b *txBatch) begin(h *ddp.Header, payloadLen int, t *txState) {
 	b.open = h.Len() + payloadLen
 	at := b.used
 	if t.markers {
+		if t.rdmac { // there are Markers on every such stream, so that the short paths know nothing of it
+			rdmap.SetRDMAC(h)
+		}
 		b.npart = 0
 		b.addPart(h.AppendTo(b.arena[at:at]))
 		b.used += h.Len()
@@ -210,6 +213,11 @@ func (b *txBatch) refer(p []byte, t *txState) {
 	if t.crc {
 		b.crc = mpa.CRC(b.crc, p)
 	}
+	b.append(p)
+}
+
+// append adds what lies outside of the arena to the vector.
+func (b *txBatch) append(p []byte) {
 	b.iov[b.last] = p
 	b.last++
 	b.inArena = false
@@ -219,10 +227,13 @@ func (b *txBatch) refer(p []byte, t *txState) {
 // snapshot adds a copy of payload that its owner may change while it is being
 // sent: the source of an RDMA Read belongs to an application that has no means
 // of knowing when it is read, and a change between CRC and send would end the
-// connection.
+// connection. The CRC is of what was copied, in the same pass. It is for streams
+// with CRC and without markers.
 func (b *txBatch) snapshot(p []byte, t *txState) {
+	b.takeArena(t)
 	room := b.chunkRoom(len(p))
-	b.refer(room[:copy(room, p)], t)
+	b.crc = mpa.CopyCRC(b.crc, room, p)
+	b.append(room)
 }
 
 // chunkRoom returns n octets of chunk, at most the size of one.
@@ -268,16 +279,13 @@ func (b *txBatch) endMarked(t *txState) {
 		panic("engine: " + err.Error())
 	}
 	clear(b.parts[:b.npart])
-	b.iov[b.last] = fpdu
-	b.last++
-	b.inArena = false
+	b.append(fpdu)
 	b.from = b.used
-	b.built += uint64(len(fpdu))
 }
 
-// advance notes that the socket took n octets, and returns the WQEs whose last
-// octet was among them, valid until the next call.
-func (b *txBatch) advance(n int) []uint32 {
+// advance notes that the socket took n octets. If the last octet of a message was
+// among them, it returns the WQE behind the last such and true.
+func (b *txBatch) advance(n int) (out uint32, finished bool) {
 	b.written += uint64(n)
 	b.advanceRecords(n)
 	for n > 0 {
@@ -290,13 +298,19 @@ func (b *txBatch) advance(n int) []uint32 {
 		b.iov[b.first] = nil
 		b.first++
 	}
-	done := b.finished[:0]
-	for ; b.fpdu0 < b.nfpdus && b.fpdus[b.fpdu0].at <= b.written; b.fpdu0++ {
-		if f := &b.fpdus[b.fpdu0]; f.finishes {
-			done = append(done, f.wqe)
+	from := b.fpdu0
+	if b.written == b.built {
+		b.fpdu0 = b.nfpdus // most often all of it goes at once
+	}
+	for b.fpdu0 < b.nfpdus && b.fpdus[b.fpdu0].at <= b.written {
+		b.fpdu0++
+	}
+	for i := b.fpdu0 - 1; i >= from; i-- {
+		if f := &b.fpdus[i]; f.finishes {
+			return f.wqe + 1, true
 		}
 	}
-	return done
+	return 0, false
 }
 
 // stash copies what remains to be written into chunks and ends the use of all
@@ -305,7 +319,7 @@ func (b *txBatch) stash() {
 	if b.nuses == 0 {
 		return // it lies in the arena and in chunks already
 	}
-	var chunks [2 + 2*batchOctets/chunkOctets][]byte
+	var chunks [2 + 2*batchLong/chunkOctets][]byte
 	n := 0
 	old := len(b.chunks)
 	b.chunkUsed = b.pool.octets // leave the chunks in use alone
@@ -385,8 +399,12 @@ func (b *txBatch) region(pd *pd, lkey uint32) *mr {
 			return u.m
 		}
 	}
-	m := pd.dev.stags.lookup(lkey)
-	if m == nil || m.pd != pd || !m.acquire() {
+	m := pd.dev.stags.local(lkey)
+	if m == nil {
+		return nil
+	}
+	if m.pd != pd {
+		m.release()
 		return nil
 	}
 	b.use(m, false)

@@ -23,11 +23,17 @@ const (
 type directFPDU struct {
 	active bool
 	recent bool // the FPDU before was direct: expect another
+	crc    uint32
+	*directSegment
+}
+
+// directSegment is the segment in a direct FPDU. A stream has one from the first
+// time on that it needs it.
+type directSegment struct {
 	a      rdmap.Action
 	h      ddp.Header
 	length int // of the ULPDU
 	done   int // octets of payload placed
-	crc    uint32
 }
 
 // placed reports whether all payload is in place, so that the trailer comes next.
@@ -74,11 +80,21 @@ func (s *stream) tryDirect(buf []byte) {
 		s.refuse(err, &h, a.Len, nil)
 		return
 	}
+	if len(r.c.pieces) > 0 { // an object takes octets that were verified, and all at once
+		r.c.dropObjects()
+		r.direct.recent = false
+		return
+	}
 	r.c.copyIn(payload)
 	r.c.release()
-	r.direct = directFPDU{active: true, recent: true, a: a, h: h, length: length, done: len(payload)}
+	d := &r.direct
+	if d.directSegment == nil {
+		d.directSegment = new(directSegment)
+	}
+	*d.directSegment = directSegment{a: a, h: h, length: length, done: len(payload)}
+	d.active, d.recent = true, true
 	if s.params.CRC {
-		r.direct.crc = mpa.CRC(0, buf)
+		d.crc = mpa.CRC(0, buf)
 	}
 	r.r = r.w
 }

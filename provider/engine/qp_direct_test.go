@@ -10,7 +10,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -223,13 +222,14 @@ func TestIdleMemory(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	for i := range qps {
 		qps[i] = s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
-		st := &stream{q: qps[i], params: mpa.Params{IRD: 1, ORD: 1}}
-		st.inbound, st.outstanding = rdmap.NewInboundReads(1), rdmap.NewOutstandingReads(1)
-		st.rx.init(&stream{q: qps[i], dev: s.dev, params: st.params, inbound: st.inbound, outstanding: st.outstanding})
+		st := &stream{q: qps[i], dev: s.dev}
+		st.inbound.Init(1)
+		st.outstanding.Init(1)
+		st.rx.init(st)
 		qps[i].stream.Store(st)
 	}
 	per := (heap() - before) / n
-	if per > 4096 && !raceEnabled {
+	if per > 1280 && !raceEnabled {
 		t.Errorf("%d octets per idle QP", per)
 	}
 	t.Logf("%d octets per idle QP, its stream included, its socket not", per)

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -343,5 +345,64 @@ func TestBadCRC(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// panicking is a Conn that panics, and then is none any more.
+type panicking struct {
+	transport.Conn
+	s *stream
+}
+
+func (c *panicking) Writev([][]byte) (int, error) {
+	c.s.conn = c.Conn
+	panic("a fault in Writev")
+}
+
+func (c *panicking) Readv([][]byte) (int, error) {
+	c.s.conn = c.Conn
+	panic("a fault in Readv")
+}
+
+// TestPanicIsNoHang: a panic of the engine's, with a stream's lock held, gets
+// through to the program, whose deferred Close of the QP returns.
+func TestPanicIsNoHang(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		call func(s *side) error
+	}{
+		{"Writev", func(s *side) error {
+			_, err := s.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
+			return err
+		}},
+		{"Readv", func(s *side) error {
+			_, err := s.cq.Poll(make([]provider.WC, 1))
+			return err
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x, y := tcpPair(t, Options{}, true, sideOptions{})
+			defer y.qp.Close()
+			st := x.qp.stream.Load()
+			st.rxMu.Lock()
+			st.txMu.Lock()
+			st.conn, st.records, st.looker = &panicking{st.conn, st}, nil, nil
+			st.txMu.Unlock()
+			st.rxMu.Unlock()
+			got := make(chan any, 1)
+			go func() {
+				defer func() { got <- recover() }()
+				defer x.qp.Close()
+				t.Errorf("no panic, but error %v", c.call(x))
+			}()
+			select {
+			case p := <-got:
+				if p != "a fault in "+c.name {
+					t.Errorf("recovered %v", p)
+				}
+			case <-time.After(patience):
+				t.Fatal("Close hangs")
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,14 @@ const (
 	fuzzBase = 0x1000
 )
 
-// FuzzPeer feeds a QP whatever a peer might send. It must not panic or hang, must
+// fuzzModes are how streams run: what cut is modulo 3.
+var fuzzModes = []struct {
+	crc       bool
+	placement Placement
+}{{false, PlaceVerified}, {true, PlaceVerified}, {true, PlaceStreaming}}
+
+// FuzzPeer feeds a QP whatever a peer might send, with CRCs that are good where the
+// lengths are, as no fuzzer finds one. It must not panic or hang, must
 // write where the peer may write and nowhere else, must answer with whole FPDUs
 // and at most one Terminate, and must complete everything once.
 func FuzzPeer(f *testing.F) {
@@ -30,7 +38,9 @@ func FuzzPeer(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(fpdu, uint8(0))
+		for mode := range fuzzModes {
+			f.Add(fpdu, uint8(mode))
+		}
 		talk = append(talk, fpdu...)
 	}
 	read := rdmap.ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 30, SourceSTag: fuzzSTag, SourceTO: fuzzBase + 10}
@@ -42,14 +52,18 @@ func FuzzPeer(f *testing.F) {
 	seed(rdmap.ReadRequestHeader(1), read.AppendTo(nil))
 	seed(rdmap.ReadResponseHeader(fuzzSTag+1, fuzzBase, true), make([]byte, 40))
 	seed(rdmap.SendHeader(rdmap.OpSendInvalidate, fuzzSTag, 2, 0, true), nil)
-	f.Add(talk, uint8(3))
+	for mode := range fuzzModes {
+		f.Add(talk, uint8(3+mode))
+	}
 	term := rdmap.Terminate{Layer: 1, EType: 1, Code: 1, M: true, D: true, SegmentLength: 30, DDP: rdmap.WriteHeader(1, 2, true)}
 	seed(rdmap.TerminateHeader(), term.AppendTo(nil))
 	long, err := framer.AppendFPDU(nil, new(ddp.Header).AppendTo(nil), make([]byte, 20_000))
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(long, uint8(7))
+	for mode := range fuzzModes {
+		f.Add(long, uint8(6+mode))
+	}
 
 	f.Fuzz(func(t *testing.T, data []byte, cut uint8) {
 		synctest.Test(t, func(t *testing.T) { fuzzPeer(t, data, int(cut)) })
@@ -58,14 +72,18 @@ func FuzzPeer(f *testing.F) {
 
 func fuzzPeer(t *testing.T, data []byte, cut int) {
 	network := memnet.New(&memnet.Options{Seed: uint64(cut), Cut: cut%2 == 1})
-	s := newSide(t, Options{Network: network}, sideOptions{})
+	mode := fuzzModes[cut%len(fuzzModes)]
+	if mode.crc {
+		data = sealed(data)
+	}
+	s := newSide(t, Options{Network: network, Placement: mode.placement}, sideOptions{})
 	open, recv, sink := fixedRegion(s, fuzzSTag, 100), s.reg(100, provider.AccessLocalWrite), fixedRegion(s, fuzzSTag+1, 40)
 	s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{recv.sge(20, 60)}}, provider.RecvWR{WRID: 2})
 	mine, theirs := connectTransport(t, network, memAddr)
 	defer theirs.Close()
-	s.start(mine, params(false), nil)
+	s.start(mine, params(mode.crc), nil)
 	r := &raw{t: t, c: theirs}
-	r.framer, r.d = newFraming(false)
+	r.framer, r.d = newFraming(mode.crc)
 	s.send(provider.SendWR{WRID: 3, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 40)}},
 		provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendFence})
 	if split := cut * 3; split < len(data) {
@@ -101,6 +119,19 @@ func fuzzPeer(t *testing.T, data []byte, cut int) {
 	}
 	if seen[1] != 1 || seen[2] != 1 {
 		t.Errorf("completions %v", seen)
+	}
+}
+
+// sealed is a copy of a stream whose whole FPDUs have the CRC that they should.
+func sealed(stream []byte) []byte {
+	stream = bytes.Clone(stream)
+	for rest := stream; ; {
+		_, size, ok := mpa.ParseHeader(rest)
+		if !ok || size > len(rest) {
+			return stream
+		}
+		mpa.SealFPDU(rest[:size])
+		rest = rest[size:]
 	}
 }
 

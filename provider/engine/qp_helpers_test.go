@@ -21,7 +21,8 @@ type side struct {
 	t    testing.TB
 	dev  *device
 	pd   *pd
-	cq   *cq // of both queues
+	cq   *cq          // of both queues
+	ch   *compChannel // of cq, nil for none
 	qp   *qp
 	down chan error // of onDown
 }
@@ -31,6 +32,8 @@ type sideOptions struct {
 	cap provider.QPCap
 	cqe int
 	all bool // SQSigAll
+
+	events bool // the CQ has a channel
 }
 
 // newSide makes a device and a QP on it. All of it is closed when the test ends.
@@ -45,11 +48,19 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 	s := &side{t: t, down: make(chan error, 8)}
 	s.dev = must(New(&opts).Open(""))(t).(*device)
 	s.pd = must(s.dev.AllocPD())(t).(*pd)
-	s.cq = must(s.dev.CreateCQ(provider.CQInitAttr{CQE: so.cqe}))(t).(*cq)
+	init := provider.CQInitAttr{CQE: so.cqe}
+	if so.events {
+		s.ch = testChannel(t, s.dev)
+		init.Channel = s.ch
+	}
+	s.cq = must(s.dev.CreateCQ(init))(t).(*cq)
 	s.qp = s.newQP(so)
 	t.Cleanup(func() {
 		ok(t, s.qp.Close())
 		ok(t, s.cq.Close())
+		if s.ch != nil {
+			ok(t, s.ch.Close())
+		}
 		ok(t, s.pd.Close())
 		ok(t, s.dev.Close())
 	})

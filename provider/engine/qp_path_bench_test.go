@@ -14,7 +14,15 @@ import (
 type nowhere struct {
 	transport.Conn // what it is in the place of
 	keep           bool
+	mss            int // 0: that of Conn
 	out, in        []byte
+}
+
+func (c *nowhere) MSS() int {
+	if c.mss != 0 {
+		return c.mss
+	}
+	return c.Conn.MSS()
 }
 
 func (c *nowhere) Writev(bufs [][]byte) (int, error) {
@@ -49,7 +57,7 @@ func (s *side) replaceConn() *nowhere {
 	defer st.rxMu.Unlock()
 	defer st.txMu.Unlock()
 	c := &nowhere{Conn: st.conn}
-	st.conn = c
+	st.conn, st.records, st.looker = c, nil, nil
 	s.t.Cleanup(func() {
 		st.rxMu.Lock()
 		st.txMu.Lock()

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline
@@ -40,8 +41,6 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 	if q.closed.Load() {
 		return 0, os.ErrClosed
 	}
-	tail := s.tail.Load()
-	defer func() { s.tail.Store(tail) }() // all of the list becomes visible at once
 	canRead := true
 	switch q.getState() {
 	case provider.QPRTS:
@@ -52,30 +51,63 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 	default:
 		return 0, errNotConnected
 	}
-	for n := range wrs {
+	tail := s.tail.Load()
+	var err error
+	n := 0
+	for ; n < len(wrs); n++ {
 		wr := &wrs[n]
-		length, err := q.checkSend(wr, canRead)
-		if err != nil {
-			return n, err
+		var length uint32
+		plain := s.isPlain(wr)
+		if plain {
+			length = wr.SGList[0].Length
+		} else if length, err = q.checkSend(wr, canRead); err != nil {
+			break
 		}
-		if s.full(tail) {
-			return n, errQueueFull
+		if s.full(tail) && !s.grow(q.init.MaxSendWR) {
+			err = errQueueFull
+			break
 		}
-		*s.at(tail) = sendWQE{
-			wrid: wr.WRID, op: wr.Opcode, flags: wr.Flags, length: length,
-			raddr: wr.RemoteAddr, rkey: wr.RKey, inv: wr.InvalidateRKey,
-			nsge: uint16(len(wr.SGList)),
+		// Field by field: a composite literal would be made elsewhere and copied.
+		w := s.at(tail)
+		w.wrid, w.op, w.flags, w.length = wr.WRID, wr.Opcode, wr.Flags, length
+		w.raddr, w.rkey, w.inv = wr.RemoteAddr, wr.RKey, wr.InvalidateRKey
+		w.nsge, w.finished, w.status = uint16(len(wr.SGList)), false, provider.WCSuccess
+		if len(wr.SGList) > 0 {
+			room := s.sgeRoom(tail)
+			for i := range wr.SGList { //nolint:staticcheck // one or two, for which calling copy is slower
+				room[i] = wr.SGList[i]
+			}
 		}
-		room := s.sgeRoom(tail)
-		for i := range wr.SGList {
-			room[i] = wr.SGList[i]
-		}
-		if len(wr.Inline) > 0 {
-			copy(s.inlineRoom(tail), wr.Inline)
+		if !plain {
+			s.addRest(tail, wr)
 		}
 		tail++
 	}
-	return len(wrs), nil
+	s.tail.Store(tail) // all of the list becomes visible at once
+	return n, err
+}
+
+// isPlain reports whether wr is what most are, and thereby one that checkSend
+// passes: a Send or Write of one SGE.
+func (s *sendQueue) isPlain(wr *provider.SendWR) bool {
+	const others = ^(provider.SendSignaled | provider.SendSolicited | provider.SendFence)
+	return (wr.Opcode == provider.WRRDMAWrite || wr.Opcode == provider.WRSend) &&
+		wr.Flags&others == 0 && len(wr.SGList) == 1 && s.maxSGE > 0 && len(wr.Inline) == 0
+}
+
+// addRest puts in WQE i what no plain wr has.
+func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
+	if len(wr.Inline) > 0 {
+		copy(s.inlineRoom(i), wr.Inline)
+	}
+	switch {
+	case wr.Opcode == provider.WRRDMAWriteWithImm || wr.Opcode == provider.WRSendWithImm:
+		s.at(i).inv = wr.Imm
+	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
+		s.addMemory(i, wr)
+	case atomicOps.has(wr.Opcode):
+		s.addAtomic(i, wr)
+	}
 }
 
 // Refusals of posts. They are values so that a full queue, which programs run
@@ -88,15 +120,16 @@ var (
 	errLongInline   = fmt.Errorf("more inline data than the queue pair's limit: %w", syscall.EINVAL)
 	errInlineSGE    = fmt.Errorf("inline data and SGEs in one work request: %w", syscall.EINVAL)
 	errInlineFlag   = fmt.Errorf("inline data without the inline flag: %w", syscall.EINVAL)
-	errInlineRead   = fmt.Errorf("a Read has no inline data: %w", syscall.EINVAL)
+	errInlineRead   = fmt.Errorf("neither a Read nor an atomic operation has inline data: %w", syscall.EINVAL)
+	errAtomicSink   = fmt.Errorf("the SGEs of an atomic operation have no room for the old value, 8 octets: %w", syscall.EINVAL)
 	errTooLong      = fmt.Errorf("message is longer than 2^32-1 octets: %w", syscall.EINVAL)
-	errNoORD        = fmt.Errorf("the connection allows no RDMA Read (ORD 0): %w", syscall.EINVAL)
+	errNoORD        = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0): %w", syscall.EINVAL)
 	errOpcode       = fmt.Errorf("unknown opcode: %w", syscall.EINVAL)
 
-	errImmediate = failUnsupported("immediate data", "the engine has RFC 5040's operations and not those of RFC 7306")
-	errAtomic    = failUnsupported("atomic operations", "the engine has RFC 5040's operations and not those of RFC 7306")
-	errBindMW    = failUnsupported("memory windows", "the engine has memory regions only")
-	errLocalInv  = failUnsupported("local invalidation", "the engine has no registration by work request; close the region")
+	errImmediate = failUnsupported("immediate data", "it is an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
+	errSendImm   = failUnsupported("a Send with payload and immediate data", "RFC 7306 has Immediate Data messages without payload; post the Send and behind it a WRSendWithImm of no octets, which takes a receive of its own")
+	errAtomic    = failUnsupported("atomic operations", "they are an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
+	errRDMAC     = failUnsupported("RFC 7306", "it extends the IETF's protocols, and this connection speaks the RDMA Consortium's")
 )
 
 // checkSend decides whether wr can be posted, and returns the length of its
@@ -104,16 +137,18 @@ var (
 //
 //rfc:5041 DDP-5.2-02
 func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
-	if err := checkOpcode(wr.Opcode); err != nil {
+	if err := q.checkOpcode(wr.Opcode); err != nil {
 		return 0, err
 	}
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
 	case wr.Flags&^sendFlags != 0:
 		return 0, errFlags
-	case wr.Opcode == provider.WRRDMARead && inline:
+	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
+		return 0, q.checkMemory(wr)
+	case inline && answeredOps.has(wr.Opcode):
 		return 0, errInlineRead
-	case wr.Opcode == provider.WRRDMARead && !canRead:
+	case !canRead && answeredOps.has(wr.Opcode):
 		return 0, errNoORD
 	case inline && len(wr.SGList) > 0:
 		return 0, errInlineSGE
@@ -123,30 +158,56 @@ func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 		return 0, errLongInline
 	case len(wr.SGList) > q.sq.maxSGE:
 		return 0, errManySGE
+	case wr.Opcode == provider.WRSendWithImm && len(wr.Inline) > 0:
+		return 0, errSendImm
 	case inline:
 		return uint32(len(wr.Inline)), nil
 	}
 	n := sgeOctets(wr.SGList)
+	switch {
+	case wr.Opcode == provider.WRSendWithImm && n > 0:
+		return 0, errSendImm
+	case atomicOps.has(wr.Opcode) && n < rdmap.AtomicLen:
+		return 0, errAtomicSink
+	case atomicOps.has(wr.Opcode):
+		return rdmap.AtomicLen, nil
+	}
 	if n > maxMsgSize {
 		return 0, errTooLong
 	}
 	return uint32(n), nil
 }
 
-func checkOpcode(op provider.WROpcode) error {
+func (q *qp) checkOpcode(op provider.WROpcode) error {
 	switch op {
 	case provider.WRSend, provider.WRSendWithInv, provider.WRRDMAWrite, provider.WRRDMARead:
 		return nil
 	case provider.WRSendWithImm, provider.WRRDMAWriteWithImm:
-		return errImmediate
-	case provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
-		return errAtomic
-	case provider.WRBindMW:
-		return errBindMW
-	case provider.WRLocalInv:
-		return errLocalInv
+		return q.checkExtension(errImmediate)
+	case provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp, provider.WRMaskedAtomicFetchAdd:
+		return q.checkExtension(errAtomic)
+	case provider.WRBindMW, provider.WRLocalInv, provider.WRRegMR:
+		return nil
 	}
 	return errOpcode
+}
+
+// checkExtension decides about an operation of RFC 7306; off is for when the engine
+// has none.
+func (q *qp) checkExtension(off error) error {
+	switch {
+	case !q.dev.opts.Extensions:
+		return off
+	case q.speaksRDMAC():
+		return errRDMAC
+	}
+	return nil
+}
+
+// speaksRDMAC reports whether the QP's connection is one of version 0.
+func (q *qp) speaksRDMAC() bool {
+	s := q.stream.Load()
+	return s != nil && s.params.RDMAC
 }
 
 // sgeOctets can't overflow: there are few SGEs of 32-bit lengths.
@@ -185,13 +246,13 @@ func (q *qp) enqueueRecvs(wrs []provider.RecvWR) (int, error) {
 		wr := &wrs[n]
 		switch {
 		case len(wr.SGList) > r.maxSGE:
-			return n, errManySGE
-		case len(r.wqes) == 0, r.full(tail):
-			return n, errQueueFull
+			return n, q.recvRefusal(errManySGE)
+		case r.full(tail) && !r.grow(q.init.MaxRecvWR):
+			return n, q.recvRefusal(errQueueFull)
 		}
-		*r.at(tail) = recvWQE{wrid: wr.WRID, length: sgeOctets(wr.SGList), nsge: uint16(len(wr.SGList))}
+		*r.at(tail) = recvWQE{wrid: wr.WRID, length: uint32(min(sgeOctets(wr.SGList), maxMsgSize)), nsge: uint16(len(wr.SGList))}
 		room := r.sgeRoom(tail)
-		for i := range wr.SGList {
+		for i := range wr.SGList { //nolint:staticcheck // as above
 			room[i] = wr.SGList[i]
 		}
 		tail++

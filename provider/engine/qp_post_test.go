@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -40,8 +41,9 @@ func TestPostSendRefusals(t *testing.T) {
 		"immediate":              {provider.SendWR{Opcode: provider.WRSendWithImm}, errors.ErrUnsupported},
 		"Write with immediate":   {provider.SendWR{Opcode: provider.WRRDMAWriteWithImm}, errors.ErrUnsupported},
 		"atomic":                 {provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp}, errors.ErrUnsupported},
-		"memory window":          {provider.SendWR{Opcode: provider.WRBindMW}, errors.ErrUnsupported},
-		"local invalidation":     {provider.SendWR{Opcode: provider.WRLocalInv}, errors.ErrUnsupported},
+		"bind of nothing":        {provider.SendWR{Opcode: provider.WRBindMW}, syscall.EINVAL},
+		"invalidation with SGEs": {provider.SendWR{Opcode: provider.WRLocalInv, SGList: sges(1, 1)}, syscall.EINVAL},
+		"an opcode of our own":   {provider.SendWR{Opcode: opRegMR}, syscall.EINVAL},
 		"Read without any depth": {provider.SendWR{Opcode: provider.WRRDMARead}, syscall.EINVAL},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -189,6 +191,58 @@ func TestCompletionBehindLastOctet(t *testing.T) {
 		r.next("the first segment")
 		s.wantWC("all of it", provider.WC{WRID: 1, Opcode: provider.WCSend})
 	})
+}
+
+// TestLongBatches: without CRC, a socket that has taken all for a while gets 1 MiB at
+// a time, until it doesn't; what it leaves of that is kept, and sent later.
+func TestLongBatches(t *testing.T) {
+	const size, window = 6 << 20, 5 << 19
+	for _, crc := range []bool{false, true} {
+		t.Run("CRC "+strconv.FormatBool(crc), func(t *testing.T) {
+			storyOn(t, memnet.Options{Window: window, MSS: 65_000}, Options{}, params(crc), sideOptions{}, func(s *side, r *raw) {
+				src := s.reg(size, 0)
+				pattern(src.b, 3)
+				write := func(n int) {
+					s.send(provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, n)}})
+				}
+				limit := func() (octets, left uint64) {
+					tx := &s.qp.stream.Load().tx
+					s.qp.stream.Load().txMu.Lock()
+					defer s.qp.stream.Load().txMu.Unlock()
+					return tx.batchLimit(), tx.b.built - tx.b.written
+				}
+				want := uint64(batchOctets)
+				if !crc {
+					want = batchLong
+				}
+				for range mssBatches {
+					write(100)
+					r.next("a short Write")
+					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
+				}
+				write(size)
+				if got, left := limit(); got != batchOctets || left == 0 || (left > batchOctets+65_000) != !crc {
+					t.Errorf("a batch has left %d octets behind; the next may have %d", left, got)
+				}
+				for got := 0; got < size; {
+					_, p := r.next("a segment")
+					if !bytes.Equal(p, src.b[got:got+len(p)]) {
+						t.Fatalf("octets at %d differ", got)
+					}
+					got += len(p)
+				}
+				s.wantWC("all of it", provider.WC{Opcode: provider.WCRDMAWrite})
+				for range mssBatches {
+					write(100)
+					r.next("a short Write")
+					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
+				}
+				if got := s.qp.stream.Load().tx.batchLimit(); got != want {
+					t.Errorf("batches of %d octets, want %d", got, want)
+				}
+			})
+		})
+	}
 }
 
 // TestSolicited: a CQ armed for solicited completions fires for a Send with

@@ -13,13 +13,13 @@ type sendWQE struct {
 	wrid   uint64
 	raddr  uint64
 	rkey   uint32
-	inv    uint32
+	inv    uint32 // what goes with the message: the STag to invalidate, or the immediate data
 	length uint32 // octets of the message
 	op     provider.WROpcode
 	flags  provider.SendFlags
 	nsge   uint16
 
-	finished bool              // the operation is over, and waits for its turn to be reported
+	finished bool              // of flaggedOps: it is over, and waits for its turn to be reported
 	status   provider.WCStatus // why it failed, if it did
 }
 
@@ -34,6 +34,8 @@ type sendQueue struct {
 	wqes      []sendWQE
 	sges      []provider.SGE
 	inline    []byte
+	atomics   []atomicOperands // made with the first atomic operation
+	memory    *memoryQueue     // made with the first work on our own memory
 	maxSGE    int
 	maxInline int
 
@@ -41,15 +43,24 @@ type sendQueue struct {
 	tail atomic.Uint32 // written under mu, behind the WQE
 
 	done sync.Mutex    // of completing
+	out  uint32        // Sends and Writes before this one are over: they end in their order
 	head uint32        // oldest WQE not reported
 	free atomic.Uint32 // written under done
 }
 
-func (s *sendQueue) init(c provider.QPCap) {
-	s.wqes = make([]sendWQE, c.MaxSendWR)
-	s.sges = make([]provider.SGE, c.MaxSendWR*c.MaxSendSGE)
-	s.inline = make([]byte, c.MaxSendWR*c.MaxInlineData)
-	s.maxSGE, s.maxInline = c.MaxSendSGE, c.MaxInlineData
+// grow makes the ring if there is none, and reports whether there was none. Until
+// the first post the queue is one of no places, and thereby full, so that posting
+// asks only where it would fail. mu is held; all others look at the ring behind
+// tail.
+func (s *sendQueue) grow(places uint32) bool {
+	if s.wqes != nil {
+		return false
+	}
+	n := int(places)
+	s.wqes = make([]sendWQE, n)
+	s.sges = make([]provider.SGE, n*s.maxSGE)
+	s.inline = make([]byte, n*s.maxInline)
+	return true
 }
 
 func (s *sendQueue) at(i uint32) *sendWQE { return &s.wqes[i&uint32(len(s.wqes)-1)] }
@@ -72,7 +83,7 @@ func (s *sendQueue) full(tail uint32) bool { return tail-s.free.Load() == uint32
 // recvWQE is a work request in the receive queue.
 type recvWQE struct {
 	wrid   uint64
-	length uint64 // octets that its SGEs hold together
+	length uint32 // octets that its SGEs hold together, as far as a message can have them
 	nsge   uint16
 }
 
@@ -90,10 +101,15 @@ type recvQueue struct {
 	head atomic.Uint32 // written by the receive side, or under done
 }
 
-func (r *recvQueue) init(c provider.QPCap) {
-	r.wqes = make([]recvWQE, c.MaxRecvWR)
-	r.sges = make([]provider.SGE, c.MaxRecvWR*c.MaxRecvSGE)
-	r.maxSGE = c.MaxRecvSGE
+// grow is sendQueue.grow. A queue without places stays full.
+func (r *recvQueue) grow(places uint32) bool {
+	if r.wqes != nil || places == 0 {
+		return false
+	}
+	n := int(places)
+	r.wqes = make([]recvWQE, n)
+	r.sges = make([]provider.SGE, n*r.maxSGE)
+	return true
 }
 
 func (r *recvQueue) at(i uint32) *recvWQE { return &r.wqes[i&uint32(len(r.wqes)-1)] }
@@ -118,27 +134,38 @@ func (r *recvQueue) front() (*recvWQE, []provider.SGE) {
 
 // wcOpcodes are the completions' names of the operations that the engine has.
 var wcOpcodes = [...]provider.WCOpcode{
-	provider.WRRDMAWrite:   provider.WCRDMAWrite,
-	provider.WRSend:        provider.WCSend,
-	provider.WRRDMARead:    provider.WCRDMARead,
-	provider.WRSendWithInv: provider.WCSend,
+	provider.WRRDMAWrite:        provider.WCRDMAWrite,
+	provider.WRRDMAWriteWithImm: provider.WCRDMAWrite,
+	provider.WRSend:             provider.WCSend,
+	provider.WRSendWithImm:      provider.WCSend,
+	provider.WRRDMARead:         provider.WCRDMARead,
+	provider.WRSendWithInv:      provider.WCSend,
+
+	provider.WRAtomicCmpAndSwp:       provider.WCCompSwap,
+	provider.WRAtomicFetchAdd:        provider.WCFetchAdd,
+	provider.WRMaskedAtomicCmpAndSwp: provider.WCCompSwap,
+	provider.WRMaskedAtomicFetchAdd:  provider.WCFetchAdd,
+
+	provider.WRBindMW:   provider.WCBindMW,
+	provider.WRLocalInv: provider.WCLocalInv,
+	opRegMR:             provider.WCRegMR,
 }
 
-// finishSends marks the WQEs with these indexes as finished, and reports what is
-// to be reported now.
+// finishSends notes that the Sends and Writes before WQE out are over, and
+// reports what is to be reported now.
 //
 //rfc:5040 RDMAP-5.5-15-01
-func (q *qp) finishSends(wqes []uint32) {
+func (q *qp) finishSends(out uint32) {
 	q.sq.done.Lock()
-	for _, i := range wqes {
-		q.sq.at(i).finished = true
-	}
+	q.sq.out = out
 	q.reportSends()
 	q.sq.done.Unlock()
 }
 
-// finishSend is finishSends for one.
-func (q *qp) finishSend(i uint32) {
+// finishRead notes that WQE i is over, which is one of those that don't end with their
+// last octet: a Read or atomic operation, or one on our own memory. It reports what is
+// to be reported now.
+func (q *qp) finishRead(i uint32) {
 	q.sq.done.Lock()
 	q.sq.at(i).finished = true
 	q.reportSends()
@@ -148,19 +175,32 @@ func (q *qp) finishSend(i uint32) {
 // reportSends reports finished WQEs up to the first that is not. sq.done is held.
 func (q *qp) reportSends() {
 	s := &q.sq
+	var always provider.SendFlags
+	if q.init.SQSigAll {
+		always = provider.SendSignaled
+	}
 	for tail := s.tail.Load(); s.head != tail; s.head++ {
 		w := s.at(s.head)
-		if !w.finished {
+		switch {
+		case flaggedOps.has(w.op):
+			if !w.finished {
+				return
+			}
+			if s.head == s.out {
+				s.out++ // it never falls behind head
+			}
+		case s.head == s.out: // nothing behind it is over but what is answered
 			return
 		}
-		if q.init.SQSigAll || w.flags&provider.SendSignaled != 0 {
-			wc := provider.WC{WRID: w.wrid, Opcode: wcOpcodes[w.op], QPN: q.qpn}
-			if w.op == provider.WRRDMARead {
-				wc.ByteLen = w.length
-			}
-			s.free.Store(s.head + 1) // whoever sees the completion finds the place free
-			q.sendCQ.push(wc, false)
+		if (w.flags|always)&provider.SendSignaled == 0 {
+			continue
 		}
+		wc := provider.WC{WRID: w.wrid, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		if answeredOps.has(w.op) {
+			wc.ByteLen = w.length
+		}
+		s.free.Store(s.head + 1) // whoever sees the completion finds the place free
+		q.sendCQ.push(wc, false)
 	}
 }
 
@@ -196,10 +236,12 @@ func (q *qp) flushSends() bool {
 }
 
 // finishRecv reports the WQE at the head of the receive queue and gives its
-// place back. Only the receive side calls it.
+// place back. wc.Opcode is zero for WCRecv. Only the receive side calls it, and only
+// without an SRQ.
 func (q *qp) finishRecv(wc provider.WC, solicited bool) {
 	h := q.rq.head.Load()
-	wc.WRID, wc.Opcode, wc.QPN = q.rq.at(h).wrid, provider.WCRecv, q.qpn
+	wc.WRID, wc.QPN = q.rq.at(h).wrid, q.qpn
+	wc.Opcode |= provider.WCRecv // a bit that all receives have
 	q.rq.head.Store(h + 1)
 	q.recvCQ.push(wc, solicited)
 }
@@ -208,6 +250,10 @@ func (q *qp) finishRecv(wc provider.WC, solicited bool) {
 // status of the oldest, if it is not to be a flush. The QP is in ERR, and
 // rq.done is held.
 func (q *qp) flushRecvs(first provider.WCStatus) {
+	if q.shared != nil {
+		q.flushShared(first)
+		return
+	}
 	r := &q.rq
 	status := first
 	if status == provider.WCSuccess {

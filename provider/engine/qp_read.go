@@ -21,7 +21,7 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
-	m, _, err := readSource(s.q.pd, r.SourceSTag, r.SourceTO, r.Size)
+	m, _, err := readSource(s.q, r.SourceSTag, r.SourceTO, r.Size)
 	if err != nil {
 		s.refuse(err, h, len(payload), &r)
 		return
@@ -46,9 +46,13 @@ func (s *stream) nextResponse() bool {
 		return false
 	}
 	t.resp = *r
+	t.answered = true
+	if _, atomic := r.Atomic(); atomic {
+		t.msg = msgAtomicResponse
+		return true
+	}
 	t.seg = ddp.NewSegmenter(r.Size, true)
 	t.msg = msgResponse
-	t.answered = true
 	return true
 }
 
@@ -61,13 +65,18 @@ func (s *stream) fillResponse() {
 	t := &s.tx
 	b := t.b
 	r := &t.resp
+	before := t.seg
 	seg, ok := t.seg.Next(t.mulpdu)
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
-	m, p, err := readSource(s.q.pd, r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
+	m, p, err := readSource(s.q, r.SourceSTag, r.SourceTO+uint64(seg.Offset), uint32(seg.Len))
 	if err != nil {
 		s.failResponse(err, seg.Offset)
+		return
+	}
+	if m != nil && m.src != nil {
+		s.fillObjectResponse(m, before, seg)
 		return
 	}
 	if seg.Last {
@@ -99,8 +108,11 @@ func (s *stream) fillResponse() {
 func (s *stream) failResponse(err error, done uint32) {
 	r := &s.tx.resp
 	h := rdmap.ReadRequestHeader(r.MSN)
+	if s.params.RDMAC {
+		rdmap.SetRDMAC(&h)
+	}
 	left := r.Advance(done)
-	e := endTerminate(err, &h, ddp.UntaggedHeaderLen+rdmap.ReadRequestLen, &left)
+	e := s.endTerminate(err, &h, ddp.UntaggedHeaderLen+rdmap.ReadRequestLen, &left)
 	e.event, e.raise = provider.EventQPReqErr, true
 	s.tx.fault = e
 }
@@ -114,7 +126,8 @@ func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
 	}
 	i := uint32(a.Read.Cookie)
 	sges := s.q.sq.sgeRoom(i)[:s.q.sq.at(i).nsge]
-	return s.rx.c.resolve(s.q.pd, sges, uint64(a.MO)+uint64(off), uint64(n))
+	at := uint64(a.MO) + uint64(off)
+	return s.rx.c.resolve(s.q.pd, sges, at, uint64(n)) || s.rx.c.resolveObjects(s.q.pd, sges, at, uint64(n))
 }
 
 // finishRead completes the Read whose response has been placed.
@@ -125,29 +138,61 @@ func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
 func (s *stream) finishRead(a *rdmap.Action) {
 	s.rx.kick = true // a Read or a fenced WQE may have waited for this
 	if a.Read.Cookie != rtrCookie {
-		s.q.finishSend(uint32(a.Read.Cookie))
+		s.q.finishRead(uint32(a.Read.Cookie))
 	}
 }
 
 // blame records what the peer's Terminate says about work of ours: the Read whose
-// request it carries fails with the peer's reason. All else is flushed. A Write
+// request it carries, or the atomic operation whose header, fails with the peer's
+// reason. All else is flushed. A Write
 // that is refused has usually been reported as complete before the peer saw it,
 // so that another one to the same place would be blamed for it.
 func (s *stream) blame(t *rdmap.ReceivedTerminate) {
 	status := remoteStatus(t)
-	if status == provider.WCSuccess || !t.HaveRead {
+	// A responder that can't read its memory shows the request's DDP header only. Reads
+	// are answered in order, so that it is the oldest one.
+	oldest := t.HaveDDP && !t.DDP.Tagged && t.DDP.QN == rdmap.QNReadRequest &&
+		(t.Code == iwarp.RDMAPCatastrophicStream || t.Code == iwarp.RDMAPCatastrophicGlobal)
+	if status == provider.WCSuccess || s.blameAtomic(t) || !t.HaveRead && !oldest {
 		return
 	}
 	q := s.q
 	q.sq.done.Lock()
 	defer q.sq.done.Unlock()
+	if w := s.requested(t); w != nil {
+		w.status = status
+		return
+	}
 	for i, tail := q.sq.head, q.sq.tail.Load(); i != tail; i++ {
 		w := q.sq.at(i)
+		if oldest && !w.finished && answeredOps.has(w.op) {
+			w.status = status
+			return
+		}
 		if w.op == provider.WRRDMARead && !w.finished && t.Read.SourceSTag == w.rkey && t.Read.SourceTO-w.raddr <= uint64(w.length) {
 			w.status = status
 			return
 		}
 	}
+}
+
+// requested is the Read whose request has the MSN that the Terminate shows, nil if
+// there is none, or if the request that it shows is another: siw fills in the header
+// of something else at times. Several Reads may name the same memory, so that the
+// request alone doesn't tell which it was. sq.done is held.
+func (s *stream) requested(t *rdmap.ReceivedTerminate) *sendWQE {
+	if !t.HaveRead || !t.HaveDDP || t.DDP.Tagged || t.DDP.QN != rdmap.QNReadRequest {
+		return nil
+	}
+	r := s.outstanding.WithMSN(t.DDP.MSN)
+	if r == nil || r.Atomic || r.Cookie == rtrCookie {
+		return nil
+	}
+	w := s.q.sq.at(uint32(r.Cookie))
+	if t.Read.SourceSTag != w.rkey || t.Read.SourceTO != w.raddr {
+		return nil
+	}
+	return w
 }
 
 // remoteStatus is the completion status of a Read that a Terminate is about.

@@ -1,11 +1,25 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider/engine/transport"
+import (
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
 
 // sackRoom is by how much TCP's segments are shorter than TCP_MAXSEG says while
 // they carry selective acknowledgements: four octets, and eight for each of at
 // most three blocks beside a timestamp.
 const sackRoom = 28
+
+// loose reports whether TCP may cut anywhere, so that what is sent needs no limits
+// of records: without CRC no receiver is hurt, and where a segment holds the longest
+// FPDU and more there is no wire, so that no RNIC is glad of FPDUs that begin a
+// segment. Each would be a record of its own there, with buffers that TCP does not
+// fill and a way of its own through it.
+//
+//rfc:5044 MPA-5.1-01
+func loose(crc bool, emss int) bool {
+	return !crc && emss > mpa.FPDULen(mpa.MaxULPDU)
+}
 
 // addRecord adds an FPDU of n octets, which has just been built, to the record
 // under way if it can be sent in the same, and begins one with it otherwise.
@@ -25,7 +39,11 @@ const sackRoom = 28
 func (b *txBatch) addRecord(n int, padded bool, emss int) {
 	if b.nrecs > 0 {
 		last := &b.recs[b.nrecs-1]
-		fits := *last%emss+n <= emss
+		used := *last
+		if used >= emss {
+			used %= emss // a division: short FPDUs should not pay for it
+		}
+		fits := used+n <= emss
 		if padded {
 			fits = *last+n <= emss-sackRoom
 		}
@@ -57,4 +75,22 @@ func writeRecords(conn transport.Conn, bufs [][]byte, records []int) (int, error
 		return w.WriteRecords(bufs, records)
 	}
 	return conn.Writev(bufs)
+}
+
+// writeRecords is the same for the stream's Conn, which has been asked what it
+// knows.
+func (s *stream) writeRecords(bufs [][]byte, records []int) (int, error) {
+	if s.records != nil {
+		return s.records.WriteRecords(bufs, records)
+	}
+	return s.conn.Writev(bufs)
+}
+
+// writeBatch hands the socket what the batch has.
+func (s *stream) writeBatch() (int, error) {
+	t := &s.tx
+	if loose(t.crc, t.emss) {
+		return s.conn.Writev(t.b.pending())
+	}
+	return s.writeRecords(t.b.pending(), t.b.records())
 }

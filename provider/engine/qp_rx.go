@@ -41,6 +41,7 @@ type rxContext struct {
 	place  [maxSGE][]byte
 	nplace int
 	nspans int
+	pieces []objectPiece // instead, where one of the regions is an object
 }
 
 func newRxContext() *rxContext { return &rxContext{b: make([]byte, rxOctets)} }
@@ -49,7 +50,7 @@ func newRxContext() *rxContext { return &rxContext{b: make([]byte, rxOctets)} }
 // written. With false they can't be.
 func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 	spans, ok := resolveLocal(pd, sges, provider.AccessLocalWrite, c.spans[:0])
-	if !ok || !acquireSpans(spans) {
+	if !ok {
 		clear(spans)
 		return false
 	}
@@ -60,7 +61,7 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 
 // resolveWrite makes n octets of the region that a Write names ready to be
 // written.
-func (c *rxContext) resolveWrite(pd *pd, stag uint32, to uint64, n int) error {
+func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 	if c.m != nil && c.m.stag == stag && n > 0 {
 		// It is in use, so that it is neither closed nor invalidated. What remains to
 		// be checked are the bounds.
@@ -70,9 +71,13 @@ func (c *rxContext) resolveWrite(pd *pd, stag uint32, to uint64, n int) error {
 		}
 	}
 	c.leave()
-	m, p, err := writeTarget(pd, stag, to, n)
+	m, p, err := writeTarget(q, stag, to, n)
 	if err != nil || m == nil {
 		return err
+	}
+	if m.src != nil {
+		c.useObject(m, to, n)
+		return nil
 	}
 	c.m = m
 	c.place[0], c.nplace = p, 1
@@ -107,25 +112,29 @@ func (c *rxContext) copyIn(payload []byte) {
 
 // rxState is the receive side of a stream; rxMu guards it.
 type rxState struct {
-	recv *rdmap.Receiver
+	recv rdmap.Receiver
 	fpdu mpa.Receiver
 
 	c    *rxContext // nil while nothing is in flight
 	r, w int        // c.b[r:w] was read and not consumed
 	part []byte     // what was moved out of a context
 
-	direct    directFPDU
+	direct directFPDU
+	store  *objectStore // what has to arrive at an object before anything else is taken
+
+	looks   uint32 // of pollers since somebody was about to sleep (see mute.go)
+	attends uint32 // when looks was 0
+
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
-
-	first bool // no FPDU was received yet
-	kick  bool // the transmit side has something to look at
-	eof   bool
+	first     bool // no FPDU was received yet
+	kick      bool // the transmit side has something to look at
+	eof       bool
 }
 
 func (r *rxState) init(s *stream) {
 	p := &s.params
-	r.recv = rdmap.NewReceiver(rdmap.ReceiverConfig{Inbound: s.inbound, Outstanding: s.outstanding})
+	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding, Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
 	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
 	r.mayDirect = !p.MarkersRx && (!p.CRC || s.dev.opts.Placement == PlaceStreaming)
 	r.first = true
@@ -136,13 +145,14 @@ func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || len(r.
 
 // stop gives back what the receive side has.
 func (r *rxState) stop(s *stream) {
+	s.endStore()
 	r.r, r.w, r.part, r.direct = 0, 0, nil, directFPDU{}
 	s.rxPark()
 }
 
 // receive takes what has arrived, within bounds. rxMu is held.
 func (s *stream) receive() {
-	for turn := 0; turn < rxTurn && !s.over(); {
+	for turn := 0; turn < rxTurn && !s.over() && !s.rx.storing(); {
 		n, more := s.readMore()
 		if !more {
 			break
@@ -193,7 +203,7 @@ func (s *stream) rxEnsure() {
 // too many other streams keep theirs.
 func (s *stream) rxPark() {
 	r := &s.rx
-	if r.c == nil {
+	if r.c == nil || s.keeps.Load() {
 		return
 	}
 	if r.w > r.r {
@@ -227,7 +237,13 @@ func (s *stream) readMore() (int, bool) {
 	c := r.c
 	space := c.b[r.w:r.readLimit()]
 	c.iov[0] = space
-	n, err := s.conn.Readv(c.iov[:1])
+	var n int
+	var err error
+	if s.looker != nil && r.looks >= muteAfter {
+		n, err = s.looker.ReadLooks(c.iov[:1], looksPerPoll)
+	} else {
+		n, err = s.conn.Readv(c.iov[:1])
+	}
 	if n == 0 {
 		s.readFailed(err)
 		return 0, false
@@ -239,7 +255,7 @@ func (s *stream) readMore() (int, bool) {
 
 func (s *stream) readFailed(err error) {
 	switch {
-	case err == nil, errors.Is(err, transport.ErrWouldBlock):
+	case err == nil, err == transport.ErrWouldBlock: // the value itself: a poller sees it all the time
 	case errors.Is(err, io.EOF):
 		s.endOfStream()
 	default:
@@ -259,7 +275,7 @@ func (s *stream) parse() {
 //rfc:5044 MPA-6-02
 func (s *stream) takeFPDUs() {
 	r := &s.rx
-	for r.w > r.r && !s.over() {
+	for r.w > r.r && !s.over() && !r.storing() {
 		if r.direct.active {
 			if !r.direct.placed() || !s.endDirect() {
 				return
@@ -267,6 +283,11 @@ func (s *stream) takeFPDUs() {
 			continue
 		}
 		buf := r.c.b[r.r:r.w]
+		if n, ulpdu := r.fpdu.Run(buf); n > 0 {
+			r.direct.recent = false
+			s.takeRun(n, ulpdu)
+			continue
+		}
 		span, need, err := r.fpdu.Next(buf, r.c.scratch)
 		if err != nil {
 			s.framingError(err)
@@ -280,7 +301,7 @@ func (s *stream) takeFPDUs() {
 		}
 		r.r += span.Len
 		r.direct.recent = false
-		s.segment(span.ULPDU)
+		s.take(span.ULPDU)
 	}
 }
 
@@ -326,6 +347,15 @@ func (s *stream) segment(ulpdu []byte) {
 	case rdmap.TakeTerminate:
 		s.takeTerminate(&a, &h, payload)
 		return
+	case rdmap.TakeImmediate:
+		s.takeImmediate(&a, &h, payload)
+		return
+	case rdmap.TakeAtomicRequest:
+		s.takeAtomicRequest(&a, &h, payload)
+		return
+	case rdmap.TakeAtomicResponse:
+		s.takeAtomicResponse(&a, &h, payload)
+		return
 	case rdmap.Drop:
 		return
 	}
@@ -337,9 +367,16 @@ func (s *stream) segment(ulpdu []byte) {
 		s.refuse(err, &h, len(payload), nil)
 		return
 	}
+	if len(r.c.pieces) > 0 {
+		s.storeObject(&a, &h, payload)
+		return
+	}
 	r.c.copyIn(payload)
 	r.c.release()
 	s.deliver(&a, &h)
+	if first && s.params.PeerToPeer && s.params.WaitFirstFPDU && a.Kind == rdmap.PlaceWrite && a.Len == 0 {
+		r.recv.ForgetWrite() // an RTR indication: Immediate Data can't be part of it
+	}
 }
 
 // isRTR reports whether the first segment of a stream is an RTR indication that
@@ -360,17 +397,22 @@ func (s *stream) isRTR(a *rdmap.Action) bool {
 func (s *stream) target(a *rdmap.Action, off, n int) error {
 	switch a.Kind {
 	case rdmap.PlaceWrite:
-		return s.rx.c.resolveWrite(s.q.pd, a.STag, a.TO+uint64(off), n)
+		return s.rx.c.resolveWrite(s.q, a.STag, a.TO+uint64(off), n)
 	case rdmap.PlaceSend:
+		pd := s.q.pd
 		w, sges := s.q.rq.front()
+		if w == nil && s.q.shared != nil {
+			w, sges, pd = s.q.shared.take()
+		}
 		var length uint64
 		if w != nil {
-			length = w.length
+			length = uint64(w.length)
 		}
 		if err := ddp.CheckUntagged(a.MO, a.Len, w != nil, length); err != nil {
 			return err
 		}
-		if n > 0 && !s.rx.c.resolve(s.q.pd, sges, uint64(a.MO)+uint64(off), uint64(n)) {
+		if at := uint64(a.MO) + uint64(off); n > 0 && !s.rx.c.resolve(pd, sges, at, uint64(n)) &&
+			!s.rx.c.resolveObjects(pd, sges, at, uint64(n)) {
 			return errRecvSGE
 		}
 	case rdmap.PlaceReadResponse:
@@ -397,7 +439,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		//rfc:5040 RDMAP-5.3-10
 		//rfc:5040 RDMAP-5.3-12
 		s.rx.c.leave()
-		if err := invalidateRemote(s.q.pd, a.Invalidate); err != nil {
+		if err := invalidateRemote(s.q, a.Invalidate); err != nil {
 			s.refuse(err, h, a.Len, nil)
 			return
 		}
@@ -412,6 +454,10 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		if a.Opcode.Invalidates() {
 			//rfc:5040 RDMAP-5.3-11
 			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
+		}
+		if s.q.shared != nil {
+			s.q.finishShared(wc, a.Opcode.Solicited())
+			return
 		}
 		s.q.finishRecv(wc, a.Opcode.Solicited())
 	case rdmap.PlaceReadResponse:

@@ -17,11 +17,15 @@ func (q *qp) enterError(e *ending) {
 	if q.cause == nil {
 		q.cause = e.cause
 	}
+	last := q.shared != nil && !q.closing && q.getState() != provider.QPErr
 	q.setState(provider.QPErr)
 	q.stream.Store(nil)
 	q.mu.Unlock()
 	if q.flushAll(e.recvStatus) {
 		q.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: q})
+	}
+	if last {
+		q.dev.raise(provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: q})
 	}
 }
 
@@ -54,7 +58,7 @@ func (q *qp) flushIfError() {
 }
 
 const (
-	modifiable = provider.QPAttrState | provider.QPAttrCurState | provider.QPAttrAccessFlags |
+	modifiable = provider.QPAttrState | provider.QPAttrEnSQDNotify | provider.QPAttrCurState | provider.QPAttrAccessFlags |
 		provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
 	depths = provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
 )
@@ -65,7 +69,8 @@ const (
 //   - To RTS: only the connection manager does that; EINVAL, but no change is
 //     fine.
 //   - RTS to SQD: the connection ends gracefully: what is in the send queue is
-//     still sent, then FIN. There is no way back to RTS.
+//     still sent, then FIN. There is no way back to RTS. EventSQDrained tells,
+//     if it was asked for, that all is sent and all Reads are answered.
 //   - RTS to SQE: the peer is sent a Terminate (0/0/0xff), and the QP ends in ERR.
 //   - To ERR, from everywhere: the connection ends with a FIN.
 //   - To RESET, from everywhere but RTS and SQD: what is posted is forgotten
@@ -102,6 +107,7 @@ func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, e
 	switch {
 	case mask&^modifiable != 0,
 		mask&provider.QPAttrCurState != 0 && attr.CurState != state,
+		mask&provider.QPAttrEnSQDNotify != 0 && (mask&provider.QPAttrState == 0 || attr.State != provider.QPSQD),
 		mask&depths != 0 && state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR,
 		mask&provider.QPAttrMaxRdAtomic != 0 && (attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > q.dev.opts.MaxORD),
 		mask&provider.QPAttrMaxDestRdAtomic != 0 && (attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > q.dev.opts.MaxIRD):
@@ -110,7 +116,8 @@ func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, e
 	var e *ending
 	if mask&provider.QPAttrState != 0 {
 		var err error
-		if e, err = q.changeState(attr.State); err != nil {
+		notify := mask&provider.QPAttrEnSQDNotify != 0 && attr.EnSQDAsyncNotify
+		if e, err = q.changeState(attr.State, notify); err != nil {
 			return nil, err
 		}
 	}
@@ -120,17 +127,17 @@ func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, e
 		q.access = attr.Access
 	}
 	if mask&provider.QPAttrMaxRdAtomic != 0 {
-		q.ord = attr.MaxRdAtomic
+		q.ord = uint16(attr.MaxRdAtomic)
 	}
 	if mask&provider.QPAttrMaxDestRdAtomic != 0 {
-		q.ird = attr.MaxDestRdAtomic
+		q.ird = uint16(attr.MaxDestRdAtomic)
 	}
 	return e, nil
 }
 
-func (q *qp) changeState(to provider.QPState) (*ending, error) {
+func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 	if to == provider.QPSQD {
-		return nil, q.startClosing()
+		return nil, q.startClosing(notify)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,7 +147,7 @@ func (q *qp) changeState(to provider.QPState) (*ending, error) {
 	case to == provider.QPErr:
 		return &ending{cause: errModified}, nil
 	case to == provider.QPSQE && connected:
-		return endTerminate(errLocalCatastrophe, nil, 0, nil), nil
+		return endTerminate(errLocalCatastrophe, nil, 0, nil, q.speaksRDMAC()), nil
 	case to == provider.QPReset && !connected:
 		q.reset()
 		return nil, nil
@@ -153,8 +160,9 @@ func (q *qp) changeState(to provider.QPState) (*ending, error) {
 	return nil, syscall.EINVAL
 }
 
-// startClosing begins the graceful end of a connection.
-func (q *qp) startClosing() error {
+// startClosing begins the graceful end of a connection. With notify EventSQDrained is
+// raised when the send queue is drained.
+func (q *qp) startClosing(notify bool) error {
 	s := q.stream.Load()
 	if s == nil {
 		return syscall.EINVAL
@@ -164,11 +172,18 @@ func (q *qp) startClosing() error {
 		q.setState(provider.QPSQD)
 	}
 	q.mu.Unlock()
+	if notify {
+		s.notify.Store(true)
+		if s.finSent.Load() {
+			s.tellDrained() // it had been before
+		}
+	}
 	s.closeGracefully()
 	return nil
 }
 
-// reset forgets what is posted. mu is held, and there is no stream.
+// reset forgets what is posted. mu is held, and there is no stream. Windows that are
+// bound for the QP's peer must not be for its next one.
 func (q *qp) reset() {
 	q.sq.mu.Lock()
 	q.rq.mu.Lock()
@@ -183,6 +198,7 @@ func (q *qp) reset() {
 	q.sq.done.Unlock()
 	q.rq.mu.Unlock()
 	q.sq.mu.Unlock()
+	q.unbindWindows()
 }
 
 // Query implements provider.QP.
@@ -192,13 +208,13 @@ func (q *qp) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	state := q.getState()
+	state, init := q.getState(), q.initAttr()
 	return provider.QPAttr{
 		State:           state,
 		CurState:        state,
 		Access:          q.access,
-		Cap:             q.init.Cap,
-		MaxRdAtomic:     q.ord,
-		MaxDestRdAtomic: q.ird,
-	}, q.init, nil
+		Cap:             init.Cap,
+		MaxRdAtomic:     int(q.ord),
+		MaxDestRdAtomic: int(q.ird),
+	}, init, nil
 }

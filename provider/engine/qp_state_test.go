@@ -180,6 +180,59 @@ func TestModifyConnected(t *testing.T) {
 	})
 }
 
+// TestStatesConnected: all edges from the two states of a connected QP, SQD with a peer
+// that keeps it there.
+//
+//rfc:5040 RDMAP-6.2.1-02
+func TestStatesConnected(t *testing.T) {
+	const no = syscall.EINVAL
+	for from, edges := range map[provider.QPState]map[provider.QPState]error{
+		provider.QPRTS: {
+			provider.QPReset: no, provider.QPInit: no, provider.QPRTR: no, provider.QPRTS: nil,
+			provider.QPSQD: nil, provider.QPSQE: nil, provider.QPErr: nil, 77: no,
+		},
+		provider.QPSQD: {
+			provider.QPReset: no, provider.QPInit: no, provider.QPRTR: no, provider.QPRTS: no,
+			provider.QPSQD: nil, provider.QPSQE: nil, provider.QPErr: nil, 77: no,
+		},
+	} {
+		for to, want := range edges {
+			story(t, Options{}, params(true), func(s *side, r *raw) {
+				what := fmt.Sprintf("%v to %v", from, to)
+				s.recv(provider.RecvWR{WRID: 1})
+				ok(t, s.modify(from))
+				if err := s.modify(to); !errors.Is(err, want) {
+					t.Errorf("%s: %v, want %v", what, err, want)
+				}
+				now := to
+				switch {
+				case want != nil:
+					now = from
+				case to == provider.QPSQE:
+					now = provider.QPErr
+				}
+				s.wantState(what, now)
+				if now == provider.QPErr {
+					s.wantDown(what)
+					s.wantWC("the receive", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+				} else {
+					s.noWC(what)
+				}
+				_, err := s.qp.PostSend([]provider.SendWR{{WRID: 2, Opcode: provider.WRRDMAWrite}})
+				switch now {
+				case provider.QPSQD: // RFC 5040 has no way back, so it would never be sent
+					wantErr(t, err, no)
+				case provider.QPErr:
+					ok(t, err)
+					s.wantWC("a Write posted after", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
+				default:
+					ok(t, err)
+				}
+			})
+		}
+	}
+}
+
 // TestReuse: a QP that is reset can be connected again, and begins anew.
 func TestReuse(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
@@ -246,6 +299,51 @@ func TestQPDisconnect(t *testing.T) {
 		}
 		s.wantWC("what is left is flushed", provider.WC{WRID: 101, Status: provider.WCWRFlushErr})
 		s.qp.disconnect()
+	})
+}
+
+// TestSQDrained: who asks is told once, when all Reads are answered and our FIN is out,
+// not before and not again; who asks when that is long so is told at once.
+func TestSQDrained(t *testing.T) {
+	const mask = provider.QPAttrState | provider.QPAttrEnSQDNotify
+	drain := provider.QPAttr{State: provider.QPSQD, EnSQDAsyncNotify: true}
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		quiet := func(what string) {
+			t.Helper()
+			synctest.Wait()
+			if e, _, ok, _ := s.dev.async.pop(); ok {
+				t.Errorf("%s: %v", what, e.Type)
+			}
+		}
+		sink := s.reg(4, provider.AccessLocalWrite)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 4)}})
+		wantErr(t, s.qp.Modify(provider.QPAttr{EnSQDAsyncNotify: true}, provider.QPAttrEnSQDNotify), syscall.EINVAL)
+		wantErr(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr, EnSQDAsyncNotify: true}, mask), syscall.EINVAL)
+		s.wantState("after what was refused", provider.QPRTS)
+		ok(t, s.qp.Modify(drain, mask))
+		q := r.wantReadRequest("the Read", 1)
+		quiet("before its response")
+		r.answer(q)
+		s.wantEvent("the queue is drained", provider.EventSQDrained)
+		r.wantFIN("the end")
+		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 4})
+		quiet("a second time")
+		ok(t, s.qp.Modify(drain, mask))
+		s.wantEvent("asked when it had been drained before", provider.EventSQDrained)
+		ok(t, r.c.CloseWrite())
+		s.wantDown("the peer's FIN")
+		quiet("in the end")
+	})
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled})
+		ok(t, s.qp.Modify(drain, mask))
+		r.wantReadRequest("the Read", 1)
+		ok(t, r.c.Close())
+		s.wantDown("the peer is gone")
+		s.wantEvent("drained by a flush, told once", provider.EventSQDrained)
+		if e, _, ok, _ := s.dev.async.pop(); ok {
+			t.Errorf("another event: %v", e.Type)
+		}
 	})
 }
 

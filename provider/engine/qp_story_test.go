@@ -277,6 +277,23 @@ func TestReceivedTerminate(t *testing.T) {
 		s.wantWC("the receive", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
 		r.wantFIN("no answer")
 	})
+	story(t, Options{}, params(true), func(s *side, r *raw) { // the second of three Reads of the same memory
+		sink := s.reg(10, provider.AccessLocalWrite)
+		var h ddp.Header
+		var q rdmap.ReadRequest
+		for i := range 3 {
+			s.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 10-i)}, RemoteAddr: 100, RKey: 7})
+			if next := r.wantReadRequest("a Read Request", uint32(i+1)); i == 1 {
+				h, q = rdmap.ReadRequestHeader(2), next
+			}
+		}
+		term := rdmap.NewTerminate(rdmap.ErrReadBaseBounds, &h, h.Len()+rdmap.ReadRequestLen, &q)
+		r.send(rdmap.TerminateHeader(), term.AppendTo(nil))
+		s.wantTerm("the QP ends", true, 0, 1, 1)
+		s.wantWC("the Read before it", provider.WC{WRID: 0, Status: provider.WCWRFlushErr})
+		s.wantWC("the Read that was refused", provider.WC{WRID: 1, Status: provider.WCRemAccessErr})
+		s.wantWC("the Read behind it", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
+	})
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		s.send(provider.SendWR{Opcode: provider.WRSend})
 		r.want("a Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))

@@ -24,19 +24,22 @@ type stream struct {
 	q      *qp
 	dev    *device
 	conn   transport.Conn
-	params mpa.Params
+	params streamParams
 	onDown func(error)
 
-	inbound     *rdmap.InboundReads     // rx pushes, tx pops
-	outstanding *rdmap.OutstandingReads // tx pushes, rx pops
+	records transport.RecordWriter // conn, nil if it knows no records
+	looker  transport.Looker       // conn, nil if it is none
+
+	inbound     rdmap.InboundReads     // rx pushes, tx pops
+	outstanding rdmap.OutstandingReads // tx pushes, rx pops
+
+	end      atomic.Pointer[ending] // why the stream ends; the first reason stays
+	finished atomic.Bool            // the QP has let go: what is left is the linger's
 
 	// maySend is false for a responder until the first FPDU has come.
 	//
 	//rfc:5044 MPA-7.1.2-4-01
 	maySend atomic.Bool
-
-	end      atomic.Pointer[ending] // why the stream ends; the first reason stays
-	finished atomic.Bool            // the QP has let go: what is left is the linger's
 
 	rxMu sync.Mutex
 	rx   rxState
@@ -47,10 +50,23 @@ type stream struct {
 	room    atomic.Bool // the poller has seen room since
 	tx      txState
 
+	muted   bool        // the poller does not watch it; muting.mu guards these two
+	mutedAt uint32      // rx.looks when that was last asked for
+	keeps   atomic.Bool // batch and context, between turns; written under muting.mu
+
 	closing atomic.Bool   // send what is posted, then FIN
+	notify  atomic.Bool   // raise EventSQDrained once our FIN is out
 	finSent atomic.Bool   // our FIN is out, and the peer's is awaited
 	sent    atomic.Uint64 // octets, for the watch over a graceful end
 	linger  linger
+}
+
+// streamParams is what of mpa.Params a stream needs all its life.
+type streamParams struct {
+	Enhanced, CRC, MarkersTx, MarkersRx bool
+	RDMAC                               bool // DDP and RDMAP have version 0
+	PeerToPeer, WaitFirstFPDU           bool
+	RTR                                 mpa.RTR
 }
 
 // ending is why and how a stream ends.
@@ -81,12 +97,14 @@ type ending struct {
 //rfc:5041 DDP-6.1-01
 //rfc:5044 MPA-7.1-04
 func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
-	s := &stream{
-		q: q, dev: q.dev, conn: conn, params: params, onDown: onDown,
-		inbound:     rdmap.NewInboundReads(roundDepth(params.IRD)),
-		outstanding: rdmap.NewOutstandingReads(outboundDepth(params)),
-	}
-	s.params.PeerPrivateData = nil // the caller's memory
+	s := &stream{q: q, dev: q.dev, conn: conn, onDown: onDown, params: streamParams{
+		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
+		PeerToPeer: params.PeerToPeer, WaitFirstFPDU: params.WaitFirstFPDU, RTR: params.RTR,
+	}}
+	s.inbound.Init(roundDepth(params.IRD))
+	s.outstanding.Init(outboundDepth(params))
+	s.records, _ = conn.(transport.RecordWriter)
+	s.looker, _ = conn.(transport.Looker)
 	s.rx.init(s)
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)
@@ -94,7 +112,7 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 	// The poller may call Ready from the moment of Add on; it must find nothing
 	// to do before the early octets are in.
 	s.rxMu.Lock()
-	if err := q.enterRTS(s); err != nil {
+	if err := q.enterRTS(s, params.ORD); err != nil {
 		s.rxMu.Unlock()
 		return err
 	}
@@ -124,26 +142,28 @@ func roundDepth(ird int) int {
 // outboundDepth is the ORD, or 1 where an RTR indication is a Read and there are
 // to be none otherwise.
 func outboundDepth(p mpa.Params) int {
-	if sendsRTR(p) && p.RTR == mpa.RTRRead {
+	if sendsRTR(p.PeerToPeer, p.WaitFirstFPDU) && p.RTR == mpa.RTRRead {
 		return max(p.ORD, 1)
 	}
 	return p.ORD
 }
 
 // sendsRTR reports whether this end begins with an RTR indication.
-func sendsRTR(p mpa.Params) bool { return p.PeerToPeer && !p.WaitFirstFPDU }
+func sendsRTR(peerToPeer, waitFirstFPDU bool) bool { return peerToPeer && !waitFirstFPDU }
 
-func (q *qp) enterRTS(s *stream) error {
+func (q *qp) enterRTS(s *stream, ord int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch state := q.getState(); {
 	case q.closing:
 		return errDestroyed
+	case q.dev.fatal.Load():
+		return errDeviceFatal
 	case state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
 		return fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
 	}
 	s.tx.next = q.sq.tail.Load() // posts are refused before RTS
-	q.ird, q.ord = s.inbound.Depth(), s.params.ORD
+	q.ird, q.ord = uint16(s.inbound.Depth()), uint16(ord)
 	q.stream.Store(s)
 	q.setState(provider.QPRTS)
 	return nil
@@ -156,7 +176,7 @@ func (q *qp) enterRTS(s *stream) error {
 //
 //rfc:5041 DDP-6.2.1-01
 //rfc:5041 DDP-6.2.1-05
-func (q *qp) disconnect() { _ = q.startClosing() }
+func (q *qp) disconnect() { _ = q.startClosing(false) }
 
 // abort resets the connection at once. Without one it does nothing.
 func (q *qp) abort(cause error) {
@@ -190,22 +210,60 @@ func (s *stream) kickTx() {
 // pumpTx is kickTx for the receive side, which settles itself when its lock is
 // released.
 func (s *stream) pumpTx() {
-	s.txWork.Store(true)
-	for s.txWork.Load() && s.txMu.TryLock() {
-		s.txWork.Store(false)
-		s.transmit()
-		s.txMu.Unlock()
+	if !s.txMu.TryLock() {
+		// Whoever has the lock looks at txWork behind giving it back.
+		s.txWork.Store(true)
+		if !s.txMu.TryLock() {
+			return
+		}
+	}
+	for s.txTurn(); s.txWork.Load() && s.txMu.TryLock(); {
+		s.txTurn()
 	}
 }
 
-// pollRx receives what has arrived, or reports false if somebody else is at it.
-// Readiness is level triggered, so that nothing is lost then.
-func (s *stream) pollRx() bool {
+// txTurn ends the hold of txMu. That is deferred, as in rxTurn, because a panic has
+// to reach the program: with the lock held it would hang in the Close that the
+// program, as likely as not, has deferred.
+func (s *stream) txTurn() {
+	defer s.txMu.Unlock()
+	if s.txWork.Load() {
+		s.txWork.Store(false)
+	}
+	s.transmit()
+}
+
+// rxTurn ends the hold of rxMu.
+func (s *stream) rxTurn() {
+	defer s.rxMu.Unlock()
+	s.receive()
+}
+
+// lookTurn is rxTurn for a look, and reports whether the stream is to be muted.
+func (s *stream) lookTurn() bool {
+	defer s.rxMu.Unlock()
+	s.receive()
+	return s.looked()
+}
+
+// pollRx receives what has arrived, unless somebody else is at it. Readiness is
+// level triggered, so that nothing is lost then.
+func (s *stream) pollRx() {
+	if s.rxMu.TryLock() {
+		s.rxTurn()
+		s.settle()
+	}
+}
+
+// look is pollRx for a poller that reads the stream directly. It reports false if
+// somebody else is at it.
+func (s *stream) look() bool {
 	if !s.rxMu.TryLock() {
 		return false
 	}
-	s.receive()
-	s.rxMu.Unlock()
+	if s.lookTurn() {
+		s.dev.muting.mute(s)
+	}
 	s.settle()
 	return true
 }
@@ -230,6 +288,7 @@ func (s *stream) settle() {
 	s.txMu.Lock()
 	first := !s.finished.Load()
 	if first {
+		s.keeps.Store(false)
 		s.rx.stop(s)
 		s.linger.out = s.tx.stop(s, e)
 		s.q.enterError(e)
@@ -243,8 +302,16 @@ func (s *stream) settle() {
 	if !first {
 		return
 	}
+	s.dev.muting.end(s)
 	s.startLinger(e)
 	s.onDown(e.cause)
+}
+
+// tellDrained raises EventSQDrained if it was asked for, once.
+func (s *stream) tellDrained() {
+	if s.notify.Swap(false) {
+		s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
+	}
 }
 
 // closeGracefully begins the end that disconnect describes.

@@ -37,13 +37,16 @@ var (
 // endTerminate makes the end of a stream with a Terminate to the peer about err,
 // which is an *iwarp.Error: as rdmap.NewTerminate. It runs once per stream and
 // allocates.
-func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
+func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest, rdmac bool) *ending {
 	var e *iwarp.Error
 	if !errors.As(err, &e) {
 		panic("engine: a protocol error without a code: " + err.Error())
 	}
 	t := rdmap.NewTerminate(e, seg, segmentLen, read)
 	h := rdmap.TerminateHeader()
+	if rdmac {
+		rdmap.SetRDMAC(&h)
+	}
 	return &ending{
 		cause: &provider.TerminateError{
 			Layer: uint8(e.Layer), EType: uint8(e.EType), ECode: uint8(e.Code),
@@ -51,6 +54,10 @@ func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRe
 		},
 		ulpdu: t.AppendTo(h.AppendTo(nil)),
 	}
+}
+
+func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
+	return endTerminate(err, seg, segmentLen, read, s.params.RDMAC)
 }
 
 // refuse ends the stream for a fault in what the peer sent: the segment with
@@ -66,7 +73,7 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 	if h != nil {
 		segmentLen = h.Len() + payloadLen
 	}
-	e := endTerminate(err, h, segmentLen, read)
+	e := s.endTerminate(err, h, segmentLen, read)
 	e.recvStatus = s.recvStatus(err)
 	e.event, e.raise = eventOf(err)
 	if read := s.outstanding.Front(); err == rdmap.ErrResponseLong && read.Cookie != rtrCookie {
@@ -104,9 +111,11 @@ var (
 // known.
 func eventOf(err error) (provider.AsyncEventType, bool) {
 	switch err {
-	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds, errRecvSGE, errSinkSGE:
+	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds, errRecvSGE, errSinkSGE,
+		rdmap.ErrAtomicNotAssociated, rdmap.ErrAtomicAccess, rdmap.ErrAtomicTOWrap, rdmap.ErrAtomicBaseBounds:
 		return provider.EventQPAccessErr, true
-	case rdmap.ErrReadInvalidSTag, rdmap.ErrReadNotAssociated, rdmap.ErrReadAccess, rdmap.ErrReadTOWrap, rdmap.ErrReadBaseBounds:
+	case rdmap.ErrReadInvalidSTag, rdmap.ErrReadNotAssociated, rdmap.ErrReadAccess, rdmap.ErrReadTOWrap, rdmap.ErrReadBaseBounds,
+		rdmap.ErrAtomicOp, rdmap.ErrAtomicAlignment:
 		return provider.EventQPReqErr, true
 	case ddp.ErrInvalidQN, ddp.ErrMSNRange, ddp.ErrInvalidMO, ddp.ErrTooLong, ddp.ErrMessageLength, ddp.ErrSTagChanged,
 		rdmap.ErrResponseSTag, rdmap.ErrResponseTO, rdmap.ErrResponseLong, rdmap.ErrResponseEnd:

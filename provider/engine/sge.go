@@ -17,36 +17,28 @@ type span struct {
 // what they name to out, whose capacity the caller provides: each LKey names a
 // region of pd with the rights need (AccessLocalWrite for sinks, 0 for
 // sources) that holds all of Length at Addr. SGEs of Length zero name nothing.
-// It reports false at the first SGE that fails a check; out is then of no use.
+// The regions are in use until releaseSpans. It reports false at the first SGE that
+// fails a check; nothing is in use then, and out is of no use.
 func resolveLocal(pd *pd, sges []provider.SGE, need provider.Access, out []span) ([]span, bool) {
 	for i := range sges {
 		s := &sges[i]
 		if s.Length == 0 {
 			continue
 		}
-		m := pd.dev.stags.lookup(s.LKey)
-		if m == nil || m.pd != pd || m.access&need != need {
+		m := pd.dev.stags.local(s.LKey)
+		if m == nil {
+			releaseSpans(out)
 			return out, false
 		}
 		b, ok := m.slice(s.Addr, uint64(s.Length))
-		if !ok {
+		if !ok || m.pd != pd || m.access&need != need {
+			m.release()
+			releaseSpans(out)
 			return out, false
 		}
 		out = append(out, span{m, b})
 	}
 	return out, true
-}
-
-// acquireSpans begins a use of every region of spans, or of none and reports
-// false if one is closed. releaseSpans ends it.
-func acquireSpans(spans []span) bool {
-	for i := range spans {
-		if !spans[i].m.acquire() {
-			releaseSpans(spans[:i])
-			return false
-		}
-	}
-	return true
 }
 
 func releaseSpans(spans []span) {
@@ -93,21 +85,23 @@ func appendSpans(out [][]byte, spans []span, off, n uint64) [][]byte {
 // Terminate they ask for. Their errors are the package variables of ddp and
 // rdmap, so that nothing is allocated.
 
-// writeTarget checks the n octets that a tagged segment of a Write names on a
-// QP of pd. With a nil error they are in use until m.releaseRemote. For n = 0
-// nothing is checked and m is nil.
+// writeTarget checks the n octets that a tagged segment of a Write names on q.
+// With a nil error they are in use until m.releaseRemote. For n = 0
+// nothing is checked and m is nil. Where the region is an object b is nil.
 //
 //rfc:5041 DDP-7.1t1-01
 //rfc:5041 DDP-7.1t2-01
 //rfc:5041 DDP-8.3.1-1-01
-func writeTarget(pd *pd, stag uint32, to uint64, n int) (m *mr, b []byte, err error) {
-	m, r := pd.region(stag, provider.AccessRemoteWrite)
-	if err := ddp.CheckTagged(&r, to, n); err != nil || n == 0 {
+func writeTarget(q *qp, stag uint32, to uint64, n int) (m *mr, b []byte, err error) {
+	if n == 0 {
+		return nil, nil, nil
+	}
+	m, r := q.region(stag, provider.AccessRemoteWrite)
+	if err := ddp.CheckTagged(&r, to, n); err != nil {
+		m.leave()
 		return nil, nil, err
 	}
-	if b = m.useRemote(to, uint64(n)); b == nil {
-		return nil, nil, ddp.ErrInvalidSTag
-	}
+	b, _ = m.slice(to, uint64(n))
 	return m, b, nil
 }
 
@@ -117,44 +111,71 @@ func writeTarget(pd *pd, stag uint32, to uint64, n int) (m *mr, b []byte, err er
 //
 //rfc:5040 RDMAP-7.2-07
 //rfc:5040 RDMAP-7.2-08
-func readSource(pd *pd, stag uint32, to uint64, n uint32) (m *mr, b []byte, err error) {
-	m, r := pd.region(stag, provider.AccessRemoteRead)
-	if err := rdmap.CheckReadSource(&r, to, n); err != nil || n == 0 {
+func readSource(q *qp, stag uint32, to uint64, n uint32) (m *mr, b []byte, err error) {
+	if n == 0 {
+		return nil, nil, nil
+	}
+	m, r := q.region(stag, provider.AccessRemoteRead)
+	if err := rdmap.CheckReadSource(&r, to, n); err != nil {
+		m.leave()
 		return nil, nil, err
 	}
-	if b = m.useRemote(to, uint64(n)); b == nil {
-		return nil, nil, rdmap.ErrReadInvalidSTag
-	}
+	b, _ = m.slice(to, uint64(n))
 	return m, b, nil
 }
 
-// invalidateRemote does what a Send with Invalidate asks of a QP of pd. The
-// region must have been registered with AccessRemoteInvalidate. The caller
-// holds no use of it.
+// invalidateRemote does what a Send with Invalidate asks on q. A region must have
+// been registered with AccessRemoteInvalidate, and have no windows bound to it; a
+// window must be one that only the peer of q can use. The caller holds no use of it.
 //
 //rfc:5040 RDMAP-7.2-05
 //rfc:5040 RDMAP-7.2-06
 //rfc:5040 RDMAP-8.1.1-7-01
-func invalidateRemote(pd *pd, stag uint32) error {
-	m, r := pd.region(stag, provider.AccessRemoteInvalidate)
-	if err := rdmap.CheckInvalidate(&r); err != nil {
+//rfc:5042 SEC-6.4.5-01
+func invalidateRemote(q *qp, stag uint32) error {
+	m, r := q.region(stag, provider.AccessRemoteInvalidate)
+	m.leave()
+	err := rdmap.CheckInvalidate(&r)
+	switch {
+	case err != nil:
 		return err
+	case m.owner != nil:
+		return m.owner.invalidate(q, stag, true)
+	case m.windows.held():
+		return rdmap.ErrMayNotInvalidate
 	}
 	m.remote.shut()
 	return nil
 }
 
-// region returns what the checks want to know about stag as a QP of p sees it.
-func (p *pd) region(stag uint32, need provider.Access) (*mr, ddp.Region) {
-	m := p.dev.stags.lookup(stag)
-	if m == nil || m.remote.isShut() {
+// region returns what the checks want to know about stag as the peer of q sees it. A
+// region that is not nil is in use for the peer until releaseRemote.
+//
+//rfc:5041 DDP-8.2-01
+//rfc:5041 DDP-8.2-02
+//rfc:5041 DDP-8.3.1-2-01
+//rfc:5042 SEC-6.1.1-03
+func (q *qp) region(stag uint32, need provider.Access) (*mr, ddp.Region) {
+	m := q.dev.stags.lookup(stag)
+	if m == nil || !m.acquireRemote() {
+		return nil, ddp.Region{}
+	}
+	if m.stag != stag {
+		m.releaseRemote()
 		return nil, ddp.Region{}
 	}
 	return m, ddp.Region{
 		Valid:      true,
-		Associated: m.pd == p,
+		Associated: m.pd == q.pd && (m.qp == nil || m.qp == q),
 		Allowed:    m.access&need == need,
 		Base:       m.base,
-		Len:        uint64(len(m.buf)),
+		Len:        m.size(),
+	}
+}
+
+// leave is releaseRemote for what region returned.
+func (m *mr) leave() {
+	if m != nil {
+		m.releaseRemote()
 	}
 }

@@ -50,6 +50,7 @@ func TestResolveLocal(t *testing.T) {
 		if !got {
 			continue
 		}
+		releaseSpans(spans)
 		var n uint64
 		for _, s := range c.sges {
 			n += uint64(s.Length)
@@ -60,16 +61,17 @@ func TestResolveLocal(t *testing.T) {
 	}
 }
 
-func TestAcquireSpansAllOrNone(t *testing.T) {
+func TestResolveLocalAllOrNone(t *testing.T) {
 	p := testPD(t, unwired(t))
 	a, b := testMR(t, p, 10, 0), testMR(t, p, 10, 0)
-	spans, _ := resolveLocal(p, []provider.SGE{sge(a, 0, 5), sge(b, 0, 5)}, 0, nil)
-	if !acquireSpans(spans) {
+	list := []provider.SGE{sge(a, 0, 5), sge(b, 0, 5)}
+	spans, found := resolveLocal(p, list, 0, nil)
+	if !found {
 		t.Fatal("cannot acquire")
 	}
 	releaseSpans(spans)
 	ok(t, b.Close())
-	if acquireSpans(spans) {
+	if _, found = resolveLocal(p, list, 0, nil); found {
 		t.Fatal("acquired a closed region")
 	}
 	ok(t, a.Close()) // hangs if a is still in use
@@ -83,6 +85,7 @@ func TestAppendSpans(t *testing.T) {
 		m.buf[i] = byte(i)
 	}
 	spans, _ := resolveLocal(p, []provider.SGE{sge(m, 20, 5), sge(m, 0, 1), sge(m, 7, 0), sge(m, 3, 9)}, 0, nil)
+	defer releaseSpans(spans)
 	message := []byte{20, 21, 22, 23, 24, 0, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 	for off := range len(message) + 1 {
 		for n := range len(message) - off + 1 {
@@ -117,7 +120,7 @@ func TestPeersAccess(t *testing.T) {
 	closed := testMR(t, p, 100, allRights)
 	ok(t, closed.Close())
 	invalidated := testMR(t, p, 100, allRights)
-	ok(t, invalidateRemote(p, invalidated.stag))
+	ok(t, invalidateRemote(ofPD(p), invalidated.stag))
 	high := testMR(t, p, 100, allRights)
 	high.base = math.MaxUint64 - 200
 	for _, c := range []struct {
@@ -138,9 +141,9 @@ func TestPeersAccess(t *testing.T) {
 		{"before", high.stag, high.base - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"nothing of nothing", 0, 0, 0, nil, nil},
 	} {
-		m, b, err := writeTarget(p, c.stag, c.to, c.n)
+		m, b, err := writeTarget(ofPD(p), c.stag, c.to, c.n)
 		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
-		m, b, err = readSource(p, c.stag, c.to, uint32(c.n))
+		m, b, err = readSource(ofPD(p), c.stag, c.to, uint32(c.n))
 		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
 	}
 }
@@ -182,11 +185,11 @@ func TestInvalidateRemote(t *testing.T) {
 		{"allowed", p, m.stag, nil},
 		{"twice", p, m.stag, rdmap.ErrCannotInvalidate},
 	} {
-		if err := invalidateRemote(c.pd, c.stag); !errors.Is(err, c.want) && err != c.want {
+		if err := invalidateRemote(ofPD(c.pd), c.stag); !errors.Is(err, c.want) && err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	use, _, err := readSource(p, guarded.stag, guarded.base, 1)
+	use, _, err := readSource(ofPD(p), guarded.stag, guarded.base, 1)
 	if err != nil {
 		t.Fatalf("a refused invalidation did something: %v", err)
 	}
@@ -201,18 +204,18 @@ func TestInvalidateRemote(t *testing.T) {
 func TestAccessAllocs(t *testing.T) {
 	p := testPD(t, unwired(t))
 	m := testMR(t, p, 100, allRights)
+	peer := ofPD(p)
 	sges := []provider.SGE{sge(m, 0, 10), sge(m, 10, 10)}
 	spans := make([]span, 0, 4)
 	pieces := make([][]byte, 0, 4)
 	if n := testing.AllocsPerRun(100, func() {
 		s, _ := resolveLocal(p, sges, provider.AccessLocalWrite, spans)
-		acquireSpans(s)
 		appendSpans(pieces, s, 5, 10)
 		releaseSpans(s)
-		use, _, _ := writeTarget(p, m.stag, m.base, 10)
+		use, _, _ := writeTarget(peer, m.stag, m.base, 10)
 		use.releaseRemote()
-		writeTarget(p, m.stag+1, m.base, 10)
-		readSource(p, m.stag, m.base, 1000)
+		writeTarget(peer, m.stag+1, m.base, 10)
+		readSource(peer, m.stag, m.base, 1000)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

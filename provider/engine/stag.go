@@ -20,41 +20,63 @@ const minSTagSlots = 64
 // live ones are few among 2^32, so that guessing ends the guesser's connection
 // long before it hits (RFC 5040 section 8.1.1, RFC 5042 section 6.3.1).
 //
-// The table is a hash table with open addressing. As the STags are random
-// their low bits are the hash. Entries are compared in full, and each
-// registration has an mr of its own that is never used again, so that no stale
-// STag ever finds another region.
+// Entries are compared in full, and each registration has an mr of its own that is
+// never used again, so that no stale STag ever finds another region.
+//
+// Windows, and regions that work requests register, are other: the lowest octet of
+// their STags, the key, changes from one registration to the next, and is the
+// program's to choose (RFC 5040 calls an STag an index and a key). They are in a table
+// of their own by the index, which is random as well, and which no other STag has.
 //
 //rfc:5040 RDMAP-8.1.1-8-01
 //rfc:5040 RDMAP-8.1.1-8-02
 type stagTable struct {
-	slots atomic.Pointer[[]atomic.Pointer[mr]] // never full; replaced when it grows or shrinks
+	stagSlots           // of regions with one STag
+	moving    stagSlots // of those with an index
 
-	mu      sync.Mutex // what follows, and writing to the slots
-	live    int        // entries
-	dead    int        // slots that hold stagTombstone
-	retired map[uint32]struct{}
-	order   []uint32 // ring of the keys of retired, oldest at next
-	next    int
-	random  func([]byte) // crypto/rand.Read unless a test replaces it
+	mu           sync.Mutex // what follows, and writing to the slots
+	rested       restingKeys
+	restedMoving restingKeys
+	random       func([]byte) // crypto/rand.Read unless a test replaces it
+}
+
+// stagOwner is what has a region whose STags come and go: a window, or a region that
+// work requests register.
+type stagOwner interface {
+	// invalidate ends what stag names, on behalf of q or, with remote, of its peer. The
+	// caller uses nothing of it. The errors are those of rdmap.CheckInvalidate.
+	invalidate(q *qp, stag uint32, remote bool) error
+	domain() *pd
+}
+
+// stagSlots is a hash table of regions with open addressing. As the keys are random
+// their low bits are the hash.
+type stagSlots struct {
+	slots atomic.Pointer[[]atomic.Pointer[mr]] // never full; replaced when it grows or shrinks
+	live  int                                  // entries
+	dead  int                                  // slots that hold stagTombstone
 }
 
 // stagTombstone fills the slot of a removed entry, which a probe passes. No
-// STag is 0, so that no lookup matches it.
+// key is 0, so that no lookup matches it.
 var stagTombstone = new(mr)
 
 func newSTagTable() *stagTable {
 	t := &stagTable{
-		retired: make(map[uint32]struct{}),
-		random:  func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
+		random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
 	}
-	slots := make([]atomic.Pointer[mr], minSTagSlots)
-	t.slots.Store(&slots)
+	t.stagSlots.init()
+	t.moving.init()
 	return t
 }
 
+// stagIndex is the part of an STag that stays while its key octet changes.
+func stagIndex(stag uint32) uint32 { return stag >> 8 }
+
 // lookup returns the region that stag names, nil if there is none. The region
-// may be closed by the time it is returned: acquire tells.
+// may be closed by the time it is returned: acquire tells. If it has an owner it may
+// be another STag of the same index that names it: stag has to be compared with its
+// own, behind acquire.
 func (t *stagTable) lookup(stag uint32) *mr {
 	if stag == 0 {
 		return nil
@@ -63,10 +85,27 @@ func (t *stagTable) lookup(stag uint32) *mr {
 	mask := uint32(len(slots) - 1)
 	for i := stag & mask; ; i = (i + 1) & mask {
 		m := slots[i].Load()
-		if m == nil || m.stag == stag {
+		if m == nil {
+			return t.moving.find(stagIndex(stag))
+		}
+		if m.key == stag {
 			return m
 		}
 	}
+}
+
+// local begins a use of the region that stag names by a work request of ours, which
+// m.release ends. It returns nil, with nothing in use, if there is none.
+func (t *stagTable) local(stag uint32) *mr {
+	m := t.lookup(stag)
+	if m == nil || !m.acquire() {
+		return nil
+	}
+	if m.stag != stag {
+		m.release()
+		return nil
+	}
+	return m
 }
 
 // insert gives m an STag and enters it. m must not be shared yet.
@@ -74,6 +113,89 @@ func (t *stagTable) insert(m *mr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	m.stag = t.draw()
+	m.key = m.stag
+	t.add(m)
+}
+
+// insertMoving is insert for an m that has an owner.
+func (t *stagTable) insertMoving(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.stag = t.drawMoving()
+	m.key = stagIndex(m.stag)
+	t.moving.add(m)
+}
+
+// remove takes m out; its STag, or its index, rests for retiredSTags
+// deregistrations.
+func (t *stagTable) remove(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m.owner != nil {
+		t.moving.remove(m)
+		t.restedMoving.add(m.key)
+		return
+	}
+	t.stagSlots.remove(m)
+	t.rested.add(m.key)
+}
+
+// draw returns an STag that is not 0, not in use and not retired, and whose index
+// neither.
+func (t *stagTable) draw() uint32 {
+	for {
+		stag := t.drawAny()
+		if stag != 0 && !t.rested.has(stag) && !t.restedMoving.has(stagIndex(stag)) && t.lookup(stag) == nil {
+			return stag
+		}
+	}
+}
+
+// drawMoving returns an STag with an index that is not 0, not in use and not retired,
+// and of which no STag is either: all of them are m's.
+func (t *stagTable) drawMoving() uint32 {
+	for {
+		stag := t.drawAny()
+		if index := stagIndex(stag); index != 0 && !t.restedMoving.has(index) && t.moving.find(index) == nil && !t.usesIndex(index) {
+			return stag
+		}
+	}
+}
+
+// usesIndex reports whether an STag with that index is in use or retired.
+func (t *stagTable) usesIndex(index uint32) bool {
+	for key := range uint32(256) {
+		stag := index<<8 | key
+		if t.rested.has(stag) || t.find(stag) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *stagTable) drawAny() uint32 {
+	var b [4]byte
+	t.random(b[:])
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+func (t *stagSlots) init() {
+	slots := make([]atomic.Pointer[mr], minSTagSlots)
+	t.slots.Store(&slots)
+}
+
+// find returns the entry with that key, nil if there is none.
+func (t *stagSlots) find(key uint32) *mr {
+	slots := *t.slots.Load()
+	mask := uint32(len(slots) - 1)
+	for i := key & mask; ; i = (i + 1) & mask {
+		if m := slots[i].Load(); m == nil || m.key == key {
+			return m
+		}
+	}
+}
+
+func (t *stagSlots) add(m *mr) {
 	if slots := *t.slots.Load(); 2*(t.live+t.dead+1) > len(slots) {
 		t.rebuild()
 	}
@@ -81,13 +203,10 @@ func (t *stagTable) insert(m *mr) {
 	t.live++
 }
 
-// remove takes m out; its STag rests for retiredSTags deregistrations.
-func (t *stagTable) remove(m *mr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *stagSlots) remove(m *mr) {
 	slots := *t.slots.Load()
 	mask := uint32(len(slots) - 1)
-	i := m.stag & mask
+	i := m.key & mask
 	for slots[i].Load() != m {
 		if slots[i].Load() == nil {
 			panic("engine: a memory region is not in the STag table")
@@ -97,35 +216,11 @@ func (t *stagTable) remove(m *mr) {
 	slots[i].Store(stagTombstone)
 	t.live--
 	t.dead++
-	t.retire(m.stag)
-}
-
-// draw returns an STag that is not 0, not in use and not retired.
-func (t *stagTable) draw() uint32 {
-	var b [4]byte
-	for {
-		t.random(b[:])
-		stag := binary.LittleEndian.Uint32(b[:])
-		if _, resting := t.retired[stag]; !resting && stag != 0 && t.lookup(stag) == nil {
-			return stag
-		}
-	}
-}
-
-func (t *stagTable) retire(stag uint32) {
-	t.retired[stag] = struct{}{}
-	if len(t.order) < retiredSTags {
-		t.order = append(t.order, stag)
-		return
-	}
-	delete(t.retired, t.order[t.next])
-	t.order[t.next] = stag
-	t.next = (t.next + 1) % retiredSTags
 }
 
 // rebuild replaces the slots by new ones without tombstones, a quarter full at
 // most. Concurrent lookups finish on the old ones, which stay as they are.
-func (t *stagTable) rebuild() {
+func (t *stagSlots) rebuild() {
 	size := minSTagSlots
 	for size < 4*(t.live+1) {
 		size *= 2
@@ -140,11 +235,37 @@ func (t *stagTable) rebuild() {
 	t.slots.Store(&slots)
 }
 
-func (t *stagTable) put(slots []atomic.Pointer[mr], m *mr) {
+func (t *stagSlots) put(slots []atomic.Pointer[mr], m *mr) {
 	mask := uint32(len(slots) - 1)
-	i := m.stag & mask
+	i := m.key & mask
 	for slots[i].Load() != nil {
 		i = (i + 1) & mask
 	}
 	slots[i].Store(m)
+}
+
+// restingKeys are the last retiredSTags keys that were removed.
+type restingKeys struct {
+	set   map[uint32]struct{}
+	order []uint32 // ring of what is in the set, oldest at next
+	next  int
+}
+
+func (r *restingKeys) has(key uint32) bool {
+	_, resting := r.set[key]
+	return resting
+}
+
+func (r *restingKeys) add(key uint32) {
+	if r.set == nil {
+		r.set = make(map[uint32]struct{})
+	}
+	r.set[key] = struct{}{}
+	if len(r.order) < retiredSTags {
+		r.order = append(r.order, key)
+		return
+	}
+	delete(r.set, r.order[r.next])
+	r.order[r.next] = key
+	r.next = (r.next + 1) % retiredSTags
 }

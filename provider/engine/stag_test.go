@@ -118,18 +118,18 @@ func TestSTagRestEnds(t *testing.T) {
 	stag := first.stag
 	table.remove(first)
 	for range retiredSTags {
-		if _, resting := table.retired[stag]; !resting {
+		if _, resting := table.rested.set[stag]; !resting {
 			t.Fatal("the rest of an STag ended early")
 		}
 		m := new(mr)
 		table.insert(m)
 		table.remove(m)
 	}
-	if _, resting := table.retired[stag]; resting {
+	if _, resting := table.rested.set[stag]; resting {
 		t.Error("the STag rests for ever")
 	}
-	if len(table.retired) != retiredSTags || len(table.order) != retiredSTags {
-		t.Errorf("%d and %d STags remembered, want %d", len(table.retired), len(table.order), retiredSTags)
+	if len(table.rested.set) != retiredSTags || len(table.rested.order) != retiredSTags {
+		t.Errorf("%d and %d STags remembered, want %d", len(table.rested.set), len(table.rested.order), retiredSTags)
 	}
 }
 
@@ -195,6 +195,59 @@ func BenchmarkSTagLookup(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		if table.lookup(stags[i%len(stags)]) == nil {
 			b.Fatal("not found")
+		}
+	}
+}
+
+// TestSTagIndexes: an index is either one region's for all its keys, or of STags of
+// regions that have one each.
+func TestSTagIndexes(t *testing.T) {
+	table := newSTagTable()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	// Few indexes, so that all of them meet.
+	table.random = func(b []byte) { binary.LittleEndian.PutUint32(b, rnd.Uint32N(64<<8)) }
+	var fixed, moving []*mr
+	for range 20000 {
+		switch m := new(mr); rnd.IntN(4) {
+		case 0:
+			if len(fixed) < 10 {
+				table.insert(m)
+				fixed = append(fixed, m)
+			}
+		case 1:
+			if len(moving) < 10 {
+				m.owner = (*mw)(nil)
+				table.insertMoving(m)
+				moving = append(moving, m)
+			}
+		case 2:
+			if len(fixed) > 0 {
+				table.remove(fixed[0])
+				fixed = fixed[1:]
+			}
+		default:
+			if len(moving) > 0 {
+				table.remove(moving[0])
+				moving = moving[1:]
+			}
+		}
+		if len(table.rested.set) > 20 {
+			table.rested = restingKeys{}
+		}
+		if len(table.restedMoving.set) > 10 {
+			table.restedMoving = restingKeys{}
+		}
+		for _, m := range moving {
+			for _, f := range fixed {
+				if stagIndex(f.stag) == m.key || table.lookup(f.stag) != f {
+					t.Fatalf("STag %#x has the index of %#x, or is not found", f.stag, m.stag)
+				}
+			}
+			if table.lookup(m.stag) != m || table.lookup(m.stag^0xff) != m {
+				t.Fatalf("STag %#x is not found by all of its keys", m.stag)
+			}
 		}
 	}
 }

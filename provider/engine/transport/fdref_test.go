@@ -3,9 +3,12 @@
 package transport
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -106,3 +109,31 @@ func TestCloseWhileInUse(t *testing.T) {
 type nothing struct{}
 
 func (nothing) Ready(bool, bool) {}
+
+// TestResetBeforeItIsLookedAt: a peer that resets what it has just accepted is one
+// that reset the connection, and not one that was never there.
+func TestResetBeforeItIsLookedAt(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().(*net.TCPAddr).AddrPort()
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: addr.Addr().As4(), Port: int(addr.Port())}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err == nil {
+		err = errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()) // RST
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := NewTCP(nil).newConn(fd, true); err != syscall.ECONNRESET {
+		t.Errorf("error %v, want ECONNRESET", err)
+	}
+}

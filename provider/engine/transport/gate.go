@@ -49,15 +49,19 @@ type gate struct {
 	waiting  sync.Mutex    // of the one Wait in progress, with all below
 
 	armed       bool
+	looked      bool // peek has been called since sleep began
 	gotWake     bool // results of the last look through the gate
 	gotSockets  bool
-	armErr      error
 	hasDeadline bool
 	done        <-chan struct{} // of the context that stop belongs to
 	stop        func() bool
 
-	look  func(fd uintptr) bool // peek and rearm, bound once so that Wait does not allocate
-	admit func(fd uintptr)
+	look  func(fd uintptr) bool // peek, bound once so that Wait does not allocate
+	admit struct {              // of arm
+		control func(fd uintptr) // admitSockets, bound likewise
+		on      bool
+		err     error
+	}
 }
 
 // The two things that a gate holds, as epoll_event data.
@@ -68,7 +72,7 @@ const (
 
 func (g *gate) open(sockets *fdRef) error {
 	g.sockets = sockets
-	g.look, g.admit = g.peek, g.rearm
+	g.look, g.admit.control = g.peek, g.admitSockets
 	wakeFD, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
@@ -144,8 +148,10 @@ func (g *gate) wait(ctx context.Context) error {
 			return g.result(ctx, nil)
 		}
 	}
-	if err := g.arm(); err != nil {
-		return g.result(ctx, err)
+	if !g.armed {
+		if err := g.arm(true); err != nil {
+			return g.result(ctx, err)
+		}
 	}
 	attends := g.attends.Load()
 	spins, err := g.sleep(time.Time{})
@@ -153,6 +159,8 @@ func (g *gate) wait(ctx context.Context) error {
 		g.yielding.Store(true)
 		if g.attends.Load() != attends {
 			g.yielding.Store(false)
+		} else if g.armed { // what comes from now on is for those who spin
+			err = errors.Join(err, g.arm(false))
 		}
 	}
 	return g.result(ctx, err)
@@ -192,26 +200,27 @@ func (g *gate) follow(ctx context.Context) {
 	}
 }
 
-// arm lets readiness of the sockets through, once.
-func (g *gate) arm() error {
-	if g.armed {
-		return nil
-	}
-	if err := g.rc.Control(g.admit); err != nil {
+// arm lets readiness of the sockets through, once, or with false no more.
+func (g *gate) arm(on bool) error {
+	g.admit.on = on
+	if err := g.rc.Control(g.admit.control); err != nil {
 		return err
 	}
-	g.armed = g.armErr == nil
-	return g.armErr
+	g.armed = on && g.admit.err == nil
+	return g.admit.err
 }
 
-func (g *gate) rearm(fd uintptr) {
+func (g *gate) admitSockets(fd uintptr) {
 	if !g.sockets.acquire() {
-		g.armErr = os.ErrClosed
+		g.admit.err = os.ErrClosed
 		return
 	}
 	defer g.sockets.release()
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: gateSockets}
-	g.armErr = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.sockets.fd, &ev))
+	ev := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: gateSockets}
+	if g.admit.on {
+		ev.Events |= unix.EPOLLIN
+	}
+	g.admit.err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.sockets.fd, &ev))
 }
 
 // sleep parks until something came through the gate or the deadline passes, and
@@ -224,6 +233,7 @@ func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 		g.hasDeadline = !deadline.IsZero()
 	}
 	before := g.polls.Load()
+	g.looked = false
 	if err := g.rc.Read(g.look); err != nil {
 		return g.polls.Load() - before, err
 	}
@@ -238,11 +248,19 @@ func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 	return g.polls.Load() - before, nil
 }
 
-// peek takes from the gate what came through.
+// peek takes from the gate what came through. When it is called once more, the
+// netpoller has been told that something did: what that is the sockets tell as
+// well, and the next peek. So the gate stays armed, too, which spares who waits
+// for one arrival after another two system calls at each. While others spin, the
+// gate has to be shut behind what came through.
 func (g *gate) peek(fd uintptr) bool {
+	g.gotWake, g.gotSockets = false, false
+	if g.looked && !g.yielding.Load() {
+		return true
+	}
+	g.looked = true
 	var events [2]unix.EpollEvent
 	n := epollNow(int(fd), events[:])
-	g.gotWake, g.gotSockets = false, false
 	for _, ev := range events[:n] {
 		g.gotWake = g.gotWake || ev.Fd == gateWake
 		g.gotSockets = g.gotSockets || ev.Fd == gateSockets

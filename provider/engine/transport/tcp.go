@@ -14,15 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TCPOptions adjusts the sockets of a TCP network. The zero value means what
-// the system does by default.
-type TCPOptions struct {
-	CongestionControl string // TCP_CONGESTION: "reno", "cubic", ...
-	SendBuffer        int    // SO_SNDBUF, octets; setting it turns the kernel's tuning off
-	ReceiveBuffer     int    // SO_RCVBUF, octets; likewise
-	Tap               Tap    // sees every octet; nil costs nothing
-}
-
 // TCP is the Network of the system's TCP. Its streams are raw sockets that are
 // not in Go's netpoller, so that nothing but a Poller is woken by what arrives
 // on them. Nagle's algorithm is off.
@@ -30,7 +21,9 @@ type TCP struct {
 	opts TCPOptions
 }
 
-// NewTCP returns the system's TCP. A nil opts means the defaults.
+// NewTCP returns the system's TCP. A nil opts means the defaults. Check tells
+// whether the system can do what opts asks for; otherwise it shows with the first
+// socket.
 func NewTCP(opts *TCPOptions) *TCP {
 	t := &TCP{}
 	if opts != nil {
@@ -40,7 +33,7 @@ func NewTCP(opts *TCPOptions) *TCP {
 }
 
 // Bind implements Network. A port that is asked for is shared with connections
-// in TIME_WAIT (SO_REUSEADDR), so that a server can start again at once.
+// in TIME_WAIT, so that a server can start again at once.
 func (t *TCP) Bind(local netip.AddrPort) (Binding, error) { return t.bind(local) }
 
 func (t *TCP) bind(local netip.AddrPort) (*tcpBinding, error) {
@@ -70,6 +63,21 @@ func (t *TCP) bindAny(local netip.AddrPort) (int, error) {
 }
 
 func (t *TCP) bindOne(local netip.AddrPort) (int, error) {
+	fd, err := t.bindShared(local, t.opts.ReuseAddr)
+	if err != unix.EADDRINUSE || t.opts.ReuseAddr || local.Port() == 0 {
+		return fd, err
+	}
+	// Linux' SO_REUSEADDR shares with connections in TIME_WAIT, which anybody may, and
+	// with sockets that are bound and have it, too. The latter is what others may not
+	// who have not asked for it; so sockets that are only bound don't have it.
+	if fd, err = t.bindShared(local, true); err == nil {
+		err = shareAddr(fd, false)
+	}
+	return fd, err
+}
+
+// bindShared binds a socket with SO_REUSEADDR or without.
+func (t *TCP) bindShared(local netip.AddrPort, share bool) (int, error) {
 	sa, family, err := sockaddrOf(local)
 	if err != nil {
 		return -1, err
@@ -78,10 +86,7 @@ func (t *TCP) bindOne(local netip.AddrPort) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if local.Port() != 0 {
-		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	}
-	if err == nil {
+	if err = shareAddr(fd, share); err == nil {
 		err = unix.Bind(fd, sa)
 	}
 	if err != nil {
@@ -91,44 +96,25 @@ func (t *TCP) bindOne(local netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
+func shareAddr(fd int, share bool) error {
+	value := 0
+	if share {
+		value = 1
+	}
+	return setInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, "SO_REUSEADDR", value)
+}
+
 // socket makes a TCP socket with the options of t.
 func (t *TCP) socket(family int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
-	if err := t.setOptions(fd, family); err != nil {
+	if err := t.opts.set(fd, family); err != nil {
 		_ = unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
-}
-
-func (t *TCP) setOptions(fd, family int) error {
-	if family == unix.AF_INET6 {
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
-			return os.NewSyscallError("IPV6_V6ONLY", err)
-		}
-	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return os.NewSyscallError("TCP_NODELAY", err)
-	}
-	if name := t.opts.CongestionControl; name != "" {
-		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
-			return fmt.Errorf("congestion control %q: %w", name, err)
-		}
-	}
-	if n := t.opts.SendBuffer; n > 0 {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n); err != nil {
-			return os.NewSyscallError("SO_SNDBUF", err)
-		}
-	}
-	if n := t.opts.ReceiveBuffer; n > 0 {
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n); err != nil {
-			return os.NewSyscallError("SO_RCVBUF", err)
-		}
-	}
-	return nil
 }
 
 // Route implements Network by connecting a datagram socket, which makes the
@@ -253,7 +239,11 @@ func (b *tcpBinding) Listen(backlog int) (Listener, error) {
 	if backlog <= 0 {
 		backlog = unix.SOMAXCONN
 	}
-	if err := unix.Listen(fd, backlog); err != nil {
+	err = shareAddr(fd, true) // of its connections, when they are in TIME_WAIT
+	if err == nil {
+		err = unix.Listen(fd, backlog)
+	}
+	if err != nil {
 		_ = unix.Close(fd)
 		return nil, opError("listen", b.addr, err)
 	}
@@ -266,7 +256,10 @@ func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
 	if err != nil {
 		return nil, opError("connect", dst, err)
 	}
-	if err := connect(ctx, fd, dst); err != nil {
+	if err = shareAddr(fd, true); err == nil {
+		err = connect(ctx, fd, dst)
+	}
+	if err != nil {
 		_ = unix.Close(fd)
 		return nil, opError("connect", dst, err)
 	}

@@ -42,11 +42,8 @@ func (c *tcpConn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 	raceSending()
 	var n int
 	var errno syscall.Errno
-	if len(records) == 1 && len(bufs) <= iovKept {
-		if c.wr.load(bufs) > 0 {
-			n, errno = c.write(unix.MSG_EOR)
-		}
-		c.wr.clear()
+	if len(records) == 1 && len(bufs) <= iovFew {
+		n, errno = c.write(bufs, unix.MSG_EOR)
 	} else {
 		v := recordPool.Get().(*recordVec)
 		v.load(bufs, records)

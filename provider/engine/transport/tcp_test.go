@@ -5,6 +5,7 @@ package transport_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -179,26 +180,6 @@ func TestDialDoesNotConnectToItself(t *testing.T) {
 	}
 }
 
-func TestOptions(t *testing.T) {
-	h := harness("127.0.0.1", &transport.TCPOptions{CongestionControl: "no-such-thing"})
-	if _, err := h.Network.Listen(h.Local, 0); !errors.Is(err, syscall.ENOENT) || !strings.Contains(err.Error(), "no-such-thing") {
-		t.Errorf("unknown congestion control: %v", err)
-	}
-	h = harness("127.0.0.1", &transport.TCPOptions{CongestionControl: "reno", SendBuffer: 8 << 10, ReceiveBuffer: 8 << 10})
-	p := transporttest.NewPair(t, h)
-	total := 0
-	for {
-		n, err := p.Dialed.Writev([][]byte{make([]byte, 4096)})
-		if err != nil {
-			break
-		}
-		total += n
-	}
-	if total > 256<<10 {
-		t.Errorf("buffers of 8 KiB took %d octets", total)
-	}
-}
-
 func TestZones(t *testing.T) {
 	h := harness("::1", nil)
 	_, err := h.Network.Listen(netip.MustParseAddrPort("[fe80::1%nosuchif]:0"), 0)
@@ -290,5 +271,41 @@ func TestTapSeesReset(t *testing.T) {
 	}
 	if got, want := rec.story(false), "<open >reset"; got != want {
 		t.Errorf("accepting end: %s\nwant %s", got, want)
+	}
+}
+
+// TestReadLooks: looking several times is reading once, whatever the first look
+// finds.
+func TestReadLooks(t *testing.T) {
+	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
+	c := p.Accepted.Conn.(transport.Looker)
+	var b [8]byte
+	if n, err := c.ReadLooks([][]byte{b[:]}, 5); n != 0 || !errors.Is(err, transport.ErrWouldBlock) {
+		t.Errorf("nothing was sent: %d octets, %v", n, err)
+	}
+	p.Dialed.Send([]byte{1, 2, 3})
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		n, err := c.ReadLooks([][]byte{b[:]}, 5)
+		if n == 3 && err == nil && b == [8]byte{1, 2, 3} {
+			break
+		}
+		if n != 0 || !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline) {
+			t.Fatalf("%d octets, %v, %v", n, err, b)
+		}
+	}
+	if n, err := c.ReadLooks(nil, 5); n != 0 || err != nil {
+		t.Errorf("into nothing: %d octets, %v", n, err)
+	}
+	if err := p.Dialed.Conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		n, err := c.ReadLooks([][]byte{b[:]}, 5)
+		if n == 0 && errors.Is(err, io.EOF) {
+			return
+		}
+		if n != 0 || !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline) {
+			t.Fatalf("behind a FIN: %d octets, %v", n, err)
+		}
 	}
 }

@@ -68,6 +68,12 @@ type RecordWriter interface {
 	WriteRecords(bufs [][]byte, records []int) (n int, err error)
 }
 
+// Looker is a Conn for who has nothing to do but look.
+type Looker interface {
+	// ReadLooks is Readv, and asks up to looks times before it says ErrWouldBlock.
+	ReadLooks(bufs [][]byte, looks int) (n int, err error)
+}
+
 // Handler is told when a stream can be read or written. Ready runs on whatever
 // goroutine called Poll, and may run on several at once for the same stream:
 // an implementation that is busy with the stream on another goroutine returns
@@ -144,6 +150,20 @@ type Binding interface {
 	Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
 
 	Close() error // gives an unused address back; idempotent
+}
+
+// Adjustable is a Network whose sockets have options that can be changed.
+type Adjustable interface {
+	// With returns the network with other options, but the same tap. Streams of
+	// both can be in one Poller.
+	With(change func(*TCPOptions)) (Network, error)
+}
+
+// AdjustableBinding is a Binding of such a Network.
+type AdjustableBinding interface {
+	// With changes DSCP and ReuseAddr of the socket, and DSCP of what comes of it. EINVAL
+	// for V6Only: it is too late for that.
+	With(change func(*TCPOptions)) error
 }
 
 // Network makes streams. Failures wrap a syscall.Errno and name the address:

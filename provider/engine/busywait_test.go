@@ -1,0 +1,85 @@
+//go:build linux
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// TestBusyWait has nobody serve a device but who waits for a completion event. Who
+// has waited for a short time before looks for the event himself; who has waited
+// long, or is told to sleep at once, does not.
+func TestBusyWait(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		look  time.Duration
+		brief bool // the last wait was
+		finds bool
+	}{
+		{"after a short wait", patience, true, true},
+		{"after a long wait", patience, false, false},
+		{"switched off", -1, true, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.look}, sideOptions{events: true}, params(true))
+			b.recv(provider.RecvWR{}, provider.RecvWR{})
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+			b.spin(1) // the connection is in use
+
+			b.dev.prog.cancel()
+			<-b.dev.prog.ended
+			b.ch.brief.Store(c.brief)
+			ok(t, b.cq.ReqNotify(false))
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+			wait := patience
+			if !c.finds {
+				wait = 50 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			got, err := b.ch.Next(ctx)
+			if c.finds && (err != nil || got != provider.CQ(b.cq)) {
+				t.Errorf("an event: %v, error %v", got != nil, err)
+			}
+			if !c.finds && !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("an event: %v, error %v; nobody should have looked", got != nil, err)
+			}
+			b.spin(1)
+		})
+	}
+}
+
+// TestBusyWaitFollowsWaits has a wait that would have been found by looking switch
+// the looking on, and one that would not switch it off.
+func TestBusyWaitFollowsWaits(t *testing.T) {
+	const look = 100 * time.Millisecond
+	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
+	for _, c := range []struct {
+		after time.Duration
+		brief bool
+	}{{look / 20, true}, {2 * look, false}, {2 * look, false}, {look / 20, true}} {
+		b.recv(provider.RecvWR{})
+		ok(t, b.cq.ReqNotify(false))
+		began := time.Now()
+		time.AfterFunc(c.after, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := b.ch.Next(ctx)
+		cancel()
+		ok(t, err)
+		took := time.Since(began)
+		b.spin(1)
+		if c.brief && took > look/2 {
+			t.Logf("the machine is busy: %v", took)
+			continue
+		}
+		if got := b.ch.brief.Load(); got != c.brief {
+			t.Errorf("a wait of %v: brief %v", took, got)
+		}
+	}
+}

@@ -1,0 +1,430 @@
+package engine
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// wantCause checks that an event says why, in words that contain text.
+func wantCause(t *testing.T, e provider.CMEvent, text string) {
+	t.Helper()
+	if e.Cause == nil || !strings.Contains(e.Cause.Error(), text) {
+		t.Errorf("event %s, status %d: cause %v, want one that says %q", e.Type, e.Status, e.Cause, text)
+	}
+}
+
+// TestCRCPolicies has a peer answer with and without C to each policy.
+//
+//rfc:5044 MPA-7.1.1-07
+//rfc:5044 MPA-7.1.1-09
+func TestCRCPolicies(t *testing.T) {
+	for _, tc := range []struct {
+		policy  CRCPolicy
+		replies bool // the Reply declares CRCs
+		crc     bool
+		refused bool
+	}{
+		{CRCPreferred, true, true, false},
+		{CRCPreferred, false, true, false},
+		{CRCOff, true, true, false},
+		{CRCOff, false, false, false},
+		{CRCRequired, true, true, false},
+		{CRCRequired, false, false, true},
+	} {
+		t.Run(fmt.Sprintf("policy %d, Reply %v", tc.policy, tc.replies), func(t *testing.T) {
+			inMemory(t, Options{CRC: tc.policy}, func(t *testing.T, w *cmWorld) {
+				dst, accepted := w.listenRaw()
+				client := w.active.connect(dst, provider.ConnParam{})
+				p := accepted()
+				if f := p.wantFrame("the initiator begins", mpa.KindRequest); f.CRC != (tc.policy != CRCOff) {
+					t.Errorf("the Request declares %v", f.CRC)
+				}
+				p.send(rawReply(func(f *mpa.Frame) { f.CRC = tc.replies }))
+				if tc.refused {
+					e := w.active.want("the policy is not met", client, provider.CMConnectError, syscall.EINVAL)
+					wantCause(t, e, "CRCs are required here")
+					p.wantFPDU(false) // Terminate, with CRC, as both have to check
+					return
+				}
+				w.active.want("established", client, provider.CMEstablished, 0)
+				if got := client.qp.stream.Load().params.CRC; got != tc.crc {
+					t.Errorf("CRC %v, want %v", got, tc.crc)
+				}
+				p.w.close()
+				w.active.want("the peer left", client, provider.CMDisconnected, 0)
+			})
+		})
+	}
+}
+
+// oldPeer is what a peer does to the first, enhanced Request.
+var oldPeer = map[string]func(p *rawPeer){
+	"hangs up": func(p *rawPeer) { p.w.close() },
+	"resets":   func(p *rawPeer) { p.w.abort() },
+	"accepts unenhanced": func(p *rawPeer) {
+		p.send(mpa.Frame{Kind: mpa.KindReply, CRC: true, Revision: 1}.AppendTo(nil))
+	},
+	"rejects unenhanced": func(p *rawPeer) {
+		p.send(mpa.Frame{Kind: mpa.KindReply, CRC: true, Revision: 1, Reject: true}.AppendTo(nil))
+	},
+}
+
+// TestFallback: after what a peer of revision 1 does to an enhanced Request there is
+// one more attempt, on a new connection from the same address, with revision 1.
+//
+//rfc:6581 MPA2-10-05
+func TestFallback(t *testing.T) {
+	for name, act := range oldPeer {
+		t.Run(name, func(t *testing.T) {
+			onNetworks(t, Options{Fallback: FallbackClosed}, func(t *testing.T, w *cmWorld) {
+				dst, accepted := w.listenRaw()
+				client := w.active.connect(dst, provider.ConnParam{ResponderResources: 4, InitiatorDepth: 3, PrivateData: []byte("hello")})
+				p := accepted()
+				if f := p.wantFrame("the first attempt", mpa.KindRequest); f.Revision != 2 || !f.UsesEnhanced() {
+					t.Errorf("first Request %+v", f)
+				}
+				act(p)
+				second := accepted()
+				f := second.wantFrame("the second attempt", mpa.KindRequest)
+				if f.Revision != 1 || f.Enhanced || string(f.PrivateData) != "hello" {
+					t.Errorf("second Request %+v", f)
+				}
+				second.send(mpa.Frame{Kind: mpa.KindReply, CRC: true, Revision: 1, PrivateData: []byte("welcome")}.AppendTo(nil))
+				e := w.active.want("established", client, provider.CMEstablished, 0)
+				if e.Param.ResponderResources != 4 || e.Param.InitiatorDepth != 3 || string(e.Param.PrivateData) != "welcome" {
+					t.Errorf("established with %+v", e.Param)
+				}
+				if client.LocalAddr() != second.w.conn.RemoteAddr() {
+					t.Errorf("the id is at %s, the connection comes from %s", client.LocalAddr(), second.w.conn.RemoteAddr())
+				}
+				second.w.close()
+				w.active.want("the peer left", client, provider.CMDisconnected, 0)
+			})
+		})
+	}
+}
+
+// TestFallbackIsTriedOnce: the second attempt fails like any other, and a third one
+// is not made.
+func TestFallbackIsTriedOnce(t *testing.T) {
+	onNetworks(t, Options{Fallback: FallbackClosed}, func(t *testing.T, w *cmWorld) {
+		dst, accepted := w.listenRaw()
+		client := w.active.connect(dst, provider.ConnParam{})
+		for range 2 {
+			p := accepted()
+			p.wantFrame("an attempt", mpa.KindRequest)
+			p.w.close()
+		}
+		w.active.want("the peer hung up twice", client, provider.CMRejected, syscall.ECONNRESET)
+	})
+}
+
+// TestNoFallback has what does not lead to a second attempt.
+func TestNoFallback(t *testing.T) {
+	rejected := func(p *rawPeer) { p.send(rawReply(func(f *mpa.Frame) { f.Reject = true })) }
+	partial := func(p *rawPeer) {
+		p.send(rawReply(nil)[:10])
+		p.w.close()
+	}
+	type event struct {
+		typ   provider.CMEventType
+		errno syscall.Errno
+	}
+	refused, reset := event{provider.CMRejected, syscall.ECONNREFUSED}, event{provider.CMRejected, syscall.ECONNRESET}
+	invalid := event{provider.CMConnectError, syscall.EINVAL}
+	for name, tc := range map[string]struct {
+		policy FallbackPolicy
+		act    func(p *rawPeer)
+		want   event
+	}{
+		"an enhanced reject is the program's":      {FallbackClosed, rejected, refused},
+		"part of a Reply came":                     {FallbackClosed, partial, reset},
+		"hung up, and the policy wants an answer":  {FallbackUnenhanced, oldPeer["hangs up"], reset},
+		"hung up, no policy":                       {FallbackNever, oldPeer["hangs up"], reset},
+		"an unenhanced Reply, no policy":           {FallbackNever, oldPeer["accepts unenhanced"], invalid},
+		"an unenhanced reject, no policy":          {FallbackNever, oldPeer["rejects unenhanced"], refused},
+		"something else than MPA, every policy":    {FallbackClosed, func(p *rawPeer) { p.send([]byte("220 smtp.example.com ESMTP\r\n")) }, invalid},
+		"octets behind the Reply are no old habit": {FallbackClosed, func(p *rawPeer) { p.send(append(rawReply(nil), 0)) }, invalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onWholeNetworks(t, Options{Fallback: tc.policy}, func(t *testing.T, w *cmWorld) {
+				dst, accepted := w.listenRaw()
+				client := w.active.connect(dst, provider.ConnParam{})
+				p := accepted()
+				p.wantFrame("the first attempt", mpa.KindRequest)
+				tc.act(p)
+				w.active.want("the end", client, tc.want.typ, tc.want.errno)
+			})
+		})
+	}
+}
+
+// TestFallbackKeepsTheSourcePort: a port that the program bound is that of both
+// attempts.
+func TestFallbackKeepsTheSourcePort(t *testing.T) {
+	onTCP(t, Options{Fallback: FallbackUnenhanced}, func(t *testing.T, w *cmWorld) {
+		dst, accepted := w.listenRaw()
+		id := w.active.id()
+		ok(t, id.BindAddr(w.addr))
+		bound := id.LocalAddr()
+		ok(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
+		w.active.want("resolved", id, provider.CMAddrResolved, 0)
+		ok(t, id.ResolveRoute(0))
+		w.active.want("resolved", id, provider.CMRouteResolved, 0)
+		w.active.qp(id)
+		ok(t, id.Connect(provider.ConnParam{}))
+		p := accepted()
+		p.wantFrame("the first attempt", mpa.KindRequest)
+		oldPeer["rejects unenhanced"](p)
+		second := accepted()
+		second.wantFrame("the second attempt", mpa.KindRequest)
+		if a := second.w.conn.RemoteAddr(); a != bound || p.w.conn.RemoteAddr() != bound {
+			t.Errorf("attempts from %s and %s, bound to %s", p.w.conn.RemoteAddr(), a, bound)
+		}
+		second.w.close()
+		w.active.want("hung up", id, provider.CMRejected, syscall.ECONNRESET)
+	})
+}
+
+// TestPeerToPeerFlags looks at what the two ends say to each other of RTR, for
+// every set that either may have. Package mpa has the rules; here the options are
+// tried.
+//
+//rfc:6581 MPA2-9.2-01
+//rfc:6581 MPA2-9.2-03
+//rfc:6581 MPA2-9.2-08
+//rfc:6581 MPA2-9.2-09
+func TestPeerToPeerFlags(t *testing.T) {
+	for active := mpa.RTR(1); active <= mpa.RTRAll; active++ {
+		for passive := mpa.RTR(1); passive <= mpa.RTRAll; passive++ {
+			t.Run(fmt.Sprintf("%s to %s", active, passive), func(t *testing.T) {
+				inMemory(t, Options{PeerToPeer: true, RTR: active}, func(t *testing.T, w *cmWorld) {
+					w.server = w.host(Options{Network: w.net, RTR: passive})
+					l := w.server.listen()
+					client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1})
+					server, _ := w.server.wantRequest("the Request arrives", l)
+					ok(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
+					w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+					if active&passive == 0 {
+						e := w.active.want("nothing in common", client, provider.CMConnectError, syscall.EINVAL)
+						wantCause(t, e, "no RTR indication in common")
+						w.server.want("the initiator left", server, provider.CMDisconnected, 0)
+						return
+					}
+					w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+					p := client.qp.stream.Load().params
+					if !p.PeerToPeer || p.RTR&active&passive != p.RTR || p.RTR == 0 {
+						t.Errorf("the initiator begins with %s", p.RTR)
+					}
+					w.moment()
+					if !server.qp.stream.Load().maySend.Load() {
+						t.Error("the responder may not send: no RTR indication came")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestE2EPeerToPeer: with each RTR indication the side that accepted can send first,
+// though the program that connected posts nothing, and everything works afterwards.
+//
+//rfc:6581 MPA2-9.2-14
+//rfc:6581 MPA2-9.2-15
+func TestE2EPeerToPeer(t *testing.T) {
+	for _, rtr := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead, mpa.RTRAll} {
+		for _, depth := range []int{0, 4} {
+			t.Run(fmt.Sprintf("%s, read depth %d", rtr, depth), func(t *testing.T) {
+				onWires(t, plain, func(t *testing.T, w e2eWire) {
+					network, addr := w.network()
+					a := newCMSide(t, network, Options{PeerToPeer: true, RTR: rtr})
+					b := newCMSide(t, network, Options{})
+					a.recv(1)
+					b.recv(2)
+					cmConnect(t, a, b, a.q, b.q, b.listen(addr), depth)
+					b.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+					a.one(a.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv})
+					b.one(b.scq, provider.WC{WRID: 3, Opcode: provider.WCSend})
+					b.none(b.rcq) // an RTR indication is nobody's message
+					a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled})
+					b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv})
+					a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
+					if depth > 0 {
+						tryOperations(t, a.e2eEnd, b.e2eEnd, 1000, 1)
+						tryOperations(t, b.e2eEnd, a.e2eEnd, 1000, 1)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestManualDepths: depths that the programs see to themselves are sent as 0x3fff,
+// and both ends have what their programs gave.
+//
+//rfc:6581 MPA2-9.1-10
+//rfc:6581 MPA2-9.1-11
+//rfc:6581 MPA2-9.1-12
+//rfc:6581 MPA2-9.1-13
+//rfc:6581 MPA2-10-03
+func TestManualDepths(t *testing.T) {
+	for _, tc := range []struct {
+		opts              Options
+		request           string // behind the key
+		wantIRD, wantORD  int    // of the initiator, which asks for 4 and 5
+		serverIRD, server int    // IRD and ORD of the responder, which accepts 2 and 16
+	}{
+		{Options{}, "\x50\x02\x00\x04\x00\x04\x00\x05", 4, 5, 8, 4},
+		{Options{ManualIRD: true}, "\x50\x02\x00\x04\x3f\xff\x00\x05", 4, 5, 8, 16},
+		{Options{ManualORD: true}, "\x50\x02\x00\x04\x00\x04\x3f\xff", 4, 5, 2, 4},
+		{Options{ManualIRD: true, ManualORD: true, PeerToPeer: true}, "\x50\x02\x00\x04\xff\xff\xff\xff", 4, 5, 2, 16},
+		{Options{ManualIRD: true, ManualORD: true}, "\x40\x01\x00\x00", 4, 5, 2, 16},
+	} {
+		t.Run(fmt.Sprintf("%q", tc.request), func(t *testing.T) {
+			inMemory(t, tc.opts, func(t *testing.T, w *cmWorld) {
+				param := provider.ConnParam{ResponderResources: 4, InitiatorDepth: 5}
+				dst, accepted := w.listenRaw()
+				client := w.active.connect(dst, param)
+				p := accepted()
+				f := p.wantFrame("the initiator begins", mpa.KindRequest)
+				if got := string(f.AppendTo(nil)[mpa.KeyLen:]); got != tc.request {
+					t.Errorf("Request %q, want %q", got, tc.request)
+				}
+				p.w.close()
+				w.active.want("hung up", client, provider.CMRejected, syscall.ECONNRESET)
+
+				l := w.server.listen()
+				client = w.active.connect(l.LocalAddr(), param)
+				server, _ := w.server.wantRequest("the Request arrives", l)
+				ok(t, server.Accept(provider.ConnParam{ResponderResources: 2, InitiatorDepth: 16}))
+				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+				if e.Param.ResponderResources != tc.serverIRD || e.Param.InitiatorDepth != tc.server {
+					t.Errorf("the responder has %d and %d, want %d and %d", e.Param.ResponderResources, e.Param.InitiatorDepth, tc.serverIRD, tc.server)
+				}
+				e = w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+				if e.Param.ResponderResources != tc.wantIRD || e.Param.InitiatorDepth != tc.wantORD {
+					t.Errorf("the initiator has %d and %d, want %d and %d", e.Param.ResponderResources, e.Param.InitiatorDepth, tc.wantIRD, tc.wantORD)
+				}
+			})
+		})
+	}
+}
+
+// TestManualDepthsPrivateData: without enhanced connection data there is room for
+// 512 octets.
+func TestManualDepthsPrivateData(t *testing.T) {
+	for n, manual := range map[int]bool{508: false, 512: true} {
+		inMemory(t, Options{ManualIRD: manual, ManualORD: manual}, func(t *testing.T, w *cmWorld) {
+			l := w.server.listen()
+			id := w.active.routed(l.LocalAddr())
+			wantErr(t, id.Connect(provider.ConnParam{PrivateData: octets(n + 1)}), syscall.EINVAL)
+			ok(t, id.Connect(provider.ConnParam{PrivateData: octets(n)}))
+			server, param := w.server.wantRequest("the Request arrives", l)
+			if string(param.PrivateData) != string(octets(n)) {
+				t.Errorf("%d octets arrived of %d", len(param.PrivateData), n)
+			}
+			ok(t, server.Reject(nil))
+			w.active.want("rejected", id, provider.CMRejected, syscall.ECONNREFUSED)
+		})
+	}
+}
+
+// TestPendingPerPeer: the places of silent peers that one address gets.
+func TestPendingPerPeer(t *testing.T) {
+	inMemory(t, Options{MaxPendingPerPeer: 1}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		first := w.dialRaw(l.LocalAddr())
+		w.moment()
+		if err := w.dialRaw(l.LocalAddr()).wantEnd("the second silent one"); err != syscall.ECONNRESET {
+			t.Errorf("ended with %v", err)
+		}
+		first.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("the first one speaks", l)
+		w.wantServed(l) // and its place is free
+		ok(t, server.Reject(nil))
+		w.moment()
+	})
+}
+
+// TestMaxAccepted: how many connections a device takes, in all and from one address,
+// and that each kind of end gives its place back.
+func TestMaxAccepted(t *testing.T) {
+	for name, opts := range map[string]Options{
+		"in all":   {MaxAccepted: 2},
+		"per peer": {MaxAccepted: 100, MaxAcceptedPerPeer: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onWholeNetworks(t, opts, func(t *testing.T, w *cmWorld) {
+				l := w.server.listen()
+				w.acceptedOn(l)
+				full := func(what string) {
+					t.Helper()
+					client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+					e := w.active.next(what)
+					if e.Type != provider.CMRejected || e.Status != -int(syscall.ECONNRESET) || e.ID != client {
+						t.Errorf("%s: event %s, status %d", what, e.Type, e.Status)
+					}
+					w.moment()
+					if e, more, _ := w.server.ch.pop(); more {
+						t.Errorf("%s: event %s at the server", what, e.Type)
+					}
+				}
+				for end, act := range map[string]func(client, server *cmID){
+					"disconnect": func(client, server *cmID) {
+						ok(t, client.Disconnect())
+						w.wantDisconnected("disconnected", client, server)
+					},
+					"close": func(client, server *cmID) {
+						w.server.closeID(server)
+						w.active.want("the server closed", client, provider.CMDisconnected, 0)
+					},
+				} {
+					c, s := w.acceptedOn(l)
+					full("two are there, " + end)
+					act(c, s)
+					w.moment()
+				}
+				client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+				server, _ := w.server.wantRequest("not answered yet", l)
+				full("a request counts")
+				ok(t, server.Reject(nil))
+				w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+
+				gone := w.dialRaw(l.LocalAddr())
+				gone.send(rawRequest(nil))
+				server, _ = w.server.wantRequest("its peer leaves", l)
+				gone.w.close()
+				w.moment()
+				wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
+
+				bad := w.dialRaw(l.LocalAddr())
+				bad.trySend([]byte("GET / HTTP/1.1\r\n\r\n"))
+				_ = bad.wantEnd("not MPA")
+				w.moment()
+				c, s := w.acceptedOn(l)
+				ok(t, c.Disconnect())
+				w.wantDisconnected("disconnected", c, s)
+				if n := w.server.dev.accepted.all; n != 1 || len(w.server.dev.accepted.peers) != 1 {
+					t.Errorf("%d connections of %d peers are counted, want the first one", n, len(w.server.dev.accepted.peers))
+				}
+			})
+		})
+	}
+}
+
+// acceptedOn is established with a listener that is there.
+func (w *cmWorld) acceptedOn(l *cmID) (client, server *cmID) {
+	w.t.Helper()
+	client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
+	server, _ = w.server.wantRequest("the Request arrives", l)
+	ok(w.t, server.Accept(provider.ConnParam{}))
+	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
+	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
+	return client, server
+}

@@ -1,0 +1,310 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// TestRDMACNegotiated moves data between engines of every policy that can meet, with
+// revision 1 and 2: the IETF's version unless one end has nothing but the other.
+//
+//rfc:5044 RDMAC-C.1-03
+//rfc:5044 RDMAC-C.1-04
+//rfc:5044 RDMAC-C.2.3-03
+func TestRDMACNegotiated(t *testing.T) {
+	policies := []mpa.RDMACPolicy{mpa.RDMACRefused, mpa.RDMACPermitted, mpa.RDMACOnly}
+	for _, ap := range policies {
+		for _, bp := range policies {
+			if (ap == mpa.RDMACRefused || bp == mpa.RDMACRefused) && ap+bp > mpa.RDMACPermitted {
+				continue // TestRDMACRefused
+			}
+			for revision := 1; revision <= 2; revision++ {
+				for _, w := range []e2eWire{{}, {real: true}} {
+					name := fmt.Sprintf("%s to %s, revision %d, TCP %v", ap, bp, revision, w.real)
+					t.Run(name, func(t *testing.T) {
+						w.run(t, func(t *testing.T, w e2eWire) {
+							want := ap == mpa.RDMACOnly || bp == mpa.RDMACOnly
+							a, b := rdmacRound(t, w, Options{RDMAC: ap, Revision: revision, CRC: CRCOff}, Options{RDMAC: bp, CRC: CRCOff})
+							for _, e := range []*cmSide{a, b} {
+								p := e.q.stream.Load().params
+								if p.RDMAC != want || p.CRC != want || p.MarkersTx != want || p.MarkersRx != want {
+									t.Errorf("%+v, want all of the RDMA Consortium's version: %v", p, want)
+								}
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// rdmacRound connects two engines and moves a message of each kind in each
+// direction. Both programs are told which version it is.
+//
+//rfc:5044 RDMAC-C.2-01
+func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
+	network, addr := w.network()
+	a, b = newCMSide(t, network, ao), newCMSide(t, network, bo)
+	dst := b.listen(addr)
+	aid := a.routed(dst)
+	ok(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("hello")}))
+	req := b.event(provider.CMConnectRequest)
+	b.t.Cleanup(func() { closeAll(b.t, "id", req.ID) })
+	if string(req.Param.PrivateData) != "hello" {
+		t.Errorf("the Request brings %q", req.Param.PrivateData)
+	}
+	ok(t, req.ID.Accept(provider.ConnParam{QP: b.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("welcome")}))
+	there := b.event(provider.CMEstablished)
+	here := a.event(provider.CMEstablished)
+	if req.RDMAC != there.RDMAC || there.RDMAC != here.RDMAC || here.RDMAC != a.q.stream.Load().params.RDMAC {
+		t.Errorf("the programs are told %v, %v and %v", req.RDMAC, there.RDMAC, here.RDMAC)
+	}
+	if string(here.Param.PrivateData) != "welcome" || here.Param.ResponderResources != 4 || here.Param.InitiatorDepth != 4 {
+		t.Errorf("established with %+v", here.Param)
+	}
+	tryOperations(t, a.e2eEnd, b.e2eEnd, 5000, 1) // the initiator speaks first
+	tryOperations(t, b.e2eEnd, a.e2eEnd, 5000, 3)
+	return a, b
+}
+
+// routed makes an id that is ready to connect to dst.
+func (c *cmSide) routed(dst netip.AddrPort) provider.ID {
+	c.t.Helper()
+	id := c.id()
+	ok(c.t, id.ResolveAddr(netip.AddrPort{}, dst, patience))
+	c.event(provider.CMAddrResolved)
+	ok(c.t, id.ResolveRoute(patience))
+	c.event(provider.CMRouteResolved)
+	return id
+}
+
+// TestRDMACRefused: an engine of the IETF's version and one of the RDMA Consortium's
+// don't come together, the listener's program hears nothing of it, and both ends know
+// why.
+//
+//rfc:5044 RDMAC-C.2-02
+//rfc:5044 RDMAC-C.2-03
+//rfc:5044 RDMAC-C.2.1-01
+//rfc:5044 RDMAC-C.2.2-01
+func TestRDMACRefused(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
+
+		l := w.server.listen()
+		client := rdmac.connect(l.LocalAddr(), provider.ConnParam{})
+		e := rdmac.want("the Reply is of revision 1", client, provider.CMConnectError, syscall.EINVAL)
+		wantCause(t, e, "the IETF's protocols only")
+		w.wantServed(l)
+		w.server.wantIdle("the program does not hear of a Request that can't be served")
+
+		old := rdmac.listen()
+		client = w.active.connect(old.LocalAddr(), provider.ConnParam{})
+		e = w.active.want("the Reply to revision 2 is of revision 0", client, provider.CMConnectError, syscall.EINVAL)
+		wantCause(t, e, "not permitted here")
+		rdmac.wantIdle("an enhanced Request is none that it can put before its program")
+	})
+}
+
+// TestRDMACRefusedInRevision1 has a listener of the RDMA Consortium's version accept,
+// as it can't know whom it is talking to.
+//
+//rfc:5044 RDMAC-C.2.2-01
+func TestRDMACRefusedInRevision1(t *testing.T) {
+	onNetworks(t, Options{Revision: 1}, func(t *testing.T, w *cmWorld) {
+		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
+		l := rdmac.listen()
+		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
+		server, _ := rdmac.wantRequest("a Request of revision 1", l)
+		ok(t, server.Accept(provider.ConnParam{}))
+		rdmac.want("it is answered in revision 0", server, provider.CMEstablished, 0)
+		e := w.active.want("which is not permitted", client, provider.CMConnectError, syscall.EINVAL)
+		wantCause(t, e, "not permitted here")
+		rdmac.want("the initiator closes", server, provider.CMDisconnected, 0)
+	})
+}
+
+// TestRDMACRefusal looks at the octets of the refusals, and at how the connection ends:
+// gracefully, so that the peer can read them.
+//
+//rfc:5044 RDMAC-C.2.1-01
+//rfc:5044 RDMAC-C.2.3-02
+func TestRDMACRefusal(t *testing.T) {
+	zero := func(f *mpa.Frame) { *f = mpa.Frame{Markers: true, CRC: true} }
+	for name, tc := range map[string]struct {
+		policy  mpa.RDMACPolicy
+		request []byte
+		want    *mpa.Frame // nil: no Reply
+	}{
+		"revision 0 refused":               {mpa.RDMACRefused, rawRequest(zero), &mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Revision: 1}},
+		"revision 0 without M refused":     {mpa.RDMACRefused, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), &mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Revision: 1}},
+		"revision 2 where only 0 is known": {mpa.RDMACOnly, rawRequest(nil), &mpa.Frame{Kind: mpa.KindReply, Reject: true, CRC: true, Markers: true}},
+		"revision 0 without M":             {mpa.RDMACPermitted, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onNetworks(t, Options{RDMAC: tc.policy}, func(t *testing.T, w *cmWorld) {
+				l := w.server.listen()
+				p := w.dialRaw(l.LocalAddr())
+				p.send(tc.request)
+				if tc.want != nil {
+					if f := p.wantFrame("a Reply says which revision there is", mpa.KindReply); fmt.Sprint(f) != fmt.Sprint(*tc.want) {
+						t.Errorf("%+v, want %+v", f, *tc.want)
+					}
+				}
+				if err := p.wantEnd("then it closes"); tc.want != nil && err != io.EOF {
+					t.Errorf("with %v", err)
+				}
+				w.server.wantIdle("the program hears nothing")
+			})
+		})
+	}
+}
+
+// TestRDMACRejects: the program's own reject has the revision of the connection.
+//
+//rfc:5044 RDMAC-C.2.3-02
+func TestRDMACRejects(t *testing.T) {
+	onNetworks(t, Options{RDMAC: mpa.RDMACPermitted}, func(t *testing.T, w *cmWorld) {
+		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
+		l := w.server.listen()
+		client := rdmac.connect(l.LocalAddr(), provider.ConnParam{})
+		server, _ := w.server.wantRequest("revision 0", l)
+		ok(t, server.Reject([]byte("not today")))
+		e := rdmac.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+		if string(e.Param.PrivateData) != "not today" {
+			t.Errorf("private data %q", e.Param.PrivateData)
+		}
+
+		// An enhanced Request is rejected unseen and made again in revision 1.
+		old := rdmac.listen()
+		client = w.active.connect(old.LocalAddr(), provider.ConnParam{})
+		server, _ = rdmac.wantRequest("revision 1", old)
+		ok(t, server.Reject([]byte("no")))
+		e = w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
+		if string(e.Param.PrivateData) != "no" {
+			t.Errorf("private data %q", e.Param.PrivateData)
+		}
+	})
+}
+
+func TestRDMACOptions(t *testing.T) {
+	for _, o := range []Options{
+		{RDMAC: mpa.RDMACOnly + 1},
+		{RDMAC: mpa.RDMACOnly, PeerToPeer: true},
+		{RDMAC: mpa.RDMACOnly, Extensions: true},
+	} {
+		if _, err := New(&o).Open(""); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "RDMAC") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// rdmacParams are those of a connection of version 0.
+func rdmacParams() mpa.Params {
+	return mpa.Params{RDMAC: true, CRC: true, MarkersTx: true, MarkersRx: true, IRD: 4, ORD: 4}
+}
+
+// zero is a header in version 0.
+func zero(h ddp.Header) ddp.Header { rdmap.SetRDMAC(&h); return h }
+
+// TestRDMACOnTheWire looks at the header of everything that a QP can send.
+//
+//rfc:5044 RDMAC-C.1-02
+//rfc:5044 RDMAC-C.1-03
+func TestRDMACOnTheWire(t *testing.T) {
+	story(t, extended(Options{}), rdmacParams(), func(s *side, r *raw) {
+		m := s.reg(4096, everything)
+		one := []provider.SGE{m.sge(0, 16)}
+		s.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{m.sge(2048, 100)}})
+		s.send(
+			provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: one},
+			provider.SendWR{WRID: 2, Opcode: provider.WRSendWithInv, InvalidateRKey: 77, Flags: provider.SendSolicited, SGList: one},
+			provider.SendWR{WRID: 3, Opcode: provider.WRRDMAWrite, RKey: 9, RemoteAddr: 70, SGList: []provider.SGE{m.sge(0, 2000)}},
+			provider.SendWR{WRID: 4, Opcode: provider.WRRDMARead, RKey: 9, RemoteAddr: 70, SGList: []provider.SGE{m.sge(3000, 8)}, Flags: provider.SendSignaled},
+		)
+		r.want("a Send", zero(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)))
+		r.want("a Send with SE and Invalidate", zero(rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 2, 0, true)))
+		first := r.want("a Write", zero(rdmap.WriteHeader(9, 70, false)))
+		r.want("its second segment", zero(rdmap.WriteHeader(9, 70+uint64(len(first)), true)))
+		q := must(rdmap.ParseReadRequest(r.want("a Read Request", zero(rdmap.ReadRequestHeader(1)))))(t)
+		r.send(zero(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true)), make([]byte, 8))
+		s.wantWC("the Read is answered", provider.WC{WRID: 4, Opcode: provider.WCRDMARead, ByteLen: 8})
+
+		for _, op := range []provider.WROpcode{provider.WRSendWithImm, provider.WRRDMAWriteWithImm, provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp} {
+			_, err := s.qp.PostSend([]provider.SendWR{{Opcode: op, SGList: one}})
+			if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "RDMA Consortium") {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
+
+		r.send(zero(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)), make([]byte, 10))
+		s.wantWC("a Send of the peer", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 10})
+		req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: m.m.stag, SourceTO: m.to(0)}
+		r.send(zero(rdmap.ReadRequestHeader(1)), req.AppendTo(nil))
+		r.want("a Read Response", zero(rdmap.ReadResponseHeader(5, 6, true)))
+
+		// A version that is not that of the stream.
+		h := rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true)
+		r.send(h, make([]byte, 4))
+		want := rdmap.Terminate{Layer: iwarp.LayerDDP, EType: iwarp.DDPUntaggedBuffer, Code: iwarp.DDPUntaggedInvalidVersion, M: true, D: true, DDP: h, SegmentLength: 22}
+		if got := r.want("a Terminate, of version 0 itself", zero(rdmap.TerminateHeader())); string(got) != string(want.AppendTo(nil)) {
+			t.Errorf("Terminate % x, want % x", got, want.AppendTo(nil))
+		}
+		r.wantFIN("and FIN")
+	})
+}
+
+// TestRDMACTerminates: whatever ends the stream, and whoever finds it, the Terminate
+// has the stream's version, and so has a header that it shows.
+func TestRDMACTerminates(t *testing.T) {
+	terminate := zero(rdmap.TerminateHeader())
+	t.Run("RDMAP version", func(t *testing.T) {
+		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+			h := zero(rdmap.WriteHeader(1, 2, true))
+			h.ULPCtl |= rdmap.Version << 6
+			r.send(h, nil)
+			got := must(rdmap.ParseTerminate(r.want("DV 0 with RV 1", terminate), rdmap.PhaseAfterFirstFPDU))(t)
+			if got.Layer != iwarp.LayerRDMAP || got.Code != iwarp.RDMAPInvalidVersion || got.DDP != h {
+				t.Errorf("%+v", got)
+			}
+			r.wantFIN("and FIN")
+		})
+	})
+	t.Run("local", func(t *testing.T) {
+		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+			s.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{{Addr: 1, Length: 1, LKey: 1}}})
+			r.want("a work request that can't be sent", terminate)
+			r.wantFIN("and FIN")
+		})
+	})
+	t.Run("SQE", func(t *testing.T) {
+		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+			ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPSQE}, provider.QPAttrState))
+			r.want("the program ends the stream", terminate)
+			r.wantFIN("and FIN")
+		})
+	})
+	t.Run("source of a Read", func(t *testing.T) {
+		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
+			h := zero(rdmap.ReadRequestHeader(1))
+			req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: 0x1234500, SourceTO: 0}
+			r.send(h, req.AppendTo(nil))
+			got := must(rdmap.ParseTerminate(r.want("no such region", terminate), rdmap.PhaseAfterFirstFPDU))(t)
+			if !got.HaveDDP || got.DDP != h || !got.HaveRead || got.Read != req {
+				t.Errorf("%+v", got)
+			}
+			r.wantFIN("and FIN")
+		})
+	})
+}

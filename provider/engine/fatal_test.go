@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// brittle is a network whose pollers fail when told to.
+type brittle struct {
+	transport.Network
+	fail chan struct{}
+}
+
+type brittlePoller struct {
+	transport.Poller
+	fail chan struct{}
+}
+
+func (n brittle) NewPoller() (transport.Poller, error) {
+	p, err := n.Network.NewPoller()
+	return brittlePoller{p, n.fail}, err
+}
+
+func (p brittlePoller) Wait(ctx context.Context) error {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.fail:
+			cancel()
+		case <-inner.Done():
+		}
+	}()
+	err := p.Poller.Wait(inner)
+	select {
+	case <-p.fail:
+		return syscall.EBADF
+	default:
+		return err
+	}
+}
+
+// TestDeviceFatal: a device that hears nothing any more says so once, and leaves
+// nobody waiting: what is posted is flushed, connections end, new ones are refused,
+// and it can be closed.
+func TestDeviceFatal(t *testing.T) {
+	net := brittle{memnet.New(nil), make(chan struct{})}
+	s := newSide(t, Options{Network: net}, sideOptions{events: true})
+	mine, theirs := connectTransport(t, net, memAddr)
+	defer theirs.Close()
+	s.start(mine, params(true), nil)
+	s.recv(provider.RecvWR{WRID: 7})
+	idle := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
+	ok(t, s.cq.ReqNotify(false))
+	close(net.fail)
+	if err := s.wantDown("the device has failed"); !errors.Is(err, syscall.EIO) || !errors.Is(err, syscall.EBADF) {
+		t.Errorf("ended with %v", err)
+	}
+	must(s.ch.Next(t.Context()))(t)
+	s.wantWC("the receive", provider.WC{WRID: 7, Status: provider.WCWRFlushErr})
+	e := must(s.dev.AsyncEvent(t.Context()))(t)
+	if e != (provider.AsyncEvent{Type: provider.EventDeviceFatal}) {
+		t.Errorf("event %v", e.Type)
+	}
+	if e, _, ok, _ := s.dev.async.pop(); ok {
+		t.Errorf("another event: %v", e.Type)
+	}
+	again, peer := connectTransport(t, net, memAddr)
+	defer peer.Close()
+	if err := idle.start(again, params(true), nil, nil); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a new connection: %v", err)
+	}
+	ok(t, again.Close())
+	ok(t, idle.Close())
+}

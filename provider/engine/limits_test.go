@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// TestLimitsOfObjects: of each kind of object there are as many as the device
+// says, and not one more. The counts are lowered, so that they can be reached:
+// what is told is what is counted against.
+func TestLimitsOfObjects(t *testing.T) {
+	d := unwired(t)
+	full := must(d.Query())(t)
+	for name, got := range map[string][2]int{
+		"MaxQP": {full.MaxQP, maxQP}, "MaxCQ": {full.MaxCQ, maxCQ}, "MaxMR": {full.MaxMR, maxMR}, "MaxPD": {full.MaxPD, maxPD},
+		"MaxSRQ":       {full.MaxSRQ, maxSRQ},
+		"MaxResRdAtom": {full.MaxResRdAtom, maxRdAtom * maxQP},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s is %d, want %d", name, got[0], got[1])
+		}
+	}
+	d.qps.max, d.cqs.max, d.mrs.max, d.pds.max, d.srqs.max = 3, 4, 5, 6, 7
+	a := must(d.Query())(t)
+	p, c := testPD(t, d), testCQ(t, d, 8, nil)
+	type closer interface{ Close() error }
+	for _, l := range []struct {
+		name     string
+		max, had int
+		make     func() (closer, error)
+	}{
+		{"PDs", a.MaxPD, 1, func() (closer, error) { return d.AllocPD() }},
+		{"CQs", a.MaxCQ, 1, func() (closer, error) { return d.CreateCQ(provider.CQInitAttr{CQE: 1}) }},
+		{"MRs", a.MaxMR, 0, func() (closer, error) { return p.RegMR(make([]byte, 8), 0) }},
+		{"SRQs", a.MaxSRQ, 0, func() (closer, error) {
+			return p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})
+		}},
+		{"QPs", a.MaxQP, 0, func() (closer, error) {
+			return p.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 1}})
+		}},
+	} {
+		t.Run(l.name, func(t *testing.T) {
+			var made []closer
+			for range l.max - l.had {
+				made = append(made, must(l.make())(t))
+			}
+			_, err := l.make()
+			wantErr(t, err, syscall.ENOMEM)
+			ok(t, made[0].Close())
+			made[0] = must(l.make())(t) // a place that is given back can be used
+			for _, m := range made {
+				ok(t, m.Close())
+			}
+		})
+	}
+}
+
+// TestLimitsOfQueues: a QP and a CQ may have what the device says, really have it,
+// and can't have more.
+func TestLimitsOfQueues(t *testing.T) {
+	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
+	a := must(s.dev.Query())(t)
+	most := provider.QPCap{MaxSendWR: a.MaxQPWR, MaxRecvWR: a.MaxQPWR, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
+	create := func(k provider.QPCap) (provider.QP, error) {
+		return s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: k})
+	}
+	for name, beyond := range map[string]func(*provider.QPCap){
+		"MaxQPWR, sending":   func(k *provider.QPCap) { k.MaxSendWR++ },
+		"MaxQPWR, receiving": func(k *provider.QPCap) { k.MaxRecvWR++ },
+		"MaxSGE, sending":    func(k *provider.QPCap) { k.MaxSendSGE++ },
+		"MaxSGE, receiving":  func(k *provider.QPCap) { k.MaxRecvSGE++ },
+		"MaxInline":          func(k *provider.QPCap) { k.MaxInlineData++ },
+	} {
+		k := most
+		beyond(&k)
+		if _, err := create(k); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("one more than %s: %v", name, err)
+		}
+	}
+	q := must(create(most))(t)
+	defer q.Close()
+	attr, _ := must2(q.Query())(t)
+	if attr.Cap != most {
+		t.Errorf("granted %+v, want %+v", attr.Cap, most)
+	}
+	recvs := make([]provider.RecvWR, a.MaxQPWR+1)
+	recvs[0].SGList = make([]provider.SGE, a.MaxSGE)
+	if n, err := q.PostRecv(recvs); n != a.MaxQPWR || !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("%d receives of %d: %v", n, len(recvs), err)
+	}
+	_, err := create(provider.QPCap{MaxSendWR: 1, MaxSendSGE: a.MaxSGERd + 1})
+	if a.MaxSGERd > a.MaxSGE || a.MaxSGERd == a.MaxSGE && !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a Read of more than MaxSGERd: %v", err)
+	}
+
+	depths := provider.QPAttr{MaxRdAtomic: a.MaxQPInitRdAtom, MaxDestRdAtomic: a.MaxQPRdAtom}
+	const both = provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
+	ok(t, q.Modify(depths, both))
+	depths.MaxRdAtomic++
+	wantErr(t, q.Modify(depths, both), syscall.EINVAL)
+	depths.MaxRdAtomic--
+	depths.MaxDestRdAtomic++
+	wantErr(t, q.Modify(depths, both), syscall.EINVAL)
+
+	for _, c := range []struct {
+		name string
+		init provider.CQInitAttr
+		want error
+	}{
+		{"MaxCQE", provider.CQInitAttr{CQE: a.MaxCQE}, nil},
+		{"more than MaxCQE", provider.CQInitAttr{CQE: a.MaxCQE + 1}, syscall.EINVAL},
+		{"the last vector", provider.CQInitAttr{CQE: 1, CompVector: a.NumCompVectors - 1}, nil},
+		{"NumCompVectors", provider.CQInitAttr{CQE: 1, CompVector: a.NumCompVectors}, syscall.EINVAL},
+	} {
+		cq, err := s.dev.CreateCQ(c.init)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if err == nil {
+			if cq.CQE() < c.init.CQE {
+				t.Errorf("%s: %d entries", c.name, cq.CQE())
+			}
+			ok(t, cq.Close())
+		}
+	}
+}
+
+// TestLimitsOfMessages: what MaxInline and MaxSGERd promise can be sent.
+func TestLimitsOfMessages(t *testing.T) {
+	a := must(newSide(t, Options{Network: memnet.New(nil)}, sideOptions{}).dev.Query())(t)
+	cap := provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
+	x, y := pair(t, memnet.New(nil), "192.0.2.1:1", Options{}, sideOptions{cap: cap}, params(true))
+	sink, src := x.reg(a.MaxSGERd, provider.AccessLocalWrite), y.reg(a.MaxInline, provider.AccessLocalWrite|provider.AccessRemoteRead)
+	pattern(src.b, 1)
+	read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, RemoteAddr: src.to(0), RKey: src.m.stag}
+	for i := range a.MaxSGERd {
+		read.SGList = append(read.SGList, sink.sge(i, 1))
+	}
+	x.send(read)
+	x.wantWC("a Read of MaxSGERd entries", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: uint32(a.MaxSGERd)})
+	if string(sink.b) != string(src.b[:a.MaxSGERd]) {
+		t.Error("the Read brought something else")
+	}
+	read.SGList = append(read.SGList, sink.sge(0, 1))
+	_, err := x.qp.PostSend([]provider.SendWR{read})
+	wantErr(t, err, syscall.EINVAL)
+
+	y.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{src.sge(0, a.MaxInline)}})
+	long := make([]byte, a.MaxInline+1)
+	pattern(long, 2)
+	x.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long[:a.MaxInline]})
+	y.wantWC("a Send of MaxInline octets", provider.WC{WRID: 9, Opcode: provider.WCRecv, ByteLen: uint32(a.MaxInline)})
+	if string(src.b) != string(long[:a.MaxInline]) {
+		t.Error("the Send brought something else")
+	}
+	_, err = x.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: long}})
+	wantErr(t, err, syscall.EINVAL)
+}
+
+// TestTables: the tables have the lengths that the port tells.
+func TestTables(t *testing.T) {
+	d := unwired(t)
+	port := must(d.QueryPort(1))(t)
+	table := must(d.QueryGIDTable())(t)
+	if len(table) != port.GIDTblLen {
+		t.Errorf("%d GIDs, the port says %d", len(table), port.GIDTblLen)
+	}
+	for _, e := range table {
+		if gid := must(d.QueryGID(uint8(e.Port), e.Index))(t); gid != e.GID || e.Type != provider.GIDTypeIB || e.Ifindex != 0 {
+			t.Errorf("entry %+v, alone % x", e, gid)
+		}
+	}
+	if port.PkeyTblLen != 0 {
+		t.Errorf("%d P_Keys", port.PkeyTblLen)
+	}
+	_, err := d.QueryPkey(1, 0)
+	wantErr(t, err, errors.ErrUnsupported)
+	wantErr(t, err, syscall.ENOENT)
+	var why *provider.UnsupportedError
+	if !errors.As(err, &why) || why.Feature != "P_Key table" {
+		t.Errorf("the reason is %v", why)
+	}
+	_, err = d.QueryPkey(2, 0)
+	wantErr(t, err, syscall.ENOENT)
+}
+
+func TestDeviceCapNames(t *testing.T) {
+	for c, want := range map[provider.DeviceCap]string{
+		0:                              "0",
+		provider.DeviceMemWindowType2B: "IBV_DEVICE_MEM_WINDOW_TYPE_2B",
+		provider.DeviceCurrQPStateMod | provider.DeviceSysImageGUID | 1<<40: "IBV_DEVICE_CURR_QP_STATE_MOD|IBV_DEVICE_SYS_IMAGE_GUID|0x10000000000",
+	} {
+		if got := c.String(); got != want {
+			t.Errorf("%#x is %q, want %q", uint64(c), got, want)
+		}
+	}
+	if got := provider.AtomicGlob.String() + provider.AtomicCap(7).String(); got != "IBV_ATOMIC_GLOBibv_atomic_cap 7" {
+		t.Error(got)
+	}
+}

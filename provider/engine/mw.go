@@ -1,0 +1,222 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// mw is a memory window. What peers find under its STag is the view: an mr whose octets
+// are those of the region. Nobody of ours can use it, as its local gate is never opened;
+// its remote gate is open while the window is bound. The region can't go before the
+// window lets go of it, so that a peer's use of the view is none of the region's.
+type mw struct {
+	typ  provider.MWType
+	view mr
+	life life // has no dependants: open or closed
+
+	posting sync.Mutex    // of binds of type 1
+	posted  atomic.Uint32 // STag as the bind that was posted last makes it
+
+	mu         sync.Mutex // what follows, and the view while it is changed
+	region     *mr        // that it is bound to, nil for none
+	next, prev *mw        // of the list of view.qp; under its lock
+}
+
+// windowRights are those that a window can have.
+const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
+
+// AllocMW implements provider.PD.
+func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
+	const op = "ibv_alloc_mw"
+	if t != provider.MWType1 && t != provider.MWType2 {
+		return nil, fail(op, t.String(), syscall.EINVAL)
+	}
+	if err := p.admit(op, t.String(), &p.dev.mws); err != nil {
+		return nil, err
+	}
+	w := &mw{typ: t, view: mr{pd: p}}
+	w.view.owner = w
+	w.view.local.initShut()
+	w.view.remote.initShut()
+	p.dev.stags.insertMoving(&w.view)
+	w.posted.Store(w.view.stag)
+	return w, nil
+}
+
+// Type implements provider.MW.
+func (w *mw) Type() provider.MWType { return w.typ }
+
+// RKey implements provider.MW.
+func (w *mw) RKey() uint32 { return w.posted.Load() }
+
+// Close implements provider.MW.
+func (w *mw) Close() error {
+	if first, _ := w.life.end(); first {
+		w.mu.Lock()
+		w.unbind()
+		w.mu.Unlock()
+		p := w.view.pd
+		p.dev.stags.remove(&w.view)
+		p.dev.mws.give()
+		p.life.drop()
+	}
+	return nil
+}
+
+func (w *mw) domain() *pd { return w.view.pd }
+
+func (w *mw) name() string { return fmt.Sprintf("mw %#x", w.RKey()) }
+
+// Why a bind fails when its turn comes.
+var (
+	errWindowClosed = localCatastrophe("a bind names a window that is closed")
+	errWindowBound  = localCatastrophe("a bind names a window of type 2 that is bound: invalidate it first")
+	errBindRegion   = localCatastrophe("a bind names no region of the window's protection domain")
+	errBindRights   = localCatastrophe("a bind asks for what the region doesn't allow: it needs the right to bind windows, and for remote writing and atomics that of local writing")
+	errBindBounds   = localCatastrophe("a bind reaches out of the region")
+)
+
+// bind binds the window on behalf of q, or unbinds it if o has no octets. After an error
+// it is as it was. A window of type 1 may be bound to something else before.
+//
+// A window of type 2 is for the peer of q only from here on, and bound once: as with
+// RDMA Consortium's windows, and those of InfiniBand that it calls type 2B.
+//
+//rfc:5041 DDP-8.3-3-01
+//rfc:5041 DDP-8.2-03
+func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.life.closed():
+		return errWindowClosed
+	case w.typ == provider.MWType2 && w.region != nil:
+		return errWindowBound
+	case o.length == 0:
+		w.unbind()
+		w.view.stag = stag
+		return nil
+	}
+	m := q.dev.stags.local(o.lkey)
+	if m == nil {
+		return errBindRegion
+	}
+	defer m.release()
+	need := provider.AccessMWBind
+	if o.access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0 {
+		need |= provider.AccessLocalWrite
+	}
+	b, inside := m.slice(o.addr, o.length)
+	switch {
+	case m.pd != w.view.pd:
+		return errBindRegion
+	case m.access&need != need:
+		return errBindRights
+	case !inside:
+		return errBindBounds
+	case !m.windows.hold():
+		return errBindRegion // it is being closed
+	}
+	w.unbind()
+	w.region = m
+	v := &w.view
+	v.stag, v.base, v.buf, v.access = stag, o.addr, b, o.access&q.dev.grants()
+	if o.access&provider.AccessZeroBased != 0 {
+		v.base = 0
+	}
+	if w.typ == provider.MWType2 {
+		v.qp = q
+		v.access |= provider.AccessRemoteInvalidate
+		q.windows.add(w)
+	}
+	v.remote.open()
+	return nil
+}
+
+// unbind ends what peers do with the window, if it is bound. mu is held.
+func (w *mw) unbind() {
+	if w.region == nil {
+		return
+	}
+	v := &w.view
+	v.remote.shut()
+	if v.qp != nil {
+		v.qp.windows.remove(w)
+		v.qp = nil
+	}
+	v.buf = nil
+	w.region.windows.drop()
+	w.region = nil
+}
+
+// invalidate implements stagOwner. A window of type 1 is for all streams of its
+// protection domain, and goes by another bind. One of type 2 that is bound to nothing is
+// what our own program asks for.
+//
+//rfc:5040 RDMAP-8.1.1-7-01
+func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.typ == provider.MWType1:
+		return rdmap.ErrMayNotInvalidate
+	case w.view.stag != stag, w.region == nil && remote:
+		return rdmap.ErrCannotInvalidate
+	case w.region != nil && w.view.qp != q:
+		return rdmap.ErrMayNotInvalidate
+	}
+	w.unbind()
+	return nil
+}
+
+// boundWindows are the windows that are bound for one QP's peer.
+type boundWindows struct {
+	mu    sync.Mutex // of the list; taken behind that of a window
+	first *mw
+}
+
+func (l *boundWindows) add(w *mw) {
+	l.mu.Lock()
+	w.prev, w.next = nil, l.first
+	if l.first != nil {
+		l.first.prev = w
+	}
+	l.first = w
+	l.mu.Unlock()
+}
+
+func (l *boundWindows) remove(w *mw) {
+	l.mu.Lock()
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	}
+	w.prev, w.next = nil, nil
+	l.mu.Unlock()
+}
+
+// unbindWindows ends the windows that are bound for the peer of q, which is gone.
+func (q *qp) unbindWindows() {
+	for {
+		q.windows.mu.Lock()
+		w := q.windows.first
+		q.windows.mu.Unlock()
+		if w == nil {
+			return
+		}
+		w.mu.Lock()
+		if w.region != nil && w.view.qp == q {
+			w.unbind()
+		}
+		w.mu.Unlock()
+	}
+}

@@ -1,0 +1,531 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+const signaled = provider.SendSignaled
+
+// bindWR binds a window of type 2 to part of m, with the next key.
+func bindWR(id uint64, w provider.MW, m provider.MR, off, n int, access provider.Access) provider.SendWR {
+	return provider.SendWR{WRID: id, Opcode: provider.WRBindMW, Flags: signaled, RKey: incRKey(w.RKey()),
+		Bind: &provider.MWBindInfo{LKey: m.LKey(), Addr: m.Addr() + uint64(off), Length: uint64(n), Access: access}}
+}
+
+// regWR registers what f has mapped, with the next key.
+func regWR(id uint64, f provider.FastRegMR, access provider.Access) provider.SendWR {
+	return provider.SendWR{WRID: id, Opcode: provider.WRRegMR, Flags: signaled, RKey: incRKey(f.RKey()), Access: access}
+}
+
+func invWR(id uint64, stag uint32) provider.SendWR {
+	return provider.SendWR{WRID: id, Opcode: provider.WRLocalInv, Flags: signaled | provider.SendFence, InvalidateRKey: stag}
+}
+
+// keyWR sends a key to the peer.
+func keyWR(id uint64, key uint32) provider.SendWR {
+	return provider.SendWR{WRID: id, Opcode: provider.WRSend, Flags: signaled | provider.SendInline, Inline: binary.BigEndian.AppendUint32(nil, key)}
+}
+
+// TestWindowE2E gives windows of both types and a region for work requests to the peer,
+// each with the Send of its key right behind it in one list, and takes them back, many
+// times over, on all kinds of wire.
+func TestWindowE2E(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		const size, rounds = 70000, 12
+		a, b := newE2EPair(t, w, e2eSetup{})
+		m := a.filled(size, bindable, 0)
+		memory := make([]byte, size)
+		one, two, fast := testMW(t, a.pd, provider.MWType1), testMW(t, a.pd, provider.MWType2), testFast(t, a.pd, size)
+		keys := b.region(4, provider.AccessLocalWrite)
+		src, dst := b.filled(size, provider.AccessLocalWrite, 99), b.region(size, provider.AccessLocalWrite)
+		const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
+		for round := range rounds {
+			b.recv(1, sge(keys.mr, 0, 4))
+			off, n := round*100, []int{1, 64, 5000, 60000}[round%4]
+			at, octets, opcode := m.base+uint64(off), m.buf[off:off+n], provider.WCBindMW
+			switch round % 3 {
+			case 0:
+				info := provider.MWBindInfo{LKey: m.LKey(), Addr: at, Length: uint64(n), Access: both}
+				ok(t, a.q.BindMW(one, 10, signaled, info))
+				a.send(keyWR(11, one.RKey()))
+			case 1:
+				if _, err := a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both), keyWR(11, incRKey(two.RKey()))}); err != nil {
+					t.Fatal(err)
+				}
+			case 2:
+				fillPattern(memory, uint64(round))
+				ok(t, fast.Map(memory[off:off+n]))
+				wrs := []provider.SendWR{regWR(10, fast, provider.AccessLocalWrite|both|provider.AccessRemoteInvalidate), keyWR(11, incRKey(fast.RKey()))}
+				if _, err := a.q.PostSend(wrs); err != nil {
+					t.Fatal(err)
+				}
+				at, octets, opcode = fast.Addr(), memory[off:off+n], provider.WCRegMR
+				if fast.Len() != uint64(n) || fast.LKey() != fast.RKey() || fast.Access()&both != both {
+					t.Fatalf("the region says %d octets, keys %#x and %#x, rights %#x", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())
+				}
+			}
+			a.one(a.scq, provider.WC{WRID: 10, Opcode: opcode})
+			a.one(a.scq, provider.WC{WRID: 11, Opcode: provider.WCSend})
+			b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 4})
+			key := binary.BigEndian.Uint32(keys.buf)
+			old := bytes.Clone(octets)
+			b.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sge(dst.mr, 0, n)}, RemoteAddr: at, RKey: key})
+			b.one(b.scq, provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: uint32(n)})
+			if !bytes.Equal(dst.buf[:n], old) {
+				t.Fatalf("round %d: the peer has read something else", round)
+			}
+			b.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(src.mr, off, n)}, RemoteAddr: at, RKey: key})
+			// The window or region goes in turn by the peer's Send and by us.
+			if round%2 == 0 && round%3 != 0 {
+				a.recv(3)
+				b.send(provider.SendWR{WRID: 4, Opcode: provider.WRSendWithInv, Flags: signaled, InvalidateRKey: key})
+				b.one(b.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
+				a.one(a.rcq, provider.WC{WRID: 3, Opcode: provider.WCRecv, Flags: provider.WCWithInv, InvalidatedRKey: key})
+			} else {
+				a.recv(3)
+				b.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: signaled})
+				b.one(b.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
+				a.one(a.rcq, provider.WC{WRID: 3, Opcode: provider.WCRecv})
+				if round%3 == 0 {
+					ok(t, a.q.BindMW(one, 12, signaled, provider.MWBindInfo{}))
+					a.one(a.scq, provider.WC{WRID: 12, Opcode: provider.WCBindMW})
+				} else {
+					a.send(invWR(12, key))
+					a.one(a.scq, provider.WC{WRID: 12, Opcode: provider.WCLocalInv})
+				}
+			}
+			if !bytes.Equal(octets, src.buf[off:off+n]) {
+				t.Fatalf("round %d: the peer's octets are not there", round)
+			}
+			if m.windows.held() || two.region != nil || fast.valid {
+				t.Fatalf("round %d: something is still there", round)
+			}
+		}
+		if !m.untouched(0, size) {
+			t.Error("octets outside of the region were written")
+		}
+	})
+}
+
+// TestFastRegLocal: a region that a work request registers is one for our own work
+// behind it, and none any more behind its invalidation.
+func TestFastRegLocal(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		const size = 40000
+		a, b := newE2EPair(t, w, e2eSetup{})
+		out, in := testFast(t, a.pd, size), testFast(t, b.pd, size)
+		octets, got := make([]byte, size), make([]byte, size)
+		fillPattern(octets, 1)
+		ok(t, out.Map(octets))
+		ok(t, in.Map(got))
+		b.send(regWR(1, in, provider.AccessLocalWrite))
+		b.one(b.scq, provider.WC{WRID: 1, Opcode: provider.WCRegMR})
+		b.recv(2, provider.SGE{Addr: in.Addr(), Length: size, LKey: in.LKey()})
+		reg := regWR(3, out, 0)
+		whole := []provider.SGE{{Addr: out.Addr(), Length: size, LKey: reg.RKey}}
+		list := []provider.SendWR{reg,
+			{WRID: 4, Opcode: provider.WRSend, Flags: signaled, SGList: whole},
+			invWR(5, reg.RKey), // behind the Send: it is with TCP by then, or copied
+			{WRID: 6, Opcode: provider.WRSend, Flags: signaled, SGList: whole}}
+		if n, err := a.q.PostSend(list); n != 4 {
+			t.Fatalf("%d posted: %v", n, err)
+		}
+		a.one(a.scq, provider.WC{WRID: 3, Opcode: provider.WCRegMR})
+		a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
+		a.one(a.scq, provider.WC{WRID: 5, Opcode: provider.WCLocalInv})
+		if wc := a.wait(a.scq, 1)[0]; wc.WRID != 6 || wc.Status != provider.WCLocProtErr {
+			t.Errorf("the Send behind the invalidation: %+v", wc)
+		}
+		b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: size})
+		if !bytes.Equal(got, octets) {
+			t.Error("other octets have come")
+		}
+		terminated(t, a.ended(), false, 0, 0, 0xff)
+		terminated(t, b.ended(), true, 0, 0, 0xff)
+	})
+}
+
+// TestWindowMisuse: what a peer names through a window that is not for it ends its
+// connection with the right Terminate, and touches nothing.
+//
+//rfc:5041 DDP-8.2-02
+//rfc:5041 DDP-8.3.1-2-01
+//rfc:5042 SEC-6.1.1-03
+func TestWindowMisuse(t *testing.T) {
+	type code [3]uint8
+	const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
+	// Each makes a window on a's side and says which key and address the peer takes.
+	for _, c := range []struct {
+		name  string
+		make  func(t *testing.T, a *e2eEnd, other *qp, m *guarded) (key uint32, to uint64)
+		write code
+		read  code
+	}{
+		{"never bound", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			return testMW(t, a.pd, provider.MWType2).RKey(), m.base
+		}, code{1, 1, 0}, code{0, 1, 0}},
+		{"bound on another QP", func(t *testing.T, a *e2eEnd, other *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType2)
+			postAll(t, other, bindWR(1, w, m, 0, 64, both))
+			return w.RKey(), m.base
+		}, code{1, 1, 2}, code{0, 1, 3}},
+		{"of another PD", func(t *testing.T, a *e2eEnd, other *qp, m *guarded) (uint32, uint64) {
+			p := testPD(t, a.dev)
+			of := testMR(t, p, 64, bindable)
+			w := testMW(t, p, provider.MWType1)
+			ok(t, w.bind(ofPD(p), w.RKey(), part(of, 0, 64, both)))
+			return w.RKey(), of.base
+		}, code{1, 1, 2}, code{0, 1, 3}},
+		{"without the right", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType1)
+			ok(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
+			return w.RKey(), m.base
+		}, code{1, 1, 0}, code{0, 1, 2}},
+		{"one octet behind, which the region has", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType2)
+			postAll(t, a.q, bindWR(1, w, m, 0, 63, both))
+			return w.RKey(), m.base
+		}, code{1, 1, 1}, code{0, 1, 1}},
+		{"the old key", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType1)
+			info := provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}
+			ok(t, a.q.BindMW(w, 1, 0, info))
+			old := w.RKey()
+			ok(t, a.q.BindMW(w, 1, 0, info))
+			return old, m.base
+		}, code{1, 1, 0}, code{0, 1, 0}},
+		{"unbound", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType1)
+			ok(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}))
+			ok(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{}))
+			return w.RKey(), m.base
+		}, code{1, 1, 0}, code{0, 1, 0}},
+		{"invalidated", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType2)
+			postAll(t, a.q, bindWR(1, w, m, 0, 64, both))
+			postAll(t, a.q, invWR(2, w.RKey()))
+			return w.RKey(), m.base
+		}, code{1, 1, 0}, code{0, 1, 0}},
+		{"closed", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			w := testMW(t, a.pd, provider.MWType2)
+			postAll(t, a.q, bindWR(1, w, m, 0, 64, both))
+			ok(t, w.Close())
+			return w.RKey(), m.base
+		}, code{1, 1, 0}, code{0, 1, 0}},
+		{"a region that is not registered any more", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+			f := testFast(t, a.pd, 64)
+			ok(t, f.Map(make([]byte, 64)))
+			postAll(t, a.q, regWR(1, f, allRights))
+			postAll(t, a.q, invWR(2, f.RKey()))
+			return f.RKey(), f.Addr()
+		}, code{1, 1, 0}, code{0, 1, 0}},
+	} {
+		for _, op := range []provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMARead} {
+			t.Run(c.name+", "+op.String(), func(t *testing.T) {
+				onWires(t, func(w e2eWire) bool { return plain(w) || w.name == "memory, streaming" }, func(t *testing.T, w e2eWire) {
+					network, addr := w.network()
+					a, b, far := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
+					a.down, b.down = make(chan error, 1), make(chan error, 1)
+					second := a.newQP(e2eSetup{})
+					e2eConnect(t, w, e2eSetup{depth: 4}, network, addr, b.q, a.q, b.down, a.down)
+					e2eConnect(t, w, e2eSetup{depth: 4}, network, addr, far.q, second, make(chan error, 1), make(chan error, 1))
+					m := a.region(64, bindable)
+					key, to := c.make(t, a, second, m)
+					mine := b.filled(64, provider.AccessLocalWrite, 7)
+					b.send(provider.SendWR{WRID: 5, Opcode: op, Flags: signaled, SGList: []provider.SGE{sge(mine.mr, 0, 64)}, RemoteAddr: to, RKey: key})
+					want := c.write
+					if op == provider.WRRDMARead {
+						want = c.read
+					}
+					terminated(t, a.ended(), false, want[0], want[1], want[2])
+					terminated(t, b.ended(), true, want[0], want[1], want[2])
+					if wc := b.wait(b.scq, 1)[0]; op == provider.WRRDMARead && wc.Status != provider.WCRemAccessErr {
+						t.Errorf("the Read ended with %v", wc.Status)
+					}
+					if !m.untouched(0, 0) {
+						t.Error("the region was written")
+					}
+					if s := second.getState(); s != provider.QPRTS {
+						t.Errorf("the other connection is in %v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
+// postAll posts work that must be taken, and waits for it to be done: it needs no peer.
+func postAll(t testing.TB, q *qp, wrs ...provider.SendWR) {
+	t.Helper()
+	if n, err := q.PostSend(wrs); n != len(wrs) {
+		t.Fatalf("%d of %d posted: %v", n, len(wrs), err)
+	}
+}
+
+// TestMemoryWorkFails: work on our own memory that can't be done ends the connection,
+// behind what was posted before it, and with a completion that says what it was. It has
+// changed nothing.
+//
+//rfc:5040 RDMAP-7.1-1-01
+func TestMemoryWorkFails(t *testing.T) {
+	const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
+	for _, c := range []struct {
+		name string
+		post func(t *testing.T, a *e2eEnd, m, plain *guarded) error
+	}{
+		{"no right to bind", func(t *testing.T, a *e2eEnd, _, plain *guarded) error {
+			return a.post(bindWR(2, testMW(t, a.pd, provider.MWType2), plain, 0, 64, both))
+		}},
+		{"type 1, no right to bind", func(t *testing.T, a *e2eEnd, _, plain *guarded) error {
+			return a.q.BindMW(testMW(t, a.pd, provider.MWType1), 2, signaled, provider.MWBindInfo{LKey: plain.LKey(), Addr: plain.base, Length: 1})
+		}},
+		{"beyond the region", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
+			return a.post(bindWR(2, testMW(t, a.pd, provider.MWType2), m, 1, 64, both))
+		}},
+		{"bound twice", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
+			w := testMW(t, a.pd, provider.MWType2)
+			wr := bindWR(0, w, m, 0, 64, both)
+			wr.Flags = 0
+			postAll(t, a.q, wr)
+			return a.post(bindWR(2, w, m, 0, 64, both))
+		}},
+		{"registered twice", func(t *testing.T, a *e2eEnd, _, _ *guarded) error {
+			f := testFast(t, a.pd, 10)
+			ok(t, f.Map(make([]byte, 10)))
+			wr := regWR(0, f, allRights)
+			wr.Flags = 0
+			postAll(t, a.q, wr)
+			return a.post(regWR(2, f, allRights))
+		}},
+		{"invalidation of a window of type 1", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
+			w := testMW(t, a.pd, provider.MWType1)
+			ok(t, a.q.BindMW(w, 0, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
+			return a.post(invWR(2, w.RKey()))
+		}},
+		{"invalidation of a region that is not of work requests", func(_ *testing.T, a *e2eEnd, m, _ *guarded) error { return a.post(invWR(2, m.RKey())) }},
+		{"invalidation of nothing", func(_ *testing.T, a *e2eEnd, _, _ *guarded) error { return a.post(invWR(2, 0)) }},
+		{"invalidation of another QP's window", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
+			w := testMW(t, a.pd, provider.MWType2)
+			ok(t, w.bind(ofPD(a.pd), w.RKey(), part(m.mr, 0, 64, both)))
+			return a.post(invWR(2, w.RKey()))
+		}},
+		{"a window that was closed in between", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
+			w := testMW(t, a.pd, provider.MWType2)
+			wr := bindWR(2, w, m, 0, 64, both)
+			a.q.stream.Load().txMu.Lock() // as if somebody were transmitting
+			_, err := a.q.PostSend([]provider.SendWR{wr})
+			ok(t, w.Close())
+			a.q.stream.Load().txMu.Unlock()
+			a.q.stream.Load().kickTx()
+			return err
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onWires(t, plain, func(t *testing.T, w e2eWire) {
+				a, b := newE2EPair(t, w, e2eSetup{})
+				m, plain := a.region(64, bindable), a.region(64, allRights)
+				b.recv(7)
+				a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled})
+				ok(t, c.post(t, a, m, plain))
+				a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCSend})
+				if wc := a.wait(a.scq, 1)[0]; wc.WRID != 2 || wc.Status != provider.WCMWBindErr {
+					t.Errorf("%+v", wc)
+				}
+				b.one(b.rcq, provider.WC{WRID: 7, Opcode: provider.WCRecv})
+				terminated(t, a.ended(), false, 0, 0, 0xff)
+				terminated(t, b.ended(), true, 0, 0, 0xff)
+			})
+		})
+	}
+}
+
+// post posts one send WR.
+func (e *e2eEnd) post(wr provider.SendWR) error {
+	_, err := e.q.PostSend([]provider.SendWR{wr})
+	return err
+}
+
+// TestMemoryWorkRefused: what can be told at once is refused by the call, and harms
+// nobody.
+func TestMemoryWorkRefused(t *testing.T) {
+	onWires(t, func(w e2eWire) bool { return w.name == "memory" }, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		m := a.region(64, bindable)
+		one, two, fast := testMW(t, a.pd, provider.MWType1), testMW(t, a.pd, provider.MWType2), testFast(t, a.pd, 64)
+		other := testPD(t, a.dev)
+		foreign, foreignMR, foreignFast := testMW(t, other, provider.MWType2), testMR(t, other, 64, bindable), testFast(t, other, 64)
+		foreignOne := testMW(t, other, provider.MWType1)
+		ok(t, foreignFast.Map(make([]byte, 64)))
+		closed := testMW(t, a.pd, provider.MWType1)
+		ok(t, closed.Close())
+		elsewhere := testMW(t, testPD(t, b.dev), provider.MWType1)
+		good := bindWR(1, two, m, 0, 64, provider.AccessRemoteRead)
+		change := func(wr provider.SendWR, how func(*provider.SendWR)) provider.SendWR {
+			if wr.Bind != nil {
+				info := *wr.Bind
+				wr.Bind = &info
+			}
+			how(&wr)
+			return wr
+		}
+		for _, c := range []struct {
+			name string
+			wr   provider.SendWR
+			want syscall.Errno
+		}{
+			{"no MWBindInfo", change(good, func(wr *provider.SendWR) { wr.Bind = nil }), syscall.EINVAL},
+			{"key of nothing", change(good, func(wr *provider.SendWR) { wr.RKey ^= 0x5a5a00 }), syscall.EINVAL},
+			{"key 0", change(good, func(wr *provider.SendWR) { wr.RKey = 0 }), syscall.EINVAL},
+			{"key of a region", change(good, func(wr *provider.SendWR) { wr.RKey = m.RKey() }), syscall.EINVAL},
+			{"key of a fast region", change(good, func(wr *provider.SendWR) { wr.RKey = incRKey(fast.RKey()) }), syscall.EINVAL},
+			{"the key that it has", change(good, func(wr *provider.SendWR) { wr.RKey = two.RKey() }), syscall.EINVAL},
+			{"window of type 1", change(good, func(wr *provider.SendWR) { wr.RKey = incRKey(one.RKey()) }), syscall.EINVAL},
+			{"no octets", change(good, func(wr *provider.SendWR) { wr.Bind.Length = 0 }), syscall.EINVAL},
+			{"no region", change(good, func(wr *provider.SendWR) { wr.Bind.LKey = 0 }), syscall.EINVAL},
+			{"the right of local writing", change(good, func(wr *provider.SendWR) { wr.Bind.Access |= provider.AccessLocalWrite }), syscall.EINVAL},
+			{"the right to bind", change(good, func(wr *provider.SendWR) { wr.Bind.Access |= provider.AccessMWBind }), syscall.EINVAL},
+			{"window of another PD", bindWR(1, foreign, foreignMR, 0, 64, 0), syscall.EPERM},
+			{"region of another PD", change(good, func(wr *provider.SendWR) { wr.Bind.LKey = foreignMR.stag }), syscall.EPERM},
+			{"inline", change(good, func(wr *provider.SendWR) { wr.Flags |= provider.SendInline }), syscall.EINVAL},
+			{"solicited", change(good, func(wr *provider.SendWR) { wr.Flags |= provider.SendSolicited }), syscall.EINVAL},
+			{"with SGEs", change(good, func(wr *provider.SendWR) { wr.SGList = []provider.SGE{sge(m.mr, 0, 1)} }), syscall.EINVAL},
+			{"nothing mapped", regWR(1, fast, allRights), syscall.EINVAL},
+			{"fast region of another PD", regWR(1, foreignFast, allRights), syscall.EPERM},
+			{"registration of a window", change(regWR(1, fast, allRights), func(wr *provider.SendWR) { wr.RKey = incRKey(two.RKey()) }), syscall.EINVAL},
+			{"inline invalidation", provider.SendWR{Opcode: provider.WRLocalInv, Flags: provider.SendInline}, syscall.EINVAL},
+		} {
+			n, err := a.q.PostSend([]provider.SendWR{c.wr})
+			if n != 0 || provider.Errno(err) != c.want {
+				t.Errorf("%s: %d posted, %v; want %v", c.name, n, err, c.want)
+			}
+		}
+		ok(t, fast.Map(make([]byte, 64)))
+		for name, wr := range map[string]provider.SendWR{
+			"the key that it has":   change(regWR(1, fast, allRights), func(wr *provider.SendWR) { wr.RKey = fast.RKey() }),
+			"remote without local":  regWR(1, fast, provider.AccessRemoteWrite),
+			"rights that are none":  regWR(1, fast, 1<<20),
+			"atomics without local": regWR(1, fast, provider.AccessRemoteAtomic),
+		} {
+			if err := a.post(wr); provider.Errno(err) != syscall.EINVAL {
+				t.Errorf("registration, %s: %v", name, err)
+			}
+		}
+		for name, buf := range map[string][]byte{"nothing": nil, "empty": {}, "too much": make([]byte, 65)} {
+			if err := fast.Map(buf); provider.Errno(err) != syscall.EINVAL {
+				t.Errorf("mapping %s: %v", name, err)
+			}
+		}
+		info := *good.Bind
+		for _, c := range []struct {
+			name  string
+			w     provider.MW
+			flags provider.SendFlags
+			info  provider.MWBindInfo
+			want  syscall.Errno
+		}{
+			{"type 2", two, 0, info, syscall.EINVAL},
+			{"another device's", elsewhere, 0, info, syscall.EINVAL},
+			{"nil", nil, 0, info, syscall.EINVAL},
+			{"another PD's", foreignOne, 0, info, syscall.EPERM},
+			{"region of another PD", one, 0, provider.MWBindInfo{LKey: foreignMR.stag, Addr: foreignMR.base, Length: 1}, syscall.EPERM},
+			{"an address of no region", one, 0, provider.MWBindInfo{Addr: 1}, syscall.EINVAL},
+			{"inline", one, provider.SendInline, info, syscall.EINVAL},
+			{"rights", one, 0, provider.MWBindInfo{LKey: m.stag, Addr: m.base, Length: 1, Access: provider.AccessRemoteInvalidate}, syscall.EINVAL},
+		} {
+			before := one.RKey()
+			err := a.q.BindMW(c.w, 1, c.flags, c.info)
+			if provider.Errno(err) != c.want {
+				t.Errorf("BindMW, %s: %v, want %v", c.name, err, c.want)
+			}
+			if one.RKey() != before {
+				t.Errorf("BindMW, %s: it has another key now", c.name)
+			}
+		}
+		wantErr(t, a.q.BindMW(closed, 1, 0, info), os.ErrClosed)
+		a.none(a.scq)
+		// The connection is as good as before.
+		postAll(t, a.q, good, invWR(2, good.RKey))
+		a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCBindMW})
+		a.one(a.scq, provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
+	})
+}
+
+// TestMemoryWorkOrder: operations on memory take their turn among Sends and Reads, in
+// completions too, are held back by a fence, and fill the queue like all others.
+func TestMemoryWorkOrder(t *testing.T) {
+	so := sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 8}}
+	storyOn(t, memnet.Options{}, Options{}, params(true), so, func(s *side, r *raw) {
+		sink, m := s.reg(100, provider.AccessLocalWrite), s.reg(100, bindable)
+		w := testMW(s.t, s.pd, provider.MWType2)
+		bind := bindWR(3, w, m.m, 0, 100, provider.AccessRemoteRead)
+		s.send(
+			provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled | provider.SendInline, Inline: []byte("x")},
+			provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 100)}, RemoteAddr: 7, RKey: 8},
+			bind,
+			provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: signaled},
+			invWR(5, bind.RKey), // with a fence
+			provider.SendWR{WRID: 6, Opcode: provider.WRSend, Flags: signaled})
+		r.want("the first Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		req := r.wantReadRequest("the Read", 1)
+		r.want("the Send behind the bind", rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true))
+		r.wantIdle("the fence holds back the invalidation, and what is behind it")
+		s.wantWC("the first Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
+		s.noWC("the bind is reported behind the Read")
+		r.readReq(rdmap.ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 10, SourceSTag: bind.RKey, SourceTO: m.to(0)})
+		r.want("the window can be read", rdmap.ReadResponseHeader(1, 2, true))
+		r.answer(req)
+		s.wantWC("the Read", provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: 100})
+		s.wantWC("the bind", provider.WC{WRID: 3, Opcode: provider.WCBindMW})
+		s.wantWC("the Send behind it", provider.WC{WRID: 4, Opcode: provider.WCSend})
+		s.wantWC("the invalidation", provider.WC{WRID: 5, Opcode: provider.WCLocalInv})
+		r.want("the last Send", rdmap.SendHeader(rdmap.OpSend, 0, 3, 0, true))
+		s.wantWC("the last Send", provider.WC{WRID: 6, Opcode: provider.WCSend})
+
+		one := testMW(s.t, s.pd, provider.MWType1)
+		info := provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: 1}
+		n := 0
+		var err error
+		for ; err == nil; n++ {
+			err = s.qp.BindMW(one, uint64(n), 0, info) // unsignalled: no place comes back
+		}
+		if provider.Errno(err) != syscall.ENOMEM || n != 9 {
+			t.Errorf("%d binds in a queue of 8, then %v", n-1, err)
+		}
+		if n, err := s.qp.PostSend([]provider.SendWR{invWR(1, 1)}); n != 0 || provider.Errno(err) != syscall.ENOMEM {
+			t.Errorf("an invalidation in a full queue: %v", err)
+		}
+	})
+}
+
+// TestUnfencedInvalidation: a Read whose sink is invalidated before the response has
+// come ends the connection, and nothing is placed.
+func TestUnfencedInvalidation(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		f := testFast(s.t, s.pd, 100)
+		memory := bytes.Repeat([]byte{0xa5}, 100)
+		ok(t, f.Map(memory))
+		reg := regWR(1, f, provider.AccessLocalWrite)
+		s.send(reg)
+		inv := invWR(3, reg.RKey)
+		inv.Flags = signaled
+		s.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{{Addr: f.Addr(), Length: 100, LKey: f.LKey()}}, RemoteAddr: 7, RKey: 8}, inv)
+		s.wantWC("the registration", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
+		req := r.wantReadRequest("the Read", 1)
+		h := rdmap.ReadResponseHeader(req.SinkSTag, req.SinkTO, true)
+		r.send(h, make([]byte, 100))
+		r.wantTerminate("the sink is gone", fault{1, 0, 0}, nil, 0, nil)
+		s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+		s.wantWC("the invalidation is behind it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+		if !bytes.Equal(memory, bytes.Repeat([]byte{0xa5}, 100)) {
+			t.Error("something was placed")
+		}
+	})
+}

@@ -1,0 +1,564 @@
+package engine
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+const bindable = provider.AccessLocalWrite | provider.AccessMWBind
+
+// testMW makes a window that is closed when the test ends.
+func testMW(t testing.TB, p *pd, typ provider.MWType) *mw {
+	t.Helper()
+	w := must(p.AllocMW(typ))(t).(*mw)
+	t.Cleanup(func() { closeAll(t, "window", w) })
+	return w
+}
+
+// testFast makes a region for work requests that is closed when the test ends.
+func testFast(t testing.TB, p *pd, n uint64) *fastMR {
+	t.Helper()
+	f := must(p.AllocFastRegMR(n))(t).(*fastMR)
+	t.Cleanup(func() { closeAll(t, "region", f) })
+	return f
+}
+
+// part is what binds a window to n octets of m.
+func part(m *mr, off, n int, access provider.Access) *memoryOperands {
+	return &memoryOperands{lkey: m.stag, addr: m.base + uint64(off), length: uint64(n), access: access}
+}
+
+func TestAllocMWArguments(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	for _, typ := range []provider.MWType{0, 3, 1 << 31} {
+		_, err := p.AllocMW(typ)
+		wantErr(t, err, syscall.EINVAL)
+	}
+	for _, n := range []uint64{0, maxMRSize + 1} {
+		_, err := p.AllocFastRegMR(n)
+		wantErr(t, err, syscall.EINVAL)
+	}
+	d.mws.max = 1
+	w := testMW(t, p, provider.MWType1)
+	_, err := p.AllocMW(provider.MWType1)
+	wantErr(t, err, syscall.ENOMEM)
+	wantErr(t, p.Close(), syscall.EBUSY)
+	ok(t, w.Close())
+	ok(t, w.Close())
+	again := testMW(t, p, provider.MWType2)
+	if again.Type() != provider.MWType2 || again.RKey() == 0 || stagIndex(again.RKey()) == stagIndex(w.RKey()) {
+		t.Errorf("type %v, key %#x behind %#x", again.Type(), again.RKey(), w.RKey())
+	}
+}
+
+// TestWindowNeverLocal: a window's key is nothing that our own work can name, bound or
+// not.
+func TestWindowNeverLocal(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 100, bindable)
+	w := testMW(t, p, provider.MWType1)
+	ok(t, w.bind(ofPD(p), w.RKey(), part(m, 0, 100, provider.AccessRemoteWrite|provider.AccessRemoteRead)))
+	if _, found := resolveLocal(p, []provider.SGE{{Addr: m.base, Length: 1, LKey: w.RKey()}}, 0, nil); found {
+		t.Error("an SGE can name a window")
+	}
+	if err := testMW(t, p, provider.MWType1).bind(ofPD(p), 1, &memoryOperands{lkey: w.RKey(), addr: m.base, length: 1}); err != errBindRegion {
+		t.Errorf("a window on a window: %v", err)
+	}
+}
+
+// TestBindChecks makes each check of a bind fail by itself. A bind that fails changes
+// nothing.
+func TestBindChecks(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	q := ofPD(p)
+	rw := testMR(t, p, 100, bindable)
+	ro := testMR(t, p, 100, provider.AccessMWBind)
+	plain := testMR(t, p, 100, allRights)
+	foreign := testMR(t, testPD(t, d), 100, bindable)
+	closed := testMR(t, p, 100, bindable)
+	ok(t, closed.Close())
+	unregistered := testFast(t, p, 100)
+	const write, read = provider.AccessRemoteWrite, provider.AccessRemoteRead
+	for _, c := range []struct {
+		name string
+		o    *memoryOperands
+		want error
+	}{
+		{"all of it", part(rw, 0, 100, write|read), nil},
+		{"the last octet", part(rw, 99, 1, write), nil},
+		{"reading what may not be written", part(ro, 0, 100, read), nil},
+		{"no right at all", part(ro, 0, 100, 0), nil},
+		{"writing what may not be written", part(ro, 0, 100, write), errBindRights},
+		{"atomics on what may not be written", part(ro, 0, 8, provider.AccessRemoteAtomic), errBindRights},
+		{"a region without the right to bind", part(plain, 0, 100, read), errBindRights},
+		{"one octet more", part(rw, 0, 101, read), errBindBounds},
+		{"one octet behind", part(rw, 100, 1, read), errBindBounds},
+		{"one octet before", part(rw, -1, 2, read), errBindBounds},
+		{"around the end", &memoryOperands{lkey: rw.stag, addr: rw.base + 50, length: ^uint64(0) - 10}, errBindBounds},
+		{"a region of another PD", part(foreign, 0, 100, read), errBindRegion},
+		{"a closed region", part(closed, 0, 100, read), errBindRegion},
+		{"a region that isn't registered", part(&unregistered.mr, 0, 1, read), errBindRegion},
+		{"no region", &memoryOperands{lkey: rw.stag ^ 1, addr: rw.base, length: 1}, errBindRegion},
+	} {
+		for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2} {
+			w := testMW(t, p, typ)
+			before := w.view.stag
+			if err := w.bind(q, incRKey(before), c.o); err != c.want {
+				t.Errorf("%s, %v: %v, want %v", c.name, typ, err, c.want)
+			}
+			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) || bound == w.view.remote.isShut() {
+				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound, w.view.stag, before, w.view.remote.isShut())
+			}
+			ok(t, w.Close())
+		}
+	}
+	for _, m := range []*mr{rw, ro, plain, foreign} {
+		if m.windows.held() {
+			t.Errorf("%s thinks that a window is bound to it", m.name())
+		}
+	}
+	w := testMW(t, p, provider.MWType2)
+	ok(t, w.bind(q, 7, part(rw, 0, 10, read)))
+	if err := w.bind(q, 8, part(rw, 0, 20, read)); err != errWindowBound {
+		t.Errorf("a window of type 2 bound twice: %v", err)
+	}
+	ok(t, w.Close())
+	if err := w.bind(q, 9, part(rw, 0, 10, read)); err != errWindowClosed {
+		t.Errorf("a closed window: %v", err)
+	}
+}
+
+// TestWindowAccess makes each check of what a peer names through a window fail by
+// itself.
+//
+//rfc:5041 DDP-8.2-02
+//rfc:5041 DDP-8.3.1-2-01
+//rfc:5041 DDP-8.2-03
+//rfc:5041 DDP-8.3-3-01
+//rfc:5042 SEC-6.1.1-03
+func TestWindowAccess(t *testing.T) {
+	d := unwired(t)
+	p, other := testPD(t, d), testPD(t, d)
+	q, second, foreign := ofPD(p), ofPD(p), ofPD(other)
+	m := testMR(t, p, 100, bindable)
+	const all = provider.AccessRemoteWrite | provider.AccessRemoteRead
+	bind := func(typ provider.MWType, access provider.Access) *mw {
+		w := testMW(t, p, typ)
+		key := incRKey(w.RKey())
+		w.posted.Store(key)
+		ok(t, w.bind(q, key, part(m, 40, 20, access)))
+		return w
+	}
+	one, two := bind(provider.MWType1, all), bind(provider.MWType2, all)
+	ro, wo := bind(provider.MWType1, provider.AccessRemoteRead), bind(provider.MWType2, provider.AccessRemoteWrite)
+	zero := bind(provider.MWType2, all|provider.AccessZeroBased)
+	unbound := bind(provider.MWType1, all)
+	ok(t, unbound.bind(q, incRKey(unbound.RKey()), &memoryOperands{}))
+	gone := bind(provider.MWType2, all)
+	ok(t, q.invalidateLocal(gone.RKey()))
+	fresh := testMW(t, p, provider.MWType1)
+	at := m.base + 40
+	for _, c := range []struct {
+		name            string
+		q               *qp
+		stag            uint32
+		to              uint64
+		n               int
+		asWrite, asRead error
+	}{
+		{"type 1", q, one.RKey(), at, 20, nil, nil},
+		{"type 1, another QP of the PD", second, one.RKey(), at, 20, nil, nil},
+		{"type 1, another PD", foreign, one.RKey(), at, 20, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
+		{"type 2", q, two.RKey(), at, 20, nil, nil},
+		{"type 2, another QP of the PD", second, two.RKey(), at, 20, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
+		{"type 2, another PD", foreign, two.RKey(), at, 20, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
+		{"reading only", q, ro.RKey(), at, 1, ddp.ErrTaggedAccess, nil},
+		{"writing only", q, wo.RKey(), at, 1, nil, rdmap.ErrReadAccess},
+		{"the octet before, which the region has", q, one.RKey(), at - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"the octet behind", q, one.RKey(), at + 20, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"one too many", q, two.RKey(), at, 21, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"zero-based", q, zero.RKey(), 0, 20, nil, nil},
+		{"zero-based, one too many", q, zero.RKey(), 0, 21, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"zero-based, the region's address", q, zero.RKey(), at, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"the key before the bind", q, one.RKey()&^0xff | (one.RKey()-1)&0xff, at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"the key behind it", q, incRKey(one.RKey()), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"never bound", q, fresh.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"unbound", q, incRKey(unbound.RKey()), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"invalidated", q, gone.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"the region itself", q, m.stag, m.base, 1, ddp.ErrTaggedAccess, rdmap.ErrReadAccess},
+	} {
+		m, b, err := writeTarget(c.q, c.stag, c.to, c.n)
+		checkAccess(t, c.name+", write", m, b, c.n, err, c.asWrite)
+		m, b, err = readSource(c.q, c.stag, c.to, uint32(c.n))
+		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
+	}
+	w, b, err := writeTarget(q, zero.RKey(), 19, 1)
+	ok(t, err)
+	if &b[0] != &m.buf[59] {
+		t.Error("the last octet of the window is not octet 59 of the region")
+	}
+	w.releaseRemote()
+}
+
+// TestInvalidations: what of a window or region can be invalidated by whom.
+//
+//rfc:5040 RDMAP-7.2-05
+//rfc:5040 RDMAP-7.2-06
+//rfc:5040 RDMAP-8.1.1-7-01
+//rfc:5042 SEC-6.4.5-01
+func TestInvalidations(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	q, second, foreign := ofPD(p), ofPD(p), ofPD(testPD(t, d))
+	m := testMR(t, p, 100, allRights|provider.AccessMWBind)
+	one, two := testMW(t, p, provider.MWType1), testMW(t, p, provider.MWType2)
+	fast, kept := testFast(t, p, 100), testFast(t, p, 100)
+	setup := func() {
+		t.Helper()
+		for _, w := range []*mw{one, two} {
+			if w.region == nil {
+				key := incRKey(w.view.stag)
+				w.posted.Store(key)
+				ok(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
+			}
+		}
+		for f, access := range map[*fastMR]provider.Access{fast: allRights, kept: allRights &^ provider.AccessRemoteInvalidate} {
+			if !f.valid {
+				key := incRKey(f.stag)
+				ok(t, f.register(key, &memoryOperands{buf: make([]byte, 100), access: access}))
+				f.tell(key, access, 100)
+			}
+		}
+	}
+	setup()
+	plain := testMR(t, p, 100, allRights)
+	busy := testMR(t, p, 100, allRights|provider.AccessMWBind)
+	onBusy := testMW(t, p, provider.MWType1)
+	ok(t, onBusy.bind(q, incRKey(onBusy.RKey()), part(busy, 0, 1, 0)))
+	const cannot, mayNot = "cannot", "may not"
+	refusals := map[string]error{cannot: rdmap.ErrCannotInvalidate, mayNot: rdmap.ErrMayNotInvalidate}
+	locals := map[string]error{cannot: errLocalInv, mayNot: errMayNotInv}
+	for _, c := range []struct {
+		name          string
+		q             *qp
+		stag          func() uint32
+		remote, local string // "" for done
+	}{
+		{"type 1", q, one.RKey, mayNot, mayNot},
+		{"type 2", q, two.RKey, "", ""},
+		{"type 2, the wrong key", q, func() uint32 { return incRKey(two.RKey()) }, cannot, cannot},
+		{"type 2, another QP", second, two.RKey, mayNot, mayNot},
+		{"type 2, another PD", foreign, two.RKey, mayNot, cannot},
+		{"fast region", q, fast.RKey, "", ""},
+		{"fast region, another QP", second, fast.RKey, "", ""},
+		{"fast region, the wrong key", q, func() uint32 { return incRKey(fast.RKey()) }, cannot, cannot},
+		{"fast region, another PD", foreign, fast.RKey, mayNot, cannot},
+		{"fast region without the right", q, kept.RKey, mayNot, ""},
+		{"region", q, func() uint32 { return plain.stag }, "", cannot},
+		{"region with a window", q, func() uint32 { return busy.stag }, mayNot, cannot},
+		{"zero", q, func() uint32 { return 0 }, cannot, cannot},
+	} {
+		setup()
+		if err := c.q.invalidateLocal(c.stag()); err != locals[c.local] {
+			t.Errorf("%s, by us: %v, want %v", c.name, err, locals[c.local])
+		}
+		setup()
+		if err := invalidateRemote(c.q, c.stag()); err != refusals[c.remote] && fmt.Sprint(err) != fmt.Sprint(refusals[c.remote]) {
+			t.Errorf("%s, by the peer: %v, want %v", c.name, err, refusals[c.remote])
+		}
+	}
+	setup()
+	for _, x := range []interface{ RKey() uint32 }{two, fast} {
+		ok(t, invalidateRemote(q, x.RKey()))
+		if err := invalidateRemote(q, x.RKey()); err != rdmap.ErrCannotInvalidate {
+			t.Errorf("twice by the peer: %v", err)
+		}
+		if err := q.invalidateLocal(x.RKey()); err != nil {
+			t.Errorf("by us, behind the peer: %v", err)
+		}
+	}
+	setup()
+	onFast := testMW(t, p, provider.MWType2)
+	_ = fast.invalidate(q, fast.RKey(), false)
+	ok(t, fast.register(incRKey(fast.RKey()), &memoryOperands{buf: make([]byte, 100), access: bindable | provider.AccessRemoteInvalidate}))
+	fast.tell(fast.stag, bindable, 100)
+	ok(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.mr, 0, 10, provider.AccessRemoteWrite)))
+	if err := q.invalidateLocal(fast.RKey()); err != errMayNotInv {
+		t.Errorf("a fast region with a window on it, by us: %v", err)
+	}
+	if err := invalidateRemote(q, fast.RKey()); err != rdmap.ErrMayNotInvalidate {
+		t.Errorf("by the peer: %v", err)
+	}
+	if !fast.acquire() {
+		t.Error("a refused invalidation did something")
+	} else {
+		fast.release()
+	}
+	wantErr(t, fast.Close(), syscall.EBUSY)
+	ok(t, onFast.Close())
+	ok(t, q.invalidateLocal(fast.RKey()))
+}
+
+// TestWindowKeepsRegion: a region does not go, and does not change, while a window is
+// bound to it.
+func TestWindowKeepsRegion(t *testing.T) {
+	p := testPD(t, unwired(t))
+	q := ofPD(p)
+	m := testMR(t, p, 100, bindable)
+	w := testMW(t, p, provider.MWType2)
+	for name, end := range map[string]func(){
+		"invalidation":         func() { ok(t, q.invalidateLocal(w.view.stag)) },
+		"the peer's":           func() { ok(t, invalidateRemote(q, w.view.stag)) },
+		"the end of the QP":    q.unbindWindows,
+		"the end of the other": func() { ofPD(p).unbindWindows(); q.unbindWindows() },
+	} {
+		ok(t, w.bind(q, incRKey(w.view.stag), part(m, 0, 10, provider.AccessRemoteWrite)))
+		wantErr(t, m.Close(), syscall.EBUSY)
+		_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
+		wantErr(t, err, syscall.EBUSY)
+		if p.dev.stags.lookup(m.stag) != m || m.local.isShut() {
+			t.Fatalf("%s: the region has gone after all", name)
+		}
+		end()
+		if w.region != nil || m.windows.held() || q.windows.first != nil {
+			t.Fatalf("%s: still bound", name)
+		}
+	}
+	n := must(m.Rereg(provider.ReregAccess, nil, nil, bindable))(t)
+	ok(t, n.Close())
+	if err := w.bind(q, 1, part(m, 0, 10, 0)); err != errBindRegion {
+		t.Errorf("bound to a region that is gone: %v", err)
+	}
+}
+
+// TestWindowModel plays random binds, invalidations, uses and ends of windows and of
+// regions for work requests on two QPs against a model of who may do what.
+func TestWindowModel(t *testing.T) {
+	d := unwired(t)
+	rapid.Check(t, func(t *rapid.T) { playWindows(t, d) })
+}
+
+// named is what the model knows of a window or fast region.
+type named struct {
+	w     *mw
+	f     *fastMR
+	stag  uint32 // as last bound or registered
+	live  bool
+	qp    int // of type 2
+	on    int // which region a window is bound to
+	off   int
+	n     int
+	right provider.Access
+}
+
+func playWindows(t *rapid.T, d *device) {
+	const size = 64
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pp, err := d.AllocPD()
+	check(err)
+	p := pp.(*pd)
+	qps := []*qp{ofPD(p), ofPD(p)}
+	regions := make([]*mr, 2)
+	for i := range regions {
+		m, err := p.RegMR(make([]byte, size), bindable)
+		check(err)
+		regions[i] = m.(*mr)
+	}
+	var all []*named
+	for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2, provider.MWType2} {
+		w, err := p.AllocMW(typ)
+		check(err)
+		all = append(all, &named{w: w.(*mw), stag: w.RKey()})
+	}
+	f, err := p.AllocFastRegMR(size)
+	check(err)
+	all = append(all, &named{f: f.(*fastMR), stag: f.RKey()})
+	for range rapid.IntRange(1, 40).Draw(t, "steps") {
+		x := rapid.SampledFrom(all).Draw(t, "which")
+		i := rapid.IntRange(0, 1).Draw(t, "QP")
+		q := qps[i]
+		type2 := x.w != nil && x.w.typ == provider.MWType2
+		switch rapid.SampledFrom([]string{"make", "use", "use", "local", "remote", "end of QP", "close region"}).Draw(t, "what") {
+		case "make":
+			key := x.stag&^0xff | rapid.Uint32Range(0, 255).Draw(t, "key")
+			n := rapid.IntRange(0, size).Draw(t, "octets")
+			off := rapid.IntRange(0, size-n).Draw(t, "offset")
+			right := rapid.SampledFrom([]provider.Access{provider.AccessRemoteWrite, provider.AccessRemoteRead, 0}).Draw(t, "right")
+			if x.f != nil {
+				n, off = size, 0
+				err := x.f.register(key, &memoryOperands{buf: make([]byte, size), access: bindable | right})
+				if (err == nil) != !x.live {
+					t.Fatalf("registered %v while %+v", err, *x)
+				}
+			} else {
+				on := rapid.IntRange(0, 1).Draw(t, "region")
+				err := x.w.bind(q, key, part(regions[on], off, n, right))
+				if (err == nil) != !(type2 && x.live) {
+					t.Fatalf("bound %v while %+v", err, *x)
+				}
+				if err == nil {
+					x.on = on
+				}
+			}
+			if type2 && x.live || x.f != nil && x.live {
+				continue
+			}
+			x.stag, x.off, x.n, x.right, x.qp, x.live = key, off, n, right, i, n > 0
+		case "use":
+			off := rapid.IntRange(0, size-1).Draw(t, "offset")
+			base := regions[x.on].base
+			if x.f != nil {
+				base = x.f.address
+			}
+			m, b, err := readSource(q, x.stag, base+uint64(off), 1)
+			may := x.live && x.right == provider.AccessRemoteRead && off >= x.off && off < x.off+x.n && !(type2 && x.qp != i)
+			if (err == nil) != may {
+				t.Fatalf("octet %d read by QP %d: %v, while %+v", off, i, err, *x)
+			}
+			if err == nil {
+				if x.w != nil && &b[0] != &regions[x.on].buf[off] {
+					t.Fatalf("octet %d is another one", off)
+				}
+				m.releaseRemote()
+			}
+			if m, _, err := writeTarget(q, x.stag^1, base+uint64(off), 1); err == nil {
+				m.releaseRemote()
+				t.Fatalf("another key of %+v is good, too", *x)
+			}
+		case "local":
+			err := q.invalidateLocal(x.stag)
+			if want := x.f != nil || type2 && (!x.live || x.qp == i); (err == nil) != want {
+				t.Fatalf("invalidated by QP %d: %v, while %+v", i, err, *x)
+			}
+			x.live = x.live && err != nil
+		case "remote":
+			err := invalidateRemote(q, x.stag)
+			if want := x.live && type2 && x.qp == i; (err == nil) != want {
+				t.Fatalf("invalidated by the peer of QP %d: %v, while %+v", i, err, *x)
+			}
+			x.live = x.live && err != nil
+		case "end of QP":
+			q.unbindWindows()
+			for _, x := range all {
+				if x.w != nil && x.w.typ == provider.MWType2 && x.qp == i {
+					x.live = false
+				}
+			}
+		case "close region":
+			on := rapid.IntRange(0, 1).Draw(t, "region")
+			busy := false
+			for _, x := range all {
+				busy = busy || x.w != nil && x.live && x.on == on
+			}
+			err := regions[on].Close()
+			if (err != nil) != busy {
+				t.Fatalf("region closed: %v, with windows bound: %v", err, busy)
+			}
+			if err == nil {
+				m, err := p.RegMR(make([]byte, size), bindable)
+				check(err)
+				regions[on] = m.(*mr)
+			}
+		}
+	}
+	for _, x := range all {
+		if x.w != nil {
+			check(x.w.Close())
+		} else {
+			check(x.f.Close())
+		}
+	}
+	for _, m := range regions {
+		check(m.Close())
+	}
+	check(p.Close())
+}
+
+// TestWindowBarrier: once a window is unbound, invalidated or bound to something else,
+// no octet of what it was bound to changes, and the region can go.
+//
+//rfc:5041 DDP-8.3-2-01
+//rfc:5041 DDP-8.3.1-6-01
+//rfc:5042 SEC-6.2.2-01
+func TestWindowBarrier(t *testing.T) {
+	p := testPD(t, unwired(t))
+	q := ofPD(p)
+	for _, typ := range []provider.MWType{provider.MWType1, provider.MWType2} {
+		w := testMW(t, p, typ)
+		fast := testFast(t, p, 64)
+		var stop sync.WaitGroup
+		done := make(chan struct{})
+		const writers = 3
+		for first := range writers {
+			stop.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					// Some other key of the window's may be the good one by now, or none.
+					for _, to := range []struct {
+						stag uint32
+						base uint64
+					}{{w.RKey(), 0}, {fast.RKey(), fast.Addr()}} {
+						use, b, err := writeTarget(q, to.stag, to.base, 64)
+						if err != nil {
+							continue
+						}
+						for i := first; i < len(b); i += writers { // each has octets of its own
+							b[i]++
+						}
+						use.releaseRemote()
+					}
+					runtime.Gosched()
+				}
+			})
+		}
+		for round := range 300 {
+			memory := [2][]byte{make([]byte, 64), make([]byte, 64)}
+			m := must(p.RegMR(memory[0], bindable))(t).(*mr)
+			key := incRKey(w.RKey())
+			ok(t, w.bind(q, key, part(m, 0, 64, provider.AccessRemoteWrite|provider.AccessZeroBased)))
+			w.posted.Store(key)
+			key = incRKey(fast.RKey())
+			ok(t, fast.register(key, &memoryOperands{buf: memory[1], access: allRights}))
+			fast.tell(key, allRights, 64)
+			runtime.Gosched()
+			switch {
+			case round%3 == 0 && typ == provider.MWType2:
+				ok(t, q.invalidateLocal(w.RKey()))
+			case round%3 == 1 && typ == provider.MWType2:
+				ok(t, invalidateRemote(q, w.RKey()))
+			case typ == provider.MWType2:
+				q.unbindWindows()
+			default:
+				ok(t, w.bind(q, incRKey(w.RKey()), &memoryOperands{}))
+			}
+			ok(t, fast.invalidate(q, fast.RKey(), round%2 == 0))
+			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race tells
+			runtime.Gosched()
+			if before != string(memory[0])+string(memory[1]) {
+				t.Fatal("octets changed behind the barrier")
+			}
+			ok(t, m.Close())
+		}
+		close(done)
+		stop.Wait()
+	}
+}

@@ -1,0 +1,422 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// A region need not be memory: it may be anything whose octets can be read and
+// written by their offset, say a file (provider.PD.RegObject). What the object does
+// may take long, so that nobody who holds a lock of a stream, or serves others, waits
+// for it: a goroutine of its own does, and meanwhile that side of that stream stands
+// still. The receive side reads no further, so that TCP holds the peer back; the
+// transmit side sends no further. Everything else goes on.
+//
+// The region of an object has no octets in memory (mr.buf is empty), so that slice
+// finds nothing in it: all that is for memory, the short paths above all, fails there
+// and leaves it to the general one, which ends here.
+
+// Faults of an object. They are ours and not the peer's: a local catastrophic error
+// of the layer that places octets, and where it is an RDMA Read that can't be
+// answered, the remote operation error that RFC 5040 section 4.8 has for that.
+var (
+	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "what is behind the region could not be written"}
+	errObjectRecv  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "what is behind the region of a receive could not be written"}
+	errObjectSink  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "what is behind the sink of a Read could not be written"}
+	errObjectRead  = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPCatastrophicStream, Reason: "what is behind the region could not be read"}
+)
+
+// objectRights are those that the region of an object can have. An invalidation by
+// the peer would have to wait for the object, and an atomic operation is none.
+const objectRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessZeroBased
+
+// RegObject implements provider.PD.
+func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
+	const op = "ibv_reg_mr"
+	name := fmt.Sprintf("object of %d octets", size)
+	writable := access&provider.AccessLocalWrite != 0
+	switch {
+	case o == nil, size == 0, size > math.MaxInt64,
+		!writable && access&provider.AccessRemoteWrite != 0:
+		return nil, fail(op, name, syscall.EINVAL)
+	case access&^objectRights != 0:
+		return nil, fail(op, name, fmt.Errorf("rights %#x, of which the region of an object can have %#x: %w", access, objectRights, syscall.EINVAL))
+	}
+	m := &mr{pd: p, src: o, length: size, access: access}
+	if m.dst, _ = o.(io.WriterAt); writable && m.dst == nil {
+		return nil, fail(op, name, fmt.Errorf("the rights ask for writing, and the object has no WriteAt: %w", syscall.EACCES))
+	}
+	if access&provider.AccessZeroBased == 0 {
+		m.base = randomBase()
+	}
+	if m.base > math.MaxUint64-size {
+		return nil, fail(op, name, syscall.EINVAL)
+	}
+	if err := p.enter(op, name, m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// objectPiece is n octets of a region that is in use until release.
+type objectPiece struct {
+	m      *mr
+	remote bool
+	off, n uint64
+}
+
+func (p *objectPiece) release() {
+	if p.remote {
+		p.m.releaseRemote()
+	} else {
+		p.m.release()
+	}
+}
+
+func releasePieces(pieces []objectPiece) {
+	for i := range pieces {
+		pieces[i].release()
+	}
+}
+
+// objectPieces are the n octets at offset off of what the SGEs of a work request of
+// ours name, in use until releasePieces. It is what resolveLocal is for memory, and
+// reports false for what that refuses: what can't be used, and what needs no object. A
+// region that work requests register can't be beside an object: who ends it would have
+// to wait for the object.
+func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint64) ([]objectPiece, bool) {
+	var pieces []objectPiece
+	object := false
+	for i := range sges {
+		s := &sges[i]
+		length := uint64(s.Length)
+		if length == 0 {
+			continue
+		}
+		m := pd.dev.stags.local(s.LKey)
+		if m == nil || m.pd != pd || m.access&need != need || !m.holds(s.Addr, length) || m.owner != nil {
+			if m != nil {
+				m.release()
+			}
+			releasePieces(pieces)
+			return nil, false
+		}
+		object = object || m.src != nil
+		if off >= length || n == 0 {
+			off -= min(off, length)
+			m.release()
+			continue
+		}
+		took := min(length-off, n)
+		pieces = append(pieces, objectPiece{m: m, off: s.Addr - m.base + off, n: took})
+		off, n = 0, n-took
+	}
+	if !object || n > 0 {
+		releasePieces(pieces)
+		return nil, false
+	}
+	return pieces, true
+}
+
+// readPieces fills b with what the pieces name. A short read is an error: the region
+// is longer than what is behind it.
+func readPieces(pieces []objectPiece, b []byte) error {
+	for i := range pieces {
+		p := &pieces[i]
+		if p.m.src == nil {
+			copy(b[:p.n], p.m.buf[p.off:])
+		} else if n, err := p.m.src.ReadAt(b[:p.n], int64(p.off)); uint64(n) < p.n {
+			if err == nil || errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return fmt.Errorf("reading %d octets at %d of what is behind %s: %w", p.n, p.off, p.m.name(), err)
+		}
+		b = b[p.n:]
+	}
+	return nil
+}
+
+// writePieces is readPieces the other way.
+func writePieces(pieces []objectPiece, b []byte) error {
+	for i := range pieces {
+		p := &pieces[i]
+		if p.m.src == nil {
+			copy(p.m.buf[p.off:p.off+p.n], b)
+		} else if n, err := p.m.dst.WriteAt(b[:p.n], int64(p.off)); err != nil || uint64(n) < p.n {
+			if err == nil {
+				err = io.ErrShortWrite
+			}
+			return fmt.Errorf("writing %d octets at %d of what is behind %s: %w", p.n, p.off, p.m.name(), err)
+		}
+		b = b[p.n:]
+	}
+	return nil
+}
+
+// because notes in an ending by Terminate what of ours has failed.
+func (e *ending) because(err error) *ending {
+	if t, is := e.cause.(*provider.TerminateError); is {
+		t.Err = err
+	}
+	return e
+}
+
+// objectStore is a segment whose payload is on its way to an object. The receive
+// side goes on behind it when it has arrived there.
+type objectStore struct {
+	pieces  []objectPiece
+	payload *buf
+	n       int
+	a       rdmap.Action
+	h       ddp.Header
+
+	// What of a run of FPDUs is still to be taken (see takeRun).
+	run, runULPDU int
+}
+
+// storing reports whether the receive side waits for an object.
+func (r *rxState) storing() bool { return r.store != nil }
+
+// storeObject has the payload of a segment placed that target has found to be for an
+// object.
+func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	c := s.rx.c
+	st := &objectStore{pieces: c.pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h}
+	c.pieces = nil
+	copy(st.payload.b, payload) // the longest segment fits
+	s.rx.store = st
+	_ = s.dev.poller.WantRead(s.conn, false) // it may be readable all the time
+	go func() {
+		err := writePieces(st.pieces, st.payload.b[:st.n])
+		releasePieces(st.pieces)
+		s.dev.chunks.put(st.payload)
+		s.storedTurn(st, err)
+		s.settle()
+	}()
+}
+
+// storedTurn is rxTurn behind a store.
+func (s *stream) storedTurn(st *objectStore, err error) {
+	s.rxMu.Lock()
+	defer s.rxMu.Unlock()
+	r := &s.rx
+	if r.store != st {
+		return // the stream has ended
+	}
+	s.endStore()
+	switch {
+	case s.over():
+		return
+	case err != nil:
+		s.refuseStore(st, err)
+		return
+	}
+	s.rxEnsure()
+	s.deliver(&st.a, &st.h)
+	s.takeRun(st.run, st.runULPDU)
+	if !s.over() && !r.storing() {
+		s.parse()
+	}
+	s.receive()
+}
+
+// endStore lets the receive side go on. rxMu is held.
+func (s *stream) endStore() {
+	if s.rx.store != nil {
+		s.rx.store = nil
+		_ = s.dev.poller.WantRead(s.conn, true)
+	}
+}
+
+// refuseStore ends the stream because an object can't be written.
+func (s *stream) refuseStore(st *objectStore, err error) {
+	fault := errObjectWrite
+	switch st.a.Kind {
+	case rdmap.PlaceSend:
+		fault = errObjectRecv
+	case rdmap.PlaceReadResponse:
+		fault = errObjectSink
+		s.q.failSend(uint32(st.a.Read.Cookie), provider.WCLocProtErr)
+	}
+	e := s.endTerminate(fault, &st.h, st.h.Len()+st.a.Len, nil).because(err)
+	e.event, e.raise = provider.EventQPFatal, true
+	if fault == errObjectRecv {
+		e.recvStatus = provider.WCLocProtErr
+	}
+	s.rx.recv.End()
+	s.fail(e)
+}
+
+// objectFetch is payload on its way from an object: n octets from offset from of the
+// message being sent.
+type objectFetch struct {
+	payload *buf
+	from, n uint32
+	err     error
+	done    atomic.Bool // behind which the others can be read
+}
+
+// fetching reports whether the transmit side waits for an object. txMu is held.
+func (t *txState) fetching() bool { return t.fetch != nil && !t.fetch.done.Load() }
+
+// fetched returns the payload of a segment if it has come from the object. Otherwise
+// the transmit side has to ask for it, and to wait.
+func (t *txState) fetched(seg ddp.Segment) ([]byte, bool, error) {
+	f := t.fetch
+	if f == nil {
+		return nil, false, nil
+	}
+	if f.err != nil {
+		return nil, false, f.err
+	}
+	if seg.Offset < f.from || seg.Offset-f.from+uint32(seg.Len) > f.n {
+		return nil, false, nil
+	}
+	off := seg.Offset - f.from
+	return f.payload.b[off : off+uint32(seg.Len)], true, nil
+}
+
+// fetchOctets is how much is asked for at a time, to begin with a segment of length
+// n: as many segments as fit into a chunk, and no more than the message has left.
+func fetchOctets(n int, left uint64) uint64 {
+	return min(uint64(chunkOctets/n*n), left)
+}
+
+// startFetch has the n octets that pieces name read, which stand at offset from of
+// the message being sent.
+func (s *stream) startFetch(pieces []objectPiece, from uint32, n uint64) {
+	s.tx.endFetch(s)
+	f := &objectFetch{payload: s.dev.chunks.get(), from: from, n: uint32(n)}
+	s.tx.fetch = f
+	go func() {
+		f.err = readPieces(pieces, f.payload.b[:f.n])
+		releasePieces(pieces)
+		f.done.Store(true)
+		s.kickTx()
+	}()
+}
+
+// endFetch forgets what was fetched. What is still on its way is left to the garbage
+// collector.
+func (t *txState) endFetch(s *stream) {
+	if t.fetch != nil && t.fetch.done.Load() {
+		s.dev.chunks.put(t.fetch.payload)
+	}
+	t.fetch = nil
+}
+
+// fillObjectResponse is fillResponse for a source that is an object, m, which is in
+// use. before is the segmenter as it was before seg.
+func (s *stream) fillObjectResponse(m *mr, before ddp.Segmenter, seg ddp.Segment) {
+	t := &s.tx
+	r := &t.resp
+	p, ok, err := t.fetched(seg)
+	switch {
+	case err != nil:
+		m.releaseRemote()
+		s.failResponse(errObjectRead, seg.Offset)
+		t.fault.because(err)
+		return
+	case !ok:
+		t.seg = before
+		n := fetchOctets(seg.Len, uint64(r.Size-seg.Offset))
+		off := r.SourceTO + uint64(seg.Offset) - m.base
+		s.startFetch([]objectPiece{{m: m, remote: true, off: off, n: n}}, seg.Offset, n)
+		return
+	}
+	m.releaseRemote()
+	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
+	t.b.begin(&h, seg.Len, t)
+	t.b.addCopy(p, t)
+	t.b.end(t, 0, false)
+	if seg.Last {
+		s.inbound.Pop()
+		t.msg = msgNone
+		t.endFetch(s)
+	}
+}
+
+// fillObjectWork is fillWork for a Send or Write with a source that is an object. It
+// reports false if there is none, or what is wrong has nothing to do with it.
+func (s *stream) fillObjectWork(w *sendWQE) bool {
+	t := &s.tx
+	before := t.seg
+	seg, ok := t.seg.Next(t.mulpdu)
+	if !ok {
+		panic("engine: the MULPDU has no room for payload")
+	}
+	p, ok, err := t.fetched(seg)
+	switch {
+	case err != nil:
+		s.failWork()
+		t.fault.because(err)
+		return true
+	case !ok:
+		t.seg = before
+		n := fetchOctets(seg.Len, uint64(w.length-seg.Offset))
+		pieces, ok := objectPieces(s.q.pd, s.q.sq.sgeRoom(t.next)[:w.nsge], 0, uint64(seg.Offset), n)
+		if ok {
+			s.startFetch(pieces, seg.Offset, n)
+		}
+		return ok
+	}
+	h := s.workHeader(w, seg)
+	t.b.begin(&h, seg.Len, t)
+	t.b.addCopy(p, t)
+	t.b.end(t, t.next, seg.Last)
+	if seg.Last {
+		t.endWork(w)
+		t.endFetch(s)
+	}
+	return true
+}
+
+// addCopy adds payload that is somebody else's as soon as it has returned.
+func (b *txBatch) addCopy(p []byte, t *txState) {
+	switch {
+	case len(p) <= copyOctets:
+		b.copyIn(p, t)
+	case t.crc && !t.markers:
+		b.snapshot(p, t)
+	default:
+		room := b.chunkRoom(len(p))
+		copy(room, p)
+		b.refer(room, t)
+	}
+}
+
+// objectSink reports whether the sink of a Read is an object, at least in part, and
+// can be used.
+func (s *stream) objectSink(sges []provider.SGE, length uint32) bool {
+	pieces, ok := objectPieces(s.q.pd, sges, provider.AccessLocalWrite, 0, uint64(length))
+	releasePieces(pieces)
+	return ok
+}
+
+// useObject makes n octets of a region that is an object, and in use for the peer,
+// what the payload is for.
+func (c *rxContext) useObject(m *mr, to uint64, n int) {
+	c.pieces = append(c.pieces[:0], objectPiece{m: m, remote: true, off: to - m.base, n: uint64(n)})
+}
+
+// resolveObjects is resolve where one of the regions is an object.
+func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
+	var ok bool
+	c.pieces, ok = objectPieces(pd, sges, provider.AccessLocalWrite, off, n)
+	return ok
+}
+
+// dropObjects undoes useObject and resolveObjects.
+func (c *rxContext) dropObjects() {
+	releasePieces(c.pieces)
+	c.pieces = nil
+}

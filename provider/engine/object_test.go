@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// store is an object in memory that fails and blocks when told to.
+type store struct {
+	mu   sync.Mutex
+	b    []byte
+	fail error
+	gate chan struct{} // if not nil, each call waits for a value
+	busy chan struct{} // if not nil, each call says that it has begun
+}
+
+func (o *store) enter() error {
+	o.mu.Lock()
+	gate, busy, err := o.gate, o.busy, o.fail
+	o.mu.Unlock()
+	if busy != nil {
+		busy <- struct{}{}
+	}
+	if gate != nil {
+		<-gate
+	}
+	return err
+}
+
+func (o *store) ReadAt(b []byte, off int64) (int, error) {
+	if err := o.enter(); err != nil {
+		return 0, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if off >= int64(len(o.b)) {
+		return 0, io.EOF
+	}
+	n := copy(b, o.b[off:])
+	if n < len(b) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+func (o *store) WriteAt(b []byte, off int64) (int, error) {
+	if err := o.enter(); err != nil {
+		return 0, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return copy(o.b[off:], b), nil
+}
+
+type readOnly struct{ io.ReaderAt }
+
+func TestRegObjectArguments(t *testing.T) {
+	p := testPD(t, unwired(t))
+	o := &store{b: make([]byte, 100)}
+	for _, c := range []struct {
+		name   string
+		o      io.ReaderAt
+		size   uint64
+		access provider.Access
+		want   syscall.Errno
+	}{
+		{"nothing", nil, 1, 0, syscall.EINVAL},
+		{"no octets", o, 0, 0, syscall.EINVAL},
+		{"more than an int64", o, 1 << 63, 0, syscall.EINVAL},
+		{"remote write without local write", o, 1, provider.AccessRemoteWrite, syscall.EINVAL},
+		{"atomic", o, 1, provider.AccessLocalWrite | provider.AccessRemoteAtomic, syscall.EINVAL},
+		{"invalidation by the peer", o, 1, provider.AccessRemoteInvalidate, syscall.EINVAL},
+		{"no WriteAt", readOnly{o}, 1, provider.AccessLocalWrite, syscall.EACCES},
+	} {
+		m, err := p.RegObject(c.o, c.size, c.access)
+		wantErr(t, err, c.want)
+		if m != nil {
+			t.Errorf("%s: an MR beside the error", c.name)
+		}
+	}
+	m := must(p.RegObject(readOnly{o}, 1<<40, provider.AccessRemoteRead|provider.AccessZeroBased))(t)
+	if m.Addr() != 0 || m.Len() != 1<<40 {
+		t.Errorf("%d octets at %#x", m.Len(), m.Addr())
+	}
+	_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
+	wantErr(t, err, errors.ErrUnsupported)
+	ok(t, m.Close())
+	_, err = m.Rereg(provider.ReregAccess, nil, nil, 0)
+	wantErr(t, err, os.ErrClosed)
+}
+
+// objectPieces finds the same octets that resolveLocal and appendSpans do.
+func TestObjectPieces(t *testing.T) {
+	p := testPD(t, unwired(t))
+	o := &store{b: []byte("object octets")}
+	om := must(p.RegObject(o, 13, provider.AccessLocalWrite))(t).(*mr)
+	defer om.Close()
+	mm := testMR(t, p, 10, provider.AccessLocalWrite)
+	copy(mm.buf, "0123456789")
+	foreign := must(testPD(t, p.dev).RegObject(o, 13, 0))(t).(*mr)
+	defer foreign.Close()
+	sge := func(m *mr, off, n int) provider.SGE {
+		return provider.SGE{Addr: m.base + uint64(off), Length: uint32(n), LKey: m.stag}
+	}
+	mixed := []provider.SGE{sge(mm, 2, 3), {}, sge(om, 7, 6), sge(mm, 0, 2)} // "234", "octets", "01"
+	for from := range 11 {
+		for n := 1; n <= 11-from; n++ {
+			pieces, ok := objectPieces(p, mixed, 0, uint64(from), uint64(n))
+			if !ok {
+				t.Fatalf("%d from %d: not found", n, from)
+			}
+			got := make([]byte, n)
+			if err := readPieces(pieces, got); err != nil || string(got) != "234octets01"[from:from+n] {
+				t.Errorf("%d from %d: %q, %v", n, from, got, err)
+			}
+			releasePieces(pieces)
+		}
+	}
+	for name, sges := range map[string][]provider.SGE{
+		"memory only":           {sge(mm, 0, 10)},
+		"beyond the object":     {sge(om, 1, 13)},
+		"before the object":     {sge(om, -1, 3)},
+		"of another PD":         {sge(foreign, 0, 3)},
+		"of nothing":            {{Length: 3, LKey: 1}},
+		"too little":            {sge(om, 0, 2)},
+		"beyond memory, behind": {sge(om, 0, 3), sge(mm, 8, 3)},
+	} {
+		if _, ok := objectPieces(p, sges, 0, 0, 3); ok {
+			t.Errorf("%s: found", name)
+		}
+	}
+	// Nothing is in use any more: Close returns.
+	ok(t, om.Close())
+	ok(t, mm.Close())
+}

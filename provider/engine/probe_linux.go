@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeOctets is up to what length the kernel is asked to fault a region's pages in,
+// which tells whether they can be had. The pages of a longer region may be meant to
+// stay unused, so that only the list of mappings is looked at.
+const probeOctets = 1 << 20
+
+// populates says whether the kernel has MADV_POPULATE_READ, from Linux 5.14 on. It
+// is asked about memory that is certainly there, because a refusal is EINVAL as well.
+var populates = sync.OnceValue(func() bool {
+	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Munmap(page) }()
+	return unix.Madvise(page, unix.MADV_POPULATE_READ) == nil
+})
+
+// probe reports EFAULT, which ibv_reg_mr gives as well, if buf is memory that can't be
+// read, or not written if write says that it is going to be. Otherwise the first
+// octet that is placed there would end the process.
+//
+// It is about this moment. Who unmaps or protects the memory of a region later ends
+// the process all the same: the engine's region, unlike one that the kernel has
+// pinned, is no more than the program's own memory.
+func probe(buf []byte, write bool) error {
+	start := uintptr(unsafe.Pointer(unsafe.SliceData(buf)))
+	end := start + uintptr(len(buf))
+	if len(buf) <= probeOctets && populates() {
+		page := uintptr(os.Getpagesize())
+		first := start &^ (page - 1)
+		advice := unix.MADV_POPULATE_READ
+		if write {
+			advice = unix.MADV_POPULATE_WRITE
+		}
+		_, _, errno := syscall.Syscall(syscall.SYS_MADVISE, first, (end-first+page-1)&^(page-1), uintptr(advice))
+		if errno == 0 {
+			return nil
+		}
+		if errno == unix.EFAULT || errno == unix.EHWPOISON {
+			return fmt.Errorf("%w: the memory can't be had: it is mapped, but there is nothing behind it, as beyond the end of a mapped file", syscall.EFAULT)
+		}
+		// The list of mappings tells what was wrong, or that nothing is: memory of
+		// devices can't be populated.
+	}
+	maps, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return nil // without /proc nothing is known
+	}
+	defer maps.Close()
+	return probeMaps(maps, start, end, write)
+}
+
+// probeMaps looks for start to end in the lines of /proc/self/maps, which are in
+// rising order.
+func probeMaps(maps io.Reader, start, end uintptr, write bool) error {
+	lines := bufio.NewScanner(maps)
+	for lines.Scan() && start < end {
+		addresses, rights, _ := strings.Cut(lines.Text(), " ")
+		low, high, _ := strings.Cut(addresses, "-")
+		from, err1 := strconv.ParseUint(low, 16, 64)
+		to, err2 := strconv.ParseUint(high, 16, 64)
+		if err1 != nil || err2 != nil || to <= uint64(start) {
+			continue
+		}
+		if from > uint64(start) {
+			break
+		}
+		switch {
+		case !strings.HasPrefix(rights, "r"):
+			return fmt.Errorf("%w: the memory may not be read", syscall.EFAULT)
+		case write && !strings.HasPrefix(rights, "rw"):
+			return fmt.Errorf("%w: the memory may not be written (it is mapped without PROT_WRITE), and the rights ask for writing", syscall.EFAULT)
+		}
+		start = uintptr(to)
+	}
+	if lines.Err() != nil {
+		return nil // a line longer than a path can be: nothing is known
+	}
+	if start < end {
+		return fmt.Errorf("%w: not all of the memory is mapped", syscall.EFAULT)
+	}
+	return nil
+}

@@ -1,0 +1,667 @@
+package engine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+const atomicRights = provider.AccessLocalWrite | provider.AccessRemoteAtomic
+
+// words registers n words of zero, aligned.
+func (s *side) words(n int, access provider.Access) (*mr, []uint64) {
+	s.t.Helper()
+	w := make([]uint64, n)
+	m := must(s.pd.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*n), access))(s.t).(*mr)
+	s.t.Cleanup(func() { m.Close() })
+	return m, w
+}
+
+// atomicReq sends an Atomic Request of the peer.
+func (r *raw) atomicReq(q rdmap.AtomicRequest) ddp.Header {
+	r.t.Helper()
+	h := rdmap.AtomicRequestHeader(r.readMSN)
+	r.send(h, q.AppendTo(nil))
+	r.readMSN++
+	return h
+}
+
+// wantAtomic waits for the Atomic Request with this MSN.
+func (r *raw) wantAtomic(what string, msn uint32) rdmap.AtomicRequest {
+	r.t.Helper()
+	return must(rdmap.ParseAtomicRequest(r.want(what, rdmap.AtomicRequestHeader(msn))))(r.t)
+}
+
+// wantOld waits for the Atomic Response with this MSN.
+func (r *raw) wantOld(what string, msn uint32, want rdmap.AtomicResponse) {
+	r.t.Helper()
+	if got := must(rdmap.ParseAtomicResponse(r.want(what, rdmap.AtomicResponseHeader(msn))))(r.t); got != want {
+		r.t.Fatalf("%s: %+v, want %+v", what, got, want)
+	}
+}
+
+func (r *raw) old(msn uint32, p rdmap.AtomicResponse) ddp.Header {
+	r.t.Helper()
+	h := rdmap.AtomicResponseHeader(msn)
+	r.send(h, p.AppendTo(nil))
+	return h
+}
+
+// TestAtomicRequester: requests carry what was posted, with the masks that plain
+// operations have; the old value comes to the sink as the CPU has numbers, and the
+// completion with it, not before.
+//
+//rfc:7306 EXT-5.1.1-05
+//rfc:7306 EXT-5.2-01
+//rfc:7306 EXT-5.2.1-05
+//rfc:7306 EXT-5.2.1-08
+//rfc:7306 EXT-5.2.2-05
+//rfc:7306 EXT-5.4-1-01
+//rfc:7306 EXT-5.4-7-01
+func TestAtomicRequester(t *testing.T) {
+	for _, fr := range framings {
+		t.Run(fr.name, func(t *testing.T) {
+			p := framingParams(fr.crc, fr.markers)
+			p.ORD = 8
+			story(t, extended(fr.opts), p, func(s *side, r *raw) {
+				sink := s.reg(64, provider.AccessLocalWrite)
+				wr := func(id uint64, op provider.WROpcode, sges ...provider.SGE) provider.SendWR {
+					return provider.SendWR{
+						WRID: id, Opcode: op, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: 0x1122334455667788, RKey: 0x99aabbcc,
+						CompareAdd: 0x0102030405060708, Swap: 0x1112131415161718, CompareAddMask: 0x2122232425262728, SwapMask: 0x3132333435363738,
+					}
+				}
+				s.send(
+					wr(1, provider.WRAtomicFetchAdd, sink.sge(0, 8)),
+					wr(2, provider.WRAtomicCmpAndSwp, sink.sge(9, 3), sink.sge(20, 5)), // in pieces, not aligned
+					wr(3, provider.WRMaskedAtomicFetchAdd, sink.sge(30, 16)),           // more room than needed
+					wr(4, provider.WRMaskedAtomicCmpAndSwp, sink.sge(48, 8)),
+				)
+				const ones = ^uint64(0)
+				for i, want := range []rdmap.AtomicRequest{
+					rdmap.FetchAdd(0, 0x99aabbcc, 0x1122334455667788, 0x0102030405060708, 0),
+					rdmap.CmpSwap(0, 0x99aabbcc, 0x1122334455667788, 0x0102030405060708, 0x1112131415161718, ones, ones),
+					rdmap.FetchAdd(0, 0x99aabbcc, 0x1122334455667788, 0x0102030405060708, 0x2122232425262728),
+					rdmap.CmpSwap(0, 0x99aabbcc, 0x1122334455667788, 0x0102030405060708, 0x1112131415161718, 0x2122232425262728, 0x3132333435363738),
+				} {
+					got := r.wantAtomic("a request", uint32(i+1))
+					want.ID = got.ID // it is ours to choose
+					if got != want {
+						t.Fatalf("request %d: %+v, want %+v", i, got, want)
+					}
+					s.noWC("nothing before the response")
+					r.old(uint32(i+1), rdmap.AtomicResponse{ID: got.ID, Original: 0xa0a1a2a3a4a5a6a0 + uint64(i)})
+					op := provider.WCFetchAdd
+					if got.Op == rdmap.AtomicCmpSwap {
+						op = provider.WCCompSwap
+					}
+					s.wantWC("with the response", provider.WC{WRID: uint64(i + 1), Opcode: op, ByteLen: 8})
+				}
+				var old [8]byte
+				for i, at := range []int{0, -1, 30, 48} {
+					got := append(bytes.Clone(sink.b[9:12]), sink.b[20:25]...)
+					if at >= 0 {
+						got = sink.b[at : at+8]
+					}
+					binary.NativeEndian.PutUint64(old[:], 0xa0a1a2a3a4a5a6a0+uint64(i))
+					if !bytes.Equal(got, old[:]) {
+						t.Errorf("old value %d: % x", i, got)
+					}
+				}
+				for _, at := range []int{8, 12, 19, 25, 29, 38, 47, 56} {
+					if sink.b[at] != 0xa5 {
+						t.Errorf("octet %d beside the sinks was written", at)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAtomicTarget: operations are performed in order with all else, the wire's
+// numbers being the CPU's; responses repeat the identifiers and tell what was there.
+// The program sees no completion.
+//
+//rfc:7306 EXT-5-02
+//rfc:7306 EXT-5.1.1-05
+//rfc:7306 EXT-5.1.1-06
+//rfc:7306 EXT-5.2.1-07
+//rfc:7306 EXT-5.2.1-09
+//rfc:7306 EXT-5.2.1-10
+//rfc:7306 EXT-5.2.1-11
+//rfc:7306 EXT-5.2.2-01
+//rfc:7306 EXT-5.2.2-07
+//rfc:7306 EXT-5.4-3-01
+//rfc:7306 EXT-5.4-8-01
+func TestAtomicTarget(t *testing.T) {
+	for _, fr := range framings {
+		t.Run(fr.name, func(t *testing.T) {
+			story(t, extended(fr.opts), framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
+				m, w := s.words(3, atomicRights|provider.AccessRemoteWrite|provider.AccessRemoteRead)
+				s.recv(provider.RecvWR{WRID: 1})
+				to := m.base + 8
+				const ones = ^uint64(0)
+				junk := rdmap.FetchAdd(0xdeadbeef, m.stag, to, 5, 0)
+				junk.Reserved, junk.Compare, junk.CompareMask = 0xfffffff, 1, 2 // ignored
+				w[1] = 0x0102030405060708
+				r.atomicReq(junk)
+				r.wantOld("FetchAdd", 1, rdmap.AtomicResponse{ID: 0xdeadbeef, Original: 0x0102030405060708})
+				r.atomicReq(rdmap.CmpSwap(7, m.stag, to, 1, 2, ones, ones))
+				r.wantOld("CmpSwap of something else", 2, rdmap.AtomicResponse{ID: 7, Original: 0x010203040506070d})
+				r.atomicReq(rdmap.CmpSwap(8, m.stag, to, 0x010203040506070d, 2, ones, ones))
+				r.wantOld("CmpSwap", 3, rdmap.AtomicResponse{ID: 8, Original: 0x010203040506070d})
+				if atomic.LoadUint64(&w[1]) != 2 || w[0] != 0 || w[2] != 0 {
+					t.Errorf("memory is %#x", w)
+				}
+
+				// A Write, two operations and a Read in one piece: each sees the ones before.
+				var octet [8]byte
+				binary.NativeEndian.PutUint64(octet[:], 0x8000000080000000)
+				h := rdmap.AtomicRequestHeader(r.readMSN)
+				one := rdmap.FetchAdd(10, m.stag, to, 0x8000000080000001, 0x8000000080000000)
+				h2 := rdmap.AtomicRequestHeader(r.readMSN + 1)
+				two := rdmap.CmpSwap(11, m.stag, to, 0, 0xffff, 0xff00, 0x0ff0)
+				read := rdmap.ReadRequest{SinkSTag: 77, Size: 8, SourceSTag: m.stag, SourceTO: to}
+				r.write(bytes.Join([][]byte{
+					r.fpdu(rdmap.WriteHeader(m.stag, to, true), octet[:]), r.fpdu(h, one.AppendTo(nil)), r.fpdu(h2, two.AppendTo(nil)),
+					r.fpdu(rdmap.ReadRequestHeader(r.readMSN+2), read.AppendTo(nil)),
+				}, nil))
+				r.readMSN += 3
+				r.wantOld("masked FetchAdd", 4, rdmap.AtomicResponse{ID: 10, Original: 0x8000000080000000})
+				r.wantOld("masked CmpSwap", 5, rdmap.AtomicResponse{ID: 11, Original: 1})
+				binary.NativeEndian.PutUint64(octet[:], 0x0ff1)
+				if got := r.want("the Read's response", rdmap.ReadResponseHeader(77, 0, true)); !bytes.Equal(got, octet[:]) {
+					t.Errorf("read % x, want % x", got, octet)
+				}
+				s.noWC("the program sees nothing")
+			})
+		})
+	}
+}
+
+// TestBadAtomicRequests: each ends the stream with a Terminate that has the DDP
+// header and no other, changes no memory, and raises the event that InfiniBand has.
+//
+//rfc:7306 EXT-5.1.1-01
+//rfc:7306 EXT-5.1.1-02
+//rfc:7306 EXT-5.1.2-04
+//rfc:7306 EXT-5.2.1-04
+//rfc:7306 EXT-8.1-2-01
+//rfc:7306 EXT-8.2-02
+//rfc:7306 EXT-8.2-03
+//rfc:7306 EXT-8.2-04
+func TestBadAtomicRequests(t *testing.T) {
+	type target struct{ m, readable, foreign, closed *mr }
+	bad := func(name string, f fault, event provider.AsyncEventType, off Options, request func(x target) rdmap.AtomicRequest) {
+		t.Run(name, func(t *testing.T) {
+			story(t, off, params(true), func(s *side, r *raw) {
+				m, w := s.words(4, atomicRights)
+				readable, v := s.words(4, provider.AccessLocalWrite|provider.AccessRemoteRead|provider.AccessRemoteWrite)
+				other := must(s.dev.AllocPD())(t).(*pd)
+				theirs := make([]uint64, 4)
+				foreign := must(other.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&theirs[0])), 32), atomicRights))(t).(*mr)
+				closed, _ := s.words(4, atomicRights)
+				ok(t, closed.Close())
+				h := r.atomicReq(request(target{m, readable, foreign, closed}))
+				r.wantTerminate("refused", f, &h, rdmap.AtomicRequestLen, nil)
+				s.wantTerm("the QP ends", false, uint8(f.layer), uint8(f.etype), uint8(f.code))
+				if event != 0 {
+					s.wantEvent("the event", event)
+				}
+				for _, words := range [][]uint64{w, v, theirs} {
+					for _, word := range words {
+						if word != 0 {
+							t.Errorf("memory was changed: %#x", words)
+						}
+					}
+				}
+				ok(t, foreign.Close())
+				ok(t, other.Close())
+			})
+		})
+	}
+	on := extended(Options{})
+	add := func(m *mr, off int) rdmap.AtomicRequest {
+		return rdmap.FetchAdd(1, m.stag, m.base+uint64(off), ^uint64(0), 0)
+	}
+	for off := 1; off < 8; off++ {
+		bad(fmt.Sprintf("FetchAdd %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, off) })
+		bad(fmt.Sprintf("CmpSwap %d octets off", off), fault{0, 2, 7}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
+			return rdmap.CmpSwap(1, x.m.stag, x.m.base+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
+		})
+	}
+	bad("half of it behind the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, 28) })
+	bad("before the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, -8) })
+	bad("over the end of the numbers", fault{0, 1, 4}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest {
+		return rdmap.FetchAdd(1, x.m.stag, ^uint64(7), 1, 0)
+	})
+	bad("no right", fault{0, 1, 2}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.readable, 0) })
+	bad("another PD", fault{0, 1, 3}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.foreign, 0) })
+	bad("a closed region", fault{0, 1, 0}, 0, on, func(x target) rdmap.AtomicRequest { return add(x.closed, 0) })
+	for _, op := range []rdmap.AtomicOp{1, 3, 15} {
+		bad(op.String(), fault{0, 2, 6}, provider.EventQPReqErr, on, func(x target) rdmap.AtomicRequest {
+			q := add(x.m, 0)
+			q.Op = op
+			return q
+		})
+	}
+	bad("off", fault{0, 2, 6}, 0, Options{}, func(x target) rdmap.AtomicRequest { return add(x.m, 0) })
+}
+
+// TestAtomicAlignmentIsOfMemory: a region may begin anywhere in memory, whatever its
+// addresses are.
+//
+//rfc:7306 EXT-5.1.1-01
+func TestAtomicAlignmentIsOfMemory(t *testing.T) {
+	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
+		w := make([]uint64, 4)
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 32)
+		m := must(s.pd.RegMR(b[3:], atomicRights|provider.AccessZeroBased))(t).(*mr)
+		defer m.Close()
+		r.atomicReq(rdmap.FetchAdd(1, m.stag, 5, 9, 0)) // 3 + 5 is aligned
+		r.wantOld("aligned in memory", 1, rdmap.AtomicResponse{ID: 1})
+		if w[1] != 9 {
+			t.Errorf("memory is %#x", w)
+		}
+		h := r.atomicReq(rdmap.FetchAdd(1, m.stag, 8, 9, 0))
+		r.wantTerminate("aligned in its addresses only", fault{0, 2, 7}, &h, rdmap.AtomicRequestLen, nil)
+	})
+}
+
+// TestAtomicsAndReadsShareORD: both wait for the same places, and both are what a
+// fence waits for.
+//
+//rfc:7306 EXT-5.2-01
+//rfc:7306 EXT-5.2.1-08
+//rfc:7306 EXT-5.2.2-04
+func TestAtomicsAndReadsShareORD(t *testing.T) {
+	p := params(true)
+	p.ORD = 2
+	story(t, extended(Options{}), p, func(s *side, r *raw) {
+		sink := s.reg(64, provider.AccessLocalWrite)
+		add := provider.SendWR{Opcode: provider.WRAtomicFetchAdd, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}}
+		read := provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}}
+		s.send(add, read, add, provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendFence | provider.SendSignaled})
+		first := r.wantAtomic("the first", 1)
+		second := r.wantReadRequest("the second", 2)
+		r.wantIdle("as many as the ORD")
+		r.old(1, rdmap.AtomicResponse{ID: first.ID})
+		s.wantWC("the first", provider.WC{Opcode: provider.WCFetchAdd, ByteLen: 8})
+		third := r.wantAtomic("the third", 3)
+		r.answer(second)
+		s.wantWC("the second", provider.WC{Opcode: provider.WCRDMARead, ByteLen: 8})
+		r.wantIdle("the fence waits for the operation")
+		r.old(2, rdmap.AtomicResponse{ID: third.ID})
+		s.wantWC("the third", provider.WC{Opcode: provider.WCFetchAdd, ByteLen: 8})
+		r.want("the Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		s.wantWC("the fenced one", provider.WC{Opcode: provider.WCSend})
+	})
+}
+
+// TestAtomicsAndReadsShareIRD: operations whose responses wait behind that of a Read
+// take places, and the responses keep the order of the requests.
+//
+//rfc:7306 EXT-5.2.1-06
+//rfc:7306 EXT-5.2.2-03
+//rfc:7306 EXT-5.2.2-07
+//rfc:7306 EXT-5.4-8-01
+func TestAtomicsAndReadsShareIRD(t *testing.T) {
+	const size = 1 << 20
+	story := func(extra bool) {
+		storyOn(t, memnet.Options{Window: 100}, extended(Options{}), params(true), sideOptions{}, func(s *side, r *raw) {
+			src := s.reg(size, provider.AccessRemoteRead)
+			m, w := s.words(1, atomicRights)
+			r.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: size, SourceSTag: src.m.stag, SourceTO: src.to(0)})
+			for i := range 3 {
+				r.atomicReq(rdmap.FetchAdd(uint32(i), m.stag, m.base, 1, 0))
+			}
+			synctest.Wait()
+			if extra {
+				h := r.atomicReq(rdmap.FetchAdd(9, m.stag, m.base, 1, 0))
+				s.wantTerm("one too many", false, 1, 2, 2)
+				r.next("the segment under way")
+				r.wantTerminate("no buffer for the request", fault{1, 2, 2}, &h, rdmap.AtomicRequestLen, nil)
+				if w[0] != 3 {
+					t.Errorf("%d were performed", w[0])
+				}
+				return
+			}
+			for last := false; !last; {
+				h, _ := r.next("the Read's response")
+				if rdmap.ParseControl(h.ULPCtl).Opcode != rdmap.OpReadResponse {
+					t.Fatalf("%+v before its end", h)
+				}
+				last = h.Last
+			}
+			for i := range 3 {
+				r.wantOld("in order", uint32(i+1), rdmap.AtomicResponse{ID: uint32(i), Original: uint64(i)})
+			}
+		})
+	}
+	story(false)
+	story(true)
+}
+
+// TestBadAtomicResponses end the stream, and touch no memory.
+//
+//rfc:7306 EXT-5.2.2-06
+//rfc:7306 EXT-8.1-2-01
+func TestBadAtomicResponses(t *testing.T) {
+	for name, c := range map[string]struct {
+		f   fault
+		msn uint32
+		bad func(id uint32) []byte
+	}{
+		"another identifier": {fault{0, 2, 0xff}, 1, func(id uint32) []byte { r := rdmap.AtomicResponse{ID: id + 1}; return r.AppendTo(nil) }},
+		"short":              {fault{0, 2, 0xff}, 1, func(uint32) []byte { return make([]byte, 11) }},
+		"long":               {fault{1, 2, 5}, 1, func(uint32) []byte { return make([]byte, 32) }},
+		"another MSN":        {fault{1, 2, 3}, 2, func(uint32) []byte { return make([]byte, 12) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, extended(Options{}), params(true), func(s *side, r *raw) {
+				sink := s.reg(8, provider.AccessLocalWrite)
+				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRAtomicFetchAdd, SGList: []provider.SGE{sink.sge(0, 8)}})
+				q := r.wantAtomic("the request", 1)
+				h, payload := rdmap.AtomicResponseHeader(c.msn), c.bad(q.ID)
+				r.send(h, payload)
+				r.wantTerminate("refused", c.f, &h, len(payload), nil)
+				s.wantWC("the operation is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+				sink.untouched(0, 0)
+			})
+		})
+	}
+	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
+		h := r.old(1, rdmap.AtomicResponse{})
+		r.wantTerminate("nobody asked", fault{0, 2, 6}, &h, rdmap.AtomicResponseLen, nil)
+	})
+	// The sink is closed while the operation is under way.
+	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
+		sink := s.reg(8, provider.AccessLocalWrite)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRAtomicFetchAdd, SGList: []provider.SGE{sink.sge(0, 8)}})
+		q := r.wantAtomic("the request", 1)
+		ok(t, sink.m.Close())
+		r.old(1, rdmap.AtomicResponse{ID: q.ID})
+		s.wantWC("it has nowhere to go", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+		sink.untouched(0, 0)
+	})
+}
+
+// TestAtomicBlame: the operation that the peer's Terminate is about fails with the
+// status that InfiniBand gives, the others are flushed.
+func TestAtomicBlame(t *testing.T) {
+	for name, c := range map[string]struct {
+		peer   Options
+		off    int
+		access provider.Access
+		want   provider.WCStatus
+	}{
+		"misaligned":  {extended(Options{}), 4, atomicRights, provider.WCRemInvReqErr},
+		"outside":     {extended(Options{}), 64, atomicRights, provider.WCRemAccessErr},
+		"no right":    {extended(Options{}), 8, provider.AccessLocalWrite | provider.AccessRemoteWrite, provider.WCRemAccessErr},
+		"not enabled": {Options{}, 8, atomicRights, provider.WCRemInvReqErr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := memnet.New(nil)
+				c.peer.Network = network
+				a, b := newSide(t, Options{Network: network, Extensions: true}, sideOptions{}), newSide(t, c.peer, sideOptions{})
+				ca, cb := connectTransport(t, network, memAddr)
+				a.start(ca, params(true), nil)
+				b.start(cb, responder(true), nil)
+				m, w := b.words(8, c.access|provider.AccessRemoteRead)
+				sink := a.reg(64, provider.AccessLocalWrite)
+				read := provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}, RemoteAddr: m.base, RKey: m.stag}
+				a.send(read)
+				a.wantWC("a Read before it", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
+				add := provider.SendWR{WRID: 2, Opcode: provider.WRAtomicFetchAdd, CompareAdd: 1, SGList: []provider.SGE{sink.sge(8, 8)}, RemoteAddr: m.base + uint64(c.off), RKey: m.stag}
+				read.WRID = 3
+				a.send(add, read)
+				a.wantWC("the operation", provider.WC{WRID: 2, Status: c.want})
+				a.wantWC("what is behind it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+				for _, word := range w {
+					if word != 0 {
+						t.Errorf("memory is %v", w)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestAtomicsRefusedAtPost: what can't be posted.
+//
+//rfc:7306 EXT-1.1-01
+func TestAtomicsRefusedAtPost(t *testing.T) {
+	for _, op := range []provider.WROpcode{
+		provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp, provider.WRMaskedAtomicFetchAdd,
+	} {
+		refused := func(s *side, what string, wr provider.SendWR, errno error, words string) {
+			t.Helper()
+			wr.Opcode = op
+			n, err := s.qp.PostSend([]provider.SendWR{wr})
+			if n != 0 || !errors.Is(err, errno) || !strings.Contains(err.Error(), words) {
+				t.Errorf("%v, %s: %d posted, %v", op, what, n, err)
+			}
+		}
+		story(t, Options{}, params(true), func(s *side, r *raw) {
+			refused(s, "off", provider.SendWR{}, errors.ErrUnsupported, "engine.Options.Extensions")
+		})
+		story(t, extended(Options{}), params(true), func(s *side, r *raw) {
+			m := s.reg(64, provider.AccessLocalWrite)
+			refused(s, "no sink", provider.SendWR{}, syscall.EINVAL, "8 octets")
+			refused(s, "a small sink", provider.SendWR{SGList: []provider.SGE{m.sge(0, 4), m.sge(8, 3)}}, syscall.EINVAL, "8 octets")
+			refused(s, "inline", provider.SendWR{Flags: provider.SendInline, Inline: m.b[:8]}, syscall.EINVAL, "inline")
+			refused(s, "too many SGEs", provider.SendWR{SGList: make([]provider.SGE, 5)}, syscall.EINVAL, "SGEs")
+			readonly := s.reg(8, 0)
+			s.send(provider.SendWR{WRID: 1, Opcode: op, SGList: []provider.SGE{readonly.sge(0, 8)}})
+			s.wantWC("a sink that may not be written", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+		})
+		p := params(true)
+		p.ORD = 0
+		story(t, extended(Options{}), p, func(s *side, r *raw) {
+			m := s.reg(8, provider.AccessLocalWrite)
+			refused(s, "ORD 0", provider.SendWR{SGList: []provider.SGE{m.sge(0, 8)}}, syscall.EINVAL, "ORD 0")
+		})
+	}
+}
+
+// TestAtomicRightAndCap: the right is granted, and the capability told, where there
+// are atomic operations.
+func TestAtomicRightAndCap(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		s := newSide(t, Options{Extensions: on, Network: memnet.New(nil)}, sideOptions{})
+		m, _ := s.words(1, atomicRights)
+		a := must(s.dev.Query())(t)
+		if got := m.Access()&provider.AccessRemoteAtomic != 0; got != on {
+			t.Errorf("extensions %v: granted %v", on, got)
+		}
+		if got := a.AtomicCap == provider.AtomicHCA; got != on || !on && a.AtomicCap != provider.AtomicNone {
+			t.Errorf("extensions %v: %v", on, a.AtomicCap)
+		}
+	}
+}
+
+// TestAtomicsAreAtomic: QPs of one device, with the CPU's own operations among them,
+// count without a loss and hold a lock one at a time.
+//
+//rfc:7306 EXT-5-01
+//rfc:7306 EXT-5.3-01
+func TestAtomicsAreAtomic(t *testing.T) {
+	const qps = 3
+	rounds := 300
+	if raceEnabled {
+		rounds = 50
+	}
+	so := sideOptions{cap: provider.QPCap{MaxSendWR: 16, MaxSendSGE: 1, MaxRecvWR: 1}}
+	network := must(tcpNetwork(Options{}))(t)
+	opts := Options{Extensions: true, Network: network}
+	target := newSide(t, opts, so)
+	m, w := target.words(3, atomicRights)
+	var wg sync.WaitGroup
+	var holders atomic.Int32
+	for i := range qps {
+		q := target.newQP(so)
+		t.Cleanup(func() { ok(t, q.Close()) })
+		x := newSide(t, opts, so)
+		cx, cq := connectTransport(t, network, tcpAddr)
+		x.start(cx, params(true), nil)
+		ok(t, q.start(cq, responder(true), nil, func(error) {}))
+		sink, old := x.words(1, provider.AccessLocalWrite)
+		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}, RKey: m.stag}
+		do := func(op provider.WROpcode, word int, compareAdd, swap uint64) uint64 {
+			wr.Opcode, wr.RemoteAddr, wr.CompareAdd, wr.Swap = op, m.base+uint64(8*word), compareAdd, swap
+			x.send(wr)
+			x.poll() // which sleeps: there are more goroutines than CPUs
+			return old[0]
+		}
+		wg.Go(func() {
+			last := uint64(0)
+			for range rounds {
+				got := do(provider.WRAtomicFetchAdd, 0, 1, 0)
+				if last != 0 && got <= last {
+					t.Errorf("counted %d behind %d", got, last)
+				}
+				last = got
+				for do(provider.WRAtomicCmpAndSwp, 1, 0, uint64(i+1)) != 0 {
+				}
+				if n := holders.Add(1); n != 1 {
+					t.Errorf("%d hold the lock", n)
+				}
+				holders.Add(-1)
+				if got := do(provider.WRAtomicCmpAndSwp, 1, uint64(i+1), 0); got != uint64(i+1) {
+					t.Errorf("the lock was %d's, not %d's", got, i+1)
+				}
+				// Fields of their own of one word.
+				wr.CompareAddMask = 0x8000800080008000
+				do(provider.WRMaskedAtomicFetchAdd, 2, 1<<(16*i), 0)
+			}
+		})
+	}
+	stop := make(chan struct{})
+	served := make(chan struct{})
+	go func() { // the CPU's own, and the target's side of things
+		defer close(served)
+		var wc [1]provider.WC
+		for i := 0; ; i++ {
+			if _, err := target.cq.Poll(wc[:]); err != nil {
+				t.Error(err)
+			}
+			runtime.Gosched()
+			if i < rounds {
+				atomic.AddUint64(&w[0], 1)
+			}
+			select {
+			case <-stop:
+				if i >= rounds {
+					return
+				}
+			default:
+			}
+		}
+	}()
+	wg.Wait()
+	close(stop)
+	<-served
+	if got := atomic.LoadUint64(&w[0]); got != uint64((qps+1)*rounds) {
+		t.Errorf("counted to %d, want %d", got, (qps+1)*rounds)
+	}
+	if got, want := atomic.LoadUint64(&w[2]), uint64(rounds)*0x0000_0001_0001_0001; got != want || w[1] != 0 {
+		t.Errorf("fields %#x, want %#x; lock %d", got, want, w[1])
+	}
+}
+
+// TestPerformAtomic: what several receive sides do at the same time, and the CPU, does
+// not get lost.
+//
+//rfc:7306 EXT-5-01
+//rfc:7306 EXT-5.3-01
+func TestPerformAtomic(t *testing.T) {
+	const each, goroutines = 200_000, 4
+	var ready sync.WaitGroup
+	ready.Add(goroutines)
+	s := newSide(t, Options{Extensions: true, Network: memnet.New(nil)}, sideOptions{})
+	m, w := s.words(1, atomicRights)
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			add := rdmap.FetchAdd(0, m.stag, m.base, 1, 0)
+			masked := rdmap.FetchAdd(0, m.stag, m.base, 1<<32, 1<<63)
+			ready.Done()
+			ready.Wait()
+			for range each {
+				if i == 0 {
+					atomic.AddUint64(&w[0], 1+1<<32)
+					continue
+				}
+				for _, req := range []*rdmap.AtomicRequest{&add, &masked} {
+					if _, err := performAtomic(ofPD(s.pd), req); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				swap := rdmap.CmpSwap(0, m.stag, m.base, 0, 99, 1<<63, 0) // changes nothing, whatever is there
+				if _, err := performAtomic(ofPD(s.pd), &swap); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if want := uint64(each*goroutines) * (1 + 1<<32); w[0] != want {
+		t.Errorf("%#x, want %#x", w[0], want)
+	}
+}
+
+// TestAtomicsAllocateNothing, on either side, but at the first of a QP.
+func TestAtomicsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector allocates; the test is for a build without it")
+		return
+	}
+	a, b := tcpPair(t, Options{Extensions: true}, true, sideOptions{})
+	m, w := b.words(1, atomicRights)
+	sink, _ := a.words(1, provider.AccessLocalWrite)
+	sges := []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}
+	wrs := []provider.SendWR{
+		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.base, RKey: m.stag, CompareAdd: 1},
+		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
+	}
+	var wc, none [1]provider.WC
+	round := func() {
+		a.send(wrs...)
+		for {
+			if n, err := a.cq.Poll(wc[:]); err != nil || n > 0 {
+				if wc[0].Status != provider.WCSuccess {
+					t.Fatal(wc[0], err)
+				}
+				return
+			}
+			_, _ = b.cq.Poll(none[:]) // neither gets on without the other
+		}
+	}
+	const warm, rounds = 50, 200
+	for range warm {
+		round()
+	}
+	if n := testing.AllocsPerRun(rounds, round); n != 0 {
+		t.Errorf("%v allocations per round", n)
+	}
+	if got := atomic.LoadUint64(&w[0]); got != warm+rounds+1 {
+		t.Errorf("counted to %d", got)
+	}
+}

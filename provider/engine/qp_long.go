@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// On a network a long message is hundreds of FPDUs, each as long as a TCP segment,
+// and what one of them costs beside its CRC counts. So those of a message that
+// lies in one region are built in one loop, which does nothing that the general
+// path doesn't.
+
+// fillLong adds FPDUs of the message of w for as long as there is room, and their
+// payload is to be sent from where it lies. It reports false if it added none.
+//
+//rfc:5040 RDMAP-5.1-04
+//rfc:5040 RDMAP-5.3-07
+func (s *stream) fillLong(w *sendWQE) bool {
+	t := &s.tx
+	b := t.b
+	write, whole := w.isWrite(), w.op != provider.WRRDMAWriteWithImm
+	if t.markers || ddp.MaxPayload(t.mulpdu, write) <= copyOctets || t.seg.Remaining() <= copyOctets {
+		return false
+	}
+	op := sendOpcode(w)
+	message := b.spans[0].b
+	for t.seg.Remaining() > copyOctets && b.room() {
+		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
+		ulpdu := b.arena[b.used+mpa.HeaderLen:]
+		header := ddp.TaggedHeaderLen
+		if write {
+			rdmap.PutWrite(ulpdu, w.rkey, seg.TO(w.raddr), seg.Last)
+		} else {
+			rdmap.PutSend(ulpdu, op, w.inv, t.sendMSN, seg.MO(), seg.Last)
+			header = ddp.UntaggedHeaderLen
+		}
+		b.longFPDU(header, message[seg.Offset:][:seg.Len], t)
+		b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: t.next, finishes: seg.Last && whole}
+		b.nfpdus++
+		if seg.Last {
+			t.endWork(w)
+			break
+		}
+	}
+	return true
+}
+
+// longFPDU makes an FPDU of the header that lies in the arena, behind room for the
+// ULPDU's length, and of payload where it lies.
+func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
+	ulpdu := header + len(payload)
+	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
+	binary.BigEndian.PutUint16(head, uint16(ulpdu))
+	var crc uint32
+	if t.crc {
+		crc = mpa.CRC(mpa.CRC(0, head), payload)
+	}
+	b.used += len(head)
+	b.appendArena()
+	b.append(payload)
+	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, crc, t.crc))
+	b.appendArena()
+	b.addRecord(mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, t.emss)
+}

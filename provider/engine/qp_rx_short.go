@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// takeRun takes n FPDUs of the same length, which are verified, from the context.
+func (s *stream) takeRun(n, ulpduLen int) {
+	r := &s.rx
+	size := mpa.FPDULen(ulpduLen)
+	for ; n > 0 && !s.over(); n-- {
+		ulpdu := r.c.b[r.r+mpa.HeaderLen:][:ulpduLen]
+		r.r += size
+		s.take(ulpdu)
+		if r.storing() {
+			r.store.run, r.store.runULPDU = n-1, ulpduLen
+			return
+		}
+	}
+}
+
+// take takes a ULPDU whose FPDU was verified.
+func (s *stream) take(ulpdu []byte) {
+	if !s.placeWrite(ulpdu) && !s.placeSend(ulpdu) {
+		s.segment(ulpdu)
+	}
+}
+
+// placeWrite does all of what segment does for a segment of a Write that goes to
+// the region that is in use for the peer already. What is not one, or has something
+// wrong with it, is left to segment.
+//
+// A region is in use for the peer only behind the first FPDU of a stream, and not
+// from one read to the next: leave ends that.
+func (s *stream) placeWrite(ulpdu []byte) bool {
+	m := s.rx.c.m
+	if m == nil {
+		return false
+	}
+	g, ok := s.rx.recv.BeginWrite(ulpdu)
+	if !ok || g.STag != m.stag {
+		return false
+	}
+	p, ok := m.slice(g.TO, uint64(len(g.Payload)))
+	if !ok {
+		return false
+	}
+	copy(p, g.Payload)
+	s.rx.recv.CommitWrite(&g)
+	return true
+}
+
+// placeSend does all of what segment does for a Send that is one segment and goes to
+// a receive of one SGE, as most do. What is anything else, or has something wrong
+// with it, is left to segment.
+func (s *stream) placeSend(ulpdu []byte) bool {
+	r := &s.rx
+	payload, op, ok := r.recv.WholeSend(ulpdu)
+	if !ok || r.first || len(payload) == 0 {
+		return false
+	}
+	w, sges := s.q.rq.front()
+	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
+		return false
+	}
+	m := s.q.pd.dev.stags.local(sges[0].LKey)
+	if m == nil {
+		return false
+	}
+	p, ok := m.slice(sges[0].Addr, uint64(sges[0].Length))
+	if !ok || m.pd != s.q.pd || m.access&provider.AccessLocalWrite == 0 {
+		m.release()
+		return false
+	}
+	copy(p, payload)
+	m.release()
+	r.recv.CommitSend(op)
+	s.q.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
+	return true
+}

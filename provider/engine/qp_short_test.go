@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// TestMessagesLeaveAsAnyOther posts the same messages twice, once so that each is
+// built by itself, with its payload in two pieces, and once so that short messages,
+// or the FPDUs of long ones, are built in one loop. The octets on the wire are the
+// same.
+func TestMessagesLeaveAsAnyOther(t *testing.T) {
+	short := rapid.OneOf(rapid.Just(64), rapid.IntRange(0, 100), rapid.IntRange(1000, 1100))
+	long := rapid.OneOf(rapid.IntRange(1000, 9000), rapid.IntRange(1424, 1430), rapid.IntRange(2*1424-2, 2*1424+copyOctets+2))
+	for _, c := range []struct {
+		name   string
+		octets *rapid.Generator[int]
+		mss    int
+	}{
+		{"short", short, 0},
+		{"long", long, 1448},
+		{"long with SACK room", long, 1448 - 28},
+		{"segments shorter than what is copied", long, 1000},
+	} {
+		for _, crc := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, crc %v", c.name, crc), func(t *testing.T) { leaveAsAnyOther(t, c.octets, c.mss, crc) })
+		}
+	}
+}
+
+func leaveAsAnyOther(t *testing.T, octets *rapid.Generator[int], mss int, crc bool) {
+	const depth = 64
+	so := sideOptions{cap: provider.QPCap{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 2, MaxInlineData: 256}}
+	var outs [2]*nowhere
+	var ends [2]*side
+	var sources [2][2]*region
+	for i := range ends {
+		x, y := tcpPair(t, Options{Extensions: true}, crc, so)
+		defer y.qp.Close()
+		ends[i], outs[i] = x, x.replaceConn()
+		outs[i].keep, outs[i].mss = true, mss
+		for j := range sources[i] {
+			sources[i][j] = x.reg(10_000, provider.AccessLocalWrite)
+			pattern(sources[i][j].b, j)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		var lists [2][]provider.SendWR
+		for range rapid.IntRange(1, depth).Draw(t, "messages") {
+			n := octets.Draw(t, "octets")
+			wr := provider.SendWR{
+				Opcode:         rapid.SampledFrom([]provider.WROpcode{provider.WRRDMAWrite, provider.WRRDMAWrite, provider.WRSend, provider.WRSendWithInv, provider.WRRDMAWriteWithImm}).Draw(t, "opcode"),
+				RemoteAddr:     rapid.Uint64().Draw(t, "TO"),
+				RKey:           rapid.Uint32().Draw(t, "STag"),
+				InvalidateRKey: 0x55aa55aa,
+				Imm:            rapid.Uint32().Draw(t, "immediate data"),
+				Flags:          rapid.SampledFrom([]provider.SendFlags{0, provider.SendSolicited}).Draw(t, "flags"),
+			}
+			from := rapid.IntRange(0, 1).Draw(t, "region")
+			for i := range lists {
+				wr, src := wr, sources[i][from]
+				switch {
+				case i == 0:
+					wr.SGList = []provider.SGE{src.sge(7, n/2), src.sge(7+n/2, n-n/2)}
+				case n <= 256 && from == 1:
+					wr.Flags |= provider.SendInline
+					wr.Inline = src.b[7 : 7+n]
+				default:
+					wr.SGList = []provider.SGE{src.sge(7, n)}
+				}
+				lists[i] = append(lists[i], wr)
+			}
+		}
+		for i, s := range ends {
+			outs[i].out = outs[i].out[:0]
+			lists[i][len(lists[i])-1].Flags |= provider.SendSignaled
+			s.send(lists[i]...)
+			s.spin(1)
+		}
+		if len(outs[0].out) == 0 {
+			t.Fatal("nothing left")
+		}
+		if !bytes.Equal(outs[0].out, outs[1].out) {
+			t.Fatalf("one by one\n% x\nin one loop\n% x", outs[0].out, outs[1].out)
+		}
+	})
+}
+
+// TestFaultBehindShortMessages: what can't be sent ends a run of short messages.
+// Those before it arrive, those behind it do not.
+//
+//rfc:5040 RDMAP-7.1-01
+func TestFaultBehindShortMessages(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		src := s.reg(64, provider.AccessLocalWrite)
+		pattern(src.b, 1)
+		good := provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 64)}, RKey: 5, RemoteAddr: 6}
+		bad := good
+		bad.SGList = []provider.SGE{src.sge(1, 64)} // one octet beyond the region
+		for i, wr := range []*provider.SendWR{&good, &bad} {
+			wr.Flags, wr.WRID = provider.SendSignaled, uint64(i)
+		}
+		s.send(good, good, good, good, good, bad, good)
+		for range 5 {
+			s.wantWC("before the fault", provider.WC{Opcode: provider.WCRDMAWrite})
+			if payload := r.want("before the fault", rdmap.WriteHeader(5, 6, true)); !bytes.Equal(payload, src.b) {
+				t.Errorf("payload % x", payload)
+			}
+		}
+		s.wantWC("the fault", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
+		s.wantWC("behind it", provider.WC{Status: provider.WCWRFlushErr})
+		r.next("a Terminate")
+		r.wantFIN("and the end")
+	})
+}
+
+// TestRunOfWrites: Writes of the same length that come in one read are verified
+// together. What is wrong with one of them ends the stream at that one: all before
+// it are in the region, nothing behind it is.
+//
+//rfc:5044 MPA-4.4-14
+//rfc:5041 DDP-7.1-06
+//rfc:5041 DDP-8.2-01
+func TestRunOfWrites(t *testing.T) {
+	const n, count, bad = 64, 24, 13 // the bad one is neither first nor last of what is verified at once
+	type writes struct {
+		dst, other *region
+		h          []provider.SendWR // where to
+		payload    [][]byte
+	}
+	for _, c := range []struct {
+		name   string
+		bend   func(w *writes)
+		break_ bool
+		want   fault
+	}{
+		{name: "all are good", bend: func(*writes) {}},
+		{name: "a CRC is wrong", bend: func(*writes) {}, break_: true, want: fault{2, 0, 2}},
+		{name: "one octet beyond the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(count*n - n + 1) }, want: fault{1, 1, 1}},
+		{name: "before the region", bend: func(w *writes) { w.h[bad].RemoteAddr = w.dst.to(0) - 1 }, want: fault{1, 1, 1}},
+		{name: "an STag of nothing", bend: func(w *writes) { w.h[bad].RKey = w.dst.m.stag + 1 }, want: fault{1, 1, 0}},
+		{name: "a region without the right", bend: func(w *writes) { w.h[bad].RKey = w.other.m.stag; w.h[bad].RemoteAddr = w.other.to(0) }, want: fault{1, 1, 0}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			story(t, Options{}, params(true), func(s *side, r *raw) {
+				w := writes{dst: s.reg(count*n, provider.AccessLocalWrite|provider.AccessRemoteWrite), other: s.reg(count*n, provider.AccessLocalWrite)}
+				for i := range count {
+					p := make([]byte, n)
+					pattern(p, i)
+					w.payload = append(w.payload, p)
+					w.h = append(w.h, provider.SendWR{RKey: w.dst.m.stag, RemoteAddr: w.dst.to(i * n)})
+				}
+				c.bend(&w)
+				var all []byte
+				for i := range count {
+					fpdu := r.fpdu(rdmap.WriteHeader(w.h[i].RKey, w.h[i].RemoteAddr, true), w.payload[i])
+					if c.break_ && i == bad {
+						fpdu[mpa.HeaderLen+14] ^= 1
+					}
+					all = append(all, fpdu...)
+				}
+				r.write(all)
+				good := count
+				if c.want != (fault{}) {
+					good = bad
+					h := rdmap.WriteHeader(w.h[bad].RKey, w.h[bad].RemoteAddr, true)
+					if c.break_ {
+						r.wantTerminate("refused", c.want, nil, 0, nil)
+					} else {
+						r.wantTerminate("refused", c.want, &h, n, nil)
+					}
+				}
+				for s.qp.stream.Load() != nil && w.dst.b[good*n-1] != w.payload[good-1][n-1] {
+					s.dev.poller.Poll()
+					synctest.Wait()
+				}
+				if want := bytes.Join(w.payload[:good], nil); !bytes.Equal(w.dst.b[:good*n], want) {
+					t.Error("not all that came before is in the region")
+				}
+				w.dst.untouched(0, good*n)
+				w.other.untouched(0, 0)
+			})
+		})
+	}
+}
+
+// TestSendsAreReportedInOrder compares the send queue with a list: Sends and
+// Writes end in their order, Reads in theirs, and a WQE is reported when all before
+// it are over.
+//
+//rfc:5040 RDMAP-5.5-15-01
+func TestSendsAreReportedInOrder(t *testing.T) {
+	s := newSide(t, Options{}, sideOptions{cqe: 256, cap: provider.QPCap{MaxSendWR: 16, MaxSendSGE: 1}})
+	q := s.qp
+	rapid.Check(t, func(t *rapid.T) {
+		start := rapid.OneOf(rapid.Just(uint32(0)), rapid.Uint32Range(1<<32-20, 1<<32-1), rapid.Uint32Range(1<<31-20, 1<<31+20)).Draw(t, "start")
+		sq := &q.sq
+		sq.tail.Store(start)
+		sq.free.Store(start)
+		sq.head, sq.out = start, start
+		next := start // to report
+		over := make(map[uint32]bool)
+		read := func(i uint32) bool { return sq.at(i).op == provider.WRRDMARead }
+		oldest := func(reads bool) (uint32, bool) {
+			for i := next; i != sq.tail.Load(); i++ {
+				if read(i) == reads && !over[i] {
+					return i, true
+				}
+			}
+			return 0, false
+		}
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"post", "post", "out", "read"}).Draw(t, "step") {
+			case "post":
+				tail := sq.tail.Load()
+				if tail-next == uint32(len(sq.wqes)) {
+					continue
+				}
+				*sq.at(tail) = sendWQE{wrid: uint64(tail), flags: provider.SendSignaled, op: rapid.SampledFrom([]provider.WROpcode{
+					provider.WRRDMAWrite, provider.WRSend, provider.WRRDMARead}).Draw(t, "op")}
+				delete(over, tail)
+				sq.tail.Store(tail + 1)
+			case "out":
+				i, any := oldest(false)
+				if !any {
+					continue
+				}
+				over[i] = true
+				q.finishSends(i + 1)
+			case "read":
+				i, any := oldest(true)
+				if !any {
+					continue
+				}
+				over[i] = true
+				q.finishRead(i)
+			}
+			var wcs [16]provider.WC
+			for i := range q.sendCQ.take(wcs[:]) {
+				if wcs[i].WRID != uint64(next) || !over[next] {
+					t.Fatalf("WQE %d is reported, next is %d (over: %v)", wcs[i].WRID, next, over[next])
+				}
+				next++
+			}
+			if next != sq.tail.Load() && over[next] {
+				t.Fatalf("WQE %d is over and not reported", next)
+			}
+		}
+	})
+	q.sq.head = q.sq.tail.Load() // nothing is to be flushed
+}
+
+// TestShortFillsBatch posts more short messages at once than one batch has room for,
+// of lengths up to the longest that is copied: what follows begins the next batch.
+func TestShortFillsBatch(t *testing.T) {
+	for _, size := range []int{1, 64, 900, 1000, copyOctets - 1, copyOctets} {
+		a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{
+			cap: provider.QPCap{MaxSendWR: 1024, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 4096,
+		}, params(true))
+		src, dst := a.reg(size, provider.AccessLocalWrite), b.reg(size, allRights)
+		pattern(src.b, size)
+		wrs := make([]provider.SendWR, 1000)
+		for i := range wrs {
+			wrs[i] = provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.RKey()}
+		}
+		wrs[len(wrs)-1].Flags = provider.SendSignaled
+		b.recv(provider.RecvWR{})
+		a.send(wrs...)
+		a.send(provider.SendWR{Opcode: provider.WRSend})
+		a.spin(1)
+		b.spin(1)
+		if !bytes.Equal(src.b, dst.b) {
+			t.Errorf("%d octets: what was placed differs", size)
+		}
+	}
+}

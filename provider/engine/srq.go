@@ -1,0 +1,286 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// srq is a shared receive queue. Its children are the QPs that were made with it.
+//
+// Unlike a QP's own queue it has several that take from it at once, so that both
+// ends of the ring are under one lock, held for as long as a work request is
+// copied.
+type srq struct {
+	pd     *pd
+	cookie any
+	maxSGE int
+	life   life
+
+	mu         sync.Mutex // guards what follows; nothing else is locked under it
+	wqes       []recvWQE  // a ring, nil before the first post
+	sges       []provider.SGE
+	places     uint32 // of the ring, a power of two
+	head, tail uint32 // run freely
+	limit      uint32 // below which one event is due, 0 for none
+	closed     bool
+}
+
+// CreateSRQ implements provider.PD. The number of receives granted is MaxWR rounded
+// up to a power of two. Errors: EINVAL for sizes beyond those that Device.Query
+// tells, or no receives at all; ENOMEM for one SRQ more than it tells.
+func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
+	const op = "ibv_create_srq"
+	a := &init.Attr
+	if a.MaxWR < 1 || a.MaxWR > maxSRQWR || a.MaxSGE < 0 || a.MaxSGE > maxSGE {
+		return nil, fail(op, fmt.Sprintf("%d receives of %d SGEs", a.MaxWR, a.MaxSGE),
+			fmt.Errorf("from 1 to %d receives of at most %d SGEs are possible: %w", maxSRQWR, maxSGE, syscall.EINVAL))
+	}
+	if !p.life.hold() {
+		return nil, failClosed(op, p.name())
+	}
+	if err := p.dev.srqs.take(); err != nil {
+		p.life.drop()
+		return nil, fail(op, "", err)
+	}
+	return &srq{pd: p, cookie: init.Cookie, maxSGE: a.MaxSGE, places: uint32(roundUp(a.MaxWR))}, nil
+}
+
+// Cookie implements provider.SRQ.
+func (r *srq) Cookie() any { return r.cookie }
+
+// PostRecv implements provider.SRQ. Errors: EINVAL for too many SGEs, ENOMEM when
+// the queue is full.
+func (r *srq) PostRecv(wrs []provider.RecvWR) (int, error) {
+	n, err := r.enqueue(wrs)
+	if err != nil {
+		err = fail("ibv_post_srq_recv", fmt.Sprintf("srq, work request %d", n), err)
+	}
+	return n, err
+}
+
+func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, os.ErrClosed
+	}
+	if r.wqes == nil && len(wrs) > 0 {
+		r.wqes, r.sges = r.newRing(r.places)
+	}
+	for n := range wrs {
+		wr := &wrs[n]
+		switch {
+		case len(wr.SGList) > r.maxSGE:
+			return n, errManySRQSGE
+		case r.tail-r.head == r.places:
+			return n, errQueueFull
+		}
+		i := int(r.tail & (r.places - 1))
+		r.wqes[i] = recvWQE{wrid: wr.WRID, length: uint32(min(sgeOctets(wr.SGList), maxMsgSize)), nsge: uint16(len(wr.SGList))}
+		copy(r.sges[i*r.maxSGE:], wr.SGList)
+		r.tail++
+	}
+	return len(wrs), nil
+}
+
+var (
+	errManySRQSGE = fmt.Errorf("more SGEs than the shared receive queue's limit: %w", syscall.EINVAL)
+	errHasSRQ     = fmt.Errorf("the queue pair has a shared receive queue; post to that: %w", syscall.EINVAL)
+)
+
+func (r *srq) newRing(places uint32) ([]recvWQE, []provider.SGE) {
+	return make([]recvWQE, places), make([]provider.SGE, int(places)*r.maxSGE)
+}
+
+// take moves the oldest receive to w and sges, which holds maxSGE, or reports false
+// if there is none. The place is free from then on.
+func (r *srq) take(w *recvWQE, sges []provider.SGE) bool {
+	r.mu.Lock()
+	if r.head == r.tail {
+		r.mu.Unlock()
+		return false
+	}
+	i := int(r.head & (r.places - 1))
+	*w = r.wqes[i]
+	copy(sges, r.sges[i*r.maxSGE:][:w.nsge])
+	r.head++
+	low := r.tail-r.head < r.limit
+	if low {
+		r.limit = 0 // one event per Modify
+	}
+	r.mu.Unlock()
+	if low {
+		r.pd.dev.raise(provider.AsyncEvent{Type: provider.EventSRQLimitReached, SRQ: r})
+	}
+	return true
+}
+
+const srqMask = provider.SRQAttrMaxWR | provider.SRQAttrLimit
+
+// Modify implements provider.SRQ. A size is rounded up to a power of two. Errors:
+// EINVAL for a mask with other bits, no receives or more than Device.Query tells,
+// fewer than are posted, and a limit beyond the size.
+func (r *srq) Modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
+	if err := r.modify(&attr, mask); err != nil {
+		return fail("ibv_modify_srq", "srq", err)
+	}
+	return nil
+}
+
+func (r *srq) modify(attr *provider.SRQAttr, mask provider.SRQAttrMask) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return os.ErrClosed
+	}
+	places, limit := r.places, int(r.limit)
+	if mask&provider.SRQAttrMaxWR != 0 {
+		if attr.MaxWR < 1 || attr.MaxWR > maxSRQWR {
+			return fmt.Errorf("%d receives, from 1 to %d are possible: %w", attr.MaxWR, maxSRQWR, syscall.EINVAL)
+		}
+		places = uint32(roundUp(attr.MaxWR))
+	}
+	if mask&provider.SRQAttrLimit != 0 {
+		limit = attr.Limit
+	}
+	posted := r.tail - r.head
+	switch {
+	case mask&^srqMask != 0:
+		return fmt.Errorf("attributes %#x can't be changed: %w", uint32(mask&^srqMask), syscall.EINVAL)
+	case places < posted:
+		return fmt.Errorf("%d receives are posted, %d were to fit: %w", posted, places, syscall.EINVAL)
+	case limit < 0 || limit > int(places):
+		return fmt.Errorf("a limit of %d in a queue of %d: %w", limit, places, syscall.EINVAL)
+	}
+	if places != r.places {
+		r.resize(places)
+	}
+	r.limit = uint32(limit)
+	return nil
+}
+
+// resize moves what is posted to a ring of another size, in which it has room. mu
+// is held.
+func (r *srq) resize(places uint32) {
+	if r.wqes != nil {
+		wqes, sges := r.newRing(places)
+		n := uint32(0)
+		for ; r.head != r.tail; r.head++ {
+			i := int(r.head & (r.places - 1))
+			wqes[n] = r.wqes[i]
+			copy(sges[int(n)*r.maxSGE:], r.sges[i*r.maxSGE:][:r.maxSGE])
+			n++
+		}
+		r.wqes, r.sges, r.head, r.tail = wqes, sges, 0, n
+	}
+	r.places = places
+}
+
+// Query implements provider.SRQ.
+func (r *srq) Query() (provider.SRQAttr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return provider.SRQAttr{}, failClosed("ibv_query_srq", "srq")
+	}
+	return provider.SRQAttr{MaxWR: int(r.places), MaxSGE: r.maxSGE, Limit: int(r.limit)}, nil
+}
+
+// Close implements provider.SRQ. What is posted is forgotten without a completion,
+// as are events of the SRQ that nobody has taken.
+func (r *srq) Close() error {
+	first, busy := r.life.end()
+	if busy {
+		return failBusy("ibv_destroy_srq", "srq", "QPs")
+	}
+	if !first {
+		return nil
+	}
+	r.mu.Lock()
+	r.closed = true
+	r.wqes, r.sges, r.head, r.tail = nil, nil, 0, 0
+	r.mu.Unlock()
+	dev := r.pd.dev
+	dev.async.forget(func(e provider.AsyncEvent) bool { return e.SRQ == r })
+	dev.srqs.give()
+	r.pd.life.drop()
+	return nil
+}
+
+// sharedRecv is what a QP with an SRQ has instead of a receive queue: the receive
+// that it has taken for the message under way. The receive side of the stream uses
+// it, and when the stream is over flushing, with rq.done.
+type sharedRecv struct {
+	srq  *srq
+	held bool
+	wqe  recvWQE
+	sges []provider.SGE // room for as many as the SRQ has
+}
+
+// share makes one more QP a dependant of s.
+func (d *device) share(op string, s provider.SRQ) (*sharedRecv, error) {
+	r, ok := s.(*srq)
+	if !ok || r == nil || r.pd.dev != d {
+		return nil, failForeign(op, "SRQ")
+	}
+	if !r.life.hold() {
+		return nil, failClosed(op, "srq")
+	}
+	return &sharedRecv{srq: r, sges: make([]provider.SGE, r.maxSGE)}, nil
+}
+
+// leaveSRQ undoes share.
+func (q *qp) leaveSRQ() {
+	if q.shared != nil {
+		q.shared.srq.life.drop()
+	}
+}
+
+// take returns the receive of the message under way, its SGEs and the PD that these
+// are of; nil if the SRQ is empty. It is called for each segment, and again for what
+// is left of one: the first call of a message takes.
+func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
+	if !h.held {
+		if h.held = h.srq.take(&h.wqe, h.sges); !h.held {
+			return nil, nil, h.srq.pd
+		}
+	}
+	return &h.wqe, h.sges[:h.wqe.nsge], h.srq.pd
+}
+
+// finishShared is finishRecv for a QP with an SRQ.
+func (q *qp) finishShared(wc provider.WC, solicited bool) {
+	h := q.shared
+	h.held = false
+	wc.WRID, wc.QPN = h.wqe.wrid, q.qpn
+	wc.Opcode |= provider.WCRecv
+	q.recvCQ.push(wc, solicited)
+}
+
+// flushShared completes the receive of the message under way, if there is one, in
+// error: with status, or as flushed if that is WCSuccess. What is in the SRQ is for
+// others. The QP is in ERR, and rq.done is held.
+func (q *qp) flushShared(status provider.WCStatus) {
+	h := q.shared
+	if !h.held {
+		return
+	}
+	h.held = false
+	if status == provider.WCSuccess {
+		status = provider.WCWRFlushErr
+	}
+	q.recvCQ.push(provider.WC{WRID: h.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
+}
+
+// recvRefusal is why a receive can't be posted to the QP's own queue, if err is how
+// that shows.
+func (q *qp) recvRefusal(err error) error {
+	if q.shared != nil {
+		return errHasSRQ
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestSRQE2E has many connections share an SRQ, on all kinds of wire, with messages
+// of all lengths.
+func TestSRQE2E(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		const conns, rounds, size = 4, 12, 70000
+		network, addr := w.network()
+		set := e2eSetup{cap: provider.QPCap{MaxSendWR: rounds, MaxSendSGE: 1}}
+		a, b := newE2EEnd(t, w, network, set), newE2EEnd(t, w, network, set)
+		r := testSRQ(t, b.pd, conns*rounds, 2)
+		ins := make([]*guarded, conns*rounds)
+		for i := range ins {
+			ins[i] = b.region(size, provider.AccessLocalWrite)
+			r.post(t, split(ins[i].mr, 0, size, 2), uint64(i))
+		}
+		length := func(k int) int { return []int{0, 1, 64, 1500, 30000, size}[k%6] }
+		srcs := make(map[uint32]int) // which connection a QP of b is
+		for c := range conns {
+			out := a.newQP(set)
+			in := must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq, SRQ: r, Cap: set.cap}))(t).(*qp)
+			t.Cleanup(func() { closeAll(t, "QP", in) })
+			srcs[in.qpn] = c
+			e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, out, in, make(chan error, 1), make(chan error, 1))
+			var wrs []provider.SendWR
+			for k := range rounds {
+				src := a.filled(size, 0, uint64(c*rounds+k))
+				wrs = append(wrs, provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, length(c+k))}})
+			}
+			n, err := out.PostSend(wrs)
+			if n != rounds {
+				t.Fatalf("%d posted: %v", n, err)
+			}
+		}
+		seen := make(map[uint64]bool)
+		turn := make([]int, conns) // which message of the connection is next
+		want := make([]byte, size)
+		for _, wc := range b.wait(b.rcq, conns*rounds) {
+			c := srcs[wc.QPN]
+			k := turn[c]
+			turn[c]++
+			fillPattern(want, uint64(c*rounds+k))
+			n := length(c + k)
+			in := ins[wc.WRID]
+			if wc.Err() != nil || seen[wc.WRID] || int(wc.ByteLen) != n || !bytes.Equal(in.buf[:n], want[:n]) || !in.untouched(0, n) {
+				t.Errorf("message %d of connection %d, %d octets: %+v", k, c, n, wc)
+			}
+			seen[wc.WRID] = true
+		}
+	})
+}
+
+// TestSRQAllocs: receiving from an SRQ allocates nothing either.
+func TestSRQAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector allocates; the test is for a build without it")
+		return
+	}
+	w := e2eWires[len(e2eWires)-4]
+	if !w.real {
+		t.Fatalf("%s is not TCP", w.name)
+	}
+	network, addr := w.network()
+	a, b := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
+	r := testSRQ(t, b.pd, 4, 1)
+	in := must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1}}))(t).(*qp)
+	t.Cleanup(func() { closeAll(t, "QP", in) })
+	e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, a.q, in, make(chan error, 1), make(chan error, 1))
+	src, dst := a.region(200000, 0), b.region(200000, provider.AccessLocalWrite)
+	recvs := []provider.RecvWR{{SGList: []provider.SGE{sge(dst.mr, 0, 200000)}}}
+	var wc [1]provider.WC
+	for _, n := range []int{0, 64, 200000} {
+		sends := []provider.SendWR{{Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, n)}, Flags: provider.SendSignaled}}
+		round := func() {
+			if _, err := r.PostRecv(recvs); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.q.PostSend(sends); err != nil {
+				t.Fatal(err)
+			}
+			for left := 2; left > 0; {
+				for _, c := range []*cq{a.scq, b.rcq} {
+					k, err := c.Poll(wc[:])
+					if err != nil || k > 0 && wc[0].Status != provider.WCSuccess {
+						t.Fatalf("%+v: %v", wc[0], err)
+					}
+					left -= k
+				}
+			}
+		}
+		for range 50 {
+			round()
+		}
+		if got := testing.AllocsPerRun(200, round); got != 0 {
+			t.Errorf("%d octets: %v allocations per round", n, got)
+		}
+	}
+}
+
+// Posting, taking, resizing and arming at once loses no receive and gives none twice.
+func TestSRQConcurrently(t *testing.T) {
+	const posters, takers, each = 3, 3, 3000
+	d := unwired(t)
+	r := testSRQ(t, testPD(t, d), 16, 1)
+	if !r.life.hold() { // as one more QP
+		t.Fatal("the SRQ is closed")
+	}
+	defer r.life.drop()
+	var taken [posters * each]atomic.Int32
+	var left atomic.Int64
+	left.Store(posters * each)
+	var wg sync.WaitGroup
+	for p := range posters {
+		wg.Go(func() {
+			for k := 0; k < each; {
+				id := uint64(p*each + k)
+				n, err := r.PostRecv([]provider.RecvWR{{WRID: id, SGList: []provider.SGE{{Addr: id, Length: 1}}}})
+				if k += n; err != nil {
+					if provider.Errno(err) != syscall.ENOMEM {
+						t.Errorf("posting: %v", err)
+						return
+					}
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	for range takers {
+		wg.Go(func() {
+			h, err := d.share("test", r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer r.life.drop()
+			for left.Load() > 0 {
+				w, sges, _ := h.take()
+				if w == nil {
+					runtime.Gosched()
+					continue
+				}
+				if len(sges) != 1 || sges[0].Addr != w.wrid {
+					t.Errorf("receive %d with SGEs %+v", w.wrid, sges)
+				}
+				taken[w.wrid].Add(1)
+				left.Add(-1)
+				h.held = false
+			}
+		})
+	}
+	wg.Go(func() {
+		for k := 0; left.Load() > 0; k++ {
+			err := r.Modify(provider.SRQAttr{MaxWR: 4 << (k % 5), Limit: k % 4}, srqMask)
+			if err != nil && provider.Errno(err) != syscall.EINVAL { // more are posted
+				t.Errorf("Modify: %v", err)
+			}
+			if a, err := r.Query(); err != nil || a.MaxWR < 4 || a.Limit > a.MaxWR {
+				t.Errorf("Query: %+v, %v", a, err)
+			}
+			if err := r.Close(); provider.Errno(err) != syscall.EBUSY {
+				t.Errorf("Close: %v", err)
+			}
+			runtime.Gosched()
+		}
+	})
+	wg.Wait()
+	for id := range taken {
+		if n := taken[id].Load(); n != 1 {
+			t.Fatalf("receive %d was taken %d times", id, n)
+		}
+	}
+}

@@ -1,0 +1,466 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// testSRQ makes an SRQ of p.
+func testSRQ(t testing.TB, p *pd, wr, sge int) *srq {
+	t.Helper()
+	r := must(p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: wr, MaxSGE: sge}, Cookie: "srq cookie"}))(t).(*srq)
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("closing the SRQ: %v", err)
+		}
+	})
+	return r
+}
+
+// post posts receives with these numbers, all of them to the same memory.
+func (r *srq) post(t testing.TB, to []provider.SGE, ids ...uint64) {
+	t.Helper()
+	for _, id := range ids {
+		if n, err := r.PostRecv([]provider.RecvWR{{WRID: id, SGList: to}}); n != 1 || err != nil {
+			t.Fatalf("receive %d: %d posted, %v", id, n, err)
+		}
+	}
+}
+
+// with makes a QP of the side with r instead of a receive queue.
+func (s *side) with(r *srq) *qp {
+	s.t.Helper()
+	return must(newQP(s.pd, provider.QPInitAttr{
+		SendCQ: s.cq, RecvCQ: s.cq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1, MaxRecvWR: -7, MaxRecvSGE: 1 << 20},
+	}))(s.t)
+}
+
+func TestCreateSRQArguments(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	attr := must(d.Query())(t)
+	for _, a := range []provider.SRQAttr{
+		{}, {MaxWR: -1, MaxSGE: 1}, {MaxWR: attr.MaxSRQWR + 1, MaxSGE: 1}, {MaxWR: 1, MaxSGE: -1}, {MaxWR: 1, MaxSGE: attr.MaxSRQSGE + 1},
+	} {
+		_, err := p.CreateSRQ(provider.SRQInitAttr{Attr: a})
+		wantErr(t, err, syscall.EINVAL)
+	}
+	r := testSRQ(t, p, 5, 2)
+	if got := must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 2}) || r.Cookie() != "srq cookie" {
+		t.Errorf("granted %+v, cookie %v", got, r.Cookie())
+	}
+	wantErr(t, p.Close(), syscall.EBUSY)
+
+	most := testSRQ(t, p, attr.MaxSRQWR, attr.MaxSRQSGE)
+	if got := must(most.Query())(t); got.MaxWR < attr.MaxSRQWR || got.MaxSGE != attr.MaxSRQSGE {
+		t.Errorf("of the largest SRQ %+v is granted", got)
+	}
+	closed := must(d.AllocPD())(t)
+	ok(t, closed.Close())
+	_, err := closed.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})
+	wantErr(t, err, os.ErrClosed)
+}
+
+func TestSRQPost(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 64, provider.AccessLocalWrite)
+	r := testSRQ(t, p, 3, 2)
+	one := provider.RecvWR{WRID: 1, SGList: []provider.SGE{sge(m, 0, 8)}}
+	three := provider.RecvWR{SGList: make([]provider.SGE, 3)}
+	n, err := r.PostRecv([]provider.RecvWR{one, three, one})
+	if n != 1 {
+		t.Errorf("%d posted before one with too many SGEs", n)
+	}
+	wantErr(t, err, syscall.EINVAL)
+	n, err = r.PostRecv([]provider.RecvWR{one, {}, one, one, one})
+	if n != 3 {
+		t.Errorf("%d of the remaining 3 places", n)
+	}
+	wantErr(t, err, syscall.ENOMEM)
+	if n, err = r.PostRecv(nil); n != 0 || err != nil {
+		t.Errorf("nothing: %d, %v", n, err)
+	}
+	ok(t, r.Close())
+	ok(t, r.Close())
+	for _, f := range []func() error{
+		func() error { _, err := r.PostRecv([]provider.RecvWR{one}); return err },
+		func() error { return r.Modify(provider.SRQAttr{}, 0) },
+		func() error { _, err := r.Query(); return err },
+	} {
+		wantErr(t, f(), os.ErrClosed)
+	}
+}
+
+func TestSRQModify(t *testing.T) {
+	p := testPD(t, unwired(t))
+	r := testSRQ(t, p, 8, 1)
+	r.post(t, nil, 1, 2, 3, 4, 5)
+	set := func(a provider.SRQAttr, mask provider.SRQAttrMask) error { return r.Modify(a, mask) }
+	both := provider.SRQAttrMaxWR | provider.SRQAttrLimit
+	for name, err := range map[string]error{
+		"mask":                     set(provider.SRQAttr{Limit: 1}, provider.SRQAttrLimit|4),
+		"limit beyond the size":    set(provider.SRQAttr{Limit: 9}, provider.SRQAttrLimit),
+		"negative limit":           set(provider.SRQAttr{Limit: -1}, provider.SRQAttrLimit),
+		"fewer than are posted":    set(provider.SRQAttr{MaxWR: 4}, provider.SRQAttrMaxWR),
+		"no receives":              set(provider.SRQAttr{}, provider.SRQAttrMaxWR),
+		"too many":                 set(provider.SRQAttr{MaxWR: maxSRQWR + 1}, provider.SRQAttrMaxWR),
+		"size good, limit beyond":  set(provider.SRQAttr{MaxWR: 16, Limit: 17}, both),
+		"limit good, size too low": set(provider.SRQAttr{MaxWR: 1, Limit: 1}, both),
+	} {
+		if provider.Errno(err) != syscall.EINVAL {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 1}) {
+		t.Errorf("after what was refused: %+v", got)
+	}
+	ok(t, set(provider.SRQAttr{MaxSGE: 99}, 0))
+	ok(t, set(provider.SRQAttr{MaxWR: 9, Limit: 12}, both))
+	if got := must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 16, MaxSGE: 1, Limit: 12}) {
+		t.Errorf("resized: %+v", got)
+	}
+	wantErr(t, set(provider.SRQAttr{MaxWR: 8}, provider.SRQAttrMaxWR), syscall.EINVAL) // the limit is beyond it
+}
+
+// Resizing keeps what is posted, and its order, also where the ring has wrapped.
+func TestSRQResize(t *testing.T) {
+	p := testPD(t, unwired(t))
+	r := testSRQ(t, p, 4, 2)
+	var w recvWQE
+	sges := make([]provider.SGE, 2)
+	next, posted := uint64(1), uint64(0)
+	take := func(n int) {
+		for ; n > 0; n-- {
+			if !r.take(&w, sges) || w.wrid != next || w.nsge != 1 || sges[0].Addr != next {
+				t.Fatalf("took %+v %+v, want %d", w, sges, next)
+			}
+			next++
+		}
+	}
+	post := func(n int) {
+		for ; n > 0; n-- {
+			posted++
+			r.post(t, []provider.SGE{{Addr: posted, Length: 1}}, posted)
+		}
+	}
+	post(4)
+	take(3)
+	post(3)
+	for _, size := range []int{8, 4, 64} {
+		ok(t, r.Modify(provider.SRQAttr{MaxWR: size}, provider.SRQAttrMaxWR))
+		take(1)
+		post(size - int(posted-next+1))
+		if n, err := r.PostRecv(make([]provider.RecvWR, 1)); n != 0 || provider.Errno(err) != syscall.ENOMEM {
+			t.Errorf("one more than %d: %d, %v", size, n, err)
+		}
+		take(int(posted-next+1) - 4)
+	}
+	take(4)
+	if r.take(&w, sges) {
+		t.Errorf("took %+v from an empty queue", w)
+	}
+}
+
+func TestQPWithSRQ(t *testing.T) {
+	d := unwired(t)
+	p := testPD(t, d)
+	c := testCQ(t, d, 4, nil)
+	r := testSRQ(t, p, 4, 1)
+	init := provider.QPInitAttr{SendCQ: c, RecvCQ: c, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1 << 40, MaxRecvSGE: -1}}
+	q := must(testPD(t, d).CreateQP(init))(t) // of another PD
+	_, got, err := q.Query()
+	ok(t, err)
+	if got.SRQ != provider.SRQ(r) || got.Cap.MaxRecvWR != 0 || got.Cap.MaxRecvSGE != 0 {
+		t.Errorf("Query: SRQ %p, %+v", got.SRQ, got.Cap)
+	}
+	for _, wr := range []provider.RecvWR{{}, {SGList: make([]provider.SGE, 1)}} {
+		n, err := q.PostRecv([]provider.RecvWR{wr})
+		if n != 0 {
+			t.Errorf("%d receives posted to the QP", n)
+		}
+		wantErr(t, err, errHasSRQ)
+		wantErr(t, err, syscall.EINVAL)
+	}
+	wantErr(t, r.Close(), syscall.EBUSY)
+	ok(t, q.Close())
+	ok(t, r.Close())
+	_, err = p.CreateQP(init)
+	wantErr(t, err, os.ErrClosed)
+
+	other := testSRQ(t, testPD(t, unwired(t)), 4, 1)
+	for _, foreign := range []provider.SRQ{other, (*srq)(nil)} {
+		init.SRQ = foreign
+		_, err = p.CreateQP(init)
+		wantErr(t, err, syscall.EINVAL)
+	}
+	// A QP that could not be made holds nothing.
+	closed := testCQ(t, d, 1, nil)
+	ok(t, closed.Close())
+	init.SRQ, init.RecvCQ = testSRQ(t, p, 4, 1), closed
+	_, err = p.CreateQP(init)
+	wantErr(t, err, os.ErrClosed)
+}
+
+// srqStory plays a scenario between QPs on one SRQ and a scripted peer each.
+func srqStory(t *testing.T, peers int, script func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(&memnet.Options{})
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		r := must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
+		var qs []*qp
+		var raws []*raw
+		for range peers {
+			q := s.with(r)
+			qs = append(qs, q)
+			mine, theirs := connectTransport(t, network, memAddr)
+			ok(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
+			framer, d := newFraming(true)
+			raws = append(raws, &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1})
+		}
+		script(t, s, r, qs, raws)
+		for i := range peers {
+			ok(t, qs[i].Close())
+			raws[i].c.Close()
+		}
+		ok(t, r.Close())
+	})
+}
+
+// wcOf is wantWC for another QP of the side.
+func (s *side) wcOf(what string, q *qp, want provider.WC) {
+	s.t.Helper()
+	want.QPN = q.qpn
+	got := s.poll()
+	if want.Status == provider.WCSuccess {
+		want.Opcode = provider.WCRecv
+	} else {
+		want.Opcode = got.Opcode
+	}
+	if got != want {
+		s.t.Fatalf("%s: completion\n%+v, want\n%+v", what, got, want)
+	}
+}
+
+// A message keeps the receive that its first segment took, whatever the others of
+// the SRQ do until it ends.
+func TestSRQInterleaved(t *testing.T) {
+	srqStory(t, 3, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
+		bufs := make([]*region, 4)
+		for i := range bufs {
+			bufs[i] = s.reg(300, provider.AccessLocalWrite)
+			r.post(t, []provider.SGE{bufs[i].sge(0, 100), bufs[i].sge(100, 200)}, uint64(i))
+		}
+		seg := func(peer int, mo uint32, last bool, c byte) {
+			raws[peer].send(rdmap.SendHeader(rdmap.OpSend, 0, raws[peer].sendMSN, mo, last), bytes.Repeat([]byte{c}, 90))
+			synctest.Wait()
+			s.noWCIf(!last)
+			if last {
+				raws[peer].sendMSN++
+			}
+		}
+		seg(2, 0, false, 'a')
+		seg(0, 0, false, 'b')
+		seg(2, 90, false, 'a')
+		seg(1, 0, true, 'c')
+		s.wcOf("the third to begin", qs[1], provider.WC{WRID: 2, ByteLen: 90})
+		seg(0, 90, true, 'b')
+		s.wcOf("the second to begin", qs[0], provider.WC{WRID: 1, ByteLen: 180})
+		seg(0, 0, false, 'd')
+		seg(2, 180, true, 'a')
+		s.wcOf("the first to begin", qs[2], provider.WC{WRID: 0, ByteLen: 270})
+		seg(0, 90, true, 'd')
+		s.wcOf("the last", qs[0], provider.WC{WRID: 3, ByteLen: 180})
+		for i, want := range []string{"a270", "b180", "c90", "d180"} {
+			n := map[byte]int{'a': 270, 'b': 180, 'c': 90, 'd': 180}[want[0]]
+			if got := bufs[i].b[:n]; len(bytes.Trim(got, want[:1])) != 0 {
+				t.Errorf("receive %d holds %q, want %s", i, got, want)
+			}
+			bufs[i].untouched(0, n)
+		}
+	})
+}
+
+// noWCIf checks that nothing completes, if that is so.
+func (s *side) noWCIf(none bool) {
+	s.t.Helper()
+	if none {
+		s.noWC("in the middle of a message")
+	}
+}
+
+// When a connection ends, the receive of the message under way is flushed with the
+// QP, and what is in the SRQ is for the others.
+func TestSRQFlush(t *testing.T) {
+	srqStory(t, 2, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
+		b := s.reg(8, provider.AccessLocalWrite)
+		r.post(t, []provider.SGE{b.sge(0, 8)}, 10, 11, 12)
+		raws[0].send(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, false), []byte("1234"))
+		synctest.Wait()
+		s.noWC("half a message")
+		raws[0].c.Close()
+		s.wantDown("the peer has gone")
+		s.wcOf("the half message", qs[0], provider.WC{WRID: 10, Status: provider.WCWRFlushErr})
+		s.noWC("of a QP that has gone")
+		wantEventOf(t, s, provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[0]})
+		raws[1].sendMsg([]byte("12345678"))
+		s.wcOf("for the other QP", qs[1], provider.WC{WRID: 11, ByteLen: 8})
+		ok(t, qs[1].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		s.wantDown("to ERR")
+		s.noWC("the SRQ still has a receive")
+		wantEventOf(t, s, provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[1]})
+	})
+}
+
+func wantEventOf(t *testing.T, s *side, want provider.AsyncEvent) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if e, err := s.dev.AsyncEvent(ctx); err != nil || e != want {
+		t.Fatalf("event %v, QP %p, SRQ %p, error %v; want %v, QP %p, SRQ %p", e.Type, e.QP, e.SRQ, err, want.Type, want.QP, want.SRQ)
+	}
+}
+
+// noEvent checks that there is no asynchronous event.
+func noEvent(t *testing.T, s *side, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if e, err := s.dev.AsyncEvent(ctx); err == nil {
+		t.Fatalf("%s: event %v", what, e.Type)
+	}
+}
+
+// A Send that is too long, or finds an empty SRQ, ends its own connection with the
+// Terminate that an own queue would have had, and no other.
+//
+//rfc:5041 DDP-7.1u2-01
+func TestSRQRefusals(t *testing.T) {
+	srqStory(t, 3, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
+		b := s.reg(8, provider.AccessLocalWrite)
+		r.post(t, []provider.SGE{b.sge(0, 8)}, 1)
+		raws[0].sendMsg([]byte("too much for it"))
+		h := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+		raws[0].wantTerminate("too long", fault{iwarp.LayerDDP, iwarp.DDPUntaggedBuffer, iwarp.DDPUntaggedMessageTooLong}, &h, 15, nil)
+		s.wantDown("too long")
+		s.wcOf("too long", qs[0], provider.WC{WRID: 1, Status: provider.WCLocLenErr})
+		raws[1].sendMsg([]byte("hello"))
+		raws[1].wantTerminate("empty", fault{iwarp.LayerDDP, iwarp.DDPUntaggedBuffer, iwarp.DDPUntaggedNoBuffer}, &h, 5, nil)
+		s.wantDown("empty")
+		s.noWC("nothing was posted")
+		b.untouched(0, 0)
+		r.post(t, []provider.SGE{b.sge(0, 8)}, 2)
+		raws[2].sendMsg([]byte("hello"))
+		s.wcOf("the third connection", qs[2], provider.WC{WRID: 2, ByteLen: 5})
+	})
+}
+
+// The receives name memory of the SRQ's PD, not of the QP's.
+func TestSRQProtectionDomain(t *testing.T) {
+	srqStory(t, 0, func(t *testing.T, s *side, r *srq, _ []*qp, _ []*raw) {
+		other := must(s.dev.AllocPD())(t).(*pd)
+		theirs := must(other.RegMR(make([]byte, 8), provider.AccessLocalWrite))(t).(*mr)
+		ours := s.reg(8, provider.AccessLocalWrite)
+		q := must(newQP(other, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+		mine, wire := connectTransport(t, s.dev.opts.Network, memAddr)
+		ok(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
+		framer, d := newFraming(true)
+		peer := &raw{t: t, c: wire, framer: framer, d: d, sendMSN: 1}
+		r.post(t, []provider.SGE{ours.sge(0, 8)}, 1)
+		r.post(t, []provider.SGE{sge(theirs, 0, 8)}, 2)
+		peer.sendMsg([]byte("one"))
+		s.wcOf("memory of the SRQ's PD", q, provider.WC{WRID: 1, ByteLen: 3})
+		peer.sendMsg([]byte("two"))
+		s.wcOf("memory of the QP's PD", q, provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+		s.wantDown("memory of the QP's PD")
+		if string(ours.b[:3]) != "one" || !bytes.Equal(theirs.buf, make([]byte, 8)) {
+			t.Errorf("memory %q and %q", ours.b, theirs.buf)
+		}
+		wire.Close()
+		ok(t, q.Close())
+		ok(t, theirs.Close())
+		ok(t, other.Close())
+	})
+}
+
+// The limit event comes once per Modify, when a taken receive leaves fewer than the
+// limit, and is disarmed then.
+//
+//rfc:5041 DDP-8.3.2-01
+func TestSRQLimit(t *testing.T) {
+	srqStory(t, 2, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
+		b := s.reg(8, provider.AccessLocalWrite)
+		sges := []provider.SGE{b.sge(0, 8)}
+		limit := func(want int) {
+			t.Helper()
+			if a := must(r.Query())(t); a.Limit != want {
+				t.Fatalf("limit %d, want %d", a.Limit, want)
+			}
+		}
+		arm := func(n int) {
+			t.Helper()
+			ok(t, r.Modify(provider.SRQAttr{Limit: n}, provider.SRQAttrLimit))
+		}
+		take := func(peer int) {
+			t.Helper()
+			raws[peer].sendMsg([]byte("x"))
+			if wc := s.poll(); wc.QPN != qs[peer].qpn || wc.Err() != nil {
+				t.Fatalf("completion %+v", wc)
+			}
+		}
+		want := provider.AsyncEvent{Type: provider.EventSRQLimitReached, SRQ: r}
+
+		r.post(t, sges, 1, 2, 3, 4, 5)
+		take(0)
+		noEvent(t, s, "not armed")
+		arm(3)
+		take(1)
+		noEvent(t, s, "as many as the limit are left")
+		limit(3)
+		take(0)
+		wantEventOf(t, s, want)
+		limit(0)
+		take(1)
+		noEvent(t, s, "not armed again")
+
+		arm(8) // more than there are: at the next receive
+		noEvent(t, s, "nothing was taken")
+		take(0)
+		wantEventOf(t, s, want)
+		arm(1)
+		arm(0)
+		r.post(t, sges, 6)
+		take(0)
+		noEvent(t, s, "disarmed")
+
+		// At the first segment, not at the completion.
+		arm(1)
+		r.post(t, sges, 7)
+		raws[0].send(rdmap.SendHeader(rdmap.OpSend, 0, raws[0].sendMSN, 0, false), []byte("x"))
+		wantEventOf(t, s, want)
+
+		// An event that nobody took goes with the SRQ.
+		arm(1)
+		r.post(t, sges, 8)
+		take(1)
+		for i := range qs {
+			ok(t, qs[i].Close())
+		}
+		ok(t, r.Close())
+		noEvent(t, s, "closed")
+		var wc [4]provider.WC
+		if n := must(s.cq.Poll(wc[:]))(t); n != 1 || wc[0].WRID != 7 || wc[0].Status != provider.WCWRFlushErr {
+			t.Errorf("%d completions, %+v", n, wc[0])
+		}
+	})
+}

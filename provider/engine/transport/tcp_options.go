@@ -1,0 +1,100 @@
+package transport
+
+import (
+	"fmt"
+	"math"
+	"syscall"
+	"time"
+)
+
+// TCPOptions adjusts the sockets of a TCP network: those that connect, those that
+// listen, and those that are accepted. The zero value means what the system does by
+// default.
+type TCPOptions struct {
+	// CongestionControl is TCP_CONGESTION: "reno", "cubic", ... ENOENT for one that
+	// the system doesn't have, EPERM for one that it keeps for root.
+	CongestionControl string
+
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in octets of payload
+	// and its overhead, as setsockopt takes them; the kernel doubles them. Setting
+	// one turns the kernel's own tuning of it off. More than net.core.wmem_max, or
+	// rmem_max, needs CAP_NET_ADMIN, and is EPERM without.
+	SendBuffer    int
+	ReceiveBuffer int
+
+	// KeepAlive has TCP probe a peer that is silent, so that the end of one that
+	// vanished is noticed. The zero value: no probes.
+	KeepAlive KeepAlive
+
+	// UserTimeout is TCP_USER_TIMEOUT: for how long octets may stay without
+	// acknowledgement before the connection ends with ETIMEDOUT. Whole
+	// milliseconds. 0 leaves it to the number of retransmissions, 15 minutes or so.
+	UserTimeout time.Duration
+
+	// DSCP is the differentiated services code point (RFC 2474) of all packets, 0
+	// to 63: the upper six bits of IP_TOS and IPV6_TCLASS.
+	DSCP int
+
+	// Device is SO_BINDTODEVICE: the network interface that packets go out of and
+	// must come in by. ENODEV for one that isn't there.
+	Device string
+
+	// V6Only keeps a listener on an unspecified IPv6 address from taking IPv4
+	// connections, too (IPV6_V6ONLY).
+	V6Only bool
+
+	// ReuseAddr lets others bind the same address and port that do so too, until one of
+	// them listens (RDMA_OPTION_ID_REUSEADDR). A port with nothing but connections in
+	// TIME_WAIT can be bound without.
+	ReuseAddr bool
+
+	Tap Tap // sees every octet; nil costs nothing
+}
+
+// KeepAlive says when TCP probes a peer that is silent. If any field is set, there
+// are probes (SO_KEEPALIVE), and fields that are not have the system's value.
+type KeepAlive struct {
+	Idle     time.Duration // TCP_KEEPIDLE: silence before the first probe; whole seconds, 1 to 32767
+	Interval time.Duration // TCP_KEEPINTVL: between probes; whole seconds, 1 to 32767
+	Count    int           // TCP_KEEPCNT: probes without an answer that end the connection, 1 to 127
+}
+
+// Limits of the options, which are Linux's.
+const (
+	maxKeepSeconds = 32767
+	maxKeepCount   = 127
+	maxDSCP        = 63
+	maxDeviceName  = 15
+)
+
+// validate says which value no system could take. The error wraps EINVAL.
+func (o *TCPOptions) validate() error {
+	switch {
+	case o.SendBuffer < 0 || o.SendBuffer > math.MaxInt32/2:
+		return badTCPOption("SendBuffer", o.SendBuffer, "octets, 0 to 1 GiB")
+	case o.ReceiveBuffer < 0 || o.ReceiveBuffer > math.MaxInt32/2:
+		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "octets, 0 to 1 GiB")
+	case !wholeUnits(o.KeepAlive.Idle, time.Second, maxKeepSeconds):
+		return badTCPOption("KeepAlive.Idle", o.KeepAlive.Idle, "whole seconds, 1 to 32767")
+	case !wholeUnits(o.KeepAlive.Interval, time.Second, maxKeepSeconds):
+		return badTCPOption("KeepAlive.Interval", o.KeepAlive.Interval, "whole seconds, 1 to 32767")
+	case o.KeepAlive.Count < 0 || o.KeepAlive.Count > maxKeepCount:
+		return badTCPOption("KeepAlive.Count", o.KeepAlive.Count, "1 to 127")
+	case !wholeUnits(o.UserTimeout, time.Millisecond, math.MaxInt32):
+		return badTCPOption("UserTimeout", o.UserTimeout, "whole milliseconds, below 24 days")
+	case o.DSCP < 0 || o.DSCP > maxDSCP:
+		return badTCPOption("DSCP", o.DSCP, "0 to 63")
+	case len(o.Device) > maxDeviceName:
+		return badTCPOption("Device", o.Device, "a name of an interface, at most 15 octets")
+	}
+	return nil
+}
+
+// wholeUnits reports whether d is zero, or from one to limit units.
+func wholeUnits(d, unit time.Duration, limit int64) bool {
+	return d >= 0 && d%unit == 0 && int64(d/unit) <= limit
+}
+
+func badTCPOption(name string, value any, want string) error {
+	return fmt.Errorf("TCP option %s = %v, must be %s: %w", name, value, want, syscall.EINVAL)
+}

@@ -1,0 +1,242 @@
+//go:build linux
+
+package transport_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
+)
+
+// socketOf finds the descriptor of the TCP socket of this process with these
+// addresses.
+func socketOf(t *testing.T, local, remote netip.AddrPort) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(sa unix.Sockaddr, want netip.AddrPort) bool {
+		switch sa := sa.(type) {
+		case *unix.SockaddrInet4:
+			return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)) == want
+		case *unix.SockaddrInet6:
+			return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)) == want
+		}
+		return false
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		l, err := unix.Getsockname(fd)
+		if err != nil || !same(l, local) {
+			continue
+		}
+		if r, err := unix.Getpeername(fd); err == nil && same(r, remote) {
+			return fd
+		}
+	}
+	t.Fatalf("no socket %s to %s", local, remote)
+	return -1
+}
+
+// TestSocketsHaveTheOptions asks the kernel what both ends of a connection have,
+// and on the listening side also one that an IPv6 listener took over IPv4.
+func TestSocketsHaveTheOptions(t *testing.T) {
+	opts := transport.TCPOptions{
+		CongestionControl: "reno", SendBuffer: 100 << 10, ReceiveBuffer: 50 << 10,
+		KeepAlive:   transport.KeepAlive{Idle: 11 * time.Second, Interval: 7 * time.Second, Count: 3},
+		UserTimeout: 12345 * time.Millisecond, DSCP: 46, Device: "lo",
+	}
+	for name, at := range map[string]struct{ listen, dial string }{
+		"IPv4":           {"127.0.0.1:0", "127.0.0.1"},
+		"IPv6":           {"[::1]:0", "::1"},
+		"IPv4 over IPv6": {"[::]:0", "127.0.0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tcp := transport.NewTCP(&opts)
+			if err := tcp.Check(); err != nil {
+				t.Fatal(err)
+			}
+			l, err := tcp.Listen(netip.MustParseAddrPort(at.listen), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			to := netip.AddrPortFrom(netip.MustParseAddr(at.dial), l.Addr().Port())
+			c, err := tcp.Dial(t.Context(), netip.AddrPort{}, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			a, err := l.Accept(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = a.Close() }()
+			for end, conn := range map[string]transport.Conn{"dialled": c, "accepted": a} {
+				wantOptions(t, end, socketOf(t, conn.LocalAddr(), conn.RemoteAddr()))
+			}
+		})
+	}
+}
+
+// wantOptions compares a socket with the options of TestSocketsHaveTheOptions.
+func wantOptions(t *testing.T, end string, fd int) {
+	t.Helper()
+	for _, o := range []struct {
+		name          string
+		level, option int
+		want          int
+	}{
+		{"SO_SNDBUF", unix.SOL_SOCKET, unix.SO_SNDBUF, 200 << 10},
+		{"SO_RCVBUF", unix.SOL_SOCKET, unix.SO_RCVBUF, 100 << 10},
+		{"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{"TCP_KEEPIDLE", unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 11},
+		{"TCP_KEEPINTVL", unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 7},
+		{"TCP_KEEPCNT", unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3},
+		{"TCP_USER_TIMEOUT", unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 12345},
+		{"TCP_NODELAY", unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+	} {
+		if got, err := unix.GetsockoptInt(fd, o.level, o.option); err != nil || got != o.want {
+			t.Errorf("%s socket: %s is %d, %v; want %d", end, o.name, got, err, o.want)
+		}
+	}
+	if cc, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil || strings.TrimRight(cc, "\x00") != "reno" {
+		t.Errorf("%s socket: congestion control %q, %v", end, cc, err)
+	}
+	if dev, err := unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE); err != nil || strings.TrimRight(dev, "\x00") != "lo" {
+		t.Errorf("%s socket: device %q, %v", end, dev, err)
+	}
+	level, option := unix.IPPROTO_IP, unix.IP_TOS
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sa6, ok := sa.(*unix.SockaddrInet6); ok && !netip.AddrFrom16(sa6.Addr).Is4In6() {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
+	}
+	if tos, err := unix.GetsockoptInt(fd, level, option); err != nil || tos != 46<<2 {
+		t.Errorf("%s socket: traffic class %#x, %v; want %#x", end, tos, err, 46<<2)
+	}
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	for _, tc := range []struct {
+		opts transport.TCPOptions
+		want syscall.Errno
+		name string // what the error has to say
+	}{
+		{transport.TCPOptions{CongestionControl: "no-such-thing"}, syscall.ENOENT, "no-such-thing"},
+		{transport.TCPOptions{SendBuffer: -1}, syscall.EINVAL, "SendBuffer"},
+		{transport.TCPOptions{SendBuffer: 1 << 31}, syscall.EINVAL, "SendBuffer"},
+		{transport.TCPOptions{ReceiveBuffer: -1}, syscall.EINVAL, "ReceiveBuffer"},
+		{transport.TCPOptions{ReceiveBuffer: 1 << 31}, syscall.EINVAL, "ReceiveBuffer"},
+		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Idle: time.Millisecond}}, syscall.EINVAL, "KeepAlive.Idle"},
+		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Idle: -time.Second}}, syscall.EINVAL, "KeepAlive.Idle"},
+		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Interval: 32768 * time.Second}}, syscall.EINVAL, "KeepAlive.Interval"},
+		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Count: 128}}, syscall.EINVAL, "KeepAlive.Count"},
+		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Count: -1}}, syscall.EINVAL, "KeepAlive.Count"},
+		{transport.TCPOptions{UserTimeout: time.Microsecond}, syscall.EINVAL, "UserTimeout"},
+		{transport.TCPOptions{UserTimeout: 1000 * time.Hour}, syscall.EINVAL, "UserTimeout"},
+		{transport.TCPOptions{DSCP: 64}, syscall.EINVAL, "DSCP"},
+		{transport.TCPOptions{DSCP: -1}, syscall.EINVAL, "DSCP"},
+		{transport.TCPOptions{Device: "nosuchif"}, syscall.ENODEV, "nosuchif"},
+		{transport.TCPOptions{Device: "a-name-that-is-too-long"}, syscall.EINVAL, "Device"},
+	} {
+		h := harness("127.0.0.1", &tc.opts)
+		_, dialErr := h.Network.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:9"))
+		_, listenErr := h.Network.Listen(h.Local, 0)
+		for call, err := range map[string]error{"Check": transport.NewTCP(&tc.opts).Check(), "Dial": dialErr, "Listen": listenErr} {
+			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.name) {
+				t.Errorf("%s with %+v: %v; want %v that names %s", call, tc.opts, err, tc.want, tc.name)
+			}
+		}
+	}
+}
+
+// TestBufferAboveTheLimit: root may have more than the system's limit, others are
+// told which limit it is.
+func TestBufferAboveTheLimit(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/net/core/wmem_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = transport.NewTCP(&transport.TCPOptions{SendBuffer: limit + 1}).Check()
+	if err != nil && (!errors.Is(err, syscall.EPERM) || !strings.Contains(err.Error(), "net.core.wmem_max")) {
+		t.Errorf("%v; want nil for root, EPERM that names the limit for others", err)
+	}
+	if err := transport.NewTCP(&transport.TCPOptions{SendBuffer: limit}).Check(); err != nil {
+		t.Errorf("the limit itself: %v", err)
+	}
+}
+
+func TestSmallBuffersAreSmall(t *testing.T) {
+	h := harness("127.0.0.1", &transport.TCPOptions{SendBuffer: 8 << 10, ReceiveBuffer: 8 << 10})
+	p := transporttest.NewPair(t, h)
+	total := 0
+	for {
+		n, err := p.Dialed.Writev([][]byte{make([]byte, 4096)})
+		if err != nil {
+			break
+		}
+		total += n
+	}
+	if total > 256<<10 {
+		t.Errorf("buffers of 8 KiB took %d octets", total)
+	}
+}
+
+// TestV6Only: a listener that is IPv6's only leaves the port to IPv4.
+func TestV6Only(t *testing.T) {
+	tcp := transport.NewTCP(&transport.TCPOptions{V6Only: true})
+	l, err := tcp.Listen(netip.MustParseAddrPort("[::]:0"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if _, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), l.Addr().Port())); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("over IPv4: %v, want ECONNREFUSED", err)
+	}
+	c, err := tcp.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr("::1"), l.Addr().Port()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	other, err := tcp.Listen(netip.AddrPortFrom(netip.MustParseAddr("0.0.0.0"), l.Addr().Port()), 0)
+	if err != nil {
+		t.Fatalf("the same port on IPv4: %v", err)
+	}
+	_ = other.Close()
+}
+
+// TestWith: options of one socket are those of the network with a change.
+func TestWith(t *testing.T) {
+	tcp := transport.NewTCP(&transport.TCPOptions{CongestionControl: "reno"})
+	other, err := tcp.With(func(o *transport.TCPOptions) { o.DSCP = 10 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := other.(*transport.TCP).Options(); o.CongestionControl != "reno" || o.DSCP != 10 || tcp.Options().DSCP != 0 {
+		t.Errorf("options %+v, and %+v before", o, tcp.Options())
+	}
+	if _, err := tcp.With(func(o *transport.TCPOptions) { o.DSCP = 64 }); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("DSCP 64: %v", err)
+	}
+}
