@@ -42,6 +42,8 @@ func TestBadSizes(t *testing.T) {
 		"GID of port 0":    func() error { _, err := vctx.QueryGID(0, 0); return err },
 		"GID -1":           func() error { _, err := vctx.QueryGID(1, -1); return err },
 		"GID 1000":         func() error { _, err := vctx.QueryGID(1, 1000); return err },
+		"P_Key of port 1":  func() error { _, err := vctx.QueryPkey(1, 0); return err },
+		"P_Key of port 9":  func() error { _, err := vctx.QueryPkey(9, 1000); return err },
 		"CQ of 0":          func() error { _, err := vctx.CreateCQ(0, nil); return err },
 		"CQ of -1":         func() error { _, err := vctx.CreateCQ(-1, nil); return err },
 		"CQ of 2^31-1":     func() error { _, err := vctx.CreateCQ(math.MaxInt32, nil); return err },
@@ -49,7 +51,7 @@ func TestBadSizes(t *testing.T) {
 		"vector -1":        func() error { _, err := vctx.CreateCQ(1, &ibverbs.CQOptions{CompVector: -1}); return err },
 		"vector 1 million": func() error { _, err := vctx.CreateCQ(1, &ibverbs.CQOptions{CompVector: 1e6}); return err },
 	} {
-		refused(t, name, f(), syscall.EINVAL, syscall.ENODATA, syscall.EIO)
+		refused(t, name, f(), syscall.EINVAL, syscall.ENODATA, syscall.EIO, syscall.ENOENT)
 	}
 
 	pd := must[*ibverbs.PD](t)(vctx.AllocPD())

@@ -40,7 +40,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		return nil, err
 	}
 	ch := &CompChannel{ctx: c}
-	ch.obj.Describe("completion channel", "completion channel of "+c.Name(), "ibv_destroy_comp_channel")
+	ch.obj.Describe(object.KindCompChannel, c.Name())
 	if err := ch.obj.Open(op, &c.obj); err != nil {
 		return nil, err
 	}

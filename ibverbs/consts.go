@@ -14,11 +14,20 @@ const (
 	WRLocalInv         = provider.WRLocalInv
 	WRBindMW           = provider.WRBindMW
 	WRSendWithInv      = provider.WRSendWithInv
+
+	// Atomic operations on fields of the word, as enum ib_wr_opcode of the kernel
+	// has them; libibverbs lacks them.
+	WRMaskedAtomicCmpAndSwp = provider.WRMaskedAtomicCmpAndSwp
+	WRMaskedAtomicFetchAdd  = provider.WRMaskedAtomicFetchAdd
+
+	// WRRegMR registers what MR.Map has mapped (IB_WR_REG_MR of the kernel's verbs;
+	// libibverbs lacks it).
+	WRRegMR = provider.WRRegMR
 )
 
 // Flags of a send work request.
 const (
-	SendFence     = provider.SendFence     // wait for earlier RDMA Reads
+	SendFence     = provider.SendFence     // wait for earlier RDMA Reads and atomics
 	SendSignaled  = provider.SendSignaled  // a success is reported, too
 	SendSolicited = provider.SendSolicited // Send: solicited event at the peer
 	SendInline    = provider.SendInline    // the payload is SendWR.Inline
@@ -61,6 +70,7 @@ const (
 	WCLocalInv        = provider.WCLocalInv
 	WCRecv            = provider.WCRecv
 	WCRecvRDMAWithImm = provider.WCRecvRDMAWithImm
+	WCRegMR           = provider.WCRegMR // of WRRegMR
 )
 
 // Flags of a completion.
@@ -121,7 +131,20 @@ const (
 	EventLIDChange       = provider.EventLIDChange
 	EventSRQErr          = provider.EventSRQErr
 	EventSRQLimitReached = provider.EventSRQLimitReached
+
+	// EventQPLastWQEReached: a QP in QPErr takes no more receives from its SRQ.
+	EventQPLastWQEReached = provider.EventQPLastWQEReached
 )
+
+// What SRQ.Modify can change.
+const (
+	SRQAttrMaxWR = provider.SRQAttrMaxWR // IBV_SRQ_MAX_WR: resize
+	SRQAttrLimit = provider.SRQAttrLimit // IBV_SRQ_LIMIT: arm, or disarm with 0
+)
+
+// DeviceSRQResize is the bit of DeviceAttr.DeviceCapFlags that says that SRQ.Modify
+// can resize (IBV_DEVICE_SRQ_RESIZE).
+const DeviceSRQResize = provider.DeviceSRQResize
 
 // Rights of an MR. Local read is always allowed.
 const (
@@ -129,7 +152,7 @@ const (
 	AccessRemoteWrite  = provider.AccessRemoteWrite
 	AccessRemoteRead   = provider.AccessRemoteRead
 	AccessRemoteAtomic = provider.AccessRemoteAtomic
-	AccessMWBind       = provider.AccessMWBind
+	AccessMWBind       = provider.AccessMWBind // windows may be bound to it
 	AccessZeroBased    = provider.AccessZeroBased
 
 	// AccessRemoteInvalidate lets the peer end the region's remote use with a
@@ -139,10 +162,33 @@ const (
 	AccessRemoteInvalidate = provider.AccessRemoteInvalidate
 )
 
+// Kinds of memory windows.
+const (
+	MWType1 = provider.MWType1 // bound with QP.BindMW, for all QPs of its PD
+	MWType2 = provider.MWType2 // bound with WRBindMW, for the peer of the QP that did it
+)
+
+// Bits of DeviceAttr.DeviceCapFlags that are about windows and registration by work
+// request.
+const (
+	DeviceMemWindow        = provider.DeviceMemWindow        // windows of type 1
+	DeviceMemWindowType2A  = provider.DeviceMemWindowType2A  // of type 2, for the QP number that bound it
+	DeviceMemWindowType2B  = provider.DeviceMemWindowType2B  // of type 2, for the QP and the PD
+	DeviceMemMgtExtensions = provider.DeviceMemMgtExtensions // local invalidate, Send with Invalidate, registration by work request
+)
+
+// What MR.Rereg can change.
+const (
+	ReregTranslation = provider.ReregTranslation // the memory
+	ReregPD          = provider.ReregPD
+	ReregAccess      = provider.ReregAccess
+)
+
 // The attributes that mean something on iWARP.
 const (
 	QPAttrState           = provider.QPAttrState
 	QPAttrCurState        = provider.QPAttrCurState
+	QPAttrEnSQDNotify     = provider.QPAttrEnSQDNotify // IBV_QP_EN_SQD_ASYNC_NOTIFY
 	QPAttrAccessFlags     = provider.QPAttrAccessFlags
 	QPAttrMaxRdAtomic     = provider.QPAttrMaxRdAtomic // IBV_QP_MAX_QP_RD_ATOMIC
 	QPAttrMaxDestRdAtomic = provider.QPAttrMaxDestRdAtomic

@@ -2,6 +2,7 @@ package ibverbs
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
@@ -35,7 +36,7 @@ func Open(p provider.Provider, name string) (*Context, error) {
 		return nil, err
 	}
 	c := &Context{dev: dev, provider: p.Name()}
-	c.obj.Describe("context", dev.Name(), "ibv_close_device")
+	c.obj.Describe(object.KindContext, dev.Name())
 	return c, nil
 }
 
@@ -87,19 +88,69 @@ func (c *Context) QueryGID(port uint8, index int) (GID, error) {
 	return c.dev.QueryGID(port, index)
 }
 
+// QueryGIDTable returns the valid entries of all ports' GID tables
+// (ibv_query_gid_table).
+func (c *Context) QueryGIDTable() ([]GIDEntry, error) {
+	if err := c.ok("ibv_query_gid_table"); err != nil {
+		return nil, err
+	}
+	return c.dev.QueryGIDTable()
+}
+
+// QueryPkey returns an entry of a port's P_Key table, in host order
+// (ibv_query_pkey). iWARP has no partitions, and thereby no P_Keys: on such a
+// device PortAttr.PkeyTblLen is 0 and the error of every index is
+// errors.ErrUnsupported, with the errno that libibverbs gives.
+func (c *Context) QueryPkey(port uint8, index int) (uint16, error) {
+	if err := c.ok("ibv_query_pkey"); err != nil {
+		return 0, err
+	}
+	return c.dev.QueryPkey(port, index)
+}
+
 // AsyncEvent is something that happened to an object outside any call (struct
 // ibv_async_event). Which of the fields beside Type is set depends on the type.
 type AsyncEvent struct {
 	Type AsyncEventType
 	QP   *QP
 	CQ   *CQ
+	SRQ  *SRQ
 	Port uint8
+}
+
+// String returns the C name of the type and what the event is about:
+// "IBV_EVENT_QP_FATAL of qp 17", "IBV_EVENT_PORT_ERR of port 1".
+func (e AsyncEvent) String() string {
+	s := e.Type.String()
+	switch {
+	case e.QP != nil:
+		return s + " of " + e.QP.obj.Name()
+	case e.CQ != nil:
+		return s + " of " + e.CQ.obj.Name()
+	case e.SRQ != nil:
+		return s + " of " + e.SRQ.obj.Name()
+	case e.Port != 0:
+		return fmt.Sprintf("%s of port %d", s, e.Port)
+	}
+	return s
 }
 
 // AsyncEvent waits for the device's next asynchronous event
 // (ibv_get_async_event). It is acknowledged before it is returned, so that an
 // event nobody looks at never holds up a Close (ibv_ack_async_event). Events
-// are kept until somebody asks; each is given to one caller.
+// are kept until somebody asks, or their object is closed; each is given to one
+// caller. A device keeps a few hundred: who asks after more have come gets those, and
+// then ENOBUFS once, with how many were lost. It returns ctx.Err() when ctx ends and
+// os.ErrClosed when the context is closed.
+//
+// Over either provider: EventQPFatal for a WR that names memory which it may not use
+// and a message that does not fit its queue, EventQPAccessErr for what the peer may not
+// write, EventQPReqErr for what it may not read, EventCQErr for a CQ that overflows,
+// EventSQDrained for a send queue that was flushed, EventSRQLimitReached. Only the engine: EventSQDrained as
+// QPAttr.EnSQDAsyncNotify asks for it, EventQPLastWQEReached when a QP with an SRQ has
+// come to QPErr and takes no more receives, EventDeviceFatal when it can't wait for its
+// sockets any more, which ends all its connections. Only the kernel: EventPortActive,
+// EventPortErr, EventLIDChange.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	if err := c.ok("ibv_get_async_event"); err != nil {
 		return AsyncEvent{}, err
@@ -114,6 +165,9 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	}
 	if e.CQ != nil {
 		ev.CQ, _ = e.CQ.Cookie().(*CQ)
+	}
+	if e.SRQ != nil {
+		ev.SRQ, _ = e.SRQ.Cookie().(*SRQ)
 	}
 	return ev, nil
 }

@@ -39,7 +39,9 @@ type CQOptions struct {
 
 // CreateCQ makes a completion queue for at least cqe completions (ibv_create_cq).
 // A CQ that overflows loses completions and raises EventCQErr, so that cqe must
-// cover what may be posted, signalled or not, to the queues that complete here.
+// cover what may be posted, signalled or not, to the queues that complete here;
+// Resize makes it larger. What overflows is lost as a report only: the work is done,
+// its places in the queues are free again, and the CQ can be used.
 func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 	const op = "ibv_create_cq"
 	if err := c.ok(op); err != nil {
@@ -61,7 +63,7 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 		init.Channel = ch.p
 		parents = append(parents, &ch.obj)
 	}
-	cq.obj.Describe("CQ", "cq of "+c.Name(), "ibv_destroy_cq")
+	cq.obj.Describe(object.KindCQ, c.Name())
 	if err := cq.obj.Open(op, parents...); err != nil {
 		return nil, err
 	}
@@ -152,6 +154,18 @@ func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// Resize changes the CQ to hold cqe completions, at least (ibv_resize_cq). It may
+// grow and shrink while QPs complete to it, and none of its completions is lost. It is
+// EINVAL, and nothing changes, if cqe is less than 1, more than the device's MaxCQE,
+// or less than the completions that are in the CQ. Drivers that can't, as siw's, make
+// it errors.ErrUnsupported.
+func (cq *CQ) Resize(cqe int) error {
+	if err := cq.ok("ibv_resize_cq"); err != nil {
+		return err
+	}
+	return cq.p.Resize(cqe)
 }
 
 // CQE returns how many completions the CQ holds, at least what was asked for.

@@ -26,7 +26,7 @@
 // # Objects
 //
 // A [Context] is an open device; [PD], [CompChannel] and [CQ] are made from it,
-// [MR] and [QP] from a PD. A parent does not close before its children: Close
+// [MR], [MW], [SRQ] and [QP] from a PD. A parent does not close before its children: Close
 // is then EBUSY, names what is open, and changes nothing. Close of an object
 // that is closed returns nil, and other methods of it return os.ErrClosed.
 // Nothing is closed by the garbage collector. A nil object, and one that
@@ -55,10 +55,11 @@
 //
 // # Limitations
 //
-// Transport is reliable connected iWARP. There are no shared receive queues,
-// memory windows, CQ resizing, or the ibv_wr_* and ibv_start_poll families.
-// The constants for atomics, immediate data and local invalidate exist; whether
-// a provider takes such work, the call tells. siw reports neither immediate
-// data nor the key that a Send with Invalidate ended, and does not enforce
-// AccessRemoteRead.
+// Transport is reliable connected iWARP. There are no
+// ibv_wr_* and ibv_start_poll families. Whether a provider takes atomics, immediate data,
+// windows and local invalidate, the call tells. The engine has windows and registration
+// by work request (MW, PD.AllocFastRegMR), and atomics and immediate data with its option Extensions (RFC 7306): a
+// Write has immediate data as in libibverbs, a Send only without payload. siw has
+// neither, does not tell the key that a Send with Invalidate ended, and does not
+// enforce AccessRemoteRead.
 package ibverbs

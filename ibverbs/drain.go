@@ -51,7 +51,7 @@ func (qp *QP) Drain(ctx context.Context) error {
 	if !qp.sent.Load() {
 		return nil
 	}
-	cq := qp.init.SendCQ
+	cq := qp.sendCQ
 	m := cq.expect(qp.QPN())
 	// The fence has the marker wait for RDMA Reads, too.
 	wr := SendWR{WRID: m.wrid, Opcode: WRRDMAWrite, Flags: SendSignaled | SendFence}

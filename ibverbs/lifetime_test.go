@@ -137,7 +137,7 @@ func TestNilObjects(t *testing.T) {
 	var zero objects
 	for _, o := range []objects{zero, {
 		ctx: new(ibverbs.Context), pd: new(ibverbs.PD), mr: new(ibverbs.MR),
-		ch: new(ibverbs.CompChannel), cq: new(ibverbs.CQ), qp: new(ibverbs.QP),
+		ch: new(ibverbs.CompChannel), cq: new(ibverbs.CQ), qp: new(ibverbs.QP), srq: new(ibverbs.SRQ),
 	}} {
 		kind := "nil "
 		if o.ctx != nil {
@@ -154,6 +154,10 @@ func TestNilObjects(t *testing.T) {
 			"RegMR":       func() error { _, err := o.pd.RegMR(make([]byte, 1), 0); return err },
 			"AllocMR":     func() error { _, err := o.pd.AllocMR(1, 0); return err },
 			"CreateQP":    func() error { _, err := o.pd.CreateQP(&ibverbs.QPInitAttr{}); return err },
+			"CreateSRQ":   func() error { _, err := o.pd.CreateSRQ(&ibverbs.SRQInitAttr{}); return err },
+			"SRQ.Modify":  func() error { return o.srq.Modify(ibverbs.SRQAttr{}, 0) },
+			"SRQ.Query":   func() error { _, err := o.srq.Query(); return err },
+			"SRQ.Post":    func() error { return o.srq.PostRecv(ibverbs.RecvWR{}) },
 			"Next":        func() error { _, err := o.ch.Next(ctx); return err },
 			"Poll":        func() error { _, err := o.cq.Poll(wc); return err },
 			"PollWait":    func() error { _, err := o.cq.PollWait(ctx, wc); return err },
@@ -168,7 +172,7 @@ func TestNilObjects(t *testing.T) {
 		} {
 			calls[kind+name] = f
 		}
-		for i, c := range []func() error{o.qp.Close, o.mr.Close, o.cq.Close, o.ch.Close, o.pd.Close, o.ctx.Close} {
+		for i, c := range []func() error{o.qp.Close, o.srq.Close, o.mr.Close, o.cq.Close, o.ch.Close, o.pd.Close, o.ctx.Close} {
 			if err := c(); err != nil {
 				t.Errorf("%sclose %d: %v", kind, i, err)
 			}
@@ -176,7 +180,7 @@ func TestNilObjects(t *testing.T) {
 		if o.ctx.Name() != "" || o.ctx.Provider() != "" || o.pd.Context() != nil || o.ch.Context() != nil ||
 			o.cq.Context() != nil || o.cq.Channel() != nil || o.cq.CQE() != 0 || o.cq.Cookie() != nil ||
 			o.qp.QPN() != 0 || o.qp.PD() != nil || o.qp.SendCQ() != nil || o.qp.RecvCQ() != nil ||
-			o.qp.Cookie() != nil || o.qp.Cause() != nil || o.mr.PD() != nil || o.mr.Bytes() != nil ||
+			o.qp.SRQ() != nil || o.srq.PD() != nil || o.srq.Cookie() != nil || o.qp.Cookie() != nil || o.qp.Cause() != nil || o.mr.PD() != nil || o.mr.Bytes() != nil ||
 			o.mr.Addr() != 0 || o.mr.Len() != 0 || o.mr.LKey() != 0 || o.mr.RKey() != 0 || o.mr.Access() != 0 {
 			t.Errorf("%sobjects have properties", kind)
 		}
@@ -246,6 +250,17 @@ func TestAsyncEventNamesOurObjects(t *testing.T) {
 	} {
 		if got, err := o.ctx.AsyncEvent(ctx); err != nil || got != want {
 			t.Errorf("got %+v, %v; want %+v", got, err, want)
+		}
+	}
+	for e, want := range map[ibverbs.AsyncEvent]string{
+		{Type: ibverbs.EventQPFatal, QP: o.qp}: "IBV_EVENT_QP_FATAL of qp 7",
+		{Type: ibverbs.EventCQErr, CQ: o.cq}:   "IBV_EVENT_CQ_ERR of cq of fake0",
+		{Type: ibverbs.EventPortErr, Port: 1}:  "IBV_EVENT_PORT_ERR of port 1",
+		{Type: ibverbs.EventDeviceFatal}:       "IBV_EVENT_DEVICE_FATAL",
+		{Type: ibverbs.AsyncEventType(77)}:     "ibv_event_type 77",
+	} {
+		if got := e.String(); got != want {
+			t.Errorf("an event is %q, want %q", got, want)
 		}
 	}
 	ended, cancel := context.WithCancel(ctx)

@@ -67,6 +67,13 @@ type objects struct {
 	ch   *ibverbs.CompChannel
 	cq   *ibverbs.CQ
 	qp   *ibverbs.QP
+	srq  *ibverbs.SRQ // not made by newObjects
+}
+
+// newSRQ makes an SRQ of the PD.
+func (o *objects) newSRQ(t testing.TB) *ibverbs.SRQ {
+	t.Helper()
+	return must[*ibverbs.SRQ](t)(o.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}, Cookie: "my srq"}))
 }
 
 func newObjects(t testing.TB) *objects {

@@ -1,9 +1,8 @@
 package ibverbs
 
 import (
-	"fmt"
 	"math"
-	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -15,10 +14,22 @@ import (
 // the peer may name (struct ibv_mr).
 type MR struct {
 	obj   object.Object
-	pd    *PD
-	p     provider.MR
-	mem   atomic.Pointer[[]byte] // nil once closed
-	pages []byte                 // what Close has to unmap
+	pd    atomic.Pointer[PD]
+	now   atomic.Pointer[provider.MR] // nil in a zero MR
+	mem   atomic.Pointer[[]byte]      // nil once closed
+	pages []byte                      // what Close has to unmap
+	words sync.RWMutex                // held while a word of mem is used (atomic.go)
+}
+
+// p returns the provider's region as it is at present, nil of a zero MR.
+func (mr *MR) p() provider.MR {
+	if mr == nil {
+		return nil
+	}
+	if p := mr.now.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // RegMR registers buf (ibv_reg_mr). The MR keeps buf alive and in place until
@@ -29,52 +40,89 @@ type MR struct {
 // RemoteAtomic without LocalWrite, are EINVAL. The sink of an RDMA Read needs
 // LocalWrite and, for programs that are to run on every iWARP device,
 // RemoteWrite: the response comes in as a write (RFC 5040 section 5.2).
+//
+// Memory that is not mapped, or may not be written although LocalWrite is asked
+// for, is EFAULT. The engine finds that out when it registers, and not what is
+// unmapped or protected later: that would end the program.
+//
+// With AccessZeroBased the region's addresses count from 0; siw has no such
+// regions (errors.ErrUnsupported).
 func (pd *PD) RegMR(buf []byte, access Access) (*MR, error) {
-	return pd.register(buf, nil, access)
+	return pd.register("ibv_reg_mr", buf, nil, func() (provider.MR, error) { return pd.p.RegMR(buf, access) })
 }
 
-// AllocMR maps n octets of fresh zeroed memory and registers them (mmap and
-// ibv_reg_mr). The memory starts on a page, is off the Go heap, so that the
-// garbage collector neither scans nor accounts it, and is unmapped by Close.
-func (pd *PD) AllocMR(n int, access Access) (*MR, error) {
-	if err := pd.ok("ibv_reg_mr"); err != nil {
-		return nil, err
-	}
-	page := os.Getpagesize()
-	if n <= 0 || n > math.MaxInt-page {
-		return nil, pd.obj.Errorf("ibv_reg_mr", syscall.EINVAL, "a region of %d octets", n)
-	}
-	size := (n + page - 1) &^ (page - 1)
-	pages, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
-	if err != nil {
-		return nil, &Error{Op: "mmap", Object: fmt.Sprintf("%d octets", size), Err: err}
-	}
-	mr, err := pd.register(pages[:n:n], pages, access)
-	if err != nil {
-		_ = syscall.Munmap(pages)
-		return nil, err
-	}
-	return mr, nil
+// RegMRIova is RegMR of a region whose first octet has the address iova in SGEs and
+// for the peer (ibv_reg_mr_iova). The region must not reach beyond 2^64. Kernel
+// devices want iova and the address of buf to be alike within a page, otherwise it
+// is EINVAL; siw can't do it at all (errors.ErrUnsupported).
+func (pd *PD) RegMRIova(buf []byte, iova uint64, access Access) (*MR, error) {
+	return pd.register("ibv_reg_mr_iova", buf, nil, func() (provider.MR, error) { return pd.p.RegMRIova(buf, iova, access) })
 }
 
-func (pd *PD) register(buf, pages []byte, access Access) (*MR, error) {
-	const op = "ibv_reg_mr"
+// register enters a region that reg makes of buf.
+func (pd *PD) register(op string, buf, pages []byte, reg func() (provider.MR, error)) (*MR, error) {
 	if err := pd.ok(op); err != nil {
 		return nil, err
 	}
-	mr := &MR{pd: pd, pages: pages}
-	mr.obj.Describe("MR", "mr of "+pd.ctx.Name(), "ibv_dereg_mr")
+	mr := &MR{pages: pages}
+	mr.pd.Store(pd)
+	mr.obj.Describe(object.KindMR, pd.ctx.Name())
 	if err := mr.obj.Open(op, &pd.obj); err != nil {
 		return nil, err
 	}
-	var err error
-	if mr.p, err = pd.p.RegMR(buf, access); err != nil {
+	p, err := reg()
+	if err != nil {
 		mr.obj.Abandon()
 		return nil, err
 	}
-	mr.obj.Describe("MR", fmt.Sprintf("mr %#x", mr.p.LKey()), "ibv_dereg_mr")
+	mr.now.Store(&p)
+	mr.obj.Number(p.LKey())
 	mr.mem.Store(&buf)
 	return mr, nil
+}
+
+// Rereg changes what flags name (ibv_rereg_mr): ReregTranslation has the region be
+// over buf from now on, ReregPD moves it to pd, ReregAccess gives it the rights
+// access; the other arguments are ignored. Keys and address may change: SGEs and
+// what the peer was told have to be made anew. Posted work that names the old key
+// completes with an error. When Rereg returns nil the device does not touch memory
+// that the region is not over any more. After an error the region is as it was.
+//
+// Errors: EINVAL without a flag, and those of RegMR. siw has no re-registration
+// (errors.ErrUnsupported); closing the region and registering anew does the same.
+//
+// The memory of an AllocMR region stays mapped until Close, whatever the region is
+// over.
+func (mr *MR) Rereg(flags ReregFlags, pd *PD, buf []byte, access Access) error {
+	const op = "ibv_rereg_mr"
+	old := mr.p()
+	if old == nil {
+		return errNil(op, "mr")
+	}
+	from := mr.pd.Load()
+	if flags&ReregPD == 0 {
+		pd = from
+	} else if err := pd.ok(op); err != nil {
+		return err
+	} else if pd.ctx != from.ctx {
+		return mr.obj.Errorf(op, syscall.EINVAL, "a PD of another context")
+	}
+	return mr.obj.Move(op, &from.obj, &pd.obj, func() error {
+		if mr.pd.Load() != from {
+			return mr.obj.Errorf(op, syscall.EBUSY, "another Rereg has just moved it")
+		}
+		p, err := (*mr.now.Load()).Rereg(flags, pd.p, buf, access)
+		if err != nil {
+			return err
+		}
+		mr.pd.Store(pd)
+		mr.now.Store(&p)
+		mr.obj.Number(p.LKey())
+		if flags&ReregTranslation != 0 {
+			mr.mem.Store(&buf)
+		}
+		return nil
+	})
 }
 
 // Bytes returns the region's memory, nil after Close. The slice of an AllocMR
@@ -93,42 +141,42 @@ func (mr *MR) Bytes() []byte {
 // Addr returns the address of the first octet as SGE.Addr and
 // SendWR.RemoteAddr count it. It is not necessarily an address in this process.
 func (mr *MR) Addr() uint64 {
-	if mr == nil || mr.p == nil {
-		return 0
+	if p := mr.p(); p != nil {
+		return p.Addr()
 	}
-	return mr.p.Addr()
+	return 0
 }
 
 // Len returns the region's length in octets.
 func (mr *MR) Len() uint64 {
-	if mr == nil || mr.p == nil {
-		return 0
+	if p := mr.p(); p != nil {
+		return p.Len()
 	}
-	return mr.p.Len()
+	return 0
 }
 
 // LKey returns the key for SGE.LKey.
 func (mr *MR) LKey() uint32 {
-	if mr == nil || mr.p == nil {
-		return 0
+	if p := mr.p(); p != nil {
+		return p.LKey()
 	}
-	return mr.p.LKey()
+	return 0
 }
 
 // RKey returns the key that the peer puts into SendWR.RKey: the STag.
 func (mr *MR) RKey() uint32 {
-	if mr == nil || mr.p == nil {
-		return 0
+	if p := mr.p(); p != nil {
+		return p.RKey()
 	}
-	return mr.p.RKey()
+	return 0
 }
 
 // Access returns the rights that the region has.
 func (mr *MR) Access() Access {
-	if mr == nil || mr.p == nil {
-		return 0
+	if p := mr.p(); p != nil {
+		return p.Access()
 	}
-	return mr.p.Access()
+	return 0
 }
 
 // PD returns the PD that the region is registered with.
@@ -136,7 +184,7 @@ func (mr *MR) PD() *PD {
 	if mr == nil {
 		return nil
 	}
-	return mr.pd
+	return mr.pd.Load()
 }
 
 // SGE names n octets of the region from offset off. Octets outside the region,
@@ -144,50 +192,57 @@ func (mr *MR) PD() *PD {
 // hand is checked only when it is used, which costs the connection. It does
 // not allocate.
 func (mr *MR) SGE(off, n int) (SGE, error) {
-	if err := mr.inside(off, n); err != nil {
+	p, err := mr.inside(off, n)
+	if err != nil {
 		return SGE{}, err
 	}
 	if n > math.MaxUint32 {
 		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d octets in one SGE", n)
 	}
-	return SGE{Addr: mr.p.Addr() + uint64(off), Length: uint32(n), LKey: mr.p.LKey()}, nil
+	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
 
 // Remote names n octets of the region from offset off for the peer. The
 // region's rights decide what the peer can do with it.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
-	if err := mr.inside(off, n); err != nil {
+	p, err := mr.inside(off, n)
+	if err != nil {
 		return RemoteRegion{}, err
 	}
-	return RemoteRegion{Addr: mr.p.Addr() + uint64(off), Len: uint64(n), RKey: mr.p.RKey()}, nil
+	return RemoteRegion{Addr: p.Addr() + uint64(off), Len: uint64(n), RKey: p.RKey()}, nil
 }
 
-func (mr *MR) inside(off, n int) error {
-	if mr == nil || mr.p == nil {
-		return errNil("SGE", "mr")
+// inside returns the provider's region if the n octets from off are in it.
+func (mr *MR) inside(off, n int) (provider.MR, error) {
+	p := mr.p()
+	if p == nil {
+		return nil, errNil("SGE", "mr")
 	}
 	if err := mr.obj.Check("SGE"); err != nil {
-		return err
+		return nil, err
 	}
-	if size := mr.p.Len(); off < 0 || n < 0 || uint64(off) > size || uint64(n) > size-uint64(off) {
-		return mr.obj.Errorf("SGE", syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, size)
+	if size := p.Len(); off < 0 || n < 0 || uint64(off) > size || uint64(n) > size-uint64(off) {
+		return nil, mr.obj.Errorf("SGE", syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, size)
 	}
-	return nil
+	return p, nil
 }
 
 // Close deregisters the region (ibv_dereg_mr) and unmaps it if AllocMR mapped
 // it. When it returns nil the device does not touch the memory any more; work
 // that still names it completes with an error, and a peer that names it gets a
-// Terminate. The slice given to RegMR is the caller's again.
+// Terminate. The slice given to RegMR is the caller's again. While a window is bound to
+// it, it is EBUSY.
 func (mr *MR) Close() error {
-	if mr == nil || mr.p == nil {
+	if mr.p() == nil {
 		return nil
 	}
 	return mr.obj.Close(func() error {
-		if err := mr.p.Close(); err != nil {
+		if err := mr.p().Close(); err != nil {
 			return err
 		}
+		mr.words.Lock()
 		mr.mem.Store(nil)
+		mr.words.Unlock()
 		if mr.pages == nil {
 			return nil
 		}

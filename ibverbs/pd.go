@@ -20,7 +20,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	pd := &PD{ctx: c}
-	pd.obj.Describe("PD", "pd of "+c.Name(), "ibv_dealloc_pd")
+	pd.obj.Describe(object.KindPD, c.Name())
 	if err := pd.obj.Open(op, &c.obj); err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (pd *PD) Context() *Context {
 	return pd.ctx
 }
 
-// Close frees the PD (ibv_dealloc_pd). While an MR or QP of it is open it is
+// Close frees the PD (ibv_dealloc_pd). While an MR, MW, QP or SRQ of it is open it is
 // EBUSY and says so.
 func (pd *PD) Close() error {
 	if pd == nil || pd.p == nil {

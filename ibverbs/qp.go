@@ -1,7 +1,6 @@
 package ibverbs
 
 import (
-	"fmt"
 	"sync/atomic"
 	"syscall"
 
@@ -13,18 +12,21 @@ import (
 // iWARP one connection, which package rdmacm makes. A QP is used for one
 // connection and not again.
 type QP struct {
-	obj  object.Object
-	pd   *PD
-	p    provider.QP
-	init QPInitAttr
-	sent atomic.Bool // something was posted to the send queue
+	obj            object.Object
+	pd             *PD
+	p              provider.QP
+	sendCQ, recvCQ *CQ
+	srq            *SRQ
+	cookie         any
+	sent           atomic.Bool // something was posted to the send queue
 }
 
 // QPInitAttr says how to make a QP (struct ibv_qp_init_attr).
 type QPInitAttr struct {
 	SendCQ   *CQ    // required
 	RecvCQ   *CQ    // required; may be SendCQ
-	Cap      QPCap  // sizes, at least
+	SRQ      *SRQ   // where receives are posted; nil for a queue of the QP's own
+	Cap      QPCap  // sizes, at least; with an SRQ those of receives are ignored
 	Type     QPType // the zero value means QPTypeRC
 	SQSigAll bool   // every send WR is signalled
 	Cookie   any    // for QP.Cookie
@@ -57,9 +59,25 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 			return nil, pd.obj.Errorf(op, syscall.EINVAL, "the %s belongs to another context", side.name)
 		}
 	}
-	qp := &QP{pd: pd, init: *init}
-	qp.obj.Describe("QP", "qp of "+pd.ctx.Name(), "ibv_destroy_qp")
+	if srq := init.SRQ; srq != nil {
+		if srq.p == nil {
+			return nil, errNil(op, "SRQ")
+		}
+		if srq.pd.ctx != pd.ctx {
+			return nil, pd.obj.Errorf(op, syscall.EINVAL, "the SRQ belongs to another context")
+		}
+	}
+	qp := &QP{pd: pd, sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ, cookie: init.Cookie}
+	qp.obj.Describe(object.KindQP, pd.ctx.Name())
 	parents := []*object.Object{&pd.obj, &init.SendCQ.obj, &init.RecvCQ.obj}
+	pinit := provider.QPInitAttr{
+		SendCQ: init.SendCQ.p, RecvCQ: init.RecvCQ.p,
+		Cap: init.Cap, Type: init.Type, SQSigAll: init.SQSigAll, Cookie: qp,
+	}
+	if init.SRQ != nil {
+		pinit.SRQ = init.SRQ.p
+		parents = append(parents, &init.SRQ.obj)
+	}
 	if owner != nil {
 		parents = append(parents, owner)
 	}
@@ -67,15 +85,12 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 		return nil, err
 	}
 	var err error
-	qp.p, err = create(pd.p, provider.QPInitAttr{
-		SendCQ: init.SendCQ.p, RecvCQ: init.RecvCQ.p,
-		Cap: init.Cap, Type: init.Type, SQSigAll: init.SQSigAll, Cookie: qp,
-	})
+	qp.p, err = create(pd.p, pinit)
 	if err != nil {
 		qp.obj.Abandon()
 		return nil, err
 	}
-	qp.obj.Describe("QP", fmt.Sprintf("qp %d", qp.p.QPN()), "ibv_destroy_qp")
+	qp.obj.Number(qp.p.QPN())
 	return qp, nil
 }
 
@@ -114,7 +129,8 @@ func (qp *QP) PostSend(wrs ...SendWR) error {
 // PostRecv posts work requests to the receive queue (ibv_post_recv), with the
 // rules of PostSend. Sends of the peer consume them in order, one each; a Send
 // that finds none, or one that is too small, ends the connection: iWARP leaves
-// it to the program that there are always enough (RFC 5041 section 7.1).
+// it to the program that there are always enough (RFC 5041 section 7.1). For a QP
+// with an SRQ it is EINVAL: see SRQ.PostRecv.
 func (qp *QP) PostRecv(wrs ...RecvWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_recv", "qp")}
@@ -147,9 +163,10 @@ func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 	if err != nil {
 		return QPAttr{}, QPInitAttr{}, err
 	}
-	init := qp.init
-	init.Cap, init.Type, init.SQSigAll = pinit.Cap, pinit.Type, pinit.SQSigAll
-	return attr, init, nil
+	return attr, QPInitAttr{
+		SendCQ: qp.sendCQ, RecvCQ: qp.recvCQ, SRQ: qp.srq,
+		Cap: pinit.Cap, Type: pinit.Type, SQSigAll: pinit.SQSigAll, Cookie: qp.cookie,
+	}, nil
 }
 
 // Cause says why the connection ended: a [*TerminateError] for a protocol
@@ -184,7 +201,7 @@ func (qp *QP) SendCQ() *CQ {
 	if qp == nil {
 		return nil
 	}
-	return qp.init.SendCQ
+	return qp.sendCQ
 }
 
 // RecvCQ returns where receives complete.
@@ -192,7 +209,16 @@ func (qp *QP) RecvCQ() *CQ {
 	if qp == nil {
 		return nil
 	}
-	return qp.init.RecvCQ
+	return qp.recvCQ
+}
+
+// SRQ returns the SRQ that the QP takes receives from, nil if it has a queue of its
+// own.
+func (qp *QP) SRQ() *SRQ {
+	if qp == nil {
+		return nil
+	}
+	return qp.srq
 }
 
 // Cookie returns QPInitAttr.Cookie (qp_context).
@@ -200,7 +226,7 @@ func (qp *QP) Cookie() any {
 	if qp == nil {
 		return nil
 	}
-	return qp.init.Cookie
+	return qp.cookie
 }
 
 // Close destroys the QP (ibv_destroy_qp), ending its connection if it has one.
@@ -211,7 +237,7 @@ func (qp *QP) Close() error {
 	}
 	err := qp.obj.Close(qp.p.Close)
 	if err == nil {
-		qp.init.SendCQ.abandon(qp.QPN())
+		qp.sendCQ.abandon(qp.QPN())
 	}
 	return err
 }

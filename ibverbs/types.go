@@ -10,7 +10,7 @@ type (
 
 	// DeviceAttr holds a device's limits and capabilities (struct
 	// ibv_device_attr): MaxQP, MaxQPWR, MaxSGE, MaxSGERd, MaxCQE,
-	// MaxQPRdAtom, MaxQPInitRdAtom, MaxInline and more.
+	// MaxQPRdAtom, MaxQPInitRdAtom, MaxInline, DeviceCapFlags and more.
 	DeviceAttr = provider.DeviceAttr
 
 	// PortAttr describes a port (struct ibv_port_attr): State, MaxMTU,
@@ -19,6 +19,19 @@ type (
 
 	// GID is a global identifier in network order (union ibv_gid).
 	GID = provider.GID
+
+	// GIDEntry is a valid entry of a GID table (struct ibv_gid_entry): GID,
+	// Index, Port, Type, Ifindex.
+	GIDEntry = provider.GIDEntry
+
+	// GIDType is a kind of GID (enum ibv_gid_type).
+	GIDType = provider.GIDType
+
+	// DeviceCap is a set of capabilities (enum ibv_device_cap_flags).
+	DeviceCap = provider.DeviceCap
+
+	// AtomicCap is between whom atomics are atomic (enum ibv_atomic_cap).
+	AtomicCap = provider.AtomicCap
 
 	// NodeType is a kind of device (enum ibv_node_type).
 	NodeType = provider.NodeType
@@ -35,13 +48,25 @@ type (
 	// Access is a set of rights of an MR (enum ibv_access_flags).
 	Access = provider.Access
 
+	// ReregFlags says what MR.Rereg changes (enum ibv_rereg_mr_flags).
+	ReregFlags = provider.ReregFlags
+
+	// MWType is a kind of memory window (enum ibv_mw_type).
+	MWType = provider.MWType
+
+	// MWBindInfo says what a window is bound to (struct ibv_mw_bind_info): LKey of
+	// the region, Addr and Length in it, and the window's rights. MR.BindInfo makes
+	// one.
+	MWBindInfo = provider.MWBindInfo
+
 	// SGE names registered memory (struct ibv_sge): Addr, Length in octets,
 	// LKey. MR.SGE makes one.
 	SGE = provider.SGE
 
 	// SendWR is a work request of the send queue (struct ibv_send_wr): WRID,
 	// Opcode, Flags; SGList, or Inline with SendInline; RemoteAddr and RKey
-	// for Writes and Reads; InvalidateRKey for WRSendWithInv.
+	// for Writes and Reads; InvalidateRKey for WRSendWithInv and WRLocalInv; RKey and
+	// Bind for WRBindMW; RKey and Access for WRRegMR.
 	SendWR = provider.SendWR
 
 	// RecvWR is a work request of the receive queue (struct ibv_recv_wr):
@@ -76,7 +101,8 @@ type (
 	QPCap = provider.QPCap
 
 	// QPAttr is what QP.Modify sets and QP.Query tells (struct ibv_qp_attr):
-	// State, CurState, Access, Cap, MaxRdAtomic (ORD), MaxDestRdAtomic (IRD).
+	// State, CurState, Access, Cap, MaxRdAtomic (ORD), MaxDestRdAtomic (IRD),
+	// EnSQDAsyncNotify.
 	QPAttr = provider.QPAttr
 
 	// QPAttrMask is which fields of a QPAttr count (enum ibv_qp_attr_mask).
@@ -87,6 +113,13 @@ type (
 
 	// QPState is a state of a QP (enum ibv_qp_state).
 	QPState = provider.QPState
+
+	// SRQAttr holds an SRQ's sizes and its limit (struct ibv_srq_attr): MaxWR,
+	// MaxSGE, Limit in receives.
+	SRQAttr = provider.SRQAttr
+
+	// SRQAttrMask is which fields of an SRQAttr count (enum ibv_srq_attr_mask).
+	SRQAttrMask = provider.SRQAttrMask
 
 	// AsyncEventType is a kind of asynchronous event (enum ibv_event_type).
 	AsyncEventType = provider.AsyncEventType

@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"time"
 
@@ -23,18 +24,30 @@ type ListenConfig struct {
 	// Backlog is how many requests may wait for an answer; 0 means
 	// DefaultBacklog.
 	Backlog int
+
+	// Resolver looks names up for ListenName. Nil: net.DefaultResolver.
+	Resolver *net.Resolver
+
+	// Setup, if not nil, is called with the new id before it is bound: the place
+	// for ID.SetOption.
+	Setup func(id *ID) error
 }
 
 // ConnConfig says how Dial and Request.Accept make a connection. Nil is the
 // zero value.
 type ConnConfig struct {
-	// PD is the protection domain for the QP. Nil: the Conn makes one, which
-	// it closes.
+	// PD is the protection domain for the QP. Nil: that of the SRQ, or the Conn
+	// makes one, which it closes.
 	PD *ibverbs.PD
+
+	// SRQ is the shared receive queue that the QP takes its receives from, and
+	// remains the program's to close. Nil: the QP has a queue of its own.
+	// Connections with one SRQ usually share RecvCQ as well.
+	SRQ *ibverbs.SRQ
 
 	// SendCQ and RecvCQ are where the QP completes, and may be the same. Nil:
 	// the Conn makes one, with a completion channel of its own and room for a
-	// full queue, which it closes.
+	// full queue, or for all that the SRQ holds, which it closes.
 	SendCQ *ibverbs.CQ
 	RecvCQ *ibverbs.CQ
 
@@ -72,6 +85,13 @@ type ConnConfig struct {
 	// ResolveTimeout, for Dial, limits the resolution of address and route
 	// each. 0 means DefaultResolveTimeout.
 	ResolveTimeout time.Duration
+
+	// Resolver looks names up for DialName. Nil: net.DefaultResolver.
+	Resolver *net.Resolver
+
+	// Setup, for Dial, is called with the new id before it is bound or resolves its
+	// address, if not nil: the place for ID.SetOption.
+	Setup func(id *ID) error
 
 	// Cookie is for Conn.QP().Cookie().
 	Cookie any

@@ -22,65 +22,80 @@ type Conn struct {
 	recvCQ  *ibverbs.CQ
 	qp      *ibverbs.QP
 	private []byte
+	rdmac   bool
 
-	// ended ends with the connection, as far as watch has noticed.
-	ended     context.Context
-	end       context.CancelFunc
-	watchOnce sync.Once
-	watchCtx  context.Context
-	unwatch   context.CancelFunc
+	mu       sync.Mutex
+	watching *watch // nil before the first Done
 
-	closing sync.Mutex
-	steps   []func() error // what Close still has to do, the last one first
+	closing sync.Mutex // held through Close, and guards what follows
+
+	// What Close has to do beside closing QP, id and channel.
+	disconnect                  bool
+	ownPD, ownSendCQ, ownRecvCQ bool
+}
+
+// watch waits for the end of a connection on behalf of all who ask.
+type watch struct {
+	ended context.Context // ends when the watch is over
+	end   context.CancelFunc
+	ctx   context.Context // ends the watch early
+	stop  context.CancelFunc
 }
 
 // newConn makes the QP of id with all it needs. It takes over ch and id: Close
 // frees them even if newConn fails.
 func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ}
-	c.ended, c.end = context.WithCancel(context.Background())
-	c.watchCtx, c.unwatch = context.WithCancel(context.Background())
-
 	sizes := capacity(cfg.Cap)
-	err := c.makeParts(sizes)
-	c.atClose(ch.Close, id.Close, c.endWatch)
-	if err != nil {
+	if err := c.makeParts(sizes, cfg.SRQ); err != nil {
 		return c, err
 	}
+	var err error
 	c.qp, err = id.CreateQP(c.pd, &ibverbs.QPInitAttr{
-		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, Cap: sizes, SQSigAll: cfg.SQSigAll, Cookie: cfg.Cookie,
+		SendCQ: c.sendCQ, RecvCQ: c.recvCQ, SRQ: cfg.SRQ, Cap: sizes, SQSigAll: cfg.SQSigAll, Cookie: cfg.Cookie,
 	})
-	if err != nil {
-		return c, err
-	}
-	c.atClose(c.qp.Close)
-	return c, nil
+	return c, err
 }
 
-// established notes that there is a connection.
-func (c *Conn) established(private []byte) {
-	c.private = private
-	c.atClose(c.hangUp)
+// established notes that there is a connection, and what ev says of it: the peer's
+// answer, or its request.
+func (c *Conn) established(ev *Event) {
+	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
+	c.disconnect = true
 }
 
 // makeParts makes what the configuration left out.
-func (c *Conn) makeParts(sizes ibverbs.QPCap) (err error) {
+func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
+	if srq != nil {
+		attr, err := srq.Query()
+		if err != nil {
+			return err
+		}
+		sizes.MaxRecvWR = attr.MaxWR
+		if c.pd == nil {
+			c.pd = srq.PD()
+		}
+	}
 	if c.pd == nil {
 		if c.pd, err = c.vctx.AllocPD(); err != nil {
 			return err
 		}
-		c.atClose(func() error { return object.RetirePD(c.pd) })
+		c.ownPD = true
 	}
 	if c.sendCQ == nil {
 		// One more than the queue holds, for QP.Drain.
 		if c.sendCQ, err = c.makeCQ(sizes.MaxSendWR + 1); err != nil {
 			return err
 		}
+		c.ownSendCQ = true
 	}
 	if c.recvCQ == nil {
-		c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR)
+		if c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR); err != nil {
+			return err
+		}
+		c.ownRecvCQ = true
 	}
-	return err
+	return nil
 }
 
 // makeCQ makes a CQ with a channel of its own.
@@ -89,16 +104,20 @@ func (c *Conn) makeCQ(cqe int) (*ibverbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.atClose(ch.Close)
 	cq, err := c.vctx.CreateCQ(cqe, &ibverbs.CQOptions{Channel: ch})
 	if err != nil {
-		return nil, err
+		return nil, also(err, ch.Close())
 	}
-	c.atClose(cq.Close)
 	return cq, nil
 }
 
-func (c *Conn) atClose(steps ...func() error) { c.steps = append(c.steps, steps...) }
+// closeCQ undoes makeCQ.
+func closeCQ(cq *ibverbs.CQ) error {
+	if err := cq.Close(); err != nil {
+		return err
+	}
+	return cq.Channel().Close()
+}
 
 // QP returns the connection's QP.
 func (c *Conn) QP() *ibverbs.QP {
@@ -150,6 +169,10 @@ func (c *Conn) PrivateData() []byte {
 	return c.private
 }
 
+// RDMAC reports whether the connection speaks the RDMA Consortium's version of the
+// protocols, as [Event].RDMAC says.
+func (c *Conn) RDMAC() bool { return c != nil && c.rdmac }
+
 // LocalAddr returns our address of the connection.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.ID().LocalAddr() }
 
@@ -160,14 +183,38 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.ID().RemoteAddr() }
 // ended it and how, or the Conn is closed. QP.Cause may know why.
 //
 // The first call of Done, Wait or Shutdown starts a goroutine that waits for
-// the end; it is gone when the connection is.
+// the end; it is gone when the connection is. On InfiniBand and RoCE it is what
+// answers a peer that disconnects, and without it, or Close, the peer waits for
+// about a minute: call Done there as soon as the connection is made.
 func (c *Conn) Done() <-chan struct{} {
 	if c == nil || c.id == nil {
 		return noConn
 	}
-	c.watchOnce.Do(func() { go c.watch() })
-	return c.ended.Done()
+	return c.watched().Done()
 }
+
+// watched has the connection watched, and returns what ends with it.
+func (c *Conn) watched() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watching == nil {
+		w := new(watch)
+		w.ended, w.end = context.WithCancel(context.Background())
+		w.ctx, w.stop = context.WithCancel(context.Background())
+		c.watching = w
+		go w.wait(c.ch)
+	}
+	return c.watching.ended
+}
+
+// noWatch is what a Conn has that was closed before anybody asked.
+var noWatch = func() *watch {
+	w := new(watch)
+	w.ended, w.end = context.WithCancel(context.Background())
+	w.stop = func() {}
+	w.end()
+	return w
+}()
 
 // noConn is closed: a Conn that never was has ended.
 var noConn = func() <-chan struct{} {
@@ -199,10 +246,10 @@ func (c *Conn) over() bool {
 	}
 }
 
-func (c *Conn) watch() {
-	defer c.end()
+func (w *watch) wait(ch *EventChannel) {
+	defer w.end()
 	for {
-		ev, err := c.ch.GetEvent(c.watchCtx)
+		ev, err := ch.GetEvent(w.ctx)
 		if err != nil || ev.Type == Disconnected || ev.Type == DeviceRemoval {
 			return
 		}
@@ -226,10 +273,10 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
 		return errNil("rdma_disconnect", "connection")
 	}
-	c.Done() // starts watching, which ends a Drain that can't end by itself
+	// Watching ends a Drain that can't end by itself.
 	drainCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(c.ended, cancel)()
+	defer context.AfterFunc(c.watched(), cancel)()
 	if err := c.qp.Drain(drainCtx); err != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -260,26 +307,49 @@ func (c *Conn) Close() error {
 	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
-	for len(c.steps) > 0 {
-		last := len(c.steps) - 1
-		if err := c.steps[last](); err != nil {
+	if c.disconnect {
+		c.disconnect = false
+		_ = c.id.Disconnect() // it doesn't matter if the peer was faster
+	}
+	if err := c.qp.Close(); err != nil {
+		return err
+	}
+	c.endWatch()
+	if err := c.id.Close(); err != nil {
+		return err
+	}
+	if err := c.ch.Close(); err != nil {
+		return err
+	}
+	return c.closeParts()
+}
+
+// closeParts closes what makeParts made. What is closed already stays so.
+func (c *Conn) closeParts() error {
+	if c.ownRecvCQ {
+		if err := closeCQ(c.recvCQ); err != nil {
 			return err
 		}
-		c.steps = c.steps[:last]
+	}
+	if c.ownSendCQ {
+		if err := closeCQ(c.sendCQ); err != nil {
+			return err
+		}
+	}
+	if c.ownPD {
+		return object.RetirePD(c.pd)
 	}
 	return nil
 }
 
-// hangUp disconnects for Close, which doesn't mind if the peer was faster.
-func (c *Conn) hangUp() error {
-	_ = c.id.Disconnect()
-	return nil
-}
-
 // endWatch stops the watcher, or keeps it from ever starting.
-func (c *Conn) endWatch() error {
-	c.unwatch()
-	c.watchOnce.Do(c.end)
-	<-c.ended.Done()
-	return nil
+func (c *Conn) endWatch() {
+	c.mu.Lock()
+	if c.watching == nil {
+		c.watching = noWatch
+	}
+	w := c.watching
+	c.mu.Unlock()
+	w.stop()
+	<-w.ended.Done()
 }

@@ -3,9 +3,7 @@ package rdmacm_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"sync"
@@ -20,7 +18,7 @@ import (
 
 // TestOnSiw runs the tests below, and the examples, on siw.
 func TestOnSiw(t *testing.T) {
-	onsiw.Run(t, "^TestConn|^Example", "TestConnHundredAtOnce", "TestConnManyInARow", "TestConnGivenUpAnywhere", "TestConnSharedParts", "Example", "ExampleID")
+	onsiw.Run(t, "^TestConn|^Example", "TestConnHundredAtOnce", "TestConnManyInARow", "TestConnGivenUpAnywhere", "TestConnSharedParts", "TestConnPeerGoesAway", "TestConnClientGoesAway", "TestConnIDOptions", "Example", "ExampleID", "ExampleConn_contexts")
 }
 
 // onKernel tells whether open opens a kernel device.
@@ -92,6 +90,13 @@ func (r *receiver) prepare(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnPara
 	return c.QP().PostRecv(wrs...)
 }
 
+// close closes the region, if prepare came as far as making it.
+func (r *receiver) close() {
+	if r.mr != nil {
+		_ = r.mr.Close()
+	}
+}
+
 // get returns the next message.
 func (r *receiver) get(ctx context.Context, c *rdmacm.Conn) ([]byte, error) {
 	var wc [1]ibverbs.WC
@@ -143,116 +148,6 @@ func TestConnPrivateData(t *testing.T) {
 		}
 		ok(t, client.Shutdown(ctx))
 	}
-}
-
-// A hundred connections at once: no event, message or private data goes to the
-// wrong one, and rejections in between disturb nobody.
-func TestConnHundredAtOnce(t *testing.T) {
-	const conns = 100
-	ctx := timeout(t)
-	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	defer l.Close()
-	wait := each(t, ctx, l, 4, func(req *rdmacm.Request) error { return echo(ctx, req) })
-	var clients sync.WaitGroup
-	for i := range conns {
-		clients.Go(func() {
-			if err := callEcho(ctx, vctx, l.Addr(), uint32(i)); err != nil {
-				t.Errorf("client %d: %v", i, err)
-			}
-		})
-	}
-	clients.Wait()
-	ok(t, l.Close())
-	wait()
-}
-
-// each calls handle with every request, in a goroutine of its own, until the
-// listener is closed. So many goroutines accept at a time. The function that it
-// returns waits for all of them.
-func each(t *testing.T, ctx context.Context, l *rdmacm.Listener, accepting int, handle func(*rdmacm.Request) error) (wait func()) {
-	var wg sync.WaitGroup
-	for range accepting {
-		wg.Go(func() {
-			for {
-				req, err := l.Accept(ctx)
-				if errors.Is(err, os.ErrClosed) {
-					return
-				}
-				if err != nil {
-					t.Errorf("Accept: %v", err)
-					return
-				}
-				wg.Go(func() {
-					if err := handle(req); err != nil {
-						t.Errorf("server: %v", err)
-					}
-				})
-			}
-		})
-	}
-	return wg.Wait
-}
-
-// echo answers a request: every tenth with a refusal, others with a connection
-// that sends back one message.
-func echo(ctx context.Context, req *rdmacm.Request) error {
-	if binary.BigEndian.Uint32(req.PrivateData())%10 == 7 {
-		return req.Reject(req.PrivateData())
-	}
-	r := &receiver{n: 1, size: 8}
-	c, err := req.Accept(ctx, &rdmacm.ConnConfig{
-		Prepare: r.prepare, PrivateData: req.PrivateData(), Cap: ibverbs.QPCap{MaxInlineData: 8},
-	})
-	if err != nil {
-		return fmt.Errorf("accept: %w", err)
-	}
-	defer c.Close()
-	defer r.mr.Close()
-	msg, err := r.get(ctx, c)
-	if err != nil {
-		return fmt.Errorf("receive: %w", err)
-	}
-	if !bytes.Equal(msg, req.PrivateData()) {
-		return fmt.Errorf("message %x on the connection of %x", msg, req.PrivateData())
-	}
-	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: msg}); err != nil {
-		return err
-	}
-	return c.Wait(ctx)
-}
-
-func callEcho(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, i uint32) error {
-	name := binary.BigEndian.AppendUint32(nil, i)
-	r := &receiver{n: 1, size: 8}
-	c, err := rdmacm.Dial(ctx, vctx, addr, &rdmacm.ConnConfig{
-		PD: nil, Prepare: r.prepare, PrivateData: name, Cap: ibverbs.QPCap{MaxInlineData: 8},
-	})
-	if i%10 == 7 {
-		if r.mr != nil {
-			_ = r.mr.Close()
-		}
-		var rejected *rdmacm.RejectedError
-		if !errors.As(err, &rejected) || !bytes.Equal(rejected.PrivateData, name) {
-			return fmt.Errorf("got %w, want a rejection with our name", err)
-		}
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	defer r.mr.Close()
-	if !bytes.Equal(c.PrivateData(), name) {
-		return fmt.Errorf("private data %x", c.PrivateData())
-	}
-	if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: name}); err != nil {
-		return err
-	}
-	if msg, err := r.get(ctx, c); err != nil || !bytes.Equal(msg, name) {
-		return fmt.Errorf("message %x: %w", msg, err)
-	}
-	return c.Shutdown(ctx)
 }
 
 // Shutdown right behind a queue full of unsignalled work loses none of it.

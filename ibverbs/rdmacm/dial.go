@@ -58,7 +58,11 @@ func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, c
 	if err != nil {
 		return nil, false, also(err, ch.Close())
 	}
-	if err := resolve(ctx, id, addr, cfg); err != nil {
+	err = setup(id, cfg.Setup)
+	if err == nil {
+		err = resolve(ctx, id, addr, cfg)
+	}
+	if err != nil {
 		return nil, false, also(err, id.Close(), ch.Close())
 	}
 	c, err = newConn(ch, id, cfg)
@@ -70,6 +74,14 @@ func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, c
 		return nil, called, c.failed(ctx, err)
 	}
 	return c, called, nil
+}
+
+// setup has the program see to an id that is new.
+func setup(id *ID, f func(*ID) error) error {
+	if f == nil {
+		return nil
+	}
+	return f(id)
 }
 
 // resolve finds device and route to addr.
@@ -115,7 +127,7 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 	if err != nil {
 		return err
 	}
-	c.established(ev.PrivateData)
+	c.established(ev)
 	return nil
 }
 

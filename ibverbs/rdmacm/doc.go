@@ -17,6 +17,8 @@
 //		go serve(conn)
 //	}
 //
+// [DialName] and [ListenName] take names, of hosts and services.
+//
 // Underneath, [EventChannel], [ID] and [Event] are librdmacm's own calls, one
 // for one: CreateID, ResolveAddr, ResolveRoute, CreateQP, Connect, each with
 // its event. The two can be mixed: [Conn.ID] is the id of a connection.
@@ -47,7 +49,6 @@
 //
 // # Limitations
 //
-// Connections are of the port space RDMA_PS_TCP; addresses are numeric. Options
-// (rdma_set_option), multicast, and librdmacm's rdma_create_ep with what goes
-// with it are not there.
+// Connections are of the port space RDMA_PS_TCP. Multicast, options of InfiniBand
+// paths, and librdmacm's rdma_create_ep with what goes with it are not there.
 package rdmacm

@@ -13,6 +13,10 @@ type Event struct {
 	Type   EventType
 	Status int // 0, a negative errno, or for Rejected what librdmacm gives
 
+	// Cause says of a failure what Status can't, where the provider knows: which
+	// option of the start-up the peer did not agree to, say. Err has it in its text.
+	Cause error
+
 	ID       *ID // whom it concerns; with ConnectRequest the new id
 	ListenID *ID // with ConnectRequest the listening id, otherwise nil
 
@@ -23,6 +27,11 @@ type Event struct {
 	PrivateData        []byte
 	ResponderResources int
 	InitiatorDepth     int
+
+	// RDMAC says with ConnectRequest and Established that the connection speaks the
+	// RDMA Consortium's version of DDP and RDMAP (RFC 5044 appendix C). librdmacm has
+	// nothing like it; engine.Options.RDMAC permits it.
+	RDMAC bool
 }
 
 // Err returns the failure that the event reports, nil if it reports none: an
@@ -49,6 +58,10 @@ func (e *Event) Err() error {
 	}
 	if e.Status < 0 {
 		errno = syscall.Errno(-e.Status)
+	}
+	// The errno is that of Status; the cause may know others.
+	if e.Cause != nil {
+		return e.failed(op, fmt.Errorf("%w (%s): %v", errno, e.Type, e.Cause)) //nolint:errorlint // see above
 	}
 	return e.failed(op, fmt.Errorf("%w (%s)", errno, e.Type))
 }

@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"context"
+	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -16,9 +17,9 @@ type EventChannel struct {
 	vctx *ibverbs.Context
 	p    provider.EventChannel
 
-	// turn has a token that GetEvent holds: an event that makes an id must be
-	// done with before the next event, which may be that id's.
-	turn chan struct{}
+	// GetEvent has the turn: an event that makes an id must be done with before
+	// the next event, which may be that id's.
+	turn turn
 }
 
 // CreateEventChannel makes an event channel (rdma_create_event_channel). Unlike
@@ -33,8 +34,8 @@ func CreateEventChannel(vctx *ibverbs.Context) (*EventChannel, error) {
 	if dev == nil {
 		return nil, errNil(op, "context")
 	}
-	ch := &EventChannel{vctx: vctx, turn: make(chan struct{}, 1)}
-	ch.obj.Describe("CM event channel", "event channel of "+dev.Name(), "rdma_destroy_event_channel")
+	ch := &EventChannel{vctx: vctx}
+	ch.obj.Describe(object.KindEventChannel, dev.Name())
 	if err := ch.obj.Open(op, owner); err != nil {
 		return nil, err
 	}
@@ -80,12 +81,10 @@ func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 	if err := ch.ok(op); err != nil {
 		return nil, err
 	}
-	select {
-	case ch.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := ch.turn.take(ctx); err != nil {
+		return nil, err
 	}
-	defer func() { <-ch.turn }()
+	defer ch.turn.give()
 	e, err := ch.p.Next(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -94,10 +93,11 @@ func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 		return nil, err
 	}
 	ev := &Event{
-		Type: e.Type, Status: e.Status,
+		Type: e.Type, Status: e.Status, Cause: e.Cause,
 		PrivateData:        e.Param.PrivateData,
 		ResponderResources: e.Param.ResponderResources,
 		InitiatorDepth:     e.Param.InitiatorDepth,
+		RDMAC:              e.RDMAC,
 	}
 	if e.Type != provider.CMConnectRequest {
 		ev.ID = idOf(e.ID)
@@ -125,6 +125,47 @@ func (ch *EventChannel) Close() error {
 		return nil
 	}
 	return ch.obj.Close(ch.p.Close)
+}
+
+// turn is a lock whose Lock can be given up. It needs a channel only while somebody
+// waits: there is one turn per connection.
+type turn struct {
+	mu    sync.Mutex
+	taken bool
+	free  chan struct{} // closed by the next give; nil: nobody waits
+}
+
+// take waits for the turn, or returns the error of ctx.
+func (t *turn) take(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		if !t.taken {
+			t.taken = true
+			t.mu.Unlock()
+			return nil
+		}
+		if t.free == nil {
+			t.free = make(chan struct{})
+		}
+		free := t.free
+		t.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// give has those who wait try again.
+func (t *turn) give() {
+	t.mu.Lock()
+	t.taken = false
+	if t.free != nil {
+		close(t.free)
+		t.free = nil
+	}
+	t.mu.Unlock()
 }
 
 func errNil(op, what string) error {

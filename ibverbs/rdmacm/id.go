@@ -30,7 +30,7 @@ type ID struct {
 // newID enters an id with its channel; its p is still to be made.
 func newID(op string, ch *EventChannel, cookie any) (*ID, error) {
 	id := &ID{ch: ch, vctx: ch.vctx, cookie: cookie}
-	id.obj.Describe("CM id", "cm id of "+ch.vctx.Name(), "rdma_destroy_id")
+	id.obj.Describe(object.KindID, ch.vctx.Name())
 	if err := id.obj.Open(op, &ch.obj); err != nil {
 		return nil, err
 	}
@@ -209,6 +209,18 @@ func (id *ID) Migrate(ch *EventChannel) error {
 	return nil
 }
 
+// SetOption sets an option of the id (rdma_set_option at level RDMA_OPTION_ID).
+// OptionTOS is for before Connect or Listen, OptionAFOnly for before BindAddr; when
+// it is too late, or the value can't be, it is EINVAL. The engine has no
+// OptionAckTimeout (errors.ErrUnsupported). A connection that comes to a listener
+// has the listener's.
+func (id *ID) SetOption(option IDOption, value int) error {
+	if err := id.ok("rdma_set_option"); err != nil {
+		return err
+	}
+	return id.p.SetOption(option, value)
+}
+
 // Channel returns the channel that the id's events come on.
 func (id *ID) Channel() *EventChannel {
 	if id == nil {
@@ -304,6 +316,8 @@ func (p *ConnParam) provider() provider.ConnParam {
 		PrivateData:        p.PrivateData,
 		ResponderResources: p.ResponderResources,
 		InitiatorDepth:     p.InitiatorDepth,
+		RetryCount:         p.RetryCount,
+		RNRRetryCount:      p.RNRRetryCount,
 	}
 	if p.QP != nil {
 		q.QP = object.QP(p.QP)

@@ -32,8 +32,11 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if cfg == nil {
+		cfg = &ListenConfig{}
+	}
 	backlog := DefaultBacklog
-	if cfg != nil && cfg.Backlog != 0 {
+	if cfg.Backlog != 0 {
 		backlog = cfg.Backlog
 	}
 	ch, err := CreateEventChannel(vctx)
@@ -44,7 +47,10 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	if err != nil {
 		return nil, also(err, ch.Close())
 	}
-	if err = id.BindAddr(addr); err == nil {
+	if err = setup(id, cfg.Setup); err == nil {
+		err = id.BindAddr(addr)
+	}
+	if err == nil {
 		err = id.sameDevice("rdma_bind_addr")
 	}
 	if err == nil {
@@ -183,6 +189,10 @@ func (r *Request) ResponderResources() int { return r.event().ResponderResources
 // that the peer doesn't say.
 func (r *Request) InitiatorDepth() int { return r.event().InitiatorDepth }
 
+// RDMAC reports whether the connection will speak the RDMA Consortium's version of the
+// protocols, as [Event].RDMAC says.
+func (r *Request) RDMAC() bool { return r.event().RDMAC }
+
 // Accept makes the QP and accepts the request. A nil cfg means defaults. If it
 // fails, the request is over: where the reply is not out yet, it is rejected.
 func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
@@ -212,7 +222,7 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	if _, err = r.id.await(ctx, Established); err != nil {
 		return nil, c.failed(ctx, err)
 	}
-	c.established(r.ev.PrivateData)
+	c.established(r.ev)
 	return c, nil
 }
 

@@ -25,6 +25,17 @@ const (
 	TimewaitExit   = provider.CMTimewaitExit
 )
 
+// IDOption is an option of an ID (RDMA_OPTION_ID_TOS and so on).
+type IDOption = provider.IDOption
+
+// Options of an ID, for ID.SetOption.
+const (
+	OptionTOS        = provider.IDOptionTOS        // type of service: 0 to 255
+	OptionReuseAddr  = provider.IDOptionReuseAddr  // 1: others may bind the address, too
+	OptionAFOnly     = provider.IDOptionAFOnly     // 1: a listener on :: takes IPv6 only
+	OptionAckTimeout = provider.IDOptionAckTimeout // the QP's ACK timeout, 4.096 us * 2^value
+)
+
 // RejectedError says that the peer refused a connection: Status, and the
 // peer's PrivateData. It unwraps to ECONNREFUSED.
 type RejectedError = provider.RejectedError
@@ -34,11 +45,20 @@ type ConnParam struct {
 	// PrivateData goes to the peer with the MPA request or reply; it is the
 	// caller's again when the call returns. 252 octets fit between any two
 	// providers, except that siw as sender garbles lengths of 252 to 255: up
-	// to 251 is safe everywhere.
+	// to 251 is safe on iWARP. On InfiniBand and RoCE a request takes 56 octets,
+	// an acceptance 196 and a rejection 148, and that is how many arrive, the rest
+	// being zeros.
 	PrivateData []byte
 
 	ResponderResources int // IRD: RDMA Reads of the peer that we serve at a time
 	InitiatorDepth     int // ORD: RDMA Reads that we have outstanding
+
+	// RetryCount and RNRRetryCount, of InfiniBand and RoCE alone: how often either end
+	// sends a packet again that is not acknowledged, which the end that connects says
+	// for both, and how often the peer sends a message again that finds no receive
+	// posted here, where 7 is without end. 0 means 7, negative never.
+	RetryCount    int
+	RNRRetryCount int
 
 	// QP is the QP to connect, made by PD.CreateQP. It is nil if the id made
 	// its own with CreateQP.

@@ -127,6 +127,9 @@ func (d *ID) Reject(private []byte) error {
 // Disconnect implements provider.ID.
 func (d *ID) Disconnect() error { return d.call("disconnect") }
 
+// SetOption implements provider.ID.
+func (d *ID) SetOption(provider.IDOption, int) error { return d.call("set option") }
+
 // Migrate implements provider.ID.
 func (d *ID) Migrate(ch provider.EventChannel) error {
 	if err := d.p.called("migrate"); err != nil {

@@ -6,6 +6,7 @@ package fake
 
 import (
 	"context"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -105,6 +106,12 @@ func (d *device) QueryGID(uint8, int) (provider.GID, error) {
 	return provider.GID{1}, d.p.called("query gid")
 }
 
+func (d *device) QueryGIDTable() ([]provider.GIDEntry, error) {
+	return []provider.GIDEntry{{GID: provider.GID{1}, Port: 1}}, d.p.called("query gid table")
+}
+
+func (d *device) QueryPkey(uint8, int) (uint16, error) { return 0xffff, d.p.called("query pkey") }
+
 func (d *device) AllocPD() (provider.PD, error) { return &pd{d.p}, d.p.called("alloc pd") }
 
 func (d *device) CreateCompChannel() (provider.CompChannel, error) {
@@ -140,11 +147,75 @@ func (x *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 	return &mr{p: x.p, n: uint64(len(buf)), access: access}, x.p.called("reg mr")
 }
 
+func (x *pd) RegMRIova(buf []byte, _ uint64, access provider.Access) (provider.MR, error) {
+	return &mr{p: x.p, n: uint64(len(buf)), access: access}, x.p.called("reg mr iova")
+}
+
+func (x *pd) RegObject(_ io.ReaderAt, size uint64, access provider.Access) (provider.MR, error) {
+	return &mr{p: x.p, n: size, access: access}, x.p.called("reg object")
+}
+
 func (x *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 	return &QP{p: x.p, Init: init}, x.p.called("create qp")
 }
 
+func (x *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
+	return &SRQ{p: x.p, Init: init}, x.p.called("create srq")
+}
+
+func (x *pd) AllocMW(t provider.MWType) (provider.MW, error) {
+	return &mw{p: x.p, t: t, rkey: RKey}, x.p.called("alloc mw")
+}
+
+func (x *pd) AllocFastRegMR(uint64) (provider.FastRegMR, error) {
+	return &mr{p: x.p}, x.p.called("alloc fast reg mr")
+}
+
 func (x *pd) Close() error { return x.p.called("close pd") }
+
+type mw struct {
+	p    *Provider
+	t    provider.MWType
+	rkey uint32
+}
+
+func (w *mw) Type() provider.MWType { return w.t }
+func (w *mw) RKey() uint32          { return w.rkey }
+func (w *mw) Close() error          { return w.p.called("close mw") }
+
+// SRQ is the fake's SRQ.
+type SRQ struct {
+	p    *Provider
+	Init provider.SRQInitAttr
+}
+
+// PostRecv implements provider.SRQ.
+func (s *SRQ) PostRecv(wrs []provider.RecvWR) (int, error) {
+	if err := s.p.called("post srq recv"); err != nil {
+		return 0, err
+	}
+	return len(wrs), nil
+}
+
+// Modify implements provider.SRQ.
+func (s *SRQ) Modify(attr provider.SRQAttr, _ provider.SRQAttrMask) error {
+	s.Init.Attr.Limit = attr.Limit
+	return s.p.called("modify srq")
+}
+
+// Query implements provider.SRQ. It grants one more of everything.
+func (s *SRQ) Query() (provider.SRQAttr, error) {
+	a := s.Init.Attr
+	a.MaxWR++
+	a.MaxSGE++
+	return a, s.p.called("query srq")
+}
+
+// Cookie implements provider.SRQ.
+func (s *SRQ) Cookie() any { return s.Init.Cookie }
+
+// Close implements provider.SRQ.
+func (s *SRQ) Close() error { return s.p.called("close srq") }
 
 type mr struct {
 	p      *Provider
@@ -166,6 +237,15 @@ func (m *mr) RKey() uint32            { return RKey }
 func (m *mr) Access() provider.Access { return m.access }
 func (m *mr) Close() error            { return m.p.called("close mr") }
 
+func (m *mr) Rereg(_ provider.ReregFlags, _ provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+	return &mr{p: m.p, n: uint64(len(buf)), access: access}, m.p.called("rereg mr")
+}
+
+func (m *mr) Map(buf []byte) error {
+	m.n = uint64(len(buf))
+	return m.p.called("map mr")
+}
+
 // QP is the fake's QP. Its number is always 7.
 type QP struct {
 	p    *Provider
@@ -186,6 +266,12 @@ func (q *QP) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 	}
 	return len(wrs), nil
+}
+
+// BindMW implements provider.QP.
+func (q *QP) BindMW(w provider.MW, _ uint64, _ provider.SendFlags, _ provider.MWBindInfo) error {
+	w.(*mw).rkey++
+	return q.p.called("bind mw")
 }
 
 // PostRecv implements provider.QP.
@@ -259,6 +345,12 @@ func (c *CQ) ReqNotify(bool) error {
 
 // CQE implements provider.CQ.
 func (c *CQ) CQE() int { return c.init.CQE }
+
+// Resize implements provider.CQ.
+func (c *CQ) Resize(cqe int) error {
+	c.init.CQE = cqe
+	return c.p.called("resize cq")
+}
 
 // Cookie implements provider.CQ.
 func (c *CQ) Cookie() any { return c.init.Cookie }

@@ -2,7 +2,7 @@
 // common: whether one is open, and what is still open on it.
 //
 // The objects of a device form a graph: a QP hangs on its PD, its two CQs and
-// perhaps a CM id, a CQ on its context and its completion channel. A parent
+// perhaps an SRQ and a CM id, a CQ on its context and its completion channel. A parent
 // knows how many children of which kind it has, and refuses to close while
 // there is one; the C libraries would return EBUSY without a word at best, and
 // crash at worst.
@@ -23,25 +23,66 @@ import (
 
 // An Object is the lifetime of one handle. The zero Object is of no use; Open
 // makes it one. It must not be copied.
+//
+// There are three of them per connection, so that it is small: what it is called
+// is put together when somebody asks.
 type Object struct {
-	name    string
-	kind    string
-	closeOp string
+	device string        // whose it is
+	number atomic.Uint32 // on the device
 
-	closing sync.Mutex  // held through Close and Move, so that each waits for the other
-	closed  atomic.Bool // set under mu
+	kind     Kind
+	numbered atomic.Bool
+	going    bool        // Close has begun: nothing may be added; under mu
+	closed   atomic.Bool // set under mu
 
 	mu       sync.Mutex
-	going    bool         // Close has begun: nothing may be added
+	closing  sync.Mutex   // held through Close and Move, so that each waits for the other
 	retired  func() error // what closes the object with its last child
-	parents  []*Object
-	children map[string]int // open children by kind
+	parent   *Object      // the first of them
+	others   *[]*Object   // its other parents, nil without any
+	children [kinds]int32 // open ones
 }
 
-// Describe says what the object is called in errors: its kind ("QP"), its name
-// ("qp 17"), and the C call that closes it ("ibv_destroy_qp").
-func (o *Object) Describe(kind, name, closeOp string) {
-	o.kind, o.name, o.closeOp = kind, name, closeOp
+// Kind is what an Object is.
+type Kind uint8
+
+// The kinds of objects.
+const (
+	KindContext Kind = iota
+	KindPD
+	KindMR
+	KindMW
+	KindCompChannel
+	KindCQ
+	KindSRQ
+	KindQP
+	KindEventChannel
+	KindID
+	kinds
+)
+
+// kindNames are what objects of a kind are called: many of them, one of them, and
+// the C call that closes one. format is for an object with a number.
+var kindNames = [kinds]struct{ plural, noun, format, closeOp string }{
+	KindContext:      {"context", "", "", "ibv_close_device"}, // goes by the name of its device
+	KindPD:           {"PD", "pd", "", "ibv_dealloc_pd"},
+	KindMR:           {"MR", "mr", "mr %#x", "ibv_dereg_mr"},
+	KindMW:           {"MW", "mw", "mw %#x", "ibv_dealloc_mw"},
+	KindCompChannel:  {"completion channel", "completion channel", "", "ibv_destroy_comp_channel"},
+	KindCQ:           {"CQ", "cq", "", "ibv_destroy_cq"},
+	KindSRQ:          {"SRQ", "srq", "", "ibv_destroy_srq"},
+	KindQP:           {"QP", "qp", "qp %d", "ibv_destroy_qp"},
+	KindEventChannel: {"CM event channel", "event channel", "", "rdma_destroy_event_channel"},
+	KindID:           {"CM id", "cm id", "", "rdma_destroy_id"},
+}
+
+// Describe says what the object is, and of which device.
+func (o *Object) Describe(kind Kind, device string) { o.kind, o.device = kind, device }
+
+// Number gives the object the number that it has on its device. It may change.
+func (o *Object) Number(n uint32) {
+	o.number.Store(n)
+	o.numbered.Store(true)
 }
 
 // Open enters the object with its parents on behalf of the C call op. It fails
@@ -52,10 +93,16 @@ func (o *Object) Open(op string, parents ...*Object) error {
 			for _, q := range parents[:i] {
 				q.drop(o.kind)
 			}
-			return &provider.Error{Op: op, Object: p.name, Err: os.ErrClosed}
+			return &provider.Error{Op: op, Object: p.Name(), Err: os.ErrClosed}
 		}
 	}
-	o.parents = slices.Clone(parents)
+	if len(parents) > 0 {
+		o.parent = parents[0]
+	}
+	if len(parents) > 1 {
+		others := slices.Clone(parents[1:])
+		o.others = &others
+	}
 	return nil
 }
 
@@ -75,15 +122,19 @@ func (o *Object) Move(op string, from, to *Object, do func() error) error {
 		return err
 	}
 	if !to.add(o.kind) {
-		return &provider.Error{Op: op, Object: to.name, Err: os.ErrClosed}
+		return &provider.Error{Op: op, Object: to.Name(), Err: os.ErrClosed}
 	}
 	if err := do(); err != nil {
 		to.drop(o.kind)
 		return err
 	}
 	o.mu.Lock()
-	if i := slices.Index(o.parents, from); i >= 0 {
-		o.parents[i] = to
+	if o.parent == from {
+		o.parent = to
+	} else if o.others != nil {
+		if i := slices.Index(*o.others, from); i >= 0 {
+			(*o.others)[i] = to
+		}
 	}
 	o.mu.Unlock()
 	from.drop(o.kind)
@@ -102,7 +153,7 @@ func (o *Object) Close(destroy func() error) error {
 	o.mu.Lock()
 	if busy := o.openChildren(); busy != "" {
 		o.mu.Unlock()
-		return o.Errorf(o.closeOp, syscall.EBUSY, "still open on it: %s", busy)
+		return o.Errorf(kindNames[o.kind].closeOp, syscall.EBUSY, "still open on it: %s", busy)
 	}
 	o.going = true
 	o.mu.Unlock()
@@ -135,20 +186,29 @@ func (o *Object) Retire(destroy func() error) error {
 // Closed tells whether Close has succeeded.
 func (o *Object) Closed() bool { return o.closed.Load() }
 
-// Name returns what the object is called in errors.
-func (o *Object) Name() string { return o.name }
+// Name returns what the object is called in errors: "qp 17", "cq of siw0".
+func (o *Object) Name() string {
+	names := &kindNames[o.kind]
+	switch {
+	case o.numbered.Load():
+		return fmt.Sprintf(names.format, o.number.Load())
+	case names.noun == "":
+		return o.device
+	}
+	return names.noun + " of " + o.device
+}
 
 // Check returns the error of calling op on a closed object.
 func (o *Object) Check(op string) error {
 	if o.closed.Load() {
-		return &provider.Error{Op: op, Object: o.name, Err: os.ErrClosed}
+		return &provider.Error{Op: op, Object: o.Name(), Err: os.ErrClosed}
 	}
 	return nil
 }
 
 // Errorf returns a failure of op on the object that unwraps to errno.
 func (o *Object) Errorf(op string, errno syscall.Errno, format string, args ...any) error {
-	return Errorf(op, o.name, errno, format, args...)
+	return Errorf(op, o.Name(), errno, format, args...)
 }
 
 // Errorf returns a failure of op that unwraps to errno and says more.
@@ -156,20 +216,17 @@ func Errorf(op, name string, errno syscall.Errno, format string, args ...any) er
 	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%w: %s", errno, fmt.Sprintf(format, args...))}
 }
 
-func (o *Object) add(kind string) bool {
+func (o *Object) add(kind Kind) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.going {
 		return false
 	}
-	if o.children == nil {
-		o.children = make(map[string]int)
-	}
 	o.children[kind]++
 	return true
 }
 
-func (o *Object) drop(kind string) {
+func (o *Object) drop(kind Kind) {
 	o.mu.Lock()
 	o.children[kind]--
 	destroy := o.retired
@@ -184,11 +241,16 @@ func (o *Object) drop(kind string) {
 
 func (o *Object) leave() {
 	o.mu.Lock()
-	parents := o.parents
-	o.parents = nil
+	parent, others := o.parent, o.others
+	o.parent, o.others = nil, nil
 	o.mu.Unlock()
-	for _, p := range parents {
-		p.drop(o.kind)
+	if parent != nil {
+		parent.drop(o.kind)
+	}
+	if others != nil {
+		for _, p := range *others {
+			p.drop(o.kind)
+		}
 	}
 }
 
@@ -197,7 +259,7 @@ func (o *Object) openChildren() string {
 	var list []string
 	for kind, n := range o.children {
 		if n > 0 {
-			list = append(list, strconv.Itoa(n)+" "+kind)
+			list = append(list, strconv.Itoa(int(n))+" "+kindNames[kind].plural)
 		}
 	}
 	slices.Sort(list)

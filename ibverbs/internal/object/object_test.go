@@ -11,7 +11,7 @@ import (
 func named(t *testing.T, name string, parents ...*Object) *Object {
 	t.Helper()
 	o := new(Object)
-	o.Describe("thing", name, "close_"+name)
+	o.Describe(KindContext, name)
 	if err := o.Open("make_"+name, parents...); err != nil {
 		t.Fatal(err)
 	}

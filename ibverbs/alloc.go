@@ -1,0 +1,134 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// AllocOption is a wish about the pages of memory that is mapped for a region.
+type AllocOption uint8
+
+const (
+	// HugePages maps pages of the system's default huge size (MAP_HUGETLB), which
+	// the administrator has set aside (vm.nr_hugepages). Without enough of them it is
+	// ENOMEM, and the error says how many there are.
+	HugePages AllocOption = iota + 1
+
+	// TransparentHugePages asks for huge pages where the kernel can make some
+	// (MADV_HUGEPAGE), and is content with small ones. A kernel that has none of them
+	// at all refuses it with EINVAL.
+	TransparentHugePages
+)
+
+// AllocMR maps n octets of fresh zeroed memory and registers them (mmap and
+// ibv_reg_mr). The memory starts on a page, is off the Go heap, so that the
+// garbage collector neither scans nor accounts it, and is unmapped by Close.
+//
+// Huge pages spare a device address translations, and the CPU those of copies.
+// Options contradicting each other are EINVAL.
+func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error) {
+	const op = "ibv_reg_mr"
+	if err := pd.ok(op); err != nil {
+		return nil, err
+	}
+	if n <= 0 {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "a region of %d octets", n)
+	}
+	pages, err := mapPages(n, options)
+	if err != nil {
+		return nil, err
+	}
+	buf := pages[:n:n]
+	mr, err := pd.register(op, buf, pages, func() (provider.MR, error) { return pd.p.RegMR(buf, access) })
+	if err != nil {
+		_ = syscall.Munmap(pages)
+		return nil, err
+	}
+	return mr, nil
+}
+
+// mapPages maps at least n octets, which is above 0, in whole pages.
+func mapPages(n int, options []AllocOption) ([]byte, error) {
+	var huge, transparent bool
+	for _, o := range options {
+		switch o {
+		case HugePages:
+			huge = true
+		case TransparentHugePages:
+			transparent = true
+		default:
+			return nil, mapError(n, fmt.Errorf("%w: unknown option %d", syscall.EINVAL, o))
+		}
+	}
+	page, flags := os.Getpagesize(), syscall.MAP_ANON|syscall.MAP_PRIVATE
+	switch {
+	case huge && transparent:
+		return nil, mapError(n, fmt.Errorf("%w: HugePages and TransparentHugePages together", syscall.EINVAL))
+	case huge:
+		if page = hugePageSize(); page == 0 {
+			return nil, mapError(n, fmt.Errorf("%w: the kernel has no huge pages", syscall.EINVAL))
+		}
+		flags |= syscall.MAP_HUGETLB
+	case transparent:
+		page = max(page, hugePageSize())
+	}
+	if n > math.MaxInt-page {
+		return nil, mapError(n, syscall.EINVAL)
+	}
+	size := (n + page - 1) &^ (page - 1)
+	pages, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, flags)
+	if huge && errors.Is(err, syscall.ENOMEM) {
+		err = fmt.Errorf("%w: that takes %d huge pages of %d KiB, and of %s are free; set more aside with sysctl vm.nr_hugepages",
+			err, size/page, page>>10, freeHugePages())
+	}
+	if err != nil {
+		return nil, mapError(size, err)
+	}
+	if transparent {
+		if err := syscall.Madvise(pages, syscall.MADV_HUGEPAGE); err != nil {
+			_ = syscall.Munmap(pages)
+			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d octets", size), Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
+		}
+	}
+	return pages, nil
+}
+
+func mapError(n int, err error) error {
+	return &Error{Op: "mmap", Object: fmt.Sprintf("%d octets", n), Err: err}
+}
+
+// hugePageSize is that of MAP_HUGETLB in octets, 0 without any.
+func hugePageSize() int {
+	fields := strings.Fields(memInfo("Hugepagesize:"))
+	if len(fields) == 0 {
+		return 0
+	}
+	kib, _ := strconv.Atoi(fields[0]) // 0 if it is no number
+	return kib << 10
+}
+
+// freeHugePages says how many there are for an error: "8, 3".
+func freeHugePages() string {
+	return fmt.Sprintf("%s, %s", memInfo("HugePages_Total:"), memInfo("HugePages_Free:"))
+}
+
+// memInfo returns what /proc/meminfo says behind name, empty if it doesn't.
+func memInfo(name string) string {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, is := strings.CutPrefix(line, name); is {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,105 @@
+package ibverbs
+
+import (
+	"os"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// wordLen is what an atomic operation works on, in octets.
+const wordLen = 8
+
+// Load returns the 64-bit word at offset off of the region, in host order. Load,
+// Store, FetchAdd and CompareAndSwap are the CPU's atomic operations. With the engine
+// those of peers are, too, so that all of them are atomic against each other; with a
+// device whose DeviceAttr.AtomicCap is AtomicHCA and that performs the peer's
+// operations itself they need not be.
+//
+// Errors of all four: EINVAL if the eight octets are not in the region, or are not on
+// a 64-bit boundary of memory (regions of AllocMR begin on one), os.ErrClosed of a
+// closed region. They wait for nothing, may be called concurrently with everything,
+// and do not allocate. The region needs no rights for them.
+func (mr *MR) Load(off int) (uint64, error) {
+	w, err := mr.word("MR.Load", off)
+	if err != nil {
+		return 0, err
+	}
+	defer mr.words.RUnlock()
+	return atomic.LoadUint64(w), nil
+}
+
+// Store puts value at offset off. See Load.
+func (mr *MR) Store(off int, value uint64) error {
+	w, err := mr.word("MR.Store", off)
+	if err != nil {
+		return err
+	}
+	defer mr.words.RUnlock()
+	atomic.StoreUint64(w, value)
+	return nil
+}
+
+// FetchAdd adds to the word at offset off and returns what was there before, as
+// WRAtomicFetchAdd does for a peer. The sum wraps; to subtract add the complement. See
+// Load.
+func (mr *MR) FetchAdd(off int, add uint64) (uint64, error) {
+	w, err := mr.word("MR.FetchAdd", off)
+	if err != nil {
+		return 0, err
+	}
+	defer mr.words.RUnlock()
+	return atomic.AddUint64(w, add) - add, nil
+}
+
+// CompareAndSwap puts swap into the word at offset off if compare is there, and
+// returns what was there before, as WRAtomicCmpAndSwp does for a peer: it has swapped
+// if that is compare. See Load.
+func (mr *MR) CompareAndSwap(off int, compare, swap uint64) (uint64, error) {
+	w, err := mr.word("MR.CompareAndSwap", off)
+	if err != nil {
+		return 0, err
+	}
+	defer mr.words.RUnlock()
+	for {
+		if atomic.CompareAndSwapUint64(w, compare, swap) {
+			return compare, nil
+		}
+		if was := atomic.LoadUint64(w); was != compare {
+			return was, nil
+		}
+	}
+}
+
+// word returns the word at offset off, with mr.words held, so that Close does not
+// unmap it: the caller gives that back unless there is an error.
+func (mr *MR) word(op string, off int) (*uint64, error) {
+	if mr == nil || mr.p() == nil {
+		return nil, errNil(op, "mr")
+	}
+	mr.words.RLock()
+	w, err := mr.wordLocked(op, off)
+	if err != nil {
+		mr.words.RUnlock()
+	}
+	return w, err
+}
+
+func (mr *MR) wordLocked(op string, off int) (*uint64, error) {
+	if err := mr.obj.Check(op); err != nil {
+		return nil, err
+	}
+	mem := mr.mem.Load()
+	if mem == nil { // Close is at it
+		return nil, &Error{Op: op, Object: mr.obj.Name(), Err: os.ErrClosed}
+	}
+	b := *mem
+	if off < 0 || len(b) < wordLen || off > len(b)-wordLen {
+		return nil, mr.obj.Errorf(op, syscall.EINVAL, "8 octets at offset %d of a region of %d", off, len(b))
+	}
+	p := unsafe.Pointer(&b[off])
+	if uintptr(p)%wordLen != 0 {
+		return nil, mr.obj.Errorf(op, syscall.EINVAL, "offset %d is not on a 64-bit boundary of memory", off)
+	}
+	return (*uint64)(p), nil
+}

@@ -1,0 +1,231 @@
+package ibverbs_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// What ibv_get_async_event(3) says, and which events a device raises. The tests of
+// this file run on the engine, and on siw through TestOnSiw.
+
+// wantEvents waits for events of the types, in any order, each of what it should
+// be of, and checks that no other comes.
+func wantEvents(t *testing.T, vctx *ibverbs.Context, want map[ibverbs.AsyncEventType]ibverbs.AsyncEvent) {
+	t.Helper()
+	left := len(want)
+	for ctx := timeout(t); left > 0; left-- {
+		e, err := vctx.AsyncEvent(ctx)
+		if err != nil {
+			t.Fatalf("%d events missing: %v", left, err)
+		}
+		e2, ok := want[e.Type]
+		if e2.Type = e.Type; !ok || e != e2 {
+			t.Errorf("event %s, want %s", e, e2)
+		}
+	}
+	short, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	if e, err := vctx.AsyncEvent(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("another event: %s, %v", e, err)
+	}
+}
+
+// TestEventsOfQPs: what fails at one end, which events that end and the other one get.
+// Both ends are on the same device.
+func TestEventsOfQPs(t *testing.T) {
+	type types []ibverbs.AsyncEventType
+	for _, c := range []struct {
+		name           string
+		fail           func(j *joined) error
+		client, server types
+		siwClient      types // if they are not client
+	}{
+		{
+			name: "a Send from memory that is nobody's",
+			fail: func(j *joined) error {
+				return j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: 1, Length: 8, LKey: 0x5a5a5a00}}})
+			},
+			client:    types{ibverbs.EventQPFatal, ibverbs.EventSQDrained},
+			siwClient: types{ibverbs.EventQPFatal},
+		},
+		{
+			name: "a Write to memory that may only be read",
+			fail: func(j *joined) error {
+				return j.client.QP().PostSend(ibverbs.SendWR{
+					Opcode: ibverbs.WRRDMAWrite, RemoteAddr: j.readOnly.Addr(), RKey: j.readOnly.RKey(), SGList: []ibverbs.SGE{{Addr: j.mr.Addr(), Length: 8, LKey: j.mr.LKey()}},
+				})
+			},
+			server: types{ibverbs.EventQPAccessErr},
+		},
+		{
+			name: "a Read behind the end of a region",
+			fail: func(j *joined) error {
+				return j.client.QP().PostSend(ibverbs.SendWR{
+					Opcode: ibverbs.WRRDMARead, RemoteAddr: j.readOnly.Addr() + j.readOnly.Len(), RKey: j.readOnly.RKey(), SGList: []ibverbs.SGE{{Addr: j.mr.Addr(), Length: 8, LKey: j.mr.LKey()}},
+				})
+			},
+			server: types{ibverbs.EventQPReqErr},
+			client: types{ibverbs.EventSQDrained}, siwClient: types{}, // it doesn't count a Read that has been sent
+		},
+		{
+			name: "a Send that is longer than its receive",
+			fail: func(j *joined) error {
+				if err := j.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{{Addr: j.serverMR.Addr(), Length: 4, LKey: j.serverMR.LKey()}}}); err != nil {
+					return err
+				}
+				return j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: j.mr.Addr(), Length: 8, LKey: j.mr.LKey()}}})
+			},
+			server: types{ibverbs.EventQPFatal},
+		},
+		{
+			name: "a disconnect",
+			fail: func(j *joined) error { return j.client.Disconnect() },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			vctx, l := queueWorld(t)
+			j := joinWith(t, vctx, l, rdmacm.ConnConfig{})
+			defer j.close(t)
+			want := make(map[ibverbs.AsyncEventType]ibverbs.AsyncEvent)
+			client := c.client
+			if onSiw() && c.siwClient != nil {
+				client = c.siwClient
+			}
+			for _, typ := range client {
+				want[typ] = ibverbs.AsyncEvent{QP: j.client.QP()}
+			}
+			for _, typ := range c.server {
+				want[typ] = ibverbs.AsyncEvent{QP: j.server.QP()}
+			}
+			ok(t, c.fail(j))
+			wantEvents(t, vctx, want)
+		})
+	}
+}
+
+// TestEventsSQDrained: the event that ibv_modify_qp(3) has for a send queue that is
+// drained comes when it was asked for and all that was posted is done. siw knows no
+// such request.
+func TestEventsSQDrained(t *testing.T) {
+	for _, notify := range []bool{true, false} {
+		vctx, l := queueWorld(t)
+		j := joinWith(t, vctx, l, rdmacm.ConnConfig{})
+		ok(t, j.write(t, 1, ibverbs.SendSignaled))
+		ok(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPSQD, EnSQDAsyncNotify: notify}, ibverbs.QPAttrState|ibverbs.QPAttrEnSQDNotify))
+		want := map[ibverbs.AsyncEventType]ibverbs.AsyncEvent{}
+		if notify && !onSiw() {
+			want[ibverbs.EventSQDrained] = ibverbs.AsyncEvent{QP: j.client.QP()}
+		}
+		wantEvents(t, vctx, want)
+		if wc := take(t, j.client.SendCQ(), 1); wc[0].WRID != 1 || wc[0].Err() != nil {
+			t.Errorf("what was posted before: %v", wc[0].Err())
+		}
+		j.close(t)
+	}
+}
+
+// TestEventsOfPorts: siw's port follows its network interface. The engine has no
+// interface of its own and says nothing.
+func TestEventsOfPorts(t *testing.T) {
+	vctx, _ := open()
+	defer func() { ok(t, vctx.Close()) }()
+	if !onSiw() {
+		wantEvents(t, vctx, nil)
+		return
+	}
+	ip := func(args string) {
+		t.Helper()
+		if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", args, err, out)
+		}
+	}
+	for _, want := range []struct {
+		is    string
+		typ   ibverbs.AsyncEventType
+		state ibverbs.PortState
+	}{{"down", ibverbs.EventPortErr, ibverbs.PortDown}, {"up", ibverbs.EventPortActive, ibverbs.PortActive}} {
+		ip("link set d0 " + want.is)
+		wantEvents(t, vctx, map[ibverbs.AsyncEventType]ibverbs.AsyncEvent{want.typ: {Port: 1}})
+		if port := must[ibverbs.PortAttr](t)(vctx.QueryPort(1)); port.State != want.state {
+			t.Errorf("%s: %s", want.is, port.State)
+		}
+	}
+}
+
+// TestEventsWaiting: several callers wait, each event goes to one of them, a context
+// ends one wait, and Close ends all. What nobody asks for holds up no Close.
+func TestEventsWaiting(t *testing.T) {
+	vctx, l := queueWorld(t)
+	ended, cancel := context.WithCancel(timeout(t))
+	cancel()
+	if _, err := vctx.AsyncEvent(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context: %v", err)
+	}
+	type result struct {
+		e   ibverbs.AsyncEvent
+		err error
+	}
+	results := make(chan result, 3)
+	for range cap(results) {
+		go func() {
+			e, err := vctx.AsyncEvent(context.Background())
+			results <- result{e, err}
+		}()
+	}
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 1}})
+	overflow := func() {
+		t.Helper()
+		for range 1 + cq.CQE() {
+			ok(t, j.write(t, 1, ibverbs.SendSignaled))
+		}
+	}
+	overflow()
+	if r := <-results; r.err != nil || r.e.Type != ibverbs.EventCQErr || r.e.CQ != cq {
+		t.Errorf("the first event: %s, %v", r.e, r.err)
+	}
+	take(t, cq, 1)
+	overflow()
+	if r := <-results; r.err != nil || r.e.CQ != cq {
+		t.Errorf("the second event: %s, %v", r.e, r.err)
+	}
+	j.close(t)
+	ok(t, cq.Close())
+	ok(t, l.Close())
+	ok(t, vctx.Close())
+	select {
+	case r := <-results:
+		wantErr(t, "the third caller, when the device is closed", r.err, os.ErrClosed)
+	case <-time.After(20 * time.Second):
+		t.Fatal("Close does not wake who waits for an event")
+	}
+	_, err := vctx.AsyncEvent(t.Context())
+	wantErr(t, "a closed device", err, os.ErrClosed)
+}
+
+// TestEventsOfClosedObjects: an event that nobody has taken goes with its object.
+func TestEventsOfClosedObjects(t *testing.T) {
+	vctx, l := queueWorld(t)
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 1}})
+	for range 1 + cq.CQE() {
+		ok(t, j.write(t, 1, ibverbs.SendSignaled))
+	}
+	if !onSiw() { // which looks at the state alone
+		refused(t, "a request for SQ drained without SQD", j.client.QP().Modify(ibverbs.QPAttr{EnSQDAsyncNotify: true}, ibverbs.QPAttrEnSQDNotify), syscall.EINVAL)
+	}
+	ok(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: 1, Length: 8, LKey: 0x5a5a5a00}}}))
+	time.Sleep(30 * time.Millisecond)
+	j.close(t)
+	ok(t, cq.Close())
+	wantEvents(t, vctx, nil)
+}

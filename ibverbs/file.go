@@ -1,0 +1,151 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// RegObject registers size octets of something that need not be memory: peers and
+// work requests read its octets with ReadAt, from offset 0 on, and write them with
+// WriteAt if the rights ask for writing. So a peer can RDMA Read and Write a file, or
+// whatever a program makes up, without the program taking part.
+//
+// The methods are called from any goroutine, and at the same time if there are
+// several connections; overlapping writes of different peers are theirs to order. They
+// may block: only the connection in question waits. MR.Close waits for calls that
+// are under way, so that they must not call it. Without WriteAt the right LocalWrite
+// is EACCES; other rights than LocalWrite, RemoteWrite, RemoteRead and ZeroBased are
+// EINVAL.
+//
+// When a method fails, or reads less than it was asked for, the connection ends: the
+// peer gets a Terminate, work of our own that names the region completes with
+// WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause wraps the method's error.
+// A Write of the peer is complete there before it has reached the object here, as
+// with memory; a Read behind it, or a Send, is later than it.
+//
+// Bytes of the region is nil. It needs the engine: errors.ErrUnsupported with a
+// kernel device. MapFile is for files with either.
+func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, error) {
+	const op = "ibv_reg_mr"
+	if err := pd.ok(op); err != nil {
+		return nil, err
+	}
+	if object == nil || size < 1 {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "an object of %d octets", size)
+	}
+	return pd.register(op, nil, nil, func() (provider.MR, error) { return pd.p.RegObject(object, uint64(size), access) })
+}
+
+// MapFile maps n octets of a file from offset off and registers them (mmap with
+// MAP_SHARED, and ibv_reg_mr): what the peer writes is in the file, for everybody to
+// read; File.Sync brings it to the disk. The file may be closed, the mapping stays
+// until MR.Close. off need not be at a page.
+//
+// With LocalWrite the file must be open for reading and writing, otherwise for
+// reading: EACCES. siw wants it open for both in any case, otherwise EFAULT. Octets
+// beyond the end of the file are EINVAL.
+//
+// On the engine a file that is cut short later, or a disk that fails, ends the
+// connection that runs into it, as a failing object does (see RegObject). With a
+// kernel device the pages are pinned. The program's own access to Bytes beyond the end
+// of a file that was cut short is a fault that ends it, as with every mapped file.
+func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) {
+	const op = "ibv_reg_mr"
+	if err := pd.ok(op); err != nil {
+		return nil, err
+	}
+	if f == nil || off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of a file", n, off)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, &Error{Op: "fstat", Object: f.Name(), Err: err}
+	}
+	if info.Mode().IsRegular() && info.Size() < off+int64(n) {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of %s, which has %d", n, off, f.Name(), info.Size())
+	}
+	prot := syscall.PROT_READ
+	if access&AccessLocalWrite != 0 {
+		prot |= syscall.PROT_WRITE
+	}
+	before := int(off % int64(os.Getpagesize()))
+	if n > math.MaxInt-before {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets of a file", n)
+	}
+	pages, err := mapFile(f, off-int64(before), before+n, prot)
+	if err != nil {
+		return nil, err
+	}
+	buf := pages[before : before+n : before+n]
+	mr, err := pd.register(op, buf, pages, func() (provider.MR, error) {
+		p, err := pd.p.RegObject(mapping(buf), uint64(n), access)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return pd.p.RegMR(buf, access)
+		}
+		return p, err
+	})
+	if err != nil {
+		_ = syscall.Munmap(pages)
+		return nil, err
+	}
+	return mr, nil
+}
+
+func mapFile(f *os.File, off int64, n, prot int) (pages []byte, err error) {
+	fail := func(err error) ([]byte, error) { return nil, &Error{Op: "mmap", Object: f.Name(), Err: err} }
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return fail(err)
+	}
+	var merr error
+	if err = conn.Control(func(fd uintptr) { pages, merr = syscall.Mmap(int(fd), off, n, prot, syscall.MAP_SHARED) }); err == nil {
+		err = merr
+	}
+	if errors.Is(err, syscall.EACCES) {
+		err = fmt.Errorf("%w: the file has to be open for reading, and for writing too with LocalWrite", err)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return pages, nil
+}
+
+// mapping is a mapped file as an object: what can't be had is an error and not the
+// end of the program. A page that has to come from the disk keeps an object waiting,
+// and nobody else.
+type mapping []byte
+
+// ReadAt implements io.ReaderAt. The octets are there, says who registered them.
+func (m mapping) ReadAt(b []byte, off int64) (int, error) { return m.copy(b, m[off:]) }
+
+// WriteAt implements io.WriterAt.
+func (m mapping) WriteAt(b []byte, off int64) (int, error) { return m.copy(m[off:], b) }
+
+// copy is the built-in one, but for a fault inside the mapping.
+func (m mapping) copy(dst, src []byte) (n int, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		var fault interface {
+			runtime.Error
+			Addr() uintptr
+		}
+		if e, is := p.(error); !is || !errors.As(e, &fault) || fault.Addr()-uintptr(unsafe.Pointer(unsafe.SliceData(m))) >= uintptr(len(m)) {
+			panic(p)
+		}
+		n, err = 0, fmt.Errorf("%w: the mapped file was cut short, or can't be read or written", syscall.EIO)
+	}()
+	return copy(dst, src), nil
+}

@@ -1,0 +1,372 @@
+package ibverbs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// pattern is n octets that are alike nowhere near.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*17 ^ seed
+	}
+	return b
+}
+
+// tempFile is a file of n octets, open for reading and writing.
+func tempFile(t *testing.T, n int64) *os.File {
+	t.Helper()
+	f := must[*os.File](t)(os.Create(t.TempDir() + "/file"))
+	t.Cleanup(func() { _ = f.Close() })
+	ok(t, f.Truncate(n))
+	return f
+}
+
+// A peer writes to a mapped file and reads from it.
+func TestMemoryFile(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	const off, size = 5000, 300000
+	f := tempFile(t, off+size+7)
+	mr := must[*ibverbs.MR](t)(c.server.PD().MapFile(f, off, size, remoteRights))
+	if mr.Len() != size || len(mr.Bytes()) != size || cap(mr.Bytes()) != size {
+		t.Errorf("%d octets, %d of them to be seen", mr.Len(), len(mr.Bytes()))
+	}
+	local := must[*ibverbs.MR](t)(c.client.PD().AllocMR(size, remoteRights))
+	defer func() { ok(t, local.Close()) }()
+	copy(local.Bytes(), pattern(size, 1))
+	src := must[ibverbs.SGE](t)(local.SGE(0, size))
+	r := must[ibverbs.RemoteRegion](t)(mr.Remote(0, size))
+	ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
+	clear(local.Bytes())
+	ok(t, read(t, ctx, c.client, local, r)) // also tells that the Write has arrived
+	if !bytes.Equal(local.Bytes(), pattern(size, 1)) {
+		t.Error("what is read is not what was written")
+	}
+	ok(t, mr.Close())
+	got := must[[]byte](t)(os.ReadFile(f.Name()))
+	want := append(append(make([]byte, off), pattern(size, 1)...), make([]byte, 7)...)
+	if !bytes.Equal(got, want) {
+		t.Error("the file has other octets")
+	}
+}
+
+func TestBadFile(t *testing.T) {
+	vctx, _ := open()
+	defer vctx.Close()
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	defer pd.Close()
+	f := tempFile(t, 10000)
+	reading := must[*os.File](t)(os.Open(f.Name()))
+	defer reading.Close()
+	closed := must[*os.File](t)(os.Open(f.Name()))
+	ok(t, closed.Close())
+	for name, c := range map[string]struct {
+		f      *os.File
+		off    int64
+		n      int
+		access ibverbs.Access
+		want   syscall.Errno
+	}{
+		"no file":                {nil, 0, 1, 0, syscall.EINVAL},
+		"no octets":              {f, 0, 0, 0, syscall.EINVAL},
+		"-1 octets":              {f, 0, -1, 0, syscall.EINVAL},
+		"from -1":                {f, -1, 1, 0, syscall.EINVAL},
+		"beyond the end":         {f, 9999, 2, remoteRights, syscall.EINVAL},
+		"far beyond the end":     {f, math.MaxInt64, 1, 0, syscall.EINVAL},
+		"2^63-1 octets":          {f, 1, math.MaxInt, 0, syscall.EINVAL},
+		"open for reading":       {reading, 0, 1, ibverbs.AccessLocalWrite, syscall.EACCES},
+		"impossible rights":      {f, 0, 1, ibverbs.AccessRemoteWrite, syscall.EINVAL},
+		"a file that is no file": {must[*os.File](t)(os.Open("/")), 0, 1, 0, syscall.ENODEV},
+	} {
+		_, err := pd.MapFile(c.f, c.off, c.n, c.access)
+		refused(t, name, err, c.want)
+	}
+	_, err := pd.MapFile(closed, 0, 1, 0)
+	wantErr(t, "a closed file", err, os.ErrClosed)
+	_, err = (*ibverbs.PD)(nil).MapFile(f, 0, 1, 0)
+	refused(t, "no PD", err, syscall.EINVAL)
+	mr, err := pd.MapFile(reading, 0, 1, ibverbs.AccessRemoteRead)
+	if onKernel() {
+		refused(t, "a file open for reading, on siw", err, syscall.EFAULT) // kernel-notes/siw-regions.md
+	} else {
+		ok(t, err)
+	}
+	ok(t, mr.Close())
+
+	for _, size := range []int64{0, -1} {
+		_, err = pd.RegObject(f, size, 0)
+		refused(t, "object of nothing", err, syscall.EINVAL)
+	}
+	_, err = pd.RegObject(nil, 1, 0)
+	refused(t, "no object", err, syscall.EINVAL)
+	obj, err := pd.RegObject(f, 10000, ibverbs.AccessRemoteRead)
+	if onKernel() {
+		refused(t, "object with a kernel device", err, syscall.EOPNOTSUPP)
+		return
+	}
+	ok(t, err)
+	if obj.Bytes() != nil || obj.Len() != 10000 {
+		t.Errorf("an object has %d octets in memory, of %d", len(obj.Bytes()), obj.Len())
+	}
+	ok(t, obj.Close())
+	ok(t, obj.Close())
+	_, err = pd.RegObject(struct{ io.ReaderAt }{f}, 1, ibverbs.AccessLocalWrite)
+	refused(t, "object without WriteAt", err, syscall.EACCES)
+}
+
+// All operations over a file as an object: on either side of each.
+func TestObject(t *testing.T) {
+	ctx := timeout(t)
+	for _, size := range []int{1, 1000, 65000, 70001, 400000} {
+		c := link(t)
+		here, there := tempFile(t, int64(size)), tempFile(t, int64(size)+20)
+		a := must[*ibverbs.MR](t)(c.client.PD().RegObject(here, int64(size), remoteRights))
+		b := must[*ibverbs.MR](t)(c.server.PD().RegObject(there, int64(size)+20, remoteRights))
+		defer func() { ok(t, errors.Join(a.Close(), b.Close())) }()
+		is := func(what string, f *os.File, off int64, want []byte) {
+			t.Helper()
+			got := make([]byte, len(want))
+			if _, err := f.ReadAt(got, off); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d octets, %s: other octets (%v)", size, what, err)
+			}
+		}
+		put := func(f *os.File, seed byte) []byte {
+			t.Helper()
+			p := pattern(size, seed)
+			must[int](t)(f.WriteAt(p, 0))
+			return p
+		}
+		sge := must[ibverbs.SGE](t)(a.SGE(0, size))
+		r := must[ibverbs.RemoteRegion](t)(b.Remote(10, size))
+
+		p := put(here, 1)
+		wr := ibverbs.SendWR{SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}
+		wr.Opcode = ibverbs.WRRDMAWrite
+		ok(t, done(t, ctx, c.client, wr))
+		put(here, 2)
+		wr.Opcode = ibverbs.WRRDMARead
+		ok(t, done(t, ctx, c.client, wr))
+		is("written and read back", here, 0, p)
+		is("written", there, 10, p)
+
+		// A Send between them, with memory before and behind.
+		p = put(here, 3)
+		copy(c.clientMR.Bytes(), "<<>>")
+		left, right := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 2)), must[ibverbs.SGE](t)(c.clientMR.SGE(2, 2))
+		in1, in2 := must[ibverbs.SGE](t)(c.serverMR.SGE(0, 1)), must[ibverbs.SGE](t)(b.SGE(3, size+3))
+		ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{in1, in2}}))
+		ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{left, sge, right}}))
+		var wc [1]ibverbs.WC
+		must[int](t)(c.server.RecvCQ().PollWait(ctx, wc[:]))
+		if wc[0].Err() != nil || int(wc[0].ByteLen) != size+4 {
+			t.Fatalf("received %d octets of %d: %v", wc[0].ByteLen, size+4, wc[0].Err())
+		}
+		is("sent", there, 3, append(append([]byte("<"), p...), ">>"...))
+		if c.serverMR.Bytes()[0] != '<' {
+			t.Error("the octet before the object's is missing")
+		}
+		ok(t, c.client.Shutdown(ctx))
+	}
+}
+
+// Short Sends in lists to an object come in order, also where many are in one read.
+func TestObjectLists(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	f := tempFile(t, 64)
+	mr := must[*ibverbs.MR](t)(c.server.PD().RegObject(f, 64, remoteRights))
+	defer func() { ok(t, mr.Close()) }()
+	for round := range 20 {
+		var sends []ibverbs.SendWR
+		for i := range 8 {
+			ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(mr.SGE(8*i, 8))}}))
+			copy(c.clientMR.Bytes()[8*i:], bytes.Repeat([]byte{byte(8*round + i)}, 8))
+			sends = append(sends, ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(c.clientMR.SGE(8*i, 8))}})
+		}
+		ok(t, c.client.QP().PostSend(sends...))
+		for i := range 8 {
+			var wc [1]ibverbs.WC
+			must[int](t)(c.server.RecvCQ().PollWait(ctx, wc[:]))
+			ok(t, wc[0].Err())
+			if wc[0].WRID != uint64(i) {
+				t.Fatalf("receive %d completed where %d was due", wc[0].WRID, i)
+			}
+			must[int](t)(c.client.SendCQ().PollWait(ctx, wc[:]))
+			ok(t, wc[0].Err())
+		}
+		got := make([]byte, 64)
+		must[int](t)(f.ReadAt(got, 0))
+		if !bytes.Equal(got, c.clientMR.Bytes()[:64]) {
+			t.Fatalf("round %d: got % x", round, got)
+		}
+	}
+	ok(t, c.client.Shutdown(ctx))
+}
+
+// failing is an object whose methods fail.
+type failing struct{ err error }
+
+func (o failing) ReadAt([]byte, int64) (int, error)  { return 0, o.err }
+func (o failing) WriteAt([]byte, int64) (int, error) { return 0, o.err }
+
+// What goes wrong with an object ends the connection: the peer is told, work of ours
+// completes in error, and the reason is in QP.Cause. The same for a mapped file that was
+// cut short.
+func TestObjectFails(t *testing.T) {
+	broken := errors.New("the object is broken")
+	objects := map[string]struct {
+		reg  func(*testing.T, *ibverbs.PD) *ibverbs.MR
+		want error
+	}{
+		"object": {func(t *testing.T, pd *ibverbs.PD) *ibverbs.MR {
+			return must[*ibverbs.MR](t)(pd.RegObject(failing{broken}, 100000, remoteRights))
+		}, broken},
+		"file cut short": {func(t *testing.T, pd *ibverbs.PD) *ibverbs.MR {
+			f := tempFile(t, 100000)
+			mr := must[*ibverbs.MR](t)(pd.MapFile(f, 0, 100000, remoteRights))
+			ok(t, f.Truncate(10))
+			return mr
+		}, syscall.EIO},
+		"object shorter than the region": {func(t *testing.T, pd *ibverbs.PD) *ibverbs.MR {
+			f := must[*os.File](t)(os.OpenFile("/dev/full", os.O_RDWR, 0))
+			t.Cleanup(func() { _ = f.Close() })
+			return must[*ibverbs.MR](t)(pd.RegObject(zeroEnd{f}, 100000, remoteRights))
+		}, nil},
+	}
+	for name, o := range objects {
+		for what, try := range map[string]func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error){
+			"the peer's Read": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
+				r := must[ibverbs.RemoteRegion](t)(mr.Remote(50000, 4096))
+				return c.server, ibverbs.WCRemOpErr, read(t, ctx, c.client, c.clientMR, r)
+			},
+			"the peer's Write": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
+				r := must[ibverbs.RemoteRegion](t)(mr.Remote(50000, 4096))
+				sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))
+				ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
+				return c.server, 0, nil
+			},
+			"a receive": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
+				ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(mr.SGE(50000, 4096))}}))
+				sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))
+				ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
+				var wc [1]ibverbs.WC
+				must[int](t)(c.server.RecvCQ().PollWait(ctx, wc[:]))
+				return c.server, ibverbs.WCLocProtErr, wc[0].Err()
+			},
+			"a Send": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
+				ok(t, c.client.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))}}))
+				sge := must[ibverbs.SGE](t)(mr.SGE(50000, 4096))
+				return c.server, ibverbs.WCLocProtErr, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}})
+			},
+			"the sink of a Read": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
+				r := must[ibverbs.RemoteRegion](t)(c.clientMR.Remote(0, 4096))
+				sge := must[ibverbs.SGE](t)(mr.SGE(50000, 4096))
+				return c.server, ibverbs.WCLocProtErr, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey})
+			},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				ctx := timeout(t)
+				c := link(t)
+				mr := o.reg(t, c.server.PD())
+				// A responder may not send before it has received something.
+				ok(t, read(t, ctx, c.client, c.clientMR, must[ibverbs.RemoteRegion](t)(c.serverMR.Remote(0, 8))))
+				defer func() { ok(t, mr.Close()) }()
+				conn, status, err := try(t, ctx, c, mr)
+				var wcErr *ibverbs.WCError
+				if status != 0 && (!errors.As(err, &wcErr) || wcErr.Status != status) {
+					t.Errorf("it ended with %v, want %v", err, status)
+				}
+				_ = conn.Wait(ctx)
+				_ = c.client.Wait(ctx)
+				t.Log(conn.QP().Cause(), "|", c.client.QP().Cause())
+				var mine, theirs *ibverbs.TerminateError
+				switch {
+				case !errors.As(conn.QP().Cause(), &mine) || mine.Remote || mine.Err == nil:
+					t.Errorf("our cause is %v", conn.QP().Cause())
+				case o.want != nil && !errors.Is(mine, o.want):
+					t.Errorf("our cause is %v, which is not %v", mine, o.want)
+				}
+				if !errors.As(c.client.QP().Cause(), &theirs) || !theirs.Remote {
+					t.Errorf("the peer's cause is %v, not a Terminate of ours", c.client.QP().Cause())
+				}
+			})
+		}
+	}
+}
+
+// zeroEnd reads nothing, and fails to write, as /dev/full does.
+type zeroEnd struct{ *os.File }
+
+func (zeroEnd) ReadAt([]byte, int64) (int, error) { return 0, io.EOF }
+
+// stuck is an object that answers when it is let.
+type stuck struct {
+	begun chan struct{}
+	let   chan struct{}
+}
+
+func (o stuck) ReadAt(b []byte, _ int64) (int, error)  { return o.call(b) }
+func (o stuck) WriteAt(b []byte, _ int64) (int, error) { return o.call(b) }
+
+func (o stuck) call(b []byte) (int, error) {
+	o.begun <- struct{}{}
+	<-o.let
+	return len(b), nil
+}
+
+// An object that takes its time keeps its own connection waiting, and neither others of
+// the device nor those who close what has nothing to do with it. Closing its region
+// waits for it.
+func TestObjectBlocks(t *testing.T) {
+	ctx := timeout(t)
+	for _, op := range []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead} {
+		c := link(t)
+		// More connections of the same device, with what serves them.
+		l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, c.server.PD().Context(), netip.AddrPortFrom(c.server.LocalAddr().Addr(), 0), nil))
+		var other [2]*rdmacm.Conn
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			req := must[*rdmacm.Request](t)(l.Accept(ctx))
+			other[0] = must[*rdmacm.Conn](t)(req.Accept(ctx, &rdmacm.ConnConfig{PD: c.server.PD()}))
+		})
+		other[1] = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, c.client.PD().Context(), l.Addr(), &rdmacm.ConnConfig{PD: c.client.PD()}))
+		wg.Wait()
+
+		o := stuck{make(chan struct{}, 16), make(chan struct{})}
+		mr := must[*ibverbs.MR](t)(c.server.PD().RegObject(o, 4096, remoteRights))
+		r := must[ibverbs.RemoteRegion](t)(mr.Remote(0, 4096))
+		sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))
+		ok(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: op, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
+		<-o.begun // nobody has polled the server's CQ: its progress goroutine came here
+		for range 10 {
+			ok(t, read(t, ctx, other[1], c.clientMR, must[ibverbs.RemoteRegion](t)(c.serverMR.Remote(0, 4096))))
+		}
+		_, err := c.server.RecvCQ().Poll(make([]ibverbs.WC, 1))
+		ok(t, err)
+		closed := make(chan error, 1)
+		go func() { closed <- mr.Close() }()
+		select {
+		case <-closed:
+			t.Error("the region closed while its object was being used")
+		case <-time.After(20 * time.Millisecond):
+		}
+		ok(t, c.server.Close()) // doesn't wait
+		close(o.let)
+		ok(t, <-closed)
+		ok(t, errors.Join(other[0].Close(), other[1].Close(), l.Close()))
+	}
+}

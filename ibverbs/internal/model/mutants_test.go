@@ -1,0 +1,84 @@
+package model
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance/mutants"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// noticed are engines broken on purpose, of those of the conformance suite, that
+// random plans have to notice: in completions, in memory, and in what regions and
+// rights protect.
+var noticed = []string{
+	"completion-lost", "completions-reversed", "length-wrong", "opcode-wrong", "flush-succeeds", "errors-succeed", "errors-are-flushes",
+	"receive-mistold", "completion-invented", "invalidation-untold", "all-signalled", "inline-lost", "gather-reversed",
+	"full-queue-hidden", "bad-work-hidden", "posted-miscounted", "end-untold",
+	"rights-ignored", "bounds-loose", "neighbour-touched", "receive-overrun", "pd-ignored",
+	"unknown-key-dropped", "out-of-bounds-dropped", "send-without-receive-dropped",
+	"write-shifted", "responses-crossed", "solicited-forgotten", "invalidate-forgotten", "invalidate-ignored", "close-refused",
+	"srq-newest-first", "terminate-other-code",
+}
+
+// broken makes a world in which one side is a mutant.
+func broken(t *testing.T, m *mutants.Mutant, side int) *world {
+	addr := netip.MustParseAddrPort("127.0.0.1:0")
+	w := &world{name: m.Name, wrapped: true, patience: 500 * time.Millisecond, addr: [2]netip.AddrPort{addr, addr}}
+	w.stubborn = true
+	providers := [2]provider.Provider{engine.New(nil), engine.New(nil)}
+	providers[side] = m.New(nil)
+	if err := w.open(providers, [2]string{}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func randomPlan(rnd *rand.Rand) plan {
+	p := plan{setup: rnd.Uint64(), steps: make([]uint64, 150)}
+	for i := range p.steps {
+		p.steps[i] = rnd.Uint64()
+	}
+	return p
+}
+
+// TestNoticesMutants: the property fails where it should, and not for what stands
+// between a mutant and its engine.
+func TestNoticesMutants(t *testing.T) {
+	if err := goleak.Find(); err != nil {
+		t.Error(err)
+	}
+	defer func() { left = append(left, goleak.IgnoreCurrent()) }()
+	seed := rand.Uint64()
+	t.Logf("seed %#x", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	sound := &mutants.Mutant{Name: "nothing broken"}
+	for i := range 20 {
+		w := broken(t, sound, i%2)
+		w.patience = 30 * time.Second
+		if err := w.runAndClose(randomPlan(rnd)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range noticed {
+		t.Run(name, func(t *testing.T) {
+			m := mutants.Find(name)
+			if m == nil {
+				t.Fatalf("there is no mutant %s", name)
+			}
+			const tries = 150
+			for i := range tries {
+				if err := broken(t, m, i%2).runAndClose(randomPlan(rnd)); err != nil {
+					t.Logf("noticed by plan %d: %.300s", i+1, err)
+					return
+				}
+			}
+			t.Errorf("%d plans did not notice that it %s", tries, m.What)
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package model
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// left are the goroutines that engines broken on purpose have left behind.
+var left []goleak.Option
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(left...); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// world is a pair of devices that can reach each other.
+type world struct {
+	name     string
+	vctx     [2]*ibverbs.Context
+	addr     [2]netip.AddrPort // where they can listen
+	kernel   [2]bool
+	wrapped  bool          // one is behind what mutants are made with, which doesn't pass on re-registrations
+	ext      bool          // both have RFC 7306
+	idle     func()        // waits until nothing moves any more; may be nil
+	reset    func(on bool) // breaks the network, until it is called with false; may be nil
+	stubborn bool          // what a failed run leaves may need to be closed twice
+	patience time.Duration // for what should take no time
+}
+
+// open opens the devices.
+func (w *world) open(providers [2]provider.Provider, names [2]string) error {
+	for e := range w.vctx {
+		var err error
+		if w.vctx[e], err = ibverbs.Open(providers[e], names[e]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close closes the devices. Nothing may be open on them, but what siw takes its time
+// to let go of.
+func (w *world) close() error {
+	for e, v := range w.vctx {
+		err := v.Close()
+		for begin := time.Now(); err != nil && w.kernel[e] && time.Since(begin) < w.patience; {
+			time.Sleep(10 * time.Millisecond)
+			err = v.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: side %d: %w", w.name, e, err)
+		}
+	}
+	return nil
+}
+
+// check has rapid draw n plans, unless the command line says how many, and shrink
+// one that fails.
+func check(t *testing.T, n, steps int, run func(t *rapid.T, p plan) error) {
+	t.Helper()
+	checks := flag.Lookup("rapid.checks")
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks.Name })
+	if was := checks.Value.String(); !given {
+		if err := checks.Value.Set(fmt.Sprint(n)); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = checks.Value.Set(was) }()
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		if err := run(t, drawPlan(t, steps)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// shapes are the networks in memory that plans are run on.
+var shapes = []memnet.Options{
+	{},
+	{Cut: true},
+	{MinDelay: time.Microsecond, MaxDelay: time.Millisecond},
+	{Cut: true, MaxDelay: 100 * time.Microsecond, MSS: 512},
+	{Window: 2000, MaxDelay: 50 * time.Microsecond},
+	{MSS: 60000},
+}
+
+// TestSimulated: two engines over the network in memory, in a bubble with a time of
+// its own, where it is certain when nothing moves any more.
+func TestSimulated(t *testing.T) {
+	check(t, 400, 70, func(rt *rapid.T, p plan) (err error) {
+		d := &dice{p.setup}
+		opts := shapes[d.pick(len(shapes))]
+		opts.Seed = d.next()
+		eng := engine.Options{
+			Placement: one(d, []engine.Placement{engine.PlaceVerified, engine.PlaceStreaming}),
+			CRC:       one(d, []engine.CRCPolicy{engine.CRCPreferred, engine.CRCPreferred, engine.CRCOff}),
+			Markers:   d.oneIn(4), PeerToPeer: d.oneIn(4), Extensions: d.oneIn(2),
+		}
+		rt.Logf("network %+v, engine %+v", opts, eng)
+		defer func() {
+			if v := recover(); v != nil { // goroutines that are left in the bubble
+				err = errors.Join(err, fmt.Errorf("panic: %v", v))
+			}
+		}()
+		synctest.Test(t, func(*testing.T) { err = simulated(opts, eng, p) })
+		return err
+	})
+}
+
+func simulated(opts memnet.Options, eng engine.Options, p plan) error {
+	var broken atomic.Bool
+	opts.Filter = func(*memnet.Segment) memnet.Verdict {
+		if broken.Load() {
+			return memnet.Reset
+		}
+		return memnet.Pass
+	}
+	eng.Network = memnet.New(&opts)
+	w := &world{
+		name: "simulated", patience: 30 * time.Second, idle: synctest.Wait, reset: broken.Store, ext: eng.Extensions,
+		addr: [2]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("192.0.2.2:0")},
+	}
+	if err := w.open([2]provider.Provider{engine.New(&eng), engine.New(&eng)}, [2]string{}); err != nil {
+		return err
+	}
+	return w.runAndClose(p)
+}
+
+func (w *world) runAndClose(p plan) error {
+	err := w.run(p)
+	if err != nil && w.stubborn {
+		_ = w.close()
+	}
+	if cerr := w.close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// TestLoopback: two engines over TCP.
+func TestLoopback(t *testing.T) {
+	check(t, 150, 70, func(rt *rapid.T, p plan) error {
+		d := &dice{p.setup}
+		eng := engine.Options{Placement: one(d, []engine.Placement{engine.PlaceVerified, engine.PlaceStreaming}), Extensions: d.oneIn(2)}
+		addr := netip.MustParseAddrPort("127.0.0.1:0")
+		w := &world{name: "TCP", patience: 30 * time.Second, ext: eng.Extensions, addr: [2]netip.AddrPort{addr, addr}}
+		if err := w.open([2]provider.Provider{engine.New(&eng), engine.New(&eng)}, [2]string{}); err != nil {
+			return err
+		}
+		return w.runAndClose(p)
+	})
+}

@@ -1,0 +1,340 @@
+package ibverbs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// Registered memory. The tests of this file run on the engine, and on siw through
+// TestOnSiw.
+
+const remoteRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
+
+func onKernel() bool { return os.Getenv("GOVS_PROVIDER") == "kernel" }
+
+// mapped maps n octets until the test ends.
+func mapped(t *testing.T, n, prot int) []byte {
+	t.Helper()
+	b := must[[]byte](t)(syscall.Mmap(-1, 0, n, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE))
+	t.Cleanup(func() { _ = syscall.Munmap(b) })
+	return b
+}
+
+// done posts wr to conn, signalled, and returns how it ended.
+func done(t *testing.T, ctx context.Context, conn *rdmacm.Conn, wr ibverbs.SendWR) error {
+	t.Helper()
+	wr.Flags |= ibverbs.SendSignaled
+	if err := conn.QP().PostSend(wr); err != nil {
+		return err
+	}
+	var wc [1]ibverbs.WC
+	_, err := conn.SendCQ().PollWait(ctx, wc[:])
+	ok(t, err)
+	return wc[0].Err()
+}
+
+// read has conn read all of a region into sink.
+func read(t *testing.T, ctx context.Context, conn *rdmacm.Conn, sink *ibverbs.MR, r ibverbs.RemoteRegion) error {
+	t.Helper()
+	sge := must[ibverbs.SGE](t)(sink.SGE(0, int(r.Len)))
+	return done(t, ctx, conn, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey})
+}
+
+// Memory that isn't what the rights say is refused with the errno of ibv_reg_mr,
+// and the program goes on.
+func TestBadRegistrations(t *testing.T) {
+	vctx, _ := open()
+	defer vctx.Close()
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	defer pd.Close()
+	page := os.Getpagesize()
+	readOnly := mapped(t, 4*page, syscall.PROT_READ)
+	long := mapped(t, 8<<20, syscall.PROT_READ|syscall.PROT_WRITE)
+	ok(t, syscall.Mprotect(long[4<<20:][:page], syscall.PROT_READ))
+	hidden := mapped(t, page, syscall.PROT_NONE)
+	hole := must[[]byte](t)(syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE))
+	// syscall.Munmap takes whole mappings only.
+	ok(t, syscall.Mprotect(hole[page:2*page], syscall.PROT_NONE))
+
+	file := must[*os.File](t)(os.Create(t.TempDir() + "/short"))
+	defer file.Close()
+	ok(t, file.Truncate(int64(page)))
+	beyond := must[[]byte](t)(syscall.Mmap(int(file.Fd()), 0, 2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED))
+	defer syscall.Munmap(beyond)
+
+	for name, c := range map[string]struct {
+		buf    []byte
+		access ibverbs.Access
+	}{
+		"read-only, local write":      {readOnly, ibverbs.AccessLocalWrite},
+		"read-only, all rights":       {readOnly[page+5 : page+6], remoteRights},
+		"a page of 8 MiB read-only":   {long, ibverbs.AccessLocalWrite},
+		"memory without any right":    {hidden, 0},
+		"a hole":                      {hole, ibverbs.AccessLocalWrite},
+		"beyond the end of a file":    {beyond, ibverbs.AccessLocalWrite},
+		"beyond the end of it, inner": {beyond[page+1 : page+2], remoteRights},
+	} {
+		mr, err := pd.RegMR(c.buf, c.access)
+		if onKernel() && name == "memory without any right" {
+			// siw reads what the program itself may not (FOLL_FORCE); the engine, which
+			// is the program, can't.
+			ok(t, err)
+			ok(t, mr.Close())
+			continue
+		}
+		refused(t, name, err, syscall.EFAULT)
+		t.Log(err)
+		ok(t, mr.Close()) // nil
+	}
+	for name, c := range map[string]struct {
+		buf    []byte
+		access ibverbs.Access
+	}{
+		"read-only, to be read":       {readOnly, ibverbs.AccessRemoteRead},
+		"the writable part of 8 MiB":  {long[:4<<20], remoteRights},
+		"the writable part of a file": {beyond[:page], remoteRights},
+		"one octet":                   {hole[page-1 : page], remoteRights},
+		"a string's worth of Go heap": {[]byte(strings.Repeat("x", 3)), remoteRights},
+	} {
+		mr, err := pd.RegMR(c.buf, c.access)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		ok(t, mr.Close())
+	}
+	_, err := pd.RegMRIova(make([]byte, 16), math.MaxUint64-15, remoteRights)
+	refused(t, "up to 2^64", err, syscall.EINVAL, syscall.EOPNOTSUPP)
+	_, err = pd.RegMRIova(nil, 4096, remoteRights)
+	refused(t, "nothing, from 4096 on", err, syscall.EINVAL)
+	ok(t, syscall.Munmap(hole))
+}
+
+// An address of the program's choice, 0 among them, is what the peer and SGEs name
+// the region by.
+func TestMemoryIova(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	pd := c.server.PD()
+	for name, c2 := range map[string]struct {
+		want   uint64
+		access ibverbs.Access
+		reg    func([]byte, ibverbs.Access) (*ibverbs.MR, error)
+	}{
+		"zero-based":       {0, ibverbs.AccessZeroBased, pd.RegMR},
+		"iova":             {0x7000, 0, func(b []byte, a ibverbs.Access) (*ibverbs.MR, error) { return pd.RegMRIova(b, 0x7000, a) }},
+		"iova, zero-based": {0, ibverbs.AccessZeroBased, func(b []byte, a ibverbs.Access) (*ibverbs.MR, error) { return pd.RegMRIova(b, 0x7000, a) }},
+		"the last there is": {math.MaxUint64 - 8192, 0, func(b []byte, a ibverbs.Access) (*ibverbs.MR, error) {
+			return pd.RegMRIova(b, math.MaxUint64-8192, a)
+		}},
+	} {
+		memory := mapped(t, 8192, syscall.PROT_READ|syscall.PROT_WRITE)
+		mr, err := c2.reg(memory, remoteRights|c2.access)
+		if onKernel() {
+			// siw takes it without a word, and names the region by its virtual address.
+			refused(t, name, err, syscall.EOPNOTSUPP)
+			wantErr(t, name, err, errors.ErrUnsupported, "siw")
+			continue
+		}
+		ok(t, err)
+		if mr.Addr() != c2.want {
+			t.Errorf("%s: address %#x, want %#x", name, mr.Addr(), c2.want)
+		}
+		copy(c.clientMR.Bytes(), name)
+		src := must[ibverbs.SGE](t)(c.clientMR.SGE(0, len(name)))
+		ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: c2.want + 5000, RKey: mr.RKey()}))
+		clear(c.clientMR.Bytes())
+		ok(t, read(t, ctx, c.client, c.clientMR, ibverbs.RemoteRegion{Addr: c2.want + 5000, Len: uint64(len(name)), RKey: mr.RKey()}))
+		if got := string(c.clientMR.Bytes()[:len(name)]); got != name {
+			t.Errorf("%s: read back %q", name, got)
+		}
+		// As an SGE, too.
+		ok(t, c.client.QP().PostRecv(ibverbs.RecvWR{}))
+		sge := ibverbs.SGE{Addr: c2.want + 5000, Length: 0, LKey: mr.LKey()}
+		ok(t, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
+		ok(t, mr.Close())
+	}
+}
+
+// Re-registration: what changes, what stays, and what is refused and changes
+// nothing.
+func TestMemoryRereg(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	pd := c.server.PD()
+	other := must[*ibverbs.PD](t)(pd.Context().AllocPD())
+	first, second := []byte("the first memory"), []byte("another piece of memory")
+	mr := must[*ibverbs.MR](t)(pd.RegMR(first, ibverbs.AccessLocalWrite))
+	if onKernel() {
+		for _, flags := range []ibverbs.ReregFlags{ibverbs.ReregAccess, ibverbs.ReregPD, ibverbs.ReregTranslation} {
+			err := mr.Rereg(flags, other, second, ibverbs.AccessRemoteRead)
+			wantErr(t, "on siw", err, errors.ErrUnsupported)
+			t.Log(err)
+		}
+		if mr.PD() != pd || mr.Access() != ibverbs.AccessLocalWrite || &mr.Bytes()[0] != &first[0] {
+			t.Error("the refused call changed something")
+		}
+		ok(t, mr.Close())
+		ok(t, other.Close())
+		return
+	}
+	see := func(what, want string) {
+		t.Helper()
+		if err := read(t, ctx, c.client, c.clientMR, must[ibverbs.RemoteRegion](t)(mr.Remote(0, len(want)))); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got := string(c.clientMR.Bytes()[:len(want)]); got != want {
+			t.Errorf("%s: the peer reads %q, want %q", what, got, want)
+		}
+	}
+	addr, key := mr.Addr(), mr.RKey()
+	ok(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
+	if mr.Access() != ibverbs.AccessRemoteRead || mr.Addr() != addr || mr.RKey() == key {
+		t.Errorf("rights %#x, address %#x (was %#x), key %#x (was %#x)", mr.Access(), mr.Addr(), addr, mr.RKey(), key)
+	}
+	see("other rights", string(first))
+	ok(t, mr.Rereg(ibverbs.ReregTranslation, nil, second, 0))
+	see("other memory", string(second))
+	if &mr.Bytes()[0] != &second[0] || mr.Len() != uint64(len(second)) {
+		t.Error("the region is not over the other memory")
+	}
+	ok(t, mr.Rereg(ibverbs.ReregPD|ibverbs.ReregAccess, other, nil, ibverbs.AccessZeroBased|ibverbs.AccessRemoteRead))
+	if mr.PD() != other || mr.Addr() != 0 {
+		t.Errorf("address %#x, PD moved: %v", mr.Addr(), mr.PD() == other)
+	}
+	wantErrno(t, "the new PD is in use", other.Close(), syscall.EBUSY, "1 MR")
+	ok(t, mr.Rereg(ibverbs.ReregPD, pd, nil, 0))
+	ok(t, other.Close())
+	see("another PD and back", string(second))
+
+	key = mr.RKey()
+	elsewhere := newObjects(t)
+	for name, err := range map[string]error{
+		"nothing to change":     mr.Rereg(0, nil, nil, 0),
+		"unknown flag":          mr.Rereg(1<<9, nil, nil, 0),
+		"no memory":             mr.Rereg(ibverbs.ReregTranslation, nil, nil, 0),
+		"impossible rights":     mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteWrite),
+		"no PD":                 mr.Rereg(ibverbs.ReregPD, nil, nil, 0),
+		"PD of another context": mr.Rereg(ibverbs.ReregPD, elsewhere.pd, nil, 0),
+		"no region":             (*ibverbs.MR)(nil).Rereg(ibverbs.ReregAccess, nil, nil, 0),
+	} {
+		refused(t, name, err, syscall.EINVAL)
+	}
+	refused(t, "read-only memory", mr.Rereg(ibverbs.ReregTranslation|ibverbs.ReregAccess, nil, mapped(t, 4096, syscall.PROT_READ), remoteRights), syscall.EFAULT)
+	wantErr(t, "closed PD", mr.Rereg(ibverbs.ReregPD, other, nil, 0), os.ErrClosed)
+	if mr.RKey() != key {
+		t.Error("a refused call changed the key")
+	}
+	see("after what was refused", string(second))
+
+	// The old key is worth nothing any more.
+	stale := must[ibverbs.RemoteRegion](t)(mr.Remote(0, 4))
+	ok(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
+	if err := read(t, ctx, c.client, c.clientMR, stale); err == nil {
+		t.Error("the key from before a re-registration still opens the region")
+	}
+	ok(t, mr.Close())
+	wantErr(t, "closed", mr.Rereg(ibverbs.ReregAccess, nil, nil, 0), os.ErrClosed)
+}
+
+// Rereg, Close and use at the same time end in one state, without a crash, and the
+// PD has no region left.
+func TestMemoryReregRaces(t *testing.T) {
+	vctx, _ := open()
+	defer vctx.Close()
+	pd, other := must[*ibverbs.PD](t)(vctx.AllocPD()), must[*ibverbs.PD](t)(vctx.AllocPD())
+	for range 20 {
+		mr := must[*ibverbs.MR](t)(pd.AllocMR(100, remoteRights))
+		var wg sync.WaitGroup
+		for _, f := range []func(){
+			func() { _ = mr.Rereg(ibverbs.ReregPD, other, nil, 0) },
+			func() { _ = mr.Rereg(ibverbs.ReregPD, pd, nil, 0) },
+			func() { _ = mr.Rereg(ibverbs.ReregAccess, nil, nil, 0) },
+			func() { _, _ = mr.SGE(0, 1) },
+			func() { _, _, _, _ = mr.RKey(), mr.PD(), mr.Access(), mr.Bytes() },
+			func() { ok(t, mr.Close()) },
+		} {
+			wg.Go(f)
+		}
+		wg.Wait()
+		ok(t, mr.Close())
+	}
+	ok(t, pd.Close())
+	ok(t, other.Close())
+}
+
+// Children that the program starts neither see registered memory change under them
+// nor take it away from the device: os/exec shares the address space until the exec,
+// and with it nothing is copied.
+func TestMemoryForkExec(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	const size = 4 << 10
+	heap := bytes.Repeat([]byte{1}, size)
+	onHeap := must[*ibverbs.MR](t)(c.server.PD().RegMR(heap, remoteRights))
+	defer func() { ok(t, onHeap.Close()) }()
+	for i := range 6 {
+		fill := byte(i + 2)
+		for j := range c.clientMR.Bytes() {
+			c.clientMR.Bytes()[j] = fill
+		}
+		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "exit 7")
+		ok(t, cmd.Start())
+		// While the child runs, and with the pages touched from both sides.
+		heap[0], c.serverMR.Bytes()[0] = 0, 0
+		src := must[ibverbs.SGE](t)(c.clientMR.SGE(0, size))
+		for _, mr := range []*ibverbs.MR{onHeap, c.serverMR} {
+			r := must[ibverbs.RemoteRegion](t)(mr.Remote(0, size))
+			ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
+			// A Write is complete before it has been placed; a Read behind it is not.
+			ok(t, read(t, ctx, c.client, c.clientMR, r))
+			if got := mr.Bytes(); bytes.Count(got, []byte{fill}) != size {
+				t.Fatalf("round %d: %d octets of %d arrived where the program looks", i, bytes.Count(got, []byte{fill}), size)
+			}
+		}
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+			t.Fatalf("the child: %v", err)
+		}
+	}
+}
+
+// Go memory stays where it is while it is registered, also when the program has
+// forgotten the slice; and regions that were forgotten without being closed are told
+// of by their PD.
+func TestMemoryForgotten(t *testing.T) {
+	ctx := timeout(t)
+	c := link(t)
+	o := newObjects(t)
+	target := func() ibverbs.RemoteRegion {
+		mr := must[*ibverbs.MR](t)(c.server.PD().RegMR(bytes.Repeat([]byte("0123456789abcdef"), 100), remoteRights))
+		t.Cleanup(func() { ok(t, mr.Close()) })
+		return must[ibverbs.RemoteRegion](t)(mr.Remote(0, 1600))
+	}()
+	func() { _ = must[*ibverbs.MR](t)(o.pd.RegMR(make([]byte, 64), remoteRights)) }()
+	func() { _ = must[*ibverbs.MR](t)(o.pd.AllocMR(64, remoteRights)) }()
+	var churn [][]byte
+	for range 50 {
+		runtime.GC()
+		churn = append(churn, make([]byte, 1600), make([]byte, 64))
+	}
+	ok(t, read(t, ctx, c.client, c.clientMR, target))
+	if got := string(c.clientMR.Bytes()[:1600]); got != strings.Repeat("0123456789abcdef", 100) {
+		t.Errorf("the peer reads %q...", got[:64])
+	}
+	runtime.KeepAlive(churn)
+	ok(t, o.qp.Close())
+	ok(t, o.mr.Close())
+	wantErrno(t, "PD of two forgotten regions", o.pd.Close(), syscall.EBUSY, "2 MR")
+}

@@ -1,0 +1,244 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// noDNS knows what the system's files know, and asks nobody.
+var noDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+	return nil, errors.New("no name servers here")
+}}
+
+// listenName listens at an address, by name, and serves whoever comes.
+func listenName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address string) netip.AddrPort {
+	t.Helper()
+	l := must[*rdmacm.Listener](t)(rdmacm.ListenName(ctx, vctx, address, &rdmacm.ListenConfig{Resolver: noDNS}))
+	wait := serve(t, ctx, l)
+	t.Cleanup(func() {
+		ok(t, l.Close())
+		wait()
+	})
+	return l.Addr()
+}
+
+// dialName dials by name, checks where that led, and ends the connection.
+func dialName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address string, want netip.AddrPort) {
+	t.Helper()
+	c, err := rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{Resolver: noDNS})
+	if err != nil {
+		t.Errorf("DialName %q: %v", address, err)
+		return
+	}
+	// The zone of the peer is as the program wrote it.
+	if got := c.RemoteAddr(); got.Port() != want.Port() || got.Addr().WithZone("") != want.Addr().WithZone("") {
+		t.Errorf("DialName %q led to %v, want %v", address, c.RemoteAddr(), want)
+	}
+	ok(t, c.Shutdown(ctx))
+	ok(t, c.Close())
+}
+
+func port(a netip.AddrPort) string {
+	return netip.AddrPortFrom(netip.IPv4Unspecified(), a.Port()).String()[len("0.0.0.0:"):]
+}
+
+// TestNames: addresses, names with several addresses of which one is listened at,
+// and no host.
+func TestNames(t *testing.T) {
+	ctx := timeout(t)
+	vctx, _ := device(t)
+	four, six := netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()
+
+	at := listenName(t, ctx, vctx, "127.0.0.1:0")
+	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", ""} {
+		dialName(t, ctx, vctx, host+":"+port(at), netip.AddrPortFrom(four, at.Port()))
+	}
+	at = listenName(t, ctx, vctx, "[::1]:0")
+	for _, host := range []string{"[::1]", ""} {
+		dialName(t, ctx, vctx, host+":"+port(at), netip.AddrPortFrom(six, at.Port()))
+	}
+	for _, all := range []string{":0", "*:0"} {
+		at = listenName(t, ctx, vctx, all)
+		dialName(t, ctx, vctx, "127.0.0.1:"+port(at), netip.AddrPortFrom(four, at.Port()))
+		dialName(t, ctx, vctx, "[::1]:"+port(at), netip.AddrPortFrom(six, at.Port()))
+	}
+	at = listenName(t, ctx, vctx, "localhost:0")
+	dialName(t, ctx, vctx, "localhost:"+port(at), at)
+}
+
+func TestBadNames(t *testing.T) {
+	ctx := timeout(t)
+	vctx, _ := device(t)
+	for _, address := range []string{"", "localhost", "::1:7471", "localhost:no-such-service", "localhost:99999", "no-such-host.invalid:7471", "192.0.2.256:1"} {
+		_, err := rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{Resolver: noDNS})
+		var call *ibverbs.Error
+		if !errors.As(err, &call) || call.Object != address {
+			t.Errorf("DialName %q: %v, want an error that names it", address, err)
+		}
+		_, err = rdmacm.ListenName(ctx, vctx, address, &rdmacm.ListenConfig{Resolver: noDNS})
+		if !errors.As(err, &call) || call.Object != address {
+			t.Errorf("ListenName %q: %v, want an error that names it", address, err)
+		}
+	}
+	_, err := rdmacm.DialName(ctx, vctx, "no-such-host.invalid:7471", &rdmacm.ConnConfig{Resolver: noDNS})
+	var dns *net.DNSError
+	if !errors.As(err, &dns) || dns.Name != "no-such-host.invalid" {
+		t.Errorf("a name that nobody has: %v", err)
+	}
+	_, err = rdmacm.DialName(ctx, vctx, "127.0.0.1:http", nil) // whoever is there does not speak MPA
+	wantErr(t, "the name of a service", err, err, "127.0.0.1:80")
+	if err == nil {
+		t.Error("connected to a web server")
+	}
+
+	_, err = rdmacm.DialName(ctx, vctx, "127.0.0.1:1", &rdmacm.ConnConfig{LocalAddr: netip.MustParseAddrPort("[::1]:0")})
+	if err == nil {
+		t.Error("from IPv6 to IPv4")
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := rdmacm.DialName(over, vctx, "localhost:1", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("DialName of a context that is over: %v", err)
+	}
+	if _, err := rdmacm.ListenName(over, vctx, "localhost:0", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("ListenName of a context that is over: %v", err)
+	}
+}
+
+// TestDialNameTellsOfEachAddress: when no address of a name is any good, the error
+// has each.
+func TestDialNameTellsOfEachAddress(t *testing.T) {
+	ctx := timeout(t)
+	vctx, _ := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("[::]:0"), nil))
+	p := port(l.Addr())
+	ok(t, l.Close())
+	_, err := rdmacm.DialName(ctx, vctx, ":"+p, nil)
+	wantErr(t, "nobody listens", err, syscall.ECONNREFUSED, "[::1]:"+p, "127.0.0.1:"+p)
+	_, err = rdmacm.ListenName(ctx, vctx, "192.0.2.77:7471", nil)
+	wantErr(t, "not ours", err, syscall.EADDRNOTAVAIL, "192.0.2.77:7471")
+}
+
+// TestDialNameLeavesTimeForTheNext: an address that doesn't answer doesn't take all
+// the time there is.
+func TestDialNameLeavesTimeForTheNext(t *testing.T) {
+	t.Parallel()
+	vctx, _ := device(t)
+	ctx := timeout(t)
+	var at netip.AddrPort
+	var silent net.Listener // takes connections, says nothing
+	for silent == nil {     // until the port is free on both addresses
+		at = listenName(t, ctx, vctx, "127.0.0.1:0")
+		silent, _ = net.Listen("tcp6", "[::1]:"+port(at))
+		ok(t, ctx.Err())
+	}
+	defer silent.Close()
+	p := port(at)
+	short, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	c, err := rdmacm.DialName(short, vctx, ":"+p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.RemoteAddr() != at {
+		t.Errorf("connected to %v", c.RemoteAddr())
+	}
+	ok(t, c.Shutdown(ctx))
+	ok(t, c.Close())
+}
+
+// TestLinkLocal connects over link-local addresses with zones, in a network
+// namespace that has one.
+func TestLinkLocal(t *testing.T) {
+	if os.Getenv("GOVS_LINK_LOCAL") == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestLinkLocal$", "-test.v")
+		cmd.Env = append(os.Environ(), "GOVS_LINK_LOCAL=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+		if os.Getuid() != 0 {
+			cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		}
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, syscall.EPERM) && os.Getuid() != 0 && os.Getenv("REQUIRE_SIW") != "1" {
+			t.Skip("this system lets only root make a network namespace")
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"address", "add", "fe80::7/64", "dev", "lo", "nodad"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %v: %v\n%s", args, err, out)
+		}
+	}
+	ctx := timeout(t)
+	for { // the kernel takes a moment to route to an address that is new
+		l := must[net.Listener](t)(net.Listen("tcp", "[fe80::7%lo]:0"))
+		c, err := net.Dial("tcp", "[fe80::7%lo]:"+port(l.Addr().(*net.TCPAddr).AddrPort()))
+		_ = l.Close()
+		if err == nil {
+			_ = c.Close()
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	vctx, _ := device(t)
+	at := listenName(t, ctx, vctx, "[fe80::7%lo]:0")
+	if at.Addr().Zone() != "lo" {
+		t.Errorf("the listener is at %v", at)
+	}
+	dialName(t, ctx, vctx, at.String(), at)
+	dialName(t, ctx, vctx, "[fe80::7%1]:"+port(at), at) // the zone by number
+
+	_, err := rdmacm.DialName(ctx, vctx, "[fe80::7]:"+port(at), nil)
+	wantErr(t, "no zone", err, syscall.EINVAL)
+	_, err = rdmacm.DialName(ctx, vctx, "[fe80::7%nosuchif]:"+port(at), nil)
+	wantErr(t, "a zone that isn't there", err, syscall.ENODEV)
+	_, err = rdmacm.ListenName(ctx, vctx, "[fe80::7%nosuchif]:0", nil)
+	wantErr(t, "a zone that isn't there", err, syscall.ENODEV, "nosuchif")
+}
+
+// TestSetupAndOptions: Setup comes before the id is bound, options reach the
+// provider, and an error ends Dial and Listen.
+func TestSetupAndOptions(t *testing.T) {
+	ctx := timeout(t)
+	vctx, _ := device(t)
+	var seen []netip.AddrPort
+	setup := func(id *rdmacm.ID) error {
+		seen = append(seen, id.LocalAddr())
+		return id.SetOption(rdmacm.OptionTOS, 10<<2)
+	}
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), &rdmacm.ListenConfig{Setup: setup}))
+	wait := serve(t, ctx, l)
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Setup: setup}))
+	ok(t, c.Shutdown(ctx))
+	wantErr(t, "after the end", c.ID().SetOption(rdmacm.OptionTOS, 0), syscall.EINVAL, "rdma_set_option")
+	ok(t, c.Close())
+	wantErr(t, "a closed id", c.ID().SetOption(rdmacm.OptionTOS, 0), os.ErrClosed)
+	if len(seen) != 2 || seen[0].IsValid() || seen[1].IsValid() {
+		t.Errorf("ids at Setup: %v", seen)
+	}
+	refuse := func(id *rdmacm.ID) error { return id.SetOption(rdmacm.OptionTOS, 256) }
+	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Setup: refuse})
+	wantErr(t, "Dial", err, syscall.EINVAL, "RDMA_OPTION_ID_TOS", "256")
+	_, err = rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), &rdmacm.ListenConfig{Setup: refuse})
+	wantErr(t, "Listen", err, syscall.EINVAL, "RDMA_OPTION_ID_TOS", "256")
+	ok(t, l.Close())
+	wait()
+	var none *rdmacm.ID
+	wantErr(t, "a nil id", none.SetOption(rdmacm.OptionTOS, 0), syscall.EINVAL)
+}

@@ -1,0 +1,484 @@
+package ibverbs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// The lifetimes of an SRQ, over a provider that allows everything.
+func TestLifetimeOfSRQ(t *testing.T) {
+	o := newObjects(t)
+	_, err := o.pd.CreateSRQ(nil)
+	wantErrno(t, "no attributes", err, syscall.EINVAL, "nil SRQInitAttr")
+	srq := o.newSRQ(t)
+	if srq.PD() != o.pd || srq.Cookie() != "my srq" {
+		t.Error("the SRQ lost something")
+	}
+	if a, err := srq.Query(); err != nil || a != (ibverbs.SRQAttr{MaxWR: 5, MaxSGE: 2}) {
+		t.Errorf("Query: %+v, %v", a, err)
+	}
+	init := &ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, SRQ: srq, Cap: ibverbs.QPCap{MaxSendWR: 1}}
+	qp := must[*ibverbs.QP](t)(o.pd.CreateQP(init))
+	if _, got, err := qp.Query(); err != nil || got.SRQ != srq || qp.SRQ() != srq || o.qp.SRQ() != nil {
+		t.Errorf("the QP's SRQ is %p, or %p, want %p (%v)", got.SRQ, qp.SRQ(), srq, err)
+	}
+	wantErrno(t, "an SRQ with a QP", srq.Close(), syscall.EBUSY, "1 QP", "ibv_destroy_srq")
+	ok(t, o.qp.Close())
+	ok(t, qp.Close())
+	wantErrno(t, "a PD with an SRQ", o.pd.Close(), syscall.EBUSY, "1 SRQ")
+
+	no := errors.New("no")
+	o.fake.Fail("close srq", no)
+	wantErr(t, "Close that fails", srq.Close(), no)
+	o.fake.Fail("close srq", nil)
+	o.fake.Fail("post srq recv", syscall.ENOMEM)
+	wantErrno(t, "PostRecv", srq.PostRecv(ibverbs.RecvWR{}), syscall.ENOMEM)
+	ok(t, srq.Close())
+	ok(t, srq.Close())
+	wantErr(t, "Query after Close", second(srq.Query()), os.ErrClosed)
+	wantErr(t, "Modify after Close", srq.Modify(ibverbs.SRQAttr{}, 0), os.ErrClosed)
+	_, err = o.pd.CreateQP(init)
+	wantErr(t, "a QP with it", err, os.ErrClosed)
+
+	other := newObjects(t)
+	init.SRQ = other.newSRQ(t)
+	_, err = o.pd.CreateQP(init)
+	wantErrno(t, "SRQ of another context", err, syscall.EINVAL, "SRQ", "another context")
+	init.SRQ = new(ibverbs.SRQ)
+	_, err = o.pd.CreateQP(init)
+	wantErrno(t, "zero SRQ", err, syscall.EINVAL, "nil SRQ")
+
+	o.fake.Fail("create srq", no)
+	_, err = o.pd.CreateSRQ(&ibverbs.SRQInitAttr{})
+	wantErr(t, "CreateSRQ", err, no)
+	ok(t, o.mr.Close())
+	ok(t, o.pd.Close())
+	_, err = o.pd.CreateSRQ(&ibverbs.SRQInitAttr{})
+	wantErr(t, "CreateSRQ of a closed PD", err, os.ErrClosed)
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestAsyncEventNamesOurSRQ(t *testing.T) {
+	o := newObjects(t)
+	srq := o.newSRQ(t)
+	var psrq provider.SRQ
+	o.fake.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) { psrq = qp.Init.SRQ; return len(wrs), nil }
+	qp := must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, SRQ: srq}))
+	ok(t, qp.PostSend(ibverbs.SendWR{}))
+	o.fake.Async <- provider.AsyncEvent{Type: provider.EventSRQLimitReached, SRQ: psrq}
+	want := ibverbs.AsyncEvent{Type: ibverbs.EventSRQLimitReached, SRQ: srq}
+	if got, err := o.ctx.AsyncEvent(timeout(t)); err != nil || got != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+// What follows runs on the engine, and on siw through TestOnSiw.
+
+// srqServer is a device with an SRQ, a region that it receives into, and one CQ for
+// all connections.
+type srqServer struct {
+	vctx *ibverbs.Context
+	pd   *ibverbs.PD
+	srq  *ibverbs.SRQ
+	ch   *ibverbs.CompChannel
+	cq   *ibverbs.CQ
+	mr   *ibverbs.MR
+	l    *rdmacm.Listener
+	cfg  rdmacm.ConnConfig // of the server's ends
+}
+
+// srqSlot is how much of the region each receive gets.
+const srqSlot = 4096
+
+func newSRQServer(t *testing.T, places int) *srqServer {
+	t.Helper()
+	vctx, addr := open()
+	s := &srqServer{vctx: vctx}
+	s.pd = must[*ibverbs.PD](t)(vctx.AllocPD())
+	s.srq = must[*ibverbs.SRQ](t)(s.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: places, MaxSGE: 2}}))
+	s.ch = must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	s.cq = must[*ibverbs.CQ](t)(vctx.CreateCQ(256, &ibverbs.CQOptions{Channel: s.ch}))
+	s.mr = must[*ibverbs.MR](t)(s.pd.AllocMR(places*srqSlot, ibverbs.AccessLocalWrite))
+	s.cfg = rdmacm.ConnConfig{SRQ: s.srq, RecvCQ: s.cq}
+	s.l = must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
+	t.Cleanup(func() {
+		for _, close := range []func() error{s.l.Close, s.srq.Close, s.mr.Close, s.cq.Close, s.ch.Close, s.pd.Close, s.vctx.Close} {
+			if err := close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return s
+}
+
+// post posts the receive of a slot, in two pieces.
+func (s *srqServer) post(t *testing.T, slot int) {
+	t.Helper()
+	a := must[ibverbs.SGE](t)(s.mr.SGE(slot*srqSlot, 100))
+	b := must[ibverbs.SGE](t)(s.mr.SGE(slot*srqSlot+100, srqSlot-100))
+	ok(t, s.srq.PostRecv(ibverbs.RecvWR{WRID: uint64(slot), SGList: []ibverbs.SGE{a, b}}))
+}
+
+// connect makes a connection whose server end has the SRQ. Its client end has a
+// region of a slot.
+func (s *srqServer) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibverbs.MR) {
+	t.Helper()
+	ctx := timeout(t)
+	accepted := make(chan error, 1)
+	go func() {
+		req, err := s.l.Accept(ctx)
+		if err == nil {
+			server, err = req.Accept(ctx, &s.cfg)
+		}
+		accepted <- err
+	}()
+	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), nil))
+	ok(t, <-accepted)
+	mr = must[*ibverbs.MR](t)(client.PD().AllocMR(srqSlot, ibverbs.AccessLocalWrite))
+	t.Cleanup(func() {
+		for _, close := range []func() error{client.Close, server.Close, mr.Close} {
+			if err := close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return client, server, mr
+}
+
+// say sends n octets c.
+func say(t *testing.T, conn *rdmacm.Conn, mr *ibverbs.MR, c byte, n int) {
+	t.Helper()
+	copy(mr.Bytes(), bytes.Repeat([]byte{c}, n))
+	sge := must[ibverbs.SGE](t)(mr.SGE(0, n))
+	ok(t, conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}))
+	var wc [1]ibverbs.WC
+	_, err := conn.SendCQ().PollWait(timeout(t), wc[:])
+	ok(t, err)
+	ok(t, wc[0].Err())
+}
+
+// next returns the next completion of the server's CQ.
+func (s *srqServer) next(t *testing.T) ibverbs.WC {
+	t.Helper()
+	var wc [1]ibverbs.WC
+	_, err := s.cq.PollWait(timeout(t), wc[:])
+	ok(t, err)
+	return wc[0]
+}
+
+// Receives go to whichever connection a message comes on, in the order in which they
+// were posted; they outlive a connection, and connections that are made later get
+// what is left.
+func TestSRQOfManyConnections(t *testing.T) {
+	const places = 8
+	s := newSRQServer(t, places)
+	for slot := range places {
+		s.post(t, slot)
+	}
+	turn := 0
+	talk := func(client, server *rdmacm.Conn, mr *ibverbs.MR, c byte, n int) {
+		t.Helper()
+		say(t, client, mr, c, n)
+		wc := s.next(t)
+		got := s.mr.Bytes()[int(wc.WRID)*srqSlot:][:n]
+		if wc.Err() != nil || wc.WRID != uint64(turn%places) || wc.QPN != server.QP().QPN() || int(wc.ByteLen) != n || len(bytes.Trim(got, string(c))) != 0 {
+			t.Fatalf("message %d: %+v, %.10q", turn, wc, got)
+		}
+		turn++
+	}
+	type conn struct {
+		client, server *rdmacm.Conn
+		mr             *ibverbs.MR
+	}
+	var conns []conn
+	for range 3 {
+		c, p, mr := s.connect(t)
+		conns = append(conns, conn{c, p, mr})
+	}
+	if conns[0].server.PD() != s.pd {
+		t.Error("without a PD a connection is of another than the SRQ")
+	}
+	for k := range 3 * len(conns) {
+		c := conns[k%len(conns)]
+		talk(c.client, c.server, c.mr, 'a'+byte(k), 1+k*450)
+		s.post(t, (turn-1)%places)
+	}
+	if _, init, err := conns[0].server.QP().Query(); err != nil || init.SRQ != s.srq || init.Cap.MaxRecvWR != 0 {
+		t.Errorf("Query of a QP: %+v, %v", init.Cap, err)
+	}
+	ok(t, conns[0].client.Shutdown(timeout(t)))
+	ok(t, conns[0].server.Wait(timeout(t)))
+	// siw flushes a little later than it tells of the end.
+	time.Sleep(20 * time.Millisecond)
+	var wc [1]ibverbs.WC
+	if n, err := s.cq.Poll(wc[:]); n != 0 || err != nil {
+		t.Errorf("when a connection ends: %+v, %v", wc, err)
+	}
+	talk(conns[1].client, conns[1].server, conns[1].mr, 'x', 9)
+	late, server, mr := s.connect(t)
+	talk(late, server, mr, 'y', 4000)
+	wantErrno(t, "an SRQ in use", s.srq.Close(), syscall.EBUSY, "4 QP")
+}
+
+// The limit event comes once each time that it is armed.
+func TestSRQLimit(t *testing.T) {
+	s := newSRQServer(t, 8)
+	for slot := range 6 {
+		s.post(t, slot)
+	}
+	client, _, mr := s.connect(t)
+	event := func(what string) {
+		t.Helper()
+		want := ibverbs.AsyncEvent{Type: ibverbs.EventSRQLimitReached, SRQ: s.srq}
+		if e, err := s.vctx.AsyncEvent(timeout(t)); err != nil || e != want {
+			t.Fatalf("%s: %v of SRQ %p, %v", what, e.Type, e.SRQ, err)
+		}
+		if a, err := s.srq.Query(); err != nil || a != (ibverbs.SRQAttr{MaxWR: 8, MaxSGE: 2}) {
+			t.Errorf("%s: Query %+v, %v", what, a, err)
+		}
+	}
+	quiet := func(what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(timeout(t), 50*time.Millisecond)
+		defer cancel()
+		if e, err := s.vctx.AsyncEvent(ctx); err == nil {
+			t.Errorf("%s: %v", what, e.Type)
+		}
+	}
+	take := func() {
+		t.Helper()
+		say(t, client, mr, 'z', 1)
+		if wc := s.next(t); wc.Err() != nil {
+			t.Fatal(wc.Err())
+		}
+	}
+	take()
+	quiet("not armed")
+	ok(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 4}, ibverbs.SRQAttrLimit))
+	if a, err := s.srq.Query(); err != nil || a.Limit != 4 {
+		t.Errorf("armed: Query %+v, %v", a, err)
+	}
+	take()
+	quiet("4 left")
+	take()
+	event("3 left")
+	take()
+	quiet("not armed again")
+	ok(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 8}, ibverbs.SRQAttrLimit))
+	quiet("armed above what there is")
+	take()
+	event("the next receive")
+	ok(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 1}, ibverbs.SRQAttrLimit))
+	ok(t, s.srq.Modify(ibverbs.SRQAttr{}, ibverbs.SRQAttrLimit))
+	take()
+	quiet("disarmed")
+}
+
+// A Send that finds the SRQ empty ends its connection, and no other.
+func TestSRQRunsDry(t *testing.T) {
+	s := newSRQServer(t, 4)
+	client, server, mr := s.connect(t)
+	other, otherEnd, otherMR := s.connect(t)
+	s.post(t, 0)
+	say(t, client, mr, 'a', 1)
+	if wc := s.next(t); wc.Err() != nil {
+		t.Fatal(wc.Err())
+	}
+	say(t, client, mr, 'b', 1)
+	ok(t, server.Wait(timeout(t)))
+	ok(t, client.Wait(timeout(t)))
+	// The engine knows why; the kernel tells its log.
+	for _, qp := range []*ibverbs.QP{client.QP(), server.QP()} {
+		var why *ibverbs.TerminateError
+		if cause := qp.Cause(); errors.As(cause, &why) && (why.Layer != 1 || why.EType != 2 || why.ECode != 2) || cause == nil && s.vctx.Provider() == "engine" {
+			t.Errorf("cause %v, want the Terminate 1/2/0x02", cause)
+		}
+	}
+	s.post(t, 1)
+	say(t, other, otherMR, 'c', 1)
+	if wc := s.next(t); wc.Err() != nil || wc.WRID != 1 || wc.QPN != otherEnd.QP().QPN() {
+		t.Errorf("the other connection: %+v", wc)
+	}
+}
+
+// What nobody should do with an SRQ.
+func TestBadSRQ(t *testing.T) {
+	vctx, _ := open()
+	defer vctx.Close()
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	defer pd.Close()
+	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	create := func(a ibverbs.SRQAttr) error {
+		srq, err := pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: a})
+		if err == nil {
+			_ = srq.Close()
+		}
+		return err
+	}
+	for name, a := range map[string]ibverbs.SRQAttr{
+		"of nothing":           {},
+		"of 0":                 {MaxSGE: 1},
+		"of -1":                {MaxWR: -1, MaxSGE: 1},
+		"of one too many":      {MaxWR: attr.MaxSRQWR + 1, MaxSGE: 1},
+		"of 2^31-1":            {MaxWR: math.MaxInt32, MaxSGE: 1},
+		"of 2^40":              {MaxWR: 1 << 40, MaxSGE: 1},
+		"-1 entries":           {MaxWR: 1, MaxSGE: -1},
+		"one entry too many":   {MaxWR: 1, MaxSGE: attr.MaxSRQSGE + 1},
+		"2^31-1 entries":       {MaxWR: 1, MaxSGE: math.MaxInt32},
+		"2^40 entries, 2^40+1": {MaxWR: 1<<40 + 1, MaxSGE: 1 << 40},
+	} {
+		refused(t, "SRQ "+name, create(a), syscall.EINVAL)
+	}
+	ok(t, create(ibverbs.SRQAttr{MaxWR: 1, MaxSGE: attr.MaxSRQSGE, Limit: 99})) // Limit is irrelevant
+	ok(t, create(ibverbs.SRQAttr{MaxWR: 3}))                                    // for messages of nothing
+
+	srq := must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 5, MaxSGE: 2}}))
+	defer srq.Close()
+	got := must[ibverbs.SRQAttr](t)(srq.Query())
+	if got.MaxWR < 5 || got.MaxSGE < 2 || got.Limit != 0 {
+		t.Errorf("granted %+v", got)
+	}
+	refused(t, "limit beyond the size", srq.Modify(ibverbs.SRQAttr{Limit: got.MaxWR + 1}, ibverbs.SRQAttrLimit), syscall.EINVAL)
+	refused(t, "limit of -1", srq.Modify(ibverbs.SRQAttr{Limit: -1}, ibverbs.SRQAttrLimit), syscall.EINVAL)
+	refused(t, "limit of 2^40", srq.Modify(ibverbs.SRQAttr{Limit: 1 << 40}, ibverbs.SRQAttrLimit), syscall.EINVAL)
+	refused(t, "unknown attribute", srq.Modify(ibverbs.SRQAttr{}, 1<<7), syscall.EINVAL)
+	ok(t, srq.Modify(ibverbs.SRQAttr{MaxWR: -5, Limit: 1}, 0)) // nothing is to be changed
+	if a := must[ibverbs.SRQAttr](t)(srq.Query()); a != got {
+		t.Errorf("%+v became %+v", got, a)
+	}
+
+	mr := must[*ibverbs.MR](t)(pd.AllocMR(64, ibverbs.AccessLocalWrite))
+	defer mr.Close()
+	sge := must[ibverbs.SGE](t)(mr.SGE(0, 8))
+	one := ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}}
+	list := make([]ibverbs.SGE, got.MaxSGE+1)
+	for i := range list {
+		list[i] = sge
+	}
+	posted := func(what string, err error, errno syscall.Errno, n int) {
+		t.Helper()
+		refused(t, what, err, errno)
+		var pe *ibverbs.PostError
+		if !errors.As(err, &pe) || pe.Posted != n {
+			t.Errorf("%s: %v, want a PostError with %d posted", what, err, n)
+		}
+	}
+	posted("one entry too many", srq.PostRecv(one, ibverbs.RecvWR{SGList: list}, one), syscall.EINVAL, 1)
+	many := make([]ibverbs.RecvWR, got.MaxWR+3)
+	for i := range many {
+		many[i] = one
+	}
+	posted("more than it holds", srq.PostRecv(many...), syscall.ENOMEM, got.MaxWR-1)
+	ok(t, srq.PostRecv())
+
+	if attr.DeviceCapFlags&ibverbs.DeviceSRQResize != 0 {
+		refused(t, "fewer than are posted", srq.Modify(ibverbs.SRQAttr{MaxWR: 1}, ibverbs.SRQAttrMaxWR), syscall.EINVAL)
+		refused(t, "none", srq.Modify(ibverbs.SRQAttr{}, ibverbs.SRQAttrMaxWR), syscall.EINVAL)
+		ok(t, srq.Modify(ibverbs.SRQAttr{MaxWR: 2 * got.MaxWR}, ibverbs.SRQAttrMaxWR))
+		ok(t, srq.PostRecv(one))
+	} else if err := srq.Modify(ibverbs.SRQAttr{MaxWR: 2 * got.MaxWR}, ibverbs.SRQAttrMaxWR); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("resizing where the device says that it can't: %v", err)
+	}
+
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(4, nil))
+	defer cq.Close()
+	// Sizes of a receive queue mean nothing here, the worst ones either.
+	qp := must[*ibverbs.QP](t)(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq,
+		Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: math.MaxInt, MaxRecvSGE: -1}}))
+	posted("to the QP", qp.PostRecv(one), syscall.EINVAL, 0)
+	ok(t, qp.PostRecv())
+	refused(t, "SRQ of a QP", srq.Close(), syscall.EBUSY)
+	ok(t, qp.Close())
+	ok(t, srq.Close())
+	if err := srq.PostRecv(one); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a receive after Close: %v", err)
+	}
+}
+
+// A QP may be of another PD than its SRQ. The receives name memory of the SRQ's PD,
+// and memory of the QP's is not theirs to use.
+func TestSRQOfAnotherPD(t *testing.T) {
+	s := newSRQServer(t, 4)
+	other := must[*ibverbs.PD](t)(s.vctx.AllocPD())
+	t.Cleanup(func() { ok(t, other.Close()) })
+	theirs := must[*ibverbs.MR](t)(other.AllocMR(8, ibverbs.AccessLocalWrite))
+	t.Cleanup(func() { ok(t, theirs.Close()) })
+	s.cfg.PD = other
+	client, server, mr := s.connect(t)
+	s.post(t, 0)
+	sge := must[ibverbs.SGE](t)(theirs.SGE(0, 8))
+	ok(t, s.srq.PostRecv(ibverbs.RecvWR{WRID: 1, SGList: []ibverbs.SGE{sge}}))
+	if server.PD() != other {
+		t.Fatal("the connection is not of the PD that it was given")
+	}
+	say(t, client, mr, 'a', 5)
+	if wc := s.next(t); wc.Err() != nil || wc.WRID != 0 || string(s.mr.Bytes()[:5]) != "aaaaa" {
+		t.Errorf("memory of the SRQ's PD: %+v", wc)
+	}
+	say(t, client, mr, 'b', 5)
+	if wc := s.next(t); wc.Err() == nil || wc.WRID != 1 || errors.Is(wc.Err(), ibverbs.ErrFlushed) {
+		t.Errorf("memory of the QP's PD: %+v", wc)
+	}
+	ok(t, server.Wait(timeout(t)))
+	if !bytes.Equal(theirs.Bytes(), make([]byte, 8)) {
+		t.Errorf("memory of the QP's PD was written: %q", theirs.Bytes())
+	}
+}
+
+// A QP that the program made itself (PD.CreateQP) can have an SRQ, too, and be
+// connected through a CM id.
+func TestSRQOfOwnQP(t *testing.T) {
+	s := newSRQServer(t, 4)
+	ctx := timeout(t)
+	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(s.vctx))
+	l := must[*rdmacm.ID](t)(ch.CreateID(nil))
+	ok(t, l.BindAddr(netip.AddrPortFrom(s.l.Addr().Addr(), 0)))
+	ok(t, l.Listen(1))
+	s.post(t, 0)
+
+	var client *rdmacm.Conn
+	dialled := make(chan error, 1)
+	go func() {
+		var err error
+		client, err = rdmacm.Dial(ctx, s.vctx, l.LocalAddr(), nil)
+		dialled <- err
+	}()
+	next := func(want rdmacm.EventType) *rdmacm.Event {
+		t.Helper()
+		ev := must[*rdmacm.Event](t)(ch.GetEvent(ctx))
+		if ev.Type != want {
+			t.Fatalf("event %s, want %s", ev.Type, want)
+		}
+		return ev
+	}
+	id := next(rdmacm.ConnectRequest).ID
+	qp := must[*ibverbs.QP](t)(s.pd.CreateQP(&ibverbs.QPInitAttr{
+		SendCQ: s.cq, RecvCQ: s.cq, SRQ: s.srq, Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1},
+	}))
+	ok(t, id.Accept(&rdmacm.ConnParam{QP: qp}))
+	ok(t, <-dialled)
+	next(rdmacm.Established)
+	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(srqSlot, 0))
+	say(t, client, mr, 'q', 3000)
+	if wc := s.next(t); wc.Err() != nil || wc.ByteLen != 3000 || wc.QPN != qp.QPN() || s.mr.Bytes()[2999] != 'q' {
+		t.Errorf("completion %+v", wc)
+	}
+	ok(t, client.Shutdown(ctx))
+	next(rdmacm.Disconnected)
+	for _, close := range []func() error{qp.Close, id.Close, l.Close, ch.Close, client.Close, mr.Close} {
+		ok(t, close())
+	}
+}

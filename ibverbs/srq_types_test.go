@@ -1,0 +1,23 @@
+package ibverbs_test
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestSRQTypes: SRQs of types other than the basic one (ibv_create_srq_ex) need XRC or
+// tag matching, of which iWARP has neither. A device says so; PD.CreateSRQ makes basic
+// ones. It runs on the engine, and on siw through TestOnSiw.
+func TestSRQTypes(t *testing.T) {
+	vctx, _ := open()
+	defer func() { ok(t, vctx.Close()) }()
+	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	if attr.DeviceCapFlags&provider.DeviceXRC != 0 {
+		t.Errorf("the device offers XRC: %s", attr.DeviceCapFlags)
+	}
+	if attr.MaxSRQ <= 0 || attr.MaxSRQWR <= 0 {
+		t.Errorf("%d SRQs of %d receives", attr.MaxSRQ, attr.MaxSRQWR)
+	}
+}

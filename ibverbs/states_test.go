@@ -1,0 +1,146 @@
+package ibverbs_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// The states of a QP as iWARP has them: ibv_modify_qp(3), RFC 5040 section 6.2. The
+// tests of this file run on the engine, and on siw through TestOnSiw.
+
+var qpStates = []ibverbs.QPState{ibverbs.QPReset, ibverbs.QPInit, ibverbs.QPRTR, ibverbs.QPRTS, ibverbs.QPSQD, ibverbs.QPSQE, ibverbs.QPErr}
+
+// transitions says for each state a QP can be at rest in which changes the engine
+// makes, in the order of qpStates. siw refuses with EINVAL what siw says and takes
+// everything else, whether it does something or not
+// (kernel-notes/siw-modify-qp.md). Of an unconnected QP only a connection can make one
+// in RTS. The engine's SQD has a test of its own, since a connection does not stay in
+// it: TestStatesConnected of provider/engine.
+var transitions = []struct {
+	from ibverbs.QPState
+	path []ibverbs.QPState // to there from RESET; nil for RTS
+	may  [7]bool           // RESET INIT RTR RTS SQD SQE ERR
+	siw  []ibverbs.QPState // refused by siw
+}{
+	{ibverbs.QPReset, []ibverbs.QPState{}, [7]bool{true, true, false, false, false, false, true}, []ibverbs.QPState{ibverbs.QPRTS}},
+	{ibverbs.QPInit, []ibverbs.QPState{ibverbs.QPInit}, [7]bool{true, true, true, false, false, false, true}, []ibverbs.QPState{ibverbs.QPRTS}},
+	{ibverbs.QPRTR, []ibverbs.QPState{ibverbs.QPInit, ibverbs.QPRTR}, [7]bool{true, false, true, false, false, false, true}, []ibverbs.QPState{ibverbs.QPRTS}},
+	{ibverbs.QPRTS, nil, [7]bool{false, false, false, true, true, true, true}, nil},
+	{ibverbs.QPErr, []ibverbs.QPState{ibverbs.QPErr}, [7]bool{true, false, false, false, false, false, true}, nil},
+}
+
+func toState(qp *ibverbs.QP, s ibverbs.QPState) error {
+	return qp.Modify(ibverbs.QPAttr{State: s}, ibverbs.QPAttrState)
+}
+
+func TestStates(t *testing.T) {
+	vctx, l := queueWorld(t)
+	for _, tr := range transitions {
+		for i, to := range qpStates {
+			what := fmt.Sprintf("%s to %s", tr.from, to)
+			qp, end := qpInState(t, vctx, l, tr.path)
+			may := tr.may[i]
+			if onSiw() {
+				may = true
+				for _, s := range tr.siw {
+					may = may && s != to
+				}
+			}
+			err := toState(qp, to)
+			switch now := tr.from; {
+			case !may:
+				refused(t, what, err, syscall.EINVAL)
+				if !onSiw() {
+					wantState(t, what, qp, now)
+				}
+			case err != nil:
+				t.Errorf("%s: %v", what, err)
+			case !onSiw() && to != ibverbs.QPSQD && to != ibverbs.QPSQE: // which end in ERR
+				wantState(t, what, qp, to)
+			}
+			end()
+		}
+	}
+}
+
+func wantState(t *testing.T, what string, qp *ibverbs.QP, want ibverbs.QPState) {
+	t.Helper()
+	if attr, _, err := qp.Query(); err != nil || attr.State != want || attr.CurState != want {
+		t.Errorf("%s: the QP is in %s, %v", what, attr.State, err)
+	}
+}
+
+// qpInState makes a QP that has gone path, or a connected one without a path.
+func qpInState(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, path []ibverbs.QPState) (qp *ibverbs.QP, end func()) {
+	t.Helper()
+	if path == nil {
+		j := joinWith(t, vctx, l, rdmacm.ConnConfig{})
+		return j.client.QP(), func() { j.close(t) }
+	}
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(8, nil))
+	qp = must[*ibverbs.QP](t)(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+	for _, s := range path {
+		ok(t, toState(qp, s))
+	}
+	return qp, func() {
+		for _, close := range []func() error{qp.Close, cq.Close, pd.Close} {
+			ok(t, close())
+		}
+	}
+}
+
+// TestStatesFlush: whatever ends a connection, all that is posted completes as flushed,
+// in order, and so does what is posted afterwards, signalled or not.
+func TestStatesFlush(t *testing.T) {
+	for name, end := range map[string]func(j *joined) error{
+		"to ERR":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPErr) },
+		"to SQD":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQD) },
+		"to SQE":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQE) },
+		"disconnect":           func(j *joined) error { return j.client.Disconnect() },
+		"the peer disconnects": func(j *joined) error { return j.server.Disconnect() },
+		"the peer goes to ERR": func(j *joined) error { return toState(j.server.QP(), ibverbs.QPErr) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			vctx, l := queueWorld(t)
+			scq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
+			rcq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
+			j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: scq, RecvCQ: rcq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}})
+			qp := j.client.QP()
+			for i := range 3 {
+				ok(t, qp.PostRecv(ibverbs.RecvWR{WRID: uint64(i)}))
+			}
+			flushed := func(what string, cq *ibverbs.CQ, wrids ...uint64) {
+				t.Helper()
+				for i, wc := range take(t, cq, len(wrids)) {
+					if wc.WRID != wrids[i] || wc.Status != ibverbs.WCWRFlushErr || wc.QPN != qp.QPN() || !errors.Is(wc.Err(), ibverbs.ErrFlushed) {
+						t.Errorf("%s: %d of qp %d with %s, want %d flushed", what, wc.WRID, wc.QPN, wc.Status, wrids[i])
+					}
+				}
+			}
+			ok(t, end(j))
+			// siw flushes some of it only when its event has been seen.
+			ok(t, j.client.Wait(timeout(t)))
+			flushed("posted before", rcq, 0, 1, 2)
+			ok(t, qp.PostRecv(ibverbs.RecvWR{WRID: 10}, ibverbs.RecvWR{WRID: 11}))
+			flushed("receives posted after", rcq, 10, 11)
+			ok(t, qp.PostSend(ibverbs.SendWR{WRID: 20, Opcode: ibverbs.WRSend}, ibverbs.SendWR{WRID: 21, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled},
+				ibverbs.SendWR{WRID: 22, Opcode: ibverbs.WRRDMAWrite}))
+			flushed("sends posted after", scq, 20, 21, 22)
+			if err := qp.PostSend(ibverbs.SendWR{Opcode: 77}); err == nil {
+				t.Error("what can't be is taken by a QP in ERR")
+			}
+			if !onSiw() {
+				wantState(t, "in the end", qp, ibverbs.QPErr)
+			}
+			j.close(t)
+			ok(t, scq.Close())
+			ok(t, rcq.Close())
+		})
+	}
+}
