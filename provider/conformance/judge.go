@@ -69,7 +69,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	}
 	j.hearWitness(ctx, runs)
 	r := &Report{
-		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Seed: c.Seed,
+		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Placement: c.Placement, Seed: c.Seed,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
 	for i := range runs {

@@ -35,11 +35,14 @@ type RawRun struct {
 	Peer *rawpeer.Peer // the raw peer's end, once there is a TCP connection
 	Side *Side         // the provider's end, once its program has answered or dialled
 
-	listener *rdmacm.Listener
-	dialling chan dialled // the program's call of Dial or Accept
-	spoke    bool         // the peer has sent an FPDU
-	opening  bool         // the provider begins with a message that opens a peer-to-peer connection
-	late     bool         // something that had to come did not: what follows is not waited for long
+	listener  *rdmacm.Listener
+	accepting *rawpeer.Listener // where the provider connects to
+	dialling  chan dialled      // the program's call of Dial or Accept
+	spoke     bool              // the peer has sent an FPDU
+	opening   bool              // the provider begins with a message that opens a peer-to-peer connection
+	opensWith mpa.RTR           // which, as the peer's Reply said
+	rdmac     bool              // the connection is one of the RDMA Consortium's version
+	late      bool              // something that had to come did not: what follows is not waited for long
 }
 
 // RawConnect says how Connect makes a connection. Nil and zero values mean
@@ -53,6 +56,10 @@ type RawConnect struct {
 
 	// IRD and ORD are the peer's. 0 means 4, negative 0.
 	IRD, ORD int
+
+	// RDMAC has the peer be one of the RDMA Consortium's version, which the provider
+	// has to be opened for (NeedsOptions).
+	RDMAC bool
 }
 
 func (c *RawConnect) depths() (ird, ord uint16) {
@@ -70,6 +77,10 @@ func (c *RawConnect) depths() (ird, ord uint16) {
 func (r *RawRun) Connect(c *RawConnect) {
 	if c == nil {
 		c = &RawConnect{}
+	}
+	if c.RDMAC {
+		r.connectRDMAC(&c.SideConfig)
+		return
 	}
 	ird, ord := c.depths()
 	var theirs mpa.Frame
@@ -117,7 +128,9 @@ func (r *RawRun) Send(octets []byte) {
 func (r *RawRun) SendFPDU(fpdus ...rawpeer.FPDU) {
 	var octets []byte
 	for i := range fpdus {
-		octets = append(octets, fpdus[i].Octets(r.Peer.CRC)...)
+		fpdu, err := r.Peer.Frame(fpdus[i])
+		r.NoError(err, "the script's FPDU can be framed")
+		octets = append(octets, fpdu...)
 	}
 	r.spoke = true
 	r.Send(octets)
@@ -205,6 +218,7 @@ func (r *RawRun) WantFPDU(what string, op rdmap.Opcode) *rawpeer.Segment {
 		r.Require(false, what, "a Terminate came: %s", t.String())
 	}
 	r.Require(got == op, what, "a %s came", got)
+	r.sameVersion(&seg.Header)
 	if r.Peer.CRC {
 		r.Check(seg.CRCRight(), "the CRC of what comes is right", "it is %#08x", seg.CRC)
 	}
@@ -267,6 +281,7 @@ func (r *RawRun) terminate(seg *rawpeer.Segment, err error, what string, codes [
 	r.Check(slices.Contains(codes, code), what, "the Terminate says %s (% x), not %s", code, t.Raw, strings.Join(codes, " or "))
 	r.Check(!h.Tagged && h.Last && h.QN == rdmap.QNTerminate && h.MSN == 1 && h.MO == 0,
 		"the Terminate is one segment, MSN 1, of queue 2", "it has T %v, L %v, QN %d, MSN %d, MO %d", h.Tagged, h.Last, h.QN, h.MSN, h.MO)
+	r.sameVersion(h)
 	if r.Peer.CRC && r.spoke {
 		r.Check(seg.CRCRight(), "the CRC of the Terminate is right", "it is %#08x", seg.CRC)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // What follows is the start-up as the program of the provider under test sees
@@ -113,6 +114,7 @@ func (r *RawRun) DialPeer(cfg *SideConfig) {
 	l, err := rawpeer.Listen(r.Addr, r.Tap)
 	r.NoError(err, "the peer can listen")
 	r.Cleanup(func() { _ = l.Close() })
+	r.accepting = l
 
 	s := &Side{T: r.T, Role: RoleInitiator, EP: r.DUT}
 	side := s.config(cfg)
@@ -127,6 +129,24 @@ func (r *RawRun) DialPeer(cfg *SideConfig) {
 	p, err := l.Accept(ctx)
 	r.NoError(err, "the provider makes a TCP connection")
 	r.adoptPeer(p)
+}
+
+// Redial waits a little for the provider to connect once more by itself, after the
+// peer has ended the connection of WantDial, and returns the second Request. It
+// reports false if none comes.
+func (r *RawRun) Redial() (mpa.Frame, bool) {
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(Answers))
+	defer cancel()
+	p, err := r.accepting.Accept(ctx)
+	if err != nil {
+		r.Observe("redial", "no")
+		return mpa.Frame{}, false
+	}
+	r.Observe("redial", "yes")
+	r.adoptPeer(p)
+	f, err := p.ReadFrame(mpa.KindRequest, r.Scaled(waitLimit))
+	r.NoError(err, "the second Request arrives")
+	return f, true
 }
 
 // Answer sends a Reply to a Request that WantDial has returned, as GoodReply makes
@@ -145,6 +165,7 @@ func (r *RawRun) GoodReply(request, reply mpa.Frame) mpa.Frame {
 	own, private, err := reply.SplitPrivateData()
 	r.NoError(err, "the script's Reply has connection data")
 	own.A, own.C, own.D, own.B = true, asked.C, !asked.C && asked.D, !asked.C && !asked.D
+	r.opensWith = own.RTR()
 	reply.PrivateData = append(own.AppendTo(nil), private...)
 	return reply
 }
@@ -163,6 +184,22 @@ func (r *RawRun) connected(s *Side) {
 	if r.opening {
 		seg, err := r.Peer.ReadFPDU(r.patience(waitLimit))
 		r.NoError(err, "a message opens the connection")
+		r.opened(seg)
+	}
+}
+
+// opened checks the message that opens a peer-to-peer connection, and answers it if
+// it is a Read.
+func (r *RawRun) opened(seg *rawpeer.Segment) {
+	op := rdmap.ParseControl(seg.Header.ULPCtl).Opcode
+	switch r.opensWith {
+	case mpa.RTRSend:
+		r.Check(len(seg.Payload) == 0 && op == rdmap.OpSend, "it is a Send without payload", "%+v", seg.Header)
+	case mpa.RTRRead:
+		read, err := rdmap.ParseReadRequest(seg.Payload)
+		r.Require(err == nil && op == rdmap.OpReadRequest && read.Size == 0, "it is a Read of nothing", "%+v, %+v, %v", seg.Header, read, err)
+		r.SendFPDU(rawpeer.ReadResponse(read.SinkSTag, read.SinkTO, nil))
+	default:
 		r.Check(len(seg.Payload) == 0 && seg.Header.Tagged, "it is a Write without payload", "%+v", seg.Header)
 	}
 }

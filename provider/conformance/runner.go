@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -17,6 +18,7 @@ type Endpoint struct {
 	Name    string // the provider's name
 	Context *ibverbs.Context
 	Addr    netip.Addr // where it can be reached and connects from
+	Fixed   bool       // it is the same whatever a scenario's Options say
 }
 
 // An Opener opens a provider for one run. The options are the scenario's.
@@ -138,7 +140,7 @@ func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16) {
 	if sc.Verbs != nil {
 		r := &VerbsRun{T: t, Seed: t.outcome.Seed}
 		r.Initiator = cfg.open(t, sc, p.Initiator)
-		r.Responder = cfg.open(t, sc, p.Responder)
+		r.Responder = cfg.open(t, sc, p.Responder, sc.ResponderOptions...)
 		r.Addr = netip.AddrPortFrom(r.Responder.Addr, port)
 		sc.Verbs(r)
 		return
@@ -153,12 +155,12 @@ func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16) {
 	sc.Raw(r)
 }
 
-func (cfg *Config) open(t *T, sc *Scenario, name string) *Endpoint {
+func (cfg *Config) open(t *T, sc *Scenario, name string, more ...string) *Endpoint {
 	opener := cfg.Open[name]
 	if opener == nil {
 		t.Setup("provider %q is not available here", name)
 	}
-	ep, err := opener(sc.Options)
+	ep, err := opener(slices.Concat(sc.Options, more))
 	if err != nil {
 		t.Setup("provider %q cannot be opened: %v", name, err)
 	}

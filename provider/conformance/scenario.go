@@ -67,6 +67,9 @@ type Scenario struct {
 	// "placement=streaming"; the kernel has no such options and ignores them.
 	Options []string
 
+	// ResponderOptions are more of them, for the responder of a verbs scenario only.
+	ResponderOptions []string
+
 	// Unwitnessed, if not empty, is the reason why the witness is not asked about
 	// this scenario's captures: something legal that tshark does not follow.
 	Unwitnessed string

@@ -20,6 +20,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // trial is one scenario that is to be played, and what came of it.
@@ -87,6 +88,22 @@ func opener(name string, tap transport.Tap, create func(*engine.Options) provide
 				opts.CRC = engine.CRCOff
 			case "startup=1s":
 				opts.StartupTimeout = time.Second
+			case "rtr=send":
+				opts.PeerToPeer, opts.RTR = true, mpa.RTRSend
+			case "rtr=write":
+				opts.PeerToPeer, opts.RTR = true, mpa.RTRWrite
+			case "rtr=read":
+				opts.PeerToPeer, opts.RTR = true, mpa.RTRRead
+			case "rdmac=permitted":
+				opts.RDMAC = mpa.RDMACPermitted
+			case "rdmac=only":
+				opts.RDMAC = mpa.RDMACOnly
+			case "extensions=on":
+				opts.Extensions = true
+			case "extensions=off":
+				opts.Extensions = false
+			case "fallback=closed":
+				opts.Fallback = engine.FallbackClosed
 			default:
 				return nil, fmt.Errorf("no option %q", o)
 			}

@@ -133,7 +133,7 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "invalidation-untold", What: "does not tell which key a Send with Invalidate ended",
-			CaughtBy: []string{"send/with-invalidate", "send/solicited-with-invalidate"},
+			CaughtBy: []string{"send/with-invalidate", "send/solicited-with-invalidate", "window/invalidated-by-peer"},
 			verbs:    polled(func(c *provider.WC) { c.Flags, c.InvalidatedRKey = 0, 0 }),
 		},
 		{

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // wireFault is what is wrong with one stream. Every field may be zero. Its
@@ -275,10 +276,15 @@ func (c *conn) learn(h *half, crc bool, given [][]byte) {
 		if f, ok := parseStartup(b, h.reply); ok {
 			c.shared.crc = c.shared.crc || f.CRC
 			c.shared.txMarked = c.shared.txMarked || f.Markers
+			c.shared.rxMarked = c.shared.rxMarked || speaksRDMAC(f)
 			return
 		}
 	}
 }
+
+// speaksRDMAC reports whether a Reply turns Markers on in both directions, whatever the
+// Request says.
+func speaksRDMAC(f mpa.Frame) bool { return f.Kind == mpa.KindReply && f.Revision == 0 && f.Markers }
 
 // Close implements transport.Conn.
 func (c *conn) Close() error { return c.close(c.Conn.Close) }

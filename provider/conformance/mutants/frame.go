@@ -43,6 +43,7 @@ func (c *conn) next(h *half) (*frame, int) {
 		f.start, f.good = parseStartup(f.octets, f.reply)
 		if h == &c.tx && f.good {
 			c.shared.rxMarked = f.start.Markers
+			c.shared.txMarked = c.shared.txMarked || speaksRDMAC(f.start)
 		}
 		return f, n
 	}

@@ -8,14 +8,14 @@ import (
 
 // memoryMutants don't protect memory as they should.
 func memoryMutants() []*Mutant {
-	const everything = provider.AccessLocalWrite | provider.AccessRemoteRead | provider.AccessRemoteWrite | provider.AccessRemoteInvalidate
+	const everything = provider.AccessLocalWrite | provider.AccessRemoteRead | provider.AccessRemoteWrite | provider.AccessRemoteInvalidate | provider.AccessMWBind
 	const margin = 64
 	return []*Mutant{
 		{
 			Name: "rights-ignored", What: "gives every region all rights",
 			CaughtBy: []string{
 				"protection/write-no-right", "protection/read-no-right", "ddp/write-read-only", "ddp/write-no-right",
-				"rdmap/read-no-right", "rdmap/read-private", "rdmap/invalidate-no-right",
+				"rdmap/read-no-right", "rdmap/read-private", "rdmap/invalidate-no-right", "window/no-right",
 			},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{access: func(a provider.Access) provider.Access { return a | everything }}
@@ -88,6 +88,7 @@ func memoryMutants() []*Mutant {
 			CaughtBy: []string{
 				"protection/write-bad-key", "protection/read-bad-key", "ddp/write-unknown-stag", "ddp/write-deregistered", "ddp/drop-after-error",
 				"mpa/terminate-with-data-pending", "rdmap/read-unknown-stag", "rdmap/read-deregistered", "rdmap/invalidate-unknown",
+				"window/other-connection",
 			},
 			wire: func(c *conn) wireFault {
 				return wireFault{in: drop(func(f *frame) bool {

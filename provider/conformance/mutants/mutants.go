@@ -45,7 +45,8 @@ func (m *Mutant) New(opts *engine.Options) provider.Provider {
 	}
 	inner := o.Network
 	if inner == nil {
-		inner = transport.NewTCP(&transport.TCPOptions{CongestionControl: o.CongestionControl})
+		inner = transport.NewTCP(&o.TCP)
+		o.TCP = transport.TCPOptions{}
 	}
 	w := &world{regions: make(map[uint32]region)}
 	n := &network{Network: inner, world: w, mutant: m}
@@ -65,7 +66,8 @@ func All() []*Mutant {
 	var all []*Mutant
 	for _, list := range [][]*Mutant{
 		startupMutants(), startupCheckMutants(), sendingMutants(), endingMutants(),
-		headerCheckMutants(), messageCheckMutants(), memoryMutants(), framingMutants(), verbsMutants(), objectMutants(), cmMutants(),
+		headerCheckMutants(), messageCheckMutants(), memoryMutants(), framingMutants(), verbsMutants(), objectMutants(), srqMutants(), windowMutants(), cmMutants(),
+		extensionMutants(), rdmacMutants(),
 	} {
 		all = append(all, list...)
 	}

@@ -27,6 +27,16 @@ func startupMutants() []*Mutant {
 			wire:     in(editStart(func(_ bool, f *mpa.Frame) { f.CRC = false })),
 		},
 		{
+			Name: "peer-to-peer-never", What: "connects as a client though it was told to open connections for both",
+			CaughtBy: []string{"mpa/opens-with-send", "mpa/opens-with-write", "mpa/opens-with-read", "conn/responder-first-write", "conn/responder-first-read", "conn/responder-first-send"},
+			options:  func(o *engine.Options) { o.PeerToPeer = false },
+		},
+		{
+			Name: "fallback-never", What: "does not try revision 1 though it may",
+			CaughtBy: []string{"mpa/fallback"},
+			options:  func(o *engine.Options) { o.Fallback = engine.FallbackNever },
+		},
+		{
 			Name: "depth-off-by-one", What: "says an ORD that is one off",
 			CaughtBy: []string{"mpa/request-depth-0", "mpa/request-depth-1", "mpa/request-depth-128", "mpa/request-depth-129", "mpa/request-depth-16383", "conn/read-depths"},
 			wire: out(editStart(func(_ bool, f *mpa.Frame) {
@@ -162,6 +172,7 @@ func startupCheckMutants() []*Mutant {
 				"mpa/reply-key-first", "mpa/reply-key-last", "mpa/reply-is-request", "mpa/reply-http",
 				"mpa/reply-private-data-513", "mpa/reply-pd-length-65535", "mpa/reply-enhanced-too-short", "mpa/reply-enhanced-empty",
 				"mpa/reply-revision-0", "mpa/reply-revision-1", "mpa/reply-revision-3", "mpa/reply-unenhanced",
+				"rdmac/no-start-up", "rdmac/request-refused",
 			},
 			wire: in(func(f *frame) [][]byte {
 				if f.startup && !(f.good && f.start.Revision == 2 && f.start.Enhanced && len(f.start.PrivateData) >= mpa.EnhancedLen) {

@@ -31,6 +31,11 @@ type verbsFault struct {
 	postRecv func(wrs []provider.RecvWR) // as postSend
 	posted   func(n, all int, err error) (int, error)
 
+	bind func(*provider.MWBindInfo) // may change it
+
+	srqPost   func(wrs []provider.RecvWR) []provider.RecvWR // what is posted instead of them
+	srqModify func(*provider.SRQAttr)                       // may change it
+
 	event func(e *provider.CMEvent) (deliver bool)
 	param func(p *provider.ConnParam) // of Connect and Accept
 }
@@ -282,12 +287,15 @@ func (d *brokenDevice) createQP(init provider.QPInitAttr, create func(provider.Q
 	return b, nil
 }
 
-// own puts the engine's own CQs where the brokenCQs are.
+// own puts the engine's own CQs and SRQ where the broken ones are.
 func own(init provider.QPInitAttr) provider.QPInitAttr {
 	for _, cq := range []*provider.CQ{&init.SendCQ, &init.RecvCQ} {
 		if b, ok := (*cq).(*brokenCQ); ok {
 			*cq = b.CQ
 		}
+	}
+	if b, ok := init.SRQ.(*brokenSRQ); ok {
+		init.SRQ = b.SRQ
 	}
 	return init
 }

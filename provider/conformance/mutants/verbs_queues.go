@@ -64,6 +64,10 @@ func (q *brokenQP) PostSend(wrs []provider.SendWR) (int, error) {
 		wrs = append([]provider.SendWR(nil), wrs...)
 		f(wrs)
 	}
+	if f := q.dev.fault.bind; f != nil {
+		wrs = append([]provider.SendWR(nil), wrs...)
+		boundBy(wrs, f)
+	}
 	n, err := q.QP.PostSend(wrs)
 	if f := q.dev.fault.posted; f != nil {
 		return f(n, all, err)

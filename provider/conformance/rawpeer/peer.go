@@ -39,6 +39,8 @@ type Peer struct {
 	// start-up.
 	CRC bool
 
+	marking *marking // nil: no Markers
+
 	in    []byte // received and not yet consumed
 	inEnd error  // io.EOF or ECONNRESET once the peer's direction has ended
 
@@ -258,9 +260,12 @@ func (s *Segment) CRCRight() bool {
 	return mpa.CheckCRC(mpa.CRC(0, s.Octets[:n]), s.Octets[n:]) == nil
 }
 
-// ReadFPDU reads one FPDU without Markers, for at most wait. The error is
-// ErrSilence, io.EOF, ECONNRESET, or about an FPDU that can't be decoded.
+// ReadFPDU reads one FPDU, for at most wait, without Markers unless Mark was called.
+// The error is ErrSilence, io.EOF, ECONNRESET, or about an FPDU that can't be decoded.
 func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
+	if p.marking != nil {
+		return p.readMarked(wait)
+	}
 	for {
 		ulpduLen, fpduLen, ok := mpa.ParseHeader(p.in)
 		if ok && len(p.in) >= fpduLen {

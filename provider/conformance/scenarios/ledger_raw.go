@@ -64,6 +64,13 @@ func rawTerminateLedger() conformance.Ledger {
 	l = append(l, siwDiffers("siw-terminate-layout", "siw-terminate-layout.md", layout, "", false,
 		each(layouts, "check:the control field has the layout of RFC 5040 figure 8")...)...)
 
+	// Of a peer that has RFC 7306 siw refuses the first message of it.
+	off := the("ext/immediate-off", "ext/atomic-off")
+	l = append(l, siwDiffers("siw-terminate-layout", "siw-terminate-layout.md", layout, "", true, each(off, keyWireLayout)...)...)
+	l = append(l, siwDiffers("siw-terminate-without-header", "siw-terminate-layout.md",
+		"siw attaches nothing to a Terminate about a version, an opcode or a length; RFC 5040 figure 10 wants length and DDP header.",
+		"", true, each(off, keyWireMDR, keyWireHeader, keyWireLength)...)...)
+
 	// Faults that siw finds before it has the whole header.
 	bare := the("ddp/untagged-version-*", "ddp/tagged-version-*", "rdmap/version-*", "rdmap/write-version-*", "rdmap/opcode-*",
 		"rdmap/read-too-short", "rdmap/terminated-control-cut", "rdmap/terminate-version-layout")

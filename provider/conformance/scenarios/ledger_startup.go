@@ -10,7 +10,10 @@ func rawStartupLedger() conformance.Ledger {
 		l = append(l, siwDiffers(id, note, reason, "", sometimes, covers...)...)
 	}
 	add("siw-accepts-revision-0", "siw serves Requests of revision 0, which RFC 5044 has closed, as those of revision 1.", false,
-		each(the("mpa/request-revision-0"), "check:the provider closes the connection", "check:the program does not hear of it", keyEnd, keyWireEnd)...)
+		each(the("mpa/request-revision-0"), "check:the provider closes the connection", "check:the program does not hear of it",
+			"observe:refusal", "wire:to-initiator:reply:*", keyEnd, keyWireEnd)...)
+	add("siw-echoes-revision", "siw rejects in the revision of the Request, 0 as well, and so does not say which one it speaks.", false,
+		each(the("rdmac/request-refused"), "check:it has the revision that would have been understood", "wire:to-initiator:reply:revision")...)
 	add("siw-rejects-short-enhanced", "siw answers a Request with S and too little private data with a rejecting Reply instead of closing.", false,
 		each(the("mpa/request-enhanced-too-short"), "check:nothing is sent before the end", "wire:to-initiator:reply:extra")...)
 	add("siw-private-data-limit", "siw takes no start-up frame whose PD_Length is above 256; RFC 5044 allows 512.", false,
@@ -26,12 +29,12 @@ func rawStartupLedger() conformance.Ledger {
 			append(each(the("mpa/request-reject-bit"), "check:it is accepted", "observe:*", "wire:to-initiator:*"),
 				each(the("mpa/request-revision-1-s"), "wire:to-initiator:reply:S")...)...)...)
 	add("siw-resets", "siw closes the socket with octets unread where it refuses a start-up frame: TCP makes a reset of it.", false,
-		each(the("mpa/request-private-data-513", "mpa/request-pd-length-65535", "mpa/request-data-behind", "mpa/request-http", "mpa/reply-data-behind"),
+		each(the("mpa/request-private-data-513", "mpa/request-pd-length-65535", "mpa/request-data-behind", "mpa/request-http", "mpa/reply-data-behind", "rdmac/no-start-up"),
 			keyEnd, keyWireEnd, keyTerminate)...)
 	add("siw-terminates-bad-reply", "siw sends a Terminate about a Reply whose key is wrong before it closes.", false,
 		each(the("mpa/reply-key-*", "mpa/reply-is-request"), keyTerminate, "wire:to-responder:*")...)
 	add("siw-unenhanced-reply", "siw tells its program of a Reply without enhanced data as of a rejection.", false,
-		each(the("mpa/reply-revision-0", "mpa/reply-revision-1", "mpa/reply-unenhanced"), "observe:connect")...)
+		each(the("mpa/reply-revision-0", "mpa/reply-revision-1", "mpa/reply-unenhanced", "rdmac/reply-refused"), "observe:connect")...)
 	add("siw-rtr-choice", "Of the messages that can open a peer-to-peer connection siw names one, Write if it may and even if it is not offered.", false,
 		each(the("mpa/peer-to-peer-write", "mpa/peer-to-peer-send"), "observe:reply.rtr", "wire:to-initiator:reply:ABCD")...)
 	add("siw-crc-not-asked", "siw asks for CRC only if it was built with mpa_crc_required; RFC 5044 section 4.4 makes CRC the default.", false,
@@ -55,7 +58,11 @@ func rawStartupLedger() conformance.Ledger {
 		each(the("mpa/reject", "mpa/private-data-rejecting-251"), "wire:to-initiator:reply:*RD")...)...)
 	l = append(l, withVariants(siwDiffers("siw-peer-to-peer", "siw-start-up.md",
 		"siw asks for peer-to-peer mode only if it was built to; it then opens the connection with a Write without payload.", conformance.RoleInitiator, true,
-		each(the("mpa/*", "ddp/*", "rdmap/*"), "wire:to-responder:request:ABCD", "wire:to-responder:rdma-write:extra", "wire:to-responder:rdma-read-request:source")...), "p2p")...)
+		each(the("mpa/*", "ddp/*", "rdmap/*", "rdmac/*"), "wire:to-responder:request:ABCD", "wire:to-responder:rdma-write:extra", "wire:to-responder:rdma-read-request:source")...), "p2p")...)
+	l = append(l, siwOpens()...)
+	l = append(l, siwDiffers("siw-no-fallback", note,
+		"siw makes no second attempt with revision 1; RFC 6581 section 10 leaves that to it.", conformance.RoleInitiator, false,
+		each(the("mpa/fallback"), "check:a second connection comes", "observe:*", "wire:to-responder:end:how", "wire:connection:missing")...)...)
 	l = append(l, siwDiffers("siw-start-up-in-pieces", "siw-start-up-in-pieces.md",
 		"A start-up frame that comes in many pieces can leave siw's connection manager waiting for octets that have come.", "", true,
 		append(each(the("mpa/request-one-octet-at-a-time"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*"),
@@ -71,4 +78,39 @@ func rawPrivateDataLedger() conformance.Ledger {
 			"check:the Request is as long as its PD_Length says", "check:the Request has the program's private data", "wire:to-responder:*"),
 			each(the("mpa/private-data-rejecting-252", "mpa/private-data-rejecting-255", "mpa/private-data-accepting-252"),
 				"check:the Reply is as long as its PD_Length says", "check:the Reply has the program's private data", "wire:to-initiator:*")...)...)
+}
+
+// siwOpens is about which connections siw makes peer-to-peer, and how it opens
+// them: not a matter of options.
+func siwOpens() conformance.Ledger {
+	differs := func(sometimes bool, covers ...[2]string) conformance.Ledger {
+		return siwDiffers("siw-peer-to-peer", "siw-start-up.md",
+			"siw asks for peer-to-peer mode only if it was built to; it then opens the connection with a Write without payload.", conformance.RoleInitiator, sometimes, covers...)
+	}
+	const offers = "check:it offers the message that it is to open connections with"
+	all := the("mpa/opens-with-send", "mpa/opens-with-write", "mpa/opens-with-read")
+	l := withVariants(differs(false, join(
+		each(all, offers, "check:it asks for a peer-to-peer connection", "observe:initiator.receive.wc", "wire:to-responder:request:ABCD"),
+		each(the("mpa/opens-with-send"), "wire:to-responder:send:*"),
+		each(the("mpa/opens-with-write"), "wire:to-responder:rdma-write:missing"),
+		each(the("mpa/opens-with-read"), "wire:to-responder:rdma-read-request:missing"))...), "default", "crc")
+	// Without its message a responder that keeps to RFC 5044 section 7.1.2 rule 4
+	// says nothing; siw does.
+	first := the("conn/responder-first-write", "conn/responder-first-read")
+	l = append(l, withVariants(differs(true, each(first, "check:initiator's receive completions arrive",
+		"check:the responder's Send arrives first", "check:with all its octets", "observe:initiator.receive.wc")...), "default", "crc")...)
+	l = append(l, withVariants(differs(false, join(
+		each(first, "wire:to-responder:request:ABCD", "wire:to-initiator:reply:ABCD"),
+		each(first[:1], "wire:to-responder:rdma-write:missing"),
+		each(first[1:], "wire:to-responder:rdma-read-request:missing", "wire:to-initiator:rdma-read-response:missing"))...), "default", "crc")...)
+	// Of the messages that it offers when built to, the responder chooses.
+	l = append(l, withVariants(differs(true, join(
+		each(first, "wire:to-responder:request:ABCD", "wire:to-initiator:reply:ABCD"),
+		each(first[:1], "wire:to-responder:rdma-write:STag"),
+		each(first[1:], "wire:to-responder:rdma-write:extra", "wire:to-responder:rdma-read-request:*", "wire:to-initiator:rdma-read-response:missing"))...), "p2p")...)
+	return append(l, withVariants(differs(false, join(
+		each(all, offers),
+		each(the("mpa/opens-with-send"), "check:its MSN counts the message that opened the connection if that was a Send", "wire:to-responder:send:*"),
+		each(the("mpa/opens-with-write"), "wire:to-responder:rdma-write:STag"),
+		each(the("mpa/opens-with-read"), "wire:to-responder:rdma-read-request:missing"))...), "p2p")...)
 }

@@ -53,7 +53,7 @@ func verbsLedger() conformance.Ledger {
 	add := func(entries conformance.Ledger) { l = append(l, entries...) }
 
 	terminates := []string{
-		"send/with-invalidate", "send/solicited-with-invalidate", "protection/write-*", "protection/receive-too-small", "protection/no-receive",
+		"send/with-invalidate", "send/solicited-with-invalidate", "protection/write-*", "protection/receive-too-small", "protection/no-receive", "srq/empty",
 		"protection/read-bad-key", "protection/read-wrong-key-octet", "protection/read-beyond-end", "protection/read-before-start",
 		"protection/read-other-pd", "protection/read-closed-region", "protection/read-flushes",
 	}
@@ -65,7 +65,7 @@ func verbsLedger() conformance.Ledger {
 		responder, false, on("wire:to-initiator:terminate:segment-length", terminates...)...))
 	add(siwDiffers("siw-terminate-read-msn", "siw-terminate-layout.md",
 		"In a Terminate about a Read Request siw rebuilds the DDP header, with the Read's size in the MSN field.",
-		responder, false, on("wire:to-initiator:terminate:header", terminates[5:]...)...))
+		responder, false, on("wire:to-initiator:terminate:header", terminates[6:]...)...))
 
 	add(withVariants(siwDiffers("siw-crc-not-asked", "siw-crc-default.md",
 		"siw asks for CRC only if it was built with mpa_crc_required; RFC 5044 section 4.4 makes CRC the default.",

@@ -14,7 +14,7 @@ import (
 // groups are the layers of the protocol.
 func raw() []*conformance.Scenario {
 	return slices.Concat(
-		rawRequests(), rawReplies(), rawFraming(),
+		rawRequests(), rawReplies(), rawInitiates(), rawFraming(),
 		rawUntagged(), rawTagged(),
 		rawMessages(), rawReads(), rawResponses(), rawTerminates(), rawInvalidates(),
 		rawQuestions(),

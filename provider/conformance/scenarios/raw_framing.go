@@ -19,7 +19,7 @@ func rawFraming() []*conformance.Scenario {
 	for _, n := range []int{0, 1, 13, 17} {
 		out = append(out, rawFault{
 			slug:         fmt.Sprintf("mpa/ulpdu-length-%d", n),
-			title:        fmt.Sprintf("a ULPDU of %d octets, too short for the header of a Send, is refused", n),
+			title:        fmt.Sprintf("a ULPDU of %s, too short for the header of a Send, is refused", octets(n)),
 			requirements: []string{"MPA-4.1-08", "DDP-4.4-01"}, hello: true,
 			want: []string{"2/0/0x03", "1/2/0x01", "0/2/0x06", "0/2/0xff"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {

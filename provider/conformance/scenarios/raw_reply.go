@@ -27,7 +27,7 @@ func rawReplies() []*conformance.Scenario {
 	}
 	for _, n := range []int{0, 1, 251, 252, 253, 508} {
 		s := responderStory(fmt.Sprintf("mpa/reply-private-data-%d", n),
-			fmt.Sprintf("a Reply with %d octets of private data reaches the program as it was sent", n),
+			fmt.Sprintf("a Reply with %s of private data reaches the program as it was sent", octets(n)),
 			[]string{"MPA-7.1.1-18", "MPA-7.1.1-20"}, func(r *conformance.RawRun) { replyPrivate(r, n) })
 		if n+mpa.EnhancedLen > mpa.SIWMaxPrivateData {
 			s.OnlyByName = crashLongReply
@@ -36,7 +36,7 @@ func rawReplies() []*conformance.Scenario {
 	}
 	for _, n := range []int{0, 9} {
 		out = append(out, responderStory(fmt.Sprintf("mpa/reply-rejects-%d", n),
-			fmt.Sprintf("a program is told that it was rejected, with %d octets of private data", n),
+			fmt.Sprintf("a program is told that it was rejected, with %s of private data", octets(n)),
 			[]string{"MPA-7.1.1-11", "MPA-7.1.2-3-03"}, func(r *conformance.RawRun) { replyRejects(r, n) }))
 	}
 	pieces := responderStory("mpa/reply-one-octet-at-a-time", "a Reply that comes one octet at a time is taken", []string{"MPA-7.1.2-3-01"}, replyPieces)

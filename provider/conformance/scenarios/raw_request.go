@@ -25,7 +25,7 @@ func rawRequests() []*conformance.Scenario {
 	}
 	for _, n := range []int{0, 1, 252, 253, 508} {
 		out = append(out, rawStory(fmt.Sprintf("mpa/request-private-data-%d", n),
-			fmt.Sprintf("a Request with %d octets of private data reaches the program as it was sent", n),
+			fmt.Sprintf("a Request with %s of private data reaches the program as it was sent", octets(n)),
 			[]string{"MPA-7.1.1-18", "MPA-7.1.1-20", "MPA2-6-06"}, func(r *conformance.RawRun) { requestPrivate(r, n) }))
 	}
 	for _, depth := range []uint16{0, 1, 128, 129, mpa.NotNegotiated} {
@@ -65,6 +65,9 @@ type badRequest struct {
 
 	// patience: the provider ends it by itself, but not at once.
 	patience bool
+
+	// mayReply: it may say no before it closes, with the revision that it speaks.
+	mayReply bool
 }
 
 // requestFrame is a good Request, changed.
@@ -157,7 +160,7 @@ func badRequests() []badRequest {
 		list = append(list, badRequest{
 			slug:         fmt.Sprintf("mpa/request-revision-%d", rev),
 			title:        fmt.Sprintf("a Request of revision %d is refused", rev),
-			requirements: revision, octets: requestFrame(func(f *mpa.Frame) { f.Revision = rev }),
+			requirements: revision, octets: requestFrame(func(f *mpa.Frame) { f.Revision = rev }), mayReply: rev == 0,
 		})
 	}
 	return list
@@ -192,9 +195,26 @@ func (b badRequest) play(r *conformance.RawRun) {
 	if b.patience {
 		wait = conformance.GivesUp
 	}
+	if b.mayReply {
+		mayRefuse(r, wait)
+	}
 	r.WantEnd("the provider closes the connection", wait)
 	r.WantNoRequest("the program does not hear of it")
 	nextIsServed(r)
+}
+
+// mayRefuse takes a Reply that tells which revision would have been understood, if one
+// comes: RFC 5044 section 7.1.1 asks for the close only, and appendix C for both.
+//
+//rfc:5044 RDMAC-C.2.1-01
+func mayRefuse(r *conformance.RawRun, wait time.Duration) {
+	f, err := r.Peer.ReadFrame(mpa.KindReply, r.Scaled(wait))
+	if err != nil {
+		r.Observe("refusal", "none")
+		return
+	}
+	r.Observe("refusal", "revision %d, R %v", f.Revision, f.Reject)
+	r.Check(f.Reject && f.Revision == 1, "a Reply to revision 0 rejects, in revision 1", "revision %d, R %v", f.Revision, f.Reject)
 }
 
 // nextIsServed checks that the listener still works.

@@ -3,6 +3,8 @@
 package scenarios
 
 import (
+	"fmt"
+
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/conformance"
 )
@@ -17,7 +19,11 @@ func Suite() *conformance.Suite {
 	s.Add(connections()...)
 	s.Add(protection()...)
 	s.Add(queues()...)
+	s.Add(sharedQueues()...)
+	s.Add(windows()...)
 	s.Add(objects()...)
+	s.Add(rdmac()...)
+	s.Add(extensions()...)
 	s.Add(raw()...)
 	return s
 }
@@ -53,6 +59,14 @@ func read(wrid uint64, into, from *conformance.Buffer) ibverbs.SendWR {
 // recv is a receive into a whole buffer.
 func recv(wrid uint64, b *conformance.Buffer) ibverbs.RecvWR {
 	return ibverbs.RecvWR{WRID: wrid, SGList: b.All()}
+}
+
+// octets is a number of them, in words that a title can go on with.
+func octets(n int) string {
+	if n == 1 {
+		return "1 octet"
+	}
+	return fmt.Sprintf("%d octets", n)
 }
 
 // end has the initiator end the connection, and both sides be told.

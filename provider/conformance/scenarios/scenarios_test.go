@@ -15,9 +15,19 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestTitles has what a reader of the reports stumbles over.
+func TestTitles(t *testing.T) {
+	for _, sc := range scenarios.Suite().All() {
+		if title := " " + sc.Title; strings.Contains(title, " 1 octets") || strings.Contains(title, "  ") || strings.HasSuffix(title, ".") {
+			t.Errorf("%s: %q", sc.Slug, sc.Title)
+		}
+	}
+}
 
 // TestRawOverEngine plays every raw scenario to the engine, those included that
 // are not for kernels.
@@ -80,6 +90,22 @@ func open(tap transport.Tap) conformance.Opener {
 				opts.CRC = engine.CRCOff
 			case "startup=1s":
 				opts.StartupTimeout = time.Second
+			case "rtr=send":
+				opts.PeerToPeer, opts.RTR = true, mpa.RTRSend
+			case "rtr=write":
+				opts.PeerToPeer, opts.RTR = true, mpa.RTRWrite
+			case "rtr=read":
+				opts.PeerToPeer, opts.RTR = true, mpa.RTRRead
+			case "rdmac=permitted":
+				opts.RDMAC = mpa.RDMACPermitted
+			case "rdmac=only":
+				opts.RDMAC = mpa.RDMACOnly
+			case "extensions=on":
+				opts.Extensions = true
+			case "extensions=off":
+				opts.Extensions = false
+			case "fallback=closed":
+				opts.Fallback = engine.FallbackClosed
 			default:
 				return nil, fmt.Errorf("no option %q", o)
 			}

@@ -240,6 +240,12 @@ func segmentFields(f *wire.Frame) []field {
 			field{"RDMA Read Message Size", uint64(r.Size)},
 			field{"Data Source STag", uint64(r.SourceSTag)}, field{"Data Source Tagged Offset", r.SourceTO})
 	}
+	if a := f.Atomic; a != nil {
+		out = append(out, atomicFields(a)...)
+	}
+	if a := f.Original; a != nil { // tshark gives the value behind it the same label
+		out = append(out, field{"Original Request Identifier", uint64(a.ID)})
+	}
 	if t := f.Terminate; t != nil {
 		raw := t.Raw
 		out = append(out,
@@ -247,6 +253,21 @@ func segmentFields(f *wire.Frame) []field {
 			field{"M bit", uint64(raw[2] >> 7)}, field{"D bit", uint64(raw[2] >> 6 & 1)}, field{"R bit", uint64(raw[2] >> 5 & 1)})
 	}
 	return out
+}
+
+// atomicFields is the same of an Atomic Request. Of other operations than the two that
+// there are tshark shows no data.
+func atomicFields(a *rdmap.AtomicRequest) []field {
+	out := []field{{"Request Identifier", uint64(a.ID)}, {"Remote STag", uint64(a.STag)}, {"Remote Tagged Offset", a.TO}}
+	switch a.Op {
+	case rdmap.AtomicFetchAdd:
+		out = append(out, field{"Add Data", a.Data}, field{"Add Mask", a.Mask})
+	case rdmap.AtomicCmpSwap:
+		out = append(out, field{"Swap Data", a.Data}, field{"Swap Mask", a.Mask})
+	default:
+		return out
+	}
+	return append(out, field{"Compare Data", a.Compare}, field{"Compare Mask", a.CompareMask})
 }
 
 func compareFields(fields []field, theirs *frame) string {

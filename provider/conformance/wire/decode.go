@@ -49,7 +49,7 @@ func (s *stream) decode() *Conn {
 	case c.Request != nil && c.Reply != nil:
 		// M in a frame asks for Markers in what its sender receives.
 		out.fpdus(c.Reply.Markers)
-		in.fpdus(c.Request.Markers)
+		in.fpdus(c.Request.Markers || c.RDMAC())
 	default:
 		out.rest(errNoReply)
 		in.rest(errNoRequest)
@@ -106,7 +106,7 @@ func (d *decoder) startup(kind mpa.Kind) *mpa.Frame {
 func (d *decoder) fpdus(markers bool) {
 	// Wrong CRCs are found in segment, so that decoding goes on behind them.
 	deframer := mpa.NewDeframer(markers, false)
-	crc := d.conn.CRC()
+	crc, version := d.conn.CRC(), d.conn.version()
 	for d.pos < len(d.half.octets) {
 		octets := d.half.octets[d.pos:]
 		fpdu, n, done, err := deframer.Feed(nil, octets)
@@ -118,7 +118,7 @@ func (d *decoder) fpdus(markers bool) {
 			return
 		}
 		f := Frame{Kind: KindFPDU}
-		f.segment(fpdu, octets[:n], crc)
+		f.segment(fpdu, octets[:n], crc, version)
 		d.add(n, f)
 	}
 }
@@ -162,7 +162,7 @@ func merge(out, in []Frame) []Frame {
 
 // segment decodes an FPDU from which the Markers were taken; octets is the same
 // with them.
-func (f *Frame) segment(fpdu, octets []byte, crc bool) {
+func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 	field := octets[len(octets)-mpa.CRCLen:]
 	f.CRC = binary.LittleEndian.Uint32(field)
 	if crc {
@@ -179,23 +179,43 @@ func (f *Frame) segment(fpdu, octets []byte, crc bool) {
 		return
 	}
 	f.Header, f.Payload = h, payload
-	f.note(ddp.CheckVersion(&h))
+	f.note(ddp.CheckVersion(&h, version))
 	ctl := rdmap.ParseControl(h.ULPCtl)
 	switch {
-	case ctl.Version != rdmap.Version:
+	case ctl.Version != version:
 		f.note(rdmap.ErrVersion)
-	case !ctl.Opcode.Defined():
+	case !ctl.Opcode.Defined() && !ctl.Opcode.Extension(): // nothing on the wire says whether both ends have RFC 7306
 		f.note(rdmap.ErrReservedOpcode)
 	case ctl.Opcode.Tagged() != h.Tagged:
 		f.note(rdmap.ErrBufferModel)
 	}
-	if f.Opcode() == rdmap.OpReadRequest && !h.Tagged {
-		r, err := rdmap.ParseReadRequest(payload)
-		if err == nil {
-			f.Read = &r
-		}
-		f.note(err)
+	if !h.Tagged {
+		f.note(f.contents())
 	}
+}
+
+// contents decodes what is not the programs' in an untagged message.
+func (f *Frame) contents() error {
+	switch f.Opcode() {
+	case rdmap.OpReadRequest:
+		return parsed(&f.Read, rdmap.ParseReadRequest, f.Payload)
+	case rdmap.OpImmediate, rdmap.OpImmediateSE:
+		return parsed(&f.Immediate, rdmap.ParseImmediate, f.Payload)
+	case rdmap.OpAtomicRequest:
+		return parsed(&f.Atomic, rdmap.ParseAtomicRequest, f.Payload)
+	case rdmap.OpAtomicResponse:
+		return parsed(&f.Original, rdmap.ParseAtomicResponse, f.Payload)
+	}
+	return nil
+}
+
+// parsed keeps what parse makes of the payload, if it can.
+func parsed[V any](into **V, parse func([]byte) (V, error), payload []byte) error {
+	v, err := parse(payload)
+	if err == nil {
+		*into = &v
+	}
+	return err
 }
 
 // terminates decodes the Terminates of a connection, for which it has to be

@@ -150,6 +150,12 @@ func (f *Frame) describeSegment() string {
 	case f.Read != nil:
 		r := f.Read
 		return fmt.Sprintf("%s%s MSN %d sink %#08x:%#x size %d source %#08x:%#x", op, last, h.MSN, r.SinkSTag, r.SinkTO, r.Size, r.SourceSTag, r.SourceTO)
+	case f.Immediate != nil:
+		return fmt.Sprintf("%s%s QN %d MSN %d data %#016x", op, last, h.QN, h.MSN, *f.Immediate)
+	case f.Atomic != nil:
+		return fmt.Sprintf("%s%s QN %d MSN %d %s", op, last, h.QN, h.MSN, describeAtomic(f.Atomic))
+	case f.Original != nil:
+		return fmt.Sprintf("%s%s QN %d MSN %d id %#x original %#016x", op, last, h.QN, h.MSN, f.Original.ID, f.Original.Original)
 	case h.Tagged:
 		return fmt.Sprintf("%s%s STag %#08x TO %#x length %d", op, last, h.STag, h.TO, len(f.Payload))
 	}
@@ -158,6 +164,21 @@ func (f *Frame) describeSegment() string {
 		inv = fmt.Sprintf(" invalidate %#08x", h.ULP32)
 	}
 	return fmt.Sprintf("%s%s QN %d MSN %d MO %d length %d%s", op, last, h.QN, h.MSN, h.MO, len(f.Payload), inv)
+}
+
+// describeAtomic has the names of RFC 7306 figure 4.
+func describeAtomic(r *rdmap.AtomicRequest) string {
+	s := fmt.Sprintf("%s id %#x STag %#08x TO %#x", r.Op, r.ID, r.STag, r.TO)
+	switch r.Op {
+	case rdmap.AtomicFetchAdd:
+		s += fmt.Sprintf(" add %#016x mask %#016x", r.Data, r.Mask)
+	default:
+		s += fmt.Sprintf(" swap %#016x mask %#016x compare %#016x mask %#016x", r.Data, r.Mask, r.Compare, r.CompareMask)
+	}
+	if r.Reserved != 0 {
+		s += fmt.Sprintf(" reserved %#x", r.Reserved)
+	}
+	return s
 }
 
 func describeTerminate(t *rdmap.ReceivedTerminate) string {

@@ -308,6 +308,21 @@ func (n *normaliser) first(f *Frame) Message {
 		m.add("source", n.name(n.theirs(r.SourceSTag))+n.offset(n.theirs(r.SourceSTag), r.SourceTO))
 		m.add("size", r.Size)
 		return m
+	case f.Immediate != nil:
+		m.add("QN", h.QN)
+		m.add("MSN", h.MSN)
+		m.add("MO", h.MO)
+		m.add("data", fmt.Sprintf("%#016x", *f.Immediate))
+		return m
+	case f.Atomic != nil:
+		n.atomic(&m, h, f.Atomic)
+		return m
+	case f.Original != nil: // whose identifier is for the requester to choose
+		m.add("QN", h.QN)
+		m.add("MSN", h.MSN)
+		m.add("MO", h.MO)
+		m.add("original", fmt.Sprintf("%#016x", f.Original.Original))
+		return m
 	case op == rdmap.OpReadResponse && h.Tagged:
 		n.response(&m, h)
 	case h.Tagged:
@@ -327,6 +342,21 @@ func (n *normaliser) first(f *Frame) Message {
 	m.add("length", 0)
 	m.add("octets", "")
 	return m
+}
+
+// atomic tells what an Atomic Request asks for.
+func (n *normaliser) atomic(m *Message, h *ddp.Header, r *rdmap.AtomicRequest) {
+	m.add("QN", h.QN)
+	m.add("MSN", h.MSN)
+	m.add("MO", h.MO)
+	m.add("operation", r.Op)
+	m.add("target", n.name(n.theirs(r.STag))+n.offset(n.theirs(r.STag), r.TO))
+	m.add("data", fmt.Sprintf("%#x", r.Data))
+	m.add("mask", fmt.Sprintf("%#x", r.Mask))
+	if r.Op != rdmap.AtomicFetchAdd {
+		m.add("compare", fmt.Sprintf("%#x", r.Compare))
+		m.add("compare-mask", fmt.Sprintf("%#x", r.CompareMask))
+	}
 }
 
 // response relates a Read Response to the request that it answers, which is the
@@ -363,9 +393,15 @@ func (n *normaliser) reserved(value uint32) string {
 }
 
 // withoutTags is the payload of a segment without what may differ by right, which
-// is in the payload only of a Read Request that could not be read as one: as far
-// as they are there, its STags and tagged offsets are left out.
+// is in the payload only of a Read or Atomic Request that could not be read as one: as
+// far as they are there, its STags and tagged offsets are left out.
 func withoutTags(f *Frame) []byte {
+	if f.Opcode() == rdmap.OpAtomicRequest && !f.Header.Tagged && f.Atomic == nil {
+		const id, data = 4, 20 // RFC 7306 figure 4: identifier, STag, TO
+		masked := slices.Clone(f.Payload)
+		clear(masked[min(id, len(masked)):min(data, len(masked))])
+		return masked
+	}
 	if f.Opcode() != rdmap.OpReadRequest || f.Header.Tagged || f.Read != nil {
 		return f.Payload
 	}

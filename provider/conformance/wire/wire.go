@@ -66,6 +66,24 @@ func (c *Conn) CRC() bool {
 	return c.Request != nil && c.Reply != nil && (c.Request.CRC || c.Reply.CRC)
 }
 
+// RDMAC reports whether the start-up agreed on the RDMA Consortium's version of DDP
+// and RDMAP: a Reply of revision 0, which asks for Markers. (siw answers in revision 0
+// too, if it is asked in it, and does not mean this.) There are Markers in both
+// directions then, whatever the Request says.
+//
+//rfc:5044 RDMAC-C.2.5-01
+func (c *Conn) RDMAC() bool {
+	return c.Request != nil && c.Reply != nil && !c.Reply.Reject && c.Reply.Revision == 0 && c.Reply.Markers
+}
+
+// version is the DV and RV of the connection.
+func (c *Conn) version() uint8 {
+	if c.RDMAC() {
+		return ddp.RDMACVersion
+	}
+	return ddp.Version
+}
+
 // Kind is what a Frame is.
 type Kind uint8
 
@@ -97,6 +115,9 @@ type Frame struct {
 	CRCWrong  bool   // CRCs are on and this one is wrong
 	Read      *rdmap.ReadRequest
 	Terminate *rdmap.ReceivedTerminate
+	Immediate *uint64               // of Immediate Data, in the wire's order
+	Atomic    *rdmap.AtomicRequest  // of an Atomic Request
+	Original  *rdmap.AtomicResponse // of an Atomic Response
 
 	Err error // what is wrong with it, nil if nothing
 }

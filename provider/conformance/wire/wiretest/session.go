@@ -25,7 +25,13 @@ func Enhanced(kind mpa.Kind, crc bool, ird, ord uint16) mpa.Frame {
 
 // Start exchanges start-up frames.
 func (c *Conn) Start(request, reply mpa.Frame) *Session {
-	c.Send(wire.ToResponder, request.AppendTo(nil))
+	return c.StartAs(request, request, reply)
+}
+
+// StartAs is Start with a Request that says something else than what follows is framed
+// by.
+func (c *Conn) StartAs(sent, request, reply mpa.Frame) *Session {
+	c.Send(wire.ToResponder, sent.AppendTo(nil))
 	c.Send(wire.ToInitiator, reply.AppendTo(nil))
 	crc := request.CRC || reply.CRC
 	return &Session{Conn: c, framers: [2]mpa.Framer{
