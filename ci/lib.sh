@@ -37,3 +37,31 @@ step() {
 	rm -f "$log"
 	return "$status"
 }
+
+# anonymous FILE... ends the script with status 1 if one of the files names a folder of this machine: the project's, the
+# user's home, or Go's. Compressed files are looked into.
+anonymous() {
+	local file folder folders=() named=()
+	for folder in "$PWD" "${HOME:-}" "$("${GO:-go}" env GOROOT)" "$("${GO:-go}" env GOMODCACHE)"; do
+		[[ $folder != /?* ]] || folders+=(-e "$folder/")
+	done
+	for file in "$@"; do
+		# Not grep -q: it would not read to the end, and gzip would fail for it.
+		! gzip -cdf "$file" | grep -caF "${folders[@]}" >/dev/null || named+=("$file")
+	done
+	[ ${#named[@]} -eq 0 ] || die 1 "not to be published, because folders of this machine are in there: ${named[*]}"
+}
+
+# quiet waits until the machine has got over what ran before, a build for one: at most 90 s for a load average of at most
+# 0.5 over a minute.
+quiet() {
+	local start=$SECONDS load
+	while read -r load _ </proc/loadavg && awk "BEGIN { exit !($load > 0.5) }"; do
+		if [ $((SECONDS - start)) -ge 90 ]; then
+			say "the load average is still $load: something else runs here, and the results will show it"
+			return 0
+		fi
+		[ "$SECONDS" -ne "$start" ] || say "waiting until the machine is quiet (load average $load, 90 s at most)"
+		sleep 3
+	done
+}

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
 # Sourced by ci/vm/run: what the end of a guest means.
 
-# Lines of the kernel's log that no run may cause. Lockdep's begin with "possible", "inconsistent" or "suspicious".
-splats='WARNING:|BUG:|kernel BUG at|Oops|general protection fault|Call Trace:|refcount_t:|INFO: task .* blocked for'
+# Lines of the kernel's log that no run may cause. Lockdep's begin with "possible", "inconsistent" or "suspicious". A
+# program's own "general protection fault ip:" is none: perftest ends so when it is refused.
+splats='WARNING:|BUG:|kernel BUG at|Oops|general protection fault[,:]|Call Trace:|refcount_t:|INFO: task .* blocked for'
 splats+='|INFO: possible|possible (circular|recursive) locking|inconsistent lock state|suspicious RCU|UBSAN|KASAN'
 splats+='|unregister_netdevice: waiting|Kernel panic'
 

@@ -54,7 +54,7 @@ func (c *runCmd) bench(out *output) (*bench, error) {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	b.openers = map[string]conformance.Opener{
-		"engine": engineOpener(addr, b.tap),
+		"engine": engineOpener(addr, b.tap, placementOf(c.Placement)),
 		"kernel": k.opener(addr, kernelErr),
 	}
 	return b, nil

@@ -11,7 +11,8 @@ import (
 )
 
 type devicesCmd struct {
-	JSON     bool   `name:"json" help:"Print JSON, with all attributes."`
+	JSON     bool   `name:"json" xor:"how" help:"Print JSON, with all attributes."`
+	Verbose  bool   `short:"v" xor:"how" help:"Print all attributes, with the names and in the form of ibv_devinfo -v."`
 	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose: engine, kernel, or auto for both, and which one auto takes. Default auto." placeholder:"PROVIDER"`
 }
 
@@ -31,35 +32,36 @@ type deviceRow struct {
 // deviceAttr is a provider.DeviceAttr in JSON, under the names that struct
 // ibv_device_attr has.
 type deviceAttr struct {
-	FWVer           string `json:"fw_ver"`
-	NodeGUID        uint64 `json:"-"` // both in the row, in hexadecimal
-	SysImageGUID    uint64 `json:"-"`
-	MaxMRSize       uint64 `json:"max_mr_size"`
-	PageSizeCap     uint64 `json:"page_size_cap"`
-	VendorID        uint32 `json:"vendor_id"`
-	VendorPartID    uint32 `json:"vendor_part_id"`
-	HWVer           uint32 `json:"hw_ver"`
-	MaxQP           int    `json:"max_qp"`
-	MaxQPWR         int    `json:"max_qp_wr"`
-	DeviceCapFlags  uint64 `json:"device_cap_flags"`
-	MaxSGE          int    `json:"max_sge"`
-	MaxSGERd        int    `json:"max_sge_rd"`
-	MaxCQ           int    `json:"max_cq"`
-	MaxCQE          int    `json:"max_cqe"`
-	MaxMR           int    `json:"max_mr"`
-	MaxPD           int    `json:"max_pd"`
-	MaxQPRdAtom     int    `json:"max_qp_rd_atom"`
-	MaxResRdAtom    int    `json:"max_res_rd_atom"`
-	MaxQPInitRdAtom int    `json:"max_qp_init_rd_atom"`
-	AtomicCap       int    `json:"atomic_cap"`
-	MaxMW           int    `json:"max_mw"`
-	MaxSRQ          int    `json:"max_srq"`
-	MaxSRQWR        int    `json:"max_srq_wr"`
-	MaxSRQSGE       int    `json:"max_srq_sge"`
-	PhysPortCnt     uint8  `json:"phys_port_cnt"`
-	MaxInline       int    `json:"max_inline_data"`
-	LocalCAAckDelay uint8  `json:"local_ca_ack_delay"`
-	MaxPkeys        uint16 `json:"max_pkeys"`
+	FWVer           string             `json:"fw_ver"`
+	NodeGUID        uint64             `json:"-"` // both in the row, in hexadecimal
+	SysImageGUID    uint64             `json:"-"`
+	MaxMRSize       uint64             `json:"max_mr_size"`
+	PageSizeCap     uint64             `json:"page_size_cap"`
+	VendorID        uint32             `json:"vendor_id"`
+	VendorPartID    uint32             `json:"vendor_part_id"`
+	HWVer           uint32             `json:"hw_ver"`
+	MaxQP           int                `json:"max_qp"`
+	MaxQPWR         int                `json:"max_qp_wr"`
+	DeviceCapFlags  provider.DeviceCap `json:"device_cap_flags"`
+	MaxSGE          int                `json:"max_sge"`
+	MaxSGERd        int                `json:"max_sge_rd"`
+	MaxCQ           int                `json:"max_cq"`
+	MaxCQE          int                `json:"max_cqe"`
+	MaxMR           int                `json:"max_mr"`
+	MaxPD           int                `json:"max_pd"`
+	MaxQPRdAtom     int                `json:"max_qp_rd_atom"`
+	MaxResRdAtom    int                `json:"max_res_rd_atom"`
+	MaxQPInitRdAtom int                `json:"max_qp_init_rd_atom"`
+	AtomicCap       provider.AtomicCap `json:"atomic_cap"`
+	MaxMW           int                `json:"max_mw"`
+	MaxSRQ          int                `json:"max_srq"`
+	MaxSRQWR        int                `json:"max_srq_wr"`
+	MaxSRQSGE       int                `json:"max_srq_sge"`
+	PhysPortCnt     uint8              `json:"phys_port_cnt"`
+	MaxInline       int                `json:"max_inline_data"`
+	LocalCAAckDelay uint8              `json:"local_ca_ack_delay"`
+	MaxPkeys        uint16             `json:"max_pkeys"`
+	NumCompVectors  int                `json:"num_comp_vectors"`
 }
 
 // Run lists. The engine is always there, so that a kernel without devices is
@@ -78,6 +80,12 @@ func (c *devicesCmd) Run(out *output) error {
 			fmt.Fprintf(out.errors, "%s: %v\n", p.Name(), err)
 		}
 		for _, d := range devices {
+			if c.Verbose {
+				if err := printVerbose(out, p, d); err != nil {
+					fmt.Fprintf(out.errors, "%s: %v\n", d.Name, err)
+				}
+				continue
+			}
 			rows = append(rows, describeDevice(p, d))
 		}
 	}
@@ -87,6 +95,9 @@ func (c *devicesCmd) Run(out *output) error {
 	}
 	if c.JSON {
 		return out.json(rows)
+	}
+	if c.Verbose {
+		return nil
 	}
 	var cells [][]string
 	for _, r := range rows {

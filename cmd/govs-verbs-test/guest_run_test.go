@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -15,6 +16,7 @@ func TestWithKernelDevice(t *testing.T) {
 		return
 	}
 	t.Run("devices", listDevices)
+	t.Run("devices -v", devicesAsDevinfo)
 	t.Run("link", changeLinks)
 	t.Run("run", runOverKernel)
 	t.Run("devices that can't be used", unusableDevices)
@@ -42,6 +44,42 @@ func listDevices(t *testing.T) {
 	}
 	if len(rows) != 1 || rows[0].Name != "siw0" || rows[0].Netdev != "d0" || rows[0].State != "IBV_PORT_ACTIVE" || rows[0].Attr == nil || rows[0].Attr.MaxSGERd != 1 {
 		t.Errorf("devices: %+v", rows)
+	}
+}
+
+// devicesAsDevinfo: each line of devices -v is one of ibv_devinfo -v, in its order,
+// and what ibv_devinfo has beyond that is known.
+func devicesAsDevinfo(t *testing.T) {
+	out, err := exec.Command("ibv_devinfo", "-v", "-d", "siw0").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := process(t, words("devices -v --provider kernel"), exitPassed, nil, nil).stdout.String()
+	head, tail, _ := strings.Cut(ours, "\tprovider:")
+	if !strings.Contains(tail, "\tkernel\n\tmax_inline_data:\t\t80\n") {
+		t.Errorf("at the end: %q", tail)
+	}
+	at := 0
+	var more []string
+	theirs := strings.Split(string(out), "\n")
+	for _, line := range strings.Split(strings.TrimSuffix(head, "\n"), "\n") {
+		if strings.Contains(line, "GID[") {
+			continue // ibv_devinfo takes one with a lower half of zeros for none
+		}
+		for ; at < len(theirs) && theirs[at] != line; at++ {
+			more = append(more, theirs[at])
+		}
+		if at == len(theirs) {
+			t.Fatalf("not a line of ibv_devinfo's, or not in its order: %q\n%s\n%s", line, ours, out)
+		}
+		at++
+	}
+	known := regexp.MustCompile(`ee_|_ee:|rdd|raw_|mcast|max_ah|fmr|odp|SUPPORT|timestamp|core clock|cap_flags_ex|tso|rss|rwq|rx_hash|wq_type|` +
+		`pacing|rate_limit|tag matching|lid:|lmc|cap_flags2|vl_num|_cntr|sm_sl|subnet|init_type`)
+	for _, line := range more {
+		if !known.MatchString(line) {
+			t.Errorf("ibv_devinfo has %q and we have not", line)
+		}
 	}
 }
 

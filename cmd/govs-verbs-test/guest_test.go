@@ -34,7 +34,7 @@ func inGuest(t *testing.T, siw string) bool {
 		t.Skip("the kernel provider was not built in")
 	}
 	vmtest.Need(t, "witnesses")
-	vmtest.Self(t, vmtest.Options{Siw: siw, Timeout: 4 * time.Minute})
+	vmtest.Self(t, vmtest.Options{Siw: siw, Timeout: 8 * time.Minute})
 	return false
 }
 

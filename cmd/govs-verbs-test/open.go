@@ -14,6 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
@@ -97,15 +98,24 @@ func (k kernelBench) opener(addr netip.Addr, err error) conformance.Opener {
 		if err != nil {
 			return nil, err
 		}
-		return &conformance.Endpoint{Name: "kernel", Context: vctx, Addr: addr}, nil
+		return &conformance.Endpoint{Name: "kernel", Context: vctx, Addr: addr, Fixed: true}, nil
 	}
 }
 
-// engineOpener opens an engine of its own for each run.
-func engineOpener(addr netip.Addr, tap transport.Tap) conformance.Opener {
+// placementOf reads the flag --placement: strict or fast.
+func placementOf(flag string) engine.Placement {
+	if flag == "fast" {
+		return engine.PlaceStreaming
+	}
+	return engine.PlaceVerified
+}
+
+// engineOpener opens an engine of its own for each run. The placement is for
+// scenarios that don't choose one.
+func engineOpener(addr netip.Addr, tap transport.Tap, placement engine.Placement) conformance.Opener {
 	return func(options []string) (*conformance.Endpoint, error) {
-		opts, err := engineOptions(options)
-		if err != nil {
+		opts := &engine.Options{Placement: placement}
+		if err := setOptions(opts, options); err != nil {
 			return nil, err
 		}
 		if tap != nil {
@@ -119,17 +129,17 @@ func engineOpener(addr netip.Addr, tap transport.Tap) conformance.Opener {
 	}
 }
 
-// engineOptions reads a scenario's options: crc=on|off,
-// placement=verified|streaming, markers=on|off, startup=DURATION.
-func engineOptions(options []string) (*engine.Options, error) {
-	opts := &engine.Options{}
+// setOptions reads a scenario's options: crc=on|off,
+// placement=verified|streaming, markers=on|off, rdmac=permitted|only, extensions=on|off,
+// startup=DURATION, rtr and fallback.
+func setOptions(opts *engine.Options, options []string) error {
 	for _, o := range options {
 		key, value, _ := strings.Cut(o, "=")
 		if err := setOption(opts, key, value); err != nil {
-			return nil, fmt.Errorf("scenario option %q: %w", o, err)
+			return fmt.Errorf("scenario option %q: %w", o, err)
 		}
 	}
-	return opts, nil
+	return nil
 }
 
 func setOption(opts *engine.Options, key, value string) error {
@@ -141,6 +151,15 @@ func setOption(opts *engine.Options, key, value string) error {
 		opts.Placement, ok = map[string]engine.Placement{"verified": engine.PlaceVerified, "streaming": engine.PlaceStreaming}[value]
 	case "markers":
 		opts.Markers, ok = map[string]bool{"on": true, "off": false}[value]
+	case "rtr":
+		opts.RTR, ok = map[string]mpa.RTR{"send": mpa.RTRSend, "write": mpa.RTRWrite, "read": mpa.RTRRead}[value]
+		opts.PeerToPeer = true
+	case "fallback":
+		opts.Fallback, ok = map[string]engine.FallbackPolicy{"closed": engine.FallbackClosed, "unenhanced": engine.FallbackUnenhanced}[value]
+	case "rdmac":
+		opts.RDMAC, ok = map[string]mpa.RDMACPolicy{"permitted": mpa.RDMACPermitted, "only": mpa.RDMACOnly}[value]
+	case "extensions":
+		opts.Extensions, ok = map[string]bool{"on": true, "off": false}[value]
 	case "startup":
 		d, err := time.ParseDuration(value)
 		opts.StartupTimeout, ok = d, err == nil

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
@@ -37,22 +40,39 @@ type perfCmd struct {
 
 // perfFlags are what all of them have.
 type perfFlags struct {
-	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server: an IP address and a port."`
-	Listen   string        `help:"Be the server at this address, until the client ends. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
-	Serve    int           `default:"1" help:"Server: how many clients are served, one after another; 0: until interrupted. Default 1." placeholder:"N"`
-	Size     int           `short:"s" default:"65536" help:"Octets of a message. Default 65536." placeholder:"N"`
-	All      bool          `short:"a" help:"All sizes from 2 to 2^23."`
-	Iters    int           `short:"n" help:"Messages of each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
-	Duration time.Duration `short:"D" help:"Run for so long, such as 10s, instead of a number of messages." placeholder:"TIME"`
-	QP       int           `short:"q" default:"1" help:"QPs, or TCP connections, for bandwidth. Default 1." placeholder:"N"`
-	Poll     string        `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`
-	Cong     string        `default:"cubic" help:"TCP congestion control of this end's sockets (not the kernel's own); system for the system's. Default cubic: some others pace what is sent." placeholder:"NAME"`
-	CPU      int           `default:"-1" help:"Keep this end on one CPU." placeholder:"N"`
-	Procs    int           `help:"GOMAXPROCS of this end. Default: 1 with --cpu, otherwise what Go takes." placeholder:"N"`
-	JSON     bool          `name:"json" help:"Print what came of it as JSON."`
+	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address and a port."`
+	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
+	Serve    int     `default:"1" help:"Server: how many clients are served, one after another; 0: until interrupted. Default 1." placeholder:"N"`
+	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536." placeholder:"N"`
+	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
+	Iters    int     `short:"n" help:"Messages of each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
+	Duration seconds `short:"D" help:"Run for so long, such as 10s or 500ms, or 10 for seconds, instead of a number of messages." placeholder:"TIME"`
+	QP       int     `short:"q" default:"1" help:"Bandwidth: QPs, or TCP connections. Default 1." placeholder:"N"`
+	Poll     string  `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`
+	Cong     string  `default:"cubic" help:"TCP congestion control of this end's sockets (not the kernel's own); system for the system's. Default cubic: some others pace what is sent." placeholder:"NAME"`
+	CPU      int     `default:"-1" help:"Keep this end on one CPU." placeholder:"N"`
+	Procs    int     `help:"GOMAXPROCS of this end. Default: 1 with --cpu, otherwise what Go takes." placeholder:"N"`
+	JSON     bool    `name:"json" help:"Print what came of it as JSON."`
 
 	CPUProfile string `name:"cpuprofile" help:"Write a CPU profile of this end, for go tool pprof." placeholder:"FILE"`
 	MemProfile string `name:"memprofile" help:"Write a profile of this end's allocations, all of them, for go tool pprof." placeholder:"FILE"`
+}
+
+// seconds is a duration with a unit, or as perftest has them, a number of seconds.
+type seconds time.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *seconds) UnmarshalText(text []byte) error {
+	value := string(text)
+	if _, err := strconv.ParseUint(value, 10, 64); err == nil {
+		value += "s"
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		return fmt.Errorf("%q: takes a time such as 10s or 500ms, or a number of seconds", text)
+	}
+	*s = seconds(d)
+	return nil
 }
 
 // perfTCPCmd is a baseline.
@@ -61,22 +81,24 @@ type perfTCPCmd struct{ perfFlags }
 // perfRDMACmd is a workload over RDMA.
 type perfRDMACmd struct {
 	perfFlags
-	Provider      string `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
-	CRC           string `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends say so. Default on." placeholder:"on|off"`
-	Placement     string `enum:"strict,fast" default:"strict" help:"Engine: strict verifies an FPDU's CRC before it is placed, fast while it is. Default strict." placeholder:"HOW"`
-	TxDepth       int    `short:"t" default:"128" help:"Work requests outstanding on a QP. Default 128." placeholder:"N"`
-	PostList      int    `short:"l" help:"Work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
-	Inline        int    `short:"I" help:"Post messages of up to so many octets inline. Default 0." placeholder:"N"`
-	SGE           int    `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`
-	MR            int    `default:"1" help:"Regions that the messages go through in turn. Default 1." placeholder:"N"`
-	Outstanding   int    `short:"o" default:"16" help:"RDMA Reads outstanding on a QP. Default 16." placeholder:"N"`
-	Bidirectional bool   `short:"b" help:"Bandwidth: both ways at the same time; the sum is printed."`
+	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
+	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends say so. Default on." placeholder:"on|off"`
+	Placement     string        `enum:"strict,fast" default:"strict" help:"Engine: strict verifies an FPDU's CRC before it is placed, fast while it is. Default strict." placeholder:"HOW"`
+	BusyWait      time.Duration `default:"50us" help:"Engine, --poll block: how long to look for a completion before sleeping, where waits have been that short; 0: not at all. Default 50us." placeholder:"TIME"`
+	TxDepth       int           `short:"t" default:"128" help:"Bandwidth: work requests outstanding on a QP. Default 128." placeholder:"N"`
+	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
+	Inline        int           `short:"I" help:"Post messages of up to so many octets inline. Default 0." placeholder:"N"`
+	SGE           int           `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`
+	MR            int           `default:"1" help:"Regions that the messages go through in turn. Default 1." placeholder:"N"`
+	Outstanding   int           `short:"o" default:"16" help:"RDMA Reads outstanding on a QP. Default 16." placeholder:"N"`
+	Bidirectional bool          `short:"b" help:"Bandwidth: both ways at the same time; the sum is printed."`
 }
 
 // Help implements kong's HelpProvider.
 func (*perfRDMACmd) Help() string {
 	return `The server learns from the client what is to be done; of the options here only those of its device and its process are its own.
---provider, --crc, --placement, --cong and --cpu are each end's, though.
+--provider, --crc, --placement, --busy-wait, --cong and --cpu are each end's,
+though.
 
     ` + name + ` perf write-bw --listen 192.0.2.1:7175     and     ` + name + ` perf write-bw 192.0.2.1:7175 --all
 
@@ -102,17 +124,39 @@ func (f *perfFlags) sizes() []int {
 // addr is the one address given.
 func (f *perfFlags) addr() (netip.AddrPort, error) { return netip.ParseAddrPort(f.Addr + f.Listen) }
 
+// given reports whether an option is in the arguments.
+func given(k *kong.Context, name string) bool {
+	return slices.ContainsFunc(k.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag.Name == name })
+}
+
+// A limit is what a number given with an option has to keep to.
+type limit struct {
+	option       string
+	n, low, high int
+}
+
+func checkLimits(limits []limit) error {
+	for _, l := range limits {
+		if l.n < l.low || l.n > l.high {
+			return fmt.Errorf("--%s %d: has to be %d to %d", l.option, l.n, l.low, l.high)
+		}
+	}
+	return nil
+}
+
 // check says what is impossible, whatever the workload.
-func (f *perfFlags) check() error {
+func (f *perfFlags) check(k *kong.Context) error {
 	switch {
 	case (f.Addr == "") == (f.Listen == ""):
 		return errors.New("give either ADDR:PORT of the server, or --listen ADDR:PORT to be the server")
-	case f.Iters != 0 && f.Duration != 0:
+	case given(k, "iters") && given(k, "duration"):
 		return errors.New("--iters and --duration can't be used together")
-	case f.Iters < 0:
+	case given(k, "size") && f.All:
+		return errors.New("--size and --all can't be used together")
+	case given(k, "iters") && f.Iters < 1:
 		return fmt.Errorf("--iters %d: has to be at least 1", f.Iters)
-	case f.Duration < 0:
-		return fmt.Errorf("--duration %v: has to be above 0", f.Duration)
+	case given(k, "duration") && f.Duration <= 0:
+		return fmt.Errorf("--duration %v: has to be above 0", time.Duration(f.Duration))
 	case f.Serve < 0:
 		return fmt.Errorf("--serve %d: has to be at least 0", f.Serve)
 	case f.Procs < 0:
@@ -127,12 +171,18 @@ func (f *perfFlags) check() error {
 	if addr.Port() == 0 && f.Listen == "" {
 		return fmt.Errorf("%s: nobody can listen at port 0", f.Addr)
 	}
+	if err := checkLimits([]limit{{"size", f.Size, 1, load.MaxSize}, {"qp", f.QP, 1, load.MaxQPs}}); err != nil {
+		return err
+	}
+	if op := opOf(k); op.Latency() && f.QP != 1 {
+		return fmt.Errorf("--qp %d: %s has one message under way at a time, on one QP", f.QP, op)
+	}
 	return nil
 }
 
 // spec is the run that is asked for, without its size.
 func (f *perfFlags) spec(op load.Op) load.Spec {
-	s := load.Spec{Op: op, Iters: f.Iters, Duration: f.Duration, QPs: f.QP, Poll: load.Poll(f.Poll)}
+	s := load.Spec{Op: op, Iters: f.Iters, Duration: time.Duration(f.Duration), QPs: f.QP, Poll: load.Poll(f.Poll)}
 	if s.Iters == 0 && s.Duration == 0 {
 		s.Iters = 5000
 		if op.Latency() {
@@ -162,8 +212,22 @@ func withSize(s load.Spec, size int) load.Spec {
 
 // Validate implements kong's check.
 func (c *perfRDMACmd) Validate(k *kong.Context) error {
-	if err := c.check(); err != nil {
+	if err := c.check(k); err != nil {
 		return err
+	}
+	lowest := 0 // of --post-list: that is its default
+	if given(k, "post-list") {
+		lowest = 1
+	}
+	err := checkLimits([]limit{
+		{"tx-depth", c.TxDepth, 1, load.MaxTxDepth}, {"post-list", c.PostList, lowest, load.MaxTxDepth}, {"inline", c.Inline, 0, load.MaxSize},
+		{"sge", c.SGE, 1, load.MaxSGEs}, {"mr", c.MR, 1, load.MaxMRs}, {"outstanding", c.Outstanding, 1, load.MaxOutstanding},
+	})
+	if err != nil {
+		return err
+	}
+	if op := opOf(k); op.Latency() && c.Bidirectional {
+		return fmt.Errorf("--bidirectional: %s has one message under way at a time", op)
 	}
 	for _, size := range c.sizes() {
 		s := withSize(c.spec(opOf(k)), size)
@@ -176,7 +240,7 @@ func (c *perfRDMACmd) Validate(k *kong.Context) error {
 
 // Validate implements kong's check.
 func (c *perfTCPCmd) Validate(k *kong.Context) error {
-	if err := c.check(); err != nil {
+	if err := c.check(k); err != nil {
 		return err
 	}
 	for _, size := range c.sizes() {
@@ -196,6 +260,9 @@ func opOf(k *kong.Context) load.Op { return load.Op(k.Selected().Name) }
 func (f *perfFlags) settle() (load.End, error) {
 	if f.CPU >= 0 {
 		if err := pin.Self(f.CPU); err != nil {
+			if cpus, err := pin.CPUs(); err == nil && !slices.Contains(cpus, f.CPU) {
+				return load.End{}, unable(fmt.Errorf("--cpu %d: this process may run on %v only", f.CPU, cpus))
+			}
 			return load.End{}, unable(fmt.Errorf("--cpu %d: %w", f.CPU, err))
 		}
 	}
@@ -223,23 +290,47 @@ func (f *perfFlags) congestion() string {
 	return f.Cong
 }
 
+// checkCongestion says what is wrong with the name of a congestion control,
+// before sockets fail for it one by one.
+func checkCongestion(name string) error {
+	if name == "" {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err == nil {
+		return nil
+	}
+	// A module that has it is loaded on demand, so that more may work.
+	list, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	return fmt.Errorf("--cong %s: %w; this machine has %s", name, err, oneLine(string(list)))
+}
+
 // open opens the device.
 func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibverbs.Context, error) {
-	opts := &engine.Options{CongestionControl: c.congestion()}
+	opts := &engine.Options{Placement: placementOf(c.Placement)}
+	opts.TCP.CongestionControl = c.congestion()
 	if c.CRC == "off" {
 		opts.CRC = engine.CRCOff
 	}
-	if c.Placement == "fast" {
-		opts.Placement = engine.PlaceStreaming
+	if opts.BusyWait = c.BusyWait; c.BusyWait <= 0 {
+		opts.BusyWait = -1
 	}
 	vctx, why, err := openProvider(c.Provider, addr, opts)
 	if err != nil {
+		if bad := checkCongestion(c.congestion()); bad != nil && c.Provider != "kernel" {
+			err = bad // the engine refuses it, too, and knows nothing of options
+		}
 		return nil, unable(err)
 	}
 	fmt.Fprintln(out.errors, why)
 	self.Provider, self.Device = vctx.Provider(), vctx.Name()
 	if self.Provider == "engine" {
 		self.CRC, self.Placement = c.CRC, c.Placement
+		self.BusyWait = c.BusyWait.String()
 	} else {
 		self.Cong = "" // the kernel's sockets are out of reach
 	}
@@ -247,70 +338,69 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 }
 
 // Run measures, or serves.
-func (c *perfRDMACmd) Run(ctx context.Context, k *kong.Context, out *output) (err error) {
-	addr, err := c.addr()
-	if err != nil {
-		return unable(err)
-	}
-	self, err := c.settle()
-	if err != nil {
-		return err
-	}
-	stop, err := c.profile()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	vctx, err := c.open(out, addr.Addr(), &self)
-	if err != nil {
-		return err
-	}
-	defer func() { err = interrupted(ctx, errors.Join(err, vctx.Close())) }()
-	if c.Listen != "" {
-		s, err := load.Listen(ctx, vctx, addr, self)
+func (c *perfRDMACmd) Run(ctx context.Context, k *kong.Context, out *output) error {
+	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
+		vctx, err := c.open(out, addr.Addr(), &self)
 		if err != nil {
-			return unable(err)
+			return err
 		}
-		return c.serve(ctx, out, s)
-	}
-	client, err := load.Dial(ctx, vctx, addr, self)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, client.Close()) }()
-	return c.measure(ctx, out, c.spec(opOf(k)), client.Run, self, client.Peer())
+		defer func() { err = errors.Join(err, vctx.Close()) }()
+		if c.Listen != "" {
+			s, err := load.Listen(ctx, vctx, addr, self)
+			if err != nil {
+				return unable(err)
+			}
+			return c.serve(ctx, out, s)
+		}
+		client, err := load.Dial(ctx, vctx, addr, self)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, client.Close()) }()
+		return c.measure(ctx, out, c.spec(opOf(k)), client.Run, self, client.Peer())
+	})
 }
 
 // Run measures, or serves.
-func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) (err error) {
-	addr, err := c.addr()
+func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) error {
+	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
+		self.Provider = "tcp"
+		if err := checkCongestion(c.congestion()); err != nil {
+			return unable(err)
+		}
+		if c.Listen != "" {
+			s, err := rawtcp.Listen(ctx, addr, c.congestion())
+			if err != nil {
+				return unable(err)
+			}
+			return c.serve(ctx, out, s)
+		}
+		client, err := rawtcp.Dial(ctx, addr, c.congestion())
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, client.Close()) }()
+		return c.measure(ctx, out, c.spec(opOf(k)), client.Run, self, load.End{Provider: "tcp"})
+	})
+}
+
+// inProcess has do work in this process as the flags want that: on its CPU, with
+// profiles around it, and until ctx ends.
+func (f *perfFlags) inProcess(ctx context.Context, do func(addr netip.AddrPort, self load.End) error) error {
+	addr, err := f.addr()
 	if err != nil {
 		return unable(err)
 	}
-	self, err := c.settle()
+	self, err := f.settle()
 	if err != nil {
 		return err
 	}
-	stop, err := c.profile()
+	stop, err := f.profile()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	self.Provider = "tcp"
-	defer func() { err = interrupted(ctx, err) }()
-	if c.Listen != "" {
-		s, err := rawtcp.Listen(ctx, addr, c.congestion())
-		if err != nil {
-			return unable(err)
-		}
-		return c.serve(ctx, out, s)
-	}
-	client, err := rawtcp.Dial(ctx, addr, c.congestion())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, client.Close()) }()
-	return c.measure(ctx, out, c.spec(opOf(k)), client.Run, self, load.End{Provider: "tcp"})
+	err = do(addr, self)
+	return interrupted(ctx, errors.Join(err, stop()))
 }
 
 // interrupted is err, or where that is a consequence of ctx' end, says so.
@@ -348,6 +438,9 @@ func describe(s load.Spec, client, server load.End) string {
 	if s.Bidirectional {
 		add("bidirectional")
 	}
+	if client.CRC != "" && server.CRC != "" && client.CRC != server.CRC {
+		add("with CRC, as one end asks for it")
+	}
 	for _, e := range []struct {
 		what string
 		end  load.End
@@ -355,6 +448,9 @@ func describe(s load.Spec, client, server load.End) string {
 		text := e.what + " " + strings.TrimSpace(e.end.Provider+" "+e.end.Device)
 		if e.end.CRC != "" {
 			text += " CRC " + e.end.CRC + " " + e.end.Placement
+		}
+		if e.end.BusyWait != "" && s.Poll == load.Block {
+			text += " looks " + e.end.BusyWait + " before it sleeps"
 		}
 		if e.end.Cong != "" {
 			text += " " + e.end.Cong

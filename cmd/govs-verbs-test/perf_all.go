@@ -21,20 +21,20 @@ import (
 
 // perfAllCmd measures the figures that govs promises.
 type perfAllCmd struct {
-	Rounds    int           `short:"r" default:"7" help:"How often everything is measured. Default 7." placeholder:"N"`
-	TimePer   time.Duration `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
-	Only      string        `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps." placeholder:"GLOB"`
-	Provider  string        `enum:"auto,engine,both" default:"auto" help:"engine; both: engine and siw side by side; auto: both where there is a usable siw device. Default auto." placeholder:"PROVIDER"`
-	Siw       string        `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"What the siw at hand is: default has CRC off, crc requires it. Default: as ci/vm/run says." placeholder:"VARIANT"`
-	Cong      string        `default:"cubic" help:"TCP congestion control of everything that is measured; system for the system's. Default cubic." placeholder:"NAME"`
-	ClientCPU int           `default:"0" help:"The client's CPU. Default 0." placeholder:"N"`
-	ServerCPU int           `default:"1" help:"The server's CPU. Default 1." placeholder:"N"`
-	Procs     int           `default:"1" help:"GOMAXPROCS of each end. Default 1." placeholder:"N"`
-	JSON      string        `name:"json" help:"Write all that was measured to this file." placeholder:"FILE"`
-	SVG       string        `name:"svg" help:"Write the plots into this folder." placeholder:"DIR"`
-	Markdown  string        `help:"Write the table to this file." placeholder:"FILE"`
-	Profiles  string        `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
-	With      []string      `help:"Take figures that this run lacks from the JSON of an earlier one." placeholder:"FILE"`
+	Rounds    int      `short:"r" default:"7" help:"How often everything is measured. Default 7." placeholder:"N"`
+	TimePer   seconds  `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
+	Only      string   `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps." placeholder:"GLOB"`
+	Provider  string   `enum:"auto,engine,both" default:"auto" help:"engine; both: engine and siw side by side; auto: both where there is a usable siw device. Default auto." placeholder:"PROVIDER"`
+	Siw       string   `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"What the siw at hand is: default has CRC off, crc requires it. Default: as ci/vm/run says." placeholder:"VARIANT"`
+	Cong      string   `default:"cubic" help:"TCP congestion control of everything that is measured; system for the system's. Default cubic." placeholder:"NAME"`
+	ClientCPU int      `default:"0" help:"The client's CPU. Default 0." placeholder:"N"`
+	ServerCPU int      `default:"1" help:"The server's CPU. Default 1." placeholder:"N"`
+	Procs     int      `default:"1" help:"GOMAXPROCS of each end. Default 1." placeholder:"N"`
+	JSON      string   `name:"json" help:"Write all that was measured to this file." placeholder:"FILE"`
+	SVG       string   `name:"svg" help:"Write the plots into this folder." placeholder:"DIR"`
+	Markdown  string   `help:"Write the table to this file." placeholder:"FILE"`
+	Profiles  string   `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
+	With      []string `help:"Take figures that this run lacks from the JSON of an earlier one." placeholder:"FILE"`
 }
 
 // Help implements kong's HelpProvider.
@@ -61,7 +61,7 @@ func (c *perfAllCmd) Validate() error {
 
 func (c *perfAllCmd) config() perffigures.Config {
 	f := perffigures.Config{
-		Rounds: c.Rounds, Time: c.TimePer, Only: c.Only, ClientCPU: c.ClientCPU, ServerCPU: c.ServerCPU,
+		Rounds: c.Rounds, Time: time.Duration(c.TimePer), Only: c.Only, ClientCPU: c.ClientCPU, ServerCPU: c.ServerCPU,
 		Procs: c.Procs, Cong: c.Cong, Profiles: c.Profiles,
 	}
 	if c.Cong == "system" {

@@ -5,36 +5,27 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin/pintest"
 )
 
-// needsTwoCPUs skips a test of perf all where there is one CPU only: it refuses
-// to run there, and TestPerfAllRefuses shows that.
-func needsTwoCPUs(t *testing.T) {
+// perfAll starts perf all with the engine, as a process of its own.
+func perfAll(t *testing.T, args ...string) *program {
 	t.Helper()
-	cpus, err := pin.CPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(cpus) < 2 || cpus[0] != 0 || cpus[1] != 1 {
-		t.Skipf("perf all runs on CPUs 0 and 1 by default, and this process may run on %v", cpus)
-	}
+	client, server := pintest.Two(t)
+	return startCommand(t, nil, append([]string{"perf", "all", "--time-per", "5ms", "--provider", "engine",
+		"--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server)}, args...)...)
 }
 
 // The whole way: separate network, two processes, rounds, table, and files.
 func TestPerfAll(t *testing.T) {
-	needsTwoCPUs(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	cmd := exec.Command(os.Args[0], "perf", "all", "--rounds", "2", "--time-per", "5ms", "--only", "*_[14][mk]_*", "--provider", "engine",
-		"--json", file("all.json"), "--svg", file("svg"), "--markdown", file("all.md"))
-	cmd.Env = append(os.Environ(), asCommand+"=1")
-	p := startCmd(t, cmd)
+	p := perfAll(t, "--rounds", "2", "--only", "*_[14][mk]_*", "--json", file("all.json"), "--svg", file("svg"), "--markdown", file("all.md"))
 	p.want(t, exitPassed, "FIGURE ", "write_1m_crc ", " >=0.7   >=0.85 ", "missing: not asked for (--only)")
 
 	rep, err := readFigures(file("all.json"))
@@ -65,10 +56,8 @@ func TestPerfAll(t *testing.T) {
 	}
 
 	// Another run takes over what it lacks.
-	cmd = exec.Command(os.Args[0], "perf", "all", "--rounds", "1", "--time-per", "5ms", "--only", "growth-sges", "--provider", "engine",
-		"--with", file("all.json"), "--json", file("more.json"), "--svg", file("svg"))
-	cmd.Env = append(os.Environ(), asCommand+"=1")
-	startCmd(t, cmd).want(t, exitPassed, "write_1m_crc ")
+	p = perfAll(t, "--rounds", "1", "--only", "growth-sges", "--with", file("all.json"), "--json", file("more.json"), "--svg", file("svg"))
+	p.want(t, exitPassed, "write_1m_crc ")
 	more, err := readFigures(file("more.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -98,17 +87,21 @@ func TestPerfAllRefuses(t *testing.T) {
 		{"--with " + bad, "no figures"},
 		{"--provider both", "siw|kernel"},
 	} {
-		if tc.args == "--provider both" {
-			if _, err := findKernel(netip.Addr{}); err == nil {
-				continue // there is one: it would run
+		t.Run(tc.args, func(t *testing.T) {
+			args := strings.Fields(tc.args)
+			if tc.args == "--provider both" {
+				if _, err := findKernel(netip.Addr{}); err == nil {
+					return // there is one: it would run
+				}
+				client, server := pintest.Two(t)
+				args = append(args, "--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server))
 			}
-		}
-		var stdout, stderr transcript
-		args := append([]string{"perf", "all"}, strings.Fields(tc.args)...)
-		if status := run(context.Background(), args, &stdout, &stderr); status != exitUsage {
-			t.Errorf("%s: status %d, want %d", tc.args, status, exitUsage)
-		}
-		stderr.await(t, tc.want)
+			var stdout, stderr transcript
+			if status := run(context.Background(), append([]string{"perf", "all"}, args...), &stdout, &stderr); status != exitUsage {
+				t.Errorf("status %d, want %d", status, exitUsage)
+			}
+			stderr.await(t, tc.want)
+		})
 	}
 }
 

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 )
 
 // perfServe starts a server of perf and returns it with its address.
@@ -81,6 +84,16 @@ func TestPerfAllSizes(t *testing.T) {
 	server.want(t, exitPassed, nil, nil)
 }
 
+// perftest's -D is a number of seconds.
+func TestSeconds(t *testing.T) {
+	for text, want := range map[string]time.Duration{"5": 5 * time.Second, "500ms": 500 * time.Millisecond, "1.5s": 1500 * time.Millisecond} {
+		var got seconds
+		if err := got.UnmarshalText([]byte(text)); err != nil || time.Duration(got) != want {
+			t.Errorf("%s: %v, error %v", text, time.Duration(got), err)
+		}
+	}
+}
+
 func TestPerfWrongUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"write-bw": "give either ADDR:PORT of the server, or --listen ADDR:PORT",
@@ -91,16 +104,29 @@ func TestPerfWrongUsage(t *testing.T) {
 		"write-bw 192.0.2.1:7175 --iters 1 --duration 1s":    "--iters and --duration can't be used together",
 		"write-bw 192.0.2.1:7175 --iters=-1":                 "--iters -1: has to be at least 1",
 		"write-bw 192.0.2.1:7175 --duration=-1s":             "--duration -1s: has to be above 0",
-		"write-bw 192.0.2.1:7175 --size 0":                   "size 0: has to be 1 to",
-		"tcp-bw 192.0.2.1:7175 --size 2000000000":            "size 2000000000: has to be 1 to",
-		"write-bw 192.0.2.1:7175 --tx-depth 100000":          "TX depth 100000: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --size 0":                   "--size 0: has to be 1 to",
+		"tcp-bw 192.0.2.1:7175 --size 2000000000":            "--size 2000000000: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --tx-depth 100000":          "--tx-depth 100000: has to be 1 to",
 		"write-bw 192.0.2.1:7175 --tx-depth 4 --post-list 8": "lists of 8 work requests with 4 outstanding",
-		"write-bw 192.0.2.1:7175 --qp=-1":                    "QPs -1: has to be 1 to",
-		"send-lat 192.0.2.1:7175 --qp 2":                     "send-lat has one message under way",
-		"send-lat 192.0.2.1:7175 --bidirectional":            "send-lat has one message under way",
+		"write-bw 192.0.2.1:7175 --qp=-1":                    "--qp -1: has to be 1 to",
+		"send-lat 192.0.2.1:7175 --qp 2":                     "--qp 2: send-lat has one message under way",
+		"tcp-lat 192.0.2.1:7175 --qp 2":                      "--qp 2: tcp-lat has one message under way",
+		"send-lat 192.0.2.1:7175 --bidirectional":            "--bidirectional: send-lat has one message under way",
+		"write-bw 192.0.2.1:7175 --size 64 --all":            "--size and --all can't be used together",
+		"write-bw 192.0.2.1:7175 --iters 0":                  "--iters 0: has to be at least 1",
+		"write-bw 192.0.2.1:7175 --duration soon":            "a time such as 10s or 500ms, or a number of seconds",
+		"write-bw 192.0.2.1:7175 -D 0":                       "--duration 0s: has to be above 0",
+		"write-bw 192.0.2.1:7175 --duration 0s":              "--duration 0s: has to be above 0",
+		"write-bw 192.0.2.1:7175 --qp 0":                     "--qp 0: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --tx-depth 0":               "--tx-depth 0: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --post-list 0":              "--post-list 0: has to be 1 to",
+		"write-bw 192.0.2.1:7175 --sge 0":                    "--sge 0: has to be 1 to 16",
+		"write-bw 192.0.2.1:7175 --mr 0":                     "--mr 0: has to be 1 to",
+		"read-bw 192.0.2.1:7175 --outstanding 0":             "--outstanding 0: has to be 1 to 128",
+		"write-bw 192.0.2.1:7175 --inline=-1":                "--inline -1: has to be 0 to",
 		"write-lat 192.0.2.1:7175 --poll block":              "it has to spin",
 		"read-bw 192.0.2.1:7175 --inline 64":                 "what is read can't be inline",
-		"read-bw 192.0.2.1:7175 --outstanding 129":           "outstanding Reads 129: has to be 1 to 128",
+		"read-bw 192.0.2.1:7175 --outstanding 129":           "--outstanding 129: has to be 1 to 128",
 		"write-bw 192.0.2.1:7175 --poll sometimes":           "--poll must be one of",
 		"write-bw 192.0.2.1:7175 --crc maybe":                "--crc must be one of",
 		"write-bw 192.0.2.1:7175 --placement loose":          "--placement must be one of",
@@ -124,15 +150,57 @@ func TestPerfUnable(t *testing.T) {
 	for args, want := range map[string]string{
 		"write-bw --provider engine --listen 203.0.113.7:0":               "listening on 203.0.113.7:0: ",
 		"tcp-bw --listen 203.0.113.7:0":                                   "203.0.113.7:0",
-		"tcp-bw --listen 127.0.0.1:0 --cong no-such":                      `congestion control "no-such": `,
-		"write-bw --provider engine --listen 127.0.0.1:0 --cong no-such":  "listening on 127.0.0.1:0: ",
-		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 1000":      "--cpu 1000: pinning to CPU 1000: ",
-		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 100000000": "--cpu 100000000: there is no CPU 100000000",
+		"tcp-bw --listen 127.0.0.1:0 --cong no-such":                      "--cong no-such: ",
+		"write-bw --provider engine --listen 127.0.0.1:0 --cong no-such":  "; this machine has ",
+		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 1000":      "--cpu 1000: this process may run on [",
+		"write-bw --provider engine --listen 127.0.0.1:0 --cpu 100000000": "--cpu 100000000: this process may run on [",
 	} {
 		start(t, append([]string{"perf"}, strings.Fields(args)...)...).want(t, exitUsage, nil, parts(want))
 	}
+	start(t, words("perf write-bw --provider engine 127.0.0.1:1 --cong no-such")...).want(t, exitUsage, nil, parts("--cong no-such: "))
 	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused"))
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil, parts("nobody is listening there"))
+}
+
+// TestPerfSaysWhy has runs that can't be, or that mean something else than one end
+// may think.
+func TestPerfSaysWhy(t *testing.T) {
+	_, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine", "--serve", "0")
+	client := start(t, words("perf write-bw --provider engine -n 10 -s 64 --crc off "+addr)...)
+	client.want(t, exitPassed, parts("with CRC, as one end asks for it"), nil)
+	client = start(t, words("perf write-bw --provider engine -n 10 -s 5000 --inline 5000 "+addr)...)
+	client.want(t, exitFailed, nil, parts("5000 octets inline: govs0 takes at most 512"))
+	client = start(t, words("perf write-bw --provider engine -n 10 -s 5000 --inline 4999 "+addr)...)
+	client.want(t, exitPassed, nil, nil) // nothing is inline
+}
+
+// TestPerfPeerGone has each end lose the other in the middle of a run.
+func TestPerfPeerGone(t *testing.T) {
+	for _, op := range []load.Op{load.WriteBW, load.SendLat, "tcp-lat"} {
+		for _, gone := range []string{"server", "client"} {
+			if op == "tcp-lat" && gone == "client" {
+				continue // an end of the stream is how it says that it has all it wants
+			}
+			t.Run(string(op)+" "+gone, func(t *testing.T) {
+				server := startCommand(t, nil, append([]string{"perf", string(op), "--listen", "127.0.0.1:0"}, perfEngine(op)...)...)
+				addr := server.stderr.await(t, `listening on (\S+)\n`)[1]
+				client := startCommand(t, nil, append([]string{"perf", string(op), addr, "-s", "64", "-D", "1h"}, perfEngine(op)...)...)
+				client.stdout.await(t, "#bytes")
+				time.Sleep(100 * time.Millisecond) // whether it is warming up makes no difference
+				leaver, left := server, client
+				if gone == "client" {
+					leaver, left = client, server
+				}
+				if err := leaver.cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				left.want(t, exitFailed)
+				if text := left.stderr.String(); !strings.Contains(text, "the connection has ended: ") && !strings.Contains(text, "the peer has left") {
+					t.Errorf("the %s is gone, and that is told as %q", gone, text)
+				}
+			})
+		}
+	}
 }
 
 func TestPerfProfiles(t *testing.T) {
@@ -152,9 +220,14 @@ func TestPerfProfiles(t *testing.T) {
 
 // TestPerfPinned has a process keep to a CPU, which can't be undone in ours.
 func TestPerfPinned(t *testing.T) {
+	cpus, err := pin.CPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu := strconv.Itoa(cpus[0])
 	server, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine")
-	p := startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpu 0 "+addr)...)
-	p.want(t, exitPassed, "on CPU 0 GOMAXPROCS 1")
+	p := startCommand(t, nil, words("perf write-bw --provider engine -n 10 -t 2 -s 64 --cpu "+cpu+" "+addr)...)
+	p.want(t, exitPassed, "on CPU "+cpu+" GOMAXPROCS 1")
 	server.want(t, exitPassed, nil, nil)
 }
 

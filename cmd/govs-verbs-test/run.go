@@ -30,6 +30,7 @@ type runCmd struct {
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default 1." default:"1" placeholder:"FACTOR"`
+	Placement  string     `enum:"strict,fast" default:"strict" help:"Engine, where a scenario doesn't say: strict verifies an FPDU's CRC before it is placed, fast while it is. Default strict." placeholder:"HOW"`
 	NoTshark   bool       `help:"Do not have tshark decode the captures, too."`
 }
 
@@ -79,7 +80,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 
 	col := &conformance.Collection{
 		Schema: conformance.CollectionSchema, Started: time.Now().UTC(), Version: version(), Kernel: kernelRelease(), KernelVersion: kernelVersion(), CPUs: runtime.NumCPU(),
-		Siw: os.Getenv("VM_SIW"), Seed: c.Seed, Only: c.Only,
+		Siw: os.Getenv("VM_SIW"), Placement: c.Placement, Seed: c.Seed, Only: c.Only,
 	}
 	if c.RequireSiw {
 		col.Require = []string{"kernel"}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 )
@@ -47,6 +48,7 @@ func TestWrongUsage(t *testing.T) {
 	}{
 		{"frobnicate", "unexpected argument frobnicate"},
 		{"devices --frobnicate", "unknown flag --frobnicate"},
+		{"devices --json -v", "--json and --verbose can't be used together"},
 		{"devices extra", "unexpected argument extra"},
 		{"devices --provider infiniband", `--provider must be one of "auto","engine","kernel"`},
 		{"link add siw0", "missing flags: --netdev"},
@@ -110,6 +112,15 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%q, %q: %q, want %q", c.module, c.stamped, got, c.want)
 		}
 	}
+	for want, stamp := range map[string][]debug.BuildSetting{
+		"":                   {{Key: "GOOS", Value: "linux"}, {Key: "vcs.modified", Value: "true"}},
+		"2208e2000000":       {{Key: "vcs.modified", Value: "false"}, {Key: "vcs.revision", Value: "2208e2000000aaaaaaaaaaaaaaaaaaaaaaaaaaaa"}},
+		"2208e2000000-dirty": {{Key: "vcs.revision", Value: "2208e2000000aaaaaaaaaaaaaaaaaaaaaaaaaaaa"}, {Key: "vcs.modified", Value: "true"}},
+	} {
+		if got := revisionOf(stamp); got != want {
+			t.Errorf("%v: %q, want %q", stamp, got, want)
+		}
+	}
 }
 
 // failingWriter is a full disk.
@@ -156,6 +167,19 @@ func TestDevicesOfTheEngine(t *testing.T) {
 	if len(rows) != 1 || rows[0].Name != "govs0" || rows[0].Attr == nil || rows[0].Attr.MaxQP == 0 || rows[0].Attr.PhysPortCnt != 1 {
 		t.Errorf("devices: %+v", rows)
 	}
+}
+
+// TestDevicesVerbose compares the lines of devices -v with what the device says.
+// In the guest they are compared with ibv_devinfo's.
+func TestDevicesVerbose(t *testing.T) {
+	cmd := start(t, "devices", "--provider", "engine", "-v")
+	cmd.want(t, exitPassed, parts(
+		"hca_id:\tgovs0\n\ttransport:\t\t\tiWARP (1)\n\tfw_ver:\t\t\t\t", "\tnode_guid:\t\t\t0067:6fff:fe76:7300\n",
+		"\tmax_qp:\t\t\t\t102400\n", "\tmax_qp_wr:\t\t\t32768\n", "\t\t\t\t\tCURR_QP_STATE_MOD\n", "\tmax_qp_init_rd_atom:\t\t128\n",
+		"\tatomic_cap:\t\t\tATOMIC_", "\tnum_comp_vectors:\t\t1\n\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tmax_mtu:\t\t4096 (5)\n",
+		"\t\t\tmax_msg_sz:\t\t0xffffffff\n", "\t\t\tpkey_tbl_len:\t\t0\n\t\t\tgid_tbl_len:\t\t1\n",
+		"\t\t\tGID[  0]:\t\t0267:6f76:7300:0000:0000:0000:0000:0000\n",
+	), nil)
 }
 
 // TestDevices shows the list of both providers, which doesn't fail for the lack

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// revision is what ci/build says that it builds: git describe.
+// revision is what ci/build says that it builds: git describe, and -dirty if the
+// tree is another one.
 var revision string
 
 // version is govs' own version: that of the module where the Go toolchain knows
@@ -18,12 +19,25 @@ func version() string {
 		return versionOf("", revision)
 	}
 	stamped := revision
-	for _, s := range info.Settings {
-		if stamped == "" && s.Key == "vcs.revision" {
-			stamped = s.Value[:min(12, len(s.Value))]
-		}
+	if stamped == "" {
+		stamped = revisionOf(info.Settings)
 	}
 	return versionOf(info.Main.Version, stamped)
+}
+
+// revisionOf is what the go command has stamped, as ci/build writes it: where the
+// tree was not that of the revision, that is told.
+func revisionOf(settings []debug.BuildSetting) string {
+	stamp := make(map[string]string)
+	for _, s := range settings {
+		stamp[s.Key] = s.Value
+	}
+	r := stamp["vcs.revision"]
+	r = r[:min(12, len(r))]
+	if r != "" && stamp["vcs.modified"] == "true" {
+		r += "-dirty"
+	}
+	return r
 }
 
 func versionOf(module, stamped string) string {

@@ -12,7 +12,7 @@
 //	}
 //
 // Where no guest can be booted such a test is skipped with the reason, unless
-// REQUIRE_SIW=1 is set: then it fails. NO_GUEST=1 skips all. All functions may be called concurrently.
+// REQUIRE_SIW=1 is set: then it fails. NO_GUEST=1 skips all; both at once fail. All functions may be called concurrently.
 package vmtest
 
 import (
@@ -43,6 +43,7 @@ type Options struct {
 	Kernel  string        // "" is 6.1
 	Siw     string        // "" is default; crc, p2p
 	Link    string        // "" is siw0; none
+	Rxe     bool          // rxe0 on 198.51.100.1 besides
 	Timeout time.Duration // in whole seconds; 0 is 5 minutes
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
 	Dir     string        // the command's directory; "" is the project's root
@@ -65,10 +66,15 @@ func Inside() bool { return os.Getenv("VM_INSIDE") == "1" }
 
 // Need skips the test if this machine can't boot a guest, and fails it with
 // REQUIRE_SIW=1. groups are further groups of ci/deps that the test uses. With
-// NO_GUEST=1, which is for those who want the quick tests only, it skips always.
+// NO_GUEST=1, which is for those who want the quick tests only, it skips always;
+// who sets both wants what can't be, and is told so.
 func Need(t testing.TB, groups ...string) {
 	t.Helper()
+	required := os.Getenv("REQUIRE_SIW") == "1"
 	if os.Getenv("NO_GUEST") == "1" {
+		if required {
+			t.Fatal("REQUIRE_SIW=1 wants every test in the guest, and NO_GUEST=1 none: unset one of them")
+		}
 		t.Skip("NO_GUEST=1")
 	}
 	missing := lacks(t, "ci/vm/check")
@@ -77,7 +83,7 @@ func Need(t testing.TB, groups ...string) {
 	}
 	switch {
 	case missing == "":
-	case os.Getenv("REQUIRE_SIW") == "1":
+	case required:
 		t.Fatalf("REQUIRE_SIW=1, but no guest can be booted here: %s", missing)
 	default:
 		t.Skipf("no guest can be booted here: %s", missing)
@@ -115,6 +121,9 @@ func Run(t testing.TB, o Options, command ...string) Result {
 		if option.value != "" {
 			args = append(args, option.name, option.value)
 		}
+	}
+	if o.Rxe {
+		args = append(args, "--rxe")
 	}
 	if o.Dir == "" {
 		o.Dir = Root(t)

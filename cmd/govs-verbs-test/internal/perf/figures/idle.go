@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,9 +59,11 @@ const (
 // idle are connections on which nothing happens.
 type idle struct {
 	cfg      rdmacm.ConnConfig
-	conns    []*rdmacm.Conn
 	listener *rdmacm.Listener
 	over     chan struct{} // closed when nobody accepts any more
+
+	mu    sync.Mutex
+	conns []*rdmacm.Conn
 }
 
 // idling has a server listen, or a client have so many connections; the time is
@@ -136,7 +139,7 @@ func (i *idle) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.Add
 			}
 			conn, err := req.Accept(ctx, &i.cfg)
 			if err == nil {
-				i.conns = append(i.conns, conn)
+				i.add(conn)
 			}
 		}
 	}()
@@ -149,7 +152,29 @@ func (i *idle) grow(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrP
 		if err != nil {
 			return fmt.Errorf("connection %d: %w", len(i.conns)+1, err)
 		}
-		i.conns = append(i.conns, conn)
+		i.add(conn)
+	}
+	return nil
+}
+
+func (i *idle) add(conn *rdmacm.Conn) {
+	i.mu.Lock()
+	i.conns = append(i.conns, conn)
+	i.mu.Unlock()
+}
+
+// use posts a receive and a Write without octets to each, which the queues of a QP
+// that was idle ever since may not have memory for.
+func (i *idle) use() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, c := range i.conns {
+		if err := c.QP().PostRecv(ibverbs.RecvWR{}); err != nil {
+			return err
+		}
+		if err := c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

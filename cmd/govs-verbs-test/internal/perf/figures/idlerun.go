@@ -22,6 +22,7 @@ const idleSweep = "growth-idle-qps"
 type idleSamples struct {
 	setUp, memory map[int][]Sample // seconds; MiB, of the end that needs more
 	goMemory      map[int][]Sample // MiB that the Go runtime counts, of the same end
+	used          []Sample         // MiB of the most, once something was posted to each
 	err           error            // the first
 }
 
@@ -96,7 +97,24 @@ func (r *runner) idleSteps(ctx context.Context, p *pair, round int) error {
 		add(r.idling.memory, grown(resident, more))
 		add(r.idling.goMemory, grown(func(m memory) uint64 { return m.Go }, more))
 	}
+	after, err := p.useIdle(ctx)
+	if err != nil {
+		return err
+	}
+	used := max(int64(after[0].Resident-before[0].Resident), int64(after[1].Resident-before[1].Resident))
+	r.idling.used = append(r.idling.used, Sample{Round: round, Value: float64(used) / mib})
 	return nil
+}
+
+// useIdle posts to all idle QPs and returns what memory client and server have
+// then.
+func (p *pair) useIdle(ctx context.Context) (m [2]memory, err error) {
+	for _, e := range []*end{p.client, p.server} {
+		if _, err := e.order(ctx, order{UseIdle: true}); err != nil {
+			return m, err
+		}
+	}
+	return p.memory(ctx)
 }
 
 func (p *pair) idle(ctx context.Context, addr netip.AddrPort, n int) (time.Duration, error) {
@@ -151,8 +169,9 @@ func (r *runner) idleConditions() map[string]any {
 	c := r.general()
 	c["memory"] = "RssAnon of the process after a garbage collection and debug.FreeOSMemory, minus the same with one connection; of the end that needs more"
 	c["go_runtime_mib"] = alone(r.idling.goMemory[r.most()], func(s Sample) float64 { return s.Value }).Median
+	c["kib_each_once_used"] = alone(r.idling.used, func(s Sample) float64 { return s.Value * 1024 / float64(r.most()) }).Median
 	c["qps"] = r.most()
-	c["qp"] = fmt.Sprintf("%d send and %d receive WRs of one SGE, nothing posted; one PD and one CQ of %d entries for all", idleCap.MaxSendWR, idleCap.MaxRecvWR, idleCQ)
+	c["qp"] = fmt.Sprintf("%d send and %d receive WRs of one SGE, nothing ever posted (kib_each_once_used: one of each was); one PD and one CQ of %d entries for all", idleCap.MaxSendWR, idleCap.MaxRecvWR, idleCQ)
 	c["each"] = "a Conn of package rdmacm with its id and event channel, in either process; sockets' own memory is the kernel's and not in it"
 	c["set_up_seconds"] = setUp
 	return c

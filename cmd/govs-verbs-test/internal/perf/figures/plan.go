@@ -17,6 +17,7 @@ type Device struct {
 	Provider  string // engine, kernel, or tcp for raw TCP
 	CRC       string `json:",omitempty"` // engine: on, off
 	Placement string `json:",omitempty"` // engine: strict, fast
+	Sleeps    bool   `json:",omitempty"` // engine: who blocks does so at once
 	Segments  bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
 }
 
@@ -60,6 +61,8 @@ var formulas = []formula{
 	{id: "write-64k-vs-ucx-tag", of: "write-64k", to: "ucx-tag-64k", value: gbps},
 	{id: "send-rtt-spin-vs-ucx", of: "send-rtt-spin", to: "ucx-rtt", value: rtt},
 	{id: "send-rtt-spin-vs-libfabric", of: "send-rtt-spin", to: "libfabric-rtt", value: rtt},
+	{id: "send-rtt-sleep-vs-tcp", of: "send-rtt-sleep", to: "tcp-rtt-block", value: rtt},
+	{id: "write-64b-list32-mops", of: "write-64b-list32", value: mops},
 	{id: "tcp-1m-mss1448-vs-tcp-1m", of: "tcp-1m-mss1448", to: "tcp-1m", value: gbps},
 	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m", value: gbps, needs: "siw"},
 	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
@@ -79,6 +82,7 @@ var engine = Device{Provider: "engine", CRC: "on", Placement: "strict"}
 
 func (d Device) noCRC() Device    { d.CRC = "off"; return d }
 func (d Device) fast() Device     { d.Placement = "fast"; return d }
+func (d Device) sleeps() Device   { d.Sleeps = true; return d }
 func (d Device) segments() Device { d.Segments = true; return d }
 
 // base are the measures that formulas name, in an order in which those that are
@@ -89,9 +93,19 @@ func base(c Config) []measure {
 		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: size, TxDepth: depth, Duration: c.Time}}
 	}
 	lat := func(name string, d Device, op load.Op, poll load.Poll) measure {
-		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: 64, Poll: poll, Duration: c.Time}}
+		m := measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: 64, Poll: poll, Duration: c.Time}}
+		if op == load.SendLat {
+			m.Spec.Inline = 64 // as ib_send_lat does, up to 236 octets or what the device takes
+		}
+		return m
 	}
-	list := []measure{
+	// 64-byte Writes, so many in one post.
+	list := func(name string, n int) measure {
+		m := bw(name, engine, load.WriteBW, 64, 128)
+		m.Spec.PostList = n
+		return m
+	}
+	measures := []measure{
 		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
 		bw("write-1m-fast", engine.fast(), load.WriteBW, mib, 16),
@@ -106,13 +120,15 @@ func base(c Config) []measure {
 		c.program("ucx-tag-64k", outside.UCXTagBW, 64*kib),
 		bw("tcp-4k", tcp, rawtcp.BW, 4*kib, 0),
 		bw("write-4k", engine, load.WriteBW, 4*kib, 64),
-		bw("write-64b", engine, load.WriteBW, 64, 128),
+		list("write-64b", 64),
+		list("write-64b-list32", 32),
 		lat("tcp-rtt-spin", tcp, rawtcp.Lat, load.Spin),
 		lat("send-rtt-spin", engine, load.SendLat, load.Spin),
 		c.program("ucx-rtt", outside.UCXTagLat, 64),
 		c.program("libfabric-rtt", outside.FabricPing, 64),
 		lat("tcp-rtt-block", tcp, rawtcp.Lat, load.Block),
 		lat("send-rtt-block", engine, load.SendLat, load.Block),
+		lat("send-rtt-sleep", engine.sleeps(), load.SendLat, load.Block),
 
 		bw("siw-write-1m", kernel, load.WriteBW, mib, 16),
 		bw("guest-write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
@@ -126,7 +142,7 @@ func base(c Config) []measure {
 	}
 	many := bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4)
 	many.Spec.QPs = 1000
-	return append(list, many)
+	return append(measures, many)
 }
 
 // program is a run of somebody else's program that takes about c.Time: they count

@@ -1,6 +1,7 @@
 package figures
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"runtime"
@@ -17,7 +18,10 @@ type profileRequest struct {
 }
 
 // profile is one of CPU time under way.
-type profile struct{ cpu *os.File }
+type profile struct {
+	file *os.File // nil: none is under way
+	text bytes.Buffer
+}
 
 func (p *profile) do(r profileRequest) error {
 	switch {
@@ -25,28 +29,29 @@ func (p *profile) do(r profileRequest) error {
 		return p.stop()
 	case r.Allocs != "":
 		return writeAllocs(r.Allocs)
-	case p.cpu != nil:
+	case p.file != nil:
 		return errors.New("a profile is under way")
 	}
 	f, err := os.Create(r.CPU)
 	if err != nil {
 		return err
 	}
-	if err := pprof.StartCPUProfile(f); err != nil {
+	p.text.Reset()
+	if err := pprof.StartCPUProfile(&p.text); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	p.cpu = f
+	p.file = f
 	return nil
 }
 
 func (p *profile) stop() error {
-	if p.cpu == nil {
+	if p.file == nil {
 		return errors.New("no profile is under way")
 	}
 	pprof.StopCPUProfile()
-	f := p.cpu
-	p.cpu = nil
-	return f.Close()
+	f := p.file
+	p.file = nil
+	return writeProfile(f, p.text.Bytes())
 }
 
 func writeAllocs(file string) error {
@@ -55,5 +60,23 @@ func writeAllocs(file string) error {
 		return err
 	}
 	runtime.GC() // the profile is as of the last one
-	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+	var text bytes.Buffer
+	if err := pprof.Lookup("allocs").WriteTo(&text, 0); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	return writeProfile(f, text.Bytes())
+}
+
+// writeProfile writes a profile to a file and closes that. The program's own
+// folder is taken out: profiles are published, and where they were made is
+// nobody's business.
+func writeProfile(f *os.File, text []byte) error {
+	self, err := os.Executable()
+	if err == nil {
+		text, err = withoutFolderOf(self, text)
+	}
+	if err == nil {
+		_, err = f.Write(text)
+	}
+	return errors.Join(err, f.Close())
 }

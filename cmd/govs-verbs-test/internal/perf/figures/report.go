@@ -8,9 +8,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
+	govs "github.com/govs-rdma/govs/provider/engine"
 )
 
 // A Report is what came of a run.
@@ -175,16 +177,30 @@ func (r *runner) conditions(m measure) map[string]any {
 	}
 	if err := s.Complete(); err == nil {
 		c["depth"], c["qps"], c["post_list"], c["sges"], c["mrs"] = s.TxDepth, s.QPs, s.PostList, s.SGEs, s.MRs
+		if s.Inline > 0 {
+			c["inline"] = s.Size <= s.Inline
+		}
 		if s.Op == load.ReadBW || s.Op == load.ReadLat {
 			c["reads_outstanding"] = s.Outstanding
 		}
 	}
 	if d.Provider == "engine" {
 		c["crc"], c["placement"] = d.CRC, d.Placement
+		if s.Poll == load.Block {
+			c["looks_before_sleeping_us"] = busyWait(d).Microseconds()
+		}
 	} else if r.Kernel != nil {
 		c["crc"] = map[bool]string{true: "on", false: "off"}[r.Kernel.CRC]
 	}
 	return c
+}
+
+// busyWait is how long a blocking end looks before it sleeps, if waits are short.
+func busyWait(d Device) time.Duration {
+	if d.Sleeps {
+		return 0
+	}
+	return govs.DefaultBusyWait
 }
 
 func orSpin(p load.Poll) load.Poll {

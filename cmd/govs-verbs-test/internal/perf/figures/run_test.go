@@ -2,9 +2,12 @@ package figures
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin/pintest"
 )
 
 // asEnd, in the environment, makes the test's binary an end.
@@ -35,15 +38,7 @@ func TestMain(m *testing.M) {
 // small is a run that takes little time.
 func small(t *testing.T, only string) Config {
 	t.Helper()
-	cpus, err := pin.CPUs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// One CPU only: the ends take turns, and what is measured means nothing, here.
-	client, server := cpus[0], cpus[len(cpus)-1]
-	if client == server {
-		t.Skip("perf all needs two CPUs")
-	}
+	client, server := pintest.Two(t)
 	t.Setenv(asEnd, "1")
 	return Config{
 		Rounds: 2, Time: 5 * time.Millisecond, Only: only, ClientCPU: client, ServerCPU: server, Procs: 1,
@@ -78,6 +73,7 @@ func wantFigure(t *testing.T, rep *Report, id string, rounds int) Figure {
 func TestRatiosOfARun(t *testing.T) {
 	c := small(t, "*_1m_*")
 	c.Profiles = filepath.Join(t.TempDir(), "profiles")
+	c.Time = 20 * time.Millisecond // a CPU profile takes eight of these, and has a sample every 10 ms of CPU time
 	rep := run(t, c)
 	for _, id := range []string{"write_1m_crc", "write_1m_nocrc", "read_1m_crc", "send_1m_crc"} {
 		f := wantFigure(t, rep, id, 2)
@@ -98,8 +94,22 @@ func TestRatiosOfARun(t *testing.T) {
 	for _, name := range profiled {
 		for _, kind := range []string{"-client.cpu", "-server.cpu", "-client.allocs", "-server.allocs"} {
 			text, err := os.ReadFile(filepath.Join(c.Profiles, name+kind+".pprof"))
-			if err != nil || !bytes.HasPrefix(text, []byte{0x1f, 0x8b}) { // gzip
+			if err != nil || len(text) == 0 {
 				t.Errorf("%s%s: %v, %d octets", name, kind, err, len(text))
+				continue
+			}
+			inside := gunzip(t, text)
+			// Every allocation is in a profile. Who sleeps most of the time may be in none of CPU time as short as this.
+			if strings.HasSuffix(kind, "allocs") || strings.HasSuffix(name, "spin") {
+				if !bytes.Contains(inside, []byte("internal/perf/figures")) {
+					t.Errorf("%s%s has no function of ours", name, kind)
+				}
+			} else if !bytes.Contains(inside, []byte("nanoseconds")) {
+				t.Errorf("%s%s is not of CPU time", name, kind)
+			}
+			// Profiles are published. Where this program is, is nobody's business.
+			if bytes.Contains(inside, []byte(os.Args[0])) {
+				t.Errorf("%s%s has %s", name, kind, os.Args[0])
 			}
 		}
 	}
@@ -116,6 +126,42 @@ func TestRatiosOfARun(t *testing.T) {
 	}
 }
 
+func gunzip(t *testing.T, text []byte) []byte {
+	t.Helper()
+	zr, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := io.ReadAll(zr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inside
+}
+
+// What is no profile is an error.
+func TestNoProfile(t *testing.T) {
+	zip := func(text string) []byte {
+		var b bytes.Buffer
+		zw := gzip.NewWriter(&b)
+		_, err := io.WriteString(zw, text)
+		if err := errors.Join(err, zw.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	program, other := "\x32\x06/a/b/c", "\x48\x80\x01\x32\x05/a/b2"
+	got, err := withoutFolderOf("/a/b/c", zip(other+program+other))
+	if want := other + "\x32\x01c" + other; err != nil || string(gunzip(t, got)) != want {
+		t.Errorf("it became %q, %v; want %q", gunzip(t, got), err, want)
+	}
+	for _, bad := range [][]byte{nil, []byte("text"), zip(other)[:20], zip("\x32"), zip("\x32\x06/a/b"), zip("\x80"), zip("\x31\x01")} {
+		if got, err := withoutFolderOf("/a/b/c", bad); err == nil {
+			t.Errorf("%q became %q", bad, got)
+		}
+	}
+}
+
 func TestIdleQPs(t *testing.T) {
 	rep := run(t, small(t, "idle_*"))
 	whole := wantFigure(t, rep, "idle_10000_mib", 2)
@@ -125,6 +171,9 @@ func TestIdleQPs(t *testing.T) {
 	}
 	if setUp := whole.Conditions["set_up_seconds"].(map[string]any); len(setUp) != 3 {
 		t.Errorf("set-up times %v", setUp)
+	}
+	if used := each.Conditions["kib_each_once_used"].(float64); used < each.Median {
+		t.Errorf("a QP needs %g KiB before it is used and %g afterwards", each.Median, used)
 	}
 	if len(rep.Curves) != 1 || len(rep.Curves[0].Series) != 2 || len(rep.Curves[0].Series[0].Points) != 3 || rep.Curves[0].Series[0].Growth == nil {
 		t.Errorf("curves %+v", rep.Curves)

@@ -25,6 +25,7 @@ type order struct {
 	Listen  *Device         `json:",omitempty"` // server: listen over it, at Addr
 	Run     *load.Spec      `json:",omitempty"` // client: run it over Over, with the server at Addr
 	Idle    *int            `json:",omitempty"` // client: have so many idle connections to Addr; server: 0, listen for them
+	UseIdle bool            `json:",omitempty"` // post to every idle QP once
 	Memory  bool            `json:",omitempty"` // tell the memory of the process
 	Profile *profileRequest `json:",omitempty"`
 
@@ -105,6 +106,8 @@ func (w *worker) do(o order) (a answer, err error) {
 		a.Result, err = w.run(peer{*o.Over, o.Addr}, *o.Run)
 	case o.Idle != nil && o.Over != nil:
 		a.Addr, a.Elapsed, err = w.idling(*o.Over, o.Addr, *o.Idle)
+	case o.UseIdle && w.idle != nil:
+		err = w.idle.use()
 	case o.Memory:
 		a.Memory, err = memoryNow()
 	case o.Profile != nil:
@@ -136,12 +139,16 @@ func (w *worker) open(d Device) (*ibverbs.Context, error) {
 	if d.Provider == "kernel" {
 		vctx, err = ibverbs.Open(kernel.New(), "")
 	} else {
-		opts := &govs.Options{CongestionControl: w.self.Cong}
+		opts := new(govs.Options)
+		opts.TCP.CongestionControl = w.self.Cong
 		if d.CRC == "off" {
 			opts.CRC = govs.CRCOff
 		}
 		if d.Placement == "fast" {
 			opts.Placement = govs.PlaceStreaming
+		}
+		if d.Sleeps {
+			opts.BusyWait = -1
 		}
 		vctx, err = ibverbs.Open(govs.New(opts), "")
 	}

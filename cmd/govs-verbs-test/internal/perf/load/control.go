@@ -206,6 +206,8 @@ func because(qp *ibverbs.QP, err error) error {
 	switch {
 	case errors.Is(err, ibverbs.ErrFlushed) && (cause == nil || errors.Is(cause, io.EOF)):
 		return fmt.Errorf("%w: %w", errLeft, err)
+	case errors.Is(err, ibverbs.ErrFlushed):
+		return fmt.Errorf("the connection has ended: %w: %w", cause, err)
 	case cause != nil:
 		return fmt.Errorf("%w: %w", err, cause)
 	}

@@ -95,6 +95,9 @@ func newEnd(vctx *ibverbs.Context, pd *ibverbs.PD, spec Spec, server bool) (_ *e
 			err = errors.Join(err, e.close())
 		}
 	}()
+	if err := inlineFits(vctx, e.capacity().MaxInlineData); err != nil {
+		return nil, err
+	}
 	if e.mem, err = newMemory(pd, &spec); err != nil {
 		return nil, err
 	}
@@ -104,6 +107,19 @@ func newEnd(vctx *ibverbs.Context, pd *ibverbs.PD, spec Spec, server bool) (_ *e
 	c := e.capacity()
 	e.cq, err = vctx.CreateCQ(spec.QPs*(c.MaxSendWR+c.MaxRecvWR), &ibverbs.CQOptions{Channel: e.ch})
 	return e, err
+}
+
+// inlineFits says what the EINVAL of the QP does not. Where the device doesn't tell
+// how much it takes, the QP decides.
+func inlineFits(vctx *ibverbs.Context, octets int) error {
+	attr, err := vctx.Query()
+	if err != nil {
+		return err
+	}
+	if most := attr.MaxInline; most > 0 && octets > most {
+		return fmt.Errorf("%d octets inline: %s takes at most %d", octets, vctx.Name(), most)
+	}
+	return nil
 }
 
 // posts reports whether the end posts the workload's messages by itself.

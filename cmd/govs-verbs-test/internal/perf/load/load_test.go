@@ -17,7 +17,7 @@ import (
 // open opens an engine.
 func open(t testing.TB, opts engine.Options) *ibverbs.Context {
 	t.Helper()
-	opts.CongestionControl = "cubic"
+	opts.TCP.CongestionControl = "cubic"
 	vctx, err := ibverbs.Open(engine.New(&opts), "")
 	if err != nil {
 		t.Fatal(err)

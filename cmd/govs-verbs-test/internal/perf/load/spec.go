@@ -51,6 +51,7 @@ func (op Op) Latency() bool { return strings.HasSuffix(string(op), "-lat") }
 // Poll says how an end waits for completions.
 type Poll string
 
+// The ways to wait.
 const (
 	Spin  Poll = "spin"  // it polls the CQ without pause
 	Block Poll = "block" // it sleeps on the completion channel
@@ -193,6 +194,7 @@ type End struct {
 	Device    string `json:",omitempty"`
 	CRC       string `json:",omitempty"` // on, off: what this end asks for
 	Placement string `json:",omitempty"` // strict, fast
+	BusyWait  string `json:",omitempty"` // engine, blocking: how long it looks before it sleeps, such as 50us
 	Cong      string `json:",omitempty"` // TCP_CONGESTION; empty for the system's
 	CPU       string // where it is pinned to, such as "0"; empty if it is not
 	Procs     int    // GOMAXPROCS

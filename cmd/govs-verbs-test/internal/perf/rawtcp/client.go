@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
@@ -58,6 +60,9 @@ func (c *Client) Run(ctx context.Context, spec load.Spec) (_ load.Result, err er
 	}
 	streams := make([]stream, 0, spec.QPs)
 	defer func() {
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			err = fmt.Errorf("the peer has left: %w", err)
+		}
 		for _, s := range streams {
 			err = errors.Join(err, s.close())
 		}
