@@ -44,7 +44,7 @@ type Options struct {
 	Siw     string        // "" is default; crc, p2p
 	Link    string        // "" is siw0; none
 	Rxe     bool          // rxe0 on 198.51.100.1 besides
-	Timeout time.Duration // in whole seconds; 0 is 5 minutes
+	Timeout time.Duration // of the command, in whole seconds; 0 is 10 minutes
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
 	Dir     string        // the command's directory; "" is the project's root
 	Env     []string      // more variables for the command, "NAME=value"
@@ -112,7 +112,7 @@ func Run(t testing.TB, o Options, command ...string) Result {
 		o.Out = t.TempDir()
 	}
 	if o.Timeout == 0 {
-		o.Timeout = 5 * time.Minute
+		o.Timeout = 10 * time.Minute
 	}
 	args := []string{"--out", o.Out, "--timeout", strconv.Itoa(int(o.Timeout / time.Second))}
 	for _, option := range []struct{ name, value string }{
@@ -132,9 +132,9 @@ func Run(t testing.TB, o Options, command ...string) Result {
 	args = append(args, o.Env...)
 	args = append(args, command...)
 
-	// The script keeps the limit itself. Building the kernel, which comes
-	// before it, is not part of it.
-	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout+10*time.Minute)
+	// The script keeps the limit itself. Building the kernel and the boots, which
+	// come before it, are not part of it.
+	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout+20*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(Root(t), "ci/vm/run"), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# Sourced by ci/vm/run: starting a guest, knowing that it got somewhere, and ending it.
+
+share() { # share TAG PATH OPTIONS
+	printf '%s' "local,mount_tag=$1,path=$(quoted "$2"),security_model=none,multidevs=remap$3"
+}
+
+# start_guest starts qemu in the background and sets qemu to its process id.
+start_guest() {
+	rm -f "$control/started" "$work/console"
+	# The watchdogs are off: an emulated processor that waits for a busy host is no fault of the guest's kernel.
+	qemu-system-x86_64 "${machine[@]}" -m "$memory" -smp "$cpus" \
+		-nodefaults -no-user-config -display none -no-reboot -net none \
+		-kernel "$image/vmlinuz" -initrd "$image/initramfs" \
+		-append "console=ttyS0 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off vm_siw=$siw vm_rxe=$rxe" \
+		-serial "file:$work/console" \
+		-virtfs "$(share host / ,readonly=on)" \
+		-virtfs "$(share control "$control" "")" \
+		-virtfs "$(share out "$out" "")" \
+		-device virtio-serial-pci \
+		-chardev "file,id=stdout,path=$work/stdout" -device virtserialport,chardev=stdout,name=stdout \
+		-chardev "file,id=stderr,path=$work/stderr" -device virtserialport,chardev=stderr,name=stderr \
+		</dev/null >"$work/qemu" 2>&1 7>&- 8>&- &
+	qemu=$!
+	pids=("${streams[@]}" "$qemu")
+}
+
+# await_command SECONDS waits until the guest is about to run the command, or has ended. It fails if neither happens in
+# time.
+await_command() {
+	local deadline=$((SECONDS + $1))
+	until [ -e "$control/started" ] || ! kill -0 "$qemu" 2>/dev/null; do
+		[ "$SECONDS" -lt "$deadline" ] || return 1
+		sleep 0.2
+	done
+}
+
+# end_guest ends qemu, which a guest whose processors all hang can keep from leaving by itself.
+end_guest() {
+	kill "$qemu" 2>/dev/null || true
+	for _ in {1..50}; do
+		kill -0 "$qemu" 2>/dev/null || break
+		sleep 0.2
+	done
+	kill -9 "$qemu" 2>/dev/null || true
+	wait "$qemu" 2>/dev/null || true
+}
+
+# show_hang ATTEMPT tells how far a guest came that did not get to the command.
+show_hang() {
+	say "boot $1 of 3 took more than $boot_limit s; the end of the guest's console:"
+	tail -n 25 "$work/console" "$work/qemu" 2>/dev/null | sed 's/^/  | /' >&2
+}
