@@ -19,16 +19,18 @@ import (
 // WriteAt if the rights ask for writing. So a peer can RDMA Read and Write a file, or
 // whatever a program makes up, without the program taking part.
 //
-// The methods are called from any goroutine, and at the same time if there are
-// several connections; overlapping writes of different peers are theirs to order. They
-// may block: only the connection in question waits. MR.Close waits for calls that
-// are under way, so that they must not call it. Without WriteAt the right LocalWrite
-// is EACCES; other rights than LocalWrite, RemoteWrite, RemoteRead and ZeroBased are
-// EINVAL.
+// The methods are called from any goroutine and at the same time, as their interfaces
+// permit: ReadAt up to four times at once for each connection, as a message that is
+// longer than 64 KiB is read ahead in such pieces, and WriteAt once for each. Overlapping
+// writes of different peers are theirs to order. They may block: only the connection in
+// question waits. MR.Close waits for calls that are under way, so that they must not call
+// it. Without WriteAt the right LocalWrite is EACCES; other rights than LocalWrite,
+// RemoteWrite, RemoteRead and ZeroBased are EINVAL.
 //
-// When a method fails, or reads less than it was asked for, the connection ends: the
-// peer gets a Terminate, work of our own that names the region completes with
-// WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause wraps the method's error.
+// When a method fails, or reads less than it was asked for, the connection ends when what
+// is before that octet has been sent: the peer gets a Terminate, work of our own that names
+// the region completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause
+// wraps the method's error. A panic of a method ends the program.
 // A Write of the peer is complete there before it has reached the object here, as
 // with memory; a Read behind it, or a Send, is later than it.
 //

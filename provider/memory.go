@@ -23,11 +23,12 @@ type PD interface {
 	// RegObject registers size octets of something that is not memory: work requests
 	// and peers read its octets from offset 0 on with ReadAt, and write them, if the
 	// rights say so, with WriteAt, which it then must have: EACCES otherwise. Both are
-	// called from any goroutine and at the same time for several connections, and may
-	// take their time. They must not call the region's Close, which waits for them. A
-	// method that fails, or reads less than asked for, ends the connection: with a
-	// Terminate to the peer, a completion in error for work of our own, and its error
-	// in QP.Cause. The rights are LocalWrite, RemoteWrite, RemoteRead and ZeroBased.
+	// called from any goroutine and at the same time, ReadAt several times for one
+	// connection, too, and may take their time. They must not call the region's Close,
+	// which waits for them. A method that fails, or reads less than asked for, ends the
+	// connection: with a Terminate to the peer, a completion in error for work of our
+	// own, and its error in QP.Cause. The rights are LocalWrite, RemoteWrite, RemoteRead
+	// and ZeroBased.
 	RegObject(object io.ReaderAt, size uint64, access Access) (MR, error)
 
 	// AllocFastRegMR makes a region without memory (ib_alloc_mr of the kernel's verbs

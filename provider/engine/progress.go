@@ -14,6 +14,7 @@ type progressState struct {
 	batches  stock[txBatch]
 	contexts stock[rxContext]
 	kept     atomic.Int64 // contexts that streams keep between turns
+	ahead    atomic.Int64 // pieces that are read ahead from objects
 
 	turns atomic.Uint64 // of pollers
 

@@ -76,7 +76,9 @@ func (s *stream) fillResponse() {
 		return
 	}
 	if m != nil && m.src != nil {
-		s.fillObjectResponse(m, before, seg)
+		m.releaseRemote()
+		t.seg = before
+		s.fillObjectResponse()
 		return
 	}
 	if seg.Last {

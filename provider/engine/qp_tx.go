@@ -51,7 +51,7 @@ type txState struct {
 
 	sendMSN, readMSN, atomicMSN uint32 // next
 
-	fetch *objectFetch // of the message being sent, nil if that comes from memory
+	fetches *messageFetches // of the message being sent, nil if that comes from memory
 
 	fault *ending // found while filling; it counts when what is before it is out
 	err   error   // the socket can't be written any more
@@ -196,7 +196,7 @@ func (s *stream) sendFIN() {
 //rfc:5040 RDMAP-7.1-02
 func (t *txState) stop(s *stream, e *ending) [][]byte {
 	var rest []byte
-	t.endFetch(s)
+	t.endFetch(s.dev)
 	dead := t.err != nil || e.lost || s.finSent.Load()
 	if t.b != nil {
 		switch {
