@@ -34,6 +34,13 @@ import (
 // A Write of the peer is complete there before it has reached the object here, as
 // with memory; a Read behind it, or a Send, is later than it.
 //
+// The end of a connection in order, by Conn.Shutdown of package rdmacm or by
+// Disconnect, waits for the calls under way and those that what is posted still needs,
+// however long they take; QP.Close and Conn.Close don't. A peer that ends the
+// connection waits for its own timeout only, engine.Options.CloseTimeout with the engine,
+// and resets it then: with objects that take longer its program should wait until it
+// knows that all is done.
+//
 // Bytes of the region is nil. It needs the engine: errors.ErrUnsupported with a
 // kernel device. MapFile is for files with either.
 func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, error) {

@@ -124,7 +124,10 @@ type Options struct {
 	StartupTimeout time.Duration
 
 	// CloseTimeout is how long an ended connection waits for the peer's FIN
-	// after its own before it resets. Default 1 s.
+	// after its own before it resets, and before its own for the peer to take
+	// anything more. Default 1 s. A graceful end waits for objects behind regions of
+	// this side (RegObject) as long as they take, and that time doesn't count; that
+	// of the peer's objects does, as nobody tells of it.
 	CloseTimeout time.Duration
 
 	// BusyWait is how long who waits for a completion event looks for it before

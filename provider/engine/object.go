@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -177,6 +178,7 @@ type objectStore struct {
 	n       int
 	a       rdmap.Action
 	h       ddp.Header
+	began   time.Time
 
 	// What of a run of FPDUs is still to be taken (see takeRun).
 	run, runULPDU int
@@ -189,7 +191,7 @@ func (r *rxState) storing() bool { return r.store != nil }
 // object.
 func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	c := s.rx.c
-	st := &objectStore{pieces: c.pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h}
+	st := &objectStore{pieces: c.pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h, began: time.Now()}
 	c.pieces = nil
 	copy(st.payload.b, payload) // the longest segment fits
 	s.rx.store = st
@@ -231,9 +233,22 @@ func (s *stream) storedTurn(st *objectStore, err error) {
 // endStore lets the receive side go on. rxMu is held.
 func (s *stream) endStore() {
 	if s.rx.store != nil {
+		s.objectTook(s.rx.store.began)
 		s.rx.store = nil
 		_ = s.dev.poller.WantRead(s.conn, true)
 	}
+}
+
+// waitsForObject reports on which sides the stream waits for an object.
+func (s *stream) waitsForObject() (storing, fetching bool) {
+	s.rxMu.Lock()
+	storing = s.rx.storing()
+	s.rxMu.Unlock()
+	s.txMu.Lock()
+	fetching = s.tx.fetching()
+	s.txMu.Unlock()
+	s.kickTx() // who didn't get the lock meanwhile has left us the work
+	return storing, fetching
 }
 
 // refuseStore ends the stream because an object can't be written.

@@ -23,10 +23,15 @@ type linger struct {
 	eof   bool     // the peer's FIN has come
 	gone  bool     // the socket is closed
 	timer *time.Timer
+
+	// Of a graceful end: from when to when the peer has time, and what was sent then.
+	from, until time.Time
+	seen        uint64
 }
 
 // watchClosing resets the connection when a graceful end gets nowhere for
-// CloseTimeout: nothing more is taken by the peer, or its FIN does not come.
+// CloseTimeout: nothing more is taken by the peer, or its FIN does not come. The time
+// that an object of ours takes is not the peer's (see closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -37,15 +42,48 @@ func (s *stream) watchClosing() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	seen := s.sent.Load()
-	l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, func() {
-		if !s.finSent.Load() && s.sent.Load() != seen {
-			s.watchClosing()
-			return
-		}
+	l.seen = s.sent.Load()
+	l.from = time.Now()
+	l.until = l.from.Add(s.dev.opts.CloseTimeout)
+	l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, s.closingExpired)
+}
+
+// closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. With
+// a store under way it leaves that to the time behind it: objectTook sets the timer anew.
+func (s *stream) closingExpired() {
+	storing, fetching := s.waitsForObject()
+	l := &s.linger
+	l.mu.Lock()
+	early := time.Now().Before(l.until)
+	moved := !s.finSent.Load() && s.sent.Load() != l.seen
+	l.mu.Unlock()
+	switch {
+	case storing || early:
+	case fetching || moved:
+		s.watchClosing()
+	default:
 		s.fail(&ending{cause: errCloseTimeout, reset: true})
 		s.settle()
-	})
+	}
+}
+
+// objectTook gives the peer the time back that an object has taken since began, so that
+// it has CloseTimeout in all for its FIN, whatever it sends before that. rxMu is held.
+func (s *stream) objectTook(began time.Time) {
+	if !s.closing.Load() {
+		return
+	}
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer == nil || l.on {
+		return
+	}
+	if began.Before(l.from) {
+		began = l.from
+	}
+	l.until = l.until.Add(time.Since(began))
+	l.timer.Reset(time.Until(l.until))
 }
 
 // startLinger begins the linger of a stream that has just finished.

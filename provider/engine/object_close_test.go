@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// sleeper is an object in memory that sleeps in each call.
+type sleeper struct {
+	store
+	takes time.Duration
+}
+
+func (o *sleeper) ReadAt(b []byte, off int64) (int, error) {
+	time.Sleep(o.takes)
+	return o.store.ReadAt(b, off)
+}
+
+func (o *sleeper) WriteAt(b []byte, off int64) (int, error) {
+	time.Sleep(o.takes)
+	return o.store.WriteAt(b, off)
+}
+
+// sleeping registers an object of n octets whose calls take ten CloseTimeouts.
+func (s *side) sleeping(n int) (*sleeper, *mr) {
+	o := &sleeper{store{b: make([]byte, n)}, 10 * s.dev.opts.CloseTimeout}
+	pattern(o.b, 1)
+	m := must(s.pd.RegObject(o, uint64(n), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(s.t).(*mr)
+	s.t.Cleanup(func() { ok(s.t, m.Close()) })
+	return o, m
+}
+
+// wantInOrder waits for the end of a connection that we have ended, and the peer behind
+// us.
+func (s *side) wantInOrder(what string) {
+	s.t.Helper()
+	if err := s.wantDown(what); !errors.Is(err, os.ErrClosed) {
+		s.t.Errorf("%s: ended with %v", what, err)
+	}
+}
+
+// TestCloseWaitsForObjects: a graceful end takes the time that objects of ours take, on
+// either side of the stream, however short CloseTimeout is.
+func TestCloseWaitsForObjects(t *testing.T) {
+	const size = 3000
+	t.Run("what is posted", func(t *testing.T) {
+		story(t, Options{}, params(true), func(s *side, r *raw) {
+			o, m := s.sleeping(size)
+			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
+			s.qp.disconnect()
+			time.Sleep(o.takes)
+			r.wantMessage("the Send", o.b)
+			r.wantFIN("FIN behind it")
+			ok(t, r.c.CloseWrite())
+			s.wantInOrder("a Send from an object")
+			s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
+		})
+	})
+	t.Run("what the peer has asked for", func(t *testing.T) {
+		story(t, Options{}, params(true), func(s *side, r *raw) {
+			o, m := s.sleeping(size)
+			r.readReq(rdmap.ReadRequest{Size: size, SourceSTag: m.stag, SourceTO: m.base, SinkSTag: 5})
+			synctest.Wait()
+			s.qp.disconnect()
+			time.Sleep(o.takes)
+			r.wantMessage("the response", o.b)
+			r.wantFIN("FIN behind it")
+			ok(t, r.c.CloseWrite())
+			s.wantInOrder("a response from an object")
+		})
+	})
+	t.Run("what has come", func(t *testing.T) {
+		story(t, Options{}, params(true), func(s *side, r *raw) {
+			o, m := s.sleeping(size)
+			payload := bytes.Repeat([]byte{7}, 1000)
+			for i := range 3 {
+				r.send(rdmap.WriteHeader(m.stag, m.base+uint64(1000*i), true), payload)
+			}
+			synctest.Wait()
+			s.qp.disconnect()
+			r.wantFIN("nothing is left to send")
+			ok(t, r.c.CloseWrite())
+			time.Sleep(3 * o.takes)
+			s.wantInOrder("Writes to an object")
+			if !bytes.Equal(o.b, bytes.Repeat([]byte{7}, size)) {
+				t.Error("not all has reached the object")
+			}
+		})
+	})
+}
+
+// TestCloseTimeoutBehindObjects: a peer that never closes its side has CloseTimeout for
+// it beside the time that objects take, and not once more for each.
+func TestCloseTimeoutBehindObjects(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		o, m := s.sleeping(1000)
+		write := func() { r.send(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 1000)) }
+		write()
+		synctest.Wait()
+		half := s.dev.opts.CloseTimeout / 2
+		time.Sleep(half) // of what the object takes, before the end begins
+		begin := time.Now()
+		s.qp.disconnect()
+		time.Sleep(o.takes) // up to half of CloseTimeout behind the first store
+		write()
+		synctest.Wait()
+		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("ended with %v", err)
+		}
+		if took, want := time.Since(begin), 2*o.takes-half+2*half; took != want {
+			t.Errorf("ended after %v, want %v", took, want)
+		}
+	})
+}
+
+// wantMessage waits for the segments of a message, with these octets in all.
+func (r *raw) wantMessage(what string, want []byte) {
+	r.t.Helper()
+	var got []byte
+	for {
+		h, payload := r.next(what)
+		if got = append(got, payload...); h.Last {
+			break
+		}
+	}
+	if !bytes.Equal(got, want) {
+		r.t.Errorf("%s: other octets", what)
+	}
+}
