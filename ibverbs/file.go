@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -67,6 +69,13 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 // connection that runs into it, as a failing object does (see RegObject). With a
 // kernel device the pages are pinned. The program's own access to Bytes beyond the end
 // of a file that was cut short is a fault that ends it, as with every mapped file.
+//
+// Pages that are not in memory are brought from the disk when a peer or a work request
+// comes to them: on the engine in a system call, so that only the connection waits. The
+// program's own access to such a page of Bytes is a page fault, and so is the engine's on
+// kernels before 5.14: it holds one of the GOMAXPROCS threads that run Go code for as long
+// as the disk takes, and the garbage collector waits for it, too. RegObject with the file
+// itself has no page faults, and copies once more.
 func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {
@@ -134,10 +143,28 @@ func mapFile(f *os.File, off int64, n, prot int) (pages []byte, err error) {
 type mapping []byte
 
 // ReadAt implements io.ReaderAt. The octets are there, says who registered them.
-func (m mapping) ReadAt(b []byte, off int64) (int, error) { return m.copy(b, m[off:]) }
+func (m mapping) ReadAt(b []byte, off int64) (int, error) {
+	m.populate(off, len(b), unix.MADV_POPULATE_READ)
+	return m.copy(b, m[off:])
+}
 
 // WriteAt implements io.WriterAt.
-func (m mapping) WriteAt(b []byte, off int64) (int, error) { return m.copy(m[off:], b) }
+func (m mapping) WriteAt(b []byte, off int64) (int, error) {
+	m.populate(off, len(b), unix.MADV_POPULATE_WRITE)
+	return m.copy(m[off:], b)
+}
+
+// populate has the kernel bring the pages of n octets in a system call. A page fault
+// would do it as well, but Go doesn't know of it: for as long as the disk takes, the
+// goroutine keeps its P, and whoever wants to stop the world waits. What the kernel
+// doesn't bring, because the file was cut short or it is older than 5.14, is left to
+// the fault.
+func (m mapping) populate(off int64, n int, advice uintptr) {
+	page := uintptr(os.Getpagesize())
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(m))) + uintptr(off)
+	first := from &^ (page - 1) // where the mapping begins is a page
+	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, first, (from+uintptr(n)-first+page-1)&^(page-1), advice)
+}
 
 // copy is the built-in one, but for a fault inside the mapping.
 func (m mapping) copy(dst, src []byte) (n int, err error) {

@@ -1,0 +1,64 @@
+package ibverbs
+
+import (
+	"encoding/binary"
+	"os"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A mapped file's pages are there before they are touched.
+func TestPopulate(t *testing.T) {
+	page := os.Getpagesize()
+	f, err := os.Create(t.TempDir() + "/file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(int64(100 * page)); err != nil {
+		t.Fatal(err)
+	}
+	for _, advice := range []uintptr{unix.MADV_POPULATE_READ, unix.MADV_POPULATE_WRITE} {
+		pages, err := mapFile(f, 0, 100*page, syscall.PROT_READ|syscall.PROT_WRITE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The region begins inside a page, and what is wanted ends in page 59. What the
+		// kernel brings beside that is its choice.
+		const before, first, last = 123, 40, 59
+		for i := first; i <= last; i++ {
+			if present(t, pages[i*page:]) {
+				t.Fatalf("page %d is there before anybody wants it", i)
+			}
+		}
+		mapping(pages[before:]).populate(int64(first*page), (last-first)*page+1, advice)
+		for i := first; i <= last; i++ {
+			if !present(t, pages[i*page:]) {
+				t.Errorf("advice %d: page %d is not there", advice, i)
+			}
+		}
+		if err := syscall.Munmap(pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// present reports whether the page that b begins with is in the page table
+// (Documentation/admin-guide/mm/pagemap.rst of the kernel).
+func present(t *testing.T, b []byte) bool {
+	t.Helper()
+	pagemap, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pagemap.Close()
+	var entry [8]byte
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) / uintptr(os.Getpagesize())
+	if _, err := pagemap.ReadAt(entry[:], int64(at)*int64(len(entry))); err != nil {
+		t.Fatal(err)
+	}
+	return binary.NativeEndian.Uint64(entry[:])>>63 != 0
+}
