@@ -134,7 +134,7 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 			return n, opError("ibv_poll_cq", "", err)
 		}
 		for i := range got {
-			takeWC(&wc[n+i], q.batch.At(i))
+			q.takeWC(&wc[n+i], q.batch.At(i))
 		}
 		n += got
 		if got < want {
@@ -147,7 +147,13 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 	return n, nil
 }
 
-func takeWC(dst *provider.WC, src *ibv.WC) {
+// rxeWithInv is how rxe marks the receive of a message that invalidated a key: with
+// IB_WC_WITH_INVALIDATE of the kernel's verbs, which librxe hands on. In user space the
+// bit is IBV_WC_IP_CSUM_OK, which is about checksums that rxe does not look at
+// (kernel-notes/rxe-windows.md).
+const rxeWithInv provider.WCFlags = 1 << 2
+
+func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) {
 	*dst = provider.WC{
 		WRID:      src.WRID(),
 		Status:    provider.WCStatus(src.Status()),
@@ -164,8 +170,14 @@ func takeWC(dst *provider.WC, src *ibv.WC) {
 			dst.Imm = src.Imm()
 		}
 	}
+	if q.dev.rxe && provider.WCFlags(src.Flags())&rxeWithInv != 0 && dst.Opcode&provider.WCRecv != 0 {
+		dst.Flags |= provider.WCWithInv
+	}
 	if dst.Flags&provider.WCWithInv != 0 {
 		dst.InvalidatedRKey = src.InvalidatedRKey()
+		if q.dev.rxe {
+			q.dev.shared.memory.invalidated(dst.InvalidatedRKey)
+		}
 	}
 }
 

@@ -24,6 +24,9 @@ const (
 	siwMaxInline = 80
 )
 
+// rxeVendorID is what rxe has for one: no vendor's (drivers/infiniband/sw/rxe/rxe_param.h).
+const rxeVendorID = 0xffffff
+
 // device is an open device. Several of one RDMA device share librdmacm's one
 // context of it, but not their asynchronous events.
 type device struct {
@@ -33,6 +36,7 @@ type device struct {
 	list   *rdmacm.DeviceList // keeps the context open
 	attr   ibv.DeviceAttr
 	siw    bool
+	rxe    bool
 
 	transport provider.TransportType
 
@@ -101,6 +105,7 @@ func newDevice(name string, verbs *ibv.Context, list *rdmacm.DeviceList) (*devic
 
 		transport: provider.TransportType(verbs.Device().TransportType()),
 	}
+	d.rxe = attr.VendorID == rxeVendorID && d.transport == provider.TransportIB
 	d.life, d.endJob = context.WithCancel(context.Background())
 	if err := d.join(verbs); err != nil {
 		d.endJob()
@@ -150,6 +155,8 @@ func (d *device) part() {
 }
 
 func (d *device) Name() string { return d.name }
+
+func (d *device) Transport() provider.TransportType { return d.transport }
 
 func (d *device) Close() error {
 	return opError("ibv_close_device", d.name, d.close(func() error {

@@ -85,16 +85,17 @@
 //     is posted between the end of a connection and the moment when the program
 //     gets DISCONNECTED: a program that waits for completions waits for that
 //     event too, and with it takes for flushed what has not completed.
-//   - rxe does not keep who uses a memory window to its bounds, and crashes the kernel
-//     when one is invalidated that is not bound (kernel-notes/rxe-windows.md,
-//     kernel-notes/rxe-crash-window.md).
+//   - rxe does not keep who uses a memory window to its bounds
+//     (kernel-notes/rxe-windows.md), and crashes the kernel when one is invalidated that
+//     is not bound. A local invalidation of that kind is EINVAL here; a peer's is beyond
+//     our reach (kernel-notes/rxe-crash-window.md).
 //   - On InfiniBand and RoCE a QP that fails keeps its connection, of which nobody
 //     hears: the program that gets a completion in error disconnects. A program has to
 //     read the event channel to be disconnected from, and at the active end to be
 //     connected, since librdmacm answers the peer there.
 //   - siw before Linux 6.8 does not tell a QP's state: QP.Query says QPUnknown.
-//   - A completion of siw never has WCWithInv, although siw does invalidate; nor has one
-//     of rxe.
+//   - A completion of siw never has WCWithInv, although siw does invalidate. rxe has
+//     another bit for it, which is translated.
 //   - QP.Cause is always nil: Terminate messages go to the kernel's log only.
 //   - librdmacm opens all RDMA devices of the system with the first, and keeps
 //     them open until the process ends, Close or not. Deleting a siw link (rdma

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,6 +25,10 @@ type mw struct {
 	rkey atomic.Uint32 // as in C, where it changes under the lock of the posting QP's send queue
 
 	last atomic.Pointer[mr] // the region of the last bind, to be named when it ends
+
+	// valid is the key that the window was last bound with, 0 if it is not bound, as far
+	// as is known here. It is kept for windows of type 2 on rxe, see addInvalidate.
+	valid atomic.Uint32
 }
 
 // memoryKeys finds the windows and regions of a context by what work requests name them
@@ -147,24 +152,32 @@ func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 	return c, nil
 }
 
-// binding is a bind that is being posted.
+// binding is a bind, or the invalidation of a window, that is being posted.
 type binding struct {
 	w    *mw
-	m    *mr
+	m    *mr    // nil for an invalidation
 	at   int    // in the batch
-	rkey uint32 // of type 2: the new one
+	rkey uint32 // of type 2: the new one, 0 for an invalidation
+	old  uint32 // of type 2: what valid was
 }
 
-// bound ends what toBind began, for a batch of which n requests were posted. The caller
-// has sqMu.
+// bound ends what toBind and addInvalidate began, for a batch of which n requests were
+// posted. The caller has sqMu.
 func (q *qp) bound(n int) {
 	for _, b := range q.binding {
-		if b.w.typ == provider.MWType2 && b.at < n {
+		if b.w.typ == provider.MWType2 && b.m != nil && b.at < n {
 			b.w.c.SetRKey(b.rkey)
 			b.w.rkey.Store(b.rkey)
 			b.w.last.Store(b.m)
 		}
-		b.m.release()
+	}
+	for _, b := range slices.Backward(q.binding) {
+		if b.at >= n {
+			b.w.valid.CompareAndSwap(b.rkey, b.old)
+		}
+		if b.m != nil {
+			b.m.release()
+		}
 		b.w.release()
 	}
 	clear(q.binding)
@@ -180,14 +193,55 @@ func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 	if w == nil || w.typ != provider.MWType2 {
 		return fmt.Errorf("%w: the key %#x names no window of type 2", syscall.EINVAL, wr.RKey)
 	}
+	if q.dev.rxe && wr.RKey == w.RKey() {
+		// rxe would take it, and addInvalidate then not know the bind from the one before.
+		return fmt.Errorf("%w: the key %#x is the one that the window has; a bind takes another (ibv_inc_rkey)", syscall.EINVAL, wr.RKey)
+	}
 	info, err := q.toBind(w, wr.Bind)
 	if err != nil {
 		return err
 	}
 	b := &q.binding[len(q.binding)-1]
 	b.at, b.rkey = q.sq.Len()-1, wr.RKey
+	b.old = w.valid.Swap(wr.RKey)
 	c.SetBind(w.c, wr.RKey, &info)
 	return nil
+}
+
+// errUnbound is for a local invalidation that would crash the kernel.
+var errUnbound = fmt.Errorf("%w: no bind of this window with this key was posted that is not invalidated again", syscall.EINVAL)
+
+// addInvalidate looks at the key of a WRLocalInv that was added last. Verbs have a status
+// for the invalidation of a window that is not bound; rxe crashes the kernel with it
+// (kernel-notes/rxe-crash-window.md), so that it does not get there. Keys that are no
+// window's of this context are not looked at: rxe refuses those.
+//
+// The window counts as bound from the post of its bind on, which rxe may yet refuse: it
+// then still has its old key, and refuses the invalidation of the new one.
+func (q *qp) addInvalidate(key uint32) error {
+	if !q.dev.rxe {
+		return nil
+	}
+	w := q.dev.shared.memory.window(key)
+	if w == nil || w.typ != provider.MWType2 {
+		return nil
+	}
+	if err := w.hold(); err != nil {
+		return err
+	}
+	if key == 0 || !w.valid.CompareAndSwap(key, 0) {
+		w.release()
+		return errUnbound
+	}
+	q.binding = append(q.binding, binding{w: w, at: q.sq.Len() - 1, old: key})
+	return nil
+}
+
+// invalidated notes that a peer has invalidated a key, says a completion.
+func (k *memoryKeys) invalidated(key uint32) {
+	if w := k.window(key); w != nil && key != 0 {
+		w.valid.CompareAndSwap(key, 0)
+	}
 }
 
 // BindMW posts through the driver's own call, which makes the new key.

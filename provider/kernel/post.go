@@ -71,6 +71,14 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	if unknown := wr.Flags &^ sendFlags; unknown != 0 {
 		return fmt.Errorf("%w: unknown flags %#x", syscall.EINVAL, uint32(unknown))
 	}
+	if wr.Flags&provider.SendInline != 0 {
+		switch wr.Opcode {
+		case provider.WRRDMARead, provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
+			// siw would leave it at the head of its queue, and rxe take the inline data for
+			// scatter/gather entries.
+			return fmt.Errorf("%w: %s has no inline data", syscall.EINVAL, wr.Opcode)
+		}
+	}
 	if q.dev.siw {
 		if err := q.siwTakes(wr); err != nil {
 			return err
@@ -101,6 +109,9 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	} else {
 		err = q.addSource(wr)
 	}
+	if err == nil && wr.Opcode == provider.WRLocalInv {
+		err = q.addInvalidate(wr.InvalidateRKey)
+	}
 	if err != nil {
 		q.sq.Drop()
 	}
@@ -112,8 +123,6 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 func (q *qp) siwTakes(wr *provider.SendWR) error {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
-	case wr.Opcode == provider.WRRDMARead && inline:
-		return fmt.Errorf("%w: a Read has no inline data", syscall.EINVAL)
 	case wr.Opcode == provider.WRSendWithInv && inline:
 		return fmt.Errorf("%w: siw has no inline data in a Send with Invalidate", syscall.EINVAL)
 	case wr.Opcode == provider.WRRDMARead && !q.ended.Load() && q.ord() == 0:

@@ -170,6 +170,8 @@ func testRxePostErrors(t *testing.T) {
 		{"an opcode that verbs have not", provider.SendWR{Opcode: 200}},
 		{"too many entries", provider.SendWR{Opcode: provider.WRSend, SGList: many}},
 		{"too much inline data", provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, Inline: make([]byte, inline+1)}},
+		{"an inline Read", provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendInline, Inline: make([]byte, 16), RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey()}},
+		{"an inline atomic operation", provider.SendWR{Opcode: provider.WRAtomicFetchAdd, Flags: provider.SendInline, RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey()}},
 		{"inline data and entries", provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendInline, SGList: []provider.SGE{a.sge(0, 8)}}},
 	} {
 		p.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{p.sge(0, 8)}})

@@ -110,9 +110,7 @@ func testRxeWindows(t *testing.T) {
 			if wc := a.poll(1)[0]; wc.WRID != 8 || wc.Status != provider.WCSuccess {
 				t.Fatalf("the Send with Invalidate: %+v", wc)
 			}
-			// rxe does not say so (kernel-notes/rxe-invalidate-silent.md), but the window can
-			// be bound again.
-			if wc := p.poll(1)[0]; wc.WRID != 7 || wc.Status != provider.WCSuccess || wc.Flags != 0 {
+			if wc := p.poll(1)[0]; wc.WRID != 7 || wc.Status != provider.WCSuccess || wc.Flags != provider.WCWithInv || wc.InvalidatedRKey != bind.RKey {
 				t.Fatalf("the receive: %+v", wc)
 			}
 		}
@@ -121,6 +119,7 @@ func testRxeWindows(t *testing.T) {
 			t.Errorf("a Read of a window that was invalidated: %+v", wc)
 		}
 	})
+	t.Run("invalidations of what is not bound", testRxeUnbound)
 	t.Run("a bind without the right", func(t *testing.T) {
 		_, p := connected(t)
 		w := window(t, p, provider.MWType2)
@@ -183,4 +182,86 @@ func testRxeWindows(t *testing.T) {
 			t.Errorf("in the end: %+v", wc)
 		}
 	})
+}
+
+// testRxeUnbound: local invalidations that would crash the kernel are refused before they
+// get there, at whichever place of a batch, and those that would not are not.
+func testRxeUnbound(t *testing.T) {
+	a, p := connected(t)
+	mr, w := bindable(t, p), window(t, p, provider.MWType2)
+	bind := func(key uint32) provider.SendWR {
+		return provider.SendWR{Opcode: provider.WRBindMW, Flags: provider.SendSignaled, RKey: key,
+			Bind: &provider.MWBindInfo{LKey: mr.LKey(), Addr: mr.Addr(), Length: 100, Access: provider.AccessRemoteRead}}
+	}
+	invalidate := func(key uint32) provider.SendWR {
+		return provider.SendWR{Opcode: provider.WRLocalInv, Flags: provider.SendSignaled, InvalidateRKey: key}
+	}
+	// post posts wrs to p, of which the first n are taken, and waits for those.
+	post := func(what string, n int, wrs ...provider.SendWR) {
+		t.Helper()
+		got, err := p.qp.PostSend(wrs)
+		if got != n || (err == nil) != (n == len(wrs)) {
+			t.Fatalf("%s: %d posted, want %d: %v", what, got, n, err)
+		}
+		if err != nil {
+			wantErrno(t, what, err, syscall.EINVAL)
+		}
+		for _, wc := range p.poll(n) {
+			if wc.Status != provider.WCSuccess {
+				t.Fatalf("%s: %+v", what, wc)
+			}
+		}
+	}
+	first := w.RKey()
+	second, third := ibv.IncRKey(first), ibv.IncRKey(ibv.IncRKey(first))
+	post("a window that was never bound", 0, invalidate(first))
+	post("the next key of it", 0, invalidate(second))
+	post("bound and invalidated twice", 2, bind(second), invalidate(second), invalidate(second))
+	post("invalidated again", 0, invalidate(second))
+	bad := bind(third)
+	bad.Bind.LKey ^= 0x5a5a5a00
+	post("behind a bind that can't be", 0, bad, invalidate(third))
+	post("that bind has not been posted", 0, invalidate(third))
+	post("bound again", 1, bind(third))
+	post("with the key from before", 0, invalidate(second))
+	post("what stands behind an error is not posted", 0, provider.SendWR{Opcode: 77}, invalidate(third))
+
+	p.recv(provider.RecvWR{WRID: 7})
+	a.send(provider.SendWR{WRID: 8, Opcode: provider.WRSendWithInv, Flags: provider.SendSignaled, InvalidateRKey: third})
+	if wc := a.poll(1)[0]; wc.Status != provider.WCSuccess {
+		t.Fatalf("the Send with Invalidate: %+v", wc)
+	}
+	if wc := p.poll(1)[0]; wc.Flags != provider.WCWithInv || wc.InvalidatedRKey != third {
+		t.Fatalf("the receive: %+v", wc)
+	}
+	post("which the peer has invalidated", 0, invalidate(third))
+
+	// The same over and over, from two QPs at a time: one of each two is refused.
+	other, _ := connected(t)
+	key := third
+	for range 50 {
+		key = ibv.IncRKey(key)
+		post("bound", 1, bind(key))
+		results := make(chan int, 2)
+		for _, q := range []provider.QP{p.qp, other.qp} {
+			go func() {
+				n, _ := q.PostSend([]provider.SendWR{invalidate(key)})
+				results <- n
+			}()
+		}
+		if n := <-results + <-results; n != 1 {
+			t.Fatalf("%d of two invalidations were posted", n)
+		}
+		for done := false; !done; { // on one of the two
+			for _, s := range []*side{p, other} {
+				var wc [1]provider.WC
+				n, err := s.cq.Poll(wc[:])
+				must(t, n, err)
+				if n > 0 && wc[0].Status != provider.WCSuccess {
+					t.Fatalf("the invalidation: %+v", wc[0])
+				}
+				done = done || n > 0
+			}
+		}
+	}
 }
