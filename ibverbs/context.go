@@ -64,6 +64,15 @@ func (c *Context) Provider() string {
 	return c.provider
 }
 
+// Transport returns the family of the device: TransportIWARP, or TransportIB for
+// InfiniBand and RoCE (ibv_device.transport_type). It can be asked for after Close.
+func (c *Context) Transport() TransportType {
+	if c == nil || c.dev == nil {
+		return TransportUnknown
+	}
+	return c.dev.Transport()
+}
+
 // Query returns the device's limits and capabilities (ibv_query_device).
 func (c *Context) Query() (DeviceAttr, error) {
 	if err := c.ok("ibv_query_device"); err != nil {

@@ -14,9 +14,7 @@ import (
 
 // What ibv_create_cq(3), ibv_resize_cq(3), ibv_req_notify_cq(3), ibv_get_cq_event(3)
 // and ibv_post_send(3) say about queues. The tests of this file run on the engine,
-// and on siw through TestOnSiw; where siw differs they say how.
-
-func onSiw() bool { return os.Getenv("GOVS_PROVIDER") == "kernel" }
+// and on siw and rxe through TestOnSiw and TestOnRxe; where those differ they say how.
 
 // joined is a device connected with itself, each end with a region and CQs of the
 // test's choice. The server's Conn makes its own CQs.
@@ -326,7 +324,8 @@ func TestQueueSolicited(t *testing.T) {
 // TestQueueUnsignalled: work that is not signalled says nothing when it succeeds and
 // keeps its place in the send queue until a later signalled one has completed; a full
 // queue refuses with ENOMEM and takes nothing of the list from there on. siw gives
-// places back as soon as it has taken the work up, so that its queue seldom is full.
+// places back as soon as it has taken the work up, and rxe when it is done, so that their
+// queues seldom are full.
 func TestQueueUnsignalled(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for _, signalled := range []bool{false, true} {
@@ -357,7 +356,7 @@ func TestQueueUnsignalled(t *testing.T) {
 		if n := must[int](t)(cq.Poll(wc)); n != 0 {
 			t.Errorf("%d completions of unsignalled work, the first %d", n, wc[0].WRID)
 		}
-		if !onSiw() {
+		if !onKernel() {
 			good := ibverbs.SendWR{WRID: 200, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
 			err := j.client.QP().PostSend(good, good)
 			var pe *ibverbs.PostError

@@ -70,8 +70,9 @@ func TestStates(t *testing.T) {
 
 func wantState(t *testing.T, what string, qp *ibverbs.QP, want ibverbs.QPState) {
 	t.Helper()
-	if attr, _, err := qp.Query(); err != nil || attr.State != want || attr.CurState != want {
-		t.Errorf("%s: the QP is in %s, %v", what, attr.State, err)
+	// rxe has in cur_qp_state what the program said last that it was.
+	if attr, _, err := qp.Query(); err != nil || attr.State != want || attr.CurState != want && !onRxe() {
+		t.Errorf("%s: the QP is in %s (cur_qp_state %s), %v", what, attr.State, attr.CurState, err)
 	}
 }
 
@@ -98,14 +99,20 @@ func qpInState(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, path []i
 // TestStatesFlush: whatever ends a connection, all that is posted completes as flushed,
 // in order, and so does what is posted afterwards, signalled or not.
 func TestStatesFlush(t *testing.T) {
-	for name, end := range map[string]func(j *joined) error{
+	ends := map[string]func(j *joined) error{
 		"to ERR":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPErr) },
-		"to SQD":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQD) },
-		"to SQE":               func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQE) },
 		"disconnect":           func(j *joined) error { return j.client.Disconnect() },
 		"the peer disconnects": func(j *joined) error { return j.server.Disconnect() },
-		"the peer goes to ERR": func(j *joined) error { return toState(j.server.QP(), ibverbs.QPErr) },
-	} {
+	}
+	if !onRxe() {
+		// What else ends a connection of iWARP. RoCE's goes on: a QP in SQD drains its send
+		// queue alone and may be moved back, SQE is for errors, and nobody tells the peer of
+		// a QP in ERR.
+		ends["to SQD"] = func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQD) }
+		ends["to SQE"] = func(j *joined) error { return toState(j.client.QP(), ibverbs.QPSQE) }
+		ends["the peer goes to ERR"] = func(j *joined) error { return toState(j.server.QP(), ibverbs.QPErr) }
+	}
+	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			vctx, l := queueWorld(t)
 			scq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
@@ -125,6 +132,9 @@ func TestStatesFlush(t *testing.T) {
 			}
 			ok(t, end(j))
 			// siw flushes some of it only when its event has been seen.
+			if onRxe() && name == "to ERR" {
+				ok(t, j.client.Disconnect()) // the state does not end the connection
+			}
 			ok(t, j.client.Wait(timeout(t)))
 			flushed("posted before", rcq, 0, 1, 2)
 			ok(t, qp.PostRecv(ibverbs.RecvWR{WRID: 10}, ibverbs.RecvWR{WRID: 11}))

@@ -56,6 +56,7 @@ type DeviceInfo struct {
 // that is closed are dropped.
 type Device interface {
 	Name() string
+	Transport() TransportType                           // ibv_device.transport_type; it never changes
 	Query() (DeviceAttr, error)                         // ibv_query_device
 	QueryPort(port uint8) (PortAttr, error)             // ibv_query_port; ports count from 1
 	QueryGID(port uint8, index int) (GID, error)        // ibv_query_gid

@@ -37,9 +37,9 @@ var allowed = map[string][]string{
 
 	"ibverbs":              {"provider"},
 	"ibverbs/internal/...": {"provider"},
-	// Runs a package's tests again on siw; only tests import it.
-	"ibverbs/internal/onsiw": {"ci/vm/vmtest"},
-	"ibverbs/rdmacm":         {"provider", "ibverbs", "ibverbs/internal/..."},
+	// Runs a package's tests again on a kernel device; only tests import it.
+	"ibverbs/internal/ondevice": {"ci/vm/vmtest"},
+	"ibverbs/rdmacm":            {"provider", "ibverbs", "ibverbs/internal/..."},
 
 	// The suite can be put over any provider. Of the engine it knows the tap
 	// only, through which it sees what goes over a socket.

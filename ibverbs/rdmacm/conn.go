@@ -25,7 +25,7 @@ type Conn struct {
 	rdmac   bool
 
 	mu       sync.Mutex
-	watching *watch // nil before the first Done
+	watching *watch // nil before the first Done, but on InfiniBand and RoCE
 
 	closing sync.Mutex // held through Close, and guards what follows
 
@@ -62,6 +62,11 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 func (c *Conn) established(ev *Event) {
 	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
 	c.disconnect = true
+	if c.vctx.Transport() == ibverbs.TransportIB {
+		// A peer that disconnects waits there for an answer, and our QP stays as it is
+		// until somebody takes the event.
+		c.watched()
+	}
 }
 
 // makeParts makes what the configuration left out.
@@ -161,7 +166,8 @@ func (c *Conn) ID() *ID {
 }
 
 // PrivateData returns what the peer sent: with its request or, on the side that
-// dialled, with its reply. The slice is shared by all calls.
+// dialled, with its reply. The slice is shared by all calls. On InfiniBand and RoCE
+// it has a fixed length, and what the peer did not fill is zeros.
 func (c *Conn) PrivateData() []byte {
 	if c == nil {
 		return nil
@@ -183,9 +189,9 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.ID().RemoteAddr() }
 // ended it and how, or the Conn is closed. QP.Cause may know why.
 //
 // The first call of Done, Wait or Shutdown starts a goroutine that waits for
-// the end; it is gone when the connection is. On InfiniBand and RoCE it is what
-// answers a peer that disconnects, and without it, or Close, the peer waits for
-// about a minute: call Done there as soon as the connection is made.
+// the end; it is gone when the connection is. On InfiniBand and RoCE it is there
+// from the beginning: it is what answers a peer that disconnects, who otherwise
+// waits for about a minute.
 func (c *Conn) Done() <-chan struct{} {
 	if c == nil || c.id == nil {
 		return noConn

@@ -528,3 +528,27 @@ func TestWaitGivenUp(t *testing.T) {
 		ok(t, vctx.Close())
 	})
 }
+
+// Where the transport leaves the answer to a disconnect to us, the event is taken without
+// anybody asking; elsewhere a connection at rest has no goroutine.
+func TestDisconnectUnasked(t *testing.T) {
+	for transport, want := range map[provider.TransportType]int{provider.TransportIB: 0, provider.TransportIWARP: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			f, vctx := newFake(t, goodDial())
+			f.Transport = transport
+			var last *fake.ID
+			answer := f.OnCM
+			f.OnCM = func(id *fake.ID, call string) { last = id; answer(id, call) }
+			c, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
+			ok(t, err)
+			last.Event(provider.CMDisconnected, 0, nil)
+			synctest.Wait()
+			if got := last.Waiting(); got != want {
+				t.Errorf("%v: %d events that nobody took, want %d", transport, got, want)
+			}
+			ok(t, c.Wait(t.Context()))
+			ok(t, c.Close())
+			ok(t, vctx.Close())
+		})
+	}
+}

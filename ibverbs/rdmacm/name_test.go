@@ -1,17 +1,22 @@
 package rdmacm_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
@@ -52,28 +57,63 @@ func port(a netip.AddrPort) string {
 	return netip.AddrPortFrom(netip.IPv4Unspecified(), a.Port()).String()[len("0.0.0.0:"):]
 }
 
+// ip runs the command of that name. Of a machine's own network it changes nothing: it is
+// called in a namespace, or in the guest.
+func ip(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v\n%s", args, err, out)
+	}
+}
+
+// namedHost has a host, by name and by its two addresses. With the engine it is this one.
+// A device of the kernel serves its own interface only; in the guest that gets an
+// address of IPv6 (RFC 3849), and the system's hosts a name.
+func namedHost(t *testing.T, addr netip.AddrPort) (name string, four, six netip.Addr) {
+	t.Helper()
+	if !onKernel() {
+		return "localhost", addr.Addr(), netip.IPv6Loopback()
+	}
+	name, six = "govs.test", netip.MustParseAddr("2001:db8::1")
+	ip(t, "address replace "+six.String()+"/64 dev "+ondevice.Netdev()+" nodad")
+	t.Cleanup(func() { ip(t, "address delete "+six.String()+"/64 dev "+ondevice.Netdev()) })
+	before := must[[]byte](t)(os.ReadFile("/etc/hosts"))
+	with := fmt.Appendf(bytes.Clone(before), "\n%s %s\n%s %s\n", addr.Addr(), name, six, name)
+	ok(t, os.WriteFile("/etc/hosts", with, 0o644))
+	t.Cleanup(func() { ok(t, os.WriteFile("/etc/hosts", before, 0o644)) })
+	return name, addr.Addr(), six
+}
+
 // TestNames: addresses, names with several addresses of which one is listened at,
 // and no host.
 func TestNames(t *testing.T) {
 	ctx := timeout(t)
-	vctx, _ := device(t)
-	four, six := netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()
+	vctx, addr := device(t)
+	name, four, six := namedHost(t, addr)
+	none := []string{""} // is the loopback, where no device of the kernel is
+	all := []string{":0", "*:0"}
+	if onKernel() {
+		none = nil
+	}
+	if onSiw() {
+		all = nil // what leads to siw's interface from this host comes over lo, where its listener isn't
+	}
 
-	at := listenName(t, ctx, vctx, "127.0.0.1:0")
-	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", ""} {
+	at := listenName(t, ctx, vctx, four.String()+":0")
+	for _, host := range append(none, four.String(), name, "[::ffff:"+four.String()+"]") {
 		dialName(t, ctx, vctx, host+":"+port(at), netip.AddrPortFrom(four, at.Port()))
 	}
-	at = listenName(t, ctx, vctx, "[::1]:0")
-	for _, host := range []string{"[::1]", ""} {
+	at = listenName(t, ctx, vctx, "["+six.String()+"]:0")
+	for _, host := range append(none, "["+six.String()+"]") {
 		dialName(t, ctx, vctx, host+":"+port(at), netip.AddrPortFrom(six, at.Port()))
 	}
-	for _, all := range []string{":0", "*:0"} {
-		at = listenName(t, ctx, vctx, all)
-		dialName(t, ctx, vctx, "127.0.0.1:"+port(at), netip.AddrPortFrom(four, at.Port()))
-		dialName(t, ctx, vctx, "[::1]:"+port(at), netip.AddrPortFrom(six, at.Port()))
+	for _, address := range all {
+		at = listenName(t, ctx, vctx, address)
+		dialName(t, ctx, vctx, four.String()+":"+port(at), netip.AddrPortFrom(four, at.Port()))
+		dialName(t, ctx, vctx, "["+six.String()+"]:"+port(at), netip.AddrPortFrom(six, at.Port()))
 	}
-	at = listenName(t, ctx, vctx, "localhost:0")
-	dialName(t, ctx, vctx, "localhost:"+port(at), at)
+	at = listenName(t, ctx, vctx, name+":0")
+	dialName(t, ctx, vctx, name+":"+port(at), at)
 }
 
 func TestBadNames(t *testing.T) {
@@ -159,7 +199,12 @@ func TestDialNameLeavesTimeForTheNext(t *testing.T) {
 
 // TestLinkLocal connects over link-local addresses with zones, in a network
 // namespace that has one.
+// A device of the kernel has its interface's, in the guest.
 func TestLinkLocal(t *testing.T) {
+	if onKernel() {
+		testLinkLocal(t, linkLocalOf(t, ondevice.Netdev()))
+		return
+	}
 	if os.Getenv("GOVS_LINK_LOCAL") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestLinkLocal$", "-test.v")
 		cmd.Env = append(os.Environ(), "GOVS_LINK_LOCAL=1")
@@ -177,15 +222,32 @@ func TestLinkLocal(t *testing.T) {
 		}
 		return
 	}
-	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"address", "add", "fe80::7/64", "dev", "lo", "nodad"}} {
-		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %v: %v\n%s", args, err, out)
+	ip(t, "link set lo up")
+	ip(t, "address add fe80::7/64 dev lo nodad")
+	testLinkLocal(t, netip.MustParseAddr("fe80::7%lo"))
+}
+
+// linkLocalOf returns the link-local address that an interface has.
+func linkLocalOf(t *testing.T, name string) netip.Addr {
+	t.Helper()
+	dev := must[*net.Interface](t)(net.InterfaceByName(name))
+	for _, a := range must[[]net.Addr](t)(dev.Addrs()) {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsLinkLocalUnicast() && p.Addr().Is6() {
+			return p.Addr().WithZone(name)
 		}
 	}
+	t.Fatalf("%s has no link-local address", name)
+	panic("unreachable")
+}
+
+func testLinkLocal(t *testing.T, addr netip.Addr) {
 	ctx := timeout(t)
+	zone := addr.Zone()
+	number := strconv.Itoa(must[*net.Interface](t)(net.InterfaceByName(zone)).Index)
+	host := func(zone string) string { return "[" + addr.WithZone(zone).String() + "]:" }
 	for { // the kernel takes a moment to route to an address that is new
-		l := must[net.Listener](t)(net.Listen("tcp", "[fe80::7%lo]:0"))
-		c, err := net.Dial("tcp", "[fe80::7%lo]:"+port(l.Addr().(*net.TCPAddr).AddrPort()))
+		l := must[net.Listener](t)(net.Listen("tcp", host(zone)+"0"))
+		c, err := net.Dial("tcp", host(zone)+port(l.Addr().(*net.TCPAddr).AddrPort()))
 		_ = l.Close()
 		if err == nil {
 			_ = c.Close()
@@ -197,18 +259,28 @@ func TestLinkLocal(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	vctx, _ := device(t)
-	at := listenName(t, ctx, vctx, "[fe80::7%lo]:0")
-	if at.Addr().Zone() != "lo" {
+	at := listenName(t, ctx, vctx, host(zone)+"0")
+	want := zone
+	if onKernel() {
+		want = number // as the kernel tells of it
+	}
+	if at.Addr() != addr.WithZone(want) {
 		t.Errorf("the listener is at %v", at)
 	}
 	dialName(t, ctx, vctx, at.String(), at)
-	dialName(t, ctx, vctx, "[fe80::7%1]:"+port(at), at) // the zone by number
+	dialName(t, ctx, vctx, host(zone)+port(at), at)
+	dialName(t, ctx, vctx, host(number)+port(at), at)
 
-	_, err := rdmacm.DialName(ctx, vctx, "[fe80::7]:"+port(at), nil)
-	wantErr(t, "no zone", err, syscall.EINVAL)
-	_, err = rdmacm.DialName(ctx, vctx, "[fe80::7%nosuchif]:"+port(at), nil)
+	c, err := rdmacm.DialName(ctx, vctx, host("")+port(at), nil)
+	if onKernel() && err == nil { // rdma_resolve_addr takes the only route that there is
+		ok(t, c.Shutdown(ctx))
+		ok(t, c.Close())
+	} else {
+		wantErr(t, "no zone", err, syscall.EINVAL)
+	}
+	_, err = rdmacm.DialName(ctx, vctx, host("nosuchif")+port(at), nil)
 	wantErr(t, "a zone that isn't there", err, syscall.ENODEV)
-	_, err = rdmacm.ListenName(ctx, vctx, "[fe80::7%nosuchif]:0", nil)
+	_, err = rdmacm.ListenName(ctx, vctx, host("nosuchif")+"0", nil)
 	wantErr(t, "a zone that isn't there", err, syscall.ENODEV, "nosuchif")
 }
 

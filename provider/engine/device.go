@@ -92,6 +92,9 @@ func openDevice(opts Options) (*device, error) {
 // Name implements provider.Device.
 func (d *device) Name() string { return DeviceName }
 
+// Transport implements provider.Device.
+func (d *device) Transport() provider.TransportType { return provider.TransportIWARP }
+
 // Query implements provider.Device. Every limit it tells is enforced.
 func (d *device) Query() (provider.DeviceAttr, error) {
 	if d.life.closed() {

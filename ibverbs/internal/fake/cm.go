@@ -56,6 +56,13 @@ func (d *ID) Event(t provider.CMEventType, status int, private []byte) {
 	d.ch.events <- provider.CMEvent{Type: t, Status: status, ID: d, Param: provider.ConnParam{PrivateData: private}}
 }
 
+// Waiting says how many events of the id's channel nobody has taken.
+func (d *ID) Waiting() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.ch.events)
+}
+
 // Request puts a CONNECT_REQUEST of a new id on the channel of the listener d.
 func (d *ID) Request(param provider.ConnParam) *ID {
 	d.mu.Lock()

@@ -31,6 +31,9 @@ type Provider struct {
 	// BoundTo is the device that ids find themselves bound to, if not empty.
 	BoundTo string
 
+	// Transport is that of the device; unknown if it is not set.
+	Transport provider.TransportType
+
 	Async chan provider.AsyncEvent
 }
 
@@ -93,7 +96,8 @@ func (p *Provider) Open(string) (provider.Device, error) {
 
 type device struct{ p *Provider }
 
-func (d *device) Name() string { return d.p.DeviceName }
+func (d *device) Name() string                      { return d.p.DeviceName }
+func (d *device) Transport() provider.TransportType { return d.p.Transport }
 func (d *device) Query() (provider.DeviceAttr, error) {
 	return provider.DeviceAttr{MaxQPRdAtom: 8, MaxQPInitRdAtom: 4}, d.p.called("query")
 }

@@ -1,0 +1,28 @@
+package rdmacm_test
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
+)
+
+// What the tests ask for the device that they run on, where devices differ.
+var onSiw, onRxe, onKernel = ondevice.OnSiw, ondevice.OnRxe, ondevice.OnKernel
+
+// elsewhere are the tests that run on devices of the kernel, too, and the examples.
+const elsewhere = "^TestConn|^TestNames$|^TestLinkLocal$|^Example"
+
+// TestOnSiw runs them on siw.
+func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw) }
+
+// TestOnRxe runs them on rxe.
+func TestOnRxe(t *testing.T) { ondevice.Run(t, ondevice.Rxe, elsewhere, notOnRxe) }
+
+// notOnSiw are those that siw lacks the means for.
+var notOnSiw = map[string]string{}
+
+// notOnRxe are those that rxe lacks the means for.
+var notOnRxe = map[string]string{
+	"TestConnClientGoesAway": "its clients speak MPA over TCP",
+	"TestConnPeerGoesAway":   "its peers speak MPA over TCP",
+}
