@@ -43,8 +43,10 @@ var allowed = map[string][]string{
 
 	// The suite can be put over any provider. Of the engine it knows the tap
 	// only, through which it sees what goes over a socket.
-	"provider/conformance/...":     {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport"},
-	"provider/conformance/mutants": {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport", "provider/engine"},
+	"provider/conformance/...": {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport"},
+	// Puts the suite over the engine; of the suite itself only tests and mutants import it.
+	"provider/conformance/onengine": {"provider", "provider/iwarp/...", "provider/conformance", "ibverbs", "provider/engine", "provider/engine/transport"},
+	"provider/conformance/mutants":  {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport", "provider/engine"},
 
 	"cmd/...": {"..."},
 	"ci/...":  {"..."},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -54,7 +55,7 @@ func (c *runCmd) bench(out *output) (*bench, error) {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	b.openers = map[string]conformance.Opener{
-		"engine": engineOpener(addr, b.tap, placementOf(c.Placement)),
+		"engine": onengine.Side{Name: "engine", Addr: addr, Tap: b.tap, Placement: placementOf(c.Placement)}.Opener(),
 		"kernel": k.opener(addr, kernelErr),
 	}
 	return b, nil

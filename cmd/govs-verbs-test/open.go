@@ -6,15 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
@@ -108,66 +105,4 @@ func placementOf(flag string) engine.Placement {
 		return engine.PlaceStreaming
 	}
 	return engine.PlaceVerified
-}
-
-// engineOpener opens an engine of its own for each run. The placement is for
-// scenarios that don't choose one.
-func engineOpener(addr netip.Addr, tap transport.Tap, placement engine.Placement) conformance.Opener {
-	return func(options []string) (*conformance.Endpoint, error) {
-		opts := &engine.Options{Placement: placement}
-		if err := setOptions(opts, options); err != nil {
-			return nil, err
-		}
-		if tap != nil {
-			opts.Network = transport.NewTCP(&transport.TCPOptions{Tap: tap})
-		}
-		vctx, err := ibverbs.Open(engine.New(opts), "")
-		if err != nil {
-			return nil, err
-		}
-		return &conformance.Endpoint{Name: "engine", Context: vctx, Addr: addr}, nil
-	}
-}
-
-// setOptions reads a scenario's options: crc=on|off,
-// placement=verified|streaming, markers=on|off, rdmac=permitted|only, extensions=on|off,
-// startup=DURATION, rtr and fallback.
-func setOptions(opts *engine.Options, options []string) error {
-	for _, o := range options {
-		key, value, _ := strings.Cut(o, "=")
-		if err := setOption(opts, key, value); err != nil {
-			return fmt.Errorf("scenario option %q: %w", o, err)
-		}
-	}
-	return nil
-}
-
-func setOption(opts *engine.Options, key, value string) error {
-	var ok bool
-	switch key {
-	case "crc":
-		opts.CRC, ok = map[string]engine.CRCPolicy{"on": engine.CRCOn, "off": engine.CRCOff}[value]
-	case "placement":
-		opts.Placement, ok = map[string]engine.Placement{"verified": engine.PlaceVerified, "streaming": engine.PlaceStreaming}[value]
-	case "markers":
-		opts.Markers, ok = map[string]bool{"on": true, "off": false}[value]
-	case "rtr":
-		opts.RTR, ok = map[string]mpa.RTR{"send": mpa.RTRSend, "write": mpa.RTRWrite, "read": mpa.RTRRead}[value]
-		opts.PeerToPeer = true
-	case "fallback":
-		opts.Fallback, ok = map[string]engine.FallbackPolicy{"closed": engine.FallbackClosed, "unenhanced": engine.FallbackUnenhanced}[value]
-	case "rdmac":
-		opts.RDMAC, ok = map[string]mpa.RDMACPolicy{"permitted": mpa.RDMACPermitted, "only": mpa.RDMACOnly}[value]
-	case "extensions":
-		opts.Extensions, ok = map[string]bool{"on": true, "off": false}[value]
-	case "startup":
-		d, err := time.ParseDuration(value)
-		opts.StartupTimeout, ok = d, err == nil
-	default:
-		return errors.New("no such option")
-	}
-	if !ok {
-		return errors.New("no such value")
-	}
-	return nil
 }

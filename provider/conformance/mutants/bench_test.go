@@ -10,17 +10,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/conformance/mutants"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 // trial is one scenario that is to be played, and what came of it.
@@ -80,40 +78,7 @@ func init() { nextPort.Store(24000) }
 
 // opener opens providers as the options of a scenario say.
 func opener(name string, tap transport.Tap, create func(*engine.Options) provider.Provider) conformance.Opener {
-	return func(options []string) (*conformance.Endpoint, error) {
-		opts := &engine.Options{Network: transport.NewTCP(&transport.TCPOptions{Tap: tap})}
-		for _, o := range options {
-			switch o {
-			case "crc=off":
-				opts.CRC = engine.CRCOff
-			case "startup=1s":
-				opts.StartupTimeout = time.Second
-			case "rtr=send":
-				opts.PeerToPeer, opts.RTR = true, mpa.RTRSend
-			case "rtr=write":
-				opts.PeerToPeer, opts.RTR = true, mpa.RTRWrite
-			case "rtr=read":
-				opts.PeerToPeer, opts.RTR = true, mpa.RTRRead
-			case "rdmac=permitted":
-				opts.RDMAC = mpa.RDMACPermitted
-			case "rdmac=only":
-				opts.RDMAC = mpa.RDMACOnly
-			case "extensions=on":
-				opts.Extensions = true
-			case "extensions=off":
-				opts.Extensions = false
-			case "fallback=closed":
-				opts.Fallback = engine.FallbackClosed
-			default:
-				return nil, fmt.Errorf("no option %q", o)
-			}
-		}
-		vctx, err := ibverbs.Open(create(opts), "")
-		if err != nil {
-			return nil, err
-		}
-		return &conformance.Endpoint{Name: name, Context: vctx, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
-	}
+	return onengine.Side{Name: name, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Tap: tap, New: create}.Opener()
 }
 
 // play runs a scenario once.

@@ -1,21 +1,16 @@
 package scenarios_test
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
-	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/engine/transport"
-	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,13 +41,14 @@ func TestRawOverEngine(t *testing.T) {
 // each as a subtest.
 func overEngine(t *testing.T, suite *conformance.Suite, only string) {
 	tap := &capture.Tap{}
+	side := onengine.Side{Name: "engine", Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Tap: tap}
 	col := &conformance.Collection{Schema: conformance.CollectionSchema, Seed: 1}
 	dir := t.TempDir()
 	var err error
 	col.Outcomes, err = conformance.Run(t.Context(), conformance.Config{
 		Suite: suite, Only: only, Seed: col.Seed, Scale: 2, FirstPort: 21000,
 		Pairings: []conformance.Pairing{{Initiator: "engine", Responder: "engine"}},
-		Open:     map[string]conformance.Opener{"engine": open(tap)},
+		Open:     map[string]conformance.Opener{"engine": side.Opener()},
 		Capture:  tap, Tap: tap, Dir: dir,
 	})
 	if err != nil {
@@ -77,44 +73,6 @@ func overEngine(t *testing.T, suite *conformance.Suite, only string) {
 			}
 			t.Log("\n" + strings.Join(append(res.Log, res.Ladder...), "\n"))
 		})
-	}
-}
-
-// open opens engines as the scenarios' options say.
-func open(tap transport.Tap) conformance.Opener {
-	return func(options []string) (*conformance.Endpoint, error) {
-		opts := &engine.Options{Network: transport.NewTCP(&transport.TCPOptions{Tap: tap})}
-		for _, o := range options {
-			switch o {
-			case "crc=off":
-				opts.CRC = engine.CRCOff
-			case "startup=1s":
-				opts.StartupTimeout = time.Second
-			case "rtr=send":
-				opts.PeerToPeer, opts.RTR = true, mpa.RTRSend
-			case "rtr=write":
-				opts.PeerToPeer, opts.RTR = true, mpa.RTRWrite
-			case "rtr=read":
-				opts.PeerToPeer, opts.RTR = true, mpa.RTRRead
-			case "rdmac=permitted":
-				opts.RDMAC = mpa.RDMACPermitted
-			case "rdmac=only":
-				opts.RDMAC = mpa.RDMACOnly
-			case "extensions=on":
-				opts.Extensions = true
-			case "extensions=off":
-				opts.Extensions = false
-			case "fallback=closed":
-				opts.Fallback = engine.FallbackClosed
-			default:
-				return nil, fmt.Errorf("no option %q", o)
-			}
-		}
-		vctx, err := ibverbs.Open(engine.New(opts), "")
-		if err != nil {
-			return nil, err
-		}
-		return &conformance.Endpoint{Name: "engine", Context: vctx, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
 	}
 }
 

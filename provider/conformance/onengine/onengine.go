@@ -1,0 +1,99 @@
+// Package onengine puts the suite over the engine: it opens an engine as a scenario's
+// options say. It is apart from the suite, which knows no provider.
+package onengine
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// Side is what the endpoints of one kind have in common.
+type Side struct {
+	Name string     // of the pairings
+	Addr netip.Addr // what they listen at
+
+	// Tap sees their connections; nil for none.
+	Tap transport.Tap
+
+	// Placement is for scenarios that don't choose one.
+	Placement engine.Placement
+
+	// New makes the provider; nil is engine.New.
+	New func(*engine.Options) provider.Provider
+}
+
+// Opener opens a device of its own for each call, with a scenario's options.
+func (s Side) Opener() conformance.Opener {
+	return func(options []string) (*conformance.Endpoint, error) {
+		opts := &engine.Options{Placement: s.Placement}
+		if err := Set(opts, options); err != nil {
+			return nil, err
+		}
+		if s.Tap != nil {
+			opts.Network = transport.NewTCP(&transport.TCPOptions{Tap: s.Tap})
+		}
+		create := s.New
+		if create == nil {
+			create = engine.New
+		}
+		vctx, err := ibverbs.Open(create(opts), "")
+		if err != nil {
+			return nil, err
+		}
+		return &conformance.Endpoint{Name: s.Name, Context: vctx, Addr: s.Addr}, nil
+	}
+}
+
+// Set reads a scenario's options into opts: crc=on|off,
+// placement=verified|streaming, markers=on|off, rdmac=permitted|only, extensions=on|off,
+// startup=DURATION, rtr=send|write|read and fallback=closed|unenhanced. The error names
+// the one that is none of them.
+func Set(opts *engine.Options, options []string) error {
+	for _, o := range options {
+		key, value, _ := strings.Cut(o, "=")
+		if err := set(opts, key, value); err != nil {
+			return fmt.Errorf("scenario option %q: %w", o, err)
+		}
+	}
+	return nil
+}
+
+func set(opts *engine.Options, key, value string) error {
+	var ok bool
+	switch key {
+	case "crc":
+		opts.CRC, ok = map[string]engine.CRCPolicy{"on": engine.CRCOn, "off": engine.CRCOff}[value]
+	case "placement":
+		opts.Placement, ok = map[string]engine.Placement{"verified": engine.PlaceVerified, "streaming": engine.PlaceStreaming}[value]
+	case "markers":
+		opts.Markers, ok = map[string]bool{"on": true, "off": false}[value]
+	case "rtr":
+		opts.RTR, ok = map[string]mpa.RTR{"send": mpa.RTRSend, "write": mpa.RTRWrite, "read": mpa.RTRRead}[value]
+		opts.PeerToPeer = true
+	case "fallback":
+		opts.Fallback, ok = map[string]engine.FallbackPolicy{"closed": engine.FallbackClosed, "unenhanced": engine.FallbackUnenhanced}[value]
+	case "rdmac":
+		opts.RDMAC, ok = map[string]mpa.RDMACPolicy{"permitted": mpa.RDMACPermitted, "only": mpa.RDMACOnly}[value]
+	case "extensions":
+		opts.Extensions, ok = map[string]bool{"on": true, "off": false}[value]
+	case "startup":
+		d, err := time.ParseDuration(value)
+		opts.StartupTimeout, ok = d, err == nil
+	default:
+		return errors.New("no such option")
+	}
+	if !ok {
+		return errors.New("no such value")
+	}
+	return nil
+}
