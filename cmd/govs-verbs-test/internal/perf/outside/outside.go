@@ -67,6 +67,10 @@ type program struct {
 	server  func(p Pair, t Test, port int) []string
 	client  func(p Pair, t Test, port int) []string
 	parse   func(t Test, stdout string) (Result, error)
+
+	// early reports whether a client has failed because it came before its server
+	// listened, where nobody but the two can see to that; nil if there is no such case.
+	early func(client *process) bool
 }
 
 func lookup(name string) (program, error) {
@@ -104,9 +108,19 @@ func Version(ctx context.Context, name string) string {
 	return strings.TrimSpace(strings.TrimLeft(line, "# "))
 }
 
+// How long a server may take until it listens, on a machine that does other things as
+// well, and how often both ends are run if the client came too early.
+var (
+	listenLimit = 2 * time.Minute
+	mostRuns    = 5
+)
+
+// errEarly is the end of a client that came before its server listened.
+var errEarly = errors.New("it seems that the client came before its server listened")
+
 // Run runs both ends and returns what the client said. When ctx ends, both are
 // killed.
-func (p Pair) Run(ctx context.Context, t Test) (_ Result, err error) {
+func (p Pair) Run(ctx context.Context, t Test) (Result, error) {
 	if err := Usable(t.Program); err != nil {
 		return Result{}, err
 	}
@@ -114,6 +128,19 @@ func (p Pair) Run(ctx context.Context, t Test) (_ Result, err error) {
 		return Result{}, fmt.Errorf("%s: %d messages of %d octets after %d: impossible", t.Program, t.Iters, t.Size, t.Warmup)
 	}
 	prog := programs[t.Program]
+	for runs := 1; ; runs++ {
+		r, err := p.run(ctx, prog, t)
+		if !errors.Is(err, errEarly) || ctx.Err() != nil {
+			return r, err
+		}
+		if runs == mostRuns {
+			return Result{}, fmt.Errorf("%d runs, the last of them: %w", runs, err)
+		}
+	}
+}
+
+// run is one attempt of Run.
+func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	port, err := freePort(p.Addr)
 	if err != nil {
 		return Result{}, err
@@ -138,7 +165,11 @@ func (p Pair) Run(ctx context.Context, t Test) (_ Result, err error) {
 	}
 	<-client.done
 	if client.err != nil {
-		return Result{}, fmt.Errorf("%s: %w", client.cmd, errors.Join(ctx.Err(), client.failure()))
+		err := errors.Join(ctx.Err(), client.failure())
+		if prog.early != nil && prog.early(client) {
+			err = fmt.Errorf("%w: %w", errEarly, err)
+		}
+		return Result{}, fmt.Errorf("%s: %w", client.cmd, err)
 	}
 	r, err := prog.parse(t, client.stdout.String())
 	if err != nil {
@@ -193,6 +224,8 @@ func (pr *process) failure() error {
 // listening waits until a socket listens at the port. Trying to connect would be
 // no good: these servers serve one client.
 func (pr *process) listening(ctx context.Context, port int) error {
+	limit := time.NewTimer(listenLimit)
+	defer limit.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -202,6 +235,8 @@ func (pr *process) listening(ctx context.Context, port int) error {
 		}
 		select {
 		case <-tick.C:
+		case <-limit.C:
+			return fmt.Errorf("it does not listen at port %d after %v", port, listenLimit)
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-pr.done:

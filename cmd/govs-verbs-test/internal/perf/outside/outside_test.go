@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +187,79 @@ func TestImpossible(t *testing.T) {
 	}
 	if _, err := local.Run(ctx, Test{Program: "test-false", Size: 0, Iters: 1}); err == nil {
 		t.Error("messages of no octets")
+	}
+}
+
+// scripted is a program whose server waits at its port and whose client is a shell
+// script, as often as it is run: $1 is how often that was.
+func scripted(t *testing.T, server, client string) program {
+	dir := t.TempDir()
+	sh := func(script string) []string {
+		return []string{"-c", "n=$(cat " + dir + "/runs 2>/dev/null || echo 0); n=$((n+1)); " + script}
+	}
+	return program{
+		binary: "sh", pkg: "dash",
+		server: func(_ Pair, _ Test, port int) []string {
+			return []string{"-c", strings.ReplaceAll(server, "PORT", strconv.Itoa(port))}
+		},
+		client: func(Pair, Test, int) []string { return sh("echo $n > " + dir + "/runs; " + client) },
+		parse:  func(_ Test, stdout string) (Result, error) { return Result{RTT: time.Duration(len(stdout))}, nil },
+		early:  perftestEarly,
+	}
+}
+
+// listener is a server in the shell's words: this test's own binary that listens.
+func listener() string {
+	return "GOVS_TEST_LISTEN=127.0.0.1:PORT exec " + os.Args[0] + " -test.run=^TestListener$"
+}
+
+// TestListener is the server of scripted; run as a test it has nothing to do.
+func TestListener(t *testing.T) {
+	addr := os.Getenv("GOVS_TEST_LISTEN")
+	if addr == "" {
+		return
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = l.Accept() // until it is killed
+}
+
+// A client that came before its server listened is run again, with its server, but not
+// for ever; any other failure counts at once.
+func TestClientsThatComeEarly(t *testing.T) {
+	test := Test{Program: "test-early", Size: 1, Iters: 1}
+	defer delete(programs, test.Program)
+	run := func(client string) (Result, error) {
+		programs[test.Program] = scripted(t, listener(), client)
+		return local.Run(t.Context(), test)
+	}
+	for _, early := range []string{"kill -SEGV $$", "echo Failed to connect RDMA CM events. >&2; exit 1"} {
+		r, err := run("[ $n -ge 3 ] || { " + early + "; }; echo done")
+		if err != nil || r.RTT != time.Duration(len("done\n")) {
+			t.Errorf("%s, twice: %+v, %v", early, r, err)
+		}
+		_, err = run("[ $n -le 5 ] && { " + early + "; }; echo done")
+		if !errors.Is(err, errEarly) || !strings.Contains(err.Error(), "5 runs") {
+			t.Errorf("%s, always: %v", early, err)
+		}
+	}
+	_, err := run("[ $n -ge 2 ] || { echo no such device >&2; exit 1; }; echo done")
+	if err == nil || errors.Is(err, errEarly) || !strings.Contains(err.Error(), "no such device") {
+		t.Errorf("another failure: %v", err)
+	}
+}
+
+// A server that never listens ends the wait for it, and is ended itself.
+func TestServerThatNeverListens(t *testing.T) {
+	defer func(d time.Duration) { listenLimit = d }(listenLimit)
+	listenLimit = 50 * time.Millisecond
+	test := Test{Program: "test-deaf", Size: 1, Iters: 1}
+	defer delete(programs, test.Program)
+	programs[test.Program] = scripted(t, "exec sleep 3600", "echo done")
+	if _, err := local.Run(t.Context(), test); err == nil || !strings.Contains(err.Error(), "does not listen at port") {
+		t.Errorf("it came to %v", err)
 	}
 }
 

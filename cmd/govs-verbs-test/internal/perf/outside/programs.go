@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 var programs = map[string]program{
@@ -156,7 +157,21 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 			}
 			return parse(row)
 		},
+		early: perftestEarly,
 	}
+}
+
+// perftestEarly reports whether a client of perftest was rejected because nobody
+// listened. Its ends first talk over a TCP connection, for whose listener we wait; the
+// last of that comes before the server's rdma_listen at the same port, so that nobody
+// outside can hold the client back between the two. It says that something with the CM
+// has failed, or dies when it tries again, which 4.5 does with what it has freed.
+func perftestEarly(client *process) bool {
+	if status, ok := client.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() != syscall.SIGKILL {
+		return true
+	}
+	said := client.stderr.String() + client.stdout.String()
+	return strings.Contains(said, "RDMA CM") || strings.Contains(said, "RDMA_CM_EVENT_REJECTED")
 }
 
 // parsePerftest returns the row of a size by its headings. Headings have single
