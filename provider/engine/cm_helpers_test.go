@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -14,6 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
@@ -59,11 +59,11 @@ func onWholeNetworks(t *testing.T, opts Options, test func(t *testing.T, w *cmWo
 func onTCP(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
 	for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run("TCP "+addr, func(t *testing.T) {
-			before := openFDs(t)
+			noMore := transporttest.NoMoreFDs(t)
 			t.Run("", func(t *testing.T) {
 				test(t, newCMWorld(t, transport.NewTCP(nil), addr, opts, false))
 			})
-			wantNoMoreFDs(t, before)
+			noMore()
 		})
 	}
 }
@@ -82,29 +82,6 @@ func inMemory(t *testing.T, opts Options, test func(t *testing.T, w *cmWorld)) {
 				test(t, newCMWorld(t, memnet.New(&memOpts), "192.0.2.1:0", opts, true))
 			})
 		})
-	}
-}
-
-func openFDs(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
-}
-
-// wantNoMoreFDs looks for file descriptors that were left behind. A wake-up that
-// is under way keeps one for a moment.
-func wantNoMoreFDs(t *testing.T, before int) {
-	t.Helper()
-	after := openFDs(t)
-	for i := 0; i < 100 && after > before; i++ {
-		time.Sleep(time.Millisecond)
-		after = openFDs(t)
-	}
-	if after > before {
-		t.Errorf("%d file descriptors before, %d after", before, after)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,35 +37,12 @@ func TestContract(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
 			transporttest.Run(t, func(t *testing.T, test func(*testing.T, transporttest.Harness)) {
-				before := openFDs(t)
+				noMore := transporttest.NoMoreFDs(t)
 				t.Run("tcp", func(t *testing.T) { test(t, harness(addr, nil)) })
-				wantNoMoreFDs(t, before)
+				noMore()
 			})
 		})
 	}
-}
-
-// wantNoMoreFDs looks for descriptors that were left behind. A wake-up that is
-// under way keeps one for a moment.
-func wantNoMoreFDs(t *testing.T, before int) {
-	t.Helper()
-	after := openFDs(t)
-	for i := 0; i < 100 && after > before; i++ {
-		time.Sleep(time.Millisecond)
-		after = openFDs(t)
-	}
-	if after > before {
-		t.Errorf("%d file descriptors before, %d after", before, after)
-	}
-}
-
-func openFDs(t *testing.T) int {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(entries)
 }
 
 func TestDualStackListenerReportsIPv4AsIPv4(t *testing.T) {

@@ -1,0 +1,33 @@
+package transporttest
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// NoMoreFDs counts the file descriptors of the process, and returns what fails the test
+// unless there are as few again. A wake-up that is under way keeps one for a while.
+func NoMoreFDs(t testing.TB) func() {
+	t.Helper()
+	before := openFDs(t)
+	return func() {
+		t.Helper()
+		after := openFDs(t)
+		for end := time.Now().Add(30 * time.Second); after > before && time.Now().Before(end); after = openFDs(t) {
+			time.Sleep(time.Millisecond)
+		}
+		if after > before {
+			t.Errorf("%d file descriptors before, %d after", before, after)
+		}
+	}
+}
+
+func openFDs(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
