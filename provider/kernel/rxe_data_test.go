@@ -67,7 +67,7 @@ func testRxeAtomics(t *testing.T) {
 	words := make([]byte, 4096) // a page of its own, so that words are aligned
 	mr := withAtomics(t, p, words)
 	word := binary.NativeEndian.Uint64
-	aligned := uint64(8 - (mr.Addr()&7)&7)
+	aligned := 8 - mr.Addr()&7
 	at := words[aligned : aligned+8]
 	binary.NativeEndian.PutUint64(at, 40)
 	post := func(wr provider.SendWR) provider.WC {

@@ -12,6 +12,7 @@ const (
 	enomem = syscall.ENOMEM
 	einval = syscall.EINVAL
 	ebusy  = syscall.EBUSY
+	eperm  = syscall.EPERM
 )
 
 // refused checks the error of a call that can't succeed.
@@ -51,20 +52,48 @@ func (r *run) stepBadPost(d *dice) {
 		}
 		return
 	}
-	bad := one(d, []ibverbs.SendWR{
-		{Opcode: 77},
-		{Opcode: ibverbs.WRSend, Flags: 1 << 30},
-		{Opcode: ibverbs.WRSend, SGList: many},
-		{Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendInline},
-		{Opcode: ibverbs.WRSend, Inline: []byte{1}},
-		{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: make([]byte, l.cap.MaxInlineData+1)},
-		{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: []byte{1}, SGList: []ibverbs.SGE{sge}},
-	})
 	wrs := r.list(d, l)
+	bad := one(d, r.badWork(d, l)) // as it is behind those
 	n := len(wrs)
-	r.note("connection %d, side %d posts what can't be behind %d others: opcode %s, flags %#x, %d SGEs", c.n, l.s.e, n, bad.Opcode, bad.Flags, len(bad.SGList))
-	wrs = append(wrs, bad, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
-	r.refusedAfter("a work request that can't be", n, einval, l.qp.PostSend(wrs...))
+	r.note("connection %d, side %d posts what can't be behind %d others: opcode %s, flags %#x, %d SGEs, key %#x", c.n, l.s.e, n, bad.wr.Opcode, bad.wr.Flags, len(bad.wr.SGList), bad.wr.RKey)
+	wrs = append(wrs, bad.wr, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
+	r.refusedAfter("a work request that can't be", n, bad.want, l.qp.PostSend(wrs...))
+}
+
+// badWR is a work request that can't be posted, and why.
+type badWR struct {
+	wr   ibverbs.SendWR
+	want syscall.Errno
+}
+
+// badWork are some that can't be posted to l at the moment.
+func (r *run) badWork(d *dice, l *lane) []badWR {
+	sge := ibverbs.SGE{Addr: l.d.bell.Addr(), Length: 1, LKey: l.d.bell.LKey()}
+	many := slices.Repeat([]ibverbs.SGE{sge}, l.s.attr.MaxSGE+1)
+	list := []badWR{
+		{ibverbs.SendWR{Opcode: 77}, einval},
+		{ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: 1 << 30}, einval},
+		{ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: many}, einval},
+		{ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendInline}, einval},
+		{ibverbs.SendWR{Opcode: ibverbs.WRSend, Inline: []byte{1}}, einval},
+		{ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: make([]byte, l.cap.MaxInlineData+1)}, einval},
+		{ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: []byte{1}, SGList: []ibverbs.SGE{sge}}, einval},
+	}
+	if l.ord == 0 && d.oneIn(2) {
+		sges := []ibverbs.SGE{{Addr: l.d.bell.Addr(), Length: bellOctets, LKey: l.d.bell.LKey()}}
+		list = []badWR{{ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: sges}, einval}}
+		for _, op := range atomicOps {
+			if r.w.ext {
+				list = append(list, badWR{ibverbs.SendWR{Opcode: op, SGList: sges}, einval})
+			}
+		}
+		r.seen("refused for ORD 0")
+		return list
+	}
+	if memory := r.badMemoryWork(d, l); len(memory) > 0 && d.oneIn(2) {
+		return memory
+	}
+	return list
 }
 
 // stepBadCall closes what is in use, and asks for what can't be.
@@ -84,6 +113,9 @@ func (r *run) stepBadCall(d *dice) {
 		}
 	}
 	for _, sh := range s.shared {
+		if !s.kernel {
+			r.refused("a limit that an SRQ can't have", einval, sh.srq.Modify(ibverbs.SRQAttr{Limit: 1 << 20}, ibverbs.SRQAttrLimit))
+		}
 		if sh.lanes > 0 {
 			r.refused("closing an SRQ with QPs", ebusy, sh.srq.Close())
 		}
@@ -94,8 +126,9 @@ func (r *run) stepBadCall(d *dice) {
 	r.refused("registering nothing", einval, err)
 	_, err = s.vctx.CreateCQ(s.attr.MaxCQE+1, nil)
 	r.refused("a CQ beyond the limit", einval, err)
+	r.badBinds(s)
 	for _, g := range s.regions {
-		if _, err := g.mr.SGE(g.n-1, 2); err == nil {
+		if _, err := g.mr.SGE(max(g.n-1, 0), 2); err == nil {
 			r.fail("an SGE beyond a region of %d octets", g.n)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -63,7 +64,13 @@ func (r *run) begin() {
 			s.pds = append(s.pds, &domain{pd, bell})
 		}
 		for _, dom := range s.pds {
-			s.register(d, dom, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead|ibverbs.AccessRemoteWrite)
+			full := ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead | ibverbs.AccessRemoteWrite
+			if !s.kernel {
+				full |= ibverbs.AccessMWBind
+				s.allocFast(d, dom)
+				s.allocWindow(d, dom)
+			}
+			s.register(d, dom, full)
 			s.register(d, dom, s.rights(d))
 		}
 		s.createQueue(d)
@@ -97,12 +104,16 @@ func (r *run) finish() {
 			}
 			r.need("closing an SRQ", sh.srq.Close())
 		}
+		s.shared = nil
+		for _, w := range slices.Clone(s.windows) {
+			s.closeWindow(w)
+		}
 		for _, q := range s.queues {
 			r.closeQueue(q)
 		}
 		for _, g := range s.regions {
-			if g.uses != 0 {
-				r.fail("side %d: the model still has %d uses of key %#x", e, g.uses, g.mr.RKey())
+			if g.uses != 0 || g.bound != 0 || g.fast != nil && g.fast.changes != 0 {
+				r.fail("side %d: the model still has %d uses and %d windows of key %#x", e, g.uses, g.bound, g.rkey())
 			}
 			r.need("deregistering", g.mr.Close())
 		}
@@ -112,28 +123,43 @@ func (r *run) finish() {
 		}
 		s.compare()
 	}
-	r.events()
+	for _, s := range r.sides {
+		r.events(s, nil)
+	}
 }
 
-// events are all that the devices have told: nothing that nobody caused.
-func (r *run) events() {
-	for _, s := range r.sides {
-		for {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-			e, err := s.vctx.AsyncEvent(ctx)
-			cancel()
-			if err != nil {
-				break
+// events takes what the device of s has told: nothing that nobody caused. With until it
+// waits for what makes that true.
+func (r *run) events(s *side, until func() bool) {
+	begin := time.Now()
+	for {
+		limit := time.Millisecond
+		if until != nil && !until() {
+			limit = r.w.patience
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		e, err := s.vctx.AsyncEvent(ctx)
+		cancel()
+		if err != nil {
+			if until != nil && !until() {
+				r.fail("side %d: an event that is due has not come after %v: %w", s.e, time.Since(begin), err)
 			}
-			switch e.Type {
-			case ibverbs.EventSQDrained, ibverbs.EventQPLastWQEReached:
-			case ibverbs.EventQPFatal, ibverbs.EventQPAccessErr, ibverbs.EventQPReqErr:
-				if !r.faults {
-					r.fail("side %d: event %s, and nobody did anything wrong", s.e, e)
-				}
-			default:
-				r.fail("side %d: event %s", s.e, e)
+			return
+		}
+		switch e.Type {
+		case ibverbs.EventSQDrained:
+			for _, l := range s.lanes() {
+				l.drained = l.drained || l.qp == e.QP
 			}
+		case ibverbs.EventQPLastWQEReached:
+		case ibverbs.EventSRQLimitReached:
+			r.limitReached(s, e.SRQ)
+		case ibverbs.EventQPFatal, ibverbs.EventQPAccessErr, ibverbs.EventQPReqErr:
+			if !r.faults {
+				r.fail("side %d: event %s, and nobody did anything wrong", s.e, e)
+			}
+		default:
+			r.fail("side %d: event %s", s.e, e)
 		}
 	}
 }
@@ -164,6 +190,9 @@ func (r *run) abandon() {
 		for _, q := range s.queues {
 			_ = q.cq.Close()
 			_ = q.ch.Close()
+		}
+		for _, w := range s.windows {
+			_ = w.mw.Close()
 		}
 		for _, g := range s.regions {
 			_ = g.mr.Close()
@@ -210,13 +239,23 @@ func (r *run) connect(d *dice) {
 	}()
 	var err error
 	active.rc, err = rdmacm.Dial(ctx, r.sides[from].vctx, r.listen[1-from].Addr(), cfgs[from])
+	if err != nil {
+		cancel()
+	}
+	accept := <-accepted
 	r.need("dialling", err)
-	r.need("accepting", <-accepted)
+	r.need("accepting", accept)
 	for _, l := range c.lanes {
 		l.qp = l.rc.QP()
-		_, init, err := l.qp.Query()
+		attr, init, err := l.qp.Query()
 		r.need("asking for sizes", err)
 		l.cap = init.Cap
+		if !l.s.kernel { // which doesn't tell: kernel-notes/siw-query-qp.md
+			if wanted := max(cfgs[l.s.e].InitiatorDepth, 0); attr.MaxRdAtomic > wanted {
+				r.fail("connection %d, side %d: %d Reads at a time, want at most %d", c.n, l.s.e, attr.MaxRdAtomic, wanted)
+			}
+			l.ord = attr.MaxRdAtomic
+		}
 		l.sendQ.lanes++
 		l.recvQ.lanes++
 		if l.sh != nil {
@@ -243,6 +282,10 @@ func (s *side) newLane(d *dice, c *conn) (*lane, *rdmacm.ConnConfig) {
 		PD: l.d.pd, SendCQ: l.sendQ.cq, RecvCQ: l.recvQ.cq, SQSigAll: l.sigAll,
 		Cap:                ibverbs.QPCap{MaxSendWR: d.in(2, 16), MaxRecvWR: d.in(1, 12), MaxSendSGE: d.in(1, 4), MaxRecvSGE: d.in(1, 4), MaxInlineData: 16 * d.pick(4)},
 		ResponderResources: d.in(1, 5), InitiatorDepth: d.in(1, 5), Cookie: c,
+	}
+	l.ord = cfg.InitiatorDepth
+	if !s.r.w.kernel[0] && !s.r.w.kernel[1] && d.oneIn(6) {
+		cfg.InitiatorDepth = -1 // no Reads, no atomic operations
 	}
 	if d.oneIn(3) {
 		if l.sh = one(d, s.shared); l.sh != nil {
@@ -290,39 +333,5 @@ func (r *run) stepQueues(d *dice) {
 		if q.cq.CQE() < n {
 			r.fail("a CQ resized to %d holds %d", n, q.cq.CQE())
 		}
-	}
-}
-
-// stepShared makes an SRQ, takes one away, or posts to one.
-func (r *run) stepShared(d *dice) {
-	s := r.sides[d.pick(2)]
-	sh := one(d, s.shared)
-	switch {
-	case sh == nil || len(s.shared) < 2 && d.oneIn(3):
-		sh = &shared{s: s, d: one(d, s.pds), max: d.in(2, 12), maxSGE: d.in(1, 3)}
-		var err error
-		sh.srq, err = sh.d.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: sh.max, MaxSGE: sh.maxSGE}})
-		r.need("making an SRQ", err)
-		s.shared = append(s.shared, sh)
-		r.note("side %d makes an SRQ of %d", s.e, sh.max)
-		r.shareReceives(d, sh)
-	case sh.lanes == 0 && d.oneIn(2):
-		r.note("side %d closes an SRQ with %d receives", s.e, len(sh.posted))
-		for _, rc := range sh.posted {
-			r.drop(rc)
-		}
-		r.need("closing an SRQ", sh.srq.Close())
-		i := number(s.shared, sh)
-		s.shared = append(s.shared[:i], s.shared[i+1:]...)
-	default:
-		r.shareReceives(d, sh)
-	}
-}
-
-// drop forgets a receive that goes without a completion, and without a message.
-func (r *run) drop(rc *receipt) {
-	delete(r.receipts, rc.id)
-	for _, u := range rc.uses {
-		u.done("a receive that nothing was sent to")
 	}
 }

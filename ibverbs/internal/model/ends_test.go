@@ -90,13 +90,15 @@ func (r *run) end(d *dice, c *conn, l *lane, how string) {
 	}
 	var err error
 	var closed *lane
+	notify := false
 	switch how {
 	case "disconnect":
 		err = l.rc.Disconnect()
 	case "shutdown":
 		err = l.rc.Shutdown(ctx)
 	case "SQD":
-		err = state(ibverbs.QPSQD)
+		notify = d.oneIn(2)
+		err = l.qp.Modify(ibverbs.QPAttr{State: ibverbs.QPSQD, EnSQDAsyncNotify: notify}, ibverbs.QPAttrState|ibverbs.QPAttrEnSQDNotify)
 	case "SQE":
 		err = state(ibverbs.QPSQE)
 		r.faults = true
@@ -108,6 +110,10 @@ func (r *run) end(d *dice, c *conn, l *lane, how string) {
 		err = l.rc.Close()
 	}
 	r.need(how, err)
+	if notify && l.faithful {
+		r.events(l.s, func() bool { return l.drained })
+		r.seen("SQ drained")
+	}
 	r.over(d, c, closed)
 }
 
@@ -155,6 +161,7 @@ func (r *run) over(d *dice, c *conn, closed *lane) {
 			l.sh.lanes--
 		}
 	}
+	r.parted(c)
 }
 
 // pending tells whether work is posted that has to complete.
@@ -220,12 +227,14 @@ func (r *run) forget(l *lane) {
 }
 
 func (r *run) lose(j *job) {
+	j.change.lost()
 	for _, u := range slices.Concat(j.local, j.remote) {
 		u.lost(r.name(j))
 	}
 }
 
 func (r *run) loseReceive(rc *receipt) {
+	rc.change.lost()
 	for _, u := range rc.uses {
 		u.lost(fmt.Sprintf("receive %d", rc.id))
 	}
@@ -273,6 +282,7 @@ func (r *run) sendFailed(j *job, wc *ibverbs.WC) {
 // of it; the peer may until it has ended, too.
 func (r *run) gone(j *job) {
 	j.done = true
+	j.change.lost()
 	for _, u := range j.local {
 		u.lost(r.name(j))
 	}

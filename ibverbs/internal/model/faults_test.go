@@ -25,33 +25,33 @@ var spoils = []spoil{
 		return 1 << 20, 0x7ffff05a, true
 	}},
 	{"beyond the end", terminate{1, 1, 1}, terminate{0, 1, 1}, func(_ *run, d *dice, l *lane, need ibverbs.Access, n int) (uint64, uint32, bool) {
-		g := l.peer().s.some(d, func(g *region) bool { return g.d == l.peer().d && !g.shut && g.access&need != 0 && g.n >= n })
+		g := l.peer().s.some(d, func(g *region) bool { return g.d == l.peer().d && g.open() && g.access&need != 0 && g.n >= n })
 		if g == nil {
 			return 0, 0, false
 		}
-		return g.mr.Addr() + uint64(g.n-n+1), g.mr.RKey(), true
+		return g.addr() + uint64(g.n-n+1), g.rkey(), true
 	}},
 	{"before the start", terminate{1, 1, 1}, terminate{0, 1, 1}, func(_ *run, d *dice, l *lane, need ibverbs.Access, n int) (uint64, uint32, bool) {
 		g := l.peer().s.some(d, func(g *region) bool {
-			return g.d == l.peer().d && !g.shut && g.access&need != 0 && g.n >= n && g.mr.Addr() > 0
+			return g.d == l.peer().d && g.open() && g.access&need != 0 && g.n >= n && g.addr() > 0
 		})
 		if g == nil {
 			return 0, 0, false
 		}
-		return g.mr.Addr() - 1, g.mr.RKey(), true
+		return g.addr() - 1, g.rkey(), true
 	}},
 	{"without the right", terminate{1, 1, 0}, terminate{0, 1, 2}, func(_ *run, d *dice, l *lane, need ibverbs.Access, n int) (uint64, uint32, bool) {
 		if l.peer().s.kernel && need == ibverbs.AccessRemoteRead {
 			return 0, 0, false // kernel-notes/siw-remote-read-unchecked.md
 		}
-		return whole(l.peer().s.some(d, func(g *region) bool { return g.d == l.peer().d && !g.shut && g.access&need == 0 && g.n >= n }))
+		return whole(l.peer().s.some(d, func(g *region) bool { return g.d == l.peer().d && g.open() && g.access&need == 0 && g.n >= n }))
 	}},
 	{"of another PD", terminate{1, 1, 2}, terminate{0, 1, 3}, func(_ *run, d *dice, l *lane, need ibverbs.Access, n int) (uint64, uint32, bool) {
-		return whole(l.peer().s.some(d, func(g *region) bool { return g.d != l.peer().d && !g.shut && g.access&need != 0 && g.n >= n }))
+		return whole(l.peer().s.some(d, func(g *region) bool { return g.d != l.peer().d && g.open() && g.access&need != 0 && g.n >= n }))
 	}},
 	{"invalidated", terminate{1, 1, 0}, terminate{0, 1, 0}, func(_ *run, d *dice, l *lane, need ibverbs.Access, n int) (uint64, uint32, bool) {
 		return whole(l.peer().s.some(d, func(g *region) bool {
-			return g.d == l.peer().d && g.shut && g.uses == 0 && g.access&need != 0 && g.n >= n
+			return g.d == l.peer().d && g.invalid() && g.uses == 0 && g.access&need != 0 && g.n >= n
 		}))
 	}},
 }
@@ -60,7 +60,7 @@ func whole(g *region) (uint64, uint32, bool) {
 	if g == nil {
 		return 0, 0, false
 	}
-	return g.mr.Addr(), g.mr.RKey(), true
+	return g.addr(), g.rkey(), true
 }
 
 // some picks a region that fits.
@@ -78,7 +78,7 @@ func (s *side) some(d *dice, fits func(*region) bool) *region {
 // and whether that is sent by the peer. ok is false if it can't be done now.
 var faultKinds = []func(r *run, d *dice, l *lane, j *job, wr *ibverbs.SendWR) (name string, want terminate, remote, ok bool){
 	(*run).faultRemote, (*run).faultRemote, (*run).faultRemote, (*run).faultRemote,
-	(*run).faultLocal, (*run).faultLocal,
+	(*run).faultLocal, (*run).faultLocal, (*run).faultMemory, (*run).faultMemory,
 	(*run).faultLong, (*run).faultNoReceive, (*run).faultNoReceive, (*run).faultReceive, (*run).faultInvalidate,
 }
 
@@ -97,19 +97,28 @@ func (r *run) stepFault(d *dice) {
 	if len(l.sq) >= l.cap.MaxSendWR {
 		return
 	}
-	j := &job{id: r.newID(), l: l, op: ibverbs.WRSend, wcop: ibverbs.WCSend, signalled: true, n: d.in(1, 200), first: calm}
-	wr := ibverbs.SendWR{WRID: j.id, Opcode: j.op, Flags: ibverbs.SendSignaled}
-	name, want, remote, ok := one(d, faultKinds)(r, d, l, j, &wr)
-	if !ok {
-		for _, u := range j.local {
-			u.drop()
+	var j *job
+	var wr ibverbs.SendWR
+	var name string
+	var want terminate
+	remote, ok := false, false
+	for try := 0; try < 3 && !ok; try++ { // most need something to be there
+		j = &job{id: r.newID(), l: l, op: ibverbs.WRSend, wcop: ibverbs.WCSend, signalled: true, n: d.in(1, 200), first: calm}
+		wr = ibverbs.SendWR{WRID: j.id, Opcode: j.op, Flags: ibverbs.SendSignaled}
+		if name, want, remote, ok = one(d, faultKinds)(r, d, l, j, &wr); !ok {
+			for _, u := range j.local {
+				u.drop()
+			}
 		}
+	}
+	if !ok {
 		return
 	}
 	wr.Opcode = j.op
 	r.note("connection %d, side %d posts %d, %s of %d octets: %s", c.n, l.s.e, j.id, j.op, j.n, name)
 	c.ending = true
 	r.faults = true
+	r.seen(name)
 	r.enter(j)
 	r.need("posting what fails later", l.qp.PostSend(wr))
 	engines := !l.s.kernel && !l.peer().s.kernel
@@ -132,13 +141,16 @@ func (r *run) stepFault(d *dice) {
 
 // faultRemote names memory of the peer that the work may not use.
 func (r *run) faultRemote(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (string, terminate, bool, bool) {
-	sp := one(d, spoils)
-	need, kind := ibverbs.Access(ibverbs.AccessRemoteWrite), localRead
+	among := spoils
+	windows := len(l.peer().s.windows) > 0 && d.oneIn(2)
+	if windows {
+		among = windowSpoils
+	}
+	need, kind := ibverbs.AccessRemoteWrite, localRead
 	j.op, j.wcop = ibverbs.WRRDMAWrite, ibverbs.WCRDMAWrite
-	want := sp.write
-	if d.oneIn(2) {
-		need, kind, want = ibverbs.AccessRemoteRead, localWrite, sp.read
-		j.op, j.wcop, j.answered, j.never = ibverbs.WRRDMARead, ibverbs.WCRDMARead, true, true
+	answered := func(op ibverbs.WROpcode, wcop ibverbs.WCOpcode, right ibverbs.Access) {
+		need, kind = right, localWrite
+		j.op, j.wcop, j.answered, j.never = op, wcop, true, true
 		j.may = []ibverbs.WCStatus{ibverbs.WCRemAccessErr}
 		switch {
 		case l.s.kernel: // kernel-notes/siw-error-reports.md
@@ -147,9 +159,30 @@ func (r *run) faultRemote(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (string,
 			j.may = append(j.may, ibverbs.WCWRFlushErr)
 		}
 	}
-	addr, key, ok := sp.pick(r, d, l, need, j.n)
+	switch {
+	case l.ord == 0 || d.oneIn(3):
+	case r.w.ext && d.oneIn(2):
+		answered(one(d, atomicOps), 0, ibverbs.AccessRemoteAtomic)
+		j.n = wordOctets
+	default:
+		answered(ibverbs.WRRDMARead, ibverbs.WCRDMARead, ibverbs.AccessRemoteRead)
+	}
+	var sp spoil
+	var addr uint64
+	var key uint32
+	ok := false
+	for try := 0; try < 4 && !ok; try++ { // what is there to be named
+		if sp = one(d, among); try == 0 && windows {
+			sp = windowSpoils[0] // it rarely is
+		}
+		addr, key, ok = sp.pick(r, d, l, need, j.n)
+	}
 	if !ok {
-		return "", want, true, false
+		return "", terminate{}, true, false
+	}
+	want := sp.write
+	if j.answered {
+		want = sp.read
 	}
 	wr.RemoteAddr, wr.RKey = addr, key
 	wr.SGList, j.local, ok = r.gather(d, l.s, l.d, l, j.n, 1, kind, false)
@@ -169,7 +202,11 @@ func (l *lane) localFailure() []ibverbs.WCStatus {
 
 // badSGE names n octets of memory of side s that work of dom may not use.
 func (s *side) badSGE(d *dice, dom *domain, n int, write bool) (string, ibverbs.SGE, bool) {
-	switch d.pick(4) {
+	switch d.pick(5) {
+	case 4:
+		if w := one(d, s.windows); w != nil {
+			return "a window's key", ibverbs.SGE{Addr: w.base, Length: uint32(n), LKey: w.key}, true
+		}
 	case 0:
 		if g := one(d, s.dead); g.lkey != 0 && !s.kernel {
 			return "an lkey that is no more", ibverbs.SGE{Addr: g.addr, Length: uint32(n), LKey: g.lkey}, true
@@ -196,7 +233,7 @@ func (s *side) badSGE(d *dice, dom *domain, n int, write bool) (string, ibverbs.
 // faultLocal names memory of our own that the work may not use.
 func (r *run) faultLocal(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (string, terminate, bool, bool) {
 	want := terminate{0, 0, 0xff}
-	read := d.oneIn(3)
+	read := l.ord > 0 && d.oneIn(3)
 	if read {
 		j.op, j.wcop, j.answered = ibverbs.WRRDMARead, ibverbs.WCRDMARead, true
 		bell := l.peer().d.bell
@@ -282,8 +319,24 @@ func (r *run) faultInvalidate(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (str
 	j.op, j.n = ibverbs.WRSendWithInv, 0
 	name := "a key of nothing"
 	wr.InvalidateRKey = 0x7ffff05a
-	if g := p.s.some(d, func(g *region) bool { return g.d == p.d && !g.shut && g.access&ibverbs.AccessRemoteInvalidate == 0 }); g != nil && d.oneIn(2) {
-		name, wr.InvalidateRKey, want.etype = "a region that isn't the peer's to invalidate", g.mr.RKey(), 1
+	g := p.s.some(d, func(g *region) bool {
+		return g.d == p.d && g.open() && (g.access&ibverbs.AccessRemoteInvalidate == 0 || g.bound > 0 && p.s.settled(g))
+	})
+	w := one(d, p.s.fitting(func(w *window) bool {
+		return w.d == p.d && (w.typ == ibverbs.MWType1 && w.holds() || w.typ == ibverbs.MWType2 && (!w.valid && w.changes == 0 || w.holds() && w.l != p))
+	}))
+	switch d.pick(3) {
+	case 0:
+		if g != nil {
+			name, wr.InvalidateRKey, want.etype = "a region that isn't the peer's to invalidate", g.rkey(), 1
+		}
+	case 1:
+		if w != nil {
+			name, wr.InvalidateRKey = "a window that isn't the peer's to invalidate", w.key
+			if w.valid {
+				want.etype = 1
+			}
+		}
 	}
 	j.match(rc, nil)
 	rc.may = []ibverbs.WCStatus{ibverbs.WCRemInvReqErr}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/govs-rdma/govs/ibverbs"
 )
@@ -22,6 +23,7 @@ type side struct {
 	want    []byte
 	flux    []*use
 	regions []*region
+	windows []*window
 	dead    []ghost // keys that name nothing any more
 	queues  []*queue
 	shared  []*shared
@@ -29,7 +31,8 @@ type side struct {
 
 // domain is a PD. Its bell is a region that any peer may read, outside of the
 // model's memory: a Read of it, like any Read, is answered after earlier Writes have
-// been placed.
+// been placed. It is not on the heap: the race detector would see Reads that end there at
+// the same time.
 type domain struct {
 	pd   *ibverbs.PD
 	bell *ibverbs.MR
@@ -38,6 +41,7 @@ type domain struct {
 const bellOctets = 8
 
 type ghost struct {
+	d          *domain
 	addr       uint64
 	lkey, rkey uint32
 }
@@ -49,23 +53,68 @@ type region struct {
 	mr     *ibverbs.MR
 	off, n int
 	access ibverbs.Access
-	uses   int  // by work that is posted
-	shut   bool // by a Send with Invalidate: the peer may not use it any more
+	uses   int   // by work that is posted
+	shut   bool  // by a Send with Invalidate: the peer may not use it any more
+	bound  int   // windows that are bound to it, or may be
+	fast   *fast // of a region that work requests register
+}
+
+func (g *region) addr() uint64 {
+	if g.fast != nil {
+		return g.fast.base
+	}
+	return g.mr.Addr()
+}
+
+func (g *region) lkey() uint32 {
+	if g.fast != nil {
+		return g.fast.key
+	}
+	return g.mr.LKey()
+}
+
+func (g *region) rkey() uint32 {
+	if g.fast != nil {
+		return g.fast.key
+	}
+	return g.mr.RKey()
 }
 
 func (g *region) sge(off, n int) ibverbs.SGE {
-	return ibverbs.SGE{Addr: g.mr.Addr() + uint64(off), Length: uint32(n), LKey: g.mr.LKey()}
+	return ibverbs.SGE{Addr: g.addr() + uint64(off), Length: uint32(n), LKey: g.lkey()}
 }
 
 // local tells whether our own work may use the region: siw's can't once a peer has
 // invalidated it.
-func (g *region) local() bool { return !g.shut || !g.s.kernel }
+func (g *region) local() bool {
+	if g.fast != nil {
+		return g.fast.holds()
+	}
+	return !g.shut || !g.s.kernel
+}
+
+// open tells whether peers may use the region, as far as its rights say so.
+func (g *region) open() bool {
+	if g.fast != nil {
+		return g.fast.holds()
+	}
+	return !g.shut
+}
+
+// invalid tells whether the region's key is one that was invalidated.
+func (g *region) invalid() bool {
+	if g.fast != nil {
+		return !g.fast.valid && g.fast.changes == 0
+	}
+	return g.shut
+}
 
 // A use is an access to memory that posted work may make at any time until it is
 // known to be done.
 type use struct {
 	g      *region
-	off, n int // in the side's memory
+	w      *window // through which it is made, nil for none
+	off, n int     // in the side's memory
 	kind   useKind
 	l      *lane // whose work it is; nil for receives of an SRQ
 	read   bool  // of an RDMA Read or an atomic operation
@@ -156,6 +205,9 @@ func (u *use) drop() bool {
 			s.flux[i] = s.flux[len(s.flux)-1]
 			s.flux = s.flux[:len(s.flux)-1]
 			u.g.uses--
+			if u.w != nil {
+				u.w.uses--
+			}
 			return true
 		}
 	}
@@ -200,13 +252,21 @@ func (s *side) rights(d *dice) ibverbs.Access {
 	if s.r.w.ext && a&ibverbs.AccessLocalWrite != 0 && d.oneIn(2) {
 		a |= ibverbs.AccessRemoteAtomic
 	}
+	if !s.kernel && d.oneIn(2) {
+		a |= ibverbs.AccessMWBind
+	}
 	return a
 }
 
 const maxRegions = 10
 
 func (r *run) stepRegister(d *dice) {
-	if s := r.sides[d.pick(2)]; len(s.regions) < maxRegions {
+	s := r.sides[d.pick(2)]
+	switch {
+	case len(s.regions) >= maxRegions:
+	case !s.kernel && d.oneIn(3):
+		s.allocFast(d, one(d, s.pds))
+	default:
 		s.register(d, one(d, s.pds), s.rights(d))
 	}
 }
@@ -241,7 +301,7 @@ func (s *side) register(d *dice, dom *domain, access ibverbs.Access) *region {
 func (s *side) idle(d *dice) *region {
 	var list []*region
 	for _, g := range s.regions {
-		if g.uses == 0 {
+		if g.uses == 0 && (g.fast == nil || g.fast.changes == 0) {
 			list = append(list, g)
 		}
 	}
@@ -254,27 +314,34 @@ func (r *run) stepDeregister(d *dice) {
 	if g == nil || len(s.regions) <= 3 {
 		return
 	}
-	r.note("side %d deregisters key %#x", s.e, g.mr.RKey())
-	s.bury(g)
-	r.need("deregistering", g.mr.Close())
-	r.need("deregistering twice", g.mr.Close())
-	for i := range s.regions {
-		if s.regions[i] == g {
-			s.regions = append(s.regions[:i], s.regions[i+1:]...)
-			break
-		}
+	if g.bound > 0 {
+		r.keeps(g)
+		return
 	}
+	r.note("side %d deregisters key %#x", s.e, g.rkey())
+	s.deregister(g)
+	r.need("deregistering twice", g.mr.Close())
+}
+
+func (s *side) deregister(g *region) {
+	s.bury(g)
+	s.r.need("deregistering", g.mr.Close())
+	s.regions = slices.DeleteFunc(s.regions, func(other *region) bool { return other == g })
 }
 
 func (s *side) bury(g *region) {
-	s.dead = append(s.dead, ghost{g.mr.Addr(), g.mr.LKey(), g.mr.RKey()})
+	s.dead = append(s.dead, ghost{g.d, g.addr(), g.lkey(), g.rkey()})
 }
 
 // stepReregister changes a region, which only the engine can.
 func (r *run) stepReregister(d *dice) {
 	s := r.sides[d.pick(2)]
 	g := s.idle(d)
-	if g == nil || s.kernel || s.r.w.wrapped || g.shut {
+	if g == nil || s.kernel || s.r.w.wrapped || g.shut || g.fast != nil {
+		return
+	}
+	if g.bound > 0 {
+		r.keeps(g)
 		return
 	}
 	was := g.mr.RKey()

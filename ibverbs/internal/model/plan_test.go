@@ -88,7 +88,7 @@ func (w *world) run(p plan) (err error) {
 			if !ok {
 				panic(v)
 			}
-			err = fmt.Errorf("%s: %w\n%s\nwhich is: %[2]v", w.name, s.error, strings.Join(r.trace, "\n"))
+			err = fmt.Errorf("%s: %w\n%s\nwhich is: %s", w.name, s.error, strings.Join(r.trace, "\n"), s.Error())
 			r.abandon()
 			if w.stubborn {
 				r.abandon()
@@ -121,9 +121,9 @@ var kinds = []struct {
 	{5, (*run).stepRegister},
 	{3, (*run).stepDeregister},
 	{3, (*run).stepReregister},
-	{6, (*run).stepConnect},
+	{9, (*run).stepConnect},
 	{5, (*run).stepEnd},
-	{5, (*run).stepFault},
+	{7, (*run).stepFault},
 	{2, (*run).stepReset},
 	{3, (*run).stepArm},
 	{3, (*run).stepBadPost},
@@ -131,7 +131,8 @@ var kinds = []struct {
 	{2, (*run).stepFill},
 	{2, (*run).stepLoner},
 	{3, (*run).stepQueues},
-	{2, (*run).stepShared},
+	{4, (*run).stepShared},
+	{8, (*run).stepWindow},
 }
 
 func (r *run) take(d *dice) {
@@ -145,6 +146,13 @@ func (r *run) take(d *dice) {
 			k.do(r, d)
 			return
 		}
+	}
+}
+
+// seen counts what random plans have to get to.
+func (r *run) seen(what string) {
+	if r.w.reached != nil {
+		r.w.reached[what]++
 	}
 }
 

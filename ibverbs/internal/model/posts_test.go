@@ -1,9 +1,7 @@
 package model
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -82,7 +80,7 @@ func (r *run) gather(d *dice, s *side, dom *domain, l *lane, n, most int, kind u
 func (r *run) spot(d *dice, s *side, dom *domain, l *lane, n int, kind useKind, fence bool) (*region, int, bool) {
 	for range 8 {
 		g := one(d, s.regions)
-		if g == nil || g.d != dom || g.n < n || !g.allows(kind) {
+		if g == nil || g.d != dom || g.n < n || !g.allows(kind, l) {
 			continue
 		}
 		off := d.pick(g.n - n + 1)
@@ -96,20 +94,18 @@ func (r *run) spot(d *dice, s *side, dom *domain, l *lane, n int, kind useKind, 
 	return nil, 0, false
 }
 
-func (g *region) allows(kind useKind) bool {
+// allows tells whether work of l may use the region in that way. l is nil for receives,
+// which are in no order with what is in a send queue.
+func (g *region) allows(kind useKind, l *lane) bool {
+	local := g.local() || g.fast != nil && g.fast.valid && l != nil && g.fast.mine(l)
 	switch kind {
 	case localRead:
-		return g.local()
+		return local
 	case localWrite:
-		return g.local() && g.access&ibverbs.AccessLocalWrite != 0
-	case remoteRead:
-		return !g.shut && g.access&ibverbs.AccessRemoteRead != 0
-	case remoteWrite:
-		return !g.shut && g.access&ibverbs.AccessRemoteWrite != 0
-	case remoteAtomic:
-		return !g.shut && g.access&ibverbs.AccessRemoteAtomic != 0
+		return local && g.access&ibverbs.AccessLocalWrite != 0
+	default:
+		return g.open() && g.access&rightOf[kind] != 0
 	}
-	return false
 }
 
 // contents is what memory in uses holds.
@@ -132,21 +128,32 @@ func scatter(uses []*use, data []byte) {
 // waiting is the receive that the next message of l gets, nil if there is none, or if
 // the model can't tell: of an SRQ one connection at a time is sent to.
 func (l *lane) waiting() *receipt {
-	p := l.peer()
-	if p.sh != nil {
-		for _, c := range l.s.r.conns {
-			for _, other := range c.lanes {
-				if other != p && other.sh == p.sh && len(other.rq) > 0 {
-					return nil
-				}
+	if p := l.peer(); p.contested() || p.sh != nil && p.recvQ.room() < 1 {
+		return nil
+	}
+	return l.next()
+}
+
+// contested tells whether messages to others may be about to take a receive of the SRQ.
+func (l *lane) contested() bool {
+	for _, c := range l.s.r.conns {
+		for _, other := range c.lanes {
+			if l.sh != nil && other != l && other.sh == l.sh && len(other.rq) > 0 {
+				return true
 			}
 		}
-		if len(p.sh.posted) == 0 || p.recvQ.room() < 1 {
-			return nil
-		}
-		return p.sh.posted[0]
 	}
-	for _, rc := range p.rq {
+	return false
+}
+
+// next is the receive that the next message of l gets, nil if there is none.
+func (l *lane) next() *receipt {
+	p := l.peer()
+	list := p.rq
+	if p.sh != nil {
+		list = p.sh.posted
+	}
+	for _, rc := range list {
 		if rc.from == nil {
 			return rc
 		}
@@ -159,7 +166,7 @@ func (j *job) match(rc *receipt, data []byte) {
 	p := j.l.peer()
 	rc.from, j.took = j, rc
 	if rc.sh != nil {
-		rc.sh.posted = rc.sh.posted[1:]
+		rc.sh.takes(rc)
 		rc.l = p
 		p.rq = append(p.rq, rc)
 		p.recvQ.load++
@@ -176,11 +183,7 @@ func (r *run) work(d *dice, l *lane) (ibverbs.SendWR, bool) {
 	}
 	j := &job{id: r.newID(), l: l, fence: d.oneIn(4)}
 	wr := ibverbs.SendWR{WRID: j.id}
-	ops := []ibverbs.WROpcode{ibverbs.WRSend, ibverbs.WRSend, ibverbs.WRRDMAWrite, ibverbs.WRRDMAWrite, ibverbs.WRRDMARead, ibverbs.WRRDMARead, ibverbs.WRSendWithInv}
-	if r.w.ext {
-		ops = append(ops, ibverbs.WRRDMAWriteWithImm, ibverbs.WRSendWithImm, ibverbs.WRAtomicFetchAdd, ibverbs.WRAtomicCmpAndSwp)
-	}
-	j.op = one(d, ops)
+	j.op = one(d, r.ops(l))
 	wr.Opcode = j.op
 	var ok bool
 	switch j.op {
@@ -190,27 +193,58 @@ func (r *run) work(d *dice, l *lane) (ibverbs.SendWR, bool) {
 		ok = r.write(d, j, &wr)
 	case ibverbs.WRRDMARead:
 		ok = r.read(d, j, &wr)
+	case ibverbs.WRBindMW:
+		ok = r.bindSecond(d, j, &wr)
+	case ibverbs.WRRegMR:
+		ok = r.registration(d, j, &wr)
+	case ibverbs.WRLocalInv:
+		ok = r.localInvalidation(d, j, &wr)
 	default:
 		ok = r.atomic(d, j, &wr)
 	}
 	if !ok {
 		return wr, false
 	}
-	// siw tells of a Read late, and of one that isn't signalled never: nobody could
-	// know. The last place of a queue of unsignalled work would not get free again.
-	if d.oneIn(2) || j.answered && l.s.kernel || l.places() <= 1 {
-		wr.Flags |= ibverbs.SendSignaled
-	}
-	if j.fence {
-		wr.Flags |= ibverbs.SendFence
-	}
-	j.signalled = l.sigAll || wr.Flags&ibverbs.SendSignaled != 0
+	wr.Flags |= r.flags(d, j)
 	r.enter(j)
 	r.note("connection %d, side %d posts %d: %s of %d octets, flags %#x, %d SGEs, remote %#x of %#x", l.c.n, l.s.e, j.id, j.op, j.n, wr.Flags, len(wr.SGList), wr.RemoteAddr, wr.RKey|wr.InvalidateRKey)
 	if j.took != nil {
 		r.note("     for receive %d", j.took.id)
 	}
 	return wr, true
+}
+
+// ops are the operations that l can ask for.
+func (r *run) ops(l *lane) []ibverbs.WROpcode {
+	ops := []ibverbs.WROpcode{ibverbs.WRSend, ibverbs.WRSend, ibverbs.WRRDMAWrite, ibverbs.WRRDMAWrite, ibverbs.WRSendWithInv}
+	if l.ord > 0 {
+		ops = append(ops, ibverbs.WRRDMARead, ibverbs.WRRDMARead)
+	}
+	if r.w.ext {
+		ops = append(ops, ibverbs.WRRDMAWriteWithImm, ibverbs.WRSendWithImm)
+	}
+	if r.w.ext && l.ord > 0 {
+		ops = append(ops, atomicOps...)
+	}
+	if !l.s.kernel {
+		ops = append(ops, ibverbs.WRBindMW, ibverbs.WRBindMW, ibverbs.WRBindMW, ibverbs.WRRegMR, ibverbs.WRLocalInv)
+	}
+	return ops
+}
+
+// flags decides whether a job tells of itself.
+func (r *run) flags(d *dice, j *job) (flags ibverbs.SendFlags) {
+	l := j.l
+	// siw tells of a Read late, and of one that isn't signalled never: nobody could
+	// know. The last place of a queue of unsignalled work would not get free again.
+	if d.oneIn(2) || j.answered && l.s.kernel || l.places() <= 1 {
+		flags |= ibverbs.SendSignaled
+	}
+	if j.fence {
+		flags |= ibverbs.SendFence
+	}
+	j.signalled = l.sigAll || flags&ibverbs.SendSignaled != 0
+	return flags
 }
 
 // payload gives a Send or Write its octets: from memory, or inline.
@@ -249,18 +283,11 @@ func (r *run) message(d *dice, j *job, wr *ibverbs.SendWR) bool {
 		}
 		j.n = 0 // RFC 7306 has no payload for it
 	}
-	var victim *region
+	var hit func(*receipt)
 	if j.op == ibverbs.WRSendWithInv {
-		var list []*region
-		for _, g := range l.peer().s.regions {
-			if g.d == l.peer().d && g.uses == 0 && !g.shut && g.access&ibverbs.AccessRemoteInvalidate != 0 {
-				list = append(list, g)
-			}
-		}
-		if victim = one(d, list); victim == nil {
+		if wr.InvalidateRKey, hit = r.victim(d, l, j.fence); hit == nil {
 			return false
 		}
-		wr.InvalidateRKey = victim.mr.RKey()
 	}
 	data, ok := r.payload(d, j, wr)
 	if !ok {
@@ -271,11 +298,9 @@ func (r *run) message(d *dice, j *job, wr *ibverbs.SendWR) bool {
 		wr.Flags |= ibverbs.SendSolicited
 		rc.solic = true
 	}
-	if victim != nil {
-		victim.shut = true
-		// It may not be closed, or named by another key, before that has happened.
-		rc.uses = append(rc.uses, l.peer().s.hold(victim, nil, victim.off, 0, remoteWrite))
-		rc.want.Flags, rc.want.InvalidatedRKey = ibverbs.WCWithInv, victim.mr.RKey()
+	if hit != nil {
+		hit(rc)
+		rc.want.Flags, rc.want.InvalidatedRKey = ibverbs.WCWithInv, wr.InvalidateRKey
 	}
 	if j.op == ibverbs.WRSendWithImm {
 		wr.Imm = uint32(d.next())
@@ -286,7 +311,6 @@ func (r *run) message(d *dice, j *job, wr *ibverbs.SendWR) bool {
 
 func (r *run) write(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	l := j.l
-	p := l.peer()
 	j.wcop, j.n = ibverbs.WCRDMAWrite, d.size(1<<20)
 	if d.oneIn(40) {
 		j.n = d.in(9000, 70000) // several FPDUs on any path
@@ -295,11 +319,11 @@ func (r *run) write(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	if j.op == ibverbs.WRRDMAWriteWithImm && rc == nil {
 		return false
 	}
-	g, off, found := r.spot(d, p.s, p.d, l, j.n, remoteWrite, j.fence)
+	at, found := r.target(d, l, j.n, remoteWrite, j.fence)
 	if !found {
 		return false
 	}
-	u := p.s.hold(g, l, g.off+off, j.n, remoteWrite)
+	u := at.hold(l, j.n, remoteWrite)
 	data, ok := r.payload(d, j, wr)
 	if !ok {
 		u.drop()
@@ -307,7 +331,7 @@ func (r *run) write(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	}
 	u.put(data)
 	j.remote = []*use{u}
-	wr.RemoteAddr, wr.RKey = g.mr.Addr()+uint64(off), g.mr.RKey()
+	wr.RemoteAddr, wr.RKey = at.addr, at.key
 	if j.op == ibverbs.WRRDMAWriteWithImm {
 		j.match(rc, nil)
 		if d.oneIn(4) {
@@ -327,8 +351,8 @@ func (r *run) read(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	if p.s.kernel {
 		j.n = max(j.n, 1) // kernel-notes/siw-zero-length-read.md
 	}
-	g, off, found := r.spot(d, p.s, p.d, l, j.n, remoteRead, j.fence)
-	if !found || p.s.kernel && torn(g.mr.Addr()+uint64(off), j.n) {
+	at, found := r.target(d, l, j.n, remoteRead, j.fence)
+	if !found || p.s.kernel && torn(at.addr, j.n) {
 		return false
 	}
 	var ok bool
@@ -338,46 +362,11 @@ func (r *run) read(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	for _, u := range j.local {
 		u.read = true
 	}
-	u := p.s.hold(g, l, g.off+off, j.n, remoteRead)
+	u := at.hold(l, j.n, remoteRead)
 	u.read = true
 	j.remote = []*use{u}
 	scatter(j.local, contents(j.remote))
-	wr.RemoteAddr, wr.RKey = g.mr.Addr()+uint64(off), g.mr.RKey()
-	return true
-}
-
-func (r *run) atomic(d *dice, j *job, wr *ibverbs.SendWR) bool {
-	l := j.l
-	p := l.peer()
-	j.answered, j.n = true, 8
-	g, off, found := r.spot(d, p.s, p.d, l, 8, remoteAtomic, false)
-	if !found {
-		return false
-	}
-	var ok bool
-	if wr.SGList, j.local, ok = r.gather(d, l.s, l.d, l, 8, 1, localWrite, false); !ok {
-		return false
-	}
-	u := p.s.hold(g, l, g.off+off, 8, remoteAtomic)
-	j.remote = []*use{u}
-	was := binary.NativeEndian.Uint64(p.s.want[u.off:])
-	becomes := was
-	wr.RemoteAddr, wr.RKey = g.mr.Addr()+uint64(off), g.mr.RKey()
-	wr.CompareAdd, wr.Swap = d.next(), d.next()
-	if j.op == ibverbs.WRAtomicFetchAdd {
-		j.wcop = ibverbs.WCFetchAdd
-		becomes, _ = bits.Add64(was, wr.CompareAdd, 0)
-	} else {
-		j.wcop = ibverbs.WCCompSwap
-		if d.oneIn(2) {
-			wr.CompareAdd = was
-		}
-		if was == wr.CompareAdd {
-			becomes = wr.Swap
-		}
-	}
-	scatter(j.local, binary.NativeEndian.AppendUint64(nil, was))
-	u.put(binary.NativeEndian.AppendUint64(nil, becomes))
+	wr.RemoteAddr, wr.RKey = at.addr, at.key
 	return true
 }
 
@@ -479,34 +468,6 @@ func (r *run) queueReceive(l *lane, rc *receipt) {
 	rc.l = l
 	l.rq = append(l.rq, rc)
 	l.recvQ.load++
-}
-
-// taken are the receives of an SRQ that messages are for which may not have arrived.
-func (sh *shared) taken() (n int) {
-	for _, c := range sh.s.r.conns {
-		for _, l := range c.lanes {
-			if l.sh == sh {
-				n += len(l.rq)
-			}
-		}
-	}
-	return n
-}
-
-func (r *run) shareReceives(d *dice, sh *shared) {
-	var wrs []ibverbs.RecvWR
-	for range d.in(1, 5) {
-		if len(sh.posted)+sh.taken() >= sh.max {
-			break
-		}
-		if rc, wr, ok := r.receive(d, sh.s, sh.d, sh.maxSGE); ok {
-			rc.sh = sh
-			sh.posted = append(sh.posted, rc)
-			wrs = append(wrs, wr)
-			r.note("side %d posts receive %d of %d octets to an SRQ, %d SGEs", sh.s.e, rc.id, rc.length, len(wr.SGList))
-		}
-	}
-	r.need("posting to an SRQ", sh.srq.PostRecv(wrs...))
 }
 
 // stepFill posts more receives than there are places: as many as there are are taken.

@@ -45,6 +45,7 @@ type job struct {
 	local     []*use
 	remote    []*use
 	took      *receipt           // of the peer, for a message
+	change    *change            // of a window or region of ours
 	done      bool               // locally
 	placed    bool               // what it wrote at the peer
 	may       []ibverbs.WCStatus // how it may fail, if not by a flush
@@ -57,24 +58,15 @@ type receipt struct {
 	id     uint64
 	l      *lane   // whose queue it is in, or which took it
 	sh     *shared // the SRQ it was posted to
+	turn   int     // among those that were taken from it
 	uses   []*use
+	change *change // of what its message invalidates
 	length int
 	from   *job // the message for it
 	want   ibverbs.WC
 	solic  bool
 	done   bool
 	may    []ibverbs.WCStatus
-}
-
-// shared is an SRQ.
-type shared struct {
-	s      *side
-	d      *domain
-	srq    *ibverbs.SRQ
-	max    int
-	maxSGE int
-	posted []*receipt // that no message is for yet
-	lanes  int
 }
 
 // lane is one end of a connection.
@@ -93,11 +85,13 @@ type lane struct {
 	sh       *shared
 	sendQ    *queue
 	recvQ    *queue
+	ord      int // Reads and atomic operations at a time; 0 for none ever
 
 	failed     bool // a completion said that the connection is over
 	recvFailed bool
 	faithful   bool // at the end: everything in sq has to succeed
 	closed     bool
+	drained    bool // an event has told
 }
 
 func (l *lane) peer() *lane {
@@ -191,13 +185,14 @@ func (r *run) sent(j *job, wc *ibverbs.WC) {
 	}
 	r.finished(j)
 	l.prune()
-	l.c.heard = l.c.heard || l != l.c.active || j.answered
+	l.c.heard = l.c.heard || l != l.c.active && !memoryOnly(j.op) || j.answered
 }
 
 // finished says that a job is locally done: its memory is the program's again, and if
 // it was answered, all that was written before it is in place.
 func (r *run) finished(j *job) {
 	j.done = true
+	j.change.known()
 	for _, u := range j.local {
 		u.done(r.name(j))
 	}
@@ -209,8 +204,14 @@ func (r *run) finished(j *job) {
 	}
 }
 
-// placed says that all Writes of l up to work id are in the peer's memory.
+// placed says that all Writes of l up to work id are in the peer's memory, and that what
+// stands before them in the send queue has had its turn.
 func (r *run) placed(l *lane, id uint64) {
+	for _, j := range l.sq {
+		if j.id <= id {
+			j.change.known()
+		}
+	}
 	rest := l.unplaced[:0]
 	for _, j := range l.unplaced {
 		if j.id > id {
@@ -246,6 +247,9 @@ func (r *run) received(rc *receipt, wc *ibverbs.WC) {
 	}
 	l.rq = l.rq[1:]
 	rc.done = true
+	if rc.sh != nil {
+		rc.sh.tookAtLast(rc)
+	}
 	if wc.Status != ibverbs.WCSuccess {
 		r.receiveFailed(rc, wc)
 		return
@@ -253,6 +257,7 @@ func (r *run) received(rc *receipt, wc *ibverbs.WC) {
 	if rc.from == nil || l.recvFailed {
 		r.fail("connection %d, side %d: receive %d succeeds, and nothing was sent to it (after a failure: %v): %+v", l.c.n, l.s.e, rc.id, l.recvFailed, *wc)
 	}
+	l.c.heard = l.c.heard || l != l.c.active
 	if rc.solic {
 		l.recvQ.fired = true
 	}
@@ -268,6 +273,7 @@ func (r *run) received(rc *receipt, wc *ibverbs.WC) {
 	for _, u := range rc.uses {
 		u.done("receive " + r.name(rc.from))
 	}
+	rc.change.known()
 	r.placed(rc.from.l, rc.from.id)
 }
 
@@ -333,11 +339,17 @@ func (r *run) settle() {
 		for _, q := range s.queues {
 			r.checkEvents(q)
 		}
+		r.checkLimits(s)
+		r.checkKeys(s)
 	}
 }
 
 // flush posts the Read that settles a lane.
 func (r *run) flush(l *lane) {
+	if l.ord == 0 {
+		r.flushBySend(l)
+		return
+	}
 	r.until("room for a Read", func() bool { return len(l.sq) < l.cap.MaxSendWR })
 	j := &job{id: r.newID(), l: l, op: ibverbs.WRRDMARead, wcop: ibverbs.WCRDMARead, n: bellOctets, signalled: true, answered: true}
 	bell := l.peer().d.bell
@@ -348,12 +360,44 @@ func (r *run) flush(l *lane) {
 	}))
 }
 
+// flushBySend posts a Send that settles a lane without Reads, with a receive for it if
+// there is none.
+func (r *run) flushBySend(l *lane) {
+	p := l.peer()
+	r.until("room for a Send", func() bool {
+		room := len(p.rq) < p.cap.MaxRecvWR
+		if p.sh != nil {
+			room = len(p.sh.posted)+p.sh.taken() < p.sh.max
+		}
+		return len(l.sq) < l.cap.MaxSendWR && !p.contested() && (room || l.next() != nil)
+	})
+	j := &job{id: r.newID(), l: l, op: ibverbs.WRSend, wcop: ibverbs.WCSend, signalled: true}
+	rc := l.next()
+	if rc == nil {
+		rc = &receipt{id: r.newID()}
+		r.receipts[rc.id] = rc
+		if wr := (ibverbs.RecvWR{WRID: rc.id}); p.sh != nil {
+			p.sh.add(rc)
+			r.need("posting to an SRQ", p.sh.srq.PostRecv(wr))
+		} else {
+			r.queueReceive(p, rc)
+			r.need("posting a receive", p.qp.PostRecv(wr))
+		}
+	}
+	j.match(rc, nil)
+	r.enter(j)
+	r.seen("settling by Send")
+	r.need("posting a Send", l.qp.PostSend(ibverbs.SendWR{WRID: j.id, Opcode: j.op, Flags: ibverbs.SendSignaled}))
+}
+
 // enter makes a job one of its lane.
 func (r *run) enter(j *job) {
 	r.jobs[j.id] = j
 	j.l.sq = append(j.l.sq, j)
 	j.l.sendQ.load++
-	j.l.last = j.op
+	if !memoryOnly(j.op) {
+		j.l.last = j.op
+	}
 	if !j.answered && len(j.remote) > 0 {
 		j.l.unplaced = append(j.l.unplaced, j)
 	}

@@ -40,12 +40,13 @@ type world struct {
 	vctx     [2]*ibverbs.Context
 	addr     [2]netip.AddrPort // where they can listen
 	kernel   [2]bool
-	wrapped  bool          // one is behind what mutants are made with, which doesn't pass on re-registrations
-	ext      bool          // both have RFC 7306
-	idle     func()        // waits until nothing moves any more; may be nil
-	reset    func(on bool) // breaks the network, until it is called with false; may be nil
-	stubborn bool          // what a failed run leaves may need to be closed twice
-	patience time.Duration // for what should take no time
+	wrapped  bool           // one is behind what mutants are made with, which doesn't pass on re-registrations
+	ext      bool           // both have RFC 7306
+	idle     func()         // waits until nothing moves any more; may be nil
+	reset    func(on bool)  // breaks the network, until it is called with false; may be nil
+	stubborn bool           // what a failed run leaves may need to be closed twice
+	patience time.Duration  // for what should take no time
+	reached  map[string]int // what plans got to and how often; may be nil
 }
 
 // open opens the devices.
@@ -108,6 +109,8 @@ var shapes = []memnet.Options{
 // TestSimulated: two engines over the network in memory, in a bubble with a time of
 // its own, where it is certain when nothing moves any more.
 func TestSimulated(t *testing.T) {
+	reached := make(map[string]int)
+	defer func() { gotTo(t, reached, everything) }()
 	check(t, 400, 70, func(rt *rapid.T, p plan) (err error) {
 		d := &dice{p.setup}
 		opts := shapes[d.pick(len(shapes))]
@@ -123,12 +126,34 @@ func TestSimulated(t *testing.T) {
 				err = errors.Join(err, fmt.Errorf("panic: %v", v))
 			}
 		}()
-		synctest.Test(t, func(*testing.T) { err = simulated(opts, eng, p) })
+		synctest.Test(t, func(*testing.T) { err = simulated(opts, eng, p, reached) })
 		return err
 	})
 }
 
-func simulated(opts memnet.Options, eng engine.Options, p plan) error {
+// everything is what a run of all plans gets to.
+var everything = []string{
+	"IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_ATOMIC_CMP_AND_SWP", "IB_WR_MASKED_ATOMIC_FETCH_AND_ADD", "IB_WR_MASKED_ATOMIC_CMP_AND_SWP",
+	"bind of type 1", "bind of type 2", "Write through a window", "Read through a window", "atomic through a window",
+	"local invalidation of a window", "window gone with its connection",
+	"registration", "Write of a registration", "Read of a registration", "local invalidation of a region", "invalidation behind work",
+	"settling by Send",
+}
+
+// gotTo checks that plans have got to what they are for.
+func gotTo(t *testing.T, reached map[string]int, want []string) {
+	t.Log(reached)
+	if t.Failed() || flag.Lookup("rapid.checks").Value.String() != "100" { // the plans are others, or fewer
+		return
+	}
+	for _, what := range want {
+		if reached[what] == 0 {
+			t.Errorf("no plan got to: %s", what)
+		}
+	}
+}
+
+func simulated(opts memnet.Options, eng engine.Options, p plan, reached map[string]int) error {
 	var broken atomic.Bool
 	opts.Filter = func(*memnet.Segment) memnet.Verdict {
 		if broken.Load() {
@@ -138,7 +163,7 @@ func simulated(opts memnet.Options, eng engine.Options, p plan) error {
 	}
 	eng.Network = memnet.New(&opts)
 	w := &world{
-		name: "simulated", patience: 30 * time.Second, idle: synctest.Wait, reset: broken.Store, ext: eng.Extensions,
+		name: "simulated", patience: 30 * time.Second, idle: synctest.Wait, reset: broken.Store, ext: eng.Extensions, reached: reached,
 		addr: [2]netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("192.0.2.2:0")},
 	}
 	if err := w.open([2]provider.Provider{engine.New(&eng), engine.New(&eng)}, [2]string{}); err != nil {

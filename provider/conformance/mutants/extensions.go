@@ -43,7 +43,10 @@ func extensionMutants() []*Mutant {
 			CaughtBy: []string{"ext/atomic-no-right"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{access: func(a provider.Access) provider.Access {
-					return a | provider.AccessLocalWrite | provider.AccessRemoteAtomic
+					if a&provider.AccessLocalWrite == 0 {
+						return a // it can't have the other without
+					}
+					return a | provider.AccessRemoteAtomic
 				}}
 			},
 			options: func(o *engine.Options) { o.Extensions = true },

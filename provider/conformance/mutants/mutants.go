@@ -89,6 +89,7 @@ type world struct {
 	mu       sync.Mutex
 	regions  map[uint32]region // by STag
 	receives int               // posted so far, on all QPs
+	windows  windows
 }
 
 // region is a registered region as peers name it.

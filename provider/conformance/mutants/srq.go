@@ -24,7 +24,11 @@ func srqMutants() []*Mutant {
 			Name: "srq-limit-deaf", What: "takes the limit of a shared queue and forgets it",
 			CaughtBy: []string{"srq/limit"},
 			verbs: func(*world) *verbsFault {
-				return &verbsFault{srqModify: func(a *provider.SRQAttr) { a.Limit = 0 }}
+				return &verbsFault{srqModify: func(a *provider.SRQAttr) {
+					if a.Limit < 1<<16 { // more is refused
+						a.Limit = 0
+					}
+				}}
 			},
 		},
 		{

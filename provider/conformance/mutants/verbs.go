@@ -31,7 +31,8 @@ type verbsFault struct {
 	postRecv func(wrs []provider.RecvWR) // as postSend
 	posted   func(n, all int, err error) (int, error)
 
-	bind func(*provider.MWBindInfo) // may change it
+	bind          func(*provider.MWBindInfo) // may change it
+	windowsForAll bool                       // a region stands for every window of type 2
 
 	srqPost   func(wrs []provider.RecvWR) []provider.RecvWR // what is posted instead of them
 	srqModify func(*provider.SRQAttr)                       // may change it
@@ -205,7 +206,7 @@ type brokenPD struct {
 	dev    *brokenDevice
 	tried  atomic.Bool   // with clings
 	closed bool          // with onePD; the device's mu guards it
-	kept   []provider.MR // with keepMRs; the same
+	kept   []provider.MR // with keepMRs or windowsForAll; the same
 }
 
 // Close implements provider.PD.
@@ -261,7 +262,17 @@ func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error
 	}
 	b := &brokenMR{mr, p}
 	p.dev.world.add(b)
+	if f.windowsForAll {
+		p.dev.world.lend(mr, p, buf)
+	}
 	return b, nil
+}
+
+// keep has mr stay until the PD goes.
+func (p *brokenPD) keep(mr provider.MR) {
+	p.dev.mu.Lock()
+	defer p.dev.mu.Unlock()
+	p.kept = append(p.kept, mr)
 }
 
 // CreateQP implements provider.PD.
@@ -315,9 +326,7 @@ func (m *brokenMR) Len() uint64 { return m.MR.Len() - 2*uint64(m.pd.dev.fault.ma
 func (m *brokenMR) Close() error {
 	d := m.pd.dev
 	if d.fault.keepMRs {
-		d.mu.Lock()
-		m.pd.kept = append(m.pd.kept, m.MR)
-		d.mu.Unlock()
+		m.pd.keep(m.MR)
 		return nil
 	}
 	err := m.MR.Close()

@@ -69,6 +69,9 @@ func (q *brokenQP) PostSend(wrs []provider.SendWR) (int, error) {
 		boundBy(wrs, f)
 	}
 	n, err := q.QP.PostSend(wrs)
+	if q.dev.fault.windowsForAll {
+		q.dev.world.follow(q, wrs[:n])
+	}
 	if f := q.dev.fault.posted; f != nil {
 		return f(n, all, err)
 	}
@@ -106,6 +109,7 @@ func (q *brokenQP) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error 
 func (q *brokenQP) Close() error {
 	err := q.QP.Close()
 	if err == nil {
+		q.dev.world.parted(q)
 		q.dev.mu.Lock()
 		delete(q.dev.qps, q.QP)
 		q.dev.mu.Unlock()
