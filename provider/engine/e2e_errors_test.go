@@ -2,10 +2,7 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"io"
-	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -315,92 +312,6 @@ func TestE2EReceiveMemoryGone(t *testing.T) {
 	})
 }
 
-// TestE2EDisconnect: what is posted before a disconnect arrives; receives are
-// flushed on both sides; posts afterwards are accepted and flushed.
-//
-//rfc:5041 DDP-6.2.1-01
-func TestE2EDisconnect(t *testing.T) {
-	onWires(t, nil, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{})
-		src := a.filled(300000, 0, 1)
-		dst := b.region(300000, provider.AccessLocalWrite)
-		b.recv(1, sge(dst.mr, 0, 300000))
-		b.recv(2)
-		b.recv(3)
-		a.recv(10)
-		a.send(provider.SendWR{WRID: 20, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, 300000)}, Flags: provider.SendSignaled})
-		a.q.disconnect()
-		a.q.disconnect()
-		b.one(b.rcq, provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 300000})
-		checkMessage(t, "send", dst, 0, src.buf)
-		if err := a.ended(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("cause of ours: %v", err)
-		}
-		if err := b.ended(); !errors.Is(err, io.EOF) {
-			t.Errorf("cause of the peer's: %v", err)
-		}
-		a.one(a.scq, provider.WC{WRID: 20, Opcode: provider.WCSend})
-		b.flushed(b.rcq, 2, 2)
-		a.flushed(a.rcq, 10, 1)
-		for _, e := range []*e2eEnd{a, b} {
-			e.recv(30)
-			e.send(provider.SendWR{WRID: 31, Opcode: provider.WRSend}) // unsignalled: a failure is told nevertheless
-			e.flushed(e.rcq, 30, 1)
-			e.flushed(e.scq, 31, 1)
-			ok(t, e.q.Close())
-			_, err := e.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
-			wantErr(t, err, os.ErrClosed)
-			_, err = e.q.PostRecv([]provider.RecvWR{{}})
-			wantErr(t, err, os.ErrClosed)
-			e.none(e.scq)
-			e.none(e.rcq)
-		}
-	})
-}
-
-// TestE2EClose: a QP that is closed flushes before Close returns, and its peer
-// sees the end of the connection.
-func TestE2EClose(t *testing.T) {
-	onWires(t, nil, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{})
-		for i := range 5 {
-			a.recv(uint64(i))
-			b.recv(uint64(i))
-		}
-		wantErr(t, a.pd.Close(), syscall.EBUSY)
-		wantErr(t, a.scq.Close(), syscall.EBUSY)
-		wantErr(t, a.rcq.Close(), syscall.EBUSY)
-		ok(t, a.q.Close())
-		if a.rcq.waiting.Load() != 5 {
-			t.Error("Close returned before everything was flushed")
-		}
-		a.flushed(a.rcq, 0, 5)
-		b.ended()
-		b.flushed(b.rcq, 0, 5)
-		if err := <-a.down; !errors.Is(err, os.ErrClosed) {
-			t.Errorf("cause: %v", err)
-		}
-	})
-}
-
-// TestE2EReset: a connection that is reset ends at once on both sides.
-func TestE2EReset(t *testing.T) {
-	onWires(t, nil, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{})
-		a.recv(1)
-		b.recv(2)
-		a.q.abort(syscall.ECONNABORTED)
-		if err := a.ended(); !errors.Is(err, syscall.ECONNABORTED) {
-			t.Errorf("cause: %v", err)
-		}
-		if err := b.ended(); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("cause: %v", err)
-		}
-		a.flushed(a.rcq, 1, 1)
-		b.flushed(b.rcq, 2, 1)
-	})
-}
-
 // TestE2EQueueFull: unsignalled WRs keep their places until a later one is
 // reported, and a full queue says ENOMEM and takes nothing of what does not fit.
 func TestE2EQueueFull(t *testing.T) {
@@ -542,60 +453,6 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		a.none(a.scq)
 		if !local.untouched(n, n) {
 			t.Error("octets changed that nobody named")
-		}
-	})
-}
-
-// TestE2EPeerSilent: a peer that takes nothing any more does not hold up what
-// only concerns us: closing the region, posting, closing the QP.
-func TestE2EPeerSilent(t *testing.T) {
-	stalled := e2eWire{name: "memory, stalled"}
-	stalled.run(t, func(t *testing.T, w e2eWire) {
-		network, addr := w.network()
-		a := newE2EEnd(t, w, network, e2eSetup{})
-		ac, bc := e2eDial(t, network, addr)
-		defer bc.Close()
-		a.down = make(chan error, 1)
-		ok(t, a.q.start(ac, params(true), nil, func(err error) { a.down <- err }))
-		const n = 1 << 20
-		m := a.filled(n, provider.AccessRemoteRead, 1)
-		for i := range 10 {
-			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, SGList: []provider.SGE{sge(m.mr, 0, n)}})
-		}
-		ok(t, m.Close())
-		a.q.disconnect()
-		begin := time.Now()
-		if err := a.ended(); err == nil {
-			t.Error("no cause")
-		}
-		if took := time.Since(begin); took > 3*a.dev.opts.CloseTimeout {
-			t.Errorf("ending took %v", took)
-		}
-		for i, wc := range a.wait(a.scq, 10) {
-			if wc.WRID != uint64(i) || wc.Status == provider.WCSuccess {
-				t.Errorf("completion %+v", wc)
-			}
-		}
-	})
-}
-
-// TestE2EWakeByFlush: a program that waits for completions with a context is
-// woken by the flush.
-func TestE2EWakeByFlush(t *testing.T) {
-	onWires(t, plain, func(t *testing.T, w e2eWire) {
-		a, b := newE2EPair(t, w, e2eSetup{})
-		a.recv(1)
-		ok(t, a.rcq.ReqNotify(true)) // a flush counts as solicited
-		woken := make(chan error, 1)
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
-			defer cancel()
-			_, err := a.ch.Next(ctx)
-			woken <- err
-		}()
-		ok(t, b.q.Close())
-		if err := <-woken; err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// TestAtomicsAreAtomic: QPs of one device, with the CPU's own operations among them,
+// count without a loss and hold a lock one at a time.
+//
+//rfc:7306 EXT-5-01
+//rfc:7306 EXT-5.3-01
+func TestAtomicsAreAtomic(t *testing.T) {
+	const qps = 3
+	rounds := 300
+	if raceEnabled {
+		rounds = 50
+	}
+	so := sideOptions{cap: provider.QPCap{MaxSendWR: 16, MaxSendSGE: 1, MaxRecvWR: 1}}
+	network := must(tcpNetwork(Options{}))(t)
+	opts := Options{Extensions: true, Network: network}
+	target := newSide(t, opts, so)
+	m, w := target.words(3, atomicRights)
+	var wg sync.WaitGroup
+	var holders atomic.Int32
+	for i := range qps {
+		q := target.newQP(so)
+		t.Cleanup(func() { ok(t, q.Close()) })
+		x := newSide(t, opts, so)
+		cx, cq := connectTransport(t, network, tcpAddr)
+		x.start(cx, params(true), nil)
+		ok(t, q.start(cq, responder(true), nil, func(error) {}))
+		sink, old := x.words(1, provider.AccessLocalWrite)
+		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}, RKey: m.stag}
+		do := func(op provider.WROpcode, word int, compareAdd, swap uint64) uint64 {
+			wr.Opcode, wr.RemoteAddr, wr.CompareAdd, wr.Swap = op, m.base+uint64(8*word), compareAdd, swap
+			x.send(wr)
+			x.poll() // which sleeps: there are more goroutines than CPUs
+			return old[0]
+		}
+		wg.Go(func() {
+			last := uint64(0)
+			for range rounds {
+				got := do(provider.WRAtomicFetchAdd, 0, 1, 0)
+				if last != 0 && got <= last {
+					t.Errorf("counted %d behind %d", got, last)
+				}
+				last = got
+				for do(provider.WRAtomicCmpAndSwp, 1, 0, uint64(i+1)) != 0 {
+				}
+				if n := holders.Add(1); n != 1 {
+					t.Errorf("%d hold the lock", n)
+				}
+				holders.Add(-1)
+				if got := do(provider.WRAtomicCmpAndSwp, 1, uint64(i+1), 0); got != uint64(i+1) {
+					t.Errorf("the lock was %d's, not %d's", got, i+1)
+				}
+				// Fields of their own of one word.
+				wr.CompareAddMask = 0x8000800080008000
+				do(provider.WRMaskedAtomicFetchAdd, 2, 1<<(16*i), 0)
+			}
+		})
+	}
+	stop := make(chan struct{})
+	served := make(chan struct{})
+	go func() { // the CPU's own, and the target's side of things
+		defer close(served)
+		var wc [1]provider.WC
+		for i := 0; ; i++ {
+			if _, err := target.cq.Poll(wc[:]); err != nil {
+				t.Error(err)
+			}
+			runtime.Gosched()
+			if i < rounds {
+				atomic.AddUint64(&w[0], 1)
+			}
+			select {
+			case <-stop:
+				if i >= rounds {
+					return
+				}
+			default:
+			}
+		}
+	}()
+	wg.Wait()
+	close(stop)
+	<-served
+	if got := atomic.LoadUint64(&w[0]); got != uint64((qps+1)*rounds) {
+		t.Errorf("counted to %d, want %d", got, (qps+1)*rounds)
+	}
+	if got, want := atomic.LoadUint64(&w[2]), uint64(rounds)*0x0000_0001_0001_0001; got != want || w[1] != 0 {
+		t.Errorf("fields %#x, want %#x; lock %d", got, want, w[1])
+	}
+}
+
+// TestPerformAtomic: what several receive sides do at the same time, and the CPU, does
+// not get lost.
+//
+//rfc:7306 EXT-5-01
+//rfc:7306 EXT-5.3-01
+func TestPerformAtomic(t *testing.T) {
+	const each, goroutines = 200_000, 4
+	var ready sync.WaitGroup
+	ready.Add(goroutines)
+	s := newSide(t, Options{Extensions: true, Network: memnet.New(nil)}, sideOptions{})
+	m, w := s.words(1, atomicRights)
+	var wg sync.WaitGroup
+	for i := range goroutines {
+		wg.Go(func() {
+			add := rdmap.FetchAdd(0, m.stag, m.base, 1, 0)
+			masked := rdmap.FetchAdd(0, m.stag, m.base, 1<<32, 1<<63)
+			ready.Done()
+			ready.Wait()
+			for range each {
+				if i == 0 {
+					atomic.AddUint64(&w[0], 1+1<<32)
+					continue
+				}
+				for _, req := range []*rdmap.AtomicRequest{&add, &masked} {
+					if _, err := performAtomic(ofPD(s.pd), req); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+				swap := rdmap.CmpSwap(0, m.stag, m.base, 0, 99, 1<<63, 0) // changes nothing, whatever is there
+				if _, err := performAtomic(ofPD(s.pd), &swap); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if want := uint64(each*goroutines) * (1 + 1<<32); w[0] != want {
+		t.Errorf("%#x, want %#x", w[0], want)
+	}
+}
+
+// TestAtomicsAllocateNothing, on either side, but at the first of a QP.
+func TestAtomicsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector allocates; the test is for a build without it")
+		return
+	}
+	a, b := tcpPair(t, Options{Extensions: true}, true, sideOptions{})
+	m, w := b.words(1, atomicRights)
+	sink, _ := a.words(1, provider.AccessLocalWrite)
+	sges := []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}
+	wrs := []provider.SendWR{
+		{Opcode: provider.WRAtomicFetchAdd, SGList: sges, RemoteAddr: m.base, RKey: m.stag, CompareAdd: 1},
+		{Opcode: provider.WRMaskedAtomicCmpAndSwp, Flags: provider.SendSignaled, SGList: sges, RemoteAddr: m.base, RKey: m.stag},
+	}
+	var wc, none [1]provider.WC
+	round := func() {
+		a.send(wrs...)
+		for {
+			if n, err := a.cq.Poll(wc[:]); err != nil || n > 0 {
+				if wc[0].Status != provider.WCSuccess {
+					t.Fatal(wc[0], err)
+				}
+				return
+			}
+			_, _ = b.cq.Poll(none[:]) // neither gets on without the other
+		}
+	}
+	const warm, rounds = 50, 200
+	for range warm {
+		round()
+	}
+	if n := testing.AllocsPerRun(rounds, round); n != 0 {
+		t.Errorf("%v allocations per round", n)
+	}
+	if got := atomic.LoadUint64(&w[0]); got != warm+rounds+1 {
+		t.Errorf("counted to %d", got)
+	}
+}
