@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -78,7 +77,7 @@ func init() { nextPort.Store(24000) }
 
 // opener opens providers as the options of a scenario say.
 func opener(name string, tap transport.Tap, create func(*engine.Options) provider.Provider) conformance.Opener {
-	return onengine.Side{Name: name, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Tap: tap, New: create}.Opener()
+	return onengine.Side{Name: name, Addr: onengine.ProcessAddr(), Tap: tap, New: create}.Opener()
 }
 
 // play runs a scenario once.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -96,4 +97,12 @@ func set(opts *engine.Options, key, value string) error {
 		return errors.New("no such value")
 	}
 	return nil
+}
+
+// ProcessAddr returns a loopback address of the calling process's own, made of its
+// process id, so that what other processes have open is not in the way of the ports
+// that a run numbers.
+func ProcessAddr() netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x7f), byte(pid >> 8), byte(pid)})
 }

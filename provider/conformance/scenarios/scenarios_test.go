@@ -1,7 +1,6 @@
 package scenarios_test
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
@@ -41,7 +40,7 @@ func TestRawOverEngine(t *testing.T) {
 // each as a subtest.
 func overEngine(t *testing.T, suite *conformance.Suite, only string) {
 	tap := &capture.Tap{}
-	side := onengine.Side{Name: "engine", Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}), Tap: tap}
+	side := onengine.Side{Name: "engine", Addr: onengine.ProcessAddr(), Tap: tap}
 	col := &conformance.Collection{Schema: conformance.CollectionSchema, Seed: 1}
 	dir := t.TempDir()
 	var err error
