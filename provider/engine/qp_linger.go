@@ -24,7 +24,11 @@ type linger struct {
 	gone  bool     // the socket is closed
 	timer *time.Timer
 
-	// Of a graceful end: from when to when the peer has time, and what was sent then.
+	watch *closingWatch // of a graceful end
+}
+
+// closingWatch is from when to when the peer has time, and what was sent at first.
+type closingWatch struct {
 	from, until time.Time
 	seen        uint64
 }
@@ -42,9 +46,8 @@ func (s *stream) watchClosing() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	l.seen = s.sent.Load()
-	l.from = time.Now()
-	l.until = l.from.Add(s.dev.opts.CloseTimeout)
+	now := time.Now()
+	l.watch = &closingWatch{from: now, until: now.Add(s.dev.opts.CloseTimeout), seen: s.sent.Load()}
 	l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, s.closingExpired)
 }
 
@@ -54,8 +57,8 @@ func (s *stream) closingExpired() {
 	storing, fetching := s.waitsForObject()
 	l := &s.linger
 	l.mu.Lock()
-	early := time.Now().Before(l.until)
-	moved := !s.finSent.Load() && s.sent.Load() != l.seen
+	early := time.Now().Before(l.watch.until)
+	moved := !s.finSent.Load() && s.sent.Load() != l.watch.seen
 	l.mu.Unlock()
 	switch {
 	case storing || early:
@@ -76,14 +79,15 @@ func (s *stream) objectTook(began time.Time) {
 	l := &s.linger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer == nil || l.on {
+	w := l.watch
+	if w == nil || l.on {
 		return
 	}
-	if began.Before(l.from) {
-		began = l.from
+	if began.Before(w.from) {
+		began = w.from
 	}
-	l.until = l.until.Add(time.Since(began))
-	l.timer.Reset(time.Until(l.until))
+	w.until = w.until.Add(time.Since(began))
+	l.timer.Reset(time.Until(w.until))
 }
 
 // startLinger begins the linger of a stream that has just finished.
