@@ -144,16 +144,25 @@ func (s *Side) Buffer(name string, n int, access ibverbs.Access) *Buffer {
 
 // BufferIn is Buffer with another PD.
 func (s *Side) BufferIn(pd *ibverbs.PD, name string, n int, access ibverbs.Access) *Buffer {
+	b, err := s.BufferBy(name, n, func(data []byte) (*ibverbs.MR, error) { return pd.RegMR(data, access) })
+	s.NoError(err, string(s.Role)+" can register "+name)
+	return b
+}
+
+// BufferBy is Buffer with memory that reg registers, and reg's error.
+func (s *Side) BufferBy(name string, n int, reg func([]byte) (*ibverbs.MR, error)) (*Buffer, error) {
 	b := &Buffer{side: s, name: name, all: bytes.Repeat([]byte{canary}, n+2*pageBytes)}
 	b.Data = b.all[pageBytes : pageBytes+n : pageBytes+n]
 	for i := range b.Data {
 		b.Data[i] = 0x5a
 	}
-	mr, err := pd.RegMR(b.Data, access)
-	s.NoError(err, string(s.Role)+" can register "+name)
+	mr, err := reg(b.Data)
+	if err != nil {
+		return nil, err
+	}
 	b.MR = mr
 	s.Cleanup(func() { b.close() })
-	return b
+	return b, nil
 }
 
 func (b *Buffer) close() {

@@ -67,6 +67,7 @@ func All() []*Mutant {
 	for _, list := range [][]*Mutant{
 		startupMutants(), startupCheckMutants(), sendingMutants(), endingMutants(),
 		headerCheckMutants(), messageCheckMutants(), memoryMutants(), framingMutants(), verbsMutants(), objectMutants(), srqMutants(), windowMutants(), cmMutants(),
+		stateMutants(), regionMutants(),
 		extensionMutants(), rdmacMutants(),
 	} {
 		all = append(all, list...)

@@ -9,6 +9,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/mutants"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
 	"github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -27,10 +28,11 @@ func TestNarrowStreams(t *testing.T) {
 			sound := &mutants.Mutant{Name: soundName}
 			n := memnet.New(&memnet.Options{Seed: seed, MSS: 400, Window: window, Cut: true})
 			open := func(options []string) (*conformance.Endpoint, error) {
-				if len(options) > 0 {
-					return nil, fmt.Errorf("options %v are not for this", options)
+				opts := &engine.Options{Network: n}
+				if err := onengine.Set(opts, options); err != nil {
+					return nil, err
 				}
-				vctx, err := ibverbs.Open(sound.New(&engine.Options{Network: n}), "")
+				vctx, err := ibverbs.Open(sound.New(opts), "")
 				if err != nil {
 					return nil, err
 				}

@@ -34,6 +34,11 @@ type verbsFault struct {
 	bind          func(*provider.MWBindInfo) // may change it
 	windowsForAll bool                       // a region stands for every window of type 2
 
+	// What is done instead of a call; do does it with attr and mask as they then are.
+	modify func(attr *provider.QPAttr, mask *provider.QPAttrMask, do func() error) error
+	iova   func(p *brokenPD, buf []byte, iova uint64, access provider.Access) (provider.MR, error)
+	rereg  func(m *brokenMR, change provider.ReregFlags, pd provider.PD, buf []byte, access provider.Access) (provider.MR, error)
+
 	srqPost   func(wrs []provider.RecvWR) []provider.RecvWR // what is posted instead of them
 	srqModify func(*provider.SRQAttr)                       // may change it
 
@@ -260,12 +265,10 @@ func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error
 	if err != nil {
 		return nil, err
 	}
-	b := &brokenMR{mr, p}
-	p.dev.world.add(b)
 	if f.windowsForAll {
 		p.dev.world.lend(mr, p, buf)
 	}
-	return b, nil
+	return p.enter(mr, buf), nil
 }
 
 // keep has mr stay until the PD goes.
@@ -313,7 +316,8 @@ func own(init provider.QPInitAttr) provider.QPInitAttr {
 
 type brokenMR struct {
 	provider.MR
-	pd *brokenPD
+	pd  *brokenPD
+	buf []byte
 }
 
 // Addr implements provider.MR.

@@ -100,11 +100,6 @@ func (q *brokenQP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	return attr, init, q.dev.refusal(err)
 }
 
-// Modify implements provider.QP.
-func (q *brokenQP) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
-	return q.dev.refusal(q.QP.Modify(attr, mask))
-}
-
 // Close implements provider.QP.
 func (q *brokenQP) Close() error {
 	err := q.QP.Close()

@@ -57,7 +57,7 @@ func (s Side) Opener() conformance.Opener {
 
 // Set reads a scenario's options into opts: crc=on|off,
 // placement=verified|streaming, markers=on|off, rdmac=permitted|only, extensions=on|off,
-// startup=DURATION, rtr=send|write|read and fallback=closed|unenhanced. The error names
+// startup=DURATION, close=DURATION, rtr=send|write|read and fallback=closed|unenhanced. The error names
 // the one that is none of them.
 func Set(opts *engine.Options, options []string) error {
 	for _, o := range options {
@@ -90,6 +90,9 @@ func set(opts *engine.Options, key, value string) error {
 	case "startup":
 		d, err := time.ParseDuration(value)
 		opts.StartupTimeout, ok = d, err == nil
+	case "close":
+		d, err := time.ParseDuration(value)
+		opts.CloseTimeout, ok = d, err == nil
 	default:
 		return errors.New("no such option")
 	}

@@ -34,15 +34,15 @@ func TestOptionsOfTheSuite(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	opts := engine.Options{Extensions: true, Placement: engine.PlaceStreaming}
-	err := onengine.Set(&opts, []string{"crc=off", "rtr=write", "startup=1s", "fallback=closed", "rdmac=permitted", "extensions=off", "markers=on"})
+	err := onengine.Set(&opts, []string{"crc=off", "rtr=write", "startup=1s", "close=2s", "fallback=closed", "rdmac=permitted", "extensions=off", "markers=on"})
 	want := engine.Options{
-		CRC: engine.CRCOff, PeerToPeer: true, RTR: mpa.RTRWrite, StartupTimeout: time.Second, Fallback: engine.FallbackClosed,
+		CRC: engine.CRCOff, PeerToPeer: true, RTR: mpa.RTRWrite, StartupTimeout: time.Second, CloseTimeout: 2 * time.Second, Fallback: engine.FallbackClosed,
 		RDMAC: mpa.RDMACPermitted, Markers: true, Placement: engine.PlaceStreaming,
 	}
 	if err != nil || opts != want {
 		t.Errorf("got %+v, %v", opts, err)
 	}
-	for _, bad := range []string{"", "crc", "crc=", "crc=perhaps", "speed=high", "startup=soon", "=on"} {
+	for _, bad := range []string{"", "crc", "crc=", "crc=perhaps", "speed=high", "startup=soon", "close=late", "=on"} {
 		if err := onengine.Set(new(engine.Options), []string{"crc=on", bad}); err == nil || !strings.Contains(err.Error(), `"`+bad+`"`) {
 			t.Errorf("%q: %v", bad, err)
 		}

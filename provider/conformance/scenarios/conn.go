@@ -42,7 +42,7 @@ func connections() []*conformance.Scenario {
 		},
 		{
 			Slug: "conn/shutdown", Level: conformance.Must, Title: "an orderly shutdown loses nothing that was posted before it, and ends with a FIN on either side",
-			Verbs: shutdown, Wire: orderly,
+			Verbs: shutdown, Wire: orderly, Options: patient,
 		},
 		{
 			Slug: "conn/many-in-turn", Level: conformance.Must, Title: "twenty connections one after another all work", Timeout: 20 * time.Second,

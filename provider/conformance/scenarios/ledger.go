@@ -1,8 +1,12 @@
 package scenarios
 
-import "github.com/govs-rdma/govs/provider/conformance"
+import (
+	"slices"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+)
 
 // Ledger returns the divergences that are known, each seen on a live siw.
 func Ledger() conformance.Ledger {
-	return append(verbsLedger(), rawLedger()...)
+	return slices.Concat(verbsLedger(), objectsLedger(), rawLedger())
 }

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -26,6 +27,11 @@ func reads() []*conformance.Scenario {
 		Slug: "read/both-ways", Level: conformance.Must,
 		Title: "both sides read from each other at the same time",
 		Verbs: readBothWays, Wire: legal, Concurrent: true,
+	}, &conformance.Scenario{
+		Slug: "read/short-across-pages", Level: conformance.Must,
+		Title:        "RDMA Reads of a few octets bring the right ones also where a page of the source ends among them",
+		Requirements: []string{"RDMAP-5.2-01"},
+		Verbs:        readShortAcrossPages, Wire: legal,
 	})
 }
 
@@ -86,5 +92,36 @@ func readBothWays(r *conformance.VerbsRun) {
 	p.WantWC(p.SendWCs(1), 0, 2, ibverbs.WCSuccess, "the responder's Read completes")
 	idst.Holds(psrc.Data, "the initiator has what the responder had")
 	pdst.Holds(isrc.Data, "the responder has what the initiator had")
+	end(i, p)
+}
+
+// shortAcrossPages are Reads of n octets, before of them at the end of a page. wrong are
+// those that siw answers with other octets: of up to 32, unless the page's end is in
+// their middle.
+var shortAcrossPages = []struct {
+	n, before int
+	wrong     bool
+}{{19, 13, true}, {32, 31, true}, {2, 1, false}, {32, 16, false}, {19, 19, false}, {33, 13, false}, {64, 13, false}}
+
+// shortAcross is what one of them is to show.
+func shortAcross(n, before int) string {
+	return fmt.Sprintf("a Read of %d octets, %d of them before the page's end, brings the right ones", n, before)
+}
+
+func readShortAcrossPages(r *conformance.VerbsRun) {
+	const page = 4096
+	i, p := r.Connect(nil, nil)
+	// Pages are those of the memory, whatever address the region has for the peer.
+	src := p.Buffer("the source", 2*page, remoteRead).Fill(r.Seed)
+	end1 := page - int(uintptr(unsafe.Pointer(&src.Data[0]))%page)
+	for k, c := range shortAcrossPages {
+		dst := i.Buffer("the sink", c.n, remoteWrite)
+		from := end1 - c.before
+		wr := read(uint64(k), dst, src)
+		wr.RemoteAddr += uint64(from)
+		i.PostSend(wr)
+		i.WantWC(i.SendWCs(1), 0, uint64(k), ibverbs.WCSuccess, "the Read completes")
+		dst.Holds(src.Data[from:from+c.n], shortAcross(c.n, c.before))
+	}
 	end(i, p)
 }

@@ -3,7 +3,9 @@
 package scenarios
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -21,6 +23,8 @@ func Suite() *conformance.Suite {
 	s.Add(queues()...)
 	s.Add(sharedQueues()...)
 	s.Add(windows()...)
+	s.Add(memories()...)
+	s.Add(states()...)
 	s.Add(objects()...)
 	s.Add(rdmac()...)
 	s.Add(extensions()...)
@@ -34,6 +38,10 @@ const (
 	remoteWrite = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
 	remoteRead  = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead
 )
+
+// patient has the engine wait for a peer's end for as long as a loaded machine may need:
+// where the end has to be in good order and something else may go before it.
+var patient = []string{"close=30s"}
 
 // send is a signalled Send of a whole buffer.
 func send(wrid uint64, b *conformance.Buffer) ibverbs.SendWR {
@@ -74,4 +82,16 @@ func end(i, p *conformance.Side) {
 	i.NoError(i.Conn.Disconnect(), "the initiator can disconnect")
 	i.WaitEnd()
 	p.WaitEnd()
+}
+
+// asyncEvent waits for the next asynchronous event of a side's device: long enough for
+// one that is due, and for one that is not as long as a moment has to do.
+func asyncEvent(r *conformance.VerbsRun, ep *conformance.Endpoint, due bool) (ibverbs.AsyncEvent, error) {
+	wait := 20 * time.Millisecond
+	if due {
+		wait = 2 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(wait))
+	defer cancel()
+	return ep.Context.AsyncEvent(ctx)
 }

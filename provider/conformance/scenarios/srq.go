@@ -103,15 +103,7 @@ func srqLimit(r *conformance.VerbsRun) {
 		turn++
 	}
 	event := func(what string, due bool) {
-		// An event that is due is waited for long enough; for one that is not, a
-		// moment has to do.
-		wait := 20 * time.Millisecond
-		if due {
-			wait = 2 * time.Second
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(wait))
-		defer cancel()
-		ev, err := r.Responder.Context.AsyncEvent(ctx)
+		ev, err := asyncEvent(r, r.Responder, due)
 		switch {
 		case err == nil:
 			r.Check(due && ev.Type == ibverbs.EventSRQLimitReached && ev.SRQ == srq, what, "%s", ev.Type)
