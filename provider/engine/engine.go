@@ -125,7 +125,7 @@ type Options struct {
 
 	// CloseTimeout is how long an ended connection waits for the peer's FIN
 	// after its own before it resets, and before its own for the peer to take
-	// anything more. Default 1 s. A graceful end waits for objects behind regions of
+	// anything more or to send more of the answer to a Read. Default 1 s. A graceful end waits for objects behind regions of
 	// this side (RegObject) as long as they take, and that time doesn't count; that
 	// of the peer's objects does, as nobody tells of it.
 	CloseTimeout time.Duration

@@ -27,15 +27,16 @@ type linger struct {
 	watch *closingWatch // of a graceful end
 }
 
-// closingWatch is from when to when the peer has time, and what was sent at first.
+// closingWatch is from when to when the peer has time, and what had moved at first.
 type closingWatch struct {
 	from, until time.Time
 	seen        uint64
 }
 
 // watchClosing resets the connection when a graceful end gets nowhere for
-// CloseTimeout: nothing more is taken by the peer, or its FIN does not come. The time
-// that an object of ours takes is not the peer's (see closingExpired).
+// CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
+// ours comes, or its FIN does not come. The time that an object of ours takes is not the
+// peer's (see closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -47,7 +48,7 @@ func (s *stream) watchClosing() {
 		l.timer.Stop()
 	}
 	now := time.Now()
-	l.watch = &closingWatch{from: now, until: now.Add(s.dev.opts.CloseTimeout), seen: s.sent.Load()}
+	l.watch = &closingWatch{from: now, until: now.Add(s.dev.opts.CloseTimeout), seen: s.moved.Load()}
 	l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, s.closingExpired)
 }
 
@@ -58,7 +59,7 @@ func (s *stream) closingExpired() {
 	l := &s.linger
 	l.mu.Lock()
 	early := time.Now().Before(l.watch.until)
-	moved := !s.finSent.Load() && s.sent.Load() != l.watch.seen
+	moved := !s.finSent.Load() && s.moved.Load() != l.watch.seen
 	l.mu.Unlock()
 	switch {
 	case storing || early:

@@ -445,6 +445,9 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		}
 	}
 	s.rx.recv.Commit(a)
+	if a.Kind == rdmap.PlaceReadResponse && s.closing.Load() {
+		s.moved.Add(1)
+	}
 	if !a.Last {
 		return
 	}

@@ -373,6 +373,31 @@ func TestQPDisconnectTimeouts(t *testing.T) {
 		}
 		s.wantWC("the Write is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
 	})
+	story(t, opts, params(true), func(s *side, r *raw) {
+		sink := s.reg(20, provider.AccessLocalWrite)
+		for i := range 2 {
+			s.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(10*i, 10)}})
+		}
+		begin := time.Now()
+		s.qp.disconnect()
+		segment := func(q rdmap.ReadRequest, at int) { // a segment a second is progress
+			time.Sleep(time.Second)
+			r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), at == 9), []byte{1})
+			synctest.Wait()
+		}
+		first, second := r.wantReadRequest("the first Read", 1), r.wantReadRequest("the second", 2)
+		for at := range 10 {
+			segment(first, at)
+		}
+		s.wantWC("the Read whose answer took its time", provider.WC{WRID: 0, Opcode: provider.WCRDMARead, ByteLen: 10})
+		for at := range 5 {
+			segment(second, at)
+		}
+		if err := s.wantDown("no more of the second comes"); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) < 16*time.Second {
+			t.Errorf("ended after %v with %v", time.Since(begin), err)
+		}
+		s.wantWC("the second Read is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+	})
 	story(t, opts, responder(true), func(s *side, r *raw) {
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend})
 		s.qp.disconnect()

@@ -54,11 +54,14 @@ type stream struct {
 	mutedAt uint32      // rx.looks when that was last asked for
 	keeps   atomic.Bool // batch and context, between turns; written under muting.mu
 
-	closing atomic.Bool   // send what is posted, then FIN
-	notify  atomic.Bool   // raise EventSQDrained once our FIN is out
-	finSent atomic.Bool   // our FIN is out, and the peer's is awaited
-	sent    atomic.Uint64 // octets, for the watch over a graceful end
+	closing atomic.Bool // send what is posted, then FIN
+	notify  atomic.Bool // raise EventSQDrained once our FIN is out
+	finSent atomic.Bool // our FIN is out, and the peer's is awaited
 	linger  linger
+
+	// moved is for the watch over a graceful end: octets sent, and segments of Read
+	// Responses that came since it began.
+	moved atomic.Uint64
 }
 
 // streamParams is what of mpa.Params a stream needs all its life.

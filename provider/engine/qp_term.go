@@ -130,7 +130,7 @@ func eventOf(err error) (provider.AsyncEventType, bool) {
 //rfc:5040 RDMAP-6.2.1-02
 func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	phase := rdmap.PhaseBeforeFirstFPDU
-	if s.sent.Load() > 0 {
+	if s.moved.Load() > 0 {
 		phase = rdmap.PhaseAfterFirstFPDU
 	}
 	t, err := rdmap.ParseTerminate(payload, phase)

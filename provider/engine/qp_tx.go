@@ -121,7 +121,7 @@ func (s *stream) write() bool {
 	n, err := s.writeBatch()
 	switch {
 	case n > 0:
-		s.sent.Add(uint64(n))
+		s.moved.Add(uint64(n))
 		if t.taken++; t.b.written+uint64(n) < t.b.built {
 			t.taken = 0
 		}
