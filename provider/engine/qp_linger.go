@@ -14,7 +14,7 @@ import (
 // TCP answers a close with unread octets by a reset, which would take the
 // Terminate along; that is why somebody has to read.
 //
-// Before that it holds the timer of a graceful end.
+// Before that it holds the watch over a graceful end.
 type linger struct {
 	mu    sync.Mutex
 	out   [][]byte // records still to be sent; the stream's until startLinger
@@ -22,15 +22,32 @@ type linger struct {
 	fin   bool     // our FIN is out
 	eof   bool     // the peer's FIN has come
 	gone  bool     // the socket is closed
-	timer *time.Timer
-
-	watch *closingWatch // of a graceful end
+	watch *endWatch
 }
 
-// closingWatch is from when to when the peer has time, and what had moved at first.
-type closingWatch struct {
+// endWatch bounds how long an end may take. It is apart because an idle stream has none.
+type endWatch struct {
+	timer *time.Timer
+
+	// Of a graceful end: from when to when the peer has time, and what had moved at first.
 	from, until time.Time
 	seen        uint64
+}
+
+// after has f called after d, and what was to be called before that no more. mu is held.
+func (l *linger) after(d time.Duration, f func()) {
+	if l.watch == nil {
+		l.watch = new(endWatch)
+	}
+	l.stopTimer()
+	l.watch.timer = time.AfterFunc(d, f)
+}
+
+// stopTimer undoes after. mu is held.
+func (l *linger) stopTimer() {
+	if l.watch != nil && l.watch.timer != nil {
+		l.watch.timer.Stop()
+	}
 }
 
 // watchClosing resets the connection when a graceful end gets nowhere for
@@ -44,12 +61,10 @@ func (s *stream) watchClosing() {
 	if s.finished.Load() {
 		return
 	}
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-	now := time.Now()
-	l.watch = &closingWatch{from: now, until: now.Add(s.dev.opts.CloseTimeout), seen: s.moved.Load()}
-	l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, s.closingExpired)
+	now := time.Now() // before the timer is set, which must not fire early
+	l.after(s.dev.opts.CloseTimeout, s.closingExpired)
+	w := l.watch
+	w.from, w.until, w.seen = now, now.Add(s.dev.opts.CloseTimeout), s.moved.Load()
 }
 
 // closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. With
@@ -88,7 +103,7 @@ func (s *stream) objectTook(began time.Time) {
 		began = w.from
 	}
 	w.until = w.until.Add(time.Since(began))
-	l.timer.Reset(time.Until(w.until))
+	w.timer.Reset(time.Until(w.until))
 }
 
 // startLinger begins the linger of a stream that has just finished.
@@ -98,9 +113,7 @@ func (s *stream) objectTook(began time.Time) {
 func (s *stream) startLinger(e *ending) {
 	l := &s.linger
 	l.mu.Lock()
-	if l.timer != nil {
-		l.timer.Stop()
-	}
+	l.stopTimer()
 	l.on = true
 	l.fin = s.finSent.Load()
 	if l.eof = s.rx.eof; l.eof {
@@ -113,7 +126,7 @@ func (s *stream) startLinger(e *ending) {
 	case e.lost, !s.dev.prog.addLingering(s):
 		s.closeConn()
 	default:
-		l.timer = time.AfterFunc(s.dev.opts.CloseTimeout, s.lingerExpired)
+		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
 	l.mu.Unlock()
 	s.lingerOn()
@@ -135,7 +148,7 @@ func (s *stream) lingerOn() {
 	}
 	done := l.on && !l.gone && s.lingerStep()
 	if done {
-		l.timer.Stop()
+		l.stopTimer()
 		s.closeConn()
 	}
 	l.mu.Unlock()
@@ -230,9 +243,7 @@ func (s *stream) cutLinger() {
 	l := &s.linger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer != nil {
-		l.timer.Stop()
-	}
+	l.stopTimer()
 	if !l.gone {
 		s.closeConn()
 	}

@@ -59,7 +59,7 @@ func randomPlan(rnd *rand.Rand) plan {
 // TestNoticesMutants: the property fails where it should, and not for what stands
 // between a mutant and its engine.
 func TestNoticesMutants(t *testing.T) {
-	if err := goleak.Find(); err != nil {
+	if err := goleak.Find(left...); err != nil {
 		t.Error(err)
 	}
 	defer func() { left = append(left, goleak.IgnoreCurrent()) }()
