@@ -1,0 +1,177 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// marks is an object of zeros but for a few octets. What is written to it shows as
+// octets that are not zero, and as how many were written in all.
+type marks struct {
+	mu     sync.Mutex
+	at     map[uint64]byte
+	octets uint64
+}
+
+var someZeros [chunkOctets]byte
+
+func (m *marks) ReadAt(b []byte, off int64) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(b)
+	for at, v := range m.at {
+		if i := at - uint64(off); i < uint64(len(b)) {
+			b[i] = v
+		}
+	}
+	return len(b), nil
+}
+
+func (m *marks) WriteAt(b []byte, off int64) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.octets += uint64(len(b))
+	for i := 0; i < len(b); i += len(someZeros) {
+		part := b[i:min(i+len(someZeros), len(b))]
+		if bytes.Equal(part, someZeros[:len(part)]) {
+			continue
+		}
+		for j, v := range part {
+			if v != 0 {
+				m.at[uint64(off)+uint64(i+j)] = v
+			}
+		}
+	}
+	return len(b), nil
+}
+
+// unused is n octets of memory of which only what is touched takes any.
+func unused(t testing.TB, n int) []byte {
+	t.Helper()
+	b := must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
+	t.Cleanup(func() { ok(t, syscall.Munmap(b)) })
+	return b
+}
+
+// longestMessage is that of DDP and RDMAP: lengths and message offsets have 32 bits.
+const longestMessage = 1<<32 - 1
+
+// TestE2ELongestMessage moves 2^32-1 octets with one work request of each kind, to and
+// from objects that begin below 4 GiB and end behind: not an octet is elsewhere, and
+// one octet more is refused.
+func TestE2ELongestMessage(t *testing.T) {
+	if raceEnabled {
+		t.Skip("12 GiB take minutes with the race detector; ci/test runs this without it")
+	}
+	const begin = 1<<32 - 100 // in the target's region
+	source := map[uint64]byte{0: 1, 65535: 2, 1<<31 - 1: 3, 1 << 31: 4, longestMessage - 1: 5}
+	moved := func(by uint64) map[uint64]byte {
+		m := make(map[uint64]byte)
+		for at, v := range source {
+			m[at+by] = v
+		}
+		return m
+	}
+	w := e2eWire{name: "TCP", real: true}
+	w.run(t, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		b0 := unused(t, longestMessage+1)
+		for at, v := range source {
+			b0[at] = v
+		}
+		mem := must(a.pd.RegMR(b0, provider.AccessLocalWrite))(t).(*mr)
+		object := func(e *e2eEnd, o *marks) *mr {
+			m := must(e.pd.RegObject(o, begin+longestMessage, provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
+			t.Cleanup(func() { closeAll(t, "object's MR", m) })
+			return m
+		}
+		t.Cleanup(func() { closeAll(t, "MR", mem) })
+		target, back, received := &marks{at: map[uint64]byte{}}, &marks{at: map[uint64]byte{}}, &marks{at: map[uint64]byte{}}
+		tm, bm, rm := object(b, target), object(a, back), object(b, received)
+
+		long := func(m *mr, off int) provider.SGE {
+			return provider.SGE{Addr: m.Addr() + uint64(off), Length: longestMessage, LKey: m.LKey()}
+		}
+		to, stag := tm.Addr()+begin, tm.RKey()
+		_, err := a.q.PostSend([]provider.SendWR{{
+			Opcode: provider.WRRDMAWrite, RemoteAddr: to, RKey: stag,
+			SGList: []provider.SGE{long(mem, 0), {Addr: mem.Addr(), Length: 1, LKey: mem.LKey()}},
+		}})
+		if !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("2^32 octets: %v, want EINVAL", err)
+		}
+
+		one := func(e *e2eEnd, c *cq) provider.WC {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+			defer cancel()
+			got, err := e.collect(ctx, c, 1)
+			if err != nil || got[0].Status != provider.WCSuccess {
+				t.Fatalf("%v, %v (%v)", got, err, e.q.Cause())
+			}
+			return got[0]
+		}
+		check := func(what string, o *marks, want map[uint64]byte) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.octets != longestMessage || !maps.Equal(o.at, want) {
+				t.Errorf("%s: %d octets came, and not zero are %v, want %v", what, o.octets, o.at, want)
+			}
+		}
+
+		b.recv(1, long(rm, 0))
+		a.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{long(mem, 0)}, RemoteAddr: to, RKey: stag})
+		one(a, a.scq)
+		a.send(provider.SendWR{WRID: 3, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{long(bm, 0)}, RemoteAddr: to, RKey: stag})
+		one(a, a.scq)
+		check("the Write", target, moved(begin)) // the Read was answered behind it
+		check("the Read", back, moved(0))
+		a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{long(bm, 0)}})
+		if wc := one(b, b.rcq); wc.WRID != 1 || wc.ByteLen != longestMessage {
+			t.Errorf("the receive: %+v", wc)
+		}
+		one(a, a.scq)
+		check("the Send", received, moved(0))
+	})
+}
+
+// TestE2ERegionAbove4GiB: offsets in a region have 64 bits.
+func TestE2ERegionAbove4GiB(t *testing.T) {
+	onWires(t, plain, func(t *testing.T, w e2eWire) {
+		a, b := newE2EPair(t, w, e2eSetup{})
+		all := unused(t, 6<<30)
+		target := must(b.pd.RegMR(all, allRights))(t).(*mr)
+		t.Cleanup(func() { closeAll(t, "MR", target) })
+		const n = 3000
+		local, sink := a.filled(n, provider.AccessLocalWrite, 7), a.region(n, provider.AccessLocalWrite)
+		inside := local.all[canaryOctets : canaryOctets+n]
+		for i, at := range []int{1<<32 - 1500, 5 << 30, 6<<30 - n} {
+			a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{sge(local.mr, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
+			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(sink.mr, 0, n)}, RemoteAddr: target.Addr() + uint64(at), RKey: target.RKey()})
+			if wc := a.wait(a.scq, 1)[0]; wc.WRID != uint64(i) || wc.Status != provider.WCSuccess {
+				t.Fatalf("at %#x: %+v (%v)", at, wc, a.q.Cause())
+			}
+			if !bytes.Equal(all[at:at+n], inside) || !bytes.Equal(sink.all[canaryOctets:canaryOctets+n], inside) {
+				t.Errorf("at %#x other octets were written, or read", at)
+			}
+			if all[at-1] != 0 || at+n < len(all) && all[at+n] != 0 {
+				t.Errorf("at %#x the neighbours were written", at)
+			}
+		}
+		// The same offsets, but for their upper half, are elsewhere.
+		for _, at := range []int{1<<32 - 1500 + n - 1<<32, 1 << 30, 2<<30 - n} {
+			if all[at] != 0 {
+				t.Errorf("%#x was written", at)
+			}
+		}
+		a.send(provider.SendWR{WRID: 9, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(local.mr, 0, n)}, RemoteAddr: target.Addr() + 6<<30 - n + 1, RKey: target.RKey()})
+		terminated(t, b.ended(), false, 1, 1, 1)
+	})
+}
