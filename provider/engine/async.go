@@ -3,10 +3,11 @@ package engine
 import (
 	"context"
 	"fmt"
-	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // asyncQueue holds asynchronous events until somebody asks for them. Nobody
@@ -15,7 +16,7 @@ import (
 type asyncQueue struct {
 	wake signal
 
-	mu     sync.Mutex
+	mu     sched.Mutex[locks.Async]
 	events []provider.AsyncEvent // never beyond its capacity
 	lost   uint64
 	closed bool

@@ -3,11 +3,12 @@ package engine
 import (
 	"context"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // compChannel is a completion channel: a queue of CQs that have fired. A CQ is
@@ -22,7 +23,7 @@ type compChannel struct {
 	// saved.
 	brief atomic.Bool
 
-	mu          sync.Mutex
+	mu          sched.Mutex[locks.CompChannel]
 	first, last *cq // linked by cq.next
 }
 

@@ -6,13 +6,12 @@ import (
 	"sync"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // eventChannel is an event channel: a queue of events, as long as the ids on it
 // have anything to say.
-//
-// Locks of the connection manager, in the order in which they may be taken: the
-// listener's cmID.mu; cmID.mu; eventChannel.mu. Nothing waits while it holds one.
 //
 // Most connections have one of their own, and nothing to say for most of their
 // life. So it holds memory only for events that wait and for those who wait for
@@ -21,7 +20,7 @@ type eventChannel struct {
 	dev  *device
 	life life // ids
 
-	mu      sync.Mutex
+	mu      sched.Mutex[locks.EventChannel]
 	events  []provider.CMEvent
 	woken   chan struct{} // closed by the next event, or Close; nil: nobody waits
 	closing *hangUps      // nil: none so far

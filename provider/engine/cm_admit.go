@@ -2,15 +2,16 @@ package engine
 
 import (
 	"net/netip"
-	"sync"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // admission counts the connections that came to the listeners of a device, for
 // Options.MaxAccepted and MaxAcceptedPerPeer. Without either it counts nothing.
 type admission struct {
-	mu    sync.Mutex
+	mu    sched.Mutex[locks.Admission]
 	all   int
 	peers map[netip.Addr]int
 }

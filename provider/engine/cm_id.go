@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -46,7 +48,7 @@ type cmID struct {
 	dev   *device
 	tasks sync.WaitGroup
 
-	mu            sync.Mutex
+	mu            sched.Mutex[locks.ID]
 	ch            *eventChannel // holds it
 	cookie        any
 	state         cmState

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -28,7 +30,7 @@ type listening struct {
 	tasks  sync.WaitGroup
 	places chan struct{}
 
-	mu     sync.Mutex
+	mu     sched.Mutex[locks.Listening]
 	silent map[netip.Addr]int // connections without a Request
 }
 

@@ -2,8 +2,9 @@ package engine
 
 import (
 	"context"
-	"sync"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -14,7 +15,7 @@ type wire struct {
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
 
-	mu       sync.Mutex
+	mu       sched.Mutex[locks.Wire]
 	released bool
 }
 

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // armState says which completion fires the channel next.
@@ -36,7 +37,7 @@ type cq struct {
 
 	waiting atomic.Int64 // completions in the ring, as a hint to Poll
 
-	mu     sync.Mutex // guards what follows; nothing else is locked under it
+	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
 	ring   []provider.WC
 	head   int // oldest

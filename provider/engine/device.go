@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -60,7 +61,7 @@ type device struct {
 	pds, cqs, mrs, mws, qps, srqs limit
 
 	fatal   atomic.Bool
-	qpnMu   sync.Mutex
+	qpnMu   sched.Mutex[locks.QPNumbers]
 	qpns    map[uint32]*qp // in use; nil for one that is being made
 	nextQPN uint32
 }

@@ -2,10 +2,11 @@ package engine
 
 import (
 	"fmt"
-	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -16,13 +17,13 @@ type fastMR struct {
 	maxLen  uint64
 	address uint64 // Addr, unless a registration is zero-based
 
-	posting  sync.Mutex // what follows
-	mapped   []byte     // what the next registration is of, nil for nothing
-	writable bool       // mapped
+	posting  sched.Mutex[locks.RegPosting] // what follows
+	mapped   []byte                        // what the next registration is of, nil for nothing
+	writable bool                          // mapped
 	posted   fastReg
 
-	mu    sync.Mutex // what follows, and the mr while it is changed
-	valid bool       // it is registered
+	mu    sched.Mutex[locks.FastReg] // what follows, and the mr while it is changed
+	valid bool                       // it is registered
 }
 
 // fastReg is what a fastMR tells of itself: as the registration that was posted last

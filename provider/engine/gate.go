@@ -1,12 +1,12 @@
 package engine
 
-import "sync/atomic"
+import "github.com/govs-rdma/govs/provider/engine/internal/sched"
 
 // gate admits uses of something until it is shut, and lets the one who shuts it wait
 // for the uses in progress. enter and leave are one atomic addition. It can be opened
 // again, by whoever sees to it that nobody else shuts it meanwhile.
 type gate struct {
-	n       atomic.Int64  // uses in progress, plus gateShut while shut
+	n       sched.Int64   // uses in progress, plus gateShut while shut
 	drained chan struct{} // holds one token: look at n again
 }
 
@@ -56,7 +56,7 @@ func (g *gate) shut() {
 	}
 	// Whoever tries to enter is counted for a moment, and leaves with a token.
 	for g.n.Load() != gateShut {
-		<-g.drained
+		sched.Await(g.drained)
 	}
 	g.wake() // who else waits here
 }

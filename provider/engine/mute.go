@@ -2,9 +2,10 @@ package engine
 
 import (
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // A stream that a poller reads directly, look after look, needs nobody to say that
@@ -24,10 +25,10 @@ const (
 
 // muting keeps the muted streams of a device.
 type muting struct {
-	attends atomic.Uint32 // how often somebody was about to sleep
-	any     atomic.Bool   // whether there are muted streams
+	attends sched.Uint32 // how often somebody was about to sleep
+	any     sched.Bool   // whether there are muted streams
 
-	mu      sync.Mutex
+	mu      sched.Mutex[locks.Muting]
 	streams []*stream
 	timer   *time.Timer
 }

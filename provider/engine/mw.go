@@ -2,11 +2,12 @@ package engine
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -19,12 +20,12 @@ type mw struct {
 	view mr
 	life life // has no dependants: open or closed
 
-	posting sync.Mutex    // of binds of type 1
-	posted  atomic.Uint32 // STag as the bind that was posted last makes it
+	posting sched.Mutex[locks.WindowPosting] // of binds of type 1
+	posted  atomic.Uint32                    // STag as the bind that was posted last makes it
 
-	mu         sync.Mutex // what follows, and the view while it is changed
-	region     *mr        // that it is bound to, nil for none
-	next, prev *mw        // of the list of view.qp; under its lock
+	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
+	region     *mr                       // that it is bound to, nil for none
+	next, prev *mw                       // of the list of view.qp; under its lock
 }
 
 // windowRights are those that a window can have.
@@ -176,7 +177,7 @@ func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
 
 // boundWindows are the windows that are bound for one QP's peer.
 type boundWindows struct {
-	mu    sync.Mutex // of the list; taken behind that of a window
+	mu    sched.Mutex[locks.BoundWindows] // of the list; taken behind that of a window
 	first *mw
 }
 

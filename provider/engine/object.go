@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -196,13 +197,13 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	copy(st.payload.b, payload) // the longest segment fits
 	s.rx.store = st
 	_ = s.dev.poller.WantRead(s.conn, false) // it may be readable all the time
-	go func() {
+	sched.Go(func() {
 		err := writePieces(st.pieces, st.payload.b[:st.n])
 		releasePieces(st.pieces)
 		s.dev.chunks.put(st.payload)
 		s.storedTurn(st, err)
 		s.settle()
-	}()
+	})
 }
 
 // storedTurn is rxTurn behind a store.

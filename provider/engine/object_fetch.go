@@ -1,9 +1,8 @@
 package engine
 
 import (
-	"sync/atomic"
-
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -32,7 +31,7 @@ type objectFetch struct {
 	sent    uint32 // octets that are in FPDUs; txMu guards it
 	ahead   bool   // it counts against objectAhead
 	err     error
-	state   atomic.Uint32 // a fetchState; behind fetchDone payload and err can be read
+	state   sched.Uint32 // a fetchState; behind fetchDone payload and err can be read
 }
 
 type fetchState = uint32
@@ -92,7 +91,7 @@ func (s *stream) fetchAhead(length uint32, tagged bool, find func(off uint32, n 
 // startFetch has the n octets that pieces name read.
 func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectFetch {
 	f := &objectFetch{payload: s.dev.chunks.get(), n: n, ahead: ahead}
-	go func() {
+	sched.Go(func() {
 		f.err = readPieces(pieces, f.payload.b[:n])
 		releasePieces(pieces)
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {
@@ -100,7 +99,7 @@ func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectF
 			return
 		}
 		s.kickTx()
-	}()
+	})
 	return f
 }
 

@@ -1,6 +1,9 @@
 package engine
 
-import "sync"
+import (
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
 
 const (
 	chunkOctets = 64 << 10 // of a pooled buffer; the longest FPDU with its markers fits
@@ -15,7 +18,7 @@ const (
 type bufPool struct {
 	octets int
 
-	mu   sync.Mutex
+	mu   sched.Mutex[locks.Chunks]
 	free [chunksKept]*buf
 	n    int
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"runtime"
-	"sync"
 	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // progressState is what a device needs to move data, for all its QPs together.
@@ -21,7 +23,7 @@ type progressState struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
-	mu        sync.Mutex
+	mu        sched.Mutex[locks.Progress]
 	stopping  bool
 	lingering map[*stream]struct{}
 }
@@ -39,7 +41,7 @@ type stock[T any] struct {
 	// each look: here that costs it no lock.
 	hot atomic.Pointer[T]
 
-	mu   sync.Mutex
+	mu   sched.Mutex[locks.Stock]
 	free [stockKept]*T
 	n    int
 	made int // in the stock and lent

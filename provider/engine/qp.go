@@ -4,20 +4,19 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // qp is a queue pair. What exists only while it is connected is in its stream, and
 // a ring exists from the first post to it on. So a QP at rest has no goroutine and
 // no buffer.
 //
-// Locks, in the order in which they may be taken: stream.rxMu; stream.txMu; mu;
-// sq.mu or rq.mu; sq.done, rq.done; those of SRQ, CQ, channel and async queue. Nobody
-// waits for anything but another lock while holding one: sockets never block,
-// and what may block at the user's (onDown) is called without any.
+// The order of its locks, and of all others of the engine, is in package internal/locks. Sockets never
+// block, and what may block at the program's (onDown) is called without a lock.
 type qp struct {
 	pd             *pd
 	dev            *device
@@ -30,14 +29,14 @@ type qp struct {
 
 	// stream is the connection, nil before start and from the moment on that the
 	// QP is in ERR.
-	stream atomic.Pointer[stream]
-	state  atomic.Uint32 // a provider.QPState; written under mu, sq.done and rq.done
+	stream sched.Pointer[stream]
+	state  sched.Uint32 // a provider.QPState; written under mu, sq.done and rq.done
 
-	closed atomic.Bool // Close is past the point where posts are accepted; written under sq.mu and rq.mu
+	closed sched.Bool // Close is past the point where posts are accepted; written under sq.mu and rq.mu
 
 	close sync.Once
 
-	mu       sync.Mutex
+	mu       sched.Mutex[locks.QP]
 	cause    error
 	closing  bool   // Close was called
 	ord, ird uint16 // as Modify or the last connection set them

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -230,7 +231,7 @@ func TestIdleMemory(t *testing.T) {
 		qps[i].stream.Store(st)
 	}
 	per := (heap() - before) / n
-	if per > 1280 && !raceEnabled {
+	if per > 1280 && !raceEnabled && !sched.Explored { // locks are larger where their order is checked
 		t.Errorf("%d octets per idle QP", per)
 	}
 	t.Logf("%d octets per idle QP, its stream included, its socket not", per)

@@ -2,9 +2,10 @@ package engine
 
 import (
 	"errors"
-	"sync"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -16,7 +17,7 @@ import (
 //
 // Before that it holds the watch over a graceful end.
 type linger struct {
-	mu    sync.Mutex
+	mu    sched.Mutex[locks.Linger]
 	out   [][]byte // records still to be sent; the stream's until startLinger
 	on    bool     // startLinger was called
 	fin   bool     // our FIN is out

@@ -1,10 +1,11 @@
 package engine
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // sendWQE is a work request in the send queue. The poster fills it; from then
@@ -39,13 +40,13 @@ type sendQueue struct {
 	maxSGE    int
 	maxInline int
 
-	mu   sync.Mutex    // of posters
-	tail atomic.Uint32 // written under mu, behind the WQE
+	mu   sched.Mutex[locks.SendPosting] // of posters
+	tail sched.Uint32                   // written under mu, behind the WQE
 
-	done sync.Mutex    // of completing
-	out  uint32        // Sends and Writes before this one are over: they end in their order
-	head uint32        // oldest WQE not reported
-	free atomic.Uint32 // written under done
+	done sched.Mutex[locks.SendDone] // of completing
+	out  uint32                      // Sends and Writes before this one are over: they end in their order
+	head uint32                      // oldest WQE not reported
+	free atomic.Uint32               // written under done
 }
 
 // grow makes the ring if there is none, and reports whether there was none. Until
@@ -94,11 +95,11 @@ type recvQueue struct {
 	sges   []provider.SGE
 	maxSGE int
 
-	mu   sync.Mutex    // of posters
-	tail atomic.Uint32 // written under mu, behind the WQE
+	mu   sched.Mutex[locks.RecvPosting] // of posters
+	tail sched.Uint32                   // written under mu, behind the WQE
 
-	done sync.Mutex    // of flushing; the receive side needs none while the stream lives
-	head atomic.Uint32 // written by the receive side, or under done
+	done sched.Mutex[locks.RecvDone] // of flushing; the receive side needs none while the stream lives
+	head atomic.Uint32               // written by the receive side, or under done
 }
 
 // grow is sendQueue.grow. A queue without places stays full.

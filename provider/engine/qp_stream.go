@@ -2,11 +2,12 @@ package engine
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -33,30 +34,30 @@ type stream struct {
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops
 
-	end      atomic.Pointer[ending] // why the stream ends; the first reason stays
-	finished atomic.Bool            // the QP has let go: what is left is the linger's
+	end      sched.Pointer[ending] // why the stream ends; the first reason stays
+	finished sched.Bool            // the QP has let go: what is left is the linger's
 
 	// maySend is false for a responder until the first FPDU has come.
 	//
 	//rfc:5044 MPA-7.1.2-4-01
-	maySend atomic.Bool
+	maySend sched.Bool
 
-	rxMu sync.Mutex
+	rxMu sched.Mutex[locks.RX]
 	rx   rxState
 
-	txMu    sync.Mutex
-	txWork  atomic.Bool // there is something to look at for whoever has txMu
-	blocked atomic.Bool // the socket is full and the poller watches for room
-	room    atomic.Bool // the poller has seen room since
+	txMu    sched.Mutex[locks.TX]
+	txWork  sched.Bool // there is something to look at for whoever has txMu
+	blocked sched.Bool // the socket is full and the poller watches for room
+	room    sched.Bool // the poller has seen room since
 	tx      txState
 
-	muted   bool        // the poller does not watch it; muting.mu guards these two
-	mutedAt uint32      // rx.looks when that was last asked for
-	keeps   atomic.Bool // batch and context, between turns; written under muting.mu
+	muted   bool       // the poller does not watch it; muting.mu guards these two
+	mutedAt uint32     // rx.looks when that was last asked for
+	keeps   sched.Bool // batch and context, between turns; written under muting.mu
 
-	closing atomic.Bool // send what is posted, then FIN
-	notify  atomic.Bool // raise EventSQDrained once our FIN is out
-	finSent atomic.Bool // our FIN is out, and the peer's is awaited
+	closing sched.Bool // send what is posted, then FIN
+	notify  sched.Bool // raise EventSQDrained once our FIN is out
+	finSent sched.Bool // our FIN is out, and the peer's is awaited
 	linger  linger
 
 	// moved is for the watch over a graceful end: octets sent, and segments of Read

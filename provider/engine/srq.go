@@ -3,10 +3,11 @@ package engine
 import (
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // srq is a shared receive queue. Its children are the QPs that were made with it.
@@ -20,8 +21,8 @@ type srq struct {
 	maxSGE int
 	life   life
 
-	mu         sync.Mutex // guards what follows; nothing else is locked under it
-	wqes       []recvWQE  // a ring, nil before the first post
+	mu         sched.Mutex[locks.SRQ] // guards what follows; nothing else is locked under it
+	wqes       []recvWQE              // a ring, nil before the first post
 	sges       []provider.SGE
 	places     uint32 // of the ring, a power of two
 	head, tail uint32 // run freely

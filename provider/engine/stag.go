@@ -3,8 +3,10 @@ package engine
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"sync"
 	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // retiredSTags is how many deregistrations an STag stays unused for after its
@@ -34,7 +36,7 @@ type stagTable struct {
 	stagSlots           // of regions with one STag
 	moving    stagSlots // of those with an index
 
-	mu           sync.Mutex // what follows, and writing to the slots
+	mu           sched.Mutex[locks.STags] // what follows, and writing to the slots
 	rested       restingKeys
 	restedMoving restingKeys
 	random       func([]byte) // crypto/rand.Read unless a test replaces it

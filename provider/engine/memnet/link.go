@@ -3,9 +3,11 @@ package memnet
 import (
 	"math/rand/v2"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // The two ends of a link.
@@ -19,7 +21,7 @@ type link struct {
 	n      *Network
 	serial uint64
 
-	mu      sync.Mutex // taken before a poller's
+	mu      sched.Mutex[locks.Conn] // taken before a poller's
 	ends    [2]conn
 	pipes   [2]pipe // pipes[i] is what ends[i] sends
 	stalled bool

@@ -24,6 +24,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -98,7 +100,7 @@ type Network struct {
 	opts  Options
 	addrs map[netip.Addr]bool
 
-	mu        sync.Mutex
+	mu        sched.Mutex[locks.Network]
 	reach     map[netip.Addr]Reach
 	used      map[netip.AddrPort]int // bindings, listeners and connections on a port
 	listeners map[netip.AddrPort]*listener
@@ -271,7 +273,7 @@ type binding struct {
 	n    *Network
 	addr netip.AddrPort
 
-	mu   sync.Mutex
+	mu   sched.Mutex[locks.Binding]
 	gone bool
 }
 

@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
 	"syscall"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -26,9 +27,9 @@ type poller struct {
 	n       *Network
 	signal  chan struct{} // capacity 1: the queue was empty, or Wake
 	done    chan struct{}
-	waiting sync.Mutex
+	waiting sched.Mutex[locks.Waiting]
 
-	mu     sync.Mutex
+	mu     sched.Mutex[locks.Poller]
 	woken  bool
 	closed bool
 	all    map[*registration]struct{}

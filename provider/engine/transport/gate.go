@@ -8,11 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,10 +44,10 @@ type gate struct {
 	rc      syscall.RawConn
 
 	closed   atomic.Bool
-	polls    atomic.Uint32 // calls of Poll so far
-	attends  atomic.Uint32 // calls of Attend so far
-	yielding atomic.Bool   // Wait leaves the sockets to those who poll
-	waiting  sync.Mutex    // of the one Wait in progress, with all below
+	polls    atomic.Uint32              // calls of Poll so far
+	attends  atomic.Uint32              // calls of Attend so far
+	yielding atomic.Bool                // Wait leaves the sockets to those who poll
+	waiting  sched.Mutex[locks.Waiting] // of the one Wait in progress, with all below
 
 	armed       bool
 	looked      bool // peek has been called since sleep began

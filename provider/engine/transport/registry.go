@@ -3,9 +3,10 @@
 package transport
 
 import (
-	"sync"
 	"sync/atomic"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,7 +32,7 @@ func (r *registration) event() *unix.EpollEvent {
 type registry struct {
 	slots atomic.Pointer[[]atomic.Pointer[registration]]
 
-	mu   sync.Mutex // for all that changes, epoll's set included
+	mu   sched.Mutex[locks.Registry] // for all that changes, epoll's set included
 	free []int32
 	gens []int32
 }

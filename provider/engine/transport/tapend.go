@@ -4,9 +4,11 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // tapped numbers the ends of streams.
@@ -20,7 +22,7 @@ type TapEnd struct {
 	tap  Tap
 	ends TapRecord // with what is the same in every record
 
-	mu       sync.Mutex
+	mu       sched.Mutex[locks.Tap]
 	lost     bool // a reset was recorded, in whichever direction
 	finGiven bool // the peer's FIN was recorded
 }

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"golang.org/x/sys/unix"
 )
 
@@ -203,7 +204,7 @@ type tcpBinding struct {
 	tcp  *TCP
 	addr netip.AddrPort
 
-	mu sync.Mutex
+	mu sched.Mutex[locks.Binding]
 	fd int // -1 when used up
 }
 

@@ -6,11 +6,12 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,8 +25,8 @@ type tcpConn struct {
 
 	finSent atomic.Bool
 
-	mu  sync.Mutex    // guards reg
-	reg *registration // with the Poller that watches the stream, nil if none
+	mu  sched.Mutex[locks.Conn] // guards reg
+	reg *registration           // with the Poller that watches the stream, nil if none
 }
 
 // newConn takes over a connected socket, also when it fails.

@@ -1,0 +1,131 @@
+// Package locks lists the locks of the engine, its transport and its network in memory, each by a
+// rank, in the order in which they may be taken: who holds one may wait for those that stand further
+// down only. Builds with the tag "schedules" check that at each Lock (see package sched), and ci/test
+// runs the engine's tests in such a build.
+//
+// A tried lock (TryLock) waits for nothing, and may be taken in any order. Nobody waits for anything
+// but another lock while it holds one, with two exceptions that always end: the uses of a region that
+// is invalidated (gate.shut), each of which lasts as long as a copy; and what stands at transport's
+// Waiting. Calls of the program (onDown, events) are made without a lock.
+package locks
+
+import "github.com/govs-rdma/govs/provider/engine/internal/sched"
+
+// The connection manager's. A listener's ID comes before those of its requests.
+type (
+	ID struct { // cmID.mu
+		sched.First
+		sched.Nests
+	}
+	Wire struct{ sched.After[ID] } // wire.mu
+)
+
+// A stream's: its two sides, and the end of its connection.
+type (
+	Muting struct{ sched.After[Wire] }   // muting.mu, of a device
+	RX     struct{ sched.After[Muting] } // stream.rxMu
+	TX     struct{ sched.After[RX] }     // stream.txMu
+	Linger struct{ sched.After[TX] }     // linger.mu
+)
+
+// A queue pair's and its queues', and those of what its work requests name.
+type (
+	QP            struct{ sched.After[Linger] }        // qp.mu
+	WindowPosting struct{ sched.After[QP] }            // mw.posting
+	SendPosting   struct{ sched.After[WindowPosting] } // sendQueue.mu
+	RecvPosting   struct{ sched.After[SendPosting] }   // recvQueue.mu
+	FastReg       struct{ sched.After[RecvPosting] }   // fastMR.mu
+	Window        struct{ sched.After[FastReg] }       // mw.mu
+	RegPosting    struct{ sched.After[Window] }        // fastMR.posting
+	SendDone      struct{ sched.After[RegPosting] }    // sendQueue.done
+	RecvDone      struct{ sched.After[SendDone] }      // recvQueue.done
+)
+
+// Leaves: what is done under one of these is short and calls nobody.
+type (
+	BoundWindows struct { // boundWindows.mu
+		sched.After[RecvDone]
+		sched.Leaf
+	}
+	SRQ struct { // srq.mu
+		sched.After[BoundWindows]
+		sched.Leaf
+	}
+	CQ struct { // cq.mu
+		sched.After[SRQ]
+		sched.Leaf
+	}
+	CompChannel struct { // compChannel.mu
+		sched.After[CQ]
+		sched.Leaf
+	}
+	Async struct { // asyncQueue.mu
+		sched.After[CompChannel]
+		sched.Leaf
+	}
+	EventChannel struct { // eventChannel.mu
+		sched.After[Async]
+		sched.Leaf
+	}
+	Listening struct { // listening.mu
+		sched.After[EventChannel]
+		sched.Leaf
+	}
+	Admission struct { // admission.mu
+		sched.After[Listening]
+		sched.Leaf
+	}
+	QPNumbers struct { // device.qpnMu
+		sched.After[Admission]
+		sched.Leaf
+	}
+	STags struct { // stagTable.mu
+		sched.After[QPNumbers]
+		sched.Leaf
+	}
+	Progress struct { // progressState.mu
+		sched.After[STags]
+		sched.Leaf
+	}
+	Stock struct { // stock.mu
+		sched.After[Progress]
+		sched.Leaf
+	}
+	Chunks struct { // bufPool.mu
+		sched.After[Stock]
+		sched.Leaf
+	}
+)
+
+// Transport's, which all of the above may be held for; and those of the network in memory, which
+// takes its place.
+type (
+	Waiting struct { // of the one Wait of a poller
+		sched.After[Chunks]
+		sched.Leaf
+	}
+	Network struct { // memnet.Network.mu
+		sched.After[Waiting]
+		sched.Leaf
+	}
+	Binding struct { // tcpBinding.mu, memnet's binding.mu
+		sched.After[Network]
+		sched.Leaf
+	}
+	Registry struct { // registry.mu
+		sched.After[Binding]
+		sched.Leaf
+	}
+	Conn struct { // tcpConn.mu, memnet's link.mu
+		sched.After[Registry]
+		sched.Leaf
+	}
+	Poller struct { // memnet's poller.mu
+		sched.After[Conn]
+		sched.Leaf
+	}
+	Tap struct { // TapEnd.mu
+		sched.After[Poller]
+		sched.Leaf
+	}
+)

@@ -1,0 +1,32 @@
+//go:build !schedules
+
+package sched
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Explored reports whether this build can run schedules.
+const Explored = false
+
+// Mutex is a lock of rank R.
+type Mutex[R Rank] = sync.Mutex
+
+// Flags and counters that goroutines tell each other something with.
+type (
+	Bool           = atomic.Bool
+	Int64          = atomic.Int64
+	Uint32         = atomic.Uint32
+	Uint64         = atomic.Uint64
+	Pointer[T any] = atomic.Pointer[T]
+)
+
+// Go starts a goroutine.
+func Go(f func()) { go f() }
+
+// Await receives from c.
+func Await(c <-chan struct{}) { <-c }
+
+// Step is a step of a test's own.
+func Step() {}
