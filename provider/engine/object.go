@@ -224,10 +224,7 @@ func (s *stream) storedTurn(st *objectStore, err error) {
 	}
 	s.rxEnsure()
 	s.deliver(&st.a, &st.h)
-	s.takeRun(st.run, st.runULPDU)
-	if !s.over() && !r.storing() {
-		s.parse()
-	}
+	s.parseRun(st.run, st.runULPDU)
 	s.receive()
 }
 

@@ -36,6 +36,7 @@ const stockKept = 64
 // for every QP to have one.
 type stock[T any] struct {
 	make func() *T
+	idle func(*T) bool // whether what is put back is as make leaves it, as far as that matters
 
 	// hot is what was put last, or nil. A poller that spins takes and puts one at
 	// each look: here that costs it no lock.
@@ -66,7 +67,12 @@ func (k *stock[T]) get() *T {
 	return k.make()
 }
 
+// put gives back what get has lent. It holds nothing of the stream that it was lent to:
+// whoever draws it next would have that.
 func (k *stock[T]) put(x *T) {
+	if !k.idle(x) {
+		panic("engine: a receive context or a batch is given back with something in use")
+	}
 	if k.hot.Load() == nil && k.hot.CompareAndSwap(nil, x) {
 		return
 	}
@@ -101,7 +107,9 @@ const pollsPerWait = 64
 func (d *device) startProgress() {
 	p := &d.prog
 	p.batches.make = func() *txBatch { return &txBatch{pool: &d.chunks} }
+	p.batches.idle = (*txBatch).idle
 	p.contexts.make = newRxContext
+	p.contexts.idle = (*rxContext).idle
 	p.lingering = make(map[*stream]struct{})
 	p.ended = make(chan struct{})
 	var ctx context.Context

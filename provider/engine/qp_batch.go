@@ -89,6 +89,13 @@ type regionUse struct {
 // empty reports whether everything is out.
 func (b *txBatch) empty() bool { return b.first == b.last }
 
+// idle reports whether nothing is in the batch and nothing in use by it: a batch that is
+// with nobody is so.
+func (b *txBatch) idle() bool {
+	return b.nuses == 0 && b.nspans == 0 && b.last == 0 && b.built == 0 && b.nfpdus == 0 && b.nrecs == 0 &&
+		len(b.chunks) == 0 && b.used == 0
+}
+
 // pending is what remains to be written.
 func (b *txBatch) pending() [][]byte { return b.iov[b.first:b.last] }
 

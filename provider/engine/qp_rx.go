@@ -35,7 +35,8 @@ type rxContext struct {
 
 	iov   [maxSGE + 1][]byte
 	spans [maxSGE]span
-	m     *mr // in use for the peer until leave: Writes that follow each other often name the same
+	m     *mr // in use for the peer of mFor until leave: Writes that follow each other often name the same
+	mFor  *qp // whose peer's right to write to m was checked; nobody else's
 
 	// place is where a segment's payload goes: in regions in use until release.
 	place  [maxSGE][]byte
@@ -62,7 +63,7 @@ func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
 // resolveWrite makes n octets of the region that a Write names ready to be
 // written.
 func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
-	if c.m != nil && c.m.stag == stag && n > 0 {
+	if c.m != nil && c.mFor == q && c.m.stag == stag && n > 0 {
 		// It is in use, so that it is neither closed nor invalidated. What remains to
 		// be checked are the bounds.
 		if p, ok := c.m.slice(to, uint64(n)); ok {
@@ -79,7 +80,7 @@ func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
 		c.useObject(m, to, n)
 		return nil
 	}
-	c.m = m
+	c.m, c.mFor = m, q
 	c.place[0], c.nplace = p, 1
 	return nil
 }
@@ -99,8 +100,22 @@ func (c *rxContext) release() {
 func (c *rxContext) leave() {
 	if c.m != nil {
 		c.m.releaseRemote()
-		c.m = nil
+		c.m, c.mFor = nil, nil
 	}
+}
+
+// idle reports whether nothing is in use by way of the context, and nothing of what a
+// segment was for is left in it. Between turns, and when it is with nobody, it must be:
+// what is left would be the next stream's.
+func (c *rxContext) idle() bool {
+	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0
+}
+
+// endUses ends all uses. Only a turn that a panic has ended leaves any.
+func (c *rxContext) endUses() {
+	c.leave()
+	c.release()
+	c.dropObjects()
 }
 
 // copyIn copies payload to its place.
@@ -147,6 +162,9 @@ func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || len(r.
 func (r *rxState) stop(s *stream) {
 	s.endStore()
 	r.r, r.w, r.part, r.direct = 0, 0, nil, directFPDU{}
+	if r.c != nil {
+		r.c.endUses()
+	}
 	s.rxPark()
 }
 
@@ -200,10 +218,16 @@ func (s *stream) rxEnsure() {
 }
 
 // rxPark gives the context back, unless there is part of an FPDU in it and not
-// too many other streams keep theirs.
+// too many other streams keep theirs. Nothing is in use by way of it either way.
 func (s *stream) rxPark() {
 	r := &s.rx
-	if r.c == nil || s.keeps.Load() {
+	if r.c == nil {
+		return
+	}
+	if !r.c.idle() {
+		panic("engine: a receive context is parked with a region in use")
+	}
+	if s.keeps.Load() {
 		return
 	}
 	if r.w > r.r {
@@ -267,6 +291,13 @@ func (s *stream) readFailed(err error) {
 func (s *stream) parse() {
 	s.takeFPDUs()
 	s.rx.c.leave()
+}
+
+// parseRun is parse where the first n FPDUs are of the same length and verified
+// already.
+func (s *stream) parseRun(n, ulpduLen int) {
+	s.takeRun(n, ulpduLen)
+	s.parse()
 }
 
 // takeFPDUs is parse, which may leave a region in use.

@@ -35,7 +35,7 @@ func (s *stream) take(ulpdu []byte) {
 // from one read to the next: leave ends that.
 func (s *stream) placeWrite(ulpdu []byte) bool {
 	m := s.rx.c.m
-	if m == nil {
+	if m == nil || s.rx.c.mFor != s.q {
 		return false
 	}
 	g, ok := s.rx.recv.BeginWrite(ulpdu)

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// closes checks that the region can be closed: nothing is left in use.
+func closes(t *testing.T, what string, m *mr) {
+	t.Helper()
+	done := make(chan error)
+	go func() { done <- m.Close() }()
+	select {
+	case err := <-done:
+		ok(t, err)
+	case <-time.After(patience):
+		t.Fatalf("%s: the region is in use and nobody uses it: local %d, remote %d", what, m.local.n.Load()&(gateShut-1), m.remote.n.Load()&(gateShut-1))
+	}
+}
+
+// TestRunAfterStore: FPDUs of one length that come together are taken as a run, of which
+// an object interrupts the taking. However the rest of the run ends, no region stays in
+// use, and no other stream finds it in its context.
+func TestRunAfterStore(t *testing.T) {
+	const size = 100
+	const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	type script struct {
+		s    *side
+		r    *raw
+		o, m *mr // an object, and memory
+	}
+	write := func(x *script, m *mr) []byte {
+		return x.r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, size))
+	}
+	send := func(x *script) []byte { // as long as the Writes, whose header is 4 octets shorter
+		x.r.sendMSN++
+		return x.r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, x.r.sendMSN-1, 0, true), make([]byte, size-4))
+	}
+	for _, c := range []struct {
+		name  string
+		fpdus func(x *script) [][]byte
+		ends  bool // the stream ends for what is in the run
+		waits bool // the last FPDU is for the object again
+	}{
+		{"ended by a Send without a receive", func(x *script) [][]byte {
+			return [][]byte{write(x, x.o), write(x, x.m), send(x), write(x, x.m)}
+		}, true, false},
+		{"ended by the last FPDU", func(x *script) [][]byte {
+			return [][]byte{write(x, x.o), write(x, x.m), write(x, x.m), send(x)}
+		}, true, false},
+		{"interrupted once more", func(x *script) [][]byte {
+			return [][]byte{write(x, x.o), write(x, x.m), write(x, x.m), write(x, x.o), write(x, x.m)}
+		}, false, true},
+		{"whole", func(x *script) [][]byte {
+			return [][]byte{write(x, x.o), write(x, x.m), write(x, x.m), write(x, x.m)}
+		}, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+				o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
+				om := must(s.pd.RegObject(o, size, rights))(t).(*mr)
+				mm := s.reg(size, rights)
+				r.write(bytes.Join(c.fpdus(&script{s, r, om, mm.m}), nil))
+				<-o.busy
+				synctest.Wait() // all has come, and waits for the object
+				o.gate <- struct{}{}
+				synctest.Wait()
+				if over := s.qp.stream.Load() == nil; over != c.ends {
+					t.Fatalf("the stream is over: %v", over)
+				}
+				closes(t, "the memory", mm.m)
+				if c.waits {
+					o.gate <- struct{}{}
+				}
+				synctest.Wait()
+				closes(t, "the object", om)
+			})
+		})
+	}
+}
+
+// TestRunAfterStoreAndOthers: what one stream has written to last is not open to the
+// peer of another, of another protection domain, that has its context after it.
+func TestRunAfterStoreAndOthers(t *testing.T) {
+	const size = 100
+	const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		other := must(s.dev.AllocPD())(t).(*pd)
+		otherQP := must(newQP(other, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+		defer func() { ok(t, otherQP.Close()); ok(t, other.Close()) }()
+		connect := func(q *qp) *raw {
+			mine, theirs := connectTransport(t, network, memAddr)
+			ok(t, q.start(mine, params(true), nil, func(error) {}))
+			framer, d := newFraming(true)
+			t.Cleanup(func() { theirs.Close() })
+			return &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
+		}
+		first, second := connect(s.qp), connect(otherQP)
+		// Not the stream's first FPDU: that one never takes the short path.
+		second.send(rdmap.WriteHeader(0, 0, true), nil)
+		o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
+		om := must(s.pd.RegObject(o, size, rights))(t).(*mr)
+		mm := s.reg(size, rights)
+		payload := make([]byte, size)
+		var run []byte
+		for _, m := range []*mr{om, mm.m} {
+			run = append(run, first.fpdu(rdmap.WriteHeader(m.stag, m.base, true), payload)...)
+		}
+		for i := range 2 {
+			run = append(run, first.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, uint32(i+1), 0, true), payload[4:])...)
+		}
+		first.write(run)
+		<-o.busy
+		synctest.Wait()
+		o.gate <- struct{}{}
+		synctest.Wait()
+		copy(mm.b, bytes.Repeat([]byte{0xa5}, size))
+		second.send(rdmap.WriteHeader(mm.m.stag, mm.m.base, true), payload)
+		synctest.Wait()
+		mm.untouched(0, 0)
+		if otherQP.stream.Load() != nil {
+			t.Error("a peer has named the region of another protection domain, and is still connected")
+		}
+		closes(t, "the memory", mm.m)
+		closes(t, "the object", om)
+	})
+}
+
+// TestShortPathTrustsNobody: the short path for Writes is for the stream that the right
+// was checked for, whatever is in the context.
+func TestShortPathTrustsNobody(t *testing.T) {
+	const size = 100
+	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		r.send(rdmap.WriteHeader(0, 0, true), nil)
+		synctest.Wait()
+		foreign := must(s.dev.AllocPD())(t).(*pd)
+		defer func() { ok(t, foreign.Close()) }()
+		m := must(foreign.RegMR(make([]byte, size), provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		defer func() { ok(t, m.Close()) }()
+		st := s.qp.stream.Load()
+		ulpdu := rdmap.WriteHeader(m.stag, m.base, true)
+		segment := ulpdu.AppendTo(nil)
+		segment = append(segment, bytes.Repeat([]byte{1}, size)...)
+		st.rxMu.Lock()
+		defer st.rxMu.Unlock()
+		st.rxEnsure()
+		c := st.rx.c
+		c.m, c.mFor = m, &qp{pd: foreign} // as another stream would leave it
+		if !m.acquireRemote() {
+			t.Fatal("the region is closed")
+		}
+		if st.placeWrite(segment) || m.buf[0] != 0 {
+			t.Error("a Write went to the region of another stream")
+		}
+		if err := c.resolveWrite(s.qp, m.stag, m.base, size); err == nil || c.nplace != 0 || c.m != nil {
+			t.Errorf("the region of another stream was found, error %v", err)
+		}
+		if !c.idle() {
+			t.Error("something is left in the context")
+		}
+		st.rxPark()
+	})
+}
+
+// TestGivenBackIdle: what is lent to streams comes back with nothing in use, or not at
+// all.
+func TestGivenBackIdle(t *testing.T) {
+	p := testPD(t, unwired(t))
+	m := testMR(t, p, 10, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	defer m.Close()
+	panics := func(what string, f func()) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Errorf("%s: taken back", what)
+			}
+		}()
+		f()
+	}
+	contexts, batches := &p.dev.prog.contexts, &p.dev.prog.batches
+	for what, dirty := range map[string]func(c *rxContext){
+		"a region": func(c *rxContext) { c.m = m },
+		"spans":    func(c *rxContext) { c.nspans = 1 },
+		"a place":  func(c *rxContext) { c.nplace = 1 },
+		"pieces":   func(c *rxContext) { c.pieces = []objectPiece{{m: m}} },
+	} {
+		c := contexts.get()
+		dirty(c)
+		panics("a context with "+what, func() { contexts.put(c) })
+		s := &stream{dev: p.dev}
+		s.rx.c = c
+		s.keeps.Store(true)
+		panics("a context that is kept, with "+what, s.rxPark)
+	}
+	for what, dirty := range map[string]func(b *txBatch){
+		"a use":    func(b *txBatch) { b.use(m, false) },
+		"spans":    func(b *txBatch) { b.nspans = 1 },
+		"octets":   func(b *txBatch) { b.append([]byte{1}) },
+		"a chunk":  func(b *txBatch) { b.chunkRoom(1) },
+		"an FPDU":  func(b *txBatch) { b.nfpdus = 1 },
+		"a record": func(b *txBatch) { b.nrecs = 1 },
+	} {
+		b := batches.get()
+		dirty(b)
+		panics("a batch with "+what, func() { batches.put(b) })
+	}
+}
