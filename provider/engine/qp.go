@@ -207,7 +207,7 @@ func (q *qp) destroy() {
 		s.fail(e)
 		s.settle()
 	}
-	q.enterError(e) // if not connected
+	q.enterError(nil, e) // if not connected
 	q.refusePosts()
 	q.flushAll(provider.WCSuccess) // what was posted since
 	q.unbindWindows()

@@ -27,6 +27,7 @@ type sendWQE struct {
 // sendQueue is a ring of WQEs between three indexes that run freely:
 //
 //	free <= head <= (next of the transmit side) <= tail
+//	head <= out
 //
 // From free to head are WQEs that were unsignalled and successful: their places
 // are given back when a later one is reported, which is what the man page of
@@ -190,7 +191,7 @@ func (q *qp) reportSends() {
 			if s.head == s.out {
 				s.out++ // it never falls behind head
 			}
-		case s.head == s.out: // nothing behind it is over but what is answered
+		case int32(s.out-s.head) <= 0: // nothing from here on is over but what is answered
 			return
 		}
 		if (w.flags|always)&provider.SendSignaled == 0 {
@@ -230,10 +231,29 @@ func (q *qp) flushSends() bool {
 			status = provider.WCWRFlushErr
 		}
 		wc := provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		s.dropMemory(s.head)
 		s.free.Store(s.head + 1)
 		q.sendCQ.push(wc, true)
 	}
+	s.out = s.head // for the next connection
 	return any
+}
+
+// forget empties the queue without a completion. done is held.
+func (s *sendQueue) forget() {
+	for tail := s.tail.Load(); s.head != tail; s.head++ {
+		s.dropMemory(s.head)
+	}
+	s.out = s.head // for the next connection
+	s.free.Store(s.head)
+}
+
+// dropMemory lets go of what WQE i holds, if it is work on our own memory that is not to
+// be done any more. Its place is not free yet.
+func (s *sendQueue) dropMemory(i uint32) {
+	if op := s.at(i).op; op == provider.WRBindMW || op == opRegMR {
+		*s.memoryAt(i) = memoryOperands{}
+	}
 }
 
 // finishRecv reports the WQE at the head of the receive queue and gives its

@@ -11,9 +11,17 @@ import (
 func (q *qp) setState(s provider.QPState) { q.state.Store(uint32(s)) }
 
 // enterError moves the QP to ERR and flushes what is posted. It may be called
-// several times, also when the QP is in ERR; the first cause stays.
-func (q *qp) enterError(e *ending) {
+// several times, also when the QP is in ERR; the first cause stays. s is the stream that
+// ends by it and performs nothing any more, nil if there is none. If the QP has a stream
+// that is not s, it was connected just now, and that stream is ended as any other.
+func (q *qp) enterError(s *stream, e *ending) {
 	q.mu.Lock()
+	if now := q.stream.Load(); now != nil && now != s {
+		q.mu.Unlock()
+		now.fail(e)
+		now.settle()
+		return
+	}
 	if q.cause == nil {
 		q.cause = e.cause
 	}
@@ -29,33 +37,28 @@ func (q *qp) enterError(e *ending) {
 	}
 }
 
-// flushAll completes everything that is posted in error, and reports whether
-// there was anything in the send queue. firstRecv is the status of the receive in
-// progress, or WCSuccess for a flush like all others.
-func (q *qp) flushAll(firstRecv provider.WCStatus) bool {
+// flushAll completes everything that is posted in error, if the QP is in ERR, and
+// reports whether there was anything in the send queue. firstRecv is the status of the
+// receive in progress, or WCSuccess for a flush like all others. Whoever leaves ERR
+// holds both locks, and has forgotten what was posted: what is posted now is not for
+// those to flush who came from ERR.
+func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
 	q.sq.done.Lock()
-	sends := q.flushSends()
+	if q.getState() == provider.QPErr {
+		sends = q.flushSends()
+	}
 	q.sq.done.Unlock()
 	q.rq.done.Lock()
-	q.flushRecvs(firstRecv)
+	if q.getState() == provider.QPErr {
+		q.flushRecvs(firstRecv)
+	}
 	q.rq.done.Unlock()
 	return sends
 }
 
 // flushIfError is for posters who found no stream: what they posted in ERR
-// completes at once. Whoever leaves ERR holds both locks.
-func (q *qp) flushIfError() {
-	q.sq.done.Lock()
-	if q.getState() == provider.QPErr {
-		q.flushSends()
-	}
-	q.sq.done.Unlock()
-	q.rq.done.Lock()
-	if q.getState() == provider.QPErr {
-		q.flushRecvs(provider.WCSuccess)
-	}
-	q.rq.done.Unlock()
-}
+// completes at once.
+func (q *qp) flushIfError() { q.flushAll(provider.WCSuccess) }
 
 const (
 	modifiable = provider.QPAttrState | provider.QPAttrEnSQDNotify | provider.QPAttrCurState | provider.QPAttrAccessFlags |
@@ -93,7 +96,7 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 		s.settle()
 		return nil
 	}
-	q.enterError(e)
+	q.enterError(nil, e)
 	return nil
 }
 
@@ -141,6 +144,9 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.closing {
+		return nil, os.ErrClosed // Close counts on ERR: it is flushing
+	}
 	from := q.getState()
 	connected := from == provider.QPRTS || from == provider.QPSQD
 	switch {
@@ -189,9 +195,11 @@ func (q *qp) reset() {
 	q.rq.mu.Lock()
 	q.sq.done.Lock()
 	q.rq.done.Lock()
-	q.sq.head = q.sq.tail.Load()
-	q.sq.free.Store(q.sq.head)
+	q.sq.forget()
 	q.rq.head.Store(q.rq.tail.Load())
+	if q.shared != nil {
+		q.shared.held = false
+	}
 	q.setState(provider.QPReset)
 	q.cause = nil
 	q.rq.done.Unlock()

@@ -121,9 +121,12 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 		return err
 	}
 	if err := q.dev.poller.Add(conn, s); err != nil {
+		// Who has posted meanwhile may have the stream in his hands.
+		e := &ending{cause: err}
+		s.fail(e)
 		s.finished.Store(true)
 		s.rxMu.Unlock()
-		q.enterError(&ending{cause: err})
+		q.enterError(s, e)
 		return err
 	}
 	s.receiveEarly(early)
@@ -295,7 +298,7 @@ func (s *stream) settle() {
 		s.keeps.Store(false)
 		s.rx.stop(s)
 		s.linger.out = s.tx.stop(s, e)
-		s.q.enterError(e)
+		s.q.enterError(s, e)
 		if e.raise {
 			s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 		}

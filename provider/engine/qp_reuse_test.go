@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// wind has the queues of a QP that nobody has used yet count from at on.
+func (s *side) wind(at uint32) {
+	q := s.qp
+	q.sq.tail.Store(at)
+	q.sq.head, q.sq.out = at, at
+	q.sq.free.Store(at)
+	q.rq.tail.Store(at)
+	q.rq.head.Store(at)
+}
+
+// connectRaw connects the side's QP to a scripted peer.
+func (s *side) connectRaw(network *memnet.Network) *raw {
+	s.t.Helper()
+	mine, theirs := connectTransport(s.t, network, memAddr)
+	s.start(mine, params(true), nil)
+	s.t.Cleanup(func() { theirs.Close() })
+	framer, d := newFraming(true)
+	return &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
+}
+
+// reset ends the side's connection and has the QP ready for the next one.
+func (s *side) reset() {
+	s.t.Helper()
+	for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
+		ok(s.t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
+	}
+	synctest.Wait()
+	var wc [16]provider.WC
+	for {
+		n, err := s.cq.Poll(wc[:])
+		ok(s.t, err)
+		if n == 0 {
+			return
+		}
+	}
+}
+
+// reuse plays a scenario with a QP that had connections before, with one of several ends
+// of them, and of which the queues count across 2^32 or not.
+func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
+	const places = 8
+	before := map[string]func(s *side, r *raw, sink *region){
+		"nothing was posted": func(*side, *raw, *region) {},
+		"all was reported": func(s *side, r *raw, _ *region) {
+			for i := range 3 {
+				s.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled})
+				s.wantWC("a Send", provider.WC{WRID: uint64(i), Opcode: provider.WCSend})
+			}
+		},
+		"unsignalled work was over": func(s *side, r *raw, _ *region) {
+			for range 3 {
+				s.send(provider.SendWR{Opcode: provider.WRSend})
+			}
+		},
+		"a Read had no answer, and Sends after it were out": func(s *side, r *raw, sink *region) {
+			s.send(provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}},
+				provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled}, provider.SendWR{Opcode: provider.WRSend})
+		},
+		"the queue was full of what was not sent": func(s *side, r *raw, sink *region) {
+			wrs := []provider.SendWR{{Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 8)}}}
+			for range places - 1 {
+				wrs = append(wrs, provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendFence})
+			}
+			s.send(wrs...)
+		},
+		"work was posted in ERR": func(s *side, r *raw, _ *region) {
+			ok(s.t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+			s.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
+		},
+		"a Send had failed": func(s *side, r *raw, _ *region) {
+			s.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{{Length: 1, LKey: 1}}})
+		},
+	}
+	for name, use := range before {
+		for _, at := range []uint32{0, ^uint32(0) - 1, ^uint32(0) - 4} {
+			t.Run(fmt.Sprintf("%s, from %#x", name, at), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					network := memnet.New(nil)
+					s := newSide(t, Options{Network: network}, sideOptions{cap: provider.QPCap{MaxSendWR: places, MaxRecvWR: places, MaxSendSGE: 2, MaxRecvSGE: 2}})
+					s.wind(at)
+					sink := s.reg(64, provider.AccessLocalWrite)
+					for range 3 { // more than the ring has places, in the end
+						r := s.connectRaw(network)
+						use(s, r, sink)
+						synctest.Wait()
+						s.reset()
+						if q := &s.qp.sq; q.head != q.tail.Load() || q.out != q.head || q.free.Load() != q.head {
+							t.Errorf("after RESET the send queue is at head %#x, out %#x, free %#x, tail %#x", q.head, q.out, q.free.Load(), q.tail.Load())
+						}
+					}
+					r := s.connectRaw(network)
+					script(s, r, sink)
+				})
+			})
+		}
+	}
+}
+
+// answerRead answers the Read Request that comes next.
+func (r *raw) answerRead(what string, n int) {
+	r.t.Helper()
+	_, payload := r.next(what)
+	q := must(rdmap.ParseReadRequest(payload))(r.t)
+	r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), make([]byte, n))
+}
+
+// TestReusedSendAfterRead: on a QP that was connected before, what is posted after a
+// Read completes when it is out, and not with the Read.
+func TestReusedSendAfterRead(t *testing.T) {
+	reuse(t, func(s *side, r *raw, sink *region) {
+		const size = 100
+		o := &store{b: make([]byte, size), gate: make(chan struct{})}
+		m := must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
+		defer func() { ok(s.t, m.Close()) }()
+		s.send(
+			provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}},
+			provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}},
+		)
+		r.answerRead("the Read Request", 8)
+		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
+		s.noWC("the Send is not out")
+		o.gate <- struct{}{}
+		r.wantMessage("the Send", o.b)
+		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
+	})
+}
+
+// TestReusedSendFails: and what can't be sent fails.
+func TestReusedSendFails(t *testing.T) {
+	reuse(t, func(s *side, r *raw, sink *region) {
+		s.send(
+			provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}},
+			provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled | provider.SendFence, SGList: []provider.SGE{{Length: 1, LKey: 1}}},
+		)
+		r.answerRead("the Read Request", 8)
+		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
+		s.wantWC("the Send", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+	})
+}
+
+// TestReusedReceive: a receive that was posted before RESET is gone, that which a QP holds
+// of an SRQ as well.
+func TestReusedReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		s.recv(provider.RecvWR{WRID: 7})
+		ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+		s.recv(provider.RecvWR{WRID: 8})
+		r := s.connectRaw(network)
+		r.sendMsg(nil)
+		s.wantWC("the receive that is posted", provider.WC{WRID: 8, Opcode: provider.WCRecv})
+
+		q := must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+		defer func() { ok(t, q.Close()) }()
+		qp := must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: q, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+		defer func() { ok(t, qp.Close()) }()
+		// As if the flush of the connection before came after RESET.
+		qp.shared.held = true
+		ok(t, qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+		if qp.shared.held {
+			t.Error("a receive of the connection before is held for the next one")
+		}
+	})
+}
+
+// TestLateFlush: who has taken a QP to ERR and comes late to its flush finds it in RESET
+// and connected anew: what is posted then is not his.
+func TestLateFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		s.connectRaw(network)
+		s.reset()
+		r := s.connectRaw(network)
+		sink := s.reg(8, provider.AccessLocalWrite)
+		s.recv(provider.RecvWR{WRID: 3})
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}})
+		s.qp.flushAll(provider.WCSuccess)
+		s.noWC("after a late flush")
+		r.answerRead("the Read Request", 8)
+		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
+	})
+}
+
+// TestErrorMeetsConnect: who has found a QP without a stream and takes it to ERR, when it
+// has one by then, ends that.
+func TestErrorMeetsConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		r := s.connectRaw(network)
+		m := s.reg(8, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+		s.qp.enterError(nil, &ending{cause: errModified})
+		r.send(rdmap.WriteHeader(m.m.stag, m.m.base, true), make([]byte, 8))
+		r.wantFIN("the stream has ended")
+		if err := s.wantDown("the stream"); err != errModified {
+			t.Errorf("it ended with %v", err)
+		}
+		m.untouched(0, 0)
+	})
+}
