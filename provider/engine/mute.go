@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -50,14 +51,56 @@ func (s *stream) looked() bool {
 	return r.looks%muteAfter == 0
 }
 
+// unwatched are reasons why nobody watches a stream for arrivals. It is watched as long as
+// there is none.
+type unwatched uint8
+
+const (
+	readMuted   unwatched = 1 << iota // its owner looks, again and again
+	readStoring                       // an object has to take what came before
+	readEnded                         // the peer's FIN has come: the socket is readable for ever
+)
+
+// unwatch notes that there is the reason why, or, if on is false, that there is no longer.
+// What the poller is asked for follows from all reasons together, and is asked for here
+// only, so that nobody undoes what another one wants. After an error the stream may be
+// watched by nobody.
+func (s *stream) unwatch(why unwatched, on bool) error {
+	m := &s.dev.muting
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return s.unwatchLocked(why, on)
+}
+
+// unwatchLocked is unwatch with muting.mu held.
+func (s *stream) unwatchLocked(why unwatched, on bool) error {
+	was := s.unwatched
+	if s.unwatched &^= why; on {
+		s.unwatched |= why
+	}
+	if (was == 0) == (s.unwatched == 0) {
+		return nil
+	}
+	return s.dev.poller.WantRead(s.conn, s.unwatched == 0)
+}
+
+// cannotWatch ends the stream because nobody would see what arrives. If it has ended
+// already it has let go of its socket, or the linger's time limit holds.
+func (s *stream) cannotWatch(err error) {
+	s.fail(&ending{cause: fmt.Errorf("watching the connection for arrivals: %w", err), reset: true})
+}
+
 // mute takes s out of what is watched. No lock of s is held.
 func (m *muting) mute(s *stream) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.muted || s.finished.Load() || s.dev.poller.WantRead(s.conn, false) != nil {
+	if s.unwatched&readMuted != 0 || s.finished.Load() {
 		return
 	}
-	s.muted = true
+	if s.unwatchLocked(readMuted, true) != nil {
+		s.unwatched &^= readMuted
+		return // it is still watched, or closed
+	}
 	m.streams = append(m.streams, s)
 	s.keeps.Store(len(m.streams) <= muteKeeps)
 	m.any.Store(true)
@@ -70,8 +113,6 @@ func (m *muting) mute(s *stream) {
 
 // watch has those streams watched again that nobody looked at since the last time.
 func (m *muting) watch() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.unmute(func(s *stream) bool {
 		if !s.rxMu.TryLock() {
 			return false // somebody is looking
@@ -82,50 +123,61 @@ func (m *muting) watch() {
 		s.mutedAt = looks
 		return idle
 	})
+	m.mu.Lock()
 	if len(m.streams) > 0 {
 		m.timer.Reset(muteWatch)
 	}
+	m.mu.Unlock()
 }
 
-// unmute has the streams watched again for which which is true. mu is held.
+// unmute has the streams watched again for which which is true; which is called with mu
+// held. No lock of a stream is held.
 func (m *muting) unmute(which func(*stream) bool) {
+	var room [muteKeeps]*stream
+	keepers := room[:0]
+	m.mu.Lock()
 	m.streams = slices.DeleteFunc(m.streams, func(s *stream) bool {
 		if !which(s) {
 			return false
 		}
-		s.muted = false
-		s.keepNothing()
-		_ = s.dev.poller.WantRead(s.conn, true) // or it is closed
+		err := s.unwatchLocked(readMuted, false)
+		if err != nil {
+			s.cannotWatch(err)
+		}
+		if s.keeps.Swap(false) || err != nil {
+			keepers = append(keepers, s)
+		}
 		return true
 	})
 	m.any.Store(len(m.streams) > 0)
+	m.mu.Unlock()
+	for _, s := range keepers {
+		s.giveBack()
+	}
 }
 
-// keepNothing gives back what s keeps. Where somebody is at it that one sees that
-// it keeps nothing any more.
-func (s *stream) keepNothing() {
-	if !s.keeps.Swap(false) {
-		return
+// giveBack gives back what s has kept while it was muted, and does what others who did
+// not get its locks meanwhile have left. No lock is held.
+func (s *stream) giveBack() {
+	s.rxMu.Lock()
+	s.rxPark()
+	s.rxMu.Unlock()
+	s.txMu.Lock()
+	if b := s.tx.b; b != nil && b.built == 0 && !s.keeps.Load() {
+		s.dev.prog.batches.put(b)
+		s.tx.b = nil
 	}
-	if s.rxMu.TryLock() {
-		s.rxPark()
-		s.rxMu.Unlock()
-	}
-	if s.txMu.TryLock() {
-		if b := s.tx.b; b != nil && b.built == 0 {
-			s.dev.prog.batches.put(b)
-			s.tx.b = nil
-		}
-		s.txMu.Unlock()
-	}
+	s.unlockTx()
+	s.settle()
 }
 
 // end is for a stream that has finished: from now on it is served by the device's
 // poller only.
 func (m *muting) end(s *stream) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s.muted {
+	muted := s.unwatched&readMuted != 0
+	m.mu.Unlock()
+	if muted {
 		m.unmute(func(x *stream) bool { return x == s })
 	}
 }
@@ -136,9 +188,7 @@ func (d *device) attend() {
 	m := &d.muting
 	m.attends.Add(1)
 	if m.any.Load() {
-		m.mu.Lock()
 		m.unmute(func(*stream) bool { return true })
-		m.mu.Unlock()
 	}
 	d.poller.Attend()
 }

@@ -15,7 +15,7 @@ func (s *side) isMuted() bool {
 	m := &s.dev.muting
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return s.qp.stream.Load().muted
+	return s.qp.stream.Load().unwatched&readMuted != 0
 }
 
 // spinMuted has the side look for something until its stream is muted.

@@ -196,7 +196,9 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	c.pieces = nil
 	copy(st.payload.b, payload) // the longest segment fits
 	s.rx.store = st
-	_ = s.dev.poller.WantRead(s.conn, false) // it may be readable all the time
+	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time
+		s.cannotWatch(err)
+	}
 	sched.Go(func() {
 		err := writePieces(st.pieces, st.payload.b[:st.n])
 		releasePieces(st.pieces)
@@ -233,7 +235,9 @@ func (s *stream) endStore() {
 	if s.rx.store != nil {
 		s.objectTook(s.rx.store.began)
 		s.rx.store = nil
-		_ = s.dev.poller.WantRead(s.conn, true)
+		if err := s.unwatch(readStoring, false); err != nil {
+			s.cannotWatch(err)
+		}
 	}
 }
 
@@ -244,8 +248,8 @@ func (s *stream) waitsForObject() (storing, fetching bool) {
 	s.rxMu.Unlock()
 	s.txMu.Lock()
 	fetching = s.tx.fetching()
-	s.txMu.Unlock()
-	s.kickTx() // who didn't get the lock meanwhile has left us the work
+	s.unlockTx()
+	s.settle()
 	return storing, fetching
 }
 

@@ -118,7 +118,7 @@ func (s *stream) startLinger(e *ending) {
 	l.on = true
 	l.fin = s.finSent.Load()
 	if l.eof = s.rx.eof; l.eof {
-		_ = s.dev.poller.WantRead(s.conn, false) // it is readable for ever
+		_ = s.unwatch(readEnded, true) // nothing comes that could be missed
 	}
 	switch {
 	case e.reset:
@@ -129,8 +129,7 @@ func (s *stream) startLinger(e *ending) {
 	default:
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
-	l.mu.Unlock()
-	s.lingerOn()
+	s.lingerTurn() // whoever else holds the lock need not have known that there is something to send
 }
 
 // closeConn closes the socket. linger.mu is held.
@@ -143,10 +142,14 @@ func (s *stream) closeConn() {
 // lingerOn does what can be done now. Whoever finds another goroutine at it
 // leaves it alone: readiness comes again.
 func (s *stream) lingerOn() {
-	l := &s.linger
-	if !l.mu.TryLock() {
-		return
+	if s.linger.mu.TryLock() {
+		s.lingerTurn()
 	}
+}
+
+// lingerTurn is lingerOn for who holds linger.mu, and gives it back.
+func (s *stream) lingerTurn() {
+	l := &s.linger
 	done := l.on && !l.gone && s.lingerStep()
 	if done {
 		l.stopTimer()
@@ -220,7 +223,7 @@ func (s *stream) lingerDrain() bool {
 			return true
 		}
 		l.eof = true
-		_ = s.dev.poller.WantRead(s.conn, false)
+		_ = s.unwatch(readEnded, true)
 		return isEOF(err)
 	}
 	return true

@@ -51,9 +51,9 @@ type stream struct {
 	room    sched.Bool // the poller has seen room since
 	tx      txState
 
-	muted   bool       // the poller does not watch it; muting.mu guards these two
-	mutedAt uint32     // rx.looks when that was last asked for
-	keeps   sched.Bool // batch and context, between turns; written under muting.mu
+	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
+	mutedAt   uint32     // rx.looks when that was last asked for
+	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
 
 	closing sched.Bool // send what is posted, then FIN
 	notify  sched.Bool // raise EventSQDrained once our FIN is out
@@ -229,6 +229,16 @@ func (s *stream) pumpTx() {
 	}
 }
 
+// unlockTx gives txMu back, and then does what others have left to its holder: it is for
+// all who take txMu for something else than a turn. They call settle when they hold no
+// lock any more.
+func (s *stream) unlockTx() {
+	s.txMu.Unlock()
+	if s.txWork.Load() {
+		s.pumpTx()
+	}
+}
+
 // txTurn ends the hold of txMu. That is deferred, as in rxTurn, because a panic has
 // to reach the program: with the lock held it would hang in the Close that the
 // program, as likely as not, has deferred.
@@ -304,7 +314,7 @@ func (s *stream) settle() {
 		}
 		s.finished.Store(true)
 	}
-	s.txMu.Unlock()
+	s.unlockTx()
 	s.rxMu.Unlock()
 	if !first {
 		return

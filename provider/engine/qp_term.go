@@ -176,7 +176,7 @@ func (s *stream) connectionLost(err error) {
 // that was reported to the writer is not reported to the reader again.
 func (s *stream) withTxError(e *ending) *ending {
 	s.txMu.Lock()
-	defer s.txMu.Unlock()
+	defer s.unlockTx()
 	if s.tx.err != nil {
 		e.lost = true
 		if !errors.Is(s.tx.err, syscall.EPIPE) {

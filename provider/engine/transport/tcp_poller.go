@@ -138,8 +138,13 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 		return os.ErrClosed
 	}
 	defer p.ep.release()
+	was := reg.events
 	reg.events = events
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.ep.fd, op, reg.conn.ref.fd, reg.event()))
+	err := unix.EpollCtl(p.ep.fd, op, reg.conn.ref.fd, reg.event())
+	if err != nil {
+		reg.events = was // what epoll still looks for
+	}
+	return os.NewSyscallError("epoll_ctl", err)
 }
 
 // Poll implements Poller.

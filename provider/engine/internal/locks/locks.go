@@ -22,15 +22,15 @@ type (
 
 // A stream's: its two sides, and the end of its connection.
 type (
-	Muting struct{ sched.After[Wire] }   // muting.mu, of a device
-	RX     struct{ sched.After[Muting] } // stream.rxMu
+	RX     struct{ sched.After[Wire] }   // stream.rxMu
 	TX     struct{ sched.After[RX] }     // stream.txMu
 	Linger struct{ sched.After[TX] }     // linger.mu
+	Muting struct{ sched.After[Linger] } // muting.mu, of a device
 )
 
 // A queue pair's and its queues', and those of what its work requests name.
 type (
-	QP            struct{ sched.After[Linger] }        // qp.mu
+	QP            struct{ sched.After[Muting] }        // qp.mu
 	WindowPosting struct{ sched.After[QP] }            // mw.posting
 	SendPosting   struct{ sched.After[WindowPosting] } // sendQueue.mu
 	RecvPosting   struct{ sched.After[SendPosting] }   // recvQueue.mu
