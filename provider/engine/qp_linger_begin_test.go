@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// TestLingerBegins: the last octets and the FIN go out at once, whoever holds the linger's
+// lock for a moment meanwhile, as the watch over a graceful end does.
+func TestLingerBegins(t *testing.T) {
+	network := memnet.New(nil)
+	s := newSide(t, Options{Network: network}, sideOptions{})
+	for range 1000 { // the moment is short
+		q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
+		mine, theirs := connectTransport(t, network, memAddr)
+		ok(t, q.start(mine, params(true), nil, func(error) {}))
+		st := q.stream.Load()
+		l := &st.linger
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				for !stop.Load() {
+					if l.mu.TryLock() {
+						l.mu.Unlock() //nolint:staticcheck // nothing is to be done
+					}
+				}
+			})
+		}
+		st.fail(&ending{cause: errModified})
+		st.settle()
+		stop.Store(true)
+		wg.Wait()
+		l.mu.Lock()
+		fin := l.fin
+		l.mu.Unlock()
+		ok(t, theirs.Close())
+		ok(t, q.Close())
+		if !fin {
+			t.Fatal("no FIN is out")
+		}
+	}
+}
