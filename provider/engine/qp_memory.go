@@ -263,7 +263,7 @@ func (s *stream) doMemory() {
 func (s *stream) memoryAhead() {
 	t := &s.tx
 	sq := &s.q.sq
-	for (t.msg == msgNone || t.msg == msgResponse) && t.fault == nil && t.next != sq.tail.Load() {
+	for (t.msg == msgNone || t.msg == msgResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
 		w := sq.at(t.next)
 		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 || t.b != nil && !t.b.letGo() {
 			return

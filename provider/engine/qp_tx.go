@@ -67,10 +67,11 @@ func (t *txState) init(s *stream) {
 }
 
 // transmit sends until there is nothing to send or no room in the socket. txMu
-// is held.
+// is held. On a stream that is over it does nothing at all: what is in the send queue is
+// flushed, or belongs to the QP's next stream.
 func (s *stream) transmit() {
 	t := &s.tx
-	if s.finSent.Load() || t.err != nil {
+	if s.over() || s.finSent.Load() || t.err != nil {
 		return
 	}
 	if !s.maySend.Load() {

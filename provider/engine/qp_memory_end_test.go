@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// TestMemoryWorkAfterEnd: of what was posted just before a connection ended, nothing is
+// performed when it has been flushed, however late its poster comes to have it sent, and
+// whatever state the transmit side was in.
+func TestMemoryWorkAfterEnd(t *testing.T) {
+	const size = 100
+	posts := map[string]func(s *side, m *region) (post func() error, performed func() bool){
+		"a registration": func(s *side, m *region) (func() error, func() bool) {
+			f := testFast(s.t, s.pd, size)
+			ok(t, f.Map(make([]byte, size)))
+			return func() error { return s.enqueue(regWR(1, f, allRights)) }, func() bool { return f.valid || f.acquireRemote() }
+		},
+		"a bind": func(s *side, m *region) (func() error, func() bool) {
+			w := testMW(s.t, s.pd, provider.MWType2)
+			return func() error { return s.enqueue(bindWR(1, w, m.m, 0, size, provider.AccessRemoteWrite)) }, w.isBound
+		},
+		"a bind of type 1": func(s *side, m *region) (func() error, func() bool) {
+			w := testMW(s.t, s.pd, provider.MWType1)
+			return func() error {
+				return s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite})
+			}, w.isBound
+		},
+	}
+	states := map[string]func(s *side) mpa.Params{
+		"may not send": func(*side) mpa.Params { return responder(true) },
+		"sends":        func(*side) mpa.Params { return params(true) },
+		"is blocked":   func(*side) mpa.Params { return params(true) },
+	}
+	ends := map[string]func(s *side){
+		"Close":  func(s *side) { ok(t, s.qp.Close()) },
+		"ERR":    func(s *side) { ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState)) },
+		"a Read": func(s *side) { s.qp.stream.Load().kickTx() }, // that fails, see below
+	}
+	for what, prepare := range posts {
+		for state, p := range states {
+			for how, end := range ends {
+				if how == "a Read" && state != "sends" {
+					continue // it is not looked at
+				}
+				t.Run(what+", the stream "+state+", ended by "+how, func(t *testing.T) {
+					story(t, Options{}, p(nil), func(s *side, r *raw) {
+						m := s.reg(size, bindable)
+						post, performed := prepare(s, m)
+						if how == "a Read" {
+							ok(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, SGList: []provider.SGE{{Length: 1, LKey: 1}}}))
+						}
+						ok(t, post())
+						st := s.qp.stream.Load()
+						if state == "is blocked" {
+							st.blocked.Store(true)
+						}
+						end(s) // before the poster has come to kickTx
+						if how == "a Read" {
+							s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
+						}
+						s.wantWC("the work", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
+						st.kickTx()
+						st.room.Store(true)
+						st.kickTx()
+						if performed() {
+							t.Error("it was performed after its flush")
+						}
+						s.noWC("after its flush")
+						if how != "Close" { // nor by the connection after it
+							ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+							st.kickTx()
+							s.noWC("after RESET")
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestLateKickAndNextConnection: a poster who comes late finds the stream that he had in
+// his hands over, and does not touch what is in the queue for the next one.
+func TestLateKickAndNextConnection(t *testing.T) {
+	story(t, Options{}, responder(true), func(s *side, r *raw) {
+		f := testFast(s.t, s.pd, 10)
+		ok(t, f.Map(make([]byte, 10)))
+		old := s.qp.stream.Load()
+		for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
+			ok(t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
+		}
+		mine, theirs := connectTransport(s.t, s.dev.opts.Network, memAddr)
+		defer theirs.Close()
+		s.start(mine, params(true), nil)
+		ok(t, s.enqueue(regWR(1, f, allRights)))
+		old.kickTx()
+		s.noWC("by the stream before")
+		s.qp.stream.Load().kickTx()
+		s.wantWC("by the stream", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
+		s.send(invWR(2, f.RKey()))
+		s.wantWC("the invalidation", provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
+	})
+}
+
+// enqueue posts, as far as somebody gets who is interrupted before he has it sent.
+func (s *side) enqueue(wr provider.SendWR) error {
+	_, err := s.qp.enqueueSends([]provider.SendWR{wr})
+	return err
+}
+
+func (w *mw) isBound() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.region != nil
+}
