@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"syscall"
 	"time"
 
@@ -68,11 +69,24 @@ func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (prov
 	return m, nil
 }
 
-// objectPiece is n octets of a region that is in use until release.
+// objectPiece is n octets of a region that is in use until release, for the octets of a
+// payload from at on.
 type objectPiece struct {
 	m      *mr
 	remote bool
 	off, n uint64
+	at     uint64
+}
+
+// of is what of the payload b the piece is for.
+func (p *objectPiece) of(b []byte) []byte { return b[p.at : p.at+p.n] }
+
+// memory is the piece's octets in its region, nil for an object.
+func (p *objectPiece) memory() []byte {
+	if p.m.src != nil {
+		return nil
+	}
+	return p.m.buf[p.off : p.off+p.n]
 }
 
 func (p *objectPiece) release() {
@@ -81,6 +95,25 @@ func (p *objectPiece) release() {
 	} else {
 		p.m.release()
 	}
+}
+
+// moveMemory does at once what of a payload is in memory beside the object, and returns
+// the pieces that are left: who waits for an object neither touches memory nor keeps it
+// in use. With out it is read into b, otherwise written from there.
+func moveMemory(pieces []objectPiece, b []byte, out bool) []objectPiece {
+	return slices.DeleteFunc(pieces, func(p objectPiece) bool {
+		memory := p.memory()
+		switch {
+		case memory == nil:
+			return false
+		case out:
+			copy(p.of(b), memory)
+		default:
+			copy(memory, p.of(b))
+		}
+		p.release()
+		return true
+	})
 }
 
 func releasePieces(pieces []objectPiece) {
@@ -97,6 +130,7 @@ func releasePieces(pieces []objectPiece) {
 func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint64) ([]objectPiece, bool) {
 	var pieces []objectPiece
 	object := false
+	at := uint64(0)
 	for i := range sges {
 		s := &sges[i]
 		length := uint64(s.Length)
@@ -118,8 +152,8 @@ func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint
 			continue
 		}
 		took := min(length-off, n)
-		pieces = append(pieces, objectPiece{m: m, off: s.Addr - m.base + off, n: took})
-		off, n = 0, n-took
+		pieces = append(pieces, objectPiece{m: m, off: s.Addr - m.base + off, n: took, at: at})
+		off, n, at = 0, n-took, at+took
 	}
 	if !object || n > 0 {
 		releasePieces(pieces)
@@ -128,20 +162,17 @@ func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint
 	return pieces, true
 }
 
-// readPieces fills b with what the pieces name. A short read is an error: the region
-// is longer than what is behind it.
+// readPieces fills their part of b with what the pieces of objects name. A short read is
+// an error: the region is longer than what is behind it.
 func readPieces(pieces []objectPiece, b []byte) error {
 	for i := range pieces {
 		p := &pieces[i]
-		if p.m.src == nil {
-			copy(b[:p.n], p.m.buf[p.off:])
-		} else if n, err := p.m.src.ReadAt(b[:p.n], int64(p.off)); uint64(n) < p.n {
+		if n, err := p.m.src.ReadAt(p.of(b), int64(p.off)); uint64(n) < p.n {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
 			return fmt.Errorf("reading %d octets at %d of what is behind %s: %w", p.n, p.off, p.m.name(), err)
 		}
-		b = b[p.n:]
 	}
 	return nil
 }
@@ -150,15 +181,12 @@ func readPieces(pieces []objectPiece, b []byte) error {
 func writePieces(pieces []objectPiece, b []byte) error {
 	for i := range pieces {
 		p := &pieces[i]
-		if p.m.src == nil {
-			copy(p.m.buf[p.off:p.off+p.n], b)
-		} else if n, err := p.m.dst.WriteAt(b[:p.n], int64(p.off)); err != nil || uint64(n) < p.n {
+		if n, err := p.m.dst.WriteAt(p.of(b), int64(p.off)); err != nil || uint64(n) < p.n {
 			if err == nil {
 				err = io.ErrShortWrite
 			}
 			return fmt.Errorf("writing %d octets at %d of what is behind %s: %w", p.n, p.off, p.m.name(), err)
 		}
-		b = b[p.n:]
 	}
 	return nil
 }
@@ -189,11 +217,17 @@ type objectStore struct {
 func (r *rxState) storing() bool { return r.store != nil }
 
 // storeObject has the payload of a segment placed that target has found to be for an
-// object.
-func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) {
+// object, at least in part. What is for memory is placed at once: nothing is flushed while
+// the receive side has its lock, and when it is, the memory is the program's again. It
+// reports whether there is something to wait for.
+func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
 	c := s.rx.c
-	st := &objectStore{pieces: c.pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h, began: time.Now()}
+	pieces := moveMemory(c.pieces, payload, false)
 	c.pieces = nil
+	if len(pieces) == 0 {
+		return false
+	}
+	st := &objectStore{pieces: pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h, began: time.Now()}
 	copy(st.payload.b, payload) // the longest segment fits
 	s.rx.store = st
 	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time
@@ -206,6 +240,7 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) {
 		s.storedTurn(st, err)
 		s.settle()
 	})
+	return true
 }
 
 // storedTurn is rxTurn behind a store.

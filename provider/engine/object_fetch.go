@@ -91,6 +91,10 @@ func (s *stream) fetchAhead(length uint32, tagged bool, find func(off uint32, n 
 // startFetch has the n octets that pieces name read.
 func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectFetch {
 	f := &objectFetch{payload: s.dev.chunks.get(), n: n, ahead: ahead}
+	if pieces = moveMemory(pieces, f.payload.b[:n], true); len(pieces) == 0 {
+		f.state.Store(fetchDone)
+		return f
+	}
 	sched.Go(func() {
 		f.err = readPieces(pieces, f.payload.b[:n])
 		releasePieces(pieces)

@@ -116,6 +116,12 @@ func TestObjectPieces(t *testing.T) {
 				t.Fatalf("%d from %d: not found", n, from)
 			}
 			got := make([]byte, n)
+			pieces = moveMemory(pieces, got, true)
+			for i := range pieces {
+				if pieces[i].m != om {
+					t.Errorf("%d from %d: memory is left for who waits", n, from)
+				}
+			}
 			if err := readPieces(pieces, got); err != nil || string(got) != "234octets01"[from:from+n] {
 				t.Errorf("%d from %d: %q, %v", n, from, got, err)
 			}

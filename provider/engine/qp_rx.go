@@ -398,8 +398,7 @@ func (s *stream) segment(ulpdu []byte) {
 		s.refuse(err, &h, len(payload), nil)
 		return
 	}
-	if len(r.c.pieces) > 0 {
-		s.storeObject(&a, &h, payload)
+	if len(r.c.pieces) > 0 && s.storeObject(&a, &h, payload) {
 		return
 	}
 	r.c.copyIn(payload)
