@@ -24,6 +24,7 @@ type fastMR struct {
 
 	mu    sched.Mutex[locks.FastReg] // what follows, and the mr while it is changed
 	valid bool                       // it is registered
+	open  *interval                  // if peers can write it
 }
 
 // fastReg is what a fastMR tells of itself: as the registration that was posted last
@@ -134,6 +135,9 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 	}
 	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.dev.grants()
 	f.valid = true
+	if f.access&remoteWriting != 0 {
+		f.open = exposed.expose(f.buf)
+	}
 	f.local.open()
 	f.remote.open()
 	return nil
@@ -162,6 +166,8 @@ func (f *fastMR) invalidate(_ *qp, stag uint32, remote bool) error {
 	}
 	f.remote.shut()
 	f.valid, f.buf = false, nil
+	exposed.cover(f.open)
+	f.open = nil
 	return nil
 }
 
@@ -199,6 +205,8 @@ func (f *fastMR) Close() error {
 	f.local.shut()
 	f.remote.shut()
 	f.valid, f.buf = false, nil
+	exposed.cover(f.open)
+	f.open = nil
 	f.pd.dev.stags.remove(&f.mr)
 	f.pd.dev.mrs.give()
 	f.pd.life.drop()

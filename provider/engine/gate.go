@@ -14,6 +14,14 @@ const gateShut = 1 << 62
 
 func (g *gate) init() { g.drained = make(chan struct{}, 1) }
 
+// prepare is init for a gate that is open before, and may never be shut: who shuts it
+// calls this first, one at a time.
+func (g *gate) prepare() {
+	if g.drained == nil {
+		g.init()
+	}
+}
+
 // initShut is init for a gate that is opened later.
 func (g *gate) initShut() {
 	g.init()

@@ -40,6 +40,12 @@ type mr struct {
 	local   gate // uses on behalf of our own work requests
 	remote  gate // uses through an STag that the peer named; shut for good by invalidation
 	windows life // that are bound to it; ends with the region
+
+	// What peers can write of it, see exposed.go. quiet does not change.
+	quiet     bool      // no right of its own lets a peer write it: still says whether another's does
+	still     gate      // of a quiet one: uses of what is sent from where it lies
+	exposures int       // how many others let peers write some of it; exposed.mu guards these two
+	interval  *interval // of its memory, nil if it is not to be noted, or has left
 }
 
 const (
@@ -116,6 +122,7 @@ func (p *pd) enter(op, object string, m *mr) error {
 	}
 	m.local.init()
 	m.remote.init()
+	exposed.enter(m)
 	p.dev.stags.insert(m)
 	return nil
 }
@@ -216,6 +223,7 @@ func (m *mr) end() (first, busy bool) {
 	}
 	m.local.shut()
 	m.remote.shut()
+	exposed.leave(m)
 	if first {
 		m.pd.dev.stags.remove(m)
 		m.pd.dev.mrs.give()

@@ -25,6 +25,7 @@ type mw struct {
 
 	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
 	region     *mr                       // that it is bound to, nil for none
+	exposed    *interval                 // if peers can write by way of it
 	next, prev *mw                       // of the list of view.qp; under its lock
 }
 
@@ -135,6 +136,9 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 		v.access |= provider.AccessRemoteInvalidate
 		q.windows.add(w)
 	}
+	if v.access&remoteWriting != 0 {
+		w.exposed = exposed.expose(v.buf)
+	}
 	v.remote.open()
 	return nil
 }
@@ -146,6 +150,8 @@ func (w *mw) unbind() {
 	}
 	v := &w.view
 	v.remote.shut()
+	exposed.cover(w.exposed)
+	w.exposed = nil
 	if v.qp != nil {
 		v.qp.windows.remove(w)
 		v.qp = nil

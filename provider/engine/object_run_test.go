@@ -201,7 +201,7 @@ func TestGivenBackIdle(t *testing.T) {
 		panics("a context that is kept, with "+what, s.rxPark)
 	}
 	for what, dirty := range map[string]func(b *txBatch){
-		"a use":    func(b *txBatch) { b.use(m, false) },
+		"a use":    func(b *txBatch) { b.use(m, useLocal) },
 		"spans":    func(b *txBatch) { b.nspans = 1 },
 		"octets":   func(b *txBatch) { b.append([]byte{1}) },
 		"a chunk":  func(b *txBatch) { b.chunkRoom(1) },

@@ -55,8 +55,11 @@ type txBatch struct {
 	uses  [batchUses]regionUse
 	nuses int
 
+	inPlace bool // something of what is built lies in a region
+
 	spans  [maxSGE]span // of the message being built
 	nspans int
+	moving bool           // a peer can write what the spans name
 	pieces [maxSGE][]byte // scratch
 
 	chunks    []*buf // copies of payload
@@ -82,9 +85,18 @@ type fpduEnd struct {
 
 // regionUse is a use of a region to be ended.
 type regionUse struct {
-	m      *mr
-	remote bool
+	m  *mr
+	by useKind
 }
+
+// useKind is by way of which gate a region is in use.
+type useKind uint8
+
+const (
+	useLocal  useKind = iota
+	useStill          // and no peer can write it
+	useRemote         // as the peer's Read names it
+)
 
 // empty reports whether everything is out.
 func (b *txBatch) empty() bool { return b.first == b.last }
@@ -126,11 +138,12 @@ func (b *txBatch) reset() {
 	b.fpdu0, b.nfpdus = 0, 0
 	b.rec0, b.nrecs = 0, 0
 	b.used, b.from = 0, 0
+	b.inPlace = false
 }
 
 // use notes that m is in use until release.
-func (b *txBatch) use(m *mr, remote bool) {
-	b.uses[b.nuses] = regionUse{m, remote}
+func (b *txBatch) use(m *mr, by useKind) {
+	b.uses[b.nuses] = regionUse{m, by}
 	b.nuses++
 }
 
@@ -139,10 +152,13 @@ func (b *txBatch) use(m *mr, remote bool) {
 func (b *txBatch) release() {
 	for i := range b.uses[:b.nuses] {
 		u := &b.uses[i]
-		if u.remote {
-			u.m.releaseRemote()
-		} else {
+		switch u.by {
+		case useStill:
+			u.m.still.leave()
+		case useLocal:
 			u.m.release()
+		case useRemote:
+			u.m.releaseRemote()
 		}
 		*u = regionUse{}
 	}
@@ -220,6 +236,7 @@ func (b *txBatch) refer(p []byte, t *txState) {
 	if t.crc {
 		b.crc = mpa.CRC(b.crc, p)
 	}
+	b.inPlace = true
 	b.append(p)
 }
 
@@ -231,11 +248,12 @@ func (b *txBatch) append(p []byte) {
 	b.built += uint64(len(p))
 }
 
-// snapshot adds a copy of payload that its owner may change while it is being
-// sent: the source of an RDMA Read belongs to an application that has no means
-// of knowing when it is read, and a change between CRC and send would end the
-// connection. The CRC is of what was copied, in the same pass. It is for streams
-// with CRC and without markers.
+// snapshot adds a copy of payload that may be changed while it is being sent: the
+// source of an RDMA Read belongs to an application that has no means of knowing when
+// it is read, and what a peer can write is changed at any time. A change between CRC
+// and send would end the connection. The CRC is of what was copied, in the same pass.
+// It is for streams with CRC and without markers: an FPDU with markers is laid out in a
+// copy, of which the CRC is.
 func (b *txBatch) snapshot(p []byte, t *txState) {
 	b.takeArena(t)
 	room := b.chunkRoom(len(p))
@@ -323,8 +341,9 @@ func (b *txBatch) advance(n int) (out uint32, finished bool) {
 // stash copies what remains to be written into chunks and ends the use of all
 // regions: the stream has to wait for the socket.
 func (b *txBatch) stash() {
-	if b.nuses == 0 {
-		return // it lies in the arena and in chunks already
+	if b.nuses == 0 || !b.inPlace {
+		b.release() // it lies in the arena and in chunks already
+		return
 	}
 	var chunks [2 + 2*batchLong/chunkOctets][]byte
 	n := 0
@@ -351,6 +370,7 @@ func (b *txBatch) stash() {
 		b.pool.put(c)
 	}
 	b.chunks = b.chunks[:copy(b.chunks, b.chunks[old:])]
+	b.inPlace = false
 	b.release()
 }
 
@@ -378,7 +398,7 @@ func (b *txBatch) remainder() []byte {
 // It reports false if they can't be used; some of their regions may be in use all
 // the same, until release.
 func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
-	b.nspans = 0
+	b.nspans, b.moving = 0, false
 	for i := range sges {
 		s := &sges[i]
 		if s.Length == 0 {
@@ -394,6 +414,9 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 		}
 		b.spans[b.nspans] = span{m, p}
 		b.nspans++
+		if b.uses[b.nuses-1].by != useStill { // the last is of m
+			b.moving = true
+		}
 	}
 	return true
 }
@@ -402,19 +425,22 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 // Work requests that follow each other often name the same.
 func (b *txBatch) region(pd *pd, lkey uint32) *mr {
 	if b.nuses > 0 {
-		if u := &b.uses[b.nuses-1]; !u.remote && u.m.stag == lkey && u.m.pd == pd {
+		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.stag == lkey && u.m.pd == pd {
 			return u.m
 		}
 	}
-	m := pd.dev.stags.local(lkey)
+	m, still := pd.dev.stags.source(lkey)
 	if m == nil {
 		return nil
 	}
+	by := useLocal
+	if still {
+		by = useStill
+	}
+	b.use(m, by) // until release, whatever is wrong with it
 	if m.pd != pd {
-		m.release()
 		return nil
 	}
-	b.use(m, false)
 	return m
 }
 
@@ -434,9 +460,12 @@ func (b *txBatch) addSpans(off, n uint64, t *txState) {
 
 // add adds a piece of the n octets of payload of an FPDU.
 func (b *txBatch) add(p []byte, n uint64, t *txState) {
-	if n <= copyOctets {
+	switch {
+	case n <= copyOctets:
 		b.copyIn(p, t)
-	} else {
+	case b.moving && t.crc && !t.markers:
+		b.snapshot(p, t)
+	default:
 		b.refer(p, t)
 	}
 }

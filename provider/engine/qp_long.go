@@ -50,14 +50,22 @@ func (s *stream) fillLong(w *sendWQE) bool {
 }
 
 // longFPDU makes an FPDU of the header that lies in the arena, behind room for the
-// ULPDU's length, and of payload where it lies.
+// ULPDU's length, and of payload, where it lies unless a peer can write it.
 func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
 	ulpdu := header + len(payload)
 	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
 	binary.BigEndian.PutUint16(head, uint16(ulpdu))
 	var crc uint32
-	if t.crc {
+	switch {
+	case t.crc && b.moving:
+		room := b.chunkRoom(len(payload))
+		crc = mpa.CopyCRC(mpa.CRC(0, head), room, payload)
+		payload = room
+	case t.crc:
 		crc = mpa.CRC(mpa.CRC(0, head), payload)
+		b.inPlace = true
+	default:
+		b.inPlace = true
 	}
 	b.used += len(head)
 	b.appendArena()

@@ -98,7 +98,7 @@ func (s *stream) fillResponse() {
 		m.releaseRemote()
 	default:
 		b.refer(p, t)
-		b.use(m, true)
+		b.use(m, useRemote)
 	}
 	b.end(t, 0, false)
 }

@@ -110,6 +110,16 @@ func (t *stagTable) local(stag uint32) *mr {
 	return m
 }
 
+// source is local for what is sent. With still the region is in use by way of mr.still: no
+// peer can write its octets, and still.leave ends the use; otherwise a copy of them has to
+// be sent if there is a CRC.
+func (t *stagTable) source(stag uint32) (m *mr, still bool) {
+	if m = t.lookup(stag); m != nil && m.quiet && m.still.enter() {
+		return m, true // it has no owner, and thereby this STag
+	}
+	return t.local(stag), false
+}
+
 // insert gives m an STag and enters it. m must not be shared yet.
 func (t *stagTable) insert(m *mr) {
 	t.mu.Lock()

@@ -5,8 +5,8 @@
 //
 // A tried lock (TryLock) waits for nothing, and may be taken in any order. Nobody waits for anything
 // but another lock while it holds one, with two exceptions that always end: the uses of a region that
-// is invalidated (gate.shut), each of which lasts as long as a copy; and what stands at transport's
-// Waiting. Calls of the program (onDown, events) are made without a lock.
+// is invalidated or exposed (gate.shut), each of which lasts as long as a copy; and what stands at
+// transport's Waiting. Calls of the program (onDown, events) are made without a lock.
 package locks
 
 import "github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -39,12 +39,13 @@ type (
 	RegPosting    struct{ sched.After[Window] }        // fastMR.posting
 	SendDone      struct{ sched.After[RegPosting] }    // sendQueue.done
 	RecvDone      struct{ sched.After[SendDone] }      // recvQueue.done
+	Exposed       struct{ sched.After[RecvDone] }      // exposures.mu, of the process
 )
 
 // Leaves: what is done under one of these is short and calls nobody.
 type (
 	BoundWindows struct { // boundWindows.mu
-		sched.After[RecvDone]
+		sched.After[Exposed]
 		sched.Leaf
 	}
 	SRQ struct { // srq.mu
