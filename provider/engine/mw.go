@@ -181,6 +181,15 @@ func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
 	return nil
 }
 
+// undo takes the bind back that gave the window this key.
+func (w *mw) undo(stag uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.view.stag == stag {
+		w.unbind()
+	}
+}
+
 // boundWindows are the windows that are bound for one QP's peer.
 type boundWindows struct {
 	mu    sched.Mutex[locks.BoundWindows] // of the list; taken behind that of a window

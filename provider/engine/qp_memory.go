@@ -272,6 +272,30 @@ func (s *stream) memoryAhead() {
 	}
 }
 
+// undoMemory takes back the work on our own memory that is done and will be flushed all the same,
+// because it was done ahead of something that is not over. A program that is told of a flush need not
+// expect that peers can reach the region. The newest is taken back first: a window may be bound to what
+// was registered before it. rxMu and txMu are held, and neither side uses a region any more.
+func (s *stream) undoMemory() {
+	sq := &s.q.sq
+	sq.done.Lock()
+	head := sq.head
+	sq.done.Unlock()
+	for i := s.tx.next; i != head; {
+		i--
+		w := sq.at(i)
+		if !w.finished || w.op != provider.WRBindMW && w.op != opRegMR {
+			continue
+		}
+		switch owner := s.q.dev.owner(w.rkey).(type) {
+		case *mw:
+			owner.undo(w.rkey)
+		case *fastMR:
+			_ = owner.invalidate(s.q, w.rkey, false) // unless the program has done that, or bound a window since
+		}
+	}
+}
+
 // invalidateLocal does what WRLocalInv asks for.
 func (q *qp) invalidateLocal(stag uint32) error {
 	owner := q.dev.owner(stag)

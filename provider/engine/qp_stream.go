@@ -308,6 +308,7 @@ func (s *stream) settle() {
 		s.keeps.Store(false)
 		s.rx.stop(s)
 		s.linger.out = s.tx.stop(s, e)
+		s.undoMemory()
 		s.q.enterError(s, e)
 		if e.raise {
 			s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
