@@ -1,0 +1,151 @@
+//go:build schedules
+
+package engine
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// scheduleMutant is a mistake that is put into the engine, each a protocol between goroutines broken in one
+// place, and the protocol of TestSchedules that has to notice.
+type scheduleMutant struct {
+	name     string
+	edits    []edit
+	protocol string
+}
+
+// edit has from become to everywhere in a file.
+type edit struct{ file, from, to string }
+
+// scheduleMutants begins with faults that the engine had; the others are as likely.
+var scheduleMutants = []scheduleMutant{
+	{
+		name: "a region stays in use when its context goes to another stream",
+		edits: []edit{
+			{"object.go", "s.parseRun(st.run, st.runULPDU)", "s.takeRun(st.run, st.runULPDU)"},
+		},
+		protocol: "a receive context goes from one stream to another",
+	},
+	{
+		name: "the sends that are over are counted on from the last connection",
+		edits: []edit{
+			{"qp_queue.go", "\ts.out = s.head // for the next connection\n", ""},
+			{"qp_queue.go", "case int32(s.out-s.head) <= 0:", "case s.head == s.out:"},
+		},
+		protocol: "a queue pair is used again",
+	},
+	{
+		name: "the transmit side's lock is given back without a look at the note",
+		edits: []edit{
+			{"qp_stream.go", "\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx()\n\t}\n", "\ts.txMu.Unlock()\n"},
+		},
+		protocol: "post while a stream is unmuted",
+	},
+	{
+		name: "work on our own memory is done when the stream is over",
+		edits: []edit{
+			{"qp_tx.go", "if s.over() || s.finSent.Load() || t.err != nil {", "if s.finSent.Load() || t.err != nil {"},
+			{"qp_memory.go", "t.fault == nil && !s.over() && t.next", "t.fault == nil && t.next"},
+		},
+		protocol: "registration on a responder that may not send, and its end",
+	},
+	{
+		name: "work on our own memory that is done and flushed stays done",
+		edits: []edit{
+			{"qp_stream.go", "\t\ts.undoMemory()\n", ""},
+		},
+		protocol: "registration with a full socket, and the connection's end",
+	},
+	{
+		name: "memory beside an object is written when the stream may be over",
+		edits: []edit{
+			{"object.go", "\tpieces := moveMemory(c.pieces, payload, false)\n", "\tpieces := c.pieces\n"},
+			{"object.go", "\t\terr := writePieces(st.pieces, st.payload.b[:st.n])\n",
+				"\t\tobjects := moveMemory(st.pieces, st.payload.b[:st.n], false)\n\t\tst.pieces = objects\n\t\terr := writePieces(objects, st.payload.b[:st.n])\n"},
+		},
+		protocol: "a receive of object and memory, and QP.Close",
+	},
+	{
+		name: "who wants a stream watched overrules all others",
+		edits: []edit{
+			{"mute.go", "if s.unwatched &^= why; on {", "if s.unwatched = 0; on {"},
+		},
+		protocol: "an object stores, and the stream is unmuted",
+	},
+	{
+		name: "a transmit turn ends without a look at the note",
+		edits: []edit{
+			{"qp_stream.go", "for s.txTurn(); s.txWork.Load() && s.txMu.TryLock(); {\n\t\ts.txTurn()\n\t}", "s.txTurn()"},
+		},
+		protocol: "post, post and poll",
+	},
+	{
+		name: "a note is left without trying the lock again",
+		edits: []edit{
+			{"qp_stream.go", "s.txWork.Store(true)\n\t\tif !s.txMu.TryLock() {\n\t\t\treturn\n\t\t}", "s.txWork.Store(true)\n\t\treturn"},
+		},
+		protocol: "post, post and poll",
+	},
+	{
+		name: "one of two who wait for a gate is not woken",
+		edits: []edit{
+			{"gate.go", "g.wake() // who else waits here", ""},
+		},
+		protocol: "a gate",
+	},
+	{
+		name: "a region is looked up and not in use while it is written",
+		edits: []edit{
+			{"sge.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}", "if m == nil || m.remote.isShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n\tdefer m.remote.n.Add(1)"},
+		},
+		protocol: "a Write arrives, and its region is closed",
+	},
+}
+
+// TestSchedulesFindFaults puts each fault into the engine, and has TestSchedules find it within a minute.
+func TestSchedulesFindFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the package once for each fault")
+	}
+	for _, m := range scheduleMutants {
+		t.Run(m.name, func(t *testing.T) {
+			overlay := m.overlay(t)
+			began := time.Now()
+			out, err := exec.Command("go", "test", "-count=1", "-tags", "schedules", "-overlay", overlay,
+				"-run", "^TestSchedules$/^"+regexp.QuoteMeta(strings.ReplaceAll(m.protocol, " ", "_"))+"$", "-schedules.time", "60s", ".").CombinedOutput()
+			found := regexp.MustCompile(`schedule \d+, after [0-9.a-zµ]+`).Find(out)
+			if err == nil || found == nil {
+				t.Fatalf("not found in %s, error %v:\n%s", time.Since(began), err, out)
+			}
+			t.Logf("%s", found)
+		})
+	}
+}
+
+// overlay writes the faulty files, and what has the go command take them for the sound ones.
+func (m *scheduleMutant) overlay(t *testing.T) string {
+	t.Helper()
+	dir, replace := t.TempDir(), map[string]string{}
+	for _, e := range m.edits {
+		sound, faulty := must(filepath.Abs(e.file))(t), filepath.Join(dir, e.file)
+		if replace[sound] == "" {
+			replace[sound] = faulty
+			ok(t, os.WriteFile(faulty, must(os.ReadFile(sound))(t), 0o600))
+		}
+		text := string(must(os.ReadFile(faulty))(t))
+		if !strings.Contains(text, e.from) {
+			t.Fatalf("%s has no %q: the mutant has to follow the code", e.file, e.from)
+		}
+		ok(t, os.WriteFile(faulty, []byte(strings.ReplaceAll(text, e.from, e.to)), 0o600))
+	}
+	overlay := filepath.Join(dir, "overlay.json")
+	ok(t, os.WriteFile(overlay, must(json.Marshal(map[string]any{"Replace": replace}))(t), 0o600))
+	return overlay
+}

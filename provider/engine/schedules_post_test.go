@@ -1,0 +1,96 @@
+//go:build schedules
+
+package engine
+
+import (
+	"slices"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// Who posts while somebody else transmits leaves a note, and whoever has the lock does the work.
+
+func signalled(op provider.WROpcode, wrid uint64) provider.SendWR {
+	return provider.SendWR{WRID: wrid, Opcode: op, Flags: provider.SendSignaled}
+}
+
+// spinMute makes the side's stream one that a spinner has muted, with batch and context kept.
+func (s *side) spinMute() {
+	st := s.qp.stream.Load()
+	s.dev.muting.mute(st)
+	if st.unwatched&readMuted == 0 || !st.keeps.Load() {
+		s.t.Fatal("the stream is not muted, or keeps nothing")
+	}
+	s.send(provider.SendWR{Opcode: provider.WRRDMAWrite}) // it takes a batch, and keeps it
+}
+
+func init() {
+	protocols = append(protocols,
+		protocol{name: "post, post and poll", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+			b.recv(provider.RecvWR{}, provider.RecvWR{})
+			return []func(){
+					func() { a.send(signalled(provider.WRSend, 1)) },
+					func() { a.send(signalled(provider.WRSend, 1)) },
+					func() { a.cq.dev.progress(a.cq) },
+				}, func() error {
+					if err := a.wantSuccesses(1, 1); err != nil {
+						return err
+					}
+					return b.wantSuccesses(0, 0)
+				}
+		}},
+		protocol{name: "post while a stream is unmuted", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, _ := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+			a.spinMute()
+			return []func(){
+				func() { a.send(signalled(provider.WRRDMAWrite, 1)) },
+				a.dev.attend,
+				func() { a.send(signalled(provider.WRRDMAWrite, 1)) },
+			}, func() error { return a.wantSuccesses(1, 1) }
+		}},
+		protocol{name: "arrival while a stream is muted and unmuted", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+			b.recv(provider.RecvWR{}, provider.RecvWR{})
+			st := b.qp.stream.Load()
+			st.rx.looks = muteAfter - 1
+			return []func(){
+					func() { b.dev.progress(b.cq); b.dev.progress(b.cq) },
+					func() { a.send(signalled(provider.WRSend, 1)) },
+					b.dev.attend,
+				}, func() error {
+					b.dev.muting.watch() // the timer
+					b.dev.muting.watch()
+					w.serve()
+					return b.wantSuccesses(0)
+				}
+		}},
+		protocol{name: "a socket that fills and has room", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{Window: 100}, Options{}, sideOptions{}, params(true))
+			src, dst := a.reg(300, 0), b.reg(300, provider.AccessLocalWrite)
+			pattern(src.b, 1)
+			b.recv(provider.RecvWR{SGList: []provider.SGE{dst.sge(0, 150)}}, provider.RecvWR{SGList: []provider.SGE{dst.sge(150, 150)}})
+			wr := signalled(provider.WRSend, 1)
+			wr.SGList = []provider.SGE{src.sge(0, 150)}
+			second := wr
+			second.SGList = []provider.SGE{src.sge(0, 150)}
+			return []func(){
+					func() { a.send(wr) },
+					func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
+					func() { a.send(second) },
+				}, func() error {
+					if err := a.wantSuccesses(1, 1); err != nil {
+						return err
+					}
+					if err := b.wantSuccesses(0, 0); err != nil {
+						return err
+					}
+					if !slices.Equal(dst.b[:150], src.b[:150]) || !slices.Equal(dst.b[150:], src.b[:150]) {
+						return errOctets
+					}
+					return nil
+				}
+		}},
+	)
+}

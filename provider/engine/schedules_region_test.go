@@ -1,0 +1,187 @@
+//go:build schedules
+
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// Regions in use, and those who want them back.
+
+// writeWR is a Write of n octets from src to the region dst.
+func writeWR(wrid uint64, src *region, dst *mr, n int) provider.SendWR {
+	wr := signalled(provider.WRRDMAWrite, wrid)
+	wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, n)}, dst.stag, dst.base
+	return wr
+}
+
+func init() {
+	protocols = append(protocols,
+		protocol{name: "a gate", preemptions: 3, begin: func(*stage) ([]func(), func() error) {
+			var g gate
+			g.init()
+			uses, during := 0, 0
+			use := func() {
+				if g.enter() {
+					uses++
+					sched.Step()
+					uses--
+					g.leave()
+				}
+			}
+			shut := func() {
+				g.shut()
+				during += uses
+			}
+			return []func(){use, shut, func() { use(); use() }, shut}, func() error {
+				if during > 0 {
+					return errors.New("shut has returned during a use")
+				}
+				if g.enter() {
+					return errors.New("a use after shut")
+				}
+				return nil
+			}
+		}},
+		protocol{name: "a Write arrives, and its region is closed", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
+			src, dst := a.reg(64, 0), b.reg(64, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+			pattern(src.b, 5)
+			a.send(writeWR(1, src, dst.m, 64), writeWR(2, src, dst.m, 64))
+			var after []byte
+			return []func(){
+					func() { b.dev.poller.Poll() },
+					func() { ok(w.t, dst.m.Close()); after = bytes.Clone(dst.b) },
+					func() { b.dev.progress(b.cq) },
+				}, func() error {
+					if !bytes.Equal(after, dst.b) {
+						return errors.New("a region is written after MR.Close has returned")
+					}
+					return nil
+				}
+		}},
+		protocol{name: "a message is sent through a narrow window, and its region is closed", preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{Window: 1000, MSS: 600}, Options{}, sideOptions{}, params(true))
+			src, dst := a.reg(4000, 0), b.reg(4000, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+			pattern(src.b, 5)
+			want := bytes.Clone(src.b)
+			return []func(){
+					func() { a.send(writeWR(1, src, dst.m, 4000)) },
+					func() { ok(w.t, src.m.Close()); clear(src.b) },
+					func() { b.dev.poller.Poll(); a.dev.poller.Poll(); b.dev.poller.Poll() },
+				}, func() error {
+					got := a.completions()
+					if len(got) != 1 {
+						return fmt.Errorf("completions %+v", got)
+					}
+					if got[0].Status == provider.WCSuccess && !bytes.Equal(dst.b, want) {
+						return errOctets
+					}
+					var term *provider.TerminateError
+					if cause := b.qp.Cause(); got[0].Status != provider.WCSuccess && (!errors.As(cause, &term) || !term.Remote) {
+						return fmt.Errorf("the region was gone, and the peer's connection has ended with: %w", cause)
+					}
+					return nil
+				}
+		}},
+		protocol{name: "a Read is answered, and its source is closed", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{Window: 100}, Options{}, sideOptions{}, params(true))
+			src, dst := b.reg(200, provider.AccessRemoteRead), a.reg(200, provider.AccessLocalWrite)
+			pattern(src.b, 7)
+			want := bytes.Clone(src.b)
+			wr := signalled(provider.WRRDMARead, 1)
+			wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, 200)}
+			a.send(wr)
+			return []func(){
+					func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
+					func() { ok(w.t, src.m.Close()); clear(src.b) },
+				}, func() error {
+					got := a.completions()
+					switch {
+					case len(got) != 1:
+						return fmt.Errorf("completions %+v", got)
+					case got[0].Status == provider.WCSuccess && !bytes.Equal(dst.b, want):
+						return errOctets
+					case got[0].Status != provider.WCSuccess && got[0].Status != provider.WCRemAccessErr:
+						return fmt.Errorf("completion %+v", got[0])
+					}
+					return nil
+				}
+		}},
+		protocol{name: "a completion channel is armed, and something arrives", preemptions: 3, begin: func(w *stage) ([]func(), func() error) {
+			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true}, params(true))
+			b.recv(provider.RecvWR{WRID: 1})
+			seen := 0
+			return []func(){
+					func() {
+						ok(w.t, b.cq.ReqNotify(false))
+						seen = len(b.completions())
+					},
+					func() { a.send(signalled(provider.WRSend, 1)) },
+					func() { b.dev.poller.Poll() },
+				}, func() error {
+					c, _ := b.ch.pop()
+					switch left := len(b.completions()); {
+					case seen+left != 1:
+						return fmt.Errorf("%d completions, want 1", seen+left)
+					case seen == 0 && c != b.cq:
+						return errors.New("who has armed the CQ and found nothing in it is not woken")
+					}
+					return nil
+				}
+		}},
+		protocol{name: "a receive context goes from one stream to another", preemptions: 2, begin: beginContexts},
+	)
+}
+
+// beginContexts has four FPDUs of the same length arrive at once: a Write to an object, one to memory, a
+// Send without a receive, which ends the stream, and another Write. Then a peer of another protection
+// domain names the memory. It must not be reached, and be free.
+func beginContexts(w *stage) ([]func(), func() error) {
+	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
+	// A second connection between the same devices, in a protection domain of its own.
+	a2, b2 := &side{t: w.t, dev: a.dev, down: make(chan error, 8)}, &side{t: w.t, dev: b.dev, down: make(chan error, 8)}
+	for _, s := range []*side{a2, b2} {
+		s.pd = must(s.dev.AllocPD())(w.t).(*pd)
+		s.cq = must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16}))(w.t).(*cq)
+		s.qp = s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}})
+		w.t.Cleanup(func() { ok(w.t, s.qp.Close()); ok(w.t, s.cq.Close()); ok(w.t, s.pd.Close()) })
+	}
+	ca, cb := connectTransport(w.t, w.network, "192.0.2.2:7472")
+	p := params(true)
+	a2.start(ca, p, nil)
+	p.WaitFirstFPDU = true
+	b2.start(cb, p, nil)
+
+	o := &stepObject{b: make([]byte, 8)}
+	om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
+	w.t.Cleanup(func() { ok(w.t, om.Close()) })
+	mem := b.reg(8, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	src, src2 := a.reg(8, 0), a2.reg(8, 0)
+	pattern(src.b, 1)
+	pattern(src2.b, 2)
+	send := signalled(provider.WRSend, 3)
+	send.SGList = []provider.SGE{src.sge(0, 4)} // an FPDU of the same length
+	a.send(writeWR(1, src, om, 8), writeWR(2, src, mem.m, 8), send, writeWR(4, src, mem.m, 8))
+	return []func(){
+			func() { b.dev.poller.Poll() },
+			func() { a2.send(writeWR(5, src2, mem.m, 8)); b.dev.poller.Poll() },
+		}, func() error {
+			if !bytes.Equal(mem.b, src.b) {
+				return errors.New("memory is written by a peer of another protection domain")
+			}
+			if n := mem.m.remote.n.Load(); n != 0 {
+				for range n {
+					mem.m.releaseRemote() // so that the cleanup ends
+				}
+				return fmt.Errorf("the region is in use %d times, and nobody uses it: MR.Close would wait for ever", n)
+			}
+			return nil
+		}
+}
