@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -20,18 +19,18 @@ type eventChannel struct {
 	dev  *device
 	life life // ids
 
-	mu      sched.Mutex[locks.EventChannel]
-	events  []provider.CMEvent
-	woken   chan struct{} // closed by the next event, or Close; nil: nobody waits
-	closing *hangUps      // nil: none so far
+	mu          sched.Mutex[locks.EventChannel]
+	first, last *queuedEvent  // nil: none
+	woken       chan struct{} // closed by the next event, or Close; nil: nobody waits
 }
 
-// hangUps are closing connections, which outlive their ids: a reject must reach
-// the peer before the socket goes. They end with the channel at the latest.
-type hangUps struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup
+// queuedEvent is an event with its place in a channel's queue. The queue is a list
+// because events are taken out of its middle: the request of a peer that has left, as
+// fast as peers come and leave, and however long the queue is.
+type queuedEvent struct {
+	provider.CMEvent
+	queued     bool // under the mu of the channel
+	prev, next *queuedEvent
 }
 
 // newEventChannel makes an event channel of d, which has been held for it:
@@ -49,11 +48,44 @@ func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
 }
 
 // push queues e.
-func (ch *eventChannel) push(e provider.CMEvent) {
+func (ch *eventChannel) push(e *queuedEvent) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	ch.events = append(ch.events, e)
+	e.queued, e.prev, e.next = true, ch.last, nil
+	if ch.last == nil {
+		ch.first = e
+	} else {
+		ch.last.next = e
+	}
+	ch.last = e
 	ch.wake()
+}
+
+// unlink takes e out of the queue. mu is held.
+func (ch *eventChannel) unlink(e *queuedEvent) {
+	if e.prev == nil {
+		ch.first = e.next
+	} else {
+		e.prev.next = e.next
+	}
+	if e.next == nil {
+		ch.last = e.prev
+	} else {
+		e.next.prev = e.prev
+	}
+	e.queued, e.prev, e.next = false, nil, nil
+}
+
+// withdraw takes e out of the queue, and reports false if somebody has fetched it, or
+// is about to move it to another channel.
+func (ch *eventChannel) withdraw(e *queuedEvent) bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if !e.queued {
+		return false
+	}
+	ch.unlink(e)
+	return true
 }
 
 // wake has all who wait look again. mu is held.
@@ -72,18 +104,15 @@ func (ch *eventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{
 	switch {
 	case ch.life.closed():
 		return e, false, closedChan
-	case len(ch.events) == 0:
+	case ch.first == nil:
 		if ch.woken == nil {
 			ch.woken = make(chan struct{})
 		}
 		return e, false, ch.woken
 	}
-	e = ch.events[0]
-	ch.events[0] = provider.CMEvent{}
-	if ch.events = ch.events[1:]; len(ch.events) == 0 {
-		ch.events = nil
-	}
-	return e, true, nil
+	oldest := ch.first
+	ch.unlink(oldest)
+	return oldest.CMEvent, true, nil
 }
 
 // closedChan is always worth looking again.
@@ -95,18 +124,18 @@ var closedChan = func() <-chan struct{} {
 
 // take removes the events of id, in order, with those of a listener the
 // requests that nobody has fetched.
-func (ch *eventChannel) take(id *cmID) []provider.CMEvent {
+func (ch *eventChannel) take(id *cmID) []*queuedEvent {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	var taken, kept []provider.CMEvent
-	for _, e := range ch.events {
+	var taken []*queuedEvent
+	for e := ch.first; e != nil; {
+		next := e.next
 		if e.ID == id || e.ListenID == id {
+			ch.unlink(e)
 			taken = append(taken, e)
-		} else {
-			kept = append(kept, e)
 		}
+		e = next
 	}
-	ch.events = kept
 	return taken
 }
 
@@ -130,8 +159,8 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	}
 }
 
-// Close implements provider.EventChannel. Connections that were rejected and
-// wait for the peer to hang up are closed at once.
+// Close implements provider.EventChannel. Connections that were rejected wait for the
+// peer's end nevertheless: they are the device's (see departures).
 func (ch *eventChannel) Close() error {
 	ids := ch.life.n.Load()
 	first, busy := ch.life.end()
@@ -141,35 +170,8 @@ func (ch *eventChannel) Close() error {
 	if first {
 		ch.mu.Lock()
 		ch.wake()
-		closing := ch.closing
 		ch.mu.Unlock()
-		if closing != nil {
-			closing.cancel()
-			closing.tasks.Wait()
-		}
 		ch.dev.life.drop()
 	}
 	return nil
-}
-
-// hangUp sends last, then FIN, waits until the peer has hung up, too, so that no
-// reset overtakes what was sent, and closes the stream. It takes over w and
-// returns at once.
-func (ch *eventChannel) hangUp(w *wire, last []byte) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.closing == nil {
-		ch.closing = new(hangUps)
-		ch.closing.ctx, ch.closing.cancel = context.WithCancel(context.Background())
-	}
-	all := ch.closing.ctx
-	ch.closing.tasks.Go(func() {
-		defer w.close()
-		ctx, cancel := context.WithTimeout(all, ch.dev.opts.CloseTimeout)
-		defer cancel()
-		if w.write(ctx, last) != nil || w.conn.CloseWrite() != nil {
-			return
-		}
-		w.drain(ctx)
-	})
 }

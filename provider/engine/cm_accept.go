@@ -14,9 +14,12 @@ import (
 type request struct {
 	*mpa.Request
 	wire    *wire
-	places  chan struct{} // of the listener; this request has one
-	answers chan answer   // capacity 1
-	gone    bool          // the peer did not wait; under cmID.mu
+	answers chan answer  // capacity 1
+	event   *queuedEvent // its CONNECT_REQUEST
+
+	// Under cmID.mu.
+	places chan struct{} // of the listener; nil once this request has given its own back
+	gone   bool          // the peer did not wait
 }
 
 // answer is what the program decided: to accept with params on qp, or to reject.
@@ -27,19 +30,23 @@ type answer struct {
 }
 
 // wait starts the goroutine that waits for the answer and carries it out. There
-// is no time limit: the program takes the time that it needs, as with siw.
+// is no time limit: the program takes the time that it needs, as with siw. id.mu is
+// held.
+//
+// The request has its place in Options.MaxPending, and in MaxAccepted, until the program
+// has answered it or closed the id, whether the peer is still there or not. Else a peer
+// that comes and leaves could make any number of ids and events.
 func (id *cmID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
 	id.tasks.Go(func() {
 		defer id.idle(cancel)
-		defer func() { <-r.places }()
 		a, err := r.answer(ctx)
 		switch {
 		case err != nil:
 			id.peerLeft(r, err)
 		case a.qp == nil:
-			id.hangUp(r.wire, a.reply)
+			id.dev.leave(r.wire, a.reply)
 		default:
 			id.accept(ctx, r, a)
 		}
@@ -84,17 +91,39 @@ func (w *wire) intrusion() error {
 	return nil
 }
 
-// peerLeft notes that there is nobody to be answered. The program learns it from
-// Accept or Reject, or, if it has accepted already, from an event.
+// peerLeft notes that there is nobody to be answered. If the program has not fetched
+// the CONNECT_REQUEST it never hears of it. Otherwise it learns it from Accept or
+// Reject, or, if it has accepted already, from an event.
 func (id *cmID) peerLeft(r *request, err error) {
 	r.wire.close()
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	r.gone = true
-	id.discharge()
-	if id.state == idAccepting {
+	switch {
+	case id.state == idRequested && id.ch.withdraw(r.event):
+		id.forgo()
+		id.state = idClosed // nobody knows the id
+		id.ch.life.drop()
+	case id.state == idAccepting:
 		id.end(failureEvent(err))
 	}
+}
+
+// vacate gives the place back that a request has among those of its listener, once.
+// id.mu is held.
+func (id *cmID) vacate() {
+	if r := id.request; r != nil && r.places != nil {
+		<-r.places
+		r.places = nil
+	}
+}
+
+// forgo ends a request whose peer has left. id.mu is held.
+func (id *cmID) forgo() {
+	id.state = idEnded
+	id.discharge()
+	id.vacate()
+	id.request = nil
 }
 
 // accept sends the accepting Reply and starts the QP.
@@ -130,7 +159,7 @@ func (id *cmID) Accept(param provider.ConnParam) error {
 		return fail(op, id.name(), err)
 	}
 	if id.request.gone {
-		id.state = idEnded
+		id.forgo()
 		return fail(op, id.name(), syscall.ECONNRESET)
 	}
 	a.qp = q
@@ -180,11 +209,12 @@ func (id *cmID) Reject(private []byte) error {
 	if err != nil {
 		return fail(op, id.name(), fmt.Errorf("%w: %w", err, syscall.EINVAL))
 	}
-	id.state = idEnded
-	id.discharge()
 	if r.gone {
+		id.forgo()
 		return fail(op, id.name(), syscall.ECONNRESET)
 	}
+	id.state = idEnded
+	id.discharge()
 	r.answers <- answer{reply: reply}
 	return nil
 }

@@ -9,7 +9,9 @@ import (
 )
 
 // admission counts the connections that came to the listeners of a device, for
-// Options.MaxAccepted and MaxAcceptedPerPeer. Without either it counts nothing.
+// Options.MaxAccepted and MaxAcceptedPerPeer. Without either it counts nothing. A
+// connection is counted from TCP's handshake until the RDMA stream has ended and
+// departures counts it, if it is not closed at once.
 type admission struct {
 	mu    sched.Mutex[locks.Admission]
 	all   int
@@ -21,7 +23,7 @@ func (d *device) admit(peer netip.Addr) bool {
 	if !d.countsAccepted() {
 		return true
 	}
-	limit, each := d.opts.MaxAccepted, d.opts.MaxAcceptedPerPeer
+	limit, each := d.opts.MaxAccepted, d.opts.eachAccepted(peer)
 	a := &d.accepted
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,13 +56,38 @@ func (d *device) countsAccepted() bool {
 	return d.opts.MaxAccepted > 0 || d.opts.MaxAcceptedPerPeer > 0
 }
 
+// eachAccepted is how many connections peer, as peerGroup has it, may have; 0 for any
+// number.
+func (o *Options) eachAccepted(peer netip.Addr) int {
+	local := peer.IsLoopback() || peer == netip.IPv6Unspecified() // that of ::1
+	switch {
+	case o.MaxAcceptedPerPeer != 0:
+		return max(0, o.MaxAcceptedPerPeer)
+	case o.MaxAccepted < 0 || local:
+		return 0
+	}
+	return max(1, o.MaxAccepted/2)
+}
+
 // discharge takes the connection of id back, once. id.mu is held.
 func (id *cmID) discharge() {
 	if id.admitted {
 		id.admitted = false
-		id.dev.discharge(id.remote.Addr())
+		id.dev.discharge(peerGroup(id.remote.Addr()))
 	}
 }
 
 // peerOf is the address that limits go by.
-func peerOf(conn transport.Conn) netip.Addr { return conn.RemoteAddr().Addr() }
+func peerOf(conn transport.Conn) netip.Addr { return peerGroup(conn.RemoteAddr().Addr()) }
+
+// peerGroup returns a in place of all addresses that one peer has: an IPv4 address is
+// one peer, also where an IPv6 socket has it in IPv4-mapped form, and of IPv6 addresses
+// those with the same 64 bits in front. Who has one of these has all 2^64: that is what
+// a host's link has (RFC 4291 section 2.5.4, RFC 7421).
+func peerGroup(a netip.Addr) netip.Addr {
+	if a = a.Unmap(); !a.Is6() {
+		return a
+	}
+	p, _ := a.Prefix(64) // has no zone
+	return p.Addr()
+}

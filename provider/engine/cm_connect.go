@@ -85,7 +85,7 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
 			return
 		}
 		if frame := lastFPDU(err, reply, id.dev.startupConfig()); frame != nil {
-			id.hangUp(w, frame)
+			id.dev.leave(w, frame)
 			return
 		}
 		w.close()
@@ -167,14 +167,6 @@ func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, e
 	return conn, nil
 }
 
-// hangUp leaves the end of a connection to the channel, as the id may be closed
-// first.
-func (id *cmID) hangUp(w *wire, last []byte) {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	id.ch.hangUp(w, last)
-}
-
 // initiate sends the Request and waits for the Reply, whose octets it returns
 // too.
 //
@@ -242,27 +234,26 @@ func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
 	event := establishedEvent(params)
 	w.release()
-	id.mu.Lock()
-	id.connected = q
-	id.mu.Unlock()
-	if err := q.start(w.conn, params, nil, id.disconnected); err != nil {
+	s, err := q.begin(w.conn, params, nil, id.disconnected)
+	if err != nil {
 		_ = w.conn.Abort()
-		id.mu.Lock()
-		id.connected = nil
-		id.mu.Unlock()
 		id.failed(err)
 		return
 	}
-	if id.established(event) {
-		q.disconnect()
+	if id.established(s, event) {
+		s.disconnect()
 	}
 }
 
 // established raises ESTABLISHED, and reports whether Disconnect was called
-// before.
-func (id *cmID) established(event provider.CMEvent) (leave bool) {
+// before. From here on id ends s and nothing else: once s has ended, its QP may have
+// another connection.
+func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
+	if !id.down {
+		id.stream = s
+	}
 	if id.state == idClosed { // Close waits for this goroutine and then ends the connection
 		return false
 	}
@@ -280,6 +271,7 @@ func (id *cmID) disconnected(error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.down = true
+	id.stream = nil
 	id.discharge()
 	if id.state == idEstablished {
 		id.end(provider.CMEvent{Type: provider.CMDisconnected})
@@ -310,16 +302,16 @@ func (id *cmID) Disconnect() error {
 	if err := id.enter("rdma_disconnect", idConnecting, idRequested, idAccepting, idEstablished, idEnded); err != nil {
 		return err
 	}
-	var q *qp
+	var s *stream
 	switch id.state {
 	case idConnecting, idAccepting:
 		id.leave = true
 	case idEstablished:
-		q = id.connected
+		s = id.stream
 	}
 	id.mu.Unlock()
-	if q != nil {
-		q.disconnect()
+	if s != nil {
+		s.disconnect()
 	}
 	return nil
 }

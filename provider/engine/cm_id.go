@@ -60,10 +60,10 @@ type cmID struct {
 	request       *request           // since a CONNECT_REQUEST
 	cancel        context.CancelFunc // of the goroutine, nil without one
 
-	connected *qp  // runs, or ran, the connection
-	down      bool // the connection has ended, perhaps before ESTABLISHED was raised
-	leave     bool // Disconnect was called before ESTABLISHED was raised
-	admitted  bool // the device counts the connection
+	stream   *stream // the connection, while there is one
+	down     bool    // the connection has ended, perhaps before ESTABLISHED was raised
+	leave    bool    // Disconnect was called before ESTABLISHED was raised
+	admitted bool    // the device counts the connection
 }
 
 // newID makes an id on ch, which has been held for it.
@@ -80,6 +80,7 @@ func (id *cmID) idle(cancel context.CancelFunc) {
 	defer id.mu.Unlock()
 	id.cancel, id.adjusted = nil, nil
 	if id.state != idRequested {
+		id.vacate()
 		id.request = nil
 	}
 }
@@ -116,7 +117,7 @@ func (id *cmID) enter(op string, allowed ...cmState) error {
 func (id *cmID) post(e provider.CMEvent) {
 	if id.state != idClosed {
 		e.ID = id
-		id.ch.push(e)
+		id.ch.push(&queuedEvent{CMEvent: e})
 	}
 }
 
@@ -302,13 +303,16 @@ func (id *cmID) Close() error {
 	}
 	id.tasks.Wait()
 	id.mu.Lock()
-	q, ch, down := id.connected, id.ch, id.down
+	s, ch := id.stream, id.ch
 	id.mu.Unlock()
-	if q != nil && !down { // afterwards the QP may be somebody else's
-		_ = q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState)
+	if s != nil {
+		s.fail(&ending{cause: errModified})
+		s.settle()
 	}
 	id.mu.Lock()
+	id.stream = nil
 	id.discharge()
+	id.vacate()
 	id.mu.Unlock()
 	for _, e := range ch.take(id) {
 		if e.ID != id { // a request that nobody has fetched

@@ -280,8 +280,8 @@ func TestEstablishedKeepsNoStartup(t *testing.T) {
 				t.Errorf("%s keeps request %v, cancel %t, binding %v", name, id.request, id.cancel != nil, id.binding)
 			}
 			id.ch.mu.Lock()
-			if id.ch.events != nil || id.ch.closing != nil {
-				t.Errorf("%s: its channel keeps events %v, hang-ups %v", name, id.ch.events, id.ch.closing)
+			if id.ch.first != nil {
+				t.Errorf("%s: its channel keeps an event, %s", name, id.ch.first.Type)
 			}
 			id.ch.mu.Unlock()
 			id.mu.Unlock()
@@ -304,7 +304,7 @@ func TestManyWaitForEvents(t *testing.T) {
 		}
 		synctest.Wait()
 		for range n - 2 {
-			ch.(*eventChannel).push(provider.CMEvent{Type: provider.CMDisconnected})
+			ch.(*eventChannel).push(&queuedEvent{CMEvent: provider.CMEvent{Type: provider.CMDisconnected}})
 		}
 		for range n - 2 {
 			ok(t, <-got)

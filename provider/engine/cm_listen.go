@@ -190,7 +190,7 @@ func (ls *listening) refuse(w *wire, reply []byte) {
 		w.close()
 		return
 	}
-	ls.id.hangUp(w, reply)
+	ls.id.dev.leave(w, reply)
 }
 
 // announce makes the id of a connection and raises CONNECT_REQUEST. It reports
@@ -207,16 +207,20 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		return false
 	}
 	child := newID(l.ch, l.cookie)
+	child.mu.Lock() // who fetches the event, and who finds that the peer has left, finds all in place
+	defer child.mu.Unlock()
 	child.state, child.admitted = idRequested, ls.id.dev.countsAccepted()
 	child.local, child.remote = w.conn.LocalAddr(), w.conn.RemoteAddr()
-	child.wait(&request{Request: r, wire: w, places: ls.places, answers: make(chan answer, 1)})
-	l.ch.push(provider.CMEvent{
+	event := &queuedEvent{CMEvent: provider.CMEvent{
 		Type:     provider.CMConnectRequest,
 		ID:       child,
 		ListenID: l,
 		Param:    l.dev.requestParam(r),
 		RDMAC:    r.RDMAC,
-	})
+	}}
+	r.PrivateData = nil // the event has a copy, and this one holds what the frame was read into
+	child.wait(&request{Request: r, wire: w, places: ls.places, answers: make(chan answer, 1), event: event})
+	l.ch.push(event)
 	return true
 }
 

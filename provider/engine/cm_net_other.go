@@ -9,3 +9,6 @@ import "github.com/govs-rdma/govs/provider/engine/transport"
 func tcpNetwork(Options) (transport.Network, error) {
 	return nil, failUnsupported("TCP", "sockets are implemented for Linux only; set Options.Network")
 }
+
+// maxDescriptors is beside the point without sockets.
+func maxDescriptors() int { return maxQP * 2 }

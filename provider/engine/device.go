@@ -57,6 +57,7 @@ type device struct {
 	chunks bufPool // copies of payload that is being sent
 
 	accepted admission
+	leaving  departures
 
 	pds, cqs, mrs, mws, qps, srqs limit
 

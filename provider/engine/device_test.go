@@ -28,7 +28,7 @@ func TestOptions(t *testing.T) {
 		{CRC: -1}, {Placement: 2}, {Revision: 3}, {Revision: -1}, {StartupTimeout: -1}, {CloseTimeout: -1},
 		{MaxPending: -1}, {MaxIRD: -1}, {MaxIRD: 129}, {MaxORD: -1}, {MaxORD: 129},
 		{CRC: 3}, {Fallback: -1}, {Fallback: 3}, {RTR: 8}, {PeerToPeer: true, Revision: 1}, {PeerToPeer: true, Fallback: FallbackClosed},
-		{MaxPendingPerPeer: -1}, {MaxAccepted: -1}, {MaxAcceptedPerPeer: -1},
+		{MaxPendingPerPeer: -1}, {MaxClosing: -1}, {MaxClosingPerPeer: -1},
 	} {
 		bad.Network = noNetwork{}
 		_, err := New(&bad).Open("")
@@ -38,9 +38,13 @@ func TestOptions(t *testing.T) {
 	both.TCP.DSCP = 8
 	_, err := New(&both).Open("")
 	wantErr(t, err, syscall.EINVAL)
-	o := Options{Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
+	o := Options{Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
 	ok(t, o.complete())
-	want := Options{Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second, MaxPending: 1024, MaxPendingPerPeer: 512, MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait}
+	want := Options{
+		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second,
+		MaxPending: 1024, MaxPendingPerPeer: 512, MaxAccepted: maxQP, MaxClosing: 1024, MaxClosingPerPeer: 512,
+		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait,
+	}
 	if o != want {
 		t.Errorf("options %+v, want %+v", o, want)
 	}

@@ -124,10 +124,11 @@ type Options struct {
 	StartupTimeout time.Duration
 
 	// CloseTimeout is how long an ended connection waits for the peer's FIN
-	// after its own before it resets, and before its own for the peer to take
-	// anything more or to send more of the answer to a Read. Default 1 s. A graceful end waits for objects behind regions of
-	// this side (RegObject) as long as they take, and that time doesn't count; that
-	// of the peer's objects does, as nobody tells of it.
+	// after its own, if MaxClosing permits, before it resets, and before its own for
+	// the peer to take anything more or to send more of the answer to a Read. Default
+	// 1 s. A graceful end waits for objects behind regions of this side (RegObject) as
+	// long as they take, and that time doesn't count; that of the peer's objects does,
+	// as nobody tells of it.
 	CloseTimeout time.Duration
 
 	// BusyWait is how long who waits for a completion event looks for it before
@@ -136,19 +137,45 @@ type Options struct {
 	// meanwhile if they want it. Default DefaultBusyWait; negative: it sleeps at once.
 	BusyWait time.Duration
 
-	// MaxPending bounds the connections of one listener that are in the MPA
-	// start-up or wait for Accept or Reject. Default 1024.
+	// MaxPending bounds the connections of one listener that are in the MPA start-up
+	// or are a request that the program has not answered yet (Accept, Reject, or Close
+	// of its id). A request counts when its peer has left, too, if the program has
+	// fetched it by then; otherwise it is withdrawn. What comes beyond waits in TCP's
+	// backlog. Default 1024: each costs a descriptor, a goroutine and some KiB, and a
+	// peer that is silent has its place for StartupTimeout, so that silent peers, of
+	// two addresses at least, have to open 100 connections a second to keep others out.
 	MaxPending int
 
-	// MaxPendingPerPeer bounds those of one address among them that have not sent
+	// MaxPendingPerPeer bounds those of one peer among them that have not sent
 	// their Request yet. What it opens beyond that is reset. Default half of
-	// MaxPending.
+	// MaxPending, so that one peer alone keeps nobody out. A peer is, here and below,
+	// an IPv4 address or the first 64 bits of an IPv6 address: a host has all
+	// addresses of such a prefix if it has one.
 	MaxPendingPerPeer int
 
 	// MaxAccepted bounds the connections of the device that came to its listeners,
-	// from TCP's handshake to the end of the RDMA stream; MaxAcceptedPerPeer those
-	// from one address. What comes beyond is reset. 0 means no limit.
+	// from TCP's handshake to the end of the RDMA stream, over all listeners;
+	// MaxAcceptedPerPeer those from one peer. What comes beyond is reset. Negative
+	// means no limit.
+	//
+	// By default MaxAccepted is three quarters of the descriptors that the process may
+	// have (RLIMIT_NOFILE), so that peers can't take those that the program needs to
+	// dial and to open files; and as many as there can be QPs (DeviceAttr.MaxQP) if
+	// that is less or Network is given. MaxAcceptedPerPeer is half of it by default,
+	// so that one peer alone keeps nobody out, and no limit for loopback addresses:
+	// what is on the same host has the host's resources anyway.
 	MaxAccepted, MaxAcceptedPerPeer int
+
+	// MaxClosing bounds the connections of the device that have ended on this side and
+	// wait for the peer's end: streams after a Terminate or a close, requests that were
+	// rejected, and peers that were refused with a Reply. MaxClosingPerPeer bounds those
+	// of one peer. Each has a descriptor for up to CloseTimeout, and nothing else. When
+	// there are more, the one that has waited longest is closed at once: TCP still
+	// delivers what was sent last, but the peer may find a reset behind it. Default
+	// 1024, an eighth of RLIMIT_NOFILE if that is less: a thousand ends in the time
+	// that a peer needs to answer a FIN are rare, and harmless if they come. The
+	// default per peer is half of it.
+	MaxClosing, MaxClosingPerPeer int
 
 	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has
 	// outstanding, at a time: 1 to 128, default 128.
@@ -222,6 +249,13 @@ func (o *Options) complete() error {
 	setDefault(&o.BusyWait, DefaultBusyWait)
 	setDefault(&o.MaxPending, 1024)
 	setDefault(&o.MaxPendingPerPeer, max(1, o.MaxPending/2))
+	files := 2 * maxQP
+	if o.Network == nil {
+		files = maxDescriptors()
+	}
+	setDefault(&o.MaxAccepted, max(1, min(maxQP, files-files/4)))
+	setDefault(&o.MaxClosing, max(1, min(1024, files/8)))
+	setDefault(&o.MaxClosingPerPeer, max(1, o.MaxClosing/2))
 	setDefault(&o.MaxIRD, maxRdAtom)
 	setDefault(&o.MaxORD, maxRdAtom)
 	if err := o.checkStartup(); err != nil {
@@ -238,10 +272,10 @@ func (o *Options) complete() error {
 		return badOption("MaxPending", o.MaxPending)
 	case o.MaxPendingPerPeer < 0:
 		return badOption("MaxPendingPerPeer", o.MaxPendingPerPeer)
-	case o.MaxAccepted < 0:
-		return badOption("MaxAccepted", o.MaxAccepted)
-	case o.MaxAcceptedPerPeer < 0:
-		return badOption("MaxAcceptedPerPeer", o.MaxAcceptedPerPeer)
+	case o.MaxClosing < 0:
+		return badOption("MaxClosing", o.MaxClosing)
+	case o.MaxClosingPerPeer < 0:
+		return badOption("MaxClosingPerPeer", o.MaxClosingPerPeer)
 	case o.MaxIRD < 1 || o.MaxIRD > maxRdAtom:
 		return badOption("MaxIRD", o.MaxIRD)
 	case o.MaxORD < 1 || o.MaxORD > maxRdAtom:

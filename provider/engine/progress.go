@@ -22,10 +22,6 @@ type progressState struct {
 
 	cancel context.CancelFunc
 	ended  chan struct{}
-
-	mu        sched.Mutex[locks.Progress]
-	stopping  bool
-	lingering map[*stream]struct{}
 }
 
 // stockKept is how many objects a stock keeps; more are left to the garbage
@@ -110,7 +106,6 @@ func (d *device) startProgress() {
 	p.batches.idle = (*txBatch).idle
 	p.contexts.make = newRxContext
 	p.contexts.idle = (*rxContext).idle
-	p.lingering = make(map[*stream]struct{})
 	p.ended = make(chan struct{})
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
@@ -136,35 +131,9 @@ func (d *device) startProgress() {
 // stopProgress ends the progress goroutine and waits until it has ended. There
 // are no QPs any more; connections that linger are closed at once.
 func (d *device) stopProgress() {
-	p := &d.prog
-	p.mu.Lock()
-	p.stopping = true
-	streams := p.lingering
-	p.lingering = nil
-	p.mu.Unlock()
-	for s := range streams {
-		s.cutLinger()
-	}
-	p.cancel()
-	<-p.ended
-}
-
-// addLingering notes that s lingers. It reports false if the device is being
-// closed.
-func (p *progressState) addLingering(s *stream) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopping {
-		return false
-	}
-	p.lingering[s] = struct{}{}
-	return true
-}
-
-func (p *progressState) dropLingering(s *stream) {
-	p.mu.Lock()
-	delete(p.lingering, s)
-	p.mu.Unlock()
+	d.leaving.stop()
+	d.prog.cancel()
+	<-d.prog.ended
 }
 
 // pollerTurns is how often a poller that asks its own few streams looks at all of

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -113,6 +114,7 @@ func (s *stream) objectTook(began time.Time) {
 //rfc:5041 DDP-7.1-04
 func (s *stream) startLinger(e *ending) {
 	l := &s.linger
+	var instead departing
 	l.mu.Lock()
 	l.stopTimer()
 	l.on = true
@@ -124,13 +126,24 @@ func (s *stream) startLinger(e *ending) {
 	case e.reset:
 		_ = s.conn.Abort()
 		l.gone = true
-	case e.lost, !s.dev.prog.addLingering(s):
+	case e.lost:
 		s.closeConn()
 	default:
+		var ok bool
+		if instead, ok = s.dev.leaving.add(s, &s.dev.opts); !ok {
+			s.closeConn()
+			break
+		}
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
 	s.lingerTurn() // whoever else holds the lock need not have known that there is something to send
+	if instead != nil {
+		instead.cut()
+	}
 }
+
+// peer implements departing.
+func (s *stream) peer() netip.Addr { return peerOf(s.conn) }
 
 // closeConn closes the socket. linger.mu is held.
 func (s *stream) closeConn() {
@@ -157,7 +170,7 @@ func (s *stream) lingerTurn() {
 	}
 	l.mu.Unlock()
 	if done {
-		s.dev.prog.dropLingering(s)
+		s.dev.leaving.drop(s)
 	}
 }
 
@@ -239,16 +252,24 @@ func (s *stream) lingerExpired() {
 		l.out = nil
 	}
 	l.mu.Unlock()
-	s.dev.prog.dropLingering(s)
+	s.dev.leaving.drop(s)
 }
 
-// cutLinger closes the socket without waiting: its device is being closed.
-func (s *stream) cutLinger() {
+// cut implements departing: others need the place, or the device is being closed. What
+// TCP has taken, and the FIN, it goes on to send; a peer that did not take even that is
+// reset.
+func (s *stream) cut() {
 	l := &s.linger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stopTimer()
-	if !l.gone {
-		s.closeConn()
+	switch {
+	case l.gone:
+		return
+	case len(l.out) > 0:
+		_ = s.conn.Abort()
+	case !l.eof:
+		s.lingerDrain() // a close with unread octets is a reset
 	}
+	s.closeConn()
 }

@@ -101,6 +101,13 @@ type ending struct {
 //rfc:5041 DDP-6.1-01
 //rfc:5044 MPA-7.1-04
 func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
+	_, err := q.begin(conn, params, early, onDown)
+	return err
+}
+
+// begin is start, and returns the stream, for who must not end another that the QP has
+// later.
+func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) (*stream, error) {
 	s := &stream{q: q, dev: q.dev, conn: conn, onDown: onDown, params: streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
 		PeerToPeer: params.PeerToPeer, WaitFirstFPDU: params.WaitFirstFPDU, RTR: params.RTR,
@@ -118,7 +125,7 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 	s.rxMu.Lock()
 	if err := q.enterRTS(s, params.ORD); err != nil {
 		s.rxMu.Unlock()
-		return err
+		return nil, err
 	}
 	if err := q.dev.poller.Add(conn, s); err != nil {
 		// Who has posted meanwhile may have the stream in his hands.
@@ -127,12 +134,12 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 		s.finished.Store(true)
 		s.rxMu.Unlock()
 		q.enterError(s, e)
-		return err
+		return nil, err
 	}
 	s.receiveEarly(early)
 	s.rxMu.Unlock()
 	s.kickTx()
-	return nil
+	return s, nil
 }
 
 // roundDepth grants a power of two of inbound Reads: siw rounds what it takes
@@ -184,6 +191,20 @@ func (q *qp) enterRTS(s *stream, ord int) error {
 //rfc:5041 DDP-6.2.1-01
 //rfc:5041 DDP-6.2.1-05
 func (q *qp) disconnect() { _ = q.startClosing(false) }
+
+// disconnect is qp.disconnect for this stream: it does nothing to another that the QP
+// may have meanwhile.
+func (s *stream) disconnect() {
+	s.q.mu.Lock()
+	current := s.q.stream.Load() == s
+	if current {
+		s.q.setState(provider.QPSQD)
+	}
+	s.q.mu.Unlock()
+	if current {
+		s.closeGracefully()
+	}
+}
 
 // abort resets the connection at once. Without one it does nothing.
 func (q *qp) abort(cause error) {

@@ -22,10 +22,11 @@ type (
 
 // A stream's: its two sides, and the end of its connection.
 type (
-	RX     struct{ sched.After[Wire] }   // stream.rxMu
-	TX     struct{ sched.After[RX] }     // stream.txMu
-	Linger struct{ sched.After[TX] }     // linger.mu
-	Muting struct{ sched.After[Linger] } // muting.mu, of a device
+	RX       struct{ sched.After[Wire] }     // stream.rxMu
+	TX       struct{ sched.After[RX] }       // stream.txMu
+	Linger   struct{ sched.After[TX] }       // linger.mu
+	Farewell struct{ sched.After[Linger] }   // farewell.mu
+	Muting   struct{ sched.After[Farewell] } // muting.mu, of a device
 )
 
 // A queue pair's and its queues', and those of what its work requests name.
@@ -84,12 +85,12 @@ type (
 		sched.After[QPNumbers]
 		sched.Leaf
 	}
-	Progress struct { // progressState.mu
+	Departures struct { // departures.mu
 		sched.After[STags]
 		sched.Leaf
 	}
 	Stock struct { // stock.mu
-		sched.After[Progress]
+		sched.After[Departures]
 		sched.Leaf
 	}
 	Chunks struct { // bufPool.mu

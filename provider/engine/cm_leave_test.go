@@ -1,0 +1,392 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// events is how many events wait on a channel.
+func (ch *eventChannel) events() (n int) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	for e := ch.first; e != nil; e = e.next {
+		n++
+	}
+	return n
+}
+
+// wantPending checks how many requests a listener, its channel and its device have.
+func (h *cmHost) wantPending(what string, l *cmID, places, events, ids, accepted int) {
+	h.t.Helper()
+	h.w.moment()
+	h.dev.accepted.mu.Lock()
+	all := h.dev.accepted.all
+	h.dev.accepted.mu.Unlock()
+	got := [...]int{len(l.listening.places), h.ch.events(), int(h.ch.life.n.Load()) - 1, all}
+	if want := [...]int{places, events, ids, accepted}; got != want {
+		h.t.Errorf("%s: places, events, ids besides the listener, connections counted: %v, want %v", what, got, want)
+	}
+}
+
+// TestRequestsOfPeersThatLeft: what a peer leaves of itself when it sends a Request and
+// goes away is nothing if the program has not fetched the request, and keeps its place
+// otherwise until the program has answered.
+func TestRequestsOfPeersThatLeft(t *testing.T) {
+	const limit = 4
+	onWholeNetworks(t, Options{MaxPending: limit, MaxAccepted: limit, MaxAcceptedPerPeer: limit}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		comeAndGo := func() {
+			p := w.dialRaw(l.LocalAddr())
+			p.send(rawRequest(nil))
+			w.moment()
+			p.w.close()
+		}
+		for range 3 * limit {
+			comeAndGo()
+		}
+		w.server.wantPending("nobody fetched them", l, 1, 0, 0, 0) // one place for who comes next
+
+		var fetched []*cmID
+		for range limit {
+			p := w.dialRaw(l.LocalAddr())
+			p.send(rawRequest(nil))
+			id, _ := w.server.wantRequest("a request", l)
+			fetched = append(fetched, id)
+			p.w.close()
+		}
+		w.server.wantPending("all fetched, all gone", l, limit, 0, limit, limit)
+		waiting := w.dialRaw(l.LocalAddr())
+		waiting.send(rawRequest(nil))
+		w.server.wantPending("the next one waits", l, limit, 0, limit, limit)
+		wantErr(t, fetched[0].Accept(provider.ConnParam{}), syscall.ECONNRESET)
+		server, _ := w.server.wantRequest("Accept gives a place back", l)
+		ok(t, server.Reject(nil))
+		wantErr(t, fetched[1].Reject(nil), syscall.ECONNRESET)
+		w.server.closeID(fetched[2])
+		w.server.wantPending("so do Reject and Close", l, 2, 0, 4, 1)
+		wantErr(t, fetched[0].Accept(provider.ConnParam{}), syscall.EINVAL)
+		wantErr(t, fetched[3].Reject(nil), syscall.ECONNRESET)
+		w.wantServed(l)
+	})
+}
+
+// TestRequestWithdrawnWhileItsListenerMoves: a request that is on its way to another
+// channel with its listener is fetched there, though its peer leaves meanwhile.
+func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
+		l := w.server.listen()
+		p := w.dialRaw(l.LocalAddr())
+		p.send(rawRequest(nil))
+		w.moment()
+		taken := w.server.ch.take(l) // as Migrate does
+		p.w.close()
+		w.moment()
+		for _, e := range taken {
+			w.server.ch.push(e)
+		}
+		server, _ := w.server.wantRequest("it is fetched", l)
+		wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
+		w.server.wantPending("and answered", l, 1, 0, 1, 0)
+	})
+}
+
+// leavings are the ways in which a server ends a connection and has to wait for the peer.
+// Each returns what the peer is told last.
+var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
+	"refused": func(_ *cmWorld, _ *cmID, p *rawPeer) {
+		p.send(rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
+		p.wantFrame("refused", mpa.KindReply)
+	},
+	"rejected": func(w *cmWorld, l *cmID, p *rawPeer) {
+		p.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("to be rejected", l)
+		ok(w.t, server.Reject([]byte("no")))
+		if f := p.wantFrame("rejected", mpa.KindReply); !f.Reject || string(f.PrivateData[mpa.EnhancedLen:]) != "no" {
+			w.t.Errorf("the Reply is %+v", f)
+		}
+		w.server.closeID(server)
+	},
+	"terminated": func(w *cmWorld, l *cmID, p *rawPeer) {
+		p.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("to be terminated", l)
+		ok(w.t, server.Accept(provider.ConnParam{}))
+		p.wantFrame("accepted", mpa.KindReply)
+		send := []byte{0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}
+		framer := mpa.NewFramer(false, true)
+		fpdu, err := framer.AppendFPDU(nil, send)
+		ok(w.t, err)
+		p.send(fpdu) // nothing is posted to receive it
+		p.wantFPDU(false)
+		w.server.want("established", server, provider.CMEstablished, 0)
+		w.server.want("terminated", server, provider.CMDisconnected, 0)
+		w.server.closeID(server)
+	},
+}
+
+// TestDepartures: connections that wait for the peer's end are bounded, in all and for
+// one peer, and have no goroutine. What was said last is heard nevertheless, and who is
+// another peer has all the time that there is.
+func TestDepartures(t *testing.T) {
+	const limit, each = 6, 3
+	opts := Options{MaxClosing: limit, MaxClosingPerPeer: each, CloseTimeout: time.Hour}
+	for name, leave := range leavings {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, opts, func(t *testing.T, w *cmWorld) {
+				l := w.server.listen()
+				from := func(src string) *rawPeer {
+					conn := must(w.net.Dial(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
+					return w.raw(conn)
+				}
+				patient := from("192.0.2.2")
+				leave(w, l, patient)
+				before := runtime.NumGoroutine()
+				var peers []*rawPeer
+				for i := range 4 * limit {
+					p := from("192.0.2.1")
+					leave(w, l, p)
+					peers = append(peers, p)
+					if n, want := w.server.dev.leaving.len(), min(each, i+1)+1; n != want {
+						t.Errorf("%d wait for their peer's end, want %d", n, want)
+					}
+				}
+				if n := runtime.NumGoroutine() - before; n > 2 {
+					t.Errorf("%d goroutines more", n)
+				}
+				for i, p := range append(peers, patient) {
+					if err := p.wantEnd("FIN comes last"); err != io.EOF {
+						t.Errorf("%d: %v", i, err)
+					}
+				}
+				// What comes behind the FIN is taken from who still has a place, and no other.
+				for i, p := range append(peers, patient) {
+					p.trySend([]byte("still here"))
+					w.moment()
+					err := p.wantEnd("sent behind the end")
+					if waits := i >= len(peers)-each; waits != (err == io.EOF) {
+						t.Errorf("%d: %v, and waits: %v", i, err, waits)
+					}
+				}
+				time.Sleep(opts.CloseTimeout)
+				synctest.Wait()
+				if n := w.server.dev.leaving.len(); n != 0 || len(w.server.dev.leaving.peers) != 0 {
+					t.Errorf("%d wait for ever", n)
+				}
+			})
+		})
+	}
+}
+
+// TestDeparturesInAll: a peer that comes when all places are taken by others displaces
+// the one that has waited longest, and the device closes with all places taken.
+func TestDeparturesInAll(t *testing.T) {
+	onTCP(t, Options{MaxClosing: 2, MaxClosingPerPeer: 2, CloseTimeout: time.Minute}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		var peers []*rawPeer
+		for range 5 {
+			p := w.dialRaw(l.LocalAddr())
+			leavings["refused"](w, l, p)
+			peers = append(peers, p)
+		}
+		for end := time.Now().Add(10 * time.Second); w.server.dev.leaving.len() != 2 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if n := w.server.dev.leaving.len(); n != 2 {
+			t.Errorf("%d wait, want 2", n)
+		}
+		for _, p := range peers {
+			if err := p.wantEnd("FIN"); err != io.EOF {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestFarewellToAPeerThatReadsNothing: a peer that takes nothing of the last words is
+// reset when its time is over, or its place is needed.
+func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
+	for name, limit := range map[string]int{"time": 8, "place": 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newCMWorld(t, memnet.New(&memnet.Options{Window: 40}), "192.0.2.1:0", Options{MaxClosing: limit}, true)
+				l := w.server.listen()
+				reject := func() *rawPeer {
+					p := w.dialRaw(l.LocalAddr())
+					p.send(rawRequest(nil))
+					server, _ := w.server.wantRequest("a request", l)
+					ok(t, server.Reject(octets(200)))
+					synctest.Wait()
+					return p
+				}
+				start := time.Now()
+				first := reject()
+				if limit == 1 {
+					reject().wantFrame("read at last", mpa.KindReply)
+				}
+				b := make([]byte, 40)
+				ctx, cancel := first.context()
+				defer cancel()
+				time.Sleep(2 * time.Second)
+				for {
+					if _, err := first.w.read(ctx, b); err != nil {
+						if !errors.Is(err, syscall.ECONNRESET) {
+							t.Errorf("the end is %v", err)
+						}
+						break
+					}
+				}
+				if d := time.Since(start); d > 3*time.Second {
+					t.Errorf("after %s", d)
+				}
+				w.moment()
+			})
+		})
+	}
+}
+
+// TestHalfClosedPeerHearsTheFarewell: FIN of a peer that has not read yet does not end
+// what is said to it.
+func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 40}), "192.0.2.1:0", Options{}, true)
+		l := w.server.listen()
+		p := w.dialRaw(l.LocalAddr())
+		p.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("a request", l)
+		ok(t, server.Reject(octets(200)))
+		synctest.Wait()
+		ok(t, p.w.conn.CloseWrite())
+		synctest.Wait()
+		p.wantFrame("all of it", mpa.KindReply)
+		if err := p.wantEnd("and FIN"); err != io.EOF {
+			t.Error(err)
+		}
+	})
+}
+
+// TestCloseEndsItsOwnConnection: an id whose connection has ended leaves the QP alone,
+// which may have another one by then: its DISCONNECTED may still be on its way.
+func TestCloseEndsItsOwnConnection(t *testing.T) {
+	for name, end := range map[string]func(id *cmID) error{
+		"Close": (*cmID).Close, "Disconnect": (*cmID).Disconnect,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
+				q := must(w.server.pd.CreateQP(provider.QPInitAttr{SendCQ: w.server.cq, RecvCQ: w.server.cq, Cap: smallQP}))(t).(*qp)
+				t.Cleanup(func() { ok(t, q.Close()) })
+				l := w.server.listen()
+				accept := func() (client, server *cmID) {
+					client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
+					server = w.server.own(w.server.next("a request").ID)
+					ok(t, server.Accept(provider.ConnParam{QP: q}))
+					w.server.want("accepted", server, provider.CMEstablished, 0)
+					w.active.want("accepted", client, provider.CMEstablished, 0)
+					return client, server
+				}
+				client, server := accept()
+				s := q.stream.Load()
+				down, release := s.onDown, make(chan struct{})
+				s.onDown = func(err error) {
+					<-release
+					down(err)
+				}
+				go q.abort(io.ErrUnexpectedEOF)
+				w.active.want("aborted", client, provider.CMDisconnected, 0)
+				synctest.Wait()
+				ok(t, q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+				client, second := accept()
+
+				ok(t, end(server))
+				w.moment()
+				if state := q.getState(); state != provider.QPRTS {
+					t.Errorf("the QP's next connection ended: %s, %v", state, q.Cause())
+				}
+				close(release)
+				w.moment()
+				if name == "Disconnect" {
+					w.server.want("the first connection", server, provider.CMDisconnected, 0)
+				}
+				ok(t, second.Disconnect())
+				w.server.want("the second connection", second, provider.CMDisconnected, 0)
+				w.active.want("the second connection", client, provider.CMDisconnected, 0)
+			})
+		})
+	}
+}
+
+// TestPeerGroups: what counts as one peer.
+func TestPeerGroups(t *testing.T) {
+	for a, want := range map[string]string{
+		"192.0.2.1":            "192.0.2.1",
+		"::ffff:192.0.2.1":     "192.0.2.1",
+		"2001:db8::1":          "2001:db8::",
+		"2001:db8:0:0:1:2:3:4": "2001:db8::",
+		"2001:db8:0:1::1":      "2001:db8:0:1::",
+		"fe80::1%eth0":         "fe80::",
+		"::1":                  "::",
+	} {
+		if got := peerGroup(netip.MustParseAddr(a)); got != netip.MustParseAddr(want) {
+			t.Errorf("%s is of %s, want %s", a, got, want)
+		}
+	}
+}
+
+// TestLimitsOfIPv6Peers: the addresses of one prefix have the places of one peer
+// together, of those that are silent and of those that are accepted.
+func TestLimitsOfIPv6Peers(t *testing.T) {
+	addrs := []netip.Addr{netip.MustParseAddr("2001:db8::1")}
+	for _, a := range []string{"2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"} {
+		addrs = append(addrs, netip.MustParseAddr(a))
+	}
+	for name, opts := range map[string]Options{"silent": {MaxPendingPerPeer: 2}, "accepted": {MaxAcceptedPerPeer: 2}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "[2001:db8::1]:0", opts, true)
+				l := w.server.listen()
+				for i, a := range addrs {
+					p := w.raw(must(w.net.Dial(t.Context(), netip.AddrPortFrom(a, 0), l.LocalAddr()))(t))
+					synctest.Wait()
+					_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
+					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {
+						t.Errorf("connection %d, of %s: %v", i, a, err)
+					}
+				}
+				w.pause()
+			})
+		})
+	}
+}
+
+// TestAcceptedPerPeerByDefault: half of all, and any number from the host itself.
+func TestAcceptedPerPeerByDefault(t *testing.T) {
+	for _, tc := range []struct {
+		opts  Options
+		peer  string
+		limit int
+	}{
+		{Options{MaxAccepted: 7}, "192.0.2.1", 3},
+		{Options{MaxAccepted: 1}, "192.0.2.1", 1},
+		{Options{MaxAccepted: 7}, "127.0.0.9", 0},
+		{Options{MaxAccepted: 7}, "::1", 0},
+		{Options{MaxAccepted: 7, MaxAcceptedPerPeer: 2}, "::1", 2},
+		{Options{MaxAccepted: 7, MaxAcceptedPerPeer: -1}, "192.0.2.1", 0},
+		{Options{MaxAccepted: -1}, "192.0.2.1", 0},
+	} {
+		tc.opts.Network = noNetwork{}
+		ok(t, tc.opts.complete())
+		if got := tc.opts.eachAccepted(peerGroup(netip.MustParseAddr(tc.peer))); got != tc.limit {
+			t.Errorf("%d in all, %d each: %s may have %d, want %d", tc.opts.MaxAccepted, tc.opts.MaxAcceptedPerPeer, tc.peer, got, tc.limit)
+		}
+	}
+}
