@@ -193,7 +193,7 @@ type Options struct {
 	// while it is off here.
 	Extensions bool
 
-	// TCP adjusts the sockets: congestion control, buffers, keepalive, user
+	// TCP adjusts the sockets: congestion control, buffers, keepalive (on by default), user
 	// timeout, DSCP, interface. Open fails, and names the option, where the system
 	// can't. It is for the default Network, and EINVAL with another.
 	TCP transport.TCPOptions

@@ -28,9 +28,11 @@ type departures struct {
 
 // departing is a connection that waits for the peer's end.
 type departing interface {
-	// cut closes the socket without waiting any longer. It is called at most once, by who
-	// holds no lock, and may come when the socket is closed.
-	cut()
+	// cut closes the socket without waiting any longer. What TCP has taken, and the FIN,
+	// it goes on to send; but with reset, if the peer did not take all, nothing is left of
+	// the connection. It is called by who holds no lock, and may come when the socket is
+	// closed.
+	cut(reset bool)
 	peer() netip.Addr // the peer, as limits go by it
 }
 
@@ -91,7 +93,7 @@ func (d *departures) stop() {
 	d.all, d.peers, d.places = nil, nil, nil
 	d.mu.Unlock()
 	for c := range places {
-		c.cut()
+		c.cut(false)
 	}
 }
 
@@ -128,7 +130,7 @@ func (d *device) leave(w *wire, last []byte) {
 	instead := f.begin()
 	f.mu.Unlock()
 	if instead != nil {
-		instead.cut()
+		instead.cut(true)
 	}
 }
 
@@ -240,19 +242,18 @@ func (f *farewell) close() {
 
 // expired gives up waiting for the peer.
 func (f *farewell) expired() {
-	f.cut()
+	f.cut(true)
 	f.dev.leaving.drop(f)
 }
 
-// cut implements departing. TCP goes on to see to what it has taken, and to the FIN; a
-// peer that did not take even that is reset.
-func (f *farewell) cut() {
+// cut implements departing.
+func (f *farewell) cut(reset bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.gone {
 		return
 	}
-	if len(f.out) > 0 {
+	if reset && len(f.out) > 0 {
 		_ = f.conn.Abort()
 	} else {
 		f.drain() // a close with unread octets is a reset

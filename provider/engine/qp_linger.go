@@ -138,7 +138,7 @@ func (s *stream) startLinger(e *ending) {
 	}
 	s.lingerTurn() // whoever else holds the lock need not have known that there is something to send
 	if instead != nil {
-		instead.cut()
+		instead.cut(true)
 	}
 }
 
@@ -255,10 +255,8 @@ func (s *stream) lingerExpired() {
 	s.dev.leaving.drop(s)
 }
 
-// cut implements departing: others need the place, or the device is being closed. What
-// TCP has taken, and the FIN, it goes on to send; a peer that did not take even that is
-// reset.
-func (s *stream) cut() {
+// cut implements departing: others need the place, or the device is being closed.
+func (s *stream) cut(reset bool) {
 	l := &s.linger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -266,7 +264,7 @@ func (s *stream) cut() {
 	switch {
 	case l.gone:
 		return
-	case len(l.out) > 0:
+	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
 	case !l.eof:
 		s.lingerDrain() // a close with unread octets is a reset

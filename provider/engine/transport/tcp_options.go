@@ -23,7 +23,7 @@ type TCPOptions struct {
 	ReceiveBuffer int
 
 	// KeepAlive has TCP probe a peer that is silent, so that the end of one that
-	// vanished is noticed. The zero value: no probes.
+	// vanished is noticed. The zero value: as package net does it, after 150 s.
 	KeepAlive KeepAlive
 
 	// UserTimeout is TCP_USER_TIMEOUT: for how long octets may stay without
@@ -51,13 +51,22 @@ type TCPOptions struct {
 	Tap Tap // sees every octet; nil costs nothing
 }
 
-// KeepAlive says when TCP probes a peer that is silent. If any field is set, there
-// are probes (SO_KEEPALIVE), and fields that are not have the system's value.
+// KeepAlive says when TCP probes a peer that is silent. There are probes
+// (SO_KEEPALIVE) unless Off is set, because a peer whose host went down without a FIN
+// would hold the connection, and what the program has for it, for ever. The defaults are
+// those of net.Dialer and net.ListenConfig: an idle peer costs a packet in 15 s.
 type KeepAlive struct {
-	Idle     time.Duration // TCP_KEEPIDLE: silence before the first probe; whole seconds, 1 to 32767
-	Interval time.Duration // TCP_KEEPINTVL: between probes; whole seconds, 1 to 32767
-	Count    int           // TCP_KEEPCNT: probes without an answer that end the connection, 1 to 127
+	Off      bool          // no probes; the other fields do not count
+	Idle     time.Duration // TCP_KEEPIDLE: silence before the first probe; whole seconds, 1 to 32767, default 15
+	Interval time.Duration // TCP_KEEPINTVL: between probes; whole seconds, 1 to 32767, default 15
+	Count    int           // TCP_KEEPCNT: probes without an answer that end the connection, 1 to 127, default 9
 }
+
+// The defaults of KeepAlive, which are those of package net.
+const (
+	defaultKeepTime  = 15 * time.Second // Idle and Interval
+	defaultKeepCount = 9
+)
 
 // Limits of the options, which are Linux's.
 const (

@@ -52,6 +52,58 @@ func socketOf(t *testing.T, local, remote netip.AddrPort) int {
 	return -1
 }
 
+// TestKeepAlive: probes are what package net's are by default, on both ends, each field
+// can be another, and they can be off.
+func TestKeepAlive(t *testing.T) {
+	for name, tc := range map[string]struct {
+		keep transport.KeepAlive
+		want [4]int // SO_KEEPALIVE, and the three values if it is on
+	}{
+		"default":  {transport.KeepAlive{}, [4]int{1, 15, 15, 9}},
+		"idle":     {transport.KeepAlive{Idle: time.Minute}, [4]int{1, 60, 15, 9}},
+		"interval": {transport.KeepAlive{Interval: time.Minute}, [4]int{1, 15, 60, 9}},
+		"count":    {transport.KeepAlive{Count: 3}, [4]int{1, 15, 15, 3}},
+		"off":      {transport.KeepAlive{Off: true, Idle: time.Minute}, [4]int{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tcp := transport.NewTCP(&transport.TCPOptions{KeepAlive: tc.keep})
+			l, err := tcp.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			dialed, err := tcp.Dial(t.Context(), netip.AddrPort{}, l.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = dialed.Close() }()
+			accepted, err := l.Accept(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = accepted.Close() }()
+			for _, c := range []transport.Conn{dialed, accepted} {
+				fd := socketOf(t, c.LocalAddr(), c.RemoteAddr())
+				var got [4]int
+				if got[0], err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE); err != nil {
+					t.Fatal(err)
+				}
+				for i, option := range []int{unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT} {
+					if got[0] == 0 {
+						break
+					}
+					if got[i+1], err = unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got != tc.want {
+					t.Errorf("%v, want %v", got, tc.want)
+				}
+			}
+		})
+	}
+}
+
 // TestSocketsHaveTheOptions asks the kernel what both ends of a connection have,
 // and on the listening side also one that an IPv6 listener took over IPv4.
 func TestSocketsHaveTheOptions(t *testing.T) {

@@ -3,6 +3,7 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -142,7 +143,7 @@ func (o *TCPOptions) setTimers(fd, _ int) error {
 		}
 	}
 	k := o.KeepAlive
-	if k == (KeepAlive{}) {
+	if k.Off {
 		return nil
 	}
 	if err := setInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, "SO_KEEPALIVE", 1); err != nil {
@@ -153,13 +154,10 @@ func (o *TCPOptions) setTimers(fd, _ int) error {
 		option int
 		value  int
 	}{
-		{"TCP_KEEPIDLE", unix.TCP_KEEPIDLE, int(k.Idle / time.Second)},
-		{"TCP_KEEPINTVL", unix.TCP_KEEPINTVL, int(k.Interval / time.Second)},
-		{"TCP_KEEPCNT", unix.TCP_KEEPCNT, k.Count},
+		{"TCP_KEEPIDLE", unix.TCP_KEEPIDLE, int(cmp.Or(k.Idle, defaultKeepTime) / time.Second)},
+		{"TCP_KEEPINTVL", unix.TCP_KEEPINTVL, int(cmp.Or(k.Interval, defaultKeepTime) / time.Second)},
+		{"TCP_KEEPCNT", unix.TCP_KEEPCNT, cmp.Or(k.Count, defaultKeepCount)},
 	} {
-		if v.value == 0 {
-			continue
-		}
 		if err := setInt(fd, unix.IPPROTO_TCP, v.option, v.name, v.value); err != nil {
 			return err
 		}
