@@ -24,6 +24,9 @@ type departures struct {
 	all      *list.List                  // of departing, the oldest first; nil: none so far
 	peers    map[netip.Addr]*list.List   // of *list.Element of all, the oldest first
 	places   map[departing]*list.Element // in the list of its peer
+
+	dropping sync.Mutex // nothing else is locked while it is held
+	dropped  [4096]byte // what farewells read
 }
 
 // departing is a connection that waits for the peer's end.
@@ -64,8 +67,8 @@ func (d *departures) add(c departing, opts *Options) (instead departing, ok bool
 	return instead, true
 }
 
-// drop notes that the socket of c is closed.
-func (d *departures) drop(c departing) {
+// gone notes that the socket of c is closed.
+func (d *departures) gone(c departing) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.remove(c)
@@ -163,7 +166,7 @@ func (f *farewell) Ready(bool, bool) {
 	}
 	f.mu.Unlock()
 	if done {
-		f.dev.leaving.drop(f)
+		f.dev.leaving.gone(f)
 	}
 }
 
@@ -206,7 +209,7 @@ func (f *farewell) drain() (lost bool) {
 	if f.eof {
 		return false
 	}
-	err := dropArrived(f.dev, f.conn)
+	err := f.dev.leaving.drop(f.conn)
 	if err == nil || errors.Is(err, transport.ErrWouldBlock) {
 		return false
 	}
@@ -214,14 +217,13 @@ func (f *farewell) drain() (lost bool) {
 	return !f.eof || f.dev.poller.WantRead(f.conn, false) != nil // it is readable for ever
 }
 
-// dropArrived reads what has arrived and forgets it, one turn's worth at most. The error
+// drop reads what has arrived on conn and forgets it, one turn's worth at most. The error
 // is nil if there may be more.
-func dropArrived(d *device, conn transport.Conn) error {
-	c := d.prog.contexts.get()
-	defer d.prog.contexts.put(c)
+func (d *departures) drop(conn transport.Conn) error {
+	d.dropping.Lock()
+	defer d.dropping.Unlock()
 	for total := 0; total < rxTurn; {
-		c.iov[0] = c.b
-		n, err := conn.Readv(c.iov[:1])
+		n, err := conn.Readv([][]byte{d.dropped[:]})
 		if err != nil {
 			return err
 		}
@@ -243,7 +245,7 @@ func (f *farewell) close() {
 // expired gives up waiting for the peer.
 func (f *farewell) expired() {
 	f.cut(true)
-	f.dev.leaving.drop(f)
+	f.dev.leaving.gone(f)
 }
 
 // cut implements departing.

@@ -170,7 +170,7 @@ func (s *stream) lingerTurn() {
 	}
 	l.mu.Unlock()
 	if done {
-		s.dev.leaving.drop(s)
+		s.dev.leaving.gone(s)
 	}
 }
 
@@ -252,7 +252,7 @@ func (s *stream) lingerExpired() {
 		l.out = nil
 	}
 	l.mu.Unlock()
-	s.dev.leaving.drop(s)
+	s.dev.leaving.gone(s)
 }
 
 // cut implements departing: others need the place, or the device is being closed.

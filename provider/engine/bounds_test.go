@@ -1,0 +1,430 @@
+//go:build linux
+
+package engine
+
+import (
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// The tests of docs/bounds.md: for each state in which a peer can leave a connection
+// they bring many connections there over the system's TCP, and count what the process
+// has then.
+
+// held is what the process has.
+type held struct {
+	goroutines, descriptors int
+	octets, stacks          int64 // of the heap, and of goroutines' stacks
+}
+
+func holding(t testing.TB) held {
+	t.Helper()
+	var m runtime.MemStats
+	for range 2 { // what pools keep goes with the second
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return held{runtime.NumGoroutine(), len(entries), int64(m.HeapAlloc), int64(m.StackInuse)}
+}
+
+// ownAddr is a loopback address of this process alone.
+func ownAddr() netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x7f), byte(pid >> 8), byte(pid)})
+}
+
+// plainPeers are sockets of peers: a descriptor each, and nothing else.
+type plainPeers struct {
+	t   testing.TB
+	fds []int
+}
+
+// connect makes n connections to dst, and has each send b.
+func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
+	p.t.Helper()
+	for range n {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			p.fds = append(p.fds, fd)
+			err = unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())})
+		}
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.send(fd, b)
+	}
+}
+
+// send sends b, unless the connection is over.
+func (p *plainPeers) send(fd int, b []byte) { _ = unix.Send(fd, b, unix.MSG_NOSIGNAL) }
+
+// read reads n octets from a connection that may be over.
+func (p *plainPeers) read(fd, n int) {
+	b := make([]byte, n)
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
+	_, _, _ = unix.Recvfrom(fd, b, unix.MSG_WAITALL)
+}
+
+func (p *plainPeers) close(reset bool) {
+	for _, fd := range p.fds {
+		if reset {
+			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		}
+		_ = unix.Close(fd)
+	}
+	p.fds = nil
+}
+
+// boundsServer is a program that has a listener, and one CQ for all.
+type boundsServer struct {
+	*cmHost
+	l      *cmID
+	ends   chan struct{} // closed when no event comes any more
+	mu     sync.Mutex
+	ids    []*cmID
+	ended  int // connections that have ended, all of which are in ids
+	closes bool
+}
+
+// serve answers every event with answer until the channel is closed. A nil answer
+// fetches none.
+func (s *boundsServer) serve(answer func(e provider.CMEvent)) {
+	s.ends = make(chan struct{})
+	go func() {
+		defer close(s.ends)
+		for answer != nil {
+			e, err := s.ch.Next(s.t.Context())
+			if err != nil {
+				return
+			}
+			answer(e)
+		}
+	}()
+}
+
+func (s *boundsServer) note(e provider.CMEvent) *cmID {
+	id := e.ID.(*cmID)
+	s.mu.Lock()
+	s.ids = append(s.ids, id)
+	s.mu.Unlock()
+	return id
+}
+
+func (s *boundsServer) reject(e provider.CMEvent) {
+	_ = e.ID.Reject(nil)
+	_ = e.ID.Close()
+}
+
+func (s *boundsServer) accept(e provider.CMEvent) {
+	switch e.Type {
+	case provider.CMConnectRequest:
+		id := s.note(e)
+		s.qp(id)
+		if id.Accept(provider.ConnParam{}) != nil {
+			s.count()
+		}
+	case provider.CMDisconnected, provider.CMConnectError:
+		s.count()
+	}
+}
+
+func (s *boundsServer) count() {
+	s.mu.Lock()
+	s.ended++
+	s.mu.Unlock()
+}
+
+// bound is a row of the table in docs/bounds.md.
+type bound struct {
+	name  string
+	opts  Options
+	serve func(s *boundsServer) func(provider.CMEvent)
+	come  func(s *boundsServer, p *plainPeers, dst netip.AddrPort)
+
+	most       int // connections of which something is held, however many come
+	goroutines int // each
+	octets     int // each, at most, of the heap
+	files      int // each
+}
+
+const (
+	boundsLimit = 100
+	boundsStack = 8 << 10 // of a goroutine that waits for a peer
+)
+
+// pendingOpts leave one peer all places.
+var pendingOpts = Options{MaxPending: boundsLimit, MaxPendingPerPeer: boundsLimit}
+
+// rows of the table. In each, at least three times as many connections come as anything
+// may be held of.
+var bounds = []bound{
+	{
+		name: "TCP only", opts: pendingOpts,
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) { p.connect(3*boundsLimit, dst, nil) },
+		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
+	},
+	{
+		name: "TCP only, each peer", opts: Options{MaxPendingPerPeer: boundsLimit},
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) { p.connect(3*boundsLimit, dst, nil) },
+		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
+	},
+	{
+		name: "half a Request", opts: pendingOpts,
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(3*boundsLimit, dst, rawRequest(nil)[:mpa.KeyLen+3])
+		},
+		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
+	},
+	{
+		name: "a Request that nobody fetches", opts: pendingOpts,
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(3*boundsLimit, dst, longRequest())
+		},
+		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
+	},
+	{
+		name: "a Request that nobody answers", opts: pendingOpts,
+		serve: func(s *boundsServer) func(provider.CMEvent) { return func(e provider.CMEvent) { s.note(e) } },
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(3*boundsLimit, dst, longRequest())
+		},
+		most: boundsLimit, goroutines: 1, octets: 3 << 10, files: 1,
+	},
+	{
+		name: "a Request whose peer left, fetched by nobody", opts: pendingOpts,
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			for range 30 {
+				p.connect(boundsLimit/10, dst, longRequest())
+				p.close(false)
+			}
+		},
+	},
+	{
+		name: "a Request whose peer left, answered by nobody", opts: pendingOpts,
+		serve: func(s *boundsServer) func(provider.CMEvent) { return func(e provider.CMEvent) { s.note(e) } },
+		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			for range 3 {
+				p.connect(boundsLimit, dst, longRequest())
+				s.wait("all are fetched", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return len(s.ids) == boundsLimit
+				})
+				p.close(false)
+			}
+		},
+		most: boundsLimit, octets: 2 << 10,
+	},
+	{
+		name: "reset at once", opts: pendingOpts,
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			for range 3 * boundsLimit {
+				p.connect(1, dst, nil)
+				p.close(true)
+			}
+		},
+	},
+	{
+		name: "refused", opts: Options{MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute},
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(3*boundsLimit, dst, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
+			p.wantAnswers(1)
+		},
+		most: boundsLimit, octets: 2 << 10, files: 1,
+	},
+	{
+		name: "rejected", opts: Options{MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute},
+		serve: func(s *boundsServer) func(provider.CMEvent) { return s.reject },
+		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(3*boundsLimit, dst, longRequest())
+			p.wantAnswers(1)
+		},
+		most: boundsLimit, octets: 2 << 10, files: 1,
+	},
+	{
+		name: "accepted and silent", opts: Options{MaxAccepted: boundsLimit},
+		serve: func(s *boundsServer) func(provider.CMEvent) { return s.accept },
+		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(boundsLimit, dst, longRequest())
+			p.wantAnswers(20)
+			p.connect(2*boundsLimit, dst, longRequest())
+		},
+		most: boundsLimit, octets: 4 << 10, files: 1,
+	},
+	{
+		name: "ended, and the peer doesn't hang up", opts: Options{MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute},
+		serve: func(s *boundsServer) func(provider.CMEvent) {
+			return func(e provider.CMEvent) {
+				s.accept(e)
+				if e.Type == provider.CMDisconnected {
+					s.closeID(e.ID.(*cmID))
+				}
+			}
+		},
+		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			p.connect(3*boundsLimit, dst, longRequest())
+			p.wantAnswers(20)
+			for _, fd := range p.fds {
+				p.send(fd, make([]byte, 64)) // no FPDU
+			}
+			s.wait("all have ended", func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return s.ended == 3*boundsLimit
+			})
+			s.mu.Lock()
+			s.ids = nil
+			s.mu.Unlock()
+		},
+		most: boundsLimit, octets: 3 << 10, files: 1,
+	},
+	{
+		// The bound of these is the program: it has not closed the ids yet.
+		name: "ended, and the program doesn't close the id", opts: Options{MaxAccepted: boundsLimit},
+		serve: func(s *boundsServer) func(provider.CMEvent) { return s.accept },
+		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
+			for i := range 3 {
+				p.connect(boundsLimit, dst, longRequest())
+				p.wantAnswers(20)
+				p.close(false)
+				s.wait("all have ended", func() bool {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					return s.ended == (i+1)*boundsLimit
+				})
+			}
+		},
+		most: 3 * boundsLimit, octets: 3 << 10,
+	},
+}
+
+// longRequest is a Request with as much private data as there can be.
+func longRequest() []byte {
+	return rawRequest(func(f *mpa.Frame) {
+		f.PrivateData = append(f.PrivateData, octets(mpa.MaxPrivateData-mpa.EnhancedLen)...)
+	})
+}
+
+// wantAnswers reads from every connection until it has n octets or has ended.
+func (p *plainPeers) wantAnswers(n int) {
+	for _, fd := range p.fds {
+		p.read(fd, n)
+	}
+}
+
+// wait waits for what must come.
+func (s *boundsServer) wait(what string, done func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+// TestBounds brings connections into each state, and counts what is held then, for each
+// of them and in all.
+func TestBounds(t *testing.T) {
+	for _, b := range bounds {
+		t.Run(b.name, func(t *testing.T) {
+			w := newCMWorld(t, transport.NewTCP(nil), netip.AddrPortFrom(ownAddr(), 0).String(), b.opts, false)
+			s := &boundsServer{cmHost: w.server}
+			s.l = s.id()
+			ok(t, s.l.BindAddr(w.addr))
+			ok(t, s.l.Listen(4*boundsLimit)) // those that wait in TCP's backlog are the kernel's
+			p := &plainPeers{t: t}
+			var answer func(provider.CMEvent)
+			if b.serve != nil {
+				answer = b.serve(s)
+			}
+			before := s.holding()
+			s.serve(answer)
+			b.come(s, p, s.l.LocalAddr())
+			got := s.settled(before, b, len(p.fds))
+			per := max(1, b.most)
+			t.Logf("%d connections: %d goroutines with %d octets of stacks, %d descriptors, %d octets; each %d octets", per,
+				got.goroutines, got.stacks, got.descriptors, got.octets, got.octets/int64(per))
+			if got.goroutines > b.most*b.goroutines+slackGoroutines {
+				t.Errorf("%d goroutines, bound %d of %d each", got.goroutines, b.most, b.goroutines)
+			}
+			if got.descriptors != b.most*b.files {
+				t.Errorf("%d descriptors, bound %d of %d each", got.descriptors, b.most, b.files)
+			}
+			if limit := int64(b.most*b.octets + slackOctets); got.octets > limit && !raceEnabled {
+				t.Errorf("%d octets, bound %d", got.octets, limit)
+			}
+			if limit := int64(b.most*b.goroutines*boundsStack + slackOctets); got.stacks > limit && !raceEnabled {
+				t.Errorf("%d octets of stacks, bound %d", got.stacks, limit)
+			}
+			p.close(true)
+			s.stop()
+		})
+	}
+}
+
+// What the runtime has of its own, and this test.
+const (
+	slackGoroutines = 3
+	slackOctets     = 64 << 10
+)
+
+// holding is what the process has, but for receive contexts, which are the device's.
+func (s *boundsServer) holding() held {
+	h := holding(s.t)
+	for _, d := range []*device{s.dev, s.w.active.dev} {
+		d.prog.contexts.mu.Lock()
+		h.octets -= int64(d.prog.contexts.made) * rxOctets
+		d.prog.contexts.mu.Unlock()
+	}
+	return h
+}
+
+// settled returns what is held more than before when that does not change any more.
+func (s *boundsServer) settled(before held, b bound, peers int) held {
+	more := func() held {
+		now := s.holding()
+		return held{
+			now.goroutines - before.goroutines, now.descriptors - before.descriptors - peers,
+			now.octets - before.octets, now.stacks - before.stacks,
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if got := more(); got.descriptors == b.most*b.files && got.goroutines <= b.most*b.goroutines+slackGoroutines {
+			break
+		}
+	}
+	time.Sleep(50 * time.Millisecond) // a bound holds for longer than it takes to get there
+	return more()
+}
+
+// stop closes what the program has.
+func (s *boundsServer) stop() {
+	ok(s.t, s.l.Close())
+	s.mu.Lock()
+	ids := s.ids
+	s.mu.Unlock()
+	for _, id := range ids {
+		s.closeID(id)
+	}
+	for {
+		if e, more, _ := s.ch.pop(); !more {
+			break
+		} else if e.Type == provider.CMConnectRequest {
+			ok(s.t, e.ID.Close())
+		}
+	}
+}
