@@ -1,0 +1,493 @@
+//go:build linux
+
+package engine
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// In TestHalfOfThemAreHostile the peers are another process, so that what this one has is
+// the device's: it runs this binary again, with the listener's address in manyPeers.
+const manyPeers = "GOVS_TEST_MANY_PEERS"
+
+// manyConns is how many connections there are, half of them hostile.
+func manyConns() int {
+	if raceEnabled {
+		return 1000
+	}
+	return 10_000
+}
+
+// Each of the others sends so many messages of so many octets, and gets each back.
+const (
+	manyRounds = 3
+	manyOctets = 64
+)
+
+// manyQP has two receives, so that the next message finds one while the last one is
+// answered.
+var manyQP = provider.QPCap{MaxSendWR: 2, MaxRecvWR: 2, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+// manyEnd is one connection of the server or a client: its QP, and two buffers to receive
+// into with one to send from.
+type manyEnd struct {
+	id   *cmID
+	qp   *qp
+	at   int // offset of its buffers
+	next int // of messages to be received
+}
+
+// manyHost is an engine that has many connections.
+type manyHost struct {
+	t    testing.TB
+	dev  *device
+	pd   provider.PD
+	cq   provider.CQ
+	ch   *eventChannel
+	mr   provider.MR
+	buf  []byte
+	mu   sync.Mutex
+	ends []*manyEnd
+}
+
+func newManyHost(t testing.TB, opts Options, n int) *manyHost {
+	h := &manyHost{t: t, buf: make([]byte, 3*manyOctets*n)}
+	h.dev = must(New(&opts).Open(""))(t).(*device)
+	h.pd = must(h.dev.AllocPD())(t)
+	h.cq = must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4 * n}))(t)
+	h.ch = must(h.dev.CreateEventChannel())(t).(*eventChannel)
+	h.mr = must(h.pd.RegMR(h.buf, provider.AccessLocalWrite))(t)
+	return h
+}
+
+// end makes the QP of id, with a receive posted.
+func (h *manyHost) end(id *cmID) (*manyEnd, error) {
+	made, err := id.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: manyQP})
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	e := &manyEnd{id: id, qp: made.(*qp), at: 3 * manyOctets * len(h.ends)}
+	h.ends = append(h.ends, e)
+	index := len(h.ends) - 1
+	h.mu.Unlock()
+	id.SetCookie(index)
+	return e, h.recv(e, index)
+}
+
+func (h *manyHost) sge(off int) []provider.SGE {
+	return []provider.SGE{{Addr: h.mr.Addr() + uint64(off), Length: manyOctets, LKey: h.mr.LKey()}}
+}
+
+// recv posts the receive of the next message.
+func (h *manyHost) recv(e *manyEnd, index int) error {
+	_, err := e.qp.PostRecv([]provider.RecvWR{{WRID: uint64(index), SGList: h.sge(e.at + e.next%2*manyOctets)}})
+	e.next++
+	return err
+}
+
+// send sends the third buffer.
+func (h *manyHost) send(e *manyEnd, index int) error {
+	_, err := e.qp.PostSend([]provider.SendWR{{
+		WRID: uint64(index), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: h.sge(e.at + 2*manyOctets),
+	}})
+	return err
+}
+
+// manyMessage fills b with what a client sends in a round.
+func manyMessage(b []byte, client, round int) {
+	pattern(b, client+round)
+	binary.BigEndian.PutUint64(b, uint64(client)<<8|uint64(round))
+}
+
+// poll calls each with every receive that was completed, until done.
+func (h *manyHost) poll(done *atomic.Bool, each func(e *manyEnd, index int, got []byte)) {
+	var wcs [256]provider.WC
+	for !done.Load() {
+		n, err := h.cq.Poll(wcs[:])
+		if err != nil {
+			h.t.Error(err)
+			return
+		}
+		if n == 0 {
+			time.Sleep(200 * time.Microsecond)
+		}
+		for _, wc := range wcs[:n] {
+			if wc.Opcode != provider.WCRecv || wc.Status != provider.WCSuccess {
+				continue
+			}
+			h.mu.Lock()
+			e := h.ends[wc.WRID]
+			h.mu.Unlock()
+			got := h.buf[e.at+(e.next-1)%2*manyOctets:][:wc.ByteLen]
+			each(e, int(wc.WRID), got)
+		}
+	}
+}
+
+func (h *manyHost) close() {
+	h.mu.Lock()
+	ends := h.ends
+	h.mu.Unlock()
+	for _, e := range ends {
+		ok(h.t, e.qp.Close())
+		ok(h.t, e.id.Close())
+	}
+	ok(h.t, h.mr.Close())
+	ok(h.t, h.ch.Close())
+	ok(h.t, h.cq.Close())
+	ok(h.t, h.pd.Close())
+	ok(h.t, h.dev.Close())
+}
+
+// TestHalfOfThemAreHostile: 5,000 connections do their work while as many others are
+// silent, stop in their Request, have a revision that is refused, dribble, reset at once,
+// or read nothing. The work is right and complete, and what the device holds is within the
+// sum of the table in docs/bounds.md.
+func TestHalfOfThemAreHostile(t *testing.T) {
+	if addr := os.Getenv(manyPeers); addr != "" {
+		t.Skip("this is the other process")
+	}
+	n := manyConns()
+	if limit := maxDescriptors(); limit < n*5/4 {
+		t.Skipf("%d descriptors are too few for %d connections; raise RLIMIT_NOFILE", limit, n)
+	}
+	h := newManyHost(t, Options{StartupTimeout: 2 * time.Second}, n)
+	l := must(h.ch.CreateID(nil))(t).(*cmID)
+	ok(t, l.BindAddr(netip.AddrPortFrom(ownAddr(), 0)))
+	ok(t, l.Listen(4096))
+	before := holding(t)
+
+	var done atomic.Bool
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		h.poll(&done, func(e *manyEnd, index int, got []byte) {
+			copy(h.buf[e.at+2*manyOctets:], got)
+			if h.recv(e, index) == nil {
+				_ = h.send(e, index) // either fails if the peer has left
+			}
+		})
+	})
+	tasks.Go(func() {
+		for {
+			e, err := h.ch.Next(t.Context())
+			if err != nil {
+				return
+			}
+			if e.Type != provider.CMConnectRequest {
+				continue
+			}
+			if _, err := h.end(e.ID.(*cmID)); err != nil {
+				t.Error(err)
+			}
+			_ = e.ID.Accept(provider.ConnParam{}) // fails if the peer has left
+		}
+	})
+	peers := startPeers(t, l.LocalAddr())
+	peers.wantLine("complete")
+	h.wantWithin(before, n)
+	peers.finish()
+	ok(t, l.Close())
+	done.Store(true)
+	for h.ch.events() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	h.closeAll(&tasks)
+}
+
+// closeAll ends the program: its ids first, so that the channel can be closed, which ends
+// who waits for events.
+func (h *manyHost) closeAll(tasks *sync.WaitGroup) {
+	h.mu.Lock()
+	ends := h.ends
+	h.ends = nil
+	h.mu.Unlock()
+	for _, e := range ends {
+		ok(h.t, e.qp.Close())
+		ok(h.t, e.id.Close())
+	}
+	ok(h.t, h.ch.Close())
+	tasks.Wait()
+	h.close()
+}
+
+// wantWithin compares what is held with the sum of the table.
+func (h *manyHost) wantWithin(before held, n int) {
+	h.t.Helper()
+	h.mu.Lock()
+	accepted := len(h.ends)
+	h.mu.Unlock()
+	got := holding(h.t)
+	h.dev.prog.contexts.mu.Lock()
+	contexts := h.dev.prog.contexts.made
+	h.dev.prog.contexts.mu.Unlock()
+	o := &h.dev.opts
+	pending, closing := min(n, o.MaxPending), min(n, o.MaxClosing)
+	limit := held{
+		goroutines:  pending + slackGoroutines,
+		descriptors: accepted + pending + closing,
+		octets:      int64(accepted*4+pending*3+closing*3)<<10 + int64(contexts*rxOctets) + 1<<20,
+		stacks:      int64(pending*boundsStack) + 1<<20,
+	}
+	h.t.Logf("%d accepted; held: %d goroutines with %d KiB of stacks, %d descriptors, %d KiB of which %d receive contexts of 256 KiB; bounds %d with %d, %d, %d",
+		accepted, got.goroutines-before.goroutines, (got.stacks-before.stacks)>>10, got.descriptors-before.descriptors,
+		(got.octets-before.octets)>>10, contexts, limit.goroutines, limit.stacks>>10, limit.descriptors, limit.octets>>10)
+	if got.goroutines-before.goroutines > limit.goroutines {
+		h.t.Errorf("%d goroutines more, bound %d", got.goroutines-before.goroutines, limit.goroutines)
+	}
+	if got.descriptors-before.descriptors > limit.descriptors {
+		h.t.Errorf("%d descriptors more, bound %d", got.descriptors-before.descriptors, limit.descriptors)
+	}
+	if raceEnabled {
+		return
+	}
+	if got.octets-before.octets > limit.octets {
+		h.t.Errorf("%d octets more, bound %d", got.octets-before.octets, limit.octets)
+	}
+	if got.stacks-before.stacks > limit.stacks {
+		h.t.Errorf("%d octets of stacks more, bound %d", got.stacks-before.stacks, limit.stacks)
+	}
+}
+
+// peerProcess is the other process.
+type peerProcess struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	stdin interface{ Close() error }
+	lines *bufio.Scanner
+}
+
+func startPeers(t *testing.T, addr netip.AddrPort) *peerProcess {
+	t.Helper()
+	p := &peerProcess{t: t, cmd: exec.Command(os.Args[0], "-test.run=^TestPeersOfTheOtherProcess$", "-test.timeout=150s")}
+	p.cmd.Env = append(os.Environ(), manyPeers+"="+addr.String())
+	p.cmd.Stderr = os.Stderr
+	stdin := must(p.cmd.StdinPipe())(t)
+	stdout := must(p.cmd.StdoutPipe())(t)
+	p.stdin, p.lines = stdin, bufio.NewScanner(stdout)
+	ok(t, p.cmd.Start())
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			_ = p.cmd.Process.Kill()
+			_ = p.cmd.Wait()
+		}
+	})
+	return p
+}
+
+// wantLine waits for a line, and shows what comes before it.
+func (p *peerProcess) wantLine(want string) {
+	p.t.Helper()
+	for p.lines.Scan() {
+		if p.lines.Text() == want {
+			return
+		}
+		p.t.Log(p.lines.Text())
+	}
+	p.t.Fatalf("the peers ended without %q", want)
+}
+
+func (p *peerProcess) finish() {
+	p.t.Helper()
+	_ = p.stdin.Close()
+	for p.lines.Scan() {
+		if line := p.lines.Text(); line != "PASS" {
+			p.t.Log(line)
+		}
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("the peers: %v", err)
+	}
+}
+
+// TestPeersOfTheOtherProcess is the other process.
+func TestPeersOfTheOtherProcess(t *testing.T) {
+	to := os.Getenv(manyPeers)
+	if to == "" {
+		t.Skip("it is part of TestHalfOfThemAreHostile")
+	}
+	dst := netip.MustParseAddrPort(to)
+	n := manyConns() / 2
+	bad := &hostilePeers{t: t, dst: dst}
+	var tasks sync.WaitGroup
+	tasks.Go(func() { bad.come(n) })
+	h := newManyHost(t, Options{StartupTimeout: time.Minute}, n)
+	h.work(dst, n)
+	tasks.Wait()
+	fmt.Println("complete")
+	_, _ = os.Stdin.Read(make([]byte, 1)) // until the other process has counted
+	bad.end()
+	h.close()
+}
+
+// work makes n connections, at most 128 at a time in the start-up, has each get its
+// messages back, and keeps them.
+func (h *manyHost) work(dst netip.AddrPort, n int) {
+	var done atomic.Bool
+	var complete atomic.Int64
+	starting := make(chan struct{}, 128)
+	var tasks sync.WaitGroup
+	begin := func(index int, e *manyEnd, round int) {
+		manyMessage(h.buf[e.at+2*manyOctets:][:manyOctets], index, round)
+		if err := h.send(e, index); err != nil {
+			h.t.Errorf("client %d, round %d: %v", index, round, err)
+		}
+	}
+	tasks.Go(func() {
+		h.poll(&done, func(e *manyEnd, index int, got []byte) {
+			round := e.next - 1
+			want := make([]byte, manyOctets)
+			manyMessage(want, index, round)
+			if string(got) != string(want) {
+				h.t.Errorf("client %d, round %d: received %x, want %x", index, round, got, want)
+			}
+			if round == manyRounds-1 {
+				complete.Add(1)
+				return
+			}
+			ok(h.t, h.recv(e, index))
+			begin(index, e, round+1)
+		})
+	})
+	tasks.Go(func() {
+		for range n {
+			e, err := h.ch.Next(h.t.Context())
+			if err != nil || e.Type != provider.CMEstablished {
+				h.t.Errorf("event %s, status %d, %v; want ESTABLISHED: %v", e.Type, e.Status, e.Cause, err)
+				continue
+			}
+			index := e.ID.Cookie().(int)
+			h.mu.Lock()
+			end := h.ends[index]
+			h.mu.Unlock()
+			begin(index, end, 0)
+			<-starting
+		}
+	})
+	src := netip.AddrPortFrom(dst.Addr().Next(), 0)
+	for range n {
+		starting <- struct{}{}
+		id := must(h.ch.CreateID(nil))(h.t).(*cmID)
+		id.mu.Lock() // resolved, without the events of it
+		id.local, id.remote, id.state = src, dst, idRouted
+		id.mu.Unlock()
+		_, err := h.end(id)
+		ok(h.t, err)
+		ok(h.t, id.Connect(provider.ConnParam{}))
+	}
+	for end := time.Now().Add(100 * time.Second); complete.Load() < int64(n) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	done.Store(true)
+	if got := complete.Load(); got != int64(n) {
+		h.t.Fatalf("%d of %d connections have all their messages back", got, n)
+	}
+	tasks.Wait()
+}
+
+// hostilePeers are sockets of other addresses.
+type hostilePeers struct {
+	t        *testing.T
+	dst      netip.AddrPort
+	fds      []int
+	dribbles []int
+	stop     chan struct{}
+	tasks    sync.WaitGroup
+}
+
+// come makes n connections, of each kind in turn.
+func (p *hostilePeers) come(n int) {
+	request := rawRequest(nil)
+	framer := mpa.NewFramer(false, true)
+	var deaf []int
+	send := must(framer.AppendFPDU(nil, append([]byte{0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}, octets(manyOctets)...)))(p.t)
+	kinds := []func(fd int){
+		func(int) {}, // silent
+		func(fd int) { p.send(fd, request[:mpa.KeyLen+2]) },
+		func(fd int) { p.send(fd, rawRequest(func(f *mpa.Frame) { f.Revision = 0 })) },
+		func(fd int) { p.dribbles = append(p.dribbles, fd) },
+		func(fd int) {
+			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			_ = unix.Close(fd)
+		},
+		func(fd int) { // reads neither the Reply nor what its message is answered with
+			p.send(fd, request)
+			deaf = append(deaf, fd)
+		},
+	}
+	for i := range n {
+		fd, err := p.dial(i % len(kinds))
+		if err != nil {
+			p.t.Errorf("hostile connection %d: %v", i, err)
+			return
+		}
+		kinds[i%len(kinds)](fd)
+		if i%len(kinds) != 4 {
+			p.fds = append(p.fds, fd)
+		}
+	}
+	for _, fd := range deaf {
+		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
+		_, _, _ = unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK) // it is accepted, or not
+		p.send(fd, send)
+	}
+	p.stop = make(chan struct{})
+	p.tasks.Go(func() {
+		for i := 0; ; i++ {
+			for _, fd := range p.dribbles {
+				p.send(fd, request[i%len(request):][:1])
+			}
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-p.stop:
+				return
+			}
+		}
+	})
+}
+
+// dial connects from the address of a kind: what one of them does must not spare the
+// server the others.
+func (p *hostilePeers) dial(kind int) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	src := p.dst.Addr().Prev()
+	for range kind {
+		src = src.Prev()
+	}
+	if err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: src.As4()})
+	}
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrInet4{Addr: p.dst.Addr().As4(), Port: int(p.dst.Port())})
+	}
+	return fd, err
+}
+
+func (p *hostilePeers) send(fd int, b []byte) {
+	_ = unix.Send(fd, b, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+}
+
+func (p *hostilePeers) end() {
+	close(p.stop)
+	p.tasks.Wait()
+	for _, fd := range p.fds {
+		_ = unix.Close(fd)
+	}
+}
