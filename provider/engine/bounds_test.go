@@ -338,6 +338,9 @@ func (s *boundsServer) wait(what string, done func() bool) {
 
 // TestBounds brings connections into each state, and counts what is held then, for each
 // of them and in all.
+//
+//rfc:5042 SEC-6.4.1-01
+//rfc:5042 SEC-6.4.2-01
 func TestBounds(t *testing.T) {
 	for _, b := range bounds {
 		t.Run(b.name, func(t *testing.T) {

@@ -19,9 +19,9 @@ import (
 // A peer that connects and says nothing costs a place until StartupTimeout has
 // passed. There are Options.MaxPending places; requests that the program has not
 // answered take one as well. When all are taken, connections wait in TCP's
-// backlog. One address has at most Options.MaxPendingPerPeer places for peers that
-// are silent, so that a single one can't keep all others out; what it opens beyond
-// that is reset.
+// backlog. One peer (see peerGroup) has at most Options.MaxPendingPerPeer places for
+// connections that are silent, so that a single one can't keep all others out; what it
+// opens beyond that is reset.
 type listening struct {
 	id     *cmID
 	l      transport.Listener

@@ -100,7 +100,8 @@
 // # Security
 //
 // What a peer sends is checked before it is used, a peer can end its own
-// connection only, and what it can make the engine hold is bounded. But
+// connection only, and what it can make the engine hold is bounded; docs/bounds.md
+// says how, state by state and attack by attack of RFC 5042. But
 // iWARP has no authentication or encryption of its own: CRC32C is no MAC, and
 // STags travel in the clear. Whoever can write to the path can write to the
 // granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
