@@ -212,6 +212,35 @@ func TestDeparturesInAll(t *testing.T) {
 	})
 }
 
+// TestWhoHungUpFirstDisplacesNobody: a connection that can be closed at once needs no
+// place among those that wait.
+func TestWhoHungUpFirstDisplacesNobody(t *testing.T) {
+	inMemory(t, Options{MaxClosing: 1, CloseTimeout: time.Hour}, func(t *testing.T, w *cmWorld) {
+		l := w.server.listen()
+		patient := w.dialRaw(l.LocalAddr())
+		leavings["refused"](w, l, patient)
+		for range 3 {
+			p := w.dialRaw(l.LocalAddr())
+			p.send(rawRequest(nil))
+			server, _ := w.server.wantRequest("a request", l)
+			ok(t, server.Accept(provider.ConnParam{}))
+			p.wantFrame("accepted", mpa.KindReply)
+			p.w.close()
+			w.server.want("established", server, provider.CMEstablished, 0)
+			w.server.want("the peer hung up", server, provider.CMDisconnected, 0)
+			w.server.closeID(server)
+		}
+		if err := patient.wantEnd("FIN"); err != io.EOF {
+			t.Error(err)
+		}
+		patient.trySend([]byte("still here"))
+		w.moment()
+		if err := patient.wantEnd("sent behind the end"); err != io.EOF {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFarewellToAPeerThatReadsNothing: a peer that takes nothing of the last words is
 // reset when its time is over, or its place is needed.
 func TestFarewellToAPeerThatReadsNothing(t *testing.T) {

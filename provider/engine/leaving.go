@@ -18,6 +18,9 @@ import (
 // of one peer. Who would be one too many takes the place of the one that has waited
 // longest: that one had the most time of all to see the end, and a peer that ends
 // connections in a flood displaces its own.
+//
+// mu is taken by who holds linger.mu or farewell.mu, dropping by who holds farewell.mu;
+// nothing is taken while either is held.
 type departures struct {
 	mu       sched.Mutex[locks.Departures]
 	stopping bool

@@ -126,7 +126,7 @@ func (s *stream) startLinger(e *ending) {
 	case e.reset:
 		_ = s.conn.Abort()
 		l.gone = true
-	case e.lost:
+	case e.lost, s.lingerStep(): // who hung up first needs no place among those that wait
 		s.closeConn()
 	default:
 		var ok bool
