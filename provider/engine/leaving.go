@@ -28,7 +28,7 @@ type departures struct {
 	peers    map[netip.Addr]*list.List   // of *list.Element of all, the oldest first
 	places   map[departing]*list.Element // in the list of its peer
 
-	dropping sync.Mutex // nothing else is locked while it is held
+	dropping sched.Mutex[locks.Dropping]
 	dropped  [4096]byte // what farewells read
 }
 

@@ -89,8 +89,12 @@ type (
 		sched.After[STags]
 		sched.Leaf
 	}
-	Stock struct { // stock.mu
+	Dropping struct { // departures.dropping
 		sched.After[Departures]
+		sched.Leaf
+	}
+	Stock struct { // stock.mu
+		sched.After[Dropping]
 		sched.Leaf
 	}
 	Chunks struct { // bufPool.mu
