@@ -419,3 +419,23 @@ func TestAcceptedPerPeerByDefault(t *testing.T) {
 		}
 	}
 }
+
+// TestMaxAcceptedOverAllListeners: silent connections to several listeners, which have
+// places of their own each, are counted together.
+func TestMaxAcceptedOverAllListeners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{MaxAccepted: 5, MaxAcceptedPerPeer: 5}, true)
+		for i := range 7 {
+			p := w.dialRaw(w.server.listen().LocalAddr())
+			synctest.Wait()
+			_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
+			if reset := errors.Is(err, syscall.ECONNRESET); reset != (i >= 5) {
+				t.Errorf("connection %d: %v", i, err)
+			}
+		}
+		w.pause() // StartupTimeout gives all places back
+		if n := w.server.dev.accepted.all; n != 0 {
+			t.Errorf("%d connections are counted", n)
+		}
+	})
+}
