@@ -17,6 +17,7 @@ type registration struct {
 	poller              *poller
 	conn                *conn
 	handler             transport.Handler
+	sharer              transport.Sharer // handler, nil if it is none
 	wantRead, wantWrite bool
 	queued              bool
 }
@@ -63,6 +64,7 @@ func (p *poller) Add(c transport.Conn, h transport.Handler) error {
 		return syscall.EEXIST
 	}
 	reg := &registration{poller: p, conn: e, handler: h, wantRead: true}
+	reg.sharer, _ = h.(transport.Sharer)
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -157,12 +159,21 @@ func (p *poller) Poll() int {
 	p.mu.Unlock()
 
 	served := 0
+	var can [pollBatch]struct{ read, write bool }
 	for _, reg := range batch[:n] {
 		readable, writable := reg.look()
 		if readable || writable {
 			p.queue(reg) // and it stays there as long as it is ready
-			reg.handler.Ready(readable, writable)
+			batch[served] = reg
+			can[served].read, can[served].write = readable, writable
 			served++
+		}
+	}
+	for i, reg := range batch[:served] {
+		if reg.sharer != nil {
+			reg.sharer.ReadyAmong(can[i].read, can[i].write, served)
+		} else {
+			reg.handler.Ready(can[i].read, can[i].write)
 		}
 	}
 	return served

@@ -15,6 +15,7 @@ type registration struct {
 	poller  *tcpPoller
 	conn    *tcpConn
 	handler Handler
+	sharer  Sharer // handler, nil if it is none
 	slot    int32
 	gen     int32 // tells this stream from earlier ones of the slot
 	removed atomic.Bool

@@ -64,6 +64,7 @@ func (p *tcpPoller) Add(conn Conn, h Handler) error {
 		return unix.EEXIST
 	}
 	reg := &registration{poller: p, conn: c, handler: h, events: unix.EPOLLIN}
+	reg.sharer, _ = h.(Sharer)
 	p.reg.insert(reg)
 	if err := unix.EpollCtl(p.ep.fd, unix.EPOLL_CTL_ADD, c.ref.fd, reg.event()); err != nil {
 		p.reg.remove(reg)
@@ -164,10 +165,19 @@ func (p *tcpPoller) Poll() int {
 			continue
 		}
 		broken := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
-		reg.handler.Ready(broken || ev.Events&unix.EPOLLIN != 0, ev.Events&unix.EPOLLOUT != 0)
+		reg.ready(broken || ev.Events&unix.EPOLLIN != 0, ev.Events&unix.EPOLLOUT != 0, n)
 		served++
 	}
 	return served
+}
+
+// ready tells the handler, which is one of those that a Poll serves.
+func (r *registration) ready(readable, writable bool, of int) {
+	if r.sharer != nil {
+		r.sharer.ReadyAmong(readable, writable, of)
+		return
+	}
+	r.handler.Ready(readable, writable)
 }
 
 // epollNow is epoll_wait without waiting. It does not tell the Go scheduler

@@ -84,6 +84,15 @@ type Handler interface {
 	Ready(readable, writable bool)
 }
 
+// Sharer is a Handler that shares the time of a Poll with the others that it serves.
+type Sharer interface {
+	Handler
+
+	// ReadyAmong is Ready, and Poll calls it in place of that. of is how many streams
+	// this Poll serves, at least 1: who comes next waits for all of them.
+	ReadyAmong(readable, writable bool, of int)
+}
+
 // Poller watches streams of the Network that made it. Readiness is level
 // triggered: Ready is called by every Poll as long as the condition lasts, so
 // nothing is lost if a Handler ignores a call; a Handler that has no room for
