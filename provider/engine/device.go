@@ -54,6 +54,7 @@ type device struct {
 	poller transport.Poller
 	prog   progressState // of progress.go
 	muting muting
+	stalls stalls
 	chunks bufPool // copies of payload that is being sent
 
 	accepted admission

@@ -41,7 +41,7 @@ func TestOptions(t *testing.T) {
 	o := Options{Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
 	ok(t, o.complete())
 	want := Options{
-		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second,
+		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second, FPDUTimeout: 30 * time.Second, SendTimeout: time.Minute,
 		MaxPending: 1024, MaxPendingPerPeer: 512, MaxAccepted: maxQP, MaxClosing: 1024, MaxClosingPerPeer: 512,
 		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait,
 	}

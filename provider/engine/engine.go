@@ -131,6 +131,24 @@ type Options struct {
 	// as nobody tells of it.
 	CloseTimeout time.Duration
 
+	// FPDUTimeout is how long an FPDU may take to arrive, from its first octet to its
+	// last, however its octets are spread. A peer that exceeds it is sent a Terminate
+	// (0/0/0xff), and QP.Cause wraps os.ErrDeadlineExceeded. The longest FPDU has 64 KiB
+	// and most have no more than a TCP segment, so that the default, 30 s, is met by a
+	// line of 20 kbit/s and by one that is gone for half that time. Negative: no limit.
+	FPDUTimeout time.Duration
+
+	// SendTimeout is how long a peer may leave in front of a full socket what it is sent,
+	// the answers to its Reads above all. It counts from when the socket was found full
+	// until all is taken that was left over then, 256 KiB in general (1 MiB without CRC),
+	// so that taking single octets doesn't help. Then the connection is reset, and
+	// QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s. Negative: no limit.
+	//
+	// TCP.UserTimeout is not the same: it ends a connection when nothing at all is
+	// acknowledged, or the window is closed, for as long, and a peer that opens it by an
+	// octet now and then goes on for ever.
+	SendTimeout time.Duration
+
 	// BusyWait is how long who waits for a completion event looks for it before
 	// going to sleep, if the last wait was no longer than that: where answers come
 	// within microseconds, being woken takes most of the time. Others get the CPU
@@ -246,6 +264,8 @@ func (o *Options) complete() error {
 	setDefault(&o.Revision, 2)
 	setDefault(&o.StartupTimeout, 10*time.Second)
 	setDefault(&o.CloseTimeout, time.Second)
+	setDefault(&o.FPDUTimeout, 30*time.Second)
+	setDefault(&o.SendTimeout, time.Minute)
 	setDefault(&o.BusyWait, DefaultBusyWait)
 	setDefault(&o.MaxPending, 1024)
 	setDefault(&o.MaxPendingPerPeer, max(1, o.MaxPending/2))

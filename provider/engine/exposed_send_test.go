@@ -98,7 +98,7 @@ func (x *thirdParty) write(stag uint32, to uint64, n int) {
 	pattern(payload, x.seed)
 	h := rdmap.WriteHeader(stag, to, true)
 	x.in.in = must(x.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(x.t)
-	x.st.pollRx()
+	x.st.pollRx(turnMost)
 	if x.st.over() {
 		x.t.Errorf("the Write of the third party was refused: %v", x.st.end.Load().cause)
 	}

@@ -225,7 +225,7 @@ func (f *farewell) drain() (lost bool) {
 func (d *departures) drop(conn transport.Conn) error {
 	d.dropping.Lock()
 	defer d.dropping.Unlock()
-	for total := 0; total < rxTurn; {
+	for total := 0; total < turnMost; {
 		n, err := conn.Readv([][]byte{d.dropped[:]})
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 type progressState struct {
 	batches  stock[txBatch]
 	contexts stock[rxContext]
+	parts    stock[rxPart]
 	kept     atomic.Int64 // contexts that streams keep between turns
 	ahead    atomic.Int64 // pieces that are read ahead from objects
 
@@ -106,6 +107,7 @@ func (d *device) startProgress() {
 	p.batches.idle = (*txBatch).idle
 	p.contexts.make = newRxContext
 	p.contexts.idle = (*rxContext).idle
+	p.parts.make = func() *rxPart { return new(rxPart) }
 	p.ended = make(chan struct{})
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
@@ -132,6 +134,7 @@ func (d *device) startProgress() {
 // are no QPs any more; connections that linger are closed at once.
 func (d *device) stopProgress() {
 	d.leaving.stop()
+	d.stalls.stop()
 	d.prog.cancel()
 	<-d.prog.ended
 }
@@ -146,13 +149,14 @@ const pollerTurns = 64
 // or rarer is left to the poller.
 func (d *device) progress(c *cq) {
 	direct := *c.direct.Load()
+	turn := turnAmong(len(direct))
 	all := len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
 	for _, q := range direct {
 		s := q.stream.Load()
 		if s == nil {
 			continue
 		}
-		if !s.look() {
+		if !s.look(turn) {
 			runtime.Gosched() // to whoever is at it, if that one has no P
 		}
 		if s.blocked.Load() {

@@ -40,6 +40,8 @@ type txBatch struct {
 	inArena     bool   // iov[last-1] ends where the free part of the arena begins
 	built       uint64 // octets put in
 	limit       uint64 // what built may reach before the batch is sent
+	mostFPDUs   int    // and what nfpdus may reach
+	mostRecords int    // and nrecs
 	written     uint64 // octets taken by the socket
 
 	fpdus  [batchFPDUs]fpduEnd
@@ -119,7 +121,7 @@ func (b *txBatch) room() bool {
 	return b.built < b.limit &&
 		b.used+fpduOverhead+copyOctets <= len(b.arena) &&
 		b.last+maxSGE+2 <= len(b.iov) &&
-		b.nfpdus < len(b.fpdus) &&
+		b.nfpdus < b.mostFPDUs && b.nrecs <= b.mostRecords &&
 		b.nuses+maxSGE <= len(b.uses)
 }
 

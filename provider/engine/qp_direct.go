@@ -39,15 +39,6 @@ type directSegment struct {
 // placed reports whether all payload is in place, so that the trailer comes next.
 func (d *directFPDU) placed() bool { return d.done == d.a.Len }
 
-// readLimit is up to where in the context to read: not far where the payload of
-// another direct FPDU is expected.
-func (r *rxState) readLimit() int {
-	if r.direct.recent {
-		return min(len(r.c.b), r.w+directAhead)
-	}
-	return len(r.c.b)
-}
-
 // tryDirect makes the FPDU that begins in buf and is not all there a direct one,
 // if that pays.
 func (s *stream) tryDirect(buf []byte) {
@@ -96,7 +87,7 @@ func (s *stream) tryDirect(buf []byte) {
 	if s.params.CRC {
 		d.crc = mpa.CRC(0, buf)
 	}
-	r.r = r.w
+	r.r, r.need = r.w, 0
 }
 
 // readDirect reads payload to its place, and a little of what follows into the
@@ -155,6 +146,7 @@ func (s *stream) endDirect() bool {
 		return false
 	}
 	d.active = false
+	r.taken++
 	r.r += pad + mpa.CRCLen
 	if s.params.CRC {
 		if err := mpa.CheckCRC(mpa.CRC(d.crc, trailer[:pad]), trailer[pad:pad+mpa.CRCLen]); err != nil {

@@ -166,14 +166,17 @@ func TestIdleHoldsNothing(t *testing.T) {
 		want("after a message each way", 0, 0)
 		fpdu := r.fpdu(sendSeg(2, 0, true), nil)
 		r.write(fpdu[:10])
-		want("half an FPDU", 0, 1)
-		s.dev.prog.kept.Add(rxKept) // as if many others had half an FPDU
+		want("half an FPDU", 0, 0)
 		r.write(fpdu[10:11])
-		time.Sleep(time.Millisecond)
-		s.dev.prog.kept.Add(-rxKept)
+		want("and one octet more", 0, 0)
 		r.write(fpdu[11:])
 		s.poll()
 		want("the other half", 0, 0)
+		fpdu = r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 3*partSmall))
+		r.write(fpdu[:2*partSmall])
+		want("half a long FPDU", 0, 1)
+		time.Sleep(3 * stallLook)
+		want("when it has stood still", 0, 0)
 	})
 	storyOn(t, memnet.Options{Window: 100}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(1000, 0)
@@ -192,18 +195,22 @@ func TestIdleHoldsNothing(t *testing.T) {
 // TestStalledPeers: many peers that stop inside an FPDU pin few contexts.
 func TestStalledPeers(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
-		fpdu := r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 1000))
+		fpdu := r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 2*partSmall))
 		for i := range 3 * rxKept {
 			q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
 			defer q.Close()
 			mine, theirs := connectTransport(s.t, s.dev.opts.Network, fmt.Sprintf("192.0.2.2:%d", i+1))
 			defer theirs.Close()
 			ok(t, q.start(mine, params(true), nil, func(error) {}))
-			(&raw{t: s.t, c: theirs}).write(fpdu[:500])
+			(&raw{t: s.t, c: theirs}).write(fpdu[:partSmall+1])
 		}
 		time.Sleep(time.Millisecond)
 		if _, c := lent(s.dev); c != rxKept {
 			t.Errorf("%d contexts are lent, want %d", c, rxKept)
+		}
+		time.Sleep(3 * stallLook)
+		if _, c := lent(s.dev); c != 0 {
+			t.Errorf("%d contexts are lent to peers that stand still, want 0", c)
 		}
 	})
 }

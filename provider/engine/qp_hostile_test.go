@@ -31,7 +31,7 @@ func hostile(t *testing.T, script func(s *side, good *raw, network *memnet.Netwo
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
-		s := newSide(t, Options{Network: network}, sideOptions{cqe: 8192})
+		s := newSide(t, Options{Network: network, SendTimeout: -1}, sideOptions{cqe: 8192})
 		mine, theirs := connectTransport(t, network, memAddr)
 		s.start(mine, params(true), nil)
 		framer, d := newFraming(true)

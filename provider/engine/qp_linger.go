@@ -126,7 +126,7 @@ func (s *stream) startLinger(e *ending) {
 	case e.reset:
 		_ = s.conn.Abort()
 		l.gone = true
-	case e.lost, s.lingerStep(): // who hung up first needs no place among those that wait
+	case e.lost, s.lingerStep(turnMost): // who hung up first needs no place among those that wait
 		s.closeConn()
 	default:
 		var ok bool
@@ -136,7 +136,7 @@ func (s *stream) startLinger(e *ending) {
 		}
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
-	s.lingerTurn() // whoever else holds the lock need not have known that there is something to send
+	s.lingerTurn(turnMost) // whoever else holds the lock need not have known that there is something to send
 	if instead != nil {
 		instead.cut(true)
 	}
@@ -154,16 +154,16 @@ func (s *stream) closeConn() {
 
 // lingerOn does what can be done now. Whoever finds another goroutine at it
 // leaves it alone: readiness comes again.
-func (s *stream) lingerOn() {
+func (s *stream) lingerOn(turn int) {
 	if s.linger.mu.TryLock() {
-		s.lingerTurn()
+		s.lingerTurn(turn)
 	}
 }
 
 // lingerTurn is lingerOn for who holds linger.mu, and gives it back.
-func (s *stream) lingerTurn() {
+func (s *stream) lingerTurn(turn int) {
 	l := &s.linger
-	done := l.on && !l.gone && s.lingerStep()
+	done := l.on && !l.gone && s.lingerStep(turn)
 	if done {
 		l.stopTimer()
 		s.closeConn()
@@ -175,8 +175,8 @@ func (s *stream) lingerTurn() {
 }
 
 // lingerStep reports whether the socket can be closed.
-func (s *stream) lingerStep() bool {
-	return !s.lingerSend() || !s.lingerDrain() || s.linger.fin && s.linger.eof
+func (s *stream) lingerStep(turn int) bool {
+	return !s.lingerSend() || !s.lingerDrain(turn) || s.linger.fin && s.linger.eof
 }
 
 // lingerSend sends the rest and the FIN. It reports false when the connection
@@ -213,23 +213,23 @@ func (s *stream) lingerSend() bool {
 	return s.conn.CloseWrite() == nil
 }
 
-// lingerDrain drops what has arrived, within bounds. It reports false when the
+// lingerDrain drops what has arrived, within the turn. It reports false when the
 // connection is lost.
 //
 //rfc:5041 DDP-7.1-03
 //rfc:5040 RDMAP-7-01
-func (s *stream) lingerDrain() bool {
+func (s *stream) lingerDrain(turn int) bool {
 	l := &s.linger
 	if l.eof {
 		return true
 	}
 	c := s.dev.prog.contexts.get()
 	defer s.dev.prog.contexts.put(c)
-	for total := 0; total < rxTurn; {
-		c.iov[0] = c.b
+	for turn > 0 {
+		c.iov[0] = c.b[:min(len(c.b), max(turn, readLeast))]
 		n, err := s.conn.Readv(c.iov[:1])
 		if n > 0 {
-			total += n
+			turn -= n
 			continue
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {
@@ -267,7 +267,7 @@ func (s *stream) cut(reset bool) {
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
 	case !l.eof:
-		s.lingerDrain() // a close with unread octets is a reset
+		s.lingerDrain(turnMost) // a close with unread octets is a reset
 	}
 	s.closeConn()
 }

@@ -111,7 +111,7 @@ func BenchmarkPath(b *testing.B) {
 							y.recv(recvs...)
 							y.spin(list)
 						} else {
-							y.qp.stream.Load().pollRx()
+							y.qp.stream.Load().pollRx(turnMost)
 						}
 						rx += time.Since(began)
 					}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -196,7 +197,7 @@ func TestCompletionBehindLastOctet(t *testing.T) {
 // TestLongBatches: without CRC, a socket that has taken all for a while gets 1 MiB at
 // a time, until it doesn't; what it leaves of that is kept, and sent later.
 func TestLongBatches(t *testing.T) {
-	const size, window = 6 << 20, 5 << 19
+	const size, window = 6 << 20, 7 << 18 // a turn and half a batch
 	for _, crc := range []bool{false, true} {
 		t.Run("CRC "+strconv.FormatBool(crc), func(t *testing.T) {
 			storyOn(t, memnet.Options{Window: window, MSS: 65_000}, Options{}, params(crc), sideOptions{}, func(s *side, r *raw) {
@@ -221,6 +222,7 @@ func TestLongBatches(t *testing.T) {
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
 				write(size)
+				synctest.Wait() // for the turns behind the first
 				if got, left := limit(); got != batchOctets || left == 0 || (left > batchOctets+65_000) != !crc {
 					t.Errorf("a batch has left %d octets behind; the next may have %d", left, got)
 				}

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"io"
-	"slices"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -13,17 +12,14 @@ import (
 )
 
 const (
-	// rxOctets is what one read of a socket takes at most. It holds the longest
-	// FPDU with its markers several times over.
+	// rxOctets is the buffer of a context. It holds the longest FPDU with its markers
+	// several times over.
 	rxOctets = 256 << 10
 
-	// rxTurn is about how many octets one turn takes before other streams have
-	// theirs.
-	rxTurn = 1 << 20
-
 	// rxKept is how many streams of a device may keep a receive context between
-	// turns because an FPDU has come in part. Beyond that the part is moved to
-	// memory of its size, so that peers that stall can't pin a context each.
+	// turns because a long FPDU has come in part, each until it has stood still from
+	// one look at stalled streams to the next. Beyond that the part is moved to memory
+	// of its size, so that peers that stall can't pin a context each.
 	rxKept = 32
 )
 
@@ -132,13 +128,16 @@ type rxState struct {
 
 	c    *rxContext // nil while nothing is in flight
 	r, w int        // c.b[r:w] was read and not consumed
-	part []byte     // what was moved out of a context
+	part *rxPart    // what was moved out of a context
 
 	direct directFPDU
 	store  *objectStore // what has to arrive at an object before anything else is taken
 
 	looks   uint32 // of pollers since somebody was about to sleep (see mute.go)
 	attends uint32 // when looks was 0
+	taken   uint32 // FPDUs so far
+	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
+	dense   uint8  // how much more than their octets the last reads have cost: 2^dense times at most
 
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
@@ -156,12 +155,13 @@ func (r *rxState) init(s *stream) {
 }
 
 // midFPDU reports whether an FPDU has come in part.
-func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || len(r.part) > 0 }
+func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || r.part != nil }
 
 // stop gives back what the receive side has.
 func (r *rxState) stop(s *stream) {
 	s.endStore()
-	r.r, r.w, r.part, r.direct = 0, 0, nil, directFPDU{}
+	s.dropPart()
+	r.r, r.w, r.direct = 0, 0, directFPDU{}
 	if r.c != nil {
 		r.c.endUses()
 	}
@@ -169,18 +169,25 @@ func (r *rxState) stop(s *stream) {
 }
 
 // receive takes what has arrived, within bounds. rxMu is held.
-func (s *stream) receive() {
-	for turn := 0; turn < rxTurn && !s.over() && !s.rx.storing(); {
-		n, more := s.readMore()
-		if !more {
+func (s *stream) receive() { s.receiveTurn(turnMost) }
+
+// receiveTurn is receive with another turn.
+func (s *stream) receiveTurn(turn int) {
+	r := &s.rx
+	for left := turn; left > 0 && !s.over() && !r.storing(); {
+		before := r.taken
+		n, full := s.readMore(left)
+		if n > 0 {
+			left -= r.spent(n, int(r.taken-before), full)
+		}
+		if !full {
 			break
 		}
-		turn += n
 	}
 	s.rxPark()
-	if s.rx.kick && !s.over() {
-		s.rx.kick = false
-		s.pumpTx()
+	if r.kick && !s.over() {
+		r.kick = false
+		s.pumpTx(turn)
 	}
 }
 
@@ -202,8 +209,10 @@ func (s *stream) rxEnsure() {
 	r := &s.rx
 	if r.c == nil {
 		r.c = s.dev.prog.contexts.get()
-		r.r, r.w = 0, copy(r.c.b, r.part)
-		r.part = nil
+		r.r, r.w = 0, 0
+		if r.part != nil {
+			s.fromPart()
+		}
 	}
 	if s.params.MarkersRx && r.c.scratch == nil {
 		r.c.scratch = make([]byte, 0, mpa.MaxFPDULen)
@@ -217,10 +226,13 @@ func (s *stream) rxEnsure() {
 	}
 }
 
-// rxPark gives the context back, unless there is part of an FPDU in it and not
+// rxPark gives the context back, unless there is a long part of an FPDU in it and not
 // too many other streams keep theirs. Nothing is in use by way of it either way.
 func (s *stream) rxPark() {
 	r := &s.rx
+	if r.midFPDU() {
+		s.watch()
+	}
 	if r.c == nil {
 		return
 	}
@@ -230,17 +242,19 @@ func (s *stream) rxPark() {
 	if s.keeps.Load() {
 		return
 	}
-	if r.w > r.r {
-		if r.kept {
-			return
-		}
-		if s.dev.prog.kept.Add(1) <= rxKept {
+	if n := r.w - r.r; n > 0 {
+		if n > partSmall && (r.kept || s.dev.prog.keepContext()) {
 			r.kept = true
 			return
 		}
-		s.dev.prog.kept.Add(-1)
-		r.part = slices.Clone(r.c.b[r.r:r.w])
+		s.toPart()
 	}
+	s.giveContext()
+}
+
+// giveContext gives the context back, which is empty.
+func (s *stream) giveContext() {
+	r := &s.rx
 	if r.kept {
 		r.kept = false
 		s.dev.prog.kept.Add(-1)
@@ -250,16 +264,19 @@ func (s *stream) rxPark() {
 	r.c = nil
 }
 
-// readMore reads once and handles what came. It returns how many octets came,
-// and whether there may be more.
-func (s *stream) readMore() (int, bool) {
+// readMore reads once and handles what came, of which it asks for less when little is
+// left of the turn. It returns how many octets came, and whether there may be more.
+func (s *stream) readMore(turn int) (int, bool) {
 	if s.rx.direct.active && !s.rx.direct.placed() {
 		return s.readDirect()
+	}
+	if s.rx.part != nil && s.rx.part.isLong() {
+		return s.readPart()
 	}
 	s.rxEnsure()
 	r := &s.rx
 	c := r.c
-	space := c.b[r.w:r.readLimit()]
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
 	c.iov[0] = space
 	var n int
 	var err error
@@ -306,6 +323,7 @@ func (s *stream) parseRun(n, ulpduLen int) {
 //rfc:5044 MPA-6-02
 func (s *stream) takeFPDUs() {
 	r := &s.rx
+	r.need = 0
 	for r.w > r.r && !s.over() && !r.storing() {
 		if r.direct.active {
 			if !r.direct.placed() || !s.endDirect() {
@@ -316,6 +334,7 @@ func (s *stream) takeFPDUs() {
 		buf := r.c.b[r.r:r.w]
 		if n, ulpdu := r.fpdu.Run(buf); n > 0 {
 			r.direct.recent = false
+			r.taken += uint32(n)
 			s.takeRun(n, ulpdu)
 			continue
 		}
@@ -325,11 +344,13 @@ func (s *stream) takeFPDUs() {
 			return
 		}
 		if need > 0 {
+			r.need = uint32(need)
 			if r.mayDirect {
 				s.tryDirect(buf)
 			}
 			return
 		}
+		r.taken++
 		r.r += span.Len
 		r.direct.recent = false
 		s.take(span.ULPDU)

@@ -58,6 +58,7 @@ type stream struct {
 	closing sched.Bool // send what is posted, then FIN
 	notify  sched.Bool // raise EventSQDrained once our FIN is out
 	finSent sched.Bool // our FIN is out, and the peer's is awaited
+	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
 
 	// moved is for the watch over a graceful end: octets sent, and segments of Read
@@ -215,29 +216,34 @@ func (q *qp) abort(cause error) {
 }
 
 // Ready implements transport.Handler.
-func (s *stream) Ready(readable, writable bool) {
+func (s *stream) Ready(readable, writable bool) { s.ReadyAmong(readable, writable, 1) }
+
+// ReadyAmong implements transport.Sharer.
+func (s *stream) ReadyAmong(readable, writable bool, of int) {
+	turn := turnAmong(of)
 	if s.finished.Load() {
-		s.lingerOn()
+		s.lingerOn(turn)
 		return
 	}
 	if readable {
-		s.pollRx()
+		s.pollRx(turn)
 	}
 	if writable {
 		s.room.Store(true)
-		s.kickTx()
+		s.pumpTx(turn)
+		s.settle()
 	}
 }
 
 // kickTx transmits what there is to transmit, or has it done by whoever is at it.
 func (s *stream) kickTx() {
-	s.pumpTx()
+	s.pumpTx(turnMost)
 	s.settle()
 }
 
 // pumpTx is kickTx for the receive side, which settles itself when its lock is
-// released.
-func (s *stream) pumpTx() {
+// released. turn is for all that the holder of txMu does, whoever posts meanwhile.
+func (s *stream) pumpTx(turn int) {
 	if !s.txMu.TryLock() {
 		// Whoever has the lock looks at txWork behind giving it back.
 		s.txWork.Store(true)
@@ -245,6 +251,7 @@ func (s *stream) pumpTx() {
 			return
 		}
 	}
+	s.tx.turn = int32(turn)
 	for s.txTurn(); s.txWork.Load() && s.txMu.TryLock(); {
 		s.txTurn()
 	}
@@ -256,7 +263,7 @@ func (s *stream) pumpTx() {
 func (s *stream) unlockTx() {
 	s.txMu.Unlock()
 	if s.txWork.Load() {
-		s.pumpTx()
+		s.pumpTx(turnMost)
 	}
 }
 
@@ -272,34 +279,34 @@ func (s *stream) txTurn() {
 }
 
 // rxTurn ends the hold of rxMu.
-func (s *stream) rxTurn() {
+func (s *stream) rxTurn(turn int) {
 	defer s.rxMu.Unlock()
-	s.receive()
+	s.receiveTurn(turn)
 }
 
 // lookTurn is rxTurn for a look, and reports whether the stream is to be muted.
-func (s *stream) lookTurn() bool {
+func (s *stream) lookTurn(turn int) bool {
 	defer s.rxMu.Unlock()
-	s.receive()
+	s.receiveTurn(turn)
 	return s.looked()
 }
 
 // pollRx receives what has arrived, unless somebody else is at it. Readiness is
 // level triggered, so that nothing is lost then.
-func (s *stream) pollRx() {
+func (s *stream) pollRx(turn int) {
 	if s.rxMu.TryLock() {
-		s.rxTurn()
+		s.rxTurn(turn)
 		s.settle()
 	}
 }
 
 // look is pollRx for a poller that reads the stream directly. It reports false if
 // somebody else is at it.
-func (s *stream) look() bool {
+func (s *stream) look(turn int) bool {
 	if !s.rxMu.TryLock() {
 		return false
 	}
-	if s.lookTurn() {
+	if s.lookTurn(turn) {
 		s.dev.muting.mute(s)
 	}
 	s.settle()

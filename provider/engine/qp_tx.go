@@ -34,20 +34,22 @@ const mssBatches = 64
 // txState is the transmit side of a stream; txMu guards it.
 type txState struct {
 	crc, markers bool
-	rdmac        bool       // version 0; with markers
+	rdmac        bool // version 0; with markers
+	msg          message
+	answered     bool       // the last message was a response: now it is the send queue's turn
+	rtr          mpa.RTR    // RTR indication still to be sent
 	framer       mpa.Framer // with markers
 	emss, mulpdu int
-	mssAge       int // batches filled since mulpdu was calculated
+	mssAge       int32 // batches filled since mulpdu was calculated
 
-	b     *txBatch // nil while nothing is in flight
-	taken int      // batches in a row that the socket took whole
+	turn  int32      // what is left of it (see qp_turn.go)
+	b     *txBatch   // nil while nothing is in flight
+	held  *heldBatch // instead, while the socket has been full for long
+	taken int32      // batches in a row that the socket took whole
 
-	next     uint32 // WQE that is sent next, or being sent
-	msg      message
-	seg      ddp.Segmenter
-	resp     rdmap.InboundRead // being answered
-	answered bool              // the last message was a response: now it is the send queue's turn
-	rtr      mpa.RTR           // RTR indication still to be sent
+	next uint32 // WQE that is sent next, or being sent
+	seg  ddp.Segmenter
+	resp rdmap.InboundRead // being answered
 
 	sendMSN, readMSN, atomicMSN uint32 // next
 
@@ -66,9 +68,9 @@ func (t *txState) init(s *stream) {
 	}
 }
 
-// transmit sends until there is nothing to send or no room in the socket. txMu
-// is held. On a stream that is over it does nothing at all: what is in the send queue is
-// flushed, or belongs to the QP's next stream.
+// transmit sends until there is nothing to send, no room in the socket, or the turn is
+// over. txMu is held. On a stream that is over it does nothing at all: what is in the
+// send queue is flushed, or belongs to the QP's next stream.
 func (s *stream) transmit() {
 	t := &s.tx
 	if s.over() || s.finSent.Load() || t.err != nil {
@@ -89,14 +91,20 @@ func (s *stream) transmit() {
 		s.memoryAhead()
 		return // trying again would cost a system call per post
 	}
+	t.unhold(s.dev)
 	for !s.over() {
+		if t.b != nil && t.b.empty() && t.b.built > 0 {
+			t.b.reset()
+		}
+		if t.turn <= 0 && (t.b == nil || t.b.empty()) && s.putOff() {
+			return
+		}
 		if t.b == nil {
 			t.b = s.dev.prog.batches.get() // as reset leaves it
-		} else if t.b.empty() && t.b.built > 0 {
-			t.b.reset()
 		}
 		if t.b.empty() {
 			s.fill()
+			t.turn -= int32(t.b.cost())
 			if t.b.empty() {
 				s.txIdle()
 				return
@@ -134,6 +142,7 @@ func (s *stream) write() bool {
 		t.taken = 0
 		t.b.stash()
 		s.wantWrite(true)
+		s.watch()
 		return false
 	}
 	t.b.release()
@@ -165,10 +174,7 @@ func (s *stream) wantWrite(on bool) {
 func (s *stream) txIdle() {
 	t := &s.tx
 	t.b.release() // of a work request that could not be sent
-	if !s.keeps.Load() {
-		s.dev.prog.batches.put(t.b)
-		t.b = nil
-	}
+	s.putBatch()
 	s.wantWrite(false)
 	if t.fault != nil {
 		s.fail(t.fault)
@@ -198,6 +204,7 @@ func (s *stream) sendFIN() {
 func (t *txState) stop(s *stream, e *ending) [][]byte {
 	var rest []byte
 	t.endFetch(s.dev)
+	t.unhold(s.dev)
 	dead := t.err != nil || e.lost || s.finSent.Load()
 	if t.b != nil {
 		switch {
@@ -257,6 +264,7 @@ func (s *stream) fill() {
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batchLimit()
+	t.b.setTurn(int(t.turn))
 	if t.msg == msgResponse {
 		s.memoryAhead()
 	}

@@ -44,7 +44,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "the transmit side's lock is given back without a look at the note",
 		edits: []edit{
-			{"qp_stream.go", "\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx()\n\t}\n", "\ts.txMu.Unlock()\n"},
+			{"qp_stream.go", "\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx(turnMost)\n\t}\n", "\ts.txMu.Unlock()\n"},
 		},
 		protocol: "post while a stream is unmuted",
 	},

@@ -93,8 +93,12 @@ type (
 		sched.After[Departures]
 		sched.Leaf
 	}
-	Stock struct { // stock.mu
+	Stalls struct { // stalls.mu
 		sched.After[Dropping]
+		sched.Leaf
+	}
+	Stock struct { // stock.mu
+		sched.After[Stalls]
 		sched.Leaf
 	}
 	Chunks struct { // bufPool.mu

@@ -1,0 +1,103 @@
+package engine
+
+// partSmall is up to how many octets of an FPDU are kept beside the stock: nearly all of
+// a segment of Ethernet. Such a part goes through a context whenever more of it comes.
+const partSmall = 1600
+
+// rxPart is the beginning of an FPDU that was moved out of a context, as a peer that
+// stops in the middle of one must not hold a context of 256 KiB. What it makes us hold is
+// in proportion to what it has sent: a longer part is in memory of its own, at most twice
+// as much as has come and never more than the FPDU is long. The rest is read to there,
+// so that each octet is copied a bounded number of times, in whatever pieces it comes.
+type rxPart struct {
+	b    []byte // what has come
+	need int    // how long it has to be until there is more to be done
+
+	iov   [1][]byte
+	small [partSmall]byte
+}
+
+// fill makes p the part b of an FPDU.
+func (p *rxPart) fill(b []byte, need int) {
+	p.need = max(need, len(b))
+	if len(b) <= partSmall {
+		p.b = p.small[:copy(p.small[:], b)]
+		return
+	}
+	p.b = append(make([]byte, 0, min(p.need, 2*len(b))), b...)
+}
+
+// room returns where more of p is to be read to.
+func (p *rxPart) room() []byte {
+	if len(p.b) == cap(p.b) {
+		p.b = append(make([]byte, 0, min(p.need, 2*len(p.b))), p.b...)
+	}
+	return p.b[len(p.b):min(cap(p.b), p.need)]
+}
+
+// isLong reports whether the rest of the FPDU is to be read to the part itself.
+func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
+
+// toPart moves what is in the context, which has not been consumed, out of it.
+func (s *stream) toPart() {
+	r := &s.rx
+	r.part = s.dev.prog.parts.get()
+	r.part.fill(r.c.b[r.r:r.w], int(r.need))
+	r.r, r.w = 0, 0
+}
+
+// fromPart moves it back.
+func (s *stream) fromPart() {
+	r := &s.rx
+	r.r, r.w = 0, copy(r.c.b, r.part.b)
+	s.dropPart()
+}
+
+// dropPart gives back what holds a part.
+func (s *stream) dropPart() {
+	r := &s.rx
+	if r.part != nil {
+		r.part.b = nil
+		s.dev.prog.parts.put(r.part)
+		r.part = nil
+	}
+}
+
+// readPart is readMore for an FPDU that has begun in a part.
+func (s *stream) readPart() (int, bool) {
+	p := s.rx.part
+	space := p.room()
+	p.iov[0] = space
+	n, err := s.conn.Readv(p.iov[:])
+	p.iov[0] = nil
+	if n == 0 {
+		s.readFailed(err)
+		return 0, false
+	}
+	p.b = p.b[:len(p.b)+n]
+	if len(p.b) == p.need {
+		s.rxEnsure()
+		s.parse()
+	}
+	return n, n == len(space)
+}
+
+// keepContext reports whether one more stream may keep a context.
+func (p *progressState) keepContext() bool {
+	if p.kept.Add(1) <= rxKept {
+		return true
+	}
+	p.kept.Add(-1)
+	return false
+}
+
+// unkeep takes the context away from a stream that has kept it for too long. rxMu is
+// held.
+func (s *stream) unkeep() {
+	r := &s.rx
+	if !r.kept || r.c == nil || s.keeps.Load() {
+		return
+	}
+	s.toPart()
+	s.giveContext()
+}

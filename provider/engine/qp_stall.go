@@ -1,0 +1,285 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/iwarp"
+)
+
+// Peers may stop in the middle: of an FPDU that they send, or of taking what they are
+// sent. Until then a connection holds next to nothing, but there it holds part of an
+// FPDU, or octets that the socket didn't take. That ends after a time, whatever comes in
+// dribbles meanwhile: an FPDU has FPDUTimeout from its first octet to its last, and what
+// was left over when the socket was full has SendTimeout until all of it is taken. So
+// each octet counts against an absolute rate, and a peer that is slow but keeps to that
+// is never cut: the time of the next FPDU begins anew.
+//
+// The streams of a device that are in such a middle are looked at together, once a
+// second at most, and a timer runs only while there are any. A stream that gets there
+// says so by one flag, which is set most of the time that it is busy. What tells whether
+// it has moved since are the counters that it has anyway.
+
+const (
+	// stallLook is how often stalled streams are looked at, at least, and how long one
+	// keeps more than it needs to.
+	stallLook = time.Second
+
+	// stallLooks is how often that is in the shortest of the limits, so that none is
+	// exceeded by much.
+	stallLooks = 8
+)
+
+// Why streams end that are stalled for too long.
+var (
+	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w", os.ErrDeadlineExceeded)
+	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w", os.ErrDeadlineExceeded)
+
+	errHalfFPDU = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified, Reason: "an FPDU took too long to arrive"}
+)
+
+// stalls watches the streams of a device that are in the middle of something.
+type stalls struct {
+	mu      sched.Mutex[locks.Stalls]
+	fresh   []*stream // since the last look
+	timer   *time.Timer
+	armed   bool
+	stopped bool
+
+	known []stall // of look, which runs once at a time
+}
+
+// stall is a stream that is watched.
+type stall struct {
+	s      *stream
+	rx, tx stallSide
+}
+
+// stallSide is what one side of it was in the middle of when it was first seen there.
+type stallSide struct {
+	on    bool
+	since time.Time
+	at    uint64 // FPDUs taken, octets sent
+	owed  uint64 // how far that has to get
+}
+
+// watch has the stream looked at until it is in the middle of nothing. rxMu or txMu is
+// held.
+func (s *stream) watch() {
+	if !s.watched.Load() && !s.watched.Swap(true) {
+		s.dev.stalls.join(s)
+	}
+}
+
+func (w *stalls) join(s *stream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	w.fresh = append(w.fresh, s)
+	w.arm(s.dev)
+}
+
+// arm sets the timer, if it isn't. mu is held.
+func (w *stalls) arm(d *device) {
+	if w.armed {
+		return
+	}
+	w.armed = true
+	if w.timer == nil {
+		w.timer = time.AfterFunc(d.opts.stallPeriod(), func() { w.look(d) })
+		return
+	}
+	w.timer.Reset(d.opts.stallPeriod())
+}
+
+// stallPeriod is how long it is from one look at stalled streams to the next.
+func (o *Options) stallPeriod() time.Duration {
+	period := stallLook
+	for _, limit := range []time.Duration{o.FPDUTimeout, o.SendTimeout} {
+		if limit > 0 {
+			period = min(period, limit/stallLooks)
+		}
+	}
+	return max(period, time.Millisecond)
+}
+
+// look looks at all streams that are watched.
+func (w *stalls) look(d *device) {
+	w.mu.Lock()
+	for _, s := range w.fresh {
+		w.known = append(w.known, stall{s: s})
+	}
+	clear(w.fresh)
+	w.fresh = w.fresh[:0]
+	w.mu.Unlock()
+
+	now := time.Now()
+	stay := w.known[:0]
+	for i := range w.known {
+		if st := &w.known[i]; st.look(now) {
+			stay = append(stay, *st)
+		}
+	}
+	clear(w.known[len(stay):])
+	w.known = stay
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.armed = false
+	if !w.stopped && len(w.known)+len(w.fresh) > 0 {
+		w.arm(d)
+	}
+}
+
+// stop ends the watch: there are no streams any more.
+func (w *stalls) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// look reports whether the stream is to be looked at once more. Where somebody is at
+// work that is so.
+func (st *stall) look(now time.Time) bool {
+	s := st.s
+	if s.finished.Load() {
+		return false
+	}
+	if s.over() || !s.rxMu.TryLock() {
+		return true
+	}
+	stay := st.lookLocked(now)
+	s.rxPark() // who wanted the lock meanwhile may have meant this
+	s.rxMu.Unlock()
+	if s.txWork.Load() {
+		s.kickTx() // or have left us the work
+	}
+	if s.over() {
+		sched.Go(s.settle) // which calls the program
+	}
+	return stay
+}
+
+// lookLocked is look with rxMu held.
+func (st *stall) lookLocked(now time.Time) bool {
+	s := st.s
+	if !s.txMu.TryLock() {
+		return true
+	}
+	defer s.txMu.Unlock()
+	st.lookRx(now)
+	st.lookTx(now)
+	if s.tx.b != nil && s.tx.b.built == 0 {
+		s.putBatch()
+	}
+	if st.rx.on || st.tx.on {
+		return true
+	}
+	s.watched.Store(false) // before anybody gets a lock, who then sees it
+	return false
+}
+
+// lookRx ends the stream if it has been inside one FPDU for too long. While an object of
+// ours stores, that is not the peer's doing.
+func (st *stall) lookRx(now time.Time) {
+	s := st.s
+	r := &s.rx
+	at := uint64(r.taken)
+	switch {
+	case !r.midFPDU() || r.storing():
+		st.rx.on = false
+	case !st.rx.on || st.rx.at != at:
+		st.rx = stallSide{on: true, since: now, at: at}
+	default:
+		s.unkeep()
+		if limit := s.dev.opts.FPDUTimeout; limit > 0 && now.Sub(st.rx.since) >= limit {
+			r.recv.End()
+			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
+		}
+	}
+}
+
+// lookTx ends the stream if the peer has not taken for too long what the socket didn't.
+// There is no room for a Terminate.
+func (st *stall) lookTx(now time.Time) {
+	s := st.s
+	t := &s.tx
+	at, owed := s.moved.Load(), t.pending()
+	switch {
+	case owed == 0 || t.fetching():
+		st.tx.on = false
+	case !st.tx.on || at-st.tx.at >= st.tx.owed:
+		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
+	default:
+		t.hold(s.dev)
+		if limit := s.dev.opts.SendTimeout; limit > 0 && now.Sub(st.tx.since) >= limit {
+			s.fail(&ending{cause: errSendTimeout, reset: true})
+		}
+	}
+}
+
+// heldBatch is what is left of a batch for a socket that has been full for long: the
+// octets, and how they are divided. It is as large as they are.
+type heldBatch struct {
+	b       []byte
+	records []int
+	fpdus   []fpduEnd
+	written uint64 // of the first FPDU
+}
+
+// pending is how many octets wait for the socket.
+func (t *txState) pending() uint64 {
+	switch {
+	case t.held != nil:
+		return uint64(len(t.held.b))
+	case t.b != nil:
+		return t.b.built - t.b.written
+	}
+	return 0
+}
+
+// hold gives the batch back until there is room in the socket. All of it was stashed.
+func (t *txState) hold(d *device) {
+	b := t.b
+	if b == nil || b.empty() || b.nuses > 0 {
+		return
+	}
+	start := uint64(0)
+	if b.fpdu0 > 0 {
+		start = b.fpdus[b.fpdu0-1].at
+	}
+	h := &heldBatch{b: make([]byte, 0, b.built-b.written), written: b.written - start}
+	for _, p := range b.pending() {
+		h.b = append(h.b, p...)
+	}
+	h.records = append(h.records, b.records()...)
+	for _, f := range b.fpdus[b.fpdu0:b.nfpdus] {
+		f.at -= start
+		h.fpdus = append(h.fpdus, f)
+	}
+	t.held, t.b = h, nil
+	b.reset()
+	d.prog.batches.put(b)
+}
+
+// unhold undoes hold.
+func (t *txState) unhold(d *device) {
+	h := t.held
+	if h == nil {
+		return
+	}
+	b := d.prog.batches.get()
+	b.iov[0], b.first, b.last = h.b, 0, 1
+	b.written, b.built = h.written, h.written+uint64(len(h.b))
+	b.nrecs = copy(b.recs[:], h.records)
+	b.nfpdus = copy(b.fpdus[:], h.fpdus)
+	t.held, t.b = nil, b
+}

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// BenchmarkReceived is what it takes to receive an FPDU, without the system call: the
+// figures that fpduCost is from.
+func BenchmarkReceived(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		n    int
+		send bool
+		mix  bool // no two neighbours have the same length, so that none are taken as a run
+	}{{"empty", 0, false, false}, {"empty-one-by-one", 0, false, true}, {"64", 64, false, false}, {"64-one-by-one", 64, false, true}, {"1384", 1384, false, false}, {"60000", 60000, false, false}} {
+		b.Run(c.name, func(b *testing.B) {
+			x, y := tcpPair(b, Options{}, true, sideOptions{})
+			_ = x
+			in := y.replaceConn()
+			dst := y.reg(1<<16, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+			framer := mpa.NewFramer(false, true)
+			var octets []byte
+			fpdus := 0
+			for ; len(octets) < 200<<10; fpdus++ {
+				n := c.n
+				if c.mix && fpdus%2 == 1 {
+					n += 4
+				}
+				var h ddp.Header
+				if n == 0 {
+					h = rdmap.WriteHeader(0xdead, 0, true)
+				} else {
+					h = rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
+				}
+				octets = must(framer.AppendFPDU(octets, h.AppendTo(nil), dst.b[:n]))(b)
+			}
+			b.ResetTimer()
+			for i := 0; i < b.N; i += fpdus {
+				in.in = octets
+				for len(in.in) > 0 {
+					y.qp.stream.Load().pollRx(turnMost)
+				}
+			}
+			b.StopTimer()
+			if y.qp.Cause() != nil {
+				b.Fatal(y.qp.Cause())
+			}
+			per := float64(b.Elapsed().Nanoseconds()) / float64((b.N+fpdus-1)/fpdus*fpdus)
+			b.ReportMetric(per, "ns/FPDU")
+			b.ReportMetric(per*float64(fpdus)/float64(len(octets)), "ns/octet")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkSent is what it takes to send an FPDU over loopback, with the system calls:
+// the other figures that fpduCost is from.
+func BenchmarkSent(b *testing.B) {
+	for _, mss := range []int{88, 90, 536, 1448, 65483} {
+		for _, crc := range []bool{true, false} {
+			b.Run(fmt.Sprintf("mss=%d/crc=%v", mss, crc), func(b *testing.B) {
+				const size = 256 << 10
+				x := newSide(b, Options{}, sideOptions{})
+				network := must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(b)
+				mine, theirs := connectTransport(b, network, tcpAddr)
+				x.start(mine, params(crc), nil)
+				st := x.qp.stream.Load()
+				src := x.reg(size, provider.AccessLocalWrite)
+				wr := []provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, size)}}}
+				drop := make([]byte, 1<<20)
+				var took time.Duration
+				b.ResetTimer()
+				for range b.N {
+					st.txMu.Lock() // as if the path had such segments
+					st.tx.emss, st.tx.mulpdu, st.tx.mssAge = mss, mpa.MULPDU(mss, false), 1
+					st.txMu.Unlock()
+					began := time.Now()
+					x.send(wr...)
+					x.spin(1)
+					took += time.Since(began)
+					for {
+						if _, err := theirs.Readv([][]byte{drop}); err != nil {
+							break
+						}
+					}
+				}
+				b.StopTimer()
+				fpdus := float64((size + mpa.MULPDU(mss, false) - 15) / (mpa.MULPDU(mss, false) - 14))
+				per := float64(took.Nanoseconds()) / float64(b.N)
+				b.ReportMetric(per/fpdus, "ns/FPDU")
+				b.ReportMetric(per/size, "ns/octet")
+			})
+		}
+	}
+}
