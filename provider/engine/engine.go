@@ -140,8 +140,8 @@ type Options struct {
 
 	// SendTimeout is how long a peer may leave in front of a full socket what it is sent,
 	// the answers to its Reads above all. It counts from when the socket was found full
-	// until all is taken that was left over then, 256 KiB in general (1 MiB without CRC),
-	// so that taking single octets doesn't help. Then the connection is reset, and
+	// until as much is taken as was left over then, of which 64 KiB count at most, so
+	// that taking single octets doesn't help. Then the connection is reset, and
 	// QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s. Negative: no limit.
 	//
 	// TCP.UserTimeout is not the same: it ends a connection when nothing at all is

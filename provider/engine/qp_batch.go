@@ -44,6 +44,8 @@ type txBatch struct {
 	mostRecords int    // and nrecs
 	written     uint64 // octets taken by the socket
 
+	message messageStart
+
 	fpdus  [batchFPDUs]fpduEnd
 	fpdu0  int // oldest that is not out
 	nfpdus int

@@ -151,7 +151,7 @@ func (r *rxState) init(s *stream) {
 	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding, Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
 	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
 	r.mayDirect = !p.MarkersRx && (!p.CRC || s.dev.opts.Placement == PlaceStreaming)
-	r.first = true
+	r.first, r.dense = true, denseFirst
 }
 
 // midFPDU reports whether an FPDU has come in part.

@@ -212,7 +212,7 @@ func (st *stall) lookRx(now time.Time) {
 func (st *stall) lookTx(now time.Time) {
 	s := st.s
 	t := &s.tx
-	at, owed := s.moved.Load(), t.pending()
+	at, owed := s.moved.Load(), s.owed()
 	switch {
 	case owed == 0 || t.fetching():
 		st.tx.on = false
@@ -235,15 +235,24 @@ type heldBatch struct {
 	written uint64 // of the first FPDU
 }
 
-// pending is how many octets wait for the socket.
-func (t *txState) pending() uint64 {
+// owed is how much a full socket has to take before the stream has moved: what is left
+// of the batch, and of a long message some of what comes next.
+func (s *stream) owed() uint64 {
+	t := &s.tx
+	n := uint64(0)
+	if !s.blocked.Load() {
+		return n
+	}
+	if t.msg == msgWork || t.msg == msgResponse {
+		n = min(uint64(t.seg.Remaining()), chunkOctets)
+	}
 	switch {
 	case t.held != nil:
-		return uint64(len(t.held.b))
+		n += uint64(len(t.held.b))
 	case t.b != nil:
-		return t.b.built - t.b.written
+		n += t.b.built - t.b.written
 	}
-	return 0
+	return min(n, chunkOctets)
 }
 
 // hold gives the batch back until there is room in the socket. All of it was stashed.
@@ -252,10 +261,7 @@ func (t *txState) hold(d *device) {
 	if b == nil || b.empty() || b.nuses > 0 {
 		return
 	}
-	start := uint64(0)
-	if b.fpdu0 > 0 {
-		start = b.fpdus[b.fpdu0-1].at
-	}
+	start := b.startOf(b.fpdu0)
 	h := &heldBatch{b: make([]byte, 0, b.built-b.written), written: b.written - start}
 	for _, p := range b.pending() {
 		h.b = append(h.b, p...)

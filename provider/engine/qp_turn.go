@@ -27,7 +27,11 @@ const (
 	// readMost is how much one read takes at most beside the rest of an FPDU whose
 	// length is known, and readLeast what it may take in any case.
 	readMost  = 128 << 10
-	readLeast = 4 << 10
+	readLeast = 2 << 10
+
+	// denseFirst is what rxState.dense is before anything was received: FPDUs without
+	// payload.
+	denseFirst = 5
 )
 
 // turnAmong is the turn of one of n streams that are ready at the same time, so that all

@@ -140,7 +140,11 @@ func (s *stream) write() bool {
 		return true
 	case errors.Is(err, transport.ErrWouldBlock):
 		t.taken = 0
+		t.undo()
 		t.b.stash()
+		if t.b.built == 0 {
+			s.putBatch()
+		}
 		s.wantWrite(true)
 		s.watch()
 		return false
@@ -268,12 +272,14 @@ func (s *stream) fill() {
 	if t.msg == msgResponse {
 		s.memoryAhead()
 	}
+	t.b.begun(t)
 	for t.fault == nil && t.b.room() && !t.fetching() {
 		if t.msg == msgNone {
 			s.fillShort()
 			if !t.b.room() || !s.nextMessage() {
 				return
 			}
+			t.b.begun(t)
 		}
 		switch t.msg {
 		case msgWork:

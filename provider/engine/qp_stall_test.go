@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// wantTimeout waits for an end that a limit causes, and checks that it came when the
+// limit was reached and not much later.
+func (s *side) wantTimeout(what string, began time.Time, limit time.Duration) {
+	s.t.Helper()
+	var err error
+	select {
+	case err = <-s.down:
+	case <-time.After(2 * limit):
+		s.t.Fatalf("%s: the connection lives %v later", what, 2*limit)
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		s.t.Errorf("%s: %v", what, err)
+	}
+	if took := time.Since(began); took < limit || took > limit+limit/2 {
+		s.t.Errorf("%s: it took %v, the limit is %v", what, took, limit)
+	}
+}
+
+// wantNoWatch checks that no timer runs for streams that are in the middle of something.
+func (s *side) wantNoWatch(what string) {
+	s.t.Helper()
+	time.Sleep(3 * stallLook)
+	w := &s.dev.stalls
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.armed || len(w.known)+len(w.fresh) > 0 {
+		s.t.Errorf("%s: %d streams are watched, a timer runs: %v", what, len(w.known)+len(w.fresh), w.armed)
+	}
+}
+
+// TestFPDUTimeout: a peer that stops inside an FPDU, or sends an octet of it now and
+// then, is told after FPDUTimeout and is gone. Whoever ends each FPDU in time may be as
+// slow as he likes.
+func TestFPDUTimeout(t *testing.T) {
+	const limit = 10 * time.Second
+	for _, placement := range []Placement{PlaceVerified, PlaceStreaming} {
+		for _, n := range []int{0, 1000, 60_000} {
+			for _, first := range []int{1, 2, 25} {
+				story(t, Options{FPDUTimeout: limit, Placement: placement}, params(true), func(s *side, r *raw) {
+					dst := s.reg(60_000, everything)
+					fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+					began := time.Now()
+					r.write(fpdu[:min(first, len(fpdu)-1)])
+					s.wantTimeout("who stops", began, limit)
+					r.wantTerminate("he is told", fault{0, 0, 0xff}, nil, 0, nil)
+					s.wantNoWatch("who stops")
+				})
+			}
+			story(t, Options{FPDUTimeout: limit, Placement: placement}, params(true), func(s *side, r *raw) {
+				dst := s.reg(60_000, everything)
+				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+				for range 20 { // with pauses inside
+					r.write(fpdu[:len(fpdu)/2])
+					time.Sleep(limit / 3)
+					r.write(fpdu[len(fpdu)/2 : len(fpdu)-1])
+					time.Sleep(limit / 3)
+					r.write(fpdu[len(fpdu)-1:])
+				}
+				for i := range 20 { // with pauses between, so that there is part of one all the time
+					r.write(fpdu[min(i, 1)*len(fpdu)/2:])
+					r.write(fpdu[:len(fpdu)/2])
+					time.Sleep(limit * 2 / 3)
+				}
+				r.write(fpdu[len(fpdu)/2:])
+				time.Sleep(2 * limit)
+				if err := s.qp.Cause(); err != nil {
+					t.Errorf("a peer that is slow is cut: %v", err)
+				}
+				s.wantNoWatch("an idle stream")
+				began := time.Now()
+				for range 2000 {
+					if _, err := r.c.Writev([][]byte{fpdu[:1]}); err != nil {
+						break
+					}
+					fpdu = append(fpdu[1:], make([]byte, 1)...)
+					fpdu[0], fpdu[1] = 0xff, 0xff // it is long, whatever it is
+					time.Sleep(limit / 50)
+					if s.qp.stream.Load() == nil {
+						break
+					}
+				}
+				s.wantTimeout("who dribbles", began, limit)
+			})
+		}
+	}
+	story(t, Options{FPDUTimeout: -1}, params(true), func(s *side, r *raw) {
+		r.write([]byte{0})
+		time.Sleep(time.Hour)
+		if err := s.qp.Cause(); err != nil {
+			t.Errorf("without a limit: %v", err)
+		}
+	})
+}
+
+// TestSendTimeout: a peer that takes nothing, or an octet now and then, of what it has
+// asked for or what we send is gone after SendTimeout. Whoever takes as much as is left
+// over in that time may be as slow as that.
+func TestSendTimeout(t *testing.T) {
+	const limit, size = 10 * time.Second, 8 << 20
+	for _, what := range []string{"a Read", "a Write", "short Reads"} {
+		start := func(s *side, r *raw) {
+			src := s.reg(size, everything)
+			switch what {
+			case "a Read":
+				r.ask(src, size, 1)
+			case "short Reads":
+				r.ask(src, 900, 4)
+				r.ask(src, size, 1)
+			default:
+				s.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, size)}})
+			}
+			synctest.Wait()
+		}
+		for _, take := range []int{0, 1, 100} { // octets in each hundredth of the limit
+			storyOn(t, memnet.Options{Window: 2000}, Options{SendTimeout: limit}, params(true), sideOptions{cap: provider.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}, func(s *side, r *raw) {
+				start(s, r)
+				began := time.Now()
+				stop := make(chan struct{})
+				defer close(stop)
+				go func() {
+					for take > 0 {
+						select {
+						case <-stop:
+							return
+						case <-time.After(limit / 100):
+							_, _ = r.c.Readv([][]byte{make([]byte, take)})
+						}
+					}
+				}()
+				s.wantTimeout(what, began, limit)
+			})
+		}
+		storyOn(t, memnet.Options{Window: 2000}, Options{SendTimeout: limit}, params(true), sideOptions{}, func(s *side, r *raw) {
+			start(s, r)
+			for range 1000 {
+				time.Sleep(limit / 100)
+				for left := 1000; left > 0; {
+					n, err := r.c.Readv([][]byte{make([]byte, left)})
+					if left -= n; err != nil {
+						break
+					}
+				}
+			}
+			if err := s.qp.Cause(); err != nil {
+				t.Errorf("%s: a peer that is slow is cut: %v", what, err)
+			}
+		})
+	}
+	storyOn(t, memnet.Options{Window: 2000}, Options{SendTimeout: -1}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(size, everything)
+		r.ask(src, size, 1)
+		time.Sleep(time.Hour)
+		if err := s.qp.Cause(); err != nil {
+			t.Errorf("without a limit: %v", err)
+		}
+	})
+}
+
+// pins is what the transmit side of a stream holds for a socket that is full.
+func (s *stream) pins() (batch, octets int) {
+	s.txMu.Lock()
+	defer s.txMu.Unlock()
+	if s.tx.b != nil {
+		batch = 1
+		octets = len(s.tx.b.chunks) * chunkOctets
+	}
+	if s.tx.held != nil {
+		octets += cap(s.tx.held.b)
+	}
+	return batch, octets
+}
+
+// TestReadsThatNobodyTakes: a peer that asks and doesn't read pins the rest of an FPDU,
+// and of many short answers no more than their octets, once it has stood still. What it
+// takes afterwards is right.
+func TestReadsThatNobodyTakes(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		size, count int
+		most        int
+	}{{"a long Read", 1 << 20, 1, 3000}, {"Reads of 20,000 octets", 20_000, 4, 82_000}, {"Reads of 900 octets", 900, 4, 4000}} {
+		storyOn(t, memnet.Options{Window: 2000, MSS: 1448}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+			src := s.reg(c.size, everything)
+			pattern(src.b, 5)
+			r.ask(src, c.size, c.count)
+			time.Sleep(3 * stallLook)
+			if batch, octets := s.qp.stream.Load().pins(); batch != 0 || octets > c.most {
+				t.Errorf("%s: %d batches and %d octets are pinned, want none and at most %d", c.name, batch, octets, c.most)
+			}
+			for range c.count {
+				for got := 0; got < c.size; {
+					_, p := r.next(c.name)
+					if string(p) != string(src.b[got:got+len(p)]) {
+						t.Fatalf("%s: octets at %d differ", c.name, got)
+					}
+					got += len(p)
+				}
+			}
+			s.wantServed(c.name, r)
+			s.wantNoWatch(c.name)
+		})
+	}
+}
+
+// TestSmallPartsKeepNoContext: peers with an octet of an FPDU each hold none of the
+// contexts, so that they are there for those who have much on the way.
+func TestSmallPartsKeepNoContext(t *testing.T) {
+	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
+		for range rxKept {
+			_, r := s.besides(network)
+			r.write([]byte{1})
+		}
+		for s.dev.poller.Poll() > 0 {
+		}
+		if n := s.dev.prog.contexts.lent(); n != 0 || s.dev.prog.kept.Load() != 0 {
+			t.Errorf("%d contexts are lent, %d streams keep one", n, s.dev.prog.kept.Load())
+		}
+		q, r := s.besides(network)
+		fpdu := r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), make([]byte, 50_000))
+		r.write(fpdu[:40_000])
+		for s.dev.poller.Poll() > 0 {
+		}
+		if st := q.stream.Load(); !st.rx.kept {
+			t.Error("who has much on the way keeps no context")
+		}
+	})
+}

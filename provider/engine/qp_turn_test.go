@@ -1,0 +1,286 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// byHand plays a script with a device that nobody serves but who calls its poller, so
+// that turns can be counted.
+func byHand(t *testing.T, net memnet.Options, opts Options, script func(s *side, network *memnet.Network)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(&net)
+		opts.Network = network
+		s := newSide(t, opts, sideOptions{cqe: 1 << 14})
+		s.dev.prog.cancel()
+		<-s.dev.prog.ended
+		script(s, network)
+	})
+}
+
+// drop has a peer read all that there is, and returns how much that was.
+func (r *raw) drop() int {
+	buf := make([]byte, 1<<20)
+	for n := 0; ; {
+		k, err := r.c.Readv([][]byte{buf})
+		if n += k; err != nil {
+			if !errors.Is(err, transport.ErrWouldBlock) {
+				r.t.Fatalf("the peer's read: %v", err)
+			}
+			return n
+		}
+	}
+}
+
+// ask has a peer ask for n octets of m, count times.
+func (r *raw) ask(m *region, n, count int) {
+	for range count {
+		r.readReq(rdmap.ReadRequest{SourceSTag: m.m.stag, SourceTO: m.to(0), Size: uint32(n)})
+	}
+}
+
+// TestTurnOfTransmitting: whatever makes a stream send, and however fast its peer takes
+// it, one call sends about 1 MiB, and less of short FPDUs. The rest follows, with nobody
+// but the poller to remember it, and nothing is watched in the end.
+func TestTurnOfTransmitting(t *testing.T) {
+	const size, reads = 4 << 20, 4
+	for _, mss := range []int{88, 1448, 65_000} {
+		for _, what := range []string{"Reads of the peer", "Writes of ours"} {
+			t.Run(fmt.Sprintf("%s, MSS %d", what, mss), func(t *testing.T) {
+				byHand(t, memnet.Options{Window: 1 << 30, MSS: mss}, Options{}, func(s *side, network *memnet.Network) {
+					q, r := s.besides(network)
+					st := q.stream.Load()
+					src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
+					pattern(src.b, 1)
+					if what == "Reads of the peer" {
+						r.ask(src, size, reads)
+						s.dev.poller.Poll()
+					} else {
+						wrs := make([]provider.SendWR, reads)
+						for i := range wrs {
+							wrs[i] = provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, size)}}
+						}
+						must(q.PostSend(wrs))(t)
+					}
+					payload := uint64(mpa.MULPDU(mss, false) - 14)
+					total, most := uint64(0), uint64(0)
+					for moved := st.moved.Load(); moved > 0; moved = st.moved.Load() - total {
+						total += moved
+						most = max(most, moved+moved/(payload+20)*fpduCost)
+						r.drop()
+						s.dev.poller.Poll()
+					}
+					if total < size*reads {
+						t.Fatalf("a turn moves nothing after %d octets, of %d and headers", total, size*reads)
+					}
+					if limit := uint64(turnMost + turnLeast + 65<<10); most > limit {
+						t.Errorf("one turn has moved what counts as %d octets, more than %d", most, limit)
+					}
+					if n := s.dev.poller.Poll(); n != 0 || st.blocked.Load() || s.dev.prog.batches.lent() != 0 {
+						t.Errorf("all is sent, and %d streams are ready, blocked %v, %d batches are lent", n, st.blocked.Load(), s.dev.prog.batches.lent())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTurnOfReceiving: one call takes about 1 MiB, and less of short FPDUs, which stay
+// in the socket.
+func TestTurnOfReceiving(t *testing.T) {
+	for _, n := range []int{0, 60, 1000, 60_000} {
+		t.Run(fmt.Sprintf("%d octets", n), func(t *testing.T) {
+			byHand(t, memnet.Options{Window: 1 << 30, MSS: 1 << 20}, Options{}, func(s *side, network *memnet.Network) {
+				q, r := s.besides(network)
+				st := q.stream.Load()
+				dst := s.reg(1<<16, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+				count := (8 << 20) / len(fpdu)
+				r.write(bytes.Repeat(fpdu, count))
+				before, most := 0, 0
+				for turn := 0; before < count; turn++ {
+					s.dev.poller.Poll()
+					taken := int(st.rx.taken) - before
+					if before += taken; taken == 0 {
+						t.Fatalf("turn %d takes nothing, after %d FPDUs of %d", turn, before, count)
+					}
+					most = max(most, taken*(len(fpdu)+fpduCost))
+				}
+				// The first read can't know how long FPDUs will be.
+				if limit := turnMost + readMost/len(fpdu)*fpduCost; most > limit+readMost {
+					t.Errorf("one turn has taken what counts as %d octets, more than %d", most, limit)
+				}
+			})
+		})
+	}
+}
+
+// TestTurnsOfMany: between two turns of one stream, 64 others together don't move much
+// more than one would alone, whichever way their octets go.
+func TestTurnsOfMany(t *testing.T) {
+	const peers, size = 64, 1 << 20
+	for _, what := range []string{"fast readers", "long Writes", "short FPDUs", "both"} {
+		t.Run(what, func(t *testing.T) {
+			byHand(t, memnet.Options{Window: 1 << 30, MSS: 9000}, Options{}, func(s *side, network *memnet.Network) {
+				mem := s.reg(size, everything)
+				var others []*stream
+				var raws []*raw
+				for range peers {
+					q, r := s.besides(network)
+					others, raws = append(others, q.stream.Load()), append(raws, r)
+				}
+				q, victim := s.besides(network)
+				must(q.PostRecv(make([]provider.RecvWR, 64)))(t)
+				s.dev.poller.Poll()
+				s.dev.poller.Poll()
+				for _, r := range raws {
+					if what == "fast readers" || what == "both" {
+						r.ask(mem, size, 4)
+					}
+					if what == "long Writes" || what == "both" {
+						r.write(bytes.Repeat(r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 8900)), 200))
+					}
+					if what == "short FPDUs" {
+						r.write(bytes.Repeat(r.fpdu(rdmap.WriteHeader(0xdead, 0, true), nil), 40_000))
+					}
+				}
+				cost := func() (tx, rx int) {
+					for _, st := range others {
+						tx += int(st.moved.Load())
+						rx += int(st.rx.taken) * fpduCost
+						rx += int(st.rx.fpdu.Pos())
+					}
+					return tx, rx
+				}
+				for round := range 10 {
+					tx0, rx0 := cost()
+					taken := q.stream.Load().rx.taken
+					victim.sendMsg(nil)
+					polls := 0
+					for ; q.stream.Load().rx.taken == taken; polls++ {
+						if polls > 2 {
+							t.Fatalf("round %d: the victim has had no turn in %d Polls", round, polls)
+						}
+						s.dev.poller.Poll()
+					}
+					tx, rx := cost()
+					if moved := max(tx-tx0, rx-rx0); moved > 2*peers*(turnLeast+readLeast/20*fpduCost) { // two Polls
+						t.Errorf("round %d: others have moved what counts as %d KiB sent and %d KiB received before the victim had its turn", round, (tx-tx0)>>10, (rx-rx0)>>10)
+					}
+					for _, r := range raws {
+						r.drop()
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestUndo: what is built anew after the socket was full is what had been built before,
+// and until the end of a message is built nothing is kept but the rest of an FPDU.
+func TestUndo(t *testing.T) {
+	const size = 1 << 20
+	for _, crc := range []bool{true, false} {
+		for _, what := range []string{"Read", "Write", "Send"} {
+			t.Run(fmt.Sprintf("%s, CRC %v", what, crc), func(t *testing.T) {
+				for seed := range uint64(4) {
+					storyOn(t, memnet.Options{Seed: seed, Window: 10_000 + 7919*int(seed), MSS: 1448, Cut: seed > 0}, Options{}, params(crc), sideOptions{}, func(s *side, r *raw) {
+						src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
+						pattern(src.b, int(seed))
+						wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, size)}}
+						switch what {
+						case "Read":
+							r.ask(src, size, 1)
+						case "Write":
+							wr.Opcode = provider.WRRDMAWrite
+							s.send(wr)
+						case "Send":
+							wr.Opcode = provider.WRSend
+							s.send(wr)
+						}
+						st := s.qp.stream.Load()
+						for got := 0; got < size; {
+							_, p := r.next("a segment")
+							if !bytes.Equal(p, src.b[got:got+len(p)]) {
+								t.Fatalf("octets at %d differ", got)
+							}
+							got += len(p)
+							if got%7 != 0 {
+								continue
+							}
+							st.txMu.Lock()
+							if b := st.tx.b; b != nil && st.tx.msg != msgNone && b.built-b.written > 1448 {
+								t.Errorf("%d octets are kept for a socket that is full", b.built-b.written)
+							}
+							st.txMu.Unlock()
+						}
+						if what != "Read" {
+							s.poll()
+						}
+					})
+				}
+			})
+		}
+	}
+}
+
+// allocated is how much memory f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestDribble: an octet more of half an FPDU costs no more than itself, however many
+// others have sent half an FPDU.
+func TestDribble(t *testing.T) {
+	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
+		var fpdu []byte
+		var q *qp
+		var r *raw
+		for range rxKept + 1 {
+			q, r = s.besides(network)
+			fpdu = r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), make([]byte, 51<<10))
+			r.write(fpdu[:20<<10])
+			for s.dev.poller.Poll() > 0 {
+			}
+		}
+		st := q.stream.Load()
+		if st.rx.part == nil || st.rx.kept {
+			t.Fatal("the stream keeps a context; the test is about those that don't")
+		}
+		const octets = 2000
+		got := allocated(func() {
+			for i := range octets {
+				r.write(fpdu[20<<10+i:][:1])
+				s.dev.poller.Poll()
+			}
+		})
+		if per := got / octets; per > 1024 {
+			t.Errorf("%d octets are allocated for each that comes", per)
+		}
+		if have := cap(st.rx.part.b); have > len(fpdu) {
+			t.Errorf("%d octets are kept for an FPDU of %d", have, len(fpdu))
+		}
+		must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
+		r.write(fpdu[20<<10+octets:])
+		for s.dev.poller.Poll() > 0 {
+		}
+		if st.rx.part != nil {
+			t.Error("the FPDU has come, and part of it is kept")
+		}
+	})
+}
