@@ -13,11 +13,13 @@ import (
 
 // progressState is what a device needs to move data, for all its QPs together.
 type progressState struct {
-	batches  stock[txBatch]
-	contexts stock[rxContext]
-	parts    stock[rxPart]
-	kept     atomic.Int64 // contexts that streams keep between turns
-	ahead    atomic.Int64 // pieces that are read ahead from objects
+	batches    stock[txBatch]
+	contexts   stock[rxContext]
+	parts      stock[rxPart]
+	kept       atomic.Int64 // contexts that streams keep between turns
+	partsMost  int64        // what partOctets may be
+	partOctets atomic.Int64 // of long parts
+	ahead      atomic.Int64 // pieces that are read ahead from objects
 
 	turns atomic.Uint64 // of pollers
 
@@ -107,6 +109,7 @@ func (d *device) startProgress() {
 	p.batches.idle = (*txBatch).idle
 	p.contexts.make = newRxContext
 	p.contexts.idle = (*rxContext).idle
+	p.partsMost = partsMost
 	p.parts.make = func() *rxPart { return new(rxPart) }
 	p.ended = make(chan struct{})
 	var ctx context.Context

@@ -4,6 +4,10 @@ package engine
 // a segment of Ethernet. Such a part goes through a context whenever more of it comes.
 const partSmall = 1600
 
+// partsMost is how many octets the long parts of a device may have together. Beyond that
+// the oldest go, which have stood still for longest (see stalls.shrink).
+const partsMost = 64 << 20
+
 // rxPart is the beginning of an FPDU that was moved out of a context, as a peer that
 // stops in the middle of one must not hold a context of 256 KiB. What it makes us hold is
 // in proportion to what it has sent: a longer part is in memory of its own, at most twice
@@ -35,6 +39,14 @@ func (p *rxPart) room() []byte {
 	return p.b[len(p.b):min(cap(p.b), p.need)]
 }
 
+// own is how much memory of its own p has.
+func (p *rxPart) own() int64 {
+	if cap(p.b) <= partSmall {
+		return 0
+	}
+	return int64(cap(p.b))
+}
+
 // isLong reports whether the rest of the FPDU is to be read to the part itself.
 func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
 
@@ -43,6 +55,7 @@ func (s *stream) toPart() {
 	r := &s.rx
 	r.part = s.dev.prog.parts.get()
 	r.part.fill(r.c.b[r.r:r.w], int(r.need))
+	s.dev.prog.partOctets.Add(r.part.own())
 	r.r, r.w = 0, 0
 }
 
@@ -57,6 +70,7 @@ func (s *stream) fromPart() {
 func (s *stream) dropPart() {
 	r := &s.rx
 	if r.part != nil {
+		s.dev.prog.partOctets.Add(-r.part.own())
 		r.part.b = nil
 		s.dev.prog.parts.put(r.part)
 		r.part = nil
@@ -66,7 +80,11 @@ func (s *stream) dropPart() {
 // readPart is readMore for an FPDU that has begun in a part.
 func (s *stream) readPart() (int, bool) {
 	p := s.rx.part
+	before := p.own()
 	space := p.room()
+	if now := p.own(); now != before {
+		s.dev.prog.partOctets.Add(now - before)
+	}
 	p.iov[0] = space
 	n, err := s.conn.Readv(p.iov[:])
 	p.iov[0] = nil

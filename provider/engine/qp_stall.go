@@ -38,6 +38,8 @@ var (
 	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w", os.ErrDeadlineExceeded)
 	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w", os.ErrDeadlineExceeded)
 
+	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and those of all peers take more than %d MiB: %w", partsMost>>20, os.ErrDeadlineExceeded)
+
 	errHalfFPDU = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified, Reason: "an FPDU took too long to arrive"}
 )
 
@@ -46,6 +48,7 @@ type stalls struct {
 	mu      sched.Mutex[locks.Stalls]
 	fresh   []*stream // since the last look
 	timer   *time.Timer
+	due     time.Time // when the timer was to run out
 	armed   bool
 	stopped bool
 
@@ -90,11 +93,13 @@ func (w *stalls) arm(d *device) {
 		return
 	}
 	w.armed = true
+	period := d.opts.stallPeriod()
+	w.due = time.Now().Add(period)
 	if w.timer == nil {
-		w.timer = time.AfterFunc(d.opts.stallPeriod(), func() { w.look(d) })
+		w.timer = time.AfterFunc(period, func() { w.look(d) })
 		return
 	}
-	w.timer.Reset(d.opts.stallPeriod())
+	w.timer.Reset(period)
 }
 
 // stallPeriod is how long it is from one look at stalled streams to the next.
@@ -108,7 +113,9 @@ func (o *Options) stallPeriod() time.Duration {
 	return max(period, time.Millisecond)
 }
 
-// look looks at all streams that are watched.
+// look looks at all streams that are watched. When it comes late, this process, or the
+// machine, has stood still: what came meanwhile may lie in the sockets, and that time is
+// not the peers'.
 func (w *stalls) look(d *device) {
 	w.mu.Lock()
 	for _, s := range w.fresh {
@@ -116,23 +123,52 @@ func (w *stalls) look(d *device) {
 	}
 	clear(w.fresh)
 	w.fresh = w.fresh[:0]
+	now := time.Now()
+	late := max(0, now.Sub(w.due))
 	w.mu.Unlock()
 
-	now := time.Now()
 	stay := w.known[:0]
 	for i := range w.known {
-		if st := &w.known[i]; st.look(now) {
+		st := &w.known[i]
+		st.rx.since, st.tx.since = st.rx.since.Add(late), st.tx.since.Add(late)
+		if st.look(now) {
 			stay = append(stay, *st)
 		}
 	}
 	clear(w.known[len(stay):])
 	w.known = stay
+	w.shrink(d, now)
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.armed = false
 	if !w.stopped && len(w.known)+len(w.fresh) > 0 {
 		w.arm(d)
+	}
+}
+
+// shrink ends streams, oldest first, that have begun an FPDU and stood in it for a whole
+// look, when all such parts together take more than they may.
+func (w *stalls) shrink(d *device, now time.Time) {
+	over := d.prog.partOctets.Load() - d.prog.partsMost
+	for i := range w.known {
+		if over <= 0 {
+			return
+		}
+		st := &w.known[i]
+		s := st.s
+		if !st.rx.on || !st.rx.since.Before(now) || !s.rxMu.TryLock() {
+			continue
+		}
+		if r := &s.rx; r.part != nil && r.part.own() > 0 && uint64(r.taken) == st.rx.at {
+			over -= r.part.own()
+			r.recv.End()
+			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
+		}
+		s.rxMu.Unlock()
+		if s.over() {
+			go s.settle()
+		}
 	}
 }
 

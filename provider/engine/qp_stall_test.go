@@ -239,3 +239,72 @@ func TestSmallPartsKeepNoContext(t *testing.T) {
 		}
 	})
 }
+
+// TestLateLook: the time that this process has stood still is not the peer's.
+func TestLateLook(t *testing.T) {
+	const limit = 10 * time.Second
+	story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
+		began := time.Now()
+		r.write([]byte{0})
+		time.Sleep(limit / 2)
+		w := &s.dev.stalls
+		w.timer.Stop()
+		const stood = time.Hour
+		time.Sleep(stood)
+		w.look(s.dev)
+		if err := s.qp.Cause(); err != nil {
+			t.Fatalf("the peer is cut because this side stood still: %v", err)
+		}
+		s.wantTimeout("it goes on from there", began.Add(stood), limit)
+	})
+}
+
+// TestPartsOfAll: what the peers of a device have begun and don't finish takes no more
+// memory than it may, and what is finished costs nobody his connection.
+func TestPartsOfAll(t *testing.T) {
+	hostile(t, func(s *side, good *raw, network *memnet.Network) {
+		const most, peers, part = 1 << 20, 60, 40_000
+		s.dev.prog.partsMost = most
+		s.dev.prog.kept.Add(rxKept) // others have the contexts
+		defer s.dev.prog.kept.Add(-rxKept)
+		var qps []*qp
+		for range peers {
+			q, r := s.besides(network)
+			r.write(r.fpdu(rdmap.WriteHeader(1, 0, true), make([]byte, 60_000))[:part])
+			qps = append(qps, q)
+			time.Sleep(time.Millisecond)
+		}
+		dst := s.reg(60_000, everything)
+		fpdu := good.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 60_000))
+		for range 10 {
+			good.write(fpdu[:part])
+			time.Sleep(stallLook / 2)
+			good.write(fpdu[part:])
+		}
+		if n := s.dev.prog.partOctets.Load(); n > most {
+			t.Errorf("%d octets are held for parts of FPDUs, more than %d", n, most)
+		}
+		ended := 0
+		for i, q := range qps {
+			if q.getState() != provider.QPErr {
+				continue
+			}
+			if ended++; !errors.Is(q.Cause(), errFPDUMemory) {
+				t.Errorf("connection %d: %v", i, q.Cause())
+			}
+		}
+		if least := peers - most/part; ended < least || ended > peers-most/60_016+1 {
+			t.Errorf("%d of %d connections have ended, want about %d", ended, peers, least)
+		}
+		if err := s.qp.Cause(); err != nil {
+			t.Errorf("who finishes what he begins: %v", err)
+		}
+		s.wantServed("others", good)
+		for _, q := range qps {
+			ok(t, q.Close())
+		}
+		if n := s.dev.prog.partOctets.Load(); n != 0 {
+			t.Errorf("%d octets are held for parts of nobody", n)
+		}
+	})
+}
