@@ -142,7 +142,8 @@ type Options struct {
 	// the answers to its Reads above all. It counts from when the socket was found full
 	// until as much is taken as was left over then, of which 64 KiB count at most, so
 	// that taking single octets doesn't help. Then the connection is reset, and
-	// QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s. Negative: no limit.
+	// QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s; a peer whose objects (RegObject)
+	// may need longer for what they store needs more. Negative: no limit.
 	//
 	// TCP.UserTimeout is not the same: it ends a connection when nothing at all is
 	// acknowledged, or the window is closed, for as long, and a peer that opens it by an
