@@ -246,7 +246,7 @@ func TestLateLook(t *testing.T) {
 	story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
 		began := time.Now()
 		r.write([]byte{0})
-		time.Sleep(limit / 2)
+		time.Sleep(limit/2 + stallLook/3) // between two looks
 		w := &s.dev.stalls
 		w.timer.Stop()
 		const stood = time.Hour
