@@ -70,7 +70,7 @@ func (k *stock[T]) get() *T {
 // whoever draws it next would have that.
 func (k *stock[T]) put(x *T) {
 	if !k.idle(x) {
-		panic("engine: a receive context or a batch is given back with something in use")
+		panic("engine: a receive context, a batch or a part is given back with something in use")
 	}
 	if k.hot.Load() == nil && k.hot.CompareAndSwap(nil, x) {
 		return
@@ -111,6 +111,7 @@ func (d *device) startProgress() {
 	p.contexts.idle = (*rxContext).idle
 	p.partsMost = partsMost
 	p.parts.make = func() *rxPart { return new(rxPart) }
+	p.parts.idle = (*rxPart).idle
 	p.ended = make(chan struct{})
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())

@@ -21,6 +21,9 @@ type rxPart struct {
 	small [partSmall]byte
 }
 
+// idle reports whether nothing is in p.
+func (p *rxPart) idle() bool { return p.b == nil && p.iov[0] == nil }
+
 // fill makes p the part b of an FPDU.
 func (p *rxPart) fill(b []byte, need int) {
 	p.need = max(need, len(b))
