@@ -248,7 +248,9 @@ func TestLateLook(t *testing.T) {
 		r.write([]byte{0})
 		time.Sleep(limit/2 + stallLook/3) // between two looks
 		w := &s.dev.stalls
+		w.mu.Lock()
 		w.timer.Stop()
+		w.mu.Unlock()
 		const stood = time.Hour
 		time.Sleep(stood)
 		w.look(s.dev)
