@@ -42,8 +42,9 @@ func (m *marker) result() error {
 //
 // The error is nil if all is complete, whatever its status; a [*WCError] that
 // is ErrFlushed if the connection ended first; [*PostError] if the QP is not
-// connected, unless nothing was ever posted to it; os.ErrClosed if the QP or the
-// CQ is closed meanwhile; or ctx.Err(). There is no C call for it.
+// connected, unless nothing was ever posted to it, or if it has no place for the
+// marker and never will ([ErrNoneSignaled]); os.ErrClosed if the QP or the CQ is
+// closed meanwhile; or ctx.Err(). There is no C call for it.
 func (qp *QP) Drain(ctx context.Context) error {
 	if err := qp.ok("drain"); err != nil {
 		return err
@@ -63,8 +64,8 @@ func (qp *QP) Drain(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		// A full queue has to make progress first.
-		if !errors.Is(err, syscall.ENOMEM) {
+		// A full queue has to make progress first, if it can.
+		if !errors.Is(err, syscall.ENOMEM) || errors.Is(err, ErrNoneSignaled) {
 			cq.release(m)
 			return err
 		}

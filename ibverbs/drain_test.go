@@ -192,6 +192,29 @@ func TestDrainFails(t *testing.T) {
 	})
 }
 
+// A device that keeps the places of unsignalled work until signalled work behind it is
+// reported says so when there is none. Nothing can come of waiting.
+func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		full := &provider.Error{Op: "ibv_post_send", Err: provider.ErrNoneSignaled}
+		o.fake.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) {
+			if wrs[0].WRID == 1 {
+				return 1, nil
+			}
+			return 0, full
+		}
+		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := o.qp.Drain(ctx)
+		wantErr(t, "drain", err, ibverbs.ErrNoneSignaled)
+		wantErr(t, "drain", err, syscall.ENOMEM)
+		ok(t, o.qp.Close()) // and nothing looks for the marker any more
+		ok(t, o.cq.Close())
+	})
+}
+
 // A QP that is closed under a Drain ends it, and leaves nothing behind in a CQ
 // that others use: neither a marker nor the search for it.
 func TestDrainOfAQPThatIsClosed(t *testing.T) {

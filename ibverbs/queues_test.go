@@ -113,6 +113,25 @@ func take(t *testing.T, cq *ibverbs.CQ, n int) []ibverbs.WC {
 	return wc
 }
 
+// TestQueueDrain: Drain returns when a send queue without a free place is done with work
+// that is all unsignalled, and the queue can be used again.
+func TestQueueDrain(t *testing.T) {
+	vctx, l := queueWorld(t)
+	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 8, MaxSendSGE: 1}})
+	defer j.close(t)
+	_, init, err := j.client.QP().Query()
+	ok(t, err)
+	for round := range 3 {
+		for range init.Cap.MaxSendWR {
+			ok(t, j.write(t, 0, 0))
+		}
+		ok(t, j.client.QP().Drain(timeout(t)))
+		if n, err := j.client.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
+			t.Errorf("round %d: %d completions, %v", round, n, err)
+		}
+	}
+}
+
 // TestQueueResize: a CQ grows and shrinks with completions in it. siw has no
 // ibv_resize_cq, and says so.
 func TestQueueResize(t *testing.T) {

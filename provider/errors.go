@@ -67,6 +67,11 @@ func (e *WCError) Error() string {
 // the normal end of what was still posted when a connection ended.
 var ErrFlushed = errors.New("work request flushed")
 
+// ErrNoneSignaled is what errors.Is finds in the ENOMEM of a send queue that is full of
+// unsignalled work requests and stays so: the device gives back their places only when
+// one behind them is reported that is signalled, and there is none.
+var ErrNoneSignaled = fmt.Errorf("none of the work requests in the full send queue is signalled, and nothing frees it: signal one in each queue's length: %w", syscall.ENOMEM)
+
 // Is implements the protocol of errors.Is.
 func (e *WCError) Is(target error) bool {
 	return target == ErrFlushed && e.Status == WCWRFlushErr

@@ -30,6 +30,11 @@ type QP interface {
 	// before it are posted and will complete. The WRs, their SGLists and
 	// Inline are the caller's again when it returns; the registered memory
 	// is not until the completion. It does not allocate.
+	//
+	// ENOMEM says that the queue is full. Work that is over, and all before it, makes
+	// room when it is reported; the engine, siw and rxe don't wait for that if it is
+	// unsignalled. Where a device does, and the queue is full of unsignalled work, the
+	// error is ErrNoneSignaled.
 	PostSend(wrs []SendWR) (n int, err error)
 
 	// PostRecv posts receives (ibv_post_recv), with the rules of PostSend.

@@ -273,8 +273,10 @@ func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
 // meanwhile. Afterwards, Close.
 //
 // The error is nil when the connection is over, also when the peer ended it
-// first: how each work request fared is in its completion. When ctx ends it is
-// ctx.Err(), and the connection may still be there.
+// first: how each work request fared is in its completion. It is
+// [ibverbs.ErrNoneSignaled] when the connection is over and nobody can know what became
+// of unsignalled work, as QP.Drain says. When ctx ends it is ctx.Err(), and the
+// connection may still be there.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
 		return errNil("rdma_disconnect", "connection")
@@ -283,7 +285,8 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	drainCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.watched(), cancel)()
-	if err := c.qp.Drain(drainCtx); err != nil && ctx.Err() != nil {
+	drained := c.qp.Drain(drainCtx)
+	if drained != nil && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	// A connection that ended first makes Drain and Disconnect fail, with
@@ -291,7 +294,13 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	if err := c.Disconnect(); err != nil && !c.over() && !isNotConnected(err) {
 		return err
 	}
-	return c.Wait(ctx)
+	if err := c.Wait(ctx); err != nil {
+		return err
+	}
+	if errors.Is(drained, ibverbs.ErrNoneSignaled) {
+		return drained
+	}
+	return nil
 }
 
 // isNotConnected tells whether a disconnect failed because the peer was faster

@@ -149,7 +149,7 @@ func TestConnShutdownDelivers(t *testing.T) {
 	const messages, size = 32, 100_000
 	ctx := timeout(t)
 	r := &receiver{n: messages, size: size}
-	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
+	client, server := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: messages, MaxSendSGE: 1}}, &rdmacm.ConnConfig{Prepare: r.prepare})
 	defer r.mr.Close()
 	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(messages*size, 0))
 	defer mr.Close()

@@ -487,6 +487,9 @@ func TestShutdown(t *testing.T) {
 		{"nothing ever completes", func(f *fake.Provider, id *fake.ID) {
 			f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) { return len(wrs), nil }
 		}, context.DeadlineExceeded},
+		{"the queue is full for ever", func(f *fake.Provider, id *fake.ID) {
+			f.PostSend = func(*fake.QP, []provider.SendWR) (int, error) { return 0, provider.ErrNoneSignaled }
+		}, ibverbs.ErrNoneSignaled},
 		{"no event comes", func(f *fake.Provider, id *fake.ID) { f.OnCM = nil }, context.DeadlineExceeded},
 	} {
 		synctest.Test(t, func(t *testing.T) {

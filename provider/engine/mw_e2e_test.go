@@ -491,16 +491,23 @@ func TestMemoryWorkOrder(t *testing.T) {
 
 		one := testMW(s.t, s.pd, provider.MWType1)
 		info := provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: 1}
-		n := 0
+		s.send(provider.SendWR{WRID: 7, Opcode: provider.WRRDMARead, RemoteAddr: 7, RKey: 8})
+		req = r.wantReadRequest("the Read that nothing passes", 2)
+		n := 1
 		var err error
 		for ; err == nil; n++ {
-			err = s.qp.BindMW(one, uint64(n), 0, info) // unsignalled: no place comes back
+			err = s.qp.BindMW(one, uint64(n), provider.SendFence, info)
 		}
 		if provider.Errno(err) != syscall.ENOMEM || n != 9 {
 			t.Errorf("%d binds in a queue of 8, then %v", n-1, err)
 		}
 		if n, err := s.qp.PostSend([]provider.SendWR{invWR(1, 1)}); n != 0 || provider.Errno(err) != syscall.ENOMEM {
 			t.Errorf("an invalidation in a full queue: %v", err)
+		}
+		r.answer(req)
+		s.noWC("the Read and the binds are unsignalled")
+		for range 20 { // so are these, and give back their places when they are done
+			ok(t, s.qp.BindMW(one, 0, 0, info))
 		}
 	})
 }

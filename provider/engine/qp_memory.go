@@ -202,7 +202,7 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 		return err
 	}
 	tail := s.tail.Load()
-	if s.full(tail) && !s.grow(q.init.MaxSendWR) {
+	if s.full(tail) && !s.makeRoom(tail, q.init.MaxSendWR) {
 		return errQueueFull
 	}
 	key := incRKey(w.posted.Load())

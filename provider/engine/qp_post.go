@@ -63,7 +63,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 		} else if length, err = q.checkSend(wr, canRead); err != nil {
 			break
 		}
-		if s.full(tail) && !s.grow(q.init.MaxSendWR) {
+		if s.full(tail) && !s.makeRoom(tail, q.init.MaxSendWR) {
 			err = errQueueFull
 			break
 		}

@@ -77,8 +77,9 @@ func TestPostRecvRefusals(t *testing.T) {
 	wantErr(t, err, syscall.ENOMEM)
 }
 
-// TestFullQueue: a full send queue refuses; unsignalled work requests leave it
-// when a later one is reported.
+// TestFullQueue: a full send queue refuses. Unsignalled work requests leave it when a
+// later one is reported or, so that a queue full of them is none for ever, when they are
+// over and their places are needed.
 func TestFullQueue(t *testing.T) {
 	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 1}}, func(s *side, r *raw) {
 		unsignalled := provider.SendWR{Opcode: provider.WRSend}
@@ -91,9 +92,33 @@ func TestFullQueue(t *testing.T) {
 				r.next("a Send")
 			}
 		}
+		for range 10 {
+			s.send(unsignalled, unsignalled, unsignalled)
+			for range 3 {
+				r.next("a Send")
+			}
+		}
 		s.send(unsignalled, unsignalled, unsignalled, unsignalled)
-		_, err := s.qp.PostSend([]provider.SendWR{unsignalled})
+		s.noWC("all of them are unsignalled")
+
+		read := provider.SendWR{Opcode: provider.WRRDMARead, RKey: 1}
+		s.send(unsignalled, read, unsignalled, unsignalled)
+		for range 5 {
+			r.next("a Send")
+		}
+		q := r.wantReadRequest("the Read", 1)
+		for range 2 {
+			r.next("a Send")
+		}
+		n, err := s.qp.PostSend([]provider.SendWR{unsignalled, unsignalled})
+		if n != 1 {
+			t.Errorf("%d were posted, want 1: only the Send before the Read is over, and reported", n)
+		}
 		wantErr(t, err, syscall.ENOMEM)
+		r.next("a Send")
+		r.answer(q)
+		s.noWC("all of them are unsignalled")
+		s.send(unsignalled, unsignalled, unsignalled, unsignalled)
 	})
 }
 

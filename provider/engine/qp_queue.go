@@ -29,9 +29,11 @@ type sendWQE struct {
 //	free <= head <= (next of the transmit side) <= tail
 //	head <= out
 //
-// From free to head are WQEs that were unsignalled and successful: their places
+// From free to head are WQEs that were unsignalled and successful. Their places
 // are given back when a later one is reported, which is what the man page of
-// ibv_post_send makes programs rely on.
+// ibv_post_send makes programs rely on, or when a poster finds the queue full:
+// siw and rxe give them back then, too, and Drain and Shutdown need a place in a
+// queue of unsignalled work.
 type sendQueue struct {
 	wqes      []sendWQE
 	sges      []provider.SGE
@@ -81,6 +83,19 @@ func (s *sendQueue) inlineRoom(i uint32) []byte {
 
 // full reports whether there is no place for a WQE at tail. s.mu is held.
 func (s *sendQueue) full(tail uint32) bool { return tail-s.free.Load() == uint32(len(s.wqes)) }
+
+// makeRoom makes the ring if there is none, or gives back the places of unsignalled
+// WQEs that are over, and reports whether there is a place for a WQE at tail now.
+// s.mu is held.
+func (s *sendQueue) makeRoom(tail, places uint32) bool {
+	if s.grow(places) {
+		return true
+	}
+	s.done.Lock()
+	s.free.Store(s.head)
+	s.done.Unlock()
+	return !s.full(tail)
+}
 
 // recvWQE is a work request in the receive queue.
 type recvWQE struct {

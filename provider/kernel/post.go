@@ -40,9 +40,13 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		if len(q.binding) > 0 {
 			q.bound(n)
 		}
+		q.countSilent(wrs[done : done+n])
 		done += n
 		if err == syscall.ENOTCONN {
 			q.end()
+		}
+		if err == syscall.ENOMEM && q.stuck() {
+			err = provider.ErrNoneSignaled
 		}
 		if err == nil {
 			err = refused
@@ -52,6 +56,23 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 	}
 	return done, nil
+}
+
+// countSilent keeps count of what is posted without a signal behind it.
+func (q *qp) countSilent(wrs []provider.SendWR) {
+	for i := range wrs {
+		if q.silent++; q.init.SQSigAll || wrs[i].Flags&provider.SendSignaled != 0 {
+			q.silent = 0
+		}
+	}
+}
+
+// stuck reports whether the send queue, which is full, has nothing in it that ever makes
+// room. The libraries of hardware give back places when they come across a completion,
+// and unsignalled work has none. siw gives a place back when it takes the work up, and
+// rxe when the work is over.
+func (q *qp) stuck() bool {
+	return !q.dev.siw && !q.dev.rxe && q.silent >= q.init.Cap.MaxSendWR
 }
 
 const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline

@@ -39,6 +39,7 @@ type qp struct {
 	// while it is posted to.
 	sqMu    sync.Mutex
 	sq      *ibv.SendBatch
+	silent  int       // unsignalled work requests posted since the last signalled one
 	binding []binding // of the batch
 	rqMu    sync.Mutex
 	rq      *ibv.RecvBatch
