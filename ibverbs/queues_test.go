@@ -340,11 +340,10 @@ func TestQueueSolicited(t *testing.T) {
 	ok(t, ch.Close())
 }
 
-// TestQueueUnsignalled: work that is not signalled says nothing when it succeeds and
-// keeps its place in the send queue until a later signalled one has completed; a full
-// queue refuses with ENOMEM and takes nothing of the list from there on. siw gives
-// places back as soon as it has taken the work up, and rxe when it is done, so that their
-// queues seldom are full.
+// TestQueueUnsignalled: work that is not signalled says nothing when it succeeds. Its
+// place in the send queue is free when a later signalled one has completed, as it is on
+// all devices, or when it is needed: siw gives places back as soon as it has taken the
+// work up, rxe when it is done, and the engine when it is done and the queue is full.
 func TestQueueUnsignalled(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for _, signalled := range []bool{false, true} {
@@ -375,17 +374,9 @@ func TestQueueUnsignalled(t *testing.T) {
 		if n := must[int](t)(cq.Poll(wc)); n != 0 {
 			t.Errorf("%d completions of unsignalled work, the first %d", n, wc[0].WRID)
 		}
-		if !onKernel() {
-			good := ibverbs.SendWR{WRID: 200, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
-			err := j.client.QP().PostSend(good, good)
-			var pe *ibverbs.PostError
-			if refused(t, "a full queue", err, syscall.ENOMEM); !errors.As(err, &pe) || pe.Posted != 0 {
-				t.Errorf("a full queue: %v", err)
-			}
-			// Nothing will free it any more: the program has signalled nothing.
-			time.Sleep(5 * time.Millisecond)
-			refused(t, "and remains full", j.client.QP().PostSend(good), syscall.ENOMEM)
-		}
+		good := ibverbs.SendWR{WRID: 200, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
+		ok(t, j.client.QP().PostSend(good, good))
+		take(t, cq, 2)
 		// In the end all that is posted is told, if there is an end before it.
 		ok(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
 		j.close(t)

@@ -108,7 +108,7 @@ func (s *soup) post(rnd *rand.Rand) ([]provider.WC, error) {
 	for i := range s.ops {
 		wrs = append(wrs, s.ops[i].wr)
 	}
-	// A queue that holds unsignalled WRs only would stay full.
+	// What is posted while the queue is full waits for a completion.
 	for i := 31; i < len(wrs); i += 32 {
 		wrs[i].Flags |= provider.SendSignaled
 		s.ops[i].wr.Flags |= provider.SendSignaled
