@@ -1,0 +1,407 @@
+package engine
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// FuzzReceive has a peer send a QP what a program says, legal and not, in pieces, and
+// compares everything with a model: all memory, the completions, what is answered, how
+// the stream ends, and that nothing is held behind it.
+func FuzzReceive(f *testing.F) {
+	for _, p := range seedPrograms() {
+		f.Add(p)
+	}
+	rigs := newRigs(f)
+	f.Fuzz(func(t *testing.T, program []byte) {
+		if len(program) > 1<<10 {
+			return
+		}
+		rigs.run(t, program)
+	})
+}
+
+var (
+	receiveSeed     = flag.Uint64("receive.seed", 1, "seed of the programs of TestReceiveModel")
+	receivePrograms = flag.Int("receive.programs", 4000, "how many they are")
+)
+
+// TestReceiveModel runs programs that are drawn, for as long as that takes: unlike the
+// fuzzer it has no coverage to count, and is faster.
+func TestReceiveModel(t *testing.T) {
+	rigs := newRigs(t)
+	rnd := rand.New(rand.NewPCG(*receiveSeed, 2))
+	for range *receivePrograms {
+		rigs.run(t, drawProgram(rnd))
+	}
+}
+
+func drawProgram(rnd *rand.Rand) []byte {
+	p := make([]byte, 8+rnd.IntN(200))
+	for i := range p {
+		p[i] = byte(rnd.Uint32())
+	}
+	return p
+}
+
+// seedPrograms are drawn as well, some for each configuration.
+func seedPrograms() (all [][]byte) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for config := range 32 {
+		for range 2 {
+			p := drawProgram(rnd)
+			p[0], p[1] = byte(config*9), byte(config*37)
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+type rigs struct {
+	t    testing.TB
+	made map[Options]*rig
+}
+
+func newRigs(t testing.TB) *rigs {
+	r := &rigs{t, make(map[Options]*rig)}
+	t.Cleanup(func() {
+		for _, x := range r.made {
+			x.close(func(err error) { ok(t, err) })
+		}
+	})
+	return r
+}
+
+func (r *rigs) run(t testing.TB, program []byte) {
+	var c [2]byte
+	copy(c[:], program)
+	bit := func(b byte, n int) bool { return b>>n&1 != 0 }
+	config := modelConfig{
+		crc: bit(c[0], 0), streaming: bit(c[0], 1), markersRx: bit(c[0], 2), markersTx: bit(c[0], 3), ext: bit(c[0], 4),
+		shared: bit(c[0], 5), rdmac: bit(c[0], 6), depth: 4,
+	}
+	mode := c[1] & 3
+	if config.rdmac {
+		config.crc, config.markersRx, config.markersTx, config.ext = true, true, true, false
+		mode &= 1
+	}
+	config.wait, config.peerToPeer = mode == 1 || mode == 2, mode >= 2
+	opts := Options{Extensions: config.ext}
+	if config.streaming {
+		opts.Placement = PlaceStreaming
+	}
+	x := r.made[opts]
+	if x == nil {
+		x = newRig(t, opts)
+		r.made[opts] = x
+	}
+	x.t = t
+	e := &execution{rig: x, m: newModel(config), early: bit(c[0], 7), windowed: bit(c[1], 4), few: bit(c[1], 6), own: c[1] >> 2 & 3}
+	e.p.calm = bit(c[1], 7)
+	e.c = &handConn{mss: 1460}
+	if bit(c[1], 5) {
+		e.c.mss = 65483
+	}
+	e.p.x, e.p.sendMSN, e.p.readMSN, e.p.answerMSN = e, 1, 1, 1
+	if len(program) > 2 {
+		e.p.program = program[2:]
+	}
+	if config.wait && config.peerToPeer {
+		e.p.indicate()
+	}
+	defer func() {
+		if t.Failed() { // what the next execution needs is not what it should be
+			t.Logf("as []byte(%q) in testdata/fuzz/FuzzReceive it is repeated, of %+v", program, config)
+			delete(r.made, opts)
+			_ = e.q.Close()
+			x.close(func(error) {})
+		}
+	}()
+	e.run()
+}
+
+// execution is one program on one stream.
+type execution struct {
+	*rig
+	m     *model
+	p     peer
+	c     *handConn
+	q     *qp
+	s     *stream
+	done  int // octets of output that the model has seen
+	early bool
+
+	windowed, few bool
+	own           byte
+
+	receives              []*modelRecv
+	posted, recvAt, works int
+}
+
+func (x *execution) fail(format string, args ...any) {
+	x.t.Helper()
+	x.t.Fatalf(format+"\n%+v", append(args, x.m.modelConfig)...)
+}
+
+func (x *execution) run() {
+	x.prepare()
+	var first []byte
+	if x.early {
+		first = x.p.next()
+		x.m.feed(first)
+	}
+	down := 0
+	params := mpa.Params{
+		Revision: 2, Enhanced: true, CRC: x.m.crc, MarkersRx: x.m.markersRx, MarkersTx: x.m.markersTx, RDMAC: x.m.rdmac,
+		IRD: x.m.depth, ORD: 4, PeerToPeer: x.m.peerToPeer, WaitFirstFPDU: x.m.wait, RTR: mpa.RTRRead | mpa.RTRSend,
+	}
+	if x.m.peerToPeer && !x.m.wait {
+		params.RTR = mpa.RTRRead
+		x.m.o.rtr = true
+	}
+	ok(x.t, x.q.start(x.c, params, first, func(error) { down++ }))
+	if x.s = x.q.stream.Load(); x.s == nil { // it has ended
+		for s := range x.dev.prog.lingering {
+			x.s = s
+		}
+	}
+	x.compare()
+	x.work()
+	x.compare()
+	for after := 0; !x.p.over() && after < 2; {
+		x.deliver(x.p.next())
+		if x.m.end != nil {
+			after++
+		}
+		x.p.local()
+	}
+	x.finish()
+	if down != 1 {
+		x.fail("onDown was called %d times", down)
+	}
+}
+
+// prepare makes the QP, its receives, and the model of all memory.
+func (x *execution) prepare() {
+	x.q = x.newQP(x.m.shared)
+	x.m.mem = append(x.want[:0], x.mem...)
+	x.want = x.m.mem
+	add := func(i int, at, n int, base uint64, access provider.Access, ours, goes, valid bool) {
+		x.m.memory = append(x.m.memory, &modelMemory{
+			stag: x.key(i), base: base, span: modelSpan{at, n}, ours: ours, goes: goes, valid: valid,
+			write: access&provider.AccessRemoteWrite != 0, read: access&provider.AccessRemoteRead != 0,
+			atomic: x.m.ext && access&provider.AccessRemoteAtomic != 0,
+		})
+	}
+	for i := range rigSpecs {
+		s := &rigSpecs[i]
+		add(i, x.at[i], s.size, s.base, s.access, i != rigForeign, s.access&provider.AccessRemoteInvalidate != 0, true)
+	}
+	x.keys[0] = incRKey(x.rig.windows[0].RKey())
+	for i := range rigWindows {
+		w := &rigWindows[i]
+		add(rigRegions+i, x.at[rigAll]+w.off, w.n, rigSpecs[rigAll].base+uint64(w.off), w.access, i != 1, i == 0, i != 0)
+	}
+	sizes := [][]int{{64}, {0}, {60, 40}, {9000}, {200}, {12}}
+	regions := []int{rigLocal, rigLocal, rigLocal, rigLocal, rigRead, rigLocal}
+	if x.few {
+		sizes, regions = sizes[:3], []int{rigLocal, rigForeign, rigLocal}
+		sizes[1] = []int{30}
+	}
+	for i := range sizes {
+		x.receive(sizes[i], regions[i])
+	}
+}
+
+// receive posts a receive of pieces of these sizes of a region: one that may not be
+// written for it, unless it is rigLocal.
+func (x *execution) receive(sizes []int, region int) {
+	bad := region != rigLocal
+	r := &modelRecv{id: uint64(1 + x.posted), bad: bad}
+	var sges []provider.SGE
+	for _, n := range sizes {
+		at := 0
+		if !bad {
+			at = x.recvAt
+			x.recvAt += n + 8
+		}
+		sges = append(sges, provider.SGE{Addr: rigSpecs[region].base + uint64(at), Length: uint32(n), LKey: x.regions[region].stag})
+		r.spans = append(r.spans, modelSpan{x.at[region] + at, n})
+	}
+	wr := []provider.RecvWR{{WRID: r.id, SGList: sges}}
+	post := x.q.PostRecv
+	if x.m.shared {
+		post = x.srq.PostRecv
+	}
+	if n, err := post(wr); n != 1 {
+		x.fail("posting a receive: %v", err)
+	}
+	x.posted++
+	x.m.recvs = append(x.m.recvs, r)
+	x.receives = append(x.receives, r)
+}
+
+// work posts what the QP itself is to do.
+func (x *execution) work() {
+	if x.q.getState() != provider.QPRTS {
+		return
+	}
+	if x.windowed {
+		x.bind(0, x.q)
+		x.m.memory[rigOwnWindow].stag, x.m.memory[rigOwnWindow].valid = x.keys[0], true
+	}
+	at := 16 << 10
+	var wrs []provider.SendWR
+	add := func(op provider.WROpcode, flags provider.SendFlags, sizes ...int) {
+		w := &modelWork{id: uint64(1000 + len(wrs)), op: op}
+		wr := provider.SendWR{WRID: w.id, Opcode: op, Flags: flags | provider.SendSignaled, RKey: 77, RemoteAddr: 88}
+		for _, n := range sizes {
+			w.length += n
+			if op == provider.WRSend {
+				wr.Flags |= provider.SendInline
+				continue
+			}
+			wr.SGList = append(wr.SGList, provider.SGE{Addr: rigSpecs[rigLocal].base + uint64(at), Length: uint32(n), LKey: x.regions[rigLocal].stag})
+			w.spans = append(w.spans, modelSpan{x.at[rigLocal] + at, n})
+			at += n + 8
+		}
+		wrs = append(wrs, wr)
+		x.m.work = append(x.m.work, w)
+	}
+	switch {
+	case x.own == 1:
+		add(provider.WRRDMARead, 0, 40)
+		add(provider.WRRDMARead, 0, 10, 14)
+		add(provider.WRSend, provider.SendFence)
+	case x.own == 2 && x.m.ext:
+		add(provider.WRAtomicFetchAdd, 0, 8)
+		add(provider.WRRDMARead, 0, 30)
+		add(provider.WRAtomicCmpAndSwp, 0, 3, 5)
+	case x.own == 2:
+		add(provider.WRRDMARead, 0, 6000, 3000)
+	case x.own == 3:
+		for i := range 6 {
+			add(provider.WRRDMARead, 0, i*4)
+		}
+	}
+	x.works = len(wrs)
+	if n, err := x.q.PostSend(wrs); n != len(wrs) {
+		x.fail("posting work: %v", err)
+	}
+}
+
+// deliver has the stream take a piece, and compares what it says to it.
+func (x *execution) deliver(piece []byte) {
+	if x.m.end == nil {
+		x.m.feed(piece)
+	}
+	x.c.in = append(x.c.in, piece...)
+	if x.s != nil {
+		x.s.Ready(true, true)
+	}
+	x.compare()
+}
+
+// compare has the model see what the stream has sent, and whether it has ended.
+func (x *execution) compare() {
+	x.t.Helper()
+	sent := x.c.out[x.done:]
+	x.done = len(x.c.out)
+	if err := x.m.output(sent); err != nil {
+		x.fail("what was sent: %v", err)
+	}
+	var term *provider.TerminateError
+	cause := x.q.Cause()
+	if cause != nil && !errors.As(cause, &term) {
+		x.fail("the stream ended with %v", cause)
+	}
+	if err := x.m.behind(term); err != nil {
+		x.fail("%v", err)
+	}
+}
+
+// finish ends the stream, and compares what is left of it.
+func (x *execution) finish() {
+	x.c.eof = true
+	if x.s != nil {
+		x.s.Ready(true, true)
+	}
+	cause := x.q.Cause()
+	if x.m.end == nil && !errors.Is(cause, io.EOF) && !errors.Is(cause, io.ErrUnexpectedEOF) {
+		x.fail("at the peer's FIN the stream ended with %v", cause)
+	}
+	ok(x.t, x.q.Close())
+	if x.s != nil {
+		x.s.Ready(true, true)
+	}
+	if err := x.m.output(x.c.out[x.done:]); err != nil {
+		x.fail("what was sent at last: %v", err)
+	}
+	if !x.c.closed || len(x.c.in) > 0 {
+		x.fail("the stream is closed: %v, with %d octets unread", x.c.closed, len(x.c.in))
+	}
+	if at, same := x.m.final(x.mem); !same {
+		x.fail("octet %d of all memory (regions at %v) is %#02x, want %#02x", at, x.at, x.mem[at], x.m.mem[at])
+	}
+	x.completions()
+	x.restore()
+	x.idle()
+}
+
+// completions compares the completions of both queues, each in its order.
+func (x *execution) completions() {
+	var wc [64]provider.WC
+	n, err := x.cq.Poll(wc[:])
+	ok(x.t, err)
+	recvs, sends := x.m.recvWCs, x.m.sendWCs
+	flushedRecv, flushedSend := uint64(len(recvs)+1), uint64(1000+len(sends))
+	for _, got := range wc[:n] {
+		queue, next := &recvs, &flushedRecv
+		if got.WRID >= 1000 {
+			queue, next = &sends, &flushedSend
+		}
+		if len(*queue) == 0 {
+			if got.Status == provider.WCSuccess || got.WRID != *next {
+				x.fail("completion %+v, want the failure of %d", got, *next)
+			}
+			*next++
+			continue
+		}
+		want := (*queue)[0]
+		*queue = (*queue)[1:]
+		if got.Status != provider.WCSuccess || got.WRID != want.WRID || got.QPN != x.q.qpn || got.InvalidatedRKey != want.InvalidatedRKey ||
+			got.Flags != want.Flags || got.Imm != want.Imm || want.Flags&provider.WCWithImm == 0 && got.ByteLen != want.ByteLen {
+			x.fail("completion %+v, want %+v", got, want)
+		}
+	}
+	if len(recvs)+len(sends) > 0 {
+		x.fail("no completions %+v %+v", recvs, sends)
+	}
+	// What an SRQ's QP has taken it flushes: the receive under way, which may be of a
+	// message that was not accepted. All else stays in the SRQ.
+	left := x.posted + 1 - int(flushedRecv)
+	if x.m.shared {
+		x.srq.mu.Lock()
+		left -= int(x.srq.tail - x.srq.head)
+		x.srq.head = x.srq.tail
+		x.srq.mu.Unlock()
+	}
+	if left != 0 || int(flushedSend) != 1000+x.works {
+		x.fail("%d receives are lost, and %d of %d work requests have completed", left, flushedSend-1000, x.works)
+	}
+}
+
+// restore undoes what the execution did to the rig.
+func (x *execution) restore() {
+	copy(x.mem, x.fresh)
+	if !x.m.memory[rigGoes].valid {
+		ok(x.t, x.regions[rigGoes].Close())
+		x.register(rigGoes)
+	}
+}
