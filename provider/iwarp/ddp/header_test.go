@@ -257,7 +257,20 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, ulpdu []byte) {
+		ulpdu = ulpdu[:len(ulpdu):len(ulpdu)]
 		h, payload, err := Parse(ulpdu)
+		g, short := ParseTagged(ulpdu)
+		if short != (err == nil && h.Tagged && h.Version == Version) ||
+			short && (g.Last != h.Last || g.ULPCtl != h.ULPCtl || g.STag != h.STag || g.TO != h.TO || !bytes.Equal(g.Payload, payload)) {
+			t.Fatalf("%x: ParseTagged has %+v, %v, and Parse %+v, %v", ulpdu, g, short, h, err)
+		}
+		for _, q := range []UntaggedQueue{NewUntaggedQueue(h.QN, h.MSN), NewUntaggedQueue(0, FirstMSN)} {
+			whole, ctl, is := q.Whole(ulpdu)
+			if is != (err == nil && !h.Tagged && h.Last && h.Version == Version && q.Check(&h, len(payload)) == nil) ||
+				is && (ctl != h.ULPCtl || !bytes.Equal(whole, payload)) {
+				t.Fatalf("%x: Whole has %x, %v, and Parse %+v, %v", ulpdu, whole, is, h, err)
+			}
+		}
 		if err != nil {
 			if len(ulpdu) >= MaxHeaderLen {
 				t.Fatalf("%d octets are enough for any header: %v", len(ulpdu), err)
