@@ -165,12 +165,7 @@ func (x *execution) run() {
 		params.RTR = mpa.RTRRead
 		x.m.o.rtr = true
 	}
-	ok(x.t, x.q.start(x.c, params, first, func(error) { down++ }))
-	if x.s = x.q.stream.Load(); x.s == nil { // it has ended
-		for s := range x.dev.prog.lingering {
-			x.s = s
-		}
-	}
+	x.s = must(x.q.begin(x.c, params, first, func(error) { down++ }))(x.t)
 	x.compare()
 	x.work()
 	x.compare()

@@ -238,11 +238,8 @@ func (r *rig) idle() {
 	if n := p.kept.Load(); n != 0 {
 		r.t.Fatalf("%d receive contexts are counted as kept", n)
 	}
-	p.mu.Lock()
-	lingering := len(p.lingering)
-	p.mu.Unlock()
-	if lingering != 0 {
-		r.t.Fatalf("%d streams linger", lingering)
+	if n := r.dev.leaving.len(); n != 0 {
+		r.t.Fatalf("%d streams linger", n)
 	}
 	if c := p.contexts.hot.Load(); c != nil && (c.m != nil || c.nspans != 0 || c.nplace != 0) {
 		r.t.Fatal("the receive context that was given back uses a region")
