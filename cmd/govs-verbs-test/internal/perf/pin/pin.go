@@ -19,25 +19,36 @@ func Self(cpu int) error {
 	if err != nil {
 		return err
 	}
-	// A thread that is not pinned yet may start another: the list is read until
-	// it holds none that is new.
-	pinned := make(map[int]bool)
+	return eachThread(func(tid int) error {
+		if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
+		}
+		return nil
+	})
+}
+
+// eachThread does something once to each thread of this process, after which those to
+// come inherit it.
+func eachThread(do func(tid int) error) error {
+	// A thread to which it has not been done yet may start another: the list is read
+	// until it holds none that is new.
+	done := make(map[int]bool)
 	for {
 		tids, err := threads()
 		if err != nil {
 			return err
 		}
-		before := len(pinned)
+		before := len(done)
 		for _, tid := range tids {
-			if pinned[tid] {
+			if done[tid] {
 				continue
 			}
-			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("pinning to CPU %d: %w", cpu, err)
+			if err := do(tid); err != nil {
+				return err
 			}
-			pinned[tid] = true
+			done[tid] = true
 		}
-		if len(pinned) == before {
+		if len(done) == before {
 			return nil
 		}
 	}

@@ -1,0 +1,21 @@
+package pin
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lowest gives every thread of this process, and so those to come, the scheduler's
+// lowest policy, SCHED_IDLE: it runs when nobody else wants the CPU, and leaves it to
+// everybody who does. There may be no way back.
+func Lowest() error {
+	attr := unix.SchedAttr{Policy: unix.SCHED_IDLE}
+	return eachThread(func(tid int) error {
+		if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("giving thread %d the policy SCHED_IDLE: %w", tid, err)
+		}
+		return nil
+	})
+}
