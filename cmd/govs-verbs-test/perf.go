@@ -34,8 +34,10 @@ type perfCmd struct {
 	TCPBW    perfTCPCmd  `cmd:"" name:"tcp-bw" help:"Bandwidth of raw TCP, to compare with."`
 	TCPLat   perfTCPCmd  `cmd:"" name:"tcp-lat" help:"Round trip over raw TCP, to compare with."`
 
-	All perfAllCmd `cmd:"" help:"Measure all figures beside raw TCP, UCX, libfabric and siw; table, JSON and plots."`
-	End perfEndCmd `cmd:"" hidden:"" help:"An end of perf all."`
+	All       perfAllCmd       `cmd:"" help:"Measure all figures beside raw TCP, UCX, libfabric and siw; table, JSON and plots."`
+	End       perfEndCmd       `cmd:"" hidden:"" help:"An end of perf all."`
+	Victim    perfVictimCmd    `cmd:"" help:"Measure one connection's round trips beside hostile peers; table, JSON and plots."`
+	VictimEnd perfVictimEndCmd `cmd:"" hidden:"" name:"victim-end" help:"One of the processes of perf victim."`
 }
 
 // perfFlags are what all of them have.

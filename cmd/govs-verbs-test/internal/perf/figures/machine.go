@@ -2,6 +2,7 @@ package figures
 
 import (
 	"os"
+	"runtime"
 	"strings"
 )
 
@@ -27,4 +28,13 @@ func loadAverage() string {
 	}
 	fields := strings.Fields(string(text))
 	return strings.Join(fields[:min(3, len(fields))], " ")
+}
+
+// Machine is what figures depend on of the machine, as it is now.
+func Machine() map[string]any {
+	m := map[string]any{"cpus": runtime.NumCPU(), "cpu_model": cpuModel(), "go": runtime.Version()}
+	if load := loadAverage(); load != "" {
+		m["load_average_before"] = load
+	}
+	return m
 }

@@ -1,0 +1,166 @@
+package victim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+)
+
+// world is a server and the victim's client in this process.
+type world struct {
+	server *server
+	client *echo
+}
+
+func newWorld(t *testing.T, poll load.Poll, crc bool) *world {
+	t.Helper()
+	ctx := context.Background()
+	at, err := device(crc, "", 0)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, at.Close()) })
+	s, err := serve(ctx, at, poll)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, s.close()) })
+	from, err := device(crc, "", -1)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, from.Close()) })
+	client, err := dial(ctx, from, s.victim.Addr(), false)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, client.close()) })
+	return &world{s, client}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits for something that takes as long as it does.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not after a minute", what)
+		}
+	}
+}
+
+// did is what peers of each kind have done after a while: what the kind says, and nothing
+// else.
+var did = map[Kind]func(c Counts) error{
+	Idle: func(c Counts) error {
+		return want(c.Connections == 2 && c.FPDUs == 0 && c.Received == 0, "two connections and nothing on them")
+	},
+	Reader: func(c Counts) error {
+		return want(c.Reads > 0 && c.Received >= c.Reads*readSize && c.Requests == 2*maxDepth+c.Reads && c.FPDUs == c.Requests,
+			"Reads that were answered, each of its length, and another asked for in place of each")
+	},
+	Slow: func(c Counts) error {
+		return want(c.Requests == 2*maxDepth && c.Reads == 0 && c.Received >= slowBite && c.Received <= 1000*slowBite, "as many Reads asked for as can be, and little taken")
+	},
+	Dribble: func(c Counts) error {
+		return want(c.FPDUs > 0 && c.Writes >= c.FPDUs*dribbleTail, "a write for each of the last octets of each FPDU")
+	},
+	Connect: func(c Counts) error {
+		return want(c.Connections > 1 && c.TCP > 2*c.Connections, "a Reply to some of the connections")
+	},
+	Terminate: func(c Counts) error {
+		return want(c.TermSeen > 1 && c.TermSent > 1 && c.Connections >= c.TermSeen+c.TermSent, "Terminates of both sides, each of a connection of its own")
+	},
+	Zero: func(c Counts) error {
+		return want(c.FPDUs >= 2*drainSize/20 && c.Sent/20 >= c.FPDUs, "FPDUs of 20 octets")
+	},
+	Tiny: func(c Counts) error {
+		return want(c.FPDUs > c.Requests && c.Received > 1<<16, "Reads, and Writes besides")
+	},
+}
+
+func want(is bool, what string) error {
+	if !is {
+		return fmt.Errorf("want %s", what)
+	}
+	return nil
+}
+
+// Peers of each kind do what their kind says, the server doesn't end their connections
+// for it, and the victim is answered meanwhile.
+func TestKinds(t *testing.T) {
+	for _, poll := range []load.Poll{load.Block, load.Spin} {
+		for _, kind := range slices.Concat([]Kind{Idle}, Kinds()) {
+			t.Run(fmt.Sprintf("%s %s", poll, kind), func(t *testing.T) {
+				ctx := t.Context()
+				w := newWorld(t, poll, kind != Zero) // and one without CRC
+				h, err := begin(ctx, w.server.others.Addr(), kind, 2, kind != Zero, "")
+				ok(t, err)
+				p, err := w.client.pings(ctx, 50*time.Millisecond, time.Millisecond)
+				ok(t, err)
+				if p.N == 0 || p.RTT.Median <= 0 || p.Request.Median <= 0 || p.Request.Median > p.RTT.Max {
+					t.Errorf("round trips %+v", p)
+				}
+				// What is counted by itself moves while it is looked at.
+				until(t, string(kind), func() bool { return did[kind](h.counts.now()) == nil })
+				h.end()
+				if n := h.counts.cut.Load(); n != 0 {
+					t.Errorf("%d connections cut short, the first by: %v", n, *h.first.Load())
+				}
+				until(t, "the server has got rid of them", func() bool { return w.server.live.Load() == 0 })
+			})
+		}
+	}
+}
+
+// A peer that the server sends away comes again, and that is counted.
+func TestPeersComeAgain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	h := &hostile{addr: l.Addr().(*net.TCPAddr).AddrPort()}
+	ctx, cancel := context.WithCancel(t.Context())
+	h.cancel = cancel
+	h.atWork.Add(1)
+	h.tasks.Go(func() { h.peer(ctx, Zero, 0) })
+	until(t, "three attempts", func() bool { return h.counts.cut.Load() >= 3 })
+	h.end()
+	ok(t, l.Close())
+	if h.first.Load() == nil || h.counts.connections.Load() != 0 {
+		t.Errorf("connections %d", h.counts.connections.Load())
+	}
+}
+
+// The segments of a peer with tiny ones are tiny at the server as well.
+func TestTinySegments(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ok(t, err)
+	defer func() { _ = l.Close() }()
+	h := &hostile{addr: l.Addr().(*net.TCPAddr).AddrPort()}
+	c, err := h.connect(t.Context(), socket{mss: tinyMSS})
+	ok(t, err)
+	defer func() { _ = c.Close() }()
+	s, err := l.Accept()
+	ok(t, err)
+	defer func() { _ = s.Close() }()
+	raw, err := s.(*net.TCPConn).SyscallConn()
+	ok(t, err)
+	ok(t, raw.Control(func(fd uintptr) {
+		if mss, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err != nil || mss > tinyMSS {
+			t.Errorf("the server's MSS is %d, %v; want at most %d", mss, err, tinyMSS)
+		}
+	}))
+}

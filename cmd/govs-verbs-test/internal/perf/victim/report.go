@@ -1,0 +1,307 @@
+package victim
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/figures"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+)
+
+// Report is what came of a run.
+type Report struct {
+	Conditions map[string]any  `json:"conditions"`
+	Results    []Result        `json:"results"`
+	Curves     []figures.Curve `json:"curves"`
+}
+
+// A Result is what peers of a kind did to the victim.
+type Result struct {
+	Case
+	Idle   Times `json:"idle"`   // beside as many idle connections
+	Beside Times `json:"beside"` // beside the peers
+
+	Ratio  Spread  `json:"p99_ratio"`
+	Limit  float64 `json:"limit,omitempty"` // what the median of the ratio may be; 0: nothing is said
+	Within bool    `json:"within"`
+
+	ServerCPU    float64 `json:"server_cpu"`    // seconds a second, beside the peers
+	ServerWaited float64 `json:"server_waited"` // for a CPU, seconds a second
+	ClientWaited float64 `json:"client_waited"`
+	Did          Counts  `json:"peers_did"` // in all rounds
+	Seconds      float64 `json:"seconds"`   // of all rounds
+
+	IdleRounds   []Sample `json:"idle_rounds"`
+	BesideRounds []Sample `json:"beside_rounds"`
+	Error        string   `json:"error,omitempty"`
+}
+
+// Times are medians over the rounds, in microseconds.
+type Times struct {
+	P50        float64 `json:"p50_us"`
+	P99        float64 `json:"p99_us"`
+	P999       float64 `json:"p999_us"`
+	Max        float64 `json:"max_us"`
+	RequestP50 float64 `json:"request_p50_us"`
+	RequestP99 float64 `json:"request_p99_us"`
+}
+
+// Spread is that of the values of rounds.
+type Spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	Rounds int     `json:"rounds"`
+}
+
+func spread(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	middle := v[len(v)/2]
+	if len(v)%2 == 0 {
+		middle = (v[len(v)/2-1] + middle) / 2
+	}
+	return Spread{middle, v[0], v[len(v)-1], len(v)}
+}
+
+// Within reports whether everything that was asked for was measured, and is within its
+// limit.
+func (rep *Report) Within() bool {
+	return !slices.ContainsFunc(rep.Results, func(r Result) bool { return !r.Within })
+}
+
+func (r *runner) report() *Report {
+	rep := &Report{Conditions: r.conditions()}
+	for _, poll := range r.Polls {
+		for _, n := range r.Peers {
+			for _, k := range r.Kinds {
+				c := Case{k, n, poll}
+				rep.Results = append(rep.Results, result(c, r.idle[c], r.beside[c]))
+			}
+		}
+		if len(r.Peers) > 1 {
+			rep.Curves = append(rep.Curves, curve(poll, rep.Results))
+		}
+	}
+	return rep
+}
+
+// result sums rounds up. One that failed is no round; it says so, and is not within.
+func result(c Case, idle, beside []Sample) Result {
+	r := Result{Case: c, Limit: limit(c.Peers), IdleRounds: idle, BesideRounds: beside}
+	var ratios, cpu, server, client []float64
+	for i := range min(len(idle), len(beside)) {
+		before, s := idle[i], beside[i]
+		for _, err := range []string{before.Error, s.Error} {
+			if err != "" && r.Error == "" {
+				r.Error = fmt.Sprintf("round %d: %s", i+1, err)
+			}
+		}
+		if before.Pings == nil || s.Pings == nil {
+			continue
+		}
+		ratios = append(ratios, float64(s.Pings.RTT.P99)/float64(max(before.Pings.RTT.P99, 1)))
+		cpu = append(cpu, s.Server.share(s.Server.CPU))
+		server, client = append(server, s.Server.share(s.Server.Waited)), append(client, s.Client.share(s.Client.Waited))
+		r.Did = r.Did.plus(s.Did)
+		r.Seconds += s.Peers.Time.Seconds()
+	}
+	r.Idle, r.Beside = times(idle), times(beside)
+	r.Ratio = spread(ratios)
+	r.ServerCPU, r.ServerWaited, r.ClientWaited = spread(cpu).Median, spread(server).Median, spread(client).Median
+	r.Within = r.Error == "" && r.Ratio.Rounds > 0 && (r.Limit == 0 || r.Ratio.Median <= r.Limit)
+	return r
+}
+
+// share is seconds a second.
+func (u Usage) share(d time.Duration) float64 { return d.Seconds() / max(u.Time.Seconds(), 1e-9) }
+
+func times(samples []Sample) Times {
+	of := func(v func(*Pings) time.Duration) float64 {
+		var list []float64
+		for _, s := range samples {
+			if s.Pings != nil {
+				list = append(list, float64(v(s.Pings))/1e3)
+			}
+		}
+		return spread(list).Median
+	}
+	return Times{
+		P50:        of(func(p *Pings) time.Duration { return p.RTT.Median }),
+		P99:        of(func(p *Pings) time.Duration { return p.RTT.P99 }),
+		P999:       of(func(p *Pings) time.Duration { return p.RTT.P999 }),
+		Max:        of(func(p *Pings) time.Duration { return p.RTT.Max }),
+		RequestP50: of(func(p *Pings) time.Duration { return p.Request.Median }),
+		RequestP99: of(func(p *Pings) time.Duration { return p.Request.P99 }),
+	}
+}
+
+// conditions are all that the figures depend on.
+func (r *runner) conditions() map[string]any {
+	c := figures.Machine()
+	client := "it blocks, and sleeps at once"
+	if !r.shared() {
+		client = "as the server's end does"
+	}
+	maps.Copy(c, map[string]any{
+		"rounds": r.Rounds, "seconds_each": r.Time.Seconds(), "request_every_us": r.Every.Microseconds(),
+		"server_cpu": r.ServerCPU, "client_cpu": r.ClientCPU, "peers_cpu": r.HostileCPU, "gomaxprocs": 1,
+		"crc":                map[bool]string{true: "on", false: "off"}[r.CRC],
+		"congestion_control": r.Cong, "network": "this machine's loopback",
+		"message_octets": echoSize, "read_octets": readSize, "ird": maxDepth,
+		"client_waits": client, "peers_policy": r.policy,
+		"beside_idle": "the peers' process keeps its CPU awake, with the same policy",
+	})
+	if r.Cong == "" {
+		c["congestion_control"] = "the system's"
+	}
+	return c
+}
+
+// Headings are those of Rows.
+func Headings() []string {
+	return []string{
+		"KIND", "PEERS", "SERVER", "IDLE p50", "p99", "BESIDE p50", "p99", "99.9%", "max [us]", "REQUEST p99", "RATIO", "LIMIT", "", "CPU", "WAITED", "PEERS DID, A SECOND",
+	}
+}
+
+// Rows are the results for a table.
+func (rep *Report) Rows() [][]string {
+	var rows [][]string
+	for _, r := range rep.Results {
+		row := []string{string(r.Kind), fmt.Sprint(r.Peers), string(r.Poll)}
+		for _, v := range []float64{r.Idle.P50, r.Idle.P99, r.Beside.P50, r.Beside.P99, r.Beside.P999, r.Beside.Max, r.Beside.RequestP99} {
+			row = append(row, digits(v))
+		}
+		row = append(row, fmt.Sprintf("%s (%s-%s)", digits(r.Ratio.Median), digits(r.Ratio.Min), digits(r.Ratio.Max)), r.limit(), r.Standing(),
+			fmt.Sprintf("%.0f%%", 100*r.ServerCPU), fmt.Sprintf("%.0f+%.0f%%", 100*r.ServerWaited, 100*r.ClientWaited), r.did())
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Standing says where a result is.
+func (r *Result) Standing() string {
+	switch {
+	case r.Error != "":
+		return "failed: " + strings.Join(strings.Fields(r.Error), " ")
+	case r.Limit == 0:
+		return "no limit"
+	case r.Within:
+		return "within"
+	}
+	return "beyond"
+}
+
+func (r *Result) limit() string {
+	if r.Limit == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("<=%g", r.Limit)
+}
+
+// did is what the peers did in a second, all together.
+func (r *Result) did() string {
+	var parts []string
+	add := func(n uint64, what string) {
+		if n > 0 && r.Seconds > 0 {
+			parts = append(parts, short(float64(n)/r.Seconds)+" "+what)
+		}
+	}
+	d := r.Did
+	add(d.TCP, "TCP connections")
+	add(d.Connections, "with Reply")
+	add(d.Reads, "Reads")
+	add(d.Received, "octets taken")
+	add(d.FPDUs, "FPDUs")
+	add(d.Sent, "octets sent")
+	add(d.TermSeen, "Terminates taken")
+	add(d.TermSent, "Terminates sent")
+	add(d.Cut, "connections cut short")
+	return strings.Join(parts, ", ")
+}
+
+// Markdown writes results and conditions as tables.
+func (rep *Report) Markdown(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString("Round trips in microseconds, of one connection beside so many others; RATIO is p99 beside the peers over p99 beside as many idle connections.\n\n")
+	row := func(cells []string) {
+		for i, c := range cells {
+			cells[i] = strings.ReplaceAll(c, "|", "\\|")
+		}
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+	}
+	row(Headings())
+	b.WriteString("|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|---|\n")
+	for _, r := range rep.Rows() {
+		row(r)
+	}
+	b.WriteString("\nCPU is that of the server's process. WAITED is how long threads of the server, and of the victim's client, were ready to run and had no CPU.\n")
+	b.WriteString("\n| kind | |\n|---|---|\n")
+	for _, m := range meaning {
+		row([]string{string(m.kind), m.what})
+	}
+	b.WriteString("\n| condition | |\n|---|---|\n")
+	for _, key := range slices.Sorted(maps.Keys(rep.Conditions)) {
+		row([]string{strings.ReplaceAll(key, "_", " "), fmt.Sprint(rep.Conditions[key])})
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// curve is the ratio over the number of peers.
+func curve(poll load.Poll, results []Result) figures.Curve {
+	c := figures.Curve{
+		ID: "victim-" + string(poll), Title: fmt.Sprintf("One connection's p99 beside hostile peers, server: %s", poll),
+		X: "peers", Y: "p99 / p99 beside as many idle connections",
+	}
+	series := make(map[Kind]*figures.Series)
+	for _, r := range results {
+		if r.Poll != poll || r.Ratio.Rounds == 0 {
+			continue
+		}
+		s := series[r.Kind]
+		if s == nil {
+			s = &figures.Series{Name: string(r.Kind)}
+			series[r.Kind] = s
+		}
+		s.Points = append(s.Points, figures.Point{X: float64(r.Peers), Median: r.Ratio.Median, Min: r.Ratio.Min, Max: r.Ratio.Max, Rounds: r.Ratio.Rounds})
+	}
+	for _, k := range Kinds() {
+		if s := series[k]; s != nil {
+			c.Series = append(c.Series, *s)
+		}
+	}
+	return c
+}
+
+// WriteSVGs draws the curves into a folder.
+func (rep *Report) WriteSVGs(dir string) error {
+	return (&figures.Report{Curves: slices.DeleteFunc(slices.Clone(rep.Curves), func(c figures.Curve) bool { return len(c.Series) == 0 })}).WriteSVGs(dir)
+}
+
+// digits shows three of a number.
+func digits(x float64) string {
+	if x == 0 {
+		return "0"
+	}
+	decimals := 2 - int(math.Floor(math.Log10(math.Abs(x))))
+	return fmt.Sprintf("%.*f", min(max(decimals, 0), 6), x)
+}
+
+// short is a number with a unit, such as 4.2M.
+func short(x float64) string {
+	units := []string{"", "k", "M", "G"}
+	i := 0
+	for ; x >= 1000 && i+1 < len(units); i++ {
+		x /= 1000
+	}
+	return fmt.Sprintf("%.3g%s", x, units[i])
+}

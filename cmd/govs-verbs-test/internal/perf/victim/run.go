@@ -1,0 +1,181 @@
+package victim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+)
+
+// A Sample is one measurement.
+type Sample struct {
+	Round  int    `json:"round"` // from 0
+	Pings  *Pings `json:"pings,omitempty"`
+	Did    Counts `json:"peers_did"` // while it was measured
+	Peers  Usage  `json:"peers"`
+	Server Usage  `json:"server"`
+	Client Usage  `json:"client"`
+	Error  string `json:"error,omitempty"`
+}
+
+// A Case is a kind of peers, so many of them, and a way to wait.
+type Case struct {
+	Kind  Kind      `json:"kind"`
+	Peers int       `json:"peers"`
+	Poll  load.Poll `json:"poll"`
+}
+
+func (c Case) String() string { return fmt.Sprintf("%d %s, %s", c.Peers, c.Kind, c.Poll) }
+
+// runner is a run.
+type runner struct {
+	Config
+	trio   *trio
+	policy string
+	idle   map[Case][]Sample // what was measured just before each of beside
+	beside map[Case][]Sample
+}
+
+// warmUp is how long peers are at work before what they do counts.
+const warmUp = 100 * time.Millisecond
+
+// Run measures. What goes wrong with one measurement is in the report; the error is of
+// what makes the rest worthless.
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	r := &runner{Config: c, idle: make(map[Case][]Sample), beside: make(map[Case][]Sample)}
+	for _, poll := range c.Polls {
+		if err := r.poll(ctx, poll); err != nil {
+			return nil, err
+		}
+	}
+	return r.report(), nil
+}
+
+func (r *runner) poll(ctx context.Context, poll load.Poll) (err error) {
+	if r.trio, err = startTrio(ctx, &r.Config, poll); err != nil {
+		return err
+	}
+	r.policy = r.trio.about.Policy
+	defer func() { err = errors.Join(err, r.trio.close()) }()
+	for round := range r.Rounds {
+		began := time.Now()
+		if err := r.round(ctx, round, poll); err != nil {
+			return err
+		}
+		r.Say("%s: round %d of %d: %.0f s", poll, round+1, r.Rounds, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// round measures each case once, after the same number of idle peers. The first one
+// differs from round to round.
+func (r *runner) round(ctx context.Context, round int, poll load.Poll) error {
+	var list []Case
+	for _, n := range r.Peers {
+		for _, k := range r.Kinds {
+			list = append(list, Case{k, n, poll})
+		}
+	}
+	for i := range list {
+		c := list[(i+round*len(list)/r.Rounds)%len(list)]
+		for _, m := range []struct {
+			kind Kind
+			to   map[Case][]Sample
+		}{{Idle, r.idle}, {c.Kind, r.beside}} {
+			s, err := r.once(ctx, Case{m.kind, c.Peers, poll})
+			if err != nil {
+				return err
+			}
+			s.Round = round
+			m.to[c] = append(m.to[c], s)
+		}
+	}
+	return nil
+}
+
+// once makes a measurement. After one that failed the processes are new ones.
+func (r *runner) once(ctx context.Context, c Case) (Sample, error) {
+	s, err := r.measure(ctx, c)
+	if err == nil {
+		return s, nil
+	}
+	if ctx.Err() != nil {
+		return s, ctx.Err()
+	}
+	r.Say("%s: %v", c, err)
+	said := r.trio.close()
+	s.Error = errors.Join(err, said).Error()
+	r.trio, err = startTrio(ctx, &r.Config, c.Poll)
+	return s, err
+}
+
+func (r *runner) measure(ctx context.Context, c Case) (s Sample, err error) {
+	t := r.trio
+	_, err = t.peers.order(ctx, order{Begin: &beginOrder{t.others, c.Kind, c.Peers}}, patience)
+	if err != nil {
+		return s, err
+	}
+	if _, err = t.client.order(ctx, order{Ping: &pingOrder{warmUp, r.Every}}, patience); err != nil {
+		return s, err
+	}
+	before, err := t.look(ctx)
+	if err != nil {
+		return s, err
+	}
+	a, err := t.client.order(ctx, order{Ping: &pingOrder{r.Time, r.Every}}, r.Time+patience)
+	if err != nil {
+		return s, err
+	}
+	after, err := t.look(ctx)
+	if err != nil {
+		return s, err
+	}
+	s = Sample{
+		Pings: a.Pings, Did: after.did.since(before.did), Peers: after.peers.since(before.peers),
+		Server: after.server.since(before.server), Client: after.client.since(before.client),
+	}
+	if _, err = t.peers.order(ctx, order{End: true}, 0); err != nil {
+		return s, err
+	}
+	return s, t.settle(ctx)
+}
+
+// view is what the processes have done and used so far.
+type view struct {
+	did                   Counts
+	server, client, peers Usage
+}
+
+// look asks all three. It takes a while where a process is busy, so that each tells its
+// own time as well.
+func (t *trio) look(ctx context.Context) (v view, err error) {
+	server, err := t.server.order(ctx, order{Look: true}, 0)
+	if err != nil {
+		return v, err
+	}
+	client, err := t.client.order(ctx, order{Look: true}, 0)
+	if err != nil {
+		return v, err
+	}
+	peers, err := t.peers.order(ctx, order{Look: true}, 0)
+	return view{peers.Counts, server.Usage, client.Usage, peers.Usage}, err
+}
+
+// settle waits until the server has got rid of the peers' connections.
+func (t *trio) settle(ctx context.Context) error {
+	for began := time.Now(); ; {
+		a, err := t.server.order(ctx, order{Look: true}, 0)
+		if err != nil || a.Live == 0 {
+			return err
+		}
+		if time.Since(began) > slack {
+			return fmt.Errorf("the server still has %d connections of peers that left %v ago", a.Live, slack)
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+}

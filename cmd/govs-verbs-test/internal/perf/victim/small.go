@@ -1,0 +1,65 @@
+package victim
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+)
+
+// zero sends Writes of no octets, as many as go into a write.
+func (h *hostile) zero(l *link) error {
+	f := rawpeer.WriteMessage(l.grant.sinkKey, l.grant.sink, nil)
+	one := f.Octets(l.crc)
+	n := drainSize / len(one)
+	for many := bytes.Repeat(one, n); ; {
+		if err := h.write(l, many, n); err != nil {
+			return err
+		}
+	}
+}
+
+// Tiny segments: the least that Linux takes as TCP_MAXSEG, and a Write whose FPDU fits
+// into one with TCP's time stamps.
+const (
+	tinyMSS  = 88
+	tinySize = 40
+)
+
+// tiny reads as the fast reader does, and sends short Writes meanwhile, each in a segment
+// of its own. The Writes stop while there is no room for them.
+func (h *hostile) tiny(ctx context.Context, l *link) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer l.until(ctx)() // either end of the work ends both
+	a := &asker{l, ddp.FirstMSN}
+	var owed atomic.Int64
+	owed.Store(int64(l.ird))
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		cancel(h.drain(l, func(answered int) error {
+			owed.Add(int64(answered))
+			return nil
+		}))
+	}()
+	defer func() { <-over }()
+	f := rawpeer.WriteMessage(l.grant.sinkKey, l.grant.sink, make([]byte, tinySize))
+	short := f.Octets(l.crc)
+	for ctx.Err() == nil {
+		err := h.ask(a, int(owed.Swap(0)))
+		if err == nil {
+			err = h.write(l, short, 1)
+		}
+		if err != nil {
+			cancel(err)
+			break
+		}
+		runtime.Gosched() // the segments of all peers take turns
+	}
+	_ = l.Close()
+	return context.Cause(ctx)
+}

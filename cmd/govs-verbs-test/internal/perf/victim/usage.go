@@ -1,0 +1,53 @@
+package victim
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Usage is what a process has had of its CPU, and what it wanted more.
+type Usage struct {
+	Time   time.Duration `json:"time"`
+	CPU    time.Duration `json:"cpu"`
+	Waited time.Duration `json:"waited"` // of all threads, ready to run and without a CPU
+}
+
+func (u Usage) since(before Usage) Usage {
+	return Usage{u.Time - before.Time, u.CPU - before.CPU, u.Waited - before.Waited}
+}
+
+// usage is that of this process so far. Its time is that of the machine.
+func usage() (u Usage, err error) {
+	u.Time = monotonic()
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		return u, err
+	}
+	u.CPU = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return u, err
+	}
+	for _, t := range tasks {
+		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/schedstat")
+		if err != nil {
+			continue // it has ended, or the kernel does not count: then it is 0
+		}
+		var ran, waited, slices int64
+		if _, err := fmt.Fscan(strings.NewReader(string(text)), &ran, &waited, &slices); err == nil {
+			u.Waited += time.Duration(waited)
+		}
+	}
+	return u, nil
+}
+
+// monotonic is a time that all processes of the machine share.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can't fail: the arguments are right
+	return time.Duration(t.Nano())
+}

@@ -1,0 +1,166 @@
+package victim
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// A stall counts for all requests that it kept from being sent.
+func TestCount(t *testing.T) {
+	var h load.Histogram
+	for range 90 {
+		if n := count(&h, time.Millisecond, time.Millisecond); n != 0 {
+			t.Fatalf("%d missed in an interval", n)
+		}
+	}
+	if n := count(&h, 10*time.Millisecond, time.Millisecond); n != 9 {
+		t.Errorf("%d missed, want 9", n)
+	}
+	if l := h.Latency(); l.Median > 1005*time.Microsecond || l.P99 < 9950*time.Microsecond || l.Max != 10*time.Millisecond {
+		t.Errorf("%+v: of 100, 10 took longer than 1 ms", l)
+	}
+	h.Reset()
+	if n := count(&h, 10*time.Millisecond, 0); n != 0 || h.Latency().Min != 10*time.Millisecond {
+		t.Errorf("%d missed of requests that are never due", n)
+	}
+}
+
+// However the stream is cut, the FPDUs in it are found.
+func TestSkim(t *testing.T) {
+	var stream []byte
+	for i := range 3 {
+		part := rawpeer.ReadResponse(1, 0, make([]byte, 1000))
+		part.Header.Last = i == 2
+		stream = append(stream, part.Octets(true)...)
+	}
+	write := rawpeer.WriteMessage(1, 0, []byte{0xff})
+	stream = append(stream, write.Octets(true)...)
+	empty := rawpeer.ReadResponse(1, 0, nil)
+	stream = append(stream, empty.Octets(false)...)
+	for size := 1; size <= len(stream); size++ {
+		var s skimmer
+		answered := 0
+		for rest := stream; len(rest) > 0; rest = rest[min(size, len(rest)):] {
+			answered += s.skim(rest[:min(size, len(rest))])
+		}
+		if answered != 2 || s.terminated || s.have != 0 || s.skip != 0 {
+			t.Fatalf("in pieces of %d: %d Reads answered, %+v", size, answered, s)
+		}
+	}
+	var s skimmer
+	term := rawpeer.TerminateMessage(rdmap.Terminate{})
+	if s.skim(term.Octets(true)); !s.terminated {
+		t.Error("a Terminate was not seen")
+	}
+}
+
+func TestGrant(t *testing.T) {
+	want := grant{1 << 40, 2 << 40, 3, 4, 5, 6}
+	if got, err := parseGrant(want.appendTo(nil)); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := parseGrant(make([]byte, grantLen-1)); err == nil {
+		t.Error("a grant that is cut short was taken")
+	}
+}
+
+func sample(p99 time.Duration) Sample {
+	return Sample{
+		Pings:  &Pings{N: 1, RTT: load.Latency{Median: p99 / 2, P99: p99}},
+		Did:    Counts{FPDUs: 10},
+		Peers:  Usage{Time: time.Second},
+		Server: Usage{time.Second, time.Second / 2, time.Second / 4},
+	}
+}
+
+// A ratio is of one round, and the median of the rounds' counts.
+func TestResult(t *testing.T) {
+	ms := time.Millisecond
+	idle := []Sample{sample(ms), sample(2 * ms), sample(ms)}
+	beside := []Sample{sample(2 * ms), sample(6 * ms), sample(9 * ms)}
+	for _, tc := range []struct {
+		peers  int
+		within bool
+		stands string
+	}{{1, true, "within"}, {64, true, "within"}, {65, true, "no limit"}} {
+		r := result(Case{Zero, tc.peers, load.Spin}, idle, beside)
+		if r.Ratio != (Spread{3, 2, 9, 3}) || r.Within != tc.within || r.Standing() != tc.stands {
+			t.Errorf("%d peers: %+v, %s", tc.peers, r.Ratio, r.Standing())
+		}
+		if r.Beside.P99 != 6000 || r.ServerCPU != 0.5 || r.ServerWaited != 0.25 || r.did() != "10 FPDUs" {
+			t.Errorf("%+v, did %s", r, r.did())
+		}
+	}
+	beside[0] = sample(4 * ms)
+	if r := result(Case{Zero, 1, load.Spin}, idle, beside); r.Within || r.Standing() != "beyond" {
+		t.Errorf("%+v beside one peer is %s", r.Ratio, r.Standing())
+	}
+	if r := result(Case{Zero, 64, load.Spin}, idle, beside); !r.Within {
+		t.Errorf("%+v beside 64 peers is %s", r.Ratio, r.Standing())
+	}
+	beside[0] = Sample{Error: "gone"}
+	r := result(Case{Zero, 64, load.Spin}, idle, beside)
+	if r.Within || r.Standing() != "failed: round 1: gone" || r.Ratio.Rounds != 2 {
+		t.Errorf("%+v is %s", r.Ratio, r.Standing())
+	}
+	if r := result(Case{Zero, 64, load.Spin}, nil, nil); r.Within {
+		t.Error("what was not measured is within")
+	}
+}
+
+func TestReport(t *testing.T) {
+	ms := time.Millisecond
+	r := &runner{Config: Config{Kinds: []Kind{Reader, Zero}, Peers: []int{1, 64}, Polls: []load.Poll{load.Block}}}
+	r.idle, r.beside = make(map[Case][]Sample), make(map[Case][]Sample)
+	for _, k := range r.Kinds {
+		for _, n := range r.Peers {
+			c := Case{k, n, load.Block}
+			r.idle[c], r.beside[c] = []Sample{sample(ms)}, []Sample{sample(2 * ms)}
+		}
+	}
+	rep := r.report()
+	if !rep.Within() || len(rep.Results) != 4 || len(rep.Curves) != 1 || len(rep.Curves[0].Series) != 2 || len(rep.Curves[0].Series[0].Points) != 2 {
+		t.Errorf("%+v", rep)
+	}
+	for _, row := range rep.Rows() {
+		if len(row) != len(Headings()) {
+			t.Errorf("%d cells under %d headings: %q", len(row), len(Headings()), row)
+		}
+	}
+	var b bytes.Buffer
+	ok(t, rep.Markdown(&b))
+	for _, part := range []string{"| reader | 1 | block |", "| zero | 64 | block |", "| crc | off |", "| ird | 128 |"} {
+		if !strings.Contains(b.String(), part) {
+			t.Errorf("no %q in:\n%s", part, &b)
+		}
+	}
+	ok(t, rep.WriteSVGs(t.TempDir()))
+}
+
+func TestCheck(t *testing.T) {
+	good := Config{Kinds: Kinds(), Peers: []int{1, MaxPeers}, Polls: []load.Poll{load.Spin}, Rounds: 1, Time: time.Second, ServerCPU: 1}
+	ok(t, good.Check())
+	for want, change := range map[string]func(*Config){
+		`kind "loud"`:         func(c *Config) { c.Kinds = []Kind{"loud"} },
+		`kind "idle"`:         func(c *Config) { c.Kinds = []Kind{Idle} },
+		"0 peers":             func(c *Config) { c.Peers = []int{0} },
+		"4097 peers":          func(c *Config) { c.Peers = []int{MaxPeers + 1} },
+		"nothing to measure":  func(c *Config) { c.Peers = nil },
+		"0 rounds":            func(c *Config) { c.Rounds = 0 },
+		"0s for":              func(c *Config) { c.Time = 0 },
+		"a request every -1s": func(c *Config) { c.Every = -time.Second },
+		"CPU 0: the server":   func(c *Config) { c.ServerCPU = 0 },
+	} {
+		c := good
+		change(&c)
+		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin/pintest"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/victim"
+)
+
+// The whole way: three processes, rounds, table and files, and peers that have done
+// something while it was measured. What the figures are is not looked at here.
+func TestPerfVictim(t *testing.T) {
+	client, server := pintest.Two(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	p := startCommand(t, nil, "perf", "victim", "--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server),
+		"--rounds", "2", "--time", "50ms", "--peers", "1,3", "--kind", "zero,terminate", "--every", "1ms",
+		"--json", file("victim.json"), "--markdown", file("victim.md"), "--svg", file("svg"))
+	status := ended(t, p)
+	if status != exitPassed && status != exitFailed {
+		t.Fatalf("status %d\n%s", status, &p.stderr)
+	}
+	text, err := os.ReadFile(file("victim.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep victim.Report
+	if err := json.Unmarshal(text, &rep); err != nil {
+		t.Fatal(err)
+	}
+	if rep.Within() != (status == exitPassed) {
+		t.Errorf("within: %v, and the status is %d", rep.Within(), status)
+	}
+	if len(rep.Results) != 8 {
+		t.Fatalf("%d results, want two kinds of two numbers of peers, blocking and spinning", len(rep.Results))
+	}
+	for _, r := range rep.Results {
+		busy := r.Did.FPDUs > 100
+		if r.Kind == victim.Terminate {
+			busy = r.Did.TermSeen+r.Did.TermSent > 0
+		}
+		if r.Error != "" || r.Ratio.Rounds != 2 || r.Ratio.Median <= 0 || !busy || r.Did.Cut != 0 {
+			t.Errorf("%v: ratio %+v, error %q, peers did %+v", r.Case, r.Ratio, r.Error, r.Did)
+		}
+		for _, s := range append(r.IdleRounds, r.BesideRounds...) {
+			if s.Pings == nil || s.Pings.N == 0 || s.Pings.RTT.P99 <= 0 || s.Server.CPU <= 0 {
+				t.Errorf("%v: %+v", r.Case, s)
+			}
+		}
+	}
+	for key, want := range map[string]any{"crc": "on", "peers_policy": "SCHED_IDLE", "congestion_control": "cubic", "rounds": 2.0} {
+		if got := rep.Conditions[key]; got != want {
+			t.Errorf("condition %s is %v, want %v", key, got, want)
+		}
+	}
+	wantText(t, "stdout", p.stdout.String(), parts("KIND ", "zero  ", " <=3 ", " <=10 ", " block ", " spin "))
+	for _, name := range []string{"victim.md", "svg/victim-block.svg", "svg/victim-spin.svg"} {
+		if info, err := os.Stat(file(name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// ended waits for a program's end and returns its status.
+func ended(t *testing.T, p *program) int {
+	t.Helper()
+	select {
+	case <-p.done:
+		var exit *exec.ExitError
+		if p.err != nil && !errors.As(p.err, &exit) {
+			t.Fatalf("%s: %v", p, p.err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", p, clip(p.stdout.String()), clip(p.stderr.String()))
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func TestPerfVictimWrongUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"--kind loud":        `kind "loud": there are [reader slow`,
+		"--peers 0":          "0 peers: has to be 1 to 4096",
+		"--rounds 0":         "0 rounds",
+		"--time 0s":          "at least 1ms is needed",
+		"--spin --block":     "--spin and --block can't be used together",
+		"--server-cpu 0":     "CPU 0: the server needs one to itself",
+		"--cong no-such":     "--cong no-such: ",
+		"--server-cpu 1000":  "may not run on CPU 1000",
+		"--client-cpu 1000":  "may not run on CPU 1000",
+		"--hostile-cpu 1000": "may not run on CPU 1000",
+	} {
+		cmd := start(t, append([]string{"perf", "victim"}, strings.Fields(args)...)...)
+		cmd.want(t, exitUsage, nil, parts(name+": ", want))
+	}
+}
+
+// The flags come to what they say.
+func TestPerfVictimConfig(t *testing.T) {
+	c := perfVictimCmd{Spin: true, ServerCPU: 1, HostileCPU: 5, Cong: "system", CRC: "off", Kind: []string{"tiny"}, Peers: []int{2}}
+	if v := c.config(); len(v.Polls) != 1 || v.Polls[0] != load.Spin || v.HostileCPU != 5 || v.Cong != "" || v.CRC || len(v.Kinds) != 1 || v.Kinds[0] != victim.Tiny {
+		t.Errorf("%+v", v)
+	}
+	c = perfVictimCmd{CRC: "on", Cong: "reno", HostileCPU: -1}
+	if v := c.config(); len(v.Polls) != 2 || len(v.Kinds) != 7 || !v.CRC || v.Cong != "reno" || v.HostileCPU < 0 {
+		t.Errorf("%+v", v)
+	}
+	c = perfVictimCmd{Block: true}
+	if v := c.config(); len(v.Polls) != 1 || v.Polls[0] != load.Block {
+		t.Errorf("%+v", v)
+	}
+}
