@@ -5,10 +5,10 @@ GO ?= go
 OUT := out
 COMMAND := $(OUT)/bin/govs-verbs-test
 
-.PHONY: help run test build unit lint bench bench-vm clean
+.PHONY: help run test build unit lint bench bench-vm bench-victim clean
 
 help: ## Say what there is to make.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## Run the conformance suite: Go engine and Linux siw, all pairings; report in out/report.
 	@GO='$(GO)' ci/suite
@@ -30,6 +30,9 @@ bench: ## Measure the engine beside raw TCP, UCX and libfabric (7 minutes); resu
 
 bench-vm: ## Measure the engine beside siw in the guest (5 minutes); results in docs/benchmarks.
 	@GO='$(GO)' ci/bench-vm
+
+bench-victim: ## Measure one connection beside hostile peers (10 minutes); results in docs/benchmarks.
+	@GO='$(GO)' ci/bench-victim
 
 clean: ## Remove what was built here; downloads and kernels stay in the cache (ci/vm/README.md).
 	rm -rf $(OUT)

@@ -145,12 +145,11 @@ func times(samples []Sample) Times {
 
 // conditions are all that the figures depend on.
 func (r *runner) conditions() map[string]any {
-	c := figures.Machine()
 	client := "it blocks, and sleeps at once"
 	if !r.shared() {
 		client = "as the server's end does"
 	}
-	maps.Copy(c, map[string]any{
+	c := map[string]any{
 		"rounds": r.Rounds, "seconds_each": r.Time.Seconds(), "request_every_us": r.Every.Microseconds(),
 		"server_cpu": r.ServerCPU, "client_cpu": r.ClientCPU, "peers_cpu": r.HostileCPU, "gomaxprocs": 1,
 		"crc":                map[bool]string{true: "on", false: "off"}[r.CRC],
@@ -158,7 +157,8 @@ func (r *runner) conditions() map[string]any {
 		"message_octets": echoSize, "read_octets": readSize, "ird": maxDepth,
 		"client_waits": client, "peers_policy": r.policy,
 		"beside_idle": "the peers' process keeps its CPU awake, with the same policy",
-	})
+	}
+	maps.Copy(c, r.machine)
 	if r.Cong == "" {
 		c["congestion_control"] = "the system's"
 	}

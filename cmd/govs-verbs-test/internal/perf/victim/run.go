@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/figures"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
@@ -32,10 +33,11 @@ func (c Case) String() string { return fmt.Sprintf("%d %s, %s", c.Peers, c.Kind,
 // runner is a run.
 type runner struct {
 	Config
-	trio   *trio
-	policy string
-	idle   map[Case][]Sample // what was measured just before each of beside
-	beside map[Case][]Sample
+	trio    *trio
+	machine map[string]any // when the run began
+	policy  string
+	idle    map[Case][]Sample // what was measured just before each of beside
+	beside  map[Case][]Sample
 }
 
 // warmUp is how long peers are at work before what they do counts.
@@ -47,7 +49,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	r := &runner{Config: c, idle: make(map[Case][]Sample), beside: make(map[Case][]Sample)}
+	r := &runner{Config: c, machine: figures.Machine(), idle: make(map[Case][]Sample), beside: make(map[Case][]Sample)}
 	for _, poll := range c.Polls {
 		if err := r.poll(ctx, poll); err != nil {
 			return nil, err
