@@ -27,6 +27,7 @@ type perfVictimCmd struct {
 	ServerCPU  int      `default:"1" help:"The server's CPU, which nobody else has. Default 1." placeholder:"N"`
 	ClientCPU  int      `default:"0" help:"The CPU of the victim's client. Default 0." placeholder:"N"`
 	HostileCPU int      `default:"-1" help:"The hostile peers' CPU. Default: a third one, or where there is none the client's." placeholder:"N"`
+	Policy     string   `enum:"idle,normal" default:"idle" help:"The scheduler's policy for the hostile peers: idle (SCHED_IDLE) or normal. Default idle." placeholder:"POLICY"`
 	JSON       string   `name:"json" help:"Write all that was measured to this file." placeholder:"FILE"`
 	Markdown   string   `help:"Write the table to this file." placeholder:"FILE"`
 	SVG        string   `name:"svg" help:"Write the plots into this folder." placeholder:"DIR"`
@@ -53,7 +54,7 @@ func (c *perfVictimCmd) config() *victim.Config {
 	v := &victim.Config{
 		Kinds: victim.Kinds(), Peers: c.Peers, Polls: []load.Poll{load.Block, load.Spin},
 		Rounds: c.Rounds, Time: time.Duration(c.Time), Every: time.Duration(c.Every),
-		ServerCPU: c.ServerCPU, ClientCPU: c.ClientCPU, HostileCPU: c.hostileCPU(), CRC: c.CRC == "on", Cong: c.Cong,
+		ServerCPU: c.ServerCPU, ClientCPU: c.ClientCPU, HostileCPU: c.hostileCPU(), CRC: c.CRC == "on", Cong: c.Cong, Normal: c.Policy == "normal",
 	}
 	if len(c.Kind) > 0 {
 		v.Kinds = nil

@@ -148,16 +148,20 @@ func (h *hostile) peer(ctx context.Context, kind Kind, index int) {
 	}
 }
 
-// stay is a peer whose connection lasts, as far as it goes.
-func (h *hostile) stay(ctx context.Context, kind Kind, index int, begun func()) error {
-	var s socket
+// socketOf is how the sockets of a kind are made.
+func socketOf(kind Kind) socket {
 	switch kind {
 	case Slow:
-		s.receive = slowBuffer
+		return socket{receive: slowBuffer}
 	case Tiny:
-		s.mss = tinyMSS
+		return socket{mss: tinyMSS}
 	}
-	l, err := h.open(ctx, s)
+	return socket{}
+}
+
+// stay is a peer whose connection lasts, as far as it goes.
+func (h *hostile) stay(ctx context.Context, kind Kind, index int, begun func()) error {
+	l, err := h.open(ctx, socketOf(kind))
 	if err != nil {
 		return err
 	}

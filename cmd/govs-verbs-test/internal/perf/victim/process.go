@@ -122,7 +122,7 @@ func startTrio(ctx context.Context, c *Config, poll load.Poll) (_ *trio, err err
 	if t.peers, err = start(ctx, c, RolePeers, c.HostileCPU); err != nil {
 		return t, err
 	}
-	s := setting{CRC: c.CRC, Cong: c.Cong, Poll: poll}
+	s := setting{CRC: c.CRC, Cong: c.Cong, Poll: poll, Normal: c.Normal}
 	listening, err := t.server.order(ctx, order{Set: &s}, 0)
 	if err != nil {
 		return t, err

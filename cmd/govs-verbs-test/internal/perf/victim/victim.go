@@ -117,8 +117,9 @@ type Config struct {
 
 	ServerCPU, ClientCPU, HostileCPU int
 
-	CRC  bool
-	Cong string // congestion control, empty for the system's
+	CRC    bool
+	Cong   string // congestion control, empty for the system's
+	Normal bool   // the peers have the scheduler's usual policy: for tests on a machine that is busy
 
 	Worker []string                         // command of a process that calls Serve; its role follows
 	Say    func(format string, args ...any) // tells how far it is

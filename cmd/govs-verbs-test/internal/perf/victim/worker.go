@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
@@ -30,11 +29,12 @@ const (
 
 // setting is the first order, and says what all others are done with.
 type setting struct {
-	CRC  bool
-	Cong string
-	Poll load.Poll     // server: how the victim's end waits
-	Spin bool          // client: it spins
-	Busy time.Duration // of the device, as engine.Options has it
+	CRC    bool
+	Cong   string
+	Poll   load.Poll     // server: how the victim's end waits
+	Spin   bool          // client: it spins
+	Busy   time.Duration // of the device, as engine.Options has it
+	Normal bool          // peers: with the scheduler's usual policy
 }
 
 // order is what a process is to do. One of its fields is set.
@@ -58,7 +58,7 @@ type beginOrder struct {
 type answer struct {
 	Error          string   `json:",omitempty"`
 	Victim, Others addrPort `json:",omitzero"` // server: where it listens
-	Go, Policy     string   `json:",omitempty"`
+	Policy         string   `json:",omitempty"` // peers: the scheduler's
 	Pings          *Pings   `json:",omitempty"`
 	Counts         Counts   `json:",omitzero"`
 	Usage          Usage    `json:",omitzero"`
@@ -124,10 +124,11 @@ func (w *worker) do(o order) (a answer, err error) {
 // setUp makes the process what it is.
 func (w *worker) setUp(s setting) (a answer, err error) {
 	w.set = s
-	a.Go, a.Policy = runtime.Version(), "normal"
 	if w.role == RolePeers {
-		a.Policy = "SCHED_IDLE"
-		return a, pin.Lowest()
+		if a.Policy = "SCHED_OTHER"; !s.Normal {
+			a.Policy, err = "SCHED_IDLE", pin.Lowest()
+		}
+		return a, err
 	}
 	if w.vctx, err = device(s.CRC, s.Cong, s.Busy); err != nil || w.role == RoleClient {
 		return a, err
