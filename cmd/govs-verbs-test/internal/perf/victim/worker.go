@@ -57,7 +57,7 @@ type beginOrder struct {
 
 type answer struct {
 	Error          string   `json:",omitempty"`
-	Victim, Others addrPort `json:",omitzero"` // server: where it listens
+	Victim, Others addrPort `json:",omitzero"`  // server: where it listens
 	Policy         string   `json:",omitempty"` // peers: the scheduler's
 	Pings          *Pings   `json:",omitempty"`
 	Counts         Counts   `json:",omitzero"`
