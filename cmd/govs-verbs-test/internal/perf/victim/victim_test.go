@@ -93,7 +93,7 @@ func TestResult(t *testing.T) {
 		if r.Ratio != (Spread{3, 2, 9, 3}) || r.Within != tc.within || r.Standing() != tc.stands {
 			t.Errorf("%d peers: %+v, %s", tc.peers, r.Ratio, r.Standing())
 		}
-		if r.Beside.P99 != 6000 || r.ServerCPU != 0.5 || r.ServerWaited != 0.25 || r.did() != "10 FPDUs" {
+		if r.Middle != r.Ratio || r.Beside.P99 != 6000 || r.ServerCPU != 0.5 || r.ServerWaited != 0.25 || r.did() != "10 FPDUs" {
 			t.Errorf("%+v, did %s", r, r.did())
 		}
 	}
