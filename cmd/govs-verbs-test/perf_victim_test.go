@@ -24,7 +24,7 @@ func TestPerfVictim(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p := startCommand(t, nil, "perf", "victim", "--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server),
 		"--policy", "normal", // else tests that run at the same time would leave them nothing
-		"--rounds", "2", "--time", "200ms", "--peers", "1,3", "--kind", "zero,terminate", "--every", "1ms",
+		"--rounds", "1", "--time", "200ms", "--peers", "1,3", "--kind", "zero,terminate", "--every", "1ms",
 		"--json", file("victim.json"), "--markdown", file("victim.md"), "--svg", file("svg"))
 	status := ended(t, p)
 	if status != exitPassed && status != exitFailed {
@@ -49,7 +49,7 @@ func TestPerfVictim(t *testing.T) {
 		if r.Kind == victim.Terminate {
 			busy = r.Did.TermSeen+r.Did.TermSent > 0
 		}
-		if r.Error != "" || r.Ratio.Rounds != 2 || r.Ratio.Median <= 0 || !busy || r.Did.Cut != 0 {
+		if r.Error != "" || r.Ratio.Rounds != 1 || r.Ratio.Median <= 0 || !busy || r.Did.Cut != 0 {
 			t.Errorf("%v: ratio %+v, error %q, peers did %+v", r.Case, r.Ratio, r.Error, r.Did)
 		}
 		for _, s := range append(r.IdleRounds, r.BesideRounds...) {
@@ -58,7 +58,7 @@ func TestPerfVictim(t *testing.T) {
 			}
 		}
 	}
-	for key, want := range map[string]any{"crc": "on", "peers_policy": "SCHED_OTHER", "congestion_control": "cubic", "rounds": 2.0} {
+	for key, want := range map[string]any{"crc": "on", "peers_policy": "SCHED_OTHER", "congestion_control": "cubic", "rounds": 1.0} {
 		if got := rep.Conditions[key]; got != want {
 			t.Errorf("condition %s is %v, want %v", key, got, want)
 		}

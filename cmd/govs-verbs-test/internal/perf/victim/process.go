@@ -16,7 +16,8 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 )
 
-// process is one that takes orders.
+// process is one that takes orders. All of them stay in one session: where the kernel
+// schedules sessions against each other (autogroups), a policy counts within one only.
 type process struct {
 	role    Role
 	cmd     *exec.Cmd
