@@ -40,7 +40,7 @@ func (*perfVictimCmd) Help() string {
 		`plain TCP sockets that speak iWARP by hand, with the scheduler's lowest policy (SCHED_IDLE), so that where the two share a CPU they get what the client leaves. ` +
 		`Requests are due at even times: those that fall due while one is under way count with it.
 
-Limits are 3 beside one peer, and 10 beside up to 64. The exit status is 0 if the medians over the rounds are within them, otherwise 1.
+Limits are 3 beside one peer, and 10 beside up to 64. The exit status is 0 if the medians over the rounds are within them, otherwise 1. "Not quiet" counts as 1, too: something else ran on the machine, as server and client had to wait for a CPU for more than 5 % of the time beside idle connections.
 
 Kinds:
 

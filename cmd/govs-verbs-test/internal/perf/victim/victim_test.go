@@ -75,7 +75,7 @@ func sample(p99 time.Duration) Sample {
 		Pings:  &Pings{N: 1, RTT: load.Latency{Median: p99 / 2, P99: p99}},
 		Did:    Counts{FPDUs: 10},
 		Peers:  Usage{Time: time.Second},
-		Server: Usage{time.Second, time.Second / 2, time.Second / 4},
+		Server: Usage{Time: time.Second, CPU: time.Second / 2},
 	}
 }
 
@@ -84,6 +84,9 @@ func TestResult(t *testing.T) {
 	ms := time.Millisecond
 	idle := []Sample{sample(ms), sample(2 * ms), sample(ms)}
 	beside := []Sample{sample(2 * ms), sample(6 * ms), sample(9 * ms)}
+	for i := range beside {
+		beside[i].Server.Waited = time.Second / 4
+	}
 	for _, tc := range []struct {
 		peers  int
 		within bool
@@ -103,6 +106,12 @@ func TestResult(t *testing.T) {
 	}
 	if r := result(Case{Zero, 64, load.Spin}, idle, beside); !r.Within {
 		t.Errorf("%+v beside 64 peers is %s", r.Ratio, r.Standing())
+	}
+	for i := range idle {
+		idle[i].Client = Usage{Time: time.Second, Waited: time.Second / 10}
+	}
+	if r := result(Case{Zero, 64, load.Spin}, idle, beside); r.Within || r.Standing() != "not quiet" {
+		t.Errorf("where the client waited for a tenth of the time beside idle peers, it is %s", r.Standing())
 	}
 	beside[0] = Sample{Error: "gone"}
 	r := result(Case{Zero, 64, load.Spin}, idle, beside)
