@@ -37,12 +37,11 @@ type exposures struct {
 	sources  intervals
 }
 
-// expose notes that peers can write b from now on, until cover. It returns when nothing
-// of b is being sent any more from where it lies.
-func (x *exposures) expose(b []byte) *interval {
+// expose notes that peers can write v from now on, until cover, and returns v. It returns
+// when nothing of v is being sent any more from where it lies.
+func (x *exposures) expose(v *interval) *interval {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	v := newInterval(b, nil)
 	x.writable.insert(v)
 	x.sources.overlapping(v, func(s *interval) {
 		if s.m.exposures++; s.m.exposures == 1 {
@@ -74,7 +73,7 @@ func (x *exposures) enter(m *mr) {
 	switch {
 	case len(m.buf) == 0: // an object
 	case m.access&remoteWriting != 0:
-		m.interval = x.expose(m.buf)
+		m.interval = x.expose(newInterval(m.buf, nil))
 	default:
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -118,9 +117,14 @@ type interval struct {
 	priority    uint64
 }
 
-func newInterval(b []byte, m *mr) *interval {
+func newInterval(b []byte, m *mr) *interval { return new(interval).of(b, m) }
+
+// of makes v, which is in no tree, the interval of b, and returns it: a window or region
+// that comes and goes by work requests has one for all its life, and allocates none.
+func (v *interval) of(b []byte, m *mr) *interval {
 	lo := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	return &interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
+	*v = interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
+	return v
 }
 
 // intervals are a set in which those that overlap with another are found in the

@@ -24,7 +24,8 @@ type fastMR struct {
 
 	mu    sched.Mutex[locks.FastReg] // what follows, and the mr while it is changed
 	valid bool                       // it is registered
-	open  *interval                  // if peers can write it
+	open  *interval                  // span, if peers can write it
+	span  interval
 }
 
 // fastReg is what a fastMR tells of itself: as the registration that was posted last
@@ -136,7 +137,7 @@ func (f *fastMR) register(stag uint32, o *memoryOperands) error {
 	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.dev.grants()
 	f.valid = true
 	if f.access&remoteWriting != 0 {
-		f.open = exposed.expose(f.buf)
+		f.open = exposed.expose(f.span.of(f.buf, nil))
 	}
 	f.local.open()
 	f.remote.open()

@@ -25,8 +25,9 @@ type mw struct {
 
 	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
 	region     *mr                       // that it is bound to, nil for none
-	exposed    *interval                 // if peers can write by way of it
-	next, prev *mw                       // of the list of view.qp; under its lock
+	exposed    *interval                 // span, if peers can write by way of it
+	span       interval
+	next, prev *mw // of the list of view.qp; under its lock
 }
 
 // windowRights are those that a window can have.
@@ -137,7 +138,7 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 		q.windows.add(w)
 	}
 	if v.access&remoteWriting != 0 {
-		w.exposed = exposed.expose(v.buf)
+		w.exposed = exposed.expose(w.span.of(v.buf, nil))
 	}
 	v.remote.open()
 	return nil

@@ -230,7 +230,7 @@ func (s *stream) rxEnsure() {
 // too many other streams keep theirs. Nothing is in use by way of it either way.
 func (s *stream) rxPark() {
 	r := &s.rx
-	if r.midFPDU() {
+	if r.midFPDU() && !s.over() {
 		s.watch()
 	}
 	if r.c == nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -31,6 +32,10 @@ const (
 	// stallLooks is how often that is in the shortest of the limits, so that none is
 	// exceeded by much.
 	stallLooks = 8
+
+	// stallsPrune is how many streams join before those among them are let go that have ended: peers
+	// that come, stop and go must not have their streams kept until the next look.
+	stallsPrune = 32
 )
 
 // Why streams end that are stalled for too long.
@@ -47,6 +52,7 @@ var (
 type stalls struct {
 	mu      sched.Mutex[locks.Stalls]
 	fresh   []*stream // since the last look
+	prune   int       // how many there may be until those that have ended are taken out
 	timer   *time.Timer
 	due     time.Time // when the timer was to run out
 	armed   bool
@@ -82,6 +88,10 @@ func (w *stalls) join(s *stream) {
 	defer w.mu.Unlock()
 	if w.stopped {
 		return
+	}
+	if len(w.fresh) >= w.prune {
+		w.fresh = slices.DeleteFunc(w.fresh, func(s *stream) bool { return s.finished.Load() })
+		w.prune = max(stallsPrune, 2*len(w.fresh))
 	}
 	w.fresh = append(w.fresh, s)
 	w.arm(s.dev)
@@ -167,7 +177,7 @@ func (w *stalls) shrink(d *device, now time.Time) {
 		}
 		s.rxMu.Unlock()
 		if s.over() {
-			go s.settle()
+			sched.Go(s.settle)
 		}
 	}
 }
@@ -195,9 +205,6 @@ func (st *stall) look(now time.Time) bool {
 	stay := st.lookLocked(now)
 	s.rxPark() // who wanted the lock meanwhile may have meant this
 	s.rxMu.Unlock()
-	if s.txWork.Load() {
-		s.kickTx() // or have left us the work
-	}
 	if s.over() {
 		sched.Go(s.settle) // which calls the program
 	}
@@ -210,7 +217,7 @@ func (st *stall) lookLocked(now time.Time) bool {
 	if !s.txMu.TryLock() {
 		return true
 	}
-	defer s.txMu.Unlock()
+	defer s.unlockTx()
 	st.lookRx(now)
 	st.lookTx(now)
 	if s.tx.b != nil && s.tx.b.built == 0 {

@@ -27,11 +27,12 @@ type (
 	Linger   struct{ sched.After[TX] }       // linger.mu
 	Farewell struct{ sched.After[Linger] }   // farewell.mu
 	Muting   struct{ sched.After[Farewell] } // muting.mu, of a device
+	Stalls   struct{ sched.After[Muting] }   // stalls.mu, of a device
 )
 
 // A queue pair's and its queues', and those of what its work requests name.
 type (
-	QP            struct{ sched.After[Muting] }        // qp.mu
+	QP            struct{ sched.After[Stalls] }        // qp.mu
 	WindowPosting struct{ sched.After[QP] }            // mw.posting
 	SendPosting   struct{ sched.After[WindowPosting] } // sendQueue.mu
 	RecvPosting   struct{ sched.After[SendPosting] }   // recvQueue.mu
@@ -93,12 +94,8 @@ type (
 		sched.After[Departures]
 		sched.Leaf
 	}
-	Stalls struct { // stalls.mu
-		sched.After[Dropping]
-		sched.Leaf
-	}
 	Stock struct { // stock.mu
-		sched.After[Stalls]
+		sched.After[Dropping]
 		sched.Leaf
 	}
 	Chunks struct { // bufPool.mu
