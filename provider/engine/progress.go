@@ -153,7 +153,7 @@ const pollerTurns = 64
 // or rarer is left to the poller.
 func (d *device) progress(c *cq) {
 	direct := *c.direct.Load()
-	turn := turnAmong(len(direct))
+	turn := turnOfLook(len(direct))
 	all := len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
 	for _, q := range direct {
 		s := q.stream.Load()

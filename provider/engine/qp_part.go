@@ -66,6 +66,9 @@ func (s *stream) toPart() {
 func (s *stream) fromPart() {
 	r := &s.rx
 	r.r, r.w = 0, copy(r.c.b, r.part.b)
+	if r.part.need > r.w {
+		r.need = uint32(r.part.need)
+	}
 	s.dropPart()
 }
 

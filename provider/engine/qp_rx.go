@@ -174,7 +174,7 @@ func (s *stream) receive() { s.receiveTurn(turnMost) }
 // receiveTurn is receive with another turn.
 func (s *stream) receiveTurn(turn int) {
 	r := &s.rx
-	for left := turn; left > 0 && !s.over() && !r.storing(); {
+	for left := turn; (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
 		before := r.taken
 		n, full := s.readMore(left)
 		if n > 0 {

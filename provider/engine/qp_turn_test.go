@@ -179,7 +179,7 @@ func TestTurnsOfMany(t *testing.T) {
 						s.dev.poller.Poll()
 					}
 					tx, rx := cost()
-					if moved := max(tx-tx0, rx-rx0); moved > 2*peers*(turnLeast+readLeast/20*fpduCost) { // two Polls
+					if moved := max(tx-tx0, rx-rx0); moved > 2*peers*(turnLeast+turnLeast/4) { // two Polls
 						t.Errorf("round %d: others have moved what counts as %d KiB sent and %d KiB received before the victim had its turn", round, (tx-tx0)>>10, (rx-rx0)>>10)
 					}
 					for _, r := range raws {
