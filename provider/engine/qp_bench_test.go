@@ -111,17 +111,20 @@ func BenchmarkPingPong(b *testing.B) {
 }
 
 // BenchmarkWrite streams RDMA Writes, several outstanding. The initiator spins;
-// the target's application does nothing.
+// the target's application does nothing. With crc-exposed peers can write the source too,
+// so that a copy of it is sent.
 func BenchmarkWrite(b *testing.B) {
 	for _, mode := range []struct {
-		name string
-		opts Options
-		crc  bool
-	}{{"crc", Options{}, true}, {"crc-streaming", Options{Placement: PlaceStreaming}, true}, {"nocrc", Options{}, false}} {
+		name   string
+		opts   Options
+		crc    bool
+		access provider.Access
+	}{{"crc", Options{}, true, 0}, {"crc-exposed", Options{}, true, provider.AccessRemoteWrite},
+		{"crc-streaming", Options{Placement: PlaceStreaming}, true, 0}, {"nocrc", Options{}, false, 0}} {
 		for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
 			b.Run(fmt.Sprintf("%s/size=%d", mode.name, size), func(b *testing.B) {
 				x, y := tcpPair(b, mode.opts, mode.crc, sideOptions{})
-				src := x.reg(size, provider.AccessLocalWrite)
+				src := x.reg(size, provider.AccessLocalWrite|mode.access)
 				dst := y.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 				wr := []provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
 					SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag}}
