@@ -134,6 +134,7 @@ type model struct {
 	recvs    []*modelRecv
 	asked    []modelAsked
 	work     []*modelWork // not on the wire yet
+	posted   bool         // work is complete
 	recvWCs  []provider.WC
 	sendWCs  []provider.WC
 	end      *modelEnd

@@ -170,6 +170,8 @@ func (m *model) behind(ended *provider.TerminateError) error {
 		}
 	}
 	switch {
+	case m.end == nil && m.due():
+		return fmt.Errorf("work %d is not sent, with %d requests unanswered", m.work[0].id, len(m.asked))
 	case m.end == nil && len(m.requests) > 0:
 		return fmt.Errorf("%d requests of the peer are not answered", len(m.requests))
 	case m.end != nil && ended == nil:
@@ -185,6 +187,17 @@ func (m *model) behind(ended *provider.TerminateError) error {
 		return fmt.Errorf("the stream ended with %w, and has to with one of %06x", ended, m.end.codes)
 	}
 	return m.terminated(ended)
+}
+
+// due reports whether the next work of ours has to be on the wire.
+func (m *model) due() bool {
+	if len(m.work) == 0 || !m.mayTalk || !m.posted {
+		return false
+	}
+	if m.work[0].op == provider.WRSend { // with a fence
+		return len(m.asked) == 0
+	}
+	return len(m.asked) < rigORD
 }
 
 // terminated checks the Terminate that was sent (RFC 5040 section 4.8).

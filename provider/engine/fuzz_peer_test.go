@@ -8,6 +8,12 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
+// Beyond these a program says nothing more: many short ones find more than a long one.
+const (
+	mostOps    = 48
+	mostOctets = 24 << 10
+)
+
 // peer makes octets of a program.
 type peer struct {
 	x       *execution
@@ -42,7 +48,7 @@ func (p *peer) over() bool { return len(p.program) == 0 && len(p.ready) == 0 }
 // next returns the next piece: what comes up to a cut, less what that leaves for later.
 func (p *peer) next() []byte {
 	p.answered, p.done = 0, p.x.m.doneBefore(2)
-	for len(p.program) > 0 && p.ops < 64 && len(p.ready) < 64<<10 {
+	for len(p.program) > 0 && p.ops < mostOps && p.pos < mostOctets {
 		p.ops++
 		op := p.u8()
 		if op&0x1f >= 0x1d {
@@ -58,9 +64,7 @@ func (p *peer) next() []byte {
 	}
 	piece := p.ready
 	p.ready = nil
-	if p.ops >= 64 {
-		p.program = nil
-	}
+	p.program = nil
 	return piece
 }
 

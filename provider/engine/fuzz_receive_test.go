@@ -60,6 +60,16 @@ func seedPrograms() (all [][]byte) {
 			all = append(all, p)
 		}
 	}
+	// Payload that goes to its place while it comes, in three pieces, with and without
+	// CRC: of a Write whose CRC is good, or not, and of the answer to a Read.
+	const crc, streaming, ownRead, most = 1, 2, 2 << 2, 0xff
+	pieces := []byte{0x1f, 0x22, 0x60, 0x1f, 0x10, 0x00}
+	for _, config := range []byte{0, crc, crc | streaming} {
+		for _, broken := range []byte{0, 0xe0} {
+			all = append(all, append([]byte{config, 0, broken, most, 0, 0, 0}, pieces...))
+		}
+		all = append(all, append([]byte{config, ownRead, 19, 0}, pieces...))
+	}
 	return all
 }
 
@@ -159,7 +169,7 @@ func (x *execution) run() {
 	down := 0
 	params := mpa.Params{
 		Revision: 2, Enhanced: true, CRC: x.m.crc, MarkersRx: x.m.markersRx, MarkersTx: x.m.markersTx, RDMAC: x.m.rdmac,
-		IRD: x.m.depth, ORD: 4, PeerToPeer: x.m.peerToPeer, WaitFirstFPDU: x.m.wait, RTR: mpa.RTRRead | mpa.RTRSend,
+		IRD: x.m.depth, ORD: rigORD, PeerToPeer: x.m.peerToPeer, WaitFirstFPDU: x.m.wait, RTR: mpa.RTRRead | mpa.RTRSend,
 	}
 	if x.m.peerToPeer && !x.m.wait {
 		params.RTR = mpa.RTRRead
@@ -286,6 +296,7 @@ func (x *execution) work() {
 		}
 	}
 	x.works = len(wrs)
+	x.m.posted = true
 	if n, err := x.q.PostSend(wrs); n != len(wrs) {
 		x.fail("posting work: %v", err)
 	}

@@ -90,6 +90,7 @@ const (
 )
 
 const (
+	rigORD   = 4
 	rigGuard = 64
 	rigOctet = 0xa5 // what memory is filled with
 )
