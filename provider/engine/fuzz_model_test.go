@@ -204,13 +204,16 @@ type frame struct {
 
 // unframe takes an FPDU apart that begins at pos of the stream, with its markers.
 func unframe(b []byte, pos uint64, markers bool) (f frame) {
+	if !markers {
+		return unframePlain(b)
+	}
 	var data []byte
 	sum, at, start := uint32(0), 0, uint64(0)
 	f.marker = true
 	f.length = -1
 	total := 2
 	for len(data) < total {
-		if markers && (pos+uint64(at))%512 == 0 {
+		if (pos+uint64(at))%512 == 0 {
 			if len(b) < at+4 {
 				break
 			}
@@ -229,10 +232,7 @@ func unframe(b []byte, pos uint64, markers bool) (f frame) {
 		if len(data) == 0 {
 			start = pos + uint64(at)
 		}
-		n := min(total-len(data), len(b)-at)
-		if markers {
-			n = min(n, 512-int((pos+uint64(at))%512))
-		}
+		n := min(total-len(data), len(b)-at, 512-int((pos+uint64(at))%512))
 		if body := total - 4 - len(data); total > 2 && body > 0 {
 			n = min(n, body)
 		}
@@ -254,6 +254,22 @@ func unframe(b []byte, pos uint64, markers bool) (f frame) {
 	if f.whole = len(data) == total; f.whole {
 		f.octets = at
 		f.crc = binary.LittleEndian.Uint32(data[total-4:]) == sum
+	}
+	return f
+}
+
+// unframePlain is unframe where there are no markers. The ULPDU is of b.
+func unframePlain(b []byte) (f frame) {
+	if len(b) < 2 {
+		f.length = -1
+		return f
+	}
+	f.length, f.marker = int(binary.BigEndian.Uint16(b)), true
+	f.octets = (2+f.length+3)&^3 + 4
+	f.ulpdu = b[2:min(len(b), 2+f.length)]
+	if f.whole = len(b) >= f.octets; f.whole {
+		body := b[:f.octets-4]
+		f.crc = binary.LittleEndian.Uint32(b[len(body):]) == crc32.Checksum(body, castagnoli)
 	}
 	return f
 }

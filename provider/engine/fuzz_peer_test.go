@@ -57,7 +57,7 @@ func (p *peer) next() []byte {
 				k = min(int(op>>5)*3+1, len(p.ready))
 			}
 			piece := p.ready[:len(p.ready)-k]
-			p.ready = append([]byte(nil), p.ready[len(p.ready)-k:]...)
+			p.ready = p.ready[len(p.ready)-k:]
 			return piece
 		}
 		p.step(op)

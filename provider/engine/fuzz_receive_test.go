@@ -114,7 +114,8 @@ func (r *rigs) run(t testing.TB, program []byte) {
 	x.t = t
 	e := &execution{rig: x, m: newModel(config), early: bit(c[0], 7), windowed: bit(c[1], 4), few: bit(c[1], 6), own: c[1] >> 2 & 3}
 	e.p.calm = bit(c[1], 7)
-	e.c = &handConn{mss: 1460}
+	e.c = &handConn{mss: 1460, in: x.room[0][:0], out: x.room[1][:0]}
+	e.m.in, e.p.ready = x.room[2][:0], x.room[3][:0]
 	if bit(c[1], 5) {
 		e.c.mss = 65483
 	}

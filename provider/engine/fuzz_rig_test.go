@@ -133,6 +133,7 @@ type rig struct {
 	want      []byte          // room for what the model says of mem
 	noise     []byte          // what payload is taken from
 	body      []byte          // room for an FPDU
+	room      [4][]byte       // for the octets of a stream: as many as there are at most, mostly
 	at        [rigRegions]int // where regions begin in mem
 	regions   [rigRegions]*mr
 	windows   [len(rigWindows)]*mw
@@ -156,6 +157,9 @@ func newRig(t testing.TB, opts Options) *rig {
 	r.fresh = bytes.Clone(r.mem)
 	r.noise = make([]byte, 1<<17)
 	pattern(r.noise, 1)
+	for i := range r.room {
+		r.room[i] = make([]byte, 0, 3*mostOctets)
+	}
 	for i := range rigSpecs {
 		r.register(i)
 	}
