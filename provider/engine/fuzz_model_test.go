@@ -111,6 +111,7 @@ type modelEnd struct {
 	codes  []modelCode // any of which ours may have
 	ulpdu  []byte      // that is at fault, nil if that is the FPDU
 	silent bool        // nothing may be sent about it
+	quiet  bool        // nothing need be sent about it
 	loose  bool        // what is attached depends on what was found first
 }
 
@@ -310,7 +311,9 @@ func (m *model) fpdu(f frame) {
 	first := !m.received
 	m.received, m.mayTalk = true, true
 	if errs := m.judge(&s); len(errs) > 0 {
-		m.end = &modelEnd{codes: errs, ulpdu: f.ulpdu}
+		// Who places what comes may find a fault before the FPDU is known to be good, the
+		// first of which lets a responder send.
+		m.end = &modelEnd{codes: errs, ulpdu: f.ulpdu, quiet: first && m.wait && m.direct()}
 		if s.short {
 			m.end.ulpdu = nil
 		}

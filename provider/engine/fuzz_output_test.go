@@ -209,6 +209,9 @@ func (m *model) terminated(ended *provider.TerminateError) error {
 		}
 		return nil
 	}
+	if p == nil && m.end.quiet {
+		return nil
+	}
 	if p == nil {
 		return fmt.Errorf("no Terminate was sent about %w", ended)
 	}
