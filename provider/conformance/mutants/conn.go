@@ -21,6 +21,9 @@ type wireFault struct {
 	// peer's start-up frame has come.
 	ended func(rest []byte, started, crc bool) []byte
 
+	// deaf has the engine hear of the end of a direction only if the peer's start-up frame has come.
+	deaf bool
+
 	pieces bool // what a read cuts off of a frame is lost
 	crowd  bool // what comes behind a frame in the same read is lost
 
@@ -211,6 +214,9 @@ func (c *conn) arrived(octets []byte, err error) {
 			c.faultMu.Lock()
 			rest = f(rest, r.started, c.shared.crc)
 			c.faultMu.Unlock()
+		}
+		if c.fault.deaf && !r.started {
+			r.end = transport.ErrWouldBlock
 		}
 		r.out = append(r.out, rest...)
 		r.in = nil
