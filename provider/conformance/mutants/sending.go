@@ -56,18 +56,21 @@ func sendingMutants() []*Mutant {
 			Name: "write-overtaken", What: "sends a Write behind the Send that was posted after it",
 			CaughtBy: []string{"order/write-then-send", "write/gather"},
 			wire: func(*conn) wireFault {
-				var late [][]byte
+				// They go out with the next frame, and not at once: the peer would have placed them before
+				// its program had looked.
+				var waiting, overtaken [][]byte
 				return wireFault{out: func(f *frame) [][]byte {
-					switch {
-					case op(rdmap.OpWrite)(f):
-						late = append(late, f.octets)
-						return nil
-					case sends(f) && f.header.Last:
-						all := append([][]byte{f.octets}, late...)
-						late = nil
+					if sends(f) && f.header.Last {
+						overtaken, waiting = append(overtaken, waiting...), nil
+						return f.same()
+					}
+					all := overtaken
+					overtaken = nil
+					if op(rdmap.OpWrite)(f) {
+						waiting = append(waiting, f.octets)
 						return all
 					}
-					return f.same()
+					return append(all, f.same()...)
 				}}
 			},
 		},
