@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -18,6 +19,7 @@ type conn struct {
 	tap           *transport.TapEnd
 
 	closed  bool
+	gone    atomic.Bool // closed, for who doesn't have link.mu
 	finSent bool
 	err     error // the connection is lost
 	reg     *registration
@@ -49,9 +51,14 @@ func (c *conn) MSS() int { return c.lk.n.opts.MSS }
 
 // Readv implements transport.Conn.
 func (c *conn) Readv(bufs [][]byte) (int, error) {
+	c.lk.n.yield()
+	defer c.lk.n.yield()
 	c.lk.mu.Lock()
 	n, err := c.read(bufs)
 	c.lk.mu.Unlock()
+	if n > 0 {
+		c.lk.n.moved.Add(1)
+	}
 	if err != transport.ErrWouldBlock && err != os.ErrClosed {
 		c.tap.Received(bufs, n, err)
 	}
@@ -90,6 +97,8 @@ func (c *conn) Writev(bufs [][]byte) (int, error) { return c.WriteRecords(bufs, 
 
 // WriteRecords implements transport.RecordWriter.
 func (c *conn) WriteRecords(bufs [][]byte, records []int) (int, error) {
+	c.lk.n.yield()
+	defer c.lk.n.yield()
 	c.lk.mu.Lock()
 	defer c.lk.mu.Unlock()
 	p := c.out()
@@ -107,6 +116,7 @@ func (c *conn) WriteRecords(bufs [][]byte, records []int) (int, error) {
 		return 0, transport.ErrWouldBlock
 	}
 	c.tap.Sent(c.tap.Before(), bufs, n) // before the peer can have it recorded
+	c.lk.n.moved.Add(1)
 	data := gather(bufs, n)
 	for _, r := range records {
 		r = min(r, len(data))
@@ -181,12 +191,18 @@ func (c *conn) close(reset bool) error {
 		}
 	}
 	c.closed = true
+	c.gone.Store(true)
+	c.lk.n.moved.Add(1)
+	both := c.lk.ends[1-c.side].closed
 	for _, s := range p.segs[:p.arrived] {
 		p.octets -= len(s.data)
 	}
 	p.segs, p.arrived = p.segs[p.arrived:], 0
 	c.lk.ends[1-c.side].kick()
 	c.lk.mu.Unlock()
+	if both {
+		c.lk.n.forget(c.lk)
+	}
 	if c.side == dialed {
 		c.lk.n.give(c.local)
 	}

@@ -58,7 +58,7 @@ const (
 func newLink(n *Network, serial uint64, src, dst netip.AddrPort) *link {
 	lk := &link{n: n, serial: serial}
 	for i := range lk.ends {
-		lk.ends[i] = conn{lk: lk, side: i}
+		lk.ends[i].lk, lk.ends[i].side = lk, i
 		lk.pipes[i].rnd = rand.New(rand.NewPCG(n.opts.Seed, serial<<1|uint64(i)))
 	}
 	lk.ends[dialed].local, lk.ends[dialed].remote = src, dst
@@ -141,6 +141,7 @@ func (lk *link) arrive(from int) {
 	if lk.stalled {
 		return
 	}
+	lk.n.moved.Add(1)
 	p, to := &lk.pipes[from], &lk.ends[1-from]
 	s := &p.segs[p.arrived]
 	switch {
@@ -181,7 +182,7 @@ func (lk *link) filter(from int, s *segment) bool {
 	if lk.n.opts.Filter == nil {
 		return true
 	}
-	seg := Segment{Conn: lk.serial, FromDialer: from == dialed, Offset: s.offset, Data: s.data}
+	seg := Segment{Conn: lk.serial, FromDialer: from == dialed, From: lk.ends[from].local, To: lk.ends[from].remote, Offset: s.offset, Data: s.data}
 	switch lk.n.opts.Filter(&seg) {
 	case Reset:
 		lk.resetBoth()

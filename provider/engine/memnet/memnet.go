@@ -6,7 +6,10 @@
 // A [Network] is one host with several addresses. Its connections can be slowed
 // down ([Options].MinDelay), cut into other segments than were written
 // (Options.Cut), and, octet by octet, corrupted, reset or stalled
-// (Options.Filter).
+// (Options.Filter). Who uses them can be told late, in another order and for
+// nothing (Options.MaxWake, Shuffle and Spurious), and be interrupted at every call
+// (Options.Yield). A process that ends loses all connections at once
+// ([Network.Reset]).
 //
 // # Limitations
 //
@@ -21,6 +24,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -55,6 +59,30 @@ type Options struct {
 	// called with locks of the connection held and must not call into it.
 	Filter func(*Segment) Verdict
 
+	// Shuffle has pollers take what is ready in an order that is drawn, and leave some
+	// of it for the next time.
+	Shuffle bool
+
+	// MaxWake bounds how long Poll is held up, now and then, before it calls a Handler,
+	// so that the call may come late: as for a goroutine that gets no CPU. Poll takes
+	// time then, against its contract. Default: no time at all.
+	MaxWake time.Duration
+
+	// Spurious has one in so many calls of Poll, on average, tell a Handler of what it
+	// watches that it can be read, written, or both, whatever is true. Default: none.
+	Spurious int
+
+	// Yield is how often at most who calls a method of a stream, or of a poller for a
+	// stream, lets other goroutines run, before and after. Default: not at all.
+	Yield int
+
+	// OnSpin is called, with the number of the connection, when a poller has called
+	// handlers thousands of times, others have run until all of them waited, and still
+	// no octet has moved: who is told does nothing about it, and does not say that it
+	// wants to be told no more. Poll waits a moment each time, so that the clock of a
+	// bubble goes on. Default: nobody looks.
+	OnSpin func(conn uint64)
+
 	// Tap sees both ends of every connection.
 	Tap transport.Tap
 }
@@ -63,6 +91,7 @@ type Options struct {
 type Segment struct {
 	Conn       uint64 // number of the connection in this Network, from 1
 	FromDialer bool
+	From, To   netip.AddrPort
 	Offset     int64  // of the first octet in its direction of the stream
 	Data       []byte // may be changed, for its length
 }
@@ -106,6 +135,12 @@ type Network struct {
 	listeners map[netip.AddrPort]*listener
 	nextPort  uint16
 	conns     uint64
+	pollers   uint64
+	links     map[*link]struct{} // with an end that is open
+
+	drawn atomic.Uint64 // of Yield
+	moved atomic.Uint64 // what happened to streams, for OnSpin
+	told  atomic.Uint64 // calls of handlers, but for spurious ones
 }
 
 // New makes a network. opts may be nil.
@@ -116,6 +151,7 @@ func New(opts *Options) *Network {
 		used:      make(map[netip.AddrPort]int),
 		listeners: make(map[netip.AddrPort]*listener),
 		nextPort:  firstEphemeral,
+		links:     make(map[*link]struct{}),
 	}
 	if opts != nil {
 		n.opts = *opts
@@ -347,9 +383,11 @@ func (n *Network) connect(ctx context.Context, src, dst netip.AddrPort) (*conn, 
 	}
 	n.conns++
 	lk := newLink(n, n.conns, src, dst)
+	n.links[lk] = struct{}{}
 	n.mu.Unlock()
 
 	if err := l.enqueue(ctx, &lk.ends[accepted]); err != nil {
+		n.forget(lk)
 		return nil, err
 	}
 	c := &lk.ends[dialed]
@@ -429,6 +467,7 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 				c.open()
 				return c, nil
 			}
+			_ = c.Abort()
 		case <-l.closed:
 		case <-ctx.Done():
 		}

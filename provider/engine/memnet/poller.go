@@ -3,7 +3,9 @@ package memnet
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -35,10 +37,22 @@ type poller struct {
 	closed bool
 	all    map[*registration]struct{}
 	ready  []*registration
+
+	rnd    *rand.Rand      // nil where nothing is drawn
+	listed []*registration // all, in order, where there are spurious calls
+	spin   spinning
 }
 
 func newPoller(n *Network) *poller {
-	return &poller{n: n, signal: make(chan struct{}, 1), done: make(chan struct{}), all: make(map[*registration]struct{})}
+	p := &poller{n: n, signal: make(chan struct{}, 1), done: make(chan struct{}), all: make(map[*registration]struct{})}
+	n.mu.Lock()
+	n.pollers++
+	serial := n.pollers
+	n.mu.Unlock()
+	if o := &n.opts; o.Shuffle || o.MaxWake > 0 || o.Spurious > 0 {
+		p.rnd = rand.New(rand.NewPCG(o.Seed, ^serial))
+	}
+	return p
 }
 
 // end returns c as an end of this network.
@@ -69,6 +83,9 @@ func (p *poller) Add(c transport.Conn, h transport.Handler) error {
 	closed := p.closed
 	if !closed {
 		p.all[reg] = struct{}{}
+		if p.n.opts.Spurious > 0 {
+			p.listed = append(p.listed, reg)
+		}
 	}
 	p.mu.Unlock()
 	if closed {
@@ -103,6 +120,8 @@ func (p *poller) WantWrite(c transport.Conn, on bool) error {
 }
 
 func (p *poller) want(c transport.Conn, set func(*registration)) error {
+	p.n.yield()
+	defer p.n.yield()
 	e, err := p.end(c)
 	if err != nil {
 		return err
@@ -140,6 +159,7 @@ func (p *poller) forget(reg *registration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.all, reg)
+	p.listed = slices.DeleteFunc(p.listed, func(r *registration) bool { return r == reg })
 }
 
 // pollBatch is how many ends one Poll looks at.
@@ -149,7 +169,7 @@ const pollBatch = 64
 func (p *poller) Poll() int {
 	var batch [pollBatch]*registration
 	p.mu.Lock()
-	n := copy(batch[:], p.ready)
+	n := p.choose(batch[:])
 	rest := copy(p.ready, p.ready[n:])
 	clear(p.ready[rest:])
 	p.ready = p.ready[:rest]
@@ -157,6 +177,9 @@ func (p *poller) Poll() int {
 		reg.queued = false
 	}
 	p.mu.Unlock()
+	if rest > 0 {
+		p.notify() // what was left is still to be waited for
+	}
 
 	served := 0
 	var can [pollBatch]struct{ read, write bool }
@@ -170,12 +193,16 @@ func (p *poller) Poll() int {
 		}
 	}
 	for i, reg := range batch[:served] {
+		p.holdUp()
 		if reg.sharer != nil {
 			reg.sharer.ReadyAmong(can[i].read, can[i].write, served)
 		} else {
 			reg.handler.Ready(can[i].read, can[i].write)
 		}
+		p.n.told.Add(1)
+		p.spin.count(p.n, reg)
 	}
+	p.spurious()
 	return served
 }
 

@@ -1,0 +1,96 @@
+package memnet
+
+import (
+	"sync"
+	"time"
+)
+
+// choose copies to batch what a Poll looks at, from the front of p.ready, and returns
+// how many these are. p.mu is held.
+func (p *poller) choose(batch []*registration) int {
+	n := min(len(batch), len(p.ready))
+	if p.n.opts.Shuffle && n > 1 {
+		p.rnd.Shuffle(len(p.ready), func(i, j int) { p.ready[i], p.ready[j] = p.ready[j], p.ready[i] })
+		if p.rnd.IntN(2) == 0 {
+			n = 1 + p.rnd.IntN(n)
+		}
+	}
+	return copy(batch[:n], p.ready)
+}
+
+// holdUp delays a call of Ready, one in four.
+func (p *poller) holdUp() {
+	if p.n.opts.MaxWake <= 0 {
+		return
+	}
+	p.mu.Lock()
+	var d time.Duration
+	if p.rnd.IntN(4) == 0 {
+		d = time.Duration(p.rnd.Int64N(int64(p.n.opts.MaxWake) + 1))
+	}
+	p.mu.Unlock()
+	if d > 0 {
+		time.Sleep(d)
+	}
+}
+
+// spurious tells somebody of something that need not be so.
+func (p *poller) spurious() {
+	if p.n.opts.Spurious <= 0 {
+		return
+	}
+	p.mu.Lock()
+	var reg *registration
+	what := 0
+	if len(p.listed) > 0 && p.rnd.IntN(p.n.opts.Spurious) == 0 {
+		reg, what = p.listed[p.rnd.IntN(len(p.listed))], 1+p.rnd.IntN(3)
+	}
+	p.mu.Unlock()
+	if reg != nil {
+		reg.handler.Ready(what&1 != 0, what&2 != 0)
+	}
+}
+
+// spinCalls is how many calls without an effect make Options.OnSpin suspicious, and
+// spinTurns how many times in a row.
+const (
+	spinCalls = 2000
+	spinTurns = 3
+)
+
+// spinning counts the calls of a poller's handlers since an octet has moved.
+type spinning struct {
+	mu    sync.Mutex
+	moved uint64 // of the network, at the first of them
+	calls int
+	turns int
+}
+
+// count notes that the handler of reg was called. Every so often it sleeps, so that who
+// was about to do something has done it when it is called again.
+func (s *spinning) count(n *Network, reg *registration) {
+	if n.opts.OnSpin == nil {
+		return
+	}
+	s.mu.Lock()
+	if moved := n.moved.Load(); moved != s.moved {
+		s.moved, s.calls, s.turns = moved, 0, 0
+	}
+	s.calls++
+	turn := s.calls >= spinCalls
+	tell := false
+	if turn {
+		s.calls = 0
+		s.turns++
+		if tell = s.turns == spinTurns; tell {
+			s.turns = 0
+		}
+	}
+	s.mu.Unlock()
+	if tell {
+		n.opts.OnSpin(reg.conn.lk.serial)
+	}
+	if turn {
+		time.Sleep(time.Microsecond)
+	}
+}

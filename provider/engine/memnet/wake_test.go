@@ -1,0 +1,243 @@
+package memnet_test
+
+import (
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
+)
+
+// told counts what a handler is told.
+type told struct {
+	readable, writable atomic.Int64
+	at                 atomic.Int64 // the last time, in nanoseconds
+	do                 func()
+}
+
+func (h *told) Ready(readable, writable bool) {
+	if readable {
+		h.readable.Add(1)
+	}
+	if writable {
+		h.writable.Add(1)
+	}
+	h.at.Store(time.Now().UnixNano())
+	if h.do != nil {
+		h.do()
+	}
+}
+
+// pairs makes n connections of network.
+func pairs(t *testing.T, network *memnet.Network, n int) (dialed, accepted []transport.Conn) {
+	t.Helper()
+	l, err := network.Listen(netip.MustParseAddrPort("192.0.2.1:7471"), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for range n {
+		d, err := network.Dial(t.Context(), netip.AddrPort{}, l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := l.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = d.Close(), a.Close() })
+		dialed, accepted = append(dialed, d), append(accepted, a)
+	}
+	return dialed, accepted
+}
+
+// TestContractStands: what a poller may do late, out of order or for nothing breaks no
+// rule that Conn, Listener and the rest have.
+func TestContractStands(t *testing.T) {
+	opts := memnet.Options{Seed: 11, Shuffle: true, Yield: 5, MaxDelay: time.Millisecond, Cut: true}
+	transporttest.Run(t, func(t *testing.T, test func(*testing.T, transporttest.Harness)) {
+		synctest.Test(t, func(t *testing.T) { test(t, harness(&opts, "192.0.2.1")) })
+	})
+}
+
+// TestShuffle: who is ready is told in another order, and nobody is forgotten.
+func TestShuffle(t *testing.T) {
+	order := func(opts memnet.Options) (list []int) {
+		synctest.Test(t, func(t *testing.T) {
+			network := memnet.New(&opts)
+			dialed, accepted := pairs(t, network, 20)
+			p, _ := network.NewPoller()
+			defer p.Close()
+			for i, c := range accepted {
+				h := &told{}
+				h.do = func() {
+					list = append(list, i)
+					_ = p.WantRead(c, false)
+				}
+				if err := p.Add(c, h); err != nil {
+					t.Fatal(err)
+				}
+				_, _ = dialed[i].Writev([][]byte{{1}})
+			}
+			for len(list) < len(accepted) {
+				if err := p.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				p.Poll()
+			}
+		})
+		return list
+	}
+	sorted := func(list []int) bool { // from anywhere on: Wait looks at the first
+		for i, v := range list {
+			if v != (list[0]+i)%len(list) {
+				return false
+			}
+		}
+		return true
+	}
+	if list := order(memnet.Options{}); !sorted(list) {
+		t.Errorf("without Shuffle: %v", list)
+	}
+	if list := order(memnet.Options{Shuffle: true, Seed: 3}); sorted(list) {
+		t.Errorf("with Shuffle: %v", list)
+	}
+}
+
+// TestMaxWake: a handler is told late, and no later than was said.
+func TestMaxWake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(&memnet.Options{Seed: 5, MaxWake: time.Second})
+		dialed, accepted := pairs(t, network, 1)
+		p, _ := network.NewPoller()
+		defer p.Close()
+		h := &told{}
+		if err := p.Add(accepted[0], h); err != nil {
+			t.Fatal(err)
+		}
+		late := 0
+		for range 100 {
+			begin := time.Now()
+			_, _ = dialed[0].Writev([][]byte{{1}})
+			for h.readable.Swap(0) == 0 {
+				p.Poll()
+			}
+			d := time.Unix(0, h.at.Load()).Sub(begin)
+			if d > time.Second {
+				t.Fatalf("told after %v", d)
+			}
+			if d > 0 {
+				late++
+			}
+			_, _ = accepted[0].Readv([][]byte{make([]byte, 10)})
+		}
+		if late < 5 || late > 60 {
+			t.Errorf("told late %d times of 100, want about 25", late)
+		}
+	})
+}
+
+// TestSpurious: a handler is told of what is not so.
+func TestSpurious(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(&memnet.Options{Seed: 5, Spurious: 3})
+		_, accepted := pairs(t, network, 1)
+		p, _ := network.NewPoller()
+		defer p.Close()
+		h := &told{}
+		if err := p.Add(accepted[0], h); err != nil {
+			t.Fatal(err)
+		}
+		for range 300 {
+			if n := p.Poll(); n != 0 {
+				t.Fatalf("Poll has served %d, and nothing is ready", n)
+			}
+		}
+		if r, w := h.readable.Load(), h.writable.Load(); r < 30 || w < 30 {
+			t.Errorf("told that it can be read %d times and written %d times", r, w)
+		}
+		if n := network.Told(); n != 0 {
+			t.Errorf("%d calls are counted that were spurious", n)
+		}
+		p.Remove(accepted[0])
+		before := h.readable.Load() + h.writable.Load()
+		for range 100 {
+			p.Poll()
+		}
+		if h.readable.Load()+h.writable.Load() != before {
+			t.Error("told of what is not watched any more")
+		}
+	})
+}
+
+// TestOnSpin: a handler that does nothing about what it is told is found, and one that
+// reads is not.
+func TestOnSpin(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			spins := 0
+			network := memnet.New(&memnet.Options{OnSpin: func(conn uint64) {
+				if spins++; conn != 1 {
+					t.Errorf("connection %d spins", conn)
+				}
+			}})
+			dialed, accepted := pairs(t, network, 1)
+			p, _ := network.NewPoller()
+			defer p.Close()
+			h := &told{do: func() {
+				if reads {
+					_, _ = accepted[0].Readv([][]byte{make([]byte, 1)})
+				}
+			}}
+			if err := p.Add(accepted[0], h); err != nil {
+				t.Fatal(err)
+			}
+			for range 7000 {
+				if reads {
+					_, _ = dialed[0].Writev([][]byte{{1}})
+				}
+				p.Poll()
+				if !reads && h.readable.Load() == 0 {
+					_, _ = dialed[0].Writev([][]byte{{1}})
+				}
+			}
+			if reads != (spins == 0) {
+				t.Errorf("reads %v: %d spins", reads, spins)
+			}
+		})
+	}
+}
+
+// TestReset: a process that ends takes its connections along, and no others; and what is
+// in use of a network is counted.
+func TestReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		dialed, accepted := pairs(t, network, 2)
+		if u := network.Used(); u.Ends != 4 || u.Ports != 2 {
+			t.Errorf("in use: %+v", u)
+		}
+		victim := dialed[1].LocalAddr()
+		if n := network.Reset(func(d, _ netip.AddrPort) bool { return d == victim }); n != 1 {
+			t.Errorf("%d connections were reset", n)
+		}
+		for i, c := range []transport.Conn{dialed[0], accepted[0], dialed[1], accepted[1]} {
+			_, err := c.Readv([][]byte{make([]byte, 1)})
+			if i < 2 && err != transport.ErrWouldBlock || i >= 2 && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("end %d reads: %v", i, err)
+			}
+		}
+		for _, c := range append(dialed, accepted...) {
+			_ = c.Close()
+		}
+		if u := network.Used(); u != (memnet.Use{}) {
+			t.Errorf("all is closed, and in use: %+v", u)
+		}
+	})
+}
