@@ -21,6 +21,7 @@ type bufPool struct {
 	mu   sched.Mutex[locks.Chunks]
 	free [chunksKept]*buf
 	n    int
+	made int // in the pool and lent
 }
 
 // buf is a pooled buffer.
@@ -38,6 +39,7 @@ func (p *bufPool) get() *buf {
 		p.mu.Unlock()
 		return b
 	}
+	p.made++
 	p.mu.Unlock()
 	return &buf{b: make([]byte, p.octets)}
 }
@@ -51,6 +53,15 @@ func (p *bufPool) put(b *buf) {
 	if p.n < len(p.free) {
 		p.free[p.n] = b
 		p.n++
+	} else {
+		p.made--
 	}
 	p.mu.Unlock()
+}
+
+// lent is how many buffers are with somebody.
+func (p *bufPool) lent() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made - p.n
 }
