@@ -12,6 +12,8 @@
 //     decides which actor goes next. [Search] enumerates schedules up to a number of preemptions,
 //     [Random] draws them from a seed, [Replay] repeats one.
 //
+// Outside of a run, [Yield] has something done at each step, for tests that load the whole engine.
+//
 // This is stateless model checking of the code itself, not of a model of it. What it can't see:
 // effects of weak memory (all steps are sequentially consistent, as Go's atomics are), and plain
 // reads and writes between two steps, which are for the race detector.

@@ -215,3 +215,29 @@ func TestLockOrder(t *testing.T) {
 		t.Errorf("in a run: %v", err)
 	}
 }
+
+// TestYield: outside of a run each step calls what Yield was given, and a leaf's lock is none.
+func TestYield(t *testing.T) {
+	n := 0
+	Yield(func() { n++ })
+	defer Yield(nil)
+	var a Mutex[lockA]
+	var c Mutex[lockC]
+	var flag Bool
+	a.Lock()         // 1
+	a.Unlock()       // 2
+	flag.Load()      // 3
+	if a.TryLock() { // 4
+		a.Unlock() // 5
+	}
+	c.Lock()
+	c.Unlock()
+	if n != 5 {
+		t.Errorf("%d steps, want 5", n)
+	}
+	Yield(nil)
+	flag.Load()
+	if n != 5 {
+		t.Error("a step after Yield(nil)")
+	}
+}

@@ -24,8 +24,12 @@ func (m *Mutex[R]) Lock() {
 	w := holder()
 	w.check(r)
 	x := active.Load()
-	switch _, leaf := any(r).(interface{ leaf() }); {
+	_, leaf := any(r).(interface{ leaf() })
+	switch {
 	case x == nil:
+		if !leaf {
+			Step()
+		}
 		m.mu.Lock()
 	case leaf:
 		if !m.mu.TryLock() {
@@ -45,13 +49,24 @@ func (m *Mutex[R]) Lock() {
 	w.add(r)
 }
 
+// yield is what a step outside of a run does, nil for nothing.
+var yield atomic.Pointer[func()]
+
+// Yield has each step outside of a run call f, or nothing if f is nil: runtime.Gosched now
+// and then, so that goroutines meet where they seldom would.
+func Yield(f func()) {
+	if f == nil {
+		yield.Store(nil)
+		return
+	}
+	yield.Store(&f)
+}
+
 // TryLock tries to lock m and reports whether it did. It waits for nothing, so that the order of
 // locks does not bind it; those that are taken under m are checked against it all the same.
 func (m *Mutex[R]) TryLock() bool {
 	var r R
-	if x := active.Load(); x != nil {
-		x.step()
-	}
+	Step()
 	if !m.mu.TryLock() {
 		return false
 	}
@@ -131,6 +146,8 @@ func (h *holding) remove(r Rank) {
 func Step() {
 	if x := active.Load(); x != nil {
 		x.step()
+	} else if f := yield.Load(); f != nil {
+		(*f)()
 	}
 }
 
