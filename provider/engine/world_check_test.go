@@ -1,0 +1,302 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// Checks of a world in which nothing moves any more, and the places where the simulation
+// looks into the engine.
+
+// quietly waits until nobody runs.
+func (w *world) quietly() {
+	synctest.Wait()
+	if w.err.Load() != nil {
+		panic(errWorldEnds)
+	}
+}
+
+// quiet waits until nothing happens any more, whatever has to, and compares all there is
+// with the model.
+func (w *world) quiet() {
+	w.note("quiet")
+	w.seen("quiet")
+	for _, d := range []time.Duration{time.Millisecond, 100 * time.Millisecond, 3 * time.Second} {
+		w.pass(d)
+	}
+	told := w.net.Told()
+	for n := 0; w.pass(20*time.Second) > 0 || w.net.Told() != told; n++ { // time limits run out
+		if told = w.net.Told(); n == 20 {
+			w.fail("nobody does anything, and all the same something moves, or somebody is told of something, for minutes")
+		}
+	}
+	w.late()
+	w.checkNever()
+	for _, c := range w.conns {
+		w.checkConnection(c)
+	}
+	for _, p := range w.procs {
+		for _, c := range p.cqs {
+			w.checkOverflow(c)
+		}
+		for _, q := range p.qps {
+			if err := q.q.ringInOrder(); err != nil {
+				w.fail("%s: %v", q, err)
+			}
+			if q.closed || q.state() == provider.QPErr {
+				if q.closed && q.scq.closed {
+					continue
+				}
+				w.accounted(q)
+			}
+		}
+		if p.ended {
+			continue
+		}
+		for _, r := range p.rights {
+			if err := r.unused(); err != nil && (r.object == nil || r.object.busy == 0) {
+				w.fail("%s: nothing moves: %v", p, err)
+			}
+		}
+		if err := p.dev.stockIsClean(); err != nil {
+			w.fail("%s: %v", p, err)
+		}
+	}
+	for _, p := range w.procs {
+		p.mem.check(w)
+	}
+}
+
+// pass lets time pass, and takes what has completed and what programs are told. It returns
+// how much that was.
+func (w *world) pass(d time.Duration) int {
+	time.Sleep(d)
+	w.quietly()
+	happened := w.events()
+	for _, p := range w.procs {
+		for _, c := range p.cqs {
+			for n := w.drain(c); n > 0; n = w.drain(c) {
+				happened += n
+			}
+		}
+	}
+	return happened
+}
+
+// late freezes what objects might still have changed: their calls are over.
+func (w *world) late() {
+	for _, s := range w.lates {
+		if s.late == nil || s.frozen {
+			continue
+		}
+		s.freeze(w, s.look())
+		s.drop()
+	}
+	w.lates = nil
+}
+
+// checkOverflow checks that a CQ that has lost completions has said so.
+func (w *world) checkOverflow(c *complQueue) {
+	if !c.lossy || c.closed {
+		return
+	}
+	a := &c.p.dev.async
+	a.mu.Lock()
+	told := a.lost > 0 || slices.ContainsFunc(a.events, func(e provider.AsyncEvent) bool {
+		return e.Type == provider.EventCQErr && e.CQ == provider.CQ(c.cq)
+	})
+	a.mu.Unlock()
+	if !told {
+		w.fail("%s: a CQ has lost completions, and no event says so", c.p)
+	}
+}
+
+// checkConnection checks a connection: in one that nothing was done to, all that was
+// posted is done, and one that was ended has ended.
+func (w *world) checkConnection(c *connection) {
+	var s [2]*stream
+	for side, q := range c.qps {
+		if q.conn != c {
+			continue
+		}
+		if s[side] = q.q.stream.Load(); s[side] == nil && q.state() == provider.QPErr {
+			w.connectionOver(c, side)
+		}
+	}
+	for side, q := range c.qps {
+		if q.conn != c || s[side] == nil || c.spoiled || w.spoiled(s[side]) {
+			continue
+		}
+		switch {
+		case c.ending:
+			w.fail("connection %d was ended, and %s is in %v", c.no, q, q.state())
+		case s[1-side] == nil:
+			w.fail("connection %d: %s is in %v, and its peer has none", c.no, q, q.state())
+		}
+		w.checkIdle(c, q, s[side])
+	}
+}
+
+// checkIdle checks that all that was posted to q is done, but for what may not be sent.
+func (w *world) checkIdle(c *connection, q *queuePair, s *stream) {
+	if !s.maySend.Load() {
+		return
+	}
+	x := s.idle()
+	if x.unsent != 0 || x.reads != 0 || x.unreported != 0 || x.batch || x.context {
+		w.fail("%s: nothing moves, and the connection is whole, and there are %d work requests to be sent, %d to be answered and %d to be reported; batch %v, context %v",
+			q, x.unsent, x.reads, x.unreported, x.batch, x.context)
+	}
+	for _, o := range q.sends {
+		if q.signaled(o) && !q.lossy() {
+			w.fail("%s: no completion of %s, and nothing moves", q, o)
+		}
+		if o.badLocal {
+			w.fail("%s: %s was done, and an SGE names what can't be used", q, o)
+		}
+		w.retire(o, !q.lossy(), nil)
+	}
+	q.sends = nil
+	if refused := c.refused[q.side]; len(refused) > 0 {
+		w.fail("%s: %s had to be refused, and the connection lives", q, refused[0])
+	}
+	w.placed(c, q.side, func(*op) bool { return true })
+	if peer := q.peer(); !peer.lossy() && c.taken[1-q.side] < len(c.msgs[q.side]) {
+		w.fail("%s: %s was not received, and nothing moves", q, c.msgs[q.side][c.taken[1-q.side]])
+	}
+	w.seen("connection checked")
+}
+
+// idleness is what an idle stream has still to do.
+type idleness struct {
+	unsent, reads, unreported int
+	batch, context            bool
+}
+
+func (s *stream) idle() idleness {
+	s.rxMu.Lock()
+	defer s.rxMu.Unlock()
+	s.txMu.Lock()
+	defer s.txMu.Unlock()
+	sq := &s.q.sq
+	sq.done.Lock()
+	defer sq.done.Unlock()
+	tail := sq.tail.Load()
+	return idleness{
+		unsent: int(tail - s.tx.next), reads: s.outstanding.Len(), unreported: int(tail - sq.head),
+		batch: s.tx.b != nil, context: s.rx.c != nil,
+	}
+}
+
+// ringInOrder checks the indexes of a send queue.
+func (q *qp) ringInOrder() error {
+	s := q.stream.Load()
+	if s != nil {
+		s.txMu.Lock()
+		defer s.txMu.Unlock()
+	}
+	q.sq.done.Lock()
+	defer q.sq.done.Unlock()
+	free, head, out, tail := q.sq.free.Load(), q.sq.head, q.sq.out, q.sq.tail.Load()
+	next := tail
+	if s != nil && !s.finished.Load() {
+		next = s.tx.next
+	}
+	if int32(head-free) < 0 || s != nil && (int32(out-head) < 0 || int32(next-out) < 0) || int32(tail-next) < 0 {
+		return fmt.Errorf("the send queue's indexes are out of order: free %d, head %d, out %d, next %d, tail %d", free, head, out, next, tail)
+	}
+	return nil
+}
+
+// listed is how many QPs and streams the device has in its lists.
+func (d *device) listed() int {
+	m, l, st := &d.muting, &d.leaving, &d.stalls
+	m.mu.Lock()
+	n := len(m.streams)
+	m.mu.Unlock()
+	l.mu.Lock()
+	n += len(l.places)
+	l.mu.Unlock()
+	d.qpnMu.Lock()
+	n += len(d.qpns)
+	d.qpnMu.Unlock()
+	st.mu.Lock()
+	if !st.stopped {
+		n++
+	}
+	st.mu.Unlock()
+	return n
+}
+
+// exposed is how many intervals of the memory the engines of the process still know.
+func (m *memory) exposed() (n int) {
+	all := newInterval(m.b, nil)
+	exposed.mu.Lock()
+	defer exposed.mu.Unlock()
+	exposed.writable.overlapping(all, func(*interval) { n++ })
+	exposed.sources.overlapping(all, func(*interval) { n++ })
+	return n
+}
+
+func (d *device) acceptedNow() int {
+	a := &d.accepted
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(a.all, len(a.peers))
+}
+
+// stockIsClean checks what is in stock for the next stream: it refers to nothing of the
+// last one.
+func (d *device) stockIsClean() error {
+	for _, c := range d.prog.contexts.inStock() {
+		if c.m != nil || c.nplace != 0 || c.nspans != 0 || c.pieces != nil {
+			return fmt.Errorf("a receive context in stock has a region in use: %v %d %d %d", c.m != nil, c.nplace, c.nspans, len(c.pieces))
+		}
+	}
+	for _, b := range d.prog.batches.inStock() {
+		if b.nuses != 0 || len(b.chunks) != 0 || !b.empty() || b.nspans != 0 {
+			return fmt.Errorf("a batch in stock has %d regions in use, %d chunks, %d spans, and octets %v", b.nuses, len(b.chunks), b.nspans, !b.empty())
+		}
+	}
+	return nil
+}
+
+func (k *stock[T]) inStock() []*T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := append([]*T{}, k.free[:k.n]...)
+	if x := k.hot.Load(); x != nil {
+		list = append(list, x)
+	}
+	return list
+}
+
+// Contexts and batches are large, and worlds are short: what one had, another gets, with
+// all that is written in it.
+var (
+	oldContexts = sync.Pool{New: func() any { return newRxContext() }}
+	oldBatches  = sync.Pool{New: func() any { return new(txBatch) }}
+)
+
+func (d *device) lendFromStore() {
+	d.prog.contexts.make = func() *rxContext { return oldContexts.Get().(*rxContext) }
+	d.prog.batches.make = func() *txBatch {
+		b := oldBatches.Get().(*txBatch)
+		b.pool = &d.chunks
+		return b
+	}
+}
+
+func (d *device) giveToStore() {
+	for _, c := range d.prog.contexts.inStock() {
+		oldContexts.Put(c)
+	}
+	for _, b := range d.prog.batches.inStock() {
+		oldBatches.Put(b)
+	}
+}

@@ -1,0 +1,232 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// What happens to a world: connections that are reset, stall or spoil octets, processes
+// that end, peers that speak no MPA; and calls that have to be refused.
+
+// mishap is done to a segment that is still to arrive.
+type mishap struct {
+	from, to netip.Addr
+	conn     [2]netip.AddrPort // only of this connection, from its sender; zero for any
+	skip     int               // octets that still pass
+	what     memnet.Verdict
+	flip     byte // instead: an octet is changed by this
+}
+
+// filter is Options.Filter of the network.
+func (w *world) filter(s *memnet.Segment) memnet.Verdict {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, f := range w.faults {
+		if f.from != s.From.Addr() || f.to != s.To.Addr() || f.conn != [2]netip.AddrPort{} && f.conn != [2]netip.AddrPort{s.From, s.To} {
+			continue
+		}
+		if f.skip >= len(s.Data) {
+			f.skip -= len(s.Data)
+			continue
+		}
+		w.faults = slices.Delete(w.faults, i, i+1)
+		w.hits[[2]netip.AddrPort{s.From, s.To}] = true
+		w.hits[[2]netip.AddrPort{s.To, s.From}] = true
+		if f.flip != 0 {
+			s.Data[f.skip] ^= f.flip
+			return memnet.Pass
+		}
+		return f.what
+	}
+	return memnet.Pass
+}
+
+// spoiled reports whether the network has done something to the stream's connection.
+func (w *world) spoiled(s *stream) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hits[[2]netip.AddrPort{s.conn.LocalAddr(), s.conn.RemoteAddr()}]
+}
+
+// disturb arranges for something to happen.
+func (w *world) disturb() {
+	d := w.d
+	switch d.upTo(9) {
+	case 0, 1, 2, 3, 4:
+		w.arrange()
+	case 5:
+		if p := one(d, w.living()); p != nil && len(w.procs) < 10 {
+			w.endProc(p)
+		}
+	case 6, 7:
+		w.stranger()
+	case 8:
+		if len(w.raws) > 0 {
+			i := d.upTo(len(w.raws) - 1)
+			_ = w.raws[i].Abort()
+			w.raws = slices.Delete(w.raws, i, i+1)
+		}
+	default:
+		w.relisten()
+	}
+}
+
+// arrange has a fault happen to a connection, or to the next one between two processes.
+func (w *world) arrange() {
+	d := w.d
+	f := &mishap{skip: one(d, []int{0, d.upTo(60), d.upTo(3000)}), what: one(d, []memnet.Verdict{memnet.Reset, memnet.Reset, memnet.Stall})}
+	q := one(d, one(d, w.procs).qps)
+	if q == nil {
+		return
+	}
+	s := q.q.stream.Load()
+	if s == nil || d.oneIn(10) {
+		a, b := one(d, w.procs), one(d, w.procs)
+		f.from, f.to = a.addr, b.addr
+	} else {
+		f.conn = [2]netip.AddrPort{s.conn.LocalAddr(), s.conn.RemoteAddr()}
+		f.from, f.to = f.conn[0].Addr(), f.conn[1].Addr()
+		if w.exact && d.oneIn(3) {
+			f.flip = byte(1 + d.upTo(254))
+		}
+	}
+	w.note("a fault between %s and %s, after %d octets: %v, flip %#x", f.from, f.to, f.skip, f.what, f.flip)
+	w.seen("fault of the network")
+	w.mu.Lock()
+	w.faults = append(w.faults, f)
+	w.mu.Unlock()
+}
+
+// endProc ends a process: its connections are reset, its memory stays as it is, and in its
+// place there is another one.
+func (w *world) endProc(p *proc) {
+	w.note("%s ends", p)
+	w.net.Reset(func(dialed, accepted netip.AddrPort) bool {
+		if dialed.Addr() != p.addr && accepted.Addr() != p.addr {
+			return false
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.hits[[2]netip.AddrPort{dialed, accepted}] = true
+		w.hits[[2]netip.AddrPort{accepted, dialed}] = true
+		return true
+	})
+	for _, q := range p.qps {
+		if q.conn != nil {
+			q.conn.spoiled, q.conn.ending = true, true
+		}
+	}
+	w.closeProc(p)
+	w.newProc(p.addr)
+	w.seen("process ended")
+}
+
+// stranger is a peer that speaks no MPA, or only begins to.
+func (w *world) stranger() {
+	d := w.d
+	p := one(d, w.living())
+	if p == nil || p.listener == nil {
+		return
+	}
+	dst := p.listener.LocalAddr()
+	src := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(20 + d.upTo(3))}), 0)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	c, err := w.net.Dial(ctx, src, dst)
+	if err != nil {
+		return
+	}
+	w.note("a stranger connects to %s", p)
+	w.seen("stranger")
+	var b []byte
+	if i, err := mpa.NewInitiator(mpa.Config{Revision: 2}, mpa.Offer{IRD: 1, ORD: 1}); err == nil {
+		b = i.AppendRequest(nil)
+	}
+	b = b[:d.upTo(len(b))]
+	if d.oneIn(3) && len(b) > 0 {
+		b[d.upTo(len(b)-1)] ^= byte(d.next())
+	}
+	_, _ = c.Writev([][]byte{b})
+	if d.oneIn(2) {
+		w.raws = append(w.raws, c)
+		return
+	}
+	_ = c.Close()
+}
+
+// relisten closes a listener, or makes another one.
+func (w *world) relisten() {
+	p := one(w.d, w.living())
+	if p == nil {
+		return
+	}
+	if p.listener == nil {
+		w.listen(p)
+		return
+	}
+	l := p.listener
+	p.listener = nil
+	w.do(&call{name: fmt.Sprintf("%s closes its listener", p), run: func() {
+		if err := l.Close(); err != nil {
+			w.failLater("closing a listener: %v", err)
+		}
+	}})
+}
+
+// refusedCloses closes what others depend on: EBUSY.
+func (w *world) refusedCloses(p *proc) {
+	refused := func(what string, err error) {
+		if !errors.Is(err, syscall.EBUSY) {
+			w.fail("%s: closing %s that is in use: %v", p, what, err)
+		}
+	}
+	refused("a device", p.dev.Close())
+	for _, q := range p.qps {
+		if !q.closing {
+			refused("a PD", q.pd.pd.Close())
+			refused("a CQ", q.scq.cq.Close())
+			refused("a CQ", q.rcq.cq.Close())
+			if q.srq != nil {
+				refused("an SRQ", q.srq.srq.Close())
+			}
+		}
+	}
+	for _, c := range p.cqs {
+		if c.ch != nil && !c.closed {
+			refused("a completion channel", c.ch.Close())
+		}
+	}
+	refused("an event channel", busyOrNil(p))
+}
+
+// busyOrNil closes the event channel of a process, if there are ids on it.
+func busyOrNil(p *proc) error {
+	if p.listener == nil && len(p.ids) == 0 {
+		return syscall.EBUSY
+	}
+	return p.ch.Close()
+}
+
+// resize changes the size of a queue, and a limit.
+func (w *world) resize(p *proc) {
+	d := w.d
+	if c := one(d, p.cqs); c != nil && !c.closed && !c.tiny {
+		w.need("resizing a CQ", c.cq.Resize(1024<<d.upTo(1)))
+	}
+	if s := one(d, p.srqs); s != nil && !s.closed {
+		err := s.srq.Modify(provider.SRQAttr{Limit: d.upTo(2)}, provider.SRQAttrLimit)
+		if err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, os.ErrClosed) {
+			w.fail("an SRQ's limit: %v", err)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// Simulation of whole worlds. A world is a few engines on one simulated network, each
+// with a program that makes, uses and closes everything there is, at any time; a model
+// beside it says which completions there have to be and which octets may change.
+//
+// What a seed fixes: the engines' options, the network (delays, segments, what is told
+// late, in another order or for nothing, as far as that follows from the order of calls),
+// the objects, and what the driver, one goroutine, decides: the calls of each round, their
+// arguments and the faults. The calls of one round run at the same time. What a seed does
+// not fix: in which order the Go scheduler runs goroutines of a bubble that are ready at
+// the same time, how a select chooses, and, with more than one CPU, what happens truly at
+// once. The driver's later decisions depend on what came of its earlier ones, a
+// connection that was refused or a queue that was full, so that two runs of a seed may
+// part. A failure therefore says how to run its seed again and again.
+//
+// Time is the bubble's: nobody sleeps really.
+
+var (
+	worldsTime   = flag.Duration("worlds.time", envDuration("GOVS_WORLDS_TIME", 3*time.Second), "how long TestWorlds runs worlds (GOVS_WORLDS_TIME)")
+	worldsSeed   = flag.Uint64("worlds.seed", envUint("GOVS_WORLDS_SEED"), "seed of the first world, those of the others follow; 0 draws one (GOVS_WORLDS_SEED)")
+	worldsRepeat = flag.Bool("worlds.repeat", false, "run the world of worlds.seed again and again")
+	worldsCPUs   = flag.Int("worlds.cpus", 0, "how many worlds run at the same time; 0 for as many as there are CPUs")
+	worldsNow    = flag.String("worlds.now", "", "a file that has the seeds of the worlds that run, for when the process dies")
+	worldsTrace  = flag.Bool("worlds.trace", false, "print what each world does")
+)
+
+func envDuration(name string, otherwise time.Duration) time.Duration {
+	if d, err := time.ParseDuration(os.Getenv(name)); err == nil {
+		return d
+	}
+	return otherwise
+}
+
+func envUint(name string) uint64 {
+	var v uint64
+	if n, err := fmt.Sscan(os.Getenv(name), &v); n == 1 && err == nil {
+		return v
+	}
+	return 0
+}
+
+// worldPatience is how long a world may take, in real time, until the process is ended
+// with all its stacks: the only way out where something in a bubble runs for ever.
+const worldPatience = 2 * time.Minute
+
+// TestWorlds runs worlds for as long as worlds.time says, and stops at the first in which
+// something is wrong.
+func TestWorlds(t *testing.T) {
+	first := *worldsSeed
+	if first == 0 {
+		first = rand.Uint64()
+	}
+	cpus := *worldsCPUs
+	if cpus == 0 {
+		cpus = runtime.GOMAXPROCS(0)
+	}
+	yieldAtSteps(first)
+	defer sched.Yield(nil)
+	s := &soak{next: first, until: time.Now().Add(*worldsTime), began: time.Now()}
+	s.told = s.began
+	t.Run("cpus", func(t *testing.T) { // ends when all of them have
+		for i := range cpus {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				s.run(t, i)
+			})
+		}
+	})
+	if !t.Failed() {
+		s.reached.everything(t, s.worlds.Load())
+		t.Logf("%d worlds from seed %d on, %.0f a minute: %s", s.worlds.Load(), first, s.rate(), s.reached.String())
+	}
+}
+
+// everything checks that many worlds together have come to what each of them may.
+func (r *reached) everything(t *testing.T, worlds int64) {
+	if worlds < 1000 || *worldsRepeat {
+		return
+	}
+	for _, what := range []string{
+		"IBV_WR_SEND", "IBV_WR_SEND_WITH_INV", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_RDMA_READ",
+		"IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_ATOMIC_CMP_AND_SWP", "IB_WR_MASKED_ATOMIC_CMP_AND_SWP", "IBV_WR_BIND_MW", "IBV_WR_LOCAL_INV", "IB_WR_REG_MR",
+		"status IBV_WC_SUCCESS", "status IBV_WC_WR_FLUSH_ERR", "status IBV_WC_LOC_PROT_ERR", "status IBV_WC_REM_ACCESS_ERR", "receive IBV_WC_SUCCESS",
+		"receive IBV_WC_WR_FLUSH_ERR", "receive IBV_WC_LOC_LEN_ERR", "memory work IBV_WC_SUCCESS", "memory work IBV_WC_WR_FLUSH_ERR",
+		"RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE", "RDMA_CM_EVENT_DISCONNECTED", "disconnects", "goes to ERR", "goes to SQD", "goes to SQE",
+		"QP reset", "QP closed", "region closed", "CQ overflow", "fault of the network", "process ended", "stranger", "connection checked",
+	} {
+		if r.n[what] == 0 {
+			t.Errorf("%d worlds, and none of them has come to %q", worlds, what)
+		}
+	}
+}
+
+// yieldAtSteps has goroutines interrupted at one step in some, where the build has steps
+// (package sched): that is where they would meet by chance only.
+func yieldAtSteps(seed uint64) {
+	var n atomic.Uint64
+	sched.Yield(func() {
+		i := n.Add(1)
+		d := dice{seed + i}
+		if d.oneIn(4 << (i >> 13 % 3 * 2)) { // for a while often, then seldom
+			for range d.in(1, 10) {
+				runtime.Gosched()
+			}
+		}
+	})
+}
+
+// soak is what those that run worlds share.
+type soak struct {
+	until, began time.Time
+	failed       atomic.Bool
+	worlds       atomic.Int64
+	reached      reached
+
+	mu   sync.Mutex
+	next uint64
+	told time.Time
+}
+
+func (s *soak) rate() float64 { return float64(s.worlds.Load()) / time.Since(s.began).Minutes() }
+
+// take returns the seed of the next world.
+func (s *soak) take() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seed := s.next
+	if !*worldsRepeat {
+		s.next++
+	}
+	if time.Since(s.told) > time.Minute {
+		s.told = time.Now()
+		fmt.Fprintf(os.Stderr, "worlds: %d, %.0f a minute, at seed %d\n", s.worlds.Load(), s.rate(), seed)
+	}
+	return seed
+}
+
+func (s *soak) run(t *testing.T, cpu int) {
+	now := func(uint64) {}
+	if *worldsNow != "" {
+		f, err := os.OpenFile(*worldsNow, os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		now = func(seed uint64) { _, _ = f.WriteAt(fmt.Appendf(nil, "%20d\n", seed), int64(cpu)*21) }
+	}
+	for !s.failed.Load() && time.Now().Before(s.until) {
+		seed := s.take()
+		now(seed)
+		if err := s.world(t, seed); err != nil {
+			s.failed.Store(true)
+			why := fmt.Sprintf("the world of seed %d, after %v and %d worlds: %v\n\nRun it again with:\n\n    go test ./provider/engine -run '^TestWorlds$' -worlds.seed=%d -worlds.repeat -worlds.time=1m%s\n",
+				seed, time.Since(s.began).Round(time.Millisecond), s.worlds.Load(), err, seed, withSteps())
+			fmt.Fprintln(os.Stderr, why) // at once: what is left of the world may never end
+			t.Error(why)
+			return
+		}
+		s.worlds.Add(1)
+	}
+}
+
+// withSteps is what the command needs beside, where the build has steps.
+func withSteps() string {
+	if sched.Explored {
+		return " -tags schedules"
+	}
+	return ""
+}
+
+// world runs one world in a bubble.
+func (s *soak) world(t *testing.T, seed uint64) (err error) {
+	w := newWorld(seed)
+	dog := time.AfterFunc(worldPatience, func() {
+		fmt.Fprintf(os.Stderr, "the world of seed %d has not ended after %v:\n%v\n", seed, worldPatience, w.failure())
+		buf := make([]byte, 4<<20)
+		fmt.Fprintf(os.Stderr, "%s\n", buf[:runtime.Stack(buf, true)])
+		os.Exit(2)
+	})
+	defer dog.Stop()
+	defer func() {
+		v := recover()
+		if failed := w.failure(); failed != nil {
+			err = failed
+		} else if v != nil { // a deadlock of the bubble
+			err = fmt.Errorf("%v\n%s", v, w.story())
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		defer func() {
+			if v := recover(); v != nil && v != any(errWorldEnds) {
+				w.failLater("panic: %v\n%s", v, debug.Stack())
+			}
+		}()
+		w.live()
+	})
+	s.reached.add(w)
+	return nil
+}
