@@ -150,6 +150,7 @@ func TestDepartures(t *testing.T) {
 				}
 				patient := from("192.0.2.2")
 				leave(w, l, patient)
+				synctest.Wait()
 				before := runtime.NumGoroutine()
 				var peers []*rawPeer
 				for i := range 4 * limit {
@@ -160,6 +161,7 @@ func TestDepartures(t *testing.T) {
 						t.Errorf("%d wait for their peer's end, want %d", n, want)
 					}
 				}
+				synctest.Wait() // those that are about to end have ended
 				if n := runtime.NumGoroutine() - before; n > 2 {
 					t.Errorf("%d goroutines more", n)
 				}
