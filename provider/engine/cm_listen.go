@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -113,15 +114,8 @@ func (ls *listening) welcome(conn transport.Conn) {
 		<-ls.places
 		return
 	}
-	if !ls.admit(peer) {
-		_ = conn.Abort()
-		dev.discharge(peer)
-		<-ls.places
-		return
-	}
 	ls.tasks.Go(func() {
-		r, w := ls.request(conn)
-		ls.speaks(peer)
+		r, w := ls.request(conn, peer)
 		if r == nil || !ls.announce(r, w) {
 			dev.discharge(peer)
 			<-ls.places
@@ -129,15 +123,18 @@ func (ls *listening) welcome(conn transport.Conn) {
 	})
 }
 
-// admit counts a connection that says nothing so far.
-func (ls *listening) admit(peer netip.Addr) bool {
+// errSilent is why a connection is reset that says nothing beside others of its peer.
+var errSilent = errors.New("too many connections of the peer are silent")
+
+// admit counts a connection that says nothing so far, or returns errSilent.
+func (ls *listening) admit(peer netip.Addr) error {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.silent[peer] >= ls.id.dev.opts.MaxPendingPerPeer {
-		return false
+		return errSilent
 	}
 	ls.silent[peer]++
-	return true
+	return nil
 }
 
 // speaks takes a connection back that admit counted.
@@ -159,11 +156,23 @@ func (ls *listening) speaks(peer netip.Addr) {
 //rfc:5044 MPA-7.1.2-2-02
 //rfc:5044 MPA-7.1.2-8-02
 //rfc:5044 MPA-7.1.2-10-01
-func (ls *listening) request(conn transport.Conn) (*mpa.Request, *wire) {
+func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request, *wire) {
 	w, err := newWire(ls.id.dev, conn)
 	if err != nil {
 		return nil, nil
 	}
+	// Silent is who has to be waited for: what comes out of the backlog has often spoken.
+	silent := false
+	w.waits = func() error {
+		err := ls.admit(peer)
+		silent = err == nil
+		return err
+	}
+	defer func() {
+		if silent {
+			ls.speaks(peer)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ls.ctx, ls.id.dev.opts.StartupTimeout)
 	defer cancel()
 	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
@@ -173,6 +182,10 @@ func (ls *listening) request(conn transport.Conn) (*mpa.Request, *wire) {
 			r, _, err = responder.Receive(b)
 			return err
 		})
+	}
+	if err == errSilent {
+		w.abort()
+		return nil, nil
 	}
 	if err != nil {
 		ls.refuse(w, responder.AppendRefusal(nil, err))

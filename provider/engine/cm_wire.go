@@ -14,6 +14,7 @@ type wire struct {
 	conn               transport.Conn
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
+	waits              func() error  // of the goroutine: called before the first wait in read, if not nil
 
 	mu       sched.Mutex[locks.Wire]
 	released bool
@@ -85,6 +86,12 @@ func (w *wire) read(ctx context.Context, b []byte) (int, error) {
 		n, err := w.conn.Readv(bufs[:])
 		if err != transport.ErrWouldBlock {
 			return n, err
+		}
+		if waits := w.waits; waits != nil {
+			w.waits = nil
+			if err := waits(); err != nil {
+				return 0, err
+			}
 		}
 		w.want(w.poller.WantRead, true)
 		select {

@@ -1,0 +1,45 @@
+package engine
+
+import (
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// TestWhoHasSpokenIsNotSilent: connections whose Requests have arrived by the time that
+// they are accepted are none of those that MaxPendingPerPeer bounds, however many come
+// out of the backlog at once.
+func TestWhoHasSpokenIsNotSilent(t *testing.T) {
+	const places = 8
+	synctest.Test(t, func(t *testing.T) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // all are accepted before one is looked at
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{MaxPending: places, MaxPendingPerPeer: 2}, true)
+		l := w.server.listen()
+		w.moment() // the place of who comes next is taken
+		for range places - 1 {
+			l.listening.places <- struct{}{}
+		}
+		var peers []*rawPeer
+		for range places {
+			p := w.dialRaw(l.LocalAddr())
+			p.send(rawRequest(nil))
+			peers = append(peers, p)
+		}
+		first, _ := w.server.wantRequest("the one place", l)
+		w.server.wantIdle("the others wait in the backlog")
+		for range places - 1 {
+			<-l.listening.places
+		}
+		ok(t, first.Reject(nil))
+		for range places - 1 {
+			server, _ := w.server.wantRequest("an honest peer's", l)
+			ok(t, server.Reject(nil))
+		}
+		for _, p := range peers {
+			p.wantFrame("rejected", mpa.KindReply)
+		}
+	})
+}
