@@ -156,12 +156,12 @@ func TestDepartures(t *testing.T) {
 				for i := range 4 * limit {
 					p := from("192.0.2.1")
 					leave(w, l, p)
+					synctest.Wait() // the next one must not get there first
 					peers = append(peers, p)
 					if n, want := w.server.dev.leaving.len(), min(each, i+1)+1; n != want {
 						t.Errorf("%d wait for their peer's end, want %d", n, want)
 					}
 				}
-				synctest.Wait() // those that are about to end have ended
 				if n := runtime.NumGoroutine() - before; n > 2 {
 					t.Errorf("%d goroutines more", n)
 				}
