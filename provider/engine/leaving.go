@@ -142,7 +142,7 @@ func (d *device) leave(w *wire, last []byte) {
 
 // begin does what can be done at once. It returns who has to be cut. mu is held.
 func (f *farewell) begin() (instead departing) {
-	if f.dev.poller.Add(f.conn, f) != nil || f.step() {
+	if f.dev.poller.Add(f.conn, f) != nil || f.step(turnMost) {
 		f.close()
 		return nil
 	}
@@ -159,11 +159,14 @@ func (f *farewell) begin() (instead departing) {
 func (f *farewell) peer() netip.Addr { return peerOf(f.conn) }
 
 // Ready implements transport.Handler.
-func (f *farewell) Ready(bool, bool) {
+func (f *farewell) Ready(readable, writable bool) { f.ReadyAmong(readable, writable, 1) }
+
+// ReadyAmong implements transport.Sharer.
+func (f *farewell) ReadyAmong(_, _ bool, of int) {
 	if !f.mu.TryLock() {
 		return // readiness comes again
 	}
-	done := !f.gone && f.step()
+	done := !f.gone && f.step(turnAmong(of))
 	if done {
 		f.close()
 	}
@@ -173,10 +176,10 @@ func (f *farewell) Ready(bool, bool) {
 	}
 }
 
-// step does what can be done now, and reports whether the socket can be closed. mu is
+// step does what can be done in a turn, and reports whether the socket can be closed. mu is
 // held.
-func (f *farewell) step() bool {
-	return !f.send() || f.drain() || f.fin && f.eof
+func (f *farewell) step(turn int) bool {
+	return !f.send() || f.drain(turn) || f.fin && f.eof
 }
 
 // send sends the rest and the FIN. It reports false when the connection is lost. mu is
@@ -207,12 +210,13 @@ func (f *farewell) send() bool {
 	return f.conn.CloseWrite() == nil
 }
 
-// drain drops what has arrived, and reports whether the connection is lost. mu is held.
-func (f *farewell) drain() (lost bool) {
+// drain drops what has arrived, within the turn, and reports whether the connection is
+// lost. mu is held.
+func (f *farewell) drain(turn int) (lost bool) {
 	if f.eof {
 		return false
 	}
-	err := f.dev.leaving.drop(f.conn)
+	err := f.dev.leaving.drop(f.conn, turn)
 	if err == nil || errors.Is(err, transport.ErrWouldBlock) {
 		return false
 	}
@@ -220,12 +224,12 @@ func (f *farewell) drain() (lost bool) {
 	return !f.eof || f.dev.poller.WantRead(f.conn, false) != nil // it is readable for ever
 }
 
-// drop reads what has arrived on conn and forgets it, one turn's worth at most. The error
-// is nil if there may be more.
-func (d *departures) drop(conn transport.Conn) error {
+// drop reads what has arrived on conn and forgets it, within the turn. The error is nil if
+// there may be more.
+func (d *departures) drop(conn transport.Conn, turn int) error {
 	d.dropping.Lock()
 	defer d.dropping.Unlock()
-	for total := 0; total < turnMost; {
+	for total := 0; total < turn; {
 		n, err := conn.Readv([][]byte{d.dropped[:]})
 		if err != nil {
 			return err
@@ -261,7 +265,7 @@ func (f *farewell) cut(reset bool) {
 	if reset && len(f.out) > 0 {
 		_ = f.conn.Abort()
 	} else {
-		f.drain() // a close with unread octets is a reset
+		f.drain(turnMost) // a close with unread octets is a reset
 	}
 	f.close()
 }
