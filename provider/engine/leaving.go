@@ -142,7 +142,7 @@ func (d *device) leave(w *wire, last []byte) {
 
 // begin does what can be done at once. It returns who has to be cut. mu is held.
 func (f *farewell) begin() (instead departing) {
-	if f.dev.poller.Add(f.conn, f) != nil || f.step(turnMost) {
+	if f.dev.poller.Add(f.conn, f) != nil || f.step(turnLeast) {
 		f.close()
 		return nil
 	}
@@ -265,7 +265,7 @@ func (f *farewell) cut(reset bool) {
 	if reset && len(f.out) > 0 {
 		_ = f.conn.Abort()
 	} else {
-		f.drain(turnMost) // a close with unread octets is a reset
+		f.drain(turnLeast) // a close with unread octets is a reset
 	}
 	f.close()
 }

@@ -108,7 +108,8 @@ func (s *stream) objectTook(began time.Time) {
 	w.timer.Reset(time.Until(w.until))
 }
 
-// startLinger begins the linger of a stream that has just finished.
+// startLinger begins the linger of a stream that has just finished. It drops little of what
+// has arrived: any number of streams may end in one Poll, and the rest stays readable.
 //
 //rfc:5040 RDMAP-6.2.1-03
 //rfc:5041 DDP-7.1-04
@@ -126,7 +127,7 @@ func (s *stream) startLinger(e *ending) {
 	case e.reset:
 		_ = s.conn.Abort()
 		l.gone = true
-	case e.lost, s.lingerStep(turnMost): // who hung up first needs no place among those that wait
+	case e.lost, s.lingerStep(turnLeast): // who hung up first needs no place among those that wait
 		s.closeConn()
 	default:
 		var ok bool
@@ -136,7 +137,7 @@ func (s *stream) startLinger(e *ending) {
 		}
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
-	s.lingerTurn(turnMost) // whoever else holds the lock need not have known that there is something to send
+	s.lingerTurn(turnLeast) // whoever else holds the lock need not have known that there is something to send
 	if instead != nil {
 		instead.cut(true)
 	}
@@ -267,7 +268,7 @@ func (s *stream) cut(reset bool) {
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
 	case !l.eof:
-		s.lingerDrain(turnMost) // a close with unread octets is a reset
+		s.lingerDrain(turnLeast) // a close with unread octets is a reset
 	}
 	s.closeConn()
 }
