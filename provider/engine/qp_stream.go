@@ -129,12 +129,14 @@ func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown 
 		return nil, err
 	}
 	if err := q.dev.poller.Add(conn, s); err != nil {
-		// Who has posted meanwhile may have the stream in his hands.
-		e := &ending{cause: err}
+		// Who has posted meanwhile may have the stream in his hands, and left some of it
+		// to the poller.
+		e := &ending{cause: err, lost: true}
 		s.fail(e)
-		s.finished.Store(true)
+		s.txMu.Lock()
+		s.finish(e)
+		s.unlockTx()
 		s.rxMu.Unlock()
-		q.enterError(s, e)
 		return nil, err
 	}
 	s.receiveEarly(early)
@@ -333,15 +335,7 @@ func (s *stream) settle() {
 	s.txMu.Lock()
 	first := !s.finished.Load()
 	if first {
-		s.keeps.Store(false)
-		s.rx.stop(s)
-		s.linger.out = s.tx.stop(s, e)
-		s.undoMemory()
-		s.q.enterError(s, e)
-		if e.raise {
-			s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
-		}
-		s.finished.Store(true)
+		s.finish(e)
 	}
 	s.unlockTx()
 	s.rxMu.Unlock()
@@ -351,6 +345,20 @@ func (s *stream) settle() {
 	s.dev.muting.end(s)
 	s.startLinger(e)
 	s.onDown(e.cause)
+}
+
+// finish has both sides let go of what they hold, and the QP of the stream. rxMu and txMu
+// are held.
+func (s *stream) finish(e *ending) {
+	s.keeps.Store(false)
+	s.rx.stop(s)
+	s.linger.out = s.tx.stop(s, e)
+	s.undoMemory()
+	s.q.enterError(s, e)
+	if e.raise {
+		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
+	}
+	s.finished.Store(true)
 }
 
 // tellDrained raises EventSQDrained if it was asked for, once.
