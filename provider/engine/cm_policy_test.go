@@ -356,7 +356,7 @@ func TestPendingPerPeer(t *testing.T) {
 // and that each kind of end gives its place back.
 func TestMaxAccepted(t *testing.T) {
 	for name, opts := range map[string]Options{
-		"in all":   {MaxAccepted: 2, MaxAcceptedPerPeer: -1},
+		"in all":   {MaxAccepted: 2, MaxAcceptedPerPeer: -1, MaxPending: 4},
 		"per peer": {MaxAccepted: 100, MaxAcceptedPerPeer: 2},
 	} {
 		t.Run(name, func(t *testing.T) {

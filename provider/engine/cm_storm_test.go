@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"net/netip"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -41,5 +42,30 @@ func TestWhoHasSpokenIsNotSilent(t *testing.T) {
 		for _, p := range peers {
 			p.wantFrame("rejected", mpa.KindReply)
 		}
+	})
+}
+
+// TestSilentPeersLeaveRoomForOthers: with nothing but MaxAccepted set, or lowered by
+// RLIMIT_NOFILE, connections that are silent delay others, which wait in the backlog, and
+// have none of them reset.
+func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
+	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "192.0.2.1:0", Options{MaxAccepted: 8}, true)
+		l := w.server.listen()
+		from := func(i int) *rawPeer {
+			return w.raw(must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0), l.LocalAddr()))(t))
+		}
+		for range 8 {
+			for i := 1; i < 3; i++ {
+				from(i)
+			}
+		}
+		w.moment()
+		honest := from(0)
+		honest.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("when the time of silent ones is over", l)
+		ok(t, server.Reject(nil))
+		honest.wantFrame("rejected", mpa.KindReply)
 	})
 }

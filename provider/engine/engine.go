@@ -163,6 +163,8 @@ type Options struct {
 	// backlog. Default 1024: each costs a descriptor, a goroutine and some KiB, and a
 	// peer that is silent has its place for StartupTimeout, so that silent peers, of
 	// two addresses at least, have to open 100 connections a second to keep others out.
+	// Half of MaxAccepted if that is less: silent connections count there, too, and who
+	// finds that full is reset and does not wait.
 	MaxPending int
 
 	// MaxPendingPerPeer bounds those of one peer among them that have not sent
@@ -268,13 +270,17 @@ func (o *Options) complete() error {
 	setDefault(&o.FPDUTimeout, 30*time.Second)
 	setDefault(&o.SendTimeout, time.Minute)
 	setDefault(&o.BusyWait, DefaultBusyWait)
-	setDefault(&o.MaxPending, 1024)
-	setDefault(&o.MaxPendingPerPeer, max(1, o.MaxPending/2))
 	files := 2 * maxQP
 	if o.Network == nil {
 		files = maxDescriptors()
 	}
 	setDefault(&o.MaxAccepted, max(1, min(maxQP, files-files/4)))
+	pending := 1024
+	if o.MaxAccepted > 0 {
+		pending = max(1, min(pending, o.MaxAccepted/2))
+	}
+	setDefault(&o.MaxPending, pending)
+	setDefault(&o.MaxPendingPerPeer, max(1, o.MaxPending/2))
 	setDefault(&o.MaxClosing, max(1, min(1024, files/8)))
 	setDefault(&o.MaxClosingPerPeer, max(1, o.MaxClosing/2))
 	setDefault(&o.MaxIRD, maxRdAtom)
