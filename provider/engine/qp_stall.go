@@ -330,5 +330,6 @@ func (t *txState) unhold(d *device) {
 	b.written, b.built = h.written, h.written+uint64(len(h.b))
 	b.nrecs = copy(b.recs[:], h.records)
 	b.nfpdus = copy(b.fpdus[:], h.fpdus)
+	b.begun(t) // what of the message under way is in it stays: the batch was another stream's meanwhile
 	t.held, t.b = nil, b
 }
