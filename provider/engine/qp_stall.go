@@ -33,6 +33,10 @@ const (
 	// exceeded by much.
 	stallLooks = 8
 
+	// turnsToFill is how many turns fill the last third of a socket's buffer, if messages
+	// are short.
+	turnsToFill = 8
+
 	// stallsPrune is how many streams join before those among them are let go that have ended: peers
 	// that come, stop and go must not have their streams kept until the next look.
 	stallsPrune = 32
@@ -243,7 +247,7 @@ func (st *stall) lookRx(now time.Time) {
 		st.rx = stallSide{on: true, since: now, at: at}
 	default:
 		s.unkeep()
-		if limit := s.dev.opts.FPDUTimeout; limit > 0 && now.Sub(st.rx.since) >= limit {
+		if reached(now, st.rx.since, s.dev.opts.FPDUTimeout) {
 			r.recv.End()
 			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
 		}
@@ -259,14 +263,38 @@ func (st *stall) lookTx(now time.Time) {
 	switch {
 	case owed == 0 || t.fetching():
 		st.tx.on = false
-	case !st.tx.on || at-st.tx.at >= st.tx.owed:
+	case !st.tx.on:
+		s.fillSocket()
+		st.tx = stallSide{on: true, since: now, at: s.moved.Load(), owed: s.owed()}
+	case at-st.tx.at >= st.tx.owed:
 		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
-	default:
+	case !reached(now, st.tx.since, s.dev.opts.SendTimeout):
 		t.hold(s.dev)
-		if limit := s.dev.opts.SendTimeout; limit > 0 && now.Sub(st.tx.since) >= limit {
+	default:
+		s.fillSocket()
+		if at = s.moved.Load(); at-st.tx.at < st.tx.owed && !s.over() {
 			s.fail(&ending{cause: errSendTimeout, reset: true})
 		}
+		st.tx = stallSide{on: true, since: now, at: at, owed: s.owed()}
 	}
+}
+
+// fillSocket hands the socket what it takes, though it doesn't say that it has room: TCP
+// does so late, when a third of its buffer is free, and that may be more than a slow peer
+// takes in SendTimeout. txMu is held.
+func (s *stream) fillSocket() {
+	for range turnsToFill {
+		s.room.Store(true)
+		s.tx.turn = turnMost
+		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.empty() {
+			return
+		}
+	}
+}
+
+// reached reports whether limit, which may be none, has passed since then.
+func reached(now, then time.Time, limit time.Duration) bool {
+	return limit > 0 && now.Sub(then) >= limit
 }
 
 // heldBatch is what is left of a batch for a socket that has been full for long: the
@@ -279,7 +307,8 @@ type heldBatch struct {
 }
 
 // owed is how much a full socket has to take before the stream has moved: what is left
-// of the batch, and of a long message some of what comes next.
+// of the batch, and of a long message some of what comes next; an octet where a turn has
+// ended between two messages.
 func (s *stream) owed() uint64 {
 	t := &s.tx
 	n := uint64(0)
@@ -294,6 +323,9 @@ func (s *stream) owed() uint64 {
 		n += uint64(len(t.held.b))
 	case t.b != nil:
 		n += t.b.built - t.b.written
+	}
+	if n == 0 && s.unsent() {
+		n = 1
 	}
 	return min(n, chunkOctets)
 }

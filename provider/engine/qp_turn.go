@@ -69,13 +69,19 @@ func (b *txBatch) setTurn(left int) {
 // looks at the poller when one of its streams waits for it.
 func (s *stream) putOff() bool {
 	t := &s.tx
-	if t.fault != nil || t.fetching() ||
-		t.msg == msgNone && t.rtr == 0 && t.next == s.q.sq.tail.Load() && s.inbound.Front() == nil {
+	if t.fault != nil || t.fetching() || !s.unsent() {
 		return false
 	}
 	s.putBatch()
 	s.wantWrite(true)
+	s.watch() // there may be room that TCP doesn't tell of before the peer takes more
 	return true
+}
+
+// unsent reports whether there are messages of which something is not built yet.
+func (s *stream) unsent() bool {
+	t := &s.tx
+	return t.msg != msgNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
 }
 
 // putBatch gives back a batch that has nothing to send, unless the stream keeps it.

@@ -213,7 +213,7 @@ func (c *conn) close(reset bool) error {
 func (c *conn) ready() (readable, writable bool) {
 	p := c.in()
 	readable = p.arrived > 0 || p.fin || c.err != nil
-	writable = c.err != nil || c.out().octets < c.lk.n.opts.Window
+	writable = c.err != nil || c.out().octets+c.lk.n.opts.WriteRoom <= c.lk.n.opts.Window
 	return readable, writable
 }
 

@@ -46,6 +46,11 @@ type Options struct {
 	MSS    int // octets per segment at most; default 1448
 	Window int // octets written and not yet read, for each direction; default 128 KiB
 
+	// WriteRoom is how much of the window is free when a poller says that an end can be
+	// written; writing takes what there is room for all the same. Default 1. TCP on Linux
+	// waits until a third of its buffer is free.
+	WriteRoom int
+
 	// MinDelay and MaxDelay bound how long a segment is under way, and a dial
 	// waits for the answer. Order is kept. Default: no time at all.
 	MinDelay, MaxDelay time.Duration
@@ -170,6 +175,7 @@ func New(opts *Options) *Network {
 	if n.opts.Window <= 0 {
 		n.opts.Window = 128 << 10
 	}
+	n.opts.WriteRoom = max(n.opts.WriteRoom, 1)
 	n.opts.MaxDelay = max(n.opts.MinDelay, n.opts.MaxDelay)
 	return n
 }

@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// TestSendTimeoutIsOfWhatThePeerTakes: a peer that takes what it has to is not cut because
+// its system says late that there is room, as TCP does where a buffer is large.
+func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
+	const limit, size, window = 10 * time.Second, 8 << 20, 1 << 20
+	storyOn(t, memnet.Options{Window: window, WriteRoom: window / 3}, Options{SendTimeout: limit}, params(true), sideOptions{}, func(s *side, r *raw) {
+		src := s.reg(size, everything)
+		r.ask(src, size, 1)
+		for range 100 {
+			time.Sleep(limit / 10)
+			for left := chunkOctets / 5; left > 0; {
+				n, err := r.c.Readv([][]byte{make([]byte, left)})
+				if left -= n; err != nil {
+					break
+				}
+			}
+		}
+		if err := s.qp.Cause(); err != nil {
+			t.Errorf("a peer that takes twice of what it has to is cut: %v", err)
+		}
+	})
+}
+
+// TestSendTimeoutBetweenTurns: SendTimeout counts for a socket that has room, but too
+// little of it for a turn to begin.
+func TestSendTimeoutBetweenTurns(t *testing.T) {
+	const limit, window = 10 * time.Second, turnMost + 4096
+	for _, what := range []string{"in a message", "between two"} {
+		so := sideOptions{cap: provider.QPCap{MaxSendWR: 2048, MaxSendSGE: 1}}
+		storyOn(t, memnet.Options{Window: window, WriteRoom: window / 2}, Options{SendTimeout: limit}, params(true), so, func(s *side, r *raw) {
+			src := s.reg(8<<20, everything)
+			began := time.Now()
+			if what == "in a message" {
+				r.ask(src, 8<<20, 1)
+			} else {
+				wrs := make([]provider.SendWR, 2048)
+				for i := range wrs {
+					wrs[i] = provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 1000)}}
+				}
+				must(s.qp.PostSend(wrs))(t)
+			}
+			synctest.Wait()
+			if st := s.qp.stream.Load(); !st.blocked.Load() || st.tx.b != nil || (st.tx.msg == msgNone) != (what == "between two") {
+				t.Fatalf("%s: the turn has not ended with room left; the test is about that", what)
+			}
+			s.wantTimeout(what, began, limit)
+		})
+	}
+}
