@@ -247,7 +247,7 @@ func (st *stall) lookRx(now time.Time) {
 		st.rx = stallSide{on: true, since: now, at: at}
 	default:
 		s.unkeep()
-		if reached(now, st.rx.since, s.dev.opts.FPDUTimeout) {
+		if hasPassed(now, st.rx.since, s.dev.opts.FPDUTimeout) {
 			r.recv.End()
 			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
 		}
@@ -268,7 +268,7 @@ func (st *stall) lookTx(now time.Time) {
 		st.tx = stallSide{on: true, since: now, at: s.moved.Load(), owed: s.owed()}
 	case at-st.tx.at >= st.tx.owed:
 		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
-	case !reached(now, st.tx.since, s.dev.opts.SendTimeout):
+	case !hasPassed(now, st.tx.since, s.dev.opts.SendTimeout):
 		t.hold(s.dev)
 	default:
 		s.fillSocket()
@@ -292,8 +292,8 @@ func (s *stream) fillSocket() {
 	}
 }
 
-// reached reports whether limit, which may be none, has passed since then.
-func reached(now, then time.Time, limit time.Duration) bool {
+// hasPassed reports whether limit, which may be none, has passed since then.
+func hasPassed(now, then time.Time, limit time.Duration) bool {
 	return limit > 0 && now.Sub(then) >= limit
 }
 
