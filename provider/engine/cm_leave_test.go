@@ -441,3 +441,37 @@ func TestMaxAcceptedOverAllListeners(t *testing.T) {
 		}
 	})
 }
+
+// TestReplyThatNobodyTakes: a peer that does not read the accepting Reply has
+// StartupTimeout, and is reset then, so that nothing of the Reply is kept for it.
+func TestReplyThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 13}), "192.0.2.1:0", Options{}, true)
+		l := w.server.listen()
+		p := w.dialRaw(l.LocalAddr())
+		p.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("a request", l)
+		start := time.Now()
+		ok(t, server.Accept(provider.ConnParam{}))
+		w.moment()
+		w.server.wantPending("it is not taken", l, 2, 0, 1, 1)
+		e := w.server.next("its time is over")
+		if e.ID != server || e.Status != -int(syscall.ETIMEDOUT) {
+			t.Errorf("event %s, status %d", e.Type, e.Status)
+		}
+		if d := time.Since(start); d != 10*time.Second {
+			t.Errorf("after %s", d)
+		}
+		w.server.wantPending("it is over", l, 1, 0, 1, 0)
+		ctx, cancel := p.context()
+		defer cancel()
+		for b := make([]byte, 100); ; {
+			if _, err := p.w.read(ctx, b); err != nil {
+				if !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the end is %v", err)
+				}
+				break
+			}
+		}
+	})
+}
