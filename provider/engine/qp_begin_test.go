@@ -12,28 +12,37 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// fullPoller has no room for one more connection, and lets a test in before it says so.
+// fullNetwork has a poller without room for one more connection.
+type fullNetwork struct {
+	*memnet.Network
+	before func() // lets a test in before Add says so
+}
+
+func (n *fullNetwork) NewPoller() (transport.Poller, error) {
+	p, err := n.Network.NewPoller()
+	return &fullPoller{p, n}, err
+}
+
 type fullPoller struct {
 	transport.Poller
-	before func()
+	n *fullNetwork
 }
 
 func (p *fullPoller) Add(transport.Conn, transport.Handler) error {
-	p.before()
+	p.n.before()
 	return syscall.ENOSPC
 }
 
 // TestStartFailsWhileSomebodyPosts: a stream that the poller does not take holds nothing,
 // though the program has found the QP in RTS and posted more than the socket takes.
 func TestStartFailsWhileSomebodyPosts(t *testing.T) {
-	network := memnet.New(&memnet.Options{Window: 1000})
+	network := &fullNetwork{Network: memnet.New(&memnet.Options{Window: 1000})}
 	s := newSide(t, Options{Network: network}, sideOptions{})
 	q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
 	mine, theirs := connectTransport(t, network, memAddr)
 	m := s.reg(100_000, provider.AccessLocalWrite)
-	poller := s.dev.poller
 	var posts sync.WaitGroup
-	s.dev.poller = &fullPoller{Poller: poller, before: func() {
+	network.before = func() {
 		posts.Go(func() {
 			_, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 100_000)}}})
 			ok(t, err)
@@ -41,13 +50,12 @@ func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 		for st := q.stream.Load(); !st.over(); {
 			runtime.Gosched() // the socket is full, and the poller doesn't watch it
 		}
-	}}
+	}
 	err := q.start(mine, params(true), nil, func(error) { t.Error("onDown is called") })
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("start: %v", err)
 	}
 	posts.Wait()
-	s.dev.poller = poller
 	if n := s.dev.prog.batches.lent(); n != 0 {
 		t.Errorf("%d batches are held", n)
 	}
