@@ -11,6 +11,7 @@ import (
 const (
 	batchOctets = 256 << 10 // about what stays in a core's L2 between CRC and send
 	batchLong   = 1 << 20   // where nothing but the kernel looks at the payload (see batchLimit)
+	batchSlow   = 8 << 10   // at least, for a socket that takes next to nothing
 	batchIov    = 512
 	batchFPDUs  = 512
 	batchUses   = 256

@@ -46,6 +46,8 @@ type txState struct {
 	b     *txBatch   // nil while nothing is in flight
 	held  *heldBatch // instead, while the socket has been full for long
 	taken int32      // batches in a row that the socket took whole
+	since int32      // octets that it took since it was full, batchOctets at most
+	apt   int32      // octets that a batch may have: what it is likely to take (see undo)
 
 	next uint32 // WQE that is sent next, or being sent
 	seg  ddp.Segmenter
@@ -62,6 +64,7 @@ type txState struct {
 func (t *txState) init(s *stream) {
 	t.crc, t.markers, t.rdmac = s.params.CRC, s.params.MarkersTx, s.params.RDMAC
 	t.framer = mpa.NewFramer(t.markers, t.crc)
+	t.apt = batchOctets
 	t.sendMSN, t.readMSN, t.atomicMSN = ddp.FirstMSN, ddp.FirstMSN, ddp.FirstMSN
 	if sendsRTR(s.params.PeerToPeer, s.params.WaitFirstFPDU) {
 		t.rtr = s.params.RTR
@@ -131,6 +134,10 @@ func (s *stream) write() bool {
 	switch {
 	case n > 0:
 		s.moved.Add(uint64(n))
+		t.since = int32(min(int(t.since)+n, batchOctets))
+		if n >= int(t.apt) {
+			t.apt = min(2*t.apt, batchOctets)
+		}
 		if t.taken++; t.b.written+uint64(n) < t.b.built {
 			t.taken = 0
 		}
@@ -139,7 +146,8 @@ func (s *stream) write() bool {
 		}
 		return true
 	case errors.Is(err, transport.ErrWouldBlock):
-		t.taken = 0
+		t.apt = min(max(2*t.since, batchSlow), batchOctets)
+		t.taken, t.since = 0, 0
 		t.undo()
 		t.b.stash()
 		if t.b.built == 0 {
@@ -247,10 +255,12 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 // keeps until the kernel copies it. Without, each vectored write of a long message
 // costs much more than its octets: over loopback 1 MiB at a time is a third faster
 // than 256 KiB. But what a socket doesn't take has to be copied (see stash), so that
-// it must have shown for a while that it takes everything.
+// it must have shown for a while that it takes everything. And what is built and not taken
+// may have been built for nothing, so that one that was full gets little more at first
+// than it took then.
 func (t *txState) batchLimit() uint64 {
 	if t.crc || t.taken < mssBatches {
-		return batchOctets
+		return uint64(t.apt)
 	}
 	return batchLong
 }

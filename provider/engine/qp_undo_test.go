@@ -51,3 +51,33 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		answer(r, "the long answer", long)
 	})
 }
+
+// TestBuiltForWhatIsTaken: of a long message no more is built each time than a socket that
+// is full again and again may take: building it for nothing is work that a peer causes by
+// taking little at a time.
+func TestBuiltForWhatIsTaken(t *testing.T) {
+	const size, window, each = 8 << 20, 64 << 10, 16 << 10
+	byHand(t, memnet.Options{Window: window, MSS: 1448}, Options{}, func(s *side, network *memnet.Network) {
+		src := s.reg(size, everything)
+		q, r := s.besides(network)
+		r.ask(src, size, 1)
+		s.dev.poller.Poll()
+		st := q.stream.Load()
+		buf := make([]byte, each)
+		most := 0
+		for i := range 100 {
+			for left := each; left > 0; {
+				n, err := r.c.Readv([][]byte{buf[:left]})
+				ok(t, err)
+				left -= n
+			}
+			s.dev.poller.Poll()
+			if b := st.tx.b; b != nil && i > 0 {
+				most = max(most, (len(b.chunks)-1)*chunkOctets+b.chunkUsed)
+			}
+		}
+		if most > 3*each {
+			t.Errorf("%d octets are built for each %d that the peer takes", most, each)
+		}
+	})
+}
