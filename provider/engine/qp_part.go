@@ -1,5 +1,7 @@
 package engine
 
+import "sync/atomic"
+
 // partSmall is up to how many octets of an FPDU are kept beside the stock: nearly all of
 // a segment of Ethernet. Such a part goes through a context whenever more of it comes.
 const partSmall = 1600
@@ -16,6 +18,8 @@ const partsMost = 64 << 20
 type rxPart struct {
 	b    []byte // what has come
 	need int    // how long it has to be until there is more to be done
+
+	counted int64 // in partOctets
 
 	iov   [1][]byte
 	small [partSmall]byte
@@ -42,12 +46,18 @@ func (p *rxPart) room() []byte {
 	return p.b[len(p.b):min(cap(p.b), p.need)]
 }
 
-// own is how much memory of its own p has.
-func (p *rxPart) own() int64 {
-	if cap(p.b) <= partSmall {
-		return 0
+// count has partOctets say how much memory of its own p has for an FPDU that the peer has
+// not finished. What waits for an object of ours counts nothing: nobody else is to go
+// because of it.
+func (p *rxPart) count(all *atomic.Int64) {
+	n := int64(0)
+	if p.isLong() {
+		n = int64(cap(p.b))
 	}
-	return int64(cap(p.b))
+	if n != p.counted {
+		all.Add(n - p.counted)
+		p.counted = n
+	}
 }
 
 // isLong reports whether the rest of the FPDU is to be read to the part itself.
@@ -58,7 +68,7 @@ func (s *stream) toPart() {
 	r := &s.rx
 	r.part = s.dev.prog.parts.get()
 	r.part.fill(r.c.b[r.r:r.w], int(r.need))
-	s.dev.prog.partOctets.Add(r.part.own())
+	r.part.count(&s.dev.prog.partOctets)
 	r.r, r.w = 0, 0
 }
 
@@ -76,8 +86,8 @@ func (s *stream) fromPart() {
 func (s *stream) dropPart() {
 	r := &s.rx
 	if r.part != nil {
-		s.dev.prog.partOctets.Add(-r.part.own())
 		r.part.b = nil
+		r.part.count(&s.dev.prog.partOctets)
 		s.dev.prog.parts.put(r.part)
 		r.part = nil
 	}
@@ -86,11 +96,8 @@ func (s *stream) dropPart() {
 // readPart is readMore for an FPDU that has begun in a part.
 func (s *stream) readPart() (int, bool) {
 	p := s.rx.part
-	before := p.own()
 	space := p.room()
-	if now := p.own(); now != before {
-		s.dev.prog.partOctets.Add(now - before)
-	}
+	p.count(&s.dev.prog.partOctets)
 	p.iov[0] = space
 	n, err := s.conn.Readv(p.iov[:])
 	p.iov[0] = nil

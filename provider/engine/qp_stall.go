@@ -174,8 +174,8 @@ func (w *stalls) shrink(d *device, now time.Time) {
 		if !st.rx.on || !st.rx.since.Before(now) || !s.rxMu.TryLock() {
 			continue
 		}
-		if r := &s.rx; r.part != nil && r.part.own() > 0 && uint64(r.taken) == st.rx.at {
-			over -= r.part.own()
+		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.taken) == st.rx.at {
+			over -= r.part.counted
 			r.recv.End()
 			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // TestSendTimeoutIsOfWhatThePeerTakes: a peer that takes what it has to is not cut because
@@ -56,4 +57,42 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 			s.wantTimeout(what, began, limit)
 		})
 	}
+}
+
+// TestPartsBehindObjects: what waits for objects of ours is not held because peers stop in
+// the middle, and costs none of those his connection.
+func TestPartsBehindObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most, peers, behind = 1 << 20, 60, 100 << 10
+		network := memnet.New(&memnet.Options{MSS: 1 << 17})
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		q, good := s.besides(network)
+		s.dev.prog.partsMost = most
+		s.dev.prog.kept.Add(rxKept) // others have the contexts
+		defer s.dev.prog.kept.Add(-rxKept)
+		o := &sleeper{store: store{b: make([]byte, 100)}, takes: time.Minute}
+		m := must(s.pd.RegObject(o, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		defer m.Close()
+		mem := s.reg(60_000, everything)
+		for range peers {
+			_, r := s.besides(network)
+			b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 100))
+			for len(b) < behind {
+				b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 1300))...)
+			}
+			r.write(b)
+		}
+		fpdu := good.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 60_000))
+		good.write(fpdu[:40_000])
+		time.Sleep(4 * stallLook)
+		if err := q.Cause(); err != nil {
+			t.Errorf("who stands still for four seconds beside peers that wait for an object: %v", err)
+		} else {
+			good.write(fpdu[40_000:])
+		}
+		time.Sleep(2 * time.Minute)
+		if n := s.dev.prog.partOctets.Load(); n != 0 {
+			t.Errorf("%d octets are counted for parts of nobody", n)
+		}
+	})
 }
