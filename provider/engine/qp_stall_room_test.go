@@ -51,7 +51,11 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 				must(s.qp.PostSend(wrs))(t)
 			}
 			synctest.Wait()
-			if st := s.qp.stream.Load(); !st.blocked.Load() || st.tx.b != nil || (st.tx.msg == msgNone) != (what == "between two") {
+			st := s.qp.stream.Load()
+			st.txMu.Lock()
+			put := st.blocked.Load() && st.tx.b == nil && (st.tx.msg == msgNone) == (what == "between two")
+			st.txMu.Unlock()
+			if !put {
 				t.Fatalf("%s: the turn has not ended with room left; the test is about that", what)
 			}
 			s.wantTimeout(what, began, limit)

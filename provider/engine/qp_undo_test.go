@@ -28,7 +28,11 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		}
 		r.write(requests)
 		time.Sleep(3 * stallLook)
-		if q.stream.Load().tx.held == nil {
+		st := q.stream.Load()
+		st.txMu.Lock()
+		held := st.tx.held != nil
+		st.txMu.Unlock()
+		if !held {
 			t.Fatal("no batch is held; the test is about those that are")
 		}
 		answer := func(r *raw, what string, size int) {
