@@ -38,16 +38,17 @@ type txState struct {
 	msg          message
 	answered     bool       // the last message was a response: now it is the send queue's turn
 	rtr          mpa.RTR    // RTR indication still to be sent
+	mssAge       uint8      // batches filled since mulpdu was calculated
 	framer       mpa.Framer // with markers
 	emss, mulpdu int
-	mssAge       int32 // batches filled since mulpdu was calculated
 
-	turn  int32      // what is left of it (see qp_turn.go)
-	b     *txBatch   // nil while nothing is in flight
-	held  *heldBatch // instead, while the socket has been full for long
-	taken int32      // batches in a row that the socket took whole
-	since int32      // octets that it took since it was full, batchOctets at most
-	apt   int32      // octets that a batch may have: what it is likely to take (see undo)
+	b    *txBatch   // nil while nothing is in flight
+	held *heldBatch // instead, while the socket has been full for long
+
+	turn  int32 // what is left of it (see qp_turn.go)
+	taken int32 // batches in a row that the socket took whole
+	since int32 // octets that it took since it was full, batchOctets at most
+	apt   int32 // octets that a batch may have: what it is likely to take (see undo)
 
 	next uint32 // WQE that is sent next, or being sent
 	seg  ddp.Segmenter
