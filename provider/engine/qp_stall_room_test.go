@@ -80,9 +80,10 @@ func TestPartsBehindObjects(t *testing.T) {
 		mem := s.reg(60_000, everything)
 		for range peers {
 			_, r := s.besides(network)
+			own := s.reg(1300, everything)
 			b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 100))
 			for len(b) < behind {
-				b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 1300))...)
+				b = append(b, r.fpdu(rdmap.WriteHeader(own.m.stag, own.to(0), true), make([]byte, 1300))...)
 			}
 			r.write(b)
 		}
