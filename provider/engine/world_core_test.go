@@ -392,7 +392,10 @@ func (w *world) round() {
 		weights[0], weights[3], weights[12] = 20, 12, 20
 	case kindEnds:
 		weights[4], weights[5], weights[6], weights[10] = 12, 8, 3, 3
+	case kindObjects:
+		weights[5] = 3
 	case kindMemory:
+		weights[5] = 3
 		weights[8], weights[9], weights[11] = 2, 2, 4
 	}
 	kinds := make([]int, d.in(1, 5))
@@ -408,12 +411,20 @@ func (w *world) round() {
 	}
 	var calls []*call
 	add := func(c *call) { calls = append(calls, c) }
-	for _, k := range kinds {
-		p := one(d, w.living())
-		if p == nil {
-			return
+	together := d.oneIn(2) // on one QP and what it has to do with
+	var p *proc
+	var q *queuePair
+	var c *complQueue
+	for i, k := range kinds {
+		if i == 0 || !together {
+			if p = one(d, w.living()); p == nil {
+				return
+			}
+			q, c = w.pickQP(p), one(d, p.cqs)
+			if q != nil && together {
+				c = one(d, []*complQueue{q.scq, q.rcq})
+			}
 		}
-		q, c := w.pickQP(p), one(d, p.cqs)
 		switch k {
 		case 0:
 			if q != nil && once([2]any{q, "sq"}) {

@@ -32,7 +32,7 @@ func (w *world) register(p *proc) {
 	}
 	r := &right{p: p, pd: pd, lo: a.lo, hi: a.hi, state: live}
 	if d.oneIn(w.objects) {
-		r.object = &object{m: p.mem, lo: a.lo, hi: a.hi, d: d.fork(), slow: time.Duration(one(d, []int{0, 10_000, 1_000_000, 20_000_000}))}
+		r.object = &object{m: p.mem, lo: a.lo, hi: a.hi, d: d.fork(), slow: time.Duration(one(d, []int{0, 10_000, 1_000_000, 20_000_000, 20_000_000}))}
 		if d.oneIn(6) {
 			r.object.fails = d.in(2, 20)
 		}
