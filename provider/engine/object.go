@@ -235,8 +235,8 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	}
 	sched.Go(func() {
 		err := writePieces(st.pieces, st.payload.b[:st.n])
+		s.dev.chunks.put(st.payload) // before the regions are free: the device may be closed then
 		releasePieces(st.pieces)
-		s.dev.chunks.put(st.payload)
 		s.storedTurn(st, err)
 		s.settle()
 	})
