@@ -59,7 +59,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "work on our own memory that is done and flushed stays done",
 		edits: []edit{
-			{"qp_stream.go", "\t\ts.undoMemory()\n", ""},
+			{"qp_stream.go", "s.undoMemory()\n", "\n"},
 		},
 		protocol: "registration with a full socket, and the connection's end",
 	},

@@ -100,8 +100,8 @@ type schedule interface {
 	fmt.Stringer
 }
 
-// play runs one schedule, and reports whether all that must hold did. What is wrong it prints at once:
-// a region that stays in use, for one, has the world's end wait for ever.
+// play runs one schedule, and reports whether all that must hold did. If not, it says what is wrong and
+// ends the process: a region that stays in use, for one, has the world's end wait for ever, or spin.
 func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stage{t: t}
@@ -114,6 +114,7 @@ func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 		if sound = err == nil; !sound {
 			fmt.Fprintf(os.Stderr, "%s: %s: %v\nrepeat with go test -tags schedules -run '^TestSchedules$/^%s$' -schedule=%s\n",
 				p.name, which, err, strings.ReplaceAll(p.name, " ", "_"), c)
+			os.Exit(1) // what is broken may not be closed, ever
 		}
 	})
 	return sound
