@@ -142,6 +142,9 @@ func (s *stream) write() bool {
 		if t.taken++; t.b.written+uint64(n) < t.b.built {
 			t.taken = 0
 		}
+		if t.taken == mssBatches {
+			t.apt = batchOctets // short ones, perhaps, but it is not full any more
+		}
 		if out, ok := t.b.advance(n); ok {
 			s.q.finishSends(out)
 		}
