@@ -313,7 +313,7 @@ func TestConnClientGivesUp(t *testing.T) {
 		_, err := rdmacm.Dial(impatient, vctx, l.Addr(), nil)
 		dialled <- err
 	}()
-	req := must[*rdmacm.Request](t)(l.Accept(ctx)) // of who leaves before that the engine tells nothing
+	req := must[*rdmacm.Request](t)(l.Accept(ctx)) // the engine withdraws the request of a peer that leaves before
 	giveUp()
 	if err := <-dialled; err != context.Canceled {
 		t.Errorf("Dial with no answer: %v", err)

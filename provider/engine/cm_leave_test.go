@@ -54,7 +54,7 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		for range 3 * limit {
 			comeAndGo()
 		}
-		w.server.wantPending("nobody fetched them", l, 1, 0, 0, 0) // one place for who comes next
+		w.server.wantPending("nobody fetched them", l, 1, 0, 0, 0) // one place for the next peer
 
 		var fetched []*cmID
 		for range limit {

@@ -8,8 +8,8 @@ import (
 )
 
 // Lowest gives every thread of this process, and so those to come, the scheduler's
-// lowest policy, SCHED_IDLE: it runs when nobody else wants the CPU, and leaves it to
-// everybody who does. There may be no way back.
+// lowest policy, SCHED_IDLE: the process runs when no other wants the CPU. An unprivileged process may
+// not be able to undo that.
 func Lowest() error {
 	attr := unix.SchedAttr{Policy: unix.SCHED_IDLE}
 	return eachThread(func(tid int) error {

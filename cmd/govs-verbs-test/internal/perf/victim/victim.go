@@ -7,7 +7,7 @@
 // There are three processes. The server has one device of the engine, which serves the
 // victim and the hostile peers. The victim's client has a device of its own. The hostile
 // peers are plain TCP sockets that speak MPA, DDP and RDMAP by hand, so that what is
-// measured is the server's engine and not that of who loads it.
+// measured is the server's engine, not the one of the process that loads it.
 //
 // The server has a CPU to itself. The victim's client and the hostile peers share
 // another one, unless there is a third: the client there sleeps while it waits, and the
