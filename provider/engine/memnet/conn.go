@@ -19,7 +19,7 @@ type conn struct {
 	tap           *transport.TapEnd
 
 	closed  bool
-	gone    atomic.Bool // closed, for who doesn't have link.mu
+	gone    atomic.Bool // closed, for readers without link.mu
 	finSent bool
 	err     error // the connection is lost
 	reg     *registration

@@ -182,7 +182,11 @@ func (lk *link) filter(from int, s *segment) bool {
 	if lk.n.opts.Filter == nil {
 		return true
 	}
-	seg := Segment{Conn: lk.serial, FromDialer: from == dialed, From: lk.ends[from].local, To: lk.ends[from].remote, Offset: s.offset, Data: s.data}
+	end := &lk.ends[from]
+	seg := Segment{
+		Conn: lk.serial, FromDialer: from == dialed, From: end.local, To: end.remote,
+		Offset: s.offset, Data: s.data,
+	}
 	switch lk.n.opts.Filter(&seg) {
 	case Reset:
 		lk.resetBoth()

@@ -6,10 +6,10 @@
 // A [Network] is one host with several addresses. Its connections can be slowed
 // down ([Options].MinDelay), cut into other segments than were written
 // (Options.Cut), and, octet by octet, corrupted, reset or stalled
-// (Options.Filter). Who uses them can be told late, in another order and for
-// nothing (Options.MaxWake, Shuffle and Spurious), and be interrupted at every call
-// (Options.Yield). A process that ends loses all connections at once
-// ([Network.Reset]).
+// (Options.Filter). Handlers can be called late, in another order and without
+// cause (Options.MaxWake, Shuffle and Spurious), and every call can be interrupted
+// (Options.Yield). [Network.Reset] resets connections at once, as the end of a
+// process does.
 //
 // # Limitations
 //
@@ -46,9 +46,9 @@ type Options struct {
 	MSS    int // octets per segment at most; default 1448
 	Window int // octets written and not yet read, for each direction; default 128 KiB
 
-	// WriteRoom is how much of the window is free when a poller says that an end can be
-	// written; writing takes what there is room for all the same. Default 1. TCP on Linux
-	// waits until a third of its buffer is free.
+	// WriteRoom is how much of the window has to be free before a poller reports that an
+	// end can be written; writing itself takes what there is room for. Default 1. TCP on
+	// Linux waits until a third of its buffer is free.
 	WriteRoom int
 
 	// MinDelay and MaxDelay bound how long a segment is under way, and a dial
@@ -64,28 +64,28 @@ type Options struct {
 	// called with locks of the connection held and must not call into it.
 	Filter func(*Segment) Verdict
 
-	// Shuffle has pollers take what is ready in an order that is drawn, and leave some
-	// of it for the next time.
+	// Shuffle has pollers take what is ready in a random order, and leave some of it for
+	// the next time.
 	Shuffle bool
 
 	// MaxWake bounds how long Poll is held up, now and then, before it calls a Handler,
-	// so that the call may come late: as for a goroutine that gets no CPU. Poll takes
-	// time then, against its contract. Default: no time at all.
+	// so that the call comes late, as in a goroutine that gets no CPU. Poll takes time
+	// then, against its contract. Default: no time at all.
 	MaxWake time.Duration
 
-	// Spurious has one in so many calls of Poll, on average, tell a Handler of what it
-	// watches that it can be read, written, or both, whatever is true. Default: none.
+	// Spurious has one in so many calls of Poll, on average, report to a Handler that its
+	// stream can be read, written, or both, whether that is true or not. Default: none.
 	Spurious int
 
-	// Yield is how often at most who calls a method of a stream, or of a poller for a
-	// stream, lets other goroutines run, before and after. Default: not at all.
+	// Yield is how often, at most, a call of a method of a stream, or of a poller for a
+	// stream, lets other goroutines run, before and after its work. Default: not at all.
 	Yield int
 
-	// OnSpin is called, with the number of the connection, when a poller has called
-	// handlers thousands of times, others have run until all of them waited, and still
-	// no octet has moved: who is told does nothing about it, and does not say that it
-	// wants to be told no more. Poll waits a moment each time, so that the clock of a
-	// bubble goes on. Default: nobody looks.
+	// OnSpin is called, with the number of a connection, when a poller has called
+	// handlers thousands of times, other goroutines have run until all of them waited,
+	// and still no octet has moved: the handler does nothing about the readiness, and
+	// does not ask the poller to stop reporting it. Poll waits a moment each time, so
+	// that the clock of a bubble goes on. Default: this is not checked.
 	OnSpin func(conn uint64)
 
 	// Tap sees both ends of every connection.
@@ -144,8 +144,8 @@ type Network struct {
 	links     map[*link]struct{} // with an end that is open
 
 	drawn atomic.Uint64 // of Yield
-	moved atomic.Uint64 // what happened to streams, for OnSpin
-	told  atomic.Uint64 // calls of handlers, but for spurious ones
+	moved atomic.Uint64 // events of streams, for OnSpin
+	told  atomic.Uint64 // calls of handlers, without the spurious ones
 }
 
 // New makes a network. opts may be nil.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -20,6 +21,7 @@ type registration struct {
 	conn                *conn
 	handler             transport.Handler
 	sharer              transport.Sharer // handler, nil if it is none
+	turns               turns.State
 	wantRead, wantWrite bool
 	queued              bool
 }
@@ -38,13 +40,18 @@ type poller struct {
 	all    map[*registration]struct{}
 	ready  []*registration
 
-	rnd    *rand.Rand      // nil where nothing is drawn
-	listed []*registration // all, in order, where there are spurious calls
+	rnd    *rand.Rand      // nil if nothing is drawn
+	listed []*registration // all, in order, if there are spurious calls
 	spin   spinning
+
+	sharing turns.Sharing
 }
 
 func newPoller(n *Network) *poller {
-	p := &poller{n: n, signal: make(chan struct{}, 1), done: make(chan struct{}), all: make(map[*registration]struct{})}
+	p := &poller{
+		n: n, signal: make(chan struct{}, 1), done: make(chan struct{}),
+		all: make(map[*registration]struct{}),
+	}
 	n.mu.Lock()
 	n.pollers++
 	serial := n.pollers
@@ -162,12 +169,9 @@ func (p *poller) forget(reg *registration) {
 	p.listed = slices.DeleteFunc(p.listed, func(r *registration) bool { return r == reg })
 }
 
-// pollBatch is how many ends one Poll looks at.
-const pollBatch = 64
-
 // Poll implements transport.Poller.
 func (p *poller) Poll() int {
-	var batch [pollBatch]*registration
+	var batch [turns.Most]*registration
 	p.mu.Lock()
 	n := p.choose(batch[:])
 	rest := copy(p.ready, p.ready[n:])
@@ -178,32 +182,43 @@ func (p *poller) Poll() int {
 	}
 	p.mu.Unlock()
 	if rest > 0 {
-		p.notify() // what was left is still to be waited for
+		p.notify() // so that Wait returns for what was left
 	}
 
-	served := 0
-	var can [pollBatch]struct{ read, write bool }
+	ready := 0
+	var can [turns.Most]struct{ read, write bool }
+	var round turns.Round
+	round.Begin(&p.sharing)
 	for _, reg := range batch[:n] {
 		readable, writable := reg.look()
 		if readable || writable {
 			p.queue(reg) // and it stays there as long as it is ready
-			batch[served] = reg
-			can[served].read, can[served].write = readable, writable
-			served++
+			round.Add(&reg.turns)
+			batch[ready] = reg
+			can[ready].read, can[ready].write = readable, writable
+			ready++
 		}
 	}
-	for i, reg := range batch[:served] {
+	served := 0
+	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
 		p.holdUp()
-		if reg.sharer != nil {
-			reg.sharer.ReadyAmong(can[i].read, can[i].write, served)
-		} else {
-			reg.handler.Ready(can[i].read, can[i].write)
-		}
+		used, more := batch[i].ready(can[i].read, can[i].write, turn)
+		round.Done(i, used, more)
 		p.n.told.Add(1)
-		p.spin.count(p.n, reg)
+		p.spin.count(p.n, batch[i])
+		served++
 	}
 	p.spurious()
 	return served
+}
+
+// ready calls the handler.
+func (reg *registration) ready(readable, writable bool, turn int) (used int, more bool) {
+	if reg.sharer != nil {
+		return reg.sharer.ReadyTurn(readable, writable, turn)
+	}
+	reg.handler.Ready(readable, writable)
+	return 4 * turns.Call, false // it wakes a goroutine
 }
 
 // look returns what a handler wants to be told.

@@ -5,9 +5,9 @@ import (
 	"runtime"
 )
 
-// Reset resets every connection for which which is true, as a host does whose process
-// has ended: both ends see ECONNRESET, behind what has arrived. It returns how many
-// there were. which is called with a lock of the connection held.
+// Reset resets every connection for which which is true, as a host does when a process
+// has ended: both ends see ECONNRESET after what has arrived. It returns how many
+// connections it has reset. which is called with a lock of the connection held.
 func (n *Network) Reset(which func(dialed, accepted netip.AddrPort) bool) int {
 	n.mu.Lock()
 	all := make([]*link, 0, len(n.links))
@@ -27,9 +27,9 @@ func (n *Network) Reset(which func(dialed, accepted netip.AddrPort) bool) int {
 	return reset
 }
 
-// Use is what is in use of a Network.
+// Use counts what is in use of a Network.
 type Use struct {
-	Ends  int // of connections, that were not closed
+	Ends  int // of connections, as long as they are not closed
 	Ports int // bindings, listeners and connections on a port of their own
 }
 
@@ -51,23 +51,24 @@ func (n *Network) Used() Use {
 	return u
 }
 
-// Told returns how often handlers were told of something, spurious calls left out.
+// Told returns how often handlers were called, without the spurious calls.
 func (n *Network) Told() uint64 { return n.told.Load() }
 
-// forget drops a link both of whose ends are closed, or that never came to be one.
+// forget drops a link whose ends are both closed, or that was never established.
 func (n *Network) forget(lk *link) {
 	n.mu.Lock()
 	delete(n.links, lk)
 	n.mu.Unlock()
 }
 
-// yield is where a caller is interrupted. The caller holds no lock of this package.
+// yield lets other goroutines run, as Options.Yield has it. The caller holds no lock of
+// this package.
 func (n *Network) yield() {
 	if n.opts.Yield <= 0 {
 		return
 	}
 	x := mix(n.opts.Seed + n.drawn.Add(1))
-	if x&3 != 0 { // most calls are not, so that a few have others run for long
+	if x&3 != 0 { // three in four calls let nobody run, so that the others can do so for long
 		return
 	}
 	for range (x >> 2) % uint64(n.opts.Yield+1) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// choose copies to batch what a Poll looks at, from the front of p.ready, and returns
-// how many these are. p.mu is held.
+// choose copies the ends that a Poll looks at from the front of p.ready to batch, and
+// returns how many there are. p.mu is held.
 func (p *poller) choose(batch []*registration) int {
 	n := min(len(batch), len(p.ready))
 	if p.n.opts.Shuffle && n > 1 {
@@ -18,7 +18,7 @@ func (p *poller) choose(batch []*registration) int {
 	return copy(batch[:n], p.ready)
 }
 
-// holdUp delays a call of Ready, one in four.
+// holdUp delays one in four calls of Ready.
 func (p *poller) holdUp() {
 	if p.n.opts.MaxWake <= 0 {
 		return
@@ -34,7 +34,7 @@ func (p *poller) holdUp() {
 	}
 }
 
-// spurious tells somebody of something that need not be so.
+// spurious calls a handler now and then, and reports a readiness that need not be true.
 func (p *poller) spurious() {
 	if p.n.opts.Spurious <= 0 {
 		return
@@ -58,7 +58,7 @@ const (
 	spinTurns = 3
 )
 
-// spinning counts the calls of a poller's handlers since an octet has moved.
+// spinning counts the calls of a poller's handlers since an octet last moved.
 type spinning struct {
 	mu    sync.Mutex
 	moved uint64 // of the network, at the first of them
@@ -66,8 +66,8 @@ type spinning struct {
 	turns int
 }
 
-// count notes that the handler of reg was called. Every so often it sleeps, so that who
-// was about to do something has done it when it is called again.
+// count notes that the handler of reg was called. Every so often it sleeps, so that other
+// goroutines have done what they were about to do before a handler is called again.
 func (s *spinning) count(n *Network, reg *registration) {
 	if n.opts.OnSpin == nil {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport/transporttest"
 )
 
-// told counts what a handler is told.
+// told is a handler that counts its calls.
 type told struct {
 	readable, writable atomic.Int64
-	at                 atomic.Int64 // the last time, in nanoseconds
+	at                 atomic.Int64 // of the last call, in nanoseconds
 	do                 func()
 }
 
@@ -57,8 +57,7 @@ func pairs(t *testing.T, network *memnet.Network, n int) (dialed, accepted []tra
 	return dialed, accepted
 }
 
-// TestContractStands: what a poller may do late, out of order or for nothing breaks no
-// rule that Conn, Listener and the rest have.
+// TestContractStands: networks with Shuffle and Yield keep the contract of package transport.
 func TestContractStands(t *testing.T) {
 	opts := memnet.Options{Seed: 11, Shuffle: true, Yield: 5, MaxDelay: time.Millisecond, Cut: true}
 	transporttest.Run(t, func(t *testing.T, test func(*testing.T, transporttest.Harness)) {
@@ -66,7 +65,8 @@ func TestContractStands(t *testing.T) {
 	})
 }
 
-// TestShuffle: who is ready is told in another order, and nobody is forgotten.
+// TestShuffle: handlers of streams that are ready are called in another order, and none is
+// forgotten.
 func TestShuffle(t *testing.T) {
 	order := func(opts memnet.Options) (list []int) {
 		synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestShuffle(t *testing.T) {
 	}
 }
 
-// TestMaxWake: a handler is told late, and no later than was said.
+// TestMaxWake: a handler is called late, but not later than MaxWake.
 func TestMaxWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Seed: 5, MaxWake: time.Second})
@@ -130,7 +130,7 @@ func TestMaxWake(t *testing.T) {
 			}
 			d := time.Unix(0, h.at.Load()).Sub(begin)
 			if d > time.Second {
-				t.Fatalf("told after %v", d)
+				t.Fatalf("called after %v", d)
 			}
 			if d > 0 {
 				late++
@@ -138,12 +138,12 @@ func TestMaxWake(t *testing.T) {
 			_, _ = accepted[0].Readv([][]byte{make([]byte, 10)})
 		}
 		if late < 5 || late > 60 {
-			t.Errorf("told late %d times of 100, want about 25", late)
+			t.Errorf("called late %d times of 100, want about 25", late)
 		}
 	})
 }
 
-// TestSpurious: a handler is told of what is not so.
+// TestSpurious: a handler is called although nothing is ready.
 func TestSpurious(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Seed: 5, Spurious: 3})
@@ -160,10 +160,10 @@ func TestSpurious(t *testing.T) {
 			}
 		}
 		if r, w := h.readable.Load(), h.writable.Load(); r < 30 || w < 30 {
-			t.Errorf("told that it can be read %d times and written %d times", r, w)
+			t.Errorf("called %d times as readable and %d times as writable, want at least 30 each", r, w)
 		}
 		if n := network.Told(); n != 0 {
-			t.Errorf("%d calls are counted that were spurious", n)
+			t.Errorf("Told counts %d spurious calls", n)
 		}
 		p.Remove(accepted[0])
 		before := h.readable.Load() + h.writable.Load()
@@ -171,13 +171,12 @@ func TestSpurious(t *testing.T) {
 			p.Poll()
 		}
 		if h.readable.Load()+h.writable.Load() != before {
-			t.Error("told of what is not watched any more")
+			t.Error("called for a stream that is not watched any more")
 		}
 	})
 }
 
-// TestOnSpin: a handler that does nothing about what it is told is found, and one that
-// reads is not.
+// TestOnSpin: OnSpin reports a handler that does nothing when it is called, and none that reads.
 func TestOnSpin(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -214,8 +213,8 @@ func TestOnSpin(t *testing.T) {
 	}
 }
 
-// TestReset: a process that ends takes its connections along, and no others; and what is
-// in use of a network is counted.
+// TestReset: Reset resets the connections that it is asked for, and no others, and Used counts
+// what is in use.
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
@@ -237,7 +236,7 @@ func TestReset(t *testing.T) {
 			_ = c.Close()
 		}
 		if u := network.Used(); u != (memnet.Use{}) {
-			t.Errorf("all is closed, and in use: %+v", u)
+			t.Errorf("everything is closed, but still in use: %+v", u)
 		}
 	})
 }

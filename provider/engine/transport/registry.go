@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,6 +17,7 @@ type registration struct {
 	conn    *tcpConn
 	handler Handler
 	sharer  Sharer // handler, nil if it is none
+	turns   turns.State
 	slot    int32
 	gen     int32 // tells this stream from earlier ones of the slot
 	removed atomic.Bool

@@ -54,12 +54,16 @@ type TCPOptions struct {
 // KeepAlive says when TCP probes a peer that is silent. There are probes
 // (SO_KEEPALIVE) unless Off is set, because a peer whose host went down without a FIN
 // would hold the connection, and what the program has for it, for ever. The defaults are
-// those of net.Dialer and net.ListenConfig: an idle peer costs a packet in 15 s.
+// those of net.Dialer and net.ListenConfig: an idle peer costs a packet in 15 s. Times
+// are whole seconds, 1 to 32767.
 type KeepAlive struct {
 	Off      bool          // no probes; the other fields do not count
-	Idle     time.Duration // TCP_KEEPIDLE: silence before the first probe; whole seconds, 1 to 32767, default 15
-	Interval time.Duration // TCP_KEEPINTVL: between probes; whole seconds, 1 to 32767, default 15
-	Count    int           // TCP_KEEPCNT: probes without an answer that end the connection, 1 to 127, default 9
+	Idle     time.Duration // TCP_KEEPIDLE: silence before the first probe, default 15 s
+	Interval time.Duration // TCP_KEEPINTVL: between probes, default 15 s
+
+	// Count is TCP_KEEPCNT: how many probes without an answer end the connection, 1 to
+	// 127, default 9.
+	Count int
 }
 
 // The defaults of KeepAlive, which are those of package net.
@@ -78,17 +82,21 @@ const (
 
 // validate says which value no system could take. The error wraps EINVAL.
 func (o *TCPOptions) validate() error {
+	keep := o.KeepAlive
+	if keep.Off {
+		keep = KeepAlive{}
+	}
 	switch {
 	case o.SendBuffer < 0 || o.SendBuffer > math.MaxInt32/2:
 		return badTCPOption("SendBuffer", o.SendBuffer, "octets, 0 to 1 GiB")
 	case o.ReceiveBuffer < 0 || o.ReceiveBuffer > math.MaxInt32/2:
 		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "octets, 0 to 1 GiB")
-	case !wholeUnits(o.KeepAlive.Idle, time.Second, maxKeepSeconds):
-		return badTCPOption("KeepAlive.Idle", o.KeepAlive.Idle, "whole seconds, 1 to 32767")
-	case !wholeUnits(o.KeepAlive.Interval, time.Second, maxKeepSeconds):
-		return badTCPOption("KeepAlive.Interval", o.KeepAlive.Interval, "whole seconds, 1 to 32767")
-	case o.KeepAlive.Count < 0 || o.KeepAlive.Count > maxKeepCount:
-		return badTCPOption("KeepAlive.Count", o.KeepAlive.Count, "1 to 127")
+	case !wholeUnits(keep.Idle, time.Second, maxKeepSeconds):
+		return badTCPOption("KeepAlive.Idle", keep.Idle, "whole seconds, 1 to 32767")
+	case !wholeUnits(keep.Interval, time.Second, maxKeepSeconds):
+		return badTCPOption("KeepAlive.Interval", keep.Interval, "whole seconds, 1 to 32767")
+	case keep.Count < 0 || keep.Count > maxKeepCount:
+		return badTCPOption("KeepAlive.Count", keep.Count, "1 to 127")
 	case !wholeUnits(o.UserTimeout, time.Millisecond, math.MaxInt32):
 		return badTCPOption("UserTimeout", o.UserTimeout, "whole milliseconds, below 24 days")
 	case o.DSCP < 0 || o.DSCP > maxDSCP:

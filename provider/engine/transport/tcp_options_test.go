@@ -52,8 +52,8 @@ func socketOf(t *testing.T, local, remote netip.AddrPort) int {
 	return -1
 }
 
-// TestKeepAlive: probes are what package net's are by default, on both ends, each field
-// can be another, and they can be off.
+// TestKeepAlive: by default both ends have the probes of package net. Each field can be set, and
+// probes can be turned off.
 func TestKeepAlive(t *testing.T) {
 	for name, tc := range map[string]struct {
 		keep transport.KeepAlive
@@ -63,7 +63,7 @@ func TestKeepAlive(t *testing.T) {
 		"idle":     {transport.KeepAlive{Idle: time.Minute}, [4]int{1, 60, 15, 9}},
 		"interval": {transport.KeepAlive{Interval: time.Minute}, [4]int{1, 15, 60, 9}},
 		"count":    {transport.KeepAlive{Count: 3}, [4]int{1, 15, 15, 3}},
-		"off":      {transport.KeepAlive{Off: true, Idle: time.Minute}, [4]int{}},
+		"off":      {transport.KeepAlive{Off: true, Idle: -1, Interval: time.Millisecond, Count: -1}, [4]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tcp := transport.NewTCP(&transport.TCPOptions{KeepAlive: tc.keep})

@@ -8,12 +8,9 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"golang.org/x/sys/unix"
 )
-
-// pollBatch is how many streams one Poll serves at most. What remains ready is
-// first in the next.
-const pollBatch = 64
 
 // tcpPoller watches sockets with one epoll instance, and parks with another
 // (see gate).
@@ -21,7 +18,8 @@ type tcpPoller struct {
 	ep  fdRef // epoll: the sockets, level triggered
 	reg registry
 	gate
-	closed sync.Once
+	sharing turns.Sharing
+	closed  sync.Once
 }
 
 // NewPoller implements Network.
@@ -154,30 +152,49 @@ func (p *tcpPoller) Poll() int {
 		return 0
 	}
 	p.gate.polls.Add(1)
-	var events [pollBatch]unix.EpollEvent
+	var events [turns.Most]unix.EpollEvent
 	n := epollNow(p.ep.fd, events[:])
 	p.ep.release()
-	served := 0
-	for i := range n {
-		ev := &events[i]
-		reg := p.reg.lookup(ev)
-		if reg == nil {
-			continue
+	if n == 0 {
+		return 0
+	}
+	return p.serve(events[:n])
+}
+
+// serve calls the handlers of streams that are ready, and returns how many. Streams beyond
+// those of one Poll are first in the next: epoll sees to that.
+func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
+	var ready [turns.Most]*registration
+	var round turns.Round
+	round.Begin(&p.sharing)
+	n := 0
+	for i := range events {
+		if reg := p.reg.lookup(&events[i]); reg != nil {
+			round.Add(&reg.turns)
+			ready[n], events[n] = reg, events[i]
+			n++
 		}
-		broken := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
-		reg.ready(broken || ev.Events&unix.EPOLLIN != 0, ev.Events&unix.EPOLLOUT != 0, n)
+	}
+	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
+		used, more := ready[i].ready(events[i].Events, turn)
+		round.Done(i, used, more)
 		served++
 	}
 	return served
 }
 
-// ready tells the handler, which is one of those that a Poll serves.
-func (r *registration) ready(readable, writable bool, of int) {
+// ready calls the handler with what epoll has reported, unless the stream has left since.
+func (r *registration) ready(events uint32, turn int) (used int, more bool) {
+	if r.removed.Load() {
+		return 0, false
+	}
+	readable := events&(unix.EPOLLIN|unix.EPOLLERR|unix.EPOLLHUP) != 0
+	writable := events&unix.EPOLLOUT != 0
 	if r.sharer != nil {
-		r.sharer.ReadyAmong(readable, writable, of)
-		return
+		return r.sharer.ReadyTurn(readable, writable, turn)
 	}
 	r.handler.Ready(readable, writable)
+	return 4 * turns.Call, false // it wakes a goroutine
 }
 
 // epollNow is epoll_wait without waiting. It does not tell the Go scheduler

@@ -84,19 +84,22 @@ type Handler interface {
 	Ready(readable, writable bool)
 }
 
-// Sharer is a Handler that shares the time of a Poll with the others that it serves.
+// Sharer is a Handler that shares the time of a poller with others (see package turns).
 type Sharer interface {
 	Handler
 
-	// ReadyAmong is Ready, and Poll calls it in place of that. of is how many streams
-	// this Poll serves, at least 1: who comes next waits for all of them.
-	ReadyAmong(readable, writable bool, of int)
+	// ReadyTurn is Ready, and Poll calls it in place of that. It moves about turn octets
+	// at most, in both directions together, where work that costs more than its octets
+	// counts as the octets that take as long. It returns what it has used of the turn, and
+	// whether the turn ended before the work did.
+	ReadyTurn(readable, writable bool, turn int) (used int, more bool)
 }
 
 // Poller watches streams of the Network that made it. Readiness is level
-// triggered: Ready is called by every Poll as long as the condition lasts, so
-// nothing is lost if a Handler ignores a call; a Handler that has no room for
-// more, or has seen the end of the stream, says WantRead(c, false).
+// triggered: Ready is called by every Poll as long as the condition lasts (a
+// Sharer that has much to do, by every few), so nothing is lost if a Handler
+// ignores a call; a Handler that has no room for more, or has seen the end of
+// the stream, says WantRead(c, false).
 type Poller interface {
 	// Add watches c for reading on behalf of h. A stream is added to at most
 	// one Poller: EEXIST otherwise. os.ErrClosed if c or the Poller is closed.

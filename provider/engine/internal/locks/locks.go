@@ -1,12 +1,13 @@
-// Package locks lists the locks of the engine, its transport and its network in memory, each by a
-// rank, in the order in which they may be taken: who holds one may wait for those that stand further
-// down only. Builds with the tag "schedules" check that at each Lock (see package sched), and ci/test
-// runs the engine's tests in such a build.
+// Package locks gives each lock of the engine, its transport and its network in memory a rank. The
+// ranks stand in the order in which the locks may be taken: a goroutine that holds one may wait
+// only for those further down. Builds with the tag "schedules" check that at each Lock (see package
+// sched), and ci/test runs the engine's tests in such a build.
 //
-// A tried lock (TryLock) waits for nothing, and may be taken in any order. Nobody waits for anything
-// but another lock while it holds one, with two exceptions that always end: the uses of a region that
-// is invalidated or exposed (gate.shut), each of which lasts as long as a copy; and what stands at
-// transport's Waiting. Calls of the program (onDown, events) are made without a lock.
+// A tried lock (TryLock) waits for nothing, and may be taken in any order. A goroutine that holds a
+// lock waits for nothing but other locks, with two exceptions, which always end: for the uses of a
+// region that is invalidated or exposed (gate.shut), each of which lasts as long as a copy; and in
+// a poller's Wait, which holds Waiting. Calls of the program (onDown, events) are made without a
+// lock.
 package locks
 
 import "github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -104,10 +105,10 @@ type (
 	}
 )
 
-// Transport's, which all of the above may be held for; and those of the network in memory, which
-// takes its place.
+// Transport's, and those of the network in memory that takes its place. They may be taken while any
+// of the above is held.
 type (
-	Waiting struct { // of the one Wait of a poller
+	Waiting struct { // gate.waiting, memnet's poller.waiting: of the one Wait of a poller
 		sched.After[Chunks]
 		sched.Leaf
 	}

@@ -2,6 +2,6 @@
 
 package sched
 
-// goroutine returns what tells the calling goroutine from all others: the address of the runtime's
-// record of it. Reading the number from runtime.Stack takes 10 us and more.
+// goroutine identifies the calling goroutine: it returns the address of the runtime's record of it.
+// To read its number from runtime.Stack takes 10 us and more.
 func goroutine() uintptr

@@ -13,7 +13,7 @@ const Explored = false
 // Mutex is a lock of rank R.
 type Mutex[R Rank] = sync.Mutex
 
-// Flags and counters that goroutines tell each other something with.
+// Flags and counters by which goroutines communicate.
 type (
 	Bool           = atomic.Bool
 	Int64          = atomic.Int64
@@ -31,5 +31,5 @@ func Await(c <-chan struct{}) { <-c }
 // Yield has each step outside of a run call f: here there are no steps.
 func Yield(func()) {}
 
-// Step is a step of a test's own.
+// Step is a step that a test adds.
 func Step() {}

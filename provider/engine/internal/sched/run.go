@@ -46,7 +46,8 @@ var errStuck = errors.New("stuck")
 
 // Run runs the actors to their end, one step at a time. Goroutines that they start with Go are
 // actors, too. Other goroutines must not touch what the actors use meanwhile. The error says that
-// actors wait for each other, or never end. A panic of an actor is one of the caller.
+// actors wait for each other, that they do not end, that one has panicked, or that a leaf lock was
+// contended.
 func Run(c Chooser, actors ...func()) error {
 	x := &run{chooser: c, over: make(chan struct{})}
 	for _, f := range actors {
@@ -176,7 +177,7 @@ func (x *run) stop() {
 	panic(errStuck)
 }
 
-// fail notes the first reason why the run is one that must not be.
+// fail records why the run has failed. The first reason stays.
 func (x *run) fail(format string, args ...any) {
 	if x.err == nil {
 		x.err = fmt.Errorf(format, args...)

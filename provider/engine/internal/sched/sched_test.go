@@ -16,8 +16,8 @@ type (
 	}
 )
 
-// note is the protocol of a tried lock with a note, as the engine's transmit side has it. A faulty
-// one gives the lock back without looking at the note.
+// note is the protocol of a tried lock with a note, as the engine's transmit side has it. The
+// faulty one releases the lock without looking at the note.
 type note struct {
 	mu     Mutex[lockA]
 	work   Bool
@@ -48,9 +48,9 @@ func (n *note) pump() {
 	}
 }
 
-// TestSearchFindsLostWakeUp has two actors post: whoever does not get the lock leaves a note. With
-// one preemption a search finds the schedule in which a faulty holder misses it, and its text
-// repeats it. The protocol as it should be has none.
+// TestSearchFindsLostWakeUp has three actors post: one that does not get the lock leaves a note. A
+// search with two preemptions finds a schedule in which a faulty holder misses the note, and the
+// schedule's text repeats that. In the correct protocol it finds none.
 func TestSearchFindsLostWakeUp(t *testing.T) {
 	lost := func(c Chooser, faulty bool) bool {
 		n := &note{faulty: faulty}
@@ -79,13 +79,13 @@ func TestSearchFindsLostWakeUp(t *testing.T) {
 		t.Errorf("schedule %s does not repeat the lost wake-up, error %v", found, err)
 	}
 	if n, found := schedules(false); found != "" || n < 100 {
-		t.Errorf("%d schedules, lost wake-up %q", n, found)
+		t.Errorf("the correct protocol: %d schedules, want at least 100; lost wake-up %q, want none", n, found)
 	}
 	for seed := range uint64(1000) {
 		r := NewRandom(seed)
 		if lost(r, true) {
 			if again, err := NewReplay(r.String()); err != nil || !lost(again, true) {
-				t.Errorf("seed %d: schedule %s does not repeat, error %v", seed, r, err)
+				t.Errorf("seed %d: schedule %s does not repeat the lost wake-up, error %v", seed, r, err)
 			}
 			return
 		}
@@ -95,8 +95,8 @@ func TestSearchFindsLostWakeUp(t *testing.T) {
 
 // TestSearchCountsSchedules compares the number of schedules with the one known from combinatorics.
 func TestSearchCountsSchedules(t *testing.T) {
-	// Two actors of two steps each, a step being one before which the other can go: all
-	// interleavings of (begin, step, step) with (begin, step, step).
+	// Each of two actors can be interrupted before each of its two steps, and begins once. So the
+	// schedules are the interleavings of three parts of one with three parts of the other.
 	var b Bool
 	two := func() { b.Store(true); b.Store(true) }
 	seen := map[string]bool{}
@@ -150,8 +150,31 @@ func TestRunReportsEndlessLoopAndPanic(t *testing.T) {
 	}); err == nil || !strings.Contains(err.Error(), "no end") {
 		t.Errorf("error %v", err)
 	}
-	if err := Run(&Search{}, func() { panic("out of order") }); err == nil || !strings.Contains(err.Error(), "out of order") {
+	err := Run(&Search{}, func() { panic("out of order") })
+	if err == nil || !strings.Contains(err.Error(), "out of order") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestRunReportsContendedLeaf: a step under the lock of a leaf fails the run, whose schedule can be
+// printed.
+func TestRunReportsContendedLeaf(t *testing.T) {
+	for s := (&Search{Preemptions: 1}); ; {
+		var c Mutex[lockC]
+		locked := func() {
+			c.Lock()
+			Step()
+			c.Unlock()
+		}
+		if err := Run(s, locked, locked); err != nil {
+			if !strings.Contains(err.Error(), "lockC is contended") {
+				t.Error(err)
+			}
+			return
+		}
+		if !s.Next() {
+			t.Fatal("a leaf is never contended, though a step is taken under it")
+		}
 	}
 }
 
@@ -160,7 +183,8 @@ func TestAwait(t *testing.T) {
 	c := make(chan struct{}, 1)
 	woken := false
 	for s := (&Search{Preemptions: 2}); ; {
-		if err := Run(s, func() { Await(c); woken = true }, func() { Step(); Go(func() { c <- struct{}{} }) }); err != nil || !woken {
+		err := Run(s, func() { Await(c); woken = true }, func() { Step(); Go(func() { c <- struct{}{} }) })
+		if err != nil || !woken {
 			t.Fatalf("error %v, woken %v", err, woken)
 		}
 		if woken = false; !s.Next() {
@@ -169,7 +193,8 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// TestLockOrder locks in the order of the ranks and in the opposite one, inside and outside of a run.
+// TestLockOrder takes locks in the order of the ranks and in the opposite order, inside and outside
+// of a run.
 func TestLockOrder(t *testing.T) {
 	var a Mutex[lockA]
 	var b Mutex[lockB]
@@ -182,13 +207,13 @@ func TestLockOrder(t *testing.T) {
 		b.Unlock()
 		a.Unlock()
 		if !b.TryLock() {
-			t.Error("nobody holds it")
+			t.Error("TryLock of a lock that nobody holds reports false")
 		}
 		c.Lock()
 		b.Unlock()
 		c.Unlock()
 	}
-	tried := func() { // after a later one: that can't deadlock
+	tried := func() { // a lock that is only tried may come after a later one
 		b.Lock()
 		if a.TryLock() {
 			a.Unlock()
@@ -209,14 +234,16 @@ func TestLockOrder(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	refused("the first after the second", func() { b.Lock(); defer b.Unlock(); a.Lock() })
+	reverse := func() { b.Lock(); defer b.Unlock(); a.Lock() }
+	refused("the first after the second", reverse)
 	refused("two of a rank", func() { c.Lock(); defer c.Unlock(); d.Lock() })
-	if err := Run(&Search{}, func() { b.Lock(); defer b.Unlock(); a.Lock() }); err == nil || !strings.Contains(err.Error(), "order of locks") {
+	if err := Run(&Search{}, reverse); err == nil || !strings.Contains(err.Error(), "order of locks") {
 		t.Errorf("in a run: %v", err)
 	}
 }
 
-// TestYield: outside of a run each step calls what Yield was given, and a leaf's lock is none.
+// TestYield: outside of a run each step calls the function that Yield was given. Taking a leaf is
+// no step.
 func TestYield(t *testing.T) {
 	n := 0
 	Yield(func() { n++ })

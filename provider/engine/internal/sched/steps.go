@@ -18,7 +18,7 @@ type Mutex[R Rank] struct {
 	held atomic.Bool
 }
 
-// Lock locks m. In a run the actor waits without being chosen.
+// Lock locks m. In a run an actor that waits for m is not chosen until m is free.
 func (m *Mutex[R]) Lock() {
 	var r R
 	w := holder()
@@ -34,7 +34,7 @@ func (m *Mutex[R]) Lock() {
 	case leaf:
 		if !m.mu.TryLock() {
 			x.fail("%s is contended, which is a leaf: a step was taken under it", rankName(r))
-			m.mu.Lock()
+			x.stop() // who holds it would not be chosen
 		}
 	default:
 		x.step()
@@ -49,11 +49,11 @@ func (m *Mutex[R]) Lock() {
 	w.add(r)
 }
 
-// yield is what a step outside of a run does, nil for nothing.
+// yield is what a step outside of a run calls, nil for nothing.
 var yield atomic.Pointer[func()]
 
-// Yield has each step outside of a run call f, or nothing if f is nil: runtime.Gosched now
-// and then, so that goroutines meet where they seldom would.
+// Yield has each step outside of a run call f, or nothing if f is nil. An f that calls
+// runtime.Gosched now and then has goroutines meet where they seldom would.
 func Yield(f func()) {
 	if f == nil {
 		yield.Store(nil)
@@ -62,8 +62,8 @@ func Yield(f func()) {
 	yield.Store(&f)
 }
 
-// TryLock tries to lock m and reports whether it did. It waits for nothing, so that the order of
-// locks does not bind it; those that are taken under m are checked against it all the same.
+// TryLock tries to lock m and reports whether it did. It waits for nothing, so the order of locks
+// does not bind it. Locks that are taken while m is held are checked against m all the same.
 func (m *Mutex[R]) TryLock() bool {
 	var r R
 	Step()
@@ -91,8 +91,8 @@ func rankName(r Rank) string { return reflect.TypeOf(r).Name() }
 // holding is what one goroutine holds.
 type holding struct{ ranks []Rank }
 
-// holdings are of goroutines outside of a run. An entry stays when its goroutine has ended, and is the
-// next one's that the runtime gives the same record.
+// holdings are of goroutines outside of a run. An entry outlives its goroutine; the next goroutine
+// to which the runtime gives the same record has it then.
 var holdings [64]struct {
 	mu sync.Mutex
 	of map[uintptr]*holding
@@ -125,7 +125,8 @@ func (h *holding) check(r Rank) {
 		switch d := held.Depth() - r.Depth(); {
 		case d < 0, d == 0 && nests:
 		default:
-			panic(fmt.Sprintf("sched: %s is taken while %s is held, which comes after it in the order of locks", rankName(r), rankName(held)))
+			panic(fmt.Sprintf("sched: %s is taken while %s is held, against the order of locks",
+				rankName(r), rankName(held)))
 		}
 	}
 }
@@ -142,7 +143,7 @@ func (h *holding) remove(r Rank) {
 	// Locked by another goroutine, or by this one before or after a run: nothing to check.
 }
 
-// Step is a step of a test's own.
+// Step is a step that a test adds.
 func Step() {
 	if x := active.Load(); x != nil {
 		x.step()

@@ -1,0 +1,164 @@
+package turns
+
+import (
+	"slices"
+	"testing"
+)
+
+// served plays one round in which the streams are ready, of which each has as much to do
+// as work says, and returns those that had a turn, in order.
+func served(s *Sharing, states []State, work []int) (order []int) {
+	var r Round
+	r.Begin(s)
+	var ready []int
+	for i := range states {
+		if work[i] > 0 {
+			r.Add(&states[i])
+			ready = append(ready, i)
+		}
+	}
+	for n, turn := r.Next(); n >= 0; n, turn = r.Next() {
+		i := ready[n]
+		spent := min(turn, work[i])
+		work[i] -= spent
+		order = append(order, i)
+		r.Done(n, spent, work[i] > 0)
+	}
+	return order
+}
+
+func want(t *testing.T, what string, got []int, want ...int) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: turns of %v, want %v", what, got, want)
+	}
+}
+
+// TestShortComesFirst: a stream with one message does not wait for those with much to do,
+// wherever it stands among them, and they wait for the program that answers it.
+func TestShortComesFirst(t *testing.T) {
+	const much = 1 << 30
+	var s Sharing
+	states := make([]State, 4)
+	work := []int{much, much, much, 0}
+	want(t, "nobody is known to have much", served(&s, states, work), 0, 1, 2)
+	want(t, "the first long turn", served(&s, states, work), 0)
+	work[3] = 100
+	want(t, "a message comes", served(&s, states, work), 3)
+	want(t, "it was answered", served(&s, states, work), 1)
+	work[3] = 100
+	want(t, "the next message", served(&s, states, work), 3)
+	work[3] = 100
+	want(t, "one after the other", served(&s, states, work), 3, 2)
+	want(t, "long turns go round", served(&s, states, work), 0)
+	want(t, "long turns go round", served(&s, states, work), 1)
+}
+
+// TestRoundIsBounded: however many streams are ready and however much they have to do, a
+// round comes to no more than one long turn and all short ones.
+func TestRoundIsBounded(t *testing.T) {
+	for ready := 1; ready <= Most; ready++ {
+		var s Sharing
+		states := make([]State, ready)
+		work := make([]int, ready)
+		for round := range 4 * Most {
+			before := 0
+			for i := range work {
+				if work[i] == 0 && (i+round)%3 == 0 {
+					work[i] = 1 + (i*7919+round*104729)%(2<<20)
+				}
+				before += work[i]
+			}
+			served(&s, states, work)
+			for i := range work {
+				before -= work[i]
+			}
+			if before > ShortAll+Long+Long/4 {
+				t.Fatalf("%d streams: round %d came to %d octets", ready, round, before)
+			}
+		}
+	}
+}
+
+// TestNobodyStarves: each stream that stays ready has a long turn within as many rounds as
+// it takes all others to have theirs, twice where messages keep coming.
+func TestNobodyStarves(t *testing.T) {
+	var s Sharing
+	states := make([]State, Most)
+	work := make([]int, Most)
+	last := make([]int, Most)
+	for round := range 1000 {
+		for i := range work {
+			work[i] = 1 << 30
+		}
+		work[0] = 1 // always short
+		for _, i := range served(&s, states, work) {
+			if wait := round - last[i]; wait > 2*Most {
+				t.Fatalf("stream %d waited for %d rounds", i, wait)
+			}
+			last[i] = round
+		}
+	}
+	for i, at := range last {
+		if 1000-at > 2*Most {
+			t.Errorf("stream %d had its last turn in round %d of 1000", i, at)
+		}
+	}
+}
+
+// TestNewcomersComeLast: a stream that is there for long has its turn before those of a
+// flood, though these, new ones each time, use more than a round has.
+func TestNewcomersComeLast(t *testing.T) {
+	var s Sharing
+	var old State
+	for round := range 100 {
+		var r Round
+		r.Begin(&s)
+		var fresh [Most - 1]State
+		for i := range fresh {
+			r.Add(&fresh[i])
+		}
+		r.Add(&old)
+		first, all := -1, 0
+		for i, _ := r.Next(); i >= 0; i, _ = r.Next() {
+			if first < 0 {
+				first = i
+			}
+			all += ShortMost
+			r.Done(i, ShortMost, false) // an end costs more than a turn has
+		}
+		if round > 0 && first != Most-1 {
+			t.Fatalf("round %d: stream %d came first", round, first)
+		}
+		if all > ShortAll {
+			t.Fatalf("round %d came to %d", round, all)
+		}
+	}
+}
+
+// TestNothingToDo: long streams that turn out to have nothing to do cost the others no
+// rounds.
+func TestNothingToDo(t *testing.T) {
+	var s Sharing
+	states := make([]State, 8)
+	for i := range states {
+		states[i].long.Store(true)
+	}
+	work := []int{1, 1, 1, 1, 1, 1, 1, 1}
+	want(t, "all in one round", served(&s, states, work), 0, 1, 2, 3, 4, 5, 6, 7)
+}
+
+func TestRoundDoesNotAllocate(t *testing.T) {
+	var s Sharing
+	var state State
+	if n := testing.AllocsPerRun(100, func() {
+		var r Round
+		r.Begin(&s)
+		r.Add(&state)
+		for i, turn := r.Next(); i >= 0; i, turn = r.Next() {
+			r.Done(i, turn, true)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
