@@ -25,8 +25,8 @@ type eventChannel struct {
 }
 
 // queuedEvent is an event with its place in a channel's queue. The queue is a list
-// because events are taken out of its middle: the request of a peer that has left, as
-// fast as peers come and leave, and however long the queue is.
+// because events are taken out of its middle: requests whose peers have left, at the
+// rate at which peers come and leave, and however long the queue is.
 type queuedEvent struct {
 	provider.CMEvent
 	queued     bool // under the mu of the channel
@@ -159,8 +159,8 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 	}
 }
 
-// Close implements provider.EventChannel. Connections that were rejected wait for the
-// peer's end nevertheless: they are the device's (see departures).
+// Close implements provider.EventChannel. Connections that were rejected go on waiting
+// for the peer's FIN, because they are the device's (see departures).
 func (ch *eventChannel) Close() error {
 	ids := ch.life.n.Load()
 	first, busy := ch.life.end()

@@ -33,9 +33,9 @@ type answer struct {
 // is no time limit: the program takes the time that it needs, as with siw. id.mu is
 // held.
 //
-// The request has its place in Options.MaxPending, and in MaxAccepted, until the program
-// has answered it or closed the id, whether the peer is still there or not. Else a peer
-// that comes and leaves could make any number of ids and events.
+// The request counts against Options.MaxPending and MaxAccepted until the program has
+// answered it or closed the id, whether the peer is still there or not. Otherwise peers
+// that come and leave could make any number of ids and events.
 func (id *cmID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
@@ -44,9 +44,9 @@ func (id *cmID) wait(r *request) {
 		a, err := r.answer(ctx)
 		switch {
 		case err != nil:
-			id.peerLeft(r, err)
+			id.dev.step(func() { id.peerLeft(r, err) })
 		case a.qp == nil:
-			id.dev.leave(r.wire, a.reply)
+			id.dev.step(func() { id.dev.leave(r.wire, a.reply) })
 		default:
 			id.accept(ctx, r, a)
 		}
@@ -91,9 +91,9 @@ func (w *wire) intrusion() error {
 	return nil
 }
 
-// peerLeft notes that there is nobody to be answered. If the program has not fetched
-// the CONNECT_REQUEST it never hears of it. Otherwise it learns it from Accept or
-// Reject, or, if it has accepted already, from an event.
+// peerLeft notes that the peer has closed the connection before it was answered. If the
+// program has not fetched the CONNECT_REQUEST, it never sees it. Otherwise Accept or
+// Reject fails, or, if the program has accepted already, an event reports it.
 func (id *cmID) peerLeft(r *request, err error) {
 	r.wire.close()
 	id.mu.Lock()
@@ -102,15 +102,15 @@ func (id *cmID) peerLeft(r *request, err error) {
 	switch {
 	case id.state == idRequested && id.ch.withdraw(r.event):
 		id.forgo()
-		id.state = idClosed // nobody knows the id
+		id.state = idClosed // the program has never seen the id
 		id.ch.life.drop()
 	case id.state == idAccepting:
 		id.end(failureEvent(err))
 	}
 }
 
-// vacate gives the place back that a request has among those of its listener, once.
-// id.mu is held.
+// vacate gives back the request's place among those of its listener, unless that was done
+// before. id.mu is held.
 func (id *cmID) vacate() {
 	if r := id.request; r != nil && r.places != nil {
 		<-r.places
@@ -138,7 +138,7 @@ func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 		return
 	}
 	a.params.PeerPrivateData = nil // it came with CONNECT_REQUEST
-	id.run(r.wire, a.qp, a.params)
+	id.dev.step(func() { id.run(r.wire, a.qp, a.params) })
 }
 
 // Accept implements provider.ID. As with siw, ResponderResources is raised to

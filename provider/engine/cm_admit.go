@@ -10,8 +10,8 @@ import (
 
 // admission counts the connections that came to the listeners of a device, for
 // Options.MaxAccepted and MaxAcceptedPerPeer. Without either it counts nothing. A
-// connection is counted from TCP's handshake until the RDMA stream has ended and
-// departures counts it, if it is not closed at once.
+// connection is counted from TCP's handshake until its RDMA stream has ended. From then
+// on departures counts it, unless it is closed at once.
 type admission struct {
 	mu    sched.Mutex[locks.Admission]
 	all   int
@@ -56,7 +56,7 @@ func (d *device) countsAccepted() bool {
 	return d.opts.MaxAccepted > 0 || d.opts.MaxAcceptedPerPeer > 0
 }
 
-// eachAccepted is how many connections peer, as peerGroup has it, may have; 0 for any
+// eachAccepted is how many connections peer, a result of peerGroup, may have; 0 for any
 // number.
 func (o *Options) eachAccepted(peer netip.Addr) int {
 	local := peer.IsLoopback() || peer == netip.IPv6Unspecified() // that of ::1
@@ -82,8 +82,8 @@ func peerOf(conn transport.Conn) netip.Addr { return peerGroup(conn.RemoteAddr()
 
 // peerGroup returns a in place of all addresses that one peer has: an IPv4 address is
 // one peer, also where an IPv6 socket has it in IPv4-mapped form, and of IPv6 addresses
-// those with the same 64 bits in front. Who has one of these has all 2^64: that is what
-// a host's link has (RFC 4291 section 2.5.4, RFC 7421).
+// those with the same first 64 bits. A host that has one of these can have all 2^64,
+// because that is the prefix of a link (RFC 4291 section 2.5.4, RFC 7421).
 func peerGroup(a netip.Addr) netip.Addr {
 	if a = a.Unmap(); !a.Is6() {
 		return a

@@ -246,8 +246,8 @@ func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
 }
 
 // established raises ESTABLISHED, and reports whether Disconnect was called
-// before. From here on id ends s and nothing else: once s has ended, its QP may have
-// another connection.
+// before. From here on id ends s, and not the QP's connection, which may be another one
+// once s has ended.
 func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // events is how many events wait on a channel.
@@ -38,12 +40,13 @@ func (h *cmHost) wantPending(what string, l *cmID, places, events, ids, accepted
 	}
 }
 
-// TestRequestsOfPeersThatLeft: what a peer leaves of itself when it sends a Request and
-// goes away is nothing if the program has not fetched the request, and keeps its place
-// otherwise until the program has answered.
+// TestRequestsOfPeersThatLeft: when a peer sends a Request and goes away, nothing is kept of
+// the request unless the program has fetched it. If it has, the request keeps its place until
+// the program has answered it.
 func TestRequestsOfPeersThatLeft(t *testing.T) {
 	const limit = 4
-	onWholeNetworks(t, Options{MaxPending: limit, MaxAccepted: limit, MaxAcceptedPerPeer: limit}, func(t *testing.T, w *cmWorld) {
+	opts := Options{MaxPending: limit, MaxAccepted: limit, MaxAcceptedPerPeer: limit}
+	onWholeNetworks(t, opts, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		comeAndGo := func() {
 			p := w.dialRaw(l.LocalAddr())
@@ -80,8 +83,8 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 	})
 }
 
-// TestRequestWithdrawnWhileItsListenerMoves: a request that is on its way to another
-// channel with its listener is fetched there, though its peer leaves meanwhile.
+// TestRequestWithdrawnWhileItsListenerMoves: if the peer of a request leaves while the request
+// moves to another channel together with its listener, the request is still fetched there.
 func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
@@ -102,7 +105,7 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 }
 
 // leavings are the ways in which a server ends a connection and has to wait for the peer.
-// Each returns what the peer is told last.
+// Each reads what the peer is sent last.
 var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 	"refused": func(_ *cmWorld, _ *cmID, p *rawPeer) {
 		p.send(rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
@@ -122,9 +125,9 @@ var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 		server, _ := w.server.wantRequest("to be terminated", l)
 		ok(w.t, server.Accept(provider.ConnParam{}))
 		p.wantFrame("accepted", mpa.KindReply)
-		send := []byte{0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}
+		header := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
 		framer := mpa.NewFramer(false, true)
-		fpdu, err := framer.AppendFPDU(nil, send)
+		fpdu, err := framer.AppendFPDU(nil, header.AppendTo(nil))
 		ok(w.t, err)
 		p.send(fpdu) // nothing is posted to receive it
 		p.wantFPDU(false)
@@ -134,9 +137,9 @@ var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 	},
 }
 
-// TestDepartures: connections that wait for the peer's end are bounded, in all and for
-// one peer, and have no goroutine. What was said last is heard nevertheless, and who is
-// another peer has all the time that there is.
+// TestDepartures: the number of connections that wait for the peer's end is bounded, for each
+// peer and in all, and they have no goroutine. A connection that is cut because of that still
+// delivers what was sent last, and one peer does not displace another one's connection.
 func TestDepartures(t *testing.T) {
 	const limit, each = 6, 3
 	opts := Options{MaxClosing: limit, MaxClosingPerPeer: each, CloseTimeout: time.Hour}
@@ -144,9 +147,9 @@ func TestDepartures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inMemory(t, opts, func(t *testing.T, w *cmWorld) {
 				l := w.server.listen()
-				from := func(src string) *rawPeer {
-					conn := must(w.net.Dial(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
-					return w.raw(conn)
+				from := func(addr string) *rawPeer {
+					src := netip.AddrPortFrom(netip.MustParseAddr(addr), 0)
+					return w.raw(must(w.net.Dial(t.Context(), src, l.LocalAddr()))(t))
 				}
 				patient := from("192.0.2.2")
 				leave(w, l, patient)
@@ -170,11 +173,11 @@ func TestDepartures(t *testing.T) {
 						t.Errorf("%d: %v", i, err)
 					}
 				}
-				// What comes behind the FIN is taken from who still has a place, and no other.
+				// A peer that sends more after the server's FIN is reset unless it has a place.
 				for i, p := range append(peers, patient) {
 					p.trySend([]byte("still here"))
 					w.moment()
-					err := p.wantEnd("sent behind the end")
+					err := p.wantEnd("sent after the server's FIN")
 					if waits := i >= len(peers)-each; waits != (err == io.EOF) {
 						t.Errorf("%d: %v, and waits: %v", i, err, waits)
 					}
@@ -182,15 +185,15 @@ func TestDepartures(t *testing.T) {
 				time.Sleep(opts.CloseTimeout)
 				synctest.Wait()
 				if n := w.server.dev.leaving.len(); n != 0 || len(w.server.dev.leaving.peers) != 0 {
-					t.Errorf("%d wait for ever", n)
+					t.Errorf("%d still wait after CloseTimeout", n)
 				}
 			})
 		})
 	}
 }
 
-// TestDeparturesInAll: a peer that comes when all places are taken by others displaces
-// the one that has waited longest, and the device closes with all places taken.
+// TestDeparturesInAll: when all places are taken, the next connection displaces the one that
+// has waited longest, and the device can be closed while all places are taken.
 func TestDeparturesInAll(t *testing.T) {
 	onTCP(t, Options{MaxClosing: 2, MaxClosingPerPeer: 2, CloseTimeout: time.Minute}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
@@ -214,9 +217,58 @@ func TestDeparturesInAll(t *testing.T) {
 	})
 }
 
-// TestWhoHungUpFirstDisplacesNobody: a connection that can be closed at once needs no
+// TestDeparturesAreFair: when all places are taken, the peer that has most of them gives one
+// up, though no peer has more than its share, and others have waited longer.
+func TestDeparturesAreFair(t *testing.T) {
+	const limit = 8
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) }
+	var addrs []netip.Addr
+	for i := range 2 * limit {
+		addrs = append(addrs, addr(i))
+	}
+	opts := Options{MaxClosing: limit, MaxClosingPerPeer: limit / 2, CloseTimeout: time.Hour}
+	synctest.Test(t, func(t *testing.T) {
+		w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "192.0.2.0:0", opts, true)
+		l := w.server.listen()
+		from := func(i int) {
+			conn := must(w.net.Dial(t.Context(), netip.AddrPortFrom(addr(i), 0), l.LocalAddr()))(t)
+			leavings["refused"](w, l, w.raw(conn))
+			synctest.Wait() // the next one must not get there first
+		}
+		want := func(what string, want ...int) { // of how many each peer waits
+			t.Helper()
+			got := make([]int, len(want))
+			waiting := 0
+			for i := range got {
+				if p := w.server.dev.leaving.peers[addr(i)]; p != nil {
+					got[i] = p.waiting.Len()
+				}
+				waiting += got[i]
+			}
+			if n := w.server.dev.leaving.len(); !slices.Equal(got, want) || n != waiting {
+				t.Errorf("%s: of the peers %v wait, %d in all, want %v", what, got, n, want)
+			}
+		}
+		from(0)
+		from(1)
+		for i := range 10 * limit {
+			from(2 + i%3)
+		}
+		want("three flood", 1, 1, 2, 2, 2)
+		for range limit {
+			from(2)
+		}
+		want("one of them goes on", 1, 1, 2, 2, 2)
+		for i := range 4 {
+			from(5 + i)
+		}
+		want("others come: who has most gives way, and of equals who came first", 0, 1, 1, 1, 1, 1, 1, 1, 1)
+	})
+}
+
+// TestPeerThatHungUpFirstDisplacesNobody: a connection that can be closed at once needs no
 // place among those that wait.
-func TestWhoHungUpFirstDisplacesNobody(t *testing.T) {
+func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 	inMemory(t, Options{MaxClosing: 1, CloseTimeout: time.Hour}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		patient := w.dialRaw(l.LocalAddr())
@@ -237,19 +289,20 @@ func TestWhoHungUpFirstDisplacesNobody(t *testing.T) {
 		}
 		patient.trySend([]byte("still here"))
 		w.moment()
-		if err := patient.wantEnd("sent behind the end"); err != io.EOF {
+		if err := patient.wantEnd("sent after the server's FIN"); err != io.EOF {
 			t.Error(err)
 		}
 	})
 }
 
-// TestFarewellToAPeerThatReadsNothing: a peer that takes nothing of the last words is
-// reset when its time is over, or its place is needed.
+// TestFarewellToAPeerThatReadsNothing: a peer that does not take what it is sent last is reset
+// when its time is over, or when another connection needs its place.
 func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 	for name, limit := range map[string]int{"time": 8, "place": 1} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newCMWorld(t, memnet.New(&memnet.Options{Window: 40}), "192.0.2.1:0", Options{MaxClosing: limit}, true)
+				network := memnet.New(&memnet.Options{Window: 40})
+				w := newCMWorld(t, network, "192.0.2.1:0", Options{MaxClosing: limit}, true)
 				l := w.server.listen()
 				reject := func() *rawPeer {
 					p := w.dialRaw(l.LocalAddr())
@@ -285,8 +338,8 @@ func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 	}
 }
 
-// TestHalfClosedPeerHearsTheFarewell: FIN of a peer that has not read yet does not end
-// what is said to it.
+// TestHalfClosedPeerHearsTheFarewell: a peer that sends FIN before it has read is still sent
+// all of the farewell.
 func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 40}), "192.0.2.1:0", Options{}, true)
@@ -305,8 +358,8 @@ func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
 	})
 }
 
-// TestCloseEndsItsOwnConnection: an id whose connection has ended leaves the QP alone,
-// which may have another one by then: its DISCONNECTED may still be on its way.
+// TestCloseEndsItsOwnConnection: an id whose connection has ended does not end the QP's next
+// one, even if its own DISCONNECTED has not been raised yet.
 func TestCloseEndsItsOwnConnection(t *testing.T) {
 	for name, end := range map[string]func(id *cmID) error{
 		"Close": (*cmID).Close, "Disconnect": (*cmID).Disconnect,
@@ -314,7 +367,8 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
-				q := must(w.server.pd.CreateQP(provider.QPInitAttr{SendCQ: w.server.cq, RecvCQ: w.server.cq, Cap: smallQP}))(t).(*qp)
+				attr := provider.QPInitAttr{SendCQ: w.server.cq, RecvCQ: w.server.cq, Cap: smallQP}
+				q := must(w.server.pd.CreateQP(attr))(t).(*qp)
 				t.Cleanup(func() { ok(t, q.Close()) })
 				l := w.server.listen()
 				accept := func() (client, server *cmID) {
@@ -356,7 +410,7 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 	}
 }
 
-// TestPeerGroups: what counts as one peer.
+// TestPeerGroups: which addresses count as one peer.
 func TestPeerGroups(t *testing.T) {
 	for a, want := range map[string]string{
 		"192.0.2.1":            "192.0.2.1",
@@ -368,19 +422,21 @@ func TestPeerGroups(t *testing.T) {
 		"::1":                  "::",
 	} {
 		if got := peerGroup(netip.MustParseAddr(a)); got != netip.MustParseAddr(want) {
-			t.Errorf("%s is of %s, want %s", a, got, want)
+			t.Errorf("%s belongs to %s, want %s", a, got, want)
 		}
 	}
 }
 
-// TestLimitsOfIPv6Peers: the addresses of one prefix have the places of one peer
-// together, of those that are silent and of those that are accepted.
+// TestLimitsOfIPv6Peers: all addresses of one prefix share the limits of one peer, that of
+// silent connections and that of accepted ones.
 func TestLimitsOfIPv6Peers(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("2001:db8::1")}
 	for _, a := range []string{"2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"} {
 		addrs = append(addrs, netip.MustParseAddr(a))
 	}
-	for name, opts := range map[string]Options{"silent": {MaxPendingPerPeer: 2}, "accepted": {MaxAcceptedPerPeer: 2}} {
+	for name, opts := range map[string]Options{
+		"silent": {MaxPendingPerPeer: 2}, "accepted": {MaxAcceptedPerPeer: 2},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "[2001:db8::1]:0", opts, true)
@@ -390,7 +446,7 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 					synctest.Wait()
 					_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
 					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {
-						t.Errorf("connection %d, of %s: %v", i, a, err)
+						t.Errorf("connection %d, from %s: %v", i, a, err)
 					}
 				}
 				w.pause()
@@ -399,7 +455,8 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 	}
 }
 
-// TestAcceptedPerPeerByDefault: half of all, and any number from the host itself.
+// TestAcceptedPerPeerByDefault: one peer may have half of MaxAccepted, and the host itself any
+// number.
 func TestAcceptedPerPeerByDefault(t *testing.T) {
 	for _, tc := range []struct {
 		opts  Options
@@ -417,16 +474,18 @@ func TestAcceptedPerPeerByDefault(t *testing.T) {
 		tc.opts.Network = noNetwork{}
 		ok(t, tc.opts.complete())
 		if got := tc.opts.eachAccepted(peerGroup(netip.MustParseAddr(tc.peer))); got != tc.limit {
-			t.Errorf("%d in all, %d each: %s may have %d, want %d", tc.opts.MaxAccepted, tc.opts.MaxAcceptedPerPeer, tc.peer, got, tc.limit)
+			t.Errorf("MaxAccepted %d, MaxAcceptedPerPeer %d: %s may have %d, want %d",
+				tc.opts.MaxAccepted, tc.opts.MaxAcceptedPerPeer, tc.peer, got, tc.limit)
 		}
 	}
 }
 
-// TestMaxAcceptedOverAllListeners: silent connections to several listeners, which have
-// places of their own each, are counted together.
+// TestMaxAcceptedOverAllListeners: MaxAccepted counts the connections to all listeners
+// together, although each listener has places of its own.
 func TestMaxAcceptedOverAllListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{MaxAccepted: 5, MaxAcceptedPerPeer: 5}, true)
+		opts := Options{MaxAccepted: 5, MaxAcceptedPerPeer: 5}
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", opts, true)
 		for i := range 7 {
 			p := w.dialRaw(w.server.listen().LocalAddr())
 			synctest.Wait()
@@ -437,13 +496,13 @@ func TestMaxAcceptedOverAllListeners(t *testing.T) {
 		}
 		w.pause() // StartupTimeout gives all places back
 		if n := w.server.dev.accepted.all; n != 0 {
-			t.Errorf("%d connections are counted", n)
+			t.Errorf("%d connections still count", n)
 		}
 	})
 }
 
-// TestReplyThatNobodyTakes: a peer that does not read the accepting Reply has
-// StartupTimeout, and is reset then, so that nothing of the Reply is kept for it.
+// TestReplyThatNobodyTakes: a peer that does not read the accepting Reply is reset after
+// StartupTimeout, so that nothing of the Reply is kept for it.
 func TestReplyThatNobodyTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 13}), "192.0.2.1:0", Options{}, true)

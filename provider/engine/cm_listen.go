@@ -94,6 +94,7 @@ func (ls *listening) acceptAll() {
 		if err == nil {
 			pause = acceptPauseMin
 			ls.welcome(conn)
+			ls.id.dev.giveWay()
 			continue
 		}
 		<-ls.places
@@ -116,14 +117,16 @@ func (ls *listening) welcome(conn transport.Conn) {
 	}
 	ls.tasks.Go(func() {
 		r, w := ls.request(conn, peer)
-		if r == nil || !ls.announce(r, w) {
+		announced := false
+		dev.step(func() { announced = r != nil && ls.announce(r, w) })
+		if !announced {
 			dev.discharge(peer)
 			<-ls.places
 		}
 	})
 }
 
-// errSilent is why a connection is reset that says nothing beside others of its peer.
+// errSilent is why a silent connection is reset when its peer has too many of them.
 var errSilent = errors.New("too many connections of the peer are silent")
 
 // admit counts a connection that says nothing so far, or returns errSilent.
@@ -161,7 +164,8 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 	if err != nil {
 		return nil, nil
 	}
-	// Silent is who has to be waited for: what comes out of the backlog has often spoken.
+	// A connection counts as silent only if it has to be waited for: when it comes out of
+	// the backlog, its Request has often arrived.
 	silent := false
 	w.waits = func() error {
 		err := ls.admit(peer)
@@ -220,7 +224,8 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		return false
 	}
 	child := newID(l.ch, l.cookie)
-	child.mu.Lock() // who fetches the event, and who finds that the peer has left, finds all in place
+	// Until child is complete, others may fetch the event, or find that the peer has left.
+	child.mu.Lock()
 	defer child.mu.Unlock()
 	child.state, child.admitted = idRequested, ls.id.dev.countsAccepted()
 	child.local, child.remote = w.conn.LocalAddr(), w.conn.RemoteAddr()
@@ -231,8 +236,10 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		Param:    l.dev.requestParam(r),
 		RDMAC:    r.RDMAC,
 	}}
-	r.PrivateData = nil // the event has a copy, and this one holds what the frame was read into
-	child.wait(&request{Request: r, wire: w, places: ls.places, answers: make(chan answer, 1), event: event})
+	r.PrivateData = nil // the event has a copy, and this slice keeps the whole frame in memory
+	child.wait(&request{
+		Request: r, wire: w, places: ls.places, answers: make(chan answer, 1), event: event,
+	})
 	l.ch.push(event)
 	return true
 }

@@ -10,5 +10,6 @@ func tcpNetwork(Options) (transport.Network, error) {
 	return nil, failUnsupported("TCP", "sockets are implemented for Linux only; set Options.Network")
 }
 
-// maxDescriptors is beside the point without sockets.
+// maxDescriptors returns a number that limits nothing: without sockets no connection has a
+// descriptor.
 func maxDescriptors() int { return maxQP * 2 }

@@ -10,16 +10,17 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// TestWhoHasSpokenIsNotSilent: connections whose Requests have arrived by the time that
-// they are accepted are none of those that MaxPendingPerPeer bounds, however many come
-// out of the backlog at once.
-func TestWhoHasSpokenIsNotSilent(t *testing.T) {
+// TestArrivedRequestIsNotSilent: a connection whose Request has arrived by the time that it
+// comes out of the backlog does not count against MaxPendingPerPeer, however many come out at
+// once.
+func TestArrivedRequestIsNotSilent(t *testing.T) {
 	const places = 8
 	synctest.Test(t, func(t *testing.T) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // all are accepted before one is looked at
-		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{MaxPending: places, MaxPendingPerPeer: 2}, true)
+		opts := Options{MaxPending: places, MaxPendingPerPeer: 2}
+		w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", opts, true)
 		l := w.server.listen()
-		w.moment() // the place of who comes next is taken
+		w.moment() // until the place of the next connection is taken
 		for range places - 1 {
 			l.listening.places <- struct{}{}
 		}
@@ -45,13 +46,15 @@ func TestWhoHasSpokenIsNotSilent(t *testing.T) {
 	})
 }
 
-// TestSilentPeersLeaveRoomForOthers: with nothing but MaxAccepted set, or lowered by
-// RLIMIT_NOFILE, connections that are silent delay others, which wait in the backlog, and
-// have none of them reset.
+// TestSilentPeersLeaveRoomForOthers: if only MaxAccepted is set, or lowered by RLIMIT_NOFILE,
+// silent connections make others wait in the backlog, but not be reset.
 func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
-	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")}
+	addrs := []netip.Addr{
+		netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"),
+	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "192.0.2.1:0", Options{MaxAccepted: 8}, true)
+		network := memnet.New(&memnet.Options{Addrs: addrs})
+		w := newCMWorld(t, network, "192.0.2.1:0", Options{MaxAccepted: 8}, true)
 		l := w.server.listen()
 		from := func(i int) *rawPeer {
 			return w.raw(must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0), l.LocalAddr()))(t))
@@ -64,7 +67,7 @@ func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
 		w.moment()
 		honest := from(0)
 		honest.send(rawRequest(nil))
-		server, _ := w.server.wantRequest("when the time of silent ones is over", l)
+		server, _ := w.server.wantRequest("when the time of the silent ones is over", l)
 		ok(t, server.Reject(nil))
 		honest.wantFrame("rejected", mpa.KindReply)
 	})

@@ -14,7 +14,7 @@ type wire struct {
 	conn               transport.Conn
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
-	waits              func() error  // of the goroutine: called before the first wait in read, if not nil
+	waits              func() error  // if not nil, read calls it once, before it waits
 
 	mu       sched.Mutex[locks.Wire]
 	released bool

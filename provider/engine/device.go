@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -59,6 +60,7 @@ type device struct {
 
 	accepted admission
 	leaving  departures
+	streams  sync.WaitGroup // whose onDown has not returned yet
 
 	pds, cqs, mrs, mws, qps, srqs limit
 
@@ -224,6 +226,7 @@ func (d *device) Close() error {
 		return failBusy(op, DeviceName, "PDs, CQs or channels")
 	}
 	if first {
+		d.streams.Wait() // QPs are closed when they are flushed, and onDown comes after that
 		d.stopProgress()
 		d.poller.Close()
 		d.async.close()

@@ -4,9 +4,11 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
 func TestProvider(t *testing.T) {
@@ -41,7 +43,8 @@ func TestOptions(t *testing.T) {
 	o := Options{Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
 	ok(t, o.complete())
 	want := Options{
-		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second, FPDUTimeout: 30 * time.Second, SendTimeout: time.Minute,
+		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second,
+		FPDUTimeout: 30 * time.Second, SendTimeout: time.Minute,
 		MaxPending: 1024, MaxPendingPerPeer: 512, MaxAccepted: maxQP, MaxClosing: 1024, MaxClosingPerPeer: 512,
 		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait,
 	}
@@ -163,4 +166,32 @@ func TestBufPool(t *testing.T) {
 		}
 	}()
 	p.put(&buf{b: make([]byte, chunkOctets/2)})
+}
+
+// TestDeviceCloseWaitsForTheEndOfStreams: when Close returns nobody is at work for a connection
+// any more, though its QP was closed as soon as that was flushed.
+func TestDeviceCloseWaitsForTheEndOfStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		mine, theirs := connectTransport(t, network, memAddr)
+		defer theirs.Close()
+		release := make(chan struct{})
+		ok(t, s.qp.start(mine, params(true), nil, func(error) { <-release }))
+		go s.qp.abort(errModified)
+		synctest.Wait()
+		ok(t, s.qp.Close())
+		ok(t, s.cq.Close())
+		ok(t, s.pd.Close())
+		closed := make(chan error, 1)
+		go func() { closed <- s.dev.Close() }()
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			t.Errorf("the device is closed (%v), and onDown has not returned", err)
+		default:
+		}
+		close(release)
+		synctest.Wait()
+	})
 }

@@ -14,8 +14,8 @@ const gateShut = 1 << 62
 
 func (g *gate) init() { g.drained = make(chan struct{}, 1) }
 
-// prepare is init for a gate that is open before, and may never be shut: who shuts it
-// calls this first, one at a time.
+// prepare is init for a gate that is used without it as long as nobody shuts it. Whoever
+// shuts such a gate calls prepare before, and sees to it that nobody else does meanwhile.
 func (g *gate) prepare() {
 	if g.drained == nil {
 		g.init()

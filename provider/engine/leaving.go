@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/heap"
 	"container/list"
 	"errors"
 	"net/netip"
@@ -15,8 +16,8 @@ import (
 // peer's end: RDMA streams (see linger) and connections that the start-up refused (see
 // farewell). Each holds a socket although nothing of the program's is left, so
 // Options.MaxClosing bounds how many there are, and Options.MaxClosingPerPeer how many
-// of one peer. Who would be one too many takes the place of the one that has waited
-// longest: that one had the most time of all to see the end, and a peer that ends
+// of one peer. When there is one too many, the peer that has most gives up the one that has
+// waited longest: that one had the most time of all to see the end, and a peer that ends
 // connections in a flood displaces its own.
 //
 // mu is taken by who holds linger.mu or farewell.mu, dropping by who holds farewell.mu;
@@ -24,49 +25,107 @@ import (
 type departures struct {
 	mu       sched.Mutex[locks.Departures]
 	stopping bool
-	all      *list.List                  // of departing, the oldest first; nil: none so far
-	peers    map[netip.Addr]*list.List   // of *list.Element of all, the oldest first
+	peers    map[netip.Addr]*leavingPeer // nil: none so far
 	places   map[departing]*list.Element // in the list of its peer
+	most     leavingPeers
+	came     uint64 // so far
 
 	dropping sched.Mutex[locks.Dropping]
 	dropped  [4096]byte // what farewells read
 }
 
-// departing is a connection that waits for the peer's end.
-type departing interface {
-	// cut closes the socket without waiting any longer. What TCP has taken, and the FIN,
-	// it goes on to send; but with reset, if the peer did not take all, nothing is left of
-	// the connection. It is called by who holds no lock, and may come when the socket is
-	// closed.
-	cut(reset bool)
-	peer() netip.Addr // the peer, as limits go by it
+// leavingPeer is a peer of connections that wait.
+type leavingPeer struct {
+	addr    netip.Addr
+	waiting list.List // of leavingConn, the oldest first; never empty
+	at      int       // in leavingPeers
 }
 
-// add notes that c waits. instead is who has to be cut for it, nil for nobody. It
-// reports false if the device is being closed, and c can't wait.
+// leavingConn is one of them.
+type leavingConn struct {
+	departing
+	peer *leavingPeer
+	came uint64 // as which of all
+}
+
+func (p *leavingPeer) oldest() leavingConn { return p.waiting.Front().Value.(leavingConn) }
+
+// leavingPeers is a heap of peers: first is who has most waiting, and of those who have as
+// many the one of whom one waits longest.
+type leavingPeers []*leavingPeer
+
+func (h leavingPeers) Len() int { return len(h) }
+
+func (h leavingPeers) Less(i, j int) bool {
+	if a, b := h[i].waiting.Len(), h[j].waiting.Len(); a != b {
+		return a > b
+	}
+	return h[i].oldest().came < h[j].oldest().came
+}
+
+func (h leavingPeers) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (h *leavingPeers) Push(x any) {
+	p := x.(*leavingPeer)
+	p.at = len(*h)
+	*h = append(*h, p)
+}
+
+// Pop implements heap.Interface.
+func (h *leavingPeers) Pop() any {
+	last := len(*h) - 1
+	p := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return p
+}
+
+// departing is a connection that waits for the peer's end.
+type departing interface {
+	// cut closes the socket without waiting any longer. TCP still sends what it has taken,
+	// and the FIN. But with reset, if TCP has not taken everything, the connection is
+	// reset. The caller holds no lock. The socket may be closed already.
+	cut(reset bool)
+	peer() netip.Addr // a result of peerGroup
+}
+
+// add notes that c waits. The caller has to cut instead for it, unless that is nil. ok is
+// false if the device is being closed, and c can't wait.
 func (d *departures) add(c departing, opts *Options) (instead departing, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopping {
 		return nil, false
 	}
-	if d.all == nil {
-		d.all, d.peers, d.places = list.New(), make(map[netip.Addr]*list.List), make(map[departing]*list.Element)
+	if d.peers == nil {
+		d.peers, d.places = make(map[netip.Addr]*leavingPeer), make(map[departing]*list.Element)
 	}
-	peer := c.peer()
+	addr := c.peer()
+	p := d.peers[addr]
+	d.came++
+	if p == nil {
+		p = &leavingPeer{addr: addr}
+		d.peers[addr] = p
+	}
+	d.places[c] = p.waiting.PushBack(leavingConn{c, p, d.came})
+	if p.waiting.Len() == 1 {
+		heap.Push(&d.most, p)
+	} else {
+		heap.Fix(&d.most, p.at)
+	}
 	switch {
-	case d.peers[peer] != nil && d.peers[peer].Len() >= opts.MaxClosingPerPeer:
-		instead = d.peers[peer].Front().Value.(*list.Element).Value.(departing)
-	case d.all.Len() >= opts.MaxClosing:
-		instead = d.all.Front().Value.(departing)
+	case p.waiting.Len() > opts.MaxClosingPerPeer:
+		instead = p.oldest().departing
+	case len(d.places) > opts.MaxClosing:
+		instead = d.most[0].oldest().departing
 	}
 	if instead != nil {
 		d.remove(instead)
 	}
-	if d.peers[peer] == nil {
-		d.peers[peer] = list.New()
-	}
-	d.places[c] = d.peers[peer].PushBack(d.all.PushBack(c))
 	return instead, true
 }
 
@@ -84,11 +143,14 @@ func (d *departures) remove(c departing) {
 		return
 	}
 	delete(d.places, c)
-	d.all.Remove(place.Value.(*list.Element))
-	peer := c.peer()
-	if d.peers[peer].Remove(place); d.peers[peer].Len() == 0 {
-		delete(d.peers, peer)
+	p := place.Value.(leavingConn).peer
+	if p.waiting.Len() == 1 {
+		heap.Remove(&d.most, p.at)
+		delete(d.peers, p.addr)
+		return
 	}
+	p.waiting.Remove(place)
+	heap.Fix(&d.most, p.at)
 }
 
 // stop cuts all, and lets no other wait.
@@ -96,25 +158,25 @@ func (d *departures) stop() {
 	d.mu.Lock()
 	d.stopping = true
 	places := d.places
-	d.all, d.peers, d.places = nil, nil, nil
+	d.peers, d.places, d.most = nil, nil, nil
 	d.mu.Unlock()
 	for c := range places {
 		c.cut(false)
 	}
 }
 
-// len is how many wait.
+// len returns how many connections wait.
 func (d *departures) len() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.places)
 }
 
-// farewell is a connection that ends in the start-up with something to be said: a
+// farewell is a connection that ends in the start-up with something left to send: a
 // rejecting Reply, or a Terminate. It is sent, then FIN; what the peer still sends is read
 // and dropped until its FIN comes, because a close with unread octets is a reset, which
-// could overtake what was sent. That takes no goroutine: it is the Handler of its Conn,
-// and any number of peers can be refused.
+// could overtake what was sent. That takes no goroutine, because the farewell is the
+// Handler of its Conn: any number of peers can be refused.
 type farewell struct {
 	dev  *device
 	conn transport.Conn
@@ -128,11 +190,11 @@ type farewell struct {
 	timer   *time.Timer
 }
 
-// leave ends w with last, and returns at once. It takes over w.
+// leave sends last and ends w, and returns at once. It takes over w.
 func (d *device) leave(w *wire, last []byte) {
 	w.release()
 	f := &farewell{dev: d, conn: w.conn, out: last}
-	f.mu.Lock() // Ready finds it taken, and is called again
+	f.mu.Lock() // Ready finds the lock taken, and is called again
 	instead := f.begin()
 	f.mu.Unlock()
 	if instead != nil {
@@ -140,9 +202,10 @@ func (d *device) leave(w *wire, last []byte) {
 	}
 }
 
-// begin does what can be done at once. It returns who has to be cut. mu is held.
+// begin does what can be done at once. It returns the connection that has to be cut, or
+// nil. mu is held.
 func (f *farewell) begin() (instead departing) {
-	if f.dev.poller.Add(f.conn, f) != nil || f.step(turnLeast) {
+	if turn := turnEnd; f.dev.poller.Add(f.conn, f) != nil || f.step(&turn) {
 		f.close()
 		return nil
 	}
@@ -159,14 +222,15 @@ func (f *farewell) begin() (instead departing) {
 func (f *farewell) peer() netip.Addr { return peerOf(f.conn) }
 
 // Ready implements transport.Handler.
-func (f *farewell) Ready(readable, writable bool) { f.ReadyAmong(readable, writable, 1) }
+func (f *farewell) Ready(readable, writable bool) { f.ReadyTurn(readable, writable, turnLeast) }
 
-// ReadyAmong implements transport.Sharer.
-func (f *farewell) ReadyAmong(_, _ bool, of int) {
+// ReadyTurn implements transport.Sharer.
+func (f *farewell) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
 	if !f.mu.TryLock() {
-		return // readiness comes again
+		return 0, false // readiness comes again
 	}
-	done := !f.gone && f.step(turnAmong(of))
+	left := turn
+	done := !f.gone && f.step(&left)
 	if done {
 		f.close()
 	}
@@ -174,12 +238,13 @@ func (f *farewell) ReadyAmong(_, _ bool, of int) {
 	if done {
 		f.dev.leaving.gone(f)
 	}
+	return turn - left, left <= 0
 }
 
-// step does what can be done in a turn, and reports whether the socket can be closed. mu is
-// held.
-func (f *farewell) step(turn int) bool {
-	return !f.send() || f.drain(turn) || f.fin && f.eof
+// step does what can be done in what is left of a turn, and reports whether the socket can
+// be closed. mu is held.
+func (f *farewell) step(left *int) bool {
+	return !f.send() || f.drain(left) || f.fin && f.eof
 }
 
 // send sends the rest and the FIN. It reports false when the connection is lost. mu is
@@ -212,11 +277,11 @@ func (f *farewell) send() bool {
 
 // drain drops what has arrived, within the turn, and reports whether the connection is
 // lost. mu is held.
-func (f *farewell) drain(turn int) (lost bool) {
+func (f *farewell) drain(left *int) (lost bool) {
 	if f.eof {
 		return false
 	}
-	err := f.dev.leaving.drop(f.conn, turn)
+	err := f.dev.leaving.drop(f.conn, left)
 	if err == nil || errors.Is(err, transport.ErrWouldBlock) {
 		return false
 	}
@@ -226,15 +291,15 @@ func (f *farewell) drain(turn int) (lost bool) {
 
 // drop reads what has arrived on conn and forgets it, within the turn. The error is nil if
 // there may be more.
-func (d *departures) drop(conn transport.Conn, turn int) error {
+func (d *departures) drop(conn transport.Conn, left *int) error {
 	d.dropping.Lock()
 	defer d.dropping.Unlock()
-	for total := 0; total < turn; {
+	for *left > 0 {
 		n, err := conn.Readv([][]byte{d.dropped[:]})
 		if err != nil {
 			return err
 		}
-		total += n
+		*left -= n
 	}
 	return nil
 }
@@ -265,7 +330,8 @@ func (f *farewell) cut(reset bool) {
 	if reset && len(f.out) > 0 {
 		_ = f.conn.Abort()
 	} else {
-		f.drain(turnLeast) // a close with unread octets is a reset
+		turn := turnLeast
+		f.drain(&turn) // a close with unread octets is a reset
 	}
 	f.close()
 }

@@ -6,17 +6,19 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// TestTurnsOfFarewells: peers that were refused and go on to send have turns together
-// with all others that a Poll serves.
+// TestTurnsOfFarewells: peers that were refused and go on sending share the turns of a Poll, as
+// all streams do.
 func TestTurnsOfFarewells(t *testing.T) {
 	const peers, octetsEach = 32, 1 << 20
 	synctest.Test(t, func(t *testing.T) {
-		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 1 << 30}), "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)
+		network := memnet.New(&memnet.Options{Window: 1 << 30})
+		w := newCMWorld(t, network, "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)
 		l := w.server.listen()
 		var sources []*rawPeer
 		for range peers {
@@ -46,8 +48,9 @@ func TestTurnsOfFarewells(t *testing.T) {
 		for _, f := range all {
 			left += unread(t, f.conn)
 		}
-		if n := peers*octetsEach - left; n == 0 || n > turnsMost+peers*len(w.server.dev.leaving.dropped) {
-			t.Errorf("one call of Poll took %d octets of %d, want no more than %d", n, peers*octetsEach, turnsMost)
+		limit := turns.ShortAll + peers*len(w.server.dev.leaving.dropped)
+		if n := peers*octetsEach - left; n == 0 || n > limit {
+			t.Errorf("one call of Poll took %d octets of %d, want 1 to %d", n, peers*octetsEach, limit)
 		}
 	})
 }
@@ -67,12 +70,13 @@ func unread(t *testing.T, c transport.Conn) (total int) {
 	}
 }
 
-// TestTurnsOfEnds: streams that end in one Poll, each with much behind what ends it, have
-// turns together, too.
+// TestTurnsOfEnds: streams that end in one Poll share its turns, too, also if much has arrived
+// after the octets that end them.
 func TestTurnsOfEnds(t *testing.T) {
 	const peers, octetsEach = 64, 4 << 20
 	synctest.Test(t, func(t *testing.T) {
-		w := newCMWorld(t, memnet.New(&memnet.Options{Window: 1 << 30}), "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)
+		network := memnet.New(&memnet.Options{Window: 1 << 30})
+		w := newCMWorld(t, network, "192.0.2.1:0", Options{CloseTimeout: time.Hour}, true)
 		l := w.server.listen()
 		var sources []*rawPeer
 		var conns []transport.Conn
@@ -84,7 +88,8 @@ func TestTurnsOfEnds(t *testing.T) {
 			ok(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)
 			w.server.want("established", server, provider.CMEstablished, 0)
-			sources, servers, conns = append(sources, p), append(servers, server), append(conns, server.qp.stream.Load().conn)
+			sources, servers = append(sources, p), append(servers, server)
+			conns = append(conns, server.qp.stream.Load().conn)
 		}
 		w.moment()
 		w.server.dev.prog.cancel() // from here on this test alone calls the poller
@@ -93,14 +98,28 @@ func TestTurnsOfEnds(t *testing.T) {
 			p.send(make([]byte, octetsEach)) // no FPDU
 		}
 		synctest.Wait()
-		w.server.dev.poller.Poll()
+		ended := func() (n int) {
+			for _, id := range servers {
+				if id.qp.Cause() != nil {
+					n++
+				}
+			}
+			return n
+		}
+		for polls, before := 1, 0; before < peers; polls++ {
+			w.server.dev.poller.Poll()
+			n := ended() - before
+			if before += n; n == 0 || n > turns.ShortAll/endCost {
+				t.Fatalf("Poll %d ended %d streams, want 1 to %d", polls, n, turns.ShortAll/endCost)
+			}
+		}
 		left := 0
 		for _, c := range conns {
 			left += unread(t, c)
 		}
-		// What is read before the end is a turn, and so is what is dropped.
-		if n := peers*octetsEach - left; n == 0 || n > 4*turnsMost {
-			t.Errorf("one call of Poll took %d octets of %d, want no more than %d", n, peers*octetsEach, 4*turnsMost)
+		// What is read before the end is a turn, and so is what is dropped in the Polls.
+		if n := peers*octetsEach - left; n == 0 || n > peers*turns.ShortMost {
+			t.Errorf("the ends took %d octets of %d, want no more than %d", n, peers*octetsEach, peers*turns.ShortMost)
 		}
 		for _, id := range servers {
 			w.server.want("ended", id, provider.CMDisconnected, 0)

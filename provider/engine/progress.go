@@ -22,6 +22,7 @@ type progressState struct {
 	ahead      atomic.Int64 // pieces that are read ahead from objects
 
 	turns atomic.Uint64 // of pollers
+	steps chan struct{} // capacity stepsAtOnce
 
 	cancel context.CancelFunc
 	ended  chan struct{}
@@ -35,7 +36,7 @@ const stockKept = 64
 // for every QP to have one.
 type stock[T any] struct {
 	make func() *T
-	idle func(*T) bool // whether what is put back is as make leaves it, as far as that matters
+	idle func(*T) bool // whether what is put back holds nothing of the stream that had it
 
 	// hot is what was put last, or nil. A poller that spins takes and puts one at
 	// each look: here that costs it no lock.
@@ -66,8 +67,8 @@ func (k *stock[T]) get() *T {
 	return k.make()
 }
 
-// put gives back what get has lent. It holds nothing of the stream that it was lent to:
-// whoever draws it next would have that.
+// put gives back what get has lent. x must not hold anything of the stream that it was
+// lent to: the next one would get that.
 func (k *stock[T]) put(x *T) {
 	if !k.idle(x) {
 		panic("engine: a receive context, a batch or a part is given back with something in use")
@@ -113,6 +114,7 @@ func (d *device) startProgress() {
 	p.parts.make = func() *rxPart { return new(rxPart) }
 	p.parts.idle = (*rxPart).idle
 	p.ended = make(chan struct{})
+	p.steps = make(chan struct{}, stepsAtOnce)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
 	go func() {
@@ -141,6 +143,32 @@ func (d *device) stopProgress() {
 	d.stalls.stop()
 	d.prog.cancel()
 	<-d.prog.ended
+}
+
+// giveWay serves what is ready, and lets other goroutines run. Goroutines of connections
+// that come or go call it between two steps. In a flood of them the progress goroutine, and
+// a program's goroutine that polls, would otherwise wait for all of them: the scheduler
+// prefers goroutines that have just been woken to those that have given way.
+//
+// One that polls once does not spin: the progress goroutine is not to leave the streams to it.
+func (d *device) giveWay() {
+	d.poller.Poll()
+	d.poller.Attend()
+	runtime.Gosched()
+}
+
+// stepsAtOnce is how many goroutines of connections that come or go take a step at the same
+// time. The others wait for them, and not for the scheduler, so that whoever waits for that
+// waits for a few of them only.
+const stepsAtOnce = 2
+
+// step takes a step in setting up or ending a connection. f does not wait for anything that
+// takes long, and the caller holds no lock.
+func (d *device) step(f func()) {
+	d.prog.steps <- struct{}{}
+	defer func() { <-d.prog.steps }()
+	d.giveWay()
+	f()
 }
 
 // pollerTurns is how often a poller that asks its own few streams looks at all of
