@@ -17,11 +17,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// The tests of docs/bounds.md: for each state in which a peer can leave a connection
-// they bring many connections there over the system's TCP, and count what the process
-// has then.
+// The tests of docs/bounds.md: they bring many connections, over the system's TCP, into each
+// state in which a peer can leave one, and count what the process holds then.
 
-// held is what the process has.
+// held is what the process holds.
 type held struct {
 	goroutines, descriptors int
 	octets, stacks          int64 // of the heap, and of goroutines' stacks
@@ -30,7 +29,7 @@ type held struct {
 func holding(t testing.TB) held {
 	t.Helper()
 	var m runtime.MemStats
-	for range 2 { // what pools keep goes with the second
+	for range 2 { // only the second frees what pools keep
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
@@ -47,7 +46,7 @@ func ownAddr() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x7f), byte(pid >> 8), byte(pid)})
 }
 
-// plainPeers are sockets of peers: a descriptor each, and nothing else.
+// plainPeers are peers of which this process has a descriptor each, and nothing else.
 type plainPeers struct {
 	t   testing.TB
 	fds []int
@@ -72,7 +71,7 @@ func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
 // send sends b, unless the connection is over.
 func (p *plainPeers) send(fd int, b []byte) { _ = unix.Send(fd, b, unix.MSG_NOSIGNAL) }
 
-// read reads n octets from a connection that may be over.
+// read reads n octets, unless the connection is over.
 func (p *plainPeers) read(fd, n int) {
 	b := make([]byte, n)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
@@ -89,19 +88,18 @@ func (p *plainPeers) close(reset bool) {
 	p.fds = nil
 }
 
-// boundsServer is a program that has a listener, and one CQ for all.
+// boundsServer is a program that has a listener, and one CQ for all connections.
 type boundsServer struct {
 	*cmHost
-	l      *cmID
-	ends   chan struct{} // closed when no event comes any more
-	mu     sync.Mutex
-	ids    []*cmID
-	ended  int // connections that have ended, all of which are in ids
-	closes bool
+	l     *cmID
+	ends  chan struct{} // closed when no event comes any more
+	mu    sync.Mutex
+	ids   []*cmID
+	ended int // connections that have ended, all of which are in ids
 }
 
-// serve answers every event with answer until the channel is closed. A nil answer
-// fetches none.
+// serve calls answer for every event until the channel is closed. If answer is nil, no event
+// is fetched.
 func (s *boundsServer) serve(answer func(e provider.CMEvent)) {
 	s.ends = make(chan struct{})
 	go func() {
@@ -166,11 +164,16 @@ const (
 	boundsStack = 8 << 10 // of a goroutine that waits for a peer
 )
 
-// pendingOpts leave one peer all places.
+// pendingOpts permit one peer to have all places.
 var pendingOpts = Options{MaxPending: boundsLimit, MaxPendingPerPeer: boundsLimit}
 
-// rows of the table. In each, at least three times as many connections come as anything
-// may be held of.
+// closingOpts permit one peer to have all places of connections that wait for its end.
+var closingOpts = Options{
+	MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute,
+}
+
+// bounds are rows of the table. In each, at least three times as many connections come as
+// may be held, but in the last, whose bound is the program.
 var bounds = []bound{
 	{
 		name: "TCP only", opts: pendingOpts,
@@ -239,7 +242,7 @@ var bounds = []bound{
 		},
 	},
 	{
-		name: "refused", opts: Options{MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute},
+		name: "refused", opts: closingOpts,
 		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
 			p.connect(3*boundsLimit, dst, rawRequest(func(f *mpa.Frame) { f.Revision = 0 }))
 			p.wantAnswers(1)
@@ -247,7 +250,7 @@ var bounds = []bound{
 		most: boundsLimit, octets: 2 << 10, files: 1,
 	},
 	{
-		name: "rejected", opts: Options{MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute},
+		name: "rejected", opts: closingOpts,
 		serve: func(s *boundsServer) func(provider.CMEvent) { return s.reject },
 		come: func(_ *boundsServer, p *plainPeers, dst netip.AddrPort) {
 			p.connect(3*boundsLimit, dst, longRequest())
@@ -266,7 +269,7 @@ var bounds = []bound{
 		most: boundsLimit, octets: 4 << 10, files: 1,
 	},
 	{
-		name: "ended, and the peer doesn't hang up", opts: Options{MaxClosing: boundsLimit, MaxClosingPerPeer: boundsLimit, CloseTimeout: time.Minute},
+		name: "ended, and the peer doesn't hang up", opts: closingOpts,
 		serve: func(s *boundsServer) func(provider.CMEvent) {
 			return func(e provider.CMEvent) {
 				s.accept(e)
@@ -293,7 +296,7 @@ var bounds = []bound{
 		most: boundsLimit, octets: 3 << 10, files: 1,
 	},
 	{
-		// The bound of these is the program: it has not closed the ids yet.
+		// Only the program bounds these, because it has not closed the ids.
 		name: "ended, and the program doesn't close the id", opts: Options{MaxAccepted: boundsLimit},
 		serve: func(s *boundsServer) func(provider.CMEvent) { return s.accept },
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
@@ -312,7 +315,7 @@ var bounds = []bound{
 	},
 }
 
-// longRequest is a Request with as much private data as there can be.
+// longRequest returns a Request with as much private data as there can be.
 func longRequest() []byte {
 	return rawRequest(func(f *mpa.Frame) {
 		f.PrivateData = append(f.PrivateData, octets(mpa.MaxPrivateData-mpa.EnhancedLen)...)
@@ -326,7 +329,7 @@ func (p *plainPeers) wantAnswers(n int) {
 	}
 }
 
-// wait waits for what must come.
+// wait waits until done reports true; what says what that means.
 func (s *boundsServer) wait(what string, done func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
@@ -336,15 +339,16 @@ func (s *boundsServer) wait(what string, done func() bool) {
 	}
 }
 
-// TestBounds brings connections into each state, and counts what is held then, for each
-// of them and in all.
+// TestBounds brings connections into each state, and compares what is held then with the
+// row's bounds.
 //
 //rfc:5042 SEC-6.4.1-01
 //rfc:5042 SEC-6.4.2-01
 func TestBounds(t *testing.T) {
 	for _, b := range bounds {
 		t.Run(b.name, func(t *testing.T) {
-			w := newCMWorld(t, transport.NewTCP(nil), netip.AddrPortFrom(ownAddr(), 0).String(), b.opts, false)
+			addr := netip.AddrPortFrom(ownAddr(), 0).String()
+			w := newCMWorld(t, transport.NewTCP(nil), addr, b.opts, false)
 			s := &boundsServer{cmHost: w.server}
 			s.l = s.id()
 			ok(t, s.l.BindAddr(w.addr))
@@ -379,13 +383,14 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// What the runtime has of its own, and this test.
+// What may be held besides, for the runtime and the test itself.
 const (
 	slackGoroutines = 3
 	slackOctets     = 64 << 10
 )
 
-// holding is what the process has, but for receive contexts, which are the device's.
+// holding returns what the process holds, without the receive contexts, which are not held for
+// single connections.
 func (s *boundsServer) holding() held {
 	h := holding(s.t)
 	for _, d := range []*device{s.dev, s.w.active.dev} {
@@ -396,7 +401,8 @@ func (s *boundsServer) holding() held {
 	return h
 }
 
-// settled returns what is held more than before when that does not change any more.
+// settled waits until descriptors and goroutines are within the bounds, and returns what is
+// held in addition to before.
 func (s *boundsServer) settled(before held, b bound, peers int) held {
 	more := func() held {
 		now := s.holding()
@@ -410,7 +416,7 @@ func (s *boundsServer) settled(before held, b bound, peers int) held {
 			break
 		}
 	}
-	time.Sleep(50 * time.Millisecond) // a bound holds for longer than it takes to get there
+	time.Sleep(50 * time.Millisecond) // the bound must still hold then
 	return more()
 }
 

@@ -313,8 +313,8 @@ func TestE2EReceiveMemoryGone(t *testing.T) {
 	})
 }
 
-// TestE2EQueueFull: what is not over keeps its place, and a full queue says ENOMEM and
-// takes nothing of what does not fit. Signalled or not, what is over makes room.
+// TestE2EQueueFull: a work request keeps its place until it is over, signalled or not. A full
+// queue returns ENOMEM and takes nothing of what does not fit.
 func TestE2EQueueFull(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		const depth = 8

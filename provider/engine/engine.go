@@ -123,31 +123,33 @@ type Options struct {
 	// either side. Default 10 s.
 	StartupTimeout time.Duration
 
-	// CloseTimeout is how long an ended connection waits for the peer's FIN
-	// after its own, if MaxClosing permits, before it resets, and before its own for
-	// the peer to take anything more or to send more of the answer to a Read. Default
-	// 1 s. A graceful end waits for objects behind regions of this side (RegObject) as
-	// long as they take, and that time doesn't count; that of the peer's objects does,
-	// as nobody tells of it.
+	// CloseTimeout is how long an ended connection waits for the peer's FIN after its own,
+	// if MaxClosing permits, before it resets, and before its own for the peer to take
+	// anything more or to send more of the answer to a Read. A peer that does so in
+	// dribbles has SendTimeout for each 64 KiB. Default 1 s. A graceful end waits for
+	// objects behind regions of this side (RegObject) as long as they take, and that time
+	// doesn't count; that of the peer's objects does, as nobody tells of it.
 	CloseTimeout time.Duration
 
 	// FPDUTimeout is how long an FPDU may take to arrive, from its first octet to its
 	// last, however its octets are spread. A peer that exceeds it is sent a Terminate
 	// (0/0/0xff), and QP.Cause wraps os.ErrDeadlineExceeded. The longest FPDU has 64 KiB
-	// and most have no more than a TCP segment, so that the default, 30 s, is met by a
-	// line of 20 kbit/s and by one that is gone for half that time. Negative: no limit.
+	// and most have no more than a TCP segment, so a line of 20 kbit/s meets the default
+	// of 30 s, and so does a faster one that is interrupted for half that time. Negative:
+	// no limit.
 	FPDUTimeout time.Duration
 
-	// SendTimeout is how long a peer may leave in front of a full socket what it is sent,
-	// the answers to its Reads above all. It counts from when the socket was found full
-	// until as much is taken as was left over then, of which 64 KiB count at most, so
-	// that taking single octets doesn't help. Then the connection is reset, and
-	// QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s; a peer whose objects (RegObject)
-	// may need longer for what they store needs more. Negative: no limit.
+	// SendTimeout bounds how long a peer may leave the socket full instead of taking what
+	// it is sent, above all the answers to its Reads. The time runs from when the socket
+	// was found full until the peer has taken as much as was left over then; of that at
+	// most 64 KiB count, and taking single octets doesn't help. A connection that exceeds
+	// it is reset, and QP.Cause wraps os.ErrDeadlineExceeded. Default 60 s; a peer needs
+	// more if its objects (RegObject) may take longer to store what they are sent.
+	// Negative: no limit.
 	//
-	// TCP.UserTimeout is not the same: it ends a connection when nothing at all is
-	// acknowledged, or the window is closed, for as long, and a peer that opens it by an
-	// octet now and then goes on for ever.
+	// TCP.UserTimeout does not replace it: that ends a connection only when nothing at all
+	// is acknowledged, or the window stays closed, for so long. A peer that opens its
+	// window by an octet now and then is never ended by it.
 	SendTimeout time.Duration
 
 	// BusyWait is how long who waits for a completion event looks for it before
@@ -158,20 +160,20 @@ type Options struct {
 
 	// MaxPending bounds the connections of one listener that are in the MPA start-up
 	// or are a request that the program has not answered yet (Accept, Reject, or Close
-	// of its id). A request counts when its peer has left, too, if the program has
-	// fetched it by then; otherwise it is withdrawn. What comes beyond waits in TCP's
+	// of its id). If the peer of a request leaves, the request is withdrawn; but if the
+	// program has fetched it by then, it still counts. What comes beyond waits in TCP's
 	// backlog. Default 1024: each costs a descriptor, a goroutine and some KiB, and a
 	// peer that is silent has its place for StartupTimeout, so that silent peers, of
 	// two addresses at least, have to open 100 connections a second to keep others out.
-	// Half of MaxAccepted if that is less: silent connections count there, too, and who
-	// finds that full is reset and does not wait.
+	// The default is half of MaxAccepted if that is less, because silent connections
+	// count there, too, and a connection beyond MaxAccepted is reset and does not wait.
 	MaxPending int
 
 	// MaxPendingPerPeer bounds those of one peer among them that have not sent
 	// their Request yet. What it opens beyond that is reset. Default half of
 	// MaxPending, so that one peer alone keeps nobody out. A peer is, here and below,
-	// an IPv4 address or the first 64 bits of an IPv6 address: a host has all
-	// addresses of such a prefix if it has one.
+	// an IPv4 address or the first 64 bits of an IPv6 address: a host that has one
+	// address of such a prefix can have them all.
 	MaxPendingPerPeer int
 
 	// MaxAccepted bounds the connections of the device that came to its listeners,
@@ -181,21 +183,21 @@ type Options struct {
 	//
 	// By default MaxAccepted is three quarters of the descriptors that the process may
 	// have (RLIMIT_NOFILE), so that peers can't take those that the program needs to
-	// dial and to open files; and as many as there can be QPs (DeviceAttr.MaxQP) if
-	// that is less or Network is given. MaxAcceptedPerPeer is half of it by default,
-	// so that one peer alone keeps nobody out, and no limit for loopback addresses:
-	// what is on the same host has the host's resources anyway.
+	// dial and to open files. If there can be fewer QPs (DeviceAttr.MaxQP), or Network is
+	// given, it is the number of QPs. MaxAcceptedPerPeer is half of it by default,
+	// so that one peer alone keeps nobody out. Loopback addresses have no limit by
+	// default: what is on the same host has the host's resources anyway.
 	MaxAccepted, MaxAcceptedPerPeer int
 
 	// MaxClosing bounds the connections of the device that have ended on this side and
 	// wait for the peer's end: streams after a Terminate or a close, requests that were
 	// rejected, and peers that were refused with a Reply. MaxClosingPerPeer bounds those
 	// of one peer. Each has a descriptor for up to CloseTimeout, and nothing else. When
-	// there are more, the one that has waited longest is closed at once: TCP still
-	// delivers what was sent last, but the peer may find a reset behind it. Default
-	// 1024, an eighth of RLIMIT_NOFILE if that is less: a thousand ends in the time
-	// that a peer needs to answer a FIN are rare, and harmless if they come. The
-	// default per peer is half of it.
+	// there are more, the one that has waited longest, of the peer that has most of them,
+	// is closed at once: TCP still delivers what was sent last, but the peer may see a
+	// reset after it. Default 1024, or an eighth of RLIMIT_NOFILE if that is less: it is
+	// rare, and harmless, that a thousand connections end in the time that a peer needs to
+	// answer a FIN. The default per peer is half of it.
 	MaxClosing, MaxClosingPerPeer int
 
 	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has

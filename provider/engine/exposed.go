@@ -11,17 +11,19 @@ import (
 
 // The payload of a Send or Write goes out from the region, and its CRC is calculated
 // before that. If a peer could write the octets in between, it would end a connection
-// that is not its own: the receiver finds a bad CRC. So it is known of each region
-// whether any peer can write its memory: by the region's own rights, through a window, or
-// because another region over the same octets, of whatever protection domain or device,
-// has such rights. Such memory is sent from a copy, which is made together with the CRC.
+// that is not its own, because the receiver finds a bad CRC. So the engine knows of each
+// region whether any peer can write its memory: by the region's own rights, through a
+// window, or because another region over the same octets, of whatever protection domain
+// or device, has such rights. Such memory is sent from a copy, which is made together with
+// the CRC.
 //
-// Regions that no right of theirs opens have a gate for this, mr.still, which is open
-// while no peer can write their octets. What is sent from where it lies uses the region by
-// way of that gate, which costs no more than the use itself. Whoever gives a peer the
-// right shuts it before, and thereby waits for what is just being sent.
+// A region whose own rights let no peer write has a gate for this, mr.still, which is open
+// while no peer can write its octets in another way. A send that makes no copy enters that
+// gate in place of mr.local, which costs no more. Whoever gives a peer the right to write
+// shuts the gate before, and thereby waits for the sends that are inside.
 //
-// Memory that several processes share is beyond this: what others register isn't known.
+// This does not cover memory that several processes share: a process does not know what
+// others register.
 
 // remoteWriting are the rights with which a peer changes memory.
 const remoteWriting = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
@@ -29,16 +31,17 @@ const remoteWriting = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
 // exposed is of the process, as its memory is.
 var exposed exposures
 
-// exposures are what peers can write, and what is sent from where it lies unless they can.
-// Both change when something is registered, bound or closed only.
+// exposures are the memory that peers can write, and the quiet regions, which are sent from
+// without a copy unless peers can write their memory. Both change only when something is
+// registered, bound, invalidated or closed.
 type exposures struct {
 	mu       sched.Mutex[locks.Exposed]
 	writable intervals
 	sources  intervals
 }
 
-// expose notes that peers can write v from now on, until cover, and returns v. It returns
-// when nothing of v is being sent any more from where it lies.
+// expose notes that peers can write v from now on, until cover, and returns v. It waits
+// until nothing of v is being sent without a copy.
 func (x *exposures) expose(v *interval) *interval {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,8 +90,8 @@ func (x *exposures) enter(m *mr) {
 	}
 }
 
-// leave undoes enter when nobody else can use m any more. It returns when nothing of m
-// is being sent, and may be called several times, also concurrently.
+// leave undoes enter when nobody else can use m any more. It waits until nothing of m is
+// being sent, and may be called several times, also concurrently.
 func (x *exposures) leave(m *mr) {
 	x.mu.Lock()
 	v := m.interval
@@ -110,8 +113,8 @@ type interval struct {
 	lo, hi uintptr
 	m      *mr // of sources
 
-	// Of the tree: a treap by lo, which is as deep as a random one, where max is the
-	// highest hi below.
+	// Of the tree, a treap ordered by lo: it is as deep as a tree that is built in random
+	// order. max is the highest hi of the subtree.
 	left, right *interval
 	max         uintptr
 	priority    uint64
@@ -127,8 +130,8 @@ func (v *interval) of(b []byte, m *mr) *interval {
 	return v
 }
 
-// intervals are a set in which those that overlap with another are found in the
-// logarithm of their number, for each of them.
+// intervals are a set. To find those that overlap with another interval takes logarithmic
+// time for each that is found.
 type intervals struct{ root *interval }
 
 func (t *intervals) insert(v *interval) {
@@ -155,8 +158,8 @@ func (n *interval) overlapping(v *interval, f func(*interval)) {
 	}
 }
 
-// less orders intervals. Among those that begin alike the order is by priority, of which
-// two are the same once in 2^64.
+// less orders intervals by lo, and those with the same lo by priority. Two priorities are
+// the same once in 2^64.
 func (n *interval) less(v *interval) bool {
 	return n.lo < v.lo || n.lo == v.lo && n.priority < v.priority
 }

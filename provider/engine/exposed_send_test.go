@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// interrupted is a stream that has something happen just before it takes octets, which is
-// after their CRC was calculated.
+// interrupted is a stream that calls before just before it takes octets, which is after their
+// CRC was calculated.
 type interrupted struct {
 	transport.Conn
 	before func()
@@ -24,7 +24,7 @@ func (c *interrupted) Writev(bufs [][]byte) (int, error) {
 	return c.Conn.Writev(bufs)
 }
 
-// interruptible is a network whose pollers know an interrupted stream.
+// interruptible is a network whose pollers accept an interrupted stream in place of its own.
 type interruptible struct{ transport.Network }
 
 func (n interruptible) NewPoller() (transport.Poller, error) {
@@ -61,7 +61,7 @@ func (s *side) interrupt(before func()) {
 	st.conn, st.records, st.looker = &interrupted{st.conn, before}, nil, nil
 }
 
-// thirdParty is a peer of another QP of the side, on which it writes to the side's memory.
+// thirdParty is a peer of another QP, which writes to the side's memory.
 type thirdParty struct {
 	t      *testing.T
 	st     *stream
@@ -91,7 +91,7 @@ func newThirdParty(t *testing.T, s *side, p *pd) *thirdParty {
 	return x
 }
 
-// write is a Write of the peer, which has come by when it returns.
+// write has the peer send a Write, and receives it.
 func (x *thirdParty) write(stag uint32, to uint64, n int) {
 	x.seed++
 	payload := make([]byte, n)
@@ -104,8 +104,8 @@ func (x *thirdParty) write(stag uint32, to uint64, n int) {
 	}
 }
 
-// opening gives a third party the right to write to b, on p, in one of the ways that there
-// are, and returns what it names.
+// opening gives a third party on p the right to write to b, in one of the possible ways, and
+// returns the STag and offset that its Writes have to name.
 type opening func(t *testing.T, p *pd, b []byte, m *mr) (stag uint32, to uint64)
 
 var openings = map[string]opening{
@@ -129,14 +129,14 @@ var openings = map[string]opening{
 	},
 	"a registration by work request": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
 		f := testFast(t, p, uint64(len(b)))
-		ok(t, f.register(incRKey(f.stag), &memoryOperands{region: f, buf: b, access: provider.AccessLocalWrite | provider.AccessRemoteWrite}))
+		access := provider.AccessLocalWrite | provider.AccessRemoteWrite
+		ok(t, f.register(incRKey(f.stag), &memoryOperands{region: f, buf: b, access: access}))
 		return f.stag, f.base
 	},
 }
 
-// TestThirdPartyWrites: a peer that may write to memory writes to it while the memory is
-// sent to somebody else, after the CRC was calculated. The connection that it is sent on
-// does not end by it.
+// TestThirdPartyWrites: while memory is being sent to one peer, after the CRC was calculated,
+// another peer writes to it. That does not end the connection that the memory is sent on.
 func TestThirdPartyWrites(t *testing.T) {
 	const size = 150000
 	sources := map[string]func(r *region) []provider.SGE{
@@ -181,12 +181,18 @@ func TestThirdPartyWrites(t *testing.T) {
 						})
 						for i := range 3 {
 							b.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{dst.sge(0, size)}})
-							a.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMAWrite, SGList: sges(src), RemoteAddr: dst.to(0), RKey: dst.m.stag},
-								provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled, SGList: sges(src)})
+							a.send(
+								provider.SendWR{
+									WRID: 2, Opcode: provider.WRRDMAWrite, SGList: sges(src),
+									RemoteAddr: dst.to(0), RKey: dst.m.stag,
+								},
+								provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled, SGList: sges(src)},
+							)
 							a.wantWC("the Send", provider.WC{WRID: 3, Opcode: provider.WCSend})
 							b.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
 							if b.qp.stream.Load() == nil || third.seed == 0 {
-								t.Fatalf("round %d: the third party wrote %d times", i, third.seed)
+								t.Fatalf("round %d: the connection is over, or the third party has not written (%d Writes)",
+									i, third.seed)
 							}
 						}
 					})
@@ -196,16 +202,19 @@ func TestThirdPartyWrites(t *testing.T) {
 	}
 }
 
-// TestRightWaitsForSend: who gives a peer the right to write to memory that is being sent
-// from where it lies waits until it is sent; what is sent then is a copy, and from where it
-// lies again when the right is gone.
+// TestRightWaitsForSend: RegMR that gives peers the right to write waits until the memory is
+// not being sent any more. From then on a copy of it is sent, until the right is gone.
 func TestRightWaitsForSend(t *testing.T) {
 	const size = 100000
 	a, b := pair(t, interruptible{memnet.New(nil)}, memAddr, Options{}, sideOptions{}, params(true))
-	src, dst := a.reg(size, provider.AccessLocalWrite), b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	src, dst := a.reg(size, provider.AccessLocalWrite), b.reg(size, open)
 	write := func(what string) {
 		t.Helper()
-		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled, SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag})
+		a.send(provider.SendWR{
+			WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
+			SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+		})
 		a.wantWC(what, provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
 	}
 	registered := make(chan provider.MR, 1)
@@ -215,7 +224,7 @@ func TestRightWaitsForSend(t *testing.T) {
 			return
 		}
 		begun = true
-		go func() { registered <- must(a.pd.RegMR(src.b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t) }()
+		go func() { registered <- must(a.pd.RegMR(src.b, open))(t) }()
 		for end := time.Now().Add(patience); !src.m.still.isShut() && time.Now().Before(end); {
 			time.Sleep(10 * time.Microsecond)
 		}
@@ -229,18 +238,18 @@ func TestRightWaitsForSend(t *testing.T) {
 	write("a Write meanwhile")
 	m := <-registered
 	if isStill(src.m) {
-		t.Error("a peer can write it, and it is sent from where it lies")
+		t.Error("a peer can write the memory, and it is sent without a copy")
 	}
 	write("a Write afterwards")
 	ok(t, m.Close())
 	if !isStill(src.m) {
-		t.Error("nobody can write it any more, and it is still copied")
+		t.Error("no peer can write the memory any more, and it is still copied")
 	}
 	write("a Write at the end")
 	b.recv(provider.RecvWR{WRID: 2})
 	a.send(provider.SendWR{Opcode: provider.WRSend})
 	b.wantWC("all is there", provider.WC{WRID: 2, Opcode: provider.WCRecv})
 	if !bytes.Equal(src.b, dst.b) {
-		t.Error("other octets")
+		t.Error("the octets that arrived are not those that were sent")
 	}
 }

@@ -24,7 +24,7 @@ type fastMR struct {
 
 	mu    sched.Mutex[locks.FastReg] // what follows, and the mr while it is changed
 	valid bool                       // it is registered
-	open  *interval                  // span, if peers can write it
+	open  *interval                  // &span while peers can write the region
 	span  interval
 }
 

@@ -6,11 +6,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// invalidateCodes are for an STag that the peer may not invalidate: RFC 5040 figure 9 has
-// the code with either error type.
+// invalidateCodes report an STag that the peer may not invalidate: RFC 5040 figure 9 has the
+// code with two error types.
 var invalidateCodes = []modelCode{rdmapInvalidate, rdmapCannotInv}
 
-// judge returns all that is wrong with a segment.
+// judge returns everything that is wrong with a segment.
 func (m *model) judge(s *segment) (errs []modelCode) {
 	if s.short {
 		return []modelCode{mpaBadMarker}
@@ -33,7 +33,7 @@ func (m *model) judge(s *segment) (errs []modelCode) {
 	bad(s.op > 7 && !(m.ext && s.op <= 11), rdmapOpcode)
 	bad(s.t != (s.op == 0 || s.op == 2), rdmapOpcode)
 	if len(errs) > 0 {
-		return errs // nothing behind these has a meaning
+		return errs // the other fields have no meaning then
 	}
 	if s.t {
 		bad(m.taggedOpen && m.taggedOp != s.op, rdmapOpcode)
@@ -61,7 +61,8 @@ func (m *model) judge(s *segment) (errs []modelCode) {
 		bad(len(m.asked) == 0 || !m.asked[0].atomic, rdmapOpcode)
 		bad(s.n > 12 || !s.l, ddpLong)
 		bad(s.n < 12, rdmapOther)
-		bad(s.n == 12 && len(m.asked) > 0 && len(s.payload) == 12 && binary.BigEndian.Uint32(s.payload) != m.asked[0].id, rdmapOther)
+		bad(s.n == 12 && len(m.asked) > 0 && len(s.payload) == 12 &&
+			binary.BigEndian.Uint32(s.payload) != m.asked[0].id, rdmapOther)
 	default:
 		m.judgeSend(s, bad)
 	}
@@ -103,7 +104,7 @@ func (m *model) judgeSend(s *segment, bad func(bool, ...modelCode)) {
 	}
 }
 
-// isRTR reports whether a segment is an RTR indication that no receive is for (RFC 6581
+// isRTR reports whether a segment is an RTR indication, which takes no receive (RFC 6581
 // section 9.2).
 func (m *model) isRTR(s *segment) bool {
 	return !m.received && m.peerToPeer && m.wait && s.op == 3 && s.l && s.n == 0
@@ -121,7 +122,8 @@ func (m *model) judgeReadRequest(s *segment, bad func(bool, ...modelCode)) {
 	if size == 0 {
 		return
 	}
-	_, _, errs := m.access(binary.BigEndian.Uint32(s.payload[16:]), binary.BigEndian.Uint64(s.payload[20:]), int(size), mayRead, &readCodes)
+	stag, to := binary.BigEndian.Uint32(s.payload[16:]), binary.BigEndian.Uint64(s.payload[20:])
+	_, _, errs := m.access(stag, to, int(size), mayRead, &readCodes)
 	bad(len(errs) > 0, errs...)
 }
 
@@ -152,12 +154,13 @@ func (m *model) judgeAtomicRequest(s *segment, bad func(bool, ...modelCode)) {
 	}
 	op := s.payload[3] & 15
 	bad(op != 0 && op != 2, rdmapOpcode)
-	_, span, errs := m.access(binary.BigEndian.Uint32(s.payload[8:]), binary.BigEndian.Uint64(s.payload[12:]), 8, mayAtomic, &readCodes)
+	stag, to := binary.BigEndian.Uint32(s.payload[8:]), binary.BigEndian.Uint64(s.payload[12:])
+	_, span, errs := m.access(stag, to, 8, mayAtomic, &readCodes)
 	bad(len(errs) > 0, errs...)
 	bad(len(errs) == 0 && span.at%8 != 0, rdmapStream)
 }
 
-// apply does what a segment asks for that is good.
+// apply does what a segment without faults asks for.
 func (m *model) apply(s *segment, first bool) {
 	switch s.op {
 	case 0, 2:
@@ -166,9 +169,12 @@ func (m *model) apply(s *segment, first bool) {
 	case 1:
 		m.readMSN++
 		p := s.payload
-		q := modelRequest{stag: binary.BigEndian.Uint32(p), to: binary.BigEndian.Uint64(p[4:]), size: binary.BigEndian.Uint32(p[12:])}
+		q := modelRequest{
+			stag: binary.BigEndian.Uint32(p), to: binary.BigEndian.Uint64(p[4:]), size: binary.BigEndian.Uint32(p[12:]),
+		}
 		if q.size > 0 {
-			q.mem, q.span, _ = m.access(binary.BigEndian.Uint32(p[16:]), binary.BigEndian.Uint64(p[20:]), int(q.size), mayRead, &readCodes)
+			stag, to := binary.BigEndian.Uint32(p[16:]), binary.BigEndian.Uint64(p[20:])
+			q.mem, q.span, _ = m.access(stag, to, int(q.size), mayRead, &readCodes)
 			q.then = append(q.then, m.mem[q.span.at:q.span.at+q.span.n]...)
 		}
 		m.requests = append(m.requests, q)
@@ -178,7 +184,9 @@ func (m *model) apply(s *segment, first bool) {
 		r := m.takeRecv()
 		m.recv = nil
 		m.sendMSN++
-		m.recvWCs = append(m.recvWCs, provider.WC{WRID: r.id, Flags: provider.WCWithImm, Imm: binary.BigEndian.Uint32(s.payload)})
+		m.recvWCs = append(m.recvWCs, provider.WC{
+			WRID: r.id, Flags: provider.WCWithImm, Imm: binary.BigEndian.Uint32(s.payload),
+		})
 	case 10:
 		m.applyAtomic(s.payload)
 	case 11:

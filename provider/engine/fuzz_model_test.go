@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// modelCode is what a Terminate says: layer, error type and code (RFC 5040 figure 9, RFC
+// modelCode is what a Terminate reports: layer, error type and code (RFC 5040 figure 9, RFC
 // 5041 section 7.2, RFC 5044 section 8).
 type modelCode uint32
 
@@ -18,7 +18,7 @@ func termCode(layer, etype, code uint8) modelCode {
 	return modelCode(layer)<<16 | modelCode(etype)<<8 | modelCode(code)
 }
 
-// The codes that the model knows, by what the RFCs call them.
+// The codes that the model knows, named as in the RFCs.
 var (
 	mpaBadCRC    = termCode(2, 0, 2)
 	mpaBadMarker = termCode(2, 0, 3) // "FPDU start/Marker and ULPDU length mismatch"
@@ -49,7 +49,7 @@ var (
 	rdmapOther      = termCode(0, 2, 0xff)
 )
 
-// modelSpan is memory: so many octets at an offset of all there is.
+// modelSpan is n octets of memory at an offset.
 type modelSpan struct{ at, n int }
 
 // modelMemory is what an STag names.
@@ -61,12 +61,12 @@ type modelMemory struct {
 	read      bool
 	atomic    bool
 	goes      bool // the peer may invalidate it
-	ours      bool // it is of the stream's PD, and not of another stream
+	ours      bool // it belongs to the stream's PD, and not to another stream
 	valid     bool
 	localSink bool // our own work may have octets placed there
 }
 
-// modelRecv is a receive, modelWork a Read, an atomic operation or a Send of our own.
+// modelRecv is a receive. modelWork is a Read, an atomic operation or a Send of our own.
 type (
 	modelRecv struct {
 		id    uint64
@@ -81,7 +81,7 @@ type (
 	}
 )
 
-// modelAsked is a request of ours that is on the wire and not answered.
+// modelAsked is a request of ours that was sent and not answered yet.
 type modelAsked struct {
 	work   *modelWork // nil for the RTR indication
 	atomic bool
@@ -102,17 +102,17 @@ type modelRequest struct {
 	size uint32
 	mem  *modelMemory
 	span modelSpan
-	then []byte // what was there when it came
+	then []byte // what the source held when the request came
 }
 
 // modelEnd is how the stream ends.
 type modelEnd struct {
 	remote bool        // by a Terminate of the peer
-	codes  []modelCode // any of which ours may have
-	ulpdu  []byte      // that is at fault, nil if that is the FPDU
-	silent bool        // nothing may be sent about it
-	quiet  bool        // nothing need be sent about it
-	loose  bool        // what is attached depends on what was found first
+	codes  []modelCode // our Terminate may have any of these
+	ulpdu  []byte      // that has the fault, nil if it is the FPDU
+	silent bool        // no Terminate may be sent
+	quiet  bool        // no Terminate need be sent
+	loose  bool        // what the Terminate shows depends on which fault was found first
 }
 
 // modelConfig is what a stream is like.
@@ -122,12 +122,12 @@ type modelConfig struct {
 	depth                                int // of inbound requests
 }
 
-// model says what the octets that a peer sends do to memory and queues, and how the
-// stream ends. It is written from RFC 5040, 5041, 5044 and 7306. Where a segment has
-// several faults, any of them may be reported: the RFCs don't order the checks.
+// model determines what the octets that a peer sends do to memory and queues, and how the
+// stream ends. It is written from RFC 5040, 5041, 5044 and 7306. If a segment has several
+// faults, any of them may be reported, because the RFCs don't order the checks.
 //
-// What it says of time is what holds when one goroutine serves the stream: the requests
-// of the peer that came in one piece are answered behind it.
+// Its order of events is that of one goroutine that serves the stream: the requests of the peer
+// that came in one piece are answered after that piece.
 type model struct {
 	modelConfig
 	mem      []byte
@@ -156,8 +156,8 @@ type model struct {
 
 	requests []modelRequest // of this piece
 
-	// may are octets that may have been placed, because their FPDU has come in part, or
-	// its CRC turned out wrong: only where placement does not wait for it.
+	// may are octets that may have been placed although their FPDU has come in part, or its
+	// CRC turned out wrong, because placement does not wait for the CRC.
 	may []modelMay
 
 	o modelOutput
@@ -177,7 +177,7 @@ func newModel(c modelConfig) *model {
 // direct reports whether octets may be placed before their FPDU is complete.
 func (m *model) direct() bool { return !m.markersRx && (!m.crc || m.streaming) }
 
-// feed takes what came at once.
+// feed takes what came in one piece.
 func (m *model) feed(piece []byte) {
 	m.in = append(m.in, piece...)
 	m.early = nil
@@ -195,15 +195,15 @@ func (m *model) feed(piece []byte) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// frame is an FPDU as RFC 5044 section 4 has it.
+// frame is an FPDU (RFC 5044 section 4).
 type frame struct {
 	whole          bool
-	ulpdu          []byte // as far as it is there
-	length, octets int    // of the ULPDU, and of all
-	crc, marker    bool   // they are right
+	ulpdu          []byte // as far as it has come
+	length, octets int    // of the ULPDU, and of the FPDU
+	crc, marker    bool   // whether they are right
 }
 
-// unframe takes an FPDU apart that begins at pos of the stream, with its markers.
+// unframe parses an FPDU that begins at pos of the stream, with its markers.
 func unframe(b []byte, pos uint64, markers bool) (f frame) {
 	if !markers {
 		return unframePlain(b)
@@ -259,7 +259,7 @@ func unframe(b []byte, pos uint64, markers bool) (f frame) {
 	return f
 }
 
-// unframePlain is unframe where there are no markers. The ULPDU is of b.
+// unframePlain is unframe without markers. The ULPDU is a part of b.
 func unframePlain(b []byte) (f frame) {
 	if len(b) < 2 {
 		f.length = -1
@@ -275,7 +275,7 @@ func unframePlain(b []byte) (f frame) {
 	return f
 }
 
-// partial takes what is there of an FPDU that is not complete.
+// partial takes what has come of an FPDU that is not complete.
 func (m *model) partial(ulpdu []byte, length int) {
 	if !m.direct() || length < 0 {
 		return
@@ -311,13 +311,13 @@ func (m *model) fpdu(f frame) {
 	first := !m.received
 	m.received, m.mayTalk = true, true
 	if errs := m.judge(&s); len(errs) > 0 {
-		// Who places what comes may find a fault before the FPDU is known to be good, the
-		// first of which lets a responder send.
+		// A stream that places octets as they come may find a fault before the FPDU is known to
+		// be good, and a responder may not send before its first good FPDU.
 		m.end = &modelEnd{codes: errs, ulpdu: f.ulpdu, quiet: first && m.wait && m.direct()}
 		if s.short {
 			m.end.ulpdu = nil
 		}
-		if slices.Equal(errs, invalidateCodes) { // a Send's octets come before its end
+		if slices.Equal(errs, invalidateCodes) { // found at the end of the Send, after its octets were placed
 			m.may = append(m.may, m.placement(&s)...)
 		}
 		return
@@ -337,11 +337,11 @@ type segment struct {
 	ulp32       uint32
 	qn, msn, mo uint32
 	n           int    // octets of payload
-	payload     []byte // as far as it is there
+	payload     []byte // as far as it has come
 }
 
-// parseSegment takes a ULPDU apart (RFC 5041 section 4, RFC 5040 section 4.1), of which
-// only a part may be there. With false that is not enough.
+// parseSegment parses a ULPDU (RFC 5041 section 4, RFC 5040 section 4.1) of which perhaps only a
+// part has come. It reports false if that is not enough.
 func parseSegment(u []byte, length int) (s segment, ok bool) {
 	switch {
 	case length < 2:
@@ -381,7 +381,7 @@ func (m *model) find(stag uint32) *modelMemory {
 	return nil
 }
 
-// accessCodes are the codes for what may be wrong with an access.
+// accessCodes are the codes of the faults that an access may have.
 type accessCodes struct{ stag, pd, rights, wrap, bounds modelCode }
 
 var (
@@ -389,8 +389,11 @@ var (
 	readCodes  = accessCodes{rdmapSTag, rdmapPD, rdmapRights, rdmapWrap, rdmapBounds}
 )
 
-// access returns where n octets at an offset of what stag names are, or what is wrong.
-func (m *model) access(stag uint32, to uint64, n int, may func(*modelMemory) bool, c *accessCodes) (x *modelMemory, span modelSpan, errs []modelCode) {
+// access returns where the n octets are that stag and to name, and what is wrong with the
+// access.
+func (m *model) access(
+	stag uint32, to uint64, n int, may func(*modelMemory) bool, c *accessCodes,
+) (x *modelMemory, span modelSpan, errs []modelCode) {
 	x = m.find(stag)
 	if x == nil {
 		return nil, span, []modelCode{c.stag}
@@ -427,7 +430,7 @@ func (m *model) buffer() *modelRecv {
 	return m.recvs[0]
 }
 
-// sub returns n octets at an offset of spans, as far as there are so many.
+// sub returns n octets at an offset of spans, or fewer if spans end before.
 func sub(spans []modelSpan, off, n int) (out []modelSpan) {
 	for _, s := range spans {
 		if skip := min(off, s.n); skip < s.n && n > 0 {
@@ -449,7 +452,7 @@ func lengthOf(spans []modelSpan) (n int) {
 	return n
 }
 
-// target is where the payload of a segment goes that is good.
+// target returns where the payload of a segment without faults goes.
 func (m *model) target(s *segment) []modelSpan {
 	switch {
 	case s.n == 0:
@@ -471,7 +474,7 @@ func (m *model) doneBefore(op uint8) int {
 	return 0
 }
 
-// placement is what of a segment's payload is where, once it is there.
+// placement returns where the payload of a segment, as far as it has come, is placed.
 func (m *model) placement(s *segment) (all []modelMay) {
 	p := s.payload
 	for _, t := range m.target(s) {
@@ -488,7 +491,7 @@ func (m *model) place(spans []modelSpan, data []byte) {
 	}
 }
 
-// final compares memory.
+// final compares all memory. It returns the first octet that can't be as it is.
 func (m *model) final(got []byte) (at int, ok bool) {
 	if bytes.Equal(got, m.mem) {
 		return 0, true
@@ -504,7 +507,7 @@ func (m *model) final(got []byte) (at int, ok bool) {
 	return 0, true
 }
 
-// mayBe reports whether an octet may have been placed at i already.
+// mayBe reports whether the octet may be at i because it was placed early.
 func (m *model) mayBe(i int, octet byte) bool {
 	return slices.ContainsFunc(m.may, func(x modelMay) bool {
 		return i >= x.at && i < x.at+len(x.data) && x.data[i-x.at] == octet

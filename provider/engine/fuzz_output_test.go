@@ -22,7 +22,7 @@ type modelOutput struct {
 
 func newModelOutput() modelOutput { return modelOutput{sendMSN: 1, readMSN: 1, answerMSN: 1} }
 
-// output takes what the stream has sent behind a piece of its peer's.
+// output takes what the stream has sent after a piece of its peer's octets.
 func (m *model) output(sent []byte) error {
 	o := &m.o
 	o.in = append(o.in, sent...)
@@ -34,9 +34,9 @@ func (m *model) output(sent []byte) error {
 		case m.crc && !f.crc, !f.marker:
 			return fmt.Errorf("CRC right %v, markers right %v", f.crc, f.marker)
 		case o.terminate != nil:
-			return fmt.Errorf("something behind a Terminate: % .60x", f.ulpdu)
+			return fmt.Errorf("an FPDU was sent after a Terminate: % .60x", f.ulpdu)
 		case !m.mayTalk:
-			return fmt.Errorf("something is sent before the first FPDU has come")
+			return fmt.Errorf("an FPDU was sent before the first one has come")
 		}
 		if err := m.sent(f.ulpdu); err != nil {
 			return fmt.Errorf("%w: % .60x", err, f.ulpdu)
@@ -54,7 +54,8 @@ func (m *model) sent(u []byte) error {
 	if m.rdmac {
 		version = 0
 	}
-	if s.short || s.dv != version || s.rv != version || u[0]&0x3c != 0 || u[1]&0x30 != 0 || s.t != (s.op == 0 || s.op == 2) {
+	if s.short || s.dv != version || s.rv != version || u[0]&0x3c != 0 || u[1]&0x30 != 0 ||
+		s.t != (s.op == 0 || s.op == 2) {
 		return fmt.Errorf("a header that is illegal")
 	}
 	switch s.op {
@@ -65,7 +66,8 @@ func (m *model) sent(u []byte) error {
 	case 2:
 		return m.sentResponse(&s)
 	case 3:
-		if s.qn != 0 || s.msn != o.sendMSN || s.mo != 0 || !s.l || len(m.work) == 0 || m.work[0].op != provider.WRSend || s.n != m.work[0].length {
+		if s.qn != 0 || s.msn != o.sendMSN || s.mo != 0 || !s.l ||
+			len(m.work) == 0 || m.work[0].op != provider.WRSend || s.n != m.work[0].length {
 			return fmt.Errorf("a Send out of turn")
 		}
 		o.sendMSN++
@@ -74,12 +76,13 @@ func (m *model) sent(u []byte) error {
 		return nil
 	case 7:
 		if s.qn != 2 || s.msn != 1 || s.mo != 0 || !s.l || s.n < 4 {
-			return fmt.Errorf("a Terminate that is none")
+			return fmt.Errorf("a Terminate with an illegal header")
 		}
 		o.terminate = bytes.Clone(s.payload)
 		return nil
 	case 11:
-		if len(m.requests) == 0 || !m.requests[0].atomic || s.qn != 3 || s.msn != o.answerMSN || s.mo != 0 || !s.l || s.n != 12 {
+		if len(m.requests) == 0 || !m.requests[0].atomic ||
+			s.qn != 3 || s.msn != o.answerMSN || s.mo != 0 || !s.l || s.n != 12 {
 			return fmt.Errorf("an Atomic Response out of turn")
 		}
 		q := &m.requests[0]
@@ -90,7 +93,7 @@ func (m *model) sent(u []byte) error {
 		m.requests = m.requests[1:]
 		return nil
 	}
-	return fmt.Errorf("a message that nobody asked for")
+	return fmt.Errorf("a message that neither side asked for")
 }
 
 // sentRequest takes a Read or Atomic Request of ours.
@@ -105,7 +108,7 @@ func (m *model) sentRequest(s *segment, length int) error {
 		o.rtr = false
 	} else {
 		if len(m.work) == 0 {
-			return fmt.Errorf("a request that nobody posted")
+			return fmt.Errorf("a request that was not posted")
 		}
 		a.work = m.work[0]
 		m.work = m.work[1:]
@@ -142,7 +145,7 @@ func (m *model) sentResponse(s *segment) error {
 		if !bytes.Equal(s.payload, now) {
 			for i, b := range s.payload {
 				if b != now[i] && b != then[i] && !m.mayBe(q.span.at+o.done+i, b) {
-					return fmt.Errorf("octet %d of the response is not of the region", o.done+i)
+					return fmt.Errorf("octet %d of the response was never in the region", o.done+i)
 				}
 			}
 		}
@@ -154,9 +157,9 @@ func (m *model) sentResponse(s *segment) error {
 	return nil
 }
 
-// behind says that a piece was taken and answered; ended is how the stream ended, nil if
-// it goes on.
-func (m *model) behind(ended *provider.TerminateError) error {
+// after checks what holds when a piece was taken and answered. ended is how the stream has
+// ended, nil if it goes on.
+func (m *model) after(ended *provider.TerminateError) error {
 	if ended != nil && m.end == nil {
 		code := termCode(ended.Layer, ended.EType, ended.ECode)
 		gone := len(m.requests) > 0 && m.requests[0].mem != nil && !m.requests[0].mem.valid
@@ -171,7 +174,7 @@ func (m *model) behind(ended *provider.TerminateError) error {
 	}
 	switch {
 	case m.end == nil && m.due():
-		return fmt.Errorf("work %d is not sent, with %d requests unanswered", m.work[0].id, len(m.asked))
+		return fmt.Errorf("work %d was not sent, with %d requests unanswered", m.work[0].id, len(m.asked))
 	case m.end == nil && len(m.requests) > 0:
 		return fmt.Errorf("%d requests of the peer are not answered", len(m.requests))
 	case m.end != nil && ended == nil:
@@ -181,15 +184,15 @@ func (m *model) behind(ended *provider.TerminateError) error {
 	}
 	m.requests = nil
 	if ended.Remote != m.end.remote {
-		return fmt.Errorf("the stream ended with %w, and has to end by the peer: %v", ended, m.end.remote)
+		return fmt.Errorf("the stream ended with %w; that the peer had to end it is %v", ended, m.end.remote)
 	}
 	if code := termCode(ended.Layer, ended.EType, ended.ECode); !m.end.remote && !slices.Contains(m.end.codes, code) {
-		return fmt.Errorf("the stream ended with %w, and has to with one of %06x", ended, m.end.codes)
+		return fmt.Errorf("the stream ended with %w, want one of %06x", ended, m.end.codes)
 	}
 	return m.terminated(ended)
 }
 
-// due reports whether the next work of ours has to be on the wire.
+// due reports whether the next work of ours has to be sent by now.
 func (m *model) due() bool {
 	if len(m.work) == 0 || !m.mayTalk || !m.posted {
 		return false
@@ -216,7 +219,7 @@ func (m *model) terminated(ended *provider.TerminateError) error {
 		return fmt.Errorf("no Terminate was sent about %w", ended)
 	}
 	if p[0] != ended.Layer<<4|ended.EType || p[1] != ended.ECode || p[2]&0x1f != 0 || p[3] != 0 {
-		return fmt.Errorf("the Terminate % x is about something else than %w", p, ended)
+		return fmt.Errorf("the Terminate % x does not report %w", p, ended)
 	}
 	rest, length, header, read := p[4:], -1, []byte(nil), []byte(nil)
 	take := func(n int) []byte {
@@ -239,7 +242,7 @@ func (m *model) terminated(ended *provider.TerminateError) error {
 		read = take(28)
 	}
 	if len(rest) > 0 || length < 0 != (header == nil) || read != nil && (header == nil || len(read) != 28) {
-		return fmt.Errorf("the Terminate % x has other parts than it says", p)
+		return fmt.Errorf("the Terminate % x does not have the parts that its header says", p)
 	}
 	u := m.end.ulpdu
 	if m.end.loose {
@@ -254,9 +257,8 @@ func (m *model) terminated(ended *provider.TerminateError) error {
 	return nil
 }
 
-// appendFrame appends body, which is an FPDU without its CRC, to what ends at pos of a
-// stream: with the CRC, and with markers where they belong. With wrong these point
-// elsewhere than to the FPDU's start.
+// appendFrame appends body, which is an FPDU without its CRC, at pos of a stream, with the CRC,
+// and with markers if markers is true. With wrong the markers don't point to the FPDU's start.
 func appendFrame(b []byte, pos *uint64, body []byte, markers, crc, wrong bool) []byte {
 	if !markers {
 		b = append(b, body...)

@@ -8,13 +8,13 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Beyond these a program says nothing more: many short ones find more than a long one.
+// What is in a program beyond these is ignored: many short programs find more than a long one.
 const (
 	mostOps    = 48
 	mostOctets = 24 << 10
 )
 
-// peer makes octets of a program.
+// peer makes the octets that a program describes.
 type peer struct {
 	x       *execution
 	program []byte
@@ -22,14 +22,14 @@ type peer struct {
 
 	pos    uint64
 	ready  []byte // octets that were not cut off yet
-	octets int    // where in the noise payload is taken from
+	octets int    // where in the noise the payload is taken from
 
 	sendMSN, sendMO, readMSN, answerMSN uint32
 	sendOp                              byte
 	answered, done                      int // of the model's asked
 	close, post                         bool
 	messages                            int  // that take a receive
-	calm                                bool // what is made of segments is legal as far as the peer knows
+	calm                                bool // segments are legal as far as the peer knows
 }
 
 func (p *peer) u8() byte {
@@ -45,7 +45,8 @@ func (p *peer) u16() int { return int(p.u8())<<8 | int(p.u8()) }
 
 func (p *peer) over() bool { return len(p.program) == 0 && len(p.ready) == 0 }
 
-// next returns the next piece: what comes up to a cut, less what that leaves for later.
+// next returns the next piece: the octets up to a cut, without those that the cut leaves for
+// later.
 func (p *peer) next() []byte {
 	p.answered, p.done = 0, p.x.m.doneBefore(2)
 	for len(p.program) > 0 && p.ops < mostOps && p.pos < mostOctets {
@@ -81,7 +82,7 @@ func (p *peer) local() {
 	p.close, p.post = false, false
 }
 
-// size makes a length of an octet: exactly as often as about.
+// size makes a length from the next octet: short ones exactly, others roughly.
 func (p *peer) size() int {
 	b := int(p.u8())
 	switch {
@@ -95,7 +96,7 @@ func (p *peer) size() int {
 	return 8192 + (b-224)*256
 }
 
-// payload returns n octets, other ones each time, which are not to be changed.
+// payload returns n octets, other ones each time, which must not be changed.
 func (p *peer) payload(n int) []byte {
 	p.octets = (p.octets + n + 1) % len(p.x.noise)
 	if p.octets+n > len(p.x.noise) {
@@ -104,7 +105,7 @@ func (p *peer) payload(n int) []byte {
 	return p.x.noise[p.octets:][:n]
 }
 
-// place picks where n octets are: mostly all of them are in what is named.
+// place picks where n octets go: mostly all of them are in the memory that stag names.
 func (p *peer) place(n int) (stag uint32, to uint64) {
 	i := int(p.u8())
 	switch {
@@ -124,7 +125,7 @@ func (p *peer) place(n int) (stag uint32, to uint64) {
 		size, base = w.n, rigSpecs[rigAll].base+uint64(w.off)
 	}
 	off := p.u16()
-	if off >= 0xf000 { // about the end, or before the begin
+	if off >= 0xf000 { // around the end, or before the beginning
 		return p.x.key(i), base + uint64(size-n+off&15-8)*uint64(off>>4&1) - uint64(off>>5&7)
 	}
 	return p.x.key(i), base + uint64(off%max(1, size-n+1))
@@ -155,9 +156,8 @@ func (p *peer) untagged(op, last byte, ulp32, qn, msn, mo uint32, payload []byte
 	return append(u, payload...)
 }
 
-// step makes one FPDU, or several alike. Of the octet the low five bits say what, and the
-// others whether the segment is not the last of its message, something in it is changed,
-// or its CRC is wrong.
+// step makes one FPDU, or several of the same. The low five bits of op say what it is. The
+// others say whether the segment is not the last of its message, is changed, or has a wrong CRC.
 func (p *peer) step(op byte) {
 	last := byte(lastSegment)
 	if how := op >> 5; how == 4 || how == 5 {
@@ -221,7 +221,7 @@ func (p *peer) step(op byte) {
 		body = append(body, p.payload(32)...)
 		u = p.untagged(10, lastSegment, 0, 1, p.readMSN, 0, body)
 		p.readMSN++
-	case what == 26: // a segment of nothing
+	case what == 26: // a segment without payload
 		stag, to := p.place(0)
 		u = p.tagged(p.u8()>>7*2, last, stag, to, nil)
 	case what == 27:
@@ -271,7 +271,10 @@ func (p *peer) send(what, last byte) []byte {
 	}
 	inv := uint32(0)
 	if p.sendOp == 4 || p.sendOp == 6 {
-		inv = p.x.key([]int{rigGoes, rigGoes, rigOwnWindow, rigOtherWindow, rigAll, rigForeign, rigNone, rigAnyWindow}[p.u8()&7])
+		names := [8]int{
+			rigGoes, rigGoes, rigOwnWindow, rigOtherWindow, rigAll, rigForeign, rigNone, rigAnyWindow,
+		}
+		inv = p.x.key(names[p.u8()&7])
 	}
 	n := p.size()
 	if p.messages < len(p.x.receives) && p.u8() < 240 {
@@ -286,7 +289,7 @@ func (p *peer) send(what, last byte) []byte {
 	return u
 }
 
-// answer makes a segment of the response to the oldest request that was not answered.
+// answer makes a segment of the response to the oldest request that is not answered.
 func (p *peer) answer() []byte {
 	if p.answered >= len(p.x.m.asked) {
 		return p.tagged(2, lastSegment, 1, 2, p.payload(4))
@@ -295,7 +298,8 @@ func (p *peer) answer() []byte {
 	if a.atomic {
 		p.answered++
 		p.answerMSN++
-		return p.untagged(11, lastSegment, 0, 3, p.answerMSN-1, 0, append(binary.BigEndian.AppendUint32(nil, a.id), p.payload(8)...))
+		answer := append(binary.BigEndian.AppendUint32(nil, a.id), p.payload(8)...)
+		return p.untagged(11, lastSegment, 0, 3, p.answerMSN-1, 0, answer)
 	}
 	left := max(int(a.size)-p.done, 0)
 	n := left
@@ -317,8 +321,8 @@ func (p *peer) answer() []byte {
 	return u
 }
 
-// frame makes an FPDU of a ULPDU (RFC 5044 sections 4.1 to 4.4).
-// With 1 its CRC is wrong, with 2 a marker is if it has one.
+// frame makes an FPDU from a ULPDU (RFC 5044 sections 4.1 to 4.4). If broken is 1 its CRC is
+// wrong, if it is 2 its markers are, if it has any.
 func (p *peer) frame(ulpdu []byte, broken byte) {
 	if len(ulpdu) > 0xffff {
 		panic(fmt.Sprintf("a ULPDU of %d octets", len(ulpdu)))

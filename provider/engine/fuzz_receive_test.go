@@ -11,9 +11,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// FuzzReceive has a peer send a QP what a program says, legal and not, in pieces, and
-// compares everything with a model: all memory, the completions, what is answered, how
-// the stream ends, and that nothing is held behind it.
+// FuzzReceive has a peer send a QP what a program describes, legal or not, in pieces, and
+// compares everything with a model: all memory, the completions, the answers, how the stream
+// ends, and that nothing is held after it.
 func FuzzReceive(f *testing.F) {
 	for _, p := range seedPrograms() {
 		f.Add(p)
@@ -29,11 +29,11 @@ func FuzzReceive(f *testing.F) {
 
 var (
 	receiveSeed     = flag.Uint64("receive.seed", 1, "seed of the programs of TestReceiveModel")
-	receivePrograms = flag.Int("receive.programs", 4000, "how many they are")
+	receivePrograms = flag.Int("receive.programs", 4000, "how many programs TestReceiveModel runs")
 )
 
-// TestReceiveModel runs programs that are drawn, for as long as that takes: unlike the
-// fuzzer it has no coverage to count, and is faster.
+// TestReceiveModel runs random programs, as many as receive.programs says. It is faster than the
+// fuzzer, because it does not count coverage.
 func TestReceiveModel(t *testing.T) {
 	rigs := newRigs(t)
 	rnd := rand.New(rand.NewPCG(*receiveSeed, 2))
@@ -50,7 +50,7 @@ func drawProgram(rnd *rand.Rand) []byte {
 	return p
 }
 
-// seedPrograms are drawn as well, some for each configuration.
+// seedPrograms returns random programs, too, some for each configuration.
 func seedPrograms() (all [][]byte) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for config := range 32 {
@@ -60,8 +60,8 @@ func seedPrograms() (all [][]byte) {
 			all = append(all, p)
 		}
 	}
-	// Payload that goes to its place while it comes, in three pieces, with and without
-	// CRC: of a Write whose CRC is good, or not, and of the answer to a Read.
+	// Payload that is placed while it comes, in three pieces, with and without CRC: that of a
+	// Write whose CRC is right, or wrong, and that of the answer to a Read.
 	const crc, streaming, ownRead, most = 1, 2, 2 << 2, 0xff
 	pieces := []byte{0x1f, 0x22, 0x60, 0x1f, 0x10, 0x00}
 	for _, config := range []byte{0, crc, crc | streaming} {
@@ -112,7 +112,10 @@ func (r *rigs) run(t testing.TB, program []byte) {
 		r.made[opts] = x
 	}
 	x.t = t
-	e := &execution{rig: x, m: newModel(config), early: bit(c[0], 7), windowed: bit(c[1], 4), few: bit(c[1], 6), own: c[1] >> 2 & 3}
+	e := &execution{
+		rig: x, m: newModel(config), early: bit(c[0], 7),
+		windowed: bit(c[1], 4), few: bit(c[1], 6), own: c[1] >> 2 & 3,
+	}
 	e.p.calm = bit(c[1], 7)
 	e.c = &handConn{mss: 1460, in: x.room[0][:0], out: x.room[1][:0]}
 	e.m.in, e.p.ready = x.room[2][:0], x.room[3][:0]
@@ -127,8 +130,8 @@ func (r *rigs) run(t testing.TB, program []byte) {
 		e.p.indicate()
 	}
 	defer func() {
-		if t.Failed() { // what the next execution needs is not what it should be
-			t.Logf("as []byte(%q) in testdata/fuzz/FuzzReceive it is repeated, of %+v", program, config)
+		if t.Failed() { // the rig is not as the next execution needs it
+			t.Logf("to repeat it, put []byte(%q) into testdata/fuzz/FuzzReceive; it runs with %+v", program, config)
 			delete(r.made, opts)
 			_ = e.q.Close()
 			x.close(func(error) {})
@@ -225,8 +228,8 @@ func (x *execution) prepare() {
 	}
 }
 
-// receive posts a receive of pieces of these sizes of a region: one that may not be
-// written for it, unless it is rigLocal.
+// receive posts a receive that has pieces of these sizes, all of one region. A receive may not
+// be placed in any region but rigLocal.
 func (x *execution) receive(sizes []int, region int) {
 	bad := region != rigLocal
 	r := &modelRecv{id: uint64(1 + x.posted), bad: bad}
@@ -237,7 +240,7 @@ func (x *execution) receive(sizes []int, region int) {
 			at = x.recvAt
 			x.recvAt += n + 8
 		}
-		sges = append(sges, provider.SGE{Addr: rigSpecs[region].base + uint64(at), Length: uint32(n), LKey: x.regions[region].stag})
+		sges = append(sges, x.sge(region, at, n))
 		r.spans = append(r.spans, modelSpan{x.at[region] + at, n})
 	}
 	wr := []provider.RecvWR{{WRID: r.id, SGList: sges}}
@@ -273,7 +276,7 @@ func (x *execution) work() {
 				wr.Flags |= provider.SendInline
 				continue
 			}
-			wr.SGList = append(wr.SGList, provider.SGE{Addr: rigSpecs[rigLocal].base + uint64(at), Length: uint32(n), LKey: x.regions[rigLocal].stag})
+			wr.SGList = append(wr.SGList, x.sge(rigLocal, at, n))
 			w.spans = append(w.spans, modelSpan{x.at[rigLocal] + at, n})
 			at += n + 8
 		}
@@ -303,7 +306,7 @@ func (x *execution) work() {
 	}
 }
 
-// deliver has the stream take a piece, and compares what it says to it.
+// deliver has the stream take a piece, and compares what the stream does.
 func (x *execution) deliver(piece []byte) {
 	if x.m.end == nil {
 		x.m.feed(piece)
@@ -315,7 +318,7 @@ func (x *execution) deliver(piece []byte) {
 	x.compare()
 }
 
-// compare has the model see what the stream has sent, and whether it has ended.
+// compare compares what the stream has sent, and whether it has ended, with the model.
 func (x *execution) compare() {
 	x.t.Helper()
 	sent := x.c.out[x.done:]
@@ -328,7 +331,7 @@ func (x *execution) compare() {
 	if cause != nil && !errors.As(cause, &term) {
 		x.fail("the stream ended with %v", cause)
 	}
-	if err := x.m.behind(term); err != nil {
+	if err := x.m.after(term); err != nil {
 		x.fail("%v", err)
 	}
 }
@@ -348,7 +351,7 @@ func (x *execution) finish() {
 		x.s.Ready(true, true)
 	}
 	if err := x.m.output(x.c.out[x.done:]); err != nil {
-		x.fail("what was sent at last: %v", err)
+		x.fail("what was sent at the end: %v", err)
 	}
 	if !x.c.closed || len(x.c.in) > 0 {
 		x.fail("the stream is closed: %v, with %d octets unread", x.c.closed, len(x.c.in))
@@ -382,16 +385,17 @@ func (x *execution) completions() {
 		}
 		want := (*queue)[0]
 		*queue = (*queue)[1:]
-		if got.Status != provider.WCSuccess || got.WRID != want.WRID || got.QPN != x.q.qpn || got.InvalidatedRKey != want.InvalidatedRKey ||
-			got.Flags != want.Flags || got.Imm != want.Imm || want.Flags&provider.WCWithImm == 0 && got.ByteLen != want.ByteLen {
+		if got.Status != provider.WCSuccess || got.WRID != want.WRID || got.QPN != x.q.qpn ||
+			got.InvalidatedRKey != want.InvalidatedRKey || got.Flags != want.Flags || got.Imm != want.Imm ||
+			want.Flags&provider.WCWithImm == 0 && got.ByteLen != want.ByteLen {
 			x.fail("completion %+v, want %+v", got, want)
 		}
 	}
 	if len(recvs)+len(sends) > 0 {
 		x.fail("no completions %+v %+v", recvs, sends)
 	}
-	// What an SRQ's QP has taken it flushes: the receive under way, which may be of a
-	// message that was not accepted. All else stays in the SRQ.
+	// A QP with an SRQ flushes only the receive that it has taken, perhaps for a message that
+	// was not accepted. All others stay in the SRQ.
 	left := x.posted + 1 - int(flushedRecv)
 	if x.m.shared {
 		x.srq.mu.Lock()

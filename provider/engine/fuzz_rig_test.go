@@ -12,11 +12,11 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// What FuzzReceive needs and keeps from one execution to the next: a device, regions in
-// one piece of memory with guards between them, and a stream that one goroutine feeds.
-// Nothing in it waits, and no other goroutine takes part.
+// What FuzzReceive keeps from one execution to the next: a device, and regions in one piece of
+// memory with guards between them. One goroutine feeds and serves the streams. Nothing waits,
+// and no other goroutine takes part.
 
-// handNetwork has streams that are served by hand.
+// handNetwork has streams that its pollers do not serve: the test calls their handlers.
 type handNetwork struct{ transport.Network }
 
 func (handNetwork) NewPoller() (transport.Poller, error) {
@@ -31,11 +31,11 @@ func (handPoller) Remove(transport.Conn)                       {}
 func (handPoller) WantRead(transport.Conn, bool) error         { return nil }
 func (handPoller) WantWrite(transport.Conn, bool) error        { return nil }
 
-// handConn has what is put into in, and keeps what is written in out.
+// handConn is a stream that reads from in and writes to out.
 type handConn struct {
 	in, out     []byte
-	eof         bool // behind in
-	fin, closed bool // of ours
+	eof         bool // after in
+	fin, closed bool // by our side
 	mss         int
 }
 
@@ -69,16 +69,15 @@ func (c *handConn) MSS() int                   { return c.mss }
 func (c *handConn) LocalAddr() netip.AddrPort  { return netip.AddrPort{} }
 func (c *handConn) RemoteAddr() netip.AddrPort { return netip.AddrPort{} }
 
-// The regions of a rig, and what stands beside them in the table that a program and the
-// model name memory by.
+// The numbers by which a program and the model name memory: first the regions of a rig.
 const (
 	rigAll     = iota // everything but invalidation
-	rigWrite          // only to be written; it ends where addresses do
-	rigRead           // only to be read
-	rigLocal          // not for the peer: receives and sinks are there
+	rigWrite          // may only be written; it ends at the highest address
+	rigRead           // may only be read
+	rigLocal          // not for the peer: receives and sinks are in it
 	rigForeign        // of another PD
-	rigGoes           // to be invalidated
-	rigRegions        // from here on there is no memory of their own
+	rigGoes           // may be invalidated
+	rigRegions        // how many regions there are
 )
 
 const (
@@ -95,7 +94,8 @@ const (
 	rigOctet = 0xa5 // what memory is filled with
 )
 
-const rigRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic
+const rigRights = provider.AccessLocalWrite | provider.AccessRemoteWrite |
+	provider.AccessRemoteRead | provider.AccessRemoteAtomic
 
 // rigSpecs are the regions, in the order of their numbers.
 var rigSpecs = [rigRegions]struct {
@@ -121,7 +121,7 @@ var rigWindows = [...]struct {
 	{12288, 256, provider.AccessRemoteWrite},
 }
 
-// rig is a device for executions that have its options.
+// rig is a device for executions with its options.
 type rig struct {
 	t         testing.TB
 	dev       *device
@@ -130,10 +130,10 @@ type rig struct {
 	srq       *srq
 	mem       []byte
 	fresh     []byte          // what mem is between executions
-	want      []byte          // room for what the model says of mem
-	noise     []byte          // what payload is taken from
-	body      []byte          // room for an FPDU
-	room      [4][]byte       // for the octets of a stream: as many as there are at most, mostly
+	want      []byte          // memory for the model's copy of mem
+	noise     []byte          // the source of payload
+	body      []byte          // memory for an FPDU
+	room      [4][]byte       // memory for the octets of a stream, mostly enough
 	at        [rigRegions]int // where regions begin in mem
 	regions   [rigRegions]*mr
 	windows   [len(rigWindows)]*mw
@@ -163,8 +163,8 @@ func newRig(t testing.TB, opts Options) *rig {
 	for i := range rigSpecs {
 		r.register(i)
 	}
-	// Its CQ is its own, so that nobody looks at its stream, which would be muted for it
-	// and keep what it borrows.
+	// The holder has a CQ of its own. Otherwise polls of the other CQ would look at its stream,
+	// which would be muted and keep a context.
 	r.cq = must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 8}))(t).(*cq)
 	r.holder = r.newQP(false)
 	r.cq = must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 256}))(t).(*cq)
@@ -189,7 +189,10 @@ func (r *rig) register(i int) {
 
 func (r *rig) bindInfo(i int) provider.MWBindInfo {
 	w := &rigWindows[i]
-	return provider.MWBindInfo{LKey: r.regions[rigAll].stag, Addr: rigSpecs[rigAll].base + uint64(w.off), Length: uint64(w.n), Access: w.access}
+	return provider.MWBindInfo{
+		LKey: r.regions[rigAll].stag, Addr: rigSpecs[rigAll].base + uint64(w.off),
+		Length: uint64(w.n), Access: w.access,
+	}
 }
 
 // bind binds a window of type 2 to the peer of q.
@@ -201,7 +204,14 @@ func (r *rig) bind(i int, q *qp) {
 	}
 }
 
-// key is the STag of what a number stands for.
+// sge names n octets at an offset of a region.
+func (r *rig) sge(region, at, n int) provider.SGE {
+	return provider.SGE{
+		Addr: rigSpecs[region].base + uint64(at), Length: uint32(n), LKey: r.regions[region].stag,
+	}
+}
+
+// key returns the STag of the region or window that a number stands for.
 func (r *rig) key(i int) uint32 {
 	switch {
 	case i < rigRegions:
@@ -213,7 +223,10 @@ func (r *rig) key(i int) uint32 {
 }
 
 func (r *rig) newQP(shared bool) *qp {
-	init := provider.QPInitAttr{SendCQ: r.cq, RecvCQ: r.cq, Cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}}
+	init := provider.QPInitAttr{
+		SendCQ: r.cq, RecvCQ: r.cq,
+		Cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2},
+	}
 	if shared {
 		init.SRQ = r.srq
 	}

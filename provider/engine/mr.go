@@ -41,11 +41,11 @@ type mr struct {
 	remote  gate // uses through an STag that the peer named; shut for good by invalidation
 	windows life // that are bound to it; ends with the region
 
-	// What peers can write of it, see exposed.go. quiet does not change.
-	quiet     bool      // no right of its own lets a peer write it: still says whether another's does
-	still     gate      // of a quiet one: uses of what is sent from where it lies
+	// Whether peers can write its memory, see exposed.go. quiet does not change.
+	quiet     bool      // its own rights let no peer write
+	still     gate      // of a quiet region: open while nothing else lets a peer write
 	exposures int       // how many others let peers write some of it; exposed.mu guards these two
-	interval  *interval // of its memory, nil if it is not to be noted, or has left
+	interval  *interval // of its memory, nil for an object, or after exposures.leave
 }
 
 const (

@@ -51,20 +51,19 @@ func (s *stream) looked() bool {
 	return r.looks%muteAfter == 0
 }
 
-// unwatched are reasons why nobody watches a stream for arrivals. It is watched as long as
+// unwatched are the reasons why a stream is not watched for arrivals. It is watched while
 // there is none.
 type unwatched uint8
 
 const (
 	readMuted   unwatched = 1 << iota // its owner looks, again and again
-	readStoring                       // an object has to take what came before
+	readStoring                       // an object has not stored yet what came before
 	readEnded                         // the peer's FIN has come: the socket is readable for ever
 )
 
-// unwatch notes that there is the reason why, or, if on is false, that there is no longer.
-// What the poller is asked for follows from all reasons together, and is asked for here
-// only, so that nobody undoes what another one wants. After an error the stream may be
-// watched by nobody.
+// unwatch adds the reason why, or removes it if on is false. What the poller is asked for
+// follows from all reasons together, and only this function asks, so that the end of one
+// reason does not undo another. After an error it may be that nobody watches the stream.
 func (s *stream) unwatch(why unwatched, on bool) error {
 	m := &s.dev.muting
 	m.mu.Lock()
@@ -85,7 +84,7 @@ func (s *stream) unwatchLocked(why unwatched, on bool) error {
 }
 
 // cannotWatch ends the stream because nobody would see what arrives. If it has ended
-// already it has let go of its socket, or the linger's time limit holds.
+// already this does nothing: its socket is closed, or closes when the linger expires.
 func (s *stream) cannotWatch(err error) {
 	s.fail(&ending{cause: fmt.Errorf("watching the connection for arrivals: %w", err), reset: true})
 }
@@ -99,7 +98,7 @@ func (m *muting) mute(s *stream) {
 	}
 	if s.unwatchLocked(readMuted, true) != nil {
 		s.unwatched &^= readMuted
-		return // it is still watched, or closed
+		return // it is still watched, or the socket is closed
 	}
 	m.streams = append(m.streams, s)
 	s.keeps.Store(len(m.streams) <= muteKeeps)
@@ -156,8 +155,8 @@ func (m *muting) unmute(which func(*stream) bool) {
 	}
 }
 
-// giveBack gives back what s has kept while it was muted, and does what others who did
-// not get its locks meanwhile have left. No lock is held.
+// giveBack gives back what s has kept while it was muted. It also does what others have
+// left to the holder of its locks meanwhile. No lock is held.
 func (s *stream) giveBack() {
 	s.rxMu.Lock()
 	s.rxPark()

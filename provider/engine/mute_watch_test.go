@@ -19,8 +19,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// watching is a network whose pollers note who is watched for reading, and refuse to
-// begin when told to.
+// watching is a network whose pollers note which streams are watched for reading, and can be
+// made to refuse.
 type watching struct {
 	transport.Network
 	mu      sync.Mutex
@@ -59,7 +59,7 @@ func (p *watchingPoller) WantRead(c transport.Conn, on bool) error {
 	return p.Poller.WantRead(c, on)
 }
 
-// refuseOn has it refuse from now on.
+// refuseOn has pollers refuse, with err, to watch for reading from now on.
 func (w *watching) refuseOn(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,9 +87,9 @@ func watchedSide(t *testing.T, script func(w *watching, s *side, r *raw)) {
 	})
 }
 
-// TestWhoWantsReading: a stream is watched for arrivals when there is no reason against
-// it, in whatever order the reasons come and go.
-func TestWhoWantsReading(t *testing.T) {
+// TestUnwatchReasons: a stream is watched for arrivals while there is no reason against it, in
+// whatever order the reasons come and go.
+func TestUnwatchReasons(t *testing.T) {
 	const depth = 6
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		st := s.qp.stream.Load()
@@ -132,8 +132,9 @@ func pow(n, e int) int {
 	return p
 }
 
-// TestStoreAndMute: while an object takes what has come nobody watches for more, whoever
-// goes to sleep meanwhile; and a stream whose owner looks is not watched for it.
+// TestStoreAndMute: while an object stores what has come, the stream is not watched, even if
+// its owner goes to sleep meanwhile. And the end of the store does not have a muted stream
+// watched.
 func TestStoreAndMute(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		const size = 100
@@ -153,7 +154,7 @@ func TestStoreAndMute(t *testing.T) {
 		if w.reads(st) {
 			t.Error("it is watched while it stores")
 		}
-		synctest.Wait() // for ever, if somebody spins
+		synctest.Wait() // never returns if a goroutine spins
 		s.dev.muting.mute(st)
 		o.gate <- struct{}{} // and the next is stored
 		o.gate <- struct{}{}
@@ -168,17 +169,17 @@ func TestStoreAndMute(t *testing.T) {
 	})
 }
 
-// TestCannotWatch: a stream that the poller doesn't watch any more would not see its peer
-// again. It ends.
+// TestCannotWatch: a stream ends if the poller refuses to watch it, because it would not see
+// anything from its peer any more.
 func TestCannotWatch(t *testing.T) {
 	refused := errors.New("no room for watches")
 	for name, lose := range map[string]func(w *watching, s *side, r *raw){
-		"who spun sleeps": func(w *watching, s *side, r *raw) {
+		"the owner, which has spun, sleeps": func(w *watching, s *side, r *raw) {
 			s.dev.muting.mute(s.qp.stream.Load())
 			w.refuseOn(refused)
 			s.dev.attend()
 		},
-		"who spun is gone": func(w *watching, s *side, r *raw) {
+		"the owner, which has spun, does not look any more": func(w *watching, s *side, r *raw) {
 			s.dev.muting.mute(s.qp.stream.Load())
 			w.refuseOn(refused)
 		},
@@ -199,13 +200,14 @@ func TestCannotWatch(t *testing.T) {
 				if err := s.wantDown(name); !errors.Is(err, refused) {
 					t.Errorf("ended with %v", err)
 				}
-				r.wantReset("the peer is told")
+				r.wantReset("the peer's end")
 			})
 		})
 	}
 }
 
-// TestPostMeetsGiveBack: what is posted while a stream gives back what it kept is sent.
+// TestPostMeetsGiveBack: a work request that is posted while its stream gives back what it has
+// kept is sent.
 func TestPostMeetsGiveBack(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		st := s.qp.stream.Load()
@@ -229,15 +231,15 @@ func TestPostMeetsGiveBack(t *testing.T) {
 			t.Fatal("nothing was given back")
 		}
 		r.next("the second Send")
-		s.wantWC("it", provider.WC{WRID: 2, Opcode: provider.WCSend})
+		s.wantWC("the second Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
 		if n := batches.lent(); n != 0 {
 			t.Errorf("%d batches are lent", n)
 		}
 	})
 }
 
-// TestGiveBackMeetsLook: a stream that is woken while somebody looks at it keeps nothing
-// afterwards.
+// TestGiveBackMeetsLook: a stream that is unmuted while another goroutine looks at it keeps
+// nothing afterwards.
 func TestGiveBackMeetsLook(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		st := s.qp.stream.Load()
@@ -249,7 +251,7 @@ func TestGiveBackMeetsLook(t *testing.T) {
 		}
 		go s.dev.attend()
 		for st.keeps.Load() {
-			runtime.Gosched() // time stands still while somebody waits for a lock
+			runtime.Gosched() // not synctest.Wait: a goroutine that waits for a lock is not idle to it
 		}
 		st.rxMu.Unlock()
 		synctest.Wait()
@@ -259,8 +261,8 @@ func TestGiveBackMeetsLook(t *testing.T) {
 	})
 }
 
-// TestTxMuIsGivenBack: only those give txMu back who then look for what was left to its
-// holder.
+// TestTxMuIsGivenBack: only functions that then look for work that was left to the holder
+// release txMu.
 func TestTxMuIsGivenBack(t *testing.T) {
 	entries := must(os.ReadDir("."))(t)
 	fset := token.NewFileSet()
@@ -282,7 +284,8 @@ func TestTxMuIsGivenBack(t *testing.T) {
 				}
 				if lock, is := call.X.(*ast.SelectorExpr); is && lock.Sel.Name == "txMu" {
 					if found++; f.Name.Name != "unlockTx" && f.Name.Name != "txTurn" {
-						t.Errorf("%s: %s gives txMu back and does not look at txWork: use unlockTx", fset.Position(n.Pos()), f.Name.Name)
+						t.Errorf("%s: %s releases txMu and does not look at txWork: use unlockTx",
+							fset.Position(n.Pos()), f.Name.Name)
 					}
 				}
 				return true
@@ -290,6 +293,6 @@ func TestTxMuIsGivenBack(t *testing.T) {
 		}
 	}
 	if found != 2 {
-		t.Errorf("%d places give txMu back", found)
+		t.Errorf("%d places release txMu, want 2", found)
 	}
 }

@@ -25,7 +25,7 @@ type mw struct {
 
 	mu         sched.Mutex[locks.Window] // what follows, and the view while it is changed
 	region     *mr                       // that it is bound to, nil for none
-	exposed    *interval                 // span, if peers can write by way of it
+	exposed    *interval                 // &span while peers can write through the window
 	span       interval
 	next, prev *mw // of the list of view.qp; under its lock
 }
@@ -182,7 +182,7 @@ func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
 	return nil
 }
 
-// undo takes the bind back that gave the window this key.
+// undo unbinds the window, if it has the key that the bind to be undone has given it.
 func (w *mw) undo(stag uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -193,7 +193,7 @@ func (w *mw) undo(stag uint32) {
 
 // boundWindows are the windows that are bound for one QP's peer.
 type boundWindows struct {
-	mu    sched.Mutex[locks.BoundWindows] // of the list; taken behind that of a window
+	mu    sched.Mutex[locks.BoundWindows] // of the list; taken after that of a window
 	first *mw
 }
 

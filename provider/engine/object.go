@@ -69,8 +69,8 @@ func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (prov
 	return m, nil
 }
 
-// objectPiece is n octets of a region that is in use until release, for the octets of a
-// payload from at on.
+// objectPiece is n octets, from off on, of a region that is in use until release. They
+// belong to the octets of a payload from at on.
 type objectPiece struct {
 	m      *mr
 	remote bool
@@ -78,7 +78,7 @@ type objectPiece struct {
 	at     uint64
 }
 
-// of is what of the payload b the piece is for.
+// of returns the part of the payload b that belongs to the piece.
 func (p *objectPiece) of(b []byte) []byte { return b[p.at : p.at+p.n] }
 
 // memory is the piece's octets in its region, nil for an object.
@@ -97,9 +97,9 @@ func (p *objectPiece) release() {
 	}
 }
 
-// moveMemory does at once what of a payload is in memory beside the object, and returns
-// the pieces that are left: who waits for an object neither touches memory nor keeps it
-// in use. With out it is read into b, otherwise written from there.
+// moveMemory copies at once those pieces of a payload that are memory, not objects, and
+// returns the others: what waits for an object then neither touches memory nor keeps it
+// in use. With out it copies to the payload b, otherwise from there.
 func moveMemory(pieces []objectPiece, b []byte, out bool) []objectPiece {
 	return slices.DeleteFunc(pieces, func(p objectPiece) bool {
 		memory := p.memory()
@@ -162,8 +162,8 @@ func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint
 	return pieces, true
 }
 
-// readPieces fills their part of b with what the pieces of objects name. A short read is
-// an error: the region is longer than what is behind it.
+// readPieces reads each piece, all of objects, to its part of b. A short read is an error:
+// the region is longer than its object.
 func readPieces(pieces []objectPiece, b []byte) error {
 	for i := range pieces {
 		p := &pieces[i]
@@ -216,10 +216,10 @@ type objectStore struct {
 // storing reports whether the receive side waits for an object.
 func (r *rxState) storing() bool { return r.store != nil }
 
-// storeObject has the payload of a segment placed that target has found to be for an
-// object, at least in part. What is for memory is placed at once: nothing is flushed while
-// the receive side has its lock, and when it is, the memory is the program's again. It
-// reports whether there is something to wait for.
+// storeObject places the payload of a segment that target has found to be for an object,
+// at least in part. What is for memory is placed at once, because nothing is flushed while
+// the receive side has its lock, and after a flush the memory is the program's again. It
+// reports whether there is an object to wait for.
 func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
 	c := s.rx.c
 	pieces := moveMemory(c.pieces, payload, false)
@@ -235,7 +235,7 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	}
 	sched.Go(func() {
 		err := writePieces(st.pieces, st.payload.b[:st.n])
-		s.dev.chunks.put(st.payload) // before the regions are free: the device may be closed then
+		s.dev.chunks.put(st.payload) // before releasePieces: after that the device may be closed
 		releasePieces(st.pieces)
 		s.storedTurn(st, err)
 		s.settle()

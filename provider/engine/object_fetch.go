@@ -31,7 +31,7 @@ type objectFetch struct {
 	sent    uint32 // octets that are in FPDUs; txMu guards it
 	ahead   bool   // it counts against objectAhead
 	err     error
-	state   sched.Uint32 // a fetchState; behind fetchDone payload and err can be read
+	state   sched.Uint32 // a fetchState; from fetchDone on payload and err can be read
 }
 
 type fetchState = uint32

@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestMixedSinkAfterEnd: of a receive, or the sink of a Read, that is an object and memory
-// only the object can still be written when the QP is flushed, or closed. The memory is
-// the program's then, as is the region.
+// TestMixedSinkAfterEnd: the buffers of a receive, or of a Read, are an object and memory. After
+// the QP was flushed or closed only the object can still be written. The memory and its region
+// are the program's again.
 func TestMixedSinkAfterEnd(t *testing.T) {
 	const size = 100 // of each part
 	for _, order := range []string{"the object first", "the memory first", "the memory on both sides"} {
@@ -64,7 +64,7 @@ func TestMixedSinkAfterEnd(t *testing.T) {
 	}
 }
 
-// TestMixedSink: all of such a receive is there when it completes, whatever of it a
+// TestMixedSink: when such a receive completes, all of it has arrived, whichever buffers a
 // segment is for.
 func TestMixedSink(t *testing.T) {
 	const size = 100
@@ -86,7 +86,7 @@ func TestMixedSink(t *testing.T) {
 			r.sendMSN++
 			s.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: 3 * size})
 			if got := bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil); !bytes.Equal(got, payload) {
-				t.Fatalf("cut at %d: other octets", cut)
+				t.Fatalf("cut at %d: the octets that arrived are not those that were sent", cut)
 			}
 		}
 		closes(t, "the memory", mem.m)
@@ -94,8 +94,9 @@ func TestMixedSink(t *testing.T) {
 	})
 }
 
-// TestMixedSourceAfterEnd: memory beside an object that is slow to give what is sent is
-// not read any more when the QP is flushed, and can be deregistered at once.
+// TestMixedSourceAfterEnd: a message is sent from an object, which is slow to read, and from
+// memory. The memory is not read any more once the object is being read, and can be
+// deregistered at once.
 func TestMixedSourceAfterEnd(t *testing.T) {
 	const size = 100
 	for _, how := range []string{"while it is sent", "Close"} {
@@ -105,8 +106,11 @@ func TestMixedSourceAfterEnd(t *testing.T) {
 				om := must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
 				mem := s.reg(2*size, provider.AccessLocalWrite)
 				want := bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil)
-				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled,
-					SGList: []provider.SGE{mem.sge(0, size), {Addr: om.base, Length: size, LKey: om.stag}, mem.sge(size, size)}})
+				object := provider.SGE{Addr: om.base, Length: size, LKey: om.stag}
+				s.send(provider.SendWR{
+					WRID: 1, Opcode: provider.WRSend, Flags: signaled,
+					SGList: []provider.SGE{mem.sge(0, size), object, mem.sge(size, size)},
+				})
 				<-o.busy
 				if how == "Close" {
 					ok(t, s.qp.Close())

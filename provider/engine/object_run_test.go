@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// closes checks that the region can be closed: nothing is left in use.
+// closes checks that the region can be closed, which waits until nothing of it is in use.
 func closes(t *testing.T, what string, m *mr) {
 	t.Helper()
 	done := make(chan error)
@@ -20,13 +20,13 @@ func closes(t *testing.T, what string, m *mr) {
 	case err := <-done:
 		ok(t, err)
 	case <-time.After(patience):
-		t.Fatalf("%s: the region is in use and nobody uses it: local %d, remote %d", what, m.local.n.Load()&(gateShut-1), m.remote.n.Load()&(gateShut-1))
+		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times remotely",
+			what, m.local.n.Load()&(gateShut-1), m.remote.n.Load()&(gateShut-1))
 	}
 }
 
-// TestRunAfterStore: FPDUs of one length that come together are taken as a run, of which
-// an object interrupts the taking. However the rest of the run ends, no region stays in
-// use, and no other stream finds it in its context.
+// TestRunAfterStore: FPDUs of the same length that come together are taken as a run, and an
+// object interrupts that. However the rest of the run ends, no region stays in use.
 func TestRunAfterStore(t *testing.T) {
 	const size = 100
 	const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
@@ -45,8 +45,8 @@ func TestRunAfterStore(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		fpdus func(x *script) [][]byte
-		ends  bool // the stream ends for what is in the run
-		waits bool // the last FPDU is for the object again
+		ends  bool // the stream ends because of an FPDU of the run
+		waits bool // the object interrupts the run once more
 	}{
 		{"ended by a Send without a receive", func(x *script) [][]byte {
 			return [][]byte{write(x, x.o), write(x, x.m), send(x), write(x, x.m)}
@@ -68,7 +68,7 @@ func TestRunAfterStore(t *testing.T) {
 				mm := s.reg(size, rights)
 				r.write(bytes.Join(c.fpdus(&script{s, r, om, mm.m}), nil))
 				<-o.busy
-				synctest.Wait() // all has come, and waits for the object
+				synctest.Wait() // everything has arrived, and waits for the object
 				o.gate <- struct{}{}
 				synctest.Wait()
 				if over := s.qp.stream.Load() == nil; over != c.ends {
@@ -85,8 +85,8 @@ func TestRunAfterStore(t *testing.T) {
 	}
 }
 
-// TestRunAfterStoreAndOthers: what one stream has written to last is not open to the
-// peer of another, of another protection domain, that has its context after it.
+// TestRunAfterStoreAndOthers: when a stream of another protection domain gets the receive
+// context, its peer can't write to the region that the stream before has written to last.
 func TestRunAfterStoreAndOthers(t *testing.T) {
 	const size = 100
 	const rights = provider.AccessLocalWrite | provider.AccessRemoteWrite
@@ -94,7 +94,9 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		network := memnet.New(nil)
 		s := newSide(t, Options{Network: network}, sideOptions{})
 		other := must(s.dev.AllocPD())(t).(*pd)
-		otherQP := must(newQP(other, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}))(t)
+		otherQP := must(newQP(other, provider.QPInitAttr{
+			SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1},
+		}))(t)
 		defer func() { ok(t, otherQP.Close()); ok(t, other.Close()) }()
 		connect := func(q *qp) *raw {
 			mine, theirs := connectTransport(t, network, memAddr)
@@ -127,15 +129,15 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		synctest.Wait()
 		mm.untouched(0, 0)
 		if otherQP.stream.Load() != nil {
-			t.Error("a peer has named the region of another protection domain, and is still connected")
+			t.Error("the peer has named a region of another protection domain, and is still connected")
 		}
 		closes(t, "the memory", mm.m)
 		closes(t, "the object", om)
 	})
 }
 
-// TestShortPathTrustsNobody: the short path for Writes is for the stream that the right
-// was checked for, whatever is in the context.
+// TestShortPathTrustsNobody: the short path for Writes uses the region in the context only for
+// the stream whose right to it was checked.
 func TestShortPathTrustsNobody(t *testing.T) {
 	const size = 100
 	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
@@ -170,8 +172,7 @@ func TestShortPathTrustsNobody(t *testing.T) {
 	})
 }
 
-// TestGivenBackIdle: what is lent to streams comes back with nothing in use, or not at
-// all.
+// TestGivenBackIdle: a stock panics if it is given back something that is still in use.
 func TestGivenBackIdle(t *testing.T) {
 	p := testPD(t, unwired(t))
 	m := testMR(t, p, 10, provider.AccessLocalWrite|provider.AccessRemoteWrite)
@@ -180,7 +181,7 @@ func TestGivenBackIdle(t *testing.T) {
 		t.Helper()
 		defer func() {
 			if recover() == nil {
-				t.Errorf("%s: taken back", what)
+				t.Errorf("%s was taken back", what)
 			}
 		}()
 		f()

@@ -119,7 +119,7 @@ func TestObjectPieces(t *testing.T) {
 			pieces = moveMemory(pieces, got, true)
 			for i := range pieces {
 				if pieces[i].m != om {
-					t.Errorf("%d from %d: memory is left for who waits", n, from)
+					t.Errorf("%d from %d: moveMemory has left a piece of memory", n, from)
 				}
 			}
 			if err := readPieces(pieces, got); err != nil || string(got) != "234octets01"[from:from+n] {

@@ -59,7 +59,7 @@ func (p *bufPool) put(b *buf) {
 	p.mu.Unlock()
 }
 
-// lent is how many buffers are with somebody.
+// lent returns how many buffers are lent.
 func (p *bufPool) lent() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

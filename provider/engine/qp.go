@@ -15,8 +15,8 @@ import (
 // a ring exists from the first post to it on. So a QP at rest has no goroutine and
 // no buffer.
 //
-// The order of its locks, and of all others of the engine, is in package internal/locks. Sockets never
-// block, and what may block at the program's (onDown) is called without a lock.
+// Package internal/locks has the order of its locks and of all others of the engine. Sockets never
+// block, and the program's function onDown, which may block, is called without a lock.
 type qp struct {
 	pd             *pd
 	dev            *device

@@ -11,7 +11,7 @@ import (
 const (
 	batchOctets = 256 << 10 // about what stays in a core's L2 between CRC and send
 	batchLong   = 1 << 20   // where nothing but the kernel looks at the payload (see batchLimit)
-	batchSlow   = 8 << 10   // at least, for a socket that takes next to nothing
+	batchSlow   = 8 << 10   // for a socket that takes next to nothing
 	batchIov    = 512
 	batchFPDUs  = 512
 	batchUses   = 256
@@ -94,23 +94,23 @@ type regionUse struct {
 	by useKind
 }
 
-// useKind is by way of which gate a region is in use.
+// useKind says which gate a use of a region has entered.
 type useKind uint8
 
 const (
-	useLocal  useKind = iota
-	useStill          // and no peer can write it
-	useRemote         // as the peer's Read names it
+	useLocal  useKind = iota // mr.local
+	useStill                 // mr.still: no peer can write the region
+	useRemote                // mr.remote: the peer's Read names the region
 )
 
 // empty reports whether everything is out.
 func (b *txBatch) empty() bool { return b.first == b.last }
 
-// idle reports whether nothing is in the batch and nothing in use by it: a batch that is
-// with nobody is so.
+// idle reports whether the batch is empty and uses no region, as it must be while it is
+// not lent.
 func (b *txBatch) idle() bool {
-	return b.nuses == 0 && b.nspans == 0 && b.last == 0 && b.built == 0 && b.nfpdus == 0 && b.nrecs == 0 &&
-		len(b.chunks) == 0 && b.used == 0
+	return b.nuses == 0 && b.nspans == 0 && b.last == 0 && b.built == 0 && b.used == 0 &&
+		b.nfpdus == 0 && b.nrecs == 0 && len(b.chunks) == 0
 }
 
 // pending is what remains to be written.
@@ -258,7 +258,7 @@ func (b *txBatch) append(p []byte) {
 // it is read, and what a peer can write is changed at any time. A change between CRC
 // and send would end the connection. The CRC is of what was copied, in the same pass.
 // It is for streams with CRC and without markers: an FPDU with markers is laid out in a
-// copy, of which the CRC is.
+// copy anyway, and its CRC is that of the copy.
 func (b *txBatch) snapshot(p []byte, t *txState) {
 	b.takeArena(t)
 	room := b.chunkRoom(len(p))
@@ -442,7 +442,7 @@ func (b *txBatch) region(pd *pd, lkey uint32) *mr {
 	if still {
 		by = useStill
 	}
-	b.use(m, by) // until release, whatever is wrong with it
+	b.use(m, by) // until release, also if its protection domain is wrong
 	if m.pd != pd {
 		return nil
 	}

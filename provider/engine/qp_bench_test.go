@@ -111,7 +111,7 @@ func BenchmarkPingPong(b *testing.B) {
 }
 
 // BenchmarkWrite streams RDMA Writes, several outstanding. The initiator spins;
-// the target's application does nothing. With crc-exposed peers can write the source too,
+// the target's application does nothing. With crc-exposed, peers may write to the source,
 // so that a copy of it is sent.
 func BenchmarkWrite(b *testing.B) {
 	for _, mode := range []struct {

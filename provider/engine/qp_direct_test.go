@@ -168,7 +168,7 @@ func TestIdleHoldsNothing(t *testing.T) {
 		r.write(fpdu[:10])
 		want("half an FPDU", 0, 0)
 		r.write(fpdu[10:11])
-		want("and one octet more", 0, 0)
+		want("half an FPDU and one octet", 0, 0)
 		r.write(fpdu[11:])
 		s.poll()
 		want("the other half", 0, 0)
@@ -210,7 +210,7 @@ func TestStalledPeers(t *testing.T) {
 		}
 		time.Sleep(3 * stallLook)
 		if _, c := lent(s.dev); c != 0 {
-			t.Errorf("%d contexts are lent to peers that stand still, want 0", c)
+			t.Errorf("%d contexts are lent to peers that have stopped for long, want 0", c)
 		}
 	})
 }

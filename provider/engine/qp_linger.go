@@ -8,6 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // linger is the last part of a connection's life, when the QP has let go of it:
@@ -34,6 +35,12 @@ type endWatch struct {
 	// Of a graceful end: from when to when the peer has time, and what had moved at first.
 	from, until time.Time
 	seen        uint64
+
+	// And from when it has SendTimeout to move as much as counts, with what had moved then.
+	since time.Time
+	at    uint64
+
+	answered uint64 // what came of Read Responses (see countAnswer)
 }
 
 // after has f called after d, and what was to be called before that no more. mu is held.
@@ -54,8 +61,9 @@ func (l *linger) stopTimer() {
 
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
-// ours comes, or its FIN does not come. The time that an object of ours takes is not the
-// peer's (see closingExpired).
+// ours comes, or its FIN does not come. Who moves a little now and then has SendTimeout for
+// closingLeast octets, so that all that is posted has an end. The time that an object of
+// ours takes is not the peer's (see closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -66,7 +74,31 @@ func (s *stream) watchClosing() {
 	now := time.Now() // before the timer is set, which must not fire early
 	l.after(s.dev.opts.CloseTimeout, s.closingExpired)
 	w := l.watch
-	w.from, w.until, w.seen = now, now.Add(s.dev.opts.CloseTimeout), s.moved.Load()
+	w.from, w.until, w.seen = now, now.Add(s.dev.opts.CloseTimeout), s.closingMoved()
+	if w.since.IsZero() || w.seen-w.at >= closingLeast {
+		w.since, w.at = now, w.seen
+	}
+}
+
+// closingLeast is how many octets have to move in SendTimeout for a graceful end to go on.
+const closingLeast = chunkOctets
+
+// closingMoved is what has moved for a graceful end, in either direction. linger.mu is held.
+func (s *stream) closingMoved() uint64 { return s.moved.Load() + s.linger.watch.answered }
+
+// countAnswer counts a segment of a Read Response as movement of a graceful end: its octets,
+// and one more for the end of an answer, so that empty segments in between count nothing.
+func (s *stream) countAnswer(a *rdmap.Action) {
+	n := uint64(a.Len)
+	if a.Last {
+		n++
+	}
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watch != nil {
+		l.watch.answered += n
+	}
 }
 
 // closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. With
@@ -75,12 +107,19 @@ func (s *stream) closingExpired() {
 	storing, fetching := s.waitsForObject()
 	l := &s.linger
 	l.mu.Lock()
-	early := time.Now().Before(l.watch.until)
-	moved := !s.finSent.Load() && s.moved.Load() != l.watch.seen
+	w := l.watch
+	now := time.Now()
+	early := now.Before(w.until)
+	at := s.closingMoved()
+	moved := !s.finSent.Load() && at != w.seen
+	if fetching {
+		w.since = now
+	}
+	slow := at-w.at < closingLeast && hasPassed(now, w.since, s.dev.opts.SendTimeout)
 	l.mu.Unlock()
 	switch {
 	case storing || early:
-	case fetching || moved:
+	case fetching || moved && !slow:
 		s.watchClosing()
 	default:
 		s.fail(&ending{cause: errCloseTimeout, reset: true})
@@ -104,7 +143,8 @@ func (s *stream) objectTook(began time.Time) {
 	if began.Before(w.from) {
 		began = w.from
 	}
-	w.until = w.until.Add(time.Since(began))
+	took := time.Since(began)
+	w.until, w.since = w.until.Add(took), w.since.Add(took)
 	w.timer.Reset(time.Until(w.until))
 }
 
@@ -127,7 +167,7 @@ func (s *stream) startLinger(e *ending) {
 	case e.reset:
 		_ = s.conn.Abort()
 		l.gone = true
-	case e.lost, s.lingerStep(turnLeast): // who hung up first needs no place among those that wait
+	case e.lost, s.lingerStep(new(turnEnd)): // a peer that hung up first needs no place in departures
 		s.closeConn()
 	default:
 		var ok bool
@@ -137,7 +177,9 @@ func (s *stream) startLinger(e *ending) {
 		}
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
-	s.lingerTurn(turnLeast) // whoever else holds the lock need not have known that there is something to send
+	// Not lingerOn: a goroutine that takes the lock before it, for something else, would
+	// leave what is to be sent.
+	s.lingerTurn(turnEnd)
 	if instead != nil {
 		instead.cut(true)
 	}
@@ -155,16 +197,20 @@ func (s *stream) closeConn() {
 
 // lingerOn does what can be done now. Whoever finds another goroutine at it
 // leaves it alone: readiness comes again.
-func (s *stream) lingerOn(turn int) {
-	if s.linger.mu.TryLock() {
-		s.lingerTurn(turn)
+func (s *stream) lingerOn(turn int) (used int, more bool) {
+	if !s.linger.mu.TryLock() {
+		return 0, false
 	}
+	left := s.lingerTurn(turn)
+	return turn - left, left <= 0
 }
 
-// lingerTurn is lingerOn for who holds linger.mu, and gives it back.
-func (s *stream) lingerTurn(turn int) {
+// lingerTurn is lingerOn with linger.mu held, which it releases. It returns what is left
+// of the turn.
+func (s *stream) lingerTurn(turn int) (left int) {
 	l := &s.linger
-	done := l.on && !l.gone && s.lingerStep(turn)
+	left = turn
+	done := l.on && !l.gone && s.lingerStep(&left)
 	if done {
 		l.stopTimer()
 		s.closeConn()
@@ -173,11 +219,13 @@ func (s *stream) lingerTurn(turn int) {
 	if done {
 		s.dev.leaving.gone(s)
 	}
+	return left
 }
 
-// lingerStep reports whether the socket can be closed.
-func (s *stream) lingerStep(turn int) bool {
-	return !s.lingerSend() || !s.lingerDrain(turn) || s.linger.fin && s.linger.eof
+// lingerStep does what can be done in what is left of a turn, and reports whether the
+// socket can be closed.
+func (s *stream) lingerStep(left *int) bool {
+	return !s.lingerSend() || !s.lingerDrain(left) || s.linger.fin && s.linger.eof
 }
 
 // lingerSend sends the rest and the FIN. It reports false when the connection
@@ -219,18 +267,18 @@ func (s *stream) lingerSend() bool {
 //
 //rfc:5041 DDP-7.1-03
 //rfc:5040 RDMAP-7-01
-func (s *stream) lingerDrain(turn int) bool {
+func (s *stream) lingerDrain(left *int) bool {
 	l := &s.linger
 	if l.eof {
 		return true
 	}
 	c := s.dev.prog.contexts.get()
 	defer s.dev.prog.contexts.put(c)
-	for turn > 0 {
-		c.iov[0] = c.b[:min(len(c.b), max(turn, readLeast))]
+	for *left > 0 {
+		c.iov[0] = c.b[:min(len(c.b), max(*left, readLeast))]
 		n, err := s.conn.Readv(c.iov[:1])
 		if n > 0 {
-			turn -= n
+			*left -= n
 			continue
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {
@@ -268,7 +316,8 @@ func (s *stream) cut(reset bool) {
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
 	case !l.eof:
-		s.lingerDrain(turnLeast) // a close with unread octets is a reset
+		turn := turnLeast
+		s.lingerDrain(&turn) // a close with unread octets is a reset
 	}
 	s.closeConn()
 }

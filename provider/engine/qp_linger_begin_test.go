@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
-// TestLingerBegins: the last octets and the FIN go out at once, whoever holds the linger's
-// lock for a moment meanwhile, as the watch over a graceful end does.
+// TestLingerBegins: the last octets and the FIN go out at once, even if another goroutine, such
+// as the watch over a graceful end, takes the linger's lock for a moment.
 func TestLingerBegins(t *testing.T) {
 	network := memnet.New(nil)
 	s := newSide(t, Options{Network: network}, sideOptions{})
@@ -26,7 +26,7 @@ func TestLingerBegins(t *testing.T) {
 			wg.Go(func() {
 				for !stop.Load() {
 					if l.mu.TryLock() {
-						l.mu.Unlock() //nolint:staticcheck // nothing is to be done
+						l.mu.Unlock() //nolint:staticcheck // only the lock matters
 					}
 				}
 			})
@@ -41,7 +41,7 @@ func TestLingerBegins(t *testing.T) {
 		ok(t, theirs.Close())
 		ok(t, q.Close())
 		if !fin {
-			t.Fatal("no FIN is out")
+			t.Fatal("FIN was not sent")
 		}
 	}
 }

@@ -272,10 +272,10 @@ func (s *stream) memoryAhead() {
 	}
 }
 
-// undoMemory takes back the work on our own memory that is done and will be flushed all the same,
-// because it was done ahead of something that is not over. A program that is told of a flush need not
-// expect that peers can reach the region. The newest is taken back first: a window may be bound to what
-// was registered before it. rxMu and txMu are held, and neither side uses a region any more.
+// undoMemory undoes work on our own memory that is done but will be reported as flushed, because
+// something that was posted before it is not over: a program that sees the flush does not expect
+// that peers can reach the region. The newest is undone first, because a window may be bound to
+// what was registered before it. rxMu and txMu are held, and neither side uses a region any more.
 func (s *stream) undoMemory() {
 	sq := &s.q.sq
 	sq.done.Lock()
@@ -291,7 +291,8 @@ func (s *stream) undoMemory() {
 		case *mw:
 			owner.undo(w.rkey)
 		case *fastMR:
-			_ = owner.invalidate(s.q, w.rkey, false) // unless the program has done that, or bound a window since
+			// Fails if the program has done that, or bound a window since.
+			_ = owner.invalidate(s.q, w.rkey, false)
 		}
 	}
 }

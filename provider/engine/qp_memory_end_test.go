@@ -7,9 +7,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// TestMemoryWorkAfterEnd: of what was posted just before a connection ended, nothing is
-// performed when it has been flushed, however late its poster comes to have it sent, and
-// whatever state the transmit side was in.
+// TestMemoryWorkAfterEnd: work on our own memory that was posted just before the connection
+// ended is not done after its flush, however late the poster calls kickTx, and whatever state
+// the transmit side was in.
 func TestMemoryWorkAfterEnd(t *testing.T) {
 	const size = 100
 	posts := map[string]func(s *side, m *region) (post func() error, performed func() bool){
@@ -25,7 +25,9 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 		"a bind of type 1": func(s *side, m *region) (func() error, func() bool) {
 			w := testMW(s.t, s.pd, provider.MWType1)
 			return func() error {
-				return s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite})
+				return s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{
+					LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite,
+				})
 			}, w.isBound
 		},
 	}
@@ -37,27 +39,28 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	ends := map[string]func(s *side){
 		"Close":  func(s *side) { ok(t, s.qp.Close()) },
 		"ERR":    func(s *side) { ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState)) },
-		"a Read": func(s *side) { s.qp.stream.Load().kickTx() }, // that fails, see below
+		"a Read": func(s *side) { s.qp.stream.Load().kickTx() }, // posted below; it fails
 	}
 	for what, prepare := range posts {
 		for state, p := range states {
 			for how, end := range ends {
 				if how == "a Read" && state != "sends" {
-					continue // it is not looked at
+					continue // the Read is not looked at in other states
 				}
 				t.Run(what+", the stream "+state+", ended by "+how, func(t *testing.T) {
 					story(t, Options{}, p(nil), func(s *side, r *raw) {
 						m := s.reg(size, bindable)
 						post, performed := prepare(s, m)
 						if how == "a Read" {
-							ok(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, SGList: []provider.SGE{{Length: 1, LKey: 1}}}))
+							bad := []provider.SGE{{Length: 1, LKey: 1}}
+							ok(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, SGList: bad}))
 						}
 						ok(t, post())
 						st := s.qp.stream.Load()
 						if state == "is blocked" {
 							st.blocked.Store(true)
 						}
-						end(s) // before the poster has come to kickTx
+						end(s) // before the poster calls kickTx
 						if how == "a Read" {
 							s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
 						}
@@ -66,10 +69,10 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						st.room.Store(true)
 						st.kickTx()
 						if performed() {
-							t.Error("it was performed after its flush")
+							t.Error("the work was done after its flush")
 						}
 						s.noWC("after its flush")
-						if how != "Close" { // nor by the connection after it
+						if how != "Close" { // nor is it done after RESET
 							ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 							st.kickTx()
 							s.noWC("after RESET")
@@ -81,8 +84,8 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	}
 }
 
-// TestLateKickAndNextConnection: a poster who comes late finds the stream that he had in
-// his hands over, and does not touch what is in the queue for the next one.
+// TestLateKickAndNextConnection: a poster that calls kickTx of a stream that is over does not
+// touch what is in the queue for the next stream.
 func TestLateKickAndNextConnection(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		f := testFast(s.t, s.pd, 10)
@@ -96,15 +99,16 @@ func TestLateKickAndNextConnection(t *testing.T) {
 		s.start(mine, params(true), nil)
 		ok(t, s.enqueue(regWR(1, f, allRights)))
 		old.kickTx()
-		s.noWC("by the stream before")
+		s.noWC("the stream before does not perform it")
 		s.qp.stream.Load().kickTx()
-		s.wantWC("by the stream", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
+		s.wantWC("the current stream performs it", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
 		s.send(invWR(2, f.RKey()))
 		s.wantWC("the invalidation", provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
 	})
 }
 
-// enqueue posts, as far as somebody gets who is interrupted before he has it sent.
+// enqueue does the first part of posting: the work request is in the queue, but kickTx was not
+// called.
 func (s *side) enqueue(wr provider.SendWR) error {
 	_, err := s.qp.enqueueSends([]provider.SendWR{wr})
 	return err

@@ -2,19 +2,20 @@ package engine
 
 import "sync/atomic"
 
-// partSmall is up to how many octets of an FPDU are kept beside the stock: nearly all of
-// a segment of Ethernet. Such a part goes through a context whenever more of it comes.
+// partSmall is how many octets of an FPDU a part keeps, at most, without memory of its own:
+// more than a segment of Ethernet has. Such a part goes through a context whenever more of
+// it comes.
 const partSmall = 1600
 
 // partsMost is how many octets the long parts of a device may have together. Beyond that
-// the oldest go, which have stood still for longest (see stalls.shrink).
+// the streams end whose parts have stood still for longest (see stalls.shrink).
 const partsMost = 64 << 20
 
-// rxPart is the beginning of an FPDU that was moved out of a context, as a peer that
+// rxPart is the beginning of an FPDU that was moved out of a context, because a peer that
 // stops in the middle of one must not hold a context of 256 KiB. What it makes us hold is
-// in proportion to what it has sent: a longer part is in memory of its own, at most twice
-// as much as has come and never more than the FPDU is long. The rest is read to there,
-// so that each octet is copied a bounded number of times, in whatever pieces it comes.
+// in proportion to what it has sent: a long part has memory of its own, at most twice as
+// much as has come and never more than the FPDU is long. The rest is read to there, so
+// that each octet is copied a bounded number of times, in whatever pieces it comes.
 type rxPart struct {
 	b    []byte // what has come
 	need int    // how long it has to be until there is more to be done
@@ -46,9 +47,9 @@ func (p *rxPart) room() []byte {
 	return p.b[len(p.b):min(cap(p.b), p.need)]
 }
 
-// count has partOctets say how much memory of its own p has for an FPDU that the peer has
-// not finished. What waits for an object of ours counts nothing: nobody else is to go
-// because of it.
+// count keeps all, the device's partOctets, up to date with the memory of its own that p
+// has for an FPDU that the peer has not finished. A part that is complete and waits for an
+// object of ours does not count: no other stream is to end because of it.
 func (p *rxPart) count(all *atomic.Int64) {
 	n := int64(0)
 	if p.isLong() {
@@ -63,7 +64,7 @@ func (p *rxPart) count(all *atomic.Int64) {
 // isLong reports whether the rest of the FPDU is to be read to the part itself.
 func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }
 
-// toPart moves what is in the context, which has not been consumed, out of it.
+// toPart moves what the context holds and nobody has consumed to a part.
 func (s *stream) toPart() {
 	r := &s.rx
 	r.part = s.dev.prog.parts.get()
@@ -72,7 +73,7 @@ func (s *stream) toPart() {
 	r.r, r.w = 0, 0
 }
 
-// fromPart moves it back.
+// fromPart moves the part back to the context.
 func (s *stream) fromPart() {
 	r := &s.rx
 	r.r, r.w = 0, copy(r.c.b, r.part.b)

@@ -77,9 +77,9 @@ func TestPostRecvRefusals(t *testing.T) {
 	wantErr(t, err, syscall.ENOMEM)
 }
 
-// TestFullQueue: a full send queue refuses. Unsignalled work requests leave it when a
-// later one is reported or, so that a queue full of them is none for ever, when they are
-// over and their places are needed.
+// TestFullQueue: a full send queue refuses. Unsignalled work requests leave it when a later
+// one is reported, or when they are over and their places are needed: otherwise a queue that
+// is full of them would stay full for ever.
 func TestFullQueue(t *testing.T) {
 	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{cap: provider.QPCap{MaxSendWR: 4, MaxRecvWR: 1}}, func(s *side, r *raw) {
 		unsignalled := provider.SendWR{Opcode: provider.WRSend}
@@ -112,7 +112,7 @@ func TestFullQueue(t *testing.T) {
 		}
 		n, err := s.qp.PostSend([]provider.SendWR{unsignalled, unsignalled})
 		if n != 1 {
-			t.Errorf("%d were posted, want 1: only the Send before the Read is over, and reported", n)
+			t.Errorf("%d were posted, want 1: only the Send before the Read is over", n)
 		}
 		wantErr(t, err, syscall.ENOMEM)
 		r.next("a Send")
@@ -219,8 +219,9 @@ func TestCompletionBehindLastOctet(t *testing.T) {
 	})
 }
 
-// TestLongBatches: without CRC, a socket that has taken all for a while gets 1 MiB at
-// a time, until it doesn't; what it leaves of the FPDU under way is kept, and sent later.
+// TestLongBatches: without CRC, a socket that has taken everything for a while gets 1 MiB at
+// a time, until it doesn't take all of it. The rest of the FPDU that is partly out is kept,
+// and sent later.
 func TestLongBatches(t *testing.T) {
 	const size, window = 6 << 20, 7 << 18 // a turn and half a batch
 	for _, crc := range []bool{false, true} {
@@ -248,9 +249,10 @@ func TestLongBatches(t *testing.T) {
 					s.wantWC("it", provider.WC{Opcode: provider.WCRDMAWrite})
 				}
 				write(size)
-				synctest.Wait() // for the turns behind the first
+				synctest.Wait() // for the turns after the first
 				if got, left := limit(); got != batchOctets || left == 0 || left > fpdu {
-					t.Errorf("a batch has left %d octets behind, which is more than one FPDU; the next may have %d", left, got)
+					t.Errorf("%d octets of the batch are left, want 1 to %d; the next may have %d, want %d",
+						left, fpdu, got, batchOctets)
 				}
 				for got := 0; got < size; {
 					_, p := r.next("a segment")

@@ -47,7 +47,7 @@ type sendQueue struct {
 	tail sched.Uint32                   // written under mu, behind the WQE
 
 	done sched.Mutex[locks.SendDone] // of completing
-	out  uint32                      // Sends and Writes before this one are over: they end in their order
+	out  uint32                      // Sends and Writes before this one are over
 	head uint32                      // oldest WQE not reported
 	free atomic.Uint32               // written under done
 }
@@ -206,7 +206,7 @@ func (q *qp) reportSends() {
 			if s.head == s.out {
 				s.out++ // it never falls behind head
 			}
-		case int32(s.out-s.head) <= 0: // nothing from here on is over but what is answered
+		case int32(s.out-s.head) <= 0: // from here on, only what the peer has answered is over
 			return
 		}
 		if (w.flags|always)&provider.SendSignaled == 0 {
@@ -263,8 +263,8 @@ func (s *sendQueue) forget() {
 	s.free.Store(s.head)
 }
 
-// dropMemory lets go of what WQE i holds, if it is work on our own memory that is not to
-// be done any more. Its place is not free yet.
+// dropMemory drops what WQE i refers to, if it is work on our own memory, which is not to
+// be done any more. Its place must not be free yet.
 func (s *sendQueue) dropMemory(i uint32) {
 	if op := s.at(i).op; op == provider.WRBindMW || op == opRegMR {
 		*s.memoryAt(i) = memoryOperands{}

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// wind has the queues of a QP that nobody has used yet count from at on.
+// wind has the queues of an unused QP count from at on.
 func (s *side) wind(at uint32) {
 	q := s.qp
 	q.sq.tail.Store(at)
@@ -30,7 +30,7 @@ func (s *side) connectRaw(network *memnet.Network) *raw {
 	return &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
 }
 
-// reset ends the side's connection and has the QP ready for the next one.
+// reset ends the side's connection and makes the QP ready for the next one.
 func (s *side) reset() {
 	s.t.Helper()
 	for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
@@ -47,8 +47,8 @@ func (s *side) reset() {
 	}
 }
 
-// reuse plays a scenario with a QP that had connections before, with one of several ends
-// of them, and of which the queues count across 2^32 or not.
+// reuse plays a scenario with a QP that has had connections before, for each of several ways in
+// which these ended, and with queues that count across 2^32 or not.
 func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 	const places = 8
 	before := map[string]func(s *side, r *raw, sink *region){
@@ -65,8 +65,11 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 			}
 		},
 		"a Read had no answer, and Sends after it were out": func(s *side, r *raw, sink *region) {
-			s.send(provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}},
-				provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled}, provider.SendWR{Opcode: provider.WRSend})
+			s.send(
+				provider.SendWR{Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)}},
+				provider.SendWR{Opcode: provider.WRSend, Flags: signaled},
+				provider.SendWR{Opcode: provider.WRSend},
+			)
 		},
 		"the queue was full of what was not sent": func(s *side, r *raw, sink *region) {
 			wrs := []provider.SendWR{{Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 8)}}}
@@ -80,7 +83,10 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 			s.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
 		},
 		"a Send had failed": func(s *side, r *raw, _ *region) {
-			s.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{{Length: 1, LKey: 1}}})
+			s.send(
+				provider.SendWR{Opcode: provider.WRSend},
+				provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{{Length: 1, LKey: 1}}},
+			)
 		},
 	}
 	for name, use := range before {
@@ -88,16 +94,19 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 			t.Run(fmt.Sprintf("%s, from %#x", name, at), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					network := memnet.New(nil)
-					s := newSide(t, Options{Network: network}, sideOptions{cap: provider.QPCap{MaxSendWR: places, MaxRecvWR: places, MaxSendSGE: 2, MaxRecvSGE: 2}})
+					s := newSide(t, Options{Network: network}, sideOptions{
+						cap: provider.QPCap{MaxSendWR: places, MaxRecvWR: places, MaxSendSGE: 2, MaxRecvSGE: 2},
+					})
 					s.wind(at)
 					sink := s.reg(64, provider.AccessLocalWrite)
-					for range 3 { // more than the ring has places, in the end
+					for range 3 { // so that the ring is gone round in the end
 						r := s.connectRaw(network)
 						use(s, r, sink)
 						synctest.Wait()
 						s.reset()
 						if q := &s.qp.sq; q.head != q.tail.Load() || q.out != q.head || q.free.Load() != q.head {
-							t.Errorf("after RESET the send queue is at head %#x, out %#x, free %#x, tail %#x", q.head, q.out, q.free.Load(), q.tail.Load())
+							t.Errorf("after RESET the send queue is at head %#x, out %#x, free %#x, tail %#x",
+								q.head, q.out, q.free.Load(), q.tail.Load())
 						}
 					}
 					r := s.connectRaw(network)
@@ -116,8 +125,8 @@ func (r *raw) answerRead(what string, n int) {
 	r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), make([]byte, n))
 }
 
-// TestReusedSendAfterRead: on a QP that was connected before, what is posted after a
-// Read completes when it is out, and not with the Read.
+// TestReusedSendAfterRead: on a QP that was connected before, a Send that is posted after a Read
+// completes when it is out, and not together with the Read.
 func TestReusedSendAfterRead(t *testing.T) {
 	reuse(t, func(s *side, r *raw, sink *region) {
 		const size = 100
@@ -125,8 +134,13 @@ func TestReusedSendAfterRead(t *testing.T) {
 		m := must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
 		defer func() { ok(s.t, m.Close()) }()
 		s.send(
-			provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}},
-			provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}},
+			provider.SendWR{
+				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)},
+			},
+			provider.SendWR{
+				WRID: 2, Opcode: provider.WRSend, Flags: signaled,
+				SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}},
+			},
 		)
 		r.answerRead("the Read Request", 8)
 		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
@@ -137,12 +151,17 @@ func TestReusedSendAfterRead(t *testing.T) {
 	})
 }
 
-// TestReusedSendFails: and what can't be sent fails.
+// TestReusedSendFails: on such a QP a Send that can't be sent completes in error.
 func TestReusedSendFails(t *testing.T) {
 	reuse(t, func(s *side, r *raw, sink *region) {
 		s.send(
-			provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}},
-			provider.SendWR{WRID: 2, Opcode: provider.WRSend, Flags: provider.SendSignaled | provider.SendFence, SGList: []provider.SGE{{Length: 1, LKey: 1}}},
+			provider.SendWR{
+				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)},
+			},
+			provider.SendWR{
+				WRID: 2, Opcode: provider.WRSend, Flags: signaled | provider.SendFence,
+				SGList: []provider.SGE{{Length: 1, LKey: 1}},
+			},
 		)
 		r.answerRead("the Read Request", 8)
 		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 8})
@@ -150,8 +169,8 @@ func TestReusedSendFails(t *testing.T) {
 	})
 }
 
-// TestReusedReceive: a receive that was posted before RESET is gone, that which a QP holds
-// of an SRQ as well.
+// TestReusedReceive: a receive that was posted before RESET is gone, and so is one that the QP
+// has taken from its SRQ.
 func TestReusedReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
@@ -165,7 +184,9 @@ func TestReusedReceive(t *testing.T) {
 
 		q := must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
 		defer func() { ok(t, q.Close()) }()
-		qp := must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: q, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+		qp := must(newQP(s.pd, provider.QPInitAttr{
+			SendCQ: s.cq, RecvCQ: s.cq, SRQ: q, Cap: provider.QPCap{MaxSendWR: 1},
+		}))(t)
 		defer func() { ok(t, qp.Close()) }()
 		// As if the flush of the connection before came after RESET.
 		qp.shared.held = true
@@ -176,8 +197,8 @@ func TestReusedReceive(t *testing.T) {
 	})
 }
 
-// TestLateFlush: who has taken a QP to ERR and comes late to its flush finds it in RESET
-// and connected anew: what is posted then is not his.
+// TestLateFlush: a goroutine that has moved a QP to ERR may flush it late, when it is connected
+// anew. It must not flush what was posted since.
 func TestLateFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
@@ -187,7 +208,9 @@ func TestLateFlush(t *testing.T) {
 		r := s.connectRaw(network)
 		sink := s.reg(8, provider.AccessLocalWrite)
 		s.recv(provider.RecvWR{WRID: 3})
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, 8)}})
+		s.send(provider.SendWR{
+			WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)},
+		})
 		s.qp.flushAll(provider.WCSuccess)
 		s.noWC("after a late flush")
 		r.answerRead("the Read Request", 8)
@@ -195,8 +218,8 @@ func TestLateFlush(t *testing.T) {
 	})
 }
 
-// TestErrorMeetsConnect: who has found a QP without a stream and takes it to ERR, when it
-// has one by then, ends that.
+// TestErrorMeetsConnect: a goroutine that has found a QP without a stream moves it to ERR. If
+// the QP has a stream by then, that is ended.
 func TestErrorMeetsConnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
@@ -207,7 +230,7 @@ func TestErrorMeetsConnect(t *testing.T) {
 		r.send(rdmap.WriteHeader(m.m.stag, m.m.base, true), make([]byte, 8))
 		r.wantFIN("the stream has ended")
 		if err := s.wantDown("the stream"); err != errModified {
-			t.Errorf("it ended with %v", err)
+			t.Errorf("the stream ended with %v", err)
 		}
 		m.untouched(0, 0)
 	})

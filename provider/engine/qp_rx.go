@@ -31,8 +31,11 @@ type rxContext struct {
 
 	iov   [maxSGE + 1][]byte
 	spans [maxSGE]span
-	m     *mr // in use for the peer of mFor until leave: Writes that follow each other often name the same
-	mFor  *qp // whose peer's right to write to m was checked; nobody else's
+	mFor  *qp // the QP whose peer's right to write to m was checked, nil without m
+
+	// m is in use for that peer until leave: Writes that follow each other often name the
+	// same region.
+	m *mr
 
 	// place is where a segment's payload goes: in regions in use until release.
 	place  [maxSGE][]byte
@@ -100,14 +103,14 @@ func (c *rxContext) leave() {
 	}
 }
 
-// idle reports whether nothing is in use by way of the context, and nothing of what a
-// segment was for is left in it. Between turns, and when it is with nobody, it must be:
-// what is left would be the next stream's.
+// idle reports whether the context uses no region and nothing of a segment is left in it.
+// That must be so between turns, and while it is not lent: the next stream would get what
+// is left.
 func (c *rxContext) idle() bool {
 	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0
 }
 
-// endUses ends all uses. Only a turn that a panic has ended leaves any.
+// endUses ends all uses of regions. There are some only after a panic has ended a turn.
 func (c *rxContext) endUses() {
 	c.leave()
 	c.release()
@@ -137,7 +140,7 @@ type rxState struct {
 	attends uint32 // when looks was 0
 	taken   uint32 // FPDUs so far
 	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
-	dense   uint8  // how much more than their octets the last reads have cost: 2^dense times at most
+	dense   uint8  // the last reads have cost at most 2^dense times their octets
 
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
@@ -169,26 +172,29 @@ func (r *rxState) stop(s *stream) {
 }
 
 // receive takes what has arrived, within bounds. rxMu is held.
-func (s *stream) receive() { s.receiveTurn(turnMost) }
+func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
 
-// receiveTurn is receive with another turn.
-func (s *stream) receiveTurn(turn int) {
+// receiveTurn is receive with another turn. It returns what it has used of that, and
+// whether it ended before there was nothing more to receive, or to answer.
+func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
-	for left := turn; (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
+	left := turn
+	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
 		before := r.taken
-		n, full := s.readMore(left)
-		if n > 0 {
+		var n int
+		if n, full = s.readMore(left); n > 0 {
 			left -= r.spent(n, int(r.taken-before), full)
 		}
-		if !full {
-			break
-		}
+		more = full && left <= 0
 	}
 	s.rxPark()
+	used = turn - left
 	if r.kick && !s.over() {
 		r.kick = false
-		s.pumpTx(turn)
+		sent, unsent := s.pumpTx(max(left, batchLeast))
+		used, more = used+sent, more || unsent
 	}
+	return used, more
 }
 
 // receiveEarly takes octets that were read behind the start-up frame.
@@ -252,7 +258,7 @@ func (s *stream) rxPark() {
 	s.giveContext()
 }
 
-// giveContext gives the context back, which is empty.
+// giveContext gives the context back, which must be idle.
 func (s *stream) giveContext() {
 	r := &s.rx
 	if r.kept {
@@ -264,8 +270,8 @@ func (s *stream) giveContext() {
 	r.c = nil
 }
 
-// readMore reads once and handles what came, of which it asks for less when little is
-// left of the turn. It returns how many octets came, and whether there may be more.
+// readMore reads once and handles what came. It asks for less when little is left of the
+// turn. It returns how many octets came, and whether there may be more.
 func (s *stream) readMore(turn int) (int, bool) {
 	if s.rx.direct.active && !s.rx.direct.placed() {
 		return s.readDirect()
@@ -497,7 +503,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 	}
 	s.rx.recv.Commit(a)
 	if a.Kind == rdmap.PlaceReadResponse && s.closing.Load() {
-		s.moved.Add(1)
+		s.countAnswer(a)
 	}
 	if !a.Last {
 		return

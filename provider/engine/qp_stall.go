@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -11,56 +12,67 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
-// Peers may stop in the middle: of an FPDU that they send, or of taking what they are
-// sent. Until then a connection holds next to nothing, but there it holds part of an
-// FPDU, or octets that the socket didn't take. That ends after a time, whatever comes in
-// dribbles meanwhile: an FPDU has FPDUTimeout from its first octet to its last, and what
-// was left over when the socket was full has SendTimeout until all of it is taken. So
-// each octet counts against an absolute rate, and a peer that is slow but keeps to that
-// is never cut: the time of the next FPDU begins anew.
+// Peers may stop in the middle of an FPDU that they send, or of taking what they are
+// sent. Otherwise a connection holds next to nothing, but then it holds part of an FPDU,
+// or octets that the socket didn't take. That ends after a time, even if a few octets move
+// now and then: an FPDU has FPDUTimeout from its first octet to its last, and what was
+// left over when the socket was full has SendTimeout until it is taken. So a peer has to
+// keep to an absolute rate. A slow peer that does so is never cut, because the time of the
+// next FPDU begins anew.
 //
-// The streams of a device that are in such a middle are looked at together, once a
-// second at most, and a timer runs only while there are any. A stream that gets there
-// says so by one flag, which is set most of the time that it is busy. What tells whether
-// it has moved since are the counters that it has anyway.
+// The streams of a device that may be stalled are looked at together, and a timer runs
+// only while there are any. A stream that gets into the middle of something joins them and
+// sets one flag, which stays set most of the time that it is busy. Whether it has moved
+// since the last look is seen from counters that it has anyway.
 
 const (
-	// stallLook is how often stalled streams are looked at, at least, and how long one
-	// keeps more than it needs to.
+	// stallLook is the longest time between two looks at stalled streams, and how long a
+	// stalled stream keeps more than it needs.
 	stallLook = time.Second
 
-	// stallLooks is how often that is in the shortest of the limits, so that none is
-	// exceeded by much.
+	// stallLooks is how many looks fit into the shortest of the limits, at least, so that
+	// none is exceeded by much.
 	stallLooks = 8
 
 	// turnsToFill is how many turns fill the last third of a socket's buffer, if messages
 	// are short.
 	turnsToFill = 8
 
-	// stallsPrune is how many streams join before those among them are let go that have ended: peers
-	// that come, stop and go must not have their streams kept until the next look.
+	// stallsPrune is how many streams join, at least, before those of them that have ended
+	// are dropped: the streams of peers that come, stop and go must not be kept until the
+	// next look.
 	stallsPrune = 32
+
+	// stallsKept is for how many streams there is always room to be watched.
+	stallsKept = 64
 )
 
-// Why streams end that are stalled for too long.
+// Why streams that are stalled for too long end.
 var (
-	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w", os.ErrDeadlineExceeded)
-	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w", os.ErrDeadlineExceeded)
+	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w",
+		os.ErrDeadlineExceeded)
+	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w",
+		os.ErrDeadlineExceeded)
 
-	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and those of all peers take more than %d MiB: %w", partsMost>>20, os.ErrDeadlineExceeded)
+	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and unfinished ones take more than %d MiB: %w",
+		partsMost>>20, os.ErrDeadlineExceeded)
 
-	errHalfFPDU = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified, Reason: "an FPDU took too long to arrive"}
+	errHalfFPDU = &iwarp.Error{
+		Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified,
+		Reason: "an FPDU took too long to arrive",
+	}
 )
 
 // stalls watches the streams of a device that are in the middle of something.
 type stalls struct {
 	mu      sched.Mutex[locks.Stalls]
 	fresh   []*stream // since the last look
-	prune   int       // how many there may be until those that have ended are taken out
+	prune   int       // how long fresh may get before those that have ended are taken out
 	timer   *time.Timer
 	due     time.Time // when the timer was to run out
 	armed   bool
 	stopped bool
+	looks   sync.WaitGroup // the timer that is armed, and what it calls
 
 	known []stall // of look, which runs once at a time
 }
@@ -71,16 +83,17 @@ type stall struct {
 	rx, tx stallSide
 }
 
-// stallSide is what one side of it was in the middle of when it was first seen there.
+// stallSide is how far one side of it was when it was first seen in the middle of what it
+// is in now.
 type stallSide struct {
-	on    bool
+	on    bool // it is in the middle of something
 	since time.Time
-	at    uint64 // FPDUs taken, octets sent
-	owed  uint64 // how far that has to get
+	at    uint64 // FPDUs taken, or octets sent, by then
+	owed  uint64 // how many more octets have to be sent
 }
 
-// watch has the stream looked at until it is in the middle of nothing. rxMu or txMu is
-// held.
+// watch has the stream looked at until neither side is in the middle of something. rxMu or
+// txMu is held.
 func (s *stream) watch() {
 	if !s.watched.Load() && !s.watched.Swap(true) {
 		s.dev.stalls.join(s)
@@ -101,12 +114,13 @@ func (w *stalls) join(s *stream) {
 	w.arm(s.dev)
 }
 
-// arm sets the timer, if it isn't. mu is held.
+// arm sets the timer, unless it is set. mu is held.
 func (w *stalls) arm(d *device) {
 	if w.armed {
 		return
 	}
 	w.armed = true
+	w.looks.Add(1)
 	period := d.opts.stallPeriod()
 	w.due = time.Now().Add(period)
 	if w.timer == nil {
@@ -128,15 +142,17 @@ func (o *Options) stallPeriod() time.Duration {
 }
 
 // look looks at all streams that are watched. When it comes late, this process, or the
-// machine, has stood still: what came meanwhile may lie in the sockets, and that time is
-// not the peers'.
+// machine, has stood still. What came meanwhile may lie in the sockets, so that time does
+// not count against the peers.
 func (w *stalls) look(d *device) {
+	defer w.looks.Done()
 	w.mu.Lock()
 	for _, s := range w.fresh {
 		w.known = append(w.known, stall{s: s})
 	}
 	clear(w.fresh)
-	w.fresh = w.fresh[:0]
+	w.fresh = trimmed(w.fresh)[:0]
+	w.prune = 0
 	now := time.Now()
 	late := max(0, now.Sub(w.due))
 	w.mu.Unlock()
@@ -150,7 +166,7 @@ func (w *stalls) look(d *device) {
 		}
 	}
 	clear(w.known[len(stay):])
-	w.known = stay
+	w.known = trimmed(stay)
 	w.shrink(d, now)
 
 	w.mu.Lock()
@@ -159,6 +175,14 @@ func (w *stalls) look(d *device) {
 	if !w.stopped && len(w.known)+len(w.fresh) > 0 {
 		w.arm(d)
 	}
+}
+
+// trimmed returns s without most of its capacity, if that is for many more than there are.
+func trimmed[T any](s []T) []T {
+	if cap(s) <= 4*max(len(s), stallsKept) {
+		return s
+	}
+	return append(make([]T, 0, 2*max(len(s), stallsKept)), s...)
 }
 
 // shrink ends streams, oldest first, that have begun an FPDU and stood in it for a whole
@@ -186,18 +210,20 @@ func (w *stalls) shrink(d *device, now time.Time) {
 	}
 }
 
-// stop ends the watch: there are no streams any more.
+// stop ends the watch, and waits for a look that is in progress: there are no streams any
+// more.
 func (w *stalls) stop() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.stopped = true
-	if w.timer != nil {
-		w.timer.Stop()
+	if w.armed && w.timer.Stop() {
+		w.looks.Done()
 	}
+	w.mu.Unlock()
+	w.looks.Wait()
 }
 
-// look reports whether the stream is to be looked at once more. Where somebody is at
-// work that is so.
+// look reports whether the stream is to be looked at once more. That is so if another
+// goroutine has one of its locks.
 func (st *stall) look(now time.Time) bool {
 	s := st.s
 	if s.finished.Load() {
@@ -207,10 +233,10 @@ func (st *stall) look(now time.Time) bool {
 		return true
 	}
 	stay := st.lookLocked(now)
-	s.rxPark() // who wanted the lock meanwhile may have meant this
+	s.rxPark() // a goroutine that did not get the lock meanwhile may have wanted this
 	s.rxMu.Unlock()
 	if s.over() {
-		sched.Go(s.settle) // which calls the program
+		sched.Go(s.settle) // it calls the program, which may block
 	}
 	return stay
 }
@@ -230,12 +256,12 @@ func (st *stall) lookLocked(now time.Time) bool {
 	if st.rx.on || st.tx.on {
 		return true
 	}
-	s.watched.Store(false) // before anybody gets a lock, who then sees it
+	s.watched.Store(false) // with both locks held, so that the next holder sees it
 	return false
 }
 
-// lookRx ends the stream if it has been inside one FPDU for too long. While an object of
-// ours stores, that is not the peer's doing.
+// lookRx ends the stream if it has been inside one FPDU for too long. The time in which an
+// object of ours stores does not count: the peer can do nothing about it.
 func (st *stall) lookRx(now time.Time) {
 	s := st.s
 	r := &s.rx
@@ -254,8 +280,8 @@ func (st *stall) lookRx(now time.Time) {
 	}
 }
 
-// lookTx ends the stream if the peer has not taken for too long what the socket didn't.
-// There is no room for a Terminate.
+// lookTx ends the stream if the peer has taken too little for too long while the socket
+// was full. There is no room for a Terminate.
 func (st *stall) lookTx(now time.Time) {
 	s := st.s
 	t := &s.tx
@@ -306,9 +332,9 @@ type heldBatch struct {
 	written uint64 // of the first FPDU
 }
 
-// owed is how much a full socket has to take before the stream has moved: what is left
-// of the batch, and of a long message some of what comes next; an octet where a turn has
-// ended between two messages.
+// owed is how much a full socket has to take before the stream counts as moved: what is
+// left of the batch, and some of the rest of a long message, or one octet if a turn has
+// ended between two messages. It is 0 if the socket is not full.
 func (s *stream) owed() uint64 {
 	t := &s.tx
 	n := uint64(0)
@@ -330,7 +356,8 @@ func (s *stream) owed() uint64 {
 	return min(n, chunkOctets)
 }
 
-// hold gives the batch back until there is room in the socket. All of it was stashed.
+// hold gives the batch back until there is room in the socket. What is left of it was
+// stashed before.
 func (t *txState) hold(d *device) {
 	b := t.b
 	if b == nil || b.empty() || b.nuses > 0 {
@@ -362,6 +389,6 @@ func (t *txState) unhold(d *device) {
 	b.written, b.built = h.written, h.written+uint64(len(h.b))
 	b.nrecs = copy(b.recs[:], h.records)
 	b.nfpdus = copy(b.fpdus[:], h.fpdus)
-	b.begun(t) // what of the message under way is in it stays: the batch was another stream's meanwhile
+	b.begun(t) // b.message is another stream's; and the FPDUs in h are not to be undone
 	t.held, t.b = nil, b
 }

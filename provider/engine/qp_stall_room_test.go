@@ -4,17 +4,19 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestSendTimeoutIsOfWhatThePeerTakes: a peer that takes what it has to is not cut because
-// its system says late that there is room, as TCP does where a buffer is large.
+// TestSendTimeoutIsOfWhatThePeerTakes: a peer that takes enough is not cut because our socket
+// reports late that it has room, as TCP does if a buffer is large.
 func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
 	const limit, size, window = 10 * time.Second, 8 << 20, 1 << 20
-	storyOn(t, memnet.Options{Window: window, WriteRoom: window / 3}, Options{SendTimeout: limit}, params(true), sideOptions{}, func(s *side, r *raw) {
+	net, opts := memnet.Options{Window: window, WriteRoom: window / 3}, Options{SendTimeout: limit}
+	storyOn(t, net, opts, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(size, everything)
 		r.ask(src, size, 1)
 		for range 100 {
@@ -27,18 +29,19 @@ func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
 			}
 		}
 		if err := s.qp.Cause(); err != nil {
-			t.Errorf("a peer that takes twice of what it has to is cut: %v", err)
+			t.Errorf("a peer that takes twice as much as it has to is cut: %v", err)
 		}
 	})
 }
 
-// TestSendTimeoutBetweenTurns: SendTimeout counts for a socket that has room, but too
-// little of it for a turn to begin.
+// TestSendTimeoutBetweenTurns: SendTimeout also runs for a socket that has room, but too little
+// for the poller to begin the next turn.
 func TestSendTimeoutBetweenTurns(t *testing.T) {
 	const limit, window = 10 * time.Second, turnMost + 4096
 	for _, what := range []string{"in a message", "between two"} {
 		so := sideOptions{cap: provider.QPCap{MaxSendWR: 2048, MaxSendSGE: 1}}
-		storyOn(t, memnet.Options{Window: window, WriteRoom: window / 2}, Options{SendTimeout: limit}, params(true), so, func(s *side, r *raw) {
+		net, opts := memnet.Options{Window: window, WriteRoom: window / 2}, Options{SendTimeout: limit}
+		storyOn(t, net, opts, params(true), so, func(s *side, r *raw) {
 			src := s.reg(8<<20, everything)
 			began := time.Now()
 			if what == "in a message" {
@@ -56,15 +59,16 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 			put := st.blocked.Load() && st.tx.b == nil && (st.tx.msg == msgNone) == (what == "between two")
 			st.txMu.Unlock()
 			if !put {
-				t.Fatalf("%s: the turn has not ended with room left; the test is about that", what)
+				t.Fatalf("%s: the turn has not ended with room left, which is what the test is about", what)
 			}
 			s.wantTimeout(what, began, limit)
 		})
 	}
 }
 
-// TestPartsBehindObjects: what waits for objects of ours is not held because peers stop in
-// the middle, and costs none of those his connection.
+// TestPartsBehindObjects: parts of FPDUs that wait for objects of ours do not count against
+// partsMost, so that no other peer, which has stopped in an FPDU, loses its connection because
+// of them.
 func TestPartsBehindObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, peers, behind = 1 << 20, 60, 100 << 10
@@ -91,13 +95,82 @@ func TestPartsBehindObjects(t *testing.T) {
 		good.write(fpdu[:40_000])
 		time.Sleep(4 * stallLook)
 		if err := q.Cause(); err != nil {
-			t.Errorf("who stands still for four seconds beside peers that wait for an object: %v", err)
+			t.Errorf("a peer that has stopped for four seconds, beside others that wait for an object, is cut: %v", err)
 		} else {
 			good.write(fpdu[40_000:])
 		}
 		time.Sleep(2 * time.Minute)
 		if n := s.dev.prog.partOctets.Load(); n != 0 {
-			t.Errorf("%d octets are counted for parts of nobody", n)
+			t.Errorf("%d octets are counted, and there are no parts", n)
+		}
+	})
+}
+
+// TestFirstTimeASocketIsFull: a stream whose socket is full for the first time has a batch and
+// what was copied for it, for two looks at most; then the rest of one FPDU.
+func TestFirstTimeASocketIsFull(t *testing.T) {
+	const batch = 96 << 10 // itself
+	if n := unsafe.Sizeof(txBatch{}); n > batch {
+		t.Errorf("a batch has %d octets, more than %d", n, batch)
+	}
+	for _, mss := range []int{1448, 9000, 1 << 17} {
+		storyOn(t, memnet.Options{Window: 2000, MSS: mss}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+			src := s.reg(1<<20, everything)
+			r.ask(src, 1<<20, 1)
+			synctest.Wait()
+			st := s.qp.stream.Load()
+			if batches, octets := st.pins(); batches != 1 || octets == 0 || octets > batchOctets+chunkOctets {
+				t.Errorf("MSS %d: %d batches and %d octets are pinned at first, want one and %d", mss, batches, octets, batchOctets+chunkOctets)
+			}
+			time.Sleep(2*stallLook + time.Millisecond)
+			if batches, octets := st.pins(); batches != 0 || octets > min(mss, chunkOctets) {
+				t.Errorf("MSS %d: %d batches and %d octets are pinned after two looks", mss, batches, octets)
+			}
+		})
+	}
+}
+
+// TestHeldBehindAnObject: what waits for an object of ours is a payload in a chunk, and what one
+// read took behind it. The rest stays in the socket.
+func TestHeldBehindAnObject(t *testing.T) {
+	for _, others := range []int64{0, rxKept} { // that keep a context
+		heldBehindAnObject(t, others)
+	}
+}
+
+func heldBehindAnObject(t *testing.T, others int64) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(&memnet.Options{MSS: 1 << 17, Window: 4 << 20})
+		s := newSide(t, Options{Network: network}, sideOptions{})
+		q, r := s.besides(network)
+		s.dev.prog.kept.Add(others)
+		defer s.dev.prog.kept.Add(-others)
+		o := &sleeper{store: store{b: make([]byte, 60_000)}, takes: time.Minute}
+		m := must(s.pd.RegObject(o, 60_000, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		defer m.Close()
+		mem := s.reg(1300, everything)
+		b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 60_000))
+		for len(b) < 2<<20 {
+			b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 1300))...)
+		}
+		r.write(b)
+		time.Sleep(3 * stallLook)
+		st := q.stream.Load()
+		st.rxMu.Lock()
+		part, storing := 0, st.rx.storing()
+		if st.rx.part != nil {
+			part = cap(st.rx.part.b)
+		}
+		kept := st.rx.c != nil
+		st.rxMu.Unlock()
+		chunks := s.dev.chunks.lent()
+		if !storing || kept != (others == 0) || kept == (part > 0) || part > rxOctets || chunks != 1 {
+			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in a part, %d chunks; want one of both with at most %d octets, and one chunk",
+				others, storing, kept, part, chunks, rxOctets)
+		}
+		time.Sleep(2 * time.Minute)
+		if err := q.Cause(); err != nil {
+			t.Error(err)
 		}
 	})
 }

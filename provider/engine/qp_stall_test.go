@@ -30,7 +30,7 @@ func (s *side) wantTimeout(what string, began time.Time, limit time.Duration) {
 	}
 }
 
-// wantNoWatch checks that no timer runs for streams that are in the middle of something.
+// wantNoWatch checks that no stream is watched for stalls, and that no timer runs.
 func (s *side) wantNoWatch(what string) {
 	s.t.Helper()
 	time.Sleep(3 * stallLook)
@@ -42,9 +42,9 @@ func (s *side) wantNoWatch(what string) {
 	}
 }
 
-// TestFPDUTimeout: a peer that stops inside an FPDU, or sends an octet of it now and
-// then, is told after FPDUTimeout and is gone. Whoever ends each FPDU in time may be as
-// slow as he likes.
+// TestFPDUTimeout: a peer that stops inside an FPDU, or sends an octet of it now and then, is
+// sent a Terminate after FPDUTimeout, and its connection ends. A peer that finishes each FPDU
+// in time may be as slow as it likes.
 func TestFPDUTimeout(t *testing.T) {
 	const limit = 10 * time.Second
 	for _, placement := range []Placement{PlaceVerified, PlaceStreaming} {
@@ -55,9 +55,9 @@ func TestFPDUTimeout(t *testing.T) {
 					fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
 					began := time.Now()
 					r.write(fpdu[:min(first, len(fpdu)-1)])
-					s.wantTimeout("who stops", began, limit)
-					r.wantTerminate("he is told", fault{0, 0, 0xff}, nil, 0, nil)
-					s.wantNoWatch("who stops")
+					s.wantTimeout("a peer that stops", began, limit)
+					r.wantTerminate("a peer that stops", fault{0, 0, 0xff}, nil, 0, nil)
+					s.wantNoWatch("a peer that stops")
 				})
 			}
 			story(t, Options{FPDUTimeout: limit, Placement: placement}, params(true), func(s *side, r *raw) {
@@ -70,7 +70,7 @@ func TestFPDUTimeout(t *testing.T) {
 					time.Sleep(limit / 3)
 					r.write(fpdu[len(fpdu)-1:])
 				}
-				for i := range 20 { // with pauses between, so that there is part of one all the time
+				for i := range 20 { // with pauses such that there is always part of one
 					r.write(fpdu[min(i, 1)*len(fpdu)/2:])
 					r.write(fpdu[:len(fpdu)/2])
 					time.Sleep(limit * 2 / 3)
@@ -78,7 +78,7 @@ func TestFPDUTimeout(t *testing.T) {
 				r.write(fpdu[len(fpdu)/2:])
 				time.Sleep(2 * limit)
 				if err := s.qp.Cause(); err != nil {
-					t.Errorf("a peer that is slow is cut: %v", err)
+					t.Errorf("a slow peer that keeps to the limit is cut: %v", err)
 				}
 				s.wantNoWatch("an idle stream")
 				began := time.Now()
@@ -87,13 +87,13 @@ func TestFPDUTimeout(t *testing.T) {
 						break
 					}
 					fpdu = append(fpdu[1:], make([]byte, 1)...)
-					fpdu[0], fpdu[1] = 0xff, 0xff // it is long, whatever it is
+					fpdu[0], fpdu[1] = 0xff, 0xff // so that the FPDU is long
 					time.Sleep(limit / 50)
 					if s.qp.stream.Load() == nil {
 						break
 					}
 				}
-				s.wantTimeout("who dribbles", began, limit)
+				s.wantTimeout("a peer that dribbles", began, limit)
 			})
 		}
 	}
@@ -106,9 +106,9 @@ func TestFPDUTimeout(t *testing.T) {
 	})
 }
 
-// TestSendTimeout: a peer that takes nothing, or an octet now and then, of what it has
-// asked for or what we send is gone after SendTimeout. Whoever takes as much as is left
-// over in that time may be as slow as that.
+// TestSendTimeout: the connection of a peer that takes nothing, or an octet now and then, of
+// what it has asked for or what we send ends after SendTimeout. A slow peer that takes in that
+// time what was left over is not cut.
 func TestSendTimeout(t *testing.T) {
 	const limit, size = 10 * time.Second, 8 << 20
 	for _, what := range []string{"a Read", "a Write", "short Reads"} {
@@ -126,7 +126,9 @@ func TestSendTimeout(t *testing.T) {
 			synctest.Wait()
 		}
 		for _, take := range []int{0, 1, 100} { // octets in each hundredth of the limit
-			storyOn(t, memnet.Options{Window: 2000}, Options{SendTimeout: limit}, params(true), sideOptions{cap: provider.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}, func(s *side, r *raw) {
+			net, opts := memnet.Options{Window: 2000}, Options{SendTimeout: limit}
+			so := sideOptions{cap: provider.QPCap{MaxSendWR: 1, MaxSendSGE: 1}}
+			storyOn(t, net, opts, params(true), so, func(s *side, r *raw) {
 				start(s, r)
 				began := time.Now()
 				stop := make(chan struct{})
@@ -144,7 +146,8 @@ func TestSendTimeout(t *testing.T) {
 				s.wantTimeout(what, began, limit)
 			})
 		}
-		storyOn(t, memnet.Options{Window: 2000}, Options{SendTimeout: limit}, params(true), sideOptions{}, func(s *side, r *raw) {
+		net, opts := memnet.Options{Window: 2000}, Options{SendTimeout: limit}
+		storyOn(t, net, opts, params(true), sideOptions{}, func(s *side, r *raw) {
 			start(s, r)
 			for range 1000 {
 				time.Sleep(limit / 100)
@@ -156,7 +159,7 @@ func TestSendTimeout(t *testing.T) {
 				}
 			}
 			if err := s.qp.Cause(); err != nil {
-				t.Errorf("%s: a peer that is slow is cut: %v", what, err)
+				t.Errorf("%s: a slow peer that keeps to the limit is cut: %v", what, err)
 			}
 		})
 	}
@@ -170,7 +173,7 @@ func TestSendTimeout(t *testing.T) {
 	})
 }
 
-// pins is what the transmit side of a stream holds for a socket that is full.
+// pins returns what the transmit side of a stream holds for a socket that is full.
 func (s *stream) pins() (batch, octets int) {
 	s.txMu.Lock()
 	defer s.txMu.Unlock()
@@ -184,22 +187,27 @@ func (s *stream) pins() (batch, octets int) {
 	return batch, octets
 }
 
-// TestReadsThatNobodyTakes: a peer that asks and doesn't read pins the rest of an FPDU,
-// and of many short answers no more than their octets, once it has stood still. What it
-// takes afterwards is right.
+// TestReadsThatNobodyTakes: a peer that asks and doesn't read pins, after it has stopped for a
+// while, the rest of one FPDU, or no more than the octets of many short answers. If it goes on
+// to read, the octets are right.
 func TestReadsThatNobodyTakes(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		size, count int
 		most        int
-	}{{"a long Read", 1 << 20, 1, 3000}, {"Reads of 20,000 octets", 20_000, 4, 82_000}, {"Reads of 900 octets", 900, 4, 4000}} {
+	}{
+		{"a long Read", 1 << 20, 1, 3000},
+		{"Reads of 20,000 octets", 20_000, 4, 82_000},
+		{"Reads of 900 octets", 900, 4, 4000},
+	} {
 		storyOn(t, memnet.Options{Window: 2000, MSS: 1448}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 			src := s.reg(c.size, everything)
 			pattern(src.b, 5)
 			r.ask(src, c.size, c.count)
 			time.Sleep(3 * stallLook)
 			if batch, octets := s.qp.stream.Load().pins(); batch != 0 || octets > c.most {
-				t.Errorf("%s: %d batches and %d octets are pinned, want none and at most %d", c.name, batch, octets, c.most)
+				t.Errorf("%s: %d batches and %d octets are pinned, want no batch and at most %d octets",
+					c.name, batch, octets, c.most)
 			}
 			for range c.count {
 				for got := 0; got < c.size; {
@@ -216,8 +224,8 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 	}
 }
 
-// TestSmallPartsKeepNoContext: peers with an octet of an FPDU each hold none of the
-// contexts, so that they are there for those who have much on the way.
+// TestSmallPartsKeepNoContext: peers that have each sent one octet of an FPDU hold no context,
+// so that there is one for a stream of whose FPDU much has come.
 func TestSmallPartsKeepNoContext(t *testing.T) {
 	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
 		for range rxKept {
@@ -235,12 +243,12 @@ func TestSmallPartsKeepNoContext(t *testing.T) {
 		for s.dev.poller.Poll() > 0 {
 		}
 		if st := q.stream.Load(); !st.rx.kept {
-			t.Error("who has much on the way keeps no context")
+			t.Error("a stream of whose FPDU much has come keeps no context")
 		}
 	})
 }
 
-// TestLateLook: the time that this process has stood still is not the peer's.
+// TestLateLook: the time for which this process stood still does not count against the peer.
 func TestLateLook(t *testing.T) {
 	const limit = 10 * time.Second
 	story(t, Options{FPDUTimeout: limit}, params(true), func(s *side, r *raw) {
@@ -257,12 +265,12 @@ func TestLateLook(t *testing.T) {
 		if err := s.qp.Cause(); err != nil {
 			t.Fatalf("the peer is cut because this side stood still: %v", err)
 		}
-		s.wantTimeout("it goes on from there", began.Add(stood), limit)
+		s.wantTimeout("afterwards the time goes on", began.Add(stood), limit)
 	})
 }
 
-// TestPartsOfAll: what the peers of a device have begun and don't finish takes no more
-// memory than it may, and what is finished costs nobody his connection.
+// TestPartsOfAll: FPDUs that the peers of a device have begun and don't finish take no more
+// memory than partsMost, and a peer that finishes its FPDUs does not lose its connection.
 func TestPartsOfAll(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const most, peers, part = 1 << 20, 60, 40_000
@@ -299,14 +307,47 @@ func TestPartsOfAll(t *testing.T) {
 			t.Errorf("%d of %d connections have ended, want about %d", ended, peers, least)
 		}
 		if err := s.qp.Cause(); err != nil {
-			t.Errorf("who finishes what he begins: %v", err)
+			t.Errorf("a peer that finishes its FPDUs is cut: %v", err)
 		}
-		s.wantServed("others", good)
+		s.wantServed("a peer that finishes its FPDUs", good)
 		for _, q := range qps {
 			ok(t, q.Close())
 		}
 		if n := s.dev.prog.partOctets.Load(); n != 0 {
-			t.Errorf("%d octets are held for parts of nobody", n)
+			t.Errorf("%d octets are counted, and there are no parts", n)
+		}
+	})
+}
+
+// TestStallsAreForgotten: what is kept for streams that are watched is for those that are
+// there, not for as many as there ever were.
+func TestStallsAreForgotten(t *testing.T) {
+	story(t, Options{}, params(true), func(s *side, r *raw) {
+		w := &s.dev.stalls
+		var all []*stream
+		for range 10_000 {
+			st := &stream{dev: s.dev}
+			st.rx.part = new(rxPart) // of an FPDU
+			all = append(all, st)
+			st.watch()
+		}
+		time.Sleep(3 * stallLook)
+		w.mu.Lock()
+		n := len(w.known)
+		w.mu.Unlock()
+		if n != len(all) {
+			t.Errorf("%d streams are watched, want %d", n, len(all))
+		}
+		for _, st := range all {
+			st.finished.Store(true)
+		}
+		time.Sleep(3 * stallLook)
+		s.wantNoWatch("all have ended")
+		w.mu.Lock()
+		n = max(cap(w.known), cap(w.fresh))
+		w.mu.Unlock()
+		if n > 4*stallsKept {
+			t.Errorf("there is room for %d streams, and none", n)
 		}
 	})
 }

@@ -12,8 +12,8 @@ func (q *qp) setState(s provider.QPState) { q.state.Store(uint32(s)) }
 
 // enterError moves the QP to ERR and flushes what is posted. It may be called
 // several times, also when the QP is in ERR; the first cause stays. s is the stream that
-// ends by it and performs nothing any more, nil if there is none. If the QP has a stream
-// that is not s, it was connected just now, and that stream is ended as any other.
+// has ended, nil if there was none. If the QP has another stream, it was connected just
+// now, and that stream is failed instead.
 func (q *qp) enterError(s *stream, e *ending) {
 	q.mu.Lock()
 	if now := q.stream.Load(); now != nil && now != s {
@@ -40,8 +40,8 @@ func (q *qp) enterError(s *stream, e *ending) {
 // flushAll completes everything that is posted in error, if the QP is in ERR, and
 // reports whether there was anything in the send queue. firstRecv is the status of the
 // receive in progress, or WCSuccess for a flush like all others. Whoever leaves ERR
-// holds both locks, and has forgotten what was posted: what is posted now is not for
-// those to flush who came from ERR.
+// holds both locks and discards what was posted, so that a goroutine that has seen ERR
+// does not flush what is posted afterwards.
 func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
 	q.sq.done.Lock()
 	if q.getState() == provider.QPErr {
@@ -145,7 +145,7 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closing {
-		return nil, os.ErrClosed // Close counts on ERR: it is flushing
+		return nil, os.ErrClosed // Close relies on ERR while it flushes
 	}
 	from := q.getState()
 	connected := from == provider.QPRTS || from == provider.QPSQD

@@ -408,6 +408,51 @@ func TestQPDisconnectTimeouts(t *testing.T) {
 	})
 }
 
+// TestDisconnectWithDribbledAnswers: a peer that answers a Read in dribbles has SendTimeout for
+// each 64 KiB before a graceful end is cut short, and empty segments are no answer.
+func TestDisconnectWithDribbledAnswers(t *testing.T) {
+	const limit, size = 10 * time.Second, 256 << 10
+	opts := Options{CloseTimeout: 2 * time.Second, SendTimeout: limit}
+	for _, c := range []struct {
+		name        string
+		octets      int // a second
+		least, most time.Duration
+	}{
+		{"empty segments", 0, opts.CloseTimeout, opts.CloseTimeout},
+		{"an octet a second", 1, limit, limit + opts.CloseTimeout},
+		{"too little", closingLeast/10 - 500, limit, limit + opts.CloseTimeout},
+	} {
+		story(t, opts, params(true), func(s *side, r *raw) {
+			sink := s.reg(size, provider.AccessLocalWrite)
+			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, size)}})
+			begin := time.Now()
+			s.qp.disconnect()
+			q := r.wantReadRequest(c.name, 1)
+			for at := 0; s.qp.stream.Load() != nil && at+c.octets < size && time.Since(begin) < 3*limit; at += c.octets {
+				_, _ = r.c.Writev([][]byte{r.fpdu(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), false), make([]byte, c.octets))})
+				time.Sleep(time.Second)
+				synctest.Wait()
+			}
+			err := s.wantDown(c.name)
+			if took := time.Since(begin).Truncate(time.Second); !errors.Is(err, os.ErrDeadlineExceeded) || took < c.least || took > c.most {
+				t.Errorf("%s: ended after %v with %v, want %v to %v", c.name, took, err, c.least, c.most)
+			}
+		})
+	}
+	story(t, opts, params(true), func(s *side, r *raw) {
+		sink := s.reg(size, provider.AccessLocalWrite)
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, size)}})
+		s.qp.disconnect()
+		q := r.wantReadRequest("a slow answer", 1)
+		const octets = 8 << 10
+		for at := 0; at < size; at += octets {
+			r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), at+octets == size), make([]byte, octets))
+			time.Sleep(time.Second)
+		}
+		s.wantWC("a Read whose answer is as slow as it may be", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: size})
+	})
+}
+
 // TestAbort resets.
 func TestAbort(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {

@@ -61,8 +61,7 @@ type stream struct {
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
 
-	// moved is for the watch over a graceful end: octets sent, and segments of Read
-	// Responses that came since it began.
+	// moved is for the watches over what is sent: octets sent.
 	moved atomic.Uint64
 }
 
@@ -106,8 +105,8 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 	return err
 }
 
-// begin is start, and returns the stream, for who must not end another that the QP has
-// later.
+// begin is start, and returns the stream. A caller that ends the stream rather than the
+// QP's connection doesn't end one that the QP has later.
 func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) (*stream, error) {
 	s := &stream{q: q, dev: q.dev, conn: conn, onDown: onDown, params: streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
@@ -122,20 +121,22 @@ func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown 
 	s.maySend.Store(!params.WaitFirstFPDU)
 
 	// The poller may call Ready from the moment of Add on; it must find nothing
-	// to do before the early octets are in.
+	// to do before the early octets are in. Who posts from the moment of RTS on
+	// must find the Conn with the poller, which is to watch it if the socket fills.
 	s.rxMu.Lock()
-	if err := q.enterRTS(s, params.ORD); err != nil {
-		s.rxMu.Unlock()
-		return nil, err
+	s.txMu.Lock()
+	err := q.enterRTS(s, params.ORD)
+	if err == nil {
+		if err = q.dev.poller.Add(conn, s); err != nil {
+			e := &ending{cause: err, lost: true}
+			s.fail(e)
+			s.finish(e)
+		} else {
+			q.dev.streams.Add(1)
+		}
 	}
-	if err := q.dev.poller.Add(conn, s); err != nil {
-		// Who has posted meanwhile may have the stream in his hands, and left some of it
-		// to the poller.
-		e := &ending{cause: err, lost: true}
-		s.fail(e)
-		s.txMu.Lock()
-		s.finish(e)
-		s.unlockTx()
+	s.unlockTx()
+	if err != nil {
 		s.rxMu.Unlock()
 		return nil, err
 	}
@@ -218,23 +219,29 @@ func (q *qp) abort(cause error) {
 }
 
 // Ready implements transport.Handler.
-func (s *stream) Ready(readable, writable bool) { s.ReadyAmong(readable, writable, 1) }
+func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, turnMost) }
 
-// ReadyAmong implements transport.Sharer.
-func (s *stream) ReadyAmong(readable, writable bool, of int) {
-	turn := turnAmong(of)
+// ReadyTurn implements transport.Sharer.
+func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bool) {
 	if s.finished.Load() {
-		s.lingerOn(turn)
-		return
+		return s.lingerOn(turn)
+	}
+	if readable && writable {
+		turn /= 2 // each direction has its half
 	}
 	if readable {
-		s.pollRx(turn)
+		used, more = s.pollRx(turn)
 	}
 	if writable {
 		s.room.Store(true)
-		s.pumpTx(turn)
+		sent, unsent := s.pumpTx(turn)
 		s.settle()
+		used, more = used+sent, more || unsent
 	}
+	if s.finished.Load() {
+		used += endCost
+	}
+	return used, more
 }
 
 // kickTx transmits what there is to transmit, or has it done by whoever is at it.
@@ -244,24 +251,27 @@ func (s *stream) kickTx() {
 }
 
 // pumpTx is kickTx for the receive side, which settles itself when its lock is
-// released. turn is for all that the holder of txMu does, whoever posts meanwhile.
-func (s *stream) pumpTx(turn int) {
+// released. turn bounds all that the holder of txMu sends, whatever is posted meanwhile. It
+// returns what it has used of it, and whether it ended before the work did.
+func (s *stream) pumpTx(turn int) (used int, more bool) {
 	if !s.txMu.TryLock() {
 		// Whoever has the lock looks at txWork behind giving it back.
 		s.txWork.Store(true)
 		if !s.txMu.TryLock() {
-			return
+			return 0, false
 		}
 	}
 	s.tx.turn = int32(turn)
-	for s.txTurn(); s.txWork.Load() && s.txMu.TryLock(); {
-		s.txTurn()
+	left := s.txTurn()
+	for s.txWork.Load() && s.txMu.TryLock() {
+		left = s.txTurn()
 	}
+	return max(turn-left, 0), left <= 0 && s.blocked.Load()
 }
 
-// unlockTx gives txMu back, and then does what others have left to its holder: it is for
-// all who take txMu for something else than a turn. They call settle when they hold no
-// lock any more.
+// unlockTx releases txMu, and then does what others have left to its holder. Whoever takes
+// txMu for anything but a turn releases it by this, and calls settle once it holds no lock
+// any more.
 func (s *stream) unlockTx() {
 	s.txMu.Unlock()
 	if s.txWork.Load() {
@@ -269,21 +279,22 @@ func (s *stream) unlockTx() {
 	}
 }
 
-// txTurn ends the hold of txMu. That is deferred, as in rxTurn, because a panic has
+// txTurn ends the hold of txMu, and returns what is left of the turn. That is deferred, as in rxTurn, because a panic has
 // to reach the program: with the lock held it would hang in the Close that the
 // program, as likely as not, has deferred.
-func (s *stream) txTurn() {
+func (s *stream) txTurn() (left int) {
 	defer s.txMu.Unlock()
 	if s.txWork.Load() {
 		s.txWork.Store(false)
 	}
 	s.transmit()
+	return int(s.tx.turn)
 }
 
 // rxTurn ends the hold of rxMu.
-func (s *stream) rxTurn(turn int) {
+func (s *stream) rxTurn(turn int) (used int, more bool) {
 	defer s.rxMu.Unlock()
-	s.receiveTurn(turn)
+	return s.receiveTurn(turn)
 }
 
 // lookTurn is rxTurn for a look, and reports whether the stream is to be muted.
@@ -295,11 +306,13 @@ func (s *stream) lookTurn(turn int) bool {
 
 // pollRx receives what has arrived, unless somebody else is at it. Readiness is
 // level triggered, so that nothing is lost then.
-func (s *stream) pollRx(turn int) {
-	if s.rxMu.TryLock() {
-		s.rxTurn(turn)
-		s.settle()
+func (s *stream) pollRx(turn int) (used int, more bool) {
+	if !s.rxMu.TryLock() {
+		return 0, false
 	}
+	used, more = s.rxTurn(turn)
+	s.settle()
+	return used, more
 }
 
 // look is pollRx for a poller that reads the stream directly. It reports false if
@@ -345,10 +358,11 @@ func (s *stream) settle() {
 	s.dev.muting.end(s)
 	s.startLinger(e)
 	s.onDown(e.cause)
+	s.dev.streams.Done()
 }
 
-// finish has both sides let go of what they hold, and the QP of the stream. rxMu and txMu
-// are held.
+// finish has both sides give back what they hold, and detaches the stream from its QP.
+// rxMu and txMu are held.
 func (s *stream) finish(e *ending) {
 	s.keeps.Store(false)
 	s.rx.stop(s)

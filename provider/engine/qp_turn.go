@@ -1,51 +1,57 @@
 package engine
 
-import "math/bits"
+import (
+	"math/bits"
 
-// A turn is what one stream moves before others have theirs, in one direction: what it
-// has moved then waits in the socket, or in the send queue and among the peer's Reads,
-// until the next Poll. Nobody needs to remember it: what is unread keeps the socket
-// readable, and a stream that has more to send has the poller watch for room, which there
-// is (see putOff).
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+)
+
+// A turn is what one stream moves, in one direction, before others have their turns. What
+// is left waits until the next Poll: in the socket, or in the send queue and among the
+// peer's Reads. Nobody needs to remember it: what is unread keeps the socket readable, and
+// a stream that has more to send has the poller watch for room, which there is (see
+// putOff).
 //
-// A turn is counted in octets, so that it needs no clock and is the same on every run.
-// What else costs time counts as the octets that take as long: with 0.1 ns for an octet,
-// an FPDU is 50 to 80 ns beside its octets, and a record that TCP must not put together
-// with others is 600 to 850 ns (BenchmarkReceived, BenchmarkSent).
+// How long the turns of streams are that a Poll serves is for package turns. A turn is
+// counted in octets, of which each takes 0.1 ns in the engine and 0.35 ns with what the
+// kernel does over loopback, both for the sender and the receiver. What else costs time
+// counts as the octets that take as long: an FPDU is 50 to 80 ns beside its octets, and a
+// record that TCP must not put together with others is 600 to 850 ns here
+// (BenchmarkReceived, BenchmarkSent) and 2,300 with the kernel's part.
 const (
-	// turnMost is the turn of a stream that has nobody beside it, 100 to 200 us. A
-	// message of 1 MiB is one turn.
+	// turnMost is the turn of a post: what the program itself wants to send, a message of
+	// 1 MiB for instance, goes out at once.
 	turnMost = 5 << 18
 
-	// turnsMost is what the streams that one Poll serves get together, about 1 ms, and
-	// turnLeast what each gets in any case: of 64 streams that each move a MiB at a time
-	// all octets pass through cold caches when turns are shorter, and half as many go
-	// through (BenchmarkWriteMany).
-	turnsMost = 8 << 20
-	turnLeast = 128 << 10
+	// turnLeast is that of a stream that is read directly, beside several others, or is
+	// closed at once.
+	turnLeast = 64 << 10
+
+	// turnEnd is that of a stream that has just ended, beside the turn in which it did:
+	// enough to see the FIN of a peer that sends nothing more.
+	turnEnd = 4 << 10
 
 	// batchLeast is what a batch may have when little is left of a turn.
-	batchLeast = 32 << 10
+	batchLeast = 16 << 10
 
 	fpduCost   = 512
-	recordCost = 4 << 10
+	recordCost = 8 << 10
 
-	// readMost is how much one read takes at most beside the rest of an FPDU whose
+	// endCost is what it costs to end a stream, with all that follows from it: 40 us.
+	endCost = 128 << 10
+
+	// readMost is how much one read takes, at most, beyond the rest of an FPDU whose
 	// length is known, and readLeast what it may take in any case.
 	readMost  = 128 << 10
-	readLeast = 2 << 10
+	readLeast = 1 << 10
 
 	// denseFirst is what rxState.dense is before anything was received: FPDUs without
 	// payload.
 	denseFirst = 5
 )
 
-// turnAmong is the turn of one of n streams that are ready at the same time.
-func turnAmong(n int) int { return min(turnMost, max(turnLeast, turnsMost/max(n, 1))) }
-
-// turnOfLook is the turn of one of n streams that a poller reads directly. It wants to
-// come back soon.
-func turnOfLook(n int) int { return turnAmong(4 * n) }
+// turnOfLook is the turn of one of n streams that a poller reads directly.
+func turnOfLook(n int) int { return max(turnLeast, turns.Long/max(n, 1)) }
 
 // cost is what the batch's FPDUs take of a turn.
 func (b *txBatch) cost() int {
@@ -60,13 +66,14 @@ func (b *txBatch) setTurn(left int) {
 	b.mostRecords = min(batchFPDUs, left/recordCost)
 }
 
-// putOff ends a turn of the transmit side that has more to send, and has the poller say
-// when the next may begin, which is at once: the socket has taken all so far. It reports
-// false if nothing is left. The batch is empty, and others may have it meanwhile.
+// putOff ends a turn of the transmit side if that has more to send, and has the poller
+// begin the next turn. The poller does so at its next Poll, because the socket has taken
+// everything so far. putOff reports false if nothing is left. The batch is empty, and
+// other streams may have it meanwhile.
 //
-// Whoever posts meanwhile leaves it to the poller, as for a socket that is full. The
-// progress goroutine doesn't park while a socket that it watches has room; who spins
-// looks at the poller when one of its streams waits for it.
+// Posts meanwhile leave sending to the poller, as with a socket that is full. The progress
+// goroutine doesn't park while a socket that it watches has room, and a goroutine that
+// spins asks the poller when one of its streams waits for room.
 func (s *stream) putOff() bool {
 	t := &s.tx
 	if t.fault != nil || t.fetching() || !s.unsent() {
@@ -74,7 +81,7 @@ func (s *stream) putOff() bool {
 	}
 	s.putBatch()
 	s.wantWrite(true)
-	s.watch() // there may be room that TCP doesn't tell of before the peer takes more
+	s.watch() // TCP may have room, but not report it before the peer takes more
 	return true
 }
 
@@ -93,8 +100,8 @@ func (s *stream) putBatch() {
 	}
 }
 
-// inLong reports whether the receive side is inside an FPDU so long that it is better to
-// end than to keep.
+// inLong reports whether the receive side is inside an FPDU of which so much has come that
+// reading the rest is better than keeping the part.
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left: few while FPDUs
@@ -114,11 +121,11 @@ func (r *rxState) readLimit(turn int) int {
 	return rest + most
 }
 
-// spent is what n octets that were read with one call have cost, among which the ends of
-// fpdus were; full says that as many came as were asked for.
+// spent returns what a read of n octets, in which as many FPDUs ended as fpdus says, has
+// cost. full says that as many octets came as were asked for.
 //
-// It keeps in mind how dense FPDUs were. That is forgotten slowly, and only by reads that
-// it limits.
+// It records in dense how short the FPDUs were. dense decreases slowly, and only after
+// reads that were as long as it permitted.
 func (r *rxState) spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*fpduCost
 	dense := uint8(bits.Len(uint(cost-1) / uint(n)))

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// BenchmarkWriteMany streams Writes over many connections of one device at once, which is
-// what short turns cost.
+// BenchmarkWriteMany streams Writes over many connections of one device at once. It shows what
+// short turns cost.
 func BenchmarkWriteMany(b *testing.B) {
 	for _, n := range []int{16, 64} {
 		for _, size := range []int{1000, 1 << 20} {

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestTurnsGoOn: of a message that takes many turns nothing is left lying, whether
-// somebody polls or all wait to be told.
+// TestTurnsGoOn: a message that takes many turns is sent to its end, whether the program polls
+// or waits for an event.
 func TestTurnsGoOn(t *testing.T) {
 	const size = 24 * turnMost
 	for _, spin := range []bool{false, true} {
@@ -20,13 +20,18 @@ func TestTurnsGoOn(t *testing.T) {
 			theirs := b.reg(size, everything)
 			pattern(mine.b, 1)
 			pattern(theirs.b, 2)
-			a.send(provider.SendWR{Opcode: op, Flags: provider.SendSignaled, SGList: []provider.SGE{mine.sge(0, size)}, RemoteAddr: theirs.to(0), RKey: theirs.m.stag})
+			a.send(provider.SendWR{
+				Opcode: op, Flags: signaled, SGList: []provider.SGE{mine.sge(0, size)},
+				RemoteAddr: theirs.to(0), RKey: theirs.m.stag,
+			})
 			if !spin {
 				a.arrives(1)
 			}
 			a.spin(1)
-			if op == provider.WRRDMAWrite { // all of it is there when an answer to what comes after it is
-				a.send(provider.SendWR{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, RemoteAddr: theirs.to(0), RKey: theirs.m.stag})
+			if op == provider.WRRDMAWrite { // when a Read after it is answered, all of it has arrived
+				a.send(provider.SendWR{
+					Opcode: provider.WRRDMARead, Flags: signaled, RemoteAddr: theirs.to(0), RKey: theirs.m.stag,
+				})
 				a.spin(1)
 			}
 			if !bytes.Equal(mine.b, theirs.b) {

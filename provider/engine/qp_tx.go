@@ -45,10 +45,10 @@ type txState struct {
 	b    *txBatch   // nil while nothing is in flight
 	held *heldBatch // instead, while the socket has been full for long
 
-	turn  int32 // what is left of it (see qp_turn.go)
+	turn  int32 // what is left of the turn (see qp_turn.go)
 	taken int32 // batches in a row that the socket took whole
-	since int32 // octets that it took since it was full, batchOctets at most
-	apt   int32 // octets that a batch may have: what it is likely to take (see undo)
+	since int32 // octets that the socket took since it was full, batchOctets at most
+	apt   int32 // octets that a batch may have: what the socket is likely to take (see undo)
 
 	next uint32 // WQE that is sent next, or being sent
 	seg  ddp.Segmenter
@@ -259,9 +259,9 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 // keeps until the kernel copies it. Without, each vectored write of a long message
 // costs much more than its octets: over loopback 1 MiB at a time is a third faster
 // than 256 KiB. But what a socket doesn't take has to be copied (see stash), so that
-// it must have shown for a while that it takes everything. And what is built and not taken
-// may have been built for nothing, so that one that was full gets little more at first
-// than it took then.
+// it must have shown for a while that it takes everything. FPDUs that it doesn't take may
+// have been built for nothing (see undo), so that a socket that was full gets at first
+// little more than it took before that.
 func (t *txState) batchLimit() uint64 {
 	if t.crc || t.taken < mssBatches {
 		return uint64(t.apt)

@@ -2,27 +2,30 @@ package engine
 
 import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 
-// What a full socket leaves of a batch has to be kept: of an FPDU that is partly out each
-// octet is settled, and what a short message did when it was built can't be undone. But
-// FPDUs in the middle of a long message can be built again, so that a peer who asks for
-// gigabytes and takes none makes us hold the rest of one FPDU. That is less work, too:
-// they would have to be copied, out of regions that nobody may wait for. What is left of
-// the end of a message, or of many short ones, is a batch at most.
+// What a full socket leaves of a batch has to be kept, in general: the octets of an FPDU
+// that is partly out must not change any more, and the effects of building a short message
+// can't be undone. But FPDUs in the middle of a long message can be built again, so that
+// a peer that asks for gigabytes and takes none makes us hold the rest of one FPDU only.
+// That is less work, too: otherwise they have to be copied, because nobody may have to
+// wait for their regions. What is left of the end of a message, or of many short ones, is
+// a batch at most.
 
-// messageStart is where in a batch the message begins, or goes on, that is being sent.
+// messageStart is where in a batch the message that is being sent begins, or goes on.
 type messageStart struct {
 	fpdu int
-	seg  ddp.Segmenter // then
+	seg  ddp.Segmenter // as it was before that FPDU was built
 }
 
 // begun notes that what is built from here on is of the message in t.
 func (b *txBatch) begun(t *txState) { b.message = messageStart{fpdu: b.nfpdus, seg: t.seg} }
 
-// undo takes those FPDUs of the message being sent back of which the socket has taken
-// nothing. Where markers lie is settled, and what an object gave is not given twice.
+// undo removes from the batch those FPDUs of the message being sent of which the socket
+// has taken nothing. It does nothing on streams with markers, whose positions are settled,
+// and for messages from objects, which are not read twice. Nor does it after a fault, whose
+// Terminate counts what was built as sent.
 func (t *txState) undo() {
 	b := t.b
-	if t.markers || t.fetches != nil || t.msg != msgWork && t.msg != msgResponse {
+	if t.fault != nil || t.markers || t.fetches != nil || t.msg != msgWork && t.msg != msgResponse {
 		return
 	}
 	first := b.fpdu0

@@ -9,9 +9,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// TestHeldBatchIsNotUndone: short answers that a full socket has left over, in front of a
-// long one, all come when the peer goes on slowly after it has stood still, whoever has
-// had the batch meanwhile.
+// TestHeldBatchIsNotUndone: a full socket has left over short answers before a long one, and
+// the peer has stopped for so long that they are held without the batch. When it goes on
+// slowly, all of them come, although another stream has had the batch meanwhile.
 func TestHeldBatchIsNotUndone(t *testing.T) {
 	const short, count, long = 900, 3, 1 << 20
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		held := st.tx.held != nil
 		st.txMu.Unlock()
 		if !held {
-			t.Fatal("no batch is held; the test is about those that are")
+			t.Fatal("no batch is held, which is what the test is about")
 		}
 		answer := func(r *raw, what string, size int) {
 			for got := 0; got < size; {
@@ -46,7 +46,7 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 		}
 		_, other := s.besides(network)
 		other.ask(src, long, 1)
-		answer(other, "the answer to somebody else", long)
+		answer(other, "the answer to another peer", long)
 		for range count {
 			if h, p := r.next("a short answer"); len(p) != short || !h.Last {
 				t.Fatalf("a short answer: %d octets, header %+v", len(p), h)
@@ -56,9 +56,9 @@ func TestHeldBatchIsNotUndone(t *testing.T) {
 	})
 }
 
-// TestBuiltForWhatIsTaken: of a long message no more is built each time than a socket that
-// is full again and again may take: building it for nothing is work that a peer causes by
-// taking little at a time.
+// TestBuiltForWhatIsTaken: if a socket is full again and again, little more of a long message
+// is built each time than the socket takes. Otherwise a peer that takes little at a time would
+// cause much work for nothing.
 func TestBuiltForWhatIsTaken(t *testing.T) {
 	const size, window, each = 8 << 20, 64 << 10, 16 << 10
 	byHand(t, memnet.Options{Window: window, MSS: 1448}, Options{}, func(s *side, network *memnet.Network) {
@@ -79,6 +79,9 @@ func TestBuiltForWhatIsTaken(t *testing.T) {
 			if b := st.tx.b; b != nil && i > 0 {
 				most = max(most, (len(b.chunks)-1)*chunkOctets+b.chunkUsed)
 			}
+		}
+		if most == 0 {
+			t.Error("no FPDU was left over; the test is about those that are")
 		}
 		if most > 3*each {
 			t.Errorf("%d octets are built for each %d that the peer takes", most, each)

@@ -15,7 +15,7 @@ import (
 
 // What happens at the end of a connection, and after it.
 
-var errOctets = errors.New("other octets than those that were sent")
+var errOctets = errors.New("the octets that arrived are not those that were sent")
 
 // stepObject is an object whose calls take steps, so that anything may happen before they return.
 type stepObject struct {
@@ -43,7 +43,8 @@ func (s *side) toError() {
 	ok(s.t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 }
 
-// flushed reports whether wrid is among the completions as flushed, and what is.
+// flushed reports whether the completion of wrid is one in error. It returns an error if there
+// is no completion of wrid.
 func flushed(all []provider.WC, wrid uint64) (bool, error) {
 	for _, wc := range all {
 		if wc.WRID == wrid {
@@ -71,7 +72,7 @@ func (s *side) registerAndClose() (actors []func(), check func() error) {
 			}
 			gone, err := flushed(s.completions(), 1)
 			if err == nil && gone && f.valid {
-				err = errors.New("a registration that was flushed is performed: the region is open to peers")
+				err = errors.New("a registration that was flushed was performed: the region is open to peers")
 			}
 			return err
 		}
@@ -104,124 +105,149 @@ func init() {
 					return nil
 				}
 		}},
-		protocol{name: "registration while the connection ends", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, _ := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			return a.registerAndClose()
-		}},
-		protocol{name: "registration on a responder that may not send, and its end", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			_, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			return b.registerAndClose()
-		}},
-		protocol{name: "registration with a full socket, and the connection's end", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, _ := w.pair(memnet.Options{Window: 50}, Options{}, sideOptions{}, params(false))
-			for range 3 {
-				a.send(provider.SendWR{Opcode: provider.WRSend})
-			}
-			return a.registerAndClose()
-		}},
-		protocol{name: "a responder may send, and its connection ends", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			return []func(){
-					func() { a.send(signalled(provider.WRRDMAWrite, 1)) },
-					func() { b.dev.poller.Poll() },
-					func() { b.send(signalled(provider.WRRDMAWrite, 2)) },
-				}, func() error {
-					if err := a.wantSuccesses(1); err != nil {
+		protocol{
+			name: "registration while the connection ends", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, _ := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				return a.registerAndClose()
+			},
+		},
+		protocol{
+			name: "registration on a responder that may not send, and its end", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				_, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				return b.registerAndClose()
+			},
+		},
+		protocol{
+			name: "registration with a full socket, and the connection's end", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, _ := w.pair(memnet.Options{Window: 50}, Options{}, sideOptions{}, params(false))
+				for range 3 {
+					a.send(provider.SendWR{Opcode: provider.WRSend})
+				}
+				return a.registerAndClose()
+			},
+		},
+		protocol{
+			name: "a responder posts while the first FPDU arrives", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				return []func(){
+						func() { a.send(signalled(provider.WRRDMAWrite, 1)) },
+						func() { b.dev.poller.Poll() },
+						func() { b.send(signalled(provider.WRRDMAWrite, 2)) },
+					}, func() error {
+						if err := a.wantSuccesses(1); err != nil {
+							return err
+						}
+						return b.wantSuccesses(2)
+					}
+			},
+		},
+		protocol{
+			name: "graceful end with a Read outstanding", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				src, dst := b.reg(64, provider.AccessRemoteRead), a.reg(64, provider.AccessLocalWrite)
+				pattern(src.b, 7)
+				wr := signalled(provider.WRRDMARead, 1)
+				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, 64)}
+				a.send(wr)
+				return []func(){
+						a.qp.disconnect,
+						func() { _, _ = a.qp.PostSend([]provider.SendWR{signalled(provider.WRRDMAWrite, 2)}) },
+						func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
+					}, func() error {
+						got := a.completions()
+						if len(got) == 0 || got[0].WRID != 1 || got[0].Status != provider.WCSuccess {
+							return fmt.Errorf("completions %+v, want first a success of the Read that was outstanding", got)
+						}
+						if !bytes.Equal(src.b, dst.b) {
+							return errOctets
+						}
+						if a.qp.getState() != provider.QPErr || b.qp.getState() != provider.QPErr {
+							return fmt.Errorf("the QPs are in %s and %s, want ERR", a.qp.getState(), b.qp.getState())
+						}
+						return nil
+					}
+			},
+		},
+		protocol{
+			name: "a receive of object and memory, and QP.Close", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				o := &stepObject{b: make([]byte, 8)}
+				om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite))(w.t).(*mr)
+				w.t.Cleanup(func() { ok(w.t, om.Close()) })
+				mem := b.reg(8, provider.AccessLocalWrite)
+				object := provider.SGE{Addr: om.base, Length: 8, LKey: om.stag}
+				b.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{object, mem.sge(0, 8)}})
+				src := a.reg(16, 0)
+				pattern(src.b, 3)
+				wr := signalled(provider.WRSend, 1)
+				wr.SGList = []provider.SGE{src.sge(0, 16)}
+				a.send(wr)
+				var after []byte
+				return []func(){
+						func() { b.dev.poller.Poll() },
+						func() { ok(w.t, b.qp.Close()); after = bytes.Clone(mem.b) },
+					}, func() error {
+						if !bytes.Equal(after, mem.b) {
+							return errors.New("memory of a receive is written after QP.Close has returned")
+						}
+						gone, err := flushed(b.completions(), 9)
+						if err == nil && !gone && (!bytes.Equal(o.b, src.b[:8]) || !bytes.Equal(mem.b, src.b[8:])) {
+							return errOctets
+						}
 						return err
 					}
-					return b.wantSuccesses(2)
-				}
-		}},
-		protocol{name: "graceful end with a Read outstanding", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			src, dst := b.reg(64, provider.AccessRemoteRead), a.reg(64, provider.AccessLocalWrite)
-			pattern(src.b, 7)
-			wr := signalled(provider.WRRDMARead, 1)
-			wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, 64)}
-			a.send(wr)
-			return []func(){
-					a.qp.disconnect,
-					func() { _, _ = a.qp.PostSend([]provider.SendWR{signalled(provider.WRRDMAWrite, 2)}) },
-					func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
-				}, func() error {
-					got := a.completions()
-					if len(got) == 0 || got[0].WRID != 1 || got[0].Status != provider.WCSuccess || !bytes.Equal(src.b, dst.b) {
-						return fmt.Errorf("the Read that was outstanding: completions %+v", got)
+			},
+		},
+		protocol{
+			name: "an object stores, and the stream is unmuted", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				var others atomic.Int32
+				done := make(chan struct{}, 1)
+				end := func() {
+					if others.Add(1) == 2 {
+						done <- struct{}{}
 					}
-					if a.qp.getState() != provider.QPErr || b.qp.getState() != provider.QPErr {
-						return fmt.Errorf("the QPs are in %s and %s, want ERR", a.qp.getState(), b.qp.getState())
+				}
+				var spins int
+				o := &stepObject{b: make([]byte, 8), then: func() {
+					sched.Await(done) // the other actors have ended; nothing may be ready now
+					for range 3 {
+						spins += b.dev.poller.Poll()
 					}
-					return nil
-				}
-		}},
-		protocol{name: "a receive of object and memory, and QP.Close", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			o := &stepObject{b: make([]byte, 8)}
-			om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite))(w.t).(*mr)
-			w.t.Cleanup(func() { ok(w.t, om.Close()) })
-			mem := b.reg(8, provider.AccessLocalWrite)
-			b.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{{Addr: om.base, Length: 8, LKey: om.stag}, mem.sge(0, 8)}})
-			src := a.reg(16, 0)
-			pattern(src.b, 3)
-			wr := signalled(provider.WRSend, 1)
-			wr.SGList = []provider.SGE{src.sge(0, 16)}
-			a.send(wr)
-			var after []byte
-			return []func(){
-					func() { b.dev.poller.Poll() },
-					func() { ok(w.t, b.qp.Close()); after = bytes.Clone(mem.b) },
-				}, func() error {
-					if !bytes.Equal(after, mem.b) {
-						return errors.New("memory of a receive is written after QP.Close has returned")
+				}}
+				om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
+				w.t.Cleanup(func() { ok(w.t, om.Close()) })
+				b.recv(provider.RecvWR{WRID: 5})
+				b.dev.muting.mute(b.qp.stream.Load())
+				src := a.reg(8, 0)
+				wr := signalled(provider.WRRDMAWrite, 1)
+				wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, 8)}, om.stag, om.base
+				a.send(wr)
+				return []func(){
+						func() {
+							b.dev.progress(b.cq)
+							a.send(signalled(provider.WRSend, 2)) // readable for as long as the object stores
+							end()
+						},
+						func() { b.dev.attend(); end() },
+					}, func() error {
+						if spins > 0 {
+							return fmt.Errorf("the poller has the stream ready %d times while its object stores", spins)
+						}
+						b.dev.muting.watch() // the timer
+						b.dev.muting.watch()
+						w.serve()
+						return b.wantSuccesses(5)
 					}
-					gone, err := flushed(b.completions(), 9)
-					if err == nil && !gone && (!bytes.Equal(o.b, src.b[:8]) || !bytes.Equal(mem.b, src.b[8:])) {
-						return errOctets
-					}
-					return err
-				}
-		}},
-		protocol{name: "an object stores, and the stream is unmuted", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-			var others atomic.Int32
-			done := make(chan struct{}, 1)
-			end := func() {
-				if others.Add(1) == 2 {
-					done <- struct{}{}
-				}
-			}
-			var spins int
-			o := &stepObject{b: make([]byte, 8), then: func() {
-				sched.Await(done) // the others have done what they do; nothing may be ready now
-				for range 3 {
-					spins += b.dev.poller.Poll()
-				}
-			}}
-			om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
-			w.t.Cleanup(func() { ok(w.t, om.Close()) })
-			b.recv(provider.RecvWR{WRID: 5})
-			b.dev.muting.mute(b.qp.stream.Load())
-			src := a.reg(8, 0)
-			wr := signalled(provider.WRRDMAWrite, 1)
-			wr.SGList, wr.RKey, wr.RemoteAddr = []provider.SGE{src.sge(0, 8)}, om.stag, om.base
-			a.send(wr)
-			return []func(){
-					func() {
-						b.dev.progress(b.cq)
-						a.send(signalled(provider.WRSend, 2)) // readable for as long as the object stores
-						end()
-					},
-					func() { b.dev.attend(); end() },
-				}, func() error {
-					if spins > 0 {
-						return fmt.Errorf("the poller has the stream ready %d times while its object stores", spins)
-					}
-					b.dev.muting.watch() // the timer
-					b.dev.muting.watch()
-					w.serve()
-					return b.wantSuccesses(5)
-				}
-		}},
+			},
+		},
 		protocol{name: "a queue pair is used again", preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
 			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 			a.send(signalled(provider.WRRDMAWrite, 1))

@@ -19,30 +19,30 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// The tests of this and of the other files schedules_*_test.go run the protocols between goroutines
-// under chosen schedules (package sched): first all schedules with few preemptions, then random ones.
-// A failure prints the schedule, and -schedule repeats it.
+// The tests of the files schedules_*_test.go run the protocols between goroutines under chosen
+// schedules (package sched): first all schedules with few preemptions, then random ones. A failure
+// prints the schedule, and -schedule repeats it.
 
 var (
-	scheduleFlag = flag.String("schedule", "", "the one schedule to run, as a failure of TestSchedules prints it")
-	scheduleTime = flag.Duration("schedules.time", 2*time.Second, "how long each protocol of TestSchedules is explored")
+	scheduleFlag = flag.String("schedule", "", "run this schedule only, which a failure of TestSchedules has printed")
+	scheduleTime = flag.Duration("schedules.time", 2*time.Second, "how long TestSchedules explores each protocol")
 )
 
 // protocol is a protocol between goroutines. Its world is made anew for each schedule.
 type protocol struct {
 	name string
 
-	// preemptions up to which all schedules are tried, those with fewer first, until half of the time is
-	// up; random ones follow.
+	// All schedules with up to so many preemptions are tried, those with fewer first, until half of
+	// the time is up; random ones follow.
 	preemptions int
 
-	// begin makes the world. It returns the actors, and a check of what must hold when they have ended
-	// and the pollers have served what is ready.
+	// begin makes the world. It returns the actors, and a check of what must hold when they have
+	// ended and the pollers have served what is ready.
 	begin func(w *stage) (actors []func(), check func() error)
 }
 
-// stage is where a protocol is played: devices without progress goroutines, whose pollers are served
-// by actors, and by the check at the end.
+// stage is where a protocol is played: devices without progress goroutines. Only the actors, and
+// serve at the end, call their pollers.
 type stage struct {
 	t       testing.TB
 	network *memnet.Network
@@ -66,7 +66,8 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// explore tries schedules until the time is up, at least one.
+// explore tries schedules until the time is up: at least those without preemptions, and 99 random
+// ones.
 func (p *protocol) explore(t *testing.T) {
 	began, n := time.Now(), 0
 	play := func(c schedule) {
@@ -100,8 +101,9 @@ type schedule interface {
 	fmt.Stringer
 }
 
-// play runs one schedule, and reports whether all that must hold did. If not, it says what is wrong and
-// ends the process: a region that stays in use, for one, has the world's end wait for ever, or spin.
+// play runs one schedule, and reports whether the check at its end holds. If not, it prints what is
+// wrong and ends the process, because the world may not be closable: a region that stays in use,
+// for instance, would have that wait, or spin, for ever.
 func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stage{t: t}
@@ -112,16 +114,17 @@ func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 			err = check()
 		}
 		if sound = err == nil; !sound {
-			fmt.Fprintf(os.Stderr, "%s: %s: %v\nrepeat with go test -tags schedules -run '^TestSchedules$/^%s$' -schedule=%s\n",
+			fmt.Fprintf(os.Stderr,
+				"%s: %s: %v\nrepeat with go test -tags schedules -run '^TestSchedules$/^%s$' -schedule=%s\n",
 				p.name, which, err, strings.ReplaceAll(p.name, " ", "_"), c)
-			os.Exit(1) // what is broken may not be closed, ever
+			os.Exit(1)
 		}
 	})
 	return sound
 }
 
-// serve serves what is ready on all devices until nothing is, and lets the goroutines end that this
-// starts. It is what progress goroutines do.
+// serve does what progress goroutines would do: it calls the pollers of all devices until nothing
+// is ready, and has goroutines that they start run to their end.
 func (w *stage) serve() {
 	w.t.Helper()
 	busy := true
@@ -134,7 +137,7 @@ func (w *stage) serve() {
 		busy = false
 		ok(w.t, sched.Run(&sched.Search{}, poll))
 		if rounds == 1000 {
-			w.t.Fatal("a poller has something ready again and again, and nobody takes it")
+			w.t.Fatal("a poller reports the same readiness again and again, and its handler does nothing about it")
 		}
 	}
 }
@@ -164,14 +167,14 @@ func (stillPoller) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// completions takes what is in the side's CQ, without making progress.
+// completions takes the completions out of the side's CQ, without making progress.
 func (s *side) completions() []provider.WC {
 	var wc [64]provider.WC
 	return append([]provider.WC(nil), wc[:s.cq.take(wc[:])]...)
 }
 
-// wantSuccesses returns an error unless the side's CQ has successes of these work requests only, in
-// this order.
+// wantSuccesses returns an error unless the side's CQ has successes of these work requests, in this
+// order, and nothing else.
 func (s *side) wantSuccesses(wrids ...uint64) error {
 	got := s.completions()
 	for i, wc := range got {
@@ -180,7 +183,8 @@ func (s *side) wantSuccesses(wrids ...uint64) error {
 		}
 	}
 	if len(got) != len(wrids) {
-		return fmt.Errorf("%d completions, want %d: something that was posted is not sent, or what came is not taken", len(got), len(wrids))
+		return fmt.Errorf("%d completions, want %d: a work request was not sent, or an arrival was not taken",
+			len(got), len(wrids))
 	}
 	return nil
 }

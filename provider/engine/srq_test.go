@@ -322,6 +322,33 @@ func TestSRQFlush(t *testing.T) {
 	})
 }
 
+// TestSRQOfPeersThatBegin: a peer that begins a message and goes no further holds one receive,
+// however much it has begun and however long that is. The end of its QP gives it back.
+func TestSRQOfPeersThatBegin(t *testing.T) {
+	srqStory(t, 3, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
+		b := s.reg(8, provider.AccessLocalWrite)
+		sges := []provider.SGE{b.sge(0, 8)}
+		r.post(t, sges, 1, 2, 3)
+		for i := range 2 {
+			raws[i].send(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, false), []byte("12"))
+			raws[i].send(rdmap.SendHeader(rdmap.OpSend, 0, 1, 2, false), []byte("34"))
+			synctest.Wait()
+		}
+		time.Sleep(time.Hour)
+		s.noWC("nobody has ended a message")
+		raws[2].sendMsg([]byte("12345678"))
+		s.wcOf("there is one for who does", qs[2], provider.WC{WRID: 3, ByteLen: 8})
+		for i := range 2 {
+			ok(t, qs[i].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+			s.wantDown("to ERR")
+			s.wcOf("it comes back", qs[i], provider.WC{WRID: uint64(i + 1), Status: provider.WCWRFlushErr})
+		}
+		r.post(t, sges, 1)
+		raws[2].sendMsg([]byte("12345678"))
+		s.wcOf("and can be posted again", qs[2], provider.WC{WRID: 1, ByteLen: 8})
+	})
+}
+
 func wantEventOf(t *testing.T, s *side, want provider.AsyncEvent) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -110,12 +110,12 @@ func (t *stagTable) local(stag uint32) *mr {
 	return m
 }
 
-// source is local for what is sent. With still the region is in use by way of mr.still: no
-// peer can write its octets, and still.leave ends the use; otherwise a copy of them has to
-// be sent if there is a CRC.
+// source is local for what is sent. If still is true, the region is in use by way of
+// mr.still: no peer can write its octets, and still.leave ends the use. Otherwise a copy
+// of them has to be sent if there is a CRC.
 func (t *stagTable) source(stag uint32) (m *mr, still bool) {
 	if m = t.lookup(stag); m != nil && m.quiet && m.still.enter() {
-		return m, true // it has no owner, and thereby this STag
+		return m, true // a quiet region keeps its STag, so that this is its STag
 	}
 	return t.local(stag), false
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Checks of a world in which nothing moves any more, and the places where the simulation
-// looks into the engine.
+// Checks of a world in which nothing moves any more, and the functions that look into the
+// engine.
 
-// quietly waits until nobody runs.
+// quietly waits until all goroutines of the bubble wait.
 func (w *world) quietly() {
 	synctest.Wait()
 	if w.err.Load() != nil {
@@ -21,8 +21,8 @@ func (w *world) quietly() {
 	}
 }
 
-// quiet waits until nothing happens any more, whatever has to, and compares all there is
-// with the model.
+// quiet waits until nothing happens any more and all time limits have run out, and compares
+// everything with the model.
 func (w *world) quiet() {
 	w.note("quiet")
 	w.seen("quiet")
@@ -32,7 +32,7 @@ func (w *world) quiet() {
 	told := w.net.Told()
 	for n := 0; w.pass(20*time.Second) > 0 || w.net.Told() != told; n++ { // time limits run out
 		if told = w.net.Told(); n == 20 {
-			w.fail("nobody does anything, and all the same something moves, or somebody is told of something, for minutes")
+			w.fail("the driver does nothing, but for minutes something completes, or handlers are called")
 		}
 	}
 	w.late()
@@ -60,7 +60,7 @@ func (w *world) quiet() {
 		}
 		for _, r := range p.rights {
 			if err := r.unused(); err != nil && (r.object == nil || r.object.busy == 0) {
-				w.fail("%s: nothing moves: %v", p, err)
+				w.fail("%s: nothing moves, but %v", p, err)
 			}
 		}
 		if err := p.dev.stockIsClean(); err != nil {
@@ -72,8 +72,7 @@ func (w *world) quiet() {
 	}
 }
 
-// pass lets time pass, and takes what has completed and what programs are told. It returns
-// how much that was.
+// pass lets time pass, and takes completions and events. It returns how many there were.
 func (w *world) pass(d time.Duration) int {
 	time.Sleep(d)
 	w.quietly()
@@ -88,7 +87,7 @@ func (w *world) pass(d time.Duration) int {
 	return happened
 }
 
-// late freezes what objects might still have changed: their calls are over.
+// late freezes the spans that objects might still have changed; the objects' calls are over.
 func (w *world) late() {
 	for _, s := range w.lates {
 		if s.late == nil || s.frozen {
@@ -100,7 +99,7 @@ func (w *world) late() {
 	w.lates = nil
 }
 
-// checkOverflow checks that a CQ that has lost completions has said so.
+// checkOverflow checks that a CQ that has lost completions has raised an event.
 func (w *world) checkOverflow(c *complQueue) {
 	if !c.lossy || c.closed {
 		return
@@ -112,12 +111,12 @@ func (w *world) checkOverflow(c *complQueue) {
 	})
 	a.mu.Unlock()
 	if !told {
-		w.fail("%s: a CQ has lost completions, and no event says so", c.p)
+		w.fail("%s: a CQ has lost completions, and has raised no event", c.p)
 	}
 }
 
-// checkConnection checks a connection: in one that nothing was done to, all that was
-// posted is done, and one that was ended has ended.
+// checkConnection checks a connection: if the network did nothing to it, everything that was
+// posted is done, and it has ended if it was ended.
 func (w *world) checkConnection(c *connection) {
 	var s [2]*stream
 	for side, q := range c.qps {
@@ -134,45 +133,45 @@ func (w *world) checkConnection(c *connection) {
 		}
 		switch {
 		case c.ending:
-			w.fail("connection %d was ended, and %s is in %v", c.no, q, q.state())
+			w.fail("connection %d was ended, but %s is in %v", c.no, q, q.state())
 		case s[1-side] == nil:
-			w.fail("connection %d: %s is in %v, and its peer has none", c.no, q, q.state())
+			w.fail("connection %d: %s is in %v, but its peer has no connection", c.no, q, q.state())
 		}
 		w.checkIdle(c, q, s[side])
 	}
 }
 
-// checkIdle checks that all that was posted to q is done, but for what may not be sent.
+// checkIdle checks that everything that was posted to q is done, unless q may not send.
 func (w *world) checkIdle(c *connection, q *queuePair, s *stream) {
 	if !s.maySend.Load() {
 		return
 	}
 	x := s.idle()
 	if x.unsent != 0 || x.reads != 0 || x.unreported != 0 || x.batch || x.context {
-		w.fail("%s: nothing moves, and the connection is whole, and there are %d work requests to be sent, %d to be answered and %d to be reported; batch %v, context %v",
-			q, x.unsent, x.reads, x.unreported, x.batch, x.context)
+		w.fail("%s: nothing moves and the connection is whole, but %d work requests are not sent, %d not answered "+
+			"and %d not reported; it keeps a batch: %v, a context: %v", q, x.unsent, x.reads, x.unreported, x.batch, x.context)
 	}
 	for _, o := range q.sends {
 		if q.signaled(o) && !q.lossy() {
-			w.fail("%s: no completion of %s, and nothing moves", q, o)
+			w.fail("%s: nothing moves, but %s has no completion", q, o)
 		}
 		if o.badLocal {
-			w.fail("%s: %s was done, and an SGE names what can't be used", q, o)
+			w.fail("%s: %s succeeded, but one of its SGEs names memory that can't be used", q, o)
 		}
 		w.retire(o, !q.lossy(), nil)
 	}
 	q.sends = nil
 	if refused := c.refused[q.side]; len(refused) > 0 {
-		w.fail("%s: %s had to be refused, and the connection lives", q, refused[0])
+		w.fail("%s: %s had to be refused, but the connection lives", q, refused[0])
 	}
 	w.placed(c, q.side, func(*op) bool { return true })
 	if peer := q.peer(); !peer.lossy() && c.taken[1-q.side] < len(c.msgs[q.side]) {
-		w.fail("%s: %s was not received, and nothing moves", q, c.msgs[q.side][c.taken[1-q.side]])
+		w.fail("%s: nothing moves, but %s was not received", q, c.msgs[q.side][c.taken[1-q.side]])
 	}
 	w.seen("connection checked")
 }
 
-// idleness is what an idle stream has still to do.
+// idleness is what a stream still has to do, and what it keeps.
 type idleness struct {
 	unsent, reads, unreported int
 	batch, context            bool
@@ -208,12 +207,14 @@ func (q *qp) ringInOrder() error {
 		next = s.tx.next
 	}
 	if int32(head-free) < 0 || s != nil && (int32(out-head) < 0 || int32(next-out) < 0) || int32(tail-next) < 0 {
-		return fmt.Errorf("the send queue's indexes are out of order: free %d, head %d, out %d, next %d, tail %d", free, head, out, next, tail)
+		return fmt.Errorf("the send queue's indexes are out of order: free %d, head %d, out %d, next %d, tail %d",
+			free, head, out, next, tail)
 	}
 	return nil
 }
 
-// listed is how many QPs and streams the device has in its lists.
+// listed returns how many QPs and streams are in the device's lists, and one more if the watch
+// over stalls was not stopped.
 func (d *device) listed() int {
 	m, l, st := &d.muting, &d.leaving, &d.stalls
 	m.mu.Lock()
@@ -233,7 +234,7 @@ func (d *device) listed() int {
 	return n
 }
 
-// exposed is how many intervals of the memory the engines of the process still know.
+// exposed returns how many intervals of the memory are still noted.
 func (m *memory) exposed() (n int) {
 	all := newInterval(m.b, nil)
 	exposed.mu.Lock()
@@ -250,17 +251,19 @@ func (d *device) acceptedNow() int {
 	return max(a.all, len(a.peers))
 }
 
-// stockIsClean checks what is in stock for the next stream: it refers to nothing of the
-// last one.
+// stockIsClean checks that what is in stock for the next stream refers to nothing of the last
+// one.
 func (d *device) stockIsClean() error {
 	for _, c := range d.prog.contexts.inStock() {
 		if c.m != nil || c.nplace != 0 || c.nspans != 0 || c.pieces != nil {
-			return fmt.Errorf("a receive context in stock has a region in use: %v %d %d %d", c.m != nil, c.nplace, c.nspans, len(c.pieces))
+			return fmt.Errorf("a receive context in stock has a region: %v, %d places, %d spans, %d pieces",
+				c.m != nil, c.nplace, c.nspans, len(c.pieces))
 		}
 	}
 	for _, b := range d.prog.batches.inStock() {
 		if b.nuses != 0 || len(b.chunks) != 0 || !b.empty() || b.nspans != 0 {
-			return fmt.Errorf("a batch in stock has %d regions in use, %d chunks, %d spans, and octets %v", b.nuses, len(b.chunks), b.nspans, !b.empty())
+			return fmt.Errorf("a batch in stock has %d regions in use, %d chunks, %d spans, and octets: %v",
+				b.nuses, len(b.chunks), b.nspans, !b.empty())
 		}
 	}
 	return nil
@@ -276,8 +279,8 @@ func (k *stock[T]) inStock() []*T {
 	return list
 }
 
-// Contexts and batches are large, and worlds are short: what one had, another gets, with
-// all that is written in it.
+// Contexts and batches are large, and worlds are short. So one world gets those of another,
+// with what is written in them.
 var (
 	oldContexts = sync.Pool{New: func() any { return newRxContext() }}
 	oldBatches  = sync.Pool{New: func() any { return new(txBatch) }}

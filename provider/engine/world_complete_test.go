@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Completions: one for each work request, in order, and what each of them promises.
+// Completions: there is one for each work request, in order, and what it promises is so.
 
 // polled is a completion, and what was in memory when it was seen.
 type polled struct {
@@ -21,18 +21,19 @@ type polled struct {
 	barrier []rightEnds // rights that have ended
 }
 
-// rightEnds is a right that is no more, and what was in the spans that it was for.
+// rightEnds is a right that has ended, and what was then in the spans that were reached
+// through it.
 type rightEnds struct {
 	r    *right
 	seen []seen
 }
 
-// ends looks at what r was for, which has just ended.
+// ends looks at the spans that were reached through r, which has just ended.
 func (r *right) ends(which func(*extent) bool) rightEnds {
 	return rightEnds{r, lookAt(r.p.mem.through(func(s *extent) bool { return s.via == r && (which == nil || which(s)) }))}
 }
 
-// take polls once and looks at memory. It runs beside other calls.
+// take polls once and looks at memory. Other calls may run at the same time.
 func (c *complQueue) take(w *world, wc []provider.WC, got []polled) ([]polled, int) {
 	n, err := c.cq.Poll(wc)
 	if err != nil {
@@ -63,7 +64,7 @@ func (c *complQueue) take(w *world, wc []provider.WC, got []polled) ([]polled, i
 	return got, n
 }
 
-// keyed is the right with a key that may be there.
+// keyed returns the right with a key, unless it has ended.
 func (p *proc) keyed(key uint32) *right {
 	for _, r := range p.rights {
 		if r.key == key && r.state != dead {
@@ -73,8 +74,7 @@ func (p *proc) keyed(key uint32) *right {
 	return nil
 }
 
-// poll is a call that polls a queue: once, until it is empty, or for so long that its
-// streams are muted.
+// poll is a call that polls a queue once or several times, and may mute its streams.
 func (w *world) poll(c *complQueue) *call {
 	if c == nil || c.closed {
 		return nil
@@ -99,8 +99,8 @@ func (w *world) poll(c *complQueue) *call {
 	}
 }
 
-// nearlyMute has the streams of a CQ be looked at one time less than makes them muted, as
-// if somebody had spun.
+// nearlyMute makes it as if a program had spun on a CQ: its streams are muted at the next
+// look.
 func (c *complQueue) nearlyMute() {
 	for _, q := range *c.cq.direct.Load() {
 		s := q.stream.Load()
@@ -113,8 +113,7 @@ func (c *complQueue) nearlyMute() {
 	}
 }
 
-// spin is a call that mutes the streams of a queue and then is about to sleep, again and
-// again.
+// spin is a call that again and again mutes the streams of a queue and then is about to sleep.
 func (w *world) spin(c *complQueue) *call {
 	if c == nil || c.closed {
 		return nil
@@ -140,7 +139,8 @@ func (w *world) spin(c *complQueue) *call {
 	}
 }
 
-// wait is a call that arms a queue and sleeps until it is told of a completion.
+// wait is a call that arms a queue and sleeps until a completion event comes, or a limit has
+// passed.
 func (w *world) wait(c *complQueue) *call {
 	if c == nil || c.closed || c.ch == nil {
 		return nil
@@ -201,7 +201,7 @@ func (w *world) completed(c *complQueue, got []polled) {
 		case p.r != nil:
 			w.recvDone(c.p, p)
 		default:
-			w.fail("%s: completion %+v, of nothing that is posted", c.p, p.wc)
+			w.fail("%s: completion %+v of a work request that is not posted", c.p, p.wc)
 		}
 	}
 }
@@ -222,9 +222,9 @@ func (w *world) sendDone(p *polled) {
 	case good && o.answered() && int(wc.ByteLen) != len(o.payload):
 		w.fail("%s: the completion of %s has %d octets", q, o, wc.ByteLen)
 	case good && o.badLocal:
-		w.fail("%s: %s succeeded, and an SGE names what can't be used", q, o)
+		w.fail("%s: %s succeeded, but one of its SGEs names memory that can't be used", q, o)
 	case good && o.answered() && o.refused:
-		w.fail("%s: %s succeeded, and the peer had to refuse it", q, o)
+		w.fail("%s: %s succeeded, but the peer had to refuse it", q, o)
 	case !good && !o.mayFailWith(wc.Status):
 		w.fail("%s: %s has the status %v (%v)", q, o, wc.Status, q.q.Cause())
 	}
@@ -267,8 +267,8 @@ func (o *op) mayFailWith(status provider.WCStatus) bool {
 	return false
 }
 
-// retire ends what o may do. good says that it was a success. own is what was in its sink
-// when that was seen, or nil to look now.
+// retire ends what o may do. good says that it has succeeded. own is what was in its sink when
+// its completion was seen, or nil to look now.
 func (w *world) retire(o *op, good bool, own []seen) {
 	o.over = true
 	if own == nil {
@@ -299,8 +299,8 @@ func (w *world) retire(o *op, good bool, own []seen) {
 	}
 }
 
-// over freezes a span that nobody may change any more, unless an object may still be
-// about to: then what may come there stays what it is.
+// over freezes a span that nobody may change any more. If an object may still change it, the
+// span keeps the payloads that may come there instead.
 func (w *world) over(s *extent, b []byte) {
 	if s.via != nil && s.via.object != nil && s.via.state != dead {
 		s.late = append([][]byte{}, s.payloads()...)
@@ -317,7 +317,7 @@ func (w *world) recvDone(p *proc, x *polled) {
 	good := wc.Status == provider.WCSuccess
 	switch {
 	case q == nil || r.q != nil && q != r.q || r.srq != nil && q.srq != r.srq:
-		w.fail("%s: completion %+v of receive %d by a QP that it isn't of", p, *wc, r.id)
+		w.fail("%s: completion %+v of receive %d, which was not posted for that QP", p, *wc, r.id)
 	case good && q.rfailed:
 		w.fail("%s: receive %d succeeded after another had failed", q, r.id)
 	}
@@ -334,7 +334,8 @@ func (w *world) recvDone(p *proc, x *polled) {
 	if !good {
 		q.rfailed = true
 		if !r.mayFailWith(wc.Status, o) && !lossy {
-			w.fail("%s: receive %d of %d octets has the status %v (%v), and the message is %v", q, r.id, r.n, wc.Status, q.q.Cause(), o)
+			w.fail("%s: receive %d of %d octets has the status %v (%v), and the message is %v",
+				q, r.id, r.n, wc.Status, q.q.Cause(), o)
 		}
 	}
 	w.seen("receive " + wc.Status.String())
@@ -355,7 +356,7 @@ func (w *world) recvDone(p *proc, x *polled) {
 	w.forget(q, r)
 }
 
-// forget takes r out of its queue. Its own it must be the first of.
+// forget takes r out of its queue. It must be the first, unless the queue is an SRQ.
 func (w *world) forget(q *queuePair, r *receive) {
 	delete(w.recvs, r.id)
 	list := &q.recvs
@@ -385,19 +386,21 @@ func (r *receive) mayFailWith(status provider.WCStatus, o *op) bool {
 	case provider.WCLocLenErr:
 		return o != nil && len(o.payload) > r.n
 	case provider.WCLocProtErr:
-		return r.risky || slices.ContainsFunc(r.spans, func(s *extent) bool { return s.via.state != live || s.via.object != nil })
+		return r.risky || slices.ContainsFunc(r.spans, func(s *extent) bool {
+			return s.via.state != live || s.via.object != nil
+		})
 	case provider.WCRemInvReqErr:
 		return o != nil && o.wr.Opcode == provider.WRSendWithInv
 	}
 	return false
 }
 
-// received checks a message that has come: it is the next that was sent, all of it is
-// there, and all Writes before it are.
+// received checks a message that has come: it is the next that was sent, all of it has
+// arrived, and so have all Writes before it.
 func (w *world) received(q *queuePair, o *op, x *polled) {
 	r, wc := x.r, &x.wc
 	if o == nil {
-		w.fail("%s: receive %d has completed, and the peer has sent nothing", q, r.id)
+		w.fail("%s: receive %d has completed, but the peer has sent nothing", q, r.id)
 	}
 	want := provider.WC{WRID: r.id, Opcode: provider.WCRecv, QPN: q.q.qpn, ByteLen: uint32(len(o.payload))}
 	n := len(o.payload)
@@ -412,11 +415,11 @@ func (w *world) received(q *queuePair, o *op, x *polled) {
 	c := q.conn
 	switch refused := c.refusedBefore(1-q.side, o); {
 	case *wc != want:
-		w.fail("%s: the completion of a receive is %+v, and that of %s was to be %+v", q, *wc, o, want)
+		w.fail("%s: a receive has the completion %+v; %s makes it %+v", q, *wc, o, want)
 	case n > r.n:
 		w.fail("%s: receive %d of %d octets has taken %s", q, r.id, r.n, o)
 	case o.badLocal:
-		w.fail("%s: %s was received, and an SGE of it names what can't be used", q, o)
+		w.fail("%s: %s was received, but one of its SGEs names memory that can't be used", q, o)
 	case refused != nil:
 		w.fail("%s: %s was received after %s, which had to be refused", q, o, refused)
 	}
@@ -429,7 +432,7 @@ func (w *world) received(q *queuePair, o *op, x *polled) {
 		}
 		here := min(max(n-s.off, 0), len(b))
 		if i := differs(b[:here], o.payload[min(s.off, len(o.payload)):]); i >= 0 {
-			w.fail("octet %d of %s is %#02x, and %s has %#02x there", s.lo+i, s, b[i], o, o.payload[s.off+i])
+			w.fail("octet %d of %s is %#02x, but %s has %#02x there", s.lo+i, s, b[i], o, o.payload[s.off+i])
 		}
 		if !bytes.Equal(b[here:], s.m.want[s.lo+here:s.hi]) {
 			w.fail("%s has changed octets after the message, %s", o, s)
@@ -447,7 +450,7 @@ func (c *connection) refusedBefore(side int, o *op) *op {
 	return nil
 }
 
-// placed has the octets of operations be where they were to be placed.
+// placed checks that the octets of operations are where they had to be placed.
 func (w *world) placed(c *connection, side int, which func(*op) bool) {
 	kept := c.placing[side][:0]
 	for _, o := range c.placing[side] {

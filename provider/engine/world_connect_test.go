@@ -14,7 +14,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Connections: made through the connection manager, and ended in every way there is.
+// Connections: they are made by the connection manager, and ended in all possible ways.
 
 const worldPort = 7471
 
@@ -36,7 +36,7 @@ func (w *world) listen(p *proc) {
 	p.listener = id
 }
 
-// takeEvents has the events of a channel wait for the driver until the channel is closed.
+// takeEvents takes the events of a channel, for the driver, until the channel is closed.
 func (p *proc) takeEvents(ch provider.EventChannel) {
 	for {
 		e, err := ch.Next(context.Background())
@@ -90,7 +90,9 @@ func (w *world) connect() *call {
 	c.ids[0] = id
 	w.byID[id] = c
 	dst := to.listener.LocalAddr()
-	param := provider.ConnParam{PrivateData: c.privateData(), QP: a.q, ResponderResources: d.upTo(4), InitiatorDepth: d.upTo(4)}
+	param := provider.ConnParam{
+		PrivateData: c.privateData(), QP: a.q, ResponderResources: d.upTo(4), InitiatorDepth: d.upTo(4),
+	}
 	return &call{
 		name: fmt.Sprintf("connection %d from %s to %s, answer %d", c.no, a, b, c.answer),
 		rank: rankOther,
@@ -115,7 +117,7 @@ func (w *world) connect() *call {
 	}
 }
 
-// connFailed notes that a side of a connection has not come about.
+// connFailed notes that a connection was not established at a side.
 func (w *world) connFailed(c *connection, side int) {
 	c.failed[side] = true
 	c.ending = true
@@ -128,7 +130,7 @@ func (w *world) connFailed(c *connection, side int) {
 	}
 }
 
-// leave gives the QP of a side back, if it never was connected.
+// leave frees the QP of a side for other connections, if it was never connected.
 func (c *connection) leave(side int) {
 	q := c.qps[side]
 	if s := q.state(); q.conn == c && (s == provider.QPReset || s == provider.QPInit) {
@@ -136,8 +138,7 @@ func (c *connection) leave(side int) {
 	}
 }
 
-// events does what programs do about the events that have come, and returns how many that
-// were.
+// events does what programs do when events come, and returns how many came.
 func (w *world) events() (happened int) {
 	for _, p := range w.procs {
 		p.mu.Lock()
@@ -235,7 +236,7 @@ func (w *world) request(p *proc, e *provider.CMEvent) {
 	}
 }
 
-// notReset is err, unless it says that the peer has left.
+// notReset returns err, or nil if err says that the peer has left.
 func notReset(err error) error {
 	if errors.Is(err, syscall.ECONNRESET) {
 		return nil
@@ -248,7 +249,7 @@ func (w *world) closeID(p *proc, id provider.ID) {
 	p.ids = slices.DeleteFunc(p.ids, func(x provider.ID) bool { return x == id })
 }
 
-// closeOneID is a call that closes an id, and by that a connection.
+// closeOneID is a call that closes an id, and thereby ends its connection.
 func (w *world) closeOneID(p *proc) *call {
 	id := one(w.d, p.ids)
 	if id == nil {
@@ -287,7 +288,7 @@ func (w *world) closeOneID(p *proc) *call {
 	}
 }
 
-// endConnection is a call that ends a connection in one of the ways that the program has.
+// endConnection is a call that ends a connection in one of the ways in which a program can.
 func (w *world) endConnection(q *queuePair) *call {
 	c := q.conn
 	if c == nil || q.closing || q.state() != provider.QPRTS {
@@ -310,7 +311,8 @@ func (w *world) endConnection(q *queuePair) *call {
 		}
 	case 2:
 		what, do = "goes to SQD", func() error {
-			return q.q.Modify(provider.QPAttr{State: provider.QPSQD, EnSQDAsyncNotify: w.ext}, provider.QPAttrState|provider.QPAttrEnSQDNotify)
+			return q.q.Modify(provider.QPAttr{State: provider.QPSQD, EnSQDAsyncNotify: w.ext},
+				provider.QPAttrState|provider.QPAttrEnSQDNotify)
 		}
 	default:
 		what, do = "goes to SQE", func() error {
@@ -339,8 +341,8 @@ func (w *world) endConnection(q *queuePair) *call {
 	}
 }
 
-// endedPeer looks at what the peer of q may have been about to change: its connection
-// has ended, so that it may not any more. Objects take longer.
+// endedPeer looks at the spans that the peer of q could change until the connection ended just
+// now. It leaves out objects, which take longer.
 func (q *queuePair) endedPeer() []seen {
 	c, side := q.conn, q.side
 	return lookAt(q.p.mem.through(func(s *extent) bool {
@@ -385,7 +387,7 @@ func (w *world) closeQP(q *queuePair) *call {
 	}
 }
 
-// ownSpans looks at the sinks of q's own work, but for objects.
+// ownSpans looks at the sinks of q's own work, without objects.
 func (q *queuePair) ownSpans() []seen {
 	var spans []*extent
 	for _, o := range q.sends {
@@ -403,7 +405,7 @@ func (w *world) resetQP(q *queuePair) {
 	if q == nil || q.closing || q.state() != provider.QPErr {
 		return
 	}
-	w.quietly() // nobody is in the middle of anything
+	w.quietly() // so that no goroutine is in the middle of something
 	for w.drain(q.scq)+w.drain(q.rcq) > 0 {
 	}
 	w.accounted(q)
@@ -421,8 +423,8 @@ func (w *world) resetQP(q *queuePair) {
 	w.seen("QP reset")
 }
 
-// accounted checks that everything that was posted to a QP in ERR has completed, but for
-// what was done and not to be reported. What a CQ has lost is over as well.
+// accounted checks that everything that was posted to a QP in ERR has completed, except
+// successes that are not reported. Work whose completion a CQ has lost is over as well.
 func (w *world) accounted(q *queuePair) {
 	lossy := q.lossy()
 	for _, o := range q.sends {
@@ -436,7 +438,8 @@ func (w *world) accounted(q *queuePair) {
 	}
 	q.sends = nil
 	if len(q.recvs) > 0 && !lossy {
-		w.fail("%s is in %v, and %d receives have not completed, the first %d (%v)", q, q.state(), len(q.recvs), q.recvs[0].id, q.q.Cause())
+		w.fail("%s is in %v, and %d receives have not completed, the first %d (%v)",
+			q, q.state(), len(q.recvs), q.recvs[0].id, q.q.Cause())
 	}
 	for _, r := range q.recvs {
 		for _, s := range r.spans {
@@ -456,8 +459,8 @@ func (q *queuePair) signaled(o *op) bool {
 	return q.sigAll || o.wr.Flags&provider.SendSignaled != 0
 }
 
-// memoryLost is for work on our own memory whose completion was lost: what has come of it
-// nobody knows but the engine.
+// memoryLost is for work on our own memory whose completion was lost: only the engine knows
+// whether it was done.
 func (w *world) memoryLost(o *op) {
 	w.workOver(o)
 	for _, r := range []*right{o.begins, o.ends} {
@@ -472,8 +475,8 @@ func (w *world) memoryLost(o *op) {
 	}
 }
 
-// connectionOver freezes what the peer may have changed at a side whose QP has left a
-// connection. Nobody is running.
+// connectionOver freezes the spans that the peer could change at a side whose QP is not
+// connected any more. No other goroutine runs.
 func (w *world) connectionOver(c *connection, side int) {
 	for _, s := range c.qps[side].p.mem.through(func(s *extent) bool { return s.conn == c && s.side == side }) {
 		w.over(s, s.look())

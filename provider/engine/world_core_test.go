@@ -17,7 +17,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// world is one simulation. What is not said to be shared belongs to the driver.
+// world is one simulation. Only the driver uses it, except fields that are said to be shared.
 type world struct {
 	seed uint64
 	d    *dice
@@ -48,25 +48,25 @@ type world struct {
 
 	mu     sync.Mutex // of what follows
 	faults []*mishap
-	hits   map[[2]netip.AddrPort]bool // connections, from both ends, that were done something to
+	hits   map[[2]netip.AddrPort]bool // connections, seen from both ends, that had a fault
 
 	err atomic.Pointer[error] // what was wrong first
 }
 
-// worldKind is what a world has most of.
+// worldKind says what a world has most of.
 type worldKind int
 
 const (
 	kindPlain   worldKind = iota
 	kindMemory            // windows and registrations
-	kindObjects           // regions that are no memory
+	kindObjects           // regions of objects
 	kindMute              // polling and sleeping
 	kindEnds              // connections that come and go
 )
 
 var errWorldEnds = errors.New("the world has failed")
 
-// fail ends the world. The driver calls it only.
+// fail ends the world. Only the driver may call it.
 func (w *world) fail(format string, args ...any) {
 	w.failLater(format, args...)
 	panic(errWorldEnds)
@@ -85,7 +85,7 @@ func (w *world) need(what string, err error) {
 	}
 }
 
-// failure is what was wrong, with what led to it.
+// failure returns what was wrong, and what led to it; nil if nothing was wrong.
 func (w *world) failure() error {
 	if w.err.Load() == nil {
 		return nil
@@ -109,7 +109,7 @@ var bubbleBegins = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (w *world) seen(what string) { w.reached[what]++ }
 
-// reached counts what worlds have come to.
+// reached counts what has happened in worlds.
 type reached struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -139,7 +139,8 @@ func (r *reached) String() string {
 
 func newWorld(seed uint64) *world {
 	w := &world{
-		seed: seed, d: &dice{seed}, byID: make(map[provider.ID]*connection), ops: make(map[uint64]*op), recvs: make(map[uint64]*receive),
+		seed: seed, d: &dice{seed}, byID: make(map[provider.ID]*connection),
+		ops: make(map[uint64]*op), recvs: make(map[uint64]*receive),
 		reached: make(map[string]int), hits: make(map[[2]netip.AddrPort]bool),
 	}
 	d := w.d
@@ -168,7 +169,7 @@ func (w *world) network() *memnet.Options {
 		Cut: d.oneIn(4), Shuffle: d.oneIn(2), Yield: one(d, []int{0, 3, 30}),
 		Filter: w.filter,
 		OnSpin: func(conn uint64) {
-			w.failLater("connection %d of the network: a poller tells of it without end, and nothing moves", conn)
+			w.failLater("connection %d of the network: a poller calls its handler again and again, and nothing moves", conn)
 		},
 	}
 	switch d.upTo(3) {
@@ -189,7 +190,7 @@ func (w *world) network() *memnet.Options {
 	return o
 }
 
-// live is the world's life.
+// live plays the world from its beginning to its end.
 func (w *world) live() {
 	d := w.d
 	procs, steps := 2, d.in(15, 50)
@@ -254,7 +255,8 @@ func (w *world) newProc(addr netip.Addr) *proc {
 		BusyWait:   one(d, []time.Duration{0, -1}),
 		MaxPending: one(d, []int{0, 2, 8}), MaxAccepted: one(d, []int{-1, -1, 0, 3}),
 		MaxClosing:  one(d, []int{0, 1, 3}),
-		FPDUTimeout: one(d, []time.Duration{0, 0, 2 * time.Second}), SendTimeout: one(d, []time.Duration{0, 0, 2 * time.Second}),
+		FPDUTimeout: one(d, []time.Duration{0, 0, 2 * time.Second}),
+		SendTimeout: one(d, []time.Duration{0, 0, 2 * time.Second}),
 	}
 	if w.exact {
 		opts.CRC = CRCPreferred
@@ -293,7 +295,8 @@ func (w *world) newProc(addr netip.Addr) *proc {
 		w.newQP(p)
 	}
 	w.listen(p)
-	w.note("%s at %s: CRC %v, placement %v, markers %v, peer-to-peer %v", p, addr, opts.CRC, opts.Placement, opts.Markers, opts.PeerToPeer)
+	w.note("%s at %s: CRC %v, placement %v, markers %v, peer-to-peer %v",
+		p, addr, opts.CRC, opts.Placement, opts.Markers, opts.PeerToPeer)
 	return p
 }
 
@@ -341,7 +344,10 @@ func (w *world) newQP(p *proc) {
 	q := &queuePair{p: p, no: len(p.qps), pd: pd, scq: one(d, open), rcq: one(d, open), sigAll: d.oneIn(4)}
 	init := provider.QPInitAttr{
 		SendCQ: q.scq.cq, RecvCQ: q.rcq.cq, SQSigAll: q.sigAll,
-		Cap: provider.QPCap{MaxSendWR: one(d, []int{2, 8, 32}), MaxRecvWR: one(d, []int{2, 16, 32}), MaxSendSGE: d.in(1, 4), MaxRecvSGE: d.in(1, 4), MaxInlineData: one(d, []int{0, 64, 512})},
+		Cap: provider.QPCap{
+			MaxSendWR: one(d, []int{2, 8, 32}), MaxRecvWR: one(d, []int{2, 16, 32}),
+			MaxSendSGE: d.in(1, 4), MaxRecvSGE: d.in(1, 4), MaxInlineData: one(d, []int{0, 64, 512}),
+		},
 	}
 	if s := one(d, p.srqs); s != nil && !s.closed && !q.rcq.tiny && d.oneIn(2) {
 		q.srq, init.SRQ = s, s.srq
@@ -411,7 +417,7 @@ func (w *world) round() {
 	}
 	var calls []*call
 	add := func(c *call) { calls = append(calls, c) }
-	together := d.oneIn(2) // on one QP and what it has to do with
+	together := d.oneIn(2) // on one QP and its CQs
 	var p *proc
 	var q *queuePair
 	var c *complQueue
@@ -477,7 +483,7 @@ func (w *world) round() {
 	w.do(calls...)
 }
 
-// resetSome resets a QP that has failed, mostly, so that there is something to connect.
+// resetSome now and then resets a QP that has failed, so that there is one to connect.
 func (w *world) resetSome() {
 	for _, p := range w.living() {
 		for _, q := range p.qps {

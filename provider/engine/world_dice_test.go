@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// dice gives the numbers that a seed makes (splitmix64).
+// dice gives numbers that follow from a seed (splitmix64).
 type dice struct{ x uint64 }
 
 func (d *dice) next() uint64 {
@@ -16,7 +16,7 @@ func (d *dice) next() uint64 {
 	return z ^ z>>31
 }
 
-// upTo is a number from 0 to n, 0 for an n below.
+// upTo returns a number from 0 to n, or 0 if n is negative.
 func (d *dice) upTo(n int) int {
 	if n <= 0 {
 		return 0
@@ -53,8 +53,8 @@ func (d *dice) weighed(weights []int) int {
 	return 0
 }
 
-// octets is the length of a message: mostly short, sometimes around what a segment
-// holds, sometimes long.
+// octets returns the length of a message: mostly it is short, sometimes about that of a
+// segment, sometimes long.
 func (d *dice) octets(most int) int {
 	n := 0
 	switch d.upTo(9) {
@@ -85,7 +85,7 @@ func fillWith(b []byte, id uint64) {
 	}
 }
 
-// wordAligned makes n octets, a multiple of 8, that begin a word.
+// wordAligned makes n octets, a multiple of 8, aligned to a word.
 func wordAligned(n int) []byte {
 	words := make([]uint64, n/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), n)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The end of a world: everything is closed, in any order that is allowed.
+// The end of a world: everything is closed, in any order that is permitted.
 
-// closing is something that is to be closed when what depends on it is.
+// closing is something that can be closed when everything that depends on it is closed.
 type closing struct {
 	ready func() bool
 	call  func() *call // nil: it is closed already
@@ -175,12 +175,12 @@ func (w *world) end() {
 		p.mem.check(w)
 	}
 	if u := w.net.Used(); u.Ends != 0 || u.Ports != 0 {
-		w.fail("everything is closed, and the network has %d ends of connections and %d ports", u.Ends, u.Ports)
+		w.fail("everything is closed, but the network has %d ends of connections and %d ports in use", u.Ends, u.Ports)
 	}
 	told := w.net.Told()
 	time.Sleep(time.Minute)
 	if n := w.net.Told() - told; n > 0 {
-		w.fail("everything is closed, and somebody was told of something %d times", n)
+		w.fail("everything is closed, but handlers were called %d times", n)
 	}
 	if w.err.Load() != nil {
 		panic(errWorldEnds)
@@ -189,18 +189,20 @@ func (w *world) end() {
 
 // held checks that a process that has closed everything holds nothing.
 func (w *world) held(p *proc) {
-	w.quietly() // who has called an object gives back what that took after its region is closed
+	w.quietly() // a goroutine that has called an object gives back its buffer after the region is closed
 	d := p.dev
 	for what, n := range map[string]int{
 		"batches": d.prog.batches.lent(), "contexts": d.prog.contexts.lent(), "chunks": d.chunks.lent(),
-		"parts of FPDUs": d.prog.parts.lent(), "octets in parts": int(d.prog.partOctets.Load()), "exposed intervals": p.mem.exposed(),
-		"kept contexts": int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
-		"accepted connections": d.acceptedNow(), "PDs": int(d.pds.n.Load()), "CQs": int(d.cqs.n.Load()), "MRs": int(d.mrs.n.Load()),
-		"MWs": int(d.mws.n.Load()), "QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()), "STags": d.stags.live + d.stags.moving.live,
-		"QPs that are muted, linger or have a number, or a watch over stalls": d.listed(),
+		"parts of FPDUs": d.prog.parts.lent(), "octets in parts": int(d.prog.partOctets.Load()),
+		"exposed intervals": p.mem.exposed(),
+		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
+		"accepted connections": d.acceptedNow(), "PDs": int(d.pds.n.Load()),
+		"CQs": int(d.cqs.n.Load()), "MRs": int(d.mrs.n.Load()), "MWs": int(d.mws.n.Load()),
+		"QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()), "STags": d.stags.live + d.stags.moving.live,
+		"muted or lingering streams, QP numbers, and watches over stalls": d.listed(),
 	} {
 		if n != 0 {
-			w.fail("%s: everything is closed, and it has %s: %d", p, what, n)
+			w.fail("%s: everything is closed, but it has %s: %d", p, what, n)
 		}
 	}
 	if err := d.stockIsClean(); err != nil {
@@ -208,13 +210,13 @@ func (w *world) held(p *proc) {
 	}
 	for _, r := range p.rights {
 		if err := r.unused(); err != nil {
-			w.fail("%s: everything is closed: %v", p, err)
+			w.fail("%s: everything is closed, but %v", p, err)
 		}
 	}
 	d.giveToStore()
 }
 
-// unused checks that nobody uses the region.
+// unused returns an error if the region is in use.
 func (r *right) unused() error {
 	var m *mr
 	switch x := r.mr.(type) {
@@ -226,7 +228,7 @@ func (r *right) unused() error {
 		m = &r.window.mw.view
 	}
 	if l, p := m.local.n.Load()&^gateShut, m.remote.n.Load()&^gateShut; l != 0 || p != 0 {
-		return fmt.Errorf("%s has %d uses of ours and %d of peers", r, l, p)
+		return fmt.Errorf("%s is in use %d times by us and %d times by peers", r, l, p)
 	}
 	return nil
 }

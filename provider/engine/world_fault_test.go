@@ -15,16 +15,16 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// What happens to a world: connections that are reset, stall or spoil octets, processes
-// that end, peers that speak no MPA; and calls that have to be refused.
+// Faults: connections that are reset, stall or corrupt octets, processes that end, peers that
+// don't speak MPA; and calls that have to be refused.
 
-// mishap is done to a segment that is still to arrive.
+// mishap is a fault for a segment that is still to arrive.
 type mishap struct {
 	from, to netip.Addr
 	conn     [2]netip.AddrPort // only of this connection, from its sender; zero for any
 	skip     int               // octets that still pass
 	what     memnet.Verdict
-	flip     byte // instead: an octet is changed by this
+	flip     byte // if not 0, an octet is changed by this instead
 }
 
 // filter is Options.Filter of the network.
@@ -32,7 +32,8 @@ func (w *world) filter(s *memnet.Segment) memnet.Verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, f := range w.faults {
-		if f.from != s.From.Addr() || f.to != s.To.Addr() || f.conn != [2]netip.AddrPort{} && f.conn != [2]netip.AddrPort{s.From, s.To} {
+		if f.from != s.From.Addr() || f.to != s.To.Addr() ||
+			f.conn != [2]netip.AddrPort{} && f.conn != [2]netip.AddrPort{s.From, s.To} {
 			continue
 		}
 		if f.skip >= len(s.Data) {
@@ -51,7 +52,7 @@ func (w *world) filter(s *memnet.Segment) memnet.Verdict {
 	return memnet.Pass
 }
 
-// spoiled reports whether the network has done something to the stream's connection.
+// spoiled reports whether the stream's connection had a fault.
 func (w *world) spoiled(s *stream) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +85,10 @@ func (w *world) disturb() {
 // arrange has a fault happen to a connection, or to the next one between two processes.
 func (w *world) arrange() {
 	d := w.d
-	f := &mishap{skip: one(d, []int{0, d.upTo(60), d.upTo(3000)}), what: one(d, []memnet.Verdict{memnet.Reset, memnet.Reset, memnet.Stall})}
+	f := &mishap{
+		skip: one(d, []int{0, d.upTo(60), d.upTo(3000)}),
+		what: one(d, []memnet.Verdict{memnet.Reset, memnet.Reset, memnet.Stall}),
+	}
 	q := one(d, one(d, w.procs).qps)
 	if q == nil {
 		return
@@ -107,8 +111,8 @@ func (w *world) arrange() {
 	w.mu.Unlock()
 }
 
-// endProc ends a process: its connections are reset, its memory stays as it is, and in its
-// place there is another one.
+// endProc ends a process: its connections are reset, its memory stays as it is, and another
+// process takes its place.
 func (w *world) endProc(p *proc) {
 	w.note("%s ends", p)
 	w.net.Reset(func(dialed, accepted netip.AddrPort) bool {
@@ -131,7 +135,7 @@ func (w *world) endProc(p *proc) {
 	w.seen("process ended")
 }
 
-// stranger is a peer that speaks no MPA, or only begins to.
+// stranger connects a peer that does not speak MPA, or only begins to.
 func (w *world) stranger() {
 	d := w.d
 	p := one(d, w.living())
@@ -183,7 +187,7 @@ func (w *world) relisten() {
 	}})
 }
 
-// refusedCloses closes what others depend on: EBUSY.
+// refusedCloses tries to close things that others depend on, and wants EBUSY.
 func (w *world) refusedCloses(p *proc) {
 	refused := func(what string, err error) {
 		if !errors.Is(err, syscall.EBUSY) {
@@ -209,7 +213,8 @@ func (w *world) refusedCloses(p *proc) {
 	refused("an event channel", busyOrNil(p))
 }
 
-// busyOrNil closes the event channel of a process, if there are ids on it.
+// busyOrNil tries to close the event channel of a process. If there are no ids on it, it
+// returns EBUSY without trying.
 func busyOrNil(p *proc) error {
 	if p.listener == nil && len(p.ids) == 0 {
 		return syscall.EBUSY

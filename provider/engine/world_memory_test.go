@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// The memory of a process is one piece, in which regions lie between guards. The model
-// has what has to be in it, but for the spans that operations under way may change: each
-// octet of such a span is the old one or that of its operation. When an operation is
-// over, or its right is, the span is frozen: what it holds then is what it has to hold
-// from then on.
+// The memory of a process is one piece, in which regions lie between guards. The model knows
+// what has to be in it, except in the spans that operations under way may change: there each
+// octet is the old one or that of the operation. When an operation has ended, or the right
+// that it uses, the span is frozen: what it holds then it has to hold from then on.
 
 const (
 	memoryOctets = 160 << 10
@@ -23,12 +22,12 @@ const (
 type memory struct {
 	p     *proc
 	b     []byte    // of the process
-	want  []byte    // what it holds where nothing is open
-	open  []*extent // that operations may change or read; none overlap
+	want  []byte    // what it has to hold outside of open spans
+	open  []*extent // spans that operations may change or read; they don't overlap
 	areas []area
 	next  int // free from here on
 
-	objects sync.Mutex // of octets that objects read and write
+	objects sync.Mutex // for octets that objects read and write
 }
 
 // area is memory that regions are made of, between guards.
@@ -38,17 +37,17 @@ type area struct{ lo, hi int }
 type extent struct {
 	m      *memory
 	lo, hi int
-	reads  bool // it is read only, and by that an obstacle for others
+	reads  bool // it is only read; others must not change it meanwhile
 
 	op   *op      // whose payload may come here
 	recv *receive // of which it is a part: the payload is that of a message
 	off  int      // of lo in the payload
 
-	via    *right      // that it was got at through
+	via    *right      // through which it is reached
 	conn   *connection // of a peer's operation; its end at side freezes the span
 	side   int
 	frozen bool
-	late   [][]byte // what an object may still put here, when all else is over
+	late   [][]byte // what an object may still put here after the operation is over
 }
 
 func newMemory(p *proc) *memory {
@@ -120,7 +119,7 @@ func (s *extent) drop() {
 	}
 }
 
-// fill has the program write the payload of s, which it is the source of.
+// fill has the program write the payload to s, which is its source.
 func (s *extent) fill() {
 	s.m.objects.Lock()
 	copy(s.m.b[s.lo:s.hi], s.op.payload[s.off:])
@@ -137,7 +136,8 @@ func (s *extent) look() []byte {
 	return bytes.Clone(s.m.b[s.lo:s.hi])
 }
 
-// payloads are those whose octets may be in s, from its first octet on.
+// payloads returns the payloads that may come to s, each from the octet on that may come to
+// its beginning.
 func (s *extent) payloads() [][]byte {
 	if s.reads || s.frozen {
 		return nil
@@ -157,7 +157,7 @@ func (s *extent) payloads() [][]byte {
 	return list
 }
 
-// verify checks that b, what was seen in s, consists of what may be there.
+// verify checks that each octet of b, which was seen in s, may be there.
 func (s *extent) verify(b []byte) error {
 	want := s.m.want[s.lo:s.hi]
 	if bytes.Equal(b, want) {
@@ -168,7 +168,8 @@ func (s *extent) verify(b []byte) error {
 		if c == want[i] || slices.ContainsFunc(list, func(p []byte) bool { return i < len(p) && p[i] == c }) {
 			continue
 		}
-		return fmt.Errorf("octet %d of %s is %#02x, was %#02x, and nobody may have written that", s.lo+i, s, c, want[i])
+		return fmt.Errorf("octet %d of %s was %#02x and is %#02x, which no operation may have written",
+			s.lo+i, s, want[i], c)
 	}
 	return nil
 }
@@ -184,7 +185,8 @@ func (s *extent) String() string {
 	return fmt.Sprintf("%s [%d, %d) of %s", s.m.p, s.lo, s.hi, what)
 }
 
-// freeze has what was seen in s stay there from now on. The span stays, as an obstacle.
+// freeze checks b, which was seen in s, and wants it to stay there from now on. The span stays
+// open, so that no other operation gets it.
 func (s *extent) freeze(w *world, b []byte) {
 	if s == nil || s.reads || s.frozen {
 		return
@@ -196,14 +198,14 @@ func (s *extent) freeze(w *world, b []byte) {
 	s.frozen = true
 }
 
-// settle has the payload be in s, all of it.
+// settle checks that b, which was seen in s, is the payload, all of it.
 func (s *extent) settle(w *world, b []byte) {
 	if s == nil || s.reads {
 		return
 	}
 	p := s.op.payload[s.off:][:len(b)]
 	if i := differs(b, p); i >= 0 {
-		w.fail("octet %d of %s is %#02x, and %#02x was to be there", s.lo+i, s, b[i], p[i])
+		w.fail("octet %d of %s is %#02x, want %#02x", s.lo+i, s, b[i], p[i])
 	}
 	copy(s.m.want[s.lo:s.hi], b)
 	s.frozen = true
@@ -235,7 +237,7 @@ func lookAt(spans []*extent) []seen {
 	return all
 }
 
-// through are the open spans that pick is true for.
+// through returns the open spans that may change and for which pick is true.
 func (m *memory) through(pick func(s *extent) bool) []*extent {
 	var list []*extent
 	for _, s := range m.open {
@@ -246,7 +248,7 @@ func (m *memory) through(pick func(s *extent) bool) []*extent {
 	return list
 }
 
-// check compares all of the memory with the model. Nobody may be running.
+// check compares all of the memory with the model. No other goroutine may be running.
 func (m *memory) check(w *world) {
 	spans := slices.Clone(m.open)
 	slices.SortFunc(spans, func(a, b *extent) int { return a.lo - b.lo })
@@ -272,7 +274,7 @@ func (m *memory) compare(w *world, lo, hi int) {
 			where = fmt.Sprintf("in the area [%d, %d)", a.lo, a.hi)
 		}
 	}
-	w.fail("octet %d of %s, %s, changed from %#02x to %#02x, and nothing that may write there is under way: %s",
+	w.fail("octet %d of %s, %s, changed from %#02x to %#02x, but no operation may write there: the octets are in %s",
 		i, m.p, where, m.want[i], m.b[i], w.whose(m.b[i:min(i+8, len(m.b))]))
 }
 
@@ -283,11 +285,11 @@ func (w *world) whose(b []byte) string {
 			return "the payload of " + o.String()
 		}
 	}
-	return "nobody's payload"
+	return "no payload"
 }
 
-// object is what is behind a region that is no memory: octets of the memory all the
-// same, that take their time and fail.
+// object is the object of a region. Its octets are in the memory, too, but its calls take time
+// and fail.
 type object struct {
 	m      *memory
 	lo, hi int
@@ -299,7 +301,8 @@ type object struct {
 
 var errObject = fmt.Errorf("the object was told to fail")
 
-// begin is the time that a call takes, and whether it fails.
+// begin takes the time of a call, and returns an error if it fails. It returns with
+// m.objects held.
 func (o *object) begin() error {
 	o.m.objects.Lock()
 	o.busy++

@@ -11,9 +11,9 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// The model: what the driver knows of each process and its objects. All of it belongs to
-// the driver, but where something else is said; the calls of a round read of it what they
-// need, while the driver waits for them.
+// The model: what the driver knows of each process and its objects. Only the driver changes it,
+// unless something else is said. The calls of a round read what they need of it, while the
+// driver waits for them.
 
 // proc is a process: an engine, and what its program has made on it.
 type proc struct {
@@ -38,7 +38,7 @@ type proc struct {
 	ids      []provider.ID // that are open, the listener left out
 
 	mu     sync.Mutex
-	events []provider.CMEvent // that the driver has not seen
+	events []provider.CMEvent // not seen by the driver yet
 }
 
 func (p *proc) String() string { return fmt.Sprintf("process %d", p.no) }
@@ -50,14 +50,12 @@ type domain struct {
 }
 
 type complQueue struct {
-	p       *proc
-	cq      *cq
-	ch      *compChannel
-	tiny    bool // it may overflow
-	lossy   bool // it has
-	closed  bool
-	cqErrs  int
-	waiting bool // somebody has armed it and found it empty since
+	p      *proc
+	cq     *cq
+	ch     *compChannel
+	tiny   bool // it may overflow
+	lossy  bool // it has
+	closed bool
 }
 
 type sharedQueue struct {
@@ -80,7 +78,7 @@ type queuePair struct {
 	recvs    []*receive // the same
 	failed   bool       // a send was reported to have failed since the QP was reset
 	rfailed  bool
-	conn     *connection // it is kept for, or has since it was reset
+	conn     *connection // that it is to have, or has had since it was reset
 	side     int
 	closed   bool // Close has returned
 	closing  bool
@@ -101,7 +99,7 @@ func (q *queuePair) peer() *queuePair {
 	return q.conn.qps[1-q.side]
 }
 
-// connection is one that was asked for, between qps[0] that connects and qps[1].
+// connection is a connection that was asked for: qps[0] connects to qps[1].
 type connection struct {
 	no     int
 	qps    [2]*queuePair
@@ -112,13 +110,13 @@ type connection struct {
 	failed [2]bool
 	down   [2]bool
 
-	msgs    [2][]*op // that take a receive, by who sends them
-	taken   [2]int   // of msgs[1-side], by who has received them
-	placing [2][]*op // with octets to place that are not known to be there, in order
-	refused [2][]*op // that the peer has to refuse
+	msgs    [2][]*op // that take a receive, by the side that sends them
+	taken   [2]int   // how many of msgs[1-side] side has received
+	placing [2][]*op // whose octets are not known to be placed yet, by their side, in order
+	refused [2][]*op // that the peer has to refuse, by their side
 
-	spoiled bool // the network does something to it
-	ending  bool // somebody ends it
+	spoiled bool // one of its processes has ended
+	ending  bool // it is being ended
 }
 
 // receive is a posted receive.
@@ -128,11 +126,11 @@ type receive struct {
 	srq   *sharedQueue
 	spans []*extent
 	n     int
-	risky bool // an SGE may be of no use
+	risky bool // an SGE may name memory that can't be used
 	wr    provider.RecvWR
 }
 
-// messages are those that may come into r.
+// messages returns the messages that r may receive.
 func (r *receive) messages() []*op {
 	if r.srq != nil {
 		var list []*op
@@ -166,18 +164,18 @@ type op struct {
 	conn    *connection
 	side    int
 	wr      provider.SendWR
-	payload []byte // that is sent, or comes into the sink
+	payload []byte // that is sent, or that comes to the sink
 
 	local, remote []*extent
 	right         *right   // at the peer
 	uses          []*right // of ours
-	badLocal      bool     // an SGE is of no use
+	badLocal      bool     // an SGE names memory that can't be used
 	refused       bool     // the peer has to refuse it
 	risky         bool     // the peer may have to
 	inlined       bool
 
-	begins *right // of work on our own memory: what there is after it,
-	ends   *right // and what not any more
+	begins *right // that work on our own memory makes
+	ends   *right // that it ends
 
 	over   bool // completed, or known to be
 	atomic bool
@@ -199,7 +197,7 @@ func (o *op) takesReceive() bool {
 
 func (o *op) answered() bool { return answeredOps.has(o.wr.Opcode) && o.wr.Opcode < 32 }
 
-// rightState is whether a right is there.
+// rightState says whether a right exists.
 type rightState uint8
 
 const (
@@ -209,8 +207,8 @@ const (
 	dead
 )
 
-// right is what octets may be reached through: a region, or what a window or a fast
-// registration is for the time of one key.
+// right is a region, or a window or fast registration for as long as it has the same key:
+// through it octets may be reached.
 type right struct {
 	p      *proc
 	pd     *domain
@@ -228,15 +226,14 @@ type right struct {
 	qp     *queuePair // of a window of type 2
 	moving bool       // made by a work request
 
-	flushed *bool // of one whose work request was flushed: whether it was there then
 }
 
 func (r *right) String() string {
 	return fmt.Sprintf("%s's key %#x of [%d, %d)", r.p, r.key, r.lo, r.hi)
 }
 
-// usable reports whether work of ours in pd that needs these rights is sure to do (1),
-// may do (0) or can't do (-1) with r.
+// usable reports whether work of ours in d that needs these rights succeeds with r (1), may
+// succeed (0), or fails (-1).
 func (r *right) usable(d *domain, need provider.Access) int {
 	switch {
 	case r.state == dead, r.pd != d, r.access&need != need, r.window != nil:
@@ -277,7 +274,7 @@ type fastRegion struct {
 	work int // registrations and invalidations posted and not completed
 }
 
-// call is something that is done beside others.
+// call is a call of a round, which runs at the same time as others.
 type call struct {
 	name   string
 	rank   int
@@ -333,5 +330,5 @@ func (w *world) do(calls ...*call) {
 	}
 }
 
-// privateData is what a connection's request carries: its number.
+// privateData returns the private data of a connection's request: its number.
 func (c *connection) privateData() []byte { return binary.BigEndian.AppendUint32(nil, uint32(c.no)) }

@@ -67,7 +67,7 @@ func (w *world) postOps(q *queuePair, ops []*op) *call {
 		},
 		finish: func() {
 			if took < len(ops) && err == nil {
-				w.fail("%s: %d of %d were posted, and no error", q, took, len(ops))
+				w.fail("%s: %d of %d were posted, but there was no error", q, took, len(ops))
 			}
 			for _, o := range slices.Backward(ops[took:]) {
 				w.unposted(o)
@@ -110,9 +110,12 @@ func describe(ops []*op) string {
 func (w *world) newOp(q *queuePair, alike int) *op {
 	o := w.blankOp(q)
 	d := w.d
-	for flag, n := range map[provider.SendFlags]int{provider.SendSignaled: 2, provider.SendFence: 8, provider.SendSolicited: 4} {
-		if d.oneIn(n) {
-			o.wr.Flags |= flag
+	for _, x := range []struct {
+		flag  provider.SendFlags
+		oneIn int
+	}{{provider.SendSignaled, 2}, {provider.SendFence, 8}, {provider.SendSolicited, 4}} {
+		if d.oneIn(x.oneIn) {
+			o.wr.Flags |= x.flag
 		}
 	}
 	ext := 0
@@ -193,7 +196,8 @@ func (w *world) newOp(q *queuePair, alike int) *op {
 	return o
 }
 
-// room is how long the next message of q can be, negative where there is no receive for it.
+// room returns how long the next message of q can be, or a negative number if there is no
+// receive for it.
 func (q *queuePair) room() int {
 	peer := q.peer()
 	if peer == nil || peer.conn != q.conn { // it has another connection
@@ -224,15 +228,15 @@ func (w *world) blankOp(q *queuePair) *op {
 	return o
 }
 
-// cancel closes what was opened for an op that is not posted.
+// cancel closes the spans that were opened for an op that is not posted.
 func (o *op) cancel() {
 	for _, s := range slices.Concat(o.local, o.remote) {
 		s.drop()
 	}
 }
 
-// gather makes the SGEs of n octets: the payload's, which is filled in, or with need its
-// sink. It reports false if there is no room.
+// gather makes SGEs of n octets that need these rights. With source they are the source of the
+// payload, which is written there, otherwise its sink. It reports false if there is no room.
 func (w *world) gather(o *op, n int, need provider.Access, source bool) bool {
 	d := w.d
 	for k := d.in(1, o.q.q.sq.maxSGE); k > 0 && n > 0 || k > 0 && d.oneIn(5); k-- {
@@ -278,8 +282,10 @@ func spanTotal(spans []*extent) int {
 	return n
 }
 
-// piece finds n octets for an SGE of a process. Once in a while they are of no use.
-func (w *world) piece(p *proc, pd *domain, n int, need provider.Access, word bool) (s extent, sge provider.SGE, r *right, ok bool) {
+// piece finds n octets for an SGE of a process. Now and then they can't be used.
+func (w *world) piece(
+	p *proc, pd *domain, n int, need provider.Access, word bool,
+) (s extent, sge provider.SGE, r *right, ok bool) {
 	for range 6 {
 		r = one(w.d, p.rights)
 		if r == nil {
@@ -298,7 +304,7 @@ func (w *world) piece(p *proc, pd *domain, n int, need provider.Access, word boo
 	return s, sge, r, n == 0
 }
 
-// pickRemote picks what an op of q names at the peer: mostly what may do.
+// pickRemote picks the right that an op of q names at the peer: mostly one that may be used.
 func (w *world) pickRemote(q *queuePair, need provider.Access) *right {
 	peer := q.peer()
 	if peer == nil {
@@ -314,9 +320,9 @@ func (w *world) pickRemote(q *queuePair, need provider.Access) *right {
 	return nil
 }
 
-// target names up to n octets of the peer in o and opens what it may change there of
-// them, if writes is true, or else what it reads. It returns how many they are, or a
-// negative number if there are none.
+// target names up to n octets of the peer in o, and opens the span that o may change there, or
+// reads if writes is false. It returns how many octets these are, or a negative number if there
+// are none.
 func (w *world) target(o *op, need provider.Access, n int, writes bool) int {
 	d := w.d
 	r := w.pickRemote(o.q, need)
@@ -425,7 +431,7 @@ func (w *world) atomicOp(o *op) *op {
 	return o
 }
 
-// posted has the model expect o.
+// posted tells the model to expect o.
 func (w *world) posted(o *op) {
 	w.ops[o.id] = o
 	o.q.sends = append(o.q.sends, o)
@@ -501,7 +507,7 @@ func (w *world) receive(q *queuePair) *call {
 		},
 		finish: func() {
 			if took < len(recvs) && err == nil {
-				w.fail("%s: %d of %d receives were posted, and no error", q, took, len(recvs))
+				w.fail("%s: %d of %d receives were posted, but there was no error", q, took, len(recvs))
 			}
 			for _, r := range slices.Backward(recvs[took:]) {
 				delete(w.recvs, r.id)

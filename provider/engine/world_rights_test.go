@@ -12,8 +12,8 @@ import (
 
 // Regions, windows and registrations, and how each ends.
 
-// register makes one more region of a process: of memory or of an object, beside others
-// over the same octets or over some of its own.
+// register makes one more region of a process, of memory or of an object. It is over octets of
+// its own, or over those of other regions.
 func (w *world) register(p *proc) {
 	d := w.d
 	pd := one(d, p.pds)
@@ -32,7 +32,10 @@ func (w *world) register(p *proc) {
 	}
 	r := &right{p: p, pd: pd, lo: a.lo, hi: a.hi, state: live}
 	if d.oneIn(w.objects) {
-		r.object = &object{m: p.mem, lo: a.lo, hi: a.hi, d: d.fork(), slow: time.Duration(one(d, []int{0, 10_000, 1_000_000, 20_000_000, 20_000_000}))}
+		r.object = &object{
+			m: p.mem, lo: a.lo, hi: a.hi, d: d.fork(),
+			slow: time.Duration(one(d, []int{0, 10_000, 1_000_000, 20_000_000, 20_000_000})),
+		}
 		if d.oneIn(6) {
 			r.object.fails = d.in(2, 20)
 		}
@@ -52,7 +55,7 @@ func (w *world) register(p *proc) {
 	w.note("%s registers %s, object %v, access %#x", p, r, r.object != nil, r.access)
 }
 
-// someAccess are rights that a region can have, mostly all.
+// someAccess returns rights for a region, mostly all.
 func (w *world) someAccess() provider.Access {
 	d := w.d
 	a := provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessMWBind
@@ -78,7 +81,7 @@ func (w *world) someAccess() provider.Access {
 	return a
 }
 
-// isThere asks the engine whether a right is there.
+// isThere looks in the engine whether a right exists.
 func (r *right) isThere() bool {
 	switch {
 	case r.window != nil:
@@ -95,8 +98,8 @@ func (r *right) isThere() bool {
 	return !r.mr.(*mr).local.isShut()
 }
 
-// rightsEnd freezes what was reached through rights that have ended. With remote the
-// peer has invalidated them, which leaves our own use of a region.
+// rightsEnd freezes the spans that were reached through rights that have ended. With remote the
+// peer has invalidated them: a region can still be used by us.
 func (w *world) rightsEnd(list []rightEnds, remote bool) {
 	for _, e := range list {
 		for _, x := range e.seen {
@@ -143,7 +146,7 @@ func (w *world) deregister(r *right) *call {
 			}
 			for _, v := range r.p.rights {
 				if v.parent == r && v.state != dead && v.isThere() {
-					w.fail("%s is closed and %s is bound to it", r, v)
+					w.fail("%s is closed, but %s is bound to it", r, v)
 				}
 			}
 			w.seen("region closed")
@@ -228,7 +231,7 @@ func (w *world) registration(o *op, f *fastRegion) *op {
 	return o
 }
 
-// bind makes of o a bind of v, or reports false.
+// bind makes o a bind of v, or reports false.
 func (w *world) bind(o *op, v *window) bool {
 	d := w.d
 	var parent *right
@@ -283,10 +286,10 @@ func (w *world) bind1(q *queuePair) *call {
 	return w.postOps(q, []*op{o})
 }
 
-// memoryUnposted undoes what making o did to windows and registrations.
+// memoryUnposted undoes the changes of windows and registrations for o, which was not posted.
 func (w *world) memoryUnposted(o *op) {
 	w.workOver(o)
-	if r := o.begins; r != nil { // its key may be another's next
+	if r := o.begins; r != nil { // another right may get its key next
 		r.state = dead
 		r.p.rights = slices.DeleteFunc(r.p.rights, func(x *right) bool { return x == r })
 		if r.window != nil {
@@ -324,18 +327,19 @@ func (w *world) memoryDone(p *polled) {
 	if r := o.begins; r != nil && r.state == dead {
 		w.never = append(w.never, r)
 	}
-	if r := o.begins; r != nil && r.state == dead && r.window != nil && r.window.now == r && o.ends != nil && o.ends.state != dead {
+	if r := o.begins; r != nil && r.state == dead && r.window != nil && r.window.now == r &&
+		o.ends != nil && o.ends.state != dead {
 		r.window.now = o.ends
 	}
 	w.seen("memory work " + p.wc.Status.String())
 }
 
-// checkNever checks that no right has come to be whose work request had failed, or was
-// flushed, without having been done.
+// checkNever checks that no right exists whose work request had failed or was flushed, and had
+// not been done.
 func (w *world) checkNever() {
 	for _, r := range w.never {
 		if r.isThere() {
-			w.fail("%s is there, and the work request that makes it had failed before", r)
+			w.fail("%s exists, but the work request that makes it had failed", r)
 		}
 	}
 }

@@ -16,29 +16,32 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// Simulation of whole worlds. A world is a few engines on one simulated network, each
-// with a program that makes, uses and closes everything there is, at any time; a model
-// beside it says which completions there have to be and which octets may change.
+// Simulation of whole worlds. A world is a few engines on one simulated network, each with a
+// program that makes, uses and closes objects of all kinds at any time. A model says which
+// completions there have to be and which octets may change.
 //
-// What a seed fixes: the engines' options, the network (delays, segments, what is told
-// late, in another order or for nothing, as far as that follows from the order of calls),
-// the objects, and what the driver, one goroutine, decides: the calls of each round, their
-// arguments and the faults. The calls of one round run at the same time. What a seed does
-// not fix: in which order the Go scheduler runs goroutines of a bubble that are ready at
-// the same time, how a select chooses, and, with more than one CPU, what happens truly at
-// once. The driver's later decisions depend on what came of its earlier ones, a
-// connection that was refused or a queue that was full, so that two runs of a seed may
-// part. A failure therefore says how to run its seed again and again.
+// A seed fixes the engines' options, the network (delays, segments, and readiness that is
+// reported late, in another order or without cause, as far as that follows from the order of
+// calls), the objects, and what the driver, one goroutine, decides: the calls of each round,
+// their arguments and the faults. The calls of one round run at the same time. A seed does not
+// fix the order in which the Go scheduler runs goroutines of a bubble that are ready at the
+// same time, how a select chooses, and, with more than one CPU, what really happens at the same
+// time. The driver's later decisions depend on the results of its earlier ones, such as a
+// connection that was refused or a queue that was full, so two runs of a seed may differ.
+// Therefore a failure says how to run its seed again and again.
 //
-// Time is the bubble's: nobody sleeps really.
+// Time is that of the bubble: no sleep takes real time.
 
 var (
-	worldsTime   = flag.Duration("worlds.time", envDuration("GOVS_WORLDS_TIME", 3*time.Second), "how long TestWorlds runs worlds (GOVS_WORLDS_TIME)")
-	worldsSeed   = flag.Uint64("worlds.seed", envUint("GOVS_WORLDS_SEED"), "seed of the first world, those of the others follow; 0 draws one (GOVS_WORLDS_SEED)")
+	worldsTime = flag.Duration("worlds.time", envDuration("GOVS_WORLDS_TIME", 3*time.Second),
+		"how long TestWorlds runs worlds (GOVS_WORLDS_TIME)")
+	worldsSeed = flag.Uint64("worlds.seed", envUint("GOVS_WORLDS_SEED"),
+		"seed of the first world; the others have those that follow; 0: a random one (GOVS_WORLDS_SEED)")
 	worldsRepeat = flag.Bool("worlds.repeat", false, "run the world of worlds.seed again and again")
-	worldsCPUs   = flag.Int("worlds.cpus", 0, "how many worlds run at the same time; 0 for as many as there are CPUs")
-	worldsNow    = flag.String("worlds.now", "", "a file that has the seeds of the worlds that run, for when the process dies")
-	worldsTrace  = flag.Bool("worlds.trace", false, "print what each world does")
+	worldsCPUs   = flag.Int("worlds.cpus", 0, "how many worlds run at the same time; 0: one for each CPU")
+	worldsNow    = flag.String("worlds.now", "",
+		"a file for the seeds of the worlds that are running, which remains if the process dies")
+	worldsTrace = flag.Bool("worlds.trace", false, "print what each world does")
 )
 
 func envDuration(name string, otherwise time.Duration) time.Duration {
@@ -56,12 +59,11 @@ func envUint(name string) uint64 {
 	return 0
 }
 
-// worldPatience is how long a world may take, in real time, until the process is ended
-// with all its stacks: the only way out where something in a bubble runs for ever.
+// worldPatience is how long a world may take, in real time. After that the process prints all
+// its stacks and ends, which is the only way out if something in a bubble runs for ever.
 const worldPatience = 2 * time.Minute
 
-// TestWorlds runs worlds for as long as worlds.time says, and stops at the first in which
-// something is wrong.
+// TestWorlds runs worlds for as long as worlds.time says, or until one fails.
 func TestWorlds(t *testing.T) {
 	first := *worldsSeed
 	if first == 0 {
@@ -75,7 +77,7 @@ func TestWorlds(t *testing.T) {
 	defer sched.Yield(nil)
 	s := &soak{next: first, until: time.Now().Add(*worldsTime), began: time.Now()}
 	s.told = s.began
-	t.Run("cpus", func(t *testing.T) { // ends when all of them have
+	t.Run("cpus", func(t *testing.T) { // returns when all parallel tests in it have ended
 		for i := range cpus {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
@@ -89,27 +91,33 @@ func TestWorlds(t *testing.T) {
 	}
 }
 
-// everything checks that many worlds together have come to what each of them may.
+// everything checks that everything that worlds may come to has happened in one of many.
 func (r *reached) everything(t *testing.T, worlds int64) {
 	if worlds < 1000 || *worldsRepeat {
 		return
 	}
 	for _, what := range []string{
-		"IBV_WR_SEND", "IBV_WR_SEND_WITH_INV", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_WRITE", "IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_RDMA_READ",
-		"IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_ATOMIC_CMP_AND_SWP", "IB_WR_MASKED_ATOMIC_CMP_AND_SWP", "IBV_WR_BIND_MW", "IBV_WR_LOCAL_INV", "IB_WR_REG_MR",
-		"status IBV_WC_SUCCESS", "status IBV_WC_WR_FLUSH_ERR", "status IBV_WC_LOC_PROT_ERR", "status IBV_WC_REM_ACCESS_ERR", "receive IBV_WC_SUCCESS",
-		"receive IBV_WC_WR_FLUSH_ERR", "receive IBV_WC_LOC_LEN_ERR", "memory work IBV_WC_SUCCESS", "memory work IBV_WC_WR_FLUSH_ERR",
-		"RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE", "RDMA_CM_EVENT_DISCONNECTED", "disconnects", "goes to ERR", "goes to SQD", "goes to SQE",
-		"QP reset", "QP closed", "region closed", "CQ overflow", "fault of the network", "process ended", "stranger", "connection checked",
+		"IBV_WR_SEND", "IBV_WR_SEND_WITH_INV", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_WRITE",
+		"IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_RDMA_READ",
+		"IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_ATOMIC_CMP_AND_SWP", "IB_WR_MASKED_ATOMIC_CMP_AND_SWP",
+		"IBV_WR_BIND_MW", "IBV_WR_LOCAL_INV", "IB_WR_REG_MR",
+		"status IBV_WC_SUCCESS", "status IBV_WC_WR_FLUSH_ERR", "status IBV_WC_LOC_PROT_ERR",
+		"status IBV_WC_REM_ACCESS_ERR", "receive IBV_WC_SUCCESS",
+		"receive IBV_WC_WR_FLUSH_ERR", "receive IBV_WC_LOC_LEN_ERR",
+		"memory work IBV_WC_SUCCESS", "memory work IBV_WC_WR_FLUSH_ERR",
+		"RDMA_CM_EVENT_REJECTED", "RDMA_CM_EVENT_UNREACHABLE", "RDMA_CM_EVENT_DISCONNECTED",
+		"disconnects", "goes to ERR", "goes to SQD", "goes to SQE",
+		"QP reset", "QP closed", "region closed", "CQ overflow", "fault of the network",
+		"process ended", "stranger", "connection checked",
 	} {
 		if r.n[what] == 0 {
-			t.Errorf("%d worlds, and none of them has come to %q", worlds, what)
+			t.Errorf("%q has not happened in any of %d worlds", what, worlds)
 		}
 	}
 }
 
-// yieldAtSteps has goroutines interrupted at one step in some, where the build has steps
-// (package sched): that is where they would meet by chance only.
+// yieldAtSteps interrupts goroutines at some steps, in a build that has them (package sched), so
+// that they meet where they would only by chance.
 func yieldAtSteps(seed uint64) {
 	var n atomic.Uint64
 	sched.Yield(func() {
@@ -123,7 +131,7 @@ func yieldAtSteps(seed uint64) {
 	})
 }
 
-// soak is what those that run worlds share.
+// soak is what the goroutines that run worlds share.
 type soak struct {
 	until, began time.Time
 	failed       atomic.Bool
@@ -167,9 +175,10 @@ func (s *soak) run(t *testing.T, cpu int) {
 		now(seed)
 		if err := s.world(t, seed); err != nil {
 			s.failed.Store(true)
-			why := fmt.Sprintf("the world of seed %d, after %v and %d worlds: %v\n\nRun it again with:\n\n    go test ./provider/engine -run '^TestWorlds$' -worlds.seed=%d -worlds.repeat -worlds.time=1m%s\n",
+			why := fmt.Sprintf("the world of seed %d, after %v and %d worlds: %v\n\nRun it again with:\n\n"+
+				"    go test ./provider/engine -run '^TestWorlds$' -worlds.seed=%d -worlds.repeat -worlds.time=1m%s\n",
 				seed, time.Since(s.began).Round(time.Millisecond), s.worlds.Load(), err, seed, withSteps())
-			fmt.Fprintln(os.Stderr, why) // at once: what is left of the world may never end
+			fmt.Fprintln(os.Stderr, why) // now, because the rest of the world may never end
 			t.Error(why)
 			return
 		}
@@ -177,7 +186,7 @@ func (s *soak) run(t *testing.T, cpu int) {
 	}
 }
 
-// withSteps is what the command needs beside, where the build has steps.
+// withSteps returns the flag that the command needs if this build has steps.
 func withSteps() string {
 	if sched.Explored {
 		return " -tags schedules"
