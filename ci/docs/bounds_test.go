@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestBoundsTable: every test and every option that docs/bounds.md names exists, and each
-// state of a connection has a test.
+// TestBoundsTable: the tests and options that docs/bounds.md names exist, and each state of a
+// connection has a test.
 func TestBoundsTable(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "docs", "bounds.md"))
 	if err != nil {
@@ -28,7 +28,7 @@ func TestBoundsTable(t *testing.T) {
 		if len(row) != 7 {
 			t.Errorf("a state with %d cells, want 7: %q", len(row), row[0])
 		} else if !testName.MatchString(strings.Trim(row[6], "`")) {
-			t.Errorf("%s: no test counts it", row[0])
+			t.Errorf("the state %q has no test", row[0])
 		}
 	}
 	options := reflect.TypeOf(engine.Options{})

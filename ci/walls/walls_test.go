@@ -28,9 +28,11 @@ var allowed = map[string][]string{
 	"provider/engine":               {"provider", "provider/iwarp/...", "provider/engine/transport"},
 	"provider/engine/transport/...": {"provider/engine/transport", "provider/engine/internal/..."},
 	"provider/engine/memnet":        {"provider/engine/transport", "provider/engine/internal/..."},
-	// Locks and flags whose order tests can decide; and the list of locks in their order.
+	// Locks and flags whose steps a test can put in order, and the list of locks in their order.
 	"provider/engine/internal/sched": {},
 	"provider/engine/internal/locks": {"provider/engine/internal/sched"},
+	// How streams share the time of a poller.
+	"provider/engine/internal/turns": {},
 	"provider/kernel":                {"provider", "cgo/..."},
 	"provider/kernel/rdmalink":       {"provider"},
 	"provider/auto":                  {"provider", "provider/engine", "provider/kernel"},

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,24 +16,25 @@ import (
 
 	perffigures "github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/figures"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/worker"
 )
 
 // perfAllCmd measures the figures that govs promises.
 type perfAllCmd struct {
-	Rounds    int      `short:"r" default:"7" help:"How often everything is measured. Default 7." placeholder:"N"`
-	TimePer   seconds  `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
-	Only      string   `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps." placeholder:"GLOB"`
-	Provider  string   `enum:"auto,engine,both" default:"auto" help:"engine; both: engine and siw side by side; auto: both where there is a usable siw device. Default auto." placeholder:"PROVIDER"`
-	Siw       string   `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"What the siw at hand is: default has CRC off, crc requires it. Default: as ci/vm/run says." placeholder:"VARIANT"`
-	Cong      string   `default:"cubic" help:"TCP congestion control of everything that is measured; system for the system's. Default cubic." placeholder:"NAME"`
-	ClientCPU int      `default:"0" help:"The client's CPU. Default 0." placeholder:"N"`
-	ServerCPU int      `default:"1" help:"The server's CPU. Default 1." placeholder:"N"`
-	Procs     int      `default:"1" help:"GOMAXPROCS of each end. Default 1." placeholder:"N"`
-	JSON      string   `name:"json" help:"Write all that was measured to this file." placeholder:"FILE"`
-	SVG       string   `name:"svg" help:"Write the plots into this folder." placeholder:"DIR"`
-	Markdown  string   `help:"Write the table to this file." placeholder:"FILE"`
-	Profiles  string   `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
-	With      []string `help:"Take figures that this run lacks from the JSON of an earlier one." placeholder:"FILE"`
+	Rounds    int     `short:"r" default:"7" help:"How often everything is measured. Default 7." placeholder:"N"`
+	TimePer   seconds `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
+	Only      string  `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps." placeholder:"GLOB"`
+	Provider  string  `enum:"auto,engine,both" default:"auto" help:"engine; both: engine and siw side by side; auto: both where there is a usable siw device. Default auto." placeholder:"PROVIDER"`
+	Siw       string  `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"What the siw at hand is: default has CRC off, crc requires it. Default: as ci/vm/run says." placeholder:"VARIANT"`
+	Cong      string  `default:"cubic" help:"TCP congestion control of everything that is measured; system for the system's. Default cubic." placeholder:"NAME"`
+	ClientCPU int     `default:"0" help:"The client's CPU. Default 0." placeholder:"N"`
+	ServerCPU int     `default:"1" help:"The server's CPU. Default 1." placeholder:"N"`
+	Procs     int     `default:"1" help:"GOMAXPROCS of each end. Default 1." placeholder:"N"`
+
+	perfFiles
+
+	Profiles string   `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
+	With     []string `help:"Take figures that this run lacks from the JSON of an earlier one." placeholder:"FILE"`
 }
 
 // Help implements kong's HelpProvider.
@@ -199,38 +199,6 @@ func (c *perfAllCmd) measure(ctx context.Context, cfg perffigures.Config, out *o
 	return c.write(rep)
 }
 
-// write writes the files that are asked for.
-func (c *perfAllCmd) write(rep *perffigures.Report) error {
-	if c.JSON != "" {
-		err := writeFile(c.JSON, func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", " ")
-			enc.SetEscapeHTML(false)
-			return enc.Encode(rep)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if c.Markdown != "" {
-		if err := writeFile(c.Markdown, rep.Markdown); err != nil {
-			return err
-		}
-	}
-	if c.SVG != "" {
-		return rep.WriteSVGs(c.SVG)
-	}
-	return nil
-}
-
-func writeFile(name string, write func(io.Writer) error) error {
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
-}
-
 func readFigures(name string) (*perffigures.Report, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -253,12 +221,16 @@ type perfEndCmd struct {
 	Cong string `default:"cubic" help:"TCP congestion control."`
 }
 
-// Run does what it is told.
+// Run carries out orders.
 func (c *perfEndCmd) Run(ctx context.Context, out *output) error {
 	f := perfFlags{Cong: c.Cong, CPU: -1}
 	self, err := f.settle()
 	if err != nil {
 		return err
 	}
-	return perffigures.Serve(ctx, os.Stdin, out, self)
+	in, err := worker.Stdin()
+	if err != nil {
+		return err
+	}
+	return perffigures.Serve(ctx, in, out, self)
 }

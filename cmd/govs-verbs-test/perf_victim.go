@@ -2,45 +2,51 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/victim"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/worker"
 )
 
-// perfVictimCmd measures what one peer does to another.
+// perfVictimCmd measures what hostile peers do to another peer.
 type perfVictimCmd struct {
 	Kind       []string `short:"k" help:"Kinds of hostile peers, as below. Default: all." placeholder:"KIND"`
 	Peers      []int    `short:"p" default:"1,64" help:"How many hostile peers there are. Default 1,64." placeholder:"N"`
 	Time       seconds  `short:"D" default:"2s" help:"How long each measurement takes. Default 2s." placeholder:"TIME"`
 	Rounds     int      `short:"r" default:"5" help:"How often everything is measured. Default 5." placeholder:"N"`
-	Every      seconds  `default:"500us" help:"A request is due so often; 0s: as soon as the one before is answered. Default 500us." placeholder:"TIME"`
-	Spin       bool     `xor:"poll" help:"Only with a server that spins for the victim's requests. Default: both."`
-	Block      bool     `xor:"poll" help:"Only with a server that blocks."`
+	Every      seconds  `default:"500us" help:"Time from one request to the next; 0s: each is sent when the one before is answered. Default 500us." placeholder:"TIME"`
+	Spin       bool     `xor:"poll" help:"Measure only a server that spins while it waits for requests. Default: both ways of waiting, one after the other."`
+	Block      bool     `xor:"poll" help:"Measure only a server that sleeps while it waits for requests."`
 	CRC        string   `enum:"on,off" default:"on" help:"CRC of all connections. Default on." placeholder:"on|off"`
 	Cong       string   `default:"cubic" help:"TCP congestion control of all sockets; system for the system's. Default cubic." placeholder:"NAME"`
-	ServerCPU  int      `default:"1" help:"The server's CPU, which nobody else has. Default 1." placeholder:"N"`
+	ServerCPU  int      `default:"1" help:"The server's CPU, which neither the client nor the peers may have. Default 1." placeholder:"N"`
 	ClientCPU  int      `default:"0" help:"The CPU of the victim's client. Default 0." placeholder:"N"`
-	HostileCPU int      `default:"-1" help:"The hostile peers' CPU. Default: a third one, or where there is none the client's." placeholder:"N"`
+	HostileCPU int      `default:"-1" help:"The hostile peers' CPU. Default: a third one, or the client's if there is no third." placeholder:"N"`
 	Policy     string   `enum:"idle,normal" default:"idle" help:"The scheduler's policy for the hostile peers: idle (SCHED_IDLE) or normal. Default idle." placeholder:"POLICY"`
-	JSON       string   `name:"json" help:"Write all that was measured to this file." placeholder:"FILE"`
-	Markdown   string   `help:"Write the table to this file." placeholder:"FILE"`
-	SVG        string   `name:"svg" help:"Write the plots into this folder." placeholder:"DIR"`
+
+	perfFiles
 }
 
 // Help implements kong's HelpProvider.
 func (*perfVictimCmd) Help() string {
-	return `Measures round trips of one well-behaved connection, the victim, beside hostile peers, and divides p99 by p99 beside as many idle connections, ` +
-		`measured just before. Three processes: a server with one device of the engine, pinned to a CPU of its own; the victim's client; and the hostile peers, ` +
-		`plain TCP sockets that speak iWARP by hand, with the scheduler's lowest policy (SCHED_IDLE), so that where the two share a CPU they get what the client leaves. ` +
-		`Requests are due at even times: those that fall due while one is under way count with it.
+	return `Measures the round trips of one well-behaved connection, the victim, beside hostile peers, ` +
+		`and divides their p99 by the p99 beside as many idle connections, measured just before.
 
-Limits are 3 beside one peer, and 10 beside up to 64. The exit status is 0 if the medians over the rounds are within them, otherwise 1. "Not quiet" counts as 1, too: something else ran on the machine, as server and client had to wait for a CPU for more than 5 % of the time beside idle connections.
+There are three processes: a server with one device of the engine, pinned to a CPU of its own; ` +
+		`the victim's client; and the hostile peers, plain TCP sockets that speak iWARP by hand. ` +
+		`The peers have the scheduler's lowest policy (SCHED_IDLE), so that they get what the client leaves ` +
+		`if the two share a CPU. Requests are due at even intervals. One that falls due while another is ` +
+		`under way is not sent, but counts as if it had been answered together with that one.
+
+The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it has no limit. ` +
+		`The exit status is 0 if all medians over the rounds are within their limits, otherwise 1. ` +
+		`It is also 1 if the machine was "not quiet": p99 beside idle connections was more than 5 times p50, ` +
+		`because something else ran on the machine or on its host. During the run all CPUs are kept awake (/dev/cpu_dma_latency) ` +
+		`and other sessions give way (/proc/self/autogroup), if the process may do so, which root may.
 
 Kinds:
 
@@ -54,7 +60,8 @@ func (c *perfVictimCmd) config() *victim.Config {
 	v := &victim.Config{
 		Kinds: victim.Kinds(), Peers: c.Peers, Polls: []load.Poll{load.Block, load.Spin},
 		Rounds: c.Rounds, Time: time.Duration(c.Time), Every: time.Duration(c.Every),
-		ServerCPU: c.ServerCPU, ClientCPU: c.ClientCPU, HostileCPU: c.hostileCPU(), CRC: c.CRC == "on", Cong: c.Cong, Normal: c.Policy == "normal",
+		ServerCPU: c.ServerCPU, ClientCPU: c.ClientCPU, HostileCPU: c.hostileCPU(),
+		CRC: c.CRC == "on", Cong: c.Cong, Normal: c.Policy == "normal",
 	}
 	if len(c.Kind) > 0 {
 		v.Kinds = nil
@@ -79,7 +86,7 @@ func (c *perfVictimCmd) hostileCPU() int {
 	if c.HostileCPU >= 0 {
 		return c.HostileCPU
 	}
-	cpus, _ := pin.CPUs() // where that fails, so does the use of any
+	cpus, _ := pin.CPUs() // if this fails, usableCPUs does, too, and reports it
 	for _, cpu := range cpus {
 		if cpu != c.ServerCPU && cpu != c.ClientCPU {
 			return cpu
@@ -123,37 +130,17 @@ func (c *perfVictimCmd) Run(ctx context.Context, out *output) error {
 	return nil
 }
 
-// write writes the files that are asked for.
-func (c *perfVictimCmd) write(rep *victim.Report) error {
-	if c.JSON != "" {
-		err := writeFile(c.JSON, func(w io.Writer) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", " ")
-			enc.SetEscapeHTML(false)
-			return enc.Encode(rep)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if c.Markdown != "" {
-		if err := writeFile(c.Markdown, rep.Markdown); err != nil {
-			return err
-		}
-	}
-	if c.SVG != "" {
-		return rep.WriteSVGs(c.SVG)
-	}
-	return nil
-}
-
 // perfVictimEndCmd is one of the processes of perf victim, which starts it and talks to
 // it.
 type perfVictimEndCmd struct {
 	Role string `arg:"" enum:"server,client,peers"`
 }
 
-// Run does what it is told.
+// Run carries out orders.
 func (c *perfVictimEndCmd) Run(ctx context.Context, out *output) error {
-	return victim.Serve(ctx, victim.Role(c.Role), os.Stdin, out)
+	in, err := worker.Stdin()
+	if err != nil {
+		return err
+	}
+	return victim.Serve(ctx, victim.Role(c.Role), in, out)
 }

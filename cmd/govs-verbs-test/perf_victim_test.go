@@ -2,31 +2,30 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin/pintest"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/victim"
 )
 
-// The whole way: three processes, rounds, table and files, and peers that have done
-// something while it was measured. What the figures are is not looked at here.
+// The whole command: three processes, rounds, table and files, and peers that were at work
+// during each measurement. The values of the figures are not checked here.
 func TestPerfVictim(t *testing.T) {
 	client, server := pintest.Two(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	p := startCommand(t, nil, "perf", "victim", "--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server),
-		"--policy", "normal", // else tests that run at the same time would leave them nothing
+	p := startCommand(t, nil, "perf", "victim",
+		"--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server),
+		"--policy", "normal", // otherwise tests that run at the same time would leave the peers no CPU
 		"--rounds", "1", "--time", "200ms", "--peers", "1,3", "--kind", "zero,terminate", "--every", "1ms",
 		"--json", file("victim.json"), "--markdown", file("victim.md"), "--svg", file("svg"))
-	status := ended(t, p)
+	status := p.wait(t)
 	if status != exitPassed && status != exitFailed {
 		t.Fatalf("status %d\n%s", status, &p.stderr)
 	}
@@ -39,7 +38,7 @@ func TestPerfVictim(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rep.Within() != (status == exitPassed) {
-		t.Errorf("within: %v, and the status is %d", rep.Within(), status)
+		t.Errorf("the report is within its limits: %v, but the exit status is %d", rep.Within(), status)
 	}
 	if len(rep.Results) != 8 {
 		t.Fatalf("%d results, want two kinds of two numbers of peers, blocking and spinning", len(rep.Results))
@@ -58,7 +57,9 @@ func TestPerfVictim(t *testing.T) {
 			}
 		}
 	}
-	for key, want := range map[string]any{"crc": "on", "peers_policy": "SCHED_OTHER", "congestion_control": "cubic", "rounds": 1.0} {
+	for key, want := range map[string]any{
+		"crc": "on", "peers_policy": "SCHED_OTHER", "congestion_control": "cubic", "rounds": 1.0,
+	} {
 		if got := rep.Conditions[key]; got != want {
 			t.Errorf("condition %s is %v, want %v", key, got, want)
 		}
@@ -69,21 +70,6 @@ func TestPerfVictim(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-// ended waits for a program's end and returns its status.
-func ended(t *testing.T, p *program) int {
-	t.Helper()
-	select {
-	case <-p.done:
-		var exit *exec.ExitError
-		if p.err != nil && !errors.As(p.err, &exit) {
-			t.Fatalf("%s: %v", p, p.err)
-		}
-	case <-time.After(patience):
-		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", p, clip(p.stdout.String()), clip(p.stderr.String()))
-	}
-	return p.cmd.ProcessState.ExitCode()
 }
 
 func TestPerfVictimWrongUsage(t *testing.T) {
@@ -104,10 +90,17 @@ func TestPerfVictimWrongUsage(t *testing.T) {
 	}
 }
 
-// The flags come to what they say.
+// The flags configure what they say.
 func TestPerfVictimConfig(t *testing.T) {
-	c := perfVictimCmd{Spin: true, ServerCPU: 1, HostileCPU: 5, Cong: "system", CRC: "off", Policy: "normal", Kind: []string{"tiny"}, Peers: []int{2}}
-	if v := c.config(); len(v.Polls) != 1 || v.Polls[0] != load.Spin || v.HostileCPU != 5 || v.Cong != "" || v.CRC || !v.Normal || len(v.Kinds) != 1 || v.Kinds[0] != victim.Tiny {
+	c := perfVictimCmd{
+		Spin: true, ServerCPU: 1, HostileCPU: 5, Cong: "system", CRC: "off", Policy: "normal",
+		Kind: []string{"tiny"}, Peers: []int{2},
+	}
+	v := c.config()
+	if v.HostileCPU != 5 || v.Cong != "" || v.CRC || !v.Normal {
+		t.Errorf("%+v", v)
+	}
+	if !slices.Equal(v.Polls, []load.Poll{load.Spin}) || !slices.Equal(v.Kinds, []victim.Kind{victim.Tiny}) {
 		t.Errorf("%+v", v)
 	}
 	c = perfVictimCmd{CRC: "on", Cong: "reno", HostileCPU: -1}

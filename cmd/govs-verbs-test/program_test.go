@@ -41,8 +41,8 @@ func startCmd(t *testing.T, cmd *exec.Cmd) *program {
 	return p
 }
 
-// want waits for the program's end and checks its status, and what it printed.
-func (p *program) want(t *testing.T, status int, stdout ...string) {
+// wait waits for the program's end and returns its status.
+func (p *program) wait(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-p.done:
@@ -53,7 +53,13 @@ func (p *program) want(t *testing.T, status int, stdout ...string) {
 	case <-time.After(patience):
 		t.Fatalf("%s does not end\nstdout:\n%s\nstderr:\n%s", p, clip(p.stdout.String()), clip(p.stderr.String()))
 	}
-	if got := p.cmd.ProcessState.ExitCode(); got != status {
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// want waits for the program's end and checks its status, and what it printed.
+func (p *program) want(t *testing.T, status int, stdout ...string) {
+	t.Helper()
+	if got := p.wait(t); got != status {
 		t.Errorf("%s: status %d, want %d\nstdout:\n%s\nstderr:\n%s", p, got, status, clip(p.stdout.String()), clip(p.stderr.String()))
 	}
 	wantText(t, p.String()+": stdout", p.stdout.String(), stdout)

@@ -68,22 +68,22 @@ type idle struct {
 
 // idling has a server listen, or a client have so many connections; the time is
 // what making those took that were not there.
-func (w *worker) idling(d Device, addr netip.AddrPort, n int) (netip.AddrPort, time.Duration, error) {
-	vctx, err := w.open(d)
+func (x *executor) idling(d Device, addr netip.AddrPort, n int) (netip.AddrPort, time.Duration, error) {
+	vctx, err := x.open(d)
 	if err != nil {
 		return addr, 0, err
 	}
-	if w.idle == nil {
-		if w.idle, err = newIdle(vctx); err != nil {
+	if x.idle == nil {
+		if x.idle, err = newIdle(vctx); err != nil {
 			return addr, 0, err
 		}
 	}
 	if n == 0 {
-		addr, err = w.idle.listen(w.ctx, vctx, addr)
+		addr, err = x.idle.listen(x.ctx, vctx, addr)
 		return addr, 0, err
 	}
 	began := time.Now()
-	err = w.idle.grow(w.ctx, vctx, addr, n)
+	err = x.idle.grow(x.ctx, vctx, addr, n)
 	return addr, time.Since(began), err
 }
 

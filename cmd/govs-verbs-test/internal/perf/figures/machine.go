@@ -30,7 +30,7 @@ func loadAverage() string {
 	return strings.Join(fields[:min(3, len(fields))], " ")
 }
 
-// Machine is what figures depend on of the machine, as it is now.
+// Machine describes the machine, as it is now, as far as figures depend on it.
 func Machine() map[string]any {
 	m := map[string]any{"cpus": runtime.NumCPU(), "cpu_model": cpuModel(), "go": runtime.Version()}
 	if load := loadAverage(); load != "" {

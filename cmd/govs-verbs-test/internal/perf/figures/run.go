@@ -202,11 +202,11 @@ func (r *runner) addr(d Device) netip.Addr {
 	return loopback
 }
 
-func (p *pair) broken() bool { return p.client.failed != nil || p.server.failed != nil }
+func (p *pair) broken() bool { return p.client.Failed() || p.server.Failed() }
 
 func (r *runner) renew(ctx context.Context) error {
-	_ = r.pair.client.cmd.Process.Kill()
-	_ = r.pair.server.cmd.Process.Kill()
+	_ = r.pair.client.Kill()
+	_ = r.pair.server.Kill()
 	_ = r.pair.close()
 	p, err := startPair(ctx, r.Config)
 	if err == nil {

@@ -208,7 +208,7 @@ func TestLostEnd(t *testing.T) {
 	if s := r.once(ctx, m); s.Error != "" {
 		t.Fatal(s.Error)
 	}
-	if err := r.pair.client.cmd.Process.Kill(); err != nil {
+	if err := r.pair.client.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if s := r.once(ctx, m); s.Error == "" {
@@ -232,7 +232,8 @@ func TestEndThatIsNone(t *testing.T) {
 // What an end is told to do and can't is an answer, and it goes on.
 func TestOrders(t *testing.T) {
 	var out bytes.Buffer
-	in := strings.NewReader(`{}
+	in := strings.NewReader(`{"Who":true}
+{}
 {"Run":{"Op":"write-bw","Size":64,"Iters":1},"Over":{"Provider":"engine","CRC":"on"},"Addr":"127.0.0.1:1"}
 {"Profile":{"Stop":true}}
 {"Memory":true}
@@ -240,9 +241,13 @@ func TestOrders(t *testing.T) {
 	if err := Serve(context.Background(), in, &out, load.End{Procs: 3}); err != nil {
 		t.Fatal(err)
 	}
-	var answers []answer
+	type reply struct {
+		Error  string
+		Answer answer
+	}
+	var answers []reply
 	for line := range strings.Lines(out.String()) {
-		var a answer
+		var a reply
 		if err := json.Unmarshal([]byte(line), &a); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +256,7 @@ func TestOrders(t *testing.T) {
 	if len(answers) != 5 {
 		t.Fatalf("%d answers: %s", len(answers), out.String())
 	}
-	if answers[0].End == nil || answers[0].End.Procs != 3 {
+	if e := answers[0].Answer.End; e == nil || e.Procs != 3 {
 		t.Errorf("who it is: %+v", answers[0])
 	}
 	for i, want := range []string{"nothing", "nobody is listening", "no profile"} {
@@ -259,7 +264,7 @@ func TestOrders(t *testing.T) {
 			t.Errorf("answer %d is %q, want one with %q", i+1, answers[i+1].Error, want)
 		}
 	}
-	if m := answers[4].Memory; m == nil || m.Resident == 0 || m.Go == 0 {
+	if m := answers[4].Answer.Memory; m == nil || m.Resident == 0 || m.Go == 0 {
 		t.Errorf("memory %+v", m)
 	}
 	if err := Serve(context.Background(), strings.NewReader("perhaps\n"), &out, load.End{}); err == nil {

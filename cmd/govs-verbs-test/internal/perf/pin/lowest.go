@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lowest gives every thread of this process, and so those to come, the scheduler's
-// lowest policy, SCHED_IDLE: the process runs when no other wants the CPU. An unprivileged process may
-// not be able to undo that.
+// Lowest gives every thread of this process, and thereby those to come, the scheduler's
+// lowest policy, SCHED_IDLE: the process runs when no other wants the CPU. An unprivileged
+// process may not be able to undo that.
 func Lowest() error {
 	attr := unix.SchedAttr{Policy: unix.SCHED_IDLE}
 	return eachThread(func(tid int) error {

@@ -12,8 +12,8 @@ import (
 
 const asLowest = "GOVS_TEST_PRINT_POLICIES"
 
-// printPolicies has this process take the lowest policy, and prints that of each thread,
-// among them one that is made afterwards.
+// printPolicies gives this process the lowest policy, and prints the policy of each thread,
+// one that was made afterwards among them.
 func printPolicies() error {
 	if err := Lowest(); err != nil {
 		return err
@@ -48,7 +48,7 @@ func TestLowest(t *testing.T) {
 	}
 	lines := strings.Fields(out.String())
 	if len(lines) < 2 {
-		t.Fatalf("the child has said of too few threads: %q", lines)
+		t.Fatalf("the child has reported too few threads: %q", lines)
 	}
 	for _, l := range lines {
 		if l != fmt.Sprint(unix.SCHED_IDLE) {

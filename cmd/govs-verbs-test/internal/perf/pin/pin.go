@@ -27,11 +27,11 @@ func Self(cpu int) error {
 	})
 }
 
-// eachThread does something once to each thread of this process, after which those to
-// come inherit it.
+// eachThread calls do once for each thread of this process, so that later threads inherit
+// what it sets.
 func eachThread(do func(tid int) error) error {
-	// A thread to which it has not been done yet may start another: the list is read
-	// until it holds none that is new.
+	// A thread for which do was not called yet may start another: the list is read until
+	// it holds none that is new.
 	done := make(map[int]bool)
 	for {
 		tids, err := threads()

@@ -2,11 +2,37 @@ package victim
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
 	"runtime"
 )
 
-// stayAwake has this process use all the CPU that it gets, which is what nobody else
-// wants. Peers that wait for their sockets have it first.
+// latencyDevice is where a process asks that idle CPUs wake within so many microseconds, as
+// long as it has the file open (Documentation/power/pm_qos_interface.rst). Within 0 they
+// poll, and wake as fast when the machine has little to do as when it has much. A CPU of a
+// guest that sleeps may take milliseconds until its host runs it again.
+const latencyDevice = "/dev/cpu_dma_latency"
+
+// keepAwake keeps all CPUs awake until the function that it returns is called. That is nil
+// if the process may not do so, or the kernel can't.
+func keepAwake() (end func(), err error) {
+	f, err := os.OpenFile(latencyDevice, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Write(make([]byte, 4)); err != nil { // a 32-bit number in the CPU's byte order
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// stayAwake is for machines where keepAwake is not possible: it has this process use all
+// the CPU time that nobody else wants, as hostile peers do. Peers of this process, which
+// wait for their sockets, still get it first.
 func stayAwake(ctx context.Context) {
 	for ctx.Err() == nil {
 		for range 1 << 12 {
@@ -16,5 +42,5 @@ func stayAwake(ctx context.Context) {
 	}
 }
 
-// spin is for a loop that the compiler may not leave out.
+// spin keeps the compiler from leaving out the loop.
 var spin uint64

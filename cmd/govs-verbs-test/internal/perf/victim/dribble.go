@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 )
 
-// How long a Write is, and how much of its FPDU comes one octet at a time. What came
-// before is what the server has to keep, or to copy, at each octet.
+// How long a Write is, and how much of its FPDU comes one octet at a time. At each of these
+// octets the server has to keep, or to copy, what came before.
 const (
 	dribbleSize = 32 << 10
 	dribbleTail = 4 << 10
@@ -15,7 +15,7 @@ const (
 
 // dribble sends an FPDU one octet at a time.
 func (h *hostile) dribble(l *link) error {
-	f := rawpeer.WriteMessage(l.grant.sinkKey, l.grant.sink, make([]byte, dribbleSize))
+	f := rawpeer.WriteMessage(l.grant.sinkKey, l.place, make([]byte, dribbleSize))
 	fpdu := f.Octets(l.crc)
 	for {
 		if err := h.write(l, fpdu[:len(fpdu)-dribbleTail], 0); err != nil {

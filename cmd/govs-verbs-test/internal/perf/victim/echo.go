@@ -23,7 +23,7 @@ const (
 	echoSignal  = 8  // messages to a signalled one
 )
 
-// echo is an end of the victim's connection. It is for one goroutine.
+// echo is one end of the victim's connection. It is for one goroutine.
 type echo struct {
 	spin bool
 	pd   *ibverbs.PD
@@ -66,11 +66,14 @@ func newEcho(vctx *ibverbs.Context, spin bool) (_ *echo, err error) {
 	return e, nil
 }
 
-// config is that of the connection. The receives are there before the peer can send.
+// config configures the connection. The receives are posted before the peer can send.
 func (e *echo) config() *rdmacm.ConnConfig {
 	return &rdmacm.ConnConfig{
 		PD: e.pd, SendCQ: e.cq, RecvCQ: e.cq,
-		Cap:                ibverbs.QPCap{MaxSendWR: 2 * echoReceive, MaxRecvWR: echoReceive, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: echoSize},
+		Cap: ibverbs.QPCap{
+			MaxSendWR: 2 * echoReceive, MaxRecvWR: echoReceive, MaxSendSGE: 1, MaxRecvSGE: 1,
+			MaxInlineData: echoSize,
+		},
 		ResponderResources: -1, InitiatorDepth: -1,
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
 			for range echoReceive {
@@ -103,14 +106,14 @@ func (e *echo) close() error {
 	return errors.Join(errs...)
 }
 
-// yieldAfter is how many looks a spinning end makes before other goroutines of its
-// process have a turn; ctxAfter, before it looks at its context.
+// A spinning end lets other goroutines of its process run after yieldAfter polls, and looks
+// at its context after ctxAfter.
 const (
 	yieldAfter = 64
 	ctxAfter   = 1 << 12
 )
 
-// wait returns how many completions are in e.wc, at least one.
+// wait waits for completions, and returns how many are in e.wc.
 func (e *echo) wait(ctx context.Context) (int, error) {
 	if !e.spin {
 		return e.cq.PollWait(ctx, e.wc[:])
@@ -128,7 +131,7 @@ func (e *echo) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// receive waits for the peer's next message. It returns the time in that.
+// receive waits for the peer's next message. It returns the time that the message has.
 func (e *echo) receive(ctx context.Context) (time.Duration, error) {
 	for {
 		n, err := e.wait(ctx)
@@ -158,7 +161,7 @@ func (e *echo) receive(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// post sends a message with the time of now, which it returns.
+// post sends a message that has the current time, and returns that.
 func (e *echo) post() (time.Duration, error) {
 	e.send.Flags = ibverbs.SendInline
 	if e.posted++; e.posted%echoSignal == 0 {
@@ -201,7 +204,8 @@ type Pings struct {
 	Request load.Latency `json:"request"` // until the server answers
 }
 
-// pings makes round trips for so long.
+// pings makes round trips until limit has passed. A request is due every so often; 0: as
+// soon as the one before is answered.
 func (e *echo) pings(ctx context.Context, limit, every time.Duration) (*Pings, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+patience)
 	defer cancel()
@@ -230,7 +234,7 @@ func (e *echo) pings(ctx context.Context, limit, every time.Duration) (*Pings, e
 	return p, nil
 }
 
-// count counts what took d, and the requests that were due meanwhile: they would have
+// count counts a request that took d, and those that were due meanwhile: they would have
 // been answered no sooner. It returns how many those are.
 func count(h *load.Histogram, d, every time.Duration) (missed uint64) {
 	h.Add(d)

@@ -36,8 +36,8 @@ func (h *hostile) flood(ctx context.Context, turn int) error {
 	return l.Close()
 }
 
-// terminate makes a connection that ends with a Terminate: ours, or the server's to a
-// Write to a region that there is not.
+// terminate makes a connection that ends with a Terminate: ours, or the server's, which
+// answers a Write to a region that does not exist.
 func (h *hostile) terminate(ctx context.Context, turn int) error {
 	l, err := h.open(ctx, socket{})
 	if err != nil {
@@ -46,7 +46,9 @@ func (h *hostile) terminate(ctx context.Context, turn int) error {
 	defer l.until(ctx)()
 	f := rawpeer.WriteMessage(^l.grant.sinkKey, 0, make([]byte, 64))
 	if turn%2 == 1 {
-		f = rawpeer.TerminateMessage(rdmap.Terminate{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPUnspecified})
+		f = rawpeer.TerminateMessage(rdmap.Terminate{
+			Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPUnspecified,
+		})
 	}
 	if err := h.write(l, f.Octets(l.crc), 1); err != nil {
 		return err

@@ -16,6 +16,7 @@ type hostile struct {
 	cong string
 
 	counts counts
+	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
@@ -23,10 +24,10 @@ type hostile struct {
 	first  atomic.Pointer[error]
 }
 
-// counts is what peers have done.
+// counts counts what peers have done.
 type counts struct {
 	tcp, connections, cut  atomic.Uint64
-	writes, sent, received atomic.Uint64 // calls; octets
+	writes, sent, received atomic.Uint64 // calls, octets, octets
 	fpdus, requests, reads atomic.Uint64
 	termSent, termSeen     atomic.Uint64
 }
@@ -35,7 +36,7 @@ type counts struct {
 type Counts struct {
 	TCP         uint64 `json:"tcp_connections,omitempty"`
 	Connections uint64 `json:"connections,omitempty"`           // with a Reply
-	Cut         uint64 `json:"connections_cut_short,omitempty"` // that the server ended, or did not answer
+	Cut         uint64 `json:"connections_cut_short,omitempty"` // ended, or not answered, by the server
 	Writes      uint64 `json:"writes,omitempty"`                // system calls
 	Sent        uint64 `json:"octets_sent,omitempty"`
 	Received    uint64 `json:"octets_received,omitempty"`
@@ -55,14 +56,15 @@ func (c *counts) now() Counts {
 	}
 }
 
-// fields are all of them.
+// fields returns all fields.
 func (c *Counts) fields() []*uint64 {
 	return []*uint64{
-		&c.TCP, &c.Connections, &c.Cut, &c.Writes, &c.Sent, &c.Received, &c.FPDUs, &c.Requests, &c.Reads, &c.TermSent, &c.TermSeen,
+		&c.TCP, &c.Connections, &c.Cut, &c.Writes, &c.Sent, &c.Received,
+		&c.FPDUs, &c.Requests, &c.Reads, &c.TermSent, &c.TermSeen,
 	}
 }
 
-// since is what was done after an earlier count.
+// since returns what was done since an earlier count.
 func (c Counts) since(before Counts) Counts {
 	then := before.fields()
 	for i, f := range c.fields() {
@@ -71,7 +73,7 @@ func (c Counts) since(before Counts) Counts {
 	return c
 }
 
-// plus is the sum.
+// plus returns the sum.
 func (c Counts) plus(other Counts) Counts {
 	more := other.fields()
 	for i, f := range c.fields() {
@@ -84,12 +86,10 @@ func (c Counts) plus(other Counts) Counts {
 func begin(ctx context.Context, addr addrPort, kind Kind, peers int, crc bool, cong string) (*hostile, error) {
 	h := &hostile{addr: addr, crc: crc, cong: cong}
 	ctx, h.cancel = context.WithCancel(ctx)
+	h.ctx = ctx
 	h.atWork.Add(peers)
 	for i := range peers {
 		h.tasks.Go(func() { h.peer(ctx, kind, i) })
-	}
-	if kind == Idle {
-		h.tasks.Go(func() { stayAwake(ctx) })
 	}
 	began := make(chan struct{})
 	go func() {
@@ -111,7 +111,10 @@ func begin(ctx context.Context, addr addrPort, kind Kind, peers int, crc bool, c
 	return nil, err
 }
 
-// end ends them all.
+// spend has h use what is left of the CPU, too, until end.
+func (h *hostile) spend() { h.tasks.Go(func() { stayAwake(h.ctx) }) }
+
+// end ends all peers of h.
 func (h *hostile) end() {
 	h.cancel()
 	h.tasks.Wait()
@@ -120,7 +123,7 @@ func (h *hostile) end() {
 // again is how long a peer waits after the server has refused or ended its connection.
 const again = 5 * time.Millisecond
 
-// peer is one of them: it does what its kind says until ctx ends, on one connection
+// peer is one of the peers: it does what its kind says until ctx ends, on one connection
 // after another.
 func (h *hostile) peer(ctx context.Context, kind Kind, index int) {
 	begun := sync.OnceFunc(h.atWork.Done)
@@ -148,7 +151,7 @@ func (h *hostile) peer(ctx context.Context, kind Kind, index int) {
 	}
 }
 
-// socketOf is how the sockets of a kind are made.
+// socketOf returns how the sockets of a kind are made.
 func socketOf(kind Kind) socket {
 	switch kind {
 	case Slow:
@@ -159,13 +162,14 @@ func socketOf(kind Kind) socket {
 	return socket{}
 }
 
-// stay is a peer whose connection lasts, as far as it goes.
+// stay is a peer on one connection, which lasts until ctx or the server ends it.
 func (h *hostile) stay(ctx context.Context, kind Kind, index int, begun func()) error {
 	l, err := h.open(ctx, socketOf(kind))
 	if err != nil {
 		return err
 	}
 	defer l.until(ctx)()
+	l.place = l.grant.sink + uint64(index)*dribbleSize%sinkSize
 	begun()
 	switch kind {
 	case Reader:
@@ -182,14 +186,14 @@ func (h *hostile) stay(ctx context.Context, kind Kind, index int, begun func()) 
 	return h.idle(l)
 }
 
-// idle does nothing; the server has nothing to say to it either.
+// idle sends nothing, and the server sends nothing to it either.
 func (h *hostile) idle(l *link) error {
 	var b [1]byte
 	_, err := l.Read(b[:])
 	return err
 }
 
-// write sends octets that are so many FPDUs.
+// write sends octets. fpdus says how many FPDUs end in them.
 func (h *hostile) write(l io.Writer, octets []byte, fpdus int) error {
 	n, err := l.Write(octets)
 	h.counts.writes.Add(1)

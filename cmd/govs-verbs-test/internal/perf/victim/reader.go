@@ -12,8 +12,8 @@ import (
 // readSize is what a Read asks for: the whole region.
 const readSize = 16 << 20
 
-// drainSize is how much is read from a socket at a time: little, so that the CPU is the
-// victim's client's soon where the two share one.
+// drainSize is how much is read from a socket at a time. It is little, so that the victim's
+// client gets the CPU soon if the two share one.
 const drainSize = 64 << 10
 
 // asker asks for as much as the server grants.
@@ -22,13 +22,14 @@ type asker struct {
 	msn uint32
 }
 
-// requests are so many Read Requests.
+// requests returns n Read Requests.
 func (a *asker) requests(n int) []byte {
 	var b []byte
 	g := a.l.grant
 	for range n {
 		f := rawpeer.ReadRequest(a.msn, rdmap.ReadRequest{
-			SinkSTag: 1, SinkTO: 0, Size: min(readSize, g.sourceSize), SourceSTag: g.sourceKey, SourceTO: g.source,
+			SinkSTag: 1, SinkTO: 0, Size: min(readSize, g.sourceSize),
+			SourceSTag: g.sourceKey, SourceTO: g.source,
 		})
 		b = append(b, f.Octets(a.l.crc)...)
 		a.msn++
@@ -47,8 +48,8 @@ func (h *hostile) read(l *link) error {
 	return h.drain(l, func(answered int) error { return h.ask(a, answered) })
 }
 
-// drain takes what comes, until the connection ends, and tells how many Reads have been
-// answered by it.
+// drain takes what comes, until the connection ends, and calls answered with the number of
+// Reads that each piece has completed.
 func (h *hostile) drain(l *link, answered func(n int) error) error {
 	var s skimmer
 	s.skim(l.in)
@@ -70,7 +71,7 @@ func (h *hostile) drain(l *link, answered func(n int) error) error {
 	}
 }
 
-// ask sends Read Requests.
+// ask sends n Read Requests.
 func (h *hostile) ask(a *asker, n int) error {
 	if n == 0 {
 		return nil
@@ -88,15 +89,15 @@ type skimmer struct {
 	terminated bool
 }
 
-// headLen is up to RDMAP's control field: ULPDU_Length, and a control octet of DDP and
-// of RDMAP each.
+// headLen is how many octets an FPDU has up to RDMAP's control field: ULPDU_Length, and one
+// control octet each of DDP and RDMAP.
 const headLen = mpa.HeaderLen + 2
 
 // lastFlag is L of DDP's control octet.
 const lastFlag = 0x40
 
-// skim takes what came next, and returns how many Read Responses ended with an FPDU that
-// begins in it.
+// skim takes what came next, and returns how many of the FPDUs whose headers it has completed
+// are the last of a Read Response.
 func (s *skimmer) skim(b []byte) (answered int) {
 	for len(b) > 0 {
 		if s.skip > 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
-// Report is what came of a run.
+// Report is the result of a run.
 type Report struct {
 	Conditions map[string]any  `json:"conditions"`
 	Results    []Result        `json:"results"`
@@ -27,16 +27,15 @@ type Result struct {
 	Beside Times `json:"beside"` // beside the peers
 
 	Ratio  Spread  `json:"p99_ratio"`
-	Middle Spread  `json:"p50_ratio"`       // says more than the other where the machine is not quiet
-	Limit  float64 `json:"limit,omitempty"` // what the median of the ratio may be; 0: nothing is said
-	Within bool    `json:"within"`          // and measured on a machine that was quiet
+	Middle Spread  `json:"p50_ratio"`       // less sensitive than Ratio to a machine that is not quiet
+	Limit  float64 `json:"limit,omitempty"` // of the median of Ratio; 0: none
+	Within bool    `json:"within"`          // Ratio is, and the machine was quiet
 
-	ServerCPU    float64 `json:"server_cpu"`    // seconds a second, beside the peers
-	ServerWaited float64 `json:"server_waited"` // for a CPU, seconds a second
+	ServerCPU    float64 `json:"server_cpu"`    // seconds per second, beside the peers
+	ServerWaited float64 `json:"server_waited"` // for a CPU, seconds per second
 	ClientWaited float64 `json:"client_waited"`
-	IdleWaited   float64 `json:"idle_waited"` // of both, beside idle connections
-	Did          Counts  `json:"peers_did"`   // in all rounds
-	Seconds      float64 `json:"seconds"`     // of all rounds
+	Did          Counts  `json:"peers_did"` // in all rounds
+	Seconds      float64 `json:"seconds"`   // of all rounds
 
 	IdleRounds   []Sample `json:"idle_rounds"`
 	BesideRounds []Sample `json:"beside_rounds"`
@@ -53,7 +52,7 @@ type Times struct {
 	RequestP99 float64 `json:"request_p99_us"`
 }
 
-// Spread is that of the values of rounds.
+// Spread is the spread of a value over the rounds.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -73,8 +72,8 @@ func spread(values []float64) Spread {
 	return Spread{middle, v[0], v[len(v)-1], len(v)}
 }
 
-// Within reports whether everything that was asked for was measured, and is within its
-// limit.
+// Within reports whether all results are within their limits; one that could not be measured
+// is not.
 func (rep *Report) Within() bool {
 	return !slices.ContainsFunc(rep.Results, func(r Result) bool { return !r.Within })
 }
@@ -95,10 +94,11 @@ func (r *runner) report() *Report {
 	return rep
 }
 
-// result sums rounds up. One that failed is no round; it says so, and is not within.
+// result sums up the rounds. One that failed does not count as a round, but then the result
+// has an error and is not within its limit.
 func result(c Case, idle, beside []Sample) Result {
 	r := Result{Case: c, Limit: limit(c.Peers), IdleRounds: idle, BesideRounds: beside}
-	var ratios, middles, cpu, server, client, waited []float64
+	var ratios, middles, cpu, server, client []float64
 	for i := range min(len(idle), len(beside)) {
 		before, s := idle[i], beside[i]
 		for _, err := range []string{before.Error, s.Error} {
@@ -112,27 +112,29 @@ func result(c Case, idle, beside []Sample) Result {
 		ratios = append(ratios, float64(s.Pings.RTT.P99)/float64(max(before.Pings.RTT.P99, 1)))
 		middles = append(middles, float64(s.Pings.RTT.Median)/float64(max(before.Pings.RTT.Median, 1)))
 		cpu = append(cpu, s.Server.share(s.Server.CPU))
-		server, client = append(server, s.Server.share(s.Server.Waited)), append(client, s.Client.share(s.Client.Waited))
-		waited = append(waited, before.Server.share(before.Server.Waited)+before.Client.share(before.Client.Waited))
+		server = append(server, s.Server.share(s.Server.Waited))
+		client = append(client, s.Client.share(s.Client.Waited))
 		r.Did = r.Did.plus(s.Did)
 		r.Seconds += s.Peers.Time.Seconds()
 	}
 	r.Idle, r.Beside = times(idle), times(beside)
 	r.Ratio, r.Middle = spread(ratios), spread(middles)
-	r.ServerCPU, r.ServerWaited, r.ClientWaited = spread(cpu).Median, spread(server).Median, spread(client).Median
-	r.IdleWaited = spread(waited).Median
-	r.Within = r.Error == "" && !r.disturbed() && r.Ratio.Rounds > 0 && (r.Limit == 0 || r.Ratio.Median <= r.Limit)
+	r.ServerCPU = spread(cpu).Median
+	r.ServerWaited, r.ClientWaited = spread(server).Median, spread(client).Median
+	r.Within = r.Error == "" && !r.disturbed() && r.Ratio.Rounds > 0 &&
+		(r.Limit == 0 || r.Ratio.Median <= r.Limit)
 	return r
 }
 
-// quiet is what threads of server and client may have waited for a CPU beside idle
-// connections, seconds a second. There is nothing there that would keep them from theirs.
-const quiet = 0.05
+// quiet is how many times p50 the p99 beside idle connections may be: nothing of the
+// measurement delays a round trip then.
+const quiet = 5
 
-// disturbed reports whether something else ran on the machine: then p99 is of that.
-func (r *Result) disturbed() bool { return r.IdleWaited > quiet }
+// disturbed reports whether something else ran on the machine, or on its host: then p99 is
+// caused by that.
+func (r *Result) disturbed() bool { return r.Idle.P99 > quiet*r.Idle.P50 }
 
-// share is seconds a second.
+// share returns d in seconds per second of u.
 func (u Usage) share(d time.Duration) float64 { return d.Seconds() / max(u.Time.Seconds(), 1e-9) }
 
 func times(samples []Sample) Times {
@@ -163,12 +165,20 @@ func (r *runner) conditions() map[string]any {
 	}
 	c := map[string]any{
 		"rounds": r.Rounds, "seconds_each": r.Time.Seconds(), "request_every_us": r.Every.Microseconds(),
-		"server_cpu": r.ServerCPU, "client_cpu": r.ClientCPU, "peers_cpu": r.HostileCPU, "gomaxprocs": 1,
+		"server_cpu": r.ServerCPU, "client_cpu": r.ClientCPU, "peers_cpu": r.HostileCPU,
+		"gomaxprocs":         1,
 		"crc":                map[bool]string{true: "on", false: "off"}[r.CRC],
 		"congestion_control": r.Cong, "network": "this machine's loopback",
 		"message_octets": echoSize, "read_octets": readSize, "ird": maxDepth,
 		"client_waits": client, "peers_policy": r.policy,
-		"beside_idle": "the peers' process keeps its CPU awake, with the same policy",
+		"cpus": "kept awake (" + latencyDevice + ")",
+	}
+	c["session"] = "with precedence over all others (autogroup nice -20)"
+	if !r.raised {
+		c["session"] = "as the system schedules it"
+	}
+	if !r.awake {
+		c["cpus"] = "may sleep; beside idle connections the peers' process keeps its own awake"
 	}
 	maps.Copy(c, r.machine)
 	if r.Cong == "" {
@@ -180,7 +190,8 @@ func (r *runner) conditions() map[string]any {
 // Headings are those of Rows.
 func Headings() []string {
 	return []string{
-		"KIND", "PEERS", "SERVER", "IDLE p50", "p99", "BESIDE p50", "p99", "99.9%", "max [us]", "REQUEST p99", "RATIO p50", "p99", "LIMIT", "", "CPU", "WAITED", "PEERS DID, A SECOND",
+		"KIND", "PEERS", "SERVER", "IDLE p50", "p99", "BESIDE p50", "p99", "99.9%", "max [us]",
+		"REQUEST p99", "RATIO p50", "p99", "LIMIT", "", "CPU", "WAITED", "PEERS DID, A SECOND",
 	}
 }
 
@@ -189,17 +200,19 @@ func (rep *Report) Rows() [][]string {
 	var rows [][]string
 	for _, r := range rep.Results {
 		row := []string{string(r.Kind), fmt.Sprint(r.Peers), string(r.Poll)}
-		for _, v := range []float64{r.Idle.P50, r.Idle.P99, r.Beside.P50, r.Beside.P99, r.Beside.P999, r.Beside.Max, r.Beside.RequestP99} {
+		b := r.Beside
+		for _, v := range []float64{r.Idle.P50, r.Idle.P99, b.P50, b.P99, b.P999, b.Max, b.RequestP99, r.Middle.Median} {
 			row = append(row, digits(v))
 		}
-		row = append(row, digits(r.Middle.Median), fmt.Sprintf("%s (%s-%s)", digits(r.Ratio.Median), digits(r.Ratio.Min), digits(r.Ratio.Max)), r.limit(), r.Standing(),
-			fmt.Sprintf("%.0f%%", 100*r.ServerCPU), fmt.Sprintf("%.0f+%.0f%%", 100*r.ServerWaited, 100*r.ClientWaited), r.did())
-		rows = append(rows, row)
+		rows = append(rows, append(row,
+			fmt.Sprintf("%s (%s-%s)", digits(r.Ratio.Median), digits(r.Ratio.Min), digits(r.Ratio.Max)),
+			r.limit(), r.Standing(), fmt.Sprintf("%.0f%%", 100*r.ServerCPU),
+			fmt.Sprintf("%.0f+%.0f%%", 100*r.ServerWaited, 100*r.ClientWaited), r.did()))
 	}
 	return rows
 }
 
-// Standing says where a result is.
+// Standing says in a word or two how a result stands to its limit.
 func (r *Result) Standing() string {
 	switch {
 	case r.Error != "":
@@ -221,7 +234,7 @@ func (r *Result) limit() string {
 	return fmt.Sprintf("<=%g", r.Limit)
 }
 
-// did is what the peers did in a second, all together.
+// did says what the peers did in a second, all together.
 func (r *Result) did() string {
 	var parts []string
 	add := func(n uint64, what string) {
@@ -245,7 +258,8 @@ func (r *Result) did() string {
 // Markdown writes results and conditions as tables.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	b.WriteString("Round trips in microseconds, of one connection beside so many others; RATIO is beside the peers over beside as many idle connections; the limit is that of p99.\n\n")
+	b.WriteString("Round trips in microseconds, of one connection beside others. " +
+		"RATIO divides those beside the peers by those beside as many idle connections. LIMIT is that of p99.\n\n")
 	row := func(cells []string) {
 		for i, c := range cells {
 			cells[i] = strings.ReplaceAll(c, "|", "\\|")
@@ -257,7 +271,9 @@ func (rep *Report) Markdown(w io.Writer) error {
 	for _, r := range rep.Rows() {
 		row(r)
 	}
-	b.WriteString("\nCPU is that of the server's process. WAITED is how long threads of the server, and of the victim's client, were ready to run and had no CPU. Where they had to wait beside idle connections for more than 5 % of the time, the machine was not quiet, and nothing is within its limit.\n")
+	b.WriteString("\nCPU is that of the server's process. WAITED is how long threads of the server, " +
+		"and of the victim's client, were ready to run and had no CPU. If p99 beside idle connections " +
+		"is more than 5 times p50, the machine was not quiet, and the result is not within its limit.\n")
 	b.WriteString("\n| kind | |\n|---|---|\n")
 	for _, m := range meaning {
 		row([]string{string(m.kind), m.what})
@@ -286,7 +302,9 @@ func curve(poll load.Poll, results []Result) figures.Curve {
 			s = &figures.Series{Name: string(r.Kind)}
 			series[r.Kind] = s
 		}
-		s.Points = append(s.Points, figures.Point{X: float64(r.Peers), Median: r.Ratio.Median, Min: r.Ratio.Min, Max: r.Ratio.Max, Rounds: r.Ratio.Rounds})
+		s.Points = append(s.Points, figures.Point{
+			X: float64(r.Peers), Median: r.Ratio.Median, Min: r.Ratio.Min, Max: r.Ratio.Max, Rounds: r.Ratio.Rounds,
+		})
 	}
 	for _, k := range Kinds() {
 		if s := series[k]; s != nil {
@@ -298,10 +316,16 @@ func curve(poll load.Poll, results []Result) figures.Curve {
 
 // WriteSVGs draws the curves into a folder.
 func (rep *Report) WriteSVGs(dir string) error {
-	return (&figures.Report{Curves: slices.DeleteFunc(slices.Clone(rep.Curves), func(c figures.Curve) bool { return len(c.Series) == 0 })}).WriteSVGs(dir)
+	var drawn figures.Report
+	for _, c := range rep.Curves {
+		if len(c.Series) > 0 {
+			drawn.Curves = append(drawn.Curves, c)
+		}
+	}
+	return drawn.WriteSVGs(dir)
 }
 
-// digits shows three of a number.
+// digits writes x with three significant digits.
 func digits(x float64) string {
 	if x == 0 {
 		return "0"
@@ -310,7 +334,7 @@ func digits(x float64) string {
 	return fmt.Sprintf("%.*f", min(max(decimals, 0), 6), x)
 }
 
-// short is a number with a unit, such as 4.2M.
+// short writes x with a unit prefix, such as 4.2M.
 func short(x float64) string {
 	units := []string{"", "k", "M", "G"}
 	i := 0

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/figures"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 )
 
 // A Sample is one measurement.
@@ -21,7 +22,7 @@ type Sample struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// A Case is a kind of peers, so many of them, and a way to wait.
+// A Case is a kind of peers, their number, and how the server waits.
 type Case struct {
 	Kind  Kind      `json:"kind"`
 	Peers int       `json:"peers"`
@@ -30,26 +31,45 @@ type Case struct {
 
 func (c Case) String() string { return fmt.Sprintf("%d %s, %s", c.Peers, c.Kind, c.Poll) }
 
-// runner is a run.
+// runner is a run under way.
 type runner struct {
 	Config
 	trio    *trio
 	machine map[string]any // when the run began
 	policy  string
-	idle    map[Case][]Sample // what was measured just before each of beside
+	awake   bool              // no CPU sleeps during the run
+	raised  bool              // other sessions of the machine give way
+	idle    map[Case][]Sample // measured just before each of beside
 	beside  map[Case][]Sample
 }
 
-// warmUp is how long peers are at work before what they do counts.
+// warmUp is how long peers are at work before a measurement begins.
 const warmUp = 100 * time.Millisecond
 
-// Run measures. What goes wrong with one measurement is in the report; the error is of
-// what makes the rest worthless.
+// Run measures. The report has the errors of single measurements; Run returns an error if it
+// can't go on.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	r := &runner{Config: c, machine: figures.Machine(), idle: make(map[Case][]Sample), beside: make(map[Case][]Sample)}
+	r := &runner{
+		Config: c, machine: figures.Machine(),
+		idle: make(map[Case][]Sample), beside: make(map[Case][]Sample),
+	}
+	end, err := keepAwake()
+	if err != nil {
+		return nil, err
+	}
+	if r.awake = end != nil; r.awake {
+		defer end()
+	}
+	restore, err := pin.RaiseSession()
+	if err != nil {
+		return nil, err
+	}
+	if r.raised = restore != nil; r.raised {
+		defer func() { err = errors.Join(err, restore()) }()
+	}
 	for _, poll := range c.Polls {
 		if err := r.poll(ctx, poll); err != nil {
 			return nil, err
@@ -59,7 +79,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 }
 
 func (r *runner) poll(ctx context.Context, poll load.Poll) (err error) {
-	if r.trio, err = startTrio(ctx, &r.Config, poll); err != nil {
+	if r.trio, err = startTrio(ctx, &r.Config, poll, r.awake); err != nil {
 		return err
 	}
 	r.policy = r.trio.about.Policy
@@ -74,8 +94,8 @@ func (r *runner) poll(ctx context.Context, poll load.Poll) (err error) {
 	return nil
 }
 
-// round measures each case once, after the same number of idle peers. The first one
-// differs from round to round.
+// round measures each case once, and before it as many idle peers. It begins with another
+// case in each round.
 func (r *runner) round(ctx context.Context, round int, poll load.Poll) error {
 	var list []Case
 	for _, n := range r.Peers {
@@ -100,7 +120,7 @@ func (r *runner) round(ctx context.Context, round int, poll load.Poll) error {
 	return nil
 }
 
-// once makes a measurement. After one that failed the processes are new ones.
+// once makes a measurement. If it fails, the processes are replaced.
 func (r *runner) once(ctx context.Context, c Case) (Sample, error) {
 	s, err := r.measure(ctx, c)
 	if err == nil {
@@ -112,7 +132,7 @@ func (r *runner) once(ctx context.Context, c Case) (Sample, error) {
 	r.Say("%s: %v", c, err)
 	said := r.trio.close()
 	s.Error = errors.Join(err, said).Error()
-	r.trio, err = startTrio(ctx, &r.Config, c.Poll)
+	r.trio, err = startTrio(ctx, &r.Config, c.Poll, r.awake)
 	return s, err
 }
 
@@ -147,14 +167,14 @@ func (r *runner) measure(ctx context.Context, c Case) (s Sample, err error) {
 	return s, t.settle(ctx)
 }
 
-// view is what the processes have done and used so far.
+// view is what the processes have done and used so far, as look finds it.
 type view struct {
 	did                   Counts
 	server, client, peers Usage
 }
 
-// look asks all three. It takes a while where a process is busy, so that each tells its
-// own time as well.
+// look asks all three processes. That takes a while if one is busy, so each Usage has the time
+// at which it was taken.
 func (t *trio) look(ctx context.Context) (v view, err error) {
 	server, err := t.server.order(ctx, order{Look: true}, 0)
 	if err != nil {
@@ -168,7 +188,7 @@ func (t *trio) look(ctx context.Context) (v view, err error) {
 	return view{peers.Counts, server.Usage, client.Usage, peers.Usage}, err
 }
 
-// settle waits until the server has got rid of the peers' connections.
+// settle waits until the server has closed its connections to the peers, which have left.
 func (t *trio) settle(ctx context.Context) error {
 	for began := time.Now(); ; {
 		a, err := t.server.order(ctx, order{Look: true}, 0)

@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// sinkSize is the region that peers may write to.
-const sinkSize = 1 << 20
+// sinkSize is the region that peers may write to. Each has a part of it for itself.
+const sinkSize = 4 << 20
 
 // server is the program that the victim and the hostile peers talk to, over one device.
 type server struct {
@@ -35,7 +35,7 @@ type server struct {
 	live   atomic.Int64 // connections of peers
 }
 
-// device opens one, for the server or the victim's client.
+// device opens a device, for the server or the victim's client.
 func device(crc bool, cong string, busyWait time.Duration) (*ibverbs.Context, error) {
 	opts := &engine.Options{BusyWait: busyWait}
 	opts.TCP.CongestionControl = cong
@@ -75,7 +75,7 @@ func serve(ctx context.Context, vctx *ibverbs.Context, poll load.Poll) (_ *serve
 	return s, nil
 }
 
-// offer makes what peers may read and write.
+// offer registers the memory that peers may read and write.
 func (s *server) offer() (err error) {
 	if s.pd, err = s.vctx.AllocPD(); err != nil {
 		return err
@@ -109,8 +109,8 @@ func (s *server) accept(ctx context.Context, l *rdmacm.Listener, serve func(cont
 	}
 }
 
-// serveVictim answers until the victim's client leaves, which hears of it if something
-// goes wrong.
+// serveVictim answers until the victim's client leaves. If something goes wrong here, the
+// connection ends, and the client reports that.
 func (s *server) serveVictim(ctx context.Context, req *rdmacm.Request) {
 	e, err := newEcho(s.vctx, s.spin)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *server) serveVictim(ctx context.Context, req *rdmacm.Request) {
 	_ = e.close()
 }
 
-// servePeer has a connection until it ends.
+// servePeer keeps a peer's connection until the peer ends it.
 func (s *server) servePeer(ctx context.Context, req *rdmacm.Request) {
 	s.live.Add(1)
 	defer s.live.Add(-1)
@@ -133,7 +133,7 @@ func (s *server) servePeer(ctx context.Context, req *rdmacm.Request) {
 		ResponderResources: maxDepth, InitiatorDepth: -1, PrivateData: s.grant,
 	})
 	if err != nil {
-		return // it did not wait
+		return // the peer did not wait for the Reply
 	}
 	_ = conn.Wait(ctx)
 	_ = conn.Close()

@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// zero sends Writes of no octets, as many as go into a write.
+// zero sends Writes without payload, as many in one system call as fit into drainSize.
 func (h *hostile) zero(l *link) error {
-	f := rawpeer.WriteMessage(l.grant.sinkKey, l.grant.sink, nil)
+	f := rawpeer.WriteMessage(l.grant.sinkKey, l.place, nil)
 	one := f.Octets(l.crc)
 	n := drainSize / len(one)
 	for many := bytes.Repeat(one, n); ; {
@@ -22,8 +22,8 @@ func (h *hostile) zero(l *link) error {
 	}
 }
 
-// Tiny segments: the least that Linux takes as TCP_MAXSEG, and a Write whose FPDU fits
-// into one with TCP's time stamps.
+// Tiny segments: the lowest TCP_MAXSEG that Linux takes, and the size of a Write whose FPDU
+// fits into one such segment beside TCP's time stamps.
 const (
 	tinyMSS  = 88
 	tinySize = 40
@@ -34,7 +34,7 @@ const (
 func (h *hostile) tiny(ctx context.Context, l *link) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer l.until(ctx)() // either end of the work ends both
+	defer l.until(ctx)() // if reading or writing fails, the other ends, too
 	a := &asker{l, ddp.FirstMSN}
 	var owed atomic.Int64
 	owed.Store(int64(l.ird))
@@ -47,7 +47,7 @@ func (h *hostile) tiny(ctx context.Context, l *link) error {
 		}))
 	}()
 	defer func() { <-over }()
-	f := rawpeer.WriteMessage(l.grant.sinkKey, l.grant.sink, make([]byte, tinySize))
+	f := rawpeer.WriteMessage(l.grant.sinkKey, l.place, make([]byte, tinySize))
 	short := f.Octets(l.crc)
 	for ctx.Err() == nil {
 		err := h.ask(a, int(owed.Swap(0)))

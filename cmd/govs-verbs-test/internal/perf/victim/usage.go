@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what a process has had of its CPU, and what it wanted more.
+// Usage is how much CPU time a process has had, and how long it has waited for a CPU.
 type Usage struct {
-	Time   time.Duration `json:"time"`
+	Time   time.Duration `json:"time"` // in which it was used
 	CPU    time.Duration `json:"cpu"`
 	Waited time.Duration `json:"waited"` // of all threads, ready to run and without a CPU
 }
@@ -20,7 +20,7 @@ func (u Usage) since(before Usage) Usage {
 	return Usage{u.Time - before.Time, u.CPU - before.CPU, u.Waited - before.Waited}
 }
 
-// usage is that of this process so far. Its time is that of the machine.
+// usage returns the usage of this process so far. Time is monotonic's.
 func usage() (u Usage, err error) {
 	u.Time = monotonic()
 	var r unix.Rusage
@@ -35,7 +35,7 @@ func usage() (u Usage, err error) {
 	for _, t := range tasks {
 		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/schedstat")
 		if err != nil {
-			continue // it has ended, or the kernel does not count: then it is 0
+			continue // the thread has ended, or the kernel has no such file and Waited stays 0
 		}
 		var ran, waited, slices int64
 		if _, err := fmt.Fscan(strings.NewReader(string(text)), &ran, &waited, &slices); err == nil {
@@ -45,7 +45,7 @@ func usage() (u Usage, err error) {
 	return u, nil
 }
 
-// monotonic is a time that all processes of the machine share.
+// monotonic returns a time that all processes of the machine share.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // can't fail: the arguments are right

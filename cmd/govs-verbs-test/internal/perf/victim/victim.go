@@ -1,6 +1,6 @@
-// Package victim measures what one peer does to another: the round trips of one
-// well-behaved connection, the victim, beside N connections of hostile peers of a
-// kind, over the same beside N connections that are idle.
+// Package victim measures what peers do to another peer: the round trips of one
+// well-behaved connection, the victim, beside N connections of hostile peers of one
+// kind, compared with its round trips beside N idle connections.
 //
 // # What is measured
 //
@@ -10,29 +10,29 @@
 // measured is the server's engine, not the one of the process that loads it.
 //
 // The server has a CPU to itself. The victim's client and the hostile peers share
-// another one, unless there is a third: the client there sleeps while it waits, and the
-// peers have the scheduler's lowest policy (SCHED_IDLE), so that the client has the CPU
-// as soon as there is something for it to do, and the peers have all of the rest. The
-// peers so work at the same time as the server, which is what makes a turn of the
-// server's long, and they do not take the CPU from either end of the victim. How long
-// threads of the two waited for a CPU nevertheless is measured and told (/proc, schedstat):
-// what is not in there is the engine's own making.
+// another one, unless there is a third. If they share it, the client sleeps while it waits,
+// and the peers have the scheduler's lowest policy (SCHED_IDLE): the client gets the CPU
+// as soon as there is something for it to do, and the peers have the rest. So the peers
+// work at the same time as the server, which makes a turn of the server long, and they do
+// not take the CPU from either end of the victim's connection. The report says how long
+// threads of client and server waited for a CPU nevertheless (/proc, schedstat): the engine
+// is the cause of all other delay.
 //
-// Beside idle connections the process of the hostile peers keeps its CPU awake: else
-// the victim's client would be woken from a halted CPU there, which costs more, and
-// ratios would be better than they are.
+// Beside idle connections the process of the hostile peers keeps its CPU awake. Otherwise
+// the victim's client would be woken on a halted CPU there, which takes longer, and ratios
+// would be lower than they are.
 //
 // # Round trips
 //
-// The client sends a message of 64 octets, and the server answers it with one. The time
-// runs from before the post to the answer's completion. The server puts the time at
-// which it answers into its message, so that the request's part, in which the wait for
-// the turns of others is, is known by itself: it has no wake-up of the client in it.
+// The client sends a message of 64 octets, and the server answers it with another. The
+// time runs from before the post to the answer's completion. The server puts the time at
+// which it answers into its message. So the time of the request alone is known, too: it has
+// the wait for the turns of others in it, but not the wake-up of the client.
 //
 // Requests are due at even intervals, one at a time. Those that fall due while one is
 // under way are not sent, but count as if they had been and had been answered together
 // with that one. Without them a stall of a second would be a single round trip among
-// many, and p99 would know nothing of it.
+// many, and p99 would not show it.
 package victim
 
 import (
@@ -59,18 +59,22 @@ const (
 	Tiny      Kind = "tiny"
 )
 
-// meaning says what each kind does, in the order in which they are told.
+// meaning says what each kind does, in the order of reports.
 var meaning = []struct {
 	kind Kind
 	what string
 }{
-	{Reader, "fast reader: keeps as many RDMA Reads of 16 MiB outstanding as the IRD allows, and takes the responses as fast as it can"},
-	{Slow, "slow link: asks for as much, into a small receive buffer; every other peer takes 1 KiB each 20 ms, the others nothing"},
+	{Reader, "keeps as many RDMA Reads of 16 MiB outstanding as the IRD allows, and takes the responses " +
+		"as fast as it can"},
+	{Slow, "requests as many Reads, with a small receive buffer; every other peer takes 1 KiB each 20 ms, " +
+		"the rest take nothing"},
 	{Dribble, "sends RDMA Writes of 32 KiB, the last 4 KiB of each FPDU one octet at a time"},
-	{Connect, "connection flood: connects and resets, by turns without a Request, after the Request, and after the Reply"},
-	{Terminate, "Terminate flood: connects and ends the connection with a Terminate, by turns the server's (a Write to no region) and its own"},
-	{Zero, "sends RDMA Writes of no octets, FPDUs of 20 octets, 3,276 of them in a write"},
-	{Tiny, "tiny segments: an MSS of 88; RDMA Reads as the fast reader has them, and RDMA Writes of 40 octets, one in a segment"},
+	{Connect, "connects and resets, by turns before the Request, after it, and after the Reply"},
+	{Terminate, "connects and ends the connection with a Terminate, by turns its own and the server's, " +
+		"which answers a Write to a region that does not exist"},
+	{Zero, "sends RDMA Writes without payload, FPDUs of 20 octets, 3,276 of them in one system call"},
+	{Tiny, "has an MSS of 88; requests RDMA Reads as reader does, and sends RDMA Writes of 40 octets, each in " +
+		"a segment of its own"},
 }
 
 // Kinds are the hostile ones.
@@ -91,11 +95,10 @@ func Meanings() string {
 	return b.String()
 }
 
-// MaxPeers is how many hostile peers there can be: all of them have a socket in one
-// process.
+// MaxPeers is how many hostile peers there can be: their sockets are all in one process.
 const MaxPeers = 4096
 
-// limit is what the ratio of p99 may be beside so many peers, 0 if that is not said.
+// limit is what the ratio of p99 may be beside this number of peers, 0 if it has no limit.
 func limit(peers int) float64 {
 	switch {
 	case peers == 1:
@@ -113,19 +116,19 @@ type Config struct {
 	Polls  []load.Poll // how the server's end of the victim waits
 	Rounds int
 	Time   time.Duration // of one measurement
-	Every  time.Duration // a request is due; 0: as soon as the one before is answered
+	Every  time.Duration // how often a request is due; 0: as soon as the one before is answered
 
 	ServerCPU, ClientCPU, HostileCPU int
 
 	CRC    bool
 	Cong   string // congestion control, empty for the system's
-	Normal bool   // the peers have the scheduler's usual policy: for tests on a machine that is busy
+	Normal bool   // the peers have the scheduler's usual policy: for tests on a busy machine
 
-	Worker []string                         // command of a process that calls Serve; its role follows
-	Say    func(format string, args ...any) // tells how far it is
+	Worker []string                         // command that calls Serve; the role is appended
+	Say    func(format string, args ...any) // reports progress
 }
 
-// Check says what is impossible of a Config.
+// Check returns an error if the configuration is impossible.
 func (c *Config) Check() error {
 	for _, k := range c.Kinds {
 		if !slices.Contains(Kinds(), k) {
@@ -139,7 +142,7 @@ func (c *Config) Check() error {
 	}
 	switch {
 	case len(c.Kinds) == 0 || len(c.Peers) == 0 || len(c.Polls) == 0:
-		return fmt.Errorf("nothing to measure: at least one kind, number of peers and way to wait is needed")
+		return fmt.Errorf("nothing to measure: at least one kind, one number of peers and one way to wait are needed")
 	case c.Rounds < 1:
 		return fmt.Errorf("%d rounds: at least 1 is needed", c.Rounds)
 	case c.Time < time.Millisecond:
@@ -152,10 +155,9 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// shared reports whether the victim's client has to leave its CPU to the peers while it
-// waits.
+// shared reports whether the victim's client shares its CPU with the peers.
 func (c *Config) shared() bool { return c.ClientCPU == c.HostileCPU }
 
-// spins reports whether the victim's client spins, as the server's end does. It can't
-// where it would keep the peers from their CPU.
+// spins reports whether the victim's client spins. It does if the server's end spins, but not
+// on a CPU that the peers have to share.
 func (c *Config) spins(poll load.Poll) bool { return poll == load.Spin && !c.shared() }

@@ -36,7 +36,8 @@ func (g grant) appendTo(b []byte) []byte {
 
 func parseGrant(b []byte) (g grant, err error) {
 	if len(b) < grantLen {
-		return g, fmt.Errorf("%d octets of private data: it is not the server of this measurement", len(b))
+		return g, fmt.Errorf("the Reply has %d octets of private data, want %d: "+
+			"it is not from the server of this measurement", len(b), grantLen)
 	}
 	g.source, g.sink = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	for i, v := range []*uint32{&g.sourceKey, &g.sinkKey, &g.sourceSize, &g.sinkSize} {
@@ -57,7 +58,8 @@ type link struct {
 	crc   bool
 	ird   int // Reads that the server takes at a time
 	grant grant
-	in    []byte // what came behind the Reply
+	place uint64 // where in the sink the peer writes
+	in    []byte // what came after the Reply
 }
 
 // patience is how long a peer waits for the server to answer.
@@ -76,7 +78,9 @@ func (h *hostile) connect(ctx context.Context, s socket) (*net.TCPConn, error) {
 	}
 	h.counts.tcp.Add(1)
 	tcp := c.(*net.TCPConn)
-	_ = tcp.SetLinger(0) // a reset: else ports would be used up, and the server would wait for what is not read
+	// Close resets: otherwise ports would be used up, and the server would wait for this end
+	// to take what it was sent.
+	_ = tcp.SetLinger(0)
 	return tcp, nil
 }
 
@@ -139,9 +143,9 @@ func (l *link) reply() error {
 		case errors.Is(err, mpa.ErrShort):
 			continue
 		case err != nil:
-			return err
+			return fmt.Errorf("parsing the Reply: %w", err)
 		case f.Reject:
-			return errors.New("the server rejects")
+			return errors.New("the server rejected the connection")
 		}
 		e, private, err := f.SplitPrivateData()
 		if err != nil {
@@ -153,8 +157,8 @@ func (l *link) reply() error {
 	}
 }
 
-// until closes the connection when ctx ends, which ends calls that wait. The
-// function that it returns closes it, too.
+// until closes the connection when ctx ends, so that calls that wait return. The function
+// that it returns closes the connection, too.
 func (l *link) until(ctx context.Context) func() {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	return func() {
@@ -163,7 +167,7 @@ func (l *link) until(ctx context.Context) func() {
 	}
 }
 
-// pause waits, for less if ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -173,5 +177,5 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// addrPort is for orders.
+// addrPort is an address in orders.
 type addrPort = netip.AddrPort

@@ -1,20 +1,18 @@
 package victim
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/worker"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// Role is what one of the three processes is.
+// Role says which of the three processes one is.
 type Role string
 
 // The processes.
@@ -24,17 +22,15 @@ const (
 	RolePeers  Role = "peers"
 )
 
-// A process does what the one that started it says: an order in a line of JSON on its
-// stdin, an answer in a line on its stdout.
-
-// setting is the first order, and says what all others are done with.
+// setting is the first order to a process. It holds for all others.
 type setting struct {
 	CRC    bool
 	Cong   string
-	Poll   load.Poll     // server: how the victim's end waits
-	Spin   bool          // client: it spins
+	Poll   load.Poll     // server: how its end of the victim's connection waits
+	Spin   bool          // client: whether it spins
 	Busy   time.Duration // of the device, as engine.Options has it
 	Normal bool          // peers: with the scheduler's usual policy
+	Spends bool          // peers: beside idle connections, what is left of the CPU
 }
 
 // order is what a process is to do. One of its fields is set.
@@ -56,7 +52,6 @@ type beginOrder struct {
 }
 
 type answer struct {
-	Error          string   `json:",omitempty"`
 	Victim, Others addrPort `json:",omitzero"`  // server: where it listens
 	Policy         string   `json:",omitempty"` // peers: the scheduler's
 	Pings          *Pings   `json:",omitempty"`
@@ -68,28 +63,13 @@ type answer struct {
 // Serve is one of the processes: it takes orders from in until that ends.
 func Serve(ctx context.Context, role Role, in io.Reader, out io.Writer) (err error) {
 	ctx, stop := context.WithCancel(ctx)
-	w := &worker{ctx: ctx, role: role}
-	defer func() { err = errors.Join(err, w.close(stop)) }()
-	say := json.NewEncoder(out)
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
-		var o order
-		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
-			return fmt.Errorf("an order: %w", err)
-		}
-		a, err := w.do(o)
-		if err != nil {
-			a.Error = err.Error()
-		}
-		if err := say.Encode(a); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
+	x := &executor{ctx: ctx, role: role}
+	defer func() { err = errors.Join(err, x.close(stop)) }()
+	return worker.Serve(in, out, x.do)
 }
 
-// worker is a process. It does one thing at a time.
-type worker struct {
+// executor carries out the orders to a process. It does one thing at a time.
+type executor struct {
 	ctx    context.Context
 	role   Role
 	set    setting
@@ -97,77 +77,80 @@ type worker struct {
 	server *server
 	client *echo
 	peers  *hostile
-	ended  Counts // of peers that are no more
+	ended  Counts // of peers that have been ended
 }
 
-func (w *worker) do(o order) (a answer, err error) {
+func (x *executor) do(o order) (a answer, err error) {
 	switch {
 	case o.Set != nil:
-		return w.setUp(*o.Set)
-	case o.Dial != nil && w.role == RoleClient:
-		w.client, err = dial(w.ctx, w.vctx, *o.Dial, w.set.Spin)
-	case o.Ping != nil && w.client != nil:
-		a.Pings, err = w.client.pings(w.ctx, o.Ping.Time, o.Ping.Every)
-	case o.Begin != nil && w.role == RolePeers && w.peers == nil:
-		w.peers, err = begin(w.ctx, o.Begin.Addr, o.Begin.Kind, o.Begin.Peers, w.set.CRC, w.set.Cong)
-	case o.End && w.peers != nil:
-		w.peers.end()
-		w.ended, w.peers = w.ended.plus(w.peers.counts.now()), nil
+		return x.setUp(*o.Set)
+	case o.Dial != nil && x.role == RoleClient:
+		x.client, err = dial(x.ctx, x.vctx, *o.Dial, x.set.Spin)
+	case o.Ping != nil && x.client != nil:
+		a.Pings, err = x.client.pings(x.ctx, o.Ping.Time, o.Ping.Every)
+	case o.Begin != nil && x.role == RolePeers && x.peers == nil:
+		x.peers, err = begin(x.ctx, o.Begin.Addr, o.Begin.Kind, o.Begin.Peers, x.set.CRC, x.set.Cong)
+		if err == nil && o.Begin.Kind == Idle && x.set.Spends {
+			x.peers.spend()
+		}
+	case o.End && x.peers != nil:
+		x.peers.end()
+		x.ended, x.peers = x.ended.plus(x.peers.counts.now()), nil
 	case o.Look:
-		return w.look()
+		return x.look()
 	default:
-		err = errors.New("an order to do nothing")
+		err = errors.New("the order has nothing that this process can do")
 	}
 	return a, err
 }
 
-// setUp makes the process what it is.
-func (w *worker) setUp(s setting) (a answer, err error) {
-	w.set = s
-	if w.role == RolePeers {
+// setUp prepares the process for its role.
+func (x *executor) setUp(s setting) (a answer, err error) {
+	x.set = s
+	if x.role == RolePeers {
 		if a.Policy = "SCHED_OTHER"; !s.Normal {
 			a.Policy, err = "SCHED_IDLE", pin.Lowest()
 		}
 		return a, err
 	}
-	if w.vctx, err = device(s.CRC, s.Cong, s.Busy); err != nil || w.role == RoleClient {
+	if x.vctx, err = device(s.CRC, s.Cong, s.Busy); err != nil || x.role == RoleClient {
 		return a, err
 	}
-	if w.server, err = serve(w.ctx, w.vctx, s.Poll); err != nil {
+	if x.server, err = serve(x.ctx, x.vctx, s.Poll); err != nil {
 		return a, err
 	}
-	a.Victim, a.Others = w.server.victim.Addr(), w.server.others.Addr()
+	a.Victim, a.Others = x.server.victim.Addr(), x.server.others.Addr()
 	return a, nil
 }
 
-// look tells what was done and used so far.
-func (w *worker) look() (a answer, err error) {
-	a.Counts = w.ended
-	if w.peers != nil {
-		a.Counts = a.Counts.plus(w.peers.counts.now())
+// look returns what was done and used so far.
+func (x *executor) look() (a answer, err error) {
+	a.Counts = x.ended
+	if x.peers != nil {
+		a.Counts = a.Counts.plus(x.peers.counts.now())
 	}
-	if w.server != nil {
-		a.Live = w.server.live.Load()
+	if x.server != nil {
+		a.Live = x.server.live.Load()
 	}
 	a.Usage, err = usage()
 	return a, err
 }
 
-// close ends everything in the order in which it can end.
-func (w *worker) close(stop func()) error {
+// close ends the peers first, then the contexts of the rest, then closes what they used.
+func (x *executor) close(stop func()) error {
 	var errs []error
-	if w.peers != nil {
-		w.peers.end()
+	if x.peers != nil {
+		x.peers.end()
 	}
 	stop()
-	if w.client != nil {
-		errs = append(errs, w.client.close())
+	if x.client != nil {
+		errs = append(errs, x.client.close())
 	}
-	if w.server != nil {
-		errs = append(errs, w.server.close())
+	if x.server != nil {
+		errs = append(errs, x.server.close())
 	}
-	if w.vctx != nil {
-		errs = append(errs, w.vctx.Close())
+	if x.vctx != nil {
+		errs = append(errs, x.vctx.Close())
 	}
 	return errors.Join(errs...)
 }

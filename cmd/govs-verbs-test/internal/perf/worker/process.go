@@ -1,0 +1,126 @@
+package worker
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
+)
+
+// Process is a process that calls Serve with the same types. It is for one goroutine.
+type Process[O, A any] struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	answers chan reply[A] // closed when the process writes no more
+	stderr  strings.Builder
+	failed  error // no order can be given any more
+	closed  bool
+}
+
+// Start starts cmd, pinned to a CPU. It sets stdin, stdout and stderr of cmd. All processes
+// stay in one session: where the kernel schedules sessions against each other
+// (autogroups), a scheduling policy has an effect within its session only.
+func Start[O, A any](cmd *exec.Cmd, cpu int) (*Process[O, A], error) {
+	p := &Process[O, A]{cmd: cmd, answers: make(chan reply[A])}
+	cmd.Stderr = &p.stderr
+	cmd.WaitDelay = time.Second
+	var err error
+	if p.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := pin.Start(cmd, cpu); err != nil {
+		return nil, err
+	}
+	go p.hear(out)
+	return p, nil
+}
+
+func (p *Process[O, A]) hear(out io.Reader) {
+	defer close(p.answers)
+	for lines := scan(out); lines.Scan(); {
+		var r reply[A]
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			r.Error = fmt.Sprintf("the process wrote something else than an answer: %v", err)
+		}
+		p.answers <- r
+	}
+}
+
+// Order gives an order and waits for the answer. If there is none within patience, or the
+// process or ctx has ended, all further orders fail, too. If the process could not carry
+// out the order, it goes on, and the error is its own.
+func (p *Process[O, A]) Order(ctx context.Context, o O, patience time.Duration) (a A, err error) {
+	if p.failed != nil {
+		return a, p.failed
+	}
+	line, err := json.Marshal(o)
+	if err != nil {
+		return a, err
+	}
+	if _, err := p.in.Write(append(line, '\n')); err != nil {
+		p.failed = fmt.Errorf("the process takes no orders: %w", err)
+		return a, p.failed
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case r, ok := <-p.answers:
+		switch {
+		case !ok:
+			p.failed = errors.New("the process has ended")
+			return a, p.failed
+		case r.Error != "":
+			return r.Answer, errors.New(r.Error)
+		}
+		return r.Answer, nil
+	case <-ctx.Done():
+		p.failed = ctx.Err()
+	case <-late.C:
+		p.failed = fmt.Errorf("no answer in %v", patience)
+	}
+	return a, p.failed
+}
+
+// Failed reports whether no order can be given any more.
+func (p *Process[O, A]) Failed() bool { return p.failed != nil }
+
+// Kill ends the process at once. Close is still to be called.
+func (p *Process[O, A]) Kill() error { return p.cmd.Process.Kill() }
+
+// Close has the process end, waits for that, and returns how it has failed, with what it
+// wrote to stderr. A second call does nothing.
+func (p *Process[O, A]) Close() error {
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	_ = p.in.Close() // fails if it has ended
+	kill := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	for range p.answers { // until it writes no more
+	}
+	if err := p.cmd.Wait(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(p.stderr.String()))
+	}
+	return nil
+}
+
+// longestLine is the longest order or answer, in octets.
+const longestLine = 1 << 20
+
+func scan(r io.Reader) *bufio.Scanner {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, longestLine)
+	return s
+}
