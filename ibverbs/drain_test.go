@@ -192,8 +192,8 @@ func TestDrainFails(t *testing.T) {
 	})
 }
 
-// A device that keeps the places of unsignalled work until signalled work behind it is
-// reported says so when there is none. Nothing can come of waiting.
+// If a device keeps the places of unsignalled work until later signalled work is reported,
+// and there is none, Drain does not wait, but returns ErrNoneSignaled.
 func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
@@ -210,7 +210,7 @@ func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
 		err := o.qp.Drain(ctx)
 		wantErr(t, "drain", err, ibverbs.ErrNoneSignaled)
 		wantErr(t, "drain", err, syscall.ENOMEM)
-		ok(t, o.qp.Close()) // and nothing looks for the marker any more
+		ok(t, o.qp.Close()) // nothing looks for the marker any more
 		ok(t, o.cq.Close())
 	})
 }

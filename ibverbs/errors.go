@@ -33,8 +33,8 @@ type (
 var ErrFlushed = provider.ErrFlushed
 
 // ErrNoneSignaled is what errors.Is finds in the ENOMEM of PostSend, and in the error of
-// Drain, where a send queue is full of unsignalled work and the device, unlike the engine,
-// siw and rxe, gives back a place only when signalled work behind it is reported.
+// Drain, if the send queue is full of unsignalled work and the device, unlike the engine,
+// siw and rxe, gives back a place only when signalled work that was posted later is reported.
 var ErrNoneSignaled = provider.ErrNoneSignaled
 
 // Errno returns the errno inside err, 0 if there is none.

@@ -113,8 +113,8 @@ func take(t *testing.T, cq *ibverbs.CQ, n int) []ibverbs.WC {
 	return wc
 }
 
-// TestQueueDrain: Drain returns when a send queue without a free place is done with work
-// that is all unsignalled, and the queue can be used again.
+// TestQueueDrain: Drain of a send queue that is full of unsignalled work returns when that is
+// over, and the queue can be used again.
 func TestQueueDrain(t *testing.T) {
 	vctx, l := queueWorld(t)
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 8, MaxSendSGE: 1}})
@@ -340,10 +340,10 @@ func TestQueueSolicited(t *testing.T) {
 	ok(t, ch.Close())
 }
 
-// TestQueueUnsignalled: work that is not signalled says nothing when it succeeds. Its
-// place in the send queue is free when a later signalled one has completed, as it is on
-// all devices, or when it is needed: siw gives places back as soon as it has taken the
-// work up, rxe when it is done, and the engine when it is done and the queue is full.
+// TestQueueUnsignalled: unsignalled work has no completion when it succeeds. Its place in the
+// send queue is free when later signalled work has completed, as on all devices. It is also
+// free when it is needed: siw gives places back as soon as it has taken the work up, rxe when
+// the work is over, and the engine when the work is over and the queue is full.
 func TestQueueUnsignalled(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for _, signalled := range []bool{false, true} {

@@ -68,9 +68,10 @@ func (e *WCError) Error() string {
 var ErrFlushed = errors.New("work request flushed")
 
 // ErrNoneSignaled is what errors.Is finds in the ENOMEM of a send queue that is full of
-// unsignalled work requests and stays so: the device gives back their places only when
-// one behind them is reported that is signalled, and there is none.
-var ErrNoneSignaled = fmt.Errorf("none of the work requests in the full send queue is signalled, and nothing frees it: signal one in each queue's length: %w", syscall.ENOMEM)
+// unsignalled work requests and stays so: the device gives back their places only when a
+// signalled one that was posted after them is reported, and there is none.
+var ErrNoneSignaled = fmt.Errorf("the send queue is full of unsignalled work requests, and this device never frees "+
+	"their places: signal at least one in as many as the queue holds: %w", syscall.ENOMEM)
 
 // Is implements the protocol of errors.Is.
 func (e *WCError) Is(target error) bool {

@@ -31,10 +31,10 @@ type QP interface {
 	// Inline are the caller's again when it returns; the registered memory
 	// is not until the completion. It does not allocate.
 	//
-	// ENOMEM says that the queue is full. Work that is over, and all before it, makes
-	// room when it is reported; the engine, siw and rxe don't wait for that if it is
-	// unsignalled. Where a device does, and the queue is full of unsignalled work, the
-	// error is ErrNoneSignaled.
+	// ENOMEM says that the queue is full. When a completion is reported, the places of its
+	// work request and of all before it are free. The engine, siw and rxe also free the
+	// places of unsignalled work without that. On a device that doesn't, the error is
+	// ErrNoneSignaled if the queue is full of unsignalled work.
 	PostSend(wrs []SendWR) (n int, err error)
 
 	// PostRecv posts receives (ibv_post_recv), with the rules of PostSend.

@@ -274,9 +274,9 @@ func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
 //
 // The error is nil when the connection is over, also when the peer ended it
 // first: how each work request fared is in its completion. It is
-// [ibverbs.ErrNoneSignaled] when the connection is over and nobody can know what became
-// of unsignalled work, as QP.Drain says. When ctx ends it is ctx.Err(), and the
-// connection may still be there.
+// [ibverbs.ErrNoneSignaled] when the connection is over, but QP.Drain could not wait for
+// unsignalled work, so that nobody knows whether that succeeded. When ctx ends it is
+// ctx.Err(), and the connection may still be there.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
 		return errNil("rdma_disconnect", "connection")

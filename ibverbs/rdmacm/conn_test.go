@@ -149,7 +149,8 @@ func TestConnShutdownDelivers(t *testing.T) {
 	const messages, size = 32, 100_000
 	ctx := timeout(t)
 	r := &receiver{n: messages, size: size}
-	client, server := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: messages, MaxSendSGE: 1}}, &rdmacm.ConnConfig{Prepare: r.prepare})
+	sender := &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: messages, MaxSendSGE: 1}}
+	client, server := pair(t, sender, &rdmacm.ConnConfig{Prepare: r.prepare})
 	defer r.mr.Close()
 	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(messages*size, 0))
 	defer mr.Close()
@@ -313,7 +314,8 @@ func TestConnClientGivesUp(t *testing.T) {
 		_, err := rdmacm.Dial(impatient, vctx, l.Addr(), nil)
 		dialled <- err
 	}()
-	req := must[*rdmacm.Request](t)(l.Accept(ctx)) // the engine withdraws the request of a peer that leaves before
+	// Before Dial gives up: the engine withdraws a request whose peer leaves before it is fetched.
+	req := must[*rdmacm.Request](t)(l.Accept(ctx))
 	giveUp()
 	if err := <-dialled; err != context.Canceled {
 		t.Errorf("Dial with no answer: %v", err)

@@ -58,7 +58,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	return done, nil
 }
 
-// countSilent keeps count of what is posted without a signal behind it.
+// countSilent counts the work requests that were posted since the last signalled one.
 func (q *qp) countSilent(wrs []provider.SendWR) {
 	for i := range wrs {
 		if q.silent++; q.init.SQSigAll || wrs[i].Flags&provider.SendSignaled != 0 {
@@ -67,10 +67,10 @@ func (q *qp) countSilent(wrs []provider.SendWR) {
 	}
 }
 
-// stuck reports whether the send queue, which is full, has nothing in it that ever makes
-// room. The libraries of hardware give back places when they come across a completion,
-// and unsignalled work has none. siw gives a place back when it takes the work up, and
-// rxe when the work is over.
+// stuck reports whether a full send queue will stay full, because everything in it is
+// unsignalled. The libraries of hardware give back places when they see a completion, and
+// unsignalled work has none. siw gives a place back when it takes the work up, and rxe when
+// the work is over.
 func (q *qp) stuck() bool {
 	return !q.dev.siw && !q.dev.rxe && q.silent >= q.init.Cap.MaxSendWR
 }

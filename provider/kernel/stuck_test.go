@@ -8,10 +8,10 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestStuck: a full send queue is one for ever if the device waits for signalled work to
-// be reported, and as many as have room were posted since the last.
+// TestStuck: a full send queue stays full if everything in it is unsignalled, and the device
+// frees places only when signalled work is reported.
 func TestStuck(t *testing.T) {
-	unsignalled, signalled := provider.SendWR{}, provider.SendWR{Flags: provider.SendSignaled}
+	u, s := provider.SendWR{}, provider.SendWR{Flags: provider.SendSignaled} // unsignalled, signalled
 	for _, c := range []struct {
 		name     string
 		siw, rxe bool
@@ -19,15 +19,16 @@ func TestStuck(t *testing.T) {
 		wrs      []provider.SendWR
 		want     bool
 	}{
-		{"nothing signalled", false, false, false, []provider.SendWR{unsignalled, unsignalled, unsignalled}, true},
-		{"one signalled before a full queue", false, false, false, []provider.SendWR{signalled, unsignalled, unsignalled, unsignalled}, true},
-		{"one signalled in the queue", false, false, false, []provider.SendWR{unsignalled, signalled, unsignalled, unsignalled}, false},
-		{"all signalled", false, false, true, []provider.SendWR{unsignalled, unsignalled, unsignalled}, false},
-		{"siw", true, false, false, []provider.SendWR{unsignalled, unsignalled, unsignalled}, false},
-		{"rxe", false, true, false, []provider.SendWR{unsignalled, unsignalled, unsignalled}, false},
+		{"nothing signalled", false, false, false, []provider.SendWR{u, u, u}, true},
+		{"one signalled before a full queue", false, false, false, []provider.SendWR{s, u, u, u}, true},
+		{"one signalled in the queue", false, false, false, []provider.SendWR{u, s, u, u}, false},
+		{"all signalled", false, false, true, []provider.SendWR{u, u, u}, false},
+		{"siw", true, false, false, []provider.SendWR{u, u, u}, false},
+		{"rxe", false, true, false, []provider.SendWR{u, u, u}, false},
 	} {
-		q := &qp{dev: &device{siw: c.siw, rxe: c.rxe}, init: provider.QPInitAttr{SQSigAll: c.all, Cap: provider.QPCap{MaxSendWR: 3}}}
-		for i := range c.wrs { // one at a time, as the queue had room
+		q := &qp{dev: &device{siw: c.siw, rxe: c.rxe}}
+		q.init = provider.QPInitAttr{SQSigAll: c.all, Cap: provider.QPCap{MaxSendWR: 3}}
+		for i := range c.wrs { // one at a time, as the queue has room
 			q.countSilent(c.wrs[i : i+1])
 		}
 		if q.stuck() != c.want {

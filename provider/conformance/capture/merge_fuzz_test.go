@@ -11,8 +11,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// FuzzMerge gives Merge files that are no captures: it fails, or what it read is in what
-// it writes.
+// FuzzMerge gives Merge files that may not be captures: it fails, or everything that it reads
+// is in what it writes.
 func FuzzMerge(f *testing.F) {
 	var b bytes.Buffer
 	err := encode(&b, "seed", []pcapgo.NgInterface{{LinkType: layers.LinkTypeEthernet, TimestampResolution: nanoseconds}},
@@ -22,7 +22,8 @@ func FuzzMerge(f *testing.F) {
 	}
 	f.Add(b.Bytes())
 	f.Add(b.Bytes()[:b.Len()-3])
-	f.Add([]byte("\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a\x01\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x1c\x00\x00\x00"))
+	f.Add([]byte("\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a\x01\x00\x00\x00" +
+		"\xff\xff\xff\xff\xff\xff\xff\xff\x1c\x00\x00\x00"))
 	dir := f.TempDir()
 	in, out := filepath.Join(dir, "in.pcapng"), filepath.Join(dir, "out.pcapng")
 	f.Fuzz(func(t *testing.T, file []byte) {
@@ -34,7 +35,7 @@ func FuzzMerge(f *testing.F) {
 			return
 		}
 		if err := Merge(out, "", Part{File: in}); err != nil {
-			return // what no capture of ours has: a packet longer than it says
+			return // a packet is longer than its length says, which is so in no capture of ours
 		}
 		again, written, err := readPart(out)
 		if err != nil || again != link || len(written) != len(read) {

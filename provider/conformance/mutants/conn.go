@@ -21,7 +21,7 @@ type wireFault struct {
 	// peer's start-up frame has come.
 	ended func(rest []byte, started, crc bool) []byte
 
-	// deaf has the engine hear of the end of a direction only if the peer's start-up frame has come.
+	// deaf hides the end of a direction from the engine unless the peer's start-up frame has come.
 	deaf bool
 
 	pieces bool // what a read cuts off of a frame is lost

@@ -188,7 +188,7 @@ func startupCheckMutants() []*Mutant {
 				"mpa/reply-cut-fin", "mpa/reply-fin", "mpa/reply-reset",
 			},
 			wire: func(c *conn) wireFault {
-				// A listener that notices the end after all withdraws the request.
+				// deaf, because a listener that notices the end withdraws the request.
 				return wireFault{deaf: !c.rx.reply, ended: func(rest []byte, started, _ bool) []byte {
 					if started {
 						return rest

@@ -64,8 +64,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzStreams gives the decoder streams that arrive whole and mean nothing. Where
-// segments of TCP end makes no difference to what they are taken for.
+// FuzzStreams gives the decoder streams that arrive whole and have no meaning. What it
+// decodes must not depend on where TCP's segments end.
 func FuzzStreams(f *testing.F) {
 	request, reply := wiretest.Enhanced(mpa.KindRequest, true, 4, 4), wiretest.Enhanced(mpa.KindReply, false, 4, 4)
 	f.Add(request.AppendTo(nil), reply.AppendTo(nil))
@@ -74,7 +74,7 @@ func FuzzStreams(f *testing.F) {
 	f.Add(append(request.AppendTo(nil), octets(4)...), append(reply.AppendTo(nil), 0, 0, 0, 0, 0, 18, 0x41, 0x47))
 	f.Fuzz(func(t *testing.T, out, in []byte) {
 		if len(out)+len(in) > 1<<13 {
-			return // a packet of the capture for each octet
+			return // too long: the capture below may have a packet for each octet
 		}
 		c := newCapture()
 		conn := c.Open(wiretest.Client, wiretest.Server)
@@ -108,7 +108,7 @@ func FuzzStreams(f *testing.F) {
 	})
 }
 
-// framesOf says what the frames of a direction are.
+// framesOf describes the frames of a direction.
 func framesOf(trace *wire.Trace, dir wire.Direction) (all []string) {
 	for i := range trace.Conns[0].Frames {
 		if f := &trace.Conns[0].Frames[i]; f.Dir == dir {

@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// fuzzedConfig makes a configuration of a number, and what an initiator offers with it
-// or a responder answers.
+// fuzzedConfig makes from a number a configuration, and what an initiator offers with it or
+// a responder answers.
 func fuzzedConfig(n uint64) (c mpa.Config, offer mpa.Offer) {
 	next := func(values uint64) int {
 		v := n % values
@@ -25,15 +25,16 @@ func fuzzedConfig(n uint64) (c mpa.Config, offer mpa.Offer) {
 		Revision: uint8(1 + next(2)), RDMAC: mpa.RDMACPolicy(next(3)), CRC: mpa.CRCPolicy(next(3)), Markers: next(2) == 1,
 		RTR: mpa.RTR(next(8)), MaxIRD: next(20),
 	}
-	offer = mpa.Offer{IRD: next(20), ORD: next(20), ManualIRD: next(3) == 0, ManualORD: next(3) == 0, PeerToPeer: next(2) == 1}
+	offer = mpa.Offer{
+		IRD: next(20), ORD: next(20), ManualIRD: next(3) == 0, ManualORD: next(3) == 0, PeerToPeer: next(2) == 1,
+	}
 	offer.PrivateData = octets(next(9))
 	return c, offer
 }
 
-// FuzzStartup gives both roles, in every configuration, whatever a peer may send, in
-// pieces. What they say must not depend on the pieces. What they accept must be what the
-// RFCs let them, and the frames that they answer with must mean to a peer what they
-// mean to them.
+// FuzzStartup gives both roles, in every configuration, whatever a peer may send, in pieces.
+// Their results must not depend on the pieces. They must accept only what the RFCs permit,
+// and a peer must understand the frames with which they answer as they do.
 func FuzzStartup(f *testing.F) {
 	for _, v := range startupVectors {
 		f.Add(unhex(f, v.hex), uint64(1), uint64(0))
@@ -64,7 +65,8 @@ func FuzzStartup(f *testing.F) {
 	})
 }
 
-// startupFrame is a start-up frame as RFC 5044 figure 12 has it, taken apart by hand.
+// startupFrame is a start-up frame (RFC 5044 figure 12), parsed by takeFrame and not by
+// package mpa.
 type startupFrame struct {
 	known, whole bool // the key is right; all of it is there
 	n            int
@@ -95,8 +97,8 @@ func takeFrame(b []byte, key string) (f startupFrame) {
 	return f
 }
 
-// inPieces feeds receive growing prefixes of b, and returns at how many octets it has
-// decided.
+// inPieces gives receive growing prefixes of b, and returns how many octets it needed to
+// decide.
 func inPieces(t *testing.T, b []byte, receive func([]byte) (int, error)) int {
 	t.Helper()
 	need := 1
@@ -104,12 +106,12 @@ func inPieces(t *testing.T, b []byte, receive func([]byte) (int, error)) int {
 		n, err := receive(b[:have:have])
 		if !errors.Is(err, mpa.ErrShort) {
 			if have < need && err == nil {
-				t.Fatalf("%d octets were enough, and %d were said to be needed", have, need)
+				t.Fatalf("%d octets were enough, but Receive had asked for %d", have, need)
 			}
 			return have
 		}
 		if n <= have || n > mpa.MaxFrameLen {
-			t.Fatalf("with %d octets %d are needed", have, n)
+			t.Fatalf("given %d octets, Receive asks for %d", have, n)
 		}
 		need = n
 		if have == len(b) {
@@ -118,7 +120,7 @@ func inPieces(t *testing.T, b []byte, receive func([]byte) (int, error)) int {
 	}
 }
 
-// startupError checks that an error is one that start-up may end with.
+// startupError checks that start-up may end with err.
 func startupError(t *testing.T, err error) {
 	t.Helper()
 	var e *iwarp.Error
@@ -136,7 +138,8 @@ func fuzzResponderOf(t *testing.T, r mpa.Responder, cfg mpa.Config, want mpa.Off
 	got, _, errPieces := r.Receive(b[:at])
 	f := takeFrame(b, "MPA ID Req Frame")
 	if err != nil {
-		if trailing := err == error(mpa.ErrTrailing); !trailing && errPieces != err || trailing && (!f.whole || len(b) <= f.n) {
+		trailing := err == error(mpa.ErrTrailing)
+		if !trailing && errPieces != err || trailing && (!f.whole || len(b) <= f.n) {
 			t.Fatalf("whole %v, in pieces %v", err, errPieces)
 		}
 		startupError(t, err)
@@ -155,14 +158,15 @@ func fuzzResponderOf(t *testing.T, r mpa.Responder, cfg mpa.Config, want mpa.Off
 	}
 	if !f.whole || n != f.n || n != len(b) || f.rev > revision || f.s && f.rev >= 2 && f.ird < 0 ||
 		f.rev == 0 && (cfg.RDMAC == mpa.RDMACRefused || !f.m) {
-		t.Fatalf("a Request is accepted that may not be: %+v", f)
+		t.Fatalf("a Request was accepted that must be refused: %+v", f)
 	}
 	ird, ord := f.ird, f.ord
 	if ird < 0 {
 		ird, ord = mpa.NotNegotiated, mpa.NotNegotiated
 	}
-	if q.Revision != f.rev || q.Markers != f.m || q.CRC != f.c || q.Enhanced != (f.ird >= 0) || q.IRD != ird || q.ORD != ord ||
-		q.PeerToPeer != f.a || !bytes.Equal(q.PrivateData, f.private) || (q.RTR != 0) != (f.a && (f.b || f.cc || f.d)) {
+	if q.Revision != f.rev || q.Markers != f.m || q.CRC != f.c || q.Enhanced != (f.ird >= 0) ||
+		q.IRD != ird || q.ORD != ord || q.PeerToPeer != f.a || !bytes.Equal(q.PrivateData, f.private) ||
+		(q.RTR != 0) != (f.a && (f.b || f.cc || f.d)) {
 		t.Fatalf("%+v of % x", q, b)
 	}
 	answer := mpa.Answer{IRD: want.IRD, ORD: want.ORD, PrivateData: want.PrivateData}
@@ -175,23 +179,27 @@ func fuzzResponderOf(t *testing.T, r mpa.Responder, cfg mpa.Config, want mpa.Off
 	if wire, err = q.AppendReject(nil, answer); err != nil {
 		t.Fatal(err)
 	}
-	if x := takeFrame(wire, "MPA ID Rep Frame"); !x.whole || !x.r || x.n != len(wire) || (x.ird >= 0) != (f.ird >= 0) || !bytes.Equal(x.private, want.PrivateData) {
+	x := takeFrame(wire, "MPA ID Rep Frame")
+	if !x.whole || !x.r || x.n != len(wire) || (x.ird >= 0) != (f.ird >= 0) ||
+		!bytes.Equal(x.private, want.PrivateData) {
 		t.Fatalf("a reject % x", wire)
 	}
 }
 
-// checkReply compares an accepting Reply with the Request and with what its sender makes
-// of both (RFC 5044 section 7.1.2, RFC 6581 sections 9.1 and 9.2).
+// checkReply compares an accepting Reply with the Request and with the parameters that its
+// sender derives from both (RFC 5044 section 7.1.2, RFC 6581 sections 9.1 and 9.2).
 func checkReply(t *testing.T, a, q startupFrame, p mpa.Params, answer mpa.Answer) {
 	t.Helper()
 	rev := q.rev
 	if p.RDMAC {
 		rev = 0
 	}
-	if !a.whole || a.r || a.rev != rev || a.s != (q.ird >= 0) || (a.ird >= 0) != (q.ird >= 0) || !bytes.Equal(a.private, answer.PrivateData) {
+	if !a.whole || a.r || a.rev != rev || a.s != (q.ird >= 0) || (a.ird >= 0) != (q.ird >= 0) ||
+		!bytes.Equal(a.private, answer.PrivateData) {
 		t.Fatalf("Reply %+v to %+v", a, q)
 	}
-	if p.CRC != (a.c || q.c || p.RDMAC) || p.MarkersTx != (q.m || p.RDMAC) || p.MarkersRx != (a.m || p.RDMAC) || !p.WaitFirstFPDU || p.PeerToPeer != q.a {
+	if p.CRC != (a.c || q.c || p.RDMAC) || p.MarkersTx != (q.m || p.RDMAC) || p.MarkersRx != (a.m || p.RDMAC) ||
+		!p.WaitFirstFPDU || p.PeerToPeer != q.a {
 		t.Fatalf("Reply %+v to %+v is taken for %+v", a, q, p)
 	}
 	if q.ird < 0 {
@@ -203,7 +211,8 @@ func checkReply(t *testing.T, a, q startupFrame, p mpa.Params, answer mpa.Answer
 	if q.ird != mpa.NotNegotiated && (a.ord > q.ird || p.ORD > q.ird) || p.IRD < answer.IRD || p.ORD > answer.ORD {
 		t.Fatalf("Reply %+v to %+v with %+v: %+v", a, q, answer, p)
 	}
-	if q.ord == mpa.NotNegotiated && a.ird != mpa.NotNegotiated || q.ird == mpa.NotNegotiated && a.ord != mpa.NotNegotiated {
+	if q.ord == mpa.NotNegotiated && a.ird != mpa.NotNegotiated ||
+		q.ird == mpa.NotNegotiated && a.ord != mpa.NotNegotiated {
 		t.Fatalf("Reply %+v to %+v, which leaves a depth out", a, q)
 	}
 	if a.a != q.a || a.a && !(a.b || a.cc || a.d) {
@@ -219,21 +228,25 @@ func fuzzInitiatorOf(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Of
 	var rejected *mpa.RejectedError
 	switch {
 	case errors.As(err, &rejected):
-		if !f.whole || !f.r || n != f.n || !bytes.Equal(rejected.PrivateData, f.private) || rejected.Enhanced != (f.ird >= 0) {
+		if !f.whole || !f.r || n != f.n || !bytes.Equal(rejected.PrivateData, f.private) ||
+			rejected.Enhanced != (f.ird >= 0) {
 			t.Fatalf("%+v of %+v", rejected, f)
 		}
 		if !errors.As(errPieces, new(*mpa.RejectedError)) {
 			t.Fatalf("whole %v, in pieces %v", err, errPieces)
 		}
 	case err != nil:
-		if trailing := err == error(mpa.ErrTrailing); !trailing && errPieces != err || trailing && (!f.whole || len(b) <= f.n) {
+		trailing := err == error(mpa.ErrTrailing)
+		if !trailing && errPieces != err || trailing && (!f.whole || len(b) <= f.n) {
 			t.Fatalf("whole %v, in pieces %v", err, errPieces)
 		}
 		startupError(t, err)
 	default:
-		if !f.whole || f.r || n != len(b) || f.rev > 2 || p.CRC != (f.c || cfg.CRC != mpa.CRCOff || p.RDMAC) || cfg.CRC == mpa.CRCRequired && !f.c && !p.RDMAC ||
-			p.MarkersTx != (f.m || p.RDMAC) || p.MarkersRx != (cfg.Markers || p.RDMAC) || p.WaitFirstFPDU || p.PeerToPeer != offer.PeerToPeer ||
-			p.Enhanced != (f.ird >= 0) || p.ORD > offer.ORD || p.IRD < offer.IRD || p.IRD > max(offer.IRD, cfg.MaxIRD) {
+		if !f.whole || f.r || n != len(b) || f.rev > 2 ||
+			p.CRC != (f.c || cfg.CRC != mpa.CRCOff || p.RDMAC) || cfg.CRC == mpa.CRCRequired && !f.c && !p.RDMAC ||
+			p.MarkersTx != (f.m || p.RDMAC) || p.MarkersRx != (cfg.Markers || p.RDMAC) ||
+			p.WaitFirstFPDU || p.PeerToPeer != offer.PeerToPeer || p.Enhanced != (f.ird >= 0) ||
+			p.ORD > offer.ORD || p.IRD < offer.IRD || p.IRD > max(offer.IRD, cfg.MaxIRD) {
 			t.Fatalf("%+v of %+v", p, f)
 		}
 		if p.Enhanced && (f.ird != mpa.NotNegotiated && p.ORD > f.ird || f.ord != mpa.NotNegotiated && p.IRD < f.ord) {
@@ -243,8 +256,8 @@ func fuzzInitiatorOf(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Of
 	fuzzFallback(t, i, offer, err)
 }
 
-// fuzzFallback looks at the second attempt that an error may lead to (RFC 6581 section
-// 10): a plain Request of revision 1, and no third attempt.
+// fuzzFallback checks the second attempt that an error may lead to (RFC 6581 section 10): it
+// is a plain Request of revision 1, and there is no third attempt.
 func fuzzFallback(t *testing.T, i mpa.Initiator, offer mpa.Offer, cause error) {
 	first := takeFrame(i.AppendRequest(nil), "MPA ID Req Frame")
 	again, ok := i.Fallback(cause, time.Time{})
@@ -252,7 +265,8 @@ func fuzzFallback(t *testing.T, i mpa.Initiator, offer mpa.Offer, cause error) {
 		return
 	}
 	f := takeFrame(again.AppendRequest(nil), "MPA ID Req Frame")
-	if first.ird < 0 || offer.PeerToPeer || cause == nil || !f.whole || f.rev != 1 || f.s || !bytes.Equal(f.private, offer.PrivateData) {
+	if first.ird < 0 || offer.PeerToPeer || cause == nil || !f.whole || f.rev != 1 || f.s ||
+		!bytes.Equal(f.private, offer.PrivateData) {
 		t.Fatalf("after %v and %+v: %+v", cause, first, f)
 	}
 	if _, ok := again.Fallback(cause, time.Time{}); ok {
@@ -260,8 +274,8 @@ func fuzzFallback(t *testing.T, i mpa.Initiator, offer mpa.Offer, cause error) {
 	}
 }
 
-// fuzzExchange has the initiator meet a responder of the other configuration, with octets
-// of its Request and of the Reply changed as the input says.
+// fuzzExchange connects the initiator to a responder of another configuration, with octets of
+// the Request and of the Reply changed as the input says.
 func fuzzExchange(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Offer, there uint64, changes []byte) {
 	otherCfg, want := fuzzedConfig(there)
 	r, err := mpa.NewResponder(otherCfg)
@@ -296,7 +310,7 @@ func fuzzExchange(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Offer
 		return
 	}
 	if changed {
-		return // the two may have different ideas, but each is what its role allows
+		return // the two may disagree, but each result is one that its role permits
 	}
 	if atI.CRC != atR.CRC || atI.MarkersTx != atR.MarkersRx || atI.MarkersRx != atR.MarkersTx || atI.RDMAC != atR.RDMAC ||
 		atI.Enhanced != atR.Enhanced || atI.PeerToPeer != atR.PeerToPeer || atI.PeerToPeer && atI.RTR&atR.RTR == 0 ||
