@@ -124,13 +124,3 @@ func (w *wire) write(ctx context.Context, b []byte) error {
 	}
 	return nil
 }
-
-// drain reads and forgets until the stream ends.
-func (w *wire) drain(ctx context.Context) {
-	b := make([]byte, 4096)
-	for ctx.Err() == nil {
-		if _, err := w.read(ctx, b); err != nil {
-			return
-		}
-	}
-}

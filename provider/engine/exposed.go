@@ -122,12 +122,12 @@ type interval struct {
 
 func newInterval(b []byte, m *mr) *interval { return new(interval).of(b, m) }
 
-// of makes v, which is in no tree, the interval of b, and returns it: a window or region
+// of makes n, which is in no tree, the interval of b, and returns it: a window or region
 // that comes and goes by work requests has one for all its life, and allocates none.
-func (v *interval) of(b []byte, m *mr) *interval {
+func (n *interval) of(b []byte, m *mr) *interval {
 	lo := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
-	*v = interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
-	return v
+	*n = interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
+	return n
 }
 
 // intervals are a set. To find those that overlap with another interval takes logarithmic
@@ -136,7 +136,7 @@ type intervals struct{ root *interval }
 
 func (t *intervals) insert(v *interval) {
 	v.left, v.right, v.max = nil, nil, v.hi
-	before, after := v.split(t.root)
+	before, after := t.root.splitBy(v)
 	t.root = join(join(before, v), after)
 }
 
@@ -164,17 +164,17 @@ func (n *interval) less(v *interval) bool {
 	return n.lo < v.lo || n.lo == v.lo && n.priority < v.priority
 }
 
-// split divides the tree n into what is less than v and what is not.
-func (v *interval) split(n *interval) (before, after *interval) {
+// splitBy divides the tree n into what is less than v and what is not.
+func (n *interval) splitBy(v *interval) (before, after *interval) {
 	if n == nil {
 		return nil, nil
 	}
 	if n.less(v) {
-		n.right, after = v.split(n.right)
+		n.right, after = n.right.splitBy(v)
 		n.measure()
 		return n, after
 	}
-	before, n.left = v.split(n.left)
+	before, n.left = n.left.splitBy(v)
 	n.measure()
 	return before, n
 }

@@ -54,16 +54,15 @@ type modelSpan struct{ at, n int }
 
 // modelMemory is what an STag names.
 type modelMemory struct {
-	stag      uint32
-	base      uint64
-	span      modelSpan
-	write     bool
-	read      bool
-	atomic    bool
-	goes      bool // the peer may invalidate it
-	ours      bool // it belongs to the stream's PD, and not to another stream
-	valid     bool
-	localSink bool // our own work may have octets placed there
+	stag   uint32
+	base   uint64
+	span   modelSpan
+	write  bool
+	read   bool
+	atomic bool
+	goes   bool // the peer may invalidate it
+	ours   bool // it belongs to the stream's PD, and not to another stream
+	valid  bool
 }
 
 // modelRecv is a receive. modelWork is a Read, an atomic operation or a Send of our own.
@@ -167,8 +166,6 @@ type modelMay struct {
 	at   int
 	data []byte
 }
-
-const noOp = 0xff
 
 func newModel(c modelConfig) *model {
 	return &model{modelConfig: c, sendMSN: 1, readMSN: 1, answerMSN: 1, mayTalk: !c.wait, o: newModelOutput()}

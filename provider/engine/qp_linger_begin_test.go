@@ -26,7 +26,7 @@ func TestLingerBegins(t *testing.T) {
 			wg.Go(func() {
 				for !stop.Load() {
 					if l.mu.TryLock() {
-						l.mu.Unlock() //nolint:staticcheck // only the lock matters
+						l.mu.Unlock()
 					}
 				}
 			})

@@ -21,9 +21,10 @@ const (
 	// Most is how many streams a round has at most.
 	Most = 64
 
-	// ShortAll is what the short turns of a round come to, about 0.2 ms, and ShortMost
-	// is what one of them may have.
-	ShortAll  = 512 << 10
+	// ShortAll is what the short turns of a round come to: about 0.2 ms.
+	ShortAll = 512 << 10
+
+	// ShortMost is what one of the short turns may have.
 	ShortMost = 128 << 10
 
 	// Long is a long turn, and what all long turns of a round come to, a quarter more at

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"sync/atomic"
 )
 
 // latencyDevice is where a process asks that idle CPUs wake within so many microseconds, as
@@ -36,11 +37,11 @@ func keepAwake() (end func(), err error) {
 func stayAwake(ctx context.Context) {
 	for ctx.Err() == nil {
 		for range 1 << 12 {
-			spin++
+			spin.Add(1)
 		}
 		runtime.Gosched()
 	}
 }
 
 // spin keeps the compiler from leaving out the loop.
-var spin uint64
+var spin atomic.Uint64
