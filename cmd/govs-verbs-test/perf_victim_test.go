@@ -22,7 +22,8 @@ func TestPerfVictim(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p := startCommand(t, nil, "perf", "victim",
 		"--client-cpu", strconv.Itoa(client), "--server-cpu", strconv.Itoa(server),
-		"--policy", "normal", // otherwise tests that run at the same time would leave the peers no CPU
+		// otherwise tests that run at the same time would leave the peers no CPU
+		"--policy", "normal",
 		"--rounds", "1", "--time", "200ms", "--peers", "1,3", "--kind", "zero,terminate", "--every", "1ms",
 		"--json", file("victim.json"), "--markdown", file("victim.md"), "--svg", file("svg"))
 	status := p.wait(t)
@@ -38,7 +39,8 @@ func TestPerfVictim(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rep.Within() != (status == exitPassed) {
-		t.Errorf("the report is within its limits: %v, but the exit status is %d", rep.Within(), status)
+		t.Errorf("the report is within its limits: %v, but the exit status is %d", rep.Within(),
+			status)
 	}
 	if len(rep.Results) != 8 {
 		t.Fatalf("%d results, want two kinds of two numbers of peers, blocking and spinning", len(rep.Results))
@@ -100,7 +102,8 @@ func TestPerfVictimConfig(t *testing.T) {
 	if v.HostileCPU != 5 || v.Cong != "" || v.CRC || !v.Normal {
 		t.Errorf("%+v", v)
 	}
-	if !slices.Equal(v.Polls, []load.Poll{load.Spin}) || !slices.Equal(v.Kinds, []victim.Kind{victim.Tiny}) {
+	if !slices.Equal(v.Polls, []load.Poll{load.Spin}) ||
+		!slices.Equal(v.Kinds, []victim.Kind{victim.Tiny}) {
 		t.Errorf("%+v", v)
 	}
 	c = perfVictimCmd{CRC: "on", Cong: "reno", HostileCPU: -1}

@@ -257,7 +257,8 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	first := h.count(l)
 	got := holding(h.t)
 	then := h.count(l)
-	c := manyCount{max(first.ids, then.ids), max(first.open, then.open), max(first.pending, then.pending), max(first.closing, then.closing)}
+	c := manyCount{max(first.ids, then.ids), max(first.open, then.open),
+		max(first.pending, then.pending), max(first.closing, then.closing)}
 	h.dev.prog.contexts.mu.Lock()
 	contexts := h.dev.prog.contexts.made
 	h.dev.prog.contexts.mu.Unlock()
@@ -268,11 +269,15 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	limit := held{
 		goroutines:  c.pending + slackGoroutines,
 		descriptors: c.open + c.pending + c.closing + slackDescriptors,
-		octets:      int64(c.open*4+(c.ids-c.open)*3+c.pending*3+c.closing*3)<<10 + int64(contexts*rxOctets) + 1<<20,
-		stacks:      int64(min(n, o.MaxPending)*boundsStack) + 1<<20, // the runtime keeps what was in use
+		octets: int64(c.open*4+(c.ids-c.open)*3+c.pending*3+c.closing*3)<<10 +
+			int64(contexts*rxOctets) + 1<<20,
+		// the runtime keeps what was in use
+		stacks: int64(min(n, o.MaxPending)*boundsStack) + 1<<20,
 	}
-	h.t.Logf("%+v; held: %d goroutines with %d KiB of stacks, %d descriptors, %d KiB of which %d receive contexts of 256 KiB; bounds %d with %d, %d, %d",
-		c, got.goroutines-before.goroutines, (got.stacks-before.stacks)>>10, got.descriptors-before.descriptors,
+	h.t.Logf("%+v; held: %d goroutines with %d KiB of stacks, %d descriptors, %d KiB of which %d "+
+		"receive contexts of 256 KiB; bounds %d with %d, %d, %d",
+		c, got.goroutines-before.goroutines, (got.stacks-before.stacks)>>10,
+		got.descriptors-before.descriptors,
 		(got.octets-before.octets)>>10, contexts, limit.goroutines, limit.stacks>>10, limit.descriptors, limit.octets>>10)
 	if got.goroutines-before.goroutines > limit.goroutines {
 		h.t.Errorf("%d goroutines more, bound %d", got.goroutines-before.goroutines, limit.goroutines)
@@ -472,7 +477,8 @@ func (p *hostilePeers) come(n int) {
 	}
 	for _, fd := range deaf {
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
-		_, _, _ = unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK) // until it is accepted, or refused
+		// until it is accepted, or refused
+		_, _, _ = unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK)
 		p.send(fd, send)
 	}
 	p.stop = make(chan struct{})

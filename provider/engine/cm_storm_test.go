@@ -50,7 +50,8 @@ func TestArrivedRequestIsNotSilent(t *testing.T) {
 // silent connections make others wait in the backlog, but not be reset.
 func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
 	addrs := []netip.Addr{
-		netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"),
+		netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"),
+		netip.MustParseAddr("192.0.2.3"),
 	}
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{Addrs: addrs})

@@ -186,12 +186,14 @@ func TestThirdPartyWrites(t *testing.T) {
 									WRID: 2, Opcode: provider.WRRDMAWrite, SGList: sges(src),
 									RemoteAddr: dst.to(0), RKey: dst.m.stag,
 								},
-								provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled, SGList: sges(src)},
+								provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled,
+									SGList: sges(src)},
 							)
 							a.wantWC("the Send", provider.WC{WRID: 3, Opcode: provider.WCSend})
 							b.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
 							if b.qp.stream.Load() == nil || third.seed == 0 {
-								t.Fatalf("round %d: the connection is over, or the third party has not written (%d Writes)",
+								t.Fatalf("round %d: the connection is over, or the third party "+
+									"has not written (%d Writes)",
 									i, third.seed)
 							}
 						}

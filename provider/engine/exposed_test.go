@@ -56,7 +56,8 @@ func TestExposed(t *testing.T) {
 			e.m = must(p.RegMR(b, bindable))(t).(*mr)
 		case 3:
 			e.fast = must(p.AllocFastRegMR(size))(t).(*fastMR)
-			access := provider.AccessLocalWrite | []provider.Access{provider.AccessRemoteWrite, 0}[rng.IntN(2)]
+			access := provider.AccessLocalWrite |
+				[]provider.Access{provider.AccessRemoteWrite, 0}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
 			ok(t, e.fast.register(incRKey(e.fast.stag), &memoryOperands{region: e.fast, buf: b, access: access}))
 		default:
@@ -110,7 +111,8 @@ func TestExposed(t *testing.T) {
 				}
 			}
 			if got := isStill(e.m); got != want {
-				t.Fatalf("round %d: octets %d to %d are sent without a copy: %v, want %v", round, e.lo, e.hi, got, want)
+				t.Fatalf("round %d: octets %d to %d are sent without a copy: %v, want %v", round,
+					e.lo, e.hi, got, want)
 			}
 		}
 	}

@@ -170,7 +170,8 @@ func (m *model) apply(s *segment, first bool) {
 		m.readMSN++
 		p := s.payload
 		q := modelRequest{
-			stag: binary.BigEndian.Uint32(p), to: binary.BigEndian.Uint64(p[4:]), size: binary.BigEndian.Uint32(p[12:]),
+			stag: binary.BigEndian.Uint32(p), to: binary.BigEndian.Uint64(p[4:]),
+			size: binary.BigEndian.Uint32(p[12:]),
 		}
 		if q.size > 0 {
 			stag, to := binary.BigEndian.Uint32(p[16:]), binary.BigEndian.Uint64(p[20:])

@@ -314,7 +314,8 @@ func (m *model) fpdu(f frame) {
 		if s.short {
 			m.end.ulpdu = nil
 		}
-		if slices.Equal(errs, invalidateCodes) { // found at the end of the Send, after its octets were placed
+		// found at the end of the Send, after its octets were placed
+		if slices.Equal(errs, invalidateCodes) {
 			m.may = append(m.may, m.placement(&s)...)
 		}
 		return

@@ -174,7 +174,8 @@ func (m *model) after(ended *provider.TerminateError) error {
 	}
 	switch {
 	case m.end == nil && m.due():
-		return fmt.Errorf("work %d was not sent, with %d requests unanswered", m.work[0].id, len(m.asked))
+		return fmt.Errorf("work %d was not sent, with %d requests unanswered", m.work[0].id,
+			len(m.asked))
 	case m.end == nil && len(m.requests) > 0:
 		return fmt.Errorf("%d requests of the peer are not answered", len(m.requests))
 	case m.end != nil && ended == nil:
@@ -184,7 +185,8 @@ func (m *model) after(ended *provider.TerminateError) error {
 	}
 	m.requests = nil
 	if ended.Remote != m.end.remote {
-		return fmt.Errorf("the stream ended with %w; that the peer had to end it is %v", ended, m.end.remote)
+		return fmt.Errorf("the stream ended with %w; that the peer had to end it is %v", ended,
+			m.end.remote)
 	}
 	if code := termCode(ended.Layer, ended.EType, ended.ECode); !m.end.remote && !slices.Contains(m.end.codes, code) {
 		return fmt.Errorf("the stream ended with %w, want one of %06x", ended, m.end.codes)

@@ -272,7 +272,8 @@ func (p *peer) send(what, last byte) []byte {
 	inv := uint32(0)
 	if p.sendOp == 4 || p.sendOp == 6 {
 		names := [8]int{
-			rigGoes, rigGoes, rigOwnWindow, rigOtherWindow, rigAll, rigForeign, rigNone, rigAnyWindow,
+			rigGoes, rigGoes, rigOwnWindow, rigOtherWindow, rigAll, rigForeign, rigNone,
+			rigAnyWindow,
 		}
 		inv = p.x.key(names[p.u8()&7])
 	}

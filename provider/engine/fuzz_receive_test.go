@@ -131,7 +131,8 @@ func (r *rigs) run(t testing.TB, program []byte) {
 	}
 	defer func() {
 		if t.Failed() { // the rig is not as the next execution needs it
-			t.Logf("to repeat it, put []byte(%q) into testdata/fuzz/FuzzReceive; it runs with %+v", program, config)
+			t.Logf("to repeat it, put []byte(%q) into testdata/fuzz/FuzzReceive; it runs with %+v",
+				program, config)
 			delete(r.made, opts)
 			_ = e.q.Close()
 			x.close(func(error) {})
@@ -386,7 +387,8 @@ func (x *execution) completions() {
 		want := (*queue)[0]
 		*queue = (*queue)[1:]
 		if got.Status != provider.WCSuccess || got.WRID != want.WRID || got.QPN != x.q.qpn ||
-			got.InvalidatedRKey != want.InvalidatedRKey || got.Flags != want.Flags || got.Imm != want.Imm ||
+			got.InvalidatedRKey != want.InvalidatedRKey || got.Flags != want.Flags ||
+			got.Imm != want.Imm ||
 			want.Flags&provider.WCWithImm == 0 && got.ByteLen != want.ByteLen {
 			x.fail("completion %+v, want %+v", got, want)
 		}

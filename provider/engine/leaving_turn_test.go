@@ -50,7 +50,8 @@ func TestTurnsOfFarewells(t *testing.T) {
 		}
 		limit := turns.ShortAll + peers*len(w.server.dev.leaving.dropped)
 		if n := peers*octetsEach - left; n == 0 || n > limit {
-			t.Errorf("one call of Poll took %d octets of %d, want 1 to %d", n, peers*octetsEach, limit)
+			t.Errorf("one call of Poll took %d octets of %d, want 1 to %d", n, peers*octetsEach,
+				limit)
 		}
 	})
 }
@@ -119,7 +120,8 @@ func TestTurnsOfEnds(t *testing.T) {
 		}
 		// What is read before the end is a turn, and so is what is dropped in the Polls.
 		if n := peers*octetsEach - left; n == 0 || n > peers*turns.ShortMost {
-			t.Errorf("the ends took %d octets of %d, want no more than %d", n, peers*octetsEach, peers*turns.ShortMost)
+			t.Errorf("the ends took %d octets of %d, want no more than %d", n, peers*octetsEach,
+				peers*turns.ShortMost)
 		}
 		for _, id := range servers {
 			w.server.want("ended", id, provider.CMDisconnected, 0)

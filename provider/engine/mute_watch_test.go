@@ -251,7 +251,8 @@ func TestGiveBackMeetsLook(t *testing.T) {
 		}
 		go s.dev.attend()
 		for st.keeps.Load() {
-			runtime.Gosched() // not synctest.Wait: a goroutine that waits for a lock is not idle to it
+			// not synctest.Wait: a goroutine that waits for a lock is not idle to it
+			runtime.Gosched()
 		}
 		st.rxMu.Unlock()
 		synctest.Wait()

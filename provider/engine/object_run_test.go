@@ -20,7 +20,8 @@ func closes(t *testing.T, what string, m *mr) {
 	case err := <-done:
 		ok(t, err)
 	case <-time.After(patience):
-		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times remotely",
+		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times "+
+			"remotely",
 			what, m.local.n.Load()&(gateShut-1), m.remote.n.Load()&(gateShut-1))
 	}
 }
@@ -129,7 +130,8 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		synctest.Wait()
 		mm.untouched(0, 0)
 		if otherQP.stream.Load() != nil {
-			t.Error("the peer has named a region of another protection domain, and is still connected")
+			t.Error("the peer has named a region of another protection domain, and is still " +
+				"connected")
 		}
 		closes(t, "the memory", mm.m)
 		closes(t, "the object", om)

@@ -40,7 +40,8 @@ func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 	mine, theirs := connectTransport(t, network, memAddr)
 	m := s.reg(100_000, provider.AccessLocalWrite)
 	network.before = func() {
-		_, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 100_000)}}})
+		_, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRSend,
+			Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 100_000)}}})
 		ok(t, err)
 	}
 	err := q.start(mine, params(true), nil, func(error) { t.Error("onDown is called") })

@@ -53,7 +53,8 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						post, performed := prepare(s, m)
 						if how == "a Read" {
 							bad := []provider.SGE{{Length: 1, LKey: 1}}
-							ok(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead, SGList: bad}))
+							ok(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead,
+								SGList: bad}))
 						}
 						ok(t, post())
 						st := s.qp.stream.Load()

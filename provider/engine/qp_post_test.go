@@ -251,7 +251,8 @@ func TestLongBatches(t *testing.T) {
 				write(size)
 				synctest.Wait() // for the turns after the first
 				if got, left := limit(); got != batchOctets || left == 0 || left > fpdu {
-					t.Errorf("%d octets of the batch are left, want 1 to %d; the next may have %d, want %d",
+					t.Errorf("%d octets of the batch are left, want 1 to %d; the next may have "+
+						"%d, want %d",
 						left, fpdu, got, batchOctets)
 				}
 				for got := 0; got < size; {

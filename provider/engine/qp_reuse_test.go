@@ -66,7 +66,8 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 		},
 		"a Read had no answer, and Sends after it were out": func(s *side, r *raw, sink *region) {
 			s.send(
-				provider.SendWR{Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)}},
+				provider.SendWR{Opcode: provider.WRRDMARead, Flags: signaled,
+					SGList: []provider.SGE{sink.sge(0, 8)}},
 				provider.SendWR{Opcode: provider.WRSend, Flags: signaled},
 				provider.SendWR{Opcode: provider.WRSend},
 			)
@@ -85,7 +86,8 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 		"a Send had failed": func(s *side, r *raw, _ *region) {
 			s.send(
 				provider.SendWR{Opcode: provider.WRSend},
-				provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{{Length: 1, LKey: 1}}},
+				provider.SendWR{Opcode: provider.WRSend,
+					SGList: []provider.SGE{{Length: 1, LKey: 1}}},
 			)
 		},
 	}
@@ -95,7 +97,8 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 				synctest.Test(t, func(t *testing.T) {
 					network := memnet.New(nil)
 					s := newSide(t, Options{Network: network}, sideOptions{
-						cap: provider.QPCap{MaxSendWR: places, MaxRecvWR: places, MaxSendSGE: 2, MaxRecvSGE: 2},
+						cap: provider.QPCap{MaxSendWR: places, MaxRecvWR: places, MaxSendSGE: 2,
+							MaxRecvSGE: 2},
 					})
 					s.wind(at)
 					sink := s.reg(64, provider.AccessLocalWrite)
@@ -105,7 +108,8 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 						synctest.Wait()
 						s.reset()
 						if q := &s.qp.sq; q.head != q.tail.Load() || q.out != q.head || q.free.Load() != q.head {
-							t.Errorf("after RESET the send queue is at head %#x, out %#x, free %#x, tail %#x",
+							t.Errorf("after RESET the send queue is at head %#x, out %#x, free "+
+								"%#x, tail %#x",
 								q.head, q.out, q.free.Load(), q.tail.Load())
 						}
 					}
@@ -135,7 +139,8 @@ func TestReusedSendAfterRead(t *testing.T) {
 		defer func() { ok(s.t, m.Close()) }()
 		s.send(
 			provider.SendWR{
-				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)},
+				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled,
+				SGList: []provider.SGE{sink.sge(0, 8)},
 			},
 			provider.SendWR{
 				WRID: 2, Opcode: provider.WRSend, Flags: signaled,
@@ -156,7 +161,8 @@ func TestReusedSendFails(t *testing.T) {
 	reuse(t, func(s *side, r *raw, sink *region) {
 		s.send(
 			provider.SendWR{
-				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)},
+				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled,
+				SGList: []provider.SGE{sink.sge(0, 8)},
 			},
 			provider.SendWR{
 				WRID: 2, Opcode: provider.WRSend, Flags: signaled | provider.SendFence,
@@ -209,7 +215,8 @@ func TestLateFlush(t *testing.T) {
 		sink := s.reg(8, provider.AccessLocalWrite)
 		s.recv(provider.RecvWR{WRID: 3})
 		s.send(provider.SendWR{
-			WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled, SGList: []provider.SGE{sink.sge(0, 8)},
+			WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled,
+			SGList: []provider.SGE{sink.sge(0, 8)},
 		})
 		s.qp.flushAll(provider.WCSuccess)
 		s.noWC("after a late flush")

@@ -40,7 +40,8 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 	const limit, window = 10 * time.Second, turnMost + 4096
 	for _, what := range []string{"in a message", "between two"} {
 		so := sideOptions{cap: provider.QPCap{MaxSendWR: 2048, MaxSendSGE: 1}}
-		net, opts := memnet.Options{Window: window, WriteRoom: window / 2}, Options{SendTimeout: limit}
+		net := memnet.Options{Window: window, WriteRoom: window / 2}
+		opts := Options{SendTimeout: limit}
 		storyOn(t, net, opts, params(true), so, func(s *side, r *raw) {
 			src := s.reg(8<<20, everything)
 			began := time.Now()
@@ -59,7 +60,8 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 			put := st.blocked.Load() && st.tx.b == nil && (st.tx.msg == msgNone) == (what == "between two")
 			st.txMu.Unlock()
 			if !put {
-				t.Fatalf("%s: the turn has not ended with room left, which is what the test is about", what)
+				t.Fatalf("%s: the turn has not ended with room left, which is what the test is "+
+					"about", what)
 			}
 			s.wantTimeout(what, began, limit)
 		})
@@ -95,7 +97,8 @@ func TestPartsBehindObjects(t *testing.T) {
 		good.write(fpdu[:40_000])
 		time.Sleep(4 * stallLook)
 		if err := q.Cause(); err != nil {
-			t.Errorf("a peer that has stopped for four seconds, beside others that wait for an object, is cut: %v", err)
+			t.Errorf("a peer that has stopped for four seconds, beside others that wait for an "+
+				"object, is cut: %v", err)
 		} else {
 			good.write(fpdu[40_000:])
 		}
@@ -114,19 +117,23 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 		t.Errorf("a batch has %d octets, more than %d", n, batch)
 	}
 	for _, mss := range []int{1448, 9000, 1 << 17} {
-		storyOn(t, memnet.Options{Window: 2000, MSS: mss}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
-			src := s.reg(1<<20, everything)
-			r.ask(src, 1<<20, 1)
-			synctest.Wait()
-			st := s.qp.stream.Load()
-			if batches, octets := st.pins(); batches != 1 || octets == 0 || octets > batchOctets+chunkOctets {
-				t.Errorf("MSS %d: %d batches and %d octets are pinned at first, want one and %d", mss, batches, octets, batchOctets+chunkOctets)
-			}
-			time.Sleep(2*stallLook + time.Millisecond)
-			if batches, octets := st.pins(); batches != 0 || octets > min(mss, chunkOctets) {
-				t.Errorf("MSS %d: %d batches and %d octets are pinned after two looks", mss, batches, octets)
-			}
-		})
+		storyOn(t, memnet.Options{Window: 2000, MSS: mss}, Options{}, params(true), sideOptions{},
+			func(s *side, r *raw) {
+				src := s.reg(1<<20, everything)
+				r.ask(src, 1<<20, 1)
+				synctest.Wait()
+				st := s.qp.stream.Load()
+				if batches, octets := st.pins(); batches != 1 || octets == 0 ||
+					octets > batchOctets+chunkOctets {
+					t.Errorf("MSS %d: %d batches and %d octets are pinned at first, "+
+						"want one and %d", mss, batches, octets, batchOctets+chunkOctets)
+				}
+				time.Sleep(2*stallLook + time.Millisecond)
+				if batches, octets := st.pins(); batches != 0 || octets > min(mss, chunkOctets) {
+					t.Errorf("MSS %d: %d batches and %d octets are pinned after two looks", mss,
+						batches, octets)
+				}
+			})
 	}
 }
 
@@ -146,12 +153,14 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		s.dev.prog.kept.Add(others)
 		defer s.dev.prog.kept.Add(-others)
 		o := &sleeper{store: store{b: make([]byte, 60_000)}, takes: time.Minute}
-		m := must(s.pd.RegObject(o, 60_000, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		m := must(s.pd.RegObject(o, 60_000,
+			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		defer m.Close()
 		mem := s.reg(1300, everything)
 		b := r.fpdu(rdmap.WriteHeader(m.stag, m.base, true), make([]byte, 60_000))
 		for len(b) < 2<<20 {
-			b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 1300))...)
+			b = append(b, r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true),
+				make([]byte, 1300))...)
 		}
 		r.write(b)
 		time.Sleep(3 * stallLook)
@@ -164,8 +173,10 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		kept := st.rx.c != nil
 		st.rxMu.Unlock()
 		chunks := s.dev.chunks.lent()
-		if !storing || kept != (others == 0) || kept == (part > 0) || part > rxOctets || chunks != 1 {
-			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in a part, %d chunks; want one of both with at most %d octets, and one chunk",
+		if !storing || kept != (others == 0) || kept == (part > 0) || part > rxOctets ||
+			chunks != 1 {
+			t.Errorf("beside %d that keep contexts: storing %v, keeps a context %v, %d octets in "+
+				"a part, %d chunks; want one of both with at most %d octets, and one chunk",
 				others, storing, kept, part, chunks, rxOctets)
 		}
 		time.Sleep(2 * time.Minute)

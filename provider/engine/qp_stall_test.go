@@ -206,7 +206,8 @@ func TestReadsThatNobodyTakes(t *testing.T) {
 			r.ask(src, c.size, c.count)
 			time.Sleep(3 * stallLook)
 			if batch, octets := s.qp.stream.Load().pins(); batch != 0 || octets > c.most {
-				t.Errorf("%s: %d batches and %d octets are pinned, want no batch and at most %d octets",
+				t.Errorf("%s: %d batches and %d octets are pinned, want no batch and at most %d "+
+					"octets",
 					c.name, batch, octets, c.most)
 			}
 			for range c.count {

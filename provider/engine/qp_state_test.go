@@ -424,32 +424,40 @@ func TestDisconnectWithDribbledAnswers(t *testing.T) {
 	} {
 		story(t, opts, params(true), func(s *side, r *raw) {
 			sink := s.reg(size, provider.AccessLocalWrite)
-			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, size)}})
+			s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead,
+				SGList: []provider.SGE{sink.sge(0, size)}})
 			begin := time.Now()
 			s.qp.disconnect()
 			q := r.wantReadRequest(c.name, 1)
-			for at := 0; s.qp.stream.Load() != nil && at+c.octets < size && time.Since(begin) < 3*limit; at += c.octets {
-				_, _ = r.c.Writev([][]byte{r.fpdu(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), false), make([]byte, c.octets))})
+			for at := 0; s.qp.stream.Load() != nil && at+c.octets < size &&
+				time.Since(begin) < 3*limit; at += c.octets {
+				h := rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), false)
+				_, _ = r.c.Writev([][]byte{r.fpdu(h, make([]byte, c.octets))})
 				time.Sleep(time.Second)
 				synctest.Wait()
 			}
 			err := s.wantDown(c.name)
-			if took := time.Since(begin).Truncate(time.Second); !errors.Is(err, os.ErrDeadlineExceeded) || took < c.least || took > c.most {
-				t.Errorf("%s: ended after %v with %v, want %v to %v", c.name, took, err, c.least, c.most)
+			took := time.Since(begin).Truncate(time.Second)
+			if !errors.Is(err, os.ErrDeadlineExceeded) || took < c.least || took > c.most {
+				t.Errorf("%s: ended after %v with %v, want %v to %v", c.name, took, err,
+					c.least, c.most)
 			}
 		})
 	}
 	story(t, opts, params(true), func(s *side, r *raw) {
 		sink := s.reg(size, provider.AccessLocalWrite)
-		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{sink.sge(0, size)}})
+		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
+			SGList: []provider.SGE{sink.sge(0, size)}})
 		s.qp.disconnect()
 		q := r.wantReadRequest("a slow answer", 1)
 		const octets = 8 << 10
 		for at := 0; at < size; at += octets {
-			r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), at+octets == size), make([]byte, octets))
+			r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO+uint64(at), at+octets == size),
+				make([]byte, octets))
 			time.Sleep(time.Second)
 		}
-		s.wantWC("a Read whose answer is as slow as it may be", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: size})
+		s.wantWC("a Read whose answer is as slow as it may be",
+			provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: size})
 	})
 }
 

@@ -20,7 +20,8 @@ func BenchmarkReceived(b *testing.B) {
 		n    int
 		mix  bool // no two neighbours have the same length, so that none are taken as a run
 	}{
-		{"empty", 0, false}, {"empty-one-by-one", 0, true}, {"64", 64, false}, {"64-one-by-one", 64, true},
+		{"empty", 0, false}, {"empty-one-by-one", 0, true}, {"64", 64, false},
+		{"64-one-by-one", 64, true},
 		{"1384", 1384, false}, {"60000", 60000, false},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -77,7 +78,8 @@ func BenchmarkSent(b *testing.B) {
 				st := x.qp.stream.Load()
 				src := x.reg(size, provider.AccessLocalWrite)
 				wr := []provider.SendWR{{
-					Opcode: provider.WRRDMAWrite, Flags: signaled, SGList: []provider.SGE{src.sge(0, size)},
+					Opcode: provider.WRRDMAWrite, Flags: signaled,
+					SGList: []provider.SGE{src.sge(0, size)},
 				}}
 				drop := make([]byte, 1<<20)
 				var took time.Duration

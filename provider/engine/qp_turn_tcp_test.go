@@ -28,9 +28,11 @@ func TestTurnsGoOn(t *testing.T) {
 				a.arrives(1)
 			}
 			a.spin(1)
-			if op == provider.WRRDMAWrite { // when a Read after it is answered, all of it has arrived
+			// when a Read after it is answered, all of it has arrived
+			if op == provider.WRRDMAWrite {
 				a.send(provider.SendWR{
-					Opcode: provider.WRRDMARead, Flags: signaled, RemoteAddr: theirs.to(0), RKey: theirs.m.stag,
+					Opcode: provider.WRRDMARead, Flags: signaled, RemoteAddr: theirs.to(0),
+					RKey: theirs.m.stag,
 				})
 				a.spin(1)
 			}

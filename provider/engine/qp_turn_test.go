@@ -71,7 +71,8 @@ func TestTurnOfTransmitting(t *testing.T) {
 						wrs := make([]provider.SendWR, reads)
 						for i := range wrs {
 							wrs[i] = provider.SendWR{
-								Opcode: provider.WRRDMAWrite, Flags: signaled, SGList: []provider.SGE{src.sge(0, size)},
+								Opcode: provider.WRRDMAWrite, Flags: signaled,
+								SGList: []provider.SGE{src.sge(0, size)},
 							}
 						}
 						must(q.PostSend(wrs))(t)
@@ -89,14 +90,17 @@ func TestTurnOfTransmitting(t *testing.T) {
 						s.dev.poller.Poll()
 					}
 					if total < size*reads {
-						t.Fatalf("a turn moves nothing after %d octets; there are %d and headers", total, size*reads)
+						t.Fatalf("a turn moves nothing after %d octets; there are %d and headers",
+							total, size*reads)
 					}
 					if limit := uint64(turnMost + turnMost/4); most > limit {
-						t.Errorf("one turn has moved what counts as %d octets, want at most %d", most, limit)
+						t.Errorf("one turn has moved what counts as %d octets, want at most %d",
+							most, limit)
 					}
 					ready, lent := s.dev.poller.Poll(), s.dev.prog.batches.lent()
 					if ready != 0 || st.blocked.Load() || lent != 0 {
-						t.Errorf("everything is sent, but %d streams are ready, blocked %v, %d batches are lent",
+						t.Errorf("everything is sent, but %d streams are ready, blocked %v, %d "+
+							"batches are lent",
 							ready, st.blocked.Load(), lent)
 					}
 				})
@@ -131,7 +135,8 @@ func TestTurnOfReceiving(t *testing.T) {
 				}
 				// The first read can't know how long FPDUs will be.
 				if limit := turnMost + readMost/len(fpdu)*fpduCost; most > limit+readMost {
-					t.Errorf("one turn has taken what counts as %d octets, want at most %d", most, limit+readMost)
+					t.Errorf("one turn has taken what counts as %d octets, want at most %d", most,
+						limit+readMost)
 				}
 			})
 		})
@@ -162,7 +167,8 @@ func TestTurnsOfMany(t *testing.T) {
 						r.ask(mem, size, 4)
 					}
 					if what == "long Writes" || what == "both" {
-						fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 8900))
+						fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true),
+							make([]byte, 8900))
 						r.write(bytes.Repeat(fpdu, 200))
 					}
 					if what == "short FPDUs" {
@@ -190,7 +196,8 @@ func TestTurnsOfMany(t *testing.T) {
 					}
 					tx, rx := cost()
 					if moved := max(tx-tx0, rx-rx0); moved > 4*turns.ShortAll+2*turns.Long {
-						t.Errorf("round %d: before the victim had its turn, others have sent what counts as %d KiB and received %d KiB",
+						t.Errorf("round %d: before the victim had its turn, others have sent what "+
+							"counts as %d KiB and received %d KiB",
 							round, (tx-tx0)>>10, (rx-rx0)>>10)
 					}
 					for _, r := range raws {
@@ -210,7 +217,8 @@ func TestUndo(t *testing.T) {
 		for _, what := range []string{"Read", "Write", "Send"} {
 			t.Run(fmt.Sprintf("%s, CRC %v", what, crc), func(t *testing.T) {
 				for seed := range uint64(4) {
-					net := memnet.Options{Seed: seed, Window: 10_000 + 7919*int(seed), MSS: 1448, Cut: seed > 0}
+					net := memnet.Options{Seed: seed, Window: 10_000 + 7919*int(seed), MSS: 1448,
+						Cut: seed > 0}
 					storyOn(t, net, Options{}, params(crc), sideOptions{}, func(s *side, r *raw) {
 						src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
 						pattern(src.b, int(seed))

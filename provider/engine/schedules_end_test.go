@@ -72,7 +72,8 @@ func (s *side) registerAndClose() (actors []func(), check func() error) {
 			}
 			gone, err := flushed(s.completions(), 1)
 			if err == nil && gone && f.valid {
-				err = errors.New("a registration that was flushed was performed: the region is open to peers")
+				err = errors.New("a registration that was flushed was performed: the region is " +
+					"open to peers")
 			}
 			return err
 		}
@@ -149,25 +150,34 @@ func init() {
 			name: "graceful end with a Read outstanding", preemptions: 2,
 			begin: func(w *stage) ([]func(), func() error) {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
-				src, dst := b.reg(64, provider.AccessRemoteRead), a.reg(64, provider.AccessLocalWrite)
+				src := b.reg(64, provider.AccessRemoteRead)
+				dst := a.reg(64, provider.AccessLocalWrite)
 				pattern(src.b, 7)
 				wr := signalled(provider.WRRDMARead, 1)
-				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, 64)}
+				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0),
+					[]provider.SGE{dst.sge(0, 64)}
 				a.send(wr)
 				return []func(){
 						a.qp.disconnect,
-						func() { _, _ = a.qp.PostSend([]provider.SendWR{signalled(provider.WRRDMAWrite, 2)}) },
+						func() {
+							_, _ = a.qp.PostSend([]provider.SendWR{
+								signalled(provider.WRRDMAWrite, 2),
+							})
+						},
 						func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
 					}, func() error {
 						got := a.completions()
-						if len(got) == 0 || got[0].WRID != 1 || got[0].Status != provider.WCSuccess {
-							return fmt.Errorf("completions %+v, want first a success of the Read that was outstanding", got)
+						if len(got) == 0 || got[0].WRID != 1 ||
+							got[0].Status != provider.WCSuccess {
+							return fmt.Errorf("completions %+v, want first a success of the Read "+
+								"that was outstanding", got)
 						}
 						if !bytes.Equal(src.b, dst.b) {
 							return errOctets
 						}
 						if a.qp.getState() != provider.QPErr || b.qp.getState() != provider.QPErr {
-							return fmt.Errorf("the QPs are in %s and %s, want ERR", a.qp.getState(), b.qp.getState())
+							return fmt.Errorf("the QPs are in %s and %s, want ERR", a.qp.getState(),
+								b.qp.getState())
 						}
 						return nil
 					}
@@ -194,10 +204,12 @@ func init() {
 						func() { ok(w.t, b.qp.Close()); after = bytes.Clone(mem.b) },
 					}, func() error {
 						if !bytes.Equal(after, mem.b) {
-							return errors.New("memory of a receive is written after QP.Close has returned")
+							return errors.New("memory of a receive is written after QP.Close has " +
+								"returned")
 						}
 						gone, err := flushed(b.completions(), 9)
-						if err == nil && !gone && (!bytes.Equal(o.b, src.b[:8]) || !bytes.Equal(mem.b, src.b[8:])) {
+						if err == nil && !gone && (!bytes.Equal(o.b, src.b[:8]) ||
+							!bytes.Equal(mem.b, src.b[8:])) {
 							return errOctets
 						}
 						return err
@@ -222,7 +234,8 @@ func init() {
 						spins += b.dev.poller.Poll()
 					}
 				}}
-				om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
+				om := must(b.pd.RegObject(o, 8,
+					provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
 				w.t.Cleanup(func() { ok(w.t, om.Close()) })
 				b.recv(provider.RecvWR{WRID: 5})
 				b.dev.muting.mute(b.qp.stream.Load())
@@ -233,13 +246,15 @@ func init() {
 				return []func(){
 						func() {
 							b.dev.progress(b.cq)
-							a.send(signalled(provider.WRSend, 2)) // readable for as long as the object stores
+							// readable for as long as the object stores
+							a.send(signalled(provider.WRSend, 2))
 							end()
 						},
 						func() { b.dev.attend(); end() },
 					}, func() error {
 						if spins > 0 {
-							return fmt.Errorf("the poller has the stream ready %d times while its object stores", spins)
+							return fmt.Errorf("the poller has the stream ready %d times while its "+
+								"object stores", spins)
 						}
 						b.dev.muting.watch() // the timer
 						b.dev.muting.watch()

@@ -45,7 +45,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "unlockTx releases txMu without a look at the note",
 		edits: []edit{
 			{
-				"qp_stream.go", "\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx(turnMost)\n\t}\n",
+				"qp_stream.go",
+				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx(turnMost)\n\t}\n",
 				"\ts.txMu.Unlock()\n",
 			},
 		},
@@ -88,7 +89,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a transmit turn ends without a look at the note",
 		edits: []edit{
-			{"qp_stream.go", "for s.txWork.Load() && s.txMu.TryLock() {\n\t\tleft = s.txTurn()\n\t}", ""},
+			{"qp_stream.go",
+				"for s.txWork.Load() && s.txMu.TryLock() {\n\t\tleft = s.txTurn()\n\t}", ""},
 		},
 		protocol: "post, post and poll",
 	},
@@ -96,7 +98,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a note is left without trying the lock again",
 		edits: []edit{
 			{
-				"qp_stream.go", "s.txWork.Store(true)\n\t\tif !s.txMu.TryLock() {\n\t\t\treturn 0, false\n\t\t}",
+				"qp_stream.go",
+				"s.txWork.Store(true)\n\t\tif !s.txMu.TryLock() {\n\t\t\treturn 0, false\n\t\t}",
 				"s.txWork.Store(true)\n\t\treturn 0, false",
 			},
 		},
@@ -113,7 +116,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a stream sends before the poller knows of it",
 		edits: []edit{
 			{"qp_stream.go", "\ts.txMu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
-			{"qp_stream.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.rxMu.Unlock()", "\tif err != nil {\n\t\ts.rxMu.Unlock()"},
+			{"qp_stream.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.rxMu.Unlock()",
+				"\tif err != nil {\n\t\ts.rxMu.Unlock()"},
 		},
 		protocol: "post while a connection begins",
 	},
@@ -148,7 +152,8 @@ func TestSchedulesFindFaults(t *testing.T) {
 			began := time.Now()
 			name := regexp.QuoteMeta(strings.ReplaceAll(m.protocol, " ", "_"))
 			out, err := exec.Command("go", "test", "-count=1", "-tags", "schedules", "-overlay", overlay,
-				"-run", "^TestSchedules$/^"+name+"$", "-schedules.time", "60s", ".").CombinedOutput()
+				"-run", "^TestSchedules$/^"+name+"$",
+				"-schedules.time", "60s", ".").CombinedOutput()
 			found := regexp.MustCompile(`schedule \d+, after [0-9.a-zµ]+`).Find(out)
 			if err == nil || found == nil {
 				t.Fatalf("not found in %s, error %v:\n%s", time.Since(began), err, out)

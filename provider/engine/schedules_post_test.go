@@ -43,34 +43,35 @@ func init() {
 					return b.wantSuccesses(0, 0)
 				}
 		}},
-		protocol{name: "post while a connection begins", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
-			w.network = memnet.New(&memnet.Options{Window: 50})
-			opts := Options{Network: stillNetwork{w.network}}
-			a, b := newSide(w.t, opts, sideOptions{}), newSide(w.t, opts, sideOptions{})
-			w.devs = append(w.devs, a.dev, b.dev)
-			ca, cb := connectTransport(w.t, w.network, memAddr)
-			p := params(true)
-			p.WaitFirstFPDU = true
-			b.start(cb, p, nil)
-			b.recv(provider.RecvWR{}, provider.RecvWR{}, provider.RecvWR{})
-			wrs := []provider.SendWR{signalled(provider.WRSend, 1), signalled(provider.WRSend, 1), signalled(provider.WRSend, 1)}
-			var sent []uint64
-			return []func(){
-					func() { a.start(ca, params(true), nil) },
-					func() {
-						n, _ := a.qp.PostSend(wrs) // none if it is not connected yet
-						sent = slices.Repeat([]uint64{1}, n)
-					},
-				}, func() error {
-					if err := a.qp.Cause(); err != nil {
-						return fmt.Errorf("the connection has ended: %w", err)
+		protocol{name: "post while a connection begins", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				w.network = memnet.New(&memnet.Options{Window: 50})
+				opts := Options{Network: stillNetwork{w.network}}
+				a, b := newSide(w.t, opts, sideOptions{}), newSide(w.t, opts, sideOptions{})
+				w.devs = append(w.devs, a.dev, b.dev)
+				ca, cb := connectTransport(w.t, w.network, memAddr)
+				p := params(true)
+				p.WaitFirstFPDU = true
+				b.start(cb, p, nil)
+				b.recv(provider.RecvWR{}, provider.RecvWR{}, provider.RecvWR{})
+				wrs := slices.Repeat([]provider.SendWR{signalled(provider.WRSend, 1)}, 3)
+				var sent []uint64
+				return []func(){
+						func() { a.start(ca, params(true), nil) },
+						func() {
+							n, _ := a.qp.PostSend(wrs) // none if it is not connected yet
+							sent = slices.Repeat([]uint64{1}, n)
+						},
+					}, func() error {
+						if err := a.qp.Cause(); err != nil {
+							return fmt.Errorf("the connection has ended: %w", err)
+						}
+						if err := a.wantSuccesses(sent...); err != nil {
+							return err
+						}
+						return b.wantSuccesses(make([]uint64, len(sent))...)
 					}
-					if err := a.wantSuccesses(sent...); err != nil {
-						return err
-					}
-					return b.wantSuccesses(make([]uint64, len(sent))...)
-				}
-		}},
+			}},
 		protocol{name: "post while a stream is unmuted", preemptions: 2, begin: func(w *stage) ([]func(), func() error) {
 			a, _ := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
 			a.spinMute()
@@ -124,7 +125,8 @@ func init() {
 						if err := b.wantSuccesses(0, 0); err != nil {
 							return err
 						}
-						if !slices.Equal(dst.b[:150], src.b[:150]) || !slices.Equal(dst.b[150:], src.b[:150]) {
+						if !slices.Equal(dst.b[:150], src.b[:150]) ||
+							!slices.Equal(dst.b[150:], src.b[:150]) {
 							return errOctets
 						}
 						return nil

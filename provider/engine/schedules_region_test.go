@@ -116,34 +116,40 @@ func init() {
 					return nil
 				}
 		}},
-		protocol{name: "a long Read is answered through a narrow window, and its source is closed", preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
-			a, b := w.pair(memnet.Options{Window: 1000, MSS: 600}, Options{}, sideOptions{}, params(true))
-			const size = 4000
-			src, dst := b.reg(size, provider.AccessRemoteRead), a.reg(size, provider.AccessLocalWrite)
-			pattern(src.b, 7)
-			want := bytes.Clone(src.b)
-			wr := signalled(provider.WRRDMARead, 1)
-			wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0), []provider.SGE{dst.sge(0, size)}
-			a.send(wr)
-			st := b.qp.stream.Load()
-			return []func(){
-					func() { b.dev.poller.Poll() },
-					func() { ok(w.t, src.m.Close()); clear(src.b) },
-				}, func() error {
-					answered := size
-					if e := st.end.Load(); e != nil && e.ulpdu != nil {
-						_, payload, err := ddp.Parse(e.ulpdu)
-						ok(w.t, err)
-						term := must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(w.t)
-						answered = int(term.Read.SourceTO - src.to(0))
+		protocol{name: "a long Read is answered through a narrow window, and its source is closed",
+			preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{Window: 1000, MSS: 600}, Options{}, sideOptions{},
+					params(true))
+				const size = 4000
+				src := b.reg(size, provider.AccessRemoteRead)
+				dst := a.reg(size, provider.AccessLocalWrite)
+				pattern(src.b, 7)
+				want := bytes.Clone(src.b)
+				wr := signalled(provider.WRRDMARead, 1)
+				wr.RKey, wr.RemoteAddr, wr.SGList = src.m.stag, src.to(0),
+					[]provider.SGE{dst.sge(0, size)}
+				a.send(wr)
+				st := b.qp.stream.Load()
+				return []func(){
+						func() { b.dev.poller.Poll() },
+						func() { ok(w.t, src.m.Close()); clear(src.b) },
+					}, func() error {
+						answered := size
+						if e := st.end.Load(); e != nil && e.ulpdu != nil {
+							_, payload, err := ddp.Parse(e.ulpdu)
+							ok(w.t, err)
+							term := must(rdmap.ParseTerminate(payload,
+								rdmap.PhaseAfterFirstFPDU))(w.t)
+							answered = int(term.Read.SourceTO - src.to(0))
+						}
+						dst.untouched(0, answered)
+						if !bytes.Equal(dst.b[:answered], want[:answered]) {
+							return fmt.Errorf("the Terminate counts %d octets as answered that "+
+								"have not all been sent", answered)
+						}
+						return nil
 					}
-					dst.untouched(0, answered)
-					if !bytes.Equal(dst.b[:answered], want[:answered]) {
-						return fmt.Errorf("the Terminate counts %d octets as answered that have not all been sent", answered)
-					}
-					return nil
-				}
-		}},
+			}},
 		protocol{name: "a completion channel is armed, and something arrives", preemptions: 3, begin: func(w *stage) ([]func(), func() error) {
 			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true}, params(true))
 			b.recv(provider.RecvWR{WRID: 1})

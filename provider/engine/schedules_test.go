@@ -24,8 +24,10 @@ import (
 // prints the schedule, and -schedule repeats it.
 
 var (
-	scheduleFlag = flag.String("schedule", "", "run this schedule only, which a failure of TestSchedules has printed")
-	scheduleTime = flag.Duration("schedules.time", 2*time.Second, "how long TestSchedules explores each protocol")
+	scheduleFlag = flag.String("schedule", "",
+		"run this schedule only, which a failure of TestSchedules has printed")
+	scheduleTime = flag.Duration("schedules.time", 2*time.Second,
+		"how long TestSchedules explores each protocol")
 )
 
 // protocol is a protocol between goroutines. Its world is made anew for each schedule.
@@ -115,7 +117,8 @@ func (p *protocol) play(t *testing.T, c schedule, which string) (sound bool) {
 		}
 		if sound = err == nil; !sound {
 			fmt.Fprintf(os.Stderr,
-				"%s: %s: %v\nrepeat with go test -tags schedules -run '^TestSchedules$/^%s$' -schedule=%s\n",
+				"%s: %s: %v\nrepeat with go test -tags schedules -run '^TestSchedules$/^%s$' "+
+					"-schedule=%s\n",
 				p.name, which, err, strings.ReplaceAll(p.name, " ", "_"), c)
 			os.Exit(1)
 		}
@@ -137,7 +140,8 @@ func (w *stage) serve() {
 		busy = false
 		ok(w.t, sched.Run(&sched.Search{}, poll))
 		if rounds == 1000 {
-			w.t.Fatal("a poller reports the same readiness again and again, and its handler does nothing about it")
+			w.t.Fatal("a poller reports the same readiness again and again, and its handler does " +
+				"nothing about it")
 		}
 	}
 }
@@ -183,7 +187,8 @@ func (s *side) wantSuccesses(wrids ...uint64) error {
 		}
 	}
 	if len(got) != len(wrids) {
-		return fmt.Errorf("%d completions, want %d: a work request was not sent, or an arrival was not taken",
+		return fmt.Errorf("%d completions, want %d: a work request was not sent, or an arrival "+
+			"was not taken",
 			len(got), len(wrids))
 	}
 	return nil

@@ -341,7 +341,8 @@ func TestSRQOfPeersThatBegin(t *testing.T) {
 		for i := range 2 {
 			ok(t, qs[i].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 			s.wantDown("to ERR")
-			s.wcOf("it comes back", qs[i], provider.WC{WRID: uint64(i + 1), Status: provider.WCWRFlushErr})
+			s.wcOf("it comes back", qs[i],
+				provider.WC{WRID: uint64(i + 1), Status: provider.WCWRFlushErr})
 		}
 		r.post(t, sges, 1)
 		raws[2].sendMsg([]byte("12345678"))

@@ -32,7 +32,8 @@ func (w *world) quiet() {
 	told := w.net.Told()
 	for n := 0; w.pass(20*time.Second) > 0 || w.net.Told() != told; n++ { // time limits run out
 		if told = w.net.Told(); n == 20 {
-			w.fail("the driver does nothing, but for minutes something completes, or handlers are called")
+			w.fail("the driver does nothing, but for minutes something completes, or handlers " +
+				"are called")
 		}
 	}
 	w.late()
@@ -148,8 +149,9 @@ func (w *world) checkIdle(c *connection, q *queuePair, s *stream) {
 	}
 	x := s.idle()
 	if x.unsent != 0 || x.reads != 0 || x.unreported != 0 || x.batch || x.context {
-		w.fail("%s: nothing moves and the connection is whole, but %d work requests are not sent, %d not answered "+
-			"and %d not reported; it keeps a batch: %v, a context: %v", q, x.unsent, x.reads, x.unreported, x.batch, x.context)
+		w.fail("%s: nothing moves and the connection is whole, but %d work requests are not sent, "+
+			"%d not answered and %d not reported; it keeps a batch: %v, a context: %v",
+			q, x.unsent, x.reads, x.unreported, x.batch, x.context)
 	}
 	for _, o := range q.sends {
 		if q.signaled(o) && !q.lossy() {
@@ -207,7 +209,8 @@ func (q *qp) ringInOrder() error {
 		next = s.tx.next
 	}
 	if int32(head-free) < 0 || s != nil && (int32(out-head) < 0 || int32(next-out) < 0) || int32(tail-next) < 0 {
-		return fmt.Errorf("the send queue's indexes are out of order: free %d, head %d, out %d, next %d, tail %d",
+		return fmt.Errorf("the send queue's indexes are out of order: free %d, head %d, out %d, "+
+			"next %d, tail %d",
 			free, head, out, next, tail)
 	}
 	return nil
@@ -256,13 +259,15 @@ func (d *device) acceptedNow() int {
 func (d *device) stockIsClean() error {
 	for _, c := range d.prog.contexts.inStock() {
 		if c.m != nil || c.nplace != 0 || c.nspans != 0 || c.pieces != nil {
-			return fmt.Errorf("a receive context in stock has a region: %v, %d places, %d spans, %d pieces",
+			return fmt.Errorf("a receive context in stock has a region: %v, %d places, %d spans, "+
+				"%d pieces",
 				c.m != nil, c.nplace, c.nspans, len(c.pieces))
 		}
 	}
 	for _, b := range d.prog.batches.inStock() {
 		if b.nuses != 0 || len(b.chunks) != 0 || !b.empty() || b.nspans != 0 {
-			return fmt.Errorf("a batch in stock has %d regions in use, %d chunks, %d spans, and octets: %v",
+			return fmt.Errorf("a batch in stock has %d regions in use, %d chunks, %d spans, and "+
+				"octets: %v",
 				b.nuses, len(b.chunks), b.nspans, !b.empty())
 		}
 	}

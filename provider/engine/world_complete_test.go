@@ -432,7 +432,8 @@ func (w *world) received(q *queuePair, o *op, x *polled) {
 		}
 		here := min(max(n-s.off, 0), len(b))
 		if i := differs(b[:here], o.payload[min(s.off, len(o.payload)):]); i >= 0 {
-			w.fail("octet %d of %s is %#02x, but %s has %#02x there", s.lo+i, s, b[i], o, o.payload[s.off+i])
+			w.fail("octet %d of %s is %#02x, but %s has %#02x there", s.lo+i, s, b[i], o,
+				o.payload[s.off+i])
 		}
 		if !bytes.Equal(b[here:], s.m.want[s.lo+here:s.hi]) {
 			w.fail("%s has changed octets after the message, %s", o, s)

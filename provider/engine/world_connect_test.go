@@ -91,7 +91,8 @@ func (w *world) connect() *call {
 	w.byID[id] = c
 	dst := to.listener.LocalAddr()
 	param := provider.ConnParam{
-		PrivateData: c.privateData(), QP: a.q, ResponderResources: d.upTo(4), InitiatorDepth: d.upTo(4),
+		PrivateData: c.privateData(), QP: a.q, ResponderResources: d.upTo(4),
+		InitiatorDepth: d.upTo(4),
 	}
 	return &call{
 		name: fmt.Sprintf("connection %d from %s to %s, answer %d", c.no, a, b, c.answer),

@@ -169,7 +169,8 @@ func (w *world) network() *memnet.Options {
 		Cut: d.oneIn(4), Shuffle: d.oneIn(2), Yield: one(d, []int{0, 3, 30}),
 		Filter: w.filter,
 		OnSpin: func(conn uint64) {
-			w.failLater("connection %d of the network: a poller calls its handler again and again, and nothing moves", conn)
+			w.failLater("connection %d of the network: a poller calls its handler again and "+
+				"again, and nothing moves", conn)
 		},
 	}
 	switch d.upTo(3) {
@@ -346,7 +347,8 @@ func (w *world) newQP(p *proc) {
 		SendCQ: q.scq.cq, RecvCQ: q.rcq.cq, SQSigAll: q.sigAll,
 		Cap: provider.QPCap{
 			MaxSendWR: one(d, []int{2, 8, 32}), MaxRecvWR: one(d, []int{2, 16, 32}),
-			MaxSendSGE: d.in(1, 4), MaxRecvSGE: d.in(1, 4), MaxInlineData: one(d, []int{0, 64, 512}),
+			MaxSendSGE: d.in(1, 4), MaxRecvSGE: d.in(1, 4),
+			MaxInlineData: one(d, []int{0, 64, 512}),
 		},
 	}
 	if s := one(d, p.srqs); s != nil && !s.closed && !q.rcq.tiny && d.oneIn(2) {

@@ -175,7 +175,8 @@ func (w *world) end() {
 		p.mem.check(w)
 	}
 	if u := w.net.Used(); u.Ends != 0 || u.Ports != 0 {
-		w.fail("everything is closed, but the network has %d ends of connections and %d ports in use", u.Ends, u.Ports)
+		w.fail("everything is closed, but the network has %d ends of connections and %d ports in "+
+			"use", u.Ends, u.Ports)
 	}
 	told := w.net.Told()
 	time.Sleep(time.Minute)
@@ -189,7 +190,8 @@ func (w *world) end() {
 
 // held checks that a process that has closed everything holds nothing.
 func (w *world) held(p *proc) {
-	w.quietly() // a goroutine that has called an object gives back its buffer after the region is closed
+	// a goroutine that has called an object gives back its buffer after the region is closed
+	w.quietly()
 	d := p.dev
 	for what, n := range map[string]int{
 		"batches": d.prog.batches.lent(), "contexts": d.prog.contexts.lent(), "chunks": d.chunks.lent(),
@@ -198,7 +200,8 @@ func (w *world) held(p *proc) {
 		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
 		"accepted connections": d.acceptedNow(), "PDs": int(d.pds.n.Load()),
 		"CQs": int(d.cqs.n.Load()), "MRs": int(d.mrs.n.Load()), "MWs": int(d.mws.n.Load()),
-		"QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()), "STags": d.stags.live + d.stags.moving.live,
+		"QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()),
+		"STags": d.stags.live + d.stags.moving.live,
 		"muted or lingering streams, QP numbers, and watches over stalls": d.listed(),
 	} {
 		if n != 0 {

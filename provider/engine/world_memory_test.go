@@ -168,7 +168,8 @@ func (s *extent) verify(b []byte) error {
 		if c == want[i] || slices.ContainsFunc(list, func(p []byte) bool { return i < len(p) && p[i] == c }) {
 			continue
 		}
-		return fmt.Errorf("octet %d of %s was %#02x and is %#02x, which no operation may have written",
+		return fmt.Errorf("octet %d of %s was %#02x and is %#02x, which no operation may have "+
+			"written",
 			s.lo+i, s, want[i], c)
 	}
 	return nil
@@ -274,7 +275,8 @@ func (m *memory) compare(w *world, lo, hi int) {
 			where = fmt.Sprintf("in the area [%d, %d)", a.lo, a.hi)
 		}
 	}
-	w.fail("octet %d of %s, %s, changed from %#02x to %#02x, but no operation may write there: the octets are in %s",
+	w.fail("octet %d of %s, %s, changed from %#02x to %#02x, but no operation may write there: "+
+		"the octets are in %s",
 		i, m.p, where, m.want[i], m.b[i], w.whose(m.b[i:min(i+8, len(m.b))]))
 }
 

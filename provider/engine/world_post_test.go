@@ -507,7 +507,8 @@ func (w *world) receive(q *queuePair) *call {
 		},
 		finish: func() {
 			if took < len(recvs) && err == nil {
-				w.fail("%s: %d of %d receives were posted, but there was no error", q, took, len(recvs))
+				w.fail("%s: %d of %d receives were posted, but there was no error", q, took,
+					len(recvs))
 			}
 			for _, r := range slices.Backward(recvs[took:]) {
 				delete(w.recvs, r.id)

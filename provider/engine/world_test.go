@@ -36,10 +36,12 @@ var (
 	worldsTime = flag.Duration("worlds.time", envDuration("GOVS_WORLDS_TIME", 3*time.Second),
 		"how long TestWorlds runs worlds (GOVS_WORLDS_TIME)")
 	worldsSeed = flag.Uint64("worlds.seed", envUint("GOVS_WORLDS_SEED"),
-		"seed of the first world; the others have those that follow; 0: a random one (GOVS_WORLDS_SEED)")
+		"seed of the first world; the others have those that follow; 0: a random one "+
+			"(GOVS_WORLDS_SEED)")
 	worldsRepeat = flag.Bool("worlds.repeat", false, "run the world of worlds.seed again and again")
-	worldsCPUs   = flag.Int("worlds.cpus", 0, "how many worlds run at the same time; 0: one for each CPU")
-	worldsNow    = flag.String("worlds.now", "",
+	worldsCPUs   = flag.Int("worlds.cpus", 0,
+		"how many worlds run at the same time; 0: one for each CPU")
+	worldsNow = flag.String("worlds.now", "",
 		"a file for the seeds of the worlds that are running, which remains if the process dies")
 	worldsTrace = flag.Bool("worlds.trace", false, "print what each world does")
 )
@@ -99,7 +101,8 @@ func (r *reached) everything(t *testing.T, worlds int64) {
 	for _, what := range []string{
 		"IBV_WR_SEND", "IBV_WR_SEND_WITH_INV", "IBV_WR_SEND_WITH_IMM", "IBV_WR_RDMA_WRITE",
 		"IBV_WR_RDMA_WRITE_WITH_IMM", "IBV_WR_RDMA_READ",
-		"IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_ATOMIC_CMP_AND_SWP", "IB_WR_MASKED_ATOMIC_CMP_AND_SWP",
+		"IBV_WR_ATOMIC_FETCH_AND_ADD", "IBV_WR_ATOMIC_CMP_AND_SWP",
+		"IB_WR_MASKED_ATOMIC_CMP_AND_SWP",
 		"IBV_WR_BIND_MW", "IBV_WR_LOCAL_INV", "IB_WR_REG_MR",
 		"status IBV_WC_SUCCESS", "status IBV_WC_WR_FLUSH_ERR", "status IBV_WC_LOC_PROT_ERR",
 		"status IBV_WC_REM_ACCESS_ERR", "receive IBV_WC_SUCCESS",
@@ -175,8 +178,10 @@ func (s *soak) run(t *testing.T, cpu int) {
 		now(seed)
 		if err := s.world(t, seed); err != nil {
 			s.failed.Store(true)
-			why := fmt.Sprintf("the world of seed %d, after %v and %d worlds: %v\n\nRun it again with:\n\n"+
-				"    go test ./provider/engine -run '^TestWorlds$' -worlds.seed=%d -worlds.repeat -worlds.time=1m%s\n",
+			why := fmt.Sprintf("the world of seed %d, after %v and %d worlds: %v\n\n"+
+				"Run it again with:\n\n"+
+				"    go test ./provider/engine -run '^TestWorlds$' -worlds.seed=%d -worlds.repeat "+
+				"-worlds.time=1m%s\n",
 				seed, time.Since(s.began).Round(time.Millisecond), s.worlds.Load(), err, seed, withSteps())
 			fmt.Fprintln(os.Stderr, why) // now, because the rest of the world may never end
 			t.Error(why)

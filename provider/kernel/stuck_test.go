@@ -11,7 +11,8 @@ import (
 // TestStuck: a full send queue stays full if everything in it is unsignalled, and the device
 // frees places only when signalled work is reported.
 func TestStuck(t *testing.T) {
-	u, s := provider.SendWR{}, provider.SendWR{Flags: provider.SendSignaled} // unsignalled, signalled
+	// unsignalled, signalled
+	u, s := provider.SendWR{}, provider.SendWR{Flags: provider.SendSignaled}
 	for _, c := range []struct {
 		name     string
 		siw, rxe bool
@@ -20,7 +21,8 @@ func TestStuck(t *testing.T) {
 		want     bool
 	}{
 		{"nothing signalled", false, false, false, []provider.SendWR{u, u, u}, true},
-		{"one signalled before a full queue", false, false, false, []provider.SendWR{s, u, u, u}, true},
+		{"one signalled before a full queue", false, false, false, []provider.SendWR{s, u, u, u},
+			true},
 		{"one signalled in the queue", false, false, false, []provider.SendWR{u, s, u, u}, false},
 		{"all signalled", false, false, true, []provider.SendWR{u, u, u}, false},
 		{"siw", true, false, false, []provider.SendWR{u, u, u}, false},

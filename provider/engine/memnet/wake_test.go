@@ -160,7 +160,8 @@ func TestSpurious(t *testing.T) {
 			}
 		}
 		if r, w := h.readable.Load(), h.writable.Load(); r < 30 || w < 30 {
-			t.Errorf("called %d times as readable and %d times as writable, want at least 30 each", r, w)
+			t.Errorf("called %d times as readable and %d times as writable, want at least 30 each",
+				r, w)
 		}
 		if n := network.Told(); n != 0 {
 			t.Errorf("Told counts %d spurious calls", n)

@@ -63,7 +63,8 @@ func TestKeepAlive(t *testing.T) {
 		"idle":     {transport.KeepAlive{Idle: time.Minute}, [4]int{1, 60, 15, 9}},
 		"interval": {transport.KeepAlive{Interval: time.Minute}, [4]int{1, 15, 60, 9}},
 		"count":    {transport.KeepAlive{Count: 3}, [4]int{1, 15, 15, 3}},
-		"off":      {transport.KeepAlive{Off: true, Idle: -1, Interval: time.Millisecond, Count: -1}, [4]int{}},
+		"off": {transport.KeepAlive{Off: true, Idle: -1, Interval: time.Millisecond, Count: -1},
+			[4]int{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tcp := transport.NewTCP(&transport.TCPOptions{KeepAlive: tc.keep})

@@ -261,7 +261,8 @@ func FuzzParse(f *testing.F) {
 		h, payload, err := Parse(ulpdu)
 		g, short := ParseTagged(ulpdu)
 		if short != (err == nil && h.Tagged && h.Version == Version) ||
-			short && (g.Last != h.Last || g.ULPCtl != h.ULPCtl || g.STag != h.STag || g.TO != h.TO ||
+			short && (g.Last != h.Last || g.ULPCtl != h.ULPCtl || g.STag != h.STag ||
+				g.TO != h.TO ||
 				!bytes.Equal(g.Payload, payload)) {
 			t.Fatalf("%x: ParseTagged has %+v, %v, and Parse %+v, %v", ulpdu, g, short, h, err)
 		}

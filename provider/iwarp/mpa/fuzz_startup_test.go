@@ -26,7 +26,8 @@ func fuzzedConfig(n uint64) (c mpa.Config, offer mpa.Offer) {
 		RTR: mpa.RTR(next(8)), MaxIRD: next(20),
 	}
 	offer = mpa.Offer{
-		IRD: next(20), ORD: next(20), ManualIRD: next(3) == 0, ManualORD: next(3) == 0, PeerToPeer: next(2) == 1,
+		IRD: next(20), ORD: next(20), ManualIRD: next(3) == 0, ManualORD: next(3) == 0,
+		PeerToPeer: next(2) == 1,
 	}
 	offer.PrivateData = octets(next(9))
 	return c, offer
@@ -165,7 +166,8 @@ func fuzzResponderOf(t *testing.T, r mpa.Responder, cfg mpa.Config, want mpa.Off
 		ird, ord = mpa.NotNegotiated, mpa.NotNegotiated
 	}
 	if q.Revision != f.rev || q.Markers != f.m || q.CRC != f.c || q.Enhanced != (f.ird >= 0) ||
-		q.IRD != ird || q.ORD != ord || q.PeerToPeer != f.a || !bytes.Equal(q.PrivateData, f.private) ||
+		q.IRD != ird || q.ORD != ord || q.PeerToPeer != f.a ||
+		!bytes.Equal(q.PrivateData, f.private) ||
 		(q.RTR != 0) != (f.a && (f.b || f.cc || f.d)) {
 		t.Fatalf("%+v of % x", q, b)
 	}
@@ -198,7 +200,8 @@ func checkReply(t *testing.T, a, q startupFrame, p mpa.Params, answer mpa.Answer
 		!bytes.Equal(a.private, answer.PrivateData) {
 		t.Fatalf("Reply %+v to %+v", a, q)
 	}
-	if p.CRC != (a.c || q.c || p.RDMAC) || p.MarkersTx != (q.m || p.RDMAC) || p.MarkersRx != (a.m || p.RDMAC) ||
+	if p.CRC != (a.c || q.c || p.RDMAC) || p.MarkersTx != (q.m || p.RDMAC) ||
+		p.MarkersRx != (a.m || p.RDMAC) ||
 		!p.WaitFirstFPDU || p.PeerToPeer != q.a {
 		t.Fatalf("Reply %+v to %+v is taken for %+v", a, q, p)
 	}
@@ -243,7 +246,8 @@ func fuzzInitiatorOf(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Of
 		startupError(t, err)
 	default:
 		if !f.whole || f.r || n != len(b) || f.rev > 2 ||
-			p.CRC != (f.c || cfg.CRC != mpa.CRCOff || p.RDMAC) || cfg.CRC == mpa.CRCRequired && !f.c && !p.RDMAC ||
+			p.CRC != (f.c || cfg.CRC != mpa.CRCOff || p.RDMAC) ||
+			cfg.CRC == mpa.CRCRequired && !f.c && !p.RDMAC ||
 			p.MarkersTx != (f.m || p.RDMAC) || p.MarkersRx != (cfg.Markers || p.RDMAC) ||
 			p.WaitFirstFPDU || p.PeerToPeer != offer.PeerToPeer || p.Enhanced != (f.ird >= 0) ||
 			p.ORD > offer.ORD || p.IRD < offer.IRD || p.IRD > max(offer.IRD, cfg.MaxIRD) {

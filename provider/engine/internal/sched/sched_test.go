@@ -79,13 +79,15 @@ func TestSearchFindsLostWakeUp(t *testing.T) {
 		t.Errorf("schedule %s does not repeat the lost wake-up, error %v", found, err)
 	}
 	if n, found := schedules(false); found != "" || n < 100 {
-		t.Errorf("the correct protocol: %d schedules, want at least 100; lost wake-up %q, want none", n, found)
+		t.Errorf("the correct protocol: %d schedules, want at least 100; lost wake-up %q, want "+
+			"none", n, found)
 	}
 	for seed := range uint64(1000) {
 		r := NewRandom(seed)
 		if lost(r, true) {
 			if again, err := NewReplay(r.String()); err != nil || !lost(again, true) {
-				t.Errorf("seed %d: schedule %s does not repeat the lost wake-up, error %v", seed, r, err)
+				t.Errorf("seed %d: schedule %s does not repeat the lost wake-up, error %v", seed, r,
+					err)
 			}
 			return
 		}
@@ -183,7 +185,8 @@ func TestAwait(t *testing.T) {
 	c := make(chan struct{}, 1)
 	woken := false
 	for s := (&Search{Preemptions: 2}); ; {
-		err := Run(s, func() { Await(c); woken = true }, func() { Step(); Go(func() { c <- struct{}{} }) })
+		err := Run(s, func() { Await(c); woken = true },
+			func() { Step(); Go(func() { c <- struct{}{} }) })
 		if err != nil || !woken {
 			t.Fatalf("error %v, woken %v", err, woken)
 		}
@@ -237,7 +240,8 @@ func TestLockOrder(t *testing.T) {
 	reverse := func() { b.Lock(); defer b.Unlock(); a.Lock() }
 	refused("the first after the second", reverse)
 	refused("two of a rank", func() { c.Lock(); defer c.Unlock(); d.Lock() })
-	if err := Run(&Search{}, reverse); err == nil || !strings.Contains(err.Error(), "order of locks") {
+	if err := Run(&Search{}, reverse); err == nil ||
+		!strings.Contains(err.Error(), "order of locks") {
 		t.Errorf("in a run: %v", err)
 	}
 }

@@ -17,7 +17,8 @@ func TestRaiseSession(t *testing.T) {
 		t.Logf("not possible here: %s has %q", autogroup, before)
 		return
 	}
-	if text, _ := os.ReadFile(autogroup); !strings.HasSuffix(strings.TrimSpace(string(text)), "nice -20") {
+	text, _ := os.ReadFile(autogroup)
+	if !strings.HasSuffix(strings.TrimSpace(string(text)), "nice -20") {
 		t.Errorf("%s has %q", autogroup, text)
 	}
 	if err := restore(); err != nil {
@@ -44,7 +45,8 @@ func TestSessionNice(t *testing.T) {
 	} {
 		nice, scheduled, err := sessionNice(c.text)
 		if nice != c.nice || scheduled != c.scheduled || (err != nil) != c.fails {
-			t.Errorf("%q: nice %d, scheduled %v, error %v; want %+v", c.text, nice, scheduled, err, c)
+			t.Errorf("%q: nice %d, scheduled %v, error %v; want %+v", c.text, nice, scheduled,
+				err, c)
 		}
 	}
 }

@@ -23,7 +23,8 @@ func TestCount(t *testing.T) {
 		t.Errorf("%d missed, want 9", n)
 	}
 	l := h.Latency()
-	if l.Median > 1005*time.Microsecond || l.P99 < 9950*time.Microsecond || l.Max != 10*time.Millisecond {
+	if l.Median > 1005*time.Microsecond || l.P99 < 9950*time.Microsecond ||
+		l.Max != 10*time.Millisecond {
 		t.Errorf("%+v: of 100, 9 took longer than 1 ms", l)
 	}
 	h.Reset()
@@ -97,7 +98,8 @@ func TestResult(t *testing.T) {
 		if r.Ratio != (Spread{3, 2, 9, 3}) || r.Within != tc.within || r.Standing() != tc.stands {
 			t.Errorf("%d peers: %+v, %s", tc.peers, r.Ratio, r.Standing())
 		}
-		if r.Middle != r.Ratio || r.Beside.P99 != 6000 || r.ServerCPU != 0.5 || r.ServerWaited != 0.25 ||
+		if r.Middle != r.Ratio || r.Beside.P99 != 6000 || r.ServerCPU != 0.5 ||
+			r.ServerWaited != 0.25 ||
 			r.did() != "10 FPDUs" {
 			t.Errorf("%+v, did %s", r, r.did())
 		}

@@ -67,7 +67,8 @@ func TestOrder(t *testing.T) {
 		if got, err := p.Order(t.Context(), n, time.Minute); got != want || err != nil {
 			t.Errorf("order %d is answered by %d, %v; want %d", n, got, err, want)
 		}
-		if got, err := p.Order(t.Context(), -n, time.Minute); got != -n || err == nil || err.Error() != "negative" {
+		if got, err := p.Order(t.Context(), -n, time.Minute); got != -n || err == nil ||
+			err.Error() != "negative" {
 			t.Errorf("order %d is answered by %d, %v; want it back with the error", -n, got, err)
 		}
 	}
@@ -86,7 +87,8 @@ func TestOrder(t *testing.T) {
 func TestNoAnswer(t *testing.T) {
 	p := startWorker(t)
 	for range 2 {
-		if _, err := p.Order(t.Context(), 0, time.Millisecond); err == nil || err.Error() != "no answer in 1ms" {
+		if _, err := p.Order(t.Context(), 0, time.Millisecond); err == nil ||
+			err.Error() != "no answer in 1ms" {
 			t.Errorf("an order that takes for ever: %v", err)
 		}
 	}
