@@ -45,8 +45,8 @@ const (
 	manyOctets = 64
 )
 
-// slackDescriptors are the other process's, two pipes and its pidfd, and those of connections
-// that go from one state to the next just then.
+// slackDescriptors are those for the other process (two pipes and a pidfd), and those of
+// connections that change from one state to another while they are counted.
 const slackDescriptors = 16
 
 // manyQP has two receives, so that the next message finds one while the last one is
@@ -237,8 +237,8 @@ func (h *manyHost) closeAll(tasks *sync.WaitGroup) {
 // manyCount is what a device has at a time.
 type manyCount struct{ ids, open, pending, closing int }
 
-// count counts the connections of l: ids that the program has not closed, RDMA streams, what
-// is in the start-up, and what waits for the peer's end.
+// count counts ids that the program has not closed, RDMA streams, connections of l that are
+// pending, and connections that wait for the peer's end.
 func (h *manyHost) count(l *cmID) manyCount {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -251,7 +251,8 @@ func (h *manyHost) count(l *cmID) manyCount {
 	return c
 }
 
-// wantWithin compares what is held with the sum of the table for what there is.
+// wantWithin checks that what is held is within the bounds that the table has for the
+// connections that there are.
 func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	h.t.Helper()
 	first := h.count(l)
@@ -271,7 +272,7 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 		descriptors: c.open + c.pending + c.closing + slackDescriptors,
 		octets: int64(c.open*4+(c.ids-c.open)*3+c.pending*3+c.closing*3)<<10 +
 			int64(contexts*rxOctets) + 1<<20,
-		// the runtime keeps what was in use
+		// The runtime keeps stacks that were in use.
 		stacks: int64(min(n, o.MaxPending)*boundsStack) + 1<<20,
 	}
 	h.t.Logf("%+v; held: %d goroutines with %d KiB of stacks, %d descriptors, %d KiB of which %d "+
@@ -363,7 +364,7 @@ func TestPeersOfTheOtherProcess(t *testing.T) {
 	h.work(dst, n)
 	tasks.Wait()
 	fmt.Println("complete")
-	_, _ = os.Stdin.Read(make([]byte, 1)) // until the server's process has counted
+	_, _ = os.Stdin.Read(make([]byte, 1)) // returns when the server's process has counted
 	bad.end()
 	h.close()
 }
@@ -477,7 +478,7 @@ func (p *hostilePeers) come(n int) {
 	}
 	for _, fd := range deaf {
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
-		// until it is accepted, or refused
+		// This returns when the connection is accepted or refused.
 		_, _, _ = unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK)
 		p.send(fd, send)
 	}
@@ -496,8 +497,8 @@ func (p *hostilePeers) come(n int) {
 	})
 }
 
-// dial connects from the address that belongs to a kind. Each kind is a peer of its own, so that
-// the limits per peer that one kind reaches don't keep the others out.
+// dial connects from the address of a kind. Each kind has an address of its own, and so is a
+// peer of its own: if one kind reaches a limit per peer, the others are not kept out.
 func (p *hostilePeers) dial(kind int) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -262,8 +262,8 @@ func TestDeparturesAreFair(t *testing.T) {
 		for i := range 4 {
 			from(5 + i)
 		}
-		want("others come: who has most gives way, and of equals who came first", 0, 1, 1, 1, 1, 1,
-			1, 1, 1)
+		want("others come: the peer with most gives way, among equals the one that came first",
+			0, 1, 1, 1, 1, 1, 1, 1, 1)
 	})
 }
 

@@ -123,12 +123,13 @@ type Options struct {
 	// either side. Default 10 s.
 	StartupTimeout time.Duration
 
-	// CloseTimeout is how long an ended connection waits for the peer's FIN after its own,
-	// if MaxClosing permits, before it resets, and before its own for the peer to take
-	// anything more or to send more of the answer to a Read. A peer that does so in
-	// dribbles has SendTimeout for each 64 KiB. Default 1 s. A graceful end waits for
-	// objects behind regions of this side (RegObject) as long as they take, and that time
-	// doesn't count; that of the peer's objects does, as nobody tells of it.
+	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's
+	// before it resets, if MaxClosing permits. A graceful end, before its FIN, also resets
+	// if for so long the peer takes nothing and sends no more of the answer to a Read. A
+	// peer that does so slowly has SendTimeout for each 64 KiB. Default 1 s. The time that
+	// objects behind regions of this side (RegObject) take does not count, however long it
+	// is; the time that the peer's objects take counts, because the protocol does not
+	// report it.
 	CloseTimeout time.Duration
 
 	// FPDUTimeout is how long an FPDU may take to arrive, from its first octet to its

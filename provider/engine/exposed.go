@@ -19,8 +19,8 @@ import (
 //
 // A region whose own rights let no peer write has a gate for this, mr.still, which is open
 // while no peer can write its octets in another way. A send that makes no copy enters that
-// gate in place of mr.local, which costs no more. Whoever gives a peer the right to write
-// shuts the gate before, and thereby waits for the sends that are inside.
+// gate in place of mr.local, which costs no more. Before a peer gets the right to write, the
+// gate is shut, which waits for the sends that are inside.
 //
 // This does not cover memory that several processes share: a process does not know what
 // others register.

@@ -14,8 +14,9 @@ const gateShut = 1 << 62
 
 func (g *gate) init() { g.drained = make(chan struct{}, 1) }
 
-// prepare is init for a gate that is used without it as long as nobody shuts it. Whoever
-// shuts such a gate calls prepare before, and sees to it that nobody else does meanwhile.
+// prepare is init for a gate that can be entered before init, because nobody has shut it
+// yet. A goroutine that is about to shut such a gate calls prepare first, and makes sure
+// that no other does so at the same time.
 func (g *gate) prepare() {
 	if g.drained == nil {
 		g.init()

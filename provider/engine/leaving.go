@@ -28,7 +28,7 @@ type departures struct {
 	peers    map[netip.Addr]*leavingPeer // nil: none so far
 	places   map[departing]*list.Element // in the list of its peer
 	most     leavingPeers
-	came     uint64 // so far
+	came     uint64 // how many were added so far
 
 	dropping sched.Mutex[locks.Dropping]
 	dropped  [4096]byte // what farewells read
@@ -41,17 +41,17 @@ type leavingPeer struct {
 	at      int       // in leavingPeers
 }
 
-// leavingConn is one of them.
+// leavingConn is a connection that waits.
 type leavingConn struct {
 	departing
 	peer *leavingPeer
-	came uint64 // as which of all
+	came uint64 // departures.came when it was added
 }
 
 func (p *leavingPeer) oldest() leavingConn { return p.waiting.Front().Value.(leavingConn) }
 
-// leavingPeers is a heap of peers: first is who has most waiting, and of those who have as
-// many the one of whom one waits longest.
+// leavingPeers is a heap. The first peer is the one of which most connections wait; of
+// several with as many, the one whose oldest connection came first.
 type leavingPeers []*leavingPeer
 
 func (h leavingPeers) Len() int { return len(h) }
@@ -93,8 +93,8 @@ type departing interface {
 	peer() netip.Addr // a result of peerGroup
 }
 
-// add notes that c waits. The caller has to cut instead for it, unless that is nil. ok is
-// false if the device is being closed, and c can't wait.
+// add notes that c waits. If instead is not nil, there is one connection too many, and the
+// caller has to cut instead. ok is false if the device is being closed, and c can't wait.
 func (d *departures) add(c departing, opts *Options) (instead departing, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,8 +175,8 @@ func (d *departures) len() int {
 // farewell is a connection that ends in the start-up with something left to send: a
 // rejecting Reply, or a Terminate. It is sent, then FIN; what the peer still sends is read
 // and dropped until its FIN comes, because a close with unread octets is a reset, which
-// could overtake what was sent. That takes no goroutine, because the farewell is the
-// Handler of its Conn: any number of peers can be refused.
+// could overtake what was sent. The farewell is the Handler of its Conn and needs no
+// goroutine, so any number of peers can be refused.
 type farewell struct {
 	dev  *device
 	conn transport.Conn

@@ -150,7 +150,8 @@ func (d *device) stopProgress() {
 // a program's goroutine that polls, would otherwise wait for all of them: the scheduler
 // prefers goroutines that have just been woken to those that have given way.
 //
-// One that polls once does not spin: the progress goroutine is not to leave the streams to it.
+// A goroutine that polls only once does not spin, so Attend keeps the progress goroutine
+// from leaving the streams to it.
 func (d *device) giveWay() {
 	d.poller.Poll()
 	d.poller.Attend()
@@ -158,8 +159,8 @@ func (d *device) giveWay() {
 }
 
 // stepsAtOnce is how many goroutines of connections that come or go take a step at the same
-// time. The others wait for them, and not for the scheduler, so that whoever waits for that
-// waits for a few of them only.
+// time. The others are not runnable meanwhile, so that any other goroutine of the process
+// has to wait for these few only before it gets the CPU.
 const stepsAtOnce = 2
 
 // step takes a step in setting up or ending a connection. f does not wait for anything that

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// fullNetwork has pollers that take no connection.
+// fullNetwork has pollers whose Add fails.
 type fullNetwork struct {
 	*memnet.Network
 	before func() // is called before Add returns the error
@@ -31,8 +31,8 @@ func (p *fullPoller) Add(transport.Conn, transport.Handler) error {
 	return syscall.ENOSPC
 }
 
-// TestStartFailsWhileSomebodyPosts: a stream that the poller does not take holds nothing in the
-// end, even if the program has found the QP in RTS and posted more than the socket takes.
+// TestStartFailsWhileSomebodyPosts: a stream whose poller refuses it holds nothing in the end,
+// even if the program has found the QP in RTS and has posted more than the socket takes.
 func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 	network := &fullNetwork{Network: memnet.New(&memnet.Options{Window: 1000})}
 	s := newSide(t, Options{Network: network}, sideOptions{})

@@ -32,11 +32,13 @@ type linger struct {
 type endWatch struct {
 	timer *time.Timer
 
-	// Of a graceful end: from when to when the peer has time, and what had moved at first.
+	// Of a graceful end: from when until when the peer has time to move something, and what
+	// had moved at the beginning of that time.
 	from, until time.Time
 	seen        uint64
 
-	// And from when it has SendTimeout to move as much as counts, with what had moved then.
+	// From when the peer has SendTimeout to move closingLeast octets, and what had moved by
+	// then.
 	since time.Time
 	at    uint64
 
@@ -61,9 +63,9 @@ func (l *linger) stopTimer() {
 
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
-// ours comes, or its FIN does not come. Who moves a little now and then has SendTimeout for
-// closingLeast octets, so that all that is posted has an end. The time that an object of
-// ours takes is not the peer's (see closingExpired).
+// ours comes, or its FIN does not come. A peer that moves a little now and then has
+// SendTimeout for each closingLeast octets, so that a graceful end is over some time. The
+// time that an object of ours takes does not count (see closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -101,8 +103,8 @@ func (s *stream) countAnswer(a *rdmap.Action) {
 	}
 }
 
-// closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. With
-// a store under way it leaves that to the time behind it: objectTook sets the timer anew.
+// closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. While
+// an object stores it does nothing, because objectTook sets the timer again after that.
 func (s *stream) closingExpired() {
 	storing, fetching := s.waitsForObject()
 	l := &s.linger
@@ -167,7 +169,8 @@ func (s *stream) startLinger(e *ending) {
 	case e.reset:
 		_ = s.conn.Abort()
 		l.gone = true
-	case e.lost, s.lingerStep(new(turnEnd)): // a peer that hung up first needs no place in departures
+	// A peer that hung up first needs no place in departures.
+	case e.lost, s.lingerStep(new(turnEnd)):
 		s.closeConn()
 	default:
 		var ok bool
@@ -177,8 +180,8 @@ func (s *stream) startLinger(e *ending) {
 		}
 		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
 	}
-	// Not lingerOn: a goroutine that takes the lock before it, for something else, would
-	// leave what is to be sent.
+	// Not lingerOn, which does nothing if another goroutine has the lock, for whatever
+	// purpose: what is to be sent would not be sent.
 	s.lingerTurn(turnEnd)
 	if instead != nil {
 		instead.cut(true)

@@ -291,7 +291,7 @@ func (s *stream) undoMemory() {
 		case *mw:
 			owner.undo(w.rkey)
 		case *fastMR:
-			// Fails if the program has done that, or bound a window since.
+			// Fails if the program has invalidated it, or bound a window to it, since.
 			_ = owner.invalidate(s.q, w.rkey, false)
 		}
 	}

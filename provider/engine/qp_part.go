@@ -8,7 +8,7 @@ import "sync/atomic"
 const partSmall = 1600
 
 // partsMost is how many octets the long parts of a device may have together. Beyond that
-// the streams end whose parts have stood still for longest (see stalls.shrink).
+// streams end that do not finish their FPDU (see stalls.shrink).
 const partsMost = 64 << 20
 
 // rxPart is the beginning of an FPDU that was moved out of a context, because a peer that

@@ -12,26 +12,26 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
 
-// Peers may stop in the middle of an FPDU that they send, or of taking what they are
-// sent. Otherwise a connection holds next to nothing, but then it holds part of an FPDU,
-// or octets that the socket didn't take. That ends after a time, even if a few octets move
-// now and then: an FPDU has FPDUTimeout from its first octet to its last, and what was
-// left over when the socket was full has SendTimeout until it is taken. So a peer has to
-// keep to an absolute rate. A slow peer that does so is never cut, because the time of the
-// next FPDU begins anew.
+// A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent.
+// Its connection, which holds next to nothing otherwise, then holds part of an FPDU, or
+// octets that the socket didn't take. That ends after a time, even if a few octets move now
+// and then: an FPDU has FPDUTimeout from its first octet to its last, and what was left
+// over when the socket was full has SendTimeout until it is taken. So a peer has to keep to
+// an absolute rate. A slow peer that does so is never cut, because each FPDU has the whole
+// time.
 //
 // The streams of a device that may be stalled are looked at together, and a timer runs
-// only while there are any. A stream that gets into the middle of something joins them and
-// sets one flag, which stays set most of the time that it is busy. Whether it has moved
-// since the last look is seen from counters that it has anyway.
+// only while there are any. A stream joins them when it begins to wait for its peer in one
+// of these ways, and sets one flag, which stays set most of the time that it is busy.
+// Counters that the stream has anyway show whether it has moved since the last look.
 
 const (
 	// stallLook is the longest time between two looks at stalled streams, and how long a
 	// stalled stream keeps more than it needs.
 	stallLook = time.Second
 
-	// stallLooks is how many looks fit into the shortest of the limits, at least, so that
-	// none is exceeded by much.
+	// stallLooks is how many looks, at least, there are in the time of the shortest limit,
+	// so that no limit is exceeded by much.
 	stallLooks = 8
 
 	// turnsToFill is how many turns fill the last third of a socket's buffer, if messages
@@ -43,7 +43,8 @@ const (
 	// next look.
 	stallsPrune = 32
 
-	// stallsKept is for how many streams there is always room to be watched.
+	// stallsKept is the number of streams for which the lists of watched ones keep their
+	// memory when few are watched.
 	stallsKept = 64
 )
 
@@ -63,7 +64,7 @@ var (
 	}
 )
 
-// stalls watches the streams of a device that are in the middle of something.
+// stalls watches the streams of a device that may be stalled.
 type stalls struct {
 	mu      sched.Mutex[locks.Stalls]
 	fresh   []*stream // since the last look
@@ -74,7 +75,7 @@ type stalls struct {
 	stopped bool
 	looks   sync.WaitGroup // the timer that is armed, and what it calls
 
-	known []stall // of look, which runs once at a time
+	known []stall // for look only, of which one runs at a time
 }
 
 // stall is a stream that is watched.
@@ -83,17 +84,17 @@ type stall struct {
 	rx, tx stallSide
 }
 
-// stallSide is how far one side of it was when it was first seen in the middle of what it
-// is in now.
+// stallSide is how far one side of a stream was at the look that first found it waiting
+// for the peer to finish the FPDU, or to take the octets, that it still waits for.
 type stallSide struct {
-	on    bool // it is in the middle of something
+	on    bool // it waits for the peer
 	since time.Time
 	at    uint64 // FPDUs taken, or octets sent, by then
 	owed  uint64 // how many more octets have to be sent
 }
 
-// watch has the stream looked at until neither side is in the middle of something. rxMu or
-// txMu is held.
+// watch has the stream looked at until neither side waits for the peer. rxMu or txMu is
+// held.
 func (s *stream) watch() {
 	if !s.watched.Load() && !s.watched.Swap(true) {
 		s.dev.stalls.join(s)
@@ -141,9 +142,9 @@ func (o *Options) stallPeriod() time.Duration {
 	return max(period, time.Millisecond)
 }
 
-// look looks at all streams that are watched. When it comes late, this process, or the
-// machine, has stood still. What came meanwhile may lie in the sockets, so that time does
-// not count against the peers.
+// look looks at all streams that are watched. If it runs late, this process or the machine
+// has stood still. What came meanwhile may still be in the sockets, so that time does not
+// count against the peers.
 func (w *stalls) look(d *device) {
 	defer w.looks.Done()
 	w.mu.Lock()
@@ -177,7 +178,7 @@ func (w *stalls) look(d *device) {
 	}
 }
 
-// trimmed returns s without most of its capacity, if that is for many more than there are.
+// trimmed returns s, copied to less memory if its capacity is far more than its length.
 func trimmed[T any](s []T) []T {
 	if cap(s) <= 4*max(len(s), stallsKept) {
 		return s
@@ -185,8 +186,9 @@ func trimmed[T any](s []T) []T {
 	return append(make([]T, 0, 2*max(len(s), stallsKept)), s...)
 }
 
-// shrink ends streams, oldest first, that have begun an FPDU and stood in it for a whole
-// look, when all such parts together take more than they may.
+// shrink ends streams that are still in the FPDU in which an earlier look found them, if
+// all parts of FPDUs together take more memory than they may. Streams that joined the watch
+// earlier end first.
 func (w *stalls) shrink(d *device, now time.Time) {
 	over := d.prog.partOctets.Load() - d.prog.partsMost
 	for i := range w.known {
@@ -210,7 +212,7 @@ func (w *stalls) shrink(d *device, now time.Time) {
 	}
 }
 
-// stop ends the watch, and waits for a look that is in progress: there are no streams any
+// stop ends the watch, and waits for a look that is in progress. There are no streams any
 // more.
 func (w *stalls) stop() {
 	w.mu.Lock()
@@ -222,8 +224,8 @@ func (w *stalls) stop() {
 	w.looks.Wait()
 }
 
-// look reports whether the stream is to be looked at once more. That is so if another
-// goroutine has one of its locks.
+// look looks at the stream, and reports whether the next look has to, too. It does also if
+// another goroutine has one of the stream's locks now.
 func (st *stall) look(now time.Time) bool {
 	s := st.s
 	if s.finished.Load() {
@@ -233,10 +235,10 @@ func (st *stall) look(now time.Time) bool {
 		return true
 	}
 	stay := st.lookLocked(now)
-	s.rxPark() // a goroutine that did not get the lock meanwhile may have wanted this
+	s.rxPark() // for a goroutine that may have tried meanwhile, and did not get the lock
 	s.rxMu.Unlock()
 	if s.over() {
-		sched.Go(s.settle) // it calls the program, which may block
+		sched.Go(s.settle) // settle calls the program's onDown, which may block
 	}
 	return stay
 }
@@ -281,7 +283,7 @@ func (st *stall) lookRx(now time.Time) {
 }
 
 // lookTx ends the stream if the peer has taken too little for too long while the socket
-// was full. There is no room for a Terminate.
+// was full. It sends no Terminate, for which the socket has no room.
 func (st *stall) lookTx(now time.Time) {
 	s := st.s
 	t := &s.tx
@@ -333,8 +335,8 @@ type heldBatch struct {
 }
 
 // owed is how much a full socket has to take before the stream counts as moved: what is
-// left of the batch, and some of the rest of a long message, or one octet if a turn has
-// ended between two messages. It is 0 if the socket is not full.
+// left of the batch and of the message that is being sent, but at most chunkOctets; or one
+// octet if a turn has ended between two messages. It is 0 if the socket is not full.
 func (s *stream) owed() uint64 {
 	t := &s.tx
 	n := uint64(0)
@@ -356,8 +358,8 @@ func (s *stream) owed() uint64 {
 	return min(n, chunkOctets)
 }
 
-// hold gives the batch back until there is room in the socket. What is left of it was
-// stashed before.
+// hold keeps a copy of what is left of the batch until the socket has room, and gives the
+// batch back. It does nothing if the batch still uses regions.
 func (t *txState) hold(d *device) {
 	b := t.b
 	if b == nil || b.empty() || b.nuses > 0 {
@@ -389,6 +391,6 @@ func (t *txState) unhold(d *device) {
 	b.written, b.built = h.written, h.written+uint64(len(h.b))
 	b.nrecs = copy(b.recs[:], h.records)
 	b.nfpdus = copy(b.fpdus[:], h.fpdus)
-	b.begun(t) // b.message is another stream's; and the FPDUs in h are not to be undone
+	b.begun(t) // b.message may be another stream's, and the FPDUs of h must not be undone
 	t.held, t.b = nil, b
 }

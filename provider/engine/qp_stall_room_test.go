@@ -138,7 +138,7 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 }
 
 // TestHeldBehindAnObject: what waits for an object of ours is a payload in a chunk, and what one
-// read took behind it. The rest stays in the socket.
+// read took after it. The rest stays in the socket.
 func TestHeldBehindAnObject(t *testing.T) {
 	for _, others := range []int64{0, rxKept} { // that keep a context
 		heldBehindAnObject(t, others)

@@ -61,7 +61,7 @@ type stream struct {
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
 
-	// moved is for the watches over what is sent: octets sent.
+	// moved is how many octets were sent, for those that watch whether the peer takes any.
 	moved atomic.Uint64
 }
 
@@ -105,8 +105,8 @@ func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown 
 	return err
 }
 
-// begin is start, and returns the stream. A caller that ends the stream rather than the
-// QP's connection doesn't end one that the QP has later.
+// begin is start, and returns the stream, so that the caller can end this stream and not a
+// later one of the QP.
 func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) (*stream, error) {
 	s := &stream{q: q, dev: q.dev, conn: conn, onDown: onDown, params: streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
@@ -120,9 +120,9 @@ func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown 
 	s.tx.init(s)
 	s.maySend.Store(!params.WaitFirstFPDU)
 
-	// The poller may call Ready from the moment of Add on; it must find nothing
-	// to do before the early octets are in. Who posts from the moment of RTS on
-	// must find the Conn with the poller, which is to watch it if the socket fills.
+	// The poller may call Ready as soon as Add has been called; Ready must find nothing to
+	// do before the early octets are in. The program may post as soon as the QP is in RTS;
+	// if the post fills the socket, the poller has to watch the Conn, and so must have it.
 	s.rxMu.Lock()
 	s.txMu.Lock()
 	err := q.enterRTS(s, params.ORD)
@@ -244,18 +244,19 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	return used, more
 }
 
-// kickTx transmits what there is to transmit, or has it done by whoever is at it.
+// kickTx transmits what there is to transmit, or leaves that to the goroutine that holds
+// txMu.
 func (s *stream) kickTx() {
 	s.pumpTx(turnMost)
 	s.settle()
 }
 
 // pumpTx is kickTx for the receive side, which settles itself when its lock is
-// released. turn bounds all that the holder of txMu sends, whatever is posted meanwhile. It
-// returns what it has used of it, and whether it ended before the work did.
+// released. turn bounds all that this call sends, whatever is posted meanwhile. pumpTx
+// returns how much of the turn was used, and whether the turn ended before the work did.
 func (s *stream) pumpTx(turn int) (used int, more bool) {
 	if !s.txMu.TryLock() {
-		// Whoever has the lock looks at txWork behind giving it back.
+		// The holder looks at txWork after it has released the lock.
 		s.txWork.Store(true)
 		if !s.txMu.TryLock() {
 			return 0, false
@@ -269,9 +270,9 @@ func (s *stream) pumpTx(turn int) (used int, more bool) {
 	return max(turn-left, 0), left <= 0 && s.blocked.Load()
 }
 
-// unlockTx releases txMu, and then does what others have left to its holder. Whoever takes
-// txMu for anything but a turn releases it by this, and calls settle once it holds no lock
-// any more.
+// unlockTx releases txMu, and then does what others have left to its holder. A goroutine
+// that has taken txMu for anything but a turn releases it with unlockTx, and calls settle
+// when it holds no lock any more.
 func (s *stream) unlockTx() {
 	s.txMu.Unlock()
 	if s.txWork.Load() {
@@ -279,9 +280,9 @@ func (s *stream) unlockTx() {
 	}
 }
 
-// txTurn ends the hold of txMu, and returns what is left of the turn. That is deferred, as in rxTurn, because a panic has
-// to reach the program: with the lock held it would hang in the Close that the
-// program, as likely as not, has deferred.
+// txTurn transmits, releases txMu, and returns what is left of the turn. The release is
+// deferred, as in rxTurn, because a panic has to reach the program: with the lock held, the
+// program would hang in the Close that it has probably deferred.
 func (s *stream) txTurn() (left int) {
 	defer s.txMu.Unlock()
 	if s.txWork.Load() {
@@ -291,7 +292,7 @@ func (s *stream) txTurn() (left int) {
 	return int(s.tx.turn)
 }
 
-// rxTurn ends the hold of rxMu.
+// rxTurn receives, and releases rxMu.
 func (s *stream) rxTurn(turn int) (used int, more bool) {
 	defer s.rxMu.Unlock()
 	return s.receiveTurn(turn)

@@ -9,26 +9,26 @@ import (
 // A turn is what one stream moves, in one direction, before others have their turns. What
 // is left waits until the next Poll: in the socket, or in the send queue and among the
 // peer's Reads. Nobody needs to remember it: what is unread keeps the socket readable, and
-// a stream that has more to send has the poller watch for room, which there is (see
-// putOff).
+// a stream that has more to send has the poller watch for room, which the socket already
+// has (see putOff).
 //
-// How long the turns of streams are that a Poll serves is for package turns. A turn is
+// Package turns decides how long the turns are that a Poll gives to streams. A turn is
 // counted in octets, of which each takes 0.1 ns in the engine and 0.35 ns with what the
-// kernel does over loopback, both for the sender and the receiver. What else costs time
-// counts as the octets that take as long: an FPDU is 50 to 80 ns beside its octets, and a
-// record that TCP must not put together with others is 600 to 850 ns here
-// (BenchmarkReceived, BenchmarkSent) and 2,300 with the kernel's part.
+// kernel does over loopback, both for the sender and the receiver. Other work counts as the
+// octets that take as long: an FPDU takes 50 to 80 ns in addition to its octets, and a
+// record that TCP must not put together with others takes 600 to 850 ns in the engine
+// (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part.
 const (
 	// turnMost is the turn of a post: what the program itself wants to send, a message of
 	// 1 MiB for instance, goes out at once.
 	turnMost = 5 << 18
 
-	// turnLeast is that of a stream that is read directly, beside several others, or is
-	// closed at once.
+	// turnLeast is the turn of a stream that is one of several that a poller reads
+	// directly, or that is closed at once.
 	turnLeast = 64 << 10
 
-	// turnEnd is that of a stream that has just ended, beside the turn in which it did:
-	// enough to see the FIN of a peer that sends nothing more.
+	// turnEnd is the turn of a stream that has just ended, in addition to the turn in which
+	// it ended: enough to see the FIN of a peer that sends nothing more.
 	turnEnd = 4 << 10
 
 	// batchLeast is what a batch may have when little is left of a turn.

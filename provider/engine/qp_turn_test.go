@@ -52,8 +52,8 @@ func (r *raw) ask(m *region, n, count int) {
 }
 
 // TestTurnOfTransmitting: whatever a stream sends, and however fast its peer takes it, one call
-// sends about 1 MiB, and less if FPDUs are short. The poller alone has the rest follow, and
-// nothing is watched in the end.
+// sends no more than a post may (turnMost), and less if FPDUs are short. The poller sends the
+// rest without another post, and nothing is watched in the end.
 func TestTurnOfTransmitting(t *testing.T) {
 	const size, reads = 4 << 20, 4
 	for _, mss := range []int{88, 1448, 65_000} {
@@ -109,8 +109,8 @@ func TestTurnOfTransmitting(t *testing.T) {
 	}
 }
 
-// TestTurnOfReceiving: one call takes about 1 MiB, and less if FPDUs are short. The rest stays
-// in the socket.
+// TestTurnOfReceiving: one Poll takes no more than turnMost, and less if FPDUs are short. The
+// rest stays in the socket.
 func TestTurnOfReceiving(t *testing.T) {
 	for _, n := range []int{0, 60, 1000, 60_000} {
 		t.Run(fmt.Sprintf("%d octets", n), func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestTurnOfReceiving(t *testing.T) {
 }
 
 // TestTurnsOfMany: a stream to which a message comes has its turn in one of the next
-// Polls, and 64 others together don't move much more before than one would alone,
-// whichever way their octets go.
+// Polls. Before that, 64 others together don't move much more than one alone would, in
+// whichever direction.
 func TestTurnsOfMany(t *testing.T) {
 	const peers, size = 64, 1 << 20
 	for _, what := range []string{"fast readers", "long Writes", "short FPDUs", "both"} {

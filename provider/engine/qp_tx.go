@@ -143,7 +143,7 @@ func (s *stream) write() bool {
 			t.taken = 0
 		}
 		if t.taken == mssBatches {
-			t.apt = batchOctets // short ones, perhaps, but it is not full any more
+			t.apt = batchOctets // the batches may have been short, but the socket took all
 		}
 		if out, ok := t.b.advance(n); ok {
 			s.q.finishSends(out)

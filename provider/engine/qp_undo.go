@@ -6,9 +6,9 @@ import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 // that is partly out must not change any more, and the effects of building a short message
 // can't be undone. But FPDUs in the middle of a long message can be built again, so that
 // a peer that asks for gigabytes and takes none makes us hold the rest of one FPDU only.
-// That is less work, too: otherwise they have to be copied, because nobody may have to
-// wait for their regions. What is left of the end of a message, or of many short ones, is
-// a batch at most.
+// That is less work, too: otherwise they have to be copied, because closing their regions
+// must not wait for the peer. What is left of the end of a message, or of many short ones,
+// is a batch at most.
 
 // messageStart is where in a batch the message that is being sent begins, or goes on.
 type messageStart struct {

@@ -5,9 +5,10 @@ import (
 	"runtime"
 )
 
-// Reset resets every connection for which which is true, as a host does when a process
-// has ended: both ends see ECONNRESET after what has arrived. It returns how many
-// connections it has reset. which is called with a lock of the connection held.
+// Reset resets every connection for which the function which returns true, as a host does
+// when a process has ended: both ends see ECONNRESET after they have read what had arrived.
+// Reset returns how many connections it has reset. It calls which with a lock of the
+// connection held.
 func (n *Network) Reset(which func(dialed, accepted netip.AddrPort) bool) int {
 	n.mu.Lock()
 	all := make([]*link, 0, len(n.links))

@@ -88,10 +88,10 @@ type Handler interface {
 type Sharer interface {
 	Handler
 
-	// ReadyTurn is Ready, and Poll calls it in place of that. It moves about turn octets
-	// at most, in both directions together, where work that costs more than its octets
-	// counts as the octets that take as long. It returns what it has used of the turn, and
-	// whether the turn ended before the work did.
+	// Poll calls ReadyTurn in place of Ready. It moves about turn octets at most, in both
+	// directions together; work that costs more than its octets counts as the octets that
+	// take as long. It returns what it has used of the turn, and whether the turn ended
+	// before the work did.
 	ReadyTurn(readable, writable bool, turn int) (used int, more bool)
 }
 

@@ -48,9 +48,9 @@ func (n *note) pump() {
 	}
 }
 
-// TestSearchFindsLostWakeUp has three actors post: one that does not get the lock leaves a note. A
+// TestSearchFindsLostWakeUp: three actors post, and one that does not get the lock leaves a note. A
 // search with two preemptions finds a schedule in which a faulty holder misses the note, and the
-// schedule's text repeats that. In the correct protocol it finds none.
+// schedule's text repeats the fault. In the correct protocol the search finds no such schedule.
 func TestSearchFindsLostWakeUp(t *testing.T) {
 	lost := func(c Chooser, faulty bool) bool {
 		n := &note{faulty: faulty}
@@ -97,8 +97,8 @@ func TestSearchFindsLostWakeUp(t *testing.T) {
 
 // TestSearchCountsSchedules compares the number of schedules with the one known from combinatorics.
 func TestSearchCountsSchedules(t *testing.T) {
-	// Each of two actors can be interrupted before each of its two steps, and begins once. So the
-	// schedules are the interleavings of three parts of one with three parts of the other.
+	// Two actors have two steps each, and can be interrupted before each step. So the schedules are
+	// the interleavings of the three parts of one actor with the three parts of the other.
 	var b Bool
 	two := func() { b.Store(true); b.Store(true) }
 	seen := map[string]bool{}
@@ -158,8 +158,8 @@ func TestRunReportsEndlessLoopAndPanic(t *testing.T) {
 	}
 }
 
-// TestRunReportsContendedLeaf: a step under the lock of a leaf fails the run, whose schedule can be
-// printed.
+// TestRunReportsContendedLeaf: a run fails if a step is taken under the lock of a leaf, and its
+// schedule can be printed.
 func TestRunReportsContendedLeaf(t *testing.T) {
 	for s := (&Search{Preemptions: 1}); ; {
 		var c Mutex[lockC]
@@ -216,7 +216,7 @@ func TestLockOrder(t *testing.T) {
 		b.Unlock()
 		c.Unlock()
 	}
-	tried := func() { // a lock that is only tried may come after a later one
+	tried := func() { // TryLock may take a lock while one that comes later is held
 		b.Lock()
 		if a.TryLock() {
 			a.Unlock()

@@ -34,7 +34,7 @@ func (m *Mutex[R]) Lock() {
 	case leaf:
 		if !m.mu.TryLock() {
 			x.fail("%s is contended, which is a leaf: a step was taken under it", rankName(r))
-			x.stop() // who holds it would not be chosen
+			x.stop() // m.mu.Lock would block for ever: its holder would not be chosen
 		}
 	default:
 		x.step()
@@ -49,11 +49,11 @@ func (m *Mutex[R]) Lock() {
 	w.add(r)
 }
 
-// yield is what a step outside of a run calls, nil for nothing.
+// yield is the function that a step outside of a run calls, nil for none.
 var yield atomic.Pointer[func()]
 
-// Yield has each step outside of a run call f, or nothing if f is nil. An f that calls
-// runtime.Gosched now and then has goroutines meet where they seldom would.
+// Yield sets the function that each step outside of a run calls, nil for none. If it calls
+// runtime.Gosched now and then, goroutines meet at steps where they seldom would otherwise.
 func Yield(f func()) {
 	if f == nil {
 		yield.Store(nil)
@@ -91,8 +91,8 @@ func rankName(r Rank) string { return reflect.TypeOf(r).Name() }
 // holding is what one goroutine holds.
 type holding struct{ ranks []Rank }
 
-// holdings are of goroutines outside of a run. An entry outlives its goroutine; the next goroutine
-// to which the runtime gives the same record has it then.
+// holdings are what goroutines outside of a run hold, by the address of the runtime's record of the
+// goroutine. An entry outlives its goroutine: the next goroutine that gets the record uses it.
 var holdings [64]struct {
 	mu sync.Mutex
 	of map[uintptr]*holding

@@ -1,15 +1,15 @@
 // Package turns shares the time of a poller among the streams that are ready at the same
 // time, so that a stream with little to do does not wait for those with much.
 //
-// What a stream may do before it returns is its turn. A turn is counted in octets, so
+// A turn is what a stream may do in one call of its handler. It is counted in octets, so
 // that it needs no clock and is the same on every run; work that costs more than its
 // octets counts as the octets that take as long (about 0.35 ns each over loopback, with
-// CRC). A stream whose last turn ended before its work did is long. In each round, which
-// is one Poll, the others come first, with short turns, until these come to ShortAll. Then
-// come the long ones, until they have used one long turn between them. Of either kind the
-// one that has waited most comes first. Where both kinds are ready, the long ones have
-// theirs in every second round only: a program that was woken by a message in between can
-// answer it first.
+// CRC). A stream is long if its last turn ended before its work did, otherwise short. A
+// round is one Poll. In each round the short streams come first, with short turns, until
+// they have used ShortAll together. Then the long streams come, until they have used one
+// long turn together. Among streams of one kind the one whose last turn is longest ago
+// comes first. If streams of both kinds are ready, the long ones have a turn in every
+// second round only, so that a program that was woken by a message can answer it first.
 package turns
 
 import (
@@ -21,17 +21,17 @@ const (
 	// Most is how many streams a round has at most.
 	Most = 64
 
-	// ShortAll is what the short turns of a round come to: about 0.2 ms.
+	// ShortAll is what the short turns of a round may use together: about 0.2 ms.
 	ShortAll = 512 << 10
 
-	// ShortMost is what one of the short turns may have.
+	// ShortMost is what one of the short turns may use.
 	ShortMost = 128 << 10
 
-	// Long is a long turn, and what all long turns of a round come to, a quarter more at
-	// most: about 0.1 ms.
+	// Long is what one long turn may use, and what all long turns of a round may use
+	// together, about 0.1 ms; the last may exceed it by a quarter.
 	Long = 256 << 10
 
-	// Call is what a turn counts at least: that the handler was called.
+	// Call is the least that a turn counts: the cost of calling the handler.
 	Call = 1 << 10
 )
 
@@ -54,18 +54,18 @@ type Round struct {
 	sharing *Sharing
 	states  [Most]*State
 	n       int
-	short   uint64 // streams that still have their short turn in this round
-	long    uint64 // those that may still have a long one
-	shorts  int
-	begun   bool // the long ones' part of the round
-	left    int  // of ShortAll, and then of Long
+	short   uint64 // the short streams that have not had their turn in this round
+	long    uint64 // the long ones that have not
+	shorts  int    // how many short streams were added
+	begun   bool   // the turns of the long streams have begun
+	left    int    // of ShortAll, and then of Long
 }
 
 // Begin begins a round of s.
 func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, ShortAll }
 
-// Add adds a stream that is ready. Its number is how many were added before it. A stream
-// that is new has waited less than all others.
+// Add adds a stream that is ready. Its number is how many were added before it. A new
+// stream comes after all others of its kind, as if it had just had a turn.
 func (r *Round) Add(s *State) {
 	if s.served.Load() == 0 {
 		s.served.Store(r.sharing.turns.Add(1))
@@ -81,7 +81,7 @@ func (r *Round) Add(s *State) {
 }
 
 // Next returns the number of the stream whose turn it is, and how many octets that turn
-// has; -1 when the round is over. Done comes before the next call.
+// has; -1 when the round is over. Call Done before the next call of Next.
 func (r *Round) Next() (number, turn int) {
 	if r.short != 0 && r.left > 0 && !r.begun {
 		return r.take(&r.short), min(ShortMost, ShortAll/r.shorts)
@@ -110,7 +110,7 @@ func (r *Round) pass() bool {
 	return false
 }
 
-// take takes the one that has waited most out of a set.
+// take removes the stream whose last turn is longest ago from a set, and returns its number.
 func (r *Round) take(set *uint64) int {
 	best, first := -1, uint64(0)
 	for rest := *set; rest != 0; rest &= rest - 1 {
@@ -124,8 +124,8 @@ func (r *Round) take(set *uint64) int {
 	return best
 }
 
-// Done says how many octets the turn of a stream has come to, and whether it ended before
-// the stream's work did.
+// Done records how many octets the turn of a stream has used, and whether the turn ended
+// before the stream's work did.
 func (r *Round) Done(number, spent int, more bool) {
 	r.left -= max(spent, Call)
 	if s := r.states[number]; s.long.Load() != more {

@@ -34,8 +34,8 @@ func want(t *testing.T, what string, got []int, want ...int) {
 	}
 }
 
-// TestShortComesFirst: a stream with one message does not wait for those with much to do,
-// wherever it stands among them, and they wait for the program that answers it.
+// TestShortComesFirst: a stream with one message has its turn before those with much to do,
+// wherever it stands among them, and these wait one round, so that the program can answer.
 func TestShortComesFirst(t *testing.T) {
 	const much = 1 << 30
 	var s Sharing
@@ -80,8 +80,8 @@ func TestRoundIsBounded(t *testing.T) {
 	}
 }
 
-// TestNobodyStarves: each stream that stays ready has a long turn within as many rounds as
-// it takes all others to have theirs, twice where messages keep coming.
+// TestNobodyStarves: each stream that stays ready has a long turn within the number of rounds
+// in which all others have theirs, or twice that number if messages keep coming.
 func TestNobodyStarves(t *testing.T) {
 	var s Sharing
 	states := make([]State, Most)
@@ -106,8 +106,8 @@ func TestNobodyStarves(t *testing.T) {
 	}
 }
 
-// TestNewcomersComeLast: a stream that is there for long has its turn before those of a
-// flood, though these, new ones each time, use more than a round has.
+// TestNewcomersComeLast: a stream that has been ready before has its turn before the streams
+// of a flood, although these, new ones in each round, use more than a round has.
 func TestNewcomersComeLast(t *testing.T) {
 	var s Sharing
 	var old State

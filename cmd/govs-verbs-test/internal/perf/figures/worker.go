@@ -15,15 +15,15 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// order is what an end, a worker process, is to do. One of the fields that point is set, or
-// one of the flags.
+// order is what an end, a worker process, is to do. One field is set, with Over and Addr if
+// that needs them.
 type order struct {
-	Who     bool            `json:",omitempty"` // tell who it is
+	Who     bool            `json:",omitempty"` // describe the end
 	Listen  *Device         `json:",omitempty"` // server: listen over it, at Addr
 	Run     *load.Spec      `json:",omitempty"` // client: run it over Over, with the server at Addr
 	Idle    *int            `json:",omitempty"` // client: have so many idle connections to Addr; server: 0, listen for them
 	UseIdle bool            `json:",omitempty"` // post to every idle QP once
-	Memory  bool            `json:",omitempty"` // tell the memory of the process
+	Memory  bool            `json:",omitempty"` // report the memory of the process
 	Profile *profileRequest `json:",omitempty"`
 
 	Over *Device        `json:",omitempty"`
@@ -160,7 +160,7 @@ func (x *executor) listen(d Device, addr netip.AddrPort) (netip.AddrPort, error)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_ = s.Serve(x.ctx, 0) // what goes wrong with a client, the client says
+		_ = s.Serve(x.ctx, 0) // the client reports what goes wrong
 	}()
 	x.served = append(x.served, func() error { <-over; return s.Close() })
 	return s.Addr(), nil

@@ -13,8 +13,8 @@ import (
 const autogroup = "/proc/self/autogroup"
 
 // RaiseSession gives this process's session precedence over all others of the machine,
-// until the function that it returns is called. That is nil if the kernel does not schedule
-// the session against others, or the process may not change how it does.
+// until restore is called. restore is nil if the kernel does not schedule the session
+// against others, or the process may not change the precedence.
 func RaiseSession() (restore func() error, err error) {
 	text, err := os.ReadFile(autogroup)
 	if errors.Is(err, fs.ErrNotExist) {

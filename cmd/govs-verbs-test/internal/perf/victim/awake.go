@@ -15,8 +15,8 @@ import (
 // guest that sleeps may take milliseconds until its host runs it again.
 const latencyDevice = "/dev/cpu_dma_latency"
 
-// keepAwake keeps all CPUs awake until the function that it returns is called. That is nil
-// if the process may not do so, or the kernel can't.
+// keepAwake keeps all CPUs awake until end is called. end is nil if the process may not do
+// so, or the kernel can't.
 func keepAwake() (end func(), err error) {
 	f, err := os.OpenFile(latencyDevice, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {

@@ -36,7 +36,7 @@ type counts struct {
 type Counts struct {
 	TCP         uint64 `json:"tcp_connections,omitempty"`
 	Connections uint64 `json:"connections,omitempty"`           // with a Reply
-	Cut         uint64 `json:"connections_cut_short,omitempty"` // ended, or not answered, by the server
+	Cut         uint64 `json:"connections_cut_short,omitempty"` // by the server, or unanswered
 	Writes      uint64 `json:"writes,omitempty"`                // system calls
 	Sent        uint64 `json:"octets_sent,omitempty"`
 	Received    uint64 `json:"octets_received,omitempty"`

@@ -27,7 +27,7 @@ type Result struct {
 	Beside Times `json:"beside"` // beside the peers
 
 	Ratio  Spread  `json:"p99_ratio"`
-	Middle Spread  `json:"p50_ratio"`       // less sensitive than Ratio to a machine that is not quiet
+	Middle Spread  `json:"p50_ratio"`       // depends less on a quiet machine than Ratio
 	Limit  float64 `json:"limit,omitempty"` // of the median of Ratio; 0: none
 	Within bool    `json:"within"`          // Ratio is, and the machine was quiet
 

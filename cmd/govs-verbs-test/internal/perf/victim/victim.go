@@ -13,21 +13,20 @@
 // another one, unless there is a third. If they share it, the client sleeps while it waits,
 // and the peers have the scheduler's lowest policy (SCHED_IDLE): the client gets the CPU
 // as soon as there is something for it to do, and the peers have the rest. So the peers
-// work at the same time as the server, which makes a turn of the server long, and they do
-// not take the CPU from either end of the victim's connection. The report says how long
-// threads of client and server waited for a CPU nevertheless (/proc, schedstat): the engine
-// is the cause of all other delay.
+// work at the same time as the server, which makes a turn of the server long, but they do
+// not take the CPU from either end of the victim's connection. The report has the time for
+// which threads of client and server waited for a CPU nevertheless (/proc, schedstat).
 //
 // Beside idle connections the process of the hostile peers keeps its CPU awake. Otherwise
-// the victim's client would be woken on a halted CPU there, which takes longer, and ratios
-// would be lower than they are.
+// that CPU would be halted while the victim's client sleeps, the client's wake-up would take
+// longer than beside busy peers, and ratios would be too low.
 //
 // # Round trips
 //
 // The client sends a message of 64 octets, and the server answers it with another. The
 // time runs from before the post to the answer's completion. The server puts the time at
-// which it answers into its message. So the time of the request alone is known, too: it has
-// the wait for the turns of others in it, but not the wake-up of the client.
+// which it answers into its message. So the time of the request alone is known, too: it
+// includes the wait for the turns of others, but not the wake-up of the client.
 //
 // Requests are due at even intervals, one at a time. Those that fall due while one is
 // under way are not sent, but count as if they had been and had been answered together

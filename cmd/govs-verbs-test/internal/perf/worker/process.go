@@ -20,7 +20,7 @@ type Process[O, A any] struct {
 	in      io.WriteCloser
 	answers chan reply[A] // closed when the process writes no more
 	stderr  strings.Builder
-	failed  error // no order can be given any more
+	failed  error // why no order can be given any more
 	closed  bool
 }
 
@@ -58,8 +58,8 @@ func (p *Process[O, A]) hear(out io.Reader) {
 }
 
 // Order gives an order and waits for the answer. If there is none within patience, or the
-// process or ctx has ended, all further orders fail, too. If the process could not carry
-// out the order, it goes on, and the error is its own.
+// process or ctx has ended, this order and all further ones fail. If do returns an error for
+// the order, Order returns that, and the process goes on.
 func (p *Process[O, A]) Order(ctx context.Context, o O, patience time.Duration) (a A, err error) {
 	if p.failed != nil {
 		return a, p.failed

@@ -17,9 +17,9 @@ type reply[A any] struct {
 	Answer A
 }
 
-// Stdin is os.Stdin, of which a goroutine reads without a thread and a P of its own. A read
-// of os.Stdin that waits keeps its P until the runtime notices, up to 10 ms later: with
-// GOMAXPROCS=1 nothing else of the process runs meanwhile.
+// Stdin is os.Stdin, from which a goroutine reads without holding a thread and a P while it
+// waits. A read of os.Stdin that waits keeps its P until the runtime notices, up to 10 ms
+// later: with GOMAXPROCS=1 nothing else of the process runs meanwhile.
 func Stdin() (*os.File, error) {
 	fd, err := unix.FcntlInt(os.Stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -33,8 +33,8 @@ func Stdin() (*os.File, error) {
 }
 
 // Serve has do carry out the orders from in until that ends, and writes the answers to out.
-// An error of do goes to whoever gave the order. The error of Serve says that an order was
-// not understood, or that reading or writing failed.
+// An error of do is part of the answer. Serve returns an error if it does not understand an
+// order, or if reading or writing fails.
 func Serve[O, A any](in io.Reader, out io.Writer, do func(O) (A, error)) error {
 	answers := json.NewEncoder(out)
 	lines := scan(in)
