@@ -14,7 +14,7 @@ import (
 
 // perfVictimCmd measures what hostile peers do to another peer.
 type perfVictimCmd struct {
-	Kind       []string `short:"k" help:"Kinds of hostile peers, as below. Default: all." placeholder:"KIND"`
+	Kind       []string `short:"k" help:"Kinds of hostile peers, as above. Default: all." placeholder:"KIND"`
 	Peers      []int    `short:"p" default:"1,64" help:"How many hostile peers there are. Default 1,64." placeholder:"N"`
 	Time       seconds  `short:"D" default:"2s" help:"How long each measurement takes. Default 2s." placeholder:"TIME"`
 	Rounds     int      `short:"r" default:"5" help:"How often everything is measured. Default 5." placeholder:"N"`
@@ -45,8 +45,8 @@ There are three processes: a server with one device of the engine, pinned to a C
 The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it has no limit. ` +
 		`The exit status is 0 if all medians over the rounds are within their limits, otherwise 1. ` +
 		`It is also 1 if the machine was "not quiet": p99 beside idle connections was more than 5 times p50, ` +
-		`because something else ran on the machine or on its host. During the run all CPUs are kept awake (/dev/cpu_dma_latency) ` +
-		`and other sessions give way (/proc/self/autogroup), if the process may do so, which root may.
+		`because something else ran on the machine or on its host. ` +
+		`During the run all CPUs are kept awake (/dev/cpu_dma_latency) and other sessions give way (/proc/self/autogroup), if the process may do so, which root may.
 
 Kinds:
 

@@ -10,16 +10,17 @@
 // measured is the server's engine, not the one of the process that loads it.
 //
 // The server has a CPU to itself. The victim's client and the hostile peers share
-// another one, unless there is a third. If they share it, the client sleeps while it waits,
-// and the peers have the scheduler's lowest policy (SCHED_IDLE): the client gets the CPU
+// another one, unless there is a third. The peers have the scheduler's lowest policy
+// (SCHED_IDLE), and a client that shares their CPU sleeps while it waits: it gets the CPU
 // as soon as there is something for it to do, and the peers have the rest. So the peers
 // work at the same time as the server, which makes a turn of the server long, but they do
 // not take the CPU from either end of the victim's connection. The report has the time for
 // which threads of client and server waited for a CPU nevertheless (/proc, schedstat).
 //
-// Beside idle connections the process of the hostile peers keeps its CPU awake. Otherwise
-// that CPU would be halted while the victim's client sleeps, the client's wake-up would take
-// longer than beside busy peers, and ratios would be too low.
+// All CPUs are kept awake. Where that is not possible, the process of the hostile peers
+// keeps at least its own CPU awake beside idle connections. Otherwise that CPU would be
+// halted while the victim's client sleeps, the client's wake-up would take longer than
+// beside busy peers, and ratios would be too low.
 //
 // # Round trips
 //
