@@ -73,7 +73,8 @@ var scheduleMutants = []scheduleMutant{
 			{"object.go", "\tpieces := moveMemory(c.pieces, payload, false)\n", "\tpieces := c.pieces\n"},
 			{
 				"object.go", "\t\terr := writePieces(st.pieces, st.payload.b[:st.n])\n",
-				"\t\tobjects := moveMemory(st.pieces, st.payload.b[:st.n], false)\n\t\tst.pieces = objects\n" +
+				"\t\tobjects := moveMemory(st.pieces, st.payload.b[:st.n], false)\n" +
+					"\t\tst.pieces = objects\n" +
 					"\t\terr := writePieces(objects, st.payload.b[:st.n])\n",
 			},
 		},
@@ -133,7 +134,8 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{
 				"sge.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
-				"if m == nil || m.remote.isShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n\tdefer m.remote.n.Add(1)",
+				"if m == nil || m.remote.isShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n" +
+					"\tdefer m.remote.n.Add(1)",
 			},
 		},
 		protocol: "a Write arrives, and its region is closed",
