@@ -45,7 +45,7 @@ There are three processes: a server with one device of the engine, pinned to a C
 The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it has no limit. ` +
 		`The exit status is 0 if all medians over the rounds are within their limits, otherwise 1. ` +
 		`It is also 1 if the machine was "not quiet": p99 beside idle connections was more than 5 times p50, ` +
-		`because something else ran on the machine or on its host. ` +
+		`because something else ran on the machine or on its host; or if the peers did nothing ("peers idle"). ` +
 		`During the run all CPUs are kept awake (/dev/cpu_dma_latency) and other sessions give way (/proc/self/autogroup), if the process may do so, which root may.
 
 Kinds:

@@ -29,7 +29,7 @@ type Result struct {
 	Ratio  Spread  `json:"p99_ratio"`
 	Middle Spread  `json:"p50_ratio"`       // depends less on a quiet machine than Ratio
 	Limit  float64 `json:"limit,omitempty"` // of the median of Ratio; 0: none
-	Within bool    `json:"within"`          // Ratio is, and the machine was quiet
+	Within bool    `json:"within"`          // Ratio is, the machine was quiet, and the peers worked
 
 	ServerCPU    float64 `json:"server_cpu"`    // seconds per second, beside the peers
 	ServerWaited float64 `json:"server_waited"` // for a CPU, seconds per second
@@ -121,7 +121,7 @@ func result(c Case, idle, beside []Sample) Result {
 	r.Ratio, r.Middle = spread(ratios), spread(middles)
 	r.ServerCPU = spread(cpu).Median
 	r.ServerWaited, r.ClientWaited = spread(server).Median, spread(client).Median
-	r.Within = r.Error == "" && !r.disturbed() && r.Ratio.Rounds > 0 &&
+	r.Within = r.Error == "" && !r.disturbed() && r.worked() && r.Ratio.Rounds > 0 &&
 		(r.Limit == 0 || r.Ratio.Median <= r.Limit)
 	return r
 }
@@ -133,6 +133,10 @@ const quiet = 5
 // disturbed reports whether something else ran on the machine, or on its host: then p99 is
 // caused by that.
 func (r *Result) disturbed() bool { return r.Idle.P99 > quiet*r.Idle.P50 }
+
+// worked reports whether the peers did anything. If they got no CPU, the victim was beside
+// nobody. Counts of writes are of those that are complete.
+func (r *Result) worked() bool { return r.Did != Counts{} }
 
 // share returns d in seconds per second of u.
 func (u Usage) share(d time.Duration) float64 { return d.Seconds() / max(u.Time.Seconds(), 1e-9) }
@@ -219,6 +223,8 @@ func (r *Result) Standing() string {
 		return "failed: " + strings.Join(strings.Fields(r.Error), " ")
 	case r.disturbed():
 		return "not quiet"
+	case !r.worked():
+		return "peers idle"
 	case r.Limit == 0:
 		return "no limit"
 	case r.Within:
@@ -273,7 +279,8 @@ func (rep *Report) Markdown(w io.Writer) error {
 	}
 	b.WriteString("\nCPU is that of the server's process. WAITED is how long threads of the server, " +
 		"and of the victim's client, were ready to run and had no CPU. If p99 beside idle connections " +
-		"is more than 5 times p50, the machine was not quiet, and the result is not within its limit.\n")
+		"is more than 5 times p50, the machine was not quiet, and the result is not within its limit. " +
+		"Nor is it if the peers did nothing.\n")
 	b.WriteString("\n| kind | |\n|---|---|\n")
 	for _, m := range meaning {
 		row([]string{string(m.kind), m.what})

@@ -111,6 +111,13 @@ func TestResult(t *testing.T) {
 	if r := result(Case{Zero, 64, load.Spin}, idle, beside); !r.Within {
 		t.Errorf("%+v beside 64 peers is %s", r.Ratio, r.Standing())
 	}
+	for i := range beside {
+		beside[i].Peers = Usage{Time: time.Second}
+		beside[i].Did = Counts{}
+	}
+	if r := result(Case{Zero, 64, load.Spin}, idle, beside); r.Within || r.Standing() != "peers idle" {
+		t.Errorf("beside peers that did nothing the result is %s", r.Standing())
+	}
 	for i := range idle {
 		idle[i].Pings.RTT.Median = idle[i].Pings.RTT.P99 / 6
 	}
