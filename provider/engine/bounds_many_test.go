@@ -23,8 +23,10 @@ import (
 
 // In TestHalfOfThemAreHostile the peers are in another process, so that this one holds
 // nothing for them but what the device holds. That process runs this binary again, with the
-// listener's address in manyPeers.
+// listener's address in manyPeers, which has TestMain call runPeers.
 const manyPeers = "GOVS_TEST_MANY_PEERS"
+
+func init() { children[manyPeers] = runPeers }
 
 // manyConns is how many connections there are, half of them hostile. There are fewer if
 // RLIMIT_NOFILE, which is the same in both processes, does not permit that many.
@@ -170,9 +172,6 @@ func (h *manyHost) close() {
 // or read nothing. The work is right and complete, and what the device holds is within the
 // bounds that the table in docs/bounds.md gives for the sum of these states.
 func TestHalfOfThemAreHostile(t *testing.T) {
-	if addr := os.Getenv(manyPeers); addr != "" {
-		t.Skip("this is the process of the peers, which runs TestPeersOfTheOtherProcess only")
-	}
 	n := manyConns()
 	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors())
 	h := newManyHost(t, Options{StartupTimeout: 2 * time.Second}, n)
@@ -308,7 +307,7 @@ type peerProcess struct {
 func startPeers(t *testing.T, addr netip.AddrPort) *peerProcess {
 	t.Helper()
 	p := &peerProcess{t: t}
-	p.cmd = exec.Command(os.Args[0], "-test.run=^TestPeersOfTheOtherProcess$", "-test.timeout=150s")
+	p.cmd = exec.Command(os.Args[0], "-test.timeout=150s")
 	p.cmd.Env = append(os.Environ(), manyPeers+"="+addr.String())
 	p.cmd.Stderr = os.Stderr
 	stdin := must(p.cmd.StdinPipe())(t)
@@ -349,13 +348,9 @@ func (p *peerProcess) finish() {
 	}
 }
 
-// TestPeersOfTheOtherProcess is what the process of the peers runs.
-func TestPeersOfTheOtherProcess(t *testing.T) {
-	to := os.Getenv(manyPeers)
-	if to == "" {
-		t.Skip("TestHalfOfThemAreHostile runs it, in a process of its own")
-	}
-	dst := netip.MustParseAddrPort(to)
+// runPeers is what the process of the peers does, with the listener at that address.
+func runPeers(t *testing.T, listener string) {
+	dst := netip.MustParseAddrPort(listener)
 	n := manyConns() / 2
 	bad := &hostilePeers{t: t, dst: dst}
 	var tasks sync.WaitGroup

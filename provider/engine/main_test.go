@@ -12,7 +12,27 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// children are the second processes of tests that have two, by the environment variable that has
+// this binary run one instead of the tests. Each is called with the variable's value.
+var children = map[string]func(t *testing.T, value string){}
+
+func TestMain(m *testing.M) {
+	for name, run := range children {
+		if value := os.Getenv(name); value != "" {
+			runChild(func(t *testing.T) { run(t, value) })
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// runChild runs one child as the only test, and ends the process with its status.
+func runChild(run func(t *testing.T)) {
+	all := func(_, _ string) (bool, error) { return true, nil }
+	testing.Main(all, []testing.InternalTest{{Name: "child", F: func(t *testing.T) {
+		defer goleak.VerifyNone(t)
+		run(t)
+	}}}, nil, nil)
+}
 
 // noNetwork is a network whose pollers never have anything, for tests of
 // objects that need no wire. It has nothing else: using it panics.
