@@ -11,7 +11,9 @@ import (
 // admission counts the connections that came to the listeners of a device, for
 // Options.MaxAccepted and MaxAcceptedPerPeer. Without either it counts nothing. A
 // connection is counted from TCP's handshake until its RDMA stream has ended. From then
-// on departures counts it, unless it is closed at once.
+// on departures counts it, unless it is closed at once. And instead of it each call of an
+// object is counted that was begun for it and is not over: otherwise peers that come, ask
+// and leave could make any number of calls.
 type admission struct {
 	mu    sched.Mutex[locks.Admission]
 	all   int
@@ -49,6 +51,26 @@ func (d *device) discharge(peer netip.Addr) {
 	a.all--
 	if a.peers[peer]--; a.peers[peer] == 0 {
 		delete(a.peers, peer)
+	}
+}
+
+// orphan counts a call of an object whose stream, which admission counts, is about to end.
+// It may be one too many, as it is there already.
+func (s *stream) orphan() {
+	if !s.admitted {
+		return
+	}
+	a := &s.dev.accepted
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all++
+	a.peers[s.peer()]++ // its connection is in the map
+}
+
+// orphanOver takes back what orphan counted.
+func (s *stream) orphanOver() {
+	if s.admitted {
+		s.dev.discharge(s.peer())
 	}
 }
 

@@ -234,7 +234,10 @@ func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
 	event := establishedEvent(params)
 	w.release()
-	s, err := q.begin(w.conn, params, nil, id.disconnected)
+	id.mu.Lock()
+	admitted := id.admitted
+	id.mu.Unlock()
+	s, err := q.begin(w.conn, params, nil, admitted, id.disconnected)
 	if err != nil {
 		_ = w.conn.Abort()
 		id.failed(err)

@@ -180,7 +180,8 @@ type Options struct {
 	// MaxAccepted bounds the connections of the device that came to its listeners,
 	// from TCP's handshake to the end of the RDMA stream, over all listeners;
 	// MaxAcceptedPerPeer those from one peer. What comes beyond is reset. Negative
-	// means no limit.
+	// means no limit. A call of an object (RegObject) that outlives its connection
+	// counts in its place until it returns.
 	//
 	// By default MaxAccepted is three quarters of the descriptors that the process may
 	// have (RLIMIT_NOFILE), so that peers can't take those that the program needs to

@@ -180,7 +180,7 @@ func (x *execution) run() {
 		params.RTR = mpa.RTRRead
 		x.m.o.rtr = true
 	}
-	x.s = must(x.q.begin(x.c, params, first, func(error) { down++ }))(x.t)
+	x.s = must(x.q.begin(x.c, params, first, false, func(error) { down++ }))(x.t)
 	x.compare()
 	x.work()
 	x.compare()

@@ -249,7 +249,8 @@ func (s *stream) storedTurn(st *objectStore, err error) {
 	defer s.rxMu.Unlock()
 	r := &s.rx
 	if r.store != st {
-		return // the stream has ended
+		s.orphanOver() // the stream has ended
+		return
 	}
 	s.endStore()
 	switch {

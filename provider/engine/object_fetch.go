@@ -100,6 +100,7 @@ func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectF
 		releasePieces(pieces)
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {
 			s.dev.giveFetch(f)
+			s.orphanOver()
 			return
 		}
 		s.kickTx()
@@ -118,14 +119,16 @@ func (d *device) giveFetch(f *objectFetch) {
 
 // endFetch forgets what was fetched. What is still on its way is given back by whoever
 // brings it.
-func (t *txState) endFetch(d *device) {
+func (t *txState) endFetch(s *stream) {
 	m := t.fetches
 	if m == nil {
 		return
 	}
 	for _, f := range m.pieces[:m.n] {
+		s.orphan() // first, as the call may be over at once
 		if !f.state.CompareAndSwap(fetchWaiting, fetchForgotten) {
-			d.giveFetch(f)
+			s.orphanOver()
+			s.dev.giveFetch(f)
 		}
 	}
 	t.fetches = nil
@@ -191,7 +194,7 @@ func (s *stream) fillObjectResponse() {
 	if seg.Last {
 		s.inbound.Pop()
 		t.msg = msgNone
-		t.endFetch(s.dev)
+		t.endFetch(s)
 		return
 	}
 	_ = s.fetchResponse() // it tells the next time, if what is there ends before
@@ -238,7 +241,7 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 	t.dropFetched(s.dev)
 	if seg.Last {
 		t.endWork(w)
-		t.endFetch(s.dev)
+		t.endFetch(s)
 		return true
 	}
 	s.fetchWork(w) // it tells the next time, if what is there ends before

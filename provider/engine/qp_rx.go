@@ -162,6 +162,9 @@ func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || r.part
 
 // stop gives back what the receive side has.
 func (r *rxState) stop(s *stream) {
+	if r.storing() {
+		s.orphan()
+	}
 	s.endStore()
 	s.dropPart()
 	r.r, r.w, r.direct = 0, 0, directFPDU{}

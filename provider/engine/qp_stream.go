@@ -53,6 +53,7 @@ type stream struct {
 
 	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
 	mutedAt   uint32     // rx.looks when that was last asked for
+	admitted  bool       // admission counts it
 	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
 
 	closing sched.Bool // send what is posted, then FIN
@@ -101,17 +102,21 @@ type ending struct {
 //rfc:5041 DDP-6.1-01
 //rfc:5044 MPA-7.1-04
 func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
-	_, err := q.begin(conn, params, early, onDown)
+	_, err := q.begin(conn, params, early, false, onDown)
 	return err
 }
 
 // begin is start, and returns the stream, so that the caller can end this stream and not a
-// later one of the QP.
-func (q *qp) begin(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) (*stream, error) {
-	s := &stream{q: q, dev: q.dev, conn: conn, onDown: onDown, params: streamParams{
+// later one of the QP. admitted says that admission counts the connection, until onDown is
+// called at least.
+func (q *qp) begin(
+	conn transport.Conn, params mpa.Params, early []byte, admitted bool, onDown func(error),
+) (*stream, error) {
+	s := &stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}
+	s.params = streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
 		PeerToPeer: params.PeerToPeer, WaitFirstFPDU: params.WaitFirstFPDU, RTR: params.RTR,
-	}}
+	}
 	s.inbound.Init(roundDepth(params.IRD))
 	s.outstanding.Init(outboundDepth(params))
 	s.records, _ = conn.(transport.RecordWriter)

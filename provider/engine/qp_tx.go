@@ -219,7 +219,7 @@ func (s *stream) sendFIN() {
 //rfc:5040 RDMAP-7.1-02
 func (t *txState) stop(s *stream, e *ending) [][]byte {
 	var rest []byte
-	t.endFetch(s.dev)
+	t.endFetch(s)
 	t.unhold(s.dev)
 	dead := t.err != nil || e.lost || s.finSent.Load()
 	if t.b != nil {
