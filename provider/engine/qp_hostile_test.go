@@ -16,8 +16,14 @@ import (
 // closed when the test ends.
 func (s *side) besides(network *memnet.Network) (*qp, *raw) {
 	s.t.Helper()
+	return s.besidesAt(network, memAddr)
+}
+
+// besidesAt is besides with a peer that has another address.
+func (s *side) besidesAt(network *memnet.Network, addr string) (*qp, *raw) {
+	s.t.Helper()
 	q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}})
-	mine, theirs := connectTransport(s.t, network, memAddr)
+	mine, theirs := connectTransport(s.t, network, addr)
 	ok(s.t, q.start(mine, params(true), nil, func(error) {}))
 	s.t.Cleanup(func() {
 		ok(s.t, q.Close())

@@ -8,7 +8,8 @@ import "sync/atomic"
 const partSmall = 1600
 
 // partsMost is how many octets the long parts of a device may have together. Beyond that
-// streams end that do not finish their FPDU (see stalls.shrink).
+// streams end that do not finish their FPDU, those of the peers that have most of them first
+// (see stalls.shrink).
 const partsMost = 64 << 20
 
 // rxPart is the beginning of an FPDU that was moved out of a context, because a peer that

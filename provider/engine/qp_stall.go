@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -187,29 +189,66 @@ func trimmed[T any](s []T) []T {
 }
 
 // shrink ends streams that are still in the FPDU in which an earlier look found them, if
-// all parts of FPDUs together take more memory than they may. Streams that joined the watch
-// earlier end first.
+// all parts of FPDUs together take more memory than they may. It ends those of the peers
+// that have most octets of such parts. Otherwise one peer could have all others ended that
+// are slow.
 func (w *stalls) shrink(d *device, now time.Time) {
 	over := d.prog.partOctets.Load() - d.prog.partsMost
-	for i := range w.known {
-		if over <= 0 {
-			return
+	if over <= 0 {
+		return
+	}
+	peers := make(map[netip.Addr]int64)
+	w.eachPart(now, func(s *stream, n int64) {
+		if s.over() {
+			over -= n // it is about to end
+		} else {
+			peers[s.peer()] += n
 		}
+	})
+	level := excess(slices.Collect(maps.Values(peers)), over)
+	w.eachPart(now, func(s *stream, n int64) {
+		if peer := s.peer(); over > 0 && peers[peer] > level && !s.over() {
+			peers[peer] -= n
+			over -= n
+			s.rx.recv.End()
+			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
+		}
+	})
+}
+
+// eachPart calls f, with rxMu held, for the streams that have a long part of an FPDU in
+// which an earlier look found them. n is how many octets the part has.
+func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
+	for i := range w.known {
 		st := &w.known[i]
 		s := st.s
 		if !st.rx.on || !st.rx.since.Before(now) || !s.rxMu.TryLock() {
 			continue
 		}
 		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.taken) == st.rx.at {
-			over -= r.part.counted
-			r.recv.End()
-			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
+			f(s, r.part.counted)
 		}
 		s.rxMu.Unlock()
 		if s.over() {
 			sched.Go(s.settle)
 		}
 	}
+}
+
+// excess returns the greatest number that the counts exceed by over or more, together; 0 if
+// none does.
+func excess(counts []int64, over int64) int64 {
+	slices.Sort(counts)
+	above := int64(0)
+	for n := int64(1); len(counts) > 0; n++ {
+		last := len(counts) - 1
+		above += counts[last]
+		counts = counts[:last]
+		if level := (above - over) / n; level >= 0 && (last == 0 || level >= counts[last-1]) {
+			return level
+		}
+	}
+	return 0
 }
 
 // stop ends the watch, and waits for a look that is in progress. There are no streams any

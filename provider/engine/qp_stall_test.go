@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,6 +319,76 @@ func TestPartsOfAll(t *testing.T) {
 			t.Errorf("%d octets are counted, and there are no parts", n)
 		}
 	})
+}
+
+// TestPartsAreFair: the peer that has most octets of parts loses connections when all parts take
+// more than partsMost. Another that stands still in an FPDU has FPDUTimeout for it, though it
+// has stood there for longer.
+func TestPartsAreFair(t *testing.T) {
+	hostile(t, func(s *side, good *raw, network *memnet.Network) {
+		const most, peers, part = 1 << 20, 60, 40_000
+		s.dev.prog.partsMost = most
+		s.dev.prog.kept.Add(rxKept) // others have the contexts
+		defer s.dev.prog.kept.Add(-rxKept)
+		dst := s.reg(60_000, everything)
+		begin := func(addr string) (*qp, func()) {
+			q, r := s.besidesAt(network, addr)
+			fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, 60_000))
+			r.write(fpdu[:part])
+			return q, func() { r.write(fpdu[part:]) }
+		}
+		slow, finish := begin("192.0.2.2:0")
+		var qps []*qp
+		for range peers {
+			q, _ := begin(memAddr)
+			qps = append(qps, q)
+		}
+		time.Sleep(10 * stallLook)
+		if n := s.dev.prog.partOctets.Load(); n > most {
+			t.Errorf("%d octets are held for parts of FPDUs, more than %d", n, most)
+		}
+		ended := 0
+		for _, q := range qps {
+			if q.Cause() != nil {
+				ended++
+			}
+		}
+		if least := peers - most/part; ended < least || ended > least+most/60_000 {
+			t.Errorf("%d of %d connections have ended, want about %d", ended, peers, least)
+		}
+		if err := slow.Cause(); err != nil {
+			t.Fatalf("a peer with one part, which began first: %v", err)
+		}
+		finish()
+		synctest.Wait()
+		if n := s.dev.prog.partOctets.Load(); slow.Cause() != nil || n > most {
+			t.Errorf("after its FPDU has come: %v, %d octets are held for parts", slow.Cause(), n)
+		}
+	})
+}
+
+// TestExcess: what is above the level is as much as there is too much, and not an octet more
+// than that beside rounding.
+func TestExcess(t *testing.T) {
+	for _, tc := range []struct {
+		counts     []int64
+		over, want int64
+	}{
+		{nil, 1, 0},
+		{[]int64{5}, 1, 4},
+		{[]int64{5}, 5, 0},
+		{[]int64{5}, 9, 0},
+		{[]int64{1, 9, 5}, 3, 6},
+		{[]int64{1, 9, 5}, 4, 5},
+		{[]int64{1, 9, 5}, 5, 4},
+		{[]int64{1, 9, 5}, 12, 1},
+		{[]int64{1, 9, 5}, 14, 0},
+		{[]int64{4, 4, 4, 4}, 2, 3},
+	} {
+		if got := excess(slices.Clone(tc.counts), tc.over); got != tc.want {
+			t.Errorf("%v, %d too many: the level is %d, want %d", tc.counts, tc.over, got, tc.want)
+		}
+	}
 }
 
 // TestStallsAreForgotten: what is kept for streams that are watched is for those that are
