@@ -81,11 +81,10 @@ func (d *device) countsAccepted() bool {
 // eachAccepted is how many connections peer, a result of peerGroup, may have; 0 for any
 // number.
 func (o *Options) eachAccepted(peer netip.Addr) int {
-	local := peer.IsLoopback() || peer == netip.IPv6Unspecified() // that of ::1
 	switch {
 	case o.MaxAcceptedPerPeer != 0:
 		return max(0, o.MaxAcceptedPerPeer)
-	case o.MaxAccepted < 0 || local:
+	case o.MaxAccepted < 0 || peer.IsLoopback():
 		return 0
 	}
 	return max(1, o.MaxAccepted/2)
@@ -105,9 +104,10 @@ func peerOf(conn transport.Conn) netip.Addr { return peerGroup(conn.RemoteAddr()
 // peerGroup returns a in place of all addresses that one peer has: an IPv4 address is
 // one peer, also where an IPv6 socket has it in IPv4-mapped form, and of IPv6 addresses
 // those with the same first 64 bits. A host that has one of these can have all 2^64,
-// because that is the prefix of a link (RFC 4291 section 2.5.4, RFC 7421).
+// because that is the prefix of a link (RFC 4291 section 2.5.4, RFC 7421). The loopback
+// address ::1 is not one of a link's, and has limits of its own.
 func peerGroup(a netip.Addr) netip.Addr {
-	if a = a.Unmap(); !a.Is6() {
+	if a = a.Unmap(); !a.Is6() || a.IsLoopback() {
 		return a
 	}
 	p, _ := a.Prefix(64) // has no zone

@@ -420,7 +420,8 @@ func TestPeerGroups(t *testing.T) {
 		"2001:db8:0:0:1:2:3:4": "2001:db8::",
 		"2001:db8:0:1::1":      "2001:db8:0:1::",
 		"fe80::1%eth0":         "fe80::",
-		"::1":                  "::",
+		"::1":                  "::1",
+		"::2":                  "::",
 	} {
 		if got := peerGroup(netip.MustParseAddr(a)); got != netip.MustParseAddr(want) {
 			t.Errorf("%s belongs to %s, want %s", a, got, want)
@@ -468,6 +469,7 @@ func TestAcceptedPerPeerByDefault(t *testing.T) {
 		{Options{MaxAccepted: 1}, "192.0.2.1", 1},
 		{Options{MaxAccepted: 7}, "127.0.0.9", 0},
 		{Options{MaxAccepted: 7}, "::1", 0},
+		{Options{MaxAccepted: 7}, "::2", 3},
 		{Options{MaxAccepted: 7, MaxAcceptedPerPeer: 2}, "::1", 2},
 		{Options{MaxAccepted: 7, MaxAcceptedPerPeer: -1}, "192.0.2.1", 0},
 		{Options{MaxAccepted: -1}, "192.0.2.1", 0},
