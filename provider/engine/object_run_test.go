@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -172,6 +173,41 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		}
 		st.rxPark()
 	})
+}
+
+// TestStocksKeepFew: of the buffers that many streams had at the same time, few are kept.
+func TestStocksKeepFew(t *testing.T) {
+	const most, kept = 27 << 20, stockKept + 1
+	d := unwired(t)
+	p := &d.prog
+	made := map[string]int{
+		"contexts": lendMany(3*kept, p.contexts.get, p.contexts.put, &p.contexts.made),
+		"batches":  lendMany(3*kept, p.batches.get, p.batches.put, &p.batches.made),
+		"parts":    lendMany(3*kept, p.parts.get, p.parts.put, &p.parts.made),
+		"chunks":   lendMany(3*kept, d.chunks.get, d.chunks.put, &d.chunks.made),
+	}
+	for what, n := range made {
+		if n == 0 || n > kept {
+			t.Errorf("%d %s are kept, want 1 to %d", n, what, kept)
+		}
+	}
+	octets := made["contexts"]*(rxOctets+int(unsafe.Sizeof(rxContext{}))) +
+		made["chunks"]*chunkOctets + made["batches"]*int(unsafe.Sizeof(txBatch{})) + made["parts"]*int(unsafe.Sizeof(rxPart{}))
+	if octets > most {
+		t.Errorf("they have %d octets, more than %d", octets, most)
+	}
+}
+
+// lendMany lends n buffers at the same time, and returns how many there are when all are back.
+func lendMany[T any](n int, get func() *T, put func(*T), made *int) int {
+	var all []*T
+	for range n {
+		all = append(all, get())
+	}
+	for _, x := range all {
+		put(x)
+	}
+	return *made
 }
 
 // TestGivenBackIdle: a stock panics if it is given back something that is still in use.
