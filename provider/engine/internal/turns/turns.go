@@ -10,6 +10,8 @@
 // long turn together. Among streams of one kind the one whose last turn is longest ago
 // comes first. If streams of both kinds are ready, the long ones have a turn in every
 // second round only, so that a program that was woken by a message can answer it first.
+// The long stream that would come first remembers whether it was passed over, because a
+// round has other streams than the one before if more than Most are ready.
 package turns
 
 import (
@@ -40,13 +42,13 @@ const (
 type State struct {
 	long   atomic.Bool
 	served atomic.Uint64 // the number of its last turn; 0: it has had none
+	passed atomic.Bool   // it was passed over since, as the first of the long ones
 }
 
 // Sharing is what is remembered of a poller. Its zero value is ready to use. Rounds of
 // several goroutines may overlap.
 type Sharing struct {
-	turns  atomic.Uint64
-	passed atomic.Bool // the last round had long streams, and did not serve them
+	turns atomic.Uint64
 }
 
 // Round is one Poll's use of a Sharing. It is for one goroutine.
@@ -100,27 +102,35 @@ func (r *Round) Next() (number, turn int) {
 
 // pass reports whether the long streams wait for the next round.
 func (r *Round) pass() bool {
-	if r.shorts > 0 && !r.sharing.passed.Load() {
-		r.sharing.passed.Store(true)
-		return true
+	s := r.states[r.first(r.long)]
+	if r.shorts == 0 || s.passed.Load() {
+		return false
 	}
-	if r.sharing.passed.Load() {
-		r.sharing.passed.Store(false)
-	}
-	return false
+	s.passed.Store(true)
+	return true
 }
 
-// take removes the stream whose last turn is longest ago from a set, and returns its number.
-func (r *Round) take(set *uint64) int {
+// first returns the stream of a set whose last turn is longest ago.
+func (r *Round) first(set uint64) int {
 	best, first := -1, uint64(0)
-	for rest := *set; rest != 0; rest &= rest - 1 {
+	for rest := set; rest != 0; rest &= rest - 1 {
 		i := bits.TrailingZeros64(rest)
 		if at := r.states[i].served.Load(); best < 0 || at < first {
 			best, first = i, at
 		}
 	}
+	return best
+}
+
+// take removes the stream whose last turn is longest ago from a set, and returns its number.
+func (r *Round) take(set *uint64) int {
+	best := r.first(*set)
 	*set &^= 1 << best
-	r.states[best].served.Store(r.sharing.turns.Add(1))
+	s := r.states[best]
+	s.served.Store(r.sharing.turns.Add(1))
+	if s.passed.Load() {
+		s.passed.Store(false)
+	}
 	return best
 }
 

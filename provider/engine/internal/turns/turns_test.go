@@ -8,12 +8,21 @@ import (
 // served plays one round in which the streams are ready, of which each has as much to do
 // as work says, and returns those that had a turn, in order.
 func served(s *Sharing, states []State, work []int) (order []int) {
+	all := make([]*State, len(states))
+	for i := range states {
+		all[i] = &states[i]
+	}
+	return servedOf(s, all, work)
+}
+
+// servedOf is served where the streams are not always the same.
+func servedOf(s *Sharing, states []*State, work []int) (order []int) {
 	var r Round
 	r.Begin(s)
 	var ready []int
 	for i := range states {
 		if work[i] > 0 {
-			r.Add(&states[i])
+			r.Add(states[i])
 			ready = append(ready, i)
 		}
 	}
@@ -160,5 +169,42 @@ func TestRoundDoesNotAllocate(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestNobodyStarvesAmongMany: where more streams are ready than a round has, each round
+// has others of them. Each of them has a long turn all the same, however many they are and
+// wherever those with messages stand.
+func TestNobodyStarvesAmongMany(t *testing.T) {
+	for _, all := range []int{Most + 1, 2 * Most, 2*Most + 1, 3 * Most, 4 * Most} {
+		var s Sharing
+		states := make([]State, all)
+		ready := make([]int, all) // as epoll has them: who was reported goes to the end
+		last := make([]int, all)
+		for i := range ready {
+			ready[i] = i
+		}
+		const rounds = 40 * Most
+		for round := range rounds {
+			work := make([]int, Most)
+			those := make([]*State, Most)
+			for k, i := range ready[:Most] {
+				work[k] = 1 << 30
+				if i == 0 {
+					work[k] = 1 // always short
+				}
+				those[k] = &states[i]
+			}
+			for _, k := range servedOf(&s, those, work) {
+				last[ready[k]] = round
+			}
+			ready = append(ready[Most:], ready[:Most]...)
+		}
+		for i, at := range last {
+			if wait := rounds - at; wait > 4*all {
+				t.Errorf("%d are ready: stream %d has waited for %d rounds", all, i, wait)
+				break
+			}
+		}
 	}
 }
