@@ -61,6 +61,8 @@ func TestShortComesFirst(t *testing.T) {
 	want(t, "one after the other", served(&s, states, work), 3, 2)
 	want(t, "long turns go round", served(&s, states, work), 0)
 	want(t, "long turns go round", served(&s, states, work), 1)
+	work[3] = 100
+	want(t, "a message after that", served(&s, states, work), 3)
 }
 
 // TestRoundIsBounded: however many streams are ready and however much they have to do, a
@@ -141,6 +143,53 @@ func TestNewcomersComeLast(t *testing.T) {
 		}
 		if all > ShortAll {
 			t.Fatalf("round %d came to %d", round, all)
+		}
+	}
+}
+
+// TestLengths: a short stream has no more than ShortMost however few there are, and each
+// its part of ShortAll. Long ones have Long between them, and the last of them enough to be
+// worth it. Those with short turns that have used more than theirs leave nothing for the
+// others of their kind, but the long ones have theirs.
+func TestLengths(t *testing.T) {
+	round := func(shorts, longs, each int) (shortTurns, longTurns []int) {
+		var s Sharing
+		var r Round
+		states := make([]State, shorts+longs)
+		for i := range longs {
+			states[i].long.Store(true)
+			states[i].passed.Store(true)
+		}
+		r.Begin(&s)
+		for i := range states {
+			r.Add(&states[i])
+		}
+		for i, turn := r.Next(); i >= 0; i, turn = r.Next() {
+			if i < longs {
+				longTurns = append(longTurns, turn)
+			} else {
+				shortTurns = append(shortTurns, turn)
+			}
+			r.Done(i, each, i < longs)
+		}
+		return shortTurns, longTurns
+	}
+	const k = 1 << 10
+	for _, tc := range []struct {
+		shorts, longs, each int
+		wantShort, wantLong []int
+	}{
+		{1, 0, 100, []int{ShortMost}, nil},
+		{0, 1, Long, nil, []int{Long}},
+		{8, 0, 100, slices.Repeat([]int{ShortAll / 8}, 8), nil},
+		{0, 3, 100 * k, nil, []int{Long, Long - 100*k, Long / 4}},
+		{6, 2, ShortMost, slices.Repeat([]int{ShortAll / 6}, 4), []int{Long, ShortMost}},
+		{2, 1, ShortAll, []int{ShortMost}, []int{Long}},
+	} {
+		short, long := round(tc.shorts, tc.longs, tc.each)
+		if !slices.Equal(short, tc.wantShort) || !slices.Equal(long, tc.wantLong) {
+			t.Errorf("%d short and %d long ones that use %d: turns of %v and %v, want %v and %v",
+				tc.shorts, tc.longs, tc.each, short, long, tc.wantShort, tc.wantLong)
 		}
 	}
 }

@@ -1,0 +1,78 @@
+//go:build linux
+
+package transport
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// calls records how a handler is called.
+type calls struct {
+	readable, writable, all int
+	then                    func()
+}
+
+func (c *calls) Ready(readable, writable bool) {
+	c.all++
+	if readable {
+		c.readable++
+	}
+	if writable {
+		c.writable++
+	}
+	if c.then != nil {
+		c.then()
+	}
+}
+
+// TestServe: each stream that epoll has reported is told what was reported of it, wherever
+// streams that have left stand among them, and one that leaves meanwhile is not called.
+func TestServe(t *testing.T) {
+	network := NewTCP(nil)
+	poller, err := network.NewPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer poller.Close()
+	p := poller.(*tcpPoller)
+	l, err := network.Listen(loopback, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const streams = 5
+	var conns [streams]Conn
+	var told [streams]calls
+	var events []unix.EpollEvent
+	for i, what := range []uint32{
+		unix.EPOLLIN, unix.EPOLLIN, unix.EPOLLHUP, unix.EPOLLERR | unix.EPOLLOUT, unix.EPOLLIN,
+	} {
+		c, err := network.Dial(context.Background(), loopback, l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := p.Add(c, &told[i]); err != nil {
+			t.Fatal(err)
+		}
+		ev := *c.(*tcpConn).reg.event()
+		ev.Events = what
+		conns[i], events = c, append(events, ev)
+	}
+	p.Remove(conns[1])                                   // before Poll looks it up
+	told[0].then = func() { p.Remove(conns[streams-1]) } // and behind that
+	p.serve(events)
+	want := [streams]calls{
+		{readable: 1, all: 1}, {}, {readable: 1, all: 1}, {readable: 1, writable: 1, all: 1}, {},
+	}
+	for i, got := range told {
+		got.then = nil
+		if got, want := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want[i]); got != want {
+			t.Errorf("stream %d was told %s, want %s", i, got, want)
+		}
+	}
+}
