@@ -41,8 +41,7 @@ type txBatch struct {
 	inArena     bool   // iov[last-1] ends where the free part of the arena begins
 	built       uint64 // octets put in
 	limit       uint64 // what built may reach before the batch is sent
-	mostFPDUs   int    // and what nfpdus may reach
-	mostRecords int    // and nrecs
+	turn        int    // and what cost may reach
 	written     uint64 // octets taken by the socket
 
 	message messageStart
@@ -121,10 +120,10 @@ func (b *txBatch) records() []int { return b.recs[b.rec0:b.nrecs] }
 
 // room reports whether another FPDU of any kind fits.
 func (b *txBatch) room() bool {
-	return b.built < b.limit &&
+	return b.built < b.limit && b.cost() < b.turn &&
 		b.used+fpduOverhead+copyOctets <= len(b.arena) &&
 		b.last+maxSGE+2 <= len(b.iov) &&
-		b.nfpdus < b.mostFPDUs && b.nrecs <= b.mostRecords &&
+		b.nfpdus < len(b.fpdus) &&
 		b.nuses+maxSGE <= len(b.uses)
 }
 

@@ -59,12 +59,7 @@ func (b *txBatch) cost() int {
 }
 
 // setTurn bounds what is put into the empty batch by what is left of the turn.
-func (b *txBatch) setTurn(left int) {
-	left = max(left, batchLeast)
-	b.limit = min(b.limit, uint64(left))
-	b.mostFPDUs = min(batchFPDUs, left/fpduCost)
-	b.mostRecords = min(batchFPDUs, left/recordCost)
-}
+func (b *txBatch) setTurn(left int) { b.turn = max(left, batchLeast) }
 
 // putOff ends a turn of the transmit side if that has more to send, and has the poller
 // begin the next turn. The poller does so at its next Poll, because the socket has taken

@@ -308,3 +308,76 @@ func TestDribble(t *testing.T) {
 		}
 	})
 }
+
+// TestUsed: what ReadyTurn says that it has used is what was moved, which is not much more
+// than the turn. If both directions are ready each has half of it, and a stream has more to
+// do until it has done all.
+func TestUsed(t *testing.T) {
+	const turn, size = turns.Long, 4 << 20
+	const most = 8 << 20 // in memory a read ends with a segment
+	for _, tc := range []struct {
+		what            string
+		mss             int
+		sends, receives bool
+	}{
+		{"sends", 600, true, false}, {"sends", 1448, true, false}, {"sends", 8199, true, false},
+		{"sends", most, true, false}, {"receives", most, false, true}, {"both", most, true, true},
+	} {
+		t.Run(fmt.Sprintf("%s, MSS %d", tc.what, tc.mss), func(t *testing.T) {
+			net := memnet.Options{Window: 1 << 30, MSS: tc.mss}
+			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
+				mulpdu := mpa.MULPDU(tc.mss, false)
+				each := fpduCost
+				if mpa.FPDULen(mulpdu) != tc.mss { // then each FPDU is a record of its own
+					each += recordCost
+				}
+				q, r := s.besides(network)
+				st := q.stream.Load()
+				mem := s.reg(size, everything)
+				all := uint64(0)
+				if tc.sends {
+					r.ask(mem, size, 1)
+					st.ReadyTurn(true, false, turn) // takes the request, and begins
+					all = st.rx.fpdu.Pos()
+				}
+				if tc.receives {
+					fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 8900))
+					r.write(bytes.Repeat(fpdu, size/len(fpdu)))
+					all += uint64(size / len(fpdu) * len(fpdu))
+				}
+				for more, n := true, 0; more && !t.Failed(); n++ {
+					if n == 200 {
+						t.Error("there is always more to do")
+					}
+					sent0, taken0, got0 := st.moved.Load(), st.rx.taken, st.rx.fpdu.Pos()
+					var used int
+					used, more = st.ReadyTurn(tc.receives, tc.sends, turn)
+					sent, taken := int(st.moved.Load()-sent0), int(st.rx.taken-taken0)
+					got := int(st.rx.fpdu.Pos() - got0)
+					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*fpduCost
+					if d := used - cost; d < -32<<10 || d > 32<<10 {
+						t.Errorf("turn %d: used %d, want about %d", n, used, cost)
+					}
+					if limit := turn + min(mpa.FPDULen(mulpdu), 64<<10) + each + 16<<10; used > limit {
+						t.Errorf("turn %d: used %d, want at most %d", n, used, limit)
+					}
+					if left := st.unsent() || st.rx.fpdu.Pos() < all; left && !more {
+						t.Errorf("turn %d: there is more to do, and it says that there is not", n)
+					}
+					if half := turn / 2; tc.what == "both" && n == 0 &&
+						(sent < half/2 || sent > half*5/4 || got < half/2 || got > half*5/4) {
+						t.Errorf("sent %d and received %d in one turn of %d", sent, got, turn)
+					}
+					r.drop()
+				}
+				if ready, used := s.dev.poller.Poll(), st.blocked.Load(); ready != 0 || used {
+					t.Errorf("everything is done, but %d streams are ready, blocked %v", ready, used)
+				}
+				r.write(make([]byte, 64)) // no FPDU
+				if used, _ := st.ReadyTurn(true, false, turn); used < endCost {
+					t.Errorf("the end of a stream counts as %d, want at least %d", used, endCost)
+				}
+			})
+		})
+	}
+}
