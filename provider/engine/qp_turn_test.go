@@ -381,3 +381,39 @@ func TestUsed(t *testing.T) {
 		})
 	}
 }
+
+// TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is
+// sent in what is left of that turn. A stream whose socket is full has no more to do.
+func TestUsedByAnswers(t *testing.T) {
+	const turn, size = turns.Long, 4 << 20
+	for _, window := range []int{1 << 30, 20_000} {
+		byHand(t, memnet.Options{Window: window, MSS: 8 << 20}, Options{}, func(s *side, network *memnet.Network) {
+			q, r := s.besides(network)
+			st := q.stream.Load()
+			mem := s.reg(size, everything)
+			h := rdmap.WriteHeader(mem.m.stag, mem.to(0), true)
+			full := window < turn
+			octets := r.fpdu(h, make([]byte, 60_000))
+			if !full {
+				octets = bytes.Repeat(octets, 3)
+			} else {
+				octets = nil
+			}
+			read := rdmap.ReadRequest{SourceSTag: mem.m.stag, SourceTO: mem.to(0), Size: size}
+			request := rdmap.ReadRequestHeader(r.readMSN)
+			r.write(append(octets, r.fpdu(request, read.AppendTo(nil))...))
+			used, more := st.ReadyTurn(true, false, turn)
+			sent := int(st.moved.Load())
+			if least, most := len(octets)+sent, turn+90<<10; sent == 0 || used < least || used > most {
+				t.Errorf("window %d: sent %d, used %d, want from %d to %d", window, sent, used, least, most)
+			}
+			if full { // what it is likely to take is known from now on
+				r.drop()
+				used, more = st.ReadyTurn(false, true, turn)
+			}
+			if more == full || full && used > turn/2 {
+				t.Errorf("window %d: used %d, and there is more to do: %v", window, used, more)
+			}
+		})
+	}
+}

@@ -241,3 +241,24 @@ func TestReset(t *testing.T) {
 		}
 	})
 }
+
+// TestPollTellsWhoIsReady: and not one that stands before it and is not.
+func TestPollTellsWhoIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		dialed, accepted := pairs(t, network, 2)
+		p, _ := network.NewPoller()
+		defer p.Close()
+		var h [2]told
+		for i, c := range accepted {
+			if err := p.Add(c, &h[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, _ = dialed[1].Writev([][]byte{{1}})
+		n := p.Poll()
+		if a, b := h[0].readable.Load(), h[1].readable.Load(); n != 1 || a != 0 || b != 1 {
+			t.Errorf("Poll has served %d; told %d and %d times, want 0 and 1", n, a, b)
+		}
+	})
+}
