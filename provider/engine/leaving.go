@@ -299,7 +299,7 @@ func (d *departures) drop(conn transport.Conn, left *int) error {
 		if err != nil {
 			return err
 		}
-		*left -= n
+		*left -= max(n, readLeast) // a read of one octet costs as much
 	}
 	return nil
 }

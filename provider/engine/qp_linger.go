@@ -281,7 +281,7 @@ func (s *stream) lingerDrain(left *int) bool {
 		c.iov[0] = c.b[:min(len(c.b), max(*left, readLeast))]
 		n, err := s.conn.Readv(c.iov[:1])
 		if n > 0 {
-			*left -= n
+			*left -= max(n, readLeast) // a read of one octet costs as much
 			continue
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {

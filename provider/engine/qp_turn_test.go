@@ -417,3 +417,33 @@ func TestUsedByAnswers(t *testing.T) {
 		})
 	}
 }
+
+// TestTurnOfDropping: what is dropped of a peer that sends single octets after the end counts
+// as the reads that it takes.
+func TestTurnOfDropping(t *testing.T) {
+	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
+		const octets = 3000
+		t := s.t // of the bubble
+		q, r := s.besides(network)
+		st := q.stream.Load()
+		st.fail(&ending{cause: errors.New("the test ends it")})
+		st.settle()
+		mine, theirs := connectTransport(t, network, memAddr)
+		w, err := newWire(s.dev, mine)
+		ok(t, err)
+		s.dev.leave(w, []byte("the end"))
+		for range octets {
+			r.write([]byte{0})
+			_, err := theirs.Writev([][]byte{{0}})
+			ok(t, err)
+		}
+		polls := 0
+		for s.dev.poller.Poll() > 0 {
+			polls++
+		}
+		if least := 2 * octets * readLeast / (turns.ShortAll + turns.Long); polls < least {
+			t.Errorf("%d octets, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
+		}
+		ok(t, theirs.Close())
+	})
+}
