@@ -50,7 +50,7 @@ func TestPerfVictim(t *testing.T) {
 		if r.Kind == victim.Terminate {
 			busy = r.Did.TermSeen+r.Did.TermSent > 0
 		}
-		if r.Error != "" || r.Ratio.Rounds != 1 || r.Ratio.Median <= 0 || !busy || r.Did.Cut != 0 {
+		if r.Error != "" || r.Ratio.Rounds < 1 || r.Ratio.Rounds > 2 || r.Ratio.Median <= 0 || !busy || r.Did.Cut != 0 {
 			t.Errorf("%v: ratio %+v, error %q, peers did %+v", r.Case, r.Ratio, r.Error, r.Did)
 		}
 		for _, s := range append(r.IdleRounds, r.BesideRounds...) {

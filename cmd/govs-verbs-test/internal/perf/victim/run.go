@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/figures"
@@ -84,32 +85,52 @@ func (r *runner) poll(ctx context.Context, poll load.Poll) (err error) {
 	}
 	r.policy = r.trio.about.Policy
 	defer func() { err = errors.Join(err, r.trio.close()) }()
-	for round := range r.Rounds {
+	for round := range 2 * r.Rounds {
+		list, of := r.cases(poll), r.Rounds
+		if round >= r.Rounds {
+			if list, of = r.disturbed(poll), 2*r.Rounds; len(list) == 0 {
+				return nil
+			}
+		}
 		began := time.Now()
-		if err := r.round(ctx, round, poll); err != nil {
+		if err := r.round(ctx, round, list); err != nil {
 			return err
 		}
-		r.Say("%s: round %d of %d: %.0f s", poll, round+1, r.Rounds, time.Since(began).Seconds())
+		r.Say("%s: round %d of %d, %d cases: %.0f s",
+			poll, round+1, of, len(list), time.Since(began).Seconds())
 	}
 	return nil
 }
 
-// round measures each case once, and before it as many idle peers. It begins with another
-// case in each round.
-func (r *runner) round(ctx context.Context, round int, poll load.Poll) error {
-	var list []Case
+// cases returns what is measured of a server that waits in this way.
+func (r *runner) cases(poll load.Poll) (list []Case) {
 	for _, n := range r.Peers {
 		for _, k := range r.Kinds {
 			list = append(list, Case{k, n, poll})
 		}
 	}
+	return list
+}
+
+// disturbed returns the cases for which the machine was not quiet so far. They have up to as
+// many rounds more, all of which count.
+func (r *runner) disturbed(poll load.Poll) []Case {
+	return slices.DeleteFunc(r.cases(poll), func(c Case) bool {
+		result := result(c, r.idle[c], r.beside[c])
+		return !result.disturbed()
+	})
+}
+
+// round measures each case of the list once, and before it as many idle peers. It begins with
+// another case in each round.
+func (r *runner) round(ctx context.Context, round int, list []Case) error {
 	for i := range list {
 		c := list[(i+round*len(list)/r.Rounds)%len(list)]
 		for _, m := range []struct {
 			kind Kind
 			to   map[Case][]Sample
 		}{{Idle, r.idle}, {c.Kind, r.beside}} {
-			s, err := r.once(ctx, Case{m.kind, c.Peers, poll})
+			s, err := r.once(ctx, Case{m.kind, c.Peers, c.Poll})
 			if err != nil {
 				return err
 			}

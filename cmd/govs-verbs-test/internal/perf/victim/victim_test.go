@@ -2,6 +2,7 @@ package victim
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +132,30 @@ func TestResult(t *testing.T) {
 	}
 	if r := result(Case{Zero, 64, load.Spin}, nil, nil); r.Within {
 		t.Error("a result that was not measured is within its limit")
+	}
+}
+
+// Cases for which the machine was not quiet are measured again, and no others.
+func TestDisturbed(t *testing.T) {
+	r := &runner{Config: Config{
+		Kinds: []Kind{Reader, Zero}, Peers: []int{1, 64}, Polls: []load.Poll{load.Block, load.Spin},
+	}}
+	r.idle, r.beside = make(map[Case][]Sample), make(map[Case][]Sample)
+	noisy := Case{Zero, 64, load.Spin}
+	for _, poll := range r.Polls {
+		for _, c := range r.cases(poll) {
+			r.idle[c] = []Sample{sample(time.Millisecond)}
+			r.beside[c] = []Sample{sample(time.Millisecond)}
+			if c == noisy {
+				r.idle[c][0].Pings.RTT.Median = r.idle[c][0].Pings.RTT.P99 / 6
+			}
+		}
+	}
+	if got := r.disturbed(load.Block); len(got) != 0 {
+		t.Errorf("%v are measured again", got)
+	}
+	if got := r.disturbed(load.Spin); !slices.Equal(got, []Case{noisy}) {
+		t.Errorf("%v are measured again, want %v", got, noisy)
 	}
 }
 
