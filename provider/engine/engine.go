@@ -194,7 +194,7 @@ type Options struct {
 	// MaxClosing bounds the connections of the device that have ended on this side and
 	// wait for the peer's end: streams after a Terminate or a close, requests that were
 	// rejected, and peers that were refused with a Reply. MaxClosingPerPeer bounds those
-	// of one peer. Each has a descriptor for up to CloseTimeout, and nothing else. When
+	// of one peer. Each has a descriptor and 2 to 3 KiB of heap for up to CloseTimeout. When
 	// there are more, the one that has waited longest, of the peer that has most of them,
 	// is closed at once: TCP still delivers what was sent last, but the peer may see a
 	// reset after it. Default 1024, or an eighth of RLIMIT_NOFILE if that is less: it is
