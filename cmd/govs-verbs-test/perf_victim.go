@@ -48,7 +48,9 @@ The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it
 		`because something else ran on the machine or on its host; or if the peers did nothing ("peers idle"). ` +
 		`A case for which the machine was not quiet is measured again, up to as many rounds more, ` +
 		`and all its rounds count. ` +
-		`During the run all CPUs are kept awake (/dev/cpu_dma_latency) and other sessions give way (/proc/self/autogroup), if the process may do so, which root may.
+		`During the run all CPUs are kept awake (/dev/cpu_dma_latency) ` +
+		`and other sessions give way (/proc/self/autogroup), ` +
+		`if the process may do so, which root may.
 
 Kinds:
 

@@ -192,7 +192,8 @@ func TestStocksKeepFew(t *testing.T) {
 		}
 	}
 	octets := made["contexts"]*(rxOctets+int(unsafe.Sizeof(rxContext{}))) +
-		made["chunks"]*chunkOctets + made["batches"]*int(unsafe.Sizeof(txBatch{})) + made["parts"]*int(unsafe.Sizeof(rxPart{}))
+		made["chunks"]*chunkOctets + made["batches"]*int(unsafe.Sizeof(txBatch{})) +
+		made["parts"]*int(unsafe.Sizeof(rxPart{}))
 	if octets > most {
 		t.Errorf("they have %d octets, more than %d", octets, most)
 	}

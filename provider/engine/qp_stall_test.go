@@ -271,14 +271,20 @@ func TestLateLook(t *testing.T) {
 	})
 }
 
+// crowd permits the parts of the device most octets, and has others keep all contexts until
+// the function that it returns is called.
+func (s *side) crowd(most int64) func() {
+	s.dev.prog.partsMost = most
+	s.dev.prog.kept.Add(rxKept)
+	return func() { s.dev.prog.kept.Add(-rxKept) }
+}
+
 // TestPartsOfAll: FPDUs that the peers of a device have begun and don't finish take no more
 // memory than partsMost, and a peer that finishes its FPDUs does not lose its connection.
 func TestPartsOfAll(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const most, peers, part = 1 << 20, 60, 40_000
-		s.dev.prog.partsMost = most
-		s.dev.prog.kept.Add(rxKept) // others have the contexts
-		defer s.dev.prog.kept.Add(-rxKept)
+		defer s.crowd(most)()
 		var qps []*qp
 		for range peers {
 			q, r := s.besides(network)
@@ -327,9 +333,7 @@ func TestPartsOfAll(t *testing.T) {
 func TestPartsAreFair(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const most, peers, part = 1 << 20, 60, 40_000
-		s.dev.prog.partsMost = most
-		s.dev.prog.kept.Add(rxKept) // others have the contexts
-		defer s.dev.prog.kept.Add(-rxKept)
+		defer s.crowd(most)()
 		dst := s.reg(60_000, everything)
 		begin := func(addr string) (*qp, func()) {
 			q, r := s.besidesAt(network, addr)

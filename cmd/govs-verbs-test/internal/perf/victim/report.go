@@ -205,7 +205,9 @@ func (rep *Report) Rows() [][]string {
 	for _, r := range rep.Results {
 		row := []string{string(r.Kind), fmt.Sprint(r.Peers), string(r.Poll)}
 		b := r.Beside
-		for _, v := range []float64{r.Idle.P50, r.Idle.P99, b.P50, b.P99, b.P999, b.Max, b.RequestP99, r.Middle.Median} {
+		for _, v := range []float64{
+			r.Idle.P50, r.Idle.P99, b.P50, b.P99, b.P999, b.Max, b.RequestP99, r.Middle.Median,
+		} {
 			row = append(row, digits(v))
 		}
 		rows = append(rows, append(row,
