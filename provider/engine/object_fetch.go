@@ -125,6 +125,10 @@ func (t *txState) endFetch(s *stream) {
 		return
 	}
 	for _, f := range m.pieces[:m.n] {
+		if f.state.Load() == fetchDone {
+			s.dev.giveFetch(f)
+			continue
+		}
 		s.orphan() // first, as the call may be over at once
 		if !f.state.CompareAndSwap(fetchWaiting, fetchForgotten) {
 			s.orphanOver()
