@@ -21,6 +21,48 @@ func loose(crc bool, emss int) bool {
 	return !crc && emss > mpa.FPDULen(mpa.MaxULPDU)
 }
 
+// unsentRecords is how many records a socket may hold that TCP can't send yet, where each
+// holds one FPDU. unsentMost is the limit in octets above which there is none: a socket's
+// buffer has room for a few hundred records as long as that.
+//
+// The kernel sends what a socket holds when acknowledgements make room for it. Those that
+// come while a system call has the socket wait for the end of that call, which then sends
+// all that they make room for. A peer with tiny segments that acknowledges fast kept one
+// sendmmsg for 12 ms: each such record is a packet of its own, which costs 2 to 3 us, and a
+// socket's buffer of 4 MiB has room for 3,000 of them. With 64 it is a turn of the engine
+// that sends most of them, and a turn is bounded.
+const (
+	unsentRecords = 64
+	unsentMost    = 256 << 10
+)
+
+// unsentLimit returns how many octets a socket may hold that TCP can't send yet, 0 for what
+// the system allows. Records of FPDUs that fill a segment need no limit: many of them share
+// a record, and TCP hands many of their segments to the network at once.
+func unsentLimit(crc bool, emss, mulpdu int) int {
+	fpdu := mpa.FPDULen(mulpdu)
+	if limit := unsentRecords * fpdu; fpdu != emss && limit <= unsentMost && !loose(crc, emss) {
+		return limit
+	}
+	return 0
+}
+
+// askMSS asks the socket for TCP's maximum segment size, on which FPDUs depend, and limits
+// accordingly what the socket holds.
+func (s *stream) askMSS() {
+	t := &s.tx
+	t.emss = s.conn.MSS()
+	t.mulpdu = mpa.MULPDU(t.emss, t.markers)
+	limit := unsentLimit(t.crc, t.emss, t.mulpdu)
+	if limit == int(t.unsent) {
+		return
+	}
+	if l, ok := s.conn.(transport.UnsentLimiter); ok {
+		_ = l.LimitUnsent(limit) // fails on a socket that is closed, which the next write reports
+	}
+	t.unsent = int32(limit)
+}
+
 // addRecord adds an FPDU of n octets, which has just been built, to the record
 // under way if it can be sent in the same, and begins one with it otherwise.
 //

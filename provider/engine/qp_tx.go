@@ -41,6 +41,7 @@ type txState struct {
 	mssAge       uint8      // batches filled since mulpdu was calculated
 	framer       mpa.Framer // with markers
 	emss, mulpdu int
+	unsent       int32 // the socket's limit of octets that TCP can't send yet; 0: the system's
 
 	b    *txBatch   // nil while nothing is in flight
 	held *heldBatch // instead, while the socket has been full for long
@@ -277,8 +278,7 @@ func (s *stream) fill() {
 		return
 	}
 	if t.mssAge == 0 {
-		t.emss = s.conn.MSS()
-		t.mulpdu = mpa.MULPDU(t.emss, t.markers)
+		s.askMSS()
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batchLimit()

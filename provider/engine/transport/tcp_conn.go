@@ -244,6 +244,15 @@ func (c *tcpConn) MSS() int {
 	return n
 }
 
+// LimitUnsent implements UnsentLimiter with TCP_NOTSENT_LOWAT.
+func (c *tcpConn) LimitUnsent(octets int) error {
+	if !c.ref.acquire() {
+		return os.ErrClosed
+	}
+	defer c.ref.release()
+	return setInt(c.ref.fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, "TCP_NOTSENT_LOWAT", octets)
+}
+
 // unwatch takes the stream out of the Poller that it is in.
 func (c *tcpConn) unwatch() {
 	c.mu.Lock()

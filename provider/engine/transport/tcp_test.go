@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -283,5 +284,52 @@ func TestReadLooks(t *testing.T) {
 		if n != 0 || !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline) {
 			t.Fatalf("behind a FIN: %d octets, %v", n, err)
 		}
+	}
+}
+
+// TestLimitUnsent: a socket with a limit takes no more while it holds that much which the
+// peer's window keeps it from sending, and reports room when the peer takes it.
+func TestLimitUnsent(t *testing.T) {
+	const limit = 8 << 10
+	p := transporttest.NewPair(t, harness("127.0.0.1", &transport.TCPOptions{ReceiveBuffer: 8 << 10}))
+	l, ok := p.Dialed.Conn.(transport.UnsentLimiter)
+	if !ok {
+		t.Fatalf("%T has no LimitUnsent", p.Dialed.Conn)
+	}
+	if err := l.LimitUnsent(limit); err != nil {
+		t.Fatal(err)
+	}
+	record := make([]byte, 1000)
+	sent := 0
+	for {
+		n, err := p.Dialed.Conn.(transport.RecordWriter).WriteRecords([][]byte{record}, []int{len(record)})
+		sent += n
+		if errors.Is(err, transport.ErrWouldBlock) {
+			break
+		}
+		if err != nil || sent > 4<<20 {
+			t.Fatalf("after %d octets: %v", sent, err)
+		}
+	}
+	fd := socketOf(t, p.Dialed.LocalAddr(), p.Dialed.RemoteAddr())
+	unsent, err := unix.IoctlGetInt(fd, unix.SIOCOUTQNSD)
+	if err != nil || unsent < limit-len(record) || unsent >= limit+len(record) {
+		t.Errorf("%d octets are unsent, %v; the limit is %d", unsent, err, limit)
+	}
+	p.Accepted.Receive(sent)
+	p.Dialed.Send(record) // which waits for room
+	p.Accepted.Receive(len(record))
+
+	if err := l.LimitUnsent(0); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT); got != 0 || err != nil {
+		t.Errorf("without a limit TCP_NOTSENT_LOWAT is %d, %v", got, err)
+	}
+	if err := p.Dialed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.LimitUnsent(limit); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("LimitUnsent after Close: %v", err)
 	}
 }

@@ -68,6 +68,15 @@ type RecordWriter interface {
 	WriteRecords(bufs [][]byte, records []int) (n int, err error)
 }
 
+// UnsentLimiter is a Conn that can bound what it holds for TCP to send later.
+type UnsentLimiter interface {
+	// LimitUnsent has the Conn take no more octets while it holds this many that TCP can't
+	// send yet, because of the peer's window or of the congestion window. The last record
+	// or write that it takes may exceed the limit. 0 restores what the system allows. What
+	// is sent and not acknowledged does not count.
+	LimitUnsent(octets int) error
+}
+
 // Looker is a Conn for who has nothing to do but look.
 type Looker interface {
 	// ReadLooks is Readv, and asks up to looks times before it says ErrWouldBlock.
