@@ -46,7 +46,7 @@ The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it
 		`The exit status is 0 if all medians over the rounds are within their limits, otherwise 1. ` +
 		`It is also 1 if the machine was "not quiet": p99 beside idle connections was more than 5 times p50, ` +
 		`because something else ran on the machine or on its host; or if the peers did nothing ("peers idle"). ` +
-		`A case for which the machine was not quiet is measured again, up to as many rounds more, ` +
+		`A case that is not within its limit, for any of these reasons, is measured for as many rounds more, ` +
 		`and all its rounds count. ` +
 		`During the run all CPUs are kept awake (/dev/cpu_dma_latency) ` +
 		`and other sessions give way (/proc/self/autogroup), ` +

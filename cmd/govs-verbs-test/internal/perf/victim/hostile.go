@@ -156,6 +156,8 @@ func socketOf(kind Kind) socket {
 	switch kind {
 	case Slow:
 		return socket{receive: slowBuffer}
+	case Zero:
+		return socket{send: zeroBuffer}
 	case Tiny:
 		return socket{mss: tinyMSS}
 	}

@@ -85,10 +85,10 @@ func (r *runner) poll(ctx context.Context, poll load.Poll) (err error) {
 	}
 	r.policy = r.trio.about.Policy
 	defer func() { err = errors.Join(err, r.trio.close()) }()
+	list, of := r.cases(poll), r.Rounds
 	for round := range 2 * r.Rounds {
-		list, of := r.cases(poll), r.Rounds
-		if round >= r.Rounds {
-			if list, of = r.disturbed(poll), 2*r.Rounds; len(list) == 0 {
+		if round == r.Rounds {
+			if list, of = r.unsettled(poll), 2*r.Rounds; len(list) == 0 {
 				return nil
 			}
 		}
@@ -112,12 +112,12 @@ func (r *runner) cases(poll load.Poll) (list []Case) {
 	return list
 }
 
-// disturbed returns the cases for which the machine was not quiet so far. They have up to as
-// many rounds more, all of which count.
-func (r *runner) disturbed(poll load.Poll) []Case {
+// unsettled returns the cases that are not within their limits after the first rounds, because
+// the machine was not quiet or for another reason. They have as many rounds more, all of which
+// count, however they turn out.
+func (r *runner) unsettled(poll load.Poll) []Case {
 	return slices.DeleteFunc(r.cases(poll), func(c Case) bool {
-		result := result(c, r.idle[c], r.beside[c])
-		return !result.disturbed()
+		return result(c, r.idle[c], r.beside[c]).Within
 	})
 }
 

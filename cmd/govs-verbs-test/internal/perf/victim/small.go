@@ -10,6 +10,12 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
+// zeroBuffer is the send buffer of a peer that sends FPDUs without payload. A system call that
+// sends is over, and counts, when its octets are in that buffer. Linux makes the buffer of a
+// socket as long as 4 MiB, which is 200,000 such FPDUs: beside many peers no call would be over
+// within a measurement, however many FPDUs the server takes.
+const zeroBuffer = 128 << 10
+
 // zero sends Writes without payload, as many in one system call as fit into drainSize.
 func (h *hostile) zero(l *link) error {
 	f := rawpeer.WriteMessage(l.grant.sinkKey, l.place, nil)

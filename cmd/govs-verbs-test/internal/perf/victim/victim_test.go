@@ -135,27 +135,34 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// Cases for which the machine was not quiet are measured again, and no others.
-func TestDisturbed(t *testing.T) {
+// Cases that are not within their limits are measured again, whatever the reason, and no others.
+func TestUnsettled(t *testing.T) {
+	ms := time.Millisecond
+	noisy, beyond, still := Case{Zero, 64, load.Spin}, Case{Reader, 1, load.Spin}, Case{Reader, 64, load.Spin}
 	r := &runner{Config: Config{
 		Kinds: []Kind{Reader, Zero}, Peers: []int{1, 64}, Polls: []load.Poll{load.Block, load.Spin},
 	}}
 	r.idle, r.beside = make(map[Case][]Sample), make(map[Case][]Sample)
-	noisy := Case{Zero, 64, load.Spin}
 	for _, poll := range r.Polls {
 		for _, c := range r.cases(poll) {
-			r.idle[c] = []Sample{sample(time.Millisecond)}
-			r.beside[c] = []Sample{sample(time.Millisecond)}
-			if c == noisy {
-				r.idle[c][0].Pings.RTT.Median = r.idle[c][0].Pings.RTT.P99 / 6
+			idle, beside := sample(ms), sample(ms)
+			switch c {
+			case noisy:
+				idle.Pings.RTT.Median = ms / 6
+			case beyond:
+				beside = sample(4 * ms)
+			case still:
+				beside.Did = Counts{}
 			}
+			r.idle[c], r.beside[c] = []Sample{idle}, []Sample{beside}
 		}
 	}
-	if got := r.disturbed(load.Block); len(got) != 0 {
+	if got := r.unsettled(load.Block); len(got) != 0 {
 		t.Errorf("%v are measured again", got)
 	}
-	if got := r.disturbed(load.Spin); !slices.Equal(got, []Case{noisy}) {
-		t.Errorf("%v are measured again, want %v", got, noisy)
+	got, want := r.unsettled(load.Spin), []Case{beyond, still, noisy}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v are measured again, want %v", got, want)
 	}
 }
 

@@ -50,6 +50,7 @@ func parseGrant(b []byte) (g grant, err error) {
 type socket struct {
 	mss     int
 	receive int // SO_RCVBUF
+	send    int // SO_SNDBUF
 }
 
 // link is a hostile peer's connection.
@@ -94,6 +95,9 @@ func (s socket) set(fd int, cong string) error {
 	}
 	if s.receive > 0 {
 		errs = append(errs, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, s.receive))
+	}
+	if s.send > 0 {
+		errs = append(errs, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, s.send))
 	}
 	return errors.Join(errs...)
 }
