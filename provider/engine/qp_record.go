@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math/bits"
+
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -21,46 +23,55 @@ func loose(crc bool, emss int) bool {
 	return !crc && emss > mpa.FPDULen(mpa.MaxULPDU)
 }
 
-// unsentRecords is how many records a socket may hold that TCP can't send yet, where each
-// holds one FPDU. unsentMost is the limit in octets above which there is none: a socket's
-// buffer has room for a few hundred records as long as that.
+// unsentRecords is how many records a socket may hold that TCP can't send yet, about.
+// unsentMost is the limit in octets above which there is none: a socket's buffer has room for
+// few records as long as that. The average length of unsentSample records decides, or that of
+// fewer if they are long.
 //
 // The kernel sends what a socket holds when acknowledgements make room for it. Those that
 // come while a system call has the socket wait for the end of that call, which then sends
-// all that they make room for. A peer with tiny segments that acknowledges fast kept one
-// sendmmsg for 12 ms: each such record is a packet of its own, which costs 2 to 3 us, and a
-// socket's buffer of 4 MiB has room for 3,000 of them. With 64 it is a turn of the engine
-// that sends most of them, and a turn is bounded.
+// all that they make room for. A record is a packet of its own, which costs 2 to 3 us, and a
+// socket's buffer of 4 MiB has room for 3,000 short ones. So a peer that acknowledges fast can
+// make one call long: 12 ms were seen. It gets short records with an MSS that no FPDU fills, or
+// with short Reads whose responses have pad. With a limit it is a turn of the engine that sends
+// most records, and a turn is bounded.
 const (
 	unsentRecords = 64
 	unsentMost    = 256 << 10
+	unsentSample  = 128
 )
 
-// unsentLimit returns how many octets a socket may hold that TCP can't send yet, 0 for what
-// the system allows. Records of FPDUs that fill a segment need no limit: many of them share
-// a record, and TCP hands many of their segments to the network at once.
-func unsentLimit(crc bool, emss, mulpdu int) int {
-	fpdu := mpa.FPDULen(mulpdu)
-	if limit := unsentRecords * fpdu; fpdu != emss && limit <= unsentMost && !loose(crc, emss) {
-		return limit
-	}
-	return 0
+// unsent is what bounds the octets that a socket holds and TCP can't send yet.
+type unsent struct {
+	records, octets int32 // since the average was last taken
+	limit           int32 // a power of two; 0: what the system allows
 }
 
-// askMSS asks the socket for TCP's maximum segment size, on which FPDUs depend, and limits
-// accordingly what the socket holds.
-func (s *stream) askMSS() {
+// count counts what was put into a batch. It reports true if the limit has changed.
+func (u *unsent) count(records, octets int) bool {
+	u.records += int32(records)
+	u.octets += int32(octets)
+	if u.records < unsentSample && u.octets < unsentSample/unsentRecords*unsentMost {
+		return false
+	}
+	was := u.limit
+	u.limit = 1 << bits.Len32(uint32(unsentRecords*(u.octets/u.records)-1))
+	if u.limit > unsentMost {
+		u.limit = 0
+	}
+	u.records, u.octets = 0, 0
+	return u.limit != was
+}
+
+// limitUnsent counts the batch, which has just been filled, and limits what the socket holds.
+func (s *stream) limitUnsent() {
 	t := &s.tx
-	t.emss = s.conn.MSS()
-	t.mulpdu = mpa.MULPDU(t.emss, t.markers)
-	limit := unsentLimit(t.crc, t.emss, t.mulpdu)
-	if limit == int(t.unsent) {
+	if loose(t.crc, t.emss) || !t.unsent.count(t.b.nrecs, int(t.b.built)) {
 		return
 	}
 	if l, ok := s.conn.(transport.UnsentLimiter); ok {
-		_ = l.LimitUnsent(limit) // fails on a socket that is closed, which the next write reports
+		_ = l.LimitUnsent(int(t.unsent.limit)) // fails on a closed socket, which the next write reports
 	}
-	t.unsent = int32(limit)
 }
 
 // addRecord adds an FPDU of n octets, which has just been built, to the record

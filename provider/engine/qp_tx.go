@@ -41,7 +41,7 @@ type txState struct {
 	mssAge       uint8      // batches filled since mulpdu was calculated
 	framer       mpa.Framer // with markers
 	emss, mulpdu int
-	unsent       int32 // the socket's limit of octets that TCP can't send yet; 0: the system's
+	unsent       unsent
 
 	b    *txBatch   // nil while nothing is in flight
 	held *heldBatch // instead, while the socket has been full for long
@@ -114,6 +114,7 @@ func (s *stream) transmit() {
 				s.txIdle()
 				return
 			}
+			s.limitUnsent()
 		}
 		if !s.write() {
 			return
@@ -278,7 +279,8 @@ func (s *stream) fill() {
 		return
 	}
 	if t.mssAge == 0 {
-		s.askMSS()
+		t.emss = s.conn.MSS()
+		t.mulpdu = mpa.MULPDU(t.emss, t.markers)
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batchLimit()

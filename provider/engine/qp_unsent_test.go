@@ -16,33 +16,41 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// Segments of which each holds more or fewer octets than an FPDU are packets of their own, and
-// few of them may wait in a socket. FPDUs that fill their segments have no limit, nor do those
-// of a network without a wire.
+// The limit is about 64 records of the length that the latest had on average. Long records have
+// none, however few they are.
 func TestUnsentLimit(t *testing.T) {
+	var u unsent
 	for _, tc := range []struct {
-		what          string
-		crc           bool
-		emss, records int
+		what                   string
+		batches, records, each int
+		limit                  int32
+		changes                int
 	}{
-		{"the lowest MSS that Linux takes", true, 88, unsentRecords},
-		{"the same without CRC", false, 88, unsentRecords},
-		{"an MSS that no FPDU fills", true, 537, unsentRecords},
-		{"one octet more than Ethernet's", true, 1449, unsentRecords},
-		{"Ethernet with time stamps", true, 1448, 0},
-		{"Ethernet without them", true, 1460, 0},
-		{"jumbo frames", true, 8948, 0},
-		{"jumbo frames that no FPDU fills", true, 8949, 0},
-		{"loopback", true, 65483, 0},
-		{"loopback without CRC", false, 65483, 0},
+		{"too few to know", 127, 1, 136, 0, 0},
+		{"tiny segments", 3, 60, 136, 16 << 10, 1},
+		{"more of them", 100, 30, 136, 16 << 10, 0},
+		{"the shortest FPDUs, one at a time", 500, 1, 20, 2 << 10, 1},
+		{"bulk: 512 KiB are enough to know", 6, 1, 96 << 10, 0, 1},
+		{"bulk goes on", 100, 1, 1 << 20, 0, 0},
+		{"an MSS of 1449, which no FPDU fills", 10, 66, 1448, 128 << 10, 1},
+		{"jumbo frames that no FPDU fills", 100, 10, 8948, 0, 1},
+		{"FPDUs of 4 KiB", 100, 24, 4096, 256 << 10, 1},
+		{"and of more", 100, 24, 4200, 0, 1},
 	} {
-		mulpdu := mpa.MULPDU(tc.emss, false)
-		if got, want := unsentLimit(tc.crc, tc.emss, mulpdu), tc.records*mpa.FPDULen(mulpdu); got != want {
-			t.Errorf("%s: the limit is %d octets, want %d", tc.what, got, want)
+		changes := 0
+		u.records, u.octets = 0, 0
+		for range tc.batches {
+			if u.count(tc.records, tc.records*tc.each) {
+				changes++
+			}
+		}
+		if u.limit != tc.limit || changes != tc.changes {
+			t.Errorf("%s: the limit is %d after %d changes, want %d after %d", tc.what, u.limit, changes, tc.limit, tc.changes)
 		}
 	}
 }
@@ -66,18 +74,20 @@ func (p plainSocket) Readv(bufs [][]byte) (int, error) {
 	}
 }
 
-// smallPeer is a peer with tiny segments and a small receive buffer.
-func smallPeer(t *testing.T, dst netip.AddrPort) *raw {
+// segmentsOf is a peer whose segments have at most mss octets, time stamps included, and whose
+// receive buffer has so many.
+func segmentsOf(t *testing.T, mss, buffer int, dst netip.AddrPort) (peer *raw, fd int) {
 	t.Helper()
-	fd := must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	fd = must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { ok(t, unix.Close(fd)) })
-	ok(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, 88))
-	ok(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096))
+	ok(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, mss))
+	ok(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer))
+	ok(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
 	ok(t, unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())}))
 	ok(t, unix.SetNonblock(fd, true))
-	r := &raw{t: t, c: plainSocket{fd: fd}, sendMSN: 1, readMSN: 1}
-	r.framer, r.d = newFraming(true)
-	return r
+	peer = &raw{t: t, c: plainSocket{fd: fd}, sendMSN: 1, readMSN: 1}
+	peer.framer, peer.d = newFraming(true)
+	return peer, fd
 }
 
 // socketTo returns the descriptor of this process's socket that is connected to an IPv4
@@ -96,6 +106,64 @@ func socketTo(t *testing.T, remote netip.AddrPort) int {
 	return -1
 }
 
+// readServer is an engine, and a peer that reads from it over the system's TCP.
+type readServer struct {
+	t    *testing.T
+	m    *region
+	peer *raw
+	fd   int // the peer's
+	ours int // the engine's
+	conn transport.Conn
+	st   *stream
+}
+
+func newReadServer(t *testing.T, mss, buffer int) *readServer {
+	t.Helper()
+	network := transport.NewTCP(nil)
+	s := newSide(t, Options{Network: network}, sideOptions{})
+	r := &readServer{t: t, m: s.reg(1<<20, provider.AccessRemoteRead)}
+	pattern(r.m.b, 1)
+	l := must(network.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1))(t)
+	t.Cleanup(func() { ok(t, l.Close()) })
+	r.peer, r.fd = segmentsOf(t, mss, buffer, l.Addr())
+	r.conn = must(l.Accept(t.Context()))(t)
+	r.ours = socketTo(t, r.conn.RemoteAddr())
+	p := params(true)
+	p.IRD = 64
+	s.start(r.conn, p, nil)
+	r.st = s.qp.stream.Load()
+	return r
+}
+
+// ask requests n Reads of the first octets of the region.
+func (r *readServer) ask(n, size int) {
+	for range n {
+		r.peer.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: uint32(size), SourceSTag: r.m.m.stag, SourceTO: r.m.to(0)})
+	}
+}
+
+// answered waits until the socket has taken so many octets in all.
+func (r *readServer) answered(octets uint64, wait time.Duration) bool {
+	for end := time.Now().Add(wait); r.st.moved.Load() < octets; time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// unsent is how many octets the engine's socket holds that TCP can't send yet.
+func (r *readServer) unsent() int { return must(unix.IoctlGetInt(r.ours, unix.SIOCOUTQNSD))(r.t) }
+
+// wantFew checks that few of the FPDUs, which have so many octets, wait in the socket.
+func (r *readServer) wantFew(fpdu int) {
+	r.t.Helper()
+	// The limit is a power of two, so that it may be nearly twice 64 FPDUs.
+	if n := r.unsent() / fpdu; n > 2*unsentRecords {
+		r.t.Errorf("%d FPDUs wait in the socket, want at most %d", n, 2*unsentRecords)
+	}
+}
+
 // TestTinySegmentsWaitInTheEngine: a peer with tiny segments requests a Read and takes nothing.
 // The kernel has a few segments that it can't send yet, not a whole buffer: it would send all
 // of them in one of our system calls once the peer acknowledges fast. When the peer takes the
@@ -103,35 +171,68 @@ func socketTo(t *testing.T, remote netip.AddrPort) int {
 //
 //rfc:5042 SEC-6.4.2-01
 func TestTinySegmentsWaitInTheEngine(t *testing.T) {
-	network := transport.NewTCP(nil)
-	s := newSide(t, Options{Network: network}, sideOptions{})
-	m := s.reg(1<<20, provider.AccessRemoteRead)
-	pattern(m.b, 1)
-	l := must(network.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1))(t)
-	defer func() { ok(t, l.Close()) }()
-	peer := smallPeer(t, l.Addr())
-	conn := must(l.Accept(t.Context()))(t)
-	ours := socketTo(t, conn.RemoteAddr())
-	s.start(conn, params(true), nil)
-	peer.readReq(rdmap.ReadRequest{SinkSTag: 1, Size: uint32(len(m.b)), SourceSTag: m.m.stag, SourceTO: m.to(0)})
-
-	unsent := func() int { return must(unix.IoctlGetInt(ours, unix.SIOCOUTQNSD))(t) }
-	for before, end := -1, time.Now().Add(patience); unsent() == 0 || unsent() != before; time.Sleep(20 * time.Millisecond) {
-		if before = unsent(); time.Now().After(end) {
+	r := newReadServer(t, 88, 4096)
+	r.ask(1, len(r.m.b))
+	for before, end := -1, time.Now().Add(patience); r.unsent() == 0 || r.unsent() != before; time.Sleep(20 * time.Millisecond) {
+		if before = r.unsent(); time.Now().After(end) {
 			t.Fatalf("%d octets wait in the socket, and they still change", before)
 		}
 	}
-	longest := mpa.FPDULen(mpa.MULPDU(conn.MSS(), false))
-	if got, limit := unsent(), (unsentRecords+1)*longest; got > limit {
-		t.Errorf("%d octets wait in the socket, %d FPDUs; want at most %d", got, got/longest, limit)
-	}
-
-	for at := 0; at < len(m.b); {
-		h, payload := peer.next("the rest of the response")
-		want := rdmap.ReadResponseHeader(1, uint64(at), at+len(payload) == len(m.b))
-		if h != want || !bytes.Equal(payload, m.b[at:at+len(payload)]) {
+	r.wantFew(mpa.FPDULen(mpa.MULPDU(r.conn.MSS(), false)))
+	for at := 0; at < len(r.m.b); {
+		h, payload := r.peer.next("the rest of the response")
+		want := rdmap.ReadResponseHeader(1, uint64(at), at+len(payload) == len(r.m.b))
+		if h != want || !bytes.Equal(payload, r.m.b[at:at+len(payload)]) {
 			t.Fatalf("at octet %d of the response: header\n%+v, want\n%+v", at, h, want)
 		}
 		at += len(payload)
+	}
+}
+
+// TestShortReadsWaitInTheEngine: the peer requests many short Reads. Each response is an FPDU
+// in a record, and so in a packet, of its own because of the pad, whatever the MSS is. Few of
+// them wait in the socket when the peer takes nothing more.
+//
+//rfc:5042 SEC-6.4.2-01
+func TestShortReadsWaitInTheEngine(t *testing.T) {
+	for _, tc := range []struct {
+		what              string
+		mss, size, buffer int
+	}{
+		{"tiny segments that FPDUs fill", 148, 41, 64 << 10},
+		{"tiny segments that FPDUs don't fill", 88, 9, 64 << 10},
+		{"Ethernet's segments", 1460, 705, 256 << 10},
+		{"an MSS of 4100 octets, FPDUs of half that", 4100 + 12, 2041, 256 << 10},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			r := newReadServer(t, tc.mss, tc.buffer)
+			fpdu := mpa.FPDULen(ddp.TaggedHeaderLen + tc.size)
+			// First the peer takes fast what it asks for, so that TCP's window grows, and
+			// with it the socket's buffer.
+			buf := make([]byte, 1<<20)
+			const few = 32
+			total := uint64(0)
+			for range 400 {
+				r.ask(few, tc.size)
+				if total += uint64(few * fpdu); !r.answered(total, patience) {
+					t.Fatalf("%d octets were sent, want %d", r.st.moved.Load(), total)
+				}
+				for n, err := 1, error(nil); n > 0 && err == nil; {
+					n, err = unix.Read(r.fd, buf)
+				}
+			}
+			full := false
+			for range 1000 {
+				r.ask(few, tc.size)
+				if total += uint64(few * fpdu); !r.answered(total, 100*time.Millisecond) {
+					full = true
+					break
+				}
+			}
+			if !full {
+				t.Fatal("the socket takes all responses of a peer that takes none")
+			}
+			r.wantFew(fpdu)
+		})
 	}
 }
