@@ -197,13 +197,17 @@ func (r *registration) ready(events uint32, turn int) (used int, more bool) {
 	return 4 * turns.Call, false // it wakes a goroutine
 }
 
-// epollNow is epoll_wait without waiting. It does not tell the Go scheduler
-// (RawSyscall), because the kernel never sleeps in it and a poller that spins
-// would spend more on the telling than on the call.
+// sigsetSize is the size of the kernel's signal set in octets.
+const sigsetSize = 8
+
+// epollNow is epoll_pwait without waiting and without a signal mask. Linux has
+// epoll_wait on its older architectures only: arm64, riscv64 and loong64 lack it.
+// The call does not inform the Go scheduler (RawSyscall), because the kernel never
+// sleeps in it, and a poller that spins would spend more time on that than on the call.
 // A failure is no events: the callers look again.
 func epollNow(ep int, events []unix.EpollEvent) int {
-	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_WAIT, uintptr(ep),
-		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(ep),
+		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, sigsetSize)
 	if errno != 0 {
 		return 0
 	}

@@ -15,11 +15,11 @@ import (
 // are long; short ones need few calls anyway.
 const recordsMax = 256
 
-// mmsghdr is struct mmsghdr of sendmmsg(2).
+// mmsghdr is struct mmsghdr of sendmmsg(2). Go aligns it as C does, so that it has the
+// padding at its end that 64-bit systems have, and none on 32-bit systems.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	len uint32
-	_   [4]byte
 }
 
 // recordVec describes records to the kernel.
