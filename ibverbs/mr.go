@@ -196,7 +196,7 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 	if err != nil {
 		return SGE{}, err
 	}
-	if n > math.MaxUint32 {
+	if uint64(n) > math.MaxUint32 {
 		return SGE{}, mr.obj.Errorf("SGE", syscall.EINVAL, "%d octets in one SGE", n)
 	}
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
@@ -246,7 +246,7 @@ func (mr *MR) Close() error {
 		if mr.pages == nil {
 			return nil
 		}
-		if err := syscall.Munmap(mr.pages); err != nil {
+		if err := unmap(mr.pages); err != nil {
 			return &Error{Op: "munmap", Object: mr.obj.Name(), Err: err}
 		}
 		return nil

@@ -89,23 +89,6 @@ func TestSGEStaysInside(t *testing.T) {
 	}
 }
 
-// An SGE has 32 bits for its length, a region has 64.
-func TestSGEOfMoreThan4GiB(t *testing.T) {
-	o := newObjects(t)
-	mr := must[*ibverbs.MR](t)(o.pd.AllocMR(1<<32+1, 0)) // never touched, so that it takes no memory
-	defer mr.Close()
-	_, err := mr.SGE(0, 1<<32)
-	wantErrno(t, "SGE of 2^32 octets", err, syscall.EINVAL, "one SGE")
-	sge, err := mr.SGE(2, 1<<32-1)
-	if err != nil || sge.Length != math.MaxUint32 {
-		t.Errorf("SGE of 2^32-1 octets: %+v, %v", sge, err)
-	}
-	r, err := mr.Remote(0, 1<<32+1)
-	if err != nil || r.Len != 1<<32+1 {
-		t.Errorf("Remote of 2^32+1 octets: %+v, %v", r, err)
-	}
-}
-
 var (
 	_ encoding.BinaryAppender    = ibverbs.RemoteRegion{}
 	_ encoding.BinaryMarshaler   = ibverbs.RemoteRegion{}

@@ -89,7 +89,7 @@ func TestBadPool(t *testing.T) {
 		"count -1":       {{Size: 1, Count: -1}},
 		"2^63-1 octets":  {{Size: math.MaxInt, Count: 1}},
 		"2^63-1 buffers": {{Size: 1, Count: math.MaxInt}},
-		"overflow":       {{Size: 1 << 40, Count: 1 << 40}},
+		"overflow":       {{Size: min(1<<40, math.MaxInt), Count: min(1<<40, math.MaxInt)}},
 		"twice the same": {{Size: 8, Count: 1}, {Size: 8, Count: 2}},
 	} {
 		p, err := pd.NewPool(remoteRights, classes)
@@ -250,6 +250,6 @@ func TestMemoryHugePages(t *testing.T) {
 	refused(t, "unknown option", err, syscall.EINVAL)
 	_, err = pd.AllocMR(math.MaxInt, 0, ibverbs.TransparentHugePages)
 	refused(t, "2^63-1 octets", err, syscall.EINVAL)
-	_, err = pd.AllocMR(1<<50, 0, ibverbs.HugePages)
+	_, err = pd.AllocMR(min(1<<50, math.MaxInt), 0, ibverbs.HugePages)
 	refused(t, "2^50 octets", err, syscall.ENOMEM, syscall.EINVAL)
 }

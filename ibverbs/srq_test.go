@@ -335,11 +335,11 @@ func TestBadSRQ(t *testing.T) {
 		"of -1":                {MaxWR: -1, MaxSGE: 1},
 		"of one too many":      {MaxWR: attr.MaxSRQWR + 1, MaxSGE: 1},
 		"of 2^31-1":            {MaxWR: math.MaxInt32, MaxSGE: 1},
-		"of 2^40":              {MaxWR: 1 << 40, MaxSGE: 1},
+		"of 2^40":              {MaxWR: min(1<<40, math.MaxInt), MaxSGE: 1},
 		"-1 entries":           {MaxWR: 1, MaxSGE: -1},
 		"one entry too many":   {MaxWR: 1, MaxSGE: attr.MaxSRQSGE + 1},
 		"2^31-1 entries":       {MaxWR: 1, MaxSGE: math.MaxInt32},
-		"2^40 entries, 2^40+1": {MaxWR: 1<<40 + 1, MaxSGE: 1 << 40},
+		"2^40 entries, 2^40+1": {MaxWR: min(1<<40+1, math.MaxInt), MaxSGE: min(1<<40, math.MaxInt)},
 	} {
 		refused(t, "SRQ "+name, create(a), syscall.EINVAL)
 	}
@@ -354,7 +354,7 @@ func TestBadSRQ(t *testing.T) {
 	}
 	refused(t, "limit beyond the size", srq.Modify(ibverbs.SRQAttr{Limit: got.MaxWR + 1}, ibverbs.SRQAttrLimit), syscall.EINVAL)
 	refused(t, "limit of -1", srq.Modify(ibverbs.SRQAttr{Limit: -1}, ibverbs.SRQAttrLimit), syscall.EINVAL)
-	refused(t, "limit of 2^40", srq.Modify(ibverbs.SRQAttr{Limit: 1 << 40}, ibverbs.SRQAttrLimit), syscall.EINVAL)
+	refused(t, "limit of 2^40", srq.Modify(ibverbs.SRQAttr{Limit: min(1<<40, math.MaxInt)}, ibverbs.SRQAttrLimit), syscall.EINVAL)
 	refused(t, "unknown attribute", srq.Modify(ibverbs.SRQAttr{}, 1<<7), syscall.EINVAL)
 	ok(t, srq.Modify(ibverbs.SRQAttr{MaxWR: -5, Limit: 1}, 0)) // nothing is to be changed
 	if a := must[ibverbs.SRQAttr](t)(srq.Query()); a != got {

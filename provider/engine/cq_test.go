@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"sync"
@@ -160,7 +161,7 @@ func TestCQResizeArguments(t *testing.T) {
 	for i := range 5 {
 		c.push(provider.WC{WRID: uint64(i)}, false)
 	}
-	for _, bad := range []int{-1, 0, 4, maxCQE + 1, 1 << 62} {
+	for _, bad := range []int{-1, 0, 4, maxCQE + 1, math.MaxInt} {
 		wantErr(t, c.Resize(bad), syscall.EINVAL)
 	}
 	if c.CQE() != 8 {

@@ -1,3 +1,7 @@
+//go:build linux && !386 && !arm
+
+// The regions of these tests are longer than the addresses of 32-bit systems reach.
+
 package engine
 
 import (

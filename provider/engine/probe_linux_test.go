@@ -21,7 +21,7 @@ const mapsFile = `1000-3000 r--p 00000000 fe:00 2 /usr/lib/x with spaces
 func TestProbeMaps(t *testing.T) {
 	for _, c := range []struct {
 		name       string
-		start, end uintptr
+		start, end uint64
 		write      bool
 		want       string // "" for none
 	}{
@@ -39,7 +39,10 @@ func TestProbeMaps(t *testing.T) {
 		{"written only", 0x8000, 0x8001, true, "may not be read"},
 		{"far up", 0x7ffc000000000000, 0x7ffd000000000000, true, ""},
 	} {
-		err := probeMaps(strings.NewReader(mapsFile), c.start, c.end, c.write)
+		if c.end > uint64(^uintptr(0)) {
+			continue // no address on a 32-bit system
+		}
+		err := probeMaps(strings.NewReader(mapsFile), uintptr(c.start), uintptr(c.end), c.write)
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)

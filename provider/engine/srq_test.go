@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -176,7 +177,7 @@ func TestQPWithSRQ(t *testing.T) {
 	p := testPD(t, d)
 	c := testCQ(t, d, 4, nil)
 	r := testSRQ(t, p, 4, 1)
-	init := provider.QPInitAttr{SendCQ: c, RecvCQ: c, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1 << 40, MaxRecvSGE: -1}}
+	init := provider.QPInitAttr{SendCQ: c, RecvCQ: c, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: min(1<<40, math.MaxInt), MaxRecvSGE: -1}}
 	q := must(testPD(t, d).CreateQP(init))(t) // of another PD
 	_, got, err := q.Query()
 	ok(t, err)

@@ -4,6 +4,7 @@ package transport_test
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"os"
 	"strconv"
@@ -194,9 +195,9 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	}{
 		{transport.TCPOptions{CongestionControl: "no-such-thing"}, syscall.ENOENT, "no-such-thing"},
 		{transport.TCPOptions{SendBuffer: -1}, syscall.EINVAL, "SendBuffer"},
-		{transport.TCPOptions{SendBuffer: 1 << 31}, syscall.EINVAL, "SendBuffer"},
+		{transport.TCPOptions{SendBuffer: math.MaxInt32}, syscall.EINVAL, "SendBuffer"},
 		{transport.TCPOptions{ReceiveBuffer: -1}, syscall.EINVAL, "ReceiveBuffer"},
-		{transport.TCPOptions{ReceiveBuffer: 1 << 31}, syscall.EINVAL, "ReceiveBuffer"},
+		{transport.TCPOptions{ReceiveBuffer: math.MaxInt32}, syscall.EINVAL, "ReceiveBuffer"},
 		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Idle: time.Millisecond}}, syscall.EINVAL, "KeepAlive.Idle"},
 		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Idle: -time.Second}}, syscall.EINVAL, "KeepAlive.Idle"},
 		{transport.TCPOptions{KeepAlive: transport.KeepAlive{Interval: 32768 * time.Second}}, syscall.EINVAL, "KeepAlive.Interval"},

@@ -60,7 +60,9 @@ func TestSegmentationEdges(t *testing.T) {
 		{"room for one octet", 3, false, UntaggedHeaderLen + 1, []Segment{{0, 1, false}, {1, 1, false}, {2, 1, true}}},
 		{"no room", 3, false, UntaggedHeaderLen, nil},
 		{"less than no room", 3, false, -1, nil},
-		{"the longest message", math.MaxUint32, true, math.MaxInt, []Segment{{0, math.MaxUint32, true}}},
+		{"the longest message", math.MaxUint32, true, 1<<30 + TaggedHeaderLen, []Segment{
+			{0, 1 << 30, false}, {1 << 30, 1 << 30, false}, {2 << 30, 1 << 30, false}, {3 << 30, 1<<30 - 1, true},
+		}},
 	} {
 		if got := all(tt.length, tt.tagged, tt.mulpdu); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
