@@ -48,7 +48,7 @@ func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error)
 	buf := pages[:n:n]
 	mr, err := pd.register(op, buf, pages, func() (provider.MR, error) { return pd.p.RegMR(buf, access) })
 	if err != nil {
-		_ = syscall.Munmap(pages)
+		_ = unmap(pages)
 		return nil, err
 	}
 	return mr, nil
@@ -67,7 +67,7 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 			return nil, mapError(n, fmt.Errorf("%w: unknown option %d", syscall.EINVAL, o))
 		}
 	}
-	page, flags := os.Getpagesize(), syscall.MAP_ANON|syscall.MAP_PRIVATE
+	page := os.Getpagesize()
 	switch {
 	case huge && transparent:
 		return nil, mapError(n, fmt.Errorf("%w: HugePages and TransparentHugePages together", syscall.EINVAL))
@@ -75,7 +75,6 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		if page = hugePageSize(); page == 0 {
 			return nil, mapError(n, fmt.Errorf("%w: the kernel has no huge pages", syscall.EINVAL))
 		}
-		flags |= syscall.MAP_HUGETLB
 	case transparent:
 		page = max(page, hugePageSize())
 	}
@@ -83,7 +82,7 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		return nil, mapError(n, syscall.EINVAL)
 	}
 	size := (n + page - 1) &^ (page - 1)
-	pages, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, flags)
+	pages, err := mapAnonymous(size, huge)
 	if huge && errors.Is(err, syscall.ENOMEM) {
 		err = fmt.Errorf("%w: that takes %d huge pages of %d KiB, and of %s are free; set more aside with sysctl vm.nr_hugepages",
 			err, size/page, page>>10, freeHugePages())
@@ -92,8 +91,8 @@ func mapPages(n int, options []AllocOption) ([]byte, error) {
 		return nil, mapError(size, err)
 	}
 	if transparent {
-		if err := syscall.Madvise(pages, syscall.MADV_HUGEPAGE); err != nil {
-			_ = syscall.Munmap(pages)
+		if err := adviseHuge(pages); err != nil {
+			_ = unmap(pages)
 			return nil, &Error{Op: "madvise", Object: fmt.Sprintf("%d octets", size), Err: fmt.Errorf("%w: the kernel has no transparent huge pages", err)}
 		}
 	}

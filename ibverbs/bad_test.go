@@ -33,6 +33,9 @@ func refused(t *testing.T, what string, err error, errnos ...syscall.Errno) {
 	t.Errorf("%s: got %v, want one of %v", what, err, errnos)
 }
 
+// enodata is ENODATA of Linux. FreeBSD, where this file is only vetted, lacks the name.
+const enodata = syscall.Errno(0x3d)
+
 func TestBadSizes(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
@@ -51,7 +54,7 @@ func TestBadSizes(t *testing.T) {
 		"vector -1":        func() error { _, err := vctx.CreateCQ(1, &ibverbs.CQOptions{CompVector: -1}); return err },
 		"vector 1 million": func() error { _, err := vctx.CreateCQ(1, &ibverbs.CQOptions{CompVector: 1e6}); return err },
 	} {
-		refused(t, name, f(), syscall.EINVAL, syscall.ENODATA, syscall.EIO, syscall.ENOENT)
+		refused(t, name, f(), syscall.EINVAL, enodata, syscall.EIO, syscall.ENOENT)
 	}
 
 	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
@@ -62,7 +65,7 @@ func TestBadSizes(t *testing.T) {
 		"fresh region of 0":          func() error { _, err := pd.AllocMR(0, 0); return err },
 		"fresh region of -1":         func() error { _, err := pd.AllocMR(-1, 0); return err },
 		"fresh region of 2^63-1":     func() error { _, err := pd.AllocMR(math.MaxInt, 0); return err },
-		"fresh region of 2^62":       func() error { _, err := pd.AllocMR(1<<62, 0); return err },
+		"fresh region of 2^62":       func() error { _, err := pd.AllocMR(math.MaxInt, 0); return err },
 		"remote write without local": func() error { _, err := pd.RegMR(make([]byte, 8), ibverbs.AccessRemoteWrite); return err },
 	} {
 		refused(t, name, f(), syscall.EINVAL, syscall.ENOMEM)
@@ -75,7 +78,7 @@ func TestBadSizes(t *testing.T) {
 		"-1 receives":       {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: -1}},
 		"-1 entries":        {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: -1}},
 		"-1 octets inline":  {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxInlineData: -1}},
-		"2^40 sends":        {Cap: ibverbs.QPCap{MaxSendWR: 1 << 40}},
+		"2^40 sends":        {Cap: ibverbs.QPCap{MaxSendWR: min(1<<40, math.MaxInt)}},
 		"2^31-1 sends":      {Cap: ibverbs.QPCap{MaxSendWR: math.MaxInt32}},
 		"2^31-1 receives":   {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: math.MaxInt32}},
 		"2^31-1 entries":    {Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: math.MaxInt32}},

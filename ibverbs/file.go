@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -91,15 +89,11 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 	if info.Mode().IsRegular() && info.Size() < off+int64(n) {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of %s, which has %d", n, off, f.Name(), info.Size())
 	}
-	prot := syscall.PROT_READ
-	if access&AccessLocalWrite != 0 {
-		prot |= syscall.PROT_WRITE
-	}
 	before := int(off % int64(os.Getpagesize()))
 	if n > math.MaxInt-before {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets of a file", n)
 	}
-	pages, err := mapFile(f, off-int64(before), before+n, prot)
+	pages, err := mapFile(f, off-int64(before), before+n, access&AccessLocalWrite != 0)
 	if err != nil {
 		return nil, err
 	}
@@ -112,20 +106,20 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 		return p, err
 	})
 	if err != nil {
-		_ = syscall.Munmap(pages)
+		_ = unmap(pages)
 		return nil, err
 	}
 	return mr, nil
 }
 
-func mapFile(f *os.File, off int64, n, prot int) (pages []byte, err error) {
+func mapFile(f *os.File, off int64, n int, write bool) (pages []byte, err error) {
 	fail := func(err error) ([]byte, error) { return nil, &Error{Op: "mmap", Object: f.Name(), Err: err} }
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return fail(err)
 	}
 	var merr error
-	if err = conn.Control(func(fd uintptr) { pages, merr = syscall.Mmap(int(fd), off, n, prot, syscall.MAP_SHARED) }); err == nil {
+	if err = conn.Control(func(fd uintptr) { pages, merr = mapShared(fd, off, n, write) }); err == nil {
 		err = merr
 	}
 	if errors.Is(err, syscall.EACCES) {
@@ -144,13 +138,13 @@ type mapping []byte
 
 // ReadAt implements io.ReaderAt. The octets are there, says who registered them.
 func (m mapping) ReadAt(b []byte, off int64) (int, error) {
-	m.populate(off, len(b), unix.MADV_POPULATE_READ)
+	m.populate(off, len(b), false)
 	return m.copy(b, m[off:])
 }
 
 // WriteAt implements io.WriterAt.
 func (m mapping) WriteAt(b []byte, off int64) (int, error) {
-	m.populate(off, len(b), unix.MADV_POPULATE_WRITE)
+	m.populate(off, len(b), true)
 	return m.copy(m[off:], b)
 }
 
@@ -159,11 +153,11 @@ func (m mapping) WriteAt(b []byte, off int64) (int, error) {
 // goroutine keeps its P, and whoever wants to stop the world waits. What the kernel
 // doesn't bring, because the file was cut short or it is older than 5.14, is left to
 // the fault.
-func (m mapping) populate(off int64, n int, advice uintptr) {
+func (m mapping) populate(off int64, n int, write bool) {
 	page := uintptr(os.Getpagesize())
 	from := uintptr(unsafe.Pointer(unsafe.SliceData(m))) + uintptr(off)
 	first := from &^ (page - 1) // where the mapping begins is a page
-	_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, first, (from+uintptr(n)-first+page-1)&^(page-1), advice)
+	populate(first, (from+uintptr(n)-first+page-1)&^(page-1), write)
 }
 
 // copy is the built-in one, but for a fault inside the mapping.

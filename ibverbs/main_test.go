@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,4 +96,26 @@ func timeout(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+const remoteRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
+
+// done posts wr to conn, signalled, and returns how it ended.
+func done(t *testing.T, ctx context.Context, conn *rdmacm.Conn, wr ibverbs.SendWR) error {
+	t.Helper()
+	wr.Flags |= ibverbs.SendSignaled
+	if err := conn.QP().PostSend(wr); err != nil {
+		return err
+	}
+	var wc [1]ibverbs.WC
+	_, err := conn.SendCQ().PollWait(ctx, wc[:])
+	ok(t, err)
+	return wc[0].Err()
+}
+
+// read has conn read all of a region into sink.
+func read(t *testing.T, ctx context.Context, conn *rdmacm.Conn, sink *ibverbs.MR, r ibverbs.RemoteRegion) error {
+	t.Helper()
+	sge := must[ibverbs.SGE](t)(sink.SGE(0, int(r.Len)))
+	return done(t, ctx, conn, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey})
 }

@@ -1,8 +1,9 @@
+//go:build linux
+
 package ibverbs_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"math"
 	"os"
@@ -14,13 +15,10 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ibverbs"
-	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 // Registered memory. The tests of this file run on the engine, and on siw and rxe through
 // TestOnSiw and TestOnRxe.
-
-const remoteRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
 
 // mapped maps n octets until the test ends.
 func mapped(t *testing.T, n, prot int) []byte {
@@ -28,26 +26,6 @@ func mapped(t *testing.T, n, prot int) []byte {
 	b := must[[]byte](t)(syscall.Mmap(-1, 0, n, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE))
 	t.Cleanup(func() { _ = syscall.Munmap(b) })
 	return b
-}
-
-// done posts wr to conn, signalled, and returns how it ended.
-func done(t *testing.T, ctx context.Context, conn *rdmacm.Conn, wr ibverbs.SendWR) error {
-	t.Helper()
-	wr.Flags |= ibverbs.SendSignaled
-	if err := conn.QP().PostSend(wr); err != nil {
-		return err
-	}
-	var wc [1]ibverbs.WC
-	_, err := conn.SendCQ().PollWait(ctx, wc[:])
-	ok(t, err)
-	return wc[0].Err()
-}
-
-// read has conn read all of a region into sink.
-func read(t *testing.T, ctx context.Context, conn *rdmacm.Conn, sink *ibverbs.MR, r ibverbs.RemoteRegion) error {
-	t.Helper()
-	sge := must[ibverbs.SGE](t)(sink.SGE(0, int(r.Len)))
-	return done(t, ctx, conn, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey})
 }
 
 // Memory that isn't what the rights say is refused with the errno of ibv_reg_mr,
