@@ -94,6 +94,12 @@ func openDevice(opts Options) (*device, error) {
 	return d, nil
 }
 
+// tcpNetwork makes the network of a device for which Options names none.
+func tcpNetwork(opts Options) (transport.Network, error) {
+	tcp := transport.NewTCP(&opts.TCP)
+	return tcp, tcp.Check()
+}
+
 // Name implements provider.Device.
 func (d *device) Name() string { return DeviceName }
 

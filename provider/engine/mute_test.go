@@ -10,14 +10,6 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// isMuted reports whether the side's stream is taken out of what is watched.
-func (s *side) isMuted() bool {
-	m := &s.dev.muting
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return s.qp.stream.Load().unwatched&readMuted != 0
-}
-
 // spinMuted has the side look for something until its stream is muted.
 func (s *side) spinMuted() {
 	s.t.Helper()

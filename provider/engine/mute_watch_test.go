@@ -297,3 +297,11 @@ func TestTxMuIsGivenBack(t *testing.T) {
 		t.Errorf("%d places release txMu, want 2", found)
 	}
 }
+
+// isMuted reports whether the side's stream is taken out of what is watched.
+func (s *side) isMuted() bool {
+	m := &s.dev.muting
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return s.qp.stream.Load().unwatched&readMuted != 0
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package engine
+
+// maxDescriptors returns a number that limits nothing: without sockets no connection has a
+// descriptor.
+func maxDescriptors() int { return maxQP * 2 }
