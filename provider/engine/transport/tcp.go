@@ -188,6 +188,9 @@ func (t *TCP) bindSource(src, dst netip.AddrPort) (*tcpBinding, error) {
 	sa, _, err := sockaddrOf(src)
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+		if err == unix.ENOPROTOOPT {
+			err = nil // qemu-user does not know it: bind picks the port, from fewer
+		}
 	}
 	if err == nil {
 		err = unix.Bind(fd, sa)
