@@ -172,10 +172,18 @@ func (m mapping) copy(dst, src []byte) (n int, err error) {
 			runtime.Error
 			Addr() uintptr
 		}
-		if e, is := p.(error); !is || !errors.As(e, &fault) || fault.Addr()-uintptr(unsafe.Pointer(unsafe.SliceData(m))) >= uintptr(len(m)) {
+		if e, is := p.(error); !is || !errors.As(e, &fault) || !m.holds(fault.Addr()) {
 			panic(p)
 		}
 		n, err = 0, fmt.Errorf("%w: the mapped file was cut short, or can't be read or written", syscall.EIO)
 	}()
 	return copy(dst, src), nil
+}
+
+// holds reports whether a fault at addr may be one inside the mapping. s390x reports the
+// address of the page, which begins before a mapping that begins inside it.
+func (m mapping) holds(addr uintptr) bool {
+	begin := uintptr(unsafe.Pointer(unsafe.SliceData(m)))
+	page := begin &^ uintptr(os.Getpagesize()-1)
+	return addr >= page && addr < begin+uintptr(len(m))
 }

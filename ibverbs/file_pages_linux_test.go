@@ -59,3 +59,23 @@ func present(t *testing.T, b []byte) bool {
 	}
 	return binary.NativeEndian.Uint64(entry[:])>>63 != 0
 }
+
+// The address of a fault is exact or, on s390x, that of its page; the neighbours of a
+// mapping are not the mapping.
+func TestFaultsOfMapping(t *testing.T) {
+	page := os.Getpagesize()
+	pages, err := mapAnonymous(4*page, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unmap(pages)
+	begin := uintptr(unsafe.Pointer(unsafe.SliceData(pages)))
+	m := mapping(pages[page+100 : 3*page-100])
+	for at, want := range map[int]bool{
+		page - 1: false, page: true, page + 100: true, 2 * page: true, 3*page - 101: true, 3*page - 100: false, 3 * page: false,
+	} {
+		if m.holds(begin+uintptr(at)) != want {
+			t.Errorf("a fault at octet %d: inside is %t, want %t", at, !want, want)
+		}
+	}
+}
