@@ -1,0 +1,113 @@
+// Echo sends a message to a server and prints what comes back. It is the smallest
+// program that uses package ibverbs honestly: two processes, and every error handled.
+//
+//	go run ./ibverbs/examples/echo --listen 127.0.0.1:7471       # one terminal
+//	go run ./ibverbs/examples/echo 127.0.0.1:7471 hello          # another
+//
+// The server prints
+//
+//	listening on 127.0.0.1:7471
+//	127.0.0.1:41938: echoed 5 octets
+//
+// and the client
+//
+//	hello
+//
+// It shows:
+//   - opening a device of either provider (main.go),
+//   - receives that are posted before the peer can send (the Prepare functions),
+//   - a buffer that is used again only after the completion of the work that names it,
+//   - waits that end with a deadline, with the connection or with an interrupt,
+//   - Shutdown, which waits for what was sent, and Close, which frees everything.
+//
+// --provider chooses engine, kernel or auto, the default: a kernel device where one leads
+// to the address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the
+// address of the interface under the device instead.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/auto"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+// maxMessage is the length in octets of the longest message. Both ends post receives of
+// this length, because a Send that is longer than its receive ends the connection.
+const maxMessage = 4096
+
+func main() {
+	listen := flag.String("listen", "", "serve at this `address` instead of connecting")
+	provider := flag.String("provider", "auto", "engine, kernel or auto")
+	timeout := flag.Duration("timeout", 10*time.Second, "of the client, for everything")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), "usage: echo [flags] --listen ADDRESS\n       echo [flags] ADDRESS MESSAGE\n")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if *listen == "" && flag.NArg() != 2 || *listen != "" && flag.NArg() != 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+
+	// The first interrupt ends the program in order.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *listen != "" {
+		err = serve(ctx, *provider, *listen)
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, *timeout)
+		defer cancel()
+		err = send(ctx, *provider, flag.Arg(0), flag.Arg(1))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+// open opens a device of the provider for connections with address. This is all that
+// depends on the provider.
+func open(provider, address string) (*ibverbs.Context, error) {
+	switch provider {
+	case "engine":
+		return ibverbs.Open(engine.New(nil), "")
+	case "kernel":
+		return ibverbs.Open(kernel.New(), "")
+	case "auto":
+		addr, _ := netip.ParseAddrPort(address) // without one, any device will do
+		p := auto.New(&auto.Options{Addr: addr.Addr()})
+		return ibverbs.Open(p, "")
+	}
+	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", provider)
+}
+
+// complete waits for the next completion of cq and returns it if it is a success.
+func complete(ctx context.Context, cq *ibverbs.CQ) (ibverbs.WC, error) {
+	var wc [1]ibverbs.WC
+	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
+		return wc[0], err
+	}
+	return wc[0], wc[0].Err()
+}
+
+// because adds to err, which may be nil, the reason why the connection ended, if that was a
+// protocol error.
+func because(err error, qp *ibverbs.QP) error {
+	var terminate *ibverbs.TerminateError
+	if errors.As(qp.Cause(), &terminate) {
+		return errors.Join(err, terminate)
+	}
+	return err
+}

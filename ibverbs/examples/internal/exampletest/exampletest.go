@@ -1,0 +1,197 @@
+// Package exampletest runs an example as two processes: the test binary calls the
+// example's main function when it finds itself started that way. So the race detector, if
+// the tests run under it, covers the processes, and a machine without a compiler (the guest
+// of ci/vm) can run the tests.
+//
+// With GOVS_PROVIDER=kernel and GOVS_ADDR set to an address of the interface under a kernel
+// device, the processes use that; without, the engine and 127.0.0.1.
+package exampletest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+const asExample = "GOVS_RUN_EXAMPLE"
+
+// Main is for TestMain. In a process that Start or Run has started it calls the example's
+// main function, and reports goroutines that are left when that returns.
+func Main(m *testing.M, main func()) {
+	if os.Getenv(asExample) == "" {
+		os.Exit(m.Run())
+	}
+	main()
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+	os.Exit(0)
+}
+
+// Kernel reports whether the examples run on a device of the kernel.
+func Kernel() bool { return os.Getenv("GOVS_PROVIDER") == "kernel" }
+
+// Host returns the address to listen on.
+func Host() string {
+	if Kernel() {
+		return os.Getenv("GOVS_ADDR")
+	}
+	return "127.0.0.1"
+}
+
+// Provider returns what the --provider flag is given.
+func Provider() string {
+	if Kernel() {
+		return "kernel"
+	}
+	return "engine"
+}
+
+// command makes a process of the example with the --provider flag before args. It ends with
+// the test, and after a minute at the latest.
+func command(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, exe, append([]string{"--provider", Provider()}, args...)...)
+	cmd.Env = append(os.Environ(), asExample+"=1")
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// Run runs a process of the example to its end. err is that of exec.Cmd.Run.
+func Run(t testing.TB, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	cmd := command(t, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// MustRun is Run of a process that has to succeed and print want.
+func MustRun(t testing.TB, want string, args ...string) {
+	t.Helper()
+	stdout, stderr, err := Run(t, args...)
+	if err != nil || stdout != want {
+		t.Errorf("%v: %v, prints %q, want %q\n%s", args, err, stdout, want, stderr)
+	}
+}
+
+// Server is a process of the example that listens.
+type Server struct {
+	Addr string // from its line "listening on ADDRESS"
+
+	t      testing.TB
+	cmd    *exec.Cmd
+	stderr bytes.Buffer // to be read when the process has ended
+	lines  chan string
+	ended  sync.Once
+	err    error // valid once ended is done
+}
+
+// Start starts a server and waits until it says that it listens. The end of the test ends
+// it as Stop does.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, cmd: command(t, args...), lines: make(chan string, 1000)}
+	s.cmd.Stderr = &s.stderr
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go s.read(out)
+	s.Addr = strings.TrimPrefix(s.Line("listening on "), "listening on ")
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// read passes the lines of the server's output on, as many as there is room for.
+func (s *Server) read(out io.Reader) {
+	defer close(s.lines)
+	for scan := bufio.NewScanner(out); scan.Scan(); {
+		select {
+		case s.lines <- scan.Text():
+		default:
+		}
+	}
+}
+
+// Line returns the next line of the server's output that contains text.
+func (s *Server) Line(text string) string {
+	s.t.Helper()
+	patience := time.After(30 * time.Second)
+	for {
+		select {
+		case line, more := <-s.lines:
+			if !more {
+				err := s.wait()
+				s.t.Fatalf("the server has ended (%v) without a line with %q:\n%s", err, text, s.stderr.String())
+			}
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-patience:
+			s.t.Fatalf("the server does not print a line with %q", text)
+		}
+	}
+}
+
+// Stop interrupts the server, which has to end in order: status 0, no goroutines left.
+func (s *Server) Stop() {
+	s.t.Helper()
+	_ = s.cmd.Process.Signal(os.Interrupt)
+	if err := s.wait(); err != nil {
+		s.t.Errorf("the server ended with %v:\n%s", err, s.stderr.String())
+	}
+}
+
+// Kill ends the server as a crash does.
+func (s *Server) Kill() {
+	s.t.Helper()
+	_ = s.cmd.Process.Kill()
+	var exit *exec.ExitError
+	if err := s.wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		s.t.Errorf("the server was killed and ended with %v:\n%s", err, s.stderr.String())
+	}
+	s.err = nil
+}
+
+// Ended waits until the server has ended by itself, and returns what it wrote to stderr.
+func (s *Server) Ended() string {
+	s.t.Helper()
+	if err := s.wait(); err != nil {
+		s.t.Errorf("the server ended with %v", err)
+	}
+	return s.stderr.String()
+}
+
+// wait reaps the process when its output is read.
+func (s *Server) wait() error {
+	s.ended.Do(func() {
+		for range s.lines { //nolint:revive // until read closes it
+		}
+		s.err = s.cmd.Wait()
+	})
+	return s.err
+}
