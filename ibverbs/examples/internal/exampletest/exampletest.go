@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,7 +26,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-const asExample = "GOVS_RUN_EXAMPLE"
+const (
+	asExample = "GOVS_RUN_EXAMPLE"
+	listening = "listening on "
+)
 
 // Main is for TestMain. In a process that Start or Run has started it calls the example's
 // main function, and reports goroutines that are left when that returns.
@@ -60,18 +64,44 @@ func Provider() string {
 	return "engine"
 }
 
-// command makes a process of the example with the --provider flag before args. It ends with
-// the test, and after a minute at the latest.
-func command(t testing.TB, args ...string) *exec.Cmd {
+// Program is an example that runs as a process: the one under test, or another.
+type Program struct {
+	path string
+	env  []string
+}
+
+// Self returns the example under test.
+func Self(t testing.TB) Program {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return Program{exe, append(os.Environ(), asExample+"=1")}
+}
+
+// Other returns the example in the folder of that name. It is built, unless GOVS_EXAMPLES
+// names a directory that has it.
+func Other(t testing.TB, name string) Program {
+	t.Helper()
+	if dir := os.Getenv("GOVS_EXAMPLES"); dir != "" {
+		return Program{filepath.Join(dir, name), os.Environ()}
+	}
+	path := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-o", path, "../"+name).CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", name, err, out)
+	}
+	return Program{path, os.Environ()}
+}
+
+// command makes a process with the --provider flag before args. It ends with the test, and
+// after a minute at the latest.
+func (p Program) command(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, exe, append([]string{"--provider", Provider()}, args...)...)
-	cmd.Env = append(os.Environ(), asExample+"=1")
+	cmd := exec.CommandContext(ctx, p.path, append([]string{"--provider", Provider()}, args...)...)
+	cmd.Env = p.env
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
@@ -79,7 +109,7 @@ func command(t testing.TB, args ...string) *exec.Cmd {
 // Run runs a process of the example to its end. err is that of exec.Cmd.Run.
 func Run(t testing.TB, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := command(t, args...)
+	cmd := Self(t).command(t, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err = cmd.Run()
@@ -107,11 +137,17 @@ type Server struct {
 	err    error // valid once ended is done
 }
 
-// Start starts a server and waits until it says that it listens. The end of the test ends
-// it as Stop does.
+// Start starts a server of the example under test, as Program.Start does.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{t: t, cmd: command(t, args...), lines: make(chan string, 1000)}
+	return Self(t).Start(t, args...)
+}
+
+// Start starts a server and waits until it says that it listens. The end of the test ends
+// it as Stop does.
+func (p Program) Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, cmd: p.command(t, args...), lines: make(chan string, 1000)}
 	s.cmd.Stderr = &s.stderr
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
@@ -121,7 +157,7 @@ func Start(t testing.TB, args ...string) *Server {
 		t.Fatal(err)
 	}
 	go s.read(out)
-	s.Addr = strings.TrimPrefix(s.Line("listening on "), "listening on ")
+	_, s.Addr, _ = strings.Cut(s.Line(listening), listening)
 	t.Cleanup(s.Stop)
 	return s
 }

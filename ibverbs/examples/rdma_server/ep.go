@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/auto"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+// listener is what rdma_create_ep makes for a passive end, and the device.
+type listener struct {
+	vctx    *ibverbs.Context
+	channel *rdmacm.EventChannel
+	id      *rdmacm.ID
+}
+
+// listenEP is rdma_create_ep with RAI_PASSIVE: an id that is bound to addr.
+func listenEP(addr netip.AddrPort) (_ *listener, err error) {
+	l := new(listener)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.destroy())
+		}
+	}()
+	if l.vctx, err = open(*provider, addr.Addr()); err != nil {
+		return nil, err
+	}
+	if l.channel, err = rdmacm.CreateEventChannel(l.vctx); err != nil {
+		return nil, err
+	}
+	if l.id, err = l.channel.CreateID(nil); err != nil {
+		return nil, err
+	}
+	return l, l.id.BindAddr(addr)
+}
+
+// destroy is rdma_destroy_ep of the listener.
+func (l *listener) destroy() error {
+	return errors.Join(l.id.Close(), l.channel.Close(), l.vctx.Close())
+}
+
+// endpoint is the id of a request, and what hangs from it in C.
+type endpoint struct {
+	channel        *rdmacm.EventChannel
+	id             *rdmacm.ID
+	pd             *ibverbs.PD
+	sendCQ, recvCQ *ibverbs.CQ
+	qp             *ibverbs.QP
+}
+
+// getRequest is rdma_get_request: it waits for a request, whose id gets a channel of its
+// own and a QP.
+func (l *listener) getRequest(ctx context.Context) (_ *endpoint, err error) {
+	event, err := l.channel.GetEvent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if event.Type != rdmacm.ConnectRequest {
+		return nil, fmt.Errorf("waiting for a request: there is %v", event.Type)
+	}
+	ep := &endpoint{id: event.ID}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ep.destroy())
+		}
+	}()
+	if ep.channel, err = rdmacm.CreateEventChannel(l.vctx); err != nil {
+		return nil, err
+	}
+	if err := ep.id.Migrate(ep.channel); err != nil {
+		return nil, err
+	}
+	return ep, ep.createQP(l.vctx)
+}
+
+// createQP is rdma_create_qp of an id without PD and CQs, which makes them, too.
+func (ep *endpoint) createQP(vctx *ibverbs.Context) (err error) {
+	if ep.pd, err = vctx.AllocPD(); err != nil {
+		return err
+	}
+	if ep.sendCQ, err = createCQ(vctx); err != nil {
+		return err
+	}
+	if ep.recvCQ, err = createCQ(vctx); err != nil {
+		return err
+	}
+	ep.qp, err = ep.id.CreateQP(ep.pd, &ibverbs.QPInitAttr{
+		SendCQ: ep.sendCQ, RecvCQ: ep.recvCQ, SQSigAll: true,
+		Cap: ibverbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: messageLen},
+	})
+	return err
+}
+
+// createCQ makes a CQ for one completion, with a channel to wait on.
+func createCQ(vctx *ibverbs.Context) (*ibverbs.CQ, error) {
+	channel, err := vctx.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	cq, err := vctx.CreateCQ(1, &ibverbs.CQOptions{Channel: channel})
+	if err != nil {
+		return nil, errors.Join(err, channel.Close())
+	}
+	return cq, nil
+}
+
+// await waits for an event of the id. One that reports a failure is the error.
+func (ep *endpoint) await(ctx context.Context, want rdmacm.EventType) error {
+	event, err := ep.channel.GetEvent(ctx)
+	if err != nil {
+		return fmt.Errorf("waiting for %v: %w", want, err)
+	}
+	if err := event.Err(); err != nil {
+		return err
+	}
+	if event.Type != want {
+		return fmt.Errorf("waiting for %v: there is %v", want, event.Type)
+	}
+	return nil
+}
+
+// disconnect is rdma_disconnect, which fails if the peer has been faster. Its event comes
+// in either case.
+func (ep *endpoint) disconnect(ctx context.Context) error {
+	_ = ep.id.Disconnect()
+	return ep.await(ctx, rdmacm.Disconnected)
+}
+
+// destroy is rdma_destroy_ep of the connection. Close of an object that was never made does nothing.
+func (ep *endpoint) destroy() error {
+	return errors.Join(ep.qp.Close(), ep.id.Close(), ep.channel.Close(),
+		closeCQ(ep.recvCQ), closeCQ(ep.sendCQ), ep.pd.Close())
+}
+
+func closeCQ(cq *ibverbs.CQ) error { return errors.Join(cq.Close(), cq.Channel().Close()) }
+
+// open opens a device. auto takes one of the kernel if it leads to addr, otherwise the
+// engine.
+func open(provider string, addr netip.Addr) (*ibverbs.Context, error) {
+	switch provider {
+	case "engine":
+		return ibverbs.Open(engine.New(nil), "")
+	case "kernel":
+		return ibverbs.Open(kernel.New(), "")
+	case "auto":
+		return ibverbs.Open(auto.New(&auto.Options{Addr: addr}), "")
+	}
+	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", provider)
+}
