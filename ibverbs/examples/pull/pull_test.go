@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// offer starts a server with a file of n random octets.
+func offer(t *testing.T, n int) (server *exampletest.Server, file string, content []byte) {
+	t.Helper()
+	content = make([]byte, n)
+	random := rand.NewChaCha8([32]byte{11})
+	_, _ = random.Read(content)
+	file = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return exampletest.Start(t, "--listen", exampletest.Host()+":0", file), file, content
+}
+
+func TestPull(t *testing.T) {
+	const size = 5<<20 + 4321
+	server, _, content := offer(t, size)
+	for _, args := range [][]string{
+		nil,
+		{"--chunk", "70001", "--depth", "3"},
+		{"--chunk", "100000000", "--depth", "1"},
+		{"--progress"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			name := filepath.Join(t.TempDir(), "new")
+			stdout, stderr, err := exampletest.Run(t, append(args, server.Addr, name)...)
+			if err != nil || !strings.HasPrefix(stdout, name+": 5247201 octets in ") {
+				t.Fatalf("%v, prints %q\n%s", err, stdout, stderr)
+			}
+			got, err := os.ReadFile(name)
+			if err != nil || !bytes.Equal(got, content) {
+				t.Errorf("%v, %d octets that are not those of the file", err, len(got))
+			}
+			if bar := strings.Contains(stderr, "["+strings.Repeat("=", barWidth)+"] 100%"); bar != (len(args) == 1) {
+				t.Errorf("a bar: %v, of %q", bar, stderr)
+			}
+			server.Line(": left")
+		})
+	}
+}
+
+// TestPullFails has copies that fail: they leave no file behind.
+func TestPullFails(t *testing.T) {
+	server, file, _ := offer(t, 1<<20)
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "new")
+	fails := func(t *testing.T, want string, args ...string) {
+		t.Helper()
+		stdout, stderr, err := exampletest.Run(t, args...)
+		if err == nil || stdout != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%v, prints %q and %q, want an error with %q", err, stdout, stderr, want)
+		}
+		if left, _ := filepath.Glob(name + "*"); len(left) > 0 {
+			t.Errorf("%v are left", left)
+		}
+	}
+	t.Run("empty file", func(t *testing.T) { fails(t, "is empty", "--listen", exampletest.Host()+":0", empty) })
+	t.Run("nobody listens", func(t *testing.T) { fails(t, "rdma_connect", exampletest.Host()+":1", name) })
+	t.Run("file cut short", func(t *testing.T) {
+		if exampletest.Kernel() {
+			t.Skip("the kernel pins the pages, and goes on with what they held")
+		}
+		if err := os.Truncate(file, 4096); err != nil {
+			t.Fatal(err)
+		}
+		fails(t, "reading from "+server.Addr, server.Addr, name)
+	})
+}
