@@ -77,7 +77,8 @@ func Self(t testing.TB) Program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Program{exe, append(os.Environ(), asExample+"=1")}
+	// The race detector would sleep for a second before the end of each process.
+	return Program{exe, append(os.Environ(), asExample+"=1", "GORACE=atexit_sleep_ms=0")}
 }
 
 // Other returns the example in the folder of that name. It is built, unless GOVS_EXAMPLES

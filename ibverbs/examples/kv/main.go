@@ -1,0 +1,146 @@
+// Kv is a key-value store that clients read, and where they can also write, without its
+// program: the table is a memory region of the server.
+//
+//	go run ./ibverbs/examples/kv --listen 127.0.0.1:7471             # one terminal
+//	go run ./ibverbs/examples/kv 127.0.0.1:7471 put colour green     # another
+//	go run ./ibverbs/examples/kv 127.0.0.1:7471 get colour
+//
+// The server prints
+//
+//	listening on 127.0.0.1:7471
+//
+// and the clients
+//
+//	put colour by compare-and-swap
+//	green
+//
+// It shows:
+//   - a data structure that stays consistent although nobody's program guards it: table.go
+//     says how a reader notices that it has read half of an old value and half of a new one,
+//   - RDMA Read, and a Write and a compare-and-swap that are posted together (client.go),
+//   - what to do without atomic operations (server.go).
+//
+// Atomic operations of iWARP are those of RFC 7306, which the engine has with its option
+// Extensions and siw does not have. The two ends tell each other in the private data of the
+// connection whether they have them. If one does not, the client reads all the same, and
+// sends what it wants to write to the server, which does it on its own memory: the line is
+// then
+//
+//	put colour by the server
+//
+// Both ways can be used at the same time, since MR.CompareAndSwap is atomic against the
+// peers' operations. --atomics=false has a client of the engine go the second way.
+//
+// Clients are trusted: who may write the region may write all of it. There is no removal;
+// a key without a value takes its place in the table for good.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/auto"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+const usage = `usage: kv [flags] --listen ADDRESS
+       kv [flags] ADDRESS get KEY
+       kv [flags] ADDRESS put KEY VALUE
+`
+
+func main() {
+	listen := flag.String("listen", "", "serve at this `address` instead of connecting")
+	name := flag.String("provider", "auto", "engine, kernel or auto")
+	slots := flag.Int("slots", 1024, "of the server: `places` for keys")
+	atomics := flag.Bool("atomics", true, "use atomic operations if there are any")
+	timeout := flag.Duration("timeout", 10*time.Second, "of the client, for everything")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	var err error
+	switch command := flag.Arg(1); {
+	case *listen != "" && flag.NArg() == 0 && *slots > 0:
+		err = serve(ctx, *name, *listen, *slots, *atomics)
+	case *listen == "" && (command == "get" && flag.NArg() == 3 || command == "put" && flag.NArg() == 4):
+		ctx, cancel := context.WithTimeout(ctx, *timeout)
+		defer cancel()
+		err = run(ctx, *name, flag.Arg(0), *atomics, flag.Args()[1:])
+	default:
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kv:", err)
+		os.Exit(1)
+	}
+}
+
+// run connects to the server at address and carries out a command.
+func run(ctx context.Context, name, address string, atomics bool, command []string) (err error) {
+	vctx, err := open(name, address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, vctx.Close()) }()
+	c, err := dial(ctx, vctx, address, atomics)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	switch key := command[1]; command[0] {
+	case "get":
+		value, err := c.table.get(ctx, key)
+		if err != nil {
+			return c.because(err)
+		}
+		fmt.Println(value)
+	case "put":
+		by := "compare-and-swap"
+		put := c.table.put
+		if !c.atomics {
+			by, put = "the server", c.ask
+		}
+		if err := put(ctx, key, command[2]); err != nil {
+			return c.because(err)
+		}
+		fmt.Printf("put %s by %s\n", key, by)
+	}
+	return c.conn.Shutdown(ctx)
+}
+
+// open opens a device, with atomic operations if it has them. auto takes one of the kernel
+// if it leads to the address, otherwise the engine.
+func open(name, address string) (*ibverbs.Context, error) {
+	options := &engine.Options{Extensions: true}
+	switch name {
+	case "engine":
+		return ibverbs.Open(engine.New(options), "")
+	case "kernel":
+		return ibverbs.Open(kernel.New(), "")
+	case "auto":
+		addr, _ := netip.ParseAddrPort(address) // without one, any device will do
+		return ibverbs.Open(auto.New(&auto.Options{Addr: addr.Addr(), Engine: options}), "")
+	}
+	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", name)
+}
+
+// hasAtomics reports whether the device has atomic operations.
+func hasAtomics(vctx *ibverbs.Context) (bool, error) {
+	attr, err := vctx.Query()
+	return attr.AtomicCap != provider.AtomicNone, err
+}

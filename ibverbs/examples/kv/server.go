@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// server has the table. mu is for the clients that have it write; those that write by
+// themselves do not know of it.
+type server struct {
+	pd      *ibverbs.PD
+	slots   *ibverbs.MR
+	atomics bool
+
+	mu     sync.Mutex
+	table  table
+	owners map[uint16]bool // of the connections
+}
+
+// serverOwner is who the server writes as.
+const serverOwner = math.MaxUint16
+
+// serve has a table of n slots at address until ctx ends.
+func serve(ctx context.Context, provider, address string, n int, atomics bool) (err error) {
+	vctx, err := open(provider, address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, vctx.Close()) }()
+	has, err := hasAtomics(vctx)
+	if err != nil {
+		return err
+	}
+	s := &server{atomics: has && atomics, owners: map[uint16]bool{0: true, serverOwner: true}}
+	s.table = table{memory: s, slots: n, owner: serverOwner}
+	if s.pd, err = vctx.AllocPD(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.pd.Close()) }()
+	access := ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead
+	if s.atomics {
+		access |= ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteAtomic
+	}
+	if s.slots, err = s.pd.AllocMR(n*slotSize, access); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.slots.Close()) }()
+
+	l, err := rdmacm.ListenName(ctx, vctx, address, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	fmt.Println("listening on", l.Addr())
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for {
+		req, err := l.Accept(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "kv:", err) // of one request; the listener goes on
+			continue
+		}
+		clients.Go(func() {
+			if err := s.attend(ctx, req); err != nil {
+				fmt.Fprintf(os.Stderr, "kv: %s: %v\n", req.RemoteAddr(), err)
+			}
+		})
+	}
+}
+
+// attend has a client, and does what it asks for, until it leaves or ctx ends.
+func (s *server) attend(ctx context.Context, req *rdmacm.Request) error {
+	owner, err := s.enter()
+	if err != nil {
+		return errors.Join(err, req.Reject([]byte(err.Error())))
+	}
+	// Last of all, when the client can't write any more.
+	defer s.leave(owner)
+	whole, err := s.slots.Remote(0, int(s.slots.Len()))
+	if err != nil {
+		return errors.Join(err, req.Close())
+	}
+	theirs := req.PrivateData()
+	private, err := hello{whole, owner, s.atomics && len(theirs) > 0 && theirs[0] == 1}.marshal()
+	if err != nil {
+		return errors.Join(err, req.Close())
+	}
+	// A request arrives in the first half of the buffer, the answer is sent from the second.
+	buf, err := s.pd.AllocMR(2*maxRequest, ibverbs.AccessLocalWrite)
+	if err != nil {
+		return errors.Join(err, req.Close())
+	}
+	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
+		PD: s.pd, PrivateData: private,
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error { return postRecv(c.QP(), buf) },
+	})
+	if err != nil {
+		return errors.Join(err, buf.Close())
+	}
+	err = s.answer(ctx, conn, buf)
+	return errors.Join(err, conn.Close(), buf.Close())
+}
+
+// answer does what a client asks for. Those with atomic operations ask for nothing.
+func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, buf *ibverbs.MR) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { <-conn.Done(); cancel() }()
+	for {
+		err := s.one(waiting, conn, buf)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil // the server is to stop
+		case errors.Is(err, ibverbs.ErrFlushed) || waiting.Err() != nil:
+			var terminate *ibverbs.TerminateError
+			if errors.As(conn.QP().Cause(), &terminate) {
+				return terminate
+			}
+			return nil // the client has left
+		default:
+			return err
+		}
+	}
+}
+
+// one waits for a request and answers it.
+func (s *server) one(ctx context.Context, conn *rdmacm.Conn, buf *ibverbs.MR) error {
+	wc, err := complete(ctx, conn.RecvCQ())
+	if err != nil {
+		return err
+	}
+	var r request
+	if err = r.unmarshal(buf.Bytes()[:wc.ByteLen]); err == nil {
+		s.mu.Lock()
+		err = s.table.put(ctx, r.key, r.value)
+		s.mu.Unlock()
+	}
+	var text string
+	if err != nil {
+		text = err.Error()
+	}
+	n := copy(buf.Bytes()[maxRequest:], text)
+	// The client may send its next request as soon as it has the answer.
+	if err := postRecv(conn.QP(), buf); err != nil {
+		return err
+	}
+	sge, err := buf.SGE(maxRequest, n)
+	if err != nil {
+		return err
+	}
+	err = conn.QP().PostSend(ibverbs.SendWR{
+		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = complete(ctx, conn.SendCQ())
+	return err
+}
+
+// complete waits for a completion and returns it if it is a success.
+func complete(ctx context.Context, cq *ibverbs.CQ) (ibverbs.WC, error) {
+	var wc [1]ibverbs.WC
+	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
+		return wc[0], err
+	}
+	return wc[0], wc[0].Err()
+}
+
+func postRecv(qp *ibverbs.QP, buf *ibverbs.MR) error {
+	sge, err := buf.SGE(0, maxRequest)
+	if err != nil {
+		return err
+	}
+	return qp.PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
+}
+
+// enter returns an owner that no other connection has.
+func (s *server) enter() (uint16, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for owner := range uint16(serverOwner) {
+		if !s.owners[owner] {
+			s.owners[owner] = true
+			return owner, nil
+		}
+	}
+	return 0, errors.New("too many clients")
+}
+
+// leave frees the slots that a client has left locked, and its owner.
+func (s *server) leave(owner uint16) {
+	for i := range s.table.slots {
+		word, err := s.slots.Load(i * slotSize)
+		if err == nil && uint16(word) == owner {
+			_, err = s.slots.CompareAndSwap(i*slotSize, word, word&^math.MaxUint16)
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "kv: slot %d: %v\n", i, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.owners, owner)
+}
+
+// read implements memory.
+func (s *server) read(_ context.Context, i int) ([]byte, error) {
+	return append([]byte(nil), s.slots.Bytes()[i*slotSize:][:slotSize]...), nil
+}
+
+// swap implements memory.
+func (s *server) swap(_ context.Context, i int, old, new uint64) (bool, error) {
+	was, err := s.slots.CompareAndSwap(i*slotSize, old, new)
+	return was == old, err
+}
+
+// publish implements memory.
+func (s *server) publish(_ context.Context, i, body int, content []byte, old, new uint64) error {
+	copy(s.slots.Bytes()[i*slotSize+wordSize+body*bodySize:], content)
+	_, err := s.slots.CompareAndSwap(i*slotSize, old, new)
+	return err
+}
