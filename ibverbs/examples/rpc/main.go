@@ -1,0 +1,127 @@
+// Rpc calls methods of a server by messages. All connections of the server take their
+// receives from one shared receive queue (SRQ); each call has a deadline, which the server
+// knows, too; and a client whose connection is lost makes another and calls again.
+//
+//	go run ./ibverbs/examples/rpc --listen 127.0.0.1:7471                   # one terminal
+//	go run ./ibverbs/examples/rpc 127.0.0.1:7471 upper hello                # another
+//	go run ./ibverbs/examples/rpc --deadline 100ms 127.0.0.1:7471 sleep 2s
+//	go run ./ibverbs/examples/rpc --count 100 --interval 1s 127.0.0.1:7471 upper hello
+//
+// The server prints
+//
+//	listening on 127.0.0.1:7471
+//
+// and the clients
+//
+//	HELLO
+//	rpc: sleep: context deadline exceeded
+//
+// and the last HELLO every second. It goes on when the server is stopped and started again;
+// calls wait for it until --deadline.
+//
+// It shows:
+//   - an SRQ and one CQ for all connections, and completions that find their connection by
+//     the number of the QP (server.go),
+//   - credits: iWARP ends the connection of a peer that sends without a receive, so the
+//     server says how many calls a client may have under way, has that many receives for each,
+//     and posts a receive again before it answers,
+//   - answers that come in another order than the calls, to many goroutines (session.go),
+//   - deadlines that reach the method, and calls that are given up (client.go, server.go),
+//   - reconnecting with growing pauses (client.go).
+//
+// A call whose connection is lost may have been carried out or not, and is made again:
+// methods have to be such that once more does no harm. A client that sends more than its
+// credits takes receives from others; who has clients like that gives each QP a queue of
+// its own.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/auto"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+func main() {
+	listen := flag.String("listen", "", "serve at this `address` instead of calling")
+	provider := flag.String("provider", "auto", "engine, kernel or auto")
+	clients := flag.Int("clients", 32, "of the server: how many it has at a time")
+	deadline := flag.Duration("deadline", 10*time.Second, "of each call, with reconnecting")
+	count := flag.Int("count", 1, "how many calls to make")
+	interval := flag.Duration("interval", 0, "between calls")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), "usage: rpc [flags] --listen ADDRESS\n       rpc [flags] ADDRESS upper TEXT\n       rpc [flags] ADDRESS sleep DURATION\n")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if *listen == "" && flag.NArg() != 3 || *listen != "" && flag.NArg() != 0 || *clients < 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *listen != "" {
+		err = serve(ctx, *provider, *listen, *clients)
+	} else {
+		err = calls(ctx, *provider, flag.Args(), *count, *interval, *deadline)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rpc:", err)
+		os.Exit(1)
+	}
+}
+
+// calls makes the same call a number of times and prints the answers.
+func calls(ctx context.Context, provider string, args []string, count int, interval, deadline time.Duration) (err error) {
+	address, method, payload := args[0], args[1], args[2]
+	vctx, err := open(provider, address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, vctx.Close()) }()
+	c := newClient(vctx, address)
+	defer func() { err = errors.Join(err, c.Close()) }()
+	for n := range count {
+		if n > 0 {
+			select {
+			case <-time.After(interval):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		one, cancel := context.WithTimeout(ctx, deadline)
+		answer, err := c.Call(one, method, []byte(payload))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", method, err)
+		}
+		fmt.Printf("%s\n", answer)
+	}
+	return nil
+}
+
+// open opens a device. auto takes one of the kernel if it leads to the address, otherwise
+// the engine.
+func open(provider, address string) (*ibverbs.Context, error) {
+	switch provider {
+	case "engine":
+		return ibverbs.Open(engine.New(nil), "")
+	case "kernel":
+		return ibverbs.Open(kernel.New(), "")
+	case "auto":
+		addr, _ := netip.ParseAddrPort(address) // without one, any device will do
+		return ibverbs.Open(auto.New(&auto.Options{Addr: addr.Addr()}), "")
+	}
+	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", provider)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/examples/internal/exampletest"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+func TestRPC(t *testing.T) {
+	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
+	exampletest.MustRun(t, "HELLO\n", server.Addr, "upper", "hello")
+	exampletest.MustRun(t, strings.Repeat("HELLO\n", 30), "--count", "30", server.Addr, "upper", "hello")
+	exampletest.MustRun(t, "slept 1ms\n", server.Addr, "sleep", "1ms")
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"deadline exceeded", []string{"--deadline", "100ms", server.Addr, "sleep", "1m"}},
+		{"no method \"lower\"", []string{server.Addr, "lower", "hello"}},
+		{"invalid duration", []string{server.Addr, "sleep", "long"}},
+		{"there is room for 1007", []string{server.Addr, "upper", strings.Repeat("x", maxMessage)}},
+		{"rdma_connect", []string{"--deadline", "100ms", exampletest.Host() + ":1", "upper", "hello"}},
+	} {
+		if stdout, stderr, err := exampletest.Run(t, c.args...); err == nil || !strings.Contains(stderr, c.want) {
+			t.Errorf("%v: %v, prints %q and %q, want an error with %q", c.args, err, stdout, stderr, c.want)
+		}
+	}
+}
+
+// connect makes a client in this process.
+func connect(t *testing.T, address string) *client {
+	t.Helper()
+	vctx, err := open(exampletest.Provider(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(vctx, address)
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), vctx.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// TestRPCManyCallers has more calls than credits at a time, from several clients, some of
+// which are given up.
+func TestRPCManyCallers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
+	var wg sync.WaitGroup
+	for range 3 {
+		c := connect(t, server.Addr)
+		for n := range 4 * credits {
+			wg.Go(func() {
+				if n%4 == 0 {
+					brief, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+					defer cancel()
+					if got, err := c.Call(brief, "sleep", []byte("10s")); err == nil {
+						t.Errorf("call %d: %q, which was to be given up", n, got)
+					}
+				}
+				for i := range 20 {
+					text := fmt.Sprintf("x%dy%d", n, i)
+					got, err := c.Call(ctx, "upper", []byte(text))
+					if want := strings.ToUpper(text); err != nil || string(got) != want {
+						t.Errorf("call %d: %q, %v, want %q", n, got, err, want)
+						return
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// TestRPCReconnects has a server that is killed, one that is stopped, and calls that are made
+// all the time.
+func TestRPCReconnects(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	server := exampletest.Start(t, "--listen", exampletest.Host()+":0")
+	c := connect(t, server.Addr)
+	calls := func() {
+		t.Helper()
+		for range 3 {
+			if got, err := c.Call(ctx, "upper", []byte("hello")); err != nil || string(got) != "HELLO" {
+				t.Fatalf("%q, %v", got, err)
+			}
+		}
+	}
+	calls()
+	for _, end := range []func(*exampletest.Server){(*exampletest.Server).Kill, (*exampletest.Server).Stop} {
+		slow := make(chan error, 1)
+		go func() {
+			_, err := c.Call(ctx, "sleep", []byte("300ms")) // begins with one server, ends with the next
+			slow <- err
+		}()
+		time.Sleep(100 * time.Millisecond)
+		end(server)
+		server = exampletest.Start(t, "--listen", server.Addr)
+		calls()
+		if err := <-slow; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestRPCTooManyClients has a server for one client at a time.
+func TestRPCTooManyClients(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	server := exampletest.Start(t, "--listen", exampletest.Host()+":0", "--clients", "1")
+	first := connect(t, server.Addr)
+	if _, err := first.Call(ctx, "upper", nil); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, err := exampletest.Run(t, "--deadline", "200ms", server.Addr, "upper", "hello")
+	if err == nil || !strings.Contains(stderr, "rejected") {
+		t.Errorf("%v, prints %q, want a rejection", err, stderr)
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	exampletest.MustRun(t, "HELLO\n", server.Addr, "upper", "hello")
+}

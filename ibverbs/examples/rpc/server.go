@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// credits is how many calls a client may have under way. The server tells it in the private
+// data of its answer.
+const credits = 8
+
+// server has what all connections share.
+type server struct {
+	pd       *ibverbs.PD
+	cq       *ibverbs.CQ // of all receives and sends
+	srq      *ibverbs.SRQ
+	requests buffers // of the SRQ
+
+	mu    sync.Mutex
+	peers map[uint32]*peer // by number of the QP
+}
+
+// serve answers up to limit clients at address until ctx ends.
+func serve(ctx context.Context, provider, address string, limit int) (err error) {
+	vctx, err := open(provider, address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, vctx.Close()) }()
+	s := &server{peers: make(map[uint32]*peer)}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.make(vctx, limit); err != nil {
+		return err
+	}
+	l, err := rdmacm.ListenName(ctx, vctx, address, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	fmt.Println("listening on", l.Addr())
+
+	// The completions are taken care of until the last client has gone.
+	polling, stop := context.WithCancel(context.Background())
+	polled := make(chan error, 1)
+	go func() { polled <- s.poll(polling) }()
+	defer func() { stop(); err = errors.Join(err, <-polled) }()
+	places := make(chan struct{}, limit)
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for {
+		req, err := l.Accept(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err == nil {
+			select {
+			case places <- struct{}{}:
+			default:
+				err = req.Reject([]byte("too many clients"))
+				req = nil
+			}
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "rpc:", err) // of one request; the listener goes on
+		}
+		if err != nil || req == nil {
+			continue
+		}
+		clients.Go(func() {
+			if err := s.attend(ctx, req); err != nil {
+				fmt.Fprintf(os.Stderr, "rpc: %s: %v\n", req.RemoteAddr(), err)
+			}
+			<-places
+		})
+	}
+}
+
+// make makes the queues for as many clients, with a receive for each of their credits.
+func (s *server) make(vctx *ibverbs.Context, clients int) (err error) {
+	n := clients * credits
+	if s.pd, err = vctx.AllocPD(); err != nil {
+		return err
+	}
+	// All receives, as many answers, and for each client one completion more for Shutdown.
+	if s.cq, err = newCQ(vctx, 2*n+clients); err != nil {
+		return err
+	}
+	s.srq, err = s.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: n, MaxSGE: 1}})
+	if err != nil {
+		return err
+	}
+	if s.requests, err = newBuffers(s.pd, n); err != nil {
+		return err
+	}
+	for i := range n {
+		if err := s.post(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *server) close() error {
+	return errors.Join(closeCQ(s.cq), s.srq.Close(), s.requests.mr.Close(), s.pd.Close())
+}
+
+// post gives buffer i of the requests to the SRQ.
+func (s *server) post(i int) error {
+	wr, err := s.requests.receive(i)
+	if err != nil {
+		return err
+	}
+	return s.srq.PostRecv(wr)
+}
+
+// poll passes completions on to the connections that they are of, until ctx ends.
+func (s *server) poll(ctx context.Context) error {
+	var wcs [16]ibverbs.WC
+	for {
+		n, err := s.cq.PollWait(ctx, wcs[:])
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, wc := range wcs[:n] {
+			s.mu.Lock()
+			p := s.peers[wc.QPN]
+			s.mu.Unlock()
+			i, isReceive := buffer(wc)
+			switch {
+			case !isReceive && p != nil:
+				p.sent(i)
+			case isReceive && (wc.Err() != nil || p == nil || !p.begin(i, int(wc.ByteLen))):
+				// A message that was cut off by the end of its connection.
+				if err := s.post(i); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// attend has a client until it leaves or ctx ends.
+func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
+	p := &peer{server: s, free: make(chan int, credits)}
+	p.ctx, p.cancel = context.WithCancel(ctx)
+	defer p.cancel()
+	if p.answers, err = newBuffers(s.pd, credits); err != nil {
+		return errors.Join(err, req.Close())
+	}
+	defer func() { err = errors.Join(err, p.answers.mr.Close()) }()
+	for i := range credits {
+		p.free <- i
+	}
+	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
+		PD: s.pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
+		Cap:         ibverbs.QPCap{MaxSendWR: credits},
+		PrivateData: []byte{credits},
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+			p.qp = c.QP()
+			s.mu.Lock()
+			s.peers[p.qp.QPN()] = p // the first request may come before Accept returns
+			s.mu.Unlock()
+			return nil
+		},
+	})
+	defer s.forget(p)
+	if err != nil {
+		return err
+	}
+	if conn.Wait(ctx) != nil {
+		// The server is to stop. Its methods end with ctx; what was answered still goes out.
+		p.end()
+		last, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return errors.Join(conn.Shutdown(last), conn.Close())
+	}
+	p.cancel()
+	err = conn.Close()
+	p.end()
+	var terminate *ibverbs.TerminateError
+	if errors.As(p.qp.Cause(), &terminate) {
+		err = errors.Join(err, terminate)
+	}
+	return err
+}
+
+// forget has completions of p be nobody's.
+func (s *server) forget(p *peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.qp != nil && s.peers[p.qp.QPN()] == p {
+		delete(s.peers, p.qp.QPN())
+	}
+}

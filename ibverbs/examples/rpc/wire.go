@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// maxMessage is the length in octets of the longest request or answer, and of every
+// receive.
+const maxMessage = 1024
+
+// request is a call: an id of the client's choice (8 octets), how long the client will wait
+// in microseconds (8), the length of the method's name (1), the name, and the payload. A
+// time and not a moment, as the clocks of two machines differ.
+type request struct {
+	id      uint64
+	timeout time.Duration
+	method  string
+	payload []byte
+}
+
+const requestHead = 8 + 8 + 1
+
+func (r request) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, r.id)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.timeout.Microseconds()))
+	b = append(b, byte(len(r.method)))
+	b = append(b, r.method...)
+	return append(b, r.payload...)
+}
+
+func parseRequest(b []byte) (request, error) {
+	if len(b) < requestHead || len(b) < requestHead+int(b[requestHead-1]) {
+		return request{}, errors.New("a request that is cut short")
+	}
+	name, payload := b[requestHead:][:b[requestHead-1]], b[requestHead+int(b[requestHead-1]):]
+	micros := min(binary.BigEndian.Uint64(b[8:]), uint64(maxTimeout/time.Microsecond))
+	return request{
+		id:      binary.BigEndian.Uint64(b),
+		timeout: time.Duration(micros) * time.Microsecond,
+		method:  string(name), payload: payload,
+	}, nil
+}
+
+// maxTimeout is how long a method may take, whatever the client says.
+const maxTimeout = time.Minute
+
+// answer is the id of the request (8 octets), whether it is an error (1), and the payload,
+// or the error's text.
+type answer struct {
+	id      uint64
+	failed  bool
+	payload []byte
+}
+
+const answerHead = 8 + 1
+
+func (a answer) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, a.id)
+	if a.failed {
+		b = append(b, 1)
+	} else {
+		b = append(b, 0)
+	}
+	return append(b, a.payload...)
+}
+
+func parseAnswer(b []byte) (answer, error) {
+	if len(b) < answerHead {
+		return answer{}, errors.New("an answer that is cut short")
+	}
+	return answer{binary.BigEndian.Uint64(b), b[8] != 0, b[answerHead:]}, nil
+}
+
+// remoteError is what a method returned as its error.
+type remoteError string
+
+func (e remoteError) Error() string { return "the server: " + string(e) }
+
+// buffers is a region of messages, each of maxMessage octets.
+type buffers struct{ mr *ibverbs.MR }
+
+func newBuffers(pd *ibverbs.PD, n int) (buffers, error) {
+	mr, err := pd.AllocMR(n*maxMessage, ibverbs.AccessLocalWrite)
+	return buffers{mr}, err
+}
+
+// at returns buffer i.
+func (b buffers) at(i int) []byte { return b.mr.Bytes()[i*maxMessage:][:maxMessage] }
+
+// receive makes a work request for buffer i. Its WRID says that it is a receive.
+func (b buffers) receive(i int) (ibverbs.RecvWR, error) {
+	sge, err := b.mr.SGE(i*maxMessage, maxMessage)
+	return ibverbs.RecvWR{WRID: receiveFlag | uint64(i), SGList: []ibverbs.SGE{sge}}, err
+}
+
+// send makes a work request for n octets of buffer i.
+func (b buffers) send(i, n int) (ibverbs.SendWR, error) {
+	sge, err := b.mr.SGE(i*maxMessage, n)
+	return ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}, err
+}
+
+// receiveFlag is in the WRIDs of receives: sends complete on the same CQ, and a completion
+// that is not a success has no opcode.
+const receiveFlag = 1 << 32
+
+// buffer returns whose completion it is.
+func buffer(wc ibverbs.WC) (i int, isReceive bool) {
+	return int(uint32(wc.WRID)), wc.WRID&receiveFlag != 0
+}
+
+// newCQ makes a CQ with a channel to wait on.
+func newCQ(vctx *ibverbs.Context, n int) (*ibverbs.CQ, error) {
+	channel, err := vctx.CreateCompChannel()
+	if err != nil {
+		return nil, err
+	}
+	cq, err := vctx.CreateCQ(n, &ibverbs.CQOptions{Channel: channel})
+	if err != nil {
+		return nil, errors.Join(err, channel.Close())
+	}
+	return cq, nil
+}
+
+// closeCQ undoes newCQ.
+func closeCQ(cq *ibverbs.CQ) error { return errors.Join(cq.Close(), cq.Channel().Close()) }
+
+func tooLong(what string, n, limit int) error {
+	return fmt.Errorf("the %s has %d octets, there is room for %d", what, n, limit)
+}
