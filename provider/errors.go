@@ -3,6 +3,7 @@ package provider
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 )
 
@@ -106,15 +107,37 @@ func (e *TerminateError) Error() string {
 // Unwrap returns Err.
 func (e *TerminateError) Unwrap() error { return e.Err }
 
-// RejectedError says that the peer refused a connection.
+// RejectedError says that the peer refused a connection: its program, or its host
+// because nobody listens.
 type RejectedError struct {
 	Status      int    // as in CMEvent
 	PrivateData []byte // the peer's, owned by the error
+	Cause       error  // as in CMEvent; nil where the provider does not know it
 }
 
-// Error implements error.
+// Error implements error: "connection refused: nobody listens there".
 func (e *RejectedError) Error() string {
-	return fmt.Sprintf("connection rejected by the peer (status %d, %d octets of private data)", e.Status, len(e.PrivateData))
+	var b strings.Builder
+	switch {
+	case e.Status < 0:
+		b.WriteString(syscall.Errno(-e.Status).Error())
+	default:
+		fmt.Fprintf(&b, "connection rejected, status %d", e.Status)
+	}
+	switch {
+	case e.Cause != nil:
+		b.WriteString(": " + e.Cause.Error())
+	case len(e.PrivateData) > 0:
+		b.WriteString(": the peer's program rejected it")
+	case e.Status == -int(syscall.ECONNRESET):
+		b.WriteString(": the peer's program rejected it, or the peer closed the connection without an answer")
+	default:
+		b.WriteString(": nobody listens there, or the peer's program rejected it")
+	}
+	if n := len(e.PrivateData); n > 0 {
+		fmt.Fprintf(&b, " with %d octets of private data", n)
+	}
+	return b.String()
 }
 
 // Unwrap returns ECONNREFUSED, the errno that a refused connection has.

@@ -52,7 +52,7 @@ func (e *Event) Err() error {
 	case DeviceRemoval:
 		op, errno = "rdma_connect", syscall.ENODEV
 	case Rejected:
-		return e.failed("rdma_connect", &RejectedError{Status: e.Status, PrivateData: e.PrivateData})
+		return e.failed("rdma_connect", &RejectedError{Status: e.Status, PrivateData: e.PrivateData, Cause: e.Cause})
 	default:
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -109,7 +110,16 @@ func (id *cmID) enter(op string, allowed ...cmState) error {
 	if id.state == idClosed {
 		return failClosed(op, id.name())
 	}
-	return fail(op, id.name(), fmt.Errorf("the id is %s: %w", id.state, syscall.EINVAL))
+	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s: %w", id.state, anyOf(allowed), syscall.EINVAL))
+}
+
+// anyOf lists states: "bound or listening".
+func anyOf(states []cmState) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = s.String()
+	}
+	return strings.Join(names, " or ")
 }
 
 // post queues an event of id. id.mu is held, so that nothing is queued once the

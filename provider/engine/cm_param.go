@@ -28,9 +28,9 @@ func (d *device) checkDepths(param provider.ConnParam) (ird, ord int, err error)
 	}
 	switch {
 	case ird < 0 || ird > d.opts.MaxIRD:
-		return 0, 0, fmt.Errorf("%d responder resources, limit %d: %w", ird, d.opts.MaxIRD, syscall.EINVAL)
+		return 0, 0, outside("ResponderResources (IRD)", ird, 0, d.opts.MaxIRD)
 	case ord < 0 || ord > d.opts.MaxORD:
-		return 0, 0, fmt.Errorf("initiator depth %d, limit %d: %w", ord, d.opts.MaxORD, syscall.EINVAL)
+		return 0, 0, outside("InitiatorDepth (ORD)", ord, 0, d.opts.MaxORD)
 	}
 	return roundDepth(ird), ord, nil
 }
@@ -69,7 +69,7 @@ func (id *cmID) connectable(param provider.ConnParam) (*qp, error) {
 	q := id.qp
 	if !id.hasQP() {
 		if param.QP == nil {
-			return nil, fmt.Errorf("no QP: %w", syscall.EINVAL)
+			return nil, fmt.Errorf("it has no QP; call ID.CreateQP, or set ConnParam.QP: %w", syscall.EINVAL)
 		}
 		own, ok := param.QP.(*qp)
 		if !ok || own.dev != id.dev {
@@ -131,7 +131,7 @@ func failureOf(err error) provider.CMEvent {
 		return rejectedEvent(rejected)
 	case errors.As(err, &protocol):
 		return provider.CMEvent{Type: provider.CMConnectError, Status: -int(syscall.EINVAL)}
-	case err == io.EOF, errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.EPIPE):
 		err = syscall.ECONNRESET
 	}
 	e := provider.CMEvent{Type: provider.CMConnectError, Status: status(err)}

@@ -55,8 +55,11 @@ type cq struct {
 // to a power of two.
 func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	const op = "ibv_create_cq"
-	if init.CQE < 1 || init.CQE > maxCQE || init.CompVector < 0 || init.CompVector >= numCompVectors {
-		return nil, fail(op, fmt.Sprintf("%d entries, vector %d", init.CQE, init.CompVector), syscall.EINVAL)
+	if init.CQE < 1 || init.CQE > maxCQE {
+		return nil, fail(op, DeviceName, outside("the number of completions", init.CQE, 1, maxCQE))
+	}
+	if init.CompVector < 0 || init.CompVector >= numCompVectors {
+		return nil, fail(op, DeviceName, outside("CompVector", init.CompVector, 0, numCompVectors-1))
 	}
 	var ch *compChannel
 	if init.Channel != nil {
@@ -237,13 +240,13 @@ func (c *cq) Resize(cqe int) error {
 	case c.life.closed():
 		return failClosed(op, "cq")
 	case cqe < 1 || cqe > maxCQE:
-		return fail(op, "cq", fmt.Errorf("%d entries, of 1 to %d: %w", cqe, maxCQE, syscall.EINVAL))
+		return fail(op, "cq", outside("the number of completions", cqe, 1, maxCQE))
 	}
 	ring := make([]provider.WC, roundUp(cqe)) // outside of the lock, on which QPs wait
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cqe < c.count {
-		return fail(op, "cq", fmt.Errorf("%d entries, and %d completions in it: %w", cqe, c.count, syscall.EINVAL))
+		return fail(op, "cq", fmt.Errorf("%d completions are in it, and %d were to fit; poll first: %w", c.count, cqe, syscall.EINVAL))
 	}
 	n := copy(ring, c.ring[c.head:min(c.head+c.count, len(c.ring))])
 	copy(ring[n:], c.ring[:c.count-n])

@@ -176,7 +176,7 @@ func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 		return gid, err
 	}
 	if index != 0 {
-		return gid, fail(op, DeviceName, syscall.EINVAL)
+		return gid, fail(op, DeviceName, fmt.Errorf("index %d, and the table has one entry, at 0: %w", index, syscall.EINVAL))
 	}
 	copy(gid[:], mac[:])
 	return gid, nil
@@ -209,7 +209,7 @@ func (d *device) checkPort(op string, port uint8) error {
 		return failClosed(op, DeviceName)
 	}
 	if port != 1 {
-		return fail(op, DeviceName, syscall.EINVAL)
+		return fail(op, DeviceName, fmt.Errorf("port %d, and the device has one, port 1: %w", port, syscall.EINVAL))
 	}
 	return nil
 }

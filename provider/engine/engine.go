@@ -376,7 +376,7 @@ func (e *engine) Devices() ([]provider.DeviceInfo, error) {
 func (e *engine) Open(name string) (provider.Device, error) {
 	const op = "ibv_open_device"
 	if name != "" && name != DeviceName {
-		return nil, fail(op, name, syscall.ENODEV)
+		return nil, fail(op, name, fmt.Errorf("the engine has one device, %s: %w", DeviceName, syscall.ENODEV))
 	}
 	if e.err != nil {
 		return nil, fail(op, DeviceName, e.err)

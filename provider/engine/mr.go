@@ -95,12 +95,8 @@ func asMR(m *mr, err error) (provider.MR, error) {
 func (p *pd) regMR(op string, buf []byte, base uint64, access provider.Access) (*mr, error) {
 	object := fmt.Sprintf("%d octets", len(buf))
 	writable := access&provider.AccessLocalWrite != 0
-	switch {
-	case len(buf) == 0,
-		uint64(len(buf)) > maxMRSize,
-		access&^(mrRights|mrDropped) != 0,
-		!writable && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
-		return nil, fail(op, object, syscall.EINVAL)
+	if err := checkRegion(len(buf), access); err != nil {
+		return nil, fail(op, object, err)
 	}
 	if err := probe(buf, writable); err != nil {
 		return nil, fail(op, object, err)

@@ -136,13 +136,11 @@ func grantQP(init provider.QPInitAttr) (provider.QPInitAttr, error) {
 	switch {
 	case init.Type != provider.QPTypeRC:
 		return init, failUnsupported(fmt.Sprintf("QP type %d", init.Type), "iWARP has reliable connections only")
-	case init.SendCQ == nil, init.RecvCQ == nil,
-		c.MaxSendWR < 1, c.MaxSendWR > maxQPWR, // a QP without a send queue can't exist with siw either
-		c.MaxRecvWR < 0, c.MaxRecvWR > maxQPWR,
-		c.MaxSendSGE < 0, c.MaxSendSGE > maxSGE,
-		c.MaxRecvSGE < 0, c.MaxRecvSGE > maxSGE,
-		c.MaxInlineData < 0, c.MaxInlineData > maxInline:
-		return init, syscall.EINVAL
+	case init.SendCQ == nil, init.RecvCQ == nil:
+		return init, fmt.Errorf("it needs a send CQ and a receive CQ: %w", syscall.EINVAL)
+	}
+	if err := checkCap(c); err != nil {
+		return init, err
 	}
 	c.MaxSendWR = roundUp(c.MaxSendWR)
 	if c.MaxRecvWR > 0 {

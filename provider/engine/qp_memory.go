@@ -196,14 +196,14 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 	case flags&^memoryFlags != 0:
 		return errMemoryFlags
 	case state != provider.QPRTS && state != provider.QPErr:
-		return errNotConnected
+		return notConnected(state)
 	}
 	if err := q.checkBind(w, info, q.toPost()); err != nil {
 		return err
 	}
 	tail := s.tail.Load()
 	if s.full(tail) && !s.makeRoom(tail, q.init.MaxSendWR) {
-		return errQueueFull
+		return q.sendQueueFull(tail)
 	}
 	key := incRKey(w.posted.Load())
 	*s.at(tail) = sendWQE{wrid: wrid, op: provider.WRBindMW, flags: flags, rkey: key}

@@ -49,7 +49,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 		}
 	case provider.QPErr:
 	default:
-		return 0, errNotConnected
+		return 0, notConnected(q.getState())
 	}
 	tail := s.tail.Load()
 	var err error
@@ -64,7 +64,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 			break
 		}
 		if s.full(tail) && !s.makeRoom(tail, q.init.MaxSendWR) {
-			err = errQueueFull
+			err = q.sendQueueFull(tail)
 			break
 		}
 		// Field by field: a composite literal would be made elsewhere and copied.
@@ -110,21 +110,14 @@ func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
 	}
 }
 
-// Refusals of posts. They are values so that a full queue, which programs run
-// into on purpose, costs little.
+// Refusals of posts that say the same of every work request.
 var (
-	errNotConnected = fmt.Errorf("not connected: %w", syscall.EINVAL)
-	errQueueFull    = fmt.Errorf("queue is full: %w", syscall.ENOMEM)
-	errFlags        = fmt.Errorf("unknown flags: %w", syscall.EINVAL)
-	errManySGE      = fmt.Errorf("more SGEs than the queue pair's limit: %w", syscall.EINVAL)
-	errLongInline   = fmt.Errorf("more inline data than the queue pair's limit: %w", syscall.EINVAL)
-	errInlineSGE    = fmt.Errorf("inline data and SGEs in one work request: %w", syscall.EINVAL)
-	errInlineFlag   = fmt.Errorf("inline data without the inline flag: %w", syscall.EINVAL)
-	errInlineRead   = fmt.Errorf("neither a Read nor an atomic operation has inline data: %w", syscall.EINVAL)
-	errAtomicSink   = fmt.Errorf("the SGEs of an atomic operation have no room for the old value, 8 octets: %w", syscall.EINVAL)
-	errTooLong      = fmt.Errorf("message is longer than 2^32-1 octets: %w", syscall.EINVAL)
-	errNoORD        = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0): %w", syscall.EINVAL)
-	errOpcode       = fmt.Errorf("unknown opcode: %w", syscall.EINVAL)
+	errInlineSGE  = fmt.Errorf("it has both inline data and SGEs; leave out one: %w", syscall.EINVAL)
+	errInlineFlag = fmt.Errorf("it has inline data, but Flags lacks SendInline: %w", syscall.EINVAL)
+	errInlineRead = fmt.Errorf("neither a Read nor an atomic operation has inline data; remove SendInline from Flags: %w", syscall.EINVAL)
+	errAtomicSink = fmt.Errorf("the SGEs of an atomic operation have no room for the old value, 8 octets: %w", syscall.EINVAL)
+	errTooLong    = fmt.Errorf("message is longer than 2^32-1 octets: %w", syscall.EINVAL)
+	errNoORD      = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0); raise ConnParam.InitiatorDepth here and ResponderResources at the peer: %w", syscall.EINVAL)
 
 	errImmediate = failUnsupported("immediate data", "it is an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
 	errSendImm   = failUnsupported("a Send with payload and immediate data", "RFC 7306 has Immediate Data messages without payload; post the Send and behind it a WRSendWithImm of no octets, which takes a receive of its own")
@@ -143,7 +136,7 @@ func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
 	case wr.Flags&^sendFlags != 0:
-		return 0, errFlags
+		return 0, fmt.Errorf("unknown flags %#x: %w", uint32(wr.Flags&^sendFlags), syscall.EINVAL)
 	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
 		return 0, q.checkMemory(wr)
 	case inline && answeredOps.has(wr.Opcode):
@@ -155,9 +148,9 @@ func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 	case !inline && len(wr.Inline) > 0:
 		return 0, errInlineFlag
 	case len(wr.Inline) > q.sq.maxInline:
-		return 0, errLongInline
+		return 0, tooMany(len(wr.Inline), "octets of inline data", q.sq.maxInline, "MaxInlineData")
 	case len(wr.SGList) > q.sq.maxSGE:
-		return 0, errManySGE
+		return 0, tooMany(len(wr.SGList), "SGEs", q.sq.maxSGE, "MaxSendSGE")
 	case wr.Opcode == provider.WRSendWithImm && len(wr.Inline) > 0:
 		return 0, errSendImm
 	case inline:
@@ -189,7 +182,7 @@ func (q *qp) checkOpcode(op provider.WROpcode) error {
 	case provider.WRBindMW, provider.WRLocalInv, provider.WRRegMR:
 		return nil
 	}
-	return errOpcode
+	return fmt.Errorf("unknown opcode %d: %w", uint32(op), syscall.EINVAL)
 }
 
 // checkExtension decides about an operation of RFC 7306; off is for when the engine
@@ -246,9 +239,9 @@ func (q *qp) enqueueRecvs(wrs []provider.RecvWR) (int, error) {
 		wr := &wrs[n]
 		switch {
 		case len(wr.SGList) > r.maxSGE:
-			return n, q.recvRefusal(errManySGE)
+			return n, q.recvRefusal(tooMany(len(wr.SGList), "SGEs", r.maxSGE, "MaxRecvSGE"))
 		case r.full(tail) && !r.grow(q.init.MaxRecvWR):
-			return n, q.recvRefusal(errQueueFull)
+			return n, q.recvRefusal(&fullError{queue: "receive", places: q.init.MaxRecvWR})
 		}
 		*r.at(tail) = recvWQE{wrid: wr.WRID, length: uint32(min(sgeOctets(wr.SGList), maxMsgSize)), nsge: uint16(len(wr.SGList))}
 		room := r.sgeRoom(tail)

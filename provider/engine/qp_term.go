@@ -21,6 +21,21 @@ var (
 	errLocalCatastrophe = localCatastrophe("the application ended the stream")
 )
 
+// workFault is the fault of WQE i, whose SGEs name what it may not use.
+func (s *stream) workFault(i uint32) error {
+	sq := &s.q.sq
+	w := sq.at(i)
+	var need provider.Access
+	if answeredOps.has(w.op) {
+		need = provider.AccessLocalWrite
+	}
+	why := sgeFault(s.q.pd, sq.sgeRoom(i)[:w.nsge], need)
+	if why == "" {
+		return errLocalWork
+	}
+	return localCatastrophe(fmt.Sprintf("work request %#x (%s), %s", w.wrid, w.op, why))
+}
+
 func localCatastrophe(reason string) *iwarp.Error {
 	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified, Reason: reason}
 }
@@ -74,6 +89,9 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 		segmentLen = h.Len() + payloadLen
 	}
 	e := s.endTerminate(err, h, segmentLen, read)
+	if err == errRecvSGE {
+		e.explain(s.recvFault())
+	}
 	e.recvStatus = s.recvStatus(err)
 	e.event, e.raise = eventOf(err)
 	if read := s.outstanding.Front(); err == rdmap.ErrResponseLong && read.Cookie != rtrCookie {
@@ -81,6 +99,30 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 	}
 	s.rx.recv.End()
 	s.fail(e)
+}
+
+// recvFault says which SGE of the receive in progress can't be written, and why.
+func (s *stream) recvFault() string {
+	pd := s.q.pd
+	w, sges := s.q.rq.front()
+	if w == nil && s.q.shared != nil {
+		w, sges, pd = s.q.shared.take()
+	}
+	if w == nil {
+		return ""
+	}
+	if why := sgeFault(pd, sges, provider.AccessLocalWrite); why != "" {
+		return fmt.Sprintf("receive %#x, %s", w.wrid, why)
+	}
+	return ""
+}
+
+// explain replaces what a Terminate of ours says was wrong by why, unless it is "".
+func (e *ending) explain(why string) {
+	var t *provider.TerminateError
+	if why != "" && errors.As(e.cause, &t) {
+		t.Text = iwarp.CodeName(iwarp.Layer(t.Layer), iwarp.EType(t.EType), iwarp.Code(t.ECode)) + ": " + why
+	}
 }
 
 // recvStatus is how the receive in progress ends for a fault in what was to be

@@ -457,8 +457,9 @@ func sendOpcode(w *sendWQE) rdmap.Opcode {
 //rfc:5040 RDMAP-7.1-1-01
 func (s *stream) failWork() {
 	t := &s.tx
+	fault := s.workFault(t.next)
 	s.q.failSend(t.next, provider.WCLocProtErr)
-	t.fault = s.endTerminate(errLocalWork, nil, 0, nil)
+	t.fault = s.endTerminate(fault, nil, 0, nil)
 	t.fault.event, t.fault.raise = provider.EventQPFatal, true
 }
 

@@ -76,9 +76,9 @@ func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
 		wr := &wrs[n]
 		switch {
 		case len(wr.SGList) > r.maxSGE:
-			return n, errManySRQSGE
+			return n, fmt.Errorf("%d SGEs, and the shared receive queue was made for %d (SRQAttr.MaxSGE): %w", len(wr.SGList), r.maxSGE, syscall.EINVAL)
 		case r.tail-r.head == r.places:
-			return n, errQueueFull
+			return n, &fullError{queue: "shared receive", places: r.places}
 		}
 		i := int(r.tail & (r.places - 1))
 		r.wqes[i] = recvWQE{wrid: wr.WRID, length: uint32(min(sgeOctets(wr.SGList), maxMsgSize)), nsge: uint16(len(wr.SGList))}
@@ -88,10 +88,7 @@ func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-var (
-	errManySRQSGE = fmt.Errorf("more SGEs than the shared receive queue's limit: %w", syscall.EINVAL)
-	errHasSRQ     = fmt.Errorf("the queue pair has a shared receive queue; post to that: %w", syscall.EINVAL)
-)
+var errHasSRQ = fmt.Errorf("the queue pair has a shared receive queue; post to that: %w", syscall.EINVAL)
 
 func (r *srq) newRing(places uint32) ([]recvWQE, []provider.SGE) {
 	return make([]recvWQE, places), make([]provider.SGE, int(places)*r.maxSGE)
