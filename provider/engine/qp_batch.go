@@ -296,7 +296,7 @@ func (b *txBatch) end(t *txState, wqe uint32, finishes bool) {
 	}
 	b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: wqe, finishes: finishes}
 	b.nfpdus++
-	b.addRecord(int(b.built-start), mpa.PadLen(b.open) > 0, t.emss)
+	b.addRecord(int(b.built-start), mpa.PadLen(b.open) > 0, int(t.emss))
 }
 
 // endMarked lays the FPDU out with markers, in a chunk. That it is not too long

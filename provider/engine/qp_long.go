@@ -72,5 +72,5 @@ func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
 	b.append(payload)
 	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, crc, t.crc))
 	b.appendArena()
-	b.addRecord(mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, t.emss)
+	b.addRecord(mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
 }

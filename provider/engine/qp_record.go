@@ -41,36 +41,46 @@ const (
 	unsentSample  = 128
 )
 
-// unsent is what bounds the octets that a socket holds and TCP can't send yet.
+// unsent is what bounds the octets that a socket holds and TCP can't send yet. It is small,
+// because each stream has one.
 type unsent struct {
-	records, octets int32 // since the average was last taken
-	limit           int32 // a power of two; 0: what the system allows
+	octets  int32 // since the average was last taken
+	records uint16
+	power   uint8 // the limit is 2 to this power; 0: what the system allows
+}
+
+// limit is the limit in octets, 0 for what the system allows.
+func (u *unsent) limit() int {
+	if u.power == 0 {
+		return 0
+	}
+	return 1 << u.power
 }
 
 // count counts what was put into a batch. It reports true if the limit has changed.
 func (u *unsent) count(records, octets int) bool {
-	u.records += int32(records)
+	u.records += uint16(records)
 	u.octets += int32(octets)
 	if u.records < unsentSample && u.octets < unsentSample/unsentRecords*unsentMost {
 		return false
 	}
-	was := u.limit
-	u.limit = 1 << bits.Len32(uint32(unsentRecords*(u.octets/u.records)-1))
-	if u.limit > unsentMost {
-		u.limit = 0
+	was := u.power
+	u.power = uint8(bits.Len32(uint32(unsentRecords*(u.octets/int32(u.records)) - 1)))
+	if u.limit() > unsentMost {
+		u.power = 0
 	}
 	u.records, u.octets = 0, 0
-	return u.limit != was
+	return u.power != was
 }
 
 // limitUnsent counts the batch, which has just been filled, and limits what the socket holds.
 func (s *stream) limitUnsent() {
 	t := &s.tx
-	if loose(t.crc, t.emss) || !t.unsent.count(t.b.nrecs, int(t.b.built)) {
+	if !t.unsent.count(t.b.nrecs, int(t.b.built)) {
 		return
 	}
 	if l, ok := s.conn.(transport.UnsentLimiter); ok {
-		_ = l.LimitUnsent(int(t.unsent.limit)) // fails on a closed socket, which the next write reports
+		_ = l.LimitUnsent(t.unsent.limit()) // fails on a closed socket, which the next write reports
 	}
 }
 
@@ -142,7 +152,7 @@ func (s *stream) writeRecords(bufs [][]byte, records []int) (int, error) {
 // writeBatch hands the socket what the batch has.
 func (s *stream) writeBatch() (int, error) {
 	t := &s.tx
-	if loose(t.crc, t.emss) {
+	if loose(t.crc, int(t.emss)) {
 		return s.conn.Writev(t.b.pending())
 	}
 	return s.writeRecords(t.b.pending(), t.b.records())

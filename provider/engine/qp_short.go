@@ -124,7 +124,7 @@ func (b *txBatch) endShort(size int, padded bool, t *txState) {
 	b.used += size
 	b.fpdus[b.nfpdus] = fpduEnd{at: b.built + uint64(b.used-b.from), wqe: t.next, finishes: true}
 	b.nfpdus++
-	b.addRecord(size, padded, t.emss)
+	b.addRecord(size, padded, int(t.emss))
 }
 
 // shortRun is where FPDUs of the same size begin in the arena. Their CRCs are

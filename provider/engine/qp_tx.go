@@ -39,17 +39,19 @@ type txState struct {
 	answered     bool       // the last message was a response: now it is the send queue's turn
 	rtr          mpa.RTR    // RTR indication still to be sent
 	mssAge       uint8      // batches filled since mulpdu was calculated
+	taken        uint8      // batches in a row that the socket took whole, mssBatches at most
 	framer       mpa.Framer // with markers
-	emss, mulpdu int
-	unsent       unsent
+	emss         int32
+	apt          int32 // octets that a batch may have: what the socket is likely to take (see undo)
+	mulpdu       int
 
 	b    *txBatch   // nil while nothing is in flight
 	held *heldBatch // instead, while the socket has been full for long
 
 	turn  int32 // what is left of the turn (see qp_turn.go)
-	taken int32 // batches in a row that the socket took whole
 	since int32 // octets that the socket took since it was full, batchOctets at most
-	apt   int32 // octets that a batch may have: what the socket is likely to take (see undo)
+
+	unsent unsent
 
 	next uint32 // WQE that is sent next, or being sent
 	seg  ddp.Segmenter
@@ -141,7 +143,7 @@ func (s *stream) write() bool {
 		if n >= int(t.apt) {
 			t.apt = min(2*t.apt, batchOctets)
 		}
-		if t.taken++; t.b.written+uint64(n) < t.b.built {
+		if t.taken = min(t.taken+1, mssBatches); t.b.written+uint64(n) < t.b.built {
 			t.taken = 0
 		}
 		if t.taken == mssBatches {
@@ -279,8 +281,8 @@ func (s *stream) fill() {
 		return
 	}
 	if t.mssAge == 0 {
-		t.emss = s.conn.MSS()
-		t.mulpdu = mpa.MULPDU(t.emss, t.markers)
+		emss := s.conn.MSS()
+		t.emss, t.mulpdu = int32(emss), mpa.MULPDU(emss, t.markers)
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batchLimit()

@@ -28,7 +28,7 @@ func TestUnsentLimit(t *testing.T) {
 	for _, tc := range []struct {
 		what                   string
 		batches, records, each int
-		limit                  int32
+		limit                  int
 		changes                int
 	}{
 		{"too few to know", 127, 1, 136, 0, 0},
@@ -49,8 +49,8 @@ func TestUnsentLimit(t *testing.T) {
 				changes++
 			}
 		}
-		if u.limit != tc.limit || changes != tc.changes {
-			t.Errorf("%s: the limit is %d after %d changes, want %d after %d", tc.what, u.limit, changes, tc.limit, tc.changes)
+		if u.limit() != tc.limit || changes != tc.changes {
+			t.Errorf("%s: the limit is %d after %d changes, want %d after %d", tc.what, u.limit(), changes, tc.limit, tc.changes)
 		}
 	}
 }

@@ -134,9 +134,16 @@ const quiet = 5
 // caused by that.
 func (r *Result) disturbed() bool { return r.Idle.P99 > quiet*r.Idle.P50 }
 
-// worked reports whether the peers did anything. If they got no CPU, the victim was beside
-// nobody. Counts of writes are of those that are complete.
-func (r *Result) worked() bool { return r.Did != Counts{} }
+// worked reports whether the peers did something in each round besides coming and being
+// refused. If they got no CPU, the victim was beside nobody.
+func (r *Result) worked() bool {
+	for _, s := range r.BesideRounds {
+		if s.Did.Cut = 0; s.Error == "" && s.Did == (Counts{}) {
+			return false
+		}
+	}
+	return len(r.BesideRounds) > 0
+}
 
 // share returns d in seconds per second of u.
 func (u Usage) share(d time.Duration) float64 { return d.Seconds() / max(u.Time.Seconds(), 1e-9) }

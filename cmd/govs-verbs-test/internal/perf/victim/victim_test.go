@@ -135,6 +135,27 @@ func TestResult(t *testing.T) {
 	}
 }
 
+// Beside peers that the server only refused, or that did nothing in one round, the victim was
+// not beside hostile peers.
+func TestPeersWorked(t *testing.T) {
+	ms := time.Millisecond
+	c := Case{Reader, 64, load.Block}
+	idle := []Sample{sample(ms), sample(ms), sample(ms)}
+	refused, still := sample(ms), sample(ms)
+	refused.Did, still.Did = Counts{Cut: 100}, Counts{}
+	for what, beside := range map[string][]Sample{
+		"that were refused":              {refused, refused, refused},
+		"that were idle in one of three": {sample(ms), still, sample(ms)},
+	} {
+		if r := result(c, idle, beside); r.Within || r.Standing() != "peers idle" {
+			t.Errorf("the result beside peers %s is %s", what, r.Standing())
+		}
+	}
+	if r := result(c, idle, []Sample{sample(ms), sample(ms), sample(ms)}); !r.Within {
+		t.Errorf("the result beside peers that worked is %s", r.Standing())
+	}
+}
+
 // Cases that are not within their limits are measured again, whatever the reason, and no others.
 func TestUnsettled(t *testing.T) {
 	ms := time.Millisecond
