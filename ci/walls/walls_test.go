@@ -44,6 +44,8 @@ var allowed = map[string][]string{
 	// Runs a package's tests again on a kernel device; only tests import it.
 	"ibverbs/internal/ondevice": {"ci/vm/vmtest"},
 	"ibverbs/rdmacm":            {"provider", "ibverbs", "ibverbs/internal/..."},
+	// Programs for users to copy: the public API only.
+	"ibverbs/examples/...": {"ibverbs", "ibverbs/rdmacm", "provider", "provider/auto", "provider/engine", "provider/kernel"},
 
 	// The suite can be put over any provider. Of the engine it knows the tap
 	// only, through which it sees what goes over a socket.
