@@ -16,6 +16,7 @@ type peer struct {
 	qp      *ibverbs.QP
 	ctx     context.Context // ends with the connection, or the server
 	cancel  context.CancelFunc
+	ready   chan struct{} // closed when Accept has returned
 	answers buffers
 	free    chan int // those that are not being sent
 
@@ -65,6 +66,13 @@ func (p *peer) answer(i, n int) error {
 	}
 	if a.failed && p.ctx.Err() != nil {
 		return nil // cut off by the end: the client calls again
+	}
+	// The request may have come while Accept was still at it, and a kernel device refuses to
+	// send before Accept has returned.
+	select {
+	case <-p.ready:
+	case <-p.ctx.Done():
+		return nil
 	}
 	var k int
 	select {

@@ -151,7 +151,7 @@ func (s *server) poll(ctx context.Context) error {
 
 // attend has a client until it leaves or ctx ends.
 func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
-	p := &peer{server: s, free: make(chan int, credits)}
+	p := &peer{server: s, free: make(chan int, credits), ready: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	defer p.cancel()
 	if p.answers, err = newBuffers(s.pd, credits); err != nil {
@@ -175,8 +175,11 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 	})
 	defer s.forget(p)
 	if err != nil {
+		p.cancel()
+		p.end()
 		return err
 	}
+	close(p.ready)
 	if conn.Wait(ctx) != nil {
 		// The server is to stop. Its methods end with ctx; what was answered still goes out.
 		p.end()
