@@ -80,9 +80,10 @@ func attend(ctx context.Context, req *rdmacm.Request, cfg *rdmacm.ConnConfig) (e
 
 // mapForReading registers a file for Reads of peers.
 func mapForReading(pd *ibverbs.PD, name string) (*ibverbs.MR, error) {
-	flags := os.O_RDONLY
+	flags, access := os.O_RDONLY, ibverbs.AccessRemoteRead
 	if pd.Context().Provider() == "kernel" {
-		flags = os.O_RDWR // siw pins pages of a file only if it could write to them
+		// siw pins pages of a file only if it may write to them. Clients may not.
+		flags, access = os.O_RDWR, access|ibverbs.AccessLocalWrite
 	}
 	file, err := os.OpenFile(name, flags, 0)
 	if err != nil {
@@ -96,5 +97,5 @@ func mapForReading(pd *ibverbs.PD, name string) (*ibverbs.MR, error) {
 	if !info.Mode().IsRegular() || info.Size() == 0 {
 		return nil, fmt.Errorf("%s is empty or not a regular file", name)
 	}
-	return pd.MapFile(file, 0, int(info.Size()), ibverbs.AccessRemoteRead)
+	return pd.MapFile(file, 0, int(info.Size()), access)
 }
