@@ -1,0 +1,68 @@
+package examples
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// tests are those of the examples that have to pass over siw.
+var tests = map[string][]string{
+	"echo":        {"TestEcho", "TestEchoFails"},
+	"kv":          {"TestKV", "TestKVFull", "TestKVManyWriters"},
+	"pull":        {"TestPull", "TestPullFails"},
+	"rdma_client": {"TestClientAndServer", "TestNoServer", "TestCProgram"},
+	"rpc":         {"TestRPC", "TestRPCManyCallers", "TestRPCReconnects", "TestRPCTooManyClients"},
+}
+
+// TestOnSiw runs the tests of all examples over siw, in one guest. What they need is built
+// here, as a compiler takes long there.
+func TestOnSiw(t *testing.T) {
+	vmtest.Need(t)
+	dir := t.TempDir()
+	build := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	build("build", "-o", filepath.Join(dir, "rdma_server"), "./rdma_server")
+	names, err := filepath.Glob("*/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		folder := filepath.Dir(name)
+		if tests[folder] == nil {
+			t.Errorf("%s: no test is named that has to pass over siw", folder)
+		}
+		build("test", "-c", "-o", filepath.Join(dir, folder+".test"), "./"+folder)
+	}
+	script := filepath.Join(dir, "script")
+	err = os.WriteFile(script, []byte(`
+		cd "$GOVS_EXAMPLES" && status=0
+		for test in *.test; do ./"$test" -test.v -test.timeout 4m || status=1; done
+		exit $status`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := vmtest.Run(t, vmtest.Options{
+		Timeout: 15 * time.Minute,
+		Env:     []string{"GOVS_PROVIDER=kernel", "GOVS_ADDR=192.0.2.1", "GOVS_EXAMPLES=" + dir},
+	}, "bash", script)
+	if result.Status != 0 {
+		t.Errorf("in the guest, exit status %d:\n%s%s", result.Status, result.Stdout, result.Stderr)
+	}
+	for folder, names := range tests {
+		for _, name := range names {
+			if !strings.Contains(result.Stdout, "--- PASS: "+name+" ") {
+				t.Errorf("%s: %s did not pass over siw:\n%s", folder, name, result.Stdout)
+			}
+		}
+	}
+}
