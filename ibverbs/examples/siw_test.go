@@ -17,7 +17,7 @@ var tests = map[string][]string{
 	"kv":          {"TestKV", "TestKVFull", "TestKVManyWriters"},
 	"pull":        {"TestPull", "TestPullFails"},
 	"rdma_client": {"TestClientAndServer", "TestNoServer", "TestCProgram"},
-	"rpc":         {"TestRPC", "TestRPCManyCallers", "TestRPCReconnects", "TestRPCTooManyClients"},
+	"rpc":         {"TestRPC", "TestRPCManyCallers", "TestRPCReconnects", "TestRPCNotServer", "TestRPCTooManyClients"},
 }
 
 // TestOnSiw runs the tests of all examples over siw, in one guest. What they need is built
@@ -31,7 +31,7 @@ func TestOnSiw(t *testing.T) {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	build("build", "-o", filepath.Join(dir, "rdma_server"), "./rdma_server")
+	build("build", "-o", dir, "./rdma_server", "./echo")
 	names, err := filepath.Glob("*/*_test.go")
 	if err != nil {
 		t.Fatal(err)

@@ -51,14 +51,17 @@ func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byt
 				return result, err
 			}
 		}
+		if errors.Is(err, errNotServer) {
+			return nil, err
+		}
 		if ctx.Err() != nil {
-			return nil, errors.Join(ctx.Err(), err)
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 		fmt.Fprintf(os.Stderr, "rpc: %v; trying again\n", err)
 		select {
 		case <-time.After(pause/2 + rand.N(pause)): // clients of one server come apart
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), err)
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }

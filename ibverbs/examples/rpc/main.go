@@ -53,6 +53,14 @@ import (
 )
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "rpc:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line asks for.
+func start() error {
 	listen := flag.String("listen", "", "serve at this `address` instead of calling")
 	provider := flag.String("provider", "auto", "engine, kernel or auto")
 	clients := flag.Int("clients", 32, "of the server: how many it has at a time")
@@ -70,16 +78,10 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
 	if *listen != "" {
-		err = serve(ctx, *provider, *listen, *clients)
-	} else {
-		err = calls(ctx, *provider, flag.Args(), *count, *interval, *deadline)
+		return serve(ctx, *provider, *listen, *clients)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "rpc:", err)
-		os.Exit(1)
-	}
+	return calls(ctx, *provider, flag.Args(), *count, *interval, *deadline)
 }
 
 // calls makes the same call a number of times and prints the answers.

@@ -14,6 +14,9 @@ import (
 // errLost is the error of calls whose connection has ended before the answer came.
 var errLost = errors.New("the connection is lost")
 
+// errNotServer is the error of calls to a server that speaks something else.
+var errNotServer = errors.New("it is not a server of rpc")
+
 // session is a connection of the client. Its buffers are, for each credit, one for an answer
 // and one for a request.
 type session struct {
@@ -76,7 +79,7 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 	}
 	private := s.conn.PrivateData()
 	if len(private) == 0 || private[0] == 0 {
-		return nil, fmt.Errorf("%s is not a server of rpc", address)
+		return nil, fmt.Errorf("%s: %w", address, errNotServer)
 	}
 	s.credits = min(most, int(private[0]))
 	s.calls = make([]call, s.credits)
