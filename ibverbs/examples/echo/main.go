@@ -47,6 +47,14 @@ import (
 const maxMessage = 4096
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line asks for.
+func start() error {
 	listen := flag.String("listen", "", "serve at this `address` instead of connecting")
 	provider := flag.String("provider", "auto", "engine, kernel or auto")
 	timeout := flag.Duration("timeout", 10*time.Second, "of the client, for everything")
@@ -63,18 +71,12 @@ func main() {
 	// The first interrupt ends the program in order.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
 	if *listen != "" {
-		err = serve(ctx, *provider, *listen)
-	} else {
-		ctx, cancel := context.WithTimeout(ctx, *timeout)
-		defer cancel()
-		err = send(ctx, *provider, flag.Arg(0), flag.Arg(1))
+		return serve(ctx, *provider, *listen)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "echo:", err)
-		os.Exit(1)
-	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	return send(ctx, *provider, flag.Arg(0), flag.Arg(1))
 }
 
 // open opens a device of the provider for connections with address. This is all that

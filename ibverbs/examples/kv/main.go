@@ -59,6 +59,14 @@ const usage = `usage: kv [flags] --listen ADDRESS
 `
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "kv:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line asks for.
+func start() error {
 	listen := flag.String("listen", "", "serve at this `address` instead of connecting")
 	name := flag.String("provider", "auto", "engine, kernel or auto")
 	slots := flag.Int("slots", 1024, "of the server: `places` for keys")
@@ -69,25 +77,21 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
-	var err error
-	switch command := flag.Arg(1); {
-	case *listen != "" && flag.NArg() == 0 && *slots > 0:
-		err = serve(ctx, *name, *listen, *slots, *atomics)
-	case *listen == "" && (command == "get" && flag.NArg() == 3 || command == "put" && flag.NArg() == 4):
-		ctx, cancel := context.WithTimeout(ctx, *timeout)
-		defer cancel()
-		err = run(ctx, *name, flag.Arg(0), *atomics, flag.Args()[1:])
-	default:
+	command := flag.Arg(1)
+	server := *listen != "" && flag.NArg() == 0 && *slots > 0
+	client := *listen == "" && (command == "get" && flag.NArg() == 3 || command == "put" && flag.NArg() == 4)
+	if !server && !client {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "kv:", err)
-		os.Exit(1)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if server {
+		return serve(ctx, *name, *listen, *slots, *atomics)
 	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	return run(ctx, *name, flag.Arg(0), *atomics, flag.Args()[1:])
 }
 
 // run connects to the server at address and carries out a command.

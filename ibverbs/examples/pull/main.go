@@ -45,6 +45,14 @@ import (
 )
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "pull:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line asks for.
+func start() error {
 	listen := flag.String("listen", "", "serve the file at this `address`")
 	provider := flag.String("provider", "auto", "engine, kernel or auto")
 	var o options
@@ -64,16 +72,10 @@ func main() {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
 	if *listen != "" {
-		err = serve(ctx, *provider, *listen, flag.Arg(0))
-	} else {
-		err = pull(ctx, *provider, flag.Arg(0), flag.Arg(1), o)
+		return serve(ctx, *provider, *listen, flag.Arg(0))
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "pull:", err)
-		os.Exit(1)
-	}
+	return pull(ctx, *provider, flag.Arg(0), flag.Arg(1), o)
 }
 
 // open opens a device. auto takes one of the kernel if it leads to the address, otherwise

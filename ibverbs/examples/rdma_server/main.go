@@ -59,6 +59,14 @@ var (
 )
 
 func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "rdma_server:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line asks for.
+func start() error {
 	flag.Parse()
 	if flag.NArg() != 0 {
 		flag.Usage()
@@ -68,10 +76,10 @@ func main() {
 	defer stop()
 	fmt.Println("rdma_server: start")
 	if err := run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "rdma_server:", err)
-		os.Exit(1)
+		return err
 	}
 	fmt.Println("rdma_server: end")
+	return nil
 }
 
 func run(ctx context.Context) (err error) {

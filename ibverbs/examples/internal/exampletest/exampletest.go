@@ -226,7 +226,7 @@ func (s *Server) Ended() string {
 // wait reaps the process when its output is read.
 func (s *Server) wait() error {
 	s.ended.Do(func() {
-		for range s.lines { //nolint:revive // until read closes it
+		for range s.lines { // until read closes it
 		}
 		s.err = s.cmd.Wait()
 	})
