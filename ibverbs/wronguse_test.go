@@ -233,7 +233,11 @@ func (c *lab) fails(t *testing.T, wr ibverbs.SendWR) []seen {
 	t.Helper()
 	wr.WRID, wr.Flags = 7, wr.Flags|ibverbs.SendSignaled
 	ok(t, c.client.QP().PostSend(wr))
-	rows := saw("completion", completion(t, c.ctx, c.client, c.client.SendCQ()))
+	err := completion(t, c.ctx, c.client, c.client.SendCQ())
+	rows := saw("completion", err)
+	if err != nil {
+		return rows // with the cause
+	}
 	return append(rows, c.ended(t, "QP.Cause", c.client)...)
 }
 
@@ -242,7 +246,10 @@ func completion(t *testing.T, ctx context.Context, c *rdmacm.Conn, cq *ibverbs.C
 	t.Helper()
 	var wc [1]ibverbs.WC
 	must[int](t)(cq.PollWait(ctx, wc[:]))
-	return wc[0].Err()
+	if !onKernel() && wc[0].Err() != nil {
+		ok(t, c.Wait(ctx)) // for the cause
+	}
+	return c.Err(&wc[0])
 }
 
 // ended is why c ended, for which it waits. siw never says.

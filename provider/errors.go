@@ -3,6 +3,7 @@ package provider
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -14,12 +15,20 @@ type Error struct {
 	Err    error  // a syscall.Errno, os.ErrClosed, or an error that wraps one and says more
 }
 
-// Error implements error: "ibv_reg_mr 4096 octets: cannot allocate memory".
+// Error implements error: "ibv_reg_mr 4096 octets: cannot allocate memory",
+// "ibv_poll_cq: cq of siw0 is closed".
 func (e *Error) Error() string {
-	if e.Object == "" {
+	object := e.Object
+	switch {
+	case e.Err == os.ErrClosed: //nolint:errorlint // what wraps it has a text of its own
+		if object == "" {
+			object = "the object"
+		}
+		return e.Op + ": " + object + " is closed"
+	case object == "":
 		return e.Op + ": " + e.Err.Error()
 	}
-	return e.Op + " " + e.Object + ": " + e.Err.Error()
+	return e.Op + " " + object + ": " + e.Err.Error()
 }
 
 // Unwrap returns Err.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -270,5 +271,30 @@ func TestConnWhereItListens(t *testing.T) {
 		}
 		ok(t, l.Close())
 		wait()
+	}
+}
+
+// Conn.Err is nil for a success, and otherwise has the completion's error and why the
+// connection ended.
+func TestConnErr(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	if err := client.Err(&ibverbs.WC{QPN: client.QP().QPN()}); err != nil {
+		t.Errorf("a success: %v", err)
+	}
+	ok(t, client.QP().PostRecv(ibverbs.RecvWR{WRID: 5}))
+	ok(t, server.Shutdown(timeout(t)))
+	ok(t, client.Wait(timeout(t)))
+	var wc [1]ibverbs.WC
+	must[int](t)(client.RecvCQ().PollWait(timeout(t), wc[:]))
+	err := client.Err(&wc[0])
+	var failure *ibverbs.WCError
+	if !errors.As(err, &failure) || failure.WRID != 5 || !errors.Is(err, ibverbs.ErrFlushed) {
+		t.Errorf("a flush: %v", err)
+	}
+	if !onKernel() && !errors.Is(err, io.EOF) {
+		t.Errorf("a flush by the peer's end: %v, want the cause, too", err)
+	}
+	if err := server.Err(&wc[0]); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("a completion of another QP: %v, want no cause of ours", err)
 	}
 }

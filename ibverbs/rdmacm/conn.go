@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -260,6 +261,22 @@ func (w *watch) wait(ch *EventChannel) {
 			return
 		}
 	}
+}
+
+// Err returns nil for a completion that is a success, and otherwise an error with its
+// [*ibverbs.WCError] and, where it is known, why the connection ended (QP.Cause): so a
+// work request that was flushed says why. The completion of the work request that is at
+// fault may come before the connection ends; only the WCError is there then. Err
+// allocates only if there is an error.
+func (c *Conn) Err(wc *ibverbs.WC) error {
+	err := wc.Err()
+	if err == nil || c == nil || wc.QPN != c.qp.QPN() {
+		return err
+	}
+	if cause := c.qp.Cause(); cause != nil {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	return err
 }
 
 // Disconnect ends the connection at once (rdma_disconnect). What is still in

@@ -29,9 +29,17 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 	}
 	if err != nil {
-		err = fail("ibv_post_send", fmt.Sprintf("qp %d, work request %d", q.qpn, n), err)
+		err = failPost("ibv_post_send", q.name(), n, err)
 	}
 	return n, err
+}
+
+// failPost makes the error of a post to object that refuses work request n of the list.
+func failPost(op, object string, n int, err error) error {
+	if err != os.ErrClosed { //nolint:errorlint // the value itself, which concerns no work request
+		object = fmt.Sprintf("%s, work request %d", object, n)
+	}
+	return fail(op, object, err)
 }
 
 func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
@@ -221,7 +229,7 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 		q.flushIfError()
 	}
 	if err != nil {
-		err = fail("ibv_post_recv", fmt.Sprintf("qp %d, work request %d", q.qpn, n), err)
+		err = failPost("ibv_post_recv", q.name(), n, err)
 	}
 	return n, err
 }

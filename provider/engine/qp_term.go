@@ -185,7 +185,7 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	s.fail(&ending{cause: &provider.TerminateError{
 		Remote: true,
 		Layer:  uint8(t.Layer), EType: uint8(t.EType), ECode: uint8(t.Code),
-		Text: fmt.Sprintf("%s (octets % x, %s layout)", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw, t.Layout),
+		Text: terminateText(&t),
 	}})
 }
 

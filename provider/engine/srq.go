@@ -58,7 +58,7 @@ func (r *srq) Cookie() any { return r.cookie }
 func (r *srq) PostRecv(wrs []provider.RecvWR) (int, error) {
 	n, err := r.enqueue(wrs)
 	if err != nil {
-		err = fail("ibv_post_srq_recv", fmt.Sprintf("srq, work request %d", n), err)
+		err = failPost("ibv_post_srq_recv", "srq", n, err)
 	}
 	return n, err
 }

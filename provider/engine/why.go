@@ -13,6 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // The texts of failures that need more than what the failing check has at hand. All of
@@ -211,4 +212,23 @@ func speaks(b []byte) string {
 // notConnected is EINVAL for a post to the send queue of a QP in state.
 func notConnected(state provider.QPState) error {
 	return fmt.Errorf("not connected, the queue pair is in %s; post after Dial or Accept has returned: %w", state, syscall.EINVAL)
+}
+
+// terminateText is the name of a Terminate's code, and what the peer found wrong with.
+func terminateText(t *rdmap.ReceivedTerminate) string {
+	text := fmt.Sprintf("%s (octets % x, %s layout)", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw, t.Layout)
+	switch {
+	case t.HaveRead:
+		text += fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x", t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
+	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0:
+		text += ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
+	case t.HaveDDP && t.DDP.Tagged:
+		text += fmt.Sprintf(", about a Write to rkey %#x, address %#x", t.DDP.STag, t.DDP.TO)
+	case t.Layer != iwarp.LayerDDP || t.EType != iwarp.DDPUntaggedBuffer:
+	case t.Code == iwarp.DDPUntaggedNoBuffer:
+		text += ", about a Send for which the peer had no receive"
+	case t.Code == iwarp.DDPUntaggedMessageTooLong:
+		text += ", about a Send that is longer than the peer's receive"
+	}
+	return text
 }
