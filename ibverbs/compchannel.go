@@ -81,7 +81,7 @@ func (ch *CompChannel) Next(ctx context.Context) (*CQ, error) {
 		ch.pending = slices.Delete(ch.pending, 0, 1)
 		return true
 	})
-	return cq, err
+	return cq, object.GaveUp(ctx, op, ch.obj.Name(), err, "a CQ had an event")
 }
 
 // Close frees the channel (ibv_destroy_comp_channel). While a CQ uses it it is

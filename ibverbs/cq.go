@@ -115,7 +115,7 @@ func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 // PollWait is Poll that waits until there is a completion: it polls, arms the
 // CQ, polls again, and sleeps on the CQ's channel, which it must have been made
 // with. It returns as soon as it has one, with no more than are there. When ctx
-// ends it returns ctx.Err(), and when the CQ is closed os.ErrClosed.
+// ends the error is an [*Error] that wraps ctx.Err(), and when the CQ is closed os.ErrClosed.
 //
 // Any number of goroutines may wait on a CQ and its channel, each completion
 // going to one of them. Don't arm the same CQ with ReqNotify(true) in the
@@ -151,7 +151,7 @@ func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
 			err = cq.obj.Check(op)
 		}
 		if err != nil {
-			return 0, err
+			return 0, object.GaveUp(ctx, op, cq.obj.Name(), err, "anything completed")
 		}
 	}
 }

@@ -110,7 +110,7 @@ func TestConnGivenUpAnywhere(t *testing.T) {
 		case err == nil:
 			made++
 			ok(t, c.Close())
-		case err == context.DeadlineExceeded:
+		case errors.Is(err, context.DeadlineExceeded):
 			given++
 		default:
 			t.Errorf("Dial with %v to go: %v", 2*whole*time.Duration(i)/60, err)
@@ -127,7 +127,7 @@ func TestConnGivenUpAnywhere(t *testing.T) {
 		"Dial":   func() error { _, err := rdmacm.Dial(ended, vctx, l.Addr(), nil); return err },
 		"Accept": func() error { _, err := l.Accept(ended); return err },
 	} {
-		if err := f(); err != context.Canceled {
+		if err := f(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s with a context that has ended: %v", what, err)
 		}
 	}
@@ -150,7 +150,7 @@ func TestConnAcceptGivenUp(t *testing.T) {
 		cancel()
 		return nil
 	}})
-	if err != context.Canceled {
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Accept given up in Prepare: %v", err)
 	}
 	wantErr(t, "Dial to it", <-dialled, syscall.ECONNREFUSED)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
 // Dial connects to addr over the device of vctx. A nil cfg means defaults.
@@ -19,7 +20,7 @@ import (
 // Where the provider's choice of a local port turns out to be taken, Dial tries
 // again with another, and calls cfg.Prepare again for it.
 //
-// When ctx ends Dial breaks off and returns ctx.Err(). The kernel does not let
+// When ctx ends Dial breaks off with an error that wraps ctx.Err(). The kernel does not let
 // go of a connection that the peer has not answered yet: what was made for it
 // is then freed later, with siw after 10 seconds at most.
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
@@ -32,7 +33,11 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 	for try := 1; ; try++ {
 		c, called, err := dialOnce(ctx, vctx, addr, cfg)
 		if err == nil || !called || try == portTries || cfg.LocalAddr.Port() != 0 || !portTaken(err) {
-			return c, err
+			until := "the address was resolved"
+			if called {
+				until = "the peer answered"
+			}
+			return c, object.GaveUp(ctx, "rdma_connect", addr.String(), err, until)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func TestDialGivenUp(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
-			if err != context.DeadlineExceeded {
+			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("no answer to %s: %v", silent, err)
 			}
 			ok(t, vctx.Close())
@@ -135,7 +135,7 @@ func TestDialGivenUpWithinConnect(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := rdmacm.Dial(ctx, vctx, somewhere, nil); err != context.DeadlineExceeded {
+		if _, err := rdmacm.Dial(ctx, vctx, somewhere, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		if f.Count("disconnect") != 0 {
@@ -163,7 +163,7 @@ func TestDialGivenUpWithAnIDThatIsHeld(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
-		if _, err := rdmacm.Dial(ctx, vctx, somewhere, nil); err != context.DeadlineExceeded {
+		if _, err := rdmacm.Dial(ctx, vctx, somewhere, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		if d := time.Since(start); d > 2*time.Second {
@@ -447,7 +447,7 @@ func TestListenerCloseWakesAccept(t *testing.T) {
 		}
 		given, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := l.Accept(given); err != context.DeadlineExceeded {
+		if _, err := l.Accept(given); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Accept given up: %v", err)
 		}
 		ok(t, l.Close())
@@ -523,7 +523,7 @@ func TestWaitGivenUp(t *testing.T) {
 		c := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := c.Wait(ctx); err != context.DeadlineExceeded {
+		if err := c.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		ok(t, c.Close()) // ends the watcher that Wait started

@@ -2,6 +2,7 @@ package rdmacm_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"syscall"
@@ -200,7 +201,7 @@ func TestGetEventGivenUp(t *testing.T) {
 	}
 	cancel()
 	for range cap(errs) {
-		if err := <-errs; err != context.Canceled {
+		if err := <-errs; !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}

@@ -77,7 +77,7 @@ func (l *Listener) Addr() netip.AddrPort {
 // later, before the peer's patience ends. Accept may be called concurrently;
 // each request is given to one caller. After Close it is os.ErrClosed.
 //
-// An error other than that and ctx.Err() concerns one request; the listener
+// When ctx ends the error wraps ctx.Err(). An error other than these two concerns one request; the listener
 // goes on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if l == nil || l.id == nil {
@@ -99,7 +99,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		ev, err := l.ch.GetEvent(wait)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return nil, ctx.Err()
+			return nil, object.GaveUp(ctx, "rdma_get_cm_event", "listener "+l.Addr().String(), ctx.Err(), "anybody dialled")
 		case err != nil && l.ctx.Err() != nil:
 			return nil, l.closed()
 		case err != nil:

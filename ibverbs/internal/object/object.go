@@ -9,6 +9,7 @@
 package object
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -214,6 +215,15 @@ func (o *Object) Errorf(op string, errno syscall.Errno, format string, args ...a
 // Errorf returns a failure of op that unwraps to errno and says more.
 func Errorf(op, name string, errno syscall.Errno, format string, args ...any) error {
 	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("%w: %s", errno, fmt.Sprintf(format, args...))}
+}
+
+// GaveUp returns err, the error of op on the object named name, or if err is that of the
+// caller's context, one that says so and what was not waited for any longer.
+func GaveUp(ctx context.Context, op, name string, err error, until string) error {
+	if err == nil || err != ctx.Err() { //nolint:errorlint // what wraps it has a text of its own
+		return err
+	}
+	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("the caller's context ended before %s: %w", until, err)}
 }
 
 func (o *Object) add(kind Kind) bool {
