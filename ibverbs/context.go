@@ -135,7 +135,7 @@ func (e AsyncEvent) String() string {
 	case e.QP != nil:
 		return s + " of " + e.QP.obj.Name()
 	case e.CQ != nil:
-		return s + " of " + e.CQ.obj.Name()
+		return s + " of " + e.CQ.String()
 	case e.SRQ != nil:
 		return s + " of " + e.SRQ.obj.Name()
 	case e.Port != 0:

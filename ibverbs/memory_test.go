@@ -181,7 +181,7 @@ func TestMemoryRereg(t *testing.T) {
 	addr, key := mr.Addr(), mr.RKey()
 	ok(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
 	if mr.Access() != ibverbs.AccessRemoteRead || mr.Addr() != addr || mr.RKey() == key {
-		t.Errorf("rights %#x, address %#x (was %#x), key %#x (was %#x)", mr.Access(), mr.Addr(), addr, mr.RKey(), key)
+		t.Errorf("rights %s, address %#x (was %#x), key %#x (was %#x)", mr.Access(), mr.Addr(), addr, mr.RKey(), key)
 	}
 	see("other rights", string(first))
 	ok(t, mr.Rereg(ibverbs.ReregTranslation, nil, second, 0))

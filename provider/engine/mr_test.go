@@ -70,7 +70,7 @@ func TestRegMRArguments(t *testing.T) {
 			ok(t, err)
 			defer m.Close()
 			if m.Len() != uint64(len(c.buf)) || m.Access() != c.grants {
-				t.Errorf("%d octets with rights %#x, want %d with %#x", m.Len(), m.Access(), len(c.buf), c.grants)
+				t.Errorf("%d octets with rights %s, want %d with %s", m.Len(), m.Access(), len(c.buf), c.grants)
 			}
 			if m.LKey() == 0 || m.LKey() != m.RKey() {
 				t.Errorf("LKey %#x, RKey %#x: want the STag in both", m.LKey(), m.RKey())

@@ -69,7 +69,7 @@ func TestWindowE2E(t *testing.T) {
 				}
 				at, octets, opcode = fast.Addr(), memory[off:off+n], provider.WCRegMR
 				if fast.Len() != uint64(n) || fast.LKey() != fast.RKey() || fast.Access()&both != both {
-					t.Fatalf("the region says %d octets, keys %#x and %#x, rights %#x", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())
+					t.Fatalf("the region says %d octets, keys %#x and %#x, rights %s", fast.Len(), fast.LKey(), fast.RKey(), fast.Access())
 				}
 			}
 			a.one(a.scq, provider.WC{WRID: 10, Opcode: opcode})

@@ -51,7 +51,7 @@ func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (prov
 		!writable && access&provider.AccessRemoteWrite != 0:
 		return nil, fail(op, name, syscall.EINVAL)
 	case access&^objectRights != 0:
-		return nil, fail(op, name, fmt.Errorf("rights %#x, of which the region of an object can have %#x: %w", access, objectRights, syscall.EINVAL))
+		return nil, fail(op, name, fmt.Errorf("rights %s, of which the region of an object can have %s: %w", access, objectRights, syscall.EINVAL))
 	}
 	m := &mr{pd: p, src: o, length: size, access: access}
 	if m.dst, _ = o.(io.WriterAt); writable && m.dst == nil {

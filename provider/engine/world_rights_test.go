@@ -52,7 +52,7 @@ func (w *world) register(p *proc) {
 	w.need("registering", err)
 	r.base, r.key = r.mr.Addr(), r.mr.RKey()
 	p.rights = append(p.rights, r)
-	w.note("%s registers %s, object %v, access %#x", p, r, r.object != nil, r.access)
+	w.note("%s registers %s, object %v, access %s", p, r, r.object != nil, r.access)
 }
 
 // someAccess returns rights for a region, mostly all.

@@ -204,7 +204,7 @@ func testRxeAttributes(t *testing.T) {
 	}
 	const remote = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic
 	if attr.Access&remote != remote || attr.MaxRdAtomic != 4 || attr.MaxDestRdAtomic != 4 {
-		t.Errorf("rights %#x, ORD %d, IRD %d", attr.Access, attr.MaxRdAtomic, attr.MaxDestRdAtomic)
+		t.Errorf("rights %s, ORD %d, IRD %d", attr.Access, attr.MaxRdAtomic, attr.MaxDestRdAtomic)
 	}
 	// The rights of the QP count here, with those of the region.
 	if err := p.qp.Modify(provider.QPAttr{Access: provider.AccessRemoteRead, MinRNRTimer: 14}, provider.QPAttrAccessFlags|provider.QPAttrMinRNRTimer); err != nil {

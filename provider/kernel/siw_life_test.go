@@ -288,7 +288,7 @@ func testRegistration(t *testing.T) {
 	mr, err := s.pd.RegMR(mem, allRights|provider.AccessRemoteInvalidate)
 	must(t, mr, err)
 	if mr.Len() != 8192 || mr.LKey() == 0 || mr.RKey() == 0 || mr.Access() != allRights|provider.AccessRemoteInvalidate {
-		t.Errorf("%d octets, lkey %#x, rkey %#x, access %#x", mr.Len(), mr.LKey(), mr.RKey(), mr.Access())
+		t.Errorf("%d octets, lkey %#x, rkey %#x, access %s", mr.Len(), mr.LKey(), mr.RKey(), mr.Access())
 	}
 	closeAll(t, mr, mr)
 	if err := unix.Munmap(mem); err != nil {

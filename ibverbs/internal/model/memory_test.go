@@ -289,7 +289,7 @@ func (s *side) register(d *dice, dom *domain, access ibverbs.Access) *region {
 		g.mr, err = dom.pd.RegMR(buf, access)
 	}
 	s.r.need("registering", err)
-	s.r.note("side %d registers %d octets at %d, rights %#x, key %#x", s.e, g.n, g.off, access, g.mr.RKey())
+	s.r.note("side %d registers %d octets at %d, rights %s, key %#x", s.e, g.n, g.off, access, g.mr.RKey())
 	if g.mr.Len() != uint64(g.n) || g.mr.PD() != dom.pd {
 		s.r.fail("a region of %d octets has %d", g.n, g.mr.Len())
 	}
@@ -361,7 +361,7 @@ func (r *run) stepReregister(d *dice) {
 		g.off = d.pick(arena-g.n) &^ 7
 	}
 	r.need("re-registering", g.mr.Rereg(flags, g.d.pd, s.mem[g.off:g.off+g.n], g.access))
-	r.note("side %d re-registers key %#x (%#x): now %d octets at %d, rights %#x, key %#x", s.e, was, flags, g.n, g.off, g.access, g.mr.RKey())
+	r.note("side %d re-registers key %#x (%#x): now %d octets at %d, rights %s, key %#x", s.e, was, flags, g.n, g.off, g.access, g.mr.RKey())
 	if g.mr.RKey() == was || g.mr.PD() != g.d.pd || g.mr.Len() != uint64(g.n) {
 		r.fail("a region that was re-registered: key %#x, %d octets", g.mr.RKey(), g.mr.Len())
 	}

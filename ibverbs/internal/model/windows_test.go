@@ -267,7 +267,7 @@ func (r *run) bindFirst(d *dice, w *window) {
 	j.change = w.bind(l, ibverbs.IncRKey(w.key), g, off, n, access)
 	flags := r.flags(d, j)
 	r.enter(j)
-	r.note("connection %d, side %d posts %d: bind of type 1 to %d octets at %#x of key %#x, rights %#x, key %#x", l.c.n, l.s.e, j.id, info.Length, info.Addr, info.LKey, info.Access, w.key)
+	r.note("connection %d, side %d posts %d: bind of type 1 to %d octets at %#x of key %#x, rights %s, key %#x", l.c.n, l.s.e, j.id, info.Length, info.Addr, info.LKey, info.Access, w.key)
 	r.need("binding", l.qp.BindMW(w.mw, ibverbs.MWBind{WRID: j.id, Flags: flags, Info: info}))
 	r.checkKeys(w.s)
 }
@@ -293,7 +293,7 @@ func (r *run) bindSecond(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	j.wcop = ibverbs.WCBindMW
 	wr.RKey, wr.Bind = w.another(d), &info
 	j.change = w.bind(l, wr.RKey, g, off, n, access)
-	r.note("     window: %d octets at %#x of key %#x, rights %#x", n, info.Addr, info.LKey, access)
+	r.note("     window: %d octets at %#x of key %#x, rights %s", n, info.Addr, info.LKey, access)
 	return true
 }
 
@@ -332,7 +332,7 @@ func (r *run) registration(d *dice, j *job, wr *ibverbs.SendWR) bool {
 		f.retire(l.s, was)
 		r.seen("registration")
 	})
-	r.note("     region: %d octets at %d, rights %#x", g.n, g.off, wr.Access)
+	r.note("     region: %d octets at %d, rights %s", g.n, g.off, wr.Access)
 	return true
 }
 

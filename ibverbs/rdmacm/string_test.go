@@ -1,0 +1,45 @@
+package rdmacm_test
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// What a Conn prints as: while it is there, after its end and Close, and as nil.
+func TestConnString(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	want := fmt.Sprintf("%s -> %s, qp %d (", client.LocalAddr(), client.RemoteAddr(), client.QP().QPN())
+	if got := client.String(); !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q and more", got, want)
+	}
+	ok(t, server.Shutdown(timeout(t)))
+	ok(t, client.Wait(timeout(t)))
+	if got := client.String(); !onKernel() && !strings.Contains(got, "IBV_QPS_ERR") {
+		t.Errorf("after the end: %q", got)
+	}
+	ok(t, client.Close())
+	if got := client.String(); !strings.Contains(got, "(closed)") {
+		t.Errorf("after Close: %q", got)
+	}
+	if got := (*rdmacm.Conn)(nil).String(); got != "nil connection" {
+		t.Errorf("nil: %q", got)
+	}
+}
+
+func TestEventString(t *testing.T) {
+	for want, e := range map[string]*rdmacm.Event{
+		"nil event":                 nil,
+		"RDMA_CM_EVENT_ESTABLISHED": {Type: rdmacm.Established},
+		"RDMA_CM_EVENT_REJECTED: rdma_connect: connection refused: nobody listens there, or the peer's program rejected it": {
+			Type: rdmacm.Rejected, Status: -int(syscall.ECONNREFUSED),
+		},
+	} {
+		if got := e.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
