@@ -80,13 +80,16 @@ type fullError struct {
 // Error implements error.
 func (e *fullError) Error() string {
 	s := fmt.Sprintf("the %s queue is full: %d of %d work requests are outstanding", e.queue, e.places, e.places)
+	if e.silent {
+		s += ", all unsignalled"
+	}
 	switch {
 	case e.awaiting:
 		s += ", held until the peer's first message: the side that dialled has to send first"
 	case e.queue != "send":
 		s += "; a message of the peer takes one"
 	case e.silent:
-		s += ", all unsignalled; places become free as the peer takes the data; signal one to be told"
+		s += "; places become free as the peer takes the data; signal one to be told"
 	default:
 		s += "; poll the send CQ: a completion frees its place and those before it"
 	}
