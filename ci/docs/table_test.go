@@ -2,6 +2,7 @@
 package docs
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -18,50 +19,40 @@ import (
 
 const root = "../.."
 
-// row is a row of the README's tables in "What is supported".
+// row is a row of the table in docs/support.md or docs/api-coverage.md.
 type row struct {
-	feature, engine, kernel, shown string
-	names                          []string // in backquotes, in the last column
+	file, feature, engine, kernel, shown string
+	names                                []string // in backquotes, in the last column
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// supportTable reads the tables.
-func supportTable(t *testing.T) (rows []row) {
+// document returns the text of a file of the project.
+func document(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, ok := strings.Cut(string(text), "\n## What is supported\n")
-	section, _, more := strings.Cut(section, "\n## ")
-	if !ok || !more {
-		t.Fatal("README.md has no section \"What is supported\"")
-	}
-	for line := range strings.Lines(section) {
-		line = strings.TrimSpace(line)
-		if !strings.HasPrefix(line, "|") {
-			continue
-		}
-		if strings.HasPrefix(line, "|---") || strings.HasSuffix(line, "| shown by |") {
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
+	return string(text)
+}
+
+// supportTable reads the table in a file, which has at least so many rows.
+func supportTable(t *testing.T, file string, atLeast int) (rows []row) {
+	t.Helper()
+	for _, cells := range tableRows(document(t, file)) {
 		if len(cells) != 4 {
-			t.Errorf("README.md: a row of %d cells, want 4: %s", len(cells), line)
+			t.Errorf("%s: a row of %d cells, want 4: %q", file, len(cells), cells)
 			continue
 		}
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		r := row{feature: cells[0], engine: cells[1], kernel: cells[2], shown: cells[3]}
+		r := row{file: file, feature: cells[0], engine: cells[1], kernel: cells[2], shown: cells[3]}
 		for _, m := range quoted.FindAllStringSubmatch(r.shown, -1) {
 			r.names = append(r.names, m[1])
 		}
 		rows = append(rows, r)
 	}
-	if len(rows) < 90 {
-		t.Fatalf("README.md: only %d rows", len(rows))
+	if len(rows) < atLeast {
+		t.Fatalf("%s: only %d rows, want %d", file, len(rows), atLeast)
 	}
 	return rows
 }
@@ -104,34 +95,49 @@ func tests(t *testing.T) map[string][]string {
 
 var testName = regexp.MustCompile(`^(Test|Example|Fuzz)`)
 
-// TestSupportTableNamesTests: each row of the table names what shows it, and that
-// exists: a scenario, or a test or example by its name, with its package in front
+// TestSupportTableNamesTests checks that each row of the tables names what shows it, and
+// that this exists: a scenario, or a test or example by its name, with its package in front
 // where several packages have one of the name.
 func TestSupportTableNamesTests(t *testing.T) {
+	suite := suiteSlugs()
+	have := tests(t)
+	rows := slices.Concat(supportTable(t, "docs/support.md", 50), supportTable(t, "docs/api-coverage.md", 50))
+	for _, r := range rows {
+		if len(r.names) == 0 && !(r.engine == "no" && r.kernel == "no") {
+			t.Errorf("%s: %q: nothing shows it: name a test or a scenario", r.file, r.feature)
+		}
+		for _, name := range r.names {
+			if why := unresolved(name, suite, have); why != "" {
+				t.Errorf("%s: %q: %s", r.file, r.feature, why)
+			}
+		}
+	}
+}
+
+// suiteSlugs returns the names of all scenarios.
+func suiteSlugs() map[string]bool {
 	suite := make(map[string]bool)
 	for _, s := range scenarios.Suite().All() {
 		suite[s.Slug] = true
 	}
-	have := tests(t)
-	for _, r := range supportTable(t) {
-		if len(r.names) == 0 && !(r.engine == "no" && r.kernel == "no") {
-			t.Errorf("%q: nothing shows it: name a test or a scenario", r.feature)
-		}
-		for _, name := range r.names {
-			pkg, test, ok := strings.Cut(name, ".")
-			if !ok {
-				pkg, test = "", name
-			}
-			switch {
-			case !testName.MatchString(test):
-				if !suite[name] {
-					t.Errorf("%q: there is no scenario %q", r.feature, name)
-				}
-			case pkg == "" && len(have[test]) > 1:
-				t.Errorf("%q: %s is in %v: say which, as in engine.%s", r.feature, name, have[test], test)
-			case !slices.ContainsFunc(have[test], func(dir string) bool { return pkg == "" || filepath.Base(dir) == pkg }):
-				t.Errorf("%q: there is no test %s", r.feature, name)
-			}
-		}
+	return suite
+}
+
+// unresolved returns what is wrong with the name of a test or a scenario, "" if nothing.
+func unresolved(name string, suite map[string]bool, have map[string][]string) string {
+	pkg, test, ok := strings.Cut(name, ".")
+	if !ok {
+		pkg, test = "", name
 	}
+	switch {
+	case !testName.MatchString(test):
+		if !suite[name] {
+			return "there is no scenario " + name
+		}
+	case pkg == "" && len(have[test]) > 1:
+		return fmt.Sprintf("%s is in %v: say which, as in engine.%s", name, have[test], test)
+	case !slices.ContainsFunc(have[test], func(dir string) bool { return pkg == "" || filepath.Base(dir) == pkg }):
+		return "there is no test " + name
+	}
+	return ""
 }
