@@ -1,8 +1,6 @@
 package docs
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,20 +8,11 @@ import (
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
-// TestBoundsTable: the tests and options that docs/bounds.md names exist, and each state of a
-// connection has a test.
+// TestBoundsTable checks that each state of a connection in docs/bounds.md has a test, and that
+// the options that it lists exist. TestNamesInDocuments looks for the tests.
 func TestBoundsTable(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "bounds.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	have := tests(t)
-	for _, m := range quoted.FindAllStringSubmatch(string(text), -1) {
-		if testName.MatchString(m[1]) && have[m[1]] == nil {
-			t.Errorf("there is no test %s", m[1])
-		}
-	}
-	states := section(t, string(text), "## By state of a connection")
+	text := document(t, "docs/bounds.md")
+	states := section(t, text, "## By state of a connection")
 	for _, row := range tableRows(states) {
 		if len(row) != 7 {
 			t.Errorf("a state with %d cells, want 7: %q", len(row), row[0])
@@ -32,7 +21,7 @@ func TestBoundsTable(t *testing.T) {
 		}
 	}
 	options := reflect.TypeOf(engine.Options{})
-	for _, row := range tableRows(section(t, string(text), "## Options")) {
+	for _, row := range tableRows(section(t, text, "## Options")) {
 		name, sub, nested := strings.Cut(row[0], ".")
 		field, ok := options.FieldByName(name)
 		if ok && nested {

@@ -1,0 +1,180 @@
+package docs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documents returns README.md and the files of docs.
+func documents(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(files) < 4 {
+		t.Fatalf("docs has %d files: %v", len(files), err)
+	}
+	names := []string{"README.md"}
+	for _, f := range files {
+		names = append(names, "docs/"+filepath.Base(f))
+	}
+	return names
+}
+
+// TestNamesInDocuments checks that the tests, examples and scenarios whose names stand in
+// backquotes in the text exist.
+func TestNamesInDocuments(t *testing.T) {
+	suite := suiteSlugs()
+	groups := make(map[string]bool)
+	for slug := range suite {
+		group, _, _ := strings.Cut(slug, "/")
+		groups[group] = true
+	}
+	have := tests(t)
+	names := 0
+	for _, file := range documents(t) {
+		for _, m := range quoted.FindAllStringSubmatch(withoutCode(document(t, file)), -1) {
+			name := m[1]
+			group, rest, slash := strings.Cut(name, "/")
+			_, test, dot := strings.Cut(name, ".")
+			isScenario := slash && groups[group] && !strings.ContainsAny(rest, " *")
+			if !isScenario && !testName.MatchString(name) && !(dot && testName.MatchString(test)) {
+				continue
+			}
+			names++
+			switch {
+			case isScenario && !suite[name]:
+				t.Errorf("%s: there is no scenario %s", file, name)
+			case !isScenario && have[name] == nil && unresolved(name, suite, have) != "":
+				t.Errorf("%s: there is no test %s", file, name)
+			}
+		}
+	}
+	if names < 200 {
+		t.Errorf("only %d names were found", names)
+	}
+}
+
+var link = regexp.MustCompile(`(?:\]\(|src="|srcset=")([^)"]+)`)
+
+// TestLinks checks that the files and headings that the documents link to exist.
+func TestLinks(t *testing.T) {
+	links := 0
+	for _, file := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(withoutCode(document(t, file)), -1) {
+			target, fragment, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			path := file
+			if target != "" {
+				path = filepath.Join(filepath.Dir(file), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, path)); err != nil {
+				t.Errorf("%s: there is no %s", file, m[1])
+			} else if fragment != "" && !slices.Contains(anchors(document(t, path)), fragment) {
+				t.Errorf("%s: %s has no heading #%s", file, path, fragment)
+			}
+		}
+	}
+	if links < 20 {
+		t.Errorf("only %d links were found", links)
+	}
+}
+
+var notInAnchor = regexp.MustCompile(`[^a-z0-9 _-]`)
+
+// anchors returns the names that code forges give the headings of a text.
+func anchors(text string) (names []string) {
+	for line := range strings.Lines(withoutCode(text)) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(strings.TrimSpace(line), "#"), " "); ok && line[0] == '#' {
+			name := notInAnchor.ReplaceAllString(strings.ToLower(title), "")
+			names = append(names, strings.ReplaceAll(name, " ", "-"))
+		}
+	}
+	return names
+}
+
+// withoutCode removes fenced blocks from a text.
+func withoutCode(text string) string {
+	var kept strings.Builder
+	fenced := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "```") {
+			fenced = !fenced
+		} else if !fenced {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+var goBlock = regexp.MustCompile("(?s)<!-- from ([^ ]+) -->\n+```go\n(.*?)\n```")
+
+// TestCodeInDocuments checks that each block of Go code stands in the file that the comment
+// before it names. The file is compiled, and its tests run. A line "// ..." stands for lines
+// that are left out.
+func TestCodeInDocuments(t *testing.T) {
+	for _, file := range documents(t) {
+		text := document(t, file)
+		found := goBlock.FindAllStringSubmatch(text, -1)
+		if n := strings.Count(text, "```go\n"); n != len(found) {
+			t.Errorf("%s: %d of %d blocks of Go code don't follow a comment <!-- from FILE -->", file, n-len(found), n)
+		}
+		for _, m := range found {
+			source := trimLines(document(t, m[1]))
+			for _, part := range strings.Split(trimLines(m[2]), "// ...\n") {
+				i := strings.Index(source, part)
+				if i < 0 {
+					t.Errorf("%s: %s does not have, in this order:\n%s", file, m[1], part)
+					break
+				}
+				source = source[i+len(part):]
+			}
+		}
+	}
+	if len(goBlock.FindAllString(document(t, "README.md"), -1)) == 0 {
+		t.Error("README.md has no block of Go code")
+	}
+}
+
+// trimLines removes indentation and empty lines.
+func trimLines(text string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			out.WriteString(line + "\n")
+		}
+	}
+	return out.String()
+}
+
+var (
+	makeCommand = regexp.MustCompile(`(?m)(?:^    |\x60)make ([a-z-]+)`)
+	goCommand   = regexp.MustCompile(`\bgo (?:run|build|test)[^\n#\x60]* \./([A-Za-z0-9_/-]+)`)
+)
+
+// TestCommandsInDocuments checks that the targets of make and the packages that commands name
+// exist.
+func TestCommandsInDocuments(t *testing.T) {
+	makefile := document(t, "Makefile")
+	for _, file := range documents(t) {
+		text := document(t, file)
+		for _, m := range makeCommand.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(makefile, "\n"+m[1]+":") {
+				t.Errorf("%s: the Makefile has no target %s", file, m[1])
+			}
+		}
+		for _, m := range goCommand.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+				t.Errorf("%s: %s: there is no folder %s", file, m[0], m[1])
+			}
+		}
+	}
+	if readme := document(t, "README.md"); len(makeCommand.FindAllString(readme, -1)) < 2 || len(goCommand.FindAllString(readme, -1)) < 2 {
+		t.Error("README.md has too few commands")
+	}
+}
