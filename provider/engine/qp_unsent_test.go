@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -155,6 +156,29 @@ func (r *readServer) answered(octets uint64, wait time.Duration) bool {
 // unsent is how many octets the engine's socket holds that TCP can't send yet.
 func (r *readServer) unsent() int { return must(unix.IoctlGetInt(r.ours, unix.SIOCOUTQNSD))(r.t) }
 
+// stalls waits until the socket has something that TCP can't send, and takes no more.
+func (r *readServer) stalls() {
+	r.t.Helper()
+	for before, end := -1, time.Now().Add(patience); r.unsent() == 0 || r.unsent() != before; time.Sleep(20 * time.Millisecond) {
+		if before = r.unsent(); time.Now().After(end) {
+			r.t.Fatalf("%d octets wait in the socket, and they still change", before)
+		}
+	}
+}
+
+// takesAll has the peer take the response to its only Read, which asked for the whole region.
+func (r *readServer) takesAll() {
+	r.t.Helper()
+	for at := 0; at < len(r.m.b); {
+		h, payload := r.peer.next("the rest of the response")
+		want := rdmap.ReadResponseHeader(1, uint64(at), at+len(payload) == len(r.m.b))
+		if h != want || !bytes.Equal(payload, r.m.b[at:at+len(payload)]) {
+			r.t.Fatalf("at octet %d of the response: header\n%+v, want\n%+v", at, h, want)
+		}
+		at += len(payload)
+	}
+}
+
 // wantFew checks that few of the FPDUs, which have so many octets, wait in the socket.
 func (r *readServer) wantFew(fpdu int) {
 	r.t.Helper()
@@ -173,20 +197,36 @@ func (r *readServer) wantFew(fpdu int) {
 func TestTinySegmentsWaitInTheEngine(t *testing.T) {
 	r := newReadServer(t, 88, 4096)
 	r.ask(1, len(r.m.b))
-	for before, end := -1, time.Now().Add(patience); r.unsent() == 0 || r.unsent() != before; time.Sleep(20 * time.Millisecond) {
-		if before = r.unsent(); time.Now().After(end) {
-			t.Fatalf("%d octets wait in the socket, and they still change", before)
-		}
-	}
+	r.stalls()
 	r.wantFew(mpa.FPDULen(mpa.MULPDU(r.conn.MSS(), false)))
-	for at := 0; at < len(r.m.b); {
-		h, payload := r.peer.next("the rest of the response")
-		want := rdmap.ReadResponseHeader(1, uint64(at), at+len(payload) == len(r.m.b))
-		if h != want || !bytes.Equal(payload, r.m.b[at:at+len(payload)]) {
-			t.Fatalf("at octet %d of the response: header\n%+v, want\n%+v", at, h, want)
-		}
-		at += len(payload)
+	r.takesAll()
+}
+
+// TestStalledPeerCostsNothing: while a peer takes nothing, whatever its segments are, the engine
+// waits, and does not look at the socket over and over.
+//
+//rfc:5042 SEC-6.4.2-01
+func TestStalledPeerCostsNothing(t *testing.T) {
+	for _, mss := range []int{88, 149, 1361, 1461, 4109} {
+		t.Run(fmt.Sprint(mss), func(t *testing.T) {
+			r := newReadServer(t, mss, 64<<10)
+			r.ask(1, len(r.m.b))
+			r.stalls()
+			waited := cpuTime(t)
+			time.Sleep(200 * time.Millisecond)
+			if waited = cpuTime(t) - waited; waited > 100*time.Millisecond {
+				t.Errorf("%v of CPU time in 200 ms beside a peer that takes nothing", waited)
+			}
+			r.takesAll()
+		})
 	}
+}
+
+// cpuTime is what this process has used.
+func cpuTime(t *testing.T) time.Duration {
+	var ru unix.Rusage
+	ok(t, unix.Getrusage(unix.RUSAGE_SELF, &ru))
+	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 
 // TestShortReadsWaitInTheEngine: the peer requests many short Reads. Each response is an FPDU
