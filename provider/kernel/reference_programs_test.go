@@ -125,7 +125,7 @@ var programs = []program{
 	{name: "read into several", run: func(w *connection) {
 		copy(w.server.buf, "0123456789")
 		w.client.send(w.to(1, provider.WRRDMARead, w.server.mr, 0, w.client.sge(0, 3), w.client.sge(10, 7)))
-		w.quiet()
+		w.sent(w.client, 1)
 		w.note("what was read", fmt.Sprintf("%q %q", w.client.buf[:3], w.client.buf[10:17]))
 	}},
 	{name: "atomics", run: func(w *connection) {
