@@ -13,7 +13,7 @@ help: ## Say what there is to make.
 run: ## Run the conformance suite: Go engine and Linux siw, all pairings; report in out/report.
 	@GO='$(GO)' ci/suite
 
-test: ## Run every test of the project, those in the guest included (about 20 minutes).
+test: ## Run every test of the project, those in the guest included (about 50 minutes).
 	@GO='$(GO)' ci/test
 
 build: ## Build the command, as out/bin/govs-verbs-test.
