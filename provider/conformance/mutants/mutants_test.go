@@ -44,6 +44,7 @@ func scales() []float64 {
 // program, each with the reason. The race detector would notice them before the
 // suite does.
 var racing = map[string]string{
+	"completion-invented":    "the program looks at the sink of a Read that it was told is complete",
 	"write-overtaken":        "the program looks at the sink of a Write that it was told is complete",
 	"deregistration-ignored": "the peer writes to a region that the program has again",
 	"neighbour-touched":      "octets beside a region are written",
