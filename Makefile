@@ -5,7 +5,7 @@ GO ?= go
 OUT := out
 COMMAND := $(OUT)/bin/govs-verbs-test
 
-.PHONY: help run test build unit lint bench bench-vm bench-victim clean
+.PHONY: help run test check build unit lint bench bench-vm bench-victim clean
 
 help: ## Say what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,8 +13,11 @@ help: ## Say what there is to make.
 run: ## Run the conformance suite: Go engine and Linux siw, all pairings; report in out/report.
 	@GO='$(GO)' ci/suite
 
-test: ## Run every test of the project, those in the guest included (about 50 minutes).
+test: ## Run every test of the project, those in the guest included (about 15 minutes on two CPUs).
 	@GO='$(GO)' ci/test
+
+check: ## Run the quick tests, without a guest, between edits (2 minutes).
+	@GO='$(GO)' ci/check
 
 build: ## Build the command, as out/bin/govs-verbs-test.
 	@GO='$(GO)' ci/build $(COMMAND)

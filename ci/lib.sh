@@ -15,7 +15,8 @@ die() {
 }
 
 # step TITLE COMMAND... runs one long step with its output in a log, and prints one line with the time it took.
-# The log is shown only when the step fails. Do not write `step ... ||` around a function of several commands: bash
+# The log is shown only when the step fails: the lines that name failures, and its end. $GOVS_TIMINGS, if set, is a file
+# that gets a line with the time and the title. Do not write `step ... ||` around a function of several commands: bash
 # switches errexit off inside it, and a failure in its middle would go unnoticed.
 step() {
 	local title=$1 log start=$SECONDS status
@@ -30,12 +31,21 @@ step() {
 	set -e
 	if [ "$status" -ne 0 ]; then
 		say "$title: FAILED after $((SECONDS - start)) s, status $status"
-		tail -n 60 "$log" | sed 's/^/  | /' >&2
+		{ grep -aE '^ *--- FAIL|^FAIL|^panic: |DATA RACE' "$log" | head -n 40 || true; } | sed 's/^/  > /' >&2
+		tail -n 150 "$log" | sed 's/^/  | /' >&2
 	else
 		say "$title: $((SECONDS - start)) s"
 	fi
+	[ -z "${GOVS_TIMINGS-}" ] || printf '%5d s  %s\n' $((SECONDS - start)) "$title" >>"$GOVS_TIMINGS"
 	rm -f "$log"
 	return "$status"
+}
+
+# formatted ends the script with status 1 if gofmt would change a file.
+formatted() {
+	local bad
+	bad=$(gofmt -l $(git ls-files '*.go'))
+	[ -z "$bad" ] || die 1 "gofmt differs: $bad"
 }
 
 # anonymous FILE... ends the script with status 1 if one of the files names a folder of this machine: the project's, the

@@ -6,13 +6,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
 // TestWithKernelDevice has the subcommands find, make, use and delete kernel
 // devices. Each is a process of its own: librdmacm keeps the devices open that
 // it has once seen, and siw waits for that before it lets itself be deleted.
 func TestWithKernelDevice(t *testing.T) {
-	if !inGuest(t, "default") {
+	if !inGuest(t, vmtest.Options{Alone: true}) {
 		return
 	}
 	t.Run("devices", listDevices)

@@ -19,10 +19,10 @@ const siwAddr = "192.0.2.1"
 // providers are those that a program of ours is tried with in the guest.
 var providers = []string{"engine", "kernel"}
 
-// inGuest reports whether the test is in the guest, with siw0 of a variant. If it
-// is not, it runs the test there and returns false. The C programs of
+// inGuest reports whether the test is in the guest. If it is not, it runs the test
+// in one with the options and returns false. The C programs of
 // rdmacm-utils and perftest are needed.
-func inGuest(t *testing.T, siw string) bool {
+func inGuest(t *testing.T, o vmtest.Options) bool {
 	t.Helper()
 	if vmtest.Inside() {
 		return true
@@ -34,7 +34,8 @@ func inGuest(t *testing.T, siw string) bool {
 		t.Skip("the kernel provider was not built in")
 	}
 	vmtest.Need(t, "witnesses")
-	vmtest.Self(t, vmtest.Options{Siw: siw, Timeout: 8 * time.Minute})
+	o.Timeout = 8 * time.Minute
+	vmtest.Self(t, o)
 	return false
 }
 

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
 // TestCPrograms has programs of rdma-core that nobody here wrote talk to a few
 // lines of ours, over the engine and over siw.
 func TestCPrograms(t *testing.T) {
-	if !inGuest(t, "default") {
+	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
 	overProviders(t, "rdma_client", rdmaClient)
@@ -29,7 +30,7 @@ func TestCPrograms(t *testing.T) {
 // Without it the engine, as the responder, keeps to RFC 5044 section 7.1.2 and
 // sends nothing before it has received something; siw does not wait.
 func TestCProgramsPeerToPeer(t *testing.T) {
-	if !inGuest(t, "p2p") {
+	if !inGuest(t, vmtest.Options{Siw: "p2p"}) {
 		return
 	}
 	ucmatoseClient(t, openDevice(t, "engine"))

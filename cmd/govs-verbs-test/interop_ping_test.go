@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
 // pingSizes are below, at and above what fits one FPDU on loopback, whose MSS is
@@ -14,7 +16,7 @@ var pingSizes = []int{minPing, 64, 4096, maxPing}
 // with ours, each over the engine and over siw. Both sides print the data, and
 // the two have to be the same.
 func TestRping(t *testing.T) {
-	if !inGuest(t, "default") {
+	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
 	for _, p := range providers {

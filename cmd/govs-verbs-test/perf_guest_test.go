@@ -4,13 +4,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
 // TestPerfOverKernel has each workload run over siw, and between siw and the
 // engine. The ends are processes: a device of siw is in the hands of one.
 func TestPerfOverKernel(t *testing.T) {
-	if !inGuest(t, "default") {
+	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
 	both := []string{"-n 50 -s 5000 -t 8 --poll spin", "-n 50 -s 64 -q 3 -t 8 -b --poll block"}

@@ -21,6 +21,7 @@ type runCmd struct {
 	Responder  string     `enum:"engine,kernel," default:"" help:"Who listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
 	Matrix     bool       `help:"Run all four pairings, of which those with the kernel are left out where it has no usable device."`
 	Only       string     `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
+	With       string     `enum:"engine,kernel," default:"" help:"Only the runs that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
 	RequireSiw bool       `help:"Fail where the kernel has no usable device. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
@@ -88,7 +89,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
 	planned := 0
 	col.Outcomes, err = conformance.Run(ctx, conformance.Config{
-		Suite: scenarios.Suite(), Only: c.Only, Pairings: b.pairings, Open: b.openers, Seed: c.Seed, Scale: c.Scale,
+		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers, Seed: c.Seed, Scale: c.Scale,
 		Capture: b.capture, Dir: dir, Tap: b.peerTap(),
 		Progress: func(done, total int, o *conformance.Outcome) {
 			planned = total

@@ -24,7 +24,7 @@ var tests = map[string][]string{
 // here, as a compiler takes long there.
 func TestOnSiw(t *testing.T) {
 	vmtest.Need(t)
-	dir := t.TempDir()
+	dir := vmtest.Dir(t)
 	build := func(args ...string) {
 		t.Helper()
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
@@ -51,18 +51,12 @@ func TestOnSiw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := vmtest.Run(t, vmtest.Options{
+	var passes []string
+	for _, names := range tests {
+		passes = append(passes, names...)
+	}
+	vmtest.Tests(t, vmtest.Options{
 		Timeout: 15 * time.Minute,
 		Env:     []string{"GOVS_PROVIDER=kernel", "GOVS_ADDR=192.0.2.1", "GOVS_EXAMPLES=" + dir},
-	}, "bash", script)
-	if result.Status != 0 {
-		t.Errorf("in the guest, exit status %d:\n%s%s", result.Status, result.Stdout, result.Stderr)
-	}
-	for folder, names := range tests {
-		for _, name := range names {
-			if !strings.Contains(result.Stdout, "--- PASS: "+name+" ") {
-				t.Errorf("%s: %s did not pass over siw:\n%s", folder, name, result.Stdout)
-			}
-		}
-	}
+	}, passes, "bash", script)
 }

@@ -128,7 +128,7 @@ func TestSiw(t *testing.T) {
 		t.Skip("the kernel provider was not built in")
 	}
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{})
+		vmtest.Self(t, vmtest.Options{Alone: true})
 		return
 	}
 	want := func(opts *Options, name, device, why string) {

@@ -57,6 +57,9 @@ type Config struct {
 	Capture Capturer
 	Dir     string // where capture files go
 
+	// With, if not "", names a provider: runs that it does not take part in are left out.
+	With string
+
 	// Tap, if not nil, sees what the raw peer sends and receives.
 	Tap transport.Tap
 
@@ -80,7 +83,9 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 	var jobs []job
 	for _, sc := range scenarios {
 		for _, p := range sc.pairings(cfg.Pairings) {
-			jobs = append(jobs, job{sc, p})
+			if cfg.With == "" || p.Has(cfg.With) {
+				jobs = append(jobs, job{sc, p})
+			}
 		}
 	}
 	if cfg.Scale == 0 {

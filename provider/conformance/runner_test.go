@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,21 @@ func TestRunOnlyByName(t *testing.T) {
 	cfg.Only = "b"
 	if _, err := Run(context.Background(), cfg); err == nil {
 		t.Error("a pattern that matches nothing is no error")
+	}
+}
+
+func TestRunWith(t *testing.T) {
+	raw := &Scenario{Slug: "a/raw", Level: Must, Title: "raw", Raw: func(*RawRun) {}, RawRole: RoleInitiator}
+	cfg := config(t, suite(verbs("a/b", func(*VerbsRun) {}), raw), Pairing{"engine", "engine"},
+		Pairing{"engine", "other"}, Pairing{"other", "engine"}, Pairing{"other", "other"})
+	cfg.With = "engine"
+	var got []Pairing
+	for _, o := range mustRun(t, cfg) {
+		got = append(got, o.Pairing)
+	}
+	want := []Pairing{{"engine", "engine"}, {"engine", "other"}, {"other", "engine"}, {Raw, "engine"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("with the engine: %v, want %v", got, want)
 	}
 }
 

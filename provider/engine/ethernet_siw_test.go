@@ -46,7 +46,7 @@ func TestEthernetToSiw(t *testing.T) {
 		return
 	}
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Link: "none"})
+		vmtest.Self(t, vmtest.Options{Link: "none", Alone: true})
 		return
 	}
 	shell(t, `

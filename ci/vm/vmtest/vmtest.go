@@ -48,6 +48,7 @@ type Options struct {
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
 	Dir     string        // the command's directory; "" is the project's root
 	Env     []string      // more variables for the command, "NAME=value"
+	Alone   bool          // what the command does to the guest is in the way of other commands
 
 	// Stdout gets what the command writes there, as it is written, besides
 	// Result.Stdout. It may be nil.
@@ -104,6 +105,24 @@ func lacks(t testing.TB, script string, args ...string) string {
 	return err.Error()
 }
 
+// args are the arguments of ci/vm/run that choose the guest.
+func (o *Options) args() []string {
+	var args []string
+	for _, option := range []struct{ name, value string }{
+		{"--kernel", o.Kernel}, {"--siw", o.Siw}, {"--link", o.Link},
+	} {
+		if option.value != "" && option.value != "default" {
+			args = append(args, option.name, option.value)
+		}
+	}
+	if o.Rxe {
+		args = append(args, "--rxe")
+	}
+	return args
+}
+
+func (o *Options) seconds() string { return strconv.Itoa(int(o.Timeout / time.Second)) }
+
 // Run runs a command in a guest with ci/vm/run and returns what came of it. It
 // fails the test only if ci/vm/run can't be started. Call Need first.
 func Run(t testing.TB, o Options, command ...string) Result {
@@ -114,17 +133,7 @@ func Run(t testing.TB, o Options, command ...string) Result {
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Minute
 	}
-	args := []string{"--out", o.Out, "--timeout", strconv.Itoa(int(o.Timeout / time.Second))}
-	for _, option := range []struct{ name, value string }{
-		{"--kernel", o.Kernel}, {"--siw", o.Siw}, {"--link", o.Link},
-	} {
-		if option.value != "" {
-			args = append(args, option.name, option.value)
-		}
-	}
-	if o.Rxe {
-		args = append(args, "--rxe")
-	}
+	args := append([]string{"--out", o.Out, "--timeout", o.seconds()}, o.args()...)
 	if o.Dir == "" {
 		o.Dir = Root(t)
 	}
@@ -153,8 +162,8 @@ func Run(t testing.TB, o Options, command ...string) Result {
 	return Result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String(), o.Out}
 }
 
-// Self runs the calling test, and no other, in a guest, and fails it if it
-// fails there or does not run. It calls Need.
+// Self runs the calling test, and no other, in a guest, and fails it if it fails there or does not
+// run. It calls Need. Tests says what GOVS_VM_JOBS changes.
 func Self(t *testing.T, o Options) Result {
 	t.Helper()
 	Need(t)
@@ -167,10 +176,7 @@ func Self(t *testing.T, o Options) Result {
 	}
 	// A subtest is named by a pattern for each level.
 	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	result := Run(t, o, exe, "-test.v", "-test.count=1", "-test.run="+pattern)
-	if result.Status != 0 || !strings.Contains(result.Stdout, "--- PASS: "+t.Name()+" ") {
-		t.Fatalf("in the guest, exit status %d:\n%s%s", result.Status, result.Stdout, result.Stderr)
-	}
+	result := Tests(t, o, []string{t.Name()}, exe, "-test.v", "-test.count=1", "-test.run="+pattern)
 	t.Logf("in the guest:\n%s", result.Stdout)
 	return result
 }

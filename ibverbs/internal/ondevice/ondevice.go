@@ -75,25 +75,25 @@ func Run(t *testing.T, d Device, pattern string, leftOut map[string]string) {
 	if skip != "" {
 		args = append(args, "-test.skip="+skip)
 	}
-	var out string
-	if vmtest.Inside() {
-		cmd := exec.CommandContext(t.Context(), exe, args...)
-		cmd.Env = append(os.Environ(), env...)
-		b, err := cmd.CombinedOutput()
-		if out = string(b); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	} else {
+	if !vmtest.Inside() {
 		vmtest.Need(t)
-		o := d.opts
-		o.Env, o.Timeout = env, 15*time.Minute
-		r := vmtest.Run(t, o, append([]string{exe}, args...)...)
-		if out = r.Stdout; r.Status != 0 {
-			t.Fatalf("status %d\n%s\n%s", r.Status, out, r.Stderr)
+		dir, err := os.Getwd()
+		if err != nil {
+			t.Fatal(err)
 		}
+		o := d.opts
+		o.Env, o.Dir, o.Timeout = env, dir, 15*time.Minute
+		vmtest.Tests(t, o, want, append([]string{exe}, args...)...)
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), exe, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, name := range want {
-		if !strings.Contains(out, "--- PASS: "+name+" ") {
+		if !strings.Contains(string(out), "--- PASS: "+name+" ") {
 			t.Errorf("%s did not pass on %s:\n%s", name, d.Name, out)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 // rxe.
 func TestLinks(t *testing.T) {
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true})
+		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true, Alone: true})
 		return
 	}
 	rxeLinks(t)

@@ -1,0 +1,133 @@
+package vmtest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// jobsVar names the environment variable that has tests recorded for a shared guest.
+const jobsVar = "GOVS_VM_JOBS"
+
+// Tests runs a command that runs Go tests in a guest, as Run does, and fails t unless the
+// command succeeds and each of the tests named by passes has passed. Call Need first.
+//
+// With GOVS_VM_JOBS=DIR, Tests records the command in DIR instead and skips t. ci/guest runs what
+// is recorded there: all commands with equal options in one guest, so that a guest boots once and
+// not for every test. The calling test binary, if it is the command, is built again by ci/guest.
+func Tests(t *testing.T, o Options, passes []string, command ...string) Result {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Minute
+	}
+	if jobs := os.Getenv(jobsVar); jobs != "" {
+		if err := record(t, jobs, o, passes, command); err != nil {
+			t.Fatalf("cannot record the test for the shared guest: %v", err)
+		}
+		t.Skipf("recorded in %s: ci/guest runs it", jobs)
+	}
+	result := Run(t, o, command...)
+	if result.Status != 0 {
+		t.Fatalf("in the guest, exit status %d:\n%s%s", result.Status, result.Stdout, result.Stderr)
+	}
+	for _, name := range passes {
+		if !strings.Contains(result.Stdout, "--- PASS: "+name+" ") {
+			t.Fatalf("%s did not pass in the guest:\n%s%s", name, result.Stdout, result.Stderr)
+		}
+	}
+	return result
+}
+
+// Dir returns a directory for files that a command of Tests needs: it is there when the command
+// runs.
+func Dir(t *testing.T) string {
+	t.Helper()
+	jobs := os.Getenv(jobsVar)
+	if jobs == "" {
+		return t.TempDir()
+	}
+	if err := os.MkdirAll(jobs, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(jobs, "files-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// record writes a job, three files in the directory of the guest that the options ask for: NAME.sh
+// is a bash script, NAME.passes has the tests that it has to pass, and NAME.package names the
+// package whose test binary is $GOVS_VM_TESTS/NAME.test to the script, if it needs that.
+func record(t *testing.T, jobs string, o Options, passes, command []string) error {
+	if o.Out != "" || o.Stdout != nil {
+		return errors.New("Options.Out and Options.Stdout do not work with GOVS_VM_JOBS")
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	pkg, err := filepath.Rel(Root(t), dir)
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	flat := strings.NewReplacer("/", "-")
+	name := flat.Replace(pkg) + "." + flat.Replace(t.Name())
+
+	group := filepath.Join(jobs, groupOf(o, name))
+	if err := os.MkdirAll(group, 0o777); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(group, "options"), []byte(strings.Join(o.args(), "\n")+"\n"), 0o666); err != nil {
+		return err
+	}
+	if o.Dir == "" {
+		o.Dir = Root(t)
+	}
+	words := []string{"exec", "timeout", o.seconds(), "env", quote("--chdir=" + o.Dir)}
+	for _, v := range o.Env {
+		words = append(words, quote(v))
+	}
+	binary := ""
+	for _, arg := range command {
+		if arg == exe {
+			binary = pkg + "\n"
+			words = append(words, `"$GOVS_VM_TESTS"/`+flat.Replace(pkg)+".test")
+			continue
+		}
+		words = append(words, quote(arg))
+	}
+	script := filepath.Join(group, name+".sh")
+	for file, text := range map[string]string{
+		script:                                strings.Join(words, " ") + "\n",
+		filepath.Join(group, name+".passes"):  strings.Join(passes, "\n") + "\n",
+		filepath.Join(group, name+".package"): binary,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(filepath.Join(group, name+".status")); !errors.Is(err, fs.ErrNotExist) {
+		return errors.New(group + " has the result of an earlier run: remove it")
+	}
+	return nil
+}
+
+// groupOf names the guest of a job: equal names are one guest.
+func groupOf(o Options, job string) string {
+	if o.Alone {
+		return "alone-" + job
+	}
+	return "guest" + strings.NewReplacer("--", "-", "/", "-").Replace(strings.Join(o.args(), ""))
+}
+
+// quote makes one word of bash.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
