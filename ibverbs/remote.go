@@ -47,12 +47,18 @@ func (r RemoteRegion) MarshalBinary() ([]byte, error) {
 	return r.AppendBinary(make([]byte, 0, RemoteRegionSize))
 }
 
-// UnmarshalBinary reads the wire form (encoding.BinaryUnmarshaler). b must be
-// exactly RemoteRegionSize octets, and the region must not reach beyond the
-// last address. b is the caller's again when it returns.
+// UnmarshalBinary reads the wire form (encoding.BinaryUnmarshaler). After its RemoteRegionSize
+// octets b may have zeros only, which InfiniBand and RoCE add to private data. The region must not
+// reach beyond the last address. b is the caller's again when UnmarshalBinary returns.
 func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
-	if len(b) != RemoteRegionSize {
+	if len(b) < RemoteRegionSize {
 		return object.Errorf("remote region", "", syscall.EINVAL, "%d octets instead of %d", len(b), RemoteRegionSize)
+	}
+	for i, octet := range b[RemoteRegionSize:] {
+		if octet != 0 {
+			return object.Errorf("remote region", "", syscall.EINVAL,
+				"octet %d of %d is %#02x: zeros only may come after the first %d", RemoteRegionSize+i, len(b), octet, RemoteRegionSize)
+		}
 	}
 	addr, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	if n > math.MaxUint64-addr {

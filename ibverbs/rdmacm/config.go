@@ -57,6 +57,11 @@ type ConnConfig struct {
 
 	SQSigAll bool // every send WR is signalled
 
+	// OnSend, if not nil, is called with each completion of SendCQ that belongs to no call of
+	// Conn.Do, Read, Write or Send, while these take completions from there. One of them calls it
+	// at a time; it must not wait for another. wc is valid during the call.
+	OnSend func(wc *ibverbs.WC)
+
 	// ResponderResources (IRD) and InitiatorDepth (ORD) are how many RDMA Reads
 	// the peer, and we, may have outstanding. 0 means DefaultReadDepth, or
 	// less if the device or, when accepting, the peer's offer is less, but at

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -24,6 +25,8 @@ type Conn struct {
 	qp      *ibverbs.QP
 	private []byte
 	rdmac   bool
+	onSend  func(*ibverbs.WC)
+	routes  atomic.Pointer[router] // nil before the first Do
 
 	mu       sync.Mutex
 	watching *watch // nil before the first Done, but on InfiniBand and RoCE
@@ -46,7 +49,7 @@ type watch struct {
 // newConn makes the QP of id with all it needs. It takes over ch and id: Close
 // frees them even if newConn fails.
 func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
-	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ}
+	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, onSend: cfg.OnSend}
 	sizes := capacity(cfg.Cap)
 	if err := c.makeParts(sizes, cfg.SRQ); err != nil {
 		return c, err
@@ -241,6 +244,30 @@ func (c *Conn) Wait(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// UntilEnd returns a context that ends with parent and with the connection, whichever is first:
+// for waits that make no sense without the connection, as for a reply. Where the connection ended
+// first, context.Cause returns QP.Cause if that is known, and otherwise an [ibverbs.Error] that
+// wraps ENOTCONN. Call cancel when the context is not needed any more. UntilEnd starts what Done
+// starts.
+func (c *Conn) UntilEnd(parent context.Context) (ctx context.Context, cancel context.CancelFunc) {
+	ctx, end := context.WithCancelCause(parent)
+	if c == nil || c.id == nil {
+		end(errNil("Conn.UntilEnd", "connection"))
+		return ctx, func() {}
+	}
+	stop := context.AfterFunc(c.watched(), func() {
+		cause := c.qp.Cause()
+		if cause == nil {
+			cause = &ibverbs.Error{Op: "Conn.UntilEnd", Object: c.peer(), Err: syscall.ENOTCONN}
+		}
+		end(cause)
+	})
+	return ctx, func() {
+		stop()
+		end(context.Canceled)
+	}
 }
 
 // over tells whether the end of the connection has been noticed.

@@ -16,7 +16,7 @@ import (
 
 // device opens the device for a test, and checks at its end that nothing is
 // left open on it.
-func device(t *testing.T) (*ibverbs.Context, netip.AddrPort) {
+func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 	t.Helper()
 	vctx, addr := open()
 	t.Cleanup(func() {
@@ -34,7 +34,7 @@ func device(t *testing.T) (*ibverbs.Context, netip.AddrPort) {
 }
 
 // pair connects two Conns. Their configurations may be nil.
-func pair(t *testing.T, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
+func pair(t testing.TB, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
 	t.Helper()
 	ctx := timeout(t)
 	vctx, addr := device(t)

@@ -1,0 +1,364 @@
+package rdmacm
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
+)
+
+// Do posts work requests in order and waits until all of them are complete. The error is that of
+// the first one that failed, as [Conn.Err] makes it, a [*ibverbs.PostError] if the queue refused
+// one, or nil. Any number of goroutines may call Do, Read, Write and Send at a time: each waits
+// for its own work only. WRIDs are the caller's; Do sets SendSignaled.
+//
+// Do waits for places in the send queue as long as there are too few. When ctx ends before
+// everything is complete, the error wraps ctx.Err(). What was posted then goes on: its memory
+// belongs to the device until it is complete, for which QP.Drain waits, or the Conn is closed.
+// Over the engine Do allocates nothing, other than for errors, for a ctx that is not the one of the
+// call before, and for more calls at a time than there were before. The kernel provider allocates
+// where it sleeps.
+//
+// The first call of one of the four has the Conn route the completions of SendCQ. From then on
+// they are taken from there: a program that also posts signalled work itself gets the completions
+// of that through [ConnConfig.OnSend], and doesn't poll SendCQ. They need a SendCQ that the Conn
+// has made, not one of the configuration; that is EINVAL. Nothing changes for a Conn on which they
+// are not called.
+func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
+	r, err := c.router("Conn.Do", len(wrs))
+	if err != nil {
+		return err
+	}
+	call, err := r.begin(ctx, len(wrs))
+	if err != nil {
+		return err
+	}
+	call.wrs = append(call.wrs, wrs...)
+	return r.perform(ctx, call)
+}
+
+// Write writes src to the beginning of dst at the peer (RDMA Write). That it is complete says that
+// src may be used again, and not that the octets are in place: the peer sees them there before it
+// receives what is sent afterwards. See [Conn.Do].
+func (c *Conn) Write(ctx context.Context, dst ibverbs.RemoteRegion, src ibverbs.SGE) error {
+	return c.one(ctx, "Conn.Write", ibverbs.WRRDMAWrite, src, &dst)
+}
+
+// Read reads the beginning of src at the peer into dst (RDMA Read). When it is complete, the octets
+// are in dst. The region of dst needs AccessRemoteWrite on iWARP hardware and siw. See [Conn.Do].
+func (c *Conn) Read(ctx context.Context, dst ibverbs.SGE, src ibverbs.RemoteRegion) error {
+	return c.one(ctx, "Conn.Read", ibverbs.WRRDMARead, dst, &src)
+}
+
+// Send sends msg to a receive of the peer. That it is complete says that msg may be used again, and
+// not that the peer has received it. See [Conn.Do].
+func (c *Conn) Send(ctx context.Context, msg ibverbs.SGE) error {
+	return c.one(ctx, "Conn.Send", ibverbs.WRSend, msg, nil)
+}
+
+// one is Do of one work request with one SGE.
+func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge ibverbs.SGE, remote *ibverbs.RemoteRegion) error {
+	r, err := c.router(op, 1)
+	if err != nil {
+		return err
+	}
+	wr := ibverbs.SendWR{Opcode: opcode}
+	if remote != nil {
+		if uint64(sge.Length) > remote.Len {
+			return object.Errorf(op, c.peer(), syscall.EINVAL,
+				"%d octets here, but the peer's region has only %d", sge.Length, remote.Len)
+		}
+		wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
+	}
+	call, err := r.begin(ctx, 1)
+	if err != nil {
+		return err
+	}
+	call.sge[0] = sge
+	wr.SGList = call.sge[:]
+	call.wrs = append(call.wrs, wr)
+	return r.perform(ctx, call)
+}
+
+// router returns the Conn's router for a call of op with n work requests, which the first call
+// makes.
+func (c *Conn) router(op string, n int) (*router, error) {
+	if c == nil || c.qp == nil {
+		return nil, errNil(op, "connection")
+	}
+	r := c.routes.Load()
+	if r == nil {
+		if !c.ownSendCQ {
+			return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
+				"the send CQ is one of the configuration, whose completions others may wait for: leave ConnConfig.SendCQ out")
+		}
+		_, init, err := c.qp.Query()
+		if err != nil {
+			return nil, err
+		}
+		if c.vctx.Provider() == "kernel" {
+			c.watched() // siw flushes its queues only when the end has been noticed
+		}
+		c.routes.CompareAndSwap(nil, newRouter(c, min(init.Cap.MaxSendWR, c.sendCQ.CQE())))
+		r = c.routes.Load()
+	}
+	if n < 1 || n > r.size {
+		return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
+			"%d work requests, where the send queue holds 1 to %d (ConnConfig.Cap.MaxSendWR)", n, r.size)
+	}
+	return r, nil
+}
+
+// peer names the connection in errors.
+func (c *Conn) peer() string { return c.RemoteAddr().String() }
+
+// A router waits for the completions of a Conn's send CQ on behalf of many calls. None of its
+// goroutines is its own: one of the calls that wait, which has the token of lead, polls for all,
+// and when its own work is complete another one takes the token.
+type router struct {
+	c    *Conn
+	size int    // of the send queue
+	tag  uint64 // the upper half of the WRIDs of calls
+
+	lead chan struct{} // has a token while nobody polls
+	turn chan struct{} // has a token while nobody waits for places
+	room chan struct{} // has a token when places may have become free
+	wcs  [16]ibverbs.WC
+
+	mu     sync.Mutex
+	places int     // of the send queue that no call has
+	queued bool    // somebody waits for places, so that nobody may overtake it
+	calls  []*call // all that were ever made: at most one for each place
+	free   []*call
+}
+
+// call is one Do. It is used again for others.
+type call struct {
+	index int
+	wrs   []ibverbs.SendWR
+	ids   []uint64 // their WRIDs, which are the caller's
+	sge   [1]ibverbs.SGE
+	done  chan struct{} // gets a token when nothing is left
+
+	// Under router.mu.
+	left    int // completions to come
+	places  int
+	failed  bool
+	first   ibverbs.WC // the first failure, if failed
+	givenUp bool
+}
+
+// A WRID is the router's tag, the call's index, and the work request's position in it.
+const (
+	indexShift = 16
+	tagShift   = 32
+	fieldMask  = 1<<16 - 1
+)
+
+func newRouter(c *Conn, size int) *router {
+	r := &router{
+		c: c, size: min(size, fieldMask), tag: uint64(rand.Uint32()) << tagShift,
+		lead: make(chan struct{}, 1), turn: make(chan struct{}, 1), room: make(chan struct{}, 1),
+	}
+	r.places = r.size
+	r.lead <- struct{}{}
+	r.turn <- struct{}{}
+	return r
+}
+
+// begin waits for n places in the send queue and returns a call that has them. Calls that have to
+// wait get theirs in turn.
+func (r *router) begin(ctx context.Context, n int) (*call, error) {
+	if call := r.take(n, false); call != nil {
+		return call, nil
+	}
+	if err := r.wait(ctx, r.turn); err != nil {
+		return nil, err
+	}
+	defer func() { r.turn <- struct{}{} }()
+	r.queue(true)
+	defer r.queue(false)
+	for {
+		if call := r.take(n, true); call != nil {
+			return call, nil
+		}
+		if err := r.wait(ctx, r.room); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (r *router) queue(queued bool) {
+	r.mu.Lock()
+	r.queued = queued
+	r.mu.Unlock()
+}
+
+// take returns a call with n places, nil if there are too few. first says that the caller is the
+// one that waits for them.
+func (r *router) take(n int, first bool) *call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.places < n || r.queued && !first {
+		return nil
+	}
+	r.places -= n
+	var x *call
+	if k := len(r.free); k > 0 {
+		x, r.free = r.free[k-1], r.free[:k-1]
+	} else {
+		x = &call{index: len(r.calls), done: make(chan struct{}, 1)}
+		r.calls = append(r.calls, x)
+	}
+	x.left, x.places, x.failed, x.givenUp = n, n, false, false
+	return x
+}
+
+// perform posts a call's work requests and waits for them. The call is over when it returns.
+func (r *router) perform(ctx context.Context, x *call) error {
+	ids := r.tag | uint64(x.index)<<indexShift
+	x.ids = x.ids[:0]
+	for i := range x.wrs {
+		x.ids = append(x.ids, x.wrs[i].WRID)
+		x.wrs[i].WRID = ids | uint64(i)
+		x.wrs[i].Flags |= ibverbs.SendSignaled
+	}
+	refused := r.c.qp.PostSend(x.wrs...)
+	clear(x.wrs)
+	x.wrs = x.wrs[:0]
+	if refused != nil && !r.keep(x, refused) {
+		return refused
+	}
+	if err := r.wait(ctx, x.done); err != nil && !r.giveUp(x) {
+		if refused != nil {
+			return refused
+		}
+		return object.GaveUp(ctx, "Conn.Do", r.c.peer(), err, "its work requests were complete")
+	}
+	r.mu.Lock()
+	failed, wc := x.failed, x.first
+	if failed {
+		wc.WRID = x.ids[wc.WRID&fieldMask]
+	}
+	r.free = append(r.free, x)
+	r.mu.Unlock()
+	if failed {
+		return r.c.Err(&wc)
+	}
+	return refused
+}
+
+// keep sees to a call of which the queue has refused something, and reports whether there are
+// completions to wait for. If not, the call is over.
+func (r *router) keep(x *call, refused error) bool {
+	posted := 0
+	if post := new(ibverbs.PostError); errors.As(refused, &post) {
+		posted = post.Posted
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if posted == x.places {
+		// The connection is ending, and what is posted may never complete.
+		x.givenUp = true
+		if x.left > 0 {
+			return false
+		}
+		<-x.done
+		r.free = append(r.free, x)
+		return false
+	}
+	r.release(x.places - posted)
+	x.left -= x.places - posted
+	x.places = posted
+	switch {
+	case x.left > 0:
+	case posted == 0:
+		r.free = append(r.free, x)
+		return false
+	default: // complete already
+		r.release(posted)
+		x.done <- struct{}{}
+	}
+	return true
+}
+
+// giveUp leaves a call to whoever polls next, unless it is complete by now, which giveUp reports.
+func (r *router) giveUp(x *call) (complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if x.left == 0 {
+		<-x.done
+		return true
+	}
+	x.givenUp = true
+	return false
+}
+
+// wait waits for a token of ready, and polls meanwhile if nobody else does.
+func (r *router) wait(ctx context.Context, ready <-chan struct{}) error {
+	for {
+		// What is ready is taken first, also by a caller whose context has ended.
+		select {
+		case <-ready:
+			return nil
+		default:
+		}
+		select {
+		case <-ready:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.lead:
+		}
+		n, err := r.c.sendCQ.PollWait(ctx, r.wcs[:])
+		for i := range r.wcs[:n] {
+			r.completed(&r.wcs[i])
+		}
+		r.lead <- struct{}{}
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return err
+		}
+	}
+}
+
+// completed hands a completion to its call.
+func (r *router) completed(wc *ibverbs.WC) {
+	if wc.WRID>>tagShift<<tagShift != r.tag {
+		if r.c.onSend != nil {
+			r.c.onSend(wc)
+		}
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	x := r.calls[wc.WRID>>indexShift&fieldMask]
+	if wc.Status != ibverbs.WCSuccess && !x.failed {
+		x.failed, x.first = true, *wc
+	}
+	x.left--
+	if x.left > 0 {
+		return
+	}
+	r.release(x.places)
+	if x.givenUp {
+		r.free = append(r.free, x)
+		return
+	}
+	x.done <- struct{}{}
+}
+
+// release gives places back. The caller has r.mu.
+func (r *router) release(n int) {
+	r.places += n
+	select {
+	case r.room <- struct{}{}:
+	default:
+	}
+}

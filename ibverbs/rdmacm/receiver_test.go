@@ -1,0 +1,179 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// receiving connects two Conns, of which the second one has a Receiver.
+func receiving(t *testing.T, n, size int) (a, b *rdmacm.Conn, in *rdmacm.Receiver) {
+	a, b = pair(t, nil, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+		in, err = rdmacm.NewReceiver(c, n, size)
+		return err
+	}})
+	t.Cleanup(func() {
+		ok(t, b.Close())
+		ok(t, in.Close())
+	})
+	return a, b, in
+}
+
+// TestConnReceiver: many more messages than there are receives, taken by several goroutines, each
+// once. The sender waits for credit, as iWARP wants it.
+func TestConnReceiver(t *testing.T) {
+	ctx := timeout(t)
+	const receives, messages, takers = 4, 100, 3
+	a, b, in := receiving(t, receives, 32)
+	credit := make(chan struct{}, receives)
+	for range receives {
+		credit <- struct{}{}
+	}
+	var mu sync.Mutex
+	var got []string
+	var all sync.WaitGroup
+	for range takers {
+		all.Go(func() {
+			for {
+				m, err := in.Receive(ctx)
+				if err != nil {
+					if !errors.Is(err, ibverbs.ErrFlushed) {
+						t.Errorf("the end: %v", err)
+					}
+					return
+				}
+				mu.Lock()
+				got = append(got, string(m.Data))
+				mu.Unlock()
+				ok(t, m.Release())
+				credit <- struct{}{}
+			}
+		})
+	}
+	here, _ := memory(t, a, 32)
+	var want []string
+	for i := range messages {
+		<-credit
+		text := fmt.Sprintf("message %03d", i)
+		n := copy(here.Bytes(), text)
+		ok(t, a.Send(ctx, sge(t, here, 0, n)))
+		want = append(want, text)
+	}
+	for range receives {
+		<-credit // all have been received
+	}
+	ok(t, b.Disconnect())
+	all.Wait()
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("received %q", got)
+	}
+}
+
+// TestConnReceiverOfSRQ: connections that share their receives.
+func TestConnReceiverOfSRQ(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	defer pd.Close()
+	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	defer ch.Close()
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, &ibverbs.CQOptions{Channel: ch}))
+	defer cq.Close()
+	srq := must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))
+	defer srq.Close()
+	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(srq, cq, 8, 16))
+	defer in.Close()
+	const clients = 3
+	accepted := make(chan *rdmacm.Conn, clients)
+	go func() {
+		for range clients {
+			req, err := l.Accept(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c, err := req.Accept(ctx, &rdmacm.ConnConfig{SRQ: srq, RecvCQ: cq})
+			if err != nil {
+				t.Error(err)
+			}
+			accepted <- c
+		}
+	}()
+	from := make(map[uint32]string)
+	var conns []*rdmacm.Conn
+	for i := range clients {
+		c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
+		s := <-accepted
+		conns = append(conns, c, s)
+		if _, err := rdmacm.NewReceiver(s, 1, 1); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("NewReceiver of a connection with an SRQ: %v, want EINVAL", err)
+		}
+		mr := must[*ibverbs.MR](t)(c.PD().AllocMR(16, ibverbs.AccessLocalWrite))
+		defer mr.Close()
+		n := copy(mr.Bytes(), fmt.Sprintf("from %d", i))
+		from[s.QP().QPN()] = fmt.Sprintf("from %d", i)
+		ok(t, c.Send(ctx, sge(t, mr, 0, n)))
+	}
+	for range clients {
+		m := must[rdmacm.Message](t)(in.Receive(ctx))
+		if want := from[m.WC.QPN]; want == "" || string(m.Data) != want {
+			t.Errorf("qp %d: received %q, want %q", m.WC.QPN, m.Data, want)
+		}
+		delete(from, m.WC.QPN)
+		ok(t, m.Release())
+	}
+	for _, c := range conns {
+		ok(t, c.Close())
+	}
+}
+
+// TestConnReceiverFaults: what can't be.
+func TestConnReceiverFaults(t *testing.T) {
+	_, b := pair(t, nil, nil)
+	for _, c := range [][2]int{{0, 1}, {1, 0}, {-1, 5}} {
+		_, err := rdmacm.NewReceiver(b, c[0], c[1])
+		wantErr(t, fmt.Sprint(c), err, syscall.EINVAL, "at least one")
+	}
+	_, err := rdmacm.NewReceiver(b, rdmacm.DefaultRecvWR+1000, 1)
+	wantErr(t, "more than the queue holds", err, syscall.ENOMEM)
+	_, err = rdmacm.NewReceiver(nil, 1, 1)
+	wantErr(t, "no connection", err, syscall.EINVAL)
+	wantErr(t, "a message twice", new(rdmacm.Message).Release(), syscall.EINVAL)
+}
+
+// TestConnUntilEnd: the context ends with the parent, by its cancel, and with the connection, and
+// then says why.
+func TestConnUntilEnd(t *testing.T) {
+	a, b := pair(t, nil, nil)
+	parent, stop := context.WithCancel(timeout(t))
+	first, cancel := a.UntilEnd(parent)
+	defer cancel()
+	second, cancelSecond := a.UntilEnd(timeout(t))
+	third, cancel := a.UntilEnd(timeout(t))
+	defer cancel()
+	stop()
+	<-first.Done()
+	if second.Err() != nil || third.Err() != nil {
+		t.Fatal("one that ended with its parent ended the others")
+	}
+	cancelSecond()
+	<-second.Done()
+	ok(t, b.Disconnect())
+	<-third.Done()
+	if cause := context.Cause(third); cause == nil || errors.Is(cause, context.Canceled) {
+		t.Errorf("the connection's end: cause %v", cause)
+	}
+	late, cancel := a.UntilEnd(timeout(t))
+	defer cancel()
+	<-late.Done()
+}

@@ -1,0 +1,38 @@
+package ibverbs
+
+// NewSend returns a signalled Send of what the SGEs name (IBV_WR_SEND). The work request keeps the
+// slice src. Set WRID, and more flags, before posting it.
+func NewSend(src ...SGE) SendWR {
+	return SendWR{Opcode: WRSend, Flags: SendSignaled, SGList: src}
+}
+
+// NewWrite returns a signalled RDMA Write of what the SGEs name to the beginning of dst, which
+// RemoteRegion.Part moves (IBV_WR_RDMA_WRITE). See NewSend.
+func NewWrite(dst RemoteRegion, src ...SGE) SendWR {
+	return SendWR{Opcode: WRRDMAWrite, Flags: SendSignaled, SGList: src, RemoteAddr: dst.Addr, RKey: dst.RKey}
+}
+
+// NewRead returns a signalled RDMA Read from the beginning of src to what the SGEs name, as many
+// octets as they have (IBV_WR_RDMA_READ). See NewSend.
+func NewRead(src RemoteRegion, dst ...SGE) SendWR {
+	return SendWR{Opcode: WRRDMARead, Flags: SendSignaled, SGList: dst, RemoteAddr: src.Addr, RKey: src.RKey}
+}
+
+// NewFetchAdd returns a signalled atomic operation that adds to the first word of target. What was
+// there before goes to old, 8 octets (IBV_WR_ATOMIC_FETCH_AND_ADD). See NewSend.
+func NewFetchAdd(target RemoteRegion, add uint64, old SGE) SendWR {
+	return SendWR{
+		Opcode: WRAtomicFetchAdd, Flags: SendSignaled, SGList: []SGE{old},
+		RemoteAddr: target.Addr, RKey: target.RKey, CompareAdd: add,
+	}
+}
+
+// NewCompareAndSwap returns a signalled atomic operation that puts swap into the first word of
+// target if compare is there. What was there before goes to old, 8 octets
+// (IBV_WR_ATOMIC_CMP_AND_SWP). See NewSend.
+func NewCompareAndSwap(target RemoteRegion, compare, swap uint64, old SGE) SendWR {
+	return SendWR{
+		Opcode: WRAtomicCmpAndSwp, Flags: SendSignaled, SGList: []SGE{old},
+		RemoteAddr: target.Addr, RKey: target.RKey, CompareAdd: compare, Swap: swap,
+	}
+}
