@@ -20,24 +20,27 @@ type admission struct {
 	peers map[netip.Addr]int
 }
 
-// admit counts a connection from peer, and reports false if there may be none.
-func (d *device) admit(peer netip.Addr) bool {
+// admit counts a connection from peer, or returns the name of the limit that forbids it.
+func (d *device) admit(peer netip.Addr) (limitName string) {
 	if !d.countsAccepted() {
-		return true
+		return ""
 	}
 	limit, each := d.opts.MaxAccepted, d.opts.eachAccepted(peer)
 	a := &d.accepted
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if limit > 0 && a.all >= limit || each > 0 && a.peers[peer] >= each {
-		return false
+	switch {
+	case limit > 0 && a.all >= limit:
+		return "MaxAccepted"
+	case each > 0 && a.peers[peer] >= each:
+		return "MaxAcceptedPerPeer"
 	}
 	if a.peers == nil {
 		a.peers = make(map[netip.Addr]int)
 	}
 	a.all++
 	a.peers[peer]++
-	return true
+	return ""
 }
 
 // discharge takes a connection back that admit counted.

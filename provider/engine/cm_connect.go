@@ -285,6 +285,8 @@ func (id *cmID) disconnected(error) {
 func (id *cmID) failed(err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
+	id.dev.tally.failures.Add(1)
+	id.dev.log.startup("dialler", id.remote, err)
 	id.end(failureEvent(err))
 }
 

@@ -30,6 +30,7 @@ type listening struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 	places chan struct{}
+	counts listenCounts
 
 	mu     sched.Mutex[locks.Listening]
 	silent map[netip.Addr]int // connections without a Request
@@ -110,7 +111,9 @@ func (ls *listening) acceptAll() {
 // welcome gives a connection the place that was taken for it.
 func (ls *listening) welcome(conn transport.Conn) {
 	peer, dev := peerOf(conn), ls.id.dev
-	if !dev.admit(peer) {
+	ls.counts.connections.Add(1)
+	if limit := dev.admit(peer); limit != "" {
+		ls.refused(limit, conn)
 		_ = conn.Abort()
 		<-ls.places
 		return
@@ -124,6 +127,20 @@ func (ls *listening) welcome(conn transport.Conn) {
 			<-ls.places
 		}
 	})
+}
+
+// refused counts a connection that a limit refuses.
+func (ls *listening) refused(limit string, conn transport.Conn) {
+	ls.counts.refused.Add(1)
+	ls.id.dev.tally.refuse(limit)
+	ls.id.dev.log.limit(limit, conn.RemoteAddr())
+}
+
+// failed counts a connection without a good Request.
+func (ls *listening) failed(conn transport.Conn, err error) {
+	ls.counts.failed.Add(1)
+	ls.id.dev.tally.failures.Add(1)
+	ls.id.dev.log.startup("listener", conn.RemoteAddr(), err)
 }
 
 // errSilent is why a silent connection is reset when its peer has too many of them.
@@ -188,10 +205,14 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 		})
 	}
 	if err == errSilent {
+		ls.refused("MaxPendingPerPeer", conn)
 		w.abort()
 		return nil, nil
 	}
 	if err != nil {
+		if ls.ctx.Err() == nil {
+			ls.failed(conn, err)
+		}
 		ls.refuse(w, responder.AppendRefusal(nil, err))
 		return nil, nil
 	}
@@ -241,6 +262,7 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 		Request: r, wire: w, places: ls.places, answers: make(chan answer, 1), event: event,
 	})
 	l.ch.push(event)
+	ls.counts.requests.Add(1)
 	return true
 }
 

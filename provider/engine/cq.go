@@ -45,6 +45,9 @@ type cq struct {
 	arm    armState
 	full   bool   // a completion was lost and none was polled since
 	losses uint64 // completions lost for want of room
+	pushed uint64 // completions that have been in the ring
+	errors uint64 // those of them that report a failure
+	most   int    // the highest count since the ring was made
 
 	events int // of ch.mu: fired and not yet handed out
 	queued bool
@@ -72,6 +75,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		return nil, failClosed(op, DeviceName)
 	}
 	if err := d.cqs.take(); err != nil {
+		d.tally.refuse("MaxCQ")
 		d.life.drop()
 		return nil, fail(op, DeviceName, err)
 	}
@@ -148,14 +152,22 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 		c.losses++
 		told := c.full
 		c.full = true
+		cqe := len(c.ring)
 		c.mu.Unlock()
+		c.dev.tally.lost.Add(1)
 		if !told {
+			c.dev.log.overflow(cqe)
 			c.dev.raise(provider.AsyncEvent{Type: provider.EventCQErr, CQ: c})
 		}
 		return
 	}
 	c.ring[(c.head+c.count)&(len(c.ring)-1)] = wc
 	c.count++
+	c.most = max(c.most, c.count)
+	c.pushed++
+	if wc.Status != provider.WCSuccess {
+		c.errors++
+	}
 	c.waiting.Store(int64(c.count))
 	fire := c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess)
 	if fire {
@@ -250,7 +262,7 @@ func (c *cq) Resize(cqe int) error {
 	}
 	n := copy(ring, c.ring[c.head:min(c.head+c.count, len(c.ring))])
 	copy(ring[n:], c.ring[:c.count-n])
-	c.ring, c.head = ring, 0
+	c.ring, c.head, c.most = ring, 0, c.count
 	return nil
 }
 

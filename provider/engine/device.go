@@ -58,6 +58,9 @@ type device struct {
 	stalls stalls
 	chunks bufPool // copies of payload that is being sent
 
+	tally tally
+	log   logger
+
 	accepted admission
 	leaving  departures
 	streams  sync.WaitGroup // whose onDown has not returned yet
@@ -85,6 +88,7 @@ func openDevice(opts Options) (*device, error) {
 	}
 	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]*qp)}
 	d.async.init(maxAsync)
+	d.log.to = opts.Logger
 	d.chunks.octets = chunkOctets
 	d.pds.max, d.cqs.max, d.mrs.max, d.mws.max, d.qps.max, d.srqs.max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
 	var b [4]byte
@@ -236,6 +240,7 @@ func (d *device) Close() error {
 		d.stopProgress()
 		d.poller.Close()
 		d.async.close()
+		d.log.draining.Wait()
 	}
 	return nil
 }
@@ -244,6 +249,7 @@ func (d *device) Close() error {
 // libibverbs, and never 0 or 1, which InfiniBand reserves.
 func (d *device) takeQPN() (uint32, error) {
 	if err := d.qps.take(); err != nil {
+		d.tally.refuse("MaxQP")
 		return 0, err
 	}
 	d.qpnMu.Lock()

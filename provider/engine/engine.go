@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"syscall"
 	"time"
@@ -222,6 +223,13 @@ type Options struct {
 	// timeout, DSCP, interface. Open fails, and names the option, where the system
 	// can't. It is for the default Network, and EINVAL with another.
 	TCP transport.TCPOptions
+
+	// Logger gets what a person may want to know: start-ups that failed, Terminates sent and
+	// received, CQs that overflow, limits that were reached. Nil, the default, logs nothing.
+	// At most 10 records are written in a second, because a peer can cause them; the next
+	// record has the number of those that were dropped in its attribute "dropped". A
+	// goroutine of the device calls the Handler, which must not close the device.
+	Logger *slog.Logger
 
 	// Network makes the connections; nil for TCP.
 	Network transport.Network

@@ -196,6 +196,7 @@ func (s *stream) fillObjectResponse() {
 	t.b.end(t, 0, false)
 	t.dropFetched(s.dev)
 	if seg.Last {
+		countOne(&s.q.counters().sent.ReadResponse, r.Size)
 		s.inbound.Pop()
 		t.msg = msgNone
 		t.endFetch(s)
@@ -244,7 +245,7 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 	t.b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
 	t.dropFetched(s.dev)
 	if seg.Last {
-		t.endWork(w)
+		s.endWork(w)
 		t.endFetch(s)
 		return true
 	}

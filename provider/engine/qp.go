@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -25,7 +26,8 @@ type qp struct {
 	init           qpInit
 	sq             sendQueue
 	rq             recvQueue
-	shared         *sharedRecv // with an SRQ, which rq is then empty for
+	counts         atomic.Pointer[counts] // nil until there is something to count; see counters
+	shared         *sharedRecv            // with an SRQ, which rq is then empty for
 
 	// stream is the connection, nil before start and from the moment on that the
 	// QP is in ERR.
@@ -39,6 +41,7 @@ type qp struct {
 	mu       sched.Mutex[locks.QP]
 	cause    error
 	closing  bool   // Close was called
+	summed   bool   // of tally.mu: closed, and among the device's sums
 	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
 
@@ -214,6 +217,8 @@ func (q *qp) destroy() {
 		q.recvCQ.detach(q)
 	}
 	q.dev.async.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
+	st := q.stats(false)
+	q.dev.tally.add(q, &st)
 	q.leaveSRQ()
 	q.dev.giveQPN(q.qpn)
 	q.pd.life.drop()

@@ -66,6 +66,7 @@ func (s *stream) fillAtomicRequest() {
 	t.b.begin(&h, rdmap.AtomicRequestLen, t)
 	t.b.copyIn(r.AppendTo(room[:0]), t)
 	t.b.end(t, 0, false)
+	countOne(&s.q.counters().sent.AtomicRequest, rdmap.AtomicLen)
 	t.msg = msgNone
 	t.next++
 }
@@ -91,6 +92,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 		return
 	}
 	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.AtomicRequest, rdmap.AtomicLen)
 	s.inbound.Push(rdmap.InboundAtomic(a.MSN, rdmap.AtomicResponse{ID: req.ID, Original: original}))
 	s.rx.kick = true
 }
@@ -148,6 +150,7 @@ func (s *stream) fillAtomicResponse() {
 	t.b.begin(&h, rdmap.AtomicResponseLen, t)
 	t.b.copyIn(r.AppendTo(room[:0]), t)
 	t.b.end(t, 0, false)
+	countOne(&s.q.counters().sent.AtomicResponse, rdmap.AtomicLen)
 	t.msg = msgNone
 }
 
@@ -181,6 +184,7 @@ func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []by
 	s.rx.c.copyIn(room[:])
 	s.rx.c.release()
 	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.AtomicResponse, rdmap.AtomicLen)
 	s.finishRead(a)
 }
 

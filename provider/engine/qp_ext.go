@@ -29,6 +29,7 @@ func (s *stream) fillImmediate() {
 	t.b.begin(&h, rdmap.ImmediateLen, t)
 	t.b.copyIn(rdmap.AppendImmediate(room[:0], uint64(w.inv)<<immShift), t)
 	t.b.end(t, t.next, true)
+	countOne(&s.q.counters().sent.Immediate, rdmap.ImmediateLen)
 	t.msg = msgNone
 	t.next++
 }
@@ -56,6 +57,7 @@ func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 		return
 	}
 	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.Immediate, rdmap.ImmediateLen)
 	wc := provider.WC{Flags: provider.WCWithImm, Imm: uint32(data >> immShift)}
 	if a.AfterWrite {
 		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written

@@ -184,6 +184,7 @@ func (s *stream) startLinger(e *ending) {
 	// purpose: what is to be sent would not be sent.
 	s.lingerTurn(turnEnd)
 	if instead != nil {
+		s.dev.tally.refuse("MaxClosing")
 		instead.cut(true)
 	}
 }

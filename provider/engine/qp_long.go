@@ -42,7 +42,7 @@ func (s *stream) fillLong(w *sendWQE) bool {
 		b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: t.next, finishes: seg.Last && whole}
 		b.nfpdus++
 		if seg.Last {
-			t.endWork(w)
+			s.endWork(w)
 			break
 		}
 	}

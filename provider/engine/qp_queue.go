@@ -239,6 +239,9 @@ func (q *qp) flushSends() bool {
 	s := &q.sq
 	tail := s.tail.Load()
 	any := s.head != tail
+	if any {
+		q.counters().flushedSends.Add(uint64(tail - s.head))
+	}
 	for ; s.head != tail; s.head++ {
 		w := s.at(s.head)
 		status := w.status
@@ -278,6 +281,7 @@ func (q *qp) finishRecv(wc provider.WC, solicited bool) {
 	h := q.rq.head.Load()
 	wc.WRID, wc.QPN = q.rq.at(h).wrid, q.qpn
 	wc.Opcode |= provider.WCRecv // a bit that all receives have
+	q.countRecv(q.rq.tail.Load() - h - 1)
 	q.rq.head.Store(h + 1)
 	q.recvCQ.push(wc, solicited)
 }
@@ -295,8 +299,11 @@ func (q *qp) flushRecvs(first provider.WCStatus) {
 	if status == provider.WCSuccess {
 		status = provider.WCWRFlushErr
 	}
-	h := r.head.Load()
-	for tail := r.tail.Load(); h != tail; h++ {
+	h, tail := r.head.Load(), r.tail.Load()
+	if h != tail {
+		q.counters().flushedRecvs.Add(uint64(tail - h))
+	}
+	for ; h != tail; h++ {
 		wc := provider.WC{WRID: r.at(h).wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}
 		r.head.Store(h + 1)
 		q.recvCQ.push(wc, true)

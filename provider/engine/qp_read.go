@@ -30,6 +30,7 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 		m.releaseRemote()
 	}
 	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.ReadRequest, r.Size)
 	s.inbound.Push(rdmap.InboundRead{ReadRequest: r, MSN: a.MSN})
 	s.rx.kick = true
 }
@@ -82,6 +83,7 @@ func (s *stream) fillResponse() {
 		return
 	}
 	if seg.Last {
+		countOne(&s.q.counters().sent.ReadResponse, r.Size)
 		// The peer may ask again as soon as this segment is out.
 		s.inbound.Pop()
 		t.msg = msgNone

@@ -48,6 +48,7 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 	}
 	copy(p, g.Payload)
 	s.rx.recv.CommitWrite(&g)
+	countSegment(&s.q.counters().received.Write, len(g.Payload), g.Last)
 	return true
 }
 
@@ -76,6 +77,7 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	copy(p, payload)
 	m.release()
 	r.recv.CommitSend(op)
+	countOne(&s.q.counters().received.Send, uint32(len(payload)))
 	s.q.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
 	return true
 }

@@ -52,6 +52,7 @@ func (s *stream) fillShort() {
 	}
 	longest := uint32(min(copyOctets, t.mulpdu-ddp.MaxHeaderLen))
 	run := shortRun{at: b.used}
+	sent := &s.q.counters().sent
 	var m *mr
 	for tail := sq.tail.Load(); t.next != tail && b.room(); t.next++ {
 		w := sq.at(t.next)
@@ -67,8 +68,10 @@ func (s *stream) fillShort() {
 		header := ddp.TaggedHeaderLen
 		if w.op == provider.WRRDMAWrite {
 			rdmap.PutWrite(ulpdu, w.rkey, w.raddr, true)
+			countOne(&sent.Write, w.length)
 		} else {
 			rdmap.PutSend(ulpdu, sendOpcode(w), w.inv, t.sendMSN, 0, true)
+			countOne(&sent.Send, w.length)
 			t.sendMSN++
 			header = ddp.UntaggedHeaderLen
 		}

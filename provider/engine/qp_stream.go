@@ -138,6 +138,7 @@ func (q *qp) begin(
 			s.finish(e)
 		} else {
 			q.dev.streams.Add(1)
+			q.dev.tally.connections.Add(1)
 		}
 	}
 	s.unlockTx()
@@ -373,6 +374,7 @@ func (s *stream) finish(e *ending) {
 	s.keeps.Store(false)
 	s.rx.stop(s)
 	s.linger.out = s.tx.stop(s, e)
+	s.dev.countEnd(s, e, len(s.linger.out) > 0)
 	s.undoMemory()
 	s.q.enterError(s, e)
 	if e.raise {

@@ -237,5 +237,8 @@ func (s *stream) framingError(err error) {
 	if !errors.As(err, &e) {
 		e = mpa.ErrULPDULength
 	}
+	if e == mpa.ErrCRC {
+		s.q.counters().crcErrors.Add(1)
+	}
 	s.refuse(e, nil, 0, nil)
 }

@@ -414,18 +414,22 @@ func (s *stream) fillWork() {
 	}
 	b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
 	if seg.Last {
-		t.endWork(w)
+		s.endWork(w)
 	}
 }
 
 // endWork ends the Send or Write of WQE next, w.
-func (t *txState) endWork(w *sendWQE) {
+func (s *stream) endWork(w *sendWQE) {
+	t, sent := &s.tx, &s.q.counters().sent
 	switch w.op {
 	case provider.WRRDMAWriteWithImm:
+		countOne(&sent.Write, w.length)
 		t.msg = msgImmediate
 		return
 	case provider.WRRDMAWrite:
+		countOne(&sent.Write, w.length)
 	default:
+		countOne(&sent.Send, w.length)
 		t.sendMSN++
 	}
 	t.msg = msgNone
@@ -488,6 +492,7 @@ func (s *stream) fillReadRequest() {
 		SinkSTag: r.SinkSTag, SinkTO: r.SinkTO, Size: r.Size, Cookie: uint64(t.next),
 	})
 	s.addReadRequest(&r)
+	countOne(&s.q.counters().sent.ReadRequest, r.Size)
 	t.msg = msgNone
 	t.next++
 }

@@ -268,6 +268,7 @@ func (q *qp) flushShared(status provider.WCStatus) {
 		return
 	}
 	h.held = false
+	q.counters().flushedRecvs.Add(1)
 	if status == provider.WCSuccess {
 		status = provider.WCWRFlushErr
 	}

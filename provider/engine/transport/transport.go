@@ -207,3 +207,20 @@ type Network interface {
 
 	NewPoller() (Poller, error)
 }
+
+// Stater is a Conn that knows about itself what TCP_INFO has.
+type Stater interface {
+	TCPStats() (TCPStats, error)
+}
+
+// TCPStats is a part of TCP_INFO. Its fields are those of provider.TCPStats.
+type TCPStats struct {
+	RTTMicros, RTTVarMicros uint32
+	SendMSS, CongWindow     uint32
+	Unacked, Lost, Retrans  uint32
+	TotalRetrans            uint32
+	BytesAcked              uint64
+	BytesReceived           uint64
+	NotSentBytes            uint32
+	DeliveryRate            uint64
+}

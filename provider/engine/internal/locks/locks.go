@@ -103,13 +103,21 @@ type (
 		sched.After[Stock]
 		sched.Leaf
 	}
+	Tally struct { // tally.mu, of a device
+		sched.After[Chunks]
+		sched.Leaf
+	}
+	Log struct { // logger.mu, of a device
+		sched.After[Tally]
+		sched.Leaf
+	}
 )
 
 // Transport's, and those of the network in memory that takes its place. They may be taken while any
 // of the above is held.
 type (
 	Waiting struct { // gate.waiting, memnet's poller.waiting: of the one Wait of a poller
-		sched.After[Chunks]
+		sched.After[Log]
 		sched.Leaf
 	}
 	Network struct { // memnet.Network.mu

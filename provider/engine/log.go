@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// Bounds of what a device logs. A peer can cause records, so that without bounds it could
+// fill the log's disk.
+const (
+	logPerSecond = 10 // records in any one second, whoever causes them
+	logKept      = logPerSecond
+)
+
+// logger hands records to Options.Logger. Records are made where locks are held and the
+// program must not be called; a goroutine, which exists only while there are records,
+// calls the program. A Handler that is slow delays that goroutine only. What comes beyond
+// logPerSecond, or while logKept records wait, is dropped, and the next record that is
+// written says how many were.
+type logger struct {
+	to *slog.Logger // nil: nothing is logged
+
+	mu       sched.Mutex[locks.Log]
+	began    time.Time // of the second
+	n        int       // records in it
+	dropped  uint64
+	queue    []slog.Record
+	running  bool
+	draining sync.WaitGroup
+}
+
+// add logs a record, or drops it. It doesn't block, and may be called with any lock held.
+func (l *logger) add(level slog.Level, text string, attrs ...slog.Attr) {
+	if l.to == nil {
+		return
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.began) >= time.Second {
+		l.began, l.n = now, 0
+	}
+	if l.n >= logPerSecond || len(l.queue) >= logKept {
+		l.dropped++
+		return
+	}
+	l.n++
+	r := slog.NewRecord(now, level, text, 0)
+	r.AddAttrs(attrs...)
+	if l.dropped > 0 {
+		r.AddAttrs(slog.Uint64("dropped", l.dropped))
+		l.dropped = 0
+	}
+	l.queue = append(l.queue, r)
+	if !l.running {
+		l.running = true
+		l.draining.Add(1)
+		go l.drain()
+	}
+}
+
+// drain writes what is queued, without a lock.
+func (l *logger) drain() {
+	defer l.draining.Done()
+	ctx := context.Background()
+	for {
+		l.mu.Lock()
+		queue := l.queue
+		l.queue = nil
+		l.running = len(queue) > 0
+		l.mu.Unlock()
+		if len(queue) == 0 {
+			return
+		}
+		for _, r := range queue {
+			if h := l.to.Handler(); h.Enabled(ctx, r.Level) {
+				_ = h.Handle(ctx, r) // there is nobody to tell
+			}
+		}
+	}
+}
+
+// terminate logs a Terminate.
+func (l *logger) terminate(s *stream, e *provider.TerminateError) {
+	if l.to == nil {
+		return
+	}
+	text := "Terminate sent"
+	if e.Remote {
+		text = "Terminate received"
+	}
+	l.add(slog.LevelWarn, text, slog.Uint64("qp", uint64(s.q.qpn)),
+		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", e.Error()))
+}
+
+// limit logs that a limit was reached.
+func (l *logger) limit(name string, peer netip.AddrPort) {
+	if l.to == nil {
+		return
+	}
+	l.add(slog.LevelWarn, "limit reached", slog.String("limit", name), slog.String("peer", peer.String()))
+}
+
+// startup logs that a connection could not be made.
+func (l *logger) startup(side string, peer netip.AddrPort, err error) {
+	if l.to == nil {
+		return
+	}
+	l.add(slog.LevelWarn, "start-up failed", slog.String("side", side),
+		slog.String("peer", peer.String()), slog.String("cause", err.Error()))
+}
+
+// overflow logs that a CQ was full. It may be called with locks held.
+func (l *logger) overflow(cqe int) {
+	l.add(slog.LevelError, "CQ overflow: completions are lost until it is polled", slog.Int("cqe", cqe))
+}

@@ -1,0 +1,335 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// counts is what a QP counts. It is made when the first message is sent or received, so
+// that an idle connection has none. Who sends and who receives write plain fields, under
+// the lock of their side of the stream; the two sides have cache lines of their own.
+type counts struct {
+	sent provider.Traffic // txMu
+	_    [16]byte
+
+	received provider.Traffic // rxMu
+	lowest   uint32           // rxMu: see QPStats.LowestRecvs; math.MaxUint32 for none
+	_        [12]byte
+
+	// These are rare, and counted by whoever meets them.
+	flushedSends, flushedRecvs, crcErrors atomic.Uint64
+}
+
+// counters returns the counts of q. It allocates them once.
+func (q *qp) counters() *counts {
+	if n := q.counts.Load(); n != nil {
+		return n
+	}
+	q.counts.CompareAndSwap(nil, &counts{lowest: math.MaxUint32})
+	return q.counts.Load()
+}
+
+// countOne adds a message of n octets.
+func countOne(c *provider.OpCount, n uint32) {
+	c.Messages++
+	c.Octets += uint64(n)
+}
+
+// countSegment counts a segment that was placed. rxMu is held.
+func countSegment(c *provider.OpCount, octets int, last bool) {
+	c.Octets += uint64(octets)
+	if last {
+		c.Messages++
+	}
+}
+
+// countPlaced is countSegment for a segment of any kind that is placed.
+func (s *stream) countPlaced(a *rdmap.Action) {
+	r := &s.q.counters().received
+	switch a.Kind {
+	case rdmap.PlaceSend:
+		countSegment(&r.Send, a.Len, a.Last)
+	case rdmap.PlaceWrite:
+		countSegment(&r.Write, a.Len, a.Last)
+	case rdmap.PlaceReadResponse:
+		countSegment(&r.ReadResponse, a.Len, a.Last)
+	}
+}
+
+// countRecv notes that a message has taken a receive, and left so many.
+func (q *qp) countRecv(left uint32) {
+	if n := q.counters(); left < n.lowest {
+		n.lowest = left
+	}
+}
+
+// Stats implements provider.QPStater.
+func (q *qp) Stats() (provider.QPStats, error) {
+	if q.isClosed() {
+		return provider.QPStats{}, failClosed("stats", q.name())
+	}
+	return q.stats(true), nil
+}
+
+// stats reads the counts under the locks of those who write them. full adds what is of
+// this moment.
+func (q *qp) stats(full bool) (st provider.QPStats) {
+	for {
+		s := q.stream.Load()
+		if s != nil {
+			s.rxMu.Lock()
+			s.txMu.Lock()
+			current := q.stream.Load() == s
+			if current {
+				q.readCounts(&st)
+				if full {
+					s.describe(&st)
+				}
+			}
+			s.unlockTx()
+			s.rxMu.Unlock()
+			s.settle()
+			if current {
+				break
+			}
+			continue
+		}
+		q.mu.Lock() // no stream begins
+		current := q.stream.Load() == nil
+		if current {
+			q.readCounts(&st)
+		}
+		q.mu.Unlock()
+		if current {
+			break
+		}
+	}
+	if full {
+		q.readQueues(&st)
+	}
+	return st
+}
+
+func (q *qp) readCounts(st *provider.QPStats) {
+	st.LowestRecvs = -1
+	n := q.counts.Load()
+	if n == nil {
+		return
+	}
+	st.Sent, st.Received = n.sent, n.received
+	st.FlushedSends, st.FlushedRecvs, st.CRCErrors = n.flushedSends.Load(), n.flushedRecvs.Load(), n.crcErrors.Load()
+	if n.lowest != math.MaxUint32 {
+		st.LowestRecvs = int(n.lowest)
+	}
+}
+
+// describe adds what the stream is doing. rxMu and txMu are held.
+func (s *stream) describe(st *provider.QPStats) {
+	st.SendsHeld = int(s.q.sq.tail.Load() - s.tx.next)
+	st.HeldForPeer = st.SendsHeld > 0 && !s.maySend.Load()
+	st.ReadsOut = s.outstanding.Len()
+	st.Local, st.Remote = s.conn.LocalAddr(), s.conn.RemoteAddr()
+	if t, ok := s.conn.(transport.Stater); ok {
+		if tcp, err := t.TCPStats(); err == nil {
+			st.TCP = (*provider.TCPStats)(&tcp)
+		}
+	}
+}
+
+func (q *qp) readQueues(st *provider.QPStats) {
+	q.sq.done.Lock()
+	st.SendsPosted = int(q.sq.tail.Load() - q.sq.head)
+	q.sq.done.Unlock()
+	q.rq.done.Lock()
+	head := q.rq.head.Load() // first: it never passes a later tail
+	st.RecvsPosted = int(q.rq.tail.Load() - head)
+	q.rq.done.Unlock()
+}
+
+// Stats implements provider.CQStater.
+func (c *cq) Stats() (provider.CQStats, error) {
+	if c.life.closed() {
+		return provider.CQStats{}, failClosed("stats", "cq")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return provider.CQStats{
+		Completions: c.pushed, Errors: c.errors, Lost: c.losses,
+		CQE: len(c.ring), Waiting: c.count, MostWaiting: c.most,
+	}, nil
+}
+
+// maxTermCodes is how many codes of Terminates a device counts singly: peers choose those
+// that they send.
+const maxTermCodes = 64
+
+// tally is what a device counts of itself and of QPs that are closed. All of it is rare.
+type tally struct {
+	connections, failures, lost atomic.Uint64
+
+	mu         sched.Mutex[locks.Tally]
+	closed     provider.QPStats // sums
+	refused    map[string]uint64
+	terminates map[provider.TerminateCount]uint64 // Count is 0 in the keys
+	others     uint64
+}
+
+// refuse counts something that was refused or ended because of a limit.
+func (t *tally) refuse(limit string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.refused == nil {
+		t.refused = make(map[string]uint64)
+	}
+	t.refused[limit]++
+}
+
+func (t *tally) terminate(e *provider.TerminateError) {
+	key := provider.TerminateCount{Remote: e.Remote, Layer: e.Layer, EType: e.EType, Code: e.ECode}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.terminates[key]; !known && len(t.terminates) >= maxTermCodes {
+		t.others++
+		return
+	}
+	if t.terminates == nil {
+		t.terminates = make(map[provider.TerminateCount]uint64)
+	}
+	t.terminates[key]++
+}
+
+// add adds st to the sums of closed QPs.
+func (t *tally) add(q *qp, st *provider.QPStats) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum(&t.closed, st)
+	q.summed = true
+}
+
+func sum(to, st *provider.QPStats) {
+	to.Sent.Add(&st.Sent)
+	to.Received.Add(&st.Received)
+	to.FlushedSends += st.FlushedSends
+	to.FlushedRecvs += st.FlushedRecvs
+	to.CRCErrors += st.CRCErrors
+}
+
+// countEnd counts why a stream has ended; rxMu and txMu are held. sent says that there was
+// something to send at the end.
+func (d *device) countEnd(s *stream, e *ending, sent bool) {
+	var t *provider.TerminateError
+	if errors.As(e.cause, &t) && (t.Remote || sent && e.ulpdu != nil) {
+		d.tally.terminate(t)
+		d.log.terminate(s, t)
+	}
+	for _, limit := range endLimits {
+		if errors.Is(e.cause, limit.err) {
+			d.tally.refuse(limit.name)
+			d.log.limit(limit.name, s.conn.RemoteAddr())
+			break
+		}
+	}
+}
+
+// endLimits are the limits that end connections.
+var endLimits = []struct {
+	err  error
+	name string
+}{
+	{errFPDUMemory, "FPDUMemory"},
+	{errFPDUTimeout, "FPDUTimeout"},
+	{errSendTimeout, "SendTimeout"},
+	{errCloseTimeout, "CloseTimeout"},
+}
+
+// Stats implements provider.DeviceStater.
+func (d *device) Stats() (provider.DeviceStats, error) {
+	if d.life.closed() {
+		return provider.DeviceStats{}, failClosed("stats", DeviceName)
+	}
+	d.qpnMu.Lock()
+	qps := make([]*qp, 0, len(d.qpns))
+	for _, q := range d.qpns {
+		if q != nil {
+			qps = append(qps, q)
+		}
+	}
+	d.qpnMu.Unlock()
+	open := make([]provider.QPStats, len(qps))
+	for i, q := range qps {
+		open[i] = q.stats(false)
+	}
+	t := &d.tally
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.closed
+	for i, q := range qps {
+		if !q.summed { // otherwise it is among those that are closed
+			sum(&all, &open[i])
+		}
+	}
+	st := provider.DeviceStats{
+		Sent: all.Sent, Received: all.Received,
+		FlushedSends: all.FlushedSends, FlushedRecvs: all.FlushedRecvs, CRCErrors: all.CRCErrors,
+		CQLost: t.lost.Load(), Connections: t.connections.Load(), Failures: t.failures.Load(),
+		OtherTerminates: t.others, Refused: make(map[string]uint64, len(t.refused)),
+		QPs: int(d.qps.n.Load()), CQs: int(d.cqs.n.Load()), MRs: int(d.mrs.n.Load()),
+		MWs: int(d.mws.n.Load()), PDs: int(d.pds.n.Load()), SRQs: int(d.srqs.n.Load()),
+		Accepted: d.accepted.len(), Closing: d.leaving.len(),
+	}
+	for name, n := range t.refused {
+		st.Refused[name] = n
+	}
+	for key, n := range t.terminates {
+		key.Count = n
+		st.Terminates = append(st.Terminates, key)
+	}
+	slices.SortFunc(st.Terminates, func(a, b provider.TerminateCount) int {
+		return cmp.Or(cmp.Compare(termOrder(a), termOrder(b)))
+	})
+	return st, nil
+}
+
+func termOrder(t provider.TerminateCount) uint32 {
+	n := uint32(t.Layer)<<16 | uint32(t.EType)<<8 | uint32(t.Code)
+	if t.Remote {
+		n |= 1 << 31
+	}
+	return n
+}
+
+// len returns how many connections count.
+func (a *admission) len() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all
+}
+
+// listenCounts is what a listener counts.
+type listenCounts struct {
+	connections, requests, refused, failed atomic.Uint64
+}
+
+// ListenerStats implements provider.ListenerStater.
+func (id *cmID) ListenerStats() (provider.ListenerStats, error) {
+	const op = "stats"
+	if err := id.enter(op, idListening); err != nil {
+		return provider.ListenerStats{}, err
+	}
+	defer id.mu.Unlock()
+	ls := id.listening
+	return provider.ListenerStats{
+		Connections: ls.counts.connections.Load(), Requests: ls.counts.requests.Load(),
+		Refused: ls.counts.refused.Load(), Failed: ls.counts.failed.Load(),
+		Pending: max(len(ls.places)-1, 0), MaxPending: cap(ls.places), // one place is of acceptAll
+	}, nil
+}

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// TestStatsTraffic counts one message of each kind at both ends, and checks that what a
+// QP has counted stays among the sums of its device when it is closed.
+func TestStatsTraffic(t *testing.T) {
+	for _, n := range []int{64, 200000} { // short path, and many FPDUs
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{}, params(true))
+			src, dst := a.reg(n, provider.AccessLocalWrite), b.reg(n, allRights)
+			sges := []provider.SGE{src.sge(0, n)}
+			b.recv(provider.RecvWR{SGList: []provider.SGE{dst.sge(0, n)}}, provider.RecvWR{}, provider.RecvWR{})
+			a.send(
+				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
+				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
+				provider.SendWR{Opcode: provider.WRSend, SGList: sges},
+				provider.SendWR{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag, Flags: provider.SendSignaled},
+			)
+			b.poll()
+			for end := time.Now().Add(patience); ; { // both ends have to be polled for the Read
+				var wc [1]provider.WC
+				if k := must(a.cq.Poll(wc[:]))(t); k == 1 {
+					break
+				}
+				_ = must(b.cq.Poll(wc[:]))(t)
+				if time.Now().After(end) {
+					t.Fatal("no completion")
+				}
+			}
+			octets := uint64(n)
+			want := provider.Traffic{
+				Send: provider.OpCount{Messages: 1, Octets: octets}, Write: provider.OpCount{Messages: 2, Octets: 2 * octets},
+				ReadRequest: provider.OpCount{Messages: 1, Octets: octets},
+			}
+			answer := provider.Traffic{ReadResponse: provider.OpCount{Messages: 1, Octets: octets}}
+			as, bs := must(a.qp.Stats())(t), must(b.qp.Stats())(t)
+			if as.Sent != want || as.Received != answer {
+				t.Errorf("a sent\n%+v and received\n%+v", as.Sent, as.Received)
+			}
+			if bs.Received != want || bs.Sent != answer {
+				t.Errorf("b received\n%+v and sent\n%+v", bs.Received, bs.Sent)
+			}
+			if bs.LowestRecvs != 2 || bs.RecvsPosted != 2 || as.LowestRecvs != -1 {
+				t.Errorf("receives: lowest %d, posted %d, at the other end lowest %d", bs.LowestRecvs, bs.RecvsPosted, as.LowestRecvs)
+			}
+			if as.TCP == nil || as.TCP.BytesAcked < 3*octets || as.Remote != bs.Local {
+				t.Errorf("TCP %+v, peer %v", as.TCP, as.Remote)
+			}
+			ok(t, b.qp.Close())
+			d := must(b.dev.Stats())(t)
+			if d.Received != want || d.Sent != answer || d.FlushedRecvs != 2 || d.QPs != 0 || d.Connections != 1 {
+				t.Errorf("after Close: %+v", d)
+			}
+			if _, err := b.qp.Stats(); err == nil {
+				t.Error("a closed QP has Stats")
+			}
+		})
+	}
+}
+
+// TestStatsHeld: what is posted before the peer has spoken is held.
+func TestStatsHeld(t *testing.T) {
+	_, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))
+	b.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
+	if st := must(b.qp.Stats())(t); !st.HeldForPeer || st.SendsHeld != 2 || st.SendsPosted != 2 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestStatsTerminate counts a Terminate in both directions, and logs it.
+func TestStatsTerminate(t *testing.T) {
+	log := new(recorder)
+	a, b := pair(t, memnet.New(nil), memAddr, Options{Logger: slog.New(log)}, sideOptions{}, params(true))
+	src := a.reg(8, provider.AccessLocalWrite)
+	a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 8)}, RKey: 7})
+	a.wantTerm("at the writer", true, 1, 1, 0)
+	b.wantTerm("at the reader", false, 1, 1, 0)
+	for i, s := range []*side{a, b} {
+		st := must(s.dev.Stats())(t)
+		want := provider.TerminateCount{Remote: i == 0, Layer: 1, EType: 1, Count: 1}
+		if len(st.Terminates) != 1 || st.Terminates[0] != want {
+			t.Errorf("side %d: %+v", i, st.Terminates)
+		}
+	}
+	a.dev.log.draining.Wait()
+	b.dev.log.draining.Wait()
+	if got := log.String(); strings.Count(got, "Terminate sent") != 1 || strings.Count(got, "Terminate received") != 1 {
+		t.Errorf("log:\n%s", got)
+	}
+}
+
+// TestStatsTerminateCodes: a peer that chooses codes doesn't make the counts grow.
+func TestStatsTerminateCodes(t *testing.T) {
+	var tl tally
+	for i := range 1000 {
+		tl.terminate(&provider.TerminateError{Remote: true, ECode: uint8(i), EType: uint8(i >> 8)})
+	}
+	if len(tl.terminates) != maxTermCodes || tl.others != 1000-maxTermCodes {
+		t.Errorf("%d codes and %d others", len(tl.terminates), tl.others)
+	}
+}
+
+// TestStatsCQ counts completions, losses, and the least free places.
+func TestStatsCQ(t *testing.T) {
+	log := new(recorder)
+	s := newSide(t, Options{Network: memnet.New(nil), Logger: slog.New(log)}, sideOptions{cqe: 4})
+	var wc [8]provider.WC
+	push := func(n int) {
+		for range n {
+			s.cq.push(provider.WC{Status: provider.WCWRFlushErr}, false)
+		}
+	}
+	push(3)
+	must(s.cq.Poll(wc[:]))(t)
+	push(1)
+	got := must(s.cq.Stats())(t)
+	if want := (provider.CQStats{Completions: 4, Errors: 4, CQE: 4, Waiting: 1, MostWaiting: 3}); got != want || got.LowestFree() != 1 {
+		t.Errorf("%+v", got)
+	}
+	push(5)
+	if got = must(s.cq.Stats())(t); got.Lost != 2 || got.LowestFree() != 0 {
+		t.Errorf("%+v", got)
+	}
+	if d := must(s.dev.Stats())(t); d.CQLost != 2 {
+		t.Errorf("%+v", d)
+	}
+	s.dev.log.draining.Wait()
+	if n := strings.Count(log.String(), "CQ overflow"); n != 1 {
+		t.Errorf("%d records of one overflow:\n%s", n, log)
+	}
+}
+
+// TestLogBound: a peer that causes any number of records gets logPerSecond of them a
+// second into the log, and the next record has the number of the others.
+func TestLogBound(t *testing.T) {
+	rec := new(recorder)
+	l := logger{to: slog.New(rec)}
+	peer := netip.MustParseAddrPort("192.0.2.1:1")
+	for range 10000 {
+		l.limit("MaxAccepted", peer)
+	}
+	l.draining.Wait()
+	n := strings.Count(rec.String(), "\n")
+	if n < logPerSecond || n > 3*logPerSecond { // the loop may be slow enough for a new second
+		t.Errorf("%d records of 10000", n)
+	}
+	l.mu.Lock()
+	l.began = l.began.Add(-time.Second)
+	dropped := l.dropped
+	l.mu.Unlock()
+	l.limit("MaxAccepted", peer)
+	l.draining.Wait()
+	if want := fmt.Sprintf("dropped=%d", dropped); dropped == 0 || !strings.Contains(rec.String(), want) {
+		t.Errorf("no %s in\n%s", want, rec)
+	}
+}
+
+// TestLogSlowHandler: a Handler that doesn't return holds up nobody, and the queue is
+// bounded.
+func TestLogSlowHandler(t *testing.T) {
+	release := make(chan struct{})
+	l := logger{to: slog.New(&recorder{wait: release})}
+	for i := range 10 * logKept {
+		l.mu.Lock()
+		l.n = 0 // however many seconds pass
+		l.mu.Unlock()
+		l.add(slog.LevelInfo, "record", slog.Int("i", i))
+	}
+	l.mu.Lock()
+	queued := len(l.queue)
+	l.mu.Unlock()
+	if queued > logKept {
+		t.Errorf("%d records are queued", queued)
+	}
+	close(release)
+	l.draining.Wait()
+}
+
+// recorder is a slog.Handler that keeps a line of each record.
+type recorder struct {
+	wait chan struct{}
+	mu   sync.Mutex
+	b    strings.Builder
+}
+
+func (r *recorder) Enabled(context.Context, slog.Level) bool { return true }
+func (r *recorder) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r *recorder) WithGroup(string) slog.Handler            { return r }
+
+func (r *recorder) Handle(_ context.Context, rec slog.Record) error {
+	if r.wait != nil {
+		<-r.wait
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.b.WriteString(rec.Message)
+	rec.Attrs(func(a slog.Attr) bool { r.b.WriteString(" " + a.String()); return true })
+	r.b.WriteByte('\n')
+	return nil
+}
+
+func (r *recorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.b.String()
+}
