@@ -49,6 +49,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		ch.obj.Abandon()
 		return nil, err
 	}
+	ch.obj.List(ch)
 	return ch, nil
 }
 

@@ -37,6 +37,7 @@ func Open(p provider.Provider, name string) (*Context, error) {
 	}
 	c := &Context{dev: dev, provider: p.Name()}
 	c.obj.Describe(object.KindContext, dev.Name())
+	c.obj.Root()
 	return c, nil
 }
 

@@ -72,6 +72,7 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 		cq.obj.Abandon()
 		return nil, err
 	}
+	cq.obj.List(cq)
 	return cq, nil
 }
 

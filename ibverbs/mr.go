@@ -78,6 +78,7 @@ func (pd *PD) register(op string, buf, pages []byte, reg func() (provider.MR, er
 	mr.now.Store(&p)
 	mr.obj.Number(p.LKey())
 	mr.mem.Store(&buf)
+	mr.obj.List(mr)
 	return mr, nil
 }
 

@@ -57,6 +57,7 @@ func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	}
 	mw.p = p
 	mw.obj.Number(p.RKey())
+	mw.obj.List(mw)
 	return mw, nil
 }
 

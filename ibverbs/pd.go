@@ -29,6 +29,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		pd.obj.Abandon()
 		return nil, err
 	}
+	pd.obj.List(pd)
 	return pd, nil
 }
 

@@ -91,6 +91,7 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 		return nil, err
 	}
 	qp.obj.Number(qp.p.QPN())
+	qp.obj.List(qp)
 	return qp, nil
 }
 

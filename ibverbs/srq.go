@@ -52,6 +52,7 @@ func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 		return nil, err
 	}
 	srq.p = p
+	srq.obj.List(srq)
 	return srq, nil
 }
 

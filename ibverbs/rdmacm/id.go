@@ -34,6 +34,7 @@ func newID(op string, ch *EventChannel, cookie any) (*ID, error) {
 	if err := id.obj.Open(op, &ch.obj); err != nil {
 		return nil, err
 	}
+	id.obj.List(id)
 	return id, nil
 }
 

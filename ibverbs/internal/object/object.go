@@ -42,6 +42,7 @@ type Object struct {
 	parent   *Object      // the first of them
 	others   *[]*Object   // its other parents, nil without any
 	children [kinds]int32 // open ones
+	live     *live        // of a context
 }
 
 // Kind is what an Object is.
@@ -250,6 +251,7 @@ func (o *Object) drop(kind Kind) {
 }
 
 func (o *Object) leave() {
+	o.unlist()
 	o.mu.Lock()
 	parent, others := o.parent, o.others
 	o.parent, o.others = nil, nil

@@ -1,0 +1,105 @@
+package object
+
+import (
+	"cmp"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Stacks has List keep the stack of who made an object.
+var Stacks atomic.Bool
+
+// describers return the line of an open object in a dump of its context. The packages that
+// the handles are of set the functions of their kinds when they are initialised.
+var describers [kinds]func(handle any) string
+
+// Describes has f describe the handles of a kind.
+func Describes(kind Kind, f func(handle any) string) { describers[kind] = f }
+
+// live are the open objects of a context. There are two for each connection, so that an
+// entry is small.
+type live struct {
+	mu      sync.Mutex
+	handles map[*Object]any
+	stacks  map[*Object]string
+}
+
+// Entry is an open object.
+type Entry struct {
+	Kind        Kind
+	Description string
+	Stack       string // of who made it, with Stacks
+}
+
+// Root has o, a context, keep the list of what is open on it.
+func (o *Object) Root() {
+	o.live = &live{handles: make(map[*Object]any), stacks: make(map[*Object]string)}
+}
+
+// List enters the object, which Open has entered with its parents, in the list of its
+// context, until it is closed.
+func (o *Object) List(handle any) {
+	l := o.list()
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o.closed.Load() {
+		return // before it was listed
+	}
+	l.handles[o] = handle
+	if Stacks.Load() {
+		l.stacks[o] = string(debug.Stack())
+	}
+}
+
+// list returns the list that o is in, nil without one.
+func (o *Object) list() *live {
+	for o != nil && o.live == nil {
+		o.mu.Lock()
+		parent := o.parent
+		o.mu.Unlock()
+		o = parent
+	}
+	if o == nil {
+		return nil
+	}
+	return o.live
+}
+
+// unlist takes o, which is closed, from the list. Its parents are still known.
+func (o *Object) unlist() {
+	if l := o.list(); l != nil {
+		l.mu.Lock()
+		delete(l.handles, o)
+		delete(l.stacks, o)
+		l.mu.Unlock()
+	}
+}
+
+// Live returns what is open on o, a context, ordered by kind and description. It describes
+// the objects without a lock.
+func (o *Object) Live() []Entry {
+	l := o.live
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	list := make([]Entry, 0, len(l.handles))
+	handles := make([]any, 0, len(l.handles))
+	for obj, handle := range l.handles {
+		list = append(list, Entry{Kind: obj.kind, Stack: l.stacks[obj]})
+		handles = append(handles, handle)
+	}
+	l.mu.Unlock()
+	for i, handle := range handles {
+		list[i].Description = describers[list[i].Kind](handle)
+	}
+	slices.SortFunc(list, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Description, b.Description))
+	})
+	return list
+}

@@ -1,0 +1,71 @@
+package rdmacm_test
+
+import (
+	"context"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// TestWriteState compares the whole text of a listener, and of a connection whose accepting
+// side has posted before the peer's first message.
+func TestWriteState(t *testing.T) {
+	vctx, err := ibverbs.Open(engine.New(nil), "")
+	ok(t, err)
+	defer vctx.Close()
+	ctx := context.Background()
+	l, err := rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), nil)
+	ok(t, err)
+	defer l.Close()
+	ibverbs.TraceObjects(true)
+	pd, err := vctx.AllocPD()
+	ibverbs.TraceObjects(false)
+	ok(t, err)
+	cq, err := vctx.CreateCQ(16, nil)
+	ok(t, err)
+	qp, err := pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxRecvSGE: 1}})
+	ok(t, err)
+	ok(t, qp.PostRecv(ibverbs.RecvWR{}))
+	mr, err := pd.RegMR(make([]byte, 100), ibverbs.AccessLocalWrite)
+	ok(t, err)
+
+	var b strings.Builder
+	ok(t, vctx.WriteState(&b))
+	text := regexp.MustCompile(`(?m)^      .*\n`).ReplaceAllString(b.String(), "") // stacks
+	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "ADDR")
+	text = regexp.MustCompile(`qp \d+`).ReplaceAllString(text, "qp N")
+	text = regexp.MustCompile(`mr 0x[0-9a-f]+`).ReplaceAllString(text, "mr K")
+	const want = `govs0, provider engine
+  0 connections accepted now, 0 closing, 0 made so far, 0 start-ups failed
+  pd of govs0
+  mr K (100 octets, IBV_ACCESS_LOCAL_WRITE)
+  cq of govs0 (16 completions): 0 waiting, at least 16 places were free, 0 lost
+  qp N (IBV_QPS_RESET, up to 4 sends, 4 receives): 0 sends posted, 1 receives posted
+  cm id of govs0: listens on ADDR, 0 of 1024 places pending, 0 requests, 0 refused, 0 failed
+`
+	if text != want {
+		t.Errorf("got\n%s\nwant\n%s", text, want)
+	}
+	if got := b.String(); strings.Count(got, "TestWriteState") != 1 {
+		t.Errorf("the stack of the PD alone was asked for:\n%s", got)
+	}
+	ok(t, mr.Close())
+	ok(t, qp.Close())
+	ok(t, cq.Close())
+	ok(t, pd.Close())
+	b.Reset()
+	ok(t, vctx.WriteState(&b))
+	if strings.Contains(b.String(), "pd of") || strings.Contains(b.String(), "qp ") {
+		t.Errorf("closed objects are listed:\n%s", b.String())
+	}
+	st, err := l.Stats()
+	ok(t, err)
+	if st != (ibverbs.ListenerStats{MaxPending: 1024}) {
+		t.Errorf("%+v", st)
+	}
+}

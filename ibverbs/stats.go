@@ -1,0 +1,82 @@
+package ibverbs
+
+import "github.com/govs-rdma/govs/provider"
+
+// What is counted. The engine counts all of it. A kernel device has DeviceStats.Hardware,
+// if its driver counts anything, and nothing of QPs and CQs; TCP_INFO of siw's sockets
+// can't be had, because they belong to the kernel.
+type (
+	// DeviceStats are the sums of a device: Sent, Received, FlushedSends, FlushedRecvs,
+	// CRCErrors, CQLost, Terminates by code and direction, Refused by limit, Connections,
+	// Failures; what is open; and Hardware, the counters of a kernel device.
+	DeviceStats = provider.DeviceStats
+
+	// QPStats are of one QP: Sent, Received, FlushedSends, FlushedRecvs, CRCErrors;
+	// SendsPosted, SendsHeld, HeldForPeer, ReadsOut, RecvsPosted, LowestRecvs; Local,
+	// Remote and TCP of its connection.
+	QPStats = provider.QPStats
+
+	// CQStats are of one CQ: Completions, Errors, Lost; CQE, Waiting, MostWaiting. Its
+	// method LowestFree is the least number of places that were free.
+	CQStats = provider.CQStats
+
+	// ListenerStats are of one listener: Connections, Requests, Refused, Failed; Pending
+	// and MaxPending.
+	ListenerStats = provider.ListenerStats
+
+	// Traffic counts messages in one direction: Send, Write, ReadRequest, ReadResponse,
+	// AtomicRequest, AtomicResponse, Immediate.
+	Traffic = provider.Traffic
+
+	// OpCount is a number of messages, and the octets in them.
+	OpCount = provider.OpCount
+
+	// TerminateCount counts Terminates of one code: Remote (received), Layer, EType,
+	// Code, Count.
+	TerminateCount = provider.TerminateCount
+
+	// TCPStats is a part of TCP_INFO: RTTMicros, CongWindow, TotalRetrans and more.
+	TCPStats = provider.TCPStats
+)
+
+func noStats(what string) error {
+	return &UnsupportedError{Feature: "counters of a " + what, Reason: "the provider doesn't count"}
+}
+
+// Stats returns what the device has counted since it was opened. It takes time in
+// proportion to the number of open QPs: it is for every few seconds. It holds up the data
+// path of one QP at a time, for as long as copying its counts takes. A device that doesn't
+// count is errors.ErrUnsupported.
+func (c *Context) Stats() (DeviceStats, error) {
+	if err := c.ok("stats"); err != nil {
+		return DeviceStats{}, err
+	}
+	if d, ok := c.dev.(provider.DeviceStater); ok {
+		return d.Stats()
+	}
+	return DeviceStats{}, noStats("device")
+}
+
+// Stats returns what the QP has counted since it was made, over all of its connections.
+// Kernel devices don't count: errors.ErrUnsupported.
+func (qp *QP) Stats() (QPStats, error) {
+	if err := qp.ok("stats"); err != nil {
+		return QPStats{}, err
+	}
+	if q, ok := qp.p.(provider.QPStater); ok {
+		return q.Stats()
+	}
+	return QPStats{}, noStats("QP")
+}
+
+// Stats returns what the CQ has counted since it was made. Kernel devices don't count:
+// errors.ErrUnsupported.
+func (cq *CQ) Stats() (CQStats, error) {
+	if err := cq.ok("stats"); err != nil {
+		return CQStats{}, err
+	}
+	if q, ok := cq.p.(provider.CQStater); ok {
+		return q.Stats()
+	}
+	return CQStats{}, noStats("CQ")
+}
