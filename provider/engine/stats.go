@@ -268,6 +268,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 	for i, q := range qps {
 		open[i] = q.stats(false)
 	}
+	accepted, closing := d.accepted.len(), d.leaving.len()
 	t := &d.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,7 +285,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 		OtherTerminates: t.others, Refused: make(map[string]uint64, len(t.refused)),
 		QPs: int(d.qps.n.Load()), CQs: int(d.cqs.n.Load()), MRs: int(d.mrs.n.Load()),
 		MWs: int(d.mws.n.Load()), PDs: int(d.pds.n.Load()), SRQs: int(d.srqs.n.Load()),
-		Accepted: d.accepted.len(), Closing: d.leaving.len(),
+		Accepted: accepted, Closing: closing,
 	}
 	for name, n := range t.refused {
 		st.Refused[name] = n
@@ -294,7 +295,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 		st.Terminates = append(st.Terminates, key)
 	}
 	slices.SortFunc(st.Terminates, func(a, b provider.TerminateCount) int {
-		return cmp.Or(cmp.Compare(termOrder(a), termOrder(b)))
+		return cmp.Compare(termOrder(a), termOrder(b))
 	})
 	return st, nil
 }
