@@ -2,13 +2,12 @@ package ibverbs
 
 import "github.com/govs-rdma/govs/provider"
 
-// What is counted. The engine counts all of it. A kernel device has DeviceStats.Hardware,
-// if its driver counts anything, and nothing of QPs and CQs; TCP_INFO of siw's sockets
-// can't be had, because they belong to the kernel.
+// What is counted. The engine counts all of it; kernel devices count nothing so far, and
+// TCP_INFO of siw's sockets can't be had, because they belong to the kernel.
 type (
 	// DeviceStats are the sums of a device: Sent, Received, FlushedSends, FlushedRecvs,
 	// CRCErrors, CQLost, Terminates by code and direction, Refused by limit, Connections,
-	// Failures; what is open; and Hardware, the counters of a kernel device.
+	// Failures; and what is open.
 	DeviceStats = provider.DeviceStats
 
 	// QPStats are of one QP: Sent, Received, FlushedSends, FlushedRecvs, CRCErrors;

@@ -134,10 +134,6 @@ type DeviceStats struct {
 	// Accepted are the connections that count against MaxAccepted, Closing those against
 	// MaxClosing.
 	Accepted, Closing int
-
-	// Hardware are the counters of a kernel device, by their names in sysfs. The fields
-	// above are zero then.
-	Hardware map[string]uint64
 }
 
 // ListenerStats is what a listener has counted since Listen.
