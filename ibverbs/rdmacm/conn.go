@@ -29,7 +29,7 @@ type Conn struct {
 	routes  atomic.Pointer[router] // nil before the first Do
 
 	mu       sync.Mutex
-	watching *watch // nil before the first Done, but on InfiniBand and RoCE
+	watching *watch // nil before the first Done, but on devices of the kernel
 
 	closing sync.Mutex // held through Close, and guards what follows
 
@@ -66,9 +66,10 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 func (c *Conn) established(ev *Event) {
 	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
 	c.disconnect = true
-	if c.vctx.Transport() == ibverbs.TransportIB {
-		// A peer that disconnects waits there for an answer, and our QP stays as it is
-		// until somebody takes the event.
+	if c.vctx.Transport() == ibverbs.TransportIB || c.vctx.Provider() == "kernel" {
+		// A peer that disconnects waits for an answer on InfiniBand and RoCE. With every driver of
+		// the kernel, our QP stays as it is until somebody takes the event: what is posted to it
+		// would never complete.
 		c.watched()
 	}
 }
@@ -193,9 +194,9 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.ID().RemoteAddr() }
 // ended it and how, or the Conn is closed. QP.Cause may know why.
 //
 // The first call of Done, Wait or Shutdown starts a goroutine that waits for
-// the end; it is gone when the connection is. On InfiniBand and RoCE it is there
-// from the beginning: it is what answers a peer that disconnects, who otherwise
-// waits for about a minute.
+// the end; it is gone when the connection is. On devices of the kernel it is there
+// from the beginning: without it, siw never completes work that is posted after the peer has
+// gone, and on InfiniBand and RoCE a peer that disconnects waits for about a minute.
 func (c *Conn) Done() <-chan struct{} {
 	if c == nil || c.id == nil {
 		return noConn

@@ -247,6 +247,29 @@ func TestConnHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// TestConnSendAfterPeerIsGone: work that is posted when the peer has gone, and nobody has asked
+// for the connection's end, is refused or completes.
+func TestConnSendAfterPeerIsGone(t *testing.T) {
+	ctx := timeout(t)
+	client, server := pair(t, nil, nil)
+	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(8, 0))
+	defer mr.Close()
+	wr := ibverbs.NewSend(must[ibverbs.SGE](t)(mr.SGE(0, 8)))
+	ok(t, server.Close())
+	wc := make([]ibverbs.WC, 1)
+	for {
+		if err := client.QP().PostSend(wr); err != nil {
+			t.Log(err)
+			return
+		}
+		must[int](t)(client.SendCQ().PollWait(ctx, wc))
+		if err := client.Err(&wc[0]); err != nil {
+			t.Log(err)
+			return
+		}
+	}
+}
+
 // A peer that just closes is noticed, and what was posted is flushed.
 func TestConnPeerCloses(t *testing.T) {
 	ctx := timeout(t)

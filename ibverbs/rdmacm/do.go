@@ -100,9 +100,6 @@ func (c *Conn) router(op string, n int) (*router, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.vctx.Provider() == "kernel" {
-			c.watched() // siw flushes its queues only when the end has been noticed
-		}
 		c.routes.CompareAndSwap(nil, newRouter(c, min(init.Cap.MaxSendWR, c.sendCQ.CQE())))
 		r = c.routes.Load()
 	}

@@ -39,7 +39,7 @@
 // take a context and occupy no thread while they wait, except that the kernel
 // makes the TCP connection of a Dial within a system call. A connection that
 // Dial or Accept makes has an event channel of its own, so that any number of
-// them can come and go at a time. An idle Conn has no goroutine unless somebody
+// them can come and go at a time. An idle Conn of the engine has no goroutine unless somebody
 // called [Conn.Done].
 //
 // # Errors
