@@ -9,8 +9,9 @@ import (
 )
 
 // QP is a queue pair (struct ibv_qp): a send queue and a receive queue, and on
-// iWARP one connection, which package rdmacm makes. A QP is used for one
-// connection and not again.
+// iWARP one connection at a time, which package rdmacm makes. On the engine, Modify
+// takes a QP whose connection has ended from ERR to RESET, and it can then be used for
+// another connection. On siw a QP is used for one connection only.
 type QP struct {
 	obj            object.Object
 	pd             *PD
@@ -170,10 +171,11 @@ func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 	}, nil
 }
 
-// Cause says why the connection ended: a [*TerminateError] for a protocol
-// failure, otherwise what the transport reported. It is nil while the
-// connection lasts, after an orderly end, and where nobody knows: the kernel
-// only logs it.
+// Cause returns why the connection ended: a [*TerminateError] for a protocol failure,
+// otherwise what the transport reported. After an orderly end that is [io.EOF] if the
+// peer closed the connection, and [os.ErrClosed] if this side did; compare with
+// [errors.Is]. Cause returns nil while the connection lasts, and always on the kernel
+// provider, because the kernel reports the reason to its log only.
 func (qp *QP) Cause() error {
 	if qp == nil || qp.p == nil {
 		return nil

@@ -53,9 +53,10 @@ type QP interface {
 	Modify(attr QPAttr, mask QPAttrMask) error // ibv_modify_qp
 	Query() (QPAttr, QPInitAttr, error)        // ibv_query_qp
 
-	// Cause says why the QP left RTS, nil if it has not or nobody knows: a
-	// [*TerminateError] for a protocol failure, otherwise a transport error.
-	// The kernel provider knows nothing here: siw only logs it.
+	// Cause returns why the QP left RTS: a [*TerminateError] for a protocol failure,
+	// otherwise a transport error. After an orderly end that error wraps io.EOF (the peer
+	// closed) or os.ErrClosed (this side did). It is nil before the end, and always nil on
+	// the kernel provider: siw reports the reason to the kernel's log only.
 	Cause() error
 
 	Cookie() any

@@ -6,7 +6,7 @@
 // pointer that libibverbs gave out: it may be compared and passed back, it is
 // never freed by Go, and using it after the call that destroys it is as wrong as
 // in C. Enumerations are passed as the numbers of the C header; [Constants]
-// tells them by name.
+// lists them by name.
 //
 // The comment of each wrapper ends with "Implements:" and the C prototype.
 // ci/capi reads these lines and the installed header, and reports what is
@@ -36,7 +36,7 @@
 //
 // # Limitations
 //
-// Bound is what an RC queue pair of an iWARP device needs. Memory windows,
-// address handles, multicast, XRC, flows, dm-buf, the extended posting and
-// polling interfaces (ibv_wr_*, ibv_start_poll) and on-demand paging are not.
+// The package binds what RC queue pairs need, memory windows included. It does not
+// bind address handles, multicast, XRC, flows, dm-buf, the extended posting and polling
+// interfaces (ibv_wr_*, ibv_start_poll) and on-demand paging. ci/capi lists what is bound.
 package ibv

@@ -130,7 +130,7 @@
 //   - A CQ that overflows loses the completions that do not fit, and says so
 //     once with EventCQErr until it is polled. Size it for what its QPs can have
 //     posted.
-//   - One completion vector; no CQ moderation or resizing.
+//   - One completion vector; no CQ moderation.
 //   - TCP segments consist of whole FPDUs (RFC 5044 section 5.1) as far as a
 //     socket lets its user decide. Where the peer's window ends, and while
 //     segments carry selective acknowledgements, TCP cuts elsewhere; a peer that

@@ -18,9 +18,12 @@ import (
 //
 // Its receive side and its transmit side are two state machines that run on
 // whatever goroutine has a reason to run them: one that posts, polls, or serves
-// the device's progress. Each has a lock that is only ever tried; who doesn't get
-// it leaves the work to the holder. A fault found by either is noted with fail,
-// and once its lock is released settle takes the QP to ERR.
+// the device's progress. Each has a lock. A turn only tries it: a goroutine that
+// does not get txMu sets txWork and leaves the work to the holder, and one that does
+// not get rxMu leaves the reading to the holder. Code that needs the side's state
+// waits for the lock: begin, finish, giveBack, withTxError, and what follows the call
+// of an object's method. A fault found by either side is recorded with fail, and once
+// that side's lock is released settle takes the QP to ERR.
 type stream struct {
 	q      *qp
 	dev    *device
