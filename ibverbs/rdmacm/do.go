@@ -129,6 +129,7 @@ type router struct {
 	mu     sync.Mutex
 	places int     // of the send queue that no call has
 	queued bool    // somebody waits for places, so that nobody may overtake it
+	recall func()  // ends the poll of one that waits for places, nil if none does
 	calls  []*call // all that were ever made: at most one for each place
 	free   []*call
 }
@@ -173,26 +174,29 @@ func (r *router) begin(ctx context.Context, n int) (*call, error) {
 	if call := r.take(n, false); call != nil {
 		return call, nil
 	}
-	if err := r.wait(ctx, r.turn); err != nil {
+	if err := r.wait(ctx, r.turn, true); err != nil {
 		return nil, err
 	}
-	defer func() { r.turn <- struct{}{} }()
-	r.queue(true)
-	defer r.queue(false)
+	defer r.endTurn()
 	for {
 		if call := r.take(n, true); call != nil {
 			return call, nil
 		}
-		if err := r.wait(ctx, r.room); err != nil {
+		if err := r.wait(ctx, r.room, true); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (r *router) queue(queued bool) {
+// endTurn lets the next call wait for places.
+func (r *router) endTurn() {
 	r.mu.Lock()
-	r.queued = queued
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	r.queued = false
+	r.turn <- struct{}{} // there is room for it
+	if r.recall != nil {
+		r.recall()
+	}
 }
 
 // take returns a call with n places, nil if there are too few. first says that the caller is the
@@ -201,6 +205,7 @@ func (r *router) take(n int, first bool) *call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.places < n || r.queued && !first {
+		r.queued = r.queued || first
 		return nil
 	}
 	r.places -= n
@@ -230,7 +235,7 @@ func (r *router) perform(ctx context.Context, x *call) error {
 	if refused != nil && !r.keep(x, refused) {
 		return refused
 	}
-	if err := r.wait(ctx, x.done); err != nil && !r.giveUp(x) {
+	if err := r.wait(ctx, x.done, false); err != nil && !r.giveUp(x) {
 		if refused != nil {
 			return refused
 		}
@@ -295,8 +300,10 @@ func (r *router) giveUp(x *call) (complete bool) {
 	return false
 }
 
-// wait waits for a token of ready, and polls meanwhile if nobody else does.
-func (r *router) wait(ctx context.Context, ready <-chan struct{}) error {
+// wait waits for a token of ready, and polls meanwhile if nobody else does. Tokens of done come
+// from whoever polls only. Those of turn and room also come from others, who end such a poll
+// (early), because there may be no completion that would.
+func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) error {
 	for {
 		// What is ready is taken first, also by a caller whose context has ended.
 		select {
@@ -311,18 +318,57 @@ func (r *router) wait(ctx context.Context, ready <-chan struct{}) error {
 			return ctx.Err()
 		case <-r.lead:
 		}
-		n, err := r.c.sendCQ.PollWait(ctx, r.wcs[:])
-		for i := range r.wcs[:n] {
-			r.completed(&r.wcs[i])
+		var got bool
+		var err error
+		if early {
+			got, err = r.pollUntil(ctx, ready)
+		} else {
+			err = r.poll(ctx)
 		}
 		r.lead <- struct{}{}
-		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		switch {
+		case got:
+			return nil
+		case ctx.Err() != nil && err != nil:
+			return ctx.Err()
+		case err != nil:
 			return err
 		}
 	}
+}
+
+// poll waits for completions and hands them out. The caller has the token of lead.
+func (r *router) poll(ctx context.Context) error {
+	n, err := r.c.sendCQ.PollWait(ctx, r.wcs[:])
+	for i := range r.wcs[:n] {
+		r.completed(&r.wcs[i])
+	}
+	return err
+}
+
+// pollUntil is poll that ends also when ready may have a token, and reports whether it took it.
+func (r *router) pollUntil(ctx context.Context, ready <-chan struct{}) (got bool, err error) {
+	until, recall := context.WithCancel(ctx)
+	defer recall()
+	r.mu.Lock()
+	r.recall = recall
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.recall = nil
+		r.mu.Unlock()
+	}()
+	// A token that comes from here on ends the poll.
+	select {
+	case <-ready:
+		return true, nil
+	default:
+	}
+	err = r.poll(until)
+	if until.Err() != nil && ctx.Err() == nil {
+		return false, nil
+	}
+	return false, err
 }
 
 // completed hands a completion to its call.
@@ -357,5 +403,8 @@ func (r *router) release(n int) {
 	select {
 	case r.room <- struct{}{}:
 	default:
+	}
+	if r.recall != nil {
+		r.recall()
 	}
 }

@@ -249,6 +249,32 @@ func TestConnDoFaults(t *testing.T) {
 	t.Log(err)
 }
 
+// TestConnDoRefusedBesideOthers: calls whose work is refused give their places to those that wait,
+// although nothing completes.
+func TestConnDoRefusedBesideOthers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	a, _ := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 2}}, nil)
+	rounds := 200
+	if onKernel() {
+		rounds = 20
+	}
+	bad := []ibverbs.SendWR{{Opcode: 77}, {Opcode: 77}}
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			for range rounds {
+				if err := a.Do(ctx, bad...); !errors.Is(err, syscall.EINVAL) {
+					t.Errorf("an opcode that does not exist: %v, want EINVAL", err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	ok(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
+}
+
 // TestConnDoNeedsACQOfItsOwn: completions of a CQ that the program has made may be waited for
 // elsewhere.
 func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
