@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"syscall"
 
@@ -17,8 +18,13 @@ type Receiver struct {
 	mr   *ibverbs.MR
 	size int
 	wrs  []ibverbs.RecvWR
-	err  func(*ibverbs.WC) error
-	name string
+	c    *Conn // nil with an SRQ
+
+	// lead has a token while nobody polls. Who has taken it owns what follows.
+	lead   chan struct{}
+	until  context.Context // the last caller's, ended also by the end of c
+	cancel context.CancelFunc
+	done   <-chan struct{} // of the last caller's
 }
 
 // Message is what one receive holds.
@@ -45,7 +51,7 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	if c.qp.SRQ() != nil {
 		return nil, object.Errorf(op, "", syscall.EINVAL, "the connection has an SRQ: NewSRQReceiver posts to that")
 	}
-	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, err: c.Err}
+	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
 	return r, r.begin(op, c.pd, n, size)
 }
 
@@ -56,7 +62,7 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 	if srq == nil || cq == nil {
 		return nil, errNil(op, "srq or cq")
 	}
-	r := &Receiver{post: srq.PostRecv, cq: cq, err: (*ibverbs.WC).Err}
+	r := &Receiver{post: srq.PostRecv, cq: cq}
 	return r, r.begin(op, srq.PD(), n, size)
 }
 
@@ -79,28 +85,82 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size int) (err error) {
 	if err := r.post(r.wrs...); err != nil {
 		return also(err, r.mr.Close())
 	}
+	r.lead = make(chan struct{}, 1)
+	r.lead <- struct{}{}
 	return nil
 }
 
 // Receive waits for the next message. Release it when its octets are not needed any more: while
-// all receives hold messages, the peer's next one ends the connection. Receive allocates nothing.
+// all receives hold messages, the peer's next one ends the connection. Over the engine Receive
+// allocates nothing, other than for a ctx that is not the one of the call before.
 //
-// When the connection has ended, the error is that of a receive that was flushed, as [Conn.Err]
-// makes it: errors.Is finds [ibverbs.ErrFlushed]. With an SRQ such errors name the QP of one
-// connection, and the others go on. When ctx ends, the error wraps ctx.Err().
+// When the connection has ended, and all messages from before have been received, the error is
+// that of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
+// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. With an SRQ a flushed receive
+// names the QP of one connection, and Receive goes on for the others. When ctx ends, the error
+// wraps ctx.Err(). Without an SRQ, the first call starts what Conn.Done starts.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	wc := oneWC.Get().(*[1]ibverbs.WC)
 	defer oneWC.Put(wc)
-	if _, err := r.cq.PollWait(ctx, wc[:]); err != nil {
-		return Message{}, err
+	if r.lead == nil {
+		return Message{}, errNil("Receiver.Receive", "receiver")
 	}
-	if err := r.err(&wc[0]); err != nil {
+	select {
+	case <-r.lead:
+	case <-ctx.Done():
+		return Message{}, object.GaveUp(ctx, "Receiver.Receive", "", ctx.Err(), "there was a message")
+	}
+	err := r.poll(ctx, wc[:])
+	r.lead <- struct{}{}
+	if err == nil && r.c != nil {
+		err = r.c.Err(&wc[0])
+	} else if err == nil {
+		err = wc[0].Err()
+	}
+	if err != nil {
 		return Message{}, err
 	}
 	m := Message{WC: wc[0], r: r}
 	at := int(m.WC.WRID) * r.size
 	m.Data = r.mr.Bytes()[at : at+int(m.WC.ByteLen) : at+r.size]
 	return m, nil
+}
+
+// poll waits for a completion until ctx ends, or the connection.
+func (r *Receiver) poll(ctx context.Context, wc []ibverbs.WC) error {
+	if r.c == nil {
+		_, err := r.cq.PollWait(ctx, wc)
+		return err
+	}
+	// A context is derived only if the one of the last call won't do: that allocates.
+	if r.until == nil || r.done != ctx.Done() || r.until.Err() != nil {
+		r.endUntil()
+		r.done = ctx.Done()
+		r.until, r.cancel = r.c.UntilEnd(ctx)
+	}
+	_, err := r.cq.PollWait(r.until, wc)
+	if err == nil || r.until.Err() == nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return object.GaveUp(ctx, "Receiver.Receive", r.c.peer(), ctx.Err(), "there was a message")
+	}
+	// What came until the connection's end is there by now.
+	n, err := r.cq.Poll(wc)
+	if n == 0 && err == nil {
+		err = &ibverbs.Error{
+			Op: "Receiver.Receive", Object: r.c.peer(),
+			Err: fmt.Errorf("%w: the connection has ended: %w", syscall.ENOTCONN, context.Cause(r.until)),
+		}
+	}
+	return err
+}
+
+func (r *Receiver) endUntil() {
+	if r.cancel != nil {
+		r.cancel()
+	}
+	r.until, r.cancel = nil, nil
 }
 
 // oneWC has places for a completion, which PollWait would have allocated anew for each call.
@@ -117,12 +177,19 @@ func (m *Message) Release() error {
 	return r.post(r.wrs[m.WC.WRID : m.WC.WRID+1]...)
 }
 
-// Close deregisters and frees the memory, that of messages that were not released included. A
+// Close may be called while others wait in Receive: the connection's end ends these. It
+// deregisters and frees the memory, that of messages that were not released included. A
 // receive that is still posted then fails with the message that arrives in it, and with it the
 // connection.
 func (r *Receiver) Close() error {
 	if r == nil || r.mr == nil {
 		return nil
+	}
+	select {
+	case <-r.lead:
+		r.endUntil()
+		r.lead <- struct{}{}
+	default: // whoever polls goes on to use it
 	}
 	return r.mr.Close()
 }

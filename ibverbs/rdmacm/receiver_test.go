@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -44,7 +45,7 @@ func TestConnReceiver(t *testing.T) {
 			for {
 				m, err := in.Receive(ctx)
 				if err != nil {
-					if !errors.Is(err, ibverbs.ErrFlushed) {
+					if !errors.Is(err, ibverbs.ErrFlushed) && !errors.Is(err, syscall.ENOTCONN) {
 						t.Errorf("the end: %v", err)
 					}
 					return
@@ -74,6 +75,37 @@ func TestConnReceiver(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("received %q", got)
+	}
+}
+
+// TestConnReceiverEnds: the connection's end ends every call of Receive, also if there are more of
+// them than receives, all of which hold messages, so that none is flushed.
+func TestConnReceiverEnds(t *testing.T) {
+	ctx := timeout(t)
+	a, _, in := receiving(t, 1, 16)
+	here, _ := memory(t, a, 16)
+	ok(t, a.Send(ctx, sge(t, here, 0, 3)))
+	m := must[rdmacm.Message](t)(in.Receive(ctx))
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		go func() {
+			_, err := in.Receive(ctx)
+			ended <- err
+		}()
+	}
+	brief, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	_, err := in.Receive(brief)
+	wantErr(t, "a context that ends first", err, context.DeadlineExceeded, "Receive")
+	ok(t, a.Disconnect())
+	for range cap(ended) {
+		err := <-ended
+		if ctx.Err() != nil || !errors.Is(err, syscall.ENOTCONN) {
+			t.Errorf("at the connection's end: %v, want ENOTCONN", err)
+		}
+	}
+	if string(m.Data) != string(here.Bytes()[:3]) {
+		t.Error("the message that was held has changed")
 	}
 }
 
