@@ -4,18 +4,22 @@
 //
 // A comment of the form
 //
-//	rfc:5044 MPA-4.1-01
+//	rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 //
-// right behind the two slashes claims that the code beside it does what the
-// requirement says, or in a _test.go file that the test shows it. Scenarios show
-// what their Requirements name. It is an error
+// that begins immediately after the two slashes claims that the code beside it does what
+// the requirement says, or in a _test.go file that the test shows it. The words after the
+// id are the requirement's Brief in the catalogue. Scenarios show what their Requirements
+// name. It is an error
 //
 //   - if such a comment is malformed, names an id that the catalogue lacks, or
 //     another document than the id's,
+//   - if its words are not those of the catalogue, or the catalogue has none,
+//   - if more than four of them follow each other in code,
 //   - if code claims what neither a test nor a scenario shows.
 //
-// Usage: go run ./ci/rfc [-open] [root]; with -open the MUSTs that nothing shows
-// are listed. The exit status is 1 if there is an error.
+// Usage: go run ./ci/rfc [-write] [-open] [root]. With -write the words of all claims are
+// written first; with -open the MUSTs that nothing shows are listed. The exit status is 1
+// if there is an error.
 package main
 
 import (
@@ -34,15 +38,32 @@ import (
 
 func main() {
 	open := flag.Bool("open", false, "list the MUSTs that no test and no scenario shows")
+	words := flag.Bool("write", false, "write the words of the catalogue after the ids in comments")
 	flag.Parse()
 	root := "."
 	if flag.NArg() > 0 {
 		root = flag.Arg(0)
 	}
+	if *words {
+		if err := writeAll(os.Stdout, root); err != nil {
+			fmt.Fprintln(os.Stderr, "rfc:", err)
+			os.Exit(1)
+		}
+	}
 	if err := run(os.Stdout, root, *open); err != nil {
 		fmt.Fprintln(os.Stderr, "rfc:", err)
 		os.Exit(1)
 	}
+}
+
+func writeAll(w io.Writer, root string) error {
+	c, err := catalogue.Load()
+	if err != nil {
+		return err
+	}
+	n, err := write(root, c)
+	fmt.Fprintf(w, "%d files changed\n", n)
+	return err
 }
 
 func run(w io.Writer, root string, open bool) error {
@@ -90,6 +111,9 @@ func resolve(c *catalogue.Catalogue, claims []claim, suite []*conformance.Scenar
 			r.problems = append(r.problems, fmt.Sprintf("%s: %s", cl.where, why))
 			continue
 		}
+		if cl.crowded {
+			r.problems = append(r.problems, fmt.Sprintf("%s: more than %d claims in a row: place each at the code that does it", cl.where, maxBlock))
+		}
 		if cl.test {
 			r.tests[cl.id] = true
 			continue
@@ -120,6 +144,12 @@ func (cl *claim) check(c *catalogue.Catalogue) string {
 	}
 	if req.Document != "RFC "+cl.document {
 		return fmt.Sprintf("%s is of %s, not of RFC %s", cl.id, req.Document, cl.document)
+	}
+	if req.Brief == "" {
+		return fmt.Sprintf("%s has no words for a comment: add it to provider/conformance/catalogue/briefs.tsv", cl.id)
+	}
+	if cl.words != req.Brief {
+		return fmt.Sprintf("%s is followed by %q instead of %q: go run ./ci/rfc -write", cl.id, cl.words, req.Brief)
 	}
 	return ""
 }

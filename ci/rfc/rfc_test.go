@@ -49,16 +49,23 @@ func project(t *testing.T, files map[string]string) string {
 	return root
 }
 
+// The words of three requirements.
+const (
+	b1 = "FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC"
+	b2 = "ULPDU_Length counts the ULPDU only"
+	b3 = "Pad 0-3 octets so the FPDU is a multiple of 4"
+)
+
 func TestResolve(t *testing.T) {
 	root := project(t, map[string]string{
-		"a/a.go":             "package a\n\n@5044 MPA-4.1-01\nfunc f() {}\n\nvar x = 1 @5044 MPA-4.1-02\n\n@5044 MPA-4.1-03\n",
-		"a/a_test.go":        "package a\n\n@5044 MPA-4.1-01\n",
+		"a/a.go":             "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {}\n\nvar x = 1 @5044 MPA-4.1-02 " + b2 + "\n\n@5044 MPA-4.1-03 " + b3 + "\n",
+		"a/a_test.go":        "package a\n\n@5044 MPA-4.1-01 " + b1 + "\n",
 		"a/b.go":             "package a\n@5044 MPA-99-01\n@5041 MPA-4.1-01\n@5044  MPA-4.1-01\n@5044 MPA-4.1-01 and more\n@MPA-4.1-01\n",
 		"a/testdata/x.go":    "@5044 nothing of this counts\n",
 		"out/x.go":           "@5044 nor of this\n",
 		"a/readme.md":        "@5044 nor of this\n",
 		".git/hooks/x.go":    "@5044 nor of this\n",
-		"b/only_a_test.go":   "package b\n// @\n@5040 RDMAP-5.3-01\n",
+		"b/only_a_test.go":   "package b\n// @\n@5040 RDMAP-5.3-01 Send untagged\n",
 		"c/not_an_rfc.go":    "package c\n@5041 RDMAC-DDP1.0-6.1-01\n",
 		"c/not_an_rfc_2.txt": "@x",
 	})
@@ -75,7 +82,7 @@ func TestResolve(t *testing.T) {
 		"a/b.go:2: MPA-99-01 is not in the catalogue",
 		"a/b.go:3: MPA-4.1-01 is of RFC 5044, not of RFC 5041",
 		`a/b.go:4: "rfc:5044  MPA-4.1-01" is not of the form rfc:5044 MPA-4.1-01`,
-		`a/b.go:5: "rfc:5044 MPA-4.1-01 and more" is not of the form rfc:5044 MPA-4.1-01`,
+		`a/b.go:5: MPA-4.1-01 is followed by "and more" instead of "FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC": go run ./ci/rfc -write`,
 		`a/b.go:6: "rfc:MPA-4.1-01" is not of the form rfc:5044 MPA-4.1-01`,
 		`b/only_a_test.go:2: "rfc:" is not of the form rfc:5044 MPA-4.1-01`,
 		"c/not_an_rfc.go:2: RDMAC-DDP1.0-6.1-01 is of draft-shah-iwarp-ddp-v1.0, not of RFC 5041",
@@ -88,6 +95,48 @@ func TestResolve(t *testing.T) {
 		if x.document == "RFC 5044" && (x.code != 3 || x.shown != 2) || x.document == "RFC 5040" && (x.code != 0 || x.shown != 1) {
 			t.Errorf("counts are %+v", x)
 		}
+	}
+}
+
+// TestWrite checks that -write gives every claim its words, whatever words it had, and
+// changes nothing else.
+func TestWrite(t *testing.T) {
+	root := project(t, map[string]string{
+		"a.go": "package a\n\n@5044 MPA-4.1-01\nfunc f() {\n\tx() @5044 MPA-4.1-02 old words\n}\n@5044 MPA-4.1-03 " + b3 + "\n@bad\n@5044 MPA-99-01\n",
+		"b.go": "package a\n\n// nothing\n",
+		"c.go": "package a\n\n@5044 MPA-4.1-03 " + b3 + "\n",
+	})
+	c := load(t)
+	for _, want := range []int{1, 0} {
+		if n, err := write(root, c); err != nil || n != want {
+			t.Errorf("%d files changed (%v), want %d", n, err, want)
+		}
+	}
+	got, err := os.ReadFile(filepath.Join(root, "a.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {\n\tx() @5044 MPA-4.1-02 " + b2 + "\n}\n@5044 MPA-4.1-03 " + b3 + "\n@bad\n@5044 MPA-99-01\n"
+	if want = strings.ReplaceAll(want, "@", mark); string(got) != want {
+		t.Errorf("the file is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestBlocks checks that four claims may follow each other in code, and any number in tests.
+func TestBlocks(t *testing.T) {
+	block := strings.Repeat("@5044 MPA-4.1-03 "+b3+"\n", 5)
+	root := project(t, map[string]string{
+		"a.go":      "package a\n" + block,
+		"b.go":      "package a\n" + strings.Replace(block, "\n@", "\nvar x int\n@", 1),
+		"a_test.go": "package a\n" + block,
+	})
+	claims, err := scan(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := resolve(load(t), claims, nil)
+	if len(r.problems) != 1 || !strings.Contains(r.problems[0], "a.go:6: more than 4 claims in a row") {
+		t.Errorf("problems are %q", r.problems)
 	}
 }
 

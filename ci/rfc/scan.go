@@ -16,14 +16,20 @@ type claim struct {
 	test      bool   // in a _test.go file
 	document  string // "5044"
 	id        string
+	words     string // what follows the id
 	text      string // the comment as it is
 	malformed bool
+	crowded   bool // the first one too many of a block of claims in code
 }
 
 // mark begins a claim. It is not written as such here, where it is not one.
 const mark = "//" + "rfc:"
 
-var form = regexp.MustCompile(`^([0-9]{4}) ([A-Z][A-Za-z0-9.-]*)$`)
+var form = regexp.MustCompile(`^([0-9]{4}) ([A-Z][A-Za-z0-9.-]*)(?: (\S.*))?$`)
+
+// maxBlock is how many claims may follow each other without code between them. What a
+// function does beyond that is claimed at the statement that does it.
+const maxBlock = 4
 
 // skipped are folders without code of the project.
 var skipped = map[string]bool{".git": true, "testdata": true, "out": true, "vendor": true}
@@ -56,17 +62,21 @@ func scanFile(path string) ([]claim, error) {
 	var claims []claim
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
+	block := 0
 	for n := 1; lines.Scan(); n++ {
 		_, text, ok := strings.Cut(lines.Text(), mark)
 		if !ok {
+			block = 0
 			continue
 		}
+		block++
 		c := claim{where: fmt.Sprintf("%s:%d", path, n), test: strings.HasSuffix(path, "_test.go"), text: "rfc:" + text}
 		if m := form.FindStringSubmatch(text); m != nil {
-			c.document, c.id = m[1], m[2]
+			c.document, c.id, c.words = m[1], m[2], m[3]
 		} else {
 			c.malformed = true
 		}
+		c.crowded = !c.test && block == maxBlock+1
 		claims = append(claims, c)
 	}
 	if err := lines.Err(); err != nil {

@@ -39,6 +39,7 @@ type Requirement struct {
 	Document string // "RFC 5044"
 	Section  string // "4.1", "C.2" for an appendix
 	Text     string // a paraphrase; the RFC's own words bind
+	Brief    string // Text in at most MaxBrief characters, for comments; empty if it has no short form
 	Level    Level
 
 	// Side is "tx", "rx" or "both": who has to do it.
@@ -55,6 +56,10 @@ type Requirement struct {
 
 	Note string // what is known of siw, and other remarks
 }
+
+// MaxBrief is the length of the longest Brief. A citation with it fits into 100 columns
+// wherever code stands.
+const MaxBrief = 60
 
 // Where returns document and section: "RFC 5044 §4.1".
 func (r *Requirement) Where() string { return r.Document + " §" + r.Section }
@@ -75,11 +80,43 @@ type Catalogue struct {
 //go:embed requirements.tsv
 var table string
 
-var load = sync.OnceValues(func() (*Catalogue, error) { return Parse(table) })
+// briefs has the Brief of requirements whose Text is too long for one, or needs the row
+// before it to be understood.
+//
+//go:embed briefs.tsv
+var briefs string
 
-// Load returns the catalogue of this version of govs. The error is that of Parse
-// on the embedded table, which a test keeps free of any.
+var load = sync.OnceValues(func() (*Catalogue, error) {
+	c, err := Parse(table)
+	if err == nil {
+		err = c.addBriefs(briefs)
+	}
+	return c, err
+})
+
+// Load returns the catalogue of this version of govs, with its briefs. It returns an
+// error if an embedded table is malformed, which a test excludes.
 func Load() (*Catalogue, error) { return load() }
+
+// addBriefs takes Briefs from a table of ids and texts, with a line of column names.
+func (c *Catalogue) addBriefs(tsv string) error {
+	seen := make(map[string]bool)
+	for i, line := range strings.Split(strings.TrimSuffix(tsv, "\n"), "\n")[1:] {
+		id, brief, _ := strings.Cut(line, "\t")
+		r := c.byID[id]
+		switch {
+		case r == nil:
+			return fmt.Errorf("briefs: line %d: %s is not in the catalogue", i+2, id)
+		case seen[id]:
+			return fmt.Errorf("briefs: line %d: id %s is there already", i+2, id)
+		case brief == "" || len(brief) > MaxBrief || strings.TrimSpace(brief) != brief:
+			return fmt.Errorf("briefs: line %d: %s: %d characters instead of 1 to %d", i+2, id, len(brief), MaxBrief)
+		}
+		seen[id] = true
+		r.Brief = brief
+	}
+	return nil
+}
 
 // columns are the table's, in order.
 var columns = []string{
@@ -122,6 +159,9 @@ func parseRow(line string) (*Requirement, error) {
 		Observable: cells[5], Observe: cells[6], Negative: cells[7], Basis: cells[8], Note: cells[9],
 	}
 	r.Document, r.Section = splitSection(cells[1])
+	if len(r.Text) <= MaxBrief {
+		r.Brief = r.Text
+	}
 	switch {
 	case !idForm.MatchString(r.ID):
 		return nil, fmt.Errorf("id %q is not of the form PREFIX-SECTION-NN", r.ID)

@@ -63,8 +63,8 @@ func TestOneRow(t *testing.T) {
 		t.Fatal("MPA-4.1-03 is not there")
 	}
 	want := Requirement{
-		ID: "MPA-4.1-03", Document: "RFC 5044", Section: "4.1", Text: "Pad 0-3 octets so the FPDU is a multiple of 4", Level: Must,
-		Side: "tx", Observable: "wire", Observe: "wire", Negative: "All payload sizes mod 4", Basis: "rfc-text",
+		ID: "MPA-4.1-03", Document: "RFC 5044", Section: "4.1", Text: "Pad 0-3 octets so the FPDU is a multiple of 4", Brief: "Pad 0-3 octets so the FPDU is a multiple of 4",
+		Level: Must, Side: "tx", Observable: "wire", Observe: "wire", Negative: "All payload sizes mod 4", Basis: "rfc-text",
 	}
 	if *r != want || r.Where() != "RFC 5044 §4.1" {
 		t.Errorf("got %+v, want %+v", *r, want)
@@ -144,6 +144,35 @@ func TestReadme(t *testing.T) {
 	for prefix, list := range documents {
 		if !strings.Contains(string(data), "| `"+prefix+"-` | "+list[0]) {
 			t.Errorf("the README does not say what %s- stands for", prefix)
+		}
+	}
+}
+
+// TestBriefs checks that a Brief comes from the table of briefs, else from the Text if that
+// is short enough, and what the table of briefs may not have.
+func TestBriefs(t *testing.T) {
+	for id, want := range map[string]string{
+		"MPA-4.1-02":   "ULPDU_Length counts the ULPDU only",
+		"RDMAP-5.3-01": "Send untagged",
+		"RDMAP-5.3-06": "Send on QN 0",
+	} {
+		if got := loaded(t).ByID(id).Brief; got != want {
+			t.Errorf("%s has the brief %q, want %q", id, got, want)
+		}
+	}
+	for name, row := range map[string]string{
+		"unknown id": "MPA-99-01\twords",
+		"no words":   "MPA-4.1-02\t",
+		"too long":   "MPA-4.1-02\t" + strings.Repeat("x", MaxBrief+1),
+		"space":      "MPA-4.1-02\twords ",
+		"twice":      "MPA-4.1-02\twords\nMPA-4.1-02\twords",
+	} {
+		c, err := Parse(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.addBriefs("id\tbrief\n" + row + "\n"); err == nil {
+			t.Errorf("%s: no error", name)
 		}
 	}
 }
