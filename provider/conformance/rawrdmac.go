@@ -40,8 +40,8 @@ func (r *RawRun) connectRDMAC(cfg *SideConfig) {
 
 // sameVersion checks that a segment of the provider has the version that was agreed on.
 //
-//rfc:5044 RDMAC-C.1-02
-//rfc:5044 RDMAC-C.1-03
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
+//rfc:5044 RDMAC-C.1-03 Version identical in both directions
 func (r *RawRun) sameVersion(h *ddp.Header) {
 	want := uint8(ddp.Version)
 	if r.rdmac {

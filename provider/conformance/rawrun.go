@@ -169,7 +169,7 @@ func (r *RawRun) patience(d time.Duration) time.Duration {
 
 // WantReply waits for a Reply that accepts, and checks its form.
 //
-//rfc:5044 MPA-7.1.1-02
+//rfc:5044 MPA-7.1.1-02 Rep key is the 16 octets 'MPA ID Rep Frame'
 func (r *RawRun) WantReply(what string) mpa.Frame {
 	f, err := r.readReply()
 	if err != nil {
@@ -181,7 +181,7 @@ func (r *RawRun) WantReply(what string) mpa.Frame {
 
 // WantReject waits for a Reply that rejects.
 //
-//rfc:5044 MPA-7.1.1-11
+//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
 func (r *RawRun) WantReject(what string) mpa.Frame {
 	f, err := r.readReply()
 	switch {
@@ -237,8 +237,8 @@ func (r *RawRun) phase() rdmap.Phase {
 // given errors, each "layer/type/code" as in "1/2/0x03". It is nil if something
 // else came.
 //
-//rfc:5040 RDMAP-5.4-01
-//rfc:5040 RDMAP-5.4-02
+//rfc:5040 RDMAP-5.4-01 Terminate untagged on QN 2
+//rfc:5040 RDMAP-5.4-02 Terminate MSN 1, MO 0, L=1
 func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerminate {
 	seg, err := r.Peer.ReadFPDU(r.patience(Answers))
 	return r.terminate(seg, err, what, codes)
@@ -316,7 +316,7 @@ func (r *RawRun) WantEnd(what string, wait ...time.Duration) string {
 // was wrong, and checks that the provider closes its own with a FIN, and that
 // the program is told.
 //
-//rfc:5044 MPA-7.2-02
+//rfc:5044 MPA-7.2-02 FIN indication up to DDP
 func (r *RawRun) WantClose() {
 	_ = r.Peer.CloseWrite()
 	const what = "the provider closes its side when the peer has"
@@ -330,9 +330,9 @@ func (r *RawRun) WantClose() {
 // of the errors, nothing after it, the end of the connection, and that the
 // program is told.
 //
-//rfc:5040 RDMAP-5.4-05
-//rfc:5040 RDMAP-6.2.1-01
-//rfc:5041 DDP-7.1-03
+//rfc:5040 RDMAP-5.4-05 Nothing sent after Terminate
+//rfc:5040 RDMAP-6.2.1-01 Terminate used on RDMAP or LLP error
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 func (r *RawRun) WantRefused(what string, codes ...string) *rdmap.ReceivedTerminate {
 	t := r.WantTerminate(what, codes...)
 	r.WantEnd("the connection ends behind the Terminate")
@@ -355,7 +355,7 @@ func (r *RawRun) WantTerminateOrEnd(what string, wait time.Duration, codes ...st
 // WantOver has the peer close its direction too, and checks that the program is
 // told of the end. What asynchronous events came is observed.
 //
-//rfc:5040 RDMAP-7.1-01
+//rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 func (r *RawRun) WantOver() {
 	_ = r.Peer.CloseWrite()
 	r.Side.WaitEnd()

@@ -64,7 +64,7 @@ func (r *RawRun) WantRequest(what string) *rdmacm.Request {
 // WantNoRequest checks that no connection request has reached the program, after
 // the provider has ended the connection: the peer has sent none that is good.
 //
-//rfc:5044 MPA-7.1.2-2-01
+//rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 func (r *RawRun) WantNoRequest(what string) {
 	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(2*time.Millisecond))
 	defer cancel()
@@ -100,8 +100,8 @@ type dialled struct {
 // provider's Request. What becomes of the call is for WantConnected or
 // WantConnectError.
 //
-//rfc:5044 MPA-7.1.1-01
-//rfc:5044 MPA-7.1.2-1-01
+//rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
+//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
 func (r *RawRun) WantDial(what string, cfg *SideConfig) mpa.Frame {
 	r.DialPeer(cfg)
 	f, err := r.Peer.ReadFrame(mpa.KindRequest, r.Scaled(waitLimit))

@@ -206,7 +206,7 @@ func (b badRequest) play(r *conformance.RawRun) {
 // mayRefuse takes a Reply that tells which revision would have been understood, if one
 // comes: RFC 5044 section 7.1.1 asks for the close only, and appendix C for both.
 //
-//rfc:5044 RDMAC-C.2.1-01
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 func mayRefuse(r *conformance.RawRun, wait time.Duration) {
 	f, err := r.Peer.ReadFrame(mpa.KindReply, r.Scaled(wait))
 	if err != nil {
@@ -279,11 +279,11 @@ func requestDepth(r *conformance.RawRun, depth uint16) {
 	r.Observe("reply.depth", "IRD %d, ORD %d", e.IRD, e.ORD)
 	r.Check(e.ORD <= depth, "its ORD is not above the Request's IRD", "%d", e.ORD)
 	if depth == mpa.NotNegotiated {
-		//rfc:6581 MPA2-9.1-10
-		//rfc:6581 MPA2-9.1-11
+		//rfc:6581 MPA2-9.1-10 Initiator ORD 0x3FFF: responder keeps and answers its IRD
+		//rfc:6581 MPA2-9.1-11 Initiator IRD 0x3FFF: responder keeps and answers its ORD
 		r.Check(e.IRD == depth && e.ORD == depth, "16383 means that the programs see to the depths, and is answered with the same", "IRD %d, ORD %d", e.IRD, e.ORD)
 	} else {
-		//rfc:6581 MPA2-9.1-03
+		//rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
 		conformance.Equal(r.T, e.ORD, min(depth, wanted), "it is what the program wants, as far as the Request allows")
 		r.Check(e.IRD >= min(depth, most), "its IRD serves the Request's ORD, as far as the device can", "%d", e.IRD)
 	}

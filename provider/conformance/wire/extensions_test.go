@@ -12,9 +12,9 @@ import (
 
 // The fields of RFC 7306's messages are shown by name.
 //
-//rfc:7306 EXT-4.1-02
-//rfc:7306 EXT-5.2.1-01
-//rfc:7306 EXT-5.2.2-02
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
+//rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
+//rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
 func TestExtensions(t *testing.T) {
 	c := newCapture()
 	c.Extended()
@@ -74,8 +74,8 @@ func TestExtensionsTooShort(t *testing.T) {
 // A connection whose Reply is of revision 0 has version 0, and Markers in both
 // directions whatever its Request says; with version 1 everything in it is wrong.
 //
-//rfc:5044 RDMAC-C.1-02
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func TestVersionZero(t *testing.T) {
 	old := func(h ddp.Header) ddp.Header { rdmap.SetRDMAC(&h); return h }
 	for _, request := range []mpa.Frame{wiretest.RDMACFrame(mpa.KindRequest), {Kind: mpa.KindRequest, Revision: 1, CRC: true}} {

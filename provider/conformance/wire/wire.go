@@ -71,7 +71,7 @@ func (c *Conn) CRC() bool {
 // too, if it is asked in it, and does not mean this.) There are Markers in both
 // directions then, whatever the Request says.
 //
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func (c *Conn) RDMAC() bool {
 	return c.Request != nil && c.Reply != nil && !c.Reply.Reject && c.Reply.Revision == 0 && c.Reply.Markers
 }

@@ -7,9 +7,9 @@ import "math"
 // of another version means nothing. The error is [ErrTaggedVersion] or
 // [ErrUntaggedVersion].
 //
-//rfc:5041 DDP-4.1-12
-//rfc:5041 DDP-4.1-13
-//rfc:5041 DDP-4.1-14
+//rfc:5041 DDP-4.1-12 DV constant over the stream
+//rfc:5041 DDP-4.1-13 Unknown DV, tagged: error 1/1/0x04
+//rfc:5041 DDP-4.1-14 Unknown DV, untagged: error 1/2/0x06
 func CheckVersion(h *Header, version uint8) error {
 	switch {
 	case h.Version == version:
@@ -47,27 +47,26 @@ func Wraps(to, n uint64) bool { return n > math.MaxUint64-to }
 //
 // Errors, in the order of the checks: [ErrInvalidSTag], [ErrSTagNotAssociated],
 // [ErrTaggedAccess], [ErrTOWrap], [ErrBaseBounds].
-//
-//rfc:5041 DDP-5.2-09
-//rfc:5041 DDP-7.1t1-01
-//rfc:5041 DDP-7.1t2-01
-//rfc:5041 DDP-7.1t3-01
-//rfc:5041 DDP-7.1t4-01
-//rfc:5041 DDP-7.1t5-01
-//rfc:5041 DDP-8.2-01
 func CheckTagged(r *Region, to uint64, payloadLen int) error {
 	n := uint64(payloadLen)
 	switch {
+	//rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
 	case n == 0:
 		return nil
+	//rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
 	case !r.Valid:
 		return ErrInvalidSTag
+	//rfc:5041 DDP-8.2-01 PD mismatch: not placed, local error surfaced
 	case !r.Associated:
 		return ErrSTagNotAssociated
+	//rfc:5041 DDP-7.1t2-01 Tagged: STag has a buffer allowing placement (rights)
 	case !r.Allowed:
 		return ErrTaggedAccess
+	//rfc:5041 DDP-7.1t5-01 Tagged: 64-bit TO+len does not wrap
 	case Wraps(to, n):
 		return ErrTOWrap
+	//rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
+	//rfc:5041 DDP-7.1t4-01 Tagged: TO+len within range
 	case !r.Contains(to, n):
 		return ErrBaseBounds
 	}
@@ -81,8 +80,8 @@ func CheckTagged(r *Region, to uint64, payloadLen int) error {
 //
 // Errors: [ErrNoBuffer], [ErrTooLong].
 //
-//rfc:5041 DDP-7.1u2-01
-//rfc:5041 DDP-7.1u4-01
+//rfc:5041 DDP-7.1u2-01 Untagged: a buffer exists for QN/MSN
+//rfc:5041 DDP-7.1u4-01 Untagged: MO+len within buffer
 func CheckUntagged(mo uint32, payloadLen int, available bool, bufferLen uint64) error {
 	switch {
 	case !available:

@@ -23,10 +23,10 @@ func wire(err error) string {
 	return fmt.Sprintf("%d/%d/%02x", e.Layer, e.EType, e.Code)
 }
 
-//rfc:5041 DDP-4.1-11
-//rfc:5041 DDP-4.1-13
-//rfc:5041 DDP-4.1-14
-//rfc:5044 RDMAC-C.1-02
+//rfc:5041 DDP-4.1-11 DV=1 on send
+//rfc:5041 DDP-4.1-13 Unknown DV, tagged: error 1/1/0x04
+//rfc:5041 DDP-4.1-14 Unknown DV, untagged: error 1/2/0x06
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 func TestCheckVersion(t *testing.T) {
 	for dv, want := range map[uint8][2]string{
 		0: {"1/1/04", "1/2/06"}, 1: {"ok", "ok"}, 2: {"1/1/04", "1/2/06"}, 3: {"1/1/04", "1/2/06"},
@@ -48,14 +48,14 @@ func TestCheckVersion(t *testing.T) {
 
 // One thing wrong at a time, around a buffer of 4096 octets at TO 0x10000.
 //
-//rfc:5041 DDP-5.2-09
-//rfc:5041 DDP-7.1t1-01
-//rfc:5041 DDP-7.1t2-01
-//rfc:5041 DDP-7.1t3-01
-//rfc:5041 DDP-7.1t4-01
-//rfc:5041 DDP-7.1t5-01
-//rfc:5041 DDP-8.2-01
-//rfc:5041 DDP-8.3.1-3-01
+//rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
+//rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
+//rfc:5041 DDP-7.1t2-01 Tagged: STag has a buffer allowing placement (rights)
+//rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
+//rfc:5041 DDP-7.1t4-01 Tagged: TO+len within range
+//rfc:5041 DDP-7.1t5-01 Tagged: 64-bit TO+len does not wrap
+//rfc:5041 DDP-8.2-01 PD mismatch: not placed, local error surfaced
+//rfc:5041 DDP-8.3.1-3-01 No access outside the registered range
 func TestCheckTagged(t *testing.T) {
 	const base, size = 0x10000, 4096
 	good := Region{Valid: true, Associated: true, Allowed: true, Base: base, Len: size}
@@ -123,8 +123,8 @@ func TestContainsAgreesWithBigIntegers(t *testing.T) {
 	})
 }
 
-//rfc:5041 DDP-7.1u2-01
-//rfc:5041 DDP-7.1u4-01
+//rfc:5041 DDP-7.1u2-01 Untagged: a buffer exists for QN/MSN
+//rfc:5041 DDP-7.1u4-01 Untagged: MO+len within buffer
 func TestCheckUntagged(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -153,8 +153,8 @@ func TestCheckUntagged(t *testing.T) {
 // Every error of the package carries a layer, type and code that a specification
 // defines, and a reason.
 //
-//rfc:5041 DDP-7.2-01
-//rfc:5041 DDP-7.2-02
+//rfc:5041 DDP-7.2-01 Error numbers as in the table
+//rfc:5041 DDP-7.2-02 Type 0 code 0 for local catastrophic
 func TestErrorCodes(t *testing.T) {
 	for want, errs := range map[string][]*iwarp.Error{
 		"1/0/00": {ErrCatastrophic},

@@ -9,7 +9,7 @@ var ErrShortSegment = &iwarp.Error{Layer: iwarp.LayerLLP, EType: iwarp.MPAErrors
 
 // Errors of tagged segments (RFC 5041 section 7.2, error type 1).
 //
-//rfc:5041 DDP-7.2-01
+//rfc:5041 DDP-7.2-01 Error numbers as in the table
 var (
 	ErrTaggedVersion = tagged(iwarp.DDPTaggedInvalidVersion, "DV of a tagged segment is not the stream's")
 
@@ -23,7 +23,7 @@ var (
 
 // Errors of untagged segments (RFC 5041 section 7.2, error type 2).
 //
-//rfc:5041 DDP-7.2-01
+//rfc:5041 DDP-7.2-01 Error numbers as in the table
 var (
 	ErrUntaggedVersion = untagged(iwarp.DDPUntaggedInvalidVersion, "DV of an untagged segment is not the stream's")
 
@@ -38,7 +38,7 @@ var (
 // ErrCatastrophic is DDP's local catastrophic error: this side, not the peer,
 // is at fault.
 //
-//rfc:5041 DDP-7.2-02
+//rfc:5041 DDP-7.2-02 Type 0 code 0 for local catastrophic
 var ErrCatastrophic = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
 	Reason: "a local fault prevents placement"}
 

@@ -7,8 +7,8 @@ import "encoding/binary"
 // directions; MPA's start-up decides which (RFC 5044 appendix C.1). Apart from DV
 // the two protocols have the same headers, checks and errors.
 //
-//rfc:5044 RDMAC-C.1-02
-//rfc:5044 RDMAC-C.1-03
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
+//rfc:5044 RDMAC-C.1-03 Version identical in both directions
 const (
 	Version      = 1
 	RDMACVersion = 0
@@ -89,8 +89,8 @@ func (h *Header) Control() byte {
 // AppendTo appends the header in wire format to b and returns the longer slice.
 // It allocates only when b lacks the capacity for [Header.Len] more octets.
 //
-//rfc:5041 DDP-4.2-01
-//rfc:5041 DDP-4.3-01
+//rfc:5041 DDP-4.2-01 Tagged header layout of 14 octets
+//rfc:5041 DDP-4.3-01 Untagged header layout of 18 octets
 func (h *Header) AppendTo(b []byte) []byte {
 	if h.Tagged {
 		b = append(b, make([]byte, TaggedHeaderLen)...)
@@ -107,8 +107,8 @@ func (h *Header) AppendTo(b []byte) []byte {
 // wire. A message of one short segment is built in less time than it takes to
 // fill in a Header.
 //
-//rfc:5041 DDP-4.1-09
-//rfc:5041 DDP-4.1-11
+//rfc:5041 DDP-4.1-09 Reserved bits zero on send
+//rfc:5041 DDP-4.1-11 DV=1 on send
 func PutTagged(p []byte, last bool, ulpCtl uint8, stag uint32, to uint64) {
 	putTagged(p, legalControl(ctlTagged, last), ulpCtl, stag, to)
 }
@@ -116,8 +116,8 @@ func PutTagged(p []byte, last bool, ulpCtl uint8, stag uint32, to uint64) {
 // PutUntagged is [PutTagged] for an untagged header, of [UntaggedHeaderLen]
 // octets.
 //
-//rfc:5041 DDP-4.1-09
-//rfc:5041 DDP-4.1-11
+//rfc:5041 DDP-4.1-09 Reserved bits zero on send
+//rfc:5041 DDP-4.1-11 DV=1 on send
 func PutUntagged(p []byte, last bool, ulpCtl uint8, ulp32, qn, msn, mo uint32) {
 	putUntagged(p, legalControl(0, last), ulpCtl, ulp32, qn, msn, mo)
 }
@@ -151,8 +151,8 @@ func putUntagged(p []byte, ctl, ulpCtl byte, ulp32, qn, msn, mo uint32) {
 // The only error is [ErrShortSegment]. Whether the header is legal is not
 // decided here.
 //
-//rfc:5041 DDP-4.4-01
-//rfc:5041 DDP-4.4-02
+//rfc:5041 DDP-4.4-01 Every segment has a DDP header
+//rfc:5041 DDP-4.4-02 Segment without payload is legal
 func Parse(ulpdu []byte) (Header, []byte, error) {
 	h, n, err := ParseHeader(ulpdu, len(ulpdu))
 	if err != nil {

@@ -57,8 +57,8 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-//rfc:5041 DDP-4.2-01
-//rfc:5041 DDP-4.3-01
+//rfc:5041 DDP-4.2-01 Tagged header layout of 14 octets
+//rfc:5041 DDP-4.3-01 Untagged header layout of 18 octets
 func TestHeaderVectors(t *testing.T) {
 	for _, v := range vectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestHeaderVectors(t *testing.T) {
 
 // A segment may end with its header, but not within it.
 //
-//rfc:5041 DDP-4.4-01
-//rfc:5041 DDP-4.4-02
+//rfc:5041 DDP-4.4-01 Every segment has a DDP header
+//rfc:5041 DDP-4.4-02 Segment without payload is legal
 func TestParseEveryPrefix(t *testing.T) {
 	for _, v := range vectors {
 		octets := unhex(t, v.hex)

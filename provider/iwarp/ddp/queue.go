@@ -7,7 +7,7 @@ import (
 
 // FirstMSN is the MSN of the first message of every untagged queue.
 //
-//rfc:5041 DDP-4.3-05
+//rfc:5041 DDP-4.3-05 MSN starts at 1 per QN
 const FirstMSN = 1
 
 // UntaggedQueue is the receive state of one untagged queue of a stream: the
@@ -50,20 +50,20 @@ func (q *UntaggedQueue) Open() bool { return q.open }
 // Errors, in the order of the checks: [ErrInvalidQN], [ErrMSNRange],
 // [ErrInvalidMO], [ErrMessageLength].
 //
-//rfc:5041 DDP-5.3-05
-//rfc:5041 DDP-5.3-06
-//rfc:5041 DDP-7.1u1-01
-//rfc:5041 DDP-7.1u3-01
-//rfc:5041 DDP-7.1u5-01
-//rfc:5041 DDP-7.1u-01
+//rfc:5041 DDP-5.3-05 Message delivered at most once
+//rfc:5041 DDP-5.3-06 Delivery in send order
 func (q *UntaggedQueue) Check(h *Header, payloadLen int) error {
 	switch {
+	//rfc:5041 DDP-7.1u1-01 Untagged: QN valid
 	case h.QN != q.qn:
 		return ErrInvalidQN
+	//rfc:5041 DDP-7.1u5-01 Untagged: MSN in legal range
 	case h.MSN != q.msn:
 		return ErrMSNRange
+	//rfc:5041 DDP-7.1u3-01 Untagged: MO within buffer
 	case h.MO != q.offset:
 		return ErrInvalidMO
+	//rfc:5041 DDP-7.1u-01 Untagged: MO+len does not wrap 2^32
 	case uint64(h.MO)+uint64(payloadLen) > math.MaxUint32:
 		return ErrMessageLength
 	}
@@ -89,8 +89,8 @@ func (q *UntaggedQueue) Whole(ulpdu []byte) (payload []byte, ulpCtl uint8, ok bo
 // proven good. After a segment with L set the next message is awaited; its MSN
 // follows modulo 2^32.
 //
-//rfc:5041 DDP-4.3-06
-//rfc:5041 DDP-4.3-07
+//rfc:5041 DDP-4.3-06 MSN increments by 1 per message per QN
+//rfc:5041 DDP-4.3-07 MSN wraps 0xFFFFFFFF to 0
 func (q *UntaggedQueue) Commit(last bool, payloadLen int) {
 	if last {
 		q.msn++

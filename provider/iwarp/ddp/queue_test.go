@@ -39,14 +39,14 @@ func (s *script) bad(story, want string, h Header, n int) {
 	}
 }
 
-//rfc:5041 DDP-4.3-05
-//rfc:5041 DDP-4.3-06
-//rfc:5041 DDP-5.2-10
-//rfc:5041 DDP-5.3-05
-//rfc:5041 DDP-5.3-06
-//rfc:5041 DDP-7.1u1-01
-//rfc:5041 DDP-7.1u3-01
-//rfc:5041 DDP-7.1u5-01
+//rfc:5041 DDP-4.3-05 MSN starts at 1 per QN
+//rfc:5041 DDP-4.3-06 MSN increments by 1 per message per QN
+//rfc:5041 DDP-5.2-10 Zero-length segment with L=0 does not confuse reassembly
+//rfc:5041 DDP-5.3-05 Message delivered at most once
+//rfc:5041 DDP-5.3-06 Delivery in send order
+//rfc:5041 DDP-7.1u1-01 Untagged: QN valid
+//rfc:5041 DDP-7.1u3-01 Untagged: MO within buffer
+//rfc:5041 DDP-7.1u5-01 Untagged: MSN in legal range
 func TestUntaggedQueueStory(t *testing.T) {
 	s := &script{t, NewUntaggedQueue(0, FirstMSN)}
 	s.bad("the first message has MSN 1, not 0", "1/2/03", s.segment(0, 0, true), 10)
@@ -77,7 +77,7 @@ func TestUntaggedQueueStory(t *testing.T) {
 	}
 }
 
-//rfc:5041 DDP-4.3-07
+//rfc:5041 DDP-4.3-07 MSN wraps 0xFFFFFFFF to 0
 func TestMSNWraps(t *testing.T) {
 	s := &script{t, NewUntaggedQueue(1, math.MaxUint32-1)}
 	s.good("2^32 - 2", math.MaxUint32-1, 0, 28, true)
@@ -87,7 +87,7 @@ func TestMSNWraps(t *testing.T) {
 	s.good("then 1", 1, 0, 28, true)
 }
 
-//rfc:5041 DDP-7.1u-01
+//rfc:5041 DDP-7.1u-01 Untagged: MO+len does not wrap 2^32
 func TestMessageLengthEndsAt32Bits(t *testing.T) {
 	s := &script{t, NewUntaggedQueue(0, FirstMSN)}
 	for mo := uint64(0); mo+65517 <= math.MaxUint32; mo += 65517 {

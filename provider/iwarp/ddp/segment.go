@@ -22,12 +22,12 @@ type Segment struct {
 
 // MO returns the message offset of an untagged segment.
 //
-//rfc:5041 DDP-5.2-05
+//rfc:5041 DDP-5.2-05 Untagged MO = offset of first payload octet
 func (s Segment) MO() uint32 { return s.Offset }
 
 // TO returns the tagged offset of the segment of a message that starts at base.
 //
-//rfc:5041 DDP-5.2-06
+//rfc:5041 DDP-5.2-06 Tagged TO = initial TO + offset
 func (s Segment) TO(base uint64) uint64 { return base + uint64(s.Offset) }
 
 // Segmenter cuts a message into segments, in rising offset order and each as
@@ -37,9 +37,9 @@ func (s Segment) TO(base uint64) uint64 { return base + uint64(s.Offset) }
 // The zero Segmenter is that of an empty untagged message. It is not safe for
 // concurrent use; a copy continues on its own from where the original stood.
 //
-//rfc:5041 DDP-5.2-01
-//rfc:5041 DDP-5.2-08
-//rfc:5041 DDP-5.3-02
+//rfc:5041 DDP-5.2-01 Segments no larger than MULPDU
+//rfc:5041 DDP-5.2-08 Zero-length message uses exactly one segment
+//rfc:5041 DDP-5.3-02 Segments sent in rising MO/TO order
 type Segmenter struct {
 	length uint32
 	next   uint32
@@ -50,7 +50,7 @@ type Segmenter struct {
 // NewSegmenter returns the segmenter of a message of length octets. That a ULP
 // message is shorter than 2^32 octets is in the type.
 //
-//rfc:5041 DDP-5.2-02
+//rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func NewSegmenter(length uint32, tagged bool) Segmenter {
 	return Segmenter{length: length, tagged: tagged}
 }
@@ -63,9 +63,9 @@ func NewSegmenter(length uint32, tagged bool) Segmenter {
 // room for an octet of payload though one is due. MPA offers no such MULPDU
 // (see [MinMULPDU]); Done tells the two apart.
 //
-//rfc:5041 DDP-3-01
-//rfc:5041 DDP-4.1-04
-//rfc:5041 DDP-4.1-05
+//rfc:5041 DDP-3-01 A change of MULPDU re-segments nothing already posted
+//rfc:5041 DDP-4.1-04 L=1 on the last segment of each message
+//rfc:5041 DDP-4.1-05 L=0 on all segments but the last
 func (s *Segmenter) Next(mulpdu int) (Segment, bool) {
 	if s.done {
 		return Segment{}, false

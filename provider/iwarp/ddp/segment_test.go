@@ -23,8 +23,8 @@ func all(length uint32, tagged bool, mulpdu int) []Segment {
 
 // The two examples that RFC 5041 section 5.2 works out.
 //
-//rfc:5041 DDP-5.2-05
-//rfc:5041 DDP-5.2-06
+//rfc:5041 DDP-5.2-05 Untagged MO = offset of first payload octet
+//rfc:5041 DDP-5.2-06 Tagged TO = initial TO + offset
 func TestSegmentationExamples(t *testing.T) {
 	untagged := all(2048, false, 1500)
 	if want := []Segment{{0, 1482, false}, {1482, 566, true}}; !slices.Equal(untagged, want) {
@@ -42,7 +42,7 @@ func TestSegmentationExamples(t *testing.T) {
 	}
 }
 
-//rfc:5041 DDP-5.2-08
+//rfc:5041 DDP-5.2-08 Zero-length message uses exactly one segment
 func TestSegmentationEdges(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -88,13 +88,13 @@ func TestSegmenterWaitsForRoom(t *testing.T) {
 // Whatever the MULPDU does meanwhile, the segments are gapless, in order, no
 // larger than allowed, cover the message, and only the last has L set.
 //
-//rfc:5041 DDP-3-01
-//rfc:5041 DDP-4.1-04
-//rfc:5041 DDP-4.1-05
-//rfc:5041 DDP-4.1-07
-//rfc:5041 DDP-5.2-01
-//rfc:5041 DDP-5.2-03
-//rfc:5041 DDP-5.3-02
+//rfc:5041 DDP-3-01 A change of MULPDU re-segments nothing already posted
+//rfc:5041 DDP-4.1-04 L=1 on the last segment of each message
+//rfc:5041 DDP-4.1-05 L=0 on all segments but the last
+//rfc:5041 DDP-4.1-07 L segment of an untagged message has the highest MO
+//rfc:5041 DDP-5.2-01 Segments no larger than MULPDU
+//rfc:5041 DDP-5.2-03 All data is sent
+//rfc:5041 DDP-5.3-02 Segments sent in rising MO/TO order
 func TestSegmentationProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := rapid.Uint32Range(0, 20000).Draw(t, "length")

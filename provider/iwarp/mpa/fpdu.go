@@ -38,7 +38,7 @@ var (
 // PadLen returns the number of pad octets, 0 to 3, behind a ULPDU of ulpduLen
 // octets: the FPDU's length is a multiple of four.
 //
-//rfc:5044 MPA-4.1-03
+//rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 func PadLen(ulpduLen int) int { return -(HeaderLen + ulpduLen) & 3 }
 
 // FPDULen returns the length in octets, without Markers, of the FPDU of a ULPDU
@@ -48,7 +48,7 @@ func FPDULen(ulpduLen int) int { return (HeaderLen+ulpduLen+3)&^3 + CRCLen }
 // CheckULPDULen returns ErrULPDUTooLong if a sender may not use a ULPDU of
 // ulpduLen octets.
 //
-//rfc:5044 MPA-3-05
+//rfc:5044 MPA-3-05 No ULPDU larger than 64768 octets is posted
 func CheckULPDULen(ulpduLen int) error {
 	if ulpduLen > MaxULPDU {
 		return ErrULPDUTooLong
@@ -66,8 +66,8 @@ func AppendHeader(b []byte, ulpduLen uint16) []byte {
 // ULPDU and of the whole FPDU, without Markers, in octets. ok is false when b is
 // shorter than two octets.
 //
-//rfc:5044 MPA-4.1-02
-//rfc:5044 MPA-5.2-01
+//rfc:5044 MPA-4.1-02 ULPDU_Length counts the ULPDU only
+//rfc:5044 MPA-5.2-01 Boundaries found from ULPDU_Length on a stream
 func ParseHeader(b []byte) (ulpduLen, fpduLen int, ok bool) {
 	if len(b) < HeaderLen {
 		return 0, 0, false
@@ -79,9 +79,9 @@ func ParseHeader(b []byte) (ulpduLen, fpduLen int, ok bool) {
 // CRC extends a running CRC32c by p. An FPDU's begins with 0 and takes in turn
 // ULPDU_Length, ULPDU, pad, and every Marker where it lies in the stream.
 //
-//rfc:5044 MPA-4.4-01
-//rfc:5044 MPA-4.4-10
-//rfc:5044 MPA-4.4-11
+//rfc:5044 MPA-4.4-01 CRC support is implemented
+//rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
+//rfc:5044 MPA-4.4-11 CRC covers length..PAD incl. embedded markers
 func CRC(crc uint32, p []byte) uint32 { return crc32c.Update(crc, p) }
 
 // CopyCRC is CRC of src, which it copies to the first octets of dst in the same
@@ -96,9 +96,9 @@ var zeroPad [MaxPadLen]byte
 // false the CRC field is zero and crc is not looked at. The CRC is stored least
 // significant octet first.
 //
-//rfc:5044 MPA-4.1-04
-//rfc:5044 MPA-4.1-06
-//rfc:5044 MPA-4.4-10
+//rfc:5044 MPA-4.1-04 Pad octets are zero on send
+//rfc:5044 MPA-4.1-06 CRC field present even when CRC is off
+//rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 func AppendTrailer(b []byte, ulpduLen int, crc uint32, withCRC bool) []byte {
 	pad := zeroPad[:PadLen(ulpduLen)]
 	b = append(b, pad...)
@@ -112,8 +112,8 @@ func AppendTrailer(b []byte, ulpduLen int, crc uint32, withCRC bool) []byte {
 // with the FPDU's CRC field of four octets. The error is ErrCRC. Don't call it
 // when CRCs are off: the field may hold anything then.
 //
-//rfc:5044 MPA-4.4-14
-//rfc:5044 MPA-8-2-01
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
+//rfc:5044 MPA-8-2-01 Detect CRC mismatch (code 2)
 func CheckCRC(crc uint32, field []byte) error {
 	if len(field) < CRCLen || binary.LittleEndian.Uint32(field) != crc {
 		return ErrCRC
@@ -124,7 +124,7 @@ func CheckCRC(crc uint32, field []byte) error {
 // CheckMinULPDU returns ErrULPDULength if ulpduLen is below minLen, the length of
 // the headers that the layers above need.
 //
-//rfc:5044 MPA-4.1-08
+//rfc:5044 MPA-4.1-08 Any ULPDU_Length from the minimum header up is accepted
 func CheckMinULPDU(ulpduLen, minLen int) error {
 	if ulpduLen < minLen {
 		return ErrULPDULength
@@ -168,10 +168,10 @@ func SealFPDUs(fpdus []byte, size int) {
 // segment of emss octets (RFC 5044 section 4.5), at least MinMULPDU and at most
 // MaxULPDU. With markers it leaves room for the worst-case number of Markers.
 //
-//rfc:5044 MPA-3-04
-//rfc:5044 MPA-4.5-01
-//rfc:5044 MPA-4.5-02
-//rfc:5044 MPA-4.5-05
+//rfc:5044 MPA-3-04 MULPDU never below 128 nor above 64768
+//rfc:5044 MPA-4.5-01 MULPDU with markers = EMSS-(6+4*ceil(EMSS/512)+EMSS mod 4)
+//rfc:5044 MPA-4.5-02 MULPDU without markers = EMSS-(6+EMSS mod 4)
+//rfc:5044 MPA-4.5-05 MULPDU floor of 128 kept when EMSS <128
 func MULPDU(emss int, markers bool) int {
 	overhead := HeaderLen + CRCLen + emss%4
 	if markers {

@@ -45,10 +45,10 @@ func figureULPDU(t testing.TB, msn byte) []byte {
 	return ulpdu
 }
 
-//rfc:5044 MPA-4.4-01
-//rfc:5044 MPA-4.4-10
-//rfc:5044 MPA-4.4-11
-//rfc:5044 MPA-4.4-12
+//rfc:5044 MPA-4.4-01 CRC support is implemented
+//rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
+//rfc:5044 MPA-4.4-11 CRC covers length..PAD incl. embedded markers
+//rfc:5044 MPA-4.4-12 Leading marker is covered when it precedes ULPDU_Length
 func TestCRCFigures(t *testing.T) {
 	for _, figure := range []string{figure5, figure6} {
 		wire := unhex(t, figure)
@@ -74,7 +74,7 @@ func TestCRCFigures(t *testing.T) {
 	wantError(t, mpa.CheckCRC(mpa.CRC(0, wire[4:48]), wire[48:]), mpa.ErrCRC)
 }
 
-//rfc:5044 MPA-4.4-10
+//rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 func TestCRCCheckValue(t *testing.T) {
 	// The check value of CRC-32C in the catalogue of CRC parameters.
 	if got := mpa.CRC(0, []byte("123456789")); got != 0xe3069283 {
@@ -89,9 +89,9 @@ func TestCRCCheckValue(t *testing.T) {
 	})
 }
 
-//rfc:5044 MPA-4.1-01
-//rfc:5044 MPA-4.1-02
-//rfc:5044 MPA-4.1-03
+//rfc:5044 MPA-4.1-01 FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC
+//rfc:5044 MPA-4.1-02 ULPDU_Length counts the ULPDU only
+//rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 func TestFPDULen(t *testing.T) {
 	for _, v := range []struct{ ulpdu, pad, fpdu int }{
 		{0, 2, 8}, {1, 1, 8}, {2, 0, 8}, {3, 3, 12}, {4, 2, 12}, {16, 2, 24}, {18, 0, 24}, {42, 0, 48},
@@ -123,9 +123,9 @@ func TestFPDULen(t *testing.T) {
 
 // The parts of an FPDU put together as a transmitter without Markers does.
 //
-//rfc:5044 MPA-4.1-01
-//rfc:5044 MPA-4.1-04
-//rfc:5044 MPA-4.1-06
+//rfc:5044 MPA-4.1-01 FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC
+//rfc:5044 MPA-4.1-04 Pad octets are zero on send
+//rfc:5044 MPA-4.1-06 CRC field present even when CRC is off
 func TestFPDUParts(t *testing.T) {
 	for _, withCRC := range []bool{true, false} {
 		for n := range 70 {
@@ -142,7 +142,7 @@ func TestFPDUParts(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 func TestCheckCRC(t *testing.T) {
 	field := []byte{0x83, 0x92, 0x06, 0xe3}
 	if err := mpa.CheckCRC(0xe3069283, field); err != nil {
@@ -159,8 +159,8 @@ func TestCheckCRC(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-3-05
-//rfc:5044 MPA-4.1-08
+//rfc:5044 MPA-3-05 No ULPDU larger than 64768 octets is posted
+//rfc:5044 MPA-4.1-08 Any ULPDU_Length from the minimum header up is accepted
 func TestULPDULenChecks(t *testing.T) {
 	for n, want := range map[int]error{0: nil, 64768: nil, 64769: mpa.ErrULPDUTooLong, 1 << 20: mpa.ErrULPDUTooLong} {
 		if err := mpa.CheckULPDULen(n); err != want {
@@ -175,10 +175,10 @@ func TestULPDULenChecks(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-3-04
-//rfc:5044 MPA-4.5-01
-//rfc:5044 MPA-4.5-02
-//rfc:5044 MPA-4.5-05
+//rfc:5044 MPA-3-04 MULPDU never below 128 nor above 64768
+//rfc:5044 MPA-4.5-01 MULPDU with markers = EMSS-(6+4*ceil(EMSS/512)+EMSS mod 4)
+//rfc:5044 MPA-4.5-02 MULPDU without markers = EMSS-(6+EMSS mod 4)
+//rfc:5044 MPA-4.5-05 MULPDU floor of 128 kept when EMSS <128
 func TestMULPDU(t *testing.T) {
 	for _, v := range []struct{ emss, plain, markers int }{
 		{1460, 1454, 1442}, // 3 Markers at worst
@@ -210,7 +210,7 @@ func TestMULPDU(t *testing.T) {
 // The FPDU of a ULPDU of MULPDU octets fits a segment of EMSS octets wherever its
 // Markers fall, and without Markers nothing longer would.
 //
-//rfc:5044 MPA-4.5-04
+//rfc:5044 MPA-4.5-04 ULPDUs as large as possible
 func TestMULPDUFits(t *testing.T) {
 	for emss := 160; emss <= 9000; emss += 7 {
 		plain, marked := mpa.MULPDU(emss, false), mpa.MULPDU(emss, true)

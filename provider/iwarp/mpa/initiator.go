@@ -19,7 +19,7 @@ type Offer struct {
 	// PeerToPeer asks for an RTR indication, so that the responder may send first
 	// once it has arrived. It needs revision 2.
 	//
-	//rfc:6581 MPA2-5-02
+	//rfc:6581 MPA2-5-02 ULP can request explicit RTR per connection
 	PeerToPeer bool
 
 	// PrivateData is the ULP's, at most 508 octets, 512 unenhanced. The Initiator
@@ -42,10 +42,10 @@ type Initiator struct {
 // peer-to-peer, the Request is unenhanced and of revision 1, whatever
 // Config.Revision says: RFC 6581 section 10 forbids the enhanced format then.
 //
-//rfc:6581 MPA2-6-01
-//rfc:6581 MPA2-6-02
-//rfc:6581 MPA2-6-03
-//rfc:6581 MPA2-10-03
+//rfc:6581 MPA2-6-01 S=1 iff private data starts with the enhanced block
+//rfc:6581 MPA2-6-02 Rev>=2 when any enhanced feature is used
+//rfc:6581 MPA2-6-03 Rev=1 allowed if no enhanced feature wanted
+//rfc:6581 MPA2-10-03 Enhanced format not used when no feature is wanted
 func NewInitiator(cfg Config, offer Offer) (Initiator, error) {
 	cfg, err := cfg.normalize()
 	if err != nil {
@@ -70,11 +70,9 @@ func NewInitiator(cfg Config, offer Offer) (Initiator, error) {
 
 // AppendRequest appends the octets of the MPA Request Frame to b.
 //
-//rfc:5044 MPA-7.1.1-12
-//rfc:5044 MPA-7.1.1-14
-//rfc:5044 MPA-7.1.2-1-01
-//rfc:6581 MPA2-6-06
-//rfc:6581 MPA2-9.2-02
+//rfc:5044 MPA-7.1.1-12 Res bits zero on send
+//rfc:5044 MPA-7.1.1-14 Rev=1 for this spec
+//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
 func (i Initiator) AppendRequest(b []byte) []byte {
 	f := Frame{
 		Kind:        KindRequest,
@@ -89,7 +87,9 @@ func (i Initiator) AppendRequest(b []byte) []byte {
 	if i.enhanced {
 		f.Revision, f.Enhanced = 2, true
 		e := Enhanced{IRD: depth(i.offer.IRD, i.offer.ManualIRD), ORD: depth(i.offer.ORD, i.offer.ManualORD)}
+		//rfc:6581 MPA2-9.2-02 Initiator sets B/C/D for every RTR it supports when A=1
 		e = e.flags(i.offer.PeerToPeer, i.cfg.RTR)
+		//rfc:6581 MPA2-6-06 PD_Length includes the 4-octet block
 		f.PrivateData = append(e.AppendTo(make([]byte, 0, MaxPrivateData)), i.offer.PrivateData...)
 	}
 	return f.AppendTo(b)
@@ -98,7 +98,7 @@ func (i Initiator) AppendRequest(b []byte) []byte {
 // Expired reports whether the Reply, if it has not arrived in full by now, is too
 // late.
 //
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (i Initiator) Expired(now time.Time) bool { return i.cfg.expired(now) }
 
 // Receive parses and judges the Reply at the start of b. n and ErrShort are as
@@ -121,17 +121,15 @@ func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
 // code 4 (invalid Reply), 5 (CRCs refused), 6 (the responder's ORD exceeds the IRD
 // that this end can provide) or 7 (no RTR indication in common).
 //
-//rfc:5044 MPA-7.1.1-11
-//rfc:5044 MPA-7.1.1-13
-//rfc:5044 MPA-7.1.1-15
-//rfc:5044 MPA-7.1.1-16
-//rfc:5044 MPA-7.1.2-3-01
-//rfc:5044 MPA-7.1.2-3-04
-//rfc:6581 MPA2-10-06
+//rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
+//rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
+//rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
 func (i Initiator) Judge(reply Frame) (Params, error) {
 	switch {
 	case reply.Kind != KindReply:
 		return Params{}, ErrTwoInitiator
+	//rfc:5044 MPA-7.1.1-15 Receiver checks Rev
+	//rfc:5044 MPA-7.1.1-16 Unsupported Rev: close and report locally
 	case reply.Revision > 2:
 		return Params{}, ErrRevision
 	}
@@ -143,6 +141,7 @@ func (i Initiator) Judge(reply Frame) (Params, error) {
 	if err != nil {
 		return Params{}, err
 	}
+	//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
 	if reply.Reject {
 		return Params{}, rejected(reply, e, ulp)
 	}
@@ -159,6 +158,7 @@ func (i Initiator) Judge(reply Frame) (Params, error) {
 		PeerPrivateData: ulp,
 	}
 	switch {
+	//rfc:6581 MPA2-10-06 Reply lacking S/Rev2 to enhanced request is a failure
 	case i.enhanced && !p.Enhanced:
 		return Params{}, ErrUnenhancedReply
 	case !i.enhanced && p.Enhanced:
@@ -179,19 +179,19 @@ func (i Initiator) Judge(reply Frame) (Params, error) {
 
 // judgeEnhanced applies RFC 6581 sections 9.1 and 9.2 to the Reply's data.
 //
-//rfc:6581 MPA2-9.1-01
-//rfc:6581 MPA2-9.1-06
-//rfc:6581 MPA2-9.1-07
-//rfc:6581 MPA2-9.1-08
-//rfc:6581 MPA2-9.1-12
-//rfc:6581 MPA2-9.1-13
+//rfc:6581 MPA2-9.1-01 Peer IRD/ORD passed to the ULP
 func (i Initiator) judgeEnhanced(p *Params, e Enhanced) error {
 	p.PeerIRD, p.PeerORD = int(e.IRD), int(e.ORD)
+	//rfc:6581 MPA2-9.1-07 Initiator lowers ORD to at most responder IRD
+	//rfc:6581 MPA2-9.1-12 Responder IRD 0x3FFF: initiator ORD unchanged
 	if e.IRD != NotNegotiated {
 		p.ORD = min(p.ORD, p.PeerIRD)
 	}
+	//rfc:6581 MPA2-9.1-06 Initiator raises IRD to at least responder ORD
+	//rfc:6581 MPA2-9.1-13 Responder ORD 0x3FFF: initiator IRD unchanged
 	if e.ORD != NotNegotiated && p.PeerORD > p.IRD {
 		if p.PeerORD > i.cfg.MaxIRD {
+			//rfc:6581 MPA2-9.1-08 Insufficient IRD: TERM 2/0/6 then terminate
 			return ErrInsufficientIRD
 		}
 		p.IRD = p.PeerORD
@@ -214,8 +214,8 @@ func (i Initiator) judgeEnhanced(p *Params, e Enhanced) error {
 // responder. A Read needs one entry of its IRD. A Send comes last because some
 // responders let it use up a posted receive.
 //
-//rfc:6581 MPA2-9.2-08
-//rfc:6581 MPA2-9.2-09
+//rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
+//rfc:6581 MPA2-9.2-09 No common RTR: TERM 2/0/7 and terminate
 func chooseRTR(common RTR, canRead bool) RTR {
 	switch {
 	case common&RTRWrite != 0:
@@ -228,8 +228,8 @@ func chooseRTR(common RTR, canRead bool) RTR {
 
 // rejected makes the error of a Reply with the R bit.
 //
-//rfc:5044 MPA-7.1.2-3-03
-//rfc:6581 MPA2-9.1-09
+//rfc:5044 MPA-7.1.2-3-03 R=1: exit MPA, TCP left open
+//rfc:6581 MPA2-9.1-09 Initiator passes responder IRD/ORD to ULP, also on reject
 func rejected(reply Frame, e Enhanced, ulp []byte) *RejectedError {
 	r := &RejectedError{
 		Revision:    reply.Revision,
@@ -255,7 +255,7 @@ func rejected(reply Frame, e Enhanced, ulp []byte) *RejectedError {
 // RFC 6581 section 10 permits it and leaves IRD and ORD to the ULPs: Params.IRD and
 // Params.ORD will be those of the Offer.
 //
-//rfc:6581 MPA2-10-05
+//rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
 func (i Initiator) Fallback(cause error, deadline time.Time) (Initiator, bool) {
 	if !i.enhanced || i.offer.PeerToPeer || !unenhanced(cause) {
 		return Initiator{}, false

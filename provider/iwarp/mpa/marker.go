@@ -82,9 +82,9 @@ func (f *Framer) Len(ulpduLen int) int {
 // If dst has Len octets of room nothing is allocated. The ULPDU is not retained.
 // dst and the ULPDU must not overlap.
 //
-//rfc:5044 MPA-3-01
-//rfc:5044 MPA-4.1-01
-//rfc:5044 MPA-4.3-01
+//rfc:5044 MPA-3-01 Exactly one ULPDU per FPDU
+//rfc:5044 MPA-4.1-01 FPDU layout: 16-bit length, ULPDU, pad, 32-bit CRC
+//rfc:5044 MPA-4.3-01 Every sender can generate markers when the receiver asks
 func (f *Framer) AppendFPDU(dst []byte, ulpdu ...[]byte) ([]byte, error) {
 	ulpduLen := 0
 	for _, p := range ulpdu {
@@ -93,13 +93,13 @@ func (f *Framer) AppendFPDU(dst []byte, ulpdu ...[]byte) ([]byte, error) {
 	if err := CheckULPDULen(ulpduLen); err != nil {
 		return dst, err
 	}
+	//rfc:5044 MPA-4.3-06 Between-FPDU marker belongs to the following FPDU for CRC
+	//rfc:5044 MPA-4.4-12 Leading marker is covered when it precedes ULPDU_Length
 	begin := len(dst) // the CRC covers the stream from here, a leading Marker included
 	start := f.pos    // of ULPDU_Length
-	//rfc:5044 MPA-4.3-05
-	//rfc:5044 MPA-4.3-06
-	//rfc:5044 MPA-4.3-08
-	//rfc:5044 MPA-4.4-12
-	//rfc:5044 MPA-7.1.2-7-01
+	//rfc:5044 MPA-4.3-05 FPDUPTR zero when the marker falls between FPDUs
+	//rfc:5044 MPA-4.3-08 First marker precedes the first FPDU, FPDUPTR 0
+	//rfc:5044 MPA-7.1.2-7-01 First FPDU: zero marker first if markers are on
 	if f.markers && f.pos%MarkerInterval == 0 {
 		dst = Marker{}.AppendTo(dst)
 		f.pos += MarkerLen
@@ -111,7 +111,7 @@ func (f *Framer) AppendFPDU(dst []byte, ulpdu ...[]byte) ([]byte, error) {
 		dst = f.appendOctets(dst, p, start)
 	}
 	dst = f.appendOctets(dst, zeroPad[:PadLen(ulpduLen)], start)
-	//rfc:5044 MPA-4.3-11
+	//rfc:5044 MPA-4.3-11 Marker between PAD and CRC is covered by that CRC
 	dst = f.appendMarker(dst, start) // between pad and CRC, where it is covered
 	var crc uint32
 	if f.crc {
@@ -140,17 +140,17 @@ func (f *Framer) appendOctets(dst, p []byte, start uint64) []byte {
 // appendMarker appends a Marker if one is due. FPDUPTR is a multiple of four
 // because ULPDU_Length and Markers both begin at multiples of four.
 //
-//rfc:5044 MPA-4.2-01
-//rfc:5044 MPA-4.2-02
-//rfc:5044 MPA-4.2-04
-//rfc:5044 MPA-4.3-02
-//rfc:5044 MPA-4.3-03
-//rfc:5044 MPA-4.3-04
-//rfc:5044 MPA-4.3-09
+//rfc:5044 MPA-4.2-01 Marker = 16-bit reserved + 16-bit FPDUPTR
+//rfc:5044 MPA-4.2-02 Marker reserved field zero on send
+//rfc:5044 MPA-4.2-04 Low two FPDUPTR bits sent as zero
 func (f *Framer) appendMarker(dst []byte, start uint64) []byte {
+	//rfc:5044 MPA-4.3-02 Markers every 512 octets of TCP sequence space
+	//rfc:5044 MPA-4.3-03 Marker positions count the octets of markers too
 	if !f.markers || f.pos%MarkerInterval != 0 {
 		return dst
 	}
+	//rfc:5044 MPA-4.3-04 FPDUPTR = distance from the ULPDU_Length field to the marker
+	//rfc:5044 MPA-4.3-09 All markers inside one FPDU point to its ULPDU_Length field
 	dst = Marker{FPDUPTR: uint16(f.pos - start)}.AppendTo(dst)
 	f.pos += MarkerLen
 	return dst

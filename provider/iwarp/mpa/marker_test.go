@@ -14,12 +14,12 @@ import (
 // The Framer produces figure 5 as the first FPDU of a stream and, behind a first of
 // 492 octets, figure 6 as the second.
 //
-//rfc:5044 MPA-4.2-01
-//rfc:5044 MPA-4.2-02
-//rfc:5044 MPA-4.2-04
-//rfc:5044 MPA-4.3-04
-//rfc:5044 MPA-4.3-08
-//rfc:5044 MPA-7.1.2-7-01
+//rfc:5044 MPA-4.2-01 Marker = 16-bit reserved + 16-bit FPDUPTR
+//rfc:5044 MPA-4.2-02 Marker reserved field zero on send
+//rfc:5044 MPA-4.2-04 Low two FPDUPTR bits sent as zero
+//rfc:5044 MPA-4.3-04 FPDUPTR = distance from the ULPDU_Length field to the marker
+//rfc:5044 MPA-4.3-08 First marker precedes the first FPDU, FPDUPTR 0
+//rfc:5044 MPA-7.1.2-7-01 First FPDU: zero marker first if markers are on
 func TestFramerFigures(t *testing.T) {
 	f := mpa.NewFramer(true, true)
 	got := guarded(t, 52, func(b []byte) []byte {
@@ -47,8 +47,8 @@ func TestFramerFigures(t *testing.T) {
 
 // RFC 5044 figure 4: a ULPDU of 16 octets with a Marker behind its tenth.
 //
-//rfc:5044 MPA-4.1-03
-//rfc:5044 MPA-4.1-04
+//rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
+//rfc:5044 MPA-4.1-04 Pad octets are zero on send
 func TestFramerFigure4(t *testing.T) {
 	f := mpa.NewFramer(true, false)
 	// The FPDU begins 12 octets before the second Marker: at 500.
@@ -67,8 +67,8 @@ func TestFramerFigure4(t *testing.T) {
 
 // An FPDU that ends where a Marker is due leaves it to the next FPDU.
 //
-//rfc:5044 MPA-4.3-05
-//rfc:5044 MPA-4.3-06
+//rfc:5044 MPA-4.3-05 FPDUPTR zero when the marker falls between FPDUs
+//rfc:5044 MPA-4.3-06 Between-FPDU marker belongs to the following FPDU for CRC
 func TestMarkerBetweenFPDUs(t *testing.T) {
 	f := mpa.NewFramer(true, true)
 	first, _ := f.AppendFPDU(nil, octets(502))
@@ -86,7 +86,7 @@ func TestMarkerBetweenFPDUs(t *testing.T) {
 
 // A Marker between pad and CRC is covered by that CRC.
 //
-//rfc:5044 MPA-4.3-11
+//rfc:5044 MPA-4.3-11 Marker between PAD and CRC is covered by that CRC
 func TestMarkerBetweenPadAndCRC(t *testing.T) {
 	f := mpa.NewFramer(true, true)
 	got, _ := f.AppendFPDU(nil, octets(505)) // 4 + 2 + 505 + 1 = 512
@@ -114,10 +114,10 @@ var slideSizes = []int{0, 1, 3, 16, 42, 480, 498, 499, 500, 501, 502, 503, 504, 
 // begins because a Marker in front belongs to it. So an FPDU begins in 127 slots,
 // and its ULPDU_Length lies in the 127 slots other than the Marker's own.
 //
-//rfc:5044 MPA-4.3-02
-//rfc:5044 MPA-4.3-03
-//rfc:5044 MPA-4.3-09
-//rfc:5044 MPA-4.3-14
+//rfc:5044 MPA-4.3-02 Markers every 512 octets of TCP sequence space
+//rfc:5044 MPA-4.3-03 Marker positions count the octets of markers too
+//rfc:5044 MPA-4.3-09 All markers inside one FPDU point to its ULPDU_Length field
+//rfc:5044 MPA-4.3-14 Markers may split at any 4-octet boundary
 func TestMarkerSlide(t *testing.T) {
 	begins, headers := map[int]bool{}, map[int]bool{}
 	for lead := 0; lead < 2*mpa.MarkerInterval; lead += 4 {
@@ -170,11 +170,11 @@ func checkLayout(t *testing.T, want *model, ulpdu ...[]byte) {
 	}
 }
 
-//rfc:5044 MPA-3-01
-//rfc:5044 MPA-4.3-01
-//rfc:5044 MPA-4.3-10
-//rfc:5044 MPA-4.3-13
-//rfc:5044 MPA-7.1.1-05
+//rfc:5044 MPA-3-01 Exactly one ULPDU per FPDU
+//rfc:5044 MPA-4.3-01 Every sender can generate markers when the receiver asks
+//rfc:5044 MPA-4.3-10 Marker points to the FPDU that contains it
+//rfc:5044 MPA-4.3-13 Receiver preserves ULPDU boundaries
+//rfc:5044 MPA-7.1.1-05 M=0 received: no markers added
 func TestFramerMatchesModel(t *testing.T) {
 	size := rapid.OneOf(rapid.IntRange(0, 40), rapid.IntRange(0, 1500), rapid.SampledFrom(slideSizes))
 	rapid.Check(t, func(rt *rapid.T) {
@@ -192,7 +192,7 @@ func TestFramerMatchesModel(t *testing.T) {
 // Markers stay where they belong when the count of octets passes 2^32, where TCP
 // sequence numbers wrap, and when it wraps itself.
 //
-//rfc:5044 MPA-4.3-07
+//rfc:5044 MPA-4.3-07 Marker arithmetic survives TCP sequence wrap
 func TestMarkerPositionWrap(t *testing.T) {
 	for _, wrap := range []uint64{1 << 32, 0} {
 		f, r := mpa.NewFramer(true, true), mpa.NewReceiver(true, true)
@@ -213,7 +213,7 @@ func TestMarkerPositionWrap(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-3-05
+//rfc:5044 MPA-3-05 No ULPDU larger than 64768 octets is posted
 func TestFramerRefusesLongULPDU(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		f := mpa.NewFramer(markers, true)
@@ -243,7 +243,7 @@ func TestFramerWritesNothingElse(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-4.2-01
+//rfc:5044 MPA-4.2-01 Marker = 16-bit reserved + 16-bit FPDUPTR
 func TestMarkerCodec(t *testing.T) {
 	m := mpa.Marker{Reserved: 0x0102, FPDUPTR: 0xa0b4}
 	wire := guarded(t, 4, m.AppendTo)

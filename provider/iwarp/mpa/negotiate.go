@@ -131,8 +131,8 @@ func checkDepth(name string, depth int) error {
 // checkPrivateData checks the ULP's private data against what is left of the
 // frame.
 //
-//rfc:5044 MPA-7.1.1-18
-//rfc:6581 MPA2-6-07
+//rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
+//rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
 func (c Config) checkPrivateData(ulp []byte, enhanced bool) error {
 	limit := c.MaxPrivateData
 	if enhanced {
@@ -162,7 +162,7 @@ var (
 	// ErrLocal is for callers that failed for reasons of their own during an
 	// enhanced start-up, such as a lack of memory (RFC 6581 section 9.3).
 	//
-	//rfc:6581 MPA2-9.3-01
+	//rfc:6581 MPA2-9.3-01 Other local enhanced-setup error: TERM 2/0/5 before reset
 	ErrLocal = mpaError(iwarp.MPALocalCatastrophic, "local failure during start-up")
 
 	// ErrClosed is for callers that saw the TCP connection end during start-up
@@ -232,9 +232,9 @@ func depth(value int, manual bool) uint16 {
 // flags sets the control flags of the connection model. Without peerToPeer all
 // are clear.
 //
-//rfc:6581 MPA2-9.2-01
-//rfc:6581 MPA2-9.2-10
-//rfc:6581 MPA2-9.2-12
+//rfc:6581 MPA2-9.2-01 A=1 for peer-to-peer
+//rfc:6581 MPA2-9.2-10 A=0 for client-server
+//rfc:6581 MPA2-9.2-12 A=0 forces B=C=D=0 on send
 func (e Enhanced) flags(peerToPeer bool, rtr RTR) Enhanced {
 	e.A = peerToPeer
 	e.B = peerToPeer && rtr&RTRSend != 0

@@ -83,22 +83,22 @@ func reply(e mpa.Enhanced) mpa.Frame {
 
 // The octets of the Requests, from the figures of the RFCs.
 //
-//rfc:5044 MPA-1.2-02
-//rfc:5044 MPA-4.4-02
-//rfc:5044 MPA-4.4-03
-//rfc:5044 MPA-7.1.1-12
-//rfc:5044 MPA-7.1.1-14
-//rfc:5044 MPA-7.1.2-1-01
-//rfc:6581 MPA2-6-01
-//rfc:6581 MPA2-5-02
-//rfc:6581 MPA2-6-02
-//rfc:6581 MPA2-6-03
-//rfc:6581 MPA2-6-06
-//rfc:6581 MPA2-9.2-01
-//rfc:6581 MPA2-9.2-02
-//rfc:6581 MPA2-9.2-10
-//rfc:6581 MPA2-9.2-12
-//rfc:6581 MPA2-10-03
+//rfc:5044 MPA-1.2-02 CRC stays on unless the path is known to be as strong
+//rfc:5044 MPA-4.4-02 Default connection config uses CRC
+//rfc:5044 MPA-4.4-03 CRC suppression only on explicit administrator request
+//rfc:5044 MPA-7.1.1-12 Res bits zero on send
+//rfc:5044 MPA-7.1.1-14 Rev=1 for this spec
+//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
+//rfc:6581 MPA2-6-01 S=1 iff private data starts with the enhanced block
+//rfc:6581 MPA2-5-02 ULP can request explicit RTR per connection
+//rfc:6581 MPA2-6-02 Rev>=2 when any enhanced feature is used
+//rfc:6581 MPA2-6-03 Rev=1 allowed if no enhanced feature wanted
+//rfc:6581 MPA2-6-06 PD_Length includes the 4-octet block
+//rfc:6581 MPA2-9.2-01 A=1 for peer-to-peer
+//rfc:6581 MPA2-9.2-02 Initiator sets B/C/D for every RTR it supports when A=1
+//rfc:6581 MPA2-9.2-10 A=0 for client-server
+//rfc:6581 MPA2-9.2-12 A=0 forces B=C=D=0 on send
+//rfc:6581 MPA2-10-03 Enhanced format not used when no feature is wanted
 func TestInitiatorRequest(t *testing.T) {
 	pd := []byte("abc")
 	for _, v := range []struct {
@@ -131,11 +131,11 @@ func TestInitiatorRequest(t *testing.T) {
 
 // The octets of the Replies to given Requests.
 //
-//rfc:5044 MPA-7.1.2-2-03
-//rfc:6581 MPA2-6-05
-//rfc:6581 MPA2-6-10
-//rfc:6581 MPA2-10-01
-//rfc:6581 MPA2-10-02
+//rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
+//rfc:6581 MPA2-6-05 Reply to a Rev1 request is unenhanced
+//rfc:6581 MPA2-6-10 Rev 2 with S=0 is treated as unenhanced
+//rfc:6581 MPA2-10-01 Enhanced responder answers enhanced to enhanced
+//rfc:6581 MPA2-10-02 Any responder answers unenhanced to unenhanced
 func TestResponderReply(t *testing.T) {
 	pd := []byte("abc")
 	answer := mpa.Answer{IRD: 4, ORD: 6, PrivateData: pd}
@@ -220,9 +220,9 @@ func TestNegotiateSIW(t *testing.T) {
 
 // CRCs are off only if both sides say so.
 //
-//rfc:5044 MPA-4.4-04
-//rfc:5044 MPA-7.1.1-08
-//rfc:5044 MPA-7.1.1-09
+//rfc:5044 MPA-4.4-04 CRC disabled only if both sides declare C=0
+//rfc:5044 MPA-7.1.1-08 C=0 on both: CRC not checked
+//rfc:5044 MPA-7.1.1-09 C=1 on either: both generate and check
 func TestNegotiateCRC(t *testing.T) {
 	for _, v := range []struct {
 		initiator, responder mpa.CRCPolicy
@@ -247,10 +247,10 @@ func TestNegotiateCRC(t *testing.T) {
 
 // Each side decides on the Markers that it receives.
 //
-//rfc:5044 MPA-4.3-01
-//rfc:5044 MPA-7.1.1-05
-//rfc:5044 MPA-7.1.1-06
-//rfc:5044 MPA-7.1.1-07
+//rfc:5044 MPA-4.3-01 Every sender can generate markers when the receiver asks
+//rfc:5044 MPA-7.1.1-05 M=0 received: no markers added
+//rfc:5044 MPA-7.1.1-06 M=1 received: markers added
+//rfc:5044 MPA-7.1.1-07 M is per direction (asymmetric allowed)
 func TestNegotiateMarkers(t *testing.T) {
 	for _, atInitiator := range []bool{false, true} {
 		for _, atResponder := range []bool{false, true} {
@@ -278,13 +278,13 @@ func exchange(t testing.TB, ci, cr mpa.Config, offer mpa.Offer, answer mpa.Answe
 	return atInitiator, atResponder
 }
 
-//rfc:5044 MPA-3-07
-//rfc:5044 MPA-7.1.1-20
-//rfc:5044 MPA-7.1.1-21
-//rfc:5044 MPA-7.1.2-2-05
-//rfc:5044 MPA-7.1.2-3-04
-//rfc:5044 MPA-7.1.2-4-01
-//rfc:6581 MPA2-9.1-01
+//rfc:5044 MPA-3-07 Negotiated protocol version is reported to DDP
+//rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
+//rfc:5044 MPA-7.1.1-21 Received Rev reported to ULP
+//rfc:5044 MPA-7.1.2-2-05 Private data accepted: Reply R=0, then ready for FPDUs
+//rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
+//rfc:6581 MPA2-9.1-01 Peer IRD/ORD passed to the ULP
 func TestNegotiateParams(t *testing.T) {
 	for _, revision := range []uint8{1, 2} {
 		offer := mpa.Offer{IRD: 8, ORD: 16, PrivateData: []byte("from the initiator")}
@@ -309,10 +309,10 @@ func TestNegotiateParams(t *testing.T) {
 
 // RFC 6581 section 9.1 at the responder.
 //
-//rfc:6581 MPA2-9.1-02
-//rfc:6581 MPA2-9.1-03
-//rfc:6581 MPA2-9.1-10
-//rfc:6581 MPA2-9.1-11
+//rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
+//rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
+//rfc:6581 MPA2-9.1-10 Initiator ORD 0x3FFF: responder keeps and answers its IRD
+//rfc:6581 MPA2-9.1-11 Initiator IRD 0x3FFF: responder keeps and answers its ORD
 func TestResponderDepths(t *testing.T) {
 	for _, v := range []struct {
 		name             string
@@ -349,11 +349,11 @@ func TestResponderDepths(t *testing.T) {
 
 // RFC 6581 section 9.1 at the initiator.
 //
-//rfc:6581 MPA2-9.1-06
-//rfc:6581 MPA2-9.1-07
-//rfc:6581 MPA2-9.1-08
-//rfc:6581 MPA2-9.1-12
-//rfc:6581 MPA2-9.1-13
+//rfc:6581 MPA2-9.1-06 Initiator raises IRD to at least responder ORD
+//rfc:6581 MPA2-9.1-07 Initiator lowers ORD to at most responder IRD
+//rfc:6581 MPA2-9.1-08 Insufficient IRD: TERM 2/0/6 then terminate
+//rfc:6581 MPA2-9.1-12 Responder IRD 0x3FFF: initiator ORD unchanged
+//rfc:6581 MPA2-9.1-13 Responder ORD 0x3FFF: initiator IRD unchanged
 func TestInitiatorDepths(t *testing.T) {
 	offer := mpa.Offer{IRD: 8, ORD: 16}
 	for _, v := range []struct {
@@ -390,13 +390,13 @@ func TestInitiatorDepths(t *testing.T) {
 
 // RFC 6581 section 9.2 at the responder.
 //
-//rfc:6581 MPA2-9.1-04
-//rfc:6581 MPA2-9.2-03
-//rfc:6581 MPA2-9.2-04
-//rfc:6581 MPA2-9.2-05
-//rfc:6581 MPA2-9.2-06
-//rfc:6581 MPA2-9.2-11
-//rfc:6581 MPA2-9.2-13
+//rfc:6581 MPA2-9.1-04 Responder may raise IRD to serve a Read RTR when ORD is 0
+//rfc:6581 MPA2-9.2-03 Responder supports at least one RTR option
+//rfc:6581 MPA2-9.2-04 Responder echoes A=1
+//rfc:6581 MPA2-9.2-05 Responder sets flag for each common option
+//rfc:6581 MPA2-9.2-06 Responder sets at least one RTR flag even when none match
+//rfc:6581 MPA2-9.2-11 Responder answers A=0 to A=0
+//rfc:6581 MPA2-9.2-13 A=0: B,C,D ignored on receive
 func TestResponderRTR(t *testing.T) {
 	for _, v := range []struct {
 		name    string
@@ -431,9 +431,9 @@ func TestResponderRTR(t *testing.T) {
 
 // RFC 6581 section 9.2 at the initiator.
 //
-//rfc:6581 MPA2-9.2-07
-//rfc:6581 MPA2-9.2-08
-//rfc:6581 MPA2-9.2-09
+//rfc:6581 MPA2-9.2-07 Responder may add unrequested options
+//rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
+//rfc:6581 MPA2-9.2-09 No common RTR: TERM 2/0/7 and terminate
 func TestInitiatorRTR(t *testing.T) {
 	for _, v := range []struct {
 		name  string
@@ -534,8 +534,8 @@ func TestCRCPolicyString(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-7.1.2-8-02
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func TestNegotiateDeadline(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	cfg := mpa.Config{Deadline: now.Add(mpa.StartupTimeout)}

@@ -5,7 +5,7 @@ package mpa
 // (revision 0 and version 0). RFC 5044 appendix C tells how the two find out about
 // each other. Versions are never mixed, and both directions have the same.
 //
-//rfc:5044 RDMAC-C.1-01
+//rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
 type RDMACPolicy uint8
 
 const (
@@ -47,8 +47,8 @@ var (
 // judgeRDMAC decides on the revision of a Request, and says whether the connection
 // will be one of revision 0.
 //
-//rfc:5044 RDMAC-C.2.1-01
-//rfc:5044 RDMAC-C.2.3-01
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
+//rfc:5044 RDMAC-C.2.3-01 Permissive responder to Rev0: Reply Rev0, M=1, C=1, V=0
 func (c Config) judgeRDMAC(request Frame) (rdmac bool, err error) {
 	switch {
 	case request.Revision > 0:
@@ -72,8 +72,8 @@ func (c Config) judgeRDMAC(request Frame) (rdmac bool, err error) {
 // It has R set. RFC 5044 appendix C.2.1 doesn't say so, but an initiator that looks
 // at R before Rev, or at Rev not at all, must not believe to be connected.
 //
-//rfc:5044 RDMAC-C.2.1-01
-//rfc:5044 RDMAC-C.2-02
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
+//rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
 func (r Responder) AppendRefusal(b []byte, err error) []byte {
 	f := Frame{Kind: KindReply, CRC: r.cfg.CRC != CRCOff, Reject: true}
 	switch err {
@@ -90,9 +90,9 @@ func (r Responder) AppendRefusal(b []byte, err error) []byte {
 // judgeRDMAC decides on the revision of a Reply, and says whether the connection is
 // one of revision 0.
 //
-//rfc:5044 RDMAC-C.2.2-01
-//rfc:5044 RDMAC-C.2-03
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
+//rfc:5044 RDMAC-C.2-03 IETF non-permissive initiator vs RDMAC responder: close
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func (i Initiator) judgeRDMAC(reply Frame) (rdmac bool, err error) {
 	switch {
 	case reply.Revision > 0 && i.cfg.RDMAC == RDMACOnly:
@@ -113,9 +113,9 @@ func (i Initiator) judgeRDMAC(reply Frame) (rdmac bool, err error) {
 
 // speakRDMAC turns what the RDMA Consortium's protocols always have on.
 //
-//rfc:5044 RDMAC-C.1-04
-//rfc:5044 RDMAC-C.2.3-03
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.1-04 CRC forced on with an RDMAC peer
+//rfc:5044 RDMAC-C.2.3-03 RDMAC vs RDMAC-capable: V=0 M=1/1 in all cells of fig 16
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func (p *Params) speakRDMAC() {
 	p.RDMAC, p.CRC, p.MarkersTx, p.MarkersRx = true, true, true, true
 }

@@ -37,11 +37,11 @@ func flag(b bool) int {
 // for itself: it always has M=1. Markers are those that initiator and responder
 // receive. A cell that is not here closes.
 //
-//rfc:5044 RDMAC-C.1-01
-//rfc:5044 RDMAC-C.2-02
-//rfc:5044 RDMAC-C.2-03
-//rfc:5044 RDMAC-C.2.3-03
-//rfc:5044 RDMAC-C.3-01
+//rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
+//rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
+//rfc:5044 RDMAC-C.2-03 IETF non-permissive initiator vs RDMAC responder: close
+//rfc:5044 RDMAC-C.2.3-03 RDMAC vs RDMAC-capable: V=0 M=1/1 in all cells of fig 16
+//rfc:5044 RDMAC-C.3-01 IETF peers, permissive or not: V=1, markers as asked
 var appendixC = map[[2]rnic]string{
 	{rdmacRNIC, rdmacRNIC}: "V=0 M=1/1", // figures 15 and 16
 
@@ -80,8 +80,8 @@ var (
 // TestRDMACMatrix plays every cell of the figures, with each policy for CRCs at both
 // ends, which must not matter where the version is 0.
 //
-//rfc:5044 RDMAC-C.1-03
-//rfc:5044 RDMAC-C.1-04
+//rfc:5044 RDMAC-C.1-03 Version identical in both directions
+//rfc:5044 RDMAC-C.1-04 CRC forced on with an RDMAC peer
 func TestRDMACMatrix(t *testing.T) {
 	types := []rnic{rdmacRNIC, nonPermissive0, nonPermissive1, permissive0, permissive1}
 	for _, initiator := range types {
@@ -136,9 +136,9 @@ func outcome(t *testing.T, name string, i mpa.Initiator, r mpa.Responder) string
 // The octets of start-up frames of revision 0, and of the refusals: figure 13 of RFC
 // 5044 with the bits of appendix C.
 //
-//rfc:5044 RDMAC-C.2.1-01
-//rfc:5044 RDMAC-C.2.3-01
-//rfc:5044 RDMAC-C.2.3-02
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
+//rfc:5044 RDMAC-C.2.3-01 Permissive responder to Rev0: Reply Rev0, M=1, C=1, V=0
+//rfc:5044 RDMAC-C.2.3-02 Permissive responder never sends M=0 to an RDMAC initiator
 func TestRDMACFrames(t *testing.T) {
 	rdmac := newInitiator(t, mpa.Config{RDMAC: mpa.RDMACOnly, CRC: mpa.CRCOff}, mpa.Offer{PrivateData: []byte("hi")})
 	request := rdmac.AppendRequest(nil)
@@ -180,8 +180,8 @@ func wantOctets(t *testing.T, what string, got []byte, want string) {
 
 // Frames of revision 0 with one thing odd.
 //
-//rfc:5044 RDMAC-C.2.2-01
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func TestRDMACJudges(t *testing.T) {
 	zero := func(kind mpa.Kind, change func(*mpa.Frame)) mpa.Frame {
 		f := mpa.Frame{Kind: kind, Markers: true, CRC: true}
@@ -229,7 +229,7 @@ func TestRDMACJudges(t *testing.T) {
 // understand: the attempt is made again in revision 1, unless the connection has to be
 // peer-to-peer.
 //
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func TestRDMACFallback(t *testing.T) {
 	accepts := mpa.Frame{Kind: mpa.KindReply, Markers: true, CRC: true}
 	rejects := accepts

@@ -46,10 +46,10 @@ func (r *Receiver) Pos() uint64 { return r.d.pos }
 // and CRC pass through it as well). Without Markers it may be nil. scratch must
 // not overlap buf.
 //
-//rfc:5044 MPA-3-06
-//rfc:5044 MPA-6-01
-//rfc:5044 MPA-6-02
-//rfc:5044 MPA-6-03
+//rfc:5044 MPA-3-06 ULPDU handed up only after validation, with its length
+//rfc:5044 MPA-6-01 FPDU verified (start located, CRC ok) before passing up
+//rfc:5044 MPA-6-02 Whole FPDU present before forwarding
+//rfc:5044 MPA-6-03 Boundary known only from a valid FPDU's length or a marker
 func (r *Receiver) Next(buf, scratch []byte) (s Span, need int, err error) {
 	if r.d.err != nil {
 		return Span{}, 0, r.d.err
@@ -95,7 +95,7 @@ const (
 // With 0 it has done nothing, and what there is is for Next. That comes where an
 // FPDU is wrong or not complete, with Markers, and where it would not pay.
 //
-//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 func (r *Receiver) Run(buf []byte) (n, ulpduLen int) {
 	if r.d.err != nil || r.d.markers || len(buf) < HeaderLen {
 		return 0, 0
@@ -181,17 +181,17 @@ func (d *Deframer) MidFPDU() bool {
 // The error is ErrCRC or ErrMarker, at the end of the FPDU concerned, and stays
 // so for all later calls. Nothing is retained of dst or src.
 //
-//rfc:5044 MPA-4.3-12
-//rfc:5044 MPA-4.3-13
-//rfc:5044 MPA-4.3-14
-//rfc:5044 MPA-5.1-03
-//rfc:5044 MPA-8-02
+//rfc:5044 MPA-4.3-12 Receiver strips markers, length and CRC before DDP
+//rfc:5044 MPA-4.3-13 Receiver preserves ULPDU boundaries
+//rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
 func (d *Deframer) Feed(dst, src []byte) (out []byte, n int, done bool, err error) {
+	//rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
 	if d.err != nil {
 		return dst, 0, false, d.err
 	}
 	for n < len(src) {
 		if slot := d.pos % MarkerInterval; d.markers && slot < MarkerLen {
+			//rfc:5044 MPA-4.3-14 Markers may split at any 4-octet boundary
 			n += d.takeMarker(src[n:], int(slot))
 			continue
 		}
@@ -211,13 +211,10 @@ func (d *Deframer) Feed(dst, src []byte) (out []byte, n int, done bool, err erro
 
 // takeMarker consumes octets of the Marker that began slot octets ago.
 //
-//rfc:5044 MPA-4.2-03
-//rfc:5044 MPA-4.2-05
-//rfc:5044 MPA-4.3-06
-//rfc:5044 MPA-4.3-07
-//rfc:5044 MPA-4.3-10
+//rfc:5044 MPA-4.2-03 Marker reserved ignored on receive (except CRC)
 func (d *Deframer) takeMarker(src []byte, slot int) int {
 	n := copy(d.marker[slot:], src)
+	//rfc:5044 MPA-4.3-06 Between-FPDU marker belongs to the following FPDU for CRC
 	d.running = CRC(d.running, src[:n])
 	d.pos += uint64(n)
 	if slot+n < MarkerLen {
@@ -225,11 +222,14 @@ func (d *Deframer) takeMarker(src []byte, slot int) int {
 	}
 	// The position is a count of octets, so that it does not wrap as a TCP
 	// sequence number does. Only FPDUPTR has 16 bits.
+	//rfc:5044 MPA-4.3-07 Marker arithmetic survives TCP sequence wrap
 	want := uint16(0)
 	if d.got > 0 {
+		//rfc:5044 MPA-4.3-10 Marker points to the FPDU that contains it
 		want = uint16(d.pos - MarkerLen - d.start)
 	}
 	m, _ := ParseMarker(d.marker[:])
+	//rfc:5044 MPA-4.2-05 Low two FPDUPTR bits treated as zero on receive
 	if m.FPDUPTR&^3 != want {
 		d.misplaced = true
 	}
@@ -277,8 +277,8 @@ func (d *Deframer) takeOctets(chunk []byte) {
 
 // finish verifies the FPDU that just ended and prepares for the next.
 //
-//rfc:5044 MPA-4.1-07
-//rfc:5044 MPA-8-3-01
+//rfc:5044 MPA-4.1-07 CRC content not checked when CRC is off
+//rfc:5044 MPA-8-3-01 Detect marker/length disagreement (code 3)
 func (d *Deframer) finish() error {
 	if d.crc {
 		if err := CheckCRC(d.running, d.trailer[:]); err != nil {

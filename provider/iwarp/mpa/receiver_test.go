@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-//rfc:5044 MPA-4.3-12
-//rfc:5044 MPA-4.4-10
+//rfc:5044 MPA-4.3-12 Receiver strips markers, length and CRC before DDP
+//rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 func TestReceiverFigures(t *testing.T) {
 	f := mpa.NewFramer(true, true)
 	stream, err := f.AppendFPDU(nil, octets(482))
@@ -61,11 +61,11 @@ func TestReceiverSIW(t *testing.T) {
 
 // With CRCs off the field may hold anything, with CRCs on it may not.
 //
-//rfc:5044 MPA-4.1-07
-//rfc:5044 MPA-4.4-08
-//rfc:5044 MPA-4.4-09
-//rfc:5044 MPA-7.1.1-08
-//rfc:5044 MPA-7.1.1-10
+//rfc:5044 MPA-4.1-07 CRC content not checked when CRC is off
+//rfc:5044 MPA-4.4-08 Both C=0: stop checking at once
+//rfc:5044 MPA-4.4-09 Both C=0: may still generate CRCs
+//rfc:5044 MPA-7.1.1-08 C=0 on both: CRC not checked
+//rfc:5044 MPA-7.1.1-10 With CRC off the CRC field counts as valid
 func TestReceiverCRCOff(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		m := model{markers: markers, crc: true}
@@ -82,9 +82,9 @@ func TestReceiverCRCOff(t *testing.T) {
 
 // Pad and reserved bits are ignored as long as the CRC covers them.
 //
-//rfc:5044 MPA-4.1-05
-//rfc:5044 MPA-4.2-03
-//rfc:5044 MPA-4.2-05
+//rfc:5044 MPA-4.1-05 Pad content ignored on receive apart from CRC
+//rfc:5044 MPA-4.2-03 Marker reserved ignored on receive (except CRC)
+//rfc:5044 MPA-4.2-05 Low two FPDUPTR bits treated as zero on receive
 func TestReceiverIgnores(t *testing.T) {
 	m := model{markers: true, crc: true}
 	m.add(octets(1001)) // pad of one octet, Markers at 0, 512
@@ -119,11 +119,11 @@ func TestReceiverIgnores(t *testing.T) {
 // Each bit of an FPDU is covered: by the CRC, except that a larger length is first
 // of all a wait for octets that don't come.
 //
-//rfc:5044 MPA-3-06
-//rfc:5044 MPA-4.4-13
-//rfc:5044 MPA-4.4-14
-//rfc:5044 MPA-6-01
-//rfc:5044 MPA-8-2-01
+//rfc:5044 MPA-3-06 ULPDU handed up only after validation, with its length
+//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
+//rfc:5044 MPA-6-01 FPDU verified (start located, CRC ok) before passing up
+//rfc:5044 MPA-8-2-01 Detect CRC mismatch (code 2)
 func TestReceiverBitFlips(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		m := model{markers: markers, crc: true}
@@ -153,7 +153,7 @@ func TestReceiverBitFlips(t *testing.T) {
 
 // FPDUPTR is verified in every Marker, when the CRC was right.
 //
-//rfc:5044 MPA-8-3-01
+//rfc:5044 MPA-8-3-01 Detect marker/length disagreement (code 3)
 func TestReceiverWrongMarker(t *testing.T) {
 	for _, withCRC := range []bool{true, false} {
 		m := model{markers: true, crc: true}
@@ -187,8 +187,8 @@ func TestReceiverWrongMarker(t *testing.T) {
 
 // After an error nothing more is delivered, however good.
 //
-//rfc:5044 MPA-6-03
-//rfc:5044 MPA-8-02
+//rfc:5044 MPA-6-03 Boundary known only from a valid FPDU's length or a marker
+//rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
 func TestReceiverStopsAfterError(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		m := model{markers: markers, crc: true}
@@ -219,8 +219,8 @@ func TestReceiverStopsAfterError(t *testing.T) {
 
 // Every prefix of an FPDU asks for more, and never for more than there will be.
 //
-//rfc:5044 MPA-5.2-01
-//rfc:5044 MPA-6-02
+//rfc:5044 MPA-5.2-01 Boundaries found from ULPDU_Length on a stream
+//rfc:5044 MPA-6-02 Whole FPDU present before forwarding
 func TestReceiverPrefixes(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		for _, n := range []int{0, 1, 42, 506, 1442} {
@@ -276,7 +276,7 @@ func TestReceiverOwnership(t *testing.T) {
 // Lengths above what a sender may use: siw's over a loopback of 65536 octets, and the
 // largest that the field can carry.
 //
-//rfc:5044 MPA-4.1-08
+//rfc:5044 MPA-4.1-08 Any ULPDU_Length from the minimum header up is accepted
 func TestReceiverLargest(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		for _, n := range []int{mpa.MaxULPDU, 65474, 65535} {
@@ -293,8 +293,8 @@ func TestReceiverLargest(t *testing.T) {
 // Short FPDUs of one length are taken several at a time, up to what differs, is not
 // complete or is wrong; Next goes on from there and finds what is wrong.
 //
-//rfc:5044 MPA-4.4-14
-//rfc:5044 MPA-8-02
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
+//rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
 func TestReceiverRuns(t *testing.T) {
 	const size = 84 // of the FPDU of 78 octets
 	long := model{crc: true}
@@ -382,9 +382,9 @@ func deframe(stream []byte, markers, crc bool, piece func() int) (all [][]byte, 
 
 // Where the stream is cut into pieces makes no difference.
 //
-//rfc:5044 MPA-4.3-14
-//rfc:5044 MPA-5.1-03
-//rfc:5044 MPA-A.4-01
+//rfc:5044 MPA-4.3-14 Markers may split at any 4-octet boundary
+//rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
+//rfc:5044 MPA-A.4-01 Receiver does not depend on FPDU alignment
 func TestDeframerPieces(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := model{markers: rapid.Bool().Draw(rt, "markers"), crc: rapid.Bool().Draw(rt, "CRC")}

@@ -16,15 +16,15 @@ import (
 
 // Each Request with exactly one thing wrong, or odd and to be tolerated (no error).
 //
-//rfc:5044 MPA-7.1.1-11
-//rfc:5044 MPA-7.1.1-13
-//rfc:5044 MPA-7.1.1-15
-//rfc:5044 MPA-7.1.1-16
-//rfc:5044 MPA-8-4-01
-//rfc:6581 MPA2-6-04
-//rfc:6581 MPA2-6-08
-//rfc:6581 MPA2-6-09
-//rfc:6581 MPA2-10-04
+//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
+//rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
+//rfc:5044 MPA-7.1.1-15 Receiver checks Rev
+//rfc:5044 MPA-7.1.1-16 Unsupported Rev: close and report locally
+//rfc:5044 MPA-8-4-01 Detect invalid Req/Rep (code 4), close immediately
+//rfc:6581 MPA2-6-04 Responder keeps accepting Rev 1 requests
+//rfc:6581 MPA2-6-08 S=1 with PD_Length <4 is malformed
+//rfc:6581 MPA2-6-09 S=1 with Rev 1: S is a reserved bit and not checked
+//rfc:6581 MPA2-10-04 Unenhanced responder closes on an enhanced request
 func TestResponderJudges(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -72,12 +72,12 @@ func TestResponderJudges(t *testing.T) {
 
 // Each Reply with exactly one thing wrong or odd.
 //
-//rfc:5044 MPA-7.1.1-13
-//rfc:5044 MPA-7.1.1-15
-//rfc:5044 MPA-7.1.1-16
-//rfc:5044 MPA-7.1.2-3-01
-//rfc:5044 MPA-8-4-01
-//rfc:6581 MPA2-10-06
+//rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
+//rfc:5044 MPA-7.1.1-15 Receiver checks Rev
+//rfc:5044 MPA-7.1.1-16 Unsupported Rev: close and report locally
+//rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
+//rfc:5044 MPA-8-4-01 Detect invalid Req/Rep (code 4), close immediately
+//rfc:6581 MPA2-10-06 Reply lacking S/Rev2 to enhanced request is a failure
 func TestInitiatorJudges(t *testing.T) {
 	for _, v := range []struct {
 		name     string
@@ -116,12 +116,12 @@ func TestInitiatorJudges(t *testing.T) {
 
 // The error of a reject tells what the responder's ULP said.
 //
-//rfc:5044 MPA-7.1.1-11
-//rfc:5044 MPA-7.1.2-2-03
-//rfc:5044 MPA-7.1.2-3-03
-//rfc:5044 MPA-7.1.2-6-01
-//rfc:6581 MPA2-9.1-05
-//rfc:6581 MPA2-9.1-09
+//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
+//rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
+//rfc:5044 MPA-7.1.2-3-03 R=1: exit MPA, TCP left open
+//rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
+//rfc:6581 MPA2-9.1-05 Responder may reject with the ORD it needs, code 2/0/6
+//rfc:6581 MPA2-9.1-09 Initiator passes responder IRD/ORD to ULP, also on reject
 func TestReject(t *testing.T) {
 	pd := []byte("not today")
 	for _, v := range []struct {
@@ -183,9 +183,9 @@ func TestRejectUnenhanced(t *testing.T) {
 
 // Neither side may go on before the other has answered.
 //
-//rfc:5044 MPA-7.1.1-19
-//rfc:5044 MPA-7.1.2-4-01
-//rfc:5044 MPA-7.1.5-01
+//rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
+//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
 func TestTrailingOctets(t *testing.T) {
 	r := newResponder(t, mpa.Config{})
 	_, _, err := r.Receive(append(request(mpa.Enhanced{}).AppendTo(nil), 0))
@@ -197,8 +197,8 @@ func TestTrailingOctets(t *testing.T) {
 
 // Every prefix of an exchange asks for more at both ends; no prefix is accepted.
 //
-//rfc:5044 MPA-7.1.2-2-01
-//rfc:5044 MPA-7.1.2-2-02
+//rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
+//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
 func TestNegotiatePrefixes(t *testing.T) {
 	i, r := newInitiator(t, mpa.Config{}, mpa.Offer{PrivateData: []byte("abc")}), newResponder(t, mpa.Config{})
 	wire := i.AppendRequest(nil)
@@ -226,8 +226,8 @@ func TestNegotiatePrefixes(t *testing.T) {
 // What fits into a frame depends on the enhanced connection data and on the limit that
 // was configured for peers with a smaller one.
 //
-//rfc:5044 MPA-7.1.1-18
-//rfc:6581 MPA2-6-07
+//rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
+//rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
 func TestPrivateDataLimits(t *testing.T) {
 	for _, v := range []struct {
 		revision uint8
@@ -299,7 +299,7 @@ func TestConfigErrors(t *testing.T) {
 
 // A second attempt in revision 1, where RFC 6581 section 10 allows one.
 //
-//rfc:6581 MPA2-10-05
+//rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
 func TestFallback(t *testing.T) {
 	deadline := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	offer := mpa.Offer{IRD: 3, ORD: 4, PrivateData: []byte("abc")}
@@ -336,9 +336,9 @@ func TestFallback(t *testing.T) {
 
 // The codes that RFC 5044 section 8 and RFC 6581 section 8 give these errors.
 //
-//rfc:5044 MPA-8-01
-//rfc:6581 MPA2-8-01
-//rfc:6581 MPA2-9.3-01
+//rfc:5044 MPA-8-01 Codes reported to DDP/consumer
+//rfc:6581 MPA2-8-01 Enhanced errors reported as Layer 2 / Type 0
+//rfc:6581 MPA2-9.3-01 Other local enhanced-setup error: TERM 2/0/5 before reset
 func TestErrorCodes(t *testing.T) {
 	for code, errs := range map[iwarp.Code][]*iwarp.Error{
 		1: {mpa.ErrClosed},

@@ -18,15 +18,15 @@ func NewResponder(cfg Config) (Responder, error) {
 // Expired reports whether the Request, if it has not arrived in full by now, is
 // too late. How long the ULP takes to answer is not limited here.
 //
-//rfc:5044 MPA-7.1.2-8-02
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (r Responder) Expired(now time.Time) bool { return r.cfg.expired(now) }
 
 // Receive parses and judges the Request that b holds. n and ErrShort are as for
 // ParseFrame, other errors as for Judge. Octets behind the Request are
 // ErrTrailing: the initiator has to wait for the Reply.
 //
-//rfc:5044 MPA-7.1.2-2-01
+//rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 func (r Responder) Receive(b []byte) (q Request, n int, err error) {
 	f, n, err := ParseFrame(b, KindRequest)
 	if err != nil {
@@ -42,18 +42,17 @@ func (r Responder) Receive(b []byte) (q Request, n int, err error) {
 // Judge decides whether the Request can be put before the ULP. The error is a
 // *iwarp.Error 2/0/0x04: close the TCP connection without a Reply.
 //
-//rfc:5044 MPA-7.1.1-11
-//rfc:5044 MPA-7.1.1-13
-//rfc:5044 MPA-7.1.1-15
-//rfc:5044 MPA-7.1.1-16
-//rfc:5044 MPA-7.1.2-2-02
-//rfc:6581 MPA2-6-04
-//rfc:6581 MPA2-6-10
-//rfc:6581 MPA2-10-04
+//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
+//rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
+//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
 func (r Responder) Judge(request Frame) (Request, error) {
 	switch {
 	case request.Kind != KindRequest:
 		return Request{}, ErrTwoResponder
+	//rfc:5044 MPA-7.1.1-15 Receiver checks Rev
+	//rfc:5044 MPA-7.1.1-16 Unsupported Rev: close and report locally
+	//rfc:6581 MPA2-6-04 Responder keeps accepting Rev 1 requests
+	//rfc:6581 MPA2-10-04 Unenhanced responder closes on an enhanced request
 	case request.Revision > r.cfg.Revision:
 		return Request{}, ErrRevision
 	}
@@ -76,6 +75,7 @@ func (r Responder) Judge(request Frame) (Request, error) {
 		PrivateData: ulp,
 		cfg:         r.cfg,
 	}
+	//rfc:6581 MPA2-6-10 Rev 2 with S=0 is treated as unenhanced
 	if q.Enhanced {
 		q.IRD, q.ORD = int(e.IRD), int(e.ORD)
 		q.PeerToPeer, q.RTR = e.A, e.RTR()
@@ -123,27 +123,27 @@ type Answer struct {
 // Config.MaxIRD allows. The error is ErrConfig or ErrPrivateDataTooLong, wrapped,
 // and b comes back unchanged then.
 //
-//rfc:5044 MPA-7.1.2-2-05
-//rfc:5044 MPA-7.1.2-4-01
-//rfc:6581 MPA2-6-05
-//rfc:6581 MPA2-10-01
-//rfc:6581 MPA2-10-02
+//rfc:5044 MPA-7.1.2-2-05 Private data accepted: Reply R=0, then ready for FPDUs
 func (q Request) AppendAccept(b []byte, a Answer) ([]byte, Params, error) {
 	p := Params{
-		Revision:        q.Revision,
-		Enhanced:        q.Enhanced,
-		CRC:             q.CRC || q.cfg.CRC != CRCOff,
-		MarkersTx:       q.Markers,
-		MarkersRx:       q.cfg.Markers,
-		IRD:             a.IRD,
-		ORD:             a.ORD,
-		PeerIRD:         q.IRD,
-		PeerORD:         q.ORD,
-		PeerToPeer:      q.PeerToPeer,
+		Revision:   q.Revision,
+		Enhanced:   q.Enhanced,
+		CRC:        q.CRC || q.cfg.CRC != CRCOff,
+		MarkersTx:  q.Markers,
+		MarkersRx:  q.cfg.Markers,
+		IRD:        a.IRD,
+		ORD:        a.ORD,
+		PeerIRD:    q.IRD,
+		PeerORD:    q.ORD,
+		PeerToPeer: q.PeerToPeer,
+		//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 		WaitFirstFPDU:   true,
 		PeerPrivateData: q.PrivateData,
 	}
 	var e Enhanced
+	//rfc:6581 MPA2-6-05 Reply to a Rev1 request is unenhanced
+	//rfc:6581 MPA2-10-01 Enhanced responder answers enhanced to enhanced
+	//rfc:6581 MPA2-10-02 Any responder answers unenhanced to unenhanced
 	if q.Enhanced {
 		p.ORD = q.acceptORD(a.ORD)
 		p.IRD = q.acceptIRD(a.IRD)
@@ -171,9 +171,9 @@ func (q Request) AppendAccept(b []byte, a Answer) ([]byte, Params, error) {
 // enhanced connection data in a reject too, and siw misreads a reject without. The
 // errors are those of AppendAccept.
 //
-//rfc:5044 MPA-7.1.2-2-03
-//rfc:5044 MPA-7.1.2-6-01
-//rfc:6581 MPA2-9.1-05
+//rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
+//rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
+//rfc:6581 MPA2-9.1-05 Responder may reject with the ORD it needs, code 2/0/6
 func (q Request) AppendReject(b []byte, a Answer) ([]byte, error) {
 	f := Frame{Kind: KindReply, CRC: q.cfg.CRC != CRCOff, Reject: true, Revision: q.Revision}
 	e := Enhanced{IRD: uint16(a.IRD), ORD: uint16(a.ORD)}.flags(q.PeerToPeer, q.cfg.RTR)
@@ -194,8 +194,8 @@ func (q Request) appendReply(b []byte, f Frame, e Enhanced, a Answer) ([]byte, e
 	}
 	f.PrivateData = a.PrivateData
 	if q.RDMAC {
-		//rfc:5044 RDMAC-C.2.3-01
-		//rfc:5044 RDMAC-C.2.3-02
+		//rfc:5044 RDMAC-C.2.3-01 Permissive responder to Rev0: Reply Rev0, M=1, C=1, V=0
+		//rfc:5044 RDMAC-C.2.3-02 Permissive responder never sends M=0 to an RDMAC initiator
 		f.Revision, f.Markers, f.CRC = 0, true, true
 	}
 	if q.Enhanced {
@@ -207,8 +207,8 @@ func (q Request) appendReply(b []byte, f Frame, e Enhanced, a Answer) ([]byte, e
 
 // acceptORD lowers the ORD wanted to the initiator's IRD.
 //
-//rfc:6581 MPA2-9.1-02
-//rfc:6581 MPA2-9.1-11
+//rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
+//rfc:6581 MPA2-9.1-11 Initiator IRD 0x3FFF: responder keeps and answers its ORD
 func (q Request) acceptORD(want int) int {
 	if q.IRD == NotNegotiated {
 		return want
@@ -218,8 +218,8 @@ func (q Request) acceptORD(want int) int {
 
 // acceptIRD raises the IRD wanted toward the initiator's ORD.
 //
-//rfc:6581 MPA2-9.1-03
-//rfc:6581 MPA2-9.1-10
+//rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
+//rfc:6581 MPA2-9.1-10 Initiator ORD 0x3FFF: responder keeps and answers its IRD
 func (q Request) acceptIRD(want int) int {
 	if q.ORD == NotNegotiated {
 		return want
@@ -232,22 +232,22 @@ func (q Request) acceptIRD(want int) int {
 // this end supports nothing else. With none in common all that this end supports
 // are declared, because one must be.
 //
-//rfc:6581 MPA2-9.1-04
-//rfc:6581 MPA2-9.2-03
-//rfc:6581 MPA2-9.2-04
-//rfc:6581 MPA2-9.2-05
-//rfc:6581 MPA2-9.2-06
-//rfc:6581 MPA2-9.2-11
+//rfc:6581 MPA2-9.2-03 Responder supports at least one RTR option
+//rfc:6581 MPA2-9.2-04 Responder echoes A=1
+//rfc:6581 MPA2-9.2-11 Responder answers A=0 to A=0
 func (q Request) acceptRTR(ird int) (RTR, int) {
 	can := q.cfg.RTR
 	mayRaise := q.cfg.MaxIRD > 0 && q.ORD != NotNegotiated
 	if ird == 0 && !mayRaise && can != RTRRead {
 		can &^= RTRRead
 	}
+	//rfc:6581 MPA2-9.2-05 Responder sets flag for each common option
 	rtr := q.RTR & can
 	if rtr == 0 {
+		//rfc:6581 MPA2-9.2-06 Responder sets at least one RTR flag even when none match
 		rtr = can
 	}
+	//rfc:6581 MPA2-9.1-04 Responder may raise IRD to serve a Read RTR when ORD is 0
 	if rtr&RTRRead != 0 {
 		ird = max(ird, 1)
 	}

@@ -18,8 +18,8 @@ const (
 
 // The keys of RFC 5044 section 7.1.1. They differ in one octet, the tenth.
 //
-//rfc:5044 MPA-7.1.1-01
-//rfc:5044 MPA-7.1.1-02
+//rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
+//rfc:5044 MPA-7.1.1-02 Rep key is the 16 octets 'MPA ID Rep Frame'
 const (
 	requestKey = "MPA ID Req Frame"
 	replyKey   = "MPA ID Rep Frame"
@@ -105,7 +105,7 @@ type Frame struct {
 // PrivateData longer than 512 octets is written as it is, and PD_Length is the
 // low 16 bits of its length.
 //
-//rfc:5044 MPA-7.1.1-17
+//rfc:5044 MPA-7.1.1-17 PD_Length equals private data length
 func (f Frame) AppendTo(b []byte) []byte {
 	flags := f.Reserved & 0x0f
 	flags |= bit(f.Markers, 0x80) | bit(f.CRC, 0x40) | bit(f.Reject, 0x20) | bit(f.Enhanced, 0x10)
@@ -145,8 +145,8 @@ func ParseFrame(b []byte, kind Kind) (f Frame, n int, err error) {
 		return Frame{}, FrameHeaderLen, ErrShort
 	}
 	pdLength := int(binary.BigEndian.Uint16(b[18:]))
-	//rfc:5044 MPA-7.1.1-19
-	//rfc:5044 MPA-7.1.2-9-01
+	//rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
+	//rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
 	if pdLength > MaxPrivateData {
 		return Frame{}, 0, ErrPDLength
 	}
@@ -172,10 +172,10 @@ func ParseFrame(b []byte, kind Kind) (f Frame, n int, err error) {
 // checkKey compares what has arrived of the key, so that a peer that speaks
 // something else is found at its first octet instead of its sixteenth.
 //
-//rfc:5044 MPA-7.1.1-03
-//rfc:5044 MPA-7.1.1-04
-//rfc:5044 MPA-7.1.2-5-01
-//rfc:5044 MPA-7.1.2-8-01
+//rfc:5044 MPA-7.1.1-03 Responder closes and reports on wrong Req key
+//rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
+//rfc:5044 MPA-7.1.2-5-01 Wrong key closes TCP and reports to ULP
+//rfc:5044 MPA-7.1.2-8-01 Initiator/Initiator crossing detected by key
 func checkKey(b []byte, kind Kind) (Kind, error) {
 	if kind == KindAny {
 		kind = KindRequest
@@ -201,7 +201,7 @@ func checkKey(b []byte, kind Kind) (Kind, error) {
 // UsesEnhanced reports whether the frame begins its Private Data with enhanced
 // connection data: S is set, and the revision is one that defines S.
 //
-//rfc:6581 MPA2-6-09
+//rfc:6581 MPA2-6-09 S=1 with Rev 1: S is a reserved bit and not checked
 func (f Frame) UsesEnhanced() bool { return f.Enhanced && f.Revision >= 2 }
 
 // SplitPrivateData separates the enhanced connection data from the Private Data
@@ -209,7 +209,7 @@ func (f Frame) UsesEnhanced() bool { return f.Enhanced && f.Revision >= 2 }
 // and the second is all of PrivateData. Both borrow what f borrows. The error is
 // ErrEnhanced.
 //
-//rfc:6581 MPA2-6-08
+//rfc:6581 MPA2-6-08 S=1 with PD_Length <4 is malformed
 func (f Frame) SplitPrivateData() (e Enhanced, ulp []byte, err error) {
 	if !f.UsesEnhanced() {
 		return Enhanced{}, f.PrivateData, nil
@@ -237,7 +237,7 @@ type Enhanced struct {
 
 // AppendTo appends the four octets to b. IRD and ORD are cut to 14 bits.
 //
-//rfc:6581 MPA2-9-01
+//rfc:6581 MPA2-9-01 Enhanced block: network order, A, B, IRD, C, D, ORD
 func (e Enhanced) AppendTo(b []byte) []byte {
 	ird, ord := e.IRD&0x3fff, e.ORD&0x3fff
 	return append(b,
@@ -269,7 +269,7 @@ func parseEnhanced(b []byte) Enhanced {
 // RTR returns the RTR indications that the frame names. Without A there are
 // none: B, C and D are ignored then.
 //
-//rfc:6581 MPA2-9.2-13
+//rfc:6581 MPA2-9.2-13 A=0: B,C,D ignored on receive
 func (e Enhanced) RTR() RTR {
 	if !e.A {
 		return 0

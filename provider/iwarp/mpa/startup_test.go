@@ -44,9 +44,9 @@ var startupVectors = []struct {
 		mpa.Frame{Kind: mpa.KindRequest, CRC: true, Revision: 1, PrivateData: []byte("abc")}},
 }
 
-//rfc:5044 MPA-7.1.1-01
-//rfc:5044 MPA-7.1.1-02
-//rfc:5044 MPA-7.1.1-17
+//rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
+//rfc:5044 MPA-7.1.1-02 Rep key is the 16 octets 'MPA ID Rep Frame'
+//rfc:5044 MPA-7.1.1-17 PD_Length equals private data length
 func TestFrameVectors(t *testing.T) {
 	for _, v := range startupVectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestFrameSIW(t *testing.T) {
 
 // Every prefix asks for more, and says for how much.
 //
-//rfc:5044 MPA-7.1.2-2-02
+//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
 func TestFramePrefixes(t *testing.T) {
 	for _, v := range startupVectors {
 		wire := unhex(t, v.hex)
@@ -125,9 +125,9 @@ func TestFramePrefixes(t *testing.T) {
 
 // A wrong octet of the key is found as soon as it is there.
 //
-//rfc:5044 MPA-7.1.1-03
-//rfc:5044 MPA-7.1.1-04
-//rfc:5044 MPA-7.1.2-5-01
+//rfc:5044 MPA-7.1.1-03 Responder closes and reports on wrong Req key
+//rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
+//rfc:5044 MPA-7.1.2-5-01 Wrong key closes TCP and reports to ULP
 func TestFrameWrongKey(t *testing.T) {
 	for _, kind := range []mpa.Kind{mpa.KindRequest, mpa.KindReply, mpa.KindAny} {
 		for i := range mpa.KeyLen {
@@ -144,7 +144,7 @@ func TestFrameWrongKey(t *testing.T) {
 	}
 }
 
-//rfc:5044 MPA-7.1.2-8-01
+//rfc:5044 MPA-7.1.2-8-01 Initiator/Initiator crossing detected by key
 func TestFrameCrossedKey(t *testing.T) {
 	request := mpa.Frame{Kind: mpa.KindRequest, Revision: 1}.AppendTo(nil)
 	reply := mpa.Frame{Kind: mpa.KindReply, Revision: 1}.AppendTo(nil)
@@ -161,9 +161,9 @@ func TestFrameCrossedKey(t *testing.T) {
 
 // PD_Length is judged when it is there, not when the private data is.
 //
-//rfc:5044 MPA-7.1.1-18
-//rfc:5044 MPA-7.1.1-19
-//rfc:5044 MPA-7.1.2-9-01
+//rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
+//rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
+//rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
 func TestFramePDLength(t *testing.T) {
 	for _, pdLength := range []uint16{0, 1, 4, 508, 512, 513, 1024, 0x8000, 65535} {
 		wire := mpa.Frame{Kind: mpa.KindRequest, Revision: 1, PDLength: &pdLength}.AppendTo(nil)
@@ -205,8 +205,8 @@ func TestFrameBorrows(t *testing.T) {
 	}
 }
 
-//rfc:6581 MPA2-6-08
-//rfc:6581 MPA2-6-09
+//rfc:6581 MPA2-6-08 S=1 with PD_Length <4 is malformed
+//rfc:6581 MPA2-6-09 S=1 with Rev 1: S is a reserved bit and not checked
 func TestSplitPrivateData(t *testing.T) {
 	pd := []byte{0xc0, 0x02, 0x80, 0x03, 'u'}
 	for _, v := range []struct {
@@ -230,7 +230,7 @@ func TestSplitPrivateData(t *testing.T) {
 	}
 }
 
-//rfc:6581 MPA2-9-01
+//rfc:6581 MPA2-9-01 Enhanced block: network order, A, B, IRD, C, D, ORD
 func TestEnhancedVectors(t *testing.T) {
 	for _, v := range []struct {
 		hex      string
@@ -263,7 +263,7 @@ func TestEnhancedVectors(t *testing.T) {
 	}
 }
 
-//rfc:6581 MPA2-9.2-13
+//rfc:6581 MPA2-9.2-13 A=0: B,C,D ignored on receive
 func TestEnhancedRTR(t *testing.T) {
 	all := mpa.Enhanced{A: true, B: true, C: true, D: true}
 	if got := all.RTR(); got != mpa.RTRAll {

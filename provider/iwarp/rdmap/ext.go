@@ -48,10 +48,10 @@ var (
 // ImmediateHeader returns the DDP header of an Immediate Data message, with or
 // without a solicited event. Its MSN is one of the queue of Sends.
 //
-//rfc:7306 EXT-4.1-01
-//rfc:7306 EXT-4.1-02
-//rfc:7306 EXT-4.1-04
-//rfc:7306 EXT-6.3-01
+//rfc:7306 EXT-4.1-01 RV=1 for extension messages
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
+//rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
+//rfc:7306 EXT-6.3-01 Immediate uses untagged QN 0
 func ImmediateHeader(solicited bool, msn uint32) ddp.Header {
 	op := OpImmediate
 	if solicited {
@@ -62,13 +62,13 @@ func ImmediateHeader(solicited bool, msn uint32) ddp.Header {
 
 // AppendImmediate appends the eight octets of an Immediate Data message to b.
 //
-//rfc:7306 EXT-6.3-04
+//rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
 func AppendImmediate(b []byte, data uint64) []byte { return binary.BigEndian.AppendUint64(b, data) }
 
 // ParseImmediate reads the payload of an Immediate Data message. The only error is
 // [ErrImmediateLength].
 //
-//rfc:7306 EXT-6.3-05
+//rfc:7306 EXT-6.3-05 Receiver checks for exactly 8 octets of immediate data
 func ParseImmediate(payload []byte) (uint64, error) {
 	if len(payload) != ImmediateLen {
 		return 0, ErrImmediateLength
@@ -123,7 +123,7 @@ type AtomicRequest struct {
 // highest of a field, and fields are added apart from each other; with mask zero
 // there is one, of 64 bits.
 //
-//rfc:7306 EXT-5.2.1-05
+//rfc:7306 EXT-5.2.1-05 Unused compare fields: data zero, masks ones; ignored
 func FetchAdd(id, stag uint32, to, add, mask uint64) AtomicRequest {
 	return AtomicRequest{Op: AtomicFetchAdd, ID: id, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}
 }
@@ -140,9 +140,9 @@ func CmpSwap(id, stag uint32, to, compare, swap, compareMask, swapMask uint64) A
 // AtomicRequestHeader returns the DDP header of an Atomic Request, whose payload is
 // an [AtomicRequest]. Its MSN is one of the queue of Read Requests.
 //
-//rfc:7306 EXT-4.1-02
-//rfc:7306 EXT-4.1-04
-//rfc:7306 EXT-5.2-01
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
+//rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
 func AtomicRequestHeader(msn uint32) ddp.Header {
 	return untaggedHeader(OpAtomicRequest, QNReadRequest, msn, 0, true)
 }
@@ -155,8 +155,8 @@ const (
 // AppendTo appends the header's 52 octets to b. It allocates only when b lacks the
 // capacity.
 //
-//rfc:7306 EXT-5.2.1-01
-//rfc:7306 EXT-5.2.1-02
+//rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
+//rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
 func (r *AtomicRequest) AppendTo(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, r.Reserved<<atomicOpShift|uint32(r.Op)&atomicOpMask)
 	b = binary.BigEndian.AppendUint32(b, r.ID)
@@ -172,8 +172,8 @@ func (r *AtomicRequest) AppendTo(b []byte) []byte {
 // Whether its operation is defined is not decided here. Errors:
 // [ErrShortAtomicRequest] for fewer than 52 octets, [ErrLongAtomicRequest] for more.
 //
-//rfc:7306 EXT-5.2.1-01
-//rfc:7306 EXT-5.2.1-02
+//rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
+//rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
 func ParseAtomicRequest(payload []byte) (AtomicRequest, error) {
 	switch {
 	case len(payload) < AtomicRequestLen:
@@ -197,22 +197,21 @@ func ParseAtomicRequest(payload []byte) (AtomicRequest, error) {
 
 // Apply returns what the operation, which must be defined, makes of the original
 // value. It may be tried again with another one, for a CPU's compare and swap.
-//
-//rfc:7306 EXT-5.1.1-03
-//rfc:7306 EXT-5.1.1-04
-//rfc:7306 EXT-5.1.2-01
-//rfc:7306 EXT-5.1.2-02
-//rfc:7306 EXT-5.1.2-03
 func (r *AtomicRequest) Apply(original uint64) uint64 {
 	if r.Op == AtomicFetchAdd {
 		// The highest bits of the fields are added without their carries, so that
 		// no carry leaves a field.
+		//rfc:7306 EXT-5.1.1-03 Add mask 0 means plain 64-bit add
+		//rfc:7306 EXT-5.1.1-04 Mask bits are field tops: carry out of them dropped
 		m := r.Mask
 		return (original&^m + r.Data&^m) ^ (original^r.Data)&m
 	}
+	//rfc:7306 EXT-5.1.2-01 CmpSwap compares under compare mask
+	//rfc:7306 EXT-5.1.2-03 On mismatch memory unchanged, original returned
 	if (r.Compare^original)&r.CompareMask != 0 {
 		return original
 	}
+	//rfc:7306 EXT-5.1.2-02 On match swaps only bits in swap mask
 	return original&^r.Mask | r.Data&r.Mask
 }
 
@@ -225,9 +224,9 @@ func (r *AtomicRequest) Apply(original uint64) uint64 {
 // [ErrAtomicNotAssociated], [ErrAtomicAccess], [ErrAtomicTOWrap],
 // [ErrAtomicBaseBounds], [ErrAtomicOp].
 //
-//rfc:7306 EXT-5.2.1-04
-//rfc:7306 EXT-8.2-03
-//rfc:7306 EXT-8.2-04
+//rfc:7306 EXT-5.2.1-04 Unsupported AOpcode surfaces an error
+//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
+//rfc:7306 EXT-8.2-04 8-octet range check TO..TO+7, no wrap, for atomics
 func CheckAtomic(r *ddp.Region, req *AtomicRequest) error {
 	switch {
 	case !r.Valid:
@@ -255,9 +254,9 @@ type AtomicResponse struct {
 // AtomicResponseHeader returns the DDP header of an Atomic Response, whose payload
 // is an [AtomicResponse].
 //
-//rfc:7306 EXT-4.1-02
-//rfc:7306 EXT-4.1-04
-//rfc:7306 EXT-5.2.2-01
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
+//rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
+//rfc:7306 EXT-5.2.2-01 Atomic response untagged, QN 3, MSN from 1
 func AtomicResponseHeader(msn uint32) ddp.Header {
 	return untaggedHeader(OpAtomicResponse, QNAtomicResponse, msn, 0, true)
 }
@@ -265,7 +264,7 @@ func AtomicResponseHeader(msn uint32) ddp.Header {
 // AppendTo appends the header's 12 octets to b. It allocates only when b lacks the
 // capacity.
 //
-//rfc:7306 EXT-5.2.2-02
+//rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
 func (r *AtomicResponse) AppendTo(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, r.ID)
 	return binary.BigEndian.AppendUint64(b, r.Original)
@@ -275,7 +274,7 @@ func (r *AtomicResponse) AppendTo(b []byte) []byte {
 // message. Errors: [ErrShortAtomicResponse] for fewer than 12 octets,
 // [ErrLongAtomicResponse] for more.
 //
-//rfc:7306 EXT-5.2.2-02
+//rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
 func ParseAtomicResponse(payload []byte) (AtomicResponse, error) {
 	switch {
 	case len(payload) < AtomicResponseLen:

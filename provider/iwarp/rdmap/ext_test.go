@@ -13,18 +13,18 @@ import (
 // octets are put together by hand from the figures: DDP control with L and DV 1,
 // RDMAP control with RV 1.
 //
-//rfc:7306 EXT-4.1-01
-//rfc:7306 EXT-4.1-02
-//rfc:7306 EXT-4.1-03
-//rfc:7306 EXT-4.1-04
-//rfc:7306 EXT-5.2-01
-//rfc:7306 EXT-5.2.1-01
-//rfc:7306 EXT-5.2.1-02
-//rfc:7306 EXT-5.2.1-05
-//rfc:7306 EXT-5.2.2-01
-//rfc:7306 EXT-5.2.2-02
-//rfc:7306 EXT-6.3-01
-//rfc:7306 EXT-6.3-04
+//rfc:7306 EXT-4.1-01 RV=1 for extension messages
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
+//rfc:7306 EXT-4.1-03 Invalidate STag zero on send, ignored on receive
+//rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
+//rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
+//rfc:7306 EXT-5.2.1-05 Unused compare fields: data zero, masks ones; ignored
+//rfc:7306 EXT-5.2.2-01 Atomic response untagged, QN 3, MSN from 1
+//rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
+//rfc:7306 EXT-6.3-01 Immediate uses untagged QN 0
+//rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
 func TestExtensionsOfAppendixA(t *testing.T) {
 	fetchAdd := FetchAdd(0xa1a2a3a4, 0x11223344, 0x8877665544332211, 0x0102030405060708, 0x8000000080000000)
 	cmpSwap := CmpSwap(7, 0x11223344, 0x10, 0xc1c2c3c4c5c6c7c8, 0x5152535455565758, 0xff00ff00ff00ff00, 0x00ffffffffffffff)
@@ -78,7 +78,7 @@ func TestExtensionsOfAppendixA(t *testing.T) {
 
 // The 28 reserved bits above the operation's four are kept apart from it.
 //
-//rfc:7306 EXT-5.2.1-02
+//rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
 func TestAtomicReservedBits(t *testing.T) {
 	octets := unhex(t, "abcdef12 00000001 00000002 0000000000000003 0000000000000004 0000000000000005 0000000000000006 0000000000000007")
 	want := AtomicRequest{Reserved: 0xabcdef1, Op: AtomicCmpSwap, ID: 1, STag: 2, TO: 3, Data: 4, Mask: 5, Compare: 6, CompareMask: 7}
@@ -93,9 +93,9 @@ func TestAtomicReservedBits(t *testing.T) {
 
 // Each of the headers is all of its message's payload.
 //
-//rfc:7306 EXT-5.2.1-01
-//rfc:7306 EXT-5.2.2-02
-//rfc:7306 EXT-6.3-05
+//rfc:7306 EXT-5.2.1-01 Atomic request header of 52 octets, AOpcode layout
+//rfc:7306 EXT-5.2.2-02 Atomic response header of 12 octets, as in the figure
+//rfc:7306 EXT-6.3-05 Receiver checks for exactly 8 octets of immediate data
 func TestExtensionLengths(t *testing.T) {
 	b := make([]byte, 64)
 	code := func(n, length int, short, long string) string {
@@ -145,11 +145,11 @@ func maskedSwap(original, compare, swap, compareMask, swapMask uint64) uint64 {
 	return original
 }
 
-//rfc:7306 EXT-5.1.1-03
-//rfc:7306 EXT-5.1.1-04
-//rfc:7306 EXT-5.1.2-01
-//rfc:7306 EXT-5.1.2-02
-//rfc:7306 EXT-5.1.2-03
+//rfc:7306 EXT-5.1.1-03 Add mask 0 means plain 64-bit add
+//rfc:7306 EXT-5.1.1-04 Mask bits are field tops: carry out of them dropped
+//rfc:7306 EXT-5.1.2-01 CmpSwap compares under compare mask
+//rfc:7306 EXT-5.1.2-02 On match swaps only bits in swap mask
+//rfc:7306 EXT-5.1.2-03 On mismatch memory unchanged, original returned
 func TestAtomicArithmetic(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -190,9 +190,9 @@ func TestAtomicArithmetic(t *testing.T) {
 
 // One thing wrong at a time, around a buffer of 64 octets at TO 0x10000.
 //
-//rfc:7306 EXT-5.2.1-04
-//rfc:7306 EXT-8.2-03
-//rfc:7306 EXT-8.2-04
+//rfc:7306 EXT-5.2.1-04 Unsupported AOpcode surfaces an error
+//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
+//rfc:7306 EXT-8.2-04 8-octet range check TO..TO+7, no wrap, for atomics
 func TestCheckAtomic(t *testing.T) {
 	const base, size = 0x10000, 64
 	good := ddp.Region{Valid: true, Associated: true, Allowed: true, Base: base, Len: size}
@@ -240,8 +240,8 @@ func newExtended(t *testing.T, ird, ord int) *stream {
 
 // Without the extensions their opcodes are reserved ones, and 12 to 15 always are.
 //
-//rfc:7306 EXT-4.1-05
-//rfc:7306 EXT-8.2-01
+//rfc:7306 EXT-4.1-05 Opcodes 12-14 unassigned, 15 experimental rejected
+//rfc:7306 EXT-8.2-01 DDP fields, opcode and version validated
 func TestExtensionsAreOff(t *testing.T) {
 	plain, extended := newStream(t, 4, 4), newExtended(t, 4, 4)
 	headers := []struct {
@@ -278,10 +278,10 @@ func TestExtensionsAreOff(t *testing.T) {
 // Immediate Data takes its turn among the Sends, and is one segment of eight octets.
 // What is in the field for an STag to invalidate is ignored.
 //
-//rfc:7306 EXT-4.1-03
-//rfc:7306 EXT-6.3-02
-//rfc:7306 EXT-6.3-03
-//rfc:7306 EXT-6.3-05
+//rfc:7306 EXT-4.1-03 Invalidate STag zero on send, ignored on receive
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
+//rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
+//rfc:7306 EXT-6.3-05 Receiver checks for exactly 8 octets of immediate data
 func TestImmediateAmongSends(t *testing.T) {
 	s := newExtended(t, 1, 1)
 	take := Action{Kind: TakeImmediate, First: true}
@@ -366,9 +366,9 @@ func TestImmediateBehindWrites(t *testing.T) {
 
 // Atomic Requests share MSNs and places with Read Requests.
 //
-//rfc:7306 EXT-5.2-01
-//rfc:7306 EXT-5.2.1-06
-//rfc:7306 EXT-5.2.2-03
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-06 Atomic request consumes one QN1 buffer
+//rfc:7306 EXT-5.2.2-03 Responder has QN1 buffers for reads plus atomics
 func TestAtomicRequestsAmongReads(t *testing.T) {
 	s := newExtended(t, 3, 0)
 	take := Action{Kind: TakeAtomicRequest, First: true}
@@ -395,8 +395,8 @@ func TestAtomicRequestsAmongReads(t *testing.T) {
 
 // Responses answer Reads and atomic operations in the order of the requests.
 //
-//rfc:7306 EXT-5.2.2-04
-//rfc:7306 EXT-5.2.2-06
+//rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
+//rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error
 func TestAtomicResponsesInOrder(t *testing.T) {
 	s := newExtended(t, 0, 4)
 	s.refuse("nobody asked", "0/2/06", AtomicResponseHeader(1), AtomicResponseLen)

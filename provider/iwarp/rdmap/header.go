@@ -6,22 +6,22 @@ import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 // zero, T and QN as RFC 5040 figure 4 demands. To send an illegal header, change
 // a field of what these return; for a stream of version 0 there is [SetRDMAC].
 //
-//rfc:5041 DDP-4.1-09
-//rfc:5041 DDP-4.1-11
-//rfc:5040 RDMAP-4.1-05
-//rfc:5040 RDMAP-4.1-06
-//rfc:5040 RDMAP-4.1-07
+//rfc:5041 DDP-4.1-09 Reserved bits zero on send
+//rfc:5041 DDP-4.1-11 DV=1 on send
+//rfc:5040 RDMAP-4.1-05 STag/TO or QN present per table
 
 // SetRDMAC makes a header of this package one of the RDMA Consortium's version, for
 // a stream whose MPA start-up agreed on that: DV and RV 0. Nothing else differs.
 //
-//rfc:5044 RDMAC-C.1-02
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 func SetRDMAC(h *ddp.Header) {
 	c := ParseControl(h.ULPCtl)
 	c.Version = RDMACVersion
 	h.Version, h.ULPCtl = ddp.RDMACVersion, c.Octet()
 }
 
+//rfc:5040 RDMAP-4.1-06 RV=1 for IETF
+//rfc:5040 RDMAP-4.1-07 Rsv bits zero on send
 func taggedHeader(op Opcode, stag uint32, to uint64, last bool) ddp.Header {
 	return ddp.Header{
 		Tagged: true, Last: last, Version: ddp.Version,
@@ -41,7 +41,7 @@ func untaggedHeader(op Opcode, qn, msn, mo uint32, last bool) ddp.Header {
 // WriteHeader returns the header of an RDMA Write segment whose payload goes to
 // offset to of the peer's buffer stag.
 //
-//rfc:5040 RDMAP-5.1-01
+//rfc:5040 RDMAP-5.1-01 Write uses Tagged model
 func WriteHeader(stag uint32, to uint64, last bool) ddp.Header {
 	return taggedHeader(OpWrite, stag, to, last)
 }
@@ -50,9 +50,9 @@ func WriteHeader(stag uint32, to uint64, last bool) ddp.Header {
 // the sink STag of the request, as it came; to is the request's sink TO plus the
 // octets of earlier segments.
 //
-//rfc:5040 RDMAP-4.4-02
-//rfc:5040 RDMAP-4.4-03
-//rfc:5040 RDMAP-5.2.2-01
+//rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
+//rfc:5040 RDMAP-4.4-03 Sink TO copied into the first Response segment
+//rfc:5040 RDMAP-5.2.2-01 Response uses Tagged model
 func ReadResponseHeader(stag uint32, to uint64, last bool) ddp.Header {
 	return taggedHeader(OpReadResponse, stag, to, last)
 }
@@ -61,13 +61,13 @@ func ReadResponseHeader(stag uint32, to uint64, last bool) ddp.Header {
 // types. invalidate is the STag that the peer invalidates; it is sent only with
 // an op for which [Opcode.Invalidates] holds and is zero on the wire otherwise.
 //
-//rfc:5040 RDMAP-4.1-02
-//rfc:5040 RDMAP-4.1-09
-//rfc:5040 RDMAP-5.3-01
-//rfc:5040 RDMAP-5.3-06
-//rfc:5040 RDMAP-5.3-09
+//rfc:5040 RDMAP-5.3-01 Send untagged
+//rfc:5040 RDMAP-5.3-06 Send on QN 0
 func SendHeader(op Opcode, invalidate, msn, mo uint32, last bool) ddp.Header {
 	h := untaggedHeader(op, QNSend, msn, mo, last)
+	//rfc:5040 RDMAP-4.1-02 RsvdULP octets 2-5 are the Invalidate STag
+	//rfc:5040 RDMAP-4.1-09 Invalidate STag zero where the opcode has none
+	//rfc:5040 RDMAP-5.3-09 SendInv carries an STag
 	if op.Invalidates() {
 		h.ULP32 = invalidate
 	}
@@ -77,7 +77,7 @@ func SendHeader(op Opcode, invalidate, msn, mo uint32, last bool) ddp.Header {
 // ReadRequestHeader returns the DDP header of an RDMA Read Request, whose payload
 // is a [ReadRequest]. The message is always one segment.
 //
-//rfc:5040 RDMAP-5.2.1-01
+//rfc:5040 RDMAP-5.2.1-01 ReadReq untagged on QN 1
 func ReadRequestHeader(msn uint32) ddp.Header {
 	return untaggedHeader(OpReadRequest, QNReadRequest, msn, 0, true)
 }
@@ -85,8 +85,8 @@ func ReadRequestHeader(msn uint32) ddp.Header {
 // TerminateHeader returns the DDP header of the one Terminate message of a
 // stream, whose payload is a [Terminate].
 //
-//rfc:5040 RDMAP-5.4-01
-//rfc:5040 RDMAP-5.4-02
+//rfc:5040 RDMAP-5.4-01 Terminate untagged on QN 2
+//rfc:5040 RDMAP-5.4-02 Terminate MSN 1, MO 0, L=1
 func TerminateHeader() ddp.Header {
 	return untaggedHeader(OpTerminate, QNTerminate, ddp.FirstMSN, 0, true)
 }
@@ -94,7 +94,7 @@ func TerminateHeader() ddp.Header {
 // PutWrite writes the header of an RDMA Write's segment to the first
 // ddp.TaggedHeaderLen octets of p: what [WriteHeader] is on the wire.
 //
-//rfc:5040 RDMAP-5.1-01
+//rfc:5040 RDMAP-5.1-01 Write uses Tagged model
 func PutWrite(p []byte, stag uint32, to uint64, last bool) {
 	ddp.PutTagged(p, last, Version<<ctlVersionShift|uint8(OpWrite), stag, to)
 }
@@ -102,9 +102,9 @@ func PutWrite(p []byte, stag uint32, to uint64, last bool) {
 // PutSend writes the header of a Send's segment to the first
 // ddp.UntaggedHeaderLen octets of p: what [SendHeader] is on the wire.
 //
-//rfc:5040 RDMAP-5.3-01
-//rfc:5040 RDMAP-5.3-06
-//rfc:5040 RDMAP-5.3-09
+//rfc:5040 RDMAP-5.3-01 Send untagged
+//rfc:5040 RDMAP-5.3-06 Send on QN 0
+//rfc:5040 RDMAP-5.3-09 SendInv carries an STag
 func PutSend(p []byte, op Opcode, invalidate, msn, mo uint32, last bool) {
 	if !op.Invalidates() {
 		invalidate = 0

@@ -9,19 +9,19 @@ import (
 
 // The segments of RFC 5040 appendix A, figures 11 to 16, from DDP control on.
 //
-//rfc:5040 RDMAP-4.1-02
-//rfc:5040 RDMAP-4.1-05
-//rfc:5040 RDMAP-4.1-06
-//rfc:5040 RDMAP-4.1-07
-//rfc:5040 RDMAP-4.1-09
-//rfc:5040 RDMAP-5.1-01
-//rfc:5040 RDMAP-5.2.1-01
-//rfc:5040 RDMAP-5.2.2-01
-//rfc:5040 RDMAP-5.3-01
-//rfc:5040 RDMAP-5.3-06
-//rfc:5040 RDMAP-5.3-09
-//rfc:5040 RDMAP-5.4-01
-//rfc:5040 RDMAP-5.4-02
+//rfc:5040 RDMAP-4.1-02 RsvdULP octets 2-5 are the Invalidate STag
+//rfc:5040 RDMAP-4.1-05 STag/TO or QN present per table
+//rfc:5040 RDMAP-4.1-06 RV=1 for IETF
+//rfc:5040 RDMAP-4.1-07 Rsv bits zero on send
+//rfc:5040 RDMAP-4.1-09 Invalidate STag zero where the opcode has none
+//rfc:5040 RDMAP-5.1-01 Write uses Tagged model
+//rfc:5040 RDMAP-5.2.1-01 ReadReq untagged on QN 1
+//rfc:5040 RDMAP-5.2.2-01 Response uses Tagged model
+//rfc:5040 RDMAP-5.3-01 Send untagged
+//rfc:5040 RDMAP-5.3-06 Send on QN 0
+//rfc:5040 RDMAP-5.3-09 SendInv carries an STag
+//rfc:5040 RDMAP-5.4-01 Terminate untagged on QN 2
+//rfc:5040 RDMAP-5.4-02 Terminate MSN 1, MO 0, L=1
 func TestSegmentsOfAppendixA(t *testing.T) {
 	const stag, to = 0x11223344, 0x8877665544332211
 	for _, tt := range []struct {
@@ -50,10 +50,10 @@ func TestSegmentsOfAppendixA(t *testing.T) {
 
 // What is put before a segment is its header.
 //
-//rfc:5040 RDMAP-5.1-01
-//rfc:5040 RDMAP-5.3-01
-//rfc:5040 RDMAP-5.3-06
-//rfc:5040 RDMAP-5.3-09
+//rfc:5040 RDMAP-5.1-01 Write uses Tagged model
+//rfc:5040 RDMAP-5.3-01 Send untagged
+//rfc:5040 RDMAP-5.3-06 Send on QN 0
+//rfc:5040 RDMAP-5.3-09 SendInv carries an STag
 func TestPutIsTheHeader(t *testing.T) {
 	const stag, to, msn, mo = 0x11223344, 0x8877665544332211, 0xfffefdfc, 0x01020304
 	got := bytes.Repeat([]byte{0xa5}, ddp.MaxHeaderLen)

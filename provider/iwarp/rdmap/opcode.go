@@ -9,8 +9,8 @@ type Opcode uint8
 // The opcodes of RFC 5040 figure 4, where 8 to 15 are reserved, and of RFC 7306
 // figure 2.
 //
-//rfc:5040 RDMAP-4.1-04
-//rfc:7306 EXT-4.1-02
+//rfc:5040 RDMAP-4.1-04 Opcode values per table (Write 0 .. Terminate 7)
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
 const (
 	OpWrite            Opcode = 0
 	OpReadRequest      Opcode = 1
@@ -30,8 +30,8 @@ const (
 // Untagged queues of an RDMAP stream (RFC 5040 figure 4, RFC 7306 figure 2). Atomic
 // Requests share that of Read Requests, and Immediate Data that of Sends.
 //
-//rfc:5040 RDMAP-4.1-11
-//rfc:7306 EXT-4.1-04
+//rfc:5040 RDMAP-4.1-11 Send-class messages use QN 0, ReadReq QN 1, Terminate QN 2
+//rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
 const (
 	QNSend           = 0
 	QNReadRequest    = 1
@@ -71,7 +71,7 @@ func (o Opcode) Extension() bool { return o >= OpImmediate && o <= OpAtomicRespo
 
 // Tagged reports whether messages of the opcode use the tagged buffer model.
 //
-//rfc:5040 RDMAP-4.1-03
+//rfc:5040 RDMAP-4.1-03 T flag per message type table
 func (o Opcode) Tagged() bool { return o == OpWrite || o == OpReadResponse }
 
 // IsSend reports whether the opcode is one of the four Send message types.
@@ -106,7 +106,7 @@ func (o Opcode) QN() (qn uint32, ok bool) {
 // RDMAP 1.0. A stream has the one that goes with its DV: ddp.Version or
 // ddp.RDMACVersion.
 //
-//rfc:5044 RDMAC-C.1-02
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 const (
 	Version      = 1
 	RDMACVersion = 0
@@ -131,7 +131,7 @@ type Control struct {
 // ParseControl takes the control octet apart. Every octet is a control field;
 // whether it is legal is not decided here.
 //
-//rfc:5040 RDMAP-4.1-01
+//rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
 func ParseControl(b byte) Control {
 	return Control{
 		Version:  b >> ctlVersionShift,

@@ -4,11 +4,11 @@ import "testing"
 
 // RFC 5040 figure 4 and RFC 7306 figure 2, row by row.
 //
-//rfc:5040 RDMAP-4.1-03
-//rfc:5040 RDMAP-4.1-04
-//rfc:5040 RDMAP-4.1-11
-//rfc:7306 EXT-4.1-02
-//rfc:7306 EXT-4.1-04
+//rfc:5040 RDMAP-4.1-03 T flag per message type table
+//rfc:5040 RDMAP-4.1-04 Opcode values per table (Write 0 .. Terminate 7)
+//rfc:5040 RDMAP-4.1-11 Send-class messages use QN 0, ReadReq QN 1, Terminate QN 2
+//rfc:7306 EXT-4.1-02 Opcodes 8 Imm, 9 ImmSE, 10 AtomicReq, 11 AtomicResp
+//rfc:7306 EXT-4.1-04 All four untagged: QN 0 (Imm), 1 (AtomicReq), 3 (AtomicResp)
 func TestOpcodes(t *testing.T) {
 	const none = -1
 	for _, tt := range []struct {
@@ -59,7 +59,7 @@ func TestOpcodes(t *testing.T) {
 
 // Every octet is a control field and is written back as it was.
 //
-//rfc:5040 RDMAP-4.1-01
+//rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
 func TestControlOctet(t *testing.T) {
 	for b := range 256 {
 		c := ParseControl(byte(b))

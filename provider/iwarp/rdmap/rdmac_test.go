@@ -10,8 +10,8 @@ import (
 // Headers of version 0 are those of version 1 with DV and RV 0: the figures of the
 // RDMA Consortium's DDP 1.0 have the same fields in the same places.
 //
-//rfc:5044 RDMAC-C.1-01
-//rfc:5044 RDMAC-C.1-02
+//rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 func TestRDMACHeaders(t *testing.T) {
 	const stag, to = 0x11223344, 0x8877665544332211
 	for _, tt := range []struct {
@@ -46,8 +46,8 @@ func newRDMAC(t *testing.T, ird, ord int) *stream {
 // A stream of version 0 takes segments of version 0 and no others; one of version 1
 // the other way round. DV is looked at first, and the codes are the same.
 //
-//rfc:5044 RDMAC-C.1-02
-//rfc:5044 RDMAC-C.1-03
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
+//rfc:5044 RDMAC-C.1-03 Version identical in both directions
 func TestVersionsAreNotMixed(t *testing.T) {
 	old, current := newRDMAC(t, 4, 0), newStream(t, 4, 0)
 	onlyDV := func(h ddp.Header) ddp.Header { h.Version = ddp.RDMACVersion; return h }
@@ -95,7 +95,7 @@ func TestRDMACStream(t *testing.T) {
 // The short ways for what is common know version 1 only, and must not let it onto a
 // stream of version 0.
 //
-//rfc:5044 RDMAC-C.1-02
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 func TestRDMACTakesNoShortWay(t *testing.T) {
 	s := newRDMAC(t, 1, 1)
 	payload := []byte("sixteen octets..")

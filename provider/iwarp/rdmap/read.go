@@ -22,8 +22,8 @@ type ReadRequest struct {
 // AppendTo appends the header's 28 octets to b. It allocates only when b lacks
 // the capacity.
 //
-//rfc:5040 RDMAP-4.2-01
-//rfc:5040 RDMAP-4.4-01
+//rfc:5040 RDMAP-4.2-01 RDMA header for ReadReq and Terminate only
+//rfc:5040 RDMAP-4.4-01 ReadReq header of 28 octets
 func (r *ReadRequest) AppendTo(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, r.SinkSTag)
 	b = binary.BigEndian.AppendUint64(b, r.SinkTO)
@@ -36,7 +36,7 @@ func (r *ReadRequest) AppendTo(b []byte) []byte {
 // Errors: [ErrShortReadRequest] for fewer than 28 octets, [ErrLongReadReq] for
 // more.
 //
-//rfc:5040 RDMAP-4.2-02
+//rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
 func ParseReadRequest(payload []byte) (ReadRequest, error) {
 	switch {
 	case len(payload) < ReadRequestLen:
@@ -62,7 +62,7 @@ func decodeReadRequest(b []byte) ReadRequest {
 // were sent: the form in which a Terminate reports a Read that failed midway
 // (RFC 5040 section 4.8). done is at most Size.
 //
-//rfc:5040 RDMAP-4.8-11
+//rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
 func (r *ReadRequest) Advance(done uint32) ReadRequest {
 	a := *r
 	a.SinkTO += uint64(done)
@@ -79,27 +79,27 @@ func (r *ReadRequest) Advance(done uint32) ReadRequest {
 // Errors, in the order of the checks: [ErrReadInvalidSTag],
 // [ErrReadNotAssociated], [ErrReadAccess], [ErrReadTOWrap], [ErrReadBaseBounds].
 //
-//rfc:5040 RDMAP-5.2.1-08
-//rfc:5040 RDMAP-5.2.1-09
-//rfc:5040 RDMAP-7.2-07
-//rfc:5040 RDMAP-7.2-08
-//rfc:5040 RDMAP-7.2-09
-//rfc:5040 RDMAP-7.2-10
-//rfc:5040 RDMAP-7.2-11
-//rfc:5040 RDMAP-7.2-12
+//rfc:5040 RDMAP-5.2.1-08 Non-zero size: source STag/TO validated
 func CheckReadSource(r *ddp.Region, to uint64, size uint32) error {
 	n := uint64(size)
 	switch {
+	//rfc:5040 RDMAP-5.2.1-09 Zero size: STag/TO not validated
 	case n == 0:
 		return nil
+	//rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
 	case !r.Valid:
 		return ErrReadInvalidSTag
+	//rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
 	case !r.Associated:
 		return ErrReadNotAssociated
+	//rfc:5040 RDMAP-7.2-12 ReadReq source has remote-read right
 	case !r.Allowed:
 		return ErrReadAccess
+	//rfc:5040 RDMAP-7.2-11 ReadReq TO+size does not wrap
 	case ddp.Wraps(to, n):
 		return ErrReadTOWrap
+	//rfc:5040 RDMAP-7.2-09 ReadReq source TO in range
+	//rfc:5040 RDMAP-7.2-10 ReadReq TO+size in range
 	case !r.Contains(to, n):
 		return ErrReadBaseBounds
 	}
@@ -116,9 +116,9 @@ func CheckReadSource(r *ddp.Region, to uint64, size uint32) error {
 // that is not the peer's to invalidate. RFC 5040 lists the code under both error
 // types without saying which is for what; siw splits them the same way.
 //
-//rfc:5040 RDMAP-7.2-05
-//rfc:5040 RDMAP-7.2-06
-//rfc:5040 RDMAP-8.1.1-7-01
+//rfc:5040 RDMAP-7.2-05 Invalidate STag valid
+//rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
+//rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 func CheckInvalidate(r *ddp.Region) error {
 	switch {
 	case !r.Valid:

@@ -14,8 +14,8 @@ import (
 // figure 6.
 const siwReadRequest = "47e2d000 000055c5d907d170 00000040 57ad4500 00005594d15cc470"
 
-//rfc:5040 RDMAP-4.2-01
-//rfc:5040 RDMAP-4.4-01
+//rfc:5040 RDMAP-4.2-01 RDMA header for ReadReq and Terminate only
+//rfc:5040 RDMAP-4.4-01 ReadReq header of 28 octets
 func TestReadRequestVector(t *testing.T) {
 	octets := unhex(t, siwReadRequest)
 	want := ReadRequest{
@@ -36,7 +36,7 @@ func TestReadRequestVector(t *testing.T) {
 // Exactly 28 octets are a Read Request header: every prefix is refused, and so
 // is what has something behind it.
 //
-//rfc:5040 RDMAP-4.2-02
+//rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
 func TestReadRequestLength(t *testing.T) {
 	octets := append(unhex(t, siwReadRequest), 0, 0, 0, 0)
 	for n := range len(octets) + 1 {
@@ -74,7 +74,7 @@ func TestReadRequestRoundTrip(t *testing.T) {
 
 // The example of RFC 5040 section 4.8: terminated after 2048 octets were sent.
 //
-//rfc:5040 RDMAP-4.8-11
+//rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
 func TestReadRequestAdvance(t *testing.T) {
 	r := ReadRequest{SinkSTag: 1, SinkTO: 1000, Size: 5000, SourceSTag: 2, SourceTO: 70000}
 	want := ReadRequest{SinkSTag: 1, SinkTO: 3048, Size: 2952, SourceSTag: 2, SourceTO: 72048}
@@ -88,14 +88,14 @@ func TestReadRequestAdvance(t *testing.T) {
 
 // One thing wrong at a time, around a buffer of 4096 octets at TO 0x10000.
 //
-//rfc:5040 RDMAP-5.2.1-08
-//rfc:5040 RDMAP-5.2.1-09
-//rfc:5040 RDMAP-7.2-07
-//rfc:5040 RDMAP-7.2-08
-//rfc:5040 RDMAP-7.2-09
-//rfc:5040 RDMAP-7.2-10
-//rfc:5040 RDMAP-7.2-11
-//rfc:5040 RDMAP-7.2-12
+//rfc:5040 RDMAP-5.2.1-08 Non-zero size: source STag/TO validated
+//rfc:5040 RDMAP-5.2.1-09 Zero size: STag/TO not validated
+//rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
+//rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
+//rfc:5040 RDMAP-7.2-09 ReadReq source TO in range
+//rfc:5040 RDMAP-7.2-10 ReadReq TO+size in range
+//rfc:5040 RDMAP-7.2-11 ReadReq TO+size does not wrap
+//rfc:5040 RDMAP-7.2-12 ReadReq source has remote-read right
 func TestCheckReadSource(t *testing.T) {
 	const base, size = 0x10000, 4096
 	good := ddp.Region{Valid: true, Associated: true, Allowed: true, Base: base, Len: size}
@@ -133,9 +133,9 @@ func TestCheckReadSource(t *testing.T) {
 	}
 }
 
-//rfc:5040 RDMAP-7.2-05
-//rfc:5040 RDMAP-7.2-06
-//rfc:5040 RDMAP-8.1.1-7-01
+//rfc:5040 RDMAP-7.2-05 Invalidate STag valid
+//rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
+//rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 func TestCheckInvalidate(t *testing.T) {
 	for _, tt := range []struct {
 		name string

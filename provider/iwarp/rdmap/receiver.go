@@ -204,33 +204,33 @@ func firstMSN(msn *uint32) uint32 {
 // is checked first, then RDMAP's, the opcode, the buffer model, and then what the
 // message type demands.
 //
-//rfc:5040 RDMAP-7.2-01
-//rfc:5040 RDMAP-7.2-02
-//rfc:5040 RDMAP-7.2-04
-//rfc:5040 RDMAP-4.1-08
-//rfc:5040 RDMAP-4.1-12
-//rfc:5041 DDP-4.1-03
-//rfc:5041 DDP-4.1-10
-//rfc:5041 DDP-7.1-03
-//rfc:5044 RDMAC-C.1-02
-//rfc:7306 EXT-4.1-05
-//rfc:7306 EXT-8.2-01
+//rfc:5040 RDMAP-7.2-01 DDP fields validated on every message
+//rfc:7306 EXT-8.2-01 DDP fields, opcode and version validated
 func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
+	//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 	if r.ended {
 		return Action{Kind: Drop, Len: payloadLen}, nil
 	}
 	if payloadLen < 0 {
 		return Action{}, ddp.ErrShortSegment
 	}
+	//rfc:5041 DDP-4.1-10 Reserved bits not checked on receive
+	//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
 	if err := ddp.CheckVersion(h, r.version); err != nil {
 		return Action{}, err
 	}
+	//rfc:5040 RDMAP-4.1-08 Rsv bits ignored on receive
 	c := ParseControl(h.ULPCtl)
 	switch {
+	//rfc:5040 RDMAP-7.2-04 RV valid
 	case c.Version != r.version:
 		return Action{}, ErrVersion
+	//rfc:5040 RDMAP-7.2-02 Opcode valid
+	//rfc:5040 RDMAP-4.1-12 Reserved opcodes 8-15 rejected when extensions off
+	//rfc:7306 EXT-4.1-05 Opcodes 12-14 unassigned, 15 experimental rejected
 	case !c.Opcode.Defined() && !(r.extensions && c.Opcode.Extension()):
 		return Action{}, ErrReservedOpcode
+	//rfc:5041 DDP-4.1-03 T flag must agree with the opcode's buffer model
 	case c.Opcode.Tagged() != h.Tagged:
 		return Action{}, ErrBufferModel
 	}
@@ -324,8 +324,8 @@ func (r *Receiver) CommitSend(op Opcode) {
 // change of opcode within a message is refused: which of the two it is decides
 // about events and invalidation.
 //
-//rfc:5040 RDMAP-7.2-03
-//rfc:5040 RDMAP-4.1-10
+//rfc:5040 RDMAP-7.2-03 Opcode consistent across segments of one message
+//rfc:5040 RDMAP-4.1-10 Invalidate STag ignored where the opcode has none
 func (r *Receiver) beginSend(a *Action, h *ddp.Header) error {
 	if err := r.send.Check(h, a.Len); err != nil {
 		return err
@@ -345,10 +345,10 @@ func (r *Receiver) beginSend(a *Action, h *ddp.Header) error {
 // nothing else. The queue has as many buffers as the IRD, so one request more is
 // one for which there is no buffer.
 //
-//rfc:5040 RDMAP-4.2-02
-//rfc:5040 RDMAP-5.2.1-02
-//rfc:5040 RDMAP-5.2.1-11
-//rfc:5040 RDMAP-6.1-05
+//rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
+//rfc:5040 RDMAP-5.2.1-02 ReadReq consumes one buffer of QN 1
+//rfc:5040 RDMAP-5.2.1-11 ReadReq must be one segment (L=1, MO=0)
+//rfc:5040 RDMAP-6.1-05 Inbound reads above IRD are refused
 func (r *Receiver) beginReadRequest(a *Action, h *ddp.Header) error {
 	if err := r.read.Check(h, a.Len); err != nil {
 		return err
@@ -368,7 +368,7 @@ func (r *Receiver) beginReadRequest(a *Action, h *ddp.Header) error {
 
 // beginTerminate passes the one Terminate of a stream, cut short or not.
 //
-//rfc:5040 RDMAP-5.4-03
+//rfc:5040 RDMAP-5.4-03 Terminate consumes one buffer; placement of one guaranteed
 func (r *Receiver) beginTerminate(a *Action, h *ddp.Header) error {
 	if err := r.term.Check(h, a.Len); err != nil {
 		return err
@@ -388,9 +388,9 @@ func (r *Receiver) beginTerminate(a *Action, h *ddp.Header) error {
 // checked by itself against the STag table, but all with payload must name the
 // same buffer.
 //
-//rfc:5041 DDP-4.2-07
-//rfc:5041 DDP-4.2-08
-//rfc:5041 DDP-5.3-03
+//rfc:5041 DDP-4.2-07 STag that changes within a message: refused or validated
+//rfc:5041 DDP-4.2-08 Message may start at any TO
+//rfc:5041 DDP-5.3-03 Sink copes with tagged segments in non-rising TO order
 func (r *Receiver) beginWrite(a *Action) error {
 	if err := r.beginTagged(a); err != nil {
 		return err
@@ -406,10 +406,10 @@ func (r *Receiver) beginWrite(a *Action) error {
 // outstanding Read, and ends it exactly where the Read ends. STag and TO of a
 // segment without payload count for nothing.
 //
-//rfc:5040 RDMAP-5.2.2-05
-//rfc:5040 RDMAP-5.2.2-06
-//rfc:5041 DDP-5.2-09
-//rfc:5041 DDP-5.2-10
+//rfc:5040 RDMAP-5.2.2-05 Sink may check STag/TO/length against the request
+//rfc:5040 RDMAP-5.2.2-06 Unsolicited Response must not place data
+//rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
+//rfc:5041 DDP-5.2-10 Zero-length segment with L=0 does not confuse reassembly
 func (r *Receiver) beginReadResponse(a *Action) error {
 	if err := r.beginTagged(a); err != nil {
 		return err
@@ -502,8 +502,8 @@ func (r *Receiver) commitTagged(a *Action) {
 // End ends the stream from this side: every further segment is dropped. It is
 // for when an error was found and a Terminate is to be sent.
 //
-//rfc:5041 DDP-7.1-03
-//rfc:5040 RDMAP-7.1-4-01
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
+//rfc:5040 RDMAP-7.1-4-01 First error wins
 func (r *Receiver) End() { r.ended, r.general = true, true }
 
 // Ended reports whether a Terminate was committed or End was called.

@@ -5,9 +5,9 @@ import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 // beginImmediate passes an Immediate Data message, which takes its turn among the
 // Sends.
 //
-//rfc:7306 EXT-6.3-02
-//rfc:7306 EXT-6.3-03
-//rfc:7306 EXT-6.3-05
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
+//rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
+//rfc:7306 EXT-6.3-05 Receiver checks for exactly 8 octets of immediate data
 func (r *Receiver) beginImmediate(a *Action, h *ddp.Header) error {
 	if err := r.send.Check(h, a.Len); err != nil {
 		return err
@@ -33,9 +33,9 @@ func (r *Receiver) ForgetWrite() { r.afterWrite = false }
 // beginAtomicRequest passes an Atomic Request, which takes its turn among the Read
 // Requests and one of their places.
 //
-//rfc:7306 EXT-5.2-01
-//rfc:7306 EXT-5.2.1-06
-//rfc:7306 EXT-5.2.2-03
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-06 Atomic request consumes one QN1 buffer
+//rfc:7306 EXT-5.2.2-03 Responder has QN1 buffers for reads plus atomics
 func (r *Receiver) beginAtomicRequest(a *Action, h *ddp.Header) error {
 	if err := r.read.Check(h, a.Len); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (r *Receiver) beginAtomicRequest(a *Action, h *ddp.Header) error {
 // must be an atomic one. Queue 3 has a buffer for each that is outstanding, so that
 // a response too many is one that nobody asked for.
 //
-//rfc:7306 EXT-5.2.2-04
-//rfc:7306 EXT-5.2.2-06
+//rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
+//rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error
 func (r *Receiver) beginAtomicResponse(a *Action, h *ddp.Header) error {
 	if err := r.atomic.Check(h, a.Len); err != nil {
 		return err

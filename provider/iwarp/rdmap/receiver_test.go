@@ -64,11 +64,11 @@ func with(h ddp.Header, change func(*ddp.Header)) ddp.Header {
 	return h
 }
 
-//rfc:5040 RDMAP-5.3-02
-//rfc:5040 RDMAP-5.3-04
-//rfc:5040 RDMAP-5.3-08
-//rfc:5040 RDMAP-7.2-03
-//rfc:5041 DDP-4.3-09
+//rfc:5040 RDMAP-5.3-02 One Send consumes one buffer
+//rfc:5040 RDMAP-5.3-04 Sends delivered in order
+//rfc:5040 RDMAP-5.3-08 Zero-length Send consumes a buffer
+//rfc:5040 RDMAP-7.2-03 Opcode consistent across segments of one message
+//rfc:5041 DDP-4.3-09 MSN counters are independent per QN
 func TestSendsInOrder(t *testing.T) {
 	s := newStream(t, 1, 0)
 	first, last := Action{Kind: PlaceSend, First: true}, Action{Kind: PlaceSend}
@@ -96,8 +96,8 @@ func TestSendsInOrder(t *testing.T) {
 	s.refuse("it can't come twice", "1/2/03", SendHeader(OpSendSE, 0, 3, 0, true), 1)
 }
 
-//rfc:5040 RDMAP-4.1-02
-//rfc:5040 RDMAP-4.1-10
+//rfc:5040 RDMAP-4.1-02 RsvdULP octets 2-5 are the Invalidate STag
+//rfc:5040 RDMAP-4.1-10 Invalidate STag ignored where the opcode has none
 func TestOnlySendWithInvalidateInvalidates(t *testing.T) {
 	s := newStream(t, 0, 0)
 	const stag = 0xabcdef01
@@ -112,13 +112,13 @@ func TestOnlySendWithInvalidateInvalidates(t *testing.T) {
 	}
 }
 
-//rfc:5040 RDMAP-5.1-02
-//rfc:5040 RDMAP-5.1-03
-//rfc:5040 RDMAP-5.1-06
-//rfc:5041 DDP-4.2-07
-//rfc:5041 DDP-4.2-08
-//rfc:5041 DDP-5.3-03
-//rfc:5041 DDP-5.3-07
+//rfc:5040 RDMAP-5.1-02 Valid Write is not delivered to the sink ULP
+//rfc:5040 RDMAP-5.1-03 Write may start at a TO other than zero
+//rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
+//rfc:5041 DDP-4.2-07 STag that changes within a message: refused or validated
+//rfc:5041 DDP-4.2-08 Message may start at any TO
+//rfc:5041 DDP-5.3-03 Sink copes with tagged segments in non-rising TO order
+//rfc:5041 DDP-5.3-07 Interleaving of an untagged and a tagged message is legal
 func TestWritesAmongSends(t *testing.T) {
 	s := newStream(t, 0, 1)
 	s.out.Push(OutstandingRead{SinkSTag: 5, SinkTO: 0, Size: 10})
@@ -144,10 +144,10 @@ func TestWritesAmongSends(t *testing.T) {
 	}
 }
 
-//rfc:5040 RDMAP-4.2-02
-//rfc:5040 RDMAP-5.2.1-02
-//rfc:5040 RDMAP-5.2.1-11
-//rfc:5040 RDMAP-6.1-05
+//rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
+//rfc:5040 RDMAP-5.2.1-02 ReadReq consumes one buffer of QN 1
+//rfc:5040 RDMAP-5.2.1-11 ReadReq must be one segment (L=1, MO=0)
+//rfc:5040 RDMAP-6.1-05 Inbound reads above IRD are refused
 func TestReadRequestsUpToIRD(t *testing.T) {
 	s := newStream(t, 2, 0)
 	take := Action{Kind: TakeReadRequest, First: true}
@@ -180,11 +180,11 @@ func TestNoReadsWithoutIRD(t *testing.T) {
 	}
 }
 
-//rfc:5040 RDMAP-5.2.2-03
-//rfc:5040 RDMAP-5.2.2-05
-//rfc:5040 RDMAP-5.2.2-06
-//rfc:5040 RDMAP-5.5-20-01
-//rfc:5041 DDP-5.2-09
+//rfc:5040 RDMAP-5.2.2-03 Response delivered to ULP
+//rfc:5040 RDMAP-5.2.2-05 Sink may check STag/TO/length against the request
+//rfc:5040 RDMAP-5.2.2-06 Unsolicited Response must not place data
+//rfc:5040 RDMAP-5.5-20-01 Multiple reads: Responses in request order
+//rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
 func TestReadResponsesAnswerReads(t *testing.T) {
 	s := newStream(t, 0, 3)
 	s.refuse("a response nobody asked for", "0/2/06", ReadResponseHeader(1, 0, true), 10)
@@ -237,9 +237,9 @@ func TestReadResponsesAnswerReads(t *testing.T) {
 	s.refuse("all Reads are answered", "0/2/06", ReadResponseHeader(0xc00, 0, true), 0)
 }
 
-//rfc:5040 RDMAP-5.4-03
-//rfc:5040 RDMAP-5.4-04
-//rfc:5041 DDP-7.1-03
+//rfc:5040 RDMAP-5.4-03 Terminate consumes one buffer; placement of one guaranteed
+//rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 func TestTerminateEndsTheStream(t *testing.T) {
 	s := newStream(t, 1, 1)
 	s.want("a Send begins", SendHeader(OpSend, 0, 1, 0, false), 10, Action{Kind: PlaceSend, First: true})
@@ -262,8 +262,8 @@ func TestTerminateEndsTheStream(t *testing.T) {
 	}
 }
 
-//rfc:5041 DDP-7.1-03
-//rfc:5040 RDMAP-7.1-4-01
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
+//rfc:5040 RDMAP-7.1-4-01 First error wins
 func TestEndDropsEverything(t *testing.T) {
 	s := newStream(t, 1, 1)
 	s.refuse("the first error", "1/2/03", SendHeader(OpSend, 0, 9, 0, true), 10)
@@ -275,18 +275,18 @@ func TestEndDropsEverything(t *testing.T) {
 
 // One field wrong at a time, in a segment of each kind that is good otherwise.
 //
-//rfc:5040 RDMAP-4.1-08
-//rfc:5040 RDMAP-4.1-12
-//rfc:5040 RDMAP-7.2-01
-//rfc:5040 RDMAP-7.2-02
-//rfc:5040 RDMAP-7.2-04
-//rfc:5041 DDP-4.1-03
-//rfc:5041 DDP-4.1-10
-//rfc:5041 DDP-4.1-13
-//rfc:5041 DDP-4.1-14
-//rfc:5041 DDP-7.1u1-01
-//rfc:5041 DDP-7.1u3-01
-//rfc:5041 DDP-7.1u5-01
+//rfc:5040 RDMAP-4.1-08 Rsv bits ignored on receive
+//rfc:5040 RDMAP-4.1-12 Reserved opcodes 8-15 rejected when extensions off
+//rfc:5040 RDMAP-7.2-01 DDP fields validated on every message
+//rfc:5040 RDMAP-7.2-02 Opcode valid
+//rfc:5040 RDMAP-7.2-04 RV valid
+//rfc:5041 DDP-4.1-03 T flag must agree with the opcode's buffer model
+//rfc:5041 DDP-4.1-10 Reserved bits not checked on receive
+//rfc:5041 DDP-4.1-13 Unknown DV, tagged: error 1/1/0x04
+//rfc:5041 DDP-4.1-14 Unknown DV, untagged: error 1/2/0x06
+//rfc:5041 DDP-7.1u1-01 Untagged: QN valid
+//rfc:5041 DDP-7.1u3-01 Untagged: MO within buffer
+//rfc:5041 DDP-7.1u5-01 Untagged: MSN in legal range
 func TestOneWrongField(t *testing.T) {
 	good := []struct {
 		h ddp.Header
@@ -367,7 +367,7 @@ func TestOrderOfChecks(t *testing.T) {
 	s.refuse("then a place in the queue", "1/2/02", h, 0)
 }
 
-//rfc:5041 DDP-4.3-07
+//rfc:5041 DDP-4.3-07 MSN wraps 0xFFFFFFFF to 0
 func TestReceiverWrapsMSN(t *testing.T) {
 	last := uint32(math.MaxUint32)
 	in := NewInboundReads(4)

@@ -114,8 +114,8 @@ type InboundReads struct{ ring ring[InboundRead] }
 // lowered to that. Toward siw grant powers of two, or give the queue the next
 // one: siw rounds its outbound depth up.
 //
-//rfc:5040 RDMAP-5.2.2-02
-//rfc:5040 RDMAP-6.1-02
+//rfc:5040 RDMAP-5.2.2-02 Source keeps enough QN1 buffers for negotiated IRD
+//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
 func NewInboundReads(ird int) *InboundReads {
 	q := new(InboundReads)
 	q.Init(ird)
@@ -165,8 +165,8 @@ type OutstandingRead struct {
 // the receive side ([Receiver] does both); they need no lock between them. Push a
 // Read before its request is handed to the LLP.
 //
-//rfc:5040 RDMAP-6.1-03
-//rfc:5040 RDMAP-6.1-04
+//rfc:5040 RDMAP-6.1-03 Outbound read limit (ORD) provided as negotiated
+//rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
 type OutstandingReads struct{ ring ring[OutstandingRead] }
 
 // NewOutstandingReads returns a queue of ord places, which may be zero: then

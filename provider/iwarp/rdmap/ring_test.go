@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-//rfc:5040 RDMAP-5.2.2-02
-//rfc:5040 RDMAP-6.1-02
-//rfc:5040 RDMAP-6.1-03
-//rfc:5040 RDMAP-6.1-04
+//rfc:5040 RDMAP-5.2.2-02 Source keeps enough QN1 buffers for negotiated IRD
+//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
+//rfc:5040 RDMAP-6.1-03 Outbound read limit (ORD) provided as negotiated
+//rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
 func TestReadQueuesAreBounded(t *testing.T) {
 	for _, tt := range []struct{ asked, depth int }{{-1, 0}, {0, 0}, {1, 1}, {3, 3}, {4, 4}, {128, 128}, {0x3fff, 0x3ffe}, {math.MaxInt, 0x3ffe}} {
 		in, out := NewInboundReads(tt.asked), NewOutstandingReads(tt.asked)
@@ -30,7 +30,7 @@ func TestReadQueuesAreBounded(t *testing.T) {
 	}
 }
 
-//rfc:5040 RDMAP-5.2.1-05
+//rfc:5040 RDMAP-5.2.1-05 ReadReqs processed in order
 func TestReadQueuesKeepOrder(t *testing.T) {
 	in, out := NewInboundReads(3), NewOutstandingReads(3)
 	// Free-running indexes may start anywhere, and pass 2^32.

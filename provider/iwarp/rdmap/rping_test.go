@@ -42,10 +42,10 @@ func readFPDUs(t testing.TB, name string) []fpdu {
 // side's receiver takes what the other sent, Read Responses answer the Reads that
 // were on the wire, and every header is what this package would have sent.
 //
-//rfc:5040 RDMAP-4.1-01
-//rfc:5040 RDMAP-4.2-01
-//rfc:5040 RDMAP-4.4-02
-//rfc:5040 RDMAP-4.4-03
+//rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
+//rfc:5040 RDMAP-4.2-01 RDMA header for ReadReq and Terminate only
+//rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
+//rfc:5040 RDMAP-4.4-03 Sink TO copied into the first Response segment
 func TestRpingOverSIW(t *testing.T) {
 	type side struct {
 		*stream

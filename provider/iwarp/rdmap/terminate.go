@@ -54,22 +54,22 @@ type Terminate struct {
 // Send with Invalidate can cause a remote protection error but has no RDMA
 // header is why R also needs a read.
 //
-//rfc:5040 RDMAP-4.8-03
-//rfc:5040 RDMAP-4.8-06
-//rfc:5040 RDMAP-4.8-09
-//rfc:5040 RDMAP-4.8-10
-//rfc:5040 RDMAP-4.8-13
-//rfc:5040 RDMAP-7.1-1-01
-//rfc:5040 RDMAP-7.1-2-01
-//rfc:5040 RDMAP-7.1-3-01
+//rfc:5040 RDMAP-4.8-03 M,D,R bits per mapping table
 func NewTerminate(e *iwarp.Error, seg *ddp.Header, segmentLen int, read *ReadRequest) Terminate {
 	t := Terminate{Layer: e.Layer, EType: e.EType, Code: e.Code}
+	//rfc:5040 RDMAP-4.8-09 No DDP header for Local Catastrophic
+	//rfc:5040 RDMAP-4.8-13 LLP errors carry neither DDP nor RDMA header
+	//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 	if seg == nil || !attachesDDP(e.Layer, e.EType) {
 		return t
 	}
+	//rfc:5040 RDMAP-4.8-06 DDP Segment Length valid when M=1
+	//rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
 	t.M, t.D = true, true
 	t.SegmentLength = uint16(min(max(segmentLen, 0), math.MaxUint16))
 	t.DDP = *seg
+	//rfc:5040 RDMAP-4.8-10 RDMA header present when R=1, only for ReadReq errors
+	//rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
 	if read != nil && e.Layer == iwarp.LayerRDMAP && e.EType == iwarp.RDMAPRemoteProtection {
 		t.R = true
 		t.Read = *read
@@ -101,10 +101,10 @@ const (
 // AppendTo appends the header in the RFC's layout to b, at most
 // [MaxTerminateLen] octets. It allocates only when b lacks the capacity.
 //
-//rfc:5040 RDMAP-4.8-01
-//rfc:5040 RDMAP-4.8-04
-//rfc:5040 RDMAP-4.8-07
-//rfc:5040 RDMAP-4.8-08
+//rfc:5040 RDMAP-4.8-01 Terminate header layout
+//rfc:5040 RDMAP-4.8-04 Terminate reserved 13 bits zero on send
+//rfc:5040 RDMAP-4.8-07 DDP Segment Length present when D=1
+//rfc:5040 RDMAP-4.8-08 DDP header present when D=1 (14 or 18 octets by T)
 func (t *Terminate) AppendTo(b []byte) []byte {
 	rsvd := t.Reserved & rsvdAllMask
 	hdrct := byte(rsvd >> 8)
@@ -181,9 +181,9 @@ type ReceivedTerminate struct {
 // announced but are cut short are left zero, octets too many are ignored. The one
 // error is [ErrShortTerminate], for fewer than four octets.
 //
-//rfc:5040 RDMAP-4.8-05
-//rfc:5040 RDMAP-4.8-14
-//rfc:5040 RDMAP-4.8-15
+//rfc:5040 RDMAP-4.8-05 Terminate reserved ignored on receive
+//rfc:5040 RDMAP-4.8-14 Receiver tolerates unknown Layer/EType/Code
+//rfc:5040 RDMAP-4.8-15 Receiver tolerates a truncated Terminate
 func ParseTerminate(payload []byte, phase Phase) (ReceivedTerminate, error) {
 	if len(payload) < TerminateControlLen {
 		return ReceivedTerminate{}, ErrShortTerminate

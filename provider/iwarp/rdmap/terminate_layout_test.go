@@ -10,7 +10,7 @@ import (
 
 // The same errors in both layouts.
 //
-//rfc:5040 RDMAP-4.8-01
+//rfc:5040 RDMAP-4.8-01 Terminate header layout
 func TestBothLayouts(t *testing.T) {
 	for _, tt := range []struct {
 		name     string

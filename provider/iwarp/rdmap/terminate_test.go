@@ -13,13 +13,13 @@ import (
 // What is attached to which error: RFC 5040 figure 10, row by row, for an
 // untagged segment of 18 + 100 octets and a Read Request of 18 + 28.
 //
-//rfc:5040 RDMAP-4.8-03
-//rfc:5040 RDMAP-4.8-06
-//rfc:5040 RDMAP-4.8-09
-//rfc:5040 RDMAP-4.8-10
-//rfc:5040 RDMAP-4.8-13
-//rfc:5040 RDMAP-7.1-2-01
-//rfc:5040 RDMAP-7.1-3-01
+//rfc:5040 RDMAP-4.8-03 M,D,R bits per mapping table
+//rfc:5040 RDMAP-4.8-06 DDP Segment Length valid when M=1
+//rfc:5040 RDMAP-4.8-09 No DDP header for Local Catastrophic
+//rfc:5040 RDMAP-4.8-10 RDMA header present when R=1, only for ReadReq errors
+//rfc:5040 RDMAP-4.8-13 LLP errors carry neither DDP nor RDMA header
+//rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
+//rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
 func TestNewTerminateFollowsFigure10(t *testing.T) {
 	send := SendHeader(OpSend, 0, 1, 0, true)
 	sendInv := SendHeader(OpSendInvalidate, 9, 1, 0, true)
@@ -89,10 +89,10 @@ var complete = Terminate{
 
 // RFC 5040 figures 7 and 8, octet by octet.
 //
-//rfc:5040 RDMAP-4.8-01
-//rfc:5040 RDMAP-4.8-04
-//rfc:5040 RDMAP-4.8-07
-//rfc:5040 RDMAP-4.8-08
+//rfc:5040 RDMAP-4.8-01 Terminate header layout
+//rfc:5040 RDMAP-4.8-04 Terminate reserved 13 bits zero on send
+//rfc:5040 RDMAP-4.8-07 DDP Segment Length present when D=1
+//rfc:5040 RDMAP-4.8-08 DDP header present when D=1 (14 or 18 octets by T)
 func TestTerminateVector(t *testing.T) {
 	want := unhex(t, `01 04 e0 00  002e
 		41 41 00000000 00000001 01020304 00000000
@@ -117,7 +117,7 @@ func TestTerminateVector(t *testing.T) {
 // However a Terminate is cut short, what it announces is kept and what is there
 // is read.
 //
-//rfc:5040 RDMAP-4.8-15
+//rfc:5040 RDMAP-4.8-15 Receiver tolerates a truncated Terminate
 func TestParseTerminateEveryPrefix(t *testing.T) {
 	octets := complete.AppendTo(nil)
 	for n := range len(octets) + 8 {
@@ -167,8 +167,8 @@ func TestParseTerminateTagged(t *testing.T) {
 
 // Unknown values are no error, and reserved bits do not matter.
 //
-//rfc:5040 RDMAP-4.8-05
-//rfc:5040 RDMAP-4.8-14
+//rfc:5040 RDMAP-4.8-05 Terminate reserved ignored on receive
+//rfc:5040 RDMAP-4.8-14 Receiver tolerates unknown Layer/EType/Code
 func TestParseTerminateKeepsUnknownValues(t *testing.T) {
 	got, err := ParseTerminate(unhex(t, "7c ee 1f ff"), PhaseAfterFirstFPDU)
 	// siw's bits M, D and R are among the RFC's reserved ones: with none of the

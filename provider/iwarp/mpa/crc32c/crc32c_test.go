@@ -62,7 +62,7 @@ func reference(crc uint32, p []byte) uint32 {
 // The examples of RFC 3720 appendix B.4, where the CRC is written as it goes on
 // the wire, lowest octet first.
 //
-//rfc:5044 MPA-4.4-10
+//rfc:5044 MPA-4.4-10 CRC is CRC32c with iSCSI's conventions and octet order
 func TestVectors(t *testing.T) {
 	ascending, descending := make([]byte, 32), make([]byte, 32)
 	for i := range ascending {
