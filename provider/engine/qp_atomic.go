@@ -76,11 +76,8 @@ func (s *stream) fillAtomicRequest() {
 // response waits for its turn behind those of earlier Reads.
 //
 //rfc:7306 EXT-5.2.1-07
-//rfc:7306 EXT-5.2.1-09
-//rfc:7306 EXT-5.2.1-10
 //rfc:7306 EXT-5.4-3-01
 //rfc:7306 EXT-5.4-8-01
-//rfc:7306 EXT-8.1-2-01
 func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	req, err := rdmap.ParseAtomicRequest(payload)
 	var original uint64
@@ -88,11 +85,14 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 		original, err = performAtomic(s.q, &req)
 	}
 	if err != nil {
+		//rfc:7306 EXT-8.1-2-01
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.AtomicRequest, rdmap.AtomicLen)
+	//rfc:7306 EXT-5.2.1-09
+	//rfc:7306 EXT-5.2.1-10
 	s.inbound.Push(rdmap.InboundAtomic(a.MSN, rdmap.AtomicResponse{ID: req.ID, Original: original}))
 	s.rx.kick = true
 }
@@ -102,18 +102,11 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 // of all QPs, of other devices of the process, and of the program itself.
 //
 //rfc:7306 EXT-5-01
-//rfc:7306 EXT-5-02
-//rfc:7306 EXT-5.1.1-01
-//rfc:7306 EXT-5.1.1-02
-//rfc:7306 EXT-5.1.1-05
-//rfc:7306 EXT-5.1.1-06
-//rfc:7306 EXT-5.1.2-04
 //rfc:7306 EXT-5.3-01
-//rfc:7306 EXT-8.2-02
-//rfc:7306 EXT-8.2-03
 func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error) {
 	m, r := q.region(req.STag, provider.AccessRemoteAtomic)
 	defer m.leave()
+	//rfc:7306 EXT-8.2-03
 	if err := rdmap.CheckAtomic(&r, req); err != nil {
 		return 0, err
 	}
@@ -122,14 +115,21 @@ func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error)
 		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
 	}
 	p := unsafe.Pointer(unsafe.SliceData(b))
+	//rfc:7306 EXT-5.1.1-01
+	//rfc:7306 EXT-5.1.1-02
+	//rfc:7306 EXT-5.1.2-04
+	//rfc:7306 EXT-8.2-02
 	if uintptr(p)%rdmap.AtomicLen != 0 {
 		return 0, rdmap.ErrAtomicAlignment
 	}
 	word := (*uint64)(p)
 	for {
 		original := atomic.LoadUint64(word)
+		//rfc:7306 EXT-5-02
+		//rfc:7306 EXT-5.1.1-05
 		value := req.Apply(original)
 		if value == original || atomic.CompareAndSwapUint64(word, original, value) {
+			//rfc:7306 EXT-5.1.1-06
 			return original, nil
 		}
 	}
@@ -157,9 +157,7 @@ func (s *stream) fillAtomicResponse() {
 // takeAtomicResponse puts the old value where the WQE wants it, as the CPU has
 // numbers, and completes the WQE.
 //
-//rfc:7306 EXT-5.1.1-05
 //rfc:7306 EXT-5.2.2-05
-//rfc:7306 EXT-5.2.2-06
 //rfc:7306 EXT-5.4-1-01
 //rfc:7306 EXT-5.4-7-01
 func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []byte) {
@@ -176,10 +174,12 @@ func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []by
 		}
 	}
 	if err != nil {
+		//rfc:7306 EXT-5.2.2-06
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
 	var room [rdmap.AtomicLen]byte
+	//rfc:7306 EXT-5.1.1-05
 	binary.NativeEndian.PutUint64(room[:], r.Original)
 	s.rx.c.copyIn(room[:])
 	s.rx.c.release()

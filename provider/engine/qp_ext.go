@@ -41,8 +41,6 @@ func (s *stream) fillImmediate() {
 //rfc:7306 EXT-6.3-02
 //rfc:7306 EXT-6.3-03
 //rfc:7306 EXT-6.4-01
-//rfc:7306 EXT-7-01
-//rfc:7306 EXT-8.1-2-01
 func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	data, err := rdmap.ParseImmediate(payload)
 	if err == nil {
@@ -53,12 +51,14 @@ func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 		err = ddp.CheckUntagged(0, 0, w != nil, 0)
 	}
 	if err != nil {
+		//rfc:7306 EXT-8.1-2-01
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.Immediate, rdmap.ImmediateLen)
 	wc := provider.WC{Flags: provider.WCWithImm, Imm: uint32(data >> immShift)}
+	//rfc:7306 EXT-7-01
 	if a.AfterWrite {
 		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written
 	}
