@@ -342,8 +342,8 @@ func (s *boundsServer) wait(what string, done func() bool) {
 // TestBounds brings connections into each state, and compares what is held then with the
 // row's bounds.
 //
-//rfc:5042 SEC-6.4.1-01
-//rfc:5042 SEC-6.4.2-01
+//rfc:5042 SEC-6.4.1-01 Scarce resources under a manager
+//rfc:5042 SEC-6.4.2-01 Idle ULPs cannot pin resources for ever
 func TestBounds(t *testing.T) {
 	for _, b := range bounds {
 		t.Run(b.name, func(t *testing.T) {

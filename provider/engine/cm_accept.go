@@ -128,7 +128,7 @@ func (id *cmID) forgo() {
 
 // accept sends the accepting Reply and starts the QP.
 //
-//rfc:5044 MPA-7.1.2-2-05
+//rfc:5044 MPA-7.1.2-2-05 Private data accepted: Reply R=0, then ready for FPDUs
 func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 	ctx, cancel := context.WithTimeout(ctx, id.dev.opts.StartupTimeout)
 	defer cancel()
@@ -170,8 +170,8 @@ func (id *cmID) Accept(param provider.ConnParam) error {
 
 // acceptance makes the Reply of an Accept. id.mu is held.
 //
-//rfc:6581 MPA2-9.1-02
-//rfc:6581 MPA2-9.1-03
+//rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
+//rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
 func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 	r := id.request.Request
 	ird, ord, err := id.dev.checkDepths(param)
@@ -193,8 +193,8 @@ func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
 // the TCP connection to the ULP, and the verbs have no other use for it.
 // ECONNRESET: the peer has hung up.
 //
-//rfc:5044 MPA-7.1.2-2-03
-//rfc:5044 MPA-7.1.2-6-01
+//rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
+//rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
 func (id *cmID) Reject(private []byte) error {
 	const op = "rdma_reject"
 	if err := id.enter(op, idRequested); err != nil {

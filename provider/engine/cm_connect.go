@@ -23,8 +23,8 @@ import (
 // peer may not understand revision 2. Where Options.RDMAC permits them, there is one
 // as well after an answer of revision 0.
 //
-//rfc:5044 MPA-7.1-02
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1-02 Immediate start right after TCP connect is allowed
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (id *cmID) Connect(param provider.ConnParam) error {
 	const op = "rdma_connect"
 	if err := id.enter(op, idRouted); err != nil {
@@ -111,7 +111,7 @@ func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.I
 // second returns the initiator of a second attempt, of revision 1, if the policy
 // wants one after err.
 //
-//rfc:6581 MPA2-10-05
+//rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
 func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
 	hungUp := err == io.EOF || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
@@ -127,7 +127,7 @@ func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mp
 // isRDMAC reports whether the peer answered an enhanced Request in revision 0. To permit
 // that is to want the attempt that such a peer can serve.
 //
-//rfc:5044 RDMAC-C.2.5-01
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func isRDMAC(err error) bool {
 	var r *mpa.RejectedError
 	return err == error(mpa.ErrRDMACReply) || errors.As(err, &r) && r.Revision == 0
@@ -170,8 +170,8 @@ func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, e
 // initiate sends the Request and waits for the Reply, whose octets it returns
 // too.
 //
-//rfc:5044 MPA-7.1.2-1-01
-//rfc:5044 MPA-7.1.2-3-01
+//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
+//rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
 func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte, err error) {
 	if err := w.write(ctx, initiator.AppendRequest(nil)); err != nil {
 		return p, nil, err
@@ -189,8 +189,8 @@ func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Par
 // The buffer has room for more than the longest frame: octets behind the frame
 // must be seen, as the peer may not have sent any yet.
 //
-//rfc:5044 MPA-7.1.2-9-01
-//rfc:5044 MPA-7.1.5-01
+//rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
+//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
 func (w *wire) frame(ctx context.Context, accept func(b []byte) error) ([]byte, error) {
 	b := make([]byte, 0, mpa.MaxFrameLen+4)
 	for {
@@ -209,10 +209,10 @@ func (w *wire) frame(ctx context.Context, accept func(b []byte) error) ([]byte, 
 // go on with what an enhanced responder agreed to, nil if err is not of that
 // kind. RFC 5044 section 8 closes the connection at once for everything else.
 //
-//rfc:6581 MPA2-8-01
-//rfc:6581 MPA2-9.1-08
-//rfc:6581 MPA2-9.2-09
-//rfc:6581 MPA2-9.3-01
+//rfc:6581 MPA2-8-01 Enhanced errors reported as Layer 2 / Type 0
+//rfc:6581 MPA2-9.1-08 Insufficient IRD: TERM 2/0/6 then terminate
+//rfc:6581 MPA2-9.2-09 No common RTR: TERM 2/0/7 and terminate
+//rfc:6581 MPA2-9.3-01 Other local enhanced-setup error: TERM 2/0/5 before reset
 func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
 	var e *iwarp.Error
 	if !errors.As(err, &e) || e.Layer != iwarp.LayerLLP || e.Code < iwarp.MPALocalCatastrophic {

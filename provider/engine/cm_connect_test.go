@@ -61,9 +61,9 @@ func TestConnect(t *testing.T) {
 
 // TestReadDepths compares what both ends agree on.
 //
-//rfc:6581 MPA2-9.1-02
-//rfc:6581 MPA2-9.1-03
-//rfc:6581 MPA2-9.1-07
+//rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
+//rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
+//rfc:6581 MPA2-9.1-07 Initiator lowers ORD to at most responder IRD
 func TestReadDepths(t *testing.T) {
 	for _, tc := range []struct {
 		connect, accept           [2]int // responder resources, initiator depth
@@ -97,9 +97,9 @@ func TestReadDepths(t *testing.T) {
 
 // TestPrivateData sends every length around the limits, in all three directions.
 //
-//rfc:5044 MPA-7.1.1-18
-//rfc:5044 MPA-7.1.1-20
-//rfc:6581 MPA2-6-07
+//rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
+//rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
+//rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
 func TestPrivateData(t *testing.T) {
 	for _, tc := range []struct{ revision, limit int }{{1, 512}, {2, 508}} {
 		t.Run(fmt.Sprint("revision ", tc.revision), func(t *testing.T) {

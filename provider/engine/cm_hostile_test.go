@@ -29,11 +29,11 @@ func (w *cmWorld) wantServed(l *cmID) {
 // closed without an answer, the program sees nothing, and others are not
 // concerned.
 //
-//rfc:5044 MPA-7.1.1-03
-//rfc:5044 MPA-7.1.1-16
-//rfc:5044 MPA-7.1.1-19
-//rfc:5044 MPA-7.1.2-2-02
-//rfc:6581 MPA2-6-08
+//rfc:5044 MPA-7.1.1-03 Responder closes and reports on wrong Req key
+//rfc:5044 MPA-7.1.1-16 Unsupported Rev: close and report locally
+//rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
+//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
+//rfc:6581 MPA2-6-08 S=1 with PD_Length <4 is malformed
 func TestIllegalRequests(t *testing.T) {
 	tooLong, lies := uint16(513), uint16(65535)
 	cases := map[string][]byte{
@@ -78,8 +78,8 @@ func TestIllegalRequests(t *testing.T) {
 
 // TestOctetsBehindARequest sends them together with it.
 //
-//rfc:5044 MPA-7.1.1-19
-//rfc:5044 MPA-7.1.5-01
+//rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
+//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
 func TestOctetsBehindARequest(t *testing.T) {
 	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
@@ -96,7 +96,7 @@ func TestOctetsBehindARequest(t *testing.T) {
 // TestLateOctetsBehindARequest sends an FPDU after the Request was delivered and
 // before it was answered.
 //
-//rfc:5044 MPA-7.1.5-01
+//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
 func TestLateOctetsBehindARequest(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
@@ -115,14 +115,14 @@ func TestLateOctetsBehindARequest(t *testing.T) {
 // TestLegalRequests sends Requests that are unusual but legal, and looks at the
 // Reply.
 //
-//rfc:5044 MPA-7.1.1-11
-//rfc:5044 MPA-7.1.1-13
-//rfc:6581 MPA2-6-04
-//rfc:6581 MPA2-6-05
-//rfc:6581 MPA2-6-09
-//rfc:6581 MPA2-6-10
-//rfc:6581 MPA2-10-01
-//rfc:6581 MPA2-10-02
+//rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
+//rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
+//rfc:6581 MPA2-6-04 Responder keeps accepting Rev 1 requests
+//rfc:6581 MPA2-6-05 Reply to a Rev1 request is unenhanced
+//rfc:6581 MPA2-6-09 S=1 with Rev 1: S is a reserved bit and not checked
+//rfc:6581 MPA2-6-10 Rev 2 with S=0 is treated as unenhanced
+//rfc:6581 MPA2-10-01 Enhanced responder answers enhanced to enhanced
+//rfc:6581 MPA2-10-02 Any responder answers unenhanced to unenhanced
 func TestLegalRequests(t *testing.T) {
 	enhanced := mpa.Enhanced{IRD: 1, ORD: 1}.AppendTo(nil)
 	for _, tc := range []struct {
@@ -172,8 +172,8 @@ func TestLegalRequests(t *testing.T) {
 // TestRequestCutShort stops at every octet of a Request: by silence, by FIN, by
 // reset.
 //
-//rfc:5044 MPA-7.1.2-8-02
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func TestRequestCutShort(t *testing.T) {
 	request := rawRequest(func(f *mpa.Frame) { f.PrivateData = append(f.PrivateData, "hello"...) })
 	onNetworks(t, Options{StartupTimeout: 300 * time.Millisecond}, func(t *testing.T, w *cmWorld) {
@@ -203,7 +203,7 @@ func TestRequestCutShort(t *testing.T) {
 
 // TestTrickledRequest shows that the time for a Request is absolute.
 //
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func TestTrickledRequest(t *testing.T) {
 	inMemory(t, Options{StartupTimeout: 2 * time.Second}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
@@ -257,10 +257,10 @@ func TestPeerLeavesBeforeTheAnswer(t *testing.T) {
 
 // TestIllegalReplies answers a Request with what is no Reply to it.
 //
-//rfc:5044 MPA-7.1.1-04
-//rfc:5044 MPA-7.1.2-3-02
-//rfc:5044 MPA-7.1.2-8-01
-//rfc:6581 MPA2-10-06
+//rfc:5044 MPA-7.1.1-04 Initiator closes and reports on wrong Rep key
+//rfc:5044 MPA-7.1.2-3-02 Malformed Reply: close TCP
+//rfc:5044 MPA-7.1.2-8-01 Initiator/Initiator crossing detected by key
+//rfc:6581 MPA2-10-06 Reply lacking S/Rev2 to enhanced request is a failure
 func TestIllegalReplies(t *testing.T) {
 	tooLong := uint16(513)
 	cases := map[string][]byte{
@@ -292,7 +292,7 @@ func TestIllegalReplies(t *testing.T) {
 // TestOctetsBehindAReply has a responder that does not wait for the initiator's
 // first FPDU.
 //
-//rfc:5044 MPA-7.1.5-01
+//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
 func TestOctetsBehindAReply(t *testing.T) {
 	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()
@@ -333,9 +333,9 @@ func TestReplyCutShort(t *testing.T) {
 // TestTerminateForAReply has responders that agree to what an initiator can't
 // have. It says so in a Terminate message before it hangs up.
 //
-//rfc:6581 MPA2-8-01
-//rfc:6581 MPA2-9.1-08
-//rfc:6581 MPA2-9.2-09
+//rfc:6581 MPA2-8-01 Enhanced errors reported as Layer 2 / Type 0
+//rfc:6581 MPA2-9.1-08 Insufficient IRD: TERM 2/0/6 then terminate
+//rfc:6581 MPA2-9.2-09 No common RTR: TERM 2/0/7 and terminate
 func TestTerminateForAReply(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reply   func(*mpa.Frame)
@@ -402,7 +402,7 @@ func (p *rawPeer) wantFPDU(markers bool) []byte {
 
 // TestPlaces fills a listener with silent peers.
 //
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func TestPlaces(t *testing.T) {
 	inMemory(t, Options{MaxPending: 8}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()

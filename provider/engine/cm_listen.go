@@ -172,10 +172,10 @@ func (ls *listening) speaks(peer netip.Addr) {
 // may not send before it has the Reply, and this end could not tell how they are
 // framed. siw does the same.
 //
-//rfc:5044 MPA-7.1.2-2-01
-//rfc:5044 MPA-7.1.2-2-02
-//rfc:5044 MPA-7.1.2-8-02
-//rfc:5044 MPA-7.1.2-10-01
+//rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
+//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
+//rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
 func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request, *wire) {
 	w, err := newWire(ls.id.dev, conn)
 	if err != nil {
@@ -222,7 +222,7 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 // refuse hangs up on who sent no good Request. reply tells a peer of the other
 // version why, and is nil for all others.
 //
-//rfc:5044 RDMAC-C.2.1-01
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 func (ls *listening) refuse(w *wire, reply []byte) {
 	if reply == nil {
 		w.close()
@@ -234,8 +234,8 @@ func (ls *listening) refuse(w *wire, reply []byte) {
 // announce makes the id of a connection and raises CONNECT_REQUEST. It reports
 // false, and closes the connection, if the listener is closed.
 //
-//rfc:5044 RDMAC-C.2-01
-//rfc:6581 MPA2-9.1-01
+//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
+//rfc:6581 MPA2-9.1-01 Peer IRD/ORD passed to the ULP
 func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 	l := ls.id
 	l.mu.Lock()
@@ -270,7 +270,7 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 // depths that can be accepted at most. A Request without any (revision 1) gives
 // zeros, as with siw.
 //
-//rfc:5044 MPA-7.1.1-20
+//rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
 func (d *device) requestParam(r *mpa.Request) provider.ConnParam {
 	p := provider.ConnParam{PrivateData: append([]byte(nil), r.PrivateData...)}
 	if r.Enhanced {

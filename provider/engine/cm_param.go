@@ -37,8 +37,8 @@ func (d *device) checkDepths(param provider.ConnParam) (ird, ord int, err error)
 
 // checkPrivateData names the limit where the layer below would only refuse.
 //
-//rfc:5044 MPA-7.1.1-18
-//rfc:6581 MPA2-6-07
+//rfc:5044 MPA-7.1.1-18 Private data at most 512 octets
+//rfc:6581 MPA2-6-07 ULP private data limited to 508 when enhanced
 func checkPrivateData(private []byte, enhanced bool) error {
 	limit, revision := mpa.MaxPrivateData, "5044"
 	if enhanced {
@@ -90,9 +90,9 @@ func (id *cmID) connectable(param provider.ConnParam) (*qp, error) {
 // and the read depths that were agreed, from our point of view: Reads that we
 // serve and Reads that we may have outstanding.
 //
-//rfc:5044 MPA-7.1.1-20
-//rfc:5044 RDMAC-C.2-01
-//rfc:6581 MPA2-9.1-09
+//rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
+//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
+//rfc:6581 MPA2-9.1-09 Initiator passes responder IRD/ORD to ULP, also on reject
 func establishedEvent(p mpa.Params) provider.CMEvent {
 	return provider.CMEvent{
 		Type: provider.CMEstablished,
@@ -114,9 +114,9 @@ func establishedEvent(p mpa.Params) provider.CMEvent {
 //   - UNREACHABLE: no answer in time, or no way to the host.
 //   - CONNECT_ERROR: all else; -EINVAL for an answer that breaks the protocol.
 //
-//rfc:5044 MPA-7.1.2-3-03
-//rfc:5044 MPA-7.1.2-5-01
-//rfc:6581 MPA2-9.1-09
+//rfc:5044 MPA-7.1.2-3-03 R=1: exit MPA, TCP left open
+//rfc:5044 MPA-7.1.2-5-01 Wrong key closes TCP and reports to ULP
+//rfc:6581 MPA2-9.1-09 Initiator passes responder IRD/ORD to ULP, also on reject
 func failureEvent(err error) provider.CMEvent {
 	e := failureOf(err)
 	e.Cause = err

@@ -43,7 +43,7 @@ func TestFailureEvents(t *testing.T) {
 
 // TestRejectedDepths passes on what a responder that said no would have needed.
 //
-//rfc:6581 MPA2-9.1-09
+//rfc:6581 MPA2-9.1-09 Initiator passes responder IRD/ORD to ULP, also on reject
 func TestRejectedDepths(t *testing.T) {
 	for _, tc := range []struct {
 		r    mpa.RejectedError
@@ -62,14 +62,14 @@ func TestRejectedDepths(t *testing.T) {
 
 // TestRequestOfOptions looks at the Request that options lead to, octet by octet.
 //
-//rfc:5044 MPA-7.1.1-01
-//rfc:5044 MPA-7.1.1-12
-//rfc:5044 MPA-7.1.1-14
-//rfc:5044 MPA-7.1.1-17
-//rfc:6581 MPA2-6-01
-//rfc:6581 MPA2-6-06
-//rfc:6581 MPA2-9.2-10
-//rfc:6581 MPA2-9.2-12
+//rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
+//rfc:5044 MPA-7.1.1-12 Res bits zero on send
+//rfc:5044 MPA-7.1.1-14 Rev=1 for this spec
+//rfc:5044 MPA-7.1.1-17 PD_Length equals private data length
+//rfc:6581 MPA2-6-01 S=1 iff private data starts with the enhanced block
+//rfc:6581 MPA2-6-06 PD_Length includes the 4-octet block
+//rfc:6581 MPA2-9.2-10 A=0 for client-server
+//rfc:6581 MPA2-9.2-12 A=0 forces B=C=D=0 on send
 func TestRequestOfOptions(t *testing.T) {
 	for _, tc := range []struct {
 		opts Options
@@ -97,8 +97,8 @@ func TestRequestOfOptions(t *testing.T) {
 
 // TestStartupAgrees runs every combination of what two ends want of MPA.
 //
-//rfc:5044 MPA-7.1.1-07
-//rfc:5044 MPA-7.1.1-09
+//rfc:5044 MPA-7.1.1-07 M is per direction (asymmetric allowed)
+//rfc:5044 MPA-7.1.1-09 C=1 on either: both generate and check
 func TestStartupAgrees(t *testing.T) {
 	each := []Options{{}, {CRC: CRCOff}, {Markers: true}, {CRC: CRCOff, Markers: true}, {Revision: 1}}
 	for _, active := range each {

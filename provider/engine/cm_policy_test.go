@@ -21,8 +21,8 @@ func wantCause(t *testing.T, e provider.CMEvent, text string) {
 
 // TestCRCPolicies has a peer answer with and without C to each policy.
 //
-//rfc:5044 MPA-7.1.1-07
-//rfc:5044 MPA-7.1.1-09
+//rfc:5044 MPA-7.1.1-07 M is per direction (asymmetric allowed)
+//rfc:5044 MPA-7.1.1-09 C=1 on either: both generate and check
 func TestCRCPolicies(t *testing.T) {
 	for _, tc := range []struct {
 		policy  CRCPolicy
@@ -78,7 +78,7 @@ var oldPeer = map[string]func(p *rawPeer){
 // TestFallback: after what a peer of revision 1 does to an enhanced Request there is
 // one more attempt, on a new connection from the same address, with revision 1.
 //
-//rfc:6581 MPA2-10-05
+//rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
 func TestFallback(t *testing.T) {
 	for name, act := range oldPeer {
 		t.Run(name, func(t *testing.T) {
@@ -196,10 +196,10 @@ func TestFallbackKeepsTheSourcePort(t *testing.T) {
 // every set that either may have. Package mpa has the rules; here the options are
 // tried.
 //
-//rfc:6581 MPA2-9.2-01
-//rfc:6581 MPA2-9.2-03
-//rfc:6581 MPA2-9.2-08
-//rfc:6581 MPA2-9.2-09
+//rfc:6581 MPA2-9.2-01 A=1 for peer-to-peer
+//rfc:6581 MPA2-9.2-03 Responder supports at least one RTR option
+//rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
+//rfc:6581 MPA2-9.2-09 No common RTR: TERM 2/0/7 and terminate
 func TestPeerToPeerFlags(t *testing.T) {
 	for active := mpa.RTR(1); active <= mpa.RTRAll; active++ {
 		for passive := mpa.RTR(1); passive <= mpa.RTRAll; passive++ {
@@ -235,8 +235,8 @@ func TestPeerToPeerFlags(t *testing.T) {
 // TestE2EPeerToPeer: with each RTR indication the side that accepted can send first,
 // though the program that connected posts nothing, and everything works afterwards.
 //
-//rfc:6581 MPA2-9.2-14
-//rfc:6581 MPA2-9.2-15
+//rfc:6581 MPA2-9.2-14 Zero-length Send RTR is not surfaced to the ULP as a receive
+//rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag
 func TestE2EPeerToPeer(t *testing.T) {
 	for _, rtr := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead, mpa.RTRAll} {
 		for _, depth := range []int{0, 4} {
@@ -268,11 +268,11 @@ func TestE2EPeerToPeer(t *testing.T) {
 // TestManualDepths: depths that the programs see to themselves are sent as 0x3fff,
 // and both ends have what their programs gave.
 //
-//rfc:6581 MPA2-9.1-10
-//rfc:6581 MPA2-9.1-11
-//rfc:6581 MPA2-9.1-12
-//rfc:6581 MPA2-9.1-13
-//rfc:6581 MPA2-10-03
+//rfc:6581 MPA2-9.1-10 Initiator ORD 0x3FFF: responder keeps and answers its IRD
+//rfc:6581 MPA2-9.1-11 Initiator IRD 0x3FFF: responder keeps and answers its ORD
+//rfc:6581 MPA2-9.1-12 Responder IRD 0x3FFF: initiator ORD unchanged
+//rfc:6581 MPA2-9.1-13 Responder ORD 0x3FFF: initiator IRD unchanged
+//rfc:6581 MPA2-10-03 Enhanced format not used when no feature is wanted
 func TestManualDepths(t *testing.T) {
 	for _, tc := range []struct {
 		opts              Options

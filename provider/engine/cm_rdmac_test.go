@@ -19,9 +19,9 @@ import (
 // TestRDMACNegotiated moves data between engines of every policy that can meet, with
 // revision 1 and 2: the IETF's version unless one end has nothing but the other.
 //
-//rfc:5044 RDMAC-C.1-03
-//rfc:5044 RDMAC-C.1-04
-//rfc:5044 RDMAC-C.2.3-03
+//rfc:5044 RDMAC-C.1-03 Version identical in both directions
+//rfc:5044 RDMAC-C.1-04 CRC forced on with an RDMAC peer
+//rfc:5044 RDMAC-C.2.3-03 RDMAC vs RDMAC-capable: V=0 M=1/1 in all cells of fig 16
 func TestRDMACNegotiated(t *testing.T) {
 	policies := []mpa.RDMACPolicy{mpa.RDMACRefused, mpa.RDMACPermitted, mpa.RDMACOnly}
 	for _, ap := range policies {
@@ -53,7 +53,7 @@ func TestRDMACNegotiated(t *testing.T) {
 // rdmacRound connects two engines and moves a message of each kind in each
 // direction. Both programs are told which version it is.
 //
-//rfc:5044 RDMAC-C.2-01
+//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
 func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
 	network, addr := w.network()
 	a, b = newCMSide(t, network, ao), newCMSide(t, network, bo)
@@ -94,10 +94,10 @@ func (c *cmSide) routed(dst netip.AddrPort) provider.ID {
 // don't come together, the listener's program hears nothing of it, and both ends know
 // why.
 //
-//rfc:5044 RDMAC-C.2-02
-//rfc:5044 RDMAC-C.2-03
-//rfc:5044 RDMAC-C.2.1-01
-//rfc:5044 RDMAC-C.2.2-01
+//rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close
+//rfc:5044 RDMAC-C.2-03 IETF non-permissive initiator vs RDMAC responder: close
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
+//rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
 func TestRDMACRefused(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
@@ -120,7 +120,7 @@ func TestRDMACRefused(t *testing.T) {
 // TestRDMACRefusedInRevision1 has a listener of the RDMA Consortium's version accept,
 // as it can't know whom it is talking to.
 //
-//rfc:5044 RDMAC-C.2.2-01
+//rfc:5044 RDMAC-C.2.2-01 Non-permissive initiator closes gracefully on a Rev0 Reply
 func TestRDMACRefusedInRevision1(t *testing.T) {
 	onNetworks(t, Options{Revision: 1}, func(t *testing.T, w *cmWorld) {
 		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
@@ -138,8 +138,8 @@ func TestRDMACRefusedInRevision1(t *testing.T) {
 // TestRDMACRefusal looks at the octets of the refusals, and at how the connection ends:
 // gracefully, so that the peer can read them.
 //
-//rfc:5044 RDMAC-C.2.1-01
-//rfc:5044 RDMAC-C.2.3-02
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
+//rfc:5044 RDMAC-C.2.3-02 Permissive responder never sends M=0 to an RDMAC initiator
 func TestRDMACRefusal(t *testing.T) {
 	zero := func(f *mpa.Frame) { *f = mpa.Frame{Markers: true, CRC: true} }
 	for name, tc := range map[string]struct {
@@ -173,7 +173,7 @@ func TestRDMACRefusal(t *testing.T) {
 
 // TestRDMACRejects: the program's own reject has the revision of the connection.
 //
-//rfc:5044 RDMAC-C.2.3-02
+//rfc:5044 RDMAC-C.2.3-02 Permissive responder never sends M=0 to an RDMAC initiator
 func TestRDMACRejects(t *testing.T) {
 	onNetworks(t, Options{RDMAC: mpa.RDMACPermitted}, func(t *testing.T, w *cmWorld) {
 		rdmac := w.host(Options{RDMAC: mpa.RDMACOnly, Network: w.net})
@@ -220,8 +220,8 @@ func zero(h ddp.Header) ddp.Header { rdmap.SetRDMAC(&h); return h }
 
 // TestRDMACOnTheWire looks at the header of everything that a QP can send.
 //
-//rfc:5044 RDMAC-C.1-02
-//rfc:5044 RDMAC-C.1-03
+//rfc:5044 RDMAC-C.1-02 No mixing of versions between MPA, DDP and RDMAP
+//rfc:5044 RDMAC-C.1-03 Version identical in both directions
 func TestRDMACOnTheWire(t *testing.T) {
 	story(t, extended(Options{}), rdmacParams(), func(s *side, r *raw) {
 		m := s.reg(4096, everything)

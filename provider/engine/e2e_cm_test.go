@@ -85,7 +85,7 @@ func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPor
 // options of their own: who asks for CRC or markers, which revision of MPA, how
 // octets are placed. What one end asks for the other must deliver.
 //
-//rfc:5044 MPA-7.1-04
+//rfc:5044 MPA-7.1-04 DDP endpoint bound when Full Operation starts
 func TestE2ENegotiated(t *testing.T) {
 	sides := []Options{
 		{},
@@ -143,7 +143,7 @@ func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 // what it posted arrives, once the initiator has sent something if MPA asks for
 // that.
 //
-//rfc:5044 MPA-7.1.2-4-01
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 func TestE2EResponderFirst(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		network, addr := w.network()

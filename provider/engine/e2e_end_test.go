@@ -15,7 +15,7 @@ import (
 // TestE2EDisconnect: what is posted before a disconnect arrives; receives are
 // flushed on both sides; posts afterwards are accepted and flushed.
 //
-//rfc:5041 DDP-6.2.1-01
+//rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
 func TestE2EDisconnect(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})

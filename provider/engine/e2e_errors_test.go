@@ -16,12 +16,12 @@ import (
 // terminated with the RFC's code, not an octet changes, and everything posted
 // completes once.
 //
-//rfc:5040 RDMAP-6.2.1-01
-//rfc:5041 DDP-7.1t1-01
-//rfc:5041 DDP-7.1t2-01
-//rfc:5041 DDP-7.1t3-01
-//rfc:5041 DDP-7.1t4-01
-//rfc:5041 DDP-7.1t5-01
+//rfc:5040 RDMAP-6.2.1-01 Terminate used on RDMAP or LLP error
+//rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
+//rfc:5041 DDP-7.1t2-01 Tagged: STag has a buffer allowing placement (rights)
+//rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
+//rfc:5041 DDP-7.1t4-01 Tagged: TO+len within range
+//rfc:5041 DDP-7.1t5-01 Tagged: 64-bit TO+len does not wrap
 func TestE2EProtection(t *testing.T) {
 	const n = 5000
 	type code struct{ layer, etype, code uint8 }
@@ -132,10 +132,10 @@ func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
 
 // TestE2EZeroLengthNamesNothing: without octets STag and TO are not looked at.
 //
-//rfc:5040 RDMAP-5.1-06
-//rfc:5041 DDP-5.2-09
-//rfc:5040 RDMAP-5.2.1-09
-//rfc:5042 SEC-6.3.5-02
+//rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
+//rfc:5041 DDP-5.2-09 STag/TO not checked for zero-length tagged message
+//rfc:5040 RDMAP-5.2.1-09 Zero size: STag/TO not validated
+//rfc:5042 SEC-6.3.5-02 Zero-length read allowed on write-only or invalid STag
 func TestE2EZeroLengthNamesNothing(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})
@@ -155,8 +155,8 @@ func TestE2EZeroLengthNamesNothing(t *testing.T) {
 // TestE2EInvalidate: what a peer may not invalidate stays valid, and the
 // connection ends.
 //
-//rfc:5040 RDMAP-7.2-05
-//rfc:5040 RDMAP-7.2-06
+//rfc:5040 RDMAP-7.2-05 Invalidate STag valid
+//rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
 func TestE2EInvalidate(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -249,7 +249,7 @@ func TestE2ELocalProtection(t *testing.T) {
 
 // TestE2EReceives: a Send without a receive, and one that is too long for it.
 //
-//rfc:5041 DDP-7.1-06
+//rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
 func TestE2EReceives(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -358,7 +358,7 @@ func TestE2EQueueFull(t *testing.T) {
 // TestE2ECQOverflow: what finds no room in the CQ is lost and told, and the
 // connection goes on.
 //
-//rfc:5040 RDMAP-8.1.1-10-01
+//rfc:5040 RDMAP-8.1.1-10-01 CQ overflow leaves other streams unaffected
 func TestE2ECQOverflow(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{cqe: 4})
@@ -396,7 +396,7 @@ func TestE2ECQOverflow(t *testing.T) {
 // TestE2EMRCloseUnderFire: a peer writes and reads all the time while the region
 // is closed. Close returns, and from then on no octet changes.
 //
-//rfc:5042 SEC-6.2.2-02
+//rfc:5042 SEC-6.2.2-02 No modification after revocation, even with frames in flight
 func TestE2EMRCloseUnderFire(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})

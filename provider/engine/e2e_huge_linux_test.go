@@ -20,7 +20,7 @@ import (
 // that has them, costs the responder no more than what the socket takes, also
 // when the peer then reads nothing; and closing the region does not wait for it.
 //
-//rfc:5040 RDMAP-8.1.1-11-01
+//rfc:5040 RDMAP-8.1.1-11-01 Cap on outstanding reads
 func TestE2EHugeReadRequest(t *testing.T) {
 	const size = 1<<32 - 1
 	huge, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)

@@ -11,9 +11,9 @@ import (
 // TestE2EOperations moves messages of every size class with every operation,
 // from and to one and several SGEs, in both directions.
 //
-//rfc:5041 DDP-5.3-01
-//rfc:5040 RDMAP-5.1-06
-//rfc:5040 RDMAP-5.3-11
+//rfc:5041 DDP-5.3-01 Messages transmitted in submission order
+//rfc:5040 RDMAP-5.1-06 Zero-length Write allowed, not STag-checked
+//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
 func TestE2EOperations(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})
@@ -141,7 +141,7 @@ func TestE2EInline(t *testing.T) {
 // long before the Read before it has its answer; and the Send's data is taken
 // when it is sent, the fenced one's after the Read.
 //
-//rfc:5040 RDMAP-5.5-15-01
+//rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
 func TestE2EOrder(t *testing.T) {
 	slow := e2eWire{name: "memory, far away"}
 	slow.net.MinDelay, slow.net.MaxDelay = 10e6, 10e6
@@ -210,7 +210,7 @@ func TestE2EFence(t *testing.T) {
 
 // TestE2ESolicited: a CQ armed for solicited completions is not woken by others.
 //
-//rfc:5040 RDMAP-5.3-05
+//rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed
 func TestE2ESolicited(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})
@@ -247,8 +247,8 @@ func TestE2ESolicited(t *testing.T) {
 // TestE2EReadDepth keeps more Reads posted than may be outstanding, in both
 // directions at once. A peer that went beyond the depth would be terminated.
 //
-//rfc:5040 RDMAP-6.1-04
-//rfc:5040 RDMAP-6.1-05
+//rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
+//rfc:5040 RDMAP-6.1-05 Inbound reads above IRD are refused
 func TestE2EReadDepth(t *testing.T) {
 	for _, depth := range []int{1, 2, 3, 16} {
 		onWires(t, func(w e2eWire) bool { return plain(w) || w.rtr }, func(t *testing.T, w e2eWire) {

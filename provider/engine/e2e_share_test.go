@@ -11,7 +11,7 @@ import (
 // TestE2EFairResponses: a Read of little is answered while the responder has
 // much to send by itself, and the other way round.
 //
-//rfc:5040 RDMAP-5.5-13-01
+//rfc:5040 RDMAP-5.5-13-01 RDMAP submits in ULP order
 func TestE2EFairResponses(t *testing.T) {
 	far := e2eWire{name: "memory, far away", net: memnet.Options{MinDelay: time.Millisecond, MaxDelay: time.Millisecond}}
 	far.run(t, func(t *testing.T, w e2eWire) {
@@ -78,7 +78,7 @@ func TestE2EOneSided(t *testing.T) {
 // TestE2EIsolation: what a peer does to its own connection is not felt on others
 // of the same device, PD and CQs.
 //
-//rfc:5040 RDMAP-8.1.1-10-01
+//rfc:5040 RDMAP-8.1.1-10-01 CQ overflow leaves other streams unaffected
 func TestE2EIsolation(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		const conns = 20

@@ -224,7 +224,7 @@ func TestE2ESoup(t *testing.T) {
 // closed. The ends need not notice by themselves: a length that became longer
 // makes the receiver wait for octets that do not come.
 //
-//rfc:5044 MPA-4.4-13
+//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 func TestE2EFaults(t *testing.T) {
 	rounds := 25
 	if raceEnabled {

@@ -39,7 +39,7 @@ const (
 // of a MiB, many at a time. siw ends a connection when a segment ends inside the
 // pad or the CRC of an FPDU.
 //
-//rfc:5044 MPA-5.1-01
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func TestEthernetToSiw(t *testing.T) {
 	if at := os.Getenv(farVar); at != "" {
 		far(t, netip.MustParseAddrPort(at))

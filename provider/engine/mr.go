@@ -163,7 +163,7 @@ func (m *mr) releaseRemote() { m.remote.leave() }
 // and release only. It reports false if not all of them are in the region.
 // With n = 0 addr may be one past the end.
 //
-//rfc:5041 DDP-7.1t3-01
+//rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
 func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 	size := uint64(len(m.buf))
 	off := addr - m.base // huge if addr is below

@@ -99,9 +99,9 @@ func TestMRZeroBased(t *testing.T) {
 // TestMRSlice tries every edge of a region, with arithmetic that would wrap if
 // it were done the other way round.
 //
-//rfc:5041 DDP-7.1t3-01
-//rfc:5041 DDP-7.1t4-01
-//rfc:5041 DDP-8.3.1-3-01
+//rfc:5041 DDP-7.1t3-01 Tagged: TO within registered range
+//rfc:5041 DDP-7.1t4-01 Tagged: TO+len within range
+//rfc:5041 DDP-8.3.1-3-01 No access outside the registered range
 func TestMRSlice(t *testing.T) {
 	p := testPD(t, unwired(t))
 	m := testMR(t, p, 100, 0)
@@ -142,7 +142,7 @@ func TestMRSlice(t *testing.T) {
 // TestMRCloseWaits: Close does not return while somebody is inside, and nobody
 // gets in once it has begun.
 //
-//rfc:5041 DDP-8.3.1-6-01
+//rfc:5041 DDP-8.3.1-6-01 After revoke the network can no longer modify the buffer
 func TestMRCloseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, remote := range []bool{false, true} {
@@ -195,7 +195,7 @@ func TestMRCloseWaits(t *testing.T) {
 // TestMRBarrier writes to a region through a peer's eyes on several goroutines
 // and closes it meanwhile: not an octet changes after Close has returned.
 //
-//rfc:5041 DDP-8.3-2-01
+//rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func TestMRBarrier(t *testing.T) {
 	p := testPD(t, unwired(t))
 	for round := range 200 {

@@ -90,8 +90,8 @@ var (
 // A window of type 2 is for the peer of q only from here on, and bound once: as with
 // RDMA Consortium's windows, and those of InfiniBand that it calls type 2B.
 //
-//rfc:5041 DDP-8.3-3-01
-//rfc:5041 DDP-8.2-03
+//rfc:5041 DDP-8.3-3-01 STag-stream association settable
+//rfc:5041 DDP-8.2-03 PD and Stream association both supported
 func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,7 +166,7 @@ func (w *mw) unbind() {
 // protection domain, and goes by another bind. One of type 2 that is bound to nothing is
 // what our own program asks for.
 //
-//rfc:5040 RDMAP-8.1.1-7-01
+//rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 func (w *mw) invalidate(q *qp, stag uint32, remote bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -156,9 +156,9 @@ func TestFastRegLocal(t *testing.T) {
 // TestWindowMisuse: what a peer names through a window that is not for it ends its
 // connection with the right Terminate, and touches nothing.
 //
-//rfc:5041 DDP-8.2-02
-//rfc:5041 DDP-8.3.1-2-01
-//rfc:5042 SEC-6.1.1-03
+//rfc:5041 DDP-8.2-02 Stream-ID mismatch: not placed, local error
+//rfc:5041 DDP-8.3.1-2-01 Single-stream STag not usable by other streams
+//rfc:5042 SEC-6.1.1-03 Stream-limited STag refused on other streams
 func TestWindowMisuse(t *testing.T) {
 	type code [3]uint8
 	const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
@@ -274,7 +274,7 @@ func postAll(t testing.TB, q *qp, wrs ...provider.SendWR) {
 // behind what was posted before it, and with a completion that says what it was. It has
 // changed nothing.
 //
-//rfc:5040 RDMAP-7.1-1-01
+//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func TestMemoryWorkFails(t *testing.T) {
 	const both = provider.AccessRemoteWrite | provider.AccessRemoteRead
 	for _, c := range []struct {

@@ -12,8 +12,8 @@ import (
 // TestWindowGoesInflight: a Read of the peer that is being answered ends with a Terminate
 // when its window goes, at the segment that can't be read any more.
 //
-//rfc:5040 RDMAP-4.8-11
-//rfc:5041 DDP-8.3-2-01
+//rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
+//rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func TestWindowGoesInflight(t *testing.T) {
 	for _, how := range []string{"invalidation", "Close", "zero length"} {
 		t.Run(how, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestMemoryWorkAllocs(t *testing.T) {
 
 // TestResponderBinds: a responder that must not send yet can give and take windows.
 //
-//rfc:5044 MPA-7.1.2-4-01
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 func TestResponderBinds(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		m := s.reg(10, bindable)

@@ -142,11 +142,11 @@ func TestBindChecks(t *testing.T) {
 // TestWindowAccess makes each check of what a peer names through a window fail by
 // itself.
 //
-//rfc:5041 DDP-8.2-02
-//rfc:5041 DDP-8.3.1-2-01
-//rfc:5041 DDP-8.2-03
-//rfc:5041 DDP-8.3-3-01
-//rfc:5042 SEC-6.1.1-03
+//rfc:5041 DDP-8.2-02 Stream-ID mismatch: not placed, local error
+//rfc:5041 DDP-8.3.1-2-01 Single-stream STag not usable by other streams
+//rfc:5041 DDP-8.2-03 PD and Stream association both supported
+//rfc:5041 DDP-8.3-3-01 STag-stream association settable
+//rfc:5042 SEC-6.1.1-03 Stream-limited STag refused on other streams
 func TestWindowAccess(t *testing.T) {
 	d := unwired(t)
 	p, other := testPD(t, d), testPD(t, d)
@@ -213,10 +213,10 @@ func TestWindowAccess(t *testing.T) {
 
 // TestInvalidations: what of a window or region can be invalidated by whom.
 //
-//rfc:5040 RDMAP-7.2-05
-//rfc:5040 RDMAP-7.2-06
-//rfc:5040 RDMAP-8.1.1-7-01
-//rfc:5042 SEC-6.4.5-01
+//rfc:5040 RDMAP-7.2-05 Invalidate STag valid
+//rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
+//rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
+//rfc:5042 SEC-6.4.5-01 No STag valid on several streams when peers distrust
 func TestInvalidations(t *testing.T) {
 	d := unwired(t)
 	p := testPD(t, d)
@@ -492,9 +492,9 @@ func playWindows(t *rapid.T, d *device) {
 // TestWindowBarrier: once a window is unbound, invalidated or bound to something else,
 // no octet of what it was bound to changes, and the region can go.
 //
-//rfc:5041 DDP-8.3-2-01
-//rfc:5041 DDP-8.3.1-6-01
-//rfc:5042 SEC-6.2.2-01
+//rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
+//rfc:5041 DDP-8.3.1-6-01 After revoke the network can no longer modify the buffer
+//rfc:5042 SEC-6.2.2-01 Buffer protected (invalidate) before use by ULP
 func TestWindowBarrier(t *testing.T) {
 	p := testPD(t, unwired(t))
 	q := ofPD(p)

@@ -40,9 +40,9 @@ func (s *sendQueue) atomicAt(i uint32) *atomicOperands { return &s.atomics[i&uin
 // and its place among those of Reads. The target is the peer's to check, alignment
 // as well: which addresses are aligned depends on where its memory lies.
 //
-//rfc:7306 EXT-5.2-01
-//rfc:7306 EXT-5.2.1-08
-//rfc:7306 EXT-5.2.2-04
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-08 Atomic requests sent in ULP order
+//rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
 func (s *stream) fillAtomicRequest() {
 	t := &s.tx
 	sq := &s.q.sq
@@ -75,9 +75,9 @@ func (s *stream) fillAtomicRequest() {
 // behind all that was delivered before it and ahead of all that comes later. Its
 // response waits for its turn behind those of earlier Reads.
 //
-//rfc:7306 EXT-5.2.1-07
-//rfc:7306 EXT-5.4-3-01
-//rfc:7306 EXT-5.4-8-01
+//rfc:7306 EXT-5.2.1-07 Valid atomic request not delivered to ULP
+//rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery
+//rfc:7306 EXT-5.4-8-01 Ordering of several atomics
 func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	req, err := rdmap.ParseAtomicRequest(payload)
 	var original uint64
@@ -85,14 +85,14 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 		original, err = performAtomic(s.q, &req)
 	}
 	if err != nil {
-		//rfc:7306 EXT-8.1-2-01
+		//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.AtomicRequest, rdmap.AtomicLen)
-	//rfc:7306 EXT-5.2.1-09
-	//rfc:7306 EXT-5.2.1-10
+	//rfc:7306 EXT-5.2.1-09 Atomic requests processed in order
+	//rfc:7306 EXT-5.2.1-10 Valid atomic request gets a valid response
 	s.inbound.Push(rdmap.InboundAtomic(a.MSN, rdmap.AtomicResponse{ID: req.ID, Original: original}))
 	s.rx.kick = true
 }
@@ -101,12 +101,12 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 // what was there. It is the CPU's atomic operation, so that it is atomic against those
 // of all QPs, of other devices of the process, and of the program itself.
 //
-//rfc:7306 EXT-5-01
-//rfc:7306 EXT-5.3-01
+//rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
+//rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
 func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error) {
 	m, r := q.region(req.STag, provider.AccessRemoteAtomic)
 	defer m.leave()
-	//rfc:7306 EXT-8.2-03
+	//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
 	if err := rdmap.CheckAtomic(&r, req); err != nil {
 		return 0, err
 	}
@@ -115,21 +115,21 @@ func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error)
 		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
 	}
 	p := unsafe.Pointer(unsafe.SliceData(b))
-	//rfc:7306 EXT-5.1.1-01
-	//rfc:7306 EXT-5.1.1-02
-	//rfc:7306 EXT-5.1.2-04
-	//rfc:7306 EXT-8.2-02
+	//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
+	//rfc:7306 EXT-5.1.1-02 Misaligned FetchAdd leaves memory unchanged
+	//rfc:7306 EXT-5.1.2-04 Misaligned CmpSwap: memory unchanged, error, Terminate
+	//rfc:7306 EXT-8.2-02 Alignment error code is 0/2/0x07
 	if uintptr(p)%rdmap.AtomicLen != 0 {
 		return 0, rdmap.ErrAtomicAlignment
 	}
 	word := (*uint64)(p)
 	for {
 		original := atomic.LoadUint64(word)
-		//rfc:7306 EXT-5-02
-		//rfc:7306 EXT-5.1.1-05
+		//rfc:7306 EXT-5-02 FetchAdd and CmpSwap both implemented if any
+		//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
 		value := req.Apply(original)
 		if value == original || atomic.CompareAndSwapUint64(word, original, value) {
-			//rfc:7306 EXT-5.1.1-06
+			//rfc:7306 EXT-5.1.1-06 Original value returned
 			return original, nil
 		}
 	}
@@ -137,9 +137,9 @@ func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error)
 
 // fillAtomicResponse sends what an operation of the peer has found.
 //
-//rfc:7306 EXT-5.2.1-11
-//rfc:7306 EXT-5.2.2-01
-//rfc:7306 EXT-5.2.2-07
+//rfc:7306 EXT-5.2.1-11 Atomic request identifier echoed
+//rfc:7306 EXT-5.2.2-01 Atomic response untagged, QN 3, MSN from 1
+//rfc:7306 EXT-5.2.2-07 Atomic responses in request order
 func (s *stream) fillAtomicResponse() {
 	t := &s.tx
 	r, _ := t.resp.Atomic()
@@ -157,9 +157,9 @@ func (s *stream) fillAtomicResponse() {
 // takeAtomicResponse puts the old value where the WQE wants it, as the CPU has
 // numbers, and completes the WQE.
 //
-//rfc:7306 EXT-5.2.2-05
-//rfc:7306 EXT-5.4-1-01
-//rfc:7306 EXT-5.4-7-01
+//rfc:7306 EXT-5.2.2-05 Atomic response delivered to ULP
+//rfc:7306 EXT-5.4-1-01 Requester assumes nothing before the atomic response
+//rfc:7306 EXT-5.4-7-01 Atomic not complete before its response is delivered
 func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	r, err := rdmap.ParseAtomicResponse(payload)
 	if err == nil && r.ID != a.Read.ID {
@@ -174,12 +174,12 @@ func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []by
 		}
 	}
 	if err != nil {
-		//rfc:7306 EXT-5.2.2-06
+		//rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
 	var room [rdmap.AtomicLen]byte
-	//rfc:7306 EXT-5.1.1-05
+	//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
 	binary.NativeEndian.PutUint64(room[:], r.Original)
 	s.rx.c.copyIn(room[:])
 	s.rx.c.release()

@@ -15,14 +15,14 @@ import (
 // TestBadAtomicRequests: each ends the stream with a Terminate that has the DDP
 // header and no other, changes no memory, and raises the event that InfiniBand has.
 //
-//rfc:7306 EXT-5.1.1-01
-//rfc:7306 EXT-5.1.1-02
-//rfc:7306 EXT-5.1.2-04
-//rfc:7306 EXT-5.2.1-04
-//rfc:7306 EXT-8.1-2-01
-//rfc:7306 EXT-8.2-02
-//rfc:7306 EXT-8.2-03
-//rfc:7306 EXT-8.2-04
+//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
+//rfc:7306 EXT-5.1.1-02 Misaligned FetchAdd leaves memory unchanged
+//rfc:7306 EXT-5.1.2-04 Misaligned CmpSwap: memory unchanged, error, Terminate
+//rfc:7306 EXT-5.2.1-04 Unsupported AOpcode surfaces an error
+//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
+//rfc:7306 EXT-8.2-02 Alignment error code is 0/2/0x07
+//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
+//rfc:7306 EXT-8.2-04 8-octet range check TO..TO+7, no wrap, for atomics
 func TestBadAtomicRequests(t *testing.T) {
 	type target struct{ m, readable, foreign, closed *mr }
 	bad := func(name string, f fault, event provider.AsyncEventType, off Options, request func(x target) rdmap.AtomicRequest) {
@@ -83,8 +83,8 @@ func TestBadAtomicRequests(t *testing.T) {
 
 // TestBadAtomicResponses end the stream, and touch no memory.
 //
-//rfc:7306 EXT-5.2.2-06
-//rfc:7306 EXT-8.1-2-01
+//rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error
+//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
 func TestBadAtomicResponses(t *testing.T) {
 	for name, c := range map[string]struct {
 		f   fault
@@ -127,7 +127,7 @@ func TestBadAtomicResponses(t *testing.T) {
 
 // TestAtomicsRefusedAtPost: what can't be posted.
 //
-//rfc:7306 EXT-1.1-01
+//rfc:7306 EXT-1.1-01 Use of extensions agreed at ULP level
 func TestAtomicsRefusedAtPost(t *testing.T) {
 	for _, op := range []provider.WROpcode{
 		provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd, provider.WRMaskedAtomicCmpAndSwp, provider.WRMaskedAtomicFetchAdd,

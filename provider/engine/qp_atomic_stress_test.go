@@ -14,8 +14,8 @@ import (
 // TestAtomicsAreAtomic: QPs of one device, with the CPU's own operations among them,
 // count without a loss and hold a lock one at a time.
 //
-//rfc:7306 EXT-5-01
-//rfc:7306 EXT-5.3-01
+//rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
+//rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
 func TestAtomicsAreAtomic(t *testing.T) {
 	const qps = 3
 	rounds := 300
@@ -103,8 +103,8 @@ func TestAtomicsAreAtomic(t *testing.T) {
 // TestPerformAtomic: what several receive sides do at the same time, and the CPU, does
 // not get lost.
 //
-//rfc:7306 EXT-5-01
-//rfc:7306 EXT-5.3-01
+//rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
+//rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
 func TestPerformAtomic(t *testing.T) {
 	const each, goroutines = 200_000, 4
 	var ready sync.WaitGroup

@@ -59,13 +59,13 @@ func (r *raw) old(msn uint32, p rdmap.AtomicResponse) ddp.Header {
 // operations have; the old value comes to the sink as the CPU has numbers, and the
 // completion with it, not before.
 //
-//rfc:7306 EXT-5.1.1-05
-//rfc:7306 EXT-5.2-01
-//rfc:7306 EXT-5.2.1-05
-//rfc:7306 EXT-5.2.1-08
-//rfc:7306 EXT-5.2.2-05
-//rfc:7306 EXT-5.4-1-01
-//rfc:7306 EXT-5.4-7-01
+//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-05 Unused compare fields: data zero, masks ones; ignored
+//rfc:7306 EXT-5.2.1-08 Atomic requests sent in ULP order
+//rfc:7306 EXT-5.2.2-05 Atomic response delivered to ULP
+//rfc:7306 EXT-5.4-1-01 Requester assumes nothing before the atomic response
+//rfc:7306 EXT-5.4-7-01 Atomic not complete before its response is delivered
 func TestAtomicRequester(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -130,17 +130,17 @@ func TestAtomicRequester(t *testing.T) {
 // numbers being the CPU's; responses repeat the identifiers and tell what was there.
 // The program sees no completion.
 //
-//rfc:7306 EXT-5-02
-//rfc:7306 EXT-5.1.1-05
-//rfc:7306 EXT-5.1.1-06
-//rfc:7306 EXT-5.2.1-07
-//rfc:7306 EXT-5.2.1-09
-//rfc:7306 EXT-5.2.1-10
-//rfc:7306 EXT-5.2.1-11
-//rfc:7306 EXT-5.2.2-01
-//rfc:7306 EXT-5.2.2-07
-//rfc:7306 EXT-5.4-3-01
-//rfc:7306 EXT-5.4-8-01
+//rfc:7306 EXT-5-02 FetchAdd and CmpSwap both implemented if any
+//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
+//rfc:7306 EXT-5.1.1-06 Original value returned
+//rfc:7306 EXT-5.2.1-07 Valid atomic request not delivered to ULP
+//rfc:7306 EXT-5.2.1-09 Atomic requests processed in order
+//rfc:7306 EXT-5.2.1-10 Valid atomic request gets a valid response
+//rfc:7306 EXT-5.2.1-11 Atomic request identifier echoed
+//rfc:7306 EXT-5.2.2-01 Atomic response untagged, QN 3, MSN from 1
+//rfc:7306 EXT-5.2.2-07 Atomic responses in request order
+//rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery
+//rfc:7306 EXT-5.4-8-01 Ordering of several atomics
 func TestAtomicTarget(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestAtomicTarget(t *testing.T) {
 // TestAtomicAlignmentIsOfMemory: a region may begin anywhere in memory, whatever its
 // addresses are.
 //
-//rfc:7306 EXT-5.1.1-01
+//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
 func TestAtomicAlignmentIsOfMemory(t *testing.T) {
 	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 		w := make([]uint64, 4)
@@ -210,9 +210,9 @@ func TestAtomicAlignmentIsOfMemory(t *testing.T) {
 // TestAtomicsAndReadsShareORD: both wait for the same places, and both are what a
 // fence waits for.
 //
-//rfc:7306 EXT-5.2-01
-//rfc:7306 EXT-5.2.1-08
-//rfc:7306 EXT-5.2.2-04
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-08 Atomic requests sent in ULP order
+//rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
 func TestAtomicsAndReadsShareORD(t *testing.T) {
 	p := params(true)
 	p.ORD = 2
@@ -240,10 +240,10 @@ func TestAtomicsAndReadsShareORD(t *testing.T) {
 // TestAtomicsAndReadsShareIRD: operations whose responses wait behind that of a Read
 // take places, and the responses keep the order of the requests.
 //
-//rfc:7306 EXT-5.2.1-06
-//rfc:7306 EXT-5.2.2-03
-//rfc:7306 EXT-5.2.2-07
-//rfc:7306 EXT-5.4-8-01
+//rfc:7306 EXT-5.2.1-06 Atomic request consumes one QN1 buffer
+//rfc:7306 EXT-5.2.2-03 Responder has QN1 buffers for reads plus atomics
+//rfc:7306 EXT-5.2.2-07 Atomic responses in request order
+//rfc:7306 EXT-5.4-8-01 Ordering of several atomics
 func TestAtomicsAndReadsShareIRD(t *testing.T) {
 	const size = 1 << 20
 	story := func(extra bool) {

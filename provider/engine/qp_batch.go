@@ -381,7 +381,7 @@ func (b *txBatch) stash() {
 // remainder returns a copy of what must still be sent of the FPDU that is partly
 // out, nil if none is.
 //
-//rfc:5040 RDMAP-6.1-01
+//rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
 func (b *txBatch) remainder() []byte {
 	start := uint64(0)
 	if b.fpdu0 > 0 {

@@ -55,8 +55,8 @@ func TestAtomicBlame(t *testing.T) {
 // TestBlameCountsMaskedAtomics: masked atomic operations take their numbers and their
 // turns among Reads, so that a Terminate about one finds the work that it is about.
 //
-//rfc:5040 RDMAP-5.4-04
-//rfc:7306 EXT-5.2-01
+//rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
 func TestBlameCountsMaskedAtomics(t *testing.T) {
 	catastrophe := &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPCatastrophicStream}
 	const nothing = 9 // MSN of no request, as who fills in the header of something else has it

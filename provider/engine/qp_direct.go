@@ -136,7 +136,7 @@ func crcOf(crc uint32, pieces [][]byte, n int) uint32 {
 // endDirect verifies the trailer of a direct FPDU and delivers the segment. It
 // reports false if the trailer is not all there.
 //
-//rfc:5044 MPA-4.4-14
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 func (s *stream) endDirect() bool {
 	r := &s.rx
 	d := &r.direct

@@ -17,7 +17,7 @@ import (
 // TestLongFPDU: FPDUs of the greatest length, in segments of random length, go to
 // their place in each framing and nowhere else.
 //
-//rfc:5044 MPA-4.1-08
+//rfc:5044 MPA-4.1-08 Any ULPDU_Length from the minimum header up is accepted
 func TestLongFPDU(t *testing.T) {
 	for _, fr := range framings {
 		for seed := range uint64(5) {
@@ -63,7 +63,7 @@ func TestLongFPDU(t *testing.T) {
 // TestLongFaults: a fault in a long FPDU is found before its first octet is
 // placed, though most of it has not come.
 //
-//rfc:5041 DDP-7.1-01
+//rfc:5041 DDP-7.1-01 An error stops placement of the segment and is reported
 func TestLongFaults(t *testing.T) {
 	for _, fr := range framings {
 		for _, c := range []struct {
@@ -95,7 +95,7 @@ func TestLongFaults(t *testing.T) {
 // TestLongBadCRC: with PlaceVerified nothing of a bad FPDU is placed; with
 // PlaceStreaming it may be, and the stream ends all the same.
 //
-//rfc:5044 MPA-4.4-13
+//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
 func TestLongBadCRC(t *testing.T) {
 	for _, placement := range []Placement{PlaceVerified, PlaceStreaming} {
 		for _, at := range []int{0, 30, 30_000, 60_000 + 16 + 1} {
@@ -120,7 +120,7 @@ func TestLongBadCRC(t *testing.T) {
 // TestRegionGoesMidFPDU: a region is deregistered while an FPDU for it arrives.
 // No octet is written afterwards.
 //
-//rfc:5041 DDP-7.1-06
+//rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
 func TestRegionGoesMidFPDU(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {

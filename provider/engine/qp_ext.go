@@ -18,8 +18,8 @@ func (w *sendWQE) isWrite() bool {
 
 // fillImmediate adds the Immediate Data of WQE next: behind its Write, or alone.
 //
-//rfc:7306 EXT-6.3-04
-//rfc:7306 EXT-6.3-06
+//rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
+//rfc:7306 EXT-6.3-06 Immediates issued in order
 func (s *stream) fillImmediate() {
 	t := &s.tx
 	w := s.q.sq.at(t.next)
@@ -38,9 +38,9 @@ func (s *stream) fillImmediate() {
 // Write that makes what libibverbs calls a Write with immediate data, for which it
 // tells the Write's length; whether the peer posted it as one can't be seen.
 //
-//rfc:7306 EXT-6.3-02
-//rfc:7306 EXT-6.3-03
-//rfc:7306 EXT-6.4-01
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
+//rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
+//rfc:7306 EXT-6.4-01 Immediate: same ordering and completion rules as Send
 func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	data, err := rdmap.ParseImmediate(payload)
 	if err == nil {
@@ -51,14 +51,14 @@ func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 		err = ddp.CheckUntagged(0, 0, w != nil, 0)
 	}
 	if err != nil {
-		//rfc:7306 EXT-8.1-2-01
+		//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
 		s.refuse(err, h, len(payload), nil)
 		return
 	}
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.Immediate, rdmap.ImmediateLen)
 	wc := provider.WC{Flags: provider.WCWithImm, Imm: uint32(data >> immShift)}
-	//rfc:7306 EXT-7-01
+	//rfc:7306 EXT-7-01 Immediate completes only after the Write before it
 	if a.AfterWrite {
 		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written
 	}

@@ -70,8 +70,8 @@ func control(v uint8, op rdmap.Opcode) uint8 { return rdmap.Control{Version: v, 
 
 // faults are all that a peer can do wrong on a running stream.
 //
-//rfc:5040 RDMAP-4.8-02
-//rfc:5041 DDP-7.2-01
+//rfc:5040 RDMAP-4.8-02 Only listed Layer/EType/Code combinations
+//rfc:5041 DDP-7.2-01 Error numbers as in the table
 var faults = []struct {
 	what  string
 	do    func(s *scene) act
@@ -266,13 +266,13 @@ func newScene(s *side, r *raw) *scene {
 // RFC's layer, type and code and the headers at fault, and then by nothing; no
 // octet is placed; the QP says why, and all that is posted is flushed.
 //
-//rfc:5040 RDMAP-7.1-01
-//rfc:5040 RDMAP-7.1-2-01
-//rfc:5040 RDMAP-7.1-3-01
-//rfc:5040 RDMAP-5.4-06
-//rfc:5041 DDP-7.1-01
-//rfc:5041 DDP-7.1-02
-//rfc:5041 DDP-7.1-03
+//rfc:5040 RDMAP-7.1-01 Local ULP informed of error
+//rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
+//rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
+//rfc:5040 RDMAP-5.4-06 At most one Terminate per stream
+//rfc:5041 DDP-7.1-01 An error stops placement of the segment and is reported
+//rfc:5041 DDP-7.1-02 Report includes DDP header, type, segment length
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 func TestFaults(t *testing.T) {
 	for _, fr := range framings {
 		for _, f := range faults {
@@ -322,9 +322,9 @@ func (s *scene) wantFlushed(first, read provider.WCStatus) {
 // TestBadCRC: one wrong bit anywhere in an FPDU ends the stream with 2/0/2. With
 // PlaceVerified nothing of it has been placed.
 //
-//rfc:5044 MPA-4.4-13
-//rfc:5044 MPA-4.4-14
-//rfc:5044 MPA-8-2-01
+//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
+//rfc:5044 MPA-8-2-01 Detect CRC mismatch (code 2)
 func TestBadCRC(t *testing.T) {
 	for _, fr := range framings {
 		if !fr.crc {

@@ -39,8 +39,8 @@ func (r *raw) imm(solicited bool, data uint64) ddp.Header {
 // the latter alone. The four octets of the verbs come first. All complete in the
 // order in which they were posted.
 //
-//rfc:7306 EXT-6.3-04
-//rfc:7306 EXT-6.3-06
+//rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
+//rfc:7306 EXT-6.3-06 Immediates issued in order
 func TestImmediateOnTheWire(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -130,10 +130,10 @@ func TestImmediateStaysWithItsWrite(t *testing.T) {
 // Behind a Write it is what ibverbs calls RECV_RDMA_WITH_IMM, with the length of the
 // Write, which is in place by then.
 //
-//rfc:7306 EXT-6.3-02
-//rfc:7306 EXT-6.3-03
-//rfc:7306 EXT-6.4-01
-//rfc:7306 EXT-7-01
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
+//rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
+//rfc:7306 EXT-6.4-01 Immediate: same ordering and completion rules as Send
+//rfc:7306 EXT-7-01 Immediate completes only after the Write before it
 func TestImmediateReceived(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestImmediateReceived(t *testing.T) {
 // TestReadBehindImmediate: its response comes after the completion of the Immediate
 // Data before it.
 //
-//rfc:7306 EXT-7-02
+//rfc:7306 EXT-7-02 Read Response only after an earlier Immediate completed
 func TestReadBehindImmediate(t *testing.T) {
 	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 		src := s.reg(8, provider.AccessRemoteRead)
@@ -243,10 +243,10 @@ func TestImmediateSolicited(t *testing.T) {
 // TestBadImmediate: what is wrong with it ends the stream, with its DDP header in the
 // Terminate, and completes no receive.
 //
-//rfc:7306 EXT-6.3-05
-//rfc:7306 EXT-6.3-02
-//rfc:7306 EXT-8.1-2-01
-//rfc:7306 EXT-8.2-01
+//rfc:7306 EXT-6.3-05 Receiver checks for exactly 8 octets of immediate data
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
+//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
+//rfc:7306 EXT-8.2-01 DDP fields, opcode and version validated
 func TestBadImmediate(t *testing.T) {
 	for _, n := range []int{0, 4, 7, 9, 16} {
 		t.Run(fmt.Sprintf("%d octets", n), func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestBadImmediate(t *testing.T) {
 
 // TestImmediateToPeerWithout: it ends the connection at both, and says why.
 //
-//rfc:7306 EXT-1.1-01
+//rfc:7306 EXT-1.1-01 Use of extensions agreed at ULP level
 func TestImmediateToPeerWithout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
@@ -297,7 +297,7 @@ func TestImmediateToPeerWithout(t *testing.T) {
 
 // TestImmediateRefusedAtPost: what can't be posted says what to do instead.
 //
-//rfc:7306 EXT-1.1-01
+//rfc:7306 EXT-1.1-01 Use of extensions agreed at ULP level
 func TestImmediateRefusedAtPost(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		story(t, Options{Extensions: on}, params(true), func(s *side, r *raw) {
@@ -445,7 +445,7 @@ func TestImmediateAllocs(t *testing.T) {
 
 // TestImmediateTakesFromSRQ: one receive each, as from a queue of the QP's own.
 //
-//rfc:7306 EXT-6.3-02
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
 func TestImmediateTakesFromSRQ(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)

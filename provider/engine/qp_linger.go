@@ -153,8 +153,8 @@ func (s *stream) objectTook(began time.Time) {
 // startLinger begins the linger of a stream that has just finished. It drops little of what
 // has arrived: any number of streams may end in one Poll, and the rest stays readable.
 //
-//rfc:5040 RDMAP-6.2.1-03
-//rfc:5041 DDP-7.1-04
+//rfc:5040 RDMAP-6.2.1-03 Graceful LLP close after Terminate so it arrives
+//rfc:5041 DDP-7.1-04 One more outgoing message possible after an error
 func (s *stream) startLinger(e *ending) {
 	l := &s.linger
 	var instead departing
@@ -269,8 +269,8 @@ func (s *stream) lingerSend() bool {
 // lingerDrain drops what has arrived, within the turn. It reports false when the
 // connection is lost.
 //
-//rfc:5041 DDP-7.1-03
-//rfc:5040 RDMAP-7-01
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
+//rfc:5040 RDMAP-7-01 Errored stream carries no more data
 func (s *stream) lingerDrain(left *int) bool {
 	l := &s.linger
 	if l.eof {

@@ -17,8 +17,8 @@ import (
 // fillLong adds FPDUs of the message of w for as long as there is room, and their
 // payload is to be sent from where it lies. It reports false if it added none.
 //
-//rfc:5040 RDMAP-5.1-04
-//rfc:5040 RDMAP-5.3-07
+//rfc:5040 RDMAP-5.1-04 Writes issued in order
+//rfc:5040 RDMAP-5.3-07 Sends issued in order
 func (s *stream) fillLong(w *sendWQE) bool {
 	t := &s.tx
 	b := t.b

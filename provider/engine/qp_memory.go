@@ -259,7 +259,7 @@ func (s *stream) doMemory() {
 // on a responder that must not send yet. So no peer holds up an invalidation by not
 // reading. Nothing of the batch is in a region in use then: it was copied, or is out.
 //
-//rfc:5041 DDP-8.3-2-01
+//rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
 func (s *stream) memoryAhead() {
 	t := &s.tx
 	sq := &s.q.sq
@@ -318,7 +318,7 @@ var errMayNotInv = localCatastrophe("an invalidation names a window of type 1 or
 
 // failMemory gives up at WQE next, as failWork does.
 //
-//rfc:5040 RDMAP-7.1-1-01
+//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func (s *stream) failMemory(err error) {
 	t := &s.tx
 	s.q.failSend(t.next, provider.WCMWBindErr)

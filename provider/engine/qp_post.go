@@ -18,7 +18,7 @@ const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSoli
 // Errors: EINVAL for a WR that can't be, or a QP that is not connected; ENOMEM
 // when the queue is full. On a QP in ERR WRs are accepted and flushed.
 //
-//rfc:5041 DDP-6.2.1-02
+//rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error
 func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	n, err := q.enqueueSends(wrs)
 	if n > 0 {
@@ -136,7 +136,7 @@ var (
 // checkSend decides whether wr can be posted, and returns the length of its
 // message.
 //
-//rfc:5041 DDP-5.2-02
+//rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func (q *qp) checkSend(wr *provider.SendWR, canRead bool) (uint32, error) {
 	if err := q.checkOpcode(wr.Opcode); err != nil {
 		return 0, err

@@ -18,7 +18,7 @@ import (
 // TestPostSendRefusals: what can't be posted is refused, and what is before it in
 // the list is posted nevertheless.
 //
-//rfc:5041 DDP-5.2-02
+//rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func TestPostSendRefusals(t *testing.T) {
 	sges := func(n int, length uint32) []provider.SGE {
 		l := make([]provider.SGE, n)
@@ -160,12 +160,12 @@ func TestInline(t *testing.T) {
 // TestSegments: a long message is cut into segments of the MULPDU, each in an
 // FPDU, whatever the socket takes at a time.
 //
-//rfc:5041 DDP-5.2-01
-//rfc:5041 DDP-5.2-03
-//rfc:5041 DDP-5.2-05
-//rfc:5041 DDP-5.2-06
-//rfc:5044 MPA-3-01
-//rfc:5044 MPA-4.3-01
+//rfc:5041 DDP-5.2-01 Segments no larger than MULPDU
+//rfc:5041 DDP-5.2-03 All data is sent
+//rfc:5041 DDP-5.2-05 Untagged MO = offset of first payload octet
+//rfc:5041 DDP-5.2-06 Tagged TO = initial TO + offset
+//rfc:5044 MPA-3-01 Exactly one ULPDU per FPDU
+//rfc:5044 MPA-4.3-01 Every sender can generate markers when the receiver asks
 func TestSegments(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -207,8 +207,8 @@ func TestSegments(t *testing.T) {
 // TestCompletionBehindLastOctet: a Send is complete when TCP has its last octet,
 // not before.
 //
-//rfc:5040 RDMAP-5.5-14-01
-//rfc:5041 DDP-5.4-01
+//rfc:5040 RDMAP-5.5-14-01 Send/Write not complete before DDP is done
+//rfc:5041 DDP-5.4-01 Source completion means the LLP accepted responsibility only
 func TestCompletionBehindLastOctet(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(2000, 0)
@@ -279,7 +279,7 @@ func TestLongBatches(t *testing.T) {
 // TestSolicited: a CQ armed for solicited completions fires for a Send with
 // solicited event, not for one without.
 //
-//rfc:5040 RDMAP-5.3-05
+//rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed
 func TestSolicited(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		ch := must(s.dev.CreateCompChannel())(s.t)

@@ -171,7 +171,7 @@ var wcOpcodes = [...]provider.WCOpcode{
 // finishSends notes that the Sends and Writes before WQE out are over, and
 // reports what is to be reported now.
 //
-//rfc:5040 RDMAP-5.5-15-01
+//rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
 func (q *qp) finishSends(out uint32) {
 	q.sq.done.Lock()
 	q.sq.out = out
@@ -233,8 +233,8 @@ func (q *qp) failSend(i uint32, status provider.WCStatus) {
 // unfinished one are flushed as well: nothing succeeds behind a failure. The QP
 // is in ERR, and sq.done is held.
 //
-//rfc:5040 RDMAP-6.2.1-02
-//rfc:5041 DDP-6.2.2-02
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
+//rfc:5041 DDP-6.2.2-02 Outstanding requests complete in error
 func (q *qp) flushSends() bool {
 	s := &q.sq
 	tail := s.tail.Load()

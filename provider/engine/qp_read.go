@@ -12,9 +12,9 @@ import (
 // every segment of the response. Nothing is allocated for the response, however
 // long it will be.
 //
-//rfc:5040 RDMAP-5.2.1-03
-//rfc:5040 RDMAP-5.5-12-01
-//rfc:5040 RDMAP-5.5-17-01
+//rfc:5040 RDMAP-5.2.1-03 Valid ReadReq processed, not delivered to ULP
+//rfc:5040 RDMAP-5.5-12-01 ReadReq not started before delivered by DDP
+//rfc:5040 RDMAP-5.5-17-01 Read source fetched only after the request was delivered
 func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	r, err := rdmap.ParseReadRequest(payload)
 	if err != nil {
@@ -37,9 +37,9 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 
 // nextResponse starts to answer the peer's oldest Read Request.
 //
-//rfc:5040 RDMAP-5.2.1-05
-//rfc:5040 RDMAP-5.2.2-04
-//rfc:5040 RDMAP-5.5-20-01
+//rfc:5040 RDMAP-5.2.1-05 ReadReqs processed in order
+//rfc:5040 RDMAP-5.2.2-04 Responses in request order
+//rfc:5040 RDMAP-5.5-20-01 Multiple reads: Responses in request order
 func (s *stream) nextResponse() bool {
 	t := &s.tx
 	r := s.inbound.Front()
@@ -59,9 +59,9 @@ func (s *stream) nextResponse() bool {
 
 // fillResponse adds the next FPDU of the response under way.
 //
-//rfc:5040 RDMAP-5.2.1-07
-//rfc:5040 RDMAP-5.2.1-10
-//rfc:5040 RDMAP-4.4-05
+//rfc:5040 RDMAP-5.2.1-07 Valid ReadReq gets a valid Response
+//rfc:5040 RDMAP-5.2.1-10 Zero size: zero-length Response sent
+//rfc:5040 RDMAP-4.4-05 Read size is 32-bit; whole size returned
 func (s *stream) fillResponse() {
 	t := &s.tx
 	b := t.b
@@ -108,7 +108,7 @@ func (s *stream) fillResponse() {
 // failResponse ends the stream because the source of a Read is gone. The request
 // is reported as far as it was not yet answered.
 //
-//rfc:5040 RDMAP-4.8-11
+//rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
 func (s *stream) failResponse(err error, done uint32) {
 	r := &s.tx.resp
 	h := rdmap.ReadRequestHeader(r.MSN)
@@ -136,9 +136,9 @@ func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
 
 // finishRead completes the Read whose response has been placed.
 //
-//rfc:5040 RDMAP-5.5-01
-//rfc:5040 RDMAP-5.5-19-01
-//rfc:5040 RDMAP-5.2.2-03
+//rfc:5040 RDMAP-5.5-01 Response delivery alone completes the Read
+//rfc:5040 RDMAP-5.5-19-01 Read complete only when the Response is delivered
+//rfc:5040 RDMAP-5.2.2-03 Response delivered to ULP
 func (s *stream) finishRead(a *rdmap.Action) {
 	s.rx.kick = true // a Read or a fenced WQE may have waited for this
 	if a.Read.Cookie != rtrCookie {

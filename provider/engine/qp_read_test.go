@@ -28,9 +28,9 @@ func (r *raw) answer(q rdmap.ReadRequest) {
 // TestORD: no more Reads are outstanding than the ORD allows; the others wait
 // for the responses, and what was posted behind them waits, too.
 //
-//rfc:5040 RDMAP-6.1-03
-//rfc:5040 RDMAP-6.1-04
-//rfc:5040 RDMAP-5.2.1-04
+//rfc:5040 RDMAP-6.1-03 Outbound read limit (ORD) provided as negotiated
+//rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
+//rfc:5040 RDMAP-5.2.1-04 ReadReqs passed in ULP order
 func TestORD(t *testing.T) {
 	p := params(true)
 	p.ORD = 3
@@ -63,7 +63,7 @@ func TestORD(t *testing.T) {
 
 // TestFence: a fenced work request waits for all earlier Reads.
 //
-//rfc:5040 RDMAP-5.5-02
+//rfc:5040 RDMAP-5.5-02 Fence holds later Send/Write until reads are done
 func TestFence(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		sink := s.reg(10, provider.AccessLocalWrite)
@@ -85,9 +85,9 @@ func TestFence(t *testing.T) {
 // TestIRD: as many Read Requests as were granted wait for their responses; one
 // more is one too many.
 //
-//rfc:5040 RDMAP-5.2.2-02
-//rfc:5040 RDMAP-6.1-02
-//rfc:5040 RDMAP-6.1-05
+//rfc:5040 RDMAP-5.2.2-02 Source keeps enough QN1 buffers for negotiated IRD
+//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
+//rfc:5040 RDMAP-6.1-05 Inbound reads above IRD are refused
 func TestIRD(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 100}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		const size = 1 << 20 // more than a batch: a response that is laid out does not count any more
@@ -122,10 +122,10 @@ func TestIRD(t *testing.T) {
 // TestResponses: a response carries the octets asked for in segments with rising
 // TO, and an empty Read is answered whatever it names.
 //
-//rfc:5040 RDMAP-4.4-02
-//rfc:5040 RDMAP-4.4-03
-//rfc:5040 RDMAP-5.2.1-09
-//rfc:5040 RDMAP-5.2.1-10
+//rfc:5040 RDMAP-4.4-02 Sink STag copied uninterpreted into the Read Response
+//rfc:5040 RDMAP-4.4-03 Sink TO copied into the first Response segment
+//rfc:5040 RDMAP-5.2.1-09 Zero size: STag/TO not validated
+//rfc:5040 RDMAP-5.2.1-10 Zero size: zero-length Response sent
 func TestResponses(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestResponses(t *testing.T) {
 // TestSourceGoes: the source of a Read is deregistered while it is being
 // answered. The Terminate says how far the response had come.
 //
-//rfc:5040 RDMAP-4.8-11
-//rfc:5041 DDP-7.1-06
+//rfc:5040 RDMAP-4.8-11 Partly processed ReadReq: header updated to progress
+//rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
 func TestSourceGoes(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 2000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(1<<20, provider.AccessRemoteRead)
@@ -186,7 +186,7 @@ func TestSourceGoes(t *testing.T) {
 // TestBadSource: a work request whose SGEs are wrong fails at its turn: what was
 // posted before it is sent, what was posted behind it is flushed.
 //
-//rfc:5040 RDMAP-7.1-1-01
+//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func TestBadSource(t *testing.T) {
 	for _, op := range []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead} {
 		for what, sge := range map[string]func(s *side, m *region) provider.SGE{
@@ -226,7 +226,7 @@ func alien(s *side) *region {
 // TestSourceGoesMidMessage: a region that is deregistered while a message from
 // it is under way ends the message at an FPDU's end.
 //
-//rfc:5040 RDMAP-6.1-01
+//rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
 func TestSourceGoesMidMessage(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {

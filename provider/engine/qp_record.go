@@ -18,7 +18,7 @@ const sackRoom = 28
 // segment. Each would be a record of its own there, with buffers that TCP does not
 // fill and a way of its own through it.
 //
-//rfc:5044 MPA-5.1-01
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func loose(crc bool, emss int) bool {
 	return !crc && emss > mpa.FPDULen(mpa.MaxULPDU)
 }
@@ -98,7 +98,7 @@ func (s *stream) limitUnsent() {
 // is hurt by a cut inside pad and CRC, so that one at a multiple of four can't
 // hurt an FPDU without pad. One with pad has to lie where none of these cuts is.
 //
-//rfc:5044 MPA-5.1-01
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func (b *txBatch) addRecord(n int, padded bool, emss int) {
 	if b.nrecs > 0 {
 		last := &b.recs[b.nrecs-1]

@@ -46,8 +46,8 @@ func (l *segmentLog) filter(s *memnet.Segment) memnet.Verdict {
 // than FPDUs, on no wire that is, and without CRC, which could be cut, are they
 // filled with what there is.
 //
-//rfc:5044 MPA-5.1-01
-//rfc:5044 MPA-5.1-02
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
+//rfc:5044 MPA-5.1-02 Several FPDUs per segment only if wholly contained
 func TestSegmentsAreWholeFPDUs(t *testing.T) {
 	for _, mss := range []int{536, 1447, 1448, 1460, 8948, 65483} {
 		for _, crc := range []bool{false, true} {

@@ -328,8 +328,8 @@ func (s *stream) parseRun(n, ulpduLen int) {
 
 // takeFPDUs is parse, which may leave a region in use.
 //
-//rfc:5044 MPA-5.1-03
-//rfc:5044 MPA-6-02
+//rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
+//rfc:5044 MPA-6-02 Whole FPDU present before forwarding
 func (s *stream) takeFPDUs() {
 	r := &s.rx
 	r.need = 0
@@ -369,8 +369,8 @@ func (s *stream) takeFPDUs() {
 // firstFPDU lets a responder send, now that an FPDU was received and verified,
 // whatever is in it.
 //
-//rfc:5044 MPA-7.1.2-4-01
-//rfc:5044 MPA-7.1.2-4-02
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
+//rfc:5044 MPA-7.1.2-4-02 An invalid first FPDU does not release the responder
 func (s *stream) firstFPDU() {
 	s.rx.first = false
 	if !s.maySend.Load() {
@@ -381,9 +381,9 @@ func (s *stream) firstFPDU() {
 
 // segment takes a DDP segment whose FPDU was verified.
 //
-//rfc:5044 MPA-4.4-13
-//rfc:5044 MPA-6-01
-//rfc:5041 DDP-7.1-06
+//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
+//rfc:5044 MPA-6-01 FPDU verified (start located, CRC ok) before passing up
+//rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
 func (s *stream) segment(ulpdu []byte) {
 	r := &s.rx
 	first := r.first
@@ -443,7 +443,7 @@ func (s *stream) segment(ulpdu []byte) {
 // the application must not see: it is a Send of length zero. As a Write or a Read
 // it needs no treatment.
 //
-//rfc:6581 MPA2-9.2-14
+//rfc:6581 MPA2-9.2-14 Zero-length Send RTR is not surfaced to the ULP as a receive
 func (s *stream) isRTR(a *rdmap.Action) bool {
 	p := &s.params
 	return p.PeerToPeer && p.WaitFirstFPDU && p.RTR&mpa.RTRSend != 0 &&
@@ -487,17 +487,17 @@ func (s *stream) target(a *rdmap.Action, off, n int) error {
 // deliver moves the stream past a segment that was placed, and completes what
 // ends with it.
 //
-//rfc:5040 RDMAP-5.1-02
-//rfc:5040 RDMAP-5.3-04
-//rfc:5040 RDMAP-5.5-10-01
-//rfc:5041 DDP-5.4-02
+//rfc:5040 RDMAP-5.1-02 Valid Write is not delivered to the sink ULP
+//rfc:5040 RDMAP-5.3-04 Sends delivered in order
+//rfc:5040 RDMAP-5.5-10-01 Sends delivered to ULP in DDP delivery order
+//rfc:5041 DDP-5.4-02 Delivery iff L seen and all before it placed and delivered
 func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 	if a.Last && a.Opcode.Invalidates() {
 		// It happens before the application sees the Send, and only when all
 		// of it has come. It waits for the uses of the region.
 		//
-		//rfc:5040 RDMAP-5.3-10
-		//rfc:5040 RDMAP-5.3-12
+		//rfc:5040 RDMAP-5.3-10 SendInv: invalidated on delivery, before ULP sees it
+		//rfc:5040 RDMAP-5.3-12 SendInv is not applied on placement, only on delivery
 		s.rx.c.leave()
 		if err := invalidateRemote(s.q, a.Invalidate); err != nil {
 			s.refuse(err, h, a.Len, nil)
@@ -516,7 +516,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 	case rdmap.PlaceSend:
 		wc := provider.WC{ByteLen: a.MO + uint32(a.Len)}
 		if a.Opcode.Invalidates() {
-			//rfc:5040 RDMAP-5.3-11
+			//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
 			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
 		}
 		if s.q.shared != nil {

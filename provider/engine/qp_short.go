@@ -41,8 +41,8 @@ const (
 // Sends and Writes of one FPDU with copied payload. The transmit side is between
 // two messages.
 //
-//rfc:5040 RDMAP-5.1-04
-//rfc:5040 RDMAP-5.3-07
+//rfc:5040 RDMAP-5.1-04 Writes issued in order
+//rfc:5040 RDMAP-5.3-07 Sends issued in order
 func (s *stream) fillShort() {
 	t := &s.tx
 	b := t.b

@@ -98,7 +98,7 @@ func leaveAsAnyOther(t *testing.T, octets *rapid.Generator[int], mss int, crc bo
 // TestFaultBehindShortMessages: what can't be sent ends a run of short messages.
 // Those before it arrive, those behind it do not.
 //
-//rfc:5040 RDMAP-7.1-01
+//rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 func TestFaultBehindShortMessages(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		src := s.reg(64, provider.AccessLocalWrite)
@@ -127,9 +127,9 @@ func TestFaultBehindShortMessages(t *testing.T) {
 // together. What is wrong with one of them ends the stream at that one: all before
 // it are in the region, nothing behind it is.
 //
-//rfc:5044 MPA-4.4-14
-//rfc:5041 DDP-7.1-06
-//rfc:5041 DDP-8.2-01
+//rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
+//rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
+//rfc:5041 DDP-8.2-01 PD mismatch: not placed, local error surfaced
 func TestRunOfWrites(t *testing.T) {
 	const n, count, bad = 64, 24, 13 // the bad one is neither first nor last of what is verified at once
 	type writes struct {
@@ -197,7 +197,7 @@ func TestRunOfWrites(t *testing.T) {
 // Writes end in their order, Reads in theirs, and a WQE is reported when all before
 // it are over.
 //
-//rfc:5040 RDMAP-5.5-15-01
+//rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
 func TestSendsAreReportedInOrder(t *testing.T) {
 	s := newSide(t, Options{}, sideOptions{cqe: 256, cap: provider.QPCap{MaxSendWR: 16, MaxSendSGE: 1}})
 	q := s.qp

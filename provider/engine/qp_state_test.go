@@ -183,7 +183,7 @@ func TestModifyConnected(t *testing.T) {
 // TestStatesConnected: all edges from the two states of a connected QP, SQD with a peer
 // that keeps it there.
 //
-//rfc:5040 RDMAP-6.2.1-02
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
 func TestStatesConnected(t *testing.T) {
 	const no = syscall.EINVAL
 	for from, edges := range map[provider.QPState]map[provider.QPState]error{
@@ -265,9 +265,9 @@ func TestReuse(t *testing.T) {
 // TestQPDisconnect: what is posted is still sent, then FIN; the peer's data is
 // still received until its FIN.
 //
-//rfc:5041 DDP-6.2.1-01
-//rfc:5041 DDP-6.2.1-02
-//rfc:5041 DDP-6.2.1-05
+//rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
+//rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error
+//rfc:5041 DDP-6.2.1-05 Reception stays enabled after local half close
 func TestQPDisconnect(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		sink := s.reg(4, provider.AccessLocalWrite)

@@ -28,7 +28,7 @@ func responder(crc bool) mpa.Params {
 
 // TestResponderWaits: a responder says nothing before it has received an FPDU.
 //
-//rfc:5044 MPA-7.1.2-4-01
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 func TestResponderWaits(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled})
@@ -43,7 +43,7 @@ func TestResponderWaits(t *testing.T) {
 // TestResponderBadFirstFPDU: an FPDU that is not valid does not let a responder
 // send, not even a Terminate. One that is valid for MPA does.
 //
-//rfc:5044 MPA-7.1.2-4-02
+//rfc:5044 MPA-7.1.2-4-02 An invalid first FPDU does not release the responder
 func TestResponderBadFirstFPDU(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		fpdu := r.fpdu(rdmap.WriteHeader(0, 0, true), nil)
@@ -63,9 +63,9 @@ func TestResponderBadFirstFPDU(t *testing.T) {
 // TestResponderTakesRTR: an RTR indication lets the responder send and is not
 // seen by the application, whichever kind it is.
 //
-//rfc:6581 MPA2-9.2-14
-//rfc:6581 MPA2-9.2-15
-//rfc:6581 MPA2-9.2-16
+//rfc:6581 MPA2-9.2-14 Zero-length Send RTR is not surfaced to the ULP as a receive
+//rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag
+//rfc:6581 MPA2-9.2-16 Read RTR counts against IRD and gets a zero-length response
 func TestResponderTakesRTR(t *testing.T) {
 	p := responder(true)
 	p.PeerToPeer, p.RTR = true, mpa.RTRAll
@@ -95,8 +95,8 @@ func TestResponderTakesRTR(t *testing.T) {
 
 // TestInitiatorSendsRTR: the RTR indication is the first FPDU.
 //
-//rfc:6581 MPA2-5-01
-//rfc:6581 MPA2-9.2-08
+//rfc:6581 MPA2-5-01 No later FPDU leaves the initiator before the RTR frame
+//rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
 func TestInitiatorSendsRTR(t *testing.T) {
 	for _, kind := range []mpa.RTR{mpa.RTRSend, mpa.RTRWrite, mpa.RTRRead} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -194,11 +194,11 @@ func converse(s *side, r *raw) conversation {
 // TestEverySegmentation: the stream may be cut anywhere: octet by octet, and in
 // two at every place.
 //
-//rfc:5044 MPA-5.1-03
-//rfc:5044 MPA-A.4-01
-//rfc:5041 DDP-5.3-03
-//rfc:5041 DDP-5.3-07
-//rfc:5041 DDP-5.2-10
+//rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
+//rfc:5044 MPA-A.4-01 Receiver does not depend on FPDU alignment
+//rfc:5041 DDP-5.3-03 Sink copes with tagged segments in non-rising TO order
+//rfc:5041 DDP-5.3-07 Interleaving of an untagged and a tagged message is legal
+//rfc:5041 DDP-5.2-10 Zero-length segment with L=0 does not confuse reassembly
 func TestEverySegmentation(t *testing.T) {
 	for _, fr := range framings {
 		t.Run(fr.name, func(t *testing.T) {
@@ -254,8 +254,8 @@ func TestEarlyOctets(t *testing.T) {
 // TestReceivedTerminate: a Terminate is never answered, in the RFC's layout or
 // siw's; the work it speaks of fails with its reason, all else is flushed.
 //
-//rfc:5040 RDMAP-5.4-04
-//rfc:5040 RDMAP-6.2.1-02
+//rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
 func TestReceivedTerminate(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		sink := s.reg(10, provider.AccessLocalWrite)
@@ -311,8 +311,8 @@ func TestReceivedTerminate(t *testing.T) {
 // TestTerminateSurvives: the peer gets the Terminate though it had sent much
 // more, and the connection is reset only if the peer's FIN does not come.
 //
-//rfc:5040 RDMAP-6.2.1-03
-//rfc:5040 RDMAP-7-01
+//rfc:5040 RDMAP-6.2.1-03 Graceful LLP close after Terminate so it arrives
+//rfc:5040 RDMAP-7-01 Errored stream carries no more data
 func TestTerminateSurvives(t *testing.T) {
 	for _, closes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("peer closes %v", closes), func(t *testing.T) {
@@ -355,8 +355,8 @@ func (r *resetTap) Tap(rec transport.TapRecord) {
 // TestTerminateBehindFPDU: a Terminate waits for the FPDU that is partly out,
 // and passes those that are not.
 //
-//rfc:5040 RDMAP-7.1-02
-//rfc:5040 RDMAP-5.4-05
+//rfc:5040 RDMAP-7.1-02 Terminate at the earliest opportunity
+//rfc:5040 RDMAP-5.4-05 Nothing sent after Terminate
 func TestTerminateBehindFPDU(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 1000}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(20000, provider.AccessLocalWrite)
@@ -378,9 +378,9 @@ func TestTerminateBehindFPDU(t *testing.T) {
 // TestPeerCloses: the peer's FIN ends the connection, also where it cuts an FPDU
 // off, and its reset does.
 //
-//rfc:5044 MPA-3-08
-//rfc:5044 MPA-8-1-01
-//rfc:5041 DDP-6.2.2-01
+//rfc:5044 MPA-3-08 Indicate FIN/close to DDP
+//rfc:5044 MPA-8-1-01 Detect TCP close/lost/RST/FIN/timeouts (code 1)
+//rfc:5041 DDP-6.2.2-01 Fatal errors of LLP or header indicated to ULP
 func TestPeerCloses(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -414,8 +414,8 @@ func TestPeerCloses(t *testing.T) {
 // TestBadReceive: a receive that names memory it may not write is our fault, and
 // the Terminate says so.
 //
-//rfc:5041 DDP-7.2-02
-//rfc:5040 RDMAP-4.8-09
+//rfc:5041 DDP-7.2-02 Type 0 code 0 for local catastrophic
+//rfc:5040 RDMAP-4.8-09 No DDP header for Local Catastrophic
 func TestBadReceive(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		m := s.reg(10, provider.AccessRemoteRead)
@@ -431,9 +431,9 @@ func TestBadReceive(t *testing.T) {
 // TestInvalidate: a Send with Invalidate ends the remote use of a region that
 // allows it, when all of the Send has come, and the completion says which.
 //
-//rfc:5040 RDMAP-5.3-10
-//rfc:5040 RDMAP-5.3-11
-//rfc:5040 RDMAP-5.3-12
+//rfc:5040 RDMAP-5.3-10 SendInv: invalidated on delivery, before ULP sees it
+//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
+//rfc:5040 RDMAP-5.3-12 SendInv is not applied on placement, only on delivery
 func TestInvalidate(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		m := s.reg(10, everything|provider.AccessRemoteInvalidate)

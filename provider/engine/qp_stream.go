@@ -42,7 +42,7 @@ type stream struct {
 
 	// maySend is false for a responder until the first FPDU has come.
 	//
-	//rfc:5044 MPA-7.1.2-4-01
+	//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 	maySend sched.Bool
 
 	rxMu sched.Mutex[locks.RX]
@@ -101,9 +101,9 @@ type ending struct {
 // lost. If start returns an error, onDown is not called and conn is still the
 // caller's; the QP is in ERR if it could have been connected.
 //
-//rfc:5040 RDMAP-6.1-01
-//rfc:5041 DDP-6.1-01
-//rfc:5044 MPA-7.1-04
+//rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
+//rfc:5041 DDP-6.1-01 Both directions enabled at the same time
+//rfc:5044 MPA-7.1-04 DDP endpoint bound when Full Operation starts
 func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
 	_, err := q.begin(conn, params, early, false, onDown)
 	return err
@@ -158,7 +158,7 @@ func (q *qp) begin(
 // roundDepth grants a power of two of inbound Reads: siw rounds what it takes
 // from the start-up frames up to one, and means it.
 //
-//rfc:5040 RDMAP-6.1-02
+//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
 func roundDepth(ird int) int {
 	if ird <= 0 {
 		return 0
@@ -201,8 +201,8 @@ func (q *qp) enterRTS(s *stream, ord int) error {
 // progress, the QP goes to ERR and onDown is called. It does not wait. Without a
 // connection it does nothing.
 //
-//rfc:5041 DDP-6.2.1-01
-//rfc:5041 DDP-6.2.1-05
+//rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
+//rfc:5041 DDP-6.2.1-05 Reception stays enabled after local half close
 func (q *qp) disconnect() { _ = q.startClosing(false) }
 
 // disconnect is qp.disconnect for this stream: it does nothing to another that the QP
@@ -341,7 +341,7 @@ func (s *stream) look(turn int) bool {
 // fail notes why the stream ends. Only the first reason counts. Both sides stop
 // as soon as they see it.
 //
-//rfc:5040 RDMAP-7.1-4-01
+//rfc:5040 RDMAP-7.1-4-01 First error wins
 func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
 
 // over reports whether the stream is to end.

@@ -79,10 +79,10 @@ func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *
 // header h, nil if there is none to show, and payloadLen octets of payload. read
 // is the Read Request that it is, if any.
 //
-//rfc:5040 RDMAP-7.1-2-01
-//rfc:5040 RDMAP-7.1-3-01
-//rfc:5041 DDP-6.2.2-01
-//rfc:5041 DDP-7.1-02
+//rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
+//rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
+//rfc:5041 DDP-6.2.2-01 Fatal errors of LLP or header indicated to ULP
+//rfc:5041 DDP-7.1-02 Report includes DDP header, type, segment length
 func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.ReadRequest) {
 	segmentLen := 0
 	if h != nil {
@@ -168,8 +168,8 @@ func eventOf(err error) (provider.AsyncEventType, bool) {
 
 // takeTerminate ends the stream because the peer says so. It is never answered.
 //
-//rfc:5040 RDMAP-5.4-04
-//rfc:5040 RDMAP-6.2.1-02
+//rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
 func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	phase := rdmap.PhaseBeforeFirstFPDU
 	if s.moved.Load() > 0 {
@@ -192,9 +192,9 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 // endOfStream ends the stream at the peer's FIN. Half-closing is for our side
 // only, as with siw: what we still had to send is flushed.
 //
-//rfc:5041 DDP-3-07
-//rfc:5044 MPA-3-08
-//rfc:5044 MPA-7.2-02
+//rfc:5041 DDP-3-07 Graceful stream/connection teardown is signalled
+//rfc:5044 MPA-3-08 Indicate FIN/close to DDP
+//rfc:5044 MPA-7.2-02 FIN indication up to DDP
 func (s *stream) endOfStream() {
 	s.rx.eof = true
 	e := &ending{cause: errPeerClosed}
@@ -209,7 +209,7 @@ func (s *stream) endOfStream() {
 
 // connectionLost ends the stream when reading fails.
 //
-//rfc:5044 MPA-8-1-01
+//rfc:5044 MPA-8-1-01 Detect TCP close/lost/RST/FIN/timeouts (code 1)
 func (s *stream) connectionLost(err error) {
 	s.fail(s.withTxError(&ending{cause: fmt.Errorf("receive: %w", err), lost: true}))
 }
@@ -230,8 +230,8 @@ func (s *stream) withTxError(e *ending) *ending {
 
 // framingError ends the stream for a fault of the FPDU itself.
 //
-//rfc:5044 MPA-8-01
-//rfc:5044 MPA-8-02
+//rfc:5044 MPA-8-01 Codes reported to DDP/consumer
+//rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
 func (s *stream) framingError(err error) {
 	var e *iwarp.Error
 	if !errors.As(err, &e) {

@@ -131,8 +131,8 @@ func (s *stream) transmit() {
 // write hands the batch to the socket, as far as it goes. It reports whether
 // there is a point in going on.
 //
-//rfc:5040 RDMAP-5.5-14-01
-//rfc:5041 DDP-5.4-01
+//rfc:5040 RDMAP-5.5-14-01 Send/Write not complete before DDP is done
+//rfc:5041 DDP-5.4-01 Source completion means the LLP accepted responsibility only
 func (s *stream) write() bool {
 	t := &s.tx
 	n, err := s.writeBatch()
@@ -219,8 +219,8 @@ func (s *stream) sendFIN() {
 // rest of the FPDU that is partly sent, and behind it the Terminate of e. rxMu and txMu
 // are held.
 //
-//rfc:5040 RDMAP-5.4-05
-//rfc:5040 RDMAP-7.1-02
+//rfc:5040 RDMAP-5.4-05 Nothing sent after Terminate
+//rfc:5040 RDMAP-7.1-02 Terminate at the earliest opportunity
 func (t *txState) stop(s *stream, e *ending) [][]byte {
 	var rest []byte
 	t.endFetch(s)
@@ -324,8 +324,8 @@ func (s *stream) fill() {
 // nextMessage chooses what is sent next: send queue and responses take turns
 // when both have something.
 //
-//rfc:5040 RDMAP-5.5-13-01
-//rfc:6581 MPA2-5-01
+//rfc:5040 RDMAP-5.5-13-01 RDMAP submits in ULP order
+//rfc:6581 MPA2-5-01 No later FPDU leaves the initiator before the RTR frame
 func (s *stream) nextMessage() bool {
 	t := &s.tx
 	if t.rtr != 0 {
@@ -341,9 +341,9 @@ func (s *stream) nextMessage() bool {
 // nextWork starts the next WQE, unless it has to wait: for a place among the
 // outstanding Reads, or as a fenced one for all of them.
 //
-//rfc:5040 RDMAP-5.5-02
-//rfc:5040 RDMAP-6.1-04
-//rfc:5041 DDP-5.3-01
+//rfc:5040 RDMAP-5.5-02 Fence holds later Send/Write until reads are done
+//rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
+//rfc:5041 DDP-5.3-01 Messages transmitted in submission order
 func (s *stream) nextWork() bool {
 	t := &s.tx
 	sq := &s.q.sq
@@ -381,8 +381,8 @@ func (s *stream) nextWork() bool {
 
 // fillWork adds the next FPDU of a Send or Write.
 //
-//rfc:5040 RDMAP-5.1-04
-//rfc:5040 RDMAP-5.3-07
+//rfc:5040 RDMAP-5.1-04 Writes issued in order
+//rfc:5040 RDMAP-5.3-07 Sends issued in order
 func (s *stream) fillWork() {
 	t := &s.tx
 	b := t.b
@@ -459,8 +459,8 @@ func sendOpcode(w *sendWQE) rdmap.Opcode {
 // failWork gives up at WQE next, whose SGEs name what can't be sent. What was
 // posted before it still goes out; then the peer is told.
 //
-//rfc:5040 RDMAP-7.1-01
-//rfc:5040 RDMAP-7.1-1-01
+//rfc:5040 RDMAP-7.1-01 Local ULP informed of error
+//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func (s *stream) failWork() {
 	t := &s.tx
 	fault := s.workFault(t.next)
@@ -472,7 +472,7 @@ func (s *stream) failWork() {
 // fillReadRequest sends the request of a Read. It is pushed to the outstanding
 // ones before it can be answered.
 //
-//rfc:5040 RDMAP-5.2.1-04
+//rfc:5040 RDMAP-5.2.1-04 ReadReqs passed in ULP order
 func (s *stream) fillReadRequest() {
 	t := &s.tx
 	sq := &s.q.sq
@@ -524,8 +524,8 @@ const rtrCookie = 1 << 63
 // fillRTR sends the RTR indication: an empty message that tells a responder
 // that it may send.
 //
-//rfc:6581 MPA2-9.2-08
-//rfc:6581 MPA2-9.2-15
+//rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
+//rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag
 func (s *stream) fillRTR() {
 	t := &s.tx
 	b := t.b

@@ -104,13 +104,13 @@ func TestAppendSpans(t *testing.T) {
 
 // TestPeersAccess makes each check of what a peer names fail by itself.
 //
-//rfc:5041 DDP-7.1t1-01
-//rfc:5041 DDP-7.1t2-01
-//rfc:5041 DDP-7.1t5-01
-//rfc:5041 DDP-8.3.1-1-01
-//rfc:5041 DDP-8.3.1-5-01
-//rfc:5040 RDMAP-7.2-07
-//rfc:5040 RDMAP-7.2-08
+//rfc:5041 DDP-7.1t1-01 Tagged: STag valid for this stream
+//rfc:5041 DDP-7.1t2-01 Tagged: STag has a buffer allowing placement (rights)
+//rfc:5041 DDP-7.1t5-01 Tagged: 64-bit TO+len does not wrap
+//rfc:5041 DDP-8.3.1-1-01 Stream cannot use STag of another PD
+//rfc:5041 DDP-8.3.1-5-01 Read/write rights separately grantable and revocable
+//rfc:5040 RDMAP-7.2-07 ReadReq source STag valid
+//rfc:5040 RDMAP-7.2-08 ReadReq source STag associated with this stream
 func TestPeersAccess(t *testing.T) {
 	d := unwired(t)
 	p := testPD(t, d)
@@ -164,9 +164,9 @@ func checkAccess(t *testing.T, name string, m *mr, b []byte, n int, err, want er
 // TestInvalidateRemote: only the region whose owner allows it, only by its
 // exact STag, only through its PD, only once; and it stays ours.
 //
-//rfc:5040 RDMAP-7.2-05
-//rfc:5040 RDMAP-7.2-06
-//rfc:5040 RDMAP-8.1.1-7-01
+//rfc:5040 RDMAP-7.2-05 Invalidate STag valid
+//rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream
+//rfc:5040 RDMAP-8.1.1-7-01 Peer cannot invalidate an STag shared by several streams
 func TestInvalidateRemote(t *testing.T) {
 	d := unwired(t)
 	p, other := testPD(t, d), testPD(t, d)

@@ -373,7 +373,7 @@ func noEvent(t *testing.T, s *side, what string) {
 // A Send that is too long, or finds an empty SRQ, ends its own connection with the
 // Terminate that an own queue would have had, and no other.
 //
-//rfc:5041 DDP-7.1u2-01
+//rfc:5041 DDP-7.1u2-01 Untagged: a buffer exists for QN/MSN
 func TestSRQRefusals(t *testing.T) {
 	srqStory(t, 3, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
 		b := s.reg(8, provider.AccessLocalWrite)
@@ -425,7 +425,7 @@ func TestSRQProtectionDomain(t *testing.T) {
 // The limit event comes once per Modify, when a taken receive leaves fewer than the
 // limit, and is disarmed then.
 //
-//rfc:5041 DDP-8.3.2-01
+//rfc:5041 DDP-8.3.2-01 Fair share of resources / shared RQ abuse detectable
 func TestSRQLimit(t *testing.T) {
 	srqStory(t, 2, func(t *testing.T, s *side, r *srq, qs []*qp, raws []*raw) {
 		b := s.reg(8, provider.AccessLocalWrite)

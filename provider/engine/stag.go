@@ -30,8 +30,8 @@ const minSTagSlots = 64
 // program's to choose (RFC 5040 calls an STag an index and a key). They are in a table
 // of their own by the index, which is random as well, and which no other STag has.
 //
-//rfc:5040 RDMAP-8.1.1-8-01
-//rfc:5040 RDMAP-8.1.1-8-02
+//rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
+//rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
 type stagTable struct {
 	stagSlots           // of regions with one STag
 	moving    stagSlots // of those with an index

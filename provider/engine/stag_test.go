@@ -52,8 +52,8 @@ func TestSTagTableModel(t *testing.T) {
 
 // TestSTagNeighbours: whoever knows an STag knows nothing that is next to it.
 //
-//rfc:5040 RDMAP-8.1.1-8-01
-//rfc:5040 RDMAP-8.1.1-8-02
+//rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
+//rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
 func TestSTagNeighbours(t *testing.T) {
 	table := newSTagTable()
 	var and, or uint32 = 1<<32 - 1, 0
