@@ -118,7 +118,7 @@ func freeHugePages() string {
 	return fmt.Sprintf("%s, %s", memInfo("HugePages_Total:"), memInfo("HugePages_Free:"))
 }
 
-// memInfo returns what /proc/meminfo says behind name, empty if it doesn't.
+// memInfo returns the value of name in /proc/meminfo, empty if there is none.
 func memInfo(name string) string {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

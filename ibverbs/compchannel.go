@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// CompChannel is a completion channel (struct ibv_comp_channel): what CQs tell
-// that they have completions. Several CQs may share one.
+// CompChannel is a completion channel (struct ibv_comp_channel): what reports
+// that CQs have completions. Several CQs may share one.
 //
 // Any number of goroutines may wait on a channel at a time, in Next and in
 // CQ.PollWait of any of its CQs. One of them reads the device's events and
@@ -193,7 +193,7 @@ func (ch *CompChannel) follow(ctx context.Context, cq *CQ) error {
 	}
 }
 
-// dispatch tells an event of cq to those in PollWait, and to Next if the user
+// dispatch passes an event of cq to those in PollWait, and to Next if the user
 // armed the CQ.
 func (ch *CompChannel) dispatch(cq *CQ) {
 	cq.events++

@@ -41,7 +41,7 @@ func Open(p provider.Provider, name string) (*Context, error) {
 	return c, nil
 }
 
-// ok tells whether c can be called, and is what every method asks first.
+// ok reports whether c can be called, and is what every method asks first.
 func (c *Context) ok(op string) error {
 	if c == nil || c.dev == nil {
 		return errNil(op, "context")

@@ -57,9 +57,9 @@
 //
 // Transport is reliable connected iWARP. There are no
 // ibv_wr_* and ibv_start_poll families. Whether a provider takes atomics, immediate data,
-// windows and local invalidate, the call tells. The engine has windows and registration
+// windows and local invalidate, the call returns an error. The engine has windows and registration
 // by work request (MW, PD.AllocFastRegMR), and atomics and immediate data with its option Extensions (RFC 7306): a
 // Write has immediate data as in libibverbs, a Send only without payload. siw has
-// neither, does not tell the key that a Send with Invalidate ended, and does not
+// neither, does not report the key that a Send with Invalidate ended, and does not
 // enforce AccessRemoteRead.
 package ibverbs

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// marker is a work request that Drain posts behind all others. Its completion,
+// marker is a work request that Drain posts after all others. Its completion,
 // recognised by QPN and WRID, is not for the user.
 type marker struct {
 	qpn  uint32

@@ -42,7 +42,7 @@ func Errno(err error) syscall.Errno { return provider.Errno(err) }
 
 // PostError says that PostSend or PostRecv refused a work request, the one after
 // those that are Posted. A QP that has no connection yet refuses the first send:
-// EINVAL. If all are Posted, none was refused, but the driver couldn't tell the
+// EINVAL. If all are Posted, none was refused, but the driver couldn't notify the
 // device of them: siw does so, with ENOTCONN, when its connection is ending at
 // that moment. They may then never complete; see the limitations of package
 // provider/kernel.

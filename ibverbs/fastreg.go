@@ -14,10 +14,10 @@ import (
 //	err = mr.Map(buf)
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRegMR, RKey: ibverbs.IncRKey(mr.RKey()),
 //		Access: ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite})
-//	sge, err := mr.SGE(0, len(buf)) // for work behind it
+//	sge, err := mr.SGE(0, len(buf)) // for work that is posted after it
 //	err = qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRLocalInv, Flags: ibverbs.SendFence, InvalidateRKey: mr.RKey()})
 //
-// Its methods tell of the registration that was posted last. It is over when a
+// Its methods describe the registration that was posted last. It is over when a
 // WRLocalInv is done, or when the peer has sent a Send with Invalidate, for which it
 // needs AccessRemoteInvalidate: nobody can use the region then, neither the program nor
 // peers. Only then can it be registered again, and must be with a key that differs in its

@@ -32,7 +32,7 @@ import (
 // the region completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause
 // wraps the method's error. A panic of a method ends the program.
 // A Write of the peer is complete there before it has reached the object here, as
-// with memory; a Read behind it, or a Send, is later than it.
+// with memory; a Read or a Send that is posted after it is later.
 //
 // The end of a connection in order, by Conn.Shutdown of package rdmacm or by
 // Disconnect, waits for the calls under way and those that what is posted still needs,

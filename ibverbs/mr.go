@@ -85,7 +85,7 @@ func (pd *PD) register(op string, buf, pages []byte, reg func() (provider.MR, er
 // Rereg changes what flags name (ibv_rereg_mr): ReregTranslation has the region be
 // over buf from now on, ReregPD moves it to pd, ReregAccess gives it the rights
 // access; the other arguments are ignored. Keys and address may change: SGEs and
-// what the peer was told have to be made anew. Posted work that names the old key
+// what the peer was given have to be made anew. Posted work that names the old key
 // completes with an error. When Rereg returns nil the device does not touch memory
 // that the region is not over any more. After an error the region is as it was.
 //

@@ -9,7 +9,7 @@ import (
 
 // MW is a memory window (struct ibv_mw): part of a region under a key of its own, with
 // rights of its own, which it costs no registration to give and to take back. The work
-// requests that do so stand in a send queue and take their turn there: a Send behind a
+// requests that do so stand in a send queue and take their turn there: a Send after a
 // bind may carry the new key to the peer, and work in front of an invalidation is done
 // before it. Only peers use windows; an SGE can't name one.
 //
@@ -24,7 +24,7 @@ import (
 //
 // Only the peer of that QP can use it (type 2B in InfiniBand's words; iWARP has no
 // other). It is over with WRLocalInv on that QP, or with the peer's Send with
-// Invalidate, whose completion tells the key (WC.InvalidatedRKey); only then can it be
+// Invalidate, whose completion has the key (WC.InvalidatedRKey); only then can it be
 // bound again, and it must be with a key that differs in its lowest octet.
 //
 // A peer that names a window which is not bound, or not for it, ends its connection with
@@ -70,7 +70,7 @@ type MWBind struct {
 
 // BindMW posts the bind of a window of type 1 (ibv_bind_mw); its completion has the
 // opcode WCBindMW. MW.RKey is the new key when it returns. A program that brings the key
-// to the peer in another way than with a Send behind the bind waits for the completion
+// to the peer in another way than with a Send after the bind waits for the completion
 // first. One that needs the old key, should the bind fail, has kept it.
 //
 // A length of 0 unbinds. A nil window and one of another context are EINVAL, as is one

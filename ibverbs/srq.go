@@ -13,7 +13,7 @@ import (
 //
 // A message that finds the SRQ empty ends its connection, as with a queue of the
 // QP's own (RFC 5041 section 7.1): iWARP has nothing to make a peer wait with. Arm a
-// limit with [SRQ.Modify] to be told in time.
+// limit with [SRQ.Modify] for an event in time.
 //
 // When a QP ends, only the receive that it was just filling is flushed with it. What
 // else is in the SRQ stays there for the other QPs.
@@ -32,7 +32,7 @@ type SRQInitAttr struct {
 
 // CreateSRQ makes a shared receive queue (ibv_create_srq). Its receives name regions
 // of pd, also if a QP that takes them is of another PD. Sizes beyond those that
-// Context.Query tells, or no receives at all, are EINVAL.
+// Context.Query reports, or no receives at all, are EINVAL.
 func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 	const op = "ibv_create_srq"
 	if err := pd.ok(op); err != nil {

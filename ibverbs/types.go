@@ -100,7 +100,7 @@ type (
 	// MaxSendSGE, MaxRecvSGE, MaxInlineData in octets.
 	QPCap = provider.QPCap
 
-	// QPAttr is what QP.Modify sets and QP.Query tells (struct ibv_qp_attr):
+	// QPAttr is what QP.Modify sets and QP.Query returns (struct ibv_qp_attr):
 	// State, CurState, Access, Cap, MaxRdAtomic (ORD), MaxDestRdAtomic (IRD),
 	// EnSQDAsyncNotify.
 	QPAttr = provider.QPAttr

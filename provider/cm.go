@@ -154,6 +154,6 @@ type CMEvent struct {
 
 	// RDMAC says with CONNECT_REQUEST and ESTABLISHED that the connection speaks the
 	// RDMA Consortium's version of DDP and RDMAP (RFC 5044 appendix C), not the
-	// IETF's. Only a provider that was told to permits it; siw doesn't have it.
+	// IETF's. Only a provider with an option for it permits it; siw doesn't have it.
 	RDMAC bool
 }

@@ -24,7 +24,7 @@ type CQ interface {
 	ReqNotify(solicitedOnly bool) error
 
 	// Resize changes the capacity to cqe completions, at least
-	// (ibv_resize_cq); CQE tells what was granted. EINVAL if it is less than 1,
+	// (ibv_resize_cq); CQE returns what was granted. EINVAL if it is less than 1,
 	// more than DeviceAttr.MaxCQE, or less than the completions in the CQ; with
 	// a failure nothing changes. No completion is lost.
 	Resize(cqe int) error

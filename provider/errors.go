@@ -97,7 +97,7 @@ type TerminateError struct {
 	EType  uint8
 	ECode  uint8
 	Text   string // the RFC's name of the code, and what was wrong
-	Err    error  // what failed on our side, if that is why: the object behind a region; otherwise nil
+	Err    error  // what failed on our side, if that is why: the object of a region; otherwise nil
 }
 
 // Error implements error.

@@ -80,8 +80,8 @@ type MR interface {
 // verbs, made by ib_alloc_mr). It is registered from when a WRRegMR is done until a
 // WRLocalInv is, or the peer has sent a Send with Invalidate, for which it needs
 // AccessRemoteInvalidate; in between, and before the first time, its key names
-// nothing. Addr, Len, LKey, RKey and Access tell of the registration that was posted
-// last, so that work requests behind it can name the region at once.
+// nothing. Addr, Len, LKey, RKey and Access describe the registration that was posted
+// last, so that later work requests can name the region at once.
 //
 // Rereg is an [*UnsupportedError].
 type FastRegMR interface {

@@ -51,9 +51,9 @@ type DeviceInfo struct {
 // A Device is an open device (struct ibv_context).
 //
 // AsyncEvent waits for an event; each is given to one caller, and Close wakes all
-// callers. Events are kept until somebody asks, up to a bound; who asks then is told
-// once, with ENOBUFS, how many came behind those that were kept. Events of an object
-// that is closed are dropped.
+// callers. Events are kept until somebody asks, up to a bound. What came beyond it is
+// counted, and one call returns ENOBUFS with the number. Events of an object that is closed
+// are dropped.
 type Device interface {
 	Name() string
 	Transport() TransportType                           // ibv_device.transport_type; it never changes

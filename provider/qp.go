@@ -12,7 +12,7 @@ type QPInitAttr struct {
 }
 
 // QPCap holds a QP's sizes (struct ibv_qp_cap). A provider may grant more than
-// was asked for; QP.Query tells.
+// was asked for; QP.Query returns what was granted.
 type QPCap struct {
 	MaxSendWR     int
 	MaxRecvWR     int
@@ -63,7 +63,7 @@ type QP interface {
 	Close() error // ibv_destroy_qp
 }
 
-// QPAttr is what Modify sets and Query tells (struct ibv_qp_attr, but for addresses
+// QPAttr is what Modify sets and Query returns (struct ibv_qp_attr, but for addresses
 // and alternate paths).
 type QPAttr struct {
 	State           QPState
@@ -74,7 +74,7 @@ type QPAttr struct {
 	MaxDestRdAtomic int // IRD: RDMA Reads served at a time as responder
 
 	// EnSQDAsyncNotify, with State QPSQD, asks for EventSQDrained when all that was
-	// in the send queue is done. Query does not tell it.
+	// in the send queue is done. Query does not return it.
 	EnSQDAsyncNotify bool
 
 	// What follows is of InfiniBand and RoCE, where the connection manager sets all

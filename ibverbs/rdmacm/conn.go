@@ -234,7 +234,7 @@ var noConn = func() <-chan struct{} {
 	return ch
 }()
 
-// Wait waits until the connection has ended, as Done tells. The error is nil or
+// Wait waits until the connection has ended, as Done reports. The error is nil or
 // ctx.Err().
 func (c *Conn) Wait(ctx context.Context) error {
 	select {
@@ -271,7 +271,7 @@ func (c *Conn) UntilEnd(parent context.Context) (ctx context.Context, cancel con
 	}
 }
 
-// over tells whether the end of the connection has been noticed.
+// over reports whether the end of the connection has been noticed.
 func (c *Conn) over() bool {
 	select {
 	case <-c.Done():
@@ -348,7 +348,7 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// isNotConnected tells whether a disconnect failed because the peer was faster
+// isNotConnected reports whether a disconnect failed because the peer was faster
 // and its event has not come up yet.
 func isNotConnected(err error) bool {
 	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTCONN)

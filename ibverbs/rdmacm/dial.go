@@ -196,7 +196,7 @@ func (id *ID) await(ctx context.Context, want EventType) (*Event, error) {
 	}
 }
 
-// also returns err, with the errors of cleaning up behind it if there were any.
+// also returns err, joined with the errors of cleaning up if there were any.
 func also(err error, cleanup ...error) error {
 	if more := errors.Join(cleanup...); more != nil {
 		return errors.Join(err, more)

@@ -68,7 +68,7 @@ func (id *ID) ok(op string) error {
 }
 
 // BindAddr binds the id to a local address (rdma_bind_addr). Port 0 picks one,
-// which LocalAddr tells. The unspecified address, 0.0.0.0 or ::, is all of the
+// which LocalAddr returns. The unspecified address, 0.0.0.0 or ::, is all of the
 // system's; the zero AddrPort is none, and EINVAL.
 func (id *ID) BindAddr(addr netip.AddrPort) error {
 	if err := id.ok("rdma_bind_addr"); err != nil {

@@ -21,7 +21,7 @@
 //   - what to do without atomic operations (server.go).
 //
 // Atomic operations of iWARP are those of RFC 7306, which the engine has with its option
-// Extensions and siw does not have. The two ends tell each other in the private data of the
+// Extensions and siw does not have. Each end says so to the other in the private data of the
 // connection whether they have them. If one does not, the client reads all the same, and
 // sends what it wants to write to the server, which does it on its own memory: the line is
 // then

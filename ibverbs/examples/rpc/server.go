@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// credits is how many calls a client may have under way. The server tells it in the private
+// credits is how many calls a client may have under way. The server sends it in the private
 // data of its answer.
 const credits = 8
 

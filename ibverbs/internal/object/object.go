@@ -172,8 +172,8 @@ func (o *Object) Close(destroy func() error) error {
 }
 
 // Retire closes the object if it has no children, and otherwise has the last of
-// them close it. Nothing may be added any more. A failure behind the caller's
-// back leaves the object open, where its parents' Close tells of it.
+// them close it. Nothing may be added any more. A failure that no caller sees leaves the
+// object open, where its parents' Close reports it.
 func (o *Object) Retire(destroy func() error) error {
 	o.mu.Lock()
 	if o.openChildren() != "" {
@@ -185,7 +185,7 @@ func (o *Object) Retire(destroy func() error) error {
 	return o.Close(destroy)
 }
 
-// Closed tells whether Close has succeeded.
+// Closed reports whether Close has succeeded.
 func (o *Object) Closed() bool { return o.closed.Load() }
 
 // Name returns what the object is called in errors: "qp 17", "cq of siw0".

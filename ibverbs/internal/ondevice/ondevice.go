@@ -29,14 +29,14 @@ var (
 	Rxe = Device{"rxe0", "d1", "198.51.100.1", vmtest.Options{Link: "none", Rxe: true}}
 )
 
-// OnSiw tells whether the test runs on siw, which is the guest's iWARP; OnRxe whether on
+// OnSiw reports whether the test runs on siw, which is the guest's iWARP; OnRxe whether on
 // rxe, which is its RoCE.
 func OnSiw() bool { return on(Siw) }
 
 // OnRxe is OnSiw for rxe.
 func OnRxe() bool { return on(Rxe) }
 
-// OnKernel tells whether the test runs on one of them.
+// OnKernel reports whether the test runs on one of them.
 func OnKernel() bool { return os.Getenv("GOVS_PROVIDER") == "kernel" }
 
 func on(d Device) bool { return OnKernel() && os.Getenv("GOVS_DEVICE") == d.Name }
