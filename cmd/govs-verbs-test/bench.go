@@ -61,7 +61,7 @@ func (c *runCmd) bench(out *output) (*bench, error) {
 	return b, nil
 }
 
-// isOurs reports why nobody can listen at an address on this machine.
+// isOurs reports why listening fails at an address on this machine.
 func isOurs(addr netip.Addr) error {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if err != nil {

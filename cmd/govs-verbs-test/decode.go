@@ -17,7 +17,7 @@ type decodeCmd struct {
 // Help implements kong's HelpProvider.
 func (*decodeCmd) Help() string {
 	return `Each line is one frame: the seconds since the connection began, an arrow to the right for what the initiator sent and to the left ` +
-		`for the responder, the frame, and behind "!!" what is wrong with it.
+		`for the responder, the frame, and after "!!" what is wrong with it.
 
 The capture must have the connection's beginning: its start-up frames say whether there are CRCs and markers. A file without any iWARP ` +
 		`is a failure (status 1), one that is no capture wrong usage (2).`

@@ -106,7 +106,7 @@ func printPort(w io.Writer, a *ibverbs.PortAttr) {
 	put("active_speed", speedText(a.ActiveSpeed))
 }
 
-// field prints "name: value" with tabs as ibv_devinfo sets them: the name behind
+// field prints "name: value" with tabs as ibv_devinfo sets them: the name after
 // indent of them, the value four tab stops after it.
 func field(w io.Writer, indent int, name string, value any) {
 	stops := 4

@@ -115,7 +115,7 @@ func ucmatoseConnections(t *testing.T, vctx *ibverbs.Context) {
 }
 
 // ucmatoseServer takes connections and ends them. Messages are left out: it sends
-// the first right behind its reply, which an initiator may refuse, and does if
+// the first right after its reply, which an initiator may refuse, and does if
 // the two come as one (RFC 5044 section 7.1.2); siw, too.
 func ucmatoseServer(t *testing.T, vctx *ibverbs.Context) {
 	const connections = 10

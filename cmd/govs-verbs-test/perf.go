@@ -171,7 +171,7 @@ func (f *perfFlags) check(k *kong.Context) error {
 		return fmt.Errorf("%s: an IP address and a port are needed, such as 192.0.2.1:7175 or [2001:db8::1]:7175", f.Addr+f.Listen)
 	}
 	if addr.Port() == 0 && f.Listen == "" {
-		return fmt.Errorf("%s: nobody can listen at port 0", f.Addr)
+		return fmt.Errorf("%s: port 0 can't be listened on: name a port from 1 to 65535", f.Addr)
 	}
 	if err := checkLimits([]limit{{"size", f.Size, 1, load.MaxSize}, {"qp", f.QP, 1, load.MaxQPs}}); err != nil {
 		return err

@@ -13,7 +13,7 @@ type pingCmd struct {
 	Listen   string        `help:"Serve one client at this address, then end. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
 	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	Count    int           `short:"C" default:"10" help:"How many pings the client sends. Default 10." placeholder:"N"`
-	Size     int           `short:"S" default:"64" help:"Octets of each ping, 23 to 65535. Default 64. The C rping, as a server, must be told the same with its own -S." placeholder:"N"`
+	Size     int           `short:"S" default:"64" help:"Octets of each ping, 23 to 65535. Default 64. The C rping, as a server, needs the same number in its own -S." placeholder:"N"`
 	Verbose  bool          `short:"v" help:"Print the data of each ping."`
 	Timeout  time.Duration `default:"60s" help:"Give up when the peer does nothing for this long, such as 500ms. Default 60s. The wait for a client has no limit." placeholder:"TIME"`
 	JSON     bool          `name:"json" help:"Print what came of it as JSON."`
@@ -52,7 +52,7 @@ func (c *pingCmd) Validate() error {
 		return fmt.Errorf("%s: an IP address and a port are needed, such as 192.0.2.1:7174 or [2001:db8::1]:7174", c.Addr+c.Listen)
 	}
 	if addr.Port() == 0 && c.Listen == "" {
-		return fmt.Errorf("%s: nobody can listen at port 0", c.Addr)
+		return fmt.Errorf("%s: port 0 can't be listened on: name a port from 1 to 65535", c.Addr)
 	}
 	return nil
 }

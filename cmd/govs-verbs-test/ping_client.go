@@ -52,7 +52,7 @@ func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
 	case errors.Is(dialCtx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("no answer for %v", c.Timeout)
 	case errors.As(err, &rejected) && len(rejected.PrivateData) == 0:
-		return fmt.Errorf("nobody is listening there, or who is refuses: %w", err)
+		return fmt.Errorf("nothing listens there, or the listener refuses: %w", err)
 	}
 	return err
 }

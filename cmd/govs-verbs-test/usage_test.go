@@ -77,7 +77,7 @@ func TestWrongUsage(t *testing.T) {
 		{"ping 192.0.2.1:7174 --listen 192.0.2.1:7174", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
 		{"ping 192.0.2.1", "an IP address and a port are needed"},
 		{"ping localhost:7174", "an IP address and a port are needed"},
-		{"ping 192.0.2.1:0", "nobody can listen at port 0"},
+		{"ping 192.0.2.1:0", "port 0 can't be listened on: name a port from 1 to 65535"},
 		{"run --addr 203.0.113.7", "--addr 203.0.113.7 has to be an address of this machine"},
 		{"run --report /proc/none", "--report: "},
 		{"run --json " + dir, "--json: " + dir + " is a folder"},

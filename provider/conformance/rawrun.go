@@ -335,7 +335,7 @@ func (r *RawRun) WantClose() {
 //rfc:5041 DDP-7.1-03 Segments after an error dropped silently
 func (r *RawRun) WantRefused(what string, codes ...string) *rdmap.ReceivedTerminate {
 	t := r.WantTerminate(what, codes...)
-	r.WantEnd("the connection ends behind the Terminate")
+	r.WantEnd("the connection ends after the Terminate")
 	r.WantOver()
 	return t
 }

@@ -45,7 +45,7 @@ type device struct {
 
 	eventMu sync.Mutex
 	events  []provider.AsyncEvent
-	lost    int           // events behind them
+	lost    int           // events after them
 	wake    chan struct{} // has something when events may have
 }
 
@@ -414,7 +414,7 @@ func (d *device) pushEvent(ev provider.AsyncEvent) {
 	}
 }
 
-// popEvent takes the oldest event, and tells how many were lost behind the last one.
+// popEvent takes the oldest event, and tells how many were lost after the last one.
 func (d *device) popEvent() (ev provider.AsyncEvent, lost int, ok bool) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()

@@ -8,7 +8,7 @@ const (
 	// used again (section 5.5). What the peer finds wrong with it comes as a Terminate
 	// (section 4.8), which ends the connection: what is posted later is flushed, and
 	// QP.Cause has the reason.
-	noAnswer = "a Send or Write of iWARP has no answer: its fault comes as a Terminate, behind its completion"
+	noAnswer = "a Send or Write of iWARP has no answer: its fault comes as a Terminate, after its completion"
 
 	// rxe 6.1 has one status for all that it cannot copy (kernel-notes/rxe-statuses.md).
 	// ibv_poll_cq's LOC_PROT_ERR and LOC_LEN_ERR are for just this.
@@ -44,7 +44,7 @@ var differences = []difference{
 
 	{"write with a key that is nobody's", "client send 1", "status", "IBV_WC_REM_ACCESS_ERR", "IBV_WC_SUCCESS", noAnswer},
 	{"write to memory that may be read only", "client send 1", "status", "IBV_WC_REM_ACCESS_ERR", "IBV_WC_SUCCESS", noAnswer},
-	{"write behind a region", "client send 1", "status", "IBV_WC_REM_ACCESS_ERR", "IBV_WC_SUCCESS", noAnswer},
+	{"write beyond a region", "client send 1", "status", "IBV_WC_REM_ACCESS_ERR", "IBV_WC_SUCCESS", noAnswer},
 	{"send longer than its receive", "client send 1", "status", "IBV_WC_REM_OP_ERR", "IBV_WC_SUCCESS", noAnswer},
 	{"receive into memory that is nobody's", "client send 1", "status", "IBV_WC_REM_OP_ERR", "IBV_WC_SUCCESS", noAnswer},
 	{"send without a receive, tried once", "client send 1", "status", "IBV_WC_RNR_RETRY_EXC_ERR", "IBV_WC_SUCCESS", noAnswer},

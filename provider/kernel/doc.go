@@ -31,7 +31,7 @@
 // the manual:
 //
 //   - Negative errnos from post calls, and the 0 with bad_wr set that libsiw
-//     returns for a list with a bad request behind good ones (see ibv.QP.PostSend).
+//     returns for a list with a bad request after good ones (see ibv.QP.PostSend).
 //   - Scatter/gather entries of length zero are left out. siw dereferences a null
 //     pointer in the kernel (siw_tx_hdt, seen with 6.1.192) when one of them is
 //     in the list of a Send or Write that has octets.
@@ -93,7 +93,7 @@
 //     hears: the program that gets a completion in error disconnects. A program has to
 //     read the event channel to be disconnected from, and at the active end to be
 //     connected, since librdmacm answers the peer there.
-//   - siw before Linux 6.8 does not tell a QP's state: QP.Query says QPUnknown.
+//   - siw before Linux 6.8 does not report a QP's state: QP.Query says QPUnknown.
 //   - A completion of siw never has WCWithInv, although siw does invalidate. rxe has
 //     another bit for it, which is translated.
 //   - QP.Cause is always nil: Terminate messages go to the kernel's log only.

@@ -135,7 +135,7 @@ func TestSourceWaitsAndIsCancelled(t *testing.T) {
 	if err := src.wait(short, life, nil, try); err != context.DeadlineExceeded {
 		t.Errorf("nothing comes: %v", err)
 	}
-	// The one that was cancelled has left nothing behind that ends the next.
+	// The one that was cancelled has left nothing that ends the next.
 	time.AfterFunc(10*time.Millisecond, write)
 	if err := src.wait(background, life, nil, try); err != nil {
 		t.Errorf("after one that was cancelled: %v", err)
@@ -229,7 +229,7 @@ func TestNoDeviceIsAClearError(t *testing.T) {
 	t.Logf("Open: %v; Devices: %v, %v", e, infos, err)
 }
 
-// Events that nobody asks for are bounded: the oldest stay, and how many came behind
+// Events that nobody asks for are bounded: the oldest stay, and how many came after
 // them is told once. Those of an object that is closed go with it.
 func TestAsyncEventsAreBounded(t *testing.T) {
 	d := &device{name: "siw0", wake: make(chan struct{}, 1)}

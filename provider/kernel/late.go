@@ -97,7 +97,7 @@ func wcOpcode(op provider.WROpcode) provider.WCOpcode {
 	return provider.WCSend
 }
 
-// addLate adds a completion behind those that are in C.
+// addLate adds a completion after those that are in C.
 func (q *cq) addLate(l lateWC) {
 	q.pollMu.Lock()
 	defer q.pollMu.Unlock()

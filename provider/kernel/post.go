@@ -140,7 +140,7 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 }
 
 // siwTakes says why siw can't process wr. It says so itself only when it has wr
-// at the head of the queue, where it then leaves it, and all work behind it.
+// at the head of the queue, where it then leaves it, and all work after it.
 func (q *qp) siwTakes(wr *provider.SendWR) error {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {

@@ -116,7 +116,7 @@ var windowPrograms = []program{
 	windowed("read through a window that is not bound", provider.MWType2, func(b *window) {
 		b.access(1, provider.WRRDMARead, 100, 8)
 	}),
-	windowed("bind behind a region", provider.MWType2, func(b *window) {
+	windowed("bind beyond a region", provider.MWType2, func(b *window) {
 		info := b.info(remoteBoth)
 		info.Length = 4000
 		b.bind(info)

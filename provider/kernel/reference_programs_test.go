@@ -16,7 +16,7 @@ func (w *connection) to(id uint64, op provider.WROpcode, mr provider.MR, off uin
 	return provider.SendWR{WRID: id, Opcode: op, Flags: signaled, SGList: list, RemoteAddr: mr.Addr() + off, RKey: mr.RKey()}
 }
 
-// failing is a program whose first request fails at the peer, and what is behind it.
+// failing is a program whose first request fails at the peer, and what is after it.
 func failing(name string, wr func(w *connection) provider.SendWR) program {
 	return program{name: name, run: func(w *connection) {
 		w.server.recv(64, 64)
@@ -183,7 +183,7 @@ var programs = []program{
 	failing("send from memory that is nobody's", func(w *connection) provider.SendWR {
 		return provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled, SGList: []provider.SGE{{Addr: w.client.mr.Addr(), Length: 8, LKey: w.client.mr.LKey() ^ 0xff00}}}
 	}),
-	failing("send from behind a region", func(w *connection) provider.SendWR {
+	failing("send from beyond a region", func(w *connection) provider.SendWR {
 		return provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled, SGList: []provider.SGE{w.client.sge(16380, 8)}}
 	}),
 	failing("unsignaled send from memory that is nobody's", func(w *connection) provider.SendWR {
@@ -202,7 +202,7 @@ var programs = []program{
 	failing("write to memory that may be read only", func(w *connection) provider.SendWR {
 		return w.to(1, provider.WRRDMAWrite, w.server.ro, 0, w.client.sge(0, 8))
 	}),
-	failing("write behind a region", func(w *connection) provider.SendWR {
+	failing("write beyond a region", func(w *connection) provider.SendWR {
 		return w.to(1, provider.WRRDMAWrite, w.server.mr, 16380, w.client.sge(0, 8))
 	}),
 	failing("read with a key that is nobody's", func(w *connection) provider.SendWR {
@@ -213,7 +213,7 @@ var programs = []program{
 	failing("read of memory that may be written only", func(w *connection) provider.SendWR {
 		return w.to(1, provider.WRRDMARead, w.server.wo, 0, w.client.sge(0, 8))
 	}),
-	failing("read behind a region", func(w *connection) provider.SendWR {
+	failing("read beyond a region", func(w *connection) provider.SendWR {
 		return w.to(1, provider.WRRDMARead, w.server.mr, 16380, w.client.sge(0, 8))
 	}),
 	failing("atomic without the right", func(w *connection) provider.SendWR {

@@ -238,7 +238,7 @@ func (e *end) send(wr provider.SendWR) {
 	}
 }
 
-// recv posts a receive of each of the sizes, with the ids 1, 2 and so on behind those
+// recv posts a receive of each of the sizes, with the ids 1, 2 and so on after those
 // posted before.
 func (e *end) recv(sizes ...int) {
 	e.t.Helper()

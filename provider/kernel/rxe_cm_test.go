@@ -59,7 +59,7 @@ func testRxePostsBefore(t *testing.T) {
 	p.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled})
 	for i, wc := range p.poll(2) {
 		if wc.WRID != uint64(3+i) || wc.Status != provider.WCSuccess {
-			t.Errorf("behind a request that librxe was given too early: %+v", wc)
+			t.Errorf("after a request that librxe was given too early: %+v", wc)
 		}
 	}
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)

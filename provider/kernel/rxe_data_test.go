@@ -88,7 +88,7 @@ func testRxeAtomics(t *testing.T) {
 		{"FetchAdd that wraps", provider.SendWR{Opcode: provider.WRAtomicFetchAdd, CompareAdd: ^uint64(1)}, provider.WCFetchAdd, 42, 40},
 		{"CmpSwap that does", provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp, CompareAdd: 40, Swap: 0x0123456789abcdef}, provider.WCCompSwap, 40, 0x0123456789abcdef},
 		{"CmpSwap that does not", provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp, CompareAdd: 40, Swap: 1}, provider.WCCompSwap, 0x0123456789abcdef, 0x0123456789abcdef},
-		{"FetchAdd behind a fence", provider.SendWR{Opcode: provider.WRAtomicFetchAdd, Flags: provider.SendFence, CompareAdd: 1}, provider.WCFetchAdd, 0x0123456789abcdef, 0x0123456789abcdf0},
+		{"FetchAdd after a fence", provider.SendWR{Opcode: provider.WRAtomicFetchAdd, Flags: provider.SendFence, CompareAdd: 1}, provider.WCFetchAdd, 0x0123456789abcdef, 0x0123456789abcdf0},
 	} {
 		wc := post(c.wr)
 		if want := (provider.WC{WRID: 3, Opcode: c.opcode, ByteLen: 8, QPN: a.qp.QPN()}); wc != want {
@@ -177,9 +177,9 @@ func testRxePostErrors(t *testing.T) {
 		p.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{p.sge(0, 8)}})
 		n, err := a.qp.PostSend([]provider.SendWR{good, c.wr, good})
 		if n != 1 {
-			t.Errorf("%s behind a good request: %d posted", c.name, n)
+			t.Errorf("%s after a good request: %d posted", c.name, n)
 		}
-		wantErrno(t, c.name+" behind a good request", err, syscall.EINVAL)
+		wantErrno(t, c.name+" after a good request", err, syscall.EINVAL)
 		if wc := a.poll(1)[0]; wc.WRID != 1 || wc.Status != provider.WCSuccess {
 			t.Errorf("%s: the request before it: %+v", c.name, wc)
 		}

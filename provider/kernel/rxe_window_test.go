@@ -65,7 +65,7 @@ func testRxeWindows(t *testing.T) {
 				t.Fatalf("the bind: %+v", wc)
 			}
 			if w.RKey() != ibv.IncRKey(old) {
-				t.Errorf("key %#x behind %#x", w.RKey(), old)
+				t.Errorf("key %#x after %#x", w.RKey(), old)
 			}
 			useWindow(t, "a window", a, w.RKey(), info.Addr, 3000)
 		}
@@ -220,11 +220,11 @@ func testRxeUnbound(t *testing.T) {
 	post("invalidated again", 0, invalidate(second))
 	bad := bind(third)
 	bad.Bind.LKey ^= 0x5a5a5a00
-	post("behind a bind that can't be", 0, bad, invalidate(third))
+	post("after a bind that can't be", 0, bad, invalidate(third))
 	post("that bind has not been posted", 0, invalidate(third))
 	post("bound again", 1, bind(third))
 	post("with the key from before", 0, invalidate(second))
-	post("what stands behind an error is not posted", 0, provider.SendWR{Opcode: 77}, invalidate(third))
+	post("what stands after an error is not posted", 0, provider.SendWR{Opcode: 77}, invalidate(third))
 
 	p.recv(provider.RecvWR{WRID: 7})
 	a.send(provider.SendWR{WRID: 8, Opcode: provider.WRSendWithInv, Flags: provider.SendSignaled, InvalidateRKey: third})

@@ -255,7 +255,7 @@ func testPostErrors(t *testing.T) {
 		name string
 		wr   provider.SendWR
 	}{
-		// libsiw refuses this one, and loses the error behind a good request.
+		// libsiw refuses this one, and loses the error after a good request.
 		{"an opcode that siw has not", provider.SendWR{Opcode: provider.WRSendWithImm, SGList: []provider.SGE{a.sge(0, 8)}}},
 		{"an opcode that verbs have not", provider.SendWR{Opcode: 200}},
 		{"a memory window", provider.SendWR{Opcode: provider.WRBindMW}},
@@ -272,9 +272,9 @@ func testPostErrors(t *testing.T) {
 		p.recv(recv)
 		n, err = a.qp.PostSend([]provider.SendWR{good, c.wr, good})
 		if n != 1 {
-			t.Errorf("%s behind a good request: %d posted", c.name, n)
+			t.Errorf("%s after a good request: %d posted", c.name, n)
 		}
-		wantErrno(t, c.name+" behind a good request", err, syscall.EINVAL)
+		wantErrno(t, c.name+" after a good request", err, syscall.EINVAL)
 		if wc := a.poll(1)[0]; wc.WRID != 1 || wc.Status != provider.WCSuccess {
 			t.Errorf("%s: the request before it: %+v", c.name, wc)
 		}

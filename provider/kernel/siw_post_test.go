@@ -49,11 +49,11 @@ func testPostsBeforeConnection(t *testing.T) {
 		t.Errorf("receive: %+v", wc)
 	}
 	p.send(provider.SendWR{WRID: 2, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled})
-	p.idle("behind a request that libsiw was given too early")
+	p.idle("after a request that libsiw was given too early")
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }
 
-// Whatever is posted once the end is known completes as flushed, behind what was
+// Whatever is posted once the end is known completes as flushed, after what was
 // posted before.
 func testPostsAfterConnection(t *testing.T) {
 	for _, c := range []struct {
@@ -228,7 +228,7 @@ func testStuck(t *testing.T) {
 }
 
 // What the provider refuses or changes has to be so: posted as they are, these
-// requests are never completed, and nothing behind them is.
+// requests are never completed, and nothing after them is.
 func testStuckWithoutHelp(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -307,6 +307,6 @@ func testNoReadDepth(t *testing.T) {
 		t.Errorf("a Read with ORD 0, posted to libsiw: %d, %v", n, err)
 	}
 	a.send(send)
-	a.idle("behind a Read with ORD 0")
+	a.idle("after a Read with ORD 0")
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }

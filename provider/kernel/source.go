@@ -17,7 +17,7 @@ import (
 // waited on through Go's network poller.
 //
 // One goroutine at a time reads; it holds the turn. The poller would let the
-// others queue up behind it, but a goroutine in that queue can't be cancelled.
+// others queue up after it, but a goroutine in that queue can't be cancelled.
 type source struct {
 	f    *os.File
 	raw  syscall.RawConn

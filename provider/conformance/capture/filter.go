@@ -15,7 +15,7 @@ const (
 
 // portFilter returns the BPF program that lets TCP segments to and from a port
 // pass, over IPv4 and IPv6, in Ethernet frames. The kernel applies it, so that
-// other traffic takes no room in the socket's queue. Behind IPv6 extension
+// other traffic takes no room in the socket's queue. After IPv6 extension
 // headers nothing is found: neither siw nor an ordinary socket sends any.
 func portFilter(port uint16) []unix.SockFilter {
 	const (

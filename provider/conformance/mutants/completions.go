@@ -55,7 +55,7 @@ func completionMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "read-completion-late", What: "reports a Read behind what was posted after it",
+			Name: "read-completion-late", What: "reports a Read later than what was posted after it",
 			CaughtBy: []string{"order/read-then-send", "order/fence", "read/depth-4"},
 			verbs:    func(*world) *verbsFault { return &verbsFault{poll: readsLate} },
 		},
@@ -132,7 +132,7 @@ func completionMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "invalidation-untold", What: "does not tell which key a Send with Invalidate ended",
+			Name: "invalidation-untold", What: "does not report which key a Send with Invalidate ended",
 			CaughtBy: []string{"send/with-invalidate", "send/solicited-with-invalidate", "window/invalidated-by-peer"},
 			verbs:    polled(func(c *provider.WC) { c.Flags, c.InvalidatedRKey = 0, 0 }),
 		},
@@ -147,7 +147,7 @@ func completionMutants() []*Mutant {
 }
 
 // readsLate holds successful Reads back until something else has completed, and
-// gives them behind that, as far as there is room.
+// gives them after that, as far as there is room.
 func readsLate(q *brokenCQ, wc []provider.WC) int {
 	var now []provider.WC
 	other := false

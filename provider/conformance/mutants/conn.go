@@ -25,7 +25,7 @@ type wireFault struct {
 	deaf bool
 
 	pieces bool // what a read cuts off of a frame is lost
-	crowd  bool // what comes behind a frame in the same read is lost
+	crowd  bool // what comes after a frame in the same read is lost
 
 	ending ending
 }
@@ -68,7 +68,7 @@ type half struct {
 	count   int  // FPDUs so far
 
 	end error // tx: the socket is lost; rx: what reading ended with
-	fin bool  // tx: FIN goes behind out
+	fin bool  // tx: FIN goes after out
 }
 
 func newConn(n *network, c transport.Conn, dialed bool) *conn {

@@ -19,7 +19,7 @@ func told(change func(e *provider.CMEvent) (deliver bool)) func(*world) *verbsFa
 func cmMutants() []*Mutant {
 	return []*Mutant{
 		{
-			Name: "end-untold", What: "does not tell that a connection has ended",
+			Name: "end-untold", What: "does not report that a connection has ended",
 			CaughtBy: []string{"conn/disconnect-initiator", "conn/disconnect-responder", "mpa/reset", "mpa/cut-then-reset"},
 			verbs:    told(func(e *provider.CMEvent) bool { return e.Type != provider.CMDisconnected }),
 		},
@@ -47,7 +47,7 @@ func cmMutants() []*Mutant {
 			}),
 		},
 		{
-			Name: "rejection-mistold", What: "tells a rejection as a host that can't be reached",
+			Name: "rejection-mistold", What: "reports a rejection as a host that can't be reached",
 			CaughtBy: []string{"conn/reject", "mpa/reply-rejects-0", "mpa/reply-rejects-9"},
 			verbs: told(func(e *provider.CMEvent) bool {
 				if e.Type == provider.CMRejected {
@@ -57,7 +57,7 @@ func cmMutants() []*Mutant {
 			}),
 		},
 		{
-			Name: "rejection-by-nobody", What: "tells a rejection by the peer's program as one by the connection manager",
+			Name: "rejection-by-nobody", What: "reports a rejection by the peer's program as one by the connection manager",
 			CaughtBy: []string{"conn/reject", "mpa/reply-rejects-0", "mpa/reply-rejects-9"},
 			verbs: told(func(e *provider.CMEvent) bool {
 				if e.Type == provider.CMRejected {
@@ -67,7 +67,7 @@ func cmMutants() []*Mutant {
 			}),
 		},
 		{
-			Name: "refusal-mistold", What: "tells that nobody listens as a time-out",
+			Name: "refusal-mistold", What: "reports a port without a listener as a time-out",
 			CaughtBy: []string{"conn/no-listener"},
 			network: func() *networkFault {
 				return &networkFault{dialed: func(error) error { return fmt.Errorf("dial: %w", syscall.ETIMEDOUT) }}

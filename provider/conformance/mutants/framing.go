@@ -11,7 +11,7 @@ func framingMutants() []*Mutant {
 			wire:     func(*conn) wireFault { return wireFault{pieces: true} },
 		},
 		{
-			Name: "crowd-lost", What: "loses FPDUs that come behind another in one read",
+			Name: "crowd-lost", What: "loses FPDUs that come after another in one read",
 			CaughtBy: []string{"mpa/many-in-one-segment", "order/many-sends"},
 			wire:     func(*conn) wireFault { return wireFault{crowd: true} },
 		},

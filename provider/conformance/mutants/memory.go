@@ -41,7 +41,7 @@ func memoryMutants() []*Mutant {
 			})),
 		},
 		{
-			Name: "receive-overrun", What: "places up to 64 octets behind the end of a receive",
+			Name: "receive-overrun", What: "places up to 64 octets beyond the end of a receive",
 			CaughtBy: []string{"protection/receive-too-small", "ddp/send-too-long", "ddp/send-too-long-second"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{margin: margin, postRecv: func(wrs []provider.RecvWR) {

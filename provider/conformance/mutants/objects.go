@@ -13,7 +13,7 @@ import (
 func objectMutants() []*Mutant {
 	return []*Mutant{
 		{
-			Name: "limits-untold", What: "tells of a device that has room for nothing",
+			Name: "limits-untold", What: "reports a device that has room for nothing",
 			CaughtBy: []string{"objects/query"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{query: func(a *provider.DeviceAttr) { *a = provider.DeviceAttr{} }}
@@ -65,7 +65,7 @@ func objectMutants() []*Mutant {
 			verbs:    func(*world) *verbsFault { return &verbsFault{clings: true} },
 		},
 		{
-			Name: "closed-mistold", What: "tells that a QP is closed as a bad argument",
+			Name: "closed-mistold", What: "reports a closed QP as a bad argument",
 			CaughtBy: []string{"objects/use-after-close"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{failed: func(err error) error {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestSameObjects shows that a mutant's calls return the objects that it made,
-// not those of the engine behind them.
+// not those of the engine after them.
 func TestSameObjects(t *testing.T) {
 	p := (&mutants.Mutant{Name: soundName}).New(&engine.Options{Network: memnet.New(nil)})
 	d := must(p.Open(""))(t)

@@ -53,7 +53,7 @@ func sendingMutants() []*Mutant {
 			wire:     out(edit(op(rdmap.OpWrite).and(filled), func(f *frame) { f.header.TO++ })),
 		},
 		{
-			Name: "write-overtaken", What: "sends a Write behind the Send that was posted after it",
+			Name: "write-overtaken", What: "sends a Write later than the Send that was posted after it",
 			CaughtBy: []string{"order/write-then-send", "write/gather"},
 			wire: func(*conn) wireFault {
 				// Overtaken Writes go out with the next frame. If they went out at once, the
@@ -89,7 +89,7 @@ func sendingMutants() []*Mutant {
 			wire:     out(edit(op(rdmap.OpReadResponse), func(f *frame) { f.header.STag ^= 0x100 })),
 		},
 		{
-			Name: "responses-crossed", What: "answers a Read behind the one that came after it",
+			Name: "responses-crossed", What: "answers a Read later than the one that came after it",
 			CaughtBy: []string{"rdmap/read-in-order", "rdmap/read-zero-length-busy"},
 			wire: func(*conn) wireFault {
 				var late []byte

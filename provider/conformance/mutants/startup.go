@@ -16,7 +16,7 @@ func startupMutants() []*Mutant {
 			wire:     out(editRequest(func(f *mpa.Frame) { f.CRC = false })),
 		},
 		{
-			Name: "crc-insisted", What: "asks for CRCs though it was told not to",
+			Name: "crc-insisted", What: "asks for CRCs although the configuration says not to",
 			CaughtBy: []string{"mpa/crc-off"},
 			options:  func(o *engine.Options) { o.CRC = engine.CRCOn },
 		},
@@ -27,7 +27,7 @@ func startupMutants() []*Mutant {
 			wire:     in(editStart(func(_ bool, f *mpa.Frame) { f.CRC = false })),
 		},
 		{
-			Name: "peer-to-peer-never", What: "connects as a client though it was told to open connections for both",
+			Name: "peer-to-peer-never", What: "connects as a client although peer-to-peer connections were asked for",
 			CaughtBy: []string{"mpa/opens-with-send", "mpa/opens-with-write", "mpa/opens-with-read", "conn/responder-first-write", "conn/responder-first-read", "conn/responder-first-send"},
 			options:  func(o *engine.Options) { o.PeerToPeer = false },
 		},
@@ -111,7 +111,7 @@ func startupMutants() []*Mutant {
 			wire:     out(drop(func(f *frame) bool { return f.startup && f.reply })),
 		},
 		{
-			Name: "speaks-first", What: "sends an FPDU behind its Reply, before the initiator's first",
+			Name: "speaks-first", What: "sends an FPDU after its Reply, before the initiator's first",
 			CaughtBy: []string{"mpa/responder-waits", "send/one-octet"},
 			wire: out(func(f *frame) [][]byte {
 				if f.startup && f.good && f.reply && !f.start.Reject {

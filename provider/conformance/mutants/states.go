@@ -73,12 +73,12 @@ func stateMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "drained-untold", What: "never tells that a send queue is drained",
+			Name: "drained-untold", What: "never reports that a send queue is drained",
 			CaughtBy: []string{"states/sqd-event", "states/sqd-drains"},
 			verbs:    tells(false),
 		},
 		{
-			Name: "drained-unasked", What: "tells that a send queue is drained also who has not asked",
+			Name: "drained-unasked", What: "reports that a send queue is drained although nothing asked for it",
 			CaughtBy: []string{"states/sqd-quiet"},
 			verbs:    tells(true),
 		},
@@ -100,12 +100,12 @@ func stateMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "sqe-silent", What: "takes SQE for ERR, so that the peer is not told why the connection ends",
+			Name: "sqe-silent", What: "takes SQE for ERR, so that the peer does not learn why the connection ends",
 			CaughtBy: []string{"states/sqe"},
 			verbs:    became(provider.QPSQE, provider.QPErr),
 		},
 		{
-			Name: "err-blamed", What: "takes ERR for SQE, so that the peer is told of an error",
+			Name: "err-blamed", What: "takes ERR for SQE, so that the peer gets an error",
 			CaughtBy: []string{"states/err"},
 			verbs:    became(provider.QPErr, provider.QPSQE),
 		},

@@ -21,7 +21,7 @@ type verbsFault struct {
 	failed   func(error) error // what a QP's failed call says
 
 	access  func(provider.Access) provider.Access
-	margin  int  // octets before and behind it that belong to every region
+	margin  int  // octets before and after it that belong to every region
 	keepMRs bool // regions that were deregistered stay until their PD goes
 	onePD   bool // every PD is the same
 

@@ -10,7 +10,7 @@ import (
 func windowMutants() []*Mutant {
 	return []*Mutant{
 		{
-			Name: "window-wide", What: "binds windows to 32 octets more than it was told",
+			Name: "window-wide", What: "binds windows to 32 octets more than asked for",
 			CaughtBy: []string{"window/beyond-end"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{bind: func(info *provider.MWBindInfo) {

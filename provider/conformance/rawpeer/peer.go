@@ -82,7 +82,7 @@ func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return nil, fmt.Errorf("nobody connected to the raw peer: %w", err)
+		return nil, fmt.Errorf("no connection to the raw peer: %w", err)
 	}
 	return newPeer(c, l.tap, false), nil
 }

@@ -23,7 +23,7 @@ func extensions() []*conformance.Scenario {
 		},
 		{
 			Slug: "ext/write-immediate", Level: conformance.Must, Options: both,
-			Title:        "Immediate Data behind a Write completes a receive when all of the Write is placed",
+			Title:        "Immediate Data after a Write completes a receive when all of the Write is placed",
 			Requirements: []string{"EXT-6.3-06", "EXT-6.4-01", "EXT-7-01"},
 			Verbs:        writeImmediate, Wire: legal,
 		},

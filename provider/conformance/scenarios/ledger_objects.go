@@ -26,7 +26,7 @@ func objectsLedger() conformance.Ledger {
 		"siw doesn't look at IBV_QP_EN_SQD_ASYNC_NOTIFY: IBV_EVENT_SQ_DRAINED comes when something in the send queue is flushed.",
 		initiator, false, on("check:"+sqdTold, "states/sqd-event")...))
 	add(siwDiffers("siw-state-untold", "siw-query-qp.md",
-		"siw before Linux 6.8 does not tell a QP's state; later ones call a QP that is not connected INIT.",
+		"siw before Linux 6.8 does not report a QP's state; later ones call a QP that is not connected INIT.",
 		initiator, false, on("check:"+statesTold, "states/unconnected")...))
 
 	add(siwDiffers("siw-short-page-crossing", "siw-short-page-crossing.md",

@@ -4,8 +4,8 @@ import "github.com/govs-rdma/govs/provider/conformance"
 
 // Keys of what WantRefused finds.
 const (
-	keyTold      = "check:the peer is told what is wrong"
-	keyEnds      = "check:the connection ends behind the Terminate"
+	keyTold      = "check:the Terminate names the fault"
+	keyEnds      = "check:the connection ends after the Terminate"
 	keyFIN       = "check:it closes with a FIN"
 	keyTerminate = "observe:terminate"
 	keyEnd       = "observe:end"

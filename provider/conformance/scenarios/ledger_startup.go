@@ -33,7 +33,7 @@ func rawStartupLedger() conformance.Ledger {
 			keyEnd, keyWireEnd, keyTerminate)...)
 	add("siw-terminates-bad-reply", "siw sends a Terminate about a Reply whose key is wrong before it closes.", false,
 		each(the("mpa/reply-key-*", "mpa/reply-is-request"), keyTerminate, "wire:to-responder:*")...)
-	add("siw-unenhanced-reply", "siw tells its program of a Reply without enhanced data as of a rejection.", false,
+	add("siw-unenhanced-reply", "siw reports a Reply without enhanced data as a rejection.", false,
 		each(the("mpa/reply-revision-0", "mpa/reply-revision-1", "mpa/reply-unenhanced", "rdmac/reply-refused"), "observe:connect")...)
 	add("siw-rtr-choice", "Of the messages that can open a peer-to-peer connection siw names one, Write if it may and even if it is not offered.", false,
 		each(the("mpa/peer-to-peer-write", "mpa/peer-to-peer-send"), "observe:reply.rtr", "wire:to-initiator:reply:ABCD")...)

@@ -119,7 +119,7 @@ func addressed(r *conformance.VerbsRun, iova uint64, reg func(*ibverbs.PD, []byt
 // untouchedBut checks that a buffer is as it was made but for n octets from off on.
 func untouchedBut(b *conformance.Buffer, off, n int) {
 	b.Holds([]byte(strings.Repeat("\x5a", off)), "nothing in front of it is touched")
-	b.UntouchedFrom(off+n, "nor behind it")
+	b.UntouchedFrom(off+n, "nor after it")
 }
 
 // rereg has a region registered anew, and returns its key from before.

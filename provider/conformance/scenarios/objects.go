@@ -19,7 +19,7 @@ func objects() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
 			Slug: "objects/query", Level: conformance.Must,
-			Title: "a device tells limits that a program can work with, and an active port",
+			Title: "a device reports limits that a program can work with, and an active port",
 			Verbs: query,
 		},
 		{
@@ -147,7 +147,7 @@ func query(r *conformance.VerbsRun) {
 	r.NoError(err, "the QP can be queried")
 	k := init.Cap
 	r.Check(k.MaxSendWR >= 5 && k.MaxRecvWR >= 6 && k.MaxSendSGE >= 2 && k.MaxRecvSGE >= 2 && k.MaxInlineData >= 16, "it has at least the room that was asked for", "%+v", k)
-	r.Check(now.Cap == k, "and tells the same twice", "%+v, %+v", now.Cap, k)
+	r.Check(now.Cap == k, "and reports the same twice", "%+v, %+v", now.Cap, k)
 	r.Check(init.SendCQ == b.cq && init.RecvCQ == b.cq && init.Type == ibverbs.QPTypeRC, "and what it was made with")
 	conformance.Equal(r.T, now.State, ibverbs.QPReset, "and is in the state RESET")
 }

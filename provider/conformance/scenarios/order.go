@@ -115,7 +115,7 @@ func fenced(w *conformance.WireRun) {
 		case isLast(f, "RDMA Read Response"):
 			answered = true
 		case isFPDU(f, "Send"):
-			w.Check(answered, "the fenced Send is behind the Read's response on the wire")
+			w.Check(answered, "the fenced Send is after the Read's response on the wire")
 			legal(w)
 			return
 		}

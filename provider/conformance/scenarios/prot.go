@@ -139,7 +139,7 @@ func flushes(r *conformance.VerbsRun, op ibverbs.WROpcode) {
 }
 
 // terminated checks that the responder sent a Terminate, one only, with one of
-// the reasons given as layer/type/code, and nothing behind it.
+// the reasons given as layer/type/code, and nothing after it.
 //
 //rfc:5040 RDMAP-5.4-01 Terminate untagged on QN 2
 func terminated(reasons ...string) func(*conformance.WireRun) {

@@ -156,7 +156,7 @@ func flushInOrder(r *conformance.VerbsRun) {
 	}
 	collect(i.Conn.SendCQ(), 0, "send work requests")
 	collect(i.Conn.RecvCQ(), 100, "receives")
-	r.Check(ended(r, p), "the responder is told of the end")
+	r.Check(ended(r, p), "the responder learns of the end")
 }
 
 func tooManySGEs(r *conformance.VerbsRun) {

@@ -198,7 +198,7 @@ func (f rawFault) play(r *conformance.RawRun) {
 		r.SendFPDU(st.write(st.window, 0, 0))
 	}
 	r.SendFPDU(f.fpdus(st)...)
-	r.WantRefused("the peer is told what is wrong", f.want...)
+	r.WantRefused("the Terminate names the fault", f.want...)
 	st.flushed(len(st.recv))
 	st.untouched()
 }

@@ -147,7 +147,7 @@ func crcWrongFirst(r *conformance.RawRun) {
 func crcWrongResponse(r *conformance.RawRun) {
 	st := asking(r)
 	r.SendFPDU(wrongCRC(st.answer(rawSize)))
-	r.WantRefused("the peer is told what is wrong", "2/0/0x02")
+	r.WantRefused("the Terminate names the fault", "2/0/0x02")
 	st.failed(1)
 	st.sink.Untouched("nothing is placed in the sink")
 }
@@ -160,7 +160,7 @@ func responderWaits(r *conformance.RawRun) {
 		return
 	}
 	r.SendFPDU(st.write(st.window, 0, 0))
-	r.WantFPDU("the Send comes behind the initiator's first FPDU", rdmap.OpSend)
+	r.WantFPDU("the Send comes after the initiator's first FPDU", rdmap.OpSend)
 	st.side.WantWC(st.side.SendWCs(1), 0, 9, ibverbs.WCSuccess, "it completes")
 	st.leave()
 	st.untouched()
@@ -174,7 +174,7 @@ func padNotZero(r *conformance.RawRun) {
 	st.wrote = true
 	got := st.side.RecvWCs(2)
 	st.side.WantWC(got, 0, 1, ibverbs.WCSuccess, "the Send is delivered")
-	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "so is the one behind")
+	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "so is the one after it")
 	st.window.Holds(st.payload(rawPart+3), "the Write is placed")
 	st.window.UntouchedFrom(rawPart+3, "the pad is not")
 	st.recv[0].Holds(append(st.payload(rawPart+1), 0x5a), "nor is that of the Send")
@@ -211,7 +211,7 @@ func splitAnywhere(r *conformance.RawRun) {
 		r.Send(octets[k:])
 	}
 	st.wrote = true
-	st.alive("a Send behind them is delivered", 1, 1)
+	st.alive("a Send after them is delivered", 1, 1)
 	for k := 1; k <= count; k++ {
 		st.window.HoldsAt(k, st.payload(1), "each of the Writes is placed")
 	}
@@ -239,7 +239,7 @@ func longestULPDU(r *conformance.RawRun) {
 	large := st.side.Buffer("the large window", n, remoteWrite)
 	f := st.write(large, 0, n)
 	r.SendFPDU(f)
-	st.alive("a Send behind it is delivered", 1, 1)
+	st.alive("a Send after it is delivered", 1, 1)
 	large.Holds(f.Payload, "all of it is placed")
 	st.leave()
 	st.untouched()

@@ -75,7 +75,7 @@ func terminateLayout(r *conformance.RawRun) {
 	f := sendAt(st, 8)
 	f.Header.Reserved = 5 // to be shown too
 	r.SendFPDU(f)
-	t := r.WantRefused("the peer is told what is wrong", "1/2/0x04")
+	t := r.WantRefused("the Terminate names the fault", "1/2/0x04")
 	described(r, t, f)
 	if t != nil {
 		r.Check(!t.R, "R is not set: there is no Read Request")
@@ -88,7 +88,7 @@ func terminateReadLayout(r *conformance.RawRun) {
 	st := stage(r, nil)
 	f := st.read(1, st.source, 0, rawSize+1)
 	r.SendFPDU(f)
-	t := r.WantRefused("the peer is told what is wrong", "0/1/0x01")
+	t := r.WantRefused("the Terminate names the fault", "0/1/0x01")
 	described(r, t, f)
 	if t != nil {
 		want, err := rdmap.ParseReadRequest(f.Payload)
@@ -103,7 +103,7 @@ func terminateVersionLayout(r *conformance.RawRun) {
 	st := stage(r, nil)
 	f := control(st.send(1, rawPart), func(c *rdmap.Control) { c.Version = 2 })
 	r.SendFPDU(f)
-	described(r, r.WantRefused("the peer is told what is wrong", "0/2/0x05"), f)
+	described(r, r.WantRefused("the Terminate names the fault", "0/2/0x05"), f)
 	st.untouched()
 }
 
@@ -112,7 +112,7 @@ func twoErrors(r *conformance.RawRun) {
 	first, second := sendAt(st, 8), st.write(st.window, 0, rawPart)
 	second.Header.STag = st.unknown()
 	r.SendFPDU(first, second)
-	r.WantRefused("the peer is told of the first", "1/2/0x04")
+	r.WantRefused("the Terminate names the first fault", "1/2/0x04")
 	st.untouched()
 }
 
@@ -124,11 +124,11 @@ func localFault(r *conformance.RawRun) {
 	wr := send(9, st.private)
 	wr.SGList[0].LKey = st.unknown()
 	st.side.PostSend(wr)
-	t := r.WantTerminate("the peer is told of a fault that is not its own", "0/0/0x00", "0/0/0xff", "0/0/0x07", "0/2/0x07", "0/2/0xff")
+	t := r.WantTerminate("the Terminate names a fault that is not the peer's", "0/0/0x00", "0/0/0xff", "0/0/0x07", "0/2/0x07", "0/2/0xff")
 	if t != nil {
 		r.Check(!t.HaveDDP && !t.HaveRead, "it shows no header")
 	}
-	r.WantEnd("the connection ends behind the Terminate")
+	r.WantEnd("the connection ends after the Terminate")
 	got := st.side.SendWCs(1)
 	if len(got) == 1 {
 		r.Check(got[0].WRID == 9 && got[0].Status != ibverbs.WCSuccess, "the Send completes with an error", "WR %d with %s", got[0].WRID, got[0].Status)

@@ -43,14 +43,14 @@ func rawQuestions() []*conformance.Scenario {
 		peerToPeerStory("send", mpa.Enhanced{B: true}, func() rawpeer.FPDU { return rawpeer.SendMessage(1, nil) }),
 		responderStory("rdmap/reads-outstanding", "of more Reads than the responder takes at a time no more are sent, and the others follow as responses come",
 			[]string{"RDMAP-6.1-04", "MPA2-9.1-07"}, readsOutstanding),
-		rawStory("rdmap/read-zero-length-busy", "a Read Request for nothing is answered with nothing, also behind a response that is under way",
+		rawStory("rdmap/read-zero-length-busy", "a Read Request for nothing is answered with nothing, also after a response that is under way",
 			[]string{"RDMAP-5.2.1-10"}, readZeroLengthBusy),
 		rawStory("rdmap/post-after-terminate", "work that is posted after a Terminate was sent is flushed, or refused", []string{"RDMAP-6.2.1-02"}, postAfterTerminate),
 		rawStory("rdmap/post-after-fin", "work that is posted after the peer closed is flushed, or refused", []string{"DDP-6.2.2-02"}, postAfterFIN),
 		rawStory("rdmap/solicited-event", "a CQ armed for solicited completions gives an event for a Send with Solicited Event, and none for a plain one",
 			[]string{"RDMAP-5.3-05"}, solicitedEvent),
 		rawStory("mpa/terminate-with-data-pending", "a Terminate arrives though much that the peer has sent is unread", []string{"RDMAP-6.2.1-03"}, dataPending),
-		rawStory("rdmap/invalidate-refused-then-send", "behind a Send with Invalidate that is refused nothing is delivered", []string{"DDP-7.1-03", "RDMAP-7.2-05"}, sendBehindInvalidate),
+		rawStory("rdmap/invalidate-refused-then-send", "after a Send with Invalidate that is refused nothing is delivered", []string{"DDP-7.1-03", "RDMAP-7.2-05"}, sendBehindInvalidate),
 		rawStory("mpa/wildcard-listen", "a provider that listens on all addresses serves a peer that connects to one of them", []string{"MPA-7.1-02"}, wildcardListen),
 	)
 }
@@ -117,7 +117,7 @@ func peerToPeer(r *conformance.RawRun, offer mpa.Enhanced, message rawpeer.FPDU)
 	reply := r.WantReply("the request is accepted")
 	// The message goes out before anything is checked: a run that ended here would
 	// be mpa/peer-to-peer-closed-early. It does not go out at once: siw loses an
-	// FPDU that comes right behind its reply, and waits for another.
+	// FPDU that comes right after its reply, and waits for another.
 	r.Peer.CRC = true
 	time.Sleep(r.Scaled(10 * time.Millisecond))
 	r.SendFPDU(message)
@@ -201,7 +201,7 @@ func readZeroLengthBusy(r *conformance.RawRun) {
 	r.Check(string(got) == string(large.Data), "with its octets", "%d octets", len(got))
 	got = response(r, "the Read for nothing is answered")
 	r.Check(len(got) == 0, "with nothing", "%d octets", len(got))
-	got = response(r, "the Read behind it is answered")
+	got = response(r, "the Read after it is answered")
 	r.Check(string(got) == string(large.Data[:rawPart]), "with its own octets", "%d octets", len(got))
 	st.leave()
 	st.untouched()
@@ -212,7 +212,7 @@ func postAfterTerminate(r *conformance.RawRun) {
 	f := st.write(st.window, 0, rawPart)
 	f.Header.STag = st.unknown()
 	r.SendFPDU(f)
-	r.WantRefused("the peer is told what is wrong", "1/1/0x00")
+	r.WantRefused("the Terminate names the fault", "1/1/0x00")
 	st.flushed(len(st.recv))
 	workAfterEnd(st)
 }
@@ -256,7 +256,7 @@ func solicitedEvent(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// dataPending has the octets behind the fault arrive before the provider closes:
+// dataPending has the octets after the fault arrive before the provider closes:
 // TCP answers a close with unread data by a reset, and a reset may overtake the
 // Terminate.
 func dataPending(r *conformance.RawRun) {
@@ -270,7 +270,7 @@ func dataPending(r *conformance.RawRun) {
 	}
 	r.SendFPDU(fpdus...)
 	r.WantRefused("the Terminate arrives", "1/1/0x00")
-	large.Untouched("nothing behind the fault is placed")
+	large.Untouched("nothing after the fault is placed")
 	st.untouched()
 }
 

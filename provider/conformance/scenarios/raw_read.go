@@ -59,7 +59,7 @@ func readFaults() []rawFault {
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.read(1, st.source, -1, rawPart) }),
 		},
 		{
-			slug: "rdmap/read-beyond-end", title: "a Read that ends one octet behind its region is refused",
+			slug: "rdmap/read-beyond-end", title: "a Read that ends one octet beyond its region is refused",
 			requirements: []string{"RDMAP-7.2-10"},
 			want:         []string{"0/1/0x01"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.read(1, st.source, 1, rawSize) }),
@@ -142,7 +142,7 @@ func readFaults() []rawFault {
 			}),
 		},
 		{
-			slug: "rdmap/read-too-long", title: "a Read Request with payload behind its header is refused",
+			slug: "rdmap/read-too-long", title: "a Read Request with payload after its header is refused",
 			requirements: []string{"RDMAP-4.2-02", "RDMAP-4.4-01"},
 			want:         []string{"1/2/0x05", "0/2/0xff"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
@@ -185,7 +185,7 @@ func readWhole(r *conformance.RawRun) {
 	r.SendFPDU(st.read(1, st.source, 0, rawSize))
 	got := response(r, "the Read Request is answered")
 	r.Check(string(got) == string(st.source.Data), "with the octets of the source", "%d octets, not the same", len(got))
-	st.alive("a Send behind it is delivered", 1, 1)
+	st.alive("a Send after it is delivered", 1, 1)
 	st.leave()
 	st.untouched()
 }
@@ -195,7 +195,7 @@ func readZeroLength(r *conformance.RawRun) {
 	r.SendFPDU(withRead(st.read(1, st.source, 0, 0), func(q *rdmap.ReadRequest) { q.SourceSTag, q.SourceTO = st.unknown(), math.MaxUint64 }))
 	got := response(r, "the Read Request is answered")
 	r.Check(len(got) == 0, "with nothing", "%d octets", len(got))
-	st.alive("a Send behind it is delivered", 1, 1)
+	st.alive("a Send after it is delivered", 1, 1)
 	st.leave()
 	st.untouched()
 }
@@ -226,8 +226,8 @@ func readBeyondIRD(r *conformance.RawRun) {
 		requests = append(requests, st.read(uint32(k+1), large, 0, size))
 	}
 	r.SendFPDU(requests...)
-	r.WantTerminateAmid("the peer is told that it asked for too much", rdmap.OpReadResponse, "1/2/0x02", "0/2/0x07", "0/2/0xff")
-	r.WantEnd("the connection ends behind the Terminate")
+	r.WantTerminateAmid("the Terminate says that the peer asked for too much", rdmap.OpReadResponse, "1/2/0x02", "0/2/0x07", "0/2/0xff")
+	r.WantEnd("the connection ends after the Terminate")
 	r.WantOver()
 	st.untouched()
 }
@@ -238,7 +238,7 @@ func readDeregistered(r *conformance.RawRun) {
 	f := st.read(1, gone, 0, rawPart)
 	r.NoError(gone.MR.Close(), "the region can be deregistered while the connection is there")
 	r.SendFPDU(f)
-	r.WantRefused("the peer is told what is wrong", "0/1/0x00")
+	r.WantRefused("the Terminate names the fault", "0/1/0x00")
 	st.flushed(len(st.recv))
 	st.untouched()
 }

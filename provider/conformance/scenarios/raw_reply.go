@@ -36,7 +36,7 @@ func rawReplies() []*conformance.Scenario {
 	}
 	for _, n := range []int{0, 9} {
 		out = append(out, responderStory(fmt.Sprintf("mpa/reply-rejects-%d", n),
-			fmt.Sprintf("a program is told that it was rejected, with %s of private data", octets(n)),
+			fmt.Sprintf("a program learns that it was rejected, with %s of private data", octets(n)),
 			[]string{"MPA-7.1.1-11", "MPA-7.1.2-3-03"}, func(r *conformance.RawRun) { replyRejects(r, n) }))
 	}
 	pieces := responderStory("mpa/reply-one-octet-at-a-time", "a Reply that comes one octet at a time is taken", []string{"MPA-7.1.2-3-01"}, replyPieces)
@@ -47,7 +47,7 @@ func rawReplies() []*conformance.Scenario {
 		responderStory("mpa/reply-reserved-bits", "reserved bits of a Reply are not looked at", []string{"MPA-7.1.1-13"}, replyReserved),
 		responderStory("mpa/reply-markers", "an initiator whose responder asks for Markers sends them", []string{"MPA-4.3-01", "MPA-7.1.1-06", "MPA-7.1.2-7-01"}, replyMarkers),
 		responderStory("mpa/reply-ird-0", "a responder that grants no Reads gets none", []string{"MPA2-9.1-07", "RDMAP-6.1-04"}, replyNoReads),
-		responderStory("mpa/reply-ord-above-ird", "a responder that wants more Reads than the initiator offered is served, or told that it can't be",
+		responderStory("mpa/reply-ord-above-ird", "a responder that wants more Reads than the initiator offered is served, or learns that it can't be",
 			[]string{"MPA2-9.1-06", "MPA2-9.1-08"}, replyDeep),
 	)
 }
@@ -133,9 +133,9 @@ func badReplies() []badReply {
 			octets: replyFrame(func(f *mpa.Frame) { f.Revision, f.Enhanced = 0, false }),
 		},
 		{
-			slug: "mpa/reply-data-behind", title: "an FPDU right behind the Reply, before the initiator's first, fails the connect",
+			slug: "mpa/reply-data-behind", title: "an FPDU immediately after the Reply, before the initiator's first, fails the connect",
 			requirements: []string{"MPA-7.1.2-4-01"}, terminates: invalid,
-			unwitnessed: "tshark does not look behind a start-up frame in the same packet",
+			unwitnessed: "tshark does not look beyond a start-up frame in the same packet",
 			octets: replyOctets(func(b []byte) []byte {
 				f := rawpeer.SendMessage(1, []byte("too early"))
 				return append(b, f.Octets(true)...)
@@ -258,7 +258,7 @@ func replyRejects(r *conformance.RawRun, n int) {
 	r.Start(f)
 	err := r.WantConnectError("the program's connect fails")
 	var rejected *rdmacm.RejectedError
-	if r.Check(errors.As(err, &rejected), "it is told that it was rejected", "%v", err) {
+	if r.Check(errors.As(err, &rejected), "it learns that it was rejected", "%v", err) {
 		r.Check(startsWith(rejected.PrivateData, want), "with the private data", "% x", rejected.PrivateData)
 		conformance.Equal(r.T, rejected.Status, peerRefused, "the status is that of a peer's program")
 	}
@@ -312,6 +312,6 @@ func replyDeep(r *conformance.RawRun) {
 		finish(r)
 		return
 	}
-	r.WantTerminateOrEnd("the peer is told that its ORD is too much", conformance.Answers, "2/0/0x06")
+	r.WantTerminateOrEnd("the peer learns that its ORD is too much", conformance.Answers, "2/0/0x06")
 	r.WantConnectError("the program's connect fails")
 }

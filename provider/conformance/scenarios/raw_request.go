@@ -121,7 +121,7 @@ func badRequests() []badRequest {
 			octets:       requestFrame(func(f *mpa.Frame) { f.PrivateData = f.PrivateData[:2] }),
 		},
 		{
-			slug: "mpa/request-data-behind", title: "an FPDU right behind the Request, before the Reply, is refused with it",
+			slug: "mpa/request-data-behind", title: "an FPDU immediately after the Request, before the Reply, is refused with it",
 			requirements: []string{"MPA-7.1.1-19"},
 			octets: requestOctets(func(b []byte) []byte {
 				f := rawpeer.SendMessage(1, []byte("too early"))
@@ -236,7 +236,7 @@ func greet(r *conformance.RawRun, f mpa.Frame) (mpa.Frame, *rdmacm.Request) {
 }
 
 // works shows that a connection works, with a Write that has no octets and the
-// provider's Send behind it.
+// provider's Send after it.
 func works(r *conformance.RawRun, reply mpa.Frame) {
 	r.Peer.CRC = r.Peer.CRC || reply.CRC
 	r.SendFPDU(rawpeer.WriteMessage(0, 0, nil))
@@ -382,7 +382,7 @@ func rejectForm(r *conformance.RawRun) {
 	reply := r.WantReject("the Reply rejects")
 	r.Check(reply.Revision == 2 && reply.Enhanced, "it is enhanced like the Request", "revision %d, S %v", reply.Revision, reply.Enhanced)
 	_, private, err := reply.SplitPrivateData()
-	r.Check(err == nil && string(private) == string(why), "it has the program's private data behind that", "% x, %v", reply.PrivateData, err)
+	r.Check(err == nil && string(private) == string(why), "it has the program's private data after that", "% x, %v", reply.PrivateData, err)
 	rest, _ := r.Peer.Drain(r.Scaled(conformance.Soon))
-	r.Check(len(rest) == 0, "nothing is behind the Reply", "% x", rest)
+	r.Check(len(rest) == 0, "nothing is after the Reply", "% x", rest)
 }

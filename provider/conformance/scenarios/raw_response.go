@@ -39,7 +39,7 @@ func rawResponses() []*conformance.Scenario {
 		})
 	}
 	return append(out,
-		responderStory("rdmap/response-unasked", "a Read Response that nobody asked for is refused, and places nothing", []string{"RDMAP-5.2.2-06"}, responseUnasked),
+		responderStory("rdmap/response-unasked", "a Read Response without a Read is refused, and places nothing", []string{"RDMAP-5.2.2-06"}, responseUnasked),
 		responderStory("rdmap/response-crossed", "answers in another order than the Read Requests are refused", []string{"RDMAP-5.2.2-04", "RDMAP-5.5-20-01"}, responseCrossed),
 		responderStory("rdmap/response-tiny-segments", "a Read Response in segments of one octet each completes the Read", []string{"DDP-5.2-04", "RDMAP-5.5-01"}, responseTiny),
 		responderStory("rdmap/response-never", "a Read that is not answered is flushed when the connection ends", []string{"DDP-6.2.2-02", "RDMAP-5.5-19-01"}, responseNever),
@@ -131,7 +131,7 @@ func wrongResponses() []wrongResponse {
 			fpdus: change(0, func(*responseStage, *rawpeer.FPDU) {}),
 		},
 		{
-			slug: "rdmap/response-last-missing", title: "a Read Response that goes on behind the octets asked for is refused",
+			slug: "rdmap/response-last-missing", title: "a Read Response that goes on after the octets asked for is refused",
 			level: conformance.Should, requirements: req, want: notTheAnswer,
 			fpdus: func(st *responseStage) []rawpeer.FPDU { return cut(st.answer(rawSize+rawPart), rawSize) },
 		},
@@ -160,7 +160,7 @@ func wrongResponses() []wrongResponse {
 func (w wrongResponse) play(r *conformance.RawRun) {
 	st := asking(r)
 	r.SendFPDU(w.fpdus(st)...)
-	r.WantRefused("the peer is told what is wrong", w.want...)
+	r.WantRefused("the Terminate names the fault", w.want...)
 	st.failed(1)
 }
 
@@ -171,7 +171,7 @@ func (st *responseStage) failed(n int) {
 		st.r.Check(wc.Status != ibverbs.WCSuccess, "the Read does not complete with success", "WR %d did", wc.WRID)
 	}
 	st.other.Untouched("nothing is placed in another region than the sink")
-	st.sink.UntouchedFrom(rawSize, "nothing is placed behind the octets that were asked for")
+	st.sink.UntouchedFrom(rawSize, "nothing is placed after the octets that were asked for")
 }
 
 func responseUnasked(r *conformance.RawRun) {
@@ -179,7 +179,7 @@ func responseUnasked(r *conformance.RawRun) {
 	sink := r.Side.Buffer("the region that is named", rawSize, remoteWrite)
 	r.SendFPDU(rawpeer.ReadResponse(sink.MR.RKey(), sink.MR.Addr(), pattern(rawPart, 3)))
 	// Local catastrophic errors have no code of their own.
-	r.WantRefused("the peer is told what is wrong", "0/2/0x06", "0/2/0xff", "1/0/0x00", "1/1/0x00")
+	r.WantRefused("the Terminate names the fault", "0/2/0x06", "0/2/0xff", "1/0/0x00", "1/1/0x00")
 	sink.Untouched("nothing is placed")
 }
 
@@ -191,7 +191,7 @@ func responseCrossed(r *conformance.RawRun) {
 	})
 	req := wantRead(r, 2)
 	r.SendFPDU(rawpeer.ReadResponse(req.SinkSTag, req.SinkTO, pattern(rawSize, 3)), st.answer(rawSize))
-	r.WantRefused("the peer is told what is wrong", notTheAnswer...)
+	r.WantRefused("the Terminate names the fault", notTheAnswer...)
 	st.failed(2)
 }
 

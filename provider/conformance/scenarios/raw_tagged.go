@@ -71,7 +71,7 @@ func taggedFaults() []rawFault {
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.write(st.window, -1, rawPart) }),
 		},
 		{
-			slug: "ddp/write-beyond-end", title: "a Write that ends one octet behind its region is refused",
+			slug: "ddp/write-beyond-end", title: "a Write that ends one octet beyond its region is refused",
 			requirements: []string{"DDP-7.1t4-01", "DDP-8.3.1-3-01"},
 			want:         []string{"1/1/0x01"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.write(st.window, rawSize-rawPart+1, rawPart) }),
@@ -151,15 +151,15 @@ func writeZeroLength(r *conformance.RawRun) {
 	f := st.write(st.window, 0, 0)
 	f.Header.STag, f.Header.TO = st.unknown(), math.MaxUint64
 	r.SendFPDU(f, st.write(st.foreign, 0, 0), st.write(st.private, -1, 0))
-	st.alive("a Send behind it is delivered", 1, 1)
+	st.alive("a Send after it is delivered", 1, 1)
 	st.leave()
 	st.untouched()
 }
 
-// placed checks, with a Send behind it, that a Write of n octets is in the
+// placed checks, with a Send after it, that a Write of n octets is in the
 // window from its start, and ends the connection.
 func placed(st *rawStage, n int) {
-	st.alive("a Send behind it is delivered", 1, 1)
+	st.alive("a Send after it is delivered", 1, 1)
 	st.window.Holds(st.payload(n), "the Write is in the window")
 	st.wrote = true
 	st.leave()
@@ -199,7 +199,7 @@ func writeEnds(r *conformance.RawRun) {
 	st.wrote = true
 	first, last := st.write(st.window, 0, 1), st.write(st.window, rawSize-1, 1)
 	r.SendFPDU(first, last)
-	st.alive("a Send behind them is delivered", 1, 1)
+	st.alive("a Send after them is delivered", 1, 1)
 	st.window.HoldsAt(0, first.Payload, "both octets are in the window")
 	st.window.HoldsAt(rawSize-1, last.Payload, "both octets are in the window")
 	st.window.HoldsAt(1, bytes.Repeat([]byte{0x5a}, rawSize-2), "and nothing beside them")
@@ -213,22 +213,22 @@ func writeDeregistered(r *conformance.RawRun) {
 	f := st.write(gone, 0, rawPart)
 	r.NoError(gone.MR.Close(), "the region can be deregistered while the connection is there")
 	r.SendFPDU(f)
-	r.WantRefused("the peer is told what is wrong", "1/1/0x00")
+	r.WantRefused("the Terminate names the fault", "1/1/0x00")
 	st.flushed(len(st.recv))
 	gone.Untouched("nothing is placed where the region was")
 	st.untouched()
 }
 
-// dropAfterError puts the fault and what is right behind it into one TCP
+// dropAfterError puts the fault and what is right after it into one TCP
 // segment: all of it has arrived before the provider has said anything.
 func dropAfterError(r *conformance.RawRun) {
 	st := stage(r, nil)
 	bad := st.write(st.window, 0, rawPart)
 	bad.Header.STag = st.unknown()
 	r.SendFPDU(bad, st.write(st.window, 0, rawPart), st.send(1, rawPart), st.read(1, st.source, 0, rawPart))
-	r.WantRefused("the peer is told what is wrong with the first", "1/1/0x00")
+	r.WantRefused("the Terminate names the first fault", "1/1/0x00")
 	for _, wc := range st.side.RecvWCs(len(st.recv)) {
-		r.Check(wc.Status != ibverbs.WCSuccess, "the Send behind it is not delivered", "WR %d completed with %s", wc.WRID, wc.Status)
+		r.Check(wc.Status != ibverbs.WCSuccess, "the Send after it is not delivered", "WR %d completed with %s", wc.WRID, wc.Status)
 	}
 	st.untouched()
 }

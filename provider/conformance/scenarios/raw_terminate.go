@@ -33,7 +33,7 @@ func rawTerminates() []*conformance.Scenario {
 			},
 		},
 		{
-			"rdmap/terminated-unknown-code", "a Terminate of a layer, type and code that nobody defines does the same",
+			"rdmap/terminated-unknown-code", "a Terminate of an undefined layer, type and code does the same",
 			[]string{"RDMAP-4.8-14", "RDMAP-4.8-05"},
 			func(*rawStage) rawpeer.FPDU {
 				return rawpeer.TerminateMessage(rdmap.Terminate{Layer: 9, EType: 9, Code: 0x99, Reserved: 0x1fff})
@@ -155,7 +155,7 @@ func invalidate(r *conformance.RawRun, stag func(*rawStage) uint32, cannot []str
 	if len(got) == 1 {
 		r.Check(got[0].WRID == 1 && got[0].Status != ibverbs.WCSuccess, "the receive completes with an error", "WR %d with %s", got[0].WRID, got[0].Status)
 	}
-	r.WantRefused("the peer is told what is wrong", cannot...)
+	r.WantRefused("the Terminate names the fault", cannot...)
 	st.flushed(1)
 	st.untouched()
 }
@@ -170,7 +170,7 @@ func invalidateGood(r *conformance.RawRun) {
 	gift.Holds(st.payload(rawPart), "a Write between its segments is still placed")
 	st.sent = true
 	r.SendFPDU(st.write(gift, rawPart, rawPart))
-	r.WantRefused("the peer is told that a Write behind it names nothing", "1/1/0x00")
+	r.WantRefused("the Terminate says that a Write after it names nothing", "1/1/0x00")
 	gift.UntouchedFrom(rawPart, "and it places nothing")
 	st.flushed(1)
 	st.untouched()

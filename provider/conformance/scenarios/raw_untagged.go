@@ -102,7 +102,7 @@ func untaggedFaults() []rawFault {
 			fpdus: func(st *rawStage) []rawpeer.FPDU { return cut(st.send(1, rawRecvSize+1), rawRecvSize) },
 		},
 		{
-			slug: "ddp/send-second-mo-gap", title: "a second segment that leaves a gap behind the first is refused",
+			slug: "ddp/send-second-mo-gap", title: "a second segment that leaves a gap after the first is refused",
 			requirements: []string{"DDP-5.2-05"},
 			want:         []string{"1/2/0x04"}, sent: true,
 			fpdus: func(st *rawStage) []rawpeer.FPDU {
@@ -153,7 +153,7 @@ func secondSegment(st *rawStage, change func(*rawpeer.FPDU)) []rawpeer.FPDU {
 func sendNoReceive(r *conformance.RawRun) {
 	r.Connect(nil)
 	r.SendFPDU(rawpeer.SendMessage(1, []byte("nobody waits")))
-	r.WantRefused("the peer is told that there is no buffer", "1/2/0x02")
+	r.WantRefused("the Terminate says that there is no buffer", "1/2/0x02")
 }
 
 func sendTinySegments(r *conformance.RawRun) {
@@ -174,7 +174,7 @@ func arrives(st *rawStage, n int) {
 	got := st.side.RecvWCs(1)
 	st.side.WantWC(got, 0, 1, ibverbs.WCSuccess, "the Send is delivered")
 	if len(got) == 1 {
-		conformance.Equal(st.r.T, got[0].ByteLen, uint32(n), "the completion tells its length")
+		conformance.Equal(st.r.T, got[0].ByteLen, uint32(n), "the completion has its length")
 	}
 	st.recv[0].Holds(st.payload(n), "its octets are in the receive buffer")
 	st.sent = true
@@ -200,7 +200,7 @@ func interleaved(r *conformance.RawRun) {
 	st.wrote = true
 	got := st.side.RecvWCs(2)
 	st.side.WantWC(got, 0, 1, ibverbs.WCSuccess, "the Send around the Write is delivered")
-	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "so is the one behind both")
+	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "so is the one after both")
 	st.recv[0].Holds(st.payload(2*rawPart), "its octets are in the receive buffer")
 	st.window.Holds(st.payload(2*rawPart), "the Write is in the window")
 	st.sent = true
@@ -220,7 +220,7 @@ func reservedBits(r *conformance.RawRun) {
 	st.wrote = true
 	got := st.side.RecvWCs(2)
 	st.side.WantWC(got, 0, 1, ibverbs.WCSuccess, "the Send is delivered")
-	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "so is one behind the Write: its STag was not invalidated")
+	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "so is one after the Write: its STag was not invalidated")
 	st.window.Holds(st.payload(rawPart), "the Write is placed")
 	st.sent = true
 	st.leave()
@@ -237,6 +237,6 @@ func sendZeroLength(r *conformance.RawRun) {
 	}
 	st.side.NoWC(st.side.Conn.RecvCQ(), 20*time.Millisecond, "and no other receive")
 	st.untouched()
-	st.alive("the Send behind it takes the second", 2, 2)
+	st.alive("the Send after it takes the second", 2, 2)
 	st.leave()
 }

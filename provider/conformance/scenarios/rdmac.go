@@ -156,7 +156,7 @@ func rdmacFaults() []rawFault {
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return zeroVersion(st.send(2, rawPart)) }),
 		},
 		{
-			slug: "rdmac/write-out-of-bounds", title: "a Write of version 0 behind the end of its region is refused",
+			slug: "rdmac/write-out-of-bounds", title: "a Write of version 0 beyond the end of its region is refused",
 			requirements: []string{"RDMAC-DDP1.0-9.2-01", "RDMAC-RDMAP-00-02"}, level: conformance.Must, options: options, want: []string{"1/1/0x01"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return zeroVersion(st.write(st.window, rawSize, rawPart)) }),
 		},
@@ -171,7 +171,7 @@ func (f rawFault) playRDMAC(r *conformance.RawRun) {
 		r.SendFPDU(zeroVersion(st.write(st.window, 0, 0)))
 	}
 	r.SendFPDU(f.fpdus(st)...)
-	r.WantRefused("the peer is told what is wrong", f.want...)
+	r.WantRefused("the Terminate names the fault", f.want...)
 	st.flushed(len(st.recv))
 	st.untouched()
 }
@@ -180,14 +180,14 @@ func (f rawFault) playRDMAC(r *conformance.RawRun) {
 func rdmacBoth(r *conformance.VerbsRun) {
 	r.NeedsOptions(rdmacOption)
 	i, p := bothWays(r)
-	r.Check(i.Conn.RDMAC() && p.Conn.RDMAC(), "both programs are told which version it is", "initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
+	r.Check(i.Conn.RDMAC() && p.Conn.RDMAC(), "both programs learn which version it is", "initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
 	end(i, p)
 }
 
 func rdmacNotNeeded(r *conformance.VerbsRun) {
 	r.NeedsOptions(rdmacOption)
 	i, p := bothWays(r)
-	r.Check(!i.Conn.RDMAC() && !p.Conn.RDMAC(), "neither program is told of version 0", "initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
+	r.Check(!i.Conn.RDMAC() && !p.Conn.RDMAC(), "neither program learns of version 0", "initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
 	end(i, p)
 }
 

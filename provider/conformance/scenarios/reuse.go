@@ -45,7 +45,7 @@ func reuse(r *conformance.VerbsRun) {
 		r.Check(wc.WRID == 7 && wc.Status == ibverbs.WCSuccess, "in the receive", "WR %d with %s", wc.WRID, wc.Status)
 		r.NoError(toState(qp, ibverbs.QPErr), "the QP can be moved to ERR")
 		ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(2*time.Second))
-		r.NoError(conn.Wait(ctx), "the responder is told that the connection has ended")
+		r.NoError(conn.Wait(ctx), "the responder learns that the connection has ended")
 		cancel()
 		r.NoError(conn.Close(), "its end can be closed")
 		nextEvent(r, ch, rdmacm.Disconnected)

@@ -51,7 +51,7 @@ func sends() []*conformance.Scenario {
 		},
 		{
 			Slug: "send/unsignalled", Level: conformance.Must,
-			Title: "of unsignalled Sends no success is reported, and a signalled one behind them is",
+			Title: "of unsignalled Sends no success is reported, and a signalled one after them is",
 			Verbs: sendUnsignalled, Wire: legal,
 		},
 	}
@@ -133,7 +133,7 @@ func sendWithInvalidate(r *conformance.VerbsRun, solicited bool) {
 }
 
 // invalidated checks that the one Send on the wire has an opcode, and that the
-// Write behind it is told to name nothing.
+// Write after it gets the Terminate for an STag that names nothing.
 func invalidated(op rdmap.Opcode) func(*conformance.WireRun) {
 	refused := terminated("1/1/0x00")
 	return func(w *conformance.WireRun) {
@@ -234,8 +234,8 @@ func writeGather(r *conformance.VerbsRun) {
 	wr.SGList = thirds(src, 3, 65_000)
 	i.PostSend(wr, ibverbs.SendWR{WRID: 2, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled})
 	i.WantWC(i.SendWCs(2), 0, 1, ibverbs.WCSuccess, "the Write completes")
-	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the Send behind it arrives")
-	dst.Holds(src.Data, "the octets are in order, and there when the Send behind them is")
+	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the Send after it arrives")
+	dst.Holds(src.Data, "the octets are in order, and there when the Send after them is")
 	end(i, p)
 }
 

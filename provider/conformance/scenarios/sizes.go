@@ -38,14 +38,14 @@ func sizes() []*conformance.Scenario {
 			},
 			&conformance.Scenario{
 				Slug: "write/" + c.name, Level: conformance.Must,
-				Title:        fmt.Sprintf("an RDMA Write of %s lands where it was sent, and the responder's program is not told", octets(n)),
+				Title:        fmt.Sprintf("an RDMA Write of %s lands where it was sent, and the responder's program does not notice", octets(n)),
 				Requirements: pick(n, "RDMAP-5.1-01 RDMAP-5.1-02 DDP-5.2-06 RDMAP-5.5-12-01 RDMAP-5.5-17-01", "RDMAP-5.1-06 DDP-5.2-08 DDP-5.2-09"),
 				Verbs:        func(r *conformance.VerbsRun) { writeOf(r, n) },
 				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToResponder, rdmap.OpWrite, n) },
 			},
 			&conformance.Scenario{
 				Slug: "read/" + c.name, Level: conformance.Must,
-				Title:        fmt.Sprintf("an RDMA Read brings %s, and the responder's program is not told", octets(n)),
+				Title:        fmt.Sprintf("an RDMA Read brings %s, and the responder's program does not notice", octets(n)),
 				Requirements: pick(n, "RDMAP-5.2-01 RDMAP-5.2.1-01 RDMAP-5.2.1-03 RDMAP-5.2.1-07 RDMAP-5.5-19-01", "RDMAP-5.2.1-09 RDMAP-5.2.1-10"),
 				Verbs:        func(r *conformance.VerbsRun) { readOf(r, n) },
 				Wire:         func(w *conformance.WireRun) { carried(w, wire.ToInitiator, rdmap.OpReadResponse, n) },
@@ -100,11 +100,11 @@ func writeOf(r *conformance.VerbsRun, n int) {
 	}
 	i.PostSend(wr)
 	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the Write completes")
-	// A Write's completion says only that TCP has it. A Read behind it is
+	// A Write's completion says only that TCP has it. A Read after it is
 	// answered after it was placed, with what it placed (RFC 5040 section 5.5).
 	back := i.Buffer("the copy that is read back", max(n, 1), remoteWrite)
 	i.PostSend(read(2, back, dst))
-	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "a Read behind the Write completes")
+	i.WantWC(i.SendWCs(1), 0, 2, ibverbs.WCSuccess, "a Read after the Write completes")
 	back.Holds(dst.Data, "the Read brings what the Write placed")
 	if n == 0 {
 		dst.Untouched("an empty Write places nothing")

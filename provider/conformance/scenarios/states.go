@@ -216,7 +216,7 @@ const (
 	sqdDone    = "what was posted before is done, in order"
 	sqdTold    = "an event says that the send queue is drained"
 	sqdOnce    = "no second event comes"
-	sqdArrives = "the Send behind the Reads arrives"
+	sqdArrives = "the Send after the Reads arrives"
 	noReturn   = "there is no way back to RTS: EINVAL"
 )
 

@@ -28,13 +28,13 @@ func windows() []*conformance.Scenario {
 		},
 		{
 			Slug: "window/invalidated", Level: conformance.Must,
-			Title:        "a window of type 2 is over for the peer behind a local invalidation",
+			Title:        "a window of type 2 is over for the peer after a local invalidation",
 			Requirements: []string{"DDP-8.3-2-01"},
 			Verbs:        windowInvalidated, Wire: terminated("1/1/0x00"),
 		},
 		{
 			Slug: "window/invalidated-by-peer", Level: conformance.Must,
-			Title:        "a Send with Invalidate ends a window of type 2, tells its key, and lets it be bound again with another",
+			Title:        "a Send with Invalidate ends a window of type 2, reports its key, and lets it be bound again with another",
 			Requirements: []string{"RDMAP-5.3-10", "RDMAP-5.3-11"},
 			Verbs:        windowInvalidatedByPeer, Wire: terminated("1/1/0x00"),
 		},
@@ -171,7 +171,7 @@ func windowInvalidatedByPeer(r *conformance.VerbsRun) {
 	got := p.RecvWCs(1)
 	p.WantWC(got, 0, 60, ibverbs.WCSuccess, "the receive completes")
 	if len(got) == 1 {
-		r.Check(got[0].Flags&ibverbs.WCWithInv != 0 && got[0].InvalidatedRKey == old, "it tells the key that was invalidated")
+		r.Check(got[0].Flags&ibverbs.WCWithInv != 0 && got[0].InvalidatedRKey == old, "the completion has the key that was invalidated")
 	}
 	bind(p, mw, b)
 	written := through(i, r.Seed+1, uint64(mw.RKey()), at)
@@ -245,5 +245,5 @@ func regionRegistered(r *conformance.VerbsRun) {
 	p.WantWC(p.SendWCs(1), 0, 51, ibverbs.WCSuccess, "the invalidation completes")
 	r.Check(string(memory) == string(written), "the memory has what was written")
 	refusedWrite(i, p, r.Seed+1, windowLen, mr.RKey(), mr.Addr())
-	r.Check(string(memory) == string(written), "the Write behind the invalidation places nothing")
+	r.Check(string(memory) == string(written), "the Write after the invalidation places nothing")
 }

@@ -129,7 +129,7 @@ func comparable(c *wire.Conn, dir wire.Direction, replyFrame *wire.Frame) (list 
 	return list, true
 }
 
-// visibleFPDU reports whether the witness can see an FPDU behind those in before,
+// visibleFPDU reports whether the witness can see an FPDU after those in before,
 // the start-up frame among them.
 func visibleFPDU(c *wire.Conn, f *wire.Frame, before []*wire.Frame, replyFrame *wire.Frame) bool {
 	switch {
@@ -139,7 +139,7 @@ func visibleFPDU(c *wire.Conn, f *wire.Frame, before []*wire.Frame, replyFrame *
 		return false
 	case f.Dir == wire.ToResponder && f.Packet.Time.Before(replyFrame.Time):
 		return false
-	case len(before) == 1 && f.Packet.Offset > 0: // behind the start-up frame, in its segment
+	case len(before) == 1 && f.Packet.Offset > 0: // after the start-up frame, in its segment
 		return false
 	case f.Packet.Len-f.Packet.Offset < fpduHead:
 		last := before[len(before)-1]
@@ -243,7 +243,7 @@ func segmentFields(f *wire.Frame) []field {
 	if a := f.Atomic; a != nil {
 		out = append(out, atomicFields(a)...)
 	}
-	if a := f.Original; a != nil { // tshark gives the value behind it the same label
+	if a := f.Original; a != nil { // tshark gives the value after it the same label
 		out = append(out, field{"Original Request Identifier", uint64(a.ID)})
 	}
 	if t := f.Terminate; t != nil {

@@ -43,7 +43,7 @@ var (
 	bitColumn = regexp.MustCompile(`^[01.]{4}(?: [01.]{4})* = `)
 )
 
-// parser reads tshark's text: per packet a line for each protocol, and behind
+// parser reads tshark's text: per packet a line for each protocol, and after
 // those of MPA, DDP and RDMAP their fields, indented.
 type parser struct {
 	conns    []*conn
@@ -149,7 +149,7 @@ func (p *parser) add(f *frame) error {
 	return fmt.Errorf("a %s from %s to %s before any Request", f.kind, p.from, p.to)
 }
 
-// coded finds the number behind a value's name: "Send (0x3)".
+// coded finds the number after a value's name: "Send (0x3)".
 var coded = regexp.MustCompile(`\((0x[0-9a-f]+)\)$`)
 
 // number reads a value that is a number, a named number, a number with its unit,

@@ -409,7 +409,7 @@ func TestWhatTsharkCannotSee(t *testing.T) {
 			pieces(8)(c, wire.ToResponder, send)
 			whole(c, wire.ToResponder, send)
 		}},
-		{"FPDU behind the request", func(c *wiretest.Conn) {
+		{"FPDU after the request", func(c *wiretest.Conn) {
 			whole(c, wire.ToResponder, append(req[:len(req):len(req)], send...))
 			whole(c, wire.ToInitiator, rep)
 			whole(c, wire.ToResponder, send)
@@ -455,7 +455,7 @@ func TestWhatTsharkCannotSee(t *testing.T) {
 			whole(c, wire.ToResponder, mpa.Frame{Revision: 1, PDLength: &long, PrivateData: octets(513)}.AppendTo(nil))
 			c.RST(wire.ToInitiator)
 		}},
-		{"octets behind a rejection", func(c *wiretest.Conn) {
+		{"octets after a rejection", func(c *wiretest.Conn) {
 			whole(c, wire.ToResponder, req)
 			no := reply
 			no.Reject = true

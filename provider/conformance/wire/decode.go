@@ -104,7 +104,7 @@ func (d *decoder) startup(kind mpa.Kind) *mpa.Frame {
 
 // fpdus decodes what follows the start-up frame.
 func (d *decoder) fpdus(markers bool) {
-	// Wrong CRCs are found in segment, so that decoding goes on behind them.
+	// Wrong CRCs are found in segment, so that decoding goes on after them.
 	deframer := mpa.NewDeframer(markers, false)
 	crc, version := d.conn.CRC(), d.conn.version()
 	for d.pos < len(d.half.octets) {

@@ -209,7 +209,7 @@ func TestStartupThatEndsThere(t *testing.T) {
 		want(t, mustTrace(t, c).Conns[0], request,
 			"--> 3 octets not decoded: 000102  !! octets without an MPA Reply to say how they are framed")
 	})
-	t.Run("rejected, and octets behind it", func(t *testing.T) {
+	t.Run("rejected, and octets after it", func(t *testing.T) {
 		c, conn := open()
 		reply := wiretest.Enhanced(mpa.KindReply, false, 4, 4)
 		reply.Reject = true

@@ -29,7 +29,7 @@ func Diff(reference, got *Trace) []Difference {
 }
 
 // Align is Diff with all messages, also those that are the same. Rows come in the
-// order in which got has them; what only the reference has stands behind what
+// order in which got has them; what only the reference has stands after what
 // came before it in its direction.
 func Align(reference, got *Trace) []Row {
 	var out []Row

@@ -114,7 +114,7 @@ func TestNoDifference(t *testing.T) {
 			}
 		})
 	}
-	t.Run("an RST behind the FIN", func(t *testing.T) {
+	t.Run("an RST after the FIN", func(t *testing.T) {
 		late := tell(t, ordinary, func(s *telling) { s.lateRST = true })
 		if d := append(wire.Diff(reference, late), wire.Diff(late, reference)...); len(d) != 0 {
 			t.Errorf("differences: %s", keys(d))

@@ -17,7 +17,7 @@ import (
 // there as their CRC32.
 //
 // The last message of a direction is "end", with one field "how", one of the
-// End constants. An RST behind a FIN of the same side says only that octets came
+// End constants. An RST after a FIN of the same side says only that octets came
 // for a socket that was closed already, which is a matter of timing: it is in the
 // ladder, and not here.
 type Message struct {

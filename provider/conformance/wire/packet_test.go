@@ -75,7 +75,7 @@ const ipStart = 14
 
 func TestUnusualPackets(t *testing.T) {
 	plain := func() *wiretest.Capture { return sendOne(newCapture(), "192.0.2.1:40000", "192.0.2.2:20001") }
-	t.Run("padding behind the IP packet", func(t *testing.T) {
+	t.Run("padding after the IP packet", func(t *testing.T) {
 		c := plain()
 		for i := range c.Packets {
 			c.Packets[i].Data = append(c.Packets[i].Data, 0, 0, 0, 0, 0, 0)

@@ -77,7 +77,7 @@ type half struct {
 
 	octets []byte
 	times  []stamp
-	lack   string // what is missing behind octets; empty if nothing is
+	lack   string // what is missing after octets; empty if nothing is
 	note   string // something odd about what is there
 }
 
@@ -174,7 +174,7 @@ func (h *half) assemble() {
 		end := p.at + int64(len(p.octets))
 		switch {
 		case p.at > pos:
-			h.lack = fmt.Sprintf("%d octets are missing from the capture here, and %d behind them are not decoded", p.at-pos, h.behind(i, p.at))
+			h.lack = fmt.Sprintf("%d octets are missing from the capture here, and %d after them are not decoded", p.at-pos, h.behind(i, p.at))
 			return
 		case end > pos:
 			h.compare(p, origin, pos)

@@ -60,7 +60,7 @@ func TestRetransmissions(t *testing.T) {
 			bulk(c)
 			c.Packets = change(c.Packets)
 			if name == "the handshake last" {
-				// A SYN behind other packets is that of another connection.
+				// A SYN after other packets is that of another connection.
 				if n := len(mustTrace(t, c).Conns); n != 2 {
 					t.Errorf("%d connections", n)
 				}
@@ -116,7 +116,7 @@ func TestLostPackets(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 2, octets(10))
 		s.Close()
 		want(t, mustTrace(t, c).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 10",
-			"--> nothing more to decode  !! 500 octets are missing from the capture here, and 36 behind them are not decoded",
+			"--> nothing more to decode  !! 500 octets are missing from the capture here, and 36 after them are not decoded",
 			"--> FIN", "<-- FIN")
 	})
 	t.Run("inside an FPDU", func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestLostPackets(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 1, octets(5000))
 		c.Packets = slices.Delete(c.Packets, 7, 8)
 		conn := mustTrace(t, c).Conns[0]
-		if got := lastLine(conn); got != "--> nothing more to decode  !! 1428 octets are missing from the capture here, and 820 behind them are not decoded" {
+		if got := lastLine(conn); got != "--> nothing more to decode  !! 1428 octets are missing from the capture here, and 820 after them are not decoded" {
 			t.Errorf("the last line is %q", got)
 		}
 		if n := len(conn.FPDUs(wire.ToResponder)); n != 2 {
@@ -196,7 +196,7 @@ func TestCaptureBeginsLate(t *testing.T) {
 		}
 		want(t, conn, reply, request)
 	})
-	t.Run("behind the request", func(t *testing.T) {
+	t.Run("after the request", func(t *testing.T) {
 		c := newCapture()
 		s := c.Dial(wiretest.Client, wiretest.Server).Start(wiretest.Enhanced(0, false, 4, 4), wiretest.Enhanced(1, false, 4, 4))
 		s.SendMessage(wire.ToInitiator, 1, octets(5))

@@ -35,7 +35,7 @@ var (
 	ErrULPDULength = mpaError(iwarp.MPAMarker, "ULPDU_Length is too small for the headers it has to contain")
 )
 
-// PadLen returns the number of pad octets, 0 to 3, behind a ULPDU of ulpduLen
+// PadLen returns the number of pad octets, 0 to 3, after a ULPDU of ulpduLen
 // octets: the FPDU's length is a multiple of four.
 //
 //rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
@@ -146,7 +146,7 @@ func SealFPDU(fpdu []byte) {
 // sealRun is how many FPDUs are sealed and verified together.
 const sealRun = 16
 
-// SealFPDUs is SealFPDU for each of the FPDUs of size octets that lie one behind
+// SealFPDUs is SealFPDU for each of the FPDUs of size octets that lie one after
 // the other in fpdus, for less than as many calls cost.
 func SealFPDUs(fpdus []byte, size int) {
 	if len(fpdus) == size {

@@ -35,7 +35,7 @@ func testdata(t testing.TB, name string) []byte {
 const fill = 0xa5
 
 // guarded runs an append-style function on a buffer that has content in front and
-// more capacity than needed behind, all of it 0xa5, and returns what was appended
+// more capacity than needed after it, all of it 0xa5, and returns what was appended
 // after checking that nothing else was written and nothing left unwritten by
 // accident: the run is repeated on a buffer of another filling.
 func guarded(t testing.TB, want int, appendTo func([]byte) []byte) []byte {
@@ -53,7 +53,7 @@ func guarded(t testing.TB, want int, appendTo func([]byte) []byte) []byte {
 		}
 		for i := range buf {
 			if (i < front || i >= front+want) && buf[i] != with {
-				t.Fatalf("octet %d written, outside of the %d octets appended behind %d", i, want, front)
+				t.Fatalf("octet %d written, outside of the %d octets appended after %d", i, want, front)
 			}
 		}
 		got := out[front:]
@@ -127,7 +127,7 @@ func (m *model) add(ulpdu []byte) {
 			m.stream = append(m.stream, 0, 0, byte(ptr>>8), byte(ptr))
 		}
 		if i == len(plain) {
-			break // the CRC follows the pad and a Marker behind the pad
+			break // the CRC follows the pad and a Marker after the pad
 		}
 		if header < 0 {
 			header = len(m.stream)

@@ -102,8 +102,8 @@ func (i Initiator) AppendRequest(b []byte) []byte {
 func (i Initiator) Expired(now time.Time) bool { return i.cfg.expired(now) }
 
 // Receive parses and judges the Reply at the start of b. n and ErrShort are as
-// for ParseFrame, other errors as for Judge. Octets behind an accepting Reply are
-// ErrTrailing: the responder has to wait for this end's first FPDU. Behind a
+// for ParseFrame, other errors as for Judge. Octets after an accepting Reply are
+// ErrTrailing: the responder has to wait for this end's first FPDU. After a
 // rejecting one they are the ULP's, and n says where they begin.
 func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
 	f, n, err := ParseFrame(b, KindReply)

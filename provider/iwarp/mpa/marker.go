@@ -34,10 +34,10 @@ func ParseMarker(b []byte) (m Marker, ok bool) {
 // StreamLen returns the number of octets that the FPDU of a ULPDU of ulpduLen
 // octets occupies in a stream with Markers when the octet sent last before it
 // was number pos-1, counted from the start of the Full Operation Phase. A Marker
-// in front of ULPDU_Length counts, one behind the CRC does not.
+// in front of ULPDU_Length counts, one after the CRC does not.
 func StreamLen(pos uint64, ulpduLen int) int {
 	length := FPDULen(ulpduLen)
-	// Room for FPDU octets up to the next Marker. Behind a Marker in front of
+	// Room for FPDU octets up to the next Marker. After a Marker in front of
 	// ULPDU_Length that is a whole interval.
 	room := MarkerInterval - int(pos%MarkerInterval)
 	markers := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// The Framer produces figure 5 as the first FPDU of a stream and, behind a first of
+// The Framer produces figure 5 as the first FPDU of a stream and, after a first of
 // 492 octets, figure 6 as the second.
 //
 //rfc:5044 MPA-4.2-01 Marker = 16-bit reserved + 16-bit FPDUPTR
@@ -45,7 +45,7 @@ func TestFramerFigures(t *testing.T) {
 	}
 }
 
-// RFC 5044 figure 4: a ULPDU of 16 octets with a Marker behind its tenth.
+// RFC 5044 figure 4: a ULPDU of 16 octets with a Marker after its tenth.
 //
 //rfc:5044 MPA-4.1-03 Pad 0-3 octets so the FPDU is a multiple of 4
 //rfc:5044 MPA-4.1-04 Pad octets are zero on send

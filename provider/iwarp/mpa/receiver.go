@@ -35,7 +35,7 @@ func (r *Receiver) Pos() uint64 { return r.d.pos }
 // the FPDU.
 //
 //   - The FPDU is complete: need is 0, the Span describes it, and the Receiver has
-//     moved on behind it. The caller drops Span.Len octets from buf.
+//     moved on after it. The caller drops Span.Len octets from buf.
 //   - It is not: need is the number of octets that buf must hold before it is
 //     worth calling again, more than it holds now. Nothing was consumed.
 //   - It is wrong: err is ErrCRC or ErrMarker, and stays so for all later calls.
@@ -89,7 +89,7 @@ const (
 // Run looks at the start of buf for whole FPDUs of the same length, as short
 // messages that were posted together make them, and verifies several for less
 // than as many calls of Next cost. It returns how many were found to be good, and
-// the length of the ULPDU of each; the Receiver has moved on behind them. FPDU i
+// the length of the ULPDU of each; the Receiver has moved on after them. FPDU i
 // begins at i*FPDULen(ulpduLen) of buf.
 //
 // With 0 it has done nothing, and what there is is for Next. That comes where an

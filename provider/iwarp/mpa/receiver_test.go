@@ -202,7 +202,7 @@ func TestReceiverStopsAfterError(t *testing.T) {
 		s, need, err := r.Next(m.fpdu(1), nil)
 		wantError(t, err, mpa.ErrCRC)
 		if s.ULPDU != nil || need != 0 {
-			t.Error("Receiver delivered behind an error")
+			t.Error("Receiver delivered after an error")
 		}
 		_, n, done, err := d.Feed(nil, bad)
 		wantError(t, err, mpa.ErrCRC)
@@ -212,7 +212,7 @@ func TestReceiverStopsAfterError(t *testing.T) {
 		out, n, done, err := d.Feed(nil, bad[n:])
 		wantError(t, err, mpa.ErrCRC)
 		if n != 0 || done || len(out) != 0 {
-			t.Error("Deframer delivered behind an error")
+			t.Error("Deframer delivered after an error")
 		}
 	}
 }
@@ -268,7 +268,7 @@ func TestReceiverOwnership(t *testing.T) {
 	}
 	for i, b := range scratch[mpa.FPDULen(700):] {
 		if b != fill {
-			t.Fatalf("octet %d behind the FPDU was written in the scratch buffer", i)
+			t.Fatalf("octet %d after the FPDU was written in the scratch buffer", i)
 		}
 	}
 }

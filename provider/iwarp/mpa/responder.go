@@ -23,7 +23,7 @@ func NewResponder(cfg Config) (Responder, error) {
 func (r Responder) Expired(now time.Time) bool { return r.cfg.expired(now) }
 
 // Receive parses and judges the Request that b holds. n and ErrShort are as for
-// ParseFrame, other errors as for Judge. Octets behind the Request are
+// ParseFrame, other errors as for Judge. Octets after the Request are
 // ErrTrailing: the initiator has to wait for the Reply.
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request

@@ -201,7 +201,7 @@ func TestFrameBorrows(t *testing.T) {
 	}
 	_ = append(f.PrivateData, 'x')
 	if wire[23] != fill {
-		t.Error("append to the private data wrote into the octets behind the frame")
+		t.Error("append to the private data wrote into the octets after the frame")
 	}
 }
 

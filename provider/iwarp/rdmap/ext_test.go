@@ -208,7 +208,7 @@ func TestCheckAtomic(t *testing.T) {
 		{"the first word", good, AtomicFetchAdd, base, "ok"},
 		{"the last word", good, AtomicCmpSwap, base + size - 8, "ok"},
 		{"alignment is not of the TO", good, AtomicFetchAdd, base + 1, "ok"},
-		{"half of it behind the buffer", good, AtomicFetchAdd, base + size - 4, "0/1/01"},
+		{"half of it beyond the buffer", good, AtomicFetchAdd, base + size - 4, "0/1/01"},
 		{"before the buffer", good, AtomicFetchAdd, base - 8, "0/1/01"},
 		{"a buffer too small for a word", small, AtomicFetchAdd, base, "0/1/01"},
 		{"over the end of the numbers", good, AtomicFetchAdd, math.MaxUint64 - 7, "0/1/04"},
@@ -297,7 +297,7 @@ func TestImmediateAmongSends(t *testing.T) {
 	s.want("a Send begins", SendHeader(OpSend, 0, 4, 0, false), 8, Action{Kind: PlaceSend, First: true})
 	s.refuse("Immediate Data inside of it", "0/2/06", with(ImmediateHeader(false, 4), func(h *ddp.Header) { h.MO = 8 }), 8)
 	s.want("the Send ends", SendHeader(OpSend, 0, 4, 8, true), 8, Action{Kind: PlaceSend, MO: 8})
-	s.want("Immediate Data behind it", ImmediateHeader(false, 5), 8, take)
+	s.want("Immediate Data after it", ImmediateHeader(false, 5), 8, take)
 	s.r.End()
 	if a, err := s.begin("when the stream has ended", ImmediateHeader(false, 9), 8); err != nil || a.Kind != Drop {
 		t.Errorf("when the stream has ended: %+v, %v", a, err)
@@ -321,27 +321,27 @@ func TestImmediateBehindWrites(t *testing.T) {
 	}
 	imm("at first", false, 0)
 	write(100, true, true)
-	imm("behind a Write", true, 100)
-	imm("behind Immediate Data", false, 0)
+	imm("after a Write", true, 100)
+	imm("after Immediate Data", false, 0)
 	write(1000, true, false)
 	write(1000, false, false)
 	write(7, false, true)
-	imm("behind a Write of three segments", true, 2007)
+	imm("after a Write of three segments", true, 2007)
 	write(0, true, true)
-	imm("behind a Write of nothing", true, 0)
+	imm("after a Write of nothing", true, 0)
 	write(1, true, true)
 	write(2, true, true)
-	imm("behind two Writes", true, 2)
+	imm("after two Writes", true, 2)
 	write(3, true, true)
 	s.want("a response", ReadResponseHeader(5, 0, true), 4, Action{Kind: PlaceReadResponse, First: true, Read: *s.out.Front()})
-	imm("behind a Write and a response", true, 3)
+	imm("after a Write and a response", true, 3)
 	write(3, true, true)
 	s.want("a Send", SendHeader(OpSend, 0, msn, 0, true), 1, Action{Kind: PlaceSend, First: true})
 	msn++
-	imm("behind a Write and a Send", false, 0)
+	imm("after a Write and a Send", false, 0)
 	write(3, true, true)
 	s.want("a Read Request", ReadRequestHeader(1), ReadRequestLen, Action{Kind: TakeReadRequest, First: true})
-	imm("behind a Write and a Read Request", false, 0)
+	imm("after a Write and a Read Request", false, 0)
 	write(3, true, false)
 	imm("inside of a Write", false, 0)
 
@@ -356,12 +356,12 @@ func TestImmediateBehindWrites(t *testing.T) {
 		}
 		s.r.CommitWrite(&g)
 	}
-	imm("behind a Write of two segments", true, 18)
+	imm("after a Write of two segments", true, 18)
 	g, _ := s.r.BeginWrite(append(two.AppendTo(nil), 1))
 	s.r.CommitWrite(&g)
 	s.r.CommitSend(OpSend)
 	msn++
-	imm("behind a Write and a Send", false, 0)
+	imm("after a Write and a Send", false, 0)
 }
 
 // Atomic Requests share MSNs and places with Read Requests.

@@ -34,7 +34,7 @@ func TestReadRequestVector(t *testing.T) {
 }
 
 // Exactly 28 octets are a Read Request header: every prefix is refused, and so
-// is what has something behind it.
+// is what has something after it.
 //
 //rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
 func TestReadRequestLength(t *testing.T) {
@@ -114,7 +114,7 @@ func TestCheckReadSource(t *testing.T) {
 		{"the whole buffer", good, base, size, "ok"},
 		{"its last octet", good, base + size - 1, 1, "ok"},
 		{"one octet before it", good, base - 1, 1, "0/1/01"},
-		{"the octet behind it", good, base + size, 1, "0/1/01"},
+		{"the octet beyond it", good, base + size, 1, "0/1/01"},
 		{"one octet too many", good, base, size + 1, "0/1/01"},
 		{"the largest Read of a small buffer", good, base, math.MaxUint32, "0/1/01"},
 		{"the largest Read of a large buffer", huge, base, math.MaxUint32, "ok"},

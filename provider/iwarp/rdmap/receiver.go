@@ -290,7 +290,7 @@ func (r *Receiver) CommitWrite(g *ddp.Tagged) {
 	t.done += uint32(len(g.Payload))
 }
 
-// endWrite keeps what Immediate Data behind a Write will need. n is what its last
+// endWrite keeps what Immediate Data after a Write will need. n is what its last
 // segment has.
 func (r *Receiver) endWrite(n int) { r.written, r.afterWrite = r.tagged.done+uint32(n), true }
 

@@ -27,7 +27,7 @@ func (r *Receiver) beginImmediate(a *Action, h *ddp.Header) error {
 }
 
 // ForgetWrite says that the Write that has ended last is none of a program's, so that
-// Immediate Data behind it is not behind a Write.
+// Immediate Data after it is not after a Write.
 func (r *Receiver) ForgetWrite() { r.afterWrite = false }
 
 // beginAtomicRequest passes an Atomic Request, which takes its turn among the Read

@@ -45,7 +45,7 @@ func getRequest() netlink.Message {
 }
 
 // portGetRequest asks for all ports of a device. A dump, because the answer to
-// a request for one port comes with an acknowledgement behind it.
+// a request for one port comes with an acknowledgement after it.
 func portGetRequest(index uint32) netlink.Message {
 	return message(cmdPortGet, netlink.Dump, attr32(attrDevIndex, index))
 }

@@ -99,7 +99,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// A reply cut short is refused, unless the cut is behind an attribute and what
+// A reply cut short is refused, unless the cut is after an attribute and what
 // a link or port must have is before it.
 func TestParsePrefixes(t *testing.T) {
 	for _, c := range []struct {

@@ -23,7 +23,7 @@ import (
 type Packet struct {
 	Time time.Time
 	Data []byte // from the link layer's header on
-	Cut  int    // octets that the packet had behind Data
+	Cut  int    // octets that the packet had after Data
 }
 
 // A Capture collects packets. Set its fields before the first packet is made.

@@ -12,7 +12,7 @@ var keep uint32
 
 // Every implementation that the CPU has, besides the exported function.
 // Messages do not wait for each other, as FPDUs don't, and lie 16 octets from
-// a 64-octet boundary, as payload behind a header does.
+// a 64-octet boundary, as payload after a header does.
 func BenchmarkUpdate(b *testing.B) {
 	benchmark(b, func(f implementation, _, src []byte) { keep = f.update(0, src) })
 }
@@ -39,7 +39,7 @@ func benchmark(b *testing.B, one func(f implementation, dst, src []byte)) {
 }
 
 // What one FPDU of a small RDMA Write costs, whose header and payload are
-// apart: 16 octets, and behind them the payload.
+// apart: 16 octets, and after them the payload.
 func BenchmarkFPDU(b *testing.B) {
 	header, payload := make([]byte, 16), make([]byte, 64)
 	for _, f := range append(implementations(), implementation{"exported", Update, Copy}) {

@@ -1,4 +1,4 @@
-// Package crc32c computes CRC32C, the Castagnoli CRC that MPA puts behind each
+// Package crc32c computes CRC32C, the Castagnoli CRC that MPA puts after each
 // FPDU (RFC 5044 section 4.4, RFC 3720 appendix B.4), faster than hash/crc32
 // where the CPU can multiply polynomials 256 or 512 bits at a time, and
 // computes it while copying.

@@ -177,7 +177,7 @@ func TestLongMessages(t *testing.T) {
 				t.Errorf("%d octets copied after %#x: %#08x, want %#08x", len(p), begin, got, want)
 			}
 			if i := slices.IndexFunc(dst[len(p):], func(b byte) bool { return b != fill }); i >= 0 {
-				t.Errorf("copying %d octets wrote octet %d behind them", len(p), i)
+				t.Errorf("copying %d octets wrote octet %d after them", len(p), i)
 			}
 		}
 	})

@@ -3,7 +3,7 @@
 package crc32c
 
 // each4 calculates the CRCs of the n octets at p and at the next three multiples
-// of stride behind it, for CPUs with SSE4.2. n is a multiple of four.
+// of stride after it, for CPUs with SSE4.2. n is a multiple of four.
 //
 //go:noescape
 func each4(crcs *[4]uint32, p *byte, n, stride int)

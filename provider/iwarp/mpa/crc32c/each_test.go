@@ -13,7 +13,7 @@ func TestEachIsUpdateOfEach(t *testing.T) {
 		for n := range 700 {
 			count := 1 + int(r.Uint64()%19)
 			p := octets(r, count*(n+gap))
-			p = p[:len(p)-gap] // there is none behind the last
+			p = p[:len(p)-gap] // there is none after the last
 			got := make([]uint32, count)
 			Each(got, p, n, n+gap)
 			for i := range got {
@@ -26,7 +26,7 @@ func TestEachIsUpdateOfEach(t *testing.T) {
 	Each(nil, nil, 80, 84)
 }
 
-// What is wrong with the caller's arithmetic must not become a read behind p.
+// What is wrong with the caller's arithmetic must not become a read beyond p.
 func TestEachOutsideOfItsOctets(t *testing.T) {
 	for _, c := range []struct{ count, octets, n, stride int }{
 		{4, 4*84 - 5, 80, 84}, {8, 7*84 + 79, 80, 84}, {5, 4*84 + 79, 80, 84}, {1, 3, 4, 4},
@@ -43,7 +43,7 @@ func TestEachOutsideOfItsOctets(t *testing.T) {
 	}
 }
 
-// FPDUs of short messages, one behind the other: together, and one at a time.
+// FPDUs of short messages, one after the other: together, and one at a time.
 func BenchmarkEach(b *testing.B) {
 	for _, n := range []int{16, 80, 144, 272} {
 		crcs := make([]uint32, 8)

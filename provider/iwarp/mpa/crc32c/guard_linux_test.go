@@ -45,10 +45,10 @@ func TestFences(t *testing.T) {
 				src  []byte
 				dst  []byte
 			}{
-				{"behind", src[len(src)-n:], dst[len(dst)-n:]},
+				{"after", src[len(src)-n:], dst[len(dst)-n:]},
 				{"before", src[:n], dst[:n]},
-				{"behind src, before dst", src[len(src)-n:], dst[:n]},
-				{"before src, behind dst", src[:n], dst[len(dst)-n:]},
+				{"after src, before dst", src[len(src)-n:], dst[:n]},
+				{"before src, after dst", src[:n], dst[len(dst)-n:]},
 			} {
 				want := reference(1, ends.src)
 				if got := f.update(1, ends.src); got != want {

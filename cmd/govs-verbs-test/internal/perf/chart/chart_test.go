@@ -75,7 +75,7 @@ func draw(t *testing.T, p *Plot) node {
 		t.Fatalf("no XML: %v", err)
 	}
 	if rest := strings.TrimSpace(svg[dec.InputOffset():]); rest != "" {
-		t.Fatalf("behind the root is %q", rest)
+		t.Fatalf("after the root is %q", rest)
 	}
 	if root.XMLName.Local != "svg" || root.XMLName.Space != "http://www.w3.org/2000/svg" {
 		t.Fatalf("the root is %v", root.XMLName)

@@ -67,7 +67,7 @@ func refusal(err error) error {
 	switch {
 	case !errors.As(err, &rejected):
 	case len(rejected.PrivateData) == 0:
-		return fmt.Errorf("nobody is listening there, or who is refuses: %w", err)
+		return fmt.Errorf("nothing listens there, or the listener refuses: %w", err)
 	case string(rejected.PrivateData) == busyText:
 		return fmt.Errorf("the server is %s: %w", busyText, err)
 	}

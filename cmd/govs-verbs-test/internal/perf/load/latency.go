@@ -91,7 +91,7 @@ func (e *end) pongs(ctx context.Context) (uint64, error) {
 	}
 }
 
-// throw posts one message, and behind it the receives that are due: the peer has
+// throw posts one message, and after it the receives that are due: the peer has
 // enough of them not to wait for that. Few messages are signalled: with the answer to one the
 // sender knows that it is done.
 func (e *end) throw(l *lane, i uint64) error {

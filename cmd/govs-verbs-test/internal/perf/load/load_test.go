@@ -202,7 +202,7 @@ func TestClientsOneAfterAnother(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := Dial(ctx, vctx, s.Addr(), End{}); err == nil || !strings.Contains(err.Error(), "nobody is listening there") {
+	if _, err := Dial(ctx, vctx, s.Addr(), End{}); err == nil || !strings.Contains(err.Error(), "nothing listens there") {
 		t.Errorf("nobody listens: %v", err)
 	}
 }
@@ -299,7 +299,7 @@ func TestImpossibleSpecs(t *testing.T) {
 		"lists of 2":                     {Op: WriteBW, Size: 1, Iters: 1, TxDepth: 1, PostList: 2},
 		"2 scatter/gather entries for 1": {Op: WriteBW, Size: 1, Iters: 1, SGEs: 2},
 		"can't be inline":                {Op: ReadBW, Size: 1, Iters: 1, Inline: 1},
-		"it has to spin":                 {Op: WriteLat, Size: 1, Iters: 1, Poll: Block},
+		"use --poll spin":                {Op: WriteLat, Size: 1, Iters: 1, Poll: Block},
 		"size 0":                         {Op: WriteBW, SGEs: -1, Iters: 1},
 		"QPs -1":                         {Op: WriteBW, Size: 1, Iters: 1, QPs: -1},
 		"MRs 65537":                      {Op: WriteBW, Size: 1, Iters: 1, MRs: MaxMRs + 1},

@@ -113,7 +113,7 @@ func (s *Spec) Complete() error {
 	case s.Iters < 0 || s.Duration < 0 || s.Inline < 0:
 		return fmt.Errorf("a run of less than nothing")
 	case s.Op == WriteLat && s.Poll == Block:
-		return fmt.Errorf("%s: nothing tells the target of a Write that it came; it has to spin", s.Op)
+		return fmt.Errorf("%s: the target of a Write gets no completion: use --poll spin", s.Op)
 	case lat && (s.QPs != 1 || s.TxDepth != 1 || s.PostList != 1 || s.Bidirectional):
 		return fmt.Errorf("%s has one message under way at a time", s.Op)
 	case s.PostList > s.TxDepth:

@@ -145,7 +145,7 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// Whatever happens, no server stays behind.
+	// Whatever happens, no server is left.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	server, err := p.start(ctx, prog, prog.server(p, t, port), p.ServerCPU)

@@ -61,7 +61,7 @@ type tables struct {
 	fold map[int]Mem // the pair of multipliers, by distance in octets
 
 	// last moves the 128-bit lanes of a register to the end of a message that
-	// goes on t octets behind the register. The last lane is moved by t, the
+	// goes on t octets after the register. The last lane is moved by t, the
 	// one before by t+16, and so on. Row t%16 has the pairs for the distances
 	// t%16+96, t%16+80 ... t%16, so that lanes take pairs that lie together.
 	last Mem
