@@ -38,6 +38,9 @@ func TestOnSiw(t *testing.T) {
 	}
 	for _, name := range names {
 		folder := filepath.Dir(name)
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			continue // a module of its own, whose tests run elsewhere (ci/metrics)
+		}
 		if tests[folder] == nil {
 			t.Errorf("%s: no test is named that has to pass over siw", folder)
 		}
