@@ -19,7 +19,7 @@ die() {
 # that gets a line with the time and the title. Do not write `step ... ||` around a function of several commands: bash
 # switches errexit off inside it, and a failure in its middle would go unnoticed.
 step() {
-	local title=$1 log start=$SECONDS status
+	local title=$1 log start=$SECONDS status before=$-
 	shift
 	log=$(mktemp)
 	set +e
@@ -28,7 +28,7 @@ step() {
 		"$@"
 	) </dev/null >"$log" 2>&1
 	status=$?
-	set -e
+	[[ $before != *e* ]] || set -e
 	if [ "$status" -ne 0 ]; then
 		say "$title: FAILED after $((SECONDS - start)) s, status $status"
 		{ grep -aE '^ *--- FAIL|^FAIL|^panic: |DATA RACE' "$log" | head -n 40 || true; } | sed 's/^/  > /' >&2
