@@ -205,12 +205,15 @@ func (r *run) finished(j *job) {
 }
 
 // placed says that all Writes of l up to work id are in the peer's memory, and that what
-// stands before them in the send queue has had its turn.
+// stands before them in the send queue has had its turn. A change after a Read that is not
+// answered is not certain yet: if the connection ends before the answer, the change is
+// flushed and undone.
 func (r *run) placed(l *lane, id uint64) {
 	for _, j := range l.sq {
-		if j.id <= id {
-			j.change.known()
+		if j.id > id || j.answered && !j.done {
+			break
 		}
+		j.change.known()
 	}
 	rest := l.unplaced[:0]
 	for _, j := range l.unplaced {
