@@ -141,11 +141,11 @@ type CMEvent struct {
 	// Status is 0, a negative errno, or for REJECTED what librdmacm gives.
 	Status int
 
-	// Cause says of a failure what Status can't: which option the peer did not
-	// agree to, say. It may be nil, and is for people to read.
+	// Cause describes a failure in more detail than Status, for example which option the
+	// peer did not agree to. Its text is for people. It may be nil.
 	Cause error
 
-	ID       ID // whom it concerns; with CONNECT_REQUEST the new id
+	ID       ID // the id that the event is about; with CONNECT_REQUEST the new id
 	ListenID ID // with CONNECT_REQUEST the listener, otherwise nil
 
 	// Param is what the peer sent. With CONNECT_REQUEST its

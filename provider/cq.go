@@ -12,7 +12,7 @@ type CQInitAttr struct {
 
 // CQ is a completion queue (struct ibv_cq).
 type CQ interface {
-	// Poll fills wc with completions, oldest first, and says how many
+	// Poll fills wc with completions, oldest first, and returns how many
 	// (ibv_poll_cq). It never waits and does not allocate. On the engine it
 	// also moves the data of the QPs that complete here.
 	Poll(wc []WC) (int, error)

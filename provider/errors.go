@@ -116,8 +116,8 @@ func (e *TerminateError) Error() string {
 // Unwrap returns Err.
 func (e *TerminateError) Unwrap() error { return e.Err }
 
-// RejectedError says that the peer refused a connection: its program, or its host
-// because nobody listens.
+// RejectedError says that a connection was refused, by the peer's program or by the
+// peer's host because nothing listens there.
 type RejectedError struct {
 	Status      int    // as in CMEvent
 	PrivateData []byte // the peer's, owned by the error

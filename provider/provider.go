@@ -41,7 +41,7 @@ type Provider interface {
 // DeviceInfo describes a device that is not open (struct ibv_device).
 type DeviceInfo struct {
 	Name      string
-	Provider  string // Provider.Name of who lists it
+	Provider  string // Provider.Name of the provider that lists it
 	NodeType  NodeType
 	Transport TransportType
 	NodeGUID  uint64 // host order

@@ -25,9 +25,9 @@ const (
 
 // SRQ is a shared receive queue (struct ibv_srq): the QPs that were made with it
 // take their receives from it, each in turn as a message begins to arrive. A
-// receive completes on the CQ of the QP that took it. What nobody took stays
-// posted when a QP ends, and is flushed for nobody; the one that a QP was just
-// filling is flushed with the QP.
+// receive completes on the CQ of the QP that took it. When a QP ends,
+// the receive that it was just filling is flushed. Receives that no QP has taken stay
+// posted, and closing the SRQ drops them without a completion.
 type SRQ interface {
 	// PostRecv posts receives (ibv_post_srq_recv), with the rules of
 	// QP.PostSend. Their SGEs name regions of the SRQ's PD.

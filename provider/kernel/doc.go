@@ -10,8 +10,8 @@
 // closed. RegMR pins Go memory with a runtime.Pinner until then; memory from
 // mmap needs no pinning. A slice on the Go heap is not page aligned, which is
 // fine. A region that is dropped without Close stays registered, and its memory
-// stays as well, until the process ends. Registered pages count against RLIMIT_MEMLOCK, with siw of Linux 6.1 even
-// those of root; the ENOMEM names the limit.
+// stays as well, until the process ends. Registered pages count against
+// RLIMIT_MEMLOCK, with siw of Linux 6.1 even those of root; the ENOMEM names the limit.
 //
 // The race detector does not see what the kernel does to memory. A program
 // orders its own accesses with completions.
@@ -50,8 +50,8 @@
 //     Send with Invalidate. A Read's fence, which would do it as well, is dropped:
 //     on iWARP it has no effect that could be seen.
 //   - When siw's connection has ended, its QP is moved to the error state before
-//     the program gets the event: siw leaves receives behind after a fault in a
-//     Read. What is posted from then on (after Disconnect, DISCONNECTED, REJECTED
+//     the program gets the event: siw does not flush all receives after a fault
+//     in a Read. What is posted from then on (after Disconnect, DISCONNECTED, REJECTED
 //     or Modify) completes as flushed, which the provider does by itself; siw
 //     would leave it in the queue for good. See late.go.
 //   - libsiw fails to create anything once the kernel gives a queue a certain mmap
@@ -62,18 +62,18 @@
 //     rkey; both fields are set.
 //   - A signal has the kernel close the TCP connection that rdma_connect is about to
 //     make, and make another. All but one wait meanwhile (cgo/rdmacm.Interrupt).
-//   - libsiw has no ibv_query_srq: SRQ.Query tells what is known here. The SRQ's
-//     limit on the entries of a receive is kept, which libsiw ignores, and a limit
-//     given at creation is, as the manual says, irrelevant, where siw arms it. A
-//     receive posted to a QP with an SRQ is EINVAL.
+//   - libsiw has no ibv_query_srq: SRQ.Query returns the provider's own records. The
+//     provider enforces the SRQ's limit on the entries of a receive, which libsiw
+//     ignores. A limit given at creation has no effect, as the manual says; siw would
+//     arm it. A receive posted to a QP with an SRQ is EINVAL.
 //   - siw swaps max_rd_atomic and max_dest_rd_atomic of ibv_query_qp.
 //   - On InfiniBand and RoCE librdmacm leaves to its user what iWARP's drivers do. A
 //     peer's disconnect is answered when its event is taken; the QP is in the error
 //     state then, as on iWARP. A QP that PD.CreateQP made is taken through the states
 //     of its connection. Messages that find no receive are sent again without end,
 //     if ConnParam does not say otherwise. See roce.go.
-//   - Receives posted to a QP in the error state are flushed; librxe tells the kernel
-//     of them only when it is told something else (kernel-notes/rxe-no-flush.md).
+//   - Receives posted to a QP in the error state are flushed; librxe notifies the
+//     kernel of them only with a later call (kernel-notes/rxe-no-flush.md).
 //   - The flags of completions are those of reliable connections: rxe says that
 //     receives have a GRH, and of its own Sends that they have immediate data.
 //
@@ -85,14 +85,15 @@
 //     is posted between the end of a connection and the moment when the program
 //     gets DISCONNECTED: a program that waits for completions waits for that
 //     event too, and with it takes for flushed what has not completed.
-//   - rxe does not keep who uses a memory window to its bounds
-//     (kernel-notes/rxe-windows.md), and crashes the kernel when one is invalidated that
-//     is not bound. A local invalidation of that kind is EINVAL here; a peer's is beyond
-//     our reach (kernel-notes/rxe-crash-window.md).
-//   - On InfiniBand and RoCE a QP that fails keeps its connection, of which nobody
-//     hears: the program that gets a completion in error disconnects. A program has to
-//     read the event channel to be disconnected from, and at the active end to be
-//     connected, since librdmacm answers the peer there.
+//   - rxe does not enforce the bounds of a memory window (kernel-notes/rxe-windows.md), and
+//     crashes the kernel when a window that is not bound is invalidated. A local
+//     invalidation of that kind is EINVAL here; the provider can't prevent a peer's
+//     (kernel-notes/rxe-crash-window.md).
+//   - On InfiniBand and RoCE a QP that fails keeps its connection, and neither end gets an
+//     event: a program that gets a completion in error has to disconnect. A program
+//     has to read the event channel so that the peer's disconnect is answered, and at
+//     the active end so that the connection is made, because librdmacm answers the
+//     peer in that call.
 //   - siw before Linux 6.8 does not report a QP's state: QP.Query says QPUnknown.
 //   - A completion of siw never has WCWithInv, although siw does invalidate. rxe has
 //     another bit for it, which is translated.

@@ -185,7 +185,7 @@ func (q *qp) QPN() uint32 { return q.qpn }
 
 func (q *qp) Cookie() any { return q.init.Cookie }
 
-// Cause is nil: the kernel tells its log why a connection ended, and nobody else.
+// Cause is nil: the kernel reports why a connection ended to its log only.
 func (q *qp) Cause() error { return nil }
 
 func (q *qp) err(op string, err error) error {

@@ -47,7 +47,7 @@
 //
 // # Limitations
 //
-//   - Revision 0, the RDMA Consortium's, is as RFC 5044 appendix C tells it; that
+//   - Revision 0, the RDMA Consortium's, is as RFC 5044 appendix C describes it; that
 //     consortium's own MPA document is not at hand.
 //   - FPDUs are found in stream order only. Markers are generated and verified,
 //     but not used to find FPDUs in TCP segments that arrive out of order, which

@@ -53,7 +53,7 @@
 //     5.3 makes that order a SHOULD for the sender; without it the data sink
 //     could not know, short of a bitmap per Read, that every octet was placed.
 //     Segments of a Write may come in any order.
-//   - The Terminate layouts of siw and of the RFC can't always be told apart; see
+//   - The Terminate layouts of siw and of the RFC can't always be distinguished; see
 //     [Layout].
 //   - Completion order and fences are the engine's.
 package rdmap

@@ -23,7 +23,7 @@ func Update(crc uint32, p []byte) uint32 {
 
 // Copy copies src to the first len(src) octets of dst and returns crc extended
 // by src, as [Update] would. Each octet is read once: what is returned is the CRC
-// of what dst has then, also while somebody else changes src. dst and src must not
+// of what dst has then, also while another goroutine changes src. dst and src must not
 // overlap. Like dst[:len(src)] beyond dst's length, a dst shorter than src
 // panics; no octet is written then.
 func Copy(crc uint32, dst, src []byte) uint32 {
