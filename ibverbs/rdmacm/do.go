@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
@@ -25,7 +26,8 @@ import (
 //
 // The first call of one of the four has the Conn route the completions of SendCQ. From then on
 // they are taken from there: a program that also posts signalled work itself gets the completions
-// of that through [ConnConfig.OnSend], and doesn't poll SendCQ. They need a SendCQ that the Conn
+// of that through [ConnConfig.OnSend], and doesn't poll SendCQ. They are taken while a call waits: no
+// more signalled work of the program's own may be posted between calls than the send queue holds. They need a SendCQ that the Conn
 // has made, not one of the configuration; that is EINVAL. Nothing changes for a Conn on which they
 // are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
@@ -229,7 +231,7 @@ func (r *router) perform(ctx context.Context, x *call) error {
 		x.wrs[i].WRID = ids | uint64(i)
 		x.wrs[i].Flags |= ibverbs.SendSignaled
 	}
-	refused := r.c.qp.PostSend(x.wrs...)
+	refused := r.post(ctx, x.wrs)
 	clear(x.wrs)
 	x.wrs = x.wrs[:0]
 	if refused != nil && !r.keep(x, refused) {
@@ -253,6 +255,56 @@ func (r *router) perform(ctx context.Context, x *call) error {
 	}
 	return refused
 }
+
+// post posts work requests. Where work that the program has posted itself fills the queue, it takes
+// completions until there is room, or ctx ends. The error says how many are posted in all.
+func (r *router) post(ctx context.Context, wrs []ibverbs.SendWR) error {
+	posted := 0
+	for wait := postWaitMin; ; wait = min(2*wait, postWaitMax) {
+		err := r.c.qp.PostSend(wrs[posted:]...)
+		if err == nil {
+			return nil
+		}
+		if refused := new(ibverbs.PostError); errors.As(err, &refused) {
+			posted += refused.Posted
+			err = &ibverbs.PostError{Posted: posted, Err: refused.Err}
+		}
+		full := errors.Is(err, syscall.ENOMEM) && !errors.Is(err, ibverbs.ErrNoneSignaled)
+		if !full || posted == len(wrs) || !r.makeRoom(ctx, wait) {
+			return err
+		}
+	}
+}
+
+// makeRoom takes completions without waiting for one, or else lets some time pass. It reports
+// whether it is worth trying again.
+func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-r.lead:
+		n, err := r.c.sendCQ.Poll(r.wcs[:])
+		for i := range r.wcs[:n] {
+			r.completed(&r.wcs[i])
+		}
+		r.lead <- struct{}{}
+		if n > 0 || err != nil {
+			return err == nil
+		}
+	default: // somebody polls
+	}
+	select {
+	case <-time.After(wait):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// How long post waits before it tries again: nothing reports places that unsignalled work gives
+// back.
+const (
+	postWaitMin = 20 * time.Microsecond
+	postWaitMax = time.Millisecond
+)
 
 // keep sees to a call of which the queue has refused something, and reports whether there are
 // completions to wait for. If not, the call is over.

@@ -1,0 +1,38 @@
+package rdmacm_test
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// TestConnDoBesideAFullQueue: work that the program has posted itself fills the send queue. A call
+// takes its completions from the CQ, and then has room.
+func TestConnDoBesideAFullQueue(t *testing.T) {
+	ctx := timeout(t)
+	const places = 8
+	var own int
+	a, b := pair(t, &rdmacm.ConnConfig{
+		Cap:    ibverbs.QPCap{MaxSendWR: places},
+		OnSend: func(wc *ibverbs.WC) { own++ },
+	}, nil)
+	here, _ := memory(t, a, 64)
+	_, there := memory(t, b, 64)
+	read := ibverbs.NewRead(there, sge(t, here, 0, 64)) // has its place until the peer has answered
+	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
+	posted := 0
+	for round := range 3 {
+		// More than the queue holds would be more than the CQ holds, which nobody polls yet.
+		for range places {
+			ok(t, a.QP().PostSend(read))
+			posted++
+		}
+		if err := a.Do(ctx, empty, empty); err != nil {
+			t.Fatalf("round %d, after %d work requests of the program's own: %v", round, posted, err)
+		}
+	}
+	if own != posted {
+		t.Errorf("OnSend got %d completions of %d", own, posted)
+	}
+}
