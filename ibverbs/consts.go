@@ -146,6 +146,13 @@ const (
 // can resize (IBV_DEVICE_SRQ_RESIZE).
 const DeviceSRQResize = provider.DeviceSRQResize
 
+// Values of DeviceAttr.AtomicCap.
+const (
+	AtomicNone = provider.AtomicNone // there are no atomic operations
+	AtomicHCA  = provider.AtomicHCA  // among those of one device
+	AtomicGlob = provider.AtomicGlob // with those of the CPU as well
+)
+
 // Rights of an MR. Local read is always allowed.
 const (
 	AccessLocalWrite   = provider.AccessLocalWrite
