@@ -38,8 +38,6 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/auto"
-	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // maxMessage is the length in octets of the longest message. Both ends post receives of
@@ -81,18 +79,13 @@ func start() error {
 
 // open opens a device of the provider for connections with address. This is all that
 // depends on the provider.
-func open(provider, address string) (*ibverbs.Context, error) {
-	switch provider {
-	case "engine":
-		return ibverbs.Open(engine.New(nil), "")
-	case "kernel":
-		return ibverbs.Open(kernel.New(), "")
-	case "auto":
-		addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-		p := auto.New(&auto.Options{Addr: addr.Addr()})
-		return ibverbs.Open(p, "")
+func open(name, address string) (*ibverbs.Context, error) {
+	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
+	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr()})
+	if err != nil {
+		return nil, fmt.Errorf("--provider: %w", err)
 	}
-	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", provider)
+	return ibverbs.Open(p, "")
 }
 
 // complete waits for the next completion of cq and returns it if it is a success.

@@ -47,10 +47,8 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
-	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/auto"
 	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 const usage = `usage: kv [flags] --listen ADDRESS
@@ -130,21 +128,16 @@ func run(ctx context.Context, name, address string, atomics bool, command []stri
 // open opens a device, with atomic operations if it has them. auto takes one of the kernel
 // if it leads to the address, otherwise the engine.
 func open(name, address string) (*ibverbs.Context, error) {
-	options := &engine.Options{Extensions: true}
-	switch name {
-	case "engine":
-		return ibverbs.Open(engine.New(options), "")
-	case "kernel":
-		return ibverbs.Open(kernel.New(), "")
-	case "auto":
-		addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-		return ibverbs.Open(auto.New(&auto.Options{Addr: addr.Addr(), Engine: options}), "")
+	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
+	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr(), Engine: &engine.Options{Extensions: true}})
+	if err != nil {
+		return nil, fmt.Errorf("--provider: %w", err)
 	}
-	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", name)
+	return ibverbs.Open(p, "")
 }
 
 // hasAtomics reports whether the device has atomic operations.
 func hasAtomics(vctx *ibverbs.Context) (bool, error) {
 	attr, err := vctx.Query()
-	return attr.AtomicCap != provider.AtomicNone, err
+	return attr.AtomicCap != ibverbs.AtomicNone, err
 }

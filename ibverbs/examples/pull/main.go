@@ -40,8 +40,6 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/auto"
-	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 func main() {
@@ -80,17 +78,13 @@ func start() error {
 
 // open opens a device. auto takes one of the kernel if it leads to the address, otherwise
 // the engine.
-func open(provider, address string) (*ibverbs.Context, error) {
-	switch provider {
-	case "engine":
-		return ibverbs.Open(engine.New(nil), "")
-	case "kernel":
-		return ibverbs.Open(kernel.New(), "")
-	case "auto":
-		addr, _ := netip.ParseAddrPort(address) // without one, any device will do
-		return ibverbs.Open(auto.New(&auto.Options{Addr: addr.Addr()}), "")
+func open(name, address string) (*ibverbs.Context, error) {
+	addr, _ := netip.ParseAddrPort(address) // without one, any device will do
+	p, err := auto.Named(name, &auto.Options{Addr: addr.Addr()})
+	if err != nil {
+		return nil, fmt.Errorf("--provider: %w", err)
 	}
-	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", provider)
+	return ibverbs.Open(p, "")
 }
 
 // because adds to err, which may be nil, the reason why the connection ended, if that was a

@@ -10,8 +10,6 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/auto"
-	"github.com/govs-rdma/govs/provider/engine"
-	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // resolveTimeout is that of rdma_create_ep, for address and route each.
@@ -124,13 +122,9 @@ func closeCQ(cq *ibverbs.CQ) error { return errors.Join(cq.Close(), cq.Channel()
 // open opens a device. auto takes one of the kernel if it leads to addr, otherwise the
 // engine.
 func open(provider string, addr netip.Addr) (*ibverbs.Context, error) {
-	switch provider {
-	case "engine":
-		return ibverbs.Open(engine.New(nil), "")
-	case "kernel":
-		return ibverbs.Open(kernel.New(), "")
-	case "auto":
-		return ibverbs.Open(auto.New(&auto.Options{Addr: addr}), "")
+	p, err := auto.Named(provider, &auto.Options{Addr: addr})
+	if err != nil {
+		return nil, fmt.Errorf("--provider: %w", err)
 	}
-	return nil, fmt.Errorf("--provider %s: there are engine, kernel and auto", provider)
+	return ibverbs.Open(p, "")
 }
