@@ -31,6 +31,9 @@ func TestConnDoBesideAFullQueue(t *testing.T) {
 		if err := a.Do(ctx, empty, empty); err != nil {
 			t.Fatalf("round %d, after %d work requests of the program's own: %v", round, posted, err)
 		}
+		// siw completes a Write before Reads that were posted before it, but no Read does so
+		// (kernel-notes/siw-completion-order.md).
+		ok(t, a.Read(ctx, sge(t, here, 0, 64), there))
 	}
 	if own != posted {
 		t.Errorf("OnSend got %d completions of %d", own, posted)
