@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Stacks has List keep the stack of who made an object.
+// Stacks, if set, has List keep the stack of the goroutine that made the object.
 var Stacks atomic.Bool
 
 // describers return the line of an open object in a dump of its context. The packages that
@@ -30,7 +30,7 @@ type live struct {
 type Entry struct {
 	Kind        Kind
 	Description string
-	Stack       string // of who made it, with Stacks
+	Stack       string // of the goroutine that made it; empty if Stacks was not set
 }
 
 // Root has o, a context, keep the list of what is open on it.
