@@ -57,7 +57,8 @@ func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
 	for i, octet := range b[RemoteRegionSize:] {
 		if octet != 0 {
 			return object.Errorf("remote region", "", syscall.EINVAL,
-				"octet %d of %d is %#02x: zeros only may come after the first %d", RemoteRegionSize+i, len(b), octet, RemoteRegionSize)
+				"octet %d of %d is %#02x: zeros only may come after the first %d",
+				RemoteRegionSize+i, len(b), octet, RemoteRegionSize)
 		}
 	}
 	addr, n := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])

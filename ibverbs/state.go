@@ -54,7 +54,8 @@ func (srq *SRQ) state() string {
 func (cq *CQ) state() string {
 	s := cq.String()
 	if st, err := cq.Stats(); err == nil {
-		s += fmt.Sprintf(": %d waiting, at least %d places were free, %d lost", st.Waiting, st.LowestFree(), st.Lost)
+		s += fmt.Sprintf(": %d waiting, at least %d places were free, %d lost", st.Waiting,
+			st.LowestFree(), st.Lost)
 	}
 	return s
 }

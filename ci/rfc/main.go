@@ -112,7 +112,9 @@ func resolve(c *catalogue.Catalogue, claims []claim, suite []*conformance.Scenar
 			continue
 		}
 		if cl.crowded {
-			r.problems = append(r.problems, fmt.Sprintf("%s: more than %d claims in a row: place each at the code that does it", cl.where, maxBlock))
+			r.problems = append(r.problems,
+				fmt.Sprintf("%s: more than %d claims in a row: place each at the code that does it",
+					cl.where, maxBlock))
 		}
 		if cl.test {
 			r.tests[cl.id] = true
@@ -146,10 +148,12 @@ func (cl *claim) check(c *catalogue.Catalogue) string {
 		return fmt.Sprintf("%s is of %s, not of RFC %s", cl.id, req.Document, cl.document)
 	}
 	if req.Brief == "" {
-		return fmt.Sprintf("%s has no words for a comment: add it to provider/conformance/catalogue/briefs.tsv", cl.id)
+		return fmt.Sprintf("%s has no words for a comment: add it to "+
+			"provider/conformance/catalogue/briefs.tsv", cl.id)
 	}
 	if cl.words != req.Brief {
-		return fmt.Sprintf("%s is followed by %q instead of %q: go run ./ci/rfc -write", cl.id, cl.words, req.Brief)
+		return fmt.Sprintf("%s is followed by %q instead of %q: go run ./ci/rfc -write", cl.id,
+			cl.words, req.Brief)
 	}
 	return ""
 }

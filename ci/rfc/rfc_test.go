@@ -58,7 +58,8 @@ const (
 
 func TestResolve(t *testing.T) {
 	root := project(t, map[string]string{
-		"a/a.go":             "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {}\n\nvar x = 1 @5044 MPA-4.1-02 " + b2 + "\n\n@5044 MPA-4.1-03 " + b3 + "\n",
+		"a/a.go": "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {}\n\nvar x = " +
+			"1 @5044 MPA-4.1-02 " + b2 + "\n\n@5044 MPA-4.1-03 " + b3 + "\n",
 		"a/a_test.go":        "package a\n\n@5044 MPA-4.1-01 " + b1 + "\n",
 		"a/b.go":             "package a\n@5044 MPA-99-01\n@5041 MPA-4.1-01\n@5044  MPA-4.1-01\n@5044 MPA-4.1-01 and more\n@MPA-4.1-01\n",
 		"a/testdata/x.go":    "@5044 nothing of this counts\n",
@@ -102,7 +103,8 @@ func TestResolve(t *testing.T) {
 // changes nothing else.
 func TestWrite(t *testing.T) {
 	root := project(t, map[string]string{
-		"a.go": "package a\n\n@5044 MPA-4.1-01\nfunc f() {\n\tx() @5044 MPA-4.1-02 old words\n}\n@5044 MPA-4.1-03 " + b3 + "\n@bad\n@5044 MPA-99-01\n",
+		"a.go": "package a\n\n@5044 MPA-4.1-01\nfunc f() {\n\tx() @5044 MPA-4.1-02 old " +
+			"words\n}\n@5044 MPA-4.1-03 " + b3 + "\n@bad\n@5044 MPA-99-01\n",
 		"b.go": "package a\n\n// nothing\n",
 		"c.go": "package a\n\n@5044 MPA-4.1-03 " + b3 + "\n",
 	})
@@ -116,7 +118,8 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {\n\tx() @5044 MPA-4.1-02 " + b2 + "\n}\n@5044 MPA-4.1-03 " + b3 + "\n@bad\n@5044 MPA-99-01\n"
+	want := "package a\n\n@5044 MPA-4.1-01 " + b1 + "\nfunc f() {\n\tx() @5044 MPA-4.1-02 " +
+		b2 + "\n}\n@5044 MPA-4.1-03 " + b3 + "\n@bad\n@5044 MPA-99-01\n"
 	if want = strings.ReplaceAll(want, "@", mark); string(got) != want {
 		t.Errorf("the file is\n%s\nwant\n%s", got, want)
 	}

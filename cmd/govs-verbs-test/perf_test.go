@@ -97,10 +97,11 @@ func TestSeconds(t *testing.T) {
 func TestPerfWrongUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"write-bw": "give either ADDR:PORT of the server, or --listen ADDR:PORT",
-		"write-bw 192.0.2.1:7175 --listen 192.0.2.1:7175":    "give either ADDR:PORT of the server",
-		"write-bw 192.0.2.1":                                 "an IP address and a port are needed",
-		"tcp-bw localhost:7175":                              "an IP address and a port are needed",
-		"write-bw 192.0.2.1:0":                               "port 0 can't be listened on: name a port from 1 to 65535",
+		"write-bw 192.0.2.1:7175 --listen 192.0.2.1:7175": "give either ADDR:PORT of the server",
+		"write-bw 192.0.2.1":                              "an IP address and a port are needed",
+		"tcp-bw localhost:7175":                           "an IP address and a port are needed",
+		"write-bw 192.0.2.1:0": "port 0 can't be listened on: " +
+			"name a port from 1 to 65535",
 		"write-bw 192.0.2.1:7175 --iters 1 --duration 1s":    "--iters and --duration can't be used together",
 		"write-bw 192.0.2.1:7175 --iters=-1":                 "--iters -1: has to be at least 1",
 		"write-bw 192.0.2.1:7175 --duration=-1s":             "--duration -1s: has to be above 0",
@@ -159,7 +160,8 @@ func TestPerfUnable(t *testing.T) {
 	}
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1 --cong no-such")...).want(t, exitUsage, nil, parts("--cong no-such: "))
 	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused"))
-	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil, parts("nothing listens there"))
+	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil,
+		parts("nothing listens there"))
 }
 
 // TestPerfSaysWhy has runs that can't be, or that mean something else than one end

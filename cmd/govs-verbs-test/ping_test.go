@@ -107,7 +107,8 @@ func TestPingAuto(t *testing.T) {
 
 func TestPingFailures(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
-		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil, parts("connecting to 127.0.0.1:1: nothing listens there"))
+		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil,
+			parts("connecting to 127.0.0.1:1: nothing listens there"))
 	})
 	t.Run("the address is taken", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -89,7 +89,8 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
 	planned := 0
 	col.Outcomes, err = conformance.Run(ctx, conformance.Config{
-		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers, Seed: c.Seed, Scale: c.Scale,
+		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers,
+		Seed: c.Seed, Scale: c.Scale,
 		Capture: b.capture, Dir: dir, Tap: b.peerTap(),
 		Progress: func(done, total int, o *conformance.Outcome) {
 			planned = total

@@ -49,7 +49,8 @@ type watch struct {
 // newConn makes the QP of id with all it needs. It takes over ch and id: Close
 // frees them even if newConn fails.
 func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
-	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, onSend: cfg.OnSend}
+	c := &Conn{vctx: ch.vctx, ch: ch, id: id, pd: cfg.PD, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
+		onSend: cfg.OnSend}
 	sizes := capacity(cfg.Cap)
 	if err := c.makeParts(sizes, cfg.SRQ); err != nil {
 		return c, err

@@ -26,10 +26,10 @@ import (
 //
 // The first call of one of the four has the Conn route the completions of SendCQ. From then on
 // they are taken from there: a program that also posts signalled work itself gets the completions
-// of that through [ConnConfig.OnSend], and doesn't poll SendCQ. They are taken while a call waits: no
-// more signalled work of the program's own may be posted between calls than the send queue holds. They need a SendCQ that the Conn
-// has made, not one of the configuration; that is EINVAL. Nothing changes for a Conn on which they
-// are not called.
+// of that through [ConnConfig.OnSend], and doesn't poll SendCQ. They are taken while a call waits:
+// between calls, the program may post at most as much signalled work as the send queue holds. The
+// four need a SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes
+// for a Conn on which they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	r, err := c.router("Conn.Do", len(wrs))
 	if err != nil {
@@ -63,7 +63,8 @@ func (c *Conn) Send(ctx context.Context, msg ibverbs.SGE) error {
 }
 
 // one is Do of one work request with one SGE.
-func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge ibverbs.SGE, remote *ibverbs.RemoteRegion) error {
+func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge ibverbs.SGE,
+	remote *ibverbs.RemoteRegion) error {
 	r, err := c.router(op, 1)
 	if err != nil {
 		return err
@@ -96,7 +97,8 @@ func (c *Conn) router(op string, n int) (*router, error) {
 	if r == nil {
 		if !c.ownSendCQ {
 			return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
-				"the send CQ is one of the configuration, whose completions others may wait for: leave ConnConfig.SendCQ out")
+				"the send CQ is one of the configuration, whose completions others may wait "+
+					"for: leave ConnConfig.SendCQ out")
 		}
 		_, init, err := c.qp.Query()
 		if err != nil {

@@ -84,11 +84,13 @@ func TestConnDoOfMany(t *testing.T) {
 			for round := range rounds {
 				text := here.Bytes()[2*k*size:][:size]
 				copy(text, fmt.Sprintf("caller %d, round %d          ", k, round))
-				wrs := []ibverbs.SendWR{{Opcode: ibverbs.WRRDMAWrite, RemoteAddr: mine.Addr, RKey: mine.RKey, SGList: []ibverbs.SGE{from}}}
+				wrs := []ibverbs.SendWR{{Opcode: ibverbs.WRRDMAWrite, RemoteAddr: mine.Addr,
+					RKey: mine.RKey, SGList: []ibverbs.SGE{from}}}
 				for range (k + round) % 7 { // up to what the queue holds, with the Read
 					wrs = append(wrs, wrs[0])
 				}
-				wrs = append(wrs, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, RemoteAddr: mine.Addr, RKey: mine.RKey, SGList: []ibverbs.SGE{to}})
+				wrs = append(wrs, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, RemoteAddr: mine.Addr,
+					RKey: mine.RKey, SGList: []ibverbs.SGE{to}})
 				if err := a.Do(ctx, wrs[:min(len(wrs), 8)]...); err != nil {
 					t.Errorf("caller %d: %v", k, err)
 					return
@@ -131,7 +133,8 @@ func TestConnDoGivenUp(t *testing.T) {
 	}
 	ok(t, a.QP().Drain(ctx))
 	for range 2 * 2 { // all places are free
-		ok(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
+		ok(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite},
+			ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
 	}
 }
 
@@ -167,7 +170,8 @@ func TestConnDoEnds(t *testing.T) {
 	for range callers {
 		go func() {
 			for {
-				if err := a.Read(ctx, ibverbs.SGE{Addr: here.Addr(), Length: 8, LKey: here.LKey()}, there); err != nil {
+				if err := a.Read(ctx, ibverbs.SGE{Addr: here.Addr(), Length: 8, LKey: here.LKey()},
+					there); err != nil {
 					ended <- err
 					return
 				}
@@ -231,7 +235,8 @@ func TestConnDoFaults(t *testing.T) {
 	wantErr(t, "no work request", a.Do(ctx), syscall.EINVAL, "Conn.Do")
 	wantErr(t, "too many", a.Do(ctx, make([]ibverbs.SendWR, 1000)...), syscall.EINVAL, "1000 work requests")
 	short := must[ibverbs.RemoteRegion](t)(there.Part(0, 4))
-	wantErr(t, "more than the peer has", a.Write(ctx, short, sge(t, here, 0, 8)), syscall.EINVAL, "Conn.Write", "8 octets", "only 4")
+	wantErr(t, "more than the peer has", a.Write(ctx, short, sge(t, here, 0, 8)), syscall.EINVAL,
+		"Conn.Write", "8 octets", "only 4")
 	wantErr(t, "an opcode that does not exist", a.Do(ctx,
 		ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}, ibverbs.SendWR{Opcode: 77}), syscall.EINVAL)
 	ok(t, a.Write(ctx, there, sge(t, here, 0, 8))) // that was no harm
@@ -293,7 +298,8 @@ func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
 		}
 	}()
 	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{SendCQ: cq}))
-	wantErr(t, "a shared CQ", c.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}), syscall.EINVAL, "SendCQ")
+	wantErr(t, "a shared CQ", c.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}),
+		syscall.EINVAL, "SendCQ")
 	ok(t, c.Close())
 	ok(t, (<-accepted).Close())
 }

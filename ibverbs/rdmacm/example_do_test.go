@@ -30,7 +30,8 @@ func ExampleConn_Do() {
 				if in, err = rdmacm.NewReceiver(c, 16, 64); err != nil {
 					return err
 				}
-				if mr, err = c.PD().AllocMR(64, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite); err != nil {
+				if mr, err = c.PD().AllocMR(64,
+					ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite); err != nil {
 					return err
 				}
 				window, err := mr.Remote(0, 64)

@@ -49,7 +49,8 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 		return nil, errNil(op, "connection")
 	}
 	if c.qp.SRQ() != nil {
-		return nil, object.Errorf(op, "", syscall.EINVAL, "the connection has an SRQ: NewSRQReceiver posts to that")
+		return nil, object.Errorf(op, "", syscall.EINVAL,
+			"the connection has an SRQ: NewSRQReceiver posts to that")
 	}
 	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
 	return r, r.begin(op, c.pd, n, size)
@@ -69,7 +70,8 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 // begin makes the memory and posts all receives.
 func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size int) (err error) {
 	if n < 1 || size < 1 {
-		return object.Errorf(op, "", syscall.EINVAL, "%d receives of %d octets: at least one of one is needed", n, size)
+		return object.Errorf(op, "", syscall.EINVAL,
+			"%d receives of %d octets: at least one of one is needed", n, size)
 	}
 	if r.mr, err = pd.AllocMR(n*size, ibverbs.AccessLocalWrite); err != nil {
 		return err

@@ -16,7 +16,8 @@ import (
 
 // receiving connects two Conns, of which the second one has a Receiver.
 func receiving(t *testing.T, n, size int) (a, b *rdmacm.Conn, in *rdmacm.Receiver) {
-	a, b = pair(t, nil, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+	a, b = pair(t, nil, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn,
+		_ *rdmacm.ConnParam) (err error) {
 		in, err = rdmacm.NewReceiver(c, n, size)
 		return err
 	}})
@@ -121,7 +122,8 @@ func TestConnReceiverOfSRQ(t *testing.T) {
 	defer ch.Close()
 	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, &ibverbs.CQOptions{Channel: ch}))
 	defer cq.Close()
-	srq := must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 8, MaxSGE: 1}}))
+	srq := must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 8,
+		MaxSGE: 1}}))
 	defer srq.Close()
 	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(srq, cq, 8, 16))
 	defer in.Close()

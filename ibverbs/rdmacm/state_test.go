@@ -28,7 +28,8 @@ func TestWriteState(t *testing.T) {
 	ok(t, err)
 	cq, err := vctx.CreateCQ(16, nil)
 	ok(t, err)
-	qp, err := pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxRecvSGE: 1}})
+	qp, err := pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq,
+		Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxRecvSGE: 1}})
 	ok(t, err)
 	ok(t, qp.PostRecv(ibverbs.RecvWR{}))
 	mr, err := pd.RegMR(make([]byte, 100), ibverbs.AccessLocalWrite)

@@ -21,7 +21,8 @@ func (l *Listener) Stats() (ibverbs.ListenerStats, error) {
 	if p, ok := l.id.p.(provider.ListenerStater); ok {
 		return p.ListenerStats()
 	}
-	return ibverbs.ListenerStats{}, &ibverbs.UnsupportedError{Feature: "counters of a listener", Reason: "the provider doesn't count"}
+	return ibverbs.ListenerStats{}, &ibverbs.UnsupportedError{Feature: "counters of a listener",
+		Reason: "the provider doesn't count"}
 }
 
 // state is the id's line of ibverbs.Context.WriteState.
@@ -29,7 +30,8 @@ func (id *ID) state() string {
 	s := id.obj.Name()
 	if p, ok := id.p.(provider.ListenerStater); ok {
 		if st, err := p.ListenerStats(); err == nil {
-			return fmt.Sprintf("%s: listens on %s, %d of %d places pending, %d requests, %d refused, %d failed",
+			return fmt.Sprintf("%s: listens on %s, %d of %d places pending, %d requests, %d "+
+				"refused, %d failed",
 				s, id.LocalAddr(), st.Pending, st.MaxPending, st.Requests, st.Refused, st.Failed)
 		}
 	}

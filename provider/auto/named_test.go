@@ -46,7 +46,8 @@ func TestNamed(t *testing.T) {
 	}
 	for _, name := range []string{"", "Engine", "siw0"} {
 		p, err := Named(name, nil)
-		if p != nil || !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "engine, kernel and auto") {
+		if p != nil || !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(),
+			"engine, kernel and auto") {
 			t.Errorf("Named(%q): %v, %v, want EINVAL", name, p, err)
 		}
 	}

@@ -153,7 +153,8 @@ func TestSchedulesFindFaults(t *testing.T) {
 			overlay := m.overlay(t)
 			began := time.Now()
 			name := regexp.QuoteMeta(strings.ReplaceAll(m.protocol, " ", "_"))
-			out, err := exec.Command("go", "test", "-vet=off", "-count=1", "-tags", "schedules", "-overlay", overlay,
+			out, err := exec.Command("go", "test", "-vet=off", "-count=1", "-tags", "schedules",
+				"-overlay", overlay,
 				"-run", "^TestSchedules$/^"+name+"$",
 				"-schedules.time", "60s", ".").CombinedOutput()
 			found := regexp.MustCompile(`schedule \d+, after [0-9.a-zµ]+`).Find(out)

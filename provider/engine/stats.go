@@ -126,7 +126,8 @@ func (q *qp) readCounts(st *provider.QPStats) {
 		return
 	}
 	st.Sent, st.Received = n.sent, n.received
-	st.FlushedSends, st.FlushedRecvs, st.CRCErrors = n.flushedSends.Load(), n.flushedRecvs.Load(), n.crcErrors.Load()
+	st.FlushedSends, st.FlushedRecvs, st.CRCErrors = n.flushedSends.Load(), n.flushedRecvs.Load(),
+		n.crcErrors.Load()
 	if n.lowest != math.MaxUint32 {
 		st.LowestRecvs = int(n.lowest)
 	}

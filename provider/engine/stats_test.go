@@ -23,12 +23,16 @@ func TestStatsTraffic(t *testing.T) {
 			a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{}, params(true))
 			src, dst := a.reg(n, provider.AccessLocalWrite), b.reg(n, allRights)
 			sges := []provider.SGE{src.sge(0, n)}
-			b.recv(provider.RecvWR{SGList: []provider.SGE{dst.sge(0, n)}}, provider.RecvWR{}, provider.RecvWR{})
+			b.recv(provider.RecvWR{SGList: []provider.SGE{dst.sge(0, n)}}, provider.RecvWR{},
+				provider.RecvWR{})
 			a.send(
-				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
-				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag},
+				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0),
+					RKey: dst.m.stag},
+				provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: sges, RemoteAddr: dst.to(0),
+					RKey: dst.m.stag},
 				provider.SendWR{Opcode: provider.WRSend, SGList: sges},
-				provider.SendWR{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.to(0), RKey: dst.m.stag, Flags: provider.SendSignaled},
+				provider.SendWR{Opcode: provider.WRRDMARead, SGList: sges, RemoteAddr: dst.to(0),
+					RKey: dst.m.stag, Flags: provider.SendSignaled},
 			)
 			b.poll()
 			for end := time.Now().Add(patience); ; { // both ends have to be polled for the Read
@@ -43,7 +47,8 @@ func TestStatsTraffic(t *testing.T) {
 			}
 			octets := uint64(n)
 			want := provider.Traffic{
-				Send: provider.OpCount{Messages: 1, Octets: octets}, Write: provider.OpCount{Messages: 2, Octets: 2 * octets},
+				Send:        provider.OpCount{Messages: 1, Octets: octets},
+				Write:       provider.OpCount{Messages: 2, Octets: 2 * octets},
 				ReadRequest: provider.OpCount{Messages: 1, Octets: octets},
 			}
 			answer := provider.Traffic{ReadResponse: provider.OpCount{Messages: 1, Octets: octets}}
@@ -55,7 +60,8 @@ func TestStatsTraffic(t *testing.T) {
 				t.Errorf("b received\n%+v and sent\n%+v", bs.Received, bs.Sent)
 			}
 			if bs.LowestRecvs != 2 || bs.RecvsPosted != 2 || as.LowestRecvs != -1 {
-				t.Errorf("receives: lowest %d, posted %d, at the other end lowest %d", bs.LowestRecvs, bs.RecvsPosted, as.LowestRecvs)
+				t.Errorf("receives: lowest %d, posted %d, at the other end lowest %d",
+					bs.LowestRecvs, bs.RecvsPosted, as.LowestRecvs)
 			}
 			if as.TCP == nil || as.TCP.BytesAcked < 3*octets || as.Remote != bs.Local {
 				t.Errorf("TCP %+v, peer %v", as.TCP, as.Remote)
@@ -98,7 +104,8 @@ func TestStatsTerminate(t *testing.T) {
 	}
 	a.dev.log.draining.Wait()
 	b.dev.log.draining.Wait()
-	if got := log.String(); strings.Count(got, "Terminate sent") != 1 || strings.Count(got, "Terminate received") != 1 {
+	if got := log.String(); strings.Count(got, "Terminate sent") != 1 || strings.Count(got,
+		"Terminate received") != 1 {
 		t.Errorf("log:\n%s", got)
 	}
 }
@@ -128,7 +135,8 @@ func TestStatsCQ(t *testing.T) {
 	must(s.cq.Poll(wc[:]))(t)
 	push(1)
 	got := must(s.cq.Stats())(t)
-	if want := (provider.CQStats{Completions: 4, Errors: 4, CQE: 4, Waiting: 1, MostWaiting: 3}); got != want || got.LowestFree() != 1 {
+	if want := (provider.CQStats{Completions: 4, Errors: 4, CQE: 4, Waiting: 1,
+		MostWaiting: 3}); got != want || got.LowestFree() != 1 {
 		t.Errorf("%+v", got)
 	}
 	push(5)

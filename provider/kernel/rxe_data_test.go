@@ -88,7 +88,9 @@ func testRxeAtomics(t *testing.T) {
 		{"FetchAdd that wraps", provider.SendWR{Opcode: provider.WRAtomicFetchAdd, CompareAdd: ^uint64(1)}, provider.WCFetchAdd, 42, 40},
 		{"CmpSwap that does", provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp, CompareAdd: 40, Swap: 0x0123456789abcdef}, provider.WCCompSwap, 40, 0x0123456789abcdef},
 		{"CmpSwap that does not", provider.SendWR{Opcode: provider.WRAtomicCmpAndSwp, CompareAdd: 40, Swap: 1}, provider.WCCompSwap, 0x0123456789abcdef, 0x0123456789abcdef},
-		{"FetchAdd after a fence", provider.SendWR{Opcode: provider.WRAtomicFetchAdd, Flags: provider.SendFence, CompareAdd: 1}, provider.WCFetchAdd, 0x0123456789abcdef, 0x0123456789abcdf0},
+		{"FetchAdd after a fence", provider.SendWR{Opcode: provider.WRAtomicFetchAdd,
+			Flags: provider.SendFence, CompareAdd: 1}, provider.WCFetchAdd, 0x0123456789abcdef,
+			0x0123456789abcdf0},
 	} {
 		wc := post(c.wr)
 		if want := (provider.WC{WRID: 3, Opcode: c.opcode, ByteLen: 8, QPN: a.qp.QPN()}); wc != want {

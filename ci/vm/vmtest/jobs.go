@@ -86,7 +86,8 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	if err := os.MkdirAll(group, 0o777); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(group, "options"), []byte(strings.Join(o.args(), "\n")+"\n"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(group, "options"),
+		[]byte(strings.Join(o.args(), "\n")+"\n"), 0o666); err != nil {
 		return err
 	}
 	if o.Dir == "" {

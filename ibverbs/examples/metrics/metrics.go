@@ -60,14 +60,15 @@ func NewCollector(vctx *ibverbs.Context) *Collector {
 		return prometheus.NewDesc("rdma_"+name, help, labels, prometheus.Labels{"device": vctx.Name()})
 	}
 	return &Collector{
-		vctx:       vctx,
-		messages:   desc("messages_total", "RDMA messages.", "direction", "opcode"),
-		octets:     desc("octets_total", "Payload of RDMA messages.", "direction", "opcode"),
-		flushed:    desc("flushed_total", "Work requests that were flushed.", "queue"),
-		terminates: desc("terminates_total", "Connections that a Terminate has ended.", "direction", "layer", "type", "code"),
-		refused:    desc("refused_total", "What a limit has refused or ended.", "limit"),
-		crc:        desc("crc_errors_total", "FPDUs with a wrong CRC."),
-		qps:        desc("qps", "Open QPs."),
+		vctx:     vctx,
+		messages: desc("messages_total", "RDMA messages.", "direction", "opcode"),
+		octets:   desc("octets_total", "Payload of RDMA messages.", "direction", "opcode"),
+		flushed:  desc("flushed_total", "Work requests that were flushed.", "queue"),
+		terminates: desc("terminates_total", "Connections that a Terminate has ended.", "direction",
+			"layer", "type", "code"),
+		refused: desc("refused_total", "What a limit has refused or ended.", "limit"),
+		crc:     desc("crc_errors_total", "FPDUs with a wrong CRC."),
+		qps:     desc("qps", "Open QPs."),
 	}
 }
 

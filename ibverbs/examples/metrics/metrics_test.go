@@ -66,17 +66,19 @@ func oneMessage(t *testing.T) *ibverbs.Context {
 		req, err := l.Accept(ctx)
 		if err == nil {
 			var c *rdmacm.Conn
-			c, err = req.Accept(ctx, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
-				mr, err := c.PD().AllocMR(64, ibverbs.AccessLocalWrite)
-				if err != nil {
-					return err
-				}
-				sge, err := mr.SGE(0, 64)
-				if err != nil {
-					return err
-				}
-				return c.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
-			}})
+			c, err = req.Accept(ctx,
+				&rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn,
+					_ *rdmacm.ConnParam) error {
+					mr, err := c.PD().AllocMR(64, ibverbs.AccessLocalWrite)
+					if err != nil {
+						return err
+					}
+					sge, err := mr.SGE(0, 64)
+					if err != nil {
+						return err
+					}
+					return c.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
+				}})
 			accepted <- c
 		}
 		if err != nil {

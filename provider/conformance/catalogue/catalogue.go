@@ -110,7 +110,8 @@ func (c *Catalogue) addBriefs(tsv string) error {
 		case seen[id]:
 			return fmt.Errorf("briefs: line %d: id %s is there already", i+2, id)
 		case brief == "" || len(brief) > MaxBrief || strings.TrimSpace(brief) != brief:
-			return fmt.Errorf("briefs: line %d: %s: %d characters instead of 1 to %d", i+2, id, len(brief), MaxBrief)
+			return fmt.Errorf("briefs: line %d: %s: %d characters instead of 1 to %d", i+2, id,
+				len(brief), MaxBrief)
 		}
 		seen[id] = true
 		r.Brief = brief

@@ -63,8 +63,11 @@ func TestOneRow(t *testing.T) {
 		t.Fatal("MPA-4.1-03 is not there")
 	}
 	want := Requirement{
-		ID: "MPA-4.1-03", Document: "RFC 5044", Section: "4.1", Text: "Pad 0-3 octets so the FPDU is a multiple of 4", Brief: "Pad 0-3 octets so the FPDU is a multiple of 4",
-		Level: Must, Side: "tx", Observable: "wire", Observe: "wire", Negative: "All payload sizes mod 4", Basis: "rfc-text",
+		ID: "MPA-4.1-03", Document: "RFC 5044", Section: "4.1",
+		Text:  "Pad 0-3 octets so the FPDU is a multiple of 4",
+		Brief: "Pad 0-3 octets so the FPDU is a multiple of 4",
+		Level: Must, Side: "tx", Observable: "wire", Observe: "wire",
+		Negative: "All payload sizes mod 4", Basis: "rfc-text",
 	}
 	if *r != want || r.Where() != "RFC 5044 §4.1" {
 		t.Errorf("got %+v, want %+v", *r, want)

@@ -116,7 +116,7 @@ func (b *bench) judge(outcomes ...conformance.Outcome) (*conformance.Result, err
 }
 
 // control plays a scenario where nothing is broken: to the engine alone, which
-// gives the reference, and to one that stands after the decorators of a mutant.
+// gives the reference, and to one with the decorators of a mutant.
 // Both have to pass.
 func (b *bench) control(slug string) (conformance.Outcome, error) {
 	b.mu.Lock()

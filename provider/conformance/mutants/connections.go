@@ -57,7 +57,8 @@ func cmMutants() []*Mutant {
 			}),
 		},
 		{
-			Name: "rejection-by-nobody", What: "reports a rejection by the peer's program as one by the connection manager",
+			Name:     "rejection-by-nobody",
+			What:     "reports a rejection by the peer's program as one by the connection manager",
 			CaughtBy: []string{"conn/reject", "mpa/reply-rejects-0", "mpa/reply-rejects-9"},
 			verbs: told(func(e *provider.CMEvent) bool {
 				if e.Type == provider.CMRejected {

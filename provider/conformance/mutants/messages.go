@@ -70,7 +70,8 @@ func messageCheckMutants() []*Mutant {
 			wire:     in(edit(sends, func(f *frame) { f.header.Last = true })),
 		},
 		{
-			Name: "write-continues", What: "places the segments of a Write one after the other, whatever their TO",
+			Name:     "write-continues",
+			What:     "places the segments of a Write one after the other, whatever their TO",
 			CaughtBy: []string{"ddp/write-falling-offsets", "ddp/write-second-stag"},
 			wire: func(*conn) wireFault {
 				var stag uint32

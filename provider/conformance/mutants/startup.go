@@ -27,7 +27,8 @@ func startupMutants() []*Mutant {
 			wire:     in(editStart(func(_ bool, f *mpa.Frame) { f.CRC = false })),
 		},
 		{
-			Name: "peer-to-peer-never", What: "connects as a client although peer-to-peer connections were asked for",
+			Name:     "peer-to-peer-never",
+			What:     "connects as a client although peer-to-peer connections were asked for",
 			CaughtBy: []string{"mpa/opens-with-send", "mpa/opens-with-write", "mpa/opens-with-read", "conn/responder-first-write", "conn/responder-first-read", "conn/responder-first-send"},
 			options:  func(o *engine.Options) { o.PeerToPeer = false },
 		},

@@ -78,7 +78,8 @@ func stateMutants() []*Mutant {
 			verbs:    tells(false),
 		},
 		{
-			Name: "drained-unasked", What: "reports that a send queue is drained although nothing asked for it",
+			Name:     "drained-unasked",
+			What:     "reports that a send queue is drained although nothing asked for it",
 			CaughtBy: []string{"states/sqd-quiet"},
 			verbs:    tells(true),
 		},
@@ -100,7 +101,8 @@ func stateMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "sqe-silent", What: "takes SQE for ERR, so that the peer does not learn why the connection ends",
+			Name: "sqe-silent", What: "takes SQE for ERR, so that the peer does not learn why " +
+				"the connection ends",
 			CaughtBy: []string{"states/sqe"},
 			verbs:    became(provider.QPSQE, provider.QPErr),
 		},

@@ -11,10 +11,12 @@ func rawFramingLedger() conformance.Ledger {
 	add("siw-crc-split", "siw-crc-split.md",
 		"siw takes the CRC of an FPDU for wrong when a TCP segment ends inside it: the second part overwrites the first.",
 		append(each(the("mpa/one-octet-at-a-time"), "check:the Read Request is answered", "observe:*", "wire:to-initiator:*"),
-			each(the("mpa/split-anywhere"), "check:a Send after them is delivered", "check:each of the Writes is placed", "check:nothing else is sent", keyFIN,
+			each(the("mpa/split-anywhere"), "check:a Send after them is delivered",
+				"check:each of the Writes is placed", "check:nothing else is sent", keyFIN,
 				keyReceived, keyEnd, "wire:to-initiator:*")...)...)
 	add("siw-places-before-crc", "siw-places-before-crc.md",
-		"siw places payload as it comes and looks at the CRC after it; RFC 5044 section 4.4 has an FPDU with a wrong CRC dropped.",
+		"siw places payload as it comes and looks at the CRC after it; RFC 5044 section 4.4 has "+
+			"an FPDU with a wrong CRC dropped.",
 		append(each(the("mpa/crc-wrong-send", "mpa/crc-zero", "mpa/crc-wrong-first"), "check:nothing is placed in the receive buffer"),
 			append(each(the("mpa/crc-wrong-write", "mpa/crc-wrong-payload"), "check:nothing is placed in the window"),
 				each(the("mpa/crc-wrong-response"), "check:nothing is placed in the sink")...)...)...)
@@ -23,7 +25,8 @@ func rawFramingLedger() conformance.Ledger {
 		append(each(the("mpa/responder-waits"), "check:nothing is sent while the initiator has said nothing", "observe:*", "wire:to-initiator:*"),
 			each(the("mpa/crc-wrong-first"), "check:nothing is sent before the end", keyWireTerm)...)...)
 	l = append(l, siwDiffers("siw-data-pending", "siw-terminate-reset.md",
-		"siw closes the socket after a Terminate without reading what has come: the FIN may be a reset.", "", true,
+		"siw closes the socket after a Terminate without reading what has come: the FIN may be "+
+			"a reset.", "", true,
 		each(the("mpa/terminate-with-data-pending", "ddp/drop-after-error", "mpa/drop-after-crc-error", "rdmap/two-errors"), keyEnd, keyWireEnd)...)...)
 	add("siw-short-fpdu", "siw-header-checks.md",
 		"siw waits for a header that a ULPDU of 0 or 1 octets can't have, and goes on reading into the next FPDU.",
@@ -50,8 +53,11 @@ func rawSegmentLedger() conformance.Ledger {
 		"siw does not look whether TO and length pass 2^64: it fails to find the memory and reports a fault of its own.",
 		each(the("ddp/write-wrap"), keyTold, keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR)...)
 	add("siw-write-order", "siw-write-order.md",
-		"siw takes the segments of a Write only in rising order of TO, without gaps, and none after an empty first one.",
-		each(the("ddp/write-falling-offsets", "ddp/write-empty-first-segment"), "check:a Send after it is delivered", "check:the Write is in the window", "check:nothing else is sent",
+		"siw takes the segments of a Write only in rising order of TO, without gaps, and none "+
+			"after an empty first one.",
+		each(the("ddp/write-falling-offsets", "ddp/write-empty-first-segment"),
+			"check:a Send after it is delivered", "check:the Write is in the window",
+			"check:nothing else is sent",
 			keyFIN, keyReceived, keyEvents, keyEnd, keyWireTerm, keyWireEnd)...)
 	add("siw-invalidate-refused", "siw-invalidate.md",
 		"siw completes a receive with an error when it can't invalidate what the Send names, and goes on: no Terminate, no end.",
@@ -95,7 +101,8 @@ func rawReadLedger() conformance.Ledger {
 		each(the("rdmap/read-beyond-ird"), keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR, keyWireReading)...)
 	add("siw-no-terminate-while-sending", "siw-read-depth.md",
 		"siw leaves the Terminate out while it is in the middle of sending a message, here of a Read Response.", true,
-		each(the("rdmap/read-beyond-ird"), "check:the Terminate says that the peer asked for too much", keyWireNoTerm)...)
+		each(the("rdmap/read-beyond-ird"),
+			"check:the Terminate says that the peer asked for too much", keyWireNoTerm)...)
 	add("siw-zero-length-read", "siw-zero-length-read.md",
 		"siw answers a Read of no octets that waits after another with the octets of that.", false,
 		each(the("rdmap/read-zero-length-busy"), "check:with nothing", "wire:to-initiator:rdma-read-response:*")...)
@@ -116,7 +123,8 @@ func rawResponseLedger() conformance.Ledger {
 		"siw reports a Read Response without a Read as a local catastrophic error of DDP, 1/0/0x00.", false,
 		each(the("rdmap/response-unasked"), keyTerminate, keyWireError, keyWireHeader, keyWireMDR)...)
 	add("siw-read-lost", "siw-read-responses.md",
-		"When a Read Response is wrong, siw completes the Read that it should have answered, and not those after it.", false,
+		"When a Read Response is wrong, siw completes the Read that it should have answered, "+
+			"and not those after it.", false,
 		each(the("rdmap/response-crossed"), "check:initiator's send completions arrive", keySent)...)
 	add("siw-read-depth-rounded", "siw-read-depth.md",
 		"siw rounds read depths up to a power of two and has that many Reads outstanding.", true,

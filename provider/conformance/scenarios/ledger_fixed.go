@@ -7,10 +7,12 @@ import "github.com/govs-rdma/govs/provider/conformance"
 // Debian's security updates that is an older one.
 func rawFixedLedger() conformance.Ledger {
 	l := siwDiffers("siw-response-runs-on", "siw-response-runs-on.md",
-		"siw places later segments of a Read Response after the octets that were asked for, and the Read completes with success.",
+		"siw places later segments of a Read Response after the octets that were asked for, and "+
+			"the Read completes with success.",
 		conformance.RoleInitiator, false,
 		each(the("rdmap/response-last-missing"), keyTold, keyEnds,
-			"check:the Read does not complete with success", "check:nothing is placed after the octets that were asked for",
+			"check:the Read does not complete with success",
+			"check:nothing is placed after the octets that were asked for",
 			keyTerminate, keyEnd, "observe:initiator.send.wc", "wire:to-responder:terminate:missing")...)
 	for i := range l {
 		l[i].Kernels = "6.1.176"

@@ -74,7 +74,8 @@ func verbsLedger() conformance.Ledger {
 		"A CQ of siw that is armed for solicited completions gives no event for any receive.",
 		responder, false, on("check:the solicited Send gives an event", "send/solicited", "send/solicited-with-invalidate")...))
 	add(siwDiffers("libsiw-no-with-inv", "siw-solicited-arming.md",
-		"libsiw does not report a receiver which STag a Send with Invalidate ended: completions have no flags.",
+		"libsiw does not report to a receiver which STag a Send with Invalidate ended: "+
+			"completions have no flags.",
 		responder, false, on("check:the receive says that a key was invalidated", "send/with-invalidate", "send/solicited-with-invalidate")...))
 
 	add(siwDiffers("siw-completes-out-of-order", "siw-completion-order.md",
@@ -113,7 +114,8 @@ func verbsLedger() conformance.Ledger {
 			on("wire:to-initiator:rdma-read-response:extra", "protection/read-no-right"), on("wire:to-initiator:terminate:missing", "protection/read-no-right"))...))
 
 	add(siwDiffers("siw-query-state", "siw-query-qp.md",
-		"siw before Linux 6.8 does not report a QP's state, and the provider says unknown; later ones call a QP that is not connected INIT.",
+		"siw before Linux 6.8 does not report a QP's state, and the provider says unknown; "+
+			"later ones call a QP that is not connected INIT.",
 		initiator, false, on("check:and is in the state RESET", "objects/query")...))
 	add(siwDiffers("libsiw-sge-limit-ignored", "libsiw-sge-limit.md",
 		"libsiw takes up to six SGEs whatever the QP was made for.",

@@ -124,7 +124,8 @@ func localFault(r *conformance.RawRun) {
 	wr := send(9, st.private)
 	wr.SGList[0].LKey = st.unknown()
 	st.side.PostSend(wr)
-	t := r.WantTerminate("the Terminate names a fault that is not the peer's", "0/0/0x00", "0/0/0xff", "0/0/0x07", "0/2/0x07", "0/2/0xff")
+	t := r.WantTerminate("the Terminate names a fault that is not the peer's", "0/0/0x00",
+		"0/0/0xff", "0/0/0x07", "0/2/0x07", "0/2/0xff")
 	if t != nil {
 		r.Check(!t.HaveDDP && !t.HaveRead, "it shows no header")
 	}

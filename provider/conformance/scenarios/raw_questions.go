@@ -43,14 +43,18 @@ func rawQuestions() []*conformance.Scenario {
 		peerToPeerStory("send", mpa.Enhanced{B: true}, func() rawpeer.FPDU { return rawpeer.SendMessage(1, nil) }),
 		responderStory("rdmap/reads-outstanding", "of more Reads than the responder takes at a time no more are sent, and the others follow as responses come",
 			[]string{"RDMAP-6.1-04", "MPA2-9.1-07"}, readsOutstanding),
-		rawStory("rdmap/read-zero-length-busy", "a Read Request for nothing is answered with nothing, also after a response that is under way",
+		rawStory("rdmap/read-zero-length-busy",
+			"a Read Request for nothing is answered with nothing, also after a response that is "+
+				"under way",
 			[]string{"RDMAP-5.2.1-10"}, readZeroLengthBusy),
 		rawStory("rdmap/post-after-terminate", "work that is posted after a Terminate was sent is flushed, or refused", []string{"RDMAP-6.2.1-02"}, postAfterTerminate),
 		rawStory("rdmap/post-after-fin", "work that is posted after the peer closed is flushed, or refused", []string{"DDP-6.2.2-02"}, postAfterFIN),
 		rawStory("rdmap/solicited-event", "a CQ armed for solicited completions gives an event for a Send with Solicited Event, and none for a plain one",
 			[]string{"RDMAP-5.3-05"}, solicitedEvent),
 		rawStory("mpa/terminate-with-data-pending", "a Terminate arrives though much that the peer has sent is unread", []string{"RDMAP-6.2.1-03"}, dataPending),
-		rawStory("rdmap/invalidate-refused-then-send", "after a Send with Invalidate that is refused nothing is delivered", []string{"DDP-7.1-03", "RDMAP-7.2-05"}, sendBehindInvalidate),
+		rawStory("rdmap/invalidate-refused-then-send",
+			"after a Send with Invalidate that is refused nothing is delivered",
+			[]string{"DDP-7.1-03", "RDMAP-7.2-05"}, sendBehindInvalidate),
 		rawStory("mpa/wildcard-listen", "a provider that listens on all addresses serves a peer that connects to one of them", []string{"MPA-7.1-02"}, wildcardListen),
 	)
 }

@@ -226,7 +226,8 @@ func readBeyondIRD(r *conformance.RawRun) {
 		requests = append(requests, st.read(uint32(k+1), large, 0, size))
 	}
 	r.SendFPDU(requests...)
-	r.WantTerminateAmid("the Terminate says that the peer asked for too much", rdmap.OpReadResponse, "1/2/0x02", "0/2/0x07", "0/2/0xff")
+	r.WantTerminateAmid("the Terminate says that the peer asked for too much", rdmap.OpReadResponse,
+		"1/2/0x02", "0/2/0x07", "0/2/0xff")
 	r.WantEnd("the connection ends after the Terminate")
 	r.WantOver()
 	st.untouched()

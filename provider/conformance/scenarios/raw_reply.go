@@ -47,7 +47,9 @@ func rawReplies() []*conformance.Scenario {
 		responderStory("mpa/reply-reserved-bits", "reserved bits of a Reply are not looked at", []string{"MPA-7.1.1-13"}, replyReserved),
 		responderStory("mpa/reply-markers", "an initiator whose responder asks for Markers sends them", []string{"MPA-4.3-01", "MPA-7.1.1-06", "MPA-7.1.2-7-01"}, replyMarkers),
 		responderStory("mpa/reply-ird-0", "a responder that grants no Reads gets none", []string{"MPA2-9.1-07", "RDMAP-6.1-04"}, replyNoReads),
-		responderStory("mpa/reply-ord-above-ird", "a responder that wants more Reads than the initiator offered is served, or learns that it can't be",
+		responderStory("mpa/reply-ord-above-ird",
+			"a responder that wants more Reads than the initiator offered is served, or learns "+
+				"that it can't be",
 			[]string{"MPA2-9.1-06", "MPA2-9.1-08"}, replyDeep),
 	)
 }
@@ -133,7 +135,9 @@ func badReplies() []badReply {
 			octets: replyFrame(func(f *mpa.Frame) { f.Revision, f.Enhanced = 0, false }),
 		},
 		{
-			slug: "mpa/reply-data-behind", title: "an FPDU immediately after the Reply, before the initiator's first, fails the connect",
+			slug: "mpa/reply-data-behind",
+			title: "an FPDU immediately after the Reply, before the initiator's first, " +
+				"fails the connect",
 			requirements: []string{"MPA-7.1.2-4-01"}, terminates: invalid,
 			unwitnessed: "tshark does not look beyond a start-up frame in the same packet",
 			octets: replyOctets(func(b []byte) []byte {

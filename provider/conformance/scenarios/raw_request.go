@@ -121,7 +121,9 @@ func badRequests() []badRequest {
 			octets:       requestFrame(func(f *mpa.Frame) { f.PrivateData = f.PrivateData[:2] }),
 		},
 		{
-			slug: "mpa/request-data-behind", title: "an FPDU immediately after the Request, before the Reply, is refused with it",
+			slug: "mpa/request-data-behind",
+			title: "an FPDU immediately after the Request, before the Reply, is refused " +
+				"with it",
 			requirements: []string{"MPA-7.1.1-19"},
 			octets: requestOctets(func(b []byte) []byte {
 				f := rawpeer.SendMessage(1, []byte("too early"))
@@ -382,7 +384,8 @@ func rejectForm(r *conformance.RawRun) {
 	reply := r.WantReject("the Reply rejects")
 	r.Check(reply.Revision == 2 && reply.Enhanced, "it is enhanced like the Request", "revision %d, S %v", reply.Revision, reply.Enhanced)
 	_, private, err := reply.SplitPrivateData()
-	r.Check(err == nil && string(private) == string(why), "it has the program's private data after that", "% x, %v", reply.PrivateData, err)
+	r.Check(err == nil && string(private) == string(why),
+		"it has the program's private data after that", "% x, %v", reply.PrivateData, err)
 	rest, _ := r.Peer.Drain(r.Scaled(conformance.Soon))
 	r.Check(len(rest) == 0, "nothing is after the Reply", "% x", rest)
 }

@@ -39,7 +39,9 @@ func rawResponses() []*conformance.Scenario {
 		})
 	}
 	return append(out,
-		responderStory("rdmap/response-unasked", "a Read Response without a Read is refused, and places nothing", []string{"RDMAP-5.2.2-06"}, responseUnasked),
+		responderStory("rdmap/response-unasked",
+			"a Read Response without a Read is refused, and places nothing",
+			[]string{"RDMAP-5.2.2-06"}, responseUnasked),
 		responderStory("rdmap/response-crossed", "answers in another order than the Read Requests are refused", []string{"RDMAP-5.2.2-04", "RDMAP-5.5-20-01"}, responseCrossed),
 		responderStory("rdmap/response-tiny-segments", "a Read Response in segments of one octet each completes the Read", []string{"DDP-5.2-04", "RDMAP-5.5-01"}, responseTiny),
 		responderStory("rdmap/response-never", "a Read that is not answered is flushed when the connection ends", []string{"DDP-6.2.2-02", "RDMAP-5.5-19-01"}, responseNever),
@@ -131,7 +133,8 @@ func wrongResponses() []wrongResponse {
 			fpdus: change(0, func(*responseStage, *rawpeer.FPDU) {}),
 		},
 		{
-			slug: "rdmap/response-last-missing", title: "a Read Response that goes on after the octets asked for is refused",
+			slug:  "rdmap/response-last-missing",
+			title: "a Read Response that goes on after the octets asked for is refused",
 			level: conformance.Should, requirements: req, want: notTheAnswer,
 			fpdus: func(st *responseStage) []rawpeer.FPDU { return cut(st.answer(rawSize+rawPart), rawSize) },
 		},

@@ -228,7 +228,8 @@ func dropAfterError(r *conformance.RawRun) {
 	r.SendFPDU(bad, st.write(st.window, 0, rawPart), st.send(1, rawPart), st.read(1, st.source, 0, rawPart))
 	r.WantRefused("the Terminate names the first fault", "1/1/0x00")
 	for _, wc := range st.side.RecvWCs(len(st.recv)) {
-		r.Check(wc.Status != ibverbs.WCSuccess, "the Send after it is not delivered", "WR %d completed with %s", wc.WRID, wc.Status)
+		r.Check(wc.Status != ibverbs.WCSuccess, "the Send after it is not delivered",
+			"WR %d completed with %s", wc.WRID, wc.Status)
 	}
 	st.untouched()
 }

@@ -102,7 +102,8 @@ func untaggedFaults() []rawFault {
 			fpdus: func(st *rawStage) []rawpeer.FPDU { return cut(st.send(1, rawRecvSize+1), rawRecvSize) },
 		},
 		{
-			slug: "ddp/send-second-mo-gap", title: "a second segment that leaves a gap after the first is refused",
+			slug:         "ddp/send-second-mo-gap",
+			title:        "a second segment that leaves a gap after the first is refused",
 			requirements: []string{"DDP-5.2-05"},
 			want:         []string{"1/2/0x04"}, sent: true,
 			fpdus: func(st *rawStage) []rawpeer.FPDU {

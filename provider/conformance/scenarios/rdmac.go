@@ -156,7 +156,8 @@ func rdmacFaults() []rawFault {
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return zeroVersion(st.send(2, rawPart)) }),
 		},
 		{
-			slug: "rdmac/write-out-of-bounds", title: "a Write of version 0 beyond the end of its region is refused",
+			slug:         "rdmac/write-out-of-bounds",
+			title:        "a Write of version 0 beyond the end of its region is refused",
 			requirements: []string{"RDMAC-DDP1.0-9.2-01", "RDMAC-RDMAP-00-02"}, level: conformance.Must, options: options, want: []string{"1/1/0x01"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return zeroVersion(st.write(st.window, rawSize, rawPart)) }),
 		},
@@ -180,14 +181,16 @@ func (f rawFault) playRDMAC(r *conformance.RawRun) {
 func rdmacBoth(r *conformance.VerbsRun) {
 	r.NeedsOptions(rdmacOption)
 	i, p := bothWays(r)
-	r.Check(i.Conn.RDMAC() && p.Conn.RDMAC(), "both programs learn which version it is", "initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
+	r.Check(i.Conn.RDMAC() && p.Conn.RDMAC(), "both programs learn which version it is",
+		"initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
 	end(i, p)
 }
 
 func rdmacNotNeeded(r *conformance.VerbsRun) {
 	r.NeedsOptions(rdmacOption)
 	i, p := bothWays(r)
-	r.Check(!i.Conn.RDMAC() && !p.Conn.RDMAC(), "neither program learns of version 0", "initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
+	r.Check(!i.Conn.RDMAC() && !p.Conn.RDMAC(), "neither program learns of version 0",
+		"initiator %v, responder %v", i.Conn.RDMAC(), p.Conn.RDMAC())
 	end(i, p)
 }
 

@@ -34,7 +34,8 @@ func windows() []*conformance.Scenario {
 		},
 		{
 			Slug: "window/invalidated-by-peer", Level: conformance.Must,
-			Title:        "a Send with Invalidate ends a window of type 2, reports its key, and lets it be bound again with another",
+			Title: "a Send with Invalidate ends a window of type 2, reports its key, and " +
+				"lets it be bound again with another",
 			Requirements: []string{"RDMAP-5.3-10", "RDMAP-5.3-11"},
 			Verbs:        windowInvalidatedByPeer, Wire: terminated("1/1/0x00"),
 		},
@@ -171,7 +172,8 @@ func windowInvalidatedByPeer(r *conformance.VerbsRun) {
 	got := p.RecvWCs(1)
 	p.WantWC(got, 0, 60, ibverbs.WCSuccess, "the receive completes")
 	if len(got) == 1 {
-		r.Check(got[0].Flags&ibverbs.WCWithInv != 0 && got[0].InvalidatedRKey == old, "the completion has the key that was invalidated")
+		r.Check(got[0].Flags&ibverbs.WCWithInv != 0 && got[0].InvalidatedRKey == old,
+			"the completion has the key that was invalidated")
 	}
 	bind(p, mw, b)
 	written := through(i, r.Seed+1, uint64(mw.RKey()), at)

@@ -174,7 +174,8 @@ func (h *half) assemble() {
 		end := p.at + int64(len(p.octets))
 		switch {
 		case p.at > pos:
-			h.lack = fmt.Sprintf("%d octets are missing from the capture here, and %d after them are not decoded", p.at-pos, h.behind(i, p.at))
+			h.lack = fmt.Sprintf("%d octets are missing from the capture here, and %d after "+
+				"them are not decoded", p.at-pos, h.behind(i, p.at))
 			return
 		case end > pos:
 			h.compare(p, origin, pos)

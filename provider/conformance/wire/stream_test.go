@@ -116,7 +116,8 @@ func TestLostPackets(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 2, octets(10))
 		s.Close()
 		want(t, mustTrace(t, c).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 10",
-			"--> nothing more to decode  !! 500 octets are missing from the capture here, and 36 after them are not decoded",
+			"--> nothing more to decode  !! 500 octets are missing from the capture here, and "+
+				"36 after them are not decoded",
 			"--> FIN", "<-- FIN")
 	})
 	t.Run("inside an FPDU", func(t *testing.T) {
@@ -125,7 +126,8 @@ func TestLostPackets(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 1, octets(5000))
 		c.Packets = slices.Delete(c.Packets, 7, 8)
 		conn := mustTrace(t, c).Conns[0]
-		if got := lastLine(conn); got != "--> nothing more to decode  !! 1428 octets are missing from the capture here, and 820 after them are not decoded" {
+		if got := lastLine(conn); got != "--> nothing more to decode  !! 1428 octets are "+
+			"missing from the capture here, and 820 after them are not decoded" {
 			t.Errorf("the last line is %q", got)
 		}
 		if n := len(conn.FPDUs(wire.ToResponder)); n != 2 {

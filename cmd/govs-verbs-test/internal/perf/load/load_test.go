@@ -202,7 +202,8 @@ func TestClientsOneAfterAnother(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := Dial(ctx, vctx, s.Addr(), End{}); err == nil || !strings.Contains(err.Error(), "nothing listens there") {
+	if _, err := Dial(ctx, vctx, s.Addr(), End{}); err == nil || !strings.Contains(err.Error(),
+		"nothing listens there") {
 		t.Errorf("nobody listens: %v", err)
 	}
 }
