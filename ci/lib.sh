@@ -16,8 +16,9 @@ die() {
 
 # step TITLE COMMAND... runs one long step with its output in a log, and prints one line with the time it took.
 # The log is shown only when the step fails: the lines that name failures, and its end. $GOVS_TIMINGS, if set, is a file
-# that gets a line with the time and the title. Do not write `step ... ||` around a function of several commands: bash
-# switches errexit off inside it, and a failure in its middle would go unnoticed.
+# that gets a line with the time and the title; $GOVS_FAILURES one that gets what failed, in a few lines. Do not write
+# `step ... ||` around a function of several commands: bash switches errexit off inside it, and a failure in its middle
+# would go unnoticed.
 step() {
 	local title=$1 log start=$SECONDS status before=$-
 	shift
@@ -31,14 +32,28 @@ step() {
 	[[ $before != *e* ]] || set -e
 	if [ "$status" -ne 0 ]; then
 		say "$title: FAILED after $((SECONDS - start)) s, status $status"
-		{ grep -aE '^ *--- FAIL|^FAIL|^panic: |DATA RACE' "$log" | head -n 40 || true; } | sed 's/^/  > /' >&2
+		blamed "$log" 40 | sed 's/^/  > /' >&2
 		tail -n 150 "$log" | sed 's/^/  | /' >&2
+		if [ -n "${GOVS_FAILURES-}" ]; then
+			{
+				printf '%s: status %s\n' "$title" "$status"
+				blamed "$log" 3 -A 1 --no-group-separator | cut -c 1-160 | sed 's/^/  /'
+			} >>"$GOVS_FAILURES"
+		fi
 	else
 		say "$title: $((SECONDS - start)) s"
 	fi
 	[ -z "${GOVS_TIMINGS-}" ] || printf '%5d s  %s\n' $((SECONDS - start)) "$title" >>"$GOVS_TIMINGS"
 	rm -f "$log"
 	return "$status"
+}
+
+# blamed LOG COUNT [OPTION...] prints the first lines of a log that name failures (options are grep's), without what
+# stands before them, and the log's last three lines if none does.
+blamed() {
+	local marks='--- FAIL: |FAIL[[:space:]]|panic: |fatal error: |WARNING: DATA RACE|[^ ]*: .*(FAILED|failed)' lines
+	lines=$(grep -aE -m "$2" "${@:3}" "^[ |>]*($marks)" "$1" || tail -n 3 "$1")
+	sed -E 's/^[ |>]*//' <<<"$lines"
 }
 
 # formatted ends the script with status 1 if gofmt would change a file.

@@ -9,17 +9,17 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// told is a test that keeps what becomes of it.
-type told struct {
+// recorder is a test that records how it ended.
+type recorder struct {
 	testing.TB
 	what string
 }
 
-func (t *told) Skip(args ...any) { t.end("skip: " + fmt.Sprint(args...)) }
+func (t *recorder) Skip(args ...any) { t.end("skip: " + fmt.Sprint(args...)) }
 
-func (t *told) Fatal(args ...any) { t.end("fail: " + fmt.Sprint(args...)) }
+func (t *recorder) Fatal(args ...any) { t.end("fail: " + fmt.Sprint(args...)) }
 
-func (t *told) end(what string) {
+func (t *recorder) end(what string) {
 	t.what = what
 	runtime.Goexit()
 }
@@ -29,7 +29,7 @@ func TestNoGuest(t *testing.T) {
 	t.Setenv("NO_GUEST", "1")
 	for require, want := range map[string]string{"": "skip: NO_GUEST=1", "0": "skip: NO_GUEST=1", "1": "fail: REQUIRE_SIW=1 wants every test"} {
 		t.Setenv("REQUIRE_SIW", require)
-		x := &told{TB: t}
+		x := &recorder{TB: t}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
