@@ -35,6 +35,6 @@ kvm_boots() {
 	[ -w /dev/kvm ] || return 1
 	timeout -k 2 15 qemu-system-x86_64 -accel kvm -cpu host -m 512 \
 		-nodefaults -no-user-config -display none -no-reboot -net none \
-		-kernel "$1/vmlinuz" -initrd "$1/initramfs" -append 'panic=-1 quiet vm_probe=yes' \
+		-kernel "$1/vmlinux" -initrd "$1/initramfs" -append 'panic=-1 quiet vm_probe=yes' \
 		</dev/null >"$2/probe" 2>&1
 }

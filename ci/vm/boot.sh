@@ -11,7 +11,7 @@ start_guest() {
 	# The watchdogs are off: an emulated processor that waits for a busy host is no fault of the guest's kernel.
 	qemu-system-x86_64 "${machine[@]}" -m "$memory" -smp "$cpus" \
 		-nodefaults -no-user-config -display none -no-reboot -net none \
-		-kernel "$image/vmlinuz" -initrd "$image/initramfs" \
+		-kernel "$image/vmlinux" -initrd "$image/initramfs" \
 		-append "console=ttyS0 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off vm_siw=$siw vm_rxe=$rxe" \
 		-serial "file:$work/console" \
 		-virtfs "$(share host / ,readonly=on)" \
