@@ -16,7 +16,7 @@ run: ## Run the conformance suite: Go engine and Linux siw, all pairings; report
 test: ## Run every test of the project, those in the guest included (about 25 minutes on two CPUs).
 	@GO='$(GO)' ci/test
 
-check: ## Run the quick tests, without a guest, between edits (2 minutes).
+check: ## Run the quick tests, without a guest, between edits (3 minutes).
 	@GO='$(GO)' ci/check
 
 build: ## Build the command, as out/bin/govs-verbs-test.
