@@ -4,10 +4,16 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,21 +148,21 @@ var scheduleMutants = []scheduleMutant{
 	},
 }
 
-// TestSchedulesFindFaults puts each fault into the engine. TestSchedules has to find it within a
+// TestSchedulesFindFaults has the engine run with each fault. TestSchedules has to find it within a
 // minute.
 func TestSchedulesFindFaults(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the package once for each fault")
+		t.Skip("builds the package again")
 	}
-	for _, m := range scheduleMutants {
+	faulty := buildFaulty(t)
+	for i, m := range scheduleMutants {
 		t.Run(m.name, func(t *testing.T) {
-			overlay := m.overlay(t)
 			began := time.Now()
 			name := regexp.QuoteMeta(strings.ReplaceAll(m.protocol, " ", "_"))
-			out, err := exec.Command("go", "test", "-vet=off", "-count=1", "-tags", "schedules",
-				"-overlay", overlay,
-				"-run", "^TestSchedules$/^"+name+"$",
-				"-schedules.time", "60s", ".").CombinedOutput()
+			test := exec.Command(faulty, "-test.run", "^TestSchedules$/^"+name+"$", "-test.timeout", "10m",
+				"-schedules.time", "60s")
+			test.Env = append(os.Environ(), fmt.Sprint("GOVS_FAULT=", i+1))
+			out, err := test.CombinedOutput()
 			found := regexp.MustCompile(`schedule \d+, after [0-9.a-zµ]+`).Find(out)
 			if err == nil || found == nil {
 				t.Fatalf("not found in %s, error %v:\n%s", time.Since(began), err, out)
@@ -166,24 +172,146 @@ func TestSchedulesFindFaults(t *testing.T) {
 	}
 }
 
-// overlay writes the faulty files, and a file that has the go command use them in place of the
-// sound ones. It returns the name of that.
-func (m *scheduleMutant) overlay(t *testing.T) string {
+// buildFaulty builds the package's tests with all faults, each beside the sound code: a function
+// that a mutant edits is there twice, and GOVS_FAULT says which one is called. So the package is
+// compiled once and not for every fault.
+func buildFaulty(t *testing.T) string {
 	t.Helper()
-	dir, replace := t.TempDir(), map[string]string{}
-	for _, e := range m.edits {
-		sound, faulty := must(filepath.Abs(e.file))(t), filepath.Join(dir, e.file)
-		if replace[sound] == "" {
-			replace[sound] = faulty
-			ok(t, os.WriteFile(faulty, must(os.ReadFile(sound))(t), 0o600))
+	dir, sources := t.TempDir(), map[string]*faultySource{}
+	for i, m := range scheduleMutants {
+		edited := map[string]string{} // the files' texts with this fault
+		for _, e := range m.edits {
+			src := sources[e.file]
+			if src == nil {
+				src = &faultySource{text: string(must(os.ReadFile(e.file))(t))}
+				sources[e.file] = src
+			}
+			text, ok := edited[e.file]
+			if !ok {
+				text = src.text
+			}
+			if !strings.Contains(text, e.from) {
+				t.Fatalf("%s has no %q: adapt the mutant to the code", e.file, e.from)
+			}
+			edited[e.file] = strings.ReplaceAll(text, e.from, e.to)
 		}
-		text := string(must(os.ReadFile(faulty))(t))
-		if !strings.Contains(text, e.from) {
-			t.Fatalf("%s has no %q: adapt the mutant to the code", e.file, e.from)
+		for file, text := range edited {
+			if err := sources[file].add(i+1, text); err != nil {
+				t.Fatalf("%s: %s: %v", m.name, file, err)
+			}
 		}
-		ok(t, os.WriteFile(faulty, []byte(strings.ReplaceAll(text, e.from, e.to)), 0o600))
 	}
-	overlay := filepath.Join(dir, "overlay.json")
+
+	replace, n := map[string]string{}, 0
+	put := func(file, text string) {
+		n++
+		name := filepath.Join(dir, fmt.Sprint(n, ".go"))
+		replace[must(filepath.Abs(file))(t)] = name
+		ok(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	for file, src := range sources {
+		put(file, src.String())
+		put(filepath.Join(filepath.Dir(file), "fault.go"), "package "+src.pkg+`
+
+import (
+	"os"
+	"strconv"
+)
+
+var faultOfTest, _ = strconv.Atoi(os.Getenv("GOVS_FAULT"))
+`)
+	}
+	overlay, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "faulty.test")
 	ok(t, os.WriteFile(overlay, must(json.Marshal(map[string]any{"Replace": replace}))(t), 0o600))
-	return overlay
+	out, err := exec.Command("go", "test", "-c", "-tags", "schedules", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("the package with all faults does not build: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// faultySource is a file of the package, and what mutants make of its functions.
+type faultySource struct {
+	text, pkg string
+	calls     []faultyCall
+	faulty    strings.Builder // the functions with a fault
+}
+
+// faultyCall is the call of a function with a fault, at the beginning of the sound one.
+type faultyCall struct {
+	offset int
+	text   string
+}
+
+// add takes the functions of a faulty version of the file that differ from the sound ones.
+func (f *faultySource) add(fault int, text string) error {
+	files := token.NewFileSet()
+	sound, err := parser.ParseFile(files, "sound", f.text, 0)
+	if err != nil {
+		return err
+	}
+	broken, err := parser.ParseFile(files, "faulty", text, 0)
+	if err != nil {
+		return err
+	}
+	f.pkg = sound.Name.Name
+	if len(sound.Decls) != len(broken.Decls) {
+		return errors.New("the fault adds a declaration or takes one away: edit the body of a function only")
+	}
+	offset := func(p token.Pos) int { return files.Position(p).Offset }
+	for i, d := range sound.Decls {
+		was, now := f.text[offset(d.Pos()):offset(d.End())], text[offset(broken.Decls[i].Pos()):offset(broken.Decls[i].End())]
+		if was == now {
+			continue
+		}
+		fn, isFunc := d.(*ast.FuncDecl)
+		if !isFunc {
+			return fmt.Errorf("%q is no function: edit the body of one", was)
+		}
+		faulty := broken.Decls[i].(*ast.FuncDecl)
+		name := fmt.Sprintf("%sFault%d", fn.Name.Name, fault)
+		fmt.Fprintf(&f.faulty, "\n%s%s%s\n", text[offset(faulty.Pos()):offset(faulty.Name.Pos())], name,
+			text[offset(faulty.Name.End()):offset(faulty.End())])
+		f.calls = append(f.calls, faultyCall{offset(fn.Body.Lbrace) + 1, callFaulty(fn, name, fault)})
+	}
+	return nil
+}
+
+// callFaulty returns a statement that calls name with the arguments of fn, if it is the fault's
+// turn.
+func callFaulty(fn *ast.FuncDecl, name string, fault int) string {
+	var args []string
+	for _, p := range fn.Type.Params.List {
+		_, variadic := p.Type.(*ast.Ellipsis)
+		for _, n := range p.Names {
+			arg := n.Name
+			if variadic {
+				arg += "..."
+			}
+			args = append(args, arg)
+		}
+	}
+	call := name + "(" + strings.Join(args, ", ") + ")"
+	if fn.Recv != nil {
+		call = fn.Recv.List[0].Names[0].Name + "." + call
+	}
+	if fn.Type.Results == nil {
+		return fmt.Sprintf(" if faultOfTest == %d { %s; return };", fault, call)
+	}
+	return fmt.Sprintf(" if faultOfTest == %d { return %s };", fault, call)
+}
+
+// String is the text of the file with all faults.
+func (f *faultySource) String() string {
+	slices.SortStableFunc(f.calls, func(a, b faultyCall) int { return a.offset - b.offset })
+	var b strings.Builder
+	done := 0
+	for _, c := range f.calls {
+		b.WriteString(f.text[done:c.offset])
+		b.WriteString(c.text)
+		done = c.offset
+	}
+	b.WriteString(f.text[done:])
+	b.WriteString(f.faulty.String())
+	return b.String()
 }
