@@ -16,13 +16,15 @@ die() {
 
 # step TITLE COMMAND... runs one long step with its output in a log, and prints one line with the time it took.
 # The log is shown only when the step fails: the lines that name failures, and its end. $GOVS_TIMINGS, if set, is a file
-# that gets a line with the time and the title; $GOVS_FAILURES one that gets what failed, in a few lines. Do not write
-# `step ... ||` around a function of several commands: bash switches errexit off inside it, and a failure in its middle
-# would go unnoticed.
+# that gets a line with the time, the processor time and the title; $GOVS_FAILURES one that gets what failed, in a few
+# lines. Do not write `step ... ||` around a function of several commands: bash switches errexit off inside it, and a
+# failure in its middle would go unnoticed.
 step() {
-	local title=$1 log start=$SECONDS status before=$-
+	local title=$1 log start=$SECONDS status before=$- cpu
 	shift
 	log=$(mktemp)
+	times >"$log"
+	cpu=$(processor_time "$log")
 	set +e
 	(
 		set -e
@@ -43,10 +45,16 @@ step() {
 	else
 		say "$title: $((SECONDS - start)) s"
 	fi
-	[ -z "${GOVS_TIMINGS-}" ] || printf '%5d s  %s\n' $((SECONDS - start)) "$title" >>"$GOVS_TIMINGS"
+	if [ -n "${GOVS_TIMINGS-}" ]; then
+		times >"$log"
+		printf '%5d s %5d s  %s\n' $((SECONDS - start)) $(($(processor_time "$log") - cpu)) "$title" >>"$GOVS_TIMINGS"
+	fi
 	rm -f "$log"
 	return "$status"
 }
+
+# processor_time FILE prints the seconds of processor time that the children had, from what the builtin times wrote.
+processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
 # blamed LOG COUNT [OPTION...] prints the first lines of a log that name failures (options are grep's), without what
 # stands before them, and the log's last three lines if none does.
