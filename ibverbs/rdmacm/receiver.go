@@ -52,8 +52,15 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 		return nil, object.Errorf(op, "", syscall.EINVAL,
 			"the connection has an SRQ: NewSRQReceiver posts to that")
 	}
+	_, init, err := c.qp.Query()
+	if err != nil {
+		return nil, err
+	}
 	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
-	return r, r.begin(op, c.pd, n, size)
+	if err := r.begin(op, c.pd, n, size, init.Cap.MaxRecvWR); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
 // NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, and has a
@@ -63,15 +70,28 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 	if srq == nil || cq == nil {
 		return nil, errNil(op, "srq or cq")
 	}
+	attr, err := srq.Query()
+	if err != nil {
+		return nil, err
+	}
 	r := &Receiver{post: srq.PostRecv, cq: cq}
-	return r, r.begin(op, srq.PD(), n, size)
+	if err := r.begin(op, srq.PD(), n, size, attr.MaxWR); err != nil {
+		return nil, err
+	}
+	return r, nil
 }
 
-// begin makes the memory and posts all receives.
-func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size int) (err error) {
+// begin makes the memory and posts all receives. The queue holds places of them.
+func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err error) {
 	if n < 1 || size < 1 {
 		return object.Errorf(op, "", syscall.EINVAL,
 			"%d receives of %d octets: at least one of one is needed", n, size)
+	}
+	if n > places {
+		// Some of them would be posted, and can't be taken back.
+		return object.Errorf(op, "", syscall.ENOMEM,
+			"%d receives, where the queue holds %d: ask for more when you make it "+
+				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
 	}
 	if r.mr, err = pd.AllocMR(n*size, ibverbs.AccessLocalWrite); err != nil {
 		return err

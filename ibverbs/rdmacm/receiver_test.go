@@ -175,11 +175,17 @@ func TestConnReceiverOfSRQ(t *testing.T) {
 func TestConnReceiverFaults(t *testing.T) {
 	_, b := pair(t, nil, nil)
 	for _, c := range [][2]int{{0, 1}, {1, 0}, {-1, 5}} {
-		_, err := rdmacm.NewReceiver(b, c[0], c[1])
+		in, err := rdmacm.NewReceiver(b, c[0], c[1])
 		wantErr(t, fmt.Sprint(c), err, syscall.EINVAL, "at least one")
+		if in != nil {
+			t.Errorf("%v: a Receiver comes with the error", c)
+		}
 	}
-	_, err := rdmacm.NewReceiver(b, rdmacm.DefaultRecvWR+1000, 1)
-	wantErr(t, "more than the queue holds", err, syscall.ENOMEM)
+	in, err := rdmacm.NewReceiver(b, rdmacm.DefaultRecvWR+1000, 1)
+	wantErr(t, "more than the queue holds", err, syscall.ENOMEM, "1064 receives", "MaxRecvWR")
+	if in != nil {
+		t.Error("a Receiver comes with the error")
+	}
 	_, err = rdmacm.NewReceiver(nil, 1, 1)
 	wantErr(t, "no connection", err, syscall.EINVAL)
 	wantErr(t, "a message twice", new(rdmacm.Message).Release(), syscall.EINVAL)
