@@ -118,9 +118,12 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 //
 // When the connection has ended, and all messages from before have been received, the error is
 // that of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
-// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. With an SRQ a flushed receive
-// names the QP of one connection, and Receive goes on for the others. When ctx ends, the error
-// wraps ctx.Err(). Without an SRQ, the first call starts what Conn.Done starts.
+// [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. When ctx ends, the error wraps
+// ctx.Err(). Without an SRQ, the first call starts what Conn.Done starts.
+//
+// With an SRQ a receive fails if its connection ends within the message, or the message is too
+// long. The error has a [*ibverbs.WCError], whose QPN says which connection that was; the receive is
+// posted again, and Receive goes on for the other connections.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	wc := oneWC.Get().(*[1]ibverbs.WC)
 	defer oneWC.Put(wc)
@@ -134,18 +137,25 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	}
 	err := r.poll(ctx, wc[:])
 	r.lead <- struct{}{}
-	if err == nil && r.c != nil {
-		err = r.c.Err(&wc[0])
-	} else if err == nil {
-		err = wc[0].Err()
-	}
 	if err != nil {
 		return Message{}, err
+	}
+	if wc[0].Status != ibverbs.WCSuccess {
+		return Message{}, r.failed(&wc[0])
 	}
 	m := Message{WC: wc[0], r: r}
 	at := int(m.WC.WRID) * r.size
 	m.Data = r.mr.Bytes()[at : at+int(m.WC.ByteLen) : at+r.size]
 	return m, nil
+}
+
+// failed returns the error of a receive that failed. To an SRQ it is posted again: any peer can
+// make receives fail, and those of the other connections would become fewer with each.
+func (r *Receiver) failed(wc *ibverbs.WC) error {
+	if r.c != nil {
+		return r.c.Err(wc)
+	}
+	return also(wc.Err(), r.post(r.wrs[wc.WRID:wc.WRID+1]...))
 }
 
 // poll waits for a completion until ctx ends, or the connection.

@@ -1,8 +1,10 @@
 package rdmacm_test
 
 import (
+	"context"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -74,4 +76,40 @@ func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
 	m, err := in.Receive(ctx)
 	ok(t, err)
 	ok(t, m.Release())
+}
+
+// TestConnReceiverOutlivesBadPeers: peers whose messages are too long end their own connections. Each
+// has taken a receive, which the others need.
+func TestConnReceiverOutlivesBadPeers(t *testing.T) {
+	ctx := timeout(t)
+	const receives, size = 2, 16
+	s := newShared(t, receives)
+	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, receives, size))
+	t.Cleanup(func() { ok(t, in.Close()) })
+	for range 3 * receives {
+		client, server, mr := s.connect(t)
+		_ = client.Send(ctx, sge(t, mr, 0, 2*size)) // too long
+		ok(t, server.Wait(ctx))
+		// Whether the receive completes, with which status, and when, is the device's affair.
+		soon, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		if m, err := in.Receive(soon); err == nil {
+			t.Fatalf("received %d octets into %d", len(m.Data), size)
+		} else {
+			t.Log(err)
+		}
+		cancel()
+	}
+	client, _, mr := s.connect(t)
+	for range 2 * receives {
+		copy(mr.Bytes(), "good")
+		ok(t, client.Send(ctx, sge(t, mr, 0, 4)))
+		m, err := in.Receive(ctx)
+		if err != nil {
+			t.Fatalf("a good peer after bad ones: %v", err)
+		}
+		if string(m.Data) != "good" {
+			t.Errorf("received %q", m.Data)
+		}
+		ok(t, m.Release())
+	}
 }
