@@ -28,6 +28,8 @@ type Conn struct {
 	onSend  func(*ibverbs.WC)
 	routes  atomic.Pointer[router] // nil before the first Do
 
+	receiver atomic.Pointer[Receiver] // nil without one
+
 	mu       sync.Mutex
 	watching *watch // nil before the first Done, but on devices of the kernel
 

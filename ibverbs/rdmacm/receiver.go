@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"syscall"
 
@@ -17,8 +18,12 @@ type Receiver struct {
 	cq   *ibverbs.CQ
 	mr   *ibverbs.MR
 	size int
+	tag  uint64 // the upper half of the WRIDs
 	wrs  []ibverbs.RecvWR
 	c    *Conn // nil with an SRQ
+
+	mu   sync.Mutex
+	uses []uint32 // how many messages of each receive have been released
 
 	// lead has a token while nobody polls. Who has taken it owns what follows.
 	lead   chan struct{}
@@ -33,16 +38,20 @@ type Message struct {
 	Data []byte
 
 	// WC is the completion, with immediate data or an invalidated STag if there are any. WC.WRID
-	// is the receiver's.
+	// is the Receiver's.
 	WC ibverbs.WC
 
-	r *Receiver
+	r        *Receiver
+	slot     int    // of the receive
+	released uint32 // Receiver.uses of it
 }
 
 // NewReceiver posts n receives of size octets each to the receive queue of a Conn, and takes the
-// completions of its RecvCQ from then on: nobody else may poll that. It is for
+// completions of its RecvCQ from then on: nobody else may poll that or post receives. It is for
 // [ConnConfig.Prepare], so that receives are posted before the peer can send. Close the Receiver
-// after the Conn. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
+// after the Conn. It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A
+// second Receiver of the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that
+// is EINVAL.
 func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewReceiver"
 	if c == nil || c.qp == nil {
@@ -52,23 +61,36 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 		return nil, object.Errorf(op, "", syscall.EINVAL,
 			"the connection has an SRQ: NewSRQReceiver posts to that")
 	}
+	if !c.ownRecvCQ {
+		return nil, object.Errorf(op, "", syscall.EINVAL,
+			"the receive CQ is one of the configuration, whose completions others may wait "+
+				"for: leave ConnConfig.RecvCQ out")
+	}
 	_, init, err := c.qp.Query()
 	if err != nil {
 		return nil, err
 	}
 	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
+	if !c.receiver.CompareAndSwap(nil, r) {
+		return nil, object.Errorf(op, "", syscall.EBUSY, "the connection has a Receiver already")
+	}
 	if err := r.begin(op, c.pd, n, size, init.Cap.MaxRecvWR); err != nil {
+		c.receiver.Store(nil)
 		return nil, err
 	}
 	return r, nil
 }
 
-// NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, and has a
-// completion channel. WC.QPN says from which of them a message is.
+// NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
+// else, and has a completion channel. WC.QPN says from which of them a message is.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewSRQReceiver"
 	if srq == nil || cq == nil {
 		return nil, errNil(op, "srq or cq")
+	}
+	if cq.Channel() == nil {
+		return nil, object.Errorf(op, "", syscall.EINVAL,
+			"the CQ has no completion channel to wait on (CQOptions.Channel)")
 	}
 	attr, err := srq.Query()
 	if err != nil {
@@ -96,13 +118,14 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 	if r.mr, err = pd.AllocMR(n*size, ibverbs.AccessLocalWrite); err != nil {
 		return err
 	}
-	r.size, r.wrs = size, make([]ibverbs.RecvWR, n)
+	r.tag = uint64(rand.Uint32()) << tagShift
+	r.size, r.wrs, r.uses = size, make([]ibverbs.RecvWR, n), make([]uint32, n)
 	for i := range r.wrs {
 		sge, err := r.mr.SGE(i*size, size)
 		if err != nil {
 			return also(err, r.mr.Close())
 		}
-		r.wrs[i] = ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{sge}}
+		r.wrs[i] = ibverbs.RecvWR{WRID: r.tag | uint64(i), SGList: []ibverbs.SGE{sge}}
 	}
 	if err := r.post(r.wrs...); err != nil {
 		return also(err, r.mr.Close())
@@ -144,7 +167,15 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 		return Message{}, r.failed(&wc[0])
 	}
 	m := Message{WC: wc[0], r: r}
-	at := int(m.WC.WRID) * r.size
+	if m.slot = r.slot(&wc[0]); m.slot < 0 {
+		return Message{}, object.Errorf("Receiver.Receive", "", syscall.EINVAL,
+			"a completion of qp %d with WRID %#x, which is not the Receiver's: others may neither "+
+				"post receives beside it nor complete to its CQ", wc[0].QPN, wc[0].WRID)
+	}
+	r.mu.Lock()
+	m.released = r.uses[m.slot]
+	r.mu.Unlock()
+	at := m.slot * r.size
 	m.Data = r.mr.Bytes()[at : at+int(m.WC.ByteLen) : at+r.size]
 	return m, nil
 }
@@ -155,7 +186,18 @@ func (r *Receiver) failed(wc *ibverbs.WC) error {
 	if r.c != nil {
 		return r.c.Err(wc)
 	}
-	return also(wc.Err(), r.post(r.wrs[wc.WRID:wc.WRID+1]...))
+	if i := r.slot(wc); i >= 0 {
+		return also(wc.Err(), r.post(r.wrs[i:i+1]...))
+	}
+	return wc.Err()
+}
+
+// slot returns the number of the receive that has completed, -1 if it is not one of r.
+func (r *Receiver) slot(wc *ibverbs.WC) int {
+	if i := wc.WRID ^ r.tag; i < uint64(len(r.wrs)) {
+		return int(i)
+	}
+	return -1
 }
 
 // poll waits for a completion until ctx ends, or the connection.
@@ -198,15 +240,23 @@ func (r *Receiver) endUntil() {
 // oneWC has places for a completion, which PollWait would have allocated anew for each call.
 var oneWC = sync.Pool{New: func() any { return new([1]ibverbs.WC) }}
 
-// Release posts the receive of a message again. Call it once; Data is not the caller's afterwards.
-// The error is that of PostRecv: the connection may have ended.
+// Release posts the receive of a message again. Data is not the caller's afterwards. Of a message
+// and its copies only the first Release does so; the others return EINVAL. Otherwise the error is
+// that of PostRecv: the connection may have ended.
 func (m *Message) Release() error {
-	if m.r == nil {
-		return errNil("Message.Release", "message")
+	const op = "Message.Release"
+	if m == nil || m.r == nil {
+		return errNil(op, "message")
 	}
 	r := m.r
 	m.r, m.Data = nil, nil
-	return r.post(r.wrs[m.WC.WRID : m.WC.WRID+1]...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.uses[m.slot] != m.released {
+		return object.Errorf(op, "", syscall.EINVAL, "a copy of the message has been released already")
+	}
+	r.uses[m.slot]++
+	return r.post(r.wrs[m.slot : m.slot+1]...)
 }
 
 // Close may be called while others wait in Receive: the connection's end ends these. It

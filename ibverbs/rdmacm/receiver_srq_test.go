@@ -113,3 +113,66 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 		ok(t, m.Release())
 	}
 }
+
+// TestConnReceiverReleasesOnce: a copy of a message doesn't post its receive a second time.
+func TestConnReceiverReleasesOnce(t *testing.T) {
+	ctx := timeout(t)
+	a, _, in := receiving(t, 2, 16)
+	here, _ := memory(t, a, 16)
+	var old []rdmacm.Message
+	for round := range 4 {
+		ok(t, a.Send(ctx, sge(t, here, 0, 16)))
+		m := must[rdmacm.Message](t)(in.Receive(ctx))
+		old = append(old, m)
+		ok(t, m.Release())
+		for i := range old {
+			again := old[i]
+			wantErr(t, "a copy of a released message", again.Release(), syscall.EINVAL)
+		}
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+}
+
+// TestConnReceiverIsAlone: a second Receiver on a connection, or one on a CQ that others
+// complete to, would get what isn't its own.
+func TestConnReceiverIsAlone(t *testing.T) {
+	_, b, _ := receiving(t, 2, 16)
+	_, err := rdmacm.NewReceiver(b, 2, 16)
+	wantErr(t, "a second Receiver", err, syscall.EBUSY)
+
+	s := newShared(t, 1)
+	ctx := timeout(t)
+	accepted := make(chan *rdmacm.Conn, 1)
+	go func() {
+		if req, err := s.l.Accept(ctx); err == nil {
+			c, _ := req.Accept(ctx, nil)
+			accepted <- c
+		}
+	}()
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), &rdmacm.ConnConfig{RecvCQ: s.cq}))
+	_, err = rdmacm.NewReceiver(c, 2, 16)
+	wantErr(t, "a CQ of the configuration", err, syscall.EINVAL, "RecvCQ")
+	ok(t, c.Close())
+	ok(t, (<-accepted).Close())
+}
+
+// TestConnReceiverBesideOthers: completions of receives that the program has posted itself are
+// errors of Receive, and no messages.
+func TestConnReceiverBesideOthers(t *testing.T) {
+	ctx := timeout(t)
+	a, b, in := receiving(t, 1, 16)
+	here, _ := memory(t, a, 16)
+	own := must[*ibverbs.MR](t)(b.PD().AllocMR(16, ibverbs.AccessLocalWrite))
+	t.Cleanup(func() { ok(t, own.Close()) })
+	for _, wrid := range []uint64{0, 99} {
+		ok(t, b.QP().PostRecv(ibverbs.RecvWR{WRID: wrid, SGList: []ibverbs.SGE{sge(t, own, 0, 16)}}))
+		ok(t, a.Send(ctx, sge(t, here, 0, 1)))
+		m := must[rdmacm.Message](t)(in.Receive(ctx))
+		ok(t, a.Send(ctx, sge(t, here, 0, 1)))
+		_, err := in.Receive(ctx)
+		wantErr(t, "a receive of the program's own", err, syscall.EINVAL, "WRID")
+		ok(t, m.Release())
+	}
+}
