@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"syscall"
 
@@ -17,6 +18,7 @@ type Receiver struct {
 	post func(...ibverbs.RecvWR) error
 	cq   *ibverbs.CQ
 	mr   *ibverbs.MR
+	data []byte // of mr
 	size int
 	tag  uint64 // the upper half of the WRIDs
 	wrs  []ibverbs.RecvWR
@@ -25,9 +27,12 @@ type Receiver struct {
 	mu   sync.Mutex
 	uses []uint32 // how many messages of each receive have been released
 
+	open context.Context // ends with Close
+	end  context.CancelFunc
+
 	// lead has a token while nobody polls. Who has taken it owns what follows.
 	lead   chan struct{}
-	until  context.Context // the last caller's, ended also by the end of c
+	until  context.Context // the last caller's, ended also by the end of c and by Close
 	cancel context.CancelFunc
 	done   <-chan struct{} // of the last caller's
 }
@@ -115,7 +120,8 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 			"%d receives, where the queue holds %d: ask for more when you make it "+
 				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
 	}
-	if r.mr, err = pd.AllocMR(n*size, ibverbs.AccessLocalWrite); err != nil {
+	// Memory of the heap stays readable for a program that holds a message when Close comes.
+	if r.mr, err = pd.RegMR(make([]byte, n*size), ibverbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	r.tag = uint64(rand.Uint32()) << tagShift
@@ -130,6 +136,8 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 	if err := r.post(r.wrs...); err != nil {
 		return also(err, r.mr.Close())
 	}
+	r.data = r.mr.Bytes()
+	r.open, r.end = context.WithCancel(context.Background())
 	r.lead = make(chan struct{}, 1)
 	r.lead <- struct{}{}
 	return nil
@@ -150,13 +158,16 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	wc := oneWC.Get().(*[1]ibverbs.WC)
 	defer oneWC.Put(wc)
-	if r.lead == nil {
-		return Message{}, errNil("Receiver.Receive", "receiver")
+	const op = "Receiver.Receive"
+	if r == nil || r.lead == nil {
+		return Message{}, errNil(op, "receiver")
 	}
 	select {
 	case <-r.lead:
 	case <-ctx.Done():
-		return Message{}, object.GaveUp(ctx, "Receiver.Receive", "", ctx.Err(), "there was a message")
+		return Message{}, object.GaveUp(ctx, op, r.name(), ctx.Err(), "there was a message")
+	case <-r.open.Done():
+		return Message{}, r.closed(op)
 	}
 	err := r.poll(ctx, wc[:])
 	r.lead <- struct{}{}
@@ -176,7 +187,7 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	m.released = r.uses[m.slot]
 	r.mu.Unlock()
 	at := m.slot * r.size
-	m.Data = r.mr.Bytes()[at : at+int(m.WC.ByteLen) : at+r.size]
+	m.Data = r.data[at : at+int(m.WC.ByteLen) : at+r.size]
 	return m, nil
 }
 
@@ -186,10 +197,13 @@ func (r *Receiver) failed(wc *ibverbs.WC) error {
 	if r.c != nil {
 		return r.c.Err(wc)
 	}
-	if i := r.slot(wc); i >= 0 {
-		return also(wc.Err(), r.post(r.wrs[i:i+1]...))
+	i := r.slot(wc)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i < 0 || r.open.Err() != nil {
+		return wc.Err()
 	}
-	return wc.Err()
+	return also(wc.Err(), r.post(r.wrs[i:i+1]...))
 }
 
 // slot returns the number of the receive that has completed, -1 if it is not one of r.
@@ -200,34 +214,64 @@ func (r *Receiver) slot(wc *ibverbs.WC) int {
 	return -1
 }
 
-// poll waits for a completion until ctx ends, or the connection.
+// name is what the Receiver is called in errors.
+func (r *Receiver) name() string {
+	if r.c != nil {
+		return r.c.peer()
+	}
+	return "SRQ"
+}
+
+// closed returns the error of op on a Receiver that is closed.
+func (r *Receiver) closed(op string) error {
+	return &ibverbs.Error{Op: op, Object: r.name(), Err: os.ErrClosed}
+}
+
+// poll waits for a completion until ctx ends, or the connection, or Close is called.
 func (r *Receiver) poll(ctx context.Context, wc []ibverbs.WC) error {
-	if r.c == nil {
-		_, err := r.cq.PollWait(ctx, wc)
-		return err
+	const op = "Receiver.Receive"
+	if r.open.Err() != nil {
+		return r.closed(op)
 	}
 	// A context is derived only if the one of the last call won't do: that allocates.
 	if r.until == nil || r.done != ctx.Done() || r.until.Err() != nil {
-		r.endUntil()
-		r.done = ctx.Done()
-		r.until, r.cancel = r.c.UntilEnd(ctx)
+		r.derive(ctx)
 	}
 	_, err := r.cq.PollWait(r.until, wc)
-	if err == nil || r.until.Err() == nil {
+	switch {
+	case err == nil || r.until.Err() == nil:
 		return err
-	}
-	if ctx.Err() != nil {
-		return object.GaveUp(ctx, "Receiver.Receive", r.c.peer(), ctx.Err(), "there was a message")
+	case r.open.Err() != nil:
+		return r.closed(op)
+	case ctx.Err() != nil:
+		return object.GaveUp(ctx, op, r.name(), ctx.Err(), "there was a message")
 	}
 	// What came until the connection's end is there by now.
 	n, err := r.cq.Poll(wc)
 	if n == 0 && err == nil {
 		err = &ibverbs.Error{
-			Op: "Receiver.Receive", Object: r.c.peer(),
+			Op: op, Object: r.c.peer(),
 			Err: fmt.Errorf("%w: the connection has ended: %w", syscall.ENOTCONN, context.Cause(r.until)),
 		}
 	}
 	return err
+}
+
+// derive makes until of ctx.
+func (r *Receiver) derive(ctx context.Context) {
+	r.endUntil()
+	r.done = ctx.Done()
+	var cancel context.CancelFunc
+	if r.c != nil {
+		r.until, cancel = r.c.UntilEnd(ctx)
+	} else {
+		r.until, cancel = context.WithCancel(ctx)
+	}
+	stop := context.AfterFunc(r.open, cancel)
+	r.cancel = func() {
+		stop()
+		cancel()
+	}
 }
 
 func (r *Receiver) endUntil() {
@@ -252,6 +296,9 @@ func (m *Message) Release() error {
 	m.r, m.Data = nil, nil
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.open.Err() != nil {
+		return r.closed(op)
+	}
 	if r.uses[m.slot] != m.released {
 		return object.Errorf(op, "", syscall.EINVAL, "a copy of the message has been released already")
 	}
@@ -259,19 +306,19 @@ func (m *Message) Release() error {
 	return r.post(r.wrs[m.slot : m.slot+1]...)
 }
 
-// Close may be called while others wait in Receive: the connection's end ends these. It
-// deregisters and frees the memory, that of messages that were not released included. A
-// receive that is still posted then fails with the message that arrives in it, and with it the
-// connection.
+// Close deregisters the memory, that of messages that were not released included: their Data can
+// still be read, but no longer released. Calls that wait in Receive return os.ErrClosed. A receive
+// that is still posted fails with the message that arrives in it, and with it the connection, so
+// that connections are closed before.
 func (r *Receiver) Close() error {
 	if r == nil || r.mr == nil {
 		return nil
 	}
-	select {
-	case <-r.lead:
-		r.endUntil()
-		r.lead <- struct{}{}
-	default: // whoever polls goes on to use it
-	}
+	r.mu.Lock() // no Release posts from here on
+	r.end()
+	r.mu.Unlock()
+	<-r.lead // whoever polls has been woken
+	r.endUntil()
+	r.lead <- struct{}{}
 	return r.mr.Close()
 }

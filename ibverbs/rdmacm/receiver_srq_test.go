@@ -2,6 +2,9 @@ package rdmacm_test
 
 import (
 	"context"
+	"errors"
+	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -59,25 +62,6 @@ func (s *shared) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibverbs
 	return client, server, mr
 }
 
-// TestConnReceiverTooManyForTheSRQ: nothing stays in the SRQ of a Receiver that could not be made.
-func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
-	ctx := timeout(t)
-	s := newShared(t, 4)
-	places := must[ibverbs.SRQAttr](t)(s.srq.Query()).MaxWR
-	in, err := rdmacm.NewSRQReceiver(s.srq, s.cq, places+1, 16)
-	wantErr(t, "more receives than the SRQ holds", err, syscall.ENOMEM)
-	if in != nil {
-		t.Error("a Receiver comes with the error")
-	}
-	in = must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, places, 16))
-	t.Cleanup(func() { ok(t, in.Close()) })
-	client, _, mr := s.connect(t)
-	ok(t, client.Send(ctx, sge(t, mr, 0, 4)))
-	m, err := in.Receive(ctx)
-	ok(t, err)
-	ok(t, m.Release())
-}
-
 // TestConnReceiverOutlivesBadPeers: peers whose messages are too long end their own connections. Each
 // has taken a receive, which the others need.
 func TestConnReceiverOutlivesBadPeers(t *testing.T) {
@@ -112,6 +96,73 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 		}
 		ok(t, m.Release())
 	}
+}
+
+// TestConnReceiverTooManyForTheSRQ: nothing stays in the SRQ of a Receiver that could not be made.
+func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
+	ctx := timeout(t)
+	s := newShared(t, 4)
+	places := must[ibverbs.SRQAttr](t)(s.srq.Query()).MaxWR
+	in, err := rdmacm.NewSRQReceiver(s.srq, s.cq, places+1, 16)
+	wantErr(t, "more receives than the SRQ holds", err, syscall.ENOMEM)
+	if in != nil {
+		t.Error("a Receiver comes with the error")
+	}
+	in = must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, places, 16))
+	t.Cleanup(func() { ok(t, in.Close()) })
+	client, _, mr := s.connect(t)
+	ok(t, client.Send(ctx, sge(t, mr, 0, 4)))
+	m, err := in.Receive(ctx)
+	ok(t, err)
+	ok(t, m.Release())
+}
+
+// TestConnReceiverClosesUnderWaiting: Close of a Receiver with an SRQ ends the calls that wait,
+// although no connection has ended.
+func TestConnReceiverClosesUnderWaiting(t *testing.T) {
+	ctx, cancel := context.WithTimeout(timeout(t), 5*time.Second)
+	defer cancel()
+	s := newShared(t, 4)
+	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		go func() {
+			_, err := in.Receive(ctx)
+			ended <- err
+		}()
+	}
+	time.Sleep(20 * time.Millisecond)
+	ok(t, in.Close())
+	for range cap(ended) {
+		if err := <-ended; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a Receive under Close: %v, want os.ErrClosed", err)
+		}
+	}
+	_, err := in.Receive(ctx)
+	wantErr(t, "Receive after Close", err, os.ErrClosed)
+}
+
+// TestConnReceiverClosedWithMessages: Close comes while the program holds a message, and another one
+// has not been received.
+func TestConnReceiverClosedWithMessages(t *testing.T) {
+	ctx := timeout(t)
+	s := newShared(t, 4)
+	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))
+	client, server, mr := s.connect(t)
+	copy(mr.Bytes(), "still here")
+	ok(t, client.Send(ctx, sge(t, mr, 0, 10)))
+	ok(t, client.Send(ctx, sge(t, mr, 0, 10)))
+	m := must[rdmacm.Message](t)(in.Receive(ctx))
+	ok(t, client.Shutdown(ctx))
+	ok(t, server.Wait(ctx))
+	ok(t, in.Close())
+	if string(m.Data) != "still here" {
+		t.Errorf("after Close the message is %q", m.Data)
+	}
+	wantErr(t, "Release after Close", m.Release(), os.ErrClosed)
+	_, err := in.Receive(ctx)
+	wantErr(t, "Receive after Close", err, os.ErrClosed)
+	ok(t, in.Close())
 }
 
 // TestConnReceiverReleasesOnce: a copy of a message doesn't post its receive a second time.
@@ -174,5 +225,48 @@ func TestConnReceiverBesideOthers(t *testing.T) {
 		_, err := in.Receive(ctx)
 		wantErr(t, "a receive of the program's own", err, syscall.EINVAL, "WRID")
 		ok(t, m.Release())
+	}
+}
+
+// TestConnReceiverCloseRace: Receive goes on with a message that it has just got while Conn and
+// Receiver are closed.
+func TestConnReceiverCloseRace(t *testing.T) {
+	ctx := timeout(t)
+	rounds := 20
+	if onKernel() {
+		rounds = 5
+	}
+	for range rounds {
+		var in *rdmacm.Receiver
+		a, b := pair(t, nil, &rdmacm.ConnConfig{Prepare: func(_ context.Context, c *rdmacm.Conn,
+			_ *rdmacm.ConnParam) (err error) {
+			in, err = rdmacm.NewReceiver(c, 8, 16)
+			return err
+		}})
+		here := must[*ibverbs.MR](t)(a.PD().AllocMR(16, ibverbs.AccessLocalWrite))
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				for {
+					m, err := in.Receive(ctx)
+					if err != nil {
+						return
+					}
+					_ = m.Release()
+				}
+			})
+		}
+		all.Go(func() {
+			for range 8 {
+				if a.Send(ctx, ibverbs.SGE{Addr: here.Addr(), Length: 1, LKey: here.LKey()}) != nil {
+					return
+				}
+			}
+		})
+		ok(t, b.Close())
+		ok(t, in.Close())
+		all.Wait()
+		ok(t, a.Close())
+		ok(t, here.Close())
 	}
 }
