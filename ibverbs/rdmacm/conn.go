@@ -28,12 +28,11 @@ type Conn struct {
 	onSend  func(*ibverbs.WC)
 	routes  atomic.Pointer[router] // nil before the first Do
 
-	receiver atomic.Pointer[Receiver] // nil without one
-
 	mu       sync.Mutex
 	watching *watch // nil before the first Done, but on devices of the kernel
 
-	closing sync.Mutex // held through Close, and guards what follows
+	closing  sync.Mutex // held through Close, and guards what follows
+	receiver *Receiver  // nil without one
 
 	// What Close has to do beside closing QP, id and channel.
 	disconnect                  bool
@@ -378,6 +377,9 @@ func (c *Conn) Close() error {
 		return err
 	}
 	c.endWatch()
+	if err := c.receiver.Close(); err != nil {
+		return err
+	}
 	if err := c.id.Close(); err != nil {
 		return err
 	}

@@ -53,10 +53,11 @@ type Message struct {
 
 // NewReceiver posts n receives of size octets each to the receive queue of a Conn, and takes the
 // completions of its RecvCQ from then on: nobody else may poll that or post receives. It is for
-// [ConnConfig.Prepare], so that receives are posted before the peer can send. Close the Receiver
-// after the Conn. It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A
-// second Receiver of the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that
-// is EINVAL.
+// [ConnConfig.Prepare], so that receives are posted before the peer can send. Conn.Close
+// closes the Receiver, also if Dial or Accept fails.
+//
+// It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A second Receiver of
+// the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
 func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewReceiver"
 	if c == nil || c.qp == nil {
@@ -76,18 +77,21 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 		return nil, err
 	}
 	r := &Receiver{post: c.qp.PostRecv, cq: c.recvCQ, c: c}
-	if !c.receiver.CompareAndSwap(nil, r) {
+	c.closing.Lock()
+	defer c.closing.Unlock()
+	if c.receiver != nil {
 		return nil, object.Errorf(op, "", syscall.EBUSY, "the connection has a Receiver already")
 	}
 	if err := r.begin(op, c.pd, n, size, init.Cap.MaxRecvWR); err != nil {
-		c.receiver.Store(nil)
 		return nil, err
 	}
+	c.receiver = r
 	return r, nil
 }
 
 // NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
-// else, and has a completion channel. WC.QPN says from which of them a message is.
+// else, and has a completion channel. WC.QPN says from which of them a message is. Close the Receiver
+// after the connections.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewSRQReceiver"
 	if srq == nil || cq == nil {
@@ -308,8 +312,8 @@ func (m *Message) Release() error {
 
 // Close deregisters the memory, that of messages that were not released included: their Data can
 // still be read, but no longer released. Calls that wait in Receive return os.ErrClosed. A receive
-// that is still posted fails with the message that arrives in it, and with it the connection, so
-// that connections are closed before.
+// that is still posted fails with the message that arrives in it, and with it the connection:
+// close connections first. Conn.Close does all of this for a Receiver without an SRQ.
 func (r *Receiver) Close() error {
 	if r == nil || r.mr == nil {
 		return nil

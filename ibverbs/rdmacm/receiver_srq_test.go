@@ -165,6 +165,25 @@ func TestConnReceiverClosedWithMessages(t *testing.T) {
 	ok(t, in.Close())
 }
 
+// TestConnReceiverClosedByConn: a program whose Dial fails after Prepare has no Conn to close, and
+// may not have noticed that there was a second attempt with another one.
+func TestConnReceiverClosedByConn(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	no := errors.New("no")
+	var in *rdmacm.Receiver
+	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Prepare: func(_ context.Context,
+		c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+		in, err = rdmacm.NewReceiver(c, 2, 16)
+		return errors.Join(err, no)
+	}})
+	wantErr(t, "a Dial that fails", err, no)
+	_, err = in.Receive(ctx)
+	wantErr(t, "Receive", err, os.ErrClosed)
+	ok(t, l.Close()) // and then the device, which is EBUSY while the Receiver's memory is registered
+}
+
 // TestConnReceiverReleasesOnce: a copy of a message doesn't post its receive a second time.
 func TestConnReceiverReleasesOnce(t *testing.T) {
 	ctx := timeout(t)
