@@ -20,6 +20,8 @@ import (
 // Do waits for places in the send queue as long as there are too few. When ctx ends before
 // everything is complete, the error wraps ctx.Err(). What was posted then goes on: its memory
 // belongs to the device until it is complete, for which QP.Drain waits, or the Conn is closed.
+// With a ctx that has ended already, Do posts nothing.
+//
 // Over the engine Do allocates nothing, other than for errors, for a ctx that is not the one of the
 // call before, and for more calls at a time than there were before. The kernel provider allocates
 // where it sleeps.
@@ -31,16 +33,17 @@ import (
 // four need a SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes
 // for a Conn on which they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
-	r, err := c.router("Conn.Do", len(wrs))
+	const op = "Conn.Do"
+	r, err := c.router(op, len(wrs))
 	if err != nil {
 		return err
 	}
-	call, err := r.begin(ctx, len(wrs))
+	call, err := r.begin(ctx, op, len(wrs))
 	if err != nil {
 		return err
 	}
 	call.wrs = append(call.wrs, wrs...)
-	return r.perform(ctx, call)
+	return r.perform(ctx, op, call)
 }
 
 // Write writes src to the beginning of dst at the peer (RDMA Write). That it is complete says that
@@ -77,14 +80,14 @@ func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge 
 		}
 		wr.RemoteAddr, wr.RKey = remote.Addr, remote.RKey
 	}
-	call, err := r.begin(ctx, 1)
+	call, err := r.begin(ctx, op, 1)
 	if err != nil {
 		return err
 	}
 	call.sge[0] = sge
 	wr.SGList = call.sge[:]
 	call.wrs = append(call.wrs, wr)
-	return r.perform(ctx, call)
+	return r.perform(ctx, op, call)
 }
 
 // router returns the Conn's router for a call of op with n work requests, which the first call
@@ -174,12 +177,16 @@ func newRouter(c *Conn, size int) *router {
 
 // begin waits for n places in the send queue and returns a call that has them. Calls that have to
 // wait get theirs in turn.
-func (r *router) begin(ctx context.Context, n int) (*call, error) {
+func (r *router) begin(ctx context.Context, op string, n int) (*call, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, object.GaveUp(ctx, op, r.c.peer(), err, "anything was posted")
+	}
 	if call := r.take(n, false); call != nil {
 		return call, nil
 	}
+	const until = "the send queue had places for it: other calls have them, and nothing was posted"
 	if err := r.wait(ctx, r.turn, true); err != nil {
-		return nil, err
+		return nil, object.GaveUp(ctx, op, r.c.peer(), err, until)
 	}
 	defer r.endTurn()
 	for {
@@ -187,7 +194,7 @@ func (r *router) begin(ctx context.Context, n int) (*call, error) {
 			return call, nil
 		}
 		if err := r.wait(ctx, r.room, true); err != nil {
-			return nil, err
+			return nil, object.GaveUp(ctx, op, r.c.peer(), err, until)
 		}
 	}
 }
@@ -225,7 +232,7 @@ func (r *router) take(n int, first bool) *call {
 }
 
 // perform posts a call's work requests and waits for them. The call is over when it returns.
-func (r *router) perform(ctx context.Context, x *call) error {
+func (r *router) perform(ctx context.Context, op string, x *call) error {
 	ids := r.tag | uint64(x.index)<<indexShift
 	x.ids = x.ids[:0]
 	for i := range x.wrs {
@@ -243,7 +250,7 @@ func (r *router) perform(ctx context.Context, x *call) error {
 		if refused != nil {
 			return refused
 		}
-		return object.GaveUp(ctx, "Conn.Do", r.c.peer(), err, "its work requests were complete")
+		return object.GaveUp(ctx, op, r.c.peer(), err, "its work requests were complete")
 	}
 	r.mu.Lock()
 	failed, wc := x.failed, x.first

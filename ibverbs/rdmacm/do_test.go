@@ -118,12 +118,15 @@ func TestConnDoGivenUp(t *testing.T) {
 	a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 2}}, nil)
 	here, _ := memory(t, a, 64)
 	_, there := memory(t, b, 64)
-	over, cancel := context.WithCancel(ctx)
-	cancel()
 	gave := 0
-	for range 20 {
-		if err := a.Write(over, there, sge(t, here, 0, 8)); err != nil {
-			wantErr(t, "a call whose context has ended", err, context.Canceled, "Conn.Do", "were complete")
+	for round := 0; round < 10000 && gave < 20; round++ {
+		over, cancel := context.WithCancel(ctx)
+		timer := time.AfterFunc(time.Duration(round%50)*time.Microsecond, cancel)
+		err := a.Read(over, sge(t, here, 0, 8), there)
+		timer.Stop()
+		cancel()
+		if err != nil {
+			wantErr(t, "a call whose context ends", err, context.Canceled, "Conn.Read")
 			gave++
 		}
 		ok(t, a.Read(ctx, sge(t, here, 8, 8), there))
