@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"syscall"
@@ -240,17 +241,20 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 		x.wrs[i].WRID = ids | uint64(i)
 		x.wrs[i].Flags |= ibverbs.SendSignaled
 	}
-	refused := r.post(ctx, x.wrs)
+	refused := r.post(ctx, op, x.wrs)
 	clear(x.wrs)
 	x.wrs = x.wrs[:0]
 	if refused != nil && !r.keep(x, refused) {
 		return refused
 	}
 	if err := r.wait(ctx, x.done, false); err != nil && !r.giveUp(x) {
-		if refused != nil {
-			return refused
+		switch {
+		case refused == nil:
+			return object.GaveUp(ctx, op, r.c.peer(), err, "its work requests were complete")
+		case !errors.Is(refused, err):
+			return fmt.Errorf("%w; and some that were posted are not complete: %w", refused, err)
 		}
-		return object.GaveUp(ctx, op, r.c.peer(), err, "its work requests were complete")
+		return refused
 	}
 	r.mu.Lock()
 	failed, wc := x.failed, x.first
@@ -267,7 +271,7 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 
 // post posts work requests. Where work that the program has posted itself fills the queue, it takes
 // completions until there is room, or ctx ends. The error says how many are posted in all.
-func (r *router) post(ctx context.Context, wrs []ibverbs.SendWR) error {
+func (r *router) post(ctx context.Context, op string, wrs []ibverbs.SendWR) error {
 	posted := 0
 	for wait := postWaitMin; ; wait = min(2*wait, postWaitMax) {
 		err := r.c.qp.PostSend(wrs[posted:]...)
@@ -279,7 +283,13 @@ func (r *router) post(ctx context.Context, wrs []ibverbs.SendWR) error {
 			err = &ibverbs.PostError{Posted: posted, Err: refused.Err}
 		}
 		full := errors.Is(err, syscall.ENOMEM) && !errors.Is(err, ibverbs.ErrNoneSignaled)
-		if !full || posted == len(wrs) || !r.makeRoom(ctx, wait) {
+		if !full || posted == len(wrs) {
+			return err
+		}
+		if !r.makeRoom(ctx, wait) {
+			if gone := ctx.Err(); gone != nil {
+				return fmt.Errorf("%w: %w", object.GaveUp(ctx, op, r.c.peer(), gone, "all was posted"), err)
+			}
 			return err
 		}
 	}

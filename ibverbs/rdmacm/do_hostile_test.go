@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 // soon is a context for what has to happen without anybody's help.
@@ -54,5 +55,28 @@ func TestConnDoEndedContext(t *testing.T) {
 	ok(t, a.Read(ctx, sge(t, here, 8, 8), there))
 	if mr.Bytes()[0] != 0 {
 		t.Error("the Write was done")
+	}
+}
+
+// TestDoFullOfOthers: unsignalled work that the program has posted itself fills the queue, and stays
+// there. The call ends with its context, and says so.
+func TestDoFullOfOthers(t *testing.T) {
+	ctx := soon(t)
+	const places = 4
+	var server *rdmacm.Conn
+	_, server = pair(t, nil, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: places}})
+	// The accepting side's work is held until the peer's first message.
+	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
+	for _, own := range []int{places, places - 1} {
+		for range own {
+			_ = server.QP().PostSend(empty)
+		}
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		err := server.Do(short, empty, empty)
+		wantErr(t, "a queue full of others' work", err, context.DeadlineExceeded, "Conn.Do")
+		if ctx.Err() != nil {
+			t.Fatal("not by its own context")
+		}
 	}
 }
