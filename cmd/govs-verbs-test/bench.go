@@ -30,8 +30,8 @@ func (b *bench) peerTap() transport.Tap {
 	return b.tap
 }
 
-// bench decides which pairings are run, and how they are captured. What is left
-// out it tells.
+// bench decides which pairings are run, and how they are captured. It prints what is
+// left out.
 func (c *runCmd) bench(out *output) (*bench, error) {
 	b := &bench{pairings: c.wanted()}
 	k, kernelErr := findKernel(c.Addr)

@@ -10,12 +10,12 @@ import (
 )
 
 type compareCmd struct {
-	Dir           string `arg:"" help:"Folder that run --collect wrote." type:"path"`
+	Dir           string `arg:"" help:"The folder that run --collect wrote." type:"path"`
 	Report        string `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON          string `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit         string `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
-	NoTshark      bool   `help:"Do not have tshark decode the captures, too." xor:"tshark"`
-	RequireTshark bool   `help:"End with status 2 if there is no tshark." xor:"tshark"`
+	NoTshark      bool   `help:"Decode the captures without tshark as the second decoder." xor:"tshark"`
+	RequireTshark bool   `help:"Fail with status 2 if tshark is not installed." xor:"tshark"`
 }
 
 // Run judges.

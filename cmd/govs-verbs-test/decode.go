@@ -8,7 +8,7 @@ import (
 )
 
 type decodeCmd struct {
-	File string `arg:"" help:"Capture file: pcap or pcapng."`
+	File string `arg:"" help:"The capture file: pcap or pcapng."`
 	Port uint16 `help:"Only connections to or from this TCP port. Default: all." placeholder:"PORT"`
 	All  bool   `help:"Also list TCP connections that are not iWARP."`
 	JSON bool   `name:"json" help:"Print JSON: the connections with their frames, and notes on what could not be read."`
@@ -16,11 +16,11 @@ type decodeCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*decodeCmd) Help() string {
-	return `Each line is one frame: the seconds since the connection began, an arrow to the right for what the initiator sent and to the left ` +
-		`for the responder, the frame, and after "!!" what is wrong with it.
+	return `Each line is one frame: the seconds since the connection began, an arrow to the right if the initiator sent it and to the left ` +
+		`if the responder did, the frame, and after "!!" what is wrong with it.
 
-The capture must have the connection's beginning: its start-up frames say whether there are CRCs and markers. A file without any iWARP ` +
-		`is a failure (status 1), one that is no capture wrong usage (2).`
+The capture must have the connection's beginning, because the start-up frames say whether there are CRCs and markers. The exit status is 1 ` +
+		`if the capture has no iWARP in it, and 2 if the file is not a capture.`
 }
 
 // decoded is what decode --json prints.

@@ -13,7 +13,7 @@ import (
 type devicesCmd struct {
 	JSON     bool   `name:"json" xor:"how" help:"Print JSON, with all attributes."`
 	Verbose  bool   `short:"v" xor:"how" help:"Print all attributes, with the names and in the form of ibv_devinfo -v."`
-	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose: engine, kernel, or auto for both, and which one auto takes. Default auto." placeholder:"PROVIDER"`
+	Provider string `enum:"auto,engine,kernel" default:"auto" help:"Whose devices: engine, kernel, or auto for both; auto also prints which one a program with auto gets. Default auto." placeholder:"PROVIDER"`
 }
 
 // deviceRow is a device as devices --json prints it.
@@ -64,8 +64,8 @@ type deviceAttr struct {
 	NumCompVectors  int                `json:"num_comp_vectors"`
 }
 
-// Run lists. The engine is always there, so that a kernel without devices is
-// only told, unless it was asked for.
+// Run lists. Since the engine is always there, a kernel without devices is a note on
+// stderr, and an error only with --provider kernel.
 func (c *devicesCmd) Run(out *output) error {
 	rows := []deviceRow{}
 	for _, p := range []provider.Provider{engine.New(nil), kernel.New()} {
@@ -90,7 +90,7 @@ func (c *devicesCmd) Run(out *output) error {
 		}
 	}
 	if c.Provider == "auto" {
-		// Not in the list: it would be no device.
+		// Not in the list, because auto is no device.
 		fmt.Fprintln(out.errors, "auto takes", auto.New(nil).Why())
 	}
 	if c.JSON {
@@ -110,8 +110,7 @@ func (c *devicesCmd) Run(out *output) error {
 	return out.table([]string{"DEVICE", "PROVIDER", "TRANSPORT", "NODE GUID", "NETDEV", "PORT 1"}, cells)
 }
 
-// describeDevice opens a device and asks it. What can't be asked is told in the
-// row's Error.
+// describeDevice opens a device and queries it. The row's Error says what failed.
 func describeDevice(p provider.Provider, d provider.DeviceInfo) deviceRow {
 	r := deviceRow{Name: d.Name, Provider: p.Name(), Transport: d.Transport.String(), NodeGUID: guid(d.NodeGUID), Netdev: d.Netdev}
 	vctx, err := ibverbs.Open(p, d.Name)

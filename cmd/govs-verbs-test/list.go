@@ -5,7 +5,7 @@ import (
 )
 
 type listCmd struct {
-	Only string `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all." placeholder:"GLOB"`
+	Only string `help:"List only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all." placeholder:"GLOB"`
 	JSON bool   `name:"json" help:"Print JSON, with the requirements that each scenario shows."`
 }
 

@@ -27,12 +27,11 @@ const (
 
 const name = "govs-verbs-test"
 
-// errFailed ends a command that has said all there is to say: something did not
-// pass.
+// errFailed ends a command that has printed why it failed: nothing more is printed.
 var errFailed = errors.New("failed")
 
 // A usageError is about how the command was called, or about what the machine
-// lacks, and then says what adds it. The exit status is 2.
+// lacks; then it says what adds that. The exit status is 2.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -54,23 +53,23 @@ type cli struct {
 	Link    linkCmd    `cmd:"" help:"List, add and delete RDMA links of the kernel (siw, rxe)."`
 	List    listCmd    `cmd:"" help:"List the scenarios of the suite."`
 	Run     runCmd     `cmd:"" help:"Run scenarios, judge them and write reports."`
-	Compare compareCmd `cmd:"" help:"Judge what run --collect brought, and write reports."`
+	Compare compareCmd `cmd:"" help:"Judge the runs that run --collect has collected, and write reports."`
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
-	Ping    pingCmd    `cmd:"" help:"Exchange data with an rping, ours or the C one."`
+	Ping    pingCmd    `cmd:"" help:"Exchange data with rping: this command's or the C program."`
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`
 }
 
 const description = `Test iWARP stacks: the Go engine and the Linux kernel (siw), against each other and against the RFCs.
 
-Exit status: 0 if all passed, 1 for a failure, 2 for wrong usage or an environment that can't do it.`
+Exit status: 0 if all passed, 1 for a failure, 2 for wrong usage or a machine that lacks what the command needs.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal ends what runs in order. The second one, if that takes
 	// too long, ends the process as signals do.
 	context.AfterFunc(ctx, stop)
-	// A reader that has enough, as head has, is an error of Write rather than
-	// the end of the process, so that a run can put away what it made.
+	// A reader that closes the pipe early, as head does, makes Write fail instead of
+	// ending the process, so that a run can remove its temporary files.
 	signal.Ignore(syscall.SIGPIPE)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -84,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if out.err == nil {
 		return status
 	}
-	if !errors.Is(out.err, syscall.EPIPE) { // who closed the pipe knows
+	if !errors.Is(out.err, syscall.EPIPE) { // whoever closed the pipe needs no message
 		fmt.Fprintf(stderr, "%s: writing the output: %v\n", name, out.err)
 	}
 	return max(status, exitFailed)

@@ -43,18 +43,18 @@ type perfCmd struct {
 // perfFlags are what all of them have.
 type perfFlags struct {
 	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address and a port."`
-	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
-	Serve    int     `default:"1" help:"Server: how many clients are served, one after another; 0: until interrupted. Default 1." placeholder:"N"`
+	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
+	Serve    int     `default:"1" help:"Server: serve this many clients, one after another; 0: until interrupted. Default 1." placeholder:"N"`
 	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536." placeholder:"N"`
 	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
-	Iters    int     `short:"n" help:"Messages of each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
-	Duration seconds `short:"D" help:"Run for so long, such as 10s or 500ms, or 10 for seconds, instead of a number of messages." placeholder:"TIME"`
+	Iters    int     `short:"n" help:"Messages on each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
+	Duration seconds `short:"D" help:"Run for this long instead of a number of messages: 10s, 500ms, or a number of seconds." placeholder:"TIME"`
 	QP       int     `short:"q" default:"1" help:"Bandwidth: QPs, or TCP connections. Default 1." placeholder:"N"`
 	Poll     string  `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`
-	Cong     string  `default:"cubic" help:"TCP congestion control of this end's sockets (not the kernel's own); system for the system's. Default cubic: some others pace what is sent." placeholder:"NAME"`
-	CPU      int     `default:"-1" help:"Keep this end on one CPU." placeholder:"N"`
+	Cong     string  `default:"cubic" help:"TCP congestion control of this end's sockets (not of the kernel provider's); system: the system's default. Default cubic, because some others pace what is sent." placeholder:"NAME"`
+	CPU      int     `default:"-1" help:"Keep this end on CPU N. Default: any CPU." placeholder:"N"`
 	Procs    int     `help:"GOMAXPROCS of this end. Default: 1 with --cpu, otherwise what Go takes." placeholder:"N"`
-	JSON     bool    `name:"json" help:"Print what came of it as JSON."`
+	JSON     bool    `name:"json" help:"Print the result as JSON."`
 
 	CPUProfile string `name:"cpuprofile" help:"Write a CPU profile of this end, for go tool pprof." placeholder:"FILE"`
 	MemProfile string `name:"memprofile" help:"Write a profile of this end's allocations, all of them, for go tool pprof." placeholder:"FILE"`
@@ -84,12 +84,12 @@ type perfTCPCmd struct{ perfFlags }
 type perfRDMACmd struct {
 	perfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
-	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends say so. Default on." placeholder:"on|off"`
-	Placement     string        `enum:"strict,fast" default:"strict" help:"Engine: strict verifies an FPDU's CRC before it is placed, fast while it is. Default strict." placeholder:"HOW"`
-	BusyWait      time.Duration `default:"50us" help:"Engine, --poll block: how long to look for a completion before sleeping, where waits have been that short; 0: not at all. Default 50us." placeholder:"TIME"`
+	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
+	Placement     string        `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC: strict, before it places the payload; fast, while it does. Default strict." placeholder:"HOW"`
+	BusyWait      time.Duration `default:"50us" help:"Engine with --poll block: how long to poll for a completion before sleeping, if recent waits were that short; 0: sleep at once. Default 50us." placeholder:"TIME"`
 	TxDepth       int           `short:"t" default:"128" help:"Bandwidth: work requests outstanding on a QP. Default 128." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
-	Inline        int           `short:"I" help:"Post messages of up to so many octets inline. Default 0." placeholder:"N"`
+	Inline        int           `short:"I" help:"Post messages of up to N octets inline. Default 0." placeholder:"N"`
 	SGE           int           `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`
 	MR            int           `default:"1" help:"Regions that the messages go through in turn. Default 1." placeholder:"N"`
 	Outstanding   int           `short:"o" default:"16" help:"RDMA Reads outstanding on a QP. Default 16." placeholder:"N"`
@@ -98,11 +98,11 @@ type perfRDMACmd struct {
 
 // Help implements kong's HelpProvider.
 func (*perfRDMACmd) Help() string {
-	return `The server learns from the client what is to be done; of the options here only those of its device and its process are its own.
---provider, --crc, --placement, --busy-wait, --cong and --cpu are each end's,
-though.
+	return `The client sends the server the workload, so give its options to the client only. Options of the device and the process are those of each end: ` +
+		`--provider, --crc, --placement, --busy-wait, --cong, --cpu and --procs. The server and the client, for instance:
 
-    ` + name + ` perf write-bw --listen 192.0.2.1:7175     and     ` + name + ` perf write-bw 192.0.2.1:7175 --all
+    ` + name + ` perf write-bw --listen 192.0.2.1:7175
+    ` + name + ` perf write-bw 192.0.2.1:7175 --all
 
 Bandwidth counts until the last octet is placed at the peer. Latency is the whole round trip; perftest's ib_send_lat and ib_write_lat print half of it.
 What is received is compared with what was sent, outside of the time that counts.`
@@ -257,8 +257,8 @@ func (c *perfTCPCmd) Validate(k *kong.Context) error {
 // opOf is the workload that a command is named after.
 func opOf(k *kong.Context) load.Op { return load.Op(k.Selected().Name) }
 
-// settle has this process keep to what the flags say of it, and returns what is
-// to be told of it.
+// settle applies the flags that are about this process, and returns its description
+// for the other end and the report.
 func (f *perfFlags) settle() (load.End, error) {
 	if f.CPU >= 0 {
 		if err := pin.Self(f.CPU); err != nil {
@@ -272,8 +272,8 @@ func (f *perfFlags) settle() (load.End, error) {
 	case f.Procs > 0:
 		runtime.GOMAXPROCS(f.Procs)
 	case f.CPU >= 0:
-		// A second thread on the same CPU doesn't make anything faster, and who
-		// sleeps is woken later: 75 us instead of 56 for a round trip of Sends.
+		// A second thread on the same CPU doesn't make anything faster, and a goroutine
+		// that sleeps is woken later: 75 us instead of 56 for a round trip of Sends.
 		runtime.GOMAXPROCS(1)
 	}
 	e := load.End{Cong: f.congestion(), Procs: runtime.GOMAXPROCS(0), Kernel: kernelRelease(), Go: runtime.Version(), Govs: version()}
@@ -324,7 +324,7 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 	vctx, why, err := openProvider(c.Provider, addr, opts)
 	if err != nil {
 		if bad := checkCongestion(c.congestion()); bad != nil && c.Provider != "kernel" {
-			err = bad // the engine refuses it, too, and knows nothing of options
+			err = bad // the engine refuses it, too, but its error does not name the option
 		}
 		return nil, unable(err)
 	}

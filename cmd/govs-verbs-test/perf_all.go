@@ -21,12 +21,12 @@ import (
 
 // perfAllCmd measures the figures that govs promises.
 type perfAllCmd struct {
-	Rounds    int     `short:"r" default:"7" help:"How often everything is measured. Default 7." placeholder:"N"`
+	Rounds    int     `short:"r" default:"7" help:"Measure everything N times. Default 7." placeholder:"N"`
 	TimePer   seconds `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
 	Only      string  `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps." placeholder:"GLOB"`
-	Provider  string  `enum:"auto,engine,both" default:"auto" help:"engine; both: engine and siw side by side; auto: both where there is a usable siw device. Default auto." placeholder:"PROVIDER"`
-	Siw       string  `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"What the siw at hand is: default has CRC off, crc requires it. Default: as ci/vm/run says." placeholder:"VARIANT"`
-	Cong      string  `default:"cubic" help:"TCP congestion control of everything that is measured; system for the system's. Default cubic." placeholder:"NAME"`
+	Provider  string  `enum:"auto,engine,both" default:"auto" help:"What to measure: engine; both: engine and siw; auto: both if there is a usable siw device. Default auto." placeholder:"PROVIDER"`
+	Siw       string  `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"Which build of siw this machine has: default has CRC off, crc requires it, p2p asks for peer-to-peer mode. Default: as ci/vm/run says." placeholder:"VARIANT"`
+	Cong      string  `default:"cubic" help:"TCP congestion control of all that is measured; system: the system's default. Default cubic." placeholder:"NAME"`
 	ClientCPU int     `default:"0" help:"The client's CPU. Default 0." placeholder:"N"`
 	ServerCPU int     `default:"1" help:"The server's CPU. Default 1." placeholder:"N"`
 	Procs     int     `default:"1" help:"GOMAXPROCS of each end. Default 1." placeholder:"N"`
@@ -34,14 +34,14 @@ type perfAllCmd struct {
 	perfFiles
 
 	Profiles string   `help:"Write CPU and allocation profiles of some workloads into this folder." placeholder:"DIR"`
-	With     []string `help:"Take figures that this run lacks from the JSON of an earlier one." placeholder:"FILE"`
+	With     []string `help:"Take figures that this run lacks from the JSON of an earlier run." placeholder:"FILE"`
 }
 
 // Help implements kong's HelpProvider.
 func (*perfAllCmd) Help() string {
 	return `Starts two processes of this program, each pinned to a CPU, and has them measure the engine, raw TCP in Go and, where they are installed, ` +
-		`UCX (ucx_perftest), libfabric (fi_pingpong) and, where there is siw, that and perftest over it: all of it in each round, by turns. ` +
-		`A figure is the median over the rounds of the ratio in each.
+		`UCX (ucx_perftest) and libfabric (fi_pingpong). Where there is a siw device, they measure siw and perftest over it, too. ` +
+		`Each round measures everything once. A figure is the median over the rounds of the ratio in each.
 
 It runs in a network namespace of its own where the system lets it (as root, or where user namespaces are allowed).`
 }

@@ -63,7 +63,7 @@ func TestPerfJSON(t *testing.T) {
 	if m.Size != 65536 || m.Iterations == 0 || m.Seconds < 0.02 || m.GBps <= 0 || m.Mops <= 0 || m.RTT != nil || !m.Spec.Bidirectional || m.Spec.QPs != 2 || m.Spec.TxDepth != 16 {
 		t.Errorf("result %+v", m)
 	}
-	client = start(t, words("perf read-lat --provider engine -n 20 -s 8 --json "+addr)...) // the server is told
+	client = start(t, words("perf read-lat --provider engine -n 20 -s 8 --json "+addr)...) // the server learns it
 	client.want(t, exitPassed, nil, nil)
 	var l perfReport
 	decodeJSON(t, client, &l)
@@ -159,9 +159,9 @@ func TestPerfUnable(t *testing.T) {
 		start(t, append([]string{"perf"}, strings.Fields(args)...)...).want(t, exitUsage, nil, parts(want))
 	}
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1 --cong no-such")...).want(t, exitUsage, nil, parts("--cong no-such: "))
-	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused"))
+	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused; start the server first"))
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil,
-		parts("nothing listens there"))
+		parts("connection refused: nobody listens there; start the server first"))
 }
 
 // TestPerfSaysWhy has runs that can't be, or that mean something else than one end

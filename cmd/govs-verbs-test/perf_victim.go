@@ -14,18 +14,18 @@ import (
 
 // perfVictimCmd measures what hostile peers do to another peer.
 type perfVictimCmd struct {
-	Kind       []string `short:"k" help:"Kinds of hostile peers, as above. Default: all." placeholder:"KIND"`
-	Peers      []int    `short:"p" default:"1,64" help:"How many hostile peers there are. Default 1,64." placeholder:"N"`
+	Kind       []string `short:"k" help:"Kinds of hostile peers, as above, comma-separated. Default: all." placeholder:"KIND"`
+	Peers      []int    `short:"p" default:"1,64" help:"Numbers of hostile peers, comma-separated. Default 1,64." placeholder:"N"`
 	Time       seconds  `short:"D" default:"2s" help:"How long each measurement takes. Default 2s." placeholder:"TIME"`
-	Rounds     int      `short:"r" default:"5" help:"How often everything is measured. Default 5." placeholder:"N"`
-	Every      seconds  `default:"500us" help:"Time from one request to the next; 0s: each is sent when the one before is answered. Default 500us." placeholder:"TIME"`
+	Rounds     int      `short:"r" default:"5" help:"Measure everything N times. Default 5." placeholder:"N"`
+	Every      seconds  `default:"500us" help:"Time from one request to the next; 0s: send each when the one before is answered. Default 500us." placeholder:"TIME"`
 	Spin       bool     `xor:"poll" help:"Measure only a server that spins while it waits for requests. Default: both ways of waiting, one after the other."`
 	Block      bool     `xor:"poll" help:"Measure only a server that sleeps while it waits for requests."`
 	CRC        string   `enum:"on,off" default:"on" help:"CRC of all connections. Default on." placeholder:"on|off"`
-	Cong       string   `default:"cubic" help:"TCP congestion control of all sockets; system for the system's. Default cubic." placeholder:"NAME"`
+	Cong       string   `default:"cubic" help:"TCP congestion control of all sockets; system: the system's default. Default cubic." placeholder:"NAME"`
 	ServerCPU  int      `default:"1" help:"The server's CPU, which neither the client nor the peers may have. Default 1." placeholder:"N"`
 	ClientCPU  int      `default:"0" help:"The CPU of the victim's client. Default 0." placeholder:"N"`
-	HostileCPU int      `default:"-1" help:"The hostile peers' CPU. Default: a third one, or the client's if there is no third." placeholder:"N"`
+	HostileCPU int      `default:"-1" help:"The hostile peers' CPU. Default: a third CPU, or the client's if there is no third." placeholder:"N"`
 	Policy     string   `enum:"idle,normal" default:"idle" help:"The scheduler's policy for the hostile peers: idle (SCHED_IDLE) or normal. Default idle." placeholder:"POLICY"`
 
 	perfFiles
@@ -38,8 +38,8 @@ func (*perfVictimCmd) Help() string {
 
 There are three processes: a server with one device of the engine, pinned to a CPU of its own; ` +
 		`the victim's client; and the hostile peers, plain TCP sockets that speak iWARP by hand. ` +
-		`The peers have the scheduler's lowest policy (SCHED_IDLE), so that they get what the client leaves ` +
-		`if the two share a CPU. Requests are due at even intervals. One that falls due while another is ` +
+		`The peers have the scheduler's lowest policy (SCHED_IDLE): if they share a CPU with the client, ` +
+		`they get the time that the client leaves. Requests are due at even intervals. One that falls due while another is ` +
 		`under way is not sent, but counts as if it had been answered together with that one.
 
 The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it has no limit. ` +
@@ -50,7 +50,7 @@ The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it
 		`and all its rounds count. ` +
 		`During the run all CPUs are kept awake (/dev/cpu_dma_latency) ` +
 		`and other sessions give way (/proc/self/autogroup), ` +
-		`if the process may do so, which root may.
+		`if the process has the right to do so, as root has.
 
 Kinds:
 

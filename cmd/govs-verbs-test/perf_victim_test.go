@@ -78,7 +78,7 @@ func TestPerfVictimWrongUsage(t *testing.T) {
 	for args, want := range map[string]string{
 		"--kind loud":        `kind "loud": there are [reader slow`,
 		"--peers 0":          "0 peers: has to be 1 to 4096",
-		"--rounds 0":         "0 rounds",
+		"--rounds 0":         "--rounds 0",
 		"--time 0s":          "at least 1ms is needed",
 		"--spin --block":     "--spin and --block can't be used together",
 		"--server-cpu 0":     "CPU 0: the server needs one to itself",

@@ -9,23 +9,28 @@ import (
 )
 
 type pingCmd struct {
-	Addr     string        `arg:"" optional:"" name:"addr:port" help:"Whom to ping: an IP address and a port. rping's is 7174."`
-	Listen   string        `help:"Serve one client at this address, then end. Port 0: any that is free, which is printed." placeholder:"ADDR:PORT"`
+	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server to ping: an IP address and a port. rping's port is 7174."`
+	Listen   string        `help:"Serve one client at this address, then end. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
 	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	Count    int           `short:"C" default:"10" help:"How many pings the client sends. Default 10." placeholder:"N"`
 	Size     int           `short:"S" default:"64" help:"Octets of each ping, 23 to 65535. Default 64. The C rping, as a server, needs the same number in its own -S." placeholder:"N"`
 	Verbose  bool          `short:"v" help:"Print the data of each ping."`
-	Timeout  time.Duration `default:"60s" help:"Give up when the peer does nothing for this long, such as 500ms. Default 60s. The wait for a client has no limit." placeholder:"TIME"`
-	JSON     bool          `name:"json" help:"Print what came of it as JSON."`
+	Timeout  time.Duration `default:"60s" help:"Fail if the peer does nothing for this long, such as 500ms. Default 60s. The wait for a client has no limit." placeholder:"TIME"`
+	JSON     bool          `name:"json" help:"Print the result as JSON."`
 }
 
 // Help implements kong's HelpProvider.
 func (*pingCmd) Help() string {
-	return `The protocol is that of rping (rdmacm-utils). For each ping the client tells where its data is, the server reads it with an RDMA Read, ` +
-		`is told where to, and writes it back with an RDMA Write.
+	return `The protocol is that of rping (rdmacm-utils). For each ping the client sends the server the address of its data, which the server reads ` +
+		`with an RDMA Read. Then the client sends the address of its second buffer, to which the server writes that data with an RDMA Write.
 
-    ` + name + ` ping --listen 192.0.2.1:7174      and   rping -c -a 192.0.2.1 -C 10 -v
-    rping -s -a 192.0.2.1 -v                      and   ` + name + ` ping 192.0.2.1:7174`
+A server of this command and a client of C, then the other way round:
+
+    ` + name + ` ping --listen 192.0.2.1:7174
+    rping -c -a 192.0.2.1 -C 10 -v
+
+    rping -s -a 192.0.2.1 -v
+    ` + name + ` ping 192.0.2.1:7174`
 }
 
 // The sizes that the C rping takes: its buffer is 64 KiB, of which it uses one

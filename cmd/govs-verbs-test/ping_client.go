@@ -45,20 +45,20 @@ func (c *pingCmd) ping(ctx context.Context, out *output, p *pinger, addr netip.A
 	return p.disconnect(ctx)
 }
 
-// whyNot says in other words what a user can do something about.
+// whyNot adds what the user can do about a failed Dial.
 func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
 	var rejected *rdmacm.RejectedError
 	switch {
 	case errors.Is(dialCtx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("no answer for %v", c.Timeout)
+		return fmt.Errorf("no answer for %v (--timeout)", c.Timeout)
 	case errors.As(err, &rejected) && len(rejected.PrivateData) == 0:
-		return fmt.Errorf("nothing listens there, or the listener refuses: %w", err)
+		return fmt.Errorf("%w; start the server first: %s ping --listen ADDR:PORT, or rping -s", err, name)
 	}
 	return err
 }
 
-// pingOnce tells the server where our data is, which it reads, and then where
-// our sink is, to which it writes what it has read.
+// pingOnce sends the server the address of our data, which it reads, and then that of
+// our sink, to which it writes what it has read.
 func (p *pinger) pingOnce(ctx context.Context, n int) error {
 	fillPing(p.data.Bytes(), n)
 	clear(p.sink.Bytes())

@@ -108,7 +108,7 @@ func TestPingAuto(t *testing.T) {
 func TestPingFailures(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
 		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil,
-			parts("connecting to 127.0.0.1:1: nothing listens there"))
+			parts("connecting to 127.0.0.1:1: ", "connection refused: nobody listens there; start the server first"))
 	})
 	t.Run("the address is taken", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +151,7 @@ func TestPingInterrupted(t *testing.T) {
 	server.stop()
 	server.want(t, exitFailed, nil, parts(name+": interrupted\n"))
 
-	// Whoever has pinged is told of what was done.
+	// The client prints the pings that it has done until then.
 	server, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
 	client := start(t, "ping", addr, "--provider", "engine", "-v", "--count", "1000000000")
 	client.stdout.await(t, "rdma-ping-2: ")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -17,30 +18,30 @@ import (
 )
 
 type runCmd struct {
-	Initiator  string     `enum:"engine,kernel," default:"" help:"Who connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Responder  string     `enum:"engine,kernel," default:"" help:"Who listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Matrix     bool       `help:"Run all four pairings, of which those with the kernel are left out where it has no usable device."`
-	Only       string     `help:"Only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
-	With       string     `enum:"engine,kernel," default:"" help:"Only the runs that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
-	RequireSiw bool       `help:"Fail where the kernel has no usable device. REQUIRE_SIW=1 in the environment means the same."`
+	Initiator  string     `enum:"engine,kernel," default:"" help:"The provider that connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Responder  string     `enum:"engine,kernel," default:"" help:"The provider that listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Matrix     bool       `help:"Run all four pairings. Those with the kernel are left out if it has no usable device."`
+	Only       string     `help:"Run only these scenarios: glob patterns, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
+	With       string     `enum:"engine,kernel," default:"" help:"Run only pairings that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
+	RequireSiw bool       `help:"Fail if the kernel has no usable device. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit      string     `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
-	Seed       uint64     `help:"Seed of everything random, above 0. Default: one that is drawn and printed." placeholder:"N"`
-	Collect    string     `help:"Only run, and write what happened to this folder, for the command compare." placeholder:"DIR" type:"path"`
+	Seed       uint64     `help:"Seed of all random choices, above 0. Default: a random one, which is printed." placeholder:"N"`
+	Collect    string     `help:"Only run, and write outcomes and captures to this folder, for compare to judge." placeholder:"DIR" type:"path"`
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default 1." default:"1" placeholder:"FACTOR"`
-	Placement  string     `enum:"strict,fast" default:"strict" help:"Engine, where a scenario doesn't say: strict verifies an FPDU's CRC before it is placed, fast while it is. Default strict." placeholder:"HOW"`
-	NoTshark   bool       `help:"Do not have tshark decode the captures, too."`
+	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload; fast, while it does. Default strict." placeholder:"HOW"`
+	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
 }
 
 // Help implements kong's HelpProvider.
 func (*runCmd) Help() string {
-	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of it.
+	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of the pairing.
 
 The kernel's side needs an iWARP device: siw, on an interface with an address (` + name + ` link add siw0 --netdev NETDEV). ` +
-		`Captures are taken on the wire, which needs CAP_NET_RAW; without it, and with nothing but the engine, at the sockets.`
+		`Captures are taken on the wire, which needs CAP_NET_RAW. Without it, runs of the engine alone are captured at its sockets.`
 }
 
 // Validate implements kong's check.
@@ -55,6 +56,9 @@ func (c *runCmd) Validate() error {
 		return errors.New("--collect only runs: the command compare writes the reports")
 	case !(c.Scale > 0 && c.Scale <= 1000):
 		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
+	case c.With != "" && !slices.ContainsFunc(c.wanted(), func(p conformance.Pairing) bool { return p.Has(c.With) }):
+		return fmt.Errorf("--with %s: %s takes no part in%s: add --matrix, or --initiator or --responder %[1]s",
+			c.With, c.With, listed(c.wanted()))
 	}
 	_, err := scenarios.Suite().Select(c.Only)
 	return err
@@ -98,7 +102,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		},
 	})
 	if err != nil {
-		if c.Collect != "" { // captures that nothing tells about
+		if c.Collect != "" { // nothing would refer to these captures
 			_ = removeCaptures(dir, col.Outcomes)
 		}
 		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)", len(col.Outcomes), planned, c.Seed)
@@ -117,8 +121,8 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 // collectionFile is the name of a collection beside its captures.
 const collectionFile = "collection.json"
 
-// workDir returns where captures go: the folder to collect in, or one that goes
-// away again.
+// workDir returns the folder for captures: the one to collect in, or a temporary one
+// that cleanup removes.
 func (c *runCmd) workDir() (dir string, cleanup func(), err error) {
 	if c.Collect == "" {
 		dir, err := os.MkdirTemp("", "govs-")

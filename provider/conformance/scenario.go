@@ -206,6 +206,7 @@ func (s *Suite) Select(patterns string) ([]*Scenario, error) {
 	chosen := make(map[*Scenario]bool)
 	for _, pattern := range strings.Split(patterns, ",") {
 		pattern = strings.TrimSpace(pattern)
+		asked := pattern
 		if !strings.Contains(strings.TrimSuffix(pattern, "/"), "/") {
 			pattern = strings.TrimSuffix(pattern, "/") + "/*"
 		}
@@ -213,7 +214,7 @@ func (s *Suite) Select(patterns string) ([]*Scenario, error) {
 		for _, sc := range s.scenarios {
 			ok, err := path.Match(pattern, sc.Slug)
 			if err != nil {
-				return nil, fmt.Errorf("scenario pattern %q: %w", pattern, err)
+				return nil, fmt.Errorf("scenario pattern %q: %w", asked, err)
 			}
 			if !ok {
 				continue
@@ -224,7 +225,7 @@ func (s *Suite) Select(patterns string) ([]*Scenario, error) {
 			}
 		}
 		if !matched {
-			return nil, fmt.Errorf("no scenario matches %q; the subcommand list shows them all", pattern)
+			return nil, fmt.Errorf("no scenario matches %q; the subcommand list prints them all", asked)
 		}
 	}
 	var out []*Scenario

@@ -88,6 +88,9 @@ var pcapngMagic = []byte{0x0a, 0x0d, 0x0d, 0x0a}
 func newSource(r io.Reader) (*source, error) {
 	br := bufio.NewReaderSize(r, 1<<16)
 	magic, err := br.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err // of a folder, for instance
+	}
 	if err != nil {
 		return nil, errors.New("not a capture file: shorter than four octets")
 	}

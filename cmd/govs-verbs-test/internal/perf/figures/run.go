@@ -30,7 +30,7 @@ type Config struct {
 	NoKernel string        // why it is not
 
 	Profiles string                           // folder for profiles; empty: none
-	Say      func(format string, args ...any) // tells how far it is
+	Say      func(format string, args ...any) // reports progress
 
 	idle []int // for tests: other numbers of idle QPs than idleSteps
 }
@@ -42,14 +42,14 @@ type KernelDevice struct {
 	CRC  bool // its connections have CRC
 }
 
-// Check says what is impossible of a Config.
+// Check says what is wrong with a Config.
 func (c Config) Check() error {
 	if _, err := path.Match(c.Only, ""); err != nil {
 		return fmt.Errorf("pattern %q: %w", c.Only, err)
 	}
 	switch {
 	case c.Rounds < 1:
-		return fmt.Errorf("%d rounds: at least 1 is needed", c.Rounds)
+		return fmt.Errorf("--rounds %d: at least 1 is needed", c.Rounds)
 	case c.Time < time.Millisecond:
 		return fmt.Errorf("%v for a measurement: at least 1ms is needed", c.Time)
 	case c.ClientCPU == c.ServerCPU:

@@ -259,7 +259,7 @@ func TestOrders(t *testing.T) {
 	if e := answers[0].Answer.End; e == nil || e.Procs != 3 {
 		t.Errorf("who it is: %+v", answers[0])
 	}
-	for i, want := range []string{"nothing", "nothing listens", "no profile"} {
+	for i, want := range []string{"nothing", "nobody listens there; start the server first", "no profile"} {
 		if !strings.Contains(answers[i+1].Error, want) {
 			t.Errorf("answer %d is %q, want one with %q", i+1, answers[i+1].Error, want)
 		}

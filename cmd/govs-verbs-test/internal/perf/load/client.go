@@ -22,7 +22,7 @@ type Client struct {
 	end  *end // nil before the first run
 }
 
-// Dial connects to a server. self is what the server is told of this end.
+// Dial connects to a server. self describes this end to the server.
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, self End) (_ *Client, err error) {
 	c := &Client{vctx: vctx, addr: addr}
 	defer func() {
@@ -59,22 +59,22 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, self 
 	return c, nil
 }
 
-var errNotThat = errors.New("the peer answers with something else than was asked for")
+var errNotThat = errors.New("the peer answered with another message than this command expects: use the same version at both ends")
 
-// refusal says in words why a server refused.
+// refusal adds to the error of Dial why the server refused, and what to do.
 func refusal(err error) error {
 	var rejected *rdmacm.RejectedError
 	switch {
 	case !errors.As(err, &rejected):
 	case len(rejected.PrivateData) == 0:
-		return fmt.Errorf("nothing listens there, or the listener refuses: %w", err)
+		return fmt.Errorf("%w; start the server first (the same command with --listen)", err)
 	case string(rejected.PrivateData) == busyText:
 		return fmt.Errorf("the server is %s: %w", busyText, err)
 	}
 	return err
 }
 
-// Peer tells what the server is.
+// Peer describes the server.
 func (c *Client) Peer() End { return c.peer.End }
 
 // Run does one run. Connections are kept for the next one if that differs in

@@ -203,7 +203,7 @@ func TestClientsOneAfterAnother(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Dial(ctx, vctx, s.Addr(), End{}); err == nil || !strings.Contains(err.Error(),
-		"nothing listens there") {
+		"start the server first") {
 		t.Errorf("nobody listens: %v", err)
 	}
 }

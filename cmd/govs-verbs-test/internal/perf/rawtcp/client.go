@@ -40,6 +40,9 @@ func Dial(ctx context.Context, addr netip.AddrPort, cong string) (*Client, error
 // connect makes a connection and says what it is for.
 func (c *Client) connect(ctx context.Context, session uint64) (*net.TCPConn, error) {
 	conn, err := c.dialer.DialContext(ctx, "tcp", c.addr.String())
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w; start the server first (the same command with --listen)", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -66,8 +66,8 @@ var meaning = []struct {
 }{
 	{Reader, "keeps as many RDMA Reads of 16 MiB outstanding as the IRD allows, and takes the responses " +
 		"as fast as it can"},
-	{Slow, "requests as many Reads, with a small receive buffer; every other peer takes 1 KiB each 20 ms, " +
-		"the rest take nothing"},
+	{Slow, "requests as many Reads as reader, with a small receive buffer; every other peer takes 1 KiB " +
+		"each 20 ms, the rest take nothing"},
 	{Dribble, "sends RDMA Writes of 32 KiB, the last 4 KiB of each FPDU one octet at a time"},
 	{Connect, "connects and resets, by turns before the Request, after it, and after the Reply"},
 	{Terminate, "connects and ends the connection with a Terminate, by turns its own and the server's, " +
@@ -86,11 +86,24 @@ func Kinds() []Kind {
 	return list
 }
 
-// Meanings are the lines of a help text, one for each kind.
+// helpWidth is where lines of Meanings end: help is wrapped at 80 columns, but not lines that
+// are indented.
+const helpWidth = 80
+
+// Meanings is the part of a help text that describes each kind.
 func Meanings() string {
 	var b strings.Builder
 	for _, m := range meaning {
-		fmt.Fprintf(&b, "    %-10s %s\n", m.kind, m.what)
+		head := fmt.Sprintf("    %-10s", m.kind)
+		line := head
+		for _, word := range strings.Fields(m.what) {
+			if len(line)+1+len(word) > helpWidth {
+				b.WriteString(line + "\n")
+				line = strings.Repeat(" ", len(head))
+			}
+			line += " " + word
+		}
+		b.WriteString(line + "\n")
 	}
 	return b.String()
 }
@@ -144,7 +157,7 @@ func (c *Config) Check() error {
 	case len(c.Kinds) == 0 || len(c.Peers) == 0 || len(c.Polls) == 0:
 		return fmt.Errorf("nothing to measure: at least one kind, one number of peers and one way to wait are needed")
 	case c.Rounds < 1:
-		return fmt.Errorf("%d rounds: at least 1 is needed", c.Rounds)
+		return fmt.Errorf("--rounds %d: at least 1 is needed", c.Rounds)
 	case c.Time < time.Millisecond:
 		return fmt.Errorf("%v for a measurement: at least 1ms is needed", c.Time)
 	case c.Every < 0:
