@@ -41,6 +41,7 @@ func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byt
 	if n := len(method) + len(payload); len(method) > 255 || n > maxMessage-requestHead {
 		return nil, tooLong("request", n, maxMessage-requestHead)
 	}
+	var last error // of the attempt before
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		s, err := c.session(ctx)
 		if err == nil {
@@ -55,15 +56,28 @@ func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byt
 			return nil, err
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+			return nil, gaveUp(ctx, last, err)
 		}
 		fmt.Fprintf(os.Stderr, "rpc: %v; trying again\n", err)
 		select {
 		case <-time.After(pause/2 + rand.N(pause)): // clients of one server come apart
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+			return nil, gaveUp(ctx, last, err)
 		}
+		last = err
 	}
+}
+
+// gaveUp returns the error of a call whose ctx has ended. The last attempt says why, unless it says
+// only that ctx has ended: then the one before it does, if there was one.
+func gaveUp(ctx context.Context, before, last error) error {
+	if last == ctx.Err() {
+		last = before
+	}
+	if last == nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ctx.Err(), last)
 }
 
 // session returns the connection, if it is not lost, or makes one. The caller is one of its

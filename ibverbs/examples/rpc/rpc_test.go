@@ -27,7 +27,7 @@ func TestRPC(t *testing.T) {
 		{"no method \"lower\"", []string{server.Addr, "lower", "hello"}},
 		{"invalid duration", []string{server.Addr, "sleep", "long"}},
 		{"there is room for 1007", []string{server.Addr, "upper", strings.Repeat("x", maxMessage)}},
-		{"rdma_connect", []string{"--deadline", "100ms", exampletest.Host() + ":1", "upper", "hello"}},
+		{"rdma_connect", []string{"--deadline", "1s", exampletest.Host() + ":1", "upper", "hello"}},
 	} {
 		if stdout, stderr, err := exampletest.Run(t, c.args...); err == nil || !strings.Contains(stderr, c.want) {
 			t.Errorf("%v: %v, prints %q and %q, want an error with %q", c.args, err, stdout, stderr, c.want)
@@ -133,7 +133,7 @@ func TestRPCTooManyClients(t *testing.T) {
 	if _, err := first.Call(ctx, "upper", nil); err != nil {
 		t.Fatal(err)
 	}
-	_, stderr, err := exampletest.Run(t, "--deadline", "200ms", server.Addr, "upper", "hello")
+	_, stderr, err := exampletest.Run(t, "--deadline", "2s", server.Addr, "upper", "hello")
 	if err == nil || !strings.Contains(stderr, "rejected") {
 		t.Errorf("%v, prints %q, want a rejection", err, stderr)
 	}
