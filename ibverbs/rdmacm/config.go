@@ -59,7 +59,8 @@ type ConnConfig struct {
 
 	// OnSend, if not nil, is called with each completion of SendCQ that belongs to no call of
 	// Conn.Do, Read, Write or Send, while these take completions from there. One of them calls it
-	// at a time; it must not wait for another. wc is valid during the call.
+	// at a time; it must not wait for another. A panic goes to whoever called that one, and the
+	// others go on. wc is valid during the call.
 	OnSend func(wc *ibverbs.WC)
 
 	// ResponderResources (IRD) and InitiatorDepth (ORD) are how many RDMA Reads

@@ -148,7 +148,9 @@ type call struct {
 	wrs   []ibverbs.SendWR
 	ids   []uint64 // their WRIDs, which are the caller's
 	sge   [1]ibverbs.SGE
-	done  chan struct{} // gets a token when nothing is left
+
+	posted int           // work requests that the queue has taken
+	done   chan struct{} // gets a token when nothing is left
 
 	// Under router.mu.
 	left    int // completions to come
@@ -228,7 +230,7 @@ func (r *router) take(n int, first bool) *call {
 		x = &call{index: len(r.calls), done: make(chan struct{}, 1)}
 		r.calls = append(r.calls, x)
 	}
-	x.left, x.places, x.failed, x.givenUp = n, n, false, false
+	x.left, x.places, x.posted, x.failed, x.givenUp = n, n, 0, false, false
 	return x
 }
 
@@ -241,13 +243,21 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 		x.wrs[i].WRID = ids | uint64(i)
 		x.wrs[i].Flags |= ibverbs.SendSignaled
 	}
-	refused := r.post(ctx, op, x.wrs)
+	over := false
+	defer func() {
+		if !over {
+			r.abandon(x)
+		}
+	}()
+	refused := r.post(ctx, op, x)
 	clear(x.wrs)
 	x.wrs = x.wrs[:0]
-	if refused != nil && !r.keep(x, refused) {
+	over = refused != nil && !r.keep(x)
+	if over {
 		return refused
 	}
 	if err := r.wait(ctx, x.done, false); err != nil && !r.giveUp(x) {
+		over = true
 		switch {
 		case refused == nil:
 			return object.GaveUp(ctx, op, r.c.peer(), err, "its work requests were complete")
@@ -262,6 +272,7 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 		wc.WRID = x.ids[wc.WRID&fieldMask]
 	}
 	r.free = append(r.free, x)
+	over = true
 	r.mu.Unlock()
 	if failed {
 		return r.c.Err(&wc)
@@ -269,21 +280,34 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 	return refused
 }
 
-// post posts work requests. Where work that the program has posted itself fills the queue, it takes
-// completions until there is room, or ctx ends. The error says how many are posted in all.
-func (r *router) post(ctx context.Context, op string, wrs []ibverbs.SendWR) error {
-	posted := 0
+// abandon leaves a call to whoever polls next, because OnSend has panicked, or has ended the
+// goroutine. The places that it has not used come back.
+func (r *router) abandon(x *call) {
+	clear(x.wrs)
+	x.wrs = x.wrs[:0]
+	if r.keep(x) && r.giveUp(x) {
+		r.mu.Lock()
+		r.free = append(r.free, x)
+		r.mu.Unlock()
+	}
+}
+
+// post posts a call's work requests. Where work that the program has posted itself fills the queue,
+// it takes completions until there is room, or ctx ends. The error says how many are posted in all,
+// as does x.posted.
+func (r *router) post(ctx context.Context, op string, x *call) error {
 	for wait := postWaitMin; ; wait = min(2*wait, postWaitMax) {
-		err := r.c.qp.PostSend(wrs[posted:]...)
+		err := r.c.qp.PostSend(x.wrs[x.posted:]...)
 		if err == nil {
+			x.posted = len(x.wrs)
 			return nil
 		}
 		if refused := new(ibverbs.PostError); errors.As(err, &refused) {
-			posted += refused.Posted
-			err = &ibverbs.PostError{Posted: posted, Err: refused.Err}
+			x.posted += refused.Posted
+			err = &ibverbs.PostError{Posted: x.posted, Err: refused.Err}
 		}
 		full := errors.Is(err, syscall.ENOMEM) && !errors.Is(err, ibverbs.ErrNoneSignaled)
-		if !full || posted == len(wrs) {
+		if !full || x.posted == len(x.wrs) {
 			return err
 		}
 		if !r.makeRoom(ctx, wait) {
@@ -300,11 +324,7 @@ func (r *router) post(ctx context.Context, op string, wrs []ibverbs.SendWR) erro
 func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-r.lead:
-		n, err := r.c.sendCQ.Poll(r.wcs[:])
-		for i := range r.wcs[:n] {
-			r.completed(&r.wcs[i])
-		}
-		r.lead <- struct{}{}
+		n, err := r.look()
 		if n > 0 || err != nil {
 			return err == nil
 		}
@@ -318,6 +338,14 @@ func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
+// look is makeRoom's poll. It returns the token of lead.
+func (r *router) look() (n int, err error) {
+	defer r.handOver()
+	n, err = r.c.sendCQ.Poll(r.wcs[:])
+	r.handOut(r.wcs[:n])
+	return n, err
+}
+
 // How long post waits before it tries again: nothing reports places that unsignalled work gives
 // back.
 const (
@@ -325,17 +353,14 @@ const (
 	postWaitMax = time.Millisecond
 )
 
-// keep sees to a call of which the queue has refused something, and reports whether there are
-// completions to wait for. If not, the call is over.
-func (r *router) keep(x *call, refused error) bool {
-	posted := 0
-	if post := new(ibverbs.PostError); errors.As(refused, &post) {
-		posted = post.Posted
-	}
+// keep sees to a call of which something is not posted, or that is abandoned, and reports whether
+// there are completions to wait for. If not, the call is over.
+func (r *router) keep(x *call) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	posted := x.posted
 	if posted == x.places {
-		// The connection is ending, and what is posted may never complete.
+		// The connection is ending, and what is posted may never complete; or nobody waits for it.
 		x.givenUp = true
 		if x.left > 0 {
 			return false
@@ -389,14 +414,7 @@ func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) er
 			return ctx.Err()
 		case <-r.lead:
 		}
-		var got bool
-		var err error
-		if early {
-			got, err = r.pollUntil(ctx, ready)
-		} else {
-			err = r.poll(ctx)
-		}
-		r.lead <- struct{}{}
+		got, err := r.leading(ctx, ready, early)
 		switch {
 		case got:
 			return nil
@@ -408,13 +426,38 @@ func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) er
 	}
 }
 
+// leading is what the one that has the token of lead does, who gives it back even if OnSend panics.
+func (r *router) leading(ctx context.Context, ready <-chan struct{}, early bool) (got bool, err error) {
+	defer r.handOver()
+	if early {
+		return r.pollUntil(ctx, ready)
+	}
+	return false, r.poll(ctx)
+}
+
+// handOver gives the token of lead to the next one that waits.
+func (r *router) handOver() { r.lead <- struct{}{} }
+
 // poll waits for completions and hands them out. The caller has the token of lead.
 func (r *router) poll(ctx context.Context) error {
 	n, err := r.c.sendCQ.PollWait(ctx, r.wcs[:])
-	for i := range r.wcs[:n] {
-		r.completed(&r.wcs[i])
-	}
+	r.handOut(r.wcs[:n])
 	return err
+}
+
+// handOut hands completions to their calls and to OnSend, the rest of them also if OnSend panics.
+func (r *router) handOut(wcs []ibverbs.WC) {
+	i := 0
+	defer func() {
+		if i < len(wcs) {
+			r.handOut(wcs[i:])
+		}
+	}()
+	for i < len(wcs) {
+		wc := &wcs[i]
+		i++
+		r.completed(wc)
+	}
 }
 
 // pollUntil is poll that ends also when ready may have a token, and reports whether it took it.

@@ -80,3 +80,42 @@ func TestDoFullOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// TestConnDoOnSendPanics: a program that recovers from a panic of its OnSend goes on, whether that
+// came while a call waited for its work or for places, or posted.
+func TestConnDoOnSendPanics(t *testing.T) {
+	ctx := soon(t)
+	const places = 4
+	bad := true
+	a, b := pair(t, &rdmacm.ConnConfig{
+		Cap: ibverbs.QPCap{MaxSendWR: places},
+		OnSend: func(*ibverbs.WC) {
+			if bad {
+				panic("OnSend")
+			}
+		},
+	}, nil)
+	here, _ := memory(t, a, 64)
+	_, there := memory(t, b, 64)
+	read := ibverbs.NewRead(there, sge(t, here, 0, 64))
+	for own := range places + 1 {
+		bad = true
+		for range own {
+			ok(t, a.QP().PostSend(read))
+		}
+		func() {
+			defer func() {
+				if panicked := recover() != nil; panicked != (own > 0) {
+					t.Errorf("%d of the program's own: panic %v", own, panicked)
+				}
+			}()
+			_ = a.Do(ctx, read, read)
+		}()
+		bad = false
+		for range 3 { // all places are there
+			if err := a.Do(ctx, read, read, read, read); err != nil {
+				t.Fatalf("after a panic with %d of the program's own: %v", own, err)
+			}
+		}
+	}
+}
