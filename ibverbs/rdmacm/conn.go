@@ -95,8 +95,13 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 		c.ownPD = true
 	}
 	if c.sendCQ == nil {
-		// One more than the queue holds, for QP.Drain.
-		if c.sendCQ, err = c.makeCQ(sizes.MaxSendWR + 1); err != nil {
+		// One more than the queue holds, for QP.Drain. With OnSend a full queue of the calls' work may
+		// complete while as many completions of the program's own work are in the CQ.
+		places := sizes.MaxSendWR
+		if c.onSend != nil {
+			places *= 2
+		}
+		if c.sendCQ, err = c.makeCQ(places + 1); err != nil {
 			return err
 		}
 		c.ownSendCQ = true

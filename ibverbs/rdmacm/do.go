@@ -28,11 +28,10 @@ import (
 // where it sleeps.
 //
 // The first call of one of the four has the Conn route the completions of SendCQ. From then on
-// they are taken from there: a program that also posts signalled work itself gets the completions
-// of that through [ConnConfig.OnSend], and doesn't poll SendCQ. They are taken while a call waits:
-// between calls, the program may post at most as much signalled work as the send queue holds. The
-// four need a SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes
-// for a Conn on which they are not called.
+// they are taken from there, while a call waits: a program that also posts signalled work itself
+// gets the completions of that through [ConnConfig.OnSend], and doesn't poll SendCQ. The four need a
+// SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn on
+// which they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	const op = "Conn.Do"
 	r, err := c.router(op, len(wrs))
@@ -108,7 +107,12 @@ func (c *Conn) router(op string, n int) (*router, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.routes.CompareAndSwap(nil, newRouter(c, min(init.Cap.MaxSendWR, c.sendCQ.CQE())))
+		// What is complete, but not yet polled, needs room in the CQ, and no longer in the queue.
+		room := c.sendCQ.CQE()
+		if c.onSend != nil {
+			room /= 2 // the other half is for the program's own work
+		}
+		c.routes.CompareAndSwap(nil, newRouter(c, min(init.Cap.MaxSendWR, room)))
 		r = c.routes.Load()
 	}
 	if n < 1 || n > r.size {

@@ -2,6 +2,10 @@ package rdmacm_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,5 +121,104 @@ func TestConnDoOnSendPanics(t *testing.T) {
 				t.Fatalf("after a panic with %d of the program's own: %v", own, err)
 			}
 		}
+	}
+}
+
+// TestConnDoBesideFullCQ: as much signalled work as the program may post between calls has completed
+// when a call comes that fills the queue once more. No completion is lost.
+func TestConnDoBesideFullCQ(t *testing.T) {
+	ctx := soon(t)
+	for _, places := range []int{8, 6, 1} {
+		var own atomic.Int32
+		a, _ := pair(t, &rdmacm.ConnConfig{
+			Cap:    ibverbs.QPCap{MaxSendWR: places},
+			OnSend: func(*ibverbs.WC) { own.Add(1) },
+		}, nil)
+		empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
+		signalled := empty
+		signalled.Flags = ibverbs.SendSignaled
+		chain := make([]ibverbs.SendWR, places)
+		for i := range chain {
+			chain[i] = empty
+		}
+		for round := range 5 {
+			for range places {
+				ok(t, a.QP().PostSend(signalled))
+			}
+			if err := a.Do(ctx, chain...); err != nil {
+				t.Fatalf("%d places, round %d: %v", places, round, err)
+			}
+		}
+		ok(t, a.Do(ctx, chain[0]))
+		if n := int(own.Load()); n != 5*places {
+			t.Errorf("OnSend got %d completions of %d", n, 5*places)
+		}
+	}
+}
+
+// TestConnDoStress: calls with and without an end of their own, beside others' work and Drain.
+// Whatever happens, all places of the queue come back.
+func TestConnDoStress(t *testing.T) {
+	if onKernel() {
+		t.Skip("minutes in a guest")
+	}
+	ctx, cancel := context.WithTimeout(timeout(t), 30*time.Second)
+	defer cancel()
+	const places = 8
+	var own, owned atomic.Int32
+	a, b := pair(t, &rdmacm.ConnConfig{
+		Cap:    ibverbs.QPCap{MaxSendWR: places},
+		OnSend: func(*ibverbs.WC) { own.Add(1) },
+	}, nil)
+	here, _ := memory(t, a, 64)
+	_, there := memory(t, b, 64)
+	from := sge(t, here, 0, 8)
+	var all sync.WaitGroup
+	for k := range 12 {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(k), 7))
+			for range 150 {
+				call, cancel := ctx, context.CancelFunc(func() {})
+				if r.IntN(2) == 0 {
+					call, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(100))*time.Microsecond)
+				}
+				var err error
+				switch r.IntN(4) {
+				case 0:
+					err = a.Read(call, from, there)
+				case 1:
+					err = a.Write(call, there, from)
+				case 2:
+					wrs := make([]ibverbs.SendWR, 1+r.IntN(places))
+					for i := range wrs {
+						wrs[i] = ibverbs.NewRead(there, from)
+					}
+					err = a.Do(call, wrs...)
+				case 3:
+					wr := ibverbs.NewWrite(there, from)
+					if owned.Add(1)-own.Load() <= places {
+						if a.QP().PostSend(wr) != nil {
+							owned.Add(-1)
+						}
+					} else {
+						owned.Add(-1)
+					}
+				}
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+					t.Errorf("caller %d: %v", k, err)
+				}
+				cancel()
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	for range 3 {
+		ok(t, a.Do(ctx, make([]ibverbs.SendWR, places)...))
+	}
+	if own.Load() != owned.Load() {
+		t.Errorf("OnSend got %d completions of %d", own.Load(), owned.Load())
 	}
 }
