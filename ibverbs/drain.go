@@ -168,11 +168,16 @@ func (cq *CQ) pollAside(wc []WC) (int, error) {
 		cq.held = slices.Delete(cq.held, 0, n)
 		return n, nil
 	}
-	n, err := cq.p.Poll(wc)
-	if err != nil {
-		return n, err
+	for {
+		n, err := cq.p.Poll(wc)
+		if err != nil || n == 0 {
+			return n, err
+		}
+		// 0 would say that the CQ is empty. After markers only, there may be more.
+		if n = cq.sift(wc[:n]); n > 0 {
+			return n, nil
+		}
 	}
-	return cq.sift(wc[:n]), nil
 }
 
 // sift takes the completions of markers out of wc and says how many are left.
