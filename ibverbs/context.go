@@ -210,4 +210,5 @@ func init() {
 		return p.obj.Retire(p.p.Close)
 	}
 	object.QP = func(qp any) provider.QP { return qp.(*QP).p }
+	object.OpenStream = func(ctx context.Context, qp any) error { return qp.(*QP).openStream(ctx) }
 }

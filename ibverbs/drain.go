@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// marker is a work request that Drain posts after all others. Its completion,
-// recognised by QPN and WRID, is not for the user.
+// marker is a work request that Drain posts after all others, or rdmacm.Dial before them. Its
+// completion, recognised by QPN and WRID, is not for the user.
 type marker struct {
 	qpn  uint32
 	wrid uint64
@@ -52,18 +52,34 @@ func (qp *QP) Drain(ctx context.Context) error {
 	if !qp.sent.Load() {
 		return nil
 	}
+	// The fence has the marker wait for RDMA Reads, too.
+	return qp.mark(ctx, SendFence)
+}
+
+// openStream sends the empty RDMA Write that rdmacm.Dial opens a stream with, and waits until
+// it is complete, so that its places in send queue and CQ are free for the program. For Drain
+// nothing has been posted by it.
+func (qp *QP) openStream(ctx context.Context) error {
+	if err := qp.ok("ibv_post_send"); err != nil {
+		return err
+	}
+	return qp.mark(ctx, 0)
+}
+
+// mark posts an RDMA Write of length 0, whose completion Poll does not return, and waits for it.
+func (qp *QP) mark(ctx context.Context, flags SendFlags) error {
 	cq := qp.sendCQ
 	m := cq.expect(qp.QPN())
-	// The fence has the marker wait for RDMA Reads, too.
-	wr := SendWR{WRID: m.wrid, Opcode: WRRDMAWrite, Flags: SendSignaled | SendFence}
+	wr := [1]SendWR{{WRID: m.wrid, Opcode: WRRDMAWrite, Flags: SendSignaled | flags}}
 
 	pause := newBackoff()
 	defer pause.stop()
 	for {
-		err := qp.PostSend(wr)
+		n, err := qp.p.PostSend(wr[:])
 		if err == nil {
 			break
 		}
+		err = &PostError{Posted: n, Err: err}
 		// A full queue has to make progress first, if it can.
 		if !errors.Is(err, syscall.ENOMEM) || errors.Is(err, ErrNoneSignaled) {
 			cq.release(m)

@@ -80,8 +80,9 @@ func ExampleQP_PostRecv() {
 	// message 19
 }
 
-// In this protocol the server sends the first message. The client opens the stream for it with an
-// empty RDMA Write, which needs no key and which the server's program does not see.
+// In this protocol the server sends the first message. Dial opens the stream for it by default;
+// this client does so itself, with an empty RDMA Write, which needs no key and which the server's
+// program does not see.
 func ExampleQP_PostSend_first() {
 	ctx := context.Background()
 	var mr *ibverbs.MR
@@ -90,6 +91,7 @@ func ExampleQP_PostSend_first() {
 			mr, err = receiveInto(c)
 			return err
 		},
+		NoOpeningWrite: true,
 	}, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 64}})
 	defer vctx.Close()
 	defer mr.Close()

@@ -63,8 +63,7 @@ func fullQueue(t *testing.T, flags ibverbs.SendFlags) []seen {
 	defer l.Close()
 	result := make(chan *rdmacm.Conn, 1)
 	go func() {
-		id := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
-		result <- id
+		result <- must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{NoOpeningWrite: true}))
 	}()
 	req := must[*rdmacm.Request](t)(l.Accept(ctx))
 	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))

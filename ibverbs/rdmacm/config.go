@@ -88,6 +88,14 @@ type ConnConfig struct {
 	// port.
 	Prepare func(ctx context.Context, c *Conn, param *ConnParam) error
 
+	// NoOpeningWrite has Dial send nothing by itself. Otherwise, on iWARP, it opens the stream
+	// with an RDMA Write of length 0, because the accepting side may not send before it has
+	// received something (RFC 5044 section 7.1.2, rule 4): the engine holds back what is
+	// posted there. The Write takes no receive and is invisible to the peer's program, and it has
+	// completed when Dial returns, without a completion in SendCQ. Without it the side that
+	// dialled has to send first.
+	NoOpeningWrite bool
+
 	// LocalAddr, for Dial, is the address to connect from. Zero leaves it to
 	// the provider.
 	LocalAddr netip.AddrPort

@@ -68,12 +68,17 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 func (c *Conn) established(ev *Event) {
 	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
 	c.disconnect = true
-	if c.vctx.Transport() == ibverbs.TransportIB || c.vctx.Provider() == "kernel" {
-		// A peer that disconnects waits for an answer on InfiniBand and RoCE. With every driver of
-		// the kernel, our QP stays as it is until somebody takes the event: what is posted to it
-		// would never complete.
+	if c.watchedFromStart() {
 		c.watched()
 	}
+}
+
+// watchedFromStart reports whether somebody has to wait for the end of the connection all the
+// time. A peer that disconnects waits for an answer on InfiniBand and RoCE. With every driver of
+// the kernel, our QP stays as it is until somebody takes the event: what is posted to it would
+// never complete.
+func (c *Conn) watchedFromStart() bool {
+	return c.vctx.Transport() == ibverbs.TransportIB || c.vctx.Provider() == "kernel"
 }
 
 // makeParts makes what the configuration left out.

@@ -20,6 +20,9 @@ import (
 // Where the provider's choice of a local port turns out to be taken, Dial tries
 // again with another, and calls cfg.Prepare again for it.
 //
+// On iWARP, Dial then sends an empty RDMA Write, so that the accepting side may send at once,
+// and waits until the Write has completed: see ConnConfig.NoOpeningWrite.
+//
 // When ctx ends Dial breaks off with an error that wraps ctx.Err(). The kernel does not let
 // go of a connection that the peer has not answered yet: what was made for it
 // is then freed later, with siw after 10 seconds at most.
@@ -133,6 +136,28 @@ func (c *Conn) connect(ctx context.Context, cfg *ConnConfig) error {
 		return err
 	}
 	c.established(ev)
+	return c.open(ctx, cfg)
+}
+
+// open sends an empty RDMA Write, so that the accepting side may send: it has to wait for our
+// first FPDU (RFC 5044 section 7.1.2, rule 4). The peer checks and places nothing (RFC 5041
+// section 5.2). What becomes of the Write changes nothing for Dial: where the connection has
+// ended by now, the program's first work request says so.
+func (c *Conn) open(ctx context.Context, cfg *ConnConfig) error {
+	if cfg.NoOpeningWrite || c.vctx.Transport() != ibverbs.TransportIWARP {
+		return nil
+	}
+	wait := ctx
+	if c.watchedFromStart() {
+		// siw may never complete what is posted when the peer has just gone.
+		var cancel context.CancelFunc
+		wait, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(c.watched(), cancel)()
+	}
+	if err := object.OpenStream(wait, c.qp); err != nil {
+		return ctx.Err()
+	}
 	return nil
 }
 

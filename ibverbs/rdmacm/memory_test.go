@@ -11,15 +11,28 @@ import (
 // TestIdleConnsAreSmall: what a connection needs to come about is gone when it is
 // there, and what it needs to move data comes with the first post.
 func TestIdleConnsAreSmall(t *testing.T) {
-	const n = 100
-	ctx := timeout(t)
-	vctx, addr := device(t)
+	vctx, _ := device(t)
 	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
 	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
-	cfg := &rdmacm.ConnConfig{PD: pd, SendCQ: cq, RecvCQ: cq, PrivateData: make([]byte, 200)}
+	cfg := &rdmacm.ConnConfig{
+		PD: pd, SendCQ: cq, RecvCQ: cq, PrivateData: make([]byte, 200), NoOpeningWrite: true,
+	}
+	if both := cost(t, vctx, cfg, nil); both > 2*3200 { // the peer's private data is 200 of each
+		t.Errorf("%d octets per connection, both ends together", both)
+	}
+	ok(t, cq.Close())
+	ok(t, pd.Close())
+}
+
+// cost returns how many octets of memory both ends of a connection need together, with cfg and
+// after use. It fails t if they need goroutines.
+func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig, use func(c *rdmacm.Conn) error) uint64 {
+	t.Helper()
+	const n = 100
+	ctx := timeout(t)
+	_, addr := device(t)
 	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	conns := make([]*rdmacm.Conn, 0, 2*n+2)
-	accepted := make(chan *rdmacm.Conn)
+	conns, accepted := make([]*rdmacm.Conn, 0, 2*n+2), make(chan *rdmacm.Conn)
 	connect := func() {
 		go func() {
 			req, err := l.Accept(ctx)
@@ -32,32 +45,19 @@ func TestIdleConnsAreSmall(t *testing.T) {
 			}
 			accepted <- c
 		}()
-		c, err := rdmacm.Dial(ctx, vctx, l.Addr(), cfg)
-		if err != nil {
-			t.Error(err)
+		c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), cfg))
+		for _, c := range []*rdmacm.Conn{c, <-accepted} {
+			if conns = append(conns, c); use != nil {
+				ok(t, use(c))
+			}
 		}
-		conns = append(conns, c, <-accepted)
-	}
-	heap := func() (octets, objects uint64) {
-		var m runtime.MemStats
-		for range 3 { // what pools keep goes with the second
-			runtime.GC()
-		}
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc, m.HeapObjects
 	}
 	connect()
-	octetsBefore, objectsBefore := heap()
-	goroutines := runtime.NumGoroutine()
+	goroutines, before := runtime.NumGoroutine(), heap()
 	for range n {
 		connect()
 	}
-	octets, objects := heap()
-	octets, objects = (octets-octetsBefore)/(2*n), (objects-objectsBefore)/(2*n)
-	t.Logf("%d octets in %d allocations per end of an idle connection", octets, objects)
-	if octets > 3072 { // the peer's private data is 200 of them
-		t.Errorf("%d octets per end of an idle connection", octets)
-	}
+	each := (heap() - before) / n
 	if more := runtime.NumGoroutine() - goroutines; more > n/10 {
 		t.Errorf("%d goroutines for %d idle connections", more, n)
 	}
@@ -65,6 +65,15 @@ func TestIdleConnsAreSmall(t *testing.T) {
 		ok(t, c.Close())
 	}
 	ok(t, l.Close())
-	ok(t, cq.Close())
-	ok(t, pd.Close())
+	return each
+}
+
+// heap returns how much memory is in use.
+func heap() uint64 {
+	var m runtime.MemStats
+	for range 3 { // what pools keep goes with the second
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -95,6 +95,7 @@ func (s *Side) config(c *SideConfig) *rdmacm.ConnConfig {
 		c = &SideConfig{}
 	}
 	cfg := c.ConnConfig
+	cfg.NoOpeningWrite = true // what is sent is the scenario's
 	prepare := cfg.Prepare
 	cfg.Prepare = func(ctx context.Context, conn *rdmacm.Conn, param *rdmacm.ConnParam) error {
 		s.Conn, s.PD, s.QP = conn, conn.PD(), conn.QP()

@@ -1,6 +1,10 @@
 package object
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"context"
+
+	"github.com/govs-rdma/govs/provider"
+)
 
 // What package ibverbs lends to package rdmacm without showing it to users.
 // The parameters of type any are pointers to types of package ibverbs, which
@@ -20,4 +24,8 @@ var (
 
 	// QP returns the QP under an *ibverbs.QP that is not nil.
 	QP func(qp any) provider.QP
+
+	// OpenStream sends an empty RDMA Write over an *ibverbs.QP that is connected, and waits
+	// for its completion, which the program does not see.
+	OpenStream func(ctx context.Context, qp any) error
 )

@@ -319,7 +319,9 @@ func manyAtOnce(r *conformance.VerbsRun) {
 	results := make(chan result, count)
 	for k := range count {
 		calls.Go(func() {
-			conn, err := rdmacm.Dial(ctx, r.Initiator.Context, l.Addr(), &rdmacm.ConnConfig{PrivateData: []byte{byte(k + 1)}})
+			conn, err := rdmacm.Dial(ctx, r.Initiator.Context, l.Addr(), &rdmacm.ConnConfig{
+				PrivateData: []byte{byte(k + 1)}, NoOpeningWrite: true,
+			})
 			if err == nil {
 				adopt(conn, "every connection")
 			}

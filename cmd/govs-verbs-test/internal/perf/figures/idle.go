@@ -101,6 +101,7 @@ func newIdle(vctx *ibverbs.Context) (*idle, error) {
 	}
 	return &idle{cfg: rdmacm.ConnConfig{
 		PD: pd, SendCQ: cq, RecvCQ: cq, Cap: idleCap, InitiatorDepth: idleReads, ResponderResources: idleReads,
+		NoOpeningWrite: true,
 	}}, nil
 }
 

@@ -1,0 +1,161 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestConnAcceptingSideFirst: the accepting side posts first, and it completes and arrives, while
+// the program that dialled posts nothing.
+func TestConnAcceptingSideFirst(t *testing.T) {
+	ctx := timeout(t)
+	r := &receiver{n: 1, size: 8}
+	client, server := pair(t, &rdmacm.ConnConfig{Prepare: r.prepare, SQSigAll: true}, nil)
+	defer r.close()
+	ok(t, server.QP().PostSend(ibverbs.SendWR{WRID: 5, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}))
+	wc := make([]ibverbs.WC, 4)
+	n := must[int](t)(server.SendCQ().PollWait(ctx, wc))
+	ok(t, server.Err(&wc[0]))
+	if n != 1 || wc[0].WRID != 5 {
+		t.Errorf("the accepting side has %d completions, the first is %v", n, wc[0])
+	}
+	_, err := r.get(ctx, client)
+	ok(t, err)
+	if n, err := client.SendCQ().Poll(wc); n != 0 || err != nil {
+		t.Errorf("Dial left %d completions (%v), %v", n, wc[0], err)
+	}
+	ok(t, server.Shutdown(ctx))
+}
+
+// TestConnDialLeavesAllPlaces: what Dial posts by itself takes no place of send queue and CQ from
+// the program.
+func TestConnDialLeavesAllPlaces(t *testing.T) {
+	const places = 4
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(places, nil))
+	defer cq.Close()
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	accepted := make(chan *rdmacm.Conn)
+	go func() {
+		req, err := l.Accept(ctx)
+		var c *rdmacm.Conn
+		if err == nil {
+			c, err = req.Accept(ctx, nil)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	}()
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{
+		SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: places},
+	}))
+	server := <-accepted
+	for i := range places {
+		ok(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
+	}
+	wc := make([]ibverbs.WC, 1)
+	for i := 0; i < places; {
+		n := must[int](t)(cq.Poll(wc))
+		if n == 0 {
+			time.Sleep(time.Millisecond)
+			ok(t, ctx.Err())
+			continue
+		}
+		if wc[0].WRID != uint64(i) || wc[0].Status != ibverbs.WCSuccess {
+			t.Errorf("completion %d is %v", i, wc[0])
+		}
+		i++
+	}
+	soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	for {
+		ev, err := vctx.AsyncEvent(soon)
+		if err != nil {
+			break
+		}
+		if ev.Type == ibverbs.EventCQErr {
+			t.Error(ev)
+		}
+	}
+	ok(t, c.Shutdown(ctx))
+	ok(t, c.Close())
+	ok(t, server.Close())
+}
+
+// TestOpeningWrite has Dial over a fake post its Write, or not, and looks at what it is.
+func TestOpeningWrite(t *testing.T) {
+	write := provider.SendWR{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled}
+	for name, tc := range map[string]struct {
+		transport provider.TransportType
+		cfg       rdmacm.ConnConfig
+		want      []provider.SendWR
+	}{
+		"iWARP":   {provider.TransportIWARP, rdmacm.ConnConfig{}, []provider.SendWR{write}},
+		"opt-out": {provider.TransportIWARP, rdmacm.ConnConfig{NoOpeningWrite: true}, nil},
+		"RoCE":    {provider.TransportIB, rdmacm.ConnConfig{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, vctx := newFake(t, goodDial())
+			f.Transport = tc.transport
+			var posted []provider.SendWR
+			f.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) {
+				for _, wr := range wrs {
+					qp.Init.SendCQ.(*fake.CQ).Complete(provider.WC{WRID: wr.WRID, QPN: fake.QPN})
+					wr.WRID = 0
+					posted = append(posted, wr)
+				}
+				return len(wrs), nil
+			}
+			c := must[*rdmacm.Conn](t)(rdmacm.Dial(timeout(t), vctx, somewhere, &tc.cfg))
+			same := func(a, b provider.SendWR) bool {
+				return a.Opcode == b.Opcode && a.Flags == b.Flags && len(a.SGList)+len(b.SGList) == 0
+			}
+			if !slices.EqualFunc(posted, tc.want, same) {
+				t.Errorf("posted %v, want %v", posted, tc.want)
+			}
+			if n, err := c.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
+				t.Errorf("%d completions, %v", n, err)
+			}
+			ok(t, c.QP().Drain(t.Context()))
+			if len(posted) != len(tc.want) {
+				t.Error("Drain takes the opening Write for work of the program")
+			}
+			ok(t, c.Close())
+		})
+	}
+}
+
+// TestOpeningWriteFails: a Write that fails, because the connection has ended, is no failure of
+// Dial. One that does not complete ends Dial with its context.
+func TestOpeningWriteFails(t *testing.T) {
+	f, vctx := newFake(t, goodDial())
+	f.Transport = provider.TransportIWARP
+	f.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) {
+		qp.Init.SendCQ.(*fake.CQ).Complete(provider.WC{WRID: wrs[0].WRID, QPN: fake.QPN, Status: provider.WCWRFlushErr})
+		return 1, nil
+	}
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(timeout(t), vctx, somewhere, nil))
+	if n, err := c.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
+		t.Errorf("%d completions, %v", n, err)
+	}
+	ok(t, c.Close())
+
+	f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) { return len(wrs), nil }
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if c, err := rdmacm.Dial(ctx, vctx, somewhere, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Dial returns %v, %v", c, err)
+	}
+	ok(t, vctx.Close())
+}
