@@ -35,6 +35,11 @@ type ListenConfig struct {
 
 // ConnConfig says how Dial and Request.Accept make a connection. Nil is the
 // zero value.
+//
+// On the engine, a Conn of the zero value that has moved no data needs 14 KiB of
+// memory when it was accepted and 21 when it was dialled, and 26 KiB once both of its queues have
+// been used. Nearly all of that is room for work requests and completions: with shared CQs and
+// NoOpeningWrite it is 3 KiB before the first post.
 type ConnConfig struct {
 	// PD is the protection domain for the QP. Nil: that of the SRQ, or the Conn
 	// makes one, which it closes.

@@ -1,7 +1,10 @@
 package rdmacm_test
 
 import (
+	"os"
+	"regexp"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -22,6 +25,53 @@ func TestIdleConnsAreSmall(t *testing.T) {
 	}
 	ok(t, cq.Close())
 	ok(t, pd.Close())
+}
+
+// TestDefaultConnCost compares what a Conn of the default configuration needs with the documentation
+// of ConnConfig.
+func TestDefaultConnCost(t *testing.T) {
+	text := string(must[[]byte](t)(os.ReadFile("config.go")))
+	said := regexp.MustCompile(`needs (\d+) KiB of\s+//\s+memory when it was accepted and (\d+) when it was dialled, and (\d+)`).FindStringSubmatch(text)
+	if said == nil {
+		t.Fatal("config.go does not say what a Conn costs")
+	}
+	compare := func(what string, octets uint64, said string) {
+		t.Helper()
+		kib := must[int](t)(strconv.Atoi(said))
+		t.Logf("%s: %d octets; the documentation says %d KiB", what, octets, kib)
+		if n := float64(octets) / 1024; n > float64(kib)*1.1+0.5 || n < float64(kib)*0.9-0.5 {
+			t.Errorf("%s: %.1f KiB; the documentation says %d", what, n, kib)
+		}
+	}
+	vctx, _ := device(t)
+	accepted := cost(t, vctx, &rdmacm.ConnConfig{NoOpeningWrite: true}, nil) / 2
+	compare("accepted", accepted, said[1])
+	compare("dialled", cost(t, vctx, nil, nil)-accepted, said[2])
+	compare("used", cost(t, vctx, nil, func(c *rdmacm.Conn) error {
+		if err := c.QP().PostRecv(ibverbs.RecvWR{}); err != nil {
+			return err
+		}
+		return c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
+	})/2, said[3])
+}
+
+// TestDefaultConnSizes: a QP has the default sizes, and its CQs hold a full queue and what Drain posts.
+func TestDefaultConnSizes(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	for _, c := range []*rdmacm.Conn{client, server} {
+		_, init, err := c.QP().Query()
+		ok(t, err)
+		want := ibverbs.QPCap{
+			MaxSendWR: rdmacm.DefaultSendWR, MaxRecvWR: rdmacm.DefaultRecvWR,
+			MaxSendSGE: rdmacm.DefaultSGE, MaxRecvSGE: rdmacm.DefaultSGE,
+		}
+		if init.Cap != want {
+			t.Errorf("the QP has %+v, want %+v", init.Cap, want)
+		}
+		if s, r := c.SendCQ().CQE(), c.RecvCQ().CQE(); s <= want.MaxSendWR || r < want.MaxRecvWR {
+			t.Errorf("the CQs hold %d and %d completions", s, r)
+		}
+	}
 }
 
 // cost returns how many octets of memory both ends of a connection need together, with cfg and
