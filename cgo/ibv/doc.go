@@ -37,6 +37,7 @@
 // # Limitations
 //
 // The package binds what RC queue pairs need, memory windows included. It does not
-// bind address handles, multicast, XRC, flows, dm-buf, the extended posting and polling
-// interfaces (ibv_wr_*, ibv_start_poll) and on-demand paging. ci/capi lists what is bound.
+// bind address handles, multicast, XRC, flows, device memory, DMA-BUF, the extended
+// interfaces for posting and polling (ibv_wr_*, ibv_start_poll) and on-demand paging.
+// ci/capi lists what is bound.
 package ibv

@@ -19,7 +19,7 @@
 //
 // # Limitations
 //
-// Bound is the asynchronous interface of the RDMA_PS_TCP port space. The
-// synchronous endpoints (rdma_create_ep), multicast, name resolution
-// (rdma_getaddrinfo) and rsockets are not.
+// The package binds the asynchronous interface of the RDMA_PS_TCP port space. It does not
+// bind the synchronous endpoints (rdma_create_ep), multicast, name resolution
+// (rdma_getaddrinfo) and rsockets.
 package rdmacm
