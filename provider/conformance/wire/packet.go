@@ -216,7 +216,7 @@ func (s *skipped) count(k packetKind, link layers.LinkType) {
 	}
 }
 
-// notes tells of them.
+// notes is what a Trace says about them.
 func (s *skipped) notes() []string {
 	var out []string
 	if s.fragments > 0 {

@@ -104,13 +104,13 @@ func TestUnusualPackets(t *testing.T) {
 		}
 		want(t, mustTrace(t, c).Conns[0], oneSend...)
 	})
-	t.Run("fragments are told of", func(t *testing.T) {
+	t.Run("fragments are noted", func(t *testing.T) {
 		c := plain()
 		last := &c.Packets[len(c.Packets)-1].Data
 		(*last)[ipStart+6] = 0x20
 		notes(t, mustTrace(t, c), "1 fragments of IP packets were not put together")
 	})
-	t.Run("headers cut short are told of", func(t *testing.T) {
+	t.Run("headers cut short are noted", func(t *testing.T) {
 		c := plain()
 		for _, n := range []int{5, 13, 20, 40, 53} {
 			c.Packets = append(c.Packets, wiretest.Packet{Time: c.Packets[0].Time, Data: c.Packets[0].Data[:n], Cut: 60})
@@ -119,12 +119,27 @@ func TestUnusualPackets(t *testing.T) {
 		notes(t, trace, "5 packets are cut short inside their headers")
 		want(t, trace.Conns[0], oneSend...)
 	})
-	t.Run("an unknown link type is told of", func(t *testing.T) {
+	t.Run("an unknown link type is noted", func(t *testing.T) {
 		c := plain()
 		c.Link = layers.LinkTypeIEEE802_11
 		trace := mustTrace(t, c)
 		notes(t, trace, "8 packets are of link types that are not known here (known: Ethernet, raw IP, IPv4, IPv6, "+
 			"Linux cooked (SLL, SLL2) and BSD loopback (NULL, LOOP))")
+		if len(trace.Conns) != 0 {
+			t.Errorf("%d connections", len(trace.Conns))
+		}
+	})
+	t.Run("tunnels are not entered", func(t *testing.T) {
+		c := plain()
+		for i := range c.Packets { // GRE with the IP packet in it, in another IP packet
+			b := c.Packets[i].Data
+			outer := bytes.Clone(b[ipStart : ipStart+20])
+			outer[9] = 47
+			binary.BigEndian.PutUint16(outer[2:], uint16(len(b)-ipStart+24))
+			c.Packets[i].Data = slices.Insert(b, ipStart, append(outer, 0, 0, 8, 0)...)
+		}
+		trace := mustTrace(t, c)
+		notes(t, trace)
 		if len(trace.Conns) != 0 {
 			t.Errorf("%d connections", len(trace.Conns))
 		}

@@ -13,8 +13,8 @@
 //     whether CRCs and Markers are in use.
 //   - Decoding of a direction ends where octets are missing from the capture,
 //     because FPDU boundaries can't be found again with certainty.
-//   - Fragments of IP packets are not put together, and tunnels not entered.
-//   - Files are read into memory whole.
+//   - Fragments of IP packets are not put together; a note counts them. TCP inside
+//     tunnels (GRE, VXLAN) is not looked for.
 package wire
 
 import (
@@ -29,7 +29,7 @@ import (
 // Direction says which way octets went.
 type Direction uint8
 
-// The directions. The initiator is who opened the TCP connection.
+// The directions. The initiator is the end that opened the TCP connection.
 const (
 	ToResponder Direction = iota
 	ToInitiator
@@ -47,7 +47,7 @@ func (d Direction) String() string {
 // which they were opened.
 type Trace struct {
 	Conns []*Conn
-	Notes []string // what was wrong with the file, for people
+	Notes []string // what was wrong with the file, in words
 }
 
 // A Conn is one TCP connection.
