@@ -43,8 +43,8 @@
 //     gap or overlap; RFC 5041 section 5.3 makes that order a SHOULD for the
 //     sender, and a message in any other order is refused with an invalid MO.
 //     Tagged segments may come in any TO order.
-//   - Of the zero-length rule of the RDMA Consortium's DDP 1.0, which is for tagged
-//     messages only, nothing is left: untagged ones are as RFC 5041 has them.
-//   - The RsvdULP field is opaque; that it stays the same over a message is for
-//     the ULP to check.
+//   - On streams of the RDMA Consortium's version, zero-length messages are as in
+//     RFC 5041. That consortium's DDP 1.0 has a rule for tagged ones only.
+//   - The RsvdULP field is opaque. The ULP checks that it is the same in all segments of
+//     a message.
 package ddp

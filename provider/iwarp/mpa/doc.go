@@ -47,16 +47,17 @@
 //
 // # Limitations
 //
-//   - Revision 0, the RDMA Consortium's, is as RFC 5044 appendix C describes it; that
-//     consortium's own MPA document is not at hand.
+//   - Revision 0, the RDMA Consortium's, is as RFC 5044 appendix C describes it. It was
+//     not compared with that consortium's own document, nor tried with another
+//     implementation.
 //   - FPDUs are found in stream order only. Markers are generated and verified,
-//     but not used to find FPDUs in TCP segments that arrive out of order, which
-//     a stream socket can't show anyway (RFC 5044 section 6, case 2).
-//   - Markers are a slow path in both directions: the ULPDU is copied.
-//   - The CRC of an FPDU with a corrupted ULPDU_Length can only be found wrong
-//     once as many octets as the corrupted field announces have arrived.
+//     but not used to find FPDUs in TCP segments that arrive out of order, because
+//     a stream socket has its octets in order (RFC 5044 section 6, case 2).
+//   - With Markers, the ULPDU is copied in both directions, which is slower.
+//   - An FPDU whose ULPDU_Length was corrupted fails its CRC only after as many octets
+//     have arrived as the corrupted field says.
 //   - A receiver accepts ULPDU_Length up to 65535, above the 64768 that a sender
 //     may use (RFC 5044 section 3), because the field can carry it and siw sends
 //     up to it. With Markers, FPDUPTR of so long an FPDU is compared modulo 2^16.
-//   - Whether a ULPDU is long enough for a DDP header is for DDP to say.
+//   - A ULPDU of any length is passed on. DDP checks that it has room for a DDP header.
 package mpa

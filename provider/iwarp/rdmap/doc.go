@@ -48,12 +48,13 @@
 // # Limitations
 //
 //   - Streams of the RDMA Consortium's version ([ReceiverConfig].RDMAC) follow RFC
-//     5040 but for RV: that consortium's own RDMAP document is not at hand.
+//     5040 in all but RV. They were not compared with that consortium's own document.
 //   - A Read Response must fill its sink in rising TO order. RFC 5041 section
-//     5.3 makes that order a SHOULD for the sender; without it the data sink
-//     could not know, short of a bitmap per Read, that every octet was placed.
+//     5.3 makes that order a SHOULD for the sender. In another order, the data sink
+//     would need a bitmap for each Read to know that every octet was placed.
 //     Segments of a Write may come in any order.
 //   - The Terminate layouts of siw and of the RFC can't always be distinguished; see
 //     [Layout].
-//   - Completion order and fences are the engine's.
+//   - The order of completions and fences are not part of this package: package
+//     engine has them.
 package rdmap
