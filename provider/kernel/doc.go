@@ -79,39 +79,39 @@
 //
 // # Limitations
 //
-//   - PostSend can return ENOTCONN with n == len(wrs): all is queued and nothing
-//     was refused, but siw was about to end the connection when the doorbell
-//     rang. Whether it flushes them can't be known. More generally siw loses what
-//     is posted between the end of a connection and the moment when the program
-//     gets DISCONNECTED: a program that waits for completions waits for that
-//     event too, and with it takes for flushed what has not completed.
+//   - PostSend can return ENOTCONN with n == len(wrs): all requests are queued, but siw
+//     was about to end the connection when the doorbell rang, and may or may not flush
+//     them. siw loses work that is posted after the end of a connection and before the
+//     program gets DISCONNECTED. So a program that waits for completions waits for that
+//     event, too, and then counts work without a completion as flushed.
 //   - rxe does not enforce the bounds of a memory window (kernel-notes/rxe-windows.md), and
-//     crashes the kernel when a window that is not bound is invalidated. A local
-//     invalidation of that kind is EINVAL here; the provider can't prevent a peer's
+//     crashes the kernel if a window that is not bound is invalidated. The provider
+//     refuses a local invalidation of that kind with EINVAL; it can't prevent a peer's
 //     (kernel-notes/rxe-crash-window.md).
 //   - On InfiniBand and RoCE a QP that fails keeps its connection, and neither end gets an
-//     event: a program that gets a completion in error has to disconnect. A program
-//     has to read the event channel so that the peer's disconnect is answered, and at
-//     the active end so that the connection is made, because librdmacm answers the
-//     peer in that call.
-//   - siw before Linux 6.8 does not report a QP's state: QP.Query says QPUnknown.
-//   - A completion of siw never has WCWithInv, although siw does invalidate. rxe has
-//     another bit for it, which is translated.
+//     event of the connection manager: a program that gets a completion in error has to
+//     disconnect. A program has to read the event channel, because librdmacm answers the
+//     peer in that call: it answers the peer's disconnect, and at the active end it makes
+//     the connection.
+//   - siw before Linux 6.8 does not report a QP's state: QP.Query returns QPUnknown.
+//   - A completion of siw never has WCWithInv, although siw does invalidate. rxe sets
+//     another bit for it, which the provider translates.
 //   - QP.Cause is always nil: Terminate messages go to the kernel's log only.
-//   - librdmacm opens all RDMA devices of the system with the first, and keeps
-//     them open until the process ends, Close or not. Deleting a siw link (rdma
-//     link delete) waits for that.
-//   - AccessRemoteInvalidate is dropped. siw has no memory windows, and libibverbs no
-//     registration by work request. A region with a window bound to it is EBUSY here,
-//     where rxe says EINVAL; a bind that fails has rxe's IBV_WC_LOC_QP_OP_ERR, where
-//     InfiniBand has IBV_WC_MW_BIND_ERR. A window that was not bound can't be unbound
-//     (EINVAL): librxe has to be given a region.
+//   - librdmacm opens all RDMA devices of the system when the process first uses it, and
+//     keeps them open until the process ends, whether the program closes its device or
+//     not. Deleting a siw link (rdma link delete) waits until then.
+//   - AccessRemoteInvalidate has no effect. siw has no memory windows, and libibverbs no
+//     registration by work request. Closing a region with a window bound to it is EBUSY,
+//     where rxe returns EINVAL. A bind that fails completes with rxe's
+//     IBV_WC_LOC_QP_OP_ERR, where InfiniBand has IBV_WC_MW_BIND_ERR. Unbinding a window
+//     that was not bound is EINVAL, because librxe needs a region for it.
 //   - siw can't resize an SRQ, and has no IBV_EVENT_QP_LAST_WQE_REACHED.
-//   - The kernel takes verbs only from threads with the very credentials that
-//     the device was opened with (ib_safe_file_access), otherwise EACCES. A
-//     program that drops privileges does so before it opens a device: setuid
-//     and capset give each thread credentials of its own.
-//   - Fork: see ibv.ForkInit, which this package does not call.
+//   - The kernel takes verbs only from threads that share the credentials with which
+//     the device was opened (ib_safe_file_access); others get EACCES. setuid and
+//     capset give a thread credentials of its own, so a program that drops privileges
+//     does so before it opens a device.
+//   - The package does not call ibv.ForkInit: os/exec copies no pages, and since Linux
+//     5.12 fork copies pinned pages.
 //
 // # Building
 //
