@@ -31,6 +31,10 @@ var allowed = map[string][]string{
 	// Locks and flags whose steps a test can put in order, and the list of locks in their order.
 	"provider/engine/internal/sched": {},
 	"provider/engine/internal/locks": {"provider/engine/internal/sched"},
+	// What is counted: uses of an object, dependants, objects that are lent.
+	"provider/engine/internal/rundown":  {"provider/engine/internal/sched"},
+	"provider/engine/internal/refs":     {},
+	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {},
 	"provider/kernel":                {"provider", "cgo/..."},

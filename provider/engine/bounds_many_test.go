@@ -259,9 +259,7 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 	then := h.count(l)
 	c := manyCount{max(first.ids, then.ids), max(first.open, then.open),
 		max(first.pending, then.pending), max(first.closing, then.closing)}
-	h.dev.prog.contexts.mu.Lock()
-	contexts := h.dev.prog.contexts.made
-	h.dev.prog.contexts.mu.Unlock()
+	contexts := h.dev.prog.contexts.Made()
 	o := &h.dev.opts
 	if c.pending > o.MaxPending || c.closing > o.MaxClosing {
 		h.t.Errorf("%+v, MaxPending is %d, MaxClosing %d", c, o.MaxPending, o.MaxClosing)

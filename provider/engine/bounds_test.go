@@ -394,9 +394,7 @@ const (
 func (s *boundsServer) holding() held {
 	h := holding(s.t)
 	for _, d := range []*device{s.dev, s.w.active.dev} {
-		d.prog.contexts.mu.Lock()
-		h.octets -= int64(d.prog.contexts.made) * rxOctets
-		d.prog.contexts.mu.Unlock()
+		h.octets -= int64(d.prog.contexts.Made()) * rxOctets
 	}
 	return h
 }

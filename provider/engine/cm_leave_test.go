@@ -34,7 +34,7 @@ func (h *cmHost) wantPending(what string, l *cmID, places, events, ids, accepted
 	h.dev.accepted.mu.Lock()
 	all := h.dev.accepted.all
 	h.dev.accepted.mu.Unlock()
-	got := [...]int{len(l.listening.places), h.ch.events(), int(h.ch.life.n.Load()) - 1, all}
+	got := [...]int{len(l.listening.places), h.ch.events(), int(h.ch.refs.Len()) - 1, all}
 	if want := [...]int{places, events, ids, accepted}; got != want {
 		h.t.Errorf("%s: places, events, ids besides the listener, connections counted: %v, want %v", what, got, want)
 	}

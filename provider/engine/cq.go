@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -25,7 +26,7 @@ const (
 // Children are the queues of QPs that complete here.
 type cq struct {
 	dev    *device
-	life   life
+	refs   refs.Count
 	ch     *compChannel // nil for none
 	cookie any
 
@@ -71,17 +72,17 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 			return nil, failForeign(op, "completion channel")
 		}
 	}
-	if !d.life.hold() {
+	if !d.refs.Hold() {
 		return nil, failClosed(op, DeviceName)
 	}
 	if err := d.cqs.take(); err != nil {
 		d.tally.refuse("MaxCQ")
-		d.life.drop()
+		d.refs.Drop()
 		return nil, fail(op, DeviceName, err)
 	}
-	if ch != nil && !ch.life.hold() {
+	if ch != nil && !ch.refs.Hold() {
 		d.cqs.give()
-		d.life.drop()
+		d.refs.Drop()
 		return nil, failClosed(op, "completion channel")
 	}
 	c := &cq{dev: d, ch: ch, cookie: init.Cookie, qps: make(map[*qp]struct{}), ring: make([]provider.WC, roundUp(init.CQE))}
@@ -114,7 +115,7 @@ const directQPs = 8
 // reports false if c is closed. A QP whose two queues complete on one CQ
 // attaches once.
 func (c *cq) attach(q *qp) bool {
-	if !c.life.hold() {
+	if !c.refs.Hold() {
 		return false
 	}
 	c.mu.Lock()
@@ -130,7 +131,7 @@ func (c *cq) detach(q *qp) {
 	delete(c.qps, q)
 	c.listDirect()
 	c.mu.Unlock()
-	c.life.drop()
+	c.refs.Drop()
 }
 
 func (c *cq) listDirect() {
@@ -181,7 +182,7 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 
 // Poll implements provider.CQ.
 func (c *cq) Poll(wc []provider.WC) (int, error) {
-	if c.life.closed() {
+	if c.refs.Closed() {
 		return 0, failClosed("ibv_poll_cq", "cq")
 	}
 	if len(wc) == 0 {
@@ -218,7 +219,7 @@ func (c *cq) take(wc []provider.WC) int {
 // siw. A request for any completion is not narrowed by a later one for
 // solicited completions.
 func (c *cq) ReqNotify(solicitedOnly bool) error {
-	if c.life.closed() {
+	if c.refs.Closed() {
 		return failClosed("ibv_req_notify_cq", "cq")
 	}
 	if c.ch == nil {
@@ -249,7 +250,7 @@ func (c *cq) CQE() int {
 func (c *cq) Resize(cqe int) error {
 	const op = "ibv_resize_cq"
 	switch {
-	case c.life.closed():
+	case c.refs.Closed():
 		return failClosed(op, "cq")
 	case cqe < 1 || cqe > maxCQE:
 		return fail(op, "cq", outside("the number of completions", cqe, 1, maxCQE))
@@ -272,7 +273,7 @@ func (c *cq) Cookie() any { return c.cookie }
 // Close implements provider.CQ. Events of the CQ that nobody has taken from
 // its channel or from the device are gone with it.
 func (c *cq) Close() error {
-	first, busy := c.life.end()
+	first, busy := c.refs.End()
 	if busy {
 		return failBusy("ibv_destroy_cq", "cq", "QPs")
 	}
@@ -281,10 +282,10 @@ func (c *cq) Close() error {
 	}
 	if c.ch != nil {
 		c.ch.forget(c)
-		c.ch.life.drop()
+		c.ch.refs.Drop()
 	}
 	c.dev.async.forget(func(e provider.AsyncEvent) bool { return e.CQ == c })
 	c.dev.cqs.give()
-	c.dev.life.drop()
+	c.dev.refs.Drop()
 	return nil
 }

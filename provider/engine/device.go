@@ -13,6 +13,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -46,9 +47,9 @@ func (l *limit) take() error {
 func (l *limit) give() { l.n.Add(-1) }
 
 // device is an open device, the root of everything else. Its children count
-// themselves with life.hold.
+// themselves with refs.Hold.
 type device struct {
-	life   life
+	refs   refs.Count
 	opts   Options // complete
 	stags  *stagTable
 	async  asyncQueue
@@ -112,7 +113,7 @@ func (d *device) Transport() provider.TransportType { return provider.TransportI
 
 // Query implements provider.Device. Every limit it tells is enforced.
 func (d *device) Query() (provider.DeviceAttr, error) {
-	if d.life.closed() {
+	if d.refs.Closed() {
 		return provider.DeviceAttr{}, failClosed("ibv_query_device", DeviceName)
 	}
 	return provider.DeviceAttr{
@@ -202,14 +203,14 @@ var errNoPkey = fmt.Errorf("%w: %w", failUnsupported("P_Key table", "iWARP has n
 // QueryPkey implements provider.Device.
 func (d *device) QueryPkey(uint8, int) (uint16, error) {
 	const op = "ibv_query_pkey"
-	if d.life.closed() {
+	if d.refs.Closed() {
 		return 0, failClosed(op, DeviceName)
 	}
 	return 0, fail(op, DeviceName, errNoPkey)
 }
 
 func (d *device) checkPort(op string, port uint8) error {
-	if d.life.closed() {
+	if d.refs.Closed() {
 		return failClosed(op, DeviceName)
 	}
 	if port != 1 {
@@ -221,7 +222,7 @@ func (d *device) checkPort(op string, port uint8) error {
 // CreateEventChannel implements provider.Device.
 func (d *device) CreateEventChannel() (provider.EventChannel, error) {
 	const op = "rdma_create_event_channel"
-	if !d.life.hold() {
+	if !d.refs.Hold() {
 		return nil, failClosed(op, DeviceName)
 	}
 	return newEventChannel(d), nil // drops the hold when it is closed
@@ -231,7 +232,7 @@ func (d *device) CreateEventChannel() (provider.EventChannel, error) {
 // goroutine left.
 func (d *device) Close() error {
 	const op = "ibv_close_device"
-	first, busy := d.life.end()
+	first, busy := d.refs.End()
 	if busy {
 		return failBusy(op, DeviceName, "PDs, CQs or channels")
 	}
@@ -301,3 +302,11 @@ func (d *device) fail(err error) {
 
 // raise queues an asynchronous event. It never blocks.
 func (d *device) raise(e provider.AsyncEvent) { d.async.raise(e) }
+
+// owner returns what has the STags of the index of stag, nil if nothing does.
+func (d *device) owner(stag uint32) stagOwner {
+	if m := d.stags.moving.find(stagIndex(stag)); m != nil && stag != 0 {
+		return m.owner
+	}
+	return nil
+}

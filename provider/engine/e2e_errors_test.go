@@ -175,7 +175,7 @@ func TestE2EInvalidate(t *testing.T) {
 				a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSendWithInv, InvalidateRKey: m.RKey() ^ c.flip})
 				terminated(t, b.ended(), false, 0, c.etype, 9)
 				terminated(t, a.ended(), true, 0, c.etype, 9)
-				if m.remote.isShut() {
+				if m.remote.IsShut() {
 					t.Error("invalidated nevertheless")
 				}
 				if got := b.wait(b.rcq, 1)[0]; got.Status != provider.WCRemInvReqErr || got.WRID != 1 {

@@ -62,7 +62,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 		from.one(from.scq, provider.WC{WRID: 5, Opcode: provider.WCSend})
 		to.one(to.rcq, want)
 		checkMessage(t, fmt.Sprint(op), dst, pad, message)
-		if got := dst.remote.isShut(); got != (op == provider.WRSendWithInv) {
+		if got := dst.remote.IsShut(); got != (op == provider.WRSendWithInv) {
 			t.Errorf("%s: invalidated %v", op, got)
 		}
 		ok(t, dst.Close())

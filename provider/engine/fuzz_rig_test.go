@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -253,7 +254,7 @@ func (r *rig) close(check func(error)) {
 func (r *rig) idle() {
 	r.t.Helper()
 	p := &r.dev.prog
-	if n, m := p.contexts.lent(), p.batches.lent(); n != 0 || m != 0 {
+	if n, m := p.contexts.Lent(), p.batches.Lent(); n != 0 || m != 0 {
 		r.t.Fatalf("%d receive contexts and %d batches are held", n, m)
 	}
 	if n := p.kept.Load(); n != 0 {
@@ -262,12 +263,14 @@ func (r *rig) idle() {
 	if n := r.dev.leaving.len(); n != 0 {
 		r.t.Fatalf("%d streams linger", n)
 	}
-	if c := p.contexts.hot.Load(); c != nil && (c.m != nil || c.nspans != 0 || c.nplace != 0) {
-		r.t.Fatal("the receive context that was given back uses a region")
+	for _, c := range p.contexts.All() {
+		if c.m != nil || c.nspans != 0 || c.nplace != 0 {
+			r.t.Fatal("a receive context that was given back uses a region")
+		}
 	}
 	for i, m := range r.regions {
-		for _, g := range []*gate{&m.local, &m.remote} {
-			if n := g.n.Load() &^ gateShut; n != 0 {
+		for _, g := range []*rundown.Gate{&m.local, &m.remote} {
+			if n := g.Uses(); n != 0 {
 				r.t.Fatalf("region %d: %d uses are left", i, n)
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
+	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 )
 
 // mr is a memory region.
@@ -37,15 +39,15 @@ type mr struct {
 	dst    io.WriterAt // nil if it can't be written
 	length uint64
 
-	local   gate // uses on behalf of our own work requests
-	remote  gate // uses through an STag that the peer named; shut for good by invalidation
-	windows life // that are bound to it; ends with the region
+	local   rundown.Gate // uses on behalf of our own work requests
+	remote  rundown.Gate // uses through an STag that the peer named; shut for good by invalidation
+	windows refs.Count   // that are bound to it; ends with the region
 
-	// Whether peers can write its memory, see exposed.go. quiet does not change.
-	quiet     bool      // its own rights let no peer write
-	still     gate      // of a quiet region: open while nothing else lets a peer write
-	exposures int       // how many others let peers write some of it; exposed.mu guards these two
-	interval  *interval // of its memory, nil for an object, or after exposures.leave
+	// Whether peers can write its memory, see exposures.go. quiet does not change.
+	quiet     bool         // its own rights let no peer write
+	still     rundown.Gate // of a quiet region: open while nothing else lets a peer write
+	exposures int          // how many others let peers write some of it; exposed.mu guards these two
+	interval  *interval    // of its memory, nil for an object, or after exposures.leave
 }
 
 const (
@@ -116,8 +118,8 @@ func (p *pd) enter(op, object string, m *mr) error {
 	if err := p.admit(op, object, &p.dev.mrs); err != nil {
 		return err
 	}
-	m.local.init()
-	m.remote.init()
+	m.local.Init()
+	m.remote.Init()
 	exposed.enter(m)
 	p.dev.stags.insert(m)
 	return nil
@@ -125,11 +127,11 @@ func (p *pd) enter(op, object string, m *mr) error {
 
 // admit counts one more child of p, of which the device has a limited number.
 func (p *pd) admit(op, object string, of *limit) error {
-	if !p.life.hold() {
+	if !p.refs.Hold() {
 		return failClosed(op, p.name())
 	}
 	if err := of.take(); err != nil {
-		p.life.drop()
+		p.refs.Drop()
 		return fail(op, object, err)
 	}
 	return nil
@@ -148,16 +150,16 @@ func randomBase() uint64 {
 
 // acquire begins a use of the region by a work request of ours. It reports
 // false if the region is closed. release ends the use.
-func (m *mr) acquire() bool { return m.local.enter() }
+func (m *mr) acquire() bool { return m.local.Enter() }
 
-func (m *mr) release() { m.local.leave() }
+func (m *mr) release() { m.local.Leave() }
 
 // acquireRemote begins a use of the region through an STag that the peer
 // named. It reports false if the region is closed or was invalidated.
 // releaseRemote ends the use.
-func (m *mr) acquireRemote() bool { return m.remote.enter() }
+func (m *mr) acquireRemote() bool { return m.remote.Enter() }
 
-func (m *mr) releaseRemote() { m.remote.leave() }
+func (m *mr) releaseRemote() { m.remote.Leave() }
 
 // slice returns the n octets at address addr, to be touched between acquire
 // and release only. It reports false if not all of them are in the region.
@@ -214,16 +216,16 @@ func (m *mr) Close() error {
 
 // end is Close: first is true for the call that did it, busy if a window forbids it.
 func (m *mr) end() (first, busy bool) {
-	if first, busy = m.windows.end(); busy {
+	if first, busy = m.windows.End(); busy {
 		return false, true
 	}
-	m.local.shut()
-	m.remote.shut()
+	m.local.Shut()
+	m.remote.Shut()
 	exposed.leave(m)
 	if first {
 		m.pd.dev.stags.remove(m)
 		m.pd.dev.mrs.give()
-		m.pd.life.drop()
+		m.pd.refs.Drop()
 	}
 	return first, false
 }
@@ -234,7 +236,7 @@ func (m *mr) end() (first, busy bool) {
 // nothing. Its addresses are the old ones unless the memory changes.
 func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
-	if m.windows.closed() {
+	if m.windows.Closed() {
 		return nil, failClosed(op, m.name())
 	}
 	if change == 0 || change&^provider.ReregAll != 0 {
@@ -278,3 +280,10 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 }
 
 func (m *mr) name() string { return fmt.Sprintf("mr %#x", m.stag) }
+
+// leave is releaseRemote for what region returned.
+func (m *mr) leave() {
+	if m != nil {
+		m.releaseRemote()
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -18,7 +19,7 @@ import (
 type mw struct {
 	typ  provider.MWType
 	view mr
-	life life // has no dependants: open or closed
+	refs refs.Count // has no dependants: open or closed
 
 	posting sched.Mutex[locks.WindowPosting] // of binds of type 1
 	posted  atomic.Uint32                    // STag as the bind that was posted last makes it
@@ -44,8 +45,8 @@ func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
 	}
 	w := &mw{typ: t, view: mr{pd: p}}
 	w.view.owner = w
-	w.view.local.initShut()
-	w.view.remote.initShut()
+	w.view.local.InitShut()
+	w.view.remote.InitShut()
 	p.dev.stags.insertMoving(&w.view)
 	w.posted.Store(w.view.stag)
 	return w, nil
@@ -59,14 +60,14 @@ func (w *mw) RKey() uint32 { return w.posted.Load() }
 
 // Close implements provider.MW.
 func (w *mw) Close() error {
-	if first, _ := w.life.end(); first {
+	if first, _ := w.refs.End(); first {
 		w.mu.Lock()
 		w.unbind()
 		w.mu.Unlock()
 		p := w.view.pd
 		p.dev.stags.remove(&w.view)
 		p.dev.mws.give()
-		p.life.drop()
+		p.refs.Drop()
 	}
 	return nil
 }
@@ -96,7 +97,7 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.life.closed():
+	case w.refs.Closed():
 		return errWindowClosed
 	case w.typ == provider.MWType2 && w.region != nil:
 		return errWindowBound
@@ -122,7 +123,7 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 		return errBindRights
 	case !inside:
 		return errBindBounds
-	case !m.windows.hold():
+	case !m.windows.Hold():
 		return errBindRegion // it is being closed
 	}
 	w.unbind()
@@ -140,7 +141,7 @@ func (w *mw) bind(q *qp, stag uint32, o *memoryOperands) error {
 	if v.access&remoteWriting != 0 {
 		w.exposed = exposed.expose(w.span.of(v.buf, nil))
 	}
-	v.remote.open()
+	v.remote.Open()
 	return nil
 }
 
@@ -150,7 +151,7 @@ func (w *mw) unbind() {
 		return
 	}
 	v := &w.view
-	v.remote.shut()
+	v.remote.Shut()
 	exposed.cover(w.exposed)
 	w.exposed = nil
 	if v.qp != nil {
@@ -158,7 +159,7 @@ func (w *mw) unbind() {
 		v.qp = nil
 	}
 	v.buf = nil
-	w.region.windows.drop()
+	w.region.windows.Drop()
 	w.region = nil
 }
 

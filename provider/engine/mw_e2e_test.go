@@ -105,7 +105,7 @@ func TestWindowE2E(t *testing.T) {
 			if !bytes.Equal(octets, src.buf[off:off+n]) {
 				t.Fatalf("round %d: the peer's octets are not there", round)
 			}
-			if m.windows.held() || two.region != nil || fast.valid {
+			if m.windows.Held() || two.region != nil || fast.valid {
 				t.Fatalf("round %d: something is still there", round)
 			}
 		}

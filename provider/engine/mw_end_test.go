@@ -103,7 +103,7 @@ func TestMemoryWorkFlushed(t *testing.T) {
 		postAll(t, a.q, bindWR(1, two, m, 0, 64, 0), regWR(2, fast, allRights), invWR(3, two.RKey()))
 		ok(t, a.q.BindMW(one, 4, 0, provider.MWBindInfo{LKey: m.stag, Addr: m.base, Length: 1}))
 		a.flushed(a.scq, 1, 4)
-		if m.windows.held() || fast.valid {
+		if m.windows.Held() || fast.valid {
 			t.Error("flushed work was done")
 		}
 	})

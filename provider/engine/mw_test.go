@@ -117,14 +117,14 @@ func TestBindChecks(t *testing.T) {
 			if err := w.bind(q, incRKey(before), c.o); err != c.want {
 				t.Errorf("%s, %v: %v, want %v", c.name, typ, err, c.want)
 			}
-			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) || bound == w.view.remote.isShut() {
-				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound, w.view.stag, before, w.view.remote.isShut())
+			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) || bound == w.view.remote.IsShut() {
+				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound, w.view.stag, before, w.view.remote.IsShut())
 			}
 			ok(t, w.Close())
 		}
 	}
 	for _, m := range []*mr{rw, ro, plain, foreign} {
-		if m.windows.held() {
+		if m.windows.Held() {
 			t.Errorf("%s thinks that a window is bound to it", m.name())
 		}
 	}
@@ -327,11 +327,11 @@ func TestWindowKeepsRegion(t *testing.T) {
 		wantErr(t, m.Close(), syscall.EBUSY)
 		_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
 		wantErr(t, err, syscall.EBUSY)
-		if p.dev.stags.lookup(m.stag) != m || m.local.isShut() {
+		if p.dev.stags.lookup(m.stag) != m || m.local.IsShut() {
 			t.Fatalf("%s: the region has gone after all", name)
 		}
 		end()
-		if w.region != nil || m.windows.held() || q.windows.first != nil {
+		if w.region != nil || m.windows.Held() || q.windows.first != nil {
 			t.Fatalf("%s: still bound", name)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -23,7 +24,7 @@ func closes(t *testing.T, what string, m *mr) {
 	case <-time.After(patience):
 		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times "+
 			"remotely",
-			what, m.local.n.Load()&(gateShut-1), m.remote.n.Load()&(gateShut-1))
+			what, m.local.Uses(), m.remote.Uses())
 	}
 }
 
@@ -175,16 +176,16 @@ func TestShortPathTrustsNobody(t *testing.T) {
 	})
 }
 
-// TestStocksKeepFew: of the buffers that many streams had at the same time, few are kept.
-func TestStocksKeepFew(t *testing.T) {
-	const most, kept = 27 << 20, stockKept + 1
+// TestFreeListsKeepFew: of the buffers that many streams had at the same time, few are kept.
+func TestFreeListsKeepFew(t *testing.T) {
+	const most, kept = 27 << 20, freelist.Kept + 1
 	d := unwired(t)
 	p := &d.prog
 	made := map[string]int{
-		"contexts": lendMany(3*kept, p.contexts.get, p.contexts.put, &p.contexts.made),
-		"batches":  lendMany(3*kept, p.batches.get, p.batches.put, &p.batches.made),
-		"parts":    lendMany(3*kept, p.parts.get, p.parts.put, &p.parts.made),
-		"chunks":   lendMany(3*kept, d.chunks.get, d.chunks.put, &d.chunks.made),
+		"contexts": lendMany(3*kept, p.contexts.Get, p.contexts.Put, p.contexts.Made),
+		"batches":  lendMany(3*kept, p.batches.Get, p.batches.Put, p.batches.Made),
+		"parts":    lendMany(3*kept, p.parts.Get, p.parts.Put, p.parts.Made),
+		"chunks":   lendMany(3*kept, d.chunks.get, d.chunks.put, func() int { return d.chunks.made }),
 	}
 	for what, n := range made {
 		if n == 0 || n > kept {
@@ -200,7 +201,7 @@ func TestStocksKeepFew(t *testing.T) {
 }
 
 // lendMany lends n buffers at the same time, and returns how many there are when all are back.
-func lendMany[T any](n int, get func() *T, put func(*T), made *int) int {
+func lendMany[T any](n int, get func() *T, put func(*T), made func() int) int {
 	var all []*T
 	for range n {
 		all = append(all, get())
@@ -208,10 +209,10 @@ func lendMany[T any](n int, get func() *T, put func(*T), made *int) int {
 	for _, x := range all {
 		put(x)
 	}
-	return *made
+	return made()
 }
 
-// TestGivenBackIdle: a stock panics if it is given back something that is still in use.
+// TestGivenBackIdle: a free list panics if it is given back something that is still in use.
 func TestGivenBackIdle(t *testing.T) {
 	p := testPD(t, unwired(t))
 	m := testMR(t, p, 10, provider.AccessLocalWrite|provider.AccessRemoteWrite)
@@ -232,9 +233,9 @@ func TestGivenBackIdle(t *testing.T) {
 		"a place":  func(c *rxContext) { c.nplace = 1 },
 		"pieces":   func(c *rxContext) { c.pieces = []objectPiece{{m: m}} },
 	} {
-		c := contexts.get()
+		c := contexts.Get()
 		dirty(c)
-		panics("a context with "+what, func() { contexts.put(c) })
+		panics("a context with "+what, func() { contexts.Put(c) })
 		s := &stream{dev: p.dev}
 		s.rx.c = c
 		s.keeps.Store(true)
@@ -248,8 +249,8 @@ func TestGivenBackIdle(t *testing.T) {
 		"an FPDU":  func(b *txBatch) { b.nfpdus = 1 },
 		"a record": func(b *txBatch) { b.nrecs = 1 },
 	} {
-		b := batches.get()
+		b := batches.Get()
 		dirty(b)
-		panics("a batch with "+what, func() { batches.put(b) })
+		panics("a batch with "+what, func() { batches.Put(b) })
 	}
 }

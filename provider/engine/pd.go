@@ -2,22 +2,23 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 )
 
 // pd is a protection domain. Its children are MRs, MWs, QPs and SRQs.
 type pd struct {
 	dev  *device
-	life life
+	refs refs.Count
 }
 
 // AllocPD implements provider.Device.
 func (d *device) AllocPD() (provider.PD, error) {
 	const op = "ibv_alloc_pd"
-	if !d.life.hold() {
+	if !d.refs.Hold() {
 		return nil, failClosed(op, DeviceName)
 	}
 	if err := d.pds.take(); err != nil {
-		d.life.drop()
+		d.refs.Drop()
 		return nil, fail(op, DeviceName, err)
 	}
 	return &pd{dev: d}, nil
@@ -27,7 +28,7 @@ func (p *pd) name() string { return "pd" }
 
 // CreateQP implements provider.PD.
 func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
-	if p.life.closed() {
+	if p.refs.Closed() {
 		return nil, failClosed("ibv_create_qp", p.name())
 	}
 	q, err := newQP(p, init)
@@ -39,13 +40,13 @@ func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 
 // Close implements provider.PD.
 func (p *pd) Close() error {
-	first, busy := p.life.end()
+	first, busy := p.refs.End()
 	if busy {
 		return failBusy("ibv_dealloc_pd", p.name(), "MRs, MWs, QPs or SRQs")
 	}
 	if first {
 		p.dev.pds.give()
-		p.dev.life.drop()
+		p.dev.refs.Drop()
 	}
 	return nil
 }

@@ -7,15 +7,14 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"github.com/govs-rdma/govs/provider/engine/internal/locks"
-	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 )
 
 // progressState is what a device needs to move data, for all its QPs together.
 type progressState struct {
-	batches    stock[txBatch]
-	contexts   stock[rxContext]
-	parts      stock[rxPart]
+	batches    freelist.List[txBatch]
+	contexts   freelist.List[rxContext]
+	parts      freelist.List[rxPart]
 	kept       atomic.Int64 // contexts that streams keep between turns
 	partsMost  int64        // what partOctets may be
 	partOctets atomic.Int64 // of long parts
@@ -28,75 +27,6 @@ type progressState struct {
 	ended  chan struct{}
 }
 
-// stockKept is how many objects a stock keeps; more are left to the garbage
-// collector.
-const stockKept = 64
-
-// stock lends objects that are too large to allocate for each use and too large
-// for every QP to have one.
-type stock[T any] struct {
-	make func() *T
-	idle func(*T) bool // whether what is put back holds nothing of the stream that had it
-
-	// hot is what was put last, or nil. A poller that spins takes and puts one at
-	// each look: here that costs it no lock.
-	hot atomic.Pointer[T]
-
-	mu   sched.Mutex[locks.Stock]
-	free [stockKept]*T
-	n    int
-	made int // in the stock and lent
-}
-
-func (k *stock[T]) get() *T {
-	if k.hot.Load() != nil {
-		if x := k.hot.Swap(nil); x != nil {
-			return x
-		}
-	}
-	k.mu.Lock()
-	if k.n > 0 {
-		k.n--
-		x := k.free[k.n]
-		k.free[k.n] = nil
-		k.mu.Unlock()
-		return x
-	}
-	k.made++
-	k.mu.Unlock()
-	return k.make()
-}
-
-// put gives back what get has lent. x must not hold anything of the stream that it was
-// lent to: the next one would get that.
-func (k *stock[T]) put(x *T) {
-	if !k.idle(x) {
-		panic("engine: a receive context, a batch or a part is given back with something in use")
-	}
-	if k.hot.Load() == nil && k.hot.CompareAndSwap(nil, x) {
-		return
-	}
-	k.mu.Lock()
-	if k.n < len(k.free) {
-		k.free[k.n] = x
-		k.n++
-	} else {
-		k.made--
-	}
-	k.mu.Unlock()
-}
-
-// lent is how many objects are with somebody.
-func (k *stock[T]) lent() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	n := k.made - k.n
-	if k.hot.Load() != nil {
-		n--
-	}
-	return n
-}
-
 // pollsPerWait is how often the progress goroutine serves what is ready before it
 // parks again: parking costs more than looking.
 const pollsPerWait = 64
@@ -106,13 +36,13 @@ const pollsPerWait = 64
 // and of targets of one-sided operations that don't know that there are any.
 func (d *device) startProgress() {
 	p := &d.prog
-	p.batches.make = func() *txBatch { return &txBatch{pool: &d.chunks} }
-	p.batches.idle = (*txBatch).idle
-	p.contexts.make = newRxContext
-	p.contexts.idle = (*rxContext).idle
+	p.batches.New = func() *txBatch { return &txBatch{pool: &d.chunks} }
+	p.batches.Idle = (*txBatch).idle
+	p.contexts.New = newRxContext
+	p.contexts.Idle = (*rxContext).idle
 	p.partsMost = partsMost
-	p.parts.make = func() *rxPart { return new(rxPart) }
-	p.parts.idle = (*rxPart).idle
+	p.parts.New = func() *rxPart { return new(rxPart) }
+	p.parts.Idle = (*rxPart).idle
 	p.ended = make(chan struct{})
 	p.steps = make(chan struct{}, stepsAtOnce)
 	var ctx context.Context
@@ -202,3 +132,12 @@ func (d *device) progress(c *cq) {
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }
+
+// keepContext reports whether one more stream may keep a context.
+func (p *progressState) keepContext() bool {
+	if p.kept.Add(1) <= rxKept {
+		return true
+	}
+	p.kept.Add(-1)
+	return false
+}

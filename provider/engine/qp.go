@@ -103,24 +103,24 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 // attach makes q a dependant of its PD, CQs and SRQ, and gives it its number, or
 // does none of that.
 func (q *qp) attach(op string, shared provider.SRQ) (err error) {
-	if !q.pd.life.hold() {
+	if !q.pd.refs.Hold() {
 		return failClosed(op, q.pd.name())
 	}
 	if q.qpn, err = q.dev.takeQPN(); err != nil {
-		q.pd.life.drop()
+		q.pd.refs.Drop()
 		return fail(op, "", err)
 	}
 	if shared != nil {
 		if q.shared, err = q.dev.share(op, shared); err != nil {
 			q.dev.giveQPN(q.qpn)
-			q.pd.life.drop()
+			q.pd.refs.Drop()
 			return err
 		}
 	}
 	if !q.attachCQs() {
 		q.leaveSRQ()
 		q.dev.giveQPN(q.qpn)
-		q.pd.life.drop()
+		q.pd.refs.Drop()
 		return failClosed(op, "cq")
 	}
 	return nil
@@ -221,7 +221,7 @@ func (q *qp) destroy() {
 	q.dev.tally.add(q, &st)
 	q.leaveSRQ()
 	q.dev.giveQPN(q.qpn)
-	q.pd.life.drop()
+	q.pd.refs.Drop()
 }
 
 func (q *qp) refusePosts() {

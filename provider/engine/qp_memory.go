@@ -17,24 +17,6 @@ import (
 // opRegMR stands for provider.WRRegMR in the send queue, where opcodes are below 32.
 const opRegMR provider.WROpcode = 31
 
-// memoryOperands are what a WQE of a bind or a registration has beside the others. Its
-// key is in sendWQE.rkey.
-type memoryOperands struct {
-	window *mw
-	region *fastMR // instead of a window
-
-	lkey         uint32 // of the region that the window is bound to
-	addr, length uint64
-	buf          []byte // what is registered
-	access       provider.Access
-}
-
-// memoryQueue is what a send queue has beside its ring for such work.
-type memoryQueue struct {
-	operands []memoryOperands // of each WQE
-	posting  memoryOperands   // of mu: of what is being posted
-}
-
 const memoryFlags = provider.SendFence | provider.SendSignaled
 
 var (
@@ -128,41 +110,6 @@ func (q *qp) checkReg(wr *provider.SendWR, o *memoryOperands) error {
 	return nil
 }
 
-// owner returns what has the STags of the index of stag, nil if nothing does.
-func (d *device) owner(stag uint32) stagOwner {
-	if m := d.stags.moving.find(stagIndex(stag)); m != nil && stag != 0 {
-		return m.owner
-	}
-	return nil
-}
-
-// addMemory puts what checkMemory has left beside WQE i, and lets the window or region
-// tell its new key from now on.
-func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
-	switch wr.Opcode {
-	case provider.WRLocalInv:
-		return
-	case provider.WRRegMR:
-		s.at(i).op = opRegMR
-		o := &s.memory.posting
-		o.region.tell(wr.RKey, wr.Access, len(o.buf))
-	default:
-		s.memory.posting.window.posted.Store(wr.RKey)
-	}
-	s.putMemory(i)
-}
-
-// putMemory moves what is being posted beside WQE i.
-func (s *sendQueue) putMemory(i uint32) {
-	*s.memoryAt(i) = s.memory.posting
-	s.memory.posting = memoryOperands{}
-}
-
-func (s *sendQueue) memoryAt(i uint32) *memoryOperands {
-	all := s.memory.operands
-	return &all[i&uint32(len(all)-1)]
-}
-
 // BindMW implements provider.QP.
 func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, info provider.MWBindInfo) error {
 	const op = "ibv_bind_mw"
@@ -189,7 +136,7 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 	defer s.mu.Unlock()
 	state := q.getState()
 	switch {
-	case w.life.closed(), q.closed.Load():
+	case w.refs.Closed(), q.closed.Load():
 		return os.ErrClosed
 	case w.typ != provider.MWType1:
 		return errNotType1
@@ -216,86 +163,8 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 // incRKey is ibv_inc_rkey.
 func incRKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
-// letGo reports whether the batch uses no region, so that one can be waited for. What it
-// uses is let go when it is written.
-func (b *txBatch) letGo() bool {
-	if b.nuses > 0 && b.empty() {
-		b.release()
-	}
-	return b.nuses == 0
-}
-
 // errLocalInv is why an invalidation of ours fails that names nothing.
 var errLocalInv = localCatastrophe("an invalidation names neither a window of type 2 of this queue pair nor a region of AllocFastRegMR")
-
-// doMemory does what WQE next asks for. The batch uses no region. Uses of others, which
-// last as long as a copy, are waited for.
-func (s *stream) doMemory() {
-	t := &s.tx
-	q := s.q
-	w := q.sq.at(t.next)
-	var err error
-	if w.op == provider.WRLocalInv {
-		err = q.invalidateLocal(w.inv)
-	} else {
-		o := q.sq.memoryAt(t.next)
-		if o.window != nil {
-			err = o.window.bind(q, w.rkey, o)
-		} else {
-			err = o.region.register(w.rkey, o)
-		}
-		*o = memoryOperands{}
-	}
-	if err != nil {
-		s.failMemory(err)
-		return
-	}
-	q.finishRead(t.next)
-	t.next++
-}
-
-// memoryAhead does the work on our own memory that is next in the send queue where no
-// message of that can be begun: in the middle of a response, with a socket that is full,
-// on a responder that must not send yet. So no peer holds up an invalidation by not
-// reading. Nothing of the batch is in a region in use then: it was copied, or is out.
-//
-//rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
-func (s *stream) memoryAhead() {
-	t := &s.tx
-	sq := &s.q.sq
-	for (t.msg == msgNone || t.msg == msgResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
-		w := sq.at(t.next)
-		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 || t.b != nil && !t.b.letGo() {
-			return
-		}
-		s.doMemory()
-	}
-}
-
-// undoMemory undoes work on our own memory that is done but will be reported as flushed, because
-// something that was posted before it is not over: a program that sees the flush does not expect
-// that peers can reach the region. The newest is undone first, because a window may be bound to
-// what was registered before it. rxMu and txMu are held, and neither side uses a region any more.
-func (s *stream) undoMemory() {
-	sq := &s.q.sq
-	sq.done.Lock()
-	head := sq.head
-	sq.done.Unlock()
-	for i := s.tx.next; i != head; {
-		i--
-		w := sq.at(i)
-		if !w.finished || w.op != provider.WRBindMW && w.op != opRegMR {
-			continue
-		}
-		switch owner := s.q.dev.owner(w.rkey).(type) {
-		case *mw:
-			owner.undo(w.rkey)
-		case *fastMR:
-			// Fails if the program has invalidated it, or bound a window to it, since.
-			_ = owner.invalidate(s.q, w.rkey, false)
-		}
-	}
-}
 
 // invalidateLocal does what WRLocalInv asks for.
 func (q *qp) invalidateLocal(stag uint32) error {
@@ -315,13 +184,3 @@ func (q *qp) invalidateLocal(stag uint32) error {
 // errMayNotInv is why an invalidation of ours fails that names what is not to be
 // invalidated.
 var errMayNotInv = localCatastrophe("an invalidation names a window of type 1 or of another queue pair, or a region with windows bound to it")
-
-// failMemory gives up at WQE next, as failWork does.
-//
-//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
-func (s *stream) failMemory(err error) {
-	t := &s.tx
-	s.q.failSend(t.next, provider.WCMWBindErr)
-	t.fault = s.endTerminate(err, nil, 0, nil)
-	t.fault.event, t.fault.raise = provider.EventQPFatal, true
-}

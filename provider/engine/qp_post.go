@@ -95,29 +95,6 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 	return n, err
 }
 
-// isPlain reports whether wr is what most are, and thereby one that checkSend
-// passes: a Send or Write of one SGE.
-func (s *sendQueue) isPlain(wr *provider.SendWR) bool {
-	const others = ^(provider.SendSignaled | provider.SendSolicited | provider.SendFence)
-	return (wr.Opcode == provider.WRRDMAWrite || wr.Opcode == provider.WRSend) &&
-		wr.Flags&others == 0 && len(wr.SGList) == 1 && s.maxSGE > 0 && len(wr.Inline) == 0
-}
-
-// addRest puts in WQE i what no plain wr has.
-func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
-	if len(wr.Inline) > 0 {
-		copy(s.inlineRoom(i), wr.Inline)
-	}
-	switch {
-	case wr.Opcode == provider.WRRDMAWriteWithImm || wr.Opcode == provider.WRSendWithImm:
-		s.at(i).inv = wr.Imm
-	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
-		s.addMemory(i, wr)
-	case atomicOps.has(wr.Opcode):
-		s.addAtomic(i, wr)
-	}
-}
-
 // Refusals of posts that say the same of every work request.
 var (
 	errInlineSGE  = fmt.Errorf("it has both inline data and SGEs; leave out one: %w", syscall.EINVAL)

@@ -35,15 +35,16 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a region stays in use when its context goes to another stream",
 		edits: []edit{
-			{"object.go", "s.parseRun(st.run, st.runULPDU)", "s.takeRun(st.run, st.runULPDU)"},
+			{"stream_store.go", "s.parseRun(st.run, st.runULPDU)", "s.takeRun(st.run, st.runULPDU)"},
 		},
 		protocol: "a receive context goes from one stream to another",
 	},
 	{
 		name: "the count of Sends that are over goes on from the last connection",
 		edits: []edit{
-			{"qp_queue.go", "\ts.out = s.head // for the next connection\n", ""},
-			{"qp_queue.go", "case int32(s.out-s.head) <= 0:", "case s.head == s.out:"},
+			{"qp_complete.go", "\ts.out = s.head // for the next connection\n", ""},
+			{"sendqueue.go", "\ts.out = s.head // for the next connection\n", ""},
+			{"qp_complete.go", "case int32(s.out-s.head) <= 0:", "case s.head == s.out:"},
 		},
 		protocol: "a queue pair is used again",
 	},
@@ -51,7 +52,7 @@ var scheduleMutants = []scheduleMutant{
 		name: "unlockTx releases txMu without a look at the note",
 		edits: []edit{
 			{
-				"qp_stream.go",
+				"stream.go",
 				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx(turnMost)\n\t}\n",
 				"\ts.txMu.Unlock()\n",
 			},
@@ -61,24 +62,24 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "work on our own memory is done when the stream is over",
 		edits: []edit{
-			{"qp_tx.go", "if s.over() || s.finSent.Load() || t.err != nil {", "if s.finSent.Load() || t.err != nil {"},
-			{"qp_memory.go", "t.fault == nil && !s.over() && t.next", "t.fault == nil && t.next"},
+			{"stream_tx.go", "if s.over() || s.finSent.Load() || t.err != nil {", "if s.finSent.Load() || t.err != nil {"},
+			{"stream_memory.go", "t.fault == nil && !s.over() && t.next", "t.fault == nil && t.next"},
 		},
 		protocol: "registration on a responder that may not send, and its end",
 	},
 	{
 		name: "work on our own memory that is done and flushed stays done",
 		edits: []edit{
-			{"qp_stream.go", "s.undoMemory()\n", "\n"},
+			{"stream.go", "s.undoMemory()\n", "\n"},
 		},
 		protocol: "registration with a full socket, and the connection's end",
 	},
 	{
 		name: "memory beside an object is written when the stream may be over",
 		edits: []edit{
-			{"object.go", "\tpieces := moveMemory(c.pieces, payload, false)\n", "\tpieces := c.pieces\n"},
+			{"stream_store.go", "\tpieces := moveMemory(c.pieces, payload, false)\n", "\tpieces := c.pieces\n"},
 			{
-				"object.go", "\t\terr := writePieces(st.pieces, st.payload.b[:st.n])\n",
+				"stream_store.go", "\t\terr := writePieces(st.pieces, st.payload.b[:st.n])\n",
 				"\t\tobjects := moveMemory(st.pieces, st.payload.b[:st.n], false)\n" +
 					"\t\tst.pieces = objects\n" +
 					"\t\terr := writePieces(objects, st.payload.b[:st.n])\n",
@@ -89,14 +90,14 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "the end of one reason against watching a stream ends all others",
 		edits: []edit{
-			{"mute.go", "if s.unwatched &^= why; on {", "if s.unwatched = 0; on {"},
+			{"stream_watch.go", "if s.unwatched &^= why; on {", "if s.unwatched = 0; on {"},
 		},
 		protocol: "an object stores, and the stream is unmuted",
 	},
 	{
 		name: "a transmit turn ends without a look at the note",
 		edits: []edit{
-			{"qp_stream.go",
+			{"stream.go",
 				"for s.txWork.Load() && s.txMu.TryLock() {\n\t\tleft = s.txTurn()\n\t}", ""},
 		},
 		protocol: "post, post and poll",
@@ -105,7 +106,7 @@ var scheduleMutants = []scheduleMutant{
 		name: "a note is left without trying the lock again",
 		edits: []edit{
 			{
-				"qp_stream.go",
+				"stream.go",
 				"s.txWork.Store(true)\n\t\tif !s.txMu.TryLock() {\n\t\t\treturn 0, false\n\t\t}",
 				"s.txWork.Store(true)\n\t\treturn 0, false",
 			},
@@ -115,15 +116,15 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "one of two goroutines that wait for a gate is not woken",
 		edits: []edit{
-			{"gate.go", "g.wake() // who else waits here", ""},
+			{"internal/rundown/rundown.go", "g.wake() // who else waits here", ""},
 		},
 		protocol: "a gate",
 	},
 	{
 		name: "a stream sends before the poller knows of it",
 		edits: []edit{
-			{"qp_stream.go", "\ts.txMu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
-			{"qp_stream.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.rxMu.Unlock()",
+			{"qp_connect.go", "\ts.txMu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
+			{"qp_connect.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.rxMu.Unlock()",
 				"\tif err != nil {\n\t\ts.rxMu.Unlock()"},
 		},
 		protocol: "post while a connection begins",
@@ -131,7 +132,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "what a Terminate counts as answered is taken back from a full socket",
 		edits: []edit{
-			{"qp_undo.go", "if t.fault != nil || t.markers", "if t.markers"},
+			{"txstate.go", "if t.fault != nil || t.markers", "if t.markers"},
 		},
 		protocol: "a long Read is answered through a narrow window, and its source is closed",
 	},
@@ -139,9 +140,9 @@ var scheduleMutants = []scheduleMutant{
 		name: "a region is looked up and not in use while it is written",
 		edits: []edit{
 			{
-				"sge.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
-				"if m == nil || m.remote.isShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n" +
-					"\tdefer m.remote.n.Add(1)",
+				"qp_target.go", "if m == nil || !m.acquireRemote() {\n\t\treturn nil, ddp.Region{}\n\t}",
+				"if m == nil || m.remote.IsShut() {\n\t\treturn nil, ddp.Region{}\n\t}\n" +
+					"\tdefer m.remote.Enter()",
 			},
 		},
 		protocol: "a Write arrives, and its region is closed",

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -26,26 +27,26 @@ func writeWR(wrid uint64, src *region, dst *mr, n int) provider.SendWR {
 func init() {
 	protocols = append(protocols,
 		protocol{name: "a gate", preemptions: 3, begin: func(*stage) ([]func(), func() error) {
-			var g gate
-			g.init()
+			var g rundown.Gate
+			g.Init()
 			uses, during := 0, 0
 			use := func() {
-				if g.enter() {
+				if g.Enter() {
 					uses++
 					sched.Step()
 					uses--
-					g.leave()
+					g.Leave()
 				}
 			}
 			shut := func() {
-				g.shut()
+				g.Shut()
 				during += uses
 			}
 			return []func(){use, shut, func() { use(); use() }, shut}, func() error {
 				if during > 0 {
 					return errors.New("shut has returned during a use")
 				}
-				if g.enter() {
+				if g.Enter() {
 					return errors.New("a use after shut")
 				}
 				return nil
@@ -212,7 +213,7 @@ func beginContexts(w *stage) ([]func(), func() error) {
 			if !bytes.Equal(mem.b, src.b) {
 				return errors.New("memory is written by a peer of another protection domain")
 			}
-			if n := mem.m.remote.n.Load(); n != 0 {
+			if n := mem.m.remote.Uses(); n != 0 || mem.m.remote.IsShut() {
 				for range n {
 					mem.m.releaseRemote() // so that the cleanup ends
 				}

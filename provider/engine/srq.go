@@ -7,6 +7,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
@@ -19,7 +20,7 @@ type srq struct {
 	pd     *pd
 	cookie any
 	maxSGE int
-	life   life
+	refs   refs.Count
 
 	mu         sched.Mutex[locks.SRQ] // guards what follows; nothing else is locked under it
 	wqes       []recvWQE              // a ring, nil before the first post
@@ -40,11 +41,11 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 		return nil, fail(op, fmt.Sprintf("%d receives of %d SGEs", a.MaxWR, a.MaxSGE),
 			fmt.Errorf("from 1 to %d receives of at most %d SGEs are possible: %w", maxSRQWR, maxSGE, syscall.EINVAL))
 	}
-	if !p.life.hold() {
+	if !p.refs.Hold() {
 		return nil, failClosed(op, p.name())
 	}
 	if err := p.dev.srqs.take(); err != nil {
-		p.life.drop()
+		p.refs.Drop()
 		return nil, fail(op, "", err)
 	}
 	return &srq{pd: p, cookie: init.Cookie, maxSGE: a.MaxSGE, places: uint32(roundUp(a.MaxWR))}, nil
@@ -191,7 +192,7 @@ func (r *srq) Query() (provider.SRQAttr, error) {
 // Close implements provider.SRQ. What is posted is forgotten without a completion,
 // as are events of the SRQ that nobody has taken.
 func (r *srq) Close() error {
-	first, busy := r.life.end()
+	first, busy := r.refs.End()
 	if busy {
 		return failBusy("ibv_destroy_srq", "srq", "QPs")
 	}
@@ -205,81 +206,6 @@ func (r *srq) Close() error {
 	dev := r.pd.dev
 	dev.async.forget(func(e provider.AsyncEvent) bool { return e.SRQ == r })
 	dev.srqs.give()
-	r.pd.life.drop()
+	r.pd.refs.Drop()
 	return nil
-}
-
-// sharedRecv is what a QP with an SRQ has instead of a receive queue: the receive
-// that it has taken for the message under way. The receive side of the stream uses
-// it, and when the stream is over flushing, with rq.done.
-type sharedRecv struct {
-	srq  *srq
-	held bool
-	wqe  recvWQE
-	sges []provider.SGE // room for as many as the SRQ has
-}
-
-// share makes one more QP a dependant of s.
-func (d *device) share(op string, s provider.SRQ) (*sharedRecv, error) {
-	r, ok := s.(*srq)
-	if !ok || r == nil || r.pd.dev != d {
-		return nil, failForeign(op, "SRQ")
-	}
-	if !r.life.hold() {
-		return nil, failClosed(op, "srq")
-	}
-	return &sharedRecv{srq: r, sges: make([]provider.SGE, r.maxSGE)}, nil
-}
-
-// leaveSRQ undoes share.
-func (q *qp) leaveSRQ() {
-	if q.shared != nil {
-		q.shared.srq.life.drop()
-	}
-}
-
-// take returns the receive of the message under way, its SGEs and the PD that these
-// are of; nil if the SRQ is empty. It is called for each segment, and again for what
-// is left of one: the first call of a message takes.
-func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
-	if !h.held {
-		if h.held = h.srq.take(&h.wqe, h.sges); !h.held {
-			return nil, nil, h.srq.pd
-		}
-	}
-	return &h.wqe, h.sges[:h.wqe.nsge], h.srq.pd
-}
-
-// finishShared is finishRecv for a QP with an SRQ.
-func (q *qp) finishShared(wc provider.WC, solicited bool) {
-	h := q.shared
-	h.held = false
-	wc.WRID, wc.QPN = h.wqe.wrid, q.qpn
-	wc.Opcode |= provider.WCRecv
-	q.recvCQ.push(wc, solicited)
-}
-
-// flushShared completes the receive of the message under way, if there is one, in
-// error: with status, or as flushed if that is WCSuccess. What is in the SRQ is for
-// others. The QP is in ERR, and rq.done is held.
-func (q *qp) flushShared(status provider.WCStatus) {
-	h := q.shared
-	if !h.held {
-		return
-	}
-	h.held = false
-	q.counters().flushedRecvs.Add(1)
-	if status == provider.WCSuccess {
-		status = provider.WCWRFlushErr
-	}
-	q.recvCQ.push(provider.WC{WRID: h.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
-}
-
-// recvRefusal is why a receive can't be posted to the QP's own queue, if err is how
-// that shows.
-func (q *qp) recvRefusal(err error) error {
-	if q.shared != nil {
-		return errHasSRQ
-	}
-	return err
 }

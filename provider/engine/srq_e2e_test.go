@@ -113,10 +113,10 @@ func TestSRQConcurrently(t *testing.T) {
 	const posters, takers, each = 3, 3, 3000
 	d := unwired(t)
 	r := testSRQ(t, testPD(t, d), 16, 1)
-	if !r.life.hold() { // as one more QP
+	if !r.refs.Hold() { // as one more QP
 		t.Fatal("the SRQ is closed")
 	}
-	defer r.life.drop()
+	defer r.refs.Drop()
 	var taken [posters * each]atomic.Int32
 	var left atomic.Int64
 	left.Store(posters * each)
@@ -143,7 +143,7 @@ func TestSRQConcurrently(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			defer r.life.drop()
+			defer r.refs.Drop()
 			for left.Load() > 0 {
 				w, sges, _ := h.take()
 				if w == nil {

@@ -158,7 +158,7 @@ func (q *qp) readQueues(st *provider.QPStats) {
 
 // Stats implements provider.CQStater.
 func (c *cq) Stats() (provider.CQStats, error) {
-	if c.life.closed() {
+	if c.refs.Closed() {
 		return provider.CQStats{}, failClosed("stats", "cq")
 	}
 	c.mu.Lock()
@@ -254,7 +254,7 @@ var endLimits = []struct {
 
 // Stats implements provider.DeviceStater.
 func (d *device) Stats() (provider.DeviceStats, error) {
-	if d.life.closed() {
+	if d.refs.Closed() {
 		return provider.DeviceStats{}, failClosed("stats", DeviceName)
 	}
 	d.qpnMu.Lock()

@@ -64,7 +64,7 @@ func (w *world) quiet() {
 				w.fail("%s: nothing moves, but %v", p, err)
 			}
 		}
-		if err := p.dev.stockIsClean(); err != nil {
+		if err := p.dev.freeListsAreClean(); err != nil {
 			w.fail("%s: %v", p, err)
 		}
 	}
@@ -254,34 +254,24 @@ func (d *device) acceptedNow() int {
 	return max(a.all, len(a.peers))
 }
 
-// stockIsClean checks that what is in stock for the next stream refers to nothing of the last
+// freeListsAreClean checks that what is in the free lists for the next stream refers to nothing of the last
 // one.
-func (d *device) stockIsClean() error {
-	for _, c := range d.prog.contexts.inStock() {
+func (d *device) freeListsAreClean() error {
+	for _, c := range d.prog.contexts.All() {
 		if c.m != nil || c.nplace != 0 || c.nspans != 0 || c.pieces != nil {
-			return fmt.Errorf("a receive context in stock has a region: %v, %d places, %d spans, "+
+			return fmt.Errorf("a receive context in the free list has a region: %v, %d places, %d spans, "+
 				"%d pieces",
 				c.m != nil, c.nplace, c.nspans, len(c.pieces))
 		}
 	}
-	for _, b := range d.prog.batches.inStock() {
+	for _, b := range d.prog.batches.All() {
 		if b.nuses != 0 || len(b.chunks) != 0 || !b.empty() || b.nspans != 0 {
-			return fmt.Errorf("a batch in stock has %d regions in use, %d chunks, %d spans, and "+
+			return fmt.Errorf("a batch in the free list has %d regions in use, %d chunks, %d spans, and "+
 				"octets: %v",
 				b.nuses, len(b.chunks), b.nspans, !b.empty())
 		}
 	}
 	return nil
-}
-
-func (k *stock[T]) inStock() []*T {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	list := append([]*T{}, k.free[:k.n]...)
-	if x := k.hot.Load(); x != nil {
-		list = append(list, x)
-	}
-	return list
 }
 
 // Contexts and batches are large, and worlds are short. So one world gets those of another,
@@ -292,8 +282,8 @@ var (
 )
 
 func (d *device) lendFromStore() {
-	d.prog.contexts.make = func() *rxContext { return oldContexts.Get().(*rxContext) }
-	d.prog.batches.make = func() *txBatch {
+	d.prog.contexts.New = func() *rxContext { return oldContexts.Get().(*rxContext) }
+	d.prog.batches.New = func() *txBatch {
 		b := oldBatches.Get().(*txBatch)
 		b.pool = &d.chunks
 		return b
@@ -301,10 +291,10 @@ func (d *device) lendFromStore() {
 }
 
 func (d *device) giveToStore() {
-	for _, c := range d.prog.contexts.inStock() {
+	for _, c := range d.prog.contexts.All() {
 		oldContexts.Put(c)
 	}
-	for _, b := range d.prog.batches.inStock() {
+	for _, b := range d.prog.batches.All() {
 		oldBatches.Put(b)
 	}
 }

@@ -143,7 +143,7 @@ func (w *world) closings(p *proc) []*closing {
 // noIDs reports whether no id is on the process's event channel: a request may have come
 // just before its listener was closed.
 func (w *world) noIDs(p *proc) bool {
-	n := p.ch.(*eventChannel).life.n.Load()
+	n := p.ch.(*eventChannel).refs.Len()
 	return n == 0
 }
 
@@ -194,8 +194,8 @@ func (w *world) held(p *proc) {
 	w.quietly()
 	d := p.dev
 	for what, n := range map[string]int{
-		"batches": d.prog.batches.lent(), "contexts": d.prog.contexts.lent(), "chunks": d.chunks.lent(),
-		"parts of FPDUs": d.prog.parts.lent(), "octets in parts": int(d.prog.partOctets.Load()),
+		"batches": d.prog.batches.Lent(), "contexts": d.prog.contexts.Lent(), "chunks": d.chunks.lent(),
+		"parts of FPDUs": d.prog.parts.Lent(), "octets in parts": int(d.prog.partOctets.Load()),
 		"exposed intervals": p.mem.exposed(),
 		"kept contexts":     int(d.prog.kept.Load()), "pieces ahead": int(d.prog.ahead.Load()),
 		"accepted connections": d.acceptedNow(), "PDs": int(d.pds.n.Load()),
@@ -208,7 +208,7 @@ func (w *world) held(p *proc) {
 			w.fail("%s: everything is closed, but it has %s: %d", p, what, n)
 		}
 	}
-	if err := d.stockIsClean(); err != nil {
+	if err := d.freeListsAreClean(); err != nil {
 		w.fail("%s: %v", p, err)
 	}
 	for _, r := range p.rights {
@@ -230,7 +230,7 @@ func (r *right) unused() error {
 	default:
 		m = &r.window.mw.view
 	}
-	if l, p := m.local.n.Load()&^gateShut, m.remote.n.Load()&^gateShut; l != 0 || p != 0 {
+	if l, p := m.local.Uses(), m.remote.Uses(); l != 0 || p != 0 {
 		return fmt.Errorf("%s is in use %d times by us and %d times by peers", r, l, p)
 	}
 	return nil

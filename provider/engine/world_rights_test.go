@@ -95,7 +95,7 @@ func (r *right) isThere() bool {
 		defer f.mu.Unlock()
 		return f.valid && f.stag == r.key
 	}
-	return !r.mr.(*mr).local.isShut()
+	return !r.mr.(*mr).local.IsShut()
 }
 
 // rightsEnd freezes the spans that were reached through rights that have ended. With remote the

@@ -5,7 +5,7 @@
 //
 // A tried lock (TryLock) waits for nothing, and may be taken in any order. A goroutine that holds a
 // lock waits for nothing but other locks, with two exceptions, which always end: for the uses of a
-// region that is invalidated or exposed (gate.shut), each of which lasts as long as a copy; and in
+// region that is invalidated or exposed (rundown.Gate), each of which lasts as long as a copy; and in
 // a poller's Wait, which holds Waiting. Calls of the program (onDown, events) are made without a
 // lock.
 package locks
@@ -95,12 +95,12 @@ type (
 		sched.After[Departures]
 		sched.Leaf
 	}
-	Stock struct { // stock.mu
+	FreeList struct { // freelist.List.mu
 		sched.After[Dropping]
 		sched.Leaf
 	}
 	Chunks struct { // bufPool.mu
-		sched.After[Stock]
+		sched.After[FreeList]
 		sched.Leaf
 	}
 	Tally struct { // tally.mu, of a device

@@ -1,0 +1,107 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// asyncQueue holds asynchronous events until somebody asks for them. Nobody
+// has to: when it is full the oldest are kept, as the first failure explains
+// the rest, and the others are counted.
+type asyncQueue struct {
+	wake signal
+
+	mu     sched.Mutex[locks.Async]
+	events []provider.AsyncEvent // never beyond its capacity
+	lost   uint64
+	closed bool
+}
+
+func (a *asyncQueue) init(max int) {
+	a.wake.init()
+	a.events = make([]provider.AsyncEvent, 0, max)
+}
+
+// raise queues e. It neither blocks nor allocates.
+func (a *asyncQueue) raise(e provider.AsyncEvent) {
+	a.mu.Lock()
+	switch {
+	case a.closed:
+	case len(a.events) == cap(a.events):
+		a.lost++
+	default:
+		a.events = append(a.events, e)
+	}
+	a.mu.Unlock()
+	a.wake.set()
+}
+
+// pop takes the oldest event. After the last one that was kept it tells once
+// how many were lost behind it.
+func (a *asyncQueue) pop() (e provider.AsyncEvent, lost uint64, ok, more bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.events) == 0 {
+		lost, a.lost = a.lost, 0
+		return e, lost, false, false
+	}
+	e = a.events[0]
+	n := copy(a.events, a.events[1:])
+	a.events[n] = provider.AsyncEvent{}
+	a.events = a.events[:n]
+	return e, 0, true, n > 0 || a.lost > 0
+}
+
+// forget drops the events that match: those of an object that is being closed.
+func (a *asyncQueue) forget(match func(provider.AsyncEvent) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	kept := a.events[:0]
+	for _, e := range a.events {
+		if !match(e) {
+			kept = append(kept, e)
+		}
+	}
+	clear(a.events[len(kept):])
+	a.events = kept
+}
+
+func (a *asyncQueue) close() {
+	a.mu.Lock()
+	a.closed = true
+	clear(a.events)
+	a.events = a.events[:0]
+	a.lost = 0
+	a.mu.Unlock()
+	a.wake.close()
+}
+
+// AsyncEvent implements provider.Device. When more events came than it keeps
+// (256), the call after the last one that was kept fails with ENOBUFS, once,
+// and says how many were lost.
+func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
+	const op = "ibv_get_async_event"
+	for {
+		if d.refs.Closed() {
+			return provider.AsyncEvent{}, failClosed(op, DeviceName)
+		}
+		e, lost, ok, more := d.async.pop()
+		if more {
+			d.async.wake.set() // for the next waiter
+		}
+		if ok {
+			return e, nil
+		}
+		if lost > 0 {
+			return e, fail(op, DeviceName, fmt.Errorf("%d events lost: %w", lost, syscall.ENOBUFS))
+		}
+		if err := d.async.wake.wait(ctx); err != nil {
+			return e, fail(op, DeviceName, err)
+		}
+	}
+}

@@ -1,0 +1,389 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// cmState is how far an id has come.
+type cmState uint8
+
+const (
+	idIdle        cmState = iota
+	idBound               // BindAddr
+	idResolved            // ResolveAddr
+	idRouted              // ResolveRoute
+	idListening           // Listen
+	idConnecting          // Connect, the peer has not answered
+	idRequested           // came with a CONNECT_REQUEST, not answered
+	idAccepting           // Accept, the Reply is under way
+	idEstablished         // ESTABLISHED was raised
+	idEnded               // failed, rejected or disconnected; nothing follows
+	idClosed
+)
+
+var cmStateNames = [...]string{
+	"idle", "bound", "address resolved", "route resolved", "listening", "connecting", "requested", "accepting",
+	"established", "ended", "closed",
+}
+
+// String returns what an id is in this state.
+func (s cmState) String() string { return cmStateNames[s] }
+
+// cmID is a communication identifier. At most one goroutine works for it, while
+// its connection is in the start-up or waits for Accept; an established or idle
+// id has none.
+type cmID struct {
+	dev   *device
+	tasks sync.WaitGroup
+
+	mu            sched.Mutex[locks.ID]
+	ch            *eventChannel // holds it
+	cookie        any
+	state         cmState
+	local, remote netip.AddrPort
+	binding       transport.Binding  // a port reserved by BindAddr, nil if none or used up
+	adjusted      transport.Network  // the device's with options of this id; nil: it has none
+	qp            *qp                // made by CreateQP
+	listening     *listening         // while idListening
+	request       *request           // since a CONNECT_REQUEST
+	cancel        context.CancelFunc // of the goroutine, nil without one
+
+	stream   *stream // the connection, while there is one
+	down     bool    // the connection has ended, perhaps before ESTABLISHED was raised
+	leave    bool    // Disconnect was called before ESTABLISHED was raised
+	admitted bool    // the device counts the connection
+}
+
+// newID makes an id on ch, which has been held for it.
+func newID(ch *eventChannel, cookie any) *cmID {
+	return &cmID{dev: ch.dev, ch: ch, cookie: cookie}
+}
+
+// idle ends the work of id's goroutine, and what only that needed: an established
+// id keeps none of the start-up. What came with a CONNECT_REQUEST is there for as
+// long as the program may answer.
+func (id *cmID) idle(cancel context.CancelFunc) {
+	cancel()
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.cancel, id.adjusted = nil, nil
+	if id.state != idRequested {
+		id.vacate()
+		id.request = nil
+	}
+}
+
+// name says which id it is, in errors. id.mu is held.
+func (id *cmID) name() string {
+	switch {
+	case id.remote.IsValid():
+		return fmt.Sprintf("id %s to %s", id.local, id.remote)
+	case id.local.IsValid():
+		return "id " + id.local.String()
+	}
+	return "id"
+}
+
+// enter begins a call that is allowed in some states only, and leaves id.mu held
+// if it succeeds.
+func (id *cmID) enter(op string, allowed ...cmState) error {
+	id.mu.Lock()
+	for _, s := range allowed {
+		if id.state == s {
+			return nil
+		}
+	}
+	defer id.mu.Unlock()
+	if id.state == idClosed {
+		return failClosed(op, id.name())
+	}
+	return fail(op, id.name(), fmt.Errorf("the id is %s, and must be %s: %w", id.state, anyOf(allowed), syscall.EINVAL))
+}
+
+// anyOf lists states: "bound or listening".
+func anyOf(states []cmState) string {
+	names := make([]string, len(states))
+	for i, s := range states {
+		names[i] = s.String()
+	}
+	return strings.Join(names, " or ")
+}
+
+// post queues an event of id. id.mu is held, so that nothing is queued once the
+// id is closed.
+func (id *cmID) post(e provider.CMEvent) {
+	if id.state != idClosed {
+		e.ID = id
+		id.ch.push(&queuedEvent{CMEvent: e})
+	}
+}
+
+// BindAddr implements provider.ID. The port is reserved until Listen, Connect or
+// Close uses it up.
+func (id *cmID) BindAddr(addr netip.AddrPort) error {
+	const op = "rdma_bind_addr"
+	if err := id.enter(op, idIdle); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	return id.bind(op, addr)
+}
+
+// bind reserves addr. id.mu is held.
+func (id *cmID) bind(op string, addr netip.AddrPort) error {
+	b, err := id.network().Bind(addr)
+	if err != nil {
+		return fail(op, "", err)
+	}
+	id.binding, id.local, id.state = b, b.Addr(), idBound
+	return nil
+}
+
+// ResolveAddr implements provider.ID. What it looks up is at hand, so that the
+// event is there when it returns and timeout does not matter. Without a port in
+// src, and without BindAddr before, LocalAddr has none until the id is
+// connected. src does not count after BindAddr.
+func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
+	const op = "rdma_resolve_addr"
+	if err := id.enter(op, idIdle, idBound); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	if !dst.Addr().IsValid() || dst.Addr().IsUnspecified() {
+		return fail(op, id.name(), fmt.Errorf("no destination address: %w", syscall.EINVAL))
+	}
+	if id.state == idIdle && src.Addr().IsValid() {
+		if err := id.bindSource(op, src); err != nil {
+			return err
+		}
+	}
+	local := id.local.Addr()
+	fixed := local.IsValid() && !local.IsUnspecified()
+	if fixed && local.Is4() != dst.Addr().Unmap().Is4() {
+		return fail(op, id.name(), fmt.Errorf("%s and %s are of different families: %w", local, dst.Addr(), syscall.EINVAL))
+	}
+	route, err := id.network().Route(dst.Addr())
+	if err != nil {
+		id.post(provider.CMEvent{Type: provider.CMAddrError, Status: status(err)})
+		return nil
+	}
+	if !fixed {
+		id.local = netip.AddrPortFrom(route, id.local.Port())
+	}
+	id.remote, id.state = dst, idResolved
+	id.post(provider.CMEvent{Type: provider.CMAddrResolved})
+	return nil
+}
+
+// bindSource reserves the port of src. Without one it checks that the address is
+// ours and leaves the port to Connect, as any number of connections can share a
+// port that is chosen with their destination known.
+func (id *cmID) bindSource(op string, src netip.AddrPort) error {
+	if err := id.bind(op, src); err != nil {
+		return err
+	}
+	if src.Port() != 0 {
+		return nil
+	}
+	_ = id.binding.Close()
+	id.binding, id.local = nil, src
+	return nil
+}
+
+// ResolveRoute implements provider.ID. A route was found with the address.
+func (id *cmID) ResolveRoute(timeout time.Duration) error {
+	if err := id.enter("rdma_resolve_route", idResolved); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	id.state = idRouted
+	id.post(provider.CMEvent{Type: provider.CMRouteResolved})
+	return nil
+}
+
+// CreateQP implements provider.ID. The QP comes in INIT.
+func (id *cmID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, error) {
+	const op = "rdma_create_qp"
+	if err := id.enter(op, idBound, idResolved, idRouted, idRequested); err != nil {
+		return nil, err
+	}
+	defer id.mu.Unlock()
+	if id.deviceName() == "" {
+		return nil, fail(op, id.name(), fmt.Errorf("the id is bound to no device: %w", syscall.EINVAL))
+	}
+	if id.hasQP() {
+		return nil, fail(op, id.name(), fmt.Errorf("the id has a QP: %w", syscall.EINVAL))
+	}
+	own, ok := p.(*pd)
+	if !ok || own.dev != id.dev {
+		return nil, failForeign(op, "pd")
+	}
+	made, err := own.CreateQP(init)
+	if err != nil {
+		return nil, err
+	}
+	id.qp = made.(*qp)
+	if err := id.qp.Modify(provider.QPAttr{State: provider.QPInit}, provider.QPAttrState); err != nil {
+		return nil, errors.Join(err, id.qp.Close())
+	}
+	return id.qp, nil
+}
+
+// hasQP reports whether the QP of CreateQP exists. id.mu is held.
+func (id *cmID) hasQP() bool { return id.qp != nil && !id.qp.isClosed() }
+
+// Migrate implements provider.ID. Events that nobody has fetched move along.
+func (id *cmID) Migrate(to provider.EventChannel) error {
+	const op = "rdma_migrate_id"
+	ch, ok := to.(*eventChannel)
+	if !ok || ch.dev != id.dev {
+		return failForeign(op, "event channel")
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state == idClosed {
+		return failClosed(op, id.name())
+	}
+	old := id.ch
+	if old == ch {
+		return nil
+	}
+	if !id.move(ch) {
+		return failClosed(op, "event channel")
+	}
+	for _, e := range old.take(id) {
+		// A request that nobody has fetched goes where its listener goes.
+		if child := e.ID.(*cmID); child != id {
+			child.mu.Lock()
+			child.move(ch)
+			child.mu.Unlock()
+		}
+		ch.push(e)
+	}
+	return nil
+}
+
+// move makes ch the channel of id, which has events of it still. id.mu is held.
+func (id *cmID) move(ch *eventChannel) bool {
+	if !ch.refs.Hold() {
+		return false
+	}
+	id.ch.refs.Drop()
+	id.ch = ch
+	return true
+}
+
+// Close implements provider.ID. A connection ends as with QP.Close; a request
+// that was not answered is rejected without private data.
+func (id *cmID) Close() error {
+	id.mu.Lock()
+	if id.state == idClosed {
+		id.mu.Unlock()
+		return nil
+	}
+	if id.hasQP() {
+		defer id.mu.Unlock()
+		return failBusy("rdma_destroy_id", id.name(), "QP")
+	}
+	id.state = idClosed
+	l := id.listening
+	if id.cancel != nil {
+		id.cancel()
+	}
+	if id.binding != nil {
+		_ = id.binding.Close()
+	}
+	id.mu.Unlock()
+
+	if l != nil {
+		l.close()
+	}
+	id.tasks.Wait()
+	id.mu.Lock()
+	s, ch := id.stream, id.ch
+	id.mu.Unlock()
+	if s != nil {
+		s.fail(&ending{cause: errModified})
+		s.settle()
+	}
+	id.mu.Lock()
+	id.stream = nil
+	id.discharge()
+	id.vacate()
+	id.mu.Unlock()
+	for _, e := range ch.take(id) {
+		if e.ID != id { // a request that nobody has fetched
+			_ = e.ID.Close()
+		}
+	}
+	ch.refs.Drop()
+	return nil
+}
+
+// LocalAddr implements provider.ID.
+func (id *cmID) LocalAddr() netip.AddrPort {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.local
+}
+
+// RemoteAddr implements provider.ID.
+func (id *cmID) RemoteAddr() netip.AddrPort {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.remote
+}
+
+// DeviceName implements provider.ID. An id bound to all addresses is not bound to
+// a device, as with the kernel.
+func (id *cmID) DeviceName() string {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.deviceName()
+}
+
+func (id *cmID) deviceName() string {
+	if a := id.local.Addr(); !a.IsValid() || a.IsUnspecified() {
+		return ""
+	}
+	return DeviceName
+}
+
+// Cookie implements provider.ID.
+func (id *cmID) Cookie() any {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.cookie
+}
+
+// SetCookie implements provider.ID.
+func (id *cmID) SetCookie(cookie any) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.cookie = cookie
+}
+
+// status turns the reason of a failure into the Status of an event: a negative
+// errno.
+func status(err error) int {
+	switch errno := provider.Errno(err); {
+	case errno != 0:
+		return -int(errno)
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return -int(syscall.ETIMEDOUT)
+	}
+	return -int(syscall.EINVAL)
+}

@@ -1,0 +1,205 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// request is a peer's Request that waits for Accept or Reject.
+type request struct {
+	*mpa.Request
+	wire    *wire
+	answers chan answer  // capacity 1
+	event   *queuedEvent // its CONNECT_REQUEST
+
+	// Under cmID.mu.
+	places chan struct{} // of the listener; nil once this request has given its own back
+	gone   bool          // the peer did not wait
+}
+
+// answer is what the program decided: to accept with params on qp, or to reject.
+type answer struct {
+	reply  []byte
+	qp     *qp // nil: reject
+	params mpa.Params
+}
+
+// wait starts the goroutine that waits for the answer and carries it out. There
+// is no time limit: the program takes the time that it needs, as with siw. id.mu is
+// held.
+//
+// The request counts against Options.MaxPending and MaxAccepted until the program has
+// answered it or closed the id, whether the peer is still there or not. Otherwise peers
+// that come and leave could make any number of ids and events.
+func (id *cmID) wait(r *request) {
+	ctx, cancel := context.WithCancel(context.Background())
+	id.cancel, id.request = cancel, r
+	id.tasks.Go(func() {
+		defer id.idle(cancel)
+		a, err := r.answer(ctx)
+		switch {
+		case err != nil:
+			id.dev.step(func() { id.peerLeft(r, err) })
+		case a.qp == nil:
+			id.dev.step(func() { id.dev.leave(r.wire, a.reply) })
+		default:
+			id.accept(ctx, r, a)
+		}
+	})
+}
+
+// answer waits for the program's answer and watches the peer meanwhile: it has to
+// stay, and be silent. The error says that it did not. A closed id rejects.
+func (r *request) answer(ctx context.Context) (answer, error) {
+	for {
+		if err := r.wire.intrusion(); err != nil {
+			return answer{}, err
+		}
+		select {
+		case a := <-r.answers:
+			return a, r.wire.intrusion()
+		case <-r.wire.readable:
+			continue
+		case <-ctx.Done():
+		}
+		select {
+		case a := <-r.answers: // given just before
+			return a, nil
+		default:
+			reply, err := r.AppendReject(nil, mpa.Answer{})
+			return answer{reply: reply}, err
+		}
+	}
+}
+
+// peerLeft notes that the peer has closed the connection before it was answered. If the
+// program has not fetched the CONNECT_REQUEST, it never sees it. Otherwise Accept or
+// Reject fails, or, if the program has accepted already, an event reports it.
+func (id *cmID) peerLeft(r *request, err error) {
+	r.wire.close()
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	r.gone = true
+	switch {
+	case id.state == idRequested && id.ch.withdraw(r.event):
+		id.forgo()
+		id.state = idClosed // the program has never seen the id
+		id.ch.refs.Drop()
+	case id.state == idAccepting:
+		id.end(failureEvent(err))
+	}
+}
+
+// vacate gives back the request's place among those of its listener, unless that was done
+// before. id.mu is held.
+func (id *cmID) vacate() {
+	if r := id.request; r != nil && r.places != nil {
+		<-r.places
+		r.places = nil
+	}
+}
+
+// forgo ends a request whose peer has left. id.mu is held.
+func (id *cmID) forgo() {
+	id.state = idEnded
+	id.discharge()
+	id.vacate()
+	id.request = nil
+}
+
+// accept sends the accepting Reply and starts the QP.
+//
+//rfc:5044 MPA-7.1.2-2-05 Private data accepted: Reply R=0, then ready for FPDUs
+func (id *cmID) accept(ctx context.Context, r *request, a answer) {
+	ctx, cancel := context.WithTimeout(ctx, id.dev.opts.StartupTimeout)
+	defer cancel()
+	if err := r.wire.write(ctx, a.reply); err != nil {
+		r.wire.abort() // half a Reply is of use to nobody
+		id.failed(err)
+		return
+	}
+	a.params.PeerPrivateData = nil // it came with CONNECT_REQUEST
+	id.dev.step(func() { id.run(r.wire, a.qp, a.params) })
+}
+
+// Accept implements provider.ID. As with siw, ResponderResources is raised to
+// what the peer asks for, as far as the device allows, and InitiatorDepth lowered
+// to what the peer offers. ECONNRESET: the peer has hung up.
+func (id *cmID) Accept(param provider.ConnParam) error {
+	const op = "rdma_accept"
+	if err := id.enter(op, idRequested); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	q, err := id.connectable(param)
+	if err != nil {
+		return fail(op, id.name(), err)
+	}
+	a, err := id.acceptance(param)
+	if err != nil {
+		return fail(op, id.name(), err)
+	}
+	if id.request.gone {
+		id.forgo()
+		return fail(op, id.name(), syscall.ECONNRESET)
+	}
+	a.qp = q
+	id.state = idAccepting
+	id.request.answers <- a
+	return nil
+}
+
+// acceptance makes the Reply of an Accept. id.mu is held.
+//
+//rfc:6581 MPA2-9.1-02 Responder ORD not above initiator IRD
+//rfc:6581 MPA2-9.1-03 Responder IRD at least initiator ORD or reject/limit
+func (id *cmID) acceptance(param provider.ConnParam) (answer, error) {
+	r := id.request.Request
+	ird, ord, err := id.dev.checkDepths(param)
+	if err != nil {
+		return answer{}, err
+	}
+	if err := checkPrivateData(param.PrivateData, r.Enhanced); err != nil {
+		return answer{}, err
+	}
+	if r.Enhanced && r.ORD != mpa.NotNegotiated {
+		ird = max(ird, roundDepth(min(r.ORD, id.dev.opts.MaxIRD)))
+	}
+	reply, params, err := r.AppendAccept(nil, mpa.Answer{IRD: ird, ORD: ord, PrivateData: param.PrivateData})
+	return answer{reply: reply, params: params}, err
+}
+
+// Reject implements provider.ID. It sends private to the peer and hangs up when
+// the peer has, or Options.CloseTimeout has passed: RFC 5044 section 7.1.2 leaves
+// the TCP connection to the ULP, and the verbs have no other use for it.
+// ECONNRESET: the peer has hung up.
+//
+//rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1
+//rfc:5044 MPA-7.1.2-6-01 Responder answers R=1 when ULP refuses private data
+func (id *cmID) Reject(private []byte) error {
+	const op = "rdma_reject"
+	if err := id.enter(op, idRequested); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	r := id.request
+	if err := checkPrivateData(private, r.Enhanced); err != nil {
+		return fail(op, id.name(), err)
+	}
+	reply, err := r.AppendReject(nil, mpa.Answer{PrivateData: private})
+	if err != nil {
+		return fail(op, id.name(), fmt.Errorf("%w: %w", err, syscall.EINVAL))
+	}
+	if r.gone {
+		id.forgo()
+		return fail(op, id.name(), syscall.ECONNRESET)
+	}
+	id.state = idEnded
+	id.discharge()
+	r.answers <- answer{reply: reply}
+	return nil
+}

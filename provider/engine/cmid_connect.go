@@ -1,0 +1,284 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// Connect implements provider.ID. TCP's handshake and the MPA start-up together
+// have Options.StartupTimeout. A peer that is siw takes 252 octets of private
+// data at most, and hangs up when there are more.
+//
+// Options.Fallback says whether there is a second attempt with revision 1 when the
+// peer may not understand revision 2. Where Options.RDMAC permits them, there is one
+// as well after an answer of revision 0.
+//
+//rfc:5044 MPA-7.1-02 Immediate start right after TCP connect is allowed
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
+func (id *cmID) Connect(param provider.ConnParam) error {
+	const op = "rdma_connect"
+	if err := id.enter(op, idRouted); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	q, err := id.connectable(param)
+	if err != nil {
+		return fail(op, id.name(), err)
+	}
+	initiator, err := id.dev.initiator(param)
+	if err != nil {
+		return fail(op, id.name(), err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), id.dev.opts.StartupTimeout)
+	id.cancel, id.state = cancel, idConnecting
+	id.tasks.Go(func() {
+		defer id.idle(cancel)
+		id.connect(ctx, q, initiator)
+	})
+	return nil
+}
+
+// initiator makes the Request of a Connect.
+func (d *device) initiator(param provider.ConnParam) (mpa.Initiator, error) {
+	ird, ord, err := d.checkDepths(param)
+	if err != nil {
+		return mpa.Initiator{}, err
+	}
+	if err := checkPrivateData(param.PrivateData, d.opts.enhances()); err != nil {
+		return mpa.Initiator{}, err
+	}
+	cfg := d.startupConfig()
+	cfg.Revision = uint8(d.opts.Revision)
+	return mpa.NewInitiator(cfg, mpa.Offer{
+		IRD: ird, ORD: ord, ManualIRD: d.opts.ManualIRD, ManualORD: d.opts.ManualORD,
+		PeerToPeer:  d.opts.PeerToPeer,
+		PrivateData: bytes.Clone(param.PrivateData),
+	})
+}
+
+// connect makes the connection and raises the event that says how it went.
+func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
+	src := id.source()
+	for {
+		w, params, reply, err := id.attempt(ctx, src, initiator)
+		if err == nil {
+			id.run(w, q, params)
+			return
+		}
+		if second, again := id.dev.opts.Fallback.second(initiator, err, reply); again && w != nil {
+			w.abort() // src may be needed again at once
+			initiator = second
+			continue
+		}
+		id.failed(whyNoConnection(err, reply, id.dev.opts.StartupTimeout))
+		if w == nil {
+			return
+		}
+		if frame := lastFPDU(err, reply, id.dev.startupConfig()); frame != nil {
+			id.dev.leave(w, frame)
+			return
+		}
+		w.close()
+		return
+	}
+}
+
+// attempt makes a TCP connection and starts MPA up on it. Without a TCP connection
+// the wire is nil.
+func (id *cmID) attempt(ctx context.Context, src netip.AddrPort, initiator mpa.Initiator) (*wire, mpa.Params, []byte, error) {
+	conn, err := id.dial(ctx, src)
+	if err != nil {
+		return nil, mpa.Params{}, nil, err
+	}
+	w, err := newWire(id.dev, conn)
+	if err != nil {
+		return nil, mpa.Params{}, nil, err
+	}
+	params, reply, err := w.initiate(ctx, initiator)
+	return w, params, reply, err
+}
+
+// second returns the initiator of a second attempt, of revision 1, if the policy
+// wants one after err.
+//
+//rfc:6581 MPA2-10-05 Initiator may retry unenhanced after close
+func (p FallbackPolicy) second(first mpa.Initiator, err error, reply []byte) (mpa.Initiator, bool) {
+	hungUp := err == io.EOF || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	switch {
+	case isRDMAC(err):
+	case p == FallbackNever, hungUp && (p != FallbackClosed || len(reply) > 0):
+		return mpa.Initiator{}, false
+	case hungUp:
+		err = mpa.ErrClosed
+	}
+	return first.Fallback(err, time.Time{})
+}
+
+// isRDMAC reports whether the peer answered an enhanced Request in revision 0. To permit
+// that is to want the attempt that such a peer can serve.
+//
+//rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
+func isRDMAC(err error) bool {
+	var r *mpa.RejectedError
+	return err == error(mpa.ErrRDMACReply) || errors.As(err, &r) && r.Revision == 0
+}
+
+// source is where to connect from. The port is one that BindAddr reserved, or
+// none.
+func (id *cmID) source() netip.AddrPort {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.binding != nil {
+		return id.local
+	}
+	return netip.AddrPortFrom(id.local.Addr(), 0)
+}
+
+// dial makes the TCP connection, with the port that BindAddr reserved if it still
+// is.
+func (id *cmID) dial(ctx context.Context, src netip.AddrPort) (transport.Conn, error) {
+	id.mu.Lock()
+	binding, network, remote := id.binding, id.network(), id.remote
+	id.binding = nil
+	id.mu.Unlock()
+	var conn transport.Conn
+	var err error
+	if binding != nil {
+		conn, err = binding.Dial(ctx, remote)
+	} else {
+		conn, err = network.Dial(ctx, src, remote)
+	}
+	if err != nil {
+		return nil, err
+	}
+	id.mu.Lock()
+	id.local = conn.LocalAddr()
+	id.mu.Unlock()
+	return conn, nil
+}
+
+// lastFPDU returns the Terminate that RFC 6581 wants sent when an initiator can't
+// go on with what an enhanced responder agreed to, nil if err is not of that
+// kind. RFC 5044 section 8 closes the connection at once for everything else.
+//
+//rfc:6581 MPA2-8-01 Enhanced errors reported as Layer 2 / Type 0
+//rfc:6581 MPA2-9.1-08 Insufficient IRD: TERM 2/0/6 then terminate
+//rfc:6581 MPA2-9.2-09 No common RTR: TERM 2/0/7 and terminate
+//rfc:6581 MPA2-9.3-01 Other local enhanced-setup error: TERM 2/0/5 before reset
+func lastFPDU(err error, reply []byte, cfg mpa.Config) []byte {
+	var e *iwarp.Error
+	if !errors.As(err, &e) || e.Layer != iwarp.LayerLLP || e.Code < iwarp.MPALocalCatastrophic {
+		return nil
+	}
+	f, _, err := mpa.ParseFrame(reply, mpa.KindReply)
+	if err != nil {
+		return nil
+	}
+	framer := mpa.NewFramer(f.Markers, f.CRC || cfg.CRC != mpa.CRCOff)
+	fpdu, err := framer.AppendFPDU(nil, endTerminate(e, nil, 0, nil, false).ulpdu)
+	if err != nil {
+		return nil
+	}
+	return fpdu
+}
+
+// run hands the connection to the QP and says so.
+func (id *cmID) run(w *wire, q *qp, params mpa.Params) {
+	event := establishedEvent(params)
+	w.release()
+	id.mu.Lock()
+	admitted := id.admitted
+	id.mu.Unlock()
+	s, err := q.begin(w.conn, params, nil, admitted, id.disconnected)
+	if err != nil {
+		_ = w.conn.Abort()
+		id.failed(err)
+		return
+	}
+	if id.established(s, event) {
+		s.disconnect()
+	}
+}
+
+// established raises ESTABLISHED, and reports whether Disconnect was called
+// before. From here on id ends s, and not the QP's connection, which may be another one
+// once s has ended.
+func (id *cmID) established(s *stream, event provider.CMEvent) (leave bool) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if !id.down {
+		id.stream = s
+	}
+	if id.state == idClosed { // Close waits for this goroutine and then ends the connection
+		return false
+	}
+	id.state = idEstablished
+	id.post(event)
+	if id.down {
+		id.end(provider.CMEvent{Type: provider.CMDisconnected})
+	}
+	return id.leave
+}
+
+// disconnected is called once by the QP when the connection has ended. That may be
+// before ESTABLISHED was raised, which comes first nevertheless.
+func (id *cmID) disconnected(error) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.down = true
+	id.stream = nil
+	id.discharge()
+	if id.state == idEstablished {
+		id.end(provider.CMEvent{Type: provider.CMDisconnected})
+	}
+}
+
+// failed raises the event of a connection that did not come about.
+func (id *cmID) failed(err error) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.dev.tally.failures.Add(1)
+	id.dev.log.startup("dialler", id.remote, err)
+	id.end(failureEvent(err))
+}
+
+// end raises the last event of id. id.mu is held.
+func (id *cmID) end(e provider.CMEvent) {
+	id.discharge()
+	if id.state != idClosed {
+		id.post(e)
+		id.state = idEnded
+	}
+}
+
+// Disconnect implements provider.ID. A connection that is being made ends as soon
+// as it works. With a request that was not answered, and after the peer has
+// disconnected, there is nothing to do, which is not an error with the kernel
+// either.
+func (id *cmID) Disconnect() error {
+	if err := id.enter("rdma_disconnect", idConnecting, idRequested, idAccepting, idEstablished, idEnded); err != nil {
+		return err
+	}
+	var s *stream
+	switch id.state {
+	case idConnecting, idAccepting:
+		id.leave = true
+	case idEstablished:
+		s = id.stream
+	}
+	id.mu.Unlock()
+	if s != nil {
+		s.disconnect()
+	}
+	return nil
+}

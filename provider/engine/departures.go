@@ -1,0 +1,186 @@
+package engine
+
+import (
+	"container/heap"
+	"container/list"
+	"net/netip"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// departures are the connections of a device that have ended here and wait for the
+// peer's end: RDMA streams (see linger) and connections that the start-up refused (see
+// farewell). Each holds a socket although nothing of the program's is left, so
+// Options.MaxClosing bounds how many there are, and Options.MaxClosingPerPeer how many
+// of one peer. When there is one too many, the peer that has most gives up the one that has
+// waited longest: that one had the most time of all to see the end, and a peer that ends
+// connections in a flood displaces its own.
+//
+// mu is taken by who holds linger.mu or farewell.mu, dropping by who holds farewell.mu;
+// nothing is taken while either is held.
+type departures struct {
+	mu       sched.Mutex[locks.Departures]
+	stopping bool
+	peers    map[netip.Addr]*leavingPeer // nil: none so far
+	places   map[departing]*list.Element // in the list of its peer
+	most     leavingPeers
+	came     uint64 // how many were added so far
+
+	dropping sched.Mutex[locks.Dropping]
+	dropped  [4096]byte // what farewells read
+}
+
+// leavingPeer is a peer of connections that wait.
+type leavingPeer struct {
+	addr    netip.Addr
+	waiting list.List // of leavingConn, the oldest first; never empty
+	at      int       // in leavingPeers
+}
+
+// leavingConn is a connection that waits.
+type leavingConn struct {
+	departing
+	peer *leavingPeer
+	came uint64 // departures.came when it was added
+}
+
+func (p *leavingPeer) oldest() leavingConn { return p.waiting.Front().Value.(leavingConn) }
+
+// leavingPeers is a heap. The first peer is the one of which most connections wait; of
+// several with as many, the one whose oldest connection came first.
+type leavingPeers []*leavingPeer
+
+func (h leavingPeers) Len() int { return len(h) }
+
+func (h leavingPeers) Less(i, j int) bool {
+	if a, b := h[i].waiting.Len(), h[j].waiting.Len(); a != b {
+		return a > b
+	}
+	return h[i].oldest().came < h[j].oldest().came
+}
+
+func (h leavingPeers) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+// Push implements heap.Interface.
+func (h *leavingPeers) Push(x any) {
+	p := x.(*leavingPeer)
+	p.at = len(*h)
+	*h = append(*h, p)
+}
+
+// Pop implements heap.Interface.
+func (h *leavingPeers) Pop() any {
+	last := len(*h) - 1
+	p := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return p
+}
+
+// departing is a connection that waits for the peer's end.
+type departing interface {
+	// cut closes the socket without waiting any longer. TCP still sends what it has taken,
+	// and the FIN. But with reset, if TCP has not taken everything, the connection is
+	// reset. The caller holds no lock. The socket may be closed already.
+	cut(reset bool)
+	peer() netip.Addr // a result of peerGroup
+}
+
+// add notes that c waits. If instead is not nil, there is one connection too many, and the
+// caller has to cut instead. ok is false if the device is being closed, and c can't wait.
+func (d *departures) add(c departing, opts *Options) (instead departing, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopping {
+		return nil, false
+	}
+	if d.peers == nil {
+		d.peers, d.places = make(map[netip.Addr]*leavingPeer), make(map[departing]*list.Element)
+	}
+	addr := c.peer()
+	p := d.peers[addr]
+	d.came++
+	if p == nil {
+		p = &leavingPeer{addr: addr}
+		d.peers[addr] = p
+	}
+	d.places[c] = p.waiting.PushBack(leavingConn{c, p, d.came})
+	if p.waiting.Len() == 1 {
+		heap.Push(&d.most, p)
+	} else {
+		heap.Fix(&d.most, p.at)
+	}
+	switch {
+	case p.waiting.Len() > opts.MaxClosingPerPeer:
+		instead = p.oldest().departing
+	case len(d.places) > opts.MaxClosing:
+		instead = d.most[0].oldest().departing
+	}
+	if instead != nil {
+		d.remove(instead)
+	}
+	return instead, true
+}
+
+// gone notes that the socket of c is closed.
+func (d *departures) gone(c departing) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.remove(c)
+}
+
+// remove takes c out, if it is in. mu is held.
+func (d *departures) remove(c departing) {
+	place := d.places[c]
+	if place == nil {
+		return
+	}
+	delete(d.places, c)
+	p := place.Value.(leavingConn).peer
+	if p.waiting.Len() == 1 {
+		heap.Remove(&d.most, p.at)
+		delete(d.peers, p.addr)
+		return
+	}
+	p.waiting.Remove(place)
+	heap.Fix(&d.most, p.at)
+}
+
+// stop cuts all, and lets no other wait.
+func (d *departures) stop() {
+	d.mu.Lock()
+	d.stopping = true
+	places := d.places
+	d.peers, d.places, d.most = nil, nil, nil
+	d.mu.Unlock()
+	for c := range places {
+		c.cut(false)
+	}
+}
+
+// len returns how many connections wait.
+func (d *departures) len() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.places)
+}
+
+// drop reads what has arrived on conn and forgets it, within the turn. The error is nil if
+// there may be more.
+func (d *departures) drop(conn transport.Conn, left *int) error {
+	d.dropping.Lock()
+	defer d.dropping.Unlock()
+	for *left > 0 {
+		n, err := conn.Readv([][]byte{d.dropped[:]})
+		if err != nil {
+			return err
+		}
+		*left -= max(n, readLeast) // a read of one octet costs as much
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// The texts of failures that need more than what the failing check has at hand. All of
+// it runs after something has failed, and may allocate.
+
+// sgeFault says which of the SGEs resolveLocal refuses, and why. It returns "" if there
+// is none any more, as when a region was registered in the meantime.
+func sgeFault(pd *pd, sges []provider.SGE, need provider.Access) string {
+	for i := range sges {
+		if sges[i].Length == 0 {
+			continue
+		}
+		if why := pd.sgeFault(&sges[i], need); why != "" {
+			return fmt.Sprintf("SGE %d: %s", i, why)
+		}
+	}
+	return ""
+}
+
+func (p *pd) sgeFault(s *provider.SGE, need provider.Access) string {
+	m := p.dev.stags.local(s.LKey)
+	switch {
+	case m != nil:
+	case s.LKey == 0:
+		return "it has no lkey; take SGEs from MR.SGE"
+	case p.dev.stags.hasRested(s.LKey):
+		return fmt.Sprintf("the region with lkey %#x is closed; close regions after their work has completed", s.LKey)
+	default:
+		return fmt.Sprintf("no region has lkey %#x; take SGEs from MR.SGE", s.LKey)
+	}
+	defer m.release()
+	size := m.size()
+	switch off := s.Addr - m.base; {
+	case m.pd != p:
+		return fmt.Sprintf("the region with lkey %#x belongs to another PD; register the memory with the PD of the queue", s.LKey)
+	case m.access&need != need:
+		return fmt.Sprintf("the region with lkey %#x may not be written; register it with AccessLocalWrite", s.LKey)
+	case s.Addr < m.base:
+		return fmt.Sprintf("its address is %d octets before the region with lkey %#x", m.base-s.Addr, s.LKey)
+	case off > size:
+		return fmt.Sprintf("its address is beyond the end of the region with lkey %#x", s.LKey)
+	case uint64(s.Length) > size-off:
+		return fmt.Sprintf("%d octets from offset %d reach beyond the end of the region with lkey %#x, which has %d octets",
+			s.Length, off, s.LKey, size)
+	}
+	return ""
+}
+
+// fullError says that a queue is full, and what frees places. It is ENOMEM.
+type fullError struct {
+	queue    string
+	places   uint32
+	silent   bool // all of it is unsignalled
+	awaiting bool // the peer's first message is awaited
+}
+
+// Error implements error.
+func (e *fullError) Error() string {
+	s := fmt.Sprintf("the %s queue is full: %d of %d work requests are outstanding", e.queue, e.places, e.places)
+	if e.silent {
+		s += ", all unsignalled"
+	}
+	switch {
+	case e.awaiting:
+		s += ", held until the peer's first message: the side that dialled has to send first"
+	case e.queue != "send":
+		s += "; a message of the peer takes one"
+	case e.silent:
+		s += "; places become free as the peer takes the data; signal one to be told"
+	default:
+		s += "; poll the send CQ: a completion frees its place and those before it"
+	}
+	return s + ": " + syscall.ENOMEM.Error()
+}
+
+// Unwrap returns ENOMEM.
+func (e *fullError) Unwrap() error { return syscall.ENOMEM }
+
+// longScan is how many work requests sendQueueFull looks at for a signalled one.
+// Programs fill queues on purpose, so that a refusal has to be cheap.
+const longScan = 1024
+
+// sendQueueFull makes the error of a full send queue. sq.mu is held.
+func (q *qp) sendQueueFull(tail uint32) error {
+	s := &q.sq
+	e := &fullError{queue: "send", places: q.init.MaxSendWR}
+	if st := q.stream.Load(); st != nil {
+		e.awaiting = !st.maySend.Load()
+	}
+	if q.init.SQSigAll || e.places > longScan {
+		return e
+	}
+	e.silent = true
+	for i := s.free.Load(); i != tail && e.silent; i++ {
+		e.silent = s.at(i).flags&provider.SendSignaled == 0
+	}
+	return e
+}
+
+// tooMany is EINVAL for n of something that the QP was made with room for limit of.
+func tooMany(n int, what string, limit int, field string) error {
+	return fmt.Errorf("%d %s, and the queue pair was made for %d (QPCap.%s): %w", n, what, limit, field, syscall.EINVAL)
+}
+
+// outside is EINVAL for a value that must be from low to high.
+func outside(name string, value, low, high int) error {
+	return fmt.Errorf("%s is %d, and must be from %d to %d: %w", name, value, low, high, syscall.EINVAL)
+}
+
+// checkCap checks the sizes that a QP is to be made with.
+func checkCap(c *provider.QPCap) error {
+	for _, size := range []struct {
+		name             string
+		value, low, high int
+	}{
+		{"MaxSendWR", c.MaxSendWR, 1, maxQPWR}, // a QP without a send queue can't exist with siw either
+		{"MaxRecvWR", c.MaxRecvWR, 0, maxQPWR},
+		{"MaxSendSGE", c.MaxSendSGE, 0, maxSGE},
+		{"MaxRecvSGE", c.MaxRecvSGE, 0, maxSGE},
+		{"MaxInlineData", c.MaxInlineData, 0, maxInline},
+	} {
+		if size.value < size.low || size.value > size.high {
+			return outside(size.name, size.value, size.low, size.high)
+		}
+	}
+	return nil
+}
+
+// checkRegion checks the length and the rights of a region that is to be made.
+func checkRegion(n int, access provider.Access) error {
+	switch unknown := access &^ (mrRights | mrDropped); {
+	case n == 0:
+		return fmt.Errorf("the buffer is empty: %w", syscall.EINVAL)
+	case uint64(n) > maxMRSize:
+		return fmt.Errorf("a region has at most %d octets: %w", uint64(maxMRSize), syscall.EINVAL)
+	case unknown != 0:
+		return fmt.Errorf("unknown access rights %#x: %w", uint32(unknown), syscall.EINVAL)
+	case access&provider.AccessLocalWrite == 0 && access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
+		return fmt.Errorf("AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too: %w", syscall.EINVAL)
+	}
+	return nil
+}
+
+// whyNoConnection adds to the error of a connection that did not come about what it
+// means and what to do. reply is what the peer sent, limit how long it had.
+func whyNoConnection(err error, reply []byte, limit time.Duration) error {
+	var rejected *mpa.RejectedError
+	var protocol *iwarp.Error
+	switch {
+	case errors.As(err, &rejected):
+		return &reworded{"the peer's program rejected it", err}
+	case errors.As(err, &protocol):
+		if other := speaks(reply); other != "" {
+			return fmt.Errorf("the peer answers in %s and is not an iWARP listener: %w", other, err)
+		}
+		return err
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &reworded{"nobody listens there", err}
+	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return &reworded{"the peer closed the TCP connection before it had answered; it rejected the request, or is not an iWARP listener", err}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return &reworded{fmt.Sprintf("the peer did not answer within engine.Options.StartupTimeout, %v", limit), err}
+	}
+	return err
+}
+
+// reworded is an error in words that say more to a user.
+type reworded struct {
+	text string
+	err  error
+}
+
+// Error implements error.
+func (e *reworded) Error() string { return e.text }
+
+// Unwrap returns the error itself.
+func (e *reworded) Unwrap() error { return e.err }
+
+// speaks names the protocol that a server speaks which begins with b, "" if it is none
+// of those that people meet.
+func speaks(b []byte) string {
+	for _, p := range []struct{ begin, name string }{
+		{"HTTP/", "HTTP"}, {"SSH-", "SSH"}, {"\x15\x03", "TLS"}, {"\x16\x03", "TLS"}, {"220 ", "SMTP or FTP"},
+	} {
+		if bytes.HasPrefix(b, []byte(p.begin)) {
+			return p.name
+		}
+	}
+	return ""
+}
+
+// notConnected is EINVAL for a post to the send queue of a QP in state.
+func notConnected(state provider.QPState) error {
+	return fmt.Errorf("not connected, the queue pair is in %s; post after Dial or Accept has returned: %w", state, syscall.EINVAL)
+}
+
+// terminateText is the name of a Terminate's code, and what the peer found wrong with.
+func terminateText(t *rdmap.ReceivedTerminate) string {
+	text := fmt.Sprintf("%s (octets % x, %s layout)", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw, t.Layout)
+	switch {
+	case t.HaveRead:
+		text += fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x", t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
+	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0:
+		text += ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
+	case t.HaveDDP && t.DDP.Tagged:
+		text += fmt.Sprintf(", about a Write to rkey %#x, address %#x", t.DDP.STag, t.DDP.TO)
+	case t.Layer != iwarp.LayerDDP || t.EType != iwarp.DDPUntaggedBuffer:
+	case t.Code == iwarp.DDPUntaggedNoBuffer:
+		text += ", about a Send for which the peer had no receive"
+	case t.Code == iwarp.DDPUntaggedMessageTooLong:
+		text += ", about a Send that is longer than the peer's receive"
+	}
+	return text
+}

@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/refs"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// eventChannel is an event channel: a queue of events, as long as the ids on it
+// have anything to say.
+//
+// Most connections have one of their own, and nothing to say for most of their
+// life. So it holds memory only for events that wait and for those who wait for
+// them.
+type eventChannel struct {
+	dev  *device
+	refs refs.Count // ids
+
+	mu          sched.Mutex[locks.EventChannel]
+	first, last *queuedEvent  // nil: none
+	woken       chan struct{} // closed by the next event, or Close; nil: nobody waits
+}
+
+// queuedEvent is an event with its place in a channel's queue. The queue is a list
+// because events are taken out of its middle: requests whose peers have left, at the
+// rate at which peers come and leave, and however long the queue is.
+type queuedEvent struct {
+	provider.CMEvent
+	queued     bool // under the mu of the channel
+	prev, next *queuedEvent
+}
+
+// newEventChannel makes an event channel of d, which has been held for it:
+// Close drops that.
+func newEventChannel(d *device) provider.EventChannel {
+	return &eventChannel{dev: d}
+}
+
+// CreateID implements provider.EventChannel.
+func (ch *eventChannel) CreateID(cookie any) (provider.ID, error) {
+	if !ch.refs.Hold() {
+		return nil, failClosed("rdma_create_id", "event channel")
+	}
+	return newID(ch, cookie), nil
+}
+
+// push queues e.
+func (ch *eventChannel) push(e *queuedEvent) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	e.queued, e.prev, e.next = true, ch.last, nil
+	if ch.last == nil {
+		ch.first = e
+	} else {
+		ch.last.next = e
+	}
+	ch.last = e
+	ch.wake()
+}
+
+// unlink takes e out of the queue. mu is held.
+func (ch *eventChannel) unlink(e *queuedEvent) {
+	if e.prev == nil {
+		ch.first = e.next
+	} else {
+		e.prev.next = e.next
+	}
+	if e.next == nil {
+		ch.last = e.prev
+	} else {
+		e.next.prev = e.prev
+	}
+	e.queued, e.prev, e.next = false, nil, nil
+}
+
+// withdraw takes e out of the queue, and reports false if somebody has fetched it, or
+// is about to move it to another channel.
+func (ch *eventChannel) withdraw(e *queuedEvent) bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if !e.queued {
+		return false
+	}
+	ch.unlink(e)
+	return true
+}
+
+// wake has all who wait look again. mu is held.
+func (ch *eventChannel) wake() {
+	if ch.woken != nil {
+		close(ch.woken)
+		ch.woken = nil
+	}
+}
+
+// pop takes the oldest event. Without one it returns what is closed when it is
+// worth looking again.
+func (ch *eventChannel) pop() (e provider.CMEvent, ok bool, again <-chan struct{}) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	switch {
+	case ch.refs.Closed():
+		return e, false, closedChan
+	case ch.first == nil:
+		if ch.woken == nil {
+			ch.woken = make(chan struct{})
+		}
+		return e, false, ch.woken
+	}
+	oldest := ch.first
+	ch.unlink(oldest)
+	return oldest.CMEvent, true, nil
+}
+
+// closedChan is always worth looking again.
+var closedChan = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// take removes the events of id, in order, with those of a listener the
+// requests that nobody has fetched.
+func (ch *eventChannel) take(id *cmID) []*queuedEvent {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	var taken []*queuedEvent
+	for e := ch.first; e != nil; {
+		next := e.next
+		if e.ID == id || e.ListenID == id {
+			ch.unlink(e)
+			taken = append(taken, e)
+		}
+		e = next
+	}
+	return taken
+}
+
+// Next implements provider.EventChannel. Several goroutines may wait; each event
+// goes to one of them.
+func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
+	const op = "rdma_get_cm_event"
+	for {
+		if ch.refs.Closed() {
+			return provider.CMEvent{}, failClosed(op, "event channel")
+		}
+		e, ok, again := ch.pop()
+		if ok {
+			return e, nil
+		}
+		select {
+		case <-again:
+		case <-ctx.Done():
+			return provider.CMEvent{}, fail(op, "event channel", ctx.Err())
+		}
+	}
+}
+
+// Close implements provider.EventChannel. Connections that were rejected go on waiting
+// for the peer's FIN, because they are the device's (see departures).
+func (ch *eventChannel) Close() error {
+	ids := ch.refs.Len()
+	first, busy := ch.refs.End()
+	if busy {
+		return failBusy("rdma_destroy_event_channel", "event channel", fmt.Sprintf("%d ids", ids))
+	}
+	if first {
+		ch.mu.Lock()
+		ch.wake()
+		ch.mu.Unlock()
+		ch.dev.refs.Drop()
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// The payload of a Send or Write goes out from the region, and its CRC is calculated
+// before that. If a peer could write the octets in between, it would end a connection
+// that is not its own, because the receiver finds a bad CRC. So the engine knows of each
+// region whether any peer can write its memory: by the region's own rights, through a
+// window, or because another region over the same octets, of whatever protection domain
+// or device, has such rights. Such memory is sent from a copy, which is made together with
+// the CRC.
+//
+// A region whose own rights let no peer write has a gate for this, mr.still, which is open
+// while no peer can write its octets in another way. A send that makes no copy enters that
+// gate in place of mr.local, which costs no more. Before a peer gets the right to write, the
+// gate is shut, which waits for the sends that are inside.
+//
+// This does not cover memory that several processes share: a process does not know what
+// others register.
+
+// remoteWriting are the rights with which a peer changes memory.
+const remoteWriting = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
+
+// exposed is of the process, as its memory is.
+var exposed exposures
+
+// exposures are the memory that peers can write, and the quiet regions, which are sent from
+// without a copy unless peers can write their memory. Both change only when something is
+// registered, bound, invalidated or closed.
+type exposures struct {
+	mu       sched.Mutex[locks.Exposed]
+	writable intervals
+	sources  intervals
+}
+
+// expose notes that peers can write v from now on, until cover, and returns v. It waits
+// until nothing of v is being sent without a copy.
+func (x *exposures) expose(v *interval) *interval {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.writable.insert(v)
+	x.sources.overlapping(v, func(s *interval) {
+		if s.m.exposures++; s.m.exposures == 1 {
+			s.m.still.Prepare()
+			s.m.still.Shut()
+		}
+	})
+	return v
+}
+
+// cover undoes expose, after the last peer has lost the right. There may be nothing to
+// undo.
+func (x *exposures) cover(v *interval) {
+	if v == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.writable.remove(v)
+	x.sources.overlapping(v, func(s *interval) {
+		if s.m.exposures--; s.m.exposures == 0 {
+			s.m.still.Open()
+		}
+	})
+}
+
+// enter notes the memory of m before anybody can use it.
+func (x *exposures) enter(m *mr) {
+	switch {
+	case len(m.buf) == 0: // an object
+	case m.access&remoteWriting != 0:
+		m.interval = x.expose(newInterval(m.buf, nil))
+	default:
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		m.quiet = true
+		m.interval = newInterval(m.buf, m)
+		x.writable.overlapping(m.interval, func(*interval) { m.exposures++ })
+		if m.exposures > 0 {
+			m.still.InitShut()
+		}
+		x.sources.insert(m.interval)
+	}
+}
+
+// leave undoes enter when nobody else can use m any more. It waits until nothing of m is
+// being sent, and may be called several times, also concurrently.
+func (x *exposures) leave(m *mr) {
+	x.mu.Lock()
+	v := m.interval
+	m.interval = nil
+	if m.quiet && v != nil {
+		x.sources.remove(v) // so that nobody else opens or shuts the gate
+		m.still.Prepare()
+	}
+	x.mu.Unlock()
+	if m.quiet {
+		m.still.Shut()
+	} else {
+		x.cover(v)
+	}
+}
+
+// interval is where a slice lies: the octets from lo to before hi.
+type interval struct {
+	lo, hi uintptr
+	m      *mr // of sources
+
+	// Of the tree, a treap ordered by lo: it is as deep as a tree that is built in random
+	// order. max is the highest hi of the subtree.
+	left, right *interval
+	max         uintptr
+	priority    uint64
+}
+
+func newInterval(b []byte, m *mr) *interval { return new(interval).of(b, m) }
+
+// of makes n, which is in no tree, the interval of b, and returns it: a window or region
+// that comes and goes by work requests has one for all its life, and allocates none.
+func (n *interval) of(b []byte, m *mr) *interval {
+	lo := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	*n = interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
+	return n
+}
+
+// intervals are a set. To find those that overlap with another interval takes logarithmic
+// time for each that is found.
+type intervals struct{ root *interval }
+
+func (t *intervals) insert(v *interval) {
+	v.left, v.right, v.max = nil, nil, v.hi
+	before, after := t.root.splitBy(v)
+	t.root = join(join(before, v), after)
+}
+
+func (t *intervals) remove(v *interval) { t.root = t.root.without(v) }
+
+// overlapping calls f for all that have an octet in common with v.
+func (t *intervals) overlapping(v *interval, f func(*interval)) { t.root.overlapping(v, f) }
+
+func (n *interval) overlapping(v *interval, f func(*interval)) {
+	for n != nil && n.max > v.lo {
+		n.left.overlapping(v, f)
+		if n.lo >= v.hi {
+			return
+		}
+		if n.hi > v.lo {
+			f(n)
+		}
+		n = n.right
+	}
+}
+
+// less orders intervals by lo, and those with the same lo by priority. Two priorities are
+// the same once in 2^64.
+func (n *interval) less(v *interval) bool {
+	return n.lo < v.lo || n.lo == v.lo && n.priority < v.priority
+}
+
+// splitBy divides the tree n into what is less than v and what is not.
+func (n *interval) splitBy(v *interval) (before, after *interval) {
+	if n == nil {
+		return nil, nil
+	}
+	if n.less(v) {
+		n.right, after = n.right.splitBy(v)
+		n.measure()
+		return n, after
+	}
+	before, n.left = n.left.splitBy(v)
+	n.measure()
+	return before, n
+}
+
+// join makes one tree of two, all of a being less than all of b.
+func join(a, b *interval) *interval {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	case a.priority > b.priority:
+		a.right = join(a.right, b)
+		a.measure()
+		return a
+	}
+	b.left = join(a, b.left)
+	b.measure()
+	return b
+}
+
+// without is the tree n without v, which is in it.
+func (n *interval) without(v *interval) *interval {
+	switch {
+	case n == nil:
+		panic("engine: an interval of memory is not in its tree")
+	case n == v:
+		return join(n.left, n.right)
+	case v.less(n):
+		n.left = n.left.without(v)
+	default:
+		n.right = n.right.without(v)
+	}
+	n.measure()
+	return n
+}
+
+func (n *interval) measure() {
+	n.max = n.hi
+	if n.left != nil {
+		n.max = max(n.max, n.left.max)
+	}
+	if n.right != nil {
+		n.max = max(n.max, n.right.max)
+	}
+}

@@ -1,0 +1,257 @@
+package engine
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// interrupted is a stream that calls before just before it takes octets, which is after their
+// CRC was calculated.
+type interrupted struct {
+	transport.Conn
+	before func()
+}
+
+func (c *interrupted) Writev(bufs [][]byte) (int, error) {
+	c.before()
+	return c.Conn.Writev(bufs)
+}
+
+// interruptible is a network whose pollers accept an interrupted stream in place of its own.
+type interruptible struct{ transport.Network }
+
+func (n interruptible) NewPoller() (transport.Poller, error) {
+	p, err := n.Network.NewPoller()
+	return interruptiblePoller{p}, err
+}
+
+type interruptiblePoller struct{ transport.Poller }
+
+func plainConn(c transport.Conn) transport.Conn {
+	if i, is := c.(*interrupted); is {
+		return i.Conn
+	}
+	return c
+}
+
+func (p interruptiblePoller) Remove(c transport.Conn) { p.Poller.Remove(plainConn(c)) }
+
+func (p interruptiblePoller) WantRead(c transport.Conn, on bool) error {
+	return p.Poller.WantRead(plainConn(c), on)
+}
+
+func (p interruptiblePoller) WantWrite(c transport.Conn, on bool) error {
+	return p.Poller.WantWrite(plainConn(c), on)
+}
+
+// interrupt has before called before each write of the side's stream.
+func (s *side) interrupt(before func()) {
+	st := s.qp.stream.Load()
+	st.rxMu.Lock()
+	st.txMu.Lock()
+	defer st.rxMu.Unlock()
+	defer st.txMu.Unlock()
+	st.conn, st.records, st.looker = &interrupted{st.conn, before}, nil, nil
+}
+
+// thirdParty is a peer of another QP, which writes to the side's memory.
+type thirdParty struct {
+	t      *testing.T
+	st     *stream
+	in     *nowhere
+	framer mpa.Framer
+	seed   int
+}
+
+// newThirdParty connects another QP of p to a peer that writes only.
+func newThirdParty(t *testing.T, s *side, p *pd) *thirdParty {
+	t.Helper()
+	c := must(p.dev.CreateCQ(provider.CQInitAttr{CQE: 1}))(t).(*cq)
+	q := must(newQP(p, provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+	network := p.dev.opts.Network
+	mine, theirs := connectTransport(t, network, tcpAddr)
+	x := &thirdParty{t: t, in: &nowhere{Conn: mine}, framer: mpa.NewFramer(false, true)}
+	ok(t, q.start(mine, params(true), nil, func(error) {}))
+	x.st = q.stream.Load()
+	x.st.rxMu.Lock()
+	x.st.conn, x.st.records, x.st.looker = x.in, nil, nil
+	x.st.rxMu.Unlock()
+	t.Cleanup(func() {
+		ok(t, q.Close())
+		ok(t, c.Close())
+		ok(t, theirs.Close())
+	})
+	return x
+}
+
+// write has the peer send a Write, and receives it.
+func (x *thirdParty) write(stag uint32, to uint64, n int) {
+	x.seed++
+	payload := make([]byte, n)
+	pattern(payload, x.seed)
+	h := rdmap.WriteHeader(stag, to, true)
+	x.in.in = must(x.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(x.t)
+	x.st.pollRx(turnMost)
+	if x.st.over() {
+		x.t.Errorf("the Write of the third party was refused: %v", x.st.end.Load().cause)
+	}
+}
+
+// opening gives a third party on p the right to write to b, in one of the possible ways, and
+// returns the STag and offset that its Writes have to name.
+type opening func(t *testing.T, p *pd, b []byte, m *mr) (stag uint32, to uint64)
+
+var openings = map[string]opening{
+	"the region's own right": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) { return m.stag, m.base },
+	"another region": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
+		o := must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		t.Cleanup(func() { ok(t, o.Close()) })
+		return o.stag, o.base
+	},
+	"a window": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
+		w := testMW(t, p, provider.MWType1)
+		ok(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(m, 0, len(b), provider.AccessRemoteWrite)))
+		return w.view.stag, w.view.base
+	},
+	"a window of another region": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
+		o := must(p.RegMR(b, bindable))(t).(*mr)
+		w := testMW(t, p, provider.MWType1)
+		t.Cleanup(func() { ok(t, w.Close()); ok(t, o.Close()) })
+		ok(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(o, 0, len(b), provider.AccessRemoteWrite)))
+		return w.view.stag, w.view.base
+	},
+	"a registration by work request": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
+		f := testFast(t, p, uint64(len(b)))
+		access := provider.AccessLocalWrite | provider.AccessRemoteWrite
+		ok(t, f.register(incRKey(f.stag), &memoryOperands{region: f, buf: b, access: access}))
+		return f.stag, f.base
+	},
+}
+
+// TestThirdPartyWrites: while memory is being sent to one peer, after the CRC was calculated,
+// another peer writes to it. That does not end the connection that the memory is sent on.
+func TestThirdPartyWrites(t *testing.T) {
+	const size = 150000
+	sources := map[string]func(r *region) []provider.SGE{
+		"one SGE": func(r *region) []provider.SGE { return []provider.SGE{r.sge(0, size)} },
+		"two SGEs": func(r *region) []provider.SGE {
+			return []provider.SGE{r.sge(0, size/2), r.sge(size/2, size-size/2)}
+		},
+	}
+	for how, open := range openings {
+		for _, markers := range []bool{false, true} {
+			for what, sges := range sources {
+				for _, foreign := range []bool{false, true} {
+					if foreign && how != "another region" {
+						continue
+					}
+					name := how + ", " + what
+					if markers {
+						name += ", markers"
+					}
+					if foreign {
+						name += ", of another device"
+					}
+					t.Run(name, func(t *testing.T) {
+						p := params(true)
+						p.MarkersTx, p.MarkersRx = markers, markers
+						a, b := pair(t, interruptible{must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{}, sideOptions{}, p)
+						access := bindable
+						if how == "the region's own right" {
+							access |= provider.AccessRemoteWrite
+						}
+						src, dst := a.reg(size, access), b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+						other := a.pd
+						if foreign {
+							other = newSide(t, Options{Network: must(tcpNetwork(Options{}))(t)}, sideOptions{}).pd
+						}
+						stag, to := open(t, other, src.b, src.m)
+						third := newThirdParty(t, a, other)
+						a.interrupt(func() {
+							for at := 0; at < size; at += 10000 {
+								third.write(stag, to+uint64(at), 100)
+							}
+						})
+						for i := range 3 {
+							b.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{dst.sge(0, size)}})
+							a.send(
+								provider.SendWR{
+									WRID: 2, Opcode: provider.WRRDMAWrite, SGList: sges(src),
+									RemoteAddr: dst.to(0), RKey: dst.m.stag,
+								},
+								provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled,
+									SGList: sges(src)},
+							)
+							a.wantWC("the Send", provider.WC{WRID: 3, Opcode: provider.WCSend})
+							b.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
+							if b.qp.stream.Load() == nil || third.seed == 0 {
+								t.Fatalf("round %d: the connection is over, or the third party "+
+									"has not written (%d Writes)",
+									i, third.seed)
+							}
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestRightWaitsForSend: RegMR that gives peers the right to write waits until the memory is
+// not being sent any more. From then on a copy of it is sent, until the right is gone.
+func TestRightWaitsForSend(t *testing.T) {
+	const size = 100000
+	a, b := pair(t, interruptible{memnet.New(nil)}, memAddr, Options{}, sideOptions{}, params(true))
+	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	src, dst := a.reg(size, provider.AccessLocalWrite), b.reg(size, open)
+	write := func(what string) {
+		t.Helper()
+		a.send(provider.SendWR{
+			WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
+			SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+		})
+		a.wantWC(what, provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
+	}
+	registered := make(chan provider.MR, 1)
+	begun := false
+	a.interrupt(func() {
+		if begun {
+			return
+		}
+		begun = true
+		go func() { registered <- must(a.pd.RegMR(src.b, open))(t) }()
+		for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
+			time.Sleep(10 * time.Microsecond)
+		}
+		select {
+		case m := <-registered:
+			t.Error("the right was given while the memory was being sent")
+			registered <- m
+		case <-time.After(20 * time.Millisecond):
+		}
+	})
+	write("a Write meanwhile")
+	m := <-registered
+	if isStill(src.m) {
+		t.Error("a peer can write the memory, and it is sent without a copy")
+	}
+	write("a Write afterwards")
+	ok(t, m.Close())
+	if !isStill(src.m) {
+		t.Error("no peer can write the memory any more, and it is still copied")
+	}
+	write("a Write at the end")
+	b.recv(provider.RecvWR{WRID: 2})
+	a.send(provider.SendWR{Opcode: provider.WRSend})
+	b.wantWC("all is there", provider.WC{WRID: 2, Opcode: provider.WCRecv})
+	if !bytes.Equal(src.b, dst.b) {
+		t.Error("the octets that arrived are not those that were sent")
+	}
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// isStill reports whether m is sent without a copy.
+func isStill(m *mr) bool {
+	if m.quiet && m.still.Enter() {
+		m.still.Leave()
+		return true
+	}
+	return false
+}
+
+// TestExposed registers, closes, binds and unbinds at random over one piece of memory, on two
+// devices, and compares whether each region is sent without a copy with what the list of all
+// regions and windows permits.
+func TestExposed(t *testing.T) {
+	const size, regions, rounds = 200, 40, 4000
+	memory := make([]byte, size)
+	pds := []*pd{testPD(t, unwired(t)), testPD(t, unwired(t))}
+	type entry struct {
+		lo, hi int
+		m      *mr
+		fast   *fastMR
+		w      *mw
+		writes bool
+	}
+	var all []*entry
+	rng := rand.New(rand.NewPCG(1, 2))
+	part := func() (int, int) {
+		lo := rng.IntN(size)
+		return lo, min(size, lo+1+rng.IntN(30))
+	}
+	q := &qp{pd: pds[0], dev: pds[0].dev}
+	other := &qp{pd: pds[1], dev: pds[1].dev}
+	queuePairs := []*qp{q, other}
+	add := func() {
+		e := &entry{}
+		e.lo, e.hi = part()
+		b := memory[e.lo:e.hi]
+		i := rng.IntN(2)
+		p := pds[i]
+		switch kind := rng.IntN(5); kind {
+		case 0:
+			e.writes = true
+			e.m = must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		case 1:
+			e.m = must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*mr)
+		case 2:
+			e.m = must(p.RegMR(b, bindable))(t).(*mr)
+		case 3:
+			e.fast = must(p.AllocFastRegMR(size))(t).(*fastMR)
+			access := provider.AccessLocalWrite |
+				[]provider.Access{provider.AccessRemoteWrite, 0}[rng.IntN(2)]
+			e.writes = access&provider.AccessRemoteWrite != 0
+			ok(t, e.fast.register(incRKey(e.fast.stag), &memoryOperands{region: e.fast, buf: b, access: access}))
+		default:
+			e.m = must(p.RegMR(b, bindable))(t).(*mr)
+			e.w = must(p.AllocMW(provider.MWType1))(t).(*mw)
+			access := []provider.Access{provider.AccessRemoteWrite, provider.AccessRemoteRead}[rng.IntN(2)]
+			e.writes = access&provider.AccessRemoteWrite != 0
+			ok(t, e.w.bind(queuePairs[i], incRKey(e.w.view.stag), &memoryOperands{
+				window: e.w, lkey: e.m.stag, addr: e.m.base, length: uint64(len(b)), access: access,
+			}))
+		}
+		all = append(all, e)
+	}
+	drop := func() {
+		i := rng.IntN(len(all))
+		e := all[i]
+		if e.w != nil {
+			ok(t, e.w.Close())
+			if e.writes = false; rng.IntN(2) == 0 {
+				e.w = nil
+				return
+			}
+		}
+		if e.fast != nil {
+			if rng.IntN(2) == 0 {
+				ok(t, e.fast.invalidate(q, e.fast.stag, false))
+			}
+			ok(t, e.fast.Close())
+		} else {
+			ok(t, e.m.Close())
+			if isStill(e.m) {
+				t.Fatal("a closed region can be used")
+			}
+		}
+		all = slices.Delete(all, i, i+1)
+	}
+	for round := range rounds {
+		if len(all) == 0 || len(all) < regions && rng.IntN(2) == 0 {
+			add()
+		} else {
+			drop()
+		}
+		for _, e := range all {
+			if e.m == nil {
+				continue
+			}
+			want := true
+			for _, o := range all {
+				if o.writes && o.lo < e.hi && e.lo < o.hi {
+					want = false
+				}
+			}
+			if got := isStill(e.m); got != want {
+				t.Fatalf("round %d: octets %d to %d are sent without a copy: %v, want %v", round,
+					e.lo, e.hi, got, want)
+			}
+		}
+	}
+	for len(all) > 0 {
+		drop()
+	}
+	at := newInterval(memory, nil)
+	for _, set := range []*intervals{&exposed.writable, &exposed.sources} {
+		set.overlapping(at, func(*interval) { t.Error("an interval of the memory is left") })
+	}
+}
+
+// TestExposedDepth: the tree is not much deeper than a balanced one, also if intervals are
+// inserted in order.
+func TestExposedDepth(t *testing.T) {
+	const n = 1 << 14
+	var set intervals
+	memory := make([]byte, n)
+	for i := range n {
+		set.insert(newInterval(memory[i:i+1], nil))
+	}
+	var depth func(v *interval) int
+	depth = func(v *interval) int {
+		if v == nil {
+			return 0
+		}
+		return 1 + max(depth(v.left), depth(v.right))
+	}
+	if d := depth(set.root); d > 5*14 {
+		t.Errorf("the tree of %d intervals has a depth of %d", n, d)
+	}
+	found := 0
+	set.overlapping(newInterval(memory[100:110], nil), func(*interval) { found++ })
+	if found != 10 {
+		t.Errorf("%d of 10 found", found)
+	}
+}

@@ -1,0 +1,160 @@
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// farewell is a connection that ends in the start-up with something left to send: a
+// rejecting Reply, or a Terminate. It is sent, then FIN; what the peer still sends is read
+// and dropped until its FIN comes, because a close with unread octets is a reset, which
+// could overtake what was sent. The farewell is the Handler of its Conn and needs no
+// goroutine, so any number of peers can be refused.
+type farewell struct {
+	dev  *device
+	conn transport.Conn
+
+	mu      sched.Mutex[locks.Farewell]
+	out     []byte // still to be sent
+	blocked bool   // the socket was full, and the poller watches for room
+	fin     bool   // our FIN is out
+	eof     bool   // the peer's FIN has come
+	gone    bool   // the socket is closed
+	timer   *time.Timer
+}
+
+// leave sends last and ends w, and returns at once. It takes over w.
+func (d *device) leave(w *wire, last []byte) {
+	w.release()
+	f := &farewell{dev: d, conn: w.conn, out: last}
+	f.mu.Lock() // Ready finds the lock taken, and is called again
+	instead := f.begin()
+	f.mu.Unlock()
+	if instead != nil {
+		instead.cut(true)
+	}
+}
+
+// begin does what can be done at once. It returns the connection that has to be cut, or
+// nil. mu is held.
+func (f *farewell) begin() (instead departing) {
+	if turn := turnEnd; f.dev.poller.Add(f.conn, f) != nil || f.step(&turn) {
+		f.close()
+		return nil
+	}
+	instead, ok := f.dev.leaving.add(f, &f.dev.opts)
+	if !ok {
+		f.close()
+		return nil
+	}
+	f.timer = time.AfterFunc(f.dev.opts.CloseTimeout, f.expired)
+	return instead
+}
+
+// peer implements departing.
+func (f *farewell) peer() netip.Addr { return peerOf(f.conn) }
+
+// Ready implements transport.Handler.
+func (f *farewell) Ready(readable, writable bool) { f.ReadyTurn(readable, writable, turnLeast) }
+
+// ReadyTurn implements transport.Sharer.
+func (f *farewell) ReadyTurn(_, _ bool, turn int) (used int, more bool) {
+	if !f.mu.TryLock() {
+		return 0, false // readiness comes again
+	}
+	left := turn
+	done := !f.gone && f.step(&left)
+	if done {
+		f.close()
+	}
+	f.mu.Unlock()
+	if done {
+		f.dev.leaving.gone(f)
+	}
+	return turn - left, left <= 0
+}
+
+// step does what can be done in what is left of a turn, and reports whether the socket can
+// be closed. mu is held.
+func (f *farewell) step(left *int) bool {
+	return !f.send() || f.drain(left) || f.fin && f.eof
+}
+
+// send sends the rest and the FIN. It reports false when the connection is lost. mu is
+// held.
+func (f *farewell) send() bool {
+	for len(f.out) > 0 {
+		n, err := writeRecords(f.conn, [][]byte{f.out}, []int{len(f.out)})
+		f.out = f.out[n:]
+		switch {
+		case err == nil:
+		case errors.Is(err, transport.ErrWouldBlock):
+			f.blocked = true
+			return f.dev.poller.WantWrite(f.conn, true) == nil
+		default:
+			return false
+		}
+	}
+	if f.blocked {
+		f.blocked = false
+		if f.dev.poller.WantWrite(f.conn, false) != nil {
+			return false
+		}
+	}
+	if f.fin {
+		return true
+	}
+	f.fin = true
+	return f.conn.CloseWrite() == nil
+}
+
+// drain drops what has arrived, within the turn, and reports whether the connection is
+// lost. mu is held.
+func (f *farewell) drain(left *int) (lost bool) {
+	if f.eof {
+		return false
+	}
+	err := f.dev.leaving.drop(f.conn, left)
+	if err == nil || errors.Is(err, transport.ErrWouldBlock) {
+		return false
+	}
+	f.eof = isEOF(err)
+	return !f.eof || f.dev.poller.WantRead(f.conn, false) != nil // it is readable for ever
+}
+
+// close closes the socket. mu is held.
+func (f *farewell) close() {
+	if f.timer != nil {
+		f.timer.Stop()
+	}
+	_ = f.conn.Close()
+	f.gone = true
+	f.out = nil
+}
+
+// expired gives up waiting for the peer.
+func (f *farewell) expired() {
+	f.cut(true)
+	f.dev.leaving.gone(f)
+}
+
+// cut implements departing.
+func (f *farewell) cut(reset bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.gone {
+		return
+	}
+	if reset && len(f.out) > 0 {
+		_ = f.conn.Abort()
+	} else {
+		turn := turnLeast
+		f.drain(&turn) // a close with unread octets is a reset
+	}
+	f.close()
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// fastMR is a region that work requests register. Both gates are open while it is
+// registered.
+type fastMR struct {
+	mr
+	maxLen  uint64
+	address uint64 // Addr, unless a registration is zero-based
+
+	posting  sched.Mutex[locks.RegPosting] // what follows
+	mapped   []byte                        // what the next registration is of, nil for nothing
+	writable bool                          // mapped
+	posted   fastReg
+
+	mu    sched.Mutex[locks.FastReg] // what follows, and the mr while it is changed
+	valid bool                       // it is registered
+	open  *interval                  // &span while peers can write the region
+	span  interval
+}
+
+// fastReg is what a fastMR tells of itself: as the registration that was posted last
+// makes it.
+type fastReg struct {
+	stag   uint32
+	base   uint64
+	length uint64
+	access provider.Access
+}
+
+// AllocFastRegMR implements provider.PD.
+func (p *pd) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
+	const op = "ib_alloc_mr"
+	object := fmt.Sprintf("%d octets", maxLen)
+	if maxLen == 0 || maxLen > maxMRSize {
+		return nil, fail(op, object, syscall.EINVAL)
+	}
+	if err := p.admit(op, object, &p.dev.mrs); err != nil {
+		return nil, err
+	}
+	f := &fastMR{mr: mr{pd: p}, maxLen: maxLen, address: randomBase()}
+	f.owner = f
+	f.local.InitShut()
+	f.remote.InitShut()
+	p.dev.stags.insertMoving(&f.mr)
+	f.posted = fastReg{stag: f.stag, base: f.address}
+	return f, nil
+}
+
+// Map implements provider.FastRegMR.
+func (f *fastMR) Map(buf []byte) error {
+	const op = "ib_map_mr_sg"
+	object := fmt.Sprintf("%s, %d octets", f.name(), len(buf))
+	if f.windows.Closed() {
+		return failClosed(op, f.name())
+	}
+	if n := uint64(len(buf)); n == 0 || n > f.maxLen {
+		return fail(op, object, fmt.Errorf("the region is for 1 to %d octets: %w", f.maxLen, syscall.EINVAL))
+	}
+	if err := probe(buf, false); err != nil {
+		return fail(op, object, err)
+	}
+	writable := probe(buf, true) == nil
+	f.posting.Lock()
+	f.mapped, f.writable = buf[:len(buf):len(buf)], writable
+	f.posting.Unlock()
+	return nil
+}
+
+// toPost decides whether a registration with the key and the rights of wr can be posted,
+// and returns the memory that it is of.
+func (f *fastMR) toPost(wr *provider.SendWR) ([]byte, error) {
+	f.posting.Lock()
+	defer f.posting.Unlock()
+	writable := wr.Access&provider.AccessLocalWrite != 0
+	switch {
+	case wr.Access&^(mrRights|mrDropped) != 0,
+		!writable && wr.Access&(provider.AccessRemoteWrite|provider.AccessRemoteAtomic) != 0:
+		return nil, errRegRights
+	case wr.RKey == f.posted.stag:
+		return nil, errSameKey
+	case f.mapped == nil:
+		return nil, errNotMapped
+	case writable && !f.writable:
+		return nil, errNotWritable
+	}
+	return f.mapped, nil
+}
+
+// tell notes what a registration that is posted makes of the region.
+func (f *fastMR) tell(stag uint32, access provider.Access, length int) {
+	r := fastReg{stag: stag, base: f.baseWith(access), length: uint64(length), access: access & f.pd.dev.grants()}
+	f.posting.Lock()
+	f.posted = r
+	f.posting.Unlock()
+}
+
+// told is what the region tells of itself.
+func (f *fastMR) told() fastReg {
+	f.posting.Lock()
+	defer f.posting.Unlock()
+	return f.posted
+}
+
+func (f *fastMR) baseWith(access provider.Access) uint64 {
+	if access&provider.AccessZeroBased != 0 {
+		return 0
+	}
+	return f.address
+}
+
+// Why a registration fails when its turn comes.
+var (
+	errRegClosed = localCatastrophe("a registration names a region that is closed")
+	errRegValid  = localCatastrophe("a registration names a region that is registered: invalidate it first")
+)
+
+// register makes the region one of the memory in o.
+func (f *fastMR) register(stag uint32, o *memoryOperands) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.windows.Closed():
+		return errRegClosed
+	case f.valid:
+		return errRegValid
+	}
+	f.stag, f.base, f.buf, f.access = stag, f.baseWith(o.access), o.buf, o.access&f.pd.dev.grants()
+	f.valid = true
+	if f.access&remoteWriting != 0 {
+		f.open = exposed.expose(f.span.of(f.buf, nil))
+	}
+	f.local.Open()
+	f.remote.Open()
+	return nil
+}
+
+// invalidate implements stagOwner. It waits for the uses in progress. What is not
+// registered any more is what our own program asks for.
+//
+// With windows bound to it a region can't be invalidated. As a bind uses the region,
+// none comes in between once the local gate is shut.
+func (f *fastMR) invalidate(_ *qp, stag uint32, remote bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.stag != stag, !f.valid && remote:
+		return rdmap.ErrCannotInvalidate
+	case !f.valid:
+		return nil
+	case remote && f.access&provider.AccessRemoteInvalidate == 0, f.windows.Held():
+		return rdmap.ErrMayNotInvalidate
+	}
+	f.local.Shut()
+	if f.windows.Held() {
+		f.local.Open()
+		return rdmap.ErrMayNotInvalidate
+	}
+	f.remote.Shut()
+	f.valid, f.buf = false, nil
+	exposed.cover(f.open)
+	f.open = nil
+	return nil
+}
+
+// Addr implements provider.MR.
+func (f *fastMR) Addr() uint64 { return f.told().base }
+
+// Len implements provider.MR.
+func (f *fastMR) Len() uint64 { return f.told().length }
+
+// LKey implements provider.MR.
+func (f *fastMR) LKey() uint32 { return f.told().stag }
+
+// RKey implements provider.MR.
+func (f *fastMR) RKey() uint32 { return f.told().stag }
+
+// Access implements provider.MR.
+func (f *fastMR) Access() provider.Access { return f.told().access }
+
+// Rereg implements provider.MR.
+func (f *fastMR) Rereg(provider.ReregFlags, provider.PD, []byte, provider.Access) (provider.MR, error) {
+	return nil, fail("ibv_rereg_mr", f.name(), failUnsupported("re-registration of a region that work requests register", "invalidate it with WRLocalInv and register anew with WRRegMR"))
+}
+
+// Close implements provider.MR.
+func (f *fastMR) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	first, busy := f.windows.End()
+	if busy {
+		return failBusy("ibv_dereg_mr", f.name(), "windows that are bound to it")
+	}
+	if !first {
+		return nil
+	}
+	f.local.Shut()
+	f.remote.Shut()
+	f.valid, f.buf = false, nil
+	exposed.cover(f.open)
+	f.open = nil
+	f.pd.dev.stags.remove(&f.mr)
+	f.pd.dev.mrs.give()
+	f.pd.refs.Drop()
+	return nil
+}
+
+func (f *fastMR) domain() *pd { return f.pd }
+
+func (f *fastMR) name() string { return fmt.Sprintf("mr %#x", f.LKey()) }

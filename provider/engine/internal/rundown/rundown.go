@@ -1,0 +1,93 @@
+// Package rundown has rundown protection: uses of an object are counted, and whoever ends the
+// object refuses new uses and waits for those in progress.
+package rundown
+
+import (
+	// The compiler inlines methods of sync/atomic only in packages that import it themselves, and
+	// package sched has its types under other names.
+	_ "sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// Gate admits uses of something until it is shut, and lets the one who shuts it wait
+// for the uses in progress. Enter and Leave are one atomic addition. It can be opened
+// again, by whoever sees to it that nobody else shuts it meanwhile.
+//
+// All methods may be called concurrently but for Init, Prepare and InitShut, which come first.
+// The Gate belongs to the object that contains it, and must not be copied. It keeps nothing of
+// the goroutines that are inside: one that does not call Leave has Shut wait for ever.
+type Gate struct {
+	n       sched.Int64   // uses in progress, plus shutBit while shut
+	drained chan struct{} // holds one token: look at n again
+}
+
+const shutBit = 1 << 62
+
+// Init makes the gate an open one without uses.
+func (g *Gate) Init() { g.drained = make(chan struct{}, 1) }
+
+// Prepare is Init for a gate that can be entered before Init, because nobody has shut it
+// yet. A goroutine that is about to shut such a gate calls Prepare first, and makes sure
+// that no other does so at the same time.
+func (g *Gate) Prepare() {
+	if g.drained == nil {
+		g.Init()
+	}
+}
+
+// InitShut is Init for a gate that is opened later.
+func (g *Gate) InitShut() {
+	g.Init()
+	g.n.Store(shutBit)
+}
+
+// Enter begins a use. It reports false if the gate is shut.
+func (g *Gate) Enter() bool {
+	if g.n.Add(1) < shutBit {
+		return true
+	}
+	g.Leave()
+	return false
+}
+
+// Leave ends a use.
+func (g *Gate) Leave() {
+	if g.n.Add(-1) == shutBit {
+		g.wake()
+	}
+}
+
+// wake has one of those who wait in Shut look again. A token that is there already
+// does that as well.
+func (g *Gate) wake() {
+	select {
+	case g.drained <- struct{}{}:
+	default:
+	}
+}
+
+// Shut lets no further use begin, and returns when none is in progress. It may
+// be called several times, also concurrently.
+func (g *Gate) Shut() {
+	for {
+		n := g.n.Load()
+		if n >= shutBit || g.n.CompareAndSwap(n, n+shutBit) {
+			break
+		}
+	}
+	// Whoever tries to enter is counted for a moment, and leaves with a token.
+	for g.n.Load() != shutBit {
+		sched.Await(g.drained)
+	}
+	g.wake() // who else waits here
+}
+
+// Open undoes Shut. What was written before it is seen by whoever enters.
+func (g *Gate) Open() { g.n.Add(-shutBit) }
+
+// IsShut reports whether Shut was called.
+func (g *Gate) IsShut() bool { return g.n.Load() >= shutBit }
+
+// Uses returns how many uses are in progress. Other goroutines may change it at any time.
+func (g *Gate) Uses() int64 { return g.n.Load() &^ shutBit }

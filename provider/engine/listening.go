@@ -1,0 +1,281 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// listening is what an id has while it listens: one goroutine that accepts, and
+// one for each connection that has not sent its Request yet.
+//
+// A peer that connects and says nothing costs a place until StartupTimeout has
+// passed. There are Options.MaxPending places; requests that the program has not
+// answered take one as well. When all are taken, connections wait in TCP's
+// backlog. One peer (see peerGroup) has at most Options.MaxPendingPerPeer places for
+// connections that are silent, so that a single one can't keep all others out; what it
+// opens beyond that is reset.
+type listening struct {
+	id     *cmID
+	l      transport.Listener
+	ctx    context.Context
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+	places chan struct{}
+	counts listenCounts
+
+	mu     sched.Mutex[locks.Listening]
+	silent map[netip.Addr]int // connections without a Request
+}
+
+// Listen implements provider.ID. An id that is not bound gets a port on every
+// IPv4 address. backlog is TCP's; the number of requests that wait for an answer
+// is limited by Options.MaxPending.
+func (id *cmID) Listen(backlog int) error {
+	const op = "rdma_listen"
+	if err := id.enter(op, idIdle, idBound); err != nil {
+		return err
+	}
+	defer id.mu.Unlock()
+	if id.state == idIdle {
+		if err := id.bind(op, netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); err != nil {
+			return err
+		}
+	}
+	l, err := id.binding.Listen(backlog)
+	id.binding = nil
+	if err != nil {
+		id.state, id.local = idIdle, netip.AddrPort{} // the port is gone
+		return fail(op, "", err)
+	}
+	ls := &listening{
+		id:     id,
+		l:      l,
+		places: make(chan struct{}, id.dev.opts.MaxPending),
+		silent: make(map[netip.Addr]int),
+	}
+	ls.ctx, ls.cancel = context.WithCancel(context.Background())
+	id.listening, id.state = ls, idListening
+	ls.tasks.Go(ls.acceptAll)
+	return nil
+}
+
+// close ends listening and all connections without a Request.
+func (ls *listening) close() {
+	ls.cancel()
+	_ = ls.l.Close()
+	ls.tasks.Wait()
+}
+
+// How long Listen pauses after Accept failed, the first time and at most. It
+// fails when file descriptors or memory have run out; connections stay in the
+// backlog meanwhile.
+const (
+	acceptPauseMin = 5 * time.Millisecond
+	acceptPauseMax = time.Second
+)
+
+func (ls *listening) acceptAll() {
+	pause := acceptPauseMin
+	for {
+		select {
+		case ls.places <- struct{}{}:
+		case <-ls.ctx.Done():
+			return
+		}
+		conn, err := ls.l.Accept(ls.ctx)
+		if err == nil {
+			pause = acceptPauseMin
+			ls.welcome(conn)
+			ls.id.dev.giveWay()
+			continue
+		}
+		<-ls.places
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, acceptPauseMax)
+		case <-ls.ctx.Done():
+			return
+		}
+	}
+}
+
+// welcome gives a connection the place that was taken for it.
+func (ls *listening) welcome(conn transport.Conn) {
+	peer, dev := peerOf(conn), ls.id.dev
+	ls.counts.connections.Add(1)
+	if limit := dev.admit(peer); limit != "" {
+		ls.refused(limit, conn)
+		_ = conn.Abort()
+		<-ls.places
+		return
+	}
+	ls.tasks.Go(func() {
+		r, w := ls.request(conn, peer)
+		announced := false
+		dev.step(func() { announced = r != nil && ls.announce(r, w) })
+		if !announced {
+			dev.discharge(peer)
+			<-ls.places
+		}
+	})
+}
+
+// refused counts a connection that a limit refuses.
+func (ls *listening) refused(limit string, conn transport.Conn) {
+	ls.counts.refused.Add(1)
+	ls.id.dev.tally.refuse(limit)
+	ls.id.dev.log.limit(limit, conn.RemoteAddr())
+}
+
+// failed counts a connection without a good Request.
+func (ls *listening) failed(conn transport.Conn, err error) {
+	ls.counts.failed.Add(1)
+	ls.id.dev.tally.failures.Add(1)
+	ls.id.dev.log.startup("listener", conn.RemoteAddr(), err)
+}
+
+// errSilent is why a silent connection is reset when its peer has too many of them.
+var errSilent = errors.New("too many connections of the peer are silent")
+
+// admit counts a connection that says nothing so far, or returns errSilent.
+func (ls *listening) admit(peer netip.Addr) error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.silent[peer] >= ls.id.dev.opts.MaxPendingPerPeer {
+		return errSilent
+	}
+	ls.silent[peer]++
+	return nil
+}
+
+// speaks takes a connection back that admit counted.
+func (ls *listening) speaks(peer netip.Addr) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.silent[peer]--; ls.silent[peer] == 0 {
+		delete(ls.silent, peer)
+	}
+}
+
+// request waits for the Request of a connection. It closes the connection, and
+// returns nil, if there is none in time or it is not one. Octets behind it are
+// refused like a malformed Request: they can only be FPDUs, which an initiator
+// may not send before it has the Reply, and this end could not tell how they are
+// framed. siw does the same.
+//
+//rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
+//rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
+//rfc:5044 MPA-7.1.2-8-02 Responder times out waiting for Request
+//rfc:5044 MPA-7.1.2-10-01 Timeout over the whole startup exchange
+func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request, *wire) {
+	w, err := newWire(ls.id.dev, conn)
+	if err != nil {
+		return nil, nil
+	}
+	// A connection counts as silent only if it has to be waited for: when it comes out of
+	// the backlog, its Request has often arrived.
+	silent := false
+	w.waits = func() error {
+		err := ls.admit(peer)
+		silent = err == nil
+		return err
+	}
+	defer func() {
+		if silent {
+			ls.speaks(peer)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ls.ctx, ls.id.dev.opts.StartupTimeout)
+	defer cancel()
+	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
+	var r mpa.Request
+	if err == nil {
+		_, err = w.frame(ctx, func(b []byte) (err error) {
+			r, _, err = responder.Receive(b)
+			return err
+		})
+	}
+	if err == errSilent {
+		ls.refused("MaxPendingPerPeer", conn)
+		w.abort()
+		return nil, nil
+	}
+	if err != nil {
+		if ls.ctx.Err() == nil {
+			ls.failed(conn, err)
+		}
+		ls.refuse(w, responder.AppendRefusal(nil, err))
+		return nil, nil
+	}
+	return &r, w
+}
+
+// refuse hangs up on who sent no good Request. reply tells a peer of the other
+// version why, and is nil for all others.
+//
+//rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
+func (ls *listening) refuse(w *wire, reply []byte) {
+	if reply == nil {
+		w.close()
+		return
+	}
+	ls.id.dev.leave(w, reply)
+}
+
+// announce makes the id of a connection and raises CONNECT_REQUEST. It reports
+// false, and closes the connection, if the listener is closed.
+//
+//rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
+//rfc:6581 MPA2-9.1-01 Peer IRD/ORD passed to the ULP
+func (ls *listening) announce(r *mpa.Request, w *wire) bool {
+	l := ls.id
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == idClosed || !l.ch.refs.Hold() {
+		w.close()
+		return false
+	}
+	child := newID(l.ch, l.cookie)
+	// Until child is complete, others may fetch the event, or find that the peer has left.
+	child.mu.Lock()
+	defer child.mu.Unlock()
+	child.state, child.admitted = idRequested, ls.id.dev.countsAccepted()
+	child.local, child.remote = w.conn.LocalAddr(), w.conn.RemoteAddr()
+	event := &queuedEvent{CMEvent: provider.CMEvent{
+		Type:     provider.CMConnectRequest,
+		ID:       child,
+		ListenID: l,
+		Param:    l.dev.requestParam(r),
+		RDMAC:    r.RDMAC,
+	}}
+	r.PrivateData = nil // the event has a copy, and this slice keeps the whole frame in memory
+	child.wait(&request{
+		Request: r, wire: w, places: ls.places, answers: make(chan answer, 1), event: event,
+	})
+	l.ch.push(event)
+	ls.counts.requests.Add(1)
+	return true
+}
+
+// requestParam is what a CONNECT_REQUEST tells: the private data, and the read
+// depths that can be accepted at most. A Request without any (revision 1) gives
+// zeros, as with siw.
+//
+//rfc:5044 MPA-7.1.1-20 Private data handed to the ULP unchanged
+func (d *device) requestParam(r *mpa.Request) provider.ConnParam {
+	p := provider.ConnParam{PrivateData: append([]byte(nil), r.PrivateData...)}
+	if r.Enhanced {
+		p.ResponderResources = negotiable(r.ORD, d.opts.MaxIRD)
+		p.InitiatorDepth = negotiable(r.IRD, d.opts.MaxORD)
+	}
+	return p
+}

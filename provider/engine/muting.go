@@ -1,0 +1,128 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// A stream that a poller reads directly, look after look, needs nobody to say that
+// something has come. As long as epoll watches its socket each arrival is told all
+// the same, through the gate too, which costs the call that delivers it 0.15 us: 5 %
+// of a round trip over loopback. Such a stream is muted: taken out of what is
+// watched. It comes back as soon as somebody is about to sleep, or when nobody has
+// looked at it for a while.
+//
+// The first such streams also keep what they would borrow and give back for each
+// message.
+const (
+	muteAfter = 4096             // looks, with nobody about to sleep in between
+	muteWatch = time.Millisecond // what a muted stream goes unlooked at before it is watched again
+	muteKeeps = 32               // streams of a device
+)
+
+// muting keeps the muted streams of a device.
+type muting struct {
+	attends sched.Uint32 // how often somebody was about to sleep
+	any     sched.Bool   // whether there are muted streams
+
+	mu      sched.Mutex[locks.Muting]
+	streams []*stream
+	timer   *time.Timer
+}
+
+// looksPerPoll is how often such a stream is looked at in one Poll. What arrives
+// while the socket is being read is handled by the reader's own CPU, with warm caches,
+// before that read returns. So the larger the part of its time that who spins spends
+// in there, the shorter the round trip: by 5 %, for a Poll of 1.5 us instead of 0.3.
+const looksPerPoll = 8
+
+// mute takes s out of what is watched. No lock of s is held.
+func (m *muting) mute(s *stream) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.unwatched&readMuted != 0 || s.finished.Load() {
+		return
+	}
+	if s.unwatchLocked(readMuted, true) != nil {
+		s.unwatched &^= readMuted
+		return // it is still watched, or the socket is closed
+	}
+	m.streams = append(m.streams, s)
+	s.keeps.Store(len(m.streams) <= muteKeeps)
+	m.any.Store(true)
+	if m.timer == nil {
+		m.timer = time.AfterFunc(muteWatch, m.watch)
+	} else if len(m.streams) == 1 {
+		m.timer.Reset(muteWatch)
+	}
+}
+
+// watch has those streams watched again that nobody looked at since the last time.
+func (m *muting) watch() {
+	m.unmute(func(s *stream) bool {
+		if !s.rxMu.TryLock() {
+			return false // somebody is looking
+		}
+		looks := s.rx.looks
+		s.rxMu.Unlock()
+		idle := looks == s.mutedAt
+		s.mutedAt = looks
+		return idle
+	})
+	m.mu.Lock()
+	if len(m.streams) > 0 {
+		m.timer.Reset(muteWatch)
+	}
+	m.mu.Unlock()
+}
+
+// unmute has the streams watched again for which which is true; which is called with mu
+// held. No lock of a stream is held.
+func (m *muting) unmute(which func(*stream) bool) {
+	var room [muteKeeps]*stream
+	keepers := room[:0]
+	m.mu.Lock()
+	m.streams = slices.DeleteFunc(m.streams, func(s *stream) bool {
+		if !which(s) {
+			return false
+		}
+		err := s.unwatchLocked(readMuted, false)
+		if err != nil {
+			s.cannotWatch(err)
+		}
+		if s.keeps.Swap(false) || err != nil {
+			keepers = append(keepers, s)
+		}
+		return true
+	})
+	m.any.Store(len(m.streams) > 0)
+	m.mu.Unlock()
+	for _, s := range keepers {
+		s.giveBack()
+	}
+}
+
+// end is for a stream that has finished: from now on it is served by the device's
+// poller only.
+func (m *muting) end(s *stream) {
+	m.mu.Lock()
+	muted := s.unwatched&readMuted != 0
+	m.mu.Unlock()
+	if muted {
+		m.unmute(func(x *stream) bool { return x == s })
+	}
+}
+
+// attend is for who is about to sleep until told of an arrival: everything is
+// watched, and the device's progress goroutine serves it without delay.
+func (d *device) attend() {
+	m := &d.muting
+	m.attends.Add(1)
+	if m.any.Load() {
+		m.unmute(func(*stream) bool { return true })
+	}
+	d.poller.Attend()
+}

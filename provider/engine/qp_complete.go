@@ -1,0 +1,148 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider"
+
+// wcOpcodes are the completions' names of the operations that the engine has.
+var wcOpcodes = [...]provider.WCOpcode{
+	provider.WRRDMAWrite:        provider.WCRDMAWrite,
+	provider.WRRDMAWriteWithImm: provider.WCRDMAWrite,
+	provider.WRSend:             provider.WCSend,
+	provider.WRSendWithImm:      provider.WCSend,
+	provider.WRRDMARead:         provider.WCRDMARead,
+	provider.WRSendWithInv:      provider.WCSend,
+
+	provider.WRAtomicCmpAndSwp:       provider.WCCompSwap,
+	provider.WRAtomicFetchAdd:        provider.WCFetchAdd,
+	provider.WRMaskedAtomicCmpAndSwp: provider.WCCompSwap,
+	provider.WRMaskedAtomicFetchAdd:  provider.WCFetchAdd,
+
+	provider.WRBindMW:   provider.WCBindMW,
+	provider.WRLocalInv: provider.WCLocalInv,
+	opRegMR:             provider.WCRegMR,
+}
+
+// finishSends notes that the Sends and Writes before WQE out are over, and
+// reports what is to be reported now.
+//
+//rfc:5040 RDMAP-5.5-15-01 Local completions in submission order
+func (q *qp) finishSends(out uint32) {
+	q.sq.done.Lock()
+	q.sq.out = out
+	q.reportSends()
+	q.sq.done.Unlock()
+}
+
+// finishRead notes that WQE i is over, which is one of those that don't end with their
+// last octet: a Read or atomic operation, or one on our own memory. It reports what is
+// to be reported now.
+func (q *qp) finishRead(i uint32) {
+	q.sq.done.Lock()
+	q.sq.at(i).finished = true
+	q.reportSends()
+	q.sq.done.Unlock()
+}
+
+// reportSends reports finished WQEs up to the first that is not. sq.done is held.
+func (q *qp) reportSends() {
+	s := &q.sq
+	var always provider.SendFlags
+	if q.init.SQSigAll {
+		always = provider.SendSignaled
+	}
+	for tail := s.tail.Load(); s.head != tail; s.head++ {
+		w := s.at(s.head)
+		switch {
+		case flaggedOps.has(w.op):
+			if !w.finished {
+				return
+			}
+			if s.head == s.out {
+				s.out++ // it never falls behind head
+			}
+		case int32(s.out-s.head) <= 0: // from here on, only what the peer has answered is over
+			return
+		}
+		if (w.flags|always)&provider.SendSignaled == 0 {
+			continue
+		}
+		wc := provider.WC{WRID: w.wrid, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		if answeredOps.has(w.op) {
+			wc.ByteLen = w.length
+		}
+		s.free.Store(s.head + 1) // whoever sees the completion finds the place free
+		q.sendCQ.push(wc, false)
+	}
+}
+
+// failSend records why WQE i fails; flushing reports it.
+func (q *qp) failSend(i uint32, status provider.WCStatus) {
+	q.sq.done.Lock()
+	q.sq.at(i).status = status
+	q.sq.done.Unlock()
+}
+
+// flushSends completes everything in the send queue in error, unsignalled WQEs
+// too, and reports whether there was anything. WQEs that had finished behind an
+// unfinished one are flushed as well: nothing succeeds behind a failure. The QP
+// is in ERR, and sq.done is held.
+//
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
+//rfc:5041 DDP-6.2.2-02 Outstanding requests complete in error
+func (q *qp) flushSends() bool {
+	s := &q.sq
+	tail := s.tail.Load()
+	any := s.head != tail
+	if any {
+		q.counters().flushedSends.Add(uint64(tail - s.head))
+	}
+	for ; s.head != tail; s.head++ {
+		w := s.at(s.head)
+		status := w.status
+		if status == provider.WCSuccess {
+			status = provider.WCWRFlushErr
+		}
+		wc := provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}
+		s.dropMemory(s.head)
+		s.free.Store(s.head + 1)
+		q.sendCQ.push(wc, true)
+	}
+	s.out = s.head // for the next connection
+	return any
+}
+
+// finishRecv reports the WQE at the head of the receive queue and gives its
+// place back. wc.Opcode is zero for WCRecv. Only the receive side calls it, and only
+// without an SRQ.
+func (q *qp) finishRecv(wc provider.WC, solicited bool) {
+	h := q.rq.head.Load()
+	wc.WRID, wc.QPN = q.rq.at(h).wrid, q.qpn
+	wc.Opcode |= provider.WCRecv // a bit that all receives have
+	q.countRecv(q.rq.tail.Load() - h - 1)
+	q.rq.head.Store(h + 1)
+	q.recvCQ.push(wc, solicited)
+}
+
+// flushRecvs completes everything in the receive queue in error. first is the
+// status of the oldest, if it is not to be a flush. The QP is in ERR, and
+// rq.done is held.
+func (q *qp) flushRecvs(first provider.WCStatus) {
+	if q.shared != nil {
+		q.flushShared(first)
+		return
+	}
+	r := &q.rq
+	status := first
+	if status == provider.WCSuccess {
+		status = provider.WCWRFlushErr
+	}
+	h, tail := r.head.Load(), r.tail.Load()
+	if h != tail {
+		q.counters().flushedRecvs.Add(uint64(tail - h))
+	}
+	for ; h != tail; h++ {
+		wc := provider.WC{WRID: r.at(h).wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}
+		r.head.Store(h + 1)
+		q.recvCQ.push(wc, true)
+		status = provider.WCWRFlushErr
+	}
+}

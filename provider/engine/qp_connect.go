@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// start takes over conn, which has finished MPA's start-up with params, and puts
+// the QP into RTS. early is what was read from conn behind the peer's start-up
+// frame; it is not retained. The depths are those of params.
+//
+// onDown is called once, without any lock held and on any goroutine, when the
+// QP has left RTS for good and everything posted is flushed; its error is
+// QP.Cause. It may be called before start returns. The Conn is the QP's own from
+// here on, and is closed some time after onDown: what was sent last must not be
+// lost. If start returns an error, onDown is not called and conn is still the
+// caller's; the QP is in ERR if it could have been connected.
+//
+//rfc:5040 RDMAP-6.1-01 Only RDMA messages on the stream in RDMA mode
+//rfc:5041 DDP-6.1-01 Both directions enabled at the same time
+//rfc:5044 MPA-7.1-04 DDP endpoint bound when Full Operation starts
+func (q *qp) start(conn transport.Conn, params mpa.Params, early []byte, onDown func(error)) error {
+	_, err := q.begin(conn, params, early, false, onDown)
+	return err
+}
+
+// begin is start, and returns the stream, so that the caller can end this stream and not a
+// later one of the QP. admitted says that admission counts the connection, until onDown is
+// called at least.
+func (q *qp) begin(
+	conn transport.Conn, params mpa.Params, early []byte, admitted bool, onDown func(error),
+) (*stream, error) {
+	s := &stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}
+	s.params = streamParams{
+		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
+		PeerToPeer: params.PeerToPeer, WaitFirstFPDU: params.WaitFirstFPDU, RTR: params.RTR,
+	}
+	s.inbound.Init(roundDepth(params.IRD))
+	s.outstanding.Init(outboundDepth(params))
+	s.records, _ = conn.(transport.RecordWriter)
+	s.looker, _ = conn.(transport.Looker)
+	s.rx.init(s)
+	s.tx.init(s)
+	s.maySend.Store(!params.WaitFirstFPDU)
+
+	// The poller may call Ready as soon as Add has been called; Ready must find nothing to
+	// do before the early octets are in. The program may post as soon as the QP is in RTS;
+	// if the post fills the socket, the poller has to watch the Conn, and so must have it.
+	s.rxMu.Lock()
+	s.txMu.Lock()
+	err := q.enterRTS(s, params.ORD)
+	if err == nil {
+		if err = q.dev.poller.Add(conn, s); err != nil {
+			e := &ending{cause: err, lost: true}
+			s.fail(e)
+			s.finish(e)
+		} else {
+			q.dev.streams.Add(1)
+			q.dev.tally.connections.Add(1)
+		}
+	}
+	s.unlockTx()
+	if err != nil {
+		s.rxMu.Unlock()
+		return nil, err
+	}
+	s.receiveEarly(early)
+	s.rxMu.Unlock()
+	s.kickTx()
+	return s, nil
+}
+
+// roundDepth grants a power of two of inbound Reads: siw rounds what it takes
+// from the start-up frames up to one, and means it.
+//
+//rfc:5040 RDMAP-6.1-02 Inbound read limit (IRD) provided as negotiated
+func roundDepth(ird int) int {
+	if ird <= 0 {
+		return 0
+	}
+	return roundUp(ird)
+}
+
+// outboundDepth is the ORD, or 1 where an RTR indication is a Read and there are
+// to be none otherwise.
+func outboundDepth(p mpa.Params) int {
+	if sendsRTR(p.PeerToPeer, p.WaitFirstFPDU) && p.RTR == mpa.RTRRead {
+		return max(p.ORD, 1)
+	}
+	return p.ORD
+}
+
+// sendsRTR reports whether this end begins with an RTR indication.
+func sendsRTR(peerToPeer, waitFirstFPDU bool) bool { return peerToPeer && !waitFirstFPDU }
+
+func (q *qp) enterRTS(s *stream, ord int) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch state := q.getState(); {
+	case q.closing:
+		return errDestroyed
+	case q.dev.fatal.Load():
+		return errDeviceFatal
+	case state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
+		return fmt.Errorf("%s is in %s: %w", q.name(), state, syscall.EINVAL)
+	}
+	s.tx.next = q.sq.tail.Load() // posts are refused before RTS
+	q.ird, q.ord = uint16(s.inbound.Depth()), uint16(ord)
+	q.stream.Store(s)
+	q.setState(provider.QPRTS)
+	return nil
+}
+
+// disconnect ends the connection gracefully: what is in the send queue is sent,
+// then FIN; when the peer's FIN has come, or CloseTimeout has passed without any
+// progress, the QP goes to ERR and onDown is called. It does not wait. Without a
+// connection it does nothing.
+//
+//rfc:5041 DDP-6.2.1-01 Graceful close flushes pending data first
+//rfc:5041 DDP-6.2.1-05 Reception stays enabled after local half close
+func (q *qp) disconnect() { _ = q.startClosing(false) }
+
+// abort resets the connection at once. Without one it does nothing.
+func (q *qp) abort(cause error) {
+	if s := q.stream.Load(); s != nil {
+		s.fail(&ending{cause: cause, reset: true})
+		s.settle()
+	}
+}

@@ -1,0 +1,135 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider"
+
+const (
+	// rxOctets is the buffer of a context. It holds the longest FPDU with its markers
+	// several times over.
+	rxOctets = 256 << 10
+
+	// rxKept is how many streams of a device may keep a receive context between
+	// turns because a long FPDU has come in part, each until it has stood still from
+	// one look at stalled streams to the next. Beyond that the part is moved to memory
+	// of its size, so that peers that stall can't pin a context each.
+	rxKept = 32
+)
+
+// rxContext is what receiving needs while octets are in flight. It is lent to one
+// stream at a time.
+type rxContext struct {
+	b       []byte // rxOctets
+	scratch []byte // ULPDU without its markers
+
+	iov   [maxSGE + 1][]byte
+	spans [maxSGE]span
+	mFor  *qp // the QP whose peer's right to write to m was checked, nil without m
+
+	// m is in use for that peer until leave: Writes that follow each other often name the
+	// same region.
+	m *mr
+
+	// place is where a segment's payload goes: in regions in use until release.
+	place  [maxSGE][]byte
+	nplace int
+	nspans int
+	pieces []objectPiece // instead, where one of the regions is an object
+}
+
+func newRxContext() *rxContext { return &rxContext{b: make([]byte, rxOctets)} }
+
+// resolve makes the n octets at offset off of what the SGEs name ready to be
+// written. With false they can't be.
+func (c *rxContext) resolve(pd *pd, sges []provider.SGE, off, n uint64) bool {
+	spans, ok := resolveLocal(pd, sges, provider.AccessLocalWrite, c.spans[:0])
+	if !ok {
+		clear(spans)
+		return false
+	}
+	c.nspans = len(spans)
+	c.nplace = len(appendSpans(c.place[:0], spans, off, n))
+	return true
+}
+
+// resolveWrite makes n octets of the region that a Write names ready to be
+// written.
+func (c *rxContext) resolveWrite(q *qp, stag uint32, to uint64, n int) error {
+	if c.m != nil && c.mFor == q && c.m.stag == stag && n > 0 {
+		// It is in use, so that it is neither closed nor invalidated. What remains to
+		// be checked are the bounds.
+		if p, ok := c.m.slice(to, uint64(n)); ok {
+			c.place[0], c.nplace = p, 1
+			return nil
+		}
+	}
+	c.leave()
+	m, p, err := writeTarget(q, stag, to, n)
+	if err != nil || m == nil {
+		return err
+	}
+	if m.src != nil {
+		c.useObject(m, to, n)
+		return nil
+	}
+	c.m, c.mFor = m, q
+	c.place[0], c.nplace = p, 1
+	return nil
+}
+
+// useObject makes n octets of a region that is an object, and in use for the peer,
+// what the payload is for.
+func (c *rxContext) useObject(m *mr, to uint64, n int) {
+	c.pieces = append(c.pieces[:0], objectPiece{m: m, remote: true, off: to - m.base, n: uint64(n)})
+}
+
+// resolveObjects is resolve where one of the regions is an object.
+func (c *rxContext) resolveObjects(pd *pd, sges []provider.SGE, off, n uint64) bool {
+	var ok bool
+	c.pieces, ok = objectPieces(pd, sges, provider.AccessLocalWrite, off, n)
+	return ok
+}
+
+// dropObjects undoes useObject and resolveObjects.
+func (c *rxContext) dropObjects() {
+	releasePieces(c.pieces)
+	c.pieces = nil
+}
+
+// release ends the use of the regions that resolve began.
+func (c *rxContext) release() {
+	if c.nspans > 0 {
+		releaseSpans(c.spans[:c.nspans])
+		clear(c.spans[:c.nspans])
+	}
+	clear(c.place[:c.nplace])
+	c.nspans, c.nplace = 0, 0
+}
+
+// leave ends the use of the region that resolveWrite began. It comes before
+// anything that may wait, and at the end of what one read has brought.
+func (c *rxContext) leave() {
+	if c.m != nil {
+		c.m.releaseRemote()
+		c.m, c.mFor = nil, nil
+	}
+}
+
+// idle reports whether the context uses no region and nothing of a segment is left in it.
+// That must be so between turns, and while it is not lent: the next stream would get what
+// is left.
+func (c *rxContext) idle() bool {
+	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0
+}
+
+// endUses ends all uses of regions. There are some only after a panic has ended a turn.
+func (c *rxContext) endUses() {
+	c.leave()
+	c.release()
+	c.dropObjects()
+}
+
+// copyIn copies payload to its place.
+func (c *rxContext) copyIn(payload []byte) {
+	for _, p := range c.place[:c.nplace] {
+		payload = payload[copy(p, payload):]
+	}
+}

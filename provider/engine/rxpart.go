@@ -1,0 +1,66 @@
+package engine
+
+import "sync/atomic"
+
+// partSmall is how many octets of an FPDU a part keeps, at most, without memory of its own:
+// more than a segment of Ethernet has. Such a part goes through a context whenever more of
+// it comes.
+const partSmall = 1600
+
+// partsMost is how many octets the long parts of a device may have together. Beyond that
+// streams end that do not finish their FPDU, those of the peers that have most of them first
+// (see stalls.shrink).
+const partsMost = 64 << 20
+
+// rxPart is the beginning of an FPDU that was moved out of a context, because a peer that
+// stops in the middle of one must not hold a context of 256 KiB. What it makes us hold is
+// in proportion to what it has sent: a long part has memory of its own, at most twice as
+// much as has come and never more than the FPDU is long. The rest is read to there, so
+// that each octet is copied a bounded number of times, in whatever pieces it comes.
+type rxPart struct {
+	b    []byte // what has come
+	need int    // how long it has to be until there is more to be done
+
+	counted int64 // in partOctets
+
+	iov   [1][]byte
+	small [partSmall]byte
+}
+
+// idle reports whether nothing is in p.
+func (p *rxPart) idle() bool { return p.b == nil && p.iov[0] == nil }
+
+// fill makes p the part b of an FPDU.
+func (p *rxPart) fill(b []byte, need int) {
+	p.need = max(need, len(b))
+	if len(b) <= partSmall {
+		p.b = p.small[:copy(p.small[:], b)]
+		return
+	}
+	p.b = append(make([]byte, 0, min(p.need, 2*len(b))), b...)
+}
+
+// room returns where more of p is to be read to.
+func (p *rxPart) room() []byte {
+	if len(p.b) == cap(p.b) {
+		p.b = append(make([]byte, 0, min(p.need, 2*len(p.b))), p.b...)
+	}
+	return p.b[len(p.b):min(cap(p.b), p.need)]
+}
+
+// count keeps all, the device's partOctets, up to date with the memory of its own that p
+// has for an FPDU that the peer has not finished. A part that is complete and waits for an
+// object of ours does not count: no other stream is to end because of it.
+func (p *rxPart) count(all *atomic.Int64) {
+	n := int64(0)
+	if p.isLong() {
+		n = int64(cap(p.b))
+	}
+	if n != p.counted {
+		all.Add(n - p.counted)
+		p.counted = n
+	}
+}
+
+// isLong reports whether the rest of the FPDU is to be read to the part itself.
+func (p *rxPart) isLong() bool { return len(p.b) > partSmall && len(p.b) < p.need }

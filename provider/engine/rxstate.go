@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"math/bits"
+
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// rxState is the receive side of a stream; rxMu guards it.
+type rxState struct {
+	recv rdmap.Receiver
+	fpdu mpa.Receiver
+
+	c    *rxContext // nil while nothing is in flight
+	r, w int        // c.b[r:w] was read and not consumed
+	part *rxPart    // what was moved out of a context
+
+	direct directFPDU
+	store  *objectStore // what has to arrive at an object before anything else is taken
+
+	looks   uint32 // of pollers since somebody was about to sleep (see muting.go)
+	attends uint32 // when looks was 0
+	taken   uint32 // FPDUs so far
+	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
+	dense   uint8  // the last reads have cost at most 2^dense times their octets
+
+	mayDirect bool // payload may be placed before its CRC is known
+	kept      bool // this stream counts against rxKept
+	first     bool // no FPDU was received yet
+	kick      bool // the transmit side has something to look at
+	eof       bool
+}
+
+func (r *rxState) init(s *stream) {
+	p := &s.params
+	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding, Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
+	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
+	r.mayDirect = !p.MarkersRx && (!p.CRC || s.dev.opts.Placement == PlaceStreaming)
+	r.first, r.dense = true, denseFirst
+}
+
+// midFPDU reports whether an FPDU has come in part.
+func (r *rxState) midFPDU() bool { return r.direct.active || r.w > r.r || r.part != nil }
+
+// stop gives back what the receive side has.
+func (r *rxState) stop(s *stream) {
+	if r.storing() {
+		s.orphan()
+	}
+	s.endStore()
+	s.dropPart()
+	r.r, r.w, r.direct = 0, 0, directFPDU{}
+	if r.c != nil {
+		r.c.endUses()
+	}
+	s.rxPark()
+}
+
+// storing reports whether the receive side waits for an object.
+func (r *rxState) storing() bool { return r.store != nil }
+
+// inLong reports whether the receive side is inside an FPDU of which so much has come that
+// reading the rest is better than keeping the part.
+func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
+
+// readLimit is how many octets the next read takes, when turn is left: few while FPDUs
+// are short, so that what they cost stays within it.
+func (r *rxState) readLimit(turn int) int {
+	if r.direct.recent {
+		return directAhead
+	}
+	most := max(readLeast, min(readMost, turn/2, turn>>r.dense))
+	rest := int(r.need) - (r.w - r.r) // which costs no more than its octets
+	switch {
+	case rest <= 0:
+		return most
+	case rest+most > turn:
+		return rest + directAhead // the turn ends with the FPDU, so that no long part is left
+	}
+	return rest + most
+}
+
+// spent returns what a read of n octets, in which as many FPDUs ended as fpdus says, has
+// cost. full says that as many octets came as were asked for.
+//
+// It records in dense how short the FPDUs were. dense decreases slowly, and only after
+// reads that were as long as it permitted.
+func (r *rxState) spent(n, fpdus int, full bool) int {
+	cost := n + fpdus*fpduCost
+	dense := uint8(bits.Len(uint(cost-1) / uint(n)))
+	if full || dense > r.dense {
+		r.dense = max(dense, r.dense-min(r.dense, 1))
+	}
+	return cost
+}

@@ -1,0 +1,135 @@
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// sendWQE is a work request in the send queue. The poster fills it; from then
+// on the transmit side reads it, and what is below done belongs to sendQueue.done.
+type sendWQE struct {
+	wrid   uint64
+	raddr  uint64
+	rkey   uint32
+	inv    uint32 // what goes with the message: the STag to invalidate, or the immediate data
+	length uint32 // octets of the message
+	op     provider.WROpcode
+	flags  provider.SendFlags
+	nsge   uint16
+
+	finished bool              // of flaggedOps: it is over, and waits for its turn to be reported
+	status   provider.WCStatus // why it failed, if it did
+}
+
+// sendQueue is a ring of WQEs between three indexes that run freely:
+//
+//	free <= head <= (next of the transmit side) <= tail
+//	head <= out
+//
+// From free to head are WQEs that were unsignalled and successful. Their places
+// are given back when a later one is reported, which is what the man page of
+// ibv_post_send makes programs rely on, or when a poster finds the queue full:
+// siw and rxe give them back then, too, and Drain and Shutdown need a place in a
+// queue of unsignalled work.
+type sendQueue struct {
+	wqes      []sendWQE
+	sges      []provider.SGE
+	inline    []byte
+	atomics   []atomicOperands // made with the first atomic operation
+	memory    *memoryQueue     // made with the first work on our own memory
+	maxSGE    int
+	maxInline int
+
+	mu   sched.Mutex[locks.SendPosting] // of posters
+	tail sched.Uint32                   // written under mu, behind the WQE
+
+	done sched.Mutex[locks.SendDone] // of completing
+	out  uint32                      // Sends and Writes before this one are over
+	head uint32                      // oldest WQE not reported
+	free atomic.Uint32               // written under done
+}
+
+// grow makes the ring if there is none, and reports whether there was none. Until
+// the first post the queue is one of no places, and thereby full, so that posting
+// asks only where it would fail. mu is held; all others look at the ring behind
+// tail.
+func (s *sendQueue) grow(places uint32) bool {
+	if s.wqes != nil {
+		return false
+	}
+	n := int(places)
+	s.wqes = make([]sendWQE, n)
+	s.sges = make([]provider.SGE, n*s.maxSGE)
+	s.inline = make([]byte, n*s.maxInline)
+	return true
+}
+
+func (s *sendQueue) at(i uint32) *sendWQE { return &s.wqes[i&uint32(len(s.wqes)-1)] }
+
+// sgeRoom is where the SGEs of WQE i are.
+func (s *sendQueue) sgeRoom(i uint32) []provider.SGE {
+	at := int(i&uint32(len(s.wqes)-1)) * s.maxSGE
+	return s.sges[at : at+s.maxSGE]
+}
+
+// inlineRoom is where the inline payload of WQE i is.
+func (s *sendQueue) inlineRoom(i uint32) []byte {
+	at := int(i&uint32(len(s.wqes)-1)) * s.maxInline
+	return s.inline[at : at+s.maxInline]
+}
+
+// full reports whether there is no place for a WQE at tail. s.mu is held.
+func (s *sendQueue) full(tail uint32) bool { return tail-s.free.Load() == uint32(len(s.wqes)) }
+
+// makeRoom makes the ring if there is none, or gives back the places of unsignalled
+// WQEs that are over, and reports whether there is a place for a WQE at tail now.
+// s.mu is held.
+func (s *sendQueue) makeRoom(tail, places uint32) bool {
+	if s.grow(places) {
+		return true
+	}
+	s.done.Lock()
+	s.free.Store(s.head)
+	s.done.Unlock()
+	return !s.full(tail)
+}
+
+// forget empties the queue without a completion. done is held.
+func (s *sendQueue) forget() {
+	for tail := s.tail.Load(); s.head != tail; s.head++ {
+		s.dropMemory(s.head)
+	}
+	s.out = s.head // for the next connection
+	s.free.Store(s.head)
+}
+
+// isWrite reports whether the WQE's first message is a Write.
+func (w *sendWQE) isWrite() bool {
+	return w.op == provider.WRRDMAWrite || w.op == provider.WRRDMAWriteWithImm
+}
+
+// isPlain reports whether wr is what most are, and thereby one that checkSend
+// passes: a Send or Write of one SGE.
+func (s *sendQueue) isPlain(wr *provider.SendWR) bool {
+	const others = ^(provider.SendSignaled | provider.SendSolicited | provider.SendFence)
+	return (wr.Opcode == provider.WRRDMAWrite || wr.Opcode == provider.WRSend) &&
+		wr.Flags&others == 0 && len(wr.SGList) == 1 && s.maxSGE > 0 && len(wr.Inline) == 0
+}
+
+// addRest puts in WQE i what no plain wr has.
+func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
+	if len(wr.Inline) > 0 {
+		copy(s.inlineRoom(i), wr.Inline)
+	}
+	switch {
+	case wr.Opcode == provider.WRRDMAWriteWithImm || wr.Opcode == provider.WRSendWithImm:
+		s.at(i).inv = wr.Imm
+	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
+		s.addMemory(i, wr)
+	case atomicOps.has(wr.Opcode):
+		s.addAtomic(i, wr)
+	}
+}

@@ -1,0 +1,78 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider"
+
+// sharedRecv is what a QP with an SRQ has instead of a receive queue: the receive
+// that it has taken for the message under way. The receive side of the stream uses
+// it, and when the stream is over flushing, with rq.done.
+type sharedRecv struct {
+	srq  *srq
+	held bool
+	wqe  recvWQE
+	sges []provider.SGE // room for as many as the SRQ has
+}
+
+// share makes one more QP a dependant of s.
+func (d *device) share(op string, s provider.SRQ) (*sharedRecv, error) {
+	r, ok := s.(*srq)
+	if !ok || r == nil || r.pd.dev != d {
+		return nil, failForeign(op, "SRQ")
+	}
+	if !r.refs.Hold() {
+		return nil, failClosed(op, "srq")
+	}
+	return &sharedRecv{srq: r, sges: make([]provider.SGE, r.maxSGE)}, nil
+}
+
+// leaveSRQ undoes share.
+func (q *qp) leaveSRQ() {
+	if q.shared != nil {
+		q.shared.srq.refs.Drop()
+	}
+}
+
+// take returns the receive of the message under way, its SGEs and the PD that these
+// are of; nil if the SRQ is empty. It is called for each segment, and again for what
+// is left of one: the first call of a message takes.
+func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
+	if !h.held {
+		if h.held = h.srq.take(&h.wqe, h.sges); !h.held {
+			return nil, nil, h.srq.pd
+		}
+	}
+	return &h.wqe, h.sges[:h.wqe.nsge], h.srq.pd
+}
+
+// finishShared is finishRecv for a QP with an SRQ.
+func (q *qp) finishShared(wc provider.WC, solicited bool) {
+	h := q.shared
+	h.held = false
+	wc.WRID, wc.QPN = h.wqe.wrid, q.qpn
+	wc.Opcode |= provider.WCRecv
+	q.recvCQ.push(wc, solicited)
+}
+
+// flushShared completes the receive of the message under way, if there is one, in
+// error: with status, or as flushed if that is WCSuccess. What is in the SRQ is for
+// others. The QP is in ERR, and rq.done is held.
+func (q *qp) flushShared(status provider.WCStatus) {
+	h := q.shared
+	if !h.held {
+		return
+	}
+	h.held = false
+	q.counters().flushedRecvs.Add(1)
+	if status == provider.WCSuccess {
+		status = provider.WCWRFlushErr
+	}
+	q.recvCQ.push(provider.WC{WRID: h.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
+}
+
+// recvRefusal is why a receive can't be posted to the QP's own queue, if err is how
+// that shows.
+func (q *qp) recvRefusal(err error) error {
+	if q.shared != nil {
+		return errHasSRQ
+	}
+	return err
+}

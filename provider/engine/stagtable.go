@@ -1,0 +1,290 @@
+package engine
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// retiredSTags is how many deregistrations an STag stays unused for after its
+// own: a peer that still holds it must not reach the region of somebody else.
+const retiredSTags = 1 << 16
+
+// minSTagSlots is the size of an empty table, a power of two.
+const minSTagSlots = 64
+
+// stagTable finds memory regions by STag. lookup takes no lock and may run
+// concurrently with everything. STags are drawn from crypto/rand over all 32
+// bits, so that a peer that was given one learns nothing about others, and
+// live ones are few among 2^32, so that guessing ends the guesser's connection
+// long before it hits (RFC 5040 section 8.1.1, RFC 5042 section 6.3.1).
+//
+// Entries are compared in full, and each registration has an mr of its own that is
+// never used again, so that no stale STag ever finds another region.
+//
+// Windows, and regions that work requests register, are other: the lowest octet of
+// their STags, the key, changes from one registration to the next, and is the
+// program's to choose (RFC 5040 calls an STag an index and a key). They are in a table
+// of their own by the index, which is random as well, and which no other STag has.
+//
+//rfc:5040 RDMAP-8.1.1-8-01 STags hard to predict
+//rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
+type stagTable struct {
+	stagSlots           // of regions with one STag
+	moving    stagSlots // of those with an index
+
+	mu           sched.Mutex[locks.STags] // what follows, and writing to the slots
+	rested       restingKeys
+	restedMoving restingKeys
+	random       func([]byte) // crypto/rand.Read unless a test replaces it
+}
+
+// stagOwner is what has a region whose STags come and go: a window, or a region that
+// work requests register.
+type stagOwner interface {
+	// invalidate ends what stag names, on behalf of q or, with remote, of its peer. The
+	// caller uses nothing of it. The errors are those of rdmap.CheckInvalidate.
+	invalidate(q *qp, stag uint32, remote bool) error
+	domain() *pd
+}
+
+// stagSlots is a hash table of regions with open addressing. As the keys are random
+// their low bits are the hash.
+type stagSlots struct {
+	slots atomic.Pointer[[]atomic.Pointer[mr]] // never full; replaced when it grows or shrinks
+	live  int                                  // entries
+	dead  int                                  // slots that hold stagTombstone
+}
+
+// stagTombstone fills the slot of a removed entry, which a probe passes. No
+// key is 0, so that no lookup matches it.
+var stagTombstone = new(mr)
+
+func newSTagTable() *stagTable {
+	t := &stagTable{
+		random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
+	}
+	t.stagSlots.init()
+	t.moving.init()
+	return t
+}
+
+// stagIndex is the part of an STag that stays while its key octet changes.
+func stagIndex(stag uint32) uint32 { return stag >> 8 }
+
+// lookup returns the region that stag names, nil if there is none. The region
+// may be closed by the time it is returned: acquire tells. If it has an owner it may
+// be another STag of the same index that names it: stag has to be compared with its
+// own, behind acquire.
+func (t *stagTable) lookup(stag uint32) *mr {
+	if stag == 0 {
+		return nil
+	}
+	slots := *t.slots.Load()
+	mask := uint32(len(slots) - 1)
+	for i := stag & mask; ; i = (i + 1) & mask {
+		m := slots[i].Load()
+		if m == nil {
+			return t.moving.find(stagIndex(stag))
+		}
+		if m.key == stag {
+			return m
+		}
+	}
+}
+
+// local begins a use of the region that stag names by a work request of ours, which
+// m.release ends. It returns nil, with nothing in use, if there is none.
+func (t *stagTable) local(stag uint32) *mr {
+	m := t.lookup(stag)
+	if m == nil || !m.acquire() {
+		return nil
+	}
+	if m.stag != stag {
+		m.release()
+		return nil
+	}
+	return m
+}
+
+// source is local for what is sent. If still is true, the region is in use by way of
+// mr.still: no peer can write its octets, and still.leave ends the use. Otherwise a copy
+// of them has to be sent if there is a CRC.
+func (t *stagTable) source(stag uint32) (m *mr, still bool) {
+	if m = t.lookup(stag); m != nil && m.quiet && m.still.Enter() {
+		return m, true // a quiet region keeps its STag, so that this is its STag
+	}
+	return t.local(stag), false
+}
+
+// insert gives m an STag and enters it. m must not be shared yet.
+func (t *stagTable) insert(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.stag = t.draw()
+	m.key = m.stag
+	t.add(m)
+}
+
+// insertMoving is insert for an m that has an owner.
+func (t *stagTable) insertMoving(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.stag = t.drawMoving()
+	m.key = stagIndex(m.stag)
+	t.moving.add(m)
+}
+
+// remove takes m out; its STag, or its index, rests for retiredSTags
+// deregistrations.
+func (t *stagTable) remove(m *mr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m.owner != nil {
+		t.moving.remove(m)
+		t.restedMoving.add(m.key)
+		return
+	}
+	t.stagSlots.remove(m)
+	t.rested.add(m.key)
+}
+
+// draw returns an STag that is not 0, not in use and not retired, and whose index
+// neither.
+func (t *stagTable) draw() uint32 {
+	for {
+		stag := t.drawAny()
+		if stag != 0 && !t.rested.has(stag) && !t.restedMoving.has(stagIndex(stag)) && t.lookup(stag) == nil {
+			return stag
+		}
+	}
+}
+
+// drawMoving returns an STag with an index that is not 0, not in use and not retired,
+// and of which no STag is either: all of them are m's.
+func (t *stagTable) drawMoving() uint32 {
+	for {
+		stag := t.drawAny()
+		if index := stagIndex(stag); index != 0 && !t.restedMoving.has(index) && t.moving.find(index) == nil && !t.usesIndex(index) {
+			return stag
+		}
+	}
+}
+
+// usesIndex reports whether an STag with that index is in use or retired.
+func (t *stagTable) usesIndex(index uint32) bool {
+	for key := range uint32(256) {
+		stag := index<<8 | key
+		if t.rested.has(stag) || t.find(stag) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *stagTable) drawAny() uint32 {
+	var b [4]byte
+	t.random(b[:])
+	return binary.LittleEndian.Uint32(b[:])
+}
+
+func (t *stagSlots) init() {
+	slots := make([]atomic.Pointer[mr], minSTagSlots)
+	t.slots.Store(&slots)
+}
+
+// find returns the entry with that key, nil if there is none.
+func (t *stagSlots) find(key uint32) *mr {
+	slots := *t.slots.Load()
+	mask := uint32(len(slots) - 1)
+	for i := key & mask; ; i = (i + 1) & mask {
+		if m := slots[i].Load(); m == nil || m.key == key {
+			return m
+		}
+	}
+}
+
+func (t *stagSlots) add(m *mr) {
+	if slots := *t.slots.Load(); 2*(t.live+t.dead+1) > len(slots) {
+		t.rebuild()
+	}
+	t.put(*t.slots.Load(), m)
+	t.live++
+}
+
+func (t *stagSlots) remove(m *mr) {
+	slots := *t.slots.Load()
+	mask := uint32(len(slots) - 1)
+	i := m.key & mask
+	for slots[i].Load() != m {
+		if slots[i].Load() == nil {
+			panic("engine: a memory region is not in the STag table")
+		}
+		i = (i + 1) & mask
+	}
+	slots[i].Store(stagTombstone)
+	t.live--
+	t.dead++
+}
+
+// rebuild replaces the slots by new ones without tombstones, a quarter full at
+// most. Concurrent lookups finish on the old ones, which stay as they are.
+func (t *stagSlots) rebuild() {
+	size := minSTagSlots
+	for size < 4*(t.live+1) {
+		size *= 2
+	}
+	slots := make([]atomic.Pointer[mr], size)
+	for i, old := 0, *t.slots.Load(); i < len(old); i++ {
+		if m := old[i].Load(); m != nil && m != stagTombstone {
+			t.put(slots, m)
+		}
+	}
+	t.dead = 0
+	t.slots.Store(&slots)
+}
+
+func (t *stagSlots) put(slots []atomic.Pointer[mr], m *mr) {
+	mask := uint32(len(slots) - 1)
+	i := m.key & mask
+	for slots[i].Load() != nil {
+		i = (i + 1) & mask
+	}
+	slots[i].Store(m)
+}
+
+// restingKeys are the last retiredSTags keys that were removed.
+type restingKeys struct {
+	set   map[uint32]struct{}
+	order []uint32 // ring of what is in the set, oldest at next
+	next  int
+}
+
+func (r *restingKeys) has(key uint32) bool {
+	_, resting := r.set[key]
+	return resting
+}
+
+func (r *restingKeys) add(key uint32) {
+	if r.set == nil {
+		r.set = make(map[uint32]struct{})
+	}
+	r.set[key] = struct{}{}
+	if len(r.order) < retiredSTags {
+		r.order = append(r.order, key)
+		return
+	}
+	delete(r.set, r.order[r.next])
+	r.order[r.next] = key
+	r.next = (r.next + 1) % retiredSTags
+}
+
+// hasRested reports whether stag was that of a region that was closed lately.
+func (t *stagTable) hasRested(stag uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rested.has(stag) || t.restedMoving.has(stagIndex(stag))
+}

@@ -1,0 +1,344 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/iwarp"
+)
+
+// A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent.
+// Its connection, which holds next to nothing otherwise, then holds part of an FPDU, or
+// octets that the socket didn't take. That ends after a time, even if a few octets move now
+// and then: an FPDU has FPDUTimeout from its first octet to its last, and what was left
+// over when the socket was full has SendTimeout until it is taken. So a peer has to keep to
+// an absolute rate. A slow peer that does so is never cut, because each FPDU has the whole
+// time.
+//
+// The streams of a device that may be stalled are looked at together, and a timer runs
+// only while there are any. A stream joins them when it begins to wait for its peer in one
+// of these ways, and sets one flag, which stays set most of the time that it is busy.
+// Counters that the stream has anyway show whether it has moved since the last look.
+
+const (
+	// stallLook is the longest time between two looks at stalled streams, and how long a
+	// stalled stream keeps more than it needs.
+	stallLook = time.Second
+
+	// stallLooks is how many looks, at least, there are in the time of the shortest limit,
+	// so that no limit is exceeded by much.
+	stallLooks = 8
+
+	// turnsToFill is how many turns fill the last third of a socket's buffer, if messages
+	// are short.
+	turnsToFill = 8
+
+	// stallsPrune is how many streams join, at least, before those of them that have ended
+	// are dropped: the streams of peers that come, stop and go must not be kept until the
+	// next look.
+	stallsPrune = 32
+
+	// stallsKept is the number of streams for which the lists of watched ones keep their
+	// memory when few are watched.
+	stallsKept = 64
+)
+
+// Why streams that are stalled for too long end.
+var (
+	errFPDUTimeout = fmt.Errorf("the peer did not finish an FPDU within FPDUTimeout: %w",
+		os.ErrDeadlineExceeded)
+	errSendTimeout = fmt.Errorf("the peer did not take what it was sent within SendTimeout: %w",
+		os.ErrDeadlineExceeded)
+
+	errFPDUMemory = fmt.Errorf("the peer did not finish an FPDU, and unfinished ones take more than %d MiB: %w",
+		partsMost>>20, os.ErrDeadlineExceeded)
+
+	errHalfFPDU = &iwarp.Error{
+		Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified,
+		Reason: "an FPDU took too long to arrive",
+	}
+)
+
+// stalls watches the streams of a device that may be stalled.
+type stalls struct {
+	mu      sched.Mutex[locks.Stalls]
+	fresh   []*stream // since the last look
+	prune   int       // how long fresh may get before those that have ended are taken out
+	timer   *time.Timer
+	due     time.Time // when the timer was to run out
+	armed   bool
+	stopped bool
+	looks   sync.WaitGroup // the timer that is armed, and what it calls
+
+	known []stall // for look only, of which one runs at a time
+}
+
+// stall is a stream that is watched.
+type stall struct {
+	s      *stream
+	rx, tx stallSide
+}
+
+// stallSide is how far one side of a stream was at the look that first found it waiting
+// for the peer to finish the FPDU, or to take the octets, that it still waits for.
+type stallSide struct {
+	on    bool // it waits for the peer
+	since time.Time
+	at    uint64 // FPDUs taken, or octets sent, by then
+	owed  uint64 // how many more octets have to be sent
+}
+
+func (w *stalls) join(s *stream) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	if len(w.fresh) >= w.prune {
+		w.fresh = slices.DeleteFunc(w.fresh, func(s *stream) bool { return s.finished.Load() })
+		w.prune = max(stallsPrune, 2*len(w.fresh))
+	}
+	w.fresh = append(w.fresh, s)
+	w.arm(s.dev)
+}
+
+// arm sets the timer, unless it is set. mu is held.
+func (w *stalls) arm(d *device) {
+	if w.armed {
+		return
+	}
+	w.armed = true
+	w.looks.Add(1)
+	period := d.opts.stallPeriod()
+	w.due = time.Now().Add(period)
+	if w.timer == nil {
+		w.timer = time.AfterFunc(period, func() { w.look(d) })
+		return
+	}
+	w.timer.Reset(period)
+}
+
+// stallPeriod is how long it is from one look at stalled streams to the next.
+func (o *Options) stallPeriod() time.Duration {
+	period := stallLook
+	for _, limit := range []time.Duration{o.FPDUTimeout, o.SendTimeout} {
+		if limit > 0 {
+			period = min(period, limit/stallLooks)
+		}
+	}
+	return max(period, time.Millisecond)
+}
+
+// look looks at all streams that are watched. If it runs late, this process or the machine
+// has stood still. What came meanwhile may still be in the sockets, so that time does not
+// count against the peers.
+func (w *stalls) look(d *device) {
+	defer w.looks.Done()
+	w.mu.Lock()
+	for _, s := range w.fresh {
+		w.known = append(w.known, stall{s: s})
+	}
+	clear(w.fresh)
+	w.fresh = trimmed(w.fresh)[:0]
+	w.prune = 0
+	now := time.Now()
+	late := max(0, now.Sub(w.due))
+	w.mu.Unlock()
+
+	stay := w.known[:0]
+	for i := range w.known {
+		st := &w.known[i]
+		st.rx.since, st.tx.since = st.rx.since.Add(late), st.tx.since.Add(late)
+		if st.look(now) {
+			stay = append(stay, *st)
+		}
+	}
+	clear(w.known[len(stay):])
+	w.known = trimmed(stay)
+	w.shrink(d, now)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.armed = false
+	if !w.stopped && len(w.known)+len(w.fresh) > 0 {
+		w.arm(d)
+	}
+}
+
+// trimmed returns s, copied to less memory if its capacity is far more than its length.
+func trimmed[T any](s []T) []T {
+	if cap(s) <= 4*max(len(s), stallsKept) {
+		return s
+	}
+	return append(make([]T, 0, 2*max(len(s), stallsKept)), s...)
+}
+
+// shrink ends streams that are still in the FPDU in which an earlier look found them, if
+// all parts of FPDUs together take more memory than they may. It ends those of the peers
+// that have most octets of such parts. Otherwise one peer could have all others ended that
+// are slow.
+func (w *stalls) shrink(d *device, now time.Time) {
+	over := d.prog.partOctets.Load() - d.prog.partsMost
+	if over <= 0 {
+		return
+	}
+	peers := make(map[netip.Addr]int64)
+	w.eachPart(now, func(s *stream, n int64) {
+		if s.over() {
+			over -= n // it is about to end
+		} else {
+			peers[s.peer()] += n
+		}
+	})
+	level := excess(slices.Collect(maps.Values(peers)), over)
+	w.eachPart(now, func(s *stream, n int64) {
+		if peer := s.peer(); over > 0 && peers[peer] > level && !s.over() {
+			peers[peer] -= n
+			over -= n
+			s.rx.recv.End()
+			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUMemory))
+		}
+	})
+}
+
+// eachPart calls f, with rxMu held, for the streams that have a long part of an FPDU in
+// which an earlier look found them. n is how many octets the part has.
+func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
+	for i := range w.known {
+		st := &w.known[i]
+		s := st.s
+		if !st.rx.on || !st.rx.since.Before(now) || !s.rxMu.TryLock() {
+			continue
+		}
+		if r := &s.rx; r.part != nil && r.part.counted > 0 && uint64(r.taken) == st.rx.at {
+			f(s, r.part.counted)
+		}
+		s.rxMu.Unlock()
+		if s.over() {
+			sched.Go(s.settle)
+		}
+	}
+}
+
+// excess returns the greatest number that the counts exceed by over or more, together; 0 if
+// none does.
+func excess(counts []int64, over int64) int64 {
+	slices.Sort(counts)
+	above := int64(0)
+	for n := int64(1); len(counts) > 0; n++ {
+		last := len(counts) - 1
+		above += counts[last]
+		counts = counts[:last]
+		if level := (above - over) / n; level >= 0 && (last == 0 || level >= counts[last-1]) {
+			return level
+		}
+	}
+	return 0
+}
+
+// stop ends the watch, and waits for a look that is in progress. There are no streams any
+// more.
+func (w *stalls) stop() {
+	w.mu.Lock()
+	w.stopped = true
+	if w.armed && w.timer.Stop() {
+		w.looks.Done()
+	}
+	w.mu.Unlock()
+	w.looks.Wait()
+}
+
+// look looks at the stream, and reports whether the next look has to, too. It does also if
+// another goroutine has one of the stream's locks now.
+func (st *stall) look(now time.Time) bool {
+	s := st.s
+	if s.finished.Load() {
+		return false
+	}
+	if s.over() || !s.rxMu.TryLock() {
+		return true
+	}
+	stay := st.lookLocked(now)
+	s.rxPark() // for a goroutine that may have tried meanwhile, and did not get the lock
+	s.rxMu.Unlock()
+	if s.over() {
+		sched.Go(s.settle) // settle calls the program's onDown, which may block
+	}
+	return stay
+}
+
+// lookLocked is look with rxMu held.
+func (st *stall) lookLocked(now time.Time) bool {
+	s := st.s
+	if !s.txMu.TryLock() {
+		return true
+	}
+	defer s.unlockTx()
+	st.lookRx(now)
+	st.lookTx(now)
+	if s.tx.b != nil && s.tx.b.built == 0 {
+		s.putBatch()
+	}
+	if st.rx.on || st.tx.on {
+		return true
+	}
+	s.watched.Store(false) // with both locks held, so that the next holder sees it
+	return false
+}
+
+// lookRx ends the stream if it has been inside one FPDU for too long. The time in which an
+// object of ours stores does not count: the peer can do nothing about it.
+func (st *stall) lookRx(now time.Time) {
+	s := st.s
+	r := &s.rx
+	at := uint64(r.taken)
+	switch {
+	case !r.midFPDU() || r.storing():
+		st.rx.on = false
+	case !st.rx.on || st.rx.at != at:
+		st.rx = stallSide{on: true, since: now, at: at}
+	default:
+		s.unkeep()
+		if hasPassed(now, st.rx.since, s.dev.opts.FPDUTimeout) {
+			r.recv.End()
+			s.fail(s.endTerminate(errHalfFPDU, nil, 0, nil).because(errFPDUTimeout))
+		}
+	}
+}
+
+// lookTx ends the stream if the peer has taken too little for too long while the socket
+// was full. It sends no Terminate, for which the socket has no room.
+func (st *stall) lookTx(now time.Time) {
+	s := st.s
+	t := &s.tx
+	at, owed := s.moved.Load(), s.owed()
+	switch {
+	case owed == 0 || t.fetching():
+		st.tx.on = false
+	case !st.tx.on:
+		s.fillSocket()
+		st.tx = stallSide{on: true, since: now, at: s.moved.Load(), owed: s.owed()}
+	case at-st.tx.at >= st.tx.owed:
+		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
+	case !hasPassed(now, st.tx.since, s.dev.opts.SendTimeout):
+		t.hold(s.dev)
+	default:
+		s.fillSocket()
+		if at = s.moved.Load(); at-st.tx.at < st.tx.owed && !s.over() {
+			s.fail(&ending{cause: errSendTimeout, reset: true})
+		}
+		st.tx = stallSide{on: true, since: now, at: at, owed: s.owed()}
+	}
+}
+
+// hasPassed reports whether limit, which may be none, has passed since then.
+func hasPassed(now, then time.Time, limit time.Duration) bool {
+	return limit > 0 && now.Sub(then) >= limit
+}

@@ -1,0 +1,265 @@
+package engine
+
+import (
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// stream is a QP's connection in MPA's Full Operation Phase: an RDMAP stream
+// over a TCP stream. It is the Handler of its Conn.
+//
+// Its receive side and its transmit side are two state machines that run on
+// whatever goroutine has a reason to run them: one that posts, polls, or serves
+// the device's progress. Each has a lock. A turn only tries it: a goroutine that
+// does not get txMu sets txWork and leaves the work to the holder, and one that does
+// not get rxMu leaves the reading to the holder. Code that needs the side's state
+// waits for the lock: begin, finish, giveBack, withTxError, and what follows the call
+// of an object's method. A fault found by either side is recorded with fail, and once
+// that side's lock is released settle takes the QP to ERR.
+type stream struct {
+	q      *qp
+	dev    *device
+	conn   transport.Conn
+	params streamParams
+	onDown func(error)
+
+	records transport.RecordWriter // conn, nil if it knows no records
+	looker  transport.Looker       // conn, nil if it is none
+
+	inbound     rdmap.InboundReads     // rx pushes, tx pops
+	outstanding rdmap.OutstandingReads // tx pushes, rx pops
+
+	end      sched.Pointer[ending] // why the stream ends; the first reason stays
+	finished sched.Bool            // the QP has let go: what is left is the linger's
+
+	// maySend is false for a responder until the first FPDU has come.
+	//
+	//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
+	maySend sched.Bool
+
+	rxMu sched.Mutex[locks.RX]
+	rx   rxState
+
+	txMu    sched.Mutex[locks.TX]
+	txWork  sched.Bool // there is something to look at for whoever has txMu
+	blocked sched.Bool // the socket is full and the poller watches for room
+	room    sched.Bool // the poller has seen room since
+	tx      txState
+
+	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
+	mutedAt   uint32     // rx.looks when that was last asked for
+	admitted  bool       // admission counts it
+	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
+
+	closing sched.Bool // send what is posted, then FIN
+	notify  sched.Bool // raise EventSQDrained once our FIN is out
+	finSent sched.Bool // our FIN is out, and the peer's is awaited
+	watched sched.Bool // it is among the device's stalls; reset with both locks held
+	linger  linger
+
+	// moved is how many octets were sent, for those that watch whether the peer takes any.
+	moved atomic.Uint64
+}
+
+// streamParams is what of mpa.Params a stream needs all its life.
+type streamParams struct {
+	Enhanced, CRC, MarkersTx, MarkersRx bool
+	RDMAC                               bool // DDP and RDMAP have version 0
+	PeerToPeer, WaitFirstFPDU           bool
+	RTR                                 mpa.RTR
+}
+
+// disconnect is qp.disconnect for this stream: it does nothing to another that the QP
+// may have meanwhile.
+func (s *stream) disconnect() {
+	s.q.mu.Lock()
+	current := s.q.stream.Load() == s
+	if current {
+		s.q.setState(provider.QPSQD)
+	}
+	s.q.mu.Unlock()
+	if current {
+		s.closeGracefully()
+	}
+}
+
+// Ready implements transport.Handler.
+func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, turnMost) }
+
+// ReadyTurn implements transport.Sharer.
+func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bool) {
+	if s.finished.Load() {
+		return s.lingerOn(turn)
+	}
+	if readable && writable {
+		turn /= 2 // each direction has its half
+	}
+	if readable {
+		used, more = s.pollRx(turn)
+	}
+	if writable {
+		s.room.Store(true)
+		sent, unsent := s.pumpTx(turn)
+		s.settle()
+		used, more = used+sent, more || unsent
+	}
+	if s.finished.Load() {
+		used += endCost
+	}
+	return used, more
+}
+
+// kickTx transmits what there is to transmit, or leaves that to the goroutine that holds
+// txMu.
+func (s *stream) kickTx() {
+	s.pumpTx(turnMost)
+	s.settle()
+}
+
+// pumpTx is kickTx for the receive side, which settles itself when its lock is
+// released. turn bounds all that this call sends, whatever is posted meanwhile. pumpTx
+// returns how much of the turn was used, and whether the turn ended before the work did.
+func (s *stream) pumpTx(turn int) (used int, more bool) {
+	if !s.txMu.TryLock() {
+		// The holder looks at txWork after it has released the lock.
+		s.txWork.Store(true)
+		if !s.txMu.TryLock() {
+			return 0, false
+		}
+	}
+	s.tx.turn = int32(turn)
+	left := s.txTurn()
+	for s.txWork.Load() && s.txMu.TryLock() {
+		left = s.txTurn()
+	}
+	return max(turn-left, 0), left <= 0 && s.blocked.Load()
+}
+
+// unlockTx releases txMu, and then does what others have left to its holder. A goroutine
+// that has taken txMu for anything but a turn releases it with unlockTx, and calls settle
+// when it holds no lock any more.
+func (s *stream) unlockTx() {
+	s.txMu.Unlock()
+	if s.txWork.Load() {
+		s.pumpTx(turnMost)
+	}
+}
+
+// txTurn transmits, releases txMu, and returns what is left of the turn. The release is
+// deferred, as in rxTurn, because a panic has to reach the program: with the lock held, the
+// program would hang in the Close that it has probably deferred.
+func (s *stream) txTurn() (left int) {
+	defer s.txMu.Unlock()
+	if s.txWork.Load() {
+		s.txWork.Store(false)
+	}
+	s.transmit()
+	return int(s.tx.turn)
+}
+
+// rxTurn receives, and releases rxMu.
+func (s *stream) rxTurn(turn int) (used int, more bool) {
+	defer s.rxMu.Unlock()
+	return s.receiveTurn(turn)
+}
+
+// lookTurn is rxTurn for a look, and reports whether the stream is to be muted.
+func (s *stream) lookTurn(turn int) bool {
+	defer s.rxMu.Unlock()
+	s.receiveTurn(turn)
+	return s.looked()
+}
+
+// pollRx receives what has arrived, unless somebody else is at it. Readiness is
+// level triggered, so that nothing is lost then.
+func (s *stream) pollRx(turn int) (used int, more bool) {
+	if !s.rxMu.TryLock() {
+		return 0, false
+	}
+	used, more = s.rxTurn(turn)
+	s.settle()
+	return used, more
+}
+
+// look is pollRx for a poller that reads the stream directly. It reports false if
+// somebody else is at it.
+func (s *stream) look(turn int) bool {
+	if !s.rxMu.TryLock() {
+		return false
+	}
+	if s.lookTurn(turn) {
+		s.dev.muting.mute(s)
+	}
+	s.settle()
+	return true
+}
+
+// fail notes why the stream ends. Only the first reason counts. Both sides stop
+// as soon as they see it.
+//
+//rfc:5040 RDMAP-7.1-4-01 First error wins
+func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
+
+// over reports whether the stream is to end.
+func (s *stream) over() bool { return s.end.Load() != nil }
+
+// settle ends the stream if there is a reason to. When it returns, the QP is in
+// ERR and flushed, whoever did it. No lock may be held.
+func (s *stream) settle() {
+	e := s.end.Load()
+	if e == nil || s.finished.Load() {
+		return
+	}
+	s.rxMu.Lock()
+	s.txMu.Lock()
+	first := !s.finished.Load()
+	if first {
+		s.finish(e)
+	}
+	s.unlockTx()
+	s.rxMu.Unlock()
+	if !first {
+		return
+	}
+	s.dev.muting.end(s)
+	s.startLinger(e)
+	s.onDown(e.cause)
+	s.dev.streams.Done()
+}
+
+// finish has both sides give back what they hold, and detaches the stream from its QP.
+// rxMu and txMu are held.
+func (s *stream) finish(e *ending) {
+	s.keeps.Store(false)
+	s.rx.stop(s)
+	s.linger.out = s.tx.stop(s, e)
+	s.dev.countEnd(s, e, len(s.linger.out) > 0)
+	s.undoMemory()
+	s.q.enterError(s, e)
+	if e.raise {
+		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
+	}
+	s.finished.Store(true)
+}
+
+// tellDrained raises EventSQDrained if it was asked for, once.
+func (s *stream) tellDrained() {
+	if s.notify.Swap(false) {
+		s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
+	}
+}
+
+// closeGracefully begins the end that disconnect describes.
+func (s *stream) closeGracefully() {
+	if s.closing.Swap(true) {
+		return
+	}
+	s.watchClosing()
+	s.kickTx()
+}

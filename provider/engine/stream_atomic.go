@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// fillAtomicRequest sends the request of an atomic operation, which takes its turn
+// and its place among those of Reads. The target is the peer's to check, alignment
+// as well: which addresses are aligned depends on where its memory lies.
+//
+//rfc:7306 EXT-5.2-01 Atomic requests share QN1 MSN space and IRD/ORD with reads
+//rfc:7306 EXT-5.2.1-08 Atomic requests sent in ULP order
+//rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
+func (s *stream) fillAtomicRequest() {
+	t := &s.tx
+	sq := &s.q.sq
+	w := sq.at(t.next)
+	if !s.sinkUsable(sq.sgeRoom(t.next)[:w.nsge]) {
+		s.failWork()
+		return
+	}
+	o := sq.atomicAt(t.next)
+	id := t.next
+	var r rdmap.AtomicRequest
+	if w.op == provider.WRAtomicFetchAdd || w.op == provider.WRMaskedAtomicFetchAdd {
+		r = rdmap.FetchAdd(id, w.rkey, w.raddr, o.compareAdd, o.addMask)
+	} else {
+		r = rdmap.CmpSwap(id, w.rkey, w.raddr, o.compareAdd, o.swap, o.compareMask, o.swapMask)
+	}
+	s.outstanding.Push(rdmap.OutstandingRead{Atomic: true, ID: id, Size: rdmap.AtomicLen, Cookie: uint64(t.next)})
+	h := rdmap.AtomicRequestHeader(t.readMSN)
+	t.readMSN++
+	var room [rdmap.AtomicRequestLen]byte
+	t.b.begin(&h, rdmap.AtomicRequestLen, t)
+	t.b.copyIn(r.AppendTo(room[:0]), t)
+	t.b.end(t, 0, false)
+	countOne(&s.q.counters().sent.AtomicRequest, rdmap.AtomicLen)
+	t.msg = msgNone
+	t.next++
+}
+
+// takeAtomicRequest performs the peer's atomic operation, at once, so that it comes
+// behind all that was delivered before it and ahead of all that comes later. Its
+// response waits for its turn behind those of earlier Reads.
+//
+//rfc:7306 EXT-5.2.1-07 Valid atomic request not delivered to ULP
+//rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery
+//rfc:7306 EXT-5.4-8-01 Ordering of several atomics
+func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	req, err := rdmap.ParseAtomicRequest(payload)
+	var original uint64
+	if err == nil {
+		original, err = performAtomic(s.q, &req)
+	}
+	if err != nil {
+		//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
+		s.refuse(err, h, len(payload), nil)
+		return
+	}
+	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.AtomicRequest, rdmap.AtomicLen)
+	//rfc:7306 EXT-5.2.1-09 Atomic requests processed in order
+	//rfc:7306 EXT-5.2.1-10 Valid atomic request gets a valid response
+	s.inbound.Push(rdmap.InboundAtomic(a.MSN, rdmap.AtomicResponse{ID: req.ID, Original: original}))
+	s.rx.kick = true
+}
+
+// performAtomic does what the peer of q asks of memory that it may use, and returns
+// what was there. It is the CPU's atomic operation, so that it is atomic against those
+// of all QPs, of other devices of the process, and of the program itself.
+//
+//rfc:7306 EXT-5-01 Atomic on one location not interleaved with another atomic
+//rfc:7306 EXT-5.3-01 Atomicity across streams of the same RNIC
+func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error) {
+	m, r := q.region(req.STag, provider.AccessRemoteAtomic)
+	defer m.leave()
+	//rfc:7306 EXT-8.2-03 Atomic target STag/TO/rights validated as for ReadReq
+	if err := rdmap.CheckAtomic(&r, req); err != nil {
+		return 0, err
+	}
+	b, ok := m.slice(req.TO, rdmap.AtomicLen)
+	if !ok {
+		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
+	}
+	p := unsafe.Pointer(unsafe.SliceData(b))
+	//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
+	//rfc:7306 EXT-5.1.1-02 Misaligned FetchAdd leaves memory unchanged
+	//rfc:7306 EXT-5.1.2-04 Misaligned CmpSwap: memory unchanged, error, Terminate
+	//rfc:7306 EXT-8.2-02 Alignment error code is 0/2/0x07
+	if uintptr(p)%rdmap.AtomicLen != 0 {
+		return 0, rdmap.ErrAtomicAlignment
+	}
+	word := (*uint64)(p)
+	for {
+		original := atomic.LoadUint64(word)
+		//rfc:7306 EXT-5-02 FetchAdd and CmpSwap both implemented if any
+		//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
+		value := req.Apply(original)
+		if value == original || atomic.CompareAndSwapUint64(word, original, value) {
+			//rfc:7306 EXT-5.1.1-06 Original value returned
+			return original, nil
+		}
+	}
+}
+
+// fillAtomicResponse sends what an operation of the peer has found.
+//
+//rfc:7306 EXT-5.2.1-11 Atomic request identifier echoed
+//rfc:7306 EXT-5.2.2-01 Atomic response untagged, QN 3, MSN from 1
+//rfc:7306 EXT-5.2.2-07 Atomic responses in request order
+func (s *stream) fillAtomicResponse() {
+	t := &s.tx
+	r, _ := t.resp.Atomic()
+	s.inbound.Pop() // the peer may ask again as soon as this is out
+	h := rdmap.AtomicResponseHeader(t.atomicMSN)
+	t.atomicMSN++
+	var room [rdmap.AtomicResponseLen]byte
+	t.b.begin(&h, rdmap.AtomicResponseLen, t)
+	t.b.copyIn(r.AppendTo(room[:0]), t)
+	t.b.end(t, 0, false)
+	countOne(&s.q.counters().sent.AtomicResponse, rdmap.AtomicLen)
+	t.msg = msgNone
+}
+
+// takeAtomicResponse puts the old value where the WQE wants it, as the CPU has
+// numbers, and completes the WQE.
+//
+//rfc:7306 EXT-5.2.2-05 Atomic response delivered to ULP
+//rfc:7306 EXT-5.4-1-01 Requester assumes nothing before the atomic response
+//rfc:7306 EXT-5.4-7-01 Atomic not complete before its response is delivered
+func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	r, err := rdmap.ParseAtomicResponse(payload)
+	if err == nil && r.ID != a.Read.ID {
+		err = rdmap.ErrAtomicResponseID
+	}
+	i := uint32(a.Read.Cookie)
+	if err == nil {
+		sges := s.q.sq.sgeRoom(i)[:s.q.sq.at(i).nsge]
+		if !s.rx.c.resolve(s.q.pd, sges, 0, rdmap.AtomicLen) {
+			s.q.failSend(i, provider.WCLocProtErr)
+			err = errSinkSGE
+		}
+	}
+	if err != nil {
+		//rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error
+		s.refuse(err, h, len(payload), nil)
+		return
+	}
+	var room [rdmap.AtomicLen]byte
+	//rfc:7306 EXT-5.1.1-05 Operation in target endianness, wire big-endian
+	binary.NativeEndian.PutUint64(room[:], r.Original)
+	s.rx.c.copyIn(room[:])
+	s.rx.c.release()
+	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.AtomicResponse, rdmap.AtomicLen)
+	s.finishRead(a)
+}
+
+// blameAtomic has the atomic operation fail that a Terminate is about, and reports
+// whether there is one: the Terminate has its DDP header. What InfiniBand calls an
+// invalid request, a misaligned target above all, is one here.
+func (s *stream) blameAtomic(t *rdmap.ReceivedTerminate) bool {
+	if !t.HaveDDP || t.DDP.Tagged || t.DDP.QN != rdmap.QNReadRequest {
+		return false
+	}
+	r := s.outstanding.WithMSN(t.DDP.MSN)
+	if r == nil || !r.Atomic {
+		return false
+	}
+	status := provider.WCRemInvReqErr
+	if t.EType == iwarp.RDMAPRemoteProtection {
+		status = provider.WCRemAccessErr
+	}
+	s.q.failSend(uint32(r.Cookie), status)
+	return true
+}

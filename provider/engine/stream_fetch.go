@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// fetchAhead asks for the next pieces of a message of length octets, as many as may be
+// on their way. find returns what is at n octets of the message, in use. It reports
+// false if that can't be had and there is no other piece to go on with.
+func (s *stream) fetchAhead(length uint32, tagged bool, find func(off uint32, n uint64) ([]objectPiece, bool)) bool {
+	t := &s.tx
+	if t.fetches == nil {
+		t.fetches = new(messageFetches)
+	}
+	m := t.fetches
+	for m.n < len(m.pieces) && m.next < length {
+		ahead := m.n > 0
+		if ahead && s.dev.prog.ahead.Add(1) > objectAhead {
+			s.dev.prog.ahead.Add(-1)
+			return true
+		}
+		// As many segments as fit into a chunk, and no more than the message has left.
+		segment := ddp.MaxPayload(t.mulpdu, tagged)
+		n := min(uint64(chunkOctets/segment*segment), uint64(length-m.next))
+		pieces, ok := find(m.next, n)
+		if !ok {
+			// Whoever needs it finds out again, and says so.
+			if ahead {
+				s.dev.prog.ahead.Add(-1)
+			}
+			return ahead
+		}
+		m.pieces[m.n] = s.startFetch(pieces, uint32(n), ahead)
+		m.n++
+		m.next += uint32(n)
+	}
+	return true
+}
+
+// startFetch has the n octets that pieces name read.
+func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectFetch {
+	f := &objectFetch{payload: s.dev.chunks.get(), n: n, ahead: ahead}
+	if pieces = moveMemory(pieces, f.payload.b[:n], true); len(pieces) == 0 {
+		f.state.Store(fetchDone)
+		return f
+	}
+	sched.Go(func() {
+		f.err = readPieces(pieces, f.payload.b[:n])
+		releasePieces(pieces)
+		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {
+			s.dev.giveFetch(f)
+			s.orphanOver()
+			return
+		}
+		s.kickTx()
+	})
+	return f
+}
+
+// fillObjectResponse is fillResponse for a source that is an object, of which the next
+// segment can be had.
+func (s *stream) fillObjectResponse() {
+	t := &s.tx
+	r := &t.resp
+	done := r.Size - t.seg.Remaining()
+	if err := s.fetchResponse(); err != nil {
+		s.failResponse(err, done)
+		return
+	}
+	seg, p, ok, err := t.nextFetched(true)
+	switch {
+	case err != nil:
+		s.failResponse(errObjectRead, done)
+		t.fault.because(err)
+		return
+	case !ok:
+		return
+	}
+	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
+	t.b.begin(&h, seg.Len, t)
+	t.b.addCopy(p, t)
+	t.b.end(t, 0, false)
+	t.dropFetched(s.dev)
+	if seg.Last {
+		countOne(&s.q.counters().sent.ReadResponse, r.Size)
+		s.inbound.Pop()
+		t.msg = msgNone
+		t.endFetch(s)
+		return
+	}
+	_ = s.fetchResponse() // it tells the next time, if what is there ends before
+}
+
+// fetchResponse is fetchAhead for the response under way. The error is that of
+// readSource for what is needed next.
+func (s *stream) fetchResponse() (err error) {
+	r := &s.tx.resp
+	ok := s.fetchAhead(r.Size, true, func(off uint32, n uint64) ([]objectPiece, bool) {
+		var m *mr
+		to := r.SourceTO + uint64(off)
+		if m, _, err = readSource(s.q, r.SourceSTag, to, uint32(n)); err != nil {
+			return nil, false
+		}
+		return []objectPiece{{m: m, remote: true, off: to - m.base, n: n}}, true
+	})
+	if ok {
+		return nil
+	}
+	return err
+}
+
+// fillObjectWork is fillWork for a Send or Write with a source that is an object. It
+// reports false if there is none, or what is wrong has nothing to do with it.
+func (s *stream) fillObjectWork(w *sendWQE) bool {
+	t := &s.tx
+	if !s.fetchWork(w) {
+		return false
+	}
+	seg, p, ok, err := t.nextFetched(w.isWrite())
+	switch {
+	case err != nil:
+		s.failWork()
+		t.fault.because(err)
+		return true
+	case !ok:
+		return true
+	}
+	h := s.workHeader(w, seg)
+	t.b.begin(&h, seg.Len, t)
+	t.b.addCopy(p, t)
+	t.b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
+	t.dropFetched(s.dev)
+	if seg.Last {
+		s.endWork(w)
+		t.endFetch(s)
+		return true
+	}
+	s.fetchWork(w) // it tells the next time, if what is there ends before
+	return true
+}
+
+// fetchWork is fetchAhead for WQE next, w.
+func (s *stream) fetchWork(w *sendWQE) bool {
+	return s.fetchAhead(w.length, w.isWrite(), func(off uint32, n uint64) ([]objectPiece, bool) {
+		return objectPieces(s.q.pd, s.q.sq.sgeRoom(s.tx.next)[:w.nsge], 0, uint64(off), n)
+	})
+}

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// What of RFC 7306 the verbs name. An Immediate Data message has eight octets, where
+// libibverbs has four: those are the first four, in network order, as with cxgb4, and
+// the others are zero.
+const immShift = 32
+
+// fillImmediate adds the Immediate Data of WQE next: behind its Write, or alone.
+//
+//rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
+//rfc:7306 EXT-6.3-06 Immediates issued in order
+func (s *stream) fillImmediate() {
+	t := &s.tx
+	w := s.q.sq.at(t.next)
+	h := rdmap.ImmediateHeader(w.flags&provider.SendSolicited != 0, t.sendMSN)
+	t.sendMSN++
+	var room [rdmap.ImmediateLen]byte
+	t.b.begin(&h, rdmap.ImmediateLen, t)
+	t.b.copyIn(rdmap.AppendImmediate(room[:0], uint64(w.inv)<<immShift), t)
+	t.b.end(t, t.next, true)
+	countOne(&s.q.counters().sent.Immediate, rdmap.ImmediateLen)
+	t.msg = msgNone
+	t.next++
+}
+
+// takeImmediate reports the peer's Immediate Data with the oldest receive. Behind a
+// Write that makes what libibverbs calls a Write with immediate data, for which it
+// tells the Write's length; whether the peer posted it as one can't be seen.
+//
+//rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
+//rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
+//rfc:7306 EXT-6.4-01 Immediate: same ordering and completion rules as Send
+func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	data, err := rdmap.ParseImmediate(payload)
+	if err == nil {
+		w, _ := s.q.rq.front()
+		if w == nil && s.q.shared != nil {
+			w, _, _ = s.q.shared.take()
+		}
+		err = ddp.CheckUntagged(0, 0, w != nil, 0)
+	}
+	if err != nil {
+		//rfc:7306 EXT-8.1-2-01 Inbound extension error: DDP header, RDMA header zero
+		s.refuse(err, h, len(payload), nil)
+		return
+	}
+	s.rx.recv.Commit(a)
+	countOne(&s.q.counters().received.Immediate, rdmap.ImmediateLen)
+	wc := provider.WC{Flags: provider.WCWithImm, Imm: uint32(data >> immShift)}
+	//rfc:7306 EXT-7-01 Immediate completes only after the Write before it
+	if a.AfterWrite {
+		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written
+	}
+	if s.q.shared != nil {
+		s.q.finishShared(wc, a.Opcode.Solicited())
+		return
+	}
+	s.q.finishRecv(wc, a.Opcode.Solicited())
+}

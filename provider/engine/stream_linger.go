@@ -1,0 +1,327 @@
+package engine
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// linger is the last part of a connection's life, when the QP has let go of it:
+// the rest of the FPDU under way goes out, then the Terminate if there is one,
+// then FIN; what the peer still sends is read and dropped until its FIN comes.
+// TCP answers a close with unread octets by a reset, which would take the
+// Terminate along; that is why somebody has to read.
+//
+// Before that it holds the watch over a graceful end.
+type linger struct {
+	mu    sched.Mutex[locks.Linger]
+	out   [][]byte // records still to be sent; the stream's until startLinger
+	on    bool     // startLinger was called
+	fin   bool     // our FIN is out
+	eof   bool     // the peer's FIN has come
+	gone  bool     // the socket is closed
+	watch *endWatch
+}
+
+// endWatch bounds how long an end may take. It is apart because an idle stream has none.
+type endWatch struct {
+	timer *time.Timer
+
+	// Of a graceful end: from when until when the peer has time to move something, and what
+	// had moved at the beginning of that time.
+	from, until time.Time
+	seen        uint64
+
+	// From when the peer has SendTimeout to move closingLeast octets, and what had moved by
+	// then.
+	since time.Time
+	at    uint64
+
+	answered uint64 // what came of Read Responses (see countAnswer)
+}
+
+// after has f called after d, and what was to be called before that no more. mu is held.
+func (l *linger) after(d time.Duration, f func()) {
+	if l.watch == nil {
+		l.watch = new(endWatch)
+	}
+	l.stopTimer()
+	l.watch.timer = time.AfterFunc(d, f)
+}
+
+// stopTimer undoes after. mu is held.
+func (l *linger) stopTimer() {
+	if l.watch != nil && l.watch.timer != nil {
+		l.watch.timer.Stop()
+	}
+}
+
+// watchClosing resets the connection when a graceful end gets nowhere for
+// CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
+// ours comes, or its FIN does not come. A peer that moves a little now and then has
+// SendTimeout for each closingLeast octets, so that a graceful end is over some time. The
+// time that an object of ours takes does not count (see closingExpired).
+func (s *stream) watchClosing() {
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.finished.Load() {
+		return
+	}
+	now := time.Now() // before the timer is set, which must not fire early
+	l.after(s.dev.opts.CloseTimeout, s.closingExpired)
+	w := l.watch
+	w.from, w.until, w.seen = now, now.Add(s.dev.opts.CloseTimeout), s.closingMoved()
+	if w.since.IsZero() || w.seen-w.at >= closingLeast {
+		w.since, w.at = now, w.seen
+	}
+}
+
+// closingLeast is how many octets have to move in SendTimeout for a graceful end to go on.
+const closingLeast = chunkOctets
+
+// closingMoved is what has moved for a graceful end, in either direction. linger.mu is held.
+func (s *stream) closingMoved() uint64 { return s.moved.Load() + s.linger.watch.answered }
+
+// countAnswer counts a segment of a Read Response as movement of a graceful end: its octets,
+// and one more for the end of an answer, so that empty segments in between count nothing.
+func (s *stream) countAnswer(a *rdmap.Action) {
+	n := uint64(a.Len)
+	if a.Last {
+		n++
+	}
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watch != nil {
+		l.watch.answered += n
+	}
+}
+
+// closingExpired ends a graceful end that gets nowhere, if that is the peer's doing. While
+// an object stores it does nothing, because objectTook sets the timer again after that.
+func (s *stream) closingExpired() {
+	storing, fetching := s.waitsForObject()
+	l := &s.linger
+	l.mu.Lock()
+	w := l.watch
+	now := time.Now()
+	early := now.Before(w.until)
+	at := s.closingMoved()
+	moved := !s.finSent.Load() && at != w.seen
+	if fetching {
+		w.since = now
+	}
+	slow := at-w.at < closingLeast && hasPassed(now, w.since, s.dev.opts.SendTimeout)
+	l.mu.Unlock()
+	switch {
+	case storing || early:
+	case fetching || moved && !slow:
+		s.watchClosing()
+	default:
+		s.fail(&ending{cause: errCloseTimeout, reset: true})
+		s.settle()
+	}
+}
+
+// objectTook gives the peer the time back that an object has taken since began, so that
+// it has CloseTimeout in all for its FIN, whatever it sends before that. rxMu is held.
+func (s *stream) objectTook(began time.Time) {
+	if !s.closing.Load() {
+		return
+	}
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.watch
+	if w == nil || l.on {
+		return
+	}
+	if began.Before(w.from) {
+		began = w.from
+	}
+	took := time.Since(began)
+	w.until, w.since = w.until.Add(took), w.since.Add(took)
+	w.timer.Reset(time.Until(w.until))
+}
+
+// startLinger begins the linger of a stream that has just finished. It drops little of what
+// has arrived: any number of streams may end in one Poll, and the rest stays readable.
+//
+//rfc:5040 RDMAP-6.2.1-03 Graceful LLP close after Terminate so it arrives
+//rfc:5041 DDP-7.1-04 One more outgoing message possible after an error
+func (s *stream) startLinger(e *ending) {
+	l := &s.linger
+	var instead departing
+	l.mu.Lock()
+	l.stopTimer()
+	l.on = true
+	l.fin = s.finSent.Load()
+	if l.eof = s.rx.eof; l.eof {
+		_ = s.unwatch(readEnded, true) // nothing comes that could be missed
+	}
+	switch {
+	case e.reset:
+		_ = s.conn.Abort()
+		l.gone = true
+	// A peer that hung up first needs no place in departures.
+	case e.lost, s.lingerStep(new(turnEnd)):
+		s.closeConn()
+	default:
+		var ok bool
+		if instead, ok = s.dev.leaving.add(s, &s.dev.opts); !ok {
+			s.closeConn()
+			break
+		}
+		l.after(s.dev.opts.CloseTimeout, s.lingerExpired)
+	}
+	// Not lingerOn, which does nothing if another goroutine has the lock, for whatever
+	// purpose: what is to be sent would not be sent.
+	s.lingerTurn(turnEnd)
+	if instead != nil {
+		s.dev.tally.refuse("MaxClosing")
+		instead.cut(true)
+	}
+}
+
+// peer implements departing.
+func (s *stream) peer() netip.Addr { return peerOf(s.conn) }
+
+// closeConn closes the socket. linger.mu is held.
+func (s *stream) closeConn() {
+	_ = s.conn.Close()
+	s.linger.gone = true
+	s.linger.out = nil
+}
+
+// lingerOn does what can be done now. Whoever finds another goroutine at it
+// leaves it alone: readiness comes again.
+func (s *stream) lingerOn(turn int) (used int, more bool) {
+	if !s.linger.mu.TryLock() {
+		return 0, false
+	}
+	left := s.lingerTurn(turn)
+	return turn - left, left <= 0
+}
+
+// lingerTurn is lingerOn with linger.mu held, which it releases. It returns what is left
+// of the turn.
+func (s *stream) lingerTurn(turn int) (left int) {
+	l := &s.linger
+	left = turn
+	done := l.on && !l.gone && s.lingerStep(&left)
+	if done {
+		l.stopTimer()
+		s.closeConn()
+	}
+	l.mu.Unlock()
+	if done {
+		s.dev.leaving.gone(s)
+	}
+	return left
+}
+
+// lingerStep does what can be done in what is left of a turn, and reports whether the
+// socket can be closed.
+func (s *stream) lingerStep(left *int) bool {
+	return !s.lingerSend() || !s.lingerDrain(left) || s.linger.fin && s.linger.eof
+}
+
+// lingerSend sends the rest and the FIN. It reports false when the connection
+// is lost.
+func (s *stream) lingerSend() bool {
+	l := &s.linger
+	for len(l.out) > 0 {
+		out := l.out[0]
+		n, err := writeRecords(s.conn, l.out[:1], []int{len(out)})
+		if n == len(out) {
+			l.out = l.out[1:]
+			continue
+		}
+		if n > 0 {
+			l.out[0] = out[n:]
+			continue
+		}
+		if errors.Is(err, transport.ErrWouldBlock) {
+			s.blocked.Store(true)
+			return s.dev.poller.WantWrite(s.conn, true) == nil
+		}
+		return false
+	}
+	if s.blocked.Load() {
+		s.blocked.Store(false)
+		if s.dev.poller.WantWrite(s.conn, false) != nil {
+			return false
+		}
+	}
+	if l.fin {
+		return true
+	}
+	l.fin = true
+	return s.conn.CloseWrite() == nil
+}
+
+// lingerDrain drops what has arrived, within the turn. It reports false when the
+// connection is lost.
+//
+//rfc:5041 DDP-7.1-03 Segments after an error dropped silently
+//rfc:5040 RDMAP-7-01 Errored stream carries no more data
+func (s *stream) lingerDrain(left *int) bool {
+	l := &s.linger
+	if l.eof {
+		return true
+	}
+	c := s.dev.prog.contexts.Get()
+	defer s.dev.prog.contexts.Put(c)
+	for *left > 0 {
+		c.iov[0] = c.b[:min(len(c.b), max(*left, readLeast))]
+		n, err := s.conn.Readv(c.iov[:1])
+		if n > 0 {
+			*left -= max(n, readLeast) // a read of one octet costs as much
+			continue
+		}
+		if errors.Is(err, transport.ErrWouldBlock) {
+			return true
+		}
+		l.eof = true
+		_ = s.unwatch(readEnded, true)
+		return isEOF(err)
+	}
+	return true
+}
+
+// lingerExpired gives up waiting for the peer.
+func (s *stream) lingerExpired() {
+	l := &s.linger
+	l.mu.Lock()
+	if !l.gone {
+		_ = s.conn.Abort()
+		l.gone = true
+		l.out = nil
+	}
+	l.mu.Unlock()
+	s.dev.leaving.gone(s)
+}
+
+// cut implements departing: others need the place, or the device is being closed.
+func (s *stream) cut(reset bool) {
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopTimer()
+	switch {
+	case l.gone:
+		return
+	case reset && len(l.out) > 0:
+		_ = s.conn.Abort()
+	case !l.eof:
+		turn := turnLeast
+		s.lingerDrain(&turn) // a close with unread octets is a reset
+	}
+	s.closeConn()
+}

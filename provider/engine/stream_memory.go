@@ -1,0 +1,82 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider"
+
+// doMemory does what WQE next asks for. The batch uses no region. Uses of others, which
+// last as long as a copy, are waited for.
+func (s *stream) doMemory() {
+	t := &s.tx
+	q := s.q
+	w := q.sq.at(t.next)
+	var err error
+	if w.op == provider.WRLocalInv {
+		err = q.invalidateLocal(w.inv)
+	} else {
+		o := q.sq.memoryAt(t.next)
+		if o.window != nil {
+			err = o.window.bind(q, w.rkey, o)
+		} else {
+			err = o.region.register(w.rkey, o)
+		}
+		*o = memoryOperands{}
+	}
+	if err != nil {
+		s.failMemory(err)
+		return
+	}
+	q.finishRead(t.next)
+	t.next++
+}
+
+// memoryAhead does the work on our own memory that is next in the send queue where no
+// message of that can be begun: in the middle of a response, with a socket that is full,
+// on a responder that must not send yet. So no peer holds up an invalidation by not
+// reading. Nothing of the batch is in a region in use then: it was copied, or is out.
+//
+//rfc:5041 DDP-8.3-2-01 STag validity can be revoked any time
+func (s *stream) memoryAhead() {
+	t := &s.tx
+	sq := &s.q.sq
+	for (t.msg == msgNone || t.msg == msgResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
+		w := sq.at(t.next)
+		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 || t.b != nil && !t.b.letGo() {
+			return
+		}
+		s.doMemory()
+	}
+}
+
+// undoMemory undoes work on our own memory that is done but will be reported as flushed, because
+// something that was posted before it is not over: a program that sees the flush does not expect
+// that peers can reach the region. The newest is undone first, because a window may be bound to
+// what was registered before it. rxMu and txMu are held, and neither side uses a region any more.
+func (s *stream) undoMemory() {
+	sq := &s.q.sq
+	sq.done.Lock()
+	head := sq.head
+	sq.done.Unlock()
+	for i := s.tx.next; i != head; {
+		i--
+		w := sq.at(i)
+		if !w.finished || w.op != provider.WRBindMW && w.op != opRegMR {
+			continue
+		}
+		switch owner := s.q.dev.owner(w.rkey).(type) {
+		case *mw:
+			owner.undo(w.rkey)
+		case *fastMR:
+			// Fails if the program has invalidated it, or bound a window to it, since.
+			_ = owner.invalidate(s.q, w.rkey, false)
+		}
+	}
+}
+
+// failMemory gives up at WQE next, as failWork does.
+//
+//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
+func (s *stream) failMemory(err error) {
+	t := &s.tx
+	s.q.failSend(t.next, provider.WCMWBindErr)
+	t.fault = s.endTerminate(err, nil, 0, nil)
+	t.fault.event, t.fault.raise = provider.EventQPFatal, true
+}

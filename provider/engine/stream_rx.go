@@ -1,0 +1,367 @@
+package engine
+
+import (
+	"errors"
+	"io"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// receive takes what has arrived, within bounds. rxMu is held.
+func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
+
+// receiveTurn is receive with another turn. It returns what it has used of that, and
+// whether it ended before there was nothing more to receive, or to answer.
+func (s *stream) receiveTurn(turn int) (used int, more bool) {
+	r := &s.rx
+	left := turn
+	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
+		before := r.taken
+		var n int
+		if n, full = s.readMore(left); n > 0 {
+			left -= r.spent(n, int(r.taken-before), full)
+		}
+		more = full && left <= 0
+	}
+	s.rxPark()
+	used = turn - left
+	if r.kick && !s.over() {
+		r.kick = false
+		sent, unsent := s.pumpTx(max(left, batchLeast))
+		used, more = used+sent, more || unsent
+	}
+	return used, more
+}
+
+// receiveEarly takes octets that were read behind the start-up frame.
+func (s *stream) receiveEarly(early []byte) {
+	for len(early) > 0 && !s.over() {
+		s.rxEnsure()
+		n := copy(s.rx.c.b[s.rx.w:], early)
+		s.rx.w += n
+		early = early[n:]
+		s.parse()
+	}
+	s.rxPark()
+	s.rx.kick = false // start looks at the transmit side anyway
+}
+
+// rxEnsure borrows a context, and makes room in it for the longest FPDU.
+func (s *stream) rxEnsure() {
+	r := &s.rx
+	if r.c == nil {
+		r.c = s.dev.prog.contexts.Get()
+		r.r, r.w = 0, 0
+		if r.part != nil {
+			s.fromPart()
+		}
+	}
+	if s.params.MarkersRx && r.c.scratch == nil {
+		r.c.scratch = make([]byte, 0, mpa.MaxFPDULen)
+	}
+	if r.r == r.w {
+		r.r, r.w = 0, 0
+	}
+	if r.r > 0 && len(r.c.b)-r.w < rxOctets/2 {
+		r.w = copy(r.c.b, r.c.b[r.r:r.w])
+		r.r = 0
+	}
+}
+
+// rxPark gives the context back, unless there is a long part of an FPDU in it and not
+// too many other streams keep theirs. Nothing is in use by way of it either way.
+func (s *stream) rxPark() {
+	r := &s.rx
+	if r.midFPDU() && !s.over() {
+		s.watch()
+	}
+	if r.c == nil {
+		return
+	}
+	if !r.c.idle() {
+		panic("engine: a receive context is parked with a region in use")
+	}
+	if s.keeps.Load() {
+		return
+	}
+	if n := r.w - r.r; n > 0 {
+		if n > partSmall && (r.kept || s.dev.prog.keepContext()) {
+			r.kept = true
+			return
+		}
+		s.toPart()
+	}
+	s.giveContext()
+}
+
+// giveContext gives the context back, which must be idle.
+func (s *stream) giveContext() {
+	r := &s.rx
+	if r.kept {
+		r.kept = false
+		s.dev.prog.kept.Add(-1)
+	}
+	r.r, r.w = 0, 0
+	s.dev.prog.contexts.Put(r.c)
+	r.c = nil
+}
+
+// readMore reads once and handles what came. It asks for less when little is left of the
+// turn. It returns how many octets came, and whether there may be more.
+func (s *stream) readMore(turn int) (int, bool) {
+	if s.rx.direct.active && !s.rx.direct.placed() {
+		return s.readDirect()
+	}
+	if s.rx.part != nil && s.rx.part.isLong() {
+		return s.readPart()
+	}
+	s.rxEnsure()
+	r := &s.rx
+	c := r.c
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
+	c.iov[0] = space
+	var n int
+	var err error
+	if s.looker != nil && r.looks >= muteAfter {
+		n, err = s.looker.ReadLooks(c.iov[:1], looksPerPoll)
+	} else {
+		n, err = s.conn.Readv(c.iov[:1])
+	}
+	if n == 0 {
+		s.readFailed(err)
+		return 0, false
+	}
+	r.w += n
+	s.parse()
+	return n, n == len(space)
+}
+
+func (s *stream) readFailed(err error) {
+	switch {
+	case err == nil, err == transport.ErrWouldBlock: // the value itself: a poller sees it all the time
+	case errors.Is(err, io.EOF):
+		s.endOfStream()
+	default:
+		s.connectionLost(err)
+	}
+}
+
+// parse consumes whole FPDUs from the context.
+func (s *stream) parse() {
+	s.takeFPDUs()
+	s.rx.c.leave()
+}
+
+// parseRun is parse where the first n FPDUs are of the same length and verified
+// already.
+func (s *stream) parseRun(n, ulpduLen int) {
+	s.takeRun(n, ulpduLen)
+	s.parse()
+}
+
+// takeFPDUs is parse, which may leave a region in use.
+//
+//rfc:5044 MPA-5.1-03 Receiver works when alignment is lost
+//rfc:5044 MPA-6-02 Whole FPDU present before forwarding
+func (s *stream) takeFPDUs() {
+	r := &s.rx
+	r.need = 0
+	for r.w > r.r && !s.over() && !r.storing() {
+		if r.direct.active {
+			if !r.direct.placed() || !s.endDirect() {
+				return
+			}
+			continue
+		}
+		buf := r.c.b[r.r:r.w]
+		if n, ulpdu := r.fpdu.Run(buf); n > 0 {
+			r.direct.recent = false
+			r.taken += uint32(n)
+			s.takeRun(n, ulpdu)
+			continue
+		}
+		span, need, err := r.fpdu.Next(buf, r.c.scratch)
+		if err != nil {
+			s.framingError(err)
+			return
+		}
+		if need > 0 {
+			r.need = uint32(need)
+			if r.mayDirect {
+				s.tryDirect(buf)
+			}
+			return
+		}
+		r.taken++
+		r.r += span.Len
+		r.direct.recent = false
+		s.take(span.ULPDU)
+	}
+}
+
+// firstFPDU lets a responder send, now that an FPDU was received and verified,
+// whatever is in it.
+//
+//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
+//rfc:5044 MPA-7.1.2-4-02 An invalid first FPDU does not release the responder
+func (s *stream) firstFPDU() {
+	s.rx.first = false
+	if !s.maySend.Load() {
+		s.maySend.Store(true)
+		s.rx.kick = true
+	}
+}
+
+// segment takes a DDP segment whose FPDU was verified.
+//
+//rfc:5044 MPA-4.4-13 CRC verified before anything in the FPDU is acted on
+//rfc:5044 MPA-6-01 FPDU verified (start located, CRC ok) before passing up
+//rfc:5041 DDP-7.1-06 Each segment is validated, not only the first
+func (s *stream) segment(ulpdu []byte) {
+	r := &s.rx
+	first := r.first
+	if first {
+		s.firstFPDU()
+	}
+	h, n, err := ddp.ParseHeader(ulpdu, len(ulpdu))
+	if err != nil {
+		s.refuse(err, nil, 0, nil)
+		return
+	}
+	payload := ulpdu[n:]
+	a, err := r.recv.Begin(&h, len(payload))
+	if err != nil {
+		s.refuse(err, &h, len(payload), nil)
+		return
+	}
+	switch a.Kind {
+	case rdmap.TakeReadRequest:
+		s.takeReadRequest(&a, &h, payload)
+		return
+	case rdmap.TakeTerminate:
+		s.takeTerminate(&a, &h, payload)
+		return
+	case rdmap.TakeImmediate:
+		s.takeImmediate(&a, &h, payload)
+		return
+	case rdmap.TakeAtomicRequest:
+		s.takeAtomicRequest(&a, &h, payload)
+		return
+	case rdmap.TakeAtomicResponse:
+		s.takeAtomicResponse(&a, &h, payload)
+		return
+	case rdmap.Drop:
+		return
+	}
+	if first && s.isRTR(&a) {
+		r.recv.Commit(&a)
+		return
+	}
+	if err := s.target(&a, 0, a.Len); err != nil {
+		s.refuse(err, &h, len(payload), nil)
+		return
+	}
+	if len(r.c.pieces) > 0 && s.storeObject(&a, &h, payload) {
+		return
+	}
+	r.c.copyIn(payload)
+	r.c.release()
+	s.deliver(&a, &h)
+	if first && s.params.PeerToPeer && s.params.WaitFirstFPDU && a.Kind == rdmap.PlaceWrite && a.Len == 0 {
+		r.recv.ForgetWrite() // an RTR indication: Immediate Data can't be part of it
+	}
+}
+
+// isRTR reports whether the first segment of a stream is an RTR indication that
+// the application must not see: it is a Send of length zero. As a Write or a Read
+// it needs no treatment.
+//
+//rfc:6581 MPA2-9.2-14 Zero-length Send RTR is not surfaced to the ULP as a receive
+func (s *stream) isRTR(a *rdmap.Action) bool {
+	p := &s.params
+	return p.PeerToPeer && p.WaitFirstFPDU && p.RTR&mpa.RTRSend != 0 &&
+		a.Kind == rdmap.PlaceSend && a.Opcode == rdmap.OpSend && a.Last && a.Len == 0
+}
+
+// target checks a segment against the memory that it is for, all of it, and
+// makes n octets at offset off of its payload ready to be placed. Between the
+// segments of a message, and between the reads of a segment, regions may go; so
+// nothing of this is kept.
+func (s *stream) target(a *rdmap.Action, off, n int) error {
+	switch a.Kind {
+	case rdmap.PlaceWrite:
+		return s.rx.c.resolveWrite(s.q, a.STag, a.TO+uint64(off), n)
+	case rdmap.PlaceSend:
+		pd := s.q.pd
+		w, sges := s.q.rq.front()
+		if w == nil && s.q.shared != nil {
+			w, sges, pd = s.q.shared.take()
+		}
+		var length uint64
+		if w != nil {
+			length = uint64(w.length)
+		}
+		if err := ddp.CheckUntagged(a.MO, a.Len, w != nil, length); err != nil {
+			return err
+		}
+		if at := uint64(a.MO) + uint64(off); n > 0 && !s.rx.c.resolve(pd, sges, at, uint64(n)) &&
+			!s.rx.c.resolveObjects(pd, sges, at, uint64(n)) {
+			return errRecvSGE
+		}
+	case rdmap.PlaceReadResponse:
+		if !s.readSink(a, off, n) {
+			s.q.failSend(uint32(a.Read.Cookie), provider.WCLocProtErr)
+			return errSinkSGE
+		}
+	}
+	return nil
+}
+
+// deliver moves the stream past a segment that was placed, and completes what
+// ends with it.
+//
+//rfc:5040 RDMAP-5.1-02 Valid Write is not delivered to the sink ULP
+//rfc:5040 RDMAP-5.3-04 Sends delivered in order
+//rfc:5040 RDMAP-5.5-10-01 Sends delivered to ULP in DDP delivery order
+//rfc:5041 DDP-5.4-02 Delivery iff L seen and all before it placed and delivered
+func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
+	if a.Last && a.Opcode.Invalidates() {
+		// It happens before the application sees the Send, and only when all
+		// of it has come. It waits for the uses of the region.
+		//
+		//rfc:5040 RDMAP-5.3-10 SendInv: invalidated on delivery, before ULP sees it
+		//rfc:5040 RDMAP-5.3-12 SendInv is not applied on placement, only on delivery
+		s.rx.c.leave()
+		if err := invalidateRemote(s.q, a.Invalidate); err != nil {
+			s.refuse(err, h, a.Len, nil)
+			return
+		}
+	}
+	s.rx.recv.Commit(a)
+	s.countPlaced(a)
+	if a.Kind == rdmap.PlaceReadResponse && s.closing.Load() {
+		s.countAnswer(a)
+	}
+	if !a.Last {
+		return
+	}
+	switch a.Kind {
+	case rdmap.PlaceSend:
+		wc := provider.WC{ByteLen: a.MO + uint32(a.Len)}
+		if a.Opcode.Invalidates() {
+			//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
+			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
+		}
+		if s.q.shared != nil {
+			s.q.finishShared(wc, a.Opcode.Solicited())
+			return
+		}
+		s.q.finishRecv(wc, a.Opcode.Solicited())
+	case rdmap.PlaceReadResponse:
+		s.finishRead(a)
+	}
+}

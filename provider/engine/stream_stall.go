@@ -1,0 +1,46 @@
+package engine
+
+// watch has the stream looked at until neither side waits for the peer. rxMu or txMu is
+// held.
+func (s *stream) watch() {
+	if !s.watched.Load() && !s.watched.Swap(true) {
+		s.dev.stalls.join(s)
+	}
+}
+
+// fillSocket hands the socket what it takes, though it doesn't say that it has room: TCP
+// does so late, when a third of its buffer is free, and that may be more than a slow peer
+// takes in SendTimeout. txMu is held.
+func (s *stream) fillSocket() {
+	for range turnsToFill {
+		s.room.Store(true)
+		s.tx.turn = turnMost
+		if s.transmit(); !s.blocked.Load() || s.tx.b != nil && !s.tx.b.empty() {
+			return
+		}
+	}
+}
+
+// owed is how much a full socket has to take before the stream counts as moved: what is
+// left of the batch and of the message that is being sent, but at most chunkOctets; or one
+// octet if a turn has ended between two messages. It is 0 if the socket is not full.
+func (s *stream) owed() uint64 {
+	t := &s.tx
+	n := uint64(0)
+	if !s.blocked.Load() {
+		return n
+	}
+	if t.msg == msgWork || t.msg == msgResponse {
+		n = min(uint64(t.seg.Remaining()), chunkOctets)
+	}
+	switch {
+	case t.held != nil:
+		n += uint64(len(t.held.b))
+	case t.b != nil:
+		n += t.b.built - t.b.written
+	}
+	if n == 0 && s.unsent() {
+		n = 1
+	}
+	return min(n, chunkOctets)
+}

@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// workFault is the fault of WQE i, whose SGEs name what it may not use.
+func (s *stream) workFault(i uint32) error {
+	sq := &s.q.sq
+	w := sq.at(i)
+	var need provider.Access
+	if answeredOps.has(w.op) {
+		need = provider.AccessLocalWrite
+	}
+	why := sgeFault(s.q.pd, sq.sgeRoom(i)[:w.nsge], need)
+	if why == "" {
+		return errLocalWork
+	}
+	return localCatastrophe(fmt.Sprintf("work request %#x (%s), %s", w.wrid, w.op, why))
+}
+
+func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
+	return endTerminate(err, seg, segmentLen, read, s.params.RDMAC)
+}
+
+// refuse ends the stream for a fault in what the peer sent: the segment with
+// header h, nil if there is none to show, and payloadLen octets of payload. read
+// is the Read Request that it is, if any.
+//
+//rfc:5040 RDMAP-7.1-2-01 Inbound error on tagged or Send: DDP header, length
+//rfc:5040 RDMAP-7.1-3-01 Inbound error on ReadReq: the RDMA header, too
+//rfc:5041 DDP-6.2.2-01 Fatal errors of LLP or header indicated to ULP
+//rfc:5041 DDP-7.1-02 Report includes DDP header, type, segment length
+func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.ReadRequest) {
+	segmentLen := 0
+	if h != nil {
+		segmentLen = h.Len() + payloadLen
+	}
+	e := s.endTerminate(err, h, segmentLen, read)
+	if err == errRecvSGE {
+		e.explain(s.recvFault())
+	}
+	e.recvStatus = s.recvStatus(err)
+	e.event, e.raise = eventOf(err)
+	if read := s.outstanding.Front(); err == rdmap.ErrResponseLong && read.Cookie != rtrCookie {
+		s.q.failSend(uint32(read.Cookie), provider.WCLocLenErr)
+	}
+	s.rx.recv.End()
+	s.fail(e)
+}
+
+// recvFault says which SGE of the receive in progress can't be written, and why.
+func (s *stream) recvFault() string {
+	pd := s.q.pd
+	w, sges := s.q.rq.front()
+	if w == nil && s.q.shared != nil {
+		w, sges, pd = s.q.shared.take()
+	}
+	if w == nil {
+		return ""
+	}
+	if why := sgeFault(pd, sges, provider.AccessLocalWrite); why != "" {
+		return fmt.Sprintf("receive %#x, %s", w.wrid, why)
+	}
+	return ""
+}
+
+// recvStatus is how the receive in progress ends for a fault in what was to be
+// placed there, WCSuccess for a flush: the fault concerned something else.
+func (s *stream) recvStatus(err error) provider.WCStatus {
+	switch err {
+	case ddp.ErrTooLong:
+		return provider.WCLocLenErr
+	case errRecvSGE:
+		return provider.WCLocProtErr
+	case rdmap.ErrCannotInvalidate, rdmap.ErrMayNotInvalidate:
+		return provider.WCRemInvReqErr
+	}
+	return provider.WCSuccess
+}
+
+// takeTerminate ends the stream because the peer says so. It is never answered.
+//
+//rfc:5040 RDMAP-5.4-04 Terminate delivered to RDMAP and to the ULP
+//rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error
+func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	phase := rdmap.PhaseBeforeFirstFPDU
+	if s.moved.Load() > 0 {
+		phase = rdmap.PhaseAfterFirstFPDU
+	}
+	t, err := rdmap.ParseTerminate(payload, phase)
+	if err != nil {
+		s.refuse(err, h, len(payload), nil)
+		return
+	}
+	s.rx.recv.Commit(a)
+	s.blame(&t)
+	s.fail(&ending{cause: &provider.TerminateError{
+		Remote: true,
+		Layer:  uint8(t.Layer), EType: uint8(t.EType), ECode: uint8(t.Code),
+		Text: terminateText(&t),
+	}})
+}
+
+// endOfStream ends the stream at the peer's FIN. Half-closing is for our side
+// only, as with siw: what we still had to send is flushed.
+//
+//rfc:5041 DDP-3-07 Graceful stream/connection teardown is signalled
+//rfc:5044 MPA-3-08 Indicate FIN/close to DDP
+//rfc:5044 MPA-7.2-02 FIN indication up to DDP
+func (s *stream) endOfStream() {
+	s.rx.eof = true
+	e := &ending{cause: errPeerClosed}
+	switch {
+	case s.closing.Load():
+		e.cause = errDisconnected
+	case s.rx.midFPDU():
+		e.cause = errPeerCut
+	}
+	s.fail(s.withTxError(e))
+}
+
+// connectionLost ends the stream when reading fails.
+//
+//rfc:5044 MPA-8-1-01 Detect TCP close/lost/RST/FIN/timeouts (code 1)
+func (s *stream) connectionLost(err error) {
+	s.fail(s.withTxError(&ending{cause: fmt.Errorf("receive: %w", err), lost: true}))
+}
+
+// withTxError takes into account that writing may have failed before. A reset
+// that was reported to the writer is not reported to the reader again.
+func (s *stream) withTxError(e *ending) *ending {
+	s.txMu.Lock()
+	defer s.unlockTx()
+	if s.tx.err != nil {
+		e.lost = true
+		if !errors.Is(s.tx.err, syscall.EPIPE) {
+			e.cause = s.tx.err
+		}
+	}
+	return e
+}
+
+// framingError ends the stream for a fault of the FPDU itself.
+//
+//rfc:5044 MPA-8-01 Codes reported to DDP/consumer
+//rfc:5044 MPA-8-02 After an MPA error no further FPDU of that half is passed up
+func (s *stream) framingError(err error) {
+	var e *iwarp.Error
+	if !errors.As(err, &e) {
+		e = mpa.ErrULPDULength
+	}
+	if e == mpa.ErrCRC {
+		s.q.counters().crcErrors.Add(1)
+	}
+	s.refuse(e, nil, 0, nil)
+}

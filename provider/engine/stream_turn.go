@@ -1,0 +1,84 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider/engine/internal/turns"
+
+// A turn is what one stream moves, in one direction, before others have their turns. What
+// is left waits until the next Poll: in the socket, or in the send queue and among the
+// peer's Reads. Nobody needs to remember it: what is unread keeps the socket readable, and
+// a stream that has more to send has the poller watch for room, which the socket already
+// has (see putOff).
+//
+// Package turns decides how long the turns are that a Poll gives to streams. A turn is
+// counted in octets, of which each takes 0.1 ns in the engine and 0.35 ns with what the
+// kernel does over loopback, both for the sender and the receiver. Other work counts as the
+// octets that take as long: an FPDU takes 50 to 80 ns in addition to its octets, and a
+// record that TCP must not put together with others takes 600 to 850 ns in the engine
+// (BenchmarkReceived, BenchmarkSent) and 2,300 ns with the kernel's part.
+const (
+	// turnMost is the turn of a post: what the program itself wants to send, a message of
+	// 1 MiB for instance, goes out at once.
+	turnMost = 5 << 18
+
+	// turnLeast is the turn of a stream that is one of several that a poller reads
+	// directly, or that is closed at once.
+	turnLeast = 64 << 10
+
+	// turnEnd is the turn of a stream that has just ended, in addition to the turn in which
+	// it ended: enough to see the FIN of a peer that sends nothing more.
+	turnEnd = 4 << 10
+
+	// batchLeast is what a batch may have when little is left of a turn.
+	batchLeast = 16 << 10
+
+	fpduCost   = 512
+	recordCost = 8 << 10
+
+	// endCost is what it costs to end a stream, with all that follows from it: 40 us.
+	endCost = 128 << 10
+
+	// readMost is how much one read takes, at most, beyond the rest of an FPDU whose
+	// length is known, and readLeast what it may take in any case.
+	readMost  = 128 << 10
+	readLeast = 1 << 10
+
+	// denseFirst is what rxState.dense is before anything was received: FPDUs without
+	// payload.
+	denseFirst = 5
+)
+
+// turnOfLook is the turn of one of n streams that a poller reads directly.
+func turnOfLook(n int) int { return max(turnLeast, turns.Long/max(n, 1)) }
+
+// putOff ends a turn of the transmit side if that has more to send, and has the poller
+// begin the next turn. The poller does so at its next Poll, because the socket has taken
+// everything so far. putOff reports false if nothing is left. The batch is empty, and
+// other streams may have it meanwhile.
+//
+// Posts meanwhile leave sending to the poller, as with a socket that is full. The progress
+// goroutine doesn't park while a socket that it watches has room, and a goroutine that
+// spins asks the poller when one of its streams waits for room.
+func (s *stream) putOff() bool {
+	t := &s.tx
+	if t.fault != nil || t.fetching() || !s.unsent() {
+		return false
+	}
+	s.putBatch()
+	s.wantWrite(true)
+	s.watch() // TCP may have room, but not report it before the peer takes more
+	return true
+}
+
+// unsent reports whether there are messages of which something is not built yet.
+func (s *stream) unsent() bool {
+	t := &s.tx
+	return t.msg != msgNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
+}
+
+// putBatch gives back a batch that has nothing to send, unless the stream keeps it.
+func (s *stream) putBatch() {
+	t := &s.tx
+	if t.b != nil && !s.keeps.Load() {
+		s.dev.prog.batches.Put(t.b)
+		t.b = nil
+	}
+}

@@ -1,0 +1,449 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// byHand plays a script with a device that makes progress only when the script calls its
+// poller, so that turns can be counted.
+func byHand(t *testing.T, net memnet.Options, opts Options, script func(s *side, network *memnet.Network)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(&net)
+		opts.Network = network
+		s := newSide(t, opts, sideOptions{cqe: 1 << 14})
+		s.dev.prog.cancel()
+		<-s.dev.prog.ended
+		script(s, network)
+	})
+}
+
+// drop has a peer read all that has arrived, and returns how much that was.
+func (r *raw) drop() int {
+	buf := make([]byte, 1<<20)
+	for n := 0; ; {
+		k, err := r.c.Readv([][]byte{buf})
+		if n += k; err != nil {
+			if !errors.Is(err, transport.ErrWouldBlock) {
+				r.t.Fatalf("the peer's read: %v", err)
+			}
+			return n
+		}
+	}
+}
+
+// ask has a peer read n octets of m, count times.
+func (r *raw) ask(m *region, n, count int) {
+	for range count {
+		r.readReq(rdmap.ReadRequest{SourceSTag: m.m.stag, SourceTO: m.to(0), Size: uint32(n)})
+	}
+}
+
+// TestTurnOfTransmitting: whatever a stream sends, and however fast its peer takes it, one call
+// sends no more than a post may (turnMost), and less if FPDUs are short. The poller sends the
+// rest without another post, and nothing is watched in the end.
+func TestTurnOfTransmitting(t *testing.T) {
+	const size, reads = 4 << 20, 4
+	for _, mss := range []int{88, 1448, 65_000} {
+		for _, what := range []string{"Reads of the peer", "Writes of ours"} {
+			t.Run(fmt.Sprintf("%s, MSS %d", what, mss), func(t *testing.T) {
+				byHand(t, memnet.Options{Window: 1 << 30, MSS: mss}, Options{}, func(s *side, network *memnet.Network) {
+					q, r := s.besides(network)
+					st := q.stream.Load()
+					src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
+					pattern(src.b, 1)
+					if what == "Reads of the peer" {
+						r.ask(src, size, reads)
+						s.dev.poller.Poll()
+					} else {
+						wrs := make([]provider.SendWR, reads)
+						for i := range wrs {
+							wrs[i] = provider.SendWR{
+								Opcode: provider.WRRDMAWrite, Flags: signaled,
+								SGList: []provider.SGE{src.sge(0, size)},
+							}
+						}
+						must(q.PostSend(wrs))(t)
+					}
+					mulpdu := mpa.MULPDU(mss, false)
+					each := uint64(fpduCost)
+					if mpa.PadLen(mulpdu) > 0 { // then each FPDU is a record of its own
+						each += recordCost
+					}
+					total, most := uint64(0), uint64(0)
+					for moved := st.moved.Load(); moved > 0; moved = st.moved.Load() - total {
+						total += moved
+						most = max(most, moved+moved/uint64(mpa.FPDULen(mulpdu))*each)
+						r.drop()
+						s.dev.poller.Poll()
+					}
+					if total < size*reads {
+						t.Fatalf("a turn moves nothing after %d octets; there are %d and headers",
+							total, size*reads)
+					}
+					if limit := uint64(turnMost + turnMost/4); most > limit {
+						t.Errorf("one turn has moved what counts as %d octets, want at most %d",
+							most, limit)
+					}
+					ready, lent := s.dev.poller.Poll(), s.dev.prog.batches.Lent()
+					if ready != 0 || st.blocked.Load() || lent != 0 {
+						t.Errorf("everything is sent, but %d streams are ready, blocked %v, %d "+
+							"batches are lent",
+							ready, st.blocked.Load(), lent)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTurnOfReceiving: one Poll takes no more than turnMost, and less if FPDUs are short. The
+// rest stays in the socket.
+func TestTurnOfReceiving(t *testing.T) {
+	for _, n := range []int{0, 60, 1000, 60_000} {
+		t.Run(fmt.Sprintf("%d octets", n), func(t *testing.T) {
+			byHand(t, memnet.Options{Window: 1 << 30, MSS: 1 << 20}, Options{}, func(s *side, network *memnet.Network) {
+				q, r := s.besides(network)
+				st := q.stream.Load()
+				dst := s.reg(1<<16, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+				fpdu := r.fpdu(rdmap.WriteHeader(dst.m.stag, dst.to(0), true), make([]byte, n))
+				count := (8 << 20) / len(fpdu)
+				r.write(bytes.Repeat(fpdu, count))
+				before, most, idle := 0, 0, 0
+				for turn := 0; before < count; turn++ {
+					s.dev.poller.Poll()
+					taken := int(st.rx.taken) - before
+					if idle++; taken > 0 {
+						idle = 0
+					}
+					if before += taken; idle > 1 { // one may end within a long FPDU
+						t.Fatalf("turn %d takes nothing, after %d FPDUs of %d", turn, before, count)
+					}
+					most = max(most, taken*(len(fpdu)+fpduCost))
+				}
+				// The first read can't know how long FPDUs will be.
+				if limit := turnMost + readMost/len(fpdu)*fpduCost; most > limit+readMost {
+					t.Errorf("one turn has taken what counts as %d octets, want at most %d", most,
+						limit+readMost)
+				}
+			})
+		})
+	}
+}
+
+// TestTurnsOfMany: a stream to which a message comes has its turn in one of the next
+// Polls. Before that, 64 others together don't move much more than one alone would, in
+// whichever direction.
+func TestTurnsOfMany(t *testing.T) {
+	const peers, size = 64, 1 << 20
+	for _, what := range []string{"fast readers", "long Writes", "short FPDUs", "both"} {
+		t.Run(what, func(t *testing.T) {
+			byHand(t, memnet.Options{Window: 1 << 30, MSS: 9000}, Options{}, func(s *side, network *memnet.Network) {
+				mem := s.reg(size, everything)
+				var others []*stream
+				var raws []*raw
+				for range peers {
+					q, r := s.besides(network)
+					others, raws = append(others, q.stream.Load()), append(raws, r)
+				}
+				q, victim := s.besides(network)
+				must(q.PostRecv(make([]provider.RecvWR, 64)))(t)
+				s.dev.poller.Poll()
+				s.dev.poller.Poll()
+				for _, r := range raws {
+					if what == "fast readers" || what == "both" {
+						r.ask(mem, size, 4)
+					}
+					if what == "long Writes" || what == "both" {
+						fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true),
+							make([]byte, 8900))
+						r.write(bytes.Repeat(fpdu, 200))
+					}
+					if what == "short FPDUs" {
+						r.write(bytes.Repeat(r.fpdu(rdmap.WriteHeader(0xdead, 0, true), nil), 40_000))
+					}
+				}
+				cost := func() (tx, rx int) {
+					for _, st := range others {
+						tx += int(st.moved.Load())
+						rx += int(st.rx.taken) * fpduCost
+						rx += int(st.rx.fpdu.Pos())
+					}
+					return tx, rx
+				}
+				for round := range 10 {
+					tx0, rx0 := cost()
+					taken := q.stream.Load().rx.taken
+					victim.sendMsg(nil)
+					polls := 0
+					for ; q.stream.Load().rx.taken == taken; polls++ {
+						if polls == 8 {
+							t.Fatalf("round %d: the victim has had no turn in %d Polls", round, polls)
+						}
+						s.dev.poller.Poll()
+					}
+					tx, rx := cost()
+					if moved := max(tx-tx0, rx-rx0); moved > 4*turns.ShortAll+2*turns.Long {
+						t.Errorf("round %d: before the victim had its turn, others have sent what "+
+							"counts as %d KiB and received %d KiB",
+							round, (tx-tx0)>>10, (rx-rx0)>>10)
+					}
+					for _, r := range raws {
+						r.drop()
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestUndo: FPDUs that are built again after the socket was full are the same as before, and
+// until the end of a message is built, only the rest of one FPDU is kept.
+func TestUndo(t *testing.T) {
+	const size = 1 << 20
+	for _, crc := range []bool{true, false} {
+		for _, what := range []string{"Read", "Write", "Send"} {
+			t.Run(fmt.Sprintf("%s, CRC %v", what, crc), func(t *testing.T) {
+				for seed := range uint64(4) {
+					net := memnet.Options{Seed: seed, Window: 10_000 + 7919*int(seed), MSS: 1448,
+						Cut: seed > 0}
+					storyOn(t, net, Options{}, params(crc), sideOptions{}, func(s *side, r *raw) {
+						src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
+						pattern(src.b, int(seed))
+						wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{src.sge(0, size)}}
+						switch what {
+						case "Read":
+							r.ask(src, size, 1)
+						case "Write":
+							wr.Opcode = provider.WRRDMAWrite
+							s.send(wr)
+						case "Send":
+							wr.Opcode = provider.WRSend
+							s.send(wr)
+						}
+						st := s.qp.stream.Load()
+						for got := 0; got < size; {
+							_, p := r.next("a segment")
+							if !bytes.Equal(p, src.b[got:got+len(p)]) {
+								t.Fatalf("octets at %d differ", got)
+							}
+							got += len(p)
+							if got%7 != 0 {
+								continue
+							}
+							st.txMu.Lock()
+							if b := st.tx.b; b != nil && st.tx.msg != msgNone && b.built-b.written > 1448 {
+								t.Errorf("%d octets are kept for a socket that is full", b.built-b.written)
+							}
+							st.txMu.Unlock()
+						}
+						if what != "Read" {
+							s.poll()
+						}
+					})
+				}
+			})
+		}
+	}
+}
+
+// allocated returns how much memory f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestDribble: one octet more of an FPDU of which half has come allocates next to nothing, also
+// if so many peers have sent half an FPDU that this one keeps no context.
+func TestDribble(t *testing.T) {
+	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
+		var fpdu []byte
+		var q *qp
+		var r *raw
+		for range rxKept + 1 {
+			q, r = s.besides(network)
+			fpdu = r.fpdu(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), make([]byte, 51<<10))
+			r.write(fpdu[:20<<10])
+			for s.dev.poller.Poll() > 0 {
+			}
+		}
+		st := q.stream.Load()
+		if st.rx.part == nil || st.rx.kept {
+			t.Fatal("the stream keeps a context; the test is about streams that don't")
+		}
+		const octets = 2000
+		got := allocated(func() {
+			for i := range octets {
+				r.write(fpdu[20<<10+i:][:1])
+				s.dev.poller.Poll()
+			}
+		})
+		if per := got / octets; per > 1024 {
+			t.Errorf("%d octets are allocated for each that comes, want at most 1024", per)
+		}
+		if have := cap(st.rx.part.b); have > len(fpdu) {
+			t.Errorf("%d octets are kept for an FPDU of %d", have, len(fpdu))
+		}
+		must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
+		r.write(fpdu[20<<10+octets:])
+		for s.dev.poller.Poll() > 0 {
+		}
+		if st.rx.part != nil {
+			t.Error("the whole FPDU has come, but a part of it is kept")
+		}
+	})
+}
+
+// TestUsed: what ReadyTurn says that it has used is what was moved, which is not much more
+// than the turn. If both directions are ready each has half of it, and a stream has more to
+// do until it has done all.
+func TestUsed(t *testing.T) {
+	const turn, size = turns.Long, 4 << 20
+	const most = 8 << 20 // in memory a read ends with a segment
+	for _, tc := range []struct {
+		what            string
+		mss             int
+		sends, receives bool
+	}{
+		{"sends", 600, true, false}, {"sends", 1448, true, false}, {"sends", 8199, true, false},
+		{"sends", most, true, false}, {"receives", most, false, true}, {"both", most, true, true},
+	} {
+		t.Run(fmt.Sprintf("%s, MSS %d", tc.what, tc.mss), func(t *testing.T) {
+			net := memnet.Options{Window: 1 << 30, MSS: tc.mss}
+			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
+				mulpdu := mpa.MULPDU(tc.mss, false)
+				each := fpduCost
+				if mpa.FPDULen(mulpdu) != tc.mss { // then each FPDU is a record of its own
+					each += recordCost
+				}
+				q, r := s.besides(network)
+				st := q.stream.Load()
+				mem := s.reg(size, everything)
+				all := uint64(0)
+				if tc.sends {
+					r.ask(mem, size, 1)
+					st.ReadyTurn(true, false, turn) // takes the request, and begins
+					all = st.rx.fpdu.Pos()
+				}
+				if tc.receives {
+					fpdu := r.fpdu(rdmap.WriteHeader(mem.m.stag, mem.to(0), true), make([]byte, 8900))
+					r.write(bytes.Repeat(fpdu, size/len(fpdu)))
+					all += uint64(size / len(fpdu) * len(fpdu))
+				}
+				for more, n := true, 0; more && !t.Failed(); n++ {
+					if n == 200 {
+						t.Error("there is always more to do")
+					}
+					sent0, taken0, got0 := st.moved.Load(), st.rx.taken, st.rx.fpdu.Pos()
+					var used int
+					used, more = st.ReadyTurn(tc.receives, tc.sends, turn)
+					sent, taken := int(st.moved.Load()-sent0), int(st.rx.taken-taken0)
+					got := int(st.rx.fpdu.Pos() - got0)
+					cost := sent + sent/mpa.FPDULen(mulpdu)*each + got + taken*fpduCost
+					if d := used - cost; d < -32<<10 || d > 32<<10 {
+						t.Errorf("turn %d: used %d, want about %d", n, used, cost)
+					}
+					if limit := turn + min(mpa.FPDULen(mulpdu), 64<<10) + each + 16<<10; used > limit {
+						t.Errorf("turn %d: used %d, want at most %d", n, used, limit)
+					}
+					if left := st.unsent() || st.rx.fpdu.Pos() < all; left && !more {
+						t.Errorf("turn %d: there is more to do, and it says that there is not", n)
+					}
+					if half := turn / 2; tc.what == "both" && n == 0 &&
+						(sent < half/2 || sent > half*5/4 || got < half/2 || got > half*5/4) {
+						t.Errorf("sent %d and received %d in one turn of %d", sent, got, turn)
+					}
+					r.drop()
+				}
+				if ready, used := s.dev.poller.Poll(), st.blocked.Load(); ready != 0 || used {
+					t.Errorf("everything is done, but %d streams are ready, blocked %v", ready, used)
+				}
+				r.write(make([]byte, 64)) // no FPDU
+				if used, _ := st.ReadyTurn(true, false, turn); used < endCost {
+					t.Errorf("the end of a stream counts as %d, want at least %d", used, endCost)
+				}
+			})
+		})
+	}
+}
+
+// TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is
+// sent in what is left of that turn. A stream whose socket is full has no more to do.
+func TestUsedByAnswers(t *testing.T) {
+	const turn, size = turns.Long, 4 << 20
+	for _, window := range []int{1 << 30, 20_000} {
+		byHand(t, memnet.Options{Window: window, MSS: 8 << 20}, Options{}, func(s *side, network *memnet.Network) {
+			q, r := s.besides(network)
+			st := q.stream.Load()
+			mem := s.reg(size, everything)
+			h := rdmap.WriteHeader(mem.m.stag, mem.to(0), true)
+			full := window < turn
+			octets := r.fpdu(h, make([]byte, 60_000))
+			if !full {
+				octets = bytes.Repeat(octets, 3)
+			} else {
+				octets = nil
+			}
+			read := rdmap.ReadRequest{SourceSTag: mem.m.stag, SourceTO: mem.to(0), Size: size}
+			request := rdmap.ReadRequestHeader(r.readMSN)
+			r.write(append(octets, r.fpdu(request, read.AppendTo(nil))...))
+			used, more := st.ReadyTurn(true, false, turn)
+			sent := int(st.moved.Load())
+			if least, most := len(octets)+sent, turn+90<<10; sent == 0 || used < least || used > most {
+				t.Errorf("window %d: sent %d, used %d, want from %d to %d", window, sent, used, least, most)
+			}
+			if full { // what it is likely to take is known from now on
+				r.drop()
+				used, more = st.ReadyTurn(false, true, turn)
+			}
+			if more == full || full && used > turn/2 {
+				t.Errorf("window %d: used %d, and there is more to do: %v", window, used, more)
+			}
+		})
+	}
+}
+
+// TestTurnOfDropping: what is dropped of a peer that sends single octets after the end counts
+// as the reads that it takes.
+func TestTurnOfDropping(t *testing.T) {
+	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
+		const octets = 3000
+		t := s.t // of the bubble
+		q, r := s.besides(network)
+		st := q.stream.Load()
+		st.fail(&ending{cause: errors.New("the test ends it")})
+		st.settle()
+		mine, theirs := connectTransport(t, network, memAddr)
+		w, err := newWire(s.dev, mine)
+		ok(t, err)
+		s.dev.leave(w, []byte("the end"))
+		for range octets {
+			r.write([]byte{0})
+			_, err := theirs.Writev([][]byte{{0}})
+			ok(t, err)
+		}
+		polls := 0
+		for s.dev.poller.Poll() > 0 {
+			polls++
+		}
+		if least := 2 * octets * readLeast / (turns.ShortAll + turns.Long); polls < least {
+			t.Errorf("%d octets, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
+		}
+		ok(t, theirs.Close())
+	})
+}

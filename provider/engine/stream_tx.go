@@ -1,0 +1,149 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// transmit sends until there is nothing to send, no room in the socket, or the turn is
+// over. txMu is held. On a stream that is over it does nothing at all: what is in the
+// send queue is flushed, or belongs to the QP's next stream.
+func (s *stream) transmit() {
+	t := &s.tx
+	if s.over() || s.finSent.Load() || t.err != nil {
+		return
+	}
+	if !s.maySend.Load() {
+		s.memoryAhead()
+		if t.fault != nil {
+			s.fail(t.fault) // nothing is before it; the peer can't be told why
+			return
+		}
+		if s.closing.Load() {
+			s.sendFIN() // what is posted can't be sent
+		}
+		return
+	}
+	if s.blocked.Load() && !s.room.Swap(false) {
+		s.memoryAhead()
+		return // trying again would cost a system call per post
+	}
+	t.unhold(s.dev)
+	for !s.over() {
+		if t.b != nil && t.b.empty() && t.b.built > 0 {
+			t.b.reset()
+		}
+		if t.turn <= 0 && (t.b == nil || t.b.empty()) && s.putOff() {
+			return
+		}
+		if t.b == nil {
+			t.b = s.dev.prog.batches.Get() // as reset leaves it
+		}
+		if t.b.empty() {
+			s.fill()
+			t.turn -= int32(t.b.cost())
+			if t.b.empty() {
+				s.txIdle()
+				return
+			}
+			s.limitUnsent()
+		}
+		if !s.write() {
+			return
+		}
+	}
+	// Somebody ends the stream. Whoever that is may be waiting for a region.
+	if t.b != nil {
+		t.b.stash()
+	}
+}
+
+// write hands the batch to the socket, as far as it goes. It reports whether
+// there is a point in going on.
+//
+//rfc:5040 RDMAP-5.5-14-01 Send/Write not complete before DDP is done
+//rfc:5041 DDP-5.4-01 Source completion means the LLP accepted responsibility only
+func (s *stream) write() bool {
+	t := &s.tx
+	n, err := s.writeBatch()
+	switch {
+	case n > 0:
+		s.moved.Add(uint64(n))
+		t.since = int32(min(int(t.since)+n, batchOctets))
+		if n >= int(t.apt) {
+			t.apt = min(2*t.apt, batchOctets)
+		}
+		if t.taken = min(t.taken+1, mssBatches); t.b.written+uint64(n) < t.b.built {
+			t.taken = 0
+		}
+		if t.taken == mssBatches {
+			t.apt = batchOctets // the batches may have been short, but the socket took all
+		}
+		if out, ok := t.b.advance(n); ok {
+			s.q.finishSends(out)
+		}
+		return true
+	case errors.Is(err, transport.ErrWouldBlock):
+		t.apt = min(max(2*t.since, batchSlow), batchOctets)
+		t.taken, t.since = 0, 0
+		t.undo()
+		t.b.stash()
+		if t.b.built == 0 {
+			s.putBatch()
+		}
+		s.wantWrite(true)
+		s.watch()
+		return false
+	}
+	t.b.release()
+	t.err = fmt.Errorf("send: %w", err)
+	s.wantWrite(false)
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		s.fail(&ending{cause: t.err, lost: true})
+	}
+	// Otherwise what the peer sent before the connection broke may say why, a
+	// Terminate above all. The receive side reads that, and ends the stream where
+	// it ends.
+	return false
+}
+
+// wantWrite switches the watching for room in the socket.
+func (s *stream) wantWrite(on bool) {
+	if s.blocked.Load() == on {
+		return
+	}
+	s.blocked.Store(on)
+	s.room.Store(false)
+	if err := s.dev.poller.WantWrite(s.conn, on); err != nil {
+		s.fail(&ending{cause: err, reset: true})
+	}
+}
+
+// txIdle gives back what an idle stream must not keep, and does what was put off
+// until everything is out.
+func (s *stream) txIdle() {
+	t := &s.tx
+	t.b.release() // of a work request that could not be sent
+	s.putBatch()
+	s.wantWrite(false)
+	if t.fault != nil {
+		s.fail(t.fault)
+		return
+	}
+	if s.closing.Load() && !t.fetching() && t.next == s.q.sq.tail.Load() && s.outstanding.Len() == 0 {
+		s.sendFIN()
+	}
+}
+
+func (s *stream) sendFIN() {
+	if err := s.conn.CloseWrite(); err != nil {
+		s.tx.err = fmt.Errorf("close: %w", err)
+		return
+	}
+	s.finSent.Store(true)
+	s.tellDrained()
+	s.watchClosing()
+}

@@ -1,0 +1,282 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// fill puts FPDUs into the batch until it is full or nothing more can be sent.
+// A message that is longer than the batch goes on in the next.
+func (s *stream) fill() {
+	t := &s.tx
+	if t.fetching() {
+		return
+	}
+	if t.mssAge == 0 {
+		emss := s.conn.MSS()
+		t.emss, t.mulpdu = int32(emss), mpa.MULPDU(emss, t.markers)
+	}
+	t.mssAge = (t.mssAge + 1) % mssBatches
+	t.b.limit = t.batchLimit()
+	t.b.setTurn(int(t.turn))
+	if t.msg == msgResponse {
+		s.memoryAhead()
+	}
+	t.b.begun(t)
+	for t.fault == nil && t.b.room() && !t.fetching() {
+		if t.msg == msgNone {
+			s.fillShort()
+			if !t.b.room() || !s.nextMessage() {
+				return
+			}
+			t.b.begun(t)
+		}
+		switch t.msg {
+		case msgWork:
+			s.fillWork()
+		case msgReadRequest:
+			s.fillReadRequest()
+		case msgResponse:
+			s.fillResponse()
+		case msgRTR:
+			s.fillRTR()
+		case msgImmediate:
+			s.fillImmediate()
+		case msgAtomicRequest:
+			s.fillAtomicRequest()
+		case msgAtomicResponse:
+			s.fillAtomicResponse()
+		case msgMemory:
+			t.msg = msgNone
+			s.doMemory()
+		}
+	}
+}
+
+// nextMessage chooses what is sent next: send queue and responses take turns
+// when both have something.
+//
+//rfc:5040 RDMAP-5.5-13-01 RDMAP submits in ULP order
+//rfc:6581 MPA2-5-01 No later FPDU leaves the initiator before the RTR frame
+func (s *stream) nextMessage() bool {
+	t := &s.tx
+	if t.rtr != 0 {
+		t.msg = msgRTR
+		return true
+	}
+	if t.answered {
+		return s.nextWork() || s.nextResponse()
+	}
+	return s.nextResponse() || s.nextWork()
+}
+
+// nextWork starts the next WQE, unless it has to wait: for a place among the
+// outstanding Reads, or as a fenced one for all of them.
+//
+//rfc:5040 RDMAP-5.5-02 Fence holds later Send/Write until reads are done
+//rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
+//rfc:5041 DDP-5.3-01 Messages transmitted in submission order
+func (s *stream) nextWork() bool {
+	t := &s.tx
+	sq := &s.q.sq
+	if t.next == sq.tail.Load() {
+		return false
+	}
+	w := sq.at(t.next)
+	if w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 {
+		return false
+	}
+	switch {
+	case answeredOps.has(w.op):
+		if s.outstanding.Full() {
+			return false
+		}
+		t.msg = msgReadRequest
+		if w.op != provider.WRRDMARead {
+			t.msg = msgAtomicRequest
+		}
+	case w.op == provider.WRSendWithImm:
+		t.msg = msgImmediate
+	case memoryOps.has(w.op):
+		if !t.b.letGo() {
+			return false
+		}
+		t.msg = msgMemory
+	default:
+		t.msg = msgWork
+		t.seg = ddp.NewSegmenter(w.length, w.isWrite())
+	}
+	t.b.nspans = 0
+	t.answered = false
+	return true
+}
+
+// fillWork adds the next FPDU of a Send or Write.
+//
+//rfc:5040 RDMAP-5.1-04 Writes issued in order
+//rfc:5040 RDMAP-5.3-07 Sends issued in order
+func (s *stream) fillWork() {
+	t := &s.tx
+	b := t.b
+	sq := &s.q.sq
+	w := sq.at(t.next)
+	inline := w.flags&provider.SendInline != 0
+	if !inline && w.length > 0 && b.nspans == 0 && !b.resolve(s.q.pd, sq.sgeRoom(t.next)[:w.nsge]) {
+		clear(b.spans[:b.nspans])
+		b.nspans = 0
+		if !s.fillObjectWork(w) {
+			s.failWork()
+		}
+		return
+	}
+	if b.nspans == 1 && s.fillLong(w) {
+		return
+	}
+	seg, ok := t.seg.Next(t.mulpdu)
+	if !ok {
+		panic("engine: the MULPDU has no room for payload")
+	}
+	h := s.workHeader(w, seg)
+	b.begin(&h, seg.Len, t)
+	switch {
+	case inline:
+		b.copyIn(sq.inlineRoom(t.next)[seg.Offset:int(seg.Offset)+seg.Len], t)
+	case seg.Len > 0:
+		b.addSpans(uint64(seg.Offset), uint64(seg.Len), t)
+	}
+	b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)
+	if seg.Last {
+		s.endWork(w)
+	}
+}
+
+// endWork ends the Send or Write of WQE next, w.
+func (s *stream) endWork(w *sendWQE) {
+	t, sent := &s.tx, &s.q.counters().sent
+	switch w.op {
+	case provider.WRRDMAWriteWithImm:
+		countOne(&sent.Write, w.length)
+		t.msg = msgImmediate
+		return
+	case provider.WRRDMAWrite:
+		countOne(&sent.Write, w.length)
+	default:
+		countOne(&sent.Send, w.length)
+		t.sendMSN++
+	}
+	t.msg = msgNone
+	t.next++
+}
+
+func (s *stream) workHeader(w *sendWQE, seg ddp.Segment) ddp.Header {
+	if w.isWrite() {
+		return rdmap.WriteHeader(w.rkey, seg.TO(w.raddr), seg.Last)
+	}
+	return rdmap.SendHeader(sendOpcode(w), w.inv, s.tx.sendMSN, seg.MO(), seg.Last)
+}
+
+func sendOpcode(w *sendWQE) rdmap.Opcode {
+	solicited := w.flags&provider.SendSolicited != 0
+	switch {
+	case w.op == provider.WRSendWithInv && solicited:
+		return rdmap.OpSendSEInvalidate
+	case w.op == provider.WRSendWithInv:
+		return rdmap.OpSendInvalidate
+	case solicited:
+		return rdmap.OpSendSE
+	}
+	return rdmap.OpSend
+}
+
+// failWork gives up at WQE next, whose SGEs name what can't be sent. What was
+// posted before it still goes out; then the peer is told.
+//
+//rfc:5040 RDMAP-7.1-01 Local ULP informed of error
+//rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
+func (s *stream) failWork() {
+	t := &s.tx
+	fault := s.workFault(t.next)
+	s.q.failSend(t.next, provider.WCLocProtErr)
+	t.fault = s.endTerminate(fault, nil, 0, nil)
+	t.fault.event, t.fault.raise = provider.EventQPFatal, true
+}
+
+// fillReadRequest sends the request of a Read. It is pushed to the outstanding
+// ones before it can be answered.
+//
+//rfc:5040 RDMAP-5.2.1-04 ReadReqs passed in ULP order
+func (s *stream) fillReadRequest() {
+	t := &s.tx
+	sq := &s.q.sq
+	w := sq.at(t.next)
+	sges := sq.sgeRoom(t.next)[:w.nsge]
+	if !s.sinkUsable(sges) && !s.objectSink(sges, w.length) {
+		s.failWork()
+		return
+	}
+	// The sink has one STag and one TO on the wire. Where the octets go is for
+	// the receive side, which knows the SGEs; the peer only echoes these two.
+	r := rdmap.ReadRequest{Size: w.length, SourceSTag: w.rkey, SourceTO: w.raddr}
+	if len(sges) > 0 {
+		r.SinkSTag, r.SinkTO = sges[0].LKey, sges[0].Addr
+	}
+	s.outstanding.Push(rdmap.OutstandingRead{
+		SinkSTag: r.SinkSTag, SinkTO: r.SinkTO, Size: r.Size, Cookie: uint64(t.next),
+	})
+	s.addReadRequest(&r)
+	countOne(&s.q.counters().sent.ReadRequest, r.Size)
+	t.msg = msgNone
+	t.next++
+}
+
+// sinkUsable reports whether a Read can have these SGEs as its sink. They are
+// looked up again when the octets come.
+func (s *stream) sinkUsable(sges []provider.SGE) bool {
+	spans, ok := resolveLocal(s.q.pd, sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
+	if ok {
+		releaseSpans(spans)
+	}
+	clear(spans)
+	return ok
+}
+
+func (s *stream) addReadRequest(r *rdmap.ReadRequest) {
+	t := &s.tx
+	h := rdmap.ReadRequestHeader(t.readMSN)
+	t.readMSN++
+	var room [rdmap.ReadRequestLen]byte
+	t.b.begin(&h, rdmap.ReadRequestLen, t)
+	t.b.copyIn(r.AppendTo(room[:0]), t)
+	t.b.end(t, 0, false)
+}
+
+// rtrCookie marks a Read that no WQE waits for.
+const rtrCookie = 1 << 63
+
+// fillRTR sends the RTR indication: an empty message that tells a responder
+// that it may send.
+//
+//rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
+//rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag
+func (s *stream) fillRTR() {
+	t := &s.tx
+	b := t.b
+	switch t.rtr {
+	case mpa.RTRRead:
+		s.outstanding.Push(rdmap.OutstandingRead{Cookie: rtrCookie})
+		s.addReadRequest(&rdmap.ReadRequest{})
+	case mpa.RTRSend:
+		h := rdmap.SendHeader(rdmap.OpSend, 0, t.sendMSN, 0, true)
+		t.sendMSN++
+		b.begin(&h, 0, t)
+		b.end(t, 0, false)
+	default:
+		h := rdmap.WriteHeader(0, 0, true)
+		b.begin(&h, 0, t)
+		b.end(t, 0, false)
+	}
+	t.rtr = 0
+	t.msg = msgNone
+}

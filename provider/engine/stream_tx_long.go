@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// On a network a long message is hundreds of FPDUs, each as long as a TCP segment,
+// and what one of them costs beside its CRC counts. So those of a message that
+// lies in one region are built in one loop, which does nothing that the general
+// path doesn't.
+
+// fillLong adds FPDUs of the message of w for as long as there is room, and their
+// payload is to be sent from where it lies. It reports false if it added none.
+//
+//rfc:5040 RDMAP-5.1-04 Writes issued in order
+//rfc:5040 RDMAP-5.3-07 Sends issued in order
+func (s *stream) fillLong(w *sendWQE) bool {
+	t := &s.tx
+	b := t.b
+	write, whole := w.isWrite(), w.op != provider.WRRDMAWriteWithImm
+	if t.markers || ddp.MaxPayload(t.mulpdu, write) <= copyOctets || t.seg.Remaining() <= copyOctets {
+		return false
+	}
+	op := sendOpcode(w)
+	message := b.spans[0].b
+	for t.seg.Remaining() > copyOctets && b.room() {
+		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
+		ulpdu := b.arena[b.used+mpa.HeaderLen:]
+		header := ddp.TaggedHeaderLen
+		if write {
+			rdmap.PutWrite(ulpdu, w.rkey, seg.TO(w.raddr), seg.Last)
+		} else {
+			rdmap.PutSend(ulpdu, op, w.inv, t.sendMSN, seg.MO(), seg.Last)
+			header = ddp.UntaggedHeaderLen
+		}
+		b.longFPDU(header, message[seg.Offset:][:seg.Len], t)
+		b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: t.next, finishes: seg.Last && whole}
+		b.nfpdus++
+		if seg.Last {
+			s.endWork(w)
+			break
+		}
+	}
+	return true
+}

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// Short messages come in lists, and what one costs in calls and copied structs is
+// more than its octets do. So a run of them is built in one loop. It does nothing
+// that the general path (nextMessage, fillWork) doesn't, and leaves to that
+// whatever is not plain: what waits for a Read, what has several SGEs, what can't
+// be sent.
+
+// fillShort adds the next messages of the send queue for as long as they are
+// Sends and Writes of one FPDU with copied payload. The transmit side is between
+// two messages.
+//
+//rfc:5040 RDMAP-5.1-04 Writes issued in order
+//rfc:5040 RDMAP-5.3-07 Sends issued in order
+func (s *stream) fillShort() {
+	t := &s.tx
+	b := t.b
+	sq := &s.q.sq
+	if t.markers || t.rtr != 0 {
+		return
+	}
+	longest := uint32(min(copyOctets, t.mulpdu-ddp.MaxHeaderLen))
+	run := shortRun{at: b.used}
+	sent := &s.q.counters().sent
+	var m *mr
+	for tail := sq.tail.Load(); t.next != tail && b.room(); t.next++ {
+		w := sq.at(t.next)
+		if w.length > longest || w.flags&provider.SendFence != 0 || !shortOps.has(w.op) || s.inbound.Front() != nil {
+			break
+		}
+		var payload []byte
+		var ok bool
+		if payload, m, ok = b.shortPayload(s.q, w, t.next, m); !ok {
+			break
+		}
+		ulpdu := b.arena[b.used+mpa.HeaderLen:]
+		header := ddp.TaggedHeaderLen
+		if w.op == provider.WRRDMAWrite {
+			rdmap.PutWrite(ulpdu, w.rkey, w.raddr, true)
+			countOne(&sent.Write, w.length)
+		} else {
+			rdmap.PutSend(ulpdu, sendOpcode(w), w.inv, t.sendMSN, 0, true)
+			countOne(&sent.Send, w.length)
+			t.sendMSN++
+			header = ddp.UntaggedHeaderLen
+		}
+		copy(ulpdu[header:], payload)
+		size := b.frame(header + len(payload))
+		if size != run.size {
+			run.end(b, t)
+			run = shortRun{b.used, size}
+		}
+		t.answered = false
+		b.endShort(size, mpa.PadLen(header+len(payload)) > 0, t)
+	}
+	run.end(b, t)
+	b.appendArena()
+}

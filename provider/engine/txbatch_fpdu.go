@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
+
+// begin opens an FPDU with DDP header h and payloadLen octets to follow.
+func (b *txBatch) begin(h *ddp.Header, payloadLen int, t *txState) {
+	b.open = h.Len() + payloadLen
+	at := b.used
+	if t.markers {
+		if t.rdmac { // there are Markers on every such stream, so that the short paths know nothing of it
+			rdmap.SetRDMAC(h)
+		}
+		b.npart = 0
+		b.addPart(h.AppendTo(b.arena[at:at]))
+		b.used += h.Len()
+		return
+	}
+	b.crc = 0
+	b.used += len(h.AppendTo(mpa.AppendHeader(b.arena[at:at], uint16(b.open))))
+}
+
+// takeArena puts what is in the arena of the FPDU into the vector. Pieces that lie
+// next to each other are taken together: the CRC of a short FPDU is one call.
+func (b *txBatch) takeArena(t *txState) {
+	if t.crc {
+		b.crc = mpa.CRC(b.crc, b.arena[b.from:b.used])
+	}
+	b.appendArena()
+}
+
+// appendArena is takeArena for what the CRC does not cover.
+func (b *txBatch) appendArena() {
+	n := b.used - b.from
+	if n == 0 {
+		return // the room for iov that is left is counted without empty entries
+	}
+	b.built += uint64(n)
+	if b.inArena {
+		last := &b.iov[b.last-1]
+		*last = (*last)[:len(*last)+n]
+	} else {
+		b.iov[b.last] = b.arena[b.from:b.used]
+		b.last++
+		b.inArena = true
+	}
+	b.from = b.used
+}
+
+func (b *txBatch) addPart(p []byte) {
+	b.parts[b.npart] = p
+	b.npart++
+}
+
+// copyIn adds payload of at most copyOctets, which may change as soon as copyIn
+// has returned.
+func (b *txBatch) copyIn(p []byte, t *txState) {
+	at := b.used
+	b.used += copy(b.arena[at:], p)
+	if t.markers {
+		b.addPart(b.arena[at:b.used])
+	}
+}
+
+// refer adds payload where it lies: in a region in use, or in a chunk.
+func (b *txBatch) refer(p []byte, t *txState) {
+	if t.markers {
+		b.addPart(p)
+		return
+	}
+	b.takeArena(t)
+	if t.crc {
+		b.crc = mpa.CRC(b.crc, p)
+	}
+	b.inPlace = true
+	b.append(p)
+}
+
+// append adds what lies outside of the arena to the vector.
+func (b *txBatch) append(p []byte) {
+	b.iov[b.last] = p
+	b.last++
+	b.inArena = false
+	b.built += uint64(len(p))
+}
+
+// snapshot adds a copy of payload that may be changed while it is being sent: the
+// source of an RDMA Read belongs to an application that has no means of knowing when
+// it is read, and what a peer can write is changed at any time. A change between CRC
+// and send would end the connection. The CRC is of what was copied, in the same pass.
+// It is for streams with CRC and without markers: an FPDU with markers is laid out in a
+// copy anyway, and its CRC is that of the copy.
+func (b *txBatch) snapshot(p []byte, t *txState) {
+	b.takeArena(t)
+	room := b.chunkRoom(len(p))
+	b.crc = mpa.CopyCRC(b.crc, room, p)
+	b.append(room)
+}
+
+// addCopy adds payload that is somebody else's as soon as it has returned.
+func (b *txBatch) addCopy(p []byte, t *txState) {
+	switch {
+	case len(p) <= copyOctets:
+		b.copyIn(p, t)
+	case t.crc && !t.markers:
+		b.snapshot(p, t)
+	default:
+		room := b.chunkRoom(len(p))
+		copy(room, p)
+		b.refer(room, t)
+	}
+}
+
+// chunkRoom returns n octets of chunk, at most the size of one.
+func (b *txBatch) chunkRoom(n int) []byte {
+	if len(b.chunks) == 0 || b.chunkUsed+n > b.pool.octets {
+		b.chunks = append(b.chunks, b.pool.get())
+		b.chunkUsed = 0
+	}
+	c := b.chunks[len(b.chunks)-1].b
+	p := c[b.chunkUsed : b.chunkUsed+n : b.chunkUsed+n]
+	b.chunkUsed += n
+	return p
+}
+
+// end closes the FPDU. If finishes is true, the operation of WQE wqe is over when
+// the FPDU's last octet is out.
+func (b *txBatch) end(t *txState, wqe uint32, finishes bool) {
+	if t.markers {
+		b.endMarked(t)
+	} else {
+		if b.from < b.used {
+			b.takeArena(t)
+		}
+		at := b.used
+		b.used += len(mpa.AppendTrailer(b.arena[at:at], b.open, b.crc, t.crc))
+		b.appendArena()
+	}
+	start := uint64(0)
+	if b.nfpdus > 0 {
+		start = b.fpdus[b.nfpdus-1].at
+	}
+	b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: wqe, finishes: finishes}
+	b.nfpdus++
+	b.addRecord(int(b.built-start), mpa.PadLen(b.open) > 0, int(t.emss))
+}
+
+// endMarked lays the FPDU out with markers, in a chunk. That it is not too long
+// has been seen to by the MULPDU.
+func (b *txBatch) endMarked(t *txState) {
+	room := b.chunkRoom(t.framer.Len(b.open))
+	fpdu, err := t.framer.AppendFPDU(room[:0], b.parts[:b.npart]...)
+	if err != nil {
+		panic("engine: " + err.Error())
+	}
+	clear(b.parts[:b.npart])
+	b.append(fpdu)
+	b.from = b.used
+}
+
+// longFPDU makes an FPDU of the header that lies in the arena, behind room for the
+// ULPDU's length, and of payload, where it lies unless a peer can write it.
+func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
+	ulpdu := header + len(payload)
+	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
+	binary.BigEndian.PutUint16(head, uint16(ulpdu))
+	var crc uint32
+	switch {
+	case t.crc && b.moving:
+		room := b.chunkRoom(len(payload))
+		crc = mpa.CopyCRC(mpa.CRC(0, head), room, payload)
+		payload = room
+	case t.crc:
+		crc = mpa.CRC(mpa.CRC(0, head), payload)
+		b.inPlace = true
+	default:
+		b.inPlace = true
+	}
+	b.used += len(head)
+	b.appendArena()
+	b.append(payload)
+	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, crc, t.crc))
+	b.appendArena()
+	b.addRecord(mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
+}
+
+// frame makes the ULPDU that lies in the arena, behind room for its length, an
+// FPDU without its CRC, and returns the FPDU's length.
+func (b *txBatch) frame(ulpdu int) int {
+	size := mpa.FPDULen(ulpdu)
+	fpdu := b.arena[b.used : b.used+size]
+	binary.BigEndian.PutUint16(fpdu, uint16(ulpdu))
+	binary.LittleEndian.PutUint32(fpdu[mpa.HeaderLen+ulpdu:], 0) // the pad
+	binary.LittleEndian.PutUint32(fpdu[size-mpa.CRCLen:], 0)     // what is there when CRCs are off
+	return size
+}
+
+// endShort closes the FPDU of size octets that lies in the arena, which is all of
+// the message of WQE next. It is in the vector when fillShort ends.
+func (b *txBatch) endShort(size int, padded bool, t *txState) {
+	b.used += size
+	b.fpdus[b.nfpdus] = fpduEnd{at: b.built + uint64(b.used-b.from), wqe: t.next, finishes: true}
+	b.nfpdus++
+	b.addRecord(size, padded, int(t.emss))
+}
+
+// shortRun is where FPDUs of the same size begin in the arena. Their CRCs are
+// calculated together.
+type shortRun struct{ at, size int }
+
+func (r *shortRun) end(b *txBatch, t *txState) {
+	if fpdus := b.arena[r.at:b.used]; t.crc && len(fpdus) > 0 {
+		mpa.SealFPDUs(fpdus, r.size)
+	}
+}

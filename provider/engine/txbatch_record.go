@@ -1,0 +1,54 @@
+package engine
+
+// sackRoom is by how much TCP's segments are shorter than TCP_MAXSEG says while
+// they carry selective acknowledgements: four octets, and eight for each of at
+// most three blocks beside a timestamp.
+const sackRoom = 28
+
+// addRecord adds an FPDU of n octets, which has just been built, to the record
+// under way if it can be sent in the same, and begins one with it otherwise.
+//
+// A record begins a segment, and TCP cuts it after every emss octets. So FPDUs
+// share a record as long as such a cut falls between two of them: some short
+// ones in one segment, or any number that fill a segment each, which is what the
+// bulk of a long message consists of.
+//
+// TCP may cut elsewhere too: where the peer's window ends, though never in the
+// first segment, and where selective acknowledgements take room. All those places
+// are multiples of four octets from the start. siw (kernel-notes/siw-crc-split.md)
+// is hurt by a cut inside pad and CRC, so that one at a multiple of four can't
+// hurt an FPDU without pad. One with pad has to lie where none of these cuts is.
+//
+//rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
+func (b *txBatch) addRecord(n int, padded bool, emss int) {
+	if b.nrecs > 0 {
+		last := &b.recs[b.nrecs-1]
+		used := *last
+		if used >= emss {
+			used %= emss // a division: short FPDUs should not pay for it
+		}
+		fits := used+n <= emss
+		if padded {
+			fits = *last+n <= emss-sackRoom
+		}
+		if fits {
+			*last += n
+			return
+		}
+	}
+	b.recs[b.nrecs] = n
+	b.nrecs++
+}
+
+// advanceRecords notes that n octets of records are out.
+func (b *txBatch) advanceRecords(n int) {
+	for n > 0 {
+		r := &b.recs[b.rec0]
+		if n < *r {
+			*r -= n
+			return
+		}
+		n -= *r
+		b.rec0++
+	}
+}

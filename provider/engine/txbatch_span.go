@@ -1,0 +1,101 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider"
+
+// resolve makes the spans of a work request of ours ready for use in this batch.
+// It reports false if they can't be used; some of their regions may be in use all
+// the same, until release.
+func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
+	b.nspans, b.moving = 0, false
+	for i := range sges {
+		s := &sges[i]
+		if s.Length == 0 {
+			continue
+		}
+		m := b.region(pd, s.LKey)
+		if m == nil {
+			return false
+		}
+		p, ok := m.slice(s.Addr, uint64(s.Length))
+		if !ok {
+			return false
+		}
+		b.spans[b.nspans] = span{m, p}
+		b.nspans++
+		if b.uses[b.nuses-1].by != useStill { // the last is of m
+			b.moving = true
+		}
+	}
+	return true
+}
+
+// region returns the region of pd that lkey names, in use until release, or nil.
+// Work requests that follow each other often name the same.
+func (b *txBatch) region(pd *pd, lkey uint32) *mr {
+	if b.nuses > 0 {
+		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.stag == lkey && u.m.pd == pd {
+			return u.m
+		}
+	}
+	m, still := pd.dev.stags.source(lkey)
+	if m == nil {
+		return nil
+	}
+	by := useLocal
+	if still {
+		by = useStill
+	}
+	b.use(m, by) // until release, also if its protection domain is wrong
+	if m.pd != pd {
+		return nil
+	}
+	return m
+}
+
+// addSpans adds the n octets of payload at offset off of the message that the
+// spans make up.
+func (b *txBatch) addSpans(off, n uint64, t *txState) {
+	if b.nspans == 1 {
+		b.add(b.spans[0].b[off:off+n], n, t)
+		return
+	}
+	pieces := appendSpans(b.pieces[:0], b.spans[:b.nspans], off, n)
+	for _, p := range pieces {
+		b.add(p, n, t)
+	}
+	clear(pieces)
+}
+
+// add adds a piece of the n octets of payload of an FPDU.
+func (b *txBatch) add(p []byte, n uint64, t *txState) {
+	switch {
+	case n <= copyOctets:
+		b.copyIn(p, t)
+	case b.moving && t.crc && !t.markers:
+		b.snapshot(p, t)
+	default:
+		b.refer(p, t)
+	}
+}
+
+// shortPayload returns the payload of WQE i and its region, which is in use until
+// release; m is that of the one before. With false the general path has to see to
+// the WQE.
+func (b *txBatch) shortPayload(q *qp, w *sendWQE, i uint32, m *mr) ([]byte, *mr, bool) {
+	switch {
+	case w.length == 0:
+		return nil, m, true
+	case w.flags&provider.SendInline != 0:
+		return q.sq.inlineRoom(i)[:w.length], m, true
+	case w.nsge != 1:
+		return nil, m, false
+	}
+	sge := &q.sq.sgeRoom(i)[0]
+	if m == nil || m.stag != sge.LKey {
+		if m = b.region(q.pd, sge.LKey); m == nil {
+			return nil, nil, false
+		}
+	}
+	p, ok := m.slice(sge.Addr, uint64(sge.Length))
+	return p, m, ok
+}

@@ -1,0 +1,50 @@
+package engine
+
+import "github.com/govs-rdma/govs/provider/iwarp/ddp"
+
+// What a full socket leaves of a batch has to be kept, in general: the octets of an FPDU
+// that is partly out must not change any more, and the effects of building a short message
+// can't be undone. But FPDUs in the middle of a long message can be built again, so that
+// a peer that asks for gigabytes and takes none makes us hold the rest of one FPDU only.
+// That is less work, too: otherwise they have to be copied, because closing their regions
+// must not wait for the peer. What is left of the end of a message, or of many short ones,
+// is a batch at most.
+
+// messageStart is where in a batch the message that is being sent begins, or goes on.
+type messageStart struct {
+	fpdu int
+	seg  ddp.Segmenter // as it was before that FPDU was built
+}
+
+// begun notes that what is built from here on is of the message in t.
+func (b *txBatch) begun(t *txState) { b.message = messageStart{fpdu: b.nfpdus, seg: t.seg} }
+
+// startOf is where FPDU i begins among the octets of the batch.
+func (b *txBatch) startOf(i int) uint64 {
+	if i == 0 {
+		return 0
+	}
+	return b.fpdus[i-1].at
+}
+
+// truncate drops the FPDUs from i on, of which nothing is out.
+func (b *txBatch) truncate(i int) {
+	left := int(b.startOf(i) - b.written)
+	if left == 0 {
+		b.reset()
+		return
+	}
+	b.nfpdus, b.built = i, b.startOf(i)
+	last, rec := b.first, b.rec0
+	for n := left; n > 0; last++ {
+		b.iov[last] = b.iov[last][:min(n, len(b.iov[last]))]
+		n -= len(b.iov[last])
+	}
+	clear(b.iov[last:b.last])
+	b.last, b.inArena = last, false
+	for n := left; n > 0; rec++ {
+		b.recs[rec] = min(n, b.recs[rec])
+		n -= b.recs[rec]
+	}
+	b.nrecs = rec
+}

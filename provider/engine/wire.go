@@ -1,0 +1,180 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+)
+
+// wire is a connection that exchanges start-up frames: blocking reads and writes
+// for one goroutine. An idle one has that goroutine and nothing else.
+type wire struct {
+	conn               transport.Conn
+	poller             transport.Poller
+	readable, writable chan struct{} // capacity 1
+	waits              func() error  // if not nil, read calls it once, before it waits
+
+	mu       sched.Mutex[locks.Wire]
+	released bool
+}
+
+// newWire takes over conn, also when it fails.
+func newWire(d *device, conn transport.Conn) (*wire, error) {
+	w := &wire{conn: conn, poller: d.poller, readable: make(chan struct{}, 1), writable: make(chan struct{}, 1)}
+	if err := d.poller.Add(conn, w); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Ready implements transport.Handler. What it has told it tells again only when
+// the goroutine asks: octets that nobody reads must not keep the poller busy.
+func (w *wire) Ready(readable, writable bool) {
+	if readable && w.want(w.poller.WantRead, false) {
+		notify(w.readable)
+	}
+	if writable && w.want(w.poller.WantWrite, false) {
+		notify(w.writable)
+	}
+}
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// want changes what the poller watches for, unless conn has gone to somebody
+// else: Ready may come late.
+func (w *wire) want(set func(transport.Conn, bool) error, on bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.released {
+		return false
+	}
+	_ = set(w.conn, on) // it is watched until released, or the poller is closed
+	return true
+}
+
+// release gives conn up without closing it.
+func (w *wire) release() {
+	w.mu.Lock()
+	w.released = true
+	w.mu.Unlock()
+	w.poller.Remove(w.conn)
+}
+
+func (w *wire) close() {
+	w.release()
+	_ = w.conn.Close()
+}
+
+// abort is close with a reset, which leaves nothing behind of the addresses.
+func (w *wire) abort() {
+	w.release()
+	_ = w.conn.Abort()
+}
+
+// read waits until there is something to read, and reads it.
+func (w *wire) read(ctx context.Context, b []byte) (int, error) {
+	bufs := [1][]byte{b}
+	for {
+		n, err := w.conn.Readv(bufs[:])
+		if err != transport.ErrWouldBlock {
+			return n, err
+		}
+		if waits := w.waits; waits != nil {
+			w.waits = nil
+			if err := waits(); err != nil {
+				return 0, err
+			}
+		}
+		w.want(w.poller.WantRead, true)
+		select {
+		case <-w.readable:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// write writes all of b, a start-up frame. What comes behind it is the first FPDU,
+// which begins a segment.
+func (w *wire) write(ctx context.Context, b []byte) error {
+	for len(b) > 0 {
+		n, err := writeRecords(w.conn, [][]byte{b}, []int{len(b)})
+		b = b[n:]
+		switch err {
+		case nil:
+			continue
+		case transport.ErrWouldBlock:
+		default:
+			return err
+		}
+		w.want(w.poller.WantWrite, true)
+		select {
+		case <-w.writable:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// initiate sends the Request and waits for the Reply, whose octets it returns
+// too.
+//
+//rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
+//rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
+func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte, err error) {
+	if err := w.write(ctx, initiator.AppendRequest(nil)); err != nil {
+		return p, nil, err
+	}
+	reply, err = w.frame(ctx, func(b []byte) error {
+		p, _, err = initiator.Receive(b)
+		return err
+	})
+	return p, reply, err
+}
+
+// frame reads a start-up frame and returns the octets that came. accept judges
+// what there is so far; ErrShort asks for more.
+//
+// The buffer has room for more than the longest frame: octets behind the frame
+// must be seen, as the peer may not have sent any yet.
+//
+//rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
+//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
+func (w *wire) frame(ctx context.Context, accept func(b []byte) error) ([]byte, error) {
+	b := make([]byte, 0, mpa.MaxFrameLen+4)
+	for {
+		n, err := w.read(ctx, b[len(b):cap(b)])
+		if err != nil {
+			return b, err
+		}
+		b = b[:len(b)+n]
+		if err := accept(b); !errors.Is(err, mpa.ErrShort) {
+			return b, err
+		}
+	}
+}
+
+// intrusion returns an error if the peer has hung up, or sent what it may not
+// send before it has the Reply. It has the poller watch for either.
+func (w *wire) intrusion() error {
+	var b [1]byte
+	switch n, err := w.conn.Readv([][]byte{b[:]}); {
+	case n > 0:
+		return mpa.ErrTrailing
+	case err != transport.ErrWouldBlock:
+		return err
+	}
+	w.want(w.poller.WantRead, true)
+	return nil
+}
