@@ -2,6 +2,7 @@ package ibverbs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -150,8 +151,8 @@ func (e AsyncEvent) String() string {
 // event nobody looks at never holds up a Close (ibv_ack_async_event). Events
 // are kept until somebody asks, or their object is closed; each is given to one
 // caller. A device keeps a few hundred: who asks after more have come gets those, and
-// then ENOBUFS once, with how many were lost. It returns ctx.Err() when ctx ends and
-// os.ErrClosed when the context is closed.
+// then ENOBUFS once, with how many were lost. When ctx ends the error is an [*Error] that wraps
+// ctx.Err(), and when the context is closed os.ErrClosed.
 //
 // Over either provider: EventQPFatal for a WR that names memory which it may not use
 // and a message that does not fit its queue, EventQPAccessErr for what the peer may not
@@ -162,11 +163,15 @@ func (e AsyncEvent) String() string {
 // sockets any more, which ends all its connections. Only the kernel: EventPortActive,
 // EventPortErr, EventLIDChange.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
-	if err := c.ok("ibv_get_async_event"); err != nil {
+	const op = "ibv_get_async_event"
+	if err := c.ok(op); err != nil {
 		return AsyncEvent{}, err
 	}
 	e, err := c.dev.AsyncEvent(ctx)
 	if err != nil {
+		if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
+			err = object.GaveUp(ctx, op, c.Name(), ended, "there was an event")
+		}
 		return AsyncEvent{}, err
 	}
 	ev := AsyncEvent{Type: e.Type, Port: e.Port}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
 // marker is a work request that Drain posts after all others, or rdmacm.Dial before them. Its
@@ -44,7 +46,8 @@ func (m *marker) result() error {
 // is ErrFlushed if the connection ended first; [*PostError] if the QP is not
 // connected, unless nothing was ever posted to it, or if it has no place for the
 // marker and never will ([ErrNoneSignaled]); os.ErrClosed if the QP or the CQ is
-// closed meanwhile; or ctx.Err(). There is no C call for it.
+// closed meanwhile; or when ctx ends an [*Error] that wraps ctx.Err(), and says if the work is
+// held until the peer's first message. There is no C call for it.
 func (qp *QP) Drain(ctx context.Context) error {
 	if err := qp.ok("drain"); err != nil {
 		return err
@@ -53,7 +56,20 @@ func (qp *QP) Drain(ctx context.Context) error {
 		return nil
 	}
 	// The fence has the marker wait for RDMA Reads, too.
-	return qp.mark(ctx, SendFence)
+	err := qp.mark(ctx, SendFence)
+	if err != nil && ctx.Err() != nil { // the text is made only then
+		err = object.GaveUp(ctx, "drain", qp.obj.Name(), err, "everything that was posted had completed"+qp.heldBack())
+	}
+	return err
+}
+
+// heldBack says that sends wait for the peer's first message, if they do and that is known.
+func (qp *QP) heldBack() string {
+	st, err := qp.Stats()
+	if err != nil || !st.HeldForPeer {
+		return ""
+	}
+	return " (sends are held until the peer's first message: the side that dialled has to send first)"
 }
 
 // openStream sends the empty RDMA Write that rdmacm.Dial opens a stream with, and waits until

@@ -314,6 +314,10 @@ var wrongWaits = []wrongUse{
 	{name: "GetEvent: no event until the deadline", do: getNoEvent},
 	{name: "AsyncEvent: no event until the deadline", do: asyncNothing},
 	{name: "Wait: the connection lasts beyond the deadline", do: waitForever},
+	{name: "Drain: the peer has not sent anything", do: drainHeld, not: "siw sends before the peer"},
+	{name: "Shutdown: the peer has not sent anything", do: shutdownHeld, not: "siw sends before the peer"},
+	{name: "Shutdown: the peer had no receive", do: shutdownUnread},
+	{name: "Shutdown: a Write had a wrong rkey", do: shutdownWrongKey},
 	{name: "PollWait: the CQ has no channel", do: pollWithoutChannel},
 	{name: "PollWait: for no completions", do: pollForNone},
 }
@@ -355,6 +359,31 @@ func asyncNothing(t *testing.T) []seen {
 func waitForever(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
 	return saw("Conn.Wait", c.client.Wait(soon(t)))
+}
+
+// held is a lab whose server has posted before the client has sent.
+func held(t *testing.T) *lab {
+	c := newLab(t, labConfig{dial: rdmacm.ConnConfig{NoOpeningWrite: true}})
+	ok(t, c.server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
+	return c
+}
+
+func drainHeld(t *testing.T) []seen { return saw("Drain", held(t).server.QP().Drain(soon(t))) }
+
+func shutdownHeld(t *testing.T) []seen { return saw("Conn.Shutdown", held(t).server.Shutdown(soon(t))) }
+
+func shutdownUnread(t *testing.T) []seen {
+	c := newLab(t, labConfig{})
+	ok(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
+	return saw("Conn.Shutdown", c.client.Shutdown(c.ctx))
+}
+
+func shutdownWrongKey(t *testing.T) []seen {
+	c := newLab(t, labConfig{})
+	wr := c.remote(ibverbs.WRRDMAWrite, []ibverbs.SGE{c.sge(t, 8)})
+	wr.RKey ^= 0x5a5a5a00
+	ok(t, c.client.QP().PostSend(wr))
+	return saw("Conn.Shutdown", c.client.Shutdown(c.ctx))
 }
 
 func pollWithoutChannel(t *testing.T) []seen {

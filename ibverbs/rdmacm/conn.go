@@ -246,14 +246,14 @@ var noConn = func() <-chan struct{} {
 	return ch
 }()
 
-// Wait waits until the connection has ended, as Done reports. The error is nil or
-// ctx.Err().
+// Wait waits until the connection has ended, as Done reports. The error is nil or, when ctx ends, an
+// [*ibverbs.Error] that wraps ctx.Err().
 func (c *Conn) Wait(ctx context.Context) error {
 	select {
 	case <-c.Done():
 	case <-ctx.Done():
 		if !c.over() {
-			return ctx.Err()
+			return object.GaveUp(ctx, "Conn.Wait", c.peer(), ctx.Err(), "the connection ended")
 		}
 	}
 	return nil
@@ -330,13 +330,18 @@ func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
 // meanwhile. Afterwards, Close.
 //
 // The error is nil when the connection is over, also when the peer ended it
-// first: how each work request fared is in its completion. It is
+// first: how each work request fared is in its completion. If a Terminate ended the connection,
+// of either side and also after the last completion, it is an [*ibverbs.Error] with the
+// [*ibverbs.TerminateError] of QP.Cause: the completion of a Send or Write does not say
+// that the peer took it. So it is nil on devices of the kernel, which report no Terminates. It is
 // [ibverbs.ErrNoneSignaled] when the connection is over, but QP.Drain could not wait for
-// unsignalled work, so that nobody knows whether that succeeded. When ctx ends it is
-// ctx.Err(), and the connection may still be there.
+// unsignalled work, so that nobody knows whether that succeeded. When ctx ends it is an
+// [*ibverbs.Error] that wraps ctx.Err(), and the connection may still be there.
+//
+// Nil does not mean that the peer's program has processed everything.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
-		return errNil("rdma_disconnect", "connection")
+		return errNil(opShutdown, "connection")
 	}
 	// Watching ends a Drain that can't end by itself.
 	drainCtx, cancel := context.WithCancel(ctx)
@@ -344,21 +349,29 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 	defer context.AfterFunc(c.watched(), cancel)()
 	drained := c.qp.Drain(drainCtx)
 	if drained != nil && ctx.Err() != nil {
-		return ctx.Err()
+		if !errors.Is(drained, ctx.Err()) {
+			drained = ctx.Err()
+		}
+		return &ibverbs.Error{Op: opShutdown, Object: c.peer(), Err: drained}
 	}
 	// A connection that ended first makes Drain and Disconnect fail, with
 	// whatever errno the device has for that.
 	if err := c.Disconnect(); err != nil && !c.over() && !isNotConnected(err) {
 		return err
 	}
-	if err := c.Wait(ctx); err != nil {
-		return err
+	if c.Wait(ctx) != nil {
+		return object.GaveUp(ctx, opShutdown, c.peer(), ctx.Err(), "the connection ended")
+	}
+	if term := (*ibverbs.TerminateError)(nil); errors.As(c.qp.Cause(), &term) {
+		return &ibverbs.Error{Op: opShutdown, Object: c.peer(), Err: c.qp.Cause()}
 	}
 	if errors.Is(drained, ibverbs.ErrNoneSignaled) {
 		return drained
 	}
 	return nil
 }
+
+const opShutdown = "Conn.Shutdown"
 
 // isNotConnected reports whether a disconnect failed because the peer was faster
 // and its event has not come up yet.

@@ -31,7 +31,7 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 		cfg = &ConnConfig{}
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, object.GaveUp(ctx, "rdma_connect", addr.String(), err, "Dial began")
 	}
 	for try := 1; ; try++ {
 		c, called, err := dialOnce(ctx, vctx, addr, cfg)
@@ -205,7 +205,7 @@ func (c *Conn) prepare(ctx context.Context, cfg *ConnConfig, offeredIRD, offered
 func (id *ID) await(ctx context.Context, want EventType) (*Event, error) {
 	ch := id.Channel()
 	for {
-		ev, err := ch.GetEvent(ctx)
+		ev, err := ch.next(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -75,10 +75,28 @@ func (ch *EventChannel) CreateID(cookie any) (*ID, error) {
 // before it is returned (rdma_ack_cm_event), so that an event that nobody looks
 // at never holds up a Close. Each event is given to one caller.
 //
-// With ConnectRequest the event's id is new, and the caller's to close.
+// With ConnectRequest the event's id is new, and the caller's to close. When ctx ends the error is
+// an [*ibverbs.Error] that wraps ctx.Err().
 func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
-	const op = "rdma_get_cm_event"
-	if err := ch.ok(op); err != nil {
+	ev, err := ch.next(ctx)
+	if err != nil {
+		return nil, object.GaveUp(ctx, opGetEvent, ch.name(), err, "there was an event")
+	}
+	return ev, nil
+}
+
+const opGetEvent = "rdma_get_cm_event"
+
+func (ch *EventChannel) name() string {
+	if ch == nil {
+		return ""
+	}
+	return ch.obj.Name()
+}
+
+// next is GetEvent whose error is ctx.Err() itself when ctx ends.
+func (ch *EventChannel) next(ctx context.Context) (*Event, error) {
+	if err := ch.ok(opGetEvent); err != nil {
 		return nil, err
 	}
 	if err := ch.turn.take(ctx); err != nil {
@@ -104,7 +122,7 @@ func (ch *EventChannel) GetEvent(ctx context.Context) (*Event, error) {
 		return ev, nil
 	}
 	ev.ListenID = idOf(e.ListenID)
-	if ev.ID, err = adoptID(op, ch, ev.ListenID, e.ID); err != nil {
+	if ev.ID, err = adoptID(opGetEvent, ch, ev.ListenID, e.ID); err != nil {
 		return nil, err
 	}
 	return ev, nil

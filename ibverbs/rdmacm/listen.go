@@ -30,7 +30,7 @@ type Listener struct {
 // means defaults. It does not block; ctx is only looked at.
 func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig) (*Listener, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, object.GaveUp(ctx, "rdma_listen", addr.String(), err, "Listen began")
 	}
 	if cfg == nil {
 		cfg = &ListenConfig{}
@@ -77,8 +77,8 @@ func (l *Listener) Addr() netip.AddrPort {
 // later, before the peer's patience ends. Accept may be called concurrently;
 // each request is given to one caller. After Close it is os.ErrClosed.
 //
-// When ctx ends the error wraps ctx.Err(). An error other than these two concerns one request; the listener
-// goes on.
+// When ctx ends the error wraps ctx.Err(). An error other than these two concerns one request;
+// the listener goes on.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if l == nil || l.id == nil {
 		return nil, errNil("rdma_get_cm_event", "listener")
@@ -96,7 +96,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	defer cancel()
 	defer context.AfterFunc(l.ctx, cancel)()
 	for {
-		ev, err := l.ch.GetEvent(wait)
+		ev, err := l.ch.next(wait)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, object.GaveUp(ctx, "rdma_get_cm_event", "listener "+l.Addr().String(), ctx.Err(), "anybody dialled")
@@ -211,7 +211,11 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	if err == nil {
 		err = ctx.Err()
 	}
+	gaveUp := func(err error) error {
+		return object.GaveUp(ctx, "rdma_accept", r.id.peer(), err, "the connection was accepted")
+	}
 	if err != nil {
+		err = gaveUp(err)
 		_ = r.id.Reject(nil)
 		return nil, c.failed(ctx, err)
 	}
@@ -220,7 +224,7 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 		return nil, c.failed(ctx, err)
 	}
 	if _, err = r.id.await(ctx, Established); err != nil {
-		return nil, c.failed(ctx, err)
+		return nil, c.failed(ctx, gaveUp(err))
 	}
 	c.established(r.ev)
 	return c, nil

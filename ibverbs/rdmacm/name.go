@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
 // DialName is Dial to "host:port", where host is a name or an address, one of IPv6
@@ -47,7 +48,7 @@ func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *C
 			return conn, nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, gaveUp(ctx, "rdma_connect", address, err, "a peer answered")
 		}
 		failures = append(failures, err)
 	}
@@ -94,7 +95,7 @@ func ListenName(ctx context.Context, vctx *ibverbs.Context, address string, cfg 
 			return l, nil
 		}
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return nil, gaveUp(ctx, "rdma_listen", address, err, "listening began")
 		}
 		failures = append(failures, err)
 	}
@@ -175,7 +176,16 @@ func ofFamily(addrs []netip.AddrPort, local netip.Addr) []netip.AddrPort {
 // nameError names an address that did not come to anything.
 func nameError(ctx context.Context, op, address string, err error) error {
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return gaveUp(ctx, op, address, err, "the name was resolved")
 	}
 	return &ibverbs.Error{Op: op, Object: address, Err: err}
+}
+
+// gaveUp is err, if it says that ctx has ended, and otherwise an error that says so.
+func gaveUp(ctx context.Context, op, address string, err error, until string) error {
+	var e *ibverbs.Error
+	if errors.As(err, &e) && errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return object.GaveUp(ctx, op, address, ctx.Err(), until)
 }
