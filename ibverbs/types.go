@@ -63,19 +63,47 @@ type (
 	// LKey. MR.SGE makes one.
 	SGE = provider.SGE
 
-	// SendWR is a work request of the send queue (struct ibv_send_wr): WRID,
-	// Opcode, Flags; SGList, or Inline with SendInline; RemoteAddr and RKey
-	// for Writes and Reads; InvalidateRKey for WRSendWithInv and WRLocalInv; RKey and
-	// Bind for WRBindMW; RKey and Access for WRRegMR.
+	// SendWR is a work request of the send queue (struct ibv_send_wr). NewSend, NewWrite, NewRead,
+	// NewFetchAdd and NewCompareAndSwap make the usual ones. Its fields, most of which can be
+	// left zero, with the opcodes that use them:
+	//
+	//	WRID           uint64      // all: comes back in WC.WRID
+	//	Opcode         WROpcode    // what to do; the zero value is WRRDMAWrite, a Send is WRSend
+	//	Flags          SendFlags   // SendSignaled, SendFence, SendSolicited, SendInline
+	//	SGList         []SGE       // Send, Write: the payload; Read, atomics: where the answer goes
+	//	Inline         []byte      // Send, Write with SendInline: the payload, instead of SGList
+	//	RemoteAddr     uint64      // Write, Read, atomics: the address at the peer
+	//	RKey           uint32      // Write, Read, atomics: the peer's key; WRBindMW, WRRegMR: the new key
+	//	Imm            uint32      // WRSendWithImm, WRRDMAWriteWithImm: host order
+	//	InvalidateRKey uint32      // WRSendWithInv: the peer's key; WRLocalInv: one of ours
+	//	CompareAdd     uint64      // atomics: what to compare with, or to add
+	//	Swap           uint64      // WRAtomicCmpAndSwp: what to put there
+	//	CompareAddMask uint64      // masked atomics: which bits are compared, or where fields end
+	//	SwapMask       uint64      // masked atomics: which bits are swapped
+	//	Bind           *MWBindInfo // WRBindMW: what the window is bound to
+	//	Access         Access      // WRRegMR: the rights of the region
+	//
+	// provider.SendWR has the details of each.
 	SendWR = provider.SendWR
 
 	// RecvWR is a work request of the receive queue (struct ibv_recv_wr):
-	// WRID, SGList.
+	//
+	//	WRID   uint64 // comes back in WC.WRID
+	//	SGList []SGE  // where the message goes
 	RecvWR = provider.RecvWR
 
-	// WC is a work completion (struct ibv_wc): WRID, QPN, Status; if that is
-	// WCSuccess also Opcode, ByteLen, Flags, Imm, InvalidatedRKey. Its method
-	// Err is nil for a success and otherwise a *WCError.
+	// WC is a work completion (struct ibv_wc). Its method Err is nil for a success and otherwise a
+	// *WCError.
+	//
+	//	WRID            uint64   // of the work request
+	//	QPN             uint32   // whose work request it was: QP.QPN
+	//	Status          WCStatus // WCSuccess, or what went wrong
+	//	Opcode          WCOpcode // with a success: WCSend, WCRecv and so on
+	//	ByteLen         uint32   // receives, Reads, atomics: how many octets came
+	//	Flags           WCFlags  // WCWithImm, WCWithInv
+	//	Imm             uint32   // with WCWithImm: host order
+	//	InvalidatedRKey uint32   // with WCWithInv: the key that the peer invalidated
+	//	VendorErr       uint32   // with a failure: the driver's own code
 	WC = provider.WC
 
 	// WROpcode is what a send WR does (enum ibv_wr_opcode).
