@@ -98,8 +98,14 @@ func (cq *CQ) Poll(wc []WC) (int, error) {
 	}
 	n, err := cq.p.Poll(wc)
 	cq.mu.RUnlock()
+	if err != nil {
+		err = cq.called(err)
+	}
 	return n, err
 }
+
+// called names the CQ in an error of the provider, nil for nil.
+func (cq *CQ) called(err error) error { return called(err, &cq.obj, "cq") }
 
 // ReqNotify asks for one event on the CQ's channel when the next completion
 // comes, or with solicitedOnly the next one that is solicited or failed
@@ -110,7 +116,7 @@ func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 		return err
 	}
 	cq.armed.Store(true)
-	return cq.p.ReqNotify(solicitedOnly)
+	return cq.called(cq.p.ReqNotify(solicitedOnly))
 }
 
 // PollWait is Poll that waits until there is a completion: it polls, arms the
@@ -142,7 +148,7 @@ func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
 		seen := cq.events
 		cq.ch.mu.Unlock()
 		if err := cq.p.ReqNotify(false); err != nil {
-			return 0, err
+			return 0, cq.called(err)
 		}
 		if n, err := cq.Poll(wc); n > 0 || err != nil {
 			return n, err
@@ -166,7 +172,7 @@ func (cq *CQ) Resize(cqe int) error {
 	if err := cq.ok("ibv_resize_cq"); err != nil {
 		return err
 	}
-	return cq.p.Resize(cqe)
+	return cq.called(cq.p.Resize(cqe))
 }
 
 // CQE returns how many completions the CQ holds, at least what was asked for.

@@ -184,7 +184,7 @@ func (cq *CQ) setAside(enough <-chan struct{}) error {
 		}
 		n, err := cq.p.Poll(wc[:])
 		if err != nil || n == 0 {
-			return err
+			return cq.called(err)
 		}
 		cq.held = append(cq.held, wc[:cq.sift(wc[:n])]...)
 	}
@@ -203,7 +203,7 @@ func (cq *CQ) pollAside(wc []WC) (int, error) {
 	for {
 		n, err := cq.p.Poll(wc)
 		if err != nil || n == 0 {
-			return n, err
+			return n, cq.called(err)
 		}
 		// 0 would say that the CQ is empty. After markers only, there may be more.
 		if n = cq.sift(wc[:n]); n > 0 {

@@ -2,8 +2,10 @@ package ibverbs
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 
+	"github.com/govs-rdma/govs/ibverbs/internal/object"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -58,3 +60,23 @@ func (e *PostError) Error() string {
 
 // Unwrap returns Err.
 func (e *PostError) Unwrap() error { return e.Err }
+
+// called returns err, a provider's error about o, with the name that o has here: providers know of
+// a CQ or SRQ only that it is one, which they call noun.
+func called(err error, o *object.Object, noun string) error {
+	e, ok := err.(*Error) //nolint:errorlint // what wraps one names another object
+	if !ok {
+		return err
+	}
+	named := *e
+	rest, of := strings.CutPrefix(e.Object, noun)
+	switch {
+	case e.Object == "" || strings.HasPrefix(rest, " of "):
+		named.Object = o.Name()
+	case of:
+		named.Object = o.Name() + rest
+	default:
+		named.Object = o.Name() + ", " + e.Object
+	}
+	return &named
+}

@@ -73,7 +73,7 @@ func (srq *SRQ) PostRecv(wrs ...RecvWR) error {
 	}
 	n, err := srq.p.PostRecv(wrs)
 	if err != nil {
-		return &PostError{Posted: n, Err: err}
+		return &PostError{Posted: n, Err: called(err, &srq.obj, "srq")}
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func (srq *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	if err := srq.ok("ibv_modify_srq"); err != nil {
 		return err
 	}
-	return srq.p.Modify(attr, mask)
+	return called(srq.p.Modify(attr, mask), &srq.obj, "srq")
 }
 
 // Query returns the sizes granted, and the limit if it is armed, otherwise 0
@@ -99,7 +99,8 @@ func (srq *SRQ) Query() (SRQAttr, error) {
 	if err := srq.ok("ibv_query_srq"); err != nil {
 		return SRQAttr{}, err
 	}
-	return srq.p.Query()
+	attr, err := srq.p.Query()
+	return attr, called(err, &srq.obj, "srq")
 }
 
 // PD returns the PD of the SRQ.

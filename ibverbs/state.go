@@ -43,14 +43,6 @@ func (c *Context) WriteState(w io.Writer) error {
 	return err
 }
 
-func (srq *SRQ) state() string {
-	attr, err := srq.Query()
-	if err != nil {
-		return srq.obj.Name()
-	}
-	return fmt.Sprintf("%s (up to %d receives, limit %d)", srq.obj.Name(), attr.MaxWR, attr.Limit)
-}
-
 func (cq *CQ) state() string {
 	s := cq.String()
 	if st, err := cq.Stats(); err == nil {
@@ -86,11 +78,11 @@ func (qp *QP) state() string {
 }
 
 func init() {
-	object.Describes(object.KindPD, func(h any) string { return h.(*PD).obj.Name() })
+	object.Describes(object.KindPD, func(h any) string { return h.(*PD).String() })
 	object.Describes(object.KindMR, func(h any) string { return h.(*MR).String() })
-	object.Describes(object.KindMW, func(h any) string { return h.(*MW).obj.Name() })
+	object.Describes(object.KindMW, func(h any) string { return h.(*MW).String() })
 	object.Describes(object.KindCompChannel, func(h any) string { return h.(*CompChannel).obj.Name() })
 	object.Describes(object.KindCQ, func(h any) string { return h.(*CQ).state() })
-	object.Describes(object.KindSRQ, func(h any) string { return h.(*SRQ).state() })
+	object.Describes(object.KindSRQ, func(h any) string { return h.(*SRQ).String() })
 	object.Describes(object.KindQP, func(h any) string { return h.(*QP).state() })
 }

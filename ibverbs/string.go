@@ -39,8 +39,9 @@ func (mr *MR) String() string {
 	return fmt.Sprintf("%s (%d octets, %s)", mr.obj.Name(), p.Len(), p.Access())
 }
 
-// String says of which device the CQ is, and how much it holds. A cookie that is a
-// string, or has a String method, is part of it: "cq of siw0 (64 completions, requests)".
+// String says which CQ of which device it is, counted from 1 in the order in which they were made,
+// and how much it holds. A cookie that is a string, or has a String method, is part of it:
+// "cq 3 of siw0 (64 completions, requests)".
 func (cq *CQ) String() string {
 	switch {
 	case cq == nil || cq.p == nil:
@@ -49,19 +50,83 @@ func (cq *CQ) String() string {
 		return cq.obj.Name() + " (closed)"
 	}
 	s := fmt.Sprintf("%s (%d completions", cq.obj.Name(), cq.p.CQE())
-	switch cookie := cq.cookie.(type) {
+	return s + cookieText(cq.cookie) + ")"
+}
+
+// cookieText is what a cookie adds to the text of its object.
+func cookieText(cookie any) string {
+	switch c := cookie.(type) {
 	case string:
-		s += ", " + cookie
+		return ", " + c
 	case fmt.Stringer:
-		s += ", " + cookie.String()
+		return ", " + c.String()
+	}
+	return ""
+}
+
+// String says which device it is, of which provider and kind, and what is open on it:
+// "siw0 (kernel, IBV_TRANSPORT_IWARP; open: 1 PD, 2 CQ)".
+func (c *Context) String() string {
+	switch {
+	case c == nil || c.dev == nil:
+		return "nil context"
+	case c.obj.Closed():
+		return c.obj.Name() + " (closed)"
+	}
+	s := fmt.Sprintf("%s (%s, %s", c.obj.Name(), c.provider, c.dev.Transport())
+	if open := c.obj.Children(); open != "" {
+		s += "; open: " + open
 	}
 	return s + ")"
+}
+
+// String says which PD of which device it is, counted from 1, and what is open on it:
+// "pd 1 of siw0 (1 QP, 3 MR)".
+func (pd *PD) String() string {
+	switch {
+	case pd == nil || pd.p == nil:
+		return "nil pd"
+	case pd.obj.Closed():
+		return pd.obj.Name() + " (closed)"
+	}
+	if open := pd.obj.Children(); open != "" {
+		return pd.obj.Name() + " (" + open + ")"
+	}
+	return pd.obj.Name()
+}
+
+// String says which SRQ of which device it is, counted from 1, its size and its limit, and its
+// cookie as that of a CQ: "srq 1 of siw0 (up to 64 receives, limit 16)".
+func (srq *SRQ) String() string {
+	if srq == nil || srq.p == nil {
+		return "nil srq"
+	}
+	attr, err := srq.Query()
+	if err != nil {
+		return srq.obj.Name() + " (closed)"
+	}
+	return fmt.Sprintf("%s (up to %d receives, limit %d%s)", srq.obj.Name(), attr.MaxWR, attr.Limit, cookieText(srq.cookie))
+}
+
+// String says which window it is, by its key, and of which type: "mw 0x1f00 (IBV_MW_TYPE_2)".
+func (mw *MW) String() string {
+	switch {
+	case mw == nil || mw.p == nil:
+		return "nil mw"
+	case mw.obj.Closed():
+		return mw.obj.Name() + " (closed)"
+	}
+	return fmt.Sprintf("mw %#x (%s)", mw.p.RKey(), mw.p.Type())
 }
 
 var (
 	_ fmt.Stringer = (*QP)(nil)
 	_ fmt.Stringer = (*MR)(nil)
 	_ fmt.Stringer = (*CQ)(nil)
+	_ fmt.Stringer = (*Context)(nil)
+	_ fmt.Stringer = (*PD)(nil)
+	_ fmt.Stringer = (*SRQ)(nil)
+	_ fmt.Stringer = (*MW)(nil)
 	_ fmt.Stringer = provider.WC{}
 	_ fmt.Stringer = provider.Access(0)
 )

@@ -2,6 +2,7 @@ package ibverbs_test
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -10,6 +11,9 @@ import (
 // What objects print as, while they are open, after Close and as nil.
 func TestStrings(t *testing.T) {
 	o := newObjects(t)
+	o.fake.Transport = ibverbs.TransportIWARP
+	srq := o.newSRQ(t)
+	mw := must[*ibverbs.MW](t)(o.pd.AllocMW(ibverbs.MWType2))
 	name := fmt.Sprintf("qp %d", o.qp.QPN())
 	region := fmt.Sprintf("mr %#x", o.mr.LKey())
 	attr, init, err := o.qp.Query()
@@ -17,11 +21,19 @@ func TestStrings(t *testing.T) {
 	for want, got := range map[string]fmt.Stringer{
 		fmt.Sprintf("%s (%s, up to %d sends, %d receives)", name, attr.State, init.Cap.MaxSendWR, init.Cap.MaxRecvWR): o.qp,
 		region + " (4096 octets, IBV_ACCESS_LOCAL_WRITE)":                                                             o.mr,
-		fmt.Sprintf("cq of fake0 (%d completions, my cq)", o.cq.CQE()):                                                o.cq,
-		"nil qp": (*ibverbs.QP)(nil),
-		"nil mr": (*ibverbs.MR)(nil),
-		"nil cq": (*ibverbs.CQ)(nil),
-		"0":      ibverbs.Access(0),
+		fmt.Sprintf("cq 1 of fake0 (%d completions, my cq)", o.cq.CQE()):                                              o.cq,
+		"pd 1 of fake0 (1 MR, 1 MW, 1 QP, 1 SRQ)":                                                                     o.pd,
+		"srq 1 of fake0 (up to 5 receives, limit 0, my srq)":                                                          srq,
+		"mw 0x3400 (IBV_MW_TYPE_2)":                                                                                   mw,
+		"fake0 (fake, IBV_TRANSPORT_IWARP; open: 1 CQ, 1 PD, 1 completion channel)":                                   o.ctx,
+		"nil context": (*ibverbs.Context)(nil),
+		"nil pd":      (*ibverbs.PD)(nil),
+		"nil srq":     (*ibverbs.SRQ)(nil),
+		"nil mw":      (*ibverbs.MW)(nil),
+		"nil qp":      (*ibverbs.QP)(nil),
+		"nil mr":      (*ibverbs.MR)(nil),
+		"nil cq":      (*ibverbs.CQ)(nil),
+		"0":           ibverbs.Access(0),
 		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ|0x100000":              ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead | 1<<20,
 		"work request 0x7 of qp 5: IBV_WC_RECV, 8 octets":                     ibverbs.WC{WRID: 7, QPN: 5, Opcode: ibverbs.WCRecv, ByteLen: 8},
 		"work request 0x7 of qp 5: IBV_WC_SEND":                               ibverbs.WC{WRID: 7, QPN: 5},
@@ -35,14 +47,40 @@ func TestStrings(t *testing.T) {
 	ok(t, o.qp.Close())
 	ok(t, o.cq.Close())
 	ok(t, o.mr.Close())
+	ok(t, mw.Close())
+	ok(t, srq.Close())
+	ok(t, o.ch.Close())
+	ok(t, o.pd.Close())
+	ok(t, o.ctx.Close())
 	for want, got := range map[string]fmt.Stringer{
-		name + " (closed)": o.qp, region + " (closed)": o.mr, "cq of fake0 (closed)": o.cq,
+		name + " (closed)": o.qp, region + " (closed)": o.mr, "cq 1 of fake0 (closed)": o.cq,
+		"pd 1 of fake0 (closed)": o.pd, "fake0 (closed)": o.ctx, "mw 0x3400 (closed)": mw, "srq 1 of fake0 (closed)": srq,
 	} {
 		if got.String() != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	ok(t, o.ch.Close())
-	ok(t, o.pd.Close())
-	ok(t, o.ctx.Close())
+}
+
+// TestErrorsNameTheCQ: an error of a CQ, and the event of one that overflows, say which of the
+// device's CQs it is.
+func TestErrorsNameTheCQ(t *testing.T) {
+	o := newObjects(t)
+	second := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(4, &ibverbs.CQOptions{Cookie: "replies"}))
+	for call, f := range map[string]func() error{
+		"poll cq":    func() error { _, err := second.Poll(make([]ibverbs.WC, 1)); return err },
+		"req notify": func() error { return second.ReqNotify(false) },
+		"resize cq":  func() error { return second.Resize(100) },
+	} {
+		o.fake.Fail(call, syscall.EIO)
+		wantErr(t, call, f(), syscall.EIO, "cq 2 of fake0")
+		o.fake.Fail(call, nil)
+		ok(t, f())
+	}
+	if e := (ibverbs.AsyncEvent{Type: ibverbs.EventCQErr, CQ: second}).String(); e != "IBV_EVENT_CQ_ERR of cq 2 of fake0 (100 completions, replies)" {
+		t.Error(e)
+	}
+	srq := o.newSRQ(t)
+	o.fake.Fail("post srq recv", syscall.ENOMEM)
+	wantErr(t, "SRQ.PostRecv", srq.PostRecv(ibverbs.RecvWR{}), syscall.ENOMEM, "srq 1 of fake0")
 }

@@ -43,9 +43,9 @@ func TestWriteState(t *testing.T) {
 	text = regexp.MustCompile(`mr 0x[0-9a-f]+`).ReplaceAllString(text, "mr K")
 	const want = `govs0, provider engine
   0 connections accepted now, 0 closing, 0 made so far, 0 start-ups failed
-  pd of govs0
+  pd 1 of govs0 (1 MR, 1 QP)
   mr K (100 octets, IBV_ACCESS_LOCAL_WRITE)
-  cq of govs0 (16 completions): 0 waiting, at least 16 places were free, 0 lost
+  cq 1 of govs0 (16 completions): 0 waiting, at least 16 places were free, 0 lost
   qp N (IBV_QPS_RESET, up to 4 sends, 4 receives): 0 sends posted, 1 receives posted
   cm id of govs0: listens on ADDR, 0 of 1024 places pending, 0 requests, 0 refused, 0 failed
 `

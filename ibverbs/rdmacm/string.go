@@ -31,3 +31,15 @@ func (e *Event) String() string {
 	}
 	return s
 }
+
+// String says where the id listens, or what it connects:
+// "cm id of siw0: 10.0.0.1:40000 -> 10.0.0.2:7471".
+func (id *ID) String() string {
+	switch {
+	case id == nil || id.p == nil:
+		return "nil cm id"
+	case id.obj.Closed():
+		return id.obj.Name() + " (closed)"
+	}
+	return id.state()
+}

@@ -43,3 +43,21 @@ func TestEventString(t *testing.T) {
 		}
 	}
 }
+
+// What an ID prints as: a listener's and a connection's, after Close and as nil.
+func TestIDString(t *testing.T) {
+	client, server := pair(t, nil, nil)
+	device := client.ID().DeviceName()
+	want := fmt.Sprintf("cm id of %s: %s -> %s", device, client.LocalAddr(), server.LocalAddr())
+	if got := client.ID().String(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	ok(t, client.Close())
+	for want, id := range map[string]*rdmacm.ID{
+		"cm id of " + device + " (closed)": client.ID(), "nil cm id": nil,
+	} {
+		if got := id.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -75,6 +75,17 @@ func (p *Provider) called(call string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls = append(p.calls, call)
+	return p.failureOf(call)
+}
+
+// failure is called for calls of the data path, which are not written down.
+func (p *Provider) failure(call string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failureOf(call)
+}
+
+func (p *Provider) failureOf(call string) error {
 	if err := p.fail[call]; err != nil {
 		return &provider.Error{Op: call, Err: err}
 	}
@@ -334,6 +345,9 @@ func (c *CQ) Poll(wc []provider.WC) (int, error) {
 	if c.closed {
 		return 0, &provider.Error{Op: "ibv_poll_cq", Err: os.ErrClosed}
 	}
+	if err := c.p.failure("poll cq"); err != nil {
+		return 0, err
+	}
 	n := copy(wc, c.wcs)
 	c.wcs = slices.Delete(c.wcs, 0, n)
 	return n, nil
@@ -344,7 +358,7 @@ func (c *CQ) ReqNotify(bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.armed = true
-	return nil
+	return c.p.failure("req notify")
 }
 
 // CQE implements provider.CQ.

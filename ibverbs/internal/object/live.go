@@ -24,6 +24,15 @@ type live struct {
 	mu      sync.Mutex
 	handles map[*Object]any
 	stacks  map[*Object]string
+	counts  [kinds]uint32 // how many there have been
+}
+
+// count returns the number of a new object among those of its kind, from 1.
+func (l *live) count(kind Kind) uint32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[kind]++
+	return l.counts[kind]
 }
 
 // Entry is an open object.

@@ -64,15 +64,16 @@ const (
 )
 
 // kindNames are what objects of a kind are called: many of them, one of them, and
-// the C call that closes one. format is for an object with a number.
+// the C call that closes one. format is for an object with a number: that of the device, or, if
+// it has the device's name as well, the number of the object among those of its kind.
 var kindNames = [kinds]struct{ plural, noun, format, closeOp string }{
 	KindContext:      {"context", "", "", "ibv_close_device"}, // goes by the name of its device
-	KindPD:           {"PD", "pd", "", "ibv_dealloc_pd"},
+	KindPD:           {"PD", "pd", "pd %d of %s", "ibv_dealloc_pd"},
 	KindMR:           {"MR", "mr", "mr %#x", "ibv_dereg_mr"},
 	KindMW:           {"MW", "mw", "mw %#x", "ibv_dealloc_mw"},
 	KindCompChannel:  {"completion channel", "completion channel", "", "ibv_destroy_comp_channel"},
-	KindCQ:           {"CQ", "cq", "", "ibv_destroy_cq"},
-	KindSRQ:          {"SRQ", "srq", "", "ibv_destroy_srq"},
+	KindCQ:           {"CQ", "cq", "cq %d of %s", "ibv_destroy_cq"},
+	KindSRQ:          {"SRQ", "srq", "srq %d of %s", "ibv_destroy_srq"},
 	KindQP:           {"QP", "qp", "qp %d", "ibv_destroy_qp"},
 	KindEventChannel: {"CM event channel", "event channel", "", "rdma_destroy_event_channel"},
 	KindID:           {"CM id", "cm id", "", "rdma_destroy_id"},
@@ -105,8 +106,17 @@ func (o *Object) Open(op string, parents ...*Object) error {
 		others := slices.Clone(parents[1:])
 		o.others = &others
 	}
+	if o.counted() {
+		if l := o.list(); l != nil {
+			o.Number(l.count(o.kind))
+		}
+	}
 	return nil
 }
+
+// counted reports whether objects of the kind are numbered here, because the device has no number
+// for them that programs see.
+func (o *Object) counted() bool { return o.kind == KindPD || o.kind == KindCQ || o.kind == KindSRQ }
 
 // Abandon undoes Open for an object that could not be made after all.
 func (o *Object) Abandon() {
@@ -188,10 +198,12 @@ func (o *Object) Retire(destroy func() error) error {
 // Closed reports whether Close has succeeded.
 func (o *Object) Closed() bool { return o.closed.Load() }
 
-// Name returns what the object is called in errors: "qp 17", "cq of siw0".
+// Name returns what the object is called in errors: "qp 17", "cq 3 of siw0".
 func (o *Object) Name() string {
 	names := &kindNames[o.kind]
 	switch {
+	case o.numbered.Load() && o.counted():
+		return fmt.Sprintf(names.format, o.number.Load(), o.device)
 	case o.numbered.Load():
 		return fmt.Sprintf(names.format, o.number.Load())
 	case names.noun == "":
@@ -266,7 +278,14 @@ func (o *Object) leave() {
 	}
 }
 
-// openChildren returns "2 MR, 1 QP", empty if there are none.
+// Children returns what is open on the object: "1 QP, 2 MR", empty if nothing is.
+func (o *Object) Children() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.openChildren()
+}
+
+// openChildren is Children. mu is held.
 func (o *Object) openChildren() string {
 	var list []string
 	for kind, n := range o.children {
