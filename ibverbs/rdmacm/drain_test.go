@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 // TestPollWaitAfterDrains: two Drains were given up, and what they posted completes before work of
 // the program. PollWait for one completion finds that work.
 func TestPollWaitAfterDrains(t *testing.T) {
 	ctx := soon(t)
-	client, server := pair(t, nil, nil)
+	client, server := pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true}, nil)
 	write := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
 	// What an accepting side posts is held until the peer's first message.
 	ok(t, server.QP().PostSend(write))
