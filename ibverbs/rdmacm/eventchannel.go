@@ -68,6 +68,7 @@ func (ch *EventChannel) CreateID(cookie any) (*ID, error) {
 		id.obj.Abandon()
 		return nil, err
 	}
+	id.obj.List(id)
 	return id, nil
 }
 

@@ -27,14 +27,13 @@ type ID struct {
 	cookie any
 }
 
-// newID enters an id with its channel; its p is still to be made.
+// newID enters an id with its channel; its p is still to be made, and the id to be listed then.
 func newID(op string, ch *EventChannel, cookie any) (*ID, error) {
 	id := &ID{ch: ch, vctx: ch.vctx, cookie: cookie}
 	id.obj.Describe(object.KindID, ch.vctx.Name())
 	if err := id.obj.Open(op, &ch.obj); err != nil {
 		return nil, err
 	}
-	id.obj.List(id)
 	return id, nil
 }
 
@@ -48,6 +47,7 @@ func adoptID(op string, ch *EventChannel, listener *ID, p provider.ID) (*ID, err
 	}
 	id.p, id.passive = p, true
 	p.SetCookie(id)
+	id.obj.List(id)
 	return id, nil
 }
 
