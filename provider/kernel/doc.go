@@ -106,10 +106,10 @@
 //     IBV_WC_LOC_QP_OP_ERR, where InfiniBand has IBV_WC_MW_BIND_ERR. Unbinding a window
 //     that was not bound is EINVAL, because librxe needs a region for it.
 //   - siw can't resize an SRQ, and has no IBV_EVENT_QP_LAST_WQE_REACHED.
-//   - The kernel takes verbs only from threads that share the credentials with which
-//     the device was opened (ib_safe_file_access); others get EACCES. setuid and
-//     capset give a thread credentials of its own, so a program that drops privileges
-//     does so before it opens a device.
+//   - A thread must share the credentials with which the device was opened
+//     (ib_safe_file_access): otherwise posting to siw and calls of the connection manager
+//     return EACCES. setuid and capset give a thread credentials of its own, so a program
+//     that drops privileges does so before it opens a device.
 //   - The package does not call ibv.ForkInit: os/exec copies no pages, and since Linux
 //     5.12 fork copies pinned pages.
 //

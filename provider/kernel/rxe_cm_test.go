@@ -236,6 +236,29 @@ func testRxeRefused(t *testing.T) {
 	closeAll(t, a.qp, a.id)
 }
 
+// A QP that fails keeps its connection: neither end gets an event until a program
+// disconnects.
+func testRxeFailure(t *testing.T) {
+	a, p := connected(t)
+	a.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled,
+		SGList: []provider.SGE{a.sge(0, 8)}, RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey() ^ 0x5a5a00})
+	if wc := a.poll(1)[0]; wc.Status != provider.WCRemAccessErr {
+		t.Fatalf("a Write with a wrong key: %+v", wc)
+	}
+	for _, s := range []*side{a, p} {
+		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+		if ev, err := s.ec.Next(ctx); err != context.DeadlineExceeded {
+			t.Errorf("after the failure: %s, %v", ev.Type, err)
+		}
+		cancel()
+	}
+	if err := a.id.Disconnect(); err != nil {
+		t.Fatal(err)
+	}
+	p.want("after Disconnect", provider.CMDisconnected)
+	a.want("after the answer to Disconnect", provider.CMDisconnected)
+}
+
 // Connect does not wait for the peer, and what is under way is given up without
 // waiting either.
 func testRxeSilent(t *testing.T) {

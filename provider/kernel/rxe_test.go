@@ -51,6 +51,7 @@ func TestRxe(t *testing.T) {
 		{"private data", testRxePrivateData},
 		{"connection refused", testRxeRefused},
 		{"a host that does not answer", testRxeSilent},
+		{"a QP that fails keeps its connection", testRxeFailure},
 		{"disconnect and flush", testDisconnect},
 		{"calls in the wrong state", testWrongState},
 		{"QP of a PD", testExternalQP},

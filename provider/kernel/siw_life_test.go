@@ -236,8 +236,8 @@ func testLifetimes(t *testing.T) {
 
 // testMemlock runs itself in a process without CAP_IPC_LOCK: with that, siw of
 // Linux 6.12 ignores the limit (6.1 does not). A thread of this process can't
-// simply drop it, since the kernel takes verbs only from threads that have the
-// very credentials that the device was opened with.
+// simply drop it, because the connection manager takes calls only from threads that share
+// the credentials with which its channel was opened (testCredentials).
 func testMemlock(t *testing.T) {
 	if os.Getenv("GOVS_MEMLOCK_CHILD") == "1" {
 		testMemlockLimit(t)
@@ -272,6 +272,34 @@ func testMemlockLimit(t *testing.T) {
 	wantErrno(t, "more than may be locked", err, syscall.ENOMEM)
 	if err == nil || !strings.Contains(err.Error(), "RLIMIT_MEMLOCK") || !strings.Contains(err.Error(), "2097152 octets") {
 		t.Errorf("the limit is not named: %v", err)
+	}
+}
+
+// A thread with credentials of its own can't post, nor call the connection manager, also
+// where it has lost no right that these need: the kernel compares pointers. Commands that
+// are ioctls don't ask.
+func testCredentials(t *testing.T) {
+	a, _ := connected(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		// The goroutine ends locked, so that its thread ends with it.
+		runtime.LockOSThread()
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_TIME, 0, 0, 0); err != nil {
+			t.Error(err)
+			return
+		}
+		_, err := a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled}})
+		wantErrno(t, "PostSend", err, syscall.EACCES)
+		_, err = a.ec.CreateID(nil)
+		wantErrno(t, "CreateID", err, syscall.EACCES)
+		wantErrno(t, "Disconnect", a.id.Disconnect(), syscall.EACCES)
+		pd, err := a.dev.AllocPD()
+		closeAll(t, must(t, pd, err))
+	}()
+	<-done
+	if err := a.id.Disconnect(); err != nil {
+		t.Errorf("on another thread: %v", err)
 	}
 }
 

@@ -68,6 +68,7 @@ func TestSiw(t *testing.T) {
 		{"lifetimes", testLifetimes},
 		{"registration", testRegistration},
 		{"memory lock limit", testMemlock},
+		{"a thread with other credentials", testCredentials},
 		{"forgotten region", testForgottenRegion},
 		{"why a device can't be opened", testWhyNoDevice},
 		{"many connections", testManyConnections},
