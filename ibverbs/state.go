@@ -27,7 +27,7 @@ func (c *Context) WriteState(w io.Writer) error {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s, provider %s\n", c.Name(), c.provider)
-	if st, err := c.Stats(); err == nil {
+	if st, err := c.Stats(); err == nil && st.Counters == nil { // a kernel device has no others
 		fmt.Fprintf(&b, "  %d connections accepted now, %d closing, %d made so far, %d start-ups failed\n",
 			st.Accepted, st.Closing, st.Connections, st.Failures)
 	}

@@ -2,12 +2,13 @@ package ibverbs
 
 import "github.com/govs-rdma/govs/provider"
 
-// What is counted. The engine counts all of it; kernel devices count nothing so far, and
-// TCP_INFO of siw's sockets can't be had, because they belong to the kernel.
+// What is counted. The engine counts all of it. A kernel device has the counters of its driver,
+// if that has any (rxe and drivers of hardware do, siw does not); its QPs and CQs count nothing,
+// and TCP_INFO of siw's sockets can't be had, because they belong to the kernel.
 type (
 	// DeviceStats are the sums of a device: Sent, Received, FlushedSends, FlushedRecvs,
 	// CRCErrors, CQLost, Terminates by code and direction, Refused by limit, Connections,
-	// Failures; and what is open.
+	// Failures; what is open; and for kernel devices Counters, those of the driver.
 	DeviceStats = provider.DeviceStats
 
 	// QPStats are of one QP: Sent, Received, FlushedSends, FlushedRecvs, CRCErrors;

@@ -134,6 +134,11 @@ type DeviceStats struct {
 	// Accepted are the connections that count against MaxAccepted, Closing those against
 	// MaxClosing.
 	Accepted, Closing int
+
+	// Counters are those of a kernel device's driver, by its names, of a port with its number
+	// ("1/sent_pkts"). They count for all processes since the driver was loaded, and are all that
+	// such a device has: the fields above are zero there. Over the engine it is nil.
+	Counters map[string]uint64
 }
 
 // ListenerStats is what a listener has counted since Listen.

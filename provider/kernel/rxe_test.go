@@ -30,6 +30,7 @@ func TestRxe(t *testing.T) {
 		f    func(*testing.T)
 	}{
 		{"device", testRxeDevice},
+		{"counters", testRxeCounters},
 		{"P_Keys", testRxePkeys},
 		{"GIDs", testRxeGIDs},
 		{"async events of queues that drain", testRxeDrain},

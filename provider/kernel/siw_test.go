@@ -36,6 +36,7 @@ func TestSiw(t *testing.T) {
 		f    func(*testing.T)
 	}{
 		{"device", testDevice},
+		{"no counters", testNoCounters},
 		{"async events go to the device whose object it is", testAsyncEvents},
 		{"send", testSend},
 		{"send with invalidate", testSendWithInvalidate},

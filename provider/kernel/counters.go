@@ -1,0 +1,72 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+var errNoCounters = &provider.UnsupportedError{
+	Feature: "counters of a device",
+	Reason:  "its driver has none (siw is one such)",
+}
+
+// Stats returns what the driver counts, in DeviceStats.Counters: the files hw_counters of the
+// device and of its ports in sysfs (the kernel's Documentation/ABI/stable/sysfs-class-infiniband).
+func (d *device) Stats() (provider.DeviceStats, error) {
+	const op = "device counters"
+	if err := d.enter(); err != nil {
+		return provider.DeviceStats{}, opError(op, d.name, err)
+	}
+	defer d.leave()
+	counters, err := hwCounters(os.DirFS("/sys/class/infiniband/" + d.name))
+	if err == nil && len(counters) == 0 {
+		err = errNoCounters
+	}
+	if err != nil {
+		return provider.DeviceStats{}, opError(op, d.name, err)
+	}
+	return provider.DeviceStats{Counters: counters}, nil
+}
+
+// hwCounters reads the counters in a device's directory of sysfs. Those of a port have its number
+// in the name ("1/sent_pkts"), those of the device have none.
+func hwCounters(dir fs.FS) (map[string]uint64, error) {
+	counters := map[string]uint64{}
+	for _, pattern := range []string{"hw_counters/*", "ports/*/hw_counters/*"} {
+		files, err := fs.Glob(dir, pattern)
+		if err != nil {
+			return nil, err // only a bad pattern does that
+		}
+		for _, file := range files {
+			name := filepath.Base(file)
+			if name == "lifespan" { // for how many milliseconds the driver keeps what it has read
+				continue
+			}
+			text, err := fs.ReadFile(dir, file)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // the device has gone meanwhile
+			}
+			if err != nil {
+				return nil, err
+			}
+			count, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			if port, inPort := strings.CutPrefix(file, "ports/"); inPort {
+				port, _, _ = strings.Cut(port, "/")
+				name = port + "/" + name
+			}
+			counters[name] = count
+		}
+	}
+	return counters, nil
+}
