@@ -436,6 +436,13 @@ func (r *router) leading(ctx context.Context, ready <-chan struct{}, early bool)
 	if early {
 		return r.pollUntil(ctx, ready)
 	}
+	// The one that had the token before may have completed the caller's work with its last poll,
+	// and no other completion may ever come. From here on nobody else gives tokens of done.
+	select {
+	case <-ready:
+		return true, nil
+	default:
+	}
 	return false, r.poll(ctx)
 }
 

@@ -222,3 +222,29 @@ func TestConnDoStress(t *testing.T) {
 		t.Errorf("OnSend got %d completions of %d", own.Load(), owned.Load())
 	}
 }
+
+// TestConnDoLast: callers of which none makes another call, so that the completion of none comes
+// with somebody else's. It found a caller that took over the polling with its own work complete.
+func TestConnDoLast(t *testing.T) {
+	ctx, cancel := context.WithTimeout(timeout(t), 30*time.Second)
+	defer cancel()
+	a, _ := pair(t, nil, nil)
+	rounds := 20000
+	if onKernel() {
+		rounds = 200
+	}
+	for round := range rounds {
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if err := a.Do(ctx, ibverbs.SendWR{}); err != nil {
+					t.Errorf("round %d: %v", round, err)
+				}
+			})
+		}
+		all.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+}
