@@ -20,24 +20,11 @@ func send(ctx context.Context, provider, address, message string) (err error) {
 	}
 	defer func() { err = errors.Join(err, vctx.Close()) }()
 
-	// The answer goes to the first half of the buffer, the message is in the second.
-	var mr *ibverbs.MR
-	defer func() { err = errors.Join(err, mr.Close()) }()
+	var answers *rdmacm.Receiver
 	conn, err := rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
-			// Dial calls this again if it needs a second attempt, with another Conn.
-			if err := mr.Close(); err != nil {
-				return err
-			}
-			var err error
-			if mr, err = c.PD().AllocMR(2*maxMessage, ibverbs.AccessLocalWrite); err != nil {
-				return err
-			}
-			sge, err := mr.SGE(0, maxMessage)
-			if err != nil {
-				return err
-			}
-			return c.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			answers, err = rdmacm.NewReceiver(c, 1, maxMessage)
+			return err
 		},
 	})
 	if err != nil {
@@ -45,29 +32,22 @@ func send(ctx context.Context, provider, address, message string) (err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 
-	// What waits below also ends when the connection does.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { <-conn.Done(); cancel() }()
-
-	n := copy(mr.Bytes()[maxMessage:], message)
-	sge, err := mr.SGE(maxMessage, n)
+	mr, err := conn.PD().AllocMR(maxMessage, ibverbs.AccessLocalWrite)
 	if err != nil {
 		return err
 	}
-	err = conn.QP().PostSend(ibverbs.SendWR{
-		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge},
-	})
+	defer func() { err = errors.Join(err, mr.Close()) }()
+	sge, err := mr.SGE(0, copy(mr.Bytes(), message))
 	if err != nil {
-		return because(fmt.Errorf("sending to %s: %w", address, err), conn.QP())
+		return err
 	}
-	if _, err := complete(ctx, conn.SendCQ()); err != nil {
-		return because(fmt.Errorf("sending to %s: %w", address, err), conn.QP())
+	if err := conn.Send(ctx, sge); err != nil {
+		return fmt.Errorf("sending to %s: %w", address, err)
 	}
-	wc, err := complete(ctx, conn.RecvCQ())
+	answer, err := answers.Receive(ctx)
 	if err != nil {
-		return because(fmt.Errorf("waiting for the answer of %s: %w", address, err), conn.QP())
+		return fmt.Errorf("waiting for the answer of %s: %w", address, err)
 	}
-	fmt.Printf("%s\n", mr.Bytes()[:wc.ByteLen])
+	fmt.Printf("%s\n", answer.Data)
 	return conn.Shutdown(ctx)
 }

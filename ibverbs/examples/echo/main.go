@@ -15,8 +15,9 @@
 //
 // It shows:
 //   - opening a device of either provider (main.go),
-//   - receives that are posted before the peer can send (the Prepare functions),
-//   - a buffer that is used again only after the completion of the work that names it,
+//   - receives that are posted before the peer can send (the Prepare functions), and again
+//     before the peer may send its next message (Message.Release),
+//   - a buffer that is used again only after the work that names it (Conn.Send),
 //   - waits that end with a deadline, with the connection or with an interrupt,
 //   - Shutdown, which waits for what was sent, and Close, which frees everything.
 //
@@ -27,7 +28,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -86,23 +86,4 @@ func open(name, address string) (*ibverbs.Context, error) {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}
 	return ibverbs.Open(p, "")
-}
-
-// complete waits for the next completion of cq and returns it if it is a success.
-func complete(ctx context.Context, cq *ibverbs.CQ) (ibverbs.WC, error) {
-	var wc [1]ibverbs.WC
-	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
-		return wc[0], err
-	}
-	return wc[0], wc[0].Err()
-}
-
-// because adds to err, which may be nil, the reason why the connection ended, if that was a
-// protocol error.
-func because(err error, qp *ibverbs.QP) error {
-	var terminate *ibverbs.TerminateError
-	if errors.As(qp.Cause(), &terminate) {
-		return errors.Join(err, terminate)
-	}
-	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -49,33 +50,25 @@ func serve(ctx context.Context, provider, address string) (err error) {
 // answer accepts a request and sends all messages of the client back to it, until the
 // client disconnects or ctx ends.
 func answer(ctx context.Context, req *rdmacm.Request) (err error) {
-	// A message arrives in the first half of the buffer, and is sent back from the second.
-	var mr *ibverbs.MR
-	defer func() { err = errors.Join(err, mr.Close()) }()
-	var receive ibverbs.RecvWR
+	var messages *rdmacm.Receiver
 	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			if mr, err = c.PD().AllocMR(2*maxMessage, ibverbs.AccessLocalWrite); err != nil {
-				return err
-			}
-			sge, err := mr.SGE(0, maxMessage)
-			if err != nil {
-				return err
-			}
-			receive.SGList = []ibverbs.SGE{sge}
-			return c.QP().PostRecv(receive)
+			messages, err = rdmacm.NewReceiver(c, 1, maxMessage)
+			return err
 		},
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	mr, err := conn.PD().AllocMR(maxMessage, ibverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mr.Close()) }()
 
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { <-conn.Done(); cancel() }()
 	for {
-		n, err := echo(waiting, conn, mr, receive)
+		n, err := echo(ctx, conn, messages, mr)
 		switch {
 		case err == nil:
 			fmt.Printf("%s: echoed %d octets\n", conn.RemoteAddr(), n)
@@ -84,8 +77,8 @@ func answer(ctx context.Context, req *rdmacm.Request) (err error) {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			return conn.Shutdown(last)
-		case errors.Is(err, ibverbs.ErrFlushed) || waiting.Err() != nil:
-			return because(nil, conn.QP()) // the connection is over
+		case hasLeft(err):
+			return nil
 		default:
 			return err
 		}
@@ -93,28 +86,30 @@ func answer(ctx context.Context, req *rdmacm.Request) (err error) {
 }
 
 // echo waits for a message and sends it back. It returns the message's length.
-func echo(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, receive ibverbs.RecvWR) (int, error) {
-	wc, err := complete(ctx, conn.RecvCQ())
+func echo(ctx context.Context, conn *rdmacm.Conn, messages *rdmacm.Receiver, mr *ibverbs.MR) (int, error) {
+	m, err := messages.Receive(ctx)
 	if err != nil {
 		return 0, err
 	}
-	n := copy(mr.Bytes()[maxMessage:], mr.Bytes()[:wc.ByteLen])
-	// The client may send the next message as soon as it has the answer: the receive
-	// for it comes first.
-	if err := conn.QP().PostRecv(receive); err != nil {
+	n := copy(mr.Bytes(), m.Data)
+	// The client may send the next message as soon as it has the answer: Release posts the
+	// receive for it first.
+	if err := m.Release(); err != nil {
 		return 0, err
 	}
-	sge, err := mr.SGE(maxMessage, n)
+	sge, err := mr.SGE(0, n)
 	if err != nil {
 		return 0, err
 	}
-	err = conn.QP().PostSend(ibverbs.SendWR{
-		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge},
-	})
-	if err != nil {
-		return 0, err
+	return n, conn.Send(ctx, sge)
+}
+
+// hasLeft reports whether err says that the client has disconnected, and not that the
+// connection ended because of a protocol error.
+func hasLeft(err error) bool {
+	var terminate *ibverbs.TerminateError
+	if errors.As(err, &terminate) {
+		return false
 	}
-	// The buffer is free again when the Send has completed.
-	_, err = complete(ctx, conn.SendCQ())
-	return n, err
+	return errors.Is(err, ibverbs.ErrFlushed) || errors.Is(err, syscall.ENOTCONN)
 }
