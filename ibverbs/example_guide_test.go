@@ -208,7 +208,7 @@ func ExampleQP_PostSend_readBack() {
 	defer conn.Close()
 	remote := granted(conn)
 	// The sink of a Read needs AccessRemoteWrite with iWARP hardware.
-	mr, err := conn.PD().AllocMR(16, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
+	mr, err := conn.PD().AllocMR(16, ibverbs.AccessReadSink)
 	check(err)
 	defer mr.Close()
 	copy(mr.Bytes(), "8 octets")

@@ -53,9 +53,8 @@ func ExampleQP_PostSend_read() {
 	part, err := window.Part(5, 13)
 	check(err)
 
-	// RemoteWrite is for hardware, which takes a Read's response for a write
-	// of the peer.
-	sink, err := conn.PD().AllocMR(int(part.Len), ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
+	// Hardware takes a Read's response for a write of the peer.
+	sink, err := conn.PD().AllocMR(int(part.Len), ibverbs.AccessReadSink)
 	check(err)
 	defer sink.Close()
 	sge, err := sink.SGE(0, int(part.Len))
