@@ -34,6 +34,7 @@ func TestStrings(t *testing.T) {
 		"nil mr":      (*ibverbs.MR)(nil),
 		"nil cq":      (*ibverbs.CQ)(nil),
 		"0":           ibverbs.Access(0),
+		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_WRITE":                      ibverbs.AccessReadSink,
 		"IBV_ACCESS_LOCAL_WRITE|IBV_ACCESS_REMOTE_READ|0x100000":              ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead | 1<<20,
 		"work request 0x7 of qp 5: IBV_WC_RECV, 8 octets":                     ibverbs.WC{WRID: 7, QPN: 5, Opcode: ibverbs.WCRecv, ByteLen: 8},
 		"work request 0x7 of qp 5: IBV_WC_SEND":                               ibverbs.WC{WRID: 7, QPN: 5},
