@@ -13,11 +13,10 @@ import (
 type client struct {
 	table
 	conn    *rdmacm.Conn
+	answers *rdmacm.Receiver
 	mr      *ibverbs.MR
 	region  ibverbs.RemoteRegion // the server's slots
 	atomics bool
-	ended   context.CancelFunc
-	ctx     context.Context // ends with the connection
 }
 
 // What the client's own memory holds.
@@ -25,8 +24,7 @@ const (
 	slotAt = 0    // a slot that was read
 	wordAt = 512  // what compare-and-swap has found
 	bodyAt = 1024 // a body to write, or a request to send
-	textAt = 2048 // the server's answer to a request
-	sizeOf = textAt + maxRequest
+	sizeOf = 2048
 )
 
 // dial connects to a server. The private data says whether there are atomic operations.
@@ -36,7 +34,6 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, atomics bo
 		return nil, err
 	}
 	c := new(client)
-	c.ctx, c.ended = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
@@ -45,21 +42,18 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, atomics bo
 	c.conn, err = rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
 		PrivateData: []byte{flag1(has && atomics)},
 		Prepare: func(_ context.Context, conn *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			if err := c.mr.Close(); err != nil { // of an attempt before this one
-				return err
-			}
-			// What an RDMA Read brings is, on iWARP, a write of the peer.
-			c.mr, err = conn.PD().AllocMR(sizeOf, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
-			if err != nil {
-				return err
-			}
-			return c.postRecv(conn.QP())
+			c.answers, err = rdmacm.NewReceiver(conn, 1, maxRequest)
+			return err
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	go func() { <-c.conn.Done(); c.ended() }()
+	// What an RDMA Read brings is, on iWARP, a write of the peer.
+	c.mr, err = c.conn.PD().AllocMR(sizeOf, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
+	if err != nil {
+		return nil, err
+	}
 	var h hello
 	if err := h.unmarshal(c.conn.PrivateData()); err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
@@ -72,23 +66,17 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string, atomics bo
 	return c, nil
 }
 
-func (c *client) close() error {
-	err := errors.Join(c.conn.Close(), c.mr.Close())
-	c.ended()
-	return err
-}
+func (c *client) close() error { return errors.Join(c.conn.Close(), c.mr.Close()) }
 
 // read implements memory: an RDMA Read.
 func (c *client) read(ctx context.Context, i int) ([]byte, error) {
-	err := c.do(ctx, c.wr(ibverbs.WRRDMARead, i, 0, slotAt, slotSize))
+	err := c.conn.Do(ctx, ibverbs.NewRead(c.slot(i, 0, slotSize), c.sge(slotAt, slotSize)))
 	return c.mr.Bytes()[slotAt:][:slotSize], err
 }
 
 // swap implements memory: an atomic operation.
 func (c *client) swap(ctx context.Context, i int, old, new uint64) (bool, error) {
-	wr := c.wr(ibverbs.WRAtomicCmpAndSwp, i, 0, wordAt, wordSize)
-	wr.CompareAdd, wr.Swap = old, new
-	if err := c.do(ctx, wr); err != nil {
+	if err := c.conn.Do(ctx, c.swapWR(i, old, new)); err != nil {
 		return false, err
 	}
 	was, err := c.mr.Load(wordAt)
@@ -99,10 +87,8 @@ func (c *client) swap(ctx context.Context, i int, old, new uint64) (bool, error)
 // the Write is placed.
 func (c *client) publish(ctx context.Context, i, body int, content []byte, old, new uint64) error {
 	n := copy(c.mr.Bytes()[bodyAt:], content)
-	write := c.wr(ibverbs.WRRDMAWrite, i, wordSize+body*bodySize, bodyAt, n)
-	swap := c.wr(ibverbs.WRAtomicCmpAndSwp, i, 0, wordAt, wordSize)
-	swap.CompareAdd, swap.Swap = old, new
-	if err := c.do(ctx, write, swap); err != nil {
+	write := ibverbs.NewWrite(c.slot(i, wordSize+body*bodySize, n), c.sge(bodyAt, n))
+	if err := c.conn.Do(ctx, write, c.swapWR(i, old, new)); err != nil {
 		return err
 	}
 	if was, err := c.mr.Load(wordAt); err != nil || was != old {
@@ -117,68 +103,36 @@ func (c *client) ask(ctx context.Context, key, value string) error {
 	if len(message) > maxRequest || len(key) > maxData {
 		return fmt.Errorf("key and value have %d octets together, there is room for %d", len(key)+len(value), maxData)
 	}
-	sge, err := c.mr.SGE(bodyAt, copy(c.mr.Bytes()[bodyAt:], message))
+	if err := c.conn.Send(ctx, c.sge(bodyAt, copy(c.mr.Bytes()[bodyAt:], message))); err != nil {
+		return err
+	}
+	answer, err := c.answers.Receive(ctx)
 	if err != nil {
 		return err
 	}
-	if err := c.do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}); err != nil {
+	text := string(answer.Data)
+	if err := answer.Release(); err != nil {
 		return err
 	}
-	wc, err := c.wait(ctx, c.conn.RecvCQ())
-	if err != nil {
-		return err
+	if text != "" {
+		return fmt.Errorf("the server: %s", text)
 	}
-	if wc.ByteLen > 0 {
-		return fmt.Errorf("the server: %s", c.mr.Bytes()[textAt:][:wc.ByteLen])
-	}
-	return c.postRecv(c.conn.QP())
+	return nil
 }
 
-// wr makes a work request between n octets of our memory from at and slot i from off.
-func (c *client) wr(opcode ibverbs.WROpcode, i, off, at, n int) ibverbs.SendWR {
-	return ibverbs.SendWR{
-		Opcode:     opcode,
-		SGList:     []ibverbs.SGE{{Addr: c.mr.Addr() + uint64(at), Length: uint32(n), LKey: c.mr.LKey()}},
-		RemoteAddr: c.region.Addr + uint64(i*slotSize+off),
-		RKey:       c.region.RKey,
-	}
+// swapWR makes a compare-and-swap of the word of slot i, which leaves what it finds at wordAt.
+func (c *client) swapWR(i int, old, new uint64) ibverbs.SendWR {
+	return ibverbs.NewCompareAndSwap(c.slot(i, 0, wordSize), old, new, c.sge(wordAt, wordSize))
 }
 
-// do posts work requests and waits until the last is complete, and with it all of them.
-func (c *client) do(ctx context.Context, wrs ...ibverbs.SendWR) error {
-	wrs[len(wrs)-1].Flags |= ibverbs.SendSignaled
-	if err := c.conn.QP().PostSend(wrs...); err != nil {
-		return err
-	}
-	_, err := c.wait(ctx, c.conn.SendCQ())
-	return err
+// sge names n octets of our memory from at.
+func (c *client) sge(at, n int) ibverbs.SGE {
+	return ibverbs.SGE{Addr: c.mr.Addr() + uint64(at), Length: uint32(n), LKey: c.mr.LKey()}
 }
 
-// wait waits for a completion, until ctx or the connection ends.
-func (c *client) wait(ctx context.Context, cq *ibverbs.CQ) (ibverbs.WC, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
-	var wc [1]ibverbs.WC
-	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
-		return wc[0], err
+// slot names n octets of slot i from off.
+func (c *client) slot(i, off, n int) ibverbs.RemoteRegion {
+	return ibverbs.RemoteRegion{
+		Addr: c.region.Addr + uint64(i*slotSize+off), Len: uint64(n), RKey: c.region.RKey,
 	}
-	return wc[0], wc[0].Err()
-}
-
-func (c *client) postRecv(qp *ibverbs.QP) error {
-	sge, err := c.mr.SGE(textAt, maxRequest)
-	if err != nil {
-		return err
-	}
-	return qp.PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
-}
-
-// because adds to err the reason why the connection ended, if that was a protocol error.
-func (c *client) because(err error) error {
-	var terminate *ibverbs.TerminateError
-	if errors.As(c.conn.QP().Cause(), &terminate) {
-		return errors.Join(err, terminate)
-	}
-	return err
 }

@@ -108,7 +108,7 @@ func run(ctx context.Context, name, address string, atomics bool, command []stri
 	case "get":
 		value, err := c.table.get(ctx, key)
 		if err != nil {
-			return c.because(err)
+			return err
 		}
 		fmt.Println(value)
 	case "put":
@@ -118,7 +118,7 @@ func run(ctx context.Context, name, address string, atomics bool, command []stri
 			by, put = "the server", c.ask
 		}
 		if err := put(ctx, key, command[2]); err != nil {
-			return c.because(err)
+			return err
 		}
 		fmt.Printf("put %s by %s\n", key, by)
 	}

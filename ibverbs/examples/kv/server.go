@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -95,38 +96,36 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) error {
 	if err != nil {
 		return errors.Join(err, req.Close())
 	}
-	// A request arrives in the first half of the buffer, the answer is sent from the second.
-	buf, err := s.pd.AllocMR(2*maxRequest, ibverbs.AccessLocalWrite)
-	if err != nil {
-		return errors.Join(err, req.Close())
-	}
+	var requests *rdmacm.Receiver
 	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
 		PD: s.pd, PrivateData: private,
-		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error { return postRecv(c.QP(), buf) },
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			requests, err = rdmacm.NewReceiver(c, 1, maxRequest)
+			return err
+		},
 	})
 	if err != nil {
-		return errors.Join(err, buf.Close())
+		return err
 	}
-	err = s.answer(ctx, conn, buf)
+	buf, err := s.pd.AllocMR(maxRequest, ibverbs.AccessLocalWrite)
+	if err == nil {
+		err = s.answer(ctx, conn, requests, buf)
+	}
 	return errors.Join(err, conn.Close(), buf.Close())
 }
 
-// answer does what a client asks for. Those with atomic operations ask for nothing.
-func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, buf *ibverbs.MR) error {
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { <-conn.Done(); cancel() }()
+// answer does what a client asks for, out of buf. Those with atomic operations ask for nothing.
+func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver, buf *ibverbs.MR) error {
 	for {
-		err := s.one(waiting, conn, buf)
+		err := s.one(ctx, conn, requests, buf)
+		var terminate *ibverbs.TerminateError
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
 			return nil // the server is to stop
-		case errors.Is(err, ibverbs.ErrFlushed) || waiting.Err() != nil:
-			var terminate *ibverbs.TerminateError
-			if errors.As(conn.QP().Cause(), &terminate) {
-				return terminate
-			}
+		case errors.As(err, &terminate):
+			return err
+		case errors.Is(err, ibverbs.ErrFlushed) || errors.Is(err, syscall.ENOTCONN):
 			return nil // the client has left
 		default:
 			return err
@@ -135,13 +134,13 @@ func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, buf *ibverbs.MR)
 }
 
 // one waits for a request and answers it.
-func (s *server) one(ctx context.Context, conn *rdmacm.Conn, buf *ibverbs.MR) error {
-	wc, err := complete(ctx, conn.RecvCQ())
+func (s *server) one(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver, buf *ibverbs.MR) error {
+	m, err := requests.Receive(ctx)
 	if err != nil {
 		return err
 	}
 	var r request
-	if err = r.unmarshal(buf.Bytes()[:wc.ByteLen]); err == nil {
+	if err = r.unmarshal(m.Data); err == nil {
 		s.mu.Lock()
 		err = s.table.put(ctx, r.key, r.value)
 		s.mu.Unlock()
@@ -150,40 +149,15 @@ func (s *server) one(ctx context.Context, conn *rdmacm.Conn, buf *ibverbs.MR) er
 	if err != nil {
 		text = err.Error()
 	}
-	n := copy(buf.Bytes()[maxRequest:], text)
 	// The client may send its next request as soon as it has the answer.
-	if err := postRecv(conn.QP(), buf); err != nil {
+	if err := m.Release(); err != nil {
 		return err
 	}
-	sge, err := buf.SGE(maxRequest, n)
+	sge, err := buf.SGE(0, copy(buf.Bytes(), text))
 	if err != nil {
 		return err
 	}
-	err = conn.QP().PostSend(ibverbs.SendWR{
-		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = complete(ctx, conn.SendCQ())
-	return err
-}
-
-// complete waits for a completion and returns it if it is a success.
-func complete(ctx context.Context, cq *ibverbs.CQ) (ibverbs.WC, error) {
-	var wc [1]ibverbs.WC
-	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
-		return wc[0], err
-	}
-	return wc[0], wc[0].Err()
-}
-
-func postRecv(qp *ibverbs.QP, buf *ibverbs.MR) error {
-	sge, err := buf.SGE(0, maxRequest)
-	if err != nil {
-		return err
-	}
-	return qp.PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
+	return conn.Send(ctx, sge)
 }
 
 // enter returns an owner that no other connection has.
