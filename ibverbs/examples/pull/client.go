@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -54,7 +55,7 @@ func pull(ctx context.Context, provider, address, name string, o options) (err e
 	defer func() { err = errors.Join(err, file.Close()) }()
 	begin := time.Now()
 	if err := read(ctx, conn, source, file, o); err != nil {
-		return because(fmt.Errorf("reading from %s: %w", address, err), conn.QP())
+		return fmt.Errorf("reading from %s: %w", address, err)
 	}
 	if err := os.Rename(part, name); err != nil {
 		return err
@@ -89,41 +90,47 @@ func read(ctx context.Context, conn *rdmacm.Conn, source ibverbs.RemoteRegion, f
 	// An error may leave Reads under way: Close has what they bring go nowhere.
 	defer func() { err = errors.Join(err, mr.Close()) }()
 
-	// What waits below also ends when the connection does.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-conn.Done():
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+	// Each Read that arrives gives the others time anew.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(o.timeout, func() { cancel(fmt.Errorf("nothing has come for %v", o.timeout)) })
+	defer silent.Stop()
 	bar := newBar(os.Stderr, source.Len, o.progress)
 	defer bar.end()
-	posted, arrived, underway := 0, 0, 0
-	for arrived < size {
-		for underway < o.depth && posted < size {
-			n := min(o.chunk, size-posted)
-			if err := postRead(conn.QP(), mr, source, posted, n); err != nil {
-				return err
+	var mu sync.Mutex
+	posted, arrived := 0, 0
+	next := func() (off, n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		off, n = posted, min(o.chunk, size-posted)
+		posted += n
+		return off, n
+	}
+	var readers sync.WaitGroup
+	for range o.depth {
+		readers.Go(func() {
+			for off, n := next(); n > 0 && ctx.Err() == nil; off, n = next() {
+				if err := readPart(ctx, conn, mr, source, off, n); err != nil {
+					cancel(err)
+					return
+				}
+				silent.Reset(o.timeout)
+				mu.Lock()
+				arrived += n
+				bar.draw(uint64(arrived))
+				mu.Unlock()
 			}
-			posted += n
-			underway++
-		}
-		wc, err := next(ctx, conn.SendCQ(), o.timeout)
-		if err != nil {
-			return err
-		}
-		arrived += int(wc.WRID) // the length
-		underway--
-		bar.draw(uint64(arrived))
+		})
+	}
+	readers.Wait()
+	if arrived < size {
+		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// postRead reads n octets from offset off of source to the same place in mr.
-func postRead(qp *ibverbs.QP, mr *ibverbs.MR, source ibverbs.RemoteRegion, off, n int) error {
+// readPart reads n octets from offset off of source to the same place in mr.
+func readPart(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, source ibverbs.RemoteRegion, off, n int) error {
 	from, err := source.Part(off, n)
 	if err != nil {
 		return err
@@ -132,22 +139,5 @@ func postRead(qp *ibverbs.QP, mr *ibverbs.MR, source ibverbs.RemoteRegion, off, 
 	if err != nil {
 		return err
 	}
-	return qp.PostSend(ibverbs.SendWR{
-		WRID: uint64(n), Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled,
-		SGList: []ibverbs.SGE{to}, RemoteAddr: from.Addr, RKey: from.RKey,
-	})
-}
-
-// next waits for a completion, and no longer than timeout.
-func next(ctx context.Context, cq *ibverbs.CQ, timeout time.Duration) (ibverbs.WC, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var wc [1]ibverbs.WC
-	if _, err := cq.PollWait(ctx, wc[:]); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("nothing has come for %v: %w", timeout, err)
-		}
-		return wc[0], err
-	}
-	return wc[0], wc[0].Err()
+	return conn.Read(ctx, to, from)
 }

@@ -20,8 +20,8 @@
 //   - a file as a memory region (PD.MapFile), for Reads of a peer and as the place where
 //     Reads put what they bring,
 //   - a region that is announced in the private data of the connection,
-//   - a queue that is kept full: as many Reads as --depth are under way,
-//   - the time limit of each wait, so that a server that stops is noticed.
+//   - a queue that is kept full: as many goroutines as --depth call Conn.Read on one connection,
+//   - a time limit without any progress, so that a server that stops is noticed.
 //
 // The new file gets its name when it is complete. A file that changes while it is copied is
 // copied as a mixture; nothing reports that.
@@ -29,7 +29,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -85,14 +84,4 @@ func open(name, address string) (*ibverbs.Context, error) {
 		return nil, fmt.Errorf("--provider: %w", err)
 	}
 	return ibverbs.Open(p, "")
-}
-
-// because adds to err, which may be nil, the reason why the connection ended, if that was a
-// protocol error.
-func because(err error, qp *ibverbs.QP) error {
-	var terminate *ibverbs.TerminateError
-	if errors.As(qp.Cause(), &terminate) {
-		return errors.Join(err, terminate)
-	}
-	return err
 }

@@ -75,7 +75,11 @@ func attend(ctx context.Context, req *rdmacm.Request, cfg *rdmacm.ConnConfig) (e
 		return nil // the server is to stop
 	}
 	fmt.Printf("%s: left\n", conn.RemoteAddr())
-	return because(nil, conn.QP())
+	var terminate *ibverbs.TerminateError
+	if errors.As(conn.QP().Cause(), &terminate) {
+		return terminate
+	}
+	return nil
 }
 
 // mapForReading registers a file for Reads of peers.
