@@ -20,7 +20,7 @@
 // calls wait for it until --deadline.
 //
 // It shows:
-//   - an SRQ and one CQ for all connections, and completions that find their connection by
+//   - an SRQ with a Receiver for all connections, and messages that find their connection by
 //     the number of the QP (server.go),
 //   - credits: iWARP ends the connection of a peer that sends without a receive, so the
 //     server says how many calls a client may have under way, has that many receives for each,

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 // peer is a connection of the server.
@@ -17,6 +19,7 @@ type peer struct {
 	ctx     context.Context // ends with the connection, or the server
 	cancel  context.CancelFunc
 	ready   chan struct{} // closed when Accept has returned
+	conn    *rdmacm.Conn  // after that; nil if it failed
 	answers buffers
 	free    chan int // those that are not being sent
 
@@ -25,16 +28,16 @@ type peer struct {
 	calls sync.WaitGroup // Add under mu, and only before ended
 }
 
-// begin has a request of n octets in buffer i of the server answered. It returns false if
-// the connection is over; then the buffer is the caller's.
-func (p *peer) begin(i, n int) bool {
+// begin has a request answered. It returns false if the connection is over; then the message
+// is the caller's.
+func (p *peer) begin(m rdmacm.Message) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
 		return false
 	}
 	p.calls.Go(func() {
-		if err := p.answer(i, n); err != nil && p.ctx.Err() == nil && !errors.Is(err, os.ErrClosed) {
+		if err := p.answer(m); err != nil && p.ctx.Err() == nil && !errors.Is(err, os.ErrClosed) {
 			fmt.Fprintln(os.Stderr, "rpc: answering:", err)
 		}
 	})
@@ -49,19 +52,14 @@ func (p *peer) end() {
 	p.calls.Wait()
 }
 
-// sent notes that answer k was sent, or never will be.
-func (p *peer) sent(k int) {
-	select {
-	case p.free <- k:
-	default: // of an older QP that had the same number
-	}
-}
+// sendTimeout is how long an answer may take to be sent to a client that does not read.
+const sendTimeout = 5 * time.Second
 
-// answer carries a request out. It has buffer i of the server until it posts that again.
-func (p *peer) answer(i, n int) error {
-	a := p.call(p.server.requests.at(i)[:n])
+// answer carries a request out.
+func (p *peer) answer(m rdmacm.Message) error {
+	a := p.call(m.Data)
 	// The answer gives the client its credit back: a receive comes first.
-	if err := p.server.post(i); err != nil {
+	if err := m.Release(); err != nil {
 		return err
 	}
 	if a.failed && p.ctx.Err() != nil {
@@ -69,22 +67,24 @@ func (p *peer) answer(i, n int) error {
 	}
 	// The request may have come while Accept was still at it, and a kernel device refuses to
 	// send before Accept has returned.
-	select {
-	case <-p.ready:
-	case <-p.ctx.Done():
+	<-p.ready
+	if p.conn == nil {
 		return nil
 	}
-	var k int
-	select {
-	case k = <-p.free:
-	case <-p.ctx.Done():
-		return nil
-	}
-	wr, err := p.answers.send(k, len(a.append(p.answers.at(k)[:0])))
+	k := <-p.free
+	defer func() { p.free <- k }()
+	sge, err := p.answers.sge(k, len(a.append(p.answers.at(k)[:0])))
 	if err != nil {
 		return err
 	}
-	return p.qp.PostSend(wr)
+	// Also if the server is to stop: the client gets what was done.
+	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
+	defer cancel()
+	if err := p.conn.Send(ctx, sge); err != nil {
+		p.cancel()
+		return errors.Join(err, p.conn.Disconnect()) // takes what names buffer k from the queue
+	}
+	return nil
 }
 
 // call calls the method, and makes an answer of whatever comes of it.

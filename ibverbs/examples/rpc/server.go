@@ -19,9 +19,9 @@ const credits = 8
 // server has what all connections share.
 type server struct {
 	pd       *ibverbs.PD
-	cq       *ibverbs.CQ // of all receives and sends
+	cq       *ibverbs.CQ // of all receives
 	srq      *ibverbs.SRQ
-	requests buffers // of the SRQ
+	requests *rdmacm.Receiver
 
 	mu    sync.Mutex
 	peers map[uint32]*peer // by number of the QP
@@ -46,11 +46,11 @@ func serve(ctx context.Context, provider, address string, limit int) (err error)
 	defer func() { err = errors.Join(err, l.Close()) }()
 	fmt.Println("listening on", l.Addr())
 
-	// The completions are taken care of until the last client has gone.
-	polling, stop := context.WithCancel(context.Background())
-	polled := make(chan error, 1)
-	go func() { polled <- s.poll(polling) }()
-	defer func() { stop(); err = errors.Join(err, <-polled) }()
+	// Requests are received until the last client has gone.
+	receiving, stop := context.WithCancel(context.Background())
+	received := make(chan error, 1)
+	go func() { received <- s.receive(receiving) }()
+	defer func() { stop(); err = errors.Join(err, <-received) }()
 	places := make(chan struct{}, limit)
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -88,62 +88,40 @@ func (s *server) make(vctx *ibverbs.Context, clients int) (err error) {
 	if s.pd, err = vctx.AllocPD(); err != nil {
 		return err
 	}
-	// All receives, as many answers, and for each client one completion more for Shutdown.
-	if s.cq, err = newCQ(vctx, 2*n+clients); err != nil {
+	if s.cq, err = newCQ(vctx, n); err != nil {
 		return err
 	}
 	s.srq, err = s.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: n, MaxSGE: 1}})
 	if err != nil {
 		return err
 	}
-	if s.requests, err = newBuffers(s.pd, n); err != nil {
-		return err
-	}
-	for i := range n {
-		if err := s.post(i); err != nil {
-			return err
-		}
-	}
-	return nil
+	s.requests, err = rdmacm.NewSRQReceiver(s.srq, s.cq, n, maxMessage)
+	return err
 }
 
 func (s *server) close() error {
-	return errors.Join(closeCQ(s.cq), s.srq.Close(), s.requests.mr.Close(), s.pd.Close())
+	return errors.Join(s.requests.Close(), s.srq.Close(), closeCQ(s.cq), s.pd.Close())
 }
 
-// post gives buffer i of the requests to the SRQ.
-func (s *server) post(i int) error {
-	wr, err := s.requests.receive(i)
-	if err != nil {
-		return err
-	}
-	return s.srq.PostRecv(wr)
-}
-
-// poll passes completions on to the connections that they are of, until ctx ends.
-func (s *server) poll(ctx context.Context) error {
-	var wcs [16]ibverbs.WC
+// receive passes requests on to the connections that they are of, until ctx ends.
+func (s *server) receive(ctx context.Context) error {
 	for {
-		n, err := s.cq.PollWait(ctx, wcs[:])
-		if ctx.Err() != nil {
+		m, err := s.requests.Receive(ctx)
+		var failed *ibverbs.WCError
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if err != nil {
+		case errors.As(err, &failed):
+			continue // a message that was cut off by the end of its connection
+		case err != nil:
 			return err
 		}
-		for _, wc := range wcs[:n] {
-			s.mu.Lock()
-			p := s.peers[wc.QPN]
-			s.mu.Unlock()
-			i, isReceive := buffer(wc)
-			switch {
-			case !isReceive && p != nil:
-				p.sent(i)
-			case isReceive && (wc.Err() != nil || p == nil || !p.begin(i, int(wc.ByteLen))):
-				// A message that was cut off by the end of its connection.
-				if err := s.post(i); err != nil {
-					return err
-				}
+		s.mu.Lock()
+		p := s.peers[m.WC.QPN]
+		s.mu.Unlock()
+		if p == nil || !p.begin(m) {
+			if err := m.Release(); err != nil {
+				return err
 			}
 		}
 	}
@@ -161,8 +139,8 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 	for i := range credits {
 		p.free <- i
 	}
-	conn, err := req.Accept(ctx, &rdmacm.ConnConfig{
-		PD: s.pd, SRQ: s.srq, SendCQ: s.cq, RecvCQ: s.cq,
+	p.conn, err = req.Accept(ctx, &rdmacm.ConnConfig{
+		PD: s.pd, SRQ: s.srq, RecvCQ: s.cq,
 		Cap:         ibverbs.QPCap{MaxSendWR: credits},
 		PrivateData: []byte{credits},
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
@@ -174,21 +152,21 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) (err error) {
 		},
 	})
 	defer s.forget(p)
+	close(p.ready)
 	if err != nil {
 		p.cancel()
 		p.end()
 		return err
 	}
-	close(p.ready)
-	if conn.Wait(ctx) != nil {
+	if p.conn.Wait(ctx) != nil {
 		// The server is to stop. Its methods end with ctx; what was answered still goes out.
 		p.end()
 		last, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		return errors.Join(conn.Shutdown(last), conn.Close())
+		return errors.Join(p.conn.Shutdown(last), p.conn.Close())
 	}
 	p.cancel()
-	err = conn.Close()
+	err = p.conn.Close()
 	p.end()
 	var terminate *ibverbs.TerminateError
 	if errors.As(p.qp.Cause(), &terminate) {

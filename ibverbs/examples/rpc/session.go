@@ -17,18 +17,16 @@ var errLost = errors.New("the connection is lost")
 // errNotServer is the error of calls to a server that speaks something else.
 var errNotServer = errors.New("it is not a server of rpc")
 
-// session is a connection of the client. Its buffers are, for each credit, one for an answer
-// and one for a request.
+// session is a connection of the client. It has a buffer for the request of each credit.
 type session struct {
-	conn *rdmacm.Conn
-	cq   *ibverbs.CQ
+	conn    *rdmacm.Conn
+	answers *rdmacm.Receiver
 	buffers
-	credits int
-	ctx     context.Context // ends with the connection
-	cancel  context.CancelFunc
-	polled  chan struct{} // closed when poll has returned; nil: it was never started
-	free    chan int      // requests that are not in use: the credits
-	users   sync.WaitGroup
+	ctx      context.Context // ends with the connection
+	cancel   context.CancelFunc
+	received chan struct{} // closed when receive has returned; nil: it was never started
+	free     chan int      // requests that are not in use: the credits
+	users    sync.WaitGroup
 
 	mu    sync.Mutex
 	calls []call // by number of the request
@@ -38,7 +36,7 @@ type session struct {
 // call is what a request is used for.
 type call struct {
 	id     uint64
-	left   int // the completion of its Send, and the answer
+	left   int // the end of its Send, and the answer
 	result chan answer
 }
 
@@ -54,24 +52,11 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 	// What the server grants is known after it has accepted, when receives have to be
 	// posted already: there are as many of these as we would use.
 	const most = credits
-	if s.cq, err = newCQ(vctx, 2*most+1); err != nil {
-		return nil, err
-	}
 	s.conn, err = rdmacm.DialName(ctx, vctx, address, &rdmacm.ConnConfig{
-		SendCQ: s.cq, RecvCQ: s.cq, Cap: ibverbs.QPCap{MaxSendWR: most, MaxRecvWR: most},
+		Cap: ibverbs.QPCap{MaxSendWR: most, MaxRecvWR: most},
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
-			if err := s.mr.Close(); err != nil { // of an attempt before this one
-				return err
-			}
-			if s.buffers, err = newBuffers(c.PD(), 2*most); err != nil {
-				return err
-			}
-			for i := range most {
-				if err := s.post(c.QP(), i); err != nil {
-					return err
-				}
-			}
-			return nil
+			s.answers, err = rdmacm.NewReceiver(c, most, maxMessage)
+			return err
 		},
 	})
 	if err != nil {
@@ -81,15 +66,18 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 	if len(private) == 0 || private[0] == 0 {
 		return nil, fmt.Errorf("%s: %w", address, errNotServer)
 	}
-	s.credits = min(most, int(private[0]))
-	s.calls = make([]call, s.credits)
-	s.free = make(chan int, s.credits)
-	for i := range s.credits {
+	granted := min(most, int(private[0]))
+	if s.buffers, err = newBuffers(s.conn.PD(), granted); err != nil {
+		return nil, err
+	}
+	s.calls = make([]call, granted)
+	s.free = make(chan int, granted)
+	for i := range granted {
 		s.free <- i
 	}
-	s.polled = make(chan struct{})
+	s.received = make(chan struct{})
 	go func() { <-s.conn.Done(); s.cancel() }()
-	go s.poll()
+	go s.receive()
 	return s, nil
 }
 
@@ -97,19 +85,10 @@ func dial(ctx context.Context, vctx *ibverbs.Context, address string) (_ *sessio
 func (s *session) close() error {
 	s.cancel()
 	s.users.Wait()
-	if s.polled != nil {
-		<-s.polled
+	if s.received != nil {
+		<-s.received
 	}
-	return errors.Join(s.conn.Close(), closeCQ(s.cq), s.mr.Close())
-}
-
-// post posts the receive for an answer.
-func (s *session) post(qp *ibverbs.QP, i int) error {
-	wr, err := s.receive(i)
-	if err != nil {
-		return err
-	}
-	return qp.PostRecv(wr)
+	return errors.Join(s.conn.Close(), s.mr.Close())
 }
 
 // call sends a request and waits for the answer. When ctx ends it waits no longer, but the
@@ -134,16 +113,21 @@ func (s *session) call(ctx context.Context, method string, payload []byte) ([]by
 	s.calls[i] = call{id, 2, result}
 	s.mu.Unlock()
 
-	k := credits + i // requests come after answers
-	n := len(request{id, timeout, method, payload}.append(s.at(k)[:0]))
-	wr, err := s.send(k, n)
+	sge, err := s.sge(i, len(request{id, timeout, method, payload}.append(s.at(i)[:0])))
 	if err != nil {
 		return nil, err
 	}
-	if err := s.conn.QP().PostSend(wr); err != nil {
-		s.cancel() // whatever it is, the next session will not have it
+	sending, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	if err := s.conn.Send(sending, sge); err != nil {
+		s.cancel() // the request may still be in the queue: the next session has a buffer for it
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, s.lost(err)
 	}
+	s.over(i)
 	select {
 	case a := <-result:
 		if a.failed {
@@ -169,67 +153,55 @@ func (s *session) lost(err error) error {
 	return fmt.Errorf("%w: %w", errLost, err)
 }
 
-// poll takes care of completions until the session ends, which an error makes it do.
-func (s *session) poll() {
-	defer close(s.polled)
+// receive hands out answers until the session ends, which an error makes it do.
+func (s *session) receive() {
+	defer close(s.received)
 	defer s.cancel()
-	var wcs [16]ibverbs.WC
 	for {
-		n, err := s.cq.PollWait(s.ctx, wcs[:])
+		m, err := s.answers.Receive(s.ctx)
 		if err != nil {
 			return
 		}
-		for _, wc := range wcs[:n] {
-			if wc.Err() != nil || s.completed(wc) != nil {
-				return
-			}
+		a, err := parseAnswer(m.Data)
+		if err != nil {
+			return
+		}
+		a.payload = append([]byte(nil), a.payload...) // the receive goes back
+		if m.Release() != nil || s.answered(a) != nil {
+			return
 		}
 	}
 }
 
-// completed takes care of a completion.
-func (s *session) completed(wc ibverbs.WC) error {
-	i, isReceive := buffer(wc)
-	if !isReceive {
-		return s.over(i-credits, nil)
-	}
-	a, err := parseAnswer(s.at(i)[:wc.ByteLen])
-	if err != nil {
-		return err
-	}
-	a.payload = append([]byte(nil), a.payload...) // the buffer goes back
-	if err := s.post(s.conn.QP(), i); err != nil {
-		return err
-	}
+// answered gives an answer to the call that waits for it.
+func (s *session) answered(a answer) error {
 	s.mu.Lock()
 	k := 0
 	for k < len(s.calls) && (s.calls[k].left == 0 || s.calls[k].id != a.id) {
 		k++
 	}
-	s.mu.Unlock()
 	if k == len(s.calls) {
+		s.mu.Unlock()
 		return fmt.Errorf("an answer to request %d, which nobody waits for", a.id)
 	}
-	return s.over(k, &a)
+	result := s.calls[k].result
+	s.mu.Unlock()
+	select {
+	case result <- a:
+	default:
+		return fmt.Errorf("two answers to request %d", a.id)
+	}
+	s.over(k)
+	return nil
 }
 
 // over notes that one of the two things has happened that a request waits for: its Send is
 // complete, or there is the answer. With both the request is free.
-func (s *session) over(k int, a *answer) error {
+func (s *session) over(k int) {
 	s.mu.Lock()
-	c := &s.calls[k]
-	c.left--
-	left, result := c.left, c.result
-	s.mu.Unlock()
-	if a != nil {
-		select {
-		case result <- *a:
-		default:
-			return fmt.Errorf("two answers to request %d", a.id)
-		}
-	}
-	if left == 0 {
+	defer s.mu.Unlock()
+	s.calls[k].left--
+	if s.calls[k].left == 0 {
 		s.free <- k
 	}
-	return nil
 }

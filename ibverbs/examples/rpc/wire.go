@@ -92,26 +92,8 @@ func newBuffers(pd *ibverbs.PD, n int) (buffers, error) {
 // at returns buffer i.
 func (b buffers) at(i int) []byte { return b.mr.Bytes()[i*maxMessage:][:maxMessage] }
 
-// receive makes a work request for buffer i. Its WRID says that it is a receive.
-func (b buffers) receive(i int) (ibverbs.RecvWR, error) {
-	sge, err := b.mr.SGE(i*maxMessage, maxMessage)
-	return ibverbs.RecvWR{WRID: receiveFlag | uint64(i), SGList: []ibverbs.SGE{sge}}, err
-}
-
-// send makes a work request for n octets of buffer i.
-func (b buffers) send(i, n int) (ibverbs.SendWR, error) {
-	sge, err := b.mr.SGE(i*maxMessage, n)
-	return ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}, err
-}
-
-// receiveFlag is in the WRIDs of receives: sends complete on the same CQ, and a completion
-// that is not a success has no opcode.
-const receiveFlag = 1 << 32
-
-// buffer returns whose completion it is.
-func buffer(wc ibverbs.WC) (i int, isReceive bool) {
-	return int(uint32(wc.WRID)), wc.WRID&receiveFlag != 0
-}
+// sge names n octets of buffer i.
+func (b buffers) sge(i, n int) (ibverbs.SGE, error) { return b.mr.SGE(i*maxMessage, n) }
 
 // newCQ makes a CQ with a channel to wait on.
 func newCQ(vctx *ibverbs.Context, n int) (*ibverbs.CQ, error) {
