@@ -229,7 +229,7 @@ func TestConnDoLast(t *testing.T) {
 	ctx, cancel := context.WithTimeout(timeout(t), 30*time.Second)
 	defer cancel()
 	a, _ := pair(t, nil, nil)
-	rounds := 20000
+	rounds := 5000
 	if onKernel() {
 		rounds = 200
 	}
