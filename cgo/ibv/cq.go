@@ -55,8 +55,8 @@ func (c *Context) CreateCQ(cqe int, token uintptr, ch *CompChannel, compVector i
 // Implements: int ibv_destroy_cq(struct ibv_cq *cq);
 func (q *CQ) Destroy() error { return errnoResult(C.ibv_destroy_cq(q.c())) }
 
-// Resize changes the capacity to at least cqe; CQE tells the new one. EINVAL if
-// fewer than the completions in the CQ, EOPNOTSUPP of drivers that can't.
+// Resize changes the capacity to at least cqe; CQE returns the new one. EINVAL if fewer
+// than the completions in the CQ, EOPNOTSUPP of drivers that can't.
 //
 // Implements: int ibv_resize_cq(struct ibv_cq *cq, int cqe);
 func (q *CQ) Resize(cqe int) error { return errnoResult(C.govs_resize_cq(q.c(), C.int(cqe))) }

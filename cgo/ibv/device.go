@@ -48,7 +48,7 @@ func (l *DeviceList) Free() {
 // Implements: const char *ibv_get_device_name(struct ibv_device *device);
 func (d *Device) Name() string { return C.GoString(C.ibv_get_device_name(d.c())) }
 
-// Index returns the kernel's index of the device, -1 if it tells none.
+// Index returns the kernel's index of the device, -1 if the kernel reports none.
 //
 // Implements: int ibv_get_device_index(struct ibv_device *device);
 func (d *Device) Index() int { return int(C.ibv_get_device_index(d.c())) }
@@ -195,7 +195,7 @@ func (c *Context) QueryPort(port uint8) (PortAttr, error) {
 // Implements: int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
 func (c *Context) QueryGID(port uint8, index int) ([16]byte, error) {
 	var gid C.union_ibv_gid
-	// The call says -1 and sets errno only if its sysfs read did.
+	// The call returns -1, and sets errno only if its read of sysfs did.
 	if rc, err := C.ibv_query_gid(c.c(), C.uint8_t(port), C.int(index), &gid); rc != 0 {
 		return [16]byte{}, errnoSet(err)
 	}

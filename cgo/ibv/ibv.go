@@ -108,8 +108,8 @@ func errnoResult(rc C.int) error {
 	return syscall.Errno(rc)
 }
 
-// errnoSet turns the errno of a call that failed with NULL or -1 into an error.
-// A driver that fails without setting errno is told apart by EIO.
+// errnoSet turns the errno of a call that failed with NULL or -1 into an error. For a
+// driver that fails without setting errno it returns EIO.
 func errnoSet(err error) error {
 	if errno, ok := err.(syscall.Errno); ok && errno != 0 {
 		return errno

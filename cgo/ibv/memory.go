@@ -53,10 +53,10 @@ func (p *PD) RegMRIova(addr unsafe.Pointer, length int, iova uint64, access uint
 	return (*MR)(mr), nil
 }
 
-// Rereg changes what flags (enum ibv_rereg_mr_flags) name, and with it perhaps the
-// keys. The error is the errno, not the enum ibv_rereg_mr_err_code: with EINVAL from
-// libibverbs itself, and EOPNOTSUPP, the region is as it was; after any other it is
-// of no use, and has to be deregistered all the same.
+// Rereg changes what flags (enum ibv_rereg_mr_flags) name, and with it perhaps the keys.
+// The error is the errno, not the enum ibv_rereg_mr_err_code: with EINVAL from libibverbs
+// itself, and EOPNOTSUPP, the region is unchanged; after any other error it is unusable,
+// and still has to be deregistered.
 //
 // Implements: int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
 func (m *MR) Rereg(flags uint32, pd *PD, addr unsafe.Pointer, length int, access uint32) error {
@@ -67,8 +67,8 @@ func (m *MR) Rereg(flags uint32, pd *PD, addr unsafe.Pointer, length int, access
 	return errnoSet(err)
 }
 
-// Dereg ends the registration. When it returns nil the device reads and writes
-// the memory no more.
+// Dereg ends the registration. After it has returned nil, the device neither reads nor
+// writes the memory.
 //
 // Implements: int ibv_dereg_mr(struct ibv_mr *mr);
 func (m *MR) Dereg() error { return errnoResult(C.ibv_dereg_mr(m.c())) }

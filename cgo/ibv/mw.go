@@ -71,8 +71,8 @@ type BindInfo struct {
 	Access       uint32 // enum ibv_access_flags
 }
 
-// BindMW posts the bind of a window of type 1. The caller is the only one who posts to
-// the send queue.
+// BindMW posts the bind of a window of type 1. The caller makes sure that nothing else
+// posts to the send queue meanwhile.
 //
 // Implements: int ibv_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind);
 func (q *QP) BindMW(mw *MW, id uint64, flags uint32, info *BindInfo) error {
@@ -97,7 +97,8 @@ func (w *SendWR) SetBind(mw *MW, rkey uint32, info *BindInfo) {
 	*(*uint32)(unsafe.Add(p, 40)) = info.Access
 }
 
-// bind is what C finds in a work request, for tests, which can't have C in them.
+// bind returns what C finds in a work request. It is for tests, because test files can't
+// use cgo.
 type bind struct {
 	mw, mr       unsafe.Pointer
 	addr, length uint64

@@ -150,10 +150,10 @@ func (w *SendWR) SetAtomic(addr, compareAdd, swap uint64, rkey uint32) {
 	*(*uint32)(unsafe.Pointer(&w.wr[24])) = rkey
 }
 
-// PostSend posts the batch, in one crossing, and says how many work requests
-// were taken. With an error and fewer than b.Len() taken, the next one was
-// refused. With an error and all of them taken, none was refused, but the driver
-// could not tell the device about them (libsiw does so if its doorbell fails).
+// PostSend posts the batch, in one crossing, and says how many work requests were taken.
+// With an error and fewer than b.Len() taken, the next one was refused. With an error and
+// all of them taken, none was refused, but the driver could not notify the device of them
+// (libsiw does this if its doorbell fails).
 //
 // Implements: int ibv_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 func (q *QP) PostSend(b *SendBatch) (int, error) {

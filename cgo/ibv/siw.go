@@ -68,9 +68,8 @@ import "C"
 // key, which the kernel does as with any other (SIW_INVAL_UOBJ_KEY).
 const SiwInvalidKey = C.SIW_INVAL_UOBJ_KEY
 
-// SiwReservation is a CQ of a siw device that exists in the kernel only: libsiw
-// does not know of it. It is there to keep an mmap key from being given to
-// anybody else.
+// SiwReservation is a CQ of a siw device that exists in the kernel only: libsiw does not
+// know of it. It keeps the kernel from giving its mmap key to another queue.
 type SiwReservation struct {
 	Key    uint64 // the mmap key that it got
 	ctx    *Context

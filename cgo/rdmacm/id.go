@@ -234,9 +234,9 @@ func (id *ID) Disconnect() error {
 	return result(rc, err)
 }
 
-// Migrate moves the id, and its events that nobody has got yet, to another
-// channel. It waits, in C, until every event of the id that was got on the old
-// one has been acknowledged.
+// Migrate moves the id, and its events that have not been fetched, to another channel. It
+// waits, in C, until every event of the id that was got on the old one has been
+// acknowledged.
 //
 // Implements: int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
 func (id *ID) Migrate(ch *EventChannel) error {

@@ -38,11 +38,11 @@ var interrupting sync.Mutex
 // has returned. There is no other way to end the TCP handshake: the kernel
 // waits for it inside the call, and destroying the id waits for the call.
 //
-// It takes a signal: SIGRTMAX-2, the only one that Connect lets through. The
-// handler of Go's runtime has SA_RESTART, with which the kernel would begin the
-// handshake again; so the flag is cleared for the few milliseconds that this
-// takes. Where Go has no handler for the signal, as in a C program that uses Go
-// as a library, it would end the process, and Interrupt just waits.
+// It sends the thread a signal: SIGRTMAX-2, the only one that Connect does not block. The
+// handler of Go's runtime has SA_RESTART, with which the kernel would begin the handshake
+// again; so the flag is cleared for the few milliseconds that this takes. Where Go has no
+// handler for the signal, as in a C program that uses Go as a library, the signal would
+// end the process, so Interrupt only waits.
 func Interrupt(tid int, done <-chan struct{}) {
 	interrupting.Lock()
 	defer interrupting.Unlock()

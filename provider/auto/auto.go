@@ -1,16 +1,16 @@
-// Package auto is the provider for programs that don't care which: a device of
-// the kernel where one is usable, and the engine otherwise.
+// Package auto chooses a provider: a device of the kernel if one is usable, and the
+// engine otherwise.
 //
 //	p := auto.New(nil)
 //	log.Print(p.Why())                  // kernel: siw0 is usable: a QP was made on it
 //	vctx, err := ibverbs.Open(p, "")
 //	log.Print(vctx.Provider())          // kernel
 //
-// That a device is listed says little: its port may be down, the process may
-// lack the rights or the locked memory for a queue, or the connection manager's
-// module may not be loaded. So New tries. Usable is an iWARP device with an
-// active port on which a protection domain, a completion queue, a queue pair and
-// a connection manager's id were made and closed again.
+// A device that is listed need not work: its port may be down, the process may lack the
+// rights or the locked memory for a queue, or the connection manager's module may not be
+// loaded. So New tries each device. Usable is an iWARP device with an active port on
+// which a protection domain, a completion queue, a queue pair and a connection manager's
+// id were made and closed again.
 package auto
 
 import (
@@ -26,9 +26,9 @@ import (
 
 // Options says how to choose. Nil is the zero value.
 type Options struct {
-	// Addr, if valid, is the address that the program is going to connect to or
-	// to listen on. A kernel device that doesn't lead there is passed over: siw
-	// can't use 127.0.0.1, and reaches only what its interface reaches.
+	// Addr, if valid, is the address that the program is going to connect to or to listen
+	// on. New skips a kernel device without a route to it: siw can't use 127.0.0.1, and
+	// reaches only what its interface reaches.
 	Addr netip.Addr
 
 	// ResolveTimeout bounds the wait for a kernel device's answer about Addr.

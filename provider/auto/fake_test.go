@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// fake is a provider whose devices fail where they are told to. It counts what
-// is open.
+// fake is a provider whose devices fail where a test wants them to. It counts what is
+// open.
 type fake struct {
 	devices []fakeDevice
 	err     error // of Devices

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// try uses a device as a program would, up to a connection. It says what it
-// did, or what the device couldn't do. Whatever it makes it closes again.
+// try uses a device as a program would, up to a connection. It says what it did, or what
+// the device couldn't do. It closes all that it makes.
 func try(p provider.Provider, name string, o Options) (did string, err error) {
 	dev, err := p.Open(name)
 	if err != nil {
@@ -94,7 +94,8 @@ func resolve(ec provider.EventChannel, id provider.ID, addr netip.Addr, timeout 
 	if err := id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(addr, 1), timeout); err != nil {
 		return err
 	}
-	// The connection manager keeps the time; this is for when it does not.
+	// The connection manager has this time limit, too; the context is for the case that
+	// it does not keep it.
 	ctx, cancel := context.WithTimeout(context.Background(), timeout+time.Second)
 	defer cancel()
 	e, err := ec.Next(ctx)

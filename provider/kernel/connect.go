@@ -58,10 +58,10 @@ func (i *id) connect(p *rdmacm.ConnParam) error {
 	return err
 }
 
-// handshakeTime is how long an abandoned Connect may go on before it is broken
-// off. To break it off closes the TCP connection, and a siw that gets to see a
-// connection that has been closed already loses its listener and then crashes
-// (kernel-notes/siw-listener-lost.md). A peer that is there has answered by then.
+// handshakeTime is how long an abandoned Connect may go on before it is interrupted.
+// Interrupting it closes the TCP connection, and a peer's siw that accepts a connection
+// which is already closed loses its listener and then crashes
+// (kernel-notes/siw-listener-lost.md). A reachable peer has answered by then.
 const handshakeTime = time.Second
 
 // abandonConnect ends a Connect that is under way; it then returns os.ErrClosed.

@@ -35,9 +35,9 @@ type cq struct {
 	late   []lateWC // completions that are not in C
 	armed  bool     // an event is due for them
 
-	// Destroying the CQ waits in C for every event that was got to be
-	// acknowledged, so the debt is paid before, and what comes in between is
-	// paid at once.
+	// Destroying the CQ waits in C until every event that was fetched is acknowledged. So
+	// the events not acknowledged yet are acknowledged before, and those that come
+	// meanwhile at once.
 	ackMu   sync.Mutex
 	unacked uint
 	closing bool
@@ -165,7 +165,7 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) {
 	}
 	if dst.Flags&provider.WCWithImm != 0 {
 		if dst.Opcode&provider.WCRecv == 0 {
-			dst.Flags &^= provider.WCWithImm // rxe sets it for who sent it, too, and has no value there
+			dst.Flags &^= provider.WCWithImm // rxe sets it for Sends, too, without a value
 		} else {
 			dst.Imm = src.Imm()
 		}
@@ -191,8 +191,7 @@ func (q *cq) ReqNotify(solicitedOnly bool) error {
 	return opError("ibv_req_notify_cq", "", q.c.ReqNotify(solicitedOnly))
 }
 
-// gotEvent takes note of an event of the CQ that has been got, and says whether
-// somebody should hear of it.
+// gotEvent counts an event of the CQ that was fetched, and reports whether to pass it on.
 func (q *cq) gotEvent(c *ibv.CQ) bool {
 	q.ackMu.Lock()
 	defer q.ackMu.Unlock()
@@ -207,8 +206,8 @@ func (q *cq) gotEvent(c *ibv.CQ) bool {
 	return true
 }
 
-// settle acknowledges what is owed. If closing, later events are acknowledged as
-// they come.
+// settle acknowledges the events that were fetched. If closing, later events are
+// acknowledged as they come.
 func (q *cq) settle(closing bool) {
 	q.ackMu.Lock()
 	defer q.ackMu.Unlock()

@@ -24,7 +24,8 @@ const (
 	siwMaxInline = 80
 )
 
-// rxeVendorID is what rxe has for one: no vendor's (drivers/infiniband/sw/rxe/rxe_param.h).
+// rxeVendorID is rxe's vendor id, which belongs to no vendor
+// (drivers/infiniband/sw/rxe/rxe_param.h).
 const rxeVendorID = 0xffffff
 
 // device is an open device. Several of one RDMA device share librdmacm's one
@@ -316,9 +317,9 @@ func (d *device) QueryPkey(port uint8, index int) (uint16, error) {
 
 var errNoPkey = &provider.UnsupportedError{Feature: "P_Key table", Reason: "iWARP has no partitions"}
 
-// AsyncEvent waits for an event of an object of this device, or of a port. When more
-// came than are kept, the call after the last one that was fails with ENOBUFS, once, and
-// says how many were lost.
+// AsyncEvent waits for an event of an object of this device, or of a port. If more events
+// came than are kept, one call after the last event kept fails with ENOBUFS and says how
+// many were lost.
 func (d *device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
 	for {
 		ev, lost, ok := d.popEvent()
@@ -361,9 +362,9 @@ func (sc *sharedContext) readEvents() error {
 	}
 }
 
-// dispatch finds whom an event is for before it acknowledges it: until then the
-// object can't be destroyed. What is about an object that is being closed, or
-// about none that this package makes, is dropped.
+// dispatch finds the object of an event before it acknowledges the event: until then the
+// object can't be destroyed. It drops events of objects that are being closed, and of
+// kinds of objects that this package does not make.
 func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
 	defer ev.Ack()
 	out := provider.AsyncEvent{Type: provider.AsyncEventType(ev.Type)}
@@ -396,8 +397,8 @@ func (sc *sharedContext) dispatch(ev *ibv.AsyncEvent) {
 	}
 }
 
-// maxEvents bounds the events kept for a device whose user does not ask for
-// them. The oldest are kept, as the first failure explains the rest.
+// maxEvents bounds the events kept for a device whose program does not fetch them. The
+// oldest are kept, because the first failure explains the rest.
 const maxEvents = 1024
 
 func (d *device) pushEvent(ev provider.AsyncEvent) {
@@ -414,7 +415,7 @@ func (d *device) pushEvent(ev provider.AsyncEvent) {
 	}
 }
 
-// popEvent takes the oldest event, and tells how many were lost after the last one.
+// popEvent takes the oldest event, or returns how many were lost after the last one.
 func (d *device) popEvent() (ev provider.AsyncEvent, lost int, ok bool) {
 	d.eventMu.Lock()
 	defer d.eventMu.Unlock()

@@ -94,8 +94,8 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 // take takes one event off the channel, EAGAIN if there is none. It says false
 // for an event of an id that is being closed.
 //
-// The event is acknowledged before anybody sees it, since rdma_destroy_id waits
-// for that. Until then nothing that it is about can vanish.
+// The event is acknowledged before it is returned, because rdma_destroy_id waits for
+// that. Until then the objects that it names can't be destroyed.
 func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -113,7 +113,7 @@ func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 		},
 	}
 	about, ok := ids.get(ev.Token)
-	orphan := ev.ID // a new id that nobody will hear of
+	orphan := ev.ID // a new id that no event will report
 	switch {
 	case out.Type != provider.CMConnectRequest:
 		orphan = nil
@@ -130,7 +130,7 @@ func (ch *eventChannel) take() (provider.CMEvent, bool, error) {
 	}
 	err = ev.Ack()
 	if orphan != nil {
-		_ = orphan.Destroy() // refuses the connection; there is nobody to tell
+		_ = orphan.Destroy() // refuses the connection; no caller takes the error
 	}
 	return out, out.ID != nil && err == nil, err
 }

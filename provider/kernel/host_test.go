@@ -209,7 +209,7 @@ func TestMillisRoundUpAndSaturate(t *testing.T) {
 	}
 }
 
-// A host without an RDMA device is told so, with an errno and what to do.
+// On a host without an RDMA device the error says so, with an errno and what to do.
 func TestNoDeviceIsAClearError(t *testing.T) {
 	if New().Name() != "kernel" {
 		t.Errorf("Name: %s", New().Name())
@@ -229,8 +229,8 @@ func TestNoDeviceIsAClearError(t *testing.T) {
 	t.Logf("Open: %v; Devices: %v, %v", e, infos, err)
 }
 
-// Events that nobody asks for are bounded: the oldest stay, and how many came after
-// them is told once. Those of an object that is closed go with it.
+// Events that nobody asks for are bounded: the oldest stay, and how many came after them
+// is reported once. Those of an object that is closed go with it.
 func TestAsyncEventsAreBounded(t *testing.T) {
 	d := &device{name: "siw0", wake: make(chan struct{}, 1)}
 	gone := &qp{}

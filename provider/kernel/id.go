@@ -187,14 +187,14 @@ func (i *id) CreateQP(parent provider.PD, init provider.QPInitAttr) (provider.QP
 	return q, nil
 }
 
-// established notes that the id's connection is there: its QP is in RTS.
+// established records that the id is connected: its QP is in RTS.
 func (i *id) established() {
 	if q := i.qp.Load(); q != nil {
 		q.connected.Store(true)
 	}
 }
 
-// note takes over into the id's QP what an event means for it.
+// note applies to the id's QP what an event means for it.
 func (i *id) note(event provider.CMEventType) {
 	switch event {
 	case provider.CMEstablished:
@@ -204,8 +204,8 @@ func (i *id) note(event provider.CMEventType) {
 	}
 }
 
-// settle has what the id's QP holds flushed before anybody hears of the
-// connection's end. Unlike note it is called without the channel's lock.
+// settle has the work of the id's QP flushed before an event reports the connection's
+// end. Unlike note it is called without the channel's lock.
 func (i *id) settle(event provider.CMEventType) {
 	if event == provider.CMDisconnected {
 		i.leave()
@@ -215,7 +215,7 @@ func (i *id) settle(event provider.CMEventType) {
 	}
 }
 
-// flush has what the id's QP holds flushed if the connection has ended.
+// flush has the work of the id's QP flushed if the connection has ended.
 func (i *id) flush() {
 	q := i.qp.Load()
 	if q != nil && q.ended.Load() && q.enter() == nil {
@@ -224,14 +224,14 @@ func (i *id) flush() {
 	}
 }
 
-// ended notes that the id's connection is no more.
+// ended records that the id's connection has ended.
 func (i *id) ended() {
 	if q := i.qp.Load(); q != nil {
 		q.end()
 	}
 }
 
-// destroyQP destroys the QP that CreateQP made. The QP is held by nobody else.
+// destroyQP destroys the QP that CreateQP made. No other call holds the QP.
 func (i *id) destroyQP() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -283,8 +283,8 @@ const (
 	ibPrivateReject  = 148
 )
 
-// checkPrivate names the limit where the library or the kernel would only refuse. ib
-// is the limit on InfiniBand and RoCE.
+// checkPrivate names the limit in its error; the library or the kernel would return an
+// errno only. ib is the limit on InfiniBand and RoCE.
 func (i *id) checkPrivate(private []byte, ib int) error {
 	n := len(private)
 	if n > math.MaxUint8 {
@@ -296,9 +296,8 @@ func (i *id) checkPrivate(private []byte, ib int) error {
 	return nil
 }
 
-// withParam calls f with param in C's form. A QP that param names is kept open
-// until f returns: the kernel looks it up by number. What the QP needs is done by
-// before.
+// withParam calls f with param in C's form. A QP that param names is kept open until f
+// returns: the kernel looks it up by number. before prepares the QP.
 func (i *id) withParam(op string, param provider.ConnParam, limit int, before func(*qp, *rdmacm.ConnParam) error, f func(*rdmacm.ConnParam) error) error {
 	for _, n := range []int{param.ResponderResources, param.InitiatorDepth} {
 		if n < 0 || n > math.MaxUint8 {
@@ -326,7 +325,7 @@ func (i *id) withParam(op string, param provider.ConnParam, limit int, before fu
 		defer q.release()
 		p.QPNum = q.qpn
 		if q.init.SRQ != nil {
-			p.SRQ = 1 // for devices whose connection manager tells the peer; on iWARP nobody does
+			p.SRQ = 1 // for devices whose connection manager sends it to the peer; iWARP's does not
 		}
 		i.qp.Store(q)
 		if err := before(q, p); err != nil {

@@ -14,18 +14,17 @@ import (
 // Available says whether the kernel provider was built in.
 const Available = true
 
-// New returns the kernel provider. It has no state of its own: all of it
-// together drives the devices of the process.
+// New returns the kernel provider. It has no state of its own: all of these providers use
+// the same devices of the process.
 func New() provider.Provider { return kernelProvider{} }
 
 type kernelProvider struct{}
 
 func (kernelProvider) Name() string { return "kernel" }
 
-// Devices lists the devices that have a driver in libibverbs. None is an error
-// only if the kernel has some, which are out of reach then. The network interface
-// under each comes from netlink, and is left empty where netlink
-// tells none.
+// Devices lists the devices that have a driver in libibverbs. An empty list is an error
+// only if the kernel has devices, which the libraries then can't reach. The network
+// interface under each comes from netlink, and is empty if netlink reports none.
 func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 	list, err := ibv.GetDeviceList()
 	if err != nil {

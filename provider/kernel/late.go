@@ -12,17 +12,17 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// All work of a QP whose connection has ended completes as flushed, says the
-// contract. So once the end is known here, the QP is moved to the error state, which
-// has the device flush what it holds: on InfiniBand and RoCE nobody else does that,
-// and siw leaves some of it, after a fault in the answer to a Read.
+// The contract wants all work of a QP whose connection has ended to complete as flushed.
+// So once the end is known here, the QP is moved to the error state, in which the device
+// flushes its work: on InfiniBand and RoCE nothing else does that, and siw leaves some
+// work after a fault in the answer to a Read.
 //
-// siw leaves what is posted later, in any case. It does not reach libsiw: its
-// completions are made here. Other devices flush it by themselves, says
-// ibv_modify_qp(3), but librxe says nothing of receives to the kernel, so with them
-// the QP is moved to the error state once more.
+// siw never completes what is posted later. So that work is not passed to libsiw, and its
+// completions are made here. Other devices flush it by themselves, as ibv_modify_qp(3)
+// says, but librxe does not notify the kernel of receives: after them the QP is moved to
+// the error state once more.
 
-// lateWC is such a completion. It occupies a place in its queue until it is
+// lateWC is a completion that is made here. It occupies a place in its queue until it is
 // polled.
 type lateWC struct {
 	wc     provider.WC
@@ -32,8 +32,8 @@ type lateWC struct {
 // end notes that the connection of a QP has ended.
 func (q *qp) end() { q.ended.Store(true) }
 
-// settle has the device flush what it has. Nothing completes in siw after that. The
-// caller has the lock of a queue, or has entered the QP.
+// settle has the device flush its work. Nothing completes in siw after that. The caller
+// has the lock of a queue, or has entered the QP.
 func (q *qp) settle() {
 	q.settling.Lock()
 	defer q.settling.Unlock()
@@ -43,8 +43,8 @@ func (q *qp) settle() {
 	}
 }
 
-// toError moves the QP to the error state. It can't be refused, as that is reached
-// from everywhere.
+// toError moves the QP to the error state. That can't fail: it is allowed from every
+// state.
 func (q *qp) toError() { _ = q.c.Modify(errState, uint32(provider.QPAttrState)) }
 
 // flushSends completes wrs as flushed, with the rules of PostSend, whose locks
@@ -120,7 +120,7 @@ func (q *cq) takeLate(wc []provider.WC) int {
 	return n
 }
 
-// lateEvents are the events of a completion channel that are not C's.
+// lateEvents are the events of a completion channel that are made here, not in C.
 type lateEvents struct {
 	mu   sync.Mutex
 	cqs  []*cq
@@ -128,10 +128,10 @@ type lateEvents struct {
 	call context.CancelFunc
 }
 
-// renew makes a kick for what comes next.
+// renew makes the context that the next late event ends.
 func (e *lateEvents) renew(life context.Context) { e.kick, e.call = context.WithCancel(life) }
 
-// lateEvent has a Next of the channel return q.
+// lateEvent makes a call of the channel's Next return q.
 func (ch *compChannel) lateEvent(q *cq) {
 	ch.late.mu.Lock()
 	defer ch.late.mu.Unlock()
@@ -140,7 +140,8 @@ func (ch *compChannel) lateEvent(q *cq) {
 	ch.late.renew(ch.life)
 }
 
-// takeLate returns a CQ whose event is due, or nil and what tells of the next.
+// takeLate returns a CQ whose event is due, or nil and the context that ends with the
+// next.
 func (ch *compChannel) takeLate() (*cq, context.Context) {
 	ch.late.mu.Lock()
 	defer ch.late.mu.Unlock()

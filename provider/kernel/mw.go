@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// mw is a memory window. Its key in C is what drivers find it by, so that it follows what
-// is posted.
+// mw is a memory window. Drivers find it by its key in C, so that key changes with each
+// bind that is posted.
 type mw struct {
 	object
 	pd   *pd
@@ -83,7 +83,7 @@ func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
 	return w, nil
 }
 
-// AllocFastRegMR is not for user space, whose libraries have no such work request.
+// AllocFastRegMR returns an error, because libibverbs has no such work request.
 func (p *pd) AllocFastRegMR(uint64) (provider.FastRegMR, error) {
 	return nil, opError("ib_alloc_mr", p.dev.name, errFastReg)
 }
@@ -114,8 +114,8 @@ func (w *mw) Close() error {
 // windowRights are those that a window can have.
 const windowRights = provider.AccessRemoteWrite | provider.AccessRemoteRead | provider.AccessRemoteAtomic | provider.AccessZeroBased
 
-// toBind holds window and region, and makes of info what C wants. q releases them when
-// the bind is posted.
+// toBind converts info for C, and holds window and region; q releases them when the bind
+// is posted.
 func (q *qp) toBind(w *mw, info *provider.MWBindInfo) (ibv.BindInfo, error) {
 	c := ibv.BindInfo{Addr: info.Addr, Length: info.Length, Access: uint32(info.Access)}
 	if extra := info.Access &^ windowRights; extra != 0 {
@@ -194,7 +194,8 @@ func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 		return fmt.Errorf("%w: the key %#x names no window of type 2", syscall.EINVAL, wr.RKey)
 	}
 	if q.dev.rxe && wr.RKey == w.RKey() {
-		// rxe would take it, and addInvalidate then not know the bind from the one before.
+		// rxe would accept it, and addInvalidate could not distinguish this bind from the
+		// one before.
 		return fmt.Errorf("%w: the key %#x is the one that the window has; a bind takes another (ibv_inc_rkey)", syscall.EINVAL, wr.RKey)
 	}
 	info, err := q.toBind(w, wr.Bind)
@@ -211,10 +212,10 @@ func (q *qp) addBind(c *ibv.SendWR, wr *provider.SendWR) error {
 // errUnbound is for a local invalidation that would crash the kernel.
 var errUnbound = fmt.Errorf("%w: no bind of this window with this key was posted that is not invalidated again", syscall.EINVAL)
 
-// addInvalidate looks at the key of a WRLocalInv that was added last. Verbs have a status
-// for the invalidation of a window that is not bound; rxe crashes the kernel with it
-// (kernel-notes/rxe-crash-window.md), so that it does not get there. Keys that are no
-// window's of this context are not looked at: rxe refuses those.
+// addInvalidate checks the key of the WRLocalInv that was added last. Verbs have a status
+// for the invalidation of a window that is not bound, but rxe crashes the kernel
+// (kernel-notes/rxe-crash-window.md), so it is refused here. Keys that belong to no
+// window of this context are not checked, because rxe refuses them.
 //
 // The window counts as bound from the post of its bind on, which rxe may yet refuse: it
 // then still has its old key, and refuses the invalidation of the new one.
@@ -237,7 +238,7 @@ func (q *qp) addInvalidate(key uint32) error {
 	return nil
 }
 
-// invalidated notes that a peer has invalidated a key, says a completion.
+// invalidated records that, as a completion says, a peer has invalidated a key.
 func (k *memoryKeys) invalidated(key uint32) {
 	if w := k.window(key); w != nil && key != 0 {
 		w.valid.CompareAndSwap(key, 0)

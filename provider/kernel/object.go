@@ -21,8 +21,8 @@ type object struct {
 	children atomic.Int64
 }
 
-// enter keeps the object open until leave, for the time of one call. Calls do
-// not nest: a Close between two enters of one goroutine would lock up.
+// enter keeps the object open until leave, for the time of one call. Calls do not nest: a
+// Close between two enters of one goroutine would deadlock.
 func (o *object) enter() error {
 	o.mu.RLock()
 	if o.closed {
@@ -89,10 +89,10 @@ func opError(op, object string, err error) error {
 	return &provider.Error{Op: op, Object: object, Err: err}
 }
 
-// A registry finds Go objects by the number that stands for them in C: the
-// context of a CQ, QP or id. Numbers are not used again, unlike pointers, so
-// that a late event can't be taken for one of a newer object. What is in a
-// registry is not garbage.
+// A registry finds Go objects by the number that stands for them in C: the context of a
+// CQ, QP or id. Numbers are not used again, unlike pointers, so that a late event can't
+// be taken for one of a newer object. The garbage collector keeps objects that are in a
+// registry.
 type registry[T any] struct {
 	mu   sync.RWMutex
 	last uintptr

@@ -43,9 +43,9 @@ func (p *pd) Close() error {
 	}))
 }
 
-// mr keeps buf alive and in place: the kernel has its pages. For the same reason
-// it is in mrs until it is closed, also if the program has forgotten it: the
-// garbage collector would give its memory to somebody else.
+// mr keeps buf alive and in place: the kernel has its pages. For the same reason it is in
+// mrs until it is closed, also if the program has dropped it: the garbage collector would
+// reuse its memory.
 type mr struct {
 	object
 	token  uintptr
@@ -61,7 +61,7 @@ type mr struct {
 
 func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
 	if access&provider.AccessZeroBased != 0 {
-		// It says the same, says ibv_reg_mr(3), and no driver has to know the flag.
+		// By ibv_reg_mr(3) this has the same meaning, and no driver has to know the flag.
 		return p.regMR("ibv_reg_mr", buf, new(uint64), access)
 	}
 	return p.regMR("ibv_reg_mr", buf, nil, access)
@@ -74,7 +74,7 @@ func (p *pd) RegMRIova(buf []byte, iova uint64, access provider.Access) (provide
 	return p.regMR("ibv_reg_mr_iova", buf, &iova, access)
 }
 
-// RegObject is not for the kernel, which has to have memory.
+// RegObject returns an error, because the kernel registers memory only.
 func (p *pd) RegObject(io.ReaderAt, uint64, provider.Access) (provider.MR, error) {
 	return nil, opError("ibv_reg_mr", "object", &provider.UnsupportedError{Feature: "a region over an object",
 		Reason: "the kernel registers memory; map it into memory if it is a file"})
@@ -89,7 +89,7 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 		return fail(syscall.EINVAL)
 	}
 	if iova != nil && p.dev.siw {
-		// It would succeed, and the region's address be the virtual one all the same.
+		// The call would succeed, but the region's address would be the virtual one.
 		return fail(&provider.UnsupportedError{Feature: "a region with an address of its own (iova, zero-based)",
 			Reason: "siw names regions by their virtual address, whatever it is asked for"})
 	}
@@ -116,7 +116,8 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 	return m, nil
 }
 
-// kernelRights is without what is not libibverbs' flag, or said in another way.
+// kernelRights returns rights without those that libibverbs has no flag for, or expresses
+// in another way.
 func kernelRights(access provider.Access) uint32 {
 	return uint32(access &^ (provider.AccessRemoteInvalidate | provider.AccessZeroBased))
 }
@@ -151,8 +152,8 @@ func (m *mr) forget() {
 	})
 }
 
-// whyNotDeregistered makes EBUSY of the EINVAL that rxe has for a region with windows
-// bound to it. Nothing else is wrong with a region that is there.
+// whyNotDeregistered turns the EINVAL of rxe for a region with windows bound to it into
+// EBUSY. A region that exists gets EINVAL for no other reason.
 func whyNotDeregistered(err error) error {
 	if err == syscall.EINVAL {
 		return fmt.Errorf("%w: a window is bound to it (the driver says %w)", syscall.EBUSY, err)
@@ -160,9 +161,9 @@ func whyNotDeregistered(err error) error {
 	return err
 }
 
-// Rereg asks the kernel, and moves the region to an mr of its own if that could do it.
-// libibverbs says of some failures that the region is of no use after them; it can be
-// closed in any case.
+// Rereg asks the kernel, and moves the region to a new mr if the kernel could do it.
+// After some failures the region is unusable, as libibverbs documents; it can still be
+// closed.
 func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
 	const op = "ibv_rereg_mr"
 	n := &mr{pd: m.pd, buf: m.buf, access: m.access, addr: m.addr}
@@ -178,7 +179,7 @@ func (m *mr) Rereg(change provider.ReregFlags, to provider.PD, buf []byte, acces
 		}
 		n.buf, n.addr = buf, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(buf))))
 	}
-	var rights uint32 // libibverbs wants none that are not to change
+	var rights uint32 // libibverbs refuses rights without the flag that changes them
 	if change&provider.ReregAccess != 0 {
 		n.access, rights = access, kernelRights(access)
 	}

@@ -21,10 +21,9 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		return n, q.err("ibv_post_send", err)
 	}
 	if !q.connected.Load() && !q.ended.Load() {
-		// libsiw would put the requests into the queue, fail to ring the
-		// doorbell, and never ring it again: it does not while the slot before
-		// is occupied, for it takes the kernel to be at work. librxe puts them
-		// there, too, before it fails.
+		// libsiw would put the requests into the queue, fail to ring the doorbell, and
+		// never ring it again: while the slot before is occupied, it assumes that the
+		// kernel is at work. librxe puts them there, too, before it fails.
 		return 0, q.err("ibv_post_send", fmt.Errorf("%w: the QP is not connected", syscall.EINVAL))
 	}
 	done := 0
@@ -77,8 +76,8 @@ func (q *qp) stuck() bool {
 
 const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline
 
-// addSend adds wr to the batch, or says why it can't be posted. It refuses only
-// what the libraries would not refuse but misread.
+// addSend adds wr to the batch, or says why it can't be posted. It refuses only requests
+// that the libraries would misread instead of refusing them.
 func (q *qp) addSend(wr *provider.SendWR) error {
 	if wr.Opcode == provider.WRMaskedAtomicCmpAndSwp || wr.Opcode == provider.WRMaskedAtomicFetchAdd {
 		return &provider.UnsupportedError{Feature: "masked atomic operations", Reason: "libibverbs has none"}
@@ -95,8 +94,8 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	if wr.Flags&provider.SendInline != 0 {
 		switch wr.Opcode {
 		case provider.WRRDMARead, provider.WRAtomicCmpAndSwp, provider.WRAtomicFetchAdd:
-			// siw would leave it at the head of its queue, and rxe take the inline data for
-			// scatter/gather entries.
+			// siw would leave it at the head of its queue, and rxe would read the inline
+			// data as scatter/gather entries.
 			return fmt.Errorf("%w: %s has no inline data", syscall.EINVAL, wr.Opcode)
 		}
 	}
@@ -139,8 +138,8 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 	return err
 }
 
-// siwTakes says why siw can't process wr. It says so itself only when it has wr
-// at the head of the queue, where it then leaves it, and all work after it.
+// siwTakes returns why siw can't process wr. siw itself refuses wr only when that is at
+// the head of the queue, and then leaves it there with all work after it.
 func (q *qp) siwTakes(wr *provider.SendWR) error {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
@@ -158,16 +157,16 @@ func (q *qp) ord() int {
 	if q.maxReads < 0 {
 		a, _, err := q.c.Query(uint32(provider.QPAttrMaxRdAtomic))
 		if err != nil {
-			return 1 // not known to be none
+			return 1 // the limit is not known: not 0
 		}
 		q.maxReads = int(a.MaxDestRdAtomic) // siw swaps the two, see QP.Query
 	}
 	return q.maxReads
 }
 
-// flags returns the flags of wr. siw refuses to fence a Read, in the way that
-// siwTakes tells of. On iWARP that fence changes nothing: Reads are answered one
-// after another, and a Read uses no local memory before its answer.
+// flags returns the flags of wr. siw refuses to fence a Read, as described at siwTakes.
+// On iWARP that fence changes nothing: Reads are answered one after another, and a Read
+// uses no local memory before its answer.
 func (q *qp) flags(wr *provider.SendWR) provider.SendFlags {
 	if q.dev.siw && wr.Opcode == provider.WRRDMARead {
 		return wr.Flags &^ provider.SendFence
@@ -224,7 +223,7 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 		return 0, q.err("ibv_post_recv", err)
 	}
 	if q.init.SRQ != nil {
-		// libsiw would look for the place in a queue that isn't there.
+		// libsiw would look for a place in a queue that does not exist.
 		if len(wrs) == 0 {
 			return 0, nil
 		}

@@ -27,7 +27,7 @@ type qp struct {
 	connected atomic.Bool
 
 	// See late.go.
-	ended     atomic.Bool // the connection is no more, as far as is known here
+	ended     atomic.Bool // the connection is known to have ended
 	settling  sync.Mutex
 	settled   bool // guarded by settling
 	lateSends atomic.Int32
@@ -55,7 +55,7 @@ func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
 	return q, nil
 }
 
-// newQP makes a QP of p with create, which is the C call of whoever is to own it.
+// newQP makes a QP of p with create, which is the C call for its owner: an id or a PD.
 func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAttr) (*ibv.QP, error)) (*qp, error) {
 	scq, ok1 := init.SendCQ.(*cq)
 	rcq, ok2 := init.RecvCQ.(*cq)
@@ -122,8 +122,8 @@ func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitA
 	}
 	q.qpn = q.c.QPNum()
 	q.init.Cap = capFrom(&attr.Cap)
-	// siw hands back the sizes that were asked for and tells the real ones,
-	// rounded up, only when it is queried.
+	// siw returns the sizes that were asked for; the real ones, rounded up, come with a
+	// query.
 	if a, _, err := q.c.Query(uint32(provider.QPAttrCap)); err == nil && a.Cap.MaxSendWR > 0 {
 		q.init.Cap = capFrom(&a.Cap)
 	}

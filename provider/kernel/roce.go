@@ -9,12 +9,12 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// On InfiniBand and RoCE the connection manager's messages are apart from the QP,
-// and librdmacm leaves to its user what iWARP's drivers do in the kernel. What the
-// contract wants of every device is done here.
+// On InfiniBand and RoCE the connection manager's messages do not pass through the QP,
+// and librdmacm leaves to its user what iWARP's drivers do in the kernel. This file does
+// what the contract requires of every device.
 
-// cmConnectResponse is RDMA_CM_EVENT_CONNECT_RESPONSE: the peer has accepted, and
-// the id has no QP that librdmacm knows. Nobody else hears of it.
+// cmConnectResponse is RDMA_CM_EVENT_CONNECT_RESPONSE: the peer has accepted, and the id
+// has no QP that librdmacm knows. The event is handled here and not passed on.
 const cmConnectResponse provider.CMEventType = 5
 
 // onIB says whether the id is bound to a device of InfiniBand or RoCE.
@@ -38,7 +38,7 @@ func (i *id) lockAfterConnect() error {
 			return i.lock()
 		}
 		<-call.done
-		runtime.Gosched() // it takes the lock to say that it has returned
+		runtime.Gosched() // the goroutine in Connect takes the lock to record that it has returned
 	}
 }
 
@@ -60,7 +60,7 @@ func (i *id) moveQP(q *qp, ird, ord int, states ...provider.QPState) error {
 	return nil
 }
 
-// prepareConnect does what Connect wants of a QP that the id does not own.
+// prepareConnect moves a QP that the id does not own to the states that Connect needs.
 func (i *id) prepareConnect(q *qp, _ *rdmacm.ConnParam) error {
 	if !i.onIB() {
 		return nil
@@ -76,8 +76,8 @@ func (i *id) prepareAccept(q *qp, p *rdmacm.ConnParam) error {
 	return i.moveQP(q, int(p.ResponderResources), int(p.InitiatorDepth), provider.QPInit, provider.QPRTR, provider.QPRTS)
 }
 
-// respond takes a QP that the id does not own to the end of Connect, and makes of
-// the event what librdmacm makes of it for a QP of the id's.
+// respond completes Connect for a QP that the id does not own, and changes the event as
+// librdmacm does for a QP of the id's own.
 func (i *id) respond(ev *provider.CMEvent) {
 	err := i.finish()
 	if err == nil {
@@ -89,7 +89,7 @@ func (i *id) respond(ev *provider.CMEvent) {
 	if errno := provider.Errno(err); errno != 0 {
 		ev.Status = -int(errno)
 	}
-	_ = i.Reject(nil) // the connection is not made, whether the peer hears why or not
+	_ = i.Reject(nil) // the connection is not made, also if the peer can't be informed
 }
 
 func (i *id) finish() error {
@@ -111,10 +111,10 @@ func (i *id) finish() error {
 	return i.c.Establish()
 }
 
-// leave answers the peer that disconnects. Without it the peer would wait for the
-// answer for more than a minute before it gets DISCONNECTED, and our own QP stay
-// ready: rdma_disconnect(3) leaves both to the program. On iWARP, where both ends
-// learn of it from TCP, it is not needed.
+// leave answers the peer that disconnects. Otherwise the peer would wait for the answer
+// for more than a minute before it gets DISCONNECTED, and our own QP would stay in RTS:
+// rdma_disconnect(3) leaves both to the program. iWARP does not need this, because TCP
+// informs both ends.
 func (i *id) leave() {
 	if !i.onIB() {
 		return
@@ -123,6 +123,6 @@ func (i *id) leave() {
 	left := i.left
 	i.mu.Unlock()
 	if !left {
-		_ = i.Disconnect() // it has ended anyhow
+		_ = i.Disconnect() // the connection has ended in any case
 	}
 }

@@ -65,8 +65,8 @@ func testRxePostsBefore(t *testing.T) {
 	closeAll(t, a.qp, a.id, p.qp, p.id, l)
 }
 
-// Whatever is posted once the end is known completes as flushed, whoever ends the
-// connection; librxe alone would leave receives in their queue.
+// Work that is posted after the end is known completes as flushed, whichever end closes
+// the connection; librxe alone would leave receives in their queue.
 func testRxePostsAfter(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -48,7 +48,7 @@ func testRxeImmediate(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 		}
-		// What it sent is not told to who sent it.
+		// The sender's completion does not have what it sent.
 		if wc := a.poll(1)[0]; wc.WRID != 8 || wc.Status != provider.WCSuccess || wc.Flags != 0 || wc.Imm != 0 {
 			t.Errorf("%s completed with %+v", c.name, wc)
 		}

@@ -87,8 +87,8 @@ func testRxeGIDs(t *testing.T) {
 	}
 }
 
-// testRxeDrain: a QP that is moved to SQD tells when what was posted is done, and goes
-// on when it is moved back: there is no such way back on iWARP.
+// testRxeDrain: a QP that is moved to SQD reports when the work posted before is done,
+// and goes on when it is moved back: there is no such way back on iWARP.
 func testRxeDrain(t *testing.T) {
 	a, p := connected(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -120,8 +120,8 @@ func testRxeDrain(t *testing.T) {
 	}
 }
 
-// The states of RC: what ibv_modify_qp(3) allows between them, told by Query; and a
-// QP that was in ERR serves a second connection.
+// The states of RC: what ibv_modify_qp(3) allows between them, as Query reports; and a QP
+// that was in ERR serves a second connection.
 func testRxeStates(t *testing.T) {
 	s := newSide(t)
 	made, err := s.pd.CreateQP(s.qpInit())

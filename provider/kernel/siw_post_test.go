@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// Posting before the connection is refused and leaves nothing behind. Given to
-// libsiw it blocks the queue.
+// Posting before the connection is refused and leaves nothing in the queue. Posted to
+// libsiw, it blocks the queue.
 func testPostsBeforeConnection(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()

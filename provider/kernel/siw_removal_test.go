@@ -18,8 +18,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestSiwRemoval: a program whose siw device is removed hears of it from the connection
-// manager, for each id. No asynchronous event tells of it, IBV_EVENT_DEVICE_FATAL neither,
+// TestSiwRemoval: a program whose siw device is removed gets an event of the connection
+// manager for each id. No asynchronous event reports it, not even IBV_EVENT_DEVICE_FATAL,
 // and the removal waits for the program's end (kernel-notes/siw-link-delete.md).
 func TestSiwRemoval(t *testing.T) {
 	if os.Getenv("GOVS_REMOVED") != "" {

@@ -244,7 +244,7 @@ func connected(t *testing.T) (active, passive *side) {
 	return active, passive
 }
 
-// establish connects two sides; whoever calls it closes the QPs and the ids.
+// establish connects two sides; the caller closes the QPs and the ids.
 func establish(t *testing.T, active, passive *side) {
 	t.Helper()
 	l := passive.listen()

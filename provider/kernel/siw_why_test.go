@@ -33,8 +33,8 @@ func tryToOpen() {
 	}
 }
 
-// testWhyNoDevice takes things away that a device needs, and looks whether the
-// error names them. The libraries tell of all of them that there is no device.
+// testWhyNoDevice takes things away that a device needs, and looks whether the error
+// names them. For each of them the libraries return that there is no device.
 func testWhyNoDevice(t *testing.T) {
 	const uverbs = "/dev/infiniband/uverbs0"
 	exe := copyOfMyself(t)

@@ -9,21 +9,21 @@ import (
 	"github.com/govs-rdma/govs/cgo/ibv"
 )
 
-// siwKeys sees to it that a context of siw's can have any number of queues.
+// siwKeys lets a context of siw have any number of queues.
 //
-// The kernel hands out mmap keys from the lowest free page up, and libsiw takes
-// the one of page 144 (with pages of 4 KiB) for none: it then destroys what the
-// kernel has made, which frees the key for whoever comes next. So from that page
-// on nothing can be created any more, with about twenty connections. Once this
-// has happened, siwKeys has a CQ of its own occupy the page; those who don't get
-// that far pay nothing.
+// The kernel hands out mmap keys from the lowest free page up, and libsiw takes the key
+// of page 144 (with pages of 4 KiB) for "none": it then destroys what the kernel has
+// made, which frees the key for the next queue. So with about twenty connections the
+// pages below 144 are used up, and nothing can be created any more. Once this has
+// happened, siwKeys occupies the page with a CQ of its own; programs with fewer queues
+// have no such CQ.
 type siwKeys struct {
 	mu       sync.RWMutex // held for reading while something is created
 	reserved *ibv.SiwReservation
 }
 
-// create calls f, which creates a CQ, QP or SRQ of verbs, and once more if it failed
-// for want of the reservation.
+// create calls f, which creates a CQ, QP or SRQ of verbs, and calls it again if it failed
+// because the page was not reserved.
 func (k *siwKeys) create(verbs *ibv.Context, f func() error) error {
 	err, done := k.try(f)
 	// libsiw fails without an errno, which package ibv makes EIO of.
@@ -44,9 +44,9 @@ func (k *siwKeys) try(f func() error) (err error, reserved bool) {
 	return f(), k.reserved != nil
 }
 
-// reserve gets hold of the key. A queue of several pages may fail because of it
-// while there are single free pages below: they are occupied first, for the
-// moment. Nobody else creates anything meanwhile.
+// reserve occupies the key. A queue of several pages may fail because of it while there
+// are single free pages below: they are occupied first, until the key is. Nothing else is
+// created meanwhile, because the caller has the lock.
 func (k *siwKeys) reserve(verbs *ibv.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,7 +70,7 @@ func (k *siwKeys) reserve(verbs *ibv.Context) error {
 		}
 		below = append(below, r)
 		if r.Key > ibv.SiwInvalidKey {
-			return nil // the page is another queue's by now
+			return nil // another queue has the page by now
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 // source is a file descriptor of C's that becomes readable when events come,
 // waited on through Go's network poller.
 //
-// One goroutine at a time reads; it holds the turn. The poller would let the
-// others queue up after it, but a goroutine in that queue can't be cancelled.
+// One goroutine at a time reads; it has the turn. The poller would let the others queue
+// up after it, but a goroutine in that queue can't be cancelled.
 type source struct {
 	f    *os.File
 	raw  syscall.RawConn
@@ -35,8 +35,8 @@ func newSource(fd int, name string) (*source, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(dup), name)
-	// os.NewFile falls back to blocking calls, without a word, for what the
-	// poller does not take.
+	// For descriptors that the poller does not take, os.NewFile uses blocking calls, and
+	// reports no error.
 	if err := f.SetReadDeadline(time.Time{}); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s can't be polled: %w", name, err), f.Close())
 	}
@@ -53,7 +53,7 @@ func newSource(fd int, name string) (*source, error) {
 // os.ErrClosed when life is: the life of the object that waits, of which there
 // may be several per source.
 func (s *source) wait(ctx, life context.Context, wake <-chan struct{}, try func() (bool, error)) error {
-	// What is there already needs none of the machinery below.
+	// Events that are there already need no wait.
 	select {
 	case s.turn <- struct{}{}:
 		done, err := false, life.Err()
@@ -119,16 +119,16 @@ func whyDone(ctx, life context.Context) error {
 	return ctx.Err()
 }
 
-// close closes the descriptor once nobody has the turn, for good. Those who wait
-// must have been told through their life first.
+// close closes the descriptor once no goroutine has the turn, and keeps the turn. The
+// lives of all waiting objects must have ended before.
 func (s *source) close() {
 	s.turn <- struct{}{}
 	_ = s.f.Close()
 }
 
-// again says whether err means that a non-blocking descriptor has nothing.
+// again reports whether err means that a non-blocking descriptor has nothing to read.
 func again(err error) bool { return err == syscall.EAGAIN }
 
-// interrupted says whether a signal broke a call off. The call must be made
-// again, and not waited for: the poller tells of each change once.
+// interrupted reports whether a signal interrupted a call. The call must be made again
+// without waiting, because the poller reports each change once.
 func interrupted(err error) bool { return err == syscall.EINTR }

@@ -22,8 +22,8 @@ type srq struct {
 	token uintptr
 	init  provider.SRQInitAttr
 
-	// limit is what is armed, as far as is known here. It is not mu's: destroying
-	// waits, with mu, for whoever delivers the event.
+	// limit is the limit that is armed, as far as is known here. mu does not guard it:
+	// Close holds mu while it waits for the goroutine that delivers the event.
 	limit atomic.Int32
 
 	// mu guards what follows, and c against being destroyed while it is posted to.
@@ -31,7 +31,7 @@ type srq struct {
 	granted provider.SRQAttr // without the limit
 	batch   *ibv.RecvBatch
 	c       *ibv.SRQ
-	empty   bool // c is no more
+	empty   bool // c is destroyed
 }
 
 var srqs registry[*srq]
@@ -39,8 +39,8 @@ var srqs registry[*srq]
 func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	const op = "ibv_create_srq"
 	a := init.Attr
-	// The man page says nothing of no receives at all; siw refuses them, and what
-	// others make of them can't be posted to.
+	// The manual does not say what an SRQ without receives is. siw refuses it, and
+	// nothing could be posted to one.
 	if a.MaxWR < 1 || a.MaxSGE < 0 || a.MaxWR > math.MaxInt32 || a.MaxSGE > math.MaxInt32 {
 		return nil, opError(op, "", fmt.Errorf("%w: %d receives of %d scatter/gather entries", syscall.EINVAL, a.MaxWR, a.MaxSGE))
 	}
@@ -56,7 +56,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 }
 
 func (r *srq) create(a provider.SRQAttr) error {
-	// Limit stays 0: it is irrelevant here, says the man page, but siw would arm.
+	// Limit stays 0: the manual says that it is ignored here, but siw would arm it.
 	attr := ibv.SRQAttr{MaxWR: uint32(a.MaxWR), MaxSGE: uint32(a.MaxSGE)}
 	if r.dev.siw {
 		attr.MaxSGE = max(attr.MaxSGE, 1) // a receive without entries is posted with one, see addRecv
@@ -69,7 +69,7 @@ func (r *srq) create(a provider.SRQAttr) error {
 	}
 	r.granted = provider.SRQAttr{MaxWR: int(attr.MaxWR), MaxSGE: int(attr.MaxSGE)}
 	if r.dev.siw {
-		// siw hands back what was asked for, and makes a power of two of it.
+		// siw returns what was asked for, and makes the next power of two.
 		r.granted.MaxWR = 1 << bits.Len32(attr.MaxWR-1)
 	}
 	if r.batch, err = ibv.NewRecvBatch(min(r.granted.MaxWR, postBatch), max(r.granted.MaxSGE, 1)); err != nil {
@@ -163,9 +163,9 @@ func (r *srq) modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 	return nil
 }
 
-// Query tells what the SRQ was made with and the limit set last where the library
-// can't say: libsiw doesn't pass the call on. There the limit is told for as long as
-// the event has not been read from C.
+// Query returns the sizes that the SRQ was made with and the limit set last if the
+// library can't query them, as libsiw. The limit is then that of the program until the
+// event has been read from C.
 func (r *srq) Query() (provider.SRQAttr, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,8 +32,8 @@ func noSupport(err error) error {
 	return err
 }
 
-// whyNoDevice says why librdmacm has no device of the name, or none at all if the
-// name is empty. The libraries just leave out what they can't use.
+// whyNoDevice says why librdmacm has no device of the name, or none at all if the name is
+// empty. The libraries leave out devices that they can't use, without an error.
 func whyNoDevice(name string) error {
 	if err := whyNotOpened(name); err != nil {
 		return err
@@ -47,8 +47,7 @@ func whyNoDevice(name string) error {
 	return fmt.Errorf("%w: there is no RDMA device; for soft-iWARP, load siw and add a link (rdma link add siw0 type siw netdev NETDEV)", syscall.ENODEV)
 }
 
-// whyNotOpened opens a device that libibverbs lists, for the error that this
-// gives.
+// whyNotOpened opens a device that libibverbs lists, and returns the error.
 func whyNotOpened(name string) error {
 	list, err := ibv.GetDeviceList()
 	if err != nil {
@@ -74,8 +73,8 @@ func whyNotOpened(name string) error {
 	return nil
 }
 
-// denied is an error if this process may not open a device node. The libraries
-// say ENOENT whatever keeps them from it.
+// denied is an error if this process may not open a device node. The libraries return
+// ENOENT whatever the cause.
 func denied(node string) error {
 	f, err := os.OpenFile(node, os.O_RDWR, 0)
 	if err == nil {

@@ -131,7 +131,7 @@ func parsePort(b []byte) (Port, error) {
 }
 
 // eachAttribute calls f at each attribute of b. It fails if b is not a list of
-// attributes, or if f took one for another size than it has.
+// attributes, or if f read one as another size than it has.
 func eachAttribute(b []byte, f func(*netlink.AttributeDecoder)) error {
 	ad, err := netlink.NewAttributeDecoder(b)
 	if err != nil {

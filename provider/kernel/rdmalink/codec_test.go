@@ -122,8 +122,8 @@ func TestParsePrefixes(t *testing.T) {
 	}
 }
 
-// endsAttribute tells whether an attribute of b ends with octet n, its padding
-// or part of that included.
+// endsAttribute reports whether an attribute of b ends with octet n, its padding or part
+// of that included.
 func endsAttribute(b []byte, n int) bool {
 	for at := 0; at <= n; {
 		if at == n {

@@ -86,8 +86,8 @@ func del(conn *netlink.Conn, name string) error {
 // copies the type and the interface's name to are of IFNAMSIZ.
 const deviceNameMax = 64
 
-// misread says what is wrong with a name that would reach the kernel as another
-// one, or that it takes for a pattern; empty if nothing is.
+// misread returns what is wrong with a name that the kernel would receive as another name
+// or take for a pattern; empty if nothing is.
 func misread(name, linkType, netdev string) string {
 	for _, arg := range []struct {
 		what, value string

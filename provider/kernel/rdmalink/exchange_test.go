@@ -48,8 +48,8 @@ func (k *kernel) answer(requests []netlink.Message) ([]netlink.Message, error) {
 	}
 }
 
-// dump is the answer to a request with NLM_F_DUMP: its last message tells
-// whether all went well.
+// dump is the answer to a request with NLM_F_DUMP: its last message says whether all went
+// well.
 func dump(request netlink.Header, errno syscall.Errno, replies ...[]byte) []netlink.Message {
 	header := request
 	header.Type, header.Flags = cmdGet, netlink.Multi // the type is GET for ports too

@@ -41,9 +41,9 @@ type Link struct {
 	// NodeType is what the device is: provider.NodeRNIC for iWARP.
 	NodeType provider.NodeType
 
-	// Protocol is "iw" (iWARP), "roce", "ib", "opa" or "usnic", and empty if
-	// the kernel does not tell. The type that a link was added with (siw, rxe)
-	// is not among the things the kernel tells.
+	// Protocol is "iw" (iWARP), "roce", "ib", "opa" or "usnic", and empty if the kernel
+	// does not report it. The kernel does not report the type with which a link was added
+	// (siw, rxe).
 	Protocol string
 
 	// Ports of the device in the order of their numbers, from 1; siw has one.
@@ -108,10 +108,10 @@ func Add(name, linkType, netdev string) error {
 // Delete deletes the link called name (rdma link delete NAME). It needs
 // CAP_NET_ADMIN in the initial user namespace.
 //
-// With a siw link it waits for the end of every process that has opened the
-// device, also of those that have closed it since, because librdmacm has not. A
-// process that has used package kernel must therefore not delete the link itself:
-// it would wait for good.
+// With a siw link it waits for the end of every process that has opened the device, also
+// of those that have closed it since, because librdmacm keeps it open. A process that has
+// used package kernel must therefore not delete the link itself: it would wait for
+// itself, for ever.
 //
 // Errors: ENODEV if there is no such link, EINVAL if the link was not made with
 // Add (a hardware device), EPERM.
