@@ -6,8 +6,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/catalogue"
 )
 
-// coverage says of each requirement where each provider stands, by what the
-// scenarios that name it came to.
+// coverage returns for each requirement the state of each provider, from the results of
+// the scenarios that name it.
 func (j *Judge) coverage(c *catalogue.Catalogue, results []Result) []Coverage {
 	all := c.All()
 	out := make([]Coverage, 0, len(all))
@@ -29,11 +29,11 @@ func (j *Judge) coverage(c *catalogue.Catalogue, results []Result) []Coverage {
 	return out
 }
 
-// stands counts a result into a requirement that its scenario names. What could
-// not be tried shows nothing. What the ledger explains stands against the
-// provider that the entry is about, and shows nothing of the other one. A
-// failure and an unneeded entry stand against every provider that took part,
-// for which of them is at fault nobody has said.
+// stands counts a result into a requirement that its scenario names. A result that could
+// not be tried shows nothing. One that the ledger explains counts against the provider
+// that the entry is about, and shows nothing about the other one. A failure and an
+// unneeded entry count against every provider that took part, because it is not known
+// which of them is at fault.
 func (j *Judge) stands(c *Coverage, res *Result) {
 	for _, name := range []string{res.Initiator, res.Responder} {
 		if name == Raw {

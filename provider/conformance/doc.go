@@ -1,15 +1,14 @@
-// Package conformance tries the same scenarios over any pairing of providers and
-// says what differed, and by which right.
+// Package conformance runs the same scenarios over any pairing of providers, and reports
+// each difference with the reason why it may be.
 //
-// A [Scenario] is tried either by two programs with verbs (two [Side]s) or by a
-// scripted peer against one program ([RawRun]). [Run] tries a [Suite] of them
-// over [Pairing]s and returns an [Outcome] for each run: checks that held or did
-// not, observations, and the name of a capture. A [Judge] looks at them later,
-// and possibly on another machine: it decodes the captures, has a [Witness]
-// decode them too, compares each run with that of a reference pairing, and looks
-// each difference up in a [Ledger] of those that are known. What comes of it is a
-// [Report] with a [Verdict] for each run.
+// A [Scenario] is tried either by two programs with verbs (two [Side]s) or by a scripted
+// peer against one program ([RawRun]). [Run] tries a [Suite] of them over [Pairing]s and
+// returns an [Outcome] for each run: checks that held or did not, observations, and the
+// name of a capture. A [Judge] looks at them later, and possibly on another machine: it
+// decodes the captures, has a [Witness] decode them too, compares each run with that of a
+// reference pairing, and looks each difference up in a [Ledger] of those that are known.
+// The result is a [Report] with a [Verdict] for each run.
 //
-// What is tried is in package scenarios, how captures are read in package wire.
-// SCHEMA.md describes collections and reports as JSON.
+// The scenarios are in package scenarios; package wire reads captures. SCHEMA.md
+// describes collections and reports as JSON.
 package conformance

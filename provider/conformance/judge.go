@@ -24,15 +24,15 @@ type Judge struct {
 	// of a verbs run, or the provider opposite the raw peer.
 	Reference string
 
-	// Witness asks somebody else to decode captures, and returns for each what
-	// it says. It may be nil.
+	// Witness has another program decode captures, and returns its decoding of each. It
+	// may be nil.
 	Witness func(ctx context.Context, exhibits []Exhibit) []Witness
 }
 
-// An Exhibit is a capture and what we make of it.
+// An Exhibit is a capture and its decoding by package wire.
 type Exhibit struct {
 	File string
-	Port uint16 // only connections to and from it are meant; 0 means all
+	Port uint16 // only connections to and from it count; 0 means all
 	Ours *wire.Trace
 }
 
@@ -111,8 +111,8 @@ func (j *Judge) examineAll(ctx context.Context, c *Collection) ([]judged, error)
 	return runs, ctx.Err()
 }
 
-// hearWitness has the witness look at all captures that we could read. Starting
-// it may take long, so that it is asked once.
+// hearWitness has the witness decode all captures that package wire could read. Starting
+// it may take long, so it is started once.
 func (j *Judge) hearWitness(ctx context.Context, runs []judged) {
 	if j.Witness == nil {
 		return
@@ -142,8 +142,8 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 		return run
 	}
 	if sc.Verbs != nil {
-		// A Dial that had to try another local port may leave a TCP connection
-		// on which nobody said anything.
+		// A Dial that had to try another local port may leave a TCP connection on which
+		// nothing was sent.
 		spoken := trace.IWARP()
 		if bare := len(trace.Conns) - len(spoken.Conns); bare > 0 && len(spoken.Conns) > 0 {
 			o.Log = append(slices.Clone(o.Log), fmt.Sprintf("left out: %d TCP connections without a start-up frame", bare))
@@ -217,11 +217,10 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 	return res
 }
 
-// withoutRightful takes out what may differ by right: all that depends on timing
-// where the scenario says that everything does; what the raw peer says, which
-// follows its script as far as the provider lets it; and whether CRC is asked
-// for, which is each provider's own default. The scenario mpa/crc-default is
-// about that.
+// withoutRightful removes differences that are allowed: all that depend on timing, where
+// the scenario says that everything does; what the raw peer sends, because it follows its
+// script as far as the provider lets it; and whether CRC is asked for, which is each
+// provider's own default. The scenario mpa/crc-default is about that.
 func withoutRightful(sc *Scenario, rows []wire.Row) []wire.Row {
 	for i := range rows {
 		rows[i].Differences = slices.DeleteFunc(rows[i].Differences, func(d wire.Difference) bool {
@@ -261,7 +260,7 @@ func divergences(run, ref *judged) []Divergence {
 	return out
 }
 
-// alignments are rows without what the divergences say.
+// alignments returns rows without the text of the divergences.
 func alignments(rows []wire.Row) []Alignment {
 	out := make([]Alignment, 0, len(rows))
 	for _, r := range rows {

@@ -10,8 +10,8 @@ import (
 // A LedgerEntry is a known divergence: something that one provider does
 // differently from what the scenario expects or the other provider does.
 type LedgerEntry struct {
-	// ID names the fact, stable, kebab-case: "siw-terminate-layout". A fact that
-	// shows under several keys has an entry for each.
+	// ID names the fact, stable, kebab-case: "siw-terminate-layout". A fact that appears
+	// under several keys has an entry for each.
 	ID       string
 	Scenario string // slug or path.Match pattern
 
@@ -102,9 +102,8 @@ func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
 	return p.Has(e.Provider)
 }
 
-// age tells where a kernel stands to the releases that ended the divergence. In
-// a series that Fixed does not name, and of a kernel that says nothing of its
-// version, that is open.
+// age compares a kernel with the releases that ended the divergence. The answer is open
+// in a series that Fixed does not name, and for a kernel without a version.
 func (e *LedgerEntry) age(kernel string) age {
 	if e.Fixed == nil {
 		return before

@@ -62,15 +62,14 @@ func (o *Outcome) failed() bool {
 	return false
 }
 
-// A Collection is all that a run of the suite brought, and under which
-// conditions.
+// A Collection is the outcomes of a run of the suite, and its conditions.
 type Collection struct {
 	Schema  string    `json:"schema"` // CollectionSchema
 	Started time.Time `json:"started"`
 	Version string    `json:"version"` // of govs
 	Kernel  string    `json:"kernel"`  // uname -r where it ran
 	// KernelVersion is the release of the sources that this kernel was built of,
-	// "6.1.176", which a distribution's uname -r does not tell.
+	// "6.1.176", which a distribution's uname -r does not have.
 	KernelVersion string    `json:"kernel_version,omitempty"`
 	CPUs          int       `json:"cpus"`
 	Siw           string    `json:"siw,omitempty"`       // variant of the module: default, crc, p2p

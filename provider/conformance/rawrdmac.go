@@ -13,7 +13,7 @@ func RDMACFrame(kind mpa.Kind, private []byte) mpa.Frame {
 }
 
 // connectRDMAC connects in revision 0. A provider that begins with an enhanced Request
-// gets an answer that sends it back to revision 1.
+// gets an answer that has it try revision 1.
 func (r *RawRun) connectRDMAC(cfg *SideConfig) {
 	if r.Role == RoleInitiator {
 		r.Dial()

@@ -18,18 +18,18 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// RawRun is one run of a raw scenario: a script of what the peer sends, what has
-// to come back, and what the provider under test tells its program.
+// RawRun is one run of a raw scenario: a script of what the peer sends, what it has to
+// receive, and what the provider under test reports to its program.
 //
-// The first argument of each Want method says in English what is right; it is
-// the check's text in the report, and its name in the ledger. A Want method that
-// takes a wait scales it.
+// The first argument of each Want method says in English what is expected; it is the
+// check's text in the report, and its name in the ledger. A Want method that takes a wait
+// scales it.
 type RawRun struct {
 	*T
 	Seed uint64
 	Role Role           // the raw peer's
 	DUT  *Endpoint      // the provider under test
-	Addr netip.AddrPort // where whoever is the responder is to listen
+	Addr netip.AddrPort // where the responder listens
 	Tap  transport.Tap  // for the raw peer; may be nil
 
 	Peer *rawpeer.Peer // the raw peer's end, once there is a TCP connection
@@ -42,7 +42,7 @@ type RawRun struct {
 	opening   bool              // the provider begins with a message that opens a peer-to-peer connection
 	opensWith mpa.RTR           // which, as the peer's Reply said
 	rdmac     bool              // the connection is one of the RDMA Consortium's version
-	late      bool              // something that had to come did not: what follows is not waited for long
+	late      bool              // something that had to come did not: later waits are short
 }
 
 // RawConnect says how Connect makes a connection. Nil and zero values mean
@@ -50,8 +50,8 @@ type RawRun struct {
 type RawConnect struct {
 	SideConfig
 
-	// NoCRC leaves C out of the peer's start-up frame: whether there are CRCs is
-	// then for the provider to say.
+	// NoCRC leaves C out of the peer's start-up frame: the provider then decides whether
+	// there are CRCs.
 	NoCRC bool
 
 	// IRD and ORD are the peer's. 0 means 4, negative 0.
@@ -116,8 +116,8 @@ func (r *RawRun) adoptPeer(p *rawpeer.Peer) {
 // Start sends a start-up frame.
 func (r *RawRun) Start(f mpa.Frame) { r.Send(f.AppendTo(nil)) }
 
-// Send sends octets as they are, in one write. That it can't, because the
-// provider has reset the connection, is only logged: what comes back says more.
+// Send sends octets as they are, in one write. If it can't, because the provider has
+// reset the connection, it only logs that: the provider's answer says more.
 func (r *RawRun) Send(octets []byte) {
 	if err := r.Peer.Send(octets); err != nil {
 		r.Log("the peer could not send %d octets: %v", len(octets), err)
@@ -153,13 +153,13 @@ const (
 	// short, since some answers are known not to come.
 	Answers = 300 * time.Millisecond
 
-	// GivesUp is how long a peer that says nothing must be waited for at most:
-	// siw takes 5 s and 10 s, and what can't be changed there is not scaled.
+	// GivesUp is how long a peer that says nothing must be waited for at most: siw's
+	// limits are 5 s and 10 s, which can't be changed and are not scaled.
 	GivesUp = 15 * time.Second
 )
 
-// patience is how long to wait for something that must happen within d. When
-// something else did not happen, nothing that follows is worth a long wait.
+// patience is how long to wait for something that must happen within d. After something
+// else did not happen, waits are short.
 func (r *RawRun) patience(d time.Duration) time.Duration {
 	if r.late {
 		d = min(d, Soon)
@@ -312,9 +312,8 @@ func (r *RawRun) WantEnd(what string, wait ...time.Duration) string {
 	return ending(err)
 }
 
-// WantClose has the peer close its direction of a connection on which nothing
-// was wrong, and checks that the provider closes its own with a FIN, and that
-// the program is told.
+// WantClose has the peer close its direction of a connection without errors, and checks
+// that the provider closes its own with a FIN, and that the program gets the event.
 //
 //rfc:5044 MPA-7.2-02 FIN indication up to DDP
 func (r *RawRun) WantClose() {
@@ -326,9 +325,8 @@ func (r *RawRun) WantClose() {
 	r.WantOver()
 }
 
-// WantRefused is what has to follow an FPDU that is wrong: a Terminate with one
-// of the errors, nothing after it, the end of the connection, and that the
-// program is told.
+// WantRefused checks what has to follow an FPDU that is wrong: a Terminate with one of
+// the errors, nothing after it, the end of the connection, and an event for the program.
 //
 //rfc:5040 RDMAP-5.4-05 Nothing sent after Terminate
 //rfc:5040 RDMAP-6.2.1-01 Terminate used on RDMAP or LLP error
@@ -340,8 +338,8 @@ func (r *RawRun) WantRefused(what string, codes ...string) *rdmap.ReceivedTermin
 	return t
 }
 
-// WantTerminateOrEnd is for where a provider may say what is wrong before it
-// ends the connection, and need not: it is observed whether a Terminate comes.
+// WantTerminateOrEnd is for errors that a provider may, but need not, report before it
+// ends the connection. It observes whether a Terminate comes.
 func (r *RawRun) WantTerminateOrEnd(what string, wait time.Duration, codes ...string) {
 	seg, err := r.Peer.ReadFPDU(r.patience(wait))
 	if err == nil || errors.Is(err, rawpeer.ErrSilence) {
@@ -352,8 +350,8 @@ func (r *RawRun) WantTerminateOrEnd(what string, wait time.Duration, codes ...st
 	r.WantEnd("the connection ends", wait)
 }
 
-// WantOver has the peer close its direction too, and checks that the program is
-// told of the end. What asynchronous events came is observed.
+// WantOver has the peer close its direction, too, and checks that the program gets the
+// event of the end. It observes which asynchronous events came.
 //
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 func (r *RawRun) WantOver() {
@@ -362,11 +360,11 @@ func (r *RawRun) WantOver() {
 	r.ObserveEvents()
 }
 
-// ObserveEvents observes the asynchronous events that have come. The scenarios'
-// devices are their own, so that whatever came is about this run.
+// ObserveEvents observes the asynchronous events that have come. Each run has devices of
+// its own, so all events are about this run.
 func (r *RawRun) ObserveEvents() {
 	var names []string
-	for misses := 0; misses < 2; { // one alone may be a time-out that ran out while this program did not run
+	for misses := 0; misses < 2; { // one alone may have passed while this program did not run
 		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Millisecond)
 		ev, err := r.DUT.Context.AsyncEvent(ctx)
 		cancel()

@@ -49,7 +49,7 @@ func (r *RawRun) WantRequest(what string) *rdmacm.Request {
 		case h = <-result:
 			waiting = false
 		case <-time.After(r.Scaled(50 * time.Millisecond)):
-			if err := r.Peer.Poll(); err != nil { // there is nothing left to wait for
+			if err := r.Peer.Poll(); err != nil { // the connection has ended
 				r.Log("while the request is waited for: %s", ending(err))
 				cancel()
 			}
@@ -61,8 +61,8 @@ func (r *RawRun) WantRequest(what string) *rdmacm.Request {
 	return h.req
 }
 
-// WantNoRequest checks that no connection request has reached the program, after
-// the provider has ended the connection: the peer has sent none that is good.
+// WantNoRequest checks that no connection request has reached the program, after the
+// provider has ended the connection: the peer has sent no valid one.
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 func (r *RawRun) WantNoRequest(what string) {
@@ -90,15 +90,15 @@ func (r *RawRun) AcceptRequest(req *rdmacm.Request, cfg *SideConfig) {
 	r.Side = s
 }
 
-// dialled is how the program's call of Dial or Accept came back.
+// dialled is the result of the program's call of Dial or Accept.
 type dialled struct {
 	side *Side
 	err  error
 }
 
 // WantDial has the peer listen and the program connect to it, and waits for the
-// provider's Request. What becomes of the call is for WantConnected or
-// WantConnectError.
+// provider's Request. WantConnected or WantConnectError then wait for the result of the
+// call.
 //
 //rfc:5044 MPA-7.1.1-01 Req key is the 16 octets 'MPA ID Req Frame'
 //rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
@@ -204,8 +204,8 @@ func (r *RawRun) opened(seg *rawpeer.Segment) {
 	}
 }
 
-// Connected waits for the program's connect or accept to come back, and reports
-// whether it succeeded.
+// Connected waits until the program's connect or accept returns, and reports whether it
+// succeeded.
 func (r *RawRun) Connected() bool {
 	d := r.dialResult(waitLimit)
 	if d.err == nil {
@@ -216,8 +216,8 @@ func (r *RawRun) Connected() bool {
 	return false
 }
 
-// Settled waits for the program's connect or accept to come back, but no longer
-// than d, and reports whether it has. WantConnected and the like still tell how.
+// Settled waits until the program's connect or accept returns, but no longer than d, and
+// reports whether it has. WantConnected and the like then check how.
 func (r *RawRun) Settled(d time.Duration) bool {
 	select {
 	case x := <-r.dialling:
@@ -246,7 +246,7 @@ func (r *RawRun) WantConnectError(what string, wait ...time.Duration) error {
 	return d.err
 }
 
-// dialResult waits for the program's connect to come back.
+// dialResult waits until the program's connect returns.
 func (r *RawRun) dialResult(limit time.Duration) dialled {
 	select {
 	case d := <-r.dialling:
@@ -271,9 +271,9 @@ func connectResult(err error) string {
 	return "another error"
 }
 
-// AcceptLater has the program accept the request, and does not wait until that
-// has succeeded: with peer-to-peer connections it takes the peer's first FPDU.
-// WantAccepted or Connected tell.
+// AcceptLater has the program accept the request, and does not wait until that has
+// succeeded: with peer-to-peer connections it takes the peer's first FPDU. WantAccepted
+// or Connected then wait for the result.
 func (r *RawRun) AcceptLater(cfg *SideConfig) {
 	req := r.WantRequest("the request reaches the program")
 	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}

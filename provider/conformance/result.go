@@ -36,7 +36,7 @@ type Result struct {
 	Initiator    string   `json:"initiator"`
 	Responder    string   `json:"responder"`
 	Verdict      Verdict  `json:"verdict"`
-	Why          string   `json:"why,omitempty"` // one line: what decided, unless PASS
+	Why          string   `json:"why,omitempty"` // one line: the reason of the verdict, unless PASS
 
 	DurationMillis int64         `json:"duration_ms"`
 	Checks         []Check       `json:"checks"`
@@ -76,7 +76,7 @@ type Alignment struct {
 	Keys      []string `json:"keys,omitempty"`      // of the divergences between the two; none if they are the same
 }
 
-// Witness is what tshark, which nobody here wrote, says of the capture.
+// Witness is the decoding of the capture by tshark, a program of others.
 type Witness struct {
 	Asked  bool   `json:"asked"`
 	Agrees bool   `json:"agrees"`
@@ -84,7 +84,7 @@ type Witness struct {
 	Why    string `json:"why,omitempty"`
 }
 
-// Coverage says where a requirement of the catalogue stands.
+// Coverage is the state of a requirement of the catalogue.
 type Coverage struct {
 	ID       string `json:"id"`
 	Document string `json:"document"` // "RFC 5044"
@@ -93,13 +93,12 @@ type Coverage struct {
 	Side     string `json:"side"`     // "tx", "rx" or "both"
 	Text     string `json:"text"`
 
-	// Providers says by name where each provider stands that a scenario about
-	// the requirement was tried on. For a provider that is not in it the
-	// requirement is open.
+	// Providers has, by name, the state of each provider on which a scenario about the
+	// requirement was tried. For other providers the requirement is open.
 	Providers map[string]*Standing `json:"providers,omitempty"`
 }
 
-// State says where a provider stands with a requirement.
+// State is the state of a requirement for one provider.
 type State string
 
 // The states, in the order in which the worse hides the better.
@@ -109,7 +108,7 @@ const (
 	Failed   State = "failed"    // a run failed
 )
 
-// Standing is where one provider stands with one requirement.
+// Standing is the state of one requirement for one provider, and why.
 type Standing struct {
 	State     State    `json:"state"`
 	Scenarios []string `json:"scenarios"`        // that were tried, each once

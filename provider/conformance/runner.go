@@ -63,7 +63,7 @@ type Config struct {
 	// Tap, if not nil, sees what the raw peer sends and receives.
 	Tap transport.Tap
 
-	// Progress, if not nil, is told of each run when it has ended.
+	// Progress, if not nil, is called after each run.
 	Progress func(done, total int, o *Outcome)
 }
 
@@ -108,8 +108,8 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 	return outcomes, nil
 }
 
-// runOne runs a scenario once. The context's limit is a safety net: scenarios
-// bound their own waits.
+// runOne runs a scenario once. The context's limit is for scenarios that fail to bound
+// their own waits.
 func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) *Outcome {
 	o := &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(cfg.Seed, sc.Slug), Started: time.Now().UTC(), Port: port}
 	limit := time.Duration(float64(sc.timeout()) * cfg.Scale)
@@ -184,8 +184,8 @@ type VerbsRun struct {
 	Addr                 netip.AddrPort // where the responder is to listen
 }
 
-// runSeed derives a run's seed from the suite's, the same for every pairing, so
-// that the same bytes are played to each.
+// runSeed derives a run's seed from the suite's, the same for every pairing, so that each
+// gets the same octets.
 func runSeed(seed uint64, slug string) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %s", seed, slug)

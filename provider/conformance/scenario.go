@@ -16,9 +16,9 @@ type Level string
 
 // The levels.
 const (
-	Must     Level = "must"     // an RFC says MUST or MUST NOT, or libibverbs' man page is plain
+	Must     Level = "must"     // an RFC says MUST or MUST NOT, or libibverbs' manual is clear
 	Should   Level = "should"   // an RFC says SHOULD
-	Observed Level = "observed" // nothing binds: what happens is recorded and compared
+	Observed Level = "observed" // no rule applies: what happens is recorded and compared
 )
 
 // Role is the part that the scripted raw peer plays.
@@ -33,7 +33,7 @@ const (
 // Raw is the name that the scripted peer has in pairings and reports.
 const Raw = "raw"
 
-// A Pairing names who talks to whom: provider names, or Raw for one of them.
+// A Pairing names the two sides of a run: providers, or Raw for one of them.
 type Pairing struct {
 	Initiator string `json:"initiator"`
 	Responder string `json:"responder"`
@@ -45,7 +45,7 @@ func (p Pairing) String() string { return p.Initiator + "->" + p.Responder }
 // Has reports whether one of the sides is name.
 func (p Pairing) Has(name string) bool { return p.Initiator == name || p.Responder == name }
 
-// A Scenario is one thing that is tried. Exactly one of Verbs and Raw is set.
+// A Scenario is one test of the suite. Exactly one of Verbs and Raw is set.
 type Scenario struct {
 	// Slug is its stable name, "group/what-happens". It is never reused and
 	// never positional.
@@ -141,7 +141,8 @@ type Suite struct {
 	scenarios []*Scenario
 }
 
-// Add adds scenarios. A malformed or duplicate one is a broken program: it panics.
+// Add adds scenarios. It panics if one is malformed or a duplicate, which is an error in
+// the program.
 func (s *Suite) Add(scenarios ...*Scenario) {
 	for _, sc := range scenarios {
 		if err := sc.validate(); err != nil {

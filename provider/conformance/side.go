@@ -40,7 +40,8 @@ type SideConfig struct {
 	Before func(*Side)
 }
 
-// Connect connects the two sides of a verbs scenario and sees to their end.
+// Connect connects the two sides of a verbs scenario and closes them at the end of the
+// run.
 func (r *VerbsRun) Connect(initiator, responder *SideConfig) (i, p *Side) {
 	l := r.Listen(r.Responder)
 	return r.ConnectTo(l, initiator, responder)
@@ -125,7 +126,7 @@ func (s *Side) adopt() {
 // pageBytes is the canary's length on either side of a buffer.
 const pageBytes = 4096
 
-// canary fills what nobody may touch.
+// canary fills memory that must not change.
 const canary = 0xa5
 
 // A Buffer is registered memory with a page of canaries on either side, which
@@ -187,8 +188,8 @@ func (b *Buffer) Fill(seed uint64) *Buffer {
 	return b
 }
 
-// SGE names octets of the buffer. It does not check them: naming what is not in
-// the buffer is what some scenarios are about.
+// SGE names octets of the buffer. It does not check them, because some scenarios name
+// octets outside of the buffer.
 func (b *Buffer) SGE(off, n int) ibverbs.SGE {
 	return ibverbs.SGE{Addr: b.MR.Addr() + uint64(off), Length: uint32(n), LKey: b.MR.LKey()}
 }
@@ -234,9 +235,8 @@ func (b *Buffer) HoldsAt(off int, octets []byte, what string) {
 	}
 }
 
-// settled reports whether what was to come to the buffer has come, or can't come
-// any more. To look at it otherwise would be a data race with whoever places
-// octets in it, so that what was to be checked has failed.
+// settled reports whether all octets for the buffer have been placed, or can't be placed
+// any more. Reading it before would be a data race with the provider, so the check fails.
 func (b *Buffer) settled(what string) bool {
 	if !b.side.unsettled.Load() || b.side.over.Load() {
 		return true
@@ -303,8 +303,8 @@ func (s *Side) RecvWCsPolled(n int) []ibverbs.WC {
 	return s.arrived(wcs[:got], err, n, "receive")
 }
 
-// Quietly waits for n completions of a queue, as SendWCs does, without a word of
-// them: where their order or their number depends on timing.
+// Quietly waits for n completions of a queue, as SendWCs does, and records nothing,
+// because their order or their number depends on timing.
 func (s *Side) Quietly(cq *ibverbs.CQ, n int) []ibverbs.WC {
 	out, err := s.wait(cq, n)
 	if err != nil && !s.over.Load() {
@@ -318,7 +318,7 @@ func (s *Side) completions(cq *ibverbs.CQ, n int, queue string) []ibverbs.WC {
 	return s.arrived(out, err, n, queue)
 }
 
-// arrived checks and observes what a wait for n completions brought.
+// arrived checks and observes the completions of a wait for n.
 func (s *Side) arrived(wcs []ibverbs.WC, err error, n int, queue string) []ibverbs.WC {
 	if !s.Check(err == nil, string(s.Role)+"'s "+queue+" completions arrive", "%d of %d came: %v", len(wcs), n, err) && !s.over.Load() {
 		s.unsettled.Store(true)
@@ -332,7 +332,7 @@ func (s *Side) arrived(wcs []ibverbs.WC, err error, n int, queue string) []ibver
 func (s *Side) wait(cq *ibverbs.CQ, n int) ([]ibverbs.WC, error) {
 	limit := waitLimit
 	if s.over.Load() {
-		limit /= 4 // only what is flushed can come, and that is known not to be everything
+		limit /= 4 // only flushed work can complete, and not all of it does
 	}
 	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(limit))
 	defer cancel()
@@ -371,7 +371,7 @@ func (s *Side) WantWC(wcs []ibverbs.WC, i int, wrid uint64, status ibverbs.WCSta
 	s.Check(wc.WRID == wrid && wc.Status == status, what, "WR %d completed with %s", wc.WRID, wc.Status)
 }
 
-// WaitEnd waits for the connection's end as this side is told of it.
+// WaitEnd waits until this side gets the event of the connection's end.
 func (s *Side) WaitEnd() {
 	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(waitLimit))
 	defer cancel()

@@ -66,7 +66,7 @@ func Equal[V comparable](t *T, got, want V, what string) bool {
 	return t.Check(got == want, what, "got %v, want %v", got, want)
 }
 
-// Setup ends the run: it could not be tried, and why. The verdict is SETUP.
+// Setup ends a run that could not be tried, and says why. The verdict is SETUP.
 func (t *T) Setup(format string, args ...any) {
 	t.mu.Lock()
 	t.outcome.Setup = fmt.Sprintf(format, args...)
@@ -74,7 +74,7 @@ func (t *T) Setup(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// Unsupported ends the run: a provider lacks what it needs. The verdict is
+// Unsupported ends a run that needs something which a provider lacks. The verdict is
 // UNSUPPORTED.
 func (t *T) Unsupported(format string, args ...any) {
 	t.mu.Lock()
@@ -83,16 +83,16 @@ func (t *T) Unsupported(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// Observe records a fact that is compared between pairings: a completion's
-// status, an event, an errno. Values must not hold what differs by right
-// (keys, ports, times). Observing a key twice makes a sequence of its values.
+// Observe records a fact that is compared between pairings: a completion's status, an
+// event, an errno. Values must not contain what differs in every run (keys, ports,
+// times). Observing a key twice makes a sequence of its values.
 func (t *T) Observe(key string, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.outcome.Observations = append(t.outcome.Observations, Observation{Key: key, Value: fmt.Sprintf(format, args...)})
 }
 
-// Log records a line for whoever reads the report; it is not compared.
+// Log records a line for readers of the report; it is not compared.
 func (t *T) Log(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,9 +113,9 @@ func (t *T) Failed() bool {
 	return t.outcome.failed()
 }
 
-// run calls body on a goroutine of its own, so that Require can end it, and then
-// the cleanups. A panic of the body or a cleanup is a failed check: one scenario
-// does not take the suite with it.
+// run calls body on a goroutine of its own, so that Require can end it, and then the
+// cleanups. A panic of the body or a cleanup is a failed check: one scenario does not end
+// the suite.
 func (t *T) run(body func()) {
 	t.started = time.Now()
 	t.guarded(body)

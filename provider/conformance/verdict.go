@@ -8,18 +8,18 @@ const (
 	Pass Verdict = "PASS"
 	Fail Verdict = "FAIL"
 
-	// XFail: it fails or differs, and the ledger says so with reason and
+	// XFail: the run fails or differs, and the ledger has an entry for it with reason and
 	// evidence.
 	XFail Verdict = "XFAIL"
 
-	// XPass: the ledger says that it differs, and it does not. The ledger is
-	// wrong, which is a failure.
+	// XPass: the ledger says that the run differs, and it does not. The ledger is wrong,
+	// which is a failure.
 	XPass Verdict = "XPASS"
 
-	// Unsupported: a provider lacks what it needs, and says which.
+	// Unsupported: a provider lacks something that the run needs; Result.Why names it.
 	Unsupported Verdict = "UNSUPPORTED"
 
-	// Setup: it could not be tried, and says why.
+	// Setup: the run could not be tried; Result.Why says why.
 	Setup Verdict = "SETUP"
 )
 

@@ -14,8 +14,8 @@ const (
 	tcpACK     = 0x10
 )
 
-// lifetimes follows the TCP connections in what is recorded, to know when all of them
-// have ended. Of those that began before the recording it knows nothing.
+// lifetimes follows the TCP connections in a recording, to find when all of them have
+// ended. It does not count connections that began before the recording.
 type lifetimes struct {
 	open map[connection]int // which sides have sent their FIN, as a set of bits
 }

@@ -14,15 +14,13 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// Tap captures at the sockets of the engine and of the raw peer, without any
-// privilege. Their octets are put into TCP packets that never were: sequence
-// numbers count from one, nothing is lost or sent twice, and where the octets
-// were cut into packets is where they were written. Octets whose writing failed
-// may be in it, as what was to be sent. The kernel provider's sockets can't be
-// seen this way.
+// Tap captures at the sockets of the engine and of the raw peer, without any privilege.
+// Their octets are put into made-up TCP packets: sequence numbers count from one, nothing
+// is lost or sent twice, and each write is a packet. Octets whose writing failed may be
+// among them. The kernel provider's sockets can't be captured this way.
 //
-// It is the transport.Tap to give to whatever takes part. At most one recording
-// is under way at a time.
+// It is the transport.Tap for all that takes part in a run. At most one recording is
+// under way at a time.
 type Tap struct {
 	mu      sync.Mutex
 	current *tapCapture
@@ -127,7 +125,7 @@ func synthesise(records []transport.TapRecord) []packet {
 		}
 		c := conns[k]
 		if c == nil {
-			isn := uint32(k.number) << 24 // a decoder tells connections of the same ports apart by it
+			isn := uint32(k.number) << 24 // distinguishes connections of the same ports
 			c = &tapConn{key: k, seq: [2]uint32{isn, isn}}
 			conns[k] = c
 			out = c.handshake(out, r.Time)
@@ -137,8 +135,8 @@ func synthesise(records []transport.TapRecord) []packet {
 	return out
 }
 
-// tapConn is where a synthetic connection stands: the next sequence number of
-// each side, 0 for the initiator.
+// tapConn has the next sequence number of each side of a made-up connection, 0 for the
+// initiator.
 type tapConn struct {
 	key connKey
 	seq [2]uint32

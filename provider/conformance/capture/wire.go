@@ -19,9 +19,9 @@ import (
 // messages of the suite.
 const rcvbufBytes = 64 << 20
 
-// How long nothing must have come for a run's packets to be complete: where all
-// connections have ended only an ACK can follow, or an RST; where they have not,
-// a FIN that a kernel sends in its own time; and where nobody knows.
+// For how long no packet must have come until a run's packets are complete: if all
+// connections have ended, only an ACK or an RST can follow; if they have not, a FIN that
+// a kernel sends later; and if it is not known whether they have.
 const (
 	quietEnded = 3 * time.Millisecond
 	quietOpen  = 150 * time.Millisecond
@@ -48,11 +48,11 @@ func (w *Wire) Usable() error {
 	return unix.Close(fd)
 }
 
-// stamped opens a socket that wants time stamps, and leaves it open. The kernel
-// patches its code when the first such socket comes and when the last one goes:
-// with hundreds of recordings that is hundreds of times in the midst of traffic,
-// and an emulated kernel may be caught between two states of an instruction
-// (seen on 6.12.117 under QEMU's TCG: "Oops: int3" in __netif_receive_skb_core).
+// stamped opens a socket that wants time stamps, and leaves it open. The kernel patches
+// its code when the first such socket is opened and when the last one is closed: with
+// hundreds of recordings it does so hundreds of times during traffic, and an emulated
+// kernel may be caught between two states of an instruction (seen on 6.12.117 under
+// QEMU's TCG: "Oops: int3" in __netif_receive_skb_core).
 var stamped = sync.OnceValue(func() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -85,8 +85,8 @@ func (w *Wire) Start(port uint16) (conformance.Capture, error) {
 	return r, nil
 }
 
-// open makes the socket. It is bound last, with filter and options in place, so
-// that it never holds what nobody asked for.
+// open makes the socket. It is bound last, with filter and options in place, so that it
+// never receives other packets.
 func (w *Wire) open(port uint16) (int, *net.Interface, error) {
 	ifc, err := net.InterfaceByName(w.Interface)
 	if err != nil {
@@ -252,8 +252,8 @@ func (c *wireCapture) Stop(name string) error {
 	return writeOne(name, c.name, "", layers.LinkTypeEthernet, c.packets)
 }
 
-// awaitQuiet returns when for as long as state says nothing has come since when it
-// says, or after a second.
+// awaitQuiet returns when no packet has come for as long as state says since the time
+// that it says, or after a second.
 func awaitQuiet(state func() (last time.Time, quiet time.Duration)) {
 	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		if last, quiet := state(); time.Since(last) >= quiet {

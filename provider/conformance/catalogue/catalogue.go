@@ -18,7 +18,7 @@ import (
 // Level is how binding a requirement is, in the words of RFC 2119.
 type Level string
 
-// The levels. Info is for what a document only tells.
+// The levels. Info is for statements of a document that require nothing.
 const (
 	Must      Level = "MUST"
 	MustNot   Level = "MUST NOT"
@@ -42,7 +42,7 @@ type Requirement struct {
 	Brief    string // Text in at most MaxBrief characters, for comments; empty if it has no short form
 	Level    Level
 
-	// Side is "tx", "rx" or "both": who has to do it.
+	// Side is "tx", "rx" or "both": which side has to do it.
 	Side string
 
 	// Observable is where it shows: "wire", "local", "terminate" or

@@ -1,5 +1,5 @@
-// Package onengine puts the suite over the engine: it opens an engine as a scenario's
-// options say. It is apart from the suite, which knows no provider.
+// Package onengine runs the suite over the engine: it opens an engine as a scenario's
+// options say. It is a package of its own because the suite imports no provider.
 package onengine
 
 import (
@@ -55,10 +55,10 @@ func (s Side) Opener() conformance.Opener {
 	}
 }
 
-// Set reads a scenario's options into opts: crc=on|off,
-// placement=verified|streaming, markers=on|off, rdmac=permitted|only, extensions=on|off,
-// startup=DURATION, close=DURATION, rtr=send|write|read and fallback=closed|unenhanced. The error names
-// the one that is none of them.
+// Set reads a scenario's options into opts: crc=on|off, placement=verified|streaming,
+// markers=on|off, rdmac=permitted|only, extensions=on|off, startup=DURATION,
+// close=DURATION, rtr=send|write|read and fallback=closed|unenhanced. The error names an
+// option that is not one of them.
 func Set(opts *engine.Options, options []string) error {
 	for _, o := range options {
 		key, value, _ := strings.Cut(o, "=")
@@ -103,8 +103,7 @@ func set(opts *engine.Options, key, value string) error {
 }
 
 // ProcessAddr returns a loopback address of the calling process's own, made of its
-// process id, so that what other processes have open is not in the way of the ports
-// that a run numbers.
+// process id, so that ports that other processes use don't collide with those of a run.
 func ProcessAddr() netip.Addr {
 	pid := os.Getpid()
 	return netip.AddrFrom4([4]byte{127, byte(1 + pid>>16&0x7f), byte(pid >> 8), byte(pid)})

@@ -13,13 +13,13 @@ import (
 // stateListen is what /proc/net/tcp has for sockets that listen.
 const stateListen = "0A"
 
-// WaitAccepted waits until whoever listens on the peer's remote port has accepted
-// all connections that were made to it, and returns an error if that has not
-// happened within the given time. It works where the listener is on the same
-// machine, and in the same network namespace.
+// WaitAccepted waits until the program that listens on the peer's remote port has
+// accepted all connections that were made to it, and returns an error if that has not
+// happened within the given time. It works where the listener is on the same machine, and
+// in the same network namespace.
 //
-// A connection that ends before it was accepted is another matter than one that
-// ends afterwards, and nothing on the wire tells which it will be.
+// Programs see a connection that ends before it was accepted differently from one that
+// ends afterwards, and nothing on the wire shows which case it is.
 func (p *Peer) WaitAccepted(wait time.Duration) error {
 	port := p.record.Remote.Port()
 	until := time.Now().Add(wait)

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// An FPDU says what to send. The fields after Payload override what follows
-// from the others, and are for sending what is wrong.
+// An FPDU says what to send. The fields after Payload override values that follow from
+// the others, so that wrong FPDUs can be sent.
 type FPDU struct {
 	Header  ddp.Header
 	Payload []byte

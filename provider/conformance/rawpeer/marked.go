@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// marking is the framing of a stream with Markers in both directions. It has to
-// remember where in the stream it is, and so sends only what is framed well.
+// marking is the framing of a stream with Markers in both directions. It has to know its
+// position in the stream, so it sends only well-formed FPDUs.
 type marking struct {
 	framer   mpa.Framer
 	deframer mpa.Deframer
@@ -20,8 +20,8 @@ type marking struct {
 	octets []byte // the same, with them
 }
 
-// Mark turns Markers on in both directions. It is for after the start-up, when CRC is
-// set, and before the first FPDU. Of FPDU only Header and Payload count from then on.
+// Mark turns Markers on in both directions. Call it after the start-up, when CRC is set,
+// and before the first FPDU. Of FPDU only Header and Payload count from then on.
 func (p *Peer) Mark() {
 	p.marking = &marking{framer: mpa.NewFramer(true, p.CRC), deframer: mpa.NewDeframer(true, false)}
 }

@@ -2,9 +2,9 @@
 // ordinary TCP connection, exactly as its script says, legal or not. It keeps no
 // protocol state of its own beyond what framing needs.
 //
-// Frames are built with the codecs of the layers, each field overridable, so
-// that a script breaks exactly one thing at a time. What comes back is decoded,
-// and never judged here.
+// Frames are built with the codecs of the layers, and each field can be overridden, so
+// that a script breaks exactly one rule at a time. The answers are decoded here, and
+// judged by the script.
 package rawpeer
 
 import (
@@ -167,16 +167,16 @@ func (p *Peer) Close() error {
 // ErrSilence says that nothing came in the time given.
 var ErrSilence = errors.New("nothing came")
 
-// tick is how much of a wait one unsuccessful read takes up, at most.
+// tick is the largest part of a wait that one unsuccessful read counts for.
 const tick = 10 * time.Millisecond
 
-// fill reads once, and waits for at most what is left for that, which it takes
-// its time from. It returns ErrSilence when nothing came, and io.EOF or ECONNRESET
-// when the direction has ended.
+// fill reads once, waits for at most what is left, and subtracts from that the time that
+// it took. It returns ErrSilence when nothing came, and io.EOF or ECONNRESET when the
+// direction has ended.
 //
-// Time in which this program did not run counts little: on a machine that is busy
-// with something else, whoever has to answer does not run either. So a wait is
-// many short ones, each of which takes up no more than it was to last.
+// Time in which this program did not run counts little: on a machine that is busy with
+// other work, the program that has to answer does not run either. So a wait is many short
+// waits, each of which counts for at most its planned length.
 func (p *Peer) fill(left *time.Duration) error {
 	if p.inEnd != nil {
 		return p.inEnd

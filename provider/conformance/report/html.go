@@ -25,12 +25,12 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"anchor":  anchor,
 }).ParseFS(pageFiles, "page/*.html"))
 
-// HTML writes a report as one page that needs nothing else.
+// HTML writes a report as one page that refers to no other file.
 func HTML(w io.Writer, rep *conformance.Report) error {
 	return pageTemplate.ExecuteTemplate(w, "index.html", newPage(rep))
 }
 
-// percent is for widths and for reading; of nothing, nothing is done.
+// percent returns part of whole in percent, for widths and for text; 0 if whole is 0.
 func percent(part, whole int) int {
 	if whole == 0 {
 		return 0
@@ -45,7 +45,7 @@ type page struct {
 	Counted    []verdictCount
 	Conditions []condition
 	Matrices   []matrix
-	Wrong      []*runView // what a reader has to look at: all that is neither PASS nor XFAIL
+	Wrong      []*runView // all runs that are neither PASS nor XFAIL
 	Ledger     []ledgerUse
 	Coverage   []documentCoverage
 	Providers  []string // that the coverage has columns for

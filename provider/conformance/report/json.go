@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// WriteJSON writes v as indented JSON to the file called name, in one step, so
-// that nobody reads half of it.
+// WriteJSON writes v as indented JSON to the file called name, in one step, so that no
+// reader gets half of it.
 func WriteJSON(name string, v any) error {
 	return writeFile(name, func(w io.Writer) error {
 		enc := json.NewEncoder(w)

@@ -85,9 +85,9 @@ func ledger(w io.Writer, r *conformance.Report) {
 	fmt.Fprintln(w)
 }
 
-// Details says what was wrong with a run, for whoever has to find out why: what
-// did not hold, what differs, the last frames on the wire, and the command to
-// run it again.
+// Details says what was wrong with a run, for the reader who looks for the cause: which
+// checks did not hold, what differs, the last frames on the wire, and the command to run
+// it again.
 func Details(res *conformance.Result) []string {
 	var out []string
 	if len(res.Requirements) > 0 {

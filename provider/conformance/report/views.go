@@ -50,8 +50,8 @@ func newMatrix(rep *conformance.Report, kind string) matrix {
 	return m
 }
 
-// columnOf is the pairing, or of a raw scenario the provider: the raw peer's
-// role is the scenario's, and who is tested is what counts.
+// columnOf is the pairing, or of a raw scenario the provider: the raw peer's role is
+// given by the scenario, so only the provider under test is named.
 func columnOf(res *conformance.Result) string {
 	switch {
 	case res.Kind != "raw":

@@ -13,14 +13,13 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// What the witness needs to see a frame; see the package comment.
+// What the witness needs to decode a frame; see the package comment.
 const (
 	startupHead = mpa.FrameHeaderLen
 	fpduHead    = 8
 )
 
-// compare says in what tshark's reading of a capture contradicts ours, nothing
-// if in nothing.
+// compare returns the contradictions between tshark's decoding of a capture and ours.
 func compare(ours *wire.Trace, theirs []*conn) string {
 	type ends struct{ initiator, responder netip.AddrPort }
 	byEnds := make(map[ends][]*conn)
@@ -255,8 +254,8 @@ func segmentFields(f *wire.Frame) []field {
 	return out
 }
 
-// atomicFields is the same of an Atomic Request. Of other operations than the two that
-// there are tshark shows no data.
+// atomicFields does the same for an Atomic Request. tshark shows no data of operations
+// other than the two defined ones.
 func atomicFields(a *rdmap.AtomicRequest) []field {
 	out := []field{{"Request Identifier", uint64(a.ID)}, {"Remote STag", uint64(a.STag)}, {"Remote Tagged Offset", a.TO}}
 	switch a.Op {

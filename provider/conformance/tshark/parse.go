@@ -27,7 +27,7 @@ type frame struct {
 	values map[string]string
 }
 
-// conn is a connection as tshark sees it, from its Request on.
+// conn is a connection as tshark decodes it, from its Request on.
 type conn struct {
 	initiator, responder netip.AddrPort
 	frames               [2][]*frame // by wire.Direction
@@ -100,7 +100,7 @@ func plain(label string) string {
 	return label
 }
 
-// heading takes a protocol's own line.
+// heading parses the line that begins a protocol.
 func (p *parser) heading(line string) error {
 	p.inMPA = strings.HasPrefix(line, "iWARP ") // MPA's, and that of DDP and RDMAP
 	var err error

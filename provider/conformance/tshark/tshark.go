@@ -1,14 +1,13 @@
-// Package tshark has Wireshark's command-line tool decode a capture, as a
-// witness that nobody here wrote, and compares what it found with what package
-// wire found: of each connection and direction every frame in order, and of each
-// frame every field that the witness shows.
+// Package tshark has Wireshark's command-line tool decode a capture, as an independent
+// witness, and compares its decoding with that of package wire: every frame of each
+// connection and direction in order, and every field that the witness shows.
 //
 // # What the witness can't see
 //
-// Wireshark's MPA dissector (read and tried in 4.0) finds iWARP by its start-up
-// frames and decodes in one pass. Where these rules of its own keep it from
-// seeing something, that and what follows it in the same direction is not
-// compared; anything else that differs is a disagreement.
+// Wireshark's MPA dissector (read and tried in 4.0) finds iWARP by its start-up frames
+// and decodes in one pass. Frames that it can't decode because of the following rules,
+// and those after them in the same direction, are not compared; any other difference is a
+// disagreement.
 //
 //   - A start-up frame has to begin a TCP segment with at least 20 octets of it.
 //     A connection without a Request that it can see is not iWARP to it, and
@@ -60,7 +59,7 @@ func Version() (string, error) {
 	return strings.TrimSuffix(strings.TrimSpace(line), "."), nil
 }
 
-// available is for callers that ask often.
+// available caches the answer for callers that ask often.
 var available = sync.OnceValue(func() bool {
 	_, err := Version()
 	return err == nil
@@ -69,11 +68,11 @@ var available = sync.OnceValue(func() bool {
 // Available reports whether tshark can be asked.
 func Available() bool { return available() }
 
-// others are the protocols that guess from a packet's octets whether it is
-// theirs, in TCP segments or in what RDMAP carries, MPA apart. They are turned
-// off: any of them may take a packet before MPA, and one that finds what RDMAP
-// carries malformed keeps the rest of the segment from being decoded. With MPA
-// asked first, port numbers are nobody's: 20000, else DNP3's, among them.
+// others are the protocols that guess from a packet's octets whether it is theirs, in TCP
+// segments or in what RDMAP carries, MPA apart. They are turned off: any of them may take
+// a packet before MPA, and one that finds what RDMAP carries malformed keeps the rest of
+// the segment from being decoded. MPA is asked first, so port numbers select no protocol,
+// not even 20000, which is otherwise DNP3's.
 var others = sync.OnceValues(func() ([]string, error) {
 	out, err := exec.Command("tshark", "-G", "heuristic-decodes").Output()
 	if err != nil {
@@ -106,7 +105,7 @@ func run(ctx context.Context, file string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "tshark", args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	// Nobody's preferences are to change what it sees.
+	// The user's preferences must not change what it decodes.
 	cmd.Env = append(os.Environ(), "WIRESHARK_CONFIG_DIR=/nonexistent", "LC_ALL=C")
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("tshark: %w: %s", err, strings.TrimSpace(stderr.String()))

@@ -13,9 +13,9 @@ import (
 
 // Witness asks tshark about captures. It is a conformance.Judge's Witness.
 //
-// Starting tshark takes longer than what it then has to do, so that captures are
-// put into one file per CPU. A connection belongs to the exhibit with its port;
-// exhibits with the same port, or with none, are never in one file.
+// Starting tshark takes longer than decoding, so captures are put into one file per CPU.
+// A connection belongs to the exhibit with its port; exhibits with the same port, or with
+// none, are never in one file.
 func Witness(ctx context.Context, exhibits []conformance.Exhibit) []conformance.Witness {
 	out := make([]conformance.Witness, len(exhibits))
 	var workers sync.WaitGroup
@@ -57,9 +57,9 @@ func batches(exhibits []conformance.Exhibit, n int) [][]int {
 	return out
 }
 
-// hear asks about one batch and writes what tshark says to out. If that can't be
-// done for the batch, it is done one by one, so that what one capture does to
-// tshark is not said of another.
+// hear has tshark decode one batch and writes the results to out. If that fails for the
+// batch, it does so one by one, so that a capture on which tshark fails does not affect
+// the others.
 func hear(ctx context.Context, exhibits []conformance.Exhibit, batch []int, out []conformance.Witness) {
 	text, err := ask(ctx, exhibits, batch)
 	var conns []*conn

@@ -61,7 +61,7 @@ func (s *stream) decode() *Conn {
 	return c
 }
 
-// startsWith tells who is who in a capture that lacks the TCP handshake.
+// startsWith finds the initiator in a capture that lacks the TCP handshake.
 func startsWith(octets []byte, kind mpa.Kind) bool {
 	_, _, err := mpa.ParseFrame(octets, kind)
 	return err == nil
@@ -83,7 +83,7 @@ func (d *decoder) rest(err error) {
 	}
 }
 
-// startup decodes the start-up frame of the direction, if that is what is there.
+// startup decodes the start-up frame of the direction, if there is one.
 func (d *decoder) startup(kind mpa.Kind) *mpa.Frame {
 	if len(d.half.octets) == 0 {
 		return nil
@@ -123,7 +123,7 @@ func (d *decoder) fpdus(markers bool) {
 	}
 }
 
-// finish adds what there is to say of the end of the direction.
+// finish adds the end of the direction.
 func (d *decoder) finish() {
 	at := d.half.at(uint64(len(d.half.octets)))
 	if at.IsZero() {
@@ -194,7 +194,7 @@ func (f *Frame) segment(fpdu, octets []byte, crc bool, version uint8) {
 	}
 }
 
-// contents decodes what is not the programs' in an untagged message.
+// contents decodes the payload of untagged messages that is not the programs' own.
 func (f *Frame) contents() error {
 	switch f.Opcode() {
 	case rdmap.OpReadRequest:
@@ -209,7 +209,7 @@ func (f *Frame) contents() error {
 	return nil
 }
 
-// parsed keeps what parse makes of the payload, if it can.
+// parsed keeps the result of parse, if the payload is valid.
 func parsed[V any](into **V, parse func([]byte) (V, error), payload []byte) error {
 	v, err := parse(payload)
 	if err == nil {

@@ -81,9 +81,9 @@ func (c *Conn) summary() string {
 // none.
 type pair struct{ ref, got int }
 
-// pairConns finds which connections correspond. Those that say the same belong
-// together, because several that are opened at once may come in any order; the
-// rest go in the order in which they were opened.
+// pairConns finds which connections correspond. Those with the same messages belong
+// together, because several that are opened at once may come in any order; the rest go in
+// the order in which they were opened.
 func pairConns(reference, got *Trace) []pair {
 	if len(reference.Conns) == 1 && len(got.Conns) == 1 {
 		return []pair{{0, 0}}
@@ -118,7 +118,7 @@ func pairConns(reference, got *Trace) []pair {
 	return out
 }
 
-// words is all that a connection says.
+// words is the text of all messages of a connection.
 func (c *Conn) words() string {
 	s := ""
 	for _, dir := range []Direction{ToResponder, ToInitiator} {
@@ -193,7 +193,7 @@ func kindAhead(list []Message, kind string) int {
 	return len(list) + 1
 }
 
-// row compares the two.
+// row compares the two messages.
 func (p messagePair) row(dir Direction, refLine, gotLine int) Row {
 	var r Row
 	if p.ref != nil {

@@ -11,15 +11,13 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// A Message is what one side said, without what may differ by right: where
-// segments were cut, how frames were coalesced, times, ports, and the values of
-// STags and tagged offsets, of which only the relations are left. Octets are
-// there as their CRC32.
+// A Message is a message of one side, without what may differ between runs: where
+// segments were cut, how frames were coalesced, times, ports, and the values of STags and
+// tagged offsets, of which only the relations are left. Payload is replaced by its CRC32.
 //
-// The last message of a direction is "end", with one field "how", one of the
-// End constants. An RST after a FIN of the same side says only that octets came
-// for a socket that was closed already, which is a matter of timing: it is in the
-// ladder, and not here.
+// The last message of a direction is "end", with one field "how", one of the End
+// constants. An RST after a FIN of the same side only shows that octets came for a socket
+// that was closed already, which depends on timing: it is in the ladder, and not here.
 type Message struct {
 	Kind   string // "request", "reply", "send", "read-response", "terminate", "undecoded", "end" ...
 	Fields []Field
@@ -63,7 +61,7 @@ const (
 	EndCut  = "cut"  // neither, and the other side had reset the connection: there may have been no time for a FIN
 )
 
-// Messages returns what one side of a connection said, in order.
+// Messages returns the messages of one side of a connection, in order.
 func (c *Conn) Messages(dir Direction) []Message {
 	n := newNormaliser(c, dir)
 	var out []Message
@@ -92,7 +90,7 @@ func (c *Conn) Messages(dir Direction) []Message {
 	return append(out, c.end(dir))
 }
 
-// End tells how a direction ended: one of the End constants.
+// End returns how a direction ended: one of the End constants.
 func (c *Conn) End(dir Direction) string {
 	how, reset := EndNone, false
 	for i := range c.Frames {
@@ -112,7 +110,7 @@ func (c *Conn) End(dir Direction) string {
 	return how
 }
 
-// end is the message that tells it.
+// end is the message that says so.
 func (c *Conn) end(dir Direction) Message {
 	m := Message{Kind: "end"}
 	for i := range c.Frames {
@@ -211,10 +209,10 @@ func bit(b bool) string {
 	return "0"
 }
 
-// normaliser names the STags that one direction of a connection mentions, in
-// the order in which that direction first does and apart for each owner, and
-// takes tagged offsets relative to the first with each. It goes by nothing that
-// the order of the two directions' frames could change.
+// normaliser names the STags that one direction of a connection mentions, in the order in
+// which that direction first does and apart for each owner, and takes tagged offsets
+// relative to the first with each. It does not depend on the order of frames of the two
+// directions.
 type normaliser struct {
 	conn  *Conn
 	dir   Direction
@@ -317,7 +315,7 @@ func (n *normaliser) first(f *Frame) Message {
 	case f.Atomic != nil:
 		n.atomic(&m, h, f.Atomic)
 		return m
-	case f.Original != nil: // whose identifier is for the requester to choose
+	case f.Original != nil: // whose identifier the requester chooses
 		m.add("QN", h.QN)
 		m.add("MSN", h.MSN)
 		m.add("MO", h.MO)
@@ -344,7 +342,7 @@ func (n *normaliser) first(f *Frame) Message {
 	return m
 }
 
-// atomic tells what an Atomic Request asks for.
+// atomic returns the fields of an Atomic Request.
 func (n *normaliser) atomic(m *Message, h *ddp.Header, r *rdmap.AtomicRequest) {
 	m.add("QN", h.QN)
 	m.add("MSN", h.MSN)

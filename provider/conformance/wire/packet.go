@@ -66,8 +66,8 @@ func parsePacket(data []byte, link layers.LinkType) (tcpSegment, packetKind) {
 		}
 		return parseEther(binary.BigEndian.Uint16(data), data[20:])
 	case layers.LinkTypeNull, layers.LinkTypeLoop:
-		// An address family in the byte order of whoever captured, and numbers
-		// for IPv6 that differ between systems: the IP version says it better.
+		// An address family in the byte order of the capturing machine, and numbers for
+		// IPv6 that differ between systems: the IP version says it better.
 		if len(data) < 4 {
 			return tcpSegment{}, packetCut
 		}

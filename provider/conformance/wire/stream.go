@@ -42,10 +42,10 @@ func (a *assembly) add(t tcpSegment, at time.Time) {
 	s.add(t, at)
 }
 
-// open begins a stream with its first packet and decides who is the initiator:
-// the sender of the SYN, or else whoever does not have the port that was asked
-// for, or else the sender of the first packet. decode corrects the last of these
-// where the start-up frames say otherwise.
+// open begins a stream with its first packet and decides who is the initiator: the sender
+// of the SYN, or else the end without the port that was asked for, or else the sender of
+// the first packet. decode corrects the last of these where the start-up frames say
+// otherwise.
 func (a *assembly) open(t tcpSegment, at time.Time) *stream {
 	s := &stream{client: t.src, server: t.dst, start: at, known: t.syn}
 	if t.syn && t.acks || !t.syn && a.port != 0 && t.src.Port() == a.port && t.dst.Port() != a.port {
@@ -210,7 +210,7 @@ func (h *half) origin() (at int64, known bool) {
 	return 0, false
 }
 
-// behind counts the octets in pieces from the i-th on.
+// behind counts the octets between from and the end of the pieces from the i-th on.
 func (h *half) behind(i int, from int64) int64 {
 	end := from
 	for _, p := range h.pieces[i:] {
