@@ -33,7 +33,7 @@ func (r *RawRun) connectRDMAC(cfg *SideConfig) {
 		}
 		r.WantConnected("the provider takes the reply")
 	}
-	r.Check(r.Side.Conn.RDMAC(), "the program is told which version it is")
+	r.Check(r.Side.Conn.RDMAC(), "the program learns which version the connection has")
 	r.rdmac, r.Peer.CRC = true, true
 	r.Peer.Mark()
 }

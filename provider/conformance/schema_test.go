@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// jsonField is a row of a table in SCHEMA.md, as far as the program can tell.
+// jsonField is a row of a table in SCHEMA.md, as far as the program can check.
 type jsonField struct{ name, kind, present string }
 
 // jsonKind is what SCHEMA.md calls a type.

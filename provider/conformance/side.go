@@ -376,7 +376,7 @@ func (s *Side) WaitEnd() {
 	ctx, cancel := context.WithTimeout(s.Context(), s.Scaled(waitLimit))
 	defer cancel()
 	err := s.Conn.Wait(ctx)
-	if s.Check(err == nil, string(s.Role)+" is told that the connection has ended", "%v", err) {
+	if s.Check(err == nil, string(s.Role)+" learns that the connection has ended", "%v", err) {
 		s.over.Store(true)
 	} else {
 		s.unsettled.Store(true)

@@ -61,7 +61,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// Connections are told apart, and what is no TCP segment, or cut short, is none.
+// Connections are distinguished, and packets that are not TCP, or are cut short, belong
+// to none.
 func TestEndsOfSeveral(t *testing.T) {
 	var e lifetimes
 	e.see(segment("192.0.2.1:5000", "192.0.2.1:20000", tcpSYN))

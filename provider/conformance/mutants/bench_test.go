@@ -153,7 +153,8 @@ func (b *bench) tryControl(slug string, scale float64) (conformance.Outcome, err
 	return reference, errors.Join(errs...)
 }
 
-// passes returns an error that tells all unless the first of some outcomes passes.
+// passes returns nil if the first of some outcomes passes, and otherwise an error with
+// all details.
 func (b *bench) passes(outcomes ...conformance.Outcome) error {
 	r, err := b.judge(outcomes...)
 	if err != nil || r.Verdict == conformance.Pass {
@@ -166,7 +167,7 @@ func summary(r *conformance.Result) string {
 	return fmt.Sprintf("%s->%s %s: %s", r.Initiator, r.Responder, r.Verdict, r.Why)
 }
 
-// catch plays a scenario to a mutant until it fails, and tells what it noticed.
+// catch runs a scenario on a mutant until it fails, and returns what failed.
 func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
 	if b.suite.Find(slug) == nil {
 		return "", fmt.Errorf("the suite has no scenario %q", slug)

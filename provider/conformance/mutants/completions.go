@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// verbsMutants tell their program something that is not so, or do something else
-// than they were told.
+// verbsMutants report something wrong to their program, or do something else than the
+// program asked for.
 func verbsMutants() []*Mutant {
 	return append(completionMutants(), postingMutants()...)
 }
@@ -146,8 +146,8 @@ func completionMutants() []*Mutant {
 	}
 }
 
-// readsLate holds successful Reads back until something else has completed, and
-// gives them after that, as far as there is room.
+// readsLate holds successful Reads back until something else has completed, and returns
+// them after that, as far as there is room.
 func readsLate(q *brokenCQ, wc []provider.WC) int {
 	var now []provider.WC
 	other := false
@@ -179,7 +179,7 @@ func sending(change func(*provider.SendWR)) func(*world) *verbsFault {
 	}
 }
 
-// refusalHidden is a fault that says that work was posted which was refused.
+// refusalHidden is a fault that reports refused work as posted.
 func refusalHidden(errno syscall.Errno) func(*world) *verbsFault {
 	return func(*world) *verbsFault {
 		return &verbsFault{posted: func(n, all int, err error) (int, error) {

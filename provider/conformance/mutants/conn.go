@@ -9,16 +9,16 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// wireFault is what is wrong with one stream. Every field may be zero. Its
-// functions are called one at a time, so that they may share what they remember.
+// wireFault is what is wrong with one stream. Every field may be zero. Its functions are
+// called one at a time, so they may share state.
 type wireFault struct {
-	// out and in change a frame on its way out of the engine, or into it. What
-	// they return goes on instead: nothing drops it.
+	// out and in change a frame on its way out of the engine, or into it. The frames that
+	// they return replace it; an empty result drops it.
 	out, in func(*frame) [][]byte
 
-	// ended is told what never became a whole frame when the peer's direction
-	// ends, and returns what the engine gets of it. started tells whether the
-	// peer's start-up frame has come.
+	// ended gets the octets that never became a whole frame when the peer's direction
+	// ends, and returns those that the engine gets. started says whether the peer's
+	// start-up frame has come.
 	ended func(rest []byte, started, crc bool) []byte
 
 	// deaf hides the end of a direction from the engine unless the peer's start-up frame has come.
@@ -30,7 +30,7 @@ type wireFault struct {
 	ending ending
 }
 
-// ending is what becomes of the engine's closing a stream.
+// ending says what happens when the engine closes a stream.
 type ending int
 
 const (
@@ -39,8 +39,7 @@ const (
 	endReset         // RST for FIN
 )
 
-// conn is a stream with a fault. Whatever the fault, it takes and gives octets by
-// the rules of transport.Conn.
+// conn is a stream with a fault. With any fault, it keeps the contract of transport.Conn.
 type conn struct {
 	transport.Conn
 	n     *network
@@ -49,7 +48,7 @@ type conn struct {
 	faultMu sync.Mutex // serialises the fault's functions; guards shared
 	shared  struct {
 		crc                bool // a start-up frame asked for it
-		rxMarked, txMarked bool // there are Markers: frames can't be told apart
+		rxMarked, txMarked bool // there are Markers: frames can't be separated
 	}
 
 	watch atomic.Pointer[watch] // nil while no poller has the stream
@@ -80,7 +79,7 @@ func newConn(n *network, c transport.Conn, dialed bool) *conn {
 	return w
 }
 
-// world is what the verbs' side knows.
+// world is the state of the verbs' side.
 func (c *conn) world() *world { return c.n.world }
 
 func (c *conn) watchedBy(w *watch) {
@@ -90,8 +89,7 @@ func (c *conn) watchedBy(w *watch) {
 	}
 }
 
-// holdsBack reports whether there is something to read that the socket does not
-// tell of.
+// holdsBack reports whether there is something to read that the socket does not report.
 func (c *conn) holdsBack() bool { return c.held.Load() }
 
 // Writev implements transport.Conn.
@@ -229,8 +227,8 @@ func (c *conn) arrived(octets []byte, err error) {
 	}
 }
 
-// frames takes whole frames from in, has them changed, and appends them to out;
-// only the first if so told.
+// frames takes whole frames from in, has them changed, and appends them to out; with
+// first, only one.
 func (c *conn) frames(h *half, change func(*frame) [][]byte, first bool) {
 	c.faultMu.Lock()
 	defer c.faultMu.Unlock()
@@ -270,9 +268,9 @@ func (c *conn) marked(h *half) bool {
 	return c.shared.txMarked
 }
 
-// learn notes what a start-up frame that has gone by means for the FPDUs, as the
-// engine sees it: of what goes out that is what it wrote, of what comes in what
-// it is given. faultMu is held.
+// learn records what a start-up frame means for the FPDUs from the engine's point of
+// view: for frames going out that is the frame that it wrote, for frames coming in the
+// one that it gets. faultMu is held.
 func (c *conn) learn(h *half, crc bool, given [][]byte) {
 	if h == &c.tx {
 		c.shared.crc = c.shared.crc || crc

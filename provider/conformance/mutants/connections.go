@@ -14,8 +14,7 @@ func told(change func(e *provider.CMEvent) (deliver bool)) func(*world) *verbsFa
 	return func(*world) *verbsFault { return &verbsFault{event: change} }
 }
 
-// cmMutants make connections the wrong way, or tell their program wrongly of
-// them.
+// cmMutants make connections the wrong way, or report them wrongly to their program.
 func cmMutants() []*Mutant {
 	return []*Mutant{
 		{

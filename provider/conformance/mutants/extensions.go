@@ -44,7 +44,7 @@ func extensionMutants() []*Mutant {
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{access: func(a provider.Access) provider.Access {
 					if a&provider.AccessLocalWrite == 0 {
-						return a // it can't have the other without
+						return a // it can't have one without the other
 					}
 					return a | provider.AccessRemoteAtomic
 				}}

@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// frame is one start-up frame or FPDU. Whoever changes start, header or payload
+// frame is one start-up frame or FPDU. A fault that changes start, header or payload
 // sends rebuilt instead of octets.
 type frame struct {
 	octets []byte
@@ -186,7 +186,7 @@ func editDepths(f *mpa.Frame, change func(*mpa.Enhanced)) {
 	f.PrivateData = append(e.AppendTo(nil), private...)
 }
 
-// out and in are faults without a memory.
+// out and in are faults without state.
 func out(change func(*frame) [][]byte) func(*conn) wireFault {
 	return func(*conn) wireFault { return wireFault{out: change} }
 }

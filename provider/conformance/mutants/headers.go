@@ -5,7 +5,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// headerCheckMutants look away where a header is wrong: they get it put right.
+// headerCheckMutants miss wrong headers: the headers are corrected before the engine gets
+// them.
 func headerCheckMutants() []*Mutant {
 	return []*Mutant{
 		{

@@ -4,8 +4,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// messageCheckMutants look away where segments don't make a message, or make the
-// wrong message of them.
+// messageCheckMutants accept segments that don't make a message, or make the wrong
+// message of them.
 func messageCheckMutants() []*Mutant {
 	writes := op(rdmap.OpWrite)
 	return []*Mutant{
@@ -114,8 +114,8 @@ func messageCheckMutants() []*Mutant {
 	}
 }
 
-// responses puts Read Responses right: they are given the STag, TO and length of
-// the Read Request whose turn it is.
+// responses corrects Read Responses: they get the STag, TO and length of the Read Request
+// that is next.
 type responses struct {
 	asked  []rdmap.ReadRequest
 	placed uint32 // of the first

@@ -2,10 +2,9 @@
 // suite has to notice every one of them, and every scenario of the suite has to
 // notice one: a check that can't fail proves nothing.
 //
-// They are the real engine with something in between, so that the engine's own
-// code knows nothing of them: at the wire, a network that changes frames on
-// their way out or in, and repairs their CRCs; at the verbs, a provider that
-// changes what goes through its calls.
+// They are the real engine with a layer around it, so that the engine's own code has no
+// faults built in: at the wire, a network that changes frames on their way out or in, and
+// repairs their CRCs; at the verbs, a provider that changes what goes through its calls.
 package mutants
 
 import (
@@ -25,16 +24,16 @@ type Mutant struct {
 	// first is the one that is about what it does wrong.
 	CaughtBy []string
 
-	// Each of the places where something can be in between may be nil. What they
-	// return is for one device, or for one stream.
+	// Each of the layers may be nil. What they return is for one device, or for one
+	// stream.
 	options func(*engine.Options)
 	network func() *networkFault
 	wire    func(*conn) wireFault
 	verbs   func(*world) *verbsFault
 }
 
-// New makes the broken engine. opts is as with engine.New; its Network, nil for
-// TCP, is what the mutant's faults at the wire stand in front of.
+// New makes the broken engine. opts is as with engine.New; its Network, nil for TCP, is
+// the network to which the mutant adds its faults at the wire.
 func (m *Mutant) New(opts *engine.Options) provider.Provider {
 	var o engine.Options
 	if opts != nil {
@@ -85,7 +84,7 @@ func Find(name string) *Mutant {
 	return nil
 }
 
-// world is what the verbs' side of a mutant knows and its wire's side needs.
+// world is the state of a mutant's verbs' side that its wire's side needs.
 type world struct {
 	mu       sync.Mutex
 	regions  map[uint32]region // by STag

@@ -14,7 +14,7 @@ import (
 type networkFault struct {
 	bind   func(local netip.AddrPort) error
 	dialed func(err error) error // what a Dial that failed says
-	accept func() (keep bool)    // told of each stream that a listener has accepted
+	accept func() (keep bool)    // called for each stream that a listener has accepted
 }
 
 // network is a Network whose streams have a fault.
@@ -81,7 +81,7 @@ func (n *network) NewPoller() (transport.Poller, error) {
 	return &poller{Poller: p, watched: make(map[*conn]*watch)}, nil
 }
 
-// keep takes a stream that is to outlive what the engine makes of it.
+// keep takes a stream that stays open after the engine has closed it.
 func (n *network) keep(c transport.Conn) {
 	n.mu.Lock()
 	n.kept = append(n.kept, c)
@@ -139,10 +139,10 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
-// poller has the network's own poller watch the network's own streams. Besides
-// that it knows what a conn holds back: octets that have arrived and the engine
-// has not read, of which the socket says nothing any more, and octets that the
-// engine has written and the socket has not taken.
+// poller has the network's own poller watch the network's own streams. It also reports
+// what a conn holds back: octets that have arrived and that the engine has not read,
+// which the socket no longer reports, and octets that the engine has written and the
+// socket has not taken.
 type poller struct {
 	transport.Poller
 
@@ -158,7 +158,7 @@ type watch struct {
 	h transport.Handler
 
 	mu          sync.Mutex
-	read, write bool // what the engine wants to be told of
+	read, write bool // what the engine wants reports of
 	flushing    bool // the conn has octets for the socket
 	removed     bool
 }

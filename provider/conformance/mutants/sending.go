@@ -56,8 +56,8 @@ func sendingMutants() []*Mutant {
 			Name: "write-overtaken", What: "sends a Write later than the Send that was posted after it",
 			CaughtBy: []string{"order/write-then-send", "write/gather"},
 			wire: func(*conn) wireFault {
-				// Overtaken Writes go out with the next frame. If they went out at once, the
-				// peer might place them before its program looks.
+				// Overtaken Writes go out with the next frame. If they went out at once,
+				// the peer might place them before its program checks.
 				var waiting, overtaken [][]byte
 				return wireFault{out: func(f *frame) [][]byte {
 					if sends(f) && f.header.Last {

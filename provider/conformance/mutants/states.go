@@ -9,7 +9,7 @@ import (
 
 // stateMutants are wrong about ibv_modify_qp.
 func stateMutants() []*Mutant {
-	// became has a change to one state be one to another.
+	// became replaces the state of a change by another.
 	became := func(from, to provider.QPState) func(*world) *verbsFault {
 		return func(*world) *verbsFault {
 			return &verbsFault{modify: func(attr *provider.QPAttr, mask *provider.QPAttrMask, do func() error) error {
@@ -21,7 +21,8 @@ func stateMutants() []*Mutant {
 			}}
 		}
 	}
-	// tells has SQD tell that the queue is drained, or not, whatever it is asked for.
+	// tells has SQD report that the queue is drained, or not, whatever the program asked
+	// for.
 	tells := func(notify bool) func(*world) *verbsFault {
 		return func(*world) *verbsFault {
 			return &verbsFault{modify: func(attr *provider.QPAttr, mask *provider.QPAttrMask, do func() error) error {

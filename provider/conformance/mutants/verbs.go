@@ -66,8 +66,8 @@ func (p *brokenProvider) Open(name string) (provider.Device, error) {
 	}, nil
 }
 
-// brokenDevice knows what stands in front of each of the engine's objects, for
-// calls that return one.
+// brokenDevice has the broken object around each of the engine's objects, for calls that
+// return one.
 type brokenDevice struct {
 	provider.Device
 	fault   *verbsFault
@@ -100,7 +100,7 @@ func (d *brokenDevice) Close() error {
 	return err
 }
 
-// refusal is what a QP's failed call is told as.
+// refusal replaces the error of a QP's failed call.
 func (d *brokenDevice) refusal(err error) error {
 	if f := d.fault.failed; f != nil && err != nil {
 		return f(err)

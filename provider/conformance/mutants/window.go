@@ -75,8 +75,8 @@ func windowMutants() []*Mutant {
 	}
 }
 
-// windows are what stands for windows of type 2 with a fault that opens them to all: a
-// region with the same octets, addresses and rights.
+// windows replace windows of type 2, for a fault that opens them to all: each is a region
+// with the same octets, addresses and rights.
 type windows struct {
 	memory map[uint32]memory // by lkey
 	stands map[uint32]stand  // by the window's key
@@ -106,7 +106,7 @@ func (w *world) lend(mr provider.MR, pd *brokenPD, buf []byte) {
 }
 
 // follow has regions stand for the windows that wrs, which are posted, bind, until others
-// invalidate them. Nobody knows of a window before its bind is done.
+// invalidate them. No peer uses a window before its bind is done.
 func (w *world) follow(q *brokenQP, wrs []provider.SendWR) {
 	for k := range wrs {
 		wr := &wrs[k]

@@ -27,7 +27,7 @@ const (
 	short = 20 * time.Millisecond
 )
 
-// tape is a tap that keeps what it is told.
+// tape is a tap that keeps its records.
 type tape struct {
 	mu      sync.Mutex
 	records []transport.TapRecord

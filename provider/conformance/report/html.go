@@ -84,7 +84,7 @@ func newPage(rep *conformance.Report) *page {
 		{"govs", rep.Version},
 		{"kernel", kernel(rep)},
 		{"siw", or(rep.Siw, "no guest's")},
-		{"placement by the engine", or(rep.Placement, "not told")},
+		{"placement by the engine", or(rep.Placement, "not known")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
 		{"seed", fmt.Sprint(rep.Seed)},
 		{"compared with", or(rep.Reference, "nothing")},

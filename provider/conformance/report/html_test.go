@@ -80,7 +80,7 @@ func TestHTMLSaysEverything(t *testing.T) {
 	if strings.Contains(page, "<script>alert") {
 		t.Error("text became markup")
 	}
-	// Each verdict is told in a word, not by colour alone.
+	// Each verdict is written as a word, not shown by colour alone.
 	for _, v := range verdictOrder {
 		if !strings.Contains(page, ">"+string(v)+"</a>") {
 			t.Errorf("no cell says %s", v)

@@ -21,7 +21,7 @@ func connections() []*conformance.Scenario {
 	out := []*conformance.Scenario{
 		{
 			Slug: "conn/reject", Level: conformance.Must,
-			Title:        "a rejected initiator is told so, with the responder's private data",
+			Title:        "a rejected initiator gets an error with the responder's private data",
 			Requirements: []string{"MPA-7.1.1-11"},
 			Verbs:        reject, Wire: legal,
 		},
@@ -31,13 +31,13 @@ func connections() []*conformance.Scenario {
 		},
 		{
 			Slug: "conn/disconnect-initiator", Level: conformance.Must,
-			Title:        "when the initiator disconnects, both sides are told, and receives that are posted are flushed",
+			Title:        "when the initiator disconnects, both sides get the event, and receives that are posted are flushed",
 			Requirements: []string{"MPA-7.2-02", "DDP-3-07"},
 			Verbs:        func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleInitiator) }, Wire: legal,
 		},
 		{
 			Slug: "conn/disconnect-responder", Level: conformance.Must,
-			Title: "when the responder disconnects, both sides are told, and receives that are posted are flushed",
+			Title: "when the responder disconnects, both sides get the event, and receives that are posted are flushed",
 			Verbs: func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleResponder) }, Wire: legal,
 		},
 		{
@@ -55,7 +55,7 @@ func connections() []*conformance.Scenario {
 	}
 	out = append(out, &conformance.Scenario{
 		Slug: "conn/read-depths", Level: conformance.Must,
-		Title:        "each side's IRD bounds the other's ORD, and the programs are told",
+		Title:        "each side's IRD bounds the other's ORD, and the programs learn them",
 		Requirements: []string{"MPA2-9.1-02", "MPA2-9.1-03"},
 		Verbs:        readDepths, Wire: depthsAgreed,
 	}, &conformance.Scenario{
@@ -130,7 +130,7 @@ func reject(r *conformance.VerbsRun) {
 	r.NoError(req.Reject(why), "it can be rejected")
 	err = <-result
 	var rej *rdmacm.RejectedError
-	r.Require(errors.As(err, &rej), "the initiator is told that it was rejected", "%v", err)
+	r.Require(errors.As(err, &rej), "the initiator learns that it was rejected", "%v", err)
 	r.Check(startsWith(rej.PrivateData, why), "and has the responder's private data", "%q", rej.PrivateData)
 	conformance.Equal(r.T, rej.Status, peerRefused, "the status is that of a peer's program")
 }
@@ -161,8 +161,8 @@ func disconnect(r *conformance.VerbsRun, who conformance.Role) {
 	i, p := r.Connect(&conformance.SideConfig{Before: before}, &conformance.SideConfig{Before: before})
 	ender := i
 	if who == conformance.RoleResponder {
-		// The responder's first word may only come after the initiator's, and
-		// so that both are beyond start-up, there is one.
+		// The responder may send only after the initiator has sent. One message each way
+		// takes both beyond start-up.
 		i.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
 		i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "a Write of the initiator completes")
 		ender = p
@@ -179,9 +179,9 @@ func disconnect(r *conformance.VerbsRun, who conformance.Role) {
 
 // responderFirst has the initiator's program wait for the responder's.
 //
-// siw as the responder stops its kernel when the initiator's first FPDU comes before it
-// listens for it, or is none that it wants. So it is not tried where the engine asks it
-// for this; the raw scenarios mpa/peer-to-peer-* are, and leave it time.
+// siw as the responder crashes its kernel if the initiator's first FPDU comes before siw
+// expects it, or is of another kind than siw wants. So this is not tried with the engine
+// as initiator; the raw scenarios mpa/peer-to-peer-* wait long enough before they send.
 func responderFirst(r *conformance.VerbsRun, rtr string) {
 	if rtr == "send" { // which siw never begins with
 		r.NeedsOptions("connection that is opened with a Send")
@@ -275,7 +275,7 @@ func crcAsked(w *conformance.WireRun) {
 	w.Check(conn.Request.CRC, "the Request has C set")
 }
 
-// exchange has both sides of a connection say a number to each other.
+// exchange has both sides of a connection send each other a number.
 func exchange(i, p *conformance.Side, in *conformance.Buffer, number byte) {
 	src := i.Buffer("the source", 1, local)
 	src.Data[0] = number
@@ -303,8 +303,8 @@ func manyAtOnce(r *conformance.VerbsRun) {
 	l := r.Listen(r.Responder)
 	ctx, giveUp := context.WithCancel(r.Context())
 	var calls sync.WaitGroup
-	// However the run ends, no call is left, and what each has brought is closed:
-	// adopted connections have cleanups of their own, which then run.
+	// However the run ends, no call is under way after it, and the connections are
+	// closed: those that were adopted have cleanups of their own, which run then.
 	r.Cleanup(func() {
 		giveUp()
 		calls.Wait()
@@ -328,7 +328,7 @@ func manyAtOnce(r *conformance.VerbsRun) {
 			results <- result{conn, err}
 		})
 	}
-	accepted := make(map[netip.AddrPort]byte) // what each initiator said, by its address
+	accepted := make(map[netip.AddrPort]byte) // the number of each initiator, by its address
 	var mu sync.Mutex
 	var accepts sync.WaitGroup
 	for range count {

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// extensions are about RFC 7306: Immediate Data and atomic operations, where both ends
-// have them and where one has not.
+// extensions are about RFC 7306: Immediate Data and atomic operations, with both ends
+// supporting them and with one.
 func extensions() []*conformance.Scenario {
 	both := []string{"extensions=on"}
 	out := []*conformance.Scenario{
@@ -136,7 +136,7 @@ func writeImmediate(r *conformance.VerbsRun) {
 		wc := got[k]
 		r.Check(wc.WRID == uint64(7+k) && wc.Status == ibverbs.WCSuccess && wc.Opcode == ibverbs.WCRecvRDMAWithImm && wc.Flags&ibverbs.WCWithImm != 0,
 			"each Write takes a receive", "WR %d, %s, %s, flags %#x", wc.WRID, wc.Status, wc.Opcode, wc.Flags)
-		r.Check(wc.ByteLen == want.octets && wc.Imm == want.imm, "which tells its length and immediate data", "%d octets, %#x", wc.ByteLen, wc.Imm)
+		r.Check(wc.ByteLen == want.octets && wc.Imm == want.imm, "which has its length and immediate data", "%d octets, %#x", wc.ByteLen, wc.Imm)
 	}
 	wcs := i.SendWCs(2)
 	i.WantWC(wcs, 0, 1, ibverbs.WCSuccess, "the Write completes")
@@ -184,7 +184,7 @@ func (st *atomicStage) do(what string, change func(*ibverbs.SendWR), before, aft
 	st.i.Check(now == after, what+" leaves what it should", "%#x, not %#x", now, after)
 }
 
-// done checks that the words beside were left alone, and ends the connection.
+// done checks that the neighbouring words are unchanged, and ends the connection.
 func (st *atomicStage) done() {
 	for _, k := range []int{0, 2, 3} {
 		v, err := st.words.MR.Load(8 * k)
@@ -288,7 +288,7 @@ func extensionOff(r *conformance.VerbsRun, wr func(*conformance.Side, *conforman
 	i.WaitEnd()
 	p.WaitEnd()
 	var told *ibverbs.TerminateError
-	r.Check(errors.As(i.Conn.QP().Cause(), &told) && told.Remote, "the initiator is told why", "%v", i.Conn.QP().Cause())
+	r.Check(errors.As(i.Conn.QP().Cause(), &told) && told.Remote, "the initiator learns why", "%v", i.Conn.QP().Cause())
 	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCWRFlushErr, "the receive is flushed")
 	in.Untouched("nothing is placed in the receive buffer")
 	target.Untouched("nor in the target")

@@ -2,9 +2,9 @@ package scenarios
 
 import "github.com/govs-rdma/govs/provider/conformance"
 
-// rawFixedLedger is about what siw did before a kernel's release mended it. The
-// guest takes the newest kernel of the archive that it is given, and without
-// Debian's security updates that is an older one.
+// rawFixedLedger is about faults of siw that a release of the kernel has fixed. The guest
+// takes the newest kernel of the archive that it is given, and without Debian's security
+// updates that is an older one.
 func rawFixedLedger() conformance.Ledger {
 	l := siwDiffers("siw-response-runs-on", "siw-response-runs-on.md",
 		"siw places later segments of a Read Response after the octets that were asked for, and "+

@@ -41,7 +41,7 @@ func objectsLedger() conformance.Ledger {
 	return l
 }
 
-// siwTakes are the changes of a QP that siw makes or takes for made.
+// siwTakes are the changes of a QP's state that siw makes, or reports as made.
 func siwTakes() [][2]string {
 	out := on("check:"+noReturn, "states/sqd-event")
 	for _, c := range unconnected {

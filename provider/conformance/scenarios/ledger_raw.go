@@ -64,7 +64,7 @@ func rawTerminateLedger() conformance.Ledger {
 	l = append(l, siwDiffers("siw-terminate-layout", "siw-terminate-layout.md", layout, "", false,
 		each(layouts, "check:the control field has the layout of RFC 5040 figure 8")...)...)
 
-	// Of a peer that has RFC 7306 siw refuses the first message of it.
+	// siw refuses the first message of RFC 7306.
 	off := the("ext/immediate-off", "ext/atomic-off")
 	l = append(l, siwDiffers("siw-terminate-layout", "siw-terminate-layout.md", layout, "", true, each(off, keyWireLayout)...)...)
 	l = append(l, siwDiffers("siw-terminate-without-header", "siw-terminate-layout.md",
@@ -91,7 +91,7 @@ func rawTerminateLedger() conformance.Ledger {
 	return l
 }
 
-// rawReportLedger is about what siw tells its program.
+// rawReportLedger is about what siw reports to its program.
 func rawReportLedger() conformance.Ledger {
 	var l conformance.Ledger
 	l = append(l, siwDiffers("siw-receive-general-error", "siw-error-reports.md",

@@ -80,8 +80,8 @@ func rawPrivateDataLedger() conformance.Ledger {
 				"check:the Reply is as long as its PD_Length says", "check:the Reply has the program's private data", "wire:to-initiator:*")...)...)
 }
 
-// siwOpens is about which connections siw makes peer-to-peer, and how it opens
-// them: not a matter of options.
+// siwOpens is about which connections siw makes peer-to-peer, and how it opens them,
+// which no option changes.
 func siwOpens() conformance.Ledger {
 	differs := func(sometimes bool, covers ...[2]string) conformance.Ledger {
 		return siwDiffers("siw-peer-to-peer", "siw-start-up.md",
@@ -94,8 +94,8 @@ func siwOpens() conformance.Ledger {
 		each(the("mpa/opens-with-send"), "wire:to-responder:send:*"),
 		each(the("mpa/opens-with-write"), "wire:to-responder:rdma-write:missing"),
 		each(the("mpa/opens-with-read"), "wire:to-responder:rdma-read-request:missing"))...), "default", "crc")
-	// Without its message a responder that keeps to RFC 5044 section 7.1.2 rule 4
-	// says nothing; siw does.
+	// Without the initiator's message, a responder that keeps to RFC 5044 section 7.1.2
+	// rule 4 sends nothing; siw sends.
 	first := the("conn/responder-first-write", "conn/responder-first-read")
 	l = append(l, withVariants(differs(true, each(first, "check:initiator's receive completions arrive",
 		"check:the responder's Send arrives first", "check:with all its octets", "observe:initiator.receive.wc")...), "default", "crc")...)
@@ -103,7 +103,8 @@ func siwOpens() conformance.Ledger {
 		each(first, "wire:to-responder:request:ABCD", "wire:to-initiator:reply:ABCD"),
 		each(first[:1], "wire:to-responder:rdma-write:missing"),
 		each(first[1:], "wire:to-responder:rdma-read-request:missing", "wire:to-initiator:rdma-read-response:missing"))...), "default", "crc")...)
-	// Of the messages that it offers when built to, the responder chooses.
+	// A siw that is built for it offers several messages, of which the responder chooses
+	// one.
 	l = append(l, withVariants(differs(true, join(
 		each(first, "wire:to-responder:request:ABCD", "wire:to-initiator:reply:ABCD"),
 		each(first[:1], "wire:to-responder:rdma-write:STag"),

@@ -5,8 +5,8 @@ import "github.com/govs-rdma/govs/provider/conformance"
 // kernelsSeen are those on which the suite was run.
 const kernelsSeen = "6.1.192, 6.12.117"
 
-// siwDiffers makes the entries of one fact: an entry per scenario and key,
-// because an entry that covers too much would hide what nobody has seen.
+// siwDiffers makes the entries of one fact: an entry per scenario and key, because an
+// entry that covers too much would hide divergences that are not known yet.
 func siwDiffers(id, note, reason string, as conformance.Role, sometimes bool, covers ...[2]string) conformance.Ledger {
 	var l conformance.Ledger
 	for _, c := range covers {

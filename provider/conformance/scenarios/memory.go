@@ -11,8 +11,8 @@ import (
 )
 
 // memories are about regions of the responder that the peer names by an address of the
-// program's choice, and regions that are registered anew. A responder without them, as
-// siw is one, is told by what its verbs say.
+// program's choice, and regions that are registered anew. A responder without them, such
+// as siw, is recognised by the errors of its verbs.
 func memories() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{

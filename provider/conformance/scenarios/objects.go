@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// objects are about what is made and closed on a device, without a connection
-// or before there is one. Those that need one side only use the initiator's.
+// objects are about making and closing objects of a device, without a connection or
+// before there is one. Scenarios that need one side only use the initiator's.
 func objects() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
@@ -83,7 +83,7 @@ func closing(r *conformance.VerbsRun, what string, objects ...io.Closer) {
 	})
 }
 
-// bench is the least that a QP can be made of.
+// bench has the objects that a QP needs.
 type bench struct {
 	ctx *ibverbs.Context
 	pd  *ibverbs.PD
@@ -160,8 +160,8 @@ func manyCQs(r *conformance.VerbsRun) {
 		var err error
 		for k := range count {
 			var cq *ibverbs.CQ
-			// Sizes differ, and with them how much each takes of whatever a
-			// provider counts.
+			// Sizes differ, so that each object takes another amount of what a provider
+			// counts.
 			if cq, err = ctx.CreateCQ(1<<(k%9), nil); err != nil {
 				break
 			}
@@ -176,7 +176,7 @@ func manyCQs(r *conformance.VerbsRun) {
 			}
 		}
 		for k := range open {
-			// Neither in the order in which they were made, nor backwards.
+			// The order is neither that of making nor its reverse.
 			if err := open[(k*7)%len(open)].Close(); err != nil {
 				r.Check(false, "each can be closed", "%v", err)
 				break
@@ -250,9 +250,9 @@ func errno(err error) string {
 	return fmt.Sprintf("%v", ibverbs.Errno(err))
 }
 
-// closeOrder sees package ibverbs refuse, which counts what is open by itself and
-// does not ask the provider. The provider shows that what is left can be closed
-// in any order; its own refusals are for its own tests.
+// closeOrder tests the refusals of package ibverbs, which counts open objects itself and
+// does not ask the provider. The provider shows that the remaining objects can be closed
+// in any order; its own tests cover its refusals.
 func closeOrder(r *conformance.VerbsRun) {
 	ctx := r.Initiator.Context
 	pd, err := ctx.AllocPD()

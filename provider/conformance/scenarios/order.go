@@ -8,7 +8,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// order is about what comes before what (RFC 5040 section 5.5).
+// order is about the order of operations (RFC 5040 section 5.5).
 func order() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{

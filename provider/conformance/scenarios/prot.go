@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
-// protection is about what a peer, or the program itself, may not do with
-// memory: nothing moves, the connection ends, and both are told.
+// protection is about accesses to memory that a peer, or the program itself, has no right
+// to: no octet moves, the connection ends, and both sides get an error.
 func protection() []*conformance.Scenario {
 	var out []*conformance.Scenario
 	for which, name := range []string{"write", "read"} {
@@ -77,7 +77,8 @@ func protection() []*conformance.Scenario {
 	)
 }
 
-// protectionCase is an operation that would be legal, before it is spoilt.
+// protectionCase is an operation that would be legal, and the change that makes it
+// illegal.
 type protectionCase struct {
 	wr      ibverbs.SendWR
 	access  ibverbs.Access

@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// raw are the scenarios in which a scripted peer talks to one provider. Their
+// raw are the scenarios in which a scripted peer is connected to one provider. Their
 // groups are the layers of the protocol.
 func raw() []*conformance.Scenario {
 	return slices.Concat(
@@ -45,7 +45,7 @@ type rawStage struct {
 	sent  bool // the script has sent to the receives
 }
 
-// stage connects, after everything is in place.
+// stage connects, after it has registered memory and posted receives.
 func stage(r *conformance.RawRun, c *conformance.RawConnect) *rawStage {
 	if c == nil {
 		c = &conformance.RawConnect{}
@@ -122,7 +122,8 @@ func (st *rawStage) read(msn uint32, b *conformance.Buffer, off, n int) rawpeer.
 	})
 }
 
-// untouched checks all memory that the script has not written to lawfully.
+// untouched checks all memory that the script had no right to write to, or has not
+// written to.
 func (st *rawStage) untouched() {
 	if !st.sent {
 		st.recv[0].Untouched("nothing is placed in the receive buffer")
@@ -151,7 +152,7 @@ func (st *rawStage) alive(what string, msn uint32, wrid uint64) {
 	st.sent = true
 }
 
-// leave ends a connection on which nothing was wrong.
+// leave ends a connection without errors.
 func (st *rawStage) leave() {
 	st.r.WantSilence("nothing else is sent", 2*time.Millisecond)
 	st.r.WantClose()
@@ -168,8 +169,7 @@ type rawFault struct {
 	fpdus func(*rawStage) []rawpeer.FPDU
 	want  []string // Terminates that the RFCs allow, layer/type/code
 
-	// hello has a zero-length Write go ahead, so that the fault is not in the
-	// first FPDU.
+	// hello sends a zero-length Write before, so that the fault is not in the first FPDU.
 	hello bool
 	sent  bool // what goes before the fault is placed in the receive buffer, lawfully
 	wrote bool // the same for the window
@@ -212,8 +212,7 @@ func faults(table []rawFault) []*conformance.Scenario {
 	return out
 }
 
-// A rawStory is a scenario of the raw peer as initiator that is told by a
-// function.
+// A rawStory is a scenario of the raw peer as initiator, given by a function.
 func rawStory(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
 	return &conformance.Scenario{
 		Slug: slug, Title: title, Requirements: requirements, Level: conformance.Must,

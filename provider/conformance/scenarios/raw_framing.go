@@ -255,7 +255,7 @@ func cutOff(r *conformance.RawRun, end func(*rawpeer.Peer) error) {
 	st.side.WaitEnd()
 	r.ObserveEvents()
 	st.flushed(len(st.recv))
-	st.sent = true // what has come of it may be placed, or not
+	st.sent = true // octets that have arrived may be placed or not
 	st.untouched()
 }
 

@@ -57,7 +57,7 @@ func wrongControl(name, words string, value int, requirement, code string, chang
 // described checks how a Terminate describes the segment at fault.
 func described(r *conformance.RawRun, t *rdmap.ReceivedTerminate, f rawpeer.FPDU) {
 	if t == nil {
-		return // said already
+		return // reported already
 	}
 	r.Check(t.Layout != rdmap.LayoutSIW, "the control field has the layout of RFC 5040 figure 8", "its octets are % x", t.Raw)
 	r.Check(t.M && t.D, "M and D are set: length and header of the segment are there", "M %v, D %v", t.M, t.D)
@@ -116,8 +116,8 @@ func twoErrors(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// localFault settles what siw sends when its own work request is wrong: the last
-// row of the table of Terminates. RFC 5040 figure 9 leaves the code open.
+// localFault observes what siw sends when its own work request is wrong: the last row of
+// the table of Terminates. RFC 5040 figure 9 leaves the code open.
 func localFault(r *conformance.RawRun) {
 	st := stage(r, nil)
 	st.alive("the connection works", 1, 1)

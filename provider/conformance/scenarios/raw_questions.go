@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawQuestions are scenarios that settle what reading siw's source left open,
-// besides rdmap/read-no-right, rdmap/local-fault and rdmap/invalidate-unknown.
+// rawQuestions are scenarios for questions that siw's source does not answer, besides
+// rdmap/read-no-right, rdmap/local-fault and rdmap/invalidate-unknown.
 func rawQuestions() []*conformance.Scenario {
 	var out []*conformance.Scenario
 	// Above 251 octets siw may get PD_Length wrong: the sum goes through one octet.
@@ -85,8 +85,8 @@ func privateRejecting(r *conformance.RawRun, n int) {
 	private(r, "the Reply", mpa.KindReply, want)
 }
 
-// private checks that the one start-up frame that comes has an honest PD_Length
-// and the program's private data.
+// private checks that the one start-up frame that comes has the right PD_Length and the
+// program's private data.
 func private(r *conformance.RawRun, name string, kind mpa.Kind, want []byte) {
 	octets, _ := r.Peer.Drain(r.Scaled(conformance.Soon))
 	f, n, err := mpa.ParseFrame(octets, kind)
@@ -228,7 +228,7 @@ func postAfterFIN(r *conformance.RawRun) {
 	workAfterEnd(st)
 }
 
-// workAfterEnd posts a receive and a Send to a QP whose connection is over.
+// workAfterEnd posts a receive and a Send to a QP whose connection has ended.
 func workAfterEnd(st *rawStage) {
 	r := st.r
 	if err := st.side.QP.PostRecv(recv(8, st.recv[0])); err != nil {

@@ -81,7 +81,7 @@ func readFaults() []rawFault {
 			}),
 		},
 		{
-			// Question 3 of what was open about siw: whether REMOTE_READ is looked at.
+			// This shows whether siw checks the remote read right (rdmap/read-no-right).
 			slug: "rdmap/read-no-right", title: "a Read of a region that the peer may only write is refused",
 			requirements: []string{"RDMAP-7.2-12", "DDP-8.3.1-5-01"},
 			want:         []string{"0/1/0x02"},

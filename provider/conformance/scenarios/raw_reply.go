@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// Two faults of siw that a peer can use against the kernel that connects to it.
+// Two faults of siw with which a peer can crash the kernel that connects to it.
 const (
 	crashLongReply  = "siw's kernel stops with an Oops at a Reply with more private data than siw takes"
 	crashShortReply = "siw reads connection data that an enhanced Reply does not have, which may stop its kernel"
@@ -66,8 +66,8 @@ type badReply struct {
 	unwitnessed  string // as in Scenario
 	onlyByName   string // as in Scenario
 
-	// terminates is what the provider may say before it closes. Code 4 is in RFC
-	// 5044 without a word on who is told: closing at once is as good.
+	// terminates are the Terminates that the provider may send before it closes. RFC 5044
+	// defines code 4, but does not say who gets it: closing at once is legal, too.
 	terminates []string
 }
 
@@ -169,8 +169,8 @@ func badReplies() []badReply {
 			requirements: []string{"MPA-8-1-01"}, octets: func() []byte { return nil }, then: (*rawpeer.Peer).Reset,
 		},
 	}
-	// An initiator may try once more without enhanced data (RFC 6581 section 10),
-	// on a new connection; nobody serves that one.
+	// An initiator may try once more without enhanced data (RFC 6581 section 10), on a
+	// new connection, which the script does not serve.
 	for _, unenhanced := range []badReply{
 		{
 			slug: "mpa/reply-revision-1", title: "a Reply of revision 1 to an enhanced Request fails the connect, or has it tried again without",
@@ -239,7 +239,7 @@ func requestForm(r *conformance.RawRun) {
 	finish(r)
 }
 
-// finish ends a connection on which nothing was wrong.
+// finish ends a connection without errors.
 func finish(r *conformance.RawRun) {
 	r.WantClose()
 }

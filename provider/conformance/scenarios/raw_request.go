@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// quick makes the engine give up on a silent peer after a second. siw takes the
-// times that it was built with.
+// quick has the engine end the connection of a silent peer after a second. siw has the
+// time limits that it was built with.
 var quick = []string{"startup=1s"}
 
 const unwitnessedPieces = "tshark does not put start-up frames together that come in pieces"
@@ -51,9 +51,9 @@ func rawRequests() []*conformance.Scenario {
 	)
 }
 
-// A badRequest is what a peer sends instead of a good Request. The provider has
-// to close the connection without a word, its program hears nothing of it, and
-// the next peer is served.
+// A badRequest is what a peer sends instead of a good Request. The provider has to close
+// the connection without an answer, its program gets no event, and the next peer is
+// served.
 type badRequest struct {
 	slug, title  string
 	requirements []string
@@ -66,7 +66,7 @@ type badRequest struct {
 	// patience: the provider ends it by itself, but not at once.
 	patience bool
 
-	// mayReply: it may say no before it closes, with the revision that it speaks.
+	// mayReply: it may reject before it closes, in the revision that it supports.
 	mayReply bool
 }
 
@@ -205,8 +205,8 @@ func (b badRequest) play(r *conformance.RawRun) {
 	nextIsServed(r)
 }
 
-// mayRefuse takes a Reply that tells which revision would have been understood, if one
-// comes: RFC 5044 section 7.1.1 asks for the close only, and appendix C for both.
+// mayRefuse takes a Reply that names the revision which would have been understood, if
+// one comes: RFC 5044 section 7.1.1 asks for the close only, and appendix C for both.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 func mayRefuse(r *conformance.RawRun, wait time.Duration) {
@@ -227,8 +227,8 @@ func nextIsServed(r *conformance.RawRun) {
 	r.WantReply("the next peer is served")
 }
 
-// greet connects with a Request of the script's making and returns the Reply
-// and what the program was told.
+// greet connects with a Request of the script's, and returns the Reply and what the
+// program got.
 func greet(r *conformance.RawRun, f mpa.Frame) (mpa.Frame, *rdmacm.Request) {
 	r.Dial()
 	r.Start(f)

@@ -167,8 +167,8 @@ func (w wrongResponse) play(r *conformance.RawRun) {
 	st.failed(1)
 }
 
-// failed checks that no Read of n completes with success, and that nothing is
-// placed but what was asked for.
+// failed checks that none of n Reads completes with success, and that no octet outside of
+// what was asked for is placed.
 func (st *responseStage) failed(n int) {
 	for _, wc := range st.side.SendWCs(n) {
 		st.r.Check(wc.Status != ibverbs.WCSuccess, "the Read does not complete with success", "WR %d did", wc.WRID)

@@ -168,7 +168,7 @@ func placed(st *rawStage, n int) {
 
 func writeFalling(r *conformance.RawRun) {
 	st := stage(r, nil)
-	st.wrote = true // as much as is taken, lawfully
+	st.wrote = true // as far as the provider accepts it
 	halves := cut(st.write(st.window, 0, 2*rawPart), rawPart)
 	halves[0], halves[1] = halves[1], halves[0]
 	halves[0].Header.Last, halves[1].Header.Last = false, true
@@ -219,8 +219,8 @@ func writeDeregistered(r *conformance.RawRun) {
 	st.untouched()
 }
 
-// dropAfterError puts the fault and what is right after it into one TCP
-// segment: all of it has arrived before the provider has said anything.
+// dropAfterError puts the fault and what is right after it into one TCP segment: all of
+// it has arrived before the provider answers.
 func dropAfterError(r *conformance.RawRun) {
 	st := stage(r, nil)
 	bad := st.write(st.window, 0, rawPart)

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// rawTerminates are Terminates that the peer sends. Whatever is in them, nothing
-// is said to them, and the connection ends.
+// rawTerminates are Terminates that the peer sends. Whatever they contain, the provider
+// does not answer them, and the connection ends.
 func rawTerminates() []*conformance.Scenario {
 	cases := []struct {
 		slug, title  string
@@ -123,7 +123,7 @@ func rawInvalidates() []*conformance.Scenario {
 		return rawStory(slug, title, []string{requirement}, func(r *conformance.RawRun) { invalidate(r, stag, append(also, cannot...)) })
 	}
 	return []*conformance.Scenario{
-		// Question 9 of what was open about siw: whether the connection stays up.
+		// This shows whether siw's connection stays open.
 		fault("rdmap/invalidate-unknown", "a Send with Invalidate of an STag that names nothing is refused", "RDMAP-7.2-05",
 			(*rawStage).unknown),
 		fault("rdmap/invalidate-wrong-key", "a Send with Invalidate of an STag of which only the key octet is wrong is refused", "RDMAP-7.2-05",

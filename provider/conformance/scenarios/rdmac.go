@@ -104,7 +104,7 @@ func rdmacReplyRefused(r *conformance.RawRun) {
 func rdmacWorks(r *conformance.RawRun) {
 	r.NeedsOptions(rdmacOption)
 	st := stage(r, &conformance.RawConnect{RDMAC: true})
-	if r.Role == conformance.RoleResponder { // who has to wait for the provider's first FPDU
+	if r.Role == conformance.RoleResponder { // it may not send first
 		st.say(1)
 	}
 	r.SendFPDU(zeroVersion(st.write(st.window, 8, rawPart)), zeroVersion(rawpeer.SendMessage(1, nil)))
@@ -121,7 +121,7 @@ func rdmacWorks(r *conformance.RawRun) {
 	r.WantClose()
 }
 
-// say has the program send, and takes what comes.
+// say has the program send, and receives the message.
 func (st *rawStage) say(msn uint32) {
 	st.side.PostSend(send(9, st.source))
 	seg := st.r.WantFPDU("a Send of the provider comes", rdmap.OpSend)

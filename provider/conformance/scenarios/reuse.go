@@ -51,7 +51,7 @@ func reuse(r *conformance.VerbsRun) {
 		nextEvent(r, ch, rdmacm.Disconnected)
 		r.NoError(id.Close(), "the id can be closed")
 		if first {
-			// Who resets forgets: the flushed receive is of the time before.
+			// RESET discards completions, so the flushed receive is polled before it.
 			wc = poll(b.cq, "the receive is flushed")
 			r.Check(wc.WRID == 1 && wc.Status == ibverbs.WCWRFlushErr, "as one that was posted to the first connection", "WR %d with %s", wc.WRID, wc.Status)
 			r.NoError(toState(qp, ibverbs.QPReset), "the QP can be reset")

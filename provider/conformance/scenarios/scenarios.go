@@ -39,8 +39,9 @@ const (
 	remoteRead  = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteRead
 )
 
-// patient has the engine wait for a peer's end for as long as a loaded machine may need:
-// where the end has to be in good order and something else may go before it.
+// patient has the engine wait for a peer's end for as long as a loaded machine may need.
+// It is for scenarios in which the end has to be orderly, and something else may come
+// before it.
 var patient = []string{"close=30s"}
 
 // send is a signalled Send of a whole buffer.
@@ -69,7 +70,7 @@ func recv(wrid uint64, b *conformance.Buffer) ibverbs.RecvWR {
 	return ibverbs.RecvWR{WRID: wrid, SGList: b.All()}
 }
 
-// octets is a number of them, in words that a title can go on with.
+// octets is a number of octets in words, for use inside a title.
 func octets(n int) string {
 	if n == 1 {
 		return "1 octet"
@@ -77,7 +78,7 @@ func octets(n int) string {
 	return fmt.Sprintf("%d octets", n)
 }
 
-// end has the initiator end the connection, and both sides be told.
+// end has the initiator end the connection, and checks that both sides get the event.
 func end(i, p *conformance.Side) {
 	i.NoError(i.Conn.Disconnect(), "the initiator can disconnect")
 	i.WaitEnd()
@@ -85,7 +86,7 @@ func end(i, p *conformance.Side) {
 }
 
 // asyncEvent waits for the next asynchronous event of a side's device: long enough for
-// one that is due, and for one that is not as long as a moment has to do.
+// one that is due, and only a moment for one that is not.
 func asyncEvent(r *conformance.VerbsRun, ep *conformance.Endpoint, due bool) (ibverbs.AsyncEvent, error) {
 	wait := 20 * time.Millisecond
 	if due {

@@ -13,7 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// sends are the kinds of Send and what is peculiar to their work requests.
+// sends are the kinds of Send and the options of their work requests.
 func sends() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
@@ -190,7 +190,7 @@ func sendInline(r *conformance.VerbsRun) {
 	want := bytes.Clone(payload)
 	i.PostSend(ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled | ibverbs.SendInline, Inline: payload})
 	for k := range payload {
-		payload[k] = 0 // ours again
+		payload[k] = 0 // the buffer is the program's again
 	}
 	i.WantWC(i.SendWCs(1), 0, 1, ibverbs.WCSuccess, "the inline Send completes")
 	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCSuccess, "the receive completes")

@@ -40,13 +40,13 @@ func states() []*conformance.Scenario {
 		},
 		{
 			Slug: "states/sqd-event", Level: conformance.Must,
-			Title:        "SQD tells that the send queue is drained if it was asked to, ends the connection in good order, and has no way back to RTS",
+			Title:        "SQD reports that the send queue is drained if the program asked for it, ends the connection in good order, and has no way back to RTS",
 			Requirements: []string{"DDP-6.2.1-02"},
 			Verbs:        sqdEvent, Wire: inGoodOrder, Options: patient,
 		},
 		{
 			Slug: "states/sqd-quiet", Level: conformance.Must,
-			Title: "SQD that is not asked to tells nothing, and ends the connection in good order",
+			Title: "SQD reports nothing if the program did not ask for it, and ends the connection in good order",
 			Verbs: sqdQuiet, Wire: inGoodOrder, Options: patient,
 		},
 		{
@@ -77,15 +77,15 @@ var beforeRTS = qpStates[:3]
 // stateChange is a change of a QP's state.
 type stateChange struct{ from, to ibverbs.QPState }
 
-// made is what is right where the change means something, refused where it doesn't.
+// made is expected if the change is allowed, refused if it is not.
 func (c stateChange) made() string { return fmt.Sprintf("%s to %s is made", c.from, c.to) }
 func (c stateChange) refused() string {
 	return fmt.Sprintf("%s to %s is refused with EINVAL", c.from, c.to)
 }
 
 // unconnected says for each state in which a QP without a connection can be how it gets
-// there from RESET, and which changes from there mean something. Only the connection
-// manager makes a QP RTS.
+// there from RESET, and which changes from there are allowed. Only the connection manager
+// makes a QP RTS.
 var unconnected = []struct {
 	from ibverbs.QPState
 	path []ibverbs.QPState
@@ -101,8 +101,8 @@ func toState(qp *ibverbs.QP, s ibverbs.QPState) error {
 	return qp.Modify(ibverbs.QPAttr{State: s}, ibverbs.QPAttrState)
 }
 
-// statesTold is what a query has to say.
-const statesTold = "the state is always told as the change left it"
+// statesTold is the check of the states that queries return.
+const statesTold = "a query always reports the state as the change left it"
 
 func statesUnconnected(r *conformance.VerbsRun) {
 	b := newBench(r)
@@ -122,7 +122,7 @@ func statesUnconnected(r *conformance.VerbsRun) {
 }
 
 // tryChange makes a QP, moves it along path, tries the change and returns the state that
-// the QP tells then.
+// the QP reports then.
 func tryChange(r *conformance.VerbsRun, b *bench, c stateChange, path []ibverbs.QPState, may bool) ibverbs.QPState {
 	qp, err := b.pd.CreateQP(b.init(littleRoom))
 	r.NoError(err, "a QP can be made")
@@ -161,7 +161,7 @@ func statesConnected(r *conformance.VerbsRun) {
 	end(i, p)
 }
 
-// badAttributes are changes with something that can't be; each names INIT, too, from RESET.
+// badAttributes are changes with an invalid attribute; each names INIT, too, from RESET.
 var badAttributes = []struct {
 	what   string
 	change func(*ibverbs.QPAttr, *ibverbs.DeviceAttr) ibverbs.QPAttrMask
@@ -207,7 +207,7 @@ func statesAttributes(r *conformance.VerbsRun) {
 	r.Check(err == nil, "a change from RESET with rights and read depths is made", "%v", err)
 }
 
-// toSQD moves a side to SQD, with a wish to be told or without.
+// toSQD moves a side to SQD, with or without asking for the event.
 func toSQD(s *conformance.Side, notify bool) {
 	s.NoError(s.QP.Modify(ibverbs.QPAttr{State: ibverbs.QPSQD, EnSQDAsyncNotify: notify}, ibverbs.QPAttrState|ibverbs.QPAttrEnSQDNotify), "the QP can be moved to SQD")
 }
@@ -254,7 +254,7 @@ func sqdDrains(r *conformance.VerbsRun) {
 	i.PostSend(append(wrs, send(count, last))...)
 	toSQD(i, true)
 	var got []ibverbs.WC
-	for range count + 1 { // each in a time of its own: they are long
+	for range count + 1 { // each with its own time limit, because they are long
 		next := i.Quietly(i.Conn.SendCQ(), 1)
 		if len(next) == 0 {
 			break

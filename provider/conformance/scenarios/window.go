@@ -11,7 +11,7 @@ import (
 
 // windows are about memory windows of the responder, and regions that work requests
 // register: what the peer may do with them, and that it is over when they are taken back.
-// A responder without them, as siw is one, is told by what its verbs say.
+// A responder without them, such as siw, is recognised by the errors of its verbs.
 func windows() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
@@ -69,7 +69,7 @@ const (
 	windowBoth           = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
 )
 
-// lacks ends the run if the responder has not what err is about.
+// lacks ends the run if err says that the responder lacks the operation.
 func lacks(r *conformance.VerbsRun, err error, what string) {
 	if errors.Is(err, errors.ErrUnsupported) {
 		r.Unsupported("the responder has no %s", what)
@@ -111,7 +111,8 @@ func through(i *conformance.Side, seed, key, at uint64) (written []byte) {
 	return src.Data
 }
 
-// refusedWrite writes n octets to what the key must not let in, and has both ends be told.
+// refusedWrite writes n octets where the key does not allow it, and checks that both ends
+// get an error.
 func refusedWrite(i, p *conformance.Side, seed uint64, n int, key uint32, at uint64) {
 	src := i.Buffer("the source of the last Write", n, local).Fill(seed)
 	i.PostSend(ibverbs.SendWR{WRID: 9, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, SGList: src.All(), RemoteAddr: at, RKey: key})
@@ -120,7 +121,8 @@ func refusedWrite(i, p *conformance.Side, seed uint64, n int, key uint32, at uin
 	p.WaitEnd()
 }
 
-// holdsWindow checks that a region has what was written through a window, and nothing else.
+// holdsWindow checks that a region has the octets written through a window, and is
+// otherwise unchanged.
 func holdsWindow(b *conformance.Buffer, written []byte) {
 	fresh := strings.Repeat("\x5a", windowOff)
 	b.Holds([]byte(fresh+string(written)+fresh), "the region has what was written through the window, and nothing beside it")

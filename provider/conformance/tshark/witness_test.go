@@ -82,7 +82,7 @@ func TestManyExhibits(t *testing.T) {
 	}
 }
 
-// A file that tshark or we can't read is told of alone.
+// A file that tshark or we can't read is reported alone.
 func TestOneBadExhibit(t *testing.T) {
 	need(t)
 	exhibits := []conformance.Exhibit{exhibit(t, 20000, 1), exhibit(t, 20001, 2), exhibit(t, 20002, 3), exhibit(t, 20003, 4)}

@@ -26,7 +26,7 @@ type terms struct {
 
 var ordinary = terms{stags: [4]uint32{0x100, 0x200, 0x300, 0x400}, base: 0x7f0000000000, mulpdu: 1420, client: wiretest.Client}
 
-// tell tells a story with all kinds of messages; change alters one thing of it.
+// tell makes a connection with all kinds of messages; change alters one of them.
 func tell(t *testing.T, w terms, change func(*telling)) *wire.Trace {
 	t.Helper()
 	c := newCapture()
@@ -303,8 +303,8 @@ func TestTagsOutOfPlace(t *testing.T) {
 	}
 }
 
-// A message is told apart from another that is under way, as segments of Sends
-// and Writes may alternate.
+// A message is distinguished from another that is under way, as segments of Sends and
+// Writes may alternate.
 func TestInterleavedMessages(t *testing.T) {
 	apart := func(s *wiretest.Session) {
 		s.MULPDU = 128

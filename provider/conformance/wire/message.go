@@ -390,9 +390,9 @@ func (n *normaliser) reserved(value uint32) string {
 	return fmt.Sprintf("%#08x", value)
 }
 
-// withoutTags is the payload of a segment without what may differ by right, which
-// is in the payload only of a Read or Atomic Request that could not be read as one: as
-// far as they are there, its STags and tagged offsets are left out.
+// withoutTags is the payload of a segment without what may differ by right, which is in
+// the payload only of a Read or Atomic Request that could not be decoded: its STags and
+// tagged offsets are left out, as far as they are there.
 func withoutTags(f *Frame) []byte {
 	if f.Opcode() == rdmap.OpAtomicRequest && !f.Header.Tagged && f.Atomic == nil {
 		const id, data = 4, 20 // RFC 7306 figure 4: identifier, STag, TO

@@ -18,7 +18,7 @@ type tcpSegment struct {
 	missing             int // octets of payload that the packet had and the capture has not
 }
 
-// packetKind is what became of a packet.
+// packetKind says whether a packet could be used, or why not.
 type packetKind uint8
 
 const (
@@ -78,7 +78,7 @@ func parsePacket(data []byte, link layers.LinkType) (tcpSegment, packetKind) {
 	return tcpSegment{}, packetLink
 }
 
-// parseEther goes by the EtherType, through any VLAN tags.
+// parseEther selects by the EtherType, after any VLAN tags.
 func parseEther(etherType uint16, data []byte) (tcpSegment, packetKind) {
 	for etherType == etherVLAN || etherType == etherQinQ || etherType == etherOldQinQ {
 		if len(data) < 4 {
@@ -115,7 +115,7 @@ func parseIPv4(data []byte) (tcpSegment, packetKind) {
 	headerLen := int(data[0]&0xf) * 4
 	total := int(binary.BigEndian.Uint16(data[2:]))
 	if total == 0 {
-		total = len(data) // a sender's offload fills it in later than captures see it
+		total = len(data) // with offload it is filled in after the capture
 	}
 	switch {
 	case headerLen < 20 || total < headerLen:
@@ -196,7 +196,7 @@ func parseTCP(src, dst netip.Addr, data []byte, length int) (tcpSegment, packetK
 	}, packetTCP
 }
 
-// skipped counts packets that say nothing that could be used.
+// skipped counts packets that could not be used.
 type skipped struct {
 	fragments, cut int
 	links          map[layers.LinkType]int

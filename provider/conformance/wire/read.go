@@ -15,12 +15,12 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// ReadFile decodes a pcap or pcapng file, gzipped or not. With a port other than
-// zero only connections to or from it are looked at.
+// ReadFile decodes a pcap or pcapng file, gzipped or not. With a port other than zero
+// only connections to or from it are decoded.
 //
-// The error is about a file that is no capture, or of which not even the first
-// packet can be read. What else is wrong with a file or in it is in the Notes of
-// the Trace and of its Conns, and in the Err of Frames.
+// The error is about a file that is no capture, or of which not even the first packet can
+// be read. All other errors in a file are in the Notes of the Trace and of its Conns, and
+// in the Err of Frames.
 func ReadFile(name string, port uint16) (*Trace, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -48,8 +48,8 @@ func Read(r io.Reader, port uint16) (*Trace, error) {
 			break
 		}
 		if err != nil {
-			// A capture that was cut off, as by a full disk or a killed
-			// dumpcap, is worth what it has.
+			// A capture that was cut off, as by a full disk or a killed dumpcap, is used
+			// as far as it goes.
 			if a.packets > 0 {
 				notes = append(notes, fmt.Sprintf("the file cannot be read beyond packet %d: %v", a.packets, err))
 				break

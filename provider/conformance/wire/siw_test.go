@@ -122,7 +122,7 @@ func TestSIWLadder(t *testing.T) {
 }
 
 // What siw wrote and what the capture says it carried: the payload of the third
-// connection's Sends is what ib_send_bw was told to send.
+// connection's Sends is what ib_send_bw was called with.
 func TestSIWPayload(t *testing.T) {
 	c := siw(t, 0).Conns[2]
 	for i, f := range c.FPDUs(wire.ToResponder) {

@@ -42,10 +42,10 @@ func (a *assembly) add(t tcpSegment, at time.Time) {
 	s.add(t, at)
 }
 
-// open begins a stream with its first packet and decides who is the initiator: the sender
-// of the SYN, or else the end without the port that was asked for, or else the sender of
-// the first packet. decode corrects the last of these where the start-up frames say
-// otherwise.
+// open begins a stream with its first packet and decides which end is the initiator: the
+// sender of the SYN, or else the end without the port that was asked for, or else the
+// sender of the first packet. decode corrects the last of these where the start-up frames
+// say otherwise.
 func (a *assembly) open(t tcpSegment, at time.Time) *stream {
 	s := &stream{client: t.src, server: t.dst, start: at, known: t.syn}
 	if t.syn && t.acks || !t.syn && a.port != 0 && t.src.Port() == a.port && t.dst.Port() != a.port {
@@ -78,7 +78,7 @@ type half struct {
 	octets []byte
 	times  []stamp
 	lack   string // what is missing after octets; empty if nothing is
-	note   string // something odd about what is there
+	note   string // something unusual about the octets
 }
 
 // piece is the payload of one packet.
@@ -145,8 +145,8 @@ func (s *stream) add(t tcpSegment, at time.Time) {
 	}
 }
 
-// acknowledged notes how far the other side has received. What is far off, as
-// in garbage, says nothing.
+// acknowledged notes how far the other side has received. Numbers that are far off, as in
+// garbage, are ignored.
 func (h *half) acknowledged(ack uint32) {
 	const window = 1 << 30
 	if ahead := int64(int32(ack - h.last)); h.any && ahead < window {

@@ -1,10 +1,10 @@
-// Package wire reads captures and decodes the iWARP in them: MPA start-up
-// frames, FPDUs, DDP segments and RDMAP messages of every TCP connection, with
-// what is wrong with each. It prints them as ladders, and compares two captures
-// after taking out what may differ by right.
+// Package wire reads captures and decodes the iWARP in them: MPA start-up frames, FPDUs,
+// DDP segments and RDMAP messages of every TCP connection, with what is wrong with each.
+// It prints them as ladders, and compares two captures without what may differ between
+// runs.
 //
-// It uses the same codecs as the engine, so it proves nothing alone: package
-// tshark has somebody else's decoder look at the same file.
+// It uses the same codecs as the engine, so it proves nothing alone: package tshark has
+// an independent decoder read the same file.
 //
 // # Limitations
 //
@@ -66,10 +66,10 @@ func (c *Conn) CRC() bool {
 	return c.Request != nil && c.Reply != nil && (c.Request.CRC || c.Reply.CRC)
 }
 
-// RDMAC reports whether the start-up agreed on the RDMA Consortium's version of DDP
-// and RDMAP: a Reply of revision 0, which asks for Markers. (siw answers in revision 0
-// too, if it is asked in it, and does not mean this.) There are Markers in both
-// directions then, whatever the Request says.
+// RDMAC reports whether the start-up agreed on the RDMA Consortium's version of DDP and
+// RDMAP: a Reply of revision 0, which asks for Markers. (siw answers a Request of
+// revision 0 in revision 0, too, but does not use that version.) There are Markers in
+// both directions then, whatever the Request says.
 //
 //rfc:5044 RDMAC-C.2.5-01 Permissive initiator on Rev0 Reply: V=0, markers, CRC
 func (c *Conn) RDMAC() bool {

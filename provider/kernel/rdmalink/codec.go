@@ -102,7 +102,7 @@ func parseLink(b []byte) (Link, error) {
 		}
 	})
 	if err == nil && (!hasIndex || link.Name == "") {
-		err = fmt.Errorf("the kernel told of a device without index or name")
+		err = fmt.Errorf("the kernel reported a device without index or name")
 	}
 	return link, err
 }
@@ -125,7 +125,7 @@ func parsePort(b []byte) (Port, error) {
 		}
 	})
 	if err == nil && port.Num == 0 {
-		err = fmt.Errorf("the kernel told of a port without a number")
+		err = fmt.Errorf("the kernel reported a port without a number")
 	}
 	return port, err
 }

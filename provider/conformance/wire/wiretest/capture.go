@@ -1,6 +1,6 @@
-// Package wiretest makes captures of connections that never were, for tests of
-// what reads captures. Packets are built by somebody else's code, package layers,
-// so that a test does not read with the same mistake that it writes with.
+// Package wiretest makes captures of made-up connections, for tests of code that reads
+// captures. Packets are built by package layers of gopacket, so that writing and reading
+// do not share a mistake.
 package wiretest
 
 import (
@@ -50,7 +50,7 @@ type Conn struct {
 	sent    [2]uint32 // octets by direction
 }
 
-// Dial begins a connection without a handshake: a capture that came too late.
+// Dial begins a connection without a handshake, as in a capture that began too late.
 func (c *Capture) Dial(client, server netip.AddrPort) *Conn {
 	return c.DialISN(client, server, [2]uint32{1000, 0xfffffff0}) // one of them wraps soon
 }

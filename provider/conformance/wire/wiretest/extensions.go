@@ -8,10 +8,10 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// An Example is a ULPDU in hexadecimal with what is to be made of it.
+// An Example is a ULPDU in hexadecimal, and its line in the ladder.
 type Example struct {
 	Hex   string
-	Story string // how wire's ladder tells it, with CRCs on
+	Story string // its line in wire's ladder, with CRCs on
 }
 
 // Octets returns the ULPDU.

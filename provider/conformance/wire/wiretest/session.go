@@ -28,8 +28,7 @@ func (c *Conn) Start(request, reply mpa.Frame) *Session {
 	return c.StartAs(request, request, reply)
 }
 
-// StartAs is Start with a Request that says something else than what follows is framed
-// by.
+// StartAs is Start with a Request that does not match the framing that follows.
 func (c *Conn) StartAs(sent, request, reply mpa.Frame) *Session {
 	c.Send(wire.ToResponder, sent.AppendTo(nil))
 	c.Send(wire.ToInitiator, reply.AppendTo(nil))
