@@ -94,9 +94,8 @@ func (c *runCmd) wanted() []conformance.Pairing {
 // needsKernel reports whether the kernel takes part in a pairing.
 func needsKernel(p conformance.Pairing) bool { return p.Has("kernel") }
 
-// withoutKernel decides what a missing kernel device means. With the matrix where
-// siw is required its pairings are run all the same: they fail, each with the
-// reason.
+// withoutKernel decides what a missing kernel device means. With --matrix and siw
+// required, its pairings are run, too: they fail, each with the reason.
 func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 	const remedy = "make run has one in a virtual machine"
 	needs := slices.ContainsFunc(b.pairings, needsKernel)

@@ -90,8 +90,8 @@ func TestDecodeJSON(t *testing.T) {
 	}
 }
 
-// TestDecodeJSONNotes: what is wrong with a file is told in the JSON, too, which
-// is whole even where there is nothing to list.
+// TestDecodeJSONNotes: what is wrong with a file is in the JSON, too, which is whole even
+// where there is nothing to list.
 func TestDecodeJSONNotes(t *testing.T) {
 	whole := readFile(t, "testdata/rping-client.pcap")
 	for _, c := range []struct {

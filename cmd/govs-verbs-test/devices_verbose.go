@@ -9,10 +9,11 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// printVerbose prints a device as ibv_devinfo -v does: its lines, under its names
-// and in its order, without those that say nothing about iWARP (datagrams, multicast,
-// the subnet manager, on-demand paging, offloads). What ibv_devinfo doesn't have comes last.
-// GIDs are printed all: ibv_devinfo leaves out iWARP's, whose lower half is zero.
+// printVerbose prints a device as ibv_devinfo -v does: its lines, under its names and in
+// its order, without those that say nothing about iWARP (datagrams, multicast, the subnet
+// manager, on-demand paging, offloads). What ibv_devinfo doesn't have comes last. All
+// GIDs are printed; ibv_devinfo leaves out those of iWARP, because their lower half is
+// zero.
 func printVerbose(w io.Writer, p provider.Provider, d provider.DeviceInfo) error {
 	vctx, err := ibverbs.Open(p, d.Name)
 	if err != nil {

@@ -39,8 +39,8 @@ func inGuest(t *testing.T, o vmtest.Options) bool {
 	return false
 }
 
-// nextPort gives each listener of the test a port of its own: what a kernel
-// listener leaves behind keeps its port for a while.
+// nextPort gives each listener of the test a port of its own: what a kernel listener has
+// accepted keeps its port for a while.
 var nextPort uint16 = 21000
 
 func freePort() uint16 {
@@ -72,8 +72,8 @@ func startServer(t *testing.T, port uint16, args ...string) *program {
 	return p
 }
 
-// listens tells whether a socket, siw's own included, listens on a port of
-// IPv4. Connecting to find out would cost the server its one client.
+// listens reports whether a socket, siw's own included, listens on a port of IPv4.
+// Connecting to find out would cost the server its one client.
 func listens(t *testing.T, port uint16) bool {
 	t.Helper()
 	f, err := os.Open("/proc/net/tcp")

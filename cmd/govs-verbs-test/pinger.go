@@ -72,9 +72,9 @@ func (p *pinger) alloc(size int) error {
 	return nil
 }
 
-// flushTime is how long after the end of a connection its completions may come.
-// siw gives none for work on which it found that the connection is gone, so that
-// nothing else would tell.
+// flushTime is how long after the end of a connection its completions may come. siw
+// completes no work during which it found that the connection has ended, so this time
+// limit ends the wait.
 const flushTime = time.Second
 
 // use makes conn the pinger's connection, to be closed by close.
@@ -110,7 +110,7 @@ func (p *pinger) postRecv(qp *ibverbs.QP) error {
 	return qp.PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}})
 }
 
-// tell sends the peer a message.
+// tell sends a message to the peer.
 func (p *pinger) tell(ctx context.Context, info pingInfo) error {
 	info.put(p.send.Bytes())
 	sge, err := p.send.SGE(0, pingInfoLen)
@@ -165,8 +165,8 @@ func (p *pinger) wait(ctx context.Context, cq *ibverbs.CQ, what string) (ibverbs
 	return wc[0], nil
 }
 
-// left reports whether err comes from the peer's having closed the connection in
-// order: of that nobody knows a cause, or the cause is the end of the stream.
+// left reports whether err comes from an orderly end by the peer. Then no cause is known,
+// or the cause is the end of the stream.
 func (p *pinger) left(err error) bool {
 	cause := p.conn.QP().Cause()
 	return errors.Is(err, ibverbs.ErrFlushed) && (cause == nil || errors.Is(cause, io.EOF))

@@ -130,7 +130,7 @@ func TestReportsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestRunSeeds shows that a seed that is drawn is told, and not always the same.
+// TestRunSeeds shows that a random seed is printed, and not always the same.
 func TestRunSeeds(t *testing.T) {
 	withoutSiw(t)
 	seen := make(map[string]bool)

@@ -25,8 +25,8 @@ func version() string {
 	return versionOf(info.Main.Version, stamped)
 }
 
-// revisionOf is what the go command has stamped, as ci/build writes it: where the
-// tree was not that of the revision, that is told.
+// revisionOf is what the go command has stamped, as ci/build writes it: with -dirty if
+// the tree differed from the revision.
 func revisionOf(settings []debug.BuildSetting) string {
 	stamp := make(map[string]string)
 	for _, s := range settings {

@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// A Plot is lines over the same axes, both logarithmic: what doubles takes the same
-// way everywhere, and growth in proportion is a line of slope 1.
+// A Plot is lines over the same axes, both logarithmic: a doubling has the same length
+// everywhere, and growth in proportion is a line of slope 1.
 type Plot struct {
 	Title, X, Y string // of the plot and its axes
-	XBinary     bool   // ticks of X are powers of 2, and told in KiB and MiB where that is shorter
+	XBinary     bool   // ticks of X are powers of 2, labelled in KiB and MiB where that is shorter
 	Lines       []Line
 	Notes       []string // below the legend
 }
@@ -45,8 +45,8 @@ const (
 	ticksMost, ticksFine = 12, 3
 )
 
-// palette has colours of about the same contrast to white and to black, told apart
-// by people who see few colours as well; shapes of the marks help further.
+// palette has colours of about the same contrast to white and to black, which
+// colour-blind people can distinguish, too; so do the shapes of the marks.
 var palette = []string{"#2f7ed8", "#e07000", "#2a9d5c", "#c2439b", "#8a63d2", "#b08900", "#008fa3", "#d0473e"}
 
 // Position returns where a point is drawn.

@@ -1,5 +1,5 @@
-// Package figures measures what govs promises of its speed: ratios to raw TCP and
-// to the other stacks, taken side by side, and how cost grows.
+// Package figures measures the goals for govs' speed: ratios to raw TCP and to the other
+// stacks, taken side by side, and how cost grows.
 //
 // Nothing is compared across runs. All measurements of a figure are made in each
 // of several rounds, one directly after the other, by two processes that are there
@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// A Figure is what came of one.
+// A Figure is the result for one Goal.
 type Figure struct {
 	Median, Min, Max float64
 	Rounds           int            // that gave a value
@@ -69,7 +69,7 @@ func median(sorted []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
-// A Goal is what a figure is to come to.
+// A Goal has the values that a figure has to reach.
 type Goal struct {
 	ID    string  `json:"id"`
 	What  string  `json:"what"`
@@ -79,7 +79,7 @@ type Goal struct {
 	Aim   float64 `json:"aim"`
 }
 
-// Goals are all figures, in the order in which they are told.
+// Goals are all figures, in the order of reports.
 func Goals() []Goal { return slices.Clone(goals) }
 
 var goals = []Goal{
@@ -121,7 +121,7 @@ func (g Goal) Standing(f Figure) string {
 	return "missed"
 }
 
-// A Sample is what one run came to: what is known of it is not 0.
+// A Sample is the result of one run. Values that the run does not have are 0.
 type Sample struct {
 	Round  int     `json:"round"` // from 0
 	GBps   float64 `json:"gb_per_s,omitempty"`
@@ -136,7 +136,7 @@ type Sample struct {
 	Error  string  `json:"error,omitempty"`       // there is none: why
 }
 
-// A value is what counts of a sample.
+// A value selects the number of a sample that a figure uses.
 type value func(Sample) float64
 
 func gbps(s Sample) float64 { return s.GBps }

@@ -21,9 +21,9 @@ const (
 	wireBytes  = 2 // a length, and so many octets
 )
 
-// withoutFolderOf is a profile that names a program by its last element only.
-// The linker knows how to leave folders out of the names of sources (-trimpath),
-// but the names of what is mapped are those that the kernel tells.
+// withoutFolderOf is a profile that names a program by its last element only. The linker
+// knows how to leave folders out of the names of sources (-trimpath), but the names of
+// mapped files are those that the kernel reports.
 func withoutFolderOf(program string, profile []byte) ([]byte, error) {
 	zr, err := gzip.NewReader(bytes.NewReader(profile))
 	if err != nil {

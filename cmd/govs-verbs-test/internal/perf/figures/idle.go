@@ -19,7 +19,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// memory is what a process has.
+// memory is the memory of a process.
 type memory struct {
 	Resident uint64 // RssAnon: octets of its own that are resident
 	Go       uint64 // octets that the Go runtime has in use: heap spans and stacks
@@ -60,14 +60,14 @@ const (
 type idle struct {
 	cfg      rdmacm.ConnConfig
 	listener *rdmacm.Listener
-	over     chan struct{} // closed when nobody accepts any more
+	over     chan struct{} // closed when no more connections are accepted
 
 	mu    sync.Mutex
 	conns []*rdmacm.Conn
 }
 
-// idling has a server listen, or a client have so many connections; the time is
-// what making those took that were not there.
+// idling has a server listen, or a client have n connections; the time is that of making
+// the missing ones.
 func (x *executor) idling(d Device, addr netip.AddrPort, n int) (netip.AddrPort, time.Duration, error) {
 	vctx, err := x.open(d)
 	if err != nil {
@@ -136,7 +136,7 @@ func (i *idle) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.Add
 		for {
 			req, err := l.Accept(ctx)
 			if err != nil {
-				return // closed, or the client hears of it
+				return // closed, or the client gets the error
 			}
 			conn, err := req.Accept(ctx, &i.cfg)
 			if err == nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// idleMost is how many idle QPs there are in the end, and idleSteps are the numbers
-// at which is looked.
+// idleMost is the number of idle QPs at the end, and idleSteps are the numbers at which
+// memory is measured.
 const idleMost = 10_000
 
 var idleSteps = []int{1000, 2000, 5000, idleMost}
@@ -18,7 +18,7 @@ var idleSteps = []int{1000, 2000, 5000, idleMost}
 // idleSweep is the id of the plot.
 const idleSweep = "growth-idle-qps"
 
-// idleSamples are what a number of idle QPs came to, by that number.
+// idleSamples are the samples, by the number of idle QPs.
 type idleSamples struct {
 	setUp, memory map[int][]Sample // seconds; MiB, of the end that needs more
 	goMemory      map[int][]Sample // MiB that the Go runtime counts, of the same end
@@ -64,7 +64,7 @@ func (r *runner) idleSteps(ctx context.Context, p *pair, round int) error {
 	if err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	// What the first connection needs is not what one more needs.
+	// The first connection needs more than each further one.
 	const first = 1
 	if _, err := p.idle(ctx, at.Addr, first); err != nil {
 		return err

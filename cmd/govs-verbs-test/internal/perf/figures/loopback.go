@@ -14,11 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A run has the loopback to itself: a network namespace whose routes say what
-// sockets are made with. That is the only way to a congestion control that is the
-// same for all, since neither UCX nor libfabric sets any, and where the system's
-// default is bbr, loopback is paced. And it gives the segments of an Ethernet
-// without a second machine.
+// A run has a loopback of its own: a network namespace whose routes set the congestion
+// control of sockets. No other way sets the same one for all, because neither UCX nor
+// libfabric sets any, and with bbr, the default of some systems, loopback is paced. The
+// namespace also gives the segments of an Ethernet without a second machine.
 
 // Addresses in that namespace.
 var (
@@ -28,8 +27,8 @@ var (
 
 const ethernetMSS = 1460
 
-// SeparateNetwork has cmd run in a network namespace of its own. Without root
-// that takes a user namespace too, which some systems don't allow.
+// SeparateNetwork has cmd run in a network namespace of its own. Without root this needs
+// a user namespace, too, which some systems don't allow.
 func SeparateNetwork(cmd *exec.Cmd) {
 	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if id := os.Geteuid(); id != 0 {
@@ -95,7 +94,7 @@ type pathOf struct {
 	Cong string // of a socket that sets none
 }
 
-// tryPath sends some data over TCP and looks.
+// tryPath sends some data over TCP and returns what TCP did.
 func tryPath(ctx context.Context, addr netip.Addr) (p pathOf, err error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", netip.AddrPortFrom(addr, 0).String())

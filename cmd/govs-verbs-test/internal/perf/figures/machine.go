@@ -17,7 +17,7 @@ func cpuModel() string {
 			return strings.TrimSpace(value)
 		}
 	}
-	return "unknown" // arm64 says no name
+	return "unknown" // arm64 has no name there
 }
 
 // loadAverage is how many processes wanted to run in the last 1, 5 and 15 minutes.

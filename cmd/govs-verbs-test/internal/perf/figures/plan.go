@@ -17,7 +17,7 @@ type Device struct {
 	Provider  string // engine, kernel, or tcp for raw TCP
 	CRC       string `json:",omitempty"` // engine: on, off
 	Placement string `json:",omitempty"` // engine: strict, fast
-	Sleeps    bool   `json:",omitempty"` // engine: who blocks does so at once
+	Sleeps    bool   `json:",omitempty"` // engine: an end that blocks does so at once
 	Segments  bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
 }
 
@@ -85,8 +85,7 @@ func (d Device) fast() Device     { d.Placement = "fast"; return d }
 func (d Device) sleeps() Device   { d.Sleeps = true; return d }
 func (d Device) segments() Device { d.Segments = true; return d }
 
-// base are the measures that formulas name, in an order in which those that are
-// compared stand together.
+// base are the measures that formulas name. Those that are compared follow each other.
 func base(c Config) []measure {
 	tcp, kernel := Device{Provider: "tcp"}, Device{Provider: "kernel"}
 	bw := func(name string, d Device, op load.Op, size, depth int) measure {
@@ -145,7 +144,7 @@ func base(c Config) []measure {
 	return append(measures, many)
 }
 
-// program is a run of somebody else's program that takes about c.Time: they count
+// program is a run of a program of others that takes about c.Time: those programs count
 // messages, not time. perftest runs in the guest, whose CPU is emulated.
 func (c Config) program(name, program string, size int) measure {
 	octetsPerSecond, perMessage := 2e9, 4*time.Microsecond
@@ -161,7 +160,7 @@ func (c Config) program(name, program string, size int) measure {
 // no goal depends on one.
 const fewRounds = 3
 
-// chosen are the measures that what is asked for needs, each once.
+// chosen are the measures that the requested figures and curves need, each once.
 func chosen(c Config) []measure {
 	needed := make(map[string]bool)
 	for _, f := range formulas {
@@ -197,7 +196,7 @@ func (c Config) wants(id string) bool {
 	return ok
 }
 
-// lacks says what of the needs of a figure is not there.
+// lacks returns what a figure needs that is missing.
 func (c Config) lacks(need string) string {
 	switch {
 	case need == "":

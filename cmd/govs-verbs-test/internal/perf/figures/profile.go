@@ -67,9 +67,8 @@ func writeAllocs(file string) error {
 	return writeProfile(f, text.Bytes())
 }
 
-// writeProfile writes a profile to a file and closes that. The program's own
-// folder is taken out: profiles are published, and where they were made is
-// nobody's business.
+// writeProfile writes a profile to a file and closes that. The program's own folder is
+// removed, because profiles are published, and readers need no paths of the machine.
 func writeProfile(f *os.File, text []byte) error {
 	self, err := os.Executable()
 	if err == nil {

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// profiled are the measures of which profiles are made, longer runs than those
-// that count, which no profiler disturbs.
+// profiled are the measures of which profiles are made. These runs are longer and do not
+// count, so no profiler disturbs those that do.
 var profiled = []string{"write-1m", "write-64b", "send-rtt-spin", "send-rtt-block"}
 
 // How many times as long as measurements they take: a profile of CPU time has 100

@@ -15,7 +15,7 @@ import (
 	govs "github.com/govs-rdma/govs/provider/engine"
 )
 
-// A Report is what came of a run.
+// A Report is the result of a run.
 type Report struct {
 	Figures map[string]Figure `json:"figures"` // all goals by id
 	More    map[string]Figure `json:"more"`    // other ratios
@@ -195,7 +195,7 @@ func (r *runner) conditions(m measure) map[string]any {
 	return c
 }
 
-// busyWait is how long a blocking end looks before it sleeps, if waits are short.
+// busyWait is how long a blocking end polls before it sleeps, if waits are short.
 func busyWait(d Device) time.Duration {
 	if d.Sleeps {
 		return 0
@@ -210,11 +210,11 @@ func orSpin(p load.Poll) load.Poll {
 	return p
 }
 
-// conditionsOf are those of the measure of a name, with what it came to by itself.
+// conditionsOf are the conditions of the measure of a name, with its own median.
 func (r *runner) conditionsOf(name string, v value) map[string]any {
 	m, err := inPlan(r.Config, name)
 	if err != nil {
-		panic(err) // a formula names what is not in the plan
+		panic(err) // a formula names a measure that is not in the plan
 	}
 	c := r.conditions(m)
 	c["measurement"] = name
@@ -288,8 +288,8 @@ func (rep *Report) growthRows() string {
 	return b.String()
 }
 
-// Rows are the figures for a table, under the headings id, median, min, max,
-// rounds, reach, aim and standing; a missing one says why in the last.
+// Rows are the figures for a table, under the headings id, median, min, max, rounds,
+// reach, aim and standing; for a missing one the last has the reason.
 func (rep *Report) Rows() [][]string {
 	var rows [][]string
 	for _, g := range rep.Goals {

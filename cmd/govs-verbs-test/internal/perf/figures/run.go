@@ -92,8 +92,8 @@ type runner struct {
 	load    string            // the machine's load average when the run began
 }
 
-// Run measures. What can't be measured is missing in the report, with the reason;
-// the error is of what makes the rest worthless.
+// Run measures. What can't be measured is missing in the report, with the reason; the
+// error is one that makes the rest useless.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -132,8 +132,8 @@ func (r *runner) lookAtPaths(ctx context.Context) error {
 	return nil
 }
 
-// round makes each measure once. The first one differs from round to round, so
-// that none is always made when the machine has just done something else.
+// round makes each measure once. Each round begins with another one, so that none is
+// always made right after other work of the machine.
 func (r *runner) round(ctx context.Context, round int) error {
 	var list []measure
 	for _, m := range chosen(r.Config) {
@@ -182,7 +182,7 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 	}
 	res, err := r.pair.run(ctx, d, r.addr(d), m.Spec)
 	if err != nil && r.pair.broken() && ctx.Err() == nil {
-		// A process that does not answer is lost, and a new pair may do better.
+		// A process that does not answer is ended, and a new pair is started.
 		err = errors.Join(err, r.renew(ctx))
 	}
 	if err != nil {
@@ -196,7 +196,7 @@ func (r *runner) addr(d Device) netip.Addr {
 	switch {
 	case d.Segments:
 		return ethernet
-	case r.Kernel != nil: // side by side with siw, which has no loopback
+	case r.Kernel != nil: // beside siw, which has no loopback
 		return r.Kernel.Addr
 	}
 	return loopback
@@ -230,7 +230,7 @@ func sampleOf(res load.Result) Sample {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// program runs somebody else's program.
+// program runs a program of others.
 func (r *runner) program(ctx context.Context, t outside.Test) Sample {
 	p := outside.Pair{ClientCPU: r.ClientCPU, ServerCPU: r.ServerCPU, Addr: r.addr(engine), Netdev: "lo"}
 	if r.Kernel != nil {

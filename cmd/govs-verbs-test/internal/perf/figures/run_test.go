@@ -187,7 +187,7 @@ func TestGrowthOfARun(t *testing.T) {
 	}
 }
 
-// An end that is gone is noticed, told, and replaced.
+// An end that has gone is noticed, reported, and replaced.
 func TestLostEnd(t *testing.T) {
 	c := small(t, "write_4k_vs_tcp")
 	ctx := context.Background()
@@ -229,7 +229,7 @@ func TestEndThatIsNone(t *testing.T) {
 	}
 }
 
-// What an end is told to do and can't is an answer, and it goes on.
+// An order that an end can't carry out gets an answer, and the end goes on.
 func TestOrders(t *testing.T) {
 	var out bytes.Buffer
 	in := strings.NewReader(`{"Who":true}

@@ -10,11 +10,11 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
 )
 
-// A sweep is a plot: something over something that is varied.
+// A sweep is a plot of a value over one that is varied.
 type sweep struct {
 	id, title, x, y string
 	points          []sweepPoint
-	growth          bool // how y grows with x is what is looked at
+	growth          bool // the plot is about how y grows with x
 	value           func(x float64, s Sample) float64
 }
 
@@ -24,7 +24,7 @@ type sweepPoint struct {
 	measure measure
 }
 
-// A Curve is what came of a sweep.
+// A Curve is the result of a sweep.
 type Curve struct {
 	ID     string   `json:"id"`
 	Title  string   `json:"title"`
@@ -56,11 +56,11 @@ type Growth struct {
 	Linear   bool    `json:"linear_or_better"`
 }
 
-// linear is the slope up to which growth counts as linear. What is above 1 is
-// what repeated measurements differ by.
+// linear is the slope up to which growth counts as linear. The part above 1 is the
+// difference between repeated measurements.
 const linear = 1.1
 
-// growthOf fits y = c * x^slope. Nothing can be said of less than three points.
+// growthOf fits y = c * x^slope. It needs at least three points.
 func growthOf(points []Point) *Growth {
 	if len(points) < 3 {
 		return nil
@@ -138,7 +138,7 @@ func (c Config) growth(id, title, x, y string, xs []int, v func(float64, Sample)
 
 var plotSizes = []int{64, 256, kib, 4 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 4 * mib}
 
-// bandwidths and latencies are the plots that people look for.
+// bandwidths and latencies are the plots that readers look for first.
 func bandwidths(c Config) sweep {
 	s := sweep{
 		id: "bandwidth", title: "Bandwidth over message size, one connection, loopback, spinning", x: "octets", y: "GB/s",
@@ -183,8 +183,8 @@ func (s *sweep) add(series string, size int, m measure) {
 	s.points = append(s.points, sweepPoint{series, float64(size), m})
 }
 
-// curve is what the samples of a sweep come to. Points without a value are not in
-// it, and neither are series without points.
+// curve is the curve of a sweep's samples. Points without a value are not in it, and
+// neither are series without points.
 func (s sweep) curve(samples map[string][]Sample) Curve {
 	c := Curve{ID: s.id, Title: s.title, X: s.x, Y: s.y}
 	for _, p := range s.points {

@@ -15,8 +15,8 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// order is what an end, a worker process, is to do. One field is set, with Over and Addr if
-// that needs them.
+// order is an order to an end, which is a worker process. One field is set, with Over and
+// Addr if that needs them.
 type order struct {
 	Who     bool            `json:",omitempty"` // describe the end
 	Listen  *Device         `json:",omitempty"` // server: listen over it, at Addr
@@ -31,15 +31,15 @@ type order struct {
 }
 
 type answer struct {
-	End     *load.End      `json:",omitempty"` // who it is
+	End     *load.End      `json:",omitempty"` // its description
 	Addr    netip.AddrPort `json:",omitzero"`
 	Result  *load.Result   `json:",omitempty"`
 	Elapsed time.Duration  `json:",omitempty"`
 	Memory  *memory        `json:",omitempty"`
 }
 
-// Serve is an end: it takes orders from in until that ends. self is what is told
-// of the process, and its Cong is for all sockets.
+// Serve is an end: it takes orders from in until that ends. self describes the process to
+// other ends, and its Cong is for all sockets.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, self load.End) error {
 	ctx, stop := context.WithCancel(ctx)
 	x := &executor{ctx: ctx, self: self, vctxs: make(map[Device]*ibverbs.Context), clients: make(map[peer]client)}
@@ -109,7 +109,7 @@ func (x *executor) end(d Device) load.End {
 
 // open opens a device once.
 func (x *executor) open(d Device) (*ibverbs.Context, error) {
-	d.Segments = false // a matter of the address
+	d.Segments = false // the address decides this
 	if vctx, ok := x.vctxs[d]; ok {
 		return vctx, nil
 	}
@@ -196,8 +196,8 @@ func (x *executor) dial(p peer) (client, error) {
 	return load.Dial(x.ctx, vctx, p.addr, x.end(p.device))
 }
 
-// close ends everything in the order in which it can end. Nobody is left to hear
-// of errors.
+// close ends everything in the order in which it can end. No caller takes errors any
+// more.
 func (x *executor) close(stop func()) {
 	for _, c := range x.clients {
 		_ = c.Close()

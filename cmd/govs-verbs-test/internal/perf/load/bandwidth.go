@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// LookEvery is after how many messages the clock is looked at: reading it costs
-// as much as posting a small message.
+// LookEvery is the number of messages after which the clock is read: reading it costs as
+// much as posting a small message.
 func LookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
 
 // begin starts a stretch of n messages on each lane, or with a limit of as many
@@ -28,10 +28,10 @@ func (e *end) begin(n uint64, limit time.Duration) {
 	}
 }
 
-// greet has new connections carry a run of nothing. The side that was dialled may
-// not send before it has received something (RFC 5044 section 7.1.2), which the
-// provider sees to or not; and where it doesn't, the end of the connection's
-// set-up and the first message could reach us in one piece, which we refuse.
+// greet does an empty run on new connections. The accepting side may not send before it
+// has received something (RFC 5044 section 7.1.2). Some providers do not ensure this, and
+// then the end of the start-up and the first message could arrive together, which the
+// engine refuses.
 func (e *end) greet(ctx context.Context) error {
 	if e.runs > 0 {
 		return nil
@@ -40,8 +40,8 @@ func (e *end) greet(ctx context.Context) error {
 	return e.stream(ctx)
 }
 
-// stream posts what begin said, answers what comes, and returns when both ends
-// have all of it.
+// stream posts the messages of begin, answers those that come, and returns when both ends
+// have all messages.
 func (e *end) stream(ctx context.Context) error {
 	for i := range e.lanes {
 		if err := e.feed(&e.lanes[i], i); err != nil {
@@ -111,8 +111,8 @@ func (e *end) received(l *lane, octets int) error {
 	return because(l.qp, l.qp.PostRecv(l.recv...))
 }
 
-// sendNote posts a note. Its content is that of a message's beginning, as it is
-// received where messages are.
+// sendNote posts a note. Its content is that of the beginning of a message, because it is
+// received in the same memory.
 func (e *end) sendNote(l *lane, octets int) error {
 	l.note[0].SGList = l.note[0].SGList[:0]
 	if octets > 0 {
@@ -142,8 +142,8 @@ func (e *end) feed(l *lane, n int) error {
 		}
 		l.posted += count
 	}
-	// A client may be in its next run while we look at the end of this one: ends
-	// are counted.
+	// A client may be in its next run before the server has handled the end of this one:
+	// ends are counted.
 	ended := l.ends >= e.runs
 	if l.posted == l.done && l.endsSent < e.runs && (!e.server || ended) {
 		l.endsSent++
@@ -158,7 +158,7 @@ func (e *end) feed(l *lane, n int) error {
 	return nil
 }
 
-// lookAtClock keeps the peak, and ends what is limited by time.
+// lookAtClock updates the peak, and ends a run that is limited by time.
 func (e *end) lookAtClock(ctx context.Context) error {
 	r := &e.run
 	now := time.Since(r.began)
@@ -184,7 +184,7 @@ func (e *end) lookAtClock(ctx context.Context) error {
 // peakWindow is the least time of which the peak is an average.
 const peakWindow = 10 * time.Millisecond
 
-// A Peak finds the fastest stretch of a transfer. Its zero value has seen nothing.
+// A Peak finds the fastest stretch of a transfer. Its zero value is an empty transfer.
 type Peak struct {
 	from   time.Duration
 	octets int

@@ -77,8 +77,8 @@ func refusal(err error) error {
 // Peer describes the server.
 func (c *Client) Peer() End { return c.peer.End }
 
-// Run does one run. Connections are kept for the next one if that differs in
-// nothing but how long it is. After an error the client is good for Close only.
+// Run does one run. Connections are kept for the next run if that differs in its length
+// only. After an error the client can only be closed.
 func (c *Client) Run(ctx context.Context, spec Spec) (Result, error) {
 	if err := spec.Complete(); err != nil {
 		return Result{}, err
@@ -104,7 +104,7 @@ func (c *Client) Run(ctx context.Context, spec Spec) (Result, error) {
 	return r, c.end.verify()
 }
 
-// why waits for a moment for what the server says of a run that failed.
+// why waits for a moment for the server's message about a run that failed.
 func (c *Client) why(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

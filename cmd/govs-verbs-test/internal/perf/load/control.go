@@ -14,14 +14,14 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// The ends talk over a connection of its own, in Sends of JSON: the client asks,
-// the server answers. While a run is under way neither says anything, so that
-// nothing but the run is polled for.
+// The ends exchange messages over a connection of their own, in Sends of JSON: the client
+// asks, the server answers. While a run is under way neither sends a message, so that
+// only the run is polled for.
 
-// message is what an end says. One field is set.
+// message is a message of an end. One field is set.
 type message struct {
 	Hello *hello `json:",omitempty"` // both, first
-	Run   *order `json:",omitempty"` // client: what is to be done next
+	Run   *order `json:",omitempty"` // client: the next run
 	Ready *ready `json:",omitempty"` // server: it can be connected to
 	Go    bool   `json:",omitempty"` // server: it is connected and in the run
 	Done  *done  `json:",omitempty"` // server: the run is over
@@ -44,7 +44,7 @@ type ready struct{ Table table }
 
 type done struct {
 	Ops   uint64 // by the server, if the run is bidirectional
-	Usage Usage  // of all the run: who is only written to doesn't know how many messages there were
+	Usage Usage  // of the whole run: a target of Writes can't count messages
 }
 
 // table says where the list of an end's regions is, for the peer to read.
@@ -59,9 +59,8 @@ const (
 	controlDepth = 4
 )
 
-// settle is how long the client waits before its first message. Between a siw's
-// reply to the connection request and the end of its accept call nobody looks
-// at what comes in.
+// settle is how long the client waits before its first message. Between its reply to the
+// connection request and the end of its accept call, siw does not read what comes in.
 const settle = 100 * time.Millisecond
 
 // Private data of a connection request: what it is, and for data connections the
@@ -85,7 +84,7 @@ func parseDataPrivate(b []byte) (session uint64, lane int, ok bool) {
 	return binary.BigEndian.Uint64(rest), int(binary.BigEndian.Uint32(rest[8:])), true
 }
 
-// control is the connection that the ends talk over.
+// control is the connection for messages between the ends.
 type control struct {
 	conn *rdmacm.Conn
 	recv *ibverbs.MR // controlDepth slots

@@ -86,8 +86,8 @@ func sameConnections(a, b Spec) bool {
 // newEnd makes what an end needs besides connections.
 func newEnd(vctx *ibverbs.Context, pd *ibverbs.PD, spec Spec, server bool) (_ *end, err error) {
 	e := &end{spec: spec, server: server, lanes: make([]lane, spec.QPs)}
-	// What the kernel does for a target that has nothing to do itself, it does
-	// on the same CPU; the engine does it where somebody polls.
+	// For a target that is idle, the kernel does the work on the same CPU; the engine
+	// does it where a goroutine polls.
 	idle := server && !e.posts() && !e.pingPong()
 	e.block = spec.Poll == Block || idle && vctx.Provider() == "kernel"
 	defer func() {
@@ -109,8 +109,8 @@ func newEnd(vctx *ibverbs.Context, pd *ibverbs.PD, spec Spec, server bool) (_ *e
 	return e, err
 }
 
-// inlineFits says what the EINVAL of the QP does not. Where the device doesn't tell
-// how much it takes, the QP decides.
+// inlineFits says what the EINVAL of the QP does not. If the device does not report its
+// limit, the QP decides.
 func inlineFits(vctx *ibverbs.Context, octets int) error {
 	attr, err := vctx.Query()
 	if err != nil {
@@ -162,8 +162,8 @@ func (e *end) capacity() ibverbs.QPCap {
 	return c
 }
 
-// config is for the connection of a QP. The depths are the initiator's; who
-// accepts takes what it is offered.
+// config is for the connection of a QP. The depths are the initiator's; the accepting
+// side takes what it is offered.
 func (e *end) config(pd *ibverbs.PD, lane int) *rdmacm.ConnConfig {
 	depth := func(reads bool) int {
 		if reads {
@@ -271,7 +271,7 @@ func (e *end) makeList(n int) error {
 	return nil
 }
 
-// turn has work requests use the regions whose turn it is.
+// turn has work requests use the next regions.
 func (e *end) turn(l *lane, wrs []ibverbs.SendWR) {
 	n := uint64(len(e.locals))
 	for i := range wrs {
@@ -289,8 +289,8 @@ func (e *end) turn(l *lane, wrs []ibverbs.SendWR) {
 
 // wait returns how many completions it put into e.wc, at least one.
 func (e *end) wait(ctx context.Context) (int, error) {
-	// Where the peer answers at once, neither PollWait nor the loop below ever
-	// comes to look at the context.
+	// If the peer answers at once, neither PollWait nor the loop below ever checks the
+	// context.
 	if e.waits++; e.waits%(1<<10) == 0 && ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
@@ -308,7 +308,7 @@ func (e *end) wait(ctx context.Context) (int, error) {
 	}
 }
 
-// check looks at the status of a completion.
+// check checks the status of a completion.
 func (e *end) check(wc *ibverbs.WC) error {
 	if wc.Status == ibverbs.WCSuccess {
 		return nil
@@ -317,7 +317,7 @@ func (e *end) check(wc *ibverbs.WC) error {
 	return because(l.qp, wc.Err())
 }
 
-// verify compares what is in the sinks with what the peer sends.
+// verify compares the sinks with what the peer sends.
 func (e *end) verify() error {
 	if !e.sinks() {
 		return nil
@@ -349,12 +349,12 @@ func (e *end) close() error {
 	return errors.Join(errs...)
 }
 
-// stretch is what is kept of the part of a run that is under way.
+// stretch is the state of the part of a run that is under way.
 type stretch struct {
 	began    time.Time
 	limit    time.Duration // 0: none
 	over     int           // lanes
 	peak     Peak
 	hist     *Histogram
-	unlooked int // messages since the clock was looked at
+	unlooked int // messages since the clock was read
 }

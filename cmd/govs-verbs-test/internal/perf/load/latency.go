@@ -16,7 +16,7 @@ func (e *end) pings(ctx context.Context, n uint64, limit time.Duration) (uint64,
 	e.begin(0, 0)
 	var last time.Duration
 	for i := uint64(0); limit > 0 || i < n; i++ {
-		// Where the peer answers at once, no wait ever comes to look at the context.
+		// If the peer answers at once, no wait ever checks the context.
 		if i%(1<<10) == 0 && ctx.Err() != nil {
 			return i, ctx.Err()
 		}
@@ -91,9 +91,9 @@ func (e *end) pongs(ctx context.Context) (uint64, error) {
 	}
 }
 
-// throw posts one message, and after it the receives that are due: the peer has
-// enough of them not to wait for that. Few messages are signalled: with the answer to one the
-// sender knows that it is done.
+// throw posts one message, and then the receives that are due; this end has posted enough
+// of them before, so the peer need not wait. Few messages are signalled, because the
+// answer to a message shows that it is done.
 func (e *end) throw(l *lane, i uint64) error {
 	wr := &l.list[0]
 	wr.WRID = workID(0, 0)
@@ -103,8 +103,7 @@ func (e *end) throw(l *lane, i uint64) error {
 		l.notes++
 	}
 	if e.spec.Op == WriteLat {
-		// What the Write before this had here has been answered, so that
-		// nobody reads it any more.
+		// The Write before this has been answered, so its source is free.
 		e.mem.src.Bytes()[e.spec.Size-1] = turnOctet(e.seq)
 	}
 	if err := l.qp.PostSend(l.list...); err != nil {
@@ -129,9 +128,8 @@ func (e *end) catch(ctx context.Context, l *lane) error {
 	return nil
 }
 
-// watch waits until the peer's Write is there, or the peer's end. Whether it
-// makes something of the completions or not, polling for them is what moves the
-// engine's data.
+// watch waits until the peer's Write is there, or the peer's end. It polls for
+// completions even if it needs none, because the engine moves data while it is polled.
 func (e *end) watch(ctx context.Context, l *lane) error {
 	octet := &e.mem.dst.Bytes()[e.spec.Size-1]
 	want := turnOctet(e.seq)
@@ -170,7 +168,7 @@ func (e *end) waitAndHandle(ctx context.Context) error {
 	return nil
 }
 
-// tick notes what a completion of a ping-pong says. It posts nothing.
+// tick handles a completion of a ping-pong. It posts nothing.
 func (e *end) tick(wc *ibverbs.WC) error {
 	if err := e.check(wc); err != nil {
 		return err

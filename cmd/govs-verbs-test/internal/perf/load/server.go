@@ -14,8 +14,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// patience is how long a client waits to be served, and a data connection to be
-// taken by the session that it is for.
+// patience is how long a client waits to be served, and a data connection to be taken by
+// its session.
 const patience = 3 * time.Second
 
 // Server serves clients, one after another.
@@ -23,15 +23,14 @@ type Server struct {
 	vctx    *ibverbs.Context
 	l       *rdmacm.Listener
 	self    End
-	clients chan *rdmacm.Request // who asks to be served
+	clients chan *rdmacm.Request // requests of clients to be served
 	lanes   chan *rdmacm.Request // data connections of the session
 
 	mu      sync.Mutex
 	session uint64 // 0: none
 }
 
-// Listen makes a server at addr, whose port may be 0. self is what clients are
-// told of this end.
+// Listen makes a server at addr, whose port may be 0. self describes this end to clients.
 func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, self End) (*Server, error) {
 	// Many QPs connect at once.
 	l, err := rdmacm.Listen(ctx, vctx, addr, &rdmacm.ListenConfig{Backlog: 1024})
@@ -47,10 +46,10 @@ func (s *Server) Addr() netip.AddrPort { return s.l.Addr() }
 // Close ends listening. Call it after Serve.
 func (s *Server) Close() error { return s.l.Close() }
 
-// Serve serves n clients one after another, each until it closes; with n == 0 it
-// goes on until ctx ends. A client that comes while another one is served is
-// rejected and told why. The error is ctx.Err(), or that of the listener, or
-// those of the clients that did not end in order.
+// Serve serves n clients one after another, each until it closes; with n == 0 it goes on
+// until ctx ends. A client that connects while another one is served is rejected, with
+// the reason. The error is ctx.Err(), or that of the listener, or those of the clients
+// that did not end in order.
 func (s *Server) Serve(ctx context.Context, n int) error {
 	routing, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -83,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 	return errors.Join(errs...)
 }
 
-// route brings a connection request to whom it is for.
+// route passes a connection request to the session that it is for, or to Serve.
 func (s *Server) route(ctx context.Context, req *rdmacm.Request) {
 	to, refusal := s.clients, busyText
 	if string(req.PrivateData()) != controlHello {
@@ -166,7 +165,8 @@ func (s *Server) serve(ctx context.Context, req *rdmacm.Request) (err error) {
 	}
 }
 
-// excuse tells the client why there is no more. It may have gone.
+// excuse sends the client the reason why the server ends the session. The client may have
+// gone.
 func (x *session) excuse(err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

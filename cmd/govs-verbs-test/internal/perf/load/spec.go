@@ -75,11 +75,11 @@ type Spec struct {
 	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
 	Outstanding   int  `json:",omitempty"` // RDMA Reads outstanding on a QP (ORD, 1 to 128), default 16
 	Inline        int  `json:",omitempty"` // messages of up to so many octets are posted inline; default 0
-	Bidirectional bool `json:",omitempty"` // bandwidth: the server does to the client what is done to it
+	Bidirectional bool `json:",omitempty"` // bandwidth: the server sends to the client, too
 	Poll          Poll `json:",omitempty"` // of both ends, default Spin
 }
 
-// Limits of a Spec. A server refuses what is beyond, whoever asks.
+// Limits of a Spec. A server refuses values beyond them.
 const (
 	MaxSize        = 1 << 30
 	MaxQPs         = 1 << 14
@@ -89,7 +89,7 @@ const (
 	MaxOutstanding = 128
 )
 
-// Complete puts the defaults in and says what is impossible.
+// Complete sets defaults, and returns an error about a Spec that is impossible.
 func (s *Spec) Complete() error {
 	lat := s.Op.Latency()
 	setDefault(&s.QPs, 1)
@@ -150,7 +150,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// Result is what a run came to, of both directions if it has two.
+// Result is the result of a run, for both directions if it has two.
 type Result struct {
 	Ops     uint64        // messages; for latency, round trips
 	Octets  uint64        // of payload
@@ -162,9 +162,9 @@ type Result struct {
 	Client, Server Usage
 }
 
-// Usage is what a run cost one end's process.
+// Usage is what a run costs the process of one end.
 type Usage struct {
-	AllocsPerOp float64       // objects allocated, by whatever goroutine
+	AllocsPerOp float64       // objects allocated, by all goroutines
 	User, Sys   time.Duration // CPU time
 }
 
@@ -187,8 +187,8 @@ type Latency struct {
 	Min, Median, P99, P999, Max, Mean time.Duration
 }
 
-// An End is what the parts that a figure depends on are at one end; the ends tell
-// each other. All of it is for the reader, and only Provider decides anything.
+// An End describes one end as far as figures depend on it; the ends exchange it. All of
+// it is for the reader, except that Provider is used.
 type End struct {
 	Provider  string // engine, kernel, tcp
 	Device    string `json:",omitempty"`

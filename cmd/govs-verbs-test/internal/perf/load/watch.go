@@ -1,9 +1,9 @@
 package load
 
-// look reads an octet that a device may be writing: the last one of a Write's
-// target. There is nothing in the verbs that would order this with the Write,
-// and so nothing that the race detector could know of; it is kept from looking.
-// Not inlining it keeps the compiler from reading once for a whole loop.
+// look reads an octet that a device may be writing: the last one of a Write's target.
+// Nothing in the verbs orders this read with the Write, so the race detector would report
+// a race; the function is excluded from it. Not inlining it keeps the compiler from
+// reading once for a whole loop.
 //
 //go:norace
 //go:noinline

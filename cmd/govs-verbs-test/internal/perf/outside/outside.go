@@ -1,9 +1,9 @@
 // Package outside runs the benchmarks of others, that of UCX, libfabric and
 // perftest, both ends on this machine, and reads what they print.
 //
-// Their options are their defaults wherever they have some, and they are given
-// the transport of this comparison: TCP, or for perftest an RDMA device. None of
-// them can be told a congestion control; theirs is the system's, or the route's.
+// Their options are their defaults wherever they have some, and they are given the
+// transport of this comparison: TCP, or for perftest an RDMA device. None of them has an
+// option for the congestion control; theirs is the system's, or the route's.
 package outside
 
 import (
@@ -41,10 +41,10 @@ const (
 	VerbsSendPP = "perftest-send" // ib_send_lat over librdmacm
 )
 
-// A Result is what a program said of a run. What it does not say is zero.
+// A Result is what a program prints about a run. Values that it does not print are zero.
 type Result struct {
 	GBps float64       `json:",omitempty"` // 10^9 octets of payload per second, in one direction
-	RTT  time.Duration `json:",omitempty"` // round trip: the median, or the mean where only that is told
+	RTT  time.Duration `json:",omitempty"` // round trip: median, or mean if only that is printed
 	Mean bool          `json:",omitempty"` // RTT is the mean
 
 	Command string // the client's, to run it by hand
@@ -58,18 +58,18 @@ type Pair struct {
 	Device               string // RDMA device of Addr, for perftest
 }
 
-// program is how a program is called and understood.
+// program describes how a program is called, and its output read.
 type program struct {
 	binary  string
-	version []string // the command that tells its version
+	version []string // the command that prints its version
 	pkg     string   // of Debian
 	env     func(Pair) []string
 	server  func(p Pair, t Test, port int) []string
 	client  func(p Pair, t Test, port int) []string
 	parse   func(t Test, stdout string) (Result, error)
 
-	// early reports whether a client has failed because it came before its server
-	// listened, where nobody but the two can see to that; nil if there is no such case.
+	// early reports whether a client has failed because it connected before its server
+	// listened, if only the two programs can prevent that; nil if there is no such case.
 	early func(client *process) bool
 }
 
@@ -93,8 +93,8 @@ func Usable(name string) error {
 	return nil
 }
 
-// Version is what a program, or what it is a part of, says of itself in its first
-// line, empty if it says nothing.
+// Version is the first line that a program, or the package that it is a part of, prints
+// about its version; empty if it prints none.
 func Version(ctx context.Context, name string) string {
 	p, err := lookup(name)
 	if err != nil {
@@ -118,8 +118,7 @@ var (
 // errEarly is the end of a client that came before its server listened.
 var errEarly = errors.New("it seems that the client came before its server listened")
 
-// Run runs both ends and returns what the client said. When ctx ends, both are
-// killed.
+// Run runs both ends and returns what the client printed. When ctx ends, both are killed.
 func (p Pair) Run(ctx context.Context, t Test) (Result, error) {
 	if err := Usable(t.Program); err != nil {
 		return Result{}, err
@@ -145,7 +144,7 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	// Whatever happens, no server is left.
+	// In every case the server is ended.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	server, err := p.start(ctx, prog, prog.server(p, t, port), p.ServerCPU)
@@ -208,7 +207,7 @@ func (p Pair) start(ctx context.Context, prog program, args []string, cpu int) (
 	return pr, nil
 }
 
-// failure is the error of a program that has ended, with the end of what it said.
+// failure is the error of a program that has ended, with the end of its output.
 func (pr *process) failure() error {
 	said := strings.TrimSpace(pr.stderr.String())
 	if said == "" {
@@ -221,8 +220,8 @@ func (pr *process) failure() error {
 	return fmt.Errorf("%w: %s", pr.err, said)
 }
 
-// listening waits until a socket listens at the port. Trying to connect would be
-// no good: these servers serve one client.
+// listening waits until a socket listens at the port. It does not try to connect, because
+// these servers serve one client.
 func (pr *process) listening(ctx context.Context, port int) error {
 	limit := time.NewTimer(listenLimit)
 	defer limit.Stop()
@@ -248,7 +247,7 @@ func (pr *process) listening(ctx context.Context, port int) error {
 	}
 }
 
-// freePort finds a TCP port that nobody listens at.
+// freePort finds a TCP port at which no socket listens.
 func freePort(addr netip.Addr) (int, error) {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
 	if err != nil {

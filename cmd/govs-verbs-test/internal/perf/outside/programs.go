@@ -90,8 +90,8 @@ func ucxBandwidth(r ucxRow) Result { return Result{GBps: r[ucxOverall] * (1 << 2
 
 func ucxLatency(r ucxRow) Result { return Result{RTT: 2 * micros(r[ucxMedian])} }
 
-// pingpong is fi_pingpong over the provider tcp with connected endpoints. It
-// checks nothing and tells means only.
+// pingpong is fi_pingpong over the provider tcp with connected endpoints. It does not
+// check data, and prints means only.
 func pingpong() program {
 	args := func(t Test) []string {
 		return []string{"-p", "tcp", "-e", "msg", "-S", strconv.Itoa(t.Size), "-I", strconv.Itoa(t.Iters)}
@@ -161,11 +161,12 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 	}
 }
 
-// perftestEarly reports whether a client of perftest was rejected because nobody
-// listened. Its ends first talk over a TCP connection, for whose listener we wait; the
-// last of that comes before the server's rdma_listen at the same port, so that nobody
-// outside can hold the client back between the two. It says that something with the CM
-// has failed, or dies when it tries again, which 4.5 does with what it has freed.
+// perftestEarly reports whether a client of perftest was rejected because the server did
+// not listen yet. The ends first exchange data over a TCP connection, for whose listener
+// we wait; that ends before the server's rdma_listen at the same port, and nothing
+// outside of the two programs can delay the client in between. The client then prints
+// that a call of the CM has failed, or crashes when it tries again, because 4.5 uses
+// memory that it has freed.
 func perftestEarly(client *process) bool {
 	if status, ok := client.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() != syscall.SIGKILL {
 		return true

@@ -75,8 +75,8 @@ func Start(cmd *exec.Cmd, cpu int) error {
 	return errors.Join(err, unix.SchedSetaffinity(0, &was))
 }
 
-// CPUs are the CPUs that the calling thread may run on, and with it, unless Self
-// or others have seen to something else, this process; in ascending order.
+// CPUs are the CPUs that the calling thread may run on, and so may this process, unless
+// Self or another program has changed that; in ascending order.
 func CPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

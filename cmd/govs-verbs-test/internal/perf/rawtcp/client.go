@@ -52,7 +52,7 @@ func (c *Client) connect(ctx context.Context, session uint64) (*net.TCPConn, err
 	return conn.(*net.TCPConn), nil
 }
 
-// Run does one run. After an error the client is good for Close only.
+// Run does one run. After an error the client can only be closed.
 func (c *Client) Run(ctx context.Context, spec load.Spec) (_ load.Result, err error) {
 	if err := Complete(&spec); err != nil {
 		return load.Result{}, err

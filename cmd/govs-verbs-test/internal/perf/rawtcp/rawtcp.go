@@ -2,11 +2,11 @@
 // same without RDMA, over TCP as fast as Go can do it. Each operation is one
 // write of Size octets; the receiver reads into one buffer.
 //
-// Spinning ends make raw non-blocking system calls without pause, outside of the
-// Go scheduler's sight. Blocking ones use a net.Conn.
+// Spinning ends make raw non-blocking system calls without pause, of which the Go
+// scheduler is not notified. Blocking ones use a net.Conn.
 //
-// Each run has TCP connections of its own: their ends tell the receiver that it
-// has everything.
+// Each run has TCP connections of its own: the end of each shows the receiver that it has
+// everything.
 package rawtcp
 
 import (
@@ -26,12 +26,12 @@ import (
 // The workloads. Of a load.Spec they use Size, Iters or Duration, Warmup, QPs
 // (BW: so many connections) and Poll.
 const (
-	BW  load.Op = "tcp-bw"  // one write per message; the time ends when the receiver says that it has all
+	BW  load.Op = "tcp-bw"  // one write per message; timed until the receiver has all
 	Lat load.Op = "tcp-lat" // ping-pong
 )
 
-// Complete puts the defaults in and says what is impossible. It has package load
-// judge the workload that is most like it.
+// Complete puts the defaults in and says what is impossible. It has package load check
+// the most similar workload.
 func Complete(s *load.Spec) error {
 	op := s.Op
 	switch op {
@@ -47,8 +47,8 @@ func Complete(s *load.Spec) error {
 	return err
 }
 
-// message is what the ends say to each other, a line of JSON each. A connection
-// begins with Hello; what follows, if it is for data, is data.
+// message is a message between the ends, a line of JSON. A connection begins with Hello;
+// on a data connection only data follows.
 type message struct {
 	Hello *hello     `json:",omitempty"`
 	Run   *load.Spec `json:",omitempty"` // client
@@ -59,7 +59,7 @@ type message struct {
 
 type hello struct {
 	Protocol string
-	Session  uint64 `json:",omitempty"` // data: the control connection's, which the server's hello tells
+	Session  uint64 `json:",omitempty"` // data: the control connection's, from the server's hello
 }
 
 type done struct{ Usage load.Usage }
@@ -69,7 +69,7 @@ const (
 	maxLine  = 4096
 )
 
-// patience is how long an end may take to say what is due.
+// patience is how long an end may take to send the next message.
 const patience = 10 * time.Second
 
 // tell sends a message.

@@ -27,7 +27,7 @@ type Server struct {
 // Listen makes a server at addr, whose port may be 0. cong is the sockets'
 // TCP_CONGESTION, empty for the system's.
 func Listen(ctx context.Context, addr netip.AddrPort, cong string) (*Server, error) {
-	cfg := net.ListenConfig{Control: congestion(cong)} // what is accepted inherits it
+	cfg := net.ListenConfig{Control: congestion(cong)} // accepted sockets inherit it
 	l, err := cfg.Listen(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func (s *Server) Addr() netip.AddrPort { return s.l.Addr().(*net.TCPAddr).AddrPo
 // Close ends listening. Call it after Serve.
 func (s *Server) Close() error { return s.l.Close() }
 
-// Serve serves n clients one after another, each until it closes; with n == 0 it
-// goes on until ctx ends. It can be called once: afterwards nobody is accepted.
+// Serve serves n clients one after another, each until it closes; with n == 0 it goes on
+// until ctx ends. It can be called once: afterwards no client is accepted.
 func (s *Server) Serve(ctx context.Context, n int) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -74,8 +74,8 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 	return errors.Join(errs...)
 }
 
-// route brings a connection to whom it is for. Those that nobody takes are
-// closed.
+// route passes a connection to the session that it is for, or to Serve. Connections that
+// neither takes are closed.
 func (s *Server) route(ctx context.Context, c *net.TCPConn) {
 	defer until(ctx, c)()
 	h, err := hearHello(c)
@@ -103,7 +103,7 @@ func (s *Server) route(ctx context.Context, c *net.TCPConn) {
 			}
 		}
 	}
-	_ = c.Close() // nobody is interested in it
+	_ = c.Close() // no session takes it
 }
 
 // serve serves one client until it leaves.

@@ -62,8 +62,8 @@ func newSpinning(c *net.TCPConn) (stream, error) {
 	return s, nil
 }
 
-// The calls don't tell the scheduler: they don't wait, and telling costs as much
-// as a small write.
+// The calls don't notify the scheduler: they don't wait, and notifying costs as much as a
+// small write.
 
 func (s *spinning) read(b []byte) (int, error) {
 	n, _, e := syscall.RawSyscall(unix.SYS_READ, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))

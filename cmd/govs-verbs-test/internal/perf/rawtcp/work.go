@@ -15,7 +15,7 @@ import (
 // readSize is the receiver's buffer.
 const readSize = 256 << 10
 
-// text is what all messages are: octets that don't repeat soon.
+// text is the content of all messages: octets with a long period.
 func text(size int) []byte {
 	b := make([]byte, size)
 	x := uint32(size)
@@ -179,8 +179,8 @@ func receive(ctx context.Context, streams []stream, message []byte, octets uint6
 	return nil
 }
 
-// answer says that all is there. last is what was read last; at the end of a
-// stream that is nothing.
+// answer reports that all octets have arrived. last has the octets read last, none at the
+// end of a stream.
 func answer(s *incoming, message, last []byte) error {
 	if s.got == 0 || s.got%uint64(len(message)) != 0 {
 		return fmt.Errorf("%d octets came, in messages of %d", s.got, len(message))
@@ -226,7 +226,7 @@ func exchange(ctx context.Context, s stream, message []byte, n uint64, limit tim
 	return n, nil
 }
 
-// echo sends back what comes until the end.
+// echo sends back what it receives, until the end.
 func echo(ctx context.Context, s stream, size int) error {
 	buf := make([]byte, size)
 	for {

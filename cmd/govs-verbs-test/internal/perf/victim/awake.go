@@ -9,10 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// latencyDevice is where a process asks that idle CPUs wake within so many microseconds, as
-// long as it has the file open (Documentation/power/pm_qos_interface.rst). Within 0 they
-// poll, and wake as fast when the machine has little to do as when it has much. A CPU of a
-// guest that sleeps may take milliseconds until its host runs it again.
+// latencyDevice is the file in which a process asks that idle CPUs wake within a number
+// of microseconds, as long as it has the file open
+// (Documentation/power/pm_qos_interface.rst). Within 0 they poll, and wake as fast when
+// the machine has little to do as when it has much. A CPU of a guest that sleeps may take
+// milliseconds until its host runs it again.
 const latencyDevice = "/dev/cpu_dma_latency"
 
 // keepAwake keeps all CPUs awake until end is called. end is nil if the process may not do
@@ -32,7 +33,7 @@ func keepAwake() (end func(), err error) {
 }
 
 // stayAwake is for machines where keepAwake is not possible: it has this process use all
-// the CPU time that nobody else wants, as hostile peers do. Peers of this process, which
+// CPU time that no other process wants, as hostile peers do. Peers of this process, which
 // wait for their sockets, still get it first.
 func stayAwake(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -106,8 +106,8 @@ func (e *echo) close() error {
 	return errors.Join(errs...)
 }
 
-// A spinning end lets other goroutines of its process run after yieldAfter polls, and looks
-// at its context after ctxAfter.
+// A spinning end lets other goroutines of its process run after yieldAfter polls, and
+// checks its context after ctxAfter.
 const (
 	yieldAfter = 64
 	ctxAfter   = 1 << 12
@@ -251,5 +251,5 @@ func count(h *load.Histogram, d, every time.Duration) (missed uint64) {
 // sleep sleeps without Go's timers, which may be a millisecond late.
 func sleep(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&t, nil) // woken early is as good
+	_ = unix.Nanosleep(&t, nil) // it may wake early
 }

@@ -231,7 +231,7 @@ func TestCheck(t *testing.T) {
 		"0 peers":             func(c *Config) { c.Peers = []int{0} },
 		"4097 peers":          func(c *Config) { c.Peers = []int{MaxPeers + 1} },
 		"nothing to measure":  func(c *Config) { c.Peers = nil },
-		"--rounds 0":            func(c *Config) { c.Rounds = 0 },
+		"--rounds 0":          func(c *Config) { c.Rounds = 0 },
 		"0s for":              func(c *Config) { c.Time = 0 },
 		"a request every -1s": func(c *Config) { c.Every = -time.Second },
 		"CPU 0: the server":   func(c *Config) { c.ServerCPU = 0 },

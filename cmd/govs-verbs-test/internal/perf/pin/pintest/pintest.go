@@ -8,9 +8,9 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/pin"
 )
 
-// Two are two CPUs that the test's processes may run on, one for each end. Where
-// there is one only, the test is skipped, or with REQUIRE_SIW=1 fails: then
-// nothing is to be left out.
+// Two are two CPUs that the test's processes may run on, one for each end. Where there is
+// one only, the test is skipped, or with REQUIRE_SIW=1 fails: then no test may be left
+// out.
 func Two(t testing.TB) (client, server int) {
 	t.Helper()
 	cpus, err := pin.CPUs()
