@@ -21,8 +21,8 @@ func CheckVersion(h *Header, version uint8) error {
 	}
 }
 
-// Region is what the owner of the STag table knows about one STag, seen from
-// one stream and for one kind of access. Base and Len mean nothing unless Valid.
+// Region is the entry of the STag table for one STag, for one stream and one kind of
+// access. Base and Len mean nothing unless Valid.
 type Region struct {
 	Valid      bool   // the STag, its key octet included, names a registered buffer
 	Associated bool   // it is of the stream's protection domain and, where bound to a stream, of this one

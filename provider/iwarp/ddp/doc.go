@@ -10,9 +10,9 @@
 // # Codec and legality are separate
 //
 // [Header] carries every bit of a DDP header, the reserved ones included, and
-// [Header.AppendTo] writes what it is given. That a version, a QN or an MSN is
-// wrong is found by the Check functions, which answer with the *[iwarp.Error]
-// that a Terminate message for it carries (RFC 5041 section 7.2).
+// [Header.AppendTo] writes what it is given. That a version, a QN or an MSN is wrong is
+// found by the Check functions, which return the *[iwarp.Error] that a Terminate message
+// for it carries (RFC 5041 section 7.2).
 //
 // # Checking and committing are separate
 //

@@ -190,7 +190,8 @@ func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
 	return h, n, nil
 }
 
-// A Tagged is what matters of a tagged segment once its DV is known to be good.
+// A Tagged has the fields of a tagged segment that are needed once its DV is known to be
+// right.
 type Tagged struct {
 	Last    bool
 	ULPCtl  uint8
@@ -199,9 +200,9 @@ type Tagged struct {
 	Payload []byte
 }
 
-// ParseTagged takes a ULPDU apart that is a tagged segment: T set, and DV 1.
-// The payload borrows from ulpdu. With false it is something
-// else, or too short, and [Parse] tells what.
+// ParseTagged parses a ULPDU that is a tagged segment: T set, and DV 1. The payload
+// borrows from ulpdu. It returns false for any other ULPDU, or one that is too short;
+// [Parse] returns which.
 func ParseTagged(ulpdu []byte) (g Tagged, ok bool) {
 	if len(ulpdu) < TaggedHeaderLen || ulpdu[0]&^(ctlReservedMask|ctlLast) != ctlTagged|Version {
 		return Tagged{}, false

@@ -43,9 +43,9 @@ func (q *UntaggedQueue) Offset() uint32 { return q.offset }
 // Open reports whether a message has started and not ended.
 func (q *UntaggedQueue) Open() bool { return q.open }
 
-// Check verifies QN, MSN and MO of an untagged segment with payloadLen octets of
-// payload. It changes nothing. Whether a buffer is there and large enough is
-// [CheckUntagged]'s part.
+// Check verifies QN, MSN and MO of an untagged segment with payloadLen octets of payload.
+// It changes nothing. [CheckUntagged] checks whether there is a buffer that is large
+// enough.
 //
 // Errors, in the order of the checks: [ErrInvalidQN], [ErrMSNRange],
 // [ErrInvalidMO], [ErrMessageLength].
@@ -70,10 +70,10 @@ func (q *UntaggedQueue) Check(h *Header, payloadLen int) error {
 	return nil
 }
 
-// Whole takes a ULPDU apart that is an untagged message of one segment and the next
-// one of the queue: T clear, L set, DV 1, and what
-// Check demands. The payload borrows from ulpdu. With false it is something else,
-// or too short, and [Parse] and Check tell what.
+// Whole parses a ULPDU that is an untagged message of one segment and the next one of the
+// queue: T clear, L set, DV 1, and the requirements of Check. The payload borrows from
+// ulpdu. It returns false for any other ULPDU, or one that is too short; [Parse] and
+// Check return which.
 func (q *UntaggedQueue) Whole(ulpdu []byte) (payload []byte, ulpCtl uint8, ok bool) {
 	if len(ulpdu) < UntaggedHeaderLen || ulpdu[0]&^ctlReservedMask != ctlLast|Version || q.open {
 		return nil, 0, false

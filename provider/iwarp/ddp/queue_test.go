@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// script is one queue and the segments that reach it, told in order.
+// script is one queue and the segments that reach it, in order.
 type script struct {
 	t *testing.T
 	q UntaggedQueue

@@ -34,8 +34,8 @@ func (s Segment) TO(base uint64) uint64 { return base + uint64(s.Offset) }
 // large as the MULPDU allows (RFC 5041 section 5.2). A message without octets
 // gives one empty segment.
 //
-// The zero Segmenter is that of an empty untagged message. It is not safe for
-// concurrent use; a copy continues on its own from where the original stood.
+// The zero Segmenter is that of an empty untagged message. It is not safe for concurrent
+// use; a copy continues independently from the state of the original.
 //
 //rfc:5041 DDP-5.2-01 Segments no larger than MULPDU
 //rfc:5041 DDP-5.2-08 Zero-length message uses exactly one segment
@@ -47,8 +47,8 @@ type Segmenter struct {
 	done   bool
 }
 
-// NewSegmenter returns the segmenter of a message of length octets. That a ULP
-// message is shorter than 2^32 octets is in the type.
+// NewSegmenter returns the segmenter of a message of length octets. The type limits a ULP
+// message to less than 2^32 octets.
 //
 //rfc:5041 DDP-5.2-02 ULP message shorter than 2^32
 func NewSegmenter(length uint32, tagged bool) Segmenter {
@@ -59,9 +59,9 @@ func NewSegmenter(length uint32, tagged bool) Segmenter {
 // mulpdu octets. The MULPDU may change from call to call; segments already
 // returned keep their size, as RFC 5041 section 3 demands.
 //
-// It returns false when the message is finished, and also when mulpdu has no
-// room for an octet of payload though one is due. MPA offers no such MULPDU
-// (see [MinMULPDU]); Done tells the two apart.
+// It returns false when the message is finished, and also when mulpdu has no room for an
+// octet of payload though one is due. MPA offers no such MULPDU (see [MinMULPDU]); Done
+// distinguishes the two.
 //
 //rfc:5041 DDP-3-01 A change of MULPDU re-segments nothing already posted
 //rfc:5041 DDP-4.1-04 L=1 on the last segment of each message

@@ -56,8 +56,8 @@ func CheckULPDULen(ulpduLen int) error {
 	return nil
 }
 
-// AppendHeader appends ULPDU_Length to b, big-endian. It does not judge the
-// length (see CheckULPDULen); 65535 can be expressed.
+// AppendHeader appends ULPDU_Length to b, big-endian. It does not check the length (see
+// CheckULPDULen): 65535 can be written, too.
 func AppendHeader(b []byte, ulpduLen uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, ulpduLen)
 }
@@ -91,10 +91,9 @@ func CopyCRC(crc uint32, dst, src []byte) uint32 { return crc32c.Copy(crc, dst, 
 
 var zeroPad [MaxPadLen]byte
 
-// AppendTrailer appends pad and CRC to b. crc is the running CRC over the header
-// and the ULPDU of ulpduLen octets; the pad is added to it here. With withCRC
-// false the CRC field is zero and crc is not looked at. The CRC is stored least
-// significant octet first.
+// AppendTrailer appends pad and CRC to b. crc is the running CRC over the header and the
+// ULPDU of ulpduLen octets; the pad is added to it here. With withCRC false the CRC field
+// is zero and crc is ignored. The CRC is stored least significant octet first.
 //
 //rfc:5044 MPA-4.1-04 Pad octets are zero on send
 //rfc:5044 MPA-4.1-06 CRC field present even when CRC is off
@@ -146,8 +145,8 @@ func SealFPDU(fpdu []byte) {
 // sealRun is how many FPDUs are sealed and verified together.
 const sealRun = 16
 
-// SealFPDUs is SealFPDU for each of the FPDUs of size octets that lie one after
-// the other in fpdus, for less than as many calls cost.
+// SealFPDUs is SealFPDU for each of the FPDUs of size octets that lie one after the other
+// in fpdus, at less cost than that many calls.
 func SealFPDUs(fpdus []byte, size int) {
 	if len(fpdus) == size {
 		SealFPDU(fpdus)

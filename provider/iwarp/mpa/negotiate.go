@@ -27,9 +27,9 @@ const (
 	// directions. It is the default, as RFC 5044 section 4.4 demands.
 	CRCPreferred CRCPolicy = iota
 
-	// CRCRequired is CRCPreferred for an initiator that also refuses a Reply with
-	// C=0: RFC 5044 allows it, but it tells nothing of whether the peer checks.
-	// The responder has no such case, because its C=1 comes last.
+	// CRCRequired is CRCPreferred for an initiator that also refuses a Reply with C=0:
+	// RFC 5044 allows it, but it does not show whether the peer checks. The responder has
+	// no such case, because its C=1 comes last.
 	CRCRequired
 
 	// CRCOff declares C=0. Only an administrator may ask for it (RFC 5044
@@ -86,7 +86,7 @@ type Config struct {
 	Deadline time.Time
 }
 
-// Errors for callers of the negotiation: nothing was sent, no peer is to blame.
+// Errors for callers of the negotiation: nothing was sent, and no peer is at fault.
 var (
 	ErrPrivateDataTooLong = errors.New("mpa: private data is longer than a start-up frame can carry")
 	ErrConfig             = errors.New("mpa: invalid start-up configuration")
@@ -144,10 +144,9 @@ func (c Config) checkPrivateData(ulp []byte, enhanced bool) error {
 	return nil
 }
 
-// Errors of the negotiation. Those of code 4 close the TCP connection at once.
-// Those of codes 5, 6 and 7 are sent to the peer in a Terminate message before it
-// is closed (RFC 6581 sections 9.1 to 9.3). Compare pointers to tell those of the
-// same code apart.
+// Errors of the negotiation. Those of code 4 close the TCP connection at once. Those of
+// codes 5, 6 and 7 are sent to the peer in a Terminate message before it is closed (RFC
+// 6581 sections 9.1 to 9.3). Compare pointers to distinguish those of the same code.
 var (
 	ErrRevision        = invalidFrame("MPA revision is not supported")
 	ErrUnenhancedReply = invalidFrame("unenhanced MPA Reply Frame to an enhanced MPA Request Frame")
@@ -170,8 +169,8 @@ var (
 	ErrClosed = mpaError(iwarp.MPAClosed, "TCP connection ended during start-up")
 )
 
-// RejectedError is a well-formed Reply with the R bit: the responder's ULP said
-// no. MPA is over, the TCP connection may be used for other things (RFC 5044
+// RejectedError is a well-formed Reply with the R bit: the responder's ULP rejected the
+// connection. MPA is over, the TCP connection may be used for other things (RFC 5044
 // section 7.1.2 rule 3).
 type RejectedError struct {
 	Revision    uint8
@@ -189,7 +188,7 @@ func (e *RejectedError) Error() string {
 // Params is the outcome of a start-up.
 type Params struct {
 	Revision  uint8 // of the peer's frame
-	RDMAC     bool  // DDP and RDMAP have version 0, the RDMA Consortium's; the ULP must be told
+	RDMAC     bool  // DDP and RDMAP have version 0, the RDMA Consortium's; the ULP must learn of it
 	Enhanced  bool  // IRD, ORD and RTR were negotiated (RFC 6581)
 	CRC       bool  // generate and check CRCs, both directions, until the end
 	MarkersTx bool  // put Markers into what this end sends
@@ -221,7 +220,7 @@ type Params struct {
 	PeerPrivateData []byte
 }
 
-// depth turns a local value and a request to leave it alone into a field.
+// depth returns the field for a local value, or for one that is not negotiated.
 func depth(value int, manual bool) uint16 {
 	if manual {
 		return NotNegotiated

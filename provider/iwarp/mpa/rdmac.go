@@ -1,9 +1,9 @@
 package mpa
 
-// RDMACPolicy is which protocols an endpoint speaks: the IETF's (MPA revisions 1
-// and 2, DDP and RDMAP version 1), or the RDMA Consortium's, which were before them
-// (revision 0 and version 0). RFC 5044 appendix C tells how the two find out about
-// each other. Versions are never mixed, and both directions have the same.
+// RDMACPolicy is which protocols an endpoint speaks: the IETF's (MPA revisions 1 and 2,
+// DDP and RDMAP version 1), or the RDMA Consortium's, which are older (revision 0 and
+// version 0). RFC 5044 appendix C describes how endpoints find out which of them the peer
+// speaks. Versions are never mixed, and both directions have the same.
 //
 //rfc:5044 RDMAC-C.1-01 RDMAC peer: DDP/RDMAP 0, MPA rev 0, markers and CRC on
 type RDMACPolicy uint8
@@ -64,13 +64,13 @@ func (c Config) judgeRDMAC(request Frame) (rdmac bool, err error) {
 	return true, nil
 }
 
-// AppendRefusal appends to b the Reply that tells a peer which revision would have
-// been understood, if Receive or Judge failed with err for that reason alone. It is
-// sent, and the connection closed gracefully. Otherwise b comes back unchanged: the
-// connection is closed without a Reply.
+// AppendRefusal appends to b the Reply that names to a peer the revision which would have
+// been understood, if Receive or Judge failed with err for that reason alone. It is sent,
+// and the connection closed gracefully. Otherwise b comes back unchanged: the connection
+// is closed without a Reply.
 //
-// It has R set. RFC 5044 appendix C.2.1 doesn't say so, but an initiator that looks
-// at R before Rev, or at Rev not at all, must not believe to be connected.
+// It has R set. RFC 5044 appendix C.2.1 doesn't say so, but an initiator that looks at R
+// before Rev, or at Rev not at all, must not take itself for connected.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 //rfc:5044 RDMAC-C.2-02 RDMAC initiator M=1 vs non-permissive any M: close

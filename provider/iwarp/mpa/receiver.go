@@ -19,7 +19,7 @@ type Span struct {
 // Receiver finds the FPDUs of one inbound half connection in contiguous octets.
 // Whole FPDUs only: a ULPDU is lent out after its CRC and Markers were verified.
 //
-// For a stream that comes in pieces that are not worth joining there is Deframer.
+// For a stream that comes in pieces, Deframer avoids joining them.
 type Receiver struct {
 	d Deframer
 }
@@ -31,8 +31,7 @@ func NewReceiver(markers, crc bool) Receiver { return Receiver{d: NewDeframer(ma
 // Pos returns the number of octets of the stream that were consumed.
 func (r *Receiver) Pos() uint64 { return r.d.pos }
 
-// Next looks at the FPDU at the start of buf, which may hold more or less than
-// the FPDU.
+// Next verifies the FPDU at the start of buf, which may hold more or less than the FPDU.
 //
 //   - The FPDU is complete: need is 0, the Span describes it, and the Receiver has
 //     moved on after it. The caller drops Span.Len octets from buf.
@@ -79,8 +78,8 @@ func (r *Receiver) Next(buf, scratch []byte) (s Span, need int, err error) {
 	return Span{ULPDU: fpdu[HeaderLen : HeaderLen+ulpduLen], Len: total}, 0, nil
 }
 
-// The bounds of Run: FPDUs that are longer gain nothing, and fewer are not worth
-// looking for more.
+// The bounds of Run: longer FPDUs gain nothing, and for fewer FPDUs the search costs more
+// than it saves.
 const (
 	runLongest  = 1 << 10
 	runShortest = 4
@@ -92,8 +91,8 @@ const (
 // the length of the ULPDU of each; the Receiver has moved on after them. FPDU i
 // begins at i*FPDULen(ulpduLen) of buf.
 //
-// With 0 it has done nothing, and what there is is for Next. That comes where an
-// FPDU is wrong or not complete, with Markers, and where it would not pay.
+// With 0 it has done nothing, and the caller goes on with Next. It returns 0 if an FPDU
+// is wrong or not complete, with Markers, and if it would not be faster.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 func (r *Receiver) Run(buf []byte) (n, ulpduLen int) {
@@ -124,7 +123,7 @@ func (r *Receiver) Run(buf []byte) (n, ulpduLen int) {
 	return n, ulpduLen
 }
 
-// plain takes an FPDU without Markers.
+// plain verifies an FPDU without Markers.
 func (r *Receiver) plain(fpdu []byte, ulpduLen int) (Span, int, error) {
 	end := len(fpdu) - CRCLen
 	if r.d.crc {
@@ -172,11 +171,10 @@ func (d *Deframer) MidFPDU() bool {
 // Feed consumes octets of the stream up to the end of the FPDU under way, and
 // appends what it finds to dst without the Markers: ULPDU_Length, ULPDU, pad, CRC.
 //
-// It returns dst, the number of octets of src consumed, and whether the FPDU
-// ended. When it did, it was verified, and the octets appended since the last
-// done are to be read as ULPDU_Length says; before that they must not be used.
-// The rest of src is for the next call. When it did not, all of src was
-// consumed.
+// It returns dst, the number of octets of src consumed, and whether the FPDU ended. When
+// it did, it was verified, and the octets appended since the last done are an FPDU with
+// this ULPDU_Length; before that they must not be used. The rest of src is for the next
+// call. When it did not, all of src was consumed.
 //
 // The error is ErrCRC or ErrMarker, at the end of the FPDU concerned, and stays
 // so for all later calls. Nothing is retained of dst or src.

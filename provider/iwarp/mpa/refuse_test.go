@@ -114,7 +114,7 @@ func TestInitiatorJudges(t *testing.T) {
 	}
 }
 
-// The error of a reject tells what the responder's ULP said.
+// The error of a reject has what the responder's ULP said.
 //
 //rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
 //rfc:5044 MPA-7.1.2-2-03 Unacceptable private data: Reply with R=1

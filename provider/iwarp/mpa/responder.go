@@ -39,8 +39,8 @@ func (r Responder) Receive(b []byte) (q Request, n int, err error) {
 	return q, n, err
 }
 
-// Judge decides whether the Request can be put before the ULP. The error is a
-// *iwarp.Error 2/0/0x04: close the TCP connection without a Reply.
+// Judge decides whether the Request can be passed to the ULP. The error is a *iwarp.Error
+// 2/0/0x04: close the TCP connection without a Reply.
 //
 //rfc:5044 MPA-7.1.1-11 R=0 in a Request, not checked; R=1 in a Reply rejects
 //rfc:5044 MPA-7.1.1-13 Res bits not checked on receive
@@ -108,8 +108,8 @@ type Request struct {
 
 // Answer is what the responder's ULP says to a Request.
 type Answer struct {
-	// IRD and ORD are the values wanted for this end, 0 to 0x3ffe. In a reject they
-	// tell the initiator what would have been needed.
+	// IRD and ORD are the values wanted for this end, 0 to 0x3ffe. In a reject they are
+	// the values that would have been needed.
 	IRD, ORD int
 
 	// PrivateData is the ULP's, at most 508 octets if the Request was enhanced,

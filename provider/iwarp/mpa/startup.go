@@ -60,9 +60,9 @@ func (k Kind) key() string {
 // that more octets are needed.
 var ErrShort = errors.New("mpa: start-up frame is not complete")
 
-// Errors of start-up frames, all 2/0/0x04: the TCP connection has to be closed
-// at once (RFC 5044 section 8). errors.Is can't tell them apart, because it
-// compares the code; compare the pointers to do so.
+// Errors of start-up frames, all 2/0/0x04: the TCP connection has to be closed at once
+// (RFC 5044 section 8). errors.Is can't distinguish them, because it compares the code;
+// compare the pointers instead.
 var (
 	ErrKey          = invalidFrame("key of a start-up frame is wrong")
 	ErrTwoInitiator = invalidFrame("MPA Request Frame where an MPA Reply Frame belongs: both ends started as initiator")
@@ -96,8 +96,8 @@ type Frame struct {
 	// data included if there is any. ParseFrame lends it from its input.
 	PrivateData []byte
 
-	// PDLength replaces the length of PrivateData in the PD_Length field,
-	// for frames that lie about it. ParseFrame leaves it nil.
+	// PDLength replaces the length of PrivateData in the PD_Length field, for frames with
+	// a wrong one. ParseFrame leaves it nil.
 	PDLength *uint16
 }
 
@@ -223,8 +223,8 @@ func (f Frame) SplitPrivateData() (e Enhanced, ulp []byte, err error) {
 // EnhancedLen is the size of the enhanced connection data in octets.
 const EnhancedLen = 4
 
-// NotNegotiated as an IRD or ORD says that the ULP sees to the value itself (RFC
-// 6581 section 9.1). It is also the largest value the 14-bit fields can carry.
+// NotNegotiated as an IRD or ORD says that the ULP sets the value itself (RFC 6581
+// section 9.1). It is also the largest value the 14-bit fields can carry.
 const NotNegotiated = 0x3fff
 
 // Enhanced is the enhanced RDMA connection establishment data of RFC 6581

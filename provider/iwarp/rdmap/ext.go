@@ -8,9 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
-// The extensions of RFC 7306: Immediate Data and atomic operations. A stream has
-// them if both of its programs say so; nothing in the start-up frames does (section
-// 1.1).
+// The extensions of RFC 7306: Immediate Data and atomic operations. A stream has them if
+// both programs enable them; the start-up frames don't negotiate them (section 1.1).
 
 // Lengths in octets of the extensions' headers, each of which is the whole payload
 // of its message (RFC 7306 figures 4, 6 and 7).
@@ -101,10 +100,9 @@ func (o AtomicOp) String() string {
 	return fmt.Sprintf("reserved atomic operation %d", uint8(o))
 }
 
-// AtomicRequest is the Atomic Operation Request header (RFC 7306 figure 4) with
-// every bit that is on the wire. Numbers are numbers: that the wire is big-endian
-// and the target's memory is as its CPU has it is for the codec and for the one who
-// touches the memory.
+// AtomicRequest is the Atomic Operation Request header (RFC 7306 figure 4) with every bit
+// that is on the wire. Fields are numbers: the codec converts them to the wire's
+// big-endian order, and the code that accesses the target's memory to the CPU's order.
 type AtomicRequest struct {
 	Reserved uint32 // 28 bits: zero on transmit, ignored on receive
 	Op       AtomicOp
@@ -195,8 +193,9 @@ func ParseAtomicRequest(payload []byte) (AtomicRequest, error) {
 	}, nil
 }
 
-// Apply returns what the operation, which must be defined, makes of the original
-// value. It may be tried again with another one, for a CPU's compare and swap.
+// Apply returns the result of the operation, which must be defined, for the original
+// value. The caller may call it again with another original value, in a loop around the
+// CPU's compare and swap.
 func (r *AtomicRequest) Apply(original uint64) uint64 {
 	if r.Op == AtomicFetchAdd {
 		// The highest bits of the fields are added without their carries, so that
@@ -215,10 +214,10 @@ func (r *AtomicRequest) Apply(original uint64) uint64 {
 	return original&^r.Mask | r.Data&r.Mask
 }
 
-// CheckAtomic makes the checks of a Read's source, and then that of the operation,
-// for the target of an Atomic Request: the eight octets at its TO of the region that
-// its STag names. Whether they are aligned depends on where the region lies in
-// memory, and is for the caller: [ErrAtomicAlignment].
+// CheckAtomic makes the checks of a Read's source, and then that of the operation, for
+// the target of an Atomic Request: the eight octets at its TO of the region that its STag
+// names. Whether they are aligned depends on the region's address in memory, so the
+// caller checks it: [ErrAtomicAlignment].
 //
 // Errors, in the order of the checks: [ErrAtomicInvalidSTag],
 // [ErrAtomicNotAssociated], [ErrAtomicAccess], [ErrAtomicTOWrap],

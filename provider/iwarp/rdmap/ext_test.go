@@ -304,8 +304,8 @@ func TestImmediateAmongSends(t *testing.T) {
 	}
 }
 
-// Immediate Data tells of the Write before it, if that was the last thing that the
-// peer began: responses don't count.
+// Immediate Data reports the Write before it, if that was the last thing that the peer
+// began: responses don't count.
 func TestImmediateBehindWrites(t *testing.T) {
 	s := newExtended(t, 4, 1)
 	s.out.Push(OutstandingRead{SinkSTag: 5, Size: 4})

@@ -128,8 +128,8 @@ type Control struct {
 	Opcode   Opcode // 4 bits
 }
 
-// ParseControl takes the control octet apart. Every octet is a control field;
-// whether it is legal is not decided here.
+// ParseControl parses the control octet. Every octet is a control field; whether it is
+// legal is not decided here.
 //
 //rfc:5040 RDMAP-4.1-01 First RsvdULP octet is the control field RV/Rsv/Opcode
 func ParseControl(b byte) Control {

@@ -111,10 +111,10 @@ func CheckReadSource(r *ddp.Region, to uint64, size uint32) error {
 // is the right to remote invalidation, which an STag shared by several streams
 // must not grant (RFC 5040 section 8.1.1).
 //
-// Errors: [ErrCannotInvalidate] (0/2/0x09) for an STag that names no buffer,
-// which includes one already invalid; [ErrMayNotInvalidate] (0/1/0x09) for one
-// that is not the peer's to invalidate. RFC 5040 lists the code under both error
-// types without saying which is for what; siw splits them the same way.
+// Errors: [ErrCannotInvalidate] (0/2/0x09) for an STag that names no buffer, which
+// includes one already invalid; [ErrMayNotInvalidate] (0/1/0x09) for one that is not the
+// peer's to invalidate. RFC 5040 lists the code under both error types and does not say
+// when to use which; siw uses them the same way.
 //
 //rfc:5040 RDMAP-7.2-05 Invalidate STag valid
 //rfc:5040 RDMAP-7.2-06 Invalidate STag belongs to this stream

@@ -11,8 +11,8 @@ type Kind uint8
 
 // The kinds of actions.
 const (
-	// Drop: the stream has ended; the segment is to be ignored without a word
-	// (RFC 5041 section 7.1).
+	// Drop: the stream has ended; the segment is to be ignored without an answer (RFC
+	// 5041 section 7.1).
 	Drop Kind = iota
 	// PlaceSend: the payload goes to offset MO of the receive buffer that the
 	// message consumes. With First a buffer is taken, and ddp.CheckUntagged
@@ -133,7 +133,7 @@ type taggedMessage struct {
 	done   uint32 // octets that were committed
 }
 
-// ReceiverConfig is what a [Receiver] works with.
+// ReceiverConfig configures a [Receiver].
 type ReceiverConfig struct {
 	// Inbound bounds the Read Requests that the peer may have unanswered. The
 	// receiver looks at it; the engine pushes to it.
@@ -142,8 +142,7 @@ type ReceiverConfig struct {
 	// receiver matches and pops; the engine pushes to it.
 	Outstanding *OutstandingReads
 
-	// Extensions lets the messages of RFC 7306 through, whose opcodes are reserved
-	// ones otherwise.
+	// Extensions allows the messages of RFC 7306. Otherwise their opcodes are reserved.
 	Extensions bool
 
 	// RDMAC has the stream be one of the RDMA Consortium's version, if MPA's start-up
@@ -260,12 +259,11 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 	return a, nil
 }
 
-// BeginWrite is Begin for what most ULPDUs are: an RDMA Write's segment with
-// payload, of a message that it begins or goes on with. It returns what
-// ddp.CheckTagged has to be asked about, and the payload, which borrows from ulpdu.
-// CommitWrite takes the place of Commit.
+// BeginWrite is Begin for the most frequent ULPDU: an RDMA Write's segment with payload,
+// which begins a message or continues one. It returns the arguments for ddp.CheckTagged,
+// and the payload, which borrows from ulpdu. CommitWrite takes the place of Commit.
 //
-// With false it has decided nothing: the ULPDU is for Begin, whatever it is.
+// If it returns false, it has decided nothing, and the caller calls Begin.
 func (r *Receiver) BeginWrite(ulpdu []byte) (g ddp.Tagged, ok bool) {
 	g, ok = ddp.ParseTagged(ulpdu)
 	if !ok || r.general || len(g.Payload) == 0 || g.ULPCtl&^ctlReservedMask != Version<<ctlVersionShift|uint8(OpWrite) {
@@ -290,15 +288,15 @@ func (r *Receiver) CommitWrite(g *ddp.Tagged) {
 	t.done += uint32(len(g.Payload))
 }
 
-// endWrite keeps what Immediate Data after a Write will need. n is what its last
-// segment has.
+// endWrite keeps the length of the Write, for Immediate Data after it. n is the payload of
+// its last segment, in octets.
 func (r *Receiver) endWrite(n int) { r.written, r.afterWrite = r.tagged.done+uint32(n), true }
 
-// WholeSend is Begin for a Send without Invalidate that is one segment: the next of
-// its queue, while no other is unfinished. The payload borrows from ulpdu. What
-// ddp.CheckUntagged asks is still to be asked; CommitSend takes the place of Commit.
+// WholeSend is Begin for a Send without Invalidate that is one segment: the next of its
+// queue, while no other is unfinished. The payload borrows from ulpdu. The caller still
+// has to call ddp.CheckUntagged; CommitSend takes the place of Commit.
 //
-// With false it has decided nothing: the ULPDU is for Begin, whatever it is.
+// If it returns false, it has decided nothing, and the caller calls Begin.
 func (r *Receiver) WholeSend(ulpdu []byte) (payload []byte, op Opcode, ok bool) {
 	payload, ctl, ok := r.send.Whole(ulpdu)
 	if !ok || r.general {
@@ -320,9 +318,9 @@ func (r *Receiver) CommitSend(op Opcode) {
 	r.sendOp, r.afterWrite = op, false
 }
 
-// beginSend passes a segment of a Send message that continues its queue. A
-// change of opcode within a message is refused: which of the two it is decides
-// about events and invalidation.
+// beginSend passes a segment of a Send message that continues its queue. A change of
+// opcode within a message is refused, because events and invalidation depend on the
+// opcode.
 //
 //rfc:5040 RDMAP-7.2-03 Opcode consistent across segments of one message
 //rfc:5040 RDMAP-4.1-10 Invalidate STag ignored where the opcode has none
@@ -403,8 +401,8 @@ func (r *Receiver) beginWrite(a *Action) error {
 }
 
 // beginReadResponse passes a segment that continues the response to the oldest
-// outstanding Read, and ends it exactly where the Read ends. STag and TO of a
-// segment without payload count for nothing.
+// outstanding Read, and ends it exactly where the Read ends. STag and TO of a segment
+// without payload are ignored.
 //
 //rfc:5040 RDMAP-5.2.2-05 Sink may check STag/TO/length against the request
 //rfc:5040 RDMAP-5.2.2-06 Unsolicited Response must not place data
@@ -447,10 +445,10 @@ func (r *Receiver) beginTagged(a *Action) error {
 	return nil
 }
 
-// Commit moves the state past the segment for which Begin returned a, once its
-// FPDU is proven good and what a asks for was done. With a Read or Atomic Request,
-// push it to the inbound queue too; with an Atomic Response or the last segment of a
-// Read Response, Commit frees the place of what is answered.
+// Commit moves the state past the segment for which Begin returned a, once its FPDU is
+// proven good and the action was done. With a Read or Atomic Request, push it to the
+// inbound queue too; with an Atomic Response or the last segment of a Read Response,
+// Commit frees the place of what is answered.
 //
 // An action is committed once and before the next one is; anything else is a
 // fault of the caller and panics.

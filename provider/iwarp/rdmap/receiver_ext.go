@@ -2,8 +2,7 @@ package rdmap
 
 import "github.com/govs-rdma/govs/provider/iwarp/ddp"
 
-// beginImmediate passes an Immediate Data message, which takes its turn among the
-// Sends.
+// beginImmediate checks an Immediate Data message, which is in order with the Sends.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
 //rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends
@@ -26,8 +25,8 @@ func (r *Receiver) beginImmediate(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// ForgetWrite says that the Write that has ended last is none of a program's, so that
-// Immediate Data after it is not after a Write.
+// ForgetWrite records that the Write that has ended last was not a program's, so that
+// Immediate Data after it does not belong to a Write.
 func (r *Receiver) ForgetWrite() { r.afterWrite = false }
 
 // beginAtomicRequest passes an Atomic Request, which takes its turn among the Read
@@ -53,9 +52,9 @@ func (r *Receiver) beginAtomicRequest(a *Action, h *ddp.Header) error {
 	return nil
 }
 
-// beginAtomicResponse passes the response to the oldest outstanding request, which
-// must be an atomic one. Queue 3 has a buffer for each that is outstanding, so that
-// a response too many is one that nobody asked for.
+// beginAtomicResponse passes the response to the oldest outstanding request, which must
+// be an atomic one. Queue 3 has a buffer for each that is outstanding, so one response
+// too many is one without a request.
 //
 //rfc:7306 EXT-5.2.2-04 Requester has QN3 buffers for all outstanding atomics
 //rfc:7306 EXT-5.2.2-06 Invalid atomic response surfaces an error

@@ -31,7 +31,7 @@ func (s *stream) begin(story string, h ddp.Header, n int) (Action, error) {
 	return a, err
 }
 
-// want plays a good segment: the action must be as told, and is committed.
+// want plays a good segment: the action must be the given one, and is committed.
 func (s *stream) want(story string, h ddp.Header, n int, want Action) {
 	s.t.Helper()
 	a, err := s.begin(story, h, n)

@@ -8,9 +8,9 @@ import (
 )
 
 // ring is a queue of fixed depth for one producer and one consumer, which may be
-// different goroutines: Push publishes an element to the consumer, Pop gives its
-// place back to the producer. It allocates once, at the first Push: most
-// connections may read, and never do.
+// different goroutines: Push publishes an element to the consumer, Pop gives its place
+// back to the producer. It allocates once, at the first Push, because most connections
+// have Reads allowed and never use them.
 type ring[T any] struct {
 	slots []T // a power of two, so that the free-running indexes may wrap; the producer makes it
 	depth uint32

@@ -173,13 +173,13 @@ type ReceivedTerminate struct {
 	Raw    [TerminateControlLen]byte // the control field's octets, for the log
 }
 
-// ParseTerminate reads the payload of a Terminate message. phase helps to tell
-// the two layouts apart where their octets coincide; see [Layout].
+// ParseTerminate reads the payload of a Terminate message. phase helps to distinguish the
+// two layouts where their octets coincide; see [Layout].
 //
-// A Terminate is the last thing a peer says, so everything that can be read is:
-// unknown layers, types and codes are kept as numbers, headers that were
-// announced but are cut short are left zero, octets too many are ignored. The one
-// error is [ErrShortTerminate], for fewer than four octets.
+// A Terminate is the last message of a peer, so ParseTerminate reads all that it can:
+// unknown layers, types and codes are kept as numbers, headers that were announced but
+// are cut short are left zero, octets too many are ignored. The one error is
+// [ErrShortTerminate], for fewer than four octets.
 //
 //rfc:5040 RDMAP-4.8-05 Terminate reserved ignored on receive
 //rfc:5040 RDMAP-4.8-14 Receiver tolerates unknown Layer/EType/Code
@@ -211,7 +211,7 @@ func decodeControlRFC(c [TerminateControlLen]byte) Terminate {
 	}
 }
 
-// parseHeaders reads what follows the control field as far as it goes.
+// parseHeaders reads the headers after the control field, as far as they are there.
 func (t *ReceivedTerminate) parseHeaders(b []byte) {
 	if t.M || t.D {
 		if len(b) < terminateLengthLen {

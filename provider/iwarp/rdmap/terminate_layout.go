@@ -22,7 +22,7 @@ import (
 //     invalid STag, is the RFC's: siw attaches a header to both.
 type Layout uint8
 
-// The layouts that [ParseTerminate] tells apart.
+// The layouts that [ParseTerminate] distinguishes.
 const (
 	// LayoutRFC is that of RFC 5040 figure 8.
 	LayoutRFC Layout = iota

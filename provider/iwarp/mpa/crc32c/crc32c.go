@@ -7,9 +7,9 @@
 // and the operating system support; [Kernel] names it. With the build tag
 // purego, and on architectures other than amd64, it is always hash/crc32.
 //
-// All functions may be called concurrently, allocate nothing and retain no
-// slice. They read and write no octet outside the slices they are given. Where
-// there is no assembly, the slices escape to the heap as hash/crc32 has it.
+// All functions may be called concurrently, allocate nothing and retain no slice. They
+// read and write no octet outside the slices they are given. Where there is no assembly,
+// the slices escape to the heap, as with hash/crc32.
 package crc32c
 
 // Update extends crc, the CRC32C of what came before p (0 for nothing), by p.
@@ -33,10 +33,10 @@ func Copy(crc uint32, dst, src []byte) uint32 {
 	return copyUpdate(crc, dst, src)
 }
 
-// Each computes the CRC32C of len(crcs) blocks of n octets each, which begin at
-// the multiples of stride in p: crcs[i] is Update(0, p[i*stride:i*stride+n]).
-// Several short blocks take together not much longer than one. stride is at least
-// n; with a p that is too short for the last block Each panics.
+// Each computes the CRC32C of len(crcs) blocks of n octets each, which begin at the
+// multiples of stride in p: crcs[i] is Update(0, p[i*stride:i*stride+n]). Several short
+// blocks together take little longer than one. stride is at least n; with a p that is too
+// short for the last block Each panics.
 func Each(crcs []uint32, p []byte, n, stride int) {
 	if n < 0 || stride < n {
 		panic("crc32c: blocks overlap")

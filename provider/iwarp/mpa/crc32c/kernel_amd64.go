@@ -44,8 +44,8 @@ func update(crc uint32, p []byte) uint32 {
 	return updateFallback(crc, p)
 }
 
-// readOnce is what the copying kernels take in multiples of without reading any
-// octet twice, and leastOnce how much of it.
+// The copying kernels read no octet twice if the length is a multiple of readOnce, and at
+// least leastOnce.
 const readOnce, leastOnce = 64, 128
 
 func copyUpdate(crc uint32, dst, src []byte) uint32 {
@@ -54,7 +54,7 @@ func copyUpdate(crc uint32, dst, src []byte) uint32 {
 		crc = copyWhole(crc, dst, src[:whole])
 		dst, src = dst[whole:], src[whole:]
 	}
-	// Of the rest the CRC is taken where nobody changes it.
+	// The CRC of the rest is computed from the copy, which no other goroutine changes.
 	return update(crc, dst[:copy(dst, src)])
 }
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// What lies in the package is what the generator writes. The first line tells
-// the file names it was called with.
+// The files in the package are what the generator writes. The first line names the file
+// names it was called with.
 func TestGenerated(t *testing.T) {
 	dir := t.TempDir()
 	const assembly, stubs = "fold_amd64.s", "fold_amd64.go"

@@ -1,8 +1,8 @@
 // Command gen writes the amd64 kernels of package crc32c as Go assembly.
 //
-// It is a module of its own, so that nothing that uses govs depends on avo.
-// go generate in the folder above runs it, and go test here says whether what
-// lies there is what it writes.
+// It is a module of its own, so that nothing that uses govs depends on avo. go generate
+// in the folder above runs it, and go test here checks that the files there are what it
+// writes.
 package main
 
 import (
@@ -68,7 +68,7 @@ func (p *program) finish() {
 	RET()
 }
 
-// cpuid7 asks for what golang.org/x/sys/cpu tells only of CPUs with AVX-512.
+// cpuid7 queries a feature that golang.org/x/sys/cpu reports only for CPUs with AVX-512.
 func cpuid7() {
 	TEXT("cpuid7", NOSPLIT, "func() (ecx uint32)")
 	Doc("cpuid7 returns ECX of CPUID leaf 7, which the CPU has to have.")
