@@ -32,10 +32,9 @@ func (q *qp) finishSends(out uint32) {
 	q.sq.done.Unlock()
 }
 
-// finishRead notes that WQE i is over, which is one of those that don't end with their
-// last octet: a Read or atomic operation, or one on our own memory. It reports what is
-// to be reported now.
-func (q *qp) finishRead(i uint32) {
+// finishWQE records that WQE i has finished, which is one of flaggedOps: a Read, an atomic
+// operation, or work on our own memory. It reports what is to be reported now.
+func (q *qp) finishWQE(i uint32) {
 	q.sq.done.Lock()
 	q.sq.at(i).finished = true
 	q.reportSends()

@@ -78,7 +78,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 		// Field by field: a composite literal would be made elsewhere and copied.
 		w := s.at(tail)
 		w.wrid, w.op, w.flags, w.length = wr.WRID, wr.Opcode, wr.Flags, length
-		w.raddr, w.rkey, w.inv = wr.RemoteAddr, wr.RKey, wr.InvalidateRKey
+		w.raddr, w.rkey, w.immOrInv = wr.RemoteAddr, wr.RKey, wr.InvalidateRKey
 		w.nsge, w.finished, w.status = uint16(len(wr.SGList)), false, provider.WCSuccess
 		if len(wr.SGList) > 0 {
 			room := s.sgeRoom(tail)

@@ -11,14 +11,14 @@ import (
 // sendWQE is a work request in the send queue. The poster fills it; from then
 // on the transmit side reads it, and what is below done belongs to sendQueue.done.
 type sendWQE struct {
-	wrid   uint64
-	raddr  uint64
-	rkey   uint32
-	inv    uint32 // what goes with the message: the STag to invalidate, or the immediate data
-	length uint32 // octets of the message
-	op     provider.WROpcode
-	flags  provider.SendFlags
-	nsge   uint16
+	wrid     uint64
+	raddr    uint64
+	rkey     uint32
+	immOrInv uint32 // the immediate data, or the STag to invalidate: the peer's, or with WRLocalInv ours
+	length   uint32 // octets of the message
+	op       provider.WROpcode
+	flags    provider.SendFlags
+	nsge     uint16
 
 	finished bool              // of flaggedOps: it is over, and waits for its turn to be reported
 	status   provider.WCStatus // why it failed, if it did
@@ -126,7 +126,7 @@ func (s *sendQueue) addRest(i uint32, wr *provider.SendWR) {
 	}
 	switch {
 	case wr.Opcode == provider.WRRDMAWriteWithImm || wr.Opcode == provider.WRSendWithImm:
-		s.at(i).inv = wr.Imm
+		s.at(i).immOrInv = wr.Imm
 	case wr.Opcode == provider.WRBindMW || wr.Opcode == provider.WRLocalInv || wr.Opcode == provider.WRRegMR:
 		s.addMemory(i, wr)
 	case atomicOps.has(wr.Opcode):

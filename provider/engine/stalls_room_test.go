@@ -57,7 +57,7 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 			synctest.Wait()
 			st := s.qp.stream.Load()
 			st.txMu.Lock()
-			put := st.blocked.Load() && st.tx.b == nil && (st.tx.msg == msgNone) == (what == "between two")
+			put := st.blocked.Load() && st.tx.b == nil && (st.tx.task == taskNone) == (what == "between two")
 			st.txMu.Unlock()
 			if !put {
 				t.Fatalf("%s: the turn has not ended with room left, which is what the test is "+

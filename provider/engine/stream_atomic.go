@@ -42,7 +42,7 @@ func (s *stream) fillAtomicRequest() {
 	t.b.copyIn(r.AppendTo(room[:0]), t)
 	t.b.end(t, 0, false)
 	countOne(&s.q.counters().sent.AtomicRequest, rdmap.AtomicLen)
-	t.msg = msgNone
+	t.task = taskNone
 	t.next++
 }
 
@@ -126,7 +126,7 @@ func (s *stream) fillAtomicResponse() {
 	t.b.copyIn(r.AppendTo(room[:0]), t)
 	t.b.end(t, 0, false)
 	countOne(&s.q.counters().sent.AtomicResponse, rdmap.AtomicLen)
-	t.msg = msgNone
+	t.task = taskNone
 }
 
 // takeAtomicResponse puts the old value where the WQE wants it, as the CPU has
@@ -160,7 +160,7 @@ func (s *stream) takeAtomicResponse(a *rdmap.Action, h *ddp.Header, payload []by
 	s.rx.c.release()
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.AtomicResponse, rdmap.AtomicLen)
-	s.finishRead(a)
+	s.finishAnswered(a)
 }
 
 // blameAtomic has the atomic operation fail that a Terminate is about, and reports

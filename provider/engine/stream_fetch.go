@@ -87,7 +87,7 @@ func (s *stream) fillObjectResponse() {
 	if seg.Last {
 		countOne(&s.q.counters().sent.ReadResponse, r.Size)
 		s.inbound.Pop()
-		t.msg = msgNone
+		t.task = taskNone
 		t.endFetch(s)
 		return
 	}

@@ -22,10 +22,10 @@ func (s *stream) fillImmediate() {
 	t.sendMSN++
 	var room [rdmap.ImmediateLen]byte
 	t.b.begin(&h, rdmap.ImmediateLen, t)
-	t.b.copyIn(rdmap.AppendImmediate(room[:0], uint64(w.inv)<<immShift), t)
+	t.b.copyIn(rdmap.AppendImmediate(room[:0], uint64(w.immOrInv)<<immShift), t)
 	t.b.end(t, t.next, true)
 	countOne(&s.q.counters().sent.Immediate, rdmap.ImmediateLen)
-	t.msg = msgNone
+	t.task = taskNone
 	t.next++
 }
 

@@ -10,7 +10,7 @@ func (s *stream) doMemory() {
 	w := q.sq.at(t.next)
 	var err error
 	if w.op == provider.WRLocalInv {
-		err = q.invalidateLocal(w.inv)
+		err = q.invalidateLocal(w.immOrInv)
 	} else {
 		o := q.sq.memoryAt(t.next)
 		if o.window != nil {
@@ -24,7 +24,7 @@ func (s *stream) doMemory() {
 		s.failMemory(err)
 		return
 	}
-	q.finishRead(t.next)
+	q.finishWQE(t.next)
 	t.next++
 }
 
@@ -37,7 +37,7 @@ func (s *stream) doMemory() {
 func (s *stream) memoryAhead() {
 	t := &s.tx
 	sq := &s.q.sq
-	for (t.msg == msgNone || t.msg == msgResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
+	for (t.task == taskNone || t.task == taskReadResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
 		w := sq.at(t.next)
 		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 || t.b != nil && !t.b.letGo() {
 			return

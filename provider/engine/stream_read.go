@@ -49,11 +49,11 @@ func (s *stream) nextResponse() bool {
 	t.resp = *r
 	t.answered = true
 	if _, atomic := r.Atomic(); atomic {
-		t.msg = msgAtomicResponse
+		t.task = taskAtomicResponse
 		return true
 	}
 	t.seg = ddp.NewSegmenter(r.Size, true)
-	t.msg = msgResponse
+	t.task = taskReadResponse
 	return true
 }
 
@@ -86,7 +86,7 @@ func (s *stream) fillResponse() {
 		countOne(&s.q.counters().sent.ReadResponse, r.Size)
 		// The peer may ask again as soon as this segment is out.
 		s.inbound.Pop()
-		t.msg = msgNone
+		t.task = taskNone
 	}
 	h := rdmap.ReadResponseHeader(r.SinkSTag, seg.TO(r.SinkTO), seg.Last)
 	b.begin(&h, seg.Len, t)
@@ -134,15 +134,16 @@ func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
 	return s.rx.c.resolve(s.q.pd, sges, at, uint64(n)) || s.rx.c.resolveObjects(s.q.pd, sges, at, uint64(n))
 }
 
-// finishRead completes the Read whose response has been placed.
+// finishAnswered completes the Read or atomic operation whose response has been placed. A Read
+// that was the RTR indication has no WQE.
 //
 //rfc:5040 RDMAP-5.5-01 Response delivery alone completes the Read
 //rfc:5040 RDMAP-5.5-19-01 Read complete only when the Response is delivered
 //rfc:5040 RDMAP-5.2.2-03 Response delivered to ULP
-func (s *stream) finishRead(a *rdmap.Action) {
+func (s *stream) finishAnswered(a *rdmap.Action) {
 	s.rx.kick = true // a Read or a fenced WQE may have waited for this
 	if a.Read.Cookie != rtrCookie {
-		s.q.finishRead(uint32(a.Read.Cookie))
+		s.q.finishWQE(uint32(a.Read.Cookie))
 	}
 }
 

@@ -362,6 +362,6 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		}
 		s.q.finishRecv(wc, a.Opcode.Solicited())
 	case rdmap.PlaceReadResponse:
-		s.finishRead(a)
+		s.finishAnswered(a)
 	}
 }

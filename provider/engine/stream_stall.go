@@ -30,7 +30,7 @@ func (s *stream) owed() uint64 {
 	if !s.blocked.Load() {
 		return n
 	}
-	if t.msg == msgWork || t.msg == msgResponse {
+	if t.task == taskSendOrWrite || t.task == taskReadResponse {
 		n = min(uint64(t.seg.Remaining()), chunkOctets)
 	}
 	switch {

@@ -71,7 +71,7 @@ func (s *stream) putOff() bool {
 // unsent reports whether there are messages of which something is not built yet.
 func (s *stream) unsent() bool {
 	t := &s.tx
-	return t.msg != msgNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
+	return t.task != taskNone || t.rtr != 0 || t.next != s.q.sq.tail.Load() || s.inbound.Front() != nil
 }
 
 // putBatch gives back a batch that has nothing to send, unless the stream keeps it.

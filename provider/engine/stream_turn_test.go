@@ -244,7 +244,7 @@ func TestUndo(t *testing.T) {
 								continue
 							}
 							st.txMu.Lock()
-							if b := st.tx.b; b != nil && st.tx.msg != msgNone && b.built-b.written > 1448 {
+							if b := st.tx.b; b != nil && st.tx.task != taskNone && b.built-b.written > 1448 {
 								t.Errorf("%d octets are kept for a socket that is full", b.built-b.written)
 							}
 							st.txMu.Unlock()

@@ -21,35 +21,35 @@ func (s *stream) fill() {
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batchLimit()
 	t.b.setTurn(int(t.turn))
-	if t.msg == msgResponse {
+	if t.task == taskReadResponse {
 		s.memoryAhead()
 	}
 	t.b.begun(t)
 	for t.fault == nil && t.b.room() && !t.fetching() {
-		if t.msg == msgNone {
+		if t.task == taskNone {
 			s.fillShort()
 			if !t.b.room() || !s.nextMessage() {
 				return
 			}
 			t.b.begun(t)
 		}
-		switch t.msg {
-		case msgWork:
+		switch t.task {
+		case taskSendOrWrite:
 			s.fillWork()
-		case msgReadRequest:
+		case taskReadRequest:
 			s.fillReadRequest()
-		case msgResponse:
+		case taskReadResponse:
 			s.fillResponse()
-		case msgRTR:
+		case taskRTR:
 			s.fillRTR()
-		case msgImmediate:
+		case taskImmediate:
 			s.fillImmediate()
-		case msgAtomicRequest:
+		case taskAtomicRequest:
 			s.fillAtomicRequest()
-		case msgAtomicResponse:
+		case taskAtomicResponse:
 			s.fillAtomicResponse()
-		case msgMemory:
-			t.msg = msgNone
+		case taskMemory:
+			t.task = taskNone
 			s.doMemory()
 		}
 	}
@@ -63,7 +63,7 @@ func (s *stream) fill() {
 func (s *stream) nextMessage() bool {
 	t := &s.tx
 	if t.rtr != 0 {
-		t.msg = msgRTR
+		t.task = taskRTR
 		return true
 	}
 	if t.answered {
@@ -93,19 +93,19 @@ func (s *stream) nextWork() bool {
 		if s.outstanding.Full() {
 			return false
 		}
-		t.msg = msgReadRequest
+		t.task = taskReadRequest
 		if w.op != provider.WRRDMARead {
-			t.msg = msgAtomicRequest
+			t.task = taskAtomicRequest
 		}
 	case w.op == provider.WRSendWithImm:
-		t.msg = msgImmediate
+		t.task = taskImmediate
 	case memoryOps.has(w.op):
 		if !t.b.letGo() {
 			return false
 		}
-		t.msg = msgMemory
+		t.task = taskMemory
 	default:
-		t.msg = msgWork
+		t.task = taskSendOrWrite
 		t.seg = ddp.NewSegmenter(w.length, w.isWrite())
 	}
 	t.b.nspans = 0
@@ -158,7 +158,7 @@ func (s *stream) endWork(w *sendWQE) {
 	switch w.op {
 	case provider.WRRDMAWriteWithImm:
 		countOne(&sent.Write, w.length)
-		t.msg = msgImmediate
+		t.task = taskImmediate
 		return
 	case provider.WRRDMAWrite:
 		countOne(&sent.Write, w.length)
@@ -166,7 +166,7 @@ func (s *stream) endWork(w *sendWQE) {
 		countOne(&sent.Send, w.length)
 		t.sendMSN++
 	}
-	t.msg = msgNone
+	t.task = taskNone
 	t.next++
 }
 
@@ -174,7 +174,7 @@ func (s *stream) workHeader(w *sendWQE, seg ddp.Segment) ddp.Header {
 	if w.isWrite() {
 		return rdmap.WriteHeader(w.rkey, seg.TO(w.raddr), seg.Last)
 	}
-	return rdmap.SendHeader(sendOpcode(w), w.inv, s.tx.sendMSN, seg.MO(), seg.Last)
+	return rdmap.SendHeader(sendOpcode(w), w.immOrInv, s.tx.sendMSN, seg.MO(), seg.Last)
 }
 
 func sendOpcode(w *sendWQE) rdmap.Opcode {
@@ -227,7 +227,7 @@ func (s *stream) fillReadRequest() {
 	})
 	s.addReadRequest(&r)
 	countOne(&s.q.counters().sent.ReadRequest, r.Size)
-	t.msg = msgNone
+	t.task = taskNone
 	t.next++
 }
 
@@ -278,5 +278,5 @@ func (s *stream) fillRTR() {
 		b.end(t, 0, false)
 	}
 	t.rtr = 0
-	t.msg = msgNone
+	t.task = taskNone
 }

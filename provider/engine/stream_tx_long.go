@@ -33,7 +33,7 @@ func (s *stream) fillLong(w *sendWQE) bool {
 		if write {
 			rdmap.PutWrite(ulpdu, w.rkey, seg.TO(w.raddr), seg.Last)
 		} else {
-			rdmap.PutSend(ulpdu, op, w.inv, t.sendMSN, seg.MO(), seg.Last)
+			rdmap.PutSend(ulpdu, op, w.immOrInv, t.sendMSN, seg.MO(), seg.Last)
 			header = ddp.UntaggedHeaderLen
 		}
 		b.longFPDU(header, message[seg.Offset:][:seg.Len], t)

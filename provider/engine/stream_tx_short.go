@@ -46,7 +46,7 @@ func (s *stream) fillShort() {
 			rdmap.PutWrite(ulpdu, w.rkey, w.raddr, true)
 			countOne(&sent.Write, w.length)
 		} else {
-			rdmap.PutSend(ulpdu, sendOpcode(w), w.inv, t.sendMSN, 0, true)
+			rdmap.PutSend(ulpdu, sendOpcode(w), w.immOrInv, t.sendMSN, 0, true)
 			countOne(&sent.Send, w.length)
 			t.sendMSN++
 			header = ddp.UntaggedHeaderLen

@@ -242,7 +242,7 @@ func TestSendsAreReportedInOrder(t *testing.T) {
 					continue
 				}
 				over[i] = true
-				q.finishRead(i)
+				q.finishWQE(i)
 			}
 			var wcs [16]provider.WC
 			for i := range q.sendCQ.take(wcs[:]) {

@@ -6,19 +6,20 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// message is what the transmit side is in the middle of.
-type message uint8
+// txTask is what the transmit side is in the middle of: a message, or work of the send queue that
+// sends nothing.
+type txTask uint8
 
 const (
-	msgNone           message = iota
-	msgWork                   // a Send or Write of the send queue
-	msgReadRequest            // a Read of the send queue
-	msgResponse               // the response to the peer's oldest Read Request
-	msgRTR                    // the RTR indication (RFC 6581 section 9.2)
-	msgImmediate              // the Immediate Data of a WQE (RFC 7306 section 6)
-	msgAtomicRequest          // an atomic operation of the send queue (section 5)
-	msgAtomicResponse         // the response to one of the peer's
-	msgMemory                 // an operation of the send queue on our own memory: nothing is sent
+	taskNone           txTask = iota
+	taskSendOrWrite           // a Send or Write of the send queue
+	taskReadRequest           // a Read of the send queue
+	taskReadResponse          // the response to the peer's oldest Read Request
+	taskRTR                   // the RTR indication (RFC 6581 section 9.2)
+	taskImmediate             // the Immediate Data of a WQE (RFC 7306 section 6)
+	taskAtomicRequest         // an atomic operation of the send queue (section 5)
+	taskAtomicResponse        // the response to one of the peer's
+	taskMemory                // an operation of the send queue on our own memory: nothing is sent
 )
 
 // mssBatches is how many batches the MSS is trusted for: asking is a system call,
@@ -29,7 +30,7 @@ const mssBatches = 64
 type txState struct {
 	crc, markers bool
 	rdmac        bool // version 0; with markers
-	msg          message
+	task         txTask
 	answered     bool       // the last message was a response: now it is the send queue's turn
 	rtr          mpa.RTR    // RTR indication still to be sent
 	mssAge       uint8      // batches filled since mulpdu was calculated
@@ -133,7 +134,7 @@ func (t *txState) batchLimit() uint64 {
 // Terminate counts what was built as sent.
 func (t *txState) undo() {
 	b := t.b
-	if t.fault != nil || t.markers || t.fetches != nil || t.msg != msgWork && t.msg != msgResponse {
+	if t.fault != nil || t.markers || t.fetches != nil || t.task != taskSendOrWrite && t.task != taskReadResponse {
 		return
 	}
 	first := b.fpdu0
