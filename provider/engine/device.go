@@ -305,7 +305,7 @@ func (d *device) raise(e provider.AsyncEvent) { d.async.raise(e) }
 
 // owner returns what has the STags of the index of stag, nil if nothing does.
 func (d *device) owner(stag uint32) stagOwner {
-	if m := d.stags.moving.find(stagIndex(stag)); m != nil && stag != 0 {
+	if m := d.stags.byIndex.find(stagIndex(stag)); m != nil && stag != 0 {
 		return m.owner
 	}
 	return nil

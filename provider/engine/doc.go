@@ -138,3 +138,22 @@
 //     that it can't stand.
 //   - Device.AsyncEvent keeps 256 events; later ones are counted and told.
 package engine
+
+// Words of this package's code that are not the field's:
+//
+//   - receive side, transmit side: the halves of a stream, each with a state and a lock.
+//   - turn: what one stream moves in one direction before others have theirs (stream_turn.go).
+//   - look: one attempt of a poller to receive on a stream that it reads directly.
+//   - muted: said of a stream that epoll does not watch, because a goroutine that spins looks at
+//     it again and again (muting.go). Compare a masked interrupt.
+//   - batch: the FPDUs of one vectored write (txBatch). Chunk: a pooled buffer of 64 KiB.
+//   - record: octets that TCP must not put into a segment with others (MSG_EOR).
+//   - part: the beginning of an FPDU that was moved out of a receive context (rxPart).
+//   - direct: said of an FPDU whose payload is read from the socket to its place.
+//   - object: an io.ReaderAt that a region is over, instead of memory.
+//   - quiet: said of a region whose own rights let no peer write. Exposed: said of memory that
+//     some peer can write, by way of whatever region or window (exposures.go).
+//   - gate: counts the uses of something and waits for their end (internal/rundown).
+//   - over: said of a stream that has a reason to end. Settled: its QP is in ERR and flushed.
+//   - linger: what a connection does after that, until its socket is closed (stream_linger.go).
+//   - orphan: a call of an object whose stream has ended.

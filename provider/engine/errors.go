@@ -39,7 +39,7 @@ func (p *pd) sgeFault(s *provider.SGE, need provider.Access) string {
 	case m != nil:
 	case s.LKey == 0:
 		return "it has no lkey; take SGEs from MR.SGE"
-	case p.dev.stags.hasRested(s.LKey):
+	case p.dev.stags.wasRetired(s.LKey):
 		return fmt.Sprintf("the region with lkey %#x is closed; close regions after their work has completed", s.LKey)
 	default:
 		return fmt.Sprintf("no region has lkey %#x; take SGEs from MR.SGE", s.LKey)

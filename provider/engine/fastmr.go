@@ -51,7 +51,7 @@ func (p *pd) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
 	f.owner = f
 	f.local.InitShut()
 	f.remote.InitShut()
-	p.dev.stags.insertMoving(&f.mr)
+	p.dev.stags.insertByIndex(&f.mr)
 	f.posted = fastReg{stag: f.stag, base: f.address}
 	return f, nil
 }

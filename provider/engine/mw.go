@@ -47,7 +47,7 @@ func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
 	w.view.owner = w
 	w.view.local.InitShut()
 	w.view.remote.InitShut()
-	p.dev.stags.insertMoving(&w.view)
+	p.dev.stags.insertByIndex(&w.view)
 	w.posted.Store(w.view.stag)
 	return w, nil
 }

@@ -324,7 +324,7 @@ func TestMemoryWorkFails(t *testing.T) {
 			_, err := a.q.PostSend([]provider.SendWR{wr})
 			ok(t, w.Close())
 			a.q.stream.Load().txMu.Unlock()
-			a.q.stream.Load().kickTx()
+			a.q.stream.Load().resumeTx()
 			return err
 		}},
 	} {

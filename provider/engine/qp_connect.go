@@ -70,7 +70,7 @@ func (q *qp) begin(
 	}
 	s.receiveEarly(early)
 	s.rxMu.Unlock()
-	s.kickTx()
+	s.resumeTx()
 	return s, nil
 }
 

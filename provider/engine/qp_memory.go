@@ -121,7 +121,7 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 		return fail(op, fmt.Sprintf("qp %d, %s", q.qpn, w.name()), err)
 	}
 	if s := q.stream.Load(); s != nil {
-		s.kickTx()
+		s.resumeTx()
 	} else {
 		q.flushIfError()
 	}

@@ -23,7 +23,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	n, err := q.enqueueSends(wrs)
 	if n > 0 {
 		if s := q.stream.Load(); s != nil {
-			s.kickTx()
+			s.resumeTx()
 		} else {
 			q.flushIfError()
 		}

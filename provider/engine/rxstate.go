@@ -28,7 +28,7 @@ type rxState struct {
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
 	first     bool // no FPDU was received yet
-	kick      bool // the transmit side has something to look at
+	resumeTx  bool // the transmit side has something to look at
 	eof       bool
 }
 

@@ -53,7 +53,7 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{
 				"stream.go",
-				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.pumpTx(turnMost)\n\t}\n",
+				"\ts.txMu.Unlock()\n\tif s.txWork.Load() {\n\t\ts.runTx(turnMost)\n\t}\n",
 				"\ts.txMu.Unlock()\n",
 			},
 		},

@@ -34,12 +34,12 @@ const minSTagSlots = 64
 //rfc:5040 RDMAP-8.1.1-8-02 STags sparse over the range
 type stagTable struct {
 	stagSlots           // of regions with one STag
-	moving    stagSlots // of those with an index
+	byIndex   stagSlots // of those with an index
 
-	mu           sched.Mutex[locks.STags] // what follows, and writing to the slots
-	rested       restingKeys
-	restedMoving restingKeys
-	random       func([]byte) // crypto/rand.Read unless a test replaces it
+	mu             sched.Mutex[locks.STags] // what follows, and writing to the slots
+	retired        retiredKeys
+	retiredIndexes retiredKeys
+	random         func([]byte) // crypto/rand.Read unless a test replaces it
 }
 
 // stagOwner is what has a region whose STags come and go: a window, or a region that
@@ -68,7 +68,7 @@ func newSTagTable() *stagTable {
 		random: func(b []byte) { rand.Read(b) }, // never fails: it ends the program instead
 	}
 	t.stagSlots.init()
-	t.moving.init()
+	t.byIndex.init()
 	return t
 }
 
@@ -88,7 +88,7 @@ func (t *stagTable) lookup(stag uint32) *mr {
 	for i := stag & mask; ; i = (i + 1) & mask {
 		m := slots[i].Load()
 		if m == nil {
-			return t.moving.find(stagIndex(stag))
+			return t.byIndex.find(stagIndex(stag))
 		}
 		if m.key == stag {
 			return m
@@ -129,27 +129,27 @@ func (t *stagTable) insert(m *mr) {
 	t.add(m)
 }
 
-// insertMoving is insert for an m that has an owner.
-func (t *stagTable) insertMoving(m *mr) {
+// insertByIndex is insert for an m that has an owner.
+func (t *stagTable) insertByIndex(m *mr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m.stag = t.drawMoving()
+	m.stag = t.drawIndex()
 	m.key = stagIndex(m.stag)
-	t.moving.add(m)
+	t.byIndex.add(m)
 }
 
-// remove takes m out; its STag, or its index, rests for retiredSTags
+// remove takes m out; its STag, or its index, is retired for retiredSTags
 // deregistrations.
 func (t *stagTable) remove(m *mr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m.owner != nil {
-		t.moving.remove(m)
-		t.restedMoving.add(m.key)
+		t.byIndex.remove(m)
+		t.retiredIndexes.add(m.key)
 		return
 	}
 	t.stagSlots.remove(m)
-	t.rested.add(m.key)
+	t.retired.add(m.key)
 }
 
 // draw returns an STag that is not 0, not in use and not retired, and whose index
@@ -157,18 +157,18 @@ func (t *stagTable) remove(m *mr) {
 func (t *stagTable) draw() uint32 {
 	for {
 		stag := t.drawAny()
-		if stag != 0 && !t.rested.has(stag) && !t.restedMoving.has(stagIndex(stag)) && t.lookup(stag) == nil {
+		if stag != 0 && !t.retired.has(stag) && !t.retiredIndexes.has(stagIndex(stag)) && t.lookup(stag) == nil {
 			return stag
 		}
 	}
 }
 
-// drawMoving returns an STag with an index that is not 0, not in use and not retired,
+// drawIndex returns an STag with an index that is not 0, not in use and not retired,
 // and of which no STag is either: all of them are m's.
-func (t *stagTable) drawMoving() uint32 {
+func (t *stagTable) drawIndex() uint32 {
 	for {
 		stag := t.drawAny()
-		if index := stagIndex(stag); index != 0 && !t.restedMoving.has(index) && t.moving.find(index) == nil && !t.usesIndex(index) {
+		if index := stagIndex(stag); index != 0 && !t.retiredIndexes.has(index) && t.byIndex.find(index) == nil && !t.usesIndex(index) {
 			return stag
 		}
 	}
@@ -178,7 +178,7 @@ func (t *stagTable) drawMoving() uint32 {
 func (t *stagTable) usesIndex(index uint32) bool {
 	for key := range uint32(256) {
 		stag := index<<8 | key
-		if t.rested.has(stag) || t.find(stag) != nil {
+		if t.retired.has(stag) || t.find(stag) != nil {
 			return true
 		}
 	}
@@ -256,19 +256,19 @@ func (t *stagSlots) put(slots []atomic.Pointer[mr], m *mr) {
 	slots[i].Store(m)
 }
 
-// restingKeys are the last retiredSTags keys that were removed.
-type restingKeys struct {
+// retiredKeys are the last retiredSTags keys that were removed.
+type retiredKeys struct {
 	set   map[uint32]struct{}
 	order []uint32 // ring of what is in the set, oldest at next
 	next  int
 }
 
-func (r *restingKeys) has(key uint32) bool {
-	_, resting := r.set[key]
-	return resting
+func (r *retiredKeys) has(key uint32) bool {
+	_, retired := r.set[key]
+	return retired
 }
 
-func (r *restingKeys) add(key uint32) {
+func (r *retiredKeys) add(key uint32) {
 	if r.set == nil {
 		r.set = make(map[uint32]struct{})
 	}
@@ -282,9 +282,9 @@ func (r *restingKeys) add(key uint32) {
 	r.next = (r.next + 1) % retiredSTags
 }
 
-// hasRested reports whether stag was that of a region that was closed lately.
-func (t *stagTable) hasRested(stag uint32) bool {
+// wasRetired reports whether stag was that of a region that was closed lately.
+func (t *stagTable) wasRetired(stag uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.rested.has(stag) || t.restedMoving.has(stagIndex(stag))
+	return t.retired.has(stag) || t.retiredIndexes.has(stagIndex(stag))
 }

@@ -118,18 +118,18 @@ func TestSTagRestEnds(t *testing.T) {
 	stag := first.stag
 	table.remove(first)
 	for range retiredSTags {
-		if _, resting := table.rested.set[stag]; !resting {
+		if _, retired := table.retired.set[stag]; !retired {
 			t.Fatal("the rest of an STag ended early")
 		}
 		m := new(mr)
 		table.insert(m)
 		table.remove(m)
 	}
-	if _, resting := table.rested.set[stag]; resting {
+	if _, retired := table.retired.set[stag]; retired {
 		t.Error("the STag rests for ever")
 	}
-	if len(table.rested.set) != retiredSTags || len(table.rested.order) != retiredSTags {
-		t.Errorf("%d and %d STags remembered, want %d", len(table.rested.set), len(table.rested.order), retiredSTags)
+	if len(table.retired.set) != retiredSTags || len(table.retired.order) != retiredSTags {
+		t.Errorf("%d and %d STags remembered, want %d", len(table.retired.set), len(table.retired.order), retiredSTags)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestSTagIndexes(t *testing.T) {
 		case 1:
 			if len(moving) < 10 {
 				m.owner = (*mw)(nil)
-				table.insertMoving(m)
+				table.insertByIndex(m)
 				moving = append(moving, m)
 			}
 		case 2:
@@ -233,11 +233,11 @@ func TestSTagIndexes(t *testing.T) {
 				moving = moving[1:]
 			}
 		}
-		if len(table.rested.set) > 20 {
-			table.rested = restingKeys{}
+		if len(table.retired.set) > 20 {
+			table.retired = retiredKeys{}
 		}
-		if len(table.restedMoving.set) > 10 {
-			table.restedMoving = restingKeys{}
+		if len(table.retiredIndexes.set) > 10 {
+			table.retiredIndexes = retiredKeys{}
 		}
 		for _, m := range moving {
 			for _, f := range fixed {

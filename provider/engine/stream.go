@@ -105,7 +105,7 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	}
 	if writable {
 		s.room.Store(true)
-		sent, unsent := s.pumpTx(turn)
+		sent, unsent := s.runTx(turn)
 		s.settle()
 		used, more = used+sent, more || unsent
 	}
@@ -115,17 +115,17 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	return used, more
 }
 
-// kickTx transmits what there is to transmit, or leaves that to the goroutine that holds
+// resumeTx transmits what there is to transmit, or leaves that to the goroutine that holds
 // txMu.
-func (s *stream) kickTx() {
-	s.pumpTx(turnMost)
+func (s *stream) resumeTx() {
+	s.runTx(turnMost)
 	s.settle()
 }
 
-// pumpTx is kickTx for the receive side, which settles itself when its lock is
-// released. turn bounds all that this call sends, whatever is posted meanwhile. pumpTx
+// runTx is resumeTx for the receive side, which settles itself when its lock is
+// released. turn bounds all that this call sends, whatever is posted meanwhile. runTx
 // returns how much of the turn was used, and whether the turn ended before the work did.
-func (s *stream) pumpTx(turn int) (used int, more bool) {
+func (s *stream) runTx(turn int) (used int, more bool) {
 	if !s.txMu.TryLock() {
 		// The holder looks at txWork after it has released the lock.
 		s.txWork.Store(true)
@@ -147,7 +147,7 @@ func (s *stream) pumpTx(turn int) (used int, more bool) {
 func (s *stream) unlockTx() {
 	s.txMu.Unlock()
 	if s.txWork.Load() {
-		s.pumpTx(turnMost)
+		s.runTx(turnMost)
 	}
 }
 
@@ -261,5 +261,5 @@ func (s *stream) closeGracefully() {
 		return
 	}
 	s.watchClosing()
-	s.kickTx()
+	s.resumeTx()
 }

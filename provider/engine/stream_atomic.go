@@ -69,7 +69,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	//rfc:7306 EXT-5.2.1-09 Atomic requests processed in order
 	//rfc:7306 EXT-5.2.1-10 Valid atomic request gets a valid response
 	s.inbound.Push(rdmap.InboundAtomic(a.MSN, rdmap.AtomicResponse{ID: req.ID, Original: original}))
-	s.rx.kick = true
+	s.rx.resumeTx = true
 }
 
 // performAtomic does what the peer of q asks of memory that it may use, and returns

@@ -55,7 +55,7 @@ func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectF
 			s.orphanOver()
 			return
 		}
-		s.kickTx()
+		s.resumeTx()
 	})
 	return f
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // TestMemoryWorkAfterEnd: work on our own memory that was posted just before the connection
-// ended is not done after its flush, however late the poster calls kickTx, and whatever state
+// ended is not done after its flush, however late the poster calls resumeTx, and whatever state
 // the transmit side was in.
 func TestMemoryWorkAfterEnd(t *testing.T) {
 	const size = 100
@@ -39,7 +39,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	ends := map[string]func(s *side){
 		"Close":  func(s *side) { ok(t, s.qp.Close()) },
 		"ERR":    func(s *side) { ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState)) },
-		"a Read": func(s *side) { s.qp.stream.Load().kickTx() }, // posted below; it fails
+		"a Read": func(s *side) { s.qp.stream.Load().resumeTx() }, // posted below; it fails
 	}
 	for what, prepare := range posts {
 		for state, p := range states {
@@ -61,21 +61,21 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						if state == "is blocked" {
 							st.blocked.Store(true)
 						}
-						end(s) // before the poster calls kickTx
+						end(s) // before the poster calls resumeTx
 						if how == "a Read" {
 							s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
 						}
 						s.wantWC("the work", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
-						st.kickTx()
+						st.resumeTx()
 						st.room.Store(true)
-						st.kickTx()
+						st.resumeTx()
 						if performed() {
 							t.Error("the work was done after its flush")
 						}
 						s.noWC("after its flush")
 						if how != "Close" { // nor is it done after RESET
 							ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
-							st.kickTx()
+							st.resumeTx()
 							s.noWC("after RESET")
 						}
 					})
@@ -85,9 +85,9 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	}
 }
 
-// TestLateKickAndNextConnection: a poster that calls kickTx of a stream that is over does not
+// TestLateResumeAndNextConnection: a poster that calls resumeTx of a stream that is over does not
 // touch what is in the queue for the next stream.
-func TestLateKickAndNextConnection(t *testing.T) {
+func TestLateResumeAndNextConnection(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		f := testFast(s.t, s.pd, 10)
 		ok(t, f.Map(make([]byte, 10)))
@@ -99,16 +99,16 @@ func TestLateKickAndNextConnection(t *testing.T) {
 		defer theirs.Close()
 		s.start(mine, params(true), nil)
 		ok(t, s.enqueue(regWR(1, f, allRights)))
-		old.kickTx()
+		old.resumeTx()
 		s.noWC("the stream before does not perform it")
-		s.qp.stream.Load().kickTx()
+		s.qp.stream.Load().resumeTx()
 		s.wantWC("the current stream performs it", provider.WC{WRID: 1, Opcode: provider.WCRegMR})
 		s.send(invWR(2, f.RKey()))
 		s.wantWC("the invalidation", provider.WC{WRID: 2, Opcode: provider.WCLocalInv})
 	})
 }
 
-// enqueue does the first part of posting: the work request is in the queue, but kickTx was not
+// enqueue does the first part of posting: the work request is in the queue, but resumeTx was not
 // called.
 func (s *side) enqueue(wr provider.SendWR) error {
 	_, err := s.qp.enqueueSends([]provider.SendWR{wr})

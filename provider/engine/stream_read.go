@@ -32,7 +32,7 @@ func (s *stream) takeReadRequest(a *rdmap.Action, h *ddp.Header, payload []byte)
 	s.rx.recv.Commit(a)
 	countOne(&s.q.counters().received.ReadRequest, r.Size)
 	s.inbound.Push(rdmap.InboundRead{ReadRequest: r, MSN: a.MSN})
-	s.rx.kick = true
+	s.rx.resumeTx = true
 }
 
 // nextResponse starts to answer the peer's oldest Read Request.
@@ -141,7 +141,7 @@ func (s *stream) readSink(a *rdmap.Action, off, n int) bool {
 //rfc:5040 RDMAP-5.5-19-01 Read complete only when the Response is delivered
 //rfc:5040 RDMAP-5.2.2-03 Response delivered to ULP
 func (s *stream) finishAnswered(a *rdmap.Action) {
-	s.rx.kick = true // a Read or a fenced WQE may have waited for this
+	s.rx.resumeTx = true // a Read or a fenced WQE may have waited for this
 	if a.Read.Cookie != rtrCookie {
 		s.q.finishWQE(uint32(a.Read.Cookie))
 	}

@@ -5,14 +5,14 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
-// loose reports whether TCP may cut anywhere, so that what is sent needs no limits
+// cutsAnywhere reports whether TCP may cut anywhere, so that what is sent needs no limits
 // of records: without CRC no receiver is hurt, and where a segment holds the longest
 // FPDU and more there is no wire, so that no RNIC is glad of FPDUs that begin a
 // segment. Each would be a record of its own there, with buffers that TCP does not
 // fill and a way of its own through it.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
-func loose(crc bool, emss int) bool {
+func cutsAnywhere(crc bool, emss int) bool {
 	return !crc && emss > mpa.FPDULen(mpa.MaxULPDU)
 }
 
@@ -47,7 +47,7 @@ func (s *stream) writeRecords(bufs [][]byte, records []int) (int, error) {
 // writeBatch hands the socket what the batch has.
 func (s *stream) writeBatch() (int, error) {
 	t := &s.tx
-	if loose(t.crc, int(t.emss)) {
+	if cutsAnywhere(t.crc, int(t.emss)) {
 		return s.conn.Writev(t.b.pending())
 	}
 	return s.writeRecords(t.b.pending(), t.b.records())

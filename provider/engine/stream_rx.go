@@ -29,9 +29,9 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	}
 	s.rxPark()
 	used = turn - left
-	if r.kick && !s.over() {
-		r.kick = false
-		sent, unsent := s.pumpTx(max(left, batchLeast))
+	if r.resumeTx && !s.over() {
+		r.resumeTx = false
+		sent, unsent := s.runTx(max(left, batchLeast))
 		used, more = used+sent, more || unsent
 	}
 	return used, more
@@ -47,7 +47,7 @@ func (s *stream) receiveEarly(early []byte) {
 		s.parse()
 	}
 	s.rxPark()
-	s.rx.kick = false // start looks at the transmit side anyway
+	s.rx.resumeTx = false // start looks at the transmit side anyway
 }
 
 // rxEnsure borrows a context, and makes room in it for the longest FPDU.
@@ -212,7 +212,7 @@ func (s *stream) firstFPDU() {
 	s.rx.first = false
 	if !s.maySend.Load() {
 		s.maySend.Store(true)
-		s.rx.kick = true
+		s.rx.resumeTx = true
 	}
 }
 

@@ -57,7 +57,7 @@ func (s *stream) transmit() {
 	}
 	// Somebody ends the stream. Whoever that is may be waiting for a region.
 	if t.b != nil {
-		t.b.stash()
+		t.b.copyPending()
 	}
 }
 
@@ -90,7 +90,7 @@ func (s *stream) write() bool {
 		t.apt = min(max(2*t.since, batchSlow), batchOctets)
 		t.taken, t.since = 0, 0
 		t.undo()
-		t.b.stash()
+		t.b.copyPending()
 		if t.b.built == 0 {
 			s.putBatch()
 		}

@@ -30,7 +30,7 @@ const (
 //
 // Regions are in use from when they are put into the vector until release, which
 // is before anybody waits for the socket: what the socket did not take is copied
-// first (see stash). So a region can be deregistered at any time without tearing
+// first (see copyPending). So a region can be deregistered at any time without tearing
 // an FPDU in two.
 type txBatch struct {
 	pool *bufPool // of chunks
@@ -60,10 +60,10 @@ type txBatch struct {
 
 	inPlace bool // something of what is built lies in a region
 
-	spans  [maxSGE]span // of the message being built
-	nspans int
-	moving bool           // a peer can write what the spans name
-	pieces [maxSGE][]byte // scratch
+	spans   [maxSGE]span // of the message being built
+	nspans  int
+	exposed bool           // a peer can write what the spans name
+	pieces  [maxSGE][]byte // scratch
 
 	chunks    []*buf // copies of payload
 	chunkUsed int    // octets of the last one
@@ -200,9 +200,9 @@ func (b *txBatch) advance(n int) (out uint32, finished bool) {
 	return 0, false
 }
 
-// stash copies what remains to be written into chunks and ends the use of all
+// copyPending copies what remains to be written into chunks and ends the use of all
 // regions: the stream has to wait for the socket.
-func (b *txBatch) stash() {
+func (b *txBatch) copyPending() {
 	if b.nuses == 0 || !b.inPlace {
 		b.release() // it lies in the arena and in chunks already
 		return

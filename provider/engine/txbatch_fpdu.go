@@ -171,7 +171,7 @@ func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
 	binary.BigEndian.PutUint16(head, uint16(ulpdu))
 	var crc uint32
 	switch {
-	case t.crc && b.moving:
+	case t.crc && b.exposed:
 		room := b.chunkRoom(len(payload))
 		crc = mpa.CopyCRC(mpa.CRC(0, head), room, payload)
 		payload = room

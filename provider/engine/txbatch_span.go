@@ -6,7 +6,7 @@ import "github.com/govs-rdma/govs/provider"
 // It reports false if they can't be used; some of their regions may be in use all
 // the same, until release.
 func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
-	b.nspans, b.moving = 0, false
+	b.nspans, b.exposed = 0, false
 	for i := range sges {
 		s := &sges[i]
 		if s.Length == 0 {
@@ -23,7 +23,7 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 		b.spans[b.nspans] = span{m, p}
 		b.nspans++
 		if b.uses[b.nuses-1].by != useStill { // the last is of m
-			b.moving = true
+			b.exposed = true
 		}
 	}
 	return true
@@ -71,7 +71,7 @@ func (b *txBatch) add(p []byte, n uint64, t *txState) {
 	switch {
 	case n <= copyOctets:
 		b.copyIn(p, t)
-	case b.moving && t.crc && !t.markers:
+	case b.exposed && t.crc && !t.markers:
 		b.snapshot(p, t)
 	default:
 		b.refer(p, t)

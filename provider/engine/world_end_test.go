@@ -201,7 +201,7 @@ func (w *world) held(p *proc) {
 		"accepted connections": d.acceptedNow(), "PDs": int(d.pds.n.Load()),
 		"CQs": int(d.cqs.n.Load()), "MRs": int(d.mrs.n.Load()), "MWs": int(d.mws.n.Load()),
 		"QPs": int(d.qps.n.Load()), "SRQs": int(d.srqs.n.Load()),
-		"STags": d.stags.live + d.stags.moving.live,
+		"STags": d.stags.live + d.stags.byIndex.live,
 		"muted or lingering streams, QP numbers, and watches over stalls": d.listed(),
 	} {
 		if n != 0 {

@@ -74,7 +74,7 @@ func (c *conn) read(bufs [][]byte) (int, error) {
 		return 0, nil
 	case p.arrived > 0:
 		n := p.read(bufs)
-		c.lk.ends[1-c.side].kick()
+		c.lk.ends[1-c.side].wakePoller()
 		return n, nil
 	case c.err != nil:
 		return 0, c.err
@@ -198,7 +198,7 @@ func (c *conn) close(reset bool) error {
 		p.octets -= len(s.data)
 	}
 	p.segs, p.arrived = p.segs[p.arrived:], 0
-	c.lk.ends[1-c.side].kick()
+	c.lk.ends[1-c.side].wakePoller()
 	c.lk.mu.Unlock()
 	if both {
 		c.lk.n.forget(c.lk)
@@ -217,8 +217,8 @@ func (c *conn) ready() (readable, writable bool) {
 	return readable, writable
 }
 
-// kick tells the poller to look at the end. link.mu is held.
-func (c *conn) kick() {
+// wakePoller has the poller look at the end. link.mu is held.
+func (c *conn) wakePoller() {
 	if c.reg != nil {
 		c.reg.poller.queue(c.reg)
 	}

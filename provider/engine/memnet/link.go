@@ -158,8 +158,8 @@ func (lk *link) arrive(from int) {
 		p.segs = p.segs[:p.arrived]
 		to.err = syscall.ECONNRESET
 	}
-	to.kick()
-	lk.ends[from].kick() // dropping may have made room
+	to.wakePoller()
+	lk.ends[from].wakePoller() // dropping may have made room
 }
 
 // drop takes a segment that reached a closed end, which answers data with a
@@ -208,7 +208,7 @@ func (lk *link) resetBoth() {
 		lk.ends[i].err = syscall.ECONNRESET
 	}
 	for i := range lk.ends {
-		lk.ends[i].kick()
+		lk.ends[i].wakePoller()
 	}
 }
 
