@@ -134,7 +134,7 @@ func TestRecordsStandTCP(t *testing.T) {
 			pad := mpa.PadLen(ulpdu)
 			f := fpdu{length: mpa.FPDULen(ulpdu), trailer: pad + mpa.CRCLen}
 			fpdus = append(fpdus, f)
-			b.addRecord(f.length, pad > 0, emss)
+			b.addFPDU(fpduEnd{}, f.length, pad > 0, emss)
 		}
 		sack := rapid.SampledFrom([]int{0, 12, 20, 28}).Draw(t, "SACK")
 		for _, record := range b.records() {

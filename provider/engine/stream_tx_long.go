@@ -36,9 +36,7 @@ func (s *stream) fillLong(w *sendWQE) bool {
 			rdmap.PutSend(ulpdu, op, w.immOrInv, t.sendMSN, seg.MO(), seg.Last)
 			header = ddp.UntaggedHeaderLen
 		}
-		b.longFPDU(header, message[seg.Offset:][:seg.Len], t)
-		b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: t.next, finishes: seg.Last && whole}
-		b.nfpdus++
+		b.longFPDU(header, message[seg.Offset:][:seg.Len], t, seg.Last && whole)
 		if seg.Last {
 			s.endWork(w)
 			break

@@ -50,7 +50,7 @@ type txBatch struct {
 	nfpdus int
 
 	// recs[rec0:nrecs] are the octets of the records still to be written: runs of
-	// FPDUs that TCP can cut into segments without harm (see addRecord).
+	// FPDUs that TCP can cut into segments without harm (see addFPDU).
 	recs  [batchFPDUs]int
 	rec0  int
 	nrecs int

@@ -145,9 +145,7 @@ func (b *txBatch) end(t *txState, wqe uint32, finishes bool) {
 	if b.nfpdus > 0 {
 		start = b.fpdus[b.nfpdus-1].at
 	}
-	b.fpdus[b.nfpdus] = fpduEnd{at: b.built, wqe: wqe, finishes: finishes}
-	b.nfpdus++
-	b.addRecord(int(b.built-start), mpa.PadLen(b.open) > 0, int(t.emss))
+	b.addFPDU(fpduEnd{b.built, wqe, finishes}, int(b.built-start), mpa.PadLen(b.open) > 0, int(t.emss))
 }
 
 // endMarked lays the FPDU out with markers, in a chunk. That it is not too long
@@ -163,9 +161,10 @@ func (b *txBatch) endMarked(t *txState) {
 	b.from = b.used
 }
 
-// longFPDU makes an FPDU of the header that lies in the arena, behind room for the
-// ULPDU's length, and of payload, where it lies unless a peer can write it.
-func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
+// longFPDU makes an FPDU of WQE next of the header that lies in the arena, behind room for the
+// ULPDU's length, and of payload, where it lies unless a peer can write it. finishes is as with
+// end.
+func (b *txBatch) longFPDU(header int, payload []byte, t *txState, finishes bool) {
 	ulpdu := header + len(payload)
 	head := b.arena[b.used : b.used+mpa.HeaderLen+header]
 	binary.BigEndian.PutUint16(head, uint16(ulpdu))
@@ -186,7 +185,7 @@ func (b *txBatch) longFPDU(header int, payload []byte, t *txState) {
 	b.append(payload)
 	b.used += len(mpa.AppendTrailer(b.arena[b.used:b.used], ulpdu, crc, t.crc))
 	b.appendArena()
-	b.addRecord(mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
+	b.addFPDU(fpduEnd{b.built, t.next, finishes}, mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
 }
 
 // frame makes the ULPDU that lies in the arena, behind room for its length, an
@@ -198,15 +197,6 @@ func (b *txBatch) frame(ulpdu int) int {
 	binary.LittleEndian.PutUint32(fpdu[mpa.HeaderLen+ulpdu:], 0) // the pad
 	binary.LittleEndian.PutUint32(fpdu[size-mpa.CRCLen:], 0)     // what is there when CRCs are off
 	return size
-}
-
-// endShort closes the FPDU of size octets that lies in the arena, which is all of
-// the message of WQE next. It is in the vector when fillShort ends.
-func (b *txBatch) endShort(size int, padded bool, t *txState) {
-	b.used += size
-	b.fpdus[b.nfpdus] = fpduEnd{at: b.built + uint64(b.used-b.from), wqe: t.next, finishes: true}
-	b.nfpdus++
-	b.addRecord(size, padded, int(t.emss))
 }
 
 // shortRun is where FPDUs of the same size begin in the arena. Their CRCs are

@@ -5,8 +5,9 @@ package engine
 // most three blocks beside a timestamp.
 const sackRoom = 28
 
-// addRecord adds an FPDU of n octets, which has just been built, to the record
-// under way if it can be sent in the same, and begins one with it otherwise.
+// addFPDU adds an FPDU of n octets, which has just been built and ends as e says, to the FPDUs
+// and the records of the batch: to the record under way if it can be sent in the same, and to a
+// new one otherwise.
 //
 // A record begins a segment, and TCP cuts it after every emss octets. So FPDUs
 // share a record as long as such a cut falls between two of them: some short
@@ -20,7 +21,9 @@ const sackRoom = 28
 // hurt an FPDU without pad. One with pad has to lie where none of these cuts is.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
-func (b *txBatch) addRecord(n int, padded bool, emss int) {
+func (b *txBatch) addFPDU(e fpduEnd, n int, padded bool, emss int) {
+	b.fpdus[b.nfpdus] = e
+	b.nfpdus++
 	if b.nrecs > 0 {
 		last := &b.recs[b.nrecs-1]
 		used := *last
