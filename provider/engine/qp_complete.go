@@ -109,10 +109,14 @@ func (q *qp) flushSends() bool {
 	return any
 }
 
-// finishRecv reports the WQE at the head of the receive queue and gives its
-// place back. wc.Opcode is zero for WCRecv. Only the receive side calls it, and only
-// without an SRQ.
+// finishRecv reports the receive of the message that has ended: the one taken from the SRQ, or
+// the WQE at the head of the receive queue, whose place it gives back. wc.Opcode is zero for
+// WCRecv. Only the receive side calls it.
 func (q *qp) finishRecv(wc provider.WC, solicited bool) {
+	if q.shared != nil {
+		q.finishShared(wc, solicited)
+		return
+	}
 	h := q.rq.head.Load()
 	wc.WRID, wc.QPN = q.rq.at(h).wrid, q.qpn
 	wc.Opcode |= provider.WCRecv // a bit that all receives have

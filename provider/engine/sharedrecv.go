@@ -43,6 +43,17 @@ func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
 	return &h.wqe, h.sges[:h.wqe.nsge], h.srq.pd
 }
 
+// frontRecv returns the receive for the message under way, its SGEs and the PD that these are
+// of: the oldest of the QP's own queue, or the one taken from the SRQ. The receive is nil if
+// there is none.
+func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
+	if q.shared != nil {
+		return q.shared.take()
+	}
+	w, sges := q.rq.front()
+	return w, sges, q.pd
+}
+
 // finishShared is finishRecv for a QP with an SRQ.
 func (q *qp) finishShared(wc provider.WC, solicited bool) {
 	h := q.shared

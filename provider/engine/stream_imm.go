@@ -39,10 +39,7 @@ func (s *stream) fillImmediate() {
 func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	data, err := rdmap.ParseImmediate(payload)
 	if err == nil {
-		w, _ := s.q.rq.front()
-		if w == nil && s.q.shared != nil {
-			w, _, _ = s.q.shared.take()
-		}
+		w, _, _ := s.q.frontRecv()
 		err = ddp.CheckUntagged(0, 0, w != nil, 0)
 	}
 	if err != nil {
@@ -56,10 +53,6 @@ func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	//rfc:7306 EXT-7-01 Immediate completes only after the Write before it
 	if a.AfterWrite {
 		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written
-	}
-	if s.q.shared != nil {
-		s.q.finishShared(wc, a.Opcode.Solicited())
-		return
 	}
 	s.q.finishRecv(wc, a.Opcode.Solicited())
 }

@@ -296,11 +296,7 @@ func (s *stream) target(a *rdmap.Action, off, n int) error {
 	case rdmap.PlaceWrite:
 		return s.rx.c.resolveWrite(s.q, a.STag, a.TO+uint64(off), n)
 	case rdmap.PlaceSend:
-		pd := s.q.pd
-		w, sges := s.q.rq.front()
-		if w == nil && s.q.shared != nil {
-			w, sges, pd = s.q.shared.take()
-		}
+		w, sges, pd := s.q.frontRecv()
 		var length uint64
 		if w != nil {
 			length = uint64(w.length)
@@ -355,10 +351,6 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		if a.Opcode.Invalidates() {
 			//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
 			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
-		}
-		if s.q.shared != nil {
-			s.q.finishShared(wc, a.Opcode.Solicited())
-			return
 		}
 		s.q.finishRecv(wc, a.Opcode.Solicited())
 	case rdmap.PlaceReadResponse:

@@ -59,11 +59,7 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 
 // recvFault says which SGE of the receive in progress can't be written, and why.
 func (s *stream) recvFault() string {
-	pd := s.q.pd
-	w, sges := s.q.rq.front()
-	if w == nil && s.q.shared != nil {
-		w, sges, pd = s.q.shared.take()
-	}
+	w, sges, pd := s.q.frontRecv()
 	if w == nil {
 		return ""
 	}
