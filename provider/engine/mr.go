@@ -175,6 +175,18 @@ func (m *mr) slice(addr, n uint64) ([]byte, bool) {
 	return m.buf[off : off+n : off+n], true
 }
 
+// allows reports whether work requests of p may use the region with the rights need. It is
+// read after acquire.
+func (m *mr) allows(p *pd, need provider.Access) bool { return m.pd == p && m.access&need == need }
+
+// octets returns the octets that an SGE of a work request of p names, to be touched between
+// acquire and release only. It reports false if the region is of another protection domain,
+// lacks one of the rights need, or does not have all of the octets.
+func (m *mr) octets(p *pd, s *provider.SGE, need provider.Access) ([]byte, bool) {
+	b, ok := m.slice(s.Addr, uint64(s.Length))
+	return b, ok && m.allows(p, need)
+}
+
 // Addr implements provider.MR.
 func (m *mr) Addr() uint64 { return m.base }
 

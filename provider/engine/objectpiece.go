@@ -78,7 +78,7 @@ func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint
 			continue
 		}
 		m := pd.dev.stags.local(s.LKey)
-		if m == nil || m.pd != pd || m.access&need != need || !m.holds(s.Addr, length) || m.owner != nil {
+		if m == nil || !m.allows(pd, need) || !m.holds(s.Addr, length) || m.owner != nil {
 			if m != nil {
 				m.release()
 			}

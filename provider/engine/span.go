@@ -26,8 +26,8 @@ func resolveLocal(pd *pd, sges []provider.SGE, need provider.Access, out []span)
 			releaseSpans(out)
 			return out, false
 		}
-		b, ok := m.slice(s.Addr, uint64(s.Length))
-		if !ok || m.pd != pd || m.access&need != need {
+		b, ok := m.octets(pd, s, need)
+		if !ok {
 			m.release()
 			releaseSpans(out)
 			return out, false

@@ -69,8 +69,8 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	if m == nil {
 		return false
 	}
-	p, ok := m.slice(sges[0].Addr, uint64(sges[0].Length))
-	if !ok || m.pd != s.q.pd || m.access&provider.AccessLocalWrite == 0 {
+	p, ok := m.octets(s.q.pd, &sges[0], provider.AccessLocalWrite)
+	if !ok {
 		m.release()
 		return false
 	}

@@ -12,11 +12,11 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 		if s.Length == 0 {
 			continue
 		}
-		m := b.region(pd, s.LKey)
+		m := b.region(pd.dev, s.LKey)
 		if m == nil {
 			return false
 		}
-		p, ok := m.slice(s.Addr, uint64(s.Length))
+		p, ok := m.octets(pd, s, 0)
 		if !ok {
 			return false
 		}
@@ -29,15 +29,15 @@ func (b *txBatch) resolve(pd *pd, sges []provider.SGE) bool {
 	return true
 }
 
-// region returns the region of pd that lkey names, in use until release, or nil.
-// Work requests that follow each other often name the same.
-func (b *txBatch) region(pd *pd, lkey uint32) *mr {
+// region returns the region that lkey names, in use until release, or nil. Work requests that
+// follow each other often name the same.
+func (b *txBatch) region(d *device, lkey uint32) *mr {
 	if b.nuses > 0 {
-		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.stag == lkey && u.m.pd == pd {
+		if u := &b.uses[b.nuses-1]; u.by != useRemote && u.m.stag == lkey {
 			return u.m
 		}
 	}
-	m, still := pd.dev.stags.source(lkey)
+	m, still := d.stags.source(lkey)
 	if m == nil {
 		return nil
 	}
@@ -45,10 +45,7 @@ func (b *txBatch) region(pd *pd, lkey uint32) *mr {
 	if still {
 		by = useStill
 	}
-	b.use(m, by) // until release, also if its protection domain is wrong
-	if m.pd != pd {
-		return nil
-	}
+	b.use(m, by) // until release, also if the work request may not use it
 	return m
 }
 
@@ -92,10 +89,10 @@ func (b *txBatch) shortPayload(q *qp, w *sendWQE, i uint32, m *mr) ([]byte, *mr,
 	}
 	sge := &q.sq.sgeRoom(i)[0]
 	if m == nil || m.stag != sge.LKey {
-		if m = b.region(q.pd, sge.LKey); m == nil {
+		if m = b.region(q.dev, sge.LKey); m == nil {
 			return nil, nil, false
 		}
 	}
-	p, ok := m.slice(sge.Addr, uint64(sge.Length))
+	p, ok := m.octets(q.pd, sge, 0)
 	return p, m, ok
 }

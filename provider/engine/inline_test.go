@@ -1,0 +1,96 @@
+//go:build !race && !schedules
+
+package engine
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// inlined are calls on the data path that cost nothing because the compiler inlines them, by their
+// callers. What several paths need is written once for this reason only. octets and addFPDU have
+// no room for more: their costs are 75 and 80, and the compiler's budget is 80.
+var inlined = map[string][]string{
+	// Protection domain, rights and bounds of an SGE of ours.
+	"(*mr).octets": {"resolveLocal", "(*stream).placeSend", "(*txBatch).resolve", "(*txBatch).shortPayload"},
+	"(*mr).allows": {"(*mr).octets", "objectPieces"},
+	"(*mr).slice":  {"(*mr).octets", "(*stream).placeWrite", "(*rxContext).resolveWrite"},
+	// What ends an FPDU.
+	"(*txBatch).addFPDU": {"(*txBatch).end", "(*txBatch).longFPDU", "(*stream).fillShort"},
+	// The uses of a region.
+	"rundown.(*Gate).Enter": {"(*mr).acquire", "(*mr).acquireRemote", "(*stagTable).source"},
+	"rundown.(*Gate).Leave": {"(*mr).release", "(*mr).releaseRemote", "(*txBatch).release"},
+	"(*mr).acquire":         {"(*stagTable).local"},
+	"(*mr).acquireRemote":   {"(*qp).region"},
+	"(*mr).release":         {"(*stream).placeSend", "(*txBatch).release"},
+	// The places of the queues.
+	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},
+	"(*recvQueue).front": {"(*stream).placeSend", "(*qp).frontRecv"},
+}
+
+// TestInlined compares the compiler's report with that list.
+func TestInlined(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("costs are those of amd64")
+	}
+	out, err := exec.Command("go", "build", "-gcflags=-m", "-o", os.DevNull, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	at := functions(t)
+	found := map[[2]string]bool{} // callee, caller
+	for _, m := range regexp.MustCompile(`(?m)^\./(\S+\.go:\d+):\d+: inlining call to (\S+)$`).FindAllStringSubmatch(string(out), -1) {
+		found[[2]string{m[2], at[m[1]]}] = true
+	}
+	if len(found) < 100 {
+		t.Fatalf("the compiler reports %d inlined calls only:\n%s", len(found), out)
+	}
+	for callee, callers := range inlined {
+		for _, caller := range callers {
+			if !found[[2]string{callee, caller}] {
+				t.Errorf("the call of %s in %s is not inlined: go build -gcflags=-m=2 says why", callee, caller)
+			}
+		}
+	}
+}
+
+// functions returns which function each line of the package, as "file:line", belongs to.
+func functions(t *testing.T) map[string]string {
+	t.Helper()
+	at := map[string]string{}
+	for _, e := range must(os.ReadDir("."))(t) {
+		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		file := must(parser.ParseFile(fset, e.Name(), nil, parser.SkipObjectResolution))(t)
+		for _, d := range file.Decls {
+			f, is := d.(*ast.FuncDecl)
+			if !is {
+				continue
+			}
+			name := f.Name.Name
+			if f.Recv != nil {
+				switch r := f.Recv.List[0].Type.(type) {
+				case *ast.StarExpr:
+					name = fmt.Sprintf("(*%s).%s", r.X, name)
+				default:
+					name = fmt.Sprintf("%s.%s", r, name)
+				}
+			}
+			for line := fset.Position(f.Pos()).Line; line <= fset.Position(f.End()).Line; line++ {
+				at[e.Name()+":"+strconv.Itoa(line)] = name
+			}
+		}
+	}
+	return at
+}
