@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -79,11 +80,11 @@ type manyHost struct {
 
 func newManyHost(t testing.TB, opts Options, n int) *manyHost {
 	h := &manyHost{t: t, buf: make([]byte, 3*manyOctets*n)}
-	h.dev = must(New(&opts).Open(""))(t).(*device)
-	h.pd = must(h.dev.AllocPD())(t)
-	h.cq = must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4 * n}))(t)
-	h.ch = must(h.dev.CreateEventChannel())(t).(*eventChannel)
-	h.mr = must(h.pd.RegMR(h.buf, provider.AccessLocalWrite))(t)
+	h.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
+	h.pd = testkit.Must(h.dev.AllocPD())(t)
+	h.cq = testkit.Must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4 * n}))(t)
+	h.ch = testkit.Must(h.dev.CreateEventChannel())(t).(*eventChannel)
+	h.mr = testkit.Must(h.pd.RegMR(h.buf, provider.AccessLocalWrite))(t)
 	return h
 }
 
@@ -157,14 +158,14 @@ func (h *manyHost) close() {
 	ends := h.ends
 	h.mu.Unlock()
 	for _, e := range ends {
-		ok(h.t, e.qp.Close())
-		ok(h.t, e.id.Close())
+		testkit.OK(h.t, e.qp.Close())
+		testkit.OK(h.t, e.id.Close())
 	}
-	ok(h.t, h.mr.Close())
-	ok(h.t, h.ch.Close())
-	ok(h.t, h.cq.Close())
-	ok(h.t, h.pd.Close())
-	ok(h.t, h.dev.Close())
+	testkit.OK(h.t, h.mr.Close())
+	testkit.OK(h.t, h.ch.Close())
+	testkit.OK(h.t, h.cq.Close())
+	testkit.OK(h.t, h.pd.Close())
+	testkit.OK(h.t, h.dev.Close())
 }
 
 // TestHalfOfThemAreHostile: 5,000 connections do their work while as many others are
@@ -175,9 +176,9 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 	n := manyConns()
 	t.Logf("%d connections, RLIMIT_NOFILE is %d", n, maxDescriptors())
 	h := newManyHost(t, Options{StartupTimeout: 2 * time.Second}, n)
-	l := must(h.ch.CreateID(nil))(t).(*cmID)
-	ok(t, l.BindAddr(netip.AddrPortFrom(ownAddr(), 0)))
-	ok(t, l.Listen(4096))
+	l := testkit.Must(h.ch.CreateID(nil))(t).(*cmID)
+	testkit.OK(t, l.BindAddr(netip.AddrPortFrom(ownAddr(), 0)))
+	testkit.OK(t, l.Listen(4096))
 	before := holding(t)
 
 	var done atomic.Bool
@@ -209,7 +210,7 @@ func TestHalfOfThemAreHostile(t *testing.T) {
 	peers.wantLine("complete")
 	h.wantWithin(before, n, l)
 	peers.finish()
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	done.Store(true)
 	for h.ch.events() > 0 {
 		time.Sleep(time.Millisecond)
@@ -225,10 +226,10 @@ func (h *manyHost) closeAll(tasks *sync.WaitGroup) {
 	h.ends = nil
 	h.mu.Unlock()
 	for _, e := range ends {
-		ok(h.t, e.qp.Close())
-		ok(h.t, e.id.Close())
+		testkit.OK(h.t, e.qp.Close())
+		testkit.OK(h.t, e.id.Close())
 	}
-	ok(h.t, h.ch.Close())
+	testkit.OK(h.t, h.ch.Close())
 	tasks.Wait()
 	h.close()
 }
@@ -308,10 +309,10 @@ func startPeers(t *testing.T, addr netip.AddrPort) *peerProcess {
 	p.cmd = exec.Command(os.Args[0], "-test.timeout=150s")
 	p.cmd.Env = append(os.Environ(), manyPeers+"="+addr.String())
 	p.cmd.Stderr = os.Stderr
-	stdin := must(p.cmd.StdinPipe())(t)
-	stdout := must(p.cmd.StdoutPipe())(t)
+	stdin := testkit.Must(p.cmd.StdinPipe())(t)
+	stdout := testkit.Must(p.cmd.StdoutPipe())(t)
 	p.stdin, p.lines = stdin, bufio.NewScanner(stdout)
-	ok(t, p.cmd.Start())
+	testkit.OK(t, p.cmd.Start())
 	t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {
 			_ = p.cmd.Process.Kill()
@@ -387,7 +388,7 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 				complete.Add(1)
 				return
 			}
-			ok(h.t, h.recv(e, index))
+			testkit.OK(h.t, h.recv(e, index))
 			begin(index, e, round+1)
 		})
 	})
@@ -409,13 +410,13 @@ func (h *manyHost) work(dst netip.AddrPort, n int) {
 	src := netip.AddrPortFrom(dst.Addr().Next(), 0)
 	for range n {
 		starting <- struct{}{}
-		id := must(h.ch.CreateID(nil))(h.t).(*cmID)
+		id := testkit.Must(h.ch.CreateID(nil))(h.t).(*cmID)
 		id.mu.Lock() // as ResolveAddr and ResolveRoute would leave it, but without their events
 		id.local, id.remote, id.state = src, dst, idRouted
 		id.mu.Unlock()
 		_, err := h.end(id)
-		ok(h.t, err)
-		ok(h.t, id.Connect(provider.ConnParam{}))
+		testkit.OK(h.t, err)
+		testkit.OK(h.t, id.Connect(provider.ConnParam{}))
 	}
 	for end := time.Now().Add(100 * time.Second); complete.Load() < int64(n) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
@@ -443,7 +444,7 @@ func (p *hostilePeers) come(n int) {
 	framer := mpa.NewFramer(false, true)
 	var deaf []int
 	header := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
-	send := must(framer.AppendFPDU(nil, header.AppendTo(nil), octets(manyOctets)))(p.t)
+	send := testkit.Must(framer.AppendFPDU(nil, header.AppendTo(nil), octets(manyOctets)))(p.t)
 	kinds := []func(fd int){
 		func(int) {}, // silent
 		func(fd int) { p.send(fd, request[:mpa.KeyLen+2]) },

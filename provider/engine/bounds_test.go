@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -351,8 +352,8 @@ func TestBounds(t *testing.T) {
 			w := newCMWorld(t, transport.NewTCP(nil), addr, b.opts, false)
 			s := &boundsServer{cmHost: w.server}
 			s.l = s.id()
-			ok(t, s.l.BindAddr(w.addr))
-			ok(t, s.l.Listen(4*boundsLimit)) // those that wait in TCP's backlog are the kernel's
+			testkit.OK(t, s.l.BindAddr(w.addr))
+			testkit.OK(t, s.l.Listen(4*boundsLimit)) // those that wait in TCP's backlog are the kernel's
 			p := &plainPeers{t: t}
 			var answer func(provider.CMEvent)
 			if b.serve != nil {
@@ -420,7 +421,7 @@ func (s *boundsServer) settled(before held, b bound, peers int) held {
 
 // stop closes what the program has.
 func (s *boundsServer) stop() {
-	ok(s.t, s.l.Close())
+	testkit.OK(s.t, s.l.Close())
 	s.mu.Lock()
 	ids := s.ids
 	s.mu.Unlock()
@@ -431,7 +432,7 @@ func (s *boundsServer) stop() {
 		if e, more, _ := s.ch.pop(); !more {
 			break
 		} else if e.Type == provider.CMConnectRequest {
-			ok(s.t, e.ID.Close())
+			testkit.OK(s.t, e.ID.Close())
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -35,7 +36,7 @@ func TestBusyWait(t *testing.T) {
 			b.dev.prog.cancel()
 			<-b.dev.prog.ended
 			b.ch.brief.Store(c.brief)
-			ok(t, b.cq.ReqNotify(false))
+			testkit.OK(t, b.cq.ReqNotify(false))
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			wait := patience
 			if !c.finds {
@@ -65,13 +66,13 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 		brief bool
 	}{{look / 20, true}, {2 * look, false}, {2 * look, false}, {look / 20, true}} {
 		b.recv(provider.RecvWR{})
-		ok(t, b.cq.ReqNotify(false))
+		testkit.OK(t, b.cq.ReqNotify(false))
 		began := time.Now()
 		time.AfterFunc(c.after, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		_, err := b.ch.Next(ctx)
 		cancel()
-		ok(t, err)
+		testkit.OK(t, err)
 		took := time.Since(began)
 		b.spin(1)
 		if c.brief && took > look/2 {

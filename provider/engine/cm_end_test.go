@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -33,20 +34,20 @@ func (w *cmWorld) wantDisconnected(what string, client, server *cmID) {
 
 func TestDisconnect(t *testing.T) {
 	for name, disconnect := range map[string]func(t *testing.T, client, server *cmID){
-		"the initiator disconnects": func(t *testing.T, client, _ *cmID) { ok(t, client.Disconnect()) },
-		"the responder disconnects": func(t *testing.T, _, server *cmID) { ok(t, server.Disconnect()) },
+		"the initiator disconnects": func(t *testing.T, client, _ *cmID) { testkit.OK(t, client.Disconnect()) },
+		"the responder disconnects": func(t *testing.T, _, server *cmID) { testkit.OK(t, server.Disconnect()) },
 		"both disconnect": func(t *testing.T, client, server *cmID) {
-			ok(t, client.Disconnect())
-			ok(t, server.Disconnect())
+			testkit.OK(t, client.Disconnect())
+			testkit.OK(t, server.Disconnect())
 		},
 		"one disconnects twice": func(t *testing.T, client, _ *cmID) {
-			ok(t, client.Disconnect())
-			ok(t, client.Disconnect())
+			testkit.OK(t, client.Disconnect())
+			testkit.OK(t, client.Disconnect())
 		},
 		"the initiator's QP is aborted": func(_ *testing.T, client, _ *cmID) { client.qp.abort(io.ErrUnexpectedEOF) },
-		"the responder's QP is closed":  func(t *testing.T, _, server *cmID) { ok(t, server.qp.Close()) },
+		"the responder's QP is closed":  func(t *testing.T, _, server *cmID) { testkit.OK(t, server.qp.Close()) },
 		"the initiator's QP goes to ERR": func(t *testing.T, client, _ *cmID) {
-			ok(t, client.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+			testkit.OK(t, client.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,8 +55,8 @@ func TestDisconnect(t *testing.T) {
 				client, server := w.established()
 				disconnect(t, client, server)
 				w.wantDisconnected(name, client, server)
-				ok(t, client.Disconnect()) // not an error with the kernel either
-				ok(t, server.Disconnect())
+				testkit.OK(t, client.Disconnect()) // not an error with the kernel either
+				testkit.OK(t, server.Disconnect())
 				w.active.wantIdle("disconnecting again does nothing")
 			})
 		})
@@ -66,10 +67,10 @@ func TestDisconnectBeforeEstablished(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
-		ok(t, client.Disconnect())
+		testkit.OK(t, client.Disconnect())
 		server, _ := w.server.wantRequest("the Request is under way", l)
-		ok(t, server.Disconnect()) // nothing to do yet
-		ok(t, server.Accept(provider.ConnParam{}))
+		testkit.OK(t, server.Disconnect()) // nothing to do yet
+		testkit.OK(t, server.Accept(provider.ConnParam{}))
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		w.active.want("the connection is made", client, provider.CMEstablished, 0)
 		w.wantDisconnected("and ended", client, server)
@@ -89,9 +90,9 @@ func TestPeerFailsAfterTheReply(t *testing.T) {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(rawRequest(nil))
 			server, _ := w.server.wantRequest("the Request arrives", l)
-			ok(t, server.Accept(provider.ConnParam{}))
+			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)
-			ok(t, end(p))
+			testkit.OK(t, end(p))
 			w.server.want(name, server, provider.CMEstablished, 0)
 			w.server.want(name, server, provider.CMDisconnected, 0)
 			p.w.close()
@@ -110,15 +111,15 @@ func TestCloseAtAnyTime(t *testing.T) {
 		h.closeID(h.id())
 
 		id := h.id()
-		ok(t, id.BindAddr(w.addr))
+		testkit.OK(t, id.BindAddr(w.addr))
 		bound := id.LocalAddr()
 		h.closeID(id)
 		id = h.id()
-		ok(t, id.BindAddr(bound)) // the port is free again
+		testkit.OK(t, id.BindAddr(bound)) // the port is free again
 		h.closeID(id)
 
 		id = h.id()
-		ok(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
+		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
 		h.closeID(id)
 		h.wantIdle("resolved and closed")
 
@@ -132,7 +133,7 @@ func TestCloseAtAnyTime(t *testing.T) {
 		w.moment()
 		for e, more, _ := w.server.ch.pop(); more; e, more, _ = w.server.ch.pop() {
 			if e.Type == provider.CMConnectRequest { // it was sent before the close
-				ok(t, e.ID.Close())
+				testkit.OK(t, e.ID.Close())
 			}
 		}
 
@@ -140,7 +141,7 @@ func TestCloseAtAnyTime(t *testing.T) {
 		h.closeID(client)
 		w.server.want("the client closed", server, provider.CMDisconnected, 0)
 		h.wantIdle("established and closed")
-		ok(t, client.Close())
+		testkit.OK(t, client.Close())
 		for _, err := range []error{
 			client.BindAddr(w.addr), client.ResolveAddr(netip.AddrPort{}, dst, 0), client.ResolveRoute(0),
 			client.Listen(0), client.Connect(provider.ConnParam{}), client.Accept(provider.ConnParam{}),
@@ -157,21 +158,21 @@ func TestCloseAtAnyTime(t *testing.T) {
 func TestCloseWithForeignQP(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		own := func(h *cmHost) *qp {
-			q := must(h.pd.CreateQP(provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(t).(*qp)
-			t.Cleanup(func() { ok(t, q.Close()) })
+			q := testkit.Must(h.pd.CreateQP(provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(t).(*qp)
+			t.Cleanup(func() { testkit.OK(t, q.Close()) })
 			return q
 		}
 		l := w.server.listen()
 		client := w.active.routed(l.LocalAddr())
-		ok(t, client.qp.Close())
+		testkit.OK(t, client.qp.Close())
 		clientQP, serverQP := own(w.active), own(w.server)
-		ok(t, client.Connect(provider.ConnParam{QP: clientQP}))
+		testkit.OK(t, client.Connect(provider.ConnParam{QP: clientQP}))
 		e := w.server.next("the Request arrives")
 		server := e.ID.(*cmID)
-		ok(t, server.Accept(provider.ConnParam{QP: serverQP}))
+		testkit.OK(t, server.Accept(provider.ConnParam{QP: serverQP}))
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		w.active.want("accepted", client, provider.CMEstablished, 0)
-		ok(t, server.Close())
+		testkit.OK(t, server.Close())
 		w.active.want("the server closed", client, provider.CMDisconnected, 0)
 		if state := serverQP.getState(); state != provider.QPErr {
 			t.Errorf("QP in %s", state)
@@ -189,16 +190,16 @@ func TestMigrate(t *testing.T) {
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		w.moment() // the request waits on the old channel
 		w.server.ch = second
-		ok(t, l.Migrate(w.server.ch))
-		ok(t, l.Migrate(w.server.ch))
-		ok(t, old.Close())
+		testkit.OK(t, l.Migrate(w.server.ch))
+		testkit.OK(t, l.Migrate(w.server.ch))
+		testkit.OK(t, old.Close())
 		server, _ := w.server.wantRequest("the request moved along", l)
-		ok(t, server.Accept(provider.ConnParam{}))
+		testkit.OK(t, server.Accept(provider.ConnParam{}))
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		w.active.want("accepted", client, provider.CMEstablished, 0)
 
-		ok(t, server.Migrate(other))
-		ok(t, client.Disconnect())
+		testkit.OK(t, server.Migrate(other))
+		testkit.OK(t, client.Disconnect())
 		w.active.want("disconnected", client, provider.CMDisconnected, 0)
 		w.server.wantIdle("the id is elsewhere")
 		w.server.ch = other
@@ -206,8 +207,8 @@ func TestMigrate(t *testing.T) {
 
 		wantErr(t, l.Migrate(w.active.ch), syscall.EINVAL) // of another device
 		wantErr(t, l.Migrate(nil), syscall.EINVAL)
-		closed := must(w.server.dev.CreateEventChannel())(t)
-		ok(t, closed.Close())
+		closed := testkit.Must(w.server.dev.CreateEventChannel())(t)
+		testkit.OK(t, closed.Close())
 		wantErr(t, l.Migrate(closed), os.ErrClosed)
 	})
 }
@@ -232,7 +233,7 @@ func TestEventChannel(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		ch := w.active.channel()
 		wantErr(t, w.active.dev.Close(), syscall.EBUSY)
-		id := must(ch.CreateID("cookie"))(t)
+		id := testkit.Must(ch.CreateID("cookie"))(t)
 		if id.Cookie() != "cookie" || id.DeviceName() != "" || id.LocalAddr().IsValid() || id.RemoteAddr().IsValid() {
 			t.Errorf("new id: cookie %v, device %q, addresses %s, %s", id.Cookie(), id.DeviceName(), id.LocalAddr(), id.RemoteAddr())
 		}
@@ -247,9 +248,9 @@ func TestEventChannel(t *testing.T) {
 			_, err := ch.Next(t.Context())
 			waiting <- err
 		}()
-		ok(t, id.Close())
-		ok(t, ch.Close())
-		ok(t, ch.Close())
+		testkit.OK(t, id.Close())
+		testkit.OK(t, ch.Close())
+		testkit.OK(t, ch.Close())
 		if err := <-waiting; !errors.Is(err, os.ErrClosed) {
 			t.Errorf("Next in progress: %v, want ErrClosed", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -95,12 +96,12 @@ func newCMWorld(t *testing.T, network transport.Network, addr string, opts Optio
 func (w *cmWorld) host(opts Options) *cmHost {
 	t := w.t
 	h := &cmHost{t: t, w: w}
-	h.dev = must(New(&opts).Open(""))(t).(*device)
-	h.pd = must(h.dev.AllocPD())(t)
-	h.cq = must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4096}))(t)
+	h.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
+	h.pd = testkit.Must(h.dev.AllocPD())(t)
+	h.cq = testkit.Must(h.dev.CreateCQ(provider.CQInitAttr{CQE: 4096}))(t)
 	t.Cleanup(func() {
-		ok(t, h.cq.Close())
-		ok(t, h.pd.Close())
+		testkit.OK(t, h.cq.Close())
+		testkit.OK(t, h.pd.Close())
 		if err := h.dev.Close(); err != nil {
 			t.Errorf("closing the device: %v", err)
 		}
@@ -113,7 +114,7 @@ func (w *cmWorld) host(opts Options) *cmHost {
 // in the end.
 func (h *cmHost) channel() *eventChannel {
 	h.t.Helper()
-	ch := must(h.dev.CreateEventChannel())(h.t).(*eventChannel)
+	ch := testkit.Must(h.dev.CreateEventChannel())(h.t).(*eventChannel)
 	h.t.Cleanup(func() {
 		if e, more, _ := ch.pop(); more {
 			h.t.Errorf("event that nobody expected: %s, status %d", e.Type, e.Status)
@@ -128,7 +129,7 @@ func (h *cmHost) channel() *eventChannel {
 // id makes an id, which is closed, and its QP before it, when the test ends.
 func (h *cmHost) id() *cmID {
 	h.t.Helper()
-	return h.own(must(h.ch.CreateID(nil))(h.t))
+	return h.own(testkit.Must(h.ch.CreateID(nil))(h.t))
 }
 
 // own closes an id when the test ends.
@@ -144,9 +145,9 @@ func (h *cmHost) closeID(id *cmID) {
 	q := id.qp
 	id.mu.Unlock()
 	if q != nil {
-		ok(h.t, q.Close())
+		testkit.OK(h.t, q.Close())
 	}
-	ok(h.t, id.Close())
+	testkit.OK(h.t, id.Close())
 }
 
 var smallQP = provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}
@@ -154,15 +155,15 @@ var smallQP = provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvS
 // qp makes the QP of an id.
 func (h *cmHost) qp(id *cmID) *qp {
 	h.t.Helper()
-	return must(id.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(h.t).(*qp)
+	return testkit.Must(id.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(h.t).(*qp)
 }
 
 // listen makes a listener.
 func (h *cmHost) listen() *cmID {
 	h.t.Helper()
 	id := h.id()
-	ok(h.t, id.BindAddr(h.w.addr))
-	ok(h.t, id.Listen(0))
+	testkit.OK(h.t, id.BindAddr(h.w.addr))
+	testkit.OK(h.t, id.Listen(0))
 	return id
 }
 
@@ -170,9 +171,9 @@ func (h *cmHost) listen() *cmID {
 func (h *cmHost) routed(dst netip.AddrPort) *cmID {
 	h.t.Helper()
 	id := h.id()
-	ok(h.t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
+	testkit.OK(h.t, id.ResolveAddr(netip.AddrPort{}, dst, time.Second))
 	h.want("an address is resolved at once", id, provider.CMAddrResolved, 0)
-	ok(h.t, id.ResolveRoute(time.Second))
+	testkit.OK(h.t, id.ResolveRoute(time.Second))
 	h.want("a route is resolved at once", id, provider.CMRouteResolved, 0)
 	h.qp(id)
 	return id
@@ -182,7 +183,7 @@ func (h *cmHost) routed(dst netip.AddrPort) *cmID {
 func (h *cmHost) connect(dst netip.AddrPort, param provider.ConnParam) *cmID {
 	h.t.Helper()
 	id := h.routed(dst)
-	ok(h.t, id.Connect(param))
+	testkit.OK(h.t, id.Connect(param))
 	return id
 }
 
@@ -256,7 +257,7 @@ func (w *cmWorld) established() (client, server *cmID) {
 	l := w.server.listen()
 	client = w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4})
 	server, param := w.server.wantRequest("the Request arrives", l)
-	ok(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources, InitiatorDepth: param.InitiatorDepth}))
+	testkit.OK(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources, InitiatorDepth: param.InitiatorDepth}))
 	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
 	return client, server
@@ -271,13 +272,13 @@ type rawPeer struct {
 // dialRaw connects to dst and says nothing.
 func (w *cmWorld) dialRaw(dst netip.AddrPort) *rawPeer {
 	w.t.Helper()
-	conn := must(w.net.Dial(w.t.Context(), netip.AddrPort{}, dst))(w.t)
+	conn := testkit.Must(w.net.Dial(w.t.Context(), netip.AddrPort{}, dst))(w.t)
 	return w.raw(conn)
 }
 
 func (w *cmWorld) raw(conn transport.Conn) *rawPeer {
 	w.t.Helper()
-	p := &rawPeer{t: w.t, w: must(newWire(w.active.dev, conn))(w.t)}
+	p := &rawPeer{t: w.t, w: testkit.Must(newWire(w.active.dev, conn))(w.t)}
 	w.t.Cleanup(p.w.close)
 	return p
 }
@@ -286,11 +287,11 @@ func (w *cmWorld) raw(conn transport.Conn) *rawPeer {
 // further than the script says.
 func (w *cmWorld) listenRaw() (dst netip.AddrPort, accepted func() *rawPeer) {
 	w.t.Helper()
-	l := must(w.net.Listen(w.addr, 0))(w.t)
+	l := testkit.Must(w.net.Listen(w.addr, 0))(w.t)
 	w.t.Cleanup(func() { _ = l.Close() })
 	return l.Addr(), func() *rawPeer {
 		w.t.Helper()
-		return w.raw(must(l.Accept(w.t.Context()))(w.t))
+		return w.raw(testkit.Must(l.Accept(w.t.Context()))(w.t))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -20,7 +21,7 @@ func (w *cmWorld) wantServed(l *cmID) {
 	w.t.Helper()
 	client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 	server, _ := w.server.wantRequest("others are still served", l)
-	ok(w.t, server.Accept(provider.ConnParam{}))
+	testkit.OK(w.t, server.Accept(provider.ConnParam{}))
 	w.server.want("others are still served", server, provider.CMEstablished, 0)
 	w.active.want("others are still served", client, provider.CMEstablished, 0)
 }
@@ -157,7 +158,7 @@ func TestLegalRequests(t *testing.T) {
 				if len(param.PrivateData) != tc.private || [2]int{param.ResponderResources, param.InitiatorDepth} != tc.depths {
 					t.Errorf("the program hears of %d octets and depths %d, %d", len(param.PrivateData), param.ResponderResources, param.InitiatorDepth)
 				}
-				ok(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
+				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
 				f := p.wantFrame("accepted", mpa.KindReply)
 				if f.Reject || f.Revision != tc.revision || f.Enhanced != (tc.reply != nil) || f.Markers || !f.CRC || f.Reserved != 0 ||
 					string(f.PrivateData) != string(tc.reply) {
@@ -186,12 +187,12 @@ func TestRequestCutShort(t *testing.T) {
 
 			p = w.dialRaw(l.LocalAddr())
 			p.send(request[:n])
-			ok(t, p.w.conn.CloseWrite())
+			testkit.OK(t, p.w.conn.CloseWrite())
 			_ = p.wantEnd(fmt.Sprintf("FIN after %d octets", n))
 
 			p = w.dialRaw(l.LocalAddr())
 			p.send(request[:n])
-			ok(t, p.w.conn.Abort())
+			testkit.OK(t, p.w.conn.Abort())
 		}
 		for n, p := range silent {
 			_ = p.wantEnd(fmt.Sprintf("silence after %d octets", n))
@@ -236,7 +237,7 @@ func TestPeerLeavesBeforeTheAnswer(t *testing.T) {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(rawRequest(nil))
 			server, _ := w.server.wantRequest(name, l)
-			ok(t, end(p))
+			testkit.OK(t, end(p))
 			w.moment()
 			wantErr(t, server.Accept(provider.ConnParam{}), syscall.ECONNRESET)
 			if state := server.qp.getState(); state != provider.QPInit {
@@ -246,7 +247,7 @@ func TestPeerLeavesBeforeTheAnswer(t *testing.T) {
 			p = w.dialRaw(l.LocalAddr())
 			p.send(rawRequest(nil))
 			server, _ = w.server.wantRequest(name, l)
-			ok(t, end(p))
+			testkit.OK(t, end(p))
 			w.moment()
 			wantErr(t, server.Reject(nil), syscall.ECONNRESET)
 		}
@@ -317,9 +318,9 @@ func TestReplyCutShort(t *testing.T) {
 				p.wantFrame("the initiator begins", mpa.KindRequest)
 				p.send(reply[:n])
 				if reset {
-					ok(t, p.w.conn.Abort())
+					testkit.OK(t, p.w.conn.Abort())
 				} else {
-					ok(t, p.w.conn.CloseWrite())
+					testkit.OK(t, p.w.conn.CloseWrite())
 				}
 				w.active.want(fmt.Sprintf("the peer hung up after %d octets of the Reply", n), client, provider.CMRejected, syscall.ECONNRESET)
 				if !reset {
@@ -407,7 +408,7 @@ func TestPlaces(t *testing.T) {
 	inMemory(t, Options{MaxPending: 8}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		from := func(src string) *rawPeer {
-			conn := must(w.net.Dial(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
+			conn := testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
 			return w.raw(conn)
 		}
 		for range 4 {
@@ -426,7 +427,7 @@ func TestPlaces(t *testing.T) {
 		if d := time.Since(start); d < 8*time.Second || d > 10*time.Second {
 			t.Errorf("after %s", d)
 		}
-		ok(t, server.Reject(nil))
+		testkit.OK(t, server.Reject(nil))
 		w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 		w.wantServed(l)
 	})
@@ -436,16 +437,16 @@ func TestPlaces(t *testing.T) {
 func TestAcceptFails(t *testing.T) {
 	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.id()
-		ok(t, l.BindAddr(w.addr))
+		testkit.OK(t, l.BindAddr(w.addr))
 		l.binding = poorBinding{l.binding}
-		ok(t, l.Listen(0))
+		testkit.OK(t, l.Listen(0))
 		start := time.Now()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ := w.server.wantRequest("file descriptors are back", l)
 		if d := time.Since(start); d < 100*time.Millisecond || d > time.Second {
 			t.Errorf("after %s", d)
 		}
-		ok(t, server.Reject(nil))
+		testkit.OK(t, server.Reject(nil))
 		w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 	})
 }

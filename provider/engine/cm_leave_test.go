@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -73,7 +74,7 @@ func TestRequestsOfPeersThatLeft(t *testing.T) {
 		w.server.wantPending("the next one waits", l, limit, 0, limit, limit)
 		wantErr(t, fetched[0].Accept(provider.ConnParam{}), syscall.ECONNRESET)
 		server, _ := w.server.wantRequest("Accept gives a place back", l)
-		ok(t, server.Reject(nil))
+		testkit.OK(t, server.Reject(nil))
 		wantErr(t, fetched[1].Reject(nil), syscall.ECONNRESET)
 		w.server.closeID(fetched[2])
 		w.server.wantPending("so do Reject and Close", l, 2, 0, 4, 1)
@@ -114,7 +115,7 @@ var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 	"rejected": func(w *cmWorld, l *cmID, p *rawPeer) {
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("to be rejected", l)
-		ok(w.t, server.Reject([]byte("no")))
+		testkit.OK(w.t, server.Reject([]byte("no")))
 		if f := p.wantFrame("rejected", mpa.KindReply); !f.Reject || string(f.PrivateData[mpa.EnhancedLen:]) != "no" {
 			w.t.Errorf("the Reply is %+v", f)
 		}
@@ -123,12 +124,12 @@ var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){
 	"terminated": func(w *cmWorld, l *cmID, p *rawPeer) {
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("to be terminated", l)
-		ok(w.t, server.Accept(provider.ConnParam{}))
+		testkit.OK(w.t, server.Accept(provider.ConnParam{}))
 		p.wantFrame("accepted", mpa.KindReply)
 		header := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
 		framer := mpa.NewFramer(false, true)
 		fpdu, err := framer.AppendFPDU(nil, header.AppendTo(nil))
-		ok(w.t, err)
+		testkit.OK(w.t, err)
 		p.send(fpdu) // nothing is posted to receive it
 		p.wantFPDU(false)
 		w.server.want("established", server, provider.CMEstablished, 0)
@@ -149,7 +150,7 @@ func TestDepartures(t *testing.T) {
 				l := w.server.listen()
 				from := func(addr string) *rawPeer {
 					src := netip.AddrPortFrom(netip.MustParseAddr(addr), 0)
-					return w.raw(must(w.net.Dial(t.Context(), src, l.LocalAddr()))(t))
+					return w.raw(testkit.Must(w.net.Dial(t.Context(), src, l.LocalAddr()))(t))
 				}
 				patient := from("192.0.2.2")
 				leave(w, l, patient)
@@ -231,7 +232,7 @@ func TestDeparturesAreFair(t *testing.T) {
 		w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "192.0.2.0:0", opts, true)
 		l := w.server.listen()
 		from := func(i int) {
-			conn := must(w.net.Dial(t.Context(), netip.AddrPortFrom(addr(i), 0), l.LocalAddr()))(t)
+			conn := testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(addr(i), 0), l.LocalAddr()))(t)
 			leavings["refused"](w, l, w.raw(conn))
 			synctest.Wait() // the next one must not get there first
 		}
@@ -278,7 +279,7 @@ func TestPeerThatHungUpFirstDisplacesNobody(t *testing.T) {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(rawRequest(nil))
 			server, _ := w.server.wantRequest("a request", l)
-			ok(t, server.Accept(provider.ConnParam{}))
+			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)
 			p.w.close()
 			w.server.want("established", server, provider.CMEstablished, 0)
@@ -309,7 +310,7 @@ func TestFarewellToAPeerThatReadsNothing(t *testing.T) {
 					p := w.dialRaw(l.LocalAddr())
 					p.send(rawRequest(nil))
 					server, _ := w.server.wantRequest("a request", l)
-					ok(t, server.Reject(octets(200)))
+					testkit.OK(t, server.Reject(octets(200)))
 					synctest.Wait()
 					return p
 				}
@@ -348,9 +349,9 @@ func TestHalfClosedPeerHearsTheFarewell(t *testing.T) {
 		p := w.dialRaw(l.LocalAddr())
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("a request", l)
-		ok(t, server.Reject(octets(200)))
+		testkit.OK(t, server.Reject(octets(200)))
 		synctest.Wait()
-		ok(t, p.w.conn.CloseWrite())
+		testkit.OK(t, p.w.conn.CloseWrite())
 		synctest.Wait()
 		p.wantFrame("all of it", mpa.KindReply)
 		if err := p.wantEnd("and FIN"); err != io.EOF {
@@ -369,13 +370,13 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, true)
 				attr := provider.QPInitAttr{SendCQ: w.server.cq, RecvCQ: w.server.cq, Cap: smallQP}
-				q := must(w.server.pd.CreateQP(attr))(t).(*qp)
-				t.Cleanup(func() { ok(t, q.Close()) })
+				q := testkit.Must(w.server.pd.CreateQP(attr))(t).(*qp)
+				t.Cleanup(func() { testkit.OK(t, q.Close()) })
 				l := w.server.listen()
 				accept := func() (client, server *cmID) {
 					client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 					server = w.server.own(w.server.next("a request").ID)
-					ok(t, server.Accept(provider.ConnParam{QP: q}))
+					testkit.OK(t, server.Accept(provider.ConnParam{QP: q}))
 					w.server.want("accepted", server, provider.CMEstablished, 0)
 					w.active.want("accepted", client, provider.CMEstablished, 0)
 					return client, server
@@ -390,10 +391,10 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 				go q.abort(io.ErrUnexpectedEOF)
 				w.active.want("aborted", client, provider.CMDisconnected, 0)
 				synctest.Wait()
-				ok(t, q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+				testkit.OK(t, q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 				client, second := accept()
 
-				ok(t, end(server))
+				testkit.OK(t, end(server))
 				w.moment()
 				if state := q.getState(); state != provider.QPRTS {
 					t.Errorf("the QP's next connection ended: %s, %v", state, q.Cause())
@@ -403,7 +404,7 @@ func TestCloseEndsItsOwnConnection(t *testing.T) {
 				if name == "Disconnect" {
 					w.server.want("the first connection", server, provider.CMDisconnected, 0)
 				}
-				ok(t, second.Disconnect())
+				testkit.OK(t, second.Disconnect())
 				w.server.want("the second connection", second, provider.CMDisconnected, 0)
 				w.active.want("the second connection", client, provider.CMDisconnected, 0)
 			})
@@ -444,7 +445,7 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 				w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "[2001:db8::1]:0", opts, true)
 				l := w.server.listen()
 				for i, a := range addrs {
-					p := w.raw(must(w.net.Dial(t.Context(), netip.AddrPortFrom(a, 0), l.LocalAddr()))(t))
+					p := w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(a, 0), l.LocalAddr()))(t))
 					synctest.Wait()
 					_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
 					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {
@@ -475,7 +476,7 @@ func TestAcceptedPerPeerByDefault(t *testing.T) {
 		{Options{MaxAccepted: -1}, "192.0.2.1", 0},
 	} {
 		tc.opts.Network = noNetwork{}
-		ok(t, tc.opts.complete())
+		testkit.OK(t, tc.opts.complete())
 		if got := tc.opts.eachAccepted(peerGroup(netip.MustParseAddr(tc.peer))); got != tc.limit {
 			t.Errorf("MaxAccepted %d, MaxAcceptedPerPeer %d: %s may have %d, want %d",
 				tc.opts.MaxAccepted, tc.opts.MaxAcceptedPerPeer, tc.peer, got, tc.limit)
@@ -514,7 +515,7 @@ func TestReplyThatNobodyTakes(t *testing.T) {
 		p.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("a request", l)
 		start := time.Now()
-		ok(t, server.Accept(provider.ConnParam{}))
+		testkit.OK(t, server.Accept(provider.ConnParam{}))
 		w.moment()
 		w.server.wantPending("it is not taken", l, 2, 0, 1, 1)
 		e := w.server.next("its time is over")

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -171,14 +172,14 @@ func TestFallbackKeepsTheSourcePort(t *testing.T) {
 	onTCP(t, Options{Fallback: FallbackUnenhanced}, func(t *testing.T, w *cmWorld) {
 		dst, accepted := w.listenRaw()
 		id := w.active.id()
-		ok(t, id.BindAddr(w.addr))
+		testkit.OK(t, id.BindAddr(w.addr))
 		bound := id.LocalAddr()
-		ok(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
+		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, dst, 0))
 		w.active.want("resolved", id, provider.CMAddrResolved, 0)
-		ok(t, id.ResolveRoute(0))
+		testkit.OK(t, id.ResolveRoute(0))
 		w.active.want("resolved", id, provider.CMRouteResolved, 0)
 		w.active.qp(id)
-		ok(t, id.Connect(provider.ConnParam{}))
+		testkit.OK(t, id.Connect(provider.ConnParam{}))
 		p := accepted()
 		p.wantFrame("the first attempt", mpa.KindRequest)
 		oldPeer["rejects unenhanced"](p)
@@ -209,7 +210,7 @@ func TestPeerToPeerFlags(t *testing.T) {
 					l := w.server.listen()
 					client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1})
 					server, _ := w.server.wantRequest("the Request arrives", l)
-					ok(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
+					testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1, InitiatorDepth: 1}))
 					w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 					if active&passive == 0 {
 						e := w.active.want("nothing in common", client, provider.CMConnectError, syscall.EINVAL)
@@ -302,7 +303,7 @@ func TestManualDepths(t *testing.T) {
 				l := w.server.listen()
 				client = w.active.connect(l.LocalAddr(), param)
 				server, _ := w.server.wantRequest("the Request arrives", l)
-				ok(t, server.Accept(provider.ConnParam{ResponderResources: 2, InitiatorDepth: 16}))
+				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 2, InitiatorDepth: 16}))
 				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 				if e.Param.ResponderResources != tc.serverIRD || e.Param.InitiatorDepth != tc.server {
 					t.Errorf("the responder has %d and %d, want %d and %d", e.Param.ResponderResources, e.Param.InitiatorDepth, tc.serverIRD, tc.server)
@@ -324,12 +325,12 @@ func TestManualDepthsPrivateData(t *testing.T) {
 			l := w.server.listen()
 			id := w.active.routed(l.LocalAddr())
 			wantErr(t, id.Connect(provider.ConnParam{PrivateData: octets(n + 1)}), syscall.EINVAL)
-			ok(t, id.Connect(provider.ConnParam{PrivateData: octets(n)}))
+			testkit.OK(t, id.Connect(provider.ConnParam{PrivateData: octets(n)}))
 			server, param := w.server.wantRequest("the Request arrives", l)
 			if string(param.PrivateData) != string(octets(n)) {
 				t.Errorf("%d octets arrived of %d", len(param.PrivateData), n)
 			}
-			ok(t, server.Reject(nil))
+			testkit.OK(t, server.Reject(nil))
 			w.active.want("rejected", id, provider.CMRejected, syscall.ECONNREFUSED)
 		})
 	}
@@ -347,7 +348,7 @@ func TestPendingPerPeer(t *testing.T) {
 		first.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("the first one speaks", l)
 		w.wantServed(l) // and its place is free
-		ok(t, server.Reject(nil))
+		testkit.OK(t, server.Reject(nil))
 		w.moment()
 	})
 }
@@ -377,7 +378,7 @@ func TestMaxAccepted(t *testing.T) {
 				}
 				for end, act := range map[string]func(client, server *cmID){
 					"disconnect": func(client, server *cmID) {
-						ok(t, client.Disconnect())
+						testkit.OK(t, client.Disconnect())
 						w.wantDisconnected("disconnected", client, server)
 					},
 					"close": func(client, server *cmID) {
@@ -393,7 +394,7 @@ func TestMaxAccepted(t *testing.T) {
 				client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 				server, _ := w.server.wantRequest("not answered yet", l)
 				full("a request counts")
-				ok(t, server.Reject(nil))
+				testkit.OK(t, server.Reject(nil))
 				w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 
 				gone := w.dialRaw(l.LocalAddr())
@@ -408,7 +409,7 @@ func TestMaxAccepted(t *testing.T) {
 				_ = bad.wantEnd("not MPA")
 				w.moment()
 				c, s := w.acceptedOn(l)
-				ok(t, c.Disconnect())
+				testkit.OK(t, c.Disconnect())
 				w.wantDisconnected("disconnected", c, s)
 				if n := w.server.dev.accepted.all; n != 1 || len(w.server.dev.accepted.peers) != 1 {
 					t.Errorf("%d connections of %d peers are counted, want the first one", n, len(w.server.dev.accepted.peers))
@@ -423,7 +424,7 @@ func (w *cmWorld) acceptedOn(l *cmID) (client, server *cmID) {
 	w.t.Helper()
 	client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 	server, _ = w.server.wantRequest("the Request arrives", l)
-	ok(w.t, server.Accept(provider.ConnParam{}))
+	testkit.OK(w.t, server.Accept(provider.ConnParam{}))
 	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
 	return client, server

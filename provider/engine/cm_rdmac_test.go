@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -59,13 +60,13 @@ func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
 	a, b = newCMSide(t, network, ao), newCMSide(t, network, bo)
 	dst := b.listen(addr)
 	aid := a.routed(dst)
-	ok(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("hello")}))
+	testkit.OK(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("hello")}))
 	req := b.event(provider.CMConnectRequest)
 	b.t.Cleanup(func() { closeAll(b.t, "id", req.ID) })
 	if string(req.Param.PrivateData) != "hello" {
 		t.Errorf("the Request brings %q", req.Param.PrivateData)
 	}
-	ok(t, req.ID.Accept(provider.ConnParam{QP: b.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("welcome")}))
+	testkit.OK(t, req.ID.Accept(provider.ConnParam{QP: b.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("welcome")}))
 	there := b.event(provider.CMEstablished)
 	here := a.event(provider.CMEstablished)
 	if req.RDMAC != there.RDMAC || there.RDMAC != here.RDMAC || here.RDMAC != a.q.stream.Load().params.RDMAC {
@@ -83,9 +84,9 @@ func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
 func (c *cmSide) routed(dst netip.AddrPort) provider.ID {
 	c.t.Helper()
 	id := c.id()
-	ok(c.t, id.ResolveAddr(netip.AddrPort{}, dst, patience))
+	testkit.OK(c.t, id.ResolveAddr(netip.AddrPort{}, dst, patience))
 	c.event(provider.CMAddrResolved)
-	ok(c.t, id.ResolveRoute(patience))
+	testkit.OK(c.t, id.ResolveRoute(patience))
 	c.event(provider.CMRouteResolved)
 	return id
 }
@@ -127,7 +128,7 @@ func TestRDMACRefusedInRevision1(t *testing.T) {
 		l := rdmac.listen()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ := rdmac.wantRequest("a Request of revision 1", l)
-		ok(t, server.Accept(provider.ConnParam{}))
+		testkit.OK(t, server.Accept(provider.ConnParam{}))
 		rdmac.want("it is answered in revision 0", server, provider.CMEstablished, 0)
 		e := w.active.want("which is not permitted", client, provider.CMConnectError, syscall.EINVAL)
 		wantCause(t, e, "not permitted here")
@@ -180,7 +181,7 @@ func TestRDMACRejects(t *testing.T) {
 		l := w.server.listen()
 		client := rdmac.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ := w.server.wantRequest("revision 0", l)
-		ok(t, server.Reject([]byte("not today")))
+		testkit.OK(t, server.Reject([]byte("not today")))
 		e := rdmac.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 		if string(e.Param.PrivateData) != "not today" {
 			t.Errorf("private data %q", e.Param.PrivateData)
@@ -190,7 +191,7 @@ func TestRDMACRejects(t *testing.T) {
 		old := rdmac.listen()
 		client = w.active.connect(old.LocalAddr(), provider.ConnParam{})
 		server, _ = rdmac.wantRequest("revision 1", old)
-		ok(t, server.Reject([]byte("no")))
+		testkit.OK(t, server.Reject([]byte("no")))
 		e = w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 		if string(e.Param.PrivateData) != "no" {
 			t.Errorf("private data %q", e.Param.PrivateData)
@@ -237,7 +238,7 @@ func TestRDMACOnTheWire(t *testing.T) {
 		r.want("a Send with SE and Invalidate", zero(rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 2, 0, true)))
 		first := r.want("a Write", zero(rdmap.WriteHeader(9, 70, false)))
 		r.want("its second segment", zero(rdmap.WriteHeader(9, 70+uint64(len(first)), true)))
-		q := must(rdmap.ParseReadRequest(r.want("a Read Request", zero(rdmap.ReadRequestHeader(1)))))(t)
+		q := testkit.Must(rdmap.ParseReadRequest(r.want("a Read Request", zero(rdmap.ReadRequestHeader(1)))))(t)
 		r.send(zero(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true)), make([]byte, 8))
 		s.wantWC("the Read is answered", provider.WC{WRID: 4, Opcode: provider.WCRDMARead, ByteLen: 8})
 
@@ -274,7 +275,7 @@ func TestRDMACTerminates(t *testing.T) {
 			h := zero(rdmap.WriteHeader(1, 2, true))
 			h.ULPCtl |= rdmap.Version << 6
 			r.send(h, nil)
-			got := must(rdmap.ParseTerminate(r.want("DV 0 with RV 1", terminate), rdmap.PhaseAfterFirstFPDU))(t)
+			got := testkit.Must(rdmap.ParseTerminate(r.want("DV 0 with RV 1", terminate), rdmap.PhaseAfterFirstFPDU))(t)
 			if got.Layer != iwarp.LayerRDMAP || got.Code != iwarp.RDMAPInvalidVersion || got.DDP != h {
 				t.Errorf("%+v", got)
 			}
@@ -290,7 +291,7 @@ func TestRDMACTerminates(t *testing.T) {
 	})
 	t.Run("SQE", func(t *testing.T) {
 		story(t, Options{}, rdmacParams(), func(s *side, r *raw) {
-			ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPSQE}, provider.QPAttrState))
+			testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPSQE}, provider.QPAttrState))
 			r.want("the program ends the stream", terminate)
 			r.wantFIN("and FIN")
 		})
@@ -300,7 +301,7 @@ func TestRDMACTerminates(t *testing.T) {
 			h := zero(rdmap.ReadRequestHeader(1))
 			req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: 0x1234500, SourceTO: 0}
 			r.send(h, req.AppendTo(nil))
-			got := must(rdmap.ParseTerminate(r.want("no such region", terminate), rdmap.PhaseAfterFirstFPDU))(t)
+			got := testkit.Must(rdmap.ParseTerminate(r.want("no such region", terminate), rdmap.PhaseAfterFirstFPDU))(t)
 			if !got.HaveDDP || got.DDP != h || !got.HaveRead || got.Read != req {
 				t.Errorf("%+v", got)
 			}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -18,8 +19,8 @@ func TestConnectionsThatComeGiveWay(t *testing.T) {
 		waiting := func() int64 { return w.server.cq.(*cq).waiting.Load() }
 		w.server.dev.prog.cancel() // from here on only connections that come call the poller
 		<-w.server.dev.prog.ended
-		must(server.qp.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
-		must(client.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
+		testkit.Must(server.qp.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
+		testkit.Must(client.qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
 		synctest.Wait()
 		if n := waiting(); n != 0 {
 			t.Fatalf("%d completions, though nobody has called the poller", n)
@@ -68,7 +69,7 @@ func TestStepsAtOnce(t *testing.T) {
 		var p *rawPeer
 		blocked("a request", func() { p = come() }, event)
 		server, _ := w.server.wantRequest("a request", l)
-		blocked("accepting it", func() { ok(t, server.Accept(provider.ConnParam{})) }, event)
+		blocked("accepting it", func() { testkit.OK(t, server.Accept(provider.ConnParam{})) }, event)
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		p.w.abort()
 		w.server.want("ended", server, provider.CMDisconnected, 0)
@@ -77,7 +78,7 @@ func TestStepsAtOnce(t *testing.T) {
 		left := func(n int) func() bool {
 			return func() bool { return w.server.dev.leaving.len() == n }
 		}
-		blocked("rejecting it", func() { ok(t, server.Reject(nil)) }, left(1))
+		blocked("rejecting it", func() { testkit.OK(t, server.Reject(nil)) }, left(1))
 		p = come()
 		w.moment()
 		blocked("its peer leaves", func() { p.w.abort() }, func() bool { return !event() })

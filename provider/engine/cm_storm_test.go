@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -35,10 +36,10 @@ func TestArrivedRequestIsNotSilent(t *testing.T) {
 		for range places - 1 {
 			<-l.listening.places
 		}
-		ok(t, first.Reject(nil))
+		testkit.OK(t, first.Reject(nil))
 		for range places - 1 {
 			server, _ := w.server.wantRequest("an honest peer's", l)
-			ok(t, server.Reject(nil))
+			testkit.OK(t, server.Reject(nil))
 		}
 		for _, p := range peers {
 			p.wantFrame("rejected", mpa.KindReply)
@@ -58,7 +59,7 @@ func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
 		w := newCMWorld(t, network, "192.0.2.1:0", Options{MaxAccepted: 8}, true)
 		l := w.server.listen()
 		from := func(i int) *rawPeer {
-			return w.raw(must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0), l.LocalAddr()))(t))
+			return w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0), l.LocalAddr()))(t))
 		}
 		for range 8 {
 			for i := 1; i < 3; i++ {
@@ -69,7 +70,7 @@ func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
 		honest := from(0)
 		honest.send(rawRequest(nil))
 		server, _ := w.server.wantRequest("when the time of the silent ones is over", l)
-		ok(t, server.Reject(nil))
+		testkit.OK(t, server.Reject(nil))
 		honest.wantFrame("rejected", mpa.KindReply)
 	})
 }

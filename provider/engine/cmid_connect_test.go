@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -36,7 +37,7 @@ func TestConnect(t *testing.T) {
 		if server.Cookie() != "the listener's cookie" {
 			t.Errorf("cookie %v", server.Cookie())
 		}
-		ok(t, server.Accept(provider.ConnParam{PrivateData: []byte("welcome"), ResponderResources: 8, InitiatorDepth: 2}))
+		testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: []byte("welcome"), ResponderResources: 8, InitiatorDepth: 2}))
 		e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 		if e.Param.ResponderResources != 8 || e.Param.InitiatorDepth != 2 || e.Param.PrivateData != nil {
 			t.Errorf("the responder's ESTABLISHED says %+v", e.Param)
@@ -81,7 +82,7 @@ func TestReadDepths(t *testing.T) {
 				l := w.server.listen()
 				client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: tc.connect[0], InitiatorDepth: tc.connect[1]})
 				server, _ := w.server.wantRequest("the Request arrives", l)
-				ok(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0], InitiatorDepth: tc.accept[1]}))
+				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0], InitiatorDepth: tc.accept[1]}))
 				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 				if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.wantResponder {
 					t.Errorf("the responder has %v, want %v", got, tc.wantResponder)
@@ -114,19 +115,19 @@ func TestPrivateData(t *testing.T) {
 					if !bytes.Equal(param.PrivateData, octets(n)) {
 						t.Errorf("Request with %d octets: %d arrived", n, len(param.PrivateData))
 					}
-					ok(t, server.Accept(provider.ConnParam{PrivateData: octets(n)}))
+					testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: octets(n)}))
 					w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 					e := w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
 					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
 						t.Errorf("accept with %d octets: %d arrived", n, len(e.Param.PrivateData))
 					}
-					ok(t, client.Disconnect())
+					testkit.OK(t, client.Disconnect())
 					w.active.want("we disconnected", client, provider.CMDisconnected, 0)
 					w.server.want("the peer disconnected", server, provider.CMDisconnected, 0)
 
 					client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 					server, _ = w.server.wantRequest("the Request arrives", l)
-					ok(t, server.Reject(octets(n)))
+					testkit.OK(t, server.Reject(octets(n)))
 					e = w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 					if !bytes.Equal(e.Param.PrivateData, octets(n)) {
 						t.Errorf("reject with %d octets: %d arrived", n, len(e.Param.PrivateData))
@@ -149,11 +150,11 @@ func TestPrivateDataTooLong(t *testing.T) {
 			}
 			client := w.active.routed(l.LocalAddr())
 			refused("Connect", client.Connect(provider.ConnParam{PrivateData: octets(tc.limit + 1)}))
-			ok(t, client.Connect(provider.ConnParam{})) // nothing has happened yet
+			testkit.OK(t, client.Connect(provider.ConnParam{})) // nothing has happened yet
 			server, _ := w.server.wantRequest("the Request arrives", l)
 			refused("Accept", server.Accept(provider.ConnParam{PrivateData: octets(tc.limit + 1)}))
 			refused("Reject", server.Reject(octets(tc.limit+1)))
-			ok(t, server.Reject(nil))
+			testkit.OK(t, server.Reject(nil))
 			w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 		})
 	}
@@ -164,7 +165,7 @@ func TestReject(t *testing.T) {
 		l := w.server.listen()
 		client := w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ := w.server.wantRequest("the Request arrives", l)
-		ok(t, server.Reject([]byte("no room")))
+		testkit.OK(t, server.Reject([]byte("no room")))
 		e := w.active.want("we are rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 		if string(e.Param.PrivateData) != "no room" {
 			t.Errorf("reason %q", e.Param.PrivateData)
@@ -174,7 +175,7 @@ func TestReject(t *testing.T) {
 		}
 		wantErr(t, server.Reject(nil), syscall.EINVAL)
 		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
-		ok(t, client.Disconnect()) // as with the kernel
+		testkit.OK(t, client.Disconnect()) // as with the kernel
 		w.active.wantIdle("nothing after a rejection")
 		w.server.wantIdle("nothing after a rejection")
 	})
@@ -191,7 +192,7 @@ func TestRejectByClose(t *testing.T) {
 
 		client = w.active.connect(l.LocalAddr(), provider.ConnParam{})
 		server, _ = w.server.wantRequest("the Request arrives", l)
-		ok(t, server.Reject([]byte("closed at once")))
+		testkit.OK(t, server.Reject([]byte("closed at once")))
 		w.server.closeID(server)
 		e := w.active.want("the id was closed behind the reject", client, provider.CMRejected, syscall.ECONNREFUSED)
 		if string(e.Param.PrivateData) != "closed at once" {
@@ -234,9 +235,9 @@ func TestUnreachable(t *testing.T) {
 		w.active.want("no such host", client, provider.CMUnreachable, syscall.EHOSTUNREACH)
 
 		id := w.active.id()
-		ok(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("203.0.113.1:7471"), time.Second))
+		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("203.0.113.1:7471"), time.Second))
 		w.active.want("no route", id, provider.CMAddrError, syscall.ENETUNREACH)
-		ok(t, id.ResolveAddr(netip.AddrPort{}, silent, time.Second))
+		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, silent, time.Second))
 		w.active.want("another try with the same id", id, provider.CMAddrResolved, 0)
 	})
 }
@@ -279,7 +280,7 @@ func TestHundredConnects(t *testing.T) {
 				requests++
 				id := w.server.own(e.ID)
 				w.server.qp(id)
-				ok(t, id.Accept(provider.ConnParam{PrivateData: e.Param.PrivateData}))
+				testkit.OK(t, id.Accept(provider.ConnParam{PrivateData: e.Param.PrivateData}))
 				seen[len(e.Param.PrivateData)] = true
 			case provider.CMEstablished:
 				established++

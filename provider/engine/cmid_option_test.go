@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -28,15 +29,15 @@ func tosOf(t *testing.T, local, remote netip.AddrPort) int {
 		}
 		return netip.AddrPort{}
 	}
-	for _, e := range must(os.ReadDir("/proc/self/fd"))(t) {
+	for _, e := range testkit.Must(os.ReadDir("/proc/self/fd"))(t) {
 		fd, err := strconv.Atoi(e.Name())
 		if err != nil || addr(unix.Getsockname(fd)) != local || addr(unix.Getpeername(fd)) != remote {
 			continue
 		}
 		if local.Addr().Is6() {
-			return must(unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS))(t)
+			return testkit.Must(unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS))(t)
 		}
-		return must(unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS))(t)
+		return testkit.Must(unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS))(t)
 	}
 	t.Fatalf("no socket %s to %s", local, remote)
 	return 0
@@ -47,26 +48,26 @@ func tosOf(t *testing.T, local, remote netip.AddrPort) int {
 func TestTypeOfService(t *testing.T) {
 	onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.id()
-		ok(t, l.BindAddr(w.addr))
-		ok(t, l.SetOption(provider.IDOptionTOS, 46<<2|3)) // the lower two bits are TCP's
-		ok(t, l.Listen(0))
+		testkit.OK(t, l.BindAddr(w.addr))
+		testkit.OK(t, l.SetOption(provider.IDOptionTOS, 46<<2|3)) // the lower two bits are TCP's
+		testkit.OK(t, l.Listen(0))
 		if tos := tosOf(t, l.LocalAddr(), netip.AddrPort{}); tos != 46<<2 {
 			t.Errorf("the listener has %#x", tos)
 		}
 		for name, bound := range map[string]bool{"bound": true, "not bound": false} {
 			id := w.active.id()
 			if bound {
-				ok(t, id.BindAddr(w.addr))
+				testkit.OK(t, id.BindAddr(w.addr))
 			}
-			ok(t, id.SetOption(provider.IDOptionTOS, 10<<2))
-			ok(t, id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), 0))
+			testkit.OK(t, id.SetOption(provider.IDOptionTOS, 10<<2))
+			testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), 0))
 			w.active.want("resolved", id, provider.CMAddrResolved, 0)
-			ok(t, id.ResolveRoute(0))
+			testkit.OK(t, id.ResolveRoute(0))
 			w.active.want("resolved", id, provider.CMRouteResolved, 0)
 			w.active.qp(id)
-			ok(t, id.Connect(provider.ConnParam{}))
+			testkit.OK(t, id.Connect(provider.ConnParam{}))
 			server, _ := w.server.wantRequest("the Request arrives", l)
-			ok(t, server.Accept(provider.ConnParam{}))
+			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			w.server.want("accepted", server, provider.CMEstablished, 0)
 			w.active.want("connected", id, provider.CMEstablished, 0)
 			if tos := tosOf(t, id.LocalAddr(), id.RemoteAddr()); tos != 10<<2 {
@@ -77,7 +78,7 @@ func TestTypeOfService(t *testing.T) {
 			}
 			wantErr(t, id.SetOption(provider.IDOptionTOS, 0), syscall.EINVAL)
 			wantErr(t, server.SetOption(provider.IDOptionTOS, 0), syscall.EINVAL)
-			ok(t, id.Disconnect())
+			testkit.OK(t, id.Disconnect())
 			w.wantDisconnected("disconnected", id, server)
 		}
 		wantErr(t, l.SetOption(provider.IDOptionTOS, 0), syscall.EINVAL)
@@ -90,10 +91,10 @@ func TestAFOnly(t *testing.T) {
 	for only, want := range map[int]provider.CMEventType{0: provider.CMConnectRequest, 1: provider.CMRejected} {
 		onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
 			l := w.server.id()
-			ok(t, l.SetOption(provider.IDOptionAFOnly, only))
-			ok(t, l.BindAddr(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)))
+			testkit.OK(t, l.SetOption(provider.IDOptionAFOnly, only))
+			testkit.OK(t, l.BindAddr(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)))
 			wantErr(t, l.SetOption(provider.IDOptionAFOnly, only), syscall.EINVAL)
-			ok(t, l.Listen(0))
+			testkit.OK(t, l.Listen(0))
 			dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), l.LocalAddr().Port())
 			client := w.active.connect(dst, provider.ConnParam{})
 			if want == provider.CMRejected {
@@ -101,7 +102,7 @@ func TestAFOnly(t *testing.T) {
 				return
 			}
 			server, _ := w.server.wantRequest("both families", l)
-			ok(t, server.Reject(nil))
+			testkit.OK(t, server.Reject(nil))
 			w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 		})
 	}
@@ -124,11 +125,11 @@ func TestBadIDOptions(t *testing.T) {
 			wantErr(t, id.SetOption(provider.IDOptionTOS, 1), errors.ErrUnsupported) // no sockets
 			wantErr(t, id.SetOption(provider.IDOptionReuseAddr, 1), errors.ErrUnsupported)
 		} else {
-			ok(t, id.SetOption(provider.IDOptionReuseAddr, 1))
-			ok(t, id.SetOption(provider.IDOptionReuseAddr, 0))
-			ok(t, id.SetOption(provider.IDOptionTOS, 255))
+			testkit.OK(t, id.SetOption(provider.IDOptionReuseAddr, 1))
+			testkit.OK(t, id.SetOption(provider.IDOptionReuseAddr, 0))
+			testkit.OK(t, id.SetOption(provider.IDOptionTOS, 255))
 		}
-		ok(t, id.Close())
+		testkit.OK(t, id.Close())
 		wantErr(t, id.SetOption(provider.IDOptionReuseAddr, 1), os.ErrClosed)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -20,12 +21,12 @@ func TestBindAddr(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		h := w.active
 		id := h.id()
-		ok(t, id.BindAddr(w.addr))
+		testkit.OK(t, id.BindAddr(w.addr))
 		if a := id.LocalAddr(); a.Addr() != w.addr.Addr() || a.Port() == 0 || id.DeviceName() != DeviceName {
 			t.Errorf("bound to %s of %q", a, id.DeviceName())
 		}
 		wantErr(t, id.BindAddr(w.addr), syscall.EINVAL) // bound already
-		ok(t, id.Listen(0))
+		testkit.OK(t, id.Listen(0))
 
 		second := h.id()
 		err := second.BindAddr(id.LocalAddr())
@@ -36,17 +37,17 @@ func TestBindAddr(t *testing.T) {
 		foreign := netip.MustParseAddrPort("198.51.100.77:0")
 		wantErr(t, second.BindAddr(foreign), syscall.EADDRNOTAVAIL)
 		wantErr(t, second.ResolveAddr(foreign, id.LocalAddr(), 0), syscall.EADDRNOTAVAIL)
-		ok(t, second.BindAddr(w.addr)) // it can still be bound
+		testkit.OK(t, second.BindAddr(w.addr)) // it can still be bound
 
 		wild := h.id()
-		ok(t, wild.BindAddr(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)))
+		testkit.OK(t, wild.BindAddr(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)))
 		if wild.DeviceName() != "" || wild.LocalAddr().Port() == 0 {
 			t.Errorf("bound to all addresses: device %q, %s", wild.DeviceName(), wild.LocalAddr())
 		}
 		_, err = wild.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP})
 		wantErr(t, err, syscall.EINVAL)
 		if _, port := w.addr, wild.LocalAddr().Port(); w.addr.Addr().Is4() {
-			ok(t, wild.ResolveAddr(netip.AddrPort{}, id.LocalAddr(), 0))
+			testkit.OK(t, wild.ResolveAddr(netip.AddrPort{}, id.LocalAddr(), 0))
 			h.want("resolved", wild, provider.CMAddrResolved, 0)
 			if a := wild.LocalAddr(); a.Addr() != w.addr.Addr() || a.Port() != port || wild.DeviceName() != DeviceName {
 				t.Errorf("resolved to %s of %q, the port was %d", a, wild.DeviceName(), port)
@@ -58,8 +59,8 @@ func TestBindAddr(t *testing.T) {
 func TestListen(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.id()
-		ok(t, l.BindAddr(netip.AddrPort{})) // every address, of both families
-		ok(t, l.Listen(1))
+		testkit.OK(t, l.BindAddr(netip.AddrPort{})) // every address, of both families
+		testkit.OK(t, l.Listen(1))
 		wantErr(t, l.Listen(1), syscall.EINVAL)
 		wantErr(t, l.Disconnect(), syscall.EINVAL)
 		dst := netip.AddrPortFrom(w.addr.Addr(), l.LocalAddr().Port())
@@ -68,11 +69,11 @@ func TestListen(t *testing.T) {
 		if server.LocalAddr() != dst || server.DeviceName() != DeviceName {
 			t.Errorf("the request came to %s of %q", server.LocalAddr(), server.DeviceName())
 		}
-		ok(t, server.Reject(nil))
+		testkit.OK(t, server.Reject(nil))
 		w.active.want("rejected", client, provider.CMRejected, syscall.ECONNREFUSED)
 
 		unbound := w.server.id()
-		ok(t, unbound.Listen(0))
+		testkit.OK(t, unbound.Listen(0))
 		if a := unbound.LocalAddr(); a.Addr() != netip.IPv4Unspecified() || a.Port() == 0 {
 			t.Errorf("an id that was not bound listens on %s", a)
 		}
@@ -84,19 +85,19 @@ func TestListen(t *testing.T) {
 func TestListenFails(t *testing.T) {
 	onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
 		probe := w.server.id()
-		ok(t, probe.BindAddr(w.addr))
+		testkit.OK(t, probe.BindAddr(w.addr))
 		port := probe.LocalAddr()
 		w.server.closeID(probe)
 		first, second := w.server.id(), w.server.id()
-		ok(t, first.SetOption(provider.IDOptionReuseAddr, 1))
-		ok(t, second.SetOption(provider.IDOptionReuseAddr, 1))
-		ok(t, first.BindAddr(port))
-		ok(t, second.BindAddr(port))
+		testkit.OK(t, first.SetOption(provider.IDOptionReuseAddr, 1))
+		testkit.OK(t, second.SetOption(provider.IDOptionReuseAddr, 1))
+		testkit.OK(t, first.BindAddr(port))
+		testkit.OK(t, second.BindAddr(port))
 		wantErr(t, second.SetOption(provider.IDOptionReuseAddr, 0), syscall.EINVAL) // too late
-		ok(t, first.Listen(0))
+		testkit.OK(t, first.Listen(0))
 		wantErr(t, second.Listen(0), syscall.EADDRINUSE)
-		ok(t, second.BindAddr(w.addr)) // another port
-		ok(t, second.Listen(0))
+		testkit.OK(t, second.BindAddr(w.addr)) // another port
+		testkit.OK(t, second.Listen(0))
 	})
 }
 
@@ -110,13 +111,13 @@ func TestResolve(t *testing.T) {
 		wantErr(t, id.Connect(provider.ConnParam{}), syscall.EINVAL)
 		wantErr(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPort{}, 0), syscall.EINVAL)
 		wantErr(t, id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(netip.IPv6Unspecified(), 1), 0), syscall.EINVAL)
-		ok(t, id.ResolveAddr(w.addr, dst, time.Second))
+		testkit.OK(t, id.ResolveAddr(w.addr, dst, time.Second))
 		h.want("resolved", id, provider.CMAddrResolved, 0)
 		if id.LocalAddr() != w.addr || id.RemoteAddr() != dst || id.DeviceName() != DeviceName {
 			t.Errorf("%s to %s on %q", id.LocalAddr(), id.RemoteAddr(), id.DeviceName())
 		}
 		wantErr(t, id.Connect(provider.ConnParam{}), syscall.EINVAL)
-		ok(t, id.ResolveRoute(0))
+		testkit.OK(t, id.ResolveRoute(0))
 		h.want("resolved", id, provider.CMRouteResolved, 0)
 		err := id.Connect(provider.ConnParam{})
 		wantErr(t, err, syscall.EINVAL)
@@ -125,7 +126,7 @@ func TestResolve(t *testing.T) {
 		}
 
 		mixed := h.id()
-		ok(t, mixed.BindAddr(w.addr))
+		testkit.OK(t, mixed.BindAddr(w.addr))
 		other := netip.MustParseAddrPort("[2001:db8::1]:1")
 		if w.addr.Addr().Is6() {
 			other = netip.MustParseAddrPort("192.0.2.1:1")
@@ -146,22 +147,22 @@ func TestSourcePort(t *testing.T) {
 			"ResolveAddr": func(id *cmID, src netip.AddrPort) error { return id.ResolveAddr(src, l.LocalAddr(), 0) },
 		} {
 			probe := w.active.id()
-			ok(t, probe.BindAddr(w.addr))
+			testkit.OK(t, probe.BindAddr(w.addr))
 			src := probe.LocalAddr()
 			w.active.closeID(probe)
 
 			id := w.active.id()
-			ok(t, bind(id, src))
+			testkit.OK(t, bind(id, src))
 			w.active.want(name, id, provider.CMAddrResolved, 0)
-			ok(t, id.ResolveRoute(0))
+			testkit.OK(t, id.ResolveRoute(0))
 			w.active.want(name, id, provider.CMRouteResolved, 0)
 			w.active.qp(id)
-			ok(t, id.Connect(provider.ConnParam{}))
+			testkit.OK(t, id.Connect(provider.ConnParam{}))
 			server, _ := w.server.wantRequest(name, l)
 			if server.RemoteAddr() != src || id.LocalAddr() != src {
 				t.Errorf("%s: connected from %s, bound to %s", name, server.RemoteAddr(), src)
 			}
-			ok(t, server.Reject(nil))
+			testkit.OK(t, server.Reject(nil))
 			w.active.want(name, id, provider.CMRejected, syscall.ECONNREFUSED)
 		}
 	})
@@ -174,7 +175,7 @@ func TestCreateQPOfAnID(t *testing.T) {
 		id := h.id()
 		_, err := id.CreateQP(h.pd, init)
 		wantErr(t, err, syscall.EINVAL) // bound to no device
-		ok(t, id.BindAddr(w.addr))
+		testkit.OK(t, id.BindAddr(w.addr))
 		_, err = id.CreateQP(w.server.pd, init)
 		wantErr(t, err, syscall.EINVAL) // of another device
 		_, err = id.CreateQP(nil, init)
@@ -188,7 +189,7 @@ func TestCreateQPOfAnID(t *testing.T) {
 		_, err = id.CreateQP(h.pd, init)
 		wantErr(t, err, syscall.EINVAL)
 		wantErr(t, id.Close(), syscall.EBUSY)
-		ok(t, q.Close())
+		testkit.OK(t, q.Close())
 		h.qp(id) // another in its place
 	})
 }
@@ -207,21 +208,21 @@ func TestParameters(t *testing.T) {
 		for _, param := range bad {
 			wantErr(t, client.Connect(param), syscall.EINVAL)
 		}
-		ok(t, client.Connect(provider.ConnParam{ResponderResources: 16, InitiatorDepth: 8}))
+		testkit.OK(t, client.Connect(provider.ConnParam{ResponderResources: 16, InitiatorDepth: 8}))
 		wantErr(t, client.Connect(provider.ConnParam{}), syscall.EINVAL)
 		wantErr(t, client.Accept(provider.ConnParam{}), syscall.EINVAL)
 		server, _ := w.server.wantRequest("the Request arrives", l)
 		for _, param := range bad {
 			wantErr(t, server.Accept(param), syscall.EINVAL)
 		}
-		ok(t, server.qp.Close())
+		testkit.OK(t, server.qp.Close())
 		wantErr(t, server.Accept(provider.ConnParam{}), syscall.EINVAL)
 		wantErr(t, server.Accept(provider.ConnParam{QP: client.qp}), syscall.EINVAL) // of another device
 		wantErr(t, server.Accept(provider.ConnParam{QP: server.qp}), syscall.EINVAL) // closed
-		ok(t, foreign.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		testkit.OK(t, foreign.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		wantErr(t, server.Accept(provider.ConnParam{QP: foreign.qp}), syscall.EINVAL) // in ERR
 		w.server.qp(server)
-		ok(t, server.Accept(provider.ConnParam{ResponderResources: 255, InitiatorDepth: 255}))
+		testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 255, InitiatorDepth: 255}))
 		w.server.want("accepted", server, provider.CMEstablished, 0)
 		w.active.want("accepted", client, provider.CMEstablished, 0)
 	})
@@ -232,9 +233,9 @@ func TestOneQPForTwo(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		first, second := w.active.routed(l.LocalAddr()), w.active.routed(l.LocalAddr())
-		ok(t, second.qp.Close())
-		ok(t, first.Connect(provider.ConnParam{}))
-		ok(t, second.Connect(provider.ConnParam{QP: first.qp}))
+		testkit.OK(t, second.qp.Close())
+		testkit.OK(t, first.Connect(provider.ConnParam{}))
+		testkit.OK(t, second.Connect(provider.ConnParam{QP: first.qp}))
 		var heard []provider.CMEventType
 		for len(heard) < 5 {
 			e := w.server.next("both ask")
@@ -242,7 +243,7 @@ func TestOneQPForTwo(t *testing.T) {
 			if e.Type == provider.CMConnectRequest {
 				server := w.server.own(e.ID)
 				w.server.qp(server)
-				ok(t, server.Accept(provider.ConnParam{}))
+				testkit.OK(t, server.Accept(provider.ConnParam{}))
 			}
 		}
 		slices.Sort(heard)
@@ -294,7 +295,7 @@ func TestEstablishedKeepsNoStartup(t *testing.T) {
 func TestManyWaitForEvents(t *testing.T) {
 	inMemory(t, Options{}, func(t *testing.T, w *cmWorld) {
 		const n = 5
-		ch := must(w.active.dev.CreateEventChannel())(t)
+		ch := testkit.Must(w.active.dev.CreateEventChannel())(t)
 		got := make(chan error, n)
 		for range n {
 			go func() {
@@ -307,9 +308,9 @@ func TestManyWaitForEvents(t *testing.T) {
 			ch.(*eventChannel).push(&queuedEvent{CMEvent: provider.CMEvent{Type: provider.CMDisconnected}})
 		}
 		for range n - 2 {
-			ok(t, <-got)
+			testkit.OK(t, <-got)
 		}
-		ok(t, ch.Close())
+		testkit.OK(t, ch.Close())
 		for range 2 {
 			if err := <-got; !errors.Is(err, os.ErrClosed) {
 				t.Errorf("who still waited got %v", err)

@@ -13,20 +13,21 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
 // testCQ makes a CQ that is closed when the test ends.
 func testCQ(t testing.TB, d *device, cqe int, ch provider.CompChannel) *cq {
 	t.Helper()
-	c := must(d.CreateCQ(provider.CQInitAttr{CQE: cqe, Channel: ch, Cookie: "cookie"}))(t).(*cq)
+	c := testkit.Must(d.CreateCQ(provider.CQInitAttr{CQE: cqe, Channel: ch, Cookie: "cookie"}))(t).(*cq)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func testChannel(t testing.TB, d *device) *compChannel {
 	t.Helper()
-	ch := must(d.CreateCompChannel())(t).(*compChannel)
+	ch := testkit.Must(d.CreateCompChannel())(t).(*compChannel)
 	t.Cleanup(func() { ch.Close() })
 	return ch
 }
@@ -54,11 +55,11 @@ func TestCreateCQArguments(t *testing.T) {
 			wantErr(t, err, c.want)
 			continue
 		}
-		ok(t, err)
+		testkit.OK(t, err)
 		if got.CQE() != c.granted {
 			t.Errorf("%s: %d entries, want %d", c.name, got.CQE(), c.granted)
 		}
-		ok(t, got.Close())
+		testkit.OK(t, got.Close())
 	}
 }
 
@@ -76,7 +77,7 @@ func TestCQOrderAndWrap(t *testing.T) {
 			pushed++
 		}
 		n, err := c.Poll(wc[:1+round%5])
-		ok(t, err)
+		testkit.OK(t, err)
 		if want := min(1+round%5, int(pushed-polled)); n != want {
 			t.Fatalf("round %d: polled %d, want %d", round, n, want)
 		}
@@ -108,7 +109,7 @@ func TestCQOverflow(t *testing.T) {
 		c.push(provider.WC{WRID: uint64(i)}, false)
 	}
 	for range 2 {
-		e := must(d.AsyncEvent(t.Context()))(t)
+		e := testkit.Must(d.AsyncEvent(t.Context()))(t)
 		if e.Type != provider.EventCQErr || e.CQ != provider.CQ(c) {
 			t.Errorf("event %v", e)
 		}
@@ -129,19 +130,19 @@ func TestCQResize(t *testing.T) {
 					wc := make([]provider.WC, 200)
 					for range turned {
 						c.push(provider.WC{}, false)
-						must(c.Poll(wc))(t)
+						testkit.Must(c.Poll(wc))(t)
 					}
 					for i := range count {
 						c.push(provider.WC{WRID: uint64(i)}, false)
 					}
-					ok(t, c.Resize(to))
+					testkit.OK(t, c.Resize(to))
 					if got := c.CQE(); got != roundUp(to) {
 						t.Fatalf("%d to %d: %d entries", from, to, got)
 					}
 					for i := count; i < roundUp(to)+1; i++ {
 						c.push(provider.WC{WRID: uint64(i)}, false)
 					}
-					n := must(c.Poll(wc))(t)
+					n := testkit.Must(c.Poll(wc))(t)
 					if n != roundUp(to) || c.losses != 1 {
 						t.Fatalf("%d to %d, %d in it: polled %d, %d lost", from, to, count, n, c.losses)
 					}
@@ -167,13 +168,13 @@ func TestCQResizeArguments(t *testing.T) {
 	if c.CQE() != 8 {
 		t.Errorf("%d entries", c.CQE())
 	}
-	ok(t, c.Resize(5))
+	testkit.OK(t, c.Resize(5))
 	wc := make([]provider.WC, 8)
 	if n, _ := c.Poll(wc); n != 5 {
 		t.Errorf("%d completions, want 5", n)
 	}
-	ok(t, c.Resize(1))
-	ok(t, c.Close())
+	testkit.OK(t, c.Resize(1))
+	testkit.OK(t, c.Close())
 	wantErr(t, c.Resize(8), os.ErrClosed)
 }
 
@@ -201,7 +202,7 @@ func TestCQResizeBusy(t *testing.T) {
 	})
 	wc := make([]provider.WC, 9)
 	for next := uint64(0); next < all; {
-		n := must(c.Poll(wc))(t)
+		n := testkit.Must(c.Poll(wc))(t)
 		for _, got := range wc[:n] {
 			if got.WRID != next {
 				t.Errorf("completion %d came as %d", got.WRID, next)
@@ -281,7 +282,7 @@ func TestReqNotify(t *testing.T) {
 			ch := testChannel(t, d)
 			q := testCQ(t, d, 8, ch)
 			for _, arm := range c.arms {
-				ok(t, q.ReqNotify(arm == solicited))
+				testkit.OK(t, q.ReqNotify(arm == solicited))
 			}
 			q.push(c.wc, c.sol)
 			if got := q.events == 1; got != c.want {
@@ -293,13 +294,13 @@ func TestReqNotify(t *testing.T) {
 				if q.events != 1 {
 					t.Errorf("%d events for one request", q.events)
 				}
-				ok(t, q.ReqNotify(false))
+				testkit.OK(t, q.ReqNotify(false))
 				q.push(c.wc, false)
 				if q.events != 2 {
 					t.Errorf("%d events for two requests", q.events)
 				}
 				for range 2 {
-					if got := must(ch.Next(t.Context()))(t); got != provider.CQ(q) || got.Cookie() != "cookie" {
+					if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(q) || got.Cookie() != "cookie" {
 						t.Errorf("Next returned %v", got)
 					}
 				}
@@ -314,7 +315,7 @@ func TestReqNotify(t *testing.T) {
 // TestReqNotifyWithoutChannel: allowed, and nothing happens.
 func TestReqNotifyWithoutChannel(t *testing.T) {
 	c := testCQ(t, unwired(t), 2, nil)
-	ok(t, c.ReqNotify(false))
+	testkit.OK(t, c.ReqNotify(false))
 	c.push(provider.WC{}, true)
 }
 
@@ -336,16 +337,16 @@ func TestNoLostWakeup(t *testing.T) {
 		}
 		wc := make([]provider.WC, 3)
 		for seen := 0; seen < pushers*each; {
-			ok(t, c.ReqNotify(false))
+			testkit.OK(t, c.ReqNotify(false))
 			for {
 				n, err := c.Poll(wc)
-				ok(t, err)
+				testkit.OK(t, err)
 				if seen += n; n == 0 {
 					break
 				}
 			}
 			if seen < pushers*each {
-				must(ch.Next(t.Context()))(t)
+				testkit.Must(ch.Next(t.Context()))(t)
 			}
 		}
 	})
@@ -361,15 +362,15 @@ func TestChannelOfManyCQs(t *testing.T) {
 		cqs[i] = testCQ(t, d, 8, ch)
 	}
 	fire := func(i int) {
-		ok(t, cqs[i].ReqNotify(false))
+		testkit.OK(t, cqs[i].ReqNotify(false))
 		cqs[i].push(provider.WC{}, false)
 	}
 	for _, i := range []int{2, 2, 2, 0, 3} {
 		fire(i)
 	}
-	ok(t, cqs[0].Close()) // its event goes with it
+	testkit.OK(t, cqs[0].Close()) // its event goes with it
 	for _, want := range []int{2, 3, 2, 2} {
-		if got := must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[want]) {
+		if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[want]) {
 			t.Fatalf("not the event of CQ %d", want)
 		}
 	}
@@ -395,21 +396,21 @@ func TestChannelForget(t *testing.T) {
 		var cqs [3]*cq
 		for i := range cqs {
 			cqs[i] = testCQ(t, d, 8, ch)
-			ok(t, cqs[i].ReqNotify(false))
+			testkit.OK(t, cqs[i].ReqNotify(false))
 			cqs[i].push(provider.WC{}, false)
 		}
-		ok(t, cqs[gone].Close())
+		testkit.OK(t, cqs[gone].Close())
 		for i := range cqs {
 			if i != gone {
-				if got := must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[i]) {
+				if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(cqs[i]) {
 					t.Errorf("CQ %d gone: not the event of CQ %d", gone, i)
 				}
 			}
 		}
 		late := testCQ(t, d, 8, ch)
-		ok(t, late.ReqNotify(false))
+		testkit.OK(t, late.ReqNotify(false))
 		late.push(provider.WC{}, false)
-		if got := must(ch.Next(t.Context()))(t); got != provider.CQ(late) {
+		if got := testkit.Must(ch.Next(t.Context()))(t); got != provider.CQ(late) {
 			t.Errorf("CQ %d gone: the queue is broken", gone)
 		}
 	}
@@ -430,10 +431,10 @@ func TestNextEnds(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		wantErr(t, <-ended, context.Canceled)
-		ok(t, ch.Close())
+		testkit.OK(t, ch.Close())
 		wantErr(t, <-ended, os.ErrClosed)
 		wantErr(t, <-ended, os.ErrClosed)
-		ok(t, ch.Close())
+		testkit.OK(t, ch.Close())
 	})
 }
 
@@ -449,14 +450,14 @@ func TestCQCloseOrder(t *testing.T) {
 	wantErr(t, c.Close(), syscall.EBUSY)
 	c.detach(q)
 	c.push(provider.WC{}, false)
-	ok(t, c.ReqNotify(false))
+	testkit.OK(t, c.ReqNotify(false))
 	c.push(provider.WC{}, false)
 	for i := range 20 { // overflows, too
 		c.push(provider.WC{WRID: uint64(i)}, false)
 	}
-	ok(t, c.Close())
-	ok(t, c.Close())
-	ok(t, ch.Close())
+	testkit.OK(t, c.Close())
+	testkit.OK(t, c.Close())
+	testkit.OK(t, ch.Close())
 	_, err := c.Poll(make([]provider.WC, 1))
 	wantErr(t, err, os.ErrClosed)
 	wantErr(t, c.ReqNotify(false), os.ErrClosed)
@@ -526,7 +527,7 @@ func TestAsyncQueue(t *testing.T) {
 			d.raise(provider.AsyncEvent{Type: provider.EventPortErr, Port: uint8(i)})
 		}
 		for i := range maxAsync {
-			if e := must(d.AsyncEvent(t.Context()))(t); e.Port != uint8(i) {
+			if e := testkit.Must(d.AsyncEvent(t.Context()))(t); e.Port != uint8(i) {
 				t.Fatalf("event %d is number %d", i, e.Port)
 			}
 		}
@@ -556,7 +557,7 @@ func TestAsyncQueue(t *testing.T) {
 		if e := <-got; e.Type != provider.EventPortActive {
 			t.Errorf("event %v", e)
 		}
-		ok(t, d.Close())
+		testkit.OK(t, d.Close())
 		if e := <-got; e != (provider.AsyncEvent{}) {
 			t.Errorf("event %v after Close", e)
 		}

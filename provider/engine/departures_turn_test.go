@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -86,7 +87,7 @@ func TestTurnsOfEnds(t *testing.T) {
 			p := w.dialRaw(l.LocalAddr())
 			p.send(rawRequest(nil))
 			server, _ := w.server.wantRequest("a request", l)
-			ok(t, server.Accept(provider.ConnParam{}))
+			testkit.OK(t, server.Accept(provider.ConnParam{}))
 			p.wantFrame("accepted", mpa.KindReply)
 			w.server.want("established", server, provider.CMEstablished, 0)
 			sources, servers = append(sources, p), append(servers, server)

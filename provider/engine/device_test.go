@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -16,7 +17,7 @@ func TestProvider(t *testing.T) {
 	if p.Name() != "engine" {
 		t.Errorf("name %q", p.Name())
 	}
-	list := must(p.Devices())(t)
+	list := testkit.Must(p.Devices())(t)
 	if len(list) != 1 || list[0].Name != DeviceName || list[0].Provider != "engine" ||
 		list[0].NodeType != provider.NodeRNIC || list[0].Transport != provider.TransportIWARP {
 		t.Errorf("devices %+v", list)
@@ -41,7 +42,7 @@ func TestOptions(t *testing.T) {
 	_, err := New(&both).Open("")
 	wantErr(t, err, syscall.EINVAL)
 	o := Options{Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
-	ok(t, o.complete())
+	testkit.OK(t, o.complete())
 	want := Options{
 		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second,
 		FPDUTimeout: 30 * time.Second, SendTimeout: time.Minute,
@@ -55,19 +56,19 @@ func TestOptions(t *testing.T) {
 
 func TestDeviceQueries(t *testing.T) {
 	p := New(&Options{Network: noNetwork{}, MaxIRD: 16, MaxORD: 8})
-	d := must(p.Open(DeviceName))(t)
-	attr := must(d.Query())(t)
+	d := testkit.Must(p.Open(DeviceName))(t)
+	attr := testkit.Must(d.Query())(t)
 	if attr.MaxQPRdAtom != 16 || attr.MaxQPInitRdAtom != 8 || attr.PhysPortCnt != 1 {
 		t.Errorf("attributes %+v", attr)
 	}
 	if attr.NodeGUID != 0x00676ffffe767300 {
 		t.Errorf("node GUID %#x", attr.NodeGUID)
 	}
-	port := must(d.QueryPort(1))(t)
+	port := testkit.Must(d.QueryPort(1))(t)
 	if port.State != provider.PortActive || port.MaxMsgSz != 1<<32-1 || port.GIDTblLen != 1 {
 		t.Errorf("port %+v", port)
 	}
-	gid := must(d.QueryGID(1, 0))(t)
+	gid := testkit.Must(d.QueryGID(1, 0))(t)
 	if gid != (provider.GID{0x02, 'g', 'o', 'v', 's'}) {
 		t.Errorf("GID % x", gid)
 	}
@@ -82,8 +83,8 @@ func TestDeviceQueries(t *testing.T) {
 		wantErr(t, err, syscall.EINVAL)
 	}
 
-	ok(t, d.Close())
-	ok(t, d.Close())
+	testkit.OK(t, d.Close())
+	testkit.OK(t, d.Close())
 	_, err := d.Query()
 	wantErr(t, err, os.ErrClosed)
 	_, err = d.QueryPort(1)
@@ -115,12 +116,12 @@ func TestDeviceLimits(t *testing.T) {
 	testCQ(t, d, 1, nil)
 	_, err = d.CreateCQ(provider.CQInitAttr{CQE: 1})
 	wantErr(t, err, syscall.ENOMEM)
-	qpn := must(d.takeQPN())(t)
+	qpn := testkit.Must(d.takeQPN())(t)
 	if _, err := d.takeQPN(); err != syscall.ENOMEM {
 		t.Errorf("second QP: %v", err)
 	}
 	d.giveQPN(qpn)
-	d.giveQPN(must(d.takeQPN())(t))
+	d.giveQPN(testkit.Must(d.takeQPN())(t))
 }
 
 // TestQPN: numbers wrap at 24 bits and pass over what is in use and reserved.
@@ -130,7 +131,7 @@ func TestQPN(t *testing.T) {
 	d.qpns[0xffffff] = nil
 	d.qpns[3] = nil
 	for _, want := range []uint32{0xfffffe, 2, 4} {
-		if got := must(d.takeQPN())(t); got != want {
+		if got := testkit.Must(d.takeQPN())(t); got != want {
 			t.Errorf("QPN %#x, want %#x", got, want)
 		}
 	}
@@ -177,12 +178,12 @@ func TestDeviceCloseWaitsForTheEndOfStreams(t *testing.T) {
 		mine, theirs := connectTransport(t, network, memAddr)
 		defer theirs.Close()
 		release := make(chan struct{})
-		ok(t, s.qp.start(mine, params(true), nil, func(error) { <-release }))
+		testkit.OK(t, s.qp.start(mine, params(true), nil, func(error) { <-release }))
 		go s.qp.abort(errModified)
 		synctest.Wait()
-		ok(t, s.qp.Close())
-		ok(t, s.cq.Close())
-		ok(t, s.pd.Close())
+		testkit.OK(t, s.qp.Close())
+		testkit.OK(t, s.cq.Close())
+		testkit.OK(t, s.pd.Close())
 		closed := make(chan error, 1)
 		go func() { closed <- s.dev.Close() }()
 		synctest.Wait()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -24,7 +25,7 @@ func newCMSide(t testing.TB, network transport.Network, opts Options) *cmSide {
 	t.Helper()
 	s := e2eSetup{opts: opts}
 	e := newE2EEnd(t, e2eWire{placement: opts.Placement}, network, s)
-	c := &cmSide{e2eEnd: e, ec: must(e.dev.CreateEventChannel())(t)}
+	c := &cmSide{e2eEnd: e, ec: testkit.Must(e.dev.CreateEventChannel())(t)}
 	t.Cleanup(func() { closeAll(t, "event channel", c.ec) })
 	return c
 }
@@ -34,7 +35,7 @@ func (c *cmSide) event(want provider.CMEventType) provider.CMEvent {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
 	defer cancel()
-	e := must(c.ec.Next(ctx))(c.t)
+	e := testkit.Must(c.ec.Next(ctx))(c.t)
 	if e.Type != want || e.Status != 0 {
 		c.t.Fatalf("event %s, status %d; want %s", e.Type, e.Status, want)
 	}
@@ -43,7 +44,7 @@ func (c *cmSide) event(want provider.CMEventType) provider.CMEvent {
 
 func (c *cmSide) id() provider.ID {
 	c.t.Helper()
-	id := must(c.ec.CreateID(nil))(c.t)
+	id := testkit.Must(c.ec.CreateID(nil))(c.t)
 	c.t.Cleanup(func() { closeAll(c.t, "id", id) })
 	return id
 }
@@ -52,8 +53,8 @@ func (c *cmSide) id() provider.ID {
 func (c *cmSide) listen(addr netip.AddrPort) netip.AddrPort {
 	c.t.Helper()
 	id := c.id()
-	ok(c.t, id.BindAddr(addr))
-	ok(c.t, id.Listen(64))
+	testkit.OK(c.t, id.BindAddr(addr))
+	testkit.OK(c.t, id.Listen(64))
 	return id.LocalAddr()
 }
 
@@ -61,11 +62,11 @@ func (c *cmSide) listen(addr netip.AddrPort) netip.AddrPort {
 func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPort, depth int) (aid, bid provider.ID) {
 	t.Helper()
 	aid = a.id()
-	ok(t, aid.ResolveAddr(netip.AddrPort{}, dst, time.Second))
+	testkit.OK(t, aid.ResolveAddr(netip.AddrPort{}, dst, time.Second))
 	a.event(provider.CMAddrResolved)
-	ok(t, aid.ResolveRoute(time.Second))
+	testkit.OK(t, aid.ResolveRoute(time.Second))
 	a.event(provider.CMRouteResolved)
-	ok(t, aid.Connect(provider.ConnParam{QP: aq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("hello")}))
+	testkit.OK(t, aid.Connect(provider.ConnParam{QP: aq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("hello")}))
 	req := b.event(provider.CMConnectRequest)
 	if string(req.Param.PrivateData) != "hello" {
 		t.Errorf("private data %q", req.Param.PrivateData)
@@ -73,7 +74,7 @@ func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPor
 	bid = req.ID
 	b.t.Cleanup(func() { closeAll(b.t, "id", bid) })
 	// Revision 1 knows no depths: the programs have to agree by other means.
-	ok(t, bid.Accept(provider.ConnParam{QP: bq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("welcome")}))
+	testkit.OK(t, bid.Accept(provider.ConnParam{QP: bq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("welcome")}))
 	b.event(provider.CMEstablished)
 	if e := a.event(provider.CMEstablished); string(e.Param.PrivateData) != "welcome" {
 		t.Errorf("private data %q", e.Param.PrivateData)
@@ -132,7 +133,7 @@ func negotiatedRound(t *testing.T, w e2eWire, ao, bo Options) {
 	}
 	a.recv(7)
 	b.recv(8)
-	ok(t, aid.Disconnect())
+	testkit.OK(t, aid.Disconnect())
 	a.event(provider.CMDisconnected)
 	b.event(provider.CMDisconnected)
 	a.flushed(a.rcq, 7, 1)
@@ -219,18 +220,18 @@ func serveChurn(ctx context.Context, t *testing.T, s *cmSide, conns int) {
 		switch e.Type {
 		case provider.CMConnectRequest:
 			q, err := e.ID.CreateQP(s.pd, provider.QPInitAttr{SendCQ: s.scq, RecvCQ: s.rcq, Cap: churnCap})
-			ok(t, err)
+			testkit.OK(t, err)
 			e.ID.SetCookie(q)
 			_, err = q.PostRecv([]provider.RecvWR{{WRID: 1}})
-			ok(t, err)
-			ok(t, e.ID.Accept(provider.ConnParam{}))
+			testkit.OK(t, err)
+			testkit.OK(t, e.ID.Accept(provider.ConnParam{}))
 		case provider.CMEstablished:
 			q := e.ID.Cookie().(provider.QP)
 			_, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRSend, Flags: provider.SendInline}})
-			ok(t, err)
+			testkit.OK(t, err)
 		case provider.CMDisconnected:
-			ok(t, e.ID.Cookie().(provider.QP).Close())
-			ok(t, e.ID.Close())
+			testkit.OK(t, e.ID.Cookie().(provider.QP).Close())
+			testkit.OK(t, e.ID.Close())
 			ended++
 		default:
 			t.Errorf("event %s, status %d", e.Type, e.Status)

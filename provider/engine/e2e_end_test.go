@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -44,7 +45,7 @@ func TestE2EDisconnect(t *testing.T) {
 			e.send(provider.SendWR{WRID: 31, Opcode: provider.WRSend}) // unsignalled: a failure is told nevertheless
 			e.flushed(e.rcq, 30, 1)
 			e.flushed(e.scq, 31, 1)
-			ok(t, e.q.Close())
+			testkit.OK(t, e.q.Close())
 			_, err := e.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}})
 			wantErr(t, err, os.ErrClosed)
 			_, err = e.q.PostRecv([]provider.RecvWR{{}})
@@ -67,7 +68,7 @@ func TestE2EClose(t *testing.T) {
 		wantErr(t, a.pd.Close(), syscall.EBUSY)
 		wantErr(t, a.scq.Close(), syscall.EBUSY)
 		wantErr(t, a.rcq.Close(), syscall.EBUSY)
-		ok(t, a.q.Close())
+		testkit.OK(t, a.q.Close())
 		if a.rcq.waiting.Load() != 5 {
 			t.Error("Close returned before everything was flushed")
 		}
@@ -108,13 +109,13 @@ func TestE2EPeerSilent(t *testing.T) {
 		ac, bc := e2eDial(t, network, addr)
 		defer bc.Close()
 		a.down = make(chan error, 1)
-		ok(t, a.q.start(ac, params(true), nil, func(err error) { a.down <- err }))
+		testkit.OK(t, a.q.start(ac, params(true), nil, func(err error) { a.down <- err }))
 		const n = 1 << 20
 		m := a.filled(n, provider.AccessRemoteRead, 1)
 		for i := range 10 {
 			a.send(provider.SendWR{WRID: uint64(i), Opcode: provider.WRSend, SGList: []provider.SGE{sge(m.mr, 0, n)}})
 		}
-		ok(t, m.Close())
+		testkit.OK(t, m.Close())
 		a.q.disconnect()
 		begin := time.Now()
 		if err := a.ended(); err == nil {
@@ -137,7 +138,7 @@ func TestE2EWakeByFlush(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})
 		a.recv(1)
-		ok(t, a.rcq.ReqNotify(true)) // a flush counts as solicited
+		testkit.OK(t, a.rcq.ReqNotify(true)) // a flush counts as solicited
 		woken := make(chan error, 1)
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), e2ePatience)
@@ -145,7 +146,7 @@ func TestE2EWakeByFlush(t *testing.T) {
 			_, err := a.ch.Next(ctx)
 			woken <- err
 		}()
-		ok(t, b.q.Close())
+		testkit.OK(t, b.q.Close())
 		if err := <-woken; err != nil {
 			t.Error(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -40,11 +41,13 @@ func TestE2EProtection(t *testing.T) {
 		{"wraps", allRights, func(_ *e2eEnd, _ *guarded, to *uint64, _ *uint32) { *to = 1<<64 - 2 }, code{1, 1, 3}, code{0, 1, 4}},
 		{"no right", provider.AccessLocalWrite, func(*e2eEnd, *guarded, *uint64, *uint32) {}, code{1, 1, 0}, code{0, 1, 2}},
 		{"the other right", 0, nil, code{1, 1, 0}, code{0, 1, 2}},
-		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, m.Close()) }, code{1, 1, 0}, code{0, 1, 0}},
-		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { ok(b.t, invalidateRemote(ofPD(b.pd), m.stag)) }, code{1, 1, 0}, code{0, 1, 0}},
+		{"closed", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) { testkit.OK(b.t, m.Close()) }, code{1, 1, 0}, code{0, 1, 0}},
+		{"invalidated", allRights, func(b *e2eEnd, m *guarded, _ *uint64, _ *uint32) {
+			testkit.OK(b.t, invalidateRemote(ofPD(b.pd), m.stag))
+		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"other PD", 0, func(b *e2eEnd, _ *guarded, to *uint64, stag *uint32) {
-			other := must(b.dev.AllocPD())(b.t)
-			m := must(other.RegMR(make([]byte, n), allRights))(b.t)
+			other := testkit.Must(b.dev.AllocPD())(b.t)
+			m := testkit.Must(other.RegMR(make([]byte, n), allRights))(b.t)
 			b.t.Cleanup(func() { closeAll(b.t, "MR and PD", m, other) })
 			*to, *stag = m.Addr(), m.RKey()
 		}, code{1, 1, 2}, code{0, 1, 3}},
@@ -103,7 +106,7 @@ func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
 	seen := map[uint64]provider.WCStatus{}
 	var wc [8]provider.WC
 	n, err := a.scq.Poll(wc[:])
-	ok(t, err)
+	testkit.OK(t, err)
 	for _, c := range wc[:n] {
 		if _, twice := seen[c.WRID]; twice {
 			t.Errorf("work request %d completed twice", c.WRID)
@@ -203,7 +206,7 @@ func TestE2ELocalProtection(t *testing.T) {
 		{"rights", provider.WRRDMARead, func(e *e2eEnd) provider.SGE { return sge(e.region(10, 0).mr, 0, 10) }},
 		{"closed", provider.WRSend, func(e *e2eEnd) provider.SGE {
 			m := e.region(10, 0)
-			ok(e.t, m.Close())
+			testkit.OK(e.t, m.Close())
 			return sge(m.mr, 0, 10)
 		}},
 		{"other PD", provider.WRSend, func(e *e2eEnd) provider.SGE {
@@ -238,7 +241,7 @@ func TestE2ELocalProtection(t *testing.T) {
 				terminated(t, b.ended(), true, 0, 0, 0xff)
 				checkMessage(t, "write", target, 0, good.buf)
 				for _, want := range []provider.AsyncEventType{provider.EventSQDrained, provider.EventQPFatal} {
-					if e := must(a.dev.AsyncEvent(t.Context()))(t); e.Type != want || e.QP != provider.QP(a.q) {
+					if e := testkit.Must(a.dev.AsyncEvent(t.Context()))(t); e.Type != want || e.QP != provider.QP(a.q) {
 						t.Errorf("event %+v, want %s", e, want)
 					}
 				}
@@ -298,7 +301,7 @@ func TestE2EReceiveMemoryGone(t *testing.T) {
 		dst := b.region(100, provider.AccessLocalWrite)
 		b.recv(7, sge(dst.mr, 0, 100))
 		b.recv(8)
-		ok(t, dst.Close())
+		testkit.OK(t, dst.Close())
 		src := a.filled(100, 0, 1)
 		a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{sge(src.mr, 0, 100)}})
 		if got := b.wait(b.rcq, 1)[0]; got.WRID != 7 || got.Status != provider.WCLocProtErr {
@@ -368,7 +371,7 @@ func TestE2ECQOverflow(t *testing.T) {
 		for range 10 {
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 		}
-		e := must(b.dev.AsyncEvent(t.Context()))(t)
+		e := testkit.Must(b.dev.AsyncEvent(t.Context()))(t)
 		if e.Type != provider.EventCQErr || e.CQ != provider.CQ(b.rcq) {
 			t.Errorf("event %+v", e)
 		}
@@ -432,7 +435,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 			}
 		})
 		<-begun
-		ok(t, target.Close())
+		testkit.OK(t, target.Close())
 		if !target.untouched(0, n) {
 			t.Error("octets changed that nobody named")
 		}
@@ -478,7 +481,7 @@ func TestE2ELocalFaultLetsGo(t *testing.T) {
 			go func() { closed <- r.Close() }()
 			select {
 			case err := <-closed:
-				ok(t, err)
+				testkit.OK(t, err)
 			case <-time.After(e2ePatience):
 				t.Fatal("the region is still in use")
 			}

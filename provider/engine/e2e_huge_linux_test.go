@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -24,7 +25,7 @@ import (
 func TestE2EHugeReadRequest(t *testing.T) {
 	const size = 1<<32 - 1
 	huge, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
-	ok(t, err)
+	testkit.OK(t, err)
 	defer syscall.Munmap(huge)
 	synctest.Test(t, func(t *testing.T) {
 		w := e2eWire{net: memnet.Options{Seed: 1}}
@@ -33,14 +34,14 @@ func TestE2EHugeReadRequest(t *testing.T) {
 		b.down = make(chan error, 1)
 		peer, conn := e2eDial(t, network, addr)
 		defer peer.Close()
-		ok(t, b.q.start(conn, mpa.Params{Revision: 2, CRC: true, IRD: 4, ORD: 4}, nil, func(err error) { b.down <- err }))
-		m := must(b.pd.RegMR(huge, provider.AccessRemoteRead))(t)
+		testkit.OK(t, b.q.start(conn, mpa.Params{Revision: 2, CRC: true, IRD: 4, ORD: 4}, nil, func(err error) { b.down <- err }))
+		m := testkit.Must(b.pd.RegMR(huge, provider.AccessRemoteRead))(t)
 
 		h := rdmap.ReadRequestHeader(1)
 		r := rdmap.ReadRequest{SinkSTag: 1, Size: size, SourceSTag: m.RKey(), SourceTO: m.Addr()}
 		framer := mpa.NewFramer(false, true)
 		request, err := framer.AppendFPDU(nil, r.AppendTo(h.AppendTo(nil)))
-		ok(t, err)
+		testkit.OK(t, err)
 
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -51,7 +52,7 @@ func TestE2EHugeReadRequest(t *testing.T) {
 		room, total := make([]byte, 64<<10), 0
 		for range 100 { // some of it is taken, so that more is sent
 			n, err := peer.Readv([][]byte{room})
-			ok(t, err)
+			testkit.OK(t, err)
 			total += n
 			synctest.Wait()
 		}
@@ -62,7 +63,7 @@ func TestE2EHugeReadRequest(t *testing.T) {
 		if total < 100000 {
 			t.Errorf("only %d octets came", total)
 		}
-		ok(t, m.Close())
-		ok(t, b.q.Close())
+		testkit.OK(t, m.Close())
+		testkit.OK(t, b.q.Close())
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -60,8 +61,8 @@ func (m *marks) WriteAt(b []byte, off int64) (int, error) {
 // unused is n octets of memory of which only what is touched takes any.
 func unused(t testing.TB, n int) []byte {
 	t.Helper()
-	b := must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
-	t.Cleanup(func() { ok(t, syscall.Munmap(b)) })
+	b := testkit.Must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
+	t.Cleanup(func() { testkit.OK(t, syscall.Munmap(b)) })
 	return b
 }
 
@@ -91,9 +92,9 @@ func TestE2ELongestMessage(t *testing.T) {
 		for at, v := range source {
 			b0[at] = v
 		}
-		mem := must(a.pd.RegMR(b0, provider.AccessLocalWrite))(t).(*mr)
+		mem := testkit.Must(a.pd.RegMR(b0, provider.AccessLocalWrite))(t).(*mr)
 		object := func(e *e2eEnd, o *marks) *mr {
-			m := must(e.pd.RegObject(o, begin+longestMessage, provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
+			m := testkit.Must(e.pd.RegObject(o, begin+longestMessage, provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
 			t.Cleanup(func() { closeAll(t, "object's MR", m) })
 			return m
 		}
@@ -151,7 +152,7 @@ func TestE2ERegionAbove4GiB(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		a, b := newE2EPair(t, w, e2eSetup{})
 		all := unused(t, 6<<30)
-		target := must(b.pd.RegMR(all, allRights))(t).(*mr)
+		target := testkit.Must(b.pd.RegMR(all, allRights))(t).(*mr)
 		t.Cleanup(func() { closeAll(t, "MR", target) })
 		const n = 3000
 		local, sink := a.filled(n, provider.AccessLocalWrite, 7), a.region(n, provider.AccessLocalWrite)

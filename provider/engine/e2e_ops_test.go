@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -65,7 +66,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 		if got := dst.remote.IsShut(); got != (op == provider.WRSendWithInv) {
 			t.Errorf("%s: invalidated %v", op, got)
 		}
-		ok(t, dst.Close())
+		testkit.OK(t, dst.Close())
 	}
 
 	dst := to.region(n+pad, allRights)
@@ -85,7 +86,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 	checkMessage(t, "read", sink, pad, message)
 
 	for _, m := range []*guarded{src, dst, sink} {
-		ok(t, m.Close())
+		testkit.OK(t, m.Close())
 	}
 }
 
@@ -217,7 +218,7 @@ func TestE2ESolicited(t *testing.T) {
 		for i := range 3 {
 			b.recv(uint64(i))
 		}
-		ok(t, b.rcq.ReqNotify(true))
+		testkit.OK(t, b.rcq.ReqNotify(true))
 		post := func(flags provider.SendFlags) {
 			a.send(provider.SendWR{Opcode: provider.WRSend, Flags: flags | provider.SendSignaled})
 			a.wait(a.scq, 1)
@@ -230,7 +231,7 @@ func TestE2ESolicited(t *testing.T) {
 			t.Fatal("woken by a Send that is not solicited")
 		}
 		post(provider.SendSolicited)
-		if c := must(b.ch.Next(t.Context()))(t); c != provider.CQ(b.rcq) {
+		if c := testkit.Must(b.ch.Next(t.Context()))(t); c != provider.CQ(b.rcq) {
 			t.Fatal("another CQ")
 		}
 		if n := len(b.spin(b.rcq, 2)); n != 2 {

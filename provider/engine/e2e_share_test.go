@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -94,7 +95,7 @@ func TestE2EIsolation(t *testing.T) {
 			as[i], bs[i] = newE2EEnd(t, w, network, s), b.newQP(s)
 			e2eConnect(t, w, s, network, addr, as[i].q, bs[i], down, down)
 			_, err := bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i)}})
-			ok(t, err)
+			testkit.OK(t, err)
 		}
 		for i, a := range as {
 			if i%2 == 0 {

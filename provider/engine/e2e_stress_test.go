@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -287,7 +288,7 @@ func faultyRound(t *testing.T, w e2eWire, kind string) {
 	}
 	for i, e := range ends {
 		e.q.disconnect()
-		ok(t, e.q.Close())
+		testkit.OK(t, e.q.Close())
 		sends[i] = append(sends[i], drain(t, e.scq)...)
 		checkOnce(t, soups[i], sends[i])
 		recvs := drain(t, e.rcq)
@@ -327,7 +328,7 @@ func drain(t *testing.T, c *cq) []provider.WC {
 	t.Helper()
 	wc := make([]provider.WC, c.CQE())
 	n, err := c.Poll(wc)
-	ok(t, err)
+	testkit.OK(t, err)
 	return wc[:n]
 }
 
@@ -371,11 +372,11 @@ func TestE2EManyConnections(t *testing.T) {
 			as[i], bs[i] = a.newQP(s), b.newQP(s)
 			e2eConnect(t, w, s, network, addr, as[i], bs[i], down, down)
 			_, err := bs[i].PostRecv([]provider.RecvWR{{WRID: uint64(i), SGList: []provider.SGE{sge(dst.mr, 100*i, 100)}}, {WRID: uint64(i)}})
-			ok(t, err)
+			testkit.OK(t, err)
 		}
 		for i, q := range as {
 			_, err := q.PostSend([]provider.SendWR{{WRID: uint64(i), Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{sge(src.mr, 0, 100)}}})
-			ok(t, err)
+			testkit.OK(t, err)
 		}
 		seen := map[uint64]bool{}
 		for _, wc := range b.wait(b.rcq, conns) {
@@ -400,9 +401,9 @@ func TestE2EManyConnections(t *testing.T) {
 				t.Fatalf("connection %d holds a buffer at rest", i)
 			}
 			if i%2 == 0 {
-				ok(t, q.Close())
+				testkit.OK(t, q.Close())
 			} else {
-				ok(t, bs[i].Close())
+				testkit.OK(t, bs[i].Close())
 			}
 		}
 		for range 2 * conns {
@@ -475,7 +476,7 @@ func TestE2EConcurrent(t *testing.T) {
 				wc := make([]provider.WC, 3)
 				for {
 					k, err := a.scq.Poll(wc)
-					ok(t, err)
+					testkit.OK(t, err)
 					completed.Add(int64(k))
 					for _, c := range wc[:k] {
 						if c.Err() != nil {
@@ -501,9 +502,9 @@ func TestE2EConcurrent(t *testing.T) {
 				default:
 				}
 				_, _, err := a.q.Query()
-				ok(t, err)
+				testkit.OK(t, err)
 				_ = a.q.Cause()
-				ok(t, a.scq.ReqNotify(false))
+				testkit.OK(t, a.scq.ReqNotify(false))
 				runtime.Gosched()
 			}
 		})
@@ -540,8 +541,8 @@ func TestE2EConcurrent(t *testing.T) {
 					runtime.Gosched()
 				}
 			})
-			closing.Go(func() { ok(t, []*e2eEnd{a, a}[i].q.Close()) })
-			closing.Go(func() { ok(t, b.q.Close()) })
+			closing.Go(func() { testkit.OK(t, []*e2eEnd{a, a}[i].q.Close()) })
+			closing.Go(func() { testkit.OK(t, b.q.Close()) })
 		}
 		closing.Wait()
 		if got := a.scq.waiting.Load() + int64(a.scq.losses); got != late.Load() {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -122,15 +123,15 @@ func newE2EEnd(t testing.TB, w e2eWire, network transport.Network, s e2eSetup) *
 	t.Helper()
 	s.complete()
 	s.opts.Network, s.opts.Placement = network, w.placement
-	dev := must(New(&s.opts).Open(""))(t).(*device)
+	dev := testkit.Must(New(&s.opts).Open(""))(t).(*device)
 	t.Cleanup(func() { closeAll(t, "device", dev) })
 	e := &e2eEnd{t: t, dev: dev}
-	e.pd = must(dev.AllocPD())(t).(*pd)
+	e.pd = testkit.Must(dev.AllocPD())(t).(*pd)
 	t.Cleanup(func() { closeAll(t, "PD", e.pd) })
-	e.ch = must(dev.CreateCompChannel())(t).(*compChannel)
+	e.ch = testkit.Must(dev.CreateCompChannel())(t).(*compChannel)
 	t.Cleanup(func() { closeAll(t, "channel", e.ch) })
-	e.scq = must(dev.CreateCQ(provider.CQInitAttr{CQE: s.cqe, Channel: e.ch}))(t).(*cq)
-	e.rcq = must(dev.CreateCQ(provider.CQInitAttr{CQE: s.cqe, Channel: e.ch}))(t).(*cq)
+	e.scq = testkit.Must(dev.CreateCQ(provider.CQInitAttr{CQE: s.cqe, Channel: e.ch}))(t).(*cq)
+	e.rcq = testkit.Must(dev.CreateCQ(provider.CQInitAttr{CQE: s.cqe, Channel: e.ch}))(t).(*cq)
 	t.Cleanup(func() { closeAll(t, "CQ", e.scq, e.rcq) })
 	e.q = e.newQP(s)
 	return e
@@ -140,7 +141,7 @@ func newE2EEnd(t testing.TB, w e2eWire, network transport.Network, s e2eSetup) *
 func (e *e2eEnd) newQP(s e2eSetup) *qp {
 	e.t.Helper()
 	s.complete()
-	q := must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap, SQSigAll: s.sig}))(e.t).(*qp)
+	q := testkit.Must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap, SQSigAll: s.sig}))(e.t).(*qp)
 	e.t.Cleanup(func() { closeAll(e.t, "QP", q) })
 	return q
 }
@@ -172,15 +173,15 @@ func e2eConnect(t testing.TB, w e2eWire, s e2eSetup, network transport.Network, 
 	ac, bc := e2eDial(t, network, addr)
 	p := mpa.Params{Revision: 2, Enhanced: true, CRC: !w.noCRC, RDMAC: w.rdmac, MarkersRx: w.markers, MarkersTx: w.markers,
 		IRD: s.depth, ORD: s.depth, PeerToPeer: w.rtr, RTR: mpa.RTRWrite}
-	ok(t, a.start(ac, p, nil, func(err error) { aDown <- err }))
+	testkit.OK(t, a.start(ac, p, nil, func(err error) { aDown <- err }))
 	p.WaitFirstFPDU = w.rtr
-	ok(t, b.start(bc, p, nil, func(err error) { bDown <- err }))
+	testkit.OK(t, b.start(bc, p, nil, func(err error) { bDown <- err }))
 }
 
 // e2eDial makes a connected pair of streams.
 func e2eDial(t testing.TB, network transport.Network, addr netip.AddrPort) (dialed, accepted transport.Conn) {
 	t.Helper()
-	l := must(network.Listen(addr, 0))(t)
+	l := testkit.Must(network.Listen(addr, 0))(t)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -193,7 +194,7 @@ func e2eDial(t testing.TB, network transport.Network, addr netip.AddrPort) (dial
 			ch <- c
 		}
 	}()
-	dialed = must(network.Dial(ctx, netip.AddrPort{}, l.Addr()))(t)
+	dialed = testkit.Must(network.Dial(ctx, netip.AddrPort{}, l.Addr()))(t)
 	return dialed, <-ch
 }
 
@@ -225,7 +226,7 @@ func (e *e2eEnd) register(n int, access provider.Access, fill func([]byte)) *gua
 	r := &guarded{all: bytes.Repeat([]byte{0xa5}, n+2*canaryOctets)}
 	inside := r.all[canaryOctets : canaryOctets+n]
 	fill(inside)
-	r.mr = must(e.pd.RegMR(inside, access))(e.t).(*mr)
+	r.mr = testkit.Must(e.pd.RegMR(inside, access))(e.t).(*mr)
 	e.t.Cleanup(func() { closeAll(e.t, "MR", r) })
 	return r
 }
@@ -322,7 +323,7 @@ func (e *e2eEnd) spin(c *cq, n int) []provider.WC {
 	have := 0
 	for begin := time.Now(); have < n; {
 		k, err := c.Poll(got[have:])
-		ok(e.t, err)
+		testkit.OK(e.t, err)
 		have += k
 		if time.Since(begin) > e2ePatience {
 			e.t.Fatalf("%d of %d completions in time (QP %s: %v)", have, n, e.q.getState(), e.q.Cause())

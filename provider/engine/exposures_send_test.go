@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -73,20 +74,20 @@ type thirdParty struct {
 // newThirdParty connects another QP of p to a peer that writes only.
 func newThirdParty(t *testing.T, s *side, p *pd) *thirdParty {
 	t.Helper()
-	c := must(p.dev.CreateCQ(provider.CQInitAttr{CQE: 1}))(t).(*cq)
-	q := must(newQP(p, provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+	c := testkit.Must(p.dev.CreateCQ(provider.CQInitAttr{CQE: 1}))(t).(*cq)
+	q := testkit.Must(newQP(p, provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
 	network := p.dev.opts.Network
 	mine, theirs := connectTransport(t, network, tcpAddr)
 	x := &thirdParty{t: t, in: &nowhere{Conn: mine}, framer: mpa.NewFramer(false, true)}
-	ok(t, q.start(mine, params(true), nil, func(error) {}))
+	testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
 	x.st = q.stream.Load()
 	x.st.rxMu.Lock()
 	x.st.conn, x.st.records, x.st.looker = x.in, nil, nil
 	x.st.rxMu.Unlock()
 	t.Cleanup(func() {
-		ok(t, q.Close())
-		ok(t, c.Close())
-		ok(t, theirs.Close())
+		testkit.OK(t, q.Close())
+		testkit.OK(t, c.Close())
+		testkit.OK(t, theirs.Close())
 	})
 	return x
 }
@@ -97,7 +98,7 @@ func (x *thirdParty) write(stag uint32, to uint64, n int) {
 	payload := make([]byte, n)
 	pattern(payload, x.seed)
 	h := rdmap.WriteHeader(stag, to, true)
-	x.in.in = must(x.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(x.t)
+	x.in.in = testkit.Must(x.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(x.t)
 	x.st.pollRx(turnMost)
 	if x.st.over() {
 		x.t.Errorf("the Write of the third party was refused: %v", x.st.end.Load().cause)
@@ -111,26 +112,26 @@ type opening func(t *testing.T, p *pd, b []byte, m *mr) (stag uint32, to uint64)
 var openings = map[string]opening{
 	"the region's own right": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) { return m.stag, m.base },
 	"another region": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
-		o := must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-		t.Cleanup(func() { ok(t, o.Close()) })
+		o := testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		t.Cleanup(func() { testkit.OK(t, o.Close()) })
 		return o.stag, o.base
 	},
 	"a window": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
 		w := testMW(t, p, provider.MWType1)
-		ok(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(m, 0, len(b), provider.AccessRemoteWrite)))
+		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(m, 0, len(b), provider.AccessRemoteWrite)))
 		return w.view.stag, w.view.base
 	},
 	"a window of another region": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
-		o := must(p.RegMR(b, bindable))(t).(*mr)
+		o := testkit.Must(p.RegMR(b, bindable))(t).(*mr)
 		w := testMW(t, p, provider.MWType1)
-		t.Cleanup(func() { ok(t, w.Close()); ok(t, o.Close()) })
-		ok(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(o, 0, len(b), provider.AccessRemoteWrite)))
+		t.Cleanup(func() { testkit.OK(t, w.Close()); testkit.OK(t, o.Close()) })
+		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(o, 0, len(b), provider.AccessRemoteWrite)))
 		return w.view.stag, w.view.base
 	},
 	"a registration by work request": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
 		f := testFast(t, p, uint64(len(b)))
 		access := provider.AccessLocalWrite | provider.AccessRemoteWrite
-		ok(t, f.register(incRKey(f.stag), &memoryOperands{region: f, buf: b, access: access}))
+		testkit.OK(t, f.register(incRKey(f.stag), &memoryOperands{region: f, buf: b, access: access}))
 		return f.stag, f.base
 	},
 }
@@ -162,7 +163,7 @@ func TestThirdPartyWrites(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						p := params(true)
 						p.MarkersTx, p.MarkersRx = markers, markers
-						a, b := pair(t, interruptible{must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{}, sideOptions{}, p)
+						a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{}, sideOptions{}, p)
 						access := bindable
 						if how == "the region's own right" {
 							access |= provider.AccessRemoteWrite
@@ -170,7 +171,7 @@ func TestThirdPartyWrites(t *testing.T) {
 						src, dst := a.reg(size, access), b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 						other := a.pd
 						if foreign {
-							other = newSide(t, Options{Network: must(tcpNetwork(Options{}))(t)}, sideOptions{}).pd
+							other = newSide(t, Options{Network: testkit.Must(tcpNetwork(Options{}))(t)}, sideOptions{}).pd
 						}
 						stag, to := open(t, other, src.b, src.m)
 						third := newThirdParty(t, a, other)
@@ -226,7 +227,7 @@ func TestRightWaitsForSend(t *testing.T) {
 			return
 		}
 		begun = true
-		go func() { registered <- must(a.pd.RegMR(src.b, open))(t) }()
+		go func() { registered <- testkit.Must(a.pd.RegMR(src.b, open))(t) }()
 		for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
 			time.Sleep(10 * time.Microsecond)
 		}
@@ -243,7 +244,7 @@ func TestRightWaitsForSend(t *testing.T) {
 		t.Error("a peer can write the memory, and it is sent without a copy")
 	}
 	write("a Write afterwards")
-	ok(t, m.Close())
+	testkit.OK(t, m.Close())
 	if !isStill(src.m) {
 		t.Error("no peer can write the memory any more, and it is still copied")
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -49,23 +50,23 @@ func TestExposed(t *testing.T) {
 		switch kind := rng.IntN(5); kind {
 		case 0:
 			e.writes = true
-			e.m = must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		case 1:
-			e.m = must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*mr)
+			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*mr)
 		case 2:
-			e.m = must(p.RegMR(b, bindable))(t).(*mr)
+			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*mr)
 		case 3:
-			e.fast = must(p.AllocFastRegMR(size))(t).(*fastMR)
+			e.fast = testkit.Must(p.AllocFastRegMR(size))(t).(*fastMR)
 			access := provider.AccessLocalWrite |
 				[]provider.Access{provider.AccessRemoteWrite, 0}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
-			ok(t, e.fast.register(incRKey(e.fast.stag), &memoryOperands{region: e.fast, buf: b, access: access}))
+			testkit.OK(t, e.fast.register(incRKey(e.fast.stag), &memoryOperands{region: e.fast, buf: b, access: access}))
 		default:
-			e.m = must(p.RegMR(b, bindable))(t).(*mr)
-			e.w = must(p.AllocMW(provider.MWType1))(t).(*mw)
+			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*mr)
+			e.w = testkit.Must(p.AllocMW(provider.MWType1))(t).(*mw)
 			access := []provider.Access{provider.AccessRemoteWrite, provider.AccessRemoteRead}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
-			ok(t, e.w.bind(queuePairs[i], incRKey(e.w.view.stag), &memoryOperands{
+			testkit.OK(t, e.w.bind(queuePairs[i], incRKey(e.w.view.stag), &memoryOperands{
 				window: e.w, lkey: e.m.stag, addr: e.m.base, length: uint64(len(b)), access: access,
 			}))
 		}
@@ -75,7 +76,7 @@ func TestExposed(t *testing.T) {
 		i := rng.IntN(len(all))
 		e := all[i]
 		if e.w != nil {
-			ok(t, e.w.Close())
+			testkit.OK(t, e.w.Close())
 			if e.writes = false; rng.IntN(2) == 0 {
 				e.w = nil
 				return
@@ -83,11 +84,11 @@ func TestExposed(t *testing.T) {
 		}
 		if e.fast != nil {
 			if rng.IntN(2) == 0 {
-				ok(t, e.fast.invalidate(q, e.fast.stag, false))
+				testkit.OK(t, e.fast.invalidate(q, e.fast.stag, false))
 			}
-			ok(t, e.fast.Close())
+			testkit.OK(t, e.fast.Close())
 		} else {
-			ok(t, e.m.Close())
+			testkit.OK(t, e.m.Close())
 			if isStill(e.m) {
 				t.Fatal("a closed region can be used")
 			}

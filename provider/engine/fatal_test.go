@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -57,14 +58,14 @@ func TestDeviceFatal(t *testing.T) {
 	s.start(mine, params(true), nil)
 	s.recv(provider.RecvWR{WRID: 7})
 	idle := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
-	ok(t, s.cq.ReqNotify(false))
+	testkit.OK(t, s.cq.ReqNotify(false))
 	close(net.fail)
 	if err := s.wantDown("the device has failed"); !errors.Is(err, syscall.EIO) || !errors.Is(err, syscall.EBADF) {
 		t.Errorf("ended with %v", err)
 	}
-	must(s.ch.Next(t.Context()))(t)
+	testkit.Must(s.ch.Next(t.Context()))(t)
 	s.wantWC("the receive", provider.WC{WRID: 7, Status: provider.WCWRFlushErr})
-	e := must(s.dev.AsyncEvent(t.Context()))(t)
+	e := testkit.Must(s.dev.AsyncEvent(t.Context()))(t)
 	if e != (provider.AsyncEvent{Type: provider.EventDeviceFatal}) {
 		t.Errorf("event %v", e.Type)
 	}
@@ -76,6 +77,6 @@ func TestDeviceFatal(t *testing.T) {
 	if err := idle.start(again, params(true), nil, nil); !errors.Is(err, syscall.EIO) {
 		t.Errorf("a new connection: %v", err)
 	}
-	ok(t, again.Close())
-	ok(t, idle.Close())
+	testkit.OK(t, again.Close())
+	testkit.OK(t, idle.Close())
 }

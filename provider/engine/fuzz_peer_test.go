@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -73,7 +74,7 @@ func (p *peer) next() []byte {
 func (p *peer) local() {
 	x := p.x
 	if p.close && x.m.memory[rigGoes].valid {
-		ok(x.t, x.regions[rigGoes].Close())
+		testkit.OK(x.t, x.regions[rigGoes].Close())
 		x.m.memory[rigGoes].valid = false
 	}
 	if p.post && x.posted < 8 && x.q.getState() == provider.QPRTS {

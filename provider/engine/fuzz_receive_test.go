@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -82,7 +83,7 @@ func newRigs(t testing.TB) *rigs {
 	r := &rigs{t, make(map[Options]*rig)}
 	t.Cleanup(func() {
 		for _, x := range r.made {
-			x.close(func(err error) { ok(t, err) })
+			x.close(func(err error) { testkit.OK(t, err) })
 		}
 	})
 	return r
@@ -180,7 +181,7 @@ func (x *execution) run() {
 		params.RTR = mpa.RTRRead
 		x.m.o.rtr = true
 	}
-	x.s = must(x.q.begin(x.c, params, first, false, func(error) { down++ }))(x.t)
+	x.s = testkit.Must(x.q.begin(x.c, params, first, false, func(error) { down++ }))(x.t)
 	x.compare()
 	x.work()
 	x.compare()
@@ -347,7 +348,7 @@ func (x *execution) finish() {
 	if x.m.end == nil && !errors.Is(cause, io.EOF) && !errors.Is(cause, io.ErrUnexpectedEOF) {
 		x.fail("at the peer's FIN the stream ended with %v", cause)
 	}
-	ok(x.t, x.q.Close())
+	testkit.OK(x.t, x.q.Close())
 	if x.s != nil {
 		x.s.Ready(true, true)
 	}
@@ -369,7 +370,7 @@ func (x *execution) finish() {
 func (x *execution) completions() {
 	var wc [64]provider.WC
 	n, err := x.cq.Poll(wc[:])
-	ok(x.t, err)
+	testkit.OK(x.t, err)
 	recvs, sends := x.m.recvWCs, x.m.sendWCs
 	flushedRecv, flushedSend := uint64(len(recvs)+1), uint64(1000+len(sends))
 	for _, got := range wc[:n] {
@@ -414,7 +415,7 @@ func (x *execution) completions() {
 func (x *execution) restore() {
 	copy(x.mem, x.fresh)
 	if !x.m.memory[rigGoes].valid {
-		ok(x.t, x.regions[rigGoes].Close())
+		testkit.OK(x.t, x.regions[rigGoes].Close())
 		x.register(rigGoes)
 	}
 }

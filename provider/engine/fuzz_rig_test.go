@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -146,12 +147,12 @@ func newRig(t testing.TB, opts Options) *rig {
 	opts.Network = handNetwork{}
 	opts.CloseTimeout = time.Hour
 	r := &rig{t: t}
-	r.dev = must(New(&opts).Open(""))(t).(*device)
+	r.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
 	// No timer looks at stalled streams: while it has a stream's lock, Ready receives nothing.
 	// A poller would report the stream again; here nobody does, once in 10 million programs.
 	r.dev.stalls.stop()
-	r.pd, r.other = must(r.dev.AllocPD())(t).(*pd), must(r.dev.AllocPD())(t).(*pd)
-	r.srq = must(r.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
+	r.pd, r.other = testkit.Must(r.dev.AllocPD())(t).(*pd), testkit.Must(r.dev.AllocPD())(t).(*pd)
+	r.srq = testkit.Must(r.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
 	size := rigGuard
 	for i := range rigSpecs {
 		r.at[i] = size
@@ -169,15 +170,15 @@ func newRig(t testing.TB, opts Options) *rig {
 	}
 	// The holder has a CQ of its own. Otherwise polls of the other CQ would look at its stream,
 	// which would be muted and keep a context.
-	r.cq = must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 8}))(t).(*cq)
+	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 8}))(t).(*cq)
 	r.holder = r.newQP(false)
-	r.cq = must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 256}))(t).(*cq)
-	ok(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true}, nil, func(error) {}))
+	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 256}))(t).(*cq)
+	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true}, nil, func(error) {}))
 	for i, typ := range []provider.MWType{provider.MWType2, provider.MWType2, provider.MWType1} {
-		r.windows[i] = must(r.pd.AllocMW(typ))(t).(*mw)
+		r.windows[i] = testkit.Must(r.pd.AllocMW(typ))(t).(*mw)
 	}
 	r.bind(1, r.holder)
-	ok(t, r.holder.BindMW(r.windows[2], 0, 0, r.bindInfo(2)))
+	testkit.OK(t, r.holder.BindMW(r.windows[2], 0, 0, r.bindInfo(2)))
 	r.keys[2] = r.windows[2].RKey()
 	return r
 }
@@ -188,7 +189,7 @@ func (r *rig) register(i int) {
 		p = r.other
 	}
 	buf := r.mem[r.at[i]:][:s.size:s.size]
-	r.regions[i] = must(p.RegMRIova(buf, s.base, s.access))(r.t).(*mr)
+	r.regions[i] = testkit.Must(p.RegMRIova(buf, s.base, s.access))(r.t).(*mr)
 }
 
 func (r *rig) bindInfo(i int) provider.MWBindInfo {
@@ -234,7 +235,7 @@ func (r *rig) newQP(shared bool) *qp {
 	if shared {
 		init.SRQ = r.srq
 	}
-	return must(newQP(r.pd, init))(r.t)
+	return testkit.Must(newQP(r.pd, init))(r.t)
 }
 
 func (r *rig) close(check func(error)) {

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/internal/testkit"
 )
 
 // inlined are calls on the data path that cost nothing because the compiler inlines them, by their
@@ -67,12 +69,12 @@ func TestInlined(t *testing.T) {
 func functions(t *testing.T) map[string]string {
 	t.Helper()
 	at := map[string]string{}
-	for _, e := range must(os.ReadDir("."))(t) {
+	for _, e := range testkit.Must(os.ReadDir("."))(t) {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
 			continue
 		}
 		fset := token.NewFileSet()
-		file := must(parser.ParseFile(fset, e.Name(), nil, parser.SkipObjectResolution))(t)
+		file := testkit.Must(parser.ParseFile(fset, e.Name(), nil, parser.SkipObjectResolution))(t)
 		for _, d := range file.Decls {
 			f, is := d.(*ast.FuncDecl)
 			if !is {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -14,7 +15,7 @@ import (
 // what is told is what is counted against.
 func TestLimitsOfObjects(t *testing.T) {
 	d := unwired(t)
-	full := must(d.Query())(t)
+	full := testkit.Must(d.Query())(t)
 	for name, got := range map[string][2]int{
 		"MaxQP": {full.MaxQP, maxQP}, "MaxCQ": {full.MaxCQ, maxCQ}, "MaxMR": {full.MaxMR, maxMR}, "MaxPD": {full.MaxPD, maxPD},
 		"MaxSRQ":       {full.MaxSRQ, maxSRQ},
@@ -25,7 +26,7 @@ func TestLimitsOfObjects(t *testing.T) {
 		}
 	}
 	d.qps.max, d.cqs.max, d.mrs.max, d.pds.max, d.srqs.max = 3, 4, 5, 6, 7
-	a := must(d.Query())(t)
+	a := testkit.Must(d.Query())(t)
 	p, c := testPD(t, d), testCQ(t, d, 8, nil)
 	type closer interface{ Close() error }
 	for _, l := range []struct {
@@ -46,14 +47,14 @@ func TestLimitsOfObjects(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			var made []closer
 			for range l.max - l.had {
-				made = append(made, must(l.make())(t))
+				made = append(made, testkit.Must(l.make())(t))
 			}
 			_, err := l.make()
 			wantErr(t, err, syscall.ENOMEM)
-			ok(t, made[0].Close())
-			made[0] = must(l.make())(t) // a place that is given back can be used
+			testkit.OK(t, made[0].Close())
+			made[0] = testkit.Must(l.make())(t) // a place that is given back can be used
 			for _, m := range made {
-				ok(t, m.Close())
+				testkit.OK(t, m.Close())
 			}
 		})
 	}
@@ -63,7 +64,7 @@ func TestLimitsOfObjects(t *testing.T) {
 // and can't have more.
 func TestLimitsOfQueues(t *testing.T) {
 	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
-	a := must(s.dev.Query())(t)
+	a := testkit.Must(s.dev.Query())(t)
 	most := provider.QPCap{MaxSendWR: a.MaxQPWR, MaxRecvWR: a.MaxQPWR, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
 	create := func(k provider.QPCap) (provider.QP, error) {
 		return s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: k})
@@ -81,9 +82,9 @@ func TestLimitsOfQueues(t *testing.T) {
 			t.Errorf("one more than %s: %v", name, err)
 		}
 	}
-	q := must(create(most))(t)
+	q := testkit.Must(create(most))(t)
 	defer q.Close()
-	attr, _ := must2(q.Query())(t)
+	attr, _ := testkit.Must2(q.Query())(t)
 	if attr.Cap != most {
 		t.Errorf("granted %+v, want %+v", attr.Cap, most)
 	}
@@ -99,7 +100,7 @@ func TestLimitsOfQueues(t *testing.T) {
 
 	depths := provider.QPAttr{MaxRdAtomic: a.MaxQPInitRdAtom, MaxDestRdAtomic: a.MaxQPRdAtom}
 	const both = provider.QPAttrMaxRdAtomic | provider.QPAttrMaxDestRdAtomic
-	ok(t, q.Modify(depths, both))
+	testkit.OK(t, q.Modify(depths, both))
 	depths.MaxRdAtomic++
 	wantErr(t, q.Modify(depths, both), syscall.EINVAL)
 	depths.MaxRdAtomic--
@@ -124,14 +125,14 @@ func TestLimitsOfQueues(t *testing.T) {
 			if cq.CQE() < c.init.CQE {
 				t.Errorf("%s: %d entries", c.name, cq.CQE())
 			}
-			ok(t, cq.Close())
+			testkit.OK(t, cq.Close())
 		}
 	}
 }
 
 // TestLimitsOfMessages: what MaxInline and MaxSGERd promise can be sent.
 func TestLimitsOfMessages(t *testing.T) {
-	a := must(newSide(t, Options{Network: memnet.New(nil)}, sideOptions{}).dev.Query())(t)
+	a := testkit.Must(newSide(t, Options{Network: memnet.New(nil)}, sideOptions{}).dev.Query())(t)
 	cap := provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: a.MaxSGE, MaxRecvSGE: a.MaxSGE, MaxInlineData: a.MaxInline}
 	x, y := pair(t, memnet.New(nil), "192.0.2.1:1", Options{}, sideOptions{cap: cap}, params(true))
 	sink, src := x.reg(a.MaxSGERd, provider.AccessLocalWrite), y.reg(a.MaxInline, provider.AccessLocalWrite|provider.AccessRemoteRead)
@@ -164,13 +165,13 @@ func TestLimitsOfMessages(t *testing.T) {
 // TestTables: the tables have the lengths that the port tells.
 func TestTables(t *testing.T) {
 	d := unwired(t)
-	port := must(d.QueryPort(1))(t)
-	table := must(d.QueryGIDTable())(t)
+	port := testkit.Must(d.QueryPort(1))(t)
+	table := testkit.Must(d.QueryGIDTable())(t)
 	if len(table) != port.GIDTblLen {
 		t.Errorf("%d GIDs, the port says %d", len(table), port.GIDTblLen)
 	}
 	for _, e := range table {
-		if gid := must(d.QueryGID(uint8(e.Port), e.Index))(t); gid != e.GID || e.Type != provider.GIDTypeIB || e.Ifindex != 0 {
+		if gid := testkit.Must(d.QueryGID(uint8(e.Port), e.Index))(t); gid != e.GID || e.Type != provider.GIDTypeIB || e.Ifindex != 0 {
 			t.Errorf("entry %+v, alone % x", e, gid)
 		}
 	}

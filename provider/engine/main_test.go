@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"go.uber.org/goleak"
@@ -76,25 +77,6 @@ func (p *noPoller) Close() error {
 	return nil
 }
 
-// must returns v, or fails the test.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// ok fails the test if err is not nil.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // wantErr fails the test unless err is a *provider.Error with want in it.
 func wantErr(t testing.TB, err, want error) {
 	t.Helper()
@@ -107,7 +89,7 @@ func wantErr(t testing.TB, err, want error) {
 // unwired opens a device on noNetwork and closes it when the test ends.
 func unwired(t testing.TB) *device {
 	t.Helper()
-	d := must(New(&Options{Network: noNetwork{}}).Open(""))(t).(*device)
+	d := testkit.Must(New(&Options{Network: noNetwork{}}).Open(""))(t).(*device)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Errorf("closing the device: %v", err)

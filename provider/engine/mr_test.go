@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -18,7 +19,7 @@ const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provi
 // testPD makes a PD that is closed when the test ends.
 func testPD(t testing.TB, d *device) *pd {
 	t.Helper()
-	p := must(d.AllocPD())(t).(*pd)
+	p := testkit.Must(d.AllocPD())(t).(*pd)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Errorf("closing the PD: %v", err)
@@ -33,7 +34,7 @@ func ofPD(p *pd) *qp { return &qp{pd: p, dev: p.dev} }
 // testMR registers n octets until the test ends.
 func testMR(t testing.TB, p *pd, n int, access provider.Access) *mr {
 	t.Helper()
-	m := must(p.RegMR(make([]byte, n), access))(t).(*mr)
+	m := testkit.Must(p.RegMR(make([]byte, n), access))(t).(*mr)
 	t.Cleanup(func() { m.Close() })
 	return m
 }
@@ -67,7 +68,7 @@ func TestRegMRArguments(t *testing.T) {
 				}
 				return
 			}
-			ok(t, err)
+			testkit.OK(t, err)
 			defer m.Close()
 			if m.Len() != uint64(len(c.buf)) || m.Access() != c.grants {
 				t.Errorf("%d octets with rights %s, want %d with %s", m.Len(), m.Access(), len(c.buf), c.grants)
@@ -160,7 +161,7 @@ func TestMRCloseWaits(t *testing.T) {
 			var closes atomic.Int32
 			for range 2 { // two closers: neither may return early
 				go func() {
-					ok(t, m.Close())
+					testkit.OK(t, m.Close())
 					closes.Add(1)
 				}()
 			}
@@ -187,7 +188,7 @@ func TestMRCloseWaits(t *testing.T) {
 			if p.dev.stags.lookup(m.stag) != nil {
 				t.Error("a closed region is found")
 			}
-			ok(t, m.Close())
+			testkit.OK(t, m.Close())
 		}
 	})
 }
@@ -200,7 +201,7 @@ func TestMRBarrier(t *testing.T) {
 	p := testPD(t, unwired(t))
 	for round := range 200 {
 		memory := make([]byte, 64)
-		m := must(p.RegMR(memory, allRights))(t).(*mr)
+		m := testkit.Must(p.RegMR(memory, allRights))(t).(*mr)
 		var wg sync.WaitGroup
 		var inside sync.WaitGroup
 		inside.Add(3)
@@ -229,31 +230,31 @@ func TestMRBarrier(t *testing.T) {
 		}
 		inside.Wait()
 		if round%2 == 0 {
-			ok(t, m.Close())
+			testkit.OK(t, m.Close())
 		} else {
-			ok(t, invalidateRemote(ofPD(p), m.stag))
+			testkit.OK(t, invalidateRemote(ofPD(p), m.stag))
 		}
 		before := string(memory) // races with a late writer, which -race tells
 		wg.Wait()
 		if before != string(memory) {
 			t.Fatal("octets changed after the barrier")
 		}
-		ok(t, m.Close())
+		testkit.OK(t, m.Close())
 	}
 }
 
 func TestPDCloseOrder(t *testing.T) {
 	d := unwired(t)
-	p := must(d.AllocPD())(t)
-	m := must(p.RegMR(make([]byte, 1), 0))(t)
+	p := testkit.Must(d.AllocPD())(t)
+	m := testkit.Must(p.RegMR(make([]byte, 1), 0))(t)
 	wantErr(t, p.Close(), syscall.EBUSY)
 	wantErr(t, d.Close(), syscall.EBUSY)
-	other := must(p.RegMR(make([]byte, 1), 0))(t) // EBUSY changed nothing
-	ok(t, other.Close())
-	ok(t, m.Close())
-	ok(t, m.Close())
-	ok(t, p.Close())
-	ok(t, p.Close())
+	other := testkit.Must(p.RegMR(make([]byte, 1), 0))(t) // EBUSY changed nothing
+	testkit.OK(t, other.Close())
+	testkit.OK(t, m.Close())
+	testkit.OK(t, m.Close())
+	testkit.OK(t, p.Close())
+	testkit.OK(t, p.Close())
 	_, err := p.RegMR(make([]byte, 1), 0)
 	wantErr(t, err, os.ErrClosed)
 	_, err = p.CreateQP(provider.QPInitAttr{})
@@ -268,8 +269,8 @@ func TestMRLimit(t *testing.T) {
 	testMR(t, p, 1, 0)
 	_, err := p.RegMR(make([]byte, 1), 0)
 	wantErr(t, err, syscall.ENOMEM)
-	ok(t, a.Close())
-	ok(t, a.Close())
+	testkit.OK(t, a.Close())
+	testkit.OK(t, a.Close())
 	testMR(t, p, 1, 0)
 	_, err = p.RegMR(make([]byte, 1), 0)
 	wantErr(t, err, syscall.ENOMEM)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -54,7 +55,7 @@ func TestWindowE2E(t *testing.T) {
 			switch round % 3 {
 			case 0:
 				info := provider.MWBindInfo{LKey: m.LKey(), Addr: at, Length: uint64(n), Access: both}
-				ok(t, a.q.BindMW(one, 10, signaled, info))
+				testkit.OK(t, a.q.BindMW(one, 10, signaled, info))
 				a.send(keyWR(11, one.RKey()))
 			case 1:
 				if _, err := a.q.PostSend([]provider.SendWR{bindWR(10, two, m, off, n, both), keyWR(11, incRKey(two.RKey()))}); err != nil {
@@ -62,7 +63,7 @@ func TestWindowE2E(t *testing.T) {
 				}
 			case 2:
 				fillPattern(memory, uint64(round))
-				ok(t, fast.Map(memory[off:off+n]))
+				testkit.OK(t, fast.Map(memory[off:off+n]))
 				wrs := []provider.SendWR{regWR(10, fast, provider.AccessLocalWrite|both|provider.AccessRemoteInvalidate), keyWR(11, incRKey(fast.RKey()))}
 				if _, err := a.q.PostSend(wrs); err != nil {
 					t.Fatal(err)
@@ -95,7 +96,7 @@ func TestWindowE2E(t *testing.T) {
 				b.one(b.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
 				a.one(a.rcq, provider.WC{WRID: 3, Opcode: provider.WCRecv})
 				if round%3 == 0 {
-					ok(t, a.q.BindMW(one, 12, signaled, provider.MWBindInfo{}))
+					testkit.OK(t, a.q.BindMW(one, 12, signaled, provider.MWBindInfo{}))
 					a.one(a.scq, provider.WC{WRID: 12, Opcode: provider.WCBindMW})
 				} else {
 					a.send(invWR(12, key))
@@ -124,8 +125,8 @@ func TestFastRegLocal(t *testing.T) {
 		out, in := testFast(t, a.pd, size), testFast(t, b.pd, size)
 		octets, got := make([]byte, size), make([]byte, size)
 		fillPattern(octets, 1)
-		ok(t, out.Map(octets))
-		ok(t, in.Map(got))
+		testkit.OK(t, out.Map(octets))
+		testkit.OK(t, in.Map(got))
 		b.send(regWR(1, in, provider.AccessLocalWrite))
 		b.one(b.scq, provider.WC{WRID: 1, Opcode: provider.WCRegMR})
 		b.recv(2, provider.SGE{Addr: in.Addr(), Length: size, LKey: in.LKey()})
@@ -181,12 +182,12 @@ func TestWindowMisuse(t *testing.T) {
 			p := testPD(t, a.dev)
 			of := testMR(t, p, 64, bindable)
 			w := testMW(t, p, provider.MWType1)
-			ok(t, w.bind(ofPD(p), w.RKey(), part(of, 0, 64, both)))
+			testkit.OK(t, w.bind(ofPD(p), w.RKey(), part(of, 0, 64, both)))
 			return w.RKey(), of.base
 		}, code{1, 1, 2}, code{0, 1, 3}},
 		{"without the right", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType1)
-			ok(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
+			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
 			return w.RKey(), m.base
 		}, code{1, 1, 0}, code{0, 1, 2}},
 		{"one octet behind, which the region has", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
@@ -197,15 +198,15 @@ func TestWindowMisuse(t *testing.T) {
 		{"the old key", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType1)
 			info := provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}
-			ok(t, a.q.BindMW(w, 1, 0, info))
+			testkit.OK(t, a.q.BindMW(w, 1, 0, info))
 			old := w.RKey()
-			ok(t, a.q.BindMW(w, 1, 0, info))
+			testkit.OK(t, a.q.BindMW(w, 1, 0, info))
 			return old, m.base
 		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"unbound", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType1)
-			ok(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}))
-			ok(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{}))
+			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}))
+			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{}))
 			return w.RKey(), m.base
 		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"invalidated", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
@@ -217,12 +218,12 @@ func TestWindowMisuse(t *testing.T) {
 		{"closed", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType2)
 			postAll(t, a.q, bindWR(1, w, m, 0, 64, both))
-			ok(t, w.Close())
+			testkit.OK(t, w.Close())
 			return w.RKey(), m.base
 		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"a region that is not registered any more", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			f := testFast(t, a.pd, 64)
-			ok(t, f.Map(make([]byte, 64)))
+			testkit.OK(t, f.Map(make([]byte, 64)))
 			postAll(t, a.q, regWR(1, f, allRights))
 			postAll(t, a.q, invWR(2, f.RKey()))
 			return f.RKey(), f.Addr()
@@ -299,7 +300,7 @@ func TestMemoryWorkFails(t *testing.T) {
 		}},
 		{"registered twice", func(t *testing.T, a *e2eEnd, _, _ *guarded) error {
 			f := testFast(t, a.pd, 10)
-			ok(t, f.Map(make([]byte, 10)))
+			testkit.OK(t, f.Map(make([]byte, 10)))
 			wr := regWR(0, f, allRights)
 			wr.Flags = 0
 			postAll(t, a.q, wr)
@@ -307,14 +308,14 @@ func TestMemoryWorkFails(t *testing.T) {
 		}},
 		{"invalidation of a window of type 1", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
 			w := testMW(t, a.pd, provider.MWType1)
-			ok(t, a.q.BindMW(w, 0, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
+			testkit.OK(t, a.q.BindMW(w, 0, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
 			return a.post(invWR(2, w.RKey()))
 		}},
 		{"invalidation of a region that is not of work requests", func(_ *testing.T, a *e2eEnd, m, _ *guarded) error { return a.post(invWR(2, m.RKey())) }},
 		{"invalidation of nothing", func(_ *testing.T, a *e2eEnd, _, _ *guarded) error { return a.post(invWR(2, 0)) }},
 		{"invalidation of another QP's window", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
 			w := testMW(t, a.pd, provider.MWType2)
-			ok(t, w.bind(ofPD(a.pd), w.RKey(), part(m.mr, 0, 64, both)))
+			testkit.OK(t, w.bind(ofPD(a.pd), w.RKey(), part(m.mr, 0, 64, both)))
 			return a.post(invWR(2, w.RKey()))
 		}},
 		{"a window that was closed in between", func(t *testing.T, a *e2eEnd, m, _ *guarded) error {
@@ -322,7 +323,7 @@ func TestMemoryWorkFails(t *testing.T) {
 			wr := bindWR(2, w, m, 0, 64, both)
 			a.q.stream.Load().txMu.Lock() // as if somebody were transmitting
 			_, err := a.q.PostSend([]provider.SendWR{wr})
-			ok(t, w.Close())
+			testkit.OK(t, w.Close())
 			a.q.stream.Load().txMu.Unlock()
 			a.q.stream.Load().resumeTx()
 			return err
@@ -334,7 +335,7 @@ func TestMemoryWorkFails(t *testing.T) {
 				m, plain := a.region(64, bindable), a.region(64, allRights)
 				b.recv(7)
 				a.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: signaled})
-				ok(t, c.post(t, a, m, plain))
+				testkit.OK(t, c.post(t, a, m, plain))
 				a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCSend})
 				if wc := a.wait(a.scq, 1)[0]; wc.WRID != 2 || wc.Status != provider.WCMWBindErr {
 					t.Errorf("%+v", wc)
@@ -363,9 +364,9 @@ func TestMemoryWorkRefused(t *testing.T) {
 		other := testPD(t, a.dev)
 		foreign, foreignMR, foreignFast := testMW(t, other, provider.MWType2), testMR(t, other, 64, bindable), testFast(t, other, 64)
 		foreignOne := testMW(t, other, provider.MWType1)
-		ok(t, foreignFast.Map(make([]byte, 64)))
+		testkit.OK(t, foreignFast.Map(make([]byte, 64)))
 		closed := testMW(t, a.pd, provider.MWType1)
-		ok(t, closed.Close())
+		testkit.OK(t, closed.Close())
 		elsewhere := testMW(t, testPD(t, b.dev), provider.MWType1)
 		good := bindWR(1, two, m, 0, 64, provider.AccessRemoteRead)
 		change := func(wr provider.SendWR, how func(*provider.SendWR)) provider.SendWR {
@@ -407,7 +408,7 @@ func TestMemoryWorkRefused(t *testing.T) {
 				t.Errorf("%s: %d posted, %v; want %v", c.name, n, err, c.want)
 			}
 		}
-		ok(t, fast.Map(make([]byte, 64)))
+		testkit.OK(t, fast.Map(make([]byte, 64)))
 		for name, wr := range map[string]provider.SendWR{
 			"the key that it has":   change(regWR(1, fast, allRights), func(wr *provider.SendWR) { wr.RKey = fast.RKey() }),
 			"remote without local":  regWR(1, fast, provider.AccessRemoteWrite),
@@ -507,7 +508,7 @@ func TestMemoryWorkOrder(t *testing.T) {
 		r.answer(req)
 		s.noWC("the Read and the binds are unsignalled")
 		for range 20 { // so are these, and give back their places when they are done
-			ok(t, s.qp.BindMW(one, 0, 0, info))
+			testkit.OK(t, s.qp.BindMW(one, 0, 0, info))
 		}
 	})
 }
@@ -518,7 +519,7 @@ func TestUnfencedInvalidation(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		f := testFast(s.t, s.pd, 100)
 		memory := bytes.Repeat([]byte{0xa5}, 100)
-		ok(t, f.Map(memory))
+		testkit.OK(t, f.Map(memory))
 		reg := regWR(1, f, provider.AccessLocalWrite)
 		s.send(reg)
 		inv := invWR(3, reg.RKey)

@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -26,7 +27,7 @@ func TestWindowGoesInflight(t *testing.T) {
 				}
 				w := testMW(s.t, s.pd, typ)
 				if typ == provider.MWType1 {
-					ok(t, s.qp.BindMW(w, 1, signaled, provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteRead}))
+					testkit.OK(t, s.qp.BindMW(w, 1, signaled, provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteRead}))
 				} else {
 					s.send(bindWR(1, w, m.m, 0, size, provider.AccessRemoteRead))
 				}
@@ -38,9 +39,9 @@ func TestWindowGoesInflight(t *testing.T) {
 				case "invalidation":
 					s.send(invWR(2, w.RKey()))
 				case "Close":
-					ok(t, w.Close())
+					testkit.OK(t, w.Close())
 				default:
-					ok(t, s.qp.BindMW(w, 2, 0, provider.MWBindInfo{}))
+					testkit.OK(t, s.qp.BindMW(w, 2, 0, provider.MWBindInfo{}))
 				}
 				done := uint32(0)
 				for {
@@ -52,7 +53,7 @@ func TestWindowGoesInflight(t *testing.T) {
 					if done == 0 || done >= size {
 						t.Fatalf("%d octets of %d were sent", done, size)
 					}
-					term := must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(t)
+					term := testkit.Must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(t)
 					if term.EType != 1 || term.Code != 0 || term.DDP != header || term.Read != req.Advance(done) {
 						t.Fatalf("Terminate %+v behind %d octets", term, done)
 					}
@@ -75,18 +76,18 @@ func TestWindowsOfEndedQP(t *testing.T) {
 			wr := bindWR(1, win, m, 0, 64, provider.AccessRemoteWrite)
 			postAll(t, a.q, wr)
 			a.one(a.scq, provider.WC{WRID: 1, Opcode: provider.WCBindMW})
-			ok(t, b.q.Close())
+			testkit.OK(t, b.q.Close())
 			<-a.down
 			wantErr(t, m.Close(), syscall.EBUSY)
 			if how == "close" {
-				ok(t, a.q.Close())
+				testkit.OK(t, a.q.Close())
 			} else {
-				ok(t, a.q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+				testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 			}
 			if win.region != nil || win.view.qp != nil {
 				t.Errorf("%s: still bound", how)
 			}
-			ok(t, m.Close())
+			testkit.OK(t, m.Close())
 		}
 	})
 }
@@ -98,10 +99,10 @@ func TestMemoryWorkFlushed(t *testing.T) {
 		a, _ := newE2EPair(t, w, e2eSetup{})
 		m := a.region(64, bindable)
 		one, two, fast := testMW(t, a.pd, provider.MWType1), testMW(t, a.pd, provider.MWType2), testFast(t, a.pd, 64)
-		ok(t, fast.Map(make([]byte, 64)))
-		ok(t, a.q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		testkit.OK(t, fast.Map(make([]byte, 64)))
+		testkit.OK(t, a.q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		postAll(t, a.q, bindWR(1, two, m, 0, 64, 0), regWR(2, fast, allRights), invWR(3, two.RKey()))
-		ok(t, a.q.BindMW(one, 4, 0, provider.MWBindInfo{LKey: m.stag, Addr: m.base, Length: 1}))
+		testkit.OK(t, a.q.BindMW(one, 4, 0, provider.MWBindInfo{LKey: m.stag, Addr: m.base, Length: 1}))
 		a.flushed(a.scq, 1, 4)
 		if m.windows.Held() || fast.valid {
 			t.Error("flushed work was done")
@@ -123,7 +124,7 @@ func TestMemoryWorkAllocs(t *testing.T) {
 		a, _ := newE2EPair(t, w, e2eSetup{})
 		m := a.region(4096, bindable)
 		one, two, fast := testMW(t, a.pd, provider.MWType1), testMW(t, a.pd, provider.MWType2), testFast(t, a.pd, 64)
-		ok(t, fast.Map(make([]byte, 64)))
+		testkit.OK(t, fast.Map(make([]byte, 64)))
 		bind, reg := bindWR(1, two, m, 0, 64, provider.AccessRemoteWrite), regWR(2, fast, allRights)
 		wrs := []provider.SendWR{bind, reg, invWR(3, 0), invWR(4, 0)}
 		var wc [8]provider.WC

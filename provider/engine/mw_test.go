@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -19,7 +20,7 @@ const bindable = provider.AccessLocalWrite | provider.AccessMWBind
 // testMW makes a window that is closed when the test ends.
 func testMW(t testing.TB, p *pd, typ provider.MWType) *mw {
 	t.Helper()
-	w := must(p.AllocMW(typ))(t).(*mw)
+	w := testkit.Must(p.AllocMW(typ))(t).(*mw)
 	t.Cleanup(func() { closeAll(t, "window", w) })
 	return w
 }
@@ -27,7 +28,7 @@ func testMW(t testing.TB, p *pd, typ provider.MWType) *mw {
 // testFast makes a region for work requests that is closed when the test ends.
 func testFast(t testing.TB, p *pd, n uint64) *fastMR {
 	t.Helper()
-	f := must(p.AllocFastRegMR(n))(t).(*fastMR)
+	f := testkit.Must(p.AllocFastRegMR(n))(t).(*fastMR)
 	t.Cleanup(func() { closeAll(t, "region", f) })
 	return f
 }
@@ -53,8 +54,8 @@ func TestAllocMWArguments(t *testing.T) {
 	_, err := p.AllocMW(provider.MWType1)
 	wantErr(t, err, syscall.ENOMEM)
 	wantErr(t, p.Close(), syscall.EBUSY)
-	ok(t, w.Close())
-	ok(t, w.Close())
+	testkit.OK(t, w.Close())
+	testkit.OK(t, w.Close())
 	again := testMW(t, p, provider.MWType2)
 	if again.Type() != provider.MWType2 || again.RKey() == 0 || stagIndex(again.RKey()) == stagIndex(w.RKey()) {
 		t.Errorf("type %v, key %#x behind %#x", again.Type(), again.RKey(), w.RKey())
@@ -67,7 +68,7 @@ func TestWindowNeverLocal(t *testing.T) {
 	p := testPD(t, unwired(t))
 	m := testMR(t, p, 100, bindable)
 	w := testMW(t, p, provider.MWType1)
-	ok(t, w.bind(ofPD(p), w.RKey(), part(m, 0, 100, provider.AccessRemoteWrite|provider.AccessRemoteRead)))
+	testkit.OK(t, w.bind(ofPD(p), w.RKey(), part(m, 0, 100, provider.AccessRemoteWrite|provider.AccessRemoteRead)))
 	if _, found := resolveLocal(p, []provider.SGE{{Addr: m.base, Length: 1, LKey: w.RKey()}}, 0, nil); found {
 		t.Error("an SGE can name a window")
 	}
@@ -87,7 +88,7 @@ func TestBindChecks(t *testing.T) {
 	plain := testMR(t, p, 100, allRights)
 	foreign := testMR(t, testPD(t, d), 100, bindable)
 	closed := testMR(t, p, 100, bindable)
-	ok(t, closed.Close())
+	testkit.OK(t, closed.Close())
 	unregistered := testFast(t, p, 100)
 	const write, read = provider.AccessRemoteWrite, provider.AccessRemoteRead
 	for _, c := range []struct {
@@ -120,7 +121,7 @@ func TestBindChecks(t *testing.T) {
 			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) || bound == w.view.remote.IsShut() {
 				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound, w.view.stag, before, w.view.remote.IsShut())
 			}
-			ok(t, w.Close())
+			testkit.OK(t, w.Close())
 		}
 	}
 	for _, m := range []*mr{rw, ro, plain, foreign} {
@@ -129,11 +130,11 @@ func TestBindChecks(t *testing.T) {
 		}
 	}
 	w := testMW(t, p, provider.MWType2)
-	ok(t, w.bind(q, 7, part(rw, 0, 10, read)))
+	testkit.OK(t, w.bind(q, 7, part(rw, 0, 10, read)))
 	if err := w.bind(q, 8, part(rw, 0, 20, read)); err != errWindowBound {
 		t.Errorf("a window of type 2 bound twice: %v", err)
 	}
-	ok(t, w.Close())
+	testkit.OK(t, w.Close())
 	if err := w.bind(q, 9, part(rw, 0, 10, read)); err != errWindowClosed {
 		t.Errorf("a closed window: %v", err)
 	}
@@ -157,16 +158,16 @@ func TestWindowAccess(t *testing.T) {
 		w := testMW(t, p, typ)
 		key := incRKey(w.RKey())
 		w.posted.Store(key)
-		ok(t, w.bind(q, key, part(m, 40, 20, access)))
+		testkit.OK(t, w.bind(q, key, part(m, 40, 20, access)))
 		return w
 	}
 	one, two := bind(provider.MWType1, all), bind(provider.MWType2, all)
 	ro, wo := bind(provider.MWType1, provider.AccessRemoteRead), bind(provider.MWType2, provider.AccessRemoteWrite)
 	zero := bind(provider.MWType2, all|provider.AccessZeroBased)
 	unbound := bind(provider.MWType1, all)
-	ok(t, unbound.bind(q, incRKey(unbound.RKey()), &memoryOperands{}))
+	testkit.OK(t, unbound.bind(q, incRKey(unbound.RKey()), &memoryOperands{}))
 	gone := bind(provider.MWType2, all)
-	ok(t, q.invalidateLocal(gone.RKey()))
+	testkit.OK(t, q.invalidateLocal(gone.RKey()))
 	fresh := testMW(t, p, provider.MWType1)
 	at := m.base + 40
 	for _, c := range []struct {
@@ -204,7 +205,7 @@ func TestWindowAccess(t *testing.T) {
 		checkAccess(t, c.name+", read", m, b, c.n, err, c.asRead)
 	}
 	w, b, err := writeTarget(q, zero.RKey(), 19, 1)
-	ok(t, err)
+	testkit.OK(t, err)
 	if &b[0] != &m.buf[59] {
 		t.Error("the last octet of the window is not octet 59 of the region")
 	}
@@ -230,13 +231,13 @@ func TestInvalidations(t *testing.T) {
 			if w.region == nil {
 				key := incRKey(w.view.stag)
 				w.posted.Store(key)
-				ok(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
+				testkit.OK(t, w.bind(q, key, part(m, 0, 10, provider.AccessRemoteRead)))
 			}
 		}
 		for f, access := range map[*fastMR]provider.Access{fast: allRights, kept: allRights &^ provider.AccessRemoteInvalidate} {
 			if !f.valid {
 				key := incRKey(f.stag)
-				ok(t, f.register(key, &memoryOperands{buf: make([]byte, 100), access: access}))
+				testkit.OK(t, f.register(key, &memoryOperands{buf: make([]byte, 100), access: access}))
 				f.tell(key, access, 100)
 			}
 		}
@@ -245,7 +246,7 @@ func TestInvalidations(t *testing.T) {
 	plain := testMR(t, p, 100, allRights)
 	busy := testMR(t, p, 100, allRights|provider.AccessMWBind)
 	onBusy := testMW(t, p, provider.MWType1)
-	ok(t, onBusy.bind(q, incRKey(onBusy.RKey()), part(busy, 0, 1, 0)))
+	testkit.OK(t, onBusy.bind(q, incRKey(onBusy.RKey()), part(busy, 0, 1, 0)))
 	const cannot, mayNot = "cannot", "may not"
 	refusals := map[string]error{cannot: rdmap.ErrCannotInvalidate, mayNot: rdmap.ErrMayNotInvalidate}
 	locals := map[string]error{cannot: errLocalInv, mayNot: errMayNotInv}
@@ -280,7 +281,7 @@ func TestInvalidations(t *testing.T) {
 	}
 	setup()
 	for _, x := range []interface{ RKey() uint32 }{two, fast} {
-		ok(t, invalidateRemote(q, x.RKey()))
+		testkit.OK(t, invalidateRemote(q, x.RKey()))
 		if err := invalidateRemote(q, x.RKey()); err != rdmap.ErrCannotInvalidate {
 			t.Errorf("twice by the peer: %v", err)
 		}
@@ -291,9 +292,9 @@ func TestInvalidations(t *testing.T) {
 	setup()
 	onFast := testMW(t, p, provider.MWType2)
 	_ = fast.invalidate(q, fast.RKey(), false)
-	ok(t, fast.register(incRKey(fast.RKey()), &memoryOperands{buf: make([]byte, 100), access: bindable | provider.AccessRemoteInvalidate}))
+	testkit.OK(t, fast.register(incRKey(fast.RKey()), &memoryOperands{buf: make([]byte, 100), access: bindable | provider.AccessRemoteInvalidate}))
 	fast.tell(fast.stag, bindable, 100)
-	ok(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.mr, 0, 10, provider.AccessRemoteWrite)))
+	testkit.OK(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.mr, 0, 10, provider.AccessRemoteWrite)))
 	if err := q.invalidateLocal(fast.RKey()); err != errMayNotInv {
 		t.Errorf("a fast region with a window on it, by us: %v", err)
 	}
@@ -306,8 +307,8 @@ func TestInvalidations(t *testing.T) {
 		fast.release()
 	}
 	wantErr(t, fast.Close(), syscall.EBUSY)
-	ok(t, onFast.Close())
-	ok(t, q.invalidateLocal(fast.RKey()))
+	testkit.OK(t, onFast.Close())
+	testkit.OK(t, q.invalidateLocal(fast.RKey()))
 }
 
 // TestWindowKeepsRegion: a region does not go, and does not change, while a window is
@@ -318,12 +319,12 @@ func TestWindowKeepsRegion(t *testing.T) {
 	m := testMR(t, p, 100, bindable)
 	w := testMW(t, p, provider.MWType2)
 	for name, end := range map[string]func(){
-		"invalidation":         func() { ok(t, q.invalidateLocal(w.view.stag)) },
-		"the peer's":           func() { ok(t, invalidateRemote(q, w.view.stag)) },
+		"invalidation":         func() { testkit.OK(t, q.invalidateLocal(w.view.stag)) },
+		"the peer's":           func() { testkit.OK(t, invalidateRemote(q, w.view.stag)) },
 		"the end of the QP":    q.unbindWindows,
 		"the end of the other": func() { ofPD(p).unbindWindows(); q.unbindWindows() },
 	} {
-		ok(t, w.bind(q, incRKey(w.view.stag), part(m, 0, 10, provider.AccessRemoteWrite)))
+		testkit.OK(t, w.bind(q, incRKey(w.view.stag), part(m, 0, 10, provider.AccessRemoteWrite)))
 		wantErr(t, m.Close(), syscall.EBUSY)
 		_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
 		wantErr(t, err, syscall.EBUSY)
@@ -335,8 +336,8 @@ func TestWindowKeepsRegion(t *testing.T) {
 			t.Fatalf("%s: still bound", name)
 		}
 	}
-	n := must(m.Rereg(provider.ReregAccess, nil, nil, bindable))(t)
-	ok(t, n.Close())
+	n := testkit.Must(m.Rereg(provider.ReregAccess, nil, nil, bindable))(t)
+	testkit.OK(t, n.Close())
 	if err := w.bind(q, 1, part(m, 0, 10, 0)); err != errBindRegion {
 		t.Errorf("bound to a region that is gone: %v", err)
 	}
@@ -532,31 +533,31 @@ func TestWindowBarrier(t *testing.T) {
 		}
 		for round := range 300 {
 			memory := [2][]byte{make([]byte, 64), make([]byte, 64)}
-			m := must(p.RegMR(memory[0], bindable))(t).(*mr)
+			m := testkit.Must(p.RegMR(memory[0], bindable))(t).(*mr)
 			key := incRKey(w.RKey())
-			ok(t, w.bind(q, key, part(m, 0, 64, provider.AccessRemoteWrite|provider.AccessZeroBased)))
+			testkit.OK(t, w.bind(q, key, part(m, 0, 64, provider.AccessRemoteWrite|provider.AccessZeroBased)))
 			w.posted.Store(key)
 			key = incRKey(fast.RKey())
-			ok(t, fast.register(key, &memoryOperands{buf: memory[1], access: allRights}))
+			testkit.OK(t, fast.register(key, &memoryOperands{buf: memory[1], access: allRights}))
 			fast.tell(key, allRights, 64)
 			runtime.Gosched()
 			switch {
 			case round%3 == 0 && typ == provider.MWType2:
-				ok(t, q.invalidateLocal(w.RKey()))
+				testkit.OK(t, q.invalidateLocal(w.RKey()))
 			case round%3 == 1 && typ == provider.MWType2:
-				ok(t, invalidateRemote(q, w.RKey()))
+				testkit.OK(t, invalidateRemote(q, w.RKey()))
 			case typ == provider.MWType2:
 				q.unbindWindows()
 			default:
-				ok(t, w.bind(q, incRKey(w.RKey()), &memoryOperands{}))
+				testkit.OK(t, w.bind(q, incRKey(w.RKey()), &memoryOperands{}))
 			}
-			ok(t, fast.invalidate(q, fast.RKey(), round%2 == 0))
+			testkit.OK(t, fast.invalidate(q, fast.RKey(), round%2 == 0))
 			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race tells
 			runtime.Gosched()
 			if before != string(memory[0])+string(memory[1]) {
 				t.Fatal("octets changed behind the barrier")
 			}
-			ok(t, m.Close())
+			testkit.OK(t, m.Close())
 		}
 		close(done)
 		stop.Wait()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -28,9 +29,9 @@ func BenchmarkObjectRead(b *testing.B) {
 	const most = 8 << 20
 	octets := make([]byte, most)
 	pattern(octets, 1)
-	file := must(os.Create(b.TempDir() + "/file"))(b)
+	file := testkit.Must(os.Create(b.TempDir() + "/file"))(b)
 	defer file.Close()
-	must(file.Write(octets))(b)
+	testkit.Must(file.Write(octets))(b)
 	for _, o := range []struct {
 		name   string
 		object io.ReaderAt
@@ -39,8 +40,8 @@ func BenchmarkObjectRead(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/size=%d", o.name, size), func(b *testing.B) {
 				x, y := tcpPair(b, Options{}, true, sideOptions{})
 				dst := x.reg(size, provider.AccessLocalWrite)
-				src := must(y.pd.RegObject(o.object, most, provider.AccessRemoteRead))(b)
-				defer func() { ok(b, src.Close()) }()
+				src := testkit.Must(y.pd.RegObject(o.object, most, provider.AccessRemoteRead))(b)
+				defer func() { testkit.OK(b, src.Close()) }()
 				wr := []provider.SendWR{{Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
 					SGList: []provider.SGE{dst.sge(0, size)}, RemoteAddr: src.Addr(), RKey: src.RKey()}}
 				b.SetBytes(int64(size))

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -32,8 +33,8 @@ func (o *sleeper) WriteAt(b []byte, off int64) (int, error) {
 func (s *side) sleeping(n int) (*sleeper, *mr) {
 	o := &sleeper{store{b: make([]byte, n)}, 10 * s.dev.opts.CloseTimeout}
 	pattern(o.b, 1)
-	m := must(s.pd.RegObject(o, uint64(n), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(s.t).(*mr)
-	s.t.Cleanup(func() { ok(s.t, m.Close()) })
+	m := testkit.Must(s.pd.RegObject(o, uint64(n), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(s.t).(*mr)
+	s.t.Cleanup(func() { testkit.OK(s.t, m.Close()) })
 	return o, m
 }
 
@@ -58,7 +59,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			time.Sleep(o.takes)
 			r.wantMessage("the Send", o.b)
 			r.wantFIN("FIN behind it")
-			ok(t, r.c.CloseWrite())
+			testkit.OK(t, r.c.CloseWrite())
 			s.wantInOrder("a Send from an object")
 			s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
 		})
@@ -72,7 +73,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			time.Sleep(o.takes)
 			r.wantMessage("the response", o.b)
 			r.wantFIN("FIN behind it")
-			ok(t, r.c.CloseWrite())
+			testkit.OK(t, r.c.CloseWrite())
 			s.wantInOrder("a response from an object")
 		})
 	})
@@ -86,7 +87,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			synctest.Wait()
 			s.qp.disconnect()
 			r.wantFIN("nothing is left to send")
-			ok(t, r.c.CloseWrite())
+			testkit.OK(t, r.c.CloseWrite())
 			time.Sleep(3 * o.takes)
 			s.wantInOrder("Writes to an object")
 			if !bytes.Equal(o.b, bytes.Repeat([]byte{7}, size)) {

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -36,8 +37,8 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 				h := w.server
 				o := &sleeper{store{b: make([]byte, size)}, takes}
 				rights := provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
-				m := must(h.pd.RegObject(o, size, rights))(t).(*mr)
-				t.Cleanup(func() { ok(t, m.Close()) })
+				m := testkit.Must(h.pd.RegObject(o, size, rights))(t).(*mr)
+				t.Cleanup(func() { testkit.OK(t, m.Close()) })
 				l := h.listen()
 				served := 0
 				for range 5 * limit {
@@ -48,7 +49,7 @@ func TestObjectsOfPeersThatLeft(t *testing.T) {
 						continue // it was reset
 					}
 					server, _ := h.wantRequest("a request", l)
-					ok(t, server.Accept(provider.ConnParam{ResponderResources: 1}))
+					testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: 1}))
 					p.wantFrame("accepted", mpa.KindReply)
 					h.want("accepted", server, provider.CMEstablished, 0)
 					framer, d := newFraming(true)

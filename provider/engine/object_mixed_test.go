@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -20,7 +21,7 @@ func TestMixedSinkAfterEnd(t *testing.T) {
 				t.Run(op+", "+order+", "+how, func(t *testing.T) {
 					story(t, Options{}, params(true), func(s *side, r *raw) {
 						o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 1)}
-						om := must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*mr)
+						om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*mr)
 						mem := s.reg(2*size, provider.AccessLocalWrite)
 						object := provider.SGE{Addr: om.base, Length: size, LKey: om.stag}
 						sges := map[string][]provider.SGE{
@@ -36,16 +37,16 @@ func TestMixedSinkAfterEnd(t *testing.T) {
 						} else {
 							s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: sges})
 							_, request := r.next("the Read Request")
-							q := must(rdmap.ParseReadRequest(request))(t)
+							q := testkit.Must(rdmap.ParseReadRequest(request))(t)
 							r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), payload)
 						}
 						<-o.busy
 						synctest.Wait()
 						switch how {
 						case "Close":
-							ok(t, s.qp.Close())
+							testkit.OK(t, s.qp.Close())
 						case "ERR":
-							ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+							testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 						default:
 							s.qp.stream.Load().fail(&ending{cause: errPeerClosed})
 							s.qp.stream.Load().settle()
@@ -70,7 +71,7 @@ func TestMixedSink(t *testing.T) {
 	const size = 100
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		o := &store{b: make([]byte, size)}
-		om := must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*mr)
+		om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite))(s.t).(*mr)
 		mem := s.reg(2*size, provider.AccessLocalWrite)
 		sges := []provider.SGE{mem.sge(0, size), {Addr: om.base, Length: size, LKey: om.stag}, mem.sge(size, size)}
 		for cut := 1; cut < 3*size; cut += 7 {
@@ -103,7 +104,7 @@ func TestMixedSourceAfterEnd(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			story(t, Options{}, params(true), func(s *side, r *raw) {
 				o := &store{b: bytes.Repeat([]byte{1}, size), gate: make(chan struct{}), busy: make(chan struct{}, 1)}
-				om := must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
+				om := testkit.Must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
 				mem := s.reg(2*size, provider.AccessLocalWrite)
 				want := bytes.Join([][]byte{mem.b[:size], o.b, mem.b[size:]}, nil)
 				object := provider.SGE{Addr: om.base, Length: size, LKey: om.stag}
@@ -113,7 +114,7 @@ func TestMixedSourceAfterEnd(t *testing.T) {
 				})
 				<-o.busy
 				if how == "Close" {
-					ok(t, s.qp.Close())
+					testkit.OK(t, s.qp.Close())
 				}
 				closes(t, "the memory", mem.m)
 				clear(mem.b) // a race, if it is still read

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -20,7 +21,7 @@ func closes(t *testing.T, what string, m *mr) {
 	go func() { done <- m.Close() }()
 	select {
 	case err := <-done:
-		ok(t, err)
+		testkit.OK(t, err)
 	case <-time.After(patience):
 		t.Fatalf("%s: Close does not return: the region is in use %d times locally, %d times "+
 			"remotely",
@@ -67,7 +68,7 @@ func TestRunAfterStore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 				o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
-				om := must(s.pd.RegObject(o, size, rights))(t).(*mr)
+				om := testkit.Must(s.pd.RegObject(o, size, rights))(t).(*mr)
 				mm := s.reg(size, rights)
 				r.write(bytes.Join(c.fpdus(&script{s, r, om, mm.m}), nil))
 				<-o.busy
@@ -96,14 +97,14 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(nil)
 		s := newSide(t, Options{Network: network}, sideOptions{})
-		other := must(s.dev.AllocPD())(t).(*pd)
-		otherQP := must(newQP(other, provider.QPInitAttr{
+		other := testkit.Must(s.dev.AllocPD())(t).(*pd)
+		otherQP := testkit.Must(newQP(other, provider.QPInitAttr{
 			SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1},
 		}))(t)
-		defer func() { ok(t, otherQP.Close()); ok(t, other.Close()) }()
+		defer func() { testkit.OK(t, otherQP.Close()); testkit.OK(t, other.Close()) }()
 		connect := func(q *qp) *raw {
 			mine, theirs := connectTransport(t, network, memAddr)
-			ok(t, q.start(mine, params(true), nil, func(error) {}))
+			testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
 			framer, d := newFraming(true)
 			t.Cleanup(func() { theirs.Close() })
 			return &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
@@ -112,7 +113,7 @@ func TestRunAfterStoreAndOthers(t *testing.T) {
 		// Not the stream's first FPDU: that one never takes the short path.
 		second.send(rdmap.WriteHeader(0, 0, true), nil)
 		o := &store{b: make([]byte, size), gate: make(chan struct{}), busy: make(chan struct{}, 8)}
-		om := must(s.pd.RegObject(o, size, rights))(t).(*mr)
+		om := testkit.Must(s.pd.RegObject(o, size, rights))(t).(*mr)
 		mm := s.reg(size, rights)
 		payload := make([]byte, size)
 		var run []byte
@@ -147,10 +148,10 @@ func TestShortPathTrustsNobody(t *testing.T) {
 	storyOn(t, memnet.Options{}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		r.send(rdmap.WriteHeader(0, 0, true), nil)
 		synctest.Wait()
-		foreign := must(s.dev.AllocPD())(t).(*pd)
-		defer func() { ok(t, foreign.Close()) }()
-		m := must(foreign.RegMR(make([]byte, size), provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-		defer func() { ok(t, m.Close()) }()
+		foreign := testkit.Must(s.dev.AllocPD())(t).(*pd)
+		defer func() { testkit.OK(t, foreign.Close()) }()
+		m := testkit.Must(foreign.RegMR(make([]byte, size), provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		defer func() { testkit.OK(t, m.Close()) }()
 		st := s.qp.stream.Load()
 		ulpdu := rdmap.WriteHeader(m.stag, m.base, true)
 		segment := ulpdu.AppendTo(nil)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -84,13 +85,13 @@ func TestRegObjectArguments(t *testing.T) {
 			t.Errorf("%s: an MR beside the error", c.name)
 		}
 	}
-	m := must(p.RegObject(readOnly{o}, 1<<40, provider.AccessRemoteRead|provider.AccessZeroBased))(t)
+	m := testkit.Must(p.RegObject(readOnly{o}, 1<<40, provider.AccessRemoteRead|provider.AccessZeroBased))(t)
 	if m.Addr() != 0 || m.Len() != 1<<40 {
 		t.Errorf("%d octets at %#x", m.Len(), m.Addr())
 	}
 	_, err := m.Rereg(provider.ReregAccess, nil, nil, 0)
 	wantErr(t, err, errors.ErrUnsupported)
-	ok(t, m.Close())
+	testkit.OK(t, m.Close())
 	_, err = m.Rereg(provider.ReregAccess, nil, nil, 0)
 	wantErr(t, err, os.ErrClosed)
 }
@@ -99,11 +100,11 @@ func TestRegObjectArguments(t *testing.T) {
 func TestObjectPieces(t *testing.T) {
 	p := testPD(t, unwired(t))
 	o := &store{b: []byte("object octets")}
-	om := must(p.RegObject(o, 13, provider.AccessLocalWrite))(t).(*mr)
+	om := testkit.Must(p.RegObject(o, 13, provider.AccessLocalWrite))(t).(*mr)
 	defer om.Close()
 	mm := testMR(t, p, 10, provider.AccessLocalWrite)
 	copy(mm.buf, "0123456789")
-	foreign := must(testPD(t, p.dev).RegObject(o, 13, 0))(t).(*mr)
+	foreign := testkit.Must(testPD(t, p.dev).RegObject(o, 13, 0))(t).(*mr)
 	defer foreign.Close()
 	sge := func(m *mr, off, n int) provider.SGE {
 		return provider.SGE{Addr: m.base + uint64(off), Length: uint32(n), LKey: m.stag}
@@ -142,6 +143,6 @@ func TestObjectPieces(t *testing.T) {
 		}
 	}
 	// Nothing is in use any more: Close returns.
-	ok(t, om.Close())
-	ok(t, mm.Close())
+	testkit.OK(t, om.Close())
+	testkit.OK(t, mm.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -61,20 +62,20 @@ func TestProbeMaps(t *testing.T) {
 
 // A long region is looked up and not touched: its pages may be meant to stay unused.
 func TestProbeLeavesLongRegionsUntouched(t *testing.T) {
-	b := must(syscall.Mmap(-1, 0, 1<<30, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
+	b := testkit.Must(syscall.Mmap(-1, 0, 1<<30, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
 	defer syscall.Munmap(b)
 	before := resident(t)
 	p := testPD(t, unwired(t))
-	m := must(p.RegMR(b, provider.AccessLocalWrite))(t)
+	m := testkit.Must(p.RegMR(b, provider.AccessLocalWrite))(t)
 	if grown := resident(t) - before; grown > 64<<20 {
 		t.Errorf("registering 1 GiB of untouched memory took %d octets", grown)
 	}
-	ok(t, m.Close())
+	testkit.OK(t, m.Close())
 }
 
 func resident(t *testing.T) int {
 	t.Helper()
-	for line := range strings.Lines(string(must(os.ReadFile("/proc/self/status"))(t))) {
+	for line := range strings.Lines(string(testkit.Must(os.ReadFile("/proc/self/status"))(t))) {
 		if rest, is := strings.CutPrefix(line, "VmRSS:"); is {
 			n := 0
 			for _, d := range strings.Fields(rest)[0] {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -42,7 +43,7 @@ func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 	network.before = func() {
 		_, err := q.PostSend([]provider.SendWR{{Opcode: provider.WRSend,
 			Flags: provider.SendSignaled, SGList: []provider.SGE{m.sge(0, 100_000)}}})
-		ok(t, err)
+		testkit.OK(t, err)
 	}
 	err := q.start(mine, params(true), nil, func(error) { t.Error("onDown is called") })
 	if !errors.Is(err, syscall.ENOSPC) {
@@ -51,8 +52,8 @@ func TestStartFailsWhileSomebodyPosts(t *testing.T) {
 	if n := s.dev.prog.batches.Lent(); n != 0 {
 		t.Errorf("%d batches are lent", n)
 	}
-	ok(t, mine.Close())
-	ok(t, theirs.Close())
-	ok(t, q.Close())
-	ok(t, m.m.Close())
+	testkit.OK(t, mine.Close())
+	testkit.OK(t, theirs.Close())
+	testkit.OK(t, q.Close())
+	testkit.OK(t, m.m.Close())
 }

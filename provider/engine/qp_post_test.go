@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -282,19 +283,19 @@ func TestLongBatches(t *testing.T) {
 //rfc:5040 RDMAP-5.3-05 SE may raise an event if the CQ is armed
 func TestSolicited(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
-		ch := must(s.dev.CreateCompChannel())(s.t)
+		ch := testkit.Must(s.dev.CreateCompChannel())(s.t)
 		defer ch.Close()
-		armed := must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 4, Channel: ch}))(s.t)
+		armed := testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 4, Channel: ch}))(s.t)
 		defer armed.Close()
-		q := must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: armed, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 4}}))(s.t)
+		q := testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: armed, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 4}}))(s.t)
 		defer q.Close()
 		mine, theirs := connectTransport(s.t, s.dev.opts.Network, "192.0.2.2:1")
 		defer theirs.Close()
-		ok(t, q.start(mine, params(true), nil, func(error) {}))
+		testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
 		two := &raw{t: s.t, c: theirs, sendMSN: 1}
 		two.framer, two.d = newFraming(true)
-		must(q.PostRecv(make([]provider.RecvWR, 4)))(t)
-		ok(t, armed.ReqNotify(true))
+		testkit.Must(q.PostRecv(make([]provider.RecvWR, 4)))(t)
+		testkit.OK(t, armed.ReqNotify(true))
 		two.sendMsg(nil)
 		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 		defer cancel()
@@ -302,7 +303,7 @@ func TestSolicited(t *testing.T) {
 			t.Errorf("a plain Send fires: %v, %v", c, err)
 		}
 		two.send(rdmap.SendHeader(rdmap.OpSendSE, 0, two.sendMSN, 0, true), nil)
-		if c := must(ch.Next(s.t.Context()))(t); c != armed {
+		if c := testkit.Must(ch.Next(s.t.Context()))(t); c != armed {
 			t.Errorf("another CQ fires")
 		}
 	})

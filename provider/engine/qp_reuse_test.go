@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -34,13 +35,13 @@ func (s *side) connectRaw(network *memnet.Network) *raw {
 func (s *side) reset() {
 	s.t.Helper()
 	for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
-		ok(s.t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
+		testkit.OK(s.t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
 	}
 	synctest.Wait()
 	var wc [16]provider.WC
 	for {
 		n, err := s.cq.Poll(wc[:])
-		ok(s.t, err)
+		testkit.OK(s.t, err)
 		if n == 0 {
 			return
 		}
@@ -80,7 +81,7 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 			s.send(wrs...)
 		},
 		"work was posted in ERR": func(s *side, r *raw, _ *region) {
-			ok(s.t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+			testkit.OK(s.t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 			s.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
 		},
 		"a Send had failed": func(s *side, r *raw, _ *region) {
@@ -125,7 +126,7 @@ func reuse(t *testing.T, script func(s *side, r *raw, sink *region)) {
 func (r *raw) answerRead(what string, n int) {
 	r.t.Helper()
 	_, payload := r.next(what)
-	q := must(rdmap.ParseReadRequest(payload))(r.t)
+	q := testkit.Must(rdmap.ParseReadRequest(payload))(r.t)
 	r.send(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true), make([]byte, n))
 }
 
@@ -135,8 +136,8 @@ func TestReusedSendAfterRead(t *testing.T) {
 	reuse(t, func(s *side, r *raw, sink *region) {
 		const size = 100
 		o := &store{b: make([]byte, size), gate: make(chan struct{})}
-		m := must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
-		defer func() { ok(s.t, m.Close()) }()
+		m := testkit.Must(s.pd.RegObject(o, size, 0))(s.t).(*mr)
+		defer func() { testkit.OK(s.t, m.Close()) }()
 		s.send(
 			provider.SendWR{
 				WRID: 1, Opcode: provider.WRRDMARead, Flags: signaled,
@@ -182,21 +183,21 @@ func TestReusedReceive(t *testing.T) {
 		network := memnet.New(nil)
 		s := newSide(t, Options{Network: network}, sideOptions{})
 		s.recv(provider.RecvWR{WRID: 7})
-		ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+		testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 		s.recv(provider.RecvWR{WRID: 8})
 		r := s.connectRaw(network)
 		r.sendMsg(nil)
 		s.wantWC("the receive that is posted", provider.WC{WRID: 8, Opcode: provider.WCRecv})
 
-		q := must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
-		defer func() { ok(t, q.Close()) }()
-		qp := must(newQP(s.pd, provider.QPInitAttr{
+		q := testkit.Must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+		defer func() { testkit.OK(t, q.Close()) }()
+		qp := testkit.Must(newQP(s.pd, provider.QPInitAttr{
 			SendCQ: s.cq, RecvCQ: s.cq, SRQ: q, Cap: provider.QPCap{MaxSendWR: 1},
 		}))(t)
-		defer func() { ok(t, qp.Close()) }()
+		defer func() { testkit.OK(t, qp.Close()) }()
 		// As if the flush of the connection before came after RESET.
 		qp.shared.held = true
-		ok(t, qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+		testkit.OK(t, qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 		if qp.shared.held {
 			t.Error("a receive of the connection before is held for the next one")
 		}

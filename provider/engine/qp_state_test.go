@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -21,22 +22,14 @@ func (s *side) modify(to provider.QPState) error {
 
 func (s *side) wantState(what string, want provider.QPState) {
 	s.t.Helper()
-	if attr, _ := must2(s.qp.Query())(s.t); attr.State != want || attr.CurState != want {
+	if attr, _ := testkit.Must2(s.qp.Query())(s.t); attr.State != want || attr.CurState != want {
 		s.t.Errorf("%s: state %v, want %v", what, attr.State, want)
-	}
-}
-
-func must2[A, B any](a A, b B, err error) func(testing.TB) (A, B) {
-	return func(t testing.TB) (A, B) {
-		t.Helper()
-		ok(t, err)
-		return a, b
 	}
 }
 
 func TestCreateQPArguments(t *testing.T) {
 	d, other := unwired(t), unwired(t)
-	p := must(d.AllocPD())(t).(*pd)
+	p := testkit.Must(d.AllocPD())(t).(*pd)
 	defer p.Close()
 	c := testCQ(t, d, 8, nil)
 	good := provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 3, MaxRecvWR: 5, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 7}}
@@ -62,8 +55,8 @@ func TestCreateQPArguments(t *testing.T) {
 	if _, err := p.CreateQP(init); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("type UC: %v", err)
 	}
-	q := must(p.CreateQP(good))(t)
-	attr, granted := must2(q.Query())(t)
+	q := testkit.Must(p.CreateQP(good))(t)
+	attr, granted := testkit.Must2(q.Query())(t)
 	if want := (provider.QPCap{MaxSendWR: 4, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: 7}); attr.Cap != want || granted.Cap != want {
 		t.Errorf("granted %+v", granted.Cap)
 	}
@@ -76,8 +69,8 @@ func TestCreateQPArguments(t *testing.T) {
 	if err := p.Close(); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("closing its PD: %v", err)
 	}
-	ok(t, q.Close())
-	ok(t, q.Close())
+	testkit.OK(t, q.Close())
+	testkit.OK(t, q.Close())
 	_, _, err := q.Query()
 	wantErr(t, err, os.ErrClosed)
 	wantErr(t, q.Modify(provider.QPAttr{}, 0), os.ErrClosed)
@@ -105,9 +98,9 @@ func TestStatesUnconnected(t *testing.T) {
 		path := map[provider.QPState][]provider.QPState{
 			provider.QPInit: {provider.QPInit}, provider.QPRTR: {provider.QPInit, provider.QPRTR}, provider.QPErr: {provider.QPErr},
 		}
-		ok(t, s.modify(provider.QPReset))
+		testkit.OK(t, s.modify(provider.QPReset))
 		for _, st := range path[edge[0]] {
-			ok(t, s.modify(st))
+			testkit.OK(t, s.modify(st))
 		}
 		err := s.modify(edge[1])
 		if !errors.Is(err, want) {
@@ -130,9 +123,9 @@ func TestStatesUnconnected(t *testing.T) {
 
 func TestModifyAttributes(t *testing.T) {
 	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
-	ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPInit, CurState: provider.QPReset, Access: provider.AccessRemoteRead, MaxRdAtomic: 4, MaxDestRdAtomic: 8},
+	testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPInit, CurState: provider.QPReset, Access: provider.AccessRemoteRead, MaxRdAtomic: 4, MaxDestRdAtomic: 8},
 		provider.QPAttrState|provider.QPAttrCurState|provider.QPAttrAccessFlags|provider.QPAttrMaxRdAtomic|provider.QPAttrMaxDestRdAtomic))
-	attr, _ := must2(s.qp.Query())(t)
+	attr, _ := testkit.Must2(s.qp.Query())(t)
 	if attr.Access != provider.AccessRemoteRead || attr.MaxRdAtomic != 4 || attr.MaxDestRdAtomic != 8 {
 		t.Errorf("attributes %+v", attr)
 	}
@@ -155,12 +148,12 @@ func TestModifyAttributes(t *testing.T) {
 func TestModifyConnected(t *testing.T) {
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		s.wantState("connected", provider.QPRTS)
-		ok(t, s.modify(provider.QPRTS))
+		testkit.OK(t, s.modify(provider.QPRTS))
 		for _, bad := range []provider.QPState{provider.QPReset, provider.QPInit, provider.QPRTR} {
 			wantErr(t, s.modify(bad), syscall.EINVAL)
 		}
 		wantErr(t, s.qp.Modify(provider.QPAttr{MaxRdAtomic: 1}, provider.QPAttrMaxRdAtomic), syscall.EINVAL)
-		ok(t, s.modify(provider.QPSQE))
+		testkit.OK(t, s.modify(provider.QPSQE))
 		r.wantTerminate("SQE sends a Terminate", fault{iwarp.LayerRDMAP, 0, 0xff}, nil, 0, nil)
 		r.wantFIN("and FIN")
 		s.wantTerm("and ends the QP", false, 0, 0, 0xff)
@@ -168,7 +161,7 @@ func TestModifyConnected(t *testing.T) {
 	})
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		s.recv(provider.RecvWR{WRID: 1})
-		ok(t, s.modify(provider.QPErr))
+		testkit.OK(t, s.modify(provider.QPErr))
 		r.wantFIN("ERR sends no Terminate")
 		s.wantDown("ERR")
 		s.wantWC("what was posted is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
@@ -200,7 +193,7 @@ func TestStatesConnected(t *testing.T) {
 			story(t, Options{}, params(true), func(s *side, r *raw) {
 				what := fmt.Sprintf("%v to %v", from, to)
 				s.recv(provider.RecvWR{WRID: 1})
-				ok(t, s.modify(from))
+				testkit.OK(t, s.modify(from))
 				if err := s.modify(to); !errors.Is(err, want) {
 					t.Errorf("%s: %v, want %v", what, err, want)
 				}
@@ -223,10 +216,10 @@ func TestStatesConnected(t *testing.T) {
 				case provider.QPSQD: // RFC 5040 has no way back, so it would never be sent
 					wantErr(t, err, no)
 				case provider.QPErr:
-					ok(t, err)
+					testkit.OK(t, err)
 					s.wantWC("a Write posted after", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
 				default:
-					ok(t, err)
+					testkit.OK(t, err)
 				}
 			})
 		}
@@ -239,11 +232,11 @@ func TestReuse(t *testing.T) {
 		network := s.dev.opts.Network
 		s.send(provider.SendWR{Opcode: provider.WRSend})
 		r.want("the first connection", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
-		ok(t, s.modify(provider.QPErr))
+		testkit.OK(t, s.modify(provider.QPErr))
 		s.wantDown("ERR")
 		s.recv(provider.RecvWR{})
 		s.poll()
-		ok(t, s.modify(provider.QPReset))
+		testkit.OK(t, s.modify(provider.QPReset))
 		if err := s.qp.Cause(); err != nil {
 			t.Errorf("cause %v", err)
 		}
@@ -293,7 +286,7 @@ func TestQPDisconnect(t *testing.T) {
 		default:
 		}
 		s.qp.disconnect()
-		ok(t, r.c.CloseWrite())
+		testkit.OK(t, r.c.CloseWrite())
 		if err := s.wantDown("the peer's FIN"); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("ended with %v", err)
 		}
@@ -320,7 +313,7 @@ func TestSQDrained(t *testing.T) {
 		wantErr(t, s.qp.Modify(provider.QPAttr{EnSQDAsyncNotify: true}, provider.QPAttrEnSQDNotify), syscall.EINVAL)
 		wantErr(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr, EnSQDAsyncNotify: true}, mask), syscall.EINVAL)
 		s.wantState("after what was refused", provider.QPRTS)
-		ok(t, s.qp.Modify(drain, mask))
+		testkit.OK(t, s.qp.Modify(drain, mask))
 		q := r.wantReadRequest("the Read", 1)
 		quiet("before its response")
 		r.answer(q)
@@ -328,17 +321,17 @@ func TestSQDrained(t *testing.T) {
 		r.wantFIN("the end")
 		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 4})
 		quiet("a second time")
-		ok(t, s.qp.Modify(drain, mask))
+		testkit.OK(t, s.qp.Modify(drain, mask))
 		s.wantEvent("asked when it had been drained before", provider.EventSQDrained)
-		ok(t, r.c.CloseWrite())
+		testkit.OK(t, r.c.CloseWrite())
 		s.wantDown("the peer's FIN")
 		quiet("in the end")
 	})
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled})
-		ok(t, s.qp.Modify(drain, mask))
+		testkit.OK(t, s.qp.Modify(drain, mask))
 		r.wantReadRequest("the Read", 1)
-		ok(t, r.c.Close())
+		testkit.OK(t, r.c.Close())
 		s.wantDown("the peer is gone")
 		s.wantEvent("drained by a flush, told once", provider.EventSQDrained)
 		if e, _, ok, _ := s.dev.async.pop(); ok {
@@ -366,7 +359,7 @@ func TestQPDisconnectTimeouts(t *testing.T) {
 		buf := make([]byte, 10_000)
 		for range 10 { // one window a second is progress
 			time.Sleep(time.Second)
-			must(r.c.Readv([][]byte{buf}))(t)
+			testkit.Must(r.c.Readv([][]byte{buf}))(t)
 		}
 		if err := s.wantDown("the peer takes no more"); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begin) < 11*time.Second {
 			t.Errorf("ended after %v with %v", time.Since(begin), err)
@@ -402,7 +395,7 @@ func TestQPDisconnectTimeouts(t *testing.T) {
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend})
 		s.qp.disconnect()
 		r.wantFIN("a responder that may not send sends FIN")
-		ok(t, r.c.CloseWrite())
+		testkit.OK(t, r.c.CloseWrite())
 		s.wantDown("the peer's FIN")
 		s.wantWC("the Send is flushed", provider.WC{WRID: 1, Status: provider.WCWRFlushErr})
 	})
@@ -482,7 +475,7 @@ func TestCloseFlushes(t *testing.T) {
 		src := s.reg(100_000, 0)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 100_000)}})
 		s.recv(provider.RecvWR{WRID: 2})
-		ok(t, s.qp.Close())
+		testkit.OK(t, s.qp.Close())
 		var wc [4]provider.WC
 		if n, _ := s.cq.Poll(wc[:]); n != 2 || wc[0].WRID != 1 || wc[1].WRID != 2 || wc[0].Status != provider.WCWRFlushErr {
 			t.Errorf("%d completions %+v", n, wc[:n])

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -42,7 +43,7 @@ func TestOperations(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			network := c.network
 			if network == nil {
-				network = must(tcpNetwork(Options{}))(t)
+				network = testkit.Must(tcpNetwork(Options{}))(t)
 			}
 			p := params(c.crc)
 			p.MarkersTx, p.MarkersRx = c.markers, c.markers

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -40,7 +41,7 @@ func (o *stepObject) WriteAt(b []byte, off int64) (int, error) {
 
 // toError ends the side's connection as ibv_modify_qp to ERR does.
 func (s *side) toError() {
-	ok(s.t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+	testkit.OK(s.t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 }
 
 // flushed reports whether the completion of wrid is one in error. It returns an error if there
@@ -57,15 +58,15 @@ func flushed(all []provider.WC, wrid uint64) (bool, error) {
 // registerAndClose are the actors of a registration by work request beside QP.Close. If the work
 // request is flushed, the region must not be registered.
 func (s *side) registerAndClose() (actors []func(), check func() error) {
-	f := must(s.pd.AllocFastRegMR(64))(s.t).(*fastMR)
-	s.t.Cleanup(func() { ok(s.t, f.Close()) })
-	ok(s.t, f.Map(make([]byte, 64)))
+	f := testkit.Must(s.pd.AllocFastRegMR(64))(s.t).(*fastMR)
+	s.t.Cleanup(func() { testkit.OK(s.t, f.Close()) })
+	testkit.OK(s.t, f.Map(make([]byte, 64)))
 	wr := signalled(provider.WRRegMR, 1)
 	wr.RKey, wr.Access = incRKey(f.stag), provider.AccessLocalWrite|provider.AccessRemoteWrite
 	var refused error
 	return []func(){
 			func() { _, refused = s.qp.PostSend([]provider.SendWR{wr}) },
-			func() { ok(s.t, s.qp.Close()) },
+			func() { testkit.OK(s.t, s.qp.Close()) },
 		}, func() error {
 			if refused != nil {
 				return nil // it was closed before
@@ -188,8 +189,8 @@ func init() {
 			begin: func(w *stage) ([]func(), func() error) {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
 				o := &stepObject{b: make([]byte, 8)}
-				om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite))(w.t).(*mr)
-				w.t.Cleanup(func() { ok(w.t, om.Close()) })
+				om := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite))(w.t).(*mr)
+				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
 				mem := b.reg(8, provider.AccessLocalWrite)
 				object := provider.SGE{Addr: om.base, Length: 8, LKey: om.stag}
 				b.recv(provider.RecvWR{WRID: 9, SGList: []provider.SGE{object, mem.sge(0, 8)}})
@@ -201,7 +202,7 @@ func init() {
 				var after []byte
 				return []func(){
 						func() { b.dev.poller.Poll() },
-						func() { ok(w.t, b.qp.Close()); after = bytes.Clone(mem.b) },
+						func() { testkit.OK(w.t, b.qp.Close()); after = bytes.Clone(mem.b) },
 					}, func() error {
 						if !bytes.Equal(after, mem.b) {
 							return errors.New("memory of a receive is written after QP.Close has " +
@@ -234,9 +235,9 @@ func init() {
 						spins += b.dev.poller.Poll()
 					}
 				}}
-				om := must(b.pd.RegObject(o, 8,
+				om := testkit.Must(b.pd.RegObject(o, 8,
 					provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
-				w.t.Cleanup(func() { ok(w.t, om.Close()) })
+				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
 				b.recv(provider.RecvWR{WRID: 5})
 				b.dev.muting.mute(b.qp.stream.Load())
 				src := a.reg(8, 0)
@@ -297,7 +298,7 @@ func (s *side) reconnect(w *stage, peer *side) {
 	w.serve()
 	for _, x := range []*side{s, peer} {
 		x.completions()
-		ok(s.t, x.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+		testkit.OK(s.t, x.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 	}
 	mine, theirs := connectTransport(s.t, w.network, "192.0.2.2:7472")
 	p := params(true)

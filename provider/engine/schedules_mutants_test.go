@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/internal/testkit"
 )
 
 // scheduleMutant is a fault that is put into the engine. It breaks a protocol between goroutines
@@ -184,7 +186,7 @@ func buildFaulty(t *testing.T) string {
 		for _, e := range m.edits {
 			src := sources[e.file]
 			if src == nil {
-				src = &faultySource{text: string(must(os.ReadFile(e.file))(t))}
+				src = &faultySource{text: string(testkit.Must(os.ReadFile(e.file))(t))}
 				sources[e.file] = src
 			}
 			text, ok := edited[e.file]
@@ -207,8 +209,8 @@ func buildFaulty(t *testing.T) string {
 	put := func(file, text string) {
 		n++
 		name := filepath.Join(dir, fmt.Sprint(n, ".go"))
-		replace[must(filepath.Abs(file))(t)] = name
-		ok(t, os.WriteFile(name, []byte(text), 0o600))
+		replace[testkit.Must(filepath.Abs(file))(t)] = name
+		testkit.OK(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	for file, src := range sources {
 		put(file, src.String())
@@ -223,7 +225,7 @@ var faultOfTest, _ = strconv.Atoi(os.Getenv("GOVS_FAULT"))
 `)
 	}
 	overlay, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "faulty.test")
-	ok(t, os.WriteFile(overlay, must(json.Marshal(map[string]any{"Replace": replace}))(t), 0o600))
+	testkit.OK(t, os.WriteFile(overlay, testkit.Must(json.Marshal(map[string]any{"Replace": replace}))(t), 0o600))
 	out, err := exec.Command("go", "test", "-c", "-tags", "schedules", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
 	if err != nil {
 		t.Fatalf("the package with all faults does not build: %v\n%s", err, out)

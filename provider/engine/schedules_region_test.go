@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -60,7 +61,7 @@ func init() {
 			var after []byte
 			return []func(){
 					func() { b.dev.poller.Poll() },
-					func() { ok(w.t, dst.m.Close()); after = bytes.Clone(dst.b) },
+					func() { testkit.OK(w.t, dst.m.Close()); after = bytes.Clone(dst.b) },
 					func() { b.dev.progress(b.cq) },
 				}, func() error {
 					if !bytes.Equal(after, dst.b) {
@@ -76,7 +77,7 @@ func init() {
 			want := bytes.Clone(src.b)
 			return []func(){
 					func() { a.send(writeWR(1, src, dst.m, 4000)) },
-					func() { ok(w.t, src.m.Close()); clear(src.b) },
+					func() { testkit.OK(w.t, src.m.Close()); clear(src.b) },
 					func() { b.dev.poller.Poll(); a.dev.poller.Poll(); b.dev.poller.Poll() },
 				}, func() error {
 					got := a.completions()
@@ -103,7 +104,7 @@ func init() {
 			a.send(wr)
 			return []func(){
 					func() { b.dev.poller.Poll(); a.dev.poller.Poll() },
-					func() { ok(w.t, src.m.Close()); clear(src.b) },
+					func() { testkit.OK(w.t, src.m.Close()); clear(src.b) },
 				}, func() error {
 					got := a.completions()
 					switch {
@@ -133,13 +134,13 @@ func init() {
 				st := b.qp.stream.Load()
 				return []func(){
 						func() { b.dev.poller.Poll() },
-						func() { ok(w.t, src.m.Close()); clear(src.b) },
+						func() { testkit.OK(w.t, src.m.Close()); clear(src.b) },
 					}, func() error {
 						answered := size
 						if e := st.end.Load(); e != nil && e.ulpdu != nil {
 							_, payload, err := ddp.Parse(e.ulpdu)
-							ok(w.t, err)
-							term := must(rdmap.ParseTerminate(payload,
+							testkit.OK(w.t, err)
+							term := testkit.Must(rdmap.ParseTerminate(payload,
 								rdmap.PhaseAfterFirstFPDU))(w.t)
 							answered = int(term.Read.SourceTO - src.to(0))
 						}
@@ -157,7 +158,7 @@ func init() {
 			seen := 0
 			return []func(){
 					func() {
-						ok(w.t, b.cq.ReqNotify(false))
+						testkit.OK(w.t, b.cq.ReqNotify(false))
 						seen = len(b.completions())
 					},
 					func() { a.send(signalled(provider.WRSend, 1)) },
@@ -185,10 +186,10 @@ func beginContexts(w *stage) ([]func(), func() error) {
 	// A second connection between the same devices, in a protection domain of its own.
 	a2, b2 := &side{t: w.t, dev: a.dev, down: make(chan error, 8)}, &side{t: w.t, dev: b.dev, down: make(chan error, 8)}
 	for _, s := range []*side{a2, b2} {
-		s.pd = must(s.dev.AllocPD())(w.t).(*pd)
-		s.cq = must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16}))(w.t).(*cq)
+		s.pd = testkit.Must(s.dev.AllocPD())(w.t).(*pd)
+		s.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16}))(w.t).(*cq)
 		s.qp = s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}})
-		w.t.Cleanup(func() { ok(w.t, s.qp.Close()); ok(w.t, s.cq.Close()); ok(w.t, s.pd.Close()) })
+		w.t.Cleanup(func() { testkit.OK(w.t, s.qp.Close()); testkit.OK(w.t, s.cq.Close()); testkit.OK(w.t, s.pd.Close()) })
 	}
 	ca, cb := connectTransport(w.t, w.network, "192.0.2.2:7472")
 	p := params(true)
@@ -197,8 +198,8 @@ func beginContexts(w *stage) ([]func(), func() error) {
 	b2.start(cb, p, nil)
 
 	o := &stepObject{b: make([]byte, 8)}
-	om := must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
-	w.t.Cleanup(func() { ok(w.t, om.Close()) })
+	om := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
+	w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
 	mem := b.reg(8, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	src, src2 := a.reg(8, 0), a2.reg(8, 0)
 	pattern(src.b, 1)

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -58,7 +59,7 @@ func TestSchedules(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
 			if *scheduleFlag != "" {
-				if !p.play(t, must(sched.NewReplay(*scheduleFlag))(t), "the schedule that was asked for") {
+				if !p.play(t, testkit.Must(sched.NewReplay(*scheduleFlag))(t), "the schedule that was asked for") {
 					t.Fail()
 				}
 				return
@@ -138,7 +139,7 @@ func (w *stage) serve() {
 	}
 	for rounds := 0; busy; rounds++ {
 		busy = false
-		ok(w.t, sched.Run(&sched.Search{}, poll))
+		testkit.OK(w.t, sched.Run(&sched.Search{}, poll))
 		if rounds == 1000 {
 			w.t.Fatal("a poller reports the same readiness again and again, and its handler does " +
 				"nothing about it")

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -32,18 +33,18 @@ type recorded struct {
 func rping(t *testing.T, ours string) (request, reply []byte, fpdus []recorded) {
 	t.Helper()
 	const server = "7174>" // its port, which is the source of what it sent
-	for line := range strings.Lines(string(must(os.ReadFile("../iwarp/rdmap/testdata/rping-siw-6.1.192.txt"))(t))) {
+	for line := range strings.Lines(string(testkit.Must(os.ReadFile("../iwarp/rdmap/testdata/rping-siw-6.1.192.txt"))(t))) {
 		f := strings.Fields(line)
-		r := recorded{siws: strings.HasPrefix(f[0], server) == (ours == "client"), octets: must(hex.DecodeString(f[2]))(t)}
+		r := recorded{siws: strings.HasPrefix(f[0], server) == (ours == "client"), octets: testkit.Must(hex.DecodeString(f[2]))(t)}
 		n, _, _ := mpa.ParseHeader(r.octets)
 		h, payload, err := ddp.Parse(r.octets[mpa.HeaderLen : mpa.HeaderLen+n])
-		ok(t, err)
+		testkit.OK(t, err)
 		r.h, r.op, r.payload = h, rdmap.ParseControl(h.ULPCtl).Opcode, payload
 		fpdus = append(fpdus, r)
 	}
 	const frame = mpa.FrameHeaderLen + 4 // IRD and ORD
-	request = must(os.ReadFile("../iwarp/mpa/testdata/siw-rping-initiator.bin"))(t)[:frame]
-	reply = must(os.ReadFile("../iwarp/mpa/testdata/siw-rping-responder.bin"))(t)[:frame]
+	request = testkit.Must(os.ReadFile("../iwarp/mpa/testdata/siw-rping-initiator.bin"))(t)[:frame]
+	reply = testkit.Must(os.ReadFile("../iwarp/mpa/testdata/siw-rping-responder.bin"))(t)[:frame]
 	return request, reply, fpdus
 }
 
@@ -80,7 +81,7 @@ func replay(t *testing.T, role string) {
 			t.Errorf("the Request is taken as %+v", param)
 		}
 		p = newPlayer(t, w.server, id, peer)
-		ok(t, id.Accept(depths))
+		testkit.OK(t, id.Accept(depths))
 		w.server.want("the Reply is sent", id, provider.CMEstablished, 0)
 		p.want("the Reply", reply)
 	}
@@ -99,7 +100,7 @@ func replay(t *testing.T, role string) {
 		t.Errorf("%d Sends of siw and %d operations of the engine completed; want 10 and %d", p.taken, p.done, want)
 	}
 	// siw closes, and so does the engine.
-	ok(t, p.peer.w.conn.CloseWrite())
+	testkit.OK(t, p.peer.w.conn.CloseWrite())
 	p.host.want("the end of siw's connection", p.id, provider.CMDisconnected, 0)
 	if err := p.peer.wantEnd("nothing more"); err == nil {
 		t.Error("the engine does not close")
@@ -139,7 +140,7 @@ func (p *player) region(stag uint32, addr uint64, n int) *mr {
 		p.host.dev.stags.random = func(b []byte) { binary.LittleEndian.PutUint32(b, stag) }
 		defer func() { p.host.dev.stags.random = random }()
 	}
-	m := must(p.host.pd.RegMR(make([]byte, n), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(p.t).(*mr)
+	m := testkit.Must(p.host.pd.RegMR(make([]byte, n), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(p.t).(*mr)
 	if stag != 0 {
 		m.base = addr // nobody knows it yet
 	}
@@ -160,7 +161,7 @@ func (p *player) ownRegions(fpdus []recorded) {
 	for i := range fpdus {
 		switch r := &fpdus[i]; r.op {
 		case rdmap.OpReadRequest:
-			q := must(rdmap.ParseReadRequest(r.payload))(p.t)
+			q := testkit.Must(rdmap.ParseReadRequest(r.payload))(p.t)
 			if r.siws {
 				own(q.SourceSTag, q.SourceTO, int(q.Size))
 			} else {
@@ -176,7 +177,7 @@ func (p *player) ownRegions(fpdus []recorded) {
 
 func (p *player) postRecv() {
 	p.t.Helper()
-	must(p.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{{Addr: p.recv.base, Length: 64, LKey: p.recv.stag}}}}))(p.t)
+	testkit.Must(p.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{{Addr: p.recv.base, Length: 64, LKey: p.recv.stag}}}}))(p.t)
 }
 
 // play sends an FPDU of siw, and checks what it does. later begins with it.
@@ -211,7 +212,7 @@ func (p *player) play(r *recorded, later []recorded) {
 
 // fillSource puts what siw read into the source of its Read.
 func (p *player) fillSource(r *recorded, later []recorded) {
-	q := must(rdmap.ParseReadRequest(r.payload))(p.t)
+	q := testkit.Must(rdmap.ParseReadRequest(r.payload))(p.t)
 	for i := range later {
 		if l := &later[i]; !l.siws && l.op == rdmap.OpReadResponse {
 			copy(p.regions[q.SourceSTag].buf, l.payload)
@@ -231,10 +232,10 @@ func (p *player) expect(r *recorded) {
 		p.want(r.op.String(), r.octets)
 		return
 	case rdmap.OpReadRequest:
-		q := must(rdmap.ParseReadRequest(r.payload))(p.t)
+		q := testkit.Must(rdmap.ParseReadRequest(r.payload))(p.t)
 		wr.Opcode, wr.RKey, wr.RemoteAddr = provider.WRRDMARead, q.SourceSTag, q.SourceTO
 		wr.SGList = []provider.SGE{{Addr: q.SinkTO, Length: q.Size, LKey: q.SinkSTag}}
-		must(p.qp.PostSend([]provider.SendWR{wr}))(p.t)
+		testkit.Must(p.qp.PostSend([]provider.SendWR{wr}))(p.t)
 		p.want(r.op.String(), r.octets)
 		return // the Read Response completes it
 	case rdmap.OpWrite:
@@ -245,7 +246,7 @@ func (p *player) expect(r *recorded) {
 		p.t.Fatalf("%s in the capture", r.op)
 	}
 	wr.SGList = []provider.SGE{{Addr: p.send.base, Length: uint32(copy(p.send.buf, r.payload)), LKey: p.send.stag}}
-	must(p.qp.PostSend([]provider.SendWR{wr}))(p.t)
+	testkit.Must(p.qp.PostSend([]provider.SendWR{wr}))(p.t)
 	p.want(r.op.String(), r.octets)
 	p.completion("our " + r.op.String())
 	p.done++
@@ -274,7 +275,7 @@ func (p *player) completion(what string) provider.WC {
 	p.t.Helper()
 	var wc [1]provider.WC
 	for range 100 {
-		if n := must(p.host.cq.Poll(wc[:]))(p.t); n > 0 {
+		if n := testkit.Must(p.host.cq.Poll(wc[:]))(p.t); n > 0 {
 			if wc[0].Status != provider.WCSuccess {
 				p.t.Fatalf("%s: %+v, %v", what, wc[0], p.qp.Cause())
 			}

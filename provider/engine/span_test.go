@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -22,7 +23,7 @@ func TestResolveLocal(t *testing.T) {
 	ro := testMR(t, p, 100, 0)
 	foreign := testMR(t, testPD(t, d), 100, allRights)
 	closed := testMR(t, p, 100, allRights)
-	ok(t, closed.Close())
+	testkit.OK(t, closed.Close())
 	flipped := sge(rw, 0, 1)
 	flipped.LKey ^= 1
 	for _, c := range []struct {
@@ -70,11 +71,11 @@ func TestResolveLocalAllOrNone(t *testing.T) {
 		t.Fatal("cannot acquire")
 	}
 	releaseSpans(spans)
-	ok(t, b.Close())
+	testkit.OK(t, b.Close())
 	if _, found = resolveLocal(p, list, 0, nil); found {
 		t.Fatal("acquired a closed region")
 	}
-	ok(t, a.Close()) // hangs if a is still in use
+	testkit.OK(t, a.Close()) // hangs if a is still in use
 }
 
 // TestAppendSpans takes every range out of a message of several pieces.
@@ -118,9 +119,9 @@ func TestPeersAccess(t *testing.T) {
 	r := testMR(t, p, 100, provider.AccessRemoteRead)
 	foreign := testMR(t, testPD(t, d), 100, allRights)
 	closed := testMR(t, p, 100, allRights)
-	ok(t, closed.Close())
+	testkit.OK(t, closed.Close())
 	invalidated := testMR(t, p, 100, allRights)
-	ok(t, invalidateRemote(ofPD(p), invalidated.stag))
+	testkit.OK(t, invalidateRemote(ofPD(p), invalidated.stag))
 	high := testMR(t, p, 100, allRights)
 	high.base = math.MaxUint64 - 200
 	for _, c := range []struct {
@@ -198,7 +199,7 @@ func TestInvalidateRemote(t *testing.T) {
 		t.Error("an invalidated region can't be used locally")
 	}
 	m.release()
-	ok(t, m.Close())
+	testkit.OK(t, m.Close())
 }
 
 func TestAccessAllocs(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -19,7 +20,7 @@ import (
 // testSRQ makes an SRQ of p.
 func testSRQ(t testing.TB, p *pd, wr, sge int) *srq {
 	t.Helper()
-	r := must(p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: wr, MaxSGE: sge}, Cookie: "srq cookie"}))(t).(*srq)
+	r := testkit.Must(p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: wr, MaxSGE: sge}, Cookie: "srq cookie"}))(t).(*srq)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Errorf("closing the SRQ: %v", err)
@@ -41,7 +42,7 @@ func (r *srq) post(t testing.TB, to []provider.SGE, ids ...uint64) {
 // with makes a QP of the side with r instead of a receive queue.
 func (s *side) with(r *srq) *qp {
 	s.t.Helper()
-	return must(newQP(s.pd, provider.QPInitAttr{
+	return testkit.Must(newQP(s.pd, provider.QPInitAttr{
 		SendCQ: s.cq, RecvCQ: s.cq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1, MaxRecvWR: -7, MaxRecvSGE: 1 << 20},
 	}))(s.t)
 }
@@ -49,7 +50,7 @@ func (s *side) with(r *srq) *qp {
 func TestCreateSRQArguments(t *testing.T) {
 	d := unwired(t)
 	p := testPD(t, d)
-	attr := must(d.Query())(t)
+	attr := testkit.Must(d.Query())(t)
 	for _, a := range []provider.SRQAttr{
 		{}, {MaxWR: -1, MaxSGE: 1}, {MaxWR: attr.MaxSRQWR + 1, MaxSGE: 1}, {MaxWR: 1, MaxSGE: -1}, {MaxWR: 1, MaxSGE: attr.MaxSRQSGE + 1},
 	} {
@@ -57,17 +58,17 @@ func TestCreateSRQArguments(t *testing.T) {
 		wantErr(t, err, syscall.EINVAL)
 	}
 	r := testSRQ(t, p, 5, 2)
-	if got := must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 2}) || r.Cookie() != "srq cookie" {
+	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 2}) || r.Cookie() != "srq cookie" {
 		t.Errorf("granted %+v, cookie %v", got, r.Cookie())
 	}
 	wantErr(t, p.Close(), syscall.EBUSY)
 
 	most := testSRQ(t, p, attr.MaxSRQWR, attr.MaxSRQSGE)
-	if got := must(most.Query())(t); got.MaxWR < attr.MaxSRQWR || got.MaxSGE != attr.MaxSRQSGE {
+	if got := testkit.Must(most.Query())(t); got.MaxWR < attr.MaxSRQWR || got.MaxSGE != attr.MaxSRQSGE {
 		t.Errorf("of the largest SRQ %+v is granted", got)
 	}
-	closed := must(d.AllocPD())(t)
-	ok(t, closed.Close())
+	closed := testkit.Must(d.AllocPD())(t)
+	testkit.OK(t, closed.Close())
 	_, err := closed.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1}})
 	wantErr(t, err, os.ErrClosed)
 }
@@ -91,8 +92,8 @@ func TestSRQPost(t *testing.T) {
 	if n, err = r.PostRecv(nil); n != 0 || err != nil {
 		t.Errorf("nothing: %d, %v", n, err)
 	}
-	ok(t, r.Close())
-	ok(t, r.Close())
+	testkit.OK(t, r.Close())
+	testkit.OK(t, r.Close())
 	for _, f := range []func() error{
 		func() error { _, err := r.PostRecv([]provider.RecvWR{one}); return err },
 		func() error { return r.Modify(provider.SRQAttr{}, 0) },
@@ -122,12 +123,12 @@ func TestSRQModify(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got := must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 1}) {
+	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 1}) {
 		t.Errorf("after what was refused: %+v", got)
 	}
-	ok(t, set(provider.SRQAttr{MaxSGE: 99}, 0))
-	ok(t, set(provider.SRQAttr{MaxWR: 9, Limit: 12}, both))
-	if got := must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 16, MaxSGE: 1, Limit: 12}) {
+	testkit.OK(t, set(provider.SRQAttr{MaxSGE: 99}, 0))
+	testkit.OK(t, set(provider.SRQAttr{MaxWR: 9, Limit: 12}, both))
+	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 16, MaxSGE: 1, Limit: 12}) {
 		t.Errorf("resized: %+v", got)
 	}
 	wantErr(t, set(provider.SRQAttr{MaxWR: 8}, provider.SRQAttrMaxWR), syscall.EINVAL) // the limit is beyond it
@@ -158,7 +159,7 @@ func TestSRQResize(t *testing.T) {
 	take(3)
 	post(3)
 	for _, size := range []int{8, 4, 64} {
-		ok(t, r.Modify(provider.SRQAttr{MaxWR: size}, provider.SRQAttrMaxWR))
+		testkit.OK(t, r.Modify(provider.SRQAttr{MaxWR: size}, provider.SRQAttrMaxWR))
 		take(1)
 		post(size - int(posted-next+1))
 		if n, err := r.PostRecv(make([]provider.RecvWR, 1)); n != 0 || provider.Errno(err) != syscall.ENOMEM {
@@ -178,9 +179,9 @@ func TestQPWithSRQ(t *testing.T) {
 	c := testCQ(t, d, 4, nil)
 	r := testSRQ(t, p, 4, 1)
 	init := provider.QPInitAttr{SendCQ: c, RecvCQ: c, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: min(1<<40, math.MaxInt), MaxRecvSGE: -1}}
-	q := must(testPD(t, d).CreateQP(init))(t) // of another PD
+	q := testkit.Must(testPD(t, d).CreateQP(init))(t) // of another PD
 	_, got, err := q.Query()
-	ok(t, err)
+	testkit.OK(t, err)
 	if got.SRQ != provider.SRQ(r) || got.Cap.MaxRecvWR != 0 || got.Cap.MaxRecvSGE != 0 {
 		t.Errorf("Query: SRQ %p, %+v", got.SRQ, got.Cap)
 	}
@@ -193,8 +194,8 @@ func TestQPWithSRQ(t *testing.T) {
 		wantErr(t, err, syscall.EINVAL)
 	}
 	wantErr(t, r.Close(), syscall.EBUSY)
-	ok(t, q.Close())
-	ok(t, r.Close())
+	testkit.OK(t, q.Close())
+	testkit.OK(t, r.Close())
 	_, err = p.CreateQP(init)
 	wantErr(t, err, os.ErrClosed)
 
@@ -206,7 +207,7 @@ func TestQPWithSRQ(t *testing.T) {
 	}
 	// A QP that could not be made holds nothing.
 	closed := testCQ(t, d, 1, nil)
-	ok(t, closed.Close())
+	testkit.OK(t, closed.Close())
 	init.SRQ, init.RecvCQ = testSRQ(t, p, 4, 1), closed
 	_, err = p.CreateQP(init)
 	wantErr(t, err, os.ErrClosed)
@@ -218,23 +219,23 @@ func srqStory(t *testing.T, peers int, script func(t *testing.T, s *side, r *srq
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{})
 		s := newSide(t, Options{Network: network}, sideOptions{})
-		r := must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
+		r := testkit.Must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
 		var qs []*qp
 		var raws []*raw
 		for range peers {
 			q := s.with(r)
 			qs = append(qs, q)
 			mine, theirs := connectTransport(t, network, memAddr)
-			ok(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
+			testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
 			framer, d := newFraming(true)
 			raws = append(raws, &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1})
 		}
 		script(t, s, r, qs, raws)
 		for i := range peers {
-			ok(t, qs[i].Close())
+			testkit.OK(t, qs[i].Close())
 			raws[i].c.Close()
 		}
-		ok(t, r.Close())
+		testkit.OK(t, r.Close())
 	})
 }
 
@@ -316,7 +317,7 @@ func TestSRQFlush(t *testing.T) {
 		wantEventOf(t, s, provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[0]})
 		raws[1].sendMsg([]byte("12345678"))
 		s.wcOf("for the other QP", qs[1], provider.WC{WRID: 11, ByteLen: 8})
-		ok(t, qs[1].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		testkit.OK(t, qs[1].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		s.wantDown("to ERR")
 		s.noWC("the SRQ still has a receive")
 		wantEventOf(t, s, provider.AsyncEvent{Type: provider.EventQPLastWQEReached, QP: qs[1]})
@@ -340,7 +341,7 @@ func TestSRQOfPeersThatBegin(t *testing.T) {
 		raws[2].sendMsg([]byte("12345678"))
 		s.wcOf("there is one for who does", qs[2], provider.WC{WRID: 3, ByteLen: 8})
 		for i := range 2 {
-			ok(t, qs[i].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+			testkit.OK(t, qs[i].Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 			s.wantDown("to ERR")
 			s.wcOf("it comes back", qs[i],
 				provider.WC{WRID: uint64(i + 1), Status: provider.WCWRFlushErr})
@@ -397,12 +398,12 @@ func TestSRQRefusals(t *testing.T) {
 // The receives name memory of the SRQ's PD, not of the QP's.
 func TestSRQProtectionDomain(t *testing.T) {
 	srqStory(t, 0, func(t *testing.T, s *side, r *srq, _ []*qp, _ []*raw) {
-		other := must(s.dev.AllocPD())(t).(*pd)
-		theirs := must(other.RegMR(make([]byte, 8), provider.AccessLocalWrite))(t).(*mr)
+		other := testkit.Must(s.dev.AllocPD())(t).(*pd)
+		theirs := testkit.Must(other.RegMR(make([]byte, 8), provider.AccessLocalWrite))(t).(*mr)
 		ours := s.reg(8, provider.AccessLocalWrite)
-		q := must(newQP(other, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+		q := testkit.Must(newQP(other, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
 		mine, wire := connectTransport(t, s.dev.opts.Network, memAddr)
-		ok(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
+		testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
 		framer, d := newFraming(true)
 		peer := &raw{t: t, c: wire, framer: framer, d: d, sendMSN: 1}
 		r.post(t, []provider.SGE{ours.sge(0, 8)}, 1)
@@ -416,9 +417,9 @@ func TestSRQProtectionDomain(t *testing.T) {
 			t.Errorf("memory %q and %q", ours.b, theirs.buf)
 		}
 		wire.Close()
-		ok(t, q.Close())
-		ok(t, theirs.Close())
-		ok(t, other.Close())
+		testkit.OK(t, q.Close())
+		testkit.OK(t, theirs.Close())
+		testkit.OK(t, other.Close())
 	})
 }
 
@@ -432,13 +433,13 @@ func TestSRQLimit(t *testing.T) {
 		sges := []provider.SGE{b.sge(0, 8)}
 		limit := func(want int) {
 			t.Helper()
-			if a := must(r.Query())(t); a.Limit != want {
+			if a := testkit.Must(r.Query())(t); a.Limit != want {
 				t.Fatalf("limit %d, want %d", a.Limit, want)
 			}
 		}
 		arm := func(n int) {
 			t.Helper()
-			ok(t, r.Modify(provider.SRQAttr{Limit: n}, provider.SRQAttrLimit))
+			testkit.OK(t, r.Modify(provider.SRQAttr{Limit: n}, provider.SRQAttrLimit))
 		}
 		take := func(peer int) {
 			t.Helper()
@@ -483,12 +484,12 @@ func TestSRQLimit(t *testing.T) {
 		r.post(t, sges, 8)
 		take(1)
 		for i := range qs {
-			ok(t, qs[i].Close())
+			testkit.OK(t, qs[i].Close())
 		}
-		ok(t, r.Close())
+		testkit.OK(t, r.Close())
 		noEvent(t, s, "closed")
 		var wc [4]provider.WC
-		if n := must(s.cq.Poll(wc[:]))(t); n != 1 || wc[0].WRID != 7 || wc[0].Status != provider.WCWRFlushErr {
+		if n := testkit.Must(s.cq.Poll(wc[:]))(t); n != 1 || wc[0].WRID != 7 || wc[0].Status != provider.WCWRFlushErr {
 			t.Errorf("%d completions, %+v", n, wc[0])
 		}
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -52,7 +53,7 @@ func TestSendTimeoutBetweenTurns(t *testing.T) {
 				for i := range wrs {
 					wrs[i] = provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 1000)}}
 				}
-				must(s.qp.PostSend(wrs))(t)
+				testkit.Must(s.qp.PostSend(wrs))(t)
 			}
 			synctest.Wait()
 			st := s.qp.stream.Load()
@@ -81,7 +82,7 @@ func TestPartsBehindObjects(t *testing.T) {
 		s.dev.prog.kept.Add(rxKept) // others have the contexts
 		defer s.dev.prog.kept.Add(-rxKept)
 		o := &sleeper{store: store{b: make([]byte, 100)}, takes: time.Minute}
-		m := must(s.pd.RegObject(o, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		m := testkit.Must(s.pd.RegObject(o, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		defer m.Close()
 		mem := s.reg(60_000, everything)
 		for range peers {
@@ -153,7 +154,7 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		s.dev.prog.kept.Add(others)
 		defer s.dev.prog.kept.Add(-others)
 		o := &sleeper{store: store{b: make([]byte, 60_000)}, takes: time.Minute}
-		m := must(s.pd.RegObject(o, 60_000,
+		m := testkit.Must(s.pd.RegObject(o, 60_000,
 			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		defer m.Close()
 		mem := s.reg(1300, everything)

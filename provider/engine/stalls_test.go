@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -319,7 +320,7 @@ func TestPartsOfAll(t *testing.T) {
 		}
 		s.wantServed("a peer that finishes its FPDUs", good)
 		for _, q := range qps {
-			ok(t, q.Close())
+			testkit.OK(t, q.Close())
 		}
 		if n := s.dev.prog.partOctets.Load(); n != 0 {
 			t.Errorf("%d octets are counted, and there are no parts", n)

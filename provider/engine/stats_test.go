@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -37,10 +38,10 @@ func TestStatsTraffic(t *testing.T) {
 			b.poll()
 			for end := time.Now().Add(patience); ; { // both ends have to be polled for the Read
 				var wc [1]provider.WC
-				if k := must(a.cq.Poll(wc[:]))(t); k == 1 {
+				if k := testkit.Must(a.cq.Poll(wc[:]))(t); k == 1 {
 					break
 				}
-				_ = must(b.cq.Poll(wc[:]))(t)
+				_ = testkit.Must(b.cq.Poll(wc[:]))(t)
 				if time.Now().After(end) {
 					t.Fatal("no completion")
 				}
@@ -52,7 +53,7 @@ func TestStatsTraffic(t *testing.T) {
 				ReadRequest: provider.OpCount{Messages: 1, Octets: octets},
 			}
 			answer := provider.Traffic{ReadResponse: provider.OpCount{Messages: 1, Octets: octets}}
-			as, bs := must(a.qp.Stats())(t), must(b.qp.Stats())(t)
+			as, bs := testkit.Must(a.qp.Stats())(t), testkit.Must(b.qp.Stats())(t)
 			if as.Sent != want || as.Received != answer {
 				t.Errorf("a sent\n%+v and received\n%+v", as.Sent, as.Received)
 			}
@@ -66,8 +67,8 @@ func TestStatsTraffic(t *testing.T) {
 			if as.TCP == nil || as.TCP.BytesAcked < 3*octets || as.Remote != bs.Local {
 				t.Errorf("TCP %+v, peer %v", as.TCP, as.Remote)
 			}
-			ok(t, b.qp.Close())
-			d := must(b.dev.Stats())(t)
+			testkit.OK(t, b.qp.Close())
+			d := testkit.Must(b.dev.Stats())(t)
 			if d.Received != want || d.Sent != answer || d.FlushedRecvs != 2 || d.QPs != 0 || d.Connections != 1 {
 				t.Errorf("after Close: %+v", d)
 			}
@@ -82,7 +83,7 @@ func TestStatsTraffic(t *testing.T) {
 func TestStatsHeld(t *testing.T) {
 	_, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))
 	b.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
-	if st := must(b.qp.Stats())(t); !st.HeldForPeer || st.SendsHeld != 2 || st.SendsPosted != 2 {
+	if st := testkit.Must(b.qp.Stats())(t); !st.HeldForPeer || st.SendsHeld != 2 || st.SendsPosted != 2 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -96,7 +97,7 @@ func TestStatsTerminate(t *testing.T) {
 	a.wantTerm("at the writer", true, 1, 1, 0)
 	b.wantTerm("at the reader", false, 1, 1, 0)
 	for i, s := range []*side{a, b} {
-		st := must(s.dev.Stats())(t)
+		st := testkit.Must(s.dev.Stats())(t)
 		want := provider.TerminateCount{Remote: i == 0, Layer: 1, EType: 1, Count: 1}
 		if len(st.Terminates) != 1 || st.Terminates[0] != want {
 			t.Errorf("side %d: %+v", i, st.Terminates)
@@ -132,18 +133,18 @@ func TestStatsCQ(t *testing.T) {
 		}
 	}
 	push(3)
-	must(s.cq.Poll(wc[:]))(t)
+	testkit.Must(s.cq.Poll(wc[:]))(t)
 	push(1)
-	got := must(s.cq.Stats())(t)
+	got := testkit.Must(s.cq.Stats())(t)
 	if want := (provider.CQStats{Completions: 4, Errors: 4, CQE: 4, Waiting: 1,
 		MostWaiting: 3}); got != want || got.LowestFree() != 1 {
 		t.Errorf("%+v", got)
 	}
 	push(5)
-	if got = must(s.cq.Stats())(t); got.Lost != 2 || got.LowestFree() != 0 {
+	if got = testkit.Must(s.cq.Stats())(t); got.Lost != 2 || got.LowestFree() != 0 {
 		t.Errorf("%+v", got)
 	}
-	if d := must(s.dev.Stats())(t); d.CQLost != 2 {
+	if d := testkit.Must(s.dev.Stats())(t); d.CQLost != 2 {
 		t.Errorf("%+v", d)
 	}
 	s.dev.log.draining.Wait()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -30,11 +31,11 @@ func TestBadAtomicRequests(t *testing.T) {
 			story(t, off, params(true), func(s *side, r *raw) {
 				m, w := s.words(4, atomicRights)
 				readable, v := s.words(4, provider.AccessLocalWrite|provider.AccessRemoteRead|provider.AccessRemoteWrite)
-				other := must(s.dev.AllocPD())(t).(*pd)
+				other := testkit.Must(s.dev.AllocPD())(t).(*pd)
 				theirs := make([]uint64, 4)
-				foreign := must(other.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&theirs[0])), 32), atomicRights))(t).(*mr)
+				foreign := testkit.Must(other.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&theirs[0])), 32), atomicRights))(t).(*mr)
 				closed, _ := s.words(4, atomicRights)
-				ok(t, closed.Close())
+				testkit.OK(t, closed.Close())
 				h := r.atomicReq(request(target{m, readable, foreign, closed}))
 				r.wantTerminate("refused", f, &h, rdmap.AtomicRequestLen, nil)
 				s.wantTerm("the QP ends", false, uint8(f.layer), uint8(f.etype), uint8(f.code))
@@ -48,8 +49,8 @@ func TestBadAtomicRequests(t *testing.T) {
 						}
 					}
 				}
-				ok(t, foreign.Close())
-				ok(t, other.Close())
+				testkit.OK(t, foreign.Close())
+				testkit.OK(t, other.Close())
 			})
 		})
 	}
@@ -118,7 +119,7 @@ func TestBadAtomicResponses(t *testing.T) {
 		sink := s.reg(8, provider.AccessLocalWrite)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRAtomicFetchAdd, SGList: []provider.SGE{sink.sge(0, 8)}})
 		q := r.wantAtomic("the request", 1)
-		ok(t, sink.m.Close())
+		testkit.OK(t, sink.m.Close())
 		r.old(1, rdmap.AtomicResponse{ID: q.ID})
 		s.wantWC("it has nowhere to go", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
 		sink.untouched(0, 0)

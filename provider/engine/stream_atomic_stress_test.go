@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -23,7 +24,7 @@ func TestAtomicsAreAtomic(t *testing.T) {
 		rounds = 50
 	}
 	so := sideOptions{cap: provider.QPCap{MaxSendWR: 16, MaxSendSGE: 1, MaxRecvWR: 1}}
-	network := must(tcpNetwork(Options{}))(t)
+	network := testkit.Must(tcpNetwork(Options{}))(t)
 	opts := Options{Extensions: true, Network: network}
 	target := newSide(t, opts, so)
 	m, w := target.words(3, atomicRights)
@@ -31,11 +32,11 @@ func TestAtomicsAreAtomic(t *testing.T) {
 	var holders atomic.Int32
 	for i := range qps {
 		q := target.newQP(so)
-		t.Cleanup(func() { ok(t, q.Close()) })
+		t.Cleanup(func() { testkit.OK(t, q.Close()) })
 		x := newSide(t, opts, so)
 		cx, cq := connectTransport(t, network, tcpAddr)
 		x.start(cx, params(true), nil)
-		ok(t, q.start(cq, responder(true), nil, func(error) {}))
+		testkit.OK(t, q.start(cq, responder(true), nil, func(error) {}))
 		sink, old := x.words(1, provider.AccessLocalWrite)
 		wr := provider.SendWR{Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: sink.base, Length: 8, LKey: sink.stag}}, RKey: m.stag}
 		do := func(op provider.WROpcode, word int, compareAdd, swap uint64) uint64 {

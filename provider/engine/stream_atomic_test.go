@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -20,7 +21,7 @@ const atomicRights = provider.AccessLocalWrite | provider.AccessRemoteAtomic
 func (s *side) words(n int, access provider.Access) (*mr, []uint64) {
 	s.t.Helper()
 	w := make([]uint64, n)
-	m := must(s.pd.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*n), access))(s.t).(*mr)
+	m := testkit.Must(s.pd.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 8*n), access))(s.t).(*mr)
 	s.t.Cleanup(func() { m.Close() })
 	return m, w
 }
@@ -37,13 +38,13 @@ func (r *raw) atomicReq(q rdmap.AtomicRequest) ddp.Header {
 // wantAtomic waits for the Atomic Request with this MSN.
 func (r *raw) wantAtomic(what string, msn uint32) rdmap.AtomicRequest {
 	r.t.Helper()
-	return must(rdmap.ParseAtomicRequest(r.want(what, rdmap.AtomicRequestHeader(msn))))(r.t)
+	return testkit.Must(rdmap.ParseAtomicRequest(r.want(what, rdmap.AtomicRequestHeader(msn))))(r.t)
 }
 
 // wantOld waits for the Atomic Response with this MSN.
 func (r *raw) wantOld(what string, msn uint32, want rdmap.AtomicResponse) {
 	r.t.Helper()
-	if got := must(rdmap.ParseAtomicResponse(r.want(what, rdmap.AtomicResponseHeader(msn))))(r.t); got != want {
+	if got := testkit.Must(rdmap.ParseAtomicResponse(r.want(what, rdmap.AtomicResponseHeader(msn))))(r.t); got != want {
 		r.t.Fatalf("%s: %+v, want %+v", what, got, want)
 	}
 }
@@ -195,7 +196,7 @@ func TestAtomicAlignmentIsOfMemory(t *testing.T) {
 	story(t, extended(Options{}), params(true), func(s *side, r *raw) {
 		w := make([]uint64, 4)
 		b := unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), 32)
-		m := must(s.pd.RegMR(b[3:], atomicRights|provider.AccessZeroBased))(t).(*mr)
+		m := testkit.Must(s.pd.RegMR(b[3:], atomicRights|provider.AccessZeroBased))(t).(*mr)
 		defer m.Close()
 		r.atomicReq(rdmap.FetchAdd(1, m.stag, 5, 9, 0)) // 3 + 5 is aligned
 		r.wantOld("aligned in memory", 1, rdmap.AtomicResponse{ID: 1})
@@ -287,7 +288,7 @@ func TestAtomicRightAndCap(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		s := newSide(t, Options{Extensions: on, Network: memnet.New(nil)}, sideOptions{})
 		m, _ := s.words(1, atomicRights)
-		a := must(s.dev.Query())(t)
+		a := testkit.Must(s.dev.Query())(t)
 		if got := m.Access()&provider.AccessRemoteAtomic != 0; got != on {
 			t.Errorf("extensions %v: granted %v", on, got)
 		}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -13,7 +14,7 @@ import (
 // tcpPair connects two sides over TCP on loopback.
 func tcpPair(t testing.TB, opts Options, crc bool, so sideOptions) (a, b *side) {
 	t.Helper()
-	return pair(t, must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(t), tcpAddr, opts, so, params(crc))
+	return pair(t, testkit.Must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(t), tcpAddr, opts, so, params(crc))
 }
 
 // spin polls until n completions have come, all of them successes.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -130,7 +131,7 @@ func TestRegionGoesMidFPDU(t *testing.T) {
 				fpdu := r.fpdu(h, make([]byte, 60_000))
 				r.write(fpdu[:20_000])
 				time.Sleep(time.Millisecond)
-				ok(t, dst.m.Close())
+				testkit.OK(t, dst.m.Close())
 				for i := range dst.b {
 					dst.b[i] = 0xa5
 				}
@@ -185,7 +186,7 @@ func TestIdleHoldsNothing(t *testing.T) {
 		if b, _ := lent(s.dev); b != 1 {
 			t.Errorf("%d batches are lent to a blocked stream", b)
 		}
-		ok(t, s.qp.Close())
+		testkit.OK(t, s.qp.Close())
 		if b, c := lent(s.dev); b != 0 || c != 0 {
 			t.Errorf("after Close %d and %d are lent", b, c)
 		}
@@ -201,7 +202,7 @@ func TestStalledPeers(t *testing.T) {
 			defer q.Close()
 			mine, theirs := connectTransport(s.t, s.dev.opts.Network, fmt.Sprintf("192.0.2.2:%d", i+1))
 			defer theirs.Close()
-			ok(t, q.start(mine, params(true), nil, func(error) {}))
+			testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
 			(&raw{t: s.t, c: theirs}).write(fpdu[:partSmall+1])
 		}
 		time.Sleep(time.Millisecond)
@@ -247,6 +248,6 @@ func TestIdleMemory(t *testing.T) {
 	}
 	for _, q := range qps {
 		q.stream.Store(nil)
-		ok(t, q.Close())
+		testkit.OK(t, q.Close())
 	}
 }

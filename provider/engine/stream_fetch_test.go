@@ -14,6 +14,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -80,8 +81,8 @@ func sendFromObject(t *testing.T, message string, size int, crc, markers bool) *
 	a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, p)
 	x := &fromObject{a: a, b: b, o: &asked{b: make([]byte, size)}, peer: a}
 	pattern(x.o.b, size)
-	x.m = must(a.pd.RegObject(x.o, uint64(size), provider.AccessRemoteRead))(t).(*mr)
-	t.Cleanup(func() { ok(t, x.m.Close()) })
+	x.m = testkit.Must(a.pd.RegObject(x.o, uint64(size), provider.AccessRemoteRead))(t).(*mr)
+	t.Cleanup(func() { testkit.OK(t, x.m.Close()) })
 	x.dst = b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 	wr := provider.SendWR{WRID: 1, Flags: provider.SendSignaled, SGList: []provider.SGE{{Addr: x.m.base, Length: uint32(size), LKey: x.m.stag}}}
 	switch message {
@@ -244,7 +245,7 @@ func TestObjectReadAheadEnds(t *testing.T) {
 				}
 				waiting[1].answer <- nil
 				synctest.Wait()
-				ok(t, x.a.qp.Close())
+				testkit.OK(t, x.a.qp.Close())
 				closed := make(chan error, 1)
 				go func() { closed <- x.m.Close() }()
 				for _, i := range []int{3, 2, 0} {
@@ -256,7 +257,7 @@ func TestObjectReadAheadEnds(t *testing.T) {
 					}
 					waiting[i].answer <- nil
 				}
-				ok(t, <-closed)
+				testkit.OK(t, <-closed)
 				x.wantGiven("the stream has ended")
 				if n := x.a.dev.chunks.n; n < objectReads {
 					t.Errorf("%d chunks are back", n)
@@ -335,7 +336,7 @@ func TestObjectWriteWithImm(t *testing.T) {
 	// The window takes the Write's FPDU, and no more.
 	storyOn(t, memnet.Options{Window: write}, extended(Options{}), params(true), sideOptions{}, func(s *side, r *raw) {
 		o := &asked{b: make([]byte, size)}
-		m := must(s.pd.RegObject(o, size, 0))(t).(*mr)
+		m := testkit.Must(s.pd.RegObject(o, size, 0))(t).(*mr)
 		defer m.Close()
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWriteWithImm, Flags: provider.SendSignaled, Imm: 7, RKey: 9,
 			SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
@@ -376,7 +377,7 @@ func TestObjectPanics(t *testing.T) {
 	a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))
 	const size = 3 * chunkOctets
 	dst := b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-	m := must(a.pd.RegObject(brokenObject{}, size, 0))(t)
+	m := testkit.Must(a.pd.RegObject(brokenObject{}, size, 0))(t)
 	a.send(provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{{Addr: m.Addr(), Length: size, LKey: m.LKey()}},
 		RemoteAddr: dst.to(0), RKey: dst.m.stag, Flags: provider.SendSignaled})
 	a.poll()

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -92,9 +93,9 @@ func fuzzPeer(t *testing.T, data []byte, cut int) {
 		data = data[split:]
 	}
 	r.write(data)
-	ok(t, theirs.CloseWrite())
+	testkit.OK(t, theirs.CloseWrite())
 	s.wantDown("the peer's FIN at the latest")
-	ok(t, s.qp.Close())
+	testkit.OK(t, s.qp.Close())
 
 	for r.read(time.Second) {
 	}
@@ -105,7 +106,7 @@ func fuzzPeer(t *testing.T, data []byte, cut int) {
 	seen := make(map[uint64]int)
 	var wc [16]provider.WC
 	n, err := s.cq.Poll(wc[:])
-	ok(t, err)
+	testkit.OK(t, err)
 	for _, c := range wc[:n] {
 		seen[c.WRID]++
 		if c.Status == provider.WCSuccess && c.WRID >= 3 {

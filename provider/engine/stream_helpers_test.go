@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -46,30 +47,30 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 		so.cqe = 1024
 	}
 	s := &side{t: t, down: make(chan error, 8)}
-	s.dev = must(New(&opts).Open(""))(t).(*device)
-	s.pd = must(s.dev.AllocPD())(t).(*pd)
+	s.dev = testkit.Must(New(&opts).Open(""))(t).(*device)
+	s.pd = testkit.Must(s.dev.AllocPD())(t).(*pd)
 	init := provider.CQInitAttr{CQE: so.cqe}
 	if so.events {
 		s.ch = testChannel(t, s.dev)
 		init.Channel = s.ch
 	}
-	s.cq = must(s.dev.CreateCQ(init))(t).(*cq)
+	s.cq = testkit.Must(s.dev.CreateCQ(init))(t).(*cq)
 	s.qp = s.newQP(so)
 	t.Cleanup(func() {
-		ok(t, s.qp.Close())
-		ok(t, s.cq.Close())
+		testkit.OK(t, s.qp.Close())
+		testkit.OK(t, s.cq.Close())
 		if s.ch != nil {
-			ok(t, s.ch.Close())
+			testkit.OK(t, s.ch.Close())
 		}
-		ok(t, s.pd.Close())
-		ok(t, s.dev.Close())
+		testkit.OK(t, s.pd.Close())
+		testkit.OK(t, s.dev.Close())
 	})
 	return s
 }
 
 func (s *side) newQP(so sideOptions) *qp {
 	s.t.Helper()
-	return must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: so.cap, SQSigAll: so.all, Cookie: "cookie"}))(s.t)
+	return testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: so.cap, SQSigAll: so.all, Cookie: "cookie"}))(s.t)
 }
 
 // reg registers n octets in the middle of a larger buffer of 0xa5, so that octets
@@ -82,7 +83,7 @@ func (s *side) reg(n int, access provider.Access) *region {
 		r.whole[i] = 0xa5
 	}
 	r.b = r.whole[guard : guard+n : guard+n]
-	r.m = must(s.pd.RegMR(r.b, access))(s.t).(*mr)
+	r.m = testkit.Must(s.pd.RegMR(r.b, access))(s.t).(*mr)
 	s.t.Cleanup(func() { r.m.Close() })
 	return r
 }
@@ -125,7 +126,7 @@ func pattern(b []byte, seed int) {
 // connect makes a connection of network between two new ends.
 func connectTransport(t testing.TB, network transport.Network, addr string) (dialed, accepted transport.Conn) {
 	t.Helper()
-	l := must(network.Listen(netip.MustParseAddrPort(addr), 1))(t)
+	l := testkit.Must(network.Listen(netip.MustParseAddrPort(addr), 1))(t)
 	defer l.Close()
 	got := make(chan transport.Conn, 1)
 	go func() {
@@ -135,7 +136,7 @@ func connectTransport(t testing.TB, network transport.Network, addr string) (dia
 		}
 		got <- c
 	}()
-	dialed = must(network.Dial(t.Context(), netip.AddrPort{}, l.Addr()))(t)
+	dialed = testkit.Must(network.Dial(t.Context(), netip.AddrPort{}, l.Addr()))(t)
 	return dialed, <-got
 }
 
@@ -146,7 +147,7 @@ func params(crc bool) mpa.Params {
 
 func (s *side) start(c transport.Conn, p mpa.Params, early []byte) {
 	s.t.Helper()
-	ok(s.t, s.qp.start(c, p, early, func(err error) { s.down <- err }))
+	testkit.OK(s.t, s.qp.start(c, p, early, func(err error) { s.down <- err }))
 }
 
 // pair connects two sides; a is the initiator. p is a's parameters.
@@ -174,7 +175,7 @@ func (s *side) poll() provider.WC {
 	var wc [1]provider.WC
 	for end := time.Now().Add(patience); ; {
 		n, err := s.cq.Poll(wc[:])
-		ok(s.t, err)
+		testkit.OK(s.t, err)
 		if n == 1 {
 			return wc[0]
 		}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -24,9 +25,9 @@ func (s *side) besidesAt(network *memnet.Network, addr string) (*qp, *raw) {
 	s.t.Helper()
 	q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	mine, theirs := connectTransport(s.t, network, addr)
-	ok(s.t, q.start(mine, params(true), nil, func(error) {}))
+	testkit.OK(s.t, q.start(mine, params(true), nil, func(error) {}))
 	s.t.Cleanup(func() {
-		ok(s.t, q.Close())
+		testkit.OK(s.t, q.Close())
 		_ = theirs.Close()
 	})
 	return q, &raw{t: s.t, c: theirs, framer: mpa.NewFramer(false, true), d: mpa.NewReceiver(false, true), sendMSN: 1, readMSN: 1}
@@ -84,22 +85,22 @@ func TestHalfFPDUs(t *testing.T) {
 func TestPeersThatDoNotRead(t *testing.T) {
 	hostile(t, func(s *side, good *raw, network *memnet.Network) {
 		const n, wrs = 1 << 20, 4
-		m := must(s.pd.RegMR(make([]byte, n), provider.AccessLocalWrite))(t).(*mr)
+		m := testkit.Must(s.pd.RegMR(make([]byte, n), provider.AccessLocalWrite))(t).(*mr)
 		var stuck []*qp
 		for i := range 10 {
 			q, _ := s.besides(network)
 			for j := range wrs {
-				must(q.PostSend([]provider.SendWR{{WRID: uint64(10*i + j), Opcode: provider.WRSend, Flags: provider.SendSignaled,
+				testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(10*i + j), Opcode: provider.WRSend, Flags: provider.SendSignaled,
 					SGList: []provider.SGE{{Addr: m.base, Length: n, LKey: m.stag}}}}))(t)
 			}
 			stuck = append(stuck, q)
 		}
 		time.Sleep(time.Hour)
 		s.wantServed("others are served", good)
-		ok(t, m.Close())
+		testkit.OK(t, m.Close())
 		for _, q := range stuck {
 			begin := time.Now()
-			ok(t, q.Close())
+			testkit.OK(t, q.Close())
 			if took := time.Since(begin); took > 0 {
 				t.Errorf("Close took %v", took)
 			}
@@ -136,7 +137,7 @@ func TestFloods(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			hostile(t, func(s *side, good *raw, network *memnet.Network) {
 				q, bad := s.besides(network)
-				must(q.PostRecv([]provider.RecvWR{{WRID: 50}}))(t)
+				testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 50}}))(t)
 				for i := range 20 {
 					var flood []byte
 					for range 1000 {
@@ -159,7 +160,7 @@ func TestFloods(t *testing.T) {
 				}
 				for n := 0; ; { // of the flooded QP
 					var wc [16]provider.WC
-					if n = must(s.cq.Poll(wc[:]))(t); n == 0 {
+					if n = testkit.Must(s.cq.Poll(wc[:]))(t); n == 0 {
 						break
 					}
 				}

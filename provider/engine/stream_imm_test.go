@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -219,7 +220,7 @@ func TestImmediateBehindRTR(t *testing.T) {
 func TestImmediateSolicited(t *testing.T) {
 	storyOn(t, memnet.Options{}, extended(Options{}), params(true), sideOptions{events: true}, func(s *side, r *raw) {
 		s.recv(provider.RecvWR{WRID: 1}, provider.RecvWR{WRID: 2})
-		ok(t, s.cq.ReqNotify(true))
+		testkit.OK(t, s.cq.ReqNotify(true))
 		event := func() bool {
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -455,7 +456,7 @@ func TestImmediateTakesFromSRQ(t *testing.T) {
 		defer q.Close()
 		mine, theirs := connectTransport(t, network, memAddr)
 		defer theirs.Close()
-		ok(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
+		testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
 		framer, d := newFraming(true)
 		peer := &raw{t: t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
 		r.post(t, nil, 7, 8)

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
@@ -17,7 +18,7 @@ func TestLingerBegins(t *testing.T) {
 	for range 1000 { // the moment is short
 		q := s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 1}})
 		mine, theirs := connectTransport(t, network, memAddr)
-		ok(t, q.start(mine, params(true), nil, func(error) {}))
+		testkit.OK(t, q.start(mine, params(true), nil, func(error) {}))
 		st := q.stream.Load()
 		l := &st.linger
 		var stop atomic.Bool
@@ -38,8 +39,8 @@ func TestLingerBegins(t *testing.T) {
 		l.mu.Lock()
 		fin := l.fin
 		l.mu.Unlock()
-		ok(t, theirs.Close())
-		ok(t, q.Close())
+		testkit.OK(t, theirs.Close())
+		testkit.OK(t, q.Close())
 		if !fin {
 			t.Fatal("FIN was not sent")
 		}

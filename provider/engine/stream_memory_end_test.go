@@ -3,6 +3,7 @@ package engine
 import (
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -15,7 +16,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 	posts := map[string]func(s *side, m *region) (post func() error, performed func() bool){
 		"a registration": func(s *side, m *region) (func() error, func() bool) {
 			f := testFast(s.t, s.pd, size)
-			ok(t, f.Map(make([]byte, size)))
+			testkit.OK(t, f.Map(make([]byte, size)))
 			return func() error { return s.enqueue(regWR(1, f, allRights)) }, func() bool { return f.valid || f.acquireRemote() }
 		},
 		"a bind": func(s *side, m *region) (func() error, func() bool) {
@@ -37,8 +38,10 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 		"is blocked":   func(*side) mpa.Params { return params(true) },
 	}
 	ends := map[string]func(s *side){
-		"Close":  func(s *side) { ok(t, s.qp.Close()) },
-		"ERR":    func(s *side) { ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState)) },
+		"Close": func(s *side) { testkit.OK(t, s.qp.Close()) },
+		"ERR": func(s *side) {
+			testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		},
 		"a Read": func(s *side) { s.qp.stream.Load().resumeTx() }, // posted below; it fails
 	}
 	for what, prepare := range posts {
@@ -53,10 +56,10 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						post, performed := prepare(s, m)
 						if how == "a Read" {
 							bad := []provider.SGE{{Length: 1, LKey: 1}}
-							ok(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead,
+							testkit.OK(t, s.enqueue(provider.SendWR{WRID: 2, Opcode: provider.WRRDMARead,
 								SGList: bad}))
 						}
-						ok(t, post())
+						testkit.OK(t, post())
 						st := s.qp.stream.Load()
 						if state == "is blocked" {
 							st.blocked.Store(true)
@@ -74,7 +77,7 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						}
 						s.noWC("after its flush")
 						if how != "Close" { // nor is it done after RESET
-							ok(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+							testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
 							st.resumeTx()
 							s.noWC("after RESET")
 						}
@@ -90,15 +93,15 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 func TestLateResumeAndNextConnection(t *testing.T) {
 	story(t, Options{}, responder(true), func(s *side, r *raw) {
 		f := testFast(s.t, s.pd, 10)
-		ok(t, f.Map(make([]byte, 10)))
+		testkit.OK(t, f.Map(make([]byte, 10)))
 		old := s.qp.stream.Load()
 		for _, state := range []provider.QPState{provider.QPErr, provider.QPReset} {
-			ok(t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
+			testkit.OK(t, s.qp.Modify(provider.QPAttr{State: state}, provider.QPAttrState))
 		}
 		mine, theirs := connectTransport(s.t, s.dev.opts.Network, memAddr)
 		defer theirs.Close()
 		s.start(mine, params(true), nil)
-		ok(t, s.enqueue(regWR(1, f, allRights)))
+		testkit.OK(t, s.enqueue(regWR(1, f, allRights)))
 		old.resumeTx()
 		s.noWC("the stream before does not perform it")
 		s.qp.stream.Load().resumeTx()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -69,7 +70,7 @@ func (r *raw) write(b []byte) {
 // fpdu frames a segment.
 func (r *raw) fpdu(h ddp.Header, payload []byte) []byte {
 	r.t.Helper()
-	return must(r.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(r.t)
+	return testkit.Must(r.framer.AppendFPDU(nil, h.AppendTo(nil), payload))(r.t)
 }
 
 // send sends a segment.
@@ -112,7 +113,7 @@ func (r *raw) next(what string) (ddp.Header, []byte) {
 		if need == 0 {
 			r.in = bytes.Clone(r.in[span.Len:])
 			h, payload, err := ddp.Parse(bytes.Clone(span.ULPDU))
-			ok(r.t, err)
+			testkit.OK(r.t, err)
 			return h, payload
 		}
 		if !r.read(patience) {
@@ -181,7 +182,7 @@ func (r *raw) wantTerminate(what string, f fault, h *ddp.Header, payloadLen int,
 	if read != nil {
 		want.R, want.Read = true, *read
 	}
-	got := must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(r.t)
+	got := testkit.Must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(r.t)
 	if got.Terminate != want || !bytes.Equal(payload, want.AppendTo(nil)) {
 		r.t.Fatalf("%s: Terminate\n%+v, want\n%+v", what, got.Terminate, want)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -16,7 +17,7 @@ import (
 // wantReadRequest waits for the Read Request with this MSN.
 func (r *raw) wantReadRequest(what string, msn uint32) rdmap.ReadRequest {
 	r.t.Helper()
-	return must(rdmap.ParseReadRequest(r.want(what, rdmap.ReadRequestHeader(msn))))(r.t)
+	return testkit.Must(rdmap.ParseReadRequest(r.want(what, rdmap.ReadRequestHeader(msn))))(r.t)
 }
 
 // answer responds to a Read Request.
@@ -163,7 +164,7 @@ func TestSourceGoes(t *testing.T) {
 		q := rdmap.ReadRequest{SinkSTag: 7, SinkTO: 1000, Size: 1 << 20, SourceSTag: src.m.stag, SourceTO: src.to(0)}
 		r.readReq(q)
 		time.Sleep(time.Millisecond)
-		ok(t, src.m.Close())
+		testkit.OK(t, src.m.Close())
 		done := 0
 		for {
 			h, payload := r.next("segments that were laid out before")
@@ -193,7 +194,7 @@ func TestBadSource(t *testing.T) {
 			"unknown key":     func(s *side, m *region) provider.SGE { e := m.sge(0, 1); e.LKey++; return e },
 			"past the end":    func(s *side, m *region) provider.SGE { return m.sge(9, 2) },
 			"other PD":        func(s *side, m *region) provider.SGE { return alien(s).sge(0, 1) },
-			"closed":          func(s *side, m *region) provider.SGE { ok(s.t, m.m.Close()); return m.sge(0, 1) },
+			"closed":          func(s *side, m *region) provider.SGE { testkit.OK(s.t, m.m.Close()); return m.sge(0, 1) },
 			"before the base": func(s *side, m *region) provider.SGE { return m.sge(-1, 2) },
 		} {
 			t.Run(fmt.Sprintf("%v, %s", op, what), func(t *testing.T) {
@@ -218,8 +219,8 @@ func TestBadSource(t *testing.T) {
 // alien is a region of another PD of the same device.
 func alien(s *side) *region {
 	s.t.Helper()
-	other := must(s.dev.AllocPD())(s.t).(*pd)
-	s.t.Cleanup(func() { ok(s.t, other.Close()) })
+	other := testkit.Must(s.dev.AllocPD())(s.t).(*pd)
+	s.t.Cleanup(func() { testkit.OK(s.t, other.Close()) })
 	return (&side{t: s.t, pd: other}).reg(10, provider.AccessLocalWrite)
 }
 
@@ -236,7 +237,7 @@ func TestSourceGoesMidMessage(t *testing.T) {
 				want := bytes.Clone(src.b)
 				s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{src.sge(0, 1<<20)}, RKey: 5})
 				time.Sleep(time.Millisecond)
-				ok(t, src.m.Close())
+				testkit.OK(t, src.m.Close())
 				clear(src.b) // the memory is the application's again
 				for done := 0; ; {
 					h, payload := r.next("what was laid out before")
@@ -261,7 +262,7 @@ func TestSinkGoes(t *testing.T) {
 		sink := s.reg(10, provider.AccessLocalWrite)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, SGList: []provider.SGE{sink.sge(0, 10)}, RKey: 1})
 		q := r.wantReadRequest("the Read", 1)
-		ok(t, sink.m.Close())
+		testkit.OK(t, sink.m.Close())
 		r.answer(q)
 		r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
 		s.wantWC("the Read", provider.WC{WRID: 1, Status: provider.WCLocProtErr})

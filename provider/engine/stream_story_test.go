@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -112,7 +113,7 @@ func TestInitiatorSendsRTR(t *testing.T) {
 					r.want("an empty Write", rdmap.WriteHeader(0, 0, true))
 				case mpa.RTRRead:
 					payload := r.want("an empty Read", rdmap.ReadRequestHeader(1))
-					if q := must(rdmap.ParseReadRequest(payload))(t); q.Size != 0 {
+					if q := testkit.Must(rdmap.ParseReadRequest(payload))(t); q.Size != 0 {
 						t.Errorf("a Read of %d octets", q.Size)
 					}
 					r.send(rdmap.ReadResponseHeader(0, 0, true), nil)
@@ -142,7 +143,7 @@ func converse(s *side, r *raw) conversation {
 	s.recv(provider.RecvWR{WRID: 10, SGList: []provider.SGE{recv.sge(0, 100), recv.sge(150, 100)}}, provider.RecvWR{WRID: 11})
 	s.send(provider.SendWR{WRID: 1, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
 		SGList: []provider.SGE{sink.sge(0, 100), sink.sge(150, 150)}, RemoteAddr: 9, RKey: 8})
-	q := must(rdmap.ParseReadRequest(r.want("the Read Request", rdmap.ReadRequestHeader(1))))(s.t)
+	q := testkit.Must(rdmap.ParseReadRequest(r.want("the Read Request", rdmap.ReadRequestHeader(1))))(s.t)
 
 	var o []byte
 	add := func(h ddp.Header, payload []byte) { o = append(o, r.fpdu(h, payload)...) }
@@ -266,7 +267,7 @@ func TestReceivedTerminate(t *testing.T) {
 		s.recv(provider.RecvWR{WRID: 3})
 		r.want("a Read Request", rdmap.ReadRequestHeader(1))
 		h := rdmap.ReadRequestHeader(2)
-		q := must(rdmap.ParseReadRequest(r.want("another", h)))(t)
+		q := testkit.Must(rdmap.ParseReadRequest(r.want("another", h)))(t)
 		r.want("a Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
 		term := rdmap.NewTerminate(rdmap.ErrReadAccess, &h, h.Len()+rdmap.ReadRequestLen, &q)
 		r.send(rdmap.TerminateHeader(), term.AppendTo(nil))
@@ -328,7 +329,7 @@ func TestTerminateSurvives(t *testing.T) {
 				r.wantTerminate("all that came behind is dropped", fault{1, 2, 3}, &h, 0, nil)
 				r.wantFIN("and FIN")
 				if closes {
-					ok(t, r.c.CloseWrite())
+					testkit.OK(t, r.c.CloseWrite())
 				}
 				time.Sleep(2 * time.Second)
 				if resets.Load() {
@@ -388,12 +389,12 @@ func TestPeerCloses(t *testing.T) {
 		want error
 		fin  bool
 	}{
-		{"FIN", func(r *raw) { ok(r.t, r.c.CloseWrite()) }, io.EOF, true},
+		{"FIN", func(r *raw) { testkit.OK(r.t, r.c.CloseWrite()) }, io.EOF, true},
 		{"FIN inside an FPDU", func(r *raw) {
 			r.write(r.fpdu(sendSeg(1, 0, true), nil)[:7])
-			ok(r.t, r.c.CloseWrite())
+			testkit.OK(r.t, r.c.CloseWrite())
 		}, io.ErrUnexpectedEOF, true},
-		{"reset", func(r *raw) { ok(r.t, r.c.Abort()) }, syscall.ECONNRESET, false},
+		{"reset", func(r *raw) { testkit.OK(r.t, r.c.Abort()) }, syscall.ECONNRESET, false},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			story(t, Options{}, params(true), func(s *side, r *raw) {
@@ -459,7 +460,7 @@ func TestPeerClosesAndReadsNothing(t *testing.T) {
 	storyOn(t, memnet.Options{Window: 100, Tap: resets}, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
 		src := s.reg(1000, 0)
 		s.send(provider.SendWR{WRID: 1, Opcode: provider.WRSend, SGList: []provider.SGE{src.sge(0, 1000)}})
-		ok(t, r.c.CloseWrite())
+		testkit.OK(t, r.c.CloseWrite())
 		if err := s.wantDown("FIN"); !errors.Is(err, io.EOF) {
 			t.Errorf("ended with %v", err)
 		}

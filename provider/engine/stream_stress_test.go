@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -91,26 +92,26 @@ func TestEndsUnderTraffic(t *testing.T) {
 		"mem": func() transport.Network {
 			return memnet.New(&memnet.Options{Seed: rng.Uint64(), Cut: true, Window: 50_000})
 		},
-		"TCP": func() transport.Network { return must(tcpNetwork(Options{}))(t) },
+		"TCP": func() transport.Network { return testkit.Must(tcpNetwork(Options{}))(t) },
 	} {
 		addr := tcpAddr
 		if name == "mem" {
 			addr = memAddr
 		}
 		for what, end := range map[string]func(a, b *side, m *region){
-			"Close":           func(a, b *side, _ *region) { ok(t, a.qp.Close()) },
-			"Close of both":   func(a, b *side, _ *region) { go a.qp.Close(); ok(t, b.qp.Close()) },
+			"Close":           func(a, b *side, _ *region) { testkit.OK(t, a.qp.Close()) },
+			"Close of both":   func(a, b *side, _ *region) { go a.qp.Close(); testkit.OK(t, b.qp.Close()) },
 			"disconnect":      func(a, b *side, _ *region) { a.qp.disconnect() },
 			"disconnect both": func(a, b *side, _ *region) { a.qp.disconnect(); b.qp.disconnect() },
 			"abort":           func(a, b *side, _ *region) { a.qp.abort(fmt.Errorf("enough")) },
-			"ERR":             func(a, b *side, _ *region) { ok(t, a.modify(provider.QPErr)) },
+			"ERR":             func(a, b *side, _ *region) { testkit.OK(t, a.modify(provider.QPErr)) },
 			"SQE": func(a, b *side, _ *region) {
 				// Nothing holds the Sends back, so that the receives may have run out before.
 				if err := b.modify(provider.QPSQE); err != nil && b.qp.getState() != provider.QPErr {
 					t.Fatal(err)
 				}
 			},
-			"deregistration": func(a, b *side, m *region) { ok(t, m.m.Close()) },
+			"deregistration": func(a, b *side, m *region) { testkit.OK(t, m.m.Close()) },
 		} {
 			for round := range 3 {
 				t.Run(fmt.Sprintf("%s/%s/%d", name, what, round), func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestEndsUnderTraffic(t *testing.T) {
 // exactly one completion each.
 func TestEveryWorkRequestCompletes(t *testing.T) {
 	for round := range 20 {
-		network := must(tcpNetwork(Options{}))(t)
+		network := testkit.Must(tcpNetwork(Options{}))(t)
 		a, b := pair(t, network, tcpAddr, Options{}, sideOptions{cap: provider.QPCap{MaxSendWR: 4096, MaxRecvWR: 4096, MaxSendSGE: 1, MaxRecvSGE: 1}, cqe: 16384}, params(true))
 		m := a.reg(64, 0)
 		dst := b.reg(64, everything)
@@ -159,7 +160,7 @@ func TestEveryWorkRequestCompletes(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Duration(round) * 50 * time.Microsecond)
-		ok(t, b.modify(provider.QPErr))
+		testkit.OK(t, b.modify(provider.QPErr))
 		wg.Wait()
 		for i := range n {
 			if wc := a.poll(); wc.WRID != uint64(i) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -52,7 +53,7 @@ func (s *scene) read(q rdmap.ReadRequest) act {
 func (s *scene) ownRead() rdmap.ReadRequest {
 	s.send(provider.SendWR{WRID: 50, Opcode: provider.WRRDMARead, SGList: []provider.SGE{s.local.sge(10, 100)}, RemoteAddr: 5, RKey: 6})
 	payload := s.r.want("the Read Request goes out", rdmap.ReadRequestHeader(1))
-	return must(rdmap.ParseReadRequest(payload))(s.t)
+	return testkit.Must(rdmap.ParseReadRequest(payload))(s.t)
 }
 
 func write(stag uint32, to uint64, last bool) ddp.Header { return rdmap.WriteHeader(stag, to, last) }
@@ -216,11 +217,11 @@ var faults = []struct {
 		do: func(s *scene) act { return s.one(change(rdmap.TerminateHeader(), func(h *ddp.Header) { h.QN = 0 }), 4) }},
 	{what: "ULPDU shorter than a DDP header", want: fault{2, 0, 3},
 		do: func(s *scene) act {
-			s.r.write(must(s.r.framer.AppendFPDU(nil, []byte{0x41, 0x43, 0, 0}))(s.t))
+			s.r.write(testkit.Must(s.r.framer.AppendFPDU(nil, []byte{0x41, 0x43, 0, 0}))(s.t))
 			return act{}
 		}},
 	{what: "empty ULPDU", want: fault{2, 0, 3},
-		do: func(s *scene) act { s.r.write(must(s.r.framer.AppendFPDU(nil))(s.t)); return act{} }},
+		do: func(s *scene) act { s.r.write(testkit.Must(s.r.framer.AppendFPDU(nil))(s.t)); return act{} }},
 }
 
 // framings are the ways in which a stream can be framed and placed.
@@ -250,13 +251,13 @@ func newScene(s *side, r *raw) *scene {
 		wo:    s.reg(200, provider.AccessLocalWrite|provider.AccessRemoteWrite),
 		local: s.reg(200, provider.AccessLocalWrite),
 	}
-	other := must(s.dev.AllocPD())(s.t).(*pd)
-	s.t.Cleanup(func() { ok(s.t, other.Close()) })
+	other := testkit.Must(s.dev.AllocPD())(s.t).(*pd)
+	s.t.Cleanup(func() { testkit.OK(s.t, other.Close()) })
 	alien := &side{t: s.t, pd: other}
 	sc.alien = alien.reg(200, everything)
 	gone := s.reg(1, everything)
 	sc.gone = gone.m.stag
-	ok(s.t, gone.m.Close())
+	testkit.OK(s.t, gone.m.Close())
 	s.recv(provider.RecvWR{WRID: 100, SGList: []provider.SGE{sc.local.sge(0, 60), sc.local.sge(100, 40)}},
 		provider.RecvWR{WRID: 101})
 	return sc

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -43,7 +44,7 @@ func BenchmarkReceived(b *testing.B) {
 				} else {
 					h = rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
 				}
-				octets = must(framer.AppendFPDU(octets, h.AppendTo(nil), dst.b[:n]))(b)
+				octets = testkit.Must(framer.AppendFPDU(octets, h.AppendTo(nil), dst.b[:n]))(b)
 			}
 			b.ResetTimer()
 			for i := 0; i < b.N; i += fpdus {
@@ -87,7 +88,7 @@ func BenchmarkSent(b *testing.B) {
 			b.Run(fmt.Sprintf("mss=%d/crc=%v", mss, crc), func(b *testing.B) {
 				const size = 256 << 10
 				x := newSide(b, Options{}, sideOptions{})
-				network := must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(b)
+				network := testkit.Must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(b)
 				mine, theirs := connectTransport(b, network, tcpAddr)
 				x.start(mine, params(crc), nil)
 				st := x.qp.stream.Load()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -16,7 +17,7 @@ func BenchmarkWriteMany(b *testing.B) {
 	for _, n := range []int{16, 64} {
 		for _, size := range []int{1000, 1 << 20} {
 			b.Run(fmt.Sprintf("qps=%d/size=%d", n, size), func(b *testing.B) {
-				network := must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(b)
+				network := testkit.Must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(b)
 				so := sideOptions{cqe: 1 << 14, cap: provider.QPCap{MaxSendWR: 64, MaxRecvWR: 1, MaxSendSGE: 1}}
 				x, y := newSide(b, Options{Network: network}, so), newSide(b, Options{Network: network}, so)
 				src := x.reg(size, provider.AccessLocalWrite)
@@ -25,10 +26,10 @@ func BenchmarkWriteMany(b *testing.B) {
 				for range n {
 					cx, cy := connectTransport(b, network, tcpAddr)
 					qx, qy := x.newQP(so), y.newQP(so)
-					ok(b, qx.start(cx, params(true), nil, func(error) {}))
+					testkit.OK(b, qx.start(cx, params(true), nil, func(error) {}))
 					p := params(true)
 					p.WaitFirstFPDU = true
-					ok(b, qy.start(cy, p, nil, func(error) {}))
+					testkit.OK(b, qy.start(cy, p, nil, func(error) {}))
 					qps = append(qps, qx)
 					b.Cleanup(func() { qx.Close(); qy.Close() })
 				}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
@@ -75,7 +76,7 @@ func TestTurnOfTransmitting(t *testing.T) {
 								SGList: []provider.SGE{src.sge(0, size)},
 							}
 						}
-						must(q.PostSend(wrs))(t)
+						testkit.Must(q.PostSend(wrs))(t)
 					}
 					mulpdu := mpa.MULPDU(mss, false)
 					each := uint64(fpduCost)
@@ -159,7 +160,7 @@ func TestTurnsOfMany(t *testing.T) {
 					others, raws = append(others, q.stream.Load()), append(raws, r)
 				}
 				q, victim := s.besides(network)
-				must(q.PostRecv(make([]provider.RecvWR, 64)))(t)
+				testkit.Must(q.PostRecv(make([]provider.RecvWR, 64)))(t)
 				s.dev.poller.Poll()
 				s.dev.poller.Poll()
 				for _, r := range raws {
@@ -299,7 +300,7 @@ func TestDribble(t *testing.T) {
 		if have := cap(st.rx.part.b); have > len(fpdu) {
 			t.Errorf("%d octets are kept for an FPDU of %d", have, len(fpdu))
 		}
-		must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
+		testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: 1}}))(t)
 		r.write(fpdu[20<<10+octets:])
 		for s.dev.poller.Poll() > 0 {
 		}
@@ -430,12 +431,12 @@ func TestTurnOfDropping(t *testing.T) {
 		st.settle()
 		mine, theirs := connectTransport(t, network, memAddr)
 		w, err := newWire(s.dev, mine)
-		ok(t, err)
+		testkit.OK(t, err)
 		s.dev.leave(w, []byte("the end"))
 		for range octets {
 			r.write([]byte{0})
 			_, err := theirs.Writev([][]byte{{0}})
-			ok(t, err)
+			testkit.OK(t, err)
 		}
 		polls := 0
 		for s.dev.poller.Poll() > 0 {
@@ -444,6 +445,6 @@ func TestTurnOfDropping(t *testing.T) {
 		if least := 2 * octets * readLeast / (turns.ShortAll + turns.Long); polls < least {
 			t.Errorf("%d octets, of a read each, are dropped in %d Polls, want at least %d", 2*octets, polls, least)
 		}
-		ok(t, theirs.Close())
+		testkit.OK(t, theirs.Close())
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -102,9 +103,9 @@ func TestUnwatchReasons(t *testing.T) {
 		}{
 			{"mute", func() { m.mute(st) }, readMuted, 0},
 			{"attend", s.dev.attend, 0, readMuted},
-			{"store", func() { ok(t, st.unwatch(readStoring, true)) }, readStoring, 0},
-			{"stored", func() { ok(t, st.unwatch(readStoring, false)) }, 0, readStoring},
-			{"FIN", func() { ok(t, st.unwatch(readEnded, true)) }, readEnded, 0},
+			{"store", func() { testkit.OK(t, st.unwatch(readStoring, true)) }, readStoring, 0},
+			{"stored", func() { testkit.OK(t, st.unwatch(readStoring, false)) }, 0, readStoring},
+			{"FIN", func() { testkit.OK(t, st.unwatch(readEnded, true)) }, readEnded, 0},
 		}
 		for n := 1; n < pow(len(steps), depth); n++ {
 			var want unwatched
@@ -119,7 +120,7 @@ func TestUnwatchReasons(t *testing.T) {
 				}
 			}
 			s.dev.attend()
-			ok(t, st.unwatch(readStoring|readEnded, false))
+			testkit.OK(t, st.unwatch(readStoring|readEnded, false))
 		}
 	})
 }
@@ -139,8 +140,8 @@ func TestStoreAndMute(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		const size = 100
 		o := &store{b: make([]byte, size), gate: make(chan struct{})}
-		om := must(s.pd.RegObject(o, size, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
-		defer func() { ok(t, om.Close()) }()
+		om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		defer func() { testkit.OK(t, om.Close()) }()
 		st := s.qp.stream.Load()
 		write := func() { r.send(rdmap.WriteHeader(om.stag, om.base, true), make([]byte, size)) }
 		s.dev.muting.mute(st)
@@ -185,13 +186,13 @@ func TestCannotWatch(t *testing.T) {
 		},
 		"an object has stored": func(w *watching, s *side, r *raw) {
 			o := &store{b: make([]byte, 1), gate: make(chan struct{})}
-			om := must(s.pd.RegObject(o, 1, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+			om := testkit.Must(s.pd.RegObject(o, 1, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 			r.send(rdmap.WriteHeader(om.stag, om.base, true), []byte{1})
 			synctest.Wait()
 			w.refuseOn(refused)
 			o.gate <- struct{}{}
 			synctest.Wait()
-			ok(t, om.Close())
+			testkit.OK(t, om.Close())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -265,14 +266,14 @@ func TestGiveBackMeetsLook(t *testing.T) {
 // TestTxMuIsGivenBack: only functions that then look for work that was left to the holder
 // release txMu.
 func TestTxMuIsGivenBack(t *testing.T) {
-	entries := must(os.ReadDir("."))(t)
+	entries := testkit.Must(os.ReadDir("."))(t)
 	fset := token.NewFileSet()
 	found := 0
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
 			continue
 		}
-		file := must(parser.ParseFile(fset, e.Name(), nil, 0))(t)
+		file := testkit.Must(parser.ParseFile(fset, e.Name(), nil, 0))(t)
 		for _, d := range file.Decls {
 			f, is := d.(*ast.FuncDecl)
 			if !is {

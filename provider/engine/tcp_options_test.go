@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -18,11 +19,11 @@ func TestTCPOptions(t *testing.T) {
 		CongestionControl: "reno", SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10, DSCP: 8, Device: "lo",
 		KeepAlive: transport.KeepAlive{Idle: time.Minute}, UserTimeout: time.Second,
 	}
-	d := must(New(&Options{TCP: opts}).Open(""))(t).(*device)
+	d := testkit.Must(New(&Options{TCP: opts}).Open(""))(t).(*device)
 	if got := d.opts.Network.(*transport.TCP).Options(); got != opts {
 		t.Errorf("options %+v, want %+v", got, opts)
 	}
-	ok(t, d.Close())
+	testkit.OK(t, d.Close())
 	for _, tc := range []struct {
 		opts transport.TCPOptions
 		want syscall.Errno

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -72,7 +73,7 @@ func TestBuiltForWhatIsTaken(t *testing.T) {
 		for i := range 100 {
 			for left := each; left > 0; {
 				n, err := r.c.Readv([][]byte{buf[:left]})
-				ok(t, err)
+				testkit.OK(t, err)
 				left -= n
 			}
 			s.dev.poller.Poll()

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -79,13 +80,13 @@ func (p plainSocket) Readv(bufs [][]byte) (int, error) {
 // receive buffer has so many.
 func segmentsOf(t *testing.T, mss, buffer int, dst netip.AddrPort) (peer *raw, fd int) {
 	t.Helper()
-	fd = must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
-	t.Cleanup(func() { ok(t, unix.Close(fd)) })
-	ok(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, mss))
-	ok(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer))
-	ok(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
-	ok(t, unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())}))
-	ok(t, unix.SetNonblock(fd, true))
+	fd = testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	t.Cleanup(func() { testkit.OK(t, unix.Close(fd)) })
+	testkit.OK(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, mss))
+	testkit.OK(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer))
+	testkit.OK(t, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+	testkit.OK(t, unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())}))
+	testkit.OK(t, unix.SetNonblock(fd, true))
 	peer = &raw{t: t, c: plainSocket{fd: fd}, sendMSN: 1, readMSN: 1}
 	peer.framer, peer.d = newFraming(true)
 	return peer, fd
@@ -95,8 +96,8 @@ func segmentsOf(t *testing.T, mss, buffer int, dst netip.AddrPort) (peer *raw, f
 // address.
 func socketTo(t *testing.T, remote netip.AddrPort) int {
 	t.Helper()
-	for _, e := range must(os.ReadDir("/proc/self/fd"))(t) {
-		fd := must(strconv.Atoi(e.Name()))(t)
+	for _, e := range testkit.Must(os.ReadDir("/proc/self/fd"))(t) {
+		fd := testkit.Must(strconv.Atoi(e.Name()))(t)
 		if sa, err := unix.Getpeername(fd); err == nil {
 			if in, is := sa.(*unix.SockaddrInet4); is && netip.AddrPortFrom(netip.AddrFrom4(in.Addr), uint16(in.Port)) == remote {
 				return fd
@@ -124,10 +125,10 @@ func newReadServer(t *testing.T, mss, buffer int) *readServer {
 	s := newSide(t, Options{Network: network}, sideOptions{})
 	r := &readServer{t: t, m: s.reg(1<<20, provider.AccessRemoteRead)}
 	pattern(r.m.b, 1)
-	l := must(network.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1))(t)
-	t.Cleanup(func() { ok(t, l.Close()) })
+	l := testkit.Must(network.Listen(netip.MustParseAddrPort("127.0.0.1:0"), 1))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	r.peer, r.fd = segmentsOf(t, mss, buffer, l.Addr())
-	r.conn = must(l.Accept(t.Context()))(t)
+	r.conn = testkit.Must(l.Accept(t.Context()))(t)
 	r.ours = socketTo(t, r.conn.RemoteAddr())
 	p := params(true)
 	p.IRD = 64
@@ -154,7 +155,9 @@ func (r *readServer) answered(octets uint64, wait time.Duration) bool {
 }
 
 // unsent is how many octets the engine's socket holds that TCP can't send yet.
-func (r *readServer) unsent() int { return must(unix.IoctlGetInt(r.ours, unix.SIOCOUTQNSD))(r.t) }
+func (r *readServer) unsent() int {
+	return testkit.Must(unix.IoctlGetInt(r.ours, unix.SIOCOUTQNSD))(r.t)
+}
 
 // stalls waits until the socket has something that TCP can't send, and takes no more.
 func (r *readServer) stalls() {
@@ -225,7 +228,7 @@ func TestStalledPeerCostsNothing(t *testing.T) {
 // cpuTime is what this process has used.
 func cpuTime(t *testing.T) time.Duration {
 	var ru unix.Rusage
-	ok(t, unix.Getrusage(unix.RUSAGE_SELF, &ru))
+	testkit.OK(t, unix.Getrusage(unix.RUSAGE_SELF, &ru))
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 }
 

@@ -7,13 +7,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/internal/testkit"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 func testWantRead(t *testing.T, h Harness) {
 	p := NewPair(t, h)
-	must(t, p.Poller.WantRead(p.Accepted.Conn, false))
-	must(t, p.Poller.WantRead(p.Accepted.Conn, false))
+	testkit.OK(t, p.Poller.WantRead(p.Accepted.Conn, false))
+	testkit.OK(t, p.Poller.WantRead(p.Accepted.Conn, false))
 	p.Dialed.Send([]byte("x"))
 	dialed, accepted := p.Connect(t, h)
 	dialed.Send([]byte("y"))
@@ -22,7 +23,7 @@ func testWantRead(t *testing.T, h Harness) {
 	if p.Accepted.take(true) {
 		t.Error("reported as readable though nobody wants to read")
 	}
-	must(t, p.Poller.WantRead(p.Accepted.Conn, true))
+	testkit.OK(t, p.Poller.WantRead(p.Accepted.Conn, true))
 	p.Accepted.await(true)
 	p.Accepted.Receive(1)
 }
@@ -31,7 +32,7 @@ func testRemove(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	p.Dialed.Send([]byte("x"))
 	p.Accepted.await(true)
-	must(t, p.Poller.WantRead(p.Accepted.Conn, true))
+	testkit.OK(t, p.Poller.WantRead(p.Accepted.Conn, true))
 	p.Poller.Remove(p.Accepted.Conn)
 	p.Poller.Remove(p.Accepted.Conn)
 	p.Accepted.take(true)
@@ -42,9 +43,9 @@ func testRemove(t *testing.T, h Harness) {
 	if err := p.Poller.WantWrite(p.Accepted.Conn, true); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("WantWrite of a stream not watched: %v, want ENOENT", err)
 	}
-	must(t, p.Poller.Add(p.Accepted.Conn, p.Accepted))
+	testkit.OK(t, p.Poller.Add(p.Accepted.Conn, p.Accepted))
 	p.Accepted.await(true)
-	must(t, p.Poller.WantRead(p.Accepted.Conn, true))
+	testkit.OK(t, p.Poller.WantRead(p.Accepted.Conn, true))
 	_ = p.Accepted.Close()
 	p.Accepted.take(true)
 	p.Poller.Poll()
@@ -59,7 +60,7 @@ func testAddRefuses(t *testing.T, h Harness) {
 		t.Errorf("second Add: %v, want EEXIST", err)
 	}
 	other, err := h.Network.NewPoller()
-	must(t, err)
+	testkit.OK(t, err)
 	defer func() { _ = other.Close() }()
 	if err := other.Add(p.Dialed.Conn, p.Dialed); !errors.Is(err, syscall.EEXIST) {
 		t.Errorf("Add to a second poller: %v, want EEXIST", err)
@@ -79,7 +80,7 @@ func testAddRefuses(t *testing.T, h Harness) {
 func testWait(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	p.Poller.Wake()
-	must(t, p.Poller.Wait(t.Context())) // a Wake before counts
+	testkit.OK(t, p.Poller.Wait(t.Context())) // a Wake before counts
 
 	ctx, cancel := context.WithCancel(t.Context())
 	first := waitFor(ctx, p.Poller)
@@ -92,16 +93,16 @@ func testWait(t *testing.T, h Harness) {
 	}
 	// The end of a context may leave a Wake behind; take it away.
 	p.Poller.Wake()
-	must(t, p.Poller.Wait(t.Context()))
+	testkit.OK(t, p.Poller.Wait(t.Context()))
 
 	second := waitFor(t.Context(), p.Poller)
 	p.Poller.Wake()
-	must(t, <-second)
+	testkit.OK(t, <-second)
 
 	third := waitFor(t.Context(), p.Poller)
 	p.Dialed.Send([]byte("x"))
-	must(t, <-third)
-	must(t, p.Poller.Wait(t.Context())) // still readable: nobody read
+	testkit.OK(t, <-third)
+	testkit.OK(t, p.Poller.Wait(t.Context())) // still readable: nobody read
 	if p.Poller.Poll() == 0 || !p.Accepted.take(true) {
 		t.Error("Wait returned and nothing was ready")
 	}
@@ -110,8 +111,8 @@ func testWait(t *testing.T, h Harness) {
 func testClosedPoller(t *testing.T, h Harness) {
 	p := NewPair(t, h)
 	waiting := waitFor(t.Context(), p.Poller)
-	must(t, p.Poller.Close())
-	must(t, p.Poller.Close())
+	testkit.OK(t, p.Poller.Close())
+	testkit.OK(t, p.Poller.Close())
 	if err := <-waiting; !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Wait in progress: %v, want ErrClosed", err)
 	}
@@ -126,14 +127,14 @@ func testClosedPoller(t *testing.T, h Harness) {
 	p.Poller.Attend()
 	p.Poller.Remove(p.Dialed.Conn)
 	other, err := h.Network.NewPoller()
-	must(t, err)
+	testkit.OK(t, err)
 	defer func() { _ = other.Close() }()
-	must(t, other.Add(p.Accepted.Conn, p.Accepted)) // forgotten by the closed one
+	testkit.OK(t, other.Add(p.Accepted.Conn, p.Accepted)) // forgotten by the closed one
 	p.Accepted.poller = other
 	p.Accepted.await(true)
 	third, err := h.Network.NewPoller()
-	must(t, err)
-	must(t, third.Close())
+	testkit.OK(t, err)
+	testkit.OK(t, third.Close())
 	other.Remove(p.Accepted.Conn)
 	if err := third.Add(p.Accepted.Conn, p.Accepted); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("Add: %v, want ErrClosed", err)
@@ -169,12 +170,5 @@ func testMany(t *testing.T, h Harness) {
 		if got := dialed.Receive(1); got[0] != 0xa5 {
 			t.Errorf("received %#x", got[0])
 		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

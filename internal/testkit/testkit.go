@@ -1,0 +1,32 @@
+// Package testkit has what the tests of all packages need. Only tests import it.
+package testkit
+
+import "testing"
+
+// Must returns v, or ends the test if err is not nil. It takes the results of a call directly:
+//
+//	pd := testkit.Must(dev.AllocPD())(t)
+func Must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		OK(t, err)
+		return v
+	}
+}
+
+// Must2 is Must for two results and an error.
+func Must2[A, B any](a A, b B, err error) func(testing.TB) (A, B) {
+	return func(t testing.TB) (A, B) {
+		t.Helper()
+		OK(t, err)
+		return a, b
+	}
+}
+
+// OK ends the test if err is not nil.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
