@@ -10,8 +10,8 @@ import (
 var onSiw, onRxe, onKernel = ondevice.OnSiw, ondevice.OnRxe, ondevice.OnKernel
 
 // elsewhere are the tests, and the examples, that run on devices of the kernel, too:
-// what nobody should do, memory, queues, SRQs, events and states.
-const elsewhere = "^Example|^TestBad|^TestMemory|^TestQueue|^TestSRQ|^TestEvents|^TestStates"
+// what nobody should do and what it looks like, memory, queues, SRQs, events and states.
+const elsewhere = "^Example|^TestBad|^TestMemory|^TestQueue|^TestSRQ|^TestEvents|^TestStates|^TestWrongUses"
 
 // TestOnSiw runs them on siw.
 func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw) }
@@ -27,4 +27,5 @@ var notOnRxe = map[string]string{
 	"TestEventsSQDrained": "rxe looks whether all is done when there is something to send, and tells whether it was asked to or not: kernel.TestRxe has what holds",
 	"TestSRQRunsDry":      "RoCE sends a message without a receive again, and the connection goes on: kernel.TestRxe (receiver not ready)",
 	"TestStates":          "RC moves with InfiniBand's attributes only: kernel.TestRxe (QP states)",
+	"TestWrongUses":       "the table is of iWARP",
 }

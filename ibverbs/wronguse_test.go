@@ -142,6 +142,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b0x[0-9a-f]{6,16}\b`), "ADDR"},
 	{regexp.MustCompile(`\b(govs0|siw0)\b`), "DEVICE"},
 	{regexp.MustCompile(`\boctets ([0-9a-f]{2} )+[0-9a-f]{2}\b`), "octets HEX"},
+	{regexp.MustCompile(`\b(CompVector is \d+, and must be from 0 to) \d+`), "$1 N"}, // processors
 	{regexp.MustCompile(`\n`), `; `},
 }
 

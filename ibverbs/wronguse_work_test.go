@@ -14,7 +14,7 @@ import (
 
 // wrongPosts are work requests that can't be posted.
 var wrongPosts = []wrongUse{
-	{name: "PostSend: the queue is full, all of it signalled", do: func(t *testing.T) []seen { return fullQueue(t, ibverbs.SendSignaled) }},
+	{name: "PostSend: the queue is full, all of it signalled", do: func(t *testing.T) []seen { return fullQueue(t, ibverbs.SendSignaled) }, not: "siw takes work up as it is posted"},
 	{name: "PostSend: the queue is full, all of it unsignalled", do: func(t *testing.T) []seen { return fullQueue(t, 0) }, not: "siw gives the places of unsignalled work back at once"},
 	{name: "PostRecv: the queue is full", do: fullRecvQueue},
 	{name: "SRQ.PostRecv: the queue is full", do: fullSRQ},

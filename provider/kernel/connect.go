@@ -29,7 +29,7 @@ func (i *id) Connect(param provider.ConnParam) error {
 		if to := i.RemoteAddr(); to.IsValid() {
 			object = to.String()
 		}
-		return opError("rdma_connect", object, i.connect(p))
+		return opError("rdma_connect", object, i.whyNotConnected(i.connect(p)))
 	})
 }
 

@@ -48,7 +48,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		return nil, opError("ibv_create_cq", fmt.Sprintf("%d entries", init.CQE), err)
 	}
 	if init.CQE < 1 || init.CQE > math.MaxInt32 || init.CompVector < 0 || init.CompVector > math.MaxInt32 {
-		return fail(syscall.EINVAL)
+		return fail(d.whyNoCQ(&init, syscall.EINVAL))
 	}
 	q := &cq{dev: d, cookie: init.Cookie}
 	var channel *ibv.CompChannel
@@ -66,7 +66,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	}
 	if err := q.create(init, channel); err != nil {
 		releaseAll(held...)
-		return fail(err)
+		return fail(d.whyNoCQ(&init, err))
 	}
 	return q, nil
 }
@@ -109,7 +109,7 @@ func (q *cq) Resize(cqe int) error {
 	case q.c == nil:
 		return opError(op, "", os.ErrClosed)
 	case cqe < 1 || cqe > math.MaxInt32:
-		return opError(op, fmt.Sprintf("%d entries", cqe), syscall.EINVAL)
+		return opError(op, "", because(syscall.EINVAL, syscall.EINVAL, outside(size{"the number of completions", cqe, 1, q.dev.attr.MaxCQE})))
 	}
 	err := q.c.Resize(cqe)
 	if err == nil {

@@ -116,7 +116,7 @@ func (i *id) BindAddr(addr netip.AddrPort) error {
 
 func (i *id) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	return i.callAddr("rdma_resolve_addr", dst.String(), func(c *rdmacm.ID) error {
-		return c.ResolveAddr(src, dst, millis(timeout))
+		return whyNoAddr(src, dst, c.ResolveAddr(src, dst, millis(timeout)))
 	})
 }
 

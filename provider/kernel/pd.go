@@ -86,7 +86,7 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 		return nil, opError(op, fmt.Sprintf("%d octets", len(buf)), err)
 	}
 	if len(buf) == 0 {
-		return fail(syscall.EINVAL)
+		return fail(fmt.Errorf("%w: the buffer is empty", syscall.EINVAL))
 	}
 	if iova != nil && p.dev.siw {
 		// The call would succeed, but the region's address would be the virtual one.
@@ -110,7 +110,7 @@ func (p *pd) regMR(op string, buf []byte, iova *uint64, access provider.Access) 
 	if err != nil {
 		m.pin.Unpin()
 		p.release()
-		return fail(whyNotRegistered(err, iova != nil))
+		return fail(whyNotRegistered(whyNoRegion(access, err), iova != nil))
 	}
 	m.enter(c)
 	return m, nil

@@ -47,6 +47,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		if err == syscall.ENOMEM && q.stuck() {
 			err = provider.ErrNoneSignaled
 		}
+		err = whyNoPost(err, errSendFull)
 		if err == nil {
 			err = refused
 		}
@@ -143,6 +144,10 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 func (q *qp) siwTakes(wr *provider.SendWR) error {
 	inline := wr.Flags&provider.SendInline != 0
 	switch {
+	case wr.Opcode == provider.WRSendWithImm || wr.Opcode == provider.WRRDMAWriteWithImm:
+		return errSiwImm
+	case wr.Opcode == provider.WRAtomicCmpAndSwp || wr.Opcode == provider.WRAtomicFetchAdd:
+		return errSiwAtomic
 	case wr.Opcode == provider.WRSendWithInv && inline:
 		return fmt.Errorf("%w: siw has no inline data in a Send with Invalidate", syscall.EINVAL)
 	case wr.Opcode == provider.WRRDMARead && !q.ended.Load() && q.ord() == 0:
@@ -150,6 +155,11 @@ func (q *qp) siwTakes(wr *provider.SendWR) error {
 	}
 	return nil
 }
+
+var (
+	errSiwImm    = fmt.Errorf("%w: siw has no immediate data", syscall.EINVAL)
+	errSiwAtomic = fmt.Errorf("%w: siw has no atomic operations", syscall.EINVAL)
+)
 
 // ord returns how many Reads the connection allows at a time. The QP is
 // connected and the caller has sqMu.
@@ -244,6 +254,7 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 			}
 		}
 		n, err := q.c.PostRecv(q.rq)
+		err = whyNoPost(err, errRecvFull)
 		done += n
 		if ended && n > 0 {
 			q.toError() // see late.go

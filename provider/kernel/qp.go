@@ -91,7 +91,7 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	}
 	if err := q.create(attr, scq, rcq, create); err != nil {
 		releaseAll(q.parent...)
-		return nil, memlockError(err)
+		return nil, memlockError(p.dev.whyNoQP(&init, err))
 	}
 	return q, nil
 }

@@ -50,7 +50,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	}
 	if err := r.create(a); err != nil {
 		p.release()
-		return nil, opError(op, "", memlockError(err))
+		return nil, opError(op, "", memlockError(p.dev.whyNoSRQ(a, err)))
 	}
 	return r, nil
 }
@@ -114,6 +114,7 @@ func (r *srq) post(wrs []provider.RecvWR) (int, error) {
 			}
 		}
 		n, err := r.c.PostRecv(r.batch)
+		err = whyNoPost(err, errSRQFull)
 		done += n
 		if err == nil {
 			err = refused
@@ -155,7 +156,7 @@ func (r *srq) modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 	case err == syscall.EOPNOTSUPP && mask&provider.SRQAttrMaxWR != 0:
 		return &provider.UnsupportedError{Feature: "resizing an SRQ", Reason: "the device's driver has no IBV_SRQ_MAX_WR"}
 	case err != nil:
-		return err
+		return because(err, syscall.EINVAL, outside(size{"Limit", attr.Limit, 0, r.granted.MaxWR}))
 	}
 	if mask&provider.SRQAttrMaxWR != 0 {
 		r.granted.MaxWR = attr.MaxWR

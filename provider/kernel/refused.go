@@ -1,0 +1,123 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// What follows explains errnos that the libraries and drivers return alone. It is asked only after a
+// call has failed, because what is tried may be more than a device says that it can do. Each
+// function returns the error as it is if it knows nothing.
+
+// because adds why to err if that is errno alone.
+func because(err error, errno syscall.Errno, why string) error {
+	if err != errno || why == "" { //nolint:errorlint // what wraps it says more already
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, why)
+}
+
+// size is a number that was asked for, and between what it has to be.
+type size struct {
+	name           string
+	asked, low, up int
+}
+
+// outside describes the first of sizes that is not between its limits, empty if all are.
+func outside(sizes ...size) string {
+	for _, s := range sizes {
+		if s.asked < s.low || s.asked > s.up {
+			return fmt.Sprintf("%s is %d, and must be from %d to %d", s.name, s.asked, s.low, s.up)
+		}
+	}
+	return ""
+}
+
+// whyNoCQ explains a refusal of ibv_create_cq.
+func (d *device) whyNoCQ(init *provider.CQInitAttr, err error) error {
+	return because(err, syscall.EINVAL, outside(
+		size{"the number of completions", init.CQE, 1, d.attr.MaxCQE},
+		size{"CompVector", init.CompVector, 0, d.shared.verbs.NumCompVectors() - 1},
+	))
+}
+
+// whyNoQP explains a refusal of ibv_create_qp and rdma_create_qp.
+func (d *device) whyNoQP(init *provider.QPInitAttr, err error) error {
+	if init.Type != 0 && init.Type != provider.QPTypeRC {
+		return because(err, syscall.EOPNOTSUPP, fmt.Sprintf("QP type %d; there are reliable connections (RC) only", init.Type))
+	}
+	a, k := &d.attr, &init.Cap
+	sizes := []size{
+		{"MaxSendWR", k.MaxSendWR, 1, a.MaxQPWR}, {"MaxRecvWR", k.MaxRecvWR, 0, a.MaxQPWR},
+		{"MaxSendSGE", k.MaxSendSGE, 0, a.MaxSGE}, {"MaxRecvSGE", k.MaxRecvSGE, 0, a.MaxSGE},
+	}
+	if d.siw {
+		sizes = append(sizes, size{"MaxInlineData", k.MaxInlineData, 0, siwMaxInline})
+	}
+	return because(err, syscall.EINVAL, outside(sizes...))
+}
+
+// whyNoSRQ explains a refusal of ibv_create_srq.
+func (d *device) whyNoSRQ(a provider.SRQAttr, err error) error {
+	return because(err, syscall.EINVAL, outside(
+		size{"MaxWR", a.MaxWR, 1, d.attr.MaxSRQWR}, size{"MaxSGE", a.MaxSGE, 0, d.attr.MaxSRQSGE}))
+}
+
+// whyNoAddr explains a refusal of rdma_resolve_addr.
+func whyNoAddr(src, dst netip.AddrPort, err error) error {
+	switch {
+	case src.IsValid() && dst.IsValid() && src.Addr().Is4() != dst.Addr().Is4():
+		return because(err, syscall.EINVAL, fmt.Sprintf("%s and %s are of different families", src.Addr(), dst.Addr()))
+	case src.IsValid() && err == syscall.EADDRNOTAVAIL: //nolint:errorlint // the C call's
+		return because(err, syscall.EADDRNOTAVAIL, fmt.Sprintf("no interface with an RDMA device has the address %s to connect from", src.Addr()))
+	case dst.Addr().IsLoopback():
+		return because(err, syscall.EINVAL, "no RDMA device has a loopback address; use the address of the interface under the device")
+	}
+	return err
+}
+
+// whyNotConnected explains a refusal of rdma_connect.
+func (i *id) whyNotConnected(err error) error {
+	switch {
+	case !i.RemoteAddr().IsValid():
+		return because(err, syscall.EINVAL, "the id has no route yet; call ResolveAddr and ResolveRoute, and wait for their events")
+	case i.qp.Load() == nil:
+		return because(err, syscall.EINVAL, "the id has no QP; call ID.CreateQP, or set ConnParam.QP")
+	}
+	return because(err, syscall.ECONNREFUSED, "nobody listens there")
+}
+
+// Errors of posting are made before: programs fill queues on purpose.
+var (
+	errSendFull = fmt.Errorf("%w: the send queue is full; poll the send CQ: a completion frees its place and those before it", syscall.ENOMEM)
+	errRecvFull = fmt.Errorf("%w: the receive queue is full; a message of the peer takes one", syscall.ENOMEM)
+	errSRQFull  = fmt.Errorf("%w: the shared receive queue is full; a message of a peer takes one", syscall.ENOMEM)
+)
+
+// whyNoPost explains a refusal of a post to a queue, with full for one that is full.
+func whyNoPost(err, full error) error {
+	if err == syscall.ENOMEM { //nolint:errorlint // the C call's
+		return full
+	}
+	return err
+}
+
+// whyNoRegion explains a refusal of ibv_reg_mr for its rights.
+func whyNoRegion(access provider.Access, err error) error {
+	const writes = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
+	if access&writes != 0 && access&provider.AccessLocalWrite == 0 {
+		return because(err, syscall.EINVAL, "AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too")
+	}
+	return err
+}
+
+// whyNoPort explains a refusal of a query of a port.
+func whyNoPort(a *ibv.DeviceAttr, port uint8, err error) error {
+	return because(err, syscall.EINVAL, outside(size{"the port", int(port), 1, int(a.PhysPortCnt)}))
+}
