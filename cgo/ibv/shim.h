@@ -111,8 +111,8 @@ static inline uintptr_t govs_async_token(struct ibv_async_event *ev, int *kind)
 	}
 }
 
-// A post call tells with bad_wr which request it refused. libsiw differs from
-// ibv_post_send(3) in these ways:
+// A post call returns in bad_wr the request that it refused. libsiw differs
+// from ibv_post_send(3) in these ways:
 //
 // - It returns a negative errno where a positive one is due.
 // - It returns -1, with errno set, if its doorbell fails.

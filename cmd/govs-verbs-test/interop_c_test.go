@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// TestCPrograms has programs of rdma-core that nobody here wrote talk to a few
-// lines of ours, over the engine and over siw.
+// TestCPrograms connects C programs of rdma-core with the tests' own programs, over the
+// engine and over siw.
 func TestCPrograms(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return

@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if out.err == nil {
 		return status
 	}
-	if !errors.Is(out.err, syscall.EPIPE) { // whoever closed the pipe needs no message
+	if !errors.Is(out.err, syscall.EPIPE) { // the reader has closed the pipe: no message
 		fmt.Fprintf(stderr, "%s: writing the output: %v\n", name, out.err)
 	}
 	return max(status, exitFailed)

@@ -11,11 +11,10 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// settle is how long the client waits before its first message. Between a siw's
-// reply to the connection request and the end of its accept call nobody looks
-// at what comes in, and what came meanwhile is looked at when more comes. The
-// server would never see a first message that is that fast, as those of the
-// engine are.
+// settle is how long the client waits before its first message. Between siw's reply to
+// the connection request and the end of its accept call, siw does not read what comes in,
+// and reads it later only when more comes. The server would never see a first message
+// that is that fast, as those of the engine are.
 const settle = 100 * time.Millisecond
 
 // ping is the client.

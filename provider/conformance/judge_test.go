@@ -268,7 +268,7 @@ func TestJudgeTwice(t *testing.T) {
 	}
 }
 
-// writeSYN writes a capture of a connection that nobody answered.
+// writeSYN writes a capture of a connection without an answer.
 func writeSYN(t *testing.T, dir string, port uint16) string {
 	t.Helper()
 	name := fmt.Sprintf("syn-%d.pcap", port)

@@ -229,8 +229,8 @@ func TestNoDeviceIsAClearError(t *testing.T) {
 	t.Logf("Open: %v; Devices: %v, %v", e, infos, err)
 }
 
-// Events that nobody asks for are bounded: the oldest stay, and how many came after them
-// is reported once. Those of an object that is closed go with it.
+// Events that no call takes are bounded: the oldest stay, and how many came after them is
+// reported once. Those of an object that is closed go with it.
 func TestAsyncEventsAreBounded(t *testing.T) {
 	d := &device{name: "siw0", wake: make(chan struct{}, 1)}
 	gone := &qp{}

@@ -88,7 +88,7 @@ var windowPrograms = []program{
 		b.access(1, provider.WRRDMAWrite, 134, 16)
 		b.access(2, provider.WRRDMARead, 100, 50)
 		b.w.note("what was written", fmt.Sprintf("%q", b.buf[134:150]))
-		// What was one window's key is nobody's once it is invalidated.
+		// A window's key names nothing once it is invalidated.
 		b.request(provider.SendWR{Opcode: provider.WRLocalInv, InvalidateRKey: b.mw.RKey()})
 		b.access(3, provider.WRRDMARead, 100, 8)
 	}),

@@ -324,8 +324,8 @@ func (w *connection) quiet() {
 	})
 }
 
-// flushed waits until every receive has completed and nothing else comes. Those of an
-// SRQ that nobody took remain there.
+// flushed waits until every receive has completed and nothing else comes. Those of an SRQ
+// that no message took remain there.
 func (w *connection) flushed() {
 	w.t.Helper()
 	w.until("all receives are flushed", func() bool {

@@ -247,7 +247,7 @@ func testMigrate(t *testing.T) {
 		t.Fatalf("on the new channel: %+v, %v", ev, err)
 	}
 
-	// Back again, with an event that nobody has taken yet: it goes along.
+	// Back again, with an event that was not fetched yet: it moves along.
 	closeAll(t, a.qp, a.id)
 	waitReadable(t, other)
 	if err := p.id.Migrate(p.ec); err != nil {
@@ -292,7 +292,7 @@ func testEventOfClosedID(t *testing.T) {
 	if ev, err := a.ec.Next(ctx); err != context.DeadlineExceeded {
 		t.Errorf("after Close: %+v, %v", ev, err)
 	}
-	// A request that nobody takes goes with its listener.
+	// A request that no call takes is dropped with its listener.
 	l := p.listen()
 	a.resolve(l.LocalAddr())
 	a.createQP()

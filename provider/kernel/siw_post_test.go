@@ -158,7 +158,7 @@ func testLateEvent(t *testing.T) {
 	if cq, err := a.ch.Next(short); err != context.DeadlineExceeded {
 		t.Errorf("an event without having been armed: %v, %v", cq, err)
 	}
-	// An event that nobody takes goes with its CQ.
+	// An event that no call takes is dropped with its CQ.
 	if err := a.cq.ReqNotify(false); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func testSRQ(t *testing.T) {
 	wantErrno(t, "posting to the QP", err, syscall.EINVAL)
 	wantErrno(t, "Close of an SRQ with a QP", srq.Close(), syscall.EBUSY)
 
-	// An event that nobody asked for holds nothing up.
+	// An event that no call takes holds nothing up.
 	if err := srq.Modify(provider.SRQAttr{Limit: 64}, provider.SRQAttrLimit); err != nil {
 		t.Fatal(err)
 	}

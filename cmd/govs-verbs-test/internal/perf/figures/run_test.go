@@ -107,7 +107,7 @@ func TestRatiosOfARun(t *testing.T) {
 			} else if !bytes.Contains(inside, []byte("nanoseconds")) {
 				t.Errorf("%s%s is not of CPU time", name, kind)
 			}
-			// Profiles are published. Where this program is, is nobody's business.
+			// Profiles are published, and must not have paths of this machine.
 			if bytes.Contains(inside, []byte(os.Args[0])) {
 				t.Errorf("%s%s has %s", name, kind, os.Args[0])
 			}

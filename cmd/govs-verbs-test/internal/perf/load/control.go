@@ -136,7 +136,7 @@ func (c *control) close() error {
 	return errors.Join(errs...)
 }
 
-// tell sends a message.
+// tell sends a message to the other end.
 func (c *control) tell(ctx context.Context, m message) error {
 	text, err := json.Marshal(m)
 	if err != nil {

@@ -72,7 +72,7 @@ const (
 // patience is how long an end may take to send the next message.
 const patience = 10 * time.Second
 
-// tell sends a message.
+// tell sends a message to the other end.
 func tell(c net.Conn, m message) error {
 	text, err := json.Marshal(m)
 	if err != nil {

@@ -135,7 +135,7 @@ const quiet = 5
 func (r *Result) disturbed() bool { return r.Idle.P99 > quiet*r.Idle.P50 }
 
 // worked reports whether the peers did something in each round besides coming and being
-// refused. If they got no CPU, the victim was beside nobody.
+// refused. If they got no CPU, the victim had no peers beside it.
 func (r *Result) worked() bool {
 	for _, s := range r.BesideRounds {
 		if s.Did.Cut = 0; s.Error == "" && s.Did == (Counts{}) {
