@@ -106,6 +106,24 @@ func testSRQ(t *testing.T) {
 	wantErrno(t, "somebody else's SRQ", err, syscall.EINVAL)
 }
 
+// siw never reports IBV_EVENT_QP_LAST_WQE_REACHED, which ibv_get_async_event(3) has for a
+// QP with an SRQ that is in the error state.
+func testNoLastWQE(t *testing.T) {
+	a, p := newSide(t), newSide(t)
+	srq, err := p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}})
+	p.srq = must(t, srq, err)
+	n, err := srq.PostRecv([]provider.RecvWR{{WRID: 1, SGList: []provider.SGE{p.sge(0, 8)}}})
+	must(t, n, err)
+	establish(t, a, p)
+	defer closeAll(t, srq)
+	defer closeAll(t, a.qp, p.qp, a.id, p.id)
+	if err := p.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState); err != nil {
+		t.Fatal(err)
+	}
+	a.want("after the peer's QP was moved to ERR", provider.CMDisconnected)
+	p.noEvent("the QP is in ERR")
+}
+
 // What the provider spares its users.
 func testSRQWithoutHelp(t *testing.T) {
 	a, p := newSide(t), newSide(t)

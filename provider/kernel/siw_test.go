@@ -78,6 +78,7 @@ func TestSiw(t *testing.T) {
 		{"no receive queue", testNoReceiveQueue},
 		{"shared receive queue", testSRQ},
 		{"what libsiw does with a shared receive queue", testSRQWithoutHelp},
+		{"no event for the last receive of an SRQ", testNoLastWQE},
 		{"waiters", testWaiters},
 	} {
 		before := openFiles(t)
