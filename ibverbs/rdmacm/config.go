@@ -97,8 +97,8 @@ type ConnConfig struct {
 	// with an RDMA Write of length 0, because the accepting side may not send before it has
 	// received something (RFC 5044 section 7.1.2, rule 4): the engine holds back what is
 	// posted there. The Write takes no receive and is invisible to the peer's program, and it has
-	// completed when Dial returns, without a completion in SendCQ. Without it the side that
-	// dialled has to send first.
+	// completed when Dial returns, without a completion in SendCQ. QP.Stats counts it. Without it
+	// the side that dialled has to send first.
 	NoOpeningWrite bool
 
 	// LocalAddr, for Dial, is the address to connect from. Zero leaves it to
