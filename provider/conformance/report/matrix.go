@@ -80,7 +80,11 @@ func ledger(w io.Writer, r *conformance.Report) {
 	}
 	fmt.Fprintln(w, "Known divergences that showed (XFAIL):")
 	for _, u := range uses {
-		fmt.Fprintf(w, "  %s, in %d runs: %s (%s)\n", u.ID, len(u.Runs), u.Reason, u.Evidence)
+		runs := "1 run"
+		if n := len(u.Runs); n > 1 {
+			runs = fmt.Sprintf("%d runs", n)
+		}
+		fmt.Fprintf(w, "  %s, in %s: %s (%s)\n", u.ID, runs, u.Reason, u.Evidence)
 	}
 	fmt.Fprintln(w)
 }

@@ -61,7 +61,7 @@ func verbsLedger() conformance.Ledger {
 		"siw packs the Terminate control field with C bit-fields: layer and type, and M, D and R, are in the wrong bits on x86.",
 		responder, false, on("wire:to-initiator:terminate:layout", terminates...)...))
 	add(siwDiffers("siw-terminate-segment-length", "siw-terminate-layout.md",
-		"siw puts the length of the payload where RFC 5040 wants that of the DDP segment, and 0 in Terminates about a Read.",
+		"siw puts the length of the payload where RFC 5040 requires that of the DDP segment, and 0 in Terminates about a Read.",
 		responder, false, on("wire:to-initiator:terminate:segment-length", terminates...)...))
 	add(siwDiffers("siw-terminate-read-msn", "siw-terminate-layout.md",
 		"In a Terminate about a Read Request siw rebuilds the DDP header, with the Read's size in the MSN field.",
@@ -79,14 +79,14 @@ func verbsLedger() conformance.Ledger {
 		responder, false, on("check:the receive says that a key was invalidated", "send/with-invalidate", "send/solicited-with-invalidate")...))
 
 	add(siwDiffers("siw-completes-out-of-order", "siw-completion-order.md",
-		"siw reports a Send before the Read that was posted in front of it; RFC 5040 section 5.5 wants completions in the order of posting.",
+		"siw completes a Send before the Read that was posted before it; RFC 5040 section 5.5 requires completions in the order of posting.",
 		initiator, true, join(on("check:the Read completes first", "order/read-then-send"), on("check:the Send second", "order/read-then-send"),
 			on("observe:initiator.send.wc", "order/read-then-send"))...))
 	add(siwDiffers("siw-read-depth-rounded", "siw-read-depth.md",
 		"siw rounds read depths up to a power of two and has that many Reads outstanding.",
 		initiator, true, on("check:no more Reads are outstanding than agreed", "read/depth-3")...))
 	add(siwDiffers("engine-read-depth-rounded", "siw-read-depth.md",
-		"The engine announces the next power of two, because siw will take it; siw announces the number that the program gave.",
+		"The engine announces the next power of two, because siw rounds up to that; siw announces the number that the program gave.",
 		"", true, join(on("wire:to-responder:request:IRD", "read/depth-3"), on("wire:to-initiator:reply:IRD", "read/depth-3"))...))
 
 	add(siwDiffers("siw-reject-status", "siw-reject.md",
@@ -97,7 +97,7 @@ func verbsLedger() conformance.Ledger {
 		responder, false, join(on("wire:to-initiator:reply:IRD", "conn/reject"), on("wire:to-initiator:reply:ORD", "conn/reject"))...))
 
 	add(siwDiffers("siw-no-remote-access-error", "siw-error-reports.md",
-		"siw does not read why the peer terminated: a Read that was refused completes as flushed.",
+		"siw does not evaluate the peer's Terminate: a Read that was refused completes as flushed.",
 		initiator, false, each(the("protection/read-bad-key", "protection/read-wrong-key-octet", "protection/read-beyond-end",
 			"protection/read-before-start", "protection/read-no-right", "protection/read-other-pd", "protection/read-closed-region"),
 			"check:it fails because of the peer's memory", keySent)...))
@@ -114,11 +114,11 @@ func verbsLedger() conformance.Ledger {
 			on("wire:to-initiator:rdma-read-response:extra", "protection/read-no-right"), on("wire:to-initiator:terminate:missing", "protection/read-no-right"))...))
 
 	add(siwDiffers("siw-query-state", "siw-query-qp.md",
-		"siw before Linux 6.8 does not report a QP's state, and the provider says unknown; "+
-			"later ones call a QP that is not connected INIT.",
+		"siw before Linux 6.8 does not report a QP's state, and the provider returns QPUnknown; "+
+			"later ones report INIT for a QP that is not connected.",
 		initiator, false, on("check:and is in the state RESET", "objects/query")...))
 	add(siwDiffers("libsiw-sge-limit-ignored", "libsiw-sge-limit.md",
-		"libsiw takes up to six SGEs whatever the QP was made for.",
+		"libsiw accepts up to six SGEs, whatever the QP was made for.",
 		initiator, false, each(the("queue/too-many-sges"), "check:the Send is refused with EINVAL", "check:the receive is refused with EINVAL",
 			"wire:to-responder:send:extra")...))
 	return l
