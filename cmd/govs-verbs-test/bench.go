@@ -97,7 +97,7 @@ func needsKernel(p conformance.Pairing) bool { return p.Has("kernel") }
 // withoutKernel decides what a missing kernel device means. With --matrix and siw
 // required, its pairings are run, too: they fail, each with the reason.
 func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
-	const remedy = "make run has one in a virtual machine"
+	const remedy = "make run boots a virtual machine that has siw"
 	needs := slices.ContainsFunc(b.pairings, needsKernel)
 	switch {
 	case c.RequireSiw && !c.Matrix:

@@ -150,7 +150,7 @@ func TestRunSeeds(t *testing.T) {
 func TestWithoutKernel(t *testing.T) {
 	only := []string{"run", "--only", oneVerbs, "--addr", "127.0.0.1"}
 	with := func(more ...string) []string { return append(slices.Clone(only), more...) }
-	const remedy = "make run has one in a virtual machine"
+	const remedy = "make run boots a virtual machine that has siw"
 	t.Run("siw is not required", func(t *testing.T) {
 		withoutSiw(t)
 		matrix := start(t, with("--matrix")...)
