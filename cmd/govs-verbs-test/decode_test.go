@@ -20,8 +20,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 // captures are those of testdata, where capture says how they were made.
 var captures = []string{"rping-server.pcapng", "rping-client.pcap"}
 
-// TestDecodeAgrees has tshark look at the captures, so that the golden ladders
-// are not only our own word.
+// TestDecodeAgrees has tshark decode the captures, so that the golden ladders do not rest
+// on our own decoder alone.
 func TestDecodeAgrees(t *testing.T) {
 	if !tshark.Available() {
 		vmtest.Need(t, "witnesses")

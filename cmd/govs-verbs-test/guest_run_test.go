@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestWithKernelDevice has the subcommands find, make, use and delete kernel
-// devices. Each is a process of its own: librdmacm keeps the devices open that
-// it has once seen, and siw waits for that before it lets itself be deleted.
+// TestWithKernelDevice has the subcommands find, make, use and delete kernel devices.
+// Each is a process of its own: librdmacm keeps devices open that it has listed, and the
+// deletion of a siw link waits until they are closed.
 func TestWithKernelDevice(t *testing.T) {
 	if !inGuest(t, vmtest.Options{Alone: true}) {
 		return

@@ -72,8 +72,8 @@ func startServer(t *testing.T, port uint16, args ...string) *program {
 	return p
 }
 
-// listens reports whether a socket, siw's own included, listens on a port of IPv4.
-// Connecting to find out would cost the server its one client.
+// listens reports whether a socket, siw's own included, listens on a port of IPv4. It
+// does not connect, because the server would take that for its one client.
 func listens(t *testing.T, port uint16) bool {
 	t.Helper()
 	f, err := os.Open("/proc/net/tcp")

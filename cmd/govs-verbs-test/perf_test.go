@@ -145,8 +145,7 @@ func TestPerfWrongUsage(t *testing.T) {
 	}
 }
 
-// TestPerfUnable has options that are well formed and that this machine can't
-// fulfil.
+// TestPerfUnable has well-formed options that this machine can't fulfil.
 func TestPerfUnable(t *testing.T) {
 	for args, want := range map[string]string{
 		"write-bw --provider engine --listen 203.0.113.7:0":               "listening on 203.0.113.7:0: ",
@@ -164,8 +163,8 @@ func TestPerfUnable(t *testing.T) {
 		parts("connection refused: nobody listens there; start the server first"))
 }
 
-// TestPerfSaysWhy has runs that can't be, or that mean something else than one end
-// may think.
+// TestPerfSaysWhy has runs that are impossible, or that differ from what one end may
+// expect.
 func TestPerfSaysWhy(t *testing.T) {
 	_, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine", "--serve", "0")
 	client := start(t, words("perf write-bw --provider engine -n 10 -s 64 --crc off "+addr)...)

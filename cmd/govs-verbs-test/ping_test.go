@@ -96,8 +96,8 @@ func TestPingJSON(t *testing.T) {
 	}
 }
 
-// TestPingAuto shows that auto says what it took, and takes what can serve
-// 127.0.0.1, which no kernel device can.
+// TestPingAuto shows that auto prints which provider it took, and takes the engine for
+// 127.0.0.1, which no kernel device can serve.
 func TestPingAuto(t *testing.T) {
 	server, addr := serve(t, "127.0.0.1:0")
 	client := start(t, "ping", addr, "-C", "1")
@@ -316,8 +316,8 @@ func TestServerOfBadClients(t *testing.T) {
 	}
 }
 
-// TestServerOfStrangers shows that who connects without being a client of RDMA
-// doesn't use up the one client that the server serves.
+// TestServerOfStrangers shows that a connection that is not from an RDMA client does not
+// count as the one client that the server serves.
 func TestServerOfStrangers(t *testing.T) {
 	server, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
 	for _, hello := range []string{"", "GET / HTTP/1.1\r\nHost: example.com\r\n\r\n"} {

@@ -111,7 +111,7 @@ func TestCollectAndCompare(t *testing.T) {
 	})
 }
 
-// TestReportsThatCannotBeWritten shows that a run doesn't find out at its end.
+// TestReportsThatCannotBeWritten shows that a run fails at its beginning, not at its end.
 func TestReportsThatCannotBeWritten(t *testing.T) {
 	withoutSiw(t)
 	file := filepath.Join(t.TempDir(), "file")
@@ -186,7 +186,7 @@ func TestRunInterrupted(t *testing.T) {
 	cmd.stop()
 	cmd.want(t, exitFailed, nil, parts("interrupted after ", "nothing was judged (seed 5)"))
 
-	// Nothing is left of it that could be taken for a collection.
+	// It leaves no file that could be taken for a collection.
 	dir := t.TempDir()
 	cmd = start(t, "run", "--collect", dir)
 	cmd.stdout.await(t, `\[ *3/`)
@@ -210,7 +210,7 @@ func TestProcess(t *testing.T) {
 		p.want(t, exitFailed)
 		wantText(t, "stderr", p.stderr.String(), parts(name+": interrupted\n"))
 	})
-	// As head does: a run whose reader has enough puts away what it made.
+	// As with head: a run whose reader closes the pipe removes its temporary files.
 	t.Run("a reader that leaves", func(t *testing.T) {
 		tmp := t.TempDir()
 		r, w, err := os.Pipe()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// hint is how every complaint about usage ends.
+// hint is the end of every error about usage.
 const hint = "Run govs-verbs-test --help, or any of its commands with --help.\n"
 
 func TestHelp(t *testing.T) {
@@ -184,8 +184,8 @@ func TestDevicesVerbose(t *testing.T) {
 	), nil)
 }
 
-// TestDevices shows the list of both providers, which doesn't fail for the lack
-// of one.
+// TestDevices shows the list of both providers, which does not fail if one has no
+// devices.
 func TestDevices(t *testing.T) {
 	cmd := start(t, "devices")
 	cmd.want(t, exitPassed, parts("govs0   engine"), parts("auto takes "))

@@ -186,8 +186,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// What a release of the kernel mended is expected before it, and neither
-// excused nor missed from then on.
+// A divergence that a release of the kernel fixed is expected before that release, and
+// neither excused nor required from then on.
 func TestVerdictOfKernels(t *testing.T) {
 	e := entry("mended", "a/b", "observe:wc")
 	e.Fixed = []string{"6.1.178", "6.12.96"}
@@ -249,7 +249,7 @@ func TestJudgeRefuses(t *testing.T) {
 	}
 }
 
-// Judging changes nothing of what it judges, and comes to the same again.
+// Judging does not change the collection, and a second time gives the same result.
 func TestJudgeTwice(t *testing.T) {
 	sc := verbs("a/b", nothing)
 	sc.Wire = func(w *WireRun) { w.Check(false, "the wire is right"); w.Observe("frames", "%d", w.Trace.Count()) }
@@ -373,7 +373,7 @@ func TestJudgeChecksTheWire(t *testing.T) {
 	}
 }
 
-// Many runs at once are each judged for themselves.
+// Many runs at once are judged independently.
 func TestJudgeManyRuns(t *testing.T) {
 	dir := t.TempDir()
 	s := &Suite{}

@@ -13,9 +13,9 @@ import (
 // Two broken engines race with their programs in more ways than one: all of this
 // is for builds without the race detector.
 
-// TestCaughtAlone shows that the suite notices a mutant also where there is
-// nothing else: on both sides, and without a sound engine to compare with. So it
-// would notice if the engine itself were broken so.
+// TestCaughtAlone shows that the suite notices a mutant also where there is nothing else:
+// on both sides, and without a sound engine to compare with. So it would notice if the
+// engine itself had this fault.
 func TestCaughtAlone(t *testing.T) {
 	b := newBench(t)
 	var trials []*trial
@@ -34,8 +34,8 @@ func TestCaughtAlone(t *testing.T) {
 	}
 }
 
-// catchAlone plays the scenarios that a mutant names to it, on both sides and
-// with no reference, until one fails.
+// catchAlone runs the scenarios that a mutant names on it, on both sides and without a
+// reference, until one fails.
 func (b *bench) catchAlone(m *mutants.Mutant) (string, error) {
 	var missed []error
 	for _, scale := range scales() {

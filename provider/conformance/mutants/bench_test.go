@@ -20,7 +20,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// trial is one scenario that is to be played, and what came of it.
+// trial is one run of a scenario, and its result.
 type trial struct {
 	mutant *mutants.Mutant
 	slug   string
@@ -59,7 +59,7 @@ type bench struct {
 	controls map[string]*control
 }
 
-// control is how a scenario went where nothing is broken.
+// control is the result of a scenario without a fault.
 type control struct {
 	once      sync.Once
 	reference conformance.Outcome // engine to engine, or raw peer to engine
@@ -115,9 +115,8 @@ func (b *bench) judge(outcomes ...conformance.Outcome) (*conformance.Result, err
 	return &report.Results[0], nil
 }
 
-// control plays a scenario where nothing is broken: to the engine alone, which
-// gives the reference, and to one with the decorators of a mutant.
-// Both have to pass.
+// control runs a scenario without a fault: on the engine alone, which gives the
+// reference, and to one with the decorators of a mutant. Both have to pass.
 func (b *bench) control(slug string) (conformance.Outcome, error) {
 	b.mu.Lock()
 	c := b.controls[slug]
@@ -196,8 +195,8 @@ func (b *bench) catch(slug string, m *mutants.Mutant) (string, error) {
 	return "", missed
 }
 
-// itself reports whether a scenario says for itself what is wrong: beside an
-// engine that is broken in the same way nothing would differ.
+// itself reports whether a scenario's own checks find the fault: a comparison with an
+// engine that has the same fault would show no difference.
 func itself(r *conformance.Result) bool {
 	return slices.ContainsFunc(r.Divergences, func(d conformance.Divergence) bool {
 		return d.Ledger == "" && (strings.HasPrefix(d.Key, "check:") || strings.HasPrefix(d.Key, "witness:"))

@@ -17,8 +17,8 @@ const (
 	// seed of everything that the scenarios draw.
 	seed = 1
 
-	// atOnce is how many runs are under way at a time. Most of them wait for
-	// what never comes.
+	// atOnce is how many runs are under way at a time. Most of them wait for events that
+	// never come.
 	atOnce = 12
 
 	// engineName and soundName are, in pairings, the engine that nothing stands
@@ -30,9 +30,8 @@ const (
 // scales are the factors of time limits that are tried, one after the other,
 // until a run shows what it should: a loaded machine needs longer ones.
 //
-// A scenario whose time is up looks at its memory while the engine may still be
-// placing octets in it, which the race detector reports: with it no limit may be
-// too short.
+// A scenario whose time is up reads its memory while the engine may still be placing
+// octets in it, which the race detector reports: with it no limit may be too short.
 func scales() []float64 {
 	if raceEnabled {
 		return []float64{2, 8} // the second where other tests keep the CPUs busy
@@ -106,8 +105,8 @@ func TestEveryMutantIsCaught(t *testing.T) {
 	}
 }
 
-// TestDecoratorsAreSound shows that what stands between a mutant and its engine
-// does no harm by itself: without a fault every scenario passes, in either role.
+// TestDecoratorsAreSound shows that the layers between a mutant and its engine do no harm
+// by themselves: without a fault every scenario passes, in either role.
 func TestDecoratorsAreSound(t *testing.T) {
 	b := newBench(t)
 	var trials []*trial

@@ -133,8 +133,8 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// Every figure of the goals is made somewhere, of measures that are in the plan,
-// and every measure is of use.
+// Every figure of the goals is made somewhere, of measures that are in the plan, and
+// every measure is used.
 func TestPlanIsComplete(t *testing.T) {
 	c := Config{Rounds: 1, Time: time.Second, Kernel: &KernelDevice{}}
 	made := map[string]bool{"idle_qp_kib": true, "idle_10000_mib": true, "allocs_per_op": true}

@@ -99,7 +99,8 @@ func TestRatiosOfARun(t *testing.T) {
 				continue
 			}
 			inside := gunzip(t, text)
-			// Every allocation is in a profile. Who sleeps most of the time may be in none of CPU time as short as this.
+			// Every allocation is in a profile. A profile of CPU time as short as this
+			// may lack an end that sleeps most of the time.
 			if strings.HasSuffix(kind, "allocs") || strings.HasSuffix(name, "spin") {
 				if !bytes.Contains(inside, []byte("internal/perf/figures")) {
 					t.Errorf("%s%s has no function of ours", name, kind)
@@ -139,7 +140,7 @@ func gunzip(t *testing.T, text []byte) []byte {
 	return inside
 }
 
-// What is no profile is an error.
+// A file that is not a profile is an error.
 func TestNoProfile(t *testing.T) {
 	zip := func(text string) []byte {
 		var b bytes.Buffer

@@ -187,7 +187,7 @@ func TestClientsOneAfterAnother(t *testing.T) {
 		}
 		run(t, c, Spec{Op: WriteBW, Size: 100, Iters: 10})
 		if n > 0 {
-			// One after another need no pause.
+			// Clients one after another need no pause between them.
 		} else if _, err := Dial(ctx, vctx, s.Addr(), End{}); err == nil || !strings.Contains(err.Error(), "busy with another client") {
 			t.Errorf("a second client at the same time: %v", err)
 		}
@@ -208,7 +208,7 @@ func TestClientsOneAfterAnother(t *testing.T) {
 	}
 }
 
-// TestServerOfStrangers connects what is no client of ours.
+// TestServerOfStrangers connects programs that are not clients of package load.
 func TestServerOfStrangers(t *testing.T) {
 	ctx := t.Context()
 	s, err := Listen(ctx, open(t, engine.Options{}), netip.MustParseAddrPort("127.0.0.1:0"), End{})
