@@ -20,7 +20,9 @@ func TraceObjects(on bool) { object.Stacks.Store(on) }
 // its state, how full its queues are, its peer, and "held until the peer's first message"
 // where that is what posted work waits for. The format may change.
 //
-// Objects may be made and closed meanwhile. WriteState calls w without a lock.
+// The text has the keys of regions (STags), and who knows one can use the region over any
+// connection of its PD: it is not for peers to read. Objects may be made and closed meanwhile.
+// WriteState calls w without a lock.
 func (c *Context) WriteState(w io.Writer) error {
 	if err := c.ok("state"); err != nil {
 		return err
