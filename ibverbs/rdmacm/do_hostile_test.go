@@ -156,12 +156,9 @@ func TestConnDoBesideFullCQ(t *testing.T) {
 	}
 }
 
-// TestConnDoStress: calls with and without an end of their own, beside others' work and Drain.
+// TestDoStress: calls with and without an end of their own, beside others' work and Drain.
 // Whatever happens, all places of the queue come back.
-func TestConnDoStress(t *testing.T) {
-	if onKernel() {
-		t.Skip("minutes in a guest")
-	}
+func TestDoStress(t *testing.T) {
 	ctx, cancel := context.WithTimeout(timeout(t), 30*time.Second)
 	defer cancel()
 	const places = 8
