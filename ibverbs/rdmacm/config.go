@@ -67,9 +67,10 @@ type ConnConfig struct {
 	// at a time; it must not wait for another. A panic goes to whoever called that one, and the
 	// others go on. wc is valid during the call.
 	//
-	// At most Cap.MaxSendWR signalled work requests of the program's own may be posted that have not
-	// come to OnSend: the Conn's send CQ has room for these beside the calls' work. Completions that
-	// find no room are lost, and calls whose completions are lost wait until their contexts end.
+	// At most Cap.MaxSendWR signalled work requests of the program's own may be posted that have
+	// not come to OnSend: the Conn's send CQ has room for these beside the calls' work.
+	// Completions that find no room are lost, and calls whose completions are lost wait until
+	// their contexts end.
 	OnSend func(wc *ibverbs.WC)
 
 	// ResponderResources (IRD) and InitiatorDepth (ORD) are how many RDMA Reads

@@ -29,9 +29,9 @@ import (
 //
 // The first call of one of the four has the Conn route the completions of SendCQ. From then on
 // they are taken from there, while a call waits: a program that also posts signalled work itself
-// gets the completions of that through [ConnConfig.OnSend], and doesn't poll SendCQ. The four need a
-// SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn on
-// which they are not called.
+// gets the completions of that through [ConnConfig.OnSend], and doesn't poll SendCQ. The four need
+// a SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn
+// on which they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	const op = "Conn.Do"
 	r, err := c.router(op, len(wrs))

@@ -56,8 +56,8 @@ type Message struct {
 // [ConnConfig.Prepare], so that receives are posted before the peer can send. Conn.Close
 // closes the Receiver, also if Dial or Accept fails.
 //
-// It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A second Receiver of
-// the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
+// It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A second Receiver
+// of the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
 func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewReceiver"
 	if c == nil || c.qp == nil {
@@ -90,8 +90,8 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 }
 
 // NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
-// else, and has a completion channel. WC.QPN says from which of them a message is. Close the Receiver
-// after the connections.
+// else, and has a completion channel. WC.QPN says from which of them a message is. Close the
+// Receiver after the connections.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewSRQReceiver"
 	if srq == nil || cq == nil {
@@ -154,11 +154,12 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 // When the connection has ended, and all messages from before have been received, the error is
 // that of a receive that was flushed, as [Conn.Err] makes it, in which errors.Is finds
 // [ibverbs.ErrFlushed], or one that wraps ENOTCONN if none is left. When ctx ends, the error wraps
-// ctx.Err(). Without an SRQ, the first call starts what Conn.Done starts.
+// ctx.Err(), and when the Receiver is closed, os.ErrClosed. Without an SRQ, the first call starts
+// what Conn.Done starts.
 //
 // With an SRQ a receive fails if its connection ends within the message, or the message is too
-// long. The error has a [*ibverbs.WCError], whose QPN says which connection that was; the receive is
-// posted again, and Receive goes on for the other connections.
+// long. The error has a [*ibverbs.WCError], whose QPN says which connection that was; the receive
+// is posted again, and Receive goes on for the other connections.
 func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	wc := oneWC.Get().(*[1]ibverbs.WC)
 	defer oneWC.Put(wc)
