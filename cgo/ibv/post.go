@@ -91,6 +91,9 @@ func (b *SendBatch) Add(id uint64, opcode, flags uint32) *SendWR {
 	return w
 }
 
+// SetID gives the work request that was added last another wr_id.
+func (b *SendBatch) SetID(id uint64) { b.wrs[b.n-1].wr_id = C.uint64_t(id) }
+
 // Drop takes the work request that was added last off the batch again.
 func (b *SendBatch) Drop() {
 	b.n--
@@ -216,6 +219,9 @@ func (b *RecvBatch) Add(id uint64) {
 	}
 	b.n++
 }
+
+// SetID gives the work request that was added last another wr_id.
+func (b *RecvBatch) SetID(id uint64) { b.wrs[b.n-1].wr_id = C.uint64_t(id) }
 
 // Drop takes the work request that was added last off the batch again.
 func (b *RecvBatch) Drop() {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -29,11 +30,13 @@ type cq struct {
 	cookie any
 	cqe    int // guarded by pollMu
 
-	pollMu sync.Mutex
-	c      *ibv.CQ // nil once destroyed; guarded by pollMu
-	batch  *ibv.WCBatch
-	late   []lateWC // completions that are not in C
-	armed  bool     // an event is due for them
+	pollMu  sync.Mutex
+	c       *ibv.CQ // nil once destroyed; guarded by pollMu
+	batch   *ibv.WCBatch
+	logs    map[uint32]*qp // siw's QPs, by number
+	drained []provider.WC  // completions that are no longer in C
+	late    []lateWC       // completions that were never in C
+	armed   bool           // an event is due for them
 
 	// Destroying the CQ waits in C until every event that was fetched is acknowledged. So
 	// the events not acknowledged yet are acknowledged before, and those that come
@@ -127,6 +130,10 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 		return 0, opError("ibv_poll_cq", "", os.ErrClosed)
 	}
 	n := 0
+	if len(q.drained) > 0 {
+		n = copy(wc, q.drained)
+		q.drained = slices.Delete(q.drained, 0, n)
+	}
 	for n < len(wc) {
 		want := min(len(wc)-n, pollBatch)
 		got, err := q.c.Poll(q.batch, want)
@@ -134,9 +141,10 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 			return n, opError("ibv_poll_cq", "", err)
 		}
 		for i := range got {
-			q.takeWC(&wc[n+i], q.batch.At(i))
+			if q.takeWC(&wc[n], q.batch.At(i)) {
+				n++
+			}
 		}
-		n += got
 		if got < want {
 			break
 		}
@@ -153,7 +161,8 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 // (kernel-notes/rxe-windows.md).
 const rxeWithInv provider.WCFlags = 1 << 2
 
-func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) {
+// takeWC translates a completion of C's, and reports whether it is one for the program.
+func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 	*dst = provider.WC{
 		WRID:      src.WRID(),
 		Status:    provider.WCStatus(src.Status()),
@@ -179,6 +188,13 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) {
 			q.dev.shared.memory.invalidated(dst.InvalidatedRKey)
 		}
 	}
+	of := q.logs[dst.QPN]
+	if of == nil || of.init.SRQ != nil && dst.Opcode&provider.WCRecv != 0 {
+		return true
+	}
+	w, ok := of.log.complete(dst.WRID)
+	dst.WRID = w.wrid
+	return ok
 }
 
 func (q *cq) ReqNotify(solicitedOnly bool) error {
@@ -231,7 +247,7 @@ func (q *cq) Close() error {
 		cqs.remove(q.token)
 		q.dev.forgetEvents(func(e provider.AsyncEvent) bool { return e.CQ == provider.CQ(q) })
 		q.batch.Free()
-		q.late = nil
+		q.late, q.drained = nil, nil
 		if q.ch != nil {
 			q.ch.forgetLate(q)
 			q.ch.release()

@@ -221,6 +221,7 @@ func (i *id) flush() {
 	if q != nil && q.ended.Load() && q.enter() == nil {
 		defer q.leave()
 		q.settle()
+		q.recoverAll()
 	}
 }
 

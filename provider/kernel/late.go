@@ -51,6 +51,7 @@ func (q *qp) toError() { _ = q.c.Modify(errState, uint32(provider.QPAttrState)) 
 // are held.
 func (q *qp) flushSends(wrs []provider.SendWR) (int, error) {
 	q.settle()
+	q.recoverSends()
 	cq := q.init.SendCQ.(*cq)
 	for i := range wrs {
 		wr := &wrs[i]
@@ -69,6 +70,7 @@ func (q *qp) flushSends(wrs []provider.SendWR) (int, error) {
 // flushRecvs is flushSends for PostRecv.
 func (q *qp) flushRecvs(wrs []provider.RecvWR) (int, error) {
 	q.settle()
+	q.recoverRecvs()
 	cq := q.init.RecvCQ.(*cq)
 	for i := range wrs {
 		q.rq.Reset()
@@ -103,6 +105,11 @@ func (q *cq) addLate(l lateWC) {
 	defer q.pollMu.Unlock()
 	l.places.Add(1)
 	q.late = append(q.late, l)
+	q.raise()
+}
+
+// raise makes an event of the CQ if one is due. The caller has pollMu.
+func (q *cq) raise() {
 	if q.armed && q.ch != nil {
 		q.armed = false
 		q.ch.lateEvent(q)

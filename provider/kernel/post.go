@@ -34,8 +34,10 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 			if refused = q.addSend(&wrs[i]); refused != nil {
 				break
 			}
+			q.logSend(&wrs[i])
 		}
 		n, err := q.c.PostSend(q.sq)
+		q.refuse(&q.sqIDs, n)
 		if len(q.binding) > 0 {
 			q.bound(n)
 		}
@@ -252,8 +254,10 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 			if refused = addRecv(q.rq, &wrs[i], q.dev.siw); refused != nil {
 				break
 			}
+			q.logRecv(&wrs[i])
 		}
 		n, err := q.c.PostRecv(q.rq)
+		q.refuse(&q.rqIDs, n)
 		err = whyNoPost(err, errRecvFull)
 		done += n
 		if ended && n > 0 {

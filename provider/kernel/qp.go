@@ -45,6 +45,13 @@ type qp struct {
 	rq      *ibv.RecvBatch
 	c       *ibv.QP
 	empty   bool // c is no more
+
+	// See sent.go.
+	log            *workLog // nil but on siw
+	sqIDs          []uint64 // of the batch; guarded by sqMu
+	rqIDs          []uint64 // of the batch; guarded by rqMu
+	sendsRecovered bool     // guarded by sqMu
+	recvsRecovered bool     // guarded by rqMu
 }
 
 func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
@@ -121,6 +128,12 @@ func (q *qp) create(attr *ibv.QPInitAttr, scq, rcq *cq, create func(*ibv.QPInitA
 		return err
 	}
 	q.qpn = q.c.QPNum()
+	if q.dev.siw {
+		q.log = new(workLog)
+		q.sqIDs, q.rqIDs = make([]uint64, 0, postBatch), make([]uint64, 0, postBatch)
+		scq.track(q)
+		rcq.track(q)
+	}
 	q.init.Cap = capFrom(&attr.Cap)
 	// siw returns the sizes that were asked for; the real ones, rounded up, come with a
 	// query.
@@ -231,6 +244,10 @@ func (q *qp) entered(state provider.QPState) {
 	switch {
 	case state == provider.QPErr, state == provider.QPSQD && q.dev.siw:
 		q.end()
+		if q.dev.siw {
+			q.settle()
+			q.recoverAll()
+		}
 	case q.dev.siw: // which does little else
 	case state == provider.QPRTS:
 		q.connected.Store(true)
@@ -312,6 +329,10 @@ func (q *qp) destroy() error {
 	}
 	q.empty = true
 	qps.remove(q.token)
+	if q.log != nil {
+		q.init.SendCQ.(*cq).untrack(q)
+		q.init.RecvCQ.(*cq).untrack(q)
+	}
 	if q.sq != nil {
 		q.sq.Free()
 	}

@@ -37,6 +37,7 @@ func TestSiw(t *testing.T) {
 	}{
 		{"device", testDevice},
 		{"no counters", testNoCounters},
+		{"the peer disconnects under Reads", testEndsUnderReads},
 		{"async events go to the device whose object it is", testAsyncEvents},
 		{"send", testSend},
 		{"send with invalidate", testSendWithInvalidate},

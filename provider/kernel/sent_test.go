@@ -1,0 +1,139 @@
+//go:build cgo && linux && !nokernel
+
+package kernel
+
+import (
+	"errors"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestWorkLog follows work requests whose completions come late, twice, or not at all.
+func TestWorkLog(t *testing.T) {
+	var l workLog
+	const places = 4
+	send := func(wrid uint64, signaled bool) uint64 {
+		return l.add(classSend, work{wrid: wrid, signaled: signaled}, places)
+	}
+	wrids := func(ws []work) (ids []uint64) {
+		for _, w := range ws {
+			ids = append(ids, w.wrid)
+		}
+		return ids
+	}
+	a, b, c := send(7, true), send(7, false), send(8, true)
+	read := l.add(classRead, work{wrid: 9, signaled: true}, places)
+	recv := l.add(classRecv, work{wrid: 10, signaled: true}, places)
+
+	if w, ok := l.complete(c); !ok || w.wrid != 8 {
+		t.Errorf("the third: %+v, %v", w, ok)
+	}
+	if w, ok := l.complete(c); ok {
+		t.Errorf("the third twice: %+v", w)
+	}
+	if w, ok := l.complete(b); ok {
+		t.Errorf("an unsignalled one after a later one: %+v", w)
+	}
+	l.refuse(send(11, true))
+	d := send(12, true)
+	if got := wrids(l.lost(classSend, classRead)); !slices.Equal(got, []uint64{7, 9, 12}) {
+		t.Errorf("lost in the send queue: %v, want 7, 9 and 12", got)
+	}
+	for _, id := range []uint64{a, read, d, 1<<classBits - 1, ^uint64(0)} {
+		if w, ok := l.complete(id); ok {
+			t.Errorf("complete(%#x) after lost: %+v", id, w)
+		}
+	}
+	if w, ok := l.complete(recv); !ok || w.wrid != 10 {
+		t.Errorf("the receive: %+v, %v", w, ok)
+	}
+
+	// Unsignalled work leaves the log when siw can't have it any more.
+	for range 1000 {
+		send(13, false)
+	}
+	if n := len(l.classes[classSend].waiting()); n > places+1 {
+		t.Errorf("%d unsignalled work requests are in the log of a queue of %d", n, places)
+	}
+	allocs := testing.AllocsPerRun(1000, func() {
+		for range places {
+			l.complete(send(14, true))
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// testEndsUnderReads has the peer disconnect while Reads are under way: each Read and each
+// receive completes, and completes once. siw loses some, and completes others twice.
+func testEndsUnderReads(t *testing.T) {
+	const rounds, depth = 12, 8
+	for round := range rounds {
+		a, p := connected(t)
+		read := func(id uint64) error {
+			_, err := a.qp.PostSend([]provider.SendWR{{
+				WRID: id, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
+				SGList: []provider.SGE{a.sge(0, 64)}, RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey(),
+			}})
+			return err
+		}
+		const firstRecv = 1 << 32
+		completed, posted := map[uint64]int{}, uint64(0)
+		for id := range uint64(3) {
+			a.recv(provider.RecvWR{WRID: firstRecv + id, SGList: []provider.SGE{a.sge(100, 8)}})
+		}
+		disconnected, ended := make(chan error, 1), make(chan struct{})
+		go func() {
+			defer close(ended)
+			a.want("while Reads are under way", provider.CMDisconnected)
+		}()
+		go func() {
+			time.Sleep(time.Duration(5+3*round) * time.Millisecond)
+			disconnected <- p.id.Disconnect()
+		}()
+		want := 3
+		deadline, failed := time.Now().Add(20*time.Second), false
+		for wcs := make([]provider.WC, 16); len(completed) < want || !failed; {
+			for !failed && posted-uint64(len(completed)) < depth {
+				err := read(posted + 1)
+				if errors.Is(err, syscall.ENOTCONN) {
+					failed = true
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				posted++
+			}
+			want = int(posted) + 3
+			n, err := a.cq.Poll(wcs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, wc := range wcs[:n] {
+				completed[wc.WRID]++
+				failed = failed || wc.Status != provider.WCSuccess
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("round %d: %d of %d work requests have completed", round, len(completed), want)
+			}
+			if n == 0 {
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+		if err := <-disconnected; err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		for id, n := range completed {
+			if n != 1 || id > posted && (id < firstRecv || id >= firstRecv+3) {
+				t.Errorf("round %d: work request %d of %d has completed %d times", round, id, posted, n)
+			}
+		}
+	}
+}
