@@ -27,7 +27,7 @@ var allowed = map[string][]string{
 	"provider/iwarp/rdmap":                    {"provider/iwarp", "provider/iwarp/ddp"},
 	"provider/engine":                         {"provider", "provider/iwarp/...", "provider/engine/transport"},
 	"provider/engine/transport/...":           {"provider/engine/transport", "provider/engine/internal/..."},
-	"provider/engine/transport/transporttest": {"provider/engine/transport", "provider/engine/internal/...", "internal/testkit"},
+	"provider/engine/transport/transporttest": {"provider/engine/transport", "provider/engine/internal/...", "ci/testkit"},
 	"provider/engine/memnet":                  {"provider/engine/transport", "provider/engine/internal/..."},
 	// Locks and flags whose steps a test can put in order, and the list of locks in their order.
 	"provider/engine/internal/sched": {},
@@ -60,7 +60,7 @@ var allowed = map[string][]string{
 	"provider/conformance/mutants":  {"provider", "provider/iwarp/...", "provider/conformance/...", "ibverbs/...", "provider/engine/transport", "provider/engine"},
 
 	// What tests of all packages need; only tests import it.
-	"internal/testkit": {},
+	"ci/testkit": {},
 
 	"cmd/...": {"..."},
 	"ci/...":  {"..."},

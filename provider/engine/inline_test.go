@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/govs-rdma/govs/internal/testkit"
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // inlined are calls on the data path that cost nothing because the compiler inlines them, by their

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/govs-rdma/govs/internal/testkit"
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"go.uber.org/goleak"

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/govs-rdma/govs/internal/testkit"
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // scheduleMutant is a fault that is put into the engine. It breaks a protocol between goroutines

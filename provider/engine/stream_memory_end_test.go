@@ -3,7 +3,7 @@ package engine
 import (
 	"testing"
 
-	"github.com/govs-rdma/govs/internal/testkit"
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
