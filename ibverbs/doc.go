@@ -55,11 +55,13 @@
 //
 // # Limitations
 //
-// Transport is reliable connected iWARP. There are no
-// ibv_wr_* and ibv_start_poll families. Whether a provider takes atomics, immediate data,
-// windows and local invalidate, the call returns an error. The engine has windows and registration
-// by work request (MW, PD.AllocFastRegMR), and atomics and immediate data with its option Extensions (RFC 7306): a
-// Write has immediate data as in libibverbs, a Send only without payload. siw has
-// neither, does not report the key that a Send with Invalidate ended, and does not
-// enforce AccessRemoteRead.
+// QPs are reliable connected ones (IBV_QPT_RC); other types are EINVAL. The families ibv_wr_* and
+// ibv_start_poll are not bound.
+//
+// What else there is depends on the device; the call for what it lacks returns an error in which
+// errors.Is finds errors.ErrUnsupported. The engine has memory windows and registration by work
+// request (MW, PD.AllocFastRegMR). With its option Extensions (RFC 7306) it has atomics and
+// immediate data: in a Write as in libibverbs, in a Send without payload only. siw has none of
+// these. It does not report which key a Send with Invalidate ended, either, and does not enforce
+// AccessRemoteRead.
 package ibverbs

@@ -1,4 +1,4 @@
-// Capi tells which part of libibverbs and librdmacm the packages below cgo bind.
+// Capi reports which part of libibverbs and librdmacm the packages below cgo bind.
 // It reads the prototypes that the comments of the wrappers cite after
 // "Implements:", and the headers that are installed.
 //
