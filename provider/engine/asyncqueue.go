@@ -10,7 +10,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// asyncQueue holds asynchronous events until somebody asks for them. Nobody
+// asyncQueue holds asynchronous events until the program asks for them. Nobody
 // has to: when it is full the oldest are kept, as the first failure explains
 // the rest, and the others are counted.
 type asyncQueue struct {
@@ -41,8 +41,8 @@ func (a *asyncQueue) raise(e provider.AsyncEvent) {
 	a.wake.set()
 }
 
-// pop takes the oldest event. After the last one that was kept it tells once
-// how many were lost behind it.
+// pop takes the oldest event. After the last one that was kept it returns once
+// how many were lost after that.
 func (a *asyncQueue) pop() (e provider.AsyncEvent, lost uint64, ok, more bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -245,7 +245,7 @@ func (id *cmID) CreateQP(p provider.PD, init provider.QPInitAttr) (provider.QP, 
 // hasQP reports whether the QP of CreateQP exists. id.mu is held.
 func (id *cmID) hasQP() bool { return id.qp != nil && !id.qp.isClosed() }
 
-// Migrate implements provider.ID. Events that nobody has fetched move along.
+// Migrate implements provider.ID. Events that were not fetched move along.
 func (id *cmID) Migrate(to provider.EventChannel) error {
 	const op = "rdma_migrate_id"
 	ch, ok := to.(*eventChannel)
@@ -265,7 +265,7 @@ func (id *cmID) Migrate(to provider.EventChannel) error {
 		return failClosed(op, "event channel")
 	}
 	for _, e := range old.take(id) {
-		// A request that nobody has fetched goes where its listener goes.
+		// A request that was not fetched goes where its listener goes.
 		if child := e.ID.(*cmID); child != id {
 			child.mu.Lock()
 			child.move(ch)
@@ -325,7 +325,7 @@ func (id *cmID) Close() error {
 	id.vacate()
 	id.mu.Unlock()
 	for _, e := range ch.take(id) {
-		if e.ID != id { // a request that nobody has fetched
+		if e.ID != id { // a request that was not fetched
 			_ = e.ID.Close()
 		}
 	}

@@ -118,7 +118,7 @@ func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 	ctx, cancel := context.WithTimeout(ctx, id.dev.opts.StartupTimeout)
 	defer cancel()
 	if err := r.wire.write(ctx, a.reply); err != nil {
-		r.wire.abort() // half a Reply is of use to nobody
+		r.wire.abort() // half a Reply is of no use
 		id.failed(err)
 		return
 	}

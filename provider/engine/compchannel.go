@@ -64,8 +64,8 @@ func (ch *compChannel) append(c *cq) {
 	ch.last = c
 }
 
-// pop takes the oldest event, nil if there is none. more tells whether there
-// are others.
+// pop takes the oldest event, nil if there is none. more reports whether
+// there are others.
 func (ch *compChannel) pop() (c *cq, more bool) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -128,8 +128,8 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 }
 
 // sleep waits for an event, or returns the error of ctx. Falling asleep and being
-// woken take 5 us and more on either side, so that who has been waiting for less
-// than that time looks around for as long first.
+// woken take 5 us and more on either side, so that a goroutine whose last wait was
+// shorter than that first looks for events for as long.
 func (ch *compChannel) sleep(ctx context.Context) error {
 	look := ch.dev.opts.BusyWait
 	began := time.Now()

@@ -146,7 +146,7 @@ func (c *cq) listDirect() {
 // solicited is that of a Send with the solicited event, and a failure counts
 // as solicited, too. It neither blocks nor allocates, so that it may be called
 // with a QP's locks held. Without room the completion is lost, as with siw,
-// and EventCQErr is raised once until somebody polls.
+// and EventCQErr is raised once until the next Poll.
 func (c *cq) push(wc provider.WC, solicited bool) {
 	c.mu.Lock()
 	if c.count == len(c.ring) {
@@ -270,7 +270,7 @@ func (c *cq) Resize(cqe int) error {
 // Cookie implements provider.CQ.
 func (c *cq) Cookie() any { return c.cookie }
 
-// Close implements provider.CQ. Events of the CQ that nobody has taken from
+// Close implements provider.CQ. Events of the CQ that were not taken from
 // its channel or from the device are gone with it.
 func (c *cq) Close() error {
 	first, busy := c.refs.End()

@@ -15,11 +15,11 @@ import (
 // farewell). Each holds a socket although nothing of the program's is left, so
 // Options.MaxClosing bounds how many there are, and Options.MaxClosingPerPeer how many
 // of one peer. When there is one too many, the peer that has most gives up the one that has
-// waited longest: that one had the most time of all to see the end, and a peer that ends
+// waited longest: the peer had the most time of all to see its end, and a peer that ends
 // connections in a flood displaces its own.
 //
-// mu is taken by who holds linger.mu or farewell.mu, dropping by who holds farewell.mu;
-// nothing is taken while either is held.
+// A goroutine may take mu while it holds linger.mu or farewell.mu, and dropping while it holds
+// farewell.mu. It takes no lock while it holds one of these two.
 type departures struct {
 	mu       sched.Mutex[locks.Departures]
 	stopping bool

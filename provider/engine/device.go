@@ -20,8 +20,8 @@ import (
 
 // The engine has no interface of its own, so its MAC address is made up: with
 // the bit for locally administered addresses set, and the project's name
-// behind it. It is the same on every host, as nothing stable tells hosts apart
-// on all of them; iWARP addresses peers by IP and never by GID.
+// after it. It is the same on every host, as nothing that is stable differs on
+// all of them; iWARP addresses peers by IP and never by GID.
 var mac = [6]byte{0x02, 'g', 'o', 'v', 's', 0}
 
 // nodeGUID is the EUI-64 of mac (RFC 4291 appendix A), which siw forms from
@@ -111,7 +111,7 @@ func (d *device) Name() string { return DeviceName }
 // Transport implements provider.Device.
 func (d *device) Transport() provider.TransportType { return provider.TransportIWARP }
 
-// Query implements provider.Device. Every limit it tells is enforced.
+// Query implements provider.Device. Every limit that it returns is enforced.
 func (d *device) Query() (provider.DeviceAttr, error) {
 	if d.refs.Closed() {
 		return provider.DeviceAttr{}, failClosed("ibv_query_device", DeviceName)
@@ -145,9 +145,9 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 	}, nil
 }
 
-// atomicCap is what DeviceAttr tells. Operations are those of the CPU, and so atomic
-// with the program's own as well; but not with another device's that does not ask the
-// CPU, which IBV_ATOMIC_GLOB would promise.
+// atomicCap is what Query returns as DeviceAttr.AtomicCap. Operations are those of the CPU, and
+// so atomic with the program's own as well; but not with another device's that does not ask
+// the CPU, which IBV_ATOMIC_GLOB would promise.
 func (d *device) atomicCap() provider.AtomicCap {
 	if d.opts.Extensions {
 		return provider.AtomicHCA
@@ -283,8 +283,8 @@ func (d *device) giveQPN(qpn uint32) {
 // errDeviceFatal is why connections end and can't be made once the device has failed.
 var errDeviceFatal = fmt.Errorf("the device has failed, close it and open another: %w", syscall.EIO)
 
-// fail is called when nothing tells any more what arrives. It says so, once, and
-// ends all connections, so that nobody waits for what can't come.
+// fail is called when the poller has failed, so that arrivals are no longer seen. It raises
+// EventDeviceFatal once, and ends all connections, so that no program waits for ever.
 func (d *device) fail(err error) {
 	d.fatal.Store(true)
 	d.raise(provider.AsyncEvent{Type: provider.EventDeviceFatal})
@@ -294,7 +294,7 @@ func (d *device) fail(err error) {
 	for _, q := range qps {
 		if q != nil {
 			q.mu.Lock()   // enterRTS is through, or finds the device failed
-			q.mu.Unlock() //nolint:staticcheck // it is for who holds it now
+			q.mu.Unlock() //nolint:staticcheck // waits for the holder
 			q.abort(fmt.Errorf("%w: %w", errDeviceFatal, err))
 		}
 	}

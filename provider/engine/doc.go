@@ -10,7 +10,7 @@
 // be called concurrently, nothing waits but what takes a context, and no OS
 // thread is held by what waits.
 //
-// # Who moves the data
+// # Which goroutines move the data
 //
 // A QP that is posted to sends on the poster's goroutine, as far as the socket
 // takes it. A CQ that is polled and empty receives on the poller's goroutine. A
@@ -54,7 +54,7 @@
 // registration has to change.
 //
 // Such work takes its turn in the send queue and sends nothing. It waits until what
-// stands before it has been handed to TCP, and for the uses in progress of what it ends,
+// was posted before it has been handed to TCP, and for the uses in progress of what it ends,
 // and for Reads only with a fence: a Read whose sink is invalidated before its response
 // has come ends the connection. It does not wait for a peer that doesn't read: what that
 // has not taken was copied. One that fails has the status WCMWBindErr, and ends the connection with a
@@ -62,7 +62,7 @@
 // peer's Send with Invalidate may have been faster. A region with a window bound to it
 // can't be closed, re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
 //
-// A region over an object has no windows, as who ends one would have to wait for the
+// A region over an object has no windows, because the end of one would have to wait for the
 // object; nor can it be in one work request with a region of AllocFastRegMR.
 //
 // # Shared receive queues
@@ -91,7 +91,7 @@
 // its GUID, are made up (02:67:6f:76:73:00, "govs" with the bit for locally
 // administered addresses) and the same on every host: there is no interface
 // underneath to take them from, and iWARP addresses peers by IP. Every limit
-// that Device.Query tells is enforced; they are siw's where siw has one, so that
+// that Device.Query returns is enforced; they are siw's where siw has one, so that
 // what fits one fits the other, but for scatter/gather entries and inline data,
 // of which the engine takes more.
 //
@@ -103,8 +103,8 @@
 // connection only, and what it can make the engine hold is bounded; docs/bounds.md
 // says how, state by state and attack by attack of RFC 5042. But
 // iWARP has no authentication or encryption of its own: CRC32C is no MAC, and
-// STags travel in the clear. Whoever can write to the path can write to the
-// granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
+// STags travel in the clear. An attacker that can write to the path can write to
+// the granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
 //
 // The engine panics where an invariant of its own is broken, and recovers from
 // nothing: on whichever goroutine that is, it ends the process rather than go on
@@ -136,7 +136,8 @@
 //     segments carry selective acknowledgements, TCP cuts elsewhere; a peer that
 //     can't receive that (siw, kernel-notes/siw-crc-split.md) is spared the cuts
 //     that it can't stand.
-//   - Device.AsyncEvent keeps 256 events; later ones are counted and told.
+//   - Device.AsyncEvent keeps 256 events; later ones are counted, and their number is
+//     reported.
 package engine
 
 // Words of this package's code that are not the field's:

@@ -113,7 +113,7 @@ type Options struct {
 	// CONNECT_ERROR. With mpa.RDMACPermitted each is spoken to as it speaks, and with
 	// mpa.RDMACOnly the engine is such a peer itself.
 	//
-	// The program is told by CMEvent.RDMAC. Such a connection has Markers and CRCs in
+	// CMEvent.RDMAC reports it to the program. Such a connection has Markers and CRCs in
 	// both directions, read depths as both programs give them, no peer-to-peer mode
 	// and nothing of RFC 7306. Connect begins with Revision, and makes a second
 	// attempt with revision 1 when the answer to revision 2 is of revision 0; toward
@@ -128,7 +128,7 @@ type Options struct {
 	// before it resets, if MaxClosing permits. A graceful end, before its FIN, also resets
 	// if for so long the peer takes nothing and sends no more of the answer to a Read. A
 	// peer that does so slowly has SendTimeout for each 64 KiB. Default 1 s. The time that
-	// objects behind regions of this side (RegObject) take does not count, however long it
+	// objects under regions of this side (RegObject) take does not count, however long it
 	// is; the time that the peer's objects take counts, because the protocol does not
 	// report it.
 	CloseTimeout time.Duration
@@ -154,10 +154,10 @@ type Options struct {
 	// window by an octet now and then is never ended by it.
 	SendTimeout time.Duration
 
-	// BusyWait is how long who waits for a completion event looks for it before
-	// going to sleep, if the last wait was no longer than that: where answers come
-	// within microseconds, being woken takes most of the time. Others get the CPU
-	// meanwhile if they want it. Default DefaultBusyWait; negative: it sleeps at once.
+	// BusyWait is how long a goroutine that waits for a completion event polls for it
+	// before it sleeps, if its last wait was no longer than that: where answers come
+	// within microseconds, waking up takes most of the time. It yields the CPU to other
+	// goroutines meanwhile. Default DefaultBusyWait; negative: it sleeps at once.
 	BusyWait time.Duration
 
 	// MaxPending bounds the connections of one listener that are in the MPA start-up
@@ -212,7 +212,7 @@ type Options struct {
 	// WRSendWithImm without payload and the atomic operations, and receives the
 	// peer's; AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap is AtomicHCA.
 	//
-	// Both ends must have it, and nothing in MPA's start-up tells: section 1.1
+	// Both ends must have it, and MPA's start-up does not negotiate it: section 1.1
 	// leaves that to the programs. A peer without it, siw for one, ends the
 	// connection at the first such message, with a Terminate 0/2/0x06 (unexpected
 	// opcode) if it follows RFC 5040. So does this engine to a peer that has it
@@ -235,7 +235,7 @@ type Options struct {
 	Network transport.Network
 }
 
-// Limits that the engine enforces and Device.Query tells. Where siw has the
+// Limits that the engine enforces and Device.Query returns. Where siw has the
 // same limit the number is siw's, so that programs that size by it behave the
 // same on both.
 const (

@@ -10,19 +10,17 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// eventChannel is an event channel: a queue of events, as long as the ids on it
-// have anything to say.
+// eventChannel is an event channel: a queue of the events of the ids on it.
 //
-// Most connections have one of their own, and nothing to say for most of their
-// life. So it holds memory only for events that wait and for those who wait for
-// them.
+// Most connections have a channel of their own, and no events most of the time. So it
+// holds memory only for events that are queued and for goroutines that wait for one.
 type eventChannel struct {
 	dev  *device
 	refs refs.Count // ids
 
 	mu          sched.Mutex[locks.EventChannel]
 	first, last *queuedEvent  // nil: none
-	woken       chan struct{} // closed by the next event, or Close; nil: nobody waits
+	woken       chan struct{} // closed by the next event, or Close; nil: no goroutine waits
 }
 
 // queuedEvent is an event with its place in a channel's queue. The queue is a list
@@ -77,7 +75,7 @@ func (ch *eventChannel) unlink(e *queuedEvent) {
 	e.queued, e.prev, e.next = false, nil, nil
 }
 
-// withdraw takes e out of the queue, and reports false if somebody has fetched it, or
+// withdraw takes e out of the queue, and reports false if it was fetched, or
 // is about to move it to another channel.
 func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 	ch.mu.Lock()
@@ -89,7 +87,7 @@ func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 	return true
 }
 
-// wake has all who wait look again. mu is held.
+// wake has all goroutines that wait look again. mu is held.
 func (ch *eventChannel) wake() {
 	if ch.woken != nil {
 		close(ch.woken)
@@ -124,7 +122,7 @@ var closedChan = func() <-chan struct{} {
 }()
 
 // take removes the events of id, in order, with those of a listener the
-// requests that nobody has fetched.
+// requests that were not fetched.
 func (ch *eventChannel) take(id *cmID) []*queuedEvent {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

@@ -90,14 +90,14 @@ func (x *exposures) enter(m *mr) {
 	}
 }
 
-// leave undoes enter when nobody else can use m any more. It waits until nothing of m is
+// leave undoes enter when m can't be used any more. It waits until nothing of m is
 // being sent, and may be called several times, also concurrently.
 func (x *exposures) leave(m *mr) {
 	x.mu.Lock()
 	v := m.interval
 	m.interval = nil
 	if m.quiet && v != nil {
-		x.sources.remove(v) // so that nobody else opens or shuts the gate
+		x.sources.remove(v) // so that no other goroutine opens or shuts the gate
 		m.still.Prepare()
 	}
 	x.mu.Unlock()

@@ -28,8 +28,8 @@ type fastMR struct {
 	span  interval
 }
 
-// fastReg is what a fastMR tells of itself: as the registration that was posted last
-// makes it.
+// fastReg is what the methods of a fastMR return: what the registration that was posted last
+// makes of it.
 type fastReg struct {
 	stag   uint32
 	base   uint64
@@ -96,16 +96,16 @@ func (f *fastMR) toPost(wr *provider.SendWR) ([]byte, error) {
 	return f.mapped, nil
 }
 
-// tell notes what a registration that is posted makes of the region.
-func (f *fastMR) tell(stag uint32, access provider.Access, length int) {
+// setPosted records what a registration that is posted makes of the region.
+func (f *fastMR) setPosted(stag uint32, access provider.Access, length int) {
 	r := fastReg{stag: stag, base: f.baseWith(access), length: uint64(length), access: access & f.pd.dev.grants()}
 	f.posting.Lock()
 	f.posted = r
 	f.posting.Unlock()
 }
 
-// told is what the region tells of itself.
-func (f *fastMR) told() fastReg {
+// lastPosted returns what the registration that was posted last makes of the region.
+func (f *fastMR) lastPosted() fastReg {
 	f.posting.Lock()
 	defer f.posting.Unlock()
 	return f.posted
@@ -173,19 +173,19 @@ func (f *fastMR) invalidate(_ *qp, stag uint32, remote bool) error {
 }
 
 // Addr implements provider.MR.
-func (f *fastMR) Addr() uint64 { return f.told().base }
+func (f *fastMR) Addr() uint64 { return f.lastPosted().base }
 
 // Len implements provider.MR.
-func (f *fastMR) Len() uint64 { return f.told().length }
+func (f *fastMR) Len() uint64 { return f.lastPosted().length }
 
 // LKey implements provider.MR.
-func (f *fastMR) LKey() uint32 { return f.told().stag }
+func (f *fastMR) LKey() uint32 { return f.lastPosted().stag }
 
 // RKey implements provider.MR.
-func (f *fastMR) RKey() uint32 { return f.told().stag }
+func (f *fastMR) RKey() uint32 { return f.lastPosted().stag }
 
 // Access implements provider.MR.
-func (f *fastMR) Access() provider.Access { return f.told().access }
+func (f *fastMR) Access() provider.Access { return f.lastPosted().access }
 
 // Rereg implements provider.MR.
 func (f *fastMR) Rereg(provider.ReregFlags, provider.PD, []byte, provider.Access) (provider.MR, error) {

@@ -167,9 +167,9 @@ func (ls *listening) speaks(peer netip.Addr) {
 }
 
 // request waits for the Request of a connection. It closes the connection, and
-// returns nil, if there is none in time or it is not one. Octets behind it are
+// returns nil, if there is none in time or it is not one. Octets after it are
 // refused like a malformed Request: they can only be FPDUs, which an initiator
-// may not send before it has the Reply, and this end could not tell how they are
+// may not send before it has the Reply, and this end could not know how they are
 // framed. siw does the same.
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
@@ -219,8 +219,8 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 	return &r, w
 }
 
-// refuse hangs up on who sent no good Request. reply tells a peer of the other
-// version why, and is nil for all others.
+// refuse closes the connection of a peer that sent no good Request. reply gives a peer of the
+// other version the reason, and is nil for all others.
 //
 //rfc:5044 RDMAC-C.2.1-01 Non-permissive responder to Rev0: Reply Rev 1, then close
 func (ls *listening) refuse(w *wire, reply []byte) {
@@ -266,7 +266,7 @@ func (ls *listening) announce(r *mpa.Request, w *wire) bool {
 	return true
 }
 
-// requestParam is what a CONNECT_REQUEST tells: the private data, and the read
+// requestParam is what a CONNECT_REQUEST reports: the private data, and the read
 // depths that can be accepted at most. A Request without any (revision 1) gives
 // zeros, as with siw.
 //

@@ -81,7 +81,7 @@ func (l *logger) drain() {
 		}
 		for _, r := range queue {
 			if h := l.to.Handler(); h.Enabled(ctx, r.Level) {
-				_ = h.Handle(ctx, r) // there is nobody to tell
+				_ = h.Handle(ctx, r) // an error of the log can't be logged
 			}
 		}
 	}

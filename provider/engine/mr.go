@@ -15,11 +15,10 @@ import (
 
 // mr is a memory region.
 //
-// Whoever touches its octets does so between acquire and release, with no wait
-// for anybody else in between: a non-blocking read or write of a socket, or a
-// copy. That is what makes Close a barrier (RFC 5040 section 5.2, RFC 5042
-// section 6.2.2) that always ends. With an object behind the region it ends when the
-// object has done what was asked of it last.
+// Its octets are touched between acquire and release only, by what never waits: a
+// non-blocking read or write of a socket, or a copy. Therefore Close is a barrier (RFC 5040
+// section 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object,
+// Close ends when the calls of the object's methods that are under way have returned.
 type mr struct {
 	pd     *pd
 	key    uint32 // what stagTable finds it by: its STag, or with an owner the index of its STags
@@ -30,11 +29,11 @@ type mr struct {
 	qp     *qp // nil unless only this one's peer may use it (a window of type 2)
 
 	// owner is nil for a region that is registered all its life. The fields above from
-	// stag on are the owner's to change while both gates are shut. So who has found the
-	// region reads them behind acquire only, and looks at stag again.
+	// stag on are the owner's to change while both gates are shut. So they are read after
+	// acquire only, and stag is compared once more then.
 	owner stagOwner
 
-	// What is behind the region if it is not memory (see object.go).
+	// The object that the region is over if it is not memory (see object.go).
 	src    io.ReaderAt
 	dst    io.WriterAt // nil if it can't be written
 	length uint64
@@ -58,7 +57,7 @@ const (
 	mrBaseBits = 47 // as an address of user space has; base + len never wraps
 )
 
-// maxMRSize is what DeviceAttr tells. A slice cannot be longer on 64 bits.
+// maxMRSize is DeviceAttr.MaxMRSize. A slice cannot be longer on 64 bits.
 const maxMRSize = 1<<mrBaseBits - mrPage
 
 // RegMR implements provider.PD.
@@ -218,7 +217,7 @@ func (m *mr) RKey() uint32 { return m.stag }
 func (m *mr) Access() provider.Access { return m.access }
 
 // Close implements provider.MR. It may be called by a goroutine that polls:
-// nobody holds a use of a region while it waits for something.
+// no goroutine has a region in use while it waits for something.
 func (m *mr) Close() error {
 	if _, busy := m.end(); busy {
 		return failBusy("ibv_dereg_mr", m.name(), "windows that are bound to it")

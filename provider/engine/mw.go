@@ -13,7 +13,7 @@ import (
 )
 
 // mw is a memory window. What peers find under its STag is the view: an mr whose octets
-// are those of the region. Nobody of ours can use it, as its local gate is never opened;
+// are those of the region. No work request of ours can use it, as its local gate is never opened;
 // its remote gate is open while the window is bound. The region can't go before the
 // window lets go of it, so that a peer's use of the view is none of the region's.
 type mw struct {

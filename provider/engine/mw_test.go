@@ -238,7 +238,7 @@ func TestInvalidations(t *testing.T) {
 			if !f.valid {
 				key := incRKey(f.stag)
 				testkit.OK(t, f.register(key, &memoryOperands{buf: make([]byte, 100), access: access}))
-				f.tell(key, access, 100)
+				f.setPosted(key, access, 100)
 			}
 		}
 	}
@@ -293,7 +293,7 @@ func TestInvalidations(t *testing.T) {
 	onFast := testMW(t, p, provider.MWType2)
 	_ = fast.invalidate(q, fast.RKey(), false)
 	testkit.OK(t, fast.register(incRKey(fast.RKey()), &memoryOperands{buf: make([]byte, 100), access: bindable | provider.AccessRemoteInvalidate}))
-	fast.tell(fast.stag, bindable, 100)
+	fast.setPosted(fast.stag, bindable, 100)
 	testkit.OK(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.mr, 0, 10, provider.AccessRemoteWrite)))
 	if err := q.invalidateLocal(fast.RKey()); err != errMayNotInv {
 		t.Errorf("a fast region with a window on it, by us: %v", err)
@@ -539,7 +539,7 @@ func TestWindowBarrier(t *testing.T) {
 			w.posted.Store(key)
 			key = incRKey(fast.RKey())
 			testkit.OK(t, fast.register(key, &memoryOperands{buf: memory[1], access: allRights}))
-			fast.tell(key, allRights, 64)
+			fast.setPosted(key, allRights, 64)
 			runtime.Gosched()
 			switch {
 			case round%3 == 0 && typ == provider.MWType2:

@@ -12,23 +12,23 @@ import (
 
 // A region need not be memory: it may be anything whose octets can be read and
 // written by their offset, say a file (provider.PD.RegObject). What the object does
-// may take long, so that nobody who holds a lock of a stream, or serves others, waits
-// for it: a goroutine of its own does, and meanwhile that side of that stream stands
-// still. The receive side reads no further, so that TCP holds the peer back; the
-// transmit side sends no further. Everything else goes on.
+// may take long. So a goroutine of its own waits for it, never one that holds a lock of
+// a stream or serves other streams. Meanwhile that side of that stream stops: the receive
+// side reads no further, so that TCP holds the peer back, or the transmit side sends no
+// further. Everything else goes on.
 //
 // The region of an object has no octets in memory (mr.buf is empty), so that slice
-// finds nothing in it: all that is for memory, the short paths above all, fails there
-// and leaves it to the general one, which ends here.
+// finds nothing in it. Therefore the paths for memory, the short ones above all, fail at
+// slice and leave the segment or work request to the general path, which finds the object.
 
 // Faults of an object. They are ours and not the peer's: a local catastrophic error
 // of the layer that places octets, and where it is an RDMA Read that can't be
 // answered, the remote operation error that RFC 5040 section 4.8 has for that.
 var (
-	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "what is behind the region could not be written"}
-	errObjectRecv  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "what is behind the region of a receive could not be written"}
-	errObjectSink  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "what is behind the sink of a Read could not be written"}
-	errObjectRead  = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPCatastrophicStream, Reason: "what is behind the region could not be read"}
+	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the object of the region could not be written"}
+	errObjectRecv  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the object of a receive's region could not be written"}
+	errObjectSink  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the object of the sink of a Read could not be written"}
+	errObjectRead  = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPCatastrophicStream, Reason: "the object of the region could not be read"}
 )
 
 // objectRights are those that the region of an object can have. An invalidation by

@@ -8,8 +8,8 @@ import (
 // The transmit side of objects: the payload of a message is read in pieces of a chunk,
 // several at a time, so that the object works while what it gave before is being sent,
 // and one that takes long for an answer gives several in that time. What is read ahead
-// is of the message being sent only: the one behind it may have to see what comes in
-// between.
+// is of the message being sent only: the next message may have to contain what is written
+// in between.
 
 const (
 	// objectReads is how many pieces of a message are asked for, or there and not
@@ -45,7 +45,7 @@ const (
 type messageFetches struct {
 	pieces [objectReads]*objectFetch
 	n      int
-	next   uint32 // offset in the message behind the last of them
+	next   uint32 // offset in the message after the last of them
 }
 
 // fetching reports whether the transmit side waits for an object. txMu is held.
@@ -53,8 +53,8 @@ func (t *txState) fetching() bool {
 	return t.fetches != nil && t.fetches.n > 0 && t.fetches.pieces[0].state.Load() != fetchDone
 }
 
-// endFetch forgets what was fetched. What is still on its way is given back by whoever
-// brings it.
+// endFetch forgets what was fetched. What is still on its way is given back by the
+// goroutine that reads it.
 func (t *txState) endFetch(s *stream) {
 	m := t.fetches
 	if m == nil {

@@ -65,8 +65,8 @@ func releasePieces(pieces []objectPiece) {
 // objectPieces are the n octets at offset off of what the SGEs of a work request of
 // ours name, in use until releasePieces. It is what resolveLocal is for memory, and
 // reports false for what that refuses: what can't be used, and what needs no object. A
-// region that work requests register can't be beside an object: who ends it would have
-// to wait for the object.
+// region that work requests register can't be beside an object: its end would have to
+// wait for the object.
 func objectPieces(pd *pd, sges []provider.SGE, need provider.Access, off, n uint64) ([]objectPiece, bool) {
 	var pieces []objectPiece
 	object := false
@@ -111,7 +111,7 @@ func readPieces(pieces []objectPiece, b []byte) error {
 			if err == nil || errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return fmt.Errorf("reading %d octets at %d of what is behind %s: %w", p.n, p.off, p.m.name(), err)
+			return fmt.Errorf("reading %d octets at %d of the object of %s: %w", p.n, p.off, p.m.name(), err)
 		}
 	}
 	return nil
@@ -125,7 +125,7 @@ func writePieces(pieces []objectPiece, b []byte) error {
 			if err == nil {
 				err = io.ErrShortWrite
 			}
-			return fmt.Errorf("writing %d octets at %d of what is behind %s: %w", p.n, p.off, p.m.name(), err)
+			return fmt.Errorf("writing %d octets at %d of the object of %s: %w", p.n, p.off, p.m.name(), err)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // probeOctets is up to what length the kernel is asked to fault a region's pages in,
-// which tells whether they can be had. The pages of a longer region may be meant to
+// which shows whether they can be had. The pages of a longer region may be meant to
 // stay unused, so that only the list of mappings is looked at.
 const probeOctets = 1 << 20
 
@@ -54,7 +54,7 @@ func probe(buf []byte, write bool) error {
 		if errno == unix.EFAULT || errno == unix.EHWPOISON {
 			return fmt.Errorf("%w: the memory can't be had: it is mapped, but there is nothing behind it, as beyond the end of a mapped file", syscall.EFAULT)
 		}
-		// The list of mappings tells what was wrong, or that nothing is: memory of
+		// The list of mappings shows what was wrong, or that nothing is: memory of
 		// devices can't be populated.
 	}
 	maps, err := os.Open("/proc/self/maps")

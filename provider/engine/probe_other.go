@@ -2,5 +2,5 @@
 
 package engine
 
-// probe is for Linux, which tells what memory may be used for.
+// probe is for Linux, which shows what memory may be used for.
 func probe([]byte, bool) error { return nil }

@@ -57,9 +57,9 @@ func (d *device) startProgress() {
 				return
 			}
 			for busy := 0; busy < pollsPerWait && d.poller.Poll() > 0; busy++ {
-				// Who was told of a completion goes first. And what remains
-				// ready may be in the hands of a goroutine that lost its P in
-				// the middle of it: it has to get one back.
+				// A goroutine that a completion has woken goes first. And a stream
+				// that remains ready may be in the hands of a goroutine that lost
+				// its P in the middle of a turn: it has to get one back.
 				runtime.Gosched()
 			}
 		}
@@ -108,8 +108,8 @@ const pollerTurns = 64
 
 // progress moves data on behalf of a poller that found c empty. It never waits
 // and does not allocate. The streams of a CQ with few QPs are read directly,
-// which spares the call that asks which of them have something; who is blocked
-// or rarer is left to the poller.
+// which spares the call that asks which of them have something. Streams that wait for
+// room, and those of CQs with many QPs, are left to the poller.
 func (d *device) progress(c *cq) {
 	direct := *c.direct.Load()
 	turn := turnOfLook(len(direct))
@@ -120,7 +120,7 @@ func (d *device) progress(c *cq) {
 			continue
 		}
 		if !s.look(turn) {
-			runtime.Gosched() // to whoever is at it, if that one has no P
+			runtime.Gosched() // to the goroutine that has the lock, if it has no P
 		}
 		if s.blocked.Load() {
 			all = true

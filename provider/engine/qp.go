@@ -55,7 +55,7 @@ type qpInit struct {
 	SQSigAll             bool
 }
 
-// initAttr is what Query tells.
+// initAttr is what Query returns.
 func (q *qp) initAttr() provider.QPInitAttr {
 	init := provider.QPInitAttr{
 		SendCQ: q.sendCQ, RecvCQ: q.recvCQ,
@@ -71,7 +71,7 @@ func (q *qp) initAttr() provider.QPInitAttr {
 	return init
 }
 
-// defaultAccess is what Query tells of a QP on which nobody has set anything.
+// defaultAccess is what Query returns for a QP whose access the program has not set.
 const defaultAccess = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
 
 // newQP makes a QP of p in RESET. It holds p and attaches to its CQs until it is
@@ -190,7 +190,7 @@ func (q *qp) getState() provider.QPState { return provider.QPState(q.state.Load(
 
 var errDestroyed = fmt.Errorf("queue pair destroyed: %w", os.ErrClosed)
 
-// Close implements provider.QP. A connection ends with a FIN behind the FPDU
+// Close implements provider.QP. A connection ends with a FIN after the FPDU
 // that is under way and no Terminate, as with siw. What was posted is flushed
 // before Close returns; nothing completes afterwards. It must not be called from
 // onDown.

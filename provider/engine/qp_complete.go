@@ -56,7 +56,7 @@ func (q *qp) reportSends() {
 				return
 			}
 			if s.head == s.out {
-				s.out++ // it never falls behind head
+				s.out++ // it is never less than head
 			}
 		case int32(s.out-s.head) <= 0: // from here on, only what the peer has answered is over
 			return
@@ -68,7 +68,7 @@ func (q *qp) reportSends() {
 		if answeredOps.has(w.op) {
 			wc.ByteLen = w.length
 		}
-		s.free.Store(s.head + 1) // whoever sees the completion finds the place free
+		s.free.Store(s.head + 1) // before the completion can be seen
 		q.sendCQ.push(wc, false)
 	}
 }
@@ -81,8 +81,8 @@ func (q *qp) failSend(i uint32, status provider.WCStatus) {
 }
 
 // flushSends completes everything in the send queue in error, unsignalled WQEs
-// too, and reports whether there was anything. WQEs that had finished behind an
-// unfinished one are flushed as well: nothing succeeds behind a failure. The QP
+// too, and reports whether there was anything. WQEs that had finished after an
+// unfinished one are flushed as well: nothing succeeds after a failure. The QP
 // is in ERR, and sq.done is held.
 //
 //rfc:5040 RDMAP-6.2.1-02 After Terminate outstanding WRs complete in error

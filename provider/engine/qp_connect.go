@@ -10,7 +10,7 @@ import (
 )
 
 // start takes over conn, which has finished MPA's start-up with params, and puts
-// the QP into RTS. early is what was read from conn behind the peer's start-up
+// the QP into RTS. early is what was read from conn after the peer's start-up
 // frame; it is not retained. The depths are those of params.
 //
 // onDown is called once, without any lock held and on any goroutine, when the

@@ -10,9 +10,9 @@ import (
 )
 
 // Work requests on our own memory: binding a window, registering a region, invalidating
-// either. They send nothing, and take their turn in the send queue: what stands before
-// them has been handed to the socket, or was copied, when they are done, and what stands
-// behind them finds them done.
+// either. They send nothing, and take their turn in the send queue: what was
+// posted before them has been handed to the socket, or was copied, when they are done, and they
+// are done before anything that was posted after them begins.
 
 // opRegMR stands for provider.WRRegMR in the send queue, where opcodes are below 32.
 const opRegMR provider.WROpcode = 31

@@ -39,7 +39,7 @@ func (q *qp) enterError(s *stream, e *ending) {
 
 // flushAll completes everything that is posted in error, if the QP is in ERR, and
 // reports whether there was anything in the send queue. firstRecv is the status of the
-// receive in progress, or WCSuccess for a flush like all others. Whoever leaves ERR
+// receive in progress, or WCSuccess for a flush like all others. A change from ERR
 // holds both locks and discards what was posted, so that a goroutine that has seen ERR
 // does not flush what is posted afterwards.
 func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
@@ -56,7 +56,7 @@ func (q *qp) flushAll(firstRecv provider.WCStatus) (sends bool) {
 	return sends
 }
 
-// flushIfError is for posters who found no stream: what they posted in ERR
+// flushIfError is called after a post that found no stream: what was posted in ERR
 // completes at once.
 func (q *qp) flushIfError() { q.flushAll(provider.WCSuccess) }
 
@@ -72,14 +72,14 @@ const (
 //   - To RTS: only the connection manager does that; EINVAL, but no change is
 //     fine.
 //   - RTS to SQD: the connection ends gracefully: what is in the send queue is
-//     still sent, then FIN. There is no way back to RTS. EventSQDrained tells,
+//     still sent, then FIN. There is no way back to RTS. EventSQDrained reports,
 //     if it was asked for, that all is sent and all Reads are answered.
 //   - RTS to SQE: the peer is sent a Terminate (0/0/0xff), and the QP ends in ERR.
 //   - To ERR, from everywhere: the connection ends with a FIN.
 //   - To RESET, from everywhere but RTS and SQD: what is posted is forgotten
 //     without a completion; the QP can be connected again.
 //
-// The access flags are kept and told by Query; only those of a region decide
+// The access flags are kept, and Query returns them; only those of a region decide
 // about its use, as with siw. The read depths can be set until the QP is
 // connected.
 func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
@@ -181,7 +181,7 @@ func (q *qp) startClosing(notify bool) error {
 	if notify {
 		s.notify.Store(true)
 		if s.finSent.Load() {
-			s.tellDrained() // it had been before
+			s.raiseDrained() // it had been before
 		}
 	}
 	s.closeGracefully()

@@ -23,7 +23,7 @@ type recvQueue struct {
 	maxSGE int
 
 	mu   sched.Mutex[locks.RecvPosting] // of posters
-	tail sched.Uint32                   // written under mu, behind the WQE
+	tail sched.Uint32                   // written under mu, after the WQE
 
 	done sched.Mutex[locks.RecvDone] // of flushing; the receive side needs none while the stream lives
 	head atomic.Uint32               // written by the receive side, or under done

@@ -19,7 +19,7 @@ type rxState struct {
 	direct directFPDU
 	store  *objectStore // what has to arrive at an object before anything else is taken
 
-	looks   uint32 // of pollers since somebody was about to sleep (see muting.go)
+	looks   uint32 // of pollers since a goroutine was about to sleep (see muting.go)
 	attends uint32 // when looks was 0
 	taken   uint32 // FPDUs so far
 	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known

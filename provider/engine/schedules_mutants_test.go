@@ -118,7 +118,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "one of two goroutines that wait for a gate is not woken",
 		edits: []edit{
-			{"internal/rundown/rundown.go", "g.wake() // who else waits here", ""},
+			{"internal/rundown/rundown.go", "g.wake() // another goroutine that waits here", ""},
 		},
 		protocol: "a gate",
 	},

@@ -44,7 +44,7 @@ type sendQueue struct {
 	maxInline int
 
 	mu   sched.Mutex[locks.SendPosting] // of posters
-	tail sched.Uint32                   // written under mu, behind the WQE
+	tail sched.Uint32                   // written under mu, after the WQE
 
 	done sched.Mutex[locks.SendDone] // of completing
 	out  uint32                      // Sends and Writes before this one are over
@@ -54,8 +54,8 @@ type sendQueue struct {
 
 // grow makes the ring if there is none, and reports whether there was none. Until
 // the first post the queue is one of no places, and thereby full, so that posting
-// asks only where it would fail. mu is held; all others look at the ring behind
-// tail.
+// asks only where it would fail. mu is held; all others look at the ring after
+// they have read tail.
 func (s *sendQueue) grow(places uint32) bool {
 	if s.wqes != nil {
 		return false

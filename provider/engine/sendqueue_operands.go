@@ -45,8 +45,8 @@ type memoryQueue struct {
 	posting  memoryOperands   // of mu: of what is being posted
 }
 
-// addMemory puts what checkMemory has left beside WQE i, and lets the window or region
-// tell its new key from now on.
+// addMemory puts what checkMemory has left beside WQE i, and has the window or region
+// return its new key from now on.
 func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
 	switch wr.Opcode {
 	case provider.WRLocalInv:
@@ -54,7 +54,7 @@ func (s *sendQueue) addMemory(i uint32, wr *provider.SendWR) {
 	case provider.WRRegMR:
 		s.at(i).op = opRegMR
 		o := &s.memory.posting
-		o.region.tell(wr.RKey, wr.Access, len(o.buf))
+		o.region.setPosted(wr.RKey, wr.Access, len(o.buf))
 	default:
 		s.memory.posting.window.posted.Store(wr.RKey)
 	}

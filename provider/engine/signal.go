@@ -3,7 +3,7 @@ package engine
 import "context"
 
 // signal wakes waiters of a queue. The queue has a state of its own: a waiter
-// looks, waits and looks again, and whoever leaves something for others sets
+// looks, waits and looks again, and a goroutine that leaves something for others sets
 // the signal anew.
 type signal struct {
 	pending chan struct{} // capacity 1

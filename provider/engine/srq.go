@@ -33,7 +33,7 @@ type srq struct {
 
 // CreateSRQ implements provider.PD. The number of receives granted is MaxWR rounded
 // up to a power of two. Errors: EINVAL for sizes beyond those that Device.Query
-// tells, or no receives at all; ENOMEM for one SRQ more than it tells.
+// returns, or no receives at all; ENOMEM for one SRQ more than it returns.
 func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	const op = "ibv_create_srq"
 	a := &init.Attr
@@ -121,7 +121,7 @@ func (r *srq) take(w *recvWQE, sges []provider.SGE) bool {
 const srqMask = provider.SRQAttrMaxWR | provider.SRQAttrLimit
 
 // Modify implements provider.SRQ. A size is rounded up to a power of two. Errors:
-// EINVAL for a mask with other bits, no receives or more than Device.Query tells,
+// EINVAL for a mask with other bits, no receives or more than Device.Query returns,
 // fewer than are posted, and a limit beyond the size.
 func (r *srq) Modify(attr provider.SRQAttr, mask provider.SRQAttrMask) error {
 	if err := r.modify(&attr, mask); err != nil {
@@ -190,7 +190,7 @@ func (r *srq) Query() (provider.SRQAttr, error) {
 }
 
 // Close implements provider.SRQ. What is posted is forgotten without a completion,
-// as are events of the SRQ that nobody has taken.
+// as are events of the SRQ that the program has not taken.
 func (r *srq) Close() error {
 	first, busy := r.refs.End()
 	if busy {

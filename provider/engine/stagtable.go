@@ -10,7 +10,7 @@ import (
 )
 
 // retiredSTags is how many deregistrations an STag stays unused for after its
-// own: a peer that still holds it must not reach the region of somebody else.
+// own: a peer that still holds it must not reach another region.
 const retiredSTags = 1 << 16
 
 // minSTagSlots is the size of an empty table, a power of two.
@@ -76,9 +76,8 @@ func newSTagTable() *stagTable {
 func stagIndex(stag uint32) uint32 { return stag >> 8 }
 
 // lookup returns the region that stag names, nil if there is none. The region
-// may be closed by the time it is returned: acquire tells. If it has an owner it may
-// be another STag of the same index that names it: stag has to be compared with its
-// own, behind acquire.
+// may be closed by the time it is returned: acquire reports that. If it has an owner,
+// its STag may be another of the same index: the two have to be compared after acquire.
 func (t *stagTable) lookup(stag uint32) *mr {
 	if stag == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // A peer may stop in the middle of an FPDU that it sends, or stop taking what it is sent.
-// Its connection, which holds next to nothing otherwise, then holds part of an FPDU, or
+// Its connection, which holds very little otherwise, then holds part of an FPDU, or
 // octets that the socket didn't take. That ends after a time, even if a few octets move now
 // and then: an FPDU has FPDUTimeout from its first octet to its last, and what was left
 // over when the socket was full has SendTimeout until it is taken. So a peer has to keep to

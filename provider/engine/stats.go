@@ -15,7 +15,7 @@ import (
 )
 
 // counts is what a QP counts. It is made when the first message is sent or received, so
-// that an idle connection has none. Who sends and who receives write plain fields, under
+// that an idle connection has none. Sender and receiver write plain fields, under
 // the lock of their side of the stream; the two sides have cache lines of their own.
 type counts struct {
 	sent provider.Traffic // txMu
@@ -25,7 +25,7 @@ type counts struct {
 	lowest   uint32           // rxMu: see QPStats.LowestRecvs; math.MaxUint32 for none
 	_        [12]byte
 
-	// These are rare, and counted by whoever meets them.
+	// These are rare, and any goroutine counts them.
 	flushedSends, flushedRecvs, crcErrors atomic.Uint64
 }
 
@@ -80,7 +80,7 @@ func (q *qp) Stats() (provider.QPStats, error) {
 	return q.stats(true), nil
 }
 
-// stats reads the counts under the locks of those who write them. full adds what is of
+// stats reads the counts under the locks under which they are written. full adds what is of
 // this moment.
 func (q *qp) stats(full bool) (st provider.QPStats) {
 	for {

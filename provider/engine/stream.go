@@ -47,7 +47,7 @@ type stream struct {
 	rx   rxState
 
 	txMu    sched.Mutex[locks.TX]
-	txWork  sched.Bool // there is something to look at for whoever has txMu
+	txWork  sched.Bool // the holder of txMu has to transmit once more
 	blocked sched.Bool // the socket is full and the poller watches for room
 	room    sched.Bool // the poller has seen room since
 	tx      txState
@@ -176,7 +176,7 @@ func (s *stream) lookTurn(turn int) bool {
 	return s.looked()
 }
 
-// pollRx receives what has arrived, unless somebody else is at it. Readiness is
+// pollRx receives what has arrived, unless another goroutine is at it. Readiness is
 // level triggered, so that nothing is lost then.
 func (s *stream) pollRx(turn int) (used int, more bool) {
 	if !s.rxMu.TryLock() {
@@ -188,7 +188,7 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 }
 
 // look is pollRx for a poller that reads the stream directly. It reports false if
-// somebody else is at it.
+// another goroutine is at it.
 func (s *stream) look(turn int) bool {
 	if !s.rxMu.TryLock() {
 		return false
@@ -210,7 +210,7 @@ func (s *stream) fail(e *ending) { s.end.CompareAndSwap(nil, e) }
 func (s *stream) over() bool { return s.end.Load() != nil }
 
 // settle ends the stream if there is a reason to. When it returns, the QP is in
-// ERR and flushed, whoever did it. No lock may be held.
+// ERR and flushed, by this call or by another. No lock may be held.
 func (s *stream) settle() {
 	e := s.end.Load()
 	if e == nil || s.finished.Load() {
@@ -248,8 +248,8 @@ func (s *stream) finish(e *ending) {
 	s.finished.Store(true)
 }
 
-// tellDrained raises EventSQDrained if it was asked for, once.
-func (s *stream) tellDrained() {
+// raiseDrained raises EventSQDrained if it was asked for, once.
+func (s *stream) raiseDrained() {
 	if s.notify.Swap(false) {
 		s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
 	}

@@ -47,8 +47,8 @@ func (s *stream) fillAtomicRequest() {
 }
 
 // takeAtomicRequest performs the peer's atomic operation, at once, so that it comes
-// behind all that was delivered before it and ahead of all that comes later. Its
-// response waits for its turn behind those of earlier Reads.
+// after all that was delivered before it and before all that comes later. Its
+// response waits until those of earlier Reads are sent.
 //
 //rfc:7306 EXT-5.2.1-07 Valid atomic request not delivered to ULP
 //rfc:7306 EXT-5.4-3-01 Atomic request not started before delivery

@@ -11,14 +11,14 @@ const (
 	// of its own.
 	directOctets = 8 << 10
 
-	// directAhead is how much is read behind the payload of a direct FPDU: its
+	// directAhead is how much is read after the payload of a direct FPDU: its
 	// trailer and the header of the next one, and a small message or two. What
 	// is more of the next payload would have to be copied.
 	directAhead = 512
 )
 
 // directFPDU is an FPDU whose payload goes from the socket into the region, so
-// that the kernel's copy is the only one. Its CRC is verified behind that. It is
+// that the kernel's copy is the only one. Its CRC is verified after that. It is
 // used without markers only, where an FPDU lies in one piece in the stream.
 type directFPDU struct {
 	active bool

@@ -27,7 +27,7 @@ func (s *stream) fetchAhead(length uint32, tagged bool, find func(off uint32, n 
 		n := min(uint64(chunkOctets/segment*segment), uint64(length-m.next))
 		pieces, ok := find(m.next, n)
 		if !ok {
-			// Whoever needs it finds out again, and says so.
+			// The call that needs the piece finds the error again, and reports it.
 			if ahead {
 				s.dev.prog.ahead.Add(-1)
 			}
@@ -91,7 +91,7 @@ func (s *stream) fillObjectResponse() {
 		t.endFetch(s)
 		return
 	}
-	_ = s.fetchResponse() // it tells the next time, if what is there ends before
+	_ = s.fetchResponse() // an error shows when the pieces that are there are sent
 }
 
 // fetchResponse is fetchAhead for the response under way. The error is that of
@@ -138,7 +138,7 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 		t.endFetch(s)
 		return true
 	}
-	s.fetchWork(w) // it tells the next time, if what is there ends before
+	s.fetchWork(w) // an error shows when the pieces that are there are sent
 	return true
 }
 

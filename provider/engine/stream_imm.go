@@ -11,7 +11,7 @@ import (
 // the others are zero.
 const immShift = 32
 
-// fillImmediate adds the Immediate Data of WQE next: behind its Write, or alone.
+// fillImmediate adds the Immediate Data of WQE next: after its Write, or alone.
 //
 //rfc:7306 EXT-6.3-04 Exactly 8 octets of immediate data sent
 //rfc:7306 EXT-6.3-06 Immediates issued in order
@@ -29,9 +29,9 @@ func (s *stream) fillImmediate() {
 	t.next++
 }
 
-// takeImmediate reports the peer's Immediate Data with the oldest receive. Behind a
-// Write that makes what libibverbs calls a Write with immediate data, for which it
-// tells the Write's length; whether the peer posted it as one can't be seen.
+// takeImmediate reports the peer's Immediate Data with the oldest receive. After a
+// Write the completion is that of what libibverbs calls a Write with immediate data,
+// with the Write's length; whether the peer posted it as one can't be seen.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
 //rfc:7306 EXT-6.3-03 Immediates delivered in order with Sends

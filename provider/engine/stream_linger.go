@@ -15,7 +15,7 @@ import (
 // the rest of the FPDU under way goes out, then the Terminate if there is one,
 // then FIN; what the peer still sends is read and dropped until its FIN comes.
 // TCP answers a close with unread octets by a reset, which would take the
-// Terminate along; that is why somebody has to read.
+// Terminate along; therefore the linger reads.
 //
 // Before that it holds the watch over a graceful end.
 type linger struct {
@@ -199,8 +199,8 @@ func (s *stream) closeConn() {
 	s.linger.out = nil
 }
 
-// lingerOn does what can be done now. Whoever finds another goroutine at it
-// leaves it alone: readiness comes again.
+// lingerOn does what can be done now. If another goroutine is at it
+// this call does nothing: readiness is reported again.
 func (s *stream) lingerOn(turn int) (used int, more bool) {
 	if !s.linger.mu.TryLock() {
 		return 0, false

@@ -1,6 +1,6 @@
 package engine
 
-// toPart moves what the context holds and nobody has consumed to a part.
+// toPart moves what the context holds and was not consumed to a part.
 func (s *stream) toPart() {
 	r := &s.rx
 	r.part = s.dev.prog.parts.Get()

@@ -184,7 +184,7 @@ func (s *stream) blame(t *rdmap.ReceivedTerminate) {
 // requested is the Read whose request has the MSN that the Terminate shows, nil if
 // there is none, or if the request that it shows is another: siw fills in the header
 // of something else at times. Several Reads may name the same memory, so that the
-// request alone doesn't tell which it was. sq.done is held.
+// request alone doesn't show which it was. sq.done is held.
 func (s *stream) requested(t *rdmap.ReceivedTerminate) *sendWQE {
 	if !t.HaveRead || !t.HaveDDP || t.DDP.Tagged || t.DDP.QN != rdmap.QNReadRequest {
 		return nil

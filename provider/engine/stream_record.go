@@ -6,10 +6,10 @@ import (
 )
 
 // cutsAnywhere reports whether TCP may cut anywhere, so that what is sent needs no limits
-// of records: without CRC no receiver is hurt, and where a segment holds the longest
-// FPDU and more there is no wire, so that no RNIC is glad of FPDUs that begin a
-// segment. Each would be a record of its own there, with buffers that TCP does not
-// fill and a way of its own through it.
+// of records. Without CRC no receiver fails at such a cut. And where a segment holds the
+// longest FPDU and more, there is no wire, and so no RNIC that is faster if FPDUs begin a
+// segment. Each FPDU would be a record there, hence a packet of its own in TCP, which does
+// not fill its buffers.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func cutsAnywhere(crc bool, emss int) bool {

@@ -37,7 +37,7 @@ func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	return used, more
 }
 
-// receiveEarly takes octets that were read behind the start-up frame.
+// receiveEarly takes octets that were read after the start-up frame.
 func (s *stream) receiveEarly(early []byte) {
 	for len(early) > 0 && !s.over() {
 		s.rxEnsure()

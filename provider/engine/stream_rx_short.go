@@ -31,7 +31,7 @@ func (s *stream) take(ulpdu []byte) {
 // the region that is in use for the peer already. What is not one, or has something
 // wrong with it, is left to segment.
 //
-// A region is in use for the peer only behind the first FPDU of a stream, and not
+// A region is in use for the peer only after the first FPDU of a stream, and not
 // from one read to the next: leave ends that.
 func (s *stream) placeWrite(ulpdu []byte) bool {
 	m := s.rx.c.m

@@ -10,7 +10,7 @@ import (
 )
 
 // objectStore is a segment whose payload is on its way to an object. The receive
-// side goes on behind it when it has arrived there.
+// side goes on when it has arrived there.
 type objectStore struct {
 	pieces  []objectPiece
 	payload *buf
@@ -50,7 +50,7 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	return true
 }
 
-// storedTurn is rxTurn behind a store.
+// storedTurn is rxTurn after a store.
 func (s *stream) storedTurn(st *objectStore, err error) {
 	s.rxMu.Lock()
 	defer s.rxMu.Unlock()

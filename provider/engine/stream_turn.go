@@ -4,7 +4,7 @@ import "github.com/govs-rdma/govs/provider/engine/internal/turns"
 
 // A turn is what one stream moves, in one direction, before others have their turns. What
 // is left waits until the next Poll: in the socket, or in the send queue and among the
-// peer's Reads. Nobody needs to remember it: what is unread keeps the socket readable, and
+// peer's Reads. Nothing else has to be remembered: what is unread keeps the socket readable, and
 // a stream that has more to send has the poller watch for room, which the socket already
 // has (see putOff).
 //

@@ -19,7 +19,7 @@ func (s *stream) transmit() {
 	if !s.maySend.Load() {
 		s.memoryAhead()
 		if t.fault != nil {
-			s.fail(t.fault) // nothing is before it; the peer can't be told why
+			s.fail(t.fault) // nothing is before it; no Terminate may be sent
 			return
 		}
 		if s.closing.Load() {
@@ -55,7 +55,7 @@ func (s *stream) transmit() {
 			return
 		}
 	}
-	// Somebody ends the stream. Whoever that is may be waiting for a region.
+	// Another goroutine ends the stream, and may be waiting for a region.
 	if t.b != nil {
 		t.b.copyPending()
 	}
@@ -144,6 +144,6 @@ func (s *stream) sendFIN() {
 		return
 	}
 	s.finSent.Store(true)
-	s.tellDrained()
+	s.raiseDrained()
 	s.watchClosing()
 }

@@ -191,7 +191,7 @@ func sendOpcode(w *sendWQE) rdmap.Opcode {
 }
 
 // failWork gives up at WQE next, whose SGEs name what can't be sent. What was
-// posted before it still goes out; then the peer is told.
+// posted before it still goes out, then the Terminate.
 //
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 //rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
@@ -255,8 +255,8 @@ func (s *stream) addReadRequest(r *rdmap.ReadRequest) {
 // rtrCookie marks a Read that no WQE waits for.
 const rtrCookie = 1 << 63
 
-// fillRTR sends the RTR indication: an empty message that tells a responder
-// that it may send.
+// fillRTR sends the RTR indication: an empty message after which a responder
+// may send.
 //
 //rfc:6581 MPA2-9.2-08 Initiator emits one negotiated RTR after an accept with A=1
 //rfc:6581 MPA2-9.2-15 Zero-length Write/Read RTR must not need a valid STag

@@ -25,7 +25,7 @@ const (
 
 // unwatch adds the reason why, or removes it if on is false. What the poller is asked for
 // follows from all reasons together, and only this function asks, so that the end of one
-// reason does not undo another. After an error it may be that nobody watches the stream.
+// reason does not undo another. After an error the stream may be unwatched.
 func (s *stream) unwatch(why unwatched, on bool) error {
 	m := &s.dev.muting
 	m.mu.Lock()
@@ -45,7 +45,7 @@ func (s *stream) unwatchLocked(why unwatched, on bool) error {
 	return s.dev.poller.WantRead(s.conn, s.unwatched == 0)
 }
 
-// cannotWatch ends the stream because nobody would see what arrives. If it has ended
+// cannotWatch ends the stream because no goroutine would see what arrives. If it has ended
 // already this does nothing: its socket is closed, or closes when the linger expires.
 func (s *stream) cannotWatch(err error) {
 	s.fail(&ending{cause: fmt.Errorf("watching the connection for arrivals: %w", err), reset: true})

@@ -10,7 +10,7 @@ import (
 const (
 	batchOctets = 256 << 10 // about what stays in a core's L2 between CRC and send
 	batchLong   = 1 << 20   // where nothing but the kernel looks at the payload (see batchLimit)
-	batchSlow   = 8 << 10   // for a socket that takes next to nothing
+	batchSlow   = 8 << 10   // for a socket that takes very little
 	batchIov    = 512
 	batchFPDUs  = 512
 	batchUses   = 256
@@ -171,7 +171,7 @@ func (b *txBatch) release() {
 }
 
 // advance notes that the socket took n octets. If the last octet of a message was
-// among them, it returns the WQE behind the last such and true.
+// among them, it returns the WQE after the last such and true.
 func (b *txBatch) advance(n int) (out uint32, finished bool) {
 	b.written += uint64(n)
 	b.advanceRecords(n)

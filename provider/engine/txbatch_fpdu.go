@@ -102,7 +102,7 @@ func (b *txBatch) snapshot(p []byte, t *txState) {
 	b.append(room)
 }
 
-// addCopy adds payload that is somebody else's as soon as it has returned.
+// addCopy adds payload that may change as soon as addCopy has returned.
 func (b *txBatch) addCopy(p []byte, t *txState) {
 	switch {
 	case len(p) <= copyOctets:
@@ -161,7 +161,7 @@ func (b *txBatch) endMarked(t *txState) {
 	b.from = b.used
 }
 
-// longFPDU makes an FPDU of WQE next of the header that lies in the arena, behind room for the
+// longFPDU makes an FPDU of WQE next of the header that lies in the arena, after room for the
 // ULPDU's length, and of payload, where it lies unless a peer can write it. finishes is as with
 // end.
 func (b *txBatch) longFPDU(header int, payload []byte, t *txState, finishes bool) {
@@ -188,7 +188,7 @@ func (b *txBatch) longFPDU(header int, payload []byte, t *txState, finishes bool
 	b.addFPDU(fpduEnd{b.built, t.next, finishes}, mpa.FPDULen(ulpdu), mpa.PadLen(ulpdu) > 0, int(t.emss))
 }
 
-// frame makes the ULPDU that lies in the arena, behind room for its length, an
+// frame makes the ULPDU that lies in the arena, after room for its length, an
 // FPDU without its CRC, and returns the FPDU's length.
 func (b *txBatch) frame(ulpdu int) int {
 	size := mpa.FPDULen(ulpdu)

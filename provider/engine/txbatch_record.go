@@ -17,8 +17,8 @@ const sackRoom = 28
 // TCP may cut elsewhere too: where the peer's window ends, though never in the
 // first segment, and where selective acknowledgements take room. All those places
 // are multiples of four octets from the start. siw (kernel-notes/siw-crc-split.md)
-// is hurt by a cut inside pad and CRC, so that one at a multiple of four can't
-// hurt an FPDU without pad. One with pad has to lie where none of these cuts is.
+// fails at a cut inside pad and CRC, so a cut at a multiple of four does no harm to
+// an FPDU without pad. An FPDU with pad has to lie where none of these cuts is.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 func (b *txBatch) addFPDU(e fpduEnd, n int, padded bool, emss int) {

@@ -71,7 +71,7 @@ func (t *txState) init(s *stream) {
 }
 
 // stop ends the transmit side and returns what must still go out, as records: the
-// rest of the FPDU that is partly sent, and behind it the Terminate of e. rxMu and txMu
+// rest of the FPDU that is partly sent, and after it the Terminate of e. rxMu and txMu
 // are held.
 //
 //rfc:5040 RDMAP-5.4-05 Nothing sent after Terminate

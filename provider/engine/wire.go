@@ -32,8 +32,8 @@ func newWire(d *device, conn transport.Conn) (*wire, error) {
 	return w, nil
 }
 
-// Ready implements transport.Handler. What it has told it tells again only when
-// the goroutine asks: octets that nobody reads must not keep the poller busy.
+// Ready implements transport.Handler. It reports each kind of readiness once, and again only
+// when the goroutine asks for it: octets that are not read must not keep the poller busy.
 func (w *wire) Ready(readable, writable bool) {
 	if readable && w.want(w.poller.WantRead, false) {
 		notify(w.readable)
@@ -50,8 +50,8 @@ func notify(c chan struct{}) {
 	}
 }
 
-// want changes what the poller watches for, unless conn has gone to somebody
-// else: Ready may come late.
+// want changes what the poller watches for, unless conn has another handler
+// meanwhile: Ready may come late.
 func (w *wire) want(set func(transport.Conn, bool) error, on bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +75,7 @@ func (w *wire) close() {
 	_ = w.conn.Close()
 }
 
-// abort is close with a reset, which leaves nothing behind of the addresses.
+// abort is close with a reset, so that the addresses can be used again at once.
 func (w *wire) abort() {
 	w.release()
 	_ = w.conn.Abort()
@@ -104,7 +104,7 @@ func (w *wire) read(ctx context.Context, b []byte) (int, error) {
 	}
 }
 
-// write writes all of b, a start-up frame. What comes behind it is the first FPDU,
+// write writes all of b, a start-up frame. What comes after it is the first FPDU,
 // which begins a segment.
 func (w *wire) write(ctx context.Context, b []byte) error {
 	for len(b) > 0 {
@@ -146,7 +146,7 @@ func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Par
 // frame reads a start-up frame and returns the octets that came. accept judges
 // what there is so far; ErrShort asks for more.
 //
-// The buffer has room for more than the longest frame: octets behind the frame
+// The buffer has room for more than the longest frame: octets after the frame
 // must be seen, as the peer may not have sent any yet.
 //
 //rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed

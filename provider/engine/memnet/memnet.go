@@ -401,7 +401,7 @@ func (n *Network) connect(ctx context.Context, src, dst netip.AddrPort) (*conn, 
 	return c, nil
 }
 
-// listenerFor finds who listens on dst. n.mu is held.
+// listenerFor finds the listener on dst. n.mu is held.
 func (n *Network) listenerFor(dst netip.AddrPort) *listener {
 	for _, a := range []netip.Addr{dst.Addr(), netip.IPv6Unspecified(), netip.IPv4Unspecified()} {
 		l := n.listeners[netip.AddrPortFrom(a, dst.Port())]

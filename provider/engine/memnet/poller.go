@@ -221,7 +221,7 @@ func (reg *registration) ready(readable, writable bool, turn int) (used int, mor
 	return 4 * turns.Call, false // it wakes a goroutine
 }
 
-// look returns what a handler wants to be told.
+// look returns what a handler wants to have reported.
 func (reg *registration) look() (readable, writable bool) {
 	c := reg.conn
 	c.lk.mu.Lock()

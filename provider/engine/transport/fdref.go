@@ -52,7 +52,7 @@ func (r *fdRef) close() bool {
 func (r *fdRef) closed() bool { return r.state.Load()&fdClosed != 0 }
 
 // destroy may be reached twice, by close and by an acquire that failed right
-// behind it; the swap lets one of them through.
+// after it; the swap lets one of them through.
 func (r *fdRef) destroy() {
 	if r.state.CompareAndSwap(fdClosed, fdClosed|fdClosed>>1) {
 		_ = unix.Close(r.fd) // Linux gives the number back whatever close reports

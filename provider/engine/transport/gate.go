@@ -22,7 +22,7 @@ const lookAround = time.Millisecond
 
 // What counts as spinning: this many polls during one look around, or during one
 // stay in the netpoller; or one, and nothing left to do for the goroutine that
-// woke. A program that sleeps until it is told of a completion polls a few times
+// woke. A program that sleeps until an event reports a completion polls a few times
 // per wake-up, and must stay below.
 const (
 	spinsAwake  = 16
@@ -46,7 +46,7 @@ type gate struct {
 	closed   atomic.Bool
 	polls    atomic.Uint32              // calls of Poll so far
 	attends  atomic.Uint32              // calls of Attend so far
-	yielding atomic.Bool                // Wait leaves the sockets to those who poll
+	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
 	waiting  sched.Mutex[locks.Waiting] // of the one Wait in progress, with all below
 
 	armed       bool
@@ -160,7 +160,7 @@ func (g *gate) wait(ctx context.Context) error {
 		g.yielding.Store(true)
 		if g.attends.Load() != attends {
 			g.yielding.Store(false)
-		} else if g.armed { // what comes from now on is for those who spin
+		} else if g.armed { // what comes from now on is for goroutines that spin
 			err = errors.Join(err, g.arm(false))
 		}
 	}
@@ -250,10 +250,10 @@ func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 }
 
 // peek takes from the gate what came through. When it is called once more, the
-// netpoller has been told that something did: what that is the sockets tell as
-// well, and the next peek. So the gate stays armed, too, which spares who waits
-// for one arrival after another two system calls at each. While others spin, the
-// gate has to be shut behind what came through.
+// netpoller has been woken because something did: what that is shows at the sockets as
+// well, and in the next peek. So the gate stays armed, too, which spares a goroutine that
+// waits for one arrival after another two system calls at each. While others spin, the
+// gate has to be shut after what came through.
 func (g *gate) peek(fd uintptr) bool {
 	g.gotWake, g.gotSockets = false, false
 	if g.looked && !g.yielding.Load() {

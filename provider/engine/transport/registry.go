@@ -19,7 +19,7 @@ type registration struct {
 	sharer  Sharer // handler, nil if it is none
 	turns   turns.State
 	slot    int32
-	gen     int32 // tells this stream from earlier ones of the slot
+	gen     int32 // distinguishes this stream from earlier ones of the slot
 	removed atomic.Bool
 
 	events uint32 // what epoll watches for, 0: not in epoll. Under registry.mu
@@ -74,7 +74,7 @@ func (r *registry) remove(reg *registration) {
 }
 
 // grow doubles the slots. A Poll in progress goes on with the old ones; the
-// mark in a registration tells it what was removed since.
+// mark in a registration shows it what was removed since.
 func (r *registry) grow() {
 	var old []atomic.Pointer[registration]
 	if p := r.slots.Load(); p != nil {

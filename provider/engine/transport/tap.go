@@ -32,7 +32,7 @@ func (e TapEvent) String() string {
 }
 
 // TapRecord is one thing that happened to one end of a stream. A stream whose
-// two ends are in one process gives two sets of records, told apart by Conn.
+// two ends are in one process gives two sets of records, which differ in Conn.
 type TapRecord struct {
 	// Time is taken before octets are sent and after they are received, so
 	// that records sorted by it are in causal order.

@@ -22,7 +22,7 @@ type TCP struct {
 	opts TCPOptions
 }
 
-// NewTCP returns the system's TCP. A nil opts means the defaults. Check tells
+// NewTCP returns the system's TCP. A nil opts means the defaults. Check reports
 // whether the system can do what opts asks for; otherwise it shows with the first
 // socket.
 func NewTCP(opts *TCPOptions) *TCP {
@@ -69,8 +69,8 @@ func (t *TCP) bindOne(local netip.AddrPort) (int, error) {
 		return fd, err
 	}
 	// Linux' SO_REUSEADDR shares with connections in TIME_WAIT, which anybody may, and
-	// with sockets that are bound and have it, too. The latter is what others may not
-	// who have not asked for it; so sockets that are only bound don't have it.
+	// with sockets that are bound and have it, too. The latter must not happen
+	// to a program that did not ask for it; so sockets that are only bound don't have it.
 	if fd, err = t.bindShared(local, true); err == nil {
 		err = shareAddr(fd, false)
 	}

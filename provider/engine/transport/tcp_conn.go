@@ -96,7 +96,7 @@ func (c *tcpConn) ReadLooks(bufs [][]byte, looks int) (int, error) {
 	return n, err
 }
 
-// Reads and writes do not tell the Go scheduler (RawSyscall). The kernel does not
+// Reads and writes bypass the Go scheduler (RawSyscall). The kernel does not
 // sleep in them, because the sockets do not block, and what they copy is bounded.
 // A scheduler that knew would give the P of a call of 20 us to another goroutine,
 // one that spins perhaps, and have the caller, who holds the stream's lock, wait
@@ -217,7 +217,7 @@ func (c *tcpConn) close(reset bool) error {
 	return nil
 }
 
-// tapClose tells the tap what closing the socket is about to send.
+// tapClose reports to the tap what closing the socket is about to send.
 func (c *tcpConn) tapClose(reset bool) {
 	unread, err := unix.IoctlGetInt(c.ref.fd, unix.SIOCINQ)
 	before := c.tap.Before()

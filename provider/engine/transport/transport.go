@@ -36,7 +36,7 @@ type Conn interface {
 	// os.ErrClosed. Ownership is as with Readv: what it took has been copied.
 	Writev(bufs [][]byte) (n int, err error)
 
-	// CloseWrite sends FIN behind what Writev took. Reading goes on.
+	// CloseWrite sends FIN after what Writev took. Reading goes on.
 	CloseWrite() error
 
 	// Close gives the stream up: what Writev took is still sent, then FIN. If
@@ -61,7 +61,7 @@ type Conn interface {
 // written with Writev.
 type RecordWriter interface {
 	// WriteRecords is Writev of octets that are records of these lengths, one
-	// behind the other; the lengths add up to the octets of bufs. When it took
+	// after the other; the lengths add up to the octets of bufs. When it took
 	// part of a record only, the next call begins with the rest of it as a
 	// record. Of more than the system's limit of buffers it takes what fits.
 	// records is the caller's again when it returns.
@@ -77,18 +77,18 @@ type UnsentLimiter interface {
 	LimitUnsent(octets int) error
 }
 
-// Looker is a Conn for who has nothing to do but look.
+// Looker is a Conn that can be polled several times in one call.
 type Looker interface {
-	// ReadLooks is Readv, and asks up to looks times before it says ErrWouldBlock.
+	// ReadLooks is Readv, and asks up to looks times before it returns ErrWouldBlock.
 	ReadLooks(bufs [][]byte, looks int) (n int, err error)
 }
 
-// Handler is told when a stream can be read or written. Ready runs on whatever
+// Handler is called when a stream can be read or written. Ready runs on whatever
 // goroutine called Poll, and may run on several at once for the same stream:
 // an implementation that is busy with the stream on another goroutine returns
 // at once. It must not block. It may call every method of its Conn and of the
 // Poller except Poll, Wait and Close. An error or an end of stream counts as
-// readable: reading tells which.
+// readable: reading shows which.
 type Handler interface {
 	Ready(readable, writable bool)
 }
@@ -141,7 +141,7 @@ type Poller interface {
 	Wake()
 
 	// Attend says that the caller, who has been polling, is about to sleep until
-	// somebody tells it of an arrival: Wait takes the streams over at once. It
+	// something arrives: Wait takes the streams over at once. It
 	// costs two atomic operations when Wait has them anyway.
 	Attend()
 

@@ -1,4 +1,4 @@
-// Package rundown has rundown protection: uses of an object are counted, and whoever ends the
+// Package rundown has rundown protection: uses of an object are counted, and the end of the
 // object refuses new uses and waits for those in progress.
 package rundown
 
@@ -10,9 +10,9 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
-// Gate admits uses of something until it is shut, and lets the one who shuts it wait
-// for the uses in progress. Enter and Leave are one atomic addition. It can be opened
-// again, by whoever sees to it that nobody else shuts it meanwhile.
+// Gate admits uses of something until it is shut. Shut waits for the uses in progress. Enter and
+// Leave are one atomic addition. The gate can be opened again, if the caller makes sure that no
+// other goroutine shuts it meanwhile.
 //
 // All methods may be called concurrently but for Init, Prepare and InitShut, which come first.
 // The Gate belongs to the object that contains it, and must not be copied. It keeps nothing of
@@ -58,7 +58,7 @@ func (g *Gate) Leave() {
 	}
 }
 
-// wake has one of those who wait in Shut look again. A token that is there already
+// wake has one of the goroutines that wait in Shut look again. A token that is there already
 // does that as well.
 func (g *Gate) wake() {
 	select {
@@ -76,14 +76,14 @@ func (g *Gate) Shut() {
 			break
 		}
 	}
-	// Whoever tries to enter is counted for a moment, and leaves with a token.
+	// A goroutine that tries to enter is counted for a moment, and leaves with a token.
 	for g.n.Load() != shutBit {
 		sched.Await(g.drained)
 	}
-	g.wake() // who else waits here
+	g.wake() // another goroutine that waits here
 }
 
-// Open undoes Shut. What was written before it is seen by whoever enters.
+// Open undoes Shut. A goroutine that enters sees what was written before Open.
 func (g *Gate) Open() { g.n.Add(-shutBit) }
 
 // IsShut reports whether Shut was called.

@@ -78,8 +78,8 @@ func (p *Pair) watch(t testing.TB, c transport.Conn) *End {
 	return e
 }
 
-// Ready implements transport.Handler. What has been told is not told again until
-// somebody awaits it: a test that waits for one end must not spin because of the
+// Ready implements transport.Handler. What was reported is not reported again until
+// the test awaits it: a test that waits for one end must not spin because of the
 // other.
 func (e *End) Ready(readable, writable bool) {
 	e.mu.Lock()

@@ -91,7 +91,7 @@ func testWait(t *testing.T, h Harness) {
 	if err := p.Poller.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait: %v, want the context's error at once", err)
 	}
-	// The end of a context may leave a Wake behind; take it away.
+	// The end of a context may leave a Wake; take it away.
 	p.Poller.Wake()
 	testkit.OK(t, p.Poller.Wait(t.Context()))
 
