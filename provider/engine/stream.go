@@ -35,6 +35,16 @@ type stream struct {
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops
 
+	// The end of a stream goes through these flags, in this order:
+	//
+	//   - closing: a graceful end has begun. Set by any goroutine, without a lock.
+	//   - finSent: our FIN is out. Set under txMu. Without a graceful end neither is set.
+	//   - end: there is a reason to end now. Set by any goroutine, at any time before this.
+	//   - finished: the QP has let go of the stream. Set under rxMu and txMu, after end.
+	//   - linger.phase, under linger.mu: what is left of the connection.
+	//
+	// finSent stays of use after finished: the linger needs it, and so does EventSQDrained.
+	// rx.eof and linger.eof, the peer's FIN, are independent of all of these.
 	end      sched.Pointer[ending] // why the stream ends; the first reason stays
 	finished sched.Bool            // the QP has let go: what is left is the linger's
 

@@ -21,12 +21,20 @@ import (
 type linger struct {
 	mu    sched.Mutex[locks.Linger]
 	out   [][]byte // records still to be sent; the stream's until startLinger
-	on    bool     // startLinger was called
-	fin   bool     // our FIN is out
-	eof   bool     // the peer's FIN has come
-	gone  bool     // the socket is closed
+	phase lingerPhase
+	fin   bool // our FIN is out
+	eof   bool // the peer's FIN has come
 	watch *endWatch
 }
+
+// lingerPhase is how far the linger of a stream is. It only goes forward.
+type lingerPhase uint8
+
+const (
+	lingerNotYet lingerPhase = iota // the stream has not finished
+	lingering                       // startLinger was called
+	lingerDone                      // the socket is closed
+)
 
 // endWatch bounds how long an end may take. It is apart because an idle stream has none.
 type endWatch struct {
@@ -139,7 +147,7 @@ func (s *stream) objectTook(began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.watch
-	if w == nil || l.on {
+	if w == nil || l.phase != lingerNotYet {
 		return
 	}
 	if began.Before(w.from) {
@@ -160,7 +168,7 @@ func (s *stream) startLinger(e *ending) {
 	var instead departing
 	l.mu.Lock()
 	l.stopTimer()
-	l.on = true
+	l.phase = lingering
 	l.fin = s.finSent.Load()
 	if l.eof = s.rx.eof; l.eof {
 		_ = s.unwatch(readEnded, true) // nothing comes that could be missed
@@ -168,7 +176,7 @@ func (s *stream) startLinger(e *ending) {
 	switch {
 	case e.reset:
 		_ = s.conn.Abort()
-		l.gone = true
+		l.phase = lingerDone
 	// A peer that hung up first needs no place in departures.
 	case e.lost, s.lingerStep(new(turnEnd)):
 		s.closeConn()
@@ -195,7 +203,7 @@ func (s *stream) peer() netip.Addr { return peerOf(s.conn) }
 // closeConn closes the socket. linger.mu is held.
 func (s *stream) closeConn() {
 	_ = s.conn.Close()
-	s.linger.gone = true
+	s.linger.phase = lingerDone
 	s.linger.out = nil
 }
 
@@ -214,7 +222,7 @@ func (s *stream) lingerOn(turn int) (used int, more bool) {
 func (s *stream) lingerTurn(turn int) (left int) {
 	l := &s.linger
 	left = turn
-	done := l.on && !l.gone && s.lingerStep(&left)
+	done := l.phase == lingering && s.lingerStep(&left)
 	if done {
 		l.stopTimer()
 		s.closeConn()
@@ -299,9 +307,9 @@ func (s *stream) lingerDrain(left *int) bool {
 func (s *stream) lingerExpired() {
 	l := &s.linger
 	l.mu.Lock()
-	if !l.gone {
+	if l.phase != lingerDone {
 		_ = s.conn.Abort()
-		l.gone = true
+		l.phase = lingerDone
 		l.out = nil
 	}
 	l.mu.Unlock()
@@ -315,7 +323,7 @@ func (s *stream) cut(reset bool) {
 	defer l.mu.Unlock()
 	l.stopTimer()
 	switch {
-	case l.gone:
+	case l.phase == lingerDone:
 		return
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()
