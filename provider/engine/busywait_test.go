@@ -15,7 +15,7 @@ import (
 
 // TestBusyWait has nobody serve a device but who waits for a completion event. Who
 // has waited for a short time before looks for the event himself; who has waited
-// long, or is told to sleep at once, does not.
+// long, or is to sleep at once, does not.
 func TestBusyWait(t *testing.T) {
 	for _, c := range []struct {
 		what  string

@@ -263,7 +263,7 @@ func (w *cmWorld) established() (client, server *cmID) {
 	return client, server
 }
 
-// rawPeer is a peer that sends what it is told to.
+// rawPeer is a peer that sends what the test says.
 type rawPeer struct {
 	t *testing.T
 	w *wire
@@ -324,7 +324,7 @@ func (p *rawPeer) wantFrame(what string, kind mpa.Kind) mpa.Frame {
 	_, err := p.w.frame(ctx, func(b []byte) (err error) {
 		var n int
 		if f, n, err = mpa.ParseFrame(b, kind); err == nil && n < len(b) {
-			err = fmt.Errorf("%d octets behind the frame", len(b)-n)
+			err = fmt.Errorf("%d octets after the frame", len(b)-n)
 		}
 		return err
 	})

@@ -301,7 +301,7 @@ func TestOctetsBehindAReply(t *testing.T) {
 		p := accepted()
 		p.wantFrame("the initiator begins", mpa.KindRequest)
 		p.send(append(rawReply(nil), make([]byte, 24)...))
-		w.active.want("an FPDU behind the Reply", client, provider.CMConnectError, syscall.EINVAL)
+		w.active.want("an FPDU after the Reply", client, provider.CMConnectError, syscall.EINVAL)
 		_ = p.wantEnd("and that was it")
 	})
 }
@@ -369,7 +369,7 @@ func TestTerminateForAReply(t *testing.T) {
 				if string(ulpdu) != string(want) {
 					t.Errorf("ULPDU %x, want %x", ulpdu, want)
 				}
-				if err := p.wantEnd("FIN behind the Terminate"); err != io.EOF {
+				if err := p.wantEnd("FIN after the Terminate"); err != io.EOF {
 					t.Errorf("the stream ended with %v", err)
 				}
 			})

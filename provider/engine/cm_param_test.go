@@ -73,7 +73,7 @@ func TestRejectedDepths(t *testing.T) {
 func TestRequestOfOptions(t *testing.T) {
 	for _, tc := range []struct {
 		opts Options
-		want string // behind the key
+		want string // after the key
 	}{
 		{Options{}, "\x50\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
 		{Options{CRC: CRCOff}, "\x10\x02\x00\x06" + "\x00\x04" + "\x00\x05" + "hi"},
@@ -87,7 +87,7 @@ func TestRequestOfOptions(t *testing.T) {
 			p := accepted()
 			f := p.wantFrame("the initiator begins", mpa.KindRequest)
 			if got := string(f.AppendTo(nil)); got != "MPA ID Req Frame"+tc.want {
-				t.Errorf("%+v: Request %q, want %q behind the key", tc.opts, got, tc.want)
+				t.Errorf("%+v: Request %q, want %q after the key", tc.opts, got, tc.want)
 			}
 			p.w.close()
 			w.active.want("the peer hung up", client, provider.CMRejected, syscall.ECONNRESET)

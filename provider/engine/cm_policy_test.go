@@ -144,14 +144,14 @@ func TestNoFallback(t *testing.T) {
 		act    func(p *rawPeer)
 		want   event
 	}{
-		"an enhanced reject is the program's":      {FallbackClosed, rejected, refused},
-		"part of a Reply came":                     {FallbackClosed, partial, reset},
-		"hung up, and the policy wants an answer":  {FallbackUnenhanced, oldPeer["hangs up"], reset},
-		"hung up, no policy":                       {FallbackNever, oldPeer["hangs up"], reset},
-		"an unenhanced Reply, no policy":           {FallbackNever, oldPeer["accepts unenhanced"], invalid},
-		"an unenhanced reject, no policy":          {FallbackNever, oldPeer["rejects unenhanced"], refused},
-		"something else than MPA, every policy":    {FallbackClosed, func(p *rawPeer) { p.send([]byte("220 smtp.example.com ESMTP\r\n")) }, invalid},
-		"octets behind the Reply are no old habit": {FallbackClosed, func(p *rawPeer) { p.send(append(rawReply(nil), 0)) }, invalid},
+		"an enhanced reject is the program's":     {FallbackClosed, rejected, refused},
+		"part of a Reply came":                    {FallbackClosed, partial, reset},
+		"hung up, and the policy wants an answer": {FallbackUnenhanced, oldPeer["hangs up"], reset},
+		"hung up, no policy":                      {FallbackNever, oldPeer["hangs up"], reset},
+		"an unenhanced Reply, no policy":          {FallbackNever, oldPeer["accepts unenhanced"], invalid},
+		"an unenhanced reject, no policy":         {FallbackNever, oldPeer["rejects unenhanced"], refused},
+		"something else than MPA, every policy":   {FallbackClosed, func(p *rawPeer) { p.send([]byte("220 smtp.example.com ESMTP\r\n")) }, invalid},
+		"octets after the Reply are no old habit": {FallbackClosed, func(p *rawPeer) { p.send(append(rawReply(nil), 0)) }, invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onWholeNetworks(t, Options{Fallback: tc.policy}, func(t *testing.T, w *cmWorld) {
@@ -277,7 +277,7 @@ func TestE2EPeerToPeer(t *testing.T) {
 func TestManualDepths(t *testing.T) {
 	for _, tc := range []struct {
 		opts              Options
-		request           string // behind the key
+		request           string // after the key
 		wantIRD, wantORD  int    // of the initiator, which asks for 4 and 5
 		serverIRD, server int    // IRD and ORD of the responder, which accepts 2 and 16
 	}{

@@ -52,7 +52,7 @@ func TestRDMACNegotiated(t *testing.T) {
 }
 
 // rdmacRound connects two engines and moves a message of each kind in each
-// direction. Both programs are told which version it is.
+// direction. Events report the version to both programs.
 //
 //rfc:5044 RDMAC-C.2-01 ULP informed that version 0 is in use
 func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
@@ -70,7 +70,7 @@ func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
 	there := b.event(provider.CMEstablished)
 	here := a.event(provider.CMEstablished)
 	if req.RDMAC != there.RDMAC || there.RDMAC != here.RDMAC || here.RDMAC != a.q.stream.Load().params.RDMAC {
-		t.Errorf("the programs are told %v, %v and %v", req.RDMAC, there.RDMAC, here.RDMAC)
+		t.Errorf("the events report %v, %v and %v", req.RDMAC, there.RDMAC, here.RDMAC)
 	}
 	if string(here.Param.PrivateData) != "welcome" || here.Param.ResponderResources != 4 || here.Param.InitiatorDepth != 4 {
 		t.Errorf("established with %+v", here.Param)

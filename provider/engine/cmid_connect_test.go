@@ -194,7 +194,7 @@ func TestRejectByClose(t *testing.T) {
 		server, _ = w.server.wantRequest("the Request arrives", l)
 		testkit.OK(t, server.Reject([]byte("closed at once")))
 		w.server.closeID(server)
-		e := w.active.want("the id was closed behind the reject", client, provider.CMRejected, syscall.ECONNREFUSED)
+		e := w.active.want("the id was closed after the reject", client, provider.CMRejected, syscall.ECONNREFUSED)
 		if string(e.Param.PrivateData) != "closed at once" {
 			t.Errorf("reason %q", e.Param.PrivateData)
 		}

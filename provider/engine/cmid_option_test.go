@@ -85,7 +85,7 @@ func TestTypeOfService(t *testing.T) {
 	})
 }
 
-// TestAFOnly: a listener on every IPv6 address takes IPv4, too, unless it was told
+// TestAFOnly: a listener on every IPv6 address takes IPv4, too, unless its option says
 // not to.
 func TestAFOnly(t *testing.T) {
 	for only, want := range map[int]provider.CMEventType{0: provider.CMConnectRequest, 1: provider.CMRejected} {

@@ -90,7 +90,7 @@ func TestCQOrderAndWrap(t *testing.T) {
 	}
 }
 
-// TestCQOverflow: what does not fit is lost, counted and told, once until
+// TestCQOverflow: what does not fit is lost, counted and reported, once until
 // somebody polls; what was there stays.
 func TestCQOverflow(t *testing.T) {
 	d := unwired(t)

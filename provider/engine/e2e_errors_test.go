@@ -99,7 +99,7 @@ func TestE2EProtection(t *testing.T) {
 }
 
 // checkBlamed checks the completions of a whose second WR was refused by the
-// peer. How far a got before it was told decides which of the others succeeded,
+// peer. How far a got before the Terminate came decides which of the others succeeded,
 // but for the Read, which can't.
 func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
 	t.Helper()
@@ -117,7 +117,7 @@ func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
 		t.Errorf("the Send before: %v", seen)
 	}
 	if s, got := seen[3]; !got || s != provider.WCSuccess && s != provider.WCWRFlushErr {
-		t.Errorf("the Send behind: %v", seen)
+		t.Errorf("the Send after: %v", seen)
 	}
 	s, got := seen[2]
 	switch {
@@ -129,7 +129,7 @@ func checkBlamed(t *testing.T, a *e2eEnd, op provider.WROpcode) {
 		t.Errorf("the refused Write: %v", seen)
 	}
 	if seen[2] != 0 && seen[3] == provider.WCSuccess {
-		t.Error("a success behind a failure")
+		t.Error("a success after a failure")
 	}
 }
 
@@ -358,7 +358,7 @@ func TestE2EQueueFull(t *testing.T) {
 	})
 }
 
-// TestE2ECQOverflow: what finds no room in the CQ is lost and told, and the
+// TestE2ECQOverflow: what finds no room in the CQ is lost and reported, and the
 // connection goes on.
 //
 //rfc:5040 RDMAP-8.1.1-10-01 CQ overflow leaves other streams unaffected
@@ -454,7 +454,7 @@ func TestE2EMRCloseUnderFire(t *testing.T) {
 		firing.Wait()
 		for i, wc := range a.wait(a.scq, flight) {
 			if wc.WRID != last.WRID+1+uint64(i) || wc.Status != provider.WCWRFlushErr && wc.Status != provider.WCRemAccessErr {
-				t.Errorf("completion %+v behind the failure of %d", wc, last.WRID)
+				t.Errorf("completion %+v after the failure of %d", wc, last.WRID)
 			}
 		}
 		a.none(a.scq)

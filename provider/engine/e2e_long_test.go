@@ -70,7 +70,7 @@ func unused(t testing.TB, n int) []byte {
 const longestMessage = 1<<32 - 1
 
 // TestE2ELongestMessage moves 2^32-1 octets with one work request of each kind, to and
-// from objects that begin below 4 GiB and end behind: not an octet is elsewhere, and
+// from objects that begin below 4 GiB and end after: not an octet is elsewhere, and
 // one octet more is refused.
 func TestE2ELongestMessage(t *testing.T) {
 	if raceEnabled {
@@ -136,7 +136,7 @@ func TestE2ELongestMessage(t *testing.T) {
 		one(a, a.scq)
 		a.send(provider.SendWR{WRID: 3, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled, SGList: []provider.SGE{long(bm, 0)}, RemoteAddr: to, RKey: stag})
 		one(a, a.scq)
-		check("the Write", target, moved(begin)) // the Read was answered behind it
+		check("the Write", target, moved(begin)) // the Read was answered after it
 		check("the Read", back, moved(0))
 		a.send(provider.SendWR{WRID: 4, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{long(bm, 0)}})
 		if wc := one(b, b.rcq); wc.WRID != 1 || wc.ByteLen != longestMessage {

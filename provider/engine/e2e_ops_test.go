@@ -73,7 +73,7 @@ func tryOperations(t *testing.T, from, to *e2eEnd, n, k int) {
 	from.send(provider.SendWR{WRID: 6, Opcode: provider.WRRDMAWrite, SGList: gather, Flags: provider.SendSignaled,
 		RemoteAddr: dst.Addr() + pad, RKey: dst.RKey()})
 	from.one(from.scq, provider.WC{WRID: 6, Opcode: provider.WCRDMAWrite})
-	// A Write is not told to the target; a Send behind it is.
+	// A Write is not reported to the target; a Send after it is.
 	to.recv(18)
 	from.send(provider.SendWR{WRID: 7, Opcode: provider.WRSend})
 	to.one(to.rcq, provider.WC{WRID: 18, Opcode: provider.WCRecv})
@@ -308,7 +308,7 @@ func TestE2EManyGathered(t *testing.T) {
 		if n, err := a.q.PostSend(wrs); n != writes || err != nil {
 			t.Fatalf("%d of %d posted: %v", n, writes, err)
 		}
-		// A Read behind them is answered when they are placed.
+		// A Read after them is answered when they are placed.
 		sink := a.region(1, provider.AccessLocalWrite)
 		for i, wc := range a.wait(a.scq, writes) {
 			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess {

@@ -25,7 +25,7 @@ type soup struct {
 	ops      []soupOp
 	src      *guarded // of Sends and Writes, on e
 	sink     *guarded // of Reads, on e
-	target   *guarded // of Writes, and the source of Reads behind it, on peer
+	target   *guarded // of Writes, and the source of Reads after it, on peer
 	received *guarded // of Sends, on peer
 	sends    int      // among ops
 }
@@ -220,7 +220,7 @@ func TestE2ESoup(t *testing.T) {
 
 // TestE2EFaults runs soups over networks that change an octet, reset or stall at
 // a random place. Whatever happens, every work request completes once at most,
-// failed ones are told, no octet outside registered memory changes, none changes
+// failed ones are reported, no octet outside registered memory changes, none changes
 // to what nobody sent (where the CRC is verified first), and everything can be
 // closed. The ends need not notice by themselves: a length that became longer
 // makes the receiver wait for octets that do not come.
@@ -349,7 +349,7 @@ func checkOnce(t *testing.T, s *soup, got []provider.WC) {
 		}
 		next++
 		if failed && wc.Status == provider.WCSuccess {
-			t.Fatalf("work request %d succeeded behind a failure", wc.WRID)
+			t.Fatalf("work request %d succeeded after a failure", wc.WRID)
 		}
 		failed = failed || wc.Status != provider.WCSuccess
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// brittle is a network whose pollers fail when told to.
+// brittle is a network whose pollers fail when the test says so.
 type brittle struct {
 	transport.Network
 	fail chan struct{}

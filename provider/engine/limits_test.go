@@ -12,7 +12,7 @@ import (
 
 // TestLimitsOfObjects: of each kind of object there are as many as the device
 // says, and not one more. The counts are lowered, so that they can be reached:
-// what is told is what is counted against.
+// the limits that Query returns are those that are enforced.
 func TestLimitsOfObjects(t *testing.T) {
 	d := unwired(t)
 	full := testkit.Must(d.Query())(t)
@@ -162,7 +162,7 @@ func TestLimitsOfMessages(t *testing.T) {
 	wantErr(t, err, syscall.EINVAL)
 }
 
-// TestTables: the tables have the lengths that the port tells.
+// TestTables: the tables have the lengths that the port's attributes have.
 func TestTables(t *testing.T) {
 	d := unwired(t)
 	port := testkit.Must(d.QueryPort(1))(t)

@@ -117,9 +117,9 @@ func TestMRSlice(t *testing.T) {
 		{"nothing at the start", base, 0, true},
 		{"nothing at the end", base + 100, 0, true},
 		{"nothing before", base - 1, 0, false},
-		{"nothing behind", base + 101, 0, false},
+		{"nothing after", base + 101, 0, false},
 		{"one too many", base, 101, false},
-		{"one behind", base + 100, 1, false},
+		{"one after", base + 100, 1, false},
 		{"one before", base - 1, 1, false},
 		{"over the start", base - 1, 100, false},
 		{"over the end", base + 1, 100, false},
@@ -234,7 +234,7 @@ func TestMRBarrier(t *testing.T) {
 		} else {
 			testkit.OK(t, invalidateRemote(ofPD(p), m.stag))
 		}
-		before := string(memory) // races with a late writer, which -race tells
+		before := string(memory) // races with a late writer, which -race reports
 		wg.Wait()
 		if before != string(memory) {
 			t.Fatal("octets changed after the barrier")

@@ -61,7 +61,7 @@ func TestMute(t *testing.T) {
 	b.spinMuted()
 	b.dev.attend() // who is about to sleep has it watched at once
 	if b.isMuted() {
-		t.Error("somebody sleeps until he is told, and nobody watches")
+		t.Error("a goroutine sleeps until something arrives, and the stream is not watched")
 	}
 	send()
 	b.arrives(1)

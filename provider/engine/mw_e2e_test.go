@@ -36,7 +36,7 @@ func keyWR(id uint64, key uint32) provider.SendWR {
 }
 
 // TestWindowE2E gives windows of both types and a region for work requests to the peer,
-// each with the Send of its key right behind it in one list, and takes them back, many
+// each with the Send of its key right after it in one list, and takes them back, many
 // times over, on all kinds of wire.
 func TestWindowE2E(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
@@ -117,7 +117,7 @@ func TestWindowE2E(t *testing.T) {
 }
 
 // TestFastRegLocal: a region that a work request registers is one for our own work
-// behind it, and none any more behind its invalidation.
+// after it, and none any more after its invalidation.
 func TestFastRegLocal(t *testing.T) {
 	onWires(t, plain, func(t *testing.T, w e2eWire) {
 		const size = 40000
@@ -134,7 +134,7 @@ func TestFastRegLocal(t *testing.T) {
 		whole := []provider.SGE{{Addr: out.Addr(), Length: size, LKey: reg.RKey}}
 		list := []provider.SendWR{reg,
 			{WRID: 4, Opcode: provider.WRSend, Flags: signaled, SGList: whole},
-			invWR(5, reg.RKey), // behind the Send: it is with TCP by then, or copied
+			invWR(5, reg.RKey), // after the Send: it is with TCP by then, or copied
 			{WRID: 6, Opcode: provider.WRSend, Flags: signaled, SGList: whole}}
 		if n, err := a.q.PostSend(list); n != 4 {
 			t.Fatalf("%d posted: %v", n, err)
@@ -143,7 +143,7 @@ func TestFastRegLocal(t *testing.T) {
 		a.one(a.scq, provider.WC{WRID: 4, Opcode: provider.WCSend})
 		a.one(a.scq, provider.WC{WRID: 5, Opcode: provider.WCLocalInv})
 		if wc := a.wait(a.scq, 1)[0]; wc.WRID != 6 || wc.Status != provider.WCLocProtErr {
-			t.Errorf("the Send behind the invalidation: %+v", wc)
+			t.Errorf("the Send after the invalidation: %+v", wc)
 		}
 		b.one(b.rcq, provider.WC{WRID: 2, Opcode: provider.WCRecv, ByteLen: size})
 		if !bytes.Equal(got, octets) {
@@ -190,7 +190,7 @@ func TestWindowMisuse(t *testing.T) {
 			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
 			return w.RKey(), m.base
 		}, code{1, 1, 0}, code{0, 1, 2}},
-		{"one octet behind, which the region has", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+		{"one octet after, which the region has", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType2)
 			postAll(t, a.q, bindWR(1, w, m, 0, 63, both))
 			return w.RKey(), m.base
@@ -272,7 +272,7 @@ func postAll(t testing.TB, q *qp, wrs ...provider.SendWR) {
 }
 
 // TestMemoryWorkFails: work on our own memory that can't be done ends the connection,
-// behind what was posted before it, and with a completion that says what it was. It has
+// after what was posted before it, and with a completion that says what it was. It has
 // changed nothing.
 //
 //rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
@@ -354,7 +354,7 @@ func (e *e2eEnd) post(wr provider.SendWR) error {
 	return err
 }
 
-// TestMemoryWorkRefused: what can be told at once is refused by the call, and harms
+// TestMemoryWorkRefused: what can be seen at once is refused by the call, and harms
 // nobody.
 func TestMemoryWorkRefused(t *testing.T) {
 	onWires(t, func(w e2eWire) bool { return w.name == "memory" }, func(t *testing.T, w e2eWire) {
@@ -476,16 +476,16 @@ func TestMemoryWorkOrder(t *testing.T) {
 			provider.SendWR{WRID: 6, Opcode: provider.WRSend, Flags: signaled})
 		r.want("the first Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
 		req := r.wantReadRequest("the Read", 1)
-		r.want("the Send behind the bind", rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true))
-		r.wantIdle("the fence holds back the invalidation, and what is behind it")
+		r.want("the Send after the bind", rdmap.SendHeader(rdmap.OpSend, 0, 2, 0, true))
+		r.wantIdle("the fence holds back the invalidation, and what is after it")
 		s.wantWC("the first Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
-		s.noWC("the bind is reported behind the Read")
+		s.noWC("the bind is reported after the Read")
 		r.readReq(rdmap.ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 10, SourceSTag: bind.RKey, SourceTO: m.to(0)})
 		r.want("the window can be read", rdmap.ReadResponseHeader(1, 2, true))
 		r.answer(req)
 		s.wantWC("the Read", provider.WC{WRID: 2, Opcode: provider.WCRDMARead, ByteLen: 100})
 		s.wantWC("the bind", provider.WC{WRID: 3, Opcode: provider.WCBindMW})
-		s.wantWC("the Send behind it", provider.WC{WRID: 4, Opcode: provider.WCSend})
+		s.wantWC("the Send after it", provider.WC{WRID: 4, Opcode: provider.WCSend})
 		s.wantWC("the invalidation", provider.WC{WRID: 5, Opcode: provider.WCLocalInv})
 		r.want("the last Send", rdmap.SendHeader(rdmap.OpSend, 0, 3, 0, true))
 		s.wantWC("the last Send", provider.WC{WRID: 6, Opcode: provider.WCSend})
@@ -531,7 +531,7 @@ func TestUnfencedInvalidation(t *testing.T) {
 		r.send(h, make([]byte, 100))
 		r.wantTerminate("the sink is gone", fault{1, 0, 0}, nil, 0, nil)
 		s.wantWC("the Read", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
-		s.wantWC("the invalidation is behind it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+		s.wantWC("the invalidation is after it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
 		if !bytes.Equal(memory, bytes.Repeat([]byte{0xa5}, 100)) {
 			t.Error("something was placed")
 		}

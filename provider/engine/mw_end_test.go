@@ -55,7 +55,7 @@ func TestWindowGoesInflight(t *testing.T) {
 					}
 					term := testkit.Must(rdmap.ParseTerminate(payload, rdmap.PhaseAfterFirstFPDU))(t)
 					if term.EType != 1 || term.Code != 0 || term.DDP != header || term.Read != req.Advance(done) {
-						t.Fatalf("Terminate %+v behind %d octets", term, done)
+						t.Fatalf("Terminate %+v after %d octets", term, done)
 					}
 					break
 				}
@@ -168,7 +168,7 @@ func TestResponderBinds(t *testing.T) {
 		r.send(rdmap.WriteHeader(bind.RKey, m.to(0), true), []byte("0123456789"))
 		r.want("the Send", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
 		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
-		s.wantWC("the invalidation behind it", provider.WC{WRID: 3, Opcode: provider.WCLocalInv})
+		s.wantWC("the invalidation after it", provider.WC{WRID: 3, Opcode: provider.WCLocalInv})
 		if string(m.b) != "0123456789" {
 			t.Errorf("the region has %q", m.b)
 		}

@@ -58,7 +58,7 @@ func TestAllocMWArguments(t *testing.T) {
 	testkit.OK(t, w.Close())
 	again := testMW(t, p, provider.MWType2)
 	if again.Type() != provider.MWType2 || again.RKey() == 0 || stagIndex(again.RKey()) == stagIndex(w.RKey()) {
-		t.Errorf("type %v, key %#x behind %#x", again.Type(), again.RKey(), w.RKey())
+		t.Errorf("type %v, key %#x after %#x", again.Type(), again.RKey(), w.RKey())
 	}
 }
 
@@ -104,7 +104,7 @@ func TestBindChecks(t *testing.T) {
 		{"atomics on what may not be written", part(ro, 0, 8, provider.AccessRemoteAtomic), errBindRights},
 		{"a region without the right to bind", part(plain, 0, 100, read), errBindRights},
 		{"one octet more", part(rw, 0, 101, read), errBindBounds},
-		{"one octet behind", part(rw, 100, 1, read), errBindBounds},
+		{"one octet after", part(rw, 100, 1, read), errBindBounds},
 		{"one octet before", part(rw, -1, 2, read), errBindBounds},
 		{"around the end", &memoryOperands{lkey: rw.stag, addr: rw.base + 50, length: ^uint64(0) - 10}, errBindBounds},
 		{"a region of another PD", part(foreign, 0, 100, read), errBindRegion},
@@ -187,13 +187,13 @@ func TestWindowAccess(t *testing.T) {
 		{"reading only", q, ro.RKey(), at, 1, ddp.ErrTaggedAccess, nil},
 		{"writing only", q, wo.RKey(), at, 1, nil, rdmap.ErrReadAccess},
 		{"the octet before, which the region has", q, one.RKey(), at - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
-		{"the octet behind", q, one.RKey(), at + 20, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"the octet after", q, one.RKey(), at + 20, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"one too many", q, two.RKey(), at, 21, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"zero-based", q, zero.RKey(), 0, 20, nil, nil},
 		{"zero-based, one too many", q, zero.RKey(), 0, 21, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"zero-based, the region's address", q, zero.RKey(), at, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"the key before the bind", q, one.RKey()&^0xff | (one.RKey()-1)&0xff, at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
-		{"the key behind it", q, incRKey(one.RKey()), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
+		{"the key after it", q, incRKey(one.RKey()), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"never bound", q, fresh.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"unbound", q, incRKey(unbound.RKey()), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"invalidated", q, gone.RKey(), at, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
@@ -286,7 +286,7 @@ func TestInvalidations(t *testing.T) {
 			t.Errorf("twice by the peer: %v", err)
 		}
 		if err := q.invalidateLocal(x.RKey()); err != nil {
-			t.Errorf("by us, behind the peer: %v", err)
+			t.Errorf("by us, after the peer: %v", err)
 		}
 	}
 	setup()
@@ -552,10 +552,10 @@ func TestWindowBarrier(t *testing.T) {
 				testkit.OK(t, w.bind(q, incRKey(w.RKey()), &memoryOperands{}))
 			}
 			testkit.OK(t, fast.invalidate(q, fast.RKey(), round%2 == 0))
-			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race tells
+			before := string(memory[0]) + string(memory[1]) // races with a late writer, which -race reports
 			runtime.Gosched()
 			if before != string(memory[0])+string(memory[1]) {
-				t.Fatal("octets changed behind the barrier")
+				t.Fatal("octets changed after the barrier")
 			}
 			testkit.OK(t, m.Close())
 		}

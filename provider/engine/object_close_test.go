@@ -38,7 +38,7 @@ func (s *side) sleeping(n int) (*sleeper, *mr) {
 	return o, m
 }
 
-// wantInOrder waits for the end of a connection that we have ended, and the peer behind
+// wantInOrder waits for the end of a connection that we have ended, and the peer after
 // us.
 func (s *side) wantInOrder(what string) {
 	s.t.Helper()
@@ -58,7 +58,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			s.qp.disconnect()
 			time.Sleep(o.takes)
 			r.wantMessage("the Send", o.b)
-			r.wantFIN("FIN behind it")
+			r.wantFIN("FIN after it")
 			testkit.OK(t, r.c.CloseWrite())
 			s.wantInOrder("a Send from an object")
 			s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
@@ -72,7 +72,7 @@ func TestCloseWaitsForObjects(t *testing.T) {
 			s.qp.disconnect()
 			time.Sleep(o.takes)
 			r.wantMessage("the response", o.b)
-			r.wantFIN("FIN behind it")
+			r.wantFIN("FIN after it")
 			testkit.OK(t, r.c.CloseWrite())
 			s.wantInOrder("a response from an object")
 		})
@@ -109,7 +109,7 @@ func TestCloseTimeoutBehindObjects(t *testing.T) {
 		time.Sleep(half) // of what the object takes, before the end begins
 		begin := time.Now()
 		s.qp.disconnect()
-		time.Sleep(o.takes) // up to half of CloseTimeout behind the first store
+		time.Sleep(o.takes) // up to half of CloseTimeout after the first store
 		write()
 		synctest.Wait()
 		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {

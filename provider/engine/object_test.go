@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// store is an object in memory that fails and blocks when told to.
+// store is an object in memory that fails and blocks when the test says so.
 type store struct {
 	mu   sync.Mutex
 	b    []byte
@@ -130,13 +130,13 @@ func TestObjectPieces(t *testing.T) {
 		}
 	}
 	for name, sges := range map[string][]provider.SGE{
-		"memory only":           {sge(mm, 0, 10)},
-		"beyond the object":     {sge(om, 1, 13)},
-		"before the object":     {sge(om, -1, 3)},
-		"of another PD":         {sge(foreign, 0, 3)},
-		"of nothing":            {{Length: 3, LKey: 1}},
-		"too little":            {sge(om, 0, 2)},
-		"beyond memory, behind": {sge(om, 0, 3), sge(mm, 8, 3)},
+		"memory only":          {sge(mm, 0, 10)},
+		"beyond the object":    {sge(om, 1, 13)},
+		"before the object":    {sge(om, -1, 3)},
+		"of another PD":        {sge(foreign, 0, 3)},
+		"of nothing":           {{Length: 3, LKey: 1}},
+		"too little":           {sge(om, 0, 2)},
+		"beyond memory, after": {sge(om, 0, 3), sge(mm, 8, 3)},
 	} {
 		if _, ok := objectPieces(p, sges, 0, 0, 3); ok {
 			t.Errorf("%s: found", name)

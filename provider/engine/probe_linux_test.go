@@ -35,7 +35,7 @@ func TestProbeMaps(t *testing.T) {
 		{"in a hole", 0x6000, 0x7000, false, "not all"},
 		{"over a hole", 0x5000, 0x7001, false, "not all"},
 		{"before the first", 0xfff, 0x1001, false, "not all"},
-		{"behind the last", 0x7ffd000000000000, 0x7ffd000000000001, false, "not all"},
+		{"after the last", 0x7ffd000000000000, 0x7ffd000000000001, false, "not all"},
 		{"no right", 0x7000, 0x7001, false, "may not be read"},
 		{"written only", 0x8000, 0x8001, true, "may not be read"},
 		{"far up", 0x7ffc000000000000, 0x7ffd000000000000, true, ""},

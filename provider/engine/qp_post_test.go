@@ -58,7 +58,7 @@ func TestPostSendRefusals(t *testing.T) {
 				}
 				wantErr(t, err, c.want)
 				r.want("the one before", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
-				r.wantIdle("and nothing behind")
+				r.wantIdle("and nothing after")
 			})
 		})
 	}

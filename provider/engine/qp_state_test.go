@@ -274,7 +274,7 @@ func TestQPDisconnect(t *testing.T) {
 		q := r.wantReadRequest("the Read is still sent", 1)
 		r.wantIdle("no FIN before its response")
 		r.answer(q)
-		r.want("and the Send behind it", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
+		r.want("and the Send after it", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
 		r.wantFIN("then FIN")
 		s.wantWC("the Read", provider.WC{WRID: 1, Opcode: provider.WCRDMARead, ByteLen: 4})
 		s.wantWC("the Send", provider.WC{WRID: 2, Opcode: provider.WCSend})
@@ -295,8 +295,8 @@ func TestQPDisconnect(t *testing.T) {
 	})
 }
 
-// TestSQDrained: who asks is told once, when all Reads are answered and our FIN is out,
-// not before and not again; who asks when that is long so is told at once.
+// TestSQDrained: a program that asks for the event gets it once, when all Reads are answered and
+// our FIN is out, not before and not again; if that is so already it gets it at once.
 func TestSQDrained(t *testing.T) {
 	const mask = provider.QPAttrState | provider.QPAttrEnSQDNotify
 	drain := provider.QPAttr{State: provider.QPSQD, EnSQDAsyncNotify: true}
@@ -333,7 +333,7 @@ func TestSQDrained(t *testing.T) {
 		r.wantReadRequest("the Read", 1)
 		testkit.OK(t, r.c.Close())
 		s.wantDown("the peer is gone")
-		s.wantEvent("drained by a flush, told once", provider.EventSQDrained)
+		s.wantEvent("drained by a flush, reported once", provider.EventSQDrained)
 		if e, _, ok, _ := s.dev.async.pop(); ok {
 			t.Errorf("another event: %v", e.Type)
 		}

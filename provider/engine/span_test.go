@@ -138,7 +138,7 @@ func TestPeersAccess(t *testing.T) {
 		{"invalidated", invalidated.stag, invalidated.base, 1, ddp.ErrInvalidSTag, rdmap.ErrReadInvalidSTag},
 		{"other PD", foreign.stag, foreign.base, 1, ddp.ErrSTagNotAssociated, rdmap.ErrReadNotAssociated},
 		{"wraps", high.stag, math.MaxUint64 - 9, 11, ddp.ErrTOWrap, rdmap.ErrReadTOWrap},
-		{"behind", high.stag, high.base + 1, 100, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
+		{"after", high.stag, high.base + 1, 100, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"before", high.stag, high.base - 1, 1, ddp.ErrBaseBounds, rdmap.ErrReadBaseBounds},
 		{"nothing of nothing", 0, 0, 0, nil, nil},
 	} {

@@ -64,7 +64,7 @@ func TestBadAtomicRequests(t *testing.T) {
 			return rdmap.CmpSwap(1, x.m.stag, x.m.base+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
 		})
 	}
-	bad("half of it behind the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, 28) })
+	bad("half of it after the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, 28) })
 	bad("before the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, -8) })
 	bad("over the end of the numbers", fault{0, 1, 4}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest {
 		return rdmap.FetchAdd(1, x.m.stag, ^uint64(7), 1, 0)

@@ -50,7 +50,7 @@ func TestAtomicsAreAtomic(t *testing.T) {
 			for range rounds {
 				got := do(provider.WRAtomicFetchAdd, 0, 1, 0)
 				if last != 0 && got <= last {
-					t.Errorf("counted %d behind %d", got, last)
+					t.Errorf("counted %d after %d", got, last)
 				}
 				last = got
 				for do(provider.WRAtomicCmpAndSwp, 1, 0, uint64(i+1)) != 0 {

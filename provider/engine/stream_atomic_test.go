@@ -128,7 +128,7 @@ func TestAtomicRequester(t *testing.T) {
 }
 
 // TestAtomicTarget: operations are performed in order with all else, the wire's
-// numbers being the CPU's; responses repeat the identifiers and tell what was there.
+// numbers being the CPU's; responses repeat the identifiers and have the value that was there.
 // The program sees no completion.
 //
 //rfc:7306 EXT-5-02 FetchAdd and CmpSwap both implemented if any
@@ -238,7 +238,7 @@ func TestAtomicsAndReadsShareORD(t *testing.T) {
 	})
 }
 
-// TestAtomicsAndReadsShareIRD: operations whose responses wait behind that of a Read
+// TestAtomicsAndReadsShareIRD: operations whose responses wait after that of a Read
 // take places, and the responses keep the order of the requests.
 //
 //rfc:7306 EXT-5.2.1-06 Atomic request consumes one QN1 buffer
@@ -282,7 +282,7 @@ func TestAtomicsAndReadsShareIRD(t *testing.T) {
 	story(true)
 }
 
-// TestAtomicRightAndCap: the right is granted, and the capability told, where there
+// TestAtomicRightAndCap: the right is granted, and the capability reported, where there
 // are atomic operations.
 func TestAtomicRightAndCap(t *testing.T) {
 	for _, on := range []bool{false, true} {

@@ -41,7 +41,7 @@ func TestAtomicBlame(t *testing.T) {
 				read.WRID = 3
 				a.send(add, read)
 				a.wantWC("the operation", provider.WC{WRID: 2, Status: c.want})
-				a.wantWC("what is behind it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+				a.wantWC("what is after it", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
 				for _, word := range w {
 					if word != 0 {
 						t.Errorf("memory is %v", w)

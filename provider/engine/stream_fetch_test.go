@@ -172,7 +172,7 @@ func TestObjectReadAhead(t *testing.T) {
 }
 
 // TestObjectReadAheadFails: what fails in the middle of a message, or ends there, is
-// told when it is its turn: what is before it is sent, nothing behind it, although that
+// reported when it is its turn: what is before it is sent, nothing after it, although that
 // has come.
 func TestObjectReadAheadFails(t *testing.T) {
 	broken := errors.New("the object is broken")
@@ -328,7 +328,7 @@ func TestObjectMULPDUChanges(t *testing.T) {
 	}
 }
 
-// TestObjectWriteWithImm: a Write with immediate data from an object completes behind
+// TestObjectWriteWithImm: a Write with immediate data from an object completes after
 // its immediate data, and once.
 func TestObjectWriteWithImm(t *testing.T) {
 	const size = 900
@@ -350,7 +350,7 @@ func TestObjectWriteWithImm(t *testing.T) {
 	})
 }
 
-// brokenObject is an object that panics behind its first piece.
+// brokenObject is an object that panics after its first piece.
 type brokenObject struct{}
 
 func (brokenObject) ReadAt(b []byte, off int64) (int, error) {

@@ -147,7 +147,7 @@ func fixedRegion(s *side, stag uint32, n int) *region {
 }
 
 // wantWholeFPDUs checks that r received FPDUs and nothing else, with nothing
-// behind a Terminate.
+// after a Terminate.
 func wantWholeFPDUs(t *testing.T, r *raw) {
 	t.Helper()
 	over := false
@@ -158,7 +158,7 @@ func wantWholeFPDUs(t *testing.T, r *raw) {
 		}
 		h, _, err := ddp.Parse(span.ULPDU)
 		if err != nil || over {
-			t.Fatalf("%v, %v, behind a Terminate: %v", h, err, over)
+			t.Fatalf("%v, %v, after a Terminate: %v", h, err, over)
 		}
 		over = rdmap.ParseControl(h.ULPCtl).Opcode == rdmap.OpTerminate
 		r.in = r.in[span.Len:]

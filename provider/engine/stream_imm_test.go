@@ -128,7 +128,7 @@ func TestImmediateStaysWithItsWrite(t *testing.T) {
 }
 
 // TestImmediateReceived: each message takes one receive, in order with the Sends.
-// Behind a Write it is what ibverbs calls RECV_RDMA_WITH_IMM, with the length of the
+// After a Write it is what ibverbs calls RECV_RDMA_WITH_IMM, with the length of the
 // Write, which is in place by then.
 //
 //rfc:7306 EXT-6.3-02 Immediate consumes one receive buffer
@@ -153,7 +153,7 @@ func TestImmediateReceived(t *testing.T) {
 				s.wantWC("immediate data alone", provider.WC{WRID: 0, Opcode: provider.WCRecv, Flags: with, Imm: 0x01020304})
 				write(100, 200, true)
 				r.imm(true, 7<<32)
-				s.wantWC("behind a Write", provider.WC{WRID: 1, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 7, ByteLen: 100})
+				s.wantWC("after a Write", provider.WC{WRID: 1, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 7, ByteLen: 100})
 				if !bytes.Equal(dst.b[100:200], payload[100:200]) {
 					t.Error("the Write is not in place")
 				}
@@ -161,7 +161,7 @@ func TestImmediateReceived(t *testing.T) {
 					write(at, min(at+900, 20000), at+900 >= 20000)
 				}
 				r.imm(false, 8<<32)
-				s.wantWC("behind a long Write", provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 8, ByteLen: 19800})
+				s.wantWC("after a long Write", provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 8, ByteLen: 19800})
 				if !bytes.Equal(dst.b[200:], payload[200:]) {
 					t.Error("the long Write is not in place")
 				}
@@ -174,9 +174,9 @@ func TestImmediateReceived(t *testing.T) {
 				add(rdmap.SendHeader(rdmap.OpSend, 0, 5, 0, true), []byte{0x33})
 				add(rdmap.ImmediateHeader(true, 6), rdmap.AppendImmediate(nil, 10<<32))
 				r.write(octets)
-				s.wantWC("behind two Writes", provider.WC{WRID: 3, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 9, ByteLen: 20})
+				s.wantWC("after two Writes", provider.WC{WRID: 3, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 9, ByteLen: 20})
 				s.wantWC("a Send in between", provider.WC{WRID: 4, Opcode: provider.WCRecv, ByteLen: 1})
-				s.wantWC("behind the Send", provider.WC{WRID: 5, Opcode: provider.WCRecv, Flags: with, Imm: 10})
+				s.wantWC("after the Send", provider.WC{WRID: 5, Opcode: provider.WCRecv, Flags: with, Imm: 10})
 				if dst.b[4] != 0x33 || dst.b[3] != 0xa5 || dst.b[5] != 0xa5 {
 					t.Errorf("the receives hold % x", dst.b[:8])
 				}
@@ -209,10 +209,10 @@ func TestImmediateBehindRTR(t *testing.T) {
 		s.recv(provider.RecvWR{WRID: 1}, provider.RecvWR{WRID: 2})
 		r.send(rdmap.WriteHeader(0, 0, true), nil)
 		r.imm(false, 0)
-		s.wantWC("behind the RTR indication", provider.WC{WRID: 1, Opcode: provider.WCRecv, Flags: provider.WCWithImm})
+		s.wantWC("after the RTR indication", provider.WC{WRID: 1, Opcode: provider.WCRecv, Flags: provider.WCWithImm})
 		r.send(rdmap.WriteHeader(0, 0, true), nil)
 		r.imm(false, 0)
-		s.wantWC("behind a Write of nothing", provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: provider.WCWithImm})
+		s.wantWC("after a Write of nothing", provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: provider.WCWithImm})
 	})
 }
 
@@ -355,7 +355,7 @@ func TestImmediateEndToEnd(t *testing.T) {
 				var wrs []provider.SendWR
 				var recvs []provider.RecvWR
 				var want []provider.WC
-				var last *provider.SendWR // that Immediate Data can be behind
+				var last *provider.SendWR // that Immediate Data can be after
 				for i := range rapid.IntRange(1, depth).Draw(t, "messages") {
 					n := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(1000, 20000)).Draw(t, "octets")
 					off := rapid.IntRange(0, size-n).Draw(t, "offset")
@@ -382,7 +382,7 @@ func TestImmediateEndToEnd(t *testing.T) {
 					}
 					if wr.Opcode == provider.WRRDMAWriteWithImm || wr.Opcode == provider.WRSendWithImm && behind {
 						wc.Opcode = provider.WCRecvRDMAWithImm
-						if wr.Opcode == provider.WRSendWithImm { // can't be told from it on the wire
+						if wr.Opcode == provider.WRSendWithImm { // looks the same on the wire
 							wc.ByteLen = uint32(sgeOctets(last.SGList))
 						}
 					}
@@ -403,7 +403,7 @@ func TestImmediateEndToEnd(t *testing.T) {
 					}
 				}
 				a.spin(1)
-				if last.Opcode == provider.WRRDMAWrite { // nothing tells of it: ask behind it
+				if last.Opcode == provider.WRRDMAWrite { // nothing reports it: ask after it
 					b.recv(provider.RecvWR{})
 					a.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled})
 					a.spin(1)

@@ -17,7 +17,7 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// raw is a scripted peer: it sends whatever it is told to, and says in English
+// raw is a scripted peer: it sends whatever the test says, and says in English
 // what it expects.
 type raw struct {
 	t      testing.TB

@@ -27,7 +27,7 @@ func (r *raw) answer(q rdmap.ReadRequest) {
 }
 
 // TestORD: no more Reads are outstanding than the ORD allows; the others wait
-// for the responses, and what was posted behind them waits, too.
+// for the responses, and what was posted after them waits, too.
 //
 //rfc:5040 RDMAP-6.1-03 Outbound read limit (ORD) provided as negotiated
 //rfc:5040 RDMAP-6.1-04 Outstanding outbound reads never above ORD
@@ -53,7 +53,7 @@ func TestORD(t *testing.T) {
 			s.wantWC("the oldest completes", provider.WC{WRID: uint64(i), Opcode: provider.WCRDMARead, ByteLen: 1})
 		}
 		r.want("the Send follows the last Read Request", rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true))
-		s.noWC("but completes behind the Reads")
+		s.noWC("but completes after the Reads")
 		for i := 4; i < 7; i++ {
 			r.answer(asked[i])
 			s.wantWC("the oldest completes", provider.WC{WRID: uint64(i), Opcode: provider.WCRDMARead, ByteLen: 1})
@@ -180,12 +180,12 @@ func TestSourceGoes(t *testing.T) {
 			done += len(payload)
 		}
 		s.wantTerm("the QP ends", false, 0, 1, 0)
-		s.wantEvent("the application is told", provider.EventQPReqErr)
+		s.wantEvent("the event", provider.EventQPReqErr)
 	})
 }
 
 // TestBadSource: a work request whose SGEs are wrong fails at its turn: what was
-// posted before it is sent, what was posted behind it is flushed.
+// posted before it is sent, what was posted after it is flushed.
 //
 //rfc:5040 RDMAP-7.1-1-01 Local error: Terminate without headers
 func TestBadSource(t *testing.T) {
@@ -208,7 +208,7 @@ func TestBadSource(t *testing.T) {
 					r.wantFIN("and FIN")
 					s.wantWC("the good one", provider.WC{WRID: 1, Opcode: provider.WCSend})
 					s.wantWC("the bad one", provider.WC{WRID: 2, Status: provider.WCLocProtErr})
-					s.wantWC("the one behind", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
+					s.wantWC("the one after", provider.WC{WRID: 3, Status: provider.WCWRFlushErr})
 					s.noWC("that is all")
 				})
 			})

@@ -117,7 +117,7 @@ func oddMessages(a, b *side, n int) {
 }
 
 // TestRecordsStandTCP cuts records where TCP may cut them: after so many octets as
-// a segment has left beside its options, and, behind the first segment, where the
+// a segment has left beside its options, and, after the first segment, where the
 // peer's window ends. No cut may be in the pad or in the CRC of an FPDU.
 func TestRecordsStandTCP(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

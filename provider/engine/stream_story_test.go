@@ -232,7 +232,7 @@ func TestEverySegmentation(t *testing.T) {
 	}
 }
 
-// TestEarlyOctets: what came right behind the peer's start-up frame counts.
+// TestEarlyOctets: what came right after the peer's start-up frame counts.
 func TestEarlyOctets(t *testing.T) {
 	for _, cut := range []int{0, 1, 19, 20, 40} {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestReceivedTerminate(t *testing.T) {
 		s.wantTerm("the QP ends", true, 0, 1, 1)
 		s.wantWC("the Read before it", provider.WC{WRID: 0, Status: provider.WCWRFlushErr})
 		s.wantWC("the Read that was refused", provider.WC{WRID: 1, Status: provider.WCRemAccessErr})
-		s.wantWC("the Read behind it", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
+		s.wantWC("the Read after it", provider.WC{WRID: 2, Status: provider.WCWRFlushErr})
 	})
 	story(t, Options{}, params(true), func(s *side, r *raw) {
 		s.send(provider.SendWR{Opcode: provider.WRSend})
@@ -326,7 +326,7 @@ func TestTerminateSurvives(t *testing.T) {
 				for range 100 {
 					r.write(make([]byte, 4096))
 				}
-				r.wantTerminate("all that came behind is dropped", fault{1, 2, 3}, &h, 0, nil)
+				r.wantTerminate("all that came after is dropped", fault{1, 2, 3}, &h, 0, nil)
 				r.wantFIN("and FIN")
 				if closes {
 					testkit.OK(t, r.c.CloseWrite())
@@ -424,7 +424,7 @@ func TestBadReceive(t *testing.T) {
 		r.sendMsg([]byte("hello"))
 		r.wantTerminate("a local catastrophe", fault{iwarp.LayerDDP, 0, 0}, nil, 0, nil)
 		s.wantWC("the receive", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
-		s.wantEvent("the application is told", provider.EventQPAccessErr)
+		s.wantEvent("the event", provider.EventQPAccessErr)
 		m.untouched(0, 0)
 	})
 }

@@ -31,7 +31,7 @@ type scene struct {
 // act is what the peer did wrong last.
 type act struct {
 	h    *ddp.Header // header that the Terminate must carry, nil for none
-	n    int         // octets of payload behind it
+	n    int         // octets of payload after it
 	read *rdmap.ReadRequest
 }
 
@@ -281,13 +281,13 @@ func TestFaults(t *testing.T) {
 				story(t, fr.opts, framingParams(fr.crc, fr.markers), func(s *side, r *raw) {
 					sc := newScene(s, r)
 					a := f.do(sc)
-					r.write(r.fpdu(sendSeg(1, 0, true), nil)) // a good one behind the bad one
+					r.write(r.fpdu(sendSeg(1, 0, true), nil)) // a good one after the bad one
 					r.wantTerminate("a Terminate for "+f.what, f.want, a.h, a.n, a.read)
-					r.wantFIN("FIN behind the Terminate, and nothing else")
+					r.wantFIN("FIN after the Terminate, and nothing else")
 					s.wantTerm("the QP ends", false, uint8(f.want.layer), uint8(f.want.etype), uint8(f.want.code))
 					sc.wantFlushed(f.recv, f.read)
 					if f.event != 0 {
-						s.wantEvent("the application is told", f.event)
+						s.wantEvent("the event", f.event)
 					}
 					for _, m := range []*region{sc.open, sc.ro, sc.wo, sc.local, sc.alien} {
 						m.untouched(0, 0)
@@ -340,7 +340,7 @@ func TestBadCRC(t *testing.T) {
 					fpdu[bit/8] ^= 1 << (bit % 8)
 					r.write(fpdu)
 					r.wantTerminate("a Terminate for the CRC", fault{iwarp.LayerLLP, iwarp.MPAErrors, iwarp.MPACRC}, nil, 0, nil)
-					r.wantFIN("FIN behind it")
+					r.wantFIN("FIN after it")
 					s.wantTerm("the QP ends", false, 2, 0, 2)
 					dst.untouched(0, 0)
 				})

@@ -96,7 +96,7 @@ func leaveAsAnyOther(t *testing.T, octets *rapid.Generator[int], mss int, crc bo
 }
 
 // TestFaultBehindShortMessages: what can't be sent ends a run of short messages.
-// Those before it arrive, those behind it do not.
+// Those before it arrive, those after it do not.
 //
 //rfc:5040 RDMAP-7.1-01 Local ULP informed of error
 func TestFaultBehindShortMessages(t *testing.T) {
@@ -117,7 +117,7 @@ func TestFaultBehindShortMessages(t *testing.T) {
 			}
 		}
 		s.wantWC("the fault", provider.WC{WRID: 1, Status: provider.WCLocProtErr})
-		s.wantWC("behind it", provider.WC{Status: provider.WCWRFlushErr})
+		s.wantWC("after it", provider.WC{Status: provider.WCWRFlushErr})
 		r.next("a Terminate")
 		r.wantFIN("and the end")
 	})
@@ -125,7 +125,7 @@ func TestFaultBehindShortMessages(t *testing.T) {
 
 // TestRunOfWrites: Writes of the same length that come in one read are verified
 // together. What is wrong with one of them ends the stream at that one: all before
-// it are in the region, nothing behind it is.
+// it are in the region, nothing after it is.
 //
 //rfc:5044 MPA-4.4-14 CRC mismatch makes the FPDU invalid
 //rfc:5041 DDP-7.1-06 Each segment is validated, not only the first

@@ -13,7 +13,7 @@ import (
 )
 
 // TestTCPOptions: the sockets get the options (package transport asks the kernel
-// for each), and what can't be is told by Open, by name.
+// for each), and Open reports what can't be, by name.
 func TestTCPOptions(t *testing.T) {
 	opts := transport.TCPOptions{
 		CongestionControl: "reno", SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10, DSCP: 8, Device: "lo",

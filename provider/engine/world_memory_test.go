@@ -301,7 +301,7 @@ type object struct {
 	busy   int
 }
 
-var errObject = fmt.Errorf("the object was told to fail")
+var errObject = fmt.Errorf("the test has the object fail")
 
 // begin takes the time of a call, and returns an error if it fails. It returns with
 // m.objects held.

@@ -431,7 +431,7 @@ func (w *world) atomicOp(o *op) *op {
 	return o
 }
 
-// posted tells the model to expect o.
+// posted has the model expect o.
 func (w *world) posted(o *op) {
 	w.ops[o.id] = o
 	o.q.sends = append(o.q.sends, o)

@@ -66,7 +66,7 @@ func TestSpinnersAreLeftAlone(t *testing.T) {
 	wakes := background(t, p.Poller)
 	const messages = 2000
 	// A spinner that the system pauses does not spin, and who waits is right to
-	// take over. Such messages are told by the time they take.
+	// take over. Such messages show by the time they take.
 	const pause = 200 * time.Microsecond
 	var woken, paused int64
 	for try := 0; ; try++ {

@@ -64,7 +64,7 @@ func TestServe(t *testing.T) {
 		conns[i], events = c, append(events, ev)
 	}
 	p.Remove(conns[1])                                   // before Poll looks it up
-	told[0].then = func() { p.Remove(conns[streams-1]) } // and behind that
+	told[0].then = func() { p.Remove(conns[streams-1]) } // and after that
 	p.serve(events)
 	want := [streams]calls{
 		{readable: 1, all: 1}, {}, {readable: 1, all: 1}, {readable: 1, writable: 1, all: 1}, {},

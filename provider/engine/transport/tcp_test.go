@@ -282,7 +282,7 @@ func TestReadLooks(t *testing.T) {
 			return
 		}
 		if n != 0 || !errors.Is(err, transport.ErrWouldBlock) || time.Now().After(deadline) {
-			t.Fatalf("behind a FIN: %d octets, %v", n, err)
+			t.Fatalf("after a FIN: %d octets, %v", n, err)
 		}
 	}
 }
