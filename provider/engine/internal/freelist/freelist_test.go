@@ -1,0 +1,52 @@
+package freelist
+
+import "testing"
+
+type object struct{ used bool }
+
+func newList() *List[object] {
+	return &List[object]{
+		New:  func() *object { return new(object) },
+		Idle: func(o *object) bool { return !o.used },
+	}
+}
+
+// TestList: what is put back is lent again, no object is lent twice, and few are kept.
+func TestList(t *testing.T) {
+	l := newList()
+	lent := map[*object]bool{}
+	for range 3 * Kept {
+		o := l.Get()
+		if lent[o] {
+			t.Fatal("an object is lent twice")
+		}
+		lent[o] = true
+	}
+	if l.Lent() != len(lent) || l.Made() != len(lent) || len(l.All()) != 0 {
+		t.Errorf("of %d lent objects %d are counted, %d are made, %d are in the list", len(lent), l.Lent(), l.Made(), len(l.All()))
+	}
+	for o := range lent {
+		l.Put(o)
+	}
+	if l.Lent() != 0 || l.Made() != Kept+1 || len(l.All()) != Kept+1 {
+		t.Errorf("%d are lent, %d are made, %d are in the list, want 0 and twice %d", l.Lent(), l.Made(), len(l.All()), Kept+1)
+	}
+	for range Kept + 1 {
+		if !lent[l.Get()] {
+			t.Fatal("an object was made although there are some")
+		}
+	}
+}
+
+// TestPutInUse: what is in use is not taken back.
+func TestPutInUse(t *testing.T) {
+	l := newList()
+	o := l.Get()
+	o.used = true
+	defer func() {
+		if recover() == nil || l.Lent() != 1 {
+			t.Error("it was taken back")
+		}
+	}()
+	l.Put(o)
+}

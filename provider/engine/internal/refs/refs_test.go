@@ -1,0 +1,61 @@
+package refs
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// TestCount: an object with dependants can't be closed, and one that is closed gets no more.
+func TestCount(t *testing.T) {
+	var c Count
+	if !c.Hold() || !c.Hold() || c.Len() != 2 || !c.Held() {
+		t.Fatalf("two dependants are counted as %d", c.Len())
+	}
+	c.Drop()
+	if first, busy := c.End(); first || !busy || c.Closed() {
+		t.Errorf("with a dependant: first %v, busy %v, closed %v", first, busy, c.Closed())
+	}
+	c.Drop()
+	if first, busy := c.End(); !first || busy || !c.Closed() || c.Held() {
+		t.Errorf("without: first %v, busy %v, closed %v", first, busy, c.Closed())
+	}
+	if first, busy := c.End(); first || busy {
+		t.Errorf("once more: first %v, busy %v", first, busy)
+	}
+	if c.Hold() {
+		t.Error("a closed object has got a dependant")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a dependant that there is not was dropped")
+		}
+	}()
+	new(Count).Drop()
+}
+
+// TestCountConcurrently: of goroutines that hold an object and others that close it, either one
+// closes it or the others hold it.
+func TestCountConcurrently(t *testing.T) {
+	for range 1000 {
+		var c Count
+		var held, ended atomic.Int32
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if c.Hold() {
+					held.Add(1)
+				}
+			})
+			all.Go(func() {
+				if first, _ := c.End(); first {
+					ended.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if h, e := held.Load(), ended.Load(); e > 1 || e == 1 && h > 0 || e == 1 != c.Closed() {
+			t.Fatalf("%d hold it, %d have closed it, closed %v", h, e, c.Closed())
+		}
+	}
+}
