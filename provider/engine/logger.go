@@ -15,25 +15,33 @@ import (
 // Bounds of what a device logs. A peer can cause records, so that without bounds it could
 // fill the log's disk.
 const (
-	logPerSecond = 10 // records in any one second, whoever causes them
+	logPerSecond = 10 // records of a level in any one second, whoever causes them
 	logKept      = logPerSecond
 )
 
 // logger hands records to Options.Logger. Records are made where locks are held and the
 // program must not be called; a goroutine, which exists only while there are records,
 // calls the program. A Handler that is slow delays that goroutine only. What comes beyond
-// logPerSecond, or while logKept records wait, is dropped, and the next record that is
-// written says how many were.
+// logPerSecond, or while logKept records of the level wait, is dropped, and the next record of the
+// level says how many were. Warnings, which peers cause, don't displace errors, and those of a level
+// that the Handler leaves out don't displace others.
 type logger struct {
 	to *slog.Logger // nil: nothing is logged
 
 	mu       sched.Mutex[locks.Log]
 	began    time.Time // of the second
-	n        int       // records in it
-	dropped  uint64
+	warnings logBudget
+	errors   logBudget
 	queue    []slog.Record
 	running  bool
 	draining sync.WaitGroup
+}
+
+// logBudget is what is left for one level.
+type logBudget struct {
+	n       int // records in the second
+	waiting int // in the queue
+	dropped uint64
 }
 
 // add logs a record, or drops it. It doesn't block, and may be called with any lock held.
@@ -45,18 +53,23 @@ func (l *logger) add(level slog.Level, text string, attrs ...slog.Attr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.began) >= time.Second {
-		l.began, l.n = now, 0
+		l.began, l.warnings.n, l.errors.n = now, 0, 0
 	}
-	if l.n >= logPerSecond || len(l.queue) >= logKept {
-		l.dropped++
+	b := &l.warnings
+	if level >= slog.LevelError {
+		b = &l.errors
+	}
+	if b.n >= logPerSecond || b.waiting >= logKept {
+		b.dropped++
 		return
 	}
-	l.n++
+	b.n++
+	b.waiting++
 	r := slog.NewRecord(now, level, text, 0)
 	r.AddAttrs(attrs...)
-	if l.dropped > 0 {
-		r.AddAttrs(slog.Uint64("dropped", l.dropped))
-		l.dropped = 0
+	if b.dropped > 0 {
+		r.AddAttrs(slog.Uint64("dropped", b.dropped))
+		b.dropped = 0
 	}
 	l.queue = append(l.queue, r)
 	if !l.running {
@@ -74,6 +87,7 @@ func (l *logger) drain() {
 		l.mu.Lock()
 		queue := l.queue
 		l.queue = nil
+		l.warnings.waiting, l.errors.waiting = 0, 0
 		l.running = len(queue) > 0
 		l.mu.Unlock()
 		if len(queue) == 0 {

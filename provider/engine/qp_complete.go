@@ -91,8 +91,14 @@ func (q *qp) flushSends() bool {
 	s := &q.sq
 	tail := s.tail.Load()
 	any := s.head != tail
-	if any {
-		q.counters().flushedSends.Add(uint64(tail - s.head))
+	flushed := uint64(0)
+	for h := s.head; h != tail; h++ {
+		if s.at(h).status == provider.WCSuccess {
+			flushed++
+		}
+	}
+	if flushed > 0 {
+		q.counters().flushedSends.Add(flushed)
 	}
 	for ; s.head != tail; s.head++ {
 		w := s.at(s.head)
@@ -139,8 +145,12 @@ func (q *qp) flushRecvs(first provider.WCStatus) {
 		status = provider.WCWRFlushErr
 	}
 	h, tail := r.head.Load(), r.tail.Load()
-	if h != tail {
-		q.counters().flushedRecvs.Add(uint64(tail - h))
+	flushed := uint64(tail - h)
+	if flushed > 0 && status != provider.WCWRFlushErr {
+		flushed-- // the first has failed by itself
+	}
+	if flushed > 0 {
+		q.counters().flushedRecvs.Add(flushed)
 	}
 	for ; h != tail; h++ {
 		wc := provider.WC{WRID: r.at(h).wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}

@@ -72,9 +72,9 @@ func (q *qp) flushShared(status provider.WCStatus) {
 		return
 	}
 	h.held = false
-	q.counters().flushedRecvs.Add(1)
 	if status == provider.WCSuccess {
 		status = provider.WCWRFlushErr
+		q.counters().flushedRecvs.Add(1)
 	}
 	q.recvCQ.push(provider.WC{WRID: h.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
 }

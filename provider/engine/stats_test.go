@@ -169,7 +169,7 @@ func TestLogBound(t *testing.T) {
 	}
 	l.mu.Lock()
 	l.began = l.began.Add(-time.Second)
-	dropped := l.dropped
+	dropped := l.warnings.dropped
 	l.mu.Unlock()
 	l.limit("MaxAccepted", peer)
 	l.draining.Wait()
@@ -185,7 +185,7 @@ func TestLogSlowHandler(t *testing.T) {
 	l := logger{to: slog.New(&recorder{wait: release})}
 	for i := range 10 * logKept {
 		l.mu.Lock()
-		l.n = 0 // however many seconds pass
+		l.warnings.n = 0 // however many seconds pass
 		l.mu.Unlock()
 		l.add(slog.LevelInfo, "record", slog.Int("i", i))
 	}
