@@ -167,7 +167,7 @@ const (
 	// 5040 section 5.2), for which RNICs want the right of the remote write. With the
 	// engine, siw and RoCE AccessLocalWrite is enough. The peer learns the key from the
 	// request and can use the region until it is closed: give the right to the sink alone, not to
-	// memory around it.
+	// memory around it. engine.Options.Logger gets a warning at the first Read without it.
 	AccessReadSink = AccessLocalWrite | AccessRemoteWrite
 
 	// AccessRemoteInvalidate lets the peer end the region's remote use with a

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -35,6 +37,8 @@ type logger struct {
 	queue    []slog.Record
 	running  bool
 	draining sync.WaitGroup
+
+	sinkLogged atomic.Bool // readSink has logged
 }
 
 // logBudget is what is left for one level.
@@ -112,6 +116,23 @@ func (l *logger) terminate(s *stream, e *provider.TerminateError) {
 	}
 	l.add(slog.LevelWarn, text, slog.Uint64("qp", uint64(s.q.qpn)),
 		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", e.Error()))
+}
+
+// readSink logs, once for a device, that a Read is answered into a region without AccessRemoteWrite.
+// The engine does not need the right, because it places the answer by the work request. RNICs place
+// it by the STag on the wire, like a Write (RFC 5040 section 5.2). The spans are in use.
+func (l *logger) readSink(s *stream, spans []span) {
+	if l.sinkLogged.Load() {
+		return
+	}
+	for i := range spans {
+		m := spans[i].m
+		if m.access&provider.AccessRemoteWrite == 0 && !l.sinkLogged.Swap(true) {
+			l.add(slog.LevelWarn, "a Read's sink lacks AccessRemoteWrite: iWARP hardware refuses the answer; "+
+				"register it with ibverbs.AccessReadSink", slog.Uint64("qp", uint64(s.q.qpn)),
+				slog.String("lkey", fmt.Sprintf("%#x", m.stag)))
+		}
+	}
 }
 
 // limit logs that a limit was reached.

@@ -236,6 +236,9 @@ func (s *stream) fillReadRequest() {
 func (s *stream) sinkUsable(sges []provider.SGE) bool {
 	spans, ok := resolveLocal(s.q.pd, sges, provider.AccessLocalWrite, s.tx.b.spans[:0])
 	if ok {
+		if l := &s.q.dev.log; l.to != nil {
+			l.readSink(s, spans)
+		}
 		releaseSpans(spans)
 	}
 	clear(spans)
