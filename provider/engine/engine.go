@@ -72,11 +72,19 @@ const (
 const DefaultBusyWait = 50 * time.Microsecond
 
 // Options configures an engine. Every zero value is the default.
+//
+// The fields are in groups:
+//   - the start-up of connections (MPA): Revision, Fallback, PeerToPeer, RTR, ManualIRD, ManualORD,
+//     MaxIRD, MaxORD, Markers, RDMAC, Extensions;
+//   - the data path: CRC, Placement, BusyWait;
+//   - time limits: StartupTimeout, FPDUTimeout, SendTimeout, CloseTimeout;
+//   - what peers can have of a device at a time: MaxPending, MaxPendingPerPeer, MaxAccepted,
+//     MaxAcceptedPerPeer, MaxClosing, MaxClosingPerPeer;
+//   - the system and the program: Network, TCP, Logger.
 type Options struct {
-	// CRC is what the engine asks for. Without a CRC on a connection both
-	// placements are PlaceStreaming.
-	CRC       CRCPolicy
-	Placement Placement
+	// Revision of MPA to connect with: 2 (RFC 6581, the default) or 1
+	// (RFC 5044). A listener answers in the revision it was asked in.
+	Revision int
 
 	// Fallback is for peers that know revision 1 only. It does not go with
 	// PeerToPeer, which revision 1 doesn't have.
@@ -98,13 +106,13 @@ type Options struct {
 	// revision 1. siw does not know the meaning of 0x3fff and takes it for a number.
 	ManualIRD, ManualORD bool
 
+	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has
+	// outstanding, at a time: 1 to 128, default 128.
+	MaxIRD, MaxORD int
+
 	// Markers asks peers to put MPA markers into what they send us. What we
 	// send has markers if and only if the peer asked (RFC 5044 section 4.3).
 	Markers bool
-
-	// Revision of MPA to connect with: 2 (RFC 6581, the default) or 1
-	// (RFC 5044). A listener answers in the revision it was asked in.
-	Revision int
 
 	// RDMAC is whether peers are spoken with that have the RDMA Consortium's
 	// protocols: MPA revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). The
@@ -120,18 +128,32 @@ type Options struct {
 	// peers that hang up instead, set Revision to 1 or Fallback to FallbackClosed.
 	RDMAC mpa.RDMACPolicy
 
+	// Extensions turns the messages of RFC 7306 on, in both directions, for every
+	// connection of the device. With it a program can post WRRDMAWriteWithImm,
+	// WRSendWithImm without payload and the atomic operations, and receives the
+	// peer's; AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap is AtomicHCA.
+	//
+	// Both ends must have it, and MPA's start-up does not negotiate it: section 1.1
+	// leaves that to the programs. A peer without it, siw for one, ends the
+	// connection at the first such message, with a Terminate 0/2/0x06 (unexpected
+	// opcode) if it follows RFC 5040. So does this engine to a peer that has it
+	// while it is off here.
+	Extensions bool
+
+	// CRC is what the engine asks for. Without a CRC on a connection both
+	// placements are PlaceStreaming.
+	CRC       CRCPolicy
+	Placement Placement
+
+	// BusyWait is how long a goroutine that waits for a completion event polls for it
+	// before it sleeps, if its last wait was no longer than that: where answers come
+	// within microseconds, waking up takes most of the time. It yields the CPU to other
+	// goroutines meanwhile. Default DefaultBusyWait; negative: it sleeps at once.
+	BusyWait time.Duration
+
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
 	// either side. Default 10 s.
 	StartupTimeout time.Duration
-
-	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's
-	// before it resets, if MaxClosing permits. A graceful end, before its FIN, also resets
-	// if for so long the peer takes nothing and sends no more of the answer to a Read. A
-	// peer that does so slowly has SendTimeout for each 64 KiB. Default 1 s. The time that
-	// objects under regions of this side (RegObject) take does not count, however long it
-	// is; the time that the peer's objects take counts, because the protocol does not
-	// report it.
-	CloseTimeout time.Duration
 
 	// FPDUTimeout is how long an FPDU may take to arrive, from its first octet to its
 	// last, however its octets are spread. A peer that exceeds it is sent a Terminate
@@ -154,11 +176,14 @@ type Options struct {
 	// window by an octet now and then is never ended by it.
 	SendTimeout time.Duration
 
-	// BusyWait is how long a goroutine that waits for a completion event polls for it
-	// before it sleeps, if its last wait was no longer than that: where answers come
-	// within microseconds, waking up takes most of the time. It yields the CPU to other
-	// goroutines meanwhile. Default DefaultBusyWait; negative: it sleeps at once.
-	BusyWait time.Duration
+	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's
+	// before it resets, if MaxClosing permits. A graceful end, before its FIN, also resets
+	// if for so long the peer takes nothing and sends no more of the answer to a Read. A
+	// peer that does so slowly has SendTimeout for each 64 KiB. Default 1 s. The time that
+	// objects under regions of this side (RegObject) take does not count, however long it
+	// is; the time that the peer's objects take counts, because the protocol does not
+	// report it.
+	CloseTimeout time.Duration
 
 	// MaxPending bounds the connections of one listener that are in the MPA start-up
 	// or are a request that the program has not answered yet (Accept, Reject, or Close
@@ -203,21 +228,8 @@ type Options struct {
 	// answer a FIN. The default per peer is half of it.
 	MaxClosing, MaxClosingPerPeer int
 
-	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has
-	// outstanding, at a time: 1 to 128, default 128.
-	MaxIRD, MaxORD int
-
-	// Extensions turns the messages of RFC 7306 on, in both directions, for every
-	// connection of the device. With it a program can post WRRDMAWriteWithImm,
-	// WRSendWithImm without payload and the atomic operations, and receives the
-	// peer's; AccessRemoteAtomic is granted, and DeviceAttr.AtomicCap is AtomicHCA.
-	//
-	// Both ends must have it, and MPA's start-up does not negotiate it: section 1.1
-	// leaves that to the programs. A peer without it, siw for one, ends the
-	// connection at the first such message, with a Terminate 0/2/0x06 (unexpected
-	// opcode) if it follows RFC 5040. So does this engine to a peer that has it
-	// while it is off here.
-	Extensions bool
+	// Network makes the connections; nil for TCP.
+	Network transport.Network
 
 	// TCP adjusts the sockets: congestion control, buffers, keepalive (on by default), user
 	// timeout, DSCP, interface. Open fails, and names the option, where the system
@@ -231,9 +243,6 @@ type Options struct {
 	// next one of the level has the number of those that were dropped in its attribute "dropped". A
 	// goroutine of the device calls the Handler, which must not close the device.
 	Logger *slog.Logger
-
-	// Network makes the connections; nil for TCP.
-	Network transport.Network
 }
 
 // Limits that the engine enforces and Device.Query returns. Where siw has the
