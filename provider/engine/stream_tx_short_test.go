@@ -179,6 +179,7 @@ func TestRunOfWrites(t *testing.T) {
 						r.wantTerminate("refused", c.want, &h, n, nil)
 					}
 				}
+				synctest.Wait() // the device's goroutine may be writing
 				for s.qp.stream.Load() != nil && w.dst.b[good*n-1] != w.payload[good-1][n-1] {
 					s.dev.poller.Poll()
 					synctest.Wait()
