@@ -54,6 +54,10 @@
 //     in a Read. What is posted from then on (after Disconnect, DISCONNECTED, REJECTED
 //     or Modify) completes as flushed, which the provider does by itself; siw
 //     would leave it in the queue for good. See late.go.
+//   - siw loses completions when a connection ends, of Reads and of what is posted before the
+//     program gets DISCONNECTED, and makes some twice. Work requests on siw are numbered:
+//     a second completion is dropped, and what siw has lost completes as flushed before the
+//     program gets the event. See sent.go.
 //   - libsiw fails to create anything once the kernel gives a queue a certain mmap
 //     key, after about twenty connections. See siwkeys.go.
 //   - libsiw fails to create a QP without a receive queue; it gets one of one
@@ -80,10 +84,8 @@
 // # Limitations
 //
 //   - PostSend can return ENOTCONN with n == len(wrs): all requests are queued, but siw
-//     was about to end the connection when the doorbell rang, and may or may not flush
-//     them. siw loses work that is posted after the end of a connection and before the
-//     program gets DISCONNECTED. So a program that waits for completions waits for that
-//     event, too, and then counts work without a completion as flushed.
+//     was about to end the connection when the doorbell rang. They complete as flushed, at the
+//     latest when the program gets DISCONNECTED.
 //   - rxe does not enforce the bounds of a memory window (kernel-notes/rxe-windows.md), and
 //     crashes the kernel if a window that is not bound is invalidated. The provider
 //     refuses a local invalidation of that kind with EINVAL; it can't prevent a peer's
