@@ -64,7 +64,7 @@ func (e *PostError) Unwrap() error { return e.Err }
 // called returns err, a provider's error about o, with the name that o has here: providers know of
 // a CQ or SRQ only that it is one, which they call noun.
 func called(err error, o *object.Object, noun string) error {
-	e, ok := err.(*Error) //nolint:errorlint // what wraps one names another object
+	e, ok := err.(*Error) // what wraps one names another object
 	if !ok {
 		return err
 	}

@@ -20,7 +20,7 @@ type Error struct {
 func (e *Error) Error() string {
 	object := e.Object
 	switch {
-	case e.Err == os.ErrClosed: //nolint:errorlint // what wraps it has a text of its own
+	case e.Err == os.ErrClosed: // what wraps it has a text of its own
 		if object == "" {
 			object = "the object"
 		}

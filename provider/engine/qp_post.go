@@ -36,7 +36,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 
 // failPost makes the error of a post to object that refuses work request n of the list.
 func failPost(op, object string, n int, err error) error {
-	if err != os.ErrClosed { //nolint:errorlint // the value itself, which concerns no work request
+	if err != os.ErrClosed { // the value itself, which concerns no work request
 		object = fmt.Sprintf("%s, work request %d", object, n)
 	}
 	return fail(op, object, err)

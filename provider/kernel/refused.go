@@ -17,7 +17,7 @@ import (
 
 // because adds why to err if that is errno alone.
 func because(err error, errno syscall.Errno, why string) error {
-	if err != errno || why == "" { //nolint:errorlint // what wraps it says more already
+	if err != errno || why == "" { // what wraps it says more already
 		return err
 	}
 	return fmt.Errorf("%w: %s", err, why)
@@ -74,7 +74,7 @@ func whyNoAddr(src, dst netip.AddrPort, err error) error {
 	switch {
 	case src.IsValid() && dst.IsValid() && src.Addr().Is4() != dst.Addr().Is4():
 		return because(err, syscall.EINVAL, fmt.Sprintf("%s and %s are of different families", src.Addr(), dst.Addr()))
-	case src.IsValid() && err == syscall.EADDRNOTAVAIL: //nolint:errorlint // the C call's
+	case src.IsValid() && err == syscall.EADDRNOTAVAIL: // the C call's
 		return because(err, syscall.EADDRNOTAVAIL, fmt.Sprintf("no interface with an RDMA device has the address %s to connect from", src.Addr()))
 	case dst.Addr().IsLoopback():
 		return because(err, syscall.EINVAL, "no RDMA device has a loopback address; use the address of the interface under the device")
@@ -102,7 +102,7 @@ var (
 
 // whyNoPost explains a refusal of a post to a queue, with full for one that is full.
 func whyNoPost(err, full error) error {
-	if err == syscall.ENOMEM { //nolint:errorlint // the C call's
+	if err == syscall.ENOMEM { // the C call's
 		return full
 	}
 	return err

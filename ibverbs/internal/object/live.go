@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Stacks, if set, has List keep the stack of the goroutine that made the object.
+// Stacks has List keep the stack of the goroutine that made the object, if it is set.
 var Stacks atomic.Bool
 
 // describers return the line of an open object in a dump of its context. The packages that

@@ -233,7 +233,7 @@ func Errorf(op, name string, errno syscall.Errno, format string, args ...any) er
 // GaveUp returns err, the error of op on the object named name, or if err is that of the
 // caller's context, one that says so and what was not waited for any longer.
 func GaveUp(ctx context.Context, op, name string, err error, until string) error {
-	if err == nil || err != ctx.Err() { //nolint:errorlint // what wraps it has a text of its own
+	if err == nil || err != ctx.Err() { // what wraps it has a text of its own
 		return err
 	}
 	return &provider.Error{Op: op, Object: name, Err: fmt.Errorf("the caller's context ended before %s: %w", until, err)}
