@@ -56,11 +56,11 @@ step() {
 # processor_time FILE prints the seconds of processor time that the children had, from what the builtin times wrote.
 processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
-# blamed LOG COUNT [OPTION...] prints the first lines of a log that name failures (options are grep's), without what
-# stands before them, and the log's last three lines if none does.
+# blamed LOG COUNT [OPTION...] prints the first lines of a log that name failed tests, or else other failures (options are
+# grep's), without what stands before them, and the log's last three lines if none does.
 blamed() {
-	local marks='--- FAIL: |FAIL[[:space:]]|panic: |fatal error: |WARNING: DATA RACE|[^ ]*: .*(FAILED|failed)' lines
-	lines=$(grep -aE -m "$2" "${@:3}" "^[ |>]*($marks)" "$1" || tail -n 3 "$1")
+	local marks='FAIL[[:space:]]|panic: |fatal error: |WARNING: DATA RACE|[^ ]*: .*(FAILED|failed)' lines
+	lines=$(grep -aE -m "$2" "${@:3}" '^[ |>]*--- FAIL: ' "$1" || grep -aE -m "$2" "${@:3}" "^[ |>]*($marks)" "$1" || tail -n 3 "$1")
 	sed -E 's/^[ |>]*//' <<<"$lines"
 }
 
