@@ -33,51 +33,74 @@ const classBits = 2
 type workLog struct {
 	mu      sync.Mutex
 	classes [classes]workFIFO
-	posted  uint64 // how many, for the order between classes
+	posted  uint64 // how many, which is the number of the next one
 }
 
 // work is one of them.
 type work struct {
 	wrid     uint64
-	order    uint64 // workLog.posted before it
+	number   uint64 // in the order of posting, over all classes
 	opcode   provider.WCOpcode
 	signaled bool // completes if it does not fail, too
 	done     bool // has completed, or the queue has not taken it after all
 }
 
-// workFIFO has work requests of one class. The number of the first one is first.
+// workFIFO has work requests of one class, by rising number.
 type workFIFO struct {
-	first uint64
-	head  int // of buf
-	buf   []work
+	head int // of buf
+	buf  []work
 }
 
 func (f *workFIFO) waiting() []work { return f.buf[f.head:] }
 
-// push adds a work request and returns its number. It allocates only while the log grows.
-func (f *workFIFO) push(w work) uint64 {
-	if len(f.buf) == cap(f.buf) && f.head > len(f.buf)/2 {
-		f.buf = f.buf[:copy(f.buf, f.buf[f.head:])]
-		f.head = 0
+// push adds a work request. It allocates only while the log grows.
+func (f *workFIFO) push(w work, places int) {
+	if len(f.buf) == cap(f.buf) {
+		f.compact(places)
+		if len(f.buf) > cap(f.buf)/2 { // or the next compact would come soon
+			f.buf = slices.Grow(f.buf, max(len(f.buf), postBatch))
+		}
 	}
 	f.buf = append(f.buf, w)
-	return f.first + uint64(len(f.waiting())) - 1
 }
 
-// drop takes n work requests off the front.
-func (f *workFIFO) drop(n int) {
-	f.head += n
-	f.first += uint64(n)
+// compact takes out what is done, and what is unsignalled and complete because of its age. One
+// that siw has lost, or whose completion the program leaves in the CQ, may be before these.
+func (f *workFIFO) compact(places int) {
+	waiting := f.waiting()
+	kept := f.buf[:0]
+	for i, w := range waiting {
+		if !w.done && (w.signaled || i >= len(waiting)-places) {
+			kept = append(kept, w)
+		}
+	}
+	f.buf, f.head = kept, 0
+}
+
+// trim takes what is done off both ends: completed at the front, refused at the back.
+func (f *workFIFO) trim() {
+	for f.head < len(f.buf) && f.buf[f.head].done {
+		f.head++
+	}
+	for f.head < len(f.buf) && f.buf[len(f.buf)-1].done {
+		f.buf = f.buf[:len(f.buf)-1]
+	}
 	if f.head == len(f.buf) {
 		f.buf, f.head = f.buf[:0], 0
 	}
 }
 
-// trim takes what is done off the front.
-func (f *workFIFO) trim() {
-	for len(f.waiting()) > 0 && f.waiting()[0].done {
-		f.drop(1)
+// find returns the work request with this number, nil if there is none that is not done, and its
+// place in waiting.
+func (f *workFIFO) find(number uint64) (w *work, i int) {
+	waiting := f.waiting()
+	i, found := slices.BinarySearchFunc(waiting, number, func(w work, number uint64) int {
+		return cmp.Compare(w.number, number)
+	})
+	if !found || waiting[i].done {
+		return nil, 0
 	}
+	return &waiting[i], i
 }
 
 // add writes a work request down and returns the WRID for siw. places is a number of work requests
@@ -85,37 +108,38 @@ func (f *workFIFO) trim() {
 func (l *workLog) add(class workClass, w work, places int) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.order = l.posted
+	w.number = l.posted
 	l.posted++
 	f := &l.classes[class]
-	if waiting := f.waiting(); len(waiting) > places && !waiting[0].signaled {
+	for waiting := f.waiting(); len(waiting) > places && !waiting[0].signaled; waiting = f.waiting() {
 		waiting[0].done = true
 		f.trim()
 	}
-	return f.push(w)<<classBits | uint64(class)
+	f.push(w, places)
+	return w.number<<classBits | uint64(class)
 }
 
 // refuse notes that the queue has not taken the work request with this WRID.
 func (l *workLog) refuse(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if f, i := l.find(id); f != nil {
-		f.waiting()[i].done = true
+	f, number := l.split(id)
+	if f == nil {
+		return
+	}
+	if w, _ := f.find(number); w != nil {
+		w.done = true
 		f.trim()
 	}
 }
 
-// find returns where the work request with this WRID of siw is, nil if there is none.
-func (l *workLog) find(id uint64) (f *workFIFO, i int) {
+// split returns what a WRID of siw's is made of, nil if no work request has such a one.
+func (l *workLog) split(id uint64) (f *workFIFO, number uint64) {
 	class := workClass(id & (1<<classBits - 1))
 	if class >= classes {
 		return nil, 0
 	}
-	f = &l.classes[class]
-	if i := id>>classBits - f.first; i < uint64(len(f.waiting())) && !f.waiting()[i].done {
-		return f, int(i)
-	}
-	return nil, 0
+	return &l.classes[class], id >> classBits
 }
 
 // complete returns the work request that a completion of siw is for, and forgets it and the
@@ -123,13 +147,17 @@ func (l *workLog) find(id uint64) (f *workFIFO, i int) {
 func (l *workLog) complete(id uint64) (w work, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, i := l.find(id)
+	f, number := l.split(id)
 	if f == nil {
 		return work{}, false
 	}
+	found, i := f.find(number)
+	if found == nil {
+		return work{}, false
+	}
+	w = *found
+	found.done = true
 	waiting := f.waiting()
-	w = waiting[i]
-	waiting[i].done = true
 	for j := i - 1; j >= 0 && !waiting[j].done; j-- {
 		waiting[j].done = !waiting[j].signaled
 	}
@@ -150,9 +178,9 @@ func (l *workLog) lost(first, last workClass) []work {
 				lost = append(lost, w)
 			}
 		}
-		f.drop(len(f.waiting()))
+		f.buf, f.head = f.buf[:0], 0
 	}
-	slices.SortFunc(lost, func(a, b work) int { return cmp.Compare(a.order, b.order) })
+	slices.SortFunc(lost, func(a, b work) int { return cmp.Compare(a.number, b.number) })
 	return lost
 }
 

@@ -69,6 +69,62 @@ func TestWorkLog(t *testing.T) {
 	}
 }
 
+// TestWorkLogIsBounded has the log hold no more than siw and the CQ can have, whatever the program
+// does.
+func TestWorkLogIsBounded(t *testing.T) {
+	const places, rounds, most = 4, 10000, 64
+	size := func(t *testing.T, l *workLog) {
+		t.Helper()
+		for c := range l.classes {
+			if n := cap(l.classes[c].buf); n > most {
+				t.Errorf("class %d has memory for %d work requests, for a queue of %d", c, n, places)
+			}
+		}
+	}
+	t.Run("a full queue refuses work", func(t *testing.T) {
+		var l workLog
+		first := l.add(classRecv, work{wrid: 1, signaled: true}, places)
+		for range rounds {
+			l.refuse(l.add(classRecv, work{wrid: 2, signaled: true}, places))
+		}
+		size(t, &l)
+		last := l.add(classRecv, work{wrid: 3, signaled: true}, places)
+		for i, id := range []uint64{first, last} {
+			if w, ok := l.complete(id); !ok || w.wrid != uint64(1+2*i) {
+				t.Errorf("completion %d: %+v, %v", i, w, ok)
+			}
+		}
+	})
+	t.Run("a completion stays in the CQ", func(t *testing.T) {
+		var l workLog
+		first := l.add(classSend, work{wrid: 1, signaled: true}, places)
+		for range rounds {
+			l.add(classSend, work{wrid: 2}, places)
+		}
+		size(t, &l)
+		last := l.add(classSend, work{wrid: 3}, places)
+		if w, ok := l.complete(last); !ok || w.wrid != 3 {
+			t.Errorf("the last one, which has failed: %+v, %v", w, ok)
+		}
+		if w, ok := l.complete(first); !ok || w.wrid != 1 {
+			t.Errorf("the first one: %+v, %v", w, ok)
+		}
+	})
+	t.Run("the first one is lost", func(t *testing.T) {
+		var l workLog
+		l.add(classSend, work{wrid: 1, signaled: true}, places)
+		for range rounds {
+			if w, ok := l.complete(l.add(classSend, work{wrid: 2, signaled: true}, places)); !ok || w.wrid != 2 {
+				t.Fatalf("completion: %+v, %v", w, ok)
+			}
+		}
+		size(t, &l)
+		if lost := l.lost(classSend, classRead); len(lost) != 1 || lost[0].wrid != 1 {
+			t.Errorf("lost: %+v", lost)
+		}
+	})
+}
+
 // testEndsUnderReads has the peer disconnect while Reads are under way: each Read and each
 // receive completes, and completes once. siw loses some, and completes others twice.
 func testEndsUnderReads(t *testing.T) {
