@@ -16,6 +16,7 @@ import (
 // marker is a work request that Drain posts after all others, or rdmacm.Dial before them. Its
 // completion, recognised by QPN and WRID, is not for the user.
 type marker struct {
+	qp   *QP // a new QP may have the number of one that is being closed
 	qpn  uint32
 	wrid uint64
 	done chan struct{}
@@ -85,7 +86,7 @@ func (qp *QP) openStream(ctx context.Context) error {
 // mark posts an RDMA Write of length 0, whose completion Poll does not return, and waits for it.
 func (qp *QP) mark(ctx context.Context, flags SendFlags) error {
 	cq := qp.sendCQ
-	m := cq.expect(qp.QPN())
+	m := cq.expect(qp)
 	wr := [1]SendWR{{WRID: m.wrid, Opcode: WRRDMAWrite, Flags: SendSignaled | flags}}
 
 	pause := newBackoff()
@@ -127,8 +128,8 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) error {
 
 // expect makes Poll look for a marker from now on. Taking the lock waits for
 // the Polls that don't.
-func (cq *CQ) expect(qpn uint32) *marker {
-	m := &marker{qpn: qpn, wrid: rand.Uint64(), done: make(chan struct{})}
+func (cq *CQ) expect(qp *QP) *marker {
+	m := &marker{qp: qp, qpn: qp.QPN(), wrid: rand.Uint64(), done: make(chan struct{})}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	cq.markers = append(cq.markers, m)
@@ -146,18 +147,18 @@ func (cq *CQ) release(m *marker) {
 
 // abandon ends the wait for the markers of a QP that is closed. Those that have
 // completed are taken out of the CQ, so that Poll does not come across them.
-func (cq *CQ) abandon(qpn uint32) {
+func (cq *CQ) abandon(qp *QP) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if !slices.ContainsFunc(cq.markers, func(m *marker) bool { return m.qpn == qpn }) {
+	if !slices.ContainsFunc(cq.markers, func(m *marker) bool { return m.qp == qp }) {
 		return
 	}
 	_ = cq.setAside(nil) // a CQ that fails has nothing for Poll either
 	cq.markers = slices.DeleteFunc(cq.markers, func(m *marker) bool {
-		if m.qpn != qpn {
+		if m.qp != qp {
 			return false
 		}
-		m.lost = &Error{Op: "drain", Object: fmt.Sprintf("qp %d", qpn), Err: os.ErrClosed}
+		m.lost = &Error{Op: "drain", Object: fmt.Sprintf("qp %d", m.qpn), Err: os.ErrClosed}
 		close(m.done)
 		return true
 	})

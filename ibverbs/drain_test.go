@@ -242,3 +242,24 @@ func TestDrainOfAQPThatIsClosed(t *testing.T) {
 		})
 	}
 }
+
+// TestDrainBesideAQPThatIsClosed closes a QP whose number, as soon as the provider has destroyed
+// it, is that of another one, as siw's numbers are. Both have the same CQ.
+func TestDrainBesideAQPThatIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		other := must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq}))
+		s := o.slow(8)
+		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+		drained := make(chan error, 1)
+		go func() { drained <- o.qp.Drain(t.Context()) }()
+		synctest.Wait()
+		ok(t, other.Close())
+		s.finish(2, ibverbs.WCSuccess)
+		ok(t, <-drained)
+		wc := make([]ibverbs.WC, 1)
+		if n, err := o.cq.Poll(wc); n != 0 || err != nil {
+			t.Errorf("polled %d, %v, %+v", n, err, wc)
+		}
+	})
+}

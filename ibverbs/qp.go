@@ -240,7 +240,7 @@ func (qp *QP) Close() error {
 	}
 	err := qp.obj.Close(qp.p.Close)
 	if err == nil {
-		qp.sendCQ.abandon(qp.QPN())
+		qp.sendCQ.abandon(qp)
 	}
 	return err
 }
