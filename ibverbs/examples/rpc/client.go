@@ -71,11 +71,11 @@ func (c *client) Call(ctx context.Context, method string, payload []byte) ([]byt
 // gaveUp returns the error of a call whose ctx has ended. The last attempt says why, unless it says
 // only that ctx has ended: then the one before it does, if there was one.
 func gaveUp(ctx context.Context, before, last error) error {
-	if last == ctx.Err() {
+	if errors.Is(last, ctx.Err()) {
+		if before == nil {
+			return last
+		}
 		last = before
-	}
-	if last == nil {
-		return ctx.Err()
 	}
 	return fmt.Errorf("%w: %w", ctx.Err(), last)
 }

@@ -142,3 +142,23 @@ func TestRPCTooManyClients(t *testing.T) {
 	}
 	exampletest.MustRun(t, "HELLO\n", server.Addr, "upper", "hello")
 }
+
+// TestGaveUp: a deadline that ends an attempt says nothing new, whoever wraps it, so that the error
+// names the attempt before.
+func TestGaveUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	refused := errors.New("refused")
+	wrapped := fmt.Errorf("rdma_connect: the caller's context ended: %w", ctx.Err())
+	for _, c := range []struct{ before, last, want error }{
+		{nil, refused, refused},
+		{refused, ctx.Err(), refused},
+		{refused, wrapped, refused},
+		{nil, wrapped, wrapped},
+		{nil, ctx.Err(), ctx.Err()},
+	} {
+		if err := gaveUp(ctx, c.before, c.last); !errors.Is(err, context.Canceled) || !errors.Is(err, c.want) {
+			t.Errorf("after %v and %v: %v, want %v in it", c.before, c.last, err, c.want)
+		}
+	}
+}
