@@ -156,7 +156,7 @@ func (c *Conn) open(ctx context.Context, cfg *ConnConfig) error {
 		defer context.AfterFunc(c.watched(), cancel)()
 	}
 	if err := object.OpenStream(wait, c.qp); err != nil {
-		return ctx.Err()
+		return object.GaveUp(ctx, "rdma_connect", c.peer(), ctx.Err(), "the opening Write had completed")
 	}
 	return nil
 }

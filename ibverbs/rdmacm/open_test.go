@@ -2,7 +2,6 @@ package rdmacm_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -154,8 +153,7 @@ func TestOpeningWriteFails(t *testing.T) {
 	f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) { return len(wrs), nil }
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if c, err := rdmacm.Dial(ctx, vctx, somewhere, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Dial returns %v, %v", c, err)
-	}
+	_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
+	wantErr(t, "Dial", err, context.DeadlineExceeded, "rdma_connect "+somewhere.String(), "before the opening Write had completed")
 	ok(t, vctx.Close())
 }
