@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"syscall"
 	"testing"
@@ -123,6 +124,56 @@ func TestWorkLogIsBounded(t *testing.T) {
 			t.Errorf("lost: %+v", lost)
 		}
 	})
+}
+
+// TestWorkLogAtRandom posts and completes at random, with refusals, second completions and losses:
+// each signalled work request that is taken comes out once, by its own WRID, and all at the end.
+func TestWorkLogAtRandom(t *testing.T) {
+	const places, steps = 8, 5000
+	for seed := range uint64(20) {
+		var l workLog
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		under := map[uint64]uint64{} // WRIDs of the program by those for siw
+		var ids, old []uint64        // of under, and of what is complete
+		for wrid := range uint64(steps) {
+			class, signaled := workClass(rnd.IntN(int(classes))), rnd.IntN(3) > 0
+			id := l.add(class, work{wrid: wrid, signaled: signaled}, places)
+			switch {
+			case rnd.IntN(4) == 0:
+				l.refuse(id)
+				old = append(old, id)
+			case signaled:
+				under[id] = wrid
+				ids = append(ids, id)
+			}
+			for len(ids) > places && rnd.IntN(8) > 0 {
+				i := rnd.IntN(len(ids))
+				id := ids[i]
+				if w, ok := l.complete(id); !ok || w.wrid != under[id] {
+					t.Fatalf("seed %d: completion of %d: %+v, %v", seed, under[id], w, ok)
+				}
+				delete(under, id)
+				ids = slices.Delete(ids, i, i+1)
+				old = append(old, id)
+			}
+			if len(old) > 0 {
+				if w, ok := l.complete(old[rnd.IntN(len(old))]); ok {
+					t.Fatalf("seed %d: a second completion: %+v", seed, w)
+				}
+			}
+		}
+		var want, got []uint64
+		for _, wrid := range under {
+			want = append(want, wrid)
+		}
+		slices.Sort(want)
+		for _, w := range l.lost(classSend, classRecv) {
+			got = append(got, w.wrid)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("seed %d: lost %v, want %v", seed, got, want)
+		}
+	}
 }
 
 // testEndsUnderReads has the peer disconnect while Reads are under way: each Read and each
