@@ -182,12 +182,11 @@ func testEndsUnderReads(t *testing.T) {
 	const rounds, depth = 12, 8
 	for round := range rounds {
 		a, p := connected(t)
-		read := func(id uint64) error {
-			_, err := a.qp.PostSend([]provider.SendWR{{
+		read := func(id uint64) (n int, err error) {
+			return a.qp.PostSend([]provider.SendWR{{
 				WRID: id, Opcode: provider.WRRDMARead, Flags: provider.SendSignaled,
 				SGList: []provider.SGE{a.sge(0, 64)}, RemoteAddr: p.mr.Addr(), RKey: p.mr.RKey(),
 			}})
-			return err
 		}
 		const firstRecv = 1 << 32
 		completed, posted := map[uint64]int{}, uint64(0)
@@ -207,7 +206,8 @@ func testEndsUnderReads(t *testing.T) {
 		deadline, failed := time.Now().Add(20*time.Second), false
 		for wcs := make([]provider.WC, 16); len(completed) < want || !failed; {
 			for !failed && posted-uint64(len(completed)) < depth {
-				err := read(posted + 1)
+				n, err := read(posted + 1)
+				posted += uint64(n) // also where the end was noticed as it was posted
 				if errors.Is(err, syscall.ENOTCONN) {
 					failed = true
 					break
@@ -215,7 +215,6 @@ func testEndsUnderReads(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				posted++
 			}
 			want = int(posted) + 3
 			n, err := a.cq.Poll(wcs)
