@@ -190,15 +190,15 @@ func TestRunFindsWhatIsLeftOpen(t *testing.T) {
 
 func TestRunTimeout(t *testing.T) {
 	sc := verbs("a/slow", func(r *VerbsRun) { <-r.Context().Done() })
-	sc.Timeout = 10 * time.Millisecond
+	sc.Timeout = 100 * time.Millisecond
 	cfg := config(t, suite(sc), Pairing{"engine", "engine"})
 	cfg.Scale = 3
 	o := mustRun(t, cfg)[0]
 	last := o.Checks[len(o.Checks)-1]
-	if last.OK || last.What != "the run ends by itself" || last.Got != "it took longer than 30ms" {
+	if last.OK || last.What != "the run ends by itself" || last.Got != "it took longer than 300ms" {
 		t.Errorf("the last check is %+v", last)
 	}
-	if o.DurationMillis < 20 { // the limit begins a little before the run
+	if o.DurationMillis < 100 { // the limit begins before the run, on a busy machine by some time
 		t.Errorf("it took %d ms", o.DurationMillis)
 	}
 }
