@@ -59,7 +59,8 @@ func (qp *QP) Drain(ctx context.Context) error {
 	// The fence has the marker wait for RDMA Reads, too.
 	err := qp.mark(ctx, SendFence)
 	if err != nil && ctx.Err() != nil { // the text is made only then
-		err = object.GaveUp(ctx, "drain", qp.obj.Name(), err, "everything that was posted had completed"+qp.heldBack())
+		err = object.GaveUp(ctx, "drain", qp.obj.Name(), err,
+			"everything that was posted had completed"+qp.heldBack())
 	}
 	return err
 }

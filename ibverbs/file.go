@@ -108,8 +108,9 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 	if err != nil {
 		_ = unmap(pages)
 		if errors.Is(err, syscall.EFAULT) && access&AccessLocalWrite == 0 {
-			err = &Error{Op: op, Object: f.Name(), Err: fmt.Errorf("%w; the kernel pins the pages of a file only "+
-				"if it is open for reading and writing, whatever the rights are", err)}
+			err = &Error{Op: op, Object: f.Name(),
+				Err: fmt.Errorf("%w; the kernel pins the pages of a file only "+
+					"if it is open for reading and writing, whatever the rights are", err)}
 		}
 		return nil, err
 	}

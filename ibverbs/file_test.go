@@ -102,7 +102,8 @@ func TestBadFile(t *testing.T) {
 	mr, err := pd.MapFile(reading, 0, 1, ibverbs.AccessRemoteRead)
 	if onKernel() {
 		refused(t, "a file open for reading, on siw", err, syscall.EFAULT) // kernel-notes/siw-regions.md
-		wantErr(t, "a file open for reading", err, syscall.EFAULT, reading.Name(), "open for reading and writing")
+		wantErr(t, "a file open for reading", err, syscall.EFAULT, reading.Name(),
+			"open for reading and writing")
 	} else {
 		ok(t, err)
 	}

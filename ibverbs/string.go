@@ -105,7 +105,8 @@ func (srq *SRQ) String() string {
 	if err != nil {
 		return srq.obj.Name() + " (closed)"
 	}
-	return fmt.Sprintf("%s (up to %d receives, limit %d%s)", srq.obj.Name(), attr.MaxWR, attr.Limit, cookieText(srq.cookie))
+	return fmt.Sprintf("%s (up to %d receives, limit %d%s)", srq.obj.Name(), attr.MaxWR, attr.Limit,
+		cookieText(srq.cookie))
 }
 
 // String says which window it is, by its key, and of which type: "mw 0x1f00 (IBV_MW_TYPE_2)".

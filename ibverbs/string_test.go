@@ -21,11 +21,15 @@ func TestStrings(t *testing.T) {
 	for want, got := range map[string]fmt.Stringer{
 		fmt.Sprintf("%s (%s, up to %d sends, %d receives)", name, attr.State, init.Cap.MaxSendWR, init.Cap.MaxRecvWR): o.qp,
 		region + " (4096 octets, IBV_ACCESS_LOCAL_WRITE)":                                                             o.mr,
-		fmt.Sprintf("cq 1 of fake0 (%d completions, my cq)", o.cq.CQE()):                                              o.cq,
-		"pd 1 of fake0 (1 MR, 1 MW, 1 QP, 1 SRQ)":                                                                     o.pd,
-		"srq 1 of fake0 (up to 5 receives, limit 0, my srq)":                                                          srq,
-		"mw 0x3400 (IBV_MW_TYPE_2)":                                                                                   mw,
-		"fake0 (fake, IBV_TRANSPORT_IWARP; open: 1 CQ, 1 PD, 1 completion channel)":                                   o.ctx,
+		fmt.Sprintf("cq 1 of fake0 (%d completions, my cq)",
+			o.cq.CQE()): o.cq,
+		"pd 1 of fake0 (1 MR, 1 MW, 1 QP, 1 " +
+			"SRQ)": o.pd,
+		"srq 1 of fake0 (up to 5 receives, limit 0, my " +
+			"srq)": srq,
+		"mw 0x3400 (IBV_MW_TYPE_2)": mw,
+		"fake0 (fake, IBV_TRANSPORT_IWARP; open: 1 CQ, 1 PD, 1 completion " +
+			"channel)": o.ctx,
 		"nil context": (*ibverbs.Context)(nil),
 		"nil pd":      (*ibverbs.PD)(nil),
 		"nil srq":     (*ibverbs.SRQ)(nil),
@@ -55,7 +59,8 @@ func TestStrings(t *testing.T) {
 	ok(t, o.ctx.Close())
 	for want, got := range map[string]fmt.Stringer{
 		name + " (closed)": o.qp, region + " (closed)": o.mr, "cq 1 of fake0 (closed)": o.cq,
-		"pd 1 of fake0 (closed)": o.pd, "fake0 (closed)": o.ctx, "mw 0x3400 (closed)": mw, "srq 1 of fake0 (closed)": srq,
+		"pd 1 of fake0 (closed)": o.pd, "fake0 (closed)": o.ctx, "mw 0x3400 (closed)": mw,
+		"srq 1 of fake0 (closed)": srq,
 	} {
 		if got.String() != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -78,7 +83,8 @@ func TestErrorsNameTheCQ(t *testing.T) {
 		o.fake.Fail(call, nil)
 		ok(t, f())
 	}
-	if e := (ibverbs.AsyncEvent{Type: ibverbs.EventCQErr, CQ: second}).String(); e != "IBV_EVENT_CQ_ERR of cq 2 of fake0 (100 completions, replies)" {
+	if e := (ibverbs.AsyncEvent{Type: ibverbs.EventCQErr,
+		CQ: second}).String(); e != "IBV_EVENT_CQ_ERR of cq 2 of fake0 (100 completions, replies)" {
 		t.Error(e)
 	}
 	srq := o.newSRQ(t)

@@ -47,8 +47,12 @@ var wrongConnections = []wrongUse{
 	{name: "Dial: the peer is an HTTP server", do: func(t *testing.T) []seen {
 		return dialPlain(t, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 	}, not: badReply},
-	{name: "Dial: the peer is a TLS server", do: func(t *testing.T) []seen { return dialPlain(t, "\x15\x03\x01\x00\x02\x02\x46") }, not: badReply},
-	{name: "Dial: the peer is an SSH server", do: func(t *testing.T) []seen { return dialPlain(t, "SSH-2.0-OpenSSH_9.2p1\r\n") }, not: badReply},
+	{name: "Dial: the peer is a TLS server",
+		do:  func(t *testing.T) []seen { return dialPlain(t, "\x15\x03\x01\x00\x02\x02\x46") },
+		not: badReply},
+	{name: "Dial: the peer is an SSH server",
+		do:  func(t *testing.T) []seen { return dialPlain(t, "SSH-2.0-OpenSSH_9.2p1\r\n") },
+		not: badReply},
 	{name: "Dial: the program at the peer rejects", do: dialRejected},
 	{name: "Dial: private data too long", do: func(t *testing.T) []seen {
 		return dialFree(t, &rdmacm.ConnConfig{PrivateData: make([]byte, 1000)})

@@ -14,7 +14,9 @@ import (
 
 // wrongPosts are work requests that can't be posted.
 var wrongPosts = []wrongUse{
-	{name: "PostSend: the queue is full, all of it signalled", do: func(t *testing.T) []seen { return fullQueue(t, ibverbs.SendSignaled) }, not: "siw takes work up as it is posted"},
+	{name: "PostSend: the queue is full, all of it signalled",
+		do:  func(t *testing.T) []seen { return fullQueue(t, ibverbs.SendSignaled) },
+		not: "siw takes work up as it is posted"},
 	{name: "PostSend: the queue is full, all of it unsignalled", do: func(t *testing.T) []seen { return fullQueue(t, 0) }, not: "siw gives the places of unsignalled work back at once"},
 	{name: "PostRecv: the queue is full", do: fullRecvQueue},
 	{name: "SRQ.PostRecv: the queue is full", do: fullSRQ},
@@ -63,7 +65,8 @@ func fullQueue(t *testing.T, flags ibverbs.SendFlags) []seen {
 	defer l.Close()
 	result := make(chan *rdmacm.Conn, 1)
 	go func() {
-		result <- must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{NoOpeningWrite: true}))
+		result <- must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(),
+			&rdmacm.ConnConfig{NoOpeningWrite: true}))
 	}()
 	req := must[*rdmacm.Request](t)(l.Accept(ctx))
 	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))

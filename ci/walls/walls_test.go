@@ -24,11 +24,13 @@ var allowed = map[string][]string{
 	"provider/iwarp/mpa/crc32c": {},
 	"provider/iwarp/ddp":        {"provider/iwarp"},
 	// RDMAP names errors of all layers, but frames are MPA's business.
-	"provider/iwarp/rdmap":                    {"provider/iwarp", "provider/iwarp/ddp"},
-	"provider/engine":                         {"provider", "provider/iwarp/...", "provider/engine/transport"},
-	"provider/engine/transport/...":           {"provider/engine/transport", "provider/engine/internal/..."},
-	"provider/engine/transport/transporttest": {"provider/engine/transport", "provider/engine/internal/...", "ci/testkit"},
-	"provider/engine/memnet":                  {"provider/engine/transport", "provider/engine/internal/..."},
+	"provider/iwarp/rdmap": {"provider/iwarp", "provider/iwarp/ddp"},
+	"provider/engine": {"provider", "provider/iwarp/...",
+		"provider/engine/transport"},
+	"provider/engine/transport/...": {"provider/engine/transport", "provider/engine/internal/..."},
+	"provider/engine/transport/transporttest": {"provider/engine/transport",
+		"provider/engine/internal/...", "ci/testkit"},
+	"provider/engine/memnet": {"provider/engine/transport", "provider/engine/internal/..."},
 	// Locks and flags whose steps a test can put in order, and the list of locks in their order.
 	"provider/engine/internal/sched": {},
 	"provider/engine/internal/locks": {"provider/engine/internal/sched"},

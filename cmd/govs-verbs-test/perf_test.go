@@ -63,7 +63,8 @@ func TestPerfJSON(t *testing.T) {
 	if m.Size != 65536 || m.Iterations == 0 || m.Seconds < 0.02 || m.GBps <= 0 || m.Mops <= 0 || m.RTT != nil || !m.Spec.Bidirectional || m.Spec.QPs != 2 || m.Spec.TxDepth != 16 {
 		t.Errorf("result %+v", m)
 	}
-	client = start(t, words("perf read-lat --provider engine -n 20 -s 8 --json "+addr)...) // the server learns it
+	client = start(t, words("perf read-lat --provider engine -n 20 -s 8 --json "+
+		""+addr)...) // the server learns it
 	client.want(t, exitPassed, nil, nil)
 	var l perfReport
 	decodeJSON(t, client, &l)
@@ -158,7 +159,8 @@ func TestPerfUnable(t *testing.T) {
 		start(t, append([]string{"perf"}, strings.Fields(args)...)...).want(t, exitUsage, nil, parts(want))
 	}
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1 --cong no-such")...).want(t, exitUsage, nil, parts("--cong no-such: "))
-	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil, parts("connection refused; start the server first"))
+	start(t, words("perf tcp-bw 127.0.0.1:1")...).want(t, exitFailed, nil,
+		parts("connection refused; start the server first"))
 	start(t, words("perf write-bw --provider engine 127.0.0.1:1")...).want(t, exitFailed, nil,
 		parts("connection refused: nobody listens there; start the server first"))
 }

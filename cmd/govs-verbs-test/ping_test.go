@@ -108,7 +108,8 @@ func TestPingAuto(t *testing.T) {
 func TestPingFailures(t *testing.T) {
 	t.Run("nobody listens", func(t *testing.T) {
 		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil,
-			parts("connecting to 127.0.0.1:1: ", "connection refused: nobody listens there; start the server first"))
+			parts("connecting to 127.0.0.1:1: ",
+				"connection refused: nobody listens there; start the server first"))
 	})
 	t.Run("the address is taken", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

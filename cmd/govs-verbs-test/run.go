@@ -56,8 +56,10 @@ func (c *runCmd) Validate() error {
 		return errors.New("--collect only runs: the command compare writes the reports")
 	case !(c.Scale > 0 && c.Scale <= 1000):
 		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
-	case c.With != "" && !slices.ContainsFunc(c.wanted(), func(p conformance.Pairing) bool { return p.Has(c.With) }):
-		return fmt.Errorf("--with %s: %s takes no part in%s: add --matrix, or --initiator or --responder %[1]s",
+	case c.With != "" && !slices.ContainsFunc(c.wanted(),
+		func(p conformance.Pairing) bool { return p.Has(c.With) }):
+		return fmt.Errorf("--with %s: %s takes no part in%s: add --matrix, or --initiator or "+
+			"--responder %[1]s",
 			c.With, c.With, listed(c.wanted()))
 	}
 	_, err := scenarios.Suite().Select(c.Only)

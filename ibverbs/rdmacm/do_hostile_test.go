@@ -68,7 +68,8 @@ func TestDoFullOfOthers(t *testing.T) {
 	ctx := soon(t)
 	const places = 4
 	var server *rdmacm.Conn
-	_, server = pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true}, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: places}})
+	_, server = pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true},
+		&rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: places}})
 	// The accepting side's work is held until the peer's first message.
 	empty := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
 	for _, own := range []int{places, places - 1} {

@@ -31,7 +31,8 @@ func TestIdleConnsAreSmall(t *testing.T) {
 // of ConnConfig.
 func TestDefaultConnCost(t *testing.T) {
 	text := string(must[[]byte](t)(os.ReadFile("config.go")))
-	said := regexp.MustCompile(`needs (\d+) KiB of\s+//\s+memory when it was accepted and (\d+) when it was dialled, and (\d+)`).FindStringSubmatch(text)
+	figures := `needs (\d+) KiB of\s+//\s+memory when it was accepted and (\d+) when it was dialled, and (\d+)`
+	said := regexp.MustCompile(figures).FindStringSubmatch(text)
 	if said == nil {
 		t.Fatal("config.go does not say what a Conn costs")
 	}
@@ -76,7 +77,8 @@ func TestDefaultConnSizes(t *testing.T) {
 
 // cost returns how many octets of memory both ends of a connection need together, with cfg and
 // after use. It fails t if they need goroutines.
-func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig, use func(c *rdmacm.Conn) error) uint64 {
+func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
+	use func(c *rdmacm.Conn) error) uint64 {
 	t.Helper()
 	const n = 100
 	ctx := timeout(t)

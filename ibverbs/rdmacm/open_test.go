@@ -61,7 +61,8 @@ func TestConnDialLeavesAllPlaces(t *testing.T) {
 	}))
 	server := <-accepted
 	for i := range places {
-		ok(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
+		ok(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite,
+			Flags: ibverbs.SendSignaled}))
 	}
 	wc := make([]ibverbs.WC, 1)
 	for i := 0; i < places; {
@@ -141,7 +142,8 @@ func TestOpeningWriteFails(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
 	f.Transport = provider.TransportIWARP
 	f.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) {
-		qp.Init.SendCQ.(*fake.CQ).Complete(provider.WC{WRID: wrs[0].WRID, QPN: fake.QPN, Status: provider.WCWRFlushErr})
+		qp.Init.SendCQ.(*fake.CQ).Complete(provider.WC{WRID: wrs[0].WRID, QPN: fake.QPN,
+			Status: provider.WCWRFlushErr})
 		return 1, nil
 	}
 	c := must[*rdmacm.Conn](t)(rdmacm.Dial(timeout(t), vctx, somewhere, nil))
@@ -154,6 +156,7 @@ func TestOpeningWriteFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
-	wantErr(t, "Dial", err, context.DeadlineExceeded, "rdma_connect "+somewhere.String(), "before the opening Write had completed")
+	wantErr(t, "Dial", err, context.DeadlineExceeded, "rdma_connect "+somewhere.String(),
+		"before the opening Write had completed")
 	ok(t, vctx.Close())
 }

@@ -23,7 +23,8 @@ func TestConnShutdownNamesTheTerminate(t *testing.T) {
 		},
 		"wrong key": {
 			func(mr *ibverbs.MR) ibverbs.SendWR {
-				return ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, RemoteAddr: mr.Addr(), RKey: mr.RKey() ^ 0x5a5a5a00}
+				return ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, RemoteAddr: mr.Addr(),
+					RKey: mr.RKey() ^ 0x5a5a5a00}
 			},
 			[]string{"invalid STag", "the peer terminated the connection"},
 		},
@@ -51,7 +52,8 @@ func TestConnShutdownNamesTheTerminate(t *testing.T) {
 					if !errors.As(err, &term) || !term.Remote {
 						t.Fatalf("Shutdown returns %v", err)
 					}
-					wantErr(t, "Shutdown", err, term, append(tc.words, "Conn.Shutdown "+server.LocalAddr().String())...)
+					wantErr(t, "Shutdown", err, term,
+						append(tc.words, "Conn.Shutdown "+server.LocalAddr().String())...)
 				}
 				ok(t, mr.Close())
 				ok(t, src.Close())
@@ -91,9 +93,12 @@ func TestDeadlinesAreNamed(t *testing.T) {
 		err   error
 		words []string
 	}{
-		"Wait":       {server.Wait(ctx), []string{"Conn.Wait " + peer, "before the connection ended"}},
-		"Drain":      {server.QP().Drain(ctx), []string{"drain qp ", "before everything that was posted", "sends are held until the peer's first message"}},
-		"Shutdown":   {server.Shutdown(ctx), []string{"Conn.Shutdown " + peer, "drain qp ", "held until the peer's first message"}},
+		"Wait": {server.Wait(ctx), []string{"Conn.Wait " + peer, "before the connection ended"}},
+		"Drain": {server.QP().Drain(ctx),
+			[]string{"drain qp ", "before everything that was posted",
+				"sends are held until the peer's first message"}},
+		"Shutdown": {server.Shutdown(ctx),
+			[]string{"Conn.Shutdown " + peer, "drain qp ", "held until the peer's first message"}},
 		"GetEvent":   {event, []string{"rdma_get_cm_event event channel of ", "before there was an event"}},
 		"AsyncEvent": {async, []string{"ibv_get_async_event ", "before there was an event"}},
 		"Dial":       {dial, []string{"rdma_connect " + server.LocalAddr().String(), "before Dial began"}},

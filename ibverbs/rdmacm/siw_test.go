@@ -23,7 +23,8 @@ var notOnSiw = map[string]string{}
 
 // notOnRxe are those that rxe lacks the means for.
 var notOnRxe = map[string]string{
-	"TestConnClientGoesAway":            "its clients speak MPA over TCP",
-	"TestConnPeerGoesAway":              "its peers speak MPA over TCP",
-	"TestConnShutdownNamesTheTerminate": "on RoCE the completion of a Send or Write says what the peer made of it",
+	"TestConnClientGoesAway": "its clients speak MPA over TCP",
+	"TestConnPeerGoesAway":   "its peers speak MPA over TCP",
+	"TestConnShutdownNamesTheTerminate": "on RoCE the completion of a Send or Write says what " +
+		"the peer made of it",
 }

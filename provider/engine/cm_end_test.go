@@ -34,8 +34,14 @@ func (w *cmWorld) wantDisconnected(what string, client, server *cmID) {
 
 func TestDisconnect(t *testing.T) {
 	for name, disconnect := range map[string]func(t *testing.T, client, server *cmID){
-		"the initiator disconnects": func(t *testing.T, client, _ *cmID) { testkit.OK(t, client.Disconnect()) },
-		"the responder disconnects": func(t *testing.T, _, server *cmID) { testkit.OK(t, server.Disconnect()) },
+		"the initiator disconnects": func(t *testing.T, client,
+			_ *cmID) {
+			testkit.OK(t, client.Disconnect())
+		},
+		"the responder disconnects": func(t *testing.T, _,
+			server *cmID) {
+			testkit.OK(t, server.Disconnect())
+		},
 		"both disconnect": func(t *testing.T, client, server *cmID) {
 			testkit.OK(t, client.Disconnect())
 			testkit.OK(t, server.Disconnect())
@@ -45,7 +51,10 @@ func TestDisconnect(t *testing.T) {
 			testkit.OK(t, client.Disconnect())
 		},
 		"the initiator's QP is aborted": func(_ *testing.T, client, _ *cmID) { client.qp.abort(io.ErrUnexpectedEOF) },
-		"the responder's QP is closed":  func(t *testing.T, _, server *cmID) { testkit.OK(t, server.qp.Close()) },
+		"the responder's QP is closed": func(t *testing.T, _,
+			server *cmID) {
+			testkit.OK(t, server.qp.Close())
+		},
 		"the initiator's QP goes to ERR": func(t *testing.T, client, _ *cmID) {
 			testkit.OK(t, client.qp.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		},
@@ -158,7 +167,8 @@ func TestCloseAtAnyTime(t *testing.T) {
 func TestCloseWithForeignQP(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		own := func(h *cmHost) *qp {
-			q := testkit.Must(h.pd.CreateQP(provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(t).(*qp)
+			q := testkit.Must(h.pd.CreateQP(provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq,
+				Cap: smallQP}))(t).(*qp)
 			t.Cleanup(func() { testkit.OK(t, q.Close()) })
 			return q
 		}

@@ -155,7 +155,8 @@ var smallQP = provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvS
 // qp makes the QP of an id.
 func (h *cmHost) qp(id *cmID) *qp {
 	h.t.Helper()
-	return testkit.Must(id.CreateQP(h.pd, provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(h.t).(*qp)
+	return testkit.Must(id.CreateQP(h.pd,
+		provider.QPInitAttr{SendCQ: h.cq, RecvCQ: h.cq, Cap: smallQP}))(h.t).(*qp)
 }
 
 // listen makes a listener.
@@ -257,7 +258,8 @@ func (w *cmWorld) established() (client, server *cmID) {
 	l := w.server.listen()
 	client = w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4})
 	server, param := w.server.wantRequest("the Request arrives", l)
-	testkit.OK(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources, InitiatorDepth: param.InitiatorDepth}))
+	testkit.OK(w.t, server.Accept(provider.ConnParam{ResponderResources: param.ResponderResources,
+		InitiatorDepth: param.InitiatorDepth}))
 	w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 	w.active.want("the Reply arrives", client, provider.CMEstablished, 0)
 	return client, server

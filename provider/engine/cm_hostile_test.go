@@ -408,7 +408,8 @@ func TestPlaces(t *testing.T) {
 	inMemory(t, Options{MaxPending: 8}, func(t *testing.T, w *cmWorld) {
 		l := w.server.listen()
 		from := func(src string) *rawPeer {
-			conn := testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
+			conn := testkit.Must(w.net.Dial(t.Context(),
+				netip.AddrPortFrom(netip.MustParseAddr(src), 0), l.LocalAddr()))(t)
 			return w.raw(conn)
 		}
 		for range 4 {

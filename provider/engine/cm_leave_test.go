@@ -445,7 +445,8 @@ func TestLimitsOfIPv6Peers(t *testing.T) {
 				w := newCMWorld(t, memnet.New(&memnet.Options{Addrs: addrs}), "[2001:db8::1]:0", opts, true)
 				l := w.server.listen()
 				for i, a := range addrs {
-					p := w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(a, 0), l.LocalAddr()))(t))
+					p := w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(a, 0),
+						l.LocalAddr()))(t))
 					synctest.Wait()
 					_, err := p.w.conn.Readv([][]byte{make([]byte, 1)})
 					if reset := errors.Is(err, syscall.ECONNRESET); reset != (i == 2) {

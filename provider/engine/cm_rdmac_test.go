@@ -60,13 +60,15 @@ func rdmacRound(t *testing.T, w e2eWire, ao, bo Options) (a, b *cmSide) {
 	a, b = newCMSide(t, network, ao), newCMSide(t, network, bo)
 	dst := b.listen(addr)
 	aid := a.routed(dst)
-	testkit.OK(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("hello")}))
+	testkit.OK(t, aid.Connect(provider.ConnParam{QP: a.q, ResponderResources: 4, InitiatorDepth: 4,
+		PrivateData: []byte("hello")}))
 	req := b.event(provider.CMConnectRequest)
 	b.t.Cleanup(func() { closeAll(b.t, "id", req.ID) })
 	if string(req.Param.PrivateData) != "hello" {
 		t.Errorf("the Request brings %q", req.Param.PrivateData)
 	}
-	testkit.OK(t, req.ID.Accept(provider.ConnParam{QP: b.q, ResponderResources: 4, InitiatorDepth: 4, PrivateData: []byte("welcome")}))
+	testkit.OK(t, req.ID.Accept(provider.ConnParam{QP: b.q, ResponderResources: 4,
+		InitiatorDepth: 4, PrivateData: []byte("welcome")}))
 	there := b.event(provider.CMEstablished)
 	here := a.event(provider.CMEstablished)
 	if req.RDMAC != there.RDMAC || there.RDMAC != here.RDMAC || here.RDMAC != a.q.stream.Load().params.RDMAC {
@@ -238,7 +240,8 @@ func TestRDMACOnTheWire(t *testing.T) {
 		r.want("a Send with SE and Invalidate", zero(rdmap.SendHeader(rdmap.OpSendSEInvalidate, 77, 2, 0, true)))
 		first := r.want("a Write", zero(rdmap.WriteHeader(9, 70, false)))
 		r.want("its second segment", zero(rdmap.WriteHeader(9, 70+uint64(len(first)), true)))
-		q := testkit.Must(rdmap.ParseReadRequest(r.want("a Read Request", zero(rdmap.ReadRequestHeader(1)))))(t)
+		q := testkit.Must(rdmap.ParseReadRequest(r.want("a Read Request",
+			zero(rdmap.ReadRequestHeader(1)))))(t)
 		r.send(zero(rdmap.ReadResponseHeader(q.SinkSTag, q.SinkTO, true)), make([]byte, 8))
 		s.wantWC("the Read is answered", provider.WC{WRID: 4, Opcode: provider.WCRDMARead, ByteLen: 8})
 
@@ -275,7 +278,8 @@ func TestRDMACTerminates(t *testing.T) {
 			h := zero(rdmap.WriteHeader(1, 2, true))
 			h.ULPCtl |= rdmap.Version << 6
 			r.send(h, nil)
-			got := testkit.Must(rdmap.ParseTerminate(r.want("DV 0 with RV 1", terminate), rdmap.PhaseAfterFirstFPDU))(t)
+			got := testkit.Must(rdmap.ParseTerminate(r.want("DV 0 with RV 1", terminate),
+				rdmap.PhaseAfterFirstFPDU))(t)
 			if got.Layer != iwarp.LayerRDMAP || got.Code != iwarp.RDMAPInvalidVersion || got.DDP != h {
 				t.Errorf("%+v", got)
 			}
@@ -301,7 +305,8 @@ func TestRDMACTerminates(t *testing.T) {
 			h := zero(rdmap.ReadRequestHeader(1))
 			req := rdmap.ReadRequest{SinkSTag: 5, SinkTO: 6, Size: 12, SourceSTag: 0x1234500, SourceTO: 0}
 			r.send(h, req.AppendTo(nil))
-			got := testkit.Must(rdmap.ParseTerminate(r.want("no such region", terminate), rdmap.PhaseAfterFirstFPDU))(t)
+			got := testkit.Must(rdmap.ParseTerminate(r.want("no such region", terminate),
+				rdmap.PhaseAfterFirstFPDU))(t)
 			if !got.HaveDDP || got.DDP != h || !got.HaveRead || got.Read != req {
 				t.Errorf("%+v", got)
 			}

@@ -59,7 +59,8 @@ func TestSilentPeersLeaveRoomForOthers(t *testing.T) {
 		w := newCMWorld(t, network, "192.0.2.1:0", Options{MaxAccepted: 8}, true)
 		l := w.server.listen()
 		from := func(i int) *rawPeer {
-			return w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0), l.LocalAddr()))(t))
+			return w.raw(testkit.Must(w.net.Dial(t.Context(), netip.AddrPortFrom(addrs[i], 0),
+				l.LocalAddr()))(t))
 		}
 		for range 8 {
 			for i := 1; i < 3; i++ {

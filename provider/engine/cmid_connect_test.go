@@ -37,7 +37,8 @@ func TestConnect(t *testing.T) {
 		if server.Cookie() != "the listener's cookie" {
 			t.Errorf("cookie %v", server.Cookie())
 		}
-		testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: []byte("welcome"), ResponderResources: 8, InitiatorDepth: 2}))
+		testkit.OK(t, server.Accept(provider.ConnParam{PrivateData: []byte("welcome"),
+			ResponderResources: 8, InitiatorDepth: 2}))
 		e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 		if e.Param.ResponderResources != 8 || e.Param.InitiatorDepth != 2 || e.Param.PrivateData != nil {
 			t.Errorf("the responder's ESTABLISHED says %+v", e.Param)
@@ -82,7 +83,8 @@ func TestReadDepths(t *testing.T) {
 				l := w.server.listen()
 				client := w.active.connect(l.LocalAddr(), provider.ConnParam{ResponderResources: tc.connect[0], InitiatorDepth: tc.connect[1]})
 				server, _ := w.server.wantRequest("the Request arrives", l)
-				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0], InitiatorDepth: tc.accept[1]}))
+				testkit.OK(t, server.Accept(provider.ConnParam{ResponderResources: tc.accept[0],
+					InitiatorDepth: tc.accept[1]}))
 				e := w.server.want("the Reply is sent", server, provider.CMEstablished, 0)
 				if got := [2]int{e.Param.ResponderResources, e.Param.InitiatorDepth}; got != tc.wantResponder {
 					t.Errorf("the responder has %v, want %v", got, tc.wantResponder)
@@ -194,7 +196,8 @@ func TestRejectByClose(t *testing.T) {
 		server, _ = w.server.wantRequest("the Request arrives", l)
 		testkit.OK(t, server.Reject([]byte("closed at once")))
 		w.server.closeID(server)
-		e := w.active.want("the id was closed after the reject", client, provider.CMRejected, syscall.ECONNREFUSED)
+		e := w.active.want("the id was closed after the reject", client, provider.CMRejected,
+			syscall.ECONNREFUSED)
 		if string(e.Param.PrivateData) != "closed at once" {
 			t.Errorf("reason %q", e.Param.PrivateData)
 		}
@@ -235,7 +238,8 @@ func TestUnreachable(t *testing.T) {
 		w.active.want("no such host", client, provider.CMUnreachable, syscall.EHOSTUNREACH)
 
 		id := w.active.id()
-		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("203.0.113.1:7471"), time.Second))
+		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("203.0.113.1:7471"),
+			time.Second))
 		w.active.want("no route", id, provider.CMAddrError, syscall.ENETUNREACH)
 		testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, silent, time.Second))
 		w.active.want("another try with the same id", id, provider.CMAddrResolved, 0)

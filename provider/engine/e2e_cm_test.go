@@ -66,7 +66,8 @@ func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPor
 	a.event(provider.CMAddrResolved)
 	testkit.OK(t, aid.ResolveRoute(time.Second))
 	a.event(provider.CMRouteResolved)
-	testkit.OK(t, aid.Connect(provider.ConnParam{QP: aq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("hello")}))
+	testkit.OK(t, aid.Connect(provider.ConnParam{QP: aq, ResponderResources: depth,
+		InitiatorDepth: depth, PrivateData: []byte("hello")}))
 	req := b.event(provider.CMConnectRequest)
 	if string(req.Param.PrivateData) != "hello" {
 		t.Errorf("private data %q", req.Param.PrivateData)
@@ -74,7 +75,8 @@ func cmConnect(t testing.TB, a, b *cmSide, aq, bq provider.QP, dst netip.AddrPor
 	bid = req.ID
 	b.t.Cleanup(func() { closeAll(b.t, "id", bid) })
 	// Revision 1 knows no depths: the programs have to agree by other means.
-	testkit.OK(t, bid.Accept(provider.ConnParam{QP: bq, ResponderResources: depth, InitiatorDepth: depth, PrivateData: []byte("welcome")}))
+	testkit.OK(t, bid.Accept(provider.ConnParam{QP: bq, ResponderResources: depth,
+		InitiatorDepth: depth, PrivateData: []byte("welcome")}))
 	b.event(provider.CMEstablished)
 	if e := a.event(provider.CMEstablished); string(e.Param.PrivateData) != "welcome" {
 		t.Errorf("private data %q", e.Param.PrivateData)

@@ -42,7 +42,8 @@ func TestE2EDisconnect(t *testing.T) {
 		a.flushed(a.rcq, 10, 1)
 		for _, e := range []*e2eEnd{a, b} {
 			e.recv(30)
-			e.send(provider.SendWR{WRID: 31, Opcode: provider.WRSend}) // unsignalled: a failure is reported nevertheless
+			e.send(provider.SendWR{WRID: 31,
+				Opcode: provider.WRSend}) // unsignalled: a failure is reported nevertheless
 			e.flushed(e.rcq, 30, 1)
 			e.flushed(e.scq, 31, 1)
 			testkit.OK(t, e.q.Close())

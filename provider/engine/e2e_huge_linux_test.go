@@ -34,7 +34,8 @@ func TestE2EHugeReadRequest(t *testing.T) {
 		b.down = make(chan error, 1)
 		peer, conn := e2eDial(t, network, addr)
 		defer peer.Close()
-		testkit.OK(t, b.q.start(conn, mpa.Params{Revision: 2, CRC: true, IRD: 4, ORD: 4}, nil, func(err error) { b.down <- err }))
+		testkit.OK(t, b.q.start(conn, mpa.Params{Revision: 2, CRC: true, IRD: 4, ORD: 4}, nil,
+			func(err error) { b.down <- err }))
 		m := testkit.Must(b.pd.RegMR(huge, provider.AccessRemoteRead))(t)
 
 		h := rdmap.ReadRequestHeader(1)

@@ -61,7 +61,8 @@ func (m *marks) WriteAt(b []byte, off int64) (int, error) {
 // unused is n octets of memory of which only what is touched takes any.
 func unused(t testing.TB, n int) []byte {
 	t.Helper()
-	b := testkit.Must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
+	b := testkit.Must(syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
 	t.Cleanup(func() { testkit.OK(t, syscall.Munmap(b)) })
 	return b
 }
@@ -94,7 +95,8 @@ func TestE2ELongestMessage(t *testing.T) {
 		}
 		mem := testkit.Must(a.pd.RegMR(b0, provider.AccessLocalWrite))(t).(*mr)
 		object := func(e *e2eEnd, o *marks) *mr {
-			m := testkit.Must(e.pd.RegObject(o, begin+longestMessage, provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
+			m := testkit.Must(e.pd.RegObject(o, begin+longestMessage,
+				provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
 			t.Cleanup(func() { closeAll(t, "object's MR", m) })
 			return m
 		}

@@ -141,7 +141,8 @@ func newE2EEnd(t testing.TB, w e2eWire, network transport.Network, s e2eSetup) *
 func (e *e2eEnd) newQP(s e2eSetup) *qp {
 	e.t.Helper()
 	s.complete()
-	q := testkit.Must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap, SQSigAll: s.sig}))(e.t).(*qp)
+	q := testkit.Must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: e.scq, RecvCQ: e.rcq, Cap: s.cap,
+		SQSigAll: s.sig}))(e.t).(*qp)
 	e.t.Cleanup(func() { closeAll(e.t, "QP", q) })
 	return q
 }

@@ -33,7 +33,8 @@ var (
 )
 
 func localCatastrophe(reason string) *iwarp.Error {
-	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic, Code: iwarp.RDMAPUnspecified, Reason: reason}
+	return &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPLocalCatastrophic,
+		Code: iwarp.RDMAPUnspecified, Reason: reason}
 }
 
 // Ends without a Terminate.
@@ -86,8 +87,10 @@ func (e *ending) because(err error) *ending {
 // errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name
 // memory that may not be written, errSinkSGE the same for the sink of a Read.
 var (
-	errRecvSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "a receive names memory that may not be written"}
-	errSinkSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the sink of a Read may not be written any more"}
+	errRecvSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "a receive names memory that may not be written"}
+	errSinkSGE = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the sink of a Read may not be written any more"}
 )
 
 // eventOf is the asynchronous event for a fault in what the peer sent. siw raises
@@ -97,13 +100,16 @@ var (
 // known.
 func eventOf(err error) (provider.AsyncEventType, bool) {
 	switch err {
-	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds, errRecvSGE, errSinkSGE,
+	case ddp.ErrSTagNotAssociated, ddp.ErrTaggedAccess, ddp.ErrTOWrap, ddp.ErrBaseBounds,
+		errRecvSGE, errSinkSGE,
 		rdmap.ErrAtomicNotAssociated, rdmap.ErrAtomicAccess, rdmap.ErrAtomicTOWrap, rdmap.ErrAtomicBaseBounds:
 		return provider.EventQPAccessErr, true
-	case rdmap.ErrReadInvalidSTag, rdmap.ErrReadNotAssociated, rdmap.ErrReadAccess, rdmap.ErrReadTOWrap, rdmap.ErrReadBaseBounds,
+	case rdmap.ErrReadInvalidSTag, rdmap.ErrReadNotAssociated, rdmap.ErrReadAccess,
+		rdmap.ErrReadTOWrap, rdmap.ErrReadBaseBounds,
 		rdmap.ErrAtomicOp, rdmap.ErrAtomicAlignment:
 		return provider.EventQPReqErr, true
-	case ddp.ErrInvalidQN, ddp.ErrMSNRange, ddp.ErrInvalidMO, ddp.ErrTooLong, ddp.ErrMessageLength, ddp.ErrSTagChanged,
+	case ddp.ErrInvalidQN, ddp.ErrMSNRange, ddp.ErrInvalidMO, ddp.ErrTooLong, ddp.ErrMessageLength,
+		ddp.ErrSTagChanged,
 		rdmap.ErrResponseSTag, rdmap.ErrResponseTO, rdmap.ErrResponseLong, rdmap.ErrResponseEnd:
 		return provider.EventQPFatal, true
 	}

@@ -75,7 +75,8 @@ type thirdParty struct {
 func newThirdParty(t *testing.T, s *side, p *pd) *thirdParty {
 	t.Helper()
 	c := testkit.Must(p.dev.CreateCQ(provider.CQInitAttr{CQE: 1}))(t).(*cq)
-	q := testkit.Must(newQP(p, provider.QPInitAttr{SendCQ: c, RecvCQ: c, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+	q := testkit.Must(newQP(p, provider.QPInitAttr{SendCQ: c, RecvCQ: c,
+		Cap: provider.QPCap{MaxSendWR: 1}}))(t)
 	network := p.dev.opts.Network
 	mine, theirs := connectTransport(t, network, tcpAddr)
 	x := &thirdParty{t: t, in: &nowhere{Conn: mine}, framer: mpa.NewFramer(false, true)}
@@ -118,14 +119,16 @@ var openings = map[string]opening{
 	},
 	"a window": func(t *testing.T, p *pd, b []byte, m *mr) (uint32, uint64) {
 		w := testMW(t, p, provider.MWType1)
-		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(m, 0, len(b), provider.AccessRemoteWrite)))
+		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag),
+			part(m, 0, len(b), provider.AccessRemoteWrite)))
 		return w.view.stag, w.view.base
 	},
 	"a window of another region": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
 		o := testkit.Must(p.RegMR(b, bindable))(t).(*mr)
 		w := testMW(t, p, provider.MWType1)
 		t.Cleanup(func() { testkit.OK(t, w.Close()); testkit.OK(t, o.Close()) })
-		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag), part(o, 0, len(b), provider.AccessRemoteWrite)))
+		testkit.OK(t, w.bind(&qp{pd: p, dev: p.dev}, incRKey(w.view.stag),
+			part(o, 0, len(b), provider.AccessRemoteWrite)))
 		return w.view.stag, w.view.base
 	},
 	"a registration by work request": func(t *testing.T, p *pd, b []byte, _ *mr) (uint32, uint64) {
@@ -163,7 +166,8 @@ func TestThirdPartyWrites(t *testing.T) {
 					t.Run(name, func(t *testing.T) {
 						p := params(true)
 						p.MarkersTx, p.MarkersRx = markers, markers
-						a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{}, sideOptions{}, p)
+						a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)},
+							tcpAddr, Options{}, sideOptions{}, p)
 						access := bindable
 						if how == "the region's own right" {
 							access |= provider.AccessRemoteWrite
@@ -171,7 +175,9 @@ func TestThirdPartyWrites(t *testing.T) {
 						src, dst := a.reg(size, access), b.reg(size, provider.AccessLocalWrite|provider.AccessRemoteWrite)
 						other := a.pd
 						if foreign {
-							other = newSide(t, Options{Network: testkit.Must(tcpNetwork(Options{}))(t)}, sideOptions{}).pd
+							other = newSide(t,
+								Options{Network: testkit.Must(tcpNetwork(Options{}))(t)},
+								sideOptions{}).pd
 						}
 						stag, to := open(t, other, src.b, src.m)
 						third := newThirdParty(t, a, other)

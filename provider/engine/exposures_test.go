@@ -60,7 +60,8 @@ func TestExposed(t *testing.T) {
 			access := provider.AccessLocalWrite |
 				[]provider.Access{provider.AccessRemoteWrite, 0}[rng.IntN(2)]
 			e.writes = access&provider.AccessRemoteWrite != 0
-			testkit.OK(t, e.fast.register(incRKey(e.fast.stag), &memoryOperands{region: e.fast, buf: b, access: access}))
+			testkit.OK(t, e.fast.register(incRKey(e.fast.stag),
+				&memoryOperands{region: e.fast, buf: b, access: access}))
 		default:
 			e.m = testkit.Must(p.RegMR(b, bindable))(t).(*mr)
 			e.w = testkit.Must(p.AllocMW(provider.MWType1))(t).(*mw)

@@ -152,7 +152,8 @@ func newRig(t testing.TB, opts Options) *rig {
 	// A poller would report the stream again; here nobody does, once in 10 million programs.
 	r.dev.stalls.stop()
 	r.pd, r.other = testkit.Must(r.dev.AllocPD())(t).(*pd), testkit.Must(r.dev.AllocPD())(t).(*pd)
-	r.srq = testkit.Must(r.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
+	r.srq = testkit.Must(r.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8,
+		MaxSGE: 2}}))(t).(*srq)
 	size := rigGuard
 	for i := range rigSpecs {
 		r.at[i] = size
@@ -173,7 +174,8 @@ func newRig(t testing.TB, opts Options) *rig {
 	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 8}))(t).(*cq)
 	r.holder = r.newQP(false)
 	r.cq = testkit.Must(r.dev.CreateCQ(provider.CQInitAttr{CQE: 256}))(t).(*cq)
-	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true}, nil, func(error) {}))
+	testkit.OK(t, r.holder.start(&handConn{mss: 1460}, mpa.Params{Revision: 2, Enhanced: true}, nil,
+		func(error) {}))
 	for i, typ := range []provider.MWType{provider.MWType2, provider.MWType2, provider.MWType1} {
 		r.windows[i] = testkit.Must(r.pd.AllocMW(typ))(t).(*mw)
 	}

@@ -171,7 +171,8 @@ func TestTables(t *testing.T) {
 		t.Errorf("%d GIDs, the port says %d", len(table), port.GIDTblLen)
 	}
 	for _, e := range table {
-		if gid := testkit.Must(d.QueryGID(uint8(e.Port), e.Index))(t); gid != e.GID || e.Type != provider.GIDTypeIB || e.Ifindex != 0 {
+		if gid := testkit.Must(d.QueryGID(uint8(e.Port),
+			e.Index))(t); gid != e.GID || e.Type != provider.GIDTypeIB || e.Ifindex != 0 {
 			t.Errorf("entry %+v, alone % x", e, gid)
 		}
 	}

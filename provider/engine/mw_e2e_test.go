@@ -190,11 +190,12 @@ func TestWindowMisuse(t *testing.T) {
 			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64}))
 			return w.RKey(), m.base
 		}, code{1, 1, 0}, code{0, 1, 2}},
-		{"one octet after, which the region has", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
-			w := testMW(t, a.pd, provider.MWType2)
-			postAll(t, a.q, bindWR(1, w, m, 0, 63, both))
-			return w.RKey(), m.base
-		}, code{1, 1, 1}, code{0, 1, 1}},
+		{"one octet after, which the region has",
+			func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
+				w := testMW(t, a.pd, provider.MWType2)
+				postAll(t, a.q, bindWR(1, w, m, 0, 63, both))
+				return w.RKey(), m.base
+			}, code{1, 1, 1}, code{0, 1, 1}},
 		{"the old key", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType1)
 			info := provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}
@@ -205,7 +206,8 @@ func TestWindowMisuse(t *testing.T) {
 		}, code{1, 1, 0}, code{0, 1, 0}},
 		{"unbound", func(t *testing.T, a *e2eEnd, _ *qp, m *guarded) (uint32, uint64) {
 			w := testMW(t, a.pd, provider.MWType1)
-			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}))
+			testkit.OK(t, a.q.BindMW(w, 1, 0,
+				provider.MWBindInfo{LKey: m.LKey(), Addr: m.base, Length: 64, Access: both}))
 			testkit.OK(t, a.q.BindMW(w, 1, 0, provider.MWBindInfo{}))
 			return w.RKey(), m.base
 		}, code{1, 1, 0}, code{0, 1, 0}},

@@ -27,7 +27,9 @@ func TestWindowGoesInflight(t *testing.T) {
 				}
 				w := testMW(s.t, s.pd, typ)
 				if typ == provider.MWType1 {
-					testkit.OK(t, s.qp.BindMW(w, 1, signaled, provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteRead}))
+					testkit.OK(t, s.qp.BindMW(w, 1, signaled,
+						provider.MWBindInfo{LKey: m.m.stag, Addr: m.to(0), Length: size,
+							Access: provider.AccessRemoteRead}))
 				} else {
 					s.send(bindWR(1, w, m.m, 0, size, provider.AccessRemoteRead))
 				}

@@ -68,7 +68,8 @@ func TestWindowNeverLocal(t *testing.T) {
 	p := testPD(t, unwired(t))
 	m := testMR(t, p, 100, bindable)
 	w := testMW(t, p, provider.MWType1)
-	testkit.OK(t, w.bind(ofPD(p), w.RKey(), part(m, 0, 100, provider.AccessRemoteWrite|provider.AccessRemoteRead)))
+	testkit.OK(t, w.bind(ofPD(p), w.RKey(),
+		part(m, 0, 100, provider.AccessRemoteWrite|provider.AccessRemoteRead)))
 	if _, found := resolveLocal(p, []provider.SGE{{Addr: m.base, Length: 1, LKey: w.RKey()}}, 0, nil); found {
 		t.Error("an SGE can name a window")
 	}
@@ -118,8 +119,10 @@ func TestBindChecks(t *testing.T) {
 			if err := w.bind(q, incRKey(before), c.o); err != c.want {
 				t.Errorf("%s, %v: %v, want %v", c.name, typ, err, c.want)
 			}
-			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) || bound == w.view.remote.IsShut() {
-				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound, w.view.stag, before, w.view.remote.IsShut())
+			if bound := w.region != nil; bound != (c.want == nil) || bound == (w.view.stag == before) ||
+				bound == w.view.remote.IsShut() {
+				t.Errorf("%s, %v: bound %v, STag %#x after %#x, shut %v", c.name, typ, bound,
+					w.view.stag, before, w.view.remote.IsShut())
 			}
 			testkit.OK(t, w.Close())
 		}
@@ -292,7 +295,9 @@ func TestInvalidations(t *testing.T) {
 	setup()
 	onFast := testMW(t, p, provider.MWType2)
 	_ = fast.invalidate(q, fast.RKey(), false)
-	testkit.OK(t, fast.register(incRKey(fast.RKey()), &memoryOperands{buf: make([]byte, 100), access: bindable | provider.AccessRemoteInvalidate}))
+	testkit.OK(t, fast.register(incRKey(fast.RKey()),
+		&memoryOperands{buf: make([]byte, 100),
+			access: bindable | provider.AccessRemoteInvalidate}))
 	fast.setPosted(fast.stag, bindable, 100)
 	testkit.OK(t, onFast.bind(q, incRKey(onFast.RKey()), part(&fast.mr, 0, 10, provider.AccessRemoteWrite)))
 	if err := q.invalidateLocal(fast.RKey()); err != errMayNotInv {

@@ -25,10 +25,14 @@ import (
 // of the layer that places octets, and where it is an RDMA Read that can't be
 // answered, the remote operation error that RFC 5040 section 4.8 has for that.
 var (
-	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the object of the region could not be written"}
-	errObjectRecv  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the object of a receive's region could not be written"}
-	errObjectSink  = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic, Reason: "the object of the sink of a Read could not be written"}
-	errObjectRead  = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation, Code: iwarp.RDMAPCatastrophicStream, Reason: "the object of the region could not be read"}
+	errObjectWrite = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the object of the region could not be written"}
+	errObjectRecv = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the object of a receive's region could not be written"}
+	errObjectSink = &iwarp.Error{Layer: iwarp.LayerDDP, EType: iwarp.DDPLocalCatastrophic,
+		Reason: "the object of the sink of a Read could not be written"}
+	errObjectRead = &iwarp.Error{Layer: iwarp.LayerRDMAP, EType: iwarp.RDMAPRemoteOperation,
+		Code: iwarp.RDMAPCatastrophicStream, Reason: "the object of the region could not be read"}
 )
 
 // objectRights are those that the region of an object can have. An invalidation by

@@ -150,7 +150,8 @@ func TestShortPathTrustsNobody(t *testing.T) {
 		synctest.Wait()
 		foreign := testkit.Must(s.dev.AllocPD())(t).(*pd)
 		defer func() { testkit.OK(t, foreign.Close()) }()
-		m := testkit.Must(foreign.RegMR(make([]byte, size), provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		m := testkit.Must(foreign.RegMR(make([]byte, size),
+			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		defer func() { testkit.OK(t, m.Close()) }()
 		st := s.qp.stream.Load()
 		ulpdu := rdmap.WriteHeader(m.stag, m.base, true)

@@ -62,7 +62,8 @@ func TestProbeMaps(t *testing.T) {
 
 // A long region is looked up and not touched: its pages may be meant to stay unused.
 func TestProbeLeavesLongRegionsUntouched(t *testing.T) {
-	b := testkit.Must(syscall.Mmap(-1, 0, 1<<30, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
+	b := testkit.Must(syscall.Mmap(-1, 0, 1<<30, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE))(t)
 	defer syscall.Munmap(b)
 	before := resident(t)
 	p := testPD(t, unwired(t))

@@ -36,7 +36,8 @@ func (q *qp) begin(
 ) (*stream, error) {
 	s := &stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}
 	s.params = streamParams{
-		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx, MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
+		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx,
+		MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
 		PeerToPeer: params.PeerToPeer, WaitFirstFPDU: params.WaitFirstFPDU, RTR: params.RTR,
 	}
 	s.inbound.Init(roundDepth(params.IRD))

@@ -287,7 +287,9 @@ func TestSolicited(t *testing.T) {
 		defer ch.Close()
 		armed := testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 4, Channel: ch}))(s.t)
 		defer armed.Close()
-		q := testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: armed, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 4}}))(s.t)
+		q := testkit.Must(newQP(s.pd,
+			provider.QPInitAttr{SendCQ: s.cq, RecvCQ: armed,
+				Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 4}}))(s.t)
 		defer q.Close()
 		mine, theirs := connectTransport(s.t, s.dev.opts.Network, "192.0.2.2:1")
 		defer theirs.Close()

@@ -189,7 +189,8 @@ func TestReusedReceive(t *testing.T) {
 		r.sendMsg(nil)
 		s.wantWC("the receive that is posted", provider.WC{WRID: 8, Opcode: provider.WCRecv})
 
-		q := testkit.Must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+		q := testkit.Must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4,
+			MaxSGE: 1}}))(t)
 		defer func() { testkit.OK(t, q.Close()) }()
 		qp := testkit.Must(newQP(s.pd, provider.QPInitAttr{
 			SendCQ: s.cq, RecvCQ: s.cq, SRQ: q, Cap: provider.QPCap{MaxSendWR: 1},

@@ -123,7 +123,8 @@ func TestStatesUnconnected(t *testing.T) {
 
 func TestModifyAttributes(t *testing.T) {
 	s := newSide(t, Options{Network: memnet.New(nil), MaxIRD: 8, MaxORD: 4}, sideOptions{})
-	testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPInit, CurState: provider.QPReset, Access: provider.AccessRemoteRead, MaxRdAtomic: 4, MaxDestRdAtomic: 8},
+	testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPInit, CurState: provider.QPReset,
+		Access: provider.AccessRemoteRead, MaxRdAtomic: 4, MaxDestRdAtomic: 8},
 		provider.QPAttrState|provider.QPAttrCurState|provider.QPAttrAccessFlags|provider.QPAttrMaxRdAtomic|provider.QPAttrMaxDestRdAtomic))
 	attr, _ := testkit.Must2(s.qp.Query())(t)
 	if attr.Access != provider.AccessRemoteRead || attr.MaxRdAtomic != 4 || attr.MaxDestRdAtomic != 8 {

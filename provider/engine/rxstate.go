@@ -34,7 +34,8 @@ type rxState struct {
 
 func (r *rxState) init(s *stream) {
 	p := &s.params
-	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding, Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
+	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding,
+		Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
 	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
 	r.mayDirect = !p.MarkersRx && (!p.CRC || s.dev.opts.Placement == PlaceStreaming)
 	r.first, r.dense = true, denseFirst

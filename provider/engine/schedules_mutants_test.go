@@ -64,7 +64,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "work on our own memory is done when the stream is over",
 		edits: []edit{
-			{"stream_tx.go", "if s.over() || s.finSent.Load() || t.err != nil {", "if s.finSent.Load() || t.err != nil {"},
+			{"stream_tx.go", "if s.over() || s.finSent.Load() || t.err != nil {",
+				"if s.finSent.Load() || t.err != nil {"},
 			{"stream_memory.go", "t.fault == nil && !s.over() && t.next", "t.fault == nil && t.next"},
 		},
 		protocol: "registration on a responder that may not send, and its end",
@@ -79,7 +80,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "memory beside an object is written when the stream may be over",
 		edits: []edit{
-			{"stream_store.go", "\tpieces := moveMemory(c.pieces, payload, false)\n", "\tpieces := c.pieces\n"},
+			{"stream_store.go", "\tpieces := moveMemory(c.pieces, payload, false)\n",
+				"\tpieces := c.pieces\n"},
 			{
 				"stream_store.go", "\t\terr := writePieces(st.pieces, st.payload.b[:st.n])\n",
 				"\t\tobjects := moveMemory(st.pieces, st.payload.b[:st.n], false)\n" +
@@ -155,7 +157,7 @@ var scheduleMutants = []scheduleMutant{
 // minute.
 func TestSchedulesFindFaults(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the package again")
+		t.Skip("builds the package again, and looks for each fault for up to a minute: ci/test runs it")
 	}
 	faulty := buildFaulty(t)
 	for i, m := range scheduleMutants {
@@ -225,8 +227,10 @@ var faultOfTest, _ = strconv.Atoi(os.Getenv("GOVS_FAULT"))
 `)
 	}
 	overlay, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "faulty.test")
-	testkit.OK(t, os.WriteFile(overlay, testkit.Must(json.Marshal(map[string]any{"Replace": replace}))(t), 0o600))
-	out, err := exec.Command("go", "test", "-c", "-tags", "schedules", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
+	testkit.OK(t, os.WriteFile(overlay,
+		testkit.Must(json.Marshal(map[string]any{"Replace": replace}))(t), 0o600))
+	out, err := exec.Command("go", "test", "-c", "-tags", "schedules", "-overlay", overlay, "-o",
+		binary, ".").CombinedOutput()
 	if err != nil {
 		t.Fatalf("the package with all faults does not build: %v\n%s", err, out)
 	}
@@ -263,7 +267,8 @@ func (f *faultySource) add(fault int, text string) error {
 	}
 	offset := func(p token.Pos) int { return files.Position(p).Offset }
 	for i, d := range sound.Decls {
-		was, now := f.text[offset(d.Pos()):offset(d.End())], text[offset(broken.Decls[i].Pos()):offset(broken.Decls[i].End())]
+		was, now := f.text[offset(d.Pos()):offset(d.End())],
+			text[offset(broken.Decls[i].Pos()):offset(broken.Decls[i].End())]
 		if was == now {
 			continue
 		}

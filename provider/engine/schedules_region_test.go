@@ -189,7 +189,12 @@ func beginContexts(w *stage) ([]func(), func() error) {
 		s.pd = testkit.Must(s.dev.AllocPD())(w.t).(*pd)
 		s.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16}))(w.t).(*cq)
 		s.qp = s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}})
-		w.t.Cleanup(func() { testkit.OK(w.t, s.qp.Close()); testkit.OK(w.t, s.cq.Close()); testkit.OK(w.t, s.pd.Close()) })
+		w.t.Cleanup(func() {
+			testkit.OK(w.t, s.qp.Close())
+			testkit.OK(w.t,
+				s.cq.Close())
+			testkit.OK(w.t, s.pd.Close())
+		})
 	}
 	ca, cb := connectTransport(w.t, w.network, "192.0.2.2:7472")
 	p := params(true)

@@ -59,7 +59,8 @@ func TestSchedules(t *testing.T) {
 	for _, p := range protocols {
 		t.Run(p.name, func(t *testing.T) {
 			if *scheduleFlag != "" {
-				if !p.play(t, testkit.Must(sched.NewReplay(*scheduleFlag))(t), "the schedule that was asked for") {
+				if !p.play(t, testkit.Must(sched.NewReplay(*scheduleFlag))(t),
+					"the schedule that was asked for") {
 					t.Fail()
 				}
 				return

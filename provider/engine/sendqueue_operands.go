@@ -15,7 +15,8 @@ func (s *sendQueue) addAtomic(i uint32, wr *provider.SendWR) {
 	if s.atomics == nil {
 		s.atomics = make([]atomicOperands, len(s.wqes))
 	}
-	o := atomicOperands{compareAdd: wr.CompareAdd, swap: wr.Swap, compareMask: ^uint64(0), swapMask: ^uint64(0)}
+	o := atomicOperands{compareAdd: wr.CompareAdd, swap: wr.Swap, compareMask: ^uint64(0),
+		swapMask: ^uint64(0)}
 	switch wr.Opcode {
 	case provider.WRMaskedAtomicFetchAdd:
 		o.addMask = wr.CompareAddMask

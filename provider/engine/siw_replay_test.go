@@ -33,9 +33,11 @@ type recorded struct {
 func rping(t *testing.T, ours string) (request, reply []byte, fpdus []recorded) {
 	t.Helper()
 	const server = "7174>" // its port, which is the source of what it sent
-	for line := range strings.Lines(string(testkit.Must(os.ReadFile("../iwarp/rdmap/testdata/rping-siw-6.1.192.txt"))(t))) {
+	text := testkit.Must(os.ReadFile("../iwarp/rdmap/testdata/rping-siw-6.1.192.txt"))(t)
+	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
-		r := recorded{siws: strings.HasPrefix(f[0], server) == (ours == "client"), octets: testkit.Must(hex.DecodeString(f[2]))(t)}
+		r := recorded{siws: strings.HasPrefix(f[0], server) == (ours == "client"),
+			octets: testkit.Must(hex.DecodeString(f[2]))(t)}
 		n, _, _ := mpa.ParseHeader(r.octets)
 		h, payload, err := ddp.Parse(r.octets[mpa.HeaderLen : mpa.HeaderLen+n])
 		testkit.OK(t, err)
@@ -140,7 +142,8 @@ func (p *player) region(stag uint32, addr uint64, n int) *mr {
 		p.host.dev.stags.random = func(b []byte) { binary.LittleEndian.PutUint32(b, stag) }
 		defer func() { p.host.dev.stags.random = random }()
 	}
-	m := testkit.Must(p.host.pd.RegMR(make([]byte, n), provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(p.t).(*mr)
+	m := testkit.Must(p.host.pd.RegMR(make([]byte, n),
+		provider.AccessLocalWrite|provider.AccessRemoteWrite|provider.AccessRemoteRead))(p.t).(*mr)
 	if stag != 0 {
 		m.base = addr // nobody knows it yet
 	}
@@ -177,7 +180,8 @@ func (p *player) ownRegions(fpdus []recorded) {
 
 func (p *player) postRecv() {
 	p.t.Helper()
-	testkit.Must(p.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{{Addr: p.recv.base, Length: 64, LKey: p.recv.stag}}}}))(p.t)
+	testkit.Must(p.qp.PostRecv([]provider.RecvWR{{SGList: []provider.SGE{{Addr: p.recv.base,
+		Length: 64, LKey: p.recv.stag}}}}))(p.t)
 }
 
 // play sends an FPDU of siw, and checks what it does. later begins with it.

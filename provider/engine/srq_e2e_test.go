@@ -30,7 +30,8 @@ func TestSRQE2E(t *testing.T) {
 		srcs := make(map[uint32]int) // which connection a QP of b is
 		for c := range conns {
 			out := a.newQP(set)
-			in := testkit.Must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq, SRQ: r, Cap: set.cap}))(t).(*qp)
+			in := testkit.Must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq,
+				SRQ: r, Cap: set.cap}))(t).(*qp)
 			t.Cleanup(func() { closeAll(t, "QP", in) })
 			srcs[in.qpn] = c
 			e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, out, in, make(chan error, 1), make(chan error, 1))
@@ -75,7 +76,8 @@ func TestSRQAllocs(t *testing.T) {
 	network, addr := w.network()
 	a, b := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
 	r := testSRQ(t, b.pd, 4, 1)
-	in := testkit.Must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1}}))(t).(*qp)
+	in := testkit.Must(b.pd.CreateQP(provider.QPInitAttr{SendCQ: b.scq, RecvCQ: b.rcq, SRQ: r,
+		Cap: provider.QPCap{MaxSendWR: 1}}))(t).(*qp)
 	t.Cleanup(func() { closeAll(t, "QP", in) })
 	e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, a.q, in, make(chan error, 1), make(chan error, 1))
 	src, dst := a.region(200000, 0), b.region(200000, provider.AccessLocalWrite)

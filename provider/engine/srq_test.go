@@ -20,7 +20,8 @@ import (
 // testSRQ makes an SRQ of p.
 func testSRQ(t testing.TB, p *pd, wr, sge int) *srq {
 	t.Helper()
-	r := testkit.Must(p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: wr, MaxSGE: sge}, Cookie: "srq cookie"}))(t).(*srq)
+	r := testkit.Must(p.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: wr,
+		MaxSGE: sge}, Cookie: "srq cookie"}))(t).(*srq)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Errorf("closing the SRQ: %v", err)
@@ -58,7 +59,8 @@ func TestCreateSRQArguments(t *testing.T) {
 		wantErr(t, err, syscall.EINVAL)
 	}
 	r := testSRQ(t, p, 5, 2)
-	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8, MaxSGE: 2}) || r.Cookie() != "srq cookie" {
+	if got := testkit.Must(r.Query())(t); got != (provider.SRQAttr{MaxWR: 8,
+		MaxSGE: 2}) || r.Cookie() != "srq cookie" {
 		t.Errorf("granted %+v, cookie %v", got, r.Cookie())
 	}
 	wantErr(t, p.Close(), syscall.EBUSY)
@@ -219,7 +221,8 @@ func srqStory(t *testing.T, peers int, script func(t *testing.T, s *side, r *srq
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New(&memnet.Options{})
 		s := newSide(t, Options{Network: network}, sideOptions{})
-		r := testkit.Must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8, MaxSGE: 2}}))(t).(*srq)
+		r := testkit.Must(s.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 8,
+			MaxSGE: 2}}))(t).(*srq)
 		var qs []*qp
 		var raws []*raw
 		for range peers {
@@ -401,7 +404,9 @@ func TestSRQProtectionDomain(t *testing.T) {
 		other := testkit.Must(s.dev.AllocPD())(t).(*pd)
 		theirs := testkit.Must(other.RegMR(make([]byte, 8), provider.AccessLocalWrite))(t).(*mr)
 		ours := s.reg(8, provider.AccessLocalWrite)
-		q := testkit.Must(newQP(other, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r, Cap: provider.QPCap{MaxSendWR: 1}}))(t)
+		q := testkit.Must(newQP(other,
+			provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, SRQ: r,
+				Cap: provider.QPCap{MaxSendWR: 1}}))(t)
 		mine, wire := connectTransport(t, s.dev.opts.Network, memAddr)
 		testkit.OK(t, q.start(mine, params(true), nil, func(err error) { s.down <- err }))
 		framer, d := newFraming(true)

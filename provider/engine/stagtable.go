@@ -167,7 +167,8 @@ func (t *stagTable) draw() uint32 {
 func (t *stagTable) drawIndex() uint32 {
 	for {
 		stag := t.drawAny()
-		if index := stagIndex(stag); index != 0 && !t.retiredIndexes.has(index) && t.byIndex.find(index) == nil && !t.usesIndex(index) {
+		if index := stagIndex(stag); index != 0 && !t.retiredIndexes.has(index) && t.byIndex.find(index) == nil &&
+			!t.usesIndex(index) {
 			return stag
 		}
 	}

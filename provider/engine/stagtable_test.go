@@ -129,7 +129,8 @@ func TestSTagRestEnds(t *testing.T) {
 		t.Error("the STag rests for ever")
 	}
 	if len(table.retired.set) != retiredSTags || len(table.retired.order) != retiredSTags {
-		t.Errorf("%d and %d STags remembered, want %d", len(table.retired.set), len(table.retired.order), retiredSTags)
+		t.Errorf("%d and %d STags remembered, want %d", len(table.retired.set),
+			len(table.retired.order), retiredSTags)
 	}
 }
 

@@ -82,7 +82,8 @@ func TestPartsBehindObjects(t *testing.T) {
 		s.dev.prog.kept.Add(rxKept) // others have the contexts
 		defer s.dev.prog.kept.Add(-rxKept)
 		o := &sleeper{store: store{b: make([]byte, 100)}, takes: time.Minute}
-		m := testkit.Must(s.pd.RegObject(o, 100, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		m := testkit.Must(s.pd.RegObject(o, 100,
+			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		defer m.Close()
 		mem := s.reg(60_000, everything)
 		for range peers {

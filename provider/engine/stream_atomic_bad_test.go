@@ -33,7 +33,8 @@ func TestBadAtomicRequests(t *testing.T) {
 				readable, v := s.words(4, provider.AccessLocalWrite|provider.AccessRemoteRead|provider.AccessRemoteWrite)
 				other := testkit.Must(s.dev.AllocPD())(t).(*pd)
 				theirs := make([]uint64, 4)
-				foreign := testkit.Must(other.RegMR(unsafe.Slice((*byte)(unsafe.Pointer(&theirs[0])), 32), atomicRights))(t).(*mr)
+				octets := unsafe.Slice((*byte)(unsafe.Pointer(&theirs[0])), 32)
+				foreign := testkit.Must(other.RegMR(octets, atomicRights))(t).(*mr)
 				closed, _ := s.words(4, atomicRights)
 				testkit.OK(t, closed.Close())
 				h := r.atomicReq(request(target{m, readable, foreign, closed}))
@@ -64,7 +65,8 @@ func TestBadAtomicRequests(t *testing.T) {
 			return rdmap.CmpSwap(1, x.m.stag, x.m.base+uint64(off), 0, 1, ^uint64(0), ^uint64(0))
 		})
 	}
-	bad("half of it after the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, 28) })
+	bad("half of it after the region", fault{0, 1, 1}, provider.EventQPAccessErr, on,
+		func(x target) rdmap.AtomicRequest { return add(x.m, 28) })
 	bad("before the region", fault{0, 1, 1}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest { return add(x.m, -8) })
 	bad("over the end of the numbers", fault{0, 1, 4}, provider.EventQPAccessErr, on, func(x target) rdmap.AtomicRequest {
 		return rdmap.FetchAdd(1, x.m.stag, ^uint64(7), 1, 0)

@@ -44,7 +44,8 @@ func (r *raw) wantAtomic(what string, msn uint32) rdmap.AtomicRequest {
 // wantOld waits for the Atomic Response with this MSN.
 func (r *raw) wantOld(what string, msn uint32, want rdmap.AtomicResponse) {
 	r.t.Helper()
-	if got := testkit.Must(rdmap.ParseAtomicResponse(r.want(what, rdmap.AtomicResponseHeader(msn))))(r.t); got != want {
+	if got := testkit.Must(rdmap.ParseAtomicResponse(r.want(what,
+		rdmap.AtomicResponseHeader(msn))))(r.t); got != want {
 		r.t.Fatalf("%s: %+v, want %+v", what, got, want)
 	}
 }

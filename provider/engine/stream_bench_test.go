@@ -14,7 +14,8 @@ import (
 // tcpPair connects two sides over TCP on loopback.
 func tcpPair(t testing.TB, opts Options, crc bool, so sideOptions) (a, b *side) {
 	t.Helper()
-	return pair(t, testkit.Must(tcpNetwork(Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}))(t), tcpAddr, opts, so, params(crc))
+	cubic := Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}
+	return pair(t, testkit.Must(tcpNetwork(cubic))(t), tcpAddr, opts, so, params(crc))
 }
 
 // spin polls until n completions have come, all of them successes.

@@ -10,7 +10,8 @@ import (
 // fetchAhead asks for the next pieces of a message of length octets, as many as may be
 // on their way. find returns what is at n octets of the message, in use. It reports
 // false if that can't be had and there is no other piece to go on with.
-func (s *stream) fetchAhead(length uint32, tagged bool, find func(off uint32, n uint64) ([]objectPiece, bool)) bool {
+func (s *stream) fetchAhead(length uint32, tagged bool,
+	find func(off uint32, n uint64) ([]objectPiece, bool)) bool {
 	t := &s.tx
 	if t.fetches == nil {
 		t.fetches = new(messageFetches)

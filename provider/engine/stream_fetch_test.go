@@ -207,7 +207,8 @@ func TestObjectReadAheadFails(t *testing.T) {
 					}
 					var mine *provider.TerminateError
 					if err := x.a.wantDown("our end"); !errors.As(err, &mine) || mine.Remote || !errors.Is(mine.Err, want) ||
-						!strings.Contains(mine.Err.Error(), fmt.Sprintf(" at %d of the object of %s", fails, x.m.name())) {
+						!strings.Contains(mine.Err.Error(),
+							fmt.Sprintf(" at %d of the object of %s", fails, x.m.name())) {
 						t.Errorf("our end ended with %v", err)
 					}
 					status := provider.WCLocProtErr

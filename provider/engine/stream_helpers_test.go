@@ -70,7 +70,8 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 
 func (s *side) newQP(so sideOptions) *qp {
 	s.t.Helper()
-	return testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: so.cap, SQSigAll: so.all, Cookie: "cookie"}))(s.t)
+	return testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: so.cap,
+		SQSigAll: so.all, Cookie: "cookie"}))(s.t)
 }
 
 // reg registers n octets in the middle of a larger buffer of 0xa5, so that octets

@@ -90,7 +90,8 @@ func TestPeersThatDoNotRead(t *testing.T) {
 		for i := range 10 {
 			q, _ := s.besides(network)
 			for j := range wrs {
-				testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(10*i + j), Opcode: provider.WRSend, Flags: provider.SendSignaled,
+				testkit.Must(q.PostSend([]provider.SendWR{{WRID: uint64(10*i + j),
+					Opcode: provider.WRSend, Flags: provider.SendSignaled,
 					SGList: []provider.SGE{{Addr: m.base, Length: n, LKey: m.stag}}}}))(t)
 			}
 			stuck = append(stuck, q)

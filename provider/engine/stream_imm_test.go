@@ -153,7 +153,9 @@ func TestImmediateReceived(t *testing.T) {
 				s.wantWC("immediate data alone", provider.WC{WRID: 0, Opcode: provider.WCRecv, Flags: with, Imm: 0x01020304})
 				write(100, 200, true)
 				r.imm(true, 7<<32)
-				s.wantWC("after a Write", provider.WC{WRID: 1, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 7, ByteLen: 100})
+				s.wantWC("after a Write",
+					provider.WC{WRID: 1, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 7,
+						ByteLen: 100})
 				if !bytes.Equal(dst.b[100:200], payload[100:200]) {
 					t.Error("the Write is not in place")
 				}
@@ -161,7 +163,9 @@ func TestImmediateReceived(t *testing.T) {
 					write(at, min(at+900, 20000), at+900 >= 20000)
 				}
 				r.imm(false, 8<<32)
-				s.wantWC("after a long Write", provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 8, ByteLen: 19800})
+				s.wantWC("after a long Write",
+					provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 8,
+						ByteLen: 19800})
 				if !bytes.Equal(dst.b[200:], payload[200:]) {
 					t.Error("the long Write is not in place")
 				}
@@ -174,9 +178,12 @@ func TestImmediateReceived(t *testing.T) {
 				add(rdmap.SendHeader(rdmap.OpSend, 0, 5, 0, true), []byte{0x33})
 				add(rdmap.ImmediateHeader(true, 6), rdmap.AppendImmediate(nil, 10<<32))
 				r.write(octets)
-				s.wantWC("after two Writes", provider.WC{WRID: 3, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 9, ByteLen: 20})
+				s.wantWC("after two Writes",
+					provider.WC{WRID: 3, Opcode: provider.WCRecvRDMAWithImm, Flags: with, Imm: 9,
+						ByteLen: 20})
 				s.wantWC("a Send in between", provider.WC{WRID: 4, Opcode: provider.WCRecv, ByteLen: 1})
-				s.wantWC("after the Send", provider.WC{WRID: 5, Opcode: provider.WCRecv, Flags: with, Imm: 10})
+				s.wantWC("after the Send",
+					provider.WC{WRID: 5, Opcode: provider.WCRecv, Flags: with, Imm: 10})
 				if dst.b[4] != 0x33 || dst.b[3] != 0xa5 || dst.b[5] != 0xa5 {
 					t.Errorf("the receives hold % x", dst.b[:8])
 				}
@@ -209,10 +216,12 @@ func TestImmediateBehindRTR(t *testing.T) {
 		s.recv(provider.RecvWR{WRID: 1}, provider.RecvWR{WRID: 2})
 		r.send(rdmap.WriteHeader(0, 0, true), nil)
 		r.imm(false, 0)
-		s.wantWC("after the RTR indication", provider.WC{WRID: 1, Opcode: provider.WCRecv, Flags: provider.WCWithImm})
+		s.wantWC("after the RTR indication",
+			provider.WC{WRID: 1, Opcode: provider.WCRecv, Flags: provider.WCWithImm})
 		r.send(rdmap.WriteHeader(0, 0, true), nil)
 		r.imm(false, 0)
-		s.wantWC("after a Write of nothing", provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: provider.WCWithImm})
+		s.wantWC("after a Write of nothing",
+			provider.WC{WRID: 2, Opcode: provider.WCRecvRDMAWithImm, Flags: provider.WCWithImm})
 	})
 }
 

@@ -39,7 +39,8 @@ func (s *stream) memoryAhead() {
 	sq := &s.q.sq
 	for (t.task == taskNone || t.task == taskReadResponse) && t.fault == nil && !s.over() && t.next != sq.tail.Load() {
 		w := sq.at(t.next)
-		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 || t.b != nil && !t.b.letGo() {
+		if !memoryOps.has(w.op) || w.flags&provider.SendFence != 0 && s.outstanding.Len() > 0 ||
+			t.b != nil && !t.b.letGo() {
 			return
 		}
 		s.doMemory()

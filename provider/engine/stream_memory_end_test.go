@@ -77,7 +77,9 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 						}
 						s.noWC("after its flush")
 						if how != "Close" { // nor is it done after RESET
-							testkit.OK(t, s.qp.Modify(provider.QPAttr{State: provider.QPReset}, provider.QPAttrState))
+							testkit.OK(t,
+								s.qp.Modify(provider.QPAttr{State: provider.QPReset},
+									provider.QPAttrState))
 							st.resumeTx()
 							s.noWC("after RESET")
 						}

@@ -191,10 +191,14 @@ func TestSourceGoes(t *testing.T) {
 func TestBadSource(t *testing.T) {
 	for _, op := range []provider.WROpcode{provider.WRSend, provider.WRRDMAWrite, provider.WRRDMARead} {
 		for what, sge := range map[string]func(s *side, m *region) provider.SGE{
-			"unknown key":     func(s *side, m *region) provider.SGE { e := m.sge(0, 1); e.LKey++; return e },
-			"past the end":    func(s *side, m *region) provider.SGE { return m.sge(9, 2) },
-			"other PD":        func(s *side, m *region) provider.SGE { return alien(s).sge(0, 1) },
-			"closed":          func(s *side, m *region) provider.SGE { testkit.OK(s.t, m.m.Close()); return m.sge(0, 1) },
+			"unknown key":  func(s *side, m *region) provider.SGE { e := m.sge(0, 1); e.LKey++; return e },
+			"past the end": func(s *side, m *region) provider.SGE { return m.sge(9, 2) },
+			"other PD":     func(s *side, m *region) provider.SGE { return alien(s).sge(0, 1) },
+			"closed": func(s *side,
+				m *region) provider.SGE {
+				testkit.OK(s.t, m.m.Close())
+				return m.sge(0, 1)
+			},
 			"before the base": func(s *side, m *region) provider.SGE { return m.sge(-1, 2) },
 		} {
 			t.Run(fmt.Sprintf("%v, %s", op, what), func(t *testing.T) {

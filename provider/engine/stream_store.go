@@ -34,7 +34,8 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	if len(pieces) == 0 {
 		return false
 	}
-	st := &objectStore{pieces: pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h, began: time.Now()}
+	st := &objectStore{pieces: pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h,
+		began: time.Now()}
 	copy(st.payload.b, payload) // the longest segment fits
 	s.rx.store = st
 	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time

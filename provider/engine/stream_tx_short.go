@@ -59,7 +59,8 @@ func (s *stream) fillShort() {
 		}
 		t.answered = false
 		b.used += size // in the vector when the loop has ended
-		b.addFPDU(fpduEnd{b.built + uint64(b.used-b.from), t.next, true}, size, mpa.PadLen(header+len(payload)) > 0, int(t.emss))
+		b.addFPDU(fpduEnd{b.built + uint64(b.used-b.from), t.next, true}, size,
+			mpa.PadLen(header+len(payload)) > 0, int(t.emss))
 	}
 	run.end(b, t)
 	b.appendArena()

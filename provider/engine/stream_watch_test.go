@@ -140,7 +140,8 @@ func TestStoreAndMute(t *testing.T) {
 	watchedSide(t, func(w *watching, s *side, r *raw) {
 		const size = 100
 		o := &store{b: make([]byte, size), gate: make(chan struct{})}
-		om := testkit.Must(s.pd.RegObject(o, size, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+		om := testkit.Must(s.pd.RegObject(o, size,
+			provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		defer func() { testkit.OK(t, om.Close()) }()
 		st := s.qp.stream.Load()
 		write := func() { r.send(rdmap.WriteHeader(om.stag, om.base, true), make([]byte, size)) }
@@ -186,7 +187,8 @@ func TestCannotWatch(t *testing.T) {
 		},
 		"an object has stored": func(w *watching, s *side, r *raw) {
 			o := &store{b: make([]byte, 1), gate: make(chan struct{})}
-			om := testkit.Must(s.pd.RegObject(o, 1, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
+			om := testkit.Must(s.pd.RegObject(o, 1,
+				provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 			r.send(rdmap.WriteHeader(om.stag, om.base, true), []byte{1})
 			synctest.Wait()
 			w.refuseOn(refused)

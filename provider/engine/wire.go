@@ -132,7 +132,8 @@ func (w *wire) write(ctx context.Context, b []byte) error {
 //
 //rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
 //rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
-func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte, err error) {
+func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte,
+	err error) {
 	if err := w.write(ctx, initiator.AppendRequest(nil)); err != nil {
 		return p, nil, err
 	}

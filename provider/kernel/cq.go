@@ -112,7 +112,8 @@ func (q *cq) Resize(cqe int) error {
 	case q.c == nil:
 		return opError(op, "", os.ErrClosed)
 	case cqe < 1 || cqe > math.MaxInt32:
-		return opError(op, "", because(syscall.EINVAL, syscall.EINVAL, outside(size{"the number of completions", cqe, 1, q.dev.attr.MaxCQE})))
+		return opError(op, "", because(syscall.EINVAL, syscall.EINVAL,
+			outside(size{"the number of completions", cqe, 1, q.dev.attr.MaxCQE})))
 	}
 	err := q.c.Resize(cqe)
 	if err == nil {

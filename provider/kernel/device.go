@@ -221,7 +221,8 @@ func (d *device) QueryPort(port uint8) (provider.PortAttr, error) {
 	defer d.leave()
 	a, err := d.shared.verbs.QueryPort(port)
 	if err != nil {
-		return provider.PortAttr{}, opError("ibv_query_port", fmt.Sprintf("%s port %d", d.name, port), whyNoPort(&d.attr, port, err))
+		return provider.PortAttr{}, opError("ibv_query_port",
+			fmt.Sprintf("%s port %d", d.name, port), whyNoPort(&d.attr, port, err))
 	}
 	if d.siw {
 		// From Linux 6.12 on siw takes the limit of the network interface, which
@@ -269,7 +270,8 @@ func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 	defer d.leave()
 	gid, err := d.shared.verbs.QueryGID(port, index)
 	if err != nil {
-		return provider.GID{}, opError("ibv_query_gid", fmt.Sprintf("%s port %d index %d", d.name, port, index),
+		return provider.GID{}, opError("ibv_query_gid",
+			fmt.Sprintf("%s port %d index %d", d.name, port, index),
 			because(whyNoPort(&d.attr, port, err), syscall.EINVAL, "the port's table has no such entry"))
 	}
 	return gid, nil

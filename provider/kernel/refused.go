@@ -50,7 +50,8 @@ func (d *device) whyNoCQ(init *provider.CQInitAttr, err error) error {
 // whyNoQP explains a refusal of ibv_create_qp and rdma_create_qp.
 func (d *device) whyNoQP(init *provider.QPInitAttr, err error) error {
 	if init.Type != 0 && init.Type != provider.QPTypeRC {
-		return because(err, syscall.EOPNOTSUPP, fmt.Sprintf("QP type %d; there are reliable connections (RC) only", init.Type))
+		return because(err, syscall.EOPNOTSUPP,
+			fmt.Sprintf("QP type %d; there are reliable connections (RC) only", init.Type))
 	}
 	a, k := &d.attr, &init.Cap
 	sizes := []size{
@@ -73,11 +74,16 @@ func (d *device) whyNoSRQ(a provider.SRQAttr, err error) error {
 func whyNoAddr(src, dst netip.AddrPort, err error) error {
 	switch {
 	case src.IsValid() && dst.IsValid() && src.Addr().Is4() != dst.Addr().Is4():
-		return because(err, syscall.EINVAL, fmt.Sprintf("%s and %s are of different families", src.Addr(), dst.Addr()))
+		return because(err, syscall.EINVAL,
+			fmt.Sprintf("%s and %s are of different families", src.Addr(), dst.Addr()))
 	case src.IsValid() && err == syscall.EADDRNOTAVAIL: // the C call's
-		return because(err, syscall.EADDRNOTAVAIL, fmt.Sprintf("no interface with an RDMA device has the address %s to connect from", src.Addr()))
+		return because(err, syscall.EADDRNOTAVAIL,
+			fmt.Sprintf("no interface with an RDMA device has the address %s to connect from",
+				src.Addr()))
 	case dst.Addr().IsLoopback():
-		return because(err, syscall.EINVAL, "no RDMA device has a loopback address; use the address of the interface under the device")
+		return because(err, syscall.EINVAL,
+			"no RDMA device has a loopback address; use the address of the interface under the "+
+				"device")
 	}
 	return err
 }
@@ -86,7 +92,8 @@ func whyNoAddr(src, dst netip.AddrPort, err error) error {
 func (i *id) whyNotConnected(err error) error {
 	switch {
 	case !i.RemoteAddr().IsValid():
-		return because(err, syscall.EINVAL, "the id has no route yet; call ResolveAddr and ResolveRoute, and wait for their events")
+		return because(err, syscall.EINVAL,
+			"the id has no route yet; call ResolveAddr and ResolveRoute, and wait for their events")
 	case i.qp.Load() == nil:
 		return because(err, syscall.EINVAL, "the id has no QP; call ID.CreateQP, or set ConnParam.QP")
 	}
@@ -95,9 +102,11 @@ func (i *id) whyNotConnected(err error) error {
 
 // Errors of posting are made before: programs fill queues on purpose.
 var (
-	errSendFull = fmt.Errorf("%w: the send queue is full; poll the send CQ: a completion frees its place and those before it", syscall.ENOMEM)
+	errSendFull = fmt.Errorf("%w: the send queue is full; poll the send CQ: a completion frees "+
+		"its place and those before it", syscall.ENOMEM)
 	errRecvFull = fmt.Errorf("%w: the receive queue is full; a message of the peer takes one", syscall.ENOMEM)
-	errSRQFull  = fmt.Errorf("%w: the shared receive queue is full; a message of a peer takes one", syscall.ENOMEM)
+	errSRQFull  = fmt.Errorf("%w: the shared receive queue is full; a message of a peer takes one",
+		syscall.ENOMEM)
 )
 
 // whyNoPost explains a refusal of a post to a queue, with full for one that is full.
@@ -112,7 +121,8 @@ func whyNoPost(err, full error) error {
 func whyNoRegion(access provider.Access, err error) error {
 	const writes = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
 	if access&writes != 0 && access&provider.AccessLocalWrite == 0 {
-		return because(err, syscall.EINVAL, "AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too")
+		return because(err, syscall.EINVAL,
+			"AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite, too")
 	}
 	return err
 }

@@ -214,7 +214,8 @@ func (q *qp) logRecv(wr *provider.RecvWR) {
 	if q.log == nil {
 		return
 	}
-	id := q.log.add(classRecv, work{wrid: wr.WRID, opcode: provider.WCRecv, signaled: true}, q.init.Cap.MaxRecvWR)
+	id := q.log.add(classRecv, work{wrid: wr.WRID, opcode: provider.WCRecv, signaled: true},
+		q.init.Cap.MaxRecvWR)
 	q.rq.SetID(id)
 	q.rqIDs = append(q.rqIDs, id)
 }

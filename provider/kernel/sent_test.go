@@ -115,7 +115,8 @@ func TestWorkLogIsBounded(t *testing.T) {
 		var l workLog
 		l.add(classSend, work{wrid: 1, signaled: true}, places)
 		for range rounds {
-			if w, ok := l.complete(l.add(classSend, work{wrid: 2, signaled: true}, places)); !ok || w.wrid != 2 {
+			if w, ok := l.complete(l.add(classSend, work{wrid: 2, signaled: true},
+				places)); !ok || w.wrid != 2 {
 				t.Fatalf("completion: %+v, %v", w, ok)
 			}
 		}

@@ -289,7 +289,8 @@ func testCredentials(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		_, err := a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRRDMAWrite, Flags: provider.SendSignaled}})
+		_, err := a.qp.PostSend([]provider.SendWR{{Opcode: provider.WRRDMAWrite,
+			Flags: provider.SendSignaled}})
 		wantErrno(t, "PostSend", err, syscall.EACCES)
 		_, err = a.ec.CreateID(nil)
 		wantErrno(t, "CreateID", err, syscall.EACCES)

@@ -115,7 +115,8 @@ func (s *server) attend(ctx context.Context, req *rdmacm.Request) error {
 }
 
 // answer does what a client asks for, out of buf. Those with atomic operations ask for nothing.
-func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver, buf *ibverbs.MR) error {
+func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver,
+	buf *ibverbs.MR) error {
 	for {
 		err := s.one(ctx, conn, requests, buf)
 		var terminate *ibverbs.TerminateError
@@ -134,7 +135,8 @@ func (s *server) answer(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm
 }
 
 // one waits for a request and answers it.
-func (s *server) one(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver, buf *ibverbs.MR) error {
+func (s *server) one(ctx context.Context, conn *rdmacm.Conn, requests *rdmacm.Receiver,
+	buf *ibverbs.MR) error {
 	m, err := requests.Receive(ctx)
 	if err != nil {
 		return err

@@ -130,7 +130,8 @@ func read(ctx context.Context, conn *rdmacm.Conn, source ibverbs.RemoteRegion, f
 }
 
 // readPart reads n octets from offset off of source to the same place in mr.
-func readPart(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, source ibverbs.RemoteRegion, off, n int) error {
+func readPart(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, source ibverbs.RemoteRegion,
+	off, n int) error {
 	from, err := source.Part(off, n)
 	if err != nil {
 		return err

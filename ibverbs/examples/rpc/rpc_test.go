@@ -157,7 +157,8 @@ func TestGaveUp(t *testing.T) {
 		{nil, wrapped, wrapped},
 		{nil, ctx.Err(), ctx.Err()},
 	} {
-		if err := gaveUp(ctx, c.before, c.last); !errors.Is(err, context.Canceled) || !errors.Is(err, c.want) {
+		if err := gaveUp(ctx, c.before, c.last); !errors.Is(err,
+			context.Canceled) || !errors.Is(err, c.want) {
 			t.Errorf("after %v and %v: %v, want %v in it", c.before, c.last, err, c.want)
 		}
 	}

@@ -143,7 +143,8 @@ var everything = []string{
 // gotTo checks that plans have got to what they are for.
 func gotTo(t *testing.T, reached map[string]int, want []string) {
 	t.Log(reached)
-	if t.Failed() || testing.Short() || flag.Lookup("rapid.checks").Value.String() != "100" { // the plans are others, or fewer
+	// The plans are others, or fewer.
+	if t.Failed() || testing.Short() || flag.Lookup("rapid.checks").Value.String() != "100" {
 		return
 	}
 	for _, what := range want {

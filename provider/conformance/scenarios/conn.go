@@ -31,13 +31,15 @@ func connections() []*conformance.Scenario {
 		},
 		{
 			Slug: "conn/disconnect-initiator", Level: conformance.Must,
-			Title:        "when the initiator disconnects, both sides get the event, and receives that are posted are flushed",
+			Title: "when the initiator disconnects, both sides get the event, and " +
+				"receives that are posted are flushed",
 			Requirements: []string{"MPA-7.2-02", "DDP-3-07"},
 			Verbs:        func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleInitiator) }, Wire: legal,
 		},
 		{
 			Slug: "conn/disconnect-responder", Level: conformance.Must,
-			Title: "when the responder disconnects, both sides get the event, and receives that are posted are flushed",
+			Title: "when the responder disconnects, both sides get the event, and receives that " +
+				"are posted are flushed",
 			Verbs: func(r *conformance.VerbsRun) { disconnect(r, conformance.RoleResponder) }, Wire: legal,
 		},
 		{

@@ -136,7 +136,8 @@ func writeImmediate(r *conformance.VerbsRun) {
 		wc := got[k]
 		r.Check(wc.WRID == uint64(7+k) && wc.Status == ibverbs.WCSuccess && wc.Opcode == ibverbs.WCRecvRDMAWithImm && wc.Flags&ibverbs.WCWithImm != 0,
 			"each Write takes a receive", "WR %d, %s, %s, flags %#x", wc.WRID, wc.Status, wc.Opcode, wc.Flags)
-		r.Check(wc.ByteLen == want.octets && wc.Imm == want.imm, "which has its length and immediate data", "%d octets, %#x", wc.ByteLen, wc.Imm)
+		r.Check(wc.ByteLen == want.octets && wc.Imm == want.imm,
+			"which has its length and immediate data", "%d octets, %#x", wc.ByteLen, wc.Imm)
 	}
 	wcs := i.SendWCs(2)
 	i.WantWC(wcs, 0, 1, ibverbs.WCSuccess, "the Write completes")
@@ -288,7 +289,8 @@ func extensionOff(r *conformance.VerbsRun, wr func(*conformance.Side, *conforman
 	i.WaitEnd()
 	p.WaitEnd()
 	var told *ibverbs.TerminateError
-	r.Check(errors.As(i.Conn.QP().Cause(), &told) && told.Remote, "the initiator learns why", "%v", i.Conn.QP().Cause())
+	r.Check(errors.As(i.Conn.QP().Cause(), &told) && told.Remote, "the initiator learns why", "%v",
+		i.Conn.QP().Cause())
 	p.WantWC(p.RecvWCs(1), 0, 7, ibverbs.WCWRFlushErr, "the receive is flushed")
 	in.Untouched("nothing is placed in the receive buffer")
 	target.Untouched("nor in the target")

@@ -9,7 +9,8 @@ func rawFramingLedger() conformance.Ledger {
 		l = append(l, siwDiffers(id, note, reason, "", false, covers...)...)
 	}
 	add("siw-crc-split", "siw-crc-split.md",
-		"siw finds the CRC of an FPDU wrong if a TCP segment ends inside it, because the second part overwrites the first.",
+		"siw finds the CRC of an FPDU wrong if a TCP segment ends inside it, because the second "+
+			"part overwrites the first.",
 		append(each(the("mpa/one-octet-at-a-time"), "check:the Read Request is answered", "observe:*", "wire:to-initiator:*"),
 			each(the("mpa/split-anywhere"), "check:a Send after them is delivered",
 				"check:each of the Writes is placed", "check:nothing else is sent", keyFIN,
@@ -21,7 +22,8 @@ func rawFramingLedger() conformance.Ledger {
 			append(each(the("mpa/crc-wrong-write", "mpa/crc-wrong-payload"), "check:nothing is placed in the window"),
 				each(the("mpa/crc-wrong-response"), "check:nothing is placed in the sink")...)...)...)
 	add("siw-responder-speaks-first", "siw-responder-speaks-first.md",
-		"siw as responder sends before it has received a valid FPDU from the initiator; RFC 5044 section 7.1.2 requires that it waits.",
+		"siw as responder sends before it has received a valid FPDU from the initiator; RFC "+
+			"5044 section 7.1.2 requires that it waits.",
 		append(each(the("mpa/responder-waits"), "check:nothing is sent while the initiator has said nothing", "observe:*", "wire:to-initiator:*"),
 			each(the("mpa/crc-wrong-first"), "check:nothing is sent before the end", keyWireTerm)...)...)
 	l = append(l, siwDiffers("siw-data-pending", "siw-terminate-reset.md",
@@ -47,10 +49,12 @@ func rawSegmentLedger() conformance.Ledger {
 		"siw closes without a Terminate when the opcode changes between the segments of a message.",
 		each(the("rdmap/send-second-opcode", "rdmap/response-second-opcode"), keyTold, keyTerminate, keyWireNoTerm)...)
 	add("siw-t-bit", "siw-header-checks.md",
-		"siw selects the header's format by the opcode and ignores T: it reads the header in the other format and reports an error of that.",
+		"siw selects the header's format by the opcode and ignores T: it reads the header in "+
+			"the other format and reports an error of that.",
 		each(the("rdmap/write-untagged", "rdmap/send-tagged"), keyTold, keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR)...)
 	add("siw-write-wrap", "siw-offset-wrap.md",
-		"siw does not check whether TO plus length exceeds 2^64: it does not find the memory, and reports a local error.",
+		"siw does not check whether TO plus length exceeds 2^64: it does not find the memory, "+
+			"and reports a local error.",
 		each(the("ddp/write-wrap"), keyTold, keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR)...)
 	add("siw-write-order", "siw-write-order.md",
 		"siw accepts the segments of a Write only in rising order of TO, without gaps, and none "+
@@ -60,17 +64,20 @@ func rawSegmentLedger() conformance.Ledger {
 			"check:nothing else is sent",
 			keyFIN, keyReceived, keyEvents, keyEnd, keyWireTerm, keyWireEnd)...)
 	add("siw-invalidate-refused", "siw-invalidate.md",
-		"siw completes a receive with an error if it can't invalidate the STag that the Send names, and keeps the connection: it sends no Terminate.",
+		"siw completes a receive with an error if it can't invalidate the STag that the Send "+
+			"names, and keeps the connection: it sends no Terminate.",
 		append(each(the("rdmap/invalidate-unknown", "rdmap/invalidate-other-pd"), keyTold, keyEnds, keyTerminate, keyEnd, "wire:to-initiator:*"),
 			each(the("rdmap/invalidate-refused-then-send"), "check:neither Send completes with success",
 				"check:what comes before the end is at most a Terminate", "check:the connection ends",
 				"check:nothing is placed in the second receive buffer", keyReceived, keyTerminate, keyEnd, "wire:to-initiator:*")...)...)
 	add("siw-invalidate-unchecked", "siw-invalidate.md",
-		"siw checks neither the key octet of an STag to invalidate nor any right: the peer can invalidate every region of the PD.",
+		"siw checks neither the key octet of an STag to invalidate nor any right: the peer can "+
+			"invalidate every region of the PD.",
 		each(the("rdmap/invalidate-wrong-key", "rdmap/invalidate-no-right"), "check:the receive completes with an error",
 			keyTold, keyEnds, keyReceived, keyTerminate, keyEnd, "wire:to-initiator:*")...)
 	add("siw-terminate-accepted", "siw-header-checks.md",
-		"siw ends the connection at a Terminate on any queue, and reports one without a whole control field as an FPDU that is too short.",
+		"siw ends the connection at a Terminate on any queue, and reports one without a whole "+
+			"control field as an FPDU that is too short.",
 		each(the("rdmap/terminate-queue-0", "rdmap/terminated-control-cut"), keyTerminate, keyEvents, keyWireNoTerm, keyWireError)...)
 	return l
 }
@@ -88,16 +95,20 @@ func rawReadLedger() conformance.Ledger {
 		"siw checks none of QN, MO and L of a Read Request.", false,
 		each(the("rdmap/read-queue-0", "rdmap/read-mo-not-zero", "rdmap/read-not-last"), keyTold, keyEnds, keyTerminate, keyEnd, keyEvents, keyWireNoTerm, keyWireEnd, keyWireReading)...)
 	add("siw-read-request-length", "siw-header-checks.md",
-		"siw closes without a Terminate at a Read Request that is too long, and reports one that is cut short as an FPDU that is too short.", false,
+		"siw closes without a Terminate at a Read Request that is too long, and reports one "+
+			"that is cut short as an FPDU that is too short.", false,
 		each(the("rdmap/read-too-long", "rdmap/read-too-short"), keyTold, keyTerminate, keyWireNoTerm, keyWireError)...)
 	add("siw-read-wrap", "siw-offset-wrap.md",
-		"siw does not check whether source TO plus size exceeds 2^64: it does not find the memory, and closes without a Terminate.", false,
+		"siw does not check whether source TO plus size exceeds 2^64: it does not find the "+
+			"memory, and closes without a Terminate.", false,
 		each(the("rdmap/read-wrap"), keyTold, keyTerminate, keyWireNoTerm)...)
 	add("siw-read-4-gib", "siw-offset-wrap.md",
-		"siw reports an invalid STag for a Read of 2^32-1 octets, because it takes the size for a negative number.", false,
+		"siw reports an invalid STag for a Read of 2^32-1 octets, because it takes the size for "+
+			"a negative number.", false,
 		each(the("rdmap/read-4-gib"), keyTold, keyTerminate, keyWireError)...)
 	add("siw-read-beyond-ird", "siw-read-depth.md",
-		"siw accepts one Read Request more than agreed while it is idle, and reports the next as 0/2/0x07.", false,
+		"siw accepts one Read Request more than agreed while it is idle, and reports the next "+
+			"as 0/2/0x07.", false,
 		each(the("rdmap/read-beyond-ird"), keyTerminate, keyEvents, keyWireError, keyWireHeader, keyWireMDR, keyWireReading)...)
 	add("siw-no-terminate-while-sending", "siw-read-depth.md",
 		"siw sends no Terminate while it is sending a message, here a Read Response.", true,

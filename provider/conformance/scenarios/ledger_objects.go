@@ -17,16 +17,20 @@ func objectsLedger() conformance.Ledger {
 	add := func(entries conformance.Ledger) { l = append(l, entries...) }
 
 	add(siwDiffers("siw-states-taken", "siw-modify-qp.md",
-		"ibv_modify_qp of siw returns 0 for changes that are not allowed, and does nothing, or makes only the other changes of the call.",
+		"ibv_modify_qp of siw returns 0 for changes that are not allowed, and does nothing, or "+
+			"makes only the other changes of the call.",
 		initiator, false, siwTakes()...))
 	add(siwDiffers("siw-sqd-drops", "siw-modify-qp.md",
-		"At SQD siw closes the connection at once and flushes the send queue, including Reads that are not answered yet.",
+		"At SQD siw closes the connection at once and flushes the send queue, including Reads "+
+			"that are not answered yet.",
 		initiator, true, each(the("states/sqd-drains"), "check:"+sqdDone, "check:"+sqdArrives, "check:"+sqdTold)...))
 	add(siwDiffers("siw-drained-untold", "siw-modify-qp.md",
-		"siw ignores IBV_QP_EN_SQD_ASYNC_NOTIFY: IBV_EVENT_SQ_DRAINED comes when work in the send queue is flushed.",
+		"siw ignores IBV_QP_EN_SQD_ASYNC_NOTIFY: IBV_EVENT_SQ_DRAINED comes when work in the "+
+			"send queue is flushed.",
 		initiator, false, on("check:"+sqdTold, "states/sqd-event")...))
 	add(siwDiffers("siw-state-untold", "siw-query-qp.md",
-		"siw before Linux 6.8 does not report a QP's state; later ones report INIT for a QP that is not connected.",
+		"siw before Linux 6.8 does not report a QP's state; later ones report INIT for a QP "+
+			"that is not connected.",
 		initiator, false, on("check:"+statesTold, "states/unconnected")...))
 
 	add(siwDiffers("siw-short-page-crossing", "siw-short-page-crossing.md",

@@ -68,18 +68,21 @@ func rawTerminateLedger() conformance.Ledger {
 	off := the("ext/immediate-off", "ext/atomic-off")
 	l = append(l, siwDiffers("siw-terminate-layout", "siw-terminate-layout.md", layout, "", true, each(off, keyWireLayout)...)...)
 	l = append(l, siwDiffers("siw-terminate-without-header", "siw-terminate-layout.md",
-		"siw attaches nothing to a Terminate about a version, an opcode or a length; RFC 5040 figure 10 requires length and DDP header.",
+		"siw attaches nothing to a Terminate about a version, an opcode or a length; RFC 5040 "+
+			"figure 10 requires length and DDP header.",
 		"", true, each(off, keyWireMDR, keyWireHeader, keyWireLength)...)...)
 
 	// Faults that siw finds before it has the whole header.
 	bare := the("ddp/untagged-version-*", "ddp/tagged-version-*", "rdmap/version-*", "rdmap/write-version-*", "rdmap/opcode-*",
 		"rdmap/read-too-short", "rdmap/terminated-control-cut", "rdmap/terminate-version-layout")
 	l = append(l, siwDiffers("siw-terminate-without-header", "siw-terminate-layout.md",
-		"siw attaches nothing to a Terminate about a version, an opcode or a length; RFC 5040 figure 10 requires length and DDP header.",
+		"siw attaches nothing to a Terminate about a version, an opcode or a length; RFC 5040 "+
+			"figure 10 requires length and DDP header.",
 		"", false, append(each(bare, keyWireMDR, keyWireHeader, keyWireLength),
 			each(layouts[2:], "check:M and D are set: length and header of the segment are there", "check:the header of the segment is there")...)...)...)
 
-	const length = "siw puts the length of the payload where RFC 5040 requires that of the DDP segment, and 0 in Terminates about a Read."
+	const length = "siw puts the length of the payload where RFC 5040 requires that of the DDP " +
+		"segment, and 0 in Terminates about a Read."
 	l = append(l, siwDiffers("siw-terminate-segment-length", "siw-terminate-layout.md", length, "", true, each(all, keyWireLength)...)...)
 	l = append(l, siwDiffers("siw-terminate-segment-length", "siw-terminate-layout.md", length, "", false,
 		each(layouts[:2], "check:the length is that of the segment, its header included")...)...)
@@ -103,7 +106,8 @@ func rawReportLedger() conformance.Ledger {
 		each(the("mpa/crc-wrong-response", "rdmap/response-other-*", "rdmap/response-too-*", "rdmap/response-empty", "rdmap/response-second-opcode"),
 			keySent)...)...)
 	l = append(l, siwDiffers("siw-sq-drained", "siw-error-reports.md",
-		"siw raises IBV_EVENT_SQ_DRAINED only when it flushes work that it had not begun; the engine raises it for a Read that was waiting, too.", "", false,
+		"siw raises IBV_EVENT_SQ_DRAINED only when it flushes work that it had not begun; the "+
+			"engine raises it for a Read that was waiting, too.", "", false,
 		each(the("mpa/crc-wrong-response", "rdmap/local-fault", "rdmap/response-other-*", "rdmap/response-too-*", "rdmap/response-empty",
 			"rdmap/response-second-opcode", "rdmap/response-crossed", "rdmap/response-last-missing", "rdmap/response-never"), keyEvents)...)...)
 	l = append(l, siwDiffers("siw-events", "siw-error-reports.md",

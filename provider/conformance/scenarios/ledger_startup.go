@@ -12,23 +12,31 @@ func rawStartupLedger() conformance.Ledger {
 	add("siw-accepts-revision-0", "siw serves Requests of revision 0, which RFC 5044 has closed, as those of revision 1.", false,
 		each(the("mpa/request-revision-0"), "check:the provider closes the connection", "check:the program does not hear of it",
 			"observe:refusal", "wire:to-initiator:reply:*", keyEnd, keyWireEnd)...)
-	add("siw-echoes-revision", "siw rejects in the revision of the Request, also 0, so the peer does not learn which revision siw supports.", false,
+	add("siw-echoes-revision", "siw rejects in the revision of the Request, also 0, so the peer "+
+		"does not learn which revision siw supports.", false,
 		each(the("rdmac/request-refused"), "check:it has the revision that would have been understood", "wire:to-initiator:reply:revision")...)
-	add("siw-rejects-short-enhanced", "siw answers a Request that has S and too little private data with a rejecting Reply, instead of closing the connection.", false,
+	add("siw-rejects-short-enhanced",
+		"siw answers a Request that has S and too little private data with a rejecting Reply, "+
+			"instead of closing the connection.", false,
 		each(the("mpa/request-enhanced-too-short"), "check:nothing is sent before the end", "wire:to-initiator:reply:extra")...)
-	add("siw-private-data-limit", "siw refuses start-up frames whose PD_Length is above 256; RFC 5044 allows 512.", false,
+	add("siw-private-data-limit", "siw refuses start-up frames whose PD_Length is above 256; "+
+		"RFC 5044 allows 512.", false,
 		each(the("mpa/request-private-data-253", "mpa/request-private-data-508"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*")...)
-	add("siw-no-markers", "siw can't send Markers: it rejects a Request that asks for them, and reports a Reply that asks for them as a rejection.", false,
+	add("siw-no-markers", "siw can't send Markers: it rejects a Request that asks for them, and "+
+		"reports a Reply that asks for them as a rejection.", false,
 		append(each(the("mpa/request-markers"), "check:the request reaches the program", "observe:*", "wire:to-initiator:*"),
 			each(the("mpa/reply-markers"), "check:the provider takes the reply", "observe:*", "wire:to-responder:*")...)...)
-	add("siw-depth-not-negotiated", "siw takes the depth 0x3fff, which leaves the depth to the programs (RFC 6581 section 9.1), for a number, and answers with its own.", false,
+	add("siw-depth-not-negotiated", "siw takes the depth 0x3fff, which leaves the depth to the "+
+		"programs (RFC 6581 section 9.1), for a number, and answers with its own.", false,
 		each(the("mpa/request-depth-16383"), "check:16383 means that the programs see to the depths, and is answered with the same",
 			"observe:reply.depth", "wire:to-initiator:reply:*RD")...)
-	add("siw-echoes-bits", "siw's Reply repeats bits of the Request that it does not know: the reserved ones, and R, which makes the Reply a rejection.", false,
+	add("siw-echoes-bits", "siw's Reply repeats bits of the Request that it does not know: the "+
+		"reserved ones, and R, which makes the Reply a rejection.", false,
 		append(each(the("mpa/request-reserved-bits"), "check:the reserved bits of the Reply are zero", "wire:to-initiator:reply:reserved"),
 			append(each(the("mpa/request-reject-bit"), "check:it is accepted", "observe:*", "wire:to-initiator:*"),
 				each(the("mpa/request-revision-1-s"), "wire:to-initiator:reply:S")...)...)...)
-	add("siw-resets", "siw closes the socket with octets unread when it refuses a start-up frame, so TCP sends a reset.", false,
+	add("siw-resets", "siw closes the socket with octets unread when it refuses a start-up "+
+		"frame, so TCP sends a reset.", false,
 		each(the("mpa/request-private-data-513", "mpa/request-pd-length-65535", "mpa/request-data-behind", "mpa/request-http", "mpa/reply-data-behind", "rdmac/no-start-up"),
 			keyEnd, keyWireEnd, keyTerminate)...)
 	add("siw-terminates-bad-reply", "siw sends a Terminate about a Reply whose key is wrong before it closes.", false,
@@ -48,7 +56,8 @@ func rawStartupLedger() conformance.Ledger {
 		"siw's Reply has C only if the Request has it, even if siw was built to require CRC.", "", false,
 		each(the("mpa/request-no-crc"), "check:it asks for CRCs, as is the default")...)...)
 	l = append(l, siwDiffers("engine-read-depth-rounded", "siw-read-depth.md",
-		"The engine announces the next power of two, because siw rounds up to that; siw announces the number that the program gave.", "", false,
+		"The engine announces the next power of two, because siw rounds up to that; siw "+
+			"announces the number that the program gave.", "", false,
 		each(the("mpa/request-form"), "wire:to-responder:request:IRD")...)...)
 	l = append(l, siwDiffers("siw-reject-status", "siw-reject.md",
 		"siw reports a rejection as ECONNRESET, so that rdma_is_consumer_reject is false.", "", false,
@@ -61,7 +70,8 @@ func rawStartupLedger() conformance.Ledger {
 		each(the("mpa/*", "ddp/*", "rdmap/*", "rdmac/*"), "wire:to-responder:request:ABCD", "wire:to-responder:rdma-write:extra", "wire:to-responder:rdma-read-request:source")...), "p2p")...)
 	l = append(l, siwOpens()...)
 	l = append(l, siwDiffers("siw-no-fallback", note,
-		"siw makes no second attempt with revision 1, which RFC 6581 section 10 permits but does not require.", conformance.RoleInitiator, false,
+		"siw makes no second attempt with revision 1, which RFC 6581 section 10 permits but "+
+			"does not require.", conformance.RoleInitiator, false,
 		each(the("mpa/fallback"), "check:a second connection comes", "observe:*", "wire:to-responder:end:how", "wire:connection:missing")...)...)
 	l = append(l, siwDiffers("siw-start-up-in-pieces", "siw-start-up-in-pieces.md",
 		"A start-up frame that comes in many pieces can leave siw's connection manager waiting for octets that have come.", "", true,

@@ -61,7 +61,8 @@ func verbsLedger() conformance.Ledger {
 		"siw packs the Terminate control field with C bit-fields: layer and type, and M, D and R, are in the wrong bits on x86.",
 		responder, false, on("wire:to-initiator:terminate:layout", terminates...)...))
 	add(siwDiffers("siw-terminate-segment-length", "siw-terminate-layout.md",
-		"siw puts the length of the payload where RFC 5040 requires that of the DDP segment, and 0 in Terminates about a Read.",
+		"siw puts the length of the payload where RFC 5040 requires that of the DDP segment, "+
+			"and 0 in Terminates about a Read.",
 		responder, false, on("wire:to-initiator:terminate:segment-length", terminates...)...))
 	add(siwDiffers("siw-terminate-read-msn", "siw-terminate-layout.md",
 		"In a Terminate about a Read Request siw rebuilds the DDP header, with the Read's size in the MSN field.",
@@ -79,14 +80,16 @@ func verbsLedger() conformance.Ledger {
 		responder, false, on("check:the receive says that a key was invalidated", "send/with-invalidate", "send/solicited-with-invalidate")...))
 
 	add(siwDiffers("siw-completes-out-of-order", "siw-completion-order.md",
-		"siw completes a Send before the Read that was posted before it; RFC 5040 section 5.5 requires completions in the order of posting.",
+		"siw completes a Send before the Read that was posted before it; RFC 5040 section 5.5 "+
+			"requires completions in the order of posting.",
 		initiator, true, join(on("check:the Read completes first", "order/read-then-send"), on("check:the Send second", "order/read-then-send"),
 			on("observe:initiator.send.wc", "order/read-then-send"))...))
 	add(siwDiffers("siw-read-depth-rounded", "siw-read-depth.md",
 		"siw rounds read depths up to a power of two and has that many Reads outstanding.",
 		initiator, true, on("check:no more Reads are outstanding than agreed", "read/depth-3")...))
 	add(siwDiffers("engine-read-depth-rounded", "siw-read-depth.md",
-		"The engine announces the next power of two, because siw rounds up to that; siw announces the number that the program gave.",
+		"The engine announces the next power of two, because siw rounds up to that; siw "+
+			"announces the number that the program gave.",
 		"", true, join(on("wire:to-responder:request:IRD", "read/depth-3"), on("wire:to-initiator:reply:IRD", "read/depth-3"))...))
 
 	add(siwDiffers("siw-reject-status", "siw-reject.md",

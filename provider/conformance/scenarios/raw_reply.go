@@ -67,7 +67,7 @@ type badReply struct {
 	onlyByName   string // as in Scenario
 
 	// terminates are the Terminates that the provider may send before it closes. RFC 5044
-	// defines code 4, but does not say who gets it: closing at once is legal, too.
+	// defines code 4, but not when a provider has to send it: closing at once is legal, too.
 	terminates []string
 }
 

@@ -40,13 +40,15 @@ func states() []*conformance.Scenario {
 		},
 		{
 			Slug: "states/sqd-event", Level: conformance.Must,
-			Title:        "SQD reports that the send queue is drained if the program asked for it, ends the connection in good order, and has no way back to RTS",
+			Title: "SQD reports that the send queue is drained if the program asked for " +
+				"it, ends the connection in good order, and has no way back to RTS",
 			Requirements: []string{"DDP-6.2.1-02"},
 			Verbs:        sqdEvent, Wire: inGoodOrder, Options: patient,
 		},
 		{
 			Slug: "states/sqd-quiet", Level: conformance.Must,
-			Title: "SQD reports nothing if the program did not ask for it, and ends the connection in good order",
+			Title: "SQD reports nothing if the program did not ask for it, and ends the " +
+				"connection in good order",
 			Verbs: sqdQuiet, Wire: inGoodOrder, Options: patient,
 		},
 		{

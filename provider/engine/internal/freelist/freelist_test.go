@@ -23,13 +23,15 @@ func TestList(t *testing.T) {
 		lent[o] = true
 	}
 	if l.Lent() != len(lent) || l.Made() != len(lent) || len(l.All()) != 0 {
-		t.Errorf("of %d lent objects %d are counted, %d are made, %d are in the list", len(lent), l.Lent(), l.Made(), len(l.All()))
+		t.Errorf("of %d lent objects %d are counted, %d are made, %d are in the list", len(lent),
+			l.Lent(), l.Made(), len(l.All()))
 	}
 	for o := range lent {
 		l.Put(o)
 	}
 	if l.Lent() != 0 || l.Made() != Kept+1 || len(l.All()) != Kept+1 {
-		t.Errorf("%d are lent, %d are made, %d are in the list, want 0 and twice %d", l.Lent(), l.Made(), len(l.All()), Kept+1)
+		t.Errorf("%d are lent, %d are made, %d are in the list, want 0 and twice %d", l.Lent(),
+			l.Made(), len(l.All()), Kept+1)
 	}
 	for range Kept + 1 {
 		if !lent[l.Get()] {

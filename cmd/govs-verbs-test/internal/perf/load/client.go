@@ -59,7 +59,8 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, self 
 	return c, nil
 }
 
-var errNotThat = errors.New("the peer answered with another message than this command expects: use the same version at both ends")
+var errNotThat = errors.New("the peer answered with another message than this command expects: " +
+	"use the same version at both ends")
 
 // refusal adds to the error of Dial why the server refused, and what to do.
 func refusal(err error) error {
