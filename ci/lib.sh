@@ -39,7 +39,7 @@ step() {
 		if [ -n "${GOVS_FAILURES-}" ]; then
 			{
 				printf '%s: status %s\n' "$title" "$status"
-				blamed "$log" 3 -A 1 --no-group-separator | cut -c 1-160 | sed 's/^/  /'
+				blamed "$log" 3 | cut -c 1-300 | sed 's/^/  /'
 			} >>"$GOVS_FAILURES"
 		fi
 	else
@@ -56,12 +56,22 @@ step() {
 # processor_time FILE prints the seconds of processor time that the children had, from what the builtin times wrote.
 processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
-# blamed LOG COUNT [OPTION...] prints the first lines of a log that name failed tests, or else other failures (options are
-# grep's), without what stands before them, and the log's last three lines if none does.
+# blamed LOG COUNT prints the first lines of a log that name failed tests, each with what the test said, which stands after
+# its name in what go test prints, and before it with -v. A log without failed tests: other failures; its last three lines
+# if it has none.
 blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |WARNING: DATA RACE|[^ ]*: .*(FAILED|failed)' lines
-	lines=$(grep -aE -m "$2" "${@:3}" '^[ |>]*--- FAIL: ' "$1" || grep -aE -m "$2" "${@:3}" "^[ |>]*($marks)" "$1" || tail -n 3 "$1")
-	sed -E 's/^[ |>]*//' <<<"$lines"
+	lines=$(awk -v most="$2" '
+		{ sub(/^[ |>]*/, "") }
+		/^=== (RUN|CONT|NAME) / { name = $3; failed = 0 }
+		/^--- / { failed = 0 }
+		/^--- FAIL: / && ++count <= most { print; printf "%s", said[$3]; failed = 1; after = 0 }
+		/^[^ ]+\.go:[0-9]+: / {
+			if (failed && ++after <= 3) print "  " $0
+			if (!failed && name != "" && ++many[name] <= 3) said[name] = said[name] "  " $0 "\n"
+		}' "$1")
+	[ -n "$lines" ] || lines=$({ grep -aE -m "$2" "^[ |>]*($marks)" "$1" || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
+	printf '%s\n' "$lines"
 }
 
 # formatted ends the script with status 1 if gofmt would change a file.
