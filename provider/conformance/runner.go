@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -63,49 +64,107 @@ type Config struct {
 	// Tap, if not nil, sees what the raw peer sends and receives.
 	Tap transport.Tap
 
-	// Progress, if not nil, is called after each run.
+	// Progress, if not nil, is called after each run, by one goroutine at a time.
 	Progress func(done, total int, o *Outcome)
 }
 
-// Run runs the chosen scenarios, one after another, and returns their outcomes.
-// The error is about the configuration; what goes wrong in a scenario is in its
-// outcome. When ctx ends, the run under way ends, and those that are left are
-// not in the result.
+// Run runs the chosen scenarios and returns their outcomes in the suite's order. One run follows
+// another, except that up to [idleAtOnce] runs of scenarios that only wait (Scenario.Idle) are under
+// way beside the others. The error is about the configuration; what goes wrong in a scenario is in
+// its outcome. When ctx ends, the runs under way end, and those that are left are not in the
+// result.
 func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
-	scenarios, err := cfg.Suite.Select(cfg.Only)
-	if err != nil {
-		return nil, err
-	}
-	type job struct {
-		scenario *Scenario
-		pairing  Pairing
-	}
-	var jobs []job
-	for _, sc := range scenarios {
-		for _, p := range sc.pairings(cfg.Pairings) {
-			if cfg.With == "" || p.Has(cfg.With) {
-				jobs = append(jobs, job{sc, p})
-			}
-		}
-	}
 	if cfg.Scale == 0 {
 		cfg.Scale = 1
 	}
 	if cfg.FirstPort == 0 {
 		cfg.FirstPort = 20000
 	}
-	outcomes := make([]Outcome, 0, len(jobs))
-	for i, j := range jobs {
-		if ctx.Err() != nil {
-			return outcomes, ctx.Err()
+	jobs, err := cfg.jobs()
+	if err != nil {
+		return nil, err
+	}
+	r := runner{Config: &cfg, outcomes: make([]*Outcome, len(jobs))}
+	var idle sync.WaitGroup
+	places := make(chan struct{}, idleAtOnce)
+	idle.Go(func() {
+		for _, j := range jobs {
+			if !j.scenario.Idle {
+				continue
+			}
+			places <- struct{}{}
+			idle.Go(func() {
+				r.run(ctx, j)
+				<-places
+			})
 		}
-		o := cfg.runOne(ctx, j.scenario, j.pairing, cfg.FirstPort+uint16(i))
-		outcomes = append(outcomes, *o)
-		if cfg.Progress != nil {
-			cfg.Progress(i+1, len(jobs), o)
+	})
+	for _, j := range jobs {
+		if !j.scenario.Idle {
+			r.run(ctx, j)
 		}
 	}
+	idle.Wait()
+	outcomes := make([]Outcome, 0, len(jobs))
+	for _, o := range r.outcomes {
+		if o != nil {
+			outcomes = append(outcomes, *o)
+		}
+	}
+	if len(outcomes) < len(jobs) {
+		return outcomes, ctx.Err()
+	}
 	return outcomes, nil
+}
+
+// idleAtOnce is how many runs that only wait may be under way at once.
+const idleAtOnce = 8
+
+// A job is one run.
+type job struct {
+	scenario *Scenario
+	pairing  Pairing
+	number   int // from 0, in the suite's order
+}
+
+// jobs returns the runs that the configuration asks for.
+func (cfg *Config) jobs() ([]job, error) {
+	scenarios, err := cfg.Suite.Select(cfg.Only)
+	if err != nil {
+		return nil, err
+	}
+	var jobs []job
+	for _, sc := range scenarios {
+		for _, p := range sc.pairings(cfg.Pairings) {
+			if cfg.With == "" || p.Has(cfg.With) {
+				jobs = append(jobs, job{sc, p, len(jobs)})
+			}
+		}
+	}
+	return jobs, nil
+}
+
+// runner has the outcomes of jobs, some of which run at the same time.
+type runner struct {
+	*Config
+	mu       sync.Mutex
+	done     int
+	outcomes []*Outcome // by the job's number; nil if it has not run
+}
+
+// run runs a job, unless ctx has ended.
+func (r *runner) run(ctx context.Context, j job) {
+	if ctx.Err() != nil {
+		return
+	}
+	o := r.runOne(ctx, j.scenario, j.pairing, r.FirstPort+uint16(j.number))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	r.outcomes[j.number] = o
+	if r.Progress != nil {
+		r.Progress(r.done, len(r.outcomes), o)
+	}
 }
 
 // runOne runs a scenario once. The context's limit is for scenarios that fail to bound

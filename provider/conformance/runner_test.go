@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -101,6 +102,61 @@ func TestRun(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(cfg.Dir, o.Capture)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A run that only waits is under way beside those after it, and its outcome has its place.
+func TestRunIdle(t *testing.T) {
+	began := make(chan struct{})
+	waits := verbs("a/waits", func(r *VerbsRun) {
+		select {
+		case <-began:
+			r.Check(true, "the next run begins meanwhile")
+		case <-r.Context().Done():
+			r.Check(false, "the next run begins meanwhile", "%v", r.Context().Err())
+		}
+	})
+	waits.Idle = true
+	s := suite(waits, verbs("a/next", func(r *VerbsRun) {
+		close(began)
+		r.Check(true, "it runs")
+	}))
+	cfg := config(t, s, Pairing{"engine", "engine"})
+	var progress []int
+	cfg.Progress = func(done, total int, _ *Outcome) { progress = append(progress, done, total) }
+	out := mustRun(t, cfg)
+	if len(out) != 2 || out[0].Scenario != "a/waits" || out[1].Scenario != "a/next" {
+		t.Fatalf("outcomes %+v", out)
+	}
+	for _, o := range out {
+		if o.State() != "ok" {
+			t.Errorf("%s: %s %+v", o.Scenario, o.State(), o.Checks)
+		}
+	}
+	if !slices.Equal(progress, []int{1, 2, 2, 2}) {
+		t.Errorf("progress %v", progress)
+	}
+}
+
+// No more than idleAtOnce of them are, and an end of the context ends all.
+func TestRunIdleLimit(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var under atomic.Int32
+	var scenarios []*Scenario
+	for i := range 3 * idleAtOnce {
+		sc := verbs(fmt.Sprintf("a/waits-%d", i), func(r *VerbsRun) {
+			if under.Add(1) == idleAtOnce {
+				time.AfterFunc(50*time.Millisecond, cancel)
+			}
+			<-r.Context().Done()
+		})
+		sc.Idle = true
+		scenarios = append(scenarios, sc)
+	}
+	cfg := config(t, suite(scenarios...), Pairing{"engine", "engine"})
+	out, err := Run(ctx, cfg)
+	if !errors.Is(err, context.Canceled) || len(out) != idleAtOnce || under.Load() != idleAtOnce {
+		t.Errorf("%d outcomes, %d runs, error %v", len(out), under.Load(), err)
 	}
 }
 

@@ -78,6 +78,10 @@ type Scenario struct {
 	// the wires of two runs are not compared.
 	Concurrent bool
 
+	// Idle says that a run waits for seconds, for a time limit of siw's for one, and does little
+	// else. Such runs are under way beside others, which their waits would only delay.
+	Idle bool
+
 	// Verbs runs between two providers.
 	Verbs func(*VerbsRun)
 

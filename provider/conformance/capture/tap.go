@@ -19,11 +19,11 @@ import (
 // is lost or sent twice, and each write is a packet. Octets whose writing failed may be
 // among them. The kernel provider's sockets can't be captured this way.
 //
-// It is the transport.Tap for all that takes part in a run. At most one recording is
-// under way at a time.
+// It is the transport.Tap for all that takes part in a run. Recordings that are under way at the
+// same time have different ports.
 type Tap struct {
 	mu      sync.Mutex
-	current *tapCapture
+	current map[uint16]*tapCapture // by the responder's port
 }
 
 // Source implements conformance.Capturer.
@@ -33,8 +33,11 @@ func (t *Tap) Source() string { return "tap" }
 func (t *Tap) Start(port uint16) (conformance.Capture, error) {
 	c := &tapCapture{tap: t, port: port}
 	t.mu.Lock()
-	t.current = c
-	t.mu.Unlock()
+	defer t.mu.Unlock()
+	if t.current == nil {
+		t.current = make(map[uint16]*tapCapture)
+	}
+	t.current[port] = c
 	return c, nil
 }
 
@@ -42,7 +45,11 @@ func (t *Tap) Start(port uint16) (conformance.Capture, error) {
 func (t *Tap) Tap(r transport.TapRecord) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c := t.current; c != nil && (r.Local.Port() == c.port || r.Remote.Port() == c.port) {
+	c := t.current[r.Local.Port()]
+	if c == nil {
+		c = t.current[r.Remote.Port()]
+	}
+	if c != nil {
 		r.Data = slices.Clone(r.Data)
 		c.records = append(c.records, r)
 		c.last = time.Now()
@@ -64,8 +71,8 @@ func (c *tapCapture) Stop(name string) error {
 		return c.last, quiet
 	})
 	c.tap.mu.Lock()
-	if c.tap.current == c {
-		c.tap.current = nil
+	if c.tap.current[c.port] == c {
+		delete(c.tap.current, c.port)
 	}
 	records := c.records
 	c.tap.mu.Unlock()

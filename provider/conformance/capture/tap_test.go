@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
@@ -185,5 +186,34 @@ func TestTapHearsOnlyItsPortAndTime(t *testing.T) {
 	}
 	if len(trace.Conns) != 0 {
 		t.Errorf("%d connections in the capture of a run that had none", len(trace.Conns))
+	}
+}
+
+// Runs that are under way at the same time have recordings of their own.
+func TestTapRecordsSeveralRuns(t *testing.T) {
+	tap := &Tap{}
+	clock := time.Now()
+	ports := []netip.AddrPort{server4, netip.AddrPortFrom(server4.Addr(), 20002)}
+	sent := [][]byte{random(1000), random(10)}
+	var recordings []conformance.Capture
+	for _, server := range ports {
+		rec, err := tap.Start(server.Port())
+		if err != nil {
+			t.Fatal(err)
+		}
+		recordings = append(recordings, rec)
+	}
+	for i, server := range ports {
+		c, s := ends(tap, &clock, uint64(1+2*i), client4, server)
+		talk(c, s, sent[i], nil)
+	}
+	for i, rec := range recordings {
+		file := filepath.Join(t.TempDir(), "run.pcapng")
+		if err := rec.Stop(file); err != nil {
+			t.Fatal(err)
+		}
+		if out, _ := streams(t, file, 0); !bytes.Equal(out, sent[i]) {
+			t.Errorf("recording %d has %d octets, want %d", i, len(out), len(sent[i]))
+		}
 	}
 }

@@ -29,7 +29,24 @@ func Suite() *conformance.Suite {
 	s.Add(rdmac()...)
 	s.Add(extensions()...)
 	s.Add(raw()...)
+	for _, slug := range idle {
+		s.Find(slug).Idle = true
+	}
 	return s
+}
+
+// idle names the scenarios that wait for half a second or more with siw: for its time limits, or
+// for an answer or event that it does not give.
+var idle = []string{
+	"conn/responder-first-read", "conn/responder-first-write",
+	"states/sqd-event", "send/solicited", "send/solicited-with-invalidate",
+	"mpa/reply-cut-silence", "mpa/reply-silence", "mpa/request-cut-silence", "mpa/request-silence",
+	"mpa/request-revision-0", "mpa/ulpdu-length-0", "mpa/ulpdu-length-1", "mpa/fallback",
+	"rdmap/invalidate-no-right", "rdmap/invalidate-other-pd",
+	"rdmap/invalidate-refused-then-send", "rdmap/invalidate-unknown", "rdmap/invalidate-wrong-key",
+	"rdmap/read-mo-not-zero", "rdmap/read-no-right", "rdmap/read-not-last", "rdmap/read-private",
+	"rdmap/read-queue-0", "rdmap/response-second-stag", "rdmap/response-second-to",
+	"rdmap/solicited-event",
 }
 
 // Rights that regions are registered with.
