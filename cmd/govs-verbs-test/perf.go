@@ -49,6 +49,7 @@ type perfFlags struct {
 	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
 	Iters    int     `short:"n" help:"Messages on each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
 	Duration seconds `short:"D" help:"Run for this long instead of a number of messages: 10s, 500ms, or a number of seconds." placeholder:"TIME"`
+	Warmup   int     `default:"-1" help:"Messages on each QP before those that count; 0: none. Default: 16 MiB of them, but 4 to 1000." placeholder:"N"`
 	QP       int     `short:"q" default:"1" help:"Bandwidth: QPs, or TCP connections. Default 1." placeholder:"N"`
 	Poll     string  `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`
 	Cong     string  `default:"cubic" help:"TCP congestion control of this end's sockets (not of the kernel provider's); system: the system's default. Default cubic, because some others pace what is sent." placeholder:"NAME"`
@@ -159,6 +160,8 @@ func (f *perfFlags) check(k *kong.Context) error {
 		return fmt.Errorf("--iters %d: has to be at least 1", f.Iters)
 	case given(k, "duration") && f.Duration <= 0:
 		return fmt.Errorf("--duration %v: has to be above 0", time.Duration(f.Duration))
+	case given(k, "warmup") && f.Warmup < 0:
+		return fmt.Errorf("--warmup %d: has to be at least 0", f.Warmup)
 	case f.Serve < 0:
 		return fmt.Errorf("--serve %d: has to be at least 0", f.Serve)
 	case f.Procs < 0:
@@ -176,8 +179,22 @@ func (f *perfFlags) check(k *kong.Context) error {
 	if err := checkLimits([]limit{{"size", f.Size, 1, load.MaxSize}, {"qp", f.QP, 1, load.MaxQPs}}); err != nil {
 		return err
 	}
-	if op := opOf(k); op.Latency() && f.QP != 1 {
+	return f.checkLatency(k)
+}
+
+// checkLatency refuses options that a latency has no use for.
+func (f *perfFlags) checkLatency(k *kong.Context) error {
+	op := opOf(k)
+	if !op.Latency() {
+		return nil
+	}
+	if f.QP != 1 {
 		return fmt.Errorf("--qp %d: %s has one message under way at a time, on one QP", f.QP, op)
+	}
+	for _, option := range []string{"tx-depth", "post-list", "bidirectional"} {
+		if given(k, option) {
+			return fmt.Errorf("--%s: %s has one message under way at a time: leave the option out", option, op)
+		}
 	}
 	return nil
 }
@@ -185,6 +202,12 @@ func (f *perfFlags) check(k *kong.Context) error {
 // spec is the run that is asked for, without its size.
 func (f *perfFlags) spec(op load.Op) load.Spec {
 	s := load.Spec{Op: op, Iters: f.Iters, Duration: time.Duration(f.Duration), QPs: f.QP, Poll: load.Poll(f.Poll)}
+	switch {
+	case f.Warmup > 0:
+		s.Warmup = f.Warmup
+	case f.Warmup == 0:
+		s.Warmup = -1 // none; 0 is the default's
+	}
 	if s.Iters == 0 && s.Duration == 0 {
 		s.Iters = 5000
 		if op.Latency() {
@@ -227,9 +250,6 @@ func (c *perfRDMACmd) Validate(k *kong.Context) error {
 	})
 	if err != nil {
 		return err
-	}
-	if op := opOf(k); op.Latency() && c.Bidirectional {
-		return fmt.Errorf("--bidirectional: %s has one message under way at a time", op)
 	}
 	for _, size := range c.sizes() {
 		s := withSize(c.spec(opOf(k)), size)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,33 +10,41 @@ import (
 )
 
 // TestPerfOverKernel has each workload run over siw, and between siw and the
-// engine. The ends are processes: a device of siw is in the hands of one.
+// engine. The ends are processes, as a program's are.
 func TestPerfOverKernel(t *testing.T) {
 	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
-	both := []string{"-n 50 -s 5000 -t 8 --poll spin", "-n 50 -s 64 -q 3 -t 8 -b --poll block"}
+	both := []string{"-n 50 --warmup 4 -s 5000 -t 8 --poll spin", "-n 50 --warmup 4 -s 64 -q 3 -t 8 -b --poll block"}
 	for _, p := range []struct {
 		client, server string
 		flags          []string
 	}{{"kernel", "kernel", both}, {"engine", "kernel", both[1:]}, {"kernel", "engine", both[1:]}} {
-		for _, op := range load.Ops() {
-			for _, flags := range p.flags {
-				if op == load.WriteLat {
-					flags = strings.Replace(flags, "--poll block", "--poll spin", 1)
+		t.Run(p.client+" to "+p.server, func(t *testing.T) {
+			addr, clients := addrOf(freePort()), len(load.Ops())*len(p.flags)
+			server := startCommand(t, nil, words(fmt.Sprintf("perf %s --provider %s --serve %d --listen %s",
+				load.Ops()[0], p.server, clients, addr))...)
+			server.stderr.await(t, "listening on")
+			for _, op := range load.Ops() {
+				for _, flags := range p.flags {
+					perfOver(t, op, p.client, p.server, flags, addr)
 				}
-				if op.Latency() {
-					flags = strings.Replace(flags, "-q 3 -t 8 -b ", "", 1)
-				}
-				t.Run(p.client+" to "+p.server+" "+string(op)+" "+flags, func(t *testing.T) {
-					addr := addrOf(freePort())
-					server := startCommand(t, nil, words("perf "+string(op)+" --provider "+p.server+" --listen "+addr)...)
-					server.stderr.await(t, "listening on")
-					client := startCommand(t, nil, words("perf "+string(op)+" --provider "+p.client+" "+flags+" "+addr)...)
-					client.want(t, exitPassed, string(op)+": ", "client "+p.client+" ", "server "+p.server+" ")
-					server.want(t, exitPassed)
-				})
 			}
-		}
+			server.want(t, exitPassed)
+		})
 	}
+}
+
+// perfOver has a client run a workload at the server that listens on addr.
+func perfOver(t *testing.T, op load.Op, provider, server, flags, addr string) {
+	if op == load.WriteLat {
+		flags = strings.Replace(flags, "--poll block", "--poll spin", 1)
+	}
+	if op.Latency() {
+		flags = strings.NewReplacer("-q 3 ", "", "-t 8 ", "", "-b ", "").Replace(flags)
+	}
+	t.Run(string(op)+" "+flags, func(t *testing.T) {
+		client := startCommand(t, nil, words("perf "+string(op)+" --provider "+provider+" "+flags+" "+addr)...)
+		client.want(t, exitPassed, string(op)+": ", "client "+provider+" ", "server "+server+" ")
+	})
 }

@@ -63,7 +63,7 @@ func TestPerfJSON(t *testing.T) {
 	if m.Size != 65536 || m.Iterations == 0 || m.Seconds < 0.02 || m.GBps <= 0 || m.Mops <= 0 || m.RTT != nil || !m.Spec.Bidirectional || m.Spec.QPs != 2 || m.Spec.TxDepth != 16 {
 		t.Errorf("result %+v", m)
 	}
-	client = start(t, words("perf read-lat --provider engine -n 20 -s 8 --json "+
+	client = start(t, words("perf read-lat --provider engine -n 20 --warmup 2 -s 8 --json "+
 		""+addr)...) // the server learns it
 	client.want(t, exitPassed, nil, nil)
 	var l perfReport
@@ -113,6 +113,9 @@ func TestPerfWrongUsage(t *testing.T) {
 		"write-bw 192.0.2.1:7175 --qp=-1":                    "--qp -1: has to be 1 to",
 		"send-lat 192.0.2.1:7175 --qp 2":                     "--qp 2: send-lat has one message under way",
 		"tcp-lat 192.0.2.1:7175 --qp 2":                      "--qp 2: tcp-lat has one message under way",
+		"send-lat 192.0.2.1:7175 --tx-depth 8":               "--tx-depth: send-lat has one message under way",
+		"read-lat 192.0.2.1:7175 --post-list 5":              "--post-list: read-lat has one message under way",
+		"tcp-lat 192.0.2.1:7175 --warmup=-2":                 "--warmup -2: has to be at least 0",
 		"send-lat 192.0.2.1:7175 --bidirectional":            "--bidirectional: send-lat has one message under way",
 		"write-bw 192.0.2.1:7175 --size 64 --all":            "--size and --all can't be used together",
 		"write-bw 192.0.2.1:7175 --iters 0":                  "--iters 0: has to be at least 1",
@@ -169,7 +172,7 @@ func TestPerfUnable(t *testing.T) {
 // expect.
 func TestPerfSaysWhy(t *testing.T) {
 	_, addr := perfServe(t, load.WriteBW, "127.0.0.1:0", "--provider", "engine", "--serve", "0")
-	client := start(t, words("perf write-bw --provider engine -n 10 -s 64 --crc off "+addr)...)
+	client := start(t, words("perf write-bw --provider engine -n 10 --warmup 0 -s 64 --crc off "+addr)...)
 	client.want(t, exitPassed, parts("with CRC, as one end asks for it"), nil)
 	client = start(t, words("perf write-bw --provider engine -n 10 -s 5000 --inline 5000 "+addr)...)
 	client.want(t, exitFailed, nil, parts("5000 octets inline: govs0 takes at most 512"))

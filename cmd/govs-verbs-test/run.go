@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -18,11 +19,11 @@ import (
 )
 
 type runCmd struct {
-	Initiator  string     `enum:"engine,kernel," default:"" help:"The provider that connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Responder  string     `enum:"engine,kernel," default:"" help:"The provider that listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Initiator  string     `help:"The provider that connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Responder  string     `help:"The provider that listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
 	Matrix     bool       `help:"Run all four pairings. Those with the kernel are left out if it has no usable device."`
 	Only       string     `help:"Run only these scenarios: glob patterns, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
-	With       string     `enum:"engine,kernel," default:"" help:"Run only pairings that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
+	With       string     `help:"Run only pairings that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
 	RequireSiw bool       `help:"Fail if the kernel has no usable device. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
@@ -36,6 +37,9 @@ type runCmd struct {
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
 }
 
+// providerNames are the providers that a pairing can have.
+var providerNames = []string{"engine", "kernel"}
+
 // Help implements kong's HelpProvider.
 func (*runCmd) Help() string {
 	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of the pairing.
@@ -48,6 +52,14 @@ The kernel's side needs an iWARP device: siw, on an interface with an address (`
 func (c *runCmd) Validate() error {
 	if os.Getenv("REQUIRE_SIW") == "1" {
 		c.RequireSiw = true
+	}
+	for _, o := range []struct{ name, value string }{
+		{"initiator", c.Initiator}, {"responder", c.Responder}, {"with", c.With},
+	} {
+		if o.value != "" && !slices.Contains(providerNames, o.value) {
+			return fmt.Errorf(`--%s must be one of "%s" but got %q`,
+				o.name, strings.Join(providerNames, `","`), o.value)
+		}
 	}
 	switch {
 	case c.Matrix && (c.Initiator != "" || c.Responder != ""):

@@ -58,7 +58,7 @@ func TestWrongUsage(t *testing.T) {
 		{"list --only no-such-scenario", `no scenario matches "no-such-scenario"`},
 		{"run --only no/such", `no scenario matches "no/such"`},
 		{"run --only conn/[", "syntax error in pattern"},
-		{"run --initiator mutant", "--initiator must be one of"},
+		{"run --initiator mutant", `--initiator must be one of "engine","kernel" but got "mutant"`},
 		{"run --matrix --initiator kernel", "--matrix takes all pairings"},
 		{"run --matrix --responder engine", "--matrix takes all pairings"},
 		{"run --collect a --report b", "--collect only runs"},
