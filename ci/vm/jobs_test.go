@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,18 +33,22 @@ func TestSharedGuest(t *testing.T) {
 	vmtest.Need(t)
 	jobs := t.TempDir()
 	t.Setenv("GOVS_VM_JOBS", jobs)
+	o := vmtest.Options{}
 	record := func(name, script string) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(vmtest.Dir(t), "words")
 			if err := os.WriteFile(file, []byte("--- PASS: TestWanted (0.00s)\n"), 0o666); err != nil {
 				t.Fatal(err)
 			}
-			vmtest.Tests(t, vmtest.Options{Env: []string{"WORDS=" + file}}, []string{"TestWanted"},
-				"bash", "-c", script)
+			o.Env = []string{"WORDS=" + file}
+			vmtest.Tests(t, o, []string{"TestWanted"}, "bash", "-c", script)
 			t.Error("Tests returned: it has run the job instead of recording it")
 		})
 	}
-	record("good", `cat "$WORDS"`)
+	o.Last = true
+	record("changes", `cat "$WORDS"; touch /tmp/changed`)
+	o.Last = false
+	record("good", `cat "$WORDS"; [ ! -e /tmp/changed ]`)
 	record("silent", `echo "no test was run"`)
 	record("bad", `cat "$WORDS"; exit 3`)
 	record("longer name", `cat "$WORDS"; echo "--- PASS: TestWantedToo (0.00s)"`)
@@ -54,6 +59,7 @@ func TestSharedGuest(t *testing.T) {
 		t.Errorf("exit status %d, want 1", status)
 	}
 	for _, want := range []string{
+		`TestSharedGuest-changes in the guest: \d+ s\n`,
 		`TestSharedGuest-good in the guest: \d+ s\n`,
 		`TestSharedGuest-silent in the guest: FAILED .* status 0, did not pass: TestWanted\n`,
 		`TestSharedGuest-bad in the guest: FAILED .* status 3\n`,
@@ -69,6 +75,31 @@ func TestSharedGuest(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Logf("ci/guest printed:\n%s", out)
+	}
+}
+
+// TestLastOfAGuest needs no guest: one job that changes a guest is its last, another has its own.
+func TestLastOfAGuest(t *testing.T) {
+	jobs := t.TempDir()
+	t.Setenv("GOVS_VM_JOBS", jobs)
+	for _, name := range []string{"first", "second"} {
+		t.Run(name, func(t *testing.T) {
+			vmtest.Tests(t, vmtest.Options{Rxe: true, Last: true}, nil, "true", name)
+		})
+	}
+	scripts, err := filepath.Glob(filepath.Join(jobs, "*", "*.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range scripts {
+		scripts[i], _ = filepath.Rel(jobs, s)
+	}
+	want := []string{
+		"alone-ci-vm.TestLastOfAGuest-second/ci-vm.TestLastOfAGuest-second.sh",
+		"guest-rxe/ci-vm.TestLastOfAGuest-first.sh",
+	}
+	if !slices.Equal(scripts, want) {
+		t.Errorf("jobs are %q, want %q", scripts, want)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // Each is a process of its own: librdmacm keeps devices open that it has listed, and the
 // deletion of a siw link waits until they are closed.
 func TestWithKernelDevice(t *testing.T) {
-	if !inGuest(t, vmtest.Options{Alone: true}) {
+	if !inGuest(t, vmtest.Options{}) {
 		return
 	}
 	t.Run("devices", listDevices)
@@ -129,6 +129,11 @@ func runOverKernel(t *testing.T) {
 func unusableDevices(t *testing.T) {
 	withoutSiw(t)
 	overKernel := words("run --initiator kernel")
+	t.Cleanup(func() { // other tests have the same guest
+		ip(t, "link set d0 up")
+		process(t, words("link add siw0 --netdev d0"), exitPassed, nil, nil)
+		process(t, words("devices"), exitPassed, parts("siw0    kernel"), parts("auto takes kernel: "))
+	})
 	ip(t, "addr flush dev d0")
 	process(t, overKernel, exitUsage, nil, parts("siw0: d0 under it has no address; ip addr add 192.0.2.1/24 dev d0 adds one"))
 	ip(t, "addr add "+siwAddr+"/24 dev d0")

@@ -128,7 +128,7 @@ func TestSiw(t *testing.T) {
 		t.Skip("the kernel provider was not built in")
 	}
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Alone: true})
+		vmtest.Self(t, vmtest.Options{})
 		return
 	}
 	want := func(opts *Options, name, device, why string) {
@@ -152,8 +152,13 @@ func TestSiw(t *testing.T) {
 	want(nil, "kernel", "siw0", "siw0 is usable")
 	want(&Options{Addr: netip.MustParseAddr("192.0.2.1")}, "kernel", "siw0", "leads to 192.0.2.1")
 	want(&Options{Addr: netip.MustParseAddr("127.0.0.1")}, "engine", engine.DeviceName, "siw0: doesn't lead to 127.0.0.1")
-	if out, err := exec.Command("ip", "link", "set", "d0", "down").CombinedOutput(); err != nil {
-		t.Fatalf("ip link set d0 down: %v: %s", err, out)
+	set := func(state string) {
+		t.Helper()
+		if out, err := exec.Command("ip", "link", "set", "d0", state).CombinedOutput(); err != nil {
+			t.Fatalf("ip link set d0 %s: %v: %s", state, err, out)
+		}
 	}
+	set("down")
+	defer set("up") // other tests have the same guest
 	want(nil, "engine", engine.DeviceName, "siw0: its port is")
 }

@@ -46,7 +46,7 @@ func TestEthernetToSiw(t *testing.T) {
 		return
 	}
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Link: "none", Alone: true})
+		vmtest.Self(t, vmtest.Options{Link: "none", Last: true})
 		return
 	}
 	shell(t, `

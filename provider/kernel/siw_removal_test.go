@@ -27,7 +27,7 @@ func TestSiwRemoval(t *testing.T) {
 		return
 	}
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Alone: true})
+		vmtest.Self(t, vmtest.Options{Last: true})
 		return
 	}
 	// This process opens no device, or the removal would wait for it as well.

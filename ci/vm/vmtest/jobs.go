@@ -82,8 +82,8 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	flat := strings.NewReplacer("/", "-")
 	name := flat.Replace(pkg) + "." + flat.Replace(t.Name())
 
-	group := filepath.Join(jobs, groupOf(o, name))
-	if err := os.MkdirAll(group, 0o777); err != nil {
+	group, err := groupFor(jobs, o, name)
+	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(group, "options"),
@@ -122,12 +122,33 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	return nil
 }
 
-// groupOf names the guest of a job: equal names are one guest.
-func groupOf(o Options, job string) string {
-	if o.Alone {
-		return "alone-" + job
+// groupFor makes and returns the directory of the guest that a job is for: the one of all jobs with
+// equal options. Of the jobs that have to be the last of their guest, the first that is recorded
+// is, by the file "last" there, and each of the others has a guest of its own.
+func groupFor(jobs string, o Options, job string) (string, error) {
+	group := filepath.Join(jobs, "guest"+
+		strings.NewReplacer("--", "-", "/", "-").Replace(strings.Join(o.args(), "")))
+	if err := os.MkdirAll(group, 0o777); err != nil || !o.Last {
+		return group, err
 	}
-	return "guest" + strings.NewReplacer("--", "-", "/", "-").Replace(strings.Join(o.args(), ""))
+	last := filepath.Join(group, "last")
+	claim := filepath.Join(group, "last."+job) // whole before others see it
+	if err := os.WriteFile(claim, []byte(job+"\n"), 0o666); err != nil {
+		return "", err
+	}
+	defer func() { _ = os.Remove(claim) }()
+	err := os.Link(claim, last)
+	if err == nil {
+		return group, nil
+	}
+	if holder, err := os.ReadFile(last); err == nil && string(holder) == job+"\n" {
+		return group, nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	group = filepath.Join(jobs, "alone-"+job)
+	return group, os.MkdirAll(group, 0o777)
 }
 
 // quote makes one word of bash.

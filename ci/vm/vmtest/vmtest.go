@@ -48,7 +48,7 @@ type Options struct {
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
 	Dir     string        // the command's directory; "" is the project's root
 	Env     []string      // more variables for the command, "NAME=value"
-	Alone   bool          // what the command does to the guest is in the way of other commands
+	Last    bool          // what the command does to the guest is in the way of other commands
 
 	// Stdout gets what the command writes there, as it is written, besides
 	// Result.Stdout. It may be nil.

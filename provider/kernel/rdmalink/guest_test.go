@@ -23,7 +23,7 @@ import (
 // rxe.
 func TestLinks(t *testing.T) {
 	if !vmtest.Inside() {
-		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true, Alone: true})
+		vmtest.Self(t, vmtest.Options{Link: "none", Rxe: true, Last: true})
 		return
 	}
 	rxeLinks(t)
