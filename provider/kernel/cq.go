@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -133,13 +132,16 @@ func (q *cq) Poll(wc []provider.WC) (int, error) {
 	n := 0
 	if len(q.drained) > 0 {
 		n = copy(wc, q.drained)
-		q.drained = slices.Delete(q.drained, 0, n)
+		q.drained = q.drained[n:]
 	}
 	for n < len(wc) {
 		want := min(len(wc)-n, pollBatch)
 		got, err := q.c.Poll(q.batch, want)
+		if err != nil && n > 0 {
+			break // an error is there for the next Poll, too
+		}
 		if err != nil {
-			return n, opError("ibv_poll_cq", "", err)
+			return 0, opError("ibv_poll_cq", "", err)
 		}
 		for i := range got {
 			if q.takeWC(&wc[n], q.batch.At(i)) {

@@ -85,7 +85,7 @@
 //
 //   - PostSend can return ENOTCONN with n == len(wrs): all requests are queued, but siw
 //     was about to end the connection when the doorbell rang. They complete as flushed, at the
-//     latest when the program gets DISCONNECTED.
+//     latest when the program gets DISCONNECTED, so a program has to take the events of the CM.
 //   - rxe does not enforce the bounds of a memory window (kernel-notes/rxe-windows.md), and
 //     crashes the kernel if a window that is not bound is invalidated. The provider
 //     refuses a local invalidation of that kind with EINVAL; it can't prevent a peer's

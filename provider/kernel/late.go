@@ -123,7 +123,7 @@ func (q *cq) takeLate(wc []provider.WC) int {
 		wc[i] = q.late[i].wc
 		q.late[i].places.Add(-1)
 	}
-	q.late = slices.Delete(q.late, 0, n)
+	q.late = q.late[n:]
 	return n
 }
 
