@@ -107,17 +107,29 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 			places *= 2
 		}
 		if c.sendCQ, err = c.makeCQ(places + 1); err != nil {
-			return err
+			return c.whyNoCQ("MaxSendWR", sizes.MaxSendWR, err)
 		}
 		c.ownSendCQ = true
 	}
 	if c.recvCQ == nil {
 		if c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR); err != nil {
-			return err
+			return c.whyNoCQ("MaxRecvWR", sizes.MaxRecvWR, err)
 		}
 		c.ownRecvCQ = true
 	}
 	return nil
+}
+
+// whyNoCQ returns err, with which no CQ was made for the n work requests that a field of
+// ConnConfig.Cap asks for, or EINVAL about that field if no QP can have as many.
+func (c *Conn) whyNoCQ(field string, n int, err error) error {
+	attr, failed := c.vctx.Query()
+	if failed != nil || n >= 0 && n <= attr.MaxQPWR {
+		return err
+	}
+	return &ibverbs.Error{Op: "rdma_create_qp", Object: c.vctx.Name(), Err: fmt.Errorf(
+		"ConnConfig.Cap.%s is %d, and must be from 1 to %d, or 0 for the default: %w", field, n,
+		attr.MaxQPWR, syscall.EINVAL)}
 }
 
 // makeCQ makes a CQ with a channel of its own.

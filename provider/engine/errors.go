@@ -212,19 +212,33 @@ func notConnected(state provider.QPState) error {
 
 // terminateText is the name of a Terminate's code, and what the peer found wrong with.
 func terminateText(t *rdmap.ReceivedTerminate) string {
-	text := fmt.Sprintf("%s (octets % x, %s layout)", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw, t.Layout)
+	return fmt.Sprintf("%s (octets % x, %s layout)%s", iwarp.CodeName(t.Layer, t.EType, t.Code), t.Raw,
+		t.Layout, terminateAbout(t))
+}
+
+// terminateAbout says what of ours the peer found wrong, as far as its Terminate says.
+func terminateAbout(t *rdmap.ReceivedTerminate) string {
+	const untagged = iwarp.DDPUntaggedBuffer
 	switch {
 	case t.HaveRead:
-		text += fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x", t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
+		return fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x",
+			t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
 	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0:
-		text += ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
+		return ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
 	case t.HaveDDP && t.DDP.Tagged:
-		text += fmt.Sprintf(", about a Write to rkey %#x, address %#x", t.DDP.STag, t.DDP.TO)
-	case t.Layer != iwarp.LayerDDP || t.EType != iwarp.DDPUntaggedBuffer:
-	case t.Code == iwarp.DDPUntaggedNoBuffer:
-		text += ", about a Send for which the peer had no receive"
-	case t.Code == iwarp.DDPUntaggedMessageTooLong:
-		text += ", about a Send that is longer than the peer's receive"
+		about := fmt.Sprintf(", about a Write to rkey %#x, address %#x", t.DDP.STag, t.DDP.TO)
+		if t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer && t.Code == iwarp.DDPTaggedInvalidSTag {
+			about += "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
+		}
+		return about
+	case t.Layer == iwarp.LayerDDP && t.EType == untagged && t.Code == iwarp.DDPUntaggedNoBuffer:
+		return ", about a Send for which the peer had no receive"
+	case t.Layer == iwarp.LayerDDP && t.EType == untagged && t.Code == iwarp.DDPUntaggedMessageTooLong:
+		return ", about a Send that is longer than the peer's receive"
+	case t.Layer != iwarp.LayerLLP && t.EType == 0:
+		return ", about memory of the peer's own: a receive, the sink of a Read, or what it sends"
+	case t.HaveDDP && t.DDP.QN == rdmap.QNReadRequest:
+		return ", about a Read or an atomic operation"
 	}
-	return text
+	return ""
 }

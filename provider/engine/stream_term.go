@@ -45,8 +45,11 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 		segmentLen = h.Len() + payloadLen
 	}
 	e := s.endTerminate(err, h, segmentLen, read)
-	if err == errRecvSGE {
+	switch err {
+	case errRecvSGE:
 		e.explain(s.recvFault())
+	case errSinkSGE:
+		e.explain(s.sinkFault())
 	}
 	e.recvStatus = s.recvStatus(err)
 	e.event, e.raise = eventOf(err)
@@ -67,6 +70,21 @@ func (s *stream) recvFault() string {
 		return fmt.Sprintf("receive %#x, %s", w.wrid, why)
 	}
 	return ""
+}
+
+// sinkFault says which SGE of the oldest Read or atomic operation can't be written, and why.
+func (s *stream) sinkFault() string {
+	read := s.outstanding.Front()
+	if read == nil || read.Cookie == rtrCookie {
+		return ""
+	}
+	i := uint32(read.Cookie)
+	w := s.q.sq.at(i)
+	why := sgeFault(s.q.pd, s.q.sq.sgeRoom(i)[:w.nsge], provider.AccessLocalWrite)
+	if why == "" {
+		return ""
+	}
+	return fmt.Sprintf("work request %#x (%s), %s", w.wrid, w.op, why)
 }
 
 // recvStatus is how the receive in progress ends for a fault in what was to be

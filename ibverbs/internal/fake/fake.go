@@ -110,7 +110,7 @@ type device struct{ p *Provider }
 func (d *device) Name() string                      { return d.p.DeviceName }
 func (d *device) Transport() provider.TransportType { return d.p.Transport }
 func (d *device) Query() (provider.DeviceAttr, error) {
-	return provider.DeviceAttr{MaxQPRdAtom: 8, MaxQPInitRdAtom: 4}, d.p.called("query")
+	return provider.DeviceAttr{MaxQPWR: 4096, MaxQPRdAtom: 8, MaxQPInitRdAtom: 4}, d.p.called("query")
 }
 
 func (d *device) QueryPort(uint8) (provider.PortAttr, error) {

@@ -66,7 +66,7 @@ const (
 // kindNames are what objects of a kind are called: many of them, one of them, and
 // the C call that closes one. format is for an object with a number: that of the device, or, if
 // it has the device's name as well, the number of the object among those of its kind.
-var kindNames = [kinds]struct{ plural, noun, format, closeOp string }{
+var kindNames = [kinds]struct{ name, noun, format, closeOp string }{
 	KindContext:      {"context", "", "", "ibv_close_device"}, // goes by the name of its device
 	KindPD:           {"PD", "pd", "pd %d of %s", "ibv_dealloc_pd"},
 	KindMR:           {"MR", "mr", "mr %#x", "ibv_dereg_mr"},
@@ -165,6 +165,9 @@ func (o *Object) Close(destroy func() error) error {
 	o.mu.Lock()
 	if busy := o.openChildren(); busy != "" {
 		o.mu.Unlock()
+		if o.kind == KindContext {
+			busy += "; Context.WriteState lists what is open, and who made it after ibverbs.TraceObjects(true)"
+		}
 		return o.Errorf(kindNames[o.kind].closeOp, syscall.EBUSY, "still open on it: %s", busy)
 	}
 	o.going = true
@@ -289,8 +292,11 @@ func (o *Object) Children() string {
 func (o *Object) openChildren() string {
 	var list []string
 	for kind, n := range o.children {
-		if n > 0 {
-			list = append(list, strconv.Itoa(int(n))+" "+kindNames[kind].plural)
+		switch {
+		case n == 1:
+			list = append(list, "1 "+kindNames[kind].name)
+		case n > 1:
+			list = append(list, strconv.Itoa(int(n))+" "+kindNames[kind].name+"s")
 		}
 	}
 	slices.Sort(list)
