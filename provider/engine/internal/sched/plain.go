@@ -33,3 +33,6 @@ func Yield(func()) {}
 
 // Step is a step that a test adds.
 func Step() {}
+
+// AssertHeld panics, in builds that can run schedules, unless the caller holds m.
+func AssertHeld[R Rank](*Mutex[R]) {}

@@ -246,6 +246,41 @@ func TestLockOrder(t *testing.T) {
 	}
 }
 
+// TestAssertHeld asks for a lock that the caller holds, inside and outside of a run, and for locks
+// that nobody or another actor holds.
+func TestAssertHeld(t *testing.T) {
+	var a Mutex[lockA]
+	var b Mutex[lockB]
+	held := func() {
+		a.Lock()
+		defer a.Unlock()
+		if b.TryLock() {
+			AssertHeld[lockB](&b)
+			b.Unlock()
+		}
+		AssertHeld[lockA](&a)
+	}
+	held()
+	if err := Run(&Search{}, held); err != nil {
+		t.Error(err)
+	}
+	const want = "the caller does not hold lockA"
+	func() {
+		defer func() {
+			if p, _ := recover().(string); !strings.Contains(p, want) {
+				t.Errorf("panic %q, want %q", p, want)
+			}
+		}()
+		AssertHeld[lockA](&a)
+	}()
+	a.Lock()
+	defer a.Unlock()
+	err := Run(&Search{}, func() { AssertHeld[lockA](&a) })
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("held by another: %v, want %q", err, want)
+	}
+}
+
 // TestYield: outside of a run each step calls the function that Yield was given. Taking a leaf is
 // no step.
 func TestYield(t *testing.T) {

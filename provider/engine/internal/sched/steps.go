@@ -5,6 +5,7 @@ package sched
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -128,6 +129,15 @@ func (h *holding) check(r Rank) {
 			panic(fmt.Sprintf("sched: %s is taken while %s is held, against the order of locks",
 				rankName(r), rankName(held)))
 		}
+	}
+}
+
+// AssertHeld panics unless the caller holds m. It is not a step.
+func AssertHeld[R Rank](m *Mutex[R]) {
+	var r R
+	held := func(x Rank) bool { return x.Depth() == r.Depth() }
+	if !m.held.Load() || !slices.ContainsFunc(holder().ranks, held) {
+		panic(fmt.Sprintf("sched: the caller does not hold %s", rankName(r)))
 	}
 }
 
