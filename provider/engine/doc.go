@@ -156,5 +156,6 @@ package engine
 //     some peer can write, by way of whatever region or window (exposures.go).
 //   - gate: counts the uses of something and waits for their end (internal/rundown).
 //   - over: said of a stream that has a reason to end. Settled: its QP is in ERR and flushed.
+//     phase: how far the end is (stream_phase.go).
 //   - linger: what a connection does after that, until its socket is closed (stream_linger.go).
 //   - orphan: a call of an object whose stream has ended.

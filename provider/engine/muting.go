@@ -42,7 +42,7 @@ const looksPerPoll = 8
 func (m *muting) mute(s *stream) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.unwatched&readMuted != 0 || s.finished.Load() {
+	if s.unwatched&readMuted != 0 || s.hasFinished() {
 		return
 	}
 	if s.unwatchLocked(readMuted, true) != nil {

@@ -167,24 +167,11 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 }
 
 // startClosing begins the graceful end of a connection. With notify EventSQDrained is
-// raised when the send queue is drained.
+// raised when the send queue is drained. Without a connection it returns EINVAL.
 func (q *qp) startClosing(notify bool) error {
-	s := q.stream.Load()
-	if s == nil {
+	if s := q.stream.Load(); s == nil || !s.closeGracefully(notify) {
 		return syscall.EINVAL
 	}
-	q.mu.Lock()
-	if q.stream.Load() == s {
-		q.setState(provider.QPSQD)
-	}
-	q.mu.Unlock()
-	if notify {
-		s.notify.Store(true)
-		if s.finSent.Load() {
-			s.raiseDrained() // it had been before
-		}
-	}
-	s.closeGracefully()
 	return nil
 }
 

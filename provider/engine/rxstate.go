@@ -29,7 +29,6 @@ type rxState struct {
 	kept      bool // this stream counts against rxKept
 	first     bool // no FPDU was received yet
 	resumeTx  bool // the transmit side has something to look at
-	eof       bool
 }
 
 func (r *rxState) init(s *stream) {

@@ -64,8 +64,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "work on our own memory is done when the stream is over",
 		edits: []edit{
-			{"stream_tx.go", "if s.over() || s.finSent.Load() || t.err != nil {",
-				"if s.finSent.Load() || t.err != nil {"},
+			{"stream_tx.go", "if s.over() || s.at() >= phaseFINSent || t.err != nil {",
+				"if s.at() == phaseFINSent || t.err != nil {"},
 			{"stream_memory.go", "t.fault == nil && !s.over() && t.next", "t.fault == nil && t.next"},
 		},
 		protocol: "registration on a responder that may not send, and its end",
@@ -139,6 +139,23 @@ var scheduleMutants = []scheduleMutant{
 			{"txstate.go", "if t.fault != nil || t.markers", "if t.markers"},
 		},
 		protocol: "a long Read is answered through a narrow window, and its source is closed",
+	},
+	{
+		name: "a notification is asked for between a look and the FIN",
+		edits: []edit{
+			{
+				"stream_tx.go", "if s.enter(phaseFINSent) == phaseClosingNotify {",
+				"if at := s.at(); s.enter(phaseFINSent) != phaseOpen && at == phaseClosingNotify {",
+			},
+		},
+		protocol: "to SQD, and to SQD with notification",
+	},
+	{
+		name: "a graceful end begins without a look whether the QP has the stream",
+		edits: []edit{
+			{"stream.go", "if q.stream.Load() != s {", "if false {"},
+		},
+		protocol: "to SQD with notification while the connection ends",
 	},
 	{
 		name: "a region is looked up and not in use while it is written",

@@ -102,7 +102,7 @@ func (w *stalls) join(s *stream) {
 		return
 	}
 	if len(w.fresh) >= w.prune {
-		w.fresh = slices.DeleteFunc(w.fresh, func(s *stream) bool { return s.finished.Load() })
+		w.fresh = slices.DeleteFunc(w.fresh, (*stream).hasFinished)
 		w.prune = max(stallsPrune, 2*len(w.fresh))
 	}
 	w.fresh = append(w.fresh, s)
@@ -259,7 +259,7 @@ func (w *stalls) stop() {
 // another goroutine has one of the stream's locks now.
 func (st *stall) look(now time.Time) bool {
 	s := st.s
-	if s.finished.Load() {
+	if s.hasFinished() {
 		return false
 	}
 	if s.over() || !s.rxMu.TryLock() {

@@ -416,7 +416,7 @@ func TestStallsAreForgotten(t *testing.T) {
 			t.Errorf("%d streams are watched, want %d", n, len(all))
 		}
 		for _, st := range all {
-			st.finished.Store(true)
+			st.phase.Store(uint32(phaseFinished))
 		}
 		time.Sleep(3 * stallLook)
 		s.wantNoWatch("all have ended")

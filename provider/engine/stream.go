@@ -35,18 +35,8 @@ type stream struct {
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops
 
-	// The end of a stream goes through these flags, in this order:
-	//
-	//   - closing: a graceful end has begun. Set by any goroutine, without a lock.
-	//   - finSent: our FIN is out. Set under txMu. Without a graceful end neither is set.
-	//   - end: there is a reason to end now. Set by any goroutine, at any time before this.
-	//   - finished: the QP has let go of the stream. Set under rxMu and txMu, after end.
-	//   - linger.phase, under linger.mu: what is left of the connection.
-	//
-	// finSent stays of use after finished: the linger needs it, and so does EventSQDrained.
-	// rx.eof and linger.eof, the peer's FIN, are independent of all of these.
-	end      sched.Pointer[ending] // why the stream ends; the first reason stays
-	finished sched.Bool            // the QP has let go: what is left is the linger's
+	phase sched.Uint32          // how far the end is: see type phase, at and enter
+	end   sched.Pointer[ending] // why the stream ends, nil while it goes on; the first reason stays
 
 	// maySend is false for a responder until the first FPDU has come.
 	//
@@ -67,9 +57,6 @@ type stream struct {
 	admitted  bool       // admission counts it
 	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
 
-	closing sched.Bool // send what is posted, then FIN
-	notify  sched.Bool // raise EventSQDrained once our FIN is out
-	finSent sched.Bool // our FIN is out, and the peer's is awaited
 	watched sched.Bool // it is among the device's stalls; reset with both locks held
 	linger  linger
 
@@ -87,24 +74,14 @@ type streamParams struct {
 
 // disconnect is qp.disconnect for this stream: it does nothing to another that the QP
 // may have meanwhile.
-func (s *stream) disconnect() {
-	s.q.mu.Lock()
-	current := s.q.stream.Load() == s
-	if current {
-		s.q.setState(provider.QPSQD)
-	}
-	s.q.mu.Unlock()
-	if current {
-		s.closeGracefully()
-	}
-}
+func (s *stream) disconnect() { s.closeGracefully(false) }
 
 // Ready implements transport.Handler.
 func (s *stream) Ready(readable, writable bool) { s.ReadyTurn(readable, writable, turnMost) }
 
 // ReadyTurn implements transport.Sharer.
 func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bool) {
-	if s.finished.Load() {
+	if s.hasFinished() {
 		return s.lingerOn(turn)
 	}
 	if readable && writable {
@@ -119,7 +96,7 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 		s.settle()
 		used, more = used+sent, more || unsent
 	}
-	if s.finished.Load() {
+	if s.hasFinished() {
 		used += endCost
 	}
 	return used, more
@@ -223,14 +200,15 @@ func (s *stream) over() bool { return s.end.Load() != nil }
 // ERR and flushed, by this call or by another. No lock may be held.
 func (s *stream) settle() {
 	e := s.end.Load()
-	if e == nil || s.finished.Load() {
+	if e == nil || s.hasFinished() {
 		return
 	}
 	s.rxMu.Lock()
 	s.txMu.Lock()
-	first := !s.finished.Load()
+	first := !s.hasFinished()
+	var from phase
 	if first {
-		s.finish(e)
+		from = s.finish(e)
 	}
 	s.unlockTx()
 	s.rxMu.Unlock()
@@ -238,14 +216,14 @@ func (s *stream) settle() {
 		return
 	}
 	s.dev.muting.end(s)
-	s.startLinger(e)
+	s.startLinger(e, from)
 	s.onDown(e.cause)
 	s.dev.streams.Done()
 }
 
-// finish has both sides give back what they hold, and detaches the stream from its QP.
-// rxMu and txMu are held.
-func (s *stream) finish(e *ending) {
+// finish has both sides give back what they hold, and detaches the stream from its QP. It
+// returns the phase before. rxMu and txMu are held.
+func (s *stream) finish(e *ending) (from phase) {
 	s.keeps.Store(false)
 	s.rx.stop(s)
 	s.linger.out = s.tx.stop(s, e)
@@ -255,21 +233,35 @@ func (s *stream) finish(e *ending) {
 	if e.raise {
 		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 	}
-	s.finished.Store(true)
+	return s.enter(phaseFinished) // last: who sees it relies on the QP being in ERR
 }
 
-// raiseDrained raises EventSQDrained if it was asked for, once.
+// closeGracefully begins the end that disconnect describes. With notify EventSQDrained is
+// raised when our FIN is out, or now if it is. It reports whether the QP had this stream.
+func (s *stream) closeGracefully(notify bool) bool {
+	to := phaseClosing
+	if notify {
+		to = phaseClosingNotify
+	}
+	q := s.q
+	q.mu.Lock()
+	if q.stream.Load() != s {
+		q.mu.Unlock()
+		return false
+	}
+	q.setState(provider.QPSQD)
+	from := s.enter(to)
+	q.mu.Unlock()
+	switch {
+	case from == phaseOpen:
+		s.watchClosing()
+		s.resumeTx()
+	case from == phaseFINSent && notify:
+		s.raiseDrained()
+	}
+	return true
+}
+
 func (s *stream) raiseDrained() {
-	if s.notify.Swap(false) {
-		s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
-	}
-}
-
-// closeGracefully begins the end that disconnect describes.
-func (s *stream) closeGracefully() {
-	if s.closing.Swap(true) {
-		return
-	}
-	s.watchClosing()
-	s.resumeTx()
+	s.dev.raise(provider.AsyncEvent{Type: provider.EventSQDrained, QP: s.q})
 }

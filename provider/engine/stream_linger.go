@@ -20,21 +20,12 @@ import (
 // Before that it holds the watch over a graceful end.
 type linger struct {
 	mu    sched.Mutex[locks.Linger]
-	out   [][]byte // records still to be sent; the stream's until startLinger
-	phase lingerPhase
-	fin   bool // our FIN is out
-	eof   bool // the peer's FIN has come
 	watch *endWatch
+
+	// Until startLinger is called, these are guarded by the stream's locks.
+	out [][]byte // records still to be sent
+	eof bool     // the peer's FIN has come
 }
-
-// lingerPhase is how far the linger of a stream is. It only goes forward.
-type lingerPhase uint8
-
-const (
-	lingerNotYet lingerPhase = iota // the stream has not finished
-	lingering                       // startLinger was called
-	lingerDone                      // the socket is closed
-)
 
 // endWatch bounds how long an end may take. It is apart because an idle stream has none.
 type endWatch struct {
@@ -78,7 +69,7 @@ func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.finished.Load() {
+	if s.hasFinished() {
 		return
 	}
 	now := time.Now() // before the timer is set, which must not fire early
@@ -121,7 +112,7 @@ func (s *stream) closingExpired() {
 	now := time.Now()
 	early := now.Before(w.until)
 	at := s.closingMoved()
-	moved := !s.finSent.Load() && at != w.seen
+	moved := s.at() < phaseFINSent && at != w.seen
 	if fetching {
 		w.since = now
 	}
@@ -140,14 +131,14 @@ func (s *stream) closingExpired() {
 // objectTook gives the peer the time back that an object has taken since began, so that
 // it has CloseTimeout in all for its FIN, whatever it sends before that. rxMu is held.
 func (s *stream) objectTook(began time.Time) {
-	if !s.closing.Load() {
+	if !s.closing() {
 		return
 	}
 	l := &s.linger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.watch
-	if w == nil || l.phase != lingerNotYet {
+	if w == nil || s.hasFinished() {
 		return
 	}
 	if began.Before(w.from) {
@@ -158,25 +149,29 @@ func (s *stream) objectTook(began time.Time) {
 	w.timer.Reset(time.Until(w.until))
 }
 
-// startLinger begins the linger of a stream that has just finished. It drops little of what
-// has arrived: any number of streams may end in one Poll, and the rest stays readable.
+// startLinger begins the linger of a stream that has just finished, and was in phase from
+// before that. It drops little of what has arrived: any number of streams may end in one Poll,
+// and the rest stays readable.
 //
 //rfc:5040 RDMAP-6.2.1-03 Graceful LLP close after Terminate so it arrives
 //rfc:5041 DDP-7.1-04 One more outgoing message possible after an error
-func (s *stream) startLinger(e *ending) {
+func (s *stream) startLinger(e *ending, from phase) {
 	l := &s.linger
 	var instead departing
 	l.mu.Lock()
 	l.stopTimer()
-	l.phase = lingering
-	l.fin = s.finSent.Load()
-	if l.eof = s.rx.eof; l.eof {
+	if from == phaseFINSent {
+		s.enter(phaseLingerFINSent)
+	} else {
+		s.enter(phaseLinger)
+	}
+	if l.eof {
 		_ = s.unwatch(readEnded, true) // nothing comes that could be missed
 	}
 	switch {
 	case e.reset:
 		_ = s.conn.Abort()
-		l.phase = lingerDone
+		s.enter(phaseClosed)
 	// A peer that hung up first needs no place in departures.
 	case e.lost, s.lingerStep(new(turnEnd)):
 		s.closeConn()
@@ -203,7 +198,7 @@ func (s *stream) peer() netip.Addr { return peerOf(s.conn) }
 // closeConn closes the socket. linger.mu is held.
 func (s *stream) closeConn() {
 	_ = s.conn.Close()
-	s.linger.phase = lingerDone
+	s.enter(phaseClosed)
 	s.linger.out = nil
 }
 
@@ -222,7 +217,8 @@ func (s *stream) lingerOn(turn int) (used int, more bool) {
 func (s *stream) lingerTurn(turn int) (left int) {
 	l := &s.linger
 	left = turn
-	done := l.phase == lingering && s.lingerStep(&left)
+	at := s.at()
+	done := (at == phaseLinger || at == phaseLingerFINSent) && s.lingerStep(&left)
 	if done {
 		l.stopTimer()
 		s.closeConn()
@@ -237,7 +233,7 @@ func (s *stream) lingerTurn(turn int) (left int) {
 // lingerStep does what can be done in what is left of a turn, and reports whether the
 // socket can be closed.
 func (s *stream) lingerStep(left *int) bool {
-	return !s.lingerSend() || !s.lingerDrain(left) || s.linger.fin && s.linger.eof
+	return !s.lingerSend() || !s.lingerDrain(left) || s.at() == phaseLingerFINSent && s.linger.eof
 }
 
 // lingerSend sends the rest and the FIN. It reports false when the connection
@@ -267,10 +263,10 @@ func (s *stream) lingerSend() bool {
 			return false
 		}
 	}
-	if l.fin {
+	if s.at() == phaseLingerFINSent {
 		return true
 	}
-	l.fin = true
+	s.enter(phaseLingerFINSent)
 	return s.conn.CloseWrite() == nil
 }
 
@@ -307,9 +303,9 @@ func (s *stream) lingerDrain(left *int) bool {
 func (s *stream) lingerExpired() {
 	l := &s.linger
 	l.mu.Lock()
-	if l.phase != lingerDone {
+	if s.at() != phaseClosed {
 		_ = s.conn.Abort()
-		l.phase = lingerDone
+		s.enter(phaseClosed)
 		l.out = nil
 	}
 	l.mu.Unlock()
@@ -323,7 +319,7 @@ func (s *stream) cut(reset bool) {
 	defer l.mu.Unlock()
 	l.stopTimer()
 	switch {
-	case l.phase == lingerDone:
+	case s.at() == phaseClosed:
 		return
 	case reset && len(l.out) > 0:
 		_ = s.conn.Abort()

@@ -339,7 +339,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 	}
 	s.rx.recv.Commit(a)
 	s.countPlaced(a)
-	if a.Kind == rdmap.PlaceReadResponse && s.closing.Load() {
+	if a.Kind == rdmap.PlaceReadResponse && s.closing() {
 		s.countAnswer(a)
 	}
 	if !a.Last {

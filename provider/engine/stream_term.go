@@ -131,10 +131,10 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 //rfc:5044 MPA-3-08 Indicate FIN/close to DDP
 //rfc:5044 MPA-7.2-02 FIN indication up to DDP
 func (s *stream) endOfStream() {
-	s.rx.eof = true
+	s.linger.eof = true
 	e := &ending{cause: errPeerClosed}
 	switch {
-	case s.closing.Load():
+	case s.closing():
 		e.cause = errDisconnected
 	case s.rx.midFPDU():
 		e.cause = errPeerCut

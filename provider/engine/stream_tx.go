@@ -13,7 +13,7 @@ import (
 // send queue is flushed, or belongs to the QP's next stream.
 func (s *stream) transmit() {
 	t := &s.tx
-	if s.over() || s.finSent.Load() || t.err != nil {
+	if s.over() || s.at() >= phaseFINSent || t.err != nil {
 		return
 	}
 	if !s.maySend.Load() {
@@ -22,7 +22,7 @@ func (s *stream) transmit() {
 			s.fail(t.fault) // nothing is before it; no Terminate may be sent
 			return
 		}
-		if s.closing.Load() {
+		if s.closing() {
 			s.sendFIN() // what is posted can't be sent
 		}
 		return
@@ -133,7 +133,7 @@ func (s *stream) txIdle() {
 		s.fail(t.fault)
 		return
 	}
-	if s.closing.Load() && !t.fetching() && t.next == s.q.sq.tail.Load() && s.outstanding.Len() == 0 {
+	if s.closing() && !t.fetching() && t.next == s.q.sq.tail.Load() && s.outstanding.Len() == 0 {
 		s.sendFIN()
 	}
 }
@@ -143,7 +143,8 @@ func (s *stream) sendFIN() {
 		s.tx.err = fmt.Errorf("close: %w", err)
 		return
 	}
-	s.finSent.Store(true)
-	s.raiseDrained()
+	if s.enter(phaseFINSent) == phaseClosingNotify {
+		s.raiseDrained()
+	}
 	s.watchClosing()
 }

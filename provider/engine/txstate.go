@@ -80,7 +80,7 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 	var rest []byte
 	t.endFetch(s)
 	t.unhold(s.dev)
-	dead := t.err != nil || e.lost || s.finSent.Load()
+	dead := t.err != nil || e.lost || s.at() == phaseFINSent
 	if t.b != nil {
 		switch {
 		case dead:

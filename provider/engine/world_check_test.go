@@ -205,7 +205,7 @@ func (q *qp) ringInOrder() error {
 	defer q.sq.done.Unlock()
 	free, head, out, tail := q.sq.free.Load(), q.sq.head, q.sq.out, q.sq.tail.Load()
 	next := tail
-	if s != nil && !s.finished.Load() {
+	if s != nil && !s.hasFinished() {
 		next = s.tx.next
 	}
 	if int32(head-free) < 0 || s != nil && (int32(out-head) < 0 || int32(next-out) < 0) || int32(tail-next) < 0 {

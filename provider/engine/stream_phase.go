@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/locks"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+)
+
+// phase is how far the end of a stream is. It only goes forward, and only enter changes it.
+//
+// Two facts are no phases, because either may come in several of them: stream.end, that there
+// is a reason to end now, because what finish has sent then depends on the phase; and
+// linger.eof, that the peer's FIN has come.
+type phase uint32
+
+const (
+	phaseOpen          phase = iota // everything may be posted, sent and received
+	phaseClosing                    // a graceful end: what is posted is sent, then FIN
+	phaseClosingNotify              // the same, and EventSQDrained is raised with the FIN
+	phaseFINSent                    // our FIN is out, and the peer's is awaited
+	phaseFinished                   // the QP has let go: what is left is the linger's
+	phaseLinger                     // the rest is being sent, and our FIN after it
+	phaseLingerFINSent              // our FIN is out, and the peer's is awaited
+	phaseClosed                     // the socket is closed
+)
+
+func (p phase) String() string {
+	return [...]string{"open", "closing", "closing with notification", "FIN sent", "finished",
+		"linger", "linger with FIN sent", "closed"}[p]
+}
+
+// phaseSet is a set of phases.
+type phaseSet uint32
+
+func phases(all ...phase) (s phaseSet) {
+	for _, p := range all {
+		s |= 1 << p
+	}
+	return s
+}
+
+func (s phaseSet) has(p phase) bool { return s>>p&1 != 0 }
+
+// enteredFrom has, for each phase, those from which it may be entered.
+var enteredFrom = [...]phaseSet{
+	phaseClosing:       phases(phaseOpen),
+	phaseClosingNotify: phases(phaseOpen, phaseClosing),
+	phaseFINSent:       phases(phaseClosing, phaseClosingNotify),
+	phaseFinished:      phases(phaseOpen, phaseClosing, phaseClosingNotify, phaseFINSent),
+	phaseLinger:        phases(phaseFinished),
+	phaseLingerFINSent: phases(phaseFinished, phaseLinger),
+	phaseClosed:        phases(phaseLinger, phaseLingerFINSent),
+}
+
+// at returns the phase. A caller that has the lock with which the next phase is entered (see
+// enter) knows that it stays.
+func (s *stream) at() phase { return phase(s.phase.Load()) }
+
+// enter enters a phase, and returns the one before. The caller holds
+//
+//   - qp.mu, of a QP that has this stream, for phaseClosing and phaseClosingNotify,
+//   - txMu for phaseFINSent,
+//   - rxMu and txMu for phaseFinished,
+//   - linger.mu for the phases after that.
+//
+// A graceful end may have begun before: then phaseClosing or phaseClosingNotify is not entered,
+// and the phase that is returned is the present one. All other phases are entered in any case.
+func (s *stream) enter(to phase) (from phase) {
+	switch {
+	case to > phaseFinished:
+		sched.AssertHeld[locks.Linger](&s.linger.mu)
+	case to == phaseFinished:
+		sched.AssertHeld[locks.RX](&s.rxMu)
+		sched.AssertHeld[locks.TX](&s.txMu)
+	case to == phaseFINSent:
+		sched.AssertHeld[locks.TX](&s.txMu)
+	default:
+		sched.AssertHeld[locks.QP](&s.q.mu)
+	}
+	for {
+		from = s.at()
+		switch {
+		case enteredFrom[to].has(from):
+			if s.phase.CompareAndSwap(uint32(from), uint32(to)) {
+				return from
+			}
+		case to <= phaseClosingNotify && from <= phaseFINSent:
+			return from
+		default:
+			panic(fmt.Sprintf("engine: a stream goes from phase %q to %q", from, to))
+		}
+	}
+}
+
+// closing reports whether a graceful end has begun, for a caller who knows that the stream has
+// not finished.
+func (s *stream) closing() bool { return s.at() >= phaseClosing }
+
+// hasFinished reports whether the QP has let go of the stream.
+func (s *stream) hasFinished() bool { return s.at() >= phaseFinished }
