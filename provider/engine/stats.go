@@ -29,11 +29,16 @@ type counts struct {
 	flushedSends, flushedRecvs, crcErrors atomic.Uint64
 }
 
-// counters returns the counts of q. It allocates them once.
+// counters returns the counts of q. The first call allocates them; the compiler inlines the
+// others.
 func (q *qp) counters() *counts {
 	if n := q.counts.Load(); n != nil {
 		return n
 	}
+	return q.newCounters()
+}
+
+func (q *qp) newCounters() *counts {
 	q.counts.CompareAndSwap(nil, &counts{lowest: math.MaxUint32})
 	return q.counts.Load()
 }

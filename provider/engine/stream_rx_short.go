@@ -38,17 +38,17 @@ func (s *stream) placeWrite(ulpdu []byte) bool {
 	if m == nil || s.rx.c.mFor != s.q {
 		return false
 	}
-	g, ok := s.rx.recv.BeginWrite(ulpdu)
+	g, payload, ok := s.rx.recv.BeginWrite(ulpdu)
 	if !ok || g.STag != m.stag {
 		return false
 	}
-	p, ok := m.slice(g.TO, uint64(len(g.Payload)))
+	p, ok := m.slice(g.TO, uint64(len(payload)))
 	if !ok {
 		return false
 	}
-	copy(p, g.Payload)
-	s.rx.recv.CommitWrite(&g)
-	countSegment(&s.q.counters().received.Write, len(g.Payload), g.Last)
+	copy(p, payload)
+	s.rx.recv.CommitWrite(g, len(payload))
+	countSegment(&s.q.counters().received.Write, len(payload), g.Last)
 	return true
 }
 

@@ -191,26 +191,25 @@ func ParseHeader(b []byte, ulpduLen int) (h Header, n int, err error) {
 }
 
 // A Tagged has the fields of a tagged segment that are needed once its DV is known to be
-// right.
+// right. They are so few that the compiler keeps them in registers.
 type Tagged struct {
-	Last    bool
-	ULPCtl  uint8
-	STag    uint32
-	TO      uint64
-	Payload []byte
+	Last   bool
+	ULPCtl uint8
+	STag   uint32
+	TO     uint64
 }
 
 // ParseTagged parses a ULPDU that is a tagged segment: T set, and DV 1. The payload
 // borrows from ulpdu. It returns false for any other ULPDU, or one that is too short;
 // [Parse] returns which.
-func ParseTagged(ulpdu []byte) (g Tagged, ok bool) {
+func ParseTagged(ulpdu []byte) (g Tagged, payload []byte, ok bool) {
 	if len(ulpdu) < TaggedHeaderLen || ulpdu[0]&^(ctlReservedMask|ctlLast) != ctlTagged|Version {
-		return Tagged{}, false
+		return Tagged{}, nil, false
 	}
 	return Tagged{
 		Last: ulpdu[0]&ctlLast != 0, ULPCtl: ulpdu[1],
-		STag: binary.BigEndian.Uint32(ulpdu[2:]), TO: binary.BigEndian.Uint64(ulpdu[6:]), Payload: ulpdu[TaggedHeaderLen:],
-	}, true
+		STag: binary.BigEndian.Uint32(ulpdu[2:]), TO: binary.BigEndian.Uint64(ulpdu[6:]),
+	}, ulpdu[TaggedHeaderLen:], true
 }
 
 // decode fills a zero header from b, which has exactly its octets.

@@ -350,15 +350,15 @@ func TestImmediateBehindWrites(t *testing.T) {
 	s = newExtended(t, 0, 0)
 	msn = 1
 	for _, h := range []ddp.Header{one, two} {
-		g, ok := s.r.BeginWrite(append(h.AppendTo(nil), make([]byte, 9)...))
+		g, payload, ok := s.r.BeginWrite(append(h.AppendTo(nil), make([]byte, 9)...))
 		if !ok {
 			t.Fatal("not a Write")
 		}
-		s.r.CommitWrite(&g)
+		s.r.CommitWrite(g, len(payload))
 	}
 	imm("after a Write of two segments", true, 18)
-	g, _ := s.r.BeginWrite(append(two.AppendTo(nil), 1))
-	s.r.CommitWrite(&g)
+	g, payload, _ := s.r.BeginWrite(append(two.AppendTo(nil), 1))
+	s.r.CommitWrite(g, len(payload))
 	s.r.CommitSend(OpSend)
 	msn++
 	imm("after a Write and a Send", false, 0)

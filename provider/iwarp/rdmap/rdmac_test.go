@@ -100,7 +100,7 @@ func TestRDMACTakesNoShortWay(t *testing.T) {
 	s := newRDMAC(t, 1, 1)
 	payload := []byte("sixteen octets..")
 	for _, h := range []ddp.Header{WriteHeader(9, 0, true), rdmac(WriteHeader(9, 0, true))} {
-		if g, ok := s.r.BeginWrite(append(h.AppendTo(nil), payload...)); ok {
+		if g, _, ok := s.r.BeginWrite(append(h.AppendTo(nil), payload...)); ok {
 			t.Errorf("DV %d: BeginWrite takes %+v", h.Version, g)
 		}
 	}

@@ -264,28 +264,28 @@ func (r *Receiver) Begin(h *ddp.Header, payloadLen int) (a Action, err error) {
 // and the payload, which borrows from ulpdu. CommitWrite takes the place of Commit.
 //
 // If it returns false, it has decided nothing, and the caller calls Begin.
-func (r *Receiver) BeginWrite(ulpdu []byte) (g ddp.Tagged, ok bool) {
-	g, ok = ddp.ParseTagged(ulpdu)
-	if !ok || r.general || len(g.Payload) == 0 || g.ULPCtl&^ctlReservedMask != Version<<ctlVersionShift|uint8(OpWrite) {
-		return ddp.Tagged{}, false
+func (r *Receiver) BeginWrite(ulpdu []byte) (g ddp.Tagged, payload []byte, ok bool) {
+	g, payload, ok = ddp.ParseTagged(ulpdu)
+	if !ok || r.general || len(payload) == 0 || g.ULPCtl&^ctlReservedMask != Version<<ctlVersionShift|uint8(OpWrite) {
+		return ddp.Tagged{}, nil, false
 	}
 	if t := &r.tagged; t.open && (t.op != OpWrite || t.placed && t.stag != g.STag) {
-		return ddp.Tagged{}, false
+		return ddp.Tagged{}, nil, false
 	}
-	return g, true
+	return g, payload, true
 }
 
-// CommitWrite is Commit for the segment that BeginWrite returned.
-func (r *Receiver) CommitWrite(g *ddp.Tagged) {
+// CommitWrite is Commit for the segment that BeginWrite returned, of n octets of payload.
+func (r *Receiver) CommitWrite(g ddp.Tagged, n int) {
 	r.seq++
 	if g.Last {
-		r.endWrite(len(g.Payload))
+		r.endWrite(n)
 		r.tagged = taggedMessage{}
 		return
 	}
 	t := &r.tagged
 	t.open, t.placed, t.op, t.stag = true, true, OpWrite, g.STag
-	t.done += uint32(len(g.Payload))
+	t.done += uint32(n)
 }
 
 // endWrite keeps the length of the Write, for Immediate Data after it. n is the payload of

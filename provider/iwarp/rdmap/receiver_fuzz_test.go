@@ -54,12 +54,12 @@ func FuzzReceiver(f *testing.F) {
 			if *r != before || in.Len() != inLen || out.Len() != outLen {
 				t.Fatal("Begin changed the receiver")
 			}
-			g, write := r.BeginWrite(ulpdu)
+			g, placed, write := r.BeginWrite(ulpdu)
 			if want := err == nil && a.Kind == PlaceWrite && a.Len > 0; write != want || *r != before {
 				t.Fatalf("% x is of a Write: %v; Begin: %+v, %v", ulpdu, write, a, err)
 			}
-			if write && (g.STag != a.STag || g.TO != a.TO || g.Last != a.Last || len(g.Payload) != a.Len) {
-				t.Fatalf("BeginWrite %+v; Begin: %+v", g, a)
+			if write && (g.STag != a.STag || g.TO != a.TO || g.Last != a.Last || len(placed) != a.Len) {
+				t.Fatalf("BeginWrite %+v with %d octets; Begin: %+v", g, len(placed), a)
 			}
 			inOne, op, wholeSend := r.WholeSend(ulpdu)
 			if want := err == nil && a.Kind == PlaceSend && a.First && a.Last && !a.Opcode.Invalidates(); wholeSend != want || *r != before {
@@ -108,7 +108,7 @@ func FuzzReceiver(f *testing.F) {
 				}
 			}
 			if after := before; write {
-				if after.CommitWrite(&g); *r != after {
+				if after.CommitWrite(g, len(placed)); *r != after {
 					t.Fatal("CommitWrite and Commit leave different receivers")
 				}
 			}
