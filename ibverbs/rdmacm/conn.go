@@ -16,20 +16,21 @@ import (
 // Conn is a connection that Dial or Request.Accept made: a CM id with an event
 // channel of its own, its QP, and whatever else it had to make for them.
 type Conn struct {
-	vctx    *ibverbs.Context
-	ch      *EventChannel
-	id      *ID
-	pd      *ibverbs.PD
-	sendCQ  *ibverbs.CQ
-	recvCQ  *ibverbs.CQ
-	qp      *ibverbs.QP
-	private []byte
-	rdmac   bool
-	onSend  func(*ibverbs.WC)
-	routes  atomic.Pointer[router] // nil before the first Do
+	vctx   *ibverbs.Context
+	ch     *EventChannel
+	id     *ID
+	pd     *ibverbs.PD
+	sendCQ *ibverbs.CQ
+	recvCQ *ibverbs.CQ
+	qp     *ibverbs.QP
+	onSend func(*ibverbs.WC)
+	routes atomic.Pointer[router] // nil before the first Do
 
 	mu       sync.Mutex
 	watching *watch // nil before the first Done, but on devices of the kernel
+	up       bool   // the connection is established, so that its events are for watching
+	private  []byte
+	rdmac    bool
 
 	closing  sync.Mutex // held through Close, and guards what follows
 	receiver *Receiver  // nil without one
@@ -41,6 +42,7 @@ type Conn struct {
 
 // watch waits for the end of a connection on behalf of all who ask.
 type watch struct {
+	begun bool            // the goroutine has been started; under Conn.mu
 	ended context.Context // ends when the watch is over
 	end   context.CancelFunc
 	ctx   context.Context // ends the watch early
@@ -63,14 +65,37 @@ func newConn(ch *EventChannel, id *ID, cfg *ConnConfig) (*Conn, error) {
 	return c, err
 }
 
+// offered notes what the request of ev brought, for Prepare.
+func (c *Conn) offered(ev *Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.private = ev.PrivateData
+}
+
 // established notes that there is a connection, and what ev says of it: the peer's
 // answer, or its request.
 func (c *Conn) established(ev *Event) {
-	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
+	c.closing.Lock()
 	c.disconnect = true
-	if c.watchedFromStart() {
-		c.watched()
+	c.closing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.private, c.rdmac = ev.PrivateData, ev.RDMAC
+	c.up = true
+	switch {
+	case c.watching != nil: // since Prepare
+		c.watching.start(c.ch)
+	case c.watchedFromStart():
+		c.watching = newWatch()
+		c.watching.start(c.ch)
 	}
+}
+
+// isUp reports whether the connection has been established.
+func (c *Conn) isUp() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up
 }
 
 // watchedFromStart reports whether somebody has to wait for the end of the connection all the
@@ -201,12 +226,21 @@ func (c *Conn) PrivateData() []byte {
 	if c == nil {
 		return nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.private
 }
 
 // RDMAC reports whether the connection speaks the RDMA Consortium's version of the
 // protocols, as [Event].RDMAC says.
-func (c *Conn) RDMAC() bool { return c != nil && c.rdmac }
+func (c *Conn) RDMAC() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rdmac
+}
 
 // LocalAddr returns our address of the connection.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.ID().LocalAddr() }
@@ -215,7 +249,8 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.ID().LocalAddr() }
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.ID().RemoteAddr() }
 
 // Done returns a channel that is closed when the connection has ended, whoever
-// ended it and how, or the Conn is closed. QP.Cause may know why.
+// ended it and how, or the Conn is closed. QP.Cause may know why. In ConnConfig.Prepare it may be
+// called as well: the channel is also closed when Dial or Accept fails.
 //
 // The first call of Done, Wait or Shutdown starts a goroutine that waits for
 // the end; it is gone when the connection is. On devices of the kernel it is there
@@ -233,20 +268,35 @@ func (c *Conn) watched() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.watching == nil {
-		w := new(watch)
-		w.ended, w.end = context.WithCancel(context.Background())
-		w.ctx, w.stop = context.WithCancel(context.Background())
-		c.watching = w
-		go w.wait(c.ch)
+		c.watching = newWatch()
+		if c.up {
+			c.watching.start(c.ch)
+		}
 	}
 	return c.watching.ended
 }
 
-// noWatch is what a Conn has that was closed before anybody asked.
-var noWatch = func() *watch {
+func newWatch() *watch {
 	w := new(watch)
 	w.ended, w.end = context.WithCancel(context.Background())
-	w.stop = func() {}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	return w
+}
+
+// start has w read the events of a connection that is established. Before that, they are for the
+// Dial or Accept that waits for ESTABLISHED. Conn.mu is held.
+func (w *watch) start(ch *EventChannel) {
+	if !w.begun {
+		w.begun = true
+		go w.wait(ch)
+	}
+}
+
+// noWatch is what a Conn has that was closed before anybody asked.
+var noWatch = func() *watch {
+	w := newWatch()
+	w.begun = true
+	w.stop()
 	w.end()
 	return w
 }()
@@ -351,9 +401,17 @@ func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
 // [*ibverbs.Error] that wraps ctx.Err(), and the connection may still be there.
 //
 // Nil does not mean that the peer's program has processed everything.
+//
+// Before Dial or Accept has established the connection, there is nothing to shut down, and the
+// error wraps ENOTCONN: an error of ConnConfig.Prepare ends Dial or Accept.
 func (c *Conn) Shutdown(ctx context.Context) error {
 	if c == nil || c.id == nil {
 		return errNil(opShutdown, "connection")
+	}
+	if !c.isUp() {
+		return object.Errorf(opShutdown, c.peer(), syscall.ENOTCONN,
+			"Dial or Accept has not established the connection; to end them, end their context, "+
+				"or return an error from ConnConfig.Prepare")
 	}
 	// Watching ends a Drain that can't end by itself.
 	drainCtx, cancel := context.WithCancel(ctx)
@@ -449,6 +507,10 @@ func (c *Conn) endWatch() {
 		c.watching = noWatch
 	}
 	w := c.watching
+	if !w.begun {
+		w.begun = true // never
+		w.end()
+	}
 	c.mu.Unlock()
 	w.stop()
 	<-w.ended.Done()

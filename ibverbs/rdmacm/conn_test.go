@@ -36,7 +36,17 @@ func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
 // pair connects two Conns. Their configurations may be nil.
 func pair(t testing.TB, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
 	t.Helper()
-	ctx := timeout(t)
+	client, server = pairOf(t, timeout(t), dial, accept)
+	t.Cleanup(func() {
+		ok(t, client.Close())
+		ok(t, server.Close())
+	})
+	return client, server
+}
+
+// pairOf is pair within the time of ctx, for a caller that closes the Conns.
+func pairOf(t testing.TB, ctx context.Context, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
+	t.Helper()
 	vctx, addr := device(t)
 	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
 	t.Cleanup(func() { ok(t, l.Close()) })
@@ -50,10 +60,6 @@ func pair(t testing.TB, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm
 	}()
 	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), dial))
 	ok(t, <-accepted)
-	t.Cleanup(func() {
-		ok(t, client.Close())
-		ok(t, server.Close())
-	})
 	return client, server
 }
 

@@ -203,7 +203,7 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 		return nil, err
 	}
 	c, err := newConn(r.ch, r.id, cfg)
-	c.private = r.ev.PrivateData // for Prepare
+	c.offered(r.ev)
 	var param *ConnParam
 	if err == nil {
 		param, err = c.prepare(ctx, cfg, r.ev.ResponderResources, r.ev.InitiatorDepth)

@@ -1,0 +1,122 @@
+package rdmacm_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// waiters are the calls that wait for the end of a connection or for a message. Each returns when
+// the connection has ended.
+var waiters = map[string]func(ctx context.Context, c *rdmacm.Conn, rcv *rdmacm.Receiver) error{
+	"Receive": func(ctx context.Context, _ *rdmacm.Conn, rcv *rdmacm.Receiver) error {
+		_, err := rcv.Receive(ctx)
+		if errors.Is(err, ibverbs.ErrFlushed) || errors.Is(err, syscall.ENOTCONN) {
+			return nil
+		}
+		return err
+	},
+	"Done": func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.Receiver) error {
+		select {
+		case <-c.Done():
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	},
+	"Wait": func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.Receiver) error { return c.Wait(ctx) },
+	"UntilEnd": func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.Receiver) error {
+		until, cancel := c.UntilEnd(ctx)
+		defer cancel()
+		<-until.Done()
+		return ctx.Err()
+	},
+}
+
+// TestConnWaitsFromPrepare: what waits for the end of a connection may be started in Prepare. It
+// does not take the event from Dial or Accept that the connection is there.
+func TestConnWaitsFromPrepare(t *testing.T) {
+	rounds := 25
+	if onKernel() {
+		rounds = 3
+	}
+	for name, wait := range waiters {
+		t.Run(name, func(t *testing.T) {
+			for i := range rounds {
+				var waiting sync.WaitGroup
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				t.Cleanup(func() { cancel(); waiting.Wait() }) // also if there is no connection
+				prepare := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+					rcv, err := rdmacm.NewReceiver(c, 1, 16)
+					if err != nil {
+						return err
+					}
+					if i == 0 {
+						c.Done() // so that nothing depends on which goroutine is faster
+					}
+					waiting.Go(func() {
+						if err := wait(ctx, c, rcv); err != nil {
+							t.Errorf("round %d: %v", i, err)
+						}
+					})
+					if i == 0 {
+						time.Sleep(20 * time.Millisecond)
+					}
+					return nil
+				}
+				cfg := &rdmacm.ConnConfig{Prepare: prepare}
+				client, server := pairOf(t, ctx, cfg, cfg)
+				ok(t, client.Disconnect())
+				waiting.Wait()
+				ok(t, client.Close())
+				ok(t, server.Close())
+			}
+		})
+	}
+}
+
+// TestConnFailsWhileWaitedFor: a Dial or Accept that fails ends what has been waiting since Prepare.
+func TestConnFailsWhileWaitedFor(t *testing.T) {
+	ctx := timeout(t)
+	refused := errors.New("refused by Prepare")
+	var waiting sync.WaitGroup
+	prepare := func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+		done := c.Done()
+		waiting.Go(func() { <-done })
+		return refused
+	}
+	vctx, addr := device(t)
+	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	defer l.Close()
+	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Prepare: prepare})
+	wantErr(t, "Dial", err, refused)
+	waiting.Go(func() {
+		if _, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil); err == nil {
+			t.Error("Dial succeeds, though Accept has failed")
+		}
+	})
+	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	_, err = req.Accept(ctx, &rdmacm.ConnConfig{Prepare: prepare})
+	wantErr(t, "Accept", err, refused)
+	waiting.Wait()
+}
+
+// TestConnShutdownInPrepare: there is no connection yet, and Shutdown says so at once.
+func TestConnShutdownInPrepare(t *testing.T) {
+	ctx := timeout(t)
+	var inPrepare error
+	client, _ := pair(t, &rdmacm.ConnConfig{
+		Prepare: func(ctx context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+			inPrepare = c.Shutdown(ctx)
+			return nil
+		},
+	}, nil)
+	wantErr(t, "Shutdown in Prepare", inPrepare, syscall.ENOTCONN, "Conn.Shutdown", "not established")
+	ok(t, client.Shutdown(ctx))
+}
