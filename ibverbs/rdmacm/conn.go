@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
 )
 
 // Conn is a connection that Dial or Request.Accept made: a CM id with an event
@@ -386,21 +389,28 @@ func (c *Conn) Err(wc *ibverbs.WC) error {
 func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
 
 // Shutdown ends the connection in order: it waits for the completion of
-// everything in the send queue as QP.Drain does, disconnects, and waits until
-// that is through. Receives that are still posted are flushed. Post no more
-// when calling it. Completions stay in the CQs; a program may go on polling
+// everything in the send queue as QP.Drain does, disconnects, and waits until the peer's side has
+// taken what was sent and closed the connection, too. Receives that are still posted are flushed.
+// Post no more when calling it. Completions stay in the CQs; a program may go on polling
 // meanwhile. Afterwards, Close.
 //
-// The error is nil when the connection is over, also when the peer ended it
-// first: how each work request fared is in its completion. If a Terminate ended the connection,
-// of either side and also after the last completion, it is an [*ibverbs.Error] with the
-// [*ibverbs.TerminateError] of QP.Cause: the completion of a Send or Write does not say
-// that the peer took it. So it is nil on devices of the kernel, which report no Terminates. It is
-// [ibverbs.ErrNoneSignaled] when the connection is over, but QP.Drain could not wait for
-// unsignalled work, so that nobody knows whether that succeeded. When ctx ends it is an
-// [*ibverbs.Error] that wraps ctx.Err(), and the connection may still be there.
+// The error is nil when both sides have closed the connection, also when the peer did so first: how
+// each work request fared is in its completion, which does not say that the peer took it. Nil
+// does not mean either that the peer's program has processed everything.
 //
-// Nil does not mean that the peer's program has processed everything.
+// Otherwise the error is an [*ibverbs.Error] with the address of the peer. On the engine it wraps
+// QP.Cause if the connection ended in another way, also after the last completion:
+//   - a Terminate of either side is the [*ibverbs.TerminateError];
+//   - a peer that took nothing and did not close its side for as long as the device waits is
+//     [os.ErrDeadlineExceeded]. The engine then resets the connection: what the peer has not received is
+//     lost. While Shutdown waits that time is engine.Options.SendTimeout, 60 s unless it is set,
+//     or CloseTimeout if that is longer;
+//   - a peer that reset the connection is ECONNRESET.
+//
+// Devices of the kernel report none of these, and it is nil. It is [ibverbs.ErrNoneSignaled] when the
+// connection is over, but QP.Drain could not wait for unsignalled work, so that nobody knows whether
+// that succeeded. When ctx ends the error wraps ctx.Err(). The connection may still be there then, and
+// Shutdown may be called again; from then on the peer has CloseTimeout.
 //
 // Before Dial or Accept has established the connection, there is nothing to shut down, and the
 // error wraps ENOTCONN: an error of ConnConfig.Prepare ends Dial or Accept.
@@ -412,6 +422,9 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 		return object.Errorf(opShutdown, c.peer(), syscall.ENOTCONN,
 			"Dial or Accept has not established the connection; to end them, end their context, "+
 				"or return an error from ConnConfig.Prepare")
+	}
+	if h, ok := object.QP(c.qp).(provider.EndHolder); ok {
+		defer h.HoldEnd()()
 	}
 	// Watching ends a Drain that can't end by itself.
 	drainCtx, cancel := context.WithCancel(ctx)
@@ -430,10 +443,11 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 		return err
 	}
 	if c.Wait(ctx) != nil {
-		return object.GaveUp(ctx, opShutdown, c.peer(), ctx.Err(), "the connection ended")
+		return object.GaveUp(ctx, opShutdown, c.peer(), ctx.Err(),
+			"the connection ended; the peer may not have taken everything, and Close drops the rest")
 	}
-	if term := (*ibverbs.TerminateError)(nil); errors.As(c.qp.Cause(), &term) {
-		return &ibverbs.Error{Op: opShutdown, Object: c.peer(), Err: c.qp.Cause()}
+	if err := disorder(c.qp.Cause()); err != nil {
+		return &ibverbs.Error{Op: opShutdown, Object: c.peer(), Err: err}
 	}
 	if errors.Is(drained, ibverbs.ErrNoneSignaled) {
 		return drained
@@ -442,6 +456,20 @@ func (c *Conn) Shutdown(ctx context.Context) error {
 }
 
 const opShutdown = "Conn.Shutdown"
+
+// disorder returns an error if a connection has not ended in order, for which cause is QP.Cause: by
+// neither a close of the peer nor one of this side. A Terminate says itself what the peer did not
+// take.
+func disorder(cause error) error {
+	switch term := (*ibverbs.TerminateError)(nil); {
+	case cause == nil, errors.Is(cause, io.EOF), errors.Is(cause, os.ErrClosed):
+		return nil
+	case errors.As(cause, &term):
+		return cause
+	}
+	return fmt.Errorf("%w; work that is complete may not have reached the peer: "+
+		"connect again, and repeat what its program has not answered", cause)
+}
 
 // isNotConnected reports whether a disconnect failed because the peer was faster
 // and its event has not come up yet.

@@ -117,7 +117,7 @@ func (q *qp) enterRTS(s *stream, ord int) error {
 }
 
 // disconnect ends the connection gracefully: what is in the send queue is sent,
-// then FIN; when the peer's FIN has come, or CloseTimeout has passed without any
+// then FIN; when the peer's FIN has come, or closeTimeout has passed without any
 // progress, the QP goes to ERR and onDown is called. It does not wait. Without a
 // connection it does nothing.
 //

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
@@ -20,6 +21,7 @@ import (
 // Before that it holds the watch over a graceful end.
 type linger struct {
 	mu    sched.Mutex[locks.Linger]
+	holds int32 // how many calls of HoldEnd are not released
 	watch *endWatch
 
 	// Until startLinger is called, these are guarded by the stream's locks.
@@ -63,8 +65,9 @@ func (l *linger) stopTimer() {
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
 // ours comes, or its FIN does not come. A peer that moves a little now and then has
-// SendTimeout for each closingLeast octets, so that a graceful end is over some time. The
-// time that an object of ours takes does not count (see closingExpired).
+// SendTimeout for each closingLeast octets, so that a graceful end is over some time. While
+// somebody waits for the end (HoldEnd), SendTimeout replaces a shorter CloseTimeout. The time
+// that an object of ours takes does not count (see closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -73,11 +76,50 @@ func (s *stream) watchClosing() {
 		return
 	}
 	now := time.Now() // before the timer is set, which must not fire early
-	l.after(s.dev.opts.CloseTimeout, s.closingExpired)
+	timeout := s.closeTimeout()
+	l.after(timeout, s.closingExpired)
 	w := l.watch
-	w.from, w.until, w.seen = now, now.Add(s.dev.opts.CloseTimeout), s.closingMoved()
+	w.from, w.until, w.seen = now, now.Add(timeout), s.closingMoved()
 	if w.since.IsZero() || w.seen-w.at >= closingLeast {
 		w.since, w.at = now, w.seen
+	}
+}
+
+// closeTimeout is how long a graceful end may get nowhere. linger.mu is held.
+func (s *stream) closeTimeout() time.Duration {
+	timeout := s.dev.opts.CloseTimeout
+	switch {
+	case s.linger.holds == 0:
+	case s.dev.opts.SendTimeout < 0:
+		timeout = noCloseTimeout
+	default:
+		timeout = max(timeout, s.dev.opts.SendTimeout)
+	}
+	return timeout
+}
+
+// noCloseTimeout is longer than any program waits.
+const noCloseTimeout = 365 * 24 * time.Hour
+
+// HoldEnd implements provider.EndHolder.
+func (q *qp) HoldEnd() (release func()) {
+	s := q.stream.Load()
+	if s == nil {
+		return func() {}
+	}
+	s.hold(1)
+	return sync.OnceFunc(func() { s.hold(-1) })
+}
+
+// hold adds n to those that wait for the end of a stream, and gives the peer the time anew that it
+// has then.
+func (s *stream) hold(n int32) {
+	l := &s.linger
+	l.mu.Lock()
+	l.holds += n
+	l.mu.Unlock()
+	if s.closing() {
+		s.watchClosing()
 	}
 }
 

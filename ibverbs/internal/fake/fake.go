@@ -306,8 +306,8 @@ func (q *QP) Query() (provider.QPAttr, provider.QPInitAttr, error) {
 	return provider.QPAttr{State: provider.QPRTS}, init, q.p.called("query qp")
 }
 
-// Cause implements provider.QP.
-func (q *QP) Cause() error { return os.ErrDeadlineExceeded }
+// Cause implements provider.QP: the peer has closed the connection.
+func (q *QP) Cause() error { return io.EOF }
 
 // Cookie implements provider.QP.
 func (q *QP) Cookie() any { return q.Init.Cookie }

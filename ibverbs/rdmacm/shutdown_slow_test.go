@@ -1,0 +1,119 @@
+package rdmacm_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// slowPeer is a connection of an engine with opts to a peer that speaks TCP only and has read
+// nothing since the start-up.
+func slowPeer(t *testing.T, opts *engine.Options) (*rdmacm.Conn, *net.TCPConn) {
+	t.Helper()
+	ctx := timeout(t)
+	vctx := must[*ibverbs.Context](t)(ibverbs.Open(engine.New(opts), ""))
+	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	defer l.Close()
+	accepted := make(chan *net.TCPConn, 1)
+	go func() {
+		defer close(accepted)
+		if c, err := l.Accept(); err == nil {
+			readRequest(c)
+			_, _ = c.Write([]byte(reply))
+			accepted <- c.(*net.TCPConn)
+		}
+	}()
+	at := netip.MustParseAddrPort(l.Addr().String())
+	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, at, nil))
+	peer := <-accepted
+	t.Cleanup(func() {
+		_ = peer.Close()
+		ok(t, c.Close())
+		ok(t, vctx.Close())
+	})
+	return c, peer
+}
+
+// sendTo sends a message of n octets, which is complete before the peer has read it.
+func sendTo(t *testing.T, c *rdmacm.Conn, n int) {
+	t.Helper()
+	mr := must[*ibverbs.MR](t)(c.PD().AllocMR(n, 0))
+	t.Cleanup(func() { ok(t, mr.Close()) })
+	ok(t, c.Send(timeout(t), must[ibverbs.SGE](t)(mr.SGE(0, n))))
+}
+
+// TestConnShutdownWaitsForAPausedPeer: a peer that takes nothing for several times CloseTimeout, and
+// goes on then, gets everything. Shutdown waits for it.
+func TestConnShutdownWaitsForAPausedPeer(t *testing.T) {
+	const size = 100_000
+	c, peer := slowPeer(t, &engine.Options{CloseTimeout: 30 * time.Millisecond})
+	sendTo(t, c, size)
+	read := make(chan error, 1)
+	go func() {
+		time.Sleep(300 * time.Millisecond)
+		n, err := io.Copy(io.Discard, peer)
+		if err == nil && n < size {
+			err = io.ErrUnexpectedEOF
+		}
+		_ = peer.Close()
+		read <- err
+	}()
+	ok(t, c.Shutdown(timeout(t)))
+	ok(t, <-read)
+}
+
+// TestConnShutdownNamesALoss: where the engine has reset the connection, or the peer has, Shutdown does
+// not return nil.
+func TestConnShutdownNamesALoss(t *testing.T) {
+	for name, tc := range map[string]struct {
+		peer  func(*net.TCPConn)
+		want  error
+		words string
+	}{
+		"the peer hangs":  {func(*net.TCPConn) {}, os.ErrDeadlineExceeded, "did not close its side in time"},
+		"the peer resets": {func(c *net.TCPConn) { reset(c) }, syscall.ECONNRESET, "reset by peer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, peer := slowPeer(t, &engine.Options{
+				CloseTimeout: 30 * time.Millisecond, SendTimeout: 200 * time.Millisecond})
+			sendTo(t, c, 1000)
+			tc.peer(peer)
+			err := c.Shutdown(timeout(t))
+			wantErr(t, "Shutdown", err, tc.want, "Conn.Shutdown "+c.RemoteAddr().String(), tc.words,
+				"may not have reached the peer")
+		})
+	}
+}
+
+// TestConnShutdownGivesUp: when ctx ends before the peer has closed its side, nothing is lost yet, and
+// another Shutdown goes on. Only without one the peer has CloseTimeout.
+func TestConnShutdownGivesUp(t *testing.T) {
+	c, peer := slowPeer(t, &engine.Options{CloseTimeout: 500 * time.Millisecond})
+	sendTo(t, c, 1000)
+	short, cancel := context.WithTimeout(context.Background(), 700*time.Millisecond)
+	defer cancel()
+	wantErr(t, "Shutdown", c.Shutdown(short), context.DeadlineExceeded,
+		"Conn.Shutdown "+c.RemoteAddr().String(), "the peer may not have taken everything")
+	go func() {
+		_, _ = io.Copy(io.Discard, peer)
+		_ = peer.Close()
+	}()
+	ok(t, c.Shutdown(timeout(t)))
+
+	c, _ = slowPeer(t, &engine.Options{CloseTimeout: 100 * time.Millisecond})
+	sendTo(t, c, 1000)
+	short, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	wantErr(t, "Shutdown", c.Shutdown(short), context.DeadlineExceeded)
+	ok(t, c.Wait(timeout(t)))
+	wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
+}
