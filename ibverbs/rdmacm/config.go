@@ -77,6 +77,13 @@ type ConnConfig struct {
 	// the peer, and we, may have outstanding. 0 means DefaultReadDepth, or
 	// less if the device or, when accepting, the peer's offer is less, but at
 	// least 1. Negative means none.
+	//
+	// InitiatorDepth is a limit on either side. ResponderResources is one only for Dial. On
+	// iWARP an acceptor that says less than the peer's ORD, or none, serves that many Reads all
+	// the same, as far as the device can: the peer's ORD is a request for them, which an
+	// acceptor may not answer with less (RFC 6581 section 9.1), and siw and the engine meet it. To serve
+	// no Reads, give regions no AccessRemoteRead, or reject a Request whose ResponderResources
+	// are too many; engine.Options.MaxIRD bounds them for all connections of a device.
 	ResponderResources int
 	InitiatorDepth     int
 

@@ -50,8 +50,11 @@ type ConnParam struct {
 	// being zeros.
 	PrivateData []byte
 
-	ResponderResources int // IRD: RDMA Reads of the peer that we serve at a time
-	InitiatorDepth     int // ORD: RDMA Reads that we have outstanding
+	// ResponderResources is the IRD: RDMA Reads of the peer that we serve at a time. On iWARP
+	// Accept raises it to what the peer asks for, as ConnConfig says.
+	ResponderResources int
+
+	InitiatorDepth int // ORD: RDMA Reads that we have outstanding
 
 	// RetryCount and RNRRetryCount, of InfiniBand and RoCE alone: how often either end
 	// sends a packet again that is not acknowledged, which the end that connects says
