@@ -29,6 +29,7 @@ type Conn struct {
 	onSend func(*ibverbs.WC)
 	routes atomic.Pointer[router] // nil before the first Do
 
+	left     atomic.Int32 // departure: whether this side has ended the connection, and how
 	mu       sync.Mutex
 	watching *watch // nil before the first Done, but on devices of the kernel
 	up       bool   // the connection is established, so that its events are for watching
@@ -386,7 +387,17 @@ func (c *Conn) Err(wc *ibverbs.WC) error {
 
 // Disconnect ends the connection at once (rdma_disconnect). What is still in
 // the queues is flushed; what of it the peer gets is not defined.
-func (c *Conn) Disconnect() error { return c.ID().Disconnect() }
+func (c *Conn) Disconnect() error {
+	if c == nil {
+		return c.ID().Disconnect()
+	}
+	first := c.left.CompareAndSwap(0, disconnectedHere)
+	err := c.id.Disconnect()
+	if err != nil && first {
+		c.left.CompareAndSwap(disconnectedHere, 0) // the peer was faster
+	}
+	return err
+}
 
 // Shutdown ends the connection in order: it waits for the completion of
 // everything in the send queue as QP.Drain does, disconnects, and waits until the peer's side has
@@ -490,6 +501,7 @@ func (c *Conn) Close() error {
 	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
+	c.left.Store(closedHere)
 	if c.disconnect {
 		c.disconnect = false
 		_ = c.id.Disconnect() // it doesn't matter if the peer was faster

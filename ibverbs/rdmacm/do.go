@@ -23,6 +23,10 @@ import (
 // belongs to the device until it is complete, for which QP.Drain waits, or the Conn is closed.
 // With a ctx that has ended already, Do posts nothing.
 //
+// After a Disconnect, Shutdown or Close of this side, and for work that one of them cut off, the
+// error names the call and the peer, and errors.Is finds [os.ErrClosed] in it, and
+// [ibverbs.ErrFlushed] as well if the work was flushed.
+//
 // Over the engine Do allocates nothing, other than for errors, for a ctx that is not the one of the
 // call before, and for more calls at a time than there were before. The kernel provider allocates
 // where it sleeps.
@@ -40,10 +44,10 @@ func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	}
 	call, err := r.begin(ctx, op, len(wrs))
 	if err != nil {
-		return err
+		return c.ownEnd(op, err)
 	}
 	call.wrs = append(call.wrs, wrs...)
-	return r.perform(ctx, op, call)
+	return c.ownEnd(op, r.perform(ctx, op, call))
 }
 
 // Write writes src to the beginning of dst at the peer (RDMA Write). That it is complete says that
@@ -82,12 +86,12 @@ func (c *Conn) one(ctx context.Context, op string, opcode ibverbs.WROpcode, sge 
 	}
 	call, err := r.begin(ctx, op, 1)
 	if err != nil {
-		return err
+		return c.ownEnd(op, err)
 	}
 	call.sge[0] = sge
 	wr.SGList = call.sge[:]
 	call.wrs = append(call.wrs, wr)
-	return r.perform(ctx, op, call)
+	return c.ownEnd(op, r.perform(ctx, op, call))
 }
 
 // router returns the Conn's router for a call of op with n work requests, which the first call
@@ -105,7 +109,7 @@ func (c *Conn) router(op string, n int) (*router, error) {
 		}
 		_, init, err := c.qp.Query()
 		if err != nil {
-			return nil, err
+			return nil, c.ownEnd(op, err)
 		}
 		// What is complete, but not yet polled, needs room in the CQ, and no longer in the queue.
 		room := c.sendCQ.CQE()

@@ -37,10 +37,24 @@ func localCatastrophe(reason string) *iwarp.Error {
 		Code: iwarp.RDMAPUnspecified, Reason: reason}
 }
 
-// Ends without a Terminate.
+// ownEnd is the cause of an end that this side has made. It is os.ErrClosed for errors.Is, and does
+// not have the text of that, which is about files.
+type ownEnd string
+
+func (e ownEnd) Error() string { return string(e) }
+
+// Is implements the protocol of errors.Is.
+func (e ownEnd) Is(target error) bool { return target == os.ErrClosed }
+
+// Ends that this side has made.
+const (
+	errModified     ownEnd = "this side moved the queue pair to IBV_QPS_ERR"
+	errDisconnected ownEnd = "this side disconnected"
+	errDestroyed    ownEnd = "this side closed the queue pair"
+)
+
+// Other ends without a Terminate.
 var (
-	errModified     = fmt.Errorf("queue pair modified to ERR: %w", os.ErrClosed)
-	errDisconnected = fmt.Errorf("disconnected: %w", os.ErrClosed)
 	errPeerClosed   = fmt.Errorf("the peer closed the connection: %w", io.EOF)
 	errPeerCut      = fmt.Errorf("the peer closed the connection inside an FPDU: %w", io.ErrUnexpectedEOF)
 	errCloseTimeout = fmt.Errorf("the peer did not close its side in time, and the connection was reset: %w", os.ErrDeadlineExceeded)

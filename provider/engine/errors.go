@@ -207,6 +207,10 @@ func speaks(b []byte) string {
 
 // notConnected is EINVAL for a post to the send queue of a QP in state.
 func notConnected(state provider.QPState) error {
+	if state == provider.QPSQD {
+		return fmt.Errorf("this side is ending the connection, the queue pair is in %s; "+
+			"post before Shutdown or Disconnect: %w", state, syscall.EINVAL)
+	}
 	return fmt.Errorf("not connected, the queue pair is in %s; post after Dial or Accept has returned: %w", state, syscall.EINVAL)
 }
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -187,8 +186,6 @@ func (q *qp) isClosed() bool {
 func (q *qp) name() string { return fmt.Sprintf("qp %d", q.qpn) }
 
 func (q *qp) getState() provider.QPState { return provider.QPState(q.state.Load()) }
-
-var errDestroyed = fmt.Errorf("queue pair destroyed: %w", os.ErrClosed)
 
 // Close implements provider.QP. A connection ends with a FIN after the FPDU
 // that is under way and no Terminate, as with siw. What was posted is flushed

@@ -1,0 +1,65 @@
+package rdmacm
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+)
+
+// What Conn.left says.
+const (
+	disconnectedHere = 1 + iota // by Disconnect or Shutdown
+	closedHere
+)
+
+// ownEndError is why a call of a Conn failed whose connection this side has ended. It is os.ErrClosed
+// for errors.Is.
+type ownEndError struct {
+	text string
+	err  error // what the device said
+}
+
+func (e *ownEndError) Error() string { return e.text }
+
+// Unwrap returns the error of the device, for errors.Is and As.
+func (e *ownEndError) Unwrap() error { return e.err }
+
+// Is implements the protocol of errors.Is.
+func (e *ownEndError) Is(target error) bool { return target == os.ErrClosed }
+
+// ownEnd returns err, or if it comes of this side's end of the connection, an error of op that says so:
+// the device has another one for each place where that may meet a call.
+func (c *Conn) ownEnd(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	left := c.left.Load()
+	if left == 0 || !c.fromOwnEnd(err) {
+		return err
+	}
+	text := "this side has ended the connection (Conn.Shutdown or Disconnect)"
+	if left == closedHere {
+		text = "this side has closed the connection (Conn.Close)"
+	}
+	if errors.Is(err, ibverbs.ErrFlushed) {
+		text += " before the work was complete"
+	}
+	return &ibverbs.Error{Op: op, Object: c.peer(), Err: &ownEndError{text, err}}
+}
+
+// fromOwnEnd reports whether err may come of an end that this side has made: an object was closed, work
+// was flushed for no other reason, or the queue takes no more work.
+func (c *Conn) fromOwnEnd(err error) bool {
+	if errors.Is(err, os.ErrClosed) {
+		return true
+	}
+	cause := c.qp.Cause()
+	if cause != nil && !errors.Is(cause, os.ErrClosed) {
+		return false
+	}
+	var refused *ibverbs.PostError
+	return errors.Is(err, ibverbs.ErrFlushed) ||
+		errors.As(err, &refused) && (errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTCONN))
+}

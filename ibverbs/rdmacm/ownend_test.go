@@ -1,0 +1,83 @@
+package rdmacm_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// TestConnCallsAfterOwnEnd: whatever a call of a Conn meets when this side ends the connection, it returns
+// one error for it, which says so.
+func TestConnCallsAfterOwnEnd(t *testing.T) {
+	if onKernel() {
+		t.Skip("QP.Cause is nil on the kernel, so that a call may meet the end without it")
+	}
+	for name, end := range map[string]func(c *rdmacm.Conn) error{
+		"Shutdown":   func(c *rdmacm.Conn) error { return c.Shutdown(timeout(t)) },
+		"Disconnect": (*rdmacm.Conn).Disconnect,
+		"Close":      (*rdmacm.Conn).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 30 {
+				client, server := pair(t, nil, nil)
+				theirs := must[*ibverbs.MR](t)(server.PD().AllocMR(64, remoteRights))
+				ours := must[*ibverbs.MR](t)(client.PD().AllocMR(64, 0))
+				remote := must[ibverbs.RemoteRegion](t)(theirs.Remote(0, 64))
+				sge := must[ibverbs.SGE](t)(ours.SGE(0, 64))
+				peer := client.RemoteAddr().String()
+				var calls sync.WaitGroup
+				for range 4 {
+					calls.Go(func() {
+						for {
+							if err := client.Write(timeout(t), remote, sge); err != nil {
+								checkOwnEnd(t, err, peer)
+								return
+							}
+						}
+					})
+				}
+				ok(t, end(client))
+				calls.Wait()
+				checkOwnEnd(t, client.Write(timeout(t), remote, sge), peer)
+				ok(t, ours.Close())
+				ok(t, theirs.Close())
+			}
+		})
+	}
+}
+
+// checkOwnEnd checks the error of a Conn.Write to peer after this side has ended the connection.
+func checkOwnEnd(t *testing.T, err error, peer string) {
+	t.Helper()
+	var e *ibverbs.Error
+	if !errors.Is(err, os.ErrClosed) || !errors.As(err, &e) || e.Op != "Conn.Write" || e.Object != peer ||
+		!strings.Contains(err.Error(), "this side has") || strings.Contains(err.Error(), "file already") {
+		t.Errorf("Write returns %v", err)
+	}
+}
+
+// TestCauseOfOwnEnd: the cause of an end that this side has made does not speak of files.
+func TestCauseOfOwnEnd(t *testing.T) {
+	if onKernel() {
+		return // QP.Cause is nil
+	}
+	client, _ := pair(t, nil, nil)
+	ok(t, client.Shutdown(timeout(t)))
+	wantErr(t, "Cause", client.QP().Cause(), os.ErrClosed, "this side disconnected")
+	if strings.Contains(client.QP().Cause().Error(), "file") {
+		t.Error(client.QP().Cause())
+	}
+}
+
+// TestCallOnAClosedConn: the first call of a Conn that is closed names the call and the peer.
+func TestCallOnAClosedConn(t *testing.T) {
+	client, _ := pair(t, nil, nil)
+	peer := client.RemoteAddr().String()
+	ok(t, client.Close())
+	wantErr(t, "Send", client.Send(timeout(t), ibverbs.SGE{}), os.ErrClosed, "Conn.Send "+peer, "this side has closed")
+}
