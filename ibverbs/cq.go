@@ -22,11 +22,14 @@ type CQ struct {
 	armed  atomic.Bool // by ReqNotify; CompChannel.Next owes an event
 	events uint64      // seen on the channel, under ch.mu
 
-	// drain.go: while aside is set Poll takes the long way.
+	// drain.go: while aside is set poll takes the long way.
 	mu      sync.RWMutex
 	aside   bool
 	markers []*marker
 	held    []WC
+
+	taken func() string // cqtaken.go: why the program may not poll, nil if it may; under mu
+	long  bool          // aside is set, or taken is: Poll takes the long way
 }
 
 // CQOptions are the arguments of ibv_create_cq that have a default. Nil is the
@@ -86,14 +89,18 @@ func (cq *CQ) ok(op string) error {
 // Poll moves up to len(wc) completions into wc, oldest first, and says how many
 // (ibv_poll_cq). It returns at once, with 0 if there are none, and does not
 // allocate. A completion that reports a failure is not an error of Poll: see
-// WC.Err.
+// WC.Err. EBUSY: the calls of an rdmacm.Conn or an rdmacm.Receiver take the completions.
 func (cq *CQ) Poll(wc []WC) (int, error) {
 	if cq == nil || cq.p == nil {
 		return 0, errNil("ibv_poll_cq", "cq")
 	}
 	cq.mu.RLock()
-	if cq.aside {
+	if cq.long {
+		busy := cq.busy()
 		cq.mu.RUnlock()
+		if busy != nil {
+			return 0, busy
+		}
 		return cq.pollAside(wc)
 	}
 	n, err := cq.p.Poll(wc)
@@ -128,6 +135,11 @@ func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 // going to one of them. Don't arm the same CQ with ReqNotify(true) in the
 // meantime: some devices then forget that PollWait armed it for all.
 func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
+	return cq.pollWait(ctx, wc, (*CQ).Poll)
+}
+
+// pollWait is PollWait with poll for Poll.
+func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, error)) (int, error) {
 	const op = "ibv_poll_cq"
 	if err := cq.ok(op); err != nil {
 		return 0, err
@@ -139,7 +151,7 @@ func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
 		return 0, cq.obj.Errorf(op, syscall.EINVAL, "the CQ has no completion channel to wait on")
 	}
 	for {
-		if n, err := cq.Poll(wc); n > 0 || err != nil {
+		if n, err := poll(cq, wc); n > 0 || err != nil {
 			return n, err
 		}
 		// Counting before arming: an event from here on ends the wait, whoever
@@ -150,7 +162,7 @@ func (cq *CQ) PollWait(ctx context.Context, wc []WC) (int, error) {
 		if err := cq.p.ReqNotify(false); err != nil {
 			return 0, cq.called(err)
 		}
-		if n, err := cq.Poll(wc); n > 0 || err != nil {
+		if n, err := poll(cq, wc); n > 0 || err != nil {
 			return n, err
 		}
 		err := cq.ch.wait(ctx, cq, func() bool { return cq.events != seen || cq.obj.Closed() })

@@ -134,7 +134,7 @@ func (cq *CQ) expect(qp *QP) *marker {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	cq.markers = append(cq.markers, m)
-	cq.aside = true
+	cq.aside, cq.long = true, true
 	return m
 }
 
@@ -232,6 +232,7 @@ func (cq *CQ) sift(wc []WC) int {
 // settle lets Poll take the short way again if it can.
 func (cq *CQ) settle() {
 	cq.aside = len(cq.markers) > 0 || len(cq.held) > 0
+	cq.long = cq.aside || cq.taken != nil
 }
 
 // backoff spaces out looks at a CQ that may have no channel: from 20 us to 1 ms.

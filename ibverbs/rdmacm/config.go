@@ -65,7 +65,8 @@ type ConnConfig struct {
 	// OnSend, if not nil, is called with each completion of SendCQ that belongs to no call of
 	// Conn.Do, Read, Write or Send, while these take completions from there. One of them calls it
 	// at a time; it must not wait for another. A panic goes to whoever called that one, and the
-	// others go on. wc is valid during the call.
+	// others go on. wc is valid during the call. While no call is under way, OnSend is not called.
+	// Nil: such completions are dropped.
 	//
 	// At most Cap.MaxSendWR signalled work requests of the program's own may be posted that have
 	// not come to OnSend: the Conn's send CQ has room for these beside the calls' work.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,7 +34,8 @@ import (
 //
 // The first call of one of the four has the Conn route the completions of SendCQ. From then on
 // they are taken from there, while a call waits: a program that also posts signalled work itself
-// gets the completions of that through [ConnConfig.OnSend], and doesn't poll SendCQ. The four need
+// gets the completions of that through [ConnConfig.OnSend], without which they are dropped. Poll and
+// PollWait of SendCQ are EBUSY from then on, and say how many were dropped. The four need
 // a SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn
 // on which they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
@@ -116,14 +118,40 @@ func (c *Conn) router(op string, n int) (*router, error) {
 		if c.onSend != nil {
 			room /= 2 // the other half is for the program's own work
 		}
-		c.routes.CompareAndSwap(nil, newRouter(c, min(init.Cap.MaxSendWR, room)))
-		r = c.routes.Load()
+		if r, err = c.route(min(init.Cap.MaxSendWR, room)); err != nil {
+			return nil, c.ownEnd(op, err)
+		}
 	}
 	if n < 1 || n > r.size {
 		return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
 			"%d work requests, where the send queue holds 1 to %d (ConnConfig.Cap.MaxSendWR)", n, r.size)
 	}
 	return r, nil
+}
+
+// route makes the router, unless another call has done so, and takes the send CQ for it.
+func (c *Conn) route(size int) (*router, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.routes.Load(); r != nil {
+		return r, nil
+	}
+	r := newRouter(c, size)
+	var err error
+	if r.cq, err = object.TakeCQ(c.sendCQ, r.whyTaken); err != nil {
+		return nil, err
+	}
+	c.routes.Store(r)
+	return r, nil
+}
+
+// whyTaken is why the program may not poll the send CQ.
+func (r *router) whyTaken() string {
+	text := "Conn.Do, Read, Write and Send take the completions of this CQ since the first of them was called; "
+	if n := r.dropped.Load(); n > 0 {
+		text += fmt.Sprintf("%d of other work have been dropped; ", n)
+	}
+	return text + "set ConnConfig.OnSend to get those of work that the program posts itself"
 }
 
 // peer names the connection in errors.
@@ -134,13 +162,16 @@ func (c *Conn) peer() string { return c.RemoteAddr().String() }
 // and when its own work is complete another one takes the token.
 type router struct {
 	c    *Conn
-	size int    // of the send queue
-	tag  uint64 // the upper half of the WRIDs of calls
+	cq   object.CQTaker // of the send CQ
+	size int            // of the send queue
+	tag  uint64         // the upper half of the WRIDs of calls
 
 	lead chan struct{} // has a token while nobody polls
 	turn chan struct{} // has a token while nobody waits for places
 	room chan struct{} // has a token when places may have become free
 	wcs  [16]ibverbs.WC
+
+	dropped atomic.Uint64 // completions of the program's own work, without OnSend
 
 	mu     sync.Mutex
 	places int     // of the send queue that no call has
@@ -349,7 +380,7 @@ func (r *router) makeRoom(ctx context.Context, wait time.Duration) bool {
 // look is makeRoom's poll. It returns the token of lead.
 func (r *router) look() (n int, err error) {
 	defer r.handOver()
-	n, err = r.c.sendCQ.Poll(r.wcs[:])
+	n, err = r.cq.Poll(r.wcs[:])
 	r.handOut(r.wcs[:n])
 	return n, err
 }
@@ -455,7 +486,7 @@ func (r *router) handOver() { r.lead <- struct{}{} }
 
 // poll waits for completions and hands them out. The caller has the token of lead.
 func (r *router) poll(ctx context.Context) error {
-	n, err := r.c.sendCQ.PollWait(ctx, r.wcs[:])
+	n, err := r.cq.PollWait(ctx, r.wcs[:])
 	r.handOut(r.wcs[:n])
 	return err
 }
@@ -505,6 +536,8 @@ func (r *router) completed(wc *ibverbs.WC) {
 	if wc.WRID>>tagShift<<tagShift != r.tag {
 		if r.c.onSend != nil {
 			r.c.onSend(wc)
+		} else {
+			r.dropped.Add(1)
 		}
 		return
 	}

@@ -17,6 +17,7 @@ import (
 type Receiver struct {
 	post func(...ibverbs.RecvWR) error
 	cq   *ibverbs.CQ
+	took object.CQTaker // of cq
 	mr   *ibverbs.MR
 	data []byte // of mr
 	size int
@@ -52,7 +53,7 @@ type Message struct {
 }
 
 // NewReceiver posts n receives of size octets each to the receive queue of a Conn, and takes the
-// completions of its RecvCQ from then on: nobody else may poll that or post receives. It is for
+// completions of its RecvCQ from then on: Poll and PollWait of that are EBUSY, and nobody else may post receives. It is for
 // [ConnConfig.Prepare], so that receives are posted before the peer can send. Conn.Close
 // closes the Receiver, also if Dial or Accept fails.
 //
@@ -89,7 +90,7 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	return r, nil
 }
 
-// NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
+// NewSRQReceiver is NewReceiver for an SRQ. Until it is closed, Poll and PollWait of cq are EBUSY. cq is the RecvCQ of all connections with it, of nothing
 // else, and has a completion channel. WC.QPN says from which of them a message is. Close the
 // Receiver after the connections.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
@@ -124,6 +125,14 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 			"%d receives, where the queue holds %d: ask for more when you make it "+
 				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
 	}
+	if r.took, err = object.TakeCQ(r.cq, whyReceiver); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			r.took.Release()
+		}
+	}()
 	// Memory of the heap stays readable for a program that holds a message when Close comes.
 	if r.mr, err = pd.RegMR(make([]byte, n*size), ibverbs.AccessLocalWrite); err != nil {
 		return err
@@ -145,6 +154,11 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 	r.lead = make(chan struct{}, 1)
 	r.lead <- struct{}{}
 	return nil
+}
+
+// whyReceiver is why the program may not poll the CQ of a Receiver.
+func whyReceiver() string {
+	return "a Receiver takes the completions of this CQ; call its Receive, or close it"
 }
 
 // Receive waits for the next message. Release it when its octets are not needed any more: while
@@ -242,7 +256,7 @@ func (r *Receiver) poll(ctx context.Context, wc []ibverbs.WC) error {
 	if r.until == nil || r.done != ctx.Done() || r.until.Err() != nil {
 		r.derive(ctx)
 	}
-	_, err := r.cq.PollWait(r.until, wc)
+	_, err := r.took.PollWait(r.until, wc)
 	switch {
 	case err == nil || r.until.Err() == nil:
 		return err
@@ -252,7 +266,7 @@ func (r *Receiver) poll(ctx context.Context, wc []ibverbs.WC) error {
 		return object.GaveUp(ctx, op, r.name(), ctx.Err(), "there was a message")
 	}
 	// What came until the connection's end is there by now.
-	n, err := r.cq.Poll(wc)
+	n, err := r.took.Poll(wc)
 	if n == 0 && err == nil {
 		err = &ibverbs.Error{
 			Op: op, Object: r.c.peer(),
@@ -325,5 +339,6 @@ func (r *Receiver) Close() error {
 	<-r.lead // whoever polls has been woken
 	r.endUntil()
 	r.lead <- struct{}{}
+	r.took.Release()
 	return r.mr.Close()
 }

@@ -22,6 +22,10 @@ var (
 	// RetirePD closes an *ibverbs.PD with its last MR, at once if it has none.
 	RetirePD func(pd any) error
 
+	// TakeCQ has an *ibverbs.CQ that is not nil refuse Poll and PollWait, with EBUSY and what why
+	// returns, but to the CQTaker. EBUSY if somebody has it already.
+	TakeCQ func(cq any, why func() string) (CQTaker, error)
+
 	// QP returns the QP under an *ibverbs.QP that is not nil.
 	QP func(qp any) provider.QP
 
@@ -29,3 +33,10 @@ var (
 	// for its completion, which the program does not see.
 	OpenStream func(ctx context.Context, qp any) error
 )
+
+// A CQTaker polls a CQ that the program may not poll.
+type CQTaker interface {
+	Poll(wc []provider.WC) (int, error)
+	PollWait(ctx context.Context, wc []provider.WC) (int, error)
+	Release() // the program may poll again
+}

@@ -1,0 +1,60 @@
+package rdmacm_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// TestConnTakesItsSendCQ: after the first Write of a Conn the program's own polls of its send CQ fail, so
+// that they neither wait for what has been dropped nor take what a call waits for.
+func TestConnTakesItsSendCQ(t *testing.T) {
+	ctx := timeout(t)
+	client, server := pair(t, nil, nil)
+	here, _ := memory(t, client, 64)
+	_, there := memory(t, server, 64)
+	own := ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
+	var wc [4]ibverbs.WC
+
+	ok(t, client.QP().PostSend(own))
+	if n, err := client.SendCQ().PollWait(ctx, wc[:]); n != 1 || err != nil {
+		t.Fatalf("before the first Write: %d completions, %v", n, err)
+	}
+	ok(t, client.Write(ctx, there, sge(t, here, 0, 64)))
+	ok(t, client.QP().PostSend(own))
+	ok(t, client.Read(ctx, sge(t, here, 0, 64), there)) // after it on the engine; a round trip later on siw
+	_, err := client.SendCQ().Poll(wc[:])
+	wantErr(t, "Poll", err, syscall.EBUSY, "ibv_poll_cq cq", "Conn.Do", "ConnConfig.OnSend", "1 of other work")
+	_, err = client.SendCQ().PollWait(ctx, wc[:])
+	wantErr(t, "PollWait", err, syscall.EBUSY, "ConnConfig.OnSend")
+	ok(t, client.Write(ctx, there, sge(t, here, 0, 64)))
+	ok(t, client.Shutdown(ctx)) // its Drain may poll
+}
+
+// TestReceiverTakesItsCQ: while there is a Receiver, the program's own polls of the CQ fail.
+func TestReceiverTakesItsCQ(t *testing.T) {
+	ctx := timeout(t)
+	var rcv *rdmacm.Receiver
+	client, server := pair(t, nil, &rdmacm.ConnConfig{
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			rcv, err = rdmacm.NewReceiver(c, 2, 64)
+			return err
+		},
+	})
+	here, _ := memory(t, client, 64)
+	ok(t, client.Send(ctx, sge(t, here, 0, 64)))
+	var wc [1]ibverbs.WC
+	_, err := server.RecvCQ().PollWait(ctx, wc[:])
+	wantErr(t, "PollWait", err, syscall.EBUSY, "ibv_poll_cq cq", "Receiver")
+	m := must[rdmacm.Message](t)(rcv.Receive(ctx))
+	ok(t, m.Release())
+	ok(t, client.Shutdown(ctx))
+	ok(t, server.Wait(ctx))
+	ok(t, rcv.Close())
+	_, err = server.RecvCQ().Poll(wc[:])
+	ok(t, err)
+	ok(t, rcv.Close())
+}
