@@ -21,8 +21,10 @@ const (
 
 // ListenConfig says how to listen. Nil is the zero value.
 type ListenConfig struct {
-	// Backlog is how many requests may wait for an answer; 0 means
-	// DefaultBacklog.
+	// Backlog is how many connections may wait at the listener; 0 means DefaultBacklog, and
+	// negative is EINVAL. On kernel devices it is how many requests wait for an answer. On the engine
+	// it is listen(2)'s: connections that the engine has not taken over yet wait in it. The engine takes
+	// over as many as engine.Options.MaxPending at a time, which bounds the requests that wait.
 	Backlog int
 
 	// Resolver looks names up for ListenName. Nil: net.DefaultResolver.
@@ -52,7 +54,10 @@ type ConnConfig struct {
 
 	// SendCQ and RecvCQ are where the QP completes, and may be the same. Nil:
 	// the Conn makes one, with a completion channel of its own and room for a
-	// full queue, or for all that the SRQ holds, which it closes.
+	// full queue, or for all that the SRQ holds, which it closes. One that is given needs room for
+	// all that the program will have posted to all queues that complete to it, which Dial and
+	// Accept cannot know: completions that find no room are lost (EventCQErr, CQ.Stats), and
+	// who waits for one waits for ever.
 	SendCQ *ibverbs.CQ
 	RecvCQ *ibverbs.CQ
 

@@ -35,6 +35,10 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	if cfg == nil {
 		cfg = &ListenConfig{}
 	}
+	if cfg.Backlog < 0 {
+		return nil, object.Errorf("rdma_listen", addr.String(), syscall.EINVAL,
+			"ListenConfig.Backlog is %d, and must be positive, or 0 for %d", cfg.Backlog, DefaultBacklog)
+	}
 	backlog := DefaultBacklog
 	if cfg.Backlog != 0 {
 		backlog = cfg.Backlog

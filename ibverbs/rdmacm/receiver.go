@@ -93,6 +93,9 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 // NewSRQReceiver is NewReceiver for an SRQ. Until it is closed, Poll and PollWait of cq are EBUSY. cq is the RecvCQ of all connections with it, of nothing
 // else, and has a completion channel. WC.QPN says from which of them a message is. Close the
 // Receiver after the connections.
+//
+// Receive does not report connections that end, for instance one whose peer sent a message while the
+// SRQ had no receive: Conn.Done and QP.Cause of each connection do.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewSRQReceiver"
 	if srq == nil || cq == nil {

@@ -192,11 +192,21 @@ func (e *reworded) Error() string { return e.text }
 // Unwrap returns the error itself.
 func (e *reworded) Unwrap() error { return e.err }
 
-// speaks names the protocol that a server speaks which begins with b, "" if it is none
-// of those that people meet.
+// whyNoRequest adds to the error of a connection without a good Request what it means. sent is what
+// the peer has sent.
+func whyNoRequest(err error, sent []byte) error {
+	if other := speaks(sent); other != "" {
+		return fmt.Errorf("the peer speaks %s, not iWARP: %w", other, err)
+	}
+	return err
+}
+
+// speaks names the protocol of a peer that begins with b, "" if it is none of those that people
+// meet.
 func speaks(b []byte) string {
 	for _, p := range []struct{ begin, name string }{
-		{"HTTP/", "HTTP"}, {"SSH-", "SSH"}, {"\x15\x03", "TLS"}, {"\x16\x03", "TLS"}, {"220 ", "SMTP or FTP"},
+		{"HTTP/", "HTTP"}, {"GET ", "HTTP"}, {"HEAD ", "HTTP"}, {"POST ", "HTTP"}, {"PUT ", "HTTP"},
+		{"OPTIONS ", "HTTP"}, {"CONNECT ", "HTTP"}, {"PRI * HTTP/2", "HTTP/2"}, {"SSH-", "SSH"}, {"\x15\x03", "TLS"}, {"\x16\x03", "TLS"}, {"220 ", "SMTP or FTP"},
 	} {
 		if bytes.HasPrefix(b, []byte(p.begin)) {
 			return p.name

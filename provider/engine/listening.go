@@ -198,8 +198,9 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 	defer cancel()
 	responder, err := mpa.NewResponder(ls.id.dev.startupConfig())
 	var r mpa.Request
+	var sent []byte
 	if err == nil {
-		_, err = w.frame(ctx, func(b []byte) (err error) {
+		sent, err = w.frame(ctx, func(b []byte) (err error) {
 			r, _, err = responder.Receive(b)
 			return err
 		})
@@ -211,7 +212,7 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 	}
 	if err != nil {
 		if ls.ctx.Err() == nil {
-			ls.failed(conn, err)
+			ls.failed(conn, whyNoRequest(err, sent))
 		}
 		ls.refuse(w, responder.AppendRefusal(nil, err))
 		return nil, nil
