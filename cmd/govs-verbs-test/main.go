@@ -106,12 +106,12 @@ func execute(ctx context.Context, args []string, out *output) int {
 		_, _ = parser.Parse([]string{"--help"})
 		return exitUsage
 	}
-	k, err := parser.Parse(args)
+	k, err := parser.Parse(prepared(parser.Model, args))
 	if helped {
 		return exitPassed
 	}
 	if err != nil {
-		fmt.Fprintf(out.errors, "%s: %v\nRun %s --help, or any of its commands with --help.\n", name, err, name)
+		fmt.Fprintf(out.errors, "%s: %v\nRun %s --help, or any of its commands with --help.\n", name, explained(err), name)
 		return exitUsage
 	}
 	err = k.Run()

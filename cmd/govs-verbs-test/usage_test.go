@@ -21,6 +21,9 @@ func TestHelp(t *testing.T) {
 	}{
 		{"", exitUsage, parts("Usage: govs-verbs-test <command>", "Exit status: 0 if all passed", "ping")},
 		{"--help", exitPassed, parts("Usage: govs-verbs-test <command>")},
+		{"help", exitPassed, parts("Usage: govs-verbs-test <command>")},
+		{"help run", exitPassed, parts("Usage: govs-verbs-test run [flags]")},
+		{"help link add", exitPassed, parts("--netdev=NETDEV")},
 		{"devices --help", exitPassed, parts("--json", "--provider=PROVIDER")},
 		{"link --help", exitPassed, parts("link list", "link add", "link delete")},
 		{"link add --help", exitPassed, parts("--netdev=NETDEV", "--type=TYPE")},
@@ -52,8 +55,8 @@ func TestWrongUsage(t *testing.T) {
 		{"devices extra", "unexpected argument extra"},
 		{"devices --provider infiniband", `--provider must be one of "auto","engine","kernel"`},
 		{"link add siw0", "missing flags: --netdev"},
-		{"link add --netdev d0", "expected \"<name>\""},
-		{"link delete", "expected \"<name>\""},
+		{"link add --netdev d0", "the argument <name> is missing; usage: govs-verbs-test link add --netdev=NETDEV <name>"},
+		{"link delete", "the argument <name> is missing; usage: govs-verbs-test link delete (del) <name>"},
 		{"list --only [", "syntax error in pattern"},
 		{"list --only no-such-scenario", `no scenario matches "no-such-scenario"`},
 		{"run --only no/such", `no scenario matches "no/such"`},
@@ -65,14 +68,17 @@ func TestWrongUsage(t *testing.T) {
 		{"run --with kernel", "--with kernel: kernel takes no part in engine->engine: add --matrix, "},
 		{"run --scale 0", "--scale 0: has to be above 0"},
 		{"run --scale=-1", "--scale -1: has to be above 0"},
+		{"run --scale -1", "--scale -1: has to be above 0"},
+		{"run --scale -.5", "--scale -0.5: has to be above 0"},
+		{"run --no-tshark -5", "unknown flag -5"},
 		{"run --scale NaN", "--scale NaN: has to be above 0"},
 		{"run --seed -1", "--seed"},
 		{"run --addr localhost", "--addr"},
 		{"run --interface no-such-netdev", "--interface no-such-netdev"},
-		{"compare", "expected \"<dir>\""},
+		{"compare", "the argument <dir> is missing; usage: govs-verbs-test compare <dir>"},
 		{"compare " + dir, "is not a folder that run --collect wrote"},
 		{"compare --no-tshark --require-tshark " + dir, "can't be used together"},
-		{"decode", "expected \"<file>\""},
+		{"decode", "the argument <file> is missing; usage: govs-verbs-test decode <file>"},
 		{"decode --port 65536 x.pcap", "--port"},
 		{"decode " + dir, "is a directory"},
 		{"ping", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
@@ -86,6 +92,8 @@ func TestWrongUsage(t *testing.T) {
 		{"run --junit " + dir + "/none/junit.xml", "--junit: no file can be made in " + dir + "/none"},
 		{"ping --listen 7174", "an IP address and a port are needed"},
 		{"ping 192.0.2.1:7174 --size 22", "--size 22: rping takes 23 to 65535 octets"},
+		{"ping 192.0.2.1:7174 --size -5", "--size -5: rping takes 23 to 65535 octets"},
+		{"ping 192.0.2.1:7174 -C -5", "--count -5: has to be at least 1"},
 		{"ping 192.0.2.1:7174 --size 65536", "--size 65536: rping takes 23 to 65535 octets"},
 		{"ping 192.0.2.1:7174 --count 0", "--count 0: has to be at least 1"},
 		{"ping 192.0.2.1:7174 --timeout 0s", "--timeout 0s: has to be above 0"},
@@ -102,7 +110,9 @@ func TestWrongUsage(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	start(t, "--version").want(t, exitPassed, parts(name+" "+version()+"\n"), nil)
+	for _, arg := range []string{"--version", "version"} {
+		start(t, arg).want(t, exitPassed, parts(name+" "+version()+"\n"), nil)
+	}
 	for _, c := range []struct{ module, stamped, want string }{
 		{"v1.2.3", "", "v1.2.3"},
 		{"v0.0.0-20261121004000-2208e2000000+dirty", "2208e20000", "v0.0.0-20261121004000-2208e2000000+dirty"},

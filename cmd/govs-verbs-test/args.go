@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// negative matches a negative number or duration. No flag begins with a digit.
+var negative = regexp.MustCompile(`^-[0-9.]`)
+
+// prepared returns the arguments in the form that kong takes. "--size -5" becomes "--size=-5",
+// because kong takes -5 for a flag and would not say which values are right. "help COMMAND"
+// becomes "COMMAND --help", and "version" becomes "--version".
+func prepared(app *kong.Application, args []string) []string {
+	switch {
+	case len(args) > 0 && args[0] == "help":
+		return append(args[1:len(args):len(args)], "--help")
+	case len(args) == 1 && args[0] == "version":
+		return []string{"--version"}
+	}
+	values := valueFlags(app.Node)
+	var out []string
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		if values[arg] && i+1 < len(args) && negative.MatchString(args[i+1]) {
+			i++
+			if strings.HasPrefix(arg, "--") {
+				arg += "="
+			}
+			arg += args[i]
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// valueFlags returns the flags of all commands that take a value, as they are written.
+func valueFlags(n *kong.Node) map[string]bool {
+	flags := make(map[string]bool)
+	var visit func(n *kong.Node)
+	visit = func(n *kong.Node) {
+		for _, f := range n.Flags {
+			if f.IsBool() {
+				continue
+			}
+			flags["--"+f.Name] = true
+			if f.Short != 0 {
+				flags["-"+string(f.Short)] = true
+			}
+		}
+		for _, child := range n.Children {
+			visit(child)
+		}
+	}
+	visit(n)
+	return flags
+}
+
+var missing = regexp.MustCompile(`^expected "(<[^"]*>.*)"$`)
+
+// explained adds to kong's error about a missing argument how the command is called.
+func explained(err error) error {
+	var parse *kong.ParseError
+	m := missing.FindStringSubmatch(err.Error())
+	if m == nil || !errors.As(err, &parse) || parse.Context.Selected() == nil {
+		return err
+	}
+	return fmt.Errorf("the argument %s is missing; usage: %s %s", m[1], name, parse.Context.Selected().Summary())
+}
