@@ -1,12 +1,15 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -71,8 +74,15 @@ func refusal(err error) error {
 		return fmt.Errorf("%w; start the server first (the same command with --listen)", err)
 	case string(rejected.PrivateData) == busyText:
 		return fmt.Errorf("the server is %s: %w", busyText, err)
+	case Printable(rejected.PrivateData):
+		return fmt.Errorf("%w: %q; is it a server of perf?", err, rejected.PrivateData)
 	}
 	return err
+}
+
+// Printable reports whether the private data of a refusal is a text that can be printed.
+func Printable(data []byte) bool {
+	return utf8.Valid(data) && !bytes.ContainsFunc(data, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // Peer describes the server.

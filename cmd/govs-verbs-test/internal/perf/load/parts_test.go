@@ -3,8 +3,11 @@ package load
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 func TestHistogramAgainstSorting(t *testing.T) {
@@ -102,6 +105,22 @@ func TestDataPrivate(t *testing.T) {
 	for n := range b {
 		if _, _, ok := parseDataPrivate(b[:n]); ok {
 			t.Errorf("%d octets of %d are taken", n, len(b))
+		}
+	}
+}
+
+// TestRefusal shows that the text of another program's refusal is printed, and other octets
+// are not.
+func TestRefusal(t *testing.T) {
+	for data, want := range map[string]string{
+		"":            "start the server first",
+		busyText:      "the server is busy with another client",
+		"no such key": `"no such key"; is it a server of perf?`,
+		"\x00\xff":    "rejected",
+	} {
+		err := refusal(&rdmacm.RejectedError{PrivateData: []byte(data)})
+		if !strings.Contains(err.Error(), want) || data == "\x00\xff" && strings.Contains(err.Error(), "is it") {
+			t.Errorf("%q: %v, want %q in it", data, err, want)
 		}
 	}
 }

@@ -31,6 +31,11 @@ func Dial(ctx context.Context, addr netip.AddrPort, cong string) (*Client, error
 	}
 	h, err := hearHello(c.control)
 	if err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			err = fmt.Errorf("%v is not a server of tcp-bw or tcp-lat: it closed the connection: %w", addr, err)
+		} else {
+			err = fmt.Errorf("waiting for the first message of %v: %w", addr, err)
+		}
 		return nil, errors.Join(err, c.control.Close())
 	}
 	c.session = h.Session
