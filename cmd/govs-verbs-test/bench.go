@@ -101,7 +101,7 @@ func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 	needs := slices.ContainsFunc(b.pairings, needsKernel)
 	switch {
 	case c.RequireSiw && !c.Matrix:
-		return fmt.Errorf("siw is required: %w; %s", why, remedy)
+		return unable(fmt.Errorf("siw is required: %w; %s", why, remedy))
 	case c.RequireSiw:
 		fmt.Fprintf(out, "siw is required, and pairings with the kernel will fail: %v; %s\n", why, remedy)
 	case c.Matrix:
