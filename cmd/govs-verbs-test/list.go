@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+
+	"github.com/alecthomas/kong"
+
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
 
@@ -18,6 +22,9 @@ type scenarioRow struct {
 	Requirements []string `json:"requirements,omitempty"`
 	OnlyByName   string   `json:"only_by_name,omitempty"`
 }
+
+// Validate implements kong's check.
+func (c *listCmd) Validate(k *kong.Context) error { return checkOnly(k, c.Only) }
 
 // Run lists.
 func (c *listCmd) Run(out *output) error {
@@ -37,12 +44,18 @@ func (c *listCmd) Run(out *output) error {
 		return out.json(rows)
 	}
 	var cells [][]string
+	byName := 0
 	for _, r := range rows {
 		title := r.Title
 		if r.OnlyByName != "" {
+			byName++
 			title += " [only by name: " + r.OnlyByName + "]"
 		}
 		cells = append(cells, []string{r.Slug, r.Kind, r.Level, title})
 	}
-	return out.table([]string{"SCENARIO", "KIND", "LEVEL", "WHAT IS RIGHT"}, cells)
+	if err := out.table([]string{"SCENARIO", "KIND", "LEVEL", "WHAT IS RIGHT"}, cells); err != nil {
+		return err
+	}
+	fmt.Fprintf(out.errors, "%d scenarios, of which run without --only leaves out %d\n", len(rows), byName)
+	return nil
 }

@@ -106,6 +106,7 @@ func execute(ctx context.Context, args []string, out *output) int {
 		_, _ = parser.Parse([]string{"--help"})
 		return exitUsage
 	}
+	describePerf(parser.Model)
 	k, err := parser.Parse(prepared(parser.Model, args))
 	if helped {
 		return exitPassed

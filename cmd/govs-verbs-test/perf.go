@@ -42,7 +42,7 @@ type perfCmd struct {
 
 // perfFlags are what all of them have.
 type perfFlags struct {
-	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address and a port."`
+	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address or a name, and a port."`
 	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
 	Serve    int     `default:"1" help:"Server: serve this many clients, one after another; 0: until interrupted. Default 1." placeholder:"N"`
 	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536." placeholder:"N"`
@@ -86,7 +86,7 @@ type perfRDMACmd struct {
 	perfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
-	Placement     string        `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC: strict, before it places the payload; fast, while it does. Default strict." placeholder:"HOW"`
+	Placement     string        `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
 	BusyWait      time.Duration `default:"50us" help:"Engine with --poll block: how long to poll for a completion before sleeping, if recent waits were that short; 0: sleep at once. Default 50us." placeholder:"TIME"`
 	TxDepth       int           `short:"t" default:"128" help:"Bandwidth: work requests outstanding on a QP. Default 128." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
@@ -95,18 +95,6 @@ type perfRDMACmd struct {
 	MR            int           `default:"1" help:"Regions that the messages go through in turn. Default 1." placeholder:"N"`
 	Outstanding   int           `short:"o" default:"16" help:"RDMA Reads outstanding on a QP. Default 16." placeholder:"N"`
 	Bidirectional bool          `short:"b" help:"Bandwidth: both ways at the same time; the sum is printed."`
-}
-
-// Help implements kong's HelpProvider.
-func (*perfRDMACmd) Help() string {
-	return `The client sends the server the workload, so give its options to the client only. Options of the device and the process are those of each end: ` +
-		`--provider, --crc, --placement, --busy-wait, --cong, --cpu and --procs. The server and the client, for instance:
-
-    ` + name + ` perf write-bw --listen 192.0.2.1:7175
-    ` + name + ` perf write-bw 192.0.2.1:7175 --all
-
-Bandwidth counts until the last octet is placed at the peer. Latency is the whole round trip; perftest's ib_send_lat and ib_write_lat print half of it.
-What is received is compared with what was sent, outside of the time that counts.`
 }
 
 // largest is the last of the sizes of --all.
@@ -123,9 +111,6 @@ func (f *perfFlags) sizes() []int {
 	}
 	return list
 }
-
-// addr is the one address given.
-func (f *perfFlags) addr() (netip.AddrPort, error) { return netip.ParseAddrPort(f.Addr + f.Listen) }
 
 // given reports whether an option is in the arguments.
 func given(k *kong.Context, name string) bool {
@@ -169,34 +154,13 @@ func (f *perfFlags) check(k *kong.Context) error {
 	case f.CPU < -1:
 		return fmt.Errorf("--cpu %d: there is no such CPU", f.CPU)
 	}
-	addr, err := f.addr()
-	if err != nil {
-		return fmt.Errorf("%s: an IP address and a port are needed, such as 192.0.2.1:7175 or [2001:db8::1]:7175", f.Addr+f.Listen)
-	}
-	if addr.Port() == 0 && f.Listen == "" {
-		return fmt.Errorf("%s: port 0 can't be listened on: name a port from 1 to 65535", f.Addr)
+	if err := checkAddress(f.Addr+f.Listen, f.Listen != ""); err != nil {
+		return err
 	}
 	if err := checkLimits([]limit{{"size", f.Size, 1, load.MaxSize}, {"qp", f.QP, 1, load.MaxQPs}}); err != nil {
 		return err
 	}
-	return f.checkLatency(k)
-}
-
-// checkLatency refuses options that a latency has no use for.
-func (f *perfFlags) checkLatency(k *kong.Context) error {
-	op := opOf(k)
-	if !op.Latency() {
-		return nil
-	}
-	if f.QP != 1 {
-		return fmt.Errorf("--qp %d: %s has one message under way at a time, on one QP", f.QP, op)
-	}
-	for _, option := range []string{"tx-depth", "post-list", "bidirectional"} {
-		if given(k, option) {
-			return fmt.Errorf("--%s: %s has one message under way at a time: leave the option out", option, op)
-		}
-	}
-	return nil
+	return f.checkUseless(k)
 }
 
 // spec is the run that is asked for, without its size.
@@ -249,6 +213,12 @@ func (c *perfRDMACmd) Validate(k *kong.Context) error {
 		{"sge", c.SGE, 1, load.MaxSGEs}, {"mr", c.MR, 1, load.MaxMRs}, {"outstanding", c.Outstanding, 1, load.MaxOutstanding},
 	})
 	if err != nil {
+		return err
+	}
+	if c.PostList > c.TxDepth {
+		return fmt.Errorf("--post-list %d is more than --tx-depth %d", c.PostList, c.TxDepth)
+	}
+	if err := c.checkUseless(k); err != nil {
 		return err
 	}
 	for _, size := range c.sizes() {
@@ -409,9 +379,9 @@ func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 // inProcess has do work in this process as the flags want that: on its CPU, with
 // profiles around it, and until ctx ends.
 func (f *perfFlags) inProcess(ctx context.Context, do func(addr netip.AddrPort, self load.End) error) error {
-	addr, err := f.addr()
+	addr, err := resolve(ctx, f.Addr+f.Listen)
 	if err != nil {
-		return unable(err)
+		return unable(interrupted(ctx, err))
 	}
 	self, err := f.settle()
 	if err != nil {

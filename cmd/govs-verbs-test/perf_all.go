@@ -47,7 +47,10 @@ It runs in a network namespace of its own where the system lets it (as root, or 
 }
 
 // Validate implements kong's check.
-func (c *perfAllCmd) Validate() error {
+func (c *perfAllCmd) Validate(k *kong.Context) error {
+	if err := checkOnly(k, c.Only); err != nil {
+		return err
+	}
 	if err := c.config().Check(); err != nil {
 		return err
 	}

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
+
+	"github.com/alecthomas/kong"
 )
 
 type pingCmd struct {
-	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server to ping: an IP address and a port. rping's port is 7174."`
+	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server to ping: an IP address or a name, and a port. rping's port is 7174."`
 	Listen   string        `help:"Serve one client at this address, then end. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
 	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	Count    int           `short:"C" default:"10" help:"How many pings the client sends. Default 10." placeholder:"N"`
@@ -41,10 +42,12 @@ const (
 )
 
 // Validate implements kong's check.
-func (c *pingCmd) Validate() error {
+func (c *pingCmd) Validate(k *kong.Context) error {
 	switch {
 	case (c.Addr == "") == (c.Listen == ""):
 		return errors.New("give either ADDR:PORT to ping, or --listen ADDR:PORT to be pinged")
+	case c.Listen != "" && (given(k, "count") || given(k, "size")):
+		return errors.New("--count and --size: the client decides them: leave them out at the server")
 	case c.Size < minPing || c.Size > maxPing:
 		return fmt.Errorf("--size %d: rping takes %d to %d octets", c.Size, minPing, maxPing)
 	case c.Count < 1:
@@ -52,22 +55,12 @@ func (c *pingCmd) Validate() error {
 	case c.Timeout <= 0:
 		return fmt.Errorf("--timeout %v: has to be above 0", c.Timeout)
 	}
-	addr, err := c.addr()
-	if err != nil {
-		return fmt.Errorf("%s: an IP address and a port are needed, such as 192.0.2.1:7174 or [2001:db8::1]:7174", c.Addr+c.Listen)
-	}
-	if addr.Port() == 0 && c.Listen == "" {
-		return fmt.Errorf("%s: port 0 can't be listened on: name a port from 1 to 65535", c.Addr)
-	}
-	return nil
+	return checkAddress(c.Addr+c.Listen, c.Listen != "")
 }
-
-// addr is the one address given.
-func (c *pingCmd) addr() (netip.AddrPort, error) { return netip.ParseAddrPort(c.Addr + c.Listen) }
 
 // Run pings, or serves.
 func (c *pingCmd) Run(ctx context.Context, out *output) (err error) {
-	addr, err := c.addr()
+	addr, err := resolve(ctx, c.Addr+c.Listen)
 	if err != nil {
 		return unable(err)
 	}

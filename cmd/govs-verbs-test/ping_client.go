@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
@@ -52,6 +53,8 @@ func (c *pingCmd) whyNot(dialCtx context.Context, err error) error {
 		return fmt.Errorf("no answer for %v (--timeout)", c.Timeout)
 	case errors.As(err, &rejected) && len(rejected.PrivateData) == 0:
 		return fmt.Errorf("%w; start the server first: %s ping --listen ADDR:PORT, or rping -s", err, name)
+	case rejected != nil && load.Printable(rejected.PrivateData):
+		return fmt.Errorf("%w: %q; is it a server of ping?", err, rejected.PrivateData)
 	}
 	return err
 }

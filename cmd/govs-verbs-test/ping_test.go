@@ -13,6 +13,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // pingText is the text of ping n: what rping of rdma-core's version 44 prints
@@ -101,11 +102,36 @@ func TestPingJSON(t *testing.T) {
 func TestPingAuto(t *testing.T) {
 	server, addr := serve(t, "127.0.0.1:0")
 	client := start(t, "ping", addr, "-C", "1")
-	client.want(t, exitPassed, parts("over engine govs0"), parts("provider engine: no usable device of the kernel: "))
-	server.want(t, exitPassed, nil, parts("provider engine: no usable device of the kernel: "))
+	client.want(t, exitPassed, parts("over engine govs0"), parts("provider engine: "))
+	server.want(t, exitPassed, nil, parts("provider engine: "))
+	why := client.stderr.String()
+	if devices, err := kernel.New().Devices(); err != nil || len(devices) == 0 {
+		if want := "provider engine: the kernel has no device (govs-verbs-test devices prints why)\n"; why != want {
+			t.Errorf("the client prints %q, want %q", why, want)
+		}
+	} else {
+		wantText(t, "the client's provider", why, parts("no usable device of the kernel: "))
+	}
+}
+
+// TestPingByName has both ends find each other by a name.
+func TestPingByName(t *testing.T) {
+	server, addr := serve(t, "localhost:0", "--provider", "engine")
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, "ping", "localhost:"+port, "-C", "1", "--provider", "engine").want(t, exitPassed, parts("1 pings of "), nil)
+	server.want(t, exitPassed, nil, nil)
+	start(t, "ping", "no-such-host.invalid:1", "--provider", "engine").want(t, exitUsage, nil, parts("no-such-host.invalid"))
 }
 
 func TestPingFailures(t *testing.T) {
+	t.Run("the server is one of perf", func(t *testing.T) {
+		_, addr := perfServe(t, "send-lat", "127.0.0.1:0", "--provider", "engine")
+		start(t, "ping", addr, "--provider", "engine").want(t, exitFailed, nil,
+			parts(`"not a client of govs-perf/1 control"; is it a server of ping?`))
+	})
 	t.Run("nobody listens", func(t *testing.T) {
 		start(t, "ping", "127.0.0.1:1", "--provider", "engine").want(t, exitFailed, nil,
 			parts("connecting to 127.0.0.1:1: ",

@@ -11,7 +11,8 @@ import (
 )
 
 // openProvider opens a device of the provider that --provider names, for use
-// with addr, and says in one line which it took and why. opts are for the engine;
+// with addr, and says in one line which it took and why. If auto took the engine because the
+// kernel has no device at all, the line is short, since that is so on most machines. opts are for the engine;
 // nil means defaults.
 func openProvider(which string, addr netip.Addr, opts *engine.Options) (*ibverbs.Context, string, error) {
 	var p provider.Provider
@@ -24,6 +25,9 @@ func openProvider(which string, addr netip.Addr, opts *engine.Options) (*ibverbs
 	default:
 		a := auto.New(&auto.Options{Addr: addr, Engine: opts})
 		p, why = a, a.Why()
+		if devices, err := kernel.New().Devices(); err != nil || len(devices) == 0 {
+			why = a.Name() + ": the kernel has no device (" + name + " devices prints why)"
+		}
 	}
 	vctx, err := ibverbs.Open(p, "")
 	return vctx, "provider " + why, err

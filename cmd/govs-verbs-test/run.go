@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/report"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
@@ -24,7 +26,7 @@ type runCmd struct {
 	Matrix     bool       `help:"Run all four pairings. Those with the kernel are left out if it has no usable device."`
 	Only       string     `help:"Run only these scenarios: glob patterns, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
 	With       string     `help:"Run only pairings that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
-	RequireSiw bool       `help:"Fail if the kernel has no usable device. REQUIRE_SIW=1 in the environment means the same."`
+	RequireSiw bool       `help:"Fail if the kernel has no usable device; with --matrix, run and fail all pairings with it. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit      string     `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
@@ -33,7 +35,7 @@ type runCmd struct {
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default 1." default:"1" placeholder:"FACTOR"`
-	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload; fast, while it does. Default strict." placeholder:"HOW"`
+	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
 }
 
@@ -49,7 +51,10 @@ The kernel's side needs an iWARP device: siw, on an interface with an address (`
 }
 
 // Validate implements kong's check.
-func (c *runCmd) Validate() error {
+func (c *runCmd) Validate(k *kong.Context) error {
+	if err := checkOnly(k, c.Only); err != nil {
+		return err
+	}
 	if os.Getenv("REQUIRE_SIW") == "1" {
 		c.RequireSiw = true
 	}
@@ -62,6 +67,8 @@ func (c *runCmd) Validate() error {
 		}
 	}
 	switch {
+	case given(k, "seed") && c.Seed == 0:
+		return errors.New("--seed 0: has to be above 0")
 	case c.Matrix && (c.Initiator != "" || c.Responder != ""):
 		return errors.New("--matrix takes all pairings: leave out either it or --initiator and --responder")
 	case c.Collect != "" && (c.Report != "" || c.JSON != "" || c.JUnit != ""):
@@ -76,6 +83,15 @@ func (c *runCmd) Validate() error {
 	}
 	_, err := scenarios.Suite().Select(c.Only)
 	return err
+}
+
+// checkOnly refuses an --only that was given, but is empty, as an unset variable of a shell is.
+// It would run everything.
+func checkOnly(k *kong.Context, only string) error {
+	if given(k, "only") && only == "" {
+		return errors.New("--only is empty: give it a pattern, or leave it out for all")
+	}
+	return nil
 }
 
 // Run runs, and unless it only collects, judges.

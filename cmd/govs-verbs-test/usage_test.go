@@ -3,11 +3,14 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/provider/conformance/scenarios"
 )
 
 // hint is the end of every error about usage.
@@ -73,6 +76,10 @@ func TestWrongUsage(t *testing.T) {
 		{"run --no-tshark -5", "unknown flag -5"},
 		{"run --scale NaN", "--scale NaN: has to be above 0"},
 		{"run --seed -1", "--seed"},
+		{"run --seed 0", "--seed 0: has to be above 0"},
+		{"run --only=", "--only is empty"},
+		{"list --only=", "--only is empty"},
+		{"perf all --only=", "--only is empty"},
 		{"run --addr localhost", "--addr"},
 		{"run --interface no-such-netdev", "--interface no-such-netdev"},
 		{"compare", "the argument <dir> is missing; usage: govs-verbs-test compare <dir>"},
@@ -83,14 +90,18 @@ func TestWrongUsage(t *testing.T) {
 		{"decode " + dir, "is a directory"},
 		{"ping", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
 		{"ping 192.0.2.1:7174 --listen 192.0.2.1:7174", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
-		{"ping 192.0.2.1", "an IP address and a port are needed"},
-		{"ping localhost:7174", "an IP address and a port are needed"},
+		{"ping 192.0.2.1", "an IP address or a name, and a port are needed"},
+		{"ping :7174", "an IP address or a name, and a port are needed"},
+		{"ping localhost:rping", "an IP address or a name, and a port are needed"},
+		{"ping localhost:0", "port 0 can't be listened on"},
+		{"ping --listen 127.0.0.1:0 --count 3", "--count and --size: the client decides them"},
+		{"ping --listen 127.0.0.1:0 -S 30", "--count and --size: the client decides them"},
 		{"ping 192.0.2.1:0", "port 0 can't be listened on: name a port from 1 to 65535"},
 		{"run --addr 203.0.113.7", "--addr 203.0.113.7 has to be an address of this machine"},
 		{"run --report /proc/none", "--report: "},
 		{"run --json " + dir, "--json: " + dir + " is a folder"},
 		{"run --junit " + dir + "/none/junit.xml", "--junit: no file can be made in " + dir + "/none"},
-		{"ping --listen 7174", "an IP address and a port are needed"},
+		{"ping --listen 7174", "an IP address or a name, and a port are needed"},
 		{"ping 192.0.2.1:7174 --size 22", "--size 22: rping takes 23 to 65535 octets"},
 		{"ping 192.0.2.1:7174 --size -5", "--size -5: rping takes 23 to 65535 octets"},
 		{"ping 192.0.2.1:7174 -C -5", "--count -5: has to be at least 1"},
@@ -150,7 +161,14 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 
 func TestList(t *testing.T) {
 	all := start(t, "list")
-	all.want(t, exitPassed, parts("SCENARIO", "KIND", "LEVEL", "WHAT IS RIGHT", "  verbs  ", "  raw    "), nil)
+	byName := 0
+	for _, s := range scenarios.Suite().All() {
+		if s.OnlyByName != "" {
+			byName++
+		}
+	}
+	all.want(t, exitPassed, parts("SCENARIO", "KIND", "LEVEL", "WHAT IS RIGHT", "  verbs  ", "  raw    "),
+		parts(fmt.Sprintf("%d scenarios, of which run without --only leaves out %d\n", len(scenarios.Suite().All()), byName)))
 	one := start(t, "list", "--only", "conn/*")
 	one.want(t, exitPassed, parts("conn/"), nil)
 	if a, o := lines(&all.stdout), lines(&one.stdout); o <= 1 || o >= a {
