@@ -60,7 +60,8 @@ func (c *Conn) Write(ctx context.Context, dst ibverbs.RemoteRegion, src ibverbs.
 }
 
 // Read reads the beginning of src at the peer into dst (RDMA Read). When it is complete, the octets
-// are in dst. The region of dst needs AccessRemoteWrite on iWARP hardware and siw. See [Conn.Do].
+// are in dst. On iWARP hardware the region of dst needs AccessRemoteWrite, too: see
+// [ibverbs.AccessReadSink] and [Conn.Do].
 func (c *Conn) Read(ctx context.Context, dst ibverbs.SGE, src ibverbs.RemoteRegion) error {
 	return c.one(ctx, "Conn.Read", ibverbs.WRRDMARead, dst, &src)
 }
