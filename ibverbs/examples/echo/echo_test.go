@@ -29,7 +29,9 @@ func TestEchoFails(t *testing.T) {
 		{"nobody listens", "rdma_connect", []string{exampletest.Host() + ":1", "hello"}},
 		{"no time", "deadline exceeded", []string{"--timeout", "1ns", server.Addr, "hello"}},
 		{"another provider", "there are engine, kernel and auto", []string{"--provider", "tcp", server.Addr, "hello"}},
-		{"no message", "usage: echo", []string{server.Addr}},
+		{"no message", "echo: 1 arguments after the flags: ", []string{server.Addr}},
+		{"flags after the address", "both after all flags\nusage: echo",
+			[]string{server.Addr, "--timeout", "1s", "hi"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			stdout, stderr, err := exampletest.Run(t, c.args...)

@@ -1,5 +1,5 @@
-// Echo sends a message to a server and prints what comes back. It is the smallest
-// program that uses package ibverbs honestly: two processes, and every error handled.
+// Echo sends a message to a server and prints what comes back. It is the smallest complete
+// program over package ibverbs: two processes, and every error handled.
 //
 //	go run ./ibverbs/examples/echo --listen 127.0.0.1:7471       # one terminal
 //	go run ./ibverbs/examples/echo 127.0.0.1:7471 hello          # another
@@ -62,6 +62,8 @@ func start() error {
 	}
 	flag.Parse()
 	if *listen == "" && flag.NArg() != 2 || *listen != "" && flag.NArg() != 0 {
+		fmt.Fprintf(os.Stderr, "echo: %d arguments after the flags: a server takes none, a client an address "+
+			"and a message, both after all flags\n", flag.NArg())
 		flag.Usage()
 		os.Exit(2)
 	}

@@ -70,7 +70,8 @@ func start() error {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if *listen == "" && flag.NArg() != 3 || *listen != "" && flag.NArg() != 0 || *clients < 1 {
+	if wrong := misuse(*listen, flag.NArg(), *clients, *count, *interval, *deadline); wrong != "" {
+		fmt.Fprintln(os.Stderr, "rpc:", wrong)
 		flag.Usage()
 		os.Exit(2)
 	}
@@ -80,6 +81,27 @@ func start() error {
 		return serve(ctx, *provider, *listen, *clients)
 	}
 	return calls(ctx, *provider, flag.Args(), *count, *interval, *deadline)
+}
+
+// misuse returns what is wrong with the command line, or "". args is how many arguments
+// follow the flags.
+func misuse(listen string, args, clients, count int, interval, deadline time.Duration) string {
+	switch {
+	case listen != "" && args != 0:
+		return "a server takes no arguments after its flags"
+	case listen == "" && args != 3:
+		return fmt.Sprintf("an address, a method and its argument are needed, after all flags; "+
+			"there are %d arguments", args)
+	case clients < 1:
+		return fmt.Sprintf("--clients %d: has to be at least 1", clients)
+	case count < 1:
+		return fmt.Sprintf("--count %d: has to be at least 1", count)
+	case interval < 0:
+		return fmt.Sprintf("--interval %v: has to be at least 0", interval)
+	case deadline <= 0:
+		return fmt.Sprintf("--deadline %v: has to be above 0", deadline)
+	}
+	return ""
 }
 
 // calls makes the same call a number of times and prints the answers.

@@ -27,6 +27,9 @@ func TestRPC(t *testing.T) {
 		{"no method \"lower\"", []string{server.Addr, "lower", "hello"}},
 		{"invalid duration", []string{server.Addr, "sleep", "long"}},
 		{"there is room for 1007", []string{server.Addr, "upper", strings.Repeat("x", maxMessage)}},
+		{"--count -1: has to be at least 1", []string{"--count", "-1", server.Addr, "upper", "hello"}},
+		{"--interval -1s: has to be", []string{"--interval", "-1s", server.Addr, "upper", "hello"}},
+		{"there are 2 arguments", []string{server.Addr, "upper"}},
 		{"rdma_connect", []string{"--deadline", "1s", exampletest.Host() + ":1", "upper", "hello"}},
 	} {
 		if stdout, stderr, err := exampletest.Run(t, c.args...); err == nil || !strings.Contains(stderr, c.want) {
