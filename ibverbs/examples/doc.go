@@ -1,3 +1,3 @@
-// Package examples has no code: its folders are programs, each of which is run as two
+// Package examples has no code: its folders are programs, most of which are run as two
 // processes. README.md lists them.
 package examples

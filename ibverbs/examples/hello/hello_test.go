@@ -1,0 +1,7 @@
+package main
+
+// The guide prints this program.
+func Example() {
+	main()
+	// Output: hello
+}

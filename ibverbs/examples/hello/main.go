@@ -1,0 +1,69 @@
+// Hello sends a message from a client to a server, in one process.
+//
+//	go run ./ibverbs/examples/hello
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/netip"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	device, err := ibverbs.Open(engine.New(nil), "")
+	check(err)
+	defer device.Close()
+	listener, err := rdmacm.Listen(ctx, device, netip.MustParseAddrPort("127.0.0.1:0"), nil)
+	check(err)
+	defer listener.Close()
+	served := make(chan struct{})
+	go serve(ctx, listener, served)
+
+	conn, err := rdmacm.Dial(ctx, device, listener.Addr(), nil)
+	check(err)
+	defer conn.Close()
+	mr, err := conn.PD().AllocMR(64, ibverbs.AccessLocalWrite) // memory that the device may use
+	check(err)
+	defer mr.Close()
+	message, err := mr.SGE(0, copy(mr.Bytes(), "hello")) // the part of it that is sent
+	check(err)
+	check(conn.Send(ctx, message))
+	check(conn.Shutdown(ctx))
+	<-served
+}
+
+// serve accepts one connection and prints one message.
+func serve(ctx context.Context, listener *rdmacm.Listener, served chan struct{}) {
+	defer close(served)
+	request, err := listener.Accept(ctx)
+	check(err)
+	var messages *rdmacm.Receiver
+	conn, err := request.Accept(ctx, &rdmacm.ConnConfig{
+		// Prepare is called before the client can send.
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			messages, err = rdmacm.NewReceiver(c, 8, 64) // 8 receives of 64 octets
+			return err
+		},
+	})
+	check(err)
+	defer conn.Close()
+	m, err := messages.Receive(ctx)
+	check(err)
+	fmt.Printf("%s\n", m.Data)
+	check(m.Release())
+	check(conn.Wait(ctx))
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
