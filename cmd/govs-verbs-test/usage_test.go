@@ -34,7 +34,7 @@ func TestHelp(t *testing.T) {
 		{"run --help", exitPassed, parts("--initiator=PROVIDER", "--responder=PROVIDER", "--matrix", "--only=GLOB", "--require-siw",
 			"--report=DIR", "--json=FILE", "--junit=FILE", "--seed=N")},
 		{"compare --help", exitPassed, parts("<dir>", "--report=DIR")},
-		{"decode --help", exitPassed, parts("<file>", "--json")},
+		{"decode --help", exitPassed, parts("<file>", "--json", "STag")},
 		{"ping --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--count=N", "--size=N", "--verbose")},
 	} {
 		cmd := start(t, strings.Fields(c.args)...)
