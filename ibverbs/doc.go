@@ -30,8 +30,8 @@
 // is then EBUSY, names what is open, and changes nothing. Close of an object
 // that is closed returns nil, and other methods of it return os.ErrClosed.
 // Nothing is closed by the garbage collector. A nil object, and one that
-// belongs to another context, is EINVAL. For the rest, what is legal is for
-// the device to say, with the errno that the C call has.
+// belongs to another context, is EINVAL. Whatever is not said here the device
+// decides, and returns the errno of the C call.
 //
 // # Concurrency
 //

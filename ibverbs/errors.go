@@ -13,20 +13,23 @@ import (
 // *Error, *UnsupportedError, *WCError, *TerminateError, *PostError.
 type (
 	// Error is a failed call: Op is the C call, Object what it was called on,
-	// and Err unwraps to the errno that the C call gives, or to os.ErrClosed.
+	// and Err unwraps to the errno that the C call gives, or to os.ErrClosed. The fields
+	// and methods are in [provider.Error].
 	Error = provider.Error
 
 	// UnsupportedError says that a provider does not offer something: Feature,
-	// and Reason. It is errors.ErrUnsupported.
+	// and Reason. It is errors.ErrUnsupported. See [provider.UnsupportedError].
 	UnsupportedError = provider.UnsupportedError
 
 	// WCError is what WC.Err returns for a completion that is not a success:
-	// Status, WRID, QPN and VendorErr. Flushed ones are ErrFlushed.
+	// Status, WRID, QPN and VendorErr. Flushed ones are ErrFlushed. The fields and methods
+	// are in [provider.WCError].
 	WCError = provider.WCError
 
 	// TerminateError is a protocol failure that ended a connection (RFC 5040
 	// section 4.8): who terminated (Remote: the peer), Layer, EType, ECode,
-	// and Text, which names the code. QP.Cause returns it.
+	// and Text, which names the code. QP.Cause returns it. The fields and methods are in
+	// [provider.TerminateError].
 	TerminateError = provider.TerminateError
 )
 

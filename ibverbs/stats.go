@@ -8,34 +8,38 @@ import "github.com/govs-rdma/govs/provider"
 type (
 	// DeviceStats are the sums of a device: Sent, Received, FlushedSends, FlushedRecvs,
 	// CRCErrors, CQLost, Terminates by code and direction, Refused by limit, Connections,
-	// Failures; what is open; and for kernel devices Counters, those of the driver.
+	// Failures; what is open; and for kernel devices Counters, those of the driver. The
+	// fields are in [provider.DeviceStats].
 	DeviceStats = provider.DeviceStats
 
 	// QPStats are of one QP: Sent, Received, FlushedSends, FlushedRecvs, CRCErrors;
 	// SendsPosted, SendsHeld, HeldForPeer, ReadsOut, RecvsPosted, LowestRecvs; Local,
-	// Remote and TCP of its connection.
+	// Remote and TCP of its connection. The fields are in [provider.QPStats].
 	QPStats = provider.QPStats
 
 	// CQStats are of one CQ: Completions, Errors, Lost; CQE, Waiting, MostWaiting. Its
-	// method LowestFree is the least number of places that were free.
+	// method LowestFree is the least number of places that were free. The fields are in
+	// [provider.CQStats].
 	CQStats = provider.CQStats
 
 	// ListenerStats are of one listener: Connections, Requests, Refused, Failed; Pending
-	// and MaxPending.
+	// and MaxPending. The fields are in [provider.ListenerStats].
 	ListenerStats = provider.ListenerStats
 
 	// Traffic counts messages in one direction: Send, Write, ReadRequest, ReadResponse,
-	// AtomicRequest, AtomicResponse, Immediate.
+	// AtomicRequest, AtomicResponse, Immediate, each a [provider.OpCount]. See
+	// [provider.Traffic].
 	Traffic = provider.Traffic
 
-	// OpCount is a number of messages, and the octets in them.
+	// OpCount is a number of messages, and the octets in them: see [provider.OpCount].
 	OpCount = provider.OpCount
 
 	// TerminateCount counts Terminates of one code: Remote (received), Layer, EType,
-	// Code, Count.
+	// Code, Count. The fields are in [provider.TerminateCount].
 	TerminateCount = provider.TerminateCount
 
-	// TCPStats is a part of TCP_INFO: RTTMicros, CongWindow, TotalRetrans and more.
+	// TCPStats is a part of TCP_INFO: RTTMicros, CongWindow, TotalRetrans and more. The
+	// fields are in [provider.TCPStats].
 	TCPStats = provider.TCPStats
 )
 

@@ -5,23 +5,25 @@ import "github.com/govs-rdma/govs/provider"
 // Devices and ports.
 type (
 	// DeviceInfo describes a device that is not open: Name, Provider,
-	// NodeType, Transport, NodeGUID, Netdev (struct ibv_device).
+	// NodeType, Transport, NodeGUID, Netdev (struct ibv_device). The fields are in
+	// [provider.DeviceInfo].
 	DeviceInfo = provider.DeviceInfo
 
 	// DeviceAttr holds a device's limits and capabilities (struct
 	// ibv_device_attr): MaxQP, MaxQPWR, MaxSGE, MaxSGERd, MaxCQE,
-	// MaxQPRdAtom, MaxQPInitRdAtom, MaxInline, DeviceCapFlags and more.
+	// MaxQPRdAtom, MaxQPInitRdAtom, MaxInline, DeviceCapFlags and more. The fields are in
+	// [provider.DeviceAttr].
 	DeviceAttr = provider.DeviceAttr
 
 	// PortAttr describes a port (struct ibv_port_attr): State, MaxMTU,
-	// ActiveMTU, MaxMsgSz and more.
+	// ActiveMTU, MaxMsgSz and more. The fields are in [provider.PortAttr].
 	PortAttr = provider.PortAttr
 
 	// GID is a global identifier in network order (union ibv_gid).
 	GID = provider.GID
 
 	// GIDEntry is a valid entry of a GID table (struct ibv_gid_entry): GID,
-	// Index, Port, Type, Ifindex.
+	// Index, Port, Type, Ifindex. See [provider.GIDEntry].
 	GIDEntry = provider.GIDEntry
 
 	// GIDType is a kind of GID (enum ibv_gid_type).
@@ -56,11 +58,11 @@ type (
 
 	// MWBindInfo says what a window is bound to (struct ibv_mw_bind_info): LKey of
 	// the region, Addr and Length in it, and the window's rights. MR.BindInfo makes
-	// one.
+	// one. The fields are in [provider.MWBindInfo].
 	MWBindInfo = provider.MWBindInfo
 
 	// SGE names registered memory (struct ibv_sge): Addr, Length in octets,
-	// LKey. MR.SGE makes one.
+	// LKey. MR.SGE makes one. See [provider.SGE].
 	SGE = provider.SGE
 
 	// SendWR is a work request of the send queue (struct ibv_send_wr). NewSend, NewWrite, NewRead,
@@ -83,7 +85,7 @@ type (
 	//	Bind           *MWBindInfo // WRBindMW: what the window is bound to
 	//	Access         Access      // WRRegMR: the rights of the region
 	//
-	// provider.SendWR has the details of each.
+	// [provider.SendWR] has the details of each.
 	SendWR = provider.SendWR
 
 	// RecvWR is a work request of the receive queue (struct ibv_recv_wr):
@@ -125,12 +127,12 @@ type (
 // Queue pairs and events.
 type (
 	// QPCap holds a QP's sizes (struct ibv_qp_cap): MaxSendWR, MaxRecvWR,
-	// MaxSendSGE, MaxRecvSGE, MaxInlineData in octets.
+	// MaxSendSGE, MaxRecvSGE, MaxInlineData in octets. The fields are in [provider.QPCap].
 	QPCap = provider.QPCap
 
 	// QPAttr is what QP.Modify sets and QP.Query returns (struct ibv_qp_attr):
 	// State, CurState, Access, Cap, MaxRdAtomic (ORD), MaxDestRdAtomic (IRD),
-	// EnSQDAsyncNotify.
+	// EnSQDAsyncNotify. The fields are in [provider.QPAttr].
 	QPAttr = provider.QPAttr
 
 	// QPAttrMask is which fields of a QPAttr count (enum ibv_qp_attr_mask).
@@ -143,7 +145,7 @@ type (
 	QPState = provider.QPState
 
 	// SRQAttr holds an SRQ's sizes and its limit (struct ibv_srq_attr): MaxWR,
-	// MaxSGE, Limit in receives.
+	// MaxSGE, Limit in receives. The fields are in [provider.SRQAttr].
 	SRQAttr = provider.SRQAttr
 
 	// SRQAttrMask is which fields of an SRQAttr count (enum ibv_srq_attr_mask).

@@ -185,11 +185,11 @@ func (r *Request) LocalAddr() netip.AddrPort { return r.event().ID.LocalAddr() }
 // RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() netip.AddrPort { return r.event().ID.RemoteAddr() }
 
-// ResponderResources returns the peer's ORD: the IRD that it needs of us. 0
+// ResponderResources returns how many RDMA Reads the peer wants to have outstanding (its ORD). 0
 // also means that the peer doesn't say (MPA revision 1).
 func (r *Request) ResponderResources() int { return r.event().ResponderResources }
 
-// InitiatorDepth returns the peer's IRD: the ORD that it offers us. 0 also means
+// InitiatorDepth returns how many RDMA Reads we may have outstanding (the peer's IRD). 0 also means
 // that the peer doesn't say.
 func (r *Request) InitiatorDepth() int { return r.event().InitiatorDepth }
 

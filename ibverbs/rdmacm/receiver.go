@@ -90,9 +90,11 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 	return r, nil
 }
 
-// NewSRQReceiver is NewReceiver for an SRQ. Until it is closed, Poll and PollWait of cq are EBUSY. cq is the RecvCQ of all connections with it, of nothing
-// else, and has a completion channel. WC.QPN says from which of them a message is. Close the
-// Receiver after the connections.
+// NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
+// else, and has a completion channel. As many entries as the SRQ has receives are enough, however
+// many connections there are. Until the Receiver is closed, Poll and PollWait of cq are EBUSY.
+// WC.QPN says from which of them a message is; the example keeps a map of them. Close the Receiver
+// after the connections.
 //
 // Receive does not report connections that end, for instance one whose peer sent a message while the
 // SRQ had no receive: Conn.Done and QP.Cause of each connection do.

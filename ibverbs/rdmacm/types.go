@@ -37,15 +37,16 @@ const (
 )
 
 // RejectedError says that the peer refused a connection: Status, and the
-// peer's PrivateData. It unwraps to ECONNREFUSED.
+// peer's PrivateData. It unwraps to ECONNREFUSED. The fields and methods are in
+// [provider.RejectedError].
 type RejectedError = provider.RejectedError
 
 // ConnParam holds what a connection is made with (struct rdma_conn_param).
 type ConnParam struct {
 	// PrivateData goes to the peer with the MPA request or reply; it is the
-	// caller's again when the call returns. 252 octets fit between any two
-	// providers, except that siw as sender garbles lengths of 252 to 255: up
-	// to 251 is safe on iWARP. On InfiniBand and RoCE a request takes 56 octets,
+	// caller's again when the call returns. Up to 251 octets are safe on iWARP:
+	// siw as sender garbles lengths of 252 to 255, its longest. Between
+	// engines 508 octets fit (RFC 6581), or 512 with MPA revision 1. On InfiniBand and RoCE a request takes 56 octets,
 	// an acceptance 196 and a rejection 148, and that is how many arrive, the rest
 	// being zeros.
 	PrivateData []byte

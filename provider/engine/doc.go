@@ -33,7 +33,7 @@
 // completions are polled.
 //
 // A region over an object (RegObject) has its Close wait for the object's method that
-// is under way; see object.go for what fails how.
+// is under way. PD.RegObject of package ibverbs says what a failing method does to the connection.
 //
 // The region's Go slice is held by the MR and stays where it is, as Go does not
 // move what is on its heap; the engine passes slices, never addresses.
