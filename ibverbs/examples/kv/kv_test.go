@@ -49,7 +49,7 @@ func TestKV(t *testing.T) {
 		{"size: no such key", []string{server.Addr, "get", "size"}},
 		{"there is room for 118", []string{server.Addr, "put", "size", strings.Repeat("x", maxData)}},
 		{"there is room for 118", []string{"--atomics=false", server.Addr, "put", "size", strings.Repeat("x", maxData)}},
-		{"usage: kv", []string{server.Addr, "put", "size"}},
+		{"kv: 3 arguments after the flags: ", []string{server.Addr, "put", "size"}},
 	} {
 		if stdout, stderr, err := exampletest.Run(t, c.args...); err == nil || !strings.Contains(stderr, c.want) {
 			t.Errorf("%v: %v, prints %q and %q, want an error with %q", c.args, err, stdout, stderr, c.want)

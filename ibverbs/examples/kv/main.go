@@ -79,6 +79,8 @@ func start() error {
 	server := *listen != "" && flag.NArg() == 0 && *slots > 0
 	client := *listen == "" && (command == "get" && flag.NArg() == 3 || command == "put" && flag.NArg() == 4)
 	if !server && !client {
+		fmt.Fprintf(os.Stderr, "kv: %d arguments after the flags: a server takes none and --slots above 0; a client "+
+			"an address and get KEY or put KEY VALUE, after all flags\n", flag.NArg())
 		flag.Usage()
 		os.Exit(2)
 	}

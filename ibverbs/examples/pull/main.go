@@ -63,6 +63,8 @@ func start() error {
 	}
 	flag.Parse()
 	if *listen == "" && flag.NArg() != 2 || *listen != "" && flag.NArg() != 1 || o.chunk < 1 || o.depth < 1 {
+		fmt.Fprintf(os.Stderr, "pull: %d arguments after the flags: a server takes a file, a client an address and "+
+			"a new file, after all flags; --chunk and --depth have to be at least 1\n", flag.NArg())
 		flag.Usage()
 		os.Exit(2)
 	}

@@ -72,6 +72,7 @@ func TestPullFails(t *testing.T) {
 		}
 	}
 	t.Run("empty file", func(t *testing.T) { fails(t, "is empty", "--listen", exampletest.Host()+":0", empty) })
+	t.Run("no file", func(t *testing.T) { fails(t, "pull: 1 arguments after the flags: ", server.Addr) })
 	t.Run("nobody listens", func(t *testing.T) { fails(t, "rdma_connect", exampletest.Host()+":1", name) })
 	t.Run("file cut short", func(t *testing.T) {
 		if exampletest.Kernel() {
