@@ -63,10 +63,24 @@ func valueFlags(n *kong.Node) map[string]bool {
 	return flags
 }
 
-var missing = regexp.MustCompile(`^expected "(<[^"]*>.*)"$`)
+var (
+	missing   = regexp.MustCompile(`^expected "(<[^"]*>.*)"$`)
+	notNumber = regexp.MustCompile(`^(--[a-z-]+): expected a valid (\d+) bit (u?int) but got "(.*)"$`)
+)
 
-// explained adds to kong's error about a missing argument how the command is called.
+// explained words kong's errors as the command's own: one about a missing argument has how the
+// command is called, and one about a number which numbers are right.
 func explained(err error) error {
+	if m := notNumber.FindStringSubmatch(err.Error()); m != nil {
+		right := "a number"
+		switch {
+		case m[3] == "uint" && m[2] == "16":
+			right = "a number from 0 to 65535"
+		case m[3] == "uint":
+			right = "a positive number"
+		}
+		return fmt.Errorf("%s %s: has to be %s", m[1], m[4], right)
+	}
 	var parse *kong.ParseError
 	m := missing.FindStringSubmatch(err.Error())
 	if m == nil || !errors.As(err, &parse) || parse.Context.Selected() == nil {

@@ -308,7 +308,7 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 	if c.CRC == "off" {
 		opts.CRC = engine.CRCOff
 	}
-	if opts.BusyWait = c.BusyWait; c.BusyWait <= 0 {
+	if opts.BusyWait = c.BusyWait; c.BusyWait == 0 {
 		opts.BusyWait = -1
 	}
 	vctx, why, err := openProvider(c.Provider, addr, opts)

@@ -77,6 +77,9 @@ func (c *perfRDMACmd) checkUseless(k *kong.Context) error {
 			}
 		}
 	}
+	if c.BusyWait < 0 {
+		return fmt.Errorf("--busy-wait %v: has to be at least 0", c.BusyWait)
+	}
 	if c.Listen == "" && given(k, "busy-wait") && load.Poll(c.Poll) == load.Spin {
 		return fmt.Errorf("--busy-wait: with --poll spin this end never sleeps: add --poll block")
 	}

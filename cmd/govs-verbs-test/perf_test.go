@@ -154,6 +154,7 @@ func TestPerfWrongUsage(t *testing.T) {
 		"read-bw --listen 192.0.2.1:7175 -o 3":               "--outstanding: the client decides the workload",
 		"write-bw --listen 192.0.2.1:7175 --json":            "--json: the client prints the result",
 		"write-bw 192.0.2.1:7175 --provider kernel --crc on": "--crc: is for the engine, and --provider is kernel",
+		"write-bw --listen 192.0.2.1:7175 --busy-wait -1s":   "--busy-wait -1s: has to be at least 0",
 		"write-bw 192.0.2.1:7175 --busy-wait 1us":            "--busy-wait: with --poll spin this end never sleeps",
 		"tcp-bw 192.0.2.1:7175 --crc on":                     "unknown flag --crc",
 		"frobnicate":                                         "unexpected argument frobnicate",
