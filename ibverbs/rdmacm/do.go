@@ -150,7 +150,7 @@ func (c *Conn) route(size int) (*router, error) {
 func (r *router) whyTaken() string {
 	text := "Conn.Do, Read, Write and Send take the completions of this CQ since the first of them was called; "
 	if n := r.dropped.Load(); n > 0 {
-		text += fmt.Sprintf("%d of other work have been dropped; ", n)
+		text += fmt.Sprintf("completions of other work that were dropped: %d; ", n)
 	}
 	return text + "set ConnConfig.OnSend to get those of work that the program posts itself"
 }

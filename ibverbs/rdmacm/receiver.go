@@ -248,7 +248,7 @@ func (r *Receiver) name() string {
 
 // closed returns the error of op on a Receiver that is closed.
 func (r *Receiver) closed(op string) error {
-	return &ibverbs.Error{Op: op, Object: r.name(), Err: os.ErrClosed}
+	return &ibverbs.Error{Op: op, Object: "receiver of " + r.name(), Err: os.ErrClosed}
 }
 
 // poll waits for a completion until ctx ends, or the connection, or Close is called.
