@@ -141,6 +141,7 @@ func TestRunIdle(t *testing.T) {
 // No more than idleAtOnce of them are, and an end of the context ends all.
 func TestRunIdleLimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var under atomic.Int32
 	var scenarios []*Scenario
 	for i := range 3 * idleAtOnce {
