@@ -8,13 +8,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
 func TestWords(t *testing.T) {
 	o := newObjects(t)
 	const off = 4096 - 8
-	ok(t, o.mr.Store(off, 40))
+	testkit.OK(t, o.mr.Store(off, 40))
 	want := func(what string, got uint64, err error, want uint64) {
 		t.Helper()
 		if err != nil || got != want {
@@ -52,7 +53,7 @@ func TestBadWords(t *testing.T) {
 		"FetchAdd":       func(m *ibverbs.MR, off int) error { _, err := m.FetchAdd(off, 1); return err },
 		"CompareAndSwap": func(m *ibverbs.MR, off int) error { _, err := m.CompareAndSwap(off, 0, 1); return err },
 	}
-	small := must[*ibverbs.MR](t)(o.pd.AllocMR(7, ibverbs.AccessLocalWrite))
+	small := testkit.Must(o.pd.AllocMR(7, ibverbs.AccessLocalWrite))(t)
 	for name, call := range calls {
 		for _, off := range []int{-1, -8, math.MinInt, 4089, 4096, math.MaxInt} {
 			wantErrno(t, name, call(o.mr, off), syscall.EINVAL, "MR."+name, "of a region of 4096")
@@ -68,7 +69,7 @@ func TestBadWords(t *testing.T) {
 			t.Fatal("memory was changed")
 		}
 	}
-	ok(t, o.mr.Close())
+	testkit.OK(t, o.mr.Close())
 	for name, call := range calls {
 		wantErr(t, name+" of a closed region", call(o.mr, 0), os.ErrClosed)
 	}
@@ -78,7 +79,7 @@ func TestBadWords(t *testing.T) {
 func TestWordsAndClose(t *testing.T) {
 	o := newObjects(t)
 	for range 30 {
-		mr := must[*ibverbs.MR](t)(o.pd.AllocMR(8, ibverbs.AccessLocalWrite))
+		mr := testkit.Must(o.pd.AllocMR(8, ibverbs.AccessLocalWrite))(t)
 		var wg sync.WaitGroup
 		var begun sync.WaitGroup
 		for range 3 {
@@ -100,7 +101,7 @@ func TestWordsAndClose(t *testing.T) {
 			})
 		}
 		begun.Wait()
-		ok(t, mr.Close())
+		testkit.OK(t, mr.Close())
 		wg.Wait()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -57,7 +58,7 @@ func TestBadSizes(t *testing.T) {
 		refused(t, name, f(), syscall.EINVAL, enodata, syscall.EIO, syscall.ENOENT)
 	}
 
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
 	for name, f := range map[string]func() error{
 		"region of nothing":          func() error { _, err := pd.RegMR(nil, 0); return err },
@@ -71,7 +72,7 @@ func TestBadSizes(t *testing.T) {
 		refused(t, name, f(), syscall.EINVAL, syscall.ENOMEM)
 	}
 
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	cq := testkit.Must(vctx.CreateCQ(1, nil))(t)
 	defer cq.Close()
 	for name, c := range map[string]ibverbs.QPInitAttr{
 		"-1 sends":          {Cap: ibverbs.QPCap{MaxSendWR: -1, MaxRecvWR: 1}},
@@ -103,9 +104,9 @@ func link(t *testing.T) *linked {
 	t.Helper()
 	ctx := timeout(t)
 	vctx, addr := open()
-	t.Cleanup(func() { ok(t, vctx.Close()) })
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	defer func() { ok(t, l.Close()) }()
+	t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
 	var c linked
 	region := func(mr **ibverbs.MR) func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
 		return func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
@@ -122,11 +123,11 @@ func link(t *testing.T) *linked {
 		}
 		accepted <- err
 	}()
-	c.client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Cap: size, Prepare: region(&c.clientMR)}))
-	ok(t, <-accepted)
+	c.client = testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Cap: size, Prepare: region(&c.clientMR)}))(t)
+	testkit.OK(t, <-accepted)
 	t.Cleanup(func() {
 		for _, close := range []func() error{c.client.Close, c.server.Close, c.clientMR.Close, c.serverMR.Close} {
-			ok(t, close())
+			testkit.OK(t, close())
 		}
 	})
 	return &c
@@ -137,7 +138,7 @@ func link(t *testing.T) *linked {
 func TestBadWorkRequests(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
-	sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 8))
+	sge := testkit.Must(c.clientMR.SGE(0, 8))(t)
 	many := make([]ibverbs.SGE, 1000)
 	for i := range many {
 		many[i] = sge
@@ -155,7 +156,7 @@ func TestBadWorkRequests(t *testing.T) {
 		"inline Read":            {Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendInline},
 		"Read with 1000 entries": {Opcode: ibverbs.WRRDMARead, SGList: many},
 	} {
-		ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(c.serverMR.SGE(0, 8))}}))
+		testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(c.serverMR.SGE(0, 8))(t)}}))
 		good := ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}
 		err := c.client.QP().PostSend(good, bad, good)
 		refused(t, name, err, syscall.EINVAL, syscall.EOPNOTSUPP)
@@ -171,12 +172,12 @@ func TestBadWorkRequests(t *testing.T) {
 	}
 	err := c.client.QP().PostRecv(ibverbs.RecvWR{}, ibverbs.RecvWR{SGList: many})
 	refused(t, "receive with 1000 entries", err, syscall.EINVAL)
-	ok(t, c.client.QP().PostSend())
-	ok(t, c.client.QP().PostRecv())
+	testkit.OK(t, c.client.QP().PostSend())
+	testkit.OK(t, c.client.QP().PostRecv())
 
 	refused(t, "to state 77", c.client.QP().Modify(ibverbs.QPAttr{State: 77}, ibverbs.QPAttrState), syscall.EINVAL)
 	refused(t, "negative read depth", c.client.QP().Modify(ibverbs.QPAttr{MaxRdAtomic: -1}, ibverbs.QPAttrMaxRdAtomic), syscall.EINVAL)
-	ok(t, c.client.Shutdown(ctx))
+	testkit.OK(t, c.client.Shutdown(ctx))
 }
 
 // Memory that is not the QP's to use fails the request, not the program.
@@ -188,19 +189,19 @@ func TestBadMemory(t *testing.T) {
 		"4 GiB":                func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.Length = math.MaxUint32 },
 		"key of nothing":       func(_ *testing.T, _ *linked, s *ibverbs.SGE) { s.LKey ^= 0x5a5a5a00 },
 		"of another PD":        func(_ *testing.T, c *linked, s *ibverbs.SGE) { s.Addr, s.LKey = c.serverMR.Addr(), c.serverMR.LKey() },
-		"that is deregistered": func(t *testing.T, c *linked, _ *ibverbs.SGE) { ok(t, c.clientMR.Close()) },
+		"that is deregistered": func(t *testing.T, c *linked, _ *ibverbs.SGE) { testkit.OK(t, c.clientMR.Close()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := timeout(t)
 			c := link(t)
-			sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 8))
+			sge := testkit.Must(c.clientMR.SGE(0, 8))(t)
 			spoil(t, c, &sge)
-			ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{}))
+			testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{}))
 			err := c.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}})
 			wc := make([]ibverbs.WC, 1)
 			if err == nil {
 				_, err = c.client.SendCQ().PollWait(ctx, wc)
-				ok(t, err)
+				testkit.OK(t, err)
 				err = wc[0].Err()
 			}
 			if err == nil || errors.Is(err, ibverbs.ErrFlushed) {
@@ -216,7 +217,7 @@ func TestBadTiming(t *testing.T) {
 	for range 8 {
 		c := link(t)
 		qp, mr := c.client.QP(), c.clientMR
-		sge := must[ibverbs.SGE](t)(mr.SGE(0, 8))
+		sge := testkit.Must(mr.SGE(0, 8))(t)
 		ctx, cancel := context.WithCancel(timeout(t))
 		wc := make([]ibverbs.WC, 4)
 		var wg sync.WaitGroup
@@ -246,10 +247,10 @@ func TestBadTiming(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Millisecond)
-		ok(t, c.client.Close())
-		ok(t, mr.Close())
+		testkit.OK(t, c.client.Close())
+		testkit.OK(t, mr.Close())
 		cancel()
 		wg.Wait()
-		ok(t, c.server.Wait(timeout(t)))
+		testkit.OK(t, c.server.Wait(timeout(t)))
 	}
 }

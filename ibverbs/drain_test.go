@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/provider"
@@ -63,7 +64,7 @@ func (s *slowQueue) waiting() []provider.SendWR {
 func TestDrainOfAnIdleQP(t *testing.T) {
 	o := newObjects(t)
 	s := o.slow(1)
-	ok(t, o.qp.Drain(t.Context()))
+	testkit.OK(t, o.qp.Drain(t.Context()))
 	if len(s.waiting()) != 0 {
 		t.Error("draining a queue that was never used posted something")
 	}
@@ -74,7 +75,7 @@ func TestDrainKeepsCompletions(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := newObjects(t)
 			s := o.slow(8)
-			ok(t, o.qp.PostSend(
+			testkit.OK(t, o.qp.PostSend(
 				ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled},
 				ibverbs.SendWR{WRID: 2}, // unsignalled
 				ibverbs.SendWR{WRID: 3, Flags: ibverbs.SendSignaled}))
@@ -116,7 +117,7 @@ func TestDrainKeepsCompletions(t *testing.T) {
 			default:
 			}
 			s.finish(1, ibverbs.WCSuccess)
-			ok(t, <-drained)
+			testkit.OK(t, <-drained)
 			if !poller {
 				go wait()
 			}
@@ -135,7 +136,7 @@ func TestDrainOfAFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
 		s := o.slow(1)
-		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
+		testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
 		go func() {
 			time.Sleep(time.Second)
 			s.finish(1, ibverbs.WCSuccess)
@@ -143,7 +144,7 @@ func TestDrainOfAFullQueue(t *testing.T) {
 			s.finish(1, ibverbs.WCSuccess)
 		}()
 		start := time.Now()
-		ok(t, o.qp.Drain(t.Context()))
+		testkit.OK(t, o.qp.Drain(t.Context()))
 		if d := time.Since(start); d < 2*time.Second || d > 2*time.Second+2*time.Millisecond {
 			t.Errorf("took %v, want the 2 s that the queue needed", d)
 		}
@@ -158,7 +159,7 @@ func TestDrainFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
 		s := o.slow(8)
-		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+		testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
 
 		// Given up: the marker must still not come out later.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -171,7 +172,7 @@ func TestDrainFails(t *testing.T) {
 		}
 
 		// Flushed: the user's completion comes out, the marker's doesn't.
-		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 2}))
+		testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 2}))
 		go func() {
 			time.Sleep(time.Millisecond)
 			s.finish(2, ibverbs.WCWRFlushErr)
@@ -204,14 +205,14 @@ func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
 			}
 			return 0, full
 		}
-		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+		testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		err := o.qp.Drain(ctx)
 		wantErr(t, "drain", err, ibverbs.ErrNoneSignaled)
 		wantErr(t, "drain", err, syscall.ENOMEM)
-		ok(t, o.qp.Close()) // nothing looks for the marker any more
-		ok(t, o.cq.Close())
+		testkit.OK(t, o.qp.Close()) // nothing looks for the marker any more
+		testkit.OK(t, o.cq.Close())
 	})
 }
 
@@ -222,23 +223,23 @@ func TestDrainOfAQPThatIsClosed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			o := newObjects(t)
 			s := o.slow(8)
-			ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
+			testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
 			drained := make(chan error, 1)
 			go func() { drained <- o.qp.Drain(t.Context()) }()
 			synctest.Wait()
 			s.finish(completed, ibverbs.WCSuccess)
-			ok(t, o.qp.Close())
+			testkit.OK(t, o.qp.Close())
 			if err := <-drained; completed == 0 {
 				wantErr(t, "drain", err, os.ErrClosed, "drain", "qp")
 			} else {
-				ok(t, err)
+				testkit.OK(t, err)
 			}
 			wc := make([]ibverbs.WC, 4)
 			n, err := o.cq.Poll(wc)
 			if want := min(completed, 1); n != want || err != nil || n > 0 && wc[0].WRID != 1 {
 				t.Errorf("polled %d, %v, %+v, want %d", n, err, wc[:n], want)
 			}
-			ok(t, o.cq.Close())
+			testkit.OK(t, o.cq.Close())
 		})
 	}
 }
@@ -248,15 +249,15 @@ func TestDrainOfAQPThatIsClosed(t *testing.T) {
 func TestDrainBesideAQPThatIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
-		other := must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq}))
+		other := testkit.Must(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq}))(t)
 		s := o.slow(8)
-		ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+		testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
 		drained := make(chan error, 1)
 		go func() { drained <- o.qp.Drain(t.Context()) }()
 		synctest.Wait()
-		ok(t, other.Close())
+		testkit.OK(t, other.Close())
 		s.finish(2, ibverbs.WCSuccess)
-		ok(t, <-drained)
+		testkit.OK(t, <-drained)
 		wc := make([]ibverbs.WC, 1)
 		if n, err := o.cq.Poll(wc); n != 0 || err != nil {
 			t.Errorf("polled %d, %v, %+v", n, err, wc)

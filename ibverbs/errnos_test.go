@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider"
@@ -16,14 +17,14 @@ import (
 // RoCE has.
 func TestBadErrnos(t *testing.T) {
 	vctx, l := queueWorld(t)
-	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	attr := testkit.Must(vctx.Query())(t)
 	fresh, end := qpInState(t, vctx, l, []ibverbs.QPState{})
 	defer end()
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	defer j.close(t)
-	sge := must[ibverbs.SGE](t)(j.mr.SGE(0, 8))
+	sge := testkit.Must(j.mr.SGE(0, 8))(t)
 	many := slices.Repeat([]ibverbs.SGE{sge}, attr.MaxSGE+1)
-	gids := must[ibverbs.PortAttr](t)(vctx.QueryPort(1)).GIDTblLen
+	gids := testkit.Must(vctx.QueryPort(1))(t).GIDTblLen
 	pkey, noPort := syscall.ENOENT, syscall.ENOENT
 	if onRxe() {
 		pkey = 0
@@ -31,7 +32,7 @@ func TestBadErrnos(t *testing.T) {
 	createCQ := func(cqe, vector int) error {
 		cq, err := vctx.CreateCQ(cqe, &ibverbs.CQOptions{CompVector: vector})
 		if err == nil {
-			ok(t, cq.Close())
+			testkit.OK(t, cq.Close())
 		}
 		return err
 	}
@@ -81,8 +82,8 @@ func TestBadErrnos(t *testing.T) {
 		}
 	}
 	// None of it has harmed the connection.
-	ok(t, j.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(j.serverMR.SGE(0, 8))}}))
-	ok(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
+	testkit.OK(t, j.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(j.serverMR.SGE(0, 8))(t)}}))
+	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
 	if wc := take(t, j.server.RecvCQ(), 1); wc[0].Err() != nil {
 		t.Errorf("in the end: %v", wc[0].Err())
 	}

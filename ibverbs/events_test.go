@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -112,7 +113,7 @@ func TestEventsOfQPs(t *testing.T) {
 			if onRxe() {
 				clear(want)
 			}
-			ok(t, c.fail(j))
+			testkit.OK(t, c.fail(j))
 			wantEvents(t, vctx, want)
 		})
 	}
@@ -125,8 +126,8 @@ func TestEventsSQDrained(t *testing.T) {
 	for _, notify := range []bool{true, false} {
 		vctx, l := queueWorld(t)
 		j := joinWith(t, vctx, l, rdmacm.ConnConfig{})
-		ok(t, j.write(t, 1, ibverbs.SendSignaled))
-		ok(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPSQD, EnSQDAsyncNotify: notify}, ibverbs.QPAttrState|ibverbs.QPAttrEnSQDNotify))
+		testkit.OK(t, j.write(t, 1, ibverbs.SendSignaled))
+		testkit.OK(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPSQD, EnSQDAsyncNotify: notify}, ibverbs.QPAttrState|ibverbs.QPAttrEnSQDNotify))
 		want := map[ibverbs.AsyncEventType]ibverbs.AsyncEvent{}
 		if notify && !onSiw() {
 			want[ibverbs.EventSQDrained] = ibverbs.AsyncEvent{QP: j.client.QP()}
@@ -143,7 +144,7 @@ func TestEventsSQDrained(t *testing.T) {
 // has no interface of its own and says nothing.
 func TestEventsOfPorts(t *testing.T) {
 	vctx, _ := open()
-	defer func() { ok(t, vctx.Close()) }()
+	defer func() { testkit.OK(t, vctx.Close()) }()
 	if !onKernel() {
 		wantEvents(t, vctx, nil)
 		return
@@ -161,7 +162,7 @@ func TestEventsOfPorts(t *testing.T) {
 	}{{"down", ibverbs.EventPortErr, ibverbs.PortDown}, {"up", ibverbs.EventPortActive, ibverbs.PortActive}} {
 		ip("link set " + ondevice.Netdev() + " " + want.is)
 		wantEvents(t, vctx, map[ibverbs.AsyncEventType]ibverbs.AsyncEvent{want.typ: {Port: 1}})
-		if port := must[ibverbs.PortAttr](t)(vctx.QueryPort(1)); port.State != want.state {
+		if port := testkit.Must(vctx.QueryPort(1))(t); port.State != want.state {
 			t.Errorf("%s: %s", want.is, port.State)
 		}
 	}
@@ -187,12 +188,12 @@ func TestEventsWaiting(t *testing.T) {
 			results <- result{e, err}
 		}()
 	}
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	cq := testkit.Must(vctx.CreateCQ(1, nil))(t)
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 1}})
 	overflow := func() {
 		t.Helper()
 		for range 1 + cq.CQE() {
-			ok(t, j.write(t, 1, ibverbs.SendSignaled))
+			testkit.OK(t, j.write(t, 1, ibverbs.SendSignaled))
 		}
 	}
 	overflow()
@@ -205,9 +206,9 @@ func TestEventsWaiting(t *testing.T) {
 		t.Errorf("the second event: %s, %v", r.e, r.err)
 	}
 	j.close(t)
-	ok(t, cq.Close())
-	ok(t, l.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, cq.Close())
+	testkit.OK(t, l.Close())
+	testkit.OK(t, vctx.Close())
 	select {
 	case r := <-results:
 		wantErr(t, "the third caller, when the device is closed", r.err, os.ErrClosed)
@@ -221,17 +222,17 @@ func TestEventsWaiting(t *testing.T) {
 // TestEventsOfClosedObjects: an event that nobody has taken goes with its object.
 func TestEventsOfClosedObjects(t *testing.T) {
 	vctx, l := queueWorld(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	cq := testkit.Must(vctx.CreateCQ(1, nil))(t)
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 1}})
 	for range 1 + cq.CQE() {
-		ok(t, j.write(t, 1, ibverbs.SendSignaled))
+		testkit.OK(t, j.write(t, 1, ibverbs.SendSignaled))
 	}
 	if !onSiw() { // which looks at the state alone
 		refused(t, "a request for SQ drained without SQD", j.client.QP().Modify(ibverbs.QPAttr{EnSQDAsyncNotify: true}, ibverbs.QPAttrEnSQDNotify), syscall.EINVAL)
 	}
-	ok(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: 1, Length: 8, LKey: 0x5a5a5a00}}}))
+	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: 1, Length: 8, LKey: 0x5a5a5a00}}}))
 	time.Sleep(30 * time.Millisecond)
 	j.close(t)
-	ok(t, cq.Close())
+	testkit.OK(t, cq.Close())
 	wantEvents(t, vctx, nil)
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -29,9 +30,9 @@ func pattern(n int, seed byte) []byte {
 // tempFile is a file of n octets, open for reading and writing.
 func tempFile(t *testing.T, n int64) *os.File {
 	t.Helper()
-	f := must[*os.File](t)(os.Create(t.TempDir() + "/file"))
+	f := testkit.Must(os.Create(t.TempDir() + "/file"))(t)
 	t.Cleanup(func() { _ = f.Close() })
-	ok(t, f.Truncate(n))
+	testkit.OK(t, f.Truncate(n))
 	return f
 }
 
@@ -41,23 +42,23 @@ func TestMemoryFile(t *testing.T) {
 	c := link(t)
 	const off, size = 5000, 300000
 	f := tempFile(t, off+size+7)
-	mr := must[*ibverbs.MR](t)(c.server.PD().MapFile(f, off, size, remoteRights))
+	mr := testkit.Must(c.server.PD().MapFile(f, off, size, remoteRights))(t)
 	if mr.Len() != size || len(mr.Bytes()) != size || cap(mr.Bytes()) != size {
 		t.Errorf("%d octets, %d of them to be seen", mr.Len(), len(mr.Bytes()))
 	}
-	local := must[*ibverbs.MR](t)(c.client.PD().AllocMR(size, remoteRights))
-	defer func() { ok(t, local.Close()) }()
+	local := testkit.Must(c.client.PD().AllocMR(size, remoteRights))(t)
+	defer func() { testkit.OK(t, local.Close()) }()
 	copy(local.Bytes(), pattern(size, 1))
-	src := must[ibverbs.SGE](t)(local.SGE(0, size))
-	r := must[ibverbs.RemoteRegion](t)(mr.Remote(0, size))
-	ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
+	src := testkit.Must(local.SGE(0, size))(t)
+	r := testkit.Must(mr.Remote(0, size))(t)
+	testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
 	clear(local.Bytes())
-	ok(t, read(t, ctx, c.client, local, r)) // also tells that the Write has arrived
+	testkit.OK(t, read(t, ctx, c.client, local, r)) // also tells that the Write has arrived
 	if !bytes.Equal(local.Bytes(), pattern(size, 1)) {
 		t.Error("what is read is not what was written")
 	}
-	ok(t, mr.Close())
-	got := must[[]byte](t)(os.ReadFile(f.Name()))
+	testkit.OK(t, mr.Close())
+	got := testkit.Must(os.ReadFile(f.Name()))(t)
 	want := append(append(make([]byte, off), pattern(size, 1)...), make([]byte, 7)...)
 	if !bytes.Equal(got, want) {
 		t.Error("the file has other octets")
@@ -67,13 +68,13 @@ func TestMemoryFile(t *testing.T) {
 func TestBadFile(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
 	f := tempFile(t, 10000)
-	reading := must[*os.File](t)(os.Open(f.Name()))
+	reading := testkit.Must(os.Open(f.Name()))(t)
 	defer reading.Close()
-	closed := must[*os.File](t)(os.Open(f.Name()))
-	ok(t, closed.Close())
+	closed := testkit.Must(os.Open(f.Name()))(t)
+	testkit.OK(t, closed.Close())
 	for name, c := range map[string]struct {
 		f      *os.File
 		off    int64
@@ -90,7 +91,7 @@ func TestBadFile(t *testing.T) {
 		"2^63-1 octets":          {f, 1, math.MaxInt, 0, syscall.EINVAL},
 		"open for reading":       {reading, 0, 1, ibverbs.AccessLocalWrite, syscall.EACCES},
 		"impossible rights":      {f, 0, 1, ibverbs.AccessRemoteWrite, syscall.EINVAL},
-		"a file that is no file": {must[*os.File](t)(os.Open("/")), 0, 1, 0, syscall.ENODEV},
+		"a file that is no file": {testkit.Must(os.Open("/"))(t), 0, 1, 0, syscall.ENODEV},
 	} {
 		_, err := pd.MapFile(c.f, c.off, c.n, c.access)
 		refused(t, name, err, c.want)
@@ -105,9 +106,9 @@ func TestBadFile(t *testing.T) {
 		wantErr(t, "a file open for reading", err, syscall.EFAULT, reading.Name(),
 			"open for reading and writing")
 	} else {
-		ok(t, err)
+		testkit.OK(t, err)
 	}
-	ok(t, mr.Close())
+	testkit.OK(t, mr.Close())
 
 	for _, size := range []int64{0, -1} {
 		_, err = pd.RegObject(f, size, 0)
@@ -120,12 +121,12 @@ func TestBadFile(t *testing.T) {
 		refused(t, "object with a kernel device", err, syscall.EOPNOTSUPP)
 		return
 	}
-	ok(t, err)
+	testkit.OK(t, err)
 	if obj.Bytes() != nil || obj.Len() != 10000 {
 		t.Errorf("an object has %d octets in memory, of %d", len(obj.Bytes()), obj.Len())
 	}
-	ok(t, obj.Close())
-	ok(t, obj.Close())
+	testkit.OK(t, obj.Close())
+	testkit.OK(t, obj.Close())
 	_, err = pd.RegObject(struct{ io.ReaderAt }{f}, 1, ibverbs.AccessLocalWrite)
 	refused(t, "object without WriteAt", err, syscall.EACCES)
 }
@@ -136,9 +137,9 @@ func TestObject(t *testing.T) {
 	for _, size := range []int{1, 1000, 65000, 70001, 400000} {
 		c := link(t)
 		here, there := tempFile(t, int64(size)), tempFile(t, int64(size)+20)
-		a := must[*ibverbs.MR](t)(c.client.PD().RegObject(here, int64(size), remoteRights))
-		b := must[*ibverbs.MR](t)(c.server.PD().RegObject(there, int64(size)+20, remoteRights))
-		defer func() { ok(t, errors.Join(a.Close(), b.Close())) }()
+		a := testkit.Must(c.client.PD().RegObject(here, int64(size), remoteRights))(t)
+		b := testkit.Must(c.server.PD().RegObject(there, int64(size)+20, remoteRights))(t)
+		defer func() { testkit.OK(t, errors.Join(a.Close(), b.Close())) }()
 		is := func(what string, f *os.File, off int64, want []byte) {
 			t.Helper()
 			got := make([]byte, len(want))
@@ -149,31 +150,31 @@ func TestObject(t *testing.T) {
 		put := func(f *os.File, seed byte) []byte {
 			t.Helper()
 			p := pattern(size, seed)
-			must[int](t)(f.WriteAt(p, 0))
+			testkit.Must(f.WriteAt(p, 0))(t)
 			return p
 		}
-		sge := must[ibverbs.SGE](t)(a.SGE(0, size))
-		r := must[ibverbs.RemoteRegion](t)(b.Remote(10, size))
+		sge := testkit.Must(a.SGE(0, size))(t)
+		r := testkit.Must(b.Remote(10, size))(t)
 
 		p := put(here, 1)
 		wr := ibverbs.SendWR{SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}
 		wr.Opcode = ibverbs.WRRDMAWrite
-		ok(t, done(t, ctx, c.client, wr))
+		testkit.OK(t, done(t, ctx, c.client, wr))
 		put(here, 2)
 		wr.Opcode = ibverbs.WRRDMARead
-		ok(t, done(t, ctx, c.client, wr))
+		testkit.OK(t, done(t, ctx, c.client, wr))
 		is("written and read back", here, 0, p)
 		is("written", there, 10, p)
 
 		// A Send between them, with memory before and behind.
 		p = put(here, 3)
 		copy(c.clientMR.Bytes(), "<<>>")
-		left, right := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 2)), must[ibverbs.SGE](t)(c.clientMR.SGE(2, 2))
-		in1, in2 := must[ibverbs.SGE](t)(c.serverMR.SGE(0, 1)), must[ibverbs.SGE](t)(b.SGE(3, size+3))
-		ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{in1, in2}}))
-		ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{left, sge, right}}))
+		left, right := testkit.Must(c.clientMR.SGE(0, 2))(t), testkit.Must(c.clientMR.SGE(2, 2))(t)
+		in1, in2 := testkit.Must(c.serverMR.SGE(0, 1))(t), testkit.Must(b.SGE(3, size+3))(t)
+		testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{in1, in2}}))
+		testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{left, sge, right}}))
 		var wc [1]ibverbs.WC
-		must[int](t)(c.server.RecvCQ().PollWait(ctx, wc[:]))
+		testkit.Must(c.server.RecvCQ().PollWait(ctx, wc[:]))(t)
 		if wc[0].Err() != nil || int(wc[0].ByteLen) != size+4 {
 			t.Fatalf("received %d octets of %d: %v", wc[0].ByteLen, size+4, wc[0].Err())
 		}
@@ -181,7 +182,7 @@ func TestObject(t *testing.T) {
 		if c.serverMR.Bytes()[0] != '<' {
 			t.Error("the octet before the object's is missing")
 		}
-		ok(t, c.client.Shutdown(ctx))
+		testkit.OK(t, c.client.Shutdown(ctx))
 	}
 }
 
@@ -190,33 +191,33 @@ func TestObjectLists(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
 	f := tempFile(t, 64)
-	mr := must[*ibverbs.MR](t)(c.server.PD().RegObject(f, 64, remoteRights))
-	defer func() { ok(t, mr.Close()) }()
+	mr := testkit.Must(c.server.PD().RegObject(f, 64, remoteRights))(t)
+	defer func() { testkit.OK(t, mr.Close()) }()
 	for round := range 20 {
 		var sends []ibverbs.SendWR
 		for i := range 8 {
-			ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(mr.SGE(8*i, 8))}}))
+			testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{testkit.Must(mr.SGE(8*i, 8))(t)}}))
 			copy(c.clientMR.Bytes()[8*i:], bytes.Repeat([]byte{byte(8*round + i)}, 8))
-			sends = append(sends, ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(c.clientMR.SGE(8*i, 8))}})
+			sends = append(sends, ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{testkit.Must(c.clientMR.SGE(8*i, 8))(t)}})
 		}
-		ok(t, c.client.QP().PostSend(sends...))
+		testkit.OK(t, c.client.QP().PostSend(sends...))
 		for i := range 8 {
 			var wc [1]ibverbs.WC
-			must[int](t)(c.server.RecvCQ().PollWait(ctx, wc[:]))
-			ok(t, wc[0].Err())
+			testkit.Must(c.server.RecvCQ().PollWait(ctx, wc[:]))(t)
+			testkit.OK(t, wc[0].Err())
 			if wc[0].WRID != uint64(i) {
 				t.Fatalf("receive %d completed where %d was due", wc[0].WRID, i)
 			}
-			must[int](t)(c.client.SendCQ().PollWait(ctx, wc[:]))
-			ok(t, wc[0].Err())
+			testkit.Must(c.client.SendCQ().PollWait(ctx, wc[:]))(t)
+			testkit.OK(t, wc[0].Err())
 		}
 		got := make([]byte, 64)
-		must[int](t)(f.ReadAt(got, 0))
+		testkit.Must(f.ReadAt(got, 0))(t)
 		if !bytes.Equal(got, c.clientMR.Bytes()[:64]) {
 			t.Fatalf("round %d: got % x", round, got)
 		}
 	}
-	ok(t, c.client.Shutdown(ctx))
+	testkit.OK(t, c.client.Shutdown(ctx))
 }
 
 // failing is an object whose methods fail.
@@ -235,48 +236,48 @@ func TestObjectFails(t *testing.T) {
 		want error
 	}{
 		"object": {func(t *testing.T, pd *ibverbs.PD) *ibverbs.MR {
-			return must[*ibverbs.MR](t)(pd.RegObject(failing{broken}, 100000, remoteRights))
+			return testkit.Must(pd.RegObject(failing{broken}, 100000, remoteRights))(t)
 		}, broken},
 		"file cut short": {func(t *testing.T, pd *ibverbs.PD) *ibverbs.MR {
 			f := tempFile(t, 100000)
-			mr := must[*ibverbs.MR](t)(pd.MapFile(f, 0, 100000, remoteRights))
-			ok(t, f.Truncate(10))
+			mr := testkit.Must(pd.MapFile(f, 0, 100000, remoteRights))(t)
+			testkit.OK(t, f.Truncate(10))
 			return mr
 		}, syscall.EIO},
 		"object shorter than the region": {func(t *testing.T, pd *ibverbs.PD) *ibverbs.MR {
-			f := must[*os.File](t)(os.OpenFile("/dev/full", os.O_RDWR, 0))
+			f := testkit.Must(os.OpenFile("/dev/full", os.O_RDWR, 0))(t)
 			t.Cleanup(func() { _ = f.Close() })
-			return must[*ibverbs.MR](t)(pd.RegObject(zeroEnd{f}, 100000, remoteRights))
+			return testkit.Must(pd.RegObject(zeroEnd{f}, 100000, remoteRights))(t)
 		}, nil},
 	}
 	for name, o := range objects {
 		for what, try := range map[string]func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error){
 			"the peer's Read": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
-				r := must[ibverbs.RemoteRegion](t)(mr.Remote(50000, 4096))
+				r := testkit.Must(mr.Remote(50000, 4096))(t)
 				return c.server, ibverbs.WCRemOpErr, read(t, ctx, c.client, c.clientMR, r)
 			},
 			"the peer's Write": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
-				r := must[ibverbs.RemoteRegion](t)(mr.Remote(50000, 4096))
-				sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))
-				ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
+				r := testkit.Must(mr.Remote(50000, 4096))(t)
+				sge := testkit.Must(c.clientMR.SGE(0, 4096))(t)
+				testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
 				return c.server, 0, nil
 			},
 			"a receive": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
-				ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(mr.SGE(50000, 4096))}}))
-				sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))
-				ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
+				testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(mr.SGE(50000, 4096))(t)}}))
+				sge := testkit.Must(c.clientMR.SGE(0, 4096))(t)
+				testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
 				var wc [1]ibverbs.WC
-				must[int](t)(c.server.RecvCQ().PollWait(ctx, wc[:]))
+				testkit.Must(c.server.RecvCQ().PollWait(ctx, wc[:]))(t)
 				return c.server, ibverbs.WCLocProtErr, wc[0].Err()
 			},
 			"a Send": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
-				ok(t, c.client.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))}}))
-				sge := must[ibverbs.SGE](t)(mr.SGE(50000, 4096))
+				testkit.OK(t, c.client.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(c.clientMR.SGE(0, 4096))(t)}}))
+				sge := testkit.Must(mr.SGE(50000, 4096))(t)
 				return c.server, ibverbs.WCLocProtErr, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}})
 			},
 			"the sink of a Read": func(t *testing.T, ctx context.Context, c *linked, mr *ibverbs.MR) (*rdmacm.Conn, ibverbs.WCStatus, error) {
-				r := must[ibverbs.RemoteRegion](t)(c.clientMR.Remote(0, 4096))
-				sge := must[ibverbs.SGE](t)(mr.SGE(50000, 4096))
+				r := testkit.Must(c.clientMR.Remote(0, 4096))(t)
+				sge := testkit.Must(mr.SGE(50000, 4096))(t)
 				return c.server, ibverbs.WCLocProtErr, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey})
 			},
 		} {
@@ -285,8 +286,8 @@ func TestObjectFails(t *testing.T) {
 				c := link(t)
 				mr := o.reg(t, c.server.PD())
 				// A responder may not send before it has received something.
-				ok(t, read(t, ctx, c.client, c.clientMR, must[ibverbs.RemoteRegion](t)(c.serverMR.Remote(0, 8))))
-				defer func() { ok(t, mr.Close()) }()
+				testkit.OK(t, read(t, ctx, c.client, c.clientMR, testkit.Must(c.serverMR.Remote(0, 8))(t)))
+				defer func() { testkit.OK(t, mr.Close()) }()
 				conn, status, err := try(t, ctx, c, mr)
 				var wcErr *ibverbs.WCError
 				if status != 0 && (!errors.As(err, &wcErr) || wcErr.Status != status) {
@@ -338,27 +339,27 @@ func TestObjectBlocks(t *testing.T) {
 	for _, op := range []ibverbs.WROpcode{ibverbs.WRRDMAWrite, ibverbs.WRRDMARead} {
 		c := link(t)
 		// More connections of the same device, with what serves them.
-		l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, c.server.PD().Context(), netip.AddrPortFrom(c.server.LocalAddr().Addr(), 0), nil))
+		l := testkit.Must(rdmacm.Listen(ctx, c.server.PD().Context(), netip.AddrPortFrom(c.server.LocalAddr().Addr(), 0), nil))(t)
 		var other [2]*rdmacm.Conn
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			req := must[*rdmacm.Request](t)(l.Accept(ctx))
-			other[0] = must[*rdmacm.Conn](t)(req.Accept(ctx, &rdmacm.ConnConfig{PD: c.server.PD()}))
+			req := testkit.Must(l.Accept(ctx))(t)
+			other[0] = testkit.Must(req.Accept(ctx, &rdmacm.ConnConfig{PD: c.server.PD()}))(t)
 		})
-		other[1] = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, c.client.PD().Context(), l.Addr(), &rdmacm.ConnConfig{PD: c.client.PD()}))
+		other[1] = testkit.Must(rdmacm.Dial(ctx, c.client.PD().Context(), l.Addr(), &rdmacm.ConnConfig{PD: c.client.PD()}))(t)
 		wg.Wait()
 
 		o := stuck{make(chan struct{}, 16), make(chan struct{})}
-		mr := must[*ibverbs.MR](t)(c.server.PD().RegObject(o, 4096, remoteRights))
-		r := must[ibverbs.RemoteRegion](t)(mr.Remote(0, 4096))
-		sge := must[ibverbs.SGE](t)(c.clientMR.SGE(0, 4096))
-		ok(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: op, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
+		mr := testkit.Must(c.server.PD().RegObject(o, 4096, remoteRights))(t)
+		r := testkit.Must(mr.Remote(0, 4096))(t)
+		sge := testkit.Must(c.clientMR.SGE(0, 4096))(t)
+		testkit.OK(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: op, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey}))
 		<-o.begun // nobody has polled the server's CQ: its progress goroutine came here
 		for range 10 {
-			ok(t, read(t, ctx, other[1], c.clientMR, must[ibverbs.RemoteRegion](t)(c.serverMR.Remote(0, 4096))))
+			testkit.OK(t, read(t, ctx, other[1], c.clientMR, testkit.Must(c.serverMR.Remote(0, 4096))(t)))
 		}
 		_, err := c.server.RecvCQ().Poll(make([]ibverbs.WC, 1))
-		ok(t, err)
+		testkit.OK(t, err)
 		closed := make(chan error, 1)
 		go func() { closed <- mr.Close() }()
 		select {
@@ -366,9 +367,9 @@ func TestObjectBlocks(t *testing.T) {
 			t.Error("the region closed while its object was being used")
 		case <-time.After(20 * time.Millisecond):
 		}
-		ok(t, c.server.Close()) // doesn't wait
+		testkit.OK(t, c.server.Close()) // doesn't wait
 		close(o.let)
-		ok(t, <-closed)
-		ok(t, errors.Join(other[0].Close(), other[1].Close(), l.Close()))
+		testkit.OK(t, <-closed)
+		testkit.OK(t, errors.Join(other[0].Close(), other[1].Close(), l.Close()))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/provider"
@@ -49,7 +50,7 @@ func TestCloseInOrder(t *testing.T) {
 func TestClosedObjects(t *testing.T) {
 	o := newObjects(t)
 	for _, c := range []func() error{o.qp.Close, o.mr.Close, o.cq.Close, o.ch.Close, o.pd.Close, o.ctx.Close} {
-		ok(t, c())
+		testkit.OK(t, c())
 	}
 	ctx := timeout(t)
 	wc := make([]ibverbs.WC, 1)
@@ -122,9 +123,9 @@ func TestFailedCloseCanBeRepeated(t *testing.T) {
 		t.Errorf("the QP after a failed Close: %v", err)
 	}
 	o.fake.Fail("close qp", nil)
-	ok(t, o.qp.Close())
-	ok(t, o.mr.Close())
-	ok(t, o.pd.Close())
+	testkit.OK(t, o.qp.Close())
+	testkit.OK(t, o.mr.Close())
+	testkit.OK(t, o.pd.Close())
 }
 
 func TestNilObjects(t *testing.T) {
@@ -240,7 +241,7 @@ func TestAsyncEventNamesOurObjects(t *testing.T) {
 	ctx := timeout(t)
 	var pqp provider.QP
 	o.fake.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) { pqp = qp; return len(wrs), nil }
-	ok(t, o.qp.PostSend(ibverbs.SendWR{}))
+	testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{}))
 	o.fake.Async <- provider.AsyncEvent{Type: provider.EventQPFatal, QP: pqp}
 	o.fake.Async <- provider.AsyncEvent{Type: provider.EventCQErr, CQ: pqp.(*fake.QP).Init.SendCQ}
 	o.fake.Async <- provider.AsyncEvent{Type: provider.EventPortErr, Port: 1}

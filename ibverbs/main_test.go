@@ -10,31 +10,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// must returns v, or fails the test.
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// ok fails the test if err is not nil.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wantErr checks that err is target and names all of words.
 func wantErr(t testing.TB, what string, err, target error, words ...string) {
@@ -74,20 +56,20 @@ type objects struct {
 // newSRQ makes an SRQ of the PD.
 func (o *objects) newSRQ(t testing.TB) *ibverbs.SRQ {
 	t.Helper()
-	return must[*ibverbs.SRQ](t)(o.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}, Cookie: "my srq"}))
+	return testkit.Must(o.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}, Cookie: "my srq"}))(t)
 }
 
 func newObjects(t testing.TB) *objects {
 	t.Helper()
 	o := &objects{fake: fake.New()}
-	o.ctx = must[*ibverbs.Context](t)(ibverbs.Open(o.fake, ""))
-	o.pd = must[*ibverbs.PD](t)(o.ctx.AllocPD())
-	o.mr = must[*ibverbs.MR](t)(o.pd.AllocMR(4096, ibverbs.AccessLocalWrite))
-	o.ch = must[*ibverbs.CompChannel](t)(o.ctx.CreateCompChannel())
-	o.cq = must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch, Cookie: "my cq"}))
-	o.qp = must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{
+	o.ctx = testkit.Must(ibverbs.Open(o.fake, ""))(t)
+	o.pd = testkit.Must(o.ctx.AllocPD())(t)
+	o.mr = testkit.Must(o.pd.AllocMR(4096, ibverbs.AccessLocalWrite))(t)
+	o.ch = testkit.Must(o.ctx.CreateCompChannel())(t)
+	o.cq = testkit.Must(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch, Cookie: "my cq"}))(t)
+	o.qp = testkit.Must(o.pd.CreateQP(&ibverbs.QPInitAttr{
 		SendCQ: o.cq, RecvCQ: o.cq, Cap: ibverbs.QPCap{MaxSendWR: 8}, Cookie: "my qp",
-	}))
+	}))(t)
 	return o
 }
 
@@ -109,13 +91,13 @@ func done(t *testing.T, ctx context.Context, conn *rdmacm.Conn, wr ibverbs.SendW
 	}
 	var wc [1]ibverbs.WC
 	_, err := conn.SendCQ().PollWait(ctx, wc[:])
-	ok(t, err)
+	testkit.OK(t, err)
 	return wc[0].Err()
 }
 
 // read has conn read all of a region into sink.
 func read(t *testing.T, ctx context.Context, conn *rdmacm.Conn, sink *ibverbs.MR, r ibverbs.RemoteRegion) error {
 	t.Helper()
-	sge := must[ibverbs.SGE](t)(sink.SGE(0, int(r.Len)))
+	sge := testkit.Must(sink.SGE(0, int(r.Len)))(t)
 	return done(t, ctx, conn, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: r.Addr, RKey: r.RKey})
 }

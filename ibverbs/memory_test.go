@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
@@ -23,7 +24,7 @@ import (
 // mapped maps n octets until the test ends.
 func mapped(t *testing.T, n, prot int) []byte {
 	t.Helper()
-	b := must[[]byte](t)(syscall.Mmap(-1, 0, n, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE))
+	b := testkit.Must(syscall.Mmap(-1, 0, n, prot, syscall.MAP_ANON|syscall.MAP_PRIVATE))(t)
 	t.Cleanup(func() { _ = syscall.Munmap(b) })
 	return b
 }
@@ -33,21 +34,21 @@ func mapped(t *testing.T, n, prot int) []byte {
 func TestBadRegistrations(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
 	page := os.Getpagesize()
 	readOnly := mapped(t, 4*page, syscall.PROT_READ)
 	long := mapped(t, 8<<20, syscall.PROT_READ|syscall.PROT_WRITE)
-	ok(t, syscall.Mprotect(long[4<<20:][:page], syscall.PROT_READ))
+	testkit.OK(t, syscall.Mprotect(long[4<<20:][:page], syscall.PROT_READ))
 	hidden := mapped(t, page, syscall.PROT_NONE)
-	hole := must[[]byte](t)(syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE))
+	hole := testkit.Must(syscall.Mmap(-1, 0, 3*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE))(t)
 	// syscall.Munmap takes whole mappings only.
-	ok(t, syscall.Mprotect(hole[page:2*page], syscall.PROT_NONE))
+	testkit.OK(t, syscall.Mprotect(hole[page:2*page], syscall.PROT_NONE))
 
-	file := must[*os.File](t)(os.Create(t.TempDir() + "/short"))
+	file := testkit.Must(os.Create(t.TempDir() + "/short"))(t)
 	defer file.Close()
-	ok(t, file.Truncate(int64(page)))
-	beyond := must[[]byte](t)(syscall.Mmap(int(file.Fd()), 0, 2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED))
+	testkit.OK(t, file.Truncate(int64(page)))
+	beyond := testkit.Must(syscall.Mmap(int(file.Fd()), 0, 2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED))(t)
 	defer syscall.Munmap(beyond)
 
 	for name, c := range map[string]struct {
@@ -66,13 +67,13 @@ func TestBadRegistrations(t *testing.T) {
 		if onKernel() && name == "memory without any right" {
 			// The kernel reads what the program itself may not (FOLL_FORCE); the engine, which
 			// is the program, can't.
-			ok(t, err)
-			ok(t, mr.Close())
+			testkit.OK(t, err)
+			testkit.OK(t, mr.Close())
 			continue
 		}
 		refused(t, name, err, syscall.EFAULT)
 		t.Log(err)
-		ok(t, mr.Close()) // nil
+		testkit.OK(t, mr.Close()) // nil
 	}
 	for name, c := range map[string]struct {
 		buf    []byte
@@ -88,13 +89,13 @@ func TestBadRegistrations(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		ok(t, mr.Close())
+		testkit.OK(t, mr.Close())
 	}
 	_, err := pd.RegMRIova(make([]byte, 16), math.MaxUint64-15, remoteRights)
 	refused(t, "up to 2^64", err, syscall.EINVAL, syscall.EOPNOTSUPP)
 	_, err = pd.RegMRIova(nil, 4096, remoteRights)
 	refused(t, "nothing, from 4096 on", err, syscall.EINVAL)
-	ok(t, syscall.Munmap(hole))
+	testkit.OK(t, syscall.Munmap(hole))
 }
 
 // An address of the program's choice, 0 among them, is what the peer and SGEs name
@@ -127,23 +128,23 @@ func TestMemoryIova(t *testing.T) {
 			wantErr(t, name, err, errors.ErrUnsupported, "siw")
 			continue
 		}
-		ok(t, err)
+		testkit.OK(t, err)
 		if mr.Addr() != c2.want {
 			t.Errorf("%s: address %#x, want %#x", name, mr.Addr(), c2.want)
 		}
 		copy(c.clientMR.Bytes(), name)
-		src := must[ibverbs.SGE](t)(c.clientMR.SGE(0, len(name)))
-		ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: c2.want + 5000, RKey: mr.RKey()}))
+		src := testkit.Must(c.clientMR.SGE(0, len(name)))(t)
+		testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: c2.want + 5000, RKey: mr.RKey()}))
 		clear(c.clientMR.Bytes())
-		ok(t, read(t, ctx, c.client, c.clientMR, ibverbs.RemoteRegion{Addr: c2.want + 5000, Len: uint64(len(name)), RKey: mr.RKey()}))
+		testkit.OK(t, read(t, ctx, c.client, c.clientMR, ibverbs.RemoteRegion{Addr: c2.want + 5000, Len: uint64(len(name)), RKey: mr.RKey()}))
 		if got := string(c.clientMR.Bytes()[:len(name)]); got != name {
 			t.Errorf("%s: read back %q", name, got)
 		}
 		// As an SGE, too.
-		ok(t, c.client.QP().PostRecv(ibverbs.RecvWR{}))
+		testkit.OK(t, c.client.QP().PostRecv(ibverbs.RecvWR{}))
 		sge := ibverbs.SGE{Addr: c2.want + 5000, Length: 0, LKey: mr.LKey()}
-		ok(t, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
-		ok(t, mr.Close())
+		testkit.OK(t, done(t, ctx, c.server, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}))
+		testkit.OK(t, mr.Close())
 	}
 }
 
@@ -153,9 +154,9 @@ func TestMemoryRereg(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
 	pd := c.server.PD()
-	other := must[*ibverbs.PD](t)(pd.Context().AllocPD())
+	other := testkit.Must(pd.Context().AllocPD())(t)
 	first, second := []byte("the first memory"), []byte("another piece of memory")
-	mr := must[*ibverbs.MR](t)(pd.RegMR(first, ibverbs.AccessLocalWrite))
+	mr := testkit.Must(pd.RegMR(first, ibverbs.AccessLocalWrite))(t)
 	if onKernel() {
 		for _, flags := range []ibverbs.ReregFlags{ibverbs.ReregAccess, ibverbs.ReregPD, ibverbs.ReregTranslation} {
 			err := mr.Rereg(flags, other, second, ibverbs.AccessRemoteRead)
@@ -165,13 +166,13 @@ func TestMemoryRereg(t *testing.T) {
 		if mr.PD() != pd || mr.Access() != ibverbs.AccessLocalWrite || &mr.Bytes()[0] != &first[0] {
 			t.Error("the refused call changed something")
 		}
-		ok(t, mr.Close())
-		ok(t, other.Close())
+		testkit.OK(t, mr.Close())
+		testkit.OK(t, other.Close())
 		return
 	}
 	see := func(what, want string) {
 		t.Helper()
-		if err := read(t, ctx, c.client, c.clientMR, must[ibverbs.RemoteRegion](t)(mr.Remote(0, len(want)))); err != nil {
+		if err := read(t, ctx, c.client, c.clientMR, testkit.Must(mr.Remote(0, len(want)))(t)); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		if got := string(c.clientMR.Bytes()[:len(want)]); got != want {
@@ -179,23 +180,23 @@ func TestMemoryRereg(t *testing.T) {
 		}
 	}
 	addr, key := mr.Addr(), mr.RKey()
-	ok(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
+	testkit.OK(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
 	if mr.Access() != ibverbs.AccessRemoteRead || mr.Addr() != addr || mr.RKey() == key {
 		t.Errorf("rights %s, address %#x (was %#x), key %#x (was %#x)", mr.Access(), mr.Addr(), addr, mr.RKey(), key)
 	}
 	see("other rights", string(first))
-	ok(t, mr.Rereg(ibverbs.ReregTranslation, nil, second, 0))
+	testkit.OK(t, mr.Rereg(ibverbs.ReregTranslation, nil, second, 0))
 	see("other memory", string(second))
 	if &mr.Bytes()[0] != &second[0] || mr.Len() != uint64(len(second)) {
 		t.Error("the region is not over the other memory")
 	}
-	ok(t, mr.Rereg(ibverbs.ReregPD|ibverbs.ReregAccess, other, nil, ibverbs.AccessZeroBased|ibverbs.AccessRemoteRead))
+	testkit.OK(t, mr.Rereg(ibverbs.ReregPD|ibverbs.ReregAccess, other, nil, ibverbs.AccessZeroBased|ibverbs.AccessRemoteRead))
 	if mr.PD() != other || mr.Addr() != 0 {
 		t.Errorf("address %#x, PD moved: %v", mr.Addr(), mr.PD() == other)
 	}
 	wantErrno(t, "the new PD is in use", other.Close(), syscall.EBUSY, "1 MR")
-	ok(t, mr.Rereg(ibverbs.ReregPD, pd, nil, 0))
-	ok(t, other.Close())
+	testkit.OK(t, mr.Rereg(ibverbs.ReregPD, pd, nil, 0))
+	testkit.OK(t, other.Close())
 	see("another PD and back", string(second))
 
 	key = mr.RKey()
@@ -219,12 +220,12 @@ func TestMemoryRereg(t *testing.T) {
 	see("after what was refused", string(second))
 
 	// The old key is worth nothing any more.
-	stale := must[ibverbs.RemoteRegion](t)(mr.Remote(0, 4))
-	ok(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
+	stale := testkit.Must(mr.Remote(0, 4))(t)
+	testkit.OK(t, mr.Rereg(ibverbs.ReregAccess, nil, nil, ibverbs.AccessRemoteRead))
 	if err := read(t, ctx, c.client, c.clientMR, stale); err == nil {
 		t.Error("the key from before a re-registration still opens the region")
 	}
-	ok(t, mr.Close())
+	testkit.OK(t, mr.Close())
 	wantErr(t, "closed", mr.Rereg(ibverbs.ReregAccess, nil, nil, 0), os.ErrClosed)
 }
 
@@ -233,9 +234,9 @@ func TestMemoryRereg(t *testing.T) {
 func TestMemoryReregRaces(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
-	pd, other := must[*ibverbs.PD](t)(vctx.AllocPD()), must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd, other := testkit.Must(vctx.AllocPD())(t), testkit.Must(vctx.AllocPD())(t)
 	for range 20 {
-		mr := must[*ibverbs.MR](t)(pd.AllocMR(100, remoteRights))
+		mr := testkit.Must(pd.AllocMR(100, remoteRights))(t)
 		var wg sync.WaitGroup
 		for _, f := range []func(){
 			func() { _ = mr.Rereg(ibverbs.ReregPD, other, nil, 0) },
@@ -243,15 +244,15 @@ func TestMemoryReregRaces(t *testing.T) {
 			func() { _ = mr.Rereg(ibverbs.ReregAccess, nil, nil, 0) },
 			func() { _, _ = mr.SGE(0, 1) },
 			func() { _, _, _, _ = mr.RKey(), mr.PD(), mr.Access(), mr.Bytes() },
-			func() { ok(t, mr.Close()) },
+			func() { testkit.OK(t, mr.Close()) },
 		} {
 			wg.Go(f)
 		}
 		wg.Wait()
-		ok(t, mr.Close())
+		testkit.OK(t, mr.Close())
 	}
-	ok(t, pd.Close())
-	ok(t, other.Close())
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, other.Close())
 }
 
 // Children that the program starts neither see registered memory change under them
@@ -262,23 +263,23 @@ func TestMemoryForkExec(t *testing.T) {
 	c := link(t)
 	const size = 4 << 10
 	heap := bytes.Repeat([]byte{1}, size)
-	onHeap := must[*ibverbs.MR](t)(c.server.PD().RegMR(heap, remoteRights))
-	defer func() { ok(t, onHeap.Close()) }()
+	onHeap := testkit.Must(c.server.PD().RegMR(heap, remoteRights))(t)
+	defer func() { testkit.OK(t, onHeap.Close()) }()
 	for i := range 6 {
 		fill := byte(i + 2)
 		for j := range c.clientMR.Bytes() {
 			c.clientMR.Bytes()[j] = fill
 		}
 		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "exit 7")
-		ok(t, cmd.Start())
+		testkit.OK(t, cmd.Start())
 		// While the child runs, and with the pages touched from both sides.
 		heap[0], c.serverMR.Bytes()[0] = 0, 0
-		src := must[ibverbs.SGE](t)(c.clientMR.SGE(0, size))
+		src := testkit.Must(c.clientMR.SGE(0, size))(t)
 		for _, mr := range []*ibverbs.MR{onHeap, c.serverMR} {
-			r := must[ibverbs.RemoteRegion](t)(mr.Remote(0, size))
-			ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
+			r := testkit.Must(mr.Remote(0, size))(t)
+			testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: r.Addr, RKey: r.RKey}))
 			// A Write is complete before it has been placed; a Read behind it is not.
-			ok(t, read(t, ctx, c.client, c.clientMR, r))
+			testkit.OK(t, read(t, ctx, c.client, c.clientMR, r))
 			if got := mr.Bytes(); bytes.Count(got, []byte{fill}) != size {
 				t.Fatalf("round %d: %d octets of %d arrived where the program looks", i, bytes.Count(got, []byte{fill}), size)
 			}
@@ -298,23 +299,23 @@ func TestMemoryForgotten(t *testing.T) {
 	c := link(t)
 	o := newObjects(t)
 	target := func() ibverbs.RemoteRegion {
-		mr := must[*ibverbs.MR](t)(c.server.PD().RegMR(bytes.Repeat([]byte("0123456789abcdef"), 100), remoteRights))
-		t.Cleanup(func() { ok(t, mr.Close()) })
-		return must[ibverbs.RemoteRegion](t)(mr.Remote(0, 1600))
+		mr := testkit.Must(c.server.PD().RegMR(bytes.Repeat([]byte("0123456789abcdef"), 100), remoteRights))(t)
+		t.Cleanup(func() { testkit.OK(t, mr.Close()) })
+		return testkit.Must(mr.Remote(0, 1600))(t)
 	}()
-	func() { _ = must[*ibverbs.MR](t)(o.pd.RegMR(make([]byte, 64), remoteRights)) }()
-	func() { _ = must[*ibverbs.MR](t)(o.pd.AllocMR(64, remoteRights)) }()
+	func() { _ = testkit.Must(o.pd.RegMR(make([]byte, 64), remoteRights))(t) }()
+	func() { _ = testkit.Must(o.pd.AllocMR(64, remoteRights))(t) }()
 	var churn [][]byte
 	for range 50 {
 		runtime.GC()
 		churn = append(churn, make([]byte, 1600), make([]byte, 64))
 	}
-	ok(t, read(t, ctx, c.client, c.clientMR, target))
+	testkit.OK(t, read(t, ctx, c.client, c.clientMR, target))
 	if got := string(c.clientMR.Bytes()[:1600]); got != strings.Repeat("0123456789abcdef", 100) {
 		t.Errorf("the peer reads %q...", got[:64])
 	}
 	runtime.KeepAlive(churn)
-	ok(t, o.qp.Close())
-	ok(t, o.mr.Close())
+	testkit.OK(t, o.qp.Close())
+	testkit.OK(t, o.mr.Close())
 	wantErrno(t, "PD of two forgotten regions", o.pd.Close(), syscall.EBUSY, "2 MR")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 )
@@ -20,7 +21,7 @@ func TestAllocMR(t *testing.T) {
 	page := os.Getpagesize()
 	for _, n := range []int{1, page - 1, page, page + 1, 1 << 20} {
 		mr, err := o.pd.AllocMR(n, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead)
-		ok(t, err)
+		testkit.OK(t, err)
 		b := mr.Bytes()
 		if len(b) != n || cap(b) != n || mr.Len() != uint64(n) {
 			t.Errorf("AllocMR(%d): %d octets, capacity %d, Len %d", n, len(b), cap(b), mr.Len())
@@ -37,7 +38,7 @@ func TestAllocMR(t *testing.T) {
 		if mr.Access() != ibverbs.AccessLocalWrite|ibverbs.AccessRemoteRead || mr.PD() != o.pd || mr.LKey() != fake.LKey || mr.RKey() != fake.RKey {
 			t.Error("the region lost something")
 		}
-		ok(t, mr.Close())
+		testkit.OK(t, mr.Close())
 	}
 	for _, n := range []int{0, -1, math.MinInt, math.MaxInt, math.MaxInt - page + 1} {
 		_, err := o.pd.AllocMR(n, 0)
@@ -50,11 +51,11 @@ func TestAllocMR(t *testing.T) {
 func TestRegMRKeepsTheCallersMemory(t *testing.T) {
 	o := newObjects(t)
 	buf := []byte("hello")
-	mr := must[*ibverbs.MR](t)(o.pd.RegMR(buf, 0))
+	mr := testkit.Must(o.pd.RegMR(buf, 0))(t)
 	if &mr.Bytes()[0] != &buf[0] {
 		t.Error("the region is not over the slice")
 	}
-	ok(t, mr.Close())
+	testkit.OK(t, mr.Close())
 	if string(buf) != "hello" {
 		t.Error("Close did something to the caller's slice")
 	}
@@ -62,7 +63,7 @@ func TestRegMRKeepsTheCallersMemory(t *testing.T) {
 
 func TestSGEStaysInside(t *testing.T) {
 	o := newObjects(t)
-	mr := must[*ibverbs.MR](t)(o.pd.RegMR(make([]byte, 100), 0))
+	mr := testkit.Must(o.pd.RegMR(make([]byte, 100), 0))(t)
 	for _, c := range []struct {
 		off, n int
 		legal  bool
@@ -78,8 +79,8 @@ func TestSGEStaysInside(t *testing.T) {
 			wantErrno(t, "Remote outside", rerr, syscall.EINVAL, "region of 100")
 			continue
 		}
-		ok(t, err)
-		ok(t, rerr)
+		testkit.OK(t, err)
+		testkit.OK(t, rerr)
 		if want := (ibverbs.SGE{Addr: fake.Addr + uint64(c.off), Length: uint32(c.n), LKey: fake.LKey}); sge != want {
 			t.Errorf("SGE(%d, %d) = %+v", c.off, c.n, sge)
 		}
@@ -103,7 +104,7 @@ func TestRemoteRegionWireForm(t *testing.T) {
 		0x21, 0x22, 0x23, 0x24,
 	}
 	b, err := r.MarshalBinary()
-	ok(t, err)
+	testkit.OK(t, err)
 	if diff := cmp.Diff(want, b); diff != "" || len(b) != ibverbs.RemoteRegionSize {
 		t.Errorf("wire form (-want +got):\n%s", diff)
 	}
@@ -112,7 +113,7 @@ func TestRemoteRegionWireForm(t *testing.T) {
 		t.Errorf("AppendBinary: %x, %v", b, err)
 	}
 	var got ibverbs.RemoteRegion
-	ok(t, got.UnmarshalBinary(want))
+	testkit.OK(t, got.UnmarshalBinary(want))
 	if got != r {
 		t.Errorf("round trip gave %+v", got)
 	}
@@ -121,14 +122,14 @@ func TestRemoteRegionWireForm(t *testing.T) {
 	}
 	wantErrno(t, "one more", got.UnmarshalBinary(append(want, 1)), syscall.EINVAL)
 	got = ibverbs.RemoteRegion{}
-	ok(t, got.UnmarshalBinary(append(want, make([]byte, 36)...))) // as RoCE delivers it
+	testkit.OK(t, got.UnmarshalBinary(append(want, make([]byte, 36)...))) // as RoCE delivers it
 	if got != r {
 		t.Errorf("with zeros after it: %+v", got)
 	}
 
 	last := ibverbs.RemoteRegion{Addr: math.MaxUint64 - 1, Len: 1}
 	b, _ = last.MarshalBinary()
-	ok(t, got.UnmarshalBinary(b))
+	testkit.OK(t, got.UnmarshalBinary(b))
 	last.Len = 2
 	b, _ = last.MarshalBinary()
 	wantErrno(t, "beyond the last address", got.UnmarshalBinary(b), syscall.EINVAL)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider"
@@ -33,13 +34,13 @@ func (j *joined) exchange(t *testing.T, at ibverbs.RemoteRegion, text string, in
 	qp := j.client.QP()
 	copy(j.mr.Bytes(), text)
 	clear(j.mr.Bytes()[100:200])
-	sge, back := must[ibverbs.SGE](t)(j.mr.SGE(0, len(text))), must[ibverbs.SGE](t)(j.mr.SGE(100, len(text)))
-	ok(t, j.server.QP().PostRecv(ibverbs.RecvWR{WRID: 9}))
+	sge, back := testkit.Must(j.mr.SGE(0, len(text)))(t), testkit.Must(j.mr.SGE(100, len(text)))(t)
+	testkit.OK(t, j.server.QP().PostRecv(ibverbs.RecvWR{WRID: 9}))
 	end := ibverbs.SendWR{WRID: 3, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled | ibverbs.SendFence}
 	if invalidate {
 		end.Opcode, end.InvalidateRKey = ibverbs.WRSendWithInv, at.RKey
 	}
-	ok(t, qp.PostSend(
+	testkit.OK(t, qp.PostSend(
 		ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{sge}, RemoteAddr: at.Addr, RKey: at.RKey},
 		ibverbs.SendWR{WRID: 2, Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{back}, RemoteAddr: at.Addr, RKey: at.RKey},
 		end))
@@ -58,7 +59,7 @@ func (j *joined) exchange(t *testing.T, at ibverbs.RemoteRegion, text string, in
 // peer use them, from one round to the next.
 func TestWindows(t *testing.T) {
 	vctx, l := queueWorld(t)
-	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	attr := testkit.Must(vctx.Query())(t)
 	const caps = ibverbs.DeviceMemWindow | ibverbs.DeviceMemWindowType2B | ibverbs.DeviceMemMgtExtensions
 	if attr.MaxMW < 1000 || attr.DeviceCapFlags&caps != caps || attr.DeviceCapFlags&ibverbs.DeviceMemWindowType2A != 0 {
 		t.Errorf("%d windows, %s", attr.MaxMW, attr.DeviceCapFlags)
@@ -67,20 +68,20 @@ func TestWindows(t *testing.T) {
 	defer j.close(t)
 	j.begin(t)
 	pd, qp := j.server.PD(), j.server.QP()
-	mr := must[*ibverbs.MR](t)(pd.AllocMR(4096, ibverbs.AccessLocalWrite|ibverbs.AccessMWBind))
-	one := must[*ibverbs.MW](t)(pd.AllocMW(ibverbs.MWType1))
-	two := must[*ibverbs.MW](t)(pd.AllocMW(ibverbs.MWType2))
+	mr := testkit.Must(pd.AllocMR(4096, ibverbs.AccessLocalWrite|ibverbs.AccessMWBind))(t)
+	one := testkit.Must(pd.AllocMW(ibverbs.MWType1))(t)
+	two := testkit.Must(pd.AllocMW(ibverbs.MWType2))(t)
 	if one.Type() != ibverbs.MWType1 || two.Type() != ibverbs.MWType2 || one.PD() != pd || one.RKey() == two.RKey() {
 		t.Errorf("windows: %v and %v, keys %#x and %#x", one.Type(), two.Type(), one.RKey(), two.RKey())
 	}
-	fast := must[*ibverbs.MR](t)(pd.AllocFastRegMR(4096))
+	fast := testkit.Must(pd.AllocFastRegMR(4096))(t)
 	memory := make([]byte, 4096)
 	const both = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead
 	for round := range 300 { // the key's octet comes round
 		off := round * 8
-		info := must[ibverbs.MWBindInfo](t)(mr.BindInfo(off, 24, both))
+		info := testkit.Must(mr.BindInfo(off, 24, both))(t)
 		old := one.RKey()
-		ok(t, qp.BindMW(one, ibverbs.MWBind{WRID: 1, Flags: ibverbs.SendSignaled, Info: info}))
+		testkit.OK(t, qp.BindMW(one, ibverbs.MWBind{WRID: 1, Flags: ibverbs.SendSignaled, Info: info}))
 		if one.RKey() != ibverbs.IncRKey(old) {
 			t.Fatalf("key %#x behind %#x", one.RKey(), old)
 		}
@@ -89,18 +90,18 @@ func TestWindows(t *testing.T) {
 		if got := mr.Bytes()[off : off+16]; string(got) != "through a window" {
 			t.Fatalf("the region has %q", got)
 		}
-		zero := must[ibverbs.MWBindInfo](t)(mr.BindInfo(off, 24, both|ibverbs.AccessZeroBased))
-		ok(t, qp.PostSend(ibverbs.SendWR{WRID: 2, Opcode: ibverbs.WRBindMW, Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(two.RKey()), Bind: &zero}))
+		zero := testkit.Must(mr.BindInfo(off, 24, both|ibverbs.AccessZeroBased))(t)
+		testkit.OK(t, qp.PostSend(ibverbs.SendWR{WRID: 2, Opcode: ibverbs.WRBindMW, Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(two.RKey()), Bind: &zero}))
 		completed(t, "the bind of type 2", j.server.SendCQ(), 2, ibverbs.WCBindMW)
 		j.exchange(t, ibverbs.RemoteRegion{Addr: 0, Len: 24, RKey: two.RKey()}, "type 2, at zero", true)
 
-		ok(t, fast.Map(memory[off:off+20]))
-		ok(t, qp.PostSend(ibverbs.SendWR{WRID: 3, Opcode: ibverbs.WRRegMR, Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(fast.RKey()),
+		testkit.OK(t, fast.Map(memory[off:off+20]))
+		testkit.OK(t, qp.PostSend(ibverbs.SendWR{WRID: 3, Opcode: ibverbs.WRRegMR, Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(fast.RKey()),
 			Access: ibverbs.AccessLocalWrite | both}))
 		completed(t, "the registration", j.server.SendCQ(), 3, ibverbs.WCRegMR)
-		at := must[ibverbs.RemoteRegion](t)(fast.Remote(0, 20))
+		at := testkit.Must(fast.Remote(0, 20))(t)
 		j.exchange(t, at, "registered by a WR", false)
-		ok(t, qp.PostSend(ibverbs.SendWR{WRID: 4, Opcode: ibverbs.WRLocalInv, Flags: ibverbs.SendSignaled, InvalidateRKey: fast.RKey()}))
+		testkit.OK(t, qp.PostSend(ibverbs.SendWR{WRID: 4, Opcode: ibverbs.WRLocalInv, Flags: ibverbs.SendSignaled, InvalidateRKey: fast.RKey()}))
 		completed(t, "the invalidation", j.server.SendCQ(), 4, ibverbs.WCLocalInv)
 		if got := fast.Bytes(); string(got[:18]) != "registered by a WR" || &got[0] != &memory[off] {
 			t.Fatalf("the region has %q", got)
@@ -111,12 +112,12 @@ func TestWindows(t *testing.T) {
 	}
 	refused(t, "a region with a window bound to it is closed", mr.Close(), syscall.EBUSY)
 	refused(t, "and re-registered", mr.Rereg(ibverbs.ReregAccess, nil, nil, 0), syscall.EBUSY)
-	ok(t, qp.BindMW(one, ibverbs.MWBind{WRID: 5, Flags: ibverbs.SendSignaled}))
+	testkit.OK(t, qp.BindMW(one, ibverbs.MWBind{WRID: 5, Flags: ibverbs.SendSignaled}))
 	completed(t, "the end of the bind", j.server.SendCQ(), 5, ibverbs.WCBindMW)
-	ok(t, mr.Close())
-	ok(t, fast.Close())
-	ok(t, one.Close())
-	ok(t, two.Close())
+	testkit.OK(t, mr.Close())
+	testkit.OK(t, fast.Close())
+	testkit.OK(t, one.Close())
+	testkit.OK(t, two.Close())
 }
 
 // TestBadWindows tells errnos, and that siw has no windows, nor rxe registration by work
@@ -151,23 +152,23 @@ func TestBadWindows(t *testing.T) {
 		unsupported("a region for work requests", err)
 		unsupported("a registration", qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRegMR}))
 		refused(t, "a bind of no window", qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRBindMW, RKey: 0x100, Bind: &ibverbs.MWBindInfo{}}), syscall.EINVAL)
-		if attr := must[ibverbs.DeviceAttr](t)(vctx.Query()); attr.MaxMW != 0 {
+		if attr := testkit.Must(vctx.Query())(t); attr.MaxMW != 0 {
 			t.Errorf("siw has %d windows", attr.MaxMW)
 		}
 		return
 	}
-	mr := must[*ibverbs.MR](t)(pd.AllocMR(64, ibverbs.AccessLocalWrite|ibverbs.AccessMWBind))
+	mr := testkit.Must(pd.AllocMR(64, ibverbs.AccessLocalWrite|ibverbs.AccessMWBind))(t)
 	defer mr.Close()
-	other := must[*ibverbs.PD](t)(vctx.AllocPD())
-	theirs := must[*ibverbs.MR](t)(other.AllocMR(64, ibverbs.AccessMWBind))
-	foreign := must[*ibverbs.MW](t)(other.AllocMW(ibverbs.MWType1))
-	one := must[*ibverbs.MW](t)(pd.AllocMW(ibverbs.MWType1))
-	two := must[*ibverbs.MW](t)(pd.AllocMW(ibverbs.MWType2))
+	other := testkit.Must(vctx.AllocPD())(t)
+	theirs := testkit.Must(other.AllocMR(64, ibverbs.AccessMWBind))(t)
+	foreign := testkit.Must(other.AllocMW(ibverbs.MWType1))(t)
+	one := testkit.Must(pd.AllocMW(ibverbs.MWType1))(t)
+	two := testkit.Must(pd.AllocMW(ibverbs.MWType2))(t)
 	elsewhere, _ := open()
-	farPD := must[*ibverbs.PD](t)(elsewhere.AllocPD())
-	far := must[*ibverbs.MW](t)(farPD.AllocMW(ibverbs.MWType1))
-	info := must[ibverbs.MWBindInfo](t)(mr.BindInfo(0, 64, ibverbs.AccessRemoteRead))
-	theirInfo := must[ibverbs.MWBindInfo](t)(theirs.BindInfo(0, 64, ibverbs.AccessRemoteRead))
+	farPD := testkit.Must(elsewhere.AllocPD())(t)
+	far := testkit.Must(farPD.AllocMW(ibverbs.MWType1))(t)
+	info := testkit.Must(mr.BindInfo(0, 64, ibverbs.AccessRemoteRead))(t)
+	theirInfo := testkit.Must(theirs.BindInfo(0, 64, ibverbs.AccessRemoteRead))(t)
 	next := ibverbs.IncRKey(two.RKey())
 	const einval, eperm = syscall.EINVAL, syscall.EPERM
 	_, beyond := mr.BindInfo(1, 64, 0)
@@ -197,7 +198,7 @@ func TestBadWindows(t *testing.T) {
 	} else {
 		_, err = pd.AllocFastRegMR(0)
 		refused(t, "a region for nothing", err, einval)
-		fast = must[*ibverbs.MR](t)(pd.AllocFastRegMR(64))
+		fast = testkit.Must(pd.AllocFastRegMR(64))(t)
 		rows = append(rows,
 			// rxe says so when its turn comes, which ends what is posted behind it.
 			row{"type 2, length zero", qp.PostSend(ibverbs.SendWR{Opcode: ibverbs.WRBindMW, RKey: next, Bind: &ibverbs.MWBindInfo{LKey: mr.LKey()}}), einval},
@@ -214,7 +215,7 @@ func TestBadWindows(t *testing.T) {
 		}
 	}
 	for _, close := range []func() error{one.Close, one.Close, two.Close, foreign.Close, far.Close, fast.Close, theirs.Close, other.Close, farPD.Close, elsewhere.Close} {
-		ok(t, close())
+		testkit.OK(t, close())
 	}
 	wantErr(t, "a bind of a closed window", qp.BindMW(one, ibverbs.MWBind{Info: info}), os.ErrClosed)
 	if fast != nil {
@@ -224,7 +225,7 @@ func TestBadWindows(t *testing.T) {
 		t.Error("a nil window")
 	}
 	// None of it has harmed the connection.
-	ok(t, j.write(t, 1, ibverbs.SendSignaled))
+	testkit.OK(t, j.write(t, 1, ibverbs.SendSignaled))
 	completed(t, "in the end", j.client.SendCQ(), 1, ibverbs.WCRDMAWrite)
 }
 
@@ -233,10 +234,10 @@ func TestBindFails(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for name, access := range map[string]ibverbs.Access{"without MW_BIND": ibverbs.AccessLocalWrite, "not writable": ibverbs.AccessMWBind} {
 		j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 16}})
-		mr := must[*ibverbs.MR](t)(j.client.PD().AllocMR(64, access))
-		mw := must[*ibverbs.MW](t)(j.client.PD().AllocMW(ibverbs.MWType1))
-		info := must[ibverbs.MWBindInfo](t)(mr.BindInfo(0, 64, ibverbs.AccessRemoteWrite))
-		ok(t, j.client.QP().BindMW(mw, ibverbs.MWBind{WRID: 7, Info: info}))
+		mr := testkit.Must(j.client.PD().AllocMR(64, access))(t)
+		mw := testkit.Must(j.client.PD().AllocMW(ibverbs.MWType1))(t)
+		info := testkit.Must(mr.BindInfo(0, 64, ibverbs.AccessRemoteWrite))(t)
+		testkit.OK(t, j.client.QP().BindMW(mw, ibverbs.MWBind{WRID: 7, Info: info}))
 		if wc := take(t, j.client.SendCQ(), 1)[0]; wc.WRID != 7 || wc.Status != ibverbs.WCMWBindErr {
 			t.Errorf("%s: %+v", name, wc)
 		}
@@ -244,8 +245,8 @@ func TestBindFails(t *testing.T) {
 		if err := j.server.Wait(context.Background()); !errors.As(j.server.QP().Cause(), &term) || !term.Remote || term.Layer != 0 || term.EType != 0 {
 			t.Errorf("%s: the peer was told %v, %v", name, err, j.server.QP().Cause())
 		}
-		ok(t, mw.Close())
-		ok(t, mr.Close())
+		testkit.OK(t, mw.Close())
+		testkit.OK(t, mr.Close())
 		j.close(t)
 	}
 }
@@ -253,13 +254,13 @@ func TestBindFails(t *testing.T) {
 // BindMW, with an object of every layer in between, does not allocate.
 func TestWindowsOfFake(t *testing.T) {
 	o := newObjects(t)
-	mw := must[*ibverbs.MW](t)(o.pd.AllocMW(ibverbs.MWType1))
+	mw := testkit.Must(o.pd.AllocMW(ibverbs.MWType1))(t)
 	before := mw.RKey()
-	bind := ibverbs.MWBind{WRID: 1, Info: must[ibverbs.MWBindInfo](t)(o.mr.BindInfo(8, 100, ibverbs.AccessRemoteRead))}
+	bind := ibverbs.MWBind{WRID: 1, Info: testkit.Must(o.mr.BindInfo(8, 100, ibverbs.AccessRemoteRead))(t)}
 	if bind.Info.LKey != o.mr.LKey() || bind.Info.Addr != o.mr.Addr()+8 || bind.Info.Length != 100 {
 		t.Errorf("%+v", bind.Info)
 	}
-	ok(t, o.qp.BindMW(mw, bind))
+	testkit.OK(t, o.qp.BindMW(mw, bind))
 	if mw.RKey() != before+1 || o.fake.Count("bind mw") != 1 {
 		t.Error("the bind did not get through")
 	}
@@ -267,7 +268,7 @@ func TestWindowsOfFake(t *testing.T) {
 	o.fake.Fail("close mw", syscall.EIO)
 	wantErrno(t, "a window that can't be freed", mw.Close(), syscall.EIO)
 	o.fake.Fail("close mw", nil)
-	ok(t, mw.Close())
+	testkit.OK(t, mw.Close())
 	o.fake.Fail("alloc mw", syscall.ENOMEM)
 	_, err := o.pd.AllocMW(ibverbs.MWType2)
 	wantErrno(t, "no memory", err, syscall.ENOMEM)

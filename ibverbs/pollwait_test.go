@@ -13,13 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
 // complete has a completion with this id come up in o's CQ.
 func (o *objects) complete(t testing.TB, wrid uint64) {
 	t.Helper()
-	ok(t, o.qp.PostSend(ibverbs.SendWR{WRID: wrid, Flags: ibverbs.SendSignaled}))
+	testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: wrid, Flags: ibverbs.SendSignaled}))
 }
 
 func TestPollWaitTakesWhatIsThere(t *testing.T) {
@@ -43,7 +44,7 @@ func TestPollWaitNeedsAChannelAndRoom(t *testing.T) {
 	o := newObjects(t)
 	_, err := o.cq.PollWait(t.Context(), nil)
 	wantErrno(t, "no room", err, syscall.EINVAL)
-	cq := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(1, nil))
+	cq := testkit.Must(o.ctx.CreateCQ(1, nil))(t)
 	_, err = cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
 	wantErrno(t, "no channel", err, syscall.EINVAL, "completion channel")
 }
@@ -78,7 +79,7 @@ func TestPollWaitOnASharedChannel(t *testing.T) {
 		t.Run(fmt.Sprintf("reader leaves %v", leaves), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newObjects(t)
-				other := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))
+				other := testkit.Must(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				reader := make(chan error, 1)
@@ -116,7 +117,7 @@ func TestPollWaitOnASharedChannel(t *testing.T) {
 func TestCloseWakesPollWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObjects(t)
-		cq := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))
+		cq := testkit.Must(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))(t)
 		stays := make(chan error, 1)
 		go func() {
 			_, err := o.cq.PollWait(t.Context(), make([]ibverbs.WC, 1))
@@ -130,7 +131,7 @@ func TestCloseWakesPollWait(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		ok(t, cq.Close())
+		testkit.OK(t, cq.Close())
 		for range cap(errs) {
 			wantErr(t, "PollWait of a CQ that was closed", <-errs, os.ErrClosed)
 		}
@@ -141,7 +142,7 @@ func TestCloseWakesPollWait(t *testing.T) {
 		default:
 		}
 		o.complete(t, 1)
-		ok(t, <-stays)
+		testkit.OK(t, <-stays)
 	})
 }
 
@@ -151,7 +152,7 @@ func TestNext(t *testing.T) {
 		for i := range 2 { // once with Next alone, once with PollWait reading for it
 			ctx, cancel := context.WithCancel(t.Context())
 			waiter := make(chan struct{})
-			other := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))
+			other := testkit.Must(o.ctx.CreateCQ(16, &ibverbs.CQOptions{Channel: o.ch}))(t)
 			if i == 1 {
 				go func() {
 					defer close(waiter)
@@ -161,7 +162,7 @@ func TestNext(t *testing.T) {
 				}()
 				synctest.Wait()
 			}
-			ok(t, o.cq.ReqNotify(false))
+			testkit.OK(t, o.cq.ReqNotify(false))
 			got := make(chan *ibverbs.CQ, 1)
 			go func() {
 				cq, err := o.ch.Next(t.Context())
@@ -200,9 +201,9 @@ func TestNextBesidePollWaitOnOneCQ(t *testing.T) {
 			waited <- err
 		}()
 		synctest.Wait()
-		ok(t, o.cq.ReqNotify(false))
+		testkit.OK(t, o.cq.ReqNotify(false))
 		o.complete(t, 1)
-		ok(t, <-waited)
+		testkit.OK(t, <-waited)
 		if cq, err := o.ch.Next(t.Context()); cq != o.cq || err != nil {
 			t.Errorf("got %v, %v", cq, err)
 		}
@@ -218,8 +219,8 @@ func TestPollWaitStress(t *testing.T) {
 	o := newObjects(t)
 	var wg sync.WaitGroup
 	for c := range cqs {
-		cq := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(each, &ibverbs.CQOptions{Channel: o.ch}))
-		qp := must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq}))
+		cq := testkit.Must(o.ctx.CreateCQ(each, &ibverbs.CQOptions{Channel: o.ch}))(t)
+		qp := testkit.Must(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq}))(t)
 		ctx, cancel := context.WithCancel(timeout(t))
 		var got atomic.Int64
 		for w := range waiters {

@@ -14,17 +14,18 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
 func TestMemoryPool(t *testing.T) {
 	ctx := timeout(t)
 	c := link(t)
-	pool := must[*ibverbs.Pool](t)(c.client.PD().NewPool(remoteRights, []ibverbs.PoolClass{{Size: 1000, Count: 2}, {Size: 10, Count: 3}}))
-	defer func() { ok(t, pool.Close()) }()
+	pool := testkit.Must(c.client.PD().NewPool(remoteRights, []ibverbs.PoolClass{{Size: 1000, Count: 2}, {Size: 10, Count: 3}}))(t)
+	defer func() { testkit.OK(t, pool.Close()) }()
 	var out []ibverbs.PoolBuf
 	for i, want := range []int{10, 10, 10, 1000, 1000} { // the long ones help out
-		b := must[ibverbs.PoolBuf](t)(pool.Get(7))
+		b := testkit.Must(pool.Get(7))(t)
 		if got := b.Bytes(); len(got) != want || cap(got) != want || uintptr(unsafe.Pointer(&got[0]))%64 != 0 {
 			t.Errorf("buffer %d: %d octets, capacity %d, at %p; want %d", i, len(got), cap(got), &got[0], want)
 		}
@@ -48,18 +49,18 @@ func TestMemoryPool(t *testing.T) {
 	_, err = pool.Wait(ended, 1)
 	cancel()
 	wantErr(t, "waiting in vain", err, context.DeadlineExceeded)
-	time.AfterFunc(5*time.Millisecond, func() { ok(t, out[4].Release()) })
-	out[4] = must[ibverbs.PoolBuf](t)(pool.Wait(ctx, 11))
+	time.AfterFunc(5*time.Millisecond, func() { testkit.OK(t, out[4].Release()) })
+	out[4] = testkit.Must(pool.Wait(ctx, 11))(t)
 
 	// They are what work requests want: one to the other, through the peer.
 	from, to := out[3], out[4]
 	copy(from.Bytes()[100:], "from one buffer to another")
-	src := must[ibverbs.SGE](t)(from.SGE(100, 26))
-	dst := must[ibverbs.RemoteRegion](t)(c.serverMR.Remote(8, 26))
-	ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: dst.Addr, RKey: dst.RKey}))
-	back := must[ibverbs.RemoteRegion](t)(to.Remote(974, 26))
+	src := testkit.Must(from.SGE(100, 26))(t)
+	dst := testkit.Must(c.serverMR.Remote(8, 26))(t)
+	testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, SGList: []ibverbs.SGE{src}, RemoteAddr: dst.Addr, RKey: dst.RKey}))
+	back := testkit.Must(to.Remote(974, 26))(t)
 	sge := ibverbs.SGE{Addr: back.Addr, Length: 26, LKey: pool.MR().LKey()}
-	ok(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: dst.Addr, RKey: dst.RKey}))
+	testkit.OK(t, done(t, ctx, c.client, ibverbs.SendWR{Opcode: ibverbs.WRRDMARead, SGList: []ibverbs.SGE{sge}, RemoteAddr: dst.Addr, RKey: dst.RKey}))
 	if got := string(to.Bytes()[974:]); got != "from one buffer to another" {
 		t.Errorf("got %q", got)
 	}
@@ -70,7 +71,7 @@ func TestMemoryPool(t *testing.T) {
 		wantErrno(t, "Remote outside of the buffer", err, syscall.EINVAL, "of 1000")
 	}
 	for _, b := range out {
-		ok(t, b.Release())
+		testkit.OK(t, b.Release())
 	}
 }
 
@@ -79,7 +80,7 @@ func TestMemoryPool(t *testing.T) {
 func TestBadPool(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
 	for name, classes := range map[string][]ibverbs.PoolClass{
 		"no class":       nil,
@@ -94,7 +95,7 @@ func TestBadPool(t *testing.T) {
 	} {
 		p, err := pd.NewPool(remoteRights, classes)
 		refused(t, name, err, syscall.EINVAL)
-		ok(t, p.Close()) // nil
+		testkit.OK(t, p.Close()) // nil
 	}
 	_, err := pd.NewPool(ibverbs.AccessRemoteWrite, []ibverbs.PoolClass{{Size: 1, Count: 1}})
 	refused(t, "impossible rights", err, syscall.EINVAL)
@@ -109,16 +110,16 @@ func TestBadPool(t *testing.T) {
 		t.Error("the zero buffer has octets")
 	}
 
-	pool := must[*ibverbs.Pool](t)(pd.NewPool(remoteRights, []ibverbs.PoolClass{{Size: 8, Count: 1}}))
+	pool := testkit.Must(pd.NewPool(remoteRights, []ibverbs.PoolClass{{Size: 8, Count: 1}}))(t)
 	for _, n := range []int{-1, 9, math.MaxInt} {
 		_, err := pool.Get(n)
 		refused(t, "no buffer is as long", err, syscall.EINVAL)
 	}
-	mine := must[ibverbs.PoolBuf](t)(pool.Get(8))
+	mine := testkit.Must(pool.Get(8))(t)
 	copied := mine
-	ok(t, mine.Release())
+	testkit.OK(t, mine.Release())
 	refused(t, "second Release", mine.Release(), syscall.EINVAL)
-	theirs := must[ibverbs.PoolBuf](t)(pool.Get(0))
+	theirs := testkit.Must(pool.Get(0))(t)
 	for name, err := range map[string]error{
 		"second Release": copied.Release(),
 		"SGE":            func() error { _, err := mine.SGE(0, 1); return err }(),
@@ -131,9 +132,9 @@ func TestBadPool(t *testing.T) {
 		t.Error("whose buffer it is has been forgotten")
 	}
 	wantErrno(t, "PD of a pool", pd.Close(), syscall.EBUSY, "1 MR")
-	ok(t, theirs.Release())
-	ok(t, pool.Close())
-	ok(t, pool.Close())
+	testkit.OK(t, theirs.Release())
+	testkit.OK(t, pool.Close())
+	testkit.OK(t, pool.Close())
 	_, err = pool.Get(1)
 	wantErr(t, "Get from a closed pool", err, os.ErrClosed)
 	refused(t, "Release into a closed pool", theirs.Release(), syscall.EINVAL)
@@ -142,7 +143,7 @@ func TestBadPool(t *testing.T) {
 // Everybody at once, and Close until it works: no buffer is with two, none is lost.
 func TestMemoryPoolRaces(t *testing.T) {
 	o := newObjects(t)
-	pool := must[*ibverbs.Pool](t)(o.pd.NewPool(0, []ibverbs.PoolClass{{Size: 8, Count: 3}, {Size: 64, Count: 2}}))
+	pool := testkit.Must(o.pd.NewPool(0, []ibverbs.PoolClass{{Size: 8, Count: 3}, {Size: 64, Count: 2}}))(t)
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {
@@ -189,14 +190,14 @@ func TestMemoryPoolRaces(t *testing.T) {
 		_ = pool.Close() // EBUSY, unless everybody is between two buffers
 	}
 	wg.Wait()
-	ok(t, pool.Close())
+	testkit.OK(t, pool.Close())
 	_, err := pool.Get(1)
 	wantErr(t, "a closed pool", err, os.ErrClosed)
 }
 
 func TestMemoryPoolAllocatesNothing(t *testing.T) {
 	o := newObjects(t)
-	pool := must[*ibverbs.Pool](t)(o.pd.NewPool(0, []ibverbs.PoolClass{{Size: 64, Count: 1}, {Size: 4096, Count: 4}}))
+	pool := testkit.Must(o.pd.NewPool(0, []ibverbs.PoolClass{{Size: 64, Count: 1}, {Size: 4096, Count: 4}}))(t)
 	ctx := timeout(t)
 	n := testing.AllocsPerRun(100, func() {
 		a, err1 := pool.Get(64)
@@ -213,7 +214,7 @@ func TestMemoryPoolAllocatesNothing(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	ok(t, pool.Close())
+	testkit.OK(t, pool.Close())
 }
 
 // Huge pages: where there are some, the region is on them; where not, the error says
@@ -221,7 +222,7 @@ func TestMemoryPoolAllocatesNothing(t *testing.T) {
 func TestMemoryHugePages(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
 	mr, err := pd.AllocMR(100, remoteRights, ibverbs.HugePages)
 	if err != nil {
@@ -233,7 +234,7 @@ func TestMemoryHugePages(t *testing.T) {
 		if uintptr(unsafe.Pointer(&mr.Bytes()[0]))%(1<<21) != 0 || mr.Len() != 100 {
 			t.Errorf("%d octets at %p", mr.Len(), &mr.Bytes()[0])
 		}
-		ok(t, mr.Close())
+		testkit.OK(t, mr.Close())
 	}
 	mr, err = pd.AllocMR(3<<20, remoteRights, ibverbs.TransparentHugePages)
 	if err != nil {
@@ -242,7 +243,7 @@ func TestMemoryHugePages(t *testing.T) {
 		wantErr(t, "no transparent huge pages", err, syscall.EINVAL, "madvise", "transparent huge pages")
 	} else {
 		mr.Bytes()[3<<20-1] = 1
-		ok(t, mr.Close())
+		testkit.OK(t, mr.Close())
 	}
 	_, err = pd.AllocMR(1, 0, ibverbs.HugePages, ibverbs.TransparentHugePages)
 	refused(t, "both", err, syscall.EINVAL)

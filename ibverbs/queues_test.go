@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -46,8 +47,8 @@ func joinWith(t *testing.T, vctx *ibverbs.Context, listen *rdmacm.Listener, cfg 
 		accepted <- err
 	}()
 	cfg.Prepare = region(&j.mr)
-	j.client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, listen.Addr(), &cfg))
-	ok(t, <-accepted)
+	j.client = testkit.Must(rdmacm.Dial(ctx, vctx, listen.Addr(), &cfg))(t)
+	testkit.OK(t, <-accepted)
 	return j
 }
 
@@ -55,7 +56,7 @@ func joinWith(t *testing.T, vctx *ibverbs.Context, listen *rdmacm.Listener, cfg 
 func (j *joined) close(t *testing.T) {
 	t.Helper()
 	for _, close := range []func() error{j.client.Close, j.server.Close, j.mr.Close, j.serverMR.Close, j.readOnly.Close} {
-		ok(t, close())
+		testkit.OK(t, close())
 	}
 }
 
@@ -63,16 +64,16 @@ func (j *joined) close(t *testing.T) {
 func queueWorld(t *testing.T) (*ibverbs.Context, *rdmacm.Listener) {
 	t.Helper()
 	vctx, addr := open()
-	t.Cleanup(func() { ok(t, vctx.Close()) })
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
-	t.Cleanup(func() { ok(t, l.Close()) })
+	t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	return vctx, l
 }
 
 func (j *joined) write(t *testing.T, wrid uint64, flags ibverbs.SendFlags) error {
 	t.Helper()
 	return j.client.QP().PostSend(ibverbs.SendWR{
-		WRID: wrid, Opcode: ibverbs.WRRDMAWrite, Flags: flags, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(j.mr.SGE(0, 8))},
+		WRID: wrid, Opcode: ibverbs.WRRDMAWrite, Flags: flags, SGList: []ibverbs.SGE{testkit.Must(j.mr.SGE(0, 8))(t)},
 		RemoteAddr: j.serverMR.Addr(), RKey: j.serverMR.RKey(),
 	})
 }
@@ -81,19 +82,19 @@ func (j *joined) write(t *testing.T, wrid uint64, flags ibverbs.SendFlags) error
 // section 7.1.2).
 func (j *joined) begin(t *testing.T) {
 	t.Helper()
-	ok(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
+	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
 }
 
 // send has the server send to the client, which has posted a receive.
 func (j *joined) send(t *testing.T, flags ibverbs.SendFlags) {
 	t.Helper()
-	ok(t, j.client.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(j.mr.SGE(0, 8))}}))
-	ok(t, j.server.QP().PostSend(ibverbs.SendWR{
-		Opcode: ibverbs.WRSend, Flags: flags | ibverbs.SendSignaled, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(j.serverMR.SGE(0, 8))},
+	testkit.OK(t, j.client.QP().PostRecv(ibverbs.RecvWR{SGList: []ibverbs.SGE{testkit.Must(j.mr.SGE(0, 8))(t)}}))
+	testkit.OK(t, j.server.QP().PostSend(ibverbs.SendWR{
+		Opcode: ibverbs.WRSend, Flags: flags | ibverbs.SendSignaled, SGList: []ibverbs.SGE{testkit.Must(j.serverMR.SGE(0, 8))(t)},
 	}))
 	wc := make([]ibverbs.WC, 1)
-	must[int](t)(j.server.SendCQ().PollWait(timeout(t), wc))
-	ok(t, wc[0].Err())
+	testkit.Must(j.server.SendCQ().PollWait(timeout(t), wc))(t)
+	testkit.OK(t, wc[0].Err())
 }
 
 // take polls until it has n completions, and returns them.
@@ -105,7 +106,7 @@ func take(t *testing.T, cq *ibverbs.CQ, n int) []ibverbs.WC {
 		if ctx.Err() != nil {
 			t.Fatalf("%d completions, want %d", got, n)
 		}
-		more := must[int](t)(cq.Poll(wc[got:]))
+		more := testkit.Must(cq.Poll(wc[got:]))(t)
 		if got += more; more == 0 {
 			time.Sleep(100 * time.Microsecond)
 		}
@@ -120,12 +121,12 @@ func TestQueueDrain(t *testing.T) {
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: 8, MaxSendSGE: 1}})
 	defer j.close(t)
 	_, init, err := j.client.QP().Query()
-	ok(t, err)
+	testkit.OK(t, err)
 	for round := range 3 {
 		for range init.Cap.MaxSendWR {
-			ok(t, j.write(t, 0, 0))
+			testkit.OK(t, j.write(t, 0, 0))
 		}
-		ok(t, j.client.QP().Drain(timeout(t)))
+		testkit.OK(t, j.client.QP().Drain(timeout(t)))
 		if n, err := j.client.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
 			t.Errorf("round %d: %d completions, %v", round, n, err)
 		}
@@ -136,8 +137,8 @@ func TestQueueDrain(t *testing.T) {
 // ibv_resize_cq, and says so.
 func TestQueueResize(t *testing.T) {
 	vctx, l := queueWorld(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(4, nil))
-	defer func() { ok(t, cq.Close()) }()
+	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
+	defer func() { testkit.OK(t, cq.Close()) }()
 	granted := cq.CQE()
 	if onSiw() {
 		err := cq.Resize(100)
@@ -153,13 +154,13 @@ func TestQueueResize(t *testing.T) {
 	next := uint64(0)
 	post := func(n int) {
 		for range n {
-			ok(t, j.write(t, next, ibverbs.SendSignaled))
+			testkit.OK(t, j.write(t, next, ibverbs.SendSignaled))
 			next++
 		}
 	}
 	post(4)
 	first := take(t, cq, 3) // the ring has turned
-	ok(t, cq.Resize(40))
+	testkit.OK(t, cq.Resize(40))
 	if cq.CQE() < 40 {
 		t.Errorf("%d entries, want 40", cq.CQE())
 	}
@@ -172,12 +173,12 @@ func TestQueueResize(t *testing.T) {
 	rest := take(t, cq, 20)
 	refused(t, "no places", cq.Resize(0), syscall.EINVAL)
 	refused(t, "-1 places", cq.Resize(-1), syscall.EINVAL)
-	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	attr := testkit.Must(vctx.Query())(t)
 	refused(t, "more than MaxCQE", cq.Resize(attr.MaxCQE+1), syscall.EINVAL)
 	if cq.CQE() < 40 {
 		t.Errorf("%d entries after what was refused", cq.CQE())
 	}
-	ok(t, cq.Resize(20))
+	testkit.OK(t, cq.Resize(20))
 	rest = append(rest, take(t, cq, 20)...)
 	for i, wc := range append(first, rest...) {
 		if wc.WRID != uint64(i) || wc.Err() != nil {
@@ -185,7 +186,7 @@ func TestQueueResize(t *testing.T) {
 		}
 	}
 	j.close(t)
-	ok(t, cq.Close())
+	testkit.OK(t, cq.Close())
 	wantErr(t, "a closed CQ", cq.Resize(8), os.ErrClosed)
 }
 
@@ -195,14 +196,14 @@ func TestQueueResize(t *testing.T) {
 func TestQueueOverflow(t *testing.T) {
 	ctx := timeout(t)
 	vctx, l := queueWorld(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(2, nil))
-	defer func() { ok(t, cq.Close()) }()
+	cq := testkit.Must(vctx.CreateCQ(2, nil))(t)
+	defer func() { testkit.OK(t, cq.Close()) }()
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 4}})
 	defer j.close(t)
 	const posts = 8
 	copy(j.mr.Bytes(), "overflow")
 	for i := range posts {
-		ok(t, j.write(t, uint64(i), ibverbs.SendSignaled))
+		testkit.OK(t, j.write(t, uint64(i), ibverbs.SendSignaled))
 	}
 	e, err := vctx.AsyncEvent(ctx)
 	if err != nil || e.Type != ibverbs.EventCQErr || e.CQ != cq || e.QP != nil {
@@ -215,14 +216,14 @@ func TestQueueOverflow(t *testing.T) {
 		}
 	}
 	for round := range 3 * posts { // the queue has lost no place
-		ok(t, j.write(t, uint64(100+round), ibverbs.SendSignaled))
+		testkit.OK(t, j.write(t, uint64(100+round), ibverbs.SendSignaled))
 		if wc := take(t, cq, 1); wc[0].WRID != uint64(100+round) || wc[0].Err() != nil {
 			t.Fatalf("after the overflow: %d, %v", wc[0].WRID, wc[0].Err())
 		}
 	}
 	// A Write's completion doesn't say that it has been placed; a Read sees it.
-	ok(t, j.client.QP().PostSend(ibverbs.SendWR{
-		WRID: 200, Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(j.mr.SGE(100, 8))},
+	testkit.OK(t, j.client.QP().PostSend(ibverbs.SendWR{
+		WRID: 200, Opcode: ibverbs.WRRDMARead, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{testkit.Must(j.mr.SGE(100, 8))(t)},
 		RemoteAddr: j.serverMR.Addr(), RKey: j.serverMR.RKey(),
 	}))
 	if wc := take(t, cq, 1); wc[0].WRID != 200 || wc[0].Err() != nil {
@@ -238,27 +239,27 @@ func TestQueueOverflow(t *testing.T) {
 func TestQueueSharedChannel(t *testing.T) {
 	ctx := timeout(t)
 	vctx, l := queueWorld(t)
-	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
 	const ends = 3
 	var cqs [ends]*ibverbs.CQ
 	var js [ends]*joined
 	for i := range cqs {
-		cqs[i] = must[*ibverbs.CQ](t)(vctx.CreateCQ(16, &ibverbs.CQOptions{Channel: ch, Cookie: i}))
+		cqs[i] = testkit.Must(vctx.CreateCQ(16, &ibverbs.CQOptions{Channel: ch, Cookie: i}))(t)
 		js[i] = joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cqs[i], RecvCQ: cqs[i], Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
 	}
 	refused(t, "closing a channel with CQs", ch.Close(), syscall.EBUSY)
 	for round := range 4 {
 		for i := range cqs {
 			if i != round { // in each round but the last one of them isn't armed
-				ok(t, cqs[i].ReqNotify(false))
+				testkit.OK(t, cqs[i].ReqNotify(false))
 			}
 		}
 		for i := range js {
-			ok(t, js[i].write(t, uint64(10*round+i), ibverbs.SendSignaled))
+			testkit.OK(t, js[i].write(t, uint64(10*round+i), ibverbs.SendSignaled))
 		}
 		told := make(map[*ibverbs.CQ]int)
 		for range min(ends, ends-1+round/ends) {
-			told[must[*ibverbs.CQ](t)(ch.Next(ctx))]++
+			told[testkit.Must(ch.Next(ctx))(t)]++
 		}
 		for i, cq := range cqs {
 			if want := map[bool]int{true: 1, false: 0}[i != round]; told[cq] != want {
@@ -276,9 +277,9 @@ func TestQueueSharedChannel(t *testing.T) {
 	}
 	for i := range js {
 		js[i].close(t)
-		ok(t, cqs[i].Close())
+		testkit.OK(t, cqs[i].Close())
 	}
-	ok(t, ch.Close())
+	testkit.OK(t, ch.Close())
 }
 
 // TestQueueSolicited: a CQ that is armed for solicited completions alone fires for
@@ -287,8 +288,8 @@ func TestQueueSharedChannel(t *testing.T) {
 func TestQueueSolicited(t *testing.T) {
 	ctx := timeout(t)
 	vctx, l := queueWorld(t)
-	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(16, &ibverbs.CQOptions{Channel: ch}))
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
+	cq := testkit.Must(vctx.CreateCQ(16, &ibverbs.CQOptions{Channel: ch}))(t)
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
 	j.begin(t)
 	quiet := func(what string) {
@@ -305,7 +306,7 @@ func TestQueueSolicited(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
-	ok(t, cq.ReqNotify(true))
+	testkit.OK(t, cq.ReqNotify(true))
 	j.send(t, 0)
 	quiet("a Send like others")
 	take(t, cq, 1)
@@ -316,8 +317,8 @@ func TestQueueSolicited(t *testing.T) {
 		told("a Send with the solicited event")
 	}
 	take(t, cq, 1)
-	ok(t, cq.ReqNotify(false))
-	ok(t, cq.ReqNotify(true)) // doesn't narrow it on the engine; siw remembers the last
+	testkit.OK(t, cq.ReqNotify(false))
+	testkit.OK(t, cq.ReqNotify(true)) // doesn't narrow it on the engine; siw remembers the last
 	j.send(t, 0)
 	if onSiw() {
 		quiet("narrowed on siw")
@@ -325,19 +326,19 @@ func TestQueueSolicited(t *testing.T) {
 		told("armed for all, then for solicited ones")
 	}
 	take(t, cq, 1)
-	ok(t, cq.ReqNotify(false))
+	testkit.OK(t, cq.ReqNotify(false))
 	j.send(t, ibverbs.SendSolicited)
 	told("armed for all")
 	take(t, cq, 1)
 	if !onSiw() {
-		ok(t, cq.ReqNotify(true))
-		ok(t, j.client.QP().PostRecv(ibverbs.RecvWR{}))
-		ok(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
+		testkit.OK(t, cq.ReqNotify(true))
+		testkit.OK(t, j.client.QP().PostRecv(ibverbs.RecvWR{}))
+		testkit.OK(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
 		told("a failure")
 	}
 	j.close(t)
-	ok(t, cq.Close())
-	ok(t, ch.Close())
+	testkit.OK(t, cq.Close())
+	testkit.OK(t, ch.Close())
 }
 
 // TestQueueUnsignalled: unsignalled work has no completion when it succeeds. Its place in the
@@ -347,17 +348,17 @@ func TestQueueSolicited(t *testing.T) {
 func TestQueueUnsignalled(t *testing.T) {
 	vctx, l := queueWorld(t)
 	for _, signalled := range []bool{false, true} {
-		cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
+		cq := testkit.Must(vctx.CreateCQ(64, nil))(t)
 		j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 4}})
 		_, init, err := j.client.QP().Query()
-		ok(t, err)
+		testkit.OK(t, err)
 		places := init.Cap.MaxSendWR
 		for i := range places {
 			flags := ibverbs.SendFlags(0)
 			if signalled && i == places-1 {
 				flags = ibverbs.SendSignaled
 			}
-			ok(t, j.write(t, uint64(i), flags))
+			testkit.OK(t, j.write(t, uint64(i), flags))
 		}
 		if signalled {
 			// The completion of the last is what frees all of them.
@@ -365,22 +366,22 @@ func TestQueueUnsignalled(t *testing.T) {
 				t.Fatalf("the only completion: %d, %v", wc[0].WRID, wc[0].Err())
 			}
 			for i := range places {
-				ok(t, j.write(t, uint64(100+i), 0))
+				testkit.OK(t, j.write(t, uint64(100+i), 0))
 			}
 		}
 		// What is posted is done, which the peer sees, and nothing is told of it.
 		wc := make([]ibverbs.WC, 4)
 		time.Sleep(20 * time.Millisecond)
-		if n := must[int](t)(cq.Poll(wc)); n != 0 {
+		if n := testkit.Must(cq.Poll(wc))(t); n != 0 {
 			t.Errorf("%d completions of unsignalled work, the first %d", n, wc[0].WRID)
 		}
 		good := ibverbs.SendWR{WRID: 200, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
-		ok(t, j.client.QP().PostSend(good, good))
+		testkit.OK(t, j.client.QP().PostSend(good, good))
 		take(t, cq, 2)
 		// In the end all that is posted is told, if there is an end before it.
-		ok(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
+		testkit.OK(t, j.client.QP().Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState))
 		j.close(t)
-		ok(t, cq.Close())
+		testkit.OK(t, cq.Close())
 	}
 }
 
@@ -388,10 +389,10 @@ func TestQueueUnsignalled(t *testing.T) {
 // posted and complete, and the error says how many.
 func TestQueuePartlyFull(t *testing.T) {
 	vctx, l := queueWorld(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
+	cq := testkit.Must(vctx.CreateCQ(64, nil))(t)
 	j := joinWith(t, vctx, l, rdmacm.ConnConfig{RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}})
 	_, init, err := j.client.QP().Query()
-	ok(t, err)
+	testkit.OK(t, err)
 	j.begin(t)
 	places := init.Cap.MaxRecvWR
 	wrs := make([]ibverbs.RecvWR, places+3)
@@ -404,12 +405,12 @@ func TestQueuePartlyFull(t *testing.T) {
 		t.Errorf("more receives than %d places: %v", places, err)
 	}
 	for i := range places {
-		ok(t, j.server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
+		testkit.OK(t, j.server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
 		if wc := take(t, cq, 1); wc[0].WRID != uint64(i) || wc[0].Err() != nil {
 			t.Fatalf("receive %d is %d: %v", i, wc[0].WRID, wc[0].Err())
 		}
 	}
-	ok(t, j.client.QP().PostRecv(wrs[:places]...)) // all places are there again
+	testkit.OK(t, j.client.QP().PostRecv(wrs[:places]...)) // all places are there again
 	j.close(t)
-	ok(t, cq.Close())
+	testkit.OK(t, cq.Close())
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -30,13 +31,13 @@ func TestLifetimeOfSRQ(t *testing.T) {
 		t.Errorf("Query: %+v, %v", a, err)
 	}
 	init := &ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, SRQ: srq, Cap: ibverbs.QPCap{MaxSendWR: 1}}
-	qp := must[*ibverbs.QP](t)(o.pd.CreateQP(init))
+	qp := testkit.Must(o.pd.CreateQP(init))(t)
 	if _, got, err := qp.Query(); err != nil || got.SRQ != srq || qp.SRQ() != srq || o.qp.SRQ() != nil {
 		t.Errorf("the QP's SRQ is %p, or %p, want %p (%v)", got.SRQ, qp.SRQ(), srq, err)
 	}
 	wantErrno(t, "an SRQ with a QP", srq.Close(), syscall.EBUSY, "1 QP", "ibv_destroy_srq")
-	ok(t, o.qp.Close())
-	ok(t, qp.Close())
+	testkit.OK(t, o.qp.Close())
+	testkit.OK(t, qp.Close())
 	wantErrno(t, "a PD with an SRQ", o.pd.Close(), syscall.EBUSY, "1 SRQ")
 
 	no := errors.New("no")
@@ -45,8 +46,8 @@ func TestLifetimeOfSRQ(t *testing.T) {
 	o.fake.Fail("close srq", nil)
 	o.fake.Fail("post srq recv", syscall.ENOMEM)
 	wantErrno(t, "PostRecv", srq.PostRecv(ibverbs.RecvWR{}), syscall.ENOMEM)
-	ok(t, srq.Close())
-	ok(t, srq.Close())
+	testkit.OK(t, srq.Close())
+	testkit.OK(t, srq.Close())
 	wantErr(t, "Query after Close", second(srq.Query()), os.ErrClosed)
 	wantErr(t, "Modify after Close", srq.Modify(ibverbs.SRQAttr{}, 0), os.ErrClosed)
 	_, err = o.pd.CreateQP(init)
@@ -63,8 +64,8 @@ func TestLifetimeOfSRQ(t *testing.T) {
 	o.fake.Fail("create srq", no)
 	_, err = o.pd.CreateSRQ(&ibverbs.SRQInitAttr{})
 	wantErr(t, "CreateSRQ", err, no)
-	ok(t, o.mr.Close())
-	ok(t, o.pd.Close())
+	testkit.OK(t, o.mr.Close())
+	testkit.OK(t, o.pd.Close())
 	_, err = o.pd.CreateSRQ(&ibverbs.SRQInitAttr{})
 	wantErr(t, "CreateSRQ of a closed PD", err, os.ErrClosed)
 }
@@ -76,8 +77,8 @@ func TestAsyncEventNamesOurSRQ(t *testing.T) {
 	srq := o.newSRQ(t)
 	var psrq provider.SRQ
 	o.fake.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) { psrq = qp.Init.SRQ; return len(wrs), nil }
-	qp := must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, SRQ: srq}))
-	ok(t, qp.PostSend(ibverbs.SendWR{}))
+	qp := testkit.Must(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, SRQ: srq}))(t)
+	testkit.OK(t, qp.PostSend(ibverbs.SendWR{}))
 	o.fake.Async <- provider.AsyncEvent{Type: provider.EventSRQLimitReached, SRQ: psrq}
 	want := ibverbs.AsyncEvent{Type: ibverbs.EventSRQLimitReached, SRQ: srq}
 	if got, err := o.ctx.AsyncEvent(timeout(t)); err != nil || got != want {
@@ -107,13 +108,13 @@ func newSRQServer(t *testing.T, places int) *srqServer {
 	t.Helper()
 	vctx, addr := open()
 	s := &srqServer{vctx: vctx}
-	s.pd = must[*ibverbs.PD](t)(vctx.AllocPD())
-	s.srq = must[*ibverbs.SRQ](t)(s.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: places, MaxSGE: 2}}))
-	s.ch = must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
-	s.cq = must[*ibverbs.CQ](t)(vctx.CreateCQ(256, &ibverbs.CQOptions{Channel: s.ch}))
-	s.mr = must[*ibverbs.MR](t)(s.pd.AllocMR(places*srqSlot, ibverbs.AccessLocalWrite))
+	s.pd = testkit.Must(vctx.AllocPD())(t)
+	s.srq = testkit.Must(s.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: places, MaxSGE: 2}}))(t)
+	s.ch = testkit.Must(vctx.CreateCompChannel())(t)
+	s.cq = testkit.Must(vctx.CreateCQ(256, &ibverbs.CQOptions{Channel: s.ch}))(t)
+	s.mr = testkit.Must(s.pd.AllocMR(places*srqSlot, ibverbs.AccessLocalWrite))(t)
 	s.cfg = rdmacm.ConnConfig{SRQ: s.srq, RecvCQ: s.cq}
-	s.l = must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
+	s.l = testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
 	t.Cleanup(func() {
 		for _, close := range []func() error{s.l.Close, s.srq.Close, s.mr.Close, s.cq.Close, s.ch.Close, s.pd.Close, s.vctx.Close} {
 			if err := close(); err != nil {
@@ -127,9 +128,9 @@ func newSRQServer(t *testing.T, places int) *srqServer {
 // post posts the receive of a slot, in two pieces.
 func (s *srqServer) post(t *testing.T, slot int) {
 	t.Helper()
-	a := must[ibverbs.SGE](t)(s.mr.SGE(slot*srqSlot, 100))
-	b := must[ibverbs.SGE](t)(s.mr.SGE(slot*srqSlot+100, srqSlot-100))
-	ok(t, s.srq.PostRecv(ibverbs.RecvWR{WRID: uint64(slot), SGList: []ibverbs.SGE{a, b}}))
+	a := testkit.Must(s.mr.SGE(slot*srqSlot, 100))(t)
+	b := testkit.Must(s.mr.SGE(slot*srqSlot+100, srqSlot-100))(t)
+	testkit.OK(t, s.srq.PostRecv(ibverbs.RecvWR{WRID: uint64(slot), SGList: []ibverbs.SGE{a, b}}))
 }
 
 // connect makes a connection whose server end has the SRQ. Its client end has a
@@ -145,9 +146,9 @@ func (s *srqServer) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibve
 		}
 		accepted <- err
 	}()
-	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), nil))
-	ok(t, <-accepted)
-	mr = must[*ibverbs.MR](t)(client.PD().AllocMR(srqSlot, ibverbs.AccessLocalWrite))
+	client = testkit.Must(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), nil))(t)
+	testkit.OK(t, <-accepted)
+	mr = testkit.Must(client.PD().AllocMR(srqSlot, ibverbs.AccessLocalWrite))(t)
 	t.Cleanup(func() {
 		for _, close := range []func() error{client.Close, server.Close, mr.Close} {
 			if err := close(); err != nil {
@@ -162,12 +163,12 @@ func (s *srqServer) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibve
 func say(t *testing.T, conn *rdmacm.Conn, mr *ibverbs.MR, c byte, n int) {
 	t.Helper()
 	copy(mr.Bytes(), bytes.Repeat([]byte{c}, n))
-	sge := must[ibverbs.SGE](t)(mr.SGE(0, n))
-	ok(t, conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}))
+	sge := testkit.Must(mr.SGE(0, n))(t)
+	testkit.OK(t, conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge}}))
 	var wc [1]ibverbs.WC
 	_, err := conn.SendCQ().PollWait(timeout(t), wc[:])
-	ok(t, err)
-	ok(t, wc[0].Err())
+	testkit.OK(t, err)
+	testkit.OK(t, wc[0].Err())
 }
 
 // next returns the next completion of the server's CQ.
@@ -175,7 +176,7 @@ func (s *srqServer) next(t *testing.T) ibverbs.WC {
 	t.Helper()
 	var wc [1]ibverbs.WC
 	_, err := s.cq.PollWait(timeout(t), wc[:])
-	ok(t, err)
+	testkit.OK(t, err)
 	return wc[0]
 }
 
@@ -219,8 +220,8 @@ func TestSRQOfManyConnections(t *testing.T) {
 	if _, init, err := conns[0].server.QP().Query(); err != nil || init.SRQ != s.srq || init.Cap.MaxRecvWR != 0 {
 		t.Errorf("Query of a QP: %+v, %v", init.Cap, err)
 	}
-	ok(t, conns[0].client.Shutdown(timeout(t)))
-	ok(t, conns[0].server.Wait(timeout(t)))
+	testkit.OK(t, conns[0].client.Shutdown(timeout(t)))
+	testkit.OK(t, conns[0].server.Wait(timeout(t)))
 	// siw flushes a little later than it tells of the end.
 	time.Sleep(20 * time.Millisecond)
 	var wc [1]ibverbs.WC
@@ -239,7 +240,7 @@ func TestSRQLimit(t *testing.T) {
 	for slot := range 6 {
 		s.post(t, slot)
 	}
-	places := must[ibverbs.SRQAttr](t)(s.srq.Query()).MaxWR // rxe grants more than 8
+	places := testkit.Must(s.srq.Query())(t).MaxWR // rxe grants more than 8
 	client, _, mr := s.connect(t)
 	event := func(what string) {
 		t.Helper()
@@ -268,7 +269,7 @@ func TestSRQLimit(t *testing.T) {
 	}
 	take()
 	quiet("not armed")
-	ok(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 4}, ibverbs.SRQAttrLimit))
+	testkit.OK(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 4}, ibverbs.SRQAttrLimit))
 	if a, err := s.srq.Query(); err != nil || a.Limit != 4 {
 		t.Errorf("armed: Query %+v, %v", a, err)
 	}
@@ -278,12 +279,12 @@ func TestSRQLimit(t *testing.T) {
 	event("3 left")
 	take()
 	quiet("not armed again")
-	ok(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 8}, ibverbs.SRQAttrLimit))
+	testkit.OK(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 8}, ibverbs.SRQAttrLimit))
 	quiet("armed above what there is")
 	take()
 	event("the next receive")
-	ok(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 1}, ibverbs.SRQAttrLimit))
-	ok(t, s.srq.Modify(ibverbs.SRQAttr{}, ibverbs.SRQAttrLimit))
+	testkit.OK(t, s.srq.Modify(ibverbs.SRQAttr{Limit: 1}, ibverbs.SRQAttrLimit))
+	testkit.OK(t, s.srq.Modify(ibverbs.SRQAttr{}, ibverbs.SRQAttrLimit))
 	take()
 	quiet("disarmed")
 }
@@ -299,8 +300,8 @@ func TestSRQRunsDry(t *testing.T) {
 		t.Fatal(wc.Err())
 	}
 	say(t, client, mr, 'b', 1)
-	ok(t, server.Wait(timeout(t)))
-	ok(t, client.Wait(timeout(t)))
+	testkit.OK(t, server.Wait(timeout(t)))
+	testkit.OK(t, client.Wait(timeout(t)))
 	// The engine knows why; the kernel tells its log.
 	for _, qp := range []*ibverbs.QP{client.QP(), server.QP()} {
 		var why *ibverbs.TerminateError
@@ -319,9 +320,9 @@ func TestSRQRunsDry(t *testing.T) {
 func TestBadSRQ(t *testing.T) {
 	vctx, _ := open()
 	defer vctx.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
-	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	attr := testkit.Must(vctx.Query())(t)
 	create := func(a ibverbs.SRQAttr) error {
 		srq, err := pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: a})
 		if err == nil {
@@ -343,12 +344,12 @@ func TestBadSRQ(t *testing.T) {
 	} {
 		refused(t, "SRQ "+name, create(a), syscall.EINVAL)
 	}
-	ok(t, create(ibverbs.SRQAttr{MaxWR: 1, MaxSGE: attr.MaxSRQSGE, Limit: 99})) // Limit is irrelevant
-	ok(t, create(ibverbs.SRQAttr{MaxWR: 3}))                                    // for messages of nothing
+	testkit.OK(t, create(ibverbs.SRQAttr{MaxWR: 1, MaxSGE: attr.MaxSRQSGE, Limit: 99})) // Limit is irrelevant
+	testkit.OK(t, create(ibverbs.SRQAttr{MaxWR: 3}))                                    // for messages of nothing
 
-	srq := must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 5, MaxSGE: 2}}))
+	srq := testkit.Must(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 5, MaxSGE: 2}}))(t)
 	defer srq.Close()
-	got := must[ibverbs.SRQAttr](t)(srq.Query())
+	got := testkit.Must(srq.Query())(t)
 	if got.MaxWR < 5 || got.MaxSGE < 2 || got.Limit != 0 {
 		t.Errorf("granted %+v", got)
 	}
@@ -356,14 +357,14 @@ func TestBadSRQ(t *testing.T) {
 	refused(t, "limit of -1", srq.Modify(ibverbs.SRQAttr{Limit: -1}, ibverbs.SRQAttrLimit), syscall.EINVAL)
 	refused(t, "limit of 2^40", srq.Modify(ibverbs.SRQAttr{Limit: min(1<<40, math.MaxInt)}, ibverbs.SRQAttrLimit), syscall.EINVAL)
 	refused(t, "unknown attribute", srq.Modify(ibverbs.SRQAttr{}, 1<<7), syscall.EINVAL)
-	ok(t, srq.Modify(ibverbs.SRQAttr{MaxWR: -5, Limit: 1}, 0)) // nothing is to be changed
-	if a := must[ibverbs.SRQAttr](t)(srq.Query()); a != got {
+	testkit.OK(t, srq.Modify(ibverbs.SRQAttr{MaxWR: -5, Limit: 1}, 0)) // nothing is to be changed
+	if a := testkit.Must(srq.Query())(t); a != got {
 		t.Errorf("%+v became %+v", got, a)
 	}
 
-	mr := must[*ibverbs.MR](t)(pd.AllocMR(64, ibverbs.AccessLocalWrite))
+	mr := testkit.Must(pd.AllocMR(64, ibverbs.AccessLocalWrite))(t)
 	defer mr.Close()
-	sge := must[ibverbs.SGE](t)(mr.SGE(0, 8))
+	sge := testkit.Must(mr.SGE(0, 8))(t)
 	one := ibverbs.RecvWR{SGList: []ibverbs.SGE{sge}}
 	list := make([]ibverbs.SGE, got.MaxSGE+1)
 	for i := range list {
@@ -383,27 +384,27 @@ func TestBadSRQ(t *testing.T) {
 		many[i] = one
 	}
 	posted("more than it holds", srq.PostRecv(many...), syscall.ENOMEM, got.MaxWR-1)
-	ok(t, srq.PostRecv())
+	testkit.OK(t, srq.PostRecv())
 
 	if attr.DeviceCapFlags&ibverbs.DeviceSRQResize != 0 {
 		refused(t, "fewer than are posted", srq.Modify(ibverbs.SRQAttr{MaxWR: 1}, ibverbs.SRQAttrMaxWR), syscall.EINVAL)
 		refused(t, "none", srq.Modify(ibverbs.SRQAttr{}, ibverbs.SRQAttrMaxWR), syscall.EINVAL)
-		ok(t, srq.Modify(ibverbs.SRQAttr{MaxWR: 2 * got.MaxWR}, ibverbs.SRQAttrMaxWR))
-		ok(t, srq.PostRecv(one))
+		testkit.OK(t, srq.Modify(ibverbs.SRQAttr{MaxWR: 2 * got.MaxWR}, ibverbs.SRQAttrMaxWR))
+		testkit.OK(t, srq.PostRecv(one))
 	} else if err := srq.Modify(ibverbs.SRQAttr{MaxWR: 2 * got.MaxWR}, ibverbs.SRQAttrMaxWR); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("resizing where the device says that it can't: %v", err)
 	}
 
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(4, nil))
+	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
 	defer cq.Close()
 	// Sizes of a receive queue mean nothing here, the worst ones either.
-	qp := must[*ibverbs.QP](t)(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq,
-		Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: math.MaxInt, MaxRecvSGE: -1}}))
+	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq,
+		Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1, MaxRecvWR: math.MaxInt, MaxRecvSGE: -1}}))(t)
 	posted("to the QP", qp.PostRecv(one), syscall.EINVAL, 0)
-	ok(t, qp.PostRecv())
+	testkit.OK(t, qp.PostRecv())
 	refused(t, "SRQ of a QP", srq.Close(), syscall.EBUSY)
-	ok(t, qp.Close())
-	ok(t, srq.Close())
+	testkit.OK(t, qp.Close())
+	testkit.OK(t, srq.Close())
 	if err := srq.PostRecv(one); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("a receive after Close: %v", err)
 	}
@@ -414,10 +415,10 @@ func TestBadSRQ(t *testing.T) {
 // (kernel-notes/rxe-srq-pd.md).
 func TestSRQOfAnotherPD(t *testing.T) {
 	s := newSRQServer(t, 4)
-	other := must[*ibverbs.PD](t)(s.vctx.AllocPD())
-	t.Cleanup(func() { ok(t, other.Close()) })
-	theirs := must[*ibverbs.MR](t)(other.AllocMR(8, ibverbs.AccessLocalWrite))
-	t.Cleanup(func() { ok(t, theirs.Close()) })
+	other := testkit.Must(s.vctx.AllocPD())(t)
+	t.Cleanup(func() { testkit.OK(t, other.Close()) })
+	theirs := testkit.Must(other.AllocMR(8, ibverbs.AccessLocalWrite))(t)
+	t.Cleanup(func() { testkit.OK(t, theirs.Close()) })
 	s.cfg.PD = other
 	client, server, mr := s.connect(t)
 	good, bad := s.mr, theirs
@@ -425,8 +426,8 @@ func TestSRQOfAnotherPD(t *testing.T) {
 		good, bad = bad, good
 	}
 	for i, mr := range []*ibverbs.MR{good, bad} {
-		sge := must[ibverbs.SGE](t)(mr.SGE(0, 8))
-		ok(t, s.srq.PostRecv(ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{sge}}))
+		sge := testkit.Must(mr.SGE(0, 8))(t)
+		testkit.OK(t, s.srq.PostRecv(ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{sge}}))
 	}
 	if server.PD() != other {
 		t.Fatal("the connection is not of the PD that it was given")
@@ -435,7 +436,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 	if wc := s.next(t); wc.Err() != nil || wc.WRID != 0 || string(good.Bytes()[:5]) != "aaaaa" {
 		t.Errorf("memory of the right PD: %+v", wc)
 	}
-	sge := must[ibverbs.SGE](t)(mr.SGE(0, 5))
+	sge := testkit.Must(mr.SGE(0, 5))(t)
 	// On iWARP it completes before the peer has a look at it.
 	if err := done(t, timeout(t), client, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}); (err == nil) == onRxe() {
 		t.Errorf("the Send: %v", err)
@@ -444,7 +445,7 @@ func TestSRQOfAnotherPD(t *testing.T) {
 		t.Errorf("memory of the wrong PD: %+v", wc)
 	}
 	if !onRxe() { // which leaves it to the program to end the connection
-		ok(t, server.Wait(timeout(t)))
+		testkit.OK(t, server.Wait(timeout(t)))
 	}
 	if !bytes.Equal(bad.Bytes()[:8], make([]byte, 8)) {
 		t.Errorf("memory of the wrong PD was written: %q", bad.Bytes()[:8])
@@ -456,10 +457,10 @@ func TestSRQOfAnotherPD(t *testing.T) {
 func TestSRQOfOwnQP(t *testing.T) {
 	s := newSRQServer(t, 4)
 	ctx := timeout(t)
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(s.vctx))
-	l := must[*rdmacm.ID](t)(ch.CreateID(nil))
-	ok(t, l.BindAddr(netip.AddrPortFrom(s.l.Addr().Addr(), 0)))
-	ok(t, l.Listen(1))
+	ch := testkit.Must(rdmacm.CreateEventChannel(s.vctx))(t)
+	l := testkit.Must(ch.CreateID(nil))(t)
+	testkit.OK(t, l.BindAddr(netip.AddrPortFrom(s.l.Addr().Addr(), 0)))
+	testkit.OK(t, l.Listen(1))
 	s.post(t, 0)
 
 	var client *rdmacm.Conn
@@ -471,20 +472,20 @@ func TestSRQOfOwnQP(t *testing.T) {
 	}()
 	next := func(want rdmacm.EventType) *rdmacm.Event {
 		t.Helper()
-		ev := must[*rdmacm.Event](t)(ch.GetEvent(ctx))
+		ev := testkit.Must(ch.GetEvent(ctx))(t)
 		if ev.Type != want {
 			t.Fatalf("event %s, want %s", ev.Type, want)
 		}
 		return ev
 	}
 	id := next(rdmacm.ConnectRequest).ID
-	qp := must[*ibverbs.QP](t)(s.pd.CreateQP(&ibverbs.QPInitAttr{
+	qp := testkit.Must(s.pd.CreateQP(&ibverbs.QPInitAttr{
 		SendCQ: s.cq, RecvCQ: s.cq, SRQ: s.srq, Cap: ibverbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1},
-	}))
-	ok(t, id.Accept(&rdmacm.ConnParam{QP: qp}))
-	ok(t, <-dialled)
+	}))(t)
+	testkit.OK(t, id.Accept(&rdmacm.ConnParam{QP: qp}))
+	testkit.OK(t, <-dialled)
 	next(rdmacm.Established)
-	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(srqSlot, 0))
+	mr := testkit.Must(client.PD().AllocMR(srqSlot, 0))(t)
 	say(t, client, mr, 'q', 3000)
 	if wc := s.next(t); wc.Err() != nil || wc.ByteLen != 3000 || wc.QPN != qp.QPN() || s.mr.Bytes()[2999] != 'q' {
 		t.Errorf("completion %+v", wc)
@@ -492,8 +493,8 @@ func TestSRQOfOwnQP(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- client.Shutdown(ctx) }()
 	next(rdmacm.Disconnected) // RoCE answers the client by it
-	ok(t, <-ended)
+	testkit.OK(t, <-ended)
 	for _, close := range []func() error{qp.Close, id.Close, l.Close, ch.Close, client.Close, mr.Close} {
-		ok(t, close())
+		testkit.OK(t, close())
 	}
 }

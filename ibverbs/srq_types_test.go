@@ -3,7 +3,7 @@ package ibverbs_test
 import (
 	"testing"
 
-	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -12,8 +12,8 @@ import (
 // ones. It runs on the engine, and on siw through TestOnSiw.
 func TestSRQTypes(t *testing.T) {
 	vctx, _ := open()
-	defer func() { ok(t, vctx.Close()) }()
-	attr := must[ibverbs.DeviceAttr](t)(vctx.Query())
+	defer func() { testkit.OK(t, vctx.Close()) }()
+	attr := testkit.Must(vctx.Query())(t)
 	if attr.DeviceCapFlags&provider.DeviceXRC != 0 {
 		t.Errorf("the device offers XRC: %s", attr.DeviceCapFlags)
 	}

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -83,15 +84,15 @@ func qpInState(t *testing.T, vctx *ibverbs.Context, l *rdmacm.Listener, path []i
 		j := joinWith(t, vctx, l, rdmacm.ConnConfig{})
 		return j.client.QP(), func() { j.close(t) }
 	}
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(8, nil))
-	qp = must[*ibverbs.QP](t)(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))
+	pd := testkit.Must(vctx.AllocPD())(t)
+	cq := testkit.Must(vctx.CreateCQ(8, nil))(t)
+	qp = testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
 	for _, s := range path {
-		ok(t, toState(qp, s))
+		testkit.OK(t, toState(qp, s))
 	}
 	return qp, func() {
 		for _, close := range []func() error{qp.Close, cq.Close, pd.Close} {
-			ok(t, close())
+			testkit.OK(t, close())
 		}
 	}
 }
@@ -115,12 +116,12 @@ func TestStatesFlush(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			vctx, l := queueWorld(t)
-			scq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
-			rcq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
+			scq := testkit.Must(vctx.CreateCQ(64, nil))(t)
+			rcq := testkit.Must(vctx.CreateCQ(64, nil))(t)
 			j := joinWith(t, vctx, l, rdmacm.ConnConfig{SendCQ: scq, RecvCQ: rcq, Cap: ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8}})
 			qp := j.client.QP()
 			for i := range 3 {
-				ok(t, qp.PostRecv(ibverbs.RecvWR{WRID: uint64(i)}))
+				testkit.OK(t, qp.PostRecv(ibverbs.RecvWR{WRID: uint64(i)}))
 			}
 			flushed := func(what string, cq *ibverbs.CQ, wrids ...uint64) {
 				t.Helper()
@@ -130,16 +131,16 @@ func TestStatesFlush(t *testing.T) {
 					}
 				}
 			}
-			ok(t, end(j))
+			testkit.OK(t, end(j))
 			// siw flushes some of it only when its event has been seen.
 			if onRxe() && name == "to ERR" {
-				ok(t, j.client.Disconnect()) // the state does not end the connection
+				testkit.OK(t, j.client.Disconnect()) // the state does not end the connection
 			}
-			ok(t, j.client.Wait(timeout(t)))
+			testkit.OK(t, j.client.Wait(timeout(t)))
 			flushed("posted before", rcq, 0, 1, 2)
-			ok(t, qp.PostRecv(ibverbs.RecvWR{WRID: 10}, ibverbs.RecvWR{WRID: 11}))
+			testkit.OK(t, qp.PostRecv(ibverbs.RecvWR{WRID: 10}, ibverbs.RecvWR{WRID: 11}))
 			flushed("receives posted after", rcq, 10, 11)
-			ok(t, qp.PostSend(ibverbs.SendWR{WRID: 20, Opcode: ibverbs.WRSend}, ibverbs.SendWR{WRID: 21, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled},
+			testkit.OK(t, qp.PostSend(ibverbs.SendWR{WRID: 20, Opcode: ibverbs.WRSend}, ibverbs.SendWR{WRID: 21, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled},
 				ibverbs.SendWR{WRID: 22, Opcode: ibverbs.WRRDMAWrite}))
 			flushed("sends posted after", scq, 20, 21, 22)
 			if err := qp.PostSend(ibverbs.SendWR{Opcode: 77}); err == nil {
@@ -149,8 +150,8 @@ func TestStatesFlush(t *testing.T) {
 				wantState(t, "in the end", qp, ibverbs.QPErr)
 			}
 			j.close(t)
-			ok(t, scq.Close())
-			ok(t, rcq.Close())
+			testkit.OK(t, scq.Close())
+			testkit.OK(t, rcq.Close())
 		})
 	}
 }

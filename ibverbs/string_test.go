@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
@@ -13,11 +14,11 @@ func TestStrings(t *testing.T) {
 	o := newObjects(t)
 	o.fake.Transport = ibverbs.TransportIWARP
 	srq := o.newSRQ(t)
-	mw := must[*ibverbs.MW](t)(o.pd.AllocMW(ibverbs.MWType2))
+	mw := testkit.Must(o.pd.AllocMW(ibverbs.MWType2))(t)
 	name := fmt.Sprintf("qp %d", o.qp.QPN())
 	region := fmt.Sprintf("mr %#x", o.mr.LKey())
 	attr, init, err := o.qp.Query()
-	ok(t, err)
+	testkit.OK(t, err)
 	for want, got := range map[string]fmt.Stringer{
 		fmt.Sprintf("%s (%s, up to %d sends, %d receives)", name, attr.State, init.Cap.MaxSendWR, init.Cap.MaxRecvWR): o.qp,
 		region + " (4096 octets, IBV_ACCESS_LOCAL_WRITE)":                                                             o.mr,
@@ -49,14 +50,14 @@ func TestStrings(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	ok(t, o.qp.Close())
-	ok(t, o.cq.Close())
-	ok(t, o.mr.Close())
-	ok(t, mw.Close())
-	ok(t, srq.Close())
-	ok(t, o.ch.Close())
-	ok(t, o.pd.Close())
-	ok(t, o.ctx.Close())
+	testkit.OK(t, o.qp.Close())
+	testkit.OK(t, o.cq.Close())
+	testkit.OK(t, o.mr.Close())
+	testkit.OK(t, mw.Close())
+	testkit.OK(t, srq.Close())
+	testkit.OK(t, o.ch.Close())
+	testkit.OK(t, o.pd.Close())
+	testkit.OK(t, o.ctx.Close())
 	for want, got := range map[string]fmt.Stringer{
 		name + " (closed)": o.qp, region + " (closed)": o.mr, "cq 1 of fake0 (closed)": o.cq,
 		"pd 1 of fake0 (closed)": o.pd, "fake0 (closed)": o.ctx, "mw 0x3400 (closed)": mw,
@@ -72,7 +73,7 @@ func TestStrings(t *testing.T) {
 // device's CQs it is.
 func TestErrorsNameTheCQ(t *testing.T) {
 	o := newObjects(t)
-	second := must[*ibverbs.CQ](t)(o.ctx.CreateCQ(4, &ibverbs.CQOptions{Cookie: "replies"}))
+	second := testkit.Must(o.ctx.CreateCQ(4, &ibverbs.CQOptions{Cookie: "replies"}))(t)
 	for call, f := range map[string]func() error{
 		"poll cq":    func() error { _, err := second.Poll(make([]ibverbs.WC, 1)); return err },
 		"req notify": func() error { return second.ReqNotify(false) },
@@ -81,7 +82,7 @@ func TestErrorsNameTheCQ(t *testing.T) {
 		o.fake.Fail(call, syscall.EIO)
 		wantErr(t, call, f(), syscall.EIO, "cq 2 of fake0")
 		o.fake.Fail(call, nil)
-		ok(t, f())
+		testkit.OK(t, f())
 	}
 	if e := (ibverbs.AsyncEvent{Type: ibverbs.EventCQErr,
 		CQ: second}).String(); e != "IBV_EVENT_CQ_ERR of cq 2 of fake0 (100 completions, replies)" {

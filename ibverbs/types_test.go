@@ -10,13 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
 // TestDocsListFields: the types of work requests are aliases, of which go doc shows no fields. So
 // their comments list them all, with their types.
 func TestDocsListFields(t *testing.T) {
-	file := must[*ast.File](t)(parser.ParseFile(token.NewFileSet(), "types.go", nil, parser.ParseComments))
+	file := testkit.Must(parser.ParseFile(token.NewFileSet(), "types.go", nil, parser.ParseComments))(t)
 	docs := make(map[string]string)
 	ast.Inspect(file, func(n ast.Node) bool {
 		if spec, ok := n.(*ast.TypeSpec); ok {

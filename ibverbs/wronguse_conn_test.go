@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -78,14 +79,14 @@ var wrongConnections = []wrongUse{
 // device opens a device for a use.
 func device(t *testing.T) (*ibverbs.Context, netip.AddrPort) {
 	vctx, addr := open()
-	t.Cleanup(func() { ok(t, vctx.Close()) })
+	t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
 	return vctx, addr
 }
 
 // freePort is an address of the device where nobody listens.
 func freePort(t *testing.T, addr netip.AddrPort) netip.AddrPort {
 	t.Helper()
-	l := must[net.Listener](t)(net.Listen("tcp", netip.AddrPortFrom(addr.Addr(), 0).String()))
+	l := testkit.Must(net.Listen("tcp", netip.AddrPortFrom(addr.Addr(), 0).String()))(t)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -132,7 +133,7 @@ func dialUnreachable(t *testing.T) []seen {
 func plainServer(t *testing.T, answer []byte) netip.AddrPort {
 	t.Helper()
 	_, addr := device(t)
-	l := must[net.Listener](t)(net.Listen("tcp", netip.AddrPortFrom(addr.Addr(), 0).String()))
+	l := testkit.Must(net.Listen("tcp", netip.AddrPortFrom(addr.Addr(), 0).String()))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -195,21 +196,21 @@ func dialled(t *testing.T, cfg *rdmacm.ConnConfig) (*rdmacm.Request, func() erro
 	t.Helper()
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	t.Cleanup(func() { ok(t, l.Close()) })
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	result := make(chan error, 1)
 	go func() {
 		c, err := rdmacm.Dial(ctx, vctx, l.Addr(), cfg)
 		_ = c.Close()
 		result <- err
 	}()
-	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	req := testkit.Must(l.Accept(ctx))(t)
 	return req, func() error { return <-result }
 }
 
 func dialRejected(t *testing.T) []seen {
 	req, result := dialled(t, nil)
-	ok(t, req.Reject([]byte("go away")))
+	testkit.OK(t, req.Reject([]byte("go away")))
 	return saw("Dial", result())
 }
 
@@ -221,7 +222,7 @@ func dialName(t *testing.T, name string) []seen {
 
 func listenTwice(t *testing.T) []seen {
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
 	defer l.Close()
 	_, err := rdmacm.Listen(timeout(t), vctx, l.Addr(), nil)
 	return saw("Listen", err)
@@ -241,11 +242,11 @@ func listenNowhere(t *testing.T) []seen {
 
 func acceptHTTP(t *testing.T) []seen {
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
 	defer l.Close()
-	c := must[net.Conn](t)(net.Dial("tcp", l.Addr().String()))
+	c := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
-	must[int](t)(io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+	testkit.Must(io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))(t)
 	_, err := l.Accept(soon(t))
 	rows := saw("Accept", err)
 	n, err := c.Read(make([]byte, 100))
@@ -263,7 +264,7 @@ func acceptLong(t *testing.T) []seen {
 
 func acceptTwice(t *testing.T) []seen {
 	req, result := dialled(t, nil)
-	ok(t, req.Reject(nil))
+	testkit.OK(t, req.Reject(nil))
 	_ = result()
 	_, err := req.Accept(timeout(t), nil)
 	return saw("Accept", err)
@@ -272,14 +273,14 @@ func acceptTwice(t *testing.T) []seen {
 func acceptGone(t *testing.T) []seen {
 	ctx, cancel := context.WithCancel(timeout(t))
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
 	defer l.Close()
 	result := make(chan error, 1)
 	go func() {
 		_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
 		result <- err
 	}()
-	req := must[*rdmacm.Request](t)(l.Accept(timeout(t)))
+	req := testkit.Must(l.Accept(timeout(t)))(t)
 	cancel()
 	<-result
 	time.Sleep(50 * time.Millisecond) // until the engine has noticed
@@ -291,10 +292,10 @@ func acceptGone(t *testing.T) []seen {
 func newID(t *testing.T) (*rdmacm.EventChannel, *rdmacm.ID, netip.AddrPort) {
 	t.Helper()
 	vctx, addr := device(t)
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
-	t.Cleanup(func() { ok(t, ch.Close()) })
-	id := must[*rdmacm.ID](t)(ch.CreateID(nil))
-	t.Cleanup(func() { ok(t, id.Close()) })
+	ch := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
+	t.Cleanup(func() { testkit.OK(t, ch.Close()) })
+	id := testkit.Must(ch.CreateID(nil))(t)
+	t.Cleanup(func() { testkit.OK(t, id.Close()) })
 	return ch, id, addr
 }
 
@@ -305,10 +306,10 @@ func connectIdle(t *testing.T) []seen {
 
 func connectWithoutQP(t *testing.T) []seen {
 	ch, id, addr := newID(t)
-	ok(t, id.ResolveAddr(netip.AddrPort{}, freePort(t, addr), time.Second))
-	must[*rdmacm.Event](t)(ch.GetEvent(timeout(t)))
-	ok(t, id.ResolveRoute(time.Second))
-	must[*rdmacm.Event](t)(ch.GetEvent(timeout(t)))
+	testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, freePort(t, addr), time.Second))
+	testkit.Must(ch.GetEvent(timeout(t)))(t)
+	testkit.OK(t, id.ResolveRoute(time.Second))
+	testkit.Must(ch.GetEvent(timeout(t)))(t)
 	return saw("ID.Connect", id.Connect(nil))
 }
 
@@ -330,7 +331,7 @@ var wrongWaits = []wrongUse{
 
 func acceptNobody(t *testing.T) []seen {
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
 	defer l.Close()
 	_, err := l.Accept(soon(t))
 	return saw("Accept", err)
@@ -344,7 +345,7 @@ func pollNothing(t *testing.T) []seen {
 
 func nextNothing(t *testing.T) []seen {
 	vctx, _ := device(t)
-	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
 	defer ch.Close()
 	_, err := ch.Next(soon(t))
 	return saw("Next", err)
@@ -370,7 +371,7 @@ func waitForever(t *testing.T) []seen {
 // held is a lab whose server has posted before the client has sent.
 func held(t *testing.T) *lab {
 	c := newLab(t, labConfig{dial: rdmacm.ConnConfig{NoOpeningWrite: true}})
-	ok(t, c.server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
+	testkit.OK(t, c.server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
 	return c
 }
 
@@ -380,7 +381,7 @@ func shutdownHeld(t *testing.T) []seen { return saw("Conn.Shutdown", held(t).ser
 
 func shutdownUnread(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
-	ok(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
+	testkit.OK(t, c.client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend}))
 	return saw("Conn.Shutdown", c.client.Shutdown(c.ctx))
 }
 
@@ -388,13 +389,13 @@ func shutdownWrongKey(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
 	wr := c.remote(ibverbs.WRRDMAWrite, []ibverbs.SGE{c.sge(t, 8)})
 	wr.RKey ^= 0x5a5a5a00
-	ok(t, c.client.QP().PostSend(wr))
+	testkit.OK(t, c.client.QP().PostSend(wr))
 	return saw("Conn.Shutdown", c.client.Shutdown(c.ctx))
 }
 
 func pollWithoutChannel(t *testing.T) []seen {
 	vctx, _ := device(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(4, nil))
+	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
 	defer cq.Close()
 	_, err := cq.PollWait(timeout(t), make([]ibverbs.WC, 1))
 	return saw("PollWait", err)

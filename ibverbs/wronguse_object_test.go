@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -58,7 +59,7 @@ var wrongObjects = []wrongUse{
 
 func openUnknown(t *testing.T) []seen {
 	vctx, err := openNamed("rocket0")
-	ok(t, vctx.Close())
+	testkit.OK(t, vctx.Close())
 	return saw("Open", err)
 }
 
@@ -79,7 +80,7 @@ func onPD(where string, f func(pd *ibverbs.PD) error) func(t *testing.T) []seen 
 func badQP(spoil func(c *ibverbs.QPInitAttr)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		pd := newPD(t)
-		cq := must[*ibverbs.CQ](t)(pd.Context().CreateCQ(4, nil))
+		cq := testkit.Must(pd.Context().CreateCQ(4, nil))(t)
 		defer cq.Close()
 		init := ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4}}
 		spoil(&init)
@@ -90,7 +91,7 @@ func badQP(spoil func(c *ibverbs.QPInitAttr)) func(t *testing.T) []seen {
 
 func resizeTo0(t *testing.T) []seen {
 	vctx, _ := device(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(4, nil))
+	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
 	defer cq.Close()
 	return saw("CQ.Resize", cq.Resize(0))
 }
@@ -170,7 +171,7 @@ type closed struct {
 func (o *closed) closeAll(t *testing.T) {
 	t.Helper()
 	for _, close := range []func() error{o.qp.Close, o.srq.Close, o.cq.Close, o.ch.Close, o.mr.Close, o.pd.Close, o.vctx.Close} {
-		ok(t, close())
+		testkit.OK(t, close())
 	}
 }
 
@@ -179,12 +180,12 @@ func newClosed(t *testing.T) *closed {
 	t.Helper()
 	vctx, _ := open()
 	o := &closed{vctx: vctx}
-	o.pd = must[*ibverbs.PD](t)(vctx.AllocPD())
-	o.mr = must[*ibverbs.MR](t)(o.pd.AllocMR(4096, 0))
-	o.ch = must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
-	o.cq = must[*ibverbs.CQ](t)(vctx.CreateCQ(4, &ibverbs.CQOptions{Channel: o.ch}))
-	o.srq = must[*ibverbs.SRQ](t)(o.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}}))
-	o.qp = must[*ibverbs.QP](t)(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, Cap: ibverbs.QPCap{MaxSendWR: 4}}))
+	o.pd = testkit.Must(vctx.AllocPD())(t)
+	o.mr = testkit.Must(o.pd.AllocMR(4096, 0))(t)
+	o.ch = testkit.Must(vctx.CreateCompChannel())(t)
+	o.cq = testkit.Must(vctx.CreateCQ(4, &ibverbs.CQOptions{Channel: o.ch}))(t)
+	o.srq = testkit.Must(o.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+	o.qp = testkit.Must(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: o.cq, RecvCQ: o.cq, Cap: ibverbs.QPCap{MaxSendWR: 4}}))(t)
 	o.closeAll(t)
 	return o
 }
@@ -200,14 +201,14 @@ func closeTwice(t *testing.T) []seen {
 
 func listenClosed(t *testing.T) []seen {
 	_, id, _ := newID(t)
-	ok(t, id.Close())
+	testkit.OK(t, id.Close())
 	return saw("ID.Listen", id.Listen(1))
 }
 
 func acceptClosed(t *testing.T) []seen {
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
-	ok(t, l.Close())
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
+	testkit.OK(t, l.Close())
 	_, err := l.Accept(timeout(t))
 	return saw("Accept", err)
 }
@@ -215,7 +216,7 @@ func acceptClosed(t *testing.T) []seen {
 func onClosedConn(where string, f func(c *lab) error) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		c := newLab(t, labConfig{})
-		ok(t, c.client.Close())
+		testkit.OK(t, c.client.Close())
 		return saw(where, f(c))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -110,11 +111,11 @@ func compareGolden(t *testing.T, name, got string) {
 		if out := os.Getenv("VM_OUT"); out != "" {
 			path = filepath.Join(out, name) // the guest's changes to other files are lost
 		}
-		ok(t, os.WriteFile(path, []byte(got), 0o644))
+		testkit.OK(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
 	want, err := os.ReadFile(path)
-	ok(t, err)
+	testkit.OK(t, err)
 	had, have := strings.Split(string(want), "\n"), strings.Split(got, "\n")
 	for i := range max(len(had), len(have)) {
 		var w, g string
@@ -183,9 +184,9 @@ func newLab(t *testing.T, cfg labConfig) *lab {
 	c := &lab{ctx: timeout(t)}
 	vctx, addr := cfg.open()
 	c.vctx = vctx
-	t.Cleanup(func() { ok(t, vctx.Close()) })
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(c.ctx, vctx, addr, nil))
-	defer func() { ok(t, l.Close()) }()
+	t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
+	l := testkit.Must(rdmacm.Listen(c.ctx, vctx, addr, nil))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
 	size := ibverbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxInlineData: 16}
 	for _, side := range []*rdmacm.ConnConfig{&cfg.dial, &cfg.accept} {
 		if side.Cap == (ibverbs.QPCap{}) {
@@ -210,11 +211,11 @@ func newLab(t *testing.T, cfg labConfig) *lab {
 		}
 		accepted <- err
 	}()
-	c.client = must[*rdmacm.Conn](t)(rdmacm.Dial(c.ctx, vctx, l.Addr(), &cfg.dial))
-	ok(t, <-accepted)
+	c.client = testkit.Must(rdmacm.Dial(c.ctx, vctx, l.Addr(), &cfg.dial))(t)
+	testkit.OK(t, <-accepted)
 	t.Cleanup(func() {
 		for _, close := range []func() error{c.client.Close, c.server.Close, c.clientMR.Close, c.serverMR.Close} {
-			ok(t, close())
+			testkit.OK(t, close())
 		}
 	})
 	return c
@@ -222,7 +223,7 @@ func newLab(t *testing.T, cfg labConfig) *lab {
 
 // sge is the first n octets of the client's region.
 func (c *lab) sge(t *testing.T, n int) ibverbs.SGE {
-	return must[ibverbs.SGE](t)(c.clientMR.SGE(0, n))
+	return testkit.Must(c.clientMR.SGE(0, n))(t)
 }
 
 // posts is what the client sees of a work request that PostSend should refuse.
@@ -233,7 +234,7 @@ func (c *lab) posts(wr ibverbs.SendWR) []seen { return saw("PostSend", c.client.
 func (c *lab) fails(t *testing.T, wr ibverbs.SendWR) []seen {
 	t.Helper()
 	wr.WRID, wr.Flags = 7, wr.Flags|ibverbs.SendSignaled
-	ok(t, c.client.QP().PostSend(wr))
+	testkit.OK(t, c.client.QP().PostSend(wr))
 	err := completion(t, c.ctx, c.client, c.client.SendCQ())
 	rows := saw("completion", err)
 	if err != nil {
@@ -246,9 +247,9 @@ func (c *lab) fails(t *testing.T, wr ibverbs.SendWR) []seen {
 func completion(t *testing.T, ctx context.Context, c *rdmacm.Conn, cq *ibverbs.CQ) error {
 	t.Helper()
 	var wc [1]ibverbs.WC
-	must[int](t)(cq.PollWait(ctx, wc[:]))
+	testkit.Must(cq.PollWait(ctx, wc[:]))(t)
 	if !onKernel() && wc[0].Err() != nil {
-		ok(t, c.Wait(ctx)) // for the cause
+		testkit.OK(t, c.Wait(ctx)) // for the cause
 	}
 	return c.Err(&wc[0])
 }
@@ -259,14 +260,14 @@ func (c *lab) ended(t *testing.T, where string, conn *rdmacm.Conn) []seen {
 	if onKernel() {
 		return nil
 	}
-	ok(t, conn.Wait(c.ctx))
+	testkit.OK(t, conn.Wait(c.ctx))
 	return saw(where, conn.QP().Cause())
 }
 
 // event is the device's next asynchronous event.
 func event(t *testing.T, vctx *ibverbs.Context) []seen {
 	t.Helper()
-	ev := must[ibverbs.AsyncEvent](t)(vctx.AsyncEvent(timeout(t)))
+	ev := testkit.Must(vctx.AsyncEvent(timeout(t)))(t)
 	return saw("event", errors.New(ev.String()))
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -61,19 +62,19 @@ func badWR(spoil func(wr *ibverbs.SendWR)) func(t *testing.T) []seen {
 func fullQueue(t *testing.T, flags ibverbs.SendFlags) []seen {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	result := make(chan *rdmacm.Conn, 1)
 	go func() {
-		result <- must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(),
-			&rdmacm.ConnConfig{NoOpeningWrite: true}))
+		result <- testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(),
+			&rdmacm.ConnConfig{NoOpeningWrite: true}))(t)
 	}()
-	req := must[*rdmacm.Request](t)(l.Accept(ctx))
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
-	t.Cleanup(func() { ok(t, cq.Close()) })
-	server := must[*rdmacm.Conn](t)(req.Accept(ctx, &rdmacm.ConnConfig{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8}}))
+	req := testkit.Must(l.Accept(ctx))(t)
+	cq := testkit.Must(vctx.CreateCQ(64, nil))(t)
+	t.Cleanup(func() { testkit.OK(t, cq.Close()) })
+	server := testkit.Must(req.Accept(ctx, &rdmacm.ConnConfig{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 8}}))(t)
 	client := <-result
-	t.Cleanup(func() { ok(t, server.Close()); ok(t, client.Close()) })
+	t.Cleanup(func() { testkit.OK(t, server.Close()); testkit.OK(t, client.Close()) })
 	for range 1000 {
 		if err := server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: flags}); err != nil {
 			return saw("PostSend", err)
@@ -95,15 +96,15 @@ func fullRecvQueue(t *testing.T) []seen {
 // newPD makes a PD.
 func newPD(t *testing.T) *ibverbs.PD {
 	vctx, _ := device(t)
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
-	t.Cleanup(func() { ok(t, pd.Close()) })
+	pd := testkit.Must(vctx.AllocPD())(t)
+	t.Cleanup(func() { testkit.OK(t, pd.Close()) })
 	return pd
 }
 
 // newSRQ makes an SRQ.
 func newSRQ(t *testing.T) *ibverbs.SRQ {
-	srq := must[*ibverbs.SRQ](t)(newPD(t).CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}}))
-	t.Cleanup(func() { ok(t, srq.Close()) })
+	srq := testkit.Must(newPD(t).CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+	t.Cleanup(func() { testkit.OK(t, srq.Close()) })
 	return srq
 }
 
@@ -136,10 +137,10 @@ func readWithoutDepth(t *testing.T) []seen {
 // newQP makes a QP that is not connected.
 func newQP(t *testing.T) *ibverbs.QP {
 	pd := newPD(t)
-	cq := must[*ibverbs.CQ](t)(pd.Context().CreateCQ(4, nil))
-	t.Cleanup(func() { ok(t, cq.Close()) })
-	qp := must[*ibverbs.QP](t)(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))
-	t.Cleanup(func() { ok(t, qp.Close()) })
+	cq := testkit.Must(pd.Context().CreateCQ(4, nil))(t)
+	t.Cleanup(func() { testkit.OK(t, cq.Close()) })
+	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	t.Cleanup(func() { testkit.OK(t, qp.Close()) })
 	return qp
 }
 
@@ -168,18 +169,18 @@ func manyRecvSGEs(t *testing.T) []seen {
 func recvBesideSRQ(t *testing.T) []seen {
 	srq := newSRQ(t)
 	pd := srq.PD()
-	cq := must[*ibverbs.CQ](t)(pd.Context().CreateCQ(4, nil))
+	cq := testkit.Must(pd.Context().CreateCQ(4, nil))(t)
 	defer cq.Close()
-	qp := must[*ibverbs.QP](t)(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq, Cap: ibverbs.QPCap{MaxSendWR: 4}}))
+	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq, Cap: ibverbs.QPCap{MaxSendWR: 4}}))(t)
 	defer qp.Close()
 	return saw("PostRecv", qp.PostRecv(ibverbs.RecvWR{}))
 }
 
 func postAfterEnd(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
-	ok(t, c.server.Close())
-	ok(t, c.client.Wait(c.ctx))
-	ok(t, c.client.QP().PostSend(ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{c.sge(t, 8)}}))
+	testkit.OK(t, c.server.Close())
+	testkit.OK(t, c.client.Wait(c.ctx))
+	testkit.OK(t, c.client.QP().PostSend(ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{c.sge(t, 8)}}))
 	return saw("completion", completion(t, c.ctx, c.client, c.client.SendCQ()))
 }
 
@@ -187,7 +188,7 @@ func postAfterEnd(t *testing.T) []seen {
 var wrongLocalMemory = []wrongUse{
 	{name: "Send: no region has the lkey", do: badSGE(func(_ *testing.T, _ *lab, s *ibverbs.SGE) { s.LKey ^= 0x5a5a5a00 })},
 	{name: "Send: an SGE without lkey", do: badSGE(func(_ *testing.T, _ *lab, s *ibverbs.SGE) { s.LKey = 0 })},
-	{name: "Send: the region is closed", do: badSGE(func(t *testing.T, c *lab, _ *ibverbs.SGE) { ok(t, c.clientMR.Close()) })},
+	{name: "Send: the region is closed", do: badSGE(func(t *testing.T, c *lab, _ *ibverbs.SGE) { testkit.OK(t, c.clientMR.Close()) })},
 	{name: "Send: the region is of another PD", do: badSGE(func(_ *testing.T, c *lab, s *ibverbs.SGE) { s.Addr, s.LKey = c.serverMR.Addr(), c.serverMR.LKey() })},
 	{name: "Send: beyond the end of the region", do: badSGE(func(_ *testing.T, _ *lab, s *ibverbs.SGE) { s.Addr += 4090 })},
 	{name: "Send: before the region", do: badSGE(func(_ *testing.T, _ *lab, s *ibverbs.SGE) { s.Addr-- })},
@@ -218,16 +219,16 @@ func badSGE(spoil func(t *testing.T, c *lab, s *ibverbs.SGE)) func(t *testing.T)
 
 // newMR makes a region of 4 KiB.
 func newMR(t *testing.T) *ibverbs.MR {
-	mr := must[*ibverbs.MR](t)(newPD(t).AllocMR(4096, ibverbs.AccessLocalWrite))
-	t.Cleanup(func() { ok(t, mr.Close()) })
+	mr := testkit.Must(newPD(t).AllocMR(4096, ibverbs.AccessLocalWrite))(t)
+	t.Cleanup(func() { testkit.OK(t, mr.Close()) })
 	return mr
 }
 
 // readOnly is 8 octets that the device may not write, of the PD of conn.
 func readOnly(t *testing.T, conn *rdmacm.Conn) ibverbs.SGE {
-	mr := must[*ibverbs.MR](t)(conn.PD().AllocMR(4096, 0))
-	t.Cleanup(func() { ok(t, mr.Close()) })
-	return must[ibverbs.SGE](t)(mr.SGE(0, 8))
+	mr := testkit.Must(conn.PD().AllocMR(4096, 0))(t)
+	t.Cleanup(func() { testkit.OK(t, mr.Close()) })
+	return testkit.Must(mr.SGE(0, 8))(t)
 }
 
 func readIntoConst(t *testing.T) []seen {
@@ -242,14 +243,14 @@ func receiveIntoConst(t *testing.T) []seen {
 
 func receiveNowhere(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
-	sge := must[ibverbs.SGE](t)(c.serverMR.SGE(0, 8))
+	sge := testkit.Must(c.serverMR.SGE(0, 8))(t)
 	sge.LKey ^= 0x5a5a5a00
 	return c.receives(t, sge)
 }
 
 // receives is what the two sides see of a Send of 8 octets into a receive of sge.
 func (c *lab) receives(t *testing.T, sge ibverbs.SGE) []seen {
-	ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: 9, SGList: []ibverbs.SGE{sge}}))
+	testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{WRID: 9, SGList: []ibverbs.SGE{sge}}))
 	rows := c.fails(t, ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{c.sge(t, 8)}})
 	rows = append(rows, saw("peer's receive", completion(t, c.ctx, c.server, c.server.RecvCQ()))...)
 	return append(rows, c.ended(t, "peer's Cause", c.server)...)
@@ -312,20 +313,20 @@ func sendUnexpected(t *testing.T) []seen {
 
 func sendTooLong(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
-	return c.receives(t, must[ibverbs.SGE](t)(c.serverMR.SGE(0, 4)))
+	return c.receives(t, testkit.Must(c.serverMR.SGE(0, 4))(t))
 }
 
 func invalidateNothing(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
-	ok(t, c.server.QP().PostRecv(ibverbs.RecvWR{}))
+	testkit.OK(t, c.server.QP().PostRecv(ibverbs.RecvWR{}))
 	rows := c.fails(t, ibverbs.SendWR{Opcode: ibverbs.WRSendWithInv, InvalidateRKey: c.serverMR.RKey() ^ 0x5a5a5a00})
 	return append(rows, c.ended(t, "peer's Cause", c.server)...)
 }
 
 func flushedRecv(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
-	ok(t, c.client.QP().PostRecv(ibverbs.RecvWR{WRID: 9}))
-	ok(t, c.server.Shutdown(c.ctx))
+	testkit.OK(t, c.client.QP().PostRecv(ibverbs.RecvWR{WRID: 9}))
+	testkit.OK(t, c.server.Shutdown(c.ctx))
 	return saw("completion", completion(t, c.ctx, c.client, c.client.RecvCQ()))
 }
 
@@ -333,7 +334,7 @@ func flushedSend(t *testing.T) []seen {
 	c := newLab(t, labConfig{})
 	bad := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{{Addr: 8, Length: 8, LKey: 0}}}
 	good := ibverbs.SendWR{WRID: 8, Opcode: ibverbs.WRSend}
-	ok(t, c.client.QP().PostSend(bad, good))
+	testkit.OK(t, c.client.QP().PostSend(bad, good))
 	rows := saw("completion 1", completion(t, c.ctx, c.client, c.client.SendCQ()))
 	return append(rows, saw("completion 2", completion(t, c.ctx, c.client, c.client.SendCQ()))...)
 }
@@ -341,11 +342,11 @@ func flushedSend(t *testing.T) []seen {
 // overflow posts more signalled Writes than a CQ of 2 holds.
 func overflow(t *testing.T) []seen {
 	vctx, _ := device(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(2, nil))
-	t.Cleanup(func() { ok(t, cq.Close()) })
+	cq := testkit.Must(vctx.CreateCQ(2, nil))(t)
+	t.Cleanup(func() { testkit.OK(t, cq.Close()) })
 	c := overflowing(t, vctx, cq)
 	for range cq.CQE() + 2 {
-		ok(t, c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
+		testkit.OK(t, c.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
 	}
 	return event(t, vctx)
 }
@@ -354,7 +355,7 @@ func overflow(t *testing.T) []seen {
 func overflowing(t *testing.T, vctx *ibverbs.Context, cq *ibverbs.CQ) *rdmacm.Conn {
 	ctx := timeout(t)
 	_, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	accepted := make(chan *rdmacm.Conn, 1)
 	go func() {
@@ -366,8 +367,8 @@ func overflowing(t *testing.T, vctx *ibverbs.Context, cq *ibverbs.CQ) *rdmacm.Co
 		accepted <- c
 	}()
 	big := ibverbs.QPCap{MaxSendWR: 1024}
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(context.Background(), vctx, l.Addr(), &rdmacm.ConnConfig{SendCQ: cq, Cap: big}))
+	c := testkit.Must(rdmacm.Dial(context.Background(), vctx, l.Addr(), &rdmacm.ConnConfig{SendCQ: cq, Cap: big}))(t)
 	server := <-accepted
-	t.Cleanup(func() { ok(t, c.Close()); ok(t, server.Close()) })
+	t.Cleanup(func() { testkit.OK(t, c.Close()); testkit.OK(t, server.Close()) })
 	return c
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -20,7 +21,7 @@ import (
 func descriptors(t *testing.T) int {
 	t.Helper()
 	dir, err := os.ReadDir("/proc/self/fd")
-	ok(t, err)
+	testkit.OK(t, err)
 	return len(dir)
 }
 
@@ -65,7 +66,7 @@ func dialLater(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) 
 func TestConnManyInARow(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	wait := serve(t, ctx, l)
 	before, conns := 0, 1000
@@ -78,15 +79,15 @@ func TestConnManyInARow(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		if i%2 == 0 {
-			ok(t, c.Shutdown(ctx))
+			testkit.OK(t, c.Shutdown(ctx))
 		}
-		ok(t, c.Close())
+		testkit.OK(t, c.Close())
 		if i == 9 {
 			before = descriptors(t) // what is made once is made
 		}
 	}
 	settled(t, before)
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	wait()
 }
 
@@ -94,12 +95,12 @@ func TestConnManyInARow(t *testing.T) {
 func TestConnGivenUpAnywhere(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	wait := serve(t, ctx, l)
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
 	start := time.Now()
-	ok(t, c.Close())
+	testkit.OK(t, c.Close())
 	whole := max(time.Since(start), time.Millisecond)
 	before := descriptors(t)
 	made, given := 0, 0
@@ -109,7 +110,7 @@ func TestConnGivenUpAnywhere(t *testing.T) {
 		switch {
 		case err == nil:
 			made++
-			ok(t, c.Close())
+			testkit.OK(t, c.Close())
 		case errors.Is(err, context.DeadlineExceeded):
 			given++
 		default:
@@ -131,7 +132,7 @@ func TestConnGivenUpAnywhere(t *testing.T) {
 			t.Errorf("%s with a context that has ended: %v", what, err)
 		}
 	}
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	wait()
 	settled(t, before)
 }
@@ -140,12 +141,12 @@ func TestConnGivenUpAnywhere(t *testing.T) {
 func TestConnAcceptGivenUp(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	before := descriptors(t)
 	inPrepare, cancel := context.WithCancel(ctx)
 	dialled := dialLater(ctx, vctx, l.Addr())
-	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	req := testkit.Must(l.Accept(ctx))(t)
 	_, err := req.Accept(inPrepare, &rdmacm.ConnConfig{Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
 		cancel()
 		return nil
@@ -157,7 +158,7 @@ func TestConnAcceptGivenUp(t *testing.T) {
 	wantErr(t, "a second answer", req.Reject(nil), syscall.EINVAL, "answered")
 
 	dialled = dialLater(ctx, vctx, l.Addr())
-	req = must[*rdmacm.Request](t)(l.Accept(ctx))
+	req = testkit.Must(l.Accept(ctx))(t)
 	mine := errors.New("mine")
 	_, err = req.Accept(ctx, &rdmacm.ConnConfig{Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error { return mine }})
 	wantErr(t, "Accept whose Prepare fails", err, mine)
@@ -170,7 +171,7 @@ func TestConnAcceptGivenUp(t *testing.T) {
 func TestConnTooMuchPrivateData(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	before := descriptors(t)
 	for _, n := range []int{509, 513, 1000, 1 << 20} {
@@ -186,7 +187,7 @@ func TestConnTooMuchPrivateData(t *testing.T) {
 			"Reject": func(r *rdmacm.Request) error { return r.Reject(long) },
 		} {
 			dialled := dialLater(ctx, vctx, l.Addr())
-			wantErr(t, what, answer(must[*rdmacm.Request](t)(l.Accept(ctx))), syscall.EINVAL, "octets of private data")
+			wantErr(t, what, answer(testkit.Must(l.Accept(ctx))(t)), syscall.EINVAL, "octets of private data")
 			if err := <-dialled; err == nil || ctx.Err() != nil {
 				t.Errorf("Dial to a listener whose %s failed: %v", what, err)
 			}
@@ -266,10 +267,10 @@ func TestConnWhereItListens(t *testing.T) {
 			if c.RemoteAddr().Addr().Unmap() != a.Unmap() || !c.LocalAddr().Addr().Unmap().IsValid() {
 				t.Errorf("Dial %v: from %v to %v", a, c.LocalAddr(), c.RemoteAddr())
 			}
-			ok(t, c.Shutdown(ctx))
-			ok(t, c.Close())
+			testkit.OK(t, c.Shutdown(ctx))
+			testkit.OK(t, c.Close())
 		}
-		ok(t, l.Close())
+		testkit.OK(t, l.Close())
 		wait()
 	}
 }
@@ -281,11 +282,11 @@ func TestConnErr(t *testing.T) {
 	if err := client.Err(&ibverbs.WC{QPN: client.QP().QPN()}); err != nil {
 		t.Errorf("a success: %v", err)
 	}
-	ok(t, client.QP().PostRecv(ibverbs.RecvWR{WRID: 5}))
-	ok(t, server.Shutdown(timeout(t)))
-	ok(t, client.Wait(timeout(t)))
+	testkit.OK(t, client.QP().PostRecv(ibverbs.RecvWR{WRID: 5}))
+	testkit.OK(t, server.Shutdown(timeout(t)))
+	testkit.OK(t, client.Wait(timeout(t)))
 	var wc [1]ibverbs.WC
-	must[int](t)(client.RecvCQ().PollWait(timeout(t), wc[:]))
+	testkit.Must(client.RecvCQ().PollWait(timeout(t), wc[:]))(t)
 	err := client.Err(&wc[0])
 	var failure *ibverbs.WCError
 	if !errors.As(err, &failure) || failure.WRID != 5 || !errors.Is(err, ibverbs.ErrFlushed) {

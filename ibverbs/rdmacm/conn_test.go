@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -38,8 +39,8 @@ func pair(t testing.TB, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm
 	t.Helper()
 	client, server = pairOf(t, timeout(t), dial, accept)
 	t.Cleanup(func() {
-		ok(t, client.Close())
-		ok(t, server.Close())
+		testkit.OK(t, client.Close())
+		testkit.OK(t, server.Close())
 	})
 	return client, server
 }
@@ -48,8 +49,8 @@ func pair(t testing.TB, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm
 func pairOf(t testing.TB, ctx context.Context, dial, accept *rdmacm.ConnConfig) (client, server *rdmacm.Conn) {
 	t.Helper()
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	t.Cleanup(func() { ok(t, l.Close()) })
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	accepted := make(chan error, 1)
 	go func() {
 		req, err := l.Accept(ctx)
@@ -58,8 +59,8 @@ func pairOf(t testing.TB, ctx context.Context, dial, accept *rdmacm.ConnConfig) 
 		}
 		accepted <- err
 	}()
-	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), dial))
-	ok(t, <-accepted)
+	client = testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), dial))(t)
+	testkit.OK(t, <-accepted)
 	return client, server
 }
 
@@ -114,7 +115,7 @@ func TestConnReceivesPostedInPrepare(t *testing.T) {
 			client, server := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxInlineData: 16}}, &rdmacm.ConnConfig{Prepare: r.prepare})
 			defer r.mr.Close()
 			for i := range 4 {
-				ok(t, client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: []byte{byte(i)}}))
+				testkit.OK(t, client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRSend, Flags: ibverbs.SendInline, Inline: []byte{byte(i)}}))
 			}
 			for i := range 4 {
 				msg, err := r.get(ctx, server)
@@ -122,8 +123,8 @@ func TestConnReceivesPostedInPrepare(t *testing.T) {
 					t.Fatalf("message %d: %x, %v", i, msg, err)
 				}
 			}
-			ok(t, client.Shutdown(ctx))
-			ok(t, server.Wait(ctx))
+			testkit.OK(t, client.Shutdown(ctx))
+			testkit.OK(t, server.Wait(ctx))
 		}()
 	}
 }
@@ -146,7 +147,7 @@ func TestConnPrivateData(t *testing.T) {
 		if client.LocalAddr() != server.RemoteAddr() || client.RemoteAddr() != server.LocalAddr() {
 			t.Errorf("client %v to %v, server %v to %v", client.LocalAddr(), client.RemoteAddr(), server.LocalAddr(), server.RemoteAddr())
 		}
-		ok(t, client.Shutdown(ctx))
+		testkit.OK(t, client.Shutdown(ctx))
 	}
 }
 
@@ -158,18 +159,18 @@ func TestConnShutdownDelivers(t *testing.T) {
 	sender := &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: messages, MaxSendSGE: 1}}
 	client, server := pair(t, sender, &rdmacm.ConnConfig{Prepare: r.prepare})
 	defer r.mr.Close()
-	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(messages*size, 0))
+	mr := testkit.Must(client.PD().AllocMR(messages*size, 0))(t)
 	defer mr.Close()
 	wrs := make([]ibverbs.SendWR, messages)
 	for i := range wrs {
-		sge := must[ibverbs.SGE](t)(mr.SGE(i*size, size-i))
+		sge := testkit.Must(mr.SGE(i*size, size-i))(t)
 		for j := range size {
 			mr.Bytes()[i*size+j] = byte(i + j)
 		}
 		wrs[i] = ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge}}
 	}
-	ok(t, client.QP().PostSend(wrs...))
-	ok(t, client.Shutdown(ctx))
+	testkit.OK(t, client.QP().PostSend(wrs...))
+	testkit.OK(t, client.Shutdown(ctx))
 	for i := range messages {
 		msg, err := r.get(ctx, server)
 		if err != nil {
@@ -182,7 +183,7 @@ func TestConnShutdownDelivers(t *testing.T) {
 	if n, err := client.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
 		t.Errorf("unsignalled work left %d completions, %v", n, err)
 	}
-	ok(t, server.Wait(ctx))
+	testkit.OK(t, server.Wait(ctx))
 }
 
 func TestConnShutdownFromBothSides(t *testing.T) {
@@ -190,9 +191,9 @@ func TestConnShutdownFromBothSides(t *testing.T) {
 		ctx := timeout(t)
 		r := &receiver{n: 8, size: 8}
 		client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
-		ok(t, client.QP().PostSend(make4Sends()...))
+		testkit.OK(t, client.QP().PostSend(make4Sends()...))
 		_, err := r.get(ctx, server) // from now on the server may send, too
-		ok(t, err)
+		testkit.OK(t, err)
 		errs := make(chan error, 2)
 		for _, c := range []*rdmacm.Conn{client, server} {
 			go func() { errs <- c.Shutdown(ctx) }()
@@ -202,8 +203,8 @@ func TestConnShutdownFromBothSides(t *testing.T) {
 				t.Errorf("Shutdown: %v", err)
 			}
 		}
-		ok(t, client.Shutdown(ctx)) // again, with nobody there
-		ok(t, r.mr.Close())
+		testkit.OK(t, client.Shutdown(ctx)) // again, with nobody there
+		testkit.OK(t, r.mr.Close())
 	}
 }
 
@@ -220,12 +221,12 @@ func TestConnHotPathDoesNotAllocate(t *testing.T) {
 	r := &receiver{n: 8, size: 64}
 	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
 	defer r.mr.Close()
-	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(64, 0))
+	mr := testkit.Must(client.PD().AllocMR(64, 0))(t)
 	defer mr.Close()
 	sends := []ibverbs.SendWR{{
-		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(mr.SGE(0, 64))},
+		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{testkit.Must(mr.SGE(0, 64))(t)},
 	}}
-	recvs := []ibverbs.RecvWR{{SGList: []ibverbs.SGE{must[ibverbs.SGE](t)(r.mr.SGE(0, 64))}}}
+	recvs := []ibverbs.RecvWR{{SGList: []ibverbs.SGE{testkit.Must(r.mr.SGE(0, 64))(t)}}}
 	wc := make([]ibverbs.WC, 4)
 	poll := func(cq *ibverbs.CQ) {
 		for {
@@ -258,17 +259,17 @@ func TestConnHotPathDoesNotAllocate(t *testing.T) {
 func TestConnSendAfterPeerIsGone(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, nil)
-	mr := must[*ibverbs.MR](t)(client.PD().AllocMR(8, 0))
+	mr := testkit.Must(client.PD().AllocMR(8, 0))(t)
 	defer mr.Close()
-	wr := ibverbs.NewSend(must[ibverbs.SGE](t)(mr.SGE(0, 8)))
-	ok(t, server.Close())
+	wr := ibverbs.NewSend(testkit.Must(mr.SGE(0, 8))(t))
+	testkit.OK(t, server.Close())
 	wc := make([]ibverbs.WC, 1)
 	for {
 		if err := client.QP().PostSend(wr); err != nil {
 			t.Log(err)
 			return
 		}
-		must[int](t)(client.SendCQ().PollWait(ctx, wc))
+		testkit.Must(client.SendCQ().PollWait(ctx, wc))(t)
 		if err := client.Err(&wc[0]); err != nil {
 			t.Log(err)
 			return
@@ -282,14 +283,14 @@ func TestConnPeerCloses(t *testing.T) {
 	r := &receiver{n: 3, size: 8}
 	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
 	defer r.mr.Close()
-	ok(t, client.Close())
-	ok(t, server.Wait(ctx))
+	testkit.OK(t, client.Close())
+	testkit.OK(t, server.Wait(ctx))
 	<-server.Done()
 	for range r.n {
 		_, err := r.get(ctx, server)
 		wantErr(t, "receive that was posted", err, ibverbs.ErrFlushed)
 	}
-	ok(t, server.Shutdown(ctx))
+	testkit.OK(t, server.Shutdown(ctx))
 }
 
 // A peer that disconnects is answered, and what was posted is flushed, whether the
@@ -299,7 +300,7 @@ func TestConnPeerDisconnectsUnasked(t *testing.T) {
 	r := &receiver{n: 3, size: 8}
 	client, server := pair(t, nil, &rdmacm.ConnConfig{Prepare: r.prepare})
 	defer r.mr.Close()
-	ok(t, client.Shutdown(ctx)) // waits for the answer
+	testkit.OK(t, client.Shutdown(ctx)) // waits for the answer
 	for range r.n {
 		_, err := r.get(ctx, server)
 		wantErr(t, "receive that was posted", err, ibverbs.ErrFlushed)
@@ -309,9 +310,9 @@ func TestConnPeerDisconnectsUnasked(t *testing.T) {
 func TestConnNobodyThere(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	gone := l.Addr()
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	_, err := rdmacm.Dial(ctx, vctx, gone, nil)
 	wantErr(t, "Dial where nobody listens", err, syscall.ECONNREFUSED, gone.String())
 	var call *ibverbs.Error
@@ -323,7 +324,7 @@ func TestConnNobodyThere(t *testing.T) {
 func TestConnAddressInUse(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	_, err := rdmacm.Listen(ctx, vctx, l.Addr(), nil)
 	wantErr(t, "second listener", err, syscall.EADDRINUSE, l.Addr().String())
@@ -334,7 +335,7 @@ func TestConnAddressInUse(t *testing.T) {
 func TestConnClientGivesUp(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	impatient, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -344,18 +345,18 @@ func TestConnClientGivesUp(t *testing.T) {
 		dialled <- err
 	}()
 	// Before Dial gives up: the engine withdraws a request whose peer leaves before it is fetched.
-	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	req := testkit.Must(l.Accept(ctx))(t)
 	giveUp()
 	if err := <-dialled; !errors.Is(err, context.Canceled) {
 		t.Errorf("Dial with no answer: %v", err)
 	}
 	time.Sleep(100 * time.Millisecond) // for the end of the connection to arrive
 	if c, err := req.Accept(ctx, nil); err == nil {
-		ok(t, c.Wait(ctx))
-		ok(t, c.Close())
+		testkit.OK(t, c.Wait(ctx))
+		testkit.OK(t, c.Close())
 	}
 	_, server := pairAt(t, ctx, vctx, l)
-	ok(t, server.Shutdown(ctx))
+	testkit.OK(t, server.Shutdown(ctx))
 }
 
 // pairAt connects over a listener that is there.
@@ -369,11 +370,11 @@ func pairAt(t *testing.T, ctx context.Context, vctx *ibverbs.Context, l *rdmacm.
 		}
 		accepted <- err
 	}()
-	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
-	ok(t, <-accepted)
+	client = testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
+	testkit.OK(t, <-accepted)
 	t.Cleanup(func() {
-		ok(t, client.Close())
-		ok(t, server.Close())
+		testkit.OK(t, client.Close())
+		testkit.OK(t, server.Close())
 	})
 	return client, server
 }
@@ -382,10 +383,10 @@ func pairAt(t *testing.T, ctx context.Context, vctx *ibverbs.Context, l *rdmacm.
 func TestConnListenerCloses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	dialled := dialLater(ctx, vctx, l.Addr())
 	time.Sleep(100 * time.Millisecond)
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	if err := <-dialled; err == nil || ctx.Err() != nil {
 		t.Errorf("Dial to a listener that closes without answering: %v", err)
 	}
@@ -395,13 +396,13 @@ func TestConnListenerCloses(t *testing.T) {
 func TestConnSharedParts(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
-	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
 	defer ch.Close()
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(256, &ibverbs.CQOptions{Channel: ch}))
+	cq := testkit.Must(vctx.CreateCQ(256, &ibverbs.CQOptions{Channel: ch}))(t)
 	defer cq.Close()
 	const conns = 3
 	var wg sync.WaitGroup
@@ -425,20 +426,20 @@ func TestConnSharedParts(t *testing.T) {
 	qpns := make(map[uint32]bool)
 	for i := range conns {
 		c, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{PD: pd, SendCQ: cq, RecvCQ: cq, Cookie: i})
-		ok(t, err)
+		testkit.OK(t, err)
 		if c.PD() != pd || c.SendCQ() != cq || c.RecvCQ() != cq || c.QP().Cookie() != i {
 			t.Error("the connection is not made of what was given")
 		}
 		qpns[c.QP().QPN()] = true
 		// An empty Write needs no memory at the peer.
-		ok(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
-		ok(t, c.Shutdown(ctx))
-		ok(t, c.Close())
+		testkit.OK(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
+		testkit.OK(t, c.Shutdown(ctx))
+		testkit.OK(t, c.Close())
 	}
 	wc := make([]ibverbs.WC, 8)
 	for got := 0; got < conns; {
 		n, err := cq.PollWait(ctx, wc)
-		ok(t, err)
+		testkit.OK(t, err)
 		for _, c := range wc[:n] {
 			if c.Status != ibverbs.WCSuccess || !qpns[c.QPN] {
 				t.Errorf("completion %+v of a QP of %v", c, qpns)

@@ -3,6 +3,7 @@ package rdmacm_test
 import (
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
@@ -32,7 +33,7 @@ func TestConnReadDepths(t *testing.T) {
 			want depths
 		}{{"dialler", client, tc.wantDialler}, {"acceptor", server, tc.wantAcceptor}} {
 			attr, _, err := side.c.QP().Query()
-			ok(t, err)
+			testkit.OK(t, err)
 			if got := (depths{attr.MaxDestRdAtomic, attr.MaxRdAtomic}); got != side.want {
 				t.Errorf("dialled with %+v, accepted with %+v: the %s has %+v, want %+v",
 					tc.dial, tc.accept, side.name, got, side.want)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -27,7 +28,7 @@ func TestConnDoNamesTheCall(t *testing.T) {
 	here, _ := memory(t, a, 64)
 	_, there := memory(t, b, 64)
 	from := sge(t, here, 0, 8)
-	ok(t, a.Do(ctx, ibverbs.SendWR{}))
+	testkit.OK(t, a.Do(ctx, ibverbs.SendWR{}))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	for _, c := range []struct {
@@ -50,13 +51,13 @@ func TestConnDoEndedContext(t *testing.T) {
 	here, _ := memory(t, a, 64)
 	mr, there := memory(t, b, 64)
 	here.Bytes()[0] = 1
-	ok(t, a.Read(ctx, sge(t, here, 8, 8), there))
+	testkit.OK(t, a.Read(ctx, sge(t, here, 8, 8), there))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	for range 20 {
 		wantErr(t, "Write", a.Write(over, there, sge(t, here, 0, 8)), context.Canceled)
 	}
-	ok(t, a.Read(ctx, sge(t, here, 8, 8), there))
+	testkit.OK(t, a.Read(ctx, sge(t, here, 8, 8), there))
 	if mr.Bytes()[0] != 0 {
 		t.Error("the Write was done")
 	}
@@ -106,7 +107,7 @@ func TestConnDoOnSendPanics(t *testing.T) {
 	for own := range places + 1 {
 		bad = true
 		for range own {
-			ok(t, a.QP().PostSend(read))
+			testkit.OK(t, a.QP().PostSend(read))
 		}
 		func() {
 			defer func() {
@@ -144,13 +145,13 @@ func TestConnDoBesideFullCQ(t *testing.T) {
 		}
 		for round := range 5 {
 			for range places {
-				ok(t, a.QP().PostSend(signalled))
+				testkit.OK(t, a.QP().PostSend(signalled))
 			}
 			if err := a.Do(ctx, chain...); err != nil {
 				t.Fatalf("%d places, round %d: %v", places, round, err)
 			}
 		}
-		ok(t, a.Do(ctx, chain[0]))
+		testkit.OK(t, a.Do(ctx, chain[0]))
 		if n := int(own.Load()); n != 5*places {
 			t.Errorf("OnSend got %d completions of %d", n, 5*places)
 		}
@@ -214,7 +215,7 @@ func TestDoStress(t *testing.T) {
 	}
 	all.Wait()
 	for range 3 {
-		ok(t, a.Do(ctx, make([]ibverbs.SendWR, places)...))
+		testkit.OK(t, a.Do(ctx, make([]ibverbs.SendWR, places)...))
 	}
 	if own.Load() != owned.Load() {
 		t.Errorf("OnSend got %d completions of %d", own.Load(), owned.Load())

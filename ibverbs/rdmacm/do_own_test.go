@@ -3,6 +3,7 @@ package rdmacm_test
 import (
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -25,7 +26,7 @@ func TestConnDoBesideAFullQueue(t *testing.T) {
 	for round := range 3 {
 		// More than the queue holds would be more than the CQ holds, which nobody polls yet.
 		for range places {
-			ok(t, a.QP().PostSend(read))
+			testkit.OK(t, a.QP().PostSend(read))
 			posted++
 		}
 		if err := a.Do(ctx, empty, empty); err != nil {
@@ -33,7 +34,7 @@ func TestConnDoBesideAFullQueue(t *testing.T) {
 		}
 		// siw completes a Write before Reads that were posted before it, but no Read does so
 		// (kernel-notes/siw-completion-order.md).
-		ok(t, a.Read(ctx, sge(t, here, 0, 64), there))
+		testkit.OK(t, a.Read(ctx, sge(t, here, 0, 64), there))
 	}
 	if own != posted {
 		t.Errorf("OnSend got %d completions of %d", own, posted)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -19,14 +20,14 @@ const allRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs
 // memory registers octets that a peer may read and write.
 func memory(t testing.TB, c *rdmacm.Conn, octets int) (*ibverbs.MR, ibverbs.RemoteRegion) {
 	t.Helper()
-	mr := must[*ibverbs.MR](t)(c.PD().AllocMR(octets, allRights))
-	t.Cleanup(func() { ok(t, mr.Close()) })
-	return mr, must[ibverbs.RemoteRegion](t)(mr.Remote(0, octets))
+	mr := testkit.Must(c.PD().AllocMR(octets, allRights))(t)
+	t.Cleanup(func() { testkit.OK(t, mr.Close()) })
+	return mr, testkit.Must(mr.Remote(0, octets))(t)
 }
 
 func sge(t testing.TB, mr *ibverbs.MR, off, n int) ibverbs.SGE {
 	t.Helper()
-	return must[ibverbs.SGE](t)(mr.SGE(off, n))
+	return testkit.Must(mr.SGE(off, n))(t)
 }
 
 // TestConnDo: a Write, a Read that brings it back, and a Send, each complete when the call returns.
@@ -39,29 +40,29 @@ func TestConnDo(t *testing.T) {
 	_, there := memory(t, b, 64)
 
 	copy(here.Bytes(), "over there and back")
-	ok(t, a.Write(ctx, there, sge(t, here, 0, 19)))
-	ok(t, a.Read(ctx, sge(t, here, 32, 19), there))
+	testkit.OK(t, a.Write(ctx, there, sge(t, here, 0, 19)))
+	testkit.OK(t, a.Read(ctx, sge(t, here, 32, 19), there))
 	if got := here.Bytes()[32:51]; string(got) != "over there and back" {
 		t.Errorf("what was written is read back as %q", got)
 	}
-	ok(t, a.Send(ctx, sge(t, here, 0, 10)))
+	testkit.OK(t, a.Send(ctx, sge(t, here, 0, 10)))
 	var wc [1]ibverbs.WC
-	must[int](t)(b.RecvCQ().PollWait(ctx, wc[:]))
-	ok(t, wc[0].Err())
+	testkit.Must(b.RecvCQ().PollWait(ctx, wc[:]))(t)
+	testkit.OK(t, wc[0].Err())
 	if got := in.mr.Bytes()[:wc[0].ByteLen]; string(got) != "over there" {
 		t.Errorf("received %q", got)
 	}
 	// In order: what the Write brings is there when the Send is received.
 	copy(here.Bytes(), "second")
-	ok(t, a.Do(ctx,
+	testkit.OK(t, a.Do(ctx,
 		ibverbs.SendWR{
 			Opcode: ibverbs.WRRDMAWrite, RemoteAddr: there.Addr, RKey: there.RKey,
 			SGList: []ibverbs.SGE{sge(t, here, 0, 6)},
 		},
 		ibverbs.SendWR{Opcode: ibverbs.WRSend, SGList: []ibverbs.SGE{sge(t, here, 0, 6)}},
 	))
-	must[int](t)(b.RecvCQ().PollWait(ctx, wc[:]))
-	ok(t, wc[0].Err())
+	testkit.Must(b.RecvCQ().PollWait(ctx, wc[:]))(t)
+	testkit.OK(t, wc[0].Err())
 }
 
 // TestConnDoOfMany: more goroutines than the queue has places, with chains of several lengths. Each
@@ -78,7 +79,7 @@ func TestConnDoOfMany(t *testing.T) {
 	_, there := memory(t, b, callers*size)
 	var all sync.WaitGroup
 	for k := range callers {
-		mine := must[ibverbs.RemoteRegion](t)(there.Part(k*size, size))
+		mine := testkit.Must(there.Part(k*size, size))(t)
 		from, to := sge(t, here, 2*k*size, size), sge(t, here, (2*k+1)*size, size)
 		all.Go(func() {
 			for round := range rounds {
@@ -129,14 +130,14 @@ func TestConnDoGivenUp(t *testing.T) {
 			wantErr(t, "a call whose context ends", err, context.Canceled, "Conn.Read")
 			gave++
 		}
-		ok(t, a.Read(ctx, sge(t, here, 8, 8), there))
+		testkit.OK(t, a.Read(ctx, sge(t, here, 8, 8), there))
 	}
 	if gave == 0 {
 		t.Error("no call was given up")
 	}
-	ok(t, a.QP().Drain(ctx))
+	testkit.OK(t, a.QP().Drain(ctx))
 	for range 2 * 2 { // all places are free
-		ok(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite},
+		testkit.OK(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite},
 			ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
 	}
 }
@@ -152,8 +153,8 @@ func TestConnDoOfOthers(t *testing.T) {
 		mu.Unlock()
 	}}, nil)
 	empty := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
-	ok(t, a.QP().PostSend(empty))
-	ok(t, a.Do(ctx, empty)) // completes after it, and has the same WRID
+	testkit.OK(t, a.QP().PostSend(empty))
+	testkit.OK(t, a.Do(ctx, empty)) // completes after it, and has the same WRID
 	mu.Lock()
 	defer mu.Unlock()
 	if len(others) != 1 || others[0] != 7 {
@@ -167,7 +168,7 @@ func TestConnDoEnds(t *testing.T) {
 	a, b := pair(t, nil, nil)
 	here, _ := memory(t, a, 64)
 	_, there := memory(t, b, 64)
-	ok(t, a.Write(ctx, there, sge(t, here, 0, 8)))
+	testkit.OK(t, a.Write(ctx, there, sge(t, here, 0, 8)))
 	const callers = 8
 	ended := make(chan error, callers)
 	for range callers {
@@ -182,7 +183,7 @@ func TestConnDoEnds(t *testing.T) {
 		}()
 	}
 	time.Sleep(20 * time.Millisecond)
-	ok(t, b.Disconnect())
+	testkit.OK(t, b.Disconnect())
 	for range callers {
 		select {
 		case err := <-ended:
@@ -200,9 +201,9 @@ func TestConnDoEnds(t *testing.T) {
 func TestConnDoClosed(t *testing.T) {
 	ctx := timeout(t)
 	a, b := pair(t, nil, nil)
-	mr := must[*ibverbs.MR](t)(b.PD().AllocMR(8, allRights))
-	there := must[ibverbs.RemoteRegion](t)(mr.Remote(0, 8))
-	here := must[*ibverbs.MR](t)(a.PD().AllocMR(8, allRights))
+	mr := testkit.Must(b.PD().AllocMR(8, allRights))(t)
+	there := testkit.Must(mr.Remote(0, 8))(t)
+	here := testkit.Must(a.PD().AllocMR(8, allRights))(t)
 	from := sge(t, here, 0, 8)
 	ended := make(chan error, 4)
 	for range cap(ended) {
@@ -216,7 +217,7 @@ func TestConnDoClosed(t *testing.T) {
 		}()
 	}
 	time.Sleep(20 * time.Millisecond)
-	ok(t, a.Close())
+	testkit.OK(t, a.Close())
 	for range cap(ended) {
 		err := <-ended
 		if ctx.Err() != nil {
@@ -224,8 +225,8 @@ func TestConnDoClosed(t *testing.T) {
 		}
 		t.Log(err)
 	}
-	ok(t, here.Close())
-	ok(t, mr.Close())
+	testkit.OK(t, here.Close())
+	testkit.OK(t, mr.Close())
 }
 
 // TestConnDoFaults: what is wrong with one work request is in the error, with its WRID and the
@@ -237,12 +238,12 @@ func TestConnDoFaults(t *testing.T) {
 	_, there := memory(t, b, 64)
 	wantErr(t, "no work request", a.Do(ctx), syscall.EINVAL, "Conn.Do")
 	wantErr(t, "too many", a.Do(ctx, make([]ibverbs.SendWR, 1000)...), syscall.EINVAL, "1000 work requests")
-	short := must[ibverbs.RemoteRegion](t)(there.Part(0, 4))
+	short := testkit.Must(there.Part(0, 4))(t)
 	wantErr(t, "more than the peer has", a.Write(ctx, short, sge(t, here, 0, 8)), syscall.EINVAL,
 		"Conn.Write", "8 octets", "only 4")
 	wantErr(t, "an opcode that does not exist", a.Do(ctx,
 		ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}, ibverbs.SendWR{Opcode: 77}), syscall.EINVAL)
-	ok(t, a.Write(ctx, there, sge(t, here, 0, 8))) // that was no harm
+	testkit.OK(t, a.Write(ctx, there, sge(t, here, 0, 8))) // that was no harm
 
 	bad := there
 	bad.RKey ^= 0xff00
@@ -280,7 +281,7 @@ func TestConnDoRefusedBesideOthers(t *testing.T) {
 		})
 	}
 	all.Wait()
-	ok(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
+	testkit.OK(t, a.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
 }
 
 // TestConnDoNeedsACQOfItsOwn: completions of a CQ that the program has made may be waited for
@@ -288,9 +289,9 @@ func TestConnDoRefusedBesideOthers(t *testing.T) {
 func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(128, nil))
+	cq := testkit.Must(vctx.CreateCQ(128, nil))(t)
 	defer cq.Close()
 	accepted := make(chan *rdmacm.Conn, 1)
 	go func() {
@@ -300,11 +301,11 @@ func TestConnDoNeedsACQOfItsOwn(t *testing.T) {
 			accepted <- c
 		}
 	}()
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{SendCQ: cq}))
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{SendCQ: cq}))(t)
 	wantErr(t, "a shared CQ", c.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}),
 		syscall.EINVAL, "SendCQ")
-	ok(t, c.Close())
-	ok(t, (<-accepted).Close())
+	testkit.OK(t, c.Close())
+	testkit.OK(t, (<-accepted).Close())
 }
 
 // TestDoAllocatesNothing counts what a call allocates when others were there before.
@@ -380,9 +381,9 @@ func BenchmarkConnWrite(b *testing.B) {
 		b.ReportAllocs()
 		b.ResetTimer()
 		for range b.N {
-			ok(b, a.QP().PostSend(wrs...))
-			must[int](b)(a.SendCQ().PollWait(b.Context(), wc))
-			ok(b, wc[0].Err())
+			testkit.OK(b, a.QP().PostSend(wrs...))
+			testkit.Must(a.SendCQ().PollWait(b.Context(), wc))(b)
+			testkit.OK(b, wc[0].Err())
 		}
 	})
 }

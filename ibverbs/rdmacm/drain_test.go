@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -16,25 +17,25 @@ func TestPollWaitAfterDrains(t *testing.T) {
 	client, server := pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true}, nil)
 	write := ibverbs.SendWR{WRID: 7, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
 	// What an accepting side posts is held until the peer's first message.
-	ok(t, server.QP().PostSend(write))
+	testkit.OK(t, server.QP().PostSend(write))
 	for range 2 {
 		short, cancel := context.WithTimeout(ctx, time.Millisecond)
 		wantErr(t, "Drain", server.QP().Drain(short), context.DeadlineExceeded)
 		cancel()
 	}
-	ok(t, server.QP().PostSend(write))
-	ok(t, client.Do(ctx, write))
+	testkit.OK(t, server.QP().PostSend(write))
+	testkit.OK(t, client.Do(ctx, write))
 	cq := server.SendCQ()
-	for must[ibverbs.CQStats](t)(cq.Stats()).Waiting < 4 {
+	for testkit.Must(cq.Stats())(t).Waiting < 4 {
 		time.Sleep(time.Millisecond)
-		ok(t, ctx.Err())
+		testkit.OK(t, ctx.Err())
 	}
 	var wc [1]ibverbs.WC
 	for range 2 {
 		if _, err := cq.PollWait(ctx, wc[:]); err != nil {
 			t.Fatalf("with a completion in the CQ: %v", err)
 		}
-		ok(t, wc[0].Err())
+		testkit.OK(t, wc[0].Err())
 		if wc[0].WRID != 7 {
 			t.Errorf("WRID %#x is not the program's", wc[0].WRID)
 		}

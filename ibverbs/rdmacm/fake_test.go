@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -20,7 +21,7 @@ import (
 func TestDialMakesAndFreesInOrder(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
 	c, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
-	ok(t, err)
+	testkit.OK(t, err)
 	if string(c.PrivateData()) != "welcome" || c.RemoteAddr() != somewhere {
 		t.Errorf("peer %v sent %q", c.RemoteAddr(), c.PrivateData())
 	}
@@ -31,8 +32,8 @@ func TestDialMakesAndFreesInOrder(t *testing.T) {
 	if calls := f.Calls(); !slices.Equal(calls, want) {
 		t.Errorf("calls %q,\nwant %q", calls, want)
 	}
-	ok(t, c.Close())
-	ok(t, c.Close())
+	testkit.OK(t, c.Close())
+	testkit.OK(t, c.Close())
 	want = []string{
 		"disconnect", "close qp", "close id", "close event channel",
 		"close cq", "close comp channel", "close cq", "close comp channel", "close pd",
@@ -41,7 +42,7 @@ func TestDialMakesAndFreesInOrder(t *testing.T) {
 		t.Errorf("calls %q,\nwant %q", calls, want)
 	}
 	<-c.Done()
-	ok(t, vctx.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 // Whatever fails on the way, all that was made before is freed: the context can
@@ -111,7 +112,7 @@ func TestDialGivenUp(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("no answer to %s: %v", silent, err)
 			}
-			ok(t, vctx.Close())
+			testkit.OK(t, vctx.Close())
 			_, err = rdmacm.Dial(ctx, vctx, somewhere, nil)
 			wantErr(t, "Dial with an ended context", err, context.DeadlineExceeded)
 		})
@@ -142,7 +143,7 @@ func TestDialGivenUpWithinConnect(t *testing.T) {
 			t.Error("disconnect of what was never connected: it would wait for the connect call")
 		}
 		time.Sleep(time.Millisecond) // for the call to come back
-		ok(t, vctx.Close())
+		testkit.OK(t, vctx.Close())
 	})
 }
 
@@ -172,7 +173,7 @@ func TestDialGivenUpWithAnIDThatIsHeld(t *testing.T) {
 		wantErr(t, "closing meanwhile", vctx.Close(), syscall.EBUSY, "1 CM event channel")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		ok(t, vctx.Close())
+		testkit.OK(t, vctx.Close())
 	})
 }
 
@@ -183,7 +184,7 @@ func TestDialOverAnotherDevice(t *testing.T) {
 	wantErr(t, "Dial", err, syscall.EINVAL, "192.0.2.7:7471", "other0", "fake0")
 	_, err = rdmacm.Listen(t.Context(), vctx, somewhere, nil)
 	wantErr(t, "Listen", err, syscall.EINVAL, "other0", "fake0")
-	ok(t, vctx.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 func TestPrepare(t *testing.T) {
@@ -191,7 +192,7 @@ func TestPrepare(t *testing.T) {
 	var sent *fake.ID
 	answer := f.OnCM
 	f.OnCM = func(id *fake.ID, call string) { sent = id; answer(id, call) }
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	c, err := rdmacm.Dial(t.Context(), vctx, somewhere, &rdmacm.ConnConfig{
 		PD: pd, PrivateData: []byte("before"), InitiatorDepth: -1,
 		Prepare: func(_ context.Context, c *rdmacm.Conn, p *rdmacm.ConnParam) error {
@@ -205,11 +206,11 @@ func TestPrepare(t *testing.T) {
 			return nil
 		},
 	})
-	ok(t, err)
+	testkit.OK(t, err)
 	if string(sent.Param.PrivateData) != "after" || sent.Param.ResponderResources != 8 {
 		t.Errorf("connect got %+v", sent.Param)
 	}
-	ok(t, c.Close())
+	testkit.OK(t, c.Close())
 	if f.Count("close pd") != 0 {
 		t.Error("Close closed a PD that isn't its own")
 	}
@@ -218,8 +219,8 @@ func TestPrepare(t *testing.T) {
 		Prepare: func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error { return no },
 	})
 	wantErr(t, "Prepare that fails", err, no)
-	ok(t, pd.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 // A region may outlive its connection, and one that did not come about. The PD
@@ -236,7 +237,7 @@ func TestRegionsOutliveTheConnection(t *testing.T) {
 			Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
 				pd = c.PD()
 				for i := range mrs {
-					mrs[i] = must[*ibverbs.MR](t)(pd.AllocMR(1, 0))
+					mrs[i] = testkit.Must(pd.AllocMR(1, 0))(t)
 				}
 				return nil
 			},
@@ -244,22 +245,22 @@ func TestRegionsOutliveTheConnection(t *testing.T) {
 		if fails {
 			wantErr(t, "Dial", err, syscall.EIO)
 		}
-		ok(t, c.Close())
-		ok(t, c.Close())
+		testkit.OK(t, c.Close())
+		testkit.OK(t, c.Close())
 		if f.Count("close qp") != 1 || f.Count("close event channel") != 1 || f.Count("close cq") != 2 {
 			t.Error("the rest is not closed")
 		}
 		_, err = pd.AllocMR(1, 0)
 		wantErr(t, "another region", err, os.ErrClosed)
 		wantErr(t, "Close of the PD", pd.Close(), syscall.EBUSY, "2 MR")
-		ok(t, mrs[0].Close())
+		testkit.OK(t, mrs[0].Close())
 		wantErr(t, "Close of the context", vctx.Close(), syscall.EBUSY, "1 PD")
-		ok(t, mrs[1].Close())
+		testkit.OK(t, mrs[1].Close())
 		if f.Count("close pd") != 1 {
 			t.Error("the PD is still there")
 		}
-		ok(t, pd.Close())
-		ok(t, vctx.Close())
+		testkit.OK(t, pd.Close())
+		testkit.OK(t, vctx.Close())
 	}
 }
 
@@ -275,7 +276,7 @@ func listen(t *testing.T) (*fake.Provider, *ibverbs.Context, *rdmacm.Listener, *
 		}
 		answer(x, call)
 	}
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(t.Context(), vctx, somewhere, nil))
+	l := testkit.Must(rdmacm.Listen(t.Context(), vctx, somewhere, nil))(t)
 	return f, vctx, l, id
 }
 
@@ -283,7 +284,7 @@ func TestAcceptTakesTwoSteps(t *testing.T) {
 	f, vctx, l, lid := listen(t)
 	nid := lid.Request(provider.ConnParam{PrivateData: []byte("please"), ResponderResources: 2, InitiatorDepth: 3})
 	req, err := l.Accept(t.Context())
-	ok(t, err)
+	testkit.OK(t, err)
 	if string(req.PrivateData()) != "please" || req.RemoteAddr() != netip.MustParseAddrPort("192.0.2.9:9") ||
 		req.ResponderResources() != 2 || req.InitiatorDepth() != 3 || req.LocalAddr() != l.Addr() {
 		t.Errorf("request %+v", req)
@@ -292,7 +293,7 @@ func TestAcceptTakesTwoSteps(t *testing.T) {
 		t.Error("the request was answered by receiving it")
 	}
 	c, err := req.Accept(t.Context(), &rdmacm.ConnConfig{PrivateData: []byte("welcome")})
-	ok(t, err)
+	testkit.OK(t, err)
 	if p := nid.Param; string(p.PrivateData) != "welcome" || p.ResponderResources != 2 || p.InitiatorDepth != 3 {
 		t.Errorf("accept got %+v, want depths as offered", p)
 	}
@@ -302,32 +303,32 @@ func TestAcceptTakesTwoSteps(t *testing.T) {
 	_, err = req.Accept(t.Context(), nil)
 	wantErr(t, "second answer", err, syscall.EINVAL, "answered")
 	wantErr(t, "second answer", req.Reject(nil), syscall.EINVAL, "answered")
-	ok(t, req.Close())
-	ok(t, l.Close()) // the connection outlives its listener
+	testkit.OK(t, req.Close())
+	testkit.OK(t, l.Close()) // the connection outlives its listener
 	nid.Event(provider.CMDisconnected, 0, nil)
-	ok(t, c.Wait(t.Context()))
-	ok(t, c.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, c.Wait(t.Context()))
+	testkit.OK(t, c.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 func TestRejectAndClose(t *testing.T) {
 	f, vctx, l, lid := listen(t)
 	nid := lid.Request(provider.ConnParam{})
-	req := must[*rdmacm.Request](t)(l.Accept(t.Context()))
-	ok(t, req.Reject([]byte("full")))
+	req := testkit.Must(l.Accept(t.Context()))(t)
+	testkit.OK(t, req.Reject([]byte("full")))
 	if string(nid.Private) != "full" {
 		t.Errorf("the peer got %q", nid.Private)
 	}
 	lid.Request(provider.ConnParam{})
-	req = must[*rdmacm.Request](t)(l.Accept(t.Context()))
-	ok(t, req.Close())
-	ok(t, req.Close())
+	req = testkit.Must(l.Accept(t.Context()))(t)
+	testkit.OK(t, req.Close())
+	testkit.OK(t, req.Close())
 	if n := f.Count("reject"); n != 2 {
 		t.Errorf("%d rejects, want 2", n)
 	}
-	ok(t, l.Close())
-	ok(t, l.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, l.Close())
+	testkit.OK(t, l.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 // A request that can't be accepted is rejected, so that the peer isn't kept
@@ -337,7 +338,7 @@ func TestAcceptFailures(t *testing.T) {
 	for _, call := range []string{"alloc pd", "create cq", "cm create qp", "query", "prepare", "accept", "event"} {
 		f, vctx, l, lid := listen(t)
 		nid := lid.Request(provider.ConnParam{})
-		req := must[*rdmacm.Request](t)(l.Accept(t.Context()))
+		req := testkit.Must(l.Accept(t.Context()))(t)
 		f.Fail(call, no)
 		if call == "event" {
 			answer := f.OnCM
@@ -366,7 +367,7 @@ func TestAcceptFailures(t *testing.T) {
 		if n := f.Count("reject"); n != rejects {
 			t.Errorf("%s fails: %d rejects, want %d", call, n, rejects)
 		}
-		ok(t, l.Close())
+		testkit.OK(t, l.Close())
 		if err := vctx.Close(); err != nil {
 			t.Errorf("%s fails: %v", call, err)
 		}
@@ -383,10 +384,10 @@ func TestAcceptFailures(t *testing.T) {
 		f.Fail(call, nil)
 		lid.Request(provider.ConnParam{})
 		req, err := l.Accept(t.Context())
-		ok(t, err)
-		ok(t, req.Close())
-		ok(t, l.Close())
-		ok(t, vctx.Close())
+		testkit.OK(t, err)
+		testkit.OK(t, req.Close())
+		testkit.OK(t, l.Close())
+		testkit.OK(t, vctx.Close())
 	}
 }
 
@@ -416,7 +417,7 @@ func TestDialTriesAnotherPort(t *testing.T) {
 		if tries != c.tries {
 			t.Errorf("%v from %v: %d tries, want %d", c.errno, c.local, tries, c.tries)
 		}
-		ok(t, vctx.Close())
+		testkit.OK(t, vctx.Close())
 	}
 }
 
@@ -426,7 +427,7 @@ func TestListenFailures(t *testing.T) {
 		f.Fail(call, syscall.EADDRINUSE)
 		_, err := rdmacm.Listen(t.Context(), vctx, somewhere, nil)
 		wantErr(t, call, err, syscall.EADDRINUSE)
-		ok(t, vctx.Close())
+		testkit.OK(t, vctx.Close())
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -450,13 +451,13 @@ func TestListenerCloseWakesAccept(t *testing.T) {
 		if _, err := l.Accept(given); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Accept given up: %v", err)
 		}
-		ok(t, l.Close())
+		testkit.OK(t, l.Close())
 		for range cap(errs) {
 			wantErr(t, "Accept of a closed listener", <-errs, os.ErrClosed)
 		}
 		_, err := l.Accept(t.Context())
 		wantErr(t, "Accept after Close", err, os.ErrClosed)
-		ok(t, vctx.Close())
+		testkit.OK(t, vctx.Close())
 	})
 }
 
@@ -497,8 +498,8 @@ func TestShutdown(t *testing.T) {
 			var id *fake.ID
 			answer := f.OnCM
 			f.OnCM = func(x *fake.ID, call string) { id = x; answer(x, call) }
-			conn := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
-			ok(t, conn.QP().PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
+			conn := testkit.Must(rdmacm.Dial(t.Context(), vctx, somewhere, nil))(t)
+			testkit.OK(t, conn.QP().PostSend(ibverbs.SendWR{WRID: 1, Flags: ibverbs.SendSignaled}))
 			f.Calls()
 			c.setup(f, id)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -511,8 +512,8 @@ func TestShutdown(t *testing.T) {
 			if n, err := conn.SendCQ().Poll(wc); n != 1 || err != nil || wc[0].WRID != 1 {
 				t.Errorf("%s: the program's completion is lost: %d, %v", c.name, n, err)
 			}
-			ok(t, conn.Close())
-			ok(t, vctx.Close())
+			testkit.OK(t, conn.Close())
+			testkit.OK(t, vctx.Close())
 		})
 	}
 }
@@ -520,15 +521,15 @@ func TestShutdown(t *testing.T) {
 func TestWaitGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, vctx := newFake(t, goodDial())
-		c := must[*rdmacm.Conn](t)(rdmacm.Dial(t.Context(), vctx, somewhere, nil))
+		c := testkit.Must(rdmacm.Dial(t.Context(), vctx, somewhere, nil))(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
-		ok(t, c.Close()) // ends the watcher that Wait started
-		ok(t, c.Wait(ctx))
-		ok(t, vctx.Close())
+		testkit.OK(t, c.Close()) // ends the watcher that Wait started
+		testkit.OK(t, c.Wait(ctx))
+		testkit.OK(t, vctx.Close())
 	})
 }
 
@@ -543,15 +544,15 @@ func TestDisconnectUnasked(t *testing.T) {
 			answer := f.OnCM
 			f.OnCM = func(id *fake.ID, call string) { last = id; answer(id, call) }
 			c, err := rdmacm.Dial(t.Context(), vctx, somewhere, nil)
-			ok(t, err)
+			testkit.OK(t, err)
 			last.Event(provider.CMDisconnected, 0, nil)
 			synctest.Wait()
 			if got := last.Waiting(); got != want {
 				t.Errorf("%v: %d events that nobody took, want %d", transport, got, want)
 			}
-			ok(t, c.Wait(t.Context()))
-			ok(t, c.Close())
-			ok(t, vctx.Close())
+			testkit.OK(t, c.Wait(t.Context()))
+			testkit.OK(t, c.Close())
+			testkit.OK(t, vctx.Close())
 		})
 	}
 }

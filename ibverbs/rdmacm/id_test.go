@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider"
@@ -16,36 +17,36 @@ import (
 
 func TestEventsNameOurIDs(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
-	other := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
+	ch := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
+	other := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
 	if ch.Context() != vctx {
 		t.Error("the channel lost its context")
 	}
-	id := must[*rdmacm.ID](t)(ch.CreateID("mine"))
-	ok(t, id.ResolveAddr(netip.AddrPort{}, somewhere, time.Second))
-	ev := must[*rdmacm.Event](t)(ch.GetEvent(t.Context()))
+	id := testkit.Must(ch.CreateID("mine"))(t)
+	testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, somewhere, time.Second))
+	ev := testkit.Must(ch.GetEvent(t.Context()))(t)
 	if ev.Type != rdmacm.AddrResolved || ev.ID != id || ev.ListenID != nil || ev.Err() != nil || id.Cookie() != "mine" {
 		t.Errorf("event %+v", ev)
 	}
 	wantErr(t, "channel with an id", ch.Close(), syscall.EBUSY, "1 CM id")
-	ok(t, id.Migrate(other))
+	testkit.OK(t, id.Migrate(other))
 	if id.Channel() != other {
 		t.Error("the id is still on its first channel")
 	}
-	ok(t, ch.Close())
-	ok(t, ch.Close())
+	testkit.OK(t, ch.Close())
+	testkit.OK(t, ch.Close())
 	_, err := ch.GetEvent(t.Context())
 	wantErr(t, "GetEvent of a closed channel", err, os.ErrClosed)
 	_, err = ch.CreateID(nil)
 	wantErr(t, "CreateID on a closed channel", err, os.ErrClosed)
 	wantErr(t, "Migrate to a closed channel", id.Migrate(ch), os.ErrClosed)
 	f.Fail("migrate", syscall.EIO)
-	third := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
+	third := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
 	wantErr(t, "Migrate that fails", id.Migrate(third), syscall.EIO)
-	ok(t, third.Close())
+	testkit.OK(t, third.Close())
 
-	ok(t, id.ResolveRoute(time.Second))
-	ev = must[*rdmacm.Event](t)(other.GetEvent(t.Context()))
+	testkit.OK(t, id.ResolveRoute(time.Second))
+	ev = testkit.Must(other.GetEvent(t.Context()))(t)
 	if ev.Type != rdmacm.RouteResolved || ev.ID != id {
 		t.Errorf("event %+v", ev)
 	}
@@ -53,11 +54,11 @@ func TestEventsNameOurIDs(t *testing.T) {
 	if id.Cookie() != 5 {
 		t.Error("SetCookie did not")
 	}
-	ok(t, id.Close())
-	ok(t, id.Close())
+	testkit.OK(t, id.Close())
+	testkit.OK(t, id.Close())
 	wantErr(t, "call on a closed id", id.Disconnect(), os.ErrClosed)
-	ok(t, other.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, other.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 func TestConnectRequestMakesAnID(t *testing.T) {
@@ -65,31 +66,31 @@ func TestConnectRequestMakesAnID(t *testing.T) {
 	_ = l
 	nid := lid.Request(provider.ConnParam{PrivateData: []byte("x"), ResponderResources: 1, InitiatorDepth: 2})
 	lid.Event(provider.CMAddrChange, 0, nil) // of no interest to Accept
-	req := must[*rdmacm.Request](t)(l.Accept(t.Context()))
+	req := testkit.Must(l.Accept(t.Context()))(t)
 	if _, is := nid.Cookie().(*rdmacm.ID); !is {
 		t.Errorf("the new id's cookie is %T", nid.Cookie())
 	}
-	ok(t, req.Close())
-	ok(t, l.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, req.Close())
+	testkit.OK(t, l.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 func TestQPOfAnID(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
 	_, foreign := newFake(t, nil)
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
-	id := must[*rdmacm.ID](t)(ch.CreateID(nil))
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(1, nil))
+	ch := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
+	id := testkit.Must(ch.CreateID(nil))(t)
+	pd := testkit.Must(vctx.AllocPD())(t)
+	cq := testkit.Must(vctx.CreateCQ(1, nil))(t)
 	init := &ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cookie: "c"}
 
 	_, err := id.CreateQP(nil, init)
 	wantErr(t, "no pd", err, syscall.EINVAL, "nil pd")
 	_, err = id.CreateQP(pd, nil)
 	wantErr(t, "no attributes", err, syscall.EINVAL, "nil QPInitAttr")
-	_, err = id.CreateQP(must[*ibverbs.PD](t)(foreign.AllocPD()), init)
+	_, err = id.CreateQP(testkit.Must(foreign.AllocPD())(t), init)
 	wantErr(t, "foreign pd", err, syscall.EINVAL, "different contexts")
-	wantErr(t, "foreign channel", id.Migrate(must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(foreign))), syscall.EINVAL, "another context")
+	wantErr(t, "foreign channel", id.Migrate(testkit.Must(rdmacm.CreateEventChannel(foreign))(t)), syscall.EINVAL, "another context")
 	f.BoundTo = "other0"
 	_, err = id.CreateQP(pd, init)
 	wantErr(t, "other device", err, syscall.EINVAL, "other0", "fake0")
@@ -98,25 +99,25 @@ func TestQPOfAnID(t *testing.T) {
 	}
 	f.BoundTo = "fake0"
 
-	qp := must[*ibverbs.QP](t)(id.CreateQP(pd, init))
+	qp := testkit.Must(id.CreateQP(pd, init))(t)
 	if id.QP() != qp || qp.Cookie() != "c" || qp.PD() != pd {
 		t.Error("the QP is not what was asked for")
 	}
 	wantErr(t, "id with a QP", id.Close(), syscall.EBUSY, "1 QP")
-	ok(t, qp.Close())
-	ok(t, id.Close())
+	testkit.OK(t, qp.Close())
+	testkit.OK(t, id.Close())
 
 	// A QP that the id did not make goes to Connect and Accept.
-	id = must[*rdmacm.ID](t)(ch.CreateID(nil))
-	qp = must[*ibverbs.QP](t)(pd.CreateQP(init))
+	id = testkit.Must(ch.CreateID(nil))(t)
+	qp = testkit.Must(pd.CreateQP(init))(t)
 	for _, call := range []func(*rdmacm.ConnParam) error{id.Connect, id.Accept} {
-		ok(t, call(&rdmacm.ConnParam{QP: qp, PrivateData: []byte("p"), ResponderResources: 3, InitiatorDepth: 4}))
-		must[*rdmacm.Event](t)(ch.GetEvent(t.Context()))
-		ok(t, call(nil))
-		must[*rdmacm.Event](t)(ch.GetEvent(t.Context()))
+		testkit.OK(t, call(&rdmacm.ConnParam{QP: qp, PrivateData: []byte("p"), ResponderResources: 3, InitiatorDepth: 4}))
+		testkit.Must(ch.GetEvent(t.Context()))(t)
+		testkit.OK(t, call(nil))
+		testkit.Must(ch.GetEvent(t.Context()))(t)
 	}
 	for _, c := range []func() error{qp.Close, id.Close, ch.Close, cq.Close, pd.Close, vctx.Close} {
-		ok(t, c())
+		testkit.OK(t, c())
 	}
 }
 
@@ -138,7 +139,7 @@ func TestNilAndZero(t *testing.T) {
 		} {
 			wantErr(t, name, f(), syscall.EINVAL, "nil cm id")
 		}
-		ok(t, id.Close())
+		testkit.OK(t, id.Close())
 		if id.LocalAddr().IsValid() || id.RemoteAddr().IsValid() || id.DeviceName() != "" || id.Cookie() != nil || id.QP() != nil || id.Channel() != nil {
 			t.Error("no id has properties")
 		}
@@ -148,7 +149,7 @@ func TestNilAndZero(t *testing.T) {
 		wantErr(t, "CreateID", err, syscall.EINVAL, "nil event channel")
 		_, err = ch.GetEvent(ctx)
 		wantErr(t, "GetEvent", err, syscall.EINVAL, "nil event channel")
-		ok(t, ch.Close())
+		testkit.OK(t, ch.Close())
 	}
 	for _, vctx := range []*ibverbs.Context{nil, new(ibverbs.Context)} {
 		_, err := rdmacm.CreateEventChannel(vctx)
@@ -161,9 +162,9 @@ func TestNilAndZero(t *testing.T) {
 	for _, c := range []*rdmacm.Conn{nil, new(rdmacm.Conn)} {
 		wantErr(t, "Disconnect", c.Disconnect(), syscall.EINVAL, "nil cm id")
 		wantErr(t, "Shutdown", c.Shutdown(ctx), syscall.EINVAL, "nil connection")
-		ok(t, c.Wait(ctx))
+		testkit.OK(t, c.Wait(ctx))
 		<-c.Done()
-		ok(t, c.Close())
+		testkit.OK(t, c.Close())
 		if c.QP() != nil || c.PD() != nil || c.SendCQ() != nil || c.RecvCQ() != nil || c.ID() != nil ||
 			c.PrivateData() != nil || c.LocalAddr().IsValid() || c.RemoteAddr().IsValid() {
 			t.Error("no connection has properties")
@@ -172,7 +173,7 @@ func TestNilAndZero(t *testing.T) {
 	for _, l := range []*rdmacm.Listener{nil, new(rdmacm.Listener)} {
 		_, err := l.Accept(ctx)
 		wantErr(t, "Listener.Accept", err, syscall.EINVAL, "nil listener")
-		ok(t, l.Close())
+		testkit.OK(t, l.Close())
 		if l.Addr().IsValid() {
 			t.Error("no listener has an address")
 		}
@@ -181,7 +182,7 @@ func TestNilAndZero(t *testing.T) {
 		_, err := r.Accept(ctx, nil)
 		wantErr(t, "Request.Accept", err, syscall.EINVAL, "nil request")
 		wantErr(t, "Request.Reject", r.Reject(nil), syscall.EINVAL, "nil request")
-		ok(t, r.Close())
+		testkit.OK(t, r.Close())
 		if r.PrivateData() != nil || r.LocalAddr().IsValid() || r.RemoteAddr().IsValid() || r.ResponderResources() != 0 || r.InitiatorDepth() != 0 {
 			t.Error("no request has properties")
 		}
@@ -190,7 +191,7 @@ func TestNilAndZero(t *testing.T) {
 
 func TestGetEventGivenUp(t *testing.T) {
 	_, vctx := newFake(t, nil)
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
+	ch := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
 	first, cancel := context.WithCancel(t.Context())
 	errs := make(chan error, 2)
 	for range cap(errs) { // one waits for events, the other for its turn
@@ -205,6 +206,6 @@ func TestGetEventGivenUp(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	}
-	ok(t, ch.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, ch.Close())
+	testkit.OK(t, vctx.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -35,18 +36,18 @@ func (l lines) Write(b []byte) (int, error) {
 func TestListenToOtherProtocols(t *testing.T) {
 	ctx := timeout(t)
 	log := make(lines, 16)
-	vctx := must[*ibverbs.Context](t)(ibverbs.Open(engine.New(&engine.Options{
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
-	}), ""))
-	l := must[*rdmacm.Listener](t)(rdmacm.ListenName(ctx, vctx, "127.0.0.1:0", nil))
+	}), ""))(t)
+	l := testkit.Must(rdmacm.ListenName(ctx, vctx, "127.0.0.1:0", nil))(t)
 	for sent, want := range map[string]string{
 		"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n":      "the peer speaks HTTP, not iWARP",
 		"SSH-2.0-OpenSSH_9.9 and so on\r\n":              "the peer speaks SSH, not iWARP",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":               "the peer speaks HTTP/2, not iWARP",
 		"something else that is long enough for a frame": "key of a start-up frame is wrong",
 	} {
-		c := must[net.Conn](t)(net.Dial("tcp", l.Addr().String()))
-		must[int](t)(c.Write([]byte(sent)))
+		c := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+		testkit.Must(c.Write([]byte(sent)))(t)
 		_, _ = io.Copy(io.Discard, c)
 		_ = c.Close()
 		select {
@@ -58,6 +59,6 @@ func TestListenToOtherProtocols(t *testing.T) {
 			t.Fatalf("after %q nothing is logged", sent)
 		}
 	}
-	ok(t, l.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, l.Close())
+	testkit.OK(t, vctx.Close())
 }

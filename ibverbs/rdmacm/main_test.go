@@ -10,31 +10,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/provider"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// must returns v, or fails the test.
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// ok fails the test if err is not nil.
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // wantErr checks that err is target and names all of words.
 func wantErr(t testing.TB, what string, err, target error, words ...string) {
@@ -69,7 +51,7 @@ func newFake(t testing.TB, script map[string]provider.CMEvent) (*fake.Provider, 
 			id.Event(e.Type, e.Status, e.Param.PrivateData)
 		}
 	}
-	vctx := must[*ibverbs.Context](t)(ibverbs.Open(f, ""))
+	vctx := testkit.Must(ibverbs.Open(f, ""))(t)
 	return f, vctx
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -30,7 +31,7 @@ func TestConnHundredAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	var givenUp [conns]int
 	var failed [conns]atomic.Int32
@@ -57,7 +58,7 @@ func TestConnHundredAtOnce(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	wait()
 	attempts := conns
 	for i := range conns {
@@ -75,7 +76,7 @@ func TestFairShares(t *testing.T) {
 	const clients, total = 20, 1000
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	wait := each(t, ctx, l, 4, func(req *rdmacm.Request) error { return echo(ctx, req) })
 	var made atomic.Int64
@@ -93,7 +94,7 @@ func TestFairShares(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	wait()
 	least, most := slices.Min(shares), slices.Max(shares)
 	t.Logf("%d connections: %d to %d a client", total, least, most)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -15,22 +16,22 @@ import (
 // there, and what it needs to move data comes with the first post.
 func TestIdleConnsAreSmall(t *testing.T) {
 	vctx, _ := device(t)
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, nil))
+	pd := testkit.Must(vctx.AllocPD())(t)
+	cq := testkit.Must(vctx.CreateCQ(64, nil))(t)
 	cfg := &rdmacm.ConnConfig{
 		PD: pd, SendCQ: cq, RecvCQ: cq, PrivateData: make([]byte, 200), NoOpeningWrite: true,
 	}
 	if both := cost(t, vctx, cfg, nil); both > 2*3200 { // the peer's private data is 200 of each
 		t.Errorf("%d octets per connection, both ends together", both)
 	}
-	ok(t, cq.Close())
-	ok(t, pd.Close())
+	testkit.OK(t, cq.Close())
+	testkit.OK(t, pd.Close())
 }
 
 // TestDefaultConnCost compares what a Conn of the default configuration needs with the documentation
 // of ConnConfig.
 func TestDefaultConnCost(t *testing.T) {
-	text := string(must[[]byte](t)(os.ReadFile("config.go")))
+	text := string(testkit.Must(os.ReadFile("config.go"))(t))
 	figures := `needs (\d+) KiB of\s+//\s+memory when it was accepted and (\d+) when it was dialled, and (\d+)`
 	said := regexp.MustCompile(figures).FindStringSubmatch(text)
 	if said == nil {
@@ -38,7 +39,7 @@ func TestDefaultConnCost(t *testing.T) {
 	}
 	compare := func(what string, octets uint64, said string) {
 		t.Helper()
-		kib := must[int](t)(strconv.Atoi(said))
+		kib := testkit.Must(strconv.Atoi(said))(t)
 		t.Logf("%s: %d octets; the documentation says %d KiB", what, octets, kib)
 		if n := float64(octets) / 1024; n > float64(kib)*1.1+0.5 || n < float64(kib)*0.9-0.5 {
 			t.Errorf("%s: %.1f KiB; the documentation says %d", what, n, kib)
@@ -61,7 +62,7 @@ func TestDefaultConnSizes(t *testing.T) {
 	client, server := pair(t, nil, nil)
 	for _, c := range []*rdmacm.Conn{client, server} {
 		_, init, err := c.QP().Query()
-		ok(t, err)
+		testkit.OK(t, err)
 		want := ibverbs.QPCap{
 			MaxSendWR: rdmacm.DefaultSendWR, MaxRecvWR: rdmacm.DefaultRecvWR,
 			MaxSendSGE: rdmacm.DefaultSGE, MaxRecvSGE: rdmacm.DefaultSGE,
@@ -83,7 +84,7 @@ func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 	const n = 100
 	ctx := timeout(t)
 	_, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	conns, accepted := make([]*rdmacm.Conn, 0, 2*n+2), make(chan *rdmacm.Conn)
 	connect := func() {
 		go func() {
@@ -97,10 +98,10 @@ func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 			}
 			accepted <- c
 		}()
-		c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), cfg))
+		c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), cfg))(t)
 		for _, c := range []*rdmacm.Conn{c, <-accepted} {
 			if conns = append(conns, c); use != nil {
-				ok(t, use(c))
+				testkit.OK(t, use(c))
 			}
 		}
 	}
@@ -114,9 +115,9 @@ func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 		t.Errorf("%d goroutines for %d idle connections", more, n)
 	}
 	for _, c := range conns {
-		ok(t, c.Close())
+		testkit.OK(t, c.Close())
 	}
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	return each
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -28,10 +29,10 @@ var noDNS = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, st
 // listenName listens at an address, by name, and serves whoever comes.
 func listenName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address string) netip.AddrPort {
 	t.Helper()
-	l := must[*rdmacm.Listener](t)(rdmacm.ListenName(ctx, vctx, address, &rdmacm.ListenConfig{Resolver: noDNS}))
+	l := testkit.Must(rdmacm.ListenName(ctx, vctx, address, &rdmacm.ListenConfig{Resolver: noDNS}))(t)
 	wait := serve(t, ctx, l)
 	t.Cleanup(func() {
-		ok(t, l.Close())
+		testkit.OK(t, l.Close())
 		wait()
 	})
 	return l.Addr()
@@ -49,8 +50,8 @@ func dialName(t *testing.T, ctx context.Context, vctx *ibverbs.Context, address 
 	if got := c.RemoteAddr(); got.Port() != want.Port() || got.Addr().WithZone("") != want.Addr().WithZone("") {
 		t.Errorf("DialName %q led to %v, want %v", address, c.RemoteAddr(), want)
 	}
-	ok(t, c.Shutdown(ctx))
-	ok(t, c.Close())
+	testkit.OK(t, c.Shutdown(ctx))
+	testkit.OK(t, c.Close())
 }
 
 func port(a netip.AddrPort) string {
@@ -77,10 +78,10 @@ func namedHost(t *testing.T, addr netip.AddrPort) (name string, four, six netip.
 	name, six = "govs.test", netip.MustParseAddr("2001:db8::1")
 	ip(t, "address replace "+six.String()+"/64 dev "+ondevice.Netdev()+" nodad")
 	t.Cleanup(func() { ip(t, "address delete "+six.String()+"/64 dev "+ondevice.Netdev()) })
-	before := must[[]byte](t)(os.ReadFile("/etc/hosts"))
+	before := testkit.Must(os.ReadFile("/etc/hosts"))(t)
 	with := fmt.Appendf(bytes.Clone(before), "\n%s %s\n%s %s\n", addr.Addr(), name, six, name)
-	ok(t, os.WriteFile("/etc/hosts", with, 0o644))
-	t.Cleanup(func() { ok(t, os.WriteFile("/etc/hosts", before, 0o644)) })
+	testkit.OK(t, os.WriteFile("/etc/hosts", with, 0o644))
+	t.Cleanup(func() { testkit.OK(t, os.WriteFile("/etc/hosts", before, 0o644)) })
 	return name, addr.Addr(), six
 }
 
@@ -160,9 +161,9 @@ func TestBadNames(t *testing.T) {
 func TestDialNameTellsOfEachAddress(t *testing.T) {
 	ctx := timeout(t)
 	vctx, _ := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("[::]:0"), nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("[::]:0"), nil))(t)
 	p := port(l.Addr())
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	_, err := rdmacm.DialName(ctx, vctx, ":"+p, nil)
 	wantErr(t, "nobody listens", err, syscall.ECONNREFUSED, "[::1]:"+p, "127.0.0.1:"+p)
 	_, err = rdmacm.ListenName(ctx, vctx, "192.0.2.77:7471", nil)
@@ -180,7 +181,7 @@ func TestDialNameLeavesTimeForTheNext(t *testing.T) {
 	for silent == nil {     // until the port is free on both addresses
 		at = listenName(t, ctx, vctx, "127.0.0.1:0")
 		silent, _ = net.Listen("tcp6", "[::1]:"+port(at))
-		ok(t, ctx.Err())
+		testkit.OK(t, ctx.Err())
 	}
 	defer silent.Close()
 	p := port(at)
@@ -193,15 +194,15 @@ func TestDialNameLeavesTimeForTheNext(t *testing.T) {
 	if c.RemoteAddr() != at {
 		t.Errorf("connected to %v", c.RemoteAddr())
 	}
-	ok(t, c.Shutdown(ctx))
-	ok(t, c.Close())
+	testkit.OK(t, c.Shutdown(ctx))
+	testkit.OK(t, c.Close())
 }
 
 // linkLocalOf returns the link-local address that an interface has.
 func linkLocalOf(t *testing.T, name string) netip.Addr {
 	t.Helper()
-	dev := must[*net.Interface](t)(net.InterfaceByName(name))
-	for _, a := range must[[]net.Addr](t)(dev.Addrs()) {
+	dev := testkit.Must(net.InterfaceByName(name))(t)
+	for _, a := range testkit.Must(dev.Addrs())(t) {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsLinkLocalUnicast() && p.Addr().Is6() {
 			return p.Addr().WithZone(name)
 		}
@@ -213,10 +214,10 @@ func linkLocalOf(t *testing.T, name string) netip.Addr {
 func testLinkLocal(t *testing.T, addr netip.Addr) {
 	ctx := timeout(t)
 	zone := addr.Zone()
-	number := strconv.Itoa(must[*net.Interface](t)(net.InterfaceByName(zone)).Index)
+	number := strconv.Itoa(testkit.Must(net.InterfaceByName(zone))(t).Index)
 	host := func(zone string) string { return "[" + addr.WithZone(zone).String() + "]:" }
 	for { // the kernel takes a moment to route to an address that is new
-		l := must[net.Listener](t)(net.Listen("tcp", host(zone)+"0"))
+		l := testkit.Must(net.Listen("tcp", host(zone)+"0"))(t)
 		c, err := net.Dial("tcp", host(zone)+port(l.Addr().(*net.TCPAddr).AddrPort()))
 		_ = l.Close()
 		if err == nil {
@@ -243,8 +244,8 @@ func testLinkLocal(t *testing.T, addr netip.Addr) {
 
 	c, err := rdmacm.DialName(ctx, vctx, host("")+port(at), nil)
 	if onKernel() && err == nil { // rdma_resolve_addr takes the only route that there is
-		ok(t, c.Shutdown(ctx))
-		ok(t, c.Close())
+		testkit.OK(t, c.Shutdown(ctx))
+		testkit.OK(t, c.Close())
 	} else {
 		wantErr(t, "no zone", err, syscall.EINVAL)
 	}
@@ -264,12 +265,12 @@ func TestSetupAndOptions(t *testing.T) {
 		seen = append(seen, id.LocalAddr())
 		return id.SetOption(rdmacm.OptionTOS, 10<<2)
 	}
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), &rdmacm.ListenConfig{Setup: setup}))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), &rdmacm.ListenConfig{Setup: setup}))(t)
 	wait := serve(t, ctx, l)
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Setup: setup}))
-	ok(t, c.Shutdown(ctx))
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Setup: setup}))(t)
+	testkit.OK(t, c.Shutdown(ctx))
 	wantErr(t, "after the end", c.ID().SetOption(rdmacm.OptionTOS, 0), syscall.EINVAL, "rdma_set_option")
-	ok(t, c.Close())
+	testkit.OK(t, c.Close())
 	wantErr(t, "a closed id", c.ID().SetOption(rdmacm.OptionTOS, 0), os.ErrClosed)
 	if len(seen) != 2 || seen[0].IsValid() || seen[1].IsValid() {
 		t.Errorf("ids at Setup: %v", seen)
@@ -279,7 +280,7 @@ func TestSetupAndOptions(t *testing.T) {
 	wantErr(t, "Dial", err, syscall.EINVAL, "RDMA_OPTION_ID_TOS", "256")
 	_, err = rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), &rdmacm.ListenConfig{Setup: refuse})
 	wantErr(t, "Listen", err, syscall.EINVAL, "RDMA_OPTION_ID_TOS", "256")
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	wait()
 	var none *rdmacm.ID
 	wantErr(t, "a nil id", none.SetOption(rdmacm.OptionTOS, 0), syscall.EINVAL)

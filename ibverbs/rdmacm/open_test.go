@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -19,19 +20,19 @@ func TestConnAcceptingSideFirst(t *testing.T) {
 	r := &receiver{n: 1, size: 8}
 	client, server := pair(t, &rdmacm.ConnConfig{Prepare: r.prepare, SQSigAll: true}, nil)
 	defer r.close()
-	ok(t, server.QP().PostSend(ibverbs.SendWR{WRID: 5, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}))
+	testkit.OK(t, server.QP().PostSend(ibverbs.SendWR{WRID: 5, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}))
 	wc := make([]ibverbs.WC, 4)
-	n := must[int](t)(server.SendCQ().PollWait(ctx, wc))
-	ok(t, server.Err(&wc[0]))
+	n := testkit.Must(server.SendCQ().PollWait(ctx, wc))(t)
+	testkit.OK(t, server.Err(&wc[0]))
 	if n != 1 || wc[0].WRID != 5 {
 		t.Errorf("the accepting side has %d completions, the first is %v", n, wc[0])
 	}
 	_, err := r.get(ctx, client)
-	ok(t, err)
+	testkit.OK(t, err)
 	if n, err := client.SendCQ().Poll(wc); n != 0 || err != nil {
 		t.Errorf("Dial left %d completions (%v), %v", n, wc[0], err)
 	}
-	ok(t, server.Shutdown(ctx))
+	testkit.OK(t, server.Shutdown(ctx))
 }
 
 // TestConnDialLeavesAllPlaces: what Dial posts by itself takes no place of send queue and CQ from
@@ -40,9 +41,9 @@ func TestConnDialLeavesAllPlaces(t *testing.T) {
 	const places = 4
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(places, nil))
+	cq := testkit.Must(vctx.CreateCQ(places, nil))(t)
 	defer cq.Close()
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	accepted := make(chan *rdmacm.Conn)
 	go func() {
@@ -56,20 +57,20 @@ func TestConnDialLeavesAllPlaces(t *testing.T) {
 		}
 		accepted <- c
 	}()
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{
 		SendCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: places},
-	}))
+	}))(t)
 	server := <-accepted
 	for i := range places {
-		ok(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite,
+		testkit.OK(t, c.QP().PostSend(ibverbs.SendWR{WRID: uint64(i), Opcode: ibverbs.WRRDMAWrite,
 			Flags: ibverbs.SendSignaled}))
 	}
 	wc := make([]ibverbs.WC, 1)
 	for i := 0; i < places; {
-		n := must[int](t)(cq.Poll(wc))
+		n := testkit.Must(cq.Poll(wc))(t)
 		if n == 0 {
 			time.Sleep(time.Millisecond)
-			ok(t, ctx.Err())
+			testkit.OK(t, ctx.Err())
 			continue
 		}
 		if wc[0].WRID != uint64(i) || wc[0].Status != ibverbs.WCSuccess {
@@ -88,9 +89,9 @@ func TestConnDialLeavesAllPlaces(t *testing.T) {
 			t.Error(ev)
 		}
 	}
-	ok(t, c.Shutdown(ctx))
-	ok(t, c.Close())
-	ok(t, server.Close())
+	testkit.OK(t, c.Shutdown(ctx))
+	testkit.OK(t, c.Close())
+	testkit.OK(t, server.Close())
 }
 
 // TestOpeningWrite has Dial over a fake post its Write, or not, and looks at what it is.
@@ -117,7 +118,7 @@ func TestOpeningWrite(t *testing.T) {
 				}
 				return len(wrs), nil
 			}
-			c := must[*rdmacm.Conn](t)(rdmacm.Dial(timeout(t), vctx, somewhere, &tc.cfg))
+			c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, &tc.cfg))(t)
 			same := func(a, b provider.SendWR) bool {
 				return a.Opcode == b.Opcode && a.Flags == b.Flags && len(a.SGList)+len(b.SGList) == 0
 			}
@@ -127,11 +128,11 @@ func TestOpeningWrite(t *testing.T) {
 			if n, err := c.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
 				t.Errorf("%d completions, %v", n, err)
 			}
-			ok(t, c.QP().Drain(t.Context()))
+			testkit.OK(t, c.QP().Drain(t.Context()))
 			if len(posted) != len(tc.want) {
 				t.Error("Drain takes the opening Write for work of the program")
 			}
-			ok(t, c.Close())
+			testkit.OK(t, c.Close())
 		})
 	}
 }
@@ -146,11 +147,11 @@ func TestOpeningWriteFails(t *testing.T) {
 			Status: provider.WCWRFlushErr})
 		return 1, nil
 	}
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(timeout(t), vctx, somewhere, nil))
+	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)
 	if n, err := c.SendCQ().Poll(make([]ibverbs.WC, 1)); n != 0 || err != nil {
 		t.Errorf("%d completions, %v", n, err)
 	}
-	ok(t, c.Close())
+	testkit.OK(t, c.Close())
 
 	f.PostSend = func(_ *fake.QP, wrs []provider.SendWR) (int, error) { return len(wrs), nil }
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -158,5 +159,5 @@ func TestOpeningWriteFails(t *testing.T) {
 	_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
 	wantErr(t, "Dial", err, context.DeadlineExceeded, "rdma_connect "+somewhere.String(),
 		"before the opening Write had completed")
-	ok(t, vctx.Close())
+	testkit.OK(t, vctx.Close())
 }

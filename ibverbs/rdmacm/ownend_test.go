@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -25,10 +26,10 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for range 30 {
 				client, server := pair(t, nil, nil)
-				theirs := must[*ibverbs.MR](t)(server.PD().AllocMR(64, remoteRights))
-				ours := must[*ibverbs.MR](t)(client.PD().AllocMR(64, 0))
-				remote := must[ibverbs.RemoteRegion](t)(theirs.Remote(0, 64))
-				sge := must[ibverbs.SGE](t)(ours.SGE(0, 64))
+				theirs := testkit.Must(server.PD().AllocMR(64, remoteRights))(t)
+				ours := testkit.Must(client.PD().AllocMR(64, 0))(t)
+				remote := testkit.Must(theirs.Remote(0, 64))(t)
+				sge := testkit.Must(ours.SGE(0, 64))(t)
 				peer := client.RemoteAddr().String()
 				var calls sync.WaitGroup
 				for range 4 {
@@ -41,11 +42,11 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 						}
 					})
 				}
-				ok(t, end(client))
+				testkit.OK(t, end(client))
 				calls.Wait()
 				checkOwnEnd(t, client.Write(timeout(t), remote, sge), peer)
-				ok(t, ours.Close())
-				ok(t, theirs.Close())
+				testkit.OK(t, ours.Close())
+				testkit.OK(t, theirs.Close())
 			}
 		})
 	}
@@ -67,7 +68,7 @@ func TestCauseOfOwnEnd(t *testing.T) {
 		return // QP.Cause is nil
 	}
 	client, _ := pair(t, nil, nil)
-	ok(t, client.Shutdown(timeout(t)))
+	testkit.OK(t, client.Shutdown(timeout(t)))
 	wantErr(t, "Cause", client.QP().Cause(), os.ErrClosed, "this side disconnected")
 	if strings.Contains(client.QP().Cause().Error(), "file") {
 		t.Error(client.QP().Cause())
@@ -78,6 +79,6 @@ func TestCauseOfOwnEnd(t *testing.T) {
 func TestCallOnAClosedConn(t *testing.T) {
 	client, _ := pair(t, nil, nil)
 	peer := client.RemoteAddr().String()
-	ok(t, client.Close())
+	testkit.OK(t, client.Close())
 	wantErr(t, "Send", client.Send(timeout(t), ibverbs.SGE{}), os.ErrClosed, "Conn.Send "+peer, "this side has closed")
 }

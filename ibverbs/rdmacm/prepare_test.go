@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -72,10 +73,10 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 				}
 				cfg := &rdmacm.ConnConfig{Prepare: prepare}
 				client, server := pairOf(t, ctx, cfg, cfg)
-				ok(t, client.Disconnect())
+				testkit.OK(t, client.Disconnect())
 				waiting.Wait()
-				ok(t, client.Close())
-				ok(t, server.Close())
+				testkit.OK(t, client.Close())
+				testkit.OK(t, server.Close())
 			}
 		})
 	}
@@ -92,7 +93,7 @@ func TestConnFailsWhileWaitedFor(t *testing.T) {
 		return refused
 	}
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
 	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Prepare: prepare})
 	wantErr(t, "Dial", err, refused)
@@ -101,7 +102,7 @@ func TestConnFailsWhileWaitedFor(t *testing.T) {
 			t.Error("Dial succeeds, though Accept has failed")
 		}
 	})
-	req := must[*rdmacm.Request](t)(l.Accept(ctx))
+	req := testkit.Must(l.Accept(ctx))(t)
 	_, err = req.Accept(ctx, &rdmacm.ConnConfig{Prepare: prepare})
 	wantErr(t, "Accept", err, refused)
 	waiting.Wait()
@@ -118,5 +119,5 @@ func TestConnShutdownInPrepare(t *testing.T) {
 		},
 	}, nil)
 	wantErr(t, "Shutdown in Prepare", inPrepare, syscall.ENOTCONN, "Conn.Shutdown", "not established")
-	ok(t, client.Shutdown(ctx))
+	testkit.OK(t, client.Shutdown(ctx))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -25,15 +26,15 @@ func newShared(t *testing.T, receives int) *shared {
 	t.Helper()
 	vctx, addr := device(t)
 	s := &shared{vctx: vctx}
-	s.l = must[*rdmacm.Listener](t)(rdmacm.Listen(timeout(t), vctx, addr, nil))
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
-	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
-	s.cq = must[*ibverbs.CQ](t)(vctx.CreateCQ(64, &ibverbs.CQOptions{Channel: ch}))
-	s.srq = must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{
-		Attr: ibverbs.SRQAttr{MaxWR: receives, MaxSGE: 1}}))
+	s.l = testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t)
+	pd := testkit.Must(vctx.AllocPD())(t)
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
+	s.cq = testkit.Must(vctx.CreateCQ(64, &ibverbs.CQOptions{Channel: ch}))(t)
+	s.srq = testkit.Must(pd.CreateSRQ(&ibverbs.SRQInitAttr{
+		Attr: ibverbs.SRQAttr{MaxWR: receives, MaxSGE: 1}}))(t)
 	t.Cleanup(func() {
 		for _, c := range []interface{ Close() error }{s.l, s.srq, s.cq, ch, pd} {
-			ok(t, c.Close())
+			testkit.OK(t, c.Close())
 		}
 	})
 	return s
@@ -51,13 +52,13 @@ func (s *shared) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibverbs
 		}
 		accepted <- err
 	}()
-	client = must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), nil))
-	ok(t, <-accepted)
-	mr = must[*ibverbs.MR](t)(client.PD().AllocMR(4096, ibverbs.AccessLocalWrite))
+	client = testkit.Must(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), nil))(t)
+	testkit.OK(t, <-accepted)
+	mr = testkit.Must(client.PD().AllocMR(4096, ibverbs.AccessLocalWrite))(t)
 	t.Cleanup(func() {
-		ok(t, client.Close())
-		ok(t, server.Close())
-		ok(t, mr.Close())
+		testkit.OK(t, client.Close())
+		testkit.OK(t, server.Close())
+		testkit.OK(t, mr.Close())
 	})
 	return client, server, mr
 }
@@ -68,8 +69,8 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 	ctx := timeout(t)
 	const receives, size = 2, 16
 	s := newShared(t, receives)
-	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, receives, size))
-	t.Cleanup(func() { ok(t, in.Close()) })
+	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, receives, size))(t)
+	t.Cleanup(func() { testkit.OK(t, in.Close()) })
 	for range 3 * receives {
 		client, _, mr := s.connect(t)
 		_ = client.Send(ctx, sge(t, mr, 0, 2*size)) // too long
@@ -81,7 +82,7 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 	client, _, mr := s.connect(t)
 	for range 2 * receives {
 		copy(mr.Bytes(), "good")
-		ok(t, client.Send(ctx, sge(t, mr, 0, 4)))
+		testkit.OK(t, client.Send(ctx, sge(t, mr, 0, 4)))
 		m, err := in.Receive(ctx)
 		if err != nil {
 			t.Fatalf("a good peer after bad ones: %v", err)
@@ -89,7 +90,7 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 		if string(m.Data) != "good" {
 			t.Errorf("received %q", m.Data)
 		}
-		ok(t, m.Release())
+		testkit.OK(t, m.Release())
 	}
 }
 
@@ -97,19 +98,19 @@ func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 func TestConnReceiverTooManyForTheSRQ(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 4)
-	places := must[ibverbs.SRQAttr](t)(s.srq.Query()).MaxWR
+	places := testkit.Must(s.srq.Query())(t).MaxWR
 	in, err := rdmacm.NewSRQReceiver(s.srq, s.cq, places+1, 16)
 	wantErr(t, "more receives than the SRQ holds", err, syscall.ENOMEM)
 	if in != nil {
 		t.Error("a Receiver comes with the error")
 	}
-	in = must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, places, 16))
-	t.Cleanup(func() { ok(t, in.Close()) })
+	in = testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, places, 16))(t)
+	t.Cleanup(func() { testkit.OK(t, in.Close()) })
 	client, _, mr := s.connect(t)
-	ok(t, client.Send(ctx, sge(t, mr, 0, 4)))
+	testkit.OK(t, client.Send(ctx, sge(t, mr, 0, 4)))
 	m, err := in.Receive(ctx)
-	ok(t, err)
-	ok(t, m.Release())
+	testkit.OK(t, err)
+	testkit.OK(t, m.Release())
 }
 
 // TestConnReceiverClosesUnderWaiting: Close of a Receiver with an SRQ ends the calls that wait,
@@ -118,7 +119,7 @@ func TestConnReceiverClosesUnderWaiting(t *testing.T) {
 	ctx, cancel := context.WithTimeout(timeout(t), 5*time.Second)
 	defer cancel()
 	s := newShared(t, 4)
-	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))
+	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))(t)
 	ended := make(chan error, 3)
 	for range cap(ended) {
 		go func() {
@@ -127,7 +128,7 @@ func TestConnReceiverClosesUnderWaiting(t *testing.T) {
 		}()
 	}
 	time.Sleep(20 * time.Millisecond)
-	ok(t, in.Close())
+	testkit.OK(t, in.Close())
 	for range cap(ended) {
 		if err := <-ended; !errors.Is(err, os.ErrClosed) {
 			t.Errorf("a Receive under Close: %v, want os.ErrClosed", err)
@@ -142,22 +143,22 @@ func TestConnReceiverClosesUnderWaiting(t *testing.T) {
 func TestConnReceiverClosedWithMessages(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 4)
-	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))
+	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, 4, 16))(t)
 	client, server, mr := s.connect(t)
 	copy(mr.Bytes(), "still here")
-	ok(t, client.Send(ctx, sge(t, mr, 0, 10)))
-	ok(t, client.Send(ctx, sge(t, mr, 0, 10)))
-	m := must[rdmacm.Message](t)(in.Receive(ctx))
-	ok(t, client.Shutdown(ctx))
-	ok(t, server.Wait(ctx))
-	ok(t, in.Close())
+	testkit.OK(t, client.Send(ctx, sge(t, mr, 0, 10)))
+	testkit.OK(t, client.Send(ctx, sge(t, mr, 0, 10)))
+	m := testkit.Must(in.Receive(ctx))(t)
+	testkit.OK(t, client.Shutdown(ctx))
+	testkit.OK(t, server.Wait(ctx))
+	testkit.OK(t, in.Close())
 	if string(m.Data) != "still here" {
 		t.Errorf("after Close the message is %q", m.Data)
 	}
 	wantErr(t, "Release after Close", m.Release(), os.ErrClosed)
 	_, err := in.Receive(ctx)
 	wantErr(t, "Receive after Close", err, os.ErrClosed)
-	ok(t, in.Close())
+	testkit.OK(t, in.Close())
 }
 
 // TestConnReceiverClosedByConn: a program whose Dial fails after Prepare has no Conn to close, and
@@ -165,7 +166,7 @@ func TestConnReceiverClosedWithMessages(t *testing.T) {
 func TestConnReceiverClosedByConn(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	no := errors.New("no")
 	var in *rdmacm.Receiver
 	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Prepare: func(_ context.Context,
@@ -176,7 +177,7 @@ func TestConnReceiverClosedByConn(t *testing.T) {
 	wantErr(t, "a Dial that fails", err, no)
 	_, err = in.Receive(ctx)
 	wantErr(t, "Receive", err, os.ErrClosed)
-	ok(t, l.Close()) // and then the device, which is EBUSY while the Receiver's memory is registered
+	testkit.OK(t, l.Close()) // and then the device, which is EBUSY while the Receiver's memory is registered
 }
 
 // TestConnReceiverReleasesOnce: a copy of a message doesn't post its receive a second time.
@@ -186,10 +187,10 @@ func TestConnReceiverReleasesOnce(t *testing.T) {
 	here, _ := memory(t, a, 16)
 	var old []rdmacm.Message
 	for round := range 4 {
-		ok(t, a.Send(ctx, sge(t, here, 0, 16)))
-		m := must[rdmacm.Message](t)(in.Receive(ctx))
+		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 16)))
+		m := testkit.Must(in.Receive(ctx))(t)
 		old = append(old, m)
-		ok(t, m.Release())
+		testkit.OK(t, m.Release())
 		for i := range old {
 			again := old[i]
 			wantErr(t, "a copy of a released message", again.Release(), syscall.EINVAL)
@@ -216,11 +217,11 @@ func TestConnReceiverIsAlone(t *testing.T) {
 			accepted <- c
 		}
 	}()
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), &rdmacm.ConnConfig{RecvCQ: s.cq}))
+	c := testkit.Must(rdmacm.Dial(ctx, s.vctx, s.l.Addr(), &rdmacm.ConnConfig{RecvCQ: s.cq}))(t)
 	_, err = rdmacm.NewReceiver(c, 2, 16)
 	wantErr(t, "a CQ of the configuration", err, syscall.EINVAL, "RecvCQ")
-	ok(t, c.Close())
-	ok(t, (<-accepted).Close())
+	testkit.OK(t, c.Close())
+	testkit.OK(t, (<-accepted).Close())
 }
 
 // TestConnReceiverBesideOthers: completions of receives that the program has posted itself are
@@ -229,16 +230,16 @@ func TestConnReceiverBesideOthers(t *testing.T) {
 	ctx := timeout(t)
 	a, b, in := receiving(t, 1, 16)
 	here, _ := memory(t, a, 16)
-	own := must[*ibverbs.MR](t)(b.PD().AllocMR(16, ibverbs.AccessLocalWrite))
-	t.Cleanup(func() { ok(t, own.Close()) })
+	own := testkit.Must(b.PD().AllocMR(16, ibverbs.AccessLocalWrite))(t)
+	t.Cleanup(func() { testkit.OK(t, own.Close()) })
 	for _, wrid := range []uint64{0, 99} {
-		ok(t, b.QP().PostRecv(ibverbs.RecvWR{WRID: wrid, SGList: []ibverbs.SGE{sge(t, own, 0, 16)}}))
-		ok(t, a.Send(ctx, sge(t, here, 0, 1)))
-		m := must[rdmacm.Message](t)(in.Receive(ctx))
-		ok(t, a.Send(ctx, sge(t, here, 0, 1)))
+		testkit.OK(t, b.QP().PostRecv(ibverbs.RecvWR{WRID: wrid, SGList: []ibverbs.SGE{sge(t, own, 0, 16)}}))
+		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 1)))
+		m := testkit.Must(in.Receive(ctx))(t)
+		testkit.OK(t, a.Send(ctx, sge(t, here, 0, 1)))
 		_, err := in.Receive(ctx)
 		wantErr(t, "a receive of the program's own", err, syscall.EINVAL, "WRID")
-		ok(t, m.Release())
+		testkit.OK(t, m.Release())
 	}
 }
 
@@ -257,7 +258,7 @@ func TestConnReceiverCloseRace(t *testing.T) {
 			in, err = rdmacm.NewReceiver(c, 8, 16)
 			return err
 		}})
-		here := must[*ibverbs.MR](t)(a.PD().AllocMR(16, ibverbs.AccessLocalWrite))
+		here := testkit.Must(a.PD().AllocMR(16, ibverbs.AccessLocalWrite))(t)
 		var all sync.WaitGroup
 		for range 2 {
 			all.Go(func() {
@@ -277,10 +278,10 @@ func TestConnReceiverCloseRace(t *testing.T) {
 				}
 			}
 		})
-		ok(t, b.Close())
-		ok(t, in.Close())
+		testkit.OK(t, b.Close())
+		testkit.OK(t, in.Close())
 		all.Wait()
-		ok(t, a.Close())
-		ok(t, here.Close())
+		testkit.OK(t, a.Close())
+		testkit.OK(t, here.Close())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -22,8 +23,8 @@ func receiving(t *testing.T, n, size int) (a, b *rdmacm.Conn, in *rdmacm.Receive
 		return err
 	}})
 	t.Cleanup(func() {
-		ok(t, b.Close())
-		ok(t, in.Close())
+		testkit.OK(t, b.Close())
+		testkit.OK(t, in.Close())
 	})
 	return a, b, in
 }
@@ -54,7 +55,7 @@ func TestConnReceiver(t *testing.T) {
 				mu.Lock()
 				got = append(got, string(m.Data))
 				mu.Unlock()
-				ok(t, m.Release())
+				testkit.OK(t, m.Release())
 				credit <- struct{}{}
 			}
 		})
@@ -65,13 +66,13 @@ func TestConnReceiver(t *testing.T) {
 		<-credit
 		text := fmt.Sprintf("message %03d", i)
 		n := copy(here.Bytes(), text)
-		ok(t, a.Send(ctx, sge(t, here, 0, n)))
+		testkit.OK(t, a.Send(ctx, sge(t, here, 0, n)))
 		want = append(want, text)
 	}
 	for range receives {
 		<-credit // all have been received
 	}
-	ok(t, b.Disconnect())
+	testkit.OK(t, b.Disconnect())
 	all.Wait()
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
@@ -85,8 +86,8 @@ func TestConnReceiverEnds(t *testing.T) {
 	ctx := timeout(t)
 	a, _, in := receiving(t, 1, 16)
 	here, _ := memory(t, a, 16)
-	ok(t, a.Send(ctx, sge(t, here, 0, 3)))
-	m := must[rdmacm.Message](t)(in.Receive(ctx))
+	testkit.OK(t, a.Send(ctx, sge(t, here, 0, 3)))
+	m := testkit.Must(in.Receive(ctx))(t)
 	ended := make(chan error, 3)
 	for range cap(ended) {
 		go func() {
@@ -98,7 +99,7 @@ func TestConnReceiverEnds(t *testing.T) {
 	defer cancel()
 	_, err := in.Receive(brief)
 	wantErr(t, "a context that ends first", err, context.DeadlineExceeded, "Receive")
-	ok(t, a.Disconnect())
+	testkit.OK(t, a.Disconnect())
 	for range cap(ended) {
 		err := <-ended
 		if ctx.Err() != nil || !errors.Is(err, syscall.ENOTCONN) {
@@ -114,18 +115,18 @@ func TestConnReceiverEnds(t *testing.T) {
 func TestConnReceiverOfSRQ(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	defer l.Close()
-	pd := must[*ibverbs.PD](t)(vctx.AllocPD())
+	pd := testkit.Must(vctx.AllocPD())(t)
 	defer pd.Close()
-	ch := must[*ibverbs.CompChannel](t)(vctx.CreateCompChannel())
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
 	defer ch.Close()
-	cq := must[*ibverbs.CQ](t)(vctx.CreateCQ(64, &ibverbs.CQOptions{Channel: ch}))
+	cq := testkit.Must(vctx.CreateCQ(64, &ibverbs.CQOptions{Channel: ch}))(t)
 	defer cq.Close()
-	srq := must[*ibverbs.SRQ](t)(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 8,
-		MaxSGE: 1}}))
+	srq := testkit.Must(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 8,
+		MaxSGE: 1}}))(t)
 	defer srq.Close()
-	in := must[*rdmacm.Receiver](t)(rdmacm.NewSRQReceiver(srq, cq, 8, 16))
+	in := testkit.Must(rdmacm.NewSRQReceiver(srq, cq, 8, 16))(t)
 	defer in.Close()
 	const clients = 3
 	accepted := make(chan *rdmacm.Conn, clients)
@@ -146,28 +147,28 @@ func TestConnReceiverOfSRQ(t *testing.T) {
 	from := make(map[uint32]string)
 	var conns []*rdmacm.Conn
 	for i := range clients {
-		c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
+		c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
 		s := <-accepted
 		conns = append(conns, c, s)
 		if _, err := rdmacm.NewReceiver(s, 1, 1); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("NewReceiver of a connection with an SRQ: %v, want EINVAL", err)
 		}
-		mr := must[*ibverbs.MR](t)(c.PD().AllocMR(16, ibverbs.AccessLocalWrite))
+		mr := testkit.Must(c.PD().AllocMR(16, ibverbs.AccessLocalWrite))(t)
 		defer mr.Close()
 		n := copy(mr.Bytes(), fmt.Sprintf("from %d", i))
 		from[s.QP().QPN()] = fmt.Sprintf("from %d", i)
-		ok(t, c.Send(ctx, sge(t, mr, 0, n)))
+		testkit.OK(t, c.Send(ctx, sge(t, mr, 0, n)))
 	}
 	for range clients {
-		m := must[rdmacm.Message](t)(in.Receive(ctx))
+		m := testkit.Must(in.Receive(ctx))(t)
 		if want := from[m.WC.QPN]; want == "" || string(m.Data) != want {
 			t.Errorf("qp %d: received %q, want %q", m.WC.QPN, m.Data, want)
 		}
 		delete(from, m.WC.QPN)
-		ok(t, m.Release())
+		testkit.OK(t, m.Release())
 	}
 	for _, c := range conns {
-		ok(t, c.Close())
+		testkit.OK(t, c.Close())
 	}
 }
 
@@ -208,7 +209,7 @@ func TestConnUntilEnd(t *testing.T) {
 	}
 	cancelSecond()
 	<-second.Done()
-	ok(t, b.Disconnect())
+	testkit.OK(t, b.Disconnect())
 	<-third.Done()
 	if cause := context.Cause(third); cause == nil || errors.Is(cause, context.Canceled) {
 		t.Errorf("the connection's end: cause %v", cause)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -20,8 +21,8 @@ import (
 func slowPeer(t *testing.T, opts *engine.Options) (*rdmacm.Conn, *net.TCPConn) {
 	t.Helper()
 	ctx := timeout(t)
-	vctx := must[*ibverbs.Context](t)(ibverbs.Open(engine.New(opts), ""))
-	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	vctx := testkit.Must(ibverbs.Open(engine.New(opts), ""))(t)
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	accepted := make(chan *net.TCPConn, 1)
 	go func() {
@@ -33,12 +34,12 @@ func slowPeer(t *testing.T, opts *engine.Options) (*rdmacm.Conn, *net.TCPConn) {
 		}
 	}()
 	at := netip.MustParseAddrPort(l.Addr().String())
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, at, nil))
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, at, nil))(t)
 	peer := <-accepted
 	t.Cleanup(func() {
 		_ = peer.Close()
-		ok(t, c.Close())
-		ok(t, vctx.Close())
+		testkit.OK(t, c.Close())
+		testkit.OK(t, vctx.Close())
 	})
 	return c, peer
 }
@@ -46,9 +47,9 @@ func slowPeer(t *testing.T, opts *engine.Options) (*rdmacm.Conn, *net.TCPConn) {
 // sendTo sends a message of n octets, which is complete before the peer has read it.
 func sendTo(t *testing.T, c *rdmacm.Conn, n int) {
 	t.Helper()
-	mr := must[*ibverbs.MR](t)(c.PD().AllocMR(n, 0))
-	t.Cleanup(func() { ok(t, mr.Close()) })
-	ok(t, c.Send(timeout(t), must[ibverbs.SGE](t)(mr.SGE(0, n))))
+	mr := testkit.Must(c.PD().AllocMR(n, 0))(t)
+	t.Cleanup(func() { testkit.OK(t, mr.Close()) })
+	testkit.OK(t, c.Send(timeout(t), testkit.Must(mr.SGE(0, n))(t)))
 }
 
 // TestConnShutdownWaitsForAPausedPeer: a peer that takes nothing for several times CloseTimeout, and
@@ -67,8 +68,8 @@ func TestConnShutdownWaitsForAPausedPeer(t *testing.T) {
 		_ = peer.Close()
 		read <- err
 	}()
-	ok(t, c.Shutdown(timeout(t)))
-	ok(t, <-read)
+	testkit.OK(t, c.Shutdown(timeout(t)))
+	testkit.OK(t, <-read)
 }
 
 // TestConnShutdownNamesALoss: where the engine has reset the connection, or the peer has, Shutdown does
@@ -107,13 +108,13 @@ func TestConnShutdownGivesUp(t *testing.T) {
 		_, _ = io.Copy(io.Discard, peer)
 		_ = peer.Close()
 	}()
-	ok(t, c.Shutdown(timeout(t)))
+	testkit.OK(t, c.Shutdown(timeout(t)))
 
 	c, _ = slowPeer(t, &engine.Options{CloseTimeout: 100 * time.Millisecond})
 	sendTo(t, c, 1000)
 	short, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	wantErr(t, "Shutdown", c.Shutdown(short), context.DeadlineExceeded)
-	ok(t, c.Wait(timeout(t)))
+	testkit.OK(t, c.Wait(timeout(t)))
 	wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
 }

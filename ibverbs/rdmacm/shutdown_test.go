@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -33,20 +34,20 @@ func TestConnShutdownNamesTheTerminate(t *testing.T) {
 			for _, wait := range []bool{false, true} {
 				ctx := timeout(t)
 				client, server := pair(t, nil, nil)
-				mr := must[*ibverbs.MR](t)(server.PD().AllocMR(64, remoteRights))
-				src := must[*ibverbs.MR](t)(client.PD().AllocMR(8, 0))
+				mr := testkit.Must(server.PD().AllocMR(64, remoteRights))(t)
+				src := testkit.Must(client.PD().AllocMR(8, 0))(t)
 				wr := tc.wr(mr)
-				wr.SGList, wr.Flags = []ibverbs.SGE{must[ibverbs.SGE](t)(src.SGE(0, 8))}, ibverbs.SendSignaled
-				ok(t, client.QP().PostSend(wr))
+				wr.SGList, wr.Flags = []ibverbs.SGE{testkit.Must(src.SGE(0, 8))(t)}, ibverbs.SendSignaled
+				testkit.OK(t, client.QP().PostSend(wr))
 				var wc [1]ibverbs.WC
-				must[int](t)(client.SendCQ().PollWait(ctx, wc[:]))
-				ok(t, wc[0].Err()) // as it is on iWARP
+				testkit.Must(client.SendCQ().PollWait(ctx, wc[:]))(t)
+				testkit.OK(t, wc[0].Err()) // as it is on iWARP
 				if wait {
-					ok(t, client.Wait(ctx))
+					testkit.OK(t, client.Wait(ctx))
 				}
 				err := client.Shutdown(ctx)
 				if onKernel() { // which does not report Terminates
-					ok(t, err)
+					testkit.OK(t, err)
 				} else {
 					var term *ibverbs.TerminateError
 					if !errors.As(err, &term) || !term.Remote {
@@ -55,8 +56,8 @@ func TestConnShutdownNamesTheTerminate(t *testing.T) {
 					wantErr(t, "Shutdown", err, term,
 						append(tc.words, "Conn.Shutdown "+server.LocalAddr().String())...)
 				}
-				ok(t, mr.Close())
-				ok(t, src.Close())
+				testkit.OK(t, mr.Close())
+				testkit.OK(t, src.Close())
 			}
 		})
 	}
@@ -68,10 +69,10 @@ const remoteRights = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
 func TestConnShutdownOfGoodWork(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, nil)
-	ok(t, client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
-	ok(t, client.Shutdown(ctx))
-	ok(t, server.Shutdown(ctx))
-	ok(t, client.Shutdown(ctx))
+	testkit.OK(t, client.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}))
+	testkit.OK(t, client.Shutdown(ctx))
+	testkit.OK(t, server.Shutdown(ctx))
+	testkit.OK(t, client.Shutdown(ctx))
 }
 
 // TestDeadlinesAreNamed: a wait that ends with its context says which wait it was, and with whom.
@@ -79,8 +80,8 @@ func TestDeadlinesAreNamed(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	client, server := pair(t, &rdmacm.ConnConfig{NoOpeningWrite: true}, nil)
-	ok(t, server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(client.ID().Channel().Context()))
+	testkit.OK(t, server.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}))
+	ch := testkit.Must(rdmacm.CreateEventChannel(client.ID().Channel().Context()))(t)
 	defer ch.Close()
 	peer := server.RemoteAddr().String()
 	vctx := ch.Context()

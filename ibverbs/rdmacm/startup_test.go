@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -83,7 +84,7 @@ func TestConnPeerGoesAway(t *testing.T) {
 			}
 			ctx := timeout(t)
 			vctx, addr := device(t)
-			l := must[net.Listener](t)(net.Listen("tcp", addr.String()))
+			l := testkit.Must(net.Listen("tcp", addr.String()))(t)
 			defer l.Close()
 			done := make(chan struct{})
 			go func() {
@@ -114,8 +115,8 @@ func TestConnPeerGoesAway(t *testing.T) {
 // that the program, or the engine, gives it.
 func TestConnNoAnswer(t *testing.T) {
 	ctx := timeout(t)
-	vctx := must[*ibverbs.Context](t)(ibverbs.Open(engine.New(&engine.Options{StartupTimeout: 300 * time.Millisecond}), ""))
-	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{StartupTimeout: 300 * time.Millisecond}), ""))(t)
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	_, err := rdmacm.Dial(ctx, vctx, at, nil)
 	wantErr(t, "Dial", err, syscall.ETIMEDOUT, at.String())
@@ -123,8 +124,8 @@ func TestConnNoAnswer(t *testing.T) {
 	defer cancel()
 	_, err = rdmacm.Dial(short, vctx, at, nil)
 	wantErr(t, "Dial with less time", err, context.DeadlineExceeded)
-	ok(t, l.Close())
-	ok(t, vctx.Close())
+	testkit.OK(t, l.Close())
+	testkit.OK(t, vctx.Close())
 }
 
 // TestConnClientGoesAway has clients leave at each step of what comes to a listener.
@@ -133,12 +134,12 @@ func TestConnNoAnswer(t *testing.T) {
 func TestConnClientGoesAway(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
-	defer func() { ok(t, l.Close()) }()
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	defer func() { testkit.OK(t, l.Close()) }()
 	dial := func(octets string) net.Conn {
-		c := must[net.Conn](t)(net.Dial("tcp", l.Addr().String()))
+		c := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
 		_, err := c.Write([]byte(octets))
-		ok(t, err)
+		testkit.OK(t, err)
 		return c
 	}
 	cut := []string{"", request[:1], request[:16], request[:19], request[:len(request)-1]}
@@ -151,7 +152,7 @@ func TestConnClientGoesAway(t *testing.T) {
 	}
 	for how, leave := range map[string]func(net.Conn){"hangs up": func(c net.Conn) { _ = c.Close() }, "resets": reset} {
 		c := dial(request)
-		req := must[*rdmacm.Request](t)(l.Accept(ctx))
+		req := testkit.Must(l.Accept(ctx))(t)
 		if req.RemoteAddr().Port() != c.LocalAddr().(*net.TCPAddr).AddrPort().Port() {
 			t.Fatalf("a request of %v, which sent none in full", req.RemoteAddr())
 		}
@@ -160,7 +161,7 @@ func TestConnClientGoesAway(t *testing.T) {
 		conn, err := req.Accept(ctx, nil)
 		if err == nil {
 			t.Errorf("the client %s before Accept: accepted", how)
-			ok(t, conn.Close())
+			testkit.OK(t, conn.Close())
 		}
 		if !onKernel() {
 			wantErr(t, "Accept of one that "+how, err, syscall.ECONNRESET, "rdma_accept")
@@ -168,15 +169,15 @@ func TestConnClientGoesAway(t *testing.T) {
 		t.Log(err)
 
 		c = dial(request)
-		req = must[*rdmacm.Request](t)(l.Accept(ctx))
-		conn = must[*rdmacm.Conn](t)(req.Accept(ctx, nil))
+		req = testkit.Must(l.Accept(ctx))(t)
+		conn = testkit.Must(req.Accept(ctx, nil))(t)
 		readRequest(c) // the Reply is as long
 		leave(c)
-		ok(t, conn.Wait(ctx))
-		ok(t, conn.Close())
+		testkit.OK(t, conn.Wait(ctx))
+		testkit.OK(t, conn.Close())
 
 		c = dial(request)
-		req = must[*rdmacm.Request](t)(l.Accept(ctx))
+		req = testkit.Must(l.Accept(ctx))(t)
 		leave(c)
 		time.Sleep(100 * time.Millisecond)
 		err = req.Reject([]byte("too late"))
@@ -186,10 +187,10 @@ func TestConnClientGoesAway(t *testing.T) {
 		t.Log(err)
 	}
 	served := serve(t, ctx, l)
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
-	ok(t, c.Shutdown(ctx))
-	ok(t, c.Close())
-	ok(t, l.Close())
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
+	testkit.OK(t, c.Shutdown(ctx))
+	testkit.OK(t, c.Close())
+	testkit.OK(t, l.Close())
 	served()
 }
 
@@ -218,26 +219,26 @@ func TestConnIDOptions(t *testing.T) {
 	setup := func(id *rdmacm.ID) error {
 		return errors.Join(id.SetOption(rdmacm.OptionTOS, 10<<2), id.SetOption(rdmacm.OptionReuseAddr, 1), id.SetOption(rdmacm.OptionAFOnly, 1))
 	}
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, &rdmacm.ListenConfig{Setup: setup}))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, &rdmacm.ListenConfig{Setup: setup}))(t)
 	wait := serve(t, ctx, l)
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Setup: setup}))
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), &rdmacm.ConnConfig{Setup: setup}))(t)
 	wantErr(t, "AFONLY when it is too late", c.ID().SetOption(rdmacm.OptionAFOnly, 1), syscall.EINVAL, "rdma_set_option")
-	ok(t, c.Shutdown(ctx))
-	ok(t, c.Close())
+	testkit.OK(t, c.Shutdown(ctx))
+	testkit.OK(t, c.Close())
 
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
-	id := must[*rdmacm.ID](t)(ch.CreateID(nil))
+	ch := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
+	id := testkit.Must(ch.CreateID(nil))(t)
 	wantErr(t, "TOS 256", id.SetOption(rdmacm.OptionTOS, 256), syscall.EINVAL, "RDMA_OPTION_ID_TOS")
 	wantErr(t, "AFONLY 2", id.SetOption(rdmacm.OptionAFOnly, 2), syscall.EINVAL)
 	wantErr(t, "no option", id.SetOption(99, 0), syscall.ENOSYS)
 	if err := id.SetOption(rdmacm.OptionAckTimeout, 14); onKernel() {
-		ok(t, err)
+		testkit.OK(t, err)
 	} else {
 		wantErr(t, "ACK timeout", err, errors.ErrUnsupported, "UserTimeout")
 	}
-	ok(t, id.Close())
-	ok(t, ch.Close())
-	ok(t, l.Close())
+	testkit.OK(t, id.Close())
+	testkit.OK(t, ch.Close())
+	testkit.OK(t, l.Close())
 	wait()
 }
 
@@ -248,59 +249,59 @@ func TestConnIDOptions(t *testing.T) {
 func TestConnSecondBind(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	ch := must[*rdmacm.EventChannel](t)(rdmacm.CreateEventChannel(vctx))
+	ch := testkit.Must(rdmacm.CreateEventChannel(vctx))(t)
 	newID := func(share bool) *rdmacm.ID {
-		id := must[*rdmacm.ID](t)(ch.CreateID(nil))
+		id := testkit.Must(ch.CreateID(nil))(t)
 		if share {
-			ok(t, id.SetOption(rdmacm.OptionReuseAddr, 1))
+			testkit.OK(t, id.SetOption(rdmacm.OptionReuseAddr, 1))
 		}
 		return id
 	}
 	first := newID(false)
-	ok(t, first.BindAddr(addr))
+	testkit.OK(t, first.BindAddr(addr))
 	addr = netip.AddrPortFrom(addr.Addr(), first.LocalAddr().Port()) // which was chosen
 	refused := func(what string, share bool) {
 		t.Helper()
 		id := newID(share)
 		wantErr(t, what, id.BindAddr(addr), syscall.EADDRINUSE, "rdma_bind_addr")
-		ok(t, id.Close())
+		testkit.OK(t, id.Close())
 	}
 	refused("second bind", false)
 	refused("second bind, of one that would share", true)
-	ok(t, first.Close())
+	testkit.OK(t, first.Close())
 
 	first = newID(false)
-	ok(t, first.BindAddr(addr)) // by its number
+	testkit.OK(t, first.BindAddr(addr)) // by its number
 	refused("second bind of a port with a number", false)
 	refused("the same, of one that would share", true)
-	ok(t, first.Close())
+	testkit.OK(t, first.Close())
 
 	first, second := newID(true), newID(true)
-	ok(t, first.BindAddr(addr))
-	ok(t, second.BindAddr(addr))
+	testkit.OK(t, first.BindAddr(addr))
+	testkit.OK(t, second.BindAddr(addr))
 	if onKernel() { // Linux' TCP can't tell the engine from whom it shares the address
 		refused("third bind, of one that does not share", false)
 	}
 	if onKernel() { // nobody can listen on an address that somebody shares
 		wantErr(t, "listening where it is shared", first.Listen(0), syscall.EADDRINUSE)
 	} else {
-		ok(t, first.Listen(0))
+		testkit.OK(t, first.Listen(0))
 		wantErr(t, "second listener", second.Listen(0), syscall.EADDRINUSE)
 		refused("beside a listener", true)
 	}
-	ok(t, second.Close())
-	ok(t, first.Close())
+	testkit.OK(t, second.Close())
+	testkit.OK(t, first.Close())
 
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	wait := serve(t, ctx, l)
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(ctx, vctx, l.Addr(), nil))
-	ok(t, c.Shutdown(ctx))
-	ok(t, c.Close())
-	ok(t, l.Close())
+	c := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
+	testkit.OK(t, c.Shutdown(ctx))
+	testkit.OK(t, c.Close())
+	testkit.OK(t, l.Close())
 	wait()
 	again := newID(false)
-	ok(t, again.BindAddr(addr))
-	ok(t, again.Listen(0))
-	ok(t, again.Close())
-	ok(t, ch.Close())
+	testkit.OK(t, again.BindAddr(addr))
+	testkit.OK(t, again.Listen(0))
+	testkit.OK(t, again.Close())
+	testkit.OK(t, ch.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -13,7 +14,7 @@ import (
 func TestWriteStateMeanwhile(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
-	l := must[*rdmacm.Listener](t)(rdmacm.Listen(ctx, vctx, addr, nil))
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
 	ibverbs.TraceObjects(true)
 	defer ibverbs.TraceObjects(false)
 	var servers, clients, lookers sync.WaitGroup
@@ -82,10 +83,10 @@ func TestWriteStateMeanwhile(t *testing.T) {
 	clients.Wait()
 	close(over)
 	lookers.Wait()
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	servers.Wait()
 	// Dial sends one Write by itself.
-	if st := must[ibverbs.DeviceStats](t)(vctx.Stats()); st.Sent.Write.Messages != 4*10*(1+2) {
+	if st := testkit.Must(vctx.Stats())(t); st.Sent.Write.Messages != 4*10*(1+2) {
 		t.Errorf("%d Writes sent", st.Sent.Write.Messages)
 	}
 }

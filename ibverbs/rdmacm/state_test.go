@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -16,27 +17,27 @@ import (
 // side has posted before the peer's first message.
 func TestWriteState(t *testing.T) {
 	vctx, err := ibverbs.Open(engine.New(nil), "")
-	ok(t, err)
+	testkit.OK(t, err)
 	defer vctx.Close()
 	ctx := context.Background()
 	l, err := rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), nil)
-	ok(t, err)
+	testkit.OK(t, err)
 	defer l.Close()
 	ibverbs.TraceObjects(true)
 	pd, err := vctx.AllocPD()
 	ibverbs.TraceObjects(false)
-	ok(t, err)
+	testkit.OK(t, err)
 	cq, err := vctx.CreateCQ(16, nil)
-	ok(t, err)
+	testkit.OK(t, err)
 	qp, err := pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq,
 		Cap: ibverbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxRecvSGE: 1}})
-	ok(t, err)
-	ok(t, qp.PostRecv(ibverbs.RecvWR{}))
+	testkit.OK(t, err)
+	testkit.OK(t, qp.PostRecv(ibverbs.RecvWR{}))
 	mr, err := pd.RegMR(make([]byte, 100), ibverbs.AccessLocalWrite)
-	ok(t, err)
+	testkit.OK(t, err)
 
 	var b strings.Builder
-	ok(t, vctx.WriteState(&b))
+	testkit.OK(t, vctx.WriteState(&b))
 	text := regexp.MustCompile(`(?m)^      .*\n`).ReplaceAllString(b.String(), "") // stacks
 	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "ADDR")
 	text = regexp.MustCompile(`qp \d+`).ReplaceAllString(text, "qp N")
@@ -55,17 +56,17 @@ func TestWriteState(t *testing.T) {
 	if got := b.String(); strings.Count(got, "TestWriteState") != 1 {
 		t.Errorf("the stack of the PD alone was asked for:\n%s", got)
 	}
-	ok(t, mr.Close())
-	ok(t, qp.Close())
-	ok(t, cq.Close())
-	ok(t, pd.Close())
+	testkit.OK(t, mr.Close())
+	testkit.OK(t, qp.Close())
+	testkit.OK(t, cq.Close())
+	testkit.OK(t, pd.Close())
 	b.Reset()
-	ok(t, vctx.WriteState(&b))
+	testkit.OK(t, vctx.WriteState(&b))
 	if strings.Contains(b.String(), "pd of") || strings.Contains(b.String(), "qp ") {
 		t.Errorf("closed objects are listed:\n%s", b.String())
 	}
 	st, err := l.Stats()
-	ok(t, err)
+	testkit.OK(t, err)
 	if st != (ibverbs.ListenerStats{MaxPending: 1024}) {
 		t.Errorf("%+v", st)
 	}

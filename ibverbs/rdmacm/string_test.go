@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
@@ -16,12 +17,12 @@ func TestConnString(t *testing.T) {
 	if got := client.String(); !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %q and more", got, want)
 	}
-	ok(t, server.Shutdown(timeout(t)))
-	ok(t, client.Wait(timeout(t)))
+	testkit.OK(t, server.Shutdown(timeout(t)))
+	testkit.OK(t, client.Wait(timeout(t)))
 	if got := client.String(); !onKernel() && !strings.Contains(got, "IBV_QPS_ERR") {
 		t.Errorf("after the end: %q", got)
 	}
-	ok(t, client.Close())
+	testkit.OK(t, client.Close())
 	if got := client.String(); !strings.Contains(got, "(closed)") {
 		t.Errorf("after Close: %q", got)
 	}
@@ -52,7 +53,7 @@ func TestIDString(t *testing.T) {
 	if got := client.ID().String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	ok(t, client.Close())
+	testkit.OK(t, client.Close())
 	for want, id := range map[string]*rdmacm.ID{
 		"cm id of " + device + " (closed)": client.ID(), "nil cm id": nil,
 	} {

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
@@ -19,19 +20,19 @@ func TestConnTakesItsSendCQ(t *testing.T) {
 	own := ibverbs.SendWR{WRID: 1, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled}
 	var wc [4]ibverbs.WC
 
-	ok(t, client.QP().PostSend(own))
+	testkit.OK(t, client.QP().PostSend(own))
 	if n, err := client.SendCQ().PollWait(ctx, wc[:]); n != 1 || err != nil {
 		t.Fatalf("before the first Write: %d completions, %v", n, err)
 	}
-	ok(t, client.Write(ctx, there, sge(t, here, 0, 64)))
-	ok(t, client.QP().PostSend(own))
-	ok(t, client.Read(ctx, sge(t, here, 0, 64), there)) // after it on the engine; a round trip later on siw
+	testkit.OK(t, client.Write(ctx, there, sge(t, here, 0, 64)))
+	testkit.OK(t, client.QP().PostSend(own))
+	testkit.OK(t, client.Read(ctx, sge(t, here, 0, 64), there)) // after it on the engine; a round trip later on siw
 	_, err := client.SendCQ().Poll(wc[:])
 	wantErr(t, "Poll", err, syscall.EBUSY, "ibv_poll_cq cq", "Conn.Do", "ConnConfig.OnSend", "other work that were dropped: 1;")
 	_, err = client.SendCQ().PollWait(ctx, wc[:])
 	wantErr(t, "PollWait", err, syscall.EBUSY, "ConnConfig.OnSend")
-	ok(t, client.Write(ctx, there, sge(t, here, 0, 64)))
-	ok(t, client.Shutdown(ctx)) // its Drain may poll
+	testkit.OK(t, client.Write(ctx, there, sge(t, here, 0, 64)))
+	testkit.OK(t, client.Shutdown(ctx)) // its Drain may poll
 }
 
 // TestReceiverTakesItsCQ: while there is a Receiver, the program's own polls of the CQ fail.
@@ -45,16 +46,16 @@ func TestReceiverTakesItsCQ(t *testing.T) {
 		},
 	})
 	here, _ := memory(t, client, 64)
-	ok(t, client.Send(ctx, sge(t, here, 0, 64)))
+	testkit.OK(t, client.Send(ctx, sge(t, here, 0, 64)))
 	var wc [1]ibverbs.WC
 	_, err := server.RecvCQ().PollWait(ctx, wc[:])
 	wantErr(t, "PollWait", err, syscall.EBUSY, "ibv_poll_cq cq", "Receiver")
-	m := must[rdmacm.Message](t)(rcv.Receive(ctx))
-	ok(t, m.Release())
-	ok(t, client.Shutdown(ctx))
-	ok(t, server.Wait(ctx))
-	ok(t, rcv.Close())
+	m := testkit.Must(rcv.Receive(ctx))(t)
+	testkit.OK(t, m.Release())
+	testkit.OK(t, client.Shutdown(ctx))
+	testkit.OK(t, server.Wait(ctx))
+	testkit.OK(t, rcv.Close())
 	_, err = server.RecvCQ().Poll(wc[:])
-	ok(t, err)
-	ok(t, rcv.Close())
+	testkit.OK(t, err)
+	testkit.OK(t, rcv.Close())
 }

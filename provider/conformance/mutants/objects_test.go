@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/conformance/mutants"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -17,15 +18,15 @@ import (
 // not those of the engine after them.
 func TestSameObjects(t *testing.T) {
 	p := (&mutants.Mutant{Name: soundName}).New(&engine.Options{Network: memnet.New(nil)})
-	d := must(p.Open(""))(t)
+	d := testkit.Must(p.Open(""))(t)
 	closing(t, d)
-	ch := must(d.CreateCompChannel())(t)
+	ch := testkit.Must(d.CreateCompChannel())(t)
 	closing(t, ch)
-	cq := must(d.CreateCQ(provider.CQInitAttr{CQE: 8, Channel: ch, Cookie: "cq"}))(t)
+	cq := testkit.Must(d.CreateCQ(provider.CQInitAttr{CQE: 8, Channel: ch, Cookie: "cq"}))(t)
 	closing(t, cq)
-	pd := must(d.AllocPD())(t)
+	pd := testkit.Must(d.AllocPD())(t)
 	closing(t, pd)
-	qp := must(pd.CreateQP(provider.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Cookie: "qp"}))(t)
+	qp := testkit.Must(pd.CreateQP(provider.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: provider.QPCap{MaxSendWR: 1, MaxRecvWR: 1}, Cookie: "qp"}))(t)
 	closing(t, qp)
 	if _, init, err := qp.Query(); err != nil || init.SendCQ != cq || init.RecvCQ != cq {
 		t.Errorf("the QP's CQs are %v and %v, error %v", init.SendCQ, init.RecvCQ, err)
@@ -47,11 +48,11 @@ func TestSameObjects(t *testing.T) {
 		t.Errorf("the channel tells of %v, error %v", got, err)
 	}
 
-	events := must(d.CreateEventChannel())(t)
+	events := testkit.Must(d.CreateEventChannel())(t)
 	closing(t, events)
-	other := must(d.CreateEventChannel())(t)
+	other := testkit.Must(d.CreateEventChannel())(t)
 	closing(t, other)
-	id := must(events.CreateID("id"))(t)
+	id := testkit.Must(events.CreateID("id"))(t)
 	closing(t, id)
 	if err := id.Migrate(other); err != nil {
 		t.Fatal(err)
@@ -67,17 +68,6 @@ func TestSameObjects(t *testing.T) {
 	defer stop()
 	if e, err := d.AsyncEvent(short); !errors.Is(err, context.DeadlineExceeded) || e.QP != nil || e.CQ != nil {
 		t.Errorf("the asynchronous event is %+v, error %v", e, err)
-	}
-}
-
-// must ends the test on an error.
-func must[V any](v V, err error) func(*testing.T) V {
-	return func(t *testing.T) V {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 )
 
@@ -23,25 +24,18 @@ func newWorld(t *testing.T, poll load.Poll, crc bool) *world {
 	t.Helper()
 	ctx := context.Background()
 	at, err := device(crc, "", 0)
-	ok(t, err)
-	t.Cleanup(func() { ok(t, at.Close()) })
+	testkit.OK(t, err)
+	t.Cleanup(func() { testkit.OK(t, at.Close()) })
 	s, err := serve(ctx, at, poll)
-	ok(t, err)
-	t.Cleanup(func() { ok(t, s.close()) })
+	testkit.OK(t, err)
+	t.Cleanup(func() { testkit.OK(t, s.close()) })
 	from, err := device(crc, "", -1)
-	ok(t, err)
-	t.Cleanup(func() { ok(t, from.Close()) })
+	testkit.OK(t, err)
+	t.Cleanup(func() { testkit.OK(t, from.Close()) })
 	client, err := dial(ctx, from, s.victim.Addr(), false)
-	ok(t, err)
-	t.Cleanup(func() { ok(t, client.close()) })
+	testkit.OK(t, err)
+	t.Cleanup(func() { testkit.OK(t, client.close()) })
 	return &world{s, client}
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // until waits until done reports true; what says what that means.
@@ -105,9 +99,9 @@ func TestKinds(t *testing.T) {
 				w := newWorld(t, poll, kind != Zero) // and one without CRC
 				began := time.Now()
 				h, err := begin(ctx, w.server.others.Addr(), kind, 2, kind != Zero, "")
-				ok(t, err)
+				testkit.OK(t, err)
 				p, err := w.client.pings(ctx, 50*time.Millisecond, time.Millisecond)
-				ok(t, err)
+				testkit.OK(t, err)
 				if p.N == 0 || p.RTT.Median <= 0 || p.Request.Median <= 0 || p.Request.Median > p.RTT.Max {
 					t.Errorf("round trips %+v", p)
 				}
@@ -129,7 +123,7 @@ func TestKinds(t *testing.T) {
 // A peer whose connection the server closes connects again, and that is counted.
 func TestPeersComeAgain(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	testkit.OK(t, err)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -146,7 +140,7 @@ func TestPeersComeAgain(t *testing.T) {
 	h.tasks.Go(func() { h.peer(ctx, Zero, 0) })
 	until(t, "three attempts", func() bool { return h.counts.cut.Load() >= 3 })
 	h.end()
-	ok(t, l.Close())
+	testkit.OK(t, l.Close())
 	if n := h.counts.connections.Load(); n != 0 {
 		t.Errorf("%d connections count as established, and none had a Reply", n)
 	}
@@ -158,18 +152,18 @@ func TestPeersComeAgain(t *testing.T) {
 // The segments of a peer with tiny ones are tiny at the server as well.
 func TestTinySegments(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
+	testkit.OK(t, err)
 	defer func() { _ = l.Close() }()
 	h := &hostile{addr: l.Addr().(*net.TCPAddr).AddrPort()}
 	c, err := h.connect(t.Context(), socketOf(Tiny))
-	ok(t, err)
+	testkit.OK(t, err)
 	defer func() { _ = c.Close() }()
 	s, err := l.Accept()
-	ok(t, err)
+	testkit.OK(t, err)
 	defer func() { _ = s.Close() }()
 	raw, err := s.(*net.TCPConn).SyscallConn()
-	ok(t, err)
-	ok(t, raw.Control(func(fd uintptr) {
+	testkit.OK(t, err)
+	testkit.OK(t, raw.Control(func(fd uintptr) {
 		if mss, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err != nil || mss > 88 {
 			t.Errorf("the server's MSS is %d, %v; want at most 88", mss, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -210,13 +211,13 @@ func TestReport(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	ok(t, rep.Markdown(&b))
+	testkit.OK(t, rep.Markdown(&b))
 	for _, part := range []string{"| reader | 1 | block |", "| zero | 64 | block |", "| crc | off |", "| ird | 128 |"} {
 		if !strings.Contains(b.String(), part) {
 			t.Errorf("no %q in:\n%s", part, &b)
 		}
 	}
-	ok(t, rep.WriteSVGs(t.TempDir()))
+	testkit.OK(t, rep.WriteSVGs(t.TempDir()))
 }
 
 func TestCheck(t *testing.T) {
@@ -224,7 +225,7 @@ func TestCheck(t *testing.T) {
 		Kinds: Kinds(), Peers: []int{1, MaxPeers}, Polls: []load.Poll{load.Spin},
 		Rounds: 1, Time: time.Second, ServerCPU: 1,
 	}
-	ok(t, good.Check())
+	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(*Config){
 		`kind "loud"`:         func(c *Config) { c.Kinds = []Kind{"loud"} },
 		`kind "idle"`:         func(c *Config) { c.Kinds = []Kind{Idle} },
