@@ -9,14 +9,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
 // withAtomics is a region of p that a's atomic operations may change.
 func withAtomics(t *testing.T, p *side, buf []byte) provider.MR {
 	t.Helper()
-	mr, err := p.pd.RegMR(buf, allRights|provider.AccessRemoteAtomic)
-	must(t, mr, err)
+	mr := testkit.Must(p.pd.RegMR(buf, allRights|provider.AccessRemoteAtomic))(t)
 	t.Cleanup(func() { closeAll(t, mr) })
 	return mr
 }

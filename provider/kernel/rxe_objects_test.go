@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -25,8 +26,7 @@ func testRxeDevice(t *testing.T) {
 	if info.Provider != "kernel" || info.NodeType != provider.NodeCA || info.Transport != provider.TransportIB || info.NodeGUID == 0 || info.Netdev == "" {
 		t.Errorf("Devices: %+v", info)
 	}
-	dev, err := New().Open(info.Name)
-	must(t, dev, err)
+	dev := testkit.Must(New().Open(info.Name))(t)
 	defer closeAll(t, dev)
 	attr, err := dev.Query()
 	if err != nil || attr.NodeGUID != info.NodeGUID || attr.MaxQP == 0 || attr.MaxSGE < 4 || attr.MaxSGERd < 2 || attr.MaxQPRdAtom == 0 || attr.PhysPortCnt != 1 || attr.NumCompVectors < 1 {
@@ -61,10 +61,8 @@ func testRxePkeys(t *testing.T) {
 // The GID table has the addresses of the interface, an IPv4 address in IPv6's form.
 func testRxeGIDs(t *testing.T) {
 	s := newSide(t)
-	infos, err := New().Devices()
-	must(t, infos, err)
-	netdev, err := net.InterfaceByName(infos[0].Netdev)
-	must(t, netdev, err)
+	infos := testkit.Must(New().Devices())(t)
+	netdev := testkit.Must(net.InterfaceByName(infos[0].Netdev))(t)
 	table, err := s.dev.QueryGIDTable()
 	if err != nil || len(table) < 2 {
 		t.Fatalf("%+v, %v", table, err)
@@ -124,8 +122,7 @@ func testRxeDrain(t *testing.T) {
 // that was in ERR serves a second connection.
 func testRxeStates(t *testing.T) {
 	s := newSide(t)
-	made, err := s.pd.CreateQP(s.qpInit())
-	s.qp = must(t, made, err)
+	s.qp = testkit.Must(s.pd.CreateQP(s.qpInit()))(t)
 	state := func(want provider.QPState) {
 		t.Helper()
 		if attr, _, err := s.qp.Query(); err != nil || attr.State != want {
@@ -193,9 +190,9 @@ func testRxeStates(t *testing.T) {
 func testRxeAttributes(t *testing.T) {
 	a, p := connected(t)
 	attr, _, err := a.qp.Query()
-	must(t, attr, err)
+	testkit.OK(t, err)
 	peer, _, err := p.qp.Query()
-	must(t, peer, err)
+	testkit.OK(t, err)
 	if attr.DestQPN != p.qp.QPN() || peer.DestQPN != a.qp.QPN() || attr.PathMTU < 256 || attr.PathMTU != peer.PathMTU || attr.PortNum != 1 || attr.PkeyIndex != 0 {
 		t.Errorf("QP %d: %+v; its peer %d: %+v", a.qp.QPN(), attr, p.qp.QPN(), peer)
 	}
@@ -222,18 +219,15 @@ func testRxeAttributes(t *testing.T) {
 
 func testRxeIova(t *testing.T) {
 	a, p := connected(t)
-	buf, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	must(t, buf, err)
+	buf := testkit.Must(unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
 	defer func() {
 		if err := unix.Munmap(buf); err != nil {
 			t.Error(err)
 		}
 	}()
-	zero, err := p.pd.RegMR(buf, allRights|provider.AccessZeroBased)
-	must(t, zero, err)
+	zero := testkit.Must(p.pd.RegMR(buf, allRights|provider.AccessZeroBased))(t)
 	const at = 0x7000_0000_0000
-	iova, err := p.pd.RegMRIova(buf, at, allRights)
-	must(t, iova, err)
+	iova := testkit.Must(p.pd.RegMRIova(buf, at, allRights))(t)
 	if zero.Addr() != 0 || iova.Addr() != at {
 		t.Errorf("the regions begin at %#x and %#x", zero.Addr(), iova.Addr())
 	}
@@ -251,7 +245,7 @@ func testRxeIova(t *testing.T) {
 		t.Errorf("%q was written", got)
 	}
 	// An address that is not like the memory's within a page.
-	_, err = p.pd.RegMRIova(buf, at+1, allRights)
+	_, err := p.pd.RegMRIova(buf, at+1, allRights)
 	wantErrno(t, "an address within a page of memory that begins one", err, syscall.EINVAL)
 	closeAll(t, zero, iova)
 }
@@ -270,8 +264,7 @@ func testRxeRereg(t *testing.T) {
 // A CQ grows and shrinks with completions in it.
 func testRxeResize(t *testing.T) {
 	a, p := newSide(t), newSide(t)
-	cq, err := a.dev.CreateCQ(provider.CQInitAttr{CQE: 4})
-	must(t, cq, err)
+	cq := testkit.Must(a.dev.CreateCQ(provider.CQInitAttr{CQE: 4}))(t)
 	closeAll(t, a.cq)
 	a.cq = cq
 	establish(t, a, p)
@@ -310,8 +303,8 @@ func testRxeResize(t *testing.T) {
 // An SRQ through libibverbs' own calls: query, limit with its event, resize.
 func testRxeSRQ(t *testing.T) {
 	a, p := newSide(t), newSide(t)
-	srq, err := p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 40, MaxSGE: 2, Limit: 30}, Cookie: p})
-	p.srq = must(t, srq, err)
+	srq := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 40, MaxSGE: 2, Limit: 30}, Cookie: p}))(t)
+	p.srq = srq
 	attr, err := srq.Query()
 	if err != nil || attr.MaxWR < 40 || attr.MaxSGE < 2 || attr.Limit != 0 {
 		t.Errorf("Query: %+v, %v", attr, err)

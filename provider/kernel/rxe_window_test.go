@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -16,16 +17,14 @@ import (
 // bound.
 func bindable(t *testing.T, s *side) provider.MR {
 	t.Helper()
-	mr, err := s.pd.RegMR(s.buf[:8192], provider.AccessLocalWrite|provider.AccessMWBind)
-	must(t, mr, err)
+	mr := testkit.Must(s.pd.RegMR(s.buf[:8192], provider.AccessLocalWrite|provider.AccessMWBind))(t)
 	t.Cleanup(func() { closeAll(t, mr) })
 	return mr
 }
 
 func window(t *testing.T, s *side, typ provider.MWType) provider.MW {
 	t.Helper()
-	w, err := s.pd.AllocMW(typ)
-	must(t, w, err)
+	w := testkit.Must(s.pd.AllocMW(typ))(t)
 	t.Cleanup(func() { closeAll(t, w) })
 	return w
 }
@@ -133,11 +132,9 @@ func testRxeWindows(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		a, p := connected(t)
 		one, two, mr := window(t, a, provider.MWType1), window(t, a, provider.MWType2), bindable(t, a)
-		other, err := a.dev.AllocPD()
-		must(t, other, err)
+		other := testkit.Must(a.dev.AllocPD())(t)
 		defer closeAll(t, other)
-		theirs, err := other.RegMR(make([]byte, 4096), provider.AccessMWBind)
-		must(t, theirs, err)
+		theirs := testkit.Must(other.RegMR(make([]byte, 4096), provider.AccessMWBind))(t)
 		defer closeAll(t, theirs)
 		info := provider.MWBindInfo{LKey: mr.LKey(), Addr: mr.Addr(), Length: 8}
 		bind := func(key uint32, info *provider.MWBindInfo) error {
@@ -163,7 +160,7 @@ func testRxeWindows(t *testing.T) {
 		} {
 			wantErrno(t, c.name, c.err, c.want)
 		}
-		_, err = a.pd.AllocMW(7)
+		_, err := a.pd.AllocMW(7)
 		wantErrno(t, "a type that there is not", err, syscall.EINVAL)
 		_, err = a.pd.AllocFastRegMR(4096)
 		if !errors.Is(err, errors.ErrUnsupported) {
@@ -255,8 +252,7 @@ func testRxeUnbound(t *testing.T) {
 		for done := false; !done; { // on one of the two
 			for _, s := range []*side{p, other} {
 				var wc [1]provider.WC
-				n, err := s.cq.Poll(wc[:])
-				must(t, n, err)
+				n := testkit.Must(s.cq.Poll(wc[:]))(t)
 				if n > 0 && wc[0].Status != provider.WCSuccess {
 					t.Fatalf("the invalidation: %+v", wc[0])
 				}

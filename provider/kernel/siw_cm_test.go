@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -180,8 +181,7 @@ func testWrongState(t *testing.T) {
 	closeAll(t, id)
 
 	// A QP that is not in RTS.
-	qp, err := s.pd.CreateQP(s.qpInit())
-	must(t, qp, err)
+	qp := testkit.Must(s.pd.CreateQP(s.qpInit()))(t)
 	n, err := qp.PostSend([]provider.SendWR{{Opcode: provider.WRSend, SGList: []provider.SGE{s.sge(0, 8)}}})
 	wantErrno(t, "PostSend before the connection", err, syscall.EINVAL)
 	if n != 0 {
@@ -195,16 +195,14 @@ func testExternalQP(t *testing.T) {
 	a, p := newSide(t), newSide(t)
 	l := p.listen()
 	a.resolve(l.LocalAddr())
-	qp, err := a.pd.CreateQP(a.qpInit())
-	a.qp = must(t, qp, err)
+	a.qp = testkit.Must(a.pd.CreateQP(a.qpInit()))(t)
 	param := depth
 	param.QP = a.qp
 	if err := a.id.Connect(param); err != nil {
 		t.Fatal(err)
 	}
 	p.id = p.want("at the listener", provider.CMConnectRequest).ID
-	qp, err = p.pd.CreateQP(p.qpInit())
-	p.qp = must(t, qp, err)
+	p.qp = testkit.Must(p.pd.CreateQP(p.qpInit()))(t)
 	param.QP = p.qp
 	if err := p.id.Accept(param); err != nil {
 		t.Fatal(err)
@@ -229,8 +227,7 @@ func testMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.id = p.want("at the listener", provider.CMConnectRequest).ID
-	other, err := p.dev.CreateEventChannel()
-	must(t, other, err)
+	other := testkit.Must(p.dev.CreateEventChannel())(t)
 	if err := p.id.Migrate(other); err != nil {
 		t.Fatal(err)
 	}
@@ -329,8 +326,7 @@ func testAbandonedConnect(t *testing.T) {
 		param := depth
 		if c.name == "by closing the id" {
 			// An id with a QP of its own can't be closed before it.
-			qp, err := s.pd.CreateQP(s.qpInit())
-			s.qp = must(t, qp, err)
+			s.qp = testkit.Must(s.pd.CreateQP(s.qpInit()))(t)
 			param.QP = s.qp
 		} else {
 			s.createQP()

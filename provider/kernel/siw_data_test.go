@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -45,8 +46,7 @@ func testSend(t *testing.T) {
 func testSendWithInvalidate(t *testing.T) {
 	a, p := connected(t)
 	extra := make([]byte, 64)
-	mr, err := p.pd.RegMR(extra, allRights)
-	must(t, mr, err)
+	mr := testkit.Must(p.pd.RegMR(extra, allRights))(t)
 	defer closeAll(t, mr)
 
 	write := provider.SendWR{

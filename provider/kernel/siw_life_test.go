@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -37,8 +38,7 @@ func testDevice(t *testing.T) {
 	if info.Provider != "kernel" || info.NodeType != provider.NodeRNIC || info.Transport != provider.TransportIWARP || info.NodeGUID == 0 || info.Netdev == "" {
 		t.Errorf("Devices: %+v", info)
 	}
-	dev, err := New().Open(info.Name)
-	must(t, dev, err)
+	dev := testkit.Must(New().Open(info.Name))(t)
 	defer closeAll(t, dev)
 	attr, err := dev.Query()
 	if err != nil || attr.NodeGUID != info.NodeGUID || attr.MaxQP == 0 || attr.MaxSGE < 4 || attr.MaxQPRdAtom == 0 || attr.PhysPortCnt != 1 || attr.MaxInline != siwMaxInline {
@@ -243,11 +243,11 @@ func testMemlock(t *testing.T) {
 		testMemlockLimit(t)
 		return
 	}
-	exe, err := os.Executable()
-	must(t, exe, err)
+	exe := testkit.Must(os.Executable())(t)
 	cmd := exec.Command(exe, "-test.v", "-test.run=^TestSiw$/^memory_lock_limit$")
 	cmd.Env = append(os.Environ(), "GOVS_MEMLOCK_CHILD=1")
 	var out []byte
+	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -295,8 +295,7 @@ func testCredentials(t *testing.T) {
 		_, err = a.ec.CreateID(nil)
 		wantErrno(t, "CreateID", err, syscall.EACCES)
 		wantErrno(t, "Disconnect", a.id.Disconnect(), syscall.EACCES)
-		pd, err := a.dev.AllocPD()
-		closeAll(t, must(t, pd, err))
+		closeAll(t, testkit.Must(a.dev.AllocPD())(t))
 	}()
 	<-done
 	if err := a.id.Disconnect(); err != nil {
@@ -312,10 +311,8 @@ func testRegistration(t *testing.T) {
 	wantErrno(t, "remote write without local write", err, syscall.EINVAL)
 
 	// Off the Go heap.
-	mem, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	must(t, mem, err)
-	mr, err := s.pd.RegMR(mem, allRights|provider.AccessRemoteInvalidate)
-	must(t, mr, err)
+	mem := testkit.Must(unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
+	mr := testkit.Must(s.pd.RegMR(mem, allRights|provider.AccessRemoteInvalidate))(t)
 	if mr.Len() != 8192 || mr.LKey() == 0 || mr.RKey() == 0 || mr.Access() != allRights|provider.AccessRemoteInvalidate {
 		t.Errorf("%d octets, lkey %#x, rkey %#x, access %s", mr.Len(), mr.LKey(), mr.RKey(), mr.Access())
 	}
@@ -339,8 +336,7 @@ func testForgottenRegion(t *testing.T) {
 			b [4096]byte
 		}{p: new(int)}
 		v.b[0] = 42
-		mr, err := s.pd.RegMR(v.b[:], allRights)
-		must(t, mr, err)
+		testkit.Must(s.pd.RegMR(v.b[:], allRights))(t)
 	}()
 	for range 3 {
 		runtime.GC() // a runtime.Pinner that is garbage while it pins ends the process

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -149,10 +150,9 @@ func testSignals(t *testing.T) {
 // A QP may do without receives. libsiw alone fails to make one.
 func testNoReceiveQueue(t *testing.T) {
 	s := newSide(t)
-	qp, err := s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1}})
-	must(t, qp, err)
+	qp := testkit.Must(s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1}}))(t)
 	closeAll(t, qp)
-	_, err = s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq})
+	_, err := s.pd.CreateQP(provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq})
 	wantErrno(t, "a QP without queues", err, syscall.EINVAL)
 
 	verbs, c := s.pd.(*pd).c, s.cq.(*cq).c

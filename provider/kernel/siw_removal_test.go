@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/provider"
 )
@@ -33,10 +34,8 @@ func TestSiwRemoval(t *testing.T) {
 	// This process opens no device, or the removal would wait for it as well.
 	child := exec.Command(os.Args[0], "-test.run=^TestSiwRemoval$", "-test.v")
 	child.Env = append(os.Environ(), "GOVS_REMOVED=1")
-	stdin, err := child.StdinPipe()
-	must(t, stdin, err)
-	stdout, err := child.StdoutPipe()
-	must(t, stdout, err)
+	stdin := testkit.Must(child.StdinPipe())(t)
+	stdout := testkit.Must(child.StdoutPipe())(t)
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +99,8 @@ func beRemoved(t *testing.T) {
 	fmt.Println("open")
 	ctx, cancel := context.WithTimeout(events, 2*time.Minute)
 	defer cancel()
-	ev, err := s.ec.Next(ctx)
-	if must(t, ev, err); ev.Type != provider.CMDeviceRemoval || ev.ID != l {
+	ev := testkit.Must(s.ec.Next(ctx))(t)
+	if ev.Type != provider.CMDeviceRemoval || ev.ID != l {
 		t.Errorf("%s of %v, want the removal of the listener", ev.Type, ev.ID)
 	}
 	fmt.Println(provider.CMDeviceRemoval)

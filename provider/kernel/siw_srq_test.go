@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -28,8 +29,8 @@ func (s *side) noEvent(what string) {
 // tested in package ibverbs, on siw and on the engine.
 func testSRQ(t *testing.T) {
 	a, p := newSide(t), newSide(t)
-	srq, err := p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 40, MaxSGE: 2, Limit: 40}, Cookie: p})
-	p.srq = must(t, srq, err)
+	srq := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 40, MaxSGE: 2, Limit: 40}, Cookie: p}))(t)
+	p.srq = srq
 	if srq.Cookie() != any(p) {
 		t.Error("the SRQ lost its cookie")
 	}
@@ -110,10 +111,9 @@ func testSRQ(t *testing.T) {
 // QP with an SRQ that is in the error state.
 func testNoLastWQE(t *testing.T) {
 	a, p := newSide(t), newSide(t)
-	srq, err := p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}})
-	p.srq = must(t, srq, err)
-	n, err := srq.PostRecv([]provider.RecvWR{{WRID: 1, SGList: []provider.SGE{p.sge(0, 8)}}})
-	must(t, n, err)
+	srq := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+	p.srq = srq
+	testkit.Must(srq.PostRecv([]provider.RecvWR{{WRID: 1, SGList: []provider.SGE{p.sge(0, 8)}}}))(t)
 	establish(t, a, p)
 	defer closeAll(t, srq)
 	defer closeAll(t, a.qp, p.qp, a.id, p.id)
@@ -127,8 +127,8 @@ func testNoLastWQE(t *testing.T) {
 // What the provider spares its users.
 func testSRQWithoutHelp(t *testing.T) {
 	a, p := newSide(t), newSide(t)
-	made, err := p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}})
-	p.srq = must(t, made, err)
+	made := testkit.Must(p.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+	p.srq = made
 	defer func() { closeAll(t, made) }()
 	c := made.(*srq).c
 	if _, err := c.Query(); err != syscall.EOPNOTSUPP {
@@ -137,7 +137,7 @@ func testSRQWithoutHelp(t *testing.T) {
 	if err := c.Modify(ibv.SRQAttr{MaxWR: 8}, uint32(provider.SRQAttrMaxWR)); err != syscall.EOPNOTSUPP {
 		t.Errorf("ibv_modify_srq with IBV_SRQ_MAX_WR: %v", err)
 	}
-	err = made.Modify(provider.SRQAttr{MaxWR: 8}, provider.SRQAttrMaxWR)
+	err := made.Modify(provider.SRQAttr{MaxWR: 8}, provider.SRQAttrMaxWR)
 	var unsupported *provider.UnsupportedError
 	if !errors.As(err, &unsupported) || !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("resizing: %v", err)
@@ -152,9 +152,9 @@ func testSRQWithoutHelp(t *testing.T) {
 	armed := &srq{pd: p.pd.(*pd), dev: p.dev.(*device), granted: provider.SRQAttr{MaxWR: 4, MaxSGE: 1}}
 	armed.token = srqs.add(armed)
 	armed.c, err = armed.pd.c.CreateSRQ(&attr, armed.token)
-	must(t, armed, err)
+	testkit.OK(t, err)
 	armed.batch, err = ibv.NewRecvBatch(1, 2)
-	must(t, armed, err)
+	testkit.OK(t, err)
 	p.srq = armed
 	// Two entries are taken where one was asked for.
 	armed.batch.Add(7)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/provider"
 )
@@ -138,32 +139,16 @@ type side struct {
 
 const allRights = provider.AccessLocalWrite | provider.AccessRemoteWrite | provider.AccessRemoteRead
 
-// must returns v if err is nil and ends the test otherwise.
-func must[T any](t *testing.T, v T, err error) T {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
 // newSide opens everything but the id and its QP; the test closes it at its end.
 func newSide(t *testing.T) *side {
 	t.Helper()
 	s := &side{t: t, buf: make([]byte, 1<<20)}
-	var err error
-	s.dev, err = New().Open("")
-	must(t, s.dev, err)
-	s.pd, err = s.dev.AllocPD()
-	must(t, s.pd, err)
-	s.ch, err = s.dev.CreateCompChannel()
-	must(t, s.ch, err)
-	s.cq, err = s.dev.CreateCQ(provider.CQInitAttr{CQE: 256, Channel: s.ch, Cookie: s})
-	must(t, s.cq, err)
-	s.ec, err = s.dev.CreateEventChannel()
-	must(t, s.ec, err)
-	s.mr, err = s.pd.RegMR(s.buf, allRights)
-	must(t, s.mr, err)
+	s.dev = testkit.Must(New().Open(""))(t)
+	s.pd = testkit.Must(s.dev.AllocPD())(t)
+	s.ch = testkit.Must(s.dev.CreateCompChannel())(t)
+	s.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 256, Channel: s.ch, Cookie: s}))(t)
+	s.ec = testkit.Must(s.dev.CreateEventChannel())(t)
+	s.mr = testkit.Must(s.pd.RegMR(s.buf, allRights))(t)
 	t.Cleanup(func() { closeAll(t, s.mr, s.cq, s.ch, s.pd, s.ec, s.dev) })
 	return s
 }
@@ -209,8 +194,7 @@ func (s *side) resolve(dst netip.AddrPort) {
 
 func (s *side) newID() provider.ID {
 	s.t.Helper()
-	id, err := s.ec.CreateID(s)
-	return must(s.t, id, err)
+	return testkit.Must(s.ec.CreateID(s))(s.t)
 }
 
 // listen makes a listener on a port that is free.
@@ -231,8 +215,7 @@ func (s *side) listen() provider.ID {
 
 func (s *side) createQP() {
 	s.t.Helper()
-	qp, err := s.id.CreateQP(s.pd, s.qpInit())
-	s.qp = must(s.t, qp, err)
+	s.qp = testkit.Must(s.id.CreateQP(s.pd, s.qpInit()))(s.t)
 }
 
 var depth = provider.ConnParam{ResponderResources: 4, InitiatorDepth: 4}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -114,8 +115,7 @@ func testWhyNoDevice(t *testing.T) {
 // copyOfMyself copies the test's program to where everybody may run it.
 func copyOfMyself(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "govs")
-	must(t, dir, err)
+	dir := testkit.Must(os.MkdirTemp("", "govs"))(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
@@ -124,12 +124,10 @@ func copyOfMyself(t *testing.T) string {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	src, err := os.Open("/proc/self/exe")
-	must(t, src, err)
+	src := testkit.Must(os.Open("/proc/self/exe"))(t)
 	defer src.Close()
 	name := filepath.Join(dir, "exe")
-	dst, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755)
-	must(t, dst, err)
+	dst := testkit.Must(os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755))(t)
 	if _, err := io.Copy(dst, src); err != nil {
 		t.Fatal(err)
 	}
