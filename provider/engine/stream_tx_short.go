@@ -12,6 +12,9 @@ import (
 // that the general path (nextMessage, fillWork) doesn't, and leaves to that
 // whatever is not plain: what waits for a Read, what has several SGEs, what can't
 // be sent.
+//
+// The header of a Write or Send is written here and in stream_tx_long.go, because one form for
+// both costs a short message 3 to 5 ns of 55, even if the compiler inlines it.
 
 // fillShort adds the next messages of the send queue for as long as they are
 // Sends and Writes of one FPDU with copied payload. The transmit side is between
