@@ -1,7 +1,11 @@
 // Package testkit has what the tests of all packages need. Only tests import it.
 package testkit
 
-import "testing"
+import (
+	"encoding/hex"
+	"strings"
+	"testing"
+)
 
 // Must returns v, or ends the test if err is not nil. It takes the results of a call directly:
 //
@@ -29,4 +33,10 @@ func OK(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Unhex decodes hex digits, which may have spaces and line ends between them.
+func Unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	return Must(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 }

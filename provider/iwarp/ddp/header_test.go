@@ -2,11 +2,12 @@ package ddp
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // vectors are DDP headers in hex beside what they mean. Those of siw 6.1.192 are
@@ -48,21 +49,12 @@ var vectors = []struct {
 	},
 }
 
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 //rfc:5041 DDP-4.2-01 Tagged header layout of 14 octets
 //rfc:5041 DDP-4.3-01 Untagged header layout of 18 octets
 func TestHeaderVectors(t *testing.T) {
 	for _, v := range vectors {
 		t.Run(v.name, func(t *testing.T) {
-			octets := unhex(t, v.hex)
+			octets := testkit.Unhex(t, v.hex)
 			if got := v.want.AppendTo(nil); !bytes.Equal(got, octets) {
 				t.Errorf("AppendTo = %x, want %x", got, octets)
 			}
@@ -87,7 +79,7 @@ func TestHeaderVectors(t *testing.T) {
 //rfc:5041 DDP-4.4-02 Segment without payload is legal
 func TestParseEveryPrefix(t *testing.T) {
 	for _, v := range vectors {
-		octets := unhex(t, v.hex)
+		octets := testkit.Unhex(t, v.hex)
 		for n := range octets {
 			if _, _, err := Parse(octets[:n]); !errors.Is(err, ErrShortSegment) {
 				t.Errorf("%s: Parse of the first %d of %d octets: %v, want ErrShortSegment", v.name, n, len(octets), err)
@@ -104,7 +96,7 @@ func TestParseEveryPrefix(t *testing.T) {
 // is complete and not before.
 func TestParseHeaderTrickle(t *testing.T) {
 	for _, v := range vectors {
-		header := unhex(t, v.hex)
+		header := testkit.Unhex(t, v.hex)
 		ulpdu := append(header, 0xde, 0xad, 0xbe, 0xef)
 		for n := 0; n <= len(ulpdu); n++ {
 			h, used, err := ParseHeader(ulpdu[:n], len(ulpdu))
@@ -122,7 +114,7 @@ func TestParseHeaderTrickle(t *testing.T) {
 
 // What follows the ULPDU in a receive buffer is no part of it.
 func TestParseHeaderIgnoresNextFrame(t *testing.T) {
-	octets := append(unhex(t, vectors[2].hex), bytes.Repeat([]byte{0xa5}, 64)...)
+	octets := append(testkit.Unhex(t, vectors[2].hex), bytes.Repeat([]byte{0xa5}, 64)...)
 	for _, n := range []int{-1, 0, 1, 13, 14, 17} {
 		if _, used, err := ParseHeader(octets, n); used != 0 || !errors.Is(err, ErrShortSegment) {
 			t.Errorf("ULPDU of %d octets: header of %d, %v; want ErrShortSegment", n, used, err)
@@ -144,7 +136,7 @@ func TestAppendToOverwritesRubbish(t *testing.T) {
 	for _, v := range vectors {
 		buf := bytes.Repeat([]byte{0xa5}, 64)
 		n := len(v.want.AppendTo(buf[:3])) - 3
-		if !bytes.Equal(buf[3:3+n], unhex(t, v.hex)) {
+		if !bytes.Equal(buf[3:3+n], testkit.Unhex(t, v.hex)) {
 			t.Errorf("%s: wrote %x", v.name, buf[3:3+n])
 		}
 		if !bytes.Equal(buf[:3], bytes.Repeat([]byte{0xa5}, 3)) ||
@@ -229,7 +221,7 @@ func octets(t *rapid.T, what string) []byte {
 func TestCodecAllocatesNothing(t *testing.T) {
 	for _, v := range vectors {
 		buf := make([]byte, 0, MaxHeaderLen)
-		ulpdu := unhex(t, v.hex)
+		ulpdu := testkit.Unhex(t, v.hex)
 		h := v.want
 		n := testing.AllocsPerRun(100, func() {
 			buf = h.AppendTo(buf[:0])
@@ -250,7 +242,7 @@ func TestCodecAllocatesNothing(t *testing.T) {
 // parse agrees with a whole one.
 func FuzzParse(f *testing.F) {
 	for _, v := range vectors {
-		octets := unhex(f, v.hex)
+		octets := testkit.Unhex(f, v.hex)
 		f.Add(octets)
 		f.Add(append(octets, "payload"...))
 		f.Add(octets[:len(octets)-1])

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -39,7 +40,7 @@ const figure6 = `
 
 // figureULPDU is the ULPDU of both figures, which differ in the MSN.
 func figureULPDU(t testing.TB, msn byte) []byte {
-	ulpdu := unhex(t, "41 43  00 00 00 00  00 00 00 00  00 00 00 00  00 00 00 00"+
+	ulpdu := testkit.Unhex(t, "41 43  00 00 00 00  00 00 00 00  00 00 00 00  00 00 00 00"+
 		"00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00")
 	ulpdu[13] = msn
 	return ulpdu
@@ -51,7 +52,7 @@ func figureULPDU(t testing.TB, msn byte) []byte {
 //rfc:5044 MPA-4.4-12 Leading marker is covered when it precedes ULPDU_Length
 func TestCRCFigures(t *testing.T) {
 	for _, figure := range []string{figure5, figure6} {
-		wire := unhex(t, figure)
+		wire := testkit.Unhex(t, figure)
 		end := len(wire) - mpa.CRCLen
 		if err := mpa.CheckCRC(mpa.CRC(0, wire[:end]), wire[end:]); err != nil {
 			t.Errorf("CRC over all that precedes it: %v", err)
@@ -70,7 +71,7 @@ func TestCRCFigures(t *testing.T) {
 		}
 	}
 	// Leaving the leading Marker out of figure 5 gives another CRC.
-	wire := unhex(t, figure5)
+	wire := testkit.Unhex(t, figure5)
 	wantError(t, mpa.CheckCRC(mpa.CRC(0, wire[4:48]), wire[48:]), mpa.ErrCRC)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -38,7 +39,7 @@ func fuzzedConfig(n uint64) (c mpa.Config, offer mpa.Offer) {
 // and a peer must understand the frames with which they answer as they do.
 func FuzzStartup(f *testing.F) {
 	for _, v := range startupVectors {
-		f.Add(unhex(f, v.hex), uint64(1), uint64(0))
+		f.Add(testkit.Unhex(f, v.hex), uint64(1), uint64(0))
 	}
 	for i, name := range []string{"siw-rping-initiator.bin", "siw-rping-responder.bin", "siw-send-bw-request.bin"} {
 		f.Add(testdata(f, name)[:24], uint64(i), uint64(3*i))

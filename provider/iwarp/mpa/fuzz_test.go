@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
@@ -12,13 +13,13 @@ import (
 // prefixes of it are short, and that both roles survive whatever comes.
 func FuzzParseFrame(f *testing.F) {
 	for _, v := range startupVectors {
-		f.Add(unhex(f, v.hex))
+		f.Add(testkit.Unhex(f, v.hex))
 	}
 	for _, name := range []string{"siw-rping-initiator.bin", "siw-rping-responder.bin", "siw-send-bw-request.bin"} {
 		f.Add(testdata(f, name)[:24])
 	}
 	f.Add(request(mpa.Enhanced{IRD: 0x3fff, ORD: 0x3fff, A: true, B: true, C: true, D: true}).AppendTo(nil))
-	f.Add(unhex(f, requestKey+"40 01 0201"))
+	f.Add(testkit.Unhex(f, requestKey+"40 01 0201"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
 		frame, n, err := mpa.ParseFrame(b, mpa.KindAny)
@@ -96,7 +97,7 @@ func FuzzReceiver(f *testing.F) {
 	broken := bytes.Clone(run.stream)
 	broken[run.starts[6]+9] ^= 4
 	f.Add(broken, false, true)
-	f.Add(unhex(f, figure5), true, true)
+	f.Add(testkit.Unhex(f, figure5), true, true)
 	f.Add(testdata(f, "siw-rping-initiator.bin")[24:], false, false)
 	f.Fuzz(func(t *testing.T, stream []byte, markers, crc bool) {
 		if len(stream) > 1<<14 {

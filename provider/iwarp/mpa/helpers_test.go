@@ -2,26 +2,14 @@ package mpa_test
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
-
-// unhex turns hex digits, with spaces and line ends between them, into octets.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatalf("bad hex in test: %v", err)
-	}
-	return b
-}
 
 func testdata(t testing.TB, name string) []byte {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
@@ -30,7 +31,7 @@ func TestFramerFigures(t *testing.T) {
 		}
 		return b
 	})
-	if want := unhex(t, figure5); !bytes.Equal(got, want) {
+	if want := testkit.Unhex(t, figure5); !bytes.Equal(got, want) {
 		t.Errorf("figure 5\n% x, want\n% x", got, want)
 	}
 
@@ -40,7 +41,7 @@ func TestFramerFigures(t *testing.T) {
 		t.Fatalf("first FPDU of %d octets, error %v, next at %#x", len(first), err, f.Pos())
 	}
 	got, err = f.AppendFPDU(nil, figureULPDU(t, 2))
-	if want := unhex(t, figure6); err != nil || !bytes.Equal(got, want) {
+	if want := testkit.Unhex(t, figure6); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("figure 6, error %v\n% x, want\n% x", err, got, want)
 	}
 }
@@ -55,8 +56,8 @@ func TestFramerFigure4(t *testing.T) {
 	if _, err := f.AppendFPDU(nil, octets(490)); err != nil || f.Pos() != 500 {
 		t.Fatalf("position %d, error %v", f.Pos(), err)
 	}
-	got, err := f.AppendFPDU(nil, unhex(t, "00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f"))
-	want := unhex(t, `00 10 00 01 02 03 04 05 06 07 08 09
+	got, err := f.AppendFPDU(nil, testkit.Unhex(t, "00 01 02 03 04 05 06 07 08 09 0a 0b 0c 0d 0e 0f"))
+	want := testkit.Unhex(t, `00 10 00 01 02 03 04 05 06 07 08 09
 		00 00 00 0c
 		0a 0b 0c 0d 0e 0f 00 00
 		00 00 00 00`)
@@ -76,7 +77,7 @@ func TestMarkerBetweenFPDUs(t *testing.T) {
 		t.Fatalf("first FPDU of %d octets", len(first))
 	}
 	second, _ := f.AppendFPDU(nil, octets(2))
-	want := unhex(t, "00 00 00 00  00 02 01 02")
+	want := testkit.Unhex(t, "00 00 00 00  00 02 01 02")
 	crc := slowCRC(want)
 	want = append(want, byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24))
 	if !bytes.Equal(second, want) {
@@ -93,7 +94,7 @@ func TestMarkerBetweenPadAndCRC(t *testing.T) {
 	if len(got) != 520 || f.Pos() != 520 {
 		t.Fatalf("FPDU of %d octets", len(got))
 	}
-	if want := unhex(t, "00  00 00 01 fc"); !bytes.Equal(got[511:516], want) {
+	if want := testkit.Unhex(t, "00  00 00 01 fc"); !bytes.Equal(got[511:516], want) {
 		t.Errorf("pad and Marker % x, want % x", got[511:516], want)
 	}
 	crc := slowCRC(got[:516])

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -121,7 +122,7 @@ func TestInitiatorRequest(t *testing.T) {
 		{"peer-to-peer, IRD and ORD left to the ULP", mpa.Config{RTR: mpa.RTRRead}, mpa.Offer{ManualIRD: true, ManualORD: true, PeerToPeer: true}, "50 02 0004 bfff 7fff"},
 		{"revision 1", mpa.Config{Revision: 1}, mpa.Offer{IRD: 5, ORD: 7, PrivateData: pd}, "40 01 0003 616263"},
 	} {
-		want := unhex(t, requestKey+v.hex)
+		want := testkit.Unhex(t, requestKey+v.hex)
 		i := newInitiator(t, v.cfg, v.offer)
 		if got := guarded(t, len(want), i.AppendRequest); !bytes.Equal(got, want) {
 			t.Errorf("%s: Request % x, want % x", v.name, got[16:], want[16:])
@@ -155,12 +156,12 @@ func TestResponderReply(t *testing.T) {
 		{"Markers wanted there", mpa.Config{}, "c0 01 0000", "40 01 0003 616263", "60 01 0003 616263"},
 		{"R and all reserved bits of the Request, which nobody looks at", mpa.Config{}, "6f 02 0000", "40 02 0003 616263", "60 02 0003 616263"},
 	} {
-		q, _, err := newResponder(t, v.cfg).Receive(unhex(t, requestKey+v.request))
+		q, _, err := newResponder(t, v.cfg).Receive(testkit.Unhex(t, requestKey+v.request))
 		if err != nil {
 			t.Errorf("%s: %v", v.name, err)
 			continue
 		}
-		want := unhex(t, replyKey+v.accept)
+		want := testkit.Unhex(t, replyKey+v.accept)
 		got := guarded(t, len(want), func(b []byte) []byte {
 			b, _, err = q.AppendAccept(b, answer)
 			return b
@@ -168,7 +169,7 @@ func TestResponderReply(t *testing.T) {
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: accept % x, want % x, error %v", v.name, got[16:], want[16:], err)
 		}
-		want = unhex(t, replyKey+v.reject)
+		want = testkit.Unhex(t, replyKey+v.reject)
 		got = guarded(t, len(want), func(b []byte) []byte {
 			b, err = q.AppendReject(b, answer)
 			return b

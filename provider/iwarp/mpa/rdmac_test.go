@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -173,7 +174,7 @@ func TestRDMACFrames(t *testing.T) {
 
 func wantOctets(t *testing.T, what string, got []byte, want string) {
 	t.Helper()
-	if !bytes.Equal(got, unhex(t, want)) {
+	if !bytes.Equal(got, testkit.Unhex(t, want)) {
 		t.Errorf("%s: % x, want %s", what, got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -21,11 +22,11 @@ func TestReceiverFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream = append(stream, unhex(t, figure6)...)
+	stream = append(stream, testkit.Unhex(t, figure6)...)
 	if all := ulpdus(t, stream, true, true); !bytes.Equal(all[1], figureULPDU(t, 2)) {
 		t.Errorf("figure 6: ULPDU % x", all[1])
 	}
-	if all := ulpdus(t, unhex(t, figure5), true, true); len(all) != 1 || !bytes.Equal(all[0], figureULPDU(t, 1)) {
+	if all := ulpdus(t, testkit.Unhex(t, figure5), true, true); len(all) != 1 || !bytes.Equal(all[0], figureULPDU(t, 1)) {
 		t.Errorf("figure 5: ULPDU % x", all)
 	}
 }

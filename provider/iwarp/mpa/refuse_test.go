@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -309,7 +310,7 @@ func TestFallback(t *testing.T) {
 		if !ok {
 			t.Fatalf("%v: no second attempt", cause)
 		}
-		if got, want := second.AppendRequest(nil), unhex(t, requestKey+"40 01 0003 616263"); !bytes.Equal(got, want) {
+		if got, want := second.AppendRequest(nil), testkit.Unhex(t, requestKey+"40 01 0003 616263"); !bytes.Equal(got, want) {
 			t.Errorf("second Request % x", got)
 		}
 		if second.Expired(deadline.Add(-1)) || !second.Expired(deadline) {

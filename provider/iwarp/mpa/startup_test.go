@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -50,7 +51,7 @@ var startupVectors = []struct {
 func TestFrameVectors(t *testing.T) {
 	for _, v := range startupVectors {
 		t.Run(v.name, func(t *testing.T) {
-			wire := unhex(t, v.hex)
+			wire := testkit.Unhex(t, v.hex)
 			got := guarded(t, len(wire), v.frame.AppendTo)
 			if !bytes.Equal(got, wire) {
 				t.Errorf("AppendTo\n% x, want\n% x", got, wire)
@@ -106,7 +107,7 @@ func TestFrameSIW(t *testing.T) {
 //rfc:5044 MPA-7.1.2-2-02 Malformed Request: close TCP, leave MPA
 func TestFramePrefixes(t *testing.T) {
 	for _, v := range startupVectors {
-		wire := unhex(t, v.hex)
+		wire := testkit.Unhex(t, v.hex)
 		for n := range wire {
 			f, need, err := mpa.ParseFrame(wire[:n:n], v.frame.Kind)
 			want := mpa.FrameHeaderLen
@@ -245,7 +246,7 @@ func TestEnhancedVectors(t *testing.T) {
 		{"0000 4000", mpa.Enhanced{D: true}},
 		{"8010 c020", mpa.Enhanced{IRD: 16, ORD: 32, A: true, C: true, D: true}},
 	} {
-		wire := unhex(t, v.hex)
+		wire := testkit.Unhex(t, v.hex)
 		if got := guarded(t, 4, v.enhanced.AppendTo); !bytes.Equal(got, wire) {
 			t.Errorf("%+v: AppendTo % x, want % x", v.enhanced, got, wire)
 		}
@@ -258,7 +259,7 @@ func TestEnhancedVectors(t *testing.T) {
 		}
 	}
 	over := mpa.Enhanced{IRD: 0xffff, ORD: 0xc001}.AppendTo(nil)
-	if want := unhex(t, "3fff 0001"); !bytes.Equal(over, want) {
+	if want := testkit.Unhex(t, "3fff 0001"); !bytes.Equal(over, want) {
 		t.Errorf("values above 14 bits: % x, want % x", over, want)
 	}
 }

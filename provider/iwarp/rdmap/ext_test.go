@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"pgregory.net/rapid"
 )
@@ -53,7 +54,7 @@ func TestExtensionsOfAppendixA(t *testing.T) {
 			41 49  00000000  00000000 00000006 00000000
 			0000000000000001`},
 	} {
-		want := unhex(t, tt.hex)
+		want := testkit.Unhex(t, tt.hex)
 		if got := append(tt.h.AppendTo(nil), tt.payload...); !bytes.Equal(got, want) {
 			t.Errorf("%s:\n%x, want\n%x", tt.name, got, want)
 		}
@@ -80,7 +81,7 @@ func TestExtensionsOfAppendixA(t *testing.T) {
 //
 //rfc:7306 EXT-5.2.1-02 Atomic request: reserved bits zero, ignored on receive
 func TestAtomicReservedBits(t *testing.T) {
-	octets := unhex(t, "abcdef12 00000001 00000002 0000000000000003 0000000000000004 0000000000000005 0000000000000006 0000000000000007")
+	octets := testkit.Unhex(t, "abcdef12 00000001 00000002 0000000000000003 0000000000000004 0000000000000005 0000000000000006 0000000000000007")
 	want := AtomicRequest{Reserved: 0xabcdef1, Op: AtomicCmpSwap, ID: 1, STag: 2, TO: 3, Data: 4, Mask: 5, Compare: 6, CompareMask: 7}
 	got, err := ParseAtomicRequest(octets)
 	if err != nil || got != want {

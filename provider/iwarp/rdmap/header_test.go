@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
@@ -41,7 +42,7 @@ func TestSegmentsOfAppendixA(t *testing.T) {
 		{"figure 15, Send with SE and Invalidate", SendHeader(OpSendSEInvalidate, stag, 8, 0, false), "0146 11223344 00000000 00000008 00000000"},
 		{"figure 16, Terminate", TerminateHeader(), "4147 00000000 00000002 00000001 00000000"},
 	} {
-		want := unhex(t, tt.hex)
+		want := testkit.Unhex(t, tt.hex)
 		if got := tt.h.AppendTo(nil); !bytes.Equal(got, want) {
 			t.Errorf("%s: %x, want %x", tt.name, got, want)
 		}

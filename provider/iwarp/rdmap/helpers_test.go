@@ -4,21 +4,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
-	"testing"
 
 	"github.com/govs-rdma/govs/provider/iwarp"
 )
-
-// unhex decodes hex digits, whatever blanks are between them.
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // wire renders an error as the layer/type/code of its Terminate.
 func wire(err error) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
@@ -28,7 +29,7 @@ func TestRDMACHeaders(t *testing.T) {
 		{"Terminate", TerminateHeader(), "4007 00000000 00000002 00000001 00000000"},
 	} {
 		SetRDMAC(&tt.h)
-		if got, want := tt.h.AppendTo(nil), unhex(t, tt.hex); !bytes.Equal(got, want) {
+		if got, want := tt.h.AppendTo(nil), testkit.Unhex(t, tt.hex); !bytes.Equal(got, want) {
 			t.Errorf("%s: %x, want %x", tt.name, got, want)
 		}
 	}

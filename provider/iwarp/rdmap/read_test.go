@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"pgregory.net/rapid"
 )
@@ -17,7 +18,7 @@ const siwReadRequest = "47e2d000 000055c5d907d170 00000040 57ad4500 00005594d15c
 //rfc:5040 RDMAP-4.2-01 RDMA header for ReadReq and Terminate only
 //rfc:5040 RDMAP-4.4-01 ReadReq header of 28 octets
 func TestReadRequestVector(t *testing.T) {
-	octets := unhex(t, siwReadRequest)
+	octets := testkit.Unhex(t, siwReadRequest)
 	want := ReadRequest{
 		SinkSTag: 0x47e2d000, SinkTO: 0x55c5d907d170, Size: 64,
 		SourceSTag: 0x57ad4500, SourceTO: 0x5594d15cc470,
@@ -38,7 +39,7 @@ func TestReadRequestVector(t *testing.T) {
 //
 //rfc:5040 RDMAP-4.2-02 No ULP payload after ReadReq/Terminate headers
 func TestReadRequestLength(t *testing.T) {
-	octets := append(unhex(t, siwReadRequest), 0, 0, 0, 0)
+	octets := append(testkit.Unhex(t, siwReadRequest), 0, 0, 0, 0)
 	for n := range len(octets) + 1 {
 		want := "ok"
 		switch {
@@ -154,7 +155,7 @@ func TestCheckInvalidate(t *testing.T) {
 }
 
 func TestReadChecksAllocateNothing(t *testing.T) {
-	octets := unhex(t, siwReadRequest)
+	octets := testkit.Unhex(t, siwReadRequest)
 	r := ddp.Region{Valid: true, Associated: true, Allowed: true, Len: 10}
 	n := testing.AllocsPerRun(100, func() {
 		req, err := ParseReadRequest(octets)
@@ -173,7 +174,7 @@ func TestReadChecksAllocateNothing(t *testing.T) {
 
 // FuzzParseReadRequest: whatever parses is written back octet for octet.
 func FuzzParseReadRequest(f *testing.F) {
-	f.Add(unhex(f, siwReadRequest))
+	f.Add(testkit.Unhex(f, siwReadRequest))
 	f.Add(make([]byte, ReadRequestLen))
 	f.Add(make([]byte, ReadRequestLen-1))
 	f.Add(make([]byte, ReadRequestLen+4))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
 
@@ -28,7 +29,7 @@ func readFPDUs(t testing.TB, name string) []fpdu {
 		if len(f) != 3 {
 			t.Fatalf("%s: %q is not stream, offset and FPDU", name, line)
 		}
-		b := unhex(t, f[2])
+		b := testkit.Unhex(t, f[2])
 		n := int(binary.BigEndian.Uint16(b))
 		if len(b) != 2+n+(-(2+n)&3)+4 {
 			t.Fatalf("%s: FPDU of %d octets with ULPDU_Length %d", name, len(b), n)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 )
@@ -30,10 +31,10 @@ func TestBothLayouts(t *testing.T) {
 		{"RDMAP catastrophic", 0, 0, 0xff, [3]bool{}, "00 ff 00 00", "00 ff 00 00"},
 	} {
 		term := Terminate{Layer: tt.layer, EType: tt.etype, Code: tt.code, M: tt.mdr[0], D: tt.mdr[1], R: tt.mdr[2]}
-		if got := term.AppendTo(nil)[:4]; !bytes.Equal(got, unhex(t, tt.rfc)) {
+		if got := term.AppendTo(nil)[:4]; !bytes.Equal(got, testkit.Unhex(t, tt.rfc)) {
 			t.Errorf("%s, RFC: %x, want %s", tt.name, got, tt.rfc)
 		}
-		if got := term.AppendSIW(nil)[:4]; !bytes.Equal(got, unhex(t, tt.siw)) {
+		if got := term.AppendSIW(nil)[:4]; !bytes.Equal(got, testkit.Unhex(t, tt.siw)) {
 			t.Errorf("%s, siw: %x, want %s", tt.name, got, tt.siw)
 		}
 		for layout, octets := range map[string][]byte{"RFC": term.AppendTo(nil), "siw": term.AppendSIW(nil)} {
@@ -78,7 +79,7 @@ func TestTerminatesOfLiveSIW(t *testing.T) {
 		},
 		{"Read Response nobody asked for", "01 00 03 00 0010" + hexOf(wild.AppendTo(nil)), "1/0/00", [3]bool{true, true}, 16, LayoutSIW},
 	} {
-		got, err := ParseTerminate(unhex(t, tt.hex), PhaseAfterFirstFPDU)
+		got, err := ParseTerminate(testkit.Unhex(t, tt.hex), PhaseAfterFirstFPDU)
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
@@ -89,7 +90,7 @@ func TestTerminatesOfLiveSIW(t *testing.T) {
 		if have := [3]bool{got.HaveLength, got.HaveDDP, got.HaveRead}; have != tt.have || got.SegmentLength != tt.length {
 			t.Errorf("%s: have %v, length %d; want %v, %d", tt.name, have, got.SegmentLength, tt.have, tt.length)
 		}
-		if out := got.AppendSIW(nil); !bytes.Equal(out, unhex(t, tt.hex)) {
+		if out := got.AppendSIW(nil); !bytes.Equal(out, testkit.Unhex(t, tt.hex)) {
 			t.Errorf("%s: written back as %x, want %s", tt.name, out, tt.hex)
 		}
 	}
@@ -135,7 +136,7 @@ func TestLayoutWithNothingAttached(t *testing.T) {
 		{"3f 77", [3]Layout{amb, amb, amb}, [3]string{"3/15/77", "3/15/77", "3/15/77"}},
 	} {
 		for i, phase := range []Phase{PhaseUnknown, PhaseBeforeFirstFPDU, PhaseAfterFirstFPDU} {
-			octets := unhex(t, tt.octets+"0000")
+			octets := testkit.Unhex(t, tt.octets+"0000")
 			got, err := ParseTerminate(octets, phase)
 			if err != nil || got.Layout != tt.layout[i] || wire(got.Cause()) != tt.want[i] || !bytes.Equal(got.Raw[:], octets) {
 				t.Errorf("%s, %v: %s in layout %v (%x), %v; want %s in %v", tt.octets, phase,

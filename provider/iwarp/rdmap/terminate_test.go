@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"pgregory.net/rapid"
@@ -64,7 +65,7 @@ func TestNewTerminateFollowsFigure10(t *testing.T) {
 			}
 		}
 		octets := term.AppendTo(nil)
-		if want := unhex(t, tt.want); mdr != tt.mdr || !bytes.HasPrefix(octets, want) || len(octets) != tt.size {
+		if want := testkit.Unhex(t, tt.want); mdr != tt.mdr || !bytes.HasPrefix(octets, want) || len(octets) != tt.size {
 			t.Errorf("%s: bits %q, %x (%d octets); want %q, %x..., %d octets", tt.name, mdr, octets, len(octets), tt.mdr, want, tt.size)
 		}
 		if tt.seg != nil && term.D && !bytes.Equal(octets[6:6+tt.seg.Len()], tt.seg.AppendTo(nil)) {
@@ -94,7 +95,7 @@ var complete = Terminate{
 //rfc:5040 RDMAP-4.8-07 DDP Segment Length present when D=1
 //rfc:5040 RDMAP-4.8-08 DDP header present when D=1 (14 or 18 octets by T)
 func TestTerminateVector(t *testing.T) {
-	want := unhex(t, `01 04 e0 00  002e
+	want := testkit.Unhex(t, `01 04 e0 00  002e
 		41 41 00000000 00000001 01020304 00000000
 		00000001 0000000000000002 00000003 00000004 0000000000000005`)
 	if len(want) != MaxTerminateLen {
@@ -170,17 +171,17 @@ func TestParseTerminateTagged(t *testing.T) {
 //rfc:5040 RDMAP-4.8-05 Terminate reserved ignored on receive
 //rfc:5040 RDMAP-4.8-14 Receiver tolerates unknown Layer/EType/Code
 func TestParseTerminateKeepsUnknownValues(t *testing.T) {
-	got, err := ParseTerminate(unhex(t, "7c ee 1f ff"), PhaseAfterFirstFPDU)
+	got, err := ParseTerminate(testkit.Unhex(t, "7c ee 1f ff"), PhaseAfterFirstFPDU)
 	// siw's bits M, D and R are among the RFC's reserved ones: with none of the
 	// RFC's set this is siw's layout.
 	if err != nil || got.Layout != LayoutSIW || got.Layer != 0xc || got.EType != 0x7 || got.Code != 0xee {
 		t.Errorf("%+v, %v", got, err)
 	}
-	got, err = ParseTerminate(unhex(t, "7c ee 18 ff"), PhaseAfterFirstFPDU)
+	got, err = ParseTerminate(testkit.Unhex(t, "7c ee 18 ff"), PhaseAfterFirstFPDU)
 	if err != nil || got.Layout != LayoutAmbiguous || got.Layer != 0x7 || got.EType != 0xc || got.Code != 0xee || got.Reserved != 0x18ff {
 		t.Errorf("%+v, %v", got, err)
 	}
-	got, err = ParseTerminate(unhex(t, "12 03 9f ff 0076"), PhaseAfterFirstFPDU)
+	got, err = ParseTerminate(testkit.Unhex(t, "12 03 9f ff 0076"), PhaseAfterFirstFPDU)
 	if err != nil || got.Layout != LayoutRFC || !got.M || got.D || got.R || got.SegmentLength != 0x76 || got.Reserved != 0x1fff {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -271,9 +272,9 @@ func TestTerminateAllocatesNothing(t *testing.T) {
 func FuzzParseTerminate(f *testing.F) {
 	f.Add(complete.AppendTo(nil), byte(0))
 	f.Add(complete.AppendSIW(nil), byte(1))
-	f.Add(unhex(f, "20 02 00 00"), byte(2))
-	f.Add(unhex(f, "21 03 03 00 0010"), byte(2))
-	f.Add(unhex(f, "00"), byte(0))
+	f.Add(testkit.Unhex(f, "20 02 00 00"), byte(2))
+	f.Add(testkit.Unhex(f, "21 03 03 00 0010"), byte(2))
+	f.Add(testkit.Unhex(f, "00"), byte(0))
 	f.Fuzz(func(t *testing.T, b []byte, phase byte) {
 		got, err := ParseTerminate(b, Phase(phase%3))
 		if err != nil {

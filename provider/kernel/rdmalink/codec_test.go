@@ -4,12 +4,12 @@ package rdmalink
 
 import (
 	"bytes"
-	"encoding/hex"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/mdlayher/netlink"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -35,15 +35,6 @@ const (
 		"05000c0004000000" + "05000d0005000000" + // active, LinkUp
 		"0800320002000000" + "0700330064300000" // interface 2, d0
 )
-
-func unhex(t testing.TB, s string) []byte {
-	t.Helper()
-	b, err := hex.DecodeString(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 func marshal(t testing.TB, attrs ...netlink.Attribute) []byte {
 	t.Helper()
@@ -72,14 +63,14 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s: type %#x flags %#x, want %#x and %#x",
 				c.name, uint16(c.got.Header.Type), uint16(c.got.Header.Flags), c.kind, c.flags)
 		}
-		if !bytes.Equal(c.got.Data, unhex(t, c.data)) {
+		if !bytes.Equal(c.got.Data, testkit.Unhex(t, c.data)) {
 			t.Errorf("%s: %x, want %s", c.name, c.got.Data, c.data)
 		}
 	}
 }
 
 func TestParse(t *testing.T) {
-	link, err := parseLink(unhex(t, wireGetReply))
+	link, err := parseLink(testkit.Unhex(t, wireGetReply))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +80,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("link (-want +got):\n%s", diff)
 	}
 
-	port, err := parsePort(unhex(t, wirePortGetReply))
+	port, err := parsePort(testkit.Unhex(t, wirePortGetReply))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +102,7 @@ func TestParsePrefixes(t *testing.T) {
 		{"link", wireGetReply, func(b []byte) error { _, err := parseLink(b); return err }, 20},
 		{"port", wirePortGetReply, func(b []byte) error { _, err := parsePort(b); return err }, 28},
 	} {
-		whole := unhex(t, c.wire)
+		whole := testkit.Unhex(t, c.wire)
 		for n := range whole {
 			b := bytes.Clone(whole[:n])
 			err := c.parse(b[:n:n])
@@ -142,13 +133,13 @@ func endsAttribute(b []byte, n int) bool {
 func TestParseWrongSize(t *testing.T) {
 	for _, attr := range []uint16{attrDevIndex, attrNodeGUID, attrDevNodeType} {
 		wrong := marshal(t, netlink.Attribute{Type: attr, Data: make([]byte, 3)})
-		if link, err := parseLink(append(unhex(t, wireGetReply), wrong...)); err == nil {
+		if link, err := parseLink(append(testkit.Unhex(t, wireGetReply), wrong...)); err == nil {
 			t.Errorf("attribute %d of a link with 3 octets gave %+v", attr, link)
 		}
 	}
 	for _, attr := range []uint16{attrPortIndex, attrPortState, attrPortPhysState, attrNetdevIndex} {
 		wrong := marshal(t, netlink.Attribute{Type: attr, Data: make([]byte, 3)})
-		if port, err := parsePort(append(unhex(t, wirePortGetReply), wrong...)); err == nil {
+		if port, err := parsePort(append(testkit.Unhex(t, wirePortGetReply), wrong...)); err == nil {
 			t.Errorf("attribute %d of a port with 3 octets gave %+v", attr, port)
 		}
 	}
@@ -156,12 +147,12 @@ func TestParseWrongSize(t *testing.T) {
 
 // A newer kernel's attributes are passed over.
 func TestParseUnknownAttribute(t *testing.T) {
-	want, err := parseLink(unhex(t, wireGetReply))
+	want, err := parseLink(testkit.Unhex(t, wireGetReply))
 	if err != nil {
 		t.Fatal(err)
 	}
 	more := marshal(t, netlink.Attribute{Type: 999, Data: []byte{0xa5, 0xa5, 0xa5}})
-	got, err := parseLink(append(more, unhex(t, wireGetReply)...))
+	got, err := parseLink(append(more, testkit.Unhex(t, wireGetReply)...))
 	if err != nil || cmp.Diff(want, got) != "" {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
@@ -169,8 +160,8 @@ func TestParseUnknownAttribute(t *testing.T) {
 
 // FuzzParse feeds the parsers what no kernel would send.
 func FuzzParse(f *testing.F) {
-	f.Add(unhex(f, wireGetReply))
-	f.Add(unhex(f, wirePortGetReply))
+	f.Add(testkit.Unhex(f, wireGetReply))
+	f.Add(testkit.Unhex(f, wirePortGetReply))
 	f.Add([]byte{4, 0, 2, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)

@@ -13,6 +13,7 @@ import (
 	"github.com/mdlayher/netlink/nlenc"
 	"github.com/mdlayher/netlink/nltest"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -72,8 +73,8 @@ func (k *kernel) dial(t *testing.T) *netlink.Conn {
 func oneLink(t *testing.T) *kernel {
 	t.Helper()
 	return &kernel{
-		links: map[uint32][]byte{0: unhex(t, wireGetReply)},
-		ports: map[uint32][]byte{0: unhex(t, wirePortGetReply)},
+		links: map[uint32][]byte{0: testkit.Unhex(t, wireGetReply)},
+		ports: map[uint32][]byte{0: testkit.Unhex(t, wirePortGetReply)},
 	}
 }
 
@@ -130,7 +131,7 @@ func TestDeleteAsksForTheIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := k.asked[len(k.asked)-1]
-	if diff := cmp.Diff(unhex(t, "0800010005000000"), last.Data); last.Header.Type != cmdDelLink || diff != "" {
+	if diff := cmp.Diff(testkit.Unhex(t, "0800010005000000"), last.Data); last.Header.Type != cmdDelLink || diff != "" {
 		t.Errorf("command %#x (-want +got):\n%s", last.Header.Type, diff)
 	}
 }
