@@ -21,12 +21,13 @@ import (
 // Before that it holds the watch over a graceful end.
 type linger struct {
 	mu    sched.Mutex[locks.Linger]
-	holds int32 // how many calls of HoldEnd are not released
 	watch *endWatch
 
 	// Until startLinger is called, these are guarded by the stream's locks.
 	out [][]byte // records still to be sent
 	eof bool     // the peer's FIN has come
+
+	holds int32 // how many calls of HoldEnd are not released; guarded by mu
 }
 
 // endWatch bounds how long an end may take. It is apart because an idle stream has none.
