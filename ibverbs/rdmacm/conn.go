@@ -29,12 +29,13 @@ type Conn struct {
 	onSend func(*ibverbs.WC)
 	routes atomic.Pointer[router] // nil before the first Do
 
-	left     atomic.Int32 // departure: whether this side has ended the connection, and how
+	left     atomic.Int32 // whether this side has ended the connection, and how
 	mu       sync.Mutex
 	watching *watch // nil before the first Done, but on devices of the kernel
 	up       bool   // the connection is established, so that its events are for watching
 	private  []byte
 	rdmac    bool
+	remote   netip.AddrPort // of a Conn that is closed, whose id may not know it any more
 
 	closing  sync.Mutex // held through Close, and guards what follows
 	receiver *Receiver  // nil without one
@@ -249,8 +250,16 @@ func (c *Conn) RDMAC() bool {
 // LocalAddr returns our address of the connection.
 func (c *Conn) LocalAddr() netip.AddrPort { return c.ID().LocalAddr() }
 
-// RemoteAddr returns the peer's address.
-func (c *Conn) RemoteAddr() netip.AddrPort { return c.ID().RemoteAddr() }
+// RemoteAddr returns the peer's address, also of a Conn that is closed.
+func (c *Conn) RemoteAddr() netip.AddrPort {
+	addr := c.ID().RemoteAddr()
+	if addr.IsValid() || c == nil {
+		return addr
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.remote
+}
 
 // Done returns a channel that is closed when the connection has ended, whoever
 // ended it and how, or the Conn is closed. QP.Cause may know why. In ConnConfig.Prepare it may be
@@ -512,6 +521,11 @@ func (c *Conn) Close() error {
 	c.endWatch()
 	if err := c.receiver.Close(); err != nil {
 		return err
+	}
+	if remote := c.id.RemoteAddr(); remote.IsValid() {
+		c.mu.Lock()
+		c.remote = remote
+		c.mu.Unlock()
 	}
 	if err := c.id.Close(); err != nil {
 		return err

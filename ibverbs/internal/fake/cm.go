@@ -176,4 +176,12 @@ func (d *ID) SetCookie(cookie any) {
 }
 
 // Close implements provider.ID.
-func (d *ID) Close() error { return d.call("close id") }
+func (d *ID) Close() error {
+	err := d.call("close id")
+	if err == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.remote = netip.AddrPort{} // as with the kernel, whose object is gone
+	}
+	return err
+}
