@@ -86,11 +86,11 @@ func TestCallOnAClosedConn(t *testing.T) {
 // TestClosedConnKnowsItsPeer: also where a closed id does not know the address any more, as on the kernel.
 func TestClosedConnKnowsItsPeer(t *testing.T) {
 	_, vctx := newFake(t, goodDial())
-	c := must[*rdmacm.Conn](t)(rdmacm.Dial(timeout(t), vctx, somewhere, nil))
-	ok(t, c.Close())
+	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)
+	testkit.OK(t, c.Close())
 	if got := c.RemoteAddr(); got != somewhere {
 		t.Errorf("RemoteAddr is %v, want %v", got, somewhere)
 	}
 	wantErr(t, "Send", c.Send(timeout(t), ibverbs.SGE{}), os.ErrClosed, "Conn.Send "+somewhere.String())
-	ok(t, vctx.Close())
+	testkit.OK(t, vctx.Close())
 }
