@@ -14,8 +14,8 @@ type takenCQ struct {
 	released bool // under cq.mu
 }
 
-// take keeps the program from polling the CQ, because it would get completions that calls of package
-// rdmacm wait for. why is for the error of Poll.
+// take keeps the program from polling the CQ, because it would get completions that calls of
+// package rdmacm wait for. why is for the error of Poll.
 func (cq *CQ) take(why func() string) (object.CQTaker, error) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()

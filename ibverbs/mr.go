@@ -203,10 +203,9 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 	return SGE{Addr: p.Addr() + uint64(off), Length: uint32(n), LKey: p.LKey()}, nil
 }
 
-// Remote names n octets of the region from offset off for the peer. The
-// region's rights decide what the peer can do with it, and with neither AccessRemoteRead nor
-// AccessRemoteWrite any access of the peer ends the connection. Remote does not check that: Rereg may
-// add rights later.
+// Remote names n octets of the region from offset off for the peer. The region's rights decide what
+// the peer can do with it, and with neither AccessRemoteRead nor AccessRemoteWrite any access of
+// the peer ends the connection. Remote does not check that: Rereg may add rights later.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	p, err := mr.inside(off, n)
 	if err != nil {

@@ -63,9 +63,10 @@ type QP interface {
 	Close() error // ibv_destroy_qp
 }
 
-// EndHolder is a QP of a device that limits how long the graceful end of a connection (rdma_disconnect)
-// may take, after which what the peer has not taken is lost. HoldEnd says that somebody waits for that
-// end, so that the limit is the one of sending, if that is longer, until release is called.
+// EndHolder is a QP of a device that limits how long the graceful end of a connection
+// (rdma_disconnect) may take, after which what the peer has not taken is lost. HoldEnd says that
+// somebody waits for that end, so that the limit is the one of sending, if that is longer, until
+// release is called.
 type EndHolder interface {
 	HoldEnd() (release func())
 }

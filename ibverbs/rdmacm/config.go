@@ -22,9 +22,10 @@ const (
 // ListenConfig says how to listen. Nil is the zero value.
 type ListenConfig struct {
 	// Backlog is how many connections may wait at the listener; 0 means DefaultBacklog, and
-	// negative is EINVAL. On kernel devices it is how many requests wait for an answer. On the engine
-	// it is listen(2)'s: connections that the engine has not taken over yet wait in it. The engine takes
-	// over as many as engine.Options.MaxPending at a time, which bounds the requests that wait.
+	// negative is EINVAL. On kernel devices it is how many requests wait for an answer. On the
+	// engine it is listen(2)'s: connections that the engine has not taken over yet wait in it. The
+	// engine takes over as many as engine.Options.MaxPending at a time, which bounds the requests
+	// that wait.
 	Backlog int
 
 	// Resolver looks names up for ListenName. Nil: net.DefaultResolver.
@@ -84,12 +85,12 @@ type ConnConfig struct {
 	// less if the device or, when accepting, the peer's offer is less, but at
 	// least 1. Negative means none.
 	//
-	// InitiatorDepth is a limit on either side. ResponderResources is one only for Dial. On
-	// iWARP an acceptor that says less than the peer's ORD, or none, serves that many Reads all
-	// the same, as far as the device can: the peer's ORD is a request for them, which an
-	// acceptor may not answer with less (RFC 6581 section 9.1), and siw and the engine meet it. To serve
-	// no Reads, give regions no AccessRemoteRead, or reject a Request whose ResponderResources
-	// are too many; engine.Options.MaxIRD bounds them for all connections of a device.
+	// InitiatorDepth is a limit on either side. ResponderResources is one only for Dial. On iWARP
+	// an acceptor that says less than the peer's ORD, or none, serves that many Reads all the same,
+	// as far as the device can: the peer's ORD is a request for them, which an acceptor may not
+	// answer with less (RFC 6581 section 9.1), and siw and the engine meet it. To serve no Reads,
+	// give regions no AccessRemoteRead, or reject a Request whose ResponderResources are too many;
+	// engine.Options.MaxIRD bounds them for all connections of a device.
 	ResponderResources int
 	InitiatorDepth     int
 

@@ -428,9 +428,10 @@ func (c *Conn) Disconnect() error {
 //   - a peer that reset the connection is ECONNRESET.
 //
 // Devices of the kernel report none of these, and it is nil. On devices other than the engine, siw
-// and rxe it is [ibverbs.ErrNoneSignaled] if the connection is over, but QP.Drain could not wait for
-// unsignalled work, so that nobody knows whether that succeeded. When ctx ends the error wraps ctx.Err(). The connection may still be there then, and
-// Shutdown may be called again; from then on the peer has CloseTimeout.
+// and rxe it is [ibverbs.ErrNoneSignaled] if the connection is over, but QP.Drain could not wait
+// for unsignalled work, so that nobody knows whether that succeeded. When ctx ends the error wraps
+// ctx.Err(). The connection may still be there then, and Shutdown may be called again; from then on
+// the peer has CloseTimeout.
 //
 // Before Dial or Accept has established the connection, there is nothing to shut down, and the
 // error wraps ENOTCONN: an error of ConnConfig.Prepare ends Dial or Accept.

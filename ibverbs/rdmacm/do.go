@@ -32,12 +32,12 @@ import (
 // call before, and for more calls at a time than there were before. The kernel provider allocates
 // where it sleeps.
 //
-// The first call of one of the four has the Conn route the completions of SendCQ. From then on
-// they are taken from there, while a call waits: a program that also posts signalled work itself
-// gets the completions of that through [ConnConfig.OnSend], without which they are dropped. Poll and
-// PollWait of SendCQ are EBUSY from then on, and say how many were dropped. The four need
-// a SendCQ that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn
-// on which they are not called.
+// The first call of one of the four has the Conn route the completions of SendCQ. From then on they
+// are taken from there, while a call waits: a program that also posts signalled work itself gets
+// the completions of that through [ConnConfig.OnSend], without which they are dropped. Poll and
+// PollWait of SendCQ are EBUSY from then on, and say how many were dropped. The four need a SendCQ
+// that the Conn has made; one of the configuration is EINVAL. Nothing changes for a Conn on which
+// they are not called.
 func (c *Conn) Do(ctx context.Context, wrs ...ibverbs.SendWR) error {
 	const op = "Conn.Do"
 	r, err := c.router(op, len(wrs))

@@ -31,8 +31,8 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestListenToOtherProtocols: the log says which protocol a client speaks that has come to the wrong
-// port.
+// TestListenToOtherProtocols: the log says which protocol a client speaks that has come to the
+// wrong port.
 func TestListenToOtherProtocols(t *testing.T) {
 	ctx := timeout(t)
 	log := make(lines, 16)

@@ -14,8 +14,8 @@ const (
 	closedHere
 )
 
-// ownEndError is why a call of a Conn failed whose connection this side has ended. It is os.ErrClosed
-// for errors.Is.
+// ownEndError is why a call of a Conn failed whose connection this side has ended. It is
+// os.ErrClosed for errors.Is.
 type ownEndError struct {
 	text string
 	err  error // what the device said
@@ -29,8 +29,8 @@ func (e *ownEndError) Unwrap() error { return e.err }
 // Is implements the protocol of errors.Is.
 func (e *ownEndError) Is(target error) bool { return target == os.ErrClosed }
 
-// ownEnd returns err, or if it comes of this side's end of the connection, an error of op that says so:
-// the device has another one for each place where that may meet a call.
+// ownEnd returns err, or if it comes of this side's end of the connection, an error of op that says
+// so: the device has another one for each place where that may meet a call.
 func (c *Conn) ownEnd(op string, err error) error {
 	if err == nil {
 		return nil
@@ -49,8 +49,8 @@ func (c *Conn) ownEnd(op string, err error) error {
 	return &ibverbs.Error{Op: op, Object: c.peer(), Err: &ownEndError{text, err}}
 }
 
-// fromOwnEnd reports whether err may come of an end that this side has made: an object was closed, work
-// was flushed for no other reason, or the queue takes no more work.
+// fromOwnEnd reports whether err may come of an end that this side has made: an object was closed,
+// work was flushed for no other reason, or the queue takes no more work.
 func (c *Conn) fromOwnEnd(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true

@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnCallsAfterOwnEnd: whatever a call of a Conn meets when this side ends the connection, it returns
-// one error for it, which says so.
+// TestConnCallsAfterOwnEnd: whatever a call of a Conn meets when this side ends the connection, it
+// returns one error for it, which says so.
 func TestConnCallsAfterOwnEnd(t *testing.T) {
 	if onKernel() {
 		t.Skip("QP.Cause is nil on the kernel, so that a call may meet the end without it")
@@ -83,7 +83,8 @@ func TestCallOnAClosedConn(t *testing.T) {
 	wantErr(t, "Send", client.Send(timeout(t), ibverbs.SGE{}), os.ErrClosed, "Conn.Send "+peer, "this side has closed")
 }
 
-// TestClosedConnKnowsItsPeer: also where a closed id does not know the address any more, as on the kernel.
+// TestClosedConnKnowsItsPeer: also where a closed id does not know the address any more, as on the
+// kernel.
 func TestClosedConnKnowsItsPeer(t *testing.T) {
 	_, vctx := newFake(t, goodDial())
 	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)

@@ -82,7 +82,8 @@ func TestConnWaitsFromPrepare(t *testing.T) {
 	}
 }
 
-// TestConnFailsWhileWaitedFor: a Dial or Accept that fails ends what has been waiting since Prepare.
+// TestConnFailsWhileWaitedFor: a Dial or Accept that fails ends what has been waiting since
+// Prepare.
 func TestConnFailsWhileWaitedFor(t *testing.T) {
 	ctx := timeout(t)
 	refused := errors.New("refused by Prepare")

@@ -53,9 +53,9 @@ type Message struct {
 }
 
 // NewReceiver posts n receives of size octets each to the receive queue of a Conn, and takes the
-// completions of its RecvCQ from then on: Poll and PollWait of that are EBUSY, and nobody else may post receives. It is for
-// [ConnConfig.Prepare], so that receives are posted before the peer can send. Conn.Close
-// closes the Receiver, also if Dial or Accept fails.
+// completions of its RecvCQ from then on: Poll and PollWait of that are EBUSY, and nobody else may
+// post receives. It is for [ConnConfig.Prepare], so that receives are posted before the peer can
+// send. Conn.Close closes the Receiver, also if Dial or Accept fails.
 //
 // It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A second Receiver
 // of the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
@@ -96,8 +96,8 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 // WC.QPN says from which of them a message is; the example keeps a map of them. Close the Receiver
 // after the connections.
 //
-// Receive does not report connections that end, for instance one whose peer sent a message while the
-// SRQ had no receive: Conn.Done and QP.Cause of each connection do.
+// Receive does not report connections that end, for instance one whose peer sent a message while
+// the SRQ had no receive: Conn.Done and QP.Cause of each connection do.
 func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, error) {
 	const op = "rdmacm.NewSRQReceiver"
 	if srq == nil || cq == nil {

@@ -52,8 +52,8 @@ func sendTo(t *testing.T, c *rdmacm.Conn, n int) {
 	testkit.OK(t, c.Send(timeout(t), testkit.Must(mr.SGE(0, n))(t)))
 }
 
-// TestConnShutdownWaitsForAPausedPeer: a peer that takes nothing for several times CloseTimeout, and
-// goes on then, gets everything. Shutdown waits for it.
+// TestConnShutdownWaitsForAPausedPeer: a peer that takes nothing for several times CloseTimeout,
+// and goes on then, gets everything. Shutdown waits for it.
 func TestConnShutdownWaitsForAPausedPeer(t *testing.T) {
 	const size = 100_000
 	c, peer := slowPeer(t, &engine.Options{CloseTimeout: 30 * time.Millisecond})
@@ -72,8 +72,8 @@ func TestConnShutdownWaitsForAPausedPeer(t *testing.T) {
 	testkit.OK(t, <-read)
 }
 
-// TestConnShutdownNamesALoss: where the engine has reset the connection, or the peer has, Shutdown does
-// not return nil.
+// TestConnShutdownNamesALoss: where the engine has reset the connection, or the peer has, Shutdown
+// does not return nil.
 func TestConnShutdownNamesALoss(t *testing.T) {
 	for name, tc := range map[string]struct {
 		peer  func(*net.TCPConn)
@@ -95,8 +95,8 @@ func TestConnShutdownNamesALoss(t *testing.T) {
 	}
 }
 
-// TestConnShutdownGivesUp: when ctx ends before the peer has closed its side, nothing is lost yet, and
-// another Shutdown goes on. Only without one the peer has CloseTimeout.
+// TestConnShutdownGivesUp: when ctx ends before the peer has closed its side, nothing is lost yet,
+// and another Shutdown goes on. Only without one the peer has CloseTimeout.
 func TestConnShutdownGivesUp(t *testing.T) {
 	c, peer := slowPeer(t, &engine.Options{CloseTimeout: 500 * time.Millisecond})
 	sendTo(t, c, 1000)

@@ -10,8 +10,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnTakesItsSendCQ: after the first Write of a Conn the program's own polls of its send CQ fail, so
-// that they neither wait for what has been dropped nor take what a call waits for.
+// TestConnTakesItsSendCQ: after the first Write of a Conn the program's own polls of its send CQ
+// fail, so that they neither wait for what has been dropped nor take what a call waits for.
 func TestConnTakesItsSendCQ(t *testing.T) {
 	ctx := timeout(t)
 	client, server := pair(t, nil, nil)

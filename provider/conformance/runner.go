@@ -69,9 +69,9 @@ type Config struct {
 }
 
 // Run runs the chosen scenarios and returns their outcomes in the suite's order. One run follows
-// another, except that up to [idleAtOnce] runs of scenarios that only wait (Scenario.Idle) are under
-// way beside the others. The error is about the configuration; what goes wrong in a scenario is in
-// its outcome. When ctx ends, the runs under way end, and those that are left are not in the
+// another, except that up to [idleAtOnce] runs of scenarios that only wait (Scenario.Idle) are
+// under way beside the others. The error is about the configuration; what goes wrong in a scenario
+// is in its outcome. When ctx ends, the runs under way end, and those that are left are not in the
 // result.
 func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 	if cfg.Scale == 0 {
