@@ -10,9 +10,6 @@ import (
 // TestConnReadDepths: what ConnConfig says of ResponderResources and InitiatorDepth. The acceptor's
 // IRD is raised to the peer's ORD; its ORD, and that of the side that dials, are limits.
 func TestConnReadDepths(t *testing.T) {
-	if onKernel() {
-		t.Skip("siw does not report the depths that it has negotiated")
-	}
 	type depths struct{ ird, ord int }
 	for _, tc := range []struct {
 		dial, accept              depths // configured

@@ -15,9 +15,6 @@ import (
 // TestConnCallsAfterOwnEnd: whatever a call of a Conn meets when this side ends the connection, it
 // returns one error for it, which says so.
 func TestConnCallsAfterOwnEnd(t *testing.T) {
-	if onKernel() {
-		t.Skip("QP.Cause is nil on the kernel, so that a call may meet the end without it")
-	}
 	for name, end := range map[string]func(c *rdmacm.Conn) error{
 		"Shutdown":   func(c *rdmacm.Conn) error { return c.Shutdown(timeout(t)) },
 		"Disconnect": (*rdmacm.Conn).Disconnect,
@@ -64,9 +61,6 @@ func checkOwnEnd(t *testing.T, err error, peer string) {
 
 // TestCauseOfOwnEnd: the cause of an end that this side has made does not speak of files.
 func TestCauseOfOwnEnd(t *testing.T) {
-	if onKernel() {
-		return // QP.Cause is nil
-	}
 	client, _ := pair(t, nil, nil)
 	testkit.OK(t, client.Shutdown(timeout(t)))
 	wantErr(t, "Cause", client.QP().Cause(), os.ErrClosed, "this side disconnected")

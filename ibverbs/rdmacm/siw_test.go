@@ -19,12 +19,15 @@ func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw
 func TestOnRxe(t *testing.T) { ondevice.Run(t, ondevice.Rxe, elsewhere, notOnRxe) }
 
 // notOnSiw are those that siw lacks the means for.
-var notOnSiw = map[string]string{}
+var notOnSiw = map[string]string{
+	"TestConnReadDepths": "siw does not report the depths that it has negotiated",
+}
 
 // notOnRxe are those that rxe lacks the means for.
 var notOnRxe = map[string]string{
 	"TestConnClientGoesAway": "its clients speak MPA over TCP",
 	"TestConnPeerGoesAway":   "its peers speak MPA over TCP",
+	"TestConnReadDepths":     "on RoCE the acceptor's depths are what it says",
 	"TestConnShutdownNamesTheTerminate": "on RoCE the completion of a Send or Write says what " +
 		"the peer made of it",
 }
