@@ -1,6 +1,9 @@
 package provider
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // What follows is what a provider may count. Each of its interfaces is optional: a
 // provider that lacks one says so by not implementing it.
@@ -85,6 +88,14 @@ type TCPStats struct {
 	BytesReceived           uint64
 	NotSentBytes            uint32
 	DeliveryRate            uint64 // octets a second
+}
+
+// String has fmt print what a QPStats has here, and not its address.
+func (t *TCPStats) String() string {
+	if t == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%+v", *t)
 }
 
 // CQStats is what a CQ has counted since it was made.

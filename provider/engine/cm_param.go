@@ -28,11 +28,18 @@ func (d *device) checkDepths(param provider.ConnParam) (ird, ord int, err error)
 	}
 	switch {
 	case ird < 0 || ird > d.opts.MaxIRD:
-		return 0, 0, outside("ResponderResources (IRD)", ird, 0, d.opts.MaxIRD)
+		return 0, 0, depthOutside("ResponderResources (IRD)", ird, d.opts.MaxIRD)
 	case ord < 0 || ord > d.opts.MaxORD:
-		return 0, 0, outside("InitiatorDepth (ORD)", ord, 0, d.opts.MaxORD)
+		return 0, 0, depthOutside("InitiatorDepth (ORD)", ord, d.opts.MaxORD)
 	}
 	return roundDepth(ird), ord, nil
+}
+
+// depthOutside is outside for a read depth, which programs often set in rdmacm.ConnConfig, where
+// other values have a meaning.
+func depthOutside(name string, depth, limit int) error {
+	return fmt.Errorf("%s is %d, and must be from 0 to %d (in ConnConfig, 0 is the default and a negative one none): %w",
+		name, depth, limit, syscall.EINVAL)
 }
 
 // checkPrivateData names the limit where the layer below would only refuse.

@@ -162,8 +162,12 @@ func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) erro
 		return err
 	}
 	defer id.mu.Unlock()
-	if !dst.Addr().IsValid() || dst.Addr().IsUnspecified() {
+	switch {
+	case !dst.Addr().IsValid():
 		return fail(op, id.name(), fmt.Errorf("no destination address: %w", syscall.EINVAL))
+	case dst.Addr().IsUnspecified():
+		return fail(op, id.name(), fmt.Errorf("%s is no address to connect to, only one to listen on; "+
+			"take one of the peer's: %w", dst.Addr(), syscall.EINVAL))
 	}
 	if id.state == idIdle && src.Addr().IsValid() {
 		if err := id.bindSource(op, src); err != nil {

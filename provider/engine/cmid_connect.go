@@ -80,7 +80,7 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
 			initiator = second
 			continue
 		}
-		id.failed(whyNoConnection(err, reply, id.dev.opts.StartupTimeout))
+		id.failed(whyNoConnection(err, w != nil, reply, id.dev.opts.StartupTimeout))
 		if w == nil {
 			return
 		}

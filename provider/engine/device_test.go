@@ -2,6 +2,7 @@ package engine
 
 import (
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -37,9 +38,13 @@ func TestOptions(t *testing.T) {
 		_, err := New(&bad).Open("")
 		wantErr(t, err, syscall.EINVAL)
 	}
+	_, err := New(&Options{Network: noNetwork{}, MaxORD: -5}).Open("")
+	if want := "engine.Options.MaxORD is -5, and must be from 1 to 128, or 0 for the default"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q in it", err, want)
+	}
 	both := Options{Network: noNetwork{}}
 	both.TCP.DSCP = 8
-	_, err := New(&both).Open("")
+	_, err = New(&both).Open("")
 	wantErr(t, err, syscall.EINVAL)
 	o := Options{Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, MaxORD: 4}
 	testkit.OK(t, o.complete())

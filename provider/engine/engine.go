@@ -313,23 +313,23 @@ func (o *Options) complete() error {
 	}
 	switch {
 	case o.Placement != PlaceVerified && o.Placement != PlaceStreaming:
-		return badOption("Placement", int(o.Placement))
+		return badOption("Placement", int(o.Placement), "PlaceVerified or PlaceStreaming")
 	case o.StartupTimeout < 0:
-		return badOption("StartupTimeout", o.StartupTimeout)
+		return badOption("StartupTimeout", o.StartupTimeout, positive)
 	case o.CloseTimeout < 0:
-		return badOption("CloseTimeout", o.CloseTimeout)
+		return badOption("CloseTimeout", o.CloseTimeout, positive)
 	case o.MaxPending < 0:
-		return badOption("MaxPending", o.MaxPending)
+		return badOption("MaxPending", o.MaxPending, positive)
 	case o.MaxPendingPerPeer < 0:
-		return badOption("MaxPendingPerPeer", o.MaxPendingPerPeer)
+		return badOption("MaxPendingPerPeer", o.MaxPendingPerPeer, positive)
 	case o.MaxClosing < 0:
-		return badOption("MaxClosing", o.MaxClosing)
+		return badOption("MaxClosing", o.MaxClosing, positive)
 	case o.MaxClosingPerPeer < 0:
-		return badOption("MaxClosingPerPeer", o.MaxClosingPerPeer)
+		return badOption("MaxClosingPerPeer", o.MaxClosingPerPeer, positive)
 	case o.MaxIRD < 1 || o.MaxIRD > maxRdAtom:
-		return badOption("MaxIRD", o.MaxIRD)
+		return badOption("MaxIRD", o.MaxIRD, readDepths)
 	case o.MaxORD < 1 || o.MaxORD > maxRdAtom:
-		return badOption("MaxORD", o.MaxORD)
+		return badOption("MaxORD", o.MaxORD, readDepths)
 	case o.Network != nil && o.TCP != (transport.TCPOptions{}):
 		return fmt.Errorf("engine option TCP is for the default network, and Network is set: %w", syscall.EINVAL)
 	}
@@ -340,17 +340,17 @@ func (o *Options) complete() error {
 func (o *Options) checkStartup() error {
 	switch {
 	case o.CRC < CRCPreferred || o.CRC > CRCRequired:
-		return badOption("CRC", int(o.CRC))
+		return badOption("CRC", int(o.CRC), "CRCPreferred, CRCOff or CRCRequired")
 	case o.Revision != 1 && o.Revision != 2:
-		return badOption("Revision", o.Revision)
+		return badOption("Revision", o.Revision, "1, 2, or 0 for the default")
 	case o.Fallback < FallbackNever || o.Fallback > FallbackClosed:
-		return badOption("Fallback", int(o.Fallback))
+		return badOption("Fallback", int(o.Fallback), "one of FallbackNever to FallbackClosed")
 	case o.RDMAC > mpa.RDMACOnly:
-		return badOption("RDMAC", int(o.RDMAC))
+		return badOption("RDMAC", int(o.RDMAC), "one of the policies of package mpa")
 	case o.RDMAC == mpa.RDMACOnly && (o.PeerToPeer || o.Extensions):
 		return fmt.Errorf("engine option RDMAC: the RDMA Consortium's protocols have neither PeerToPeer nor Extensions: %w", syscall.EINVAL)
 	case o.RTR&^mpa.RTRAll != 0:
-		return badOption("RTR", o.RTR)
+		return badOption("RTR", o.RTR, "a set of the bits of mpa.RTRAll")
 	case o.PeerToPeer && o.Revision < 2:
 		return fmt.Errorf("engine option PeerToPeer needs MPA revision 2: %w", syscall.EINVAL)
 	case o.PeerToPeer && o.Fallback != FallbackNever:
@@ -372,8 +372,14 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-func badOption(name string, value any) error {
-	return fmt.Errorf("engine option %s = %v: %w", name, value, syscall.EINVAL)
+// What numbers of Options have to be.
+const positive = "above 0, or 0 for the default"
+
+var readDepths = fmt.Sprintf("from 1 to %d, or 0 for the default", maxRdAtom)
+
+// badOption is EINVAL for a field of Options. allowed is what it has to be.
+func badOption(name string, value any, allowed string) error {
+	return fmt.Errorf("engine.Options.%s is %v, and must be %s: %w", name, value, allowed, syscall.EINVAL)
 }
 
 // Name implements provider.Provider.

@@ -158,8 +158,9 @@ func checkRegion(n int, access provider.Access) error {
 }
 
 // whyNoConnection adds to the error of a connection that did not come about what it
-// means and what to do. reply is what the peer sent, limit how long it had.
-func whyNoConnection(err error, reply []byte, limit time.Duration) error {
+// means and what to do. connected says whether TCP was, reply is what the peer sent, limit how
+// long it had.
+func whyNoConnection(err error, connected bool, reply []byte, limit time.Duration) error {
 	var rejected *mpa.RejectedError
 	var protocol *iwarp.Error
 	switch {
@@ -175,9 +176,24 @@ func whyNoConnection(err error, reply []byte, limit time.Duration) error {
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return &reworded{"the peer closed the TCP connection before it had answered; it rejected the request, or is not an iWARP listener", err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return &reworded{fmt.Sprintf("the peer did not answer within engine.Options.StartupTimeout, %v", limit), err}
+		return &reworded{silence(connected, len(reply), limit), err}
 	}
 	return err
+}
+
+// silence says what a peer did not do in time.
+func silence(connected bool, got int, limit time.Duration) string {
+	const option = "engine.Options.StartupTimeout"
+	switch {
+	case !connected:
+		return fmt.Sprintf("the peer's host did not answer within %s, %v: is the address right, and no firewall in between?",
+			option, limit)
+	case got > 0:
+		return fmt.Sprintf("the peer accepted the TCP connection, but sent only %d octets of an MPA Reply within %s, %v: "+
+			"is it an iWARP listener?", got, option, limit)
+	}
+	return fmt.Sprintf("the peer accepted the TCP connection, but sent no MPA Reply within %s, %v: "+
+		"is it an iWARP listener, and does its program call Accept?", option, limit)
 }
 
 // reworded is an error in words that say more to a user.

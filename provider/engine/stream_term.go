@@ -50,6 +50,12 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 		e.explain(s.recvFault())
 	case errSinkSGE:
 		e.explain(s.sinkFault())
+	case ddp.ErrTooLong:
+		e.explain(s.tooLong(h, payloadLen))
+	case ddp.ErrBaseBounds:
+		e.explain(s.outOfBounds("Write", h.STag, h.TO, payloadLen))
+	case rdmap.ErrReadBaseBounds:
+		e.explain(s.outOfBounds("Read", read.SourceSTag, read.SourceTO, int(read.Size)))
 	}
 	e.recvStatus = s.recvStatus(err)
 	e.event, e.raise = eventOf(err)
@@ -70,6 +76,34 @@ func (s *stream) recvFault() string {
 		return fmt.Sprintf("receive %#x, %s", w.wrid, why)
 	}
 	return ""
+}
+
+// tooLong compares the message that begins or goes on with h with the receive in progress.
+func (s *stream) tooLong(h *ddp.Header, payloadLen int) string {
+	w, sges, _ := s.q.frontRecv()
+	if w == nil {
+		return ""
+	}
+	var room uint64
+	for i := range sges {
+		room += uint64(sges[i].Length)
+	}
+	atLeast := "at least "
+	if h.Last {
+		atLeast = ""
+	}
+	return fmt.Sprintf("receive %#x has room for %d octets, and the peer's message has %s%d", w.wrid, room,
+		atLeast, uint64(h.MO)+uint64(payloadLen))
+}
+
+// outOfBounds says where an access of the peer to n octets lies, and where the region that it names.
+func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) string {
+	why := fmt.Sprintf("the peer's %s of %d octets at address %#x is not within rkey %#x", access, n, to, stag)
+	if m := s.dev.stags.local(stag); m != nil {
+		why += fmt.Sprintf(", which has %d octets at address %#x", m.size(), m.base)
+		m.release()
+	}
+	return why
 }
 
 // sinkFault says which SGE of the oldest Read or atomic operation can't be written, and why.
@@ -146,7 +180,7 @@ func (s *stream) endOfStream() {
 //
 //rfc:5044 MPA-8-1-01 Detect TCP close/lost/RST/FIN/timeouts (code 1)
 func (s *stream) connectionLost(err error) {
-	s.fail(s.withTxError(&ending{cause: fmt.Errorf("receive: %w", err), lost: true}))
+	s.fail(s.withTxError(&ending{cause: fmt.Errorf("the TCP connection broke: %w", err), lost: true}))
 }
 
 // withTxError takes into account that writing may have failed before. A reset

@@ -99,7 +99,7 @@ func (s *stream) write() bool {
 		return false
 	}
 	t.b.release()
-	t.err = fmt.Errorf("send: %w", err)
+	t.err = fmt.Errorf("the TCP connection broke: %w", err)
 	s.wantWrite(false)
 	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		s.fail(&ending{cause: t.err, lost: true})
