@@ -79,7 +79,10 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 	if err := pd.ok(op); err != nil {
 		return nil, err
 	}
-	if f == nil || off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
+	if f == nil {
+		return nil, pd.obj.Errorf(op, syscall.EINVAL, "nil file")
+	}
+	if off < 0 || n < 1 || off > math.MaxInt64-int64(n) {
 		return nil, pd.obj.Errorf(op, syscall.EINVAL, "%d octets from %d of a file", n, off)
 	}
 	info, err := f.Stat()

@@ -193,7 +193,7 @@ func (mr *MR) PD() *PD {
 // hand is checked only when it is used, which costs the connection. It does
 // not allocate.
 func (mr *MR) SGE(off, n int) (SGE, error) {
-	p, err := mr.inside(off, n)
+	p, err := mr.inside("SGE", off, n)
 	if err != nil {
 		return SGE{}, err
 	}
@@ -207,24 +207,24 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 // the peer can do with it, and with neither AccessRemoteRead nor AccessRemoteWrite any access of
 // the peer ends the connection. Remote does not check that: Rereg may add rights later.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
-	p, err := mr.inside(off, n)
+	p, err := mr.inside("remote region", off, n)
 	if err != nil {
 		return RemoteRegion{}, err
 	}
 	return RemoteRegion{Addr: p.Addr() + uint64(off), Len: uint64(n), RKey: p.RKey()}, nil
 }
 
-// inside returns the provider's region if the n octets from off are in it.
-func (mr *MR) inside(off, n int) (provider.MR, error) {
+// inside returns the provider's region if the n octets from off are in it. op is for errors.
+func (mr *MR) inside(op string, off, n int) (provider.MR, error) {
 	p := mr.p()
 	if p == nil {
-		return nil, errNil("SGE", "mr")
+		return nil, errNil(op, "mr")
 	}
-	if err := mr.obj.Check("SGE"); err != nil {
+	if err := mr.obj.Check(op); err != nil {
 		return nil, err
 	}
 	if size := p.Len(); off < 0 || n < 0 || uint64(off) > size || uint64(n) > size-uint64(off) {
-		return nil, mr.obj.Errorf("SGE", syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, size)
+		return nil, mr.obj.Errorf(op, syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, size)
 	}
 	return p, nil
 }

@@ -137,7 +137,7 @@ func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 // AccessLocalWrite if the window is to have AccessRemoteWrite or AccessRemoteAtomic; of
 // remote rights it needs none. With n = 0 a window of type 1 is unbound.
 func (mr *MR) BindInfo(off, n int, access Access) (MWBindInfo, error) {
-	p, err := mr.inside(off, n)
+	p, err := mr.inside("bind info", off, n)
 	if err != nil {
 		return MWBindInfo{}, err
 	}

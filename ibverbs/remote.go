@@ -2,6 +2,7 @@ package ibverbs
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"syscall"
 
@@ -31,6 +32,12 @@ func (r RemoteRegion) Part(off, n int) (RemoteRegion, error) {
 		return RemoteRegion{}, object.Errorf("remote region", "", syscall.EINVAL, "%d octets from offset %d of a region of %d", n, off, r.Len)
 	}
 	return RemoteRegion{Addr: r.Addr + uint64(off), Len: uint64(n), RKey: r.RKey}, nil
+}
+
+// String says where the region is, with the key in the form that errors have:
+// "4096 octets at 0x7f0000001000, rkey 0x41fd52e1".
+func (r RemoteRegion) String() string {
+	return fmt.Sprintf("%d octets at %#x, rkey %#x", r.Len, r.Addr, r.RKey)
 }
 
 // AppendBinary appends the wire form to b (encoding.BinaryAppender). It never
