@@ -33,6 +33,9 @@ var wrongConnections = []wrongUse{
 	{name: "Dial: nobody listens", do: func(t *testing.T) []seen { return dialFree(t, nil) }},
 	{name: "Dial: no way to the address", do: dialUnreachable, not: "it depends on the routes of the machine"},
 	{name: "Dial: no address", do: func(t *testing.T) []seen { return dialTo(t, open, netip.AddrPort{}, nil) }},
+	{name: "Dial: the unspecified address", do: func(t *testing.T) []seen {
+		return dialTo(t, open, netip.MustParseAddrPort("0.0.0.0:7471"), nil)
+	}, not: "the kernel takes it for this host"},
 	{name: "Dial: port 0", do: dialPort0},
 	{name: "Dial: from an address of another machine", do: func(t *testing.T) []seen {
 		return dialFree(t, &rdmacm.ConnConfig{LocalAddr: netip.MustParseAddrPort("198.51.100.7:0")})
@@ -322,6 +325,7 @@ var wrongWaits = []wrongUse{
 	{name: "AsyncEvent: no event until the deadline", do: asyncNothing},
 	{name: "Wait: the connection lasts beyond the deadline", do: waitForever},
 	{name: "Drain: the peer has not sent anything", do: drainHeld, not: "siw sends before the peer"},
+	{name: "Send: the peer has not sent anything", do: sendHeld, not: "siw sends before the peer"},
 	{name: "Shutdown: the peer has not sent anything", do: shutdownHeld, not: "siw sends before the peer"},
 	{name: "Shutdown: the peer had no receive", do: shutdownUnread},
 	{name: "Shutdown: a Write had a wrong rkey", do: shutdownWrongKey},
@@ -376,6 +380,11 @@ func held(t *testing.T) *lab {
 }
 
 func drainHeld(t *testing.T) []seen { return saw("Drain", held(t).server.QP().Drain(soon(t))) }
+
+func sendHeld(t *testing.T) []seen {
+	c := newLab(t, labConfig{dial: rdmacm.ConnConfig{NoOpeningWrite: true}})
+	return saw("Conn.Send", c.server.Send(soon(t), ibverbs.SGE{}))
+}
 
 func shutdownHeld(t *testing.T) []seen { return saw("Conn.Shutdown", held(t).server.Shutdown(soon(t))) }
 

@@ -381,13 +381,19 @@ func (w *watch) wait(ch *EventChannel) {
 // Err returns nil for a completion that is a success, and otherwise an error with its
 // [*ibverbs.WCError] and, where it is known, why the connection ended (QP.Cause): so a
 // work request that was flushed says why. The completion of the work request that is at
-// fault may come before the connection ends; only the WCError is there then. Err
-// allocates only if there is an error.
+// fault may come before the connection ends; only the WCError is there then. The text begins
+// with the peer's address. Err allocates only if there is an error.
 func (c *Conn) Err(wc *ibverbs.WC) error {
 	err := wc.Err()
 	if err == nil || c == nil || wc.QPN != c.qp.QPN() {
 		return err
 	}
+	return fmt.Errorf("%s: %w", c.peer(), c.why(wc))
+}
+
+// why is Err for a completion of the connection that is a failure, without the address.
+func (c *Conn) why(wc *ibverbs.WC) error {
+	err := wc.Err()
 	if cause := c.qp.Cause(); cause != nil {
 		return fmt.Errorf("%w: %w", err, cause)
 	}

@@ -300,7 +300,7 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 		over = true
 		switch {
 		case refused == nil:
-			return object.GaveUp(ctx, op, r.c.peer(), err, "its work requests were complete")
+			return object.GaveUp(ctx, op, r.c.peer(), err, "its work requests were complete"+r.c.whyHeld())
 		case !errors.Is(refused, err):
 			return fmt.Errorf("%w; and some that were posted are not complete: %w", refused, err)
 		}
@@ -315,9 +315,17 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 	over = true
 	r.mu.Unlock()
 	if failed {
-		return r.c.Err(&wc)
+		return &ibverbs.Error{Op: op, Object: r.c.peer(), Err: r.c.why(&wc)}
 	}
 	return refused
+}
+
+// whyHeld says, as QP.Drain does, that sends wait for the peer, if they do.
+func (c *Conn) whyHeld() string {
+	if st, err := c.qp.Stats(); err != nil || !st.HeldForPeer {
+		return ""
+	}
+	return " (sends are held until the peer's first message: the side that dialled has to send first)"
 }
 
 // abandon leaves a call to whoever polls next, because OnSend has panicked, or has ended the

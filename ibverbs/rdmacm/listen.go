@@ -103,7 +103,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 		ev, err := l.ch.next(wait)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return nil, object.GaveUp(ctx, "rdma_get_cm_event", "listener "+l.Addr().String(), ctx.Err(), "anybody dialled")
+			return nil, object.GaveUp(ctx, "rdma_get_cm_event", "listener "+l.Addr().String(), ctx.Err(), "the next request came")
 		case err != nil && l.ctx.Err() != nil:
 			return nil, l.closed()
 		case err != nil:

@@ -313,18 +313,21 @@ var oneWC = sync.Pool{New: func() any { return new([1]ibverbs.WC) }}
 // that of PostRecv: the connection may have ended.
 func (m *Message) Release() error {
 	const op = "Message.Release"
-	if m == nil || m.r == nil {
+	switch {
+	case m == nil:
 		return errNil(op, "message")
+	case m.r == nil:
+		return object.Errorf(op, "", syscall.EINVAL, "the message does not come from Receive")
 	}
 	r := m.r
-	m.r, m.Data = nil, nil
+	m.Data = nil
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.uses[m.slot] != m.released {
+		return object.Errorf(op, r.name(), syscall.EINVAL, "the message, or a copy of it, has been released already")
+	}
 	if r.open.Err() != nil {
 		return r.closed(op)
-	}
-	if r.uses[m.slot] != m.released {
-		return object.Errorf(op, "", syscall.EINVAL, "a copy of the message has been released already")
 	}
 	r.uses[m.slot]++
 	return r.post(r.wrs[m.slot : m.slot+1]...)

@@ -191,6 +191,7 @@ func TestConnReceiverReleasesOnce(t *testing.T) {
 		m := testkit.Must(in.Receive(ctx))(t)
 		old = append(old, m)
 		testkit.OK(t, m.Release())
+		wantErr(t, "a message twice", m.Release(), syscall.EINVAL, a.LocalAddr().String(), "released already")
 		for i := range old {
 			again := old[i]
 			wantErr(t, "a copy of a released message", again.Release(), syscall.EINVAL)
