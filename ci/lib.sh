@@ -57,8 +57,8 @@ step() {
 processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
 # blamed LOG COUNT prints the first lines of a log that name failed tests, each with what the test said, which stands after
-# its name in what go test prints, and before it with -v. A log without failed tests: other failures; its last three lines
-# if it has none.
+# its name in what go test prints, and before it with -v, and the panics. A log without failed tests: other failures; its
+# last three lines if it has none.
 blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |WARNING: DATA RACE|[^ ]*: .*(FAILED|failed)' lines
 	lines=$(awk -v most="$2" '
@@ -69,7 +69,9 @@ blamed() {
 		/^[^ ]+\.go:[0-9]+: / {
 			if (failed && ++after <= 3) print "  " $0
 			if (!failed && name != "" && ++many[name] <= 3) said[name] = said[name] "  " $0 "\n"
-		}' "$1")
+		}
+		/^(panic: |fatal error: )/ && ++crashes <= 3 { crash = crash "  " $0 "\n" }
+		END { if (count) printf "%s", crash }' "$1")
 	[ -n "$lines" ] || lines=$({ grep -aE -m "$2" "^[ |>]*($marks)" "$1" || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
 	printf '%s\n' "$lines"
 }
