@@ -29,11 +29,16 @@ func TestPhases(t *testing.T) {
 		{phaseLinger, phaseLingerFINSent}: entered,
 		{phaseLinger, phaseClosed}:        entered, {phaseLingerFINSent, phaseClosed}: entered,
 	}
+	// Released at the end: in schedules what a goroutine holds is known by a key that a later one may have.
 	s := &stream{q: new(qp)}
 	s.rxMu.Lock()
+	defer s.rxMu.Unlock()
 	s.txMu.Lock()
+	defer s.txMu.Unlock()
 	s.linger.mu.Lock()
+	defer s.linger.mu.Unlock()
 	s.q.mu.Lock()
+	defer s.q.mu.Unlock()
 	enter := func(to phase) (from phase, failed bool) {
 		defer func() { failed = recover() != nil }()
 		return s.enter(to), false
