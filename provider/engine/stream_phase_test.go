@@ -29,7 +29,8 @@ func TestPhases(t *testing.T) {
 		{phaseLinger, phaseLingerFINSent}: entered,
 		{phaseLinger, phaseClosed}:        entered, {phaseLingerFINSent, phaseClosed}: entered,
 	}
-	// Released at the end: in schedules what a goroutine holds is known by a key that a later one may have.
+	// Released at the end: in schedules what a goroutine holds is known by a key that a later one
+	// may have.
 	s := &stream{q: new(qp)}
 	s.rxMu.Lock()
 	defer s.rxMu.Unlock()
