@@ -223,7 +223,7 @@ var bounds = []bound{
 		come: func(s *boundsServer, p *plainPeers, dst netip.AddrPort) {
 			for range 3 {
 				p.connect(boundsLimit, dst, longRequest())
-				s.wait("all are fetched", func() bool {
+				waitFor(s.t, "all are fetched", func() bool {
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					return len(s.ids) == boundsLimit
@@ -285,7 +285,7 @@ var bounds = []bound{
 			for _, fd := range p.fds {
 				p.send(fd, make([]byte, 64)) // no FPDU
 			}
-			s.wait("all have ended", func() bool {
+			waitFor(s.t, "all have ended", func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				return s.ended == 3*boundsLimit
@@ -305,7 +305,7 @@ var bounds = []bound{
 				p.connect(boundsLimit, dst, longRequest())
 				p.wantAnswers(20)
 				p.close(false)
-				s.wait("all have ended", func() bool {
+				waitFor(s.t, "all have ended", func() bool {
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					return s.ended == (i+1)*boundsLimit
@@ -327,16 +327,6 @@ func longRequest() []byte {
 func (p *plainPeers) wantAnswers(n int) {
 	for _, fd := range p.fds {
 		p.read(fd, n)
-	}
-}
-
-// wait waits until done reports true; what says what that means.
-func (s *boundsServer) wait(what string, done func() bool) {
-	s.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			s.t.Fatalf("%s: not in time", what)
-		}
 	}
 }
 
@@ -391,10 +381,18 @@ const (
 	slackOctets     = 64 << 10
 )
 
+// openPoller has the runtime open the descriptors with which it waits, which it keeps from then on.
+var openPoller = sync.OnceFunc(func() {
+	if r, w, err := os.Pipe(); err == nil {
+		_, _ = r.Close(), w.Close()
+	}
+})
+
 // leavesNothing has the test end only when all descriptors that it adds are closed, after all else
 // that it cleans up: the last sockets of a server that is closed may linger for a second, and would
 // count for the next test.
 func leavesNothing(t *testing.T) {
+	openPoller()
 	before := holding(t).descriptors
 	t.Cleanup(func() {
 		var now int

@@ -252,6 +252,16 @@ func (w *cmWorld) moment() {
 	}
 }
 
+// waitFor waits until done reports true; what says what that means.
+func waitFor(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
 // established makes a connection.
 func (w *cmWorld) established() (client, server *cmID) {
 	w.t.Helper()

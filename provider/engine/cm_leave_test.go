@@ -105,6 +105,22 @@ func TestRequestWithdrawnWhileItsListenerMoves(t *testing.T) {
 	})
 }
 
+// TestChannelClosesWhileARequestIsWithdrawn: a program may close the event channel as soon as it
+// has closed the listener, also while the request of a peer that left is being taken back.
+func TestChannelClosesWhileARequestIsWithdrawn(t *testing.T) {
+	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
+	l := w.server.listen()
+	p := w.dialRaw(l.LocalAddr())
+	p.send(rawRequest(nil))
+	waitFor(t, "the request", func() bool { return w.server.ch.events() == 1 })
+	w.server.dev.accepted.mu.Lock() // the goroutine of the request stops here
+	defer w.server.dev.accepted.mu.Unlock()
+	p.w.close()
+	waitFor(t, "the request is withdrawn", func() bool { return w.server.ch.events() == 0 })
+	testkit.OK(t, l.Close())
+	testkit.OK(t, w.server.ch.Close())
+}
+
 // leavings are the ways in which a server ends a connection and has to wait for the peer.
 // Each reads what the peer is sent last.
 var leavings = map[string]func(w *cmWorld, l *cmID, p *rawPeer){

@@ -88,7 +88,6 @@ func (id *cmID) peerLeft(r *request, err error) {
 	case id.state == idRequested && id.ch.withdraw(r.event):
 		id.forgo()
 		id.state = idClosed // the program has never seen the id
-		id.ch.refs.Drop()
 	case id.state == idAccepting:
 		id.end(failureEvent(err))
 	}

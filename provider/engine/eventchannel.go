@@ -75,8 +75,9 @@ func (ch *eventChannel) unlink(e *queuedEvent) {
 	e.queued, e.prev, e.next = false, nil, nil
 }
 
-// withdraw takes e out of the queue, and reports false if it was fetched, or
-// is about to move it to another channel.
+// withdraw takes e out of the queue, and its id off the channel. It reports false if e was
+// fetched, or is about to move to another channel. It does both in one step: Close of the
+// listener looks for events only, and the program may close the channel after that.
 func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -84,6 +85,7 @@ func (ch *eventChannel) withdraw(e *queuedEvent) bool {
 		return false
 	}
 	ch.unlink(e)
+	ch.refs.Drop()
 	return true
 }
 
