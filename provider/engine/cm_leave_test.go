@@ -113,8 +113,15 @@ func TestChannelClosesWhileARequestIsWithdrawn(t *testing.T) {
 	p := w.dialRaw(l.LocalAddr())
 	p.send(rawRequest(nil))
 	waitFor(t, "the request", func() bool { return w.server.ch.events() == 1 })
-	w.server.dev.accepted.mu.Lock() // the goroutine of the request stops here
-	defer w.server.dev.accepted.mu.Unlock()
+	held, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	go func() { // a goroutine of its own, because locks have an order
+		w.server.dev.accepted.mu.Lock() // the goroutine of the request stops here
+		defer w.server.dev.accepted.mu.Unlock()
+		close(held)
+		<-release
+	}()
+	<-held
 	p.w.close()
 	waitFor(t, "the request is withdrawn", func() bool { return w.server.ch.events() == 0 })
 	testkit.OK(t, l.Close())

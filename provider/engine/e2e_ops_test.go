@@ -31,7 +31,7 @@ func TestE2EOperations(t *testing.T) {
 			from, to *e2eEnd
 		}{{"there", a, b}, {"back", b, a}} {
 			for _, n := range a.edges() {
-				if raceEnabled && w.net.Cut && n > 100_000 {
+				if (raceEnabled || testing.Short()) && w.net.Cut && n > 100_000 {
 					continue // a minute and a half, and ci/test runs it without the detector
 				}
 				for _, k := range []int{1, 3} {
