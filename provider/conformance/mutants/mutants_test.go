@@ -39,71 +39,8 @@ func scales() []float64 {
 	return []float64{0.2, 1}
 }
 
-// racing are mutants whose fault is a data race between the engine and its
-// program, each with the reason. The race detector would notice them before the
-// suite does.
-var racing = map[string]string{
-	"completion-invented":    "the program looks at the sink of a Read that it was told is complete",
-	"write-overtaken":        "the program looks at the sink of a Write that it was told is complete",
-	"deregistration-ignored": "the peer writes to a region that the program has again",
-	"neighbour-touched":      "octets beside a region are written",
-	"receive-overrun":        "octets beside a region are written",
-	"bounds-loose":           "octets beside a region are written",
-	"rights-ignored":         "the peer writes to a region that the program looks at, and has not let it write to",
-	"pd-ignored":             "the peer writes to a region that the program looks at, and has not let it write to",
-	"key-octet-unchecked":    "the peer writes to a region that the program looks at, and has not given it the key of",
-}
-
 // unproven are scenarios that no mutant makes fail, each with the reason.
 var unproven = map[string]string{}
-
-// TestEveryMutantIsCaught shows that the scenarios that a mutant names fail on it
-// and pass on the same engine without its fault, and that every scenario of the
-// suite fails on some mutant.
-func TestEveryMutantIsCaught(t *testing.T) {
-	b := newBench(t)
-	var trials []*trial
-	for _, m := range mutants.All() {
-		slugs := m.CaughtBy
-		switch {
-		case raceEnabled && racing[m.Name] != "":
-			continue
-		case raceEnabled:
-			slugs = slugs[:1] // what is proven is proven without the detector
-		}
-		for _, slug := range slugs {
-			trials = append(trials, &trial{mutant: m, slug: slug, done: make(chan struct{})})
-		}
-	}
-	start(trials, func(tr *trial) { tr.why, tr.err = b.catch(tr.slug, tr.mutant) })
-	caught := make(map[string][]string) // mutants by scenario
-	for _, tr := range trials {
-		t.Run(tr.mutant.Name+"/"+tr.slug, func(t *testing.T) {
-			<-tr.done
-			if tr.err != nil {
-				t.Fatalf("it %s: %v", tr.mutant.What, tr.err)
-			}
-			t.Log(tr.why)
-			caught[tr.slug] = append(caught[tr.slug], tr.mutant.Name)
-		})
-	}
-	if t.Failed() || raceEnabled {
-		return // what is not proven is a consequence
-	}
-	for _, sc := range b.suite.All() {
-		by, reason := caught[sc.Slug], unproven[sc.Slug]
-		switch {
-		case len(by) == 0 && reason == "":
-			t.Errorf("%s: no mutant makes it fail: a check that can't fail proves nothing", sc.Slug)
-		case len(by) > 0 && reason != "":
-			t.Errorf("%s: fails on %s, and is excepted: %s", sc.Slug, by, reason)
-		case reason != "":
-			t.Logf("%-40s excepted: %s", sc.Slug, reason)
-		default:
-			t.Logf("%-40s %s", sc.Slug, strings.Join(by, " "))
-		}
-	}
-}
 
 // TestDecoratorsAreSound shows that the layers between a mutant and its engine do no harm
 // by themselves: without a fault every scenario passes, in either role.
@@ -144,11 +81,6 @@ func TestAll(t *testing.T) {
 	}
 	if mutants.Find("no such mutant") != nil {
 		t.Error("Find finds what is not there")
-	}
-	for name := range racing {
-		if !seen[name] {
-			t.Errorf("exception for mutant %q, which there is not", name)
-		}
 	}
 	for slug := range unproven {
 		if suite.Find(slug) == nil {
