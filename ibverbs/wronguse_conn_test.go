@@ -44,9 +44,9 @@ var wrongConnections = []wrongUse{
 		return dialFree(t, &rdmacm.ConnConfig{LocalAddr: netip.MustParseAddrPort("[::1]:0")})
 	}},
 	{name: "Dial: siw at 127.0.0.1", do: dialLoopback},
-	{name: "Dial: the peer says nothing until the deadline", do: dialSilent},
+	{name: "Dial: the peer says nothing until the deadline", do: dialSilent, waits: true},
 	{name: "Dial: the peer says nothing until the engine's limit", do: dialSilentForLong, not: "it is an option of the engine"},
-	{name: "Dial: cancelled", do: dialCancelled},
+	{name: "Dial: cancelled", do: dialCancelled, waits: true},
 	{name: "Dial: the peer hangs up", do: func(t *testing.T) []seen { return dialPlain(t, "") }},
 	{name: "Dial: the peer is an HTTP server", do: func(t *testing.T) []seen {
 		return dialPlain(t, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
