@@ -19,6 +19,7 @@ const jobsVar = "GOVS_VM_JOBS"
 // With GOVS_VM_JOBS=DIR, Tests records the command in DIR instead and skips t. ci/guest runs what
 // is recorded there: all commands with equal options in one guest, so that a guest boots once and
 // not for every test. The calling test binary, if it is the command, is built again by ci/guest.
+// Tests fails t if ci/guest has begun with DIR already.
 func Tests(t *testing.T, o Options, passes []string, command ...string) Result {
 	t.Helper()
 	if o.Timeout == 0 {
@@ -66,6 +67,9 @@ func Dir(t *testing.T) string {
 func record(t *testing.T, jobs string, o Options, passes, command []string) error {
 	if o.Out != "" || o.Stdout != nil {
 		return errors.New("Options.Out and Options.Stdout do not work with GOVS_VM_JOBS")
+	}
+	if _, err := os.Stat(filepath.Join(jobs, "begun")); !errors.Is(err, fs.ErrNotExist) {
+		return errors.New("ci/guest has begun with what is recorded in " + jobs + ", and would not run it")
 	}
 	dir, err := os.Getwd()
 	if err != nil {
