@@ -68,7 +68,10 @@ func (r *run) faultMemory(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (string,
 
 // badBind asks for a window that there can't be.
 func (r *run) badBind(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (name string) {
-	w := one(d, l.s.fitting(func(w *window) bool { return w.typ == ibverbs.MWType2 && w.d == l.d && w.mine(l) }))
+	// What is bound for another connection stays so, but the model closes it with this one.
+	w := one(d, l.s.fitting(func(w *window) bool {
+		return w.typ == ibverbs.MWType2 && w.d == l.d && w.mine(l) && w.uses == 0
+	}))
 	if w == nil {
 		return ""
 	}
