@@ -18,7 +18,8 @@ func TraceObjects(on bool) { object.Stacks.Store(on) }
 // for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id
 // (listeners among them), ordered by kind and text. A QP's line has
 // its state, how full its queues are, its peer, and "held until the peer's first message"
-// where that is what posted work waits for. The format may change.
+// where that is what posted work waits for. rdmacm's Conn.Shutdown puts its QP into
+// IBV_QPS_SQD while it waits for what is posted. The format may change.
 //
 // The text has the keys of regions (STags), and who knows one can use the region over any
 // connection of its PD: it is not for peers to read. Objects may be made and closed meanwhile.
@@ -30,8 +31,9 @@ func (c *Context) WriteState(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s, provider %s\n", c.Name(), c.provider)
 	if st, err := c.Stats(); err == nil && st.Counters == nil { // a kernel device has no others
-		fmt.Fprintf(&b, "  %d connections accepted now, %d closing, %d made so far, %d start-ups failed\n",
-			st.Accepted, st.Closing, st.Connections, st.Failures)
+		fmt.Fprintf(&b, "  %s open, %d of them accepted, %d closing, %d made so far, %s failed\n",
+			object.Count(st.Connected, "connection"), st.Accepted, st.Closing, st.Connections,
+			object.Count(st.Failures, "start-up"))
 	}
 	for _, e := range c.obj.Live() {
 		fmt.Fprintf(&b, "  %s\n", e.Description)
@@ -48,8 +50,8 @@ func (c *Context) WriteState(w io.Writer) error {
 func (cq *CQ) state() string {
 	s := cq.String()
 	if st, err := cq.Stats(); err == nil {
-		s += fmt.Sprintf(": %d waiting, at least %d places were free, %d lost", st.Waiting,
-			st.LowestFree(), st.Lost)
+		s += fmt.Sprintf(": %d waiting, at least %s free so far, %d lost", st.Waiting,
+			object.Count(st.LowestFree(), "place"), st.Lost)
 	}
 	return s
 }
@@ -60,18 +62,19 @@ func (qp *QP) state() string {
 	if err != nil {
 		return s
 	}
-	s += fmt.Sprintf(": %d sends posted, %d receives posted", st.SendsPosted, st.RecvsPosted)
+	s += fmt.Sprintf(": %s posted, %s posted", object.Count(st.SendsPosted, "send"),
+		object.Count(st.RecvsPosted, "receive"))
 	if st.ReadsOut > 0 {
-		s += fmt.Sprintf(", %d Reads unanswered", st.ReadsOut)
+		s += fmt.Sprintf(", %s unanswered", object.Count(st.ReadsOut, "Read"))
 	}
 	if st.Remote.IsValid() {
 		s += fmt.Sprintf(", %s -> %s", st.Local, st.Remote)
 	}
 	switch {
 	case st.HeldForPeer:
-		s += fmt.Sprintf(", %d sends are held until the peer's first message", st.SendsHeld)
+		s += fmt.Sprintf(", %s held until the peer's first message", object.Count(st.SendsHeld, "send"))
 	case st.SendsHeld > 0:
-		s += fmt.Sprintf(", %d sends are held", st.SendsHeld)
+		s += fmt.Sprintf(", %s held", object.Count(st.SendsHeld, "send"))
 	}
 	if cause := qp.Cause(); cause != nil {
 		s += ": " + cause.Error()

@@ -158,7 +158,7 @@ var variable = []struct {
 }{
 	{regexp.MustCompile(`\b(127\.0\.0\.1|192\.0\.2\.1):(\d{2,5})`), "HOST:PORT"},
 	{regexp.MustCompile(`\b(127\.0\.0\.1|192\.0\.2\.1)\b`), "HOST"},
-	{regexp.MustCompile(`\b(qp|QP|cq|pd|srq) \d+\b`), "$1 N"},
+	{regexp.MustCompile(`\b(qp|QP|cq|pd|srq|completion channel) \d+\b`), "$1 N"},
 	{regexp.MustCompile(`\b(mr|mw|[lr]?key|[lr]keys?|STag) 0x[0-9a-f]+`), "$1 KEY"},
 	{regexp.MustCompile(`\b0x[0-9a-f]{6,16}\b`), "ADDR"},
 	{regexp.MustCompile(`\b(govs0|siw0)\b`), "DEVICE"},

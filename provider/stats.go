@@ -142,6 +142,8 @@ type DeviceStats struct {
 
 	QPs, CQs, MRs, MWs, PDs, SRQs int // open
 
+	Connected int // QPs that have a connection
+
 	// Accepted are the connections that count against MaxAccepted, Closing those against
 	// MaxClosing.
 	Accepted, Closing int

@@ -30,9 +30,9 @@ func (id *ID) state() string {
 	s := id.obj.Name()
 	if p, ok := id.p.(provider.ListenerStater); ok {
 		if st, err := p.ListenerStats(); err == nil {
-			return fmt.Sprintf("%s: listens on %s, %d of %d places pending, %d requests, %d "+
-				"refused, %d failed",
-				s, id.LocalAddr(), st.Pending, st.MaxPending, st.Requests, st.Refused, st.Failed)
+			return fmt.Sprintf("%s: listens on %s, %d of %s pending, %s, %d "+
+				"refused, %d failed", s, id.LocalAddr(), st.Pending,
+				object.Count(st.MaxPending, "place"), object.Count(st.Requests, "request"), st.Refused, st.Failed)
 		}
 	}
 	if local := id.LocalAddr(); local.IsValid() {

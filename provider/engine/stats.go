@@ -270,9 +270,12 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 		}
 	}
 	d.qpnMu.Unlock()
-	open := make([]provider.QPStats, len(qps))
+	open, connected := make([]provider.QPStats, len(qps)), 0
 	for i, q := range qps {
 		open[i] = q.stats(false)
+		if q.stream.Load() != nil {
+			connected++
+		}
 	}
 	accepted, closing := d.accepted.len(), d.leaving.len()
 	t := &d.tally
@@ -291,7 +294,7 @@ func (d *device) Stats() (provider.DeviceStats, error) {
 		OtherTerminates: t.others, Refused: make(map[string]uint64, len(t.refused)),
 		QPs: int(d.qps.n.Load()), CQs: int(d.cqs.n.Load()), MRs: int(d.mrs.n.Load()),
 		MWs: int(d.mws.n.Load()), PDs: int(d.pds.n.Load()), SRQs: int(d.srqs.n.Load()),
-		Accepted: accepted, Closing: closing,
+		Connected: connected, Accepted: accepted, Closing: closing,
 	}
 	for name, n := range t.refused {
 		st.Refused[name] = n

@@ -71,7 +71,7 @@ var kindNames = [kinds]struct{ name, noun, format, closeOp string }{
 	KindPD:           {"PD", "pd", "pd %d of %s", "ibv_dealloc_pd"},
 	KindMR:           {"MR", "mr", "mr %#x", "ibv_dereg_mr"},
 	KindMW:           {"MW", "mw", "mw %#x", "ibv_dealloc_mw"},
-	KindCompChannel:  {"completion channel", "completion channel", "", "ibv_destroy_comp_channel"},
+	KindCompChannel:  {"completion channel", "completion channel", "completion channel %d of %s", "ibv_destroy_comp_channel"},
 	KindCQ:           {"CQ", "cq", "cq %d of %s", "ibv_destroy_cq"},
 	KindSRQ:          {"SRQ", "srq", "srq %d of %s", "ibv_destroy_srq"},
 	KindQP:           {"QP", "qp", "qp %d", "ibv_destroy_qp"},
@@ -116,7 +116,21 @@ func (o *Object) Open(op string, parents ...*Object) error {
 
 // counted reports whether objects of the kind are numbered here, because the device has no number
 // for them that programs see.
-func (o *Object) counted() bool { return o.kind == KindPD || o.kind == KindCQ || o.kind == KindSRQ }
+func (o *Object) counted() bool {
+	switch o.kind {
+	case KindPD, KindCompChannel, KindCQ, KindSRQ:
+		return true
+	}
+	return false
+}
+
+// Count says how many of a noun there are: "1 send", "2 sends".
+func Count[N int | uint64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
 
 // Abandon undoes Open for an object that could not be made after all.
 func (o *Object) Abandon() {
