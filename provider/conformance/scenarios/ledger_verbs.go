@@ -107,6 +107,11 @@ func verbsLedger() conformance.Ledger {
 	add(siwDiffers("siw-local-errors-alike", "siw-error-reports.md",
 		"siw reports every local fault of send work as IBV_WC_LOC_QP_OP_ERR.",
 		initiator, false, each(the("protection/local-bad-key", "protection/local-beyond-end"), "check:the error is that memory is protected", keySent)...))
+	add(siwDiffers("siw-interrupted-send-fails", "siw-error-reports.md",
+		"siw completes work that it is sending when the peer's Terminate comes as failed.",
+		initiator, true, each(the("protection/write-bad-key", "protection/write-wrong-key-octet", "protection/write-beyond-end",
+			"protection/write-before-start", "protection/write-no-right", "protection/write-other-pd", "protection/write-closed-region",
+			"protection/write-flushes", "protection/receive-too-small", "protection/no-receive"), keySent)...))
 	add(siwDiffers("siw-too-long-code", "siw-error-reports.md",
 		"siw terminates a Send that is longer than the receive with the code for no buffer, 1/2/0x02, instead of 1/2/0x05.",
 		responder, false, each(the("protection/receive-too-small"), "check:it gives the reason", keyWireError)...))
