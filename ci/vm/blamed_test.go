@@ -21,6 +21,18 @@ func TestBlamed(t *testing.T) {
 			"ok  \ta\n--- FAIL: TestA (0.00s)\n    a_test.go:1: wrong\n",
 			"--- FAIL: TestA (0.00s)\n  a_test.go:1: wrong\n",
 		},
+		"a test with a data race": {
+			"==================\nWARNING: DATA RACE\nRead at 0x00c000120018 by goroutine 8:\n  a.read()\n      a.go:7 +0x44\n\n" +
+				"Previous write at 0x00c000120018 by goroutine 7:\n  a.write()\n      a.go:5 +0x3a\n\n" +
+				"Goroutine 8 (running) created at:\n  a.TestA()\n==================\n" +
+				"--- FAIL: TestA (0.00s)\n    testing.go:1617: race detected during execution of test\n",
+			"--- FAIL: TestA (0.00s)\n  testing.go:1617: race detected during execution of test\n" +
+				"  WARNING: DATA RACE\n    Read: a.read()\n    Previous write: a.write()\n",
+		},
+		"a scenario that fails": {
+			"seed 1\nFAIL        send/zero  kernel->kernel\n            one completion: there are 2\n628 PASS, 1 FAIL\n",
+			"FAIL        send/zero  kernel->kernel\none completion: there are 2\n",
+		},
 		"a panic outside of tests": {"ok  \ta\npanic: boom\n", "panic: boom\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
