@@ -219,6 +219,20 @@ func (ch *CompChannel) appoint() {
 	ch.waiters = slices.Delete(ch.waiters, 0, 1)
 }
 
+// wake makes those who wait for cq look again.
+func (ch *CompChannel) wake(cq *CQ) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	cq.events++
+	ch.waiters = slices.DeleteFunc(ch.waiters, func(w *waiter) bool {
+		if w.cq == cq {
+			close(w.wake)
+		}
+		return w.cq == cq
+	})
+	ch.rctx.end() // the reader may be one of them
+}
+
 // forget makes everybody who waits look again because cq is closed, and drops
 // its events.
 func (ch *CompChannel) forget(cq *CQ) {

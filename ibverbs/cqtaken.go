@@ -18,12 +18,18 @@ type takenCQ struct {
 // package rdmacm wait for. why is for the error of Poll.
 func (cq *CQ) take(why func() string) (object.CQTaker, error) {
 	cq.mu.Lock()
-	defer cq.mu.Unlock()
-	if err := cq.busy(); err != nil {
+	err := cq.busy()
+	if err == nil {
+		cq.taken = why
+		cq.settle()
+	}
+	cq.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
-	cq.taken = why
-	cq.settle()
+	if cq.ch != nil {
+		cq.ch.wake(cq) // a PollWait of the program fails now, and not with the next completion
+	}
 	return &takenCQ{cq: cq}, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
@@ -33,6 +34,21 @@ func TestConnTakesItsSendCQ(t *testing.T) {
 	wantErr(t, "PollWait", err, syscall.EBUSY, "ConnConfig.OnSend")
 	testkit.OK(t, client.Write(ctx, there, sge(t, here, 0, 64)))
 	testkit.OK(t, client.Shutdown(ctx)) // its Drain may poll
+}
+
+// TestReceiverTakesItsCQFromASleeper: a PollWait that sleeps when a Receiver takes the CQ ends,
+// though nothing completes.
+func TestReceiverTakesItsCQFromASleeper(t *testing.T) {
+	_, server := pair(t, nil, nil)
+	slept := make(chan error)
+	go func() {
+		_, err := server.RecvCQ().PollWait(timeout(t), make([]ibverbs.WC, 1))
+		slept <- err
+	}()
+	time.Sleep(50 * time.Millisecond) // it is asleep by then, or fails at once
+	rcv := testkit.Must(rdmacm.NewReceiver(server, 2, 64))(t)
+	defer rcv.Close()
+	wantErr(t, "PollWait", <-slept, syscall.EBUSY, "Receiver")
 }
 
 // TestReceiverTakesItsCQ: while there is a Receiver, the program's own polls of the CQ fail.
