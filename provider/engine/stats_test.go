@@ -79,6 +79,20 @@ func TestStatsTraffic(t *testing.T) {
 	}
 }
 
+// TestIdleCountsNothing: a connection over which nothing is sent has no memory for counts.
+func TestIdleCountsNothing(t *testing.T) {
+	onTCP(t, Options{}, func(t *testing.T, w *cmWorld) {
+		client, server := w.established()
+		for _, id := range []*cmID{client, server} {
+			q := id.qp
+			st := testkit.Must(q.Stats())(t)
+			if q.counts.Load() != nil || st.Sent != (provider.Traffic{}) || st.LowestRecvs != -1 {
+				t.Errorf("an idle QP has counts: %+v", st)
+			}
+		}
+	})
+}
+
 // TestStatsHeld: what is posted before the peer has spoken is held.
 func TestStatsHeld(t *testing.T) {
 	_, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))

@@ -26,8 +26,8 @@ func (s *stream) fillShort() {
 	t := &s.tx
 	b := t.b
 	sq := &s.q.sq
-	if t.markers || t.rtr != 0 {
-		return
+	if t.markers || t.rtr != 0 || t.next == sq.tail.Load() {
+		return // the counters, which an idle stream has not, are made below
 	}
 	longest := uint32(min(copyOctets, t.mulpdu-ddp.MaxHeaderLen))
 	run := shortRun{at: b.used}
