@@ -430,7 +430,7 @@ func (c *Conn) Disconnect() error {
 //   - a peer that took nothing and did not close its side for as long as the device waits is
 //     [os.ErrDeadlineExceeded]. The engine then resets the connection: what the peer has not received is
 //     lost. While Shutdown waits that time is engine.Options.SendTimeout, 60 s unless it is set,
-//     or CloseTimeout if that is longer;
+//     or CloseTimeout if that is longer. A negative SendTimeout is no limit: give ctx a deadline then;
 //   - a peer that reset the connection is ECONNRESET.
 //
 // Devices of the kernel report none of these, and it is nil. On devices other than the engine, siw
