@@ -36,7 +36,7 @@ func scales() []float64 {
 	if raceEnabled {
 		return []float64{2, 8} // the second where other tests keep the CPUs busy
 	}
-	return []float64{0.2, 1}
+	return []float64{0.2, 1, 8}
 }
 
 // unproven are scenarios that no mutant makes fail, each with the reason.

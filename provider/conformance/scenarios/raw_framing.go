@@ -250,7 +250,7 @@ func cutOff(r *conformance.RawRun, end func(*rawpeer.Peer) error) {
 	f := st.send(1, rawRecvSize)
 	octets := f.Octets(true)
 	r.Send(octets[:len(octets)/2])
-	time.Sleep(5 * time.Millisecond)
+	time.Sleep(r.Scaled(5 * time.Millisecond))
 	_ = end(r.Peer)
 	st.side.WaitEnd()
 	r.ObserveEvents()

@@ -209,7 +209,7 @@ func (b badReply) play(r *conformance.RawRun) {
 		r.Send(octets)
 	}
 	if b.then != nil {
-		time.Sleep(5 * time.Millisecond) // so that it is not seen together with the octets
+		time.Sleep(r.Scaled(5 * time.Millisecond)) // so that it is not seen together with the octets
 		r.NoError(b.then(r.Peer), "the peer can end the connection")
 	}
 	wait := conformance.Answers
