@@ -82,6 +82,7 @@ func (ch *eventChannel) Next(ctx context.Context) (provider.CMEvent, error) {
 			if found.Type == cmConnectResponse {
 				i.respond(&found)
 			}
+			ch.dev.explain(&found)
 			i.settle(found.Type)
 		}
 		return found, nil

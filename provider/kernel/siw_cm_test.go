@@ -6,14 +6,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
 func testPrivateData(t *testing.T) {
@@ -119,6 +123,38 @@ func testConnectionRefused(t *testing.T) {
 	a.resolve(addr)
 	a.createQP()
 	wantErrno(t, "a port where nobody listens", a.id.Connect(depth), syscall.ECONNREFUSED)
+	closeAll(t, a.qp, a.id)
+}
+
+// siw reports EINVAL for whatever is wrong with a Reply; the event says what that means.
+func testBadReply(t *testing.T) {
+	l := testkit.Must(net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(siwAddr, 0))))(t)
+	defer l.Close()
+	answered := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			defer c.Close()
+			_, err = io.ReadFull(c, make([]byte, mpa.FrameHeaderLen))
+		}
+		if err == nil {
+			f := mpa.Frame{Kind: mpa.KindReply, Revision: 3}
+			_, err = c.Write(f.AppendTo(nil))
+		}
+		answered <- err
+		if err == nil {
+			_, _ = io.Copy(io.Discard, c) // until siw closes
+		}
+	}()
+	a := newSide(t)
+	a.resolve(l.Addr().(*net.TCPAddr).AddrPort())
+	a.createQP()
+	testkit.OK(t, a.id.Connect(depth))
+	testkit.OK(t, <-answered)
+	ev := a.want("after a Reply of revision 3", provider.CMConnectError)
+	if ev.Status != -int(syscall.EINVAL) || ev.Cause == nil || !strings.Contains(ev.Cause.Error(), "MPA Reply") {
+		t.Errorf("status %d, cause %v", ev.Status, ev.Cause)
+	}
 	closeAll(t, a.qp, a.id)
 }
 

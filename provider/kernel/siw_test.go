@@ -61,6 +61,7 @@ func TestSiw(t *testing.T) {
 		{"private data in a struct", testPrivateDataInAStruct},
 		{"rejection", testRejection},
 		{"connection refused", testConnectionRefused},
+		{"a bad Reply", testBadReply},
 		{"disconnect and flush", testDisconnect},
 		{"calls in the wrong state", testWrongState},
 		{"QP of a PD", testExternalQP},

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/kernel/rdmalink"
 )
 
@@ -122,3 +123,14 @@ func uverbsNode(name string) string {
 	}
 	return ""
 }
+
+// explain adds a cause to a failure that siw reports with one status, whatever it was:
+// EINVAL for every Reply that it can't read or doesn't accept (siw_proc_mpareply).
+func (d *device) explain(ev *provider.CMEvent) {
+	if ev.Type == provider.CMConnectError && ev.Status == -int(syscall.EINVAL) && ev.Cause == nil && d.siw {
+		ev.Cause = errBadReply
+	}
+}
+
+var errBadReply = errors.New("the peer's MPA Reply is not valid, or the peer ended the connection before siw had read it; " +
+	"siw does not report which")
