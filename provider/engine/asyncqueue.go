@@ -27,11 +27,12 @@ func (a *asyncQueue) init(max int) {
 	a.events = make([]provider.AsyncEvent, 0, max)
 }
 
-// raise queues e. It neither blocks nor allocates.
+// raise queues e, unless it is about a QP that is closed. It neither blocks nor allocates.
 func (a *asyncQueue) raise(e provider.AsyncEvent) {
 	a.mu.Lock()
+	q, _ := e.QP.(*qp)
 	switch {
-	case a.closed:
+	case a.closed, q != nil && q.unheard:
 	case len(a.events) == cap(a.events):
 		a.lost++
 	default:
@@ -69,6 +70,15 @@ func (a *asyncQueue) forget(match func(provider.AsyncEvent) bool) {
 	}
 	clear(a.events[len(kept):])
 	a.events = kept
+}
+
+// forgetQP drops the events of q, which is being closed, and those to come: the goroutine
+// that ends a connection raises events after the flush, and that lets the program close q.
+func (a *asyncQueue) forgetQP(q *qp) {
+	a.mu.Lock()
+	q.unheard = true
+	a.mu.Unlock()
+	a.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
 }
 
 func (a *asyncQueue) close() {

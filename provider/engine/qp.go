@@ -41,6 +41,7 @@ type qp struct {
 	cause    error
 	closing  bool   // Close was called
 	summed   bool   // of tally.mu: closed, and among the device's sums
+	unheard  bool   // of asyncQueue.mu: closed, and no event of it is queued
 	ord, ird uint16 // as Modify or the last connection set them
 	access   provider.Access
 
@@ -213,7 +214,7 @@ func (q *qp) destroy() {
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.detach(q)
 	}
-	q.dev.async.forget(func(e provider.AsyncEvent) bool { return e.QP == q })
+	q.dev.async.forgetQP(q)
 	st := q.stats(false)
 	q.dev.tally.add(q, &st)
 	q.leaveSRQ()

@@ -307,3 +307,24 @@ func (s *side) reconnect(w *stage, peer *side) {
 	peer.start(theirs, p, nil)
 	w.serve()
 }
+
+func init() {
+	protocols = append(protocols, protocol{
+		name: "close while the connection ends", preemptions: 2,
+		begin: func(w *stage) ([]func(), func() error) {
+			a, _ := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+			a.send(signalled(provider.WRRDMARead, 1))
+			as := a.qp.stream.Load()
+			return []func(){
+					func() { as.fail(&ending{cause: errPeerClosed, lost: true}); as.settle() },
+					func() { testkit.OK(w.t, a.qp.Close()) },
+				}, func() error {
+					// Close has returned, so that the program has no use for the QP any more.
+					if e, _, ok, _ := a.dev.async.pop(); ok {
+						return fmt.Errorf("%v was raised for a QP that is closed", e.Type)
+					}
+					return nil
+				}
+		},
+	})
+}

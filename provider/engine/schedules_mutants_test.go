@@ -62,6 +62,11 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "post while a stream is unmuted",
 	},
 	{
+		name:     "events of a queue pair are queued after Close",
+		edits:    []edit{{"asyncqueue.go", "\tq.unheard = true\n", ""}},
+		protocol: "close while the connection ends",
+	},
+	{
 		name: "work on our own memory is done when the stream is over",
 		edits: []edit{
 			{"stream_tx.go", "if s.over() || s.at() >= phaseFINSent || t.err != nil {",
