@@ -292,3 +292,33 @@ func TestRunCaptureFails(t *testing.T) {
 		})
 	}
 }
+
+// What a side prepares may end the run, on whichever goroutine the provider calls it, and leaves
+// nothing open.
+func TestRunEndsWhilePreparing(t *testing.T) {
+	fails := &SideConfig{Before: func(s *Side) { s.Require(false, "the side can prepare") }}
+	for name, body := range map[string]func(*VerbsRun){
+		"initiator": func(r *VerbsRun) { r.Connect(fails, nil) },
+		"responder": func(r *VerbsRun) { r.Connect(nil, fails) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config(t, suite(verbs("a/b", body)), Pairing{"engine", "engine"})
+			ended := make(chan Outcome, 1)
+			go func() { ended <- mustRun(t, cfg)[0] }()
+			select {
+			case o := <-ended:
+				var failed []string
+				for _, c := range o.Checks {
+					if !c.OK {
+						failed = append(failed, c.What+": "+c.Got)
+					}
+				}
+				if !slices.Contains(failed, "the side can prepare: ") || o.DurationMillis > 5000 {
+					t.Errorf("after %d ms these checks have failed: %q", o.DurationMillis, failed)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("the run does not end")
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,15 +63,19 @@ func (r *VerbsRun) ConnectTo(l *rdmacm.Listener, initiator, responder *SideConfi
 	dialled := make(chan error, 1)
 	icfg := i.config(initiator)
 	ctx, giveUp := context.WithCancel(r.Context())
+	var dialling sync.WaitGroup
+	defer dialling.Wait() // also when the run ends here: what is cleaned up then must not be in use
 	defer giveUp()
-	go func() {
-		conn, err := rdmacm.Dial(r.Context(), r.Initiator.Context, l.Addr(), icfg)
-		if err != nil {
-			giveUp()
-		}
-		i.Conn = conn
-		dialled <- err
-	}()
+	dialling.Go(func() {
+		err := errors.New("the program did not get as far as connecting")
+		defer func() { // also when what it prepares ends the run
+			if err != nil {
+				giveUp()
+			}
+			dialled <- err
+		}()
+		i.Conn, err = rdmacm.Dial(ctx, r.Initiator.Context, l.Addr(), icfg)
+	})
 	req, err := l.Accept(ctx)
 	if err != nil {
 		r.NoError(<-dialled, "the initiator's connect succeeds")
