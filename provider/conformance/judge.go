@@ -205,7 +205,8 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 		}
 		return res
 	case o.Unsupported != "":
-		res.Verdict, res.Why = Unsupported, o.Unsupported
+		res.Divergences = divergences(run, nil)
+		res.Verdict, res.Why = j.lacking(o, res.Divergences)
 		return res
 	}
 	if run.trace != nil && ref != nil && ref.trace != nil {
@@ -215,6 +216,29 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 	res.Divergences = divergences(run, ref)
 	j.explain(&res, c, ref != nil)
 	return res
+}
+
+// lacking is the verdict of a run that ended because a provider lacks something. What has failed
+// in it counts all the same: before that, or when its devices were closed. And the reference
+// provider may lack nothing, because a scenario that it can't run is compared with nothing.
+func (j *Judge) lacking(o *Outcome, found []Divergence) (v Verdict, why string) {
+	switch {
+	case len(found) > 0:
+		return Fail, describe(&found[0])
+	case j.alone(o.Pairing):
+		return Fail, "the reference can't run it: " + o.Unsupported
+	}
+	return Unsupported, o.Unsupported
+}
+
+// alone reports whether p has no other provider than the reference.
+func (j *Judge) alone(p Pairing) bool {
+	for _, name := range []string{p.Initiator, p.Responder} {
+		if name != Raw && name != j.Reference {
+			return false
+		}
+	}
+	return true
 }
 
 // withoutRightful removes differences that are allowed: all that depend on timing, where

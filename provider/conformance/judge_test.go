@@ -67,6 +67,12 @@ func TestVerdicts(t *testing.T) {
 	setup.Setup = "no siw0"
 	lacking := outcome("a/b", "engine", "kernel")
 	lacking.Unsupported = "no SRQ"
+	leftOpen := outcome("a/b", "engine", "kernel", check(true), check(false))
+	leftOpen.Unsupported = "no SRQ"
+	poor := outcome("a/b", "engine", "engine", check(true))
+	poor.Unsupported = "no SRQ"
+	poorRaw := outcome("r/w", Raw, "engine", check(true))
+	poorRaw.Unsupported = "no SRQ"
 	good := outcome("a/b", "engine", "engine", check(true))
 	often := entry("often", "a/b", "observe:wc")
 	often.Sometimes = true
@@ -89,6 +95,16 @@ func TestVerdicts(t *testing.T) {
 		"SETUP":             {runs: []Outcome{good, setup}, want: "SETUP: no siw0"},
 		"required":          {runs: []Outcome{good, setup}, require: []string{"kernel"}, want: "FAIL: kernel is required: no siw0"},
 		"UNSUPPORTED":       {runs: []Outcome{good, lacking}, want: "UNSUPPORTED: no SRQ", passed: true},
+		"UNSUPPORTED, and a check failed": {
+			runs: []Outcome{good, leftOpen},
+			want: "FAIL: not so: it holds: it did not",
+		},
+		"the reference is not supported": {
+			runs: []Outcome{good, poor}, want: "FAIL: the reference can't run it: no SRQ",
+		},
+		"nor in a raw scenario": {
+			runs: []Outcome{good, poorRaw}, want: "FAIL: the reference can't run it: no SRQ",
+		},
 		"differs": {
 			runs: []Outcome{observed(good, "wc", "ok"), observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "flushed")},
 			want: `FAIL: observe:wc: engine->engine has "ok", this "flushed"`,
@@ -160,7 +176,7 @@ func TestVerdicts(t *testing.T) {
 		},
 		"a reference that could not be tried is none": {
 			runs: []Outcome{{Scenario: "a/b", Pairing: Pairing{"engine", "engine"}, Unsupported: "x"}, observed(outcome("a/b", "engine", "kernel", check(true)), "wc", "ok")},
-			want: "PASS: ", passed: true,
+			want: "PASS: ",
 		},
 		"nothing passed": {runs: []Outcome{lacking}, want: "UNSUPPORTED: no SRQ"},
 	} {

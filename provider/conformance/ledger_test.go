@@ -59,7 +59,7 @@ func TestCoverage(t *testing.T) {
 	rawOne := raw("r/w", RoleInitiator, func(*RawRun) {})
 	rawOne.Requirements = []string{requirement}
 	known := entry("known", "a/second", "check:it holds")
-	lacking := outcome("a/first", "engine", "engine")
+	lacking := outcome("a/first", "engine", "kernel")
 	lacking.Unsupported = "x"
 	for name, tc := range map[string]struct {
 		runs []Outcome

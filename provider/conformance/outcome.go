@@ -45,10 +45,10 @@ func (o *Outcome) State() string {
 	switch {
 	case o.Setup != "":
 		return "setup"
-	case o.Unsupported != "":
-		return "lacking"
 	case o.failed():
 		return "differs"
+	case o.Unsupported != "":
+		return "lacking"
 	}
 	return "ok"
 }
