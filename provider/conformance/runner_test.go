@@ -293,6 +293,20 @@ func TestRunCaptureFails(t *testing.T) {
 	}
 }
 
+// A scenario that returns without a check has shown nothing, though its devices could be closed.
+func TestRunChecksNothing(t *testing.T) {
+	onTheWire := verbs("a/on-the-wire", func(*VerbsRun) {})
+	onTheWire.Wire = func(*WireRun) {}
+	s := suite(verbs("a/nothing", func(*VerbsRun) {}), onTheWire,
+		verbs("a/lacks", func(r *VerbsRun) { r.Unsupported("it has none") }))
+	out := mustRun(t, config(t, s, Pairing{"engine", "kernel"}))
+	for i, want := range []string{"differs", "ok", "lacking"} {
+		if got := out[i].State(); got != want {
+			t.Errorf("%s: %s, want %s: %+v", out[i].Scenario, got, want, out[i].Checks)
+		}
+	}
+}
+
 // What a side prepares may end the run, on whichever goroutine the provider calls it, and leaves
 // nothing open.
 func TestRunEndsWhilePreparing(t *testing.T) {

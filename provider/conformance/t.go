@@ -113,6 +113,13 @@ func (t *T) Failed() bool {
 	return t.outcome.failed()
 }
 
+// checked reports whether anything was checked so far.
+func (t *T) checked() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.outcome.Checks) > 0
+}
+
 // run calls body on a goroutine of its own, so that Require can end it, and then the
 // cleanups. A panic of the body or a cleanup is a failed check: one scenario does not end
 // the suite.
