@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -126,6 +127,54 @@ func TestChannelClosesWhileARequestIsWithdrawn(t *testing.T) {
 	waitFor(t, "the request is withdrawn", func() bool { return w.server.ch.events() == 0 })
 	testkit.OK(t, l.Close())
 	testkit.OK(t, w.server.ch.Close())
+}
+
+// TestDeviceCloseWaitsForAWithdrawnRequest: when Close of the device has returned, no goroutine of
+// its is left, not even the one that takes back the request of a peer that left.
+func TestDeviceCloseWaitsForAWithdrawnRequest(t *testing.T) {
+	w := newCMWorld(t, memnet.New(nil), "192.0.2.1:0", Options{}, false)
+	h, l := w.server, w.server.listen()
+	p := w.dialRaw(l.LocalAddr())
+	p.send(rawRequest(nil))
+	waitFor(t, "the request", func() bool { return h.ch.events() == 1 })
+	release := lockElsewhere(h.dev.accepted.mu.Lock, h.dev.accepted.mu.Unlock) // it stops there
+	defer release()
+	p.w.close()
+	waitFor(t, "the request is withdrawn", func() bool { return h.ch.events() == 0 })
+	testkit.OK(t, l.Close())
+	testkit.OK(t, h.ch.Close())
+	testkit.OK(t, h.cq.Close())
+	testkit.OK(t, h.pd.Close())
+	wantCloseAfter(t, h.dev, release)
+}
+
+// lockElsewhere has another goroutine lock, because locks have an order, and unlock when the
+// function that it returns is called for the first time.
+func lockElsewhere(lock, unlock func()) (release func()) {
+	held, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		lock()
+		defer unlock()
+		close(held)
+		<-over
+	}()
+	<-held
+	return sync.OnceFunc(func() { close(over) })
+}
+
+// wantCloseAfter checks that Close of a device that nothing holds returns after release, and not
+// before.
+func wantCloseAfter(t *testing.T, d *device, release func()) {
+	t.Helper()
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close() }()
+	select {
+	case err := <-closed:
+		t.Errorf("Close returned %v while a goroutine of the device was still at work", err)
+	case <-time.After(50 * time.Millisecond):
+		release()
+		testkit.OK(t, <-closed)
+	}
 }
 
 // leavings are the ways in which a server ends a connection and has to wait for the peer.

@@ -38,7 +38,10 @@ type answer struct {
 func (id *cmID) wait(r *request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	id.cancel, id.request = cancel, r
+	// The device waits for it as well: a request that is withdrawn has no id that anybody closes.
+	id.dev.tasks.Add(1)
 	id.tasks.Go(func() {
+		defer id.dev.tasks.Done()
 		defer id.idle(cancel)
 		a, err := r.answer(ctx)
 		switch {

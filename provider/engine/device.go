@@ -65,6 +65,7 @@ type device struct {
 	accepted admission
 	leaving  departures
 	streams  sync.WaitGroup // whose onDown has not returned yet
+	tasks    sync.WaitGroup // goroutines of spawn
 
 	pds, cqs, mrs, mws, qps, srqs limit
 
@@ -239,11 +240,22 @@ func (d *device) Close() error {
 	if first {
 		d.streams.Wait() // QPs are closed when they are flushed, and onDown comes after that
 		d.stopProgress()
+		d.tasks.Wait() // the last step of each may be to let the program close the device
 		d.poller.Close()
 		d.async.close()
 		d.log.draining.Wait()
 	}
 	return nil
+}
+
+// spawn calls f on a goroutine that Close waits for. The device is not closed yet: the caller has
+// something that holds it, or is a look at stalls.
+func (d *device) spawn(f func()) {
+	d.tasks.Add(1)
+	sched.Go(func() {
+		defer d.tasks.Done()
+		f()
+	})
 }
 
 // takeQPN counts a QP and gives it a number that no other has: 24 bits, as in

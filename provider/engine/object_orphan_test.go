@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 )
 
@@ -51,3 +54,49 @@ func TestFetchedIsNoOrphan(t *testing.T) {
 		t.Errorf("%d chunks are lent, %d pieces are ahead, %d are counted", n, ahead, d.accepted.all)
 	}
 }
+
+// TestDeviceCloseWaitsForObjectCalls: when Close of the device has returned, no goroutine of its is
+// left, not even one that has called an object, and has let go of its region.
+func TestDeviceCloseWaitsForObjectCalls(t *testing.T) {
+	for _, writes := range []bool{true, false} {
+		t.Run(fmt.Sprintf("writes=%v", writes), func(t *testing.T) {
+			a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(false))
+			o := &waiting{began: make(chan struct{}, 1), over: make(chan struct{})}
+			m := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|
+				provider.AccessRemoteWrite|provider.AccessRemoteRead))(t).(*mr)
+			src := a.reg(8, provider.AccessLocalWrite)
+			wr := provider.SendWR{Opcode: provider.WRRDMARead, SGList: []provider.SGE{src.sge(0, 8)},
+				RemoteAddr: m.base, RKey: m.stag}
+			if writes {
+				wr.Opcode = provider.WRRDMAWrite
+			}
+			bs := b.qp.stream.Load()
+			a.send(wr)
+			<-o.began
+			testkit.OK(t, b.qp.Close())                  // flushes; the call goes on
+			lock, unlock := bs.rxMu.Lock, bs.rxMu.Unlock // what it takes after it has released the region
+			if !writes {
+				lock, unlock = b.dev.chunks.mu.Lock, b.dev.chunks.mu.Unlock
+			}
+			release := lockElsewhere(lock, unlock)
+			defer release()
+			close(o.over)
+			testkit.OK(t, m.Close())
+			testkit.OK(t, b.cq.Close())
+			testkit.OK(t, b.pd.Close())
+			wantCloseAfter(t, b.dev, release)
+		})
+	}
+}
+
+// waiting is an object whose calls take until over is closed.
+type waiting struct{ began, over chan struct{} }
+
+func (o *waiting) call(b []byte) (int, error) {
+	o.began <- struct{}{}
+	<-o.over
+	return len(b), nil
+}
+
+func (o *waiting) ReadAt(b []byte, _ int64) (int, error)  { return o.call(b) }
+func (o *waiting) WriteAt(b []byte, _ int64) (int, error) { return o.call(b) }

@@ -222,7 +222,7 @@ func (w *stalls) eachPart(now time.Time, f func(s *stream, n int64)) {
 		}
 		s.rxMu.Unlock()
 		if s.over() {
-			sched.Go(s.settle)
+			s.dev.spawn(s.settle)
 		}
 	}
 }
@@ -269,7 +269,7 @@ func (st *stall) look(now time.Time) bool {
 	s.rxPark() // for a goroutine that may have tried meanwhile, and did not get the lock
 	s.rxMu.Unlock()
 	if s.over() {
-		sched.Go(s.settle) // settle calls the program's onDown, which may block
+		s.dev.spawn(s.settle) // settle calls the program's onDown, which may block
 	}
 	return stay
 }

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -48,7 +47,7 @@ func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectF
 		f.state.Store(fetchDone)
 		return f
 	}
-	sched.Go(func() {
+	s.dev.spawn(func() {
 		f.err = readPieces(pieces, f.payload.b[:n])
 		releasePieces(pieces)
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -41,9 +40,9 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time
 		s.cannotWatch(err)
 	}
-	sched.Go(func() {
+	s.dev.spawn(func() {
 		err := writePieces(st.pieces, st.payload.b[:st.n])
-		s.dev.chunks.put(st.payload) // before releasePieces: after that the device may be closed
+		s.dev.chunks.put(st.payload) // before releasePieces: after that Close of the device may have begun
 		releasePieces(st.pieces)
 		s.storedTurn(st, err)
 		s.settle()
