@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/govs-rdma/govs/provider"
@@ -30,6 +31,7 @@ type listening struct {
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 	places chan struct{}
+	spare  atomic.Bool // acceptAll has a place for a connection that has not come yet
 	counts listenCounts
 
 	mu     sched.Mutex[locks.Listening]
@@ -91,7 +93,9 @@ func (ls *listening) acceptAll() {
 		case <-ls.ctx.Done():
 			return
 		}
+		ls.spare.Store(true)
 		conn, err := ls.l.Accept(ls.ctx)
+		ls.spare.Store(false)
 		if err == nil {
 			pause = acceptPauseMin
 			ls.welcome(conn)

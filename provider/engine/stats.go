@@ -337,9 +337,13 @@ func (id *cmID) ListenerStats() (provider.ListenerStats, error) {
 	}
 	defer id.mu.Unlock()
 	ls := id.listening
+	pending := len(ls.places)
+	if ls.spare.Load() {
+		pending = max(pending-1, 0)
+	}
 	return provider.ListenerStats{
 		Connections: ls.counts.connections.Load(), Requests: ls.counts.requests.Load(),
 		Refused: ls.counts.refused.Load(), Failed: ls.counts.failed.Load(),
-		Pending: max(len(ls.places)-1, 0), MaxPending: cap(ls.places), // one place is of acceptAll
+		Pending: pending, MaxPending: cap(ls.places),
 	}, nil
 }

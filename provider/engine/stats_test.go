@@ -102,6 +102,24 @@ func TestStatsHeld(t *testing.T) {
 	}
 }
 
+// TestStatsPending: a listener whose places are all taken says so.
+func TestStatsPending(t *testing.T) {
+	for _, places := range []int{1, 2, 3} {
+		inMemory(t, Options{MaxPending: places}, func(t *testing.T, w *cmWorld) {
+			l := w.server.listen()
+			for n := range places + 2 {
+				w.moment()
+				st := testkit.Must(l.ListenerStats())(t)
+				if want := min(n, places); st.Pending != want || st.MaxPending != places {
+					t.Errorf("%d peers have sent requests: %d of %d places are taken, want %d of %d", n,
+						st.Pending, st.MaxPending, want, places)
+				}
+				w.dialRaw(l.LocalAddr()).trySend(rawRequest(nil))
+			}
+		})
+	}
+}
+
 // TestStatsTerminate counts a Terminate in both directions, and logs it.
 func TestStatsTerminate(t *testing.T) {
 	log := new(recorder)
