@@ -209,7 +209,7 @@ const (
 
 func newRouter(c *Conn, size int) *router {
 	r := &router{
-		c: c, size: min(size, fieldMask), tag: uint64(rand.Uint32()) << tagShift,
+		c: c, size: min(size, fieldMask), tag: uint64(rand.Uint32()|1<<31) << tagShift, // no small number
 		lead: make(chan struct{}, 1), turn: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 	r.places = r.size
