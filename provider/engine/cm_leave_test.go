@@ -3,9 +3,11 @@ package engine
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -127,6 +129,57 @@ func TestChannelClosesWhileARequestIsWithdrawn(t *testing.T) {
 	waitFor(t, "the request is withdrawn", func() bool { return w.server.ch.events() == 0 })
 	testkit.OK(t, l.Close())
 	testkit.OK(t, w.server.ch.Close())
+}
+
+// TestPeerLeavesWhileItIsAccepted: the event is that of a connection that did not come about, and
+// not that of one that the peer has rejected. The start-up is counted, and logged as one of the
+// listener's.
+func TestPeerLeavesWhileItIsAccepted(t *testing.T) {
+	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		log := new(recorder)
+		w.server.dev.log.to = slog.New(log)
+		l := w.server.listen()
+		p := w.dialRaw(l.LocalAddr())
+		p.send(rawRequest(nil))
+		server, _ := w.server.wantRequest("the request", l)
+		for range stepsAtOnce { // the goroutine of the request has to wait before it notes that the peer left
+			w.server.dev.prog.steps <- struct{}{}
+		}
+		p.w.close()
+		w.moment()
+		testkit.OK(t, server.Accept(provider.ConnParam{}))
+		for range stepsAtOnce {
+			<-w.server.dev.prog.steps
+		}
+		e := w.server.want("the peer has left", server, provider.CMConnectError, syscall.ECONNRESET)
+		const why = "the peer closed the TCP connection before it had the Reply"
+		if e.Cause == nil || e.Cause.Error() != why {
+			t.Errorf("the cause is %v", e.Cause)
+		}
+		w.server.dev.log.draining.Wait()
+		st := testkit.Must(w.server.dev.Stats())(t)
+		if text := log.String(); st.Failures != 1 || !strings.Contains(text, "side=listener") ||
+			!strings.Contains(text, why) {
+			t.Errorf("%d failures, log:\n%s", st.Failures, text)
+		}
+	})
+}
+
+// TestCloseWhileConnecting: a start-up that the program itself ends is logged as that.
+func TestCloseWhileConnecting(t *testing.T) {
+	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		log := new(recorder)
+		w.active.dev.log.to = slog.New(log)
+		dst, accept := w.listenRaw()
+		client := w.active.connect(dst, provider.ConnParam{})
+		accept().wantFrame("it connects", mpa.KindRequest)
+		w.active.closeID(client)
+		w.active.dev.log.draining.Wait()
+		if text := log.String(); !strings.Contains(text, "side=dialler") ||
+			!strings.Contains(text, "this side closed the id before the connection was made") {
+			t.Errorf("log:\n%s", text)
+		}
+	})
 }
 
 // TestDeviceCloseWaitsForAWithdrawnRequest: when Close of the device has returned, no goroutine of

@@ -87,12 +87,16 @@ func (id *cmID) peerLeft(r *request, err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	r.gone = true
-	switch {
-	case id.state == idRequested && id.ch.withdraw(r.event):
-		id.forgo()
-		id.state = idClosed // the program has never seen the id
-	case id.state == idAccepting:
-		id.end(failureEvent(err))
+	err = whyNotAccepted(err, 0)
+	switch id.state {
+	case idRequested:
+		id.countFailure(err)
+		if id.ch.withdraw(r.event) {
+			id.forgo()
+			id.state = idClosed // the program has never seen the id
+		}
+	case idAccepting:
+		id.noConnection(err)
 	}
 }
 

@@ -247,9 +247,33 @@ func (id *cmID) disconnected(error) {
 func (id *cmID) failed(err error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
+	if id.request != nil {
+		err = whyNotAccepted(err, id.dev.opts.StartupTimeout)
+	}
+	id.noConnection(err)
+}
+
+// noConnection is failed with a complete error. id.mu is held.
+func (id *cmID) noConnection(err error) {
+	if id.state == idClosed {
+		err = errIDClosed
+	}
+	id.countFailure(err)
+	e := failureEvent(err)
+	if id.request != nil {
+		e.Type = provider.CMConnectError // the peer has asked for the connection: it rejects nothing
+	}
+	id.end(e)
+}
+
+// countFailure counts and logs a start-up that has failed. id.mu is held.
+func (id *cmID) countFailure(err error) {
+	side := "dialler"
+	if id.request != nil {
+		side = "listener"
+	}
 	id.dev.tally.failures.Add(1)
-	id.dev.log.startup("dialler", id.remote, err)
-	id.end(failureEvent(err))
+	id.dev.log.startup(side, id.remote, err)
 }
 
 // end raises the last event of id. id.mu is held.

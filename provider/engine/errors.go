@@ -181,6 +181,20 @@ func whyNoConnection(err error, connected bool, reply []byte, limit time.Duratio
 	return err
 }
 
+// whyNotAccepted is whyNoConnection for the side that listens.
+func whyNotAccepted(err error, limit time.Duration) error {
+	switch {
+	case err == io.EOF, errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return &reworded{"the peer closed the TCP connection before it had the Reply", err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &reworded{fmt.Sprintf("the peer did not take the Reply within engine.Options.StartupTimeout, %v", limit), err}
+	}
+	return err
+}
+
+// errIDClosed is why a start-up ends whose id the program closes.
+const errIDClosed ownEnd = "this side closed the id before the connection was made"
+
 // silence says what a peer did not do in time.
 func silence(connected bool, got int, limit time.Duration) string {
 	const option = "engine.Options.StartupTimeout"
