@@ -187,6 +187,9 @@ func TestCloseWithForeignQP(t *testing.T) {
 		if state := serverQP.getState(); state != provider.QPErr {
 			t.Errorf("QP in %s", state)
 		}
+		if cause := serverQP.Cause(); cause != errIDDestroyed {
+			t.Errorf("the QP's connection has ended because %v", cause)
+		}
 		w.server.wantIdle("closed")
 	})
 }

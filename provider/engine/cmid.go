@@ -320,7 +320,7 @@ func (id *cmID) Close() error {
 	s, ch := id.stream, id.ch
 	id.mu.Unlock()
 	if s != nil {
-		s.fail(&ending{cause: errModified})
+		s.fail(&ending{cause: errIDDestroyed})
 		s.settle()
 	}
 	id.mu.Lock()

@@ -51,6 +51,7 @@ const (
 	errModified     ownEnd = "this side moved the queue pair to IBV_QPS_ERR"
 	errDisconnected ownEnd = "this side disconnected"
 	errDestroyed    ownEnd = "this side closed the queue pair"
+	errIDDestroyed  ownEnd = "this side closed the CM id of the connection"
 )
 
 // Other ends without a Terminate.
