@@ -307,6 +307,24 @@ func TestRunChecksNothing(t *testing.T) {
 	}
 }
 
+// A provider that can't wait for requests has not shown that none comes.
+func TestWantNoRequest(t *testing.T) {
+	s := suite(raw("r/none", RoleInitiator, func(r *RawRun) {
+		r.Listen(r.Addr)
+		r.WantNoRequest("no request comes")
+	}), raw("r/broken", RoleInitiator, func(r *RawRun) {
+		r.Listen(r.Addr)
+		r.NoError(r.listener.Close(), "the listener can be closed")
+		r.WantNoRequest("no request comes")
+	}))
+	out := mustRun(t, config(t, s, Pairing{"engine", "engine"}))
+	for i, want := range []string{"ok", "differs"} {
+		if got := out[i].State(); got != want {
+			t.Errorf("%s: %s, want %s: %+v", out[i].Scenario, got, want, out[i].Checks)
+		}
+	}
+}
+
 // What a side prepares may end the run, on whichever goroutine the provider calls it, and leaves
 // nothing open.
 func TestRunEndsWhilePreparing(t *testing.T) {
