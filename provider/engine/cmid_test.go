@@ -17,6 +17,25 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
+// TestListenAfterAddressError listens on an id that ResolveAddr has bound to a source address, before
+// it found that the destination can't be reached from there.
+func TestListenAfterAddressError(t *testing.T) {
+	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
+		other := netip.MustParseAddrPort("[::1]:9")
+		if w.addr.Addr().Is6() {
+			other = netip.MustParseAddrPort("127.0.0.1:9")
+		}
+		id := w.server.id()
+		wantErr(t, id.ResolveAddr(w.addr, other, time.Second), syscall.EINVAL)
+		testkit.OK(t, id.Listen(0))
+		if got := id.LocalAddr(); got.Addr() != w.addr.Addr() || got.Port() == 0 {
+			t.Fatalf("it listens on %s", got)
+		}
+		w.dialRaw(id.LocalAddr()).trySend(rawRequest(nil))
+		w.server.wantRequest("it listens", id)
+	})
+}
+
 func TestBindAddr(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		h := w.active

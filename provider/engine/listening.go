@@ -39,7 +39,7 @@ type listening struct {
 }
 
 // Listen implements provider.ID. An id that is not bound gets a port on every
-// IPv4 address. backlog is TCP's; the number of requests that wait for an answer
+// IPv4 address, and one that ResolveAddr has bound, and that is not resolved, a port on its address. backlog is TCP's; the number of requests that wait for an answer
 // is limited by Options.MaxPending.
 func (id *cmID) Listen(backlog int) error {
 	const op = "rdma_listen"
@@ -47,8 +47,12 @@ func (id *cmID) Listen(backlog int) error {
 		return err
 	}
 	defer id.mu.Unlock()
-	if id.state == idIdle {
-		if err := id.bind(op, netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); err != nil {
+	if id.binding == nil {
+		addr := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+		if id.state == idBound { // by a ResolveAddr that failed, which reserves no port
+			addr = id.local
+		}
+		if err := id.bind(op, addr); err != nil {
 			return err
 		}
 	}
