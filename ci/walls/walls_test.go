@@ -42,9 +42,11 @@ var allowed = map[string][]string{
 	"provider/engine/internal/turns": {},
 	"provider/kernel":                {"provider", "cgo/..."},
 	"provider/kernel/rdmalink":       {"provider"},
-	"provider/auto":                  {"provider", "provider/engine", "provider/kernel"},
-	"cgo/ibv":                        {},
-	"cgo/rdmacm":                     {"cgo/ibv"},
+	// The messages of the kernel's ABI: layouts only.
+	"provider/bridge/abi": {},
+	"provider/auto":       {"provider", "provider/engine", "provider/kernel"},
+	"cgo/ibv":             {},
+	"cgo/rdmacm":          {"cgo/ibv"},
 
 	"ibverbs":              {"provider"},
 	"ibverbs/internal/...": {"provider"},

@@ -1,0 +1,137 @@
+package abi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// ErrShort is in the error of a message that has fewer octets than its layout.
+var ErrShort = errors.New("message too short")
+
+// Size returns how many octets msg has, a struct of this package or a pointer to one.
+func Size(msg any) int {
+	n := binary.Size(msg)
+	if n < 0 {
+		panic(fmt.Sprintf("abi: %T has no fixed size", msg)) // a fault of the caller's program
+	}
+	return n
+}
+
+// Append appends the octets of msg, a struct of this package or a pointer to one.
+func Append(b []byte, msg any) []byte {
+	b, err := binary.Append(b, binary.NativeEndian, msg)
+	if err != nil {
+		panic(fmt.Sprintf("abi: %T: %v", msg, err)) // it has no fixed size
+	}
+	return b
+}
+
+// Decode fills msg, a pointer to a struct of this package, from the beginning of b. What follows in
+// b is rest. If b has fewer octets than msg, the error wraps ErrShort and msg stays as it is.
+func Decode(b []byte, msg any) (rest []byte, err error) {
+	n := Size(msg)
+	if len(b) < n {
+		return nil, fmt.Errorf("%w: %s has %d octets, and there are %d", ErrShort, name(msg), n, len(b))
+	}
+	if _, err := binary.Decode(b[:n], binary.NativeEndian, msg); err != nil {
+		return nil, fmt.Errorf("%s: %w", name(msg), err)
+	}
+	return b[n:], nil
+}
+
+// DecodePadded is Decode for a message whose end may be missing: the kernel takes it to be zero
+// (ib_uverbs_cmd's uverbs_request, and some commands of rdma_cm, which have grown).
+func DecodePadded(b []byte, msg any) (rest []byte, err error) {
+	if n := Size(msg); len(b) < n {
+		padded := make([]byte, n)
+		copy(padded, b)
+		b = padded
+	}
+	return Decode(b, msg)
+}
+
+// name is what a message is called in errors.
+func name(msg any) string {
+	t := reflect.TypeOf(msg)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Name()
+}
+
+// A Field is a place in a message.
+type Field struct {
+	Name   string // in C, with the names of enclosing structs and dots before it
+	Offset int    // in octets
+	Size   int    // in octets
+	Value  reflect.Value
+}
+
+// Fields returns the fields of msg, a struct of this package or a pointer to one, in order, those
+// of structs inside it instead of the structs, and without padding.
+func Fields(msg any) []Field {
+	v := reflect.Indirect(reflect.ValueOf(msg))
+	return appendFields(nil, "", 0, v)
+}
+
+// appendFields appends the fields of v, which is at an offset.
+func appendFields(fields []Field, prefix string, at int, v reflect.Value) []Field {
+	for i := range v.NumField() {
+		t, f := v.Type().Field(i), v.Field(i)
+		size := int(f.Type().Size())
+		if f.Kind() == reflect.Struct {
+			size = binary.Size(f.Interface())
+		}
+		tag := t.Tag.Get("c")
+		switch {
+		case tag == "": // padding
+		case f.Kind() == reflect.Struct:
+			fields = appendFields(fields, prefix+tag+".", at, f)
+		default:
+			fields = append(fields, Field{Name: prefix + tag, Offset: at, Size: size, Value: f})
+		}
+		at += size
+	}
+	return fields
+}
+
+// Format returns msg as strace would print it: name=value for each field, in braces. Octets are in
+// hexadecimal, without the zeros at their end.
+func Format(msg any) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, f := range Fields(msg) {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(f.Name)
+		b.WriteByte('=')
+		switch octets, isOctets := f.octets(); {
+		case isOctets && len(octets) == 0:
+			b.WriteByte('0')
+		case isOctets:
+			fmt.Fprintf(&b, "%x", octets)
+		case f.Value.Kind() == reflect.Array:
+			fmt.Fprintf(&b, "%v", f.Value.Interface())
+		case f.Size == 8:
+			fmt.Fprintf(&b, "%#x", f.Value.Interface())
+		default:
+			fmt.Fprintf(&b, "%d", f.Value.Interface())
+		}
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+// octets returns the field if it is an array of octets, without the zeros at its end.
+func (f *Field) octets() (octets []byte, ok bool) {
+	if f.Value.Kind() != reflect.Array || f.Value.Type().Elem().Kind() != reflect.Uint8 {
+		return nil, false
+	}
+	octets = make([]byte, f.Value.Len())
+	reflect.Copy(reflect.ValueOf(octets), f.Value)
+	return []byte(strings.TrimRight(string(octets), "\x00")), true
+}

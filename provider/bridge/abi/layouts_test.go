@@ -1,0 +1,293 @@
+package abi_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+)
+
+// layouts are the structs of the kernel's headers, and what they are here.
+var layouts = map[string]any{
+	"ib_uverbs_cmd_hdr":                  abi.UverbsHeader{},
+	"ib_uverbs_ex_cmd_hdr":               abi.UverbsExHeader{},
+	"ib_uverbs_get_context":              abi.Response{},
+	"ib_uverbs_query_device":             abi.Response{},
+	"ib_uverbs_alloc_pd":                 abi.Response{},
+	"ib_uverbs_create_comp_channel":      abi.Response{},
+	"rdma_ucm_get_event":                 abi.Response{},
+	"ib_uverbs_get_context_resp":         abi.GetContextResp{},
+	"ib_uverbs_query_device_resp":        abi.QueryDeviceResp{},
+	"ib_uverbs_ex_query_device":          abi.ExQueryDevice{},
+	"ib_uverbs_ex_query_device_resp":     abi.ExQueryDeviceResp{},
+	"ib_uverbs_query_port":               abi.QueryPort{},
+	"ib_uverbs_query_port_resp":          abi.QueryPortResp{},
+	"ib_uverbs_alloc_pd_resp":            abi.AllocPDResp{},
+	"ib_uverbs_dealloc_pd":               abi.DeallocPD{},
+	"ib_uverbs_reg_mr":                   abi.RegMR{},
+	"ib_uverbs_reg_mr_resp":              abi.RegMRResp{},
+	"ib_uverbs_rereg_mr":                 abi.ReregMR{},
+	"ib_uverbs_rereg_mr_resp":            abi.ReregMRResp{},
+	"ib_uverbs_dereg_mr":                 abi.DeregMR{},
+	"ib_uverbs_alloc_mw":                 abi.AllocMW{},
+	"ib_uverbs_alloc_mw_resp":            abi.AllocMWResp{},
+	"ib_uverbs_dealloc_mw":               abi.DeallocMW{},
+	"ib_uverbs_async_event_desc":         abi.AsyncEvent{},
+	"ib_uverbs_comp_event_desc":          abi.CompEvent{},
+	"ib_uverbs_create_comp_channel_resp": abi.CreateCompChannelResp{},
+	"ib_uverbs_create_cq":                abi.CreateCQ{},
+	"ib_uverbs_create_cq_resp":           abi.CreateCQResp{},
+	"ib_uverbs_ex_create_cq":             abi.ExCreateCQ{},
+	"ib_uverbs_ex_create_cq_resp":        abi.ExCreateCQResp{},
+	"ib_uverbs_resize_cq":                abi.ResizeCQ{},
+	"ib_uverbs_resize_cq_resp":           abi.ResizeCQResp{},
+	"ib_uverbs_req_notify_cq":            abi.ReqNotifyCQ{},
+	"ib_uverbs_destroy_cq":               abi.DestroyCQ{},
+	"ib_uverbs_destroy_cq_resp":          abi.DestroyCQResp{},
+	"ib_uverbs_global_route":             abi.GlobalRoute{},
+	"ib_uverbs_ah_attr":                  abi.AHAttr{},
+	"ib_uverbs_qp_attr":                  abi.QPAttr{},
+	"ib_uverbs_create_qp":                abi.CreateQP{},
+	"ib_uverbs_create_qp_resp":           abi.CreateQPResp{},
+	"ib_uverbs_ex_create_qp":             abi.ExCreateQP{},
+	"ib_uverbs_ex_create_qp_resp":        abi.ExCreateQPResp{},
+	"ib_uverbs_qp_dest":                  abi.QPDest{},
+	"ib_uverbs_query_qp":                 abi.QueryQP{},
+	"ib_uverbs_query_qp_resp":            abi.QueryQPResp{},
+	"ib_uverbs_modify_qp":                abi.ModifyQP{},
+	"ib_uverbs_destroy_qp":               abi.DestroyQP{},
+	"ib_uverbs_destroy_qp_resp":          abi.DestroyResp{},
+	"ib_uverbs_destroy_srq_resp":         abi.DestroyResp{},
+	"rdma_ucm_destroy_id_resp":           abi.DestroyResp{},
+	"rdma_ucm_migrate_resp":              abi.DestroyResp{},
+	"ib_uverbs_post_send":                abi.PostSend{},
+	"ib_uverbs_post_send_resp":           abi.PostResp{},
+	"ib_uverbs_post_recv_resp":           abi.PostResp{},
+	"ib_uverbs_post_srq_recv_resp":       abi.PostResp{},
+	"ib_uverbs_create_srq":               abi.CreateSRQ{},
+	"ib_uverbs_create_srq_resp":          abi.CreateSRQResp{},
+	"ib_uverbs_modify_srq":               abi.ModifySRQ{},
+	"ib_uverbs_query_srq":                abi.QuerySRQ{},
+	"ib_uverbs_query_srq_resp":           abi.QuerySRQResp{},
+	"ib_uverbs_destroy_srq":              abi.DestroySRQ{},
+
+	"rdma_ucm_cmd_hdr":          abi.CMHeader{},
+	"rdma_ucm_create_id":        abi.CreateID{},
+	"rdma_ucm_create_id_resp":   abi.CreateIDResp{},
+	"rdma_ucm_destroy_id":       abi.DestroyID{},
+	"rdma_ucm_bind_ip":          abi.BindIP{},
+	"rdma_ucm_bind":             abi.Bind{},
+	"rdma_ucm_resolve_ip":       abi.ResolveIP{},
+	"rdma_ucm_resolve_addr":     abi.ResolveAddr{},
+	"rdma_ucm_resolve_route":    abi.ResolveRoute{},
+	"rdma_ucm_query":            abi.Query{},
+	"ib_user_path_rec":          abi.PathRec{},
+	"rdma_ucm_query_route_resp": abi.QueryRouteResp{},
+	"rdma_ucm_query_addr_resp":  abi.QueryAddrResp{},
+	"rdma_ucm_query_path_resp":  abi.QueryPathResp{},
+	"rdma_ucm_conn_param":       abi.ConnParam{},
+	"rdma_ucm_ece":              abi.ECE{},
+	"rdma_ucm_connect":          abi.Connect{},
+	"rdma_ucm_listen":           abi.Listen{},
+	"rdma_ucm_accept":           abi.Accept{},
+	"rdma_ucm_reject":           abi.Reject{},
+	"rdma_ucm_disconnect":       abi.Disconnect{},
+	"rdma_ucm_init_qp_attr":     abi.InitQPAttr{},
+	"rdma_ucm_notify":           abi.Notify{},
+	"rdma_ucm_event_resp":       abi.EventResp{},
+	"rdma_ucm_set_option":       abi.SetOption{},
+	"rdma_ucm_migrate_id":       abi.MigrateID{},
+
+	"siw_uresp_alloc_ctx":  abi.SiwAllocCtxResp{},
+	"siw_uresp_create_cq":  abi.SiwCreateCQResp{},
+	"siw_uresp_create_qp":  abi.SiwCreateQPResp{},
+	"siw_ureq_reg_mr":      abi.SiwRegMRReq{},
+	"siw_uresp_reg_mr":     abi.SiwRegMRResp{},
+	"siw_uresp_create_srq": abi.SiwCreateSRQResp{},
+	"siw_sge":              abi.SiwSGE{},
+	"siw_sqe":              abi.SiwSQE{},
+	"siw_rqe":              abi.SiwRQE{},
+	"siw_cqe":              abi.SiwCQE{},
+	"siw_cq_ctrl":          abi.SiwCQCtrl{},
+}
+
+// constants are names of the headers, and their values here.
+var constants = map[string]int64{
+	"IB_USER_VERBS_CMD_GET_CONTEXT":         abi.UverbsGetContext,
+	"IB_USER_VERBS_CMD_QUERY_DEVICE":        abi.UverbsQueryDevice,
+	"IB_USER_VERBS_CMD_QUERY_PORT":          abi.UverbsQueryPort,
+	"IB_USER_VERBS_CMD_ALLOC_PD":            abi.UverbsAllocPD,
+	"IB_USER_VERBS_CMD_DEALLOC_PD":          abi.UverbsDeallocPD,
+	"IB_USER_VERBS_CMD_REG_MR":              abi.UverbsRegMR,
+	"IB_USER_VERBS_CMD_REREG_MR":            abi.UverbsReregMR,
+	"IB_USER_VERBS_CMD_DEREG_MR":            abi.UverbsDeregMR,
+	"IB_USER_VERBS_CMD_ALLOC_MW":            abi.UverbsAllocMW,
+	"IB_USER_VERBS_CMD_DEALLOC_MW":          abi.UverbsDeallocMW,
+	"IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL": abi.UverbsCreateCompChannel,
+	"IB_USER_VERBS_CMD_CREATE_CQ":           abi.UverbsCreateCQ,
+	"IB_USER_VERBS_CMD_RESIZE_CQ":           abi.UverbsResizeCQ,
+	"IB_USER_VERBS_CMD_DESTROY_CQ":          abi.UverbsDestroyCQ,
+	"IB_USER_VERBS_CMD_REQ_NOTIFY_CQ":       abi.UverbsReqNotifyCQ,
+	"IB_USER_VERBS_CMD_CREATE_QP":           abi.UverbsCreateQP,
+	"IB_USER_VERBS_CMD_QUERY_QP":            abi.UverbsQueryQP,
+	"IB_USER_VERBS_CMD_MODIFY_QP":           abi.UverbsModifyQP,
+	"IB_USER_VERBS_CMD_DESTROY_QP":          abi.UverbsDestroyQP,
+	"IB_USER_VERBS_CMD_POST_SEND":           abi.UverbsPostSend,
+	"IB_USER_VERBS_CMD_POST_RECV":           abi.UverbsPostRecv,
+	"IB_USER_VERBS_CMD_CREATE_SRQ":          abi.UverbsCreateSRQ,
+	"IB_USER_VERBS_CMD_MODIFY_SRQ":          abi.UverbsModifySRQ,
+	"IB_USER_VERBS_CMD_QUERY_SRQ":           abi.UverbsQuerySRQ,
+	"IB_USER_VERBS_CMD_DESTROY_SRQ":         abi.UverbsDestroySRQ,
+	"IB_USER_VERBS_CMD_POST_SRQ_RECV":       abi.UverbsPostSRQRecv,
+	"IB_USER_VERBS_CMD_FLAG_EXTENDED":       abi.UverbsExtended,
+
+	"RDMA_USER_CM_CMD_CREATE_ID":     abi.CMCreateID,
+	"RDMA_USER_CM_CMD_DESTROY_ID":    abi.CMDestroyID,
+	"RDMA_USER_CM_CMD_BIND_IP":       abi.CMBindIP,
+	"RDMA_USER_CM_CMD_RESOLVE_IP":    abi.CMResolveIP,
+	"RDMA_USER_CM_CMD_RESOLVE_ROUTE": abi.CMResolveRoute,
+	"RDMA_USER_CM_CMD_QUERY_ROUTE":   abi.CMQueryRoute,
+	"RDMA_USER_CM_CMD_CONNECT":       abi.CMConnect,
+	"RDMA_USER_CM_CMD_LISTEN":        abi.CMListen,
+	"RDMA_USER_CM_CMD_ACCEPT":        abi.CMAccept,
+	"RDMA_USER_CM_CMD_REJECT":        abi.CMReject,
+	"RDMA_USER_CM_CMD_DISCONNECT":    abi.CMDisconnect,
+	"RDMA_USER_CM_CMD_INIT_QP_ATTR":  abi.CMInitQPAttr,
+	"RDMA_USER_CM_CMD_GET_EVENT":     abi.CMGetEvent,
+	"RDMA_USER_CM_CMD_GET_OPTION":    abi.CMGetOption,
+	"RDMA_USER_CM_CMD_SET_OPTION":    abi.CMSetOption,
+	"RDMA_USER_CM_CMD_NOTIFY":        abi.CMNotify,
+	"RDMA_USER_CM_CMD_JOIN_IP_MCAST": abi.CMJoinIPMcast,
+	"RDMA_USER_CM_CMD_LEAVE_MCAST":   abi.CMLeaveMcast,
+	"RDMA_USER_CM_CMD_MIGRATE_ID":    abi.CMMigrateID,
+	"RDMA_USER_CM_CMD_QUERY":         abi.CMQuery,
+	"RDMA_USER_CM_CMD_BIND":          abi.CMBind,
+	"RDMA_USER_CM_CMD_RESOLVE_ADDR":  abi.CMResolveAddr,
+	"RDMA_USER_CM_CMD_JOIN_MCAST":    abi.CMJoinMcast,
+	"RDMA_PS_IPOIB":                  abi.PortSpaceIPoIB,
+	"RDMA_PS_IB":                     abi.PortSpaceIB,
+	"RDMA_PS_TCP":                    abi.PortSpaceTCP,
+	"RDMA_PS_UDP":                    abi.PortSpaceUDP,
+	"RDMA_USER_CM_QUERY_ADDR":        abi.QueryAddr,
+	"RDMA_USER_CM_QUERY_PATH":        abi.QueryPath,
+	"RDMA_USER_CM_QUERY_GID":         abi.QueryGID,
+	"RDMA_OPTION_ID":                 abi.OptionID,
+	"RDMA_OPTION_IB":                 abi.OptionIB,
+	"RDMA_OPTION_ID_TOS":             abi.OptionIDTOS,
+	"RDMA_OPTION_ID_REUSEADDR":       abi.OptionIDReuseaddr,
+	"RDMA_OPTION_ID_AFONLY":          abi.OptionIDAfonly,
+	"RDMA_OPTION_ID_ACK_TIMEOUT":     abi.OptionIDAckTimeout,
+	"RDMA_OPTION_IB_PATH":            abi.OptionIBPath,
+	"RDMA_MAX_PRIVATE_DATA":          abi.MaxPrivateData,
+
+	"SIW_ABI_VERSION":            abi.SiwABI,
+	"SIW_MAX_SGE":                abi.SiwMaxSGE,
+	"SIW_MAX_INLINE":             abi.SiwMaxInline,
+	"SIW_INVAL_UOBJ_KEY":         abi.SiwInvalidKey,
+	"SIW_OP_WRITE":               abi.SiwWrite,
+	"SIW_OP_READ":                abi.SiwRead,
+	"SIW_OP_READ_LOCAL_INV":      abi.SiwReadLocalInv,
+	"SIW_OP_SEND":                abi.SiwSend,
+	"SIW_OP_SEND_WITH_IMM":       abi.SiwSendWithImm,
+	"SIW_OP_SEND_REMOTE_INV":     abi.SiwSendRemoteInv,
+	"SIW_OP_FETCH_AND_ADD":       abi.SiwFetchAndAdd,
+	"SIW_OP_COMP_AND_SWAP":       abi.SiwCompAndSwap,
+	"SIW_OP_RECEIVE":             abi.SiwReceive,
+	"SIW_OP_READ_RESPONSE":       abi.SiwReadResponse,
+	"SIW_OP_INVAL_STAG":          abi.SiwInvalSTag,
+	"SIW_OP_REG_MR":              abi.SiwRegMR,
+	"SIW_WQE_VALID":              abi.SiwWQEValid,
+	"SIW_WQE_INLINE":             abi.SiwWQEInline,
+	"SIW_WQE_SIGNALLED":          abi.SiwWQESignalled,
+	"SIW_WQE_SOLICITED":          abi.SiwWQESolicited,
+	"SIW_WQE_READ_FENCE":         abi.SiwWQEReadFence,
+	"SIW_WQE_REM_INVAL":          abi.SiwWQERemInval,
+	"SIW_WQE_COMPLETED":          abi.SiwWQECompleted,
+	"SIW_NOTIFY_SOLICITED":       abi.SiwNotifySolicited,
+	"SIW_NOTIFY_NEXT_COMPLETION": abi.SiwNotifyNextCompletion,
+	"SIW_NOTIFY_MISSED_EVENTS":   abi.SiwNotifyMissedEvents,
+	"SIW_WC_SUCCESS":             abi.SiwWCSuccess,
+	"SIW_WC_LOC_LEN_ERR":         abi.SiwWCLocLenErr,
+	"SIW_WC_LOC_PROT_ERR":        abi.SiwWCLocProtErr,
+	"SIW_WC_LOC_QP_OP_ERR":       abi.SiwWCLocQPOpErr,
+	"SIW_WC_WR_FLUSH_ERR":        abi.SiwWCWRFlushErr,
+	"SIW_WC_BAD_RESP_ERR":        abi.SiwWCBadRespErr,
+	"SIW_WC_LOC_ACCESS_ERR":      abi.SiwWCLocAccessErr,
+	"SIW_WC_REM_ACCESS_ERR":      abi.SiwWCRemAccessErr,
+	"SIW_WC_REM_INV_REQ_ERR":     abi.SiwWCRemInvReqErr,
+	"SIW_WC_GENERAL_ERR":         abi.SiwWCGeneralErr,
+
+	"AF_UNSPEC": abi.FamilyUnspec, "AF_INET": abi.FamilyINET, "AF_INET6": abi.FamilyINET6,
+	"AF_IB":                             abi.FamilyIB,
+	"(long)sizeof(struct sockaddr_in)":  abi.SizeofSockaddrIn,
+	"(long)sizeof(struct sockaddr_in6)": abi.SizeofSockaddrIn6,
+	"(long)sizeof(((struct rdma_ucm_event_resp*)0)->param)": abi.EventParamSize,
+}
+
+// TestLayouts has a C compiler say where every field of the kernel's structs is, and what its
+// constants are, and compares that with the layouts of this package.
+func TestLayouts(t *testing.T) {
+	var program, want strings.Builder
+	program.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include <netinet/in.h>\n#include <sys/socket.h>\n" +
+		"#include <rdma/rdma_user_cm.h>\n#include <rdma/siw-abi.h>\n" +
+		"#define SAY(text, value) printf(\"%s %ld\\n\", text, (long)(value))\nint main(void) {\n")
+	say := func(text, value string, here int64) {
+		fmt.Fprintf(&program, "\tSAY(%q, %s);\n", text, value)
+		fmt.Fprintf(&want, "%s %d\n", text, here)
+	}
+	for name, msg := range layouts {
+		say("sizeof "+name, "sizeof(struct "+name+")", int64(abi.Size(msg)))
+		for _, f := range abi.Fields(msg) {
+			say(name+"."+f.Name, "offsetof(struct "+name+", "+f.Name+")", int64(f.Offset))
+			say(name+"."+f.Name+", size", "sizeof(((struct "+name+" *)0)->"+f.Name+")", int64(f.Size))
+		}
+	}
+	for name, value := range constants {
+		say(name, name, value)
+	}
+	program.WriteString("\treturn 0;\n}\n")
+	if got := compiled(t, program.String()); got != want.String() {
+		there, here := strings.Split(got, "\n"), strings.Split(want.String(), "\n")
+		for i := range min(len(there), len(here)) {
+			if there[i] != here[i] {
+				t.Errorf("C says %s, here it is %s", there[i], here[i])
+			}
+		}
+	}
+}
+
+// compiled returns what a C program prints.
+func compiled(t *testing.T, program string) string {
+	t.Helper()
+	if _, err := exec.LookPath("cc"); err != nil {
+		if os.Getenv("REQUIRE_SIW") == "1" {
+			t.Fatalf("there is no C compiler: %v", err)
+		}
+		t.Skipf("there is no C compiler: %v", err)
+	}
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "layouts.c"), filepath.Join(dir, "layouts")
+	testkit.OK(t, os.WriteFile(source, []byte(program), 0o600))
+	if out, err := exec.Command("cc", "-o", binary, source).CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	return string(testkit.Must(exec.Command(binary).Output())(t))
+}
+
+// TestEveryFieldHasAName: a field without one would be compared with nothing.
+func TestEveryFieldHasAName(t *testing.T) {
+	for name, msg := range layouts {
+		v := reflect.TypeOf(msg)
+		for i := range v.NumField() {
+			if f := v.Field(i); f.Name != "_" && f.Tag.Get("c") == "" {
+				t.Errorf("%s: %s has no name of C", name, f.Name)
+			}
+		}
+	}
+}
