@@ -1,11 +1,13 @@
 package rdmacm_test
 
 import (
+	"math"
 	"os"
 	"regexp"
 	"runtime"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
@@ -77,8 +79,19 @@ func TestDefaultConnSizes(t *testing.T) {
 }
 
 // cost returns how many octets of memory both ends of a connection need together, with cfg and
-// after use. It fails t if they need goroutines.
+// after use. It fails t if they need goroutines. It is the least of three measurements: where more
+// connections move data at the same time than before, the device makes buffers, and keeps them.
 func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
+	use func(c *rdmacm.Conn) error) uint64 {
+	t.Helper()
+	least := measuredCost(t, vctx, cfg, use)
+	for range 2 {
+		least = min(least, measuredCost(t, vctx, cfg, use))
+	}
+	return least
+}
+
+func measuredCost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 	use func(c *rdmacm.Conn) error) uint64 {
 	t.Helper()
 	const n = 100
@@ -110,7 +123,7 @@ func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 	for range n {
 		connect()
 	}
-	each := (heap() - before) / n
+	each := (max(heap(), before) - before) / n
 	if more := runtime.NumGoroutine() - goroutines; more > n/10 {
 		t.Errorf("%d goroutines for %d idle connections", more, n)
 	}
@@ -121,12 +134,19 @@ func cost(t *testing.T, vctx *ibverbs.Context, cfg *rdmacm.ConnConfig,
 	return each
 }
 
-// heap returns how much memory is in use.
+// heap returns how much memory is in use, after the engine has had time for what is on its way: on
+// a loaded machine the other side may not have read the opening Write yet.
 func heap() uint64 {
 	var m runtime.MemStats
-	for range 3 { // what pools keep goes with the second
-		runtime.GC()
+	least, same := uint64(math.MaxUint64), 0
+	for same < 3 {
+		runtime.GC() // what pools keep goes with the second
+		runtime.ReadMemStats(&m)
+		if m.HeapAlloc+10_000 < least {
+			least, same = m.HeapAlloc, 0
+		}
+		same++
+		time.Sleep(20 * time.Millisecond)
 	}
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	return least
 }
