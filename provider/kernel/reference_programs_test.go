@@ -96,6 +96,7 @@ var programs = []program{
 		check(w.t, "RegMR", err)
 		w.server.recv(100)
 		w.client.send(provider.SendWR{WRID: 1, Opcode: provider.WRSendWithInv, Flags: signaled, SGList: []provider.SGE{w.client.sge(0, 9)}, InvalidateRKey: mr.RKey()})
+		w.received(w.server, 1) // before that the key is valid
 		w.quiet()
 		check(w.t, "Close", mr.Close())
 	}},
