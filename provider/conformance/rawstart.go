@@ -120,12 +120,10 @@ func (r *RawRun) DialPeer(cfg *SideConfig) {
 
 	s := &Side{T: r.T, Role: RoleInitiator, EP: r.DUT}
 	side := s.config(cfg)
-	r.dialling = make(chan dialled, 1)
-	go func() {
-		d := dialled{side: s, err: errors.New("the program did not get as far as connecting")}
-		defer func() { r.dialling <- d }() // also when what it prepares ends the run
-		s.Conn, d.err = rdmacm.Dial(r.Context(), r.DUT.Context, r.Addr, side)
-	}()
+	r.begin(s, func(ctx context.Context) (err error) {
+		s.Conn, err = rdmacm.Dial(ctx, r.DUT.Context, r.Addr, side)
+		return err
+	})
 	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(waitLimit))
 	defer cancel()
 	p, err := l.Accept(ctx)
@@ -170,6 +168,27 @@ func (r *RawRun) GoodReply(request, reply mpa.Frame) mpa.Frame {
 	r.opensWith = own.RTR()
 	reply.PrivateData = append(own.AppendTo(nil), private...)
 	return reply
+}
+
+// begin has the program connect or accept in the background; dialResult waits for the result. When
+// the run ends before that, the call is ended, and a connection that nobody has taken is closed.
+func (r *RawRun) begin(s *Side, call func(context.Context) error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	result, over := make(chan dialled, 1), make(chan struct{})
+	r.dialling = result
+	r.Cleanup(func() {
+		cancel()
+		<-over
+		if s.Conn != nil {
+			_ = s.Conn.Close() // it may be closed already
+		}
+	})
+	go func() {
+		defer close(over)
+		d := dialled{side: s, err: errors.New("the program did not get as far as connecting")}
+		defer func() { result <- d }() // also when what it prepares ends the run
+		d.err = call(ctx)
+	}()
 }
 
 // WantConnected checks that the program's connect succeeds, and takes the message
@@ -280,12 +299,10 @@ func (r *RawRun) AcceptLater(cfg *SideConfig) {
 	req := r.WantRequest("the request reaches the program")
 	s := &Side{T: r.T, Role: RoleResponder, EP: r.DUT}
 	side := s.config(cfg)
-	r.dialling = make(chan dialled, 1)
-	go func() {
-		d := dialled{side: s, err: errors.New("the program did not get as far as accepting")}
-		defer func() { r.dialling <- d }() // also when what it prepares ends the run
-		s.Conn, d.err = req.Accept(r.Context(), side)
-	}()
+	r.begin(s, func(ctx context.Context) (err error) {
+		s.Conn, err = req.Accept(ctx, side)
+		return err
+	})
 }
 
 // WantAccepted checks that the accept begun by AcceptLater succeeds.

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
 // recorder is a Capturer that writes down what is asked of it.
@@ -352,5 +354,29 @@ func TestRunEndsWhilePreparing(t *testing.T) {
 				t.Fatal("the run does not end")
 			}
 		})
+	}
+}
+
+// A script that ends while the program still connects leaves nothing open, and so the device can be
+// closed.
+func TestRunEndsWhileConnecting(t *testing.T) {
+	slow := &SideConfig{ConnConfig: rdmacm.ConnConfig{Setup: func(*rdmacm.ID) error {
+		time.Sleep(300 * time.Millisecond)
+		return nil
+	}}}
+	sc := raw("r/connects", RoleResponder, func(r *RawRun) { r.DialPeer(slow) })
+	sc.Timeout = time.Minute
+	cfg := config(t, suite(sc), Pairing{"engine", "engine"})
+	cfg.Scale = 0.02 // so that the peer gives up before the program has prepared anything
+	for _, o := range mustRun(t, cfg) {
+		var failed []string
+		for _, c := range o.Checks {
+			if !c.OK {
+				failed = append(failed, c.What)
+			}
+		}
+		if !slices.Equal(failed, []string{"the provider makes a TCP connection"}) {
+			t.Errorf("%s: these checks have failed: %q", o.Scenario, failed)
+		}
 	}
 }
