@@ -192,6 +192,9 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 		}
 	}
 	of := q.logs[dst.QPN]
+	if of != nil && !of.connected.Load() && dst.Status == provider.WCSuccess && dst.Opcode&provider.WCRecv != 0 {
+		of.connected.Store(true) // nobody has read ESTABLISHED yet, but the program may answer
+	}
 	if of == nil || of.init.SRQ != nil && dst.Opcode&provider.WCRecv != 0 {
 		return true
 	}

@@ -48,7 +48,8 @@
 //     queue them, and never ring the doorbell of that queue again. The same is
 //     true of a Read on a connection with ORD 0, an inline Read and an inline
 //     Send with Invalidate. A Read's fence, which would do it as well, is dropped:
-//     on iWARP it has no effect that could be seen.
+//     on iWARP it has no effect that could be seen. What the program has received shows
+//     that there is a connection, also before it has the event ESTABLISHED.
 //   - When siw's connection has ended, its QP is moved to the error state before
 //     the program gets the event: siw does not flush all receives after a fault
 //     in a Read. What is posted from then on (after Disconnect, DISCONNECTED, REJECTED

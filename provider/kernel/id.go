@@ -329,6 +329,7 @@ func (i *id) withParam(op string, param provider.ConnParam, limit int, before fu
 			p.SRQ = 1 // for devices whose connection manager sends it to the peer; iWARP's does not
 		}
 		i.qp.Store(q)
+		q.connector.Store(i)
 		if err := before(q, p); err != nil {
 			return opError(op, "", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/cgo/ibv"
+	"github.com/govs-rdma/govs/cgo/rdmacm"
 	"github.com/govs-rdma/govs/provider"
 )
 
@@ -20,7 +21,7 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		n, err := q.flushSends(wrs)
 		return n, q.err("ibv_post_send", err)
 	}
-	if !q.connected.Load() && !q.ended.Load() {
+	if !q.connected.Load() && !q.ended.Load() && !q.nowConnected() {
 		// libsiw would put the requests into the queue, fail to ring the doorbell, and
 		// never ring it again: while the slot before is occupied, it assumes that the
 		// kernel is at work. librxe puts them there, too, before it fails.
@@ -58,6 +59,21 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 		}
 	}
 	return done, nil
+}
+
+// nowConnected reports whether the QP is connected after calls of C that are under way. The peer may
+// have sent, and the program may answer, before rdma_accept returns here, or on InfiniBand and RoCE
+// rdma_get_cm_event, which connects the side that dialled. The caller has sqMu.
+func (q *qp) nowConnected() bool {
+	i := q.id
+	if i == nil {
+		i = q.connector.Load()
+	}
+	if i == nil {
+		return false
+	}
+	i.addrs(func(*rdmacm.ID) {}) // has the locks that are held through these calls
+	return q.connected.Load()
 }
 
 // countSilent counts the work requests that were posted since the last signalled one.

@@ -25,6 +25,7 @@ type qp struct {
 
 	// connected is set once the QP has been in RTS.
 	connected atomic.Bool
+	connector atomic.Pointer[id] // the id that Connect or Accept was last called on for a PD's QP
 
 	// See late.go.
 	ended     atomic.Bool // the connection is known to have ended

@@ -82,7 +82,6 @@ func (i *id) respond(ev *provider.CMEvent) {
 	err := i.finish()
 	if err == nil {
 		ev.Type = provider.CMEstablished
-		i.established()
 		return
 	}
 	ev.Type, ev.Cause = provider.CMConnectError, err
@@ -108,7 +107,11 @@ func (i *id) finish() error {
 		return err
 	}
 	defer i.mu.Unlock()
-	return i.c.Establish()
+	err := i.c.Establish()
+	if err == nil {
+		i.established() // with the lock, see nowConnected
+	}
+	return err
 }
 
 // leave answers the peer that disconnects. Otherwise the peer would wait for the answer

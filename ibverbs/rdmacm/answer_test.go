@@ -1,0 +1,102 @@
+package rdmacm_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// TestConnAnswerInPrepare: a goroutine that Prepare has started answers the peer's first message,
+// which may come before Accept or Dial has returned on this side.
+func TestConnAnswerInPrepare(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		answers bool // the side that accepts answers
+	}{{"of Accept", true}, {"of Dial", false}} {
+		t.Run(c.name, func(t *testing.T) { testAnswers(t, c.answers) })
+	}
+}
+
+// testAnswers has one side answer the other on many connections, some of them at the same time.
+func testAnswers(t *testing.T, acceptorAnswers bool) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	const atOnce, each = 4, 10
+	var sides sync.WaitGroup
+	for range atOnce {
+		sides.Go(func() {
+			for range each {
+				req, err := l.Accept(ctx)
+				if err != nil {
+					t.Errorf("Listener.Accept: %v", err)
+					return
+				}
+				talk(ctx, t, acceptorAnswers, req.Accept)
+			}
+		})
+		sides.Go(func() {
+			for range each {
+				talk(ctx, t, !acceptorAnswers, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, error) {
+					return rdmacm.Dial(ctx, vctx, l.Addr(), cfg)
+				})
+			}
+		})
+	}
+	sides.Wait()
+	testkit.OK(t, l.Close())
+}
+
+// talk makes a connection, and sends a message before it receives one, or the other way round: the
+// side that answers does so in a goroutine that Prepare starts.
+func talk(ctx context.Context, t *testing.T, answers bool,
+	connect func(context.Context, *rdmacm.ConnConfig) (*rdmacm.Conn, error)) {
+	var (
+		in     *rdmacm.Receiver
+		mr     *ibverbs.MR
+		answer sync.WaitGroup
+	)
+	c, err := connect(ctx, &rdmacm.ConnConfig{
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			if in, err = rdmacm.NewReceiver(c, 2, 16); err != nil {
+				return err
+			}
+			if mr, err = c.PD().AllocMR(16, ibverbs.AccessLocalWrite); err != nil || !answers {
+				return err
+			}
+			answer.Go(func() {
+				if _, err := in.Receive(ctx); err != nil {
+					t.Errorf("the first message: %v", err)
+					return
+				}
+				if err := c.Send(ctx, sge(t, mr, 0, 4)); err != nil {
+					t.Errorf("the answer: %v", err)
+					_ = c.Disconnect() // or the peer waits for it
+				}
+			})
+			return nil
+		},
+	})
+	if err != nil {
+		t.Errorf("connecting: %v", err)
+		answer.Wait()
+		return
+	}
+	if !answers {
+		if err := c.Send(ctx, sge(t, mr, 0, 4)); err != nil {
+			t.Errorf("the first message: %v", err)
+		} else if _, err = in.Receive(ctx); err != nil {
+			t.Errorf("receiving the answer: %v", err)
+		}
+	}
+	answer.Wait()
+	if answers {
+		_ = c.Wait(ctx) // the answer is on its way
+	}
+	testkit.OK(t, c.Close())
+	testkit.OK(t, mr.Close())
+}
