@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"math/bits"
 	"net/netip"
 	"os"
 	"sync"
@@ -130,13 +132,7 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 		c.ownPD = true
 	}
 	if c.sendCQ == nil {
-		// One more than the queue holds, for QP.Drain. With OnSend a full queue of the calls' work may
-		// complete while as many completions of the program's own work are in the CQ.
-		places := sizes.MaxSendWR
-		if c.onSend != nil {
-			places *= 2
-		}
-		if c.sendCQ, err = c.makeCQ(places + 1); err != nil {
+		if err = c.makeSendCQ(sizes.MaxSendWR); err != nil {
 			return c.whyNoCQ("MaxSendWR", sizes.MaxSendWR, err)
 		}
 		c.ownSendCQ = true
@@ -148,6 +144,30 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 		c.ownRecvCQ = true
 	}
 	return nil
+}
+
+// makeSendCQ makes the send CQ for a queue of as many places as are granted to who asks for this
+// many: the engine and siw round up to a power of two, rxe to one less. QP.Drain needs one more.
+// With OnSend a full queue of the calls' work may complete while as many completions of the
+// program's own work are in the CQ.
+func (c *Conn) makeSendCQ(places int) (err error) {
+	granted := places
+	switch {
+	case places < 1 || places > math.MaxInt16: // what can't be, or nearly all that devices have
+	case c.vctx.Transport() == ibverbs.TransportIB:
+		granted = 1<<bits.Len(uint(places)) - 1
+	default:
+		granted = 1 << bits.Len(uint(places-1))
+	}
+	share := 1
+	if c.onSend != nil {
+		share = 2
+	}
+	c.sendCQ, err = c.makeCQ(share*granted + 1)
+	if err != nil && granted > places { // that may be more than the device has
+		c.sendCQ, err = c.makeCQ(share*places + 1)
+	}
+	return err
 }
 
 // whyNoCQ returns err, with which no CQ was made for the n work requests that a field of

@@ -115,7 +115,7 @@ func (c *Conn) router(op string, n int) (*router, error) {
 			return nil, c.ownEnd(op, err)
 		}
 		// What is complete, but not yet polled, needs room in the CQ, and no longer in the queue.
-		room := c.sendCQ.CQE()
+		room := c.sendCQ.CQE() - 1 // without QP.Drain's
 		if c.onSend != nil {
 			room /= 2 // the other half is for the program's own work
 		}

@@ -41,3 +41,35 @@ func TestPollWaitAfterDrains(t *testing.T) {
 		}
 	}
 }
+
+// TestConnDrainBesideAFullQueue: the send CQ has room for the completion that Drain waits for
+// beside those of all places that the QP has, which may be more than the configuration asks for.
+func TestConnDrainBesideAFullQueue(t *testing.T) {
+	for _, asked := range []int{1, 31, 64, 100, 127} {
+		ctx := soon(t)
+		in := &receiver{n: 1, size: 8}
+		a, b := pair(t, &rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: asked}},
+			&rdmacm.ConnConfig{Prepare: in.prepare})
+		t.Cleanup(in.close)
+		here, _ := memory(t, a, 8)
+		_, there := memory(t, b, 8)
+		_, init, err := a.QP().Query()
+		testkit.OK(t, err)
+		wrs := make([]ibverbs.SendWR, init.Cap.MaxSendWR)
+		for i := range wrs {
+			wrs[i] = ibverbs.NewWrite(there, sge(t, here, 0, 8))
+			wrs[i].Flags = ibverbs.SendSignaled
+		}
+		wrs[len(wrs)-1].Opcode = ibverbs.WRSend
+		testkit.OK(t, a.QP().PostSend(wrs...))
+		var wc [1]ibverbs.WC
+		testkit.Must(b.RecvCQ().PollWait(ctx, wc[:]))(t) // the send queue is empty then
+		if err := a.QP().Drain(ctx); err != nil {
+			t.Errorf("MaxSendWR %d: %d places and a CQ of %d: %v", asked, len(wrs), a.SendCQ().CQE(), err)
+		}
+		wcs := make([]ibverbs.WC, len(wrs)+1)
+		if n, err := a.SendCQ().Poll(wcs); n != len(wrs) || err != nil {
+			t.Errorf("MaxSendWR %d: %d completions of %d, %v", asked, n, len(wrs), err)
+		}
+	}
+}
