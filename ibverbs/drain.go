@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
+	"github.com/govs-rdma/govs/provider"
 )
 
 // marker is a work request that Drain posts after all others, or rdmacm.Dial before them. Its
@@ -56,13 +57,43 @@ func (qp *QP) Drain(ctx context.Context) error {
 	if !qp.sent.Load() {
 		return nil
 	}
-	// The fence has the marker wait for RDMA Reads, too.
-	err := qp.mark(ctx, SendFence)
+	err := qp.awaitReads(ctx)
+	if err == nil {
+		// The fence has the marker wait for RDMA Reads, too.
+		err = qp.mark(ctx, SendFence)
+	}
 	if err != nil && ctx.Err() != nil { // the text is made only then
 		err = object.GaveUp(ctx, "drain", qp.obj.Name(), err,
 			"everything that was posted had completed"+qp.heldBack())
 	}
 	return err
+}
+
+// awaitReads waits for the Reads before the marker on a device where it may not wait in the queue.
+func (qp *QP) awaitReads(ctx context.Context) error {
+	reads, ok := qp.p.(provider.ReadCounter)
+	if !ok || reads.ReadsUnderWay() == 0 {
+		return nil
+	}
+	cq := qp.sendCQ
+	m := cq.expect(qp) // is never posted; QP.Close ends it
+	defer cq.release(m)
+	pause := newBackoff()
+	defer pause.stop()
+	for reads.ReadsUnderWay() > 0 {
+		if err := cq.lookFor(m); err != nil {
+			return err
+		}
+		select {
+		case <-m.done:
+			return m.result()
+		default:
+		}
+		if err := pause.wait(ctx, m.done); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // heldBack says that sends wait for the peer's first message, if they do and that is known.

@@ -71,6 +71,15 @@ type EndHolder interface {
 	HoldEnd() (release func())
 }
 
+// ReadCounter is a QP of a device on which a work request that waits for RDMA Reads keeps those of
+// the peer from being answered, so that two ends that both wait do so for ever
+// (kernel-notes/siw-reads-both-ways.md). QP.Drain of package ibverbs waits with it before it posts.
+type ReadCounter interface {
+	// ReadsUnderWay returns how many signalled Reads have not completed. It is 0 if nothing
+	// completes any more.
+	ReadsUnderWay() int
+}
+
 // QPAttr is what Modify sets and Query returns (struct ibv_qp_attr, but for addresses
 // and alternate paths).
 type QPAttr struct {

@@ -2,6 +2,7 @@ package rdmacm_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,4 +73,37 @@ func TestConnDrainBesideAFullQueue(t *testing.T) {
 			t.Errorf("MaxSendWR %d: %d completions of %d, %v", asked, n, len(wrs), err)
 		}
 	}
+}
+
+// TestConnDrainUnderReadsBothWays: both ends drain while the other's Reads wait for answers.
+func TestConnDrainUnderReadsBothWays(t *testing.T) {
+	ctx := timeout(t)
+	a, b := pair(t, nil, nil)
+	const rounds, reads, size = 500, 2, 64
+	var both sync.WaitGroup
+	for _, ends := range [][2]*rdmacm.Conn{{a, b}, {b, a}} {
+		c := ends[0]
+		here, _ := memory(t, c, size)
+		_, there := memory(t, ends[1], size)
+		wrs := make([]ibverbs.SendWR, reads)
+		for i := range wrs {
+			wrs[i] = ibverbs.NewRead(there, sge(t, here, 0, size))
+			wrs[i].Flags = ibverbs.SendSignaled
+		}
+		both.Go(func() {
+			wcs := make([]ibverbs.WC, reads+1)
+			for round := range rounds {
+				testkit.OK(t, c.QP().PostSend(wrs...))
+				if err := c.QP().Drain(ctx); err != nil {
+					t.Errorf("Drain %d: %v", round, err)
+					return
+				}
+				if n, err := c.SendCQ().Poll(wcs); n != reads || err != nil {
+					t.Errorf("Drain %d: %d Reads are complete, %v", round, n, err)
+					return
+				}
+			}
+		})
+	}
+	both.Wait()
 }

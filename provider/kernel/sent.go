@@ -184,6 +184,18 @@ func (l *workLog) lost(first, last workClass) []work {
 	return lost
 }
 
+// signaled returns how many signalled work requests of a class have not completed.
+func (l *workLog) signaled(class workClass) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.classes[class].waiting() {
+		if w.signaled && !w.done {
+			n++
+		}
+	}
+	return n
+}
+
 // sendClass returns the class of a work request for the send queue.
 func sendClass(op provider.WROpcode) workClass {
 	if op == provider.WRRDMARead {
@@ -194,6 +206,19 @@ func sendClass(op provider.WROpcode) workClass {
 
 // mostReads is more than siw has of outbound Reads at a time.
 const mostReads = 256
+
+// ReadsUnderWay implements provider.ReadCounter.
+func (q *qp) ReadsUnderWay() int {
+	if q.log == nil {
+		return 0
+	}
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if q.empty || q.ended.Load() {
+		return 0 // what is posted completes as flushed
+	}
+	return q.log.signaled(classRead)
+}
 
 // logSend writes wr, the last work request of the batch, down if the device is siw. The caller has
 // sqMu.
