@@ -38,6 +38,10 @@ type CQOptions struct {
 	Channel    *CompChannel // nil: none, the CQ can only be polled
 	CompVector int          // on which of the device's vectors events are raised
 	Cookie     any          // for CQ.Cookie
+
+	// Sink takes the completions in place of Poll, on the engine. Poll then returns none, and only
+	// moves the data of the QPs that complete here. Not with a Channel.
+	Sink CompletionSink
 }
 
 // CreateCQ makes a completion queue for at least cqe completions (ibv_create_cq).
@@ -54,7 +58,7 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 		opts = &CQOptions{}
 	}
 	cq := &CQ{ctx: c, ch: opts.Channel, cookie: opts.Cookie}
-	init := provider.CQInitAttr{CQE: cqe, CompVector: opts.CompVector, Cookie: cq}
+	init := provider.CQInitAttr{CQE: cqe, CompVector: opts.CompVector, Sink: opts.Sink, Cookie: cq}
 	parents := []*object.Object{&c.obj}
 	if ch := opts.Channel; ch != nil {
 		if ch.p == nil {

@@ -24,13 +24,14 @@ type QP struct {
 
 // QPInitAttr says how to make a QP (struct ibv_qp_init_attr).
 type QPInitAttr struct {
-	SendCQ   *CQ    // required
-	RecvCQ   *CQ    // required; may be SendCQ
-	SRQ      *SRQ   // where receives are posted; nil for a queue of the QP's own
-	Cap      QPCap  // sizes, at least; with an SRQ those of receives are ignored
-	Type     QPType // the zero value means QPTypeRC
-	SQSigAll bool   // every send WR is signalled
-	Cookie   any    // for QP.Cookie
+	SendCQ   *CQ        // required
+	RecvCQ   *CQ        // required; may be SendCQ
+	SRQ      *SRQ       // where receives are posted; nil for a queue of the QP's own
+	Recvs    RecvSource // has the receives in place of PostRecv, on the engine; not with an SRQ
+	Cap      QPCap      // sizes, at least; with an SRQ those of receives are ignored
+	Type     QPType     // the zero value means QPTypeRC
+	SQSigAll bool       // every send WR is signalled
+	Cookie   any        // for QP.Cookie
 }
 
 // CreateQP makes a QP (ibv_create_qp). It is not connected; rdmacm.ConnParam
@@ -73,7 +74,7 @@ func createQP(op string, pd *PD, init *QPInitAttr, owner *object.Object,
 	parents := []*object.Object{&pd.obj, &init.SendCQ.obj, &init.RecvCQ.obj}
 	pinit := provider.QPInitAttr{
 		SendCQ: init.SendCQ.p, RecvCQ: init.RecvCQ.p,
-		Cap: init.Cap, Type: init.Type, SQSigAll: init.SQSigAll, Cookie: qp,
+		Recvs: init.Recvs, Cap: init.Cap, Type: init.Type, SQSigAll: init.SQSigAll, Cookie: qp,
 	}
 	if init.SRQ != nil {
 		pinit.SRQ = init.SRQ.p

@@ -26,8 +26,9 @@ type SRQ struct {
 
 // SRQInitAttr says how to make an SRQ (struct ibv_srq_init_attr).
 type SRQInitAttr struct {
-	Attr   SRQAttr // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C
-	Cookie any     // for SRQ.Cookie
+	Attr   SRQAttr    // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C
+	Recvs  RecvSource // has the receives in place of PostRecv, on the engine
+	Cookie any        // for SRQ.Cookie
 }
 
 // CreateSRQ makes a shared receive queue (ibv_create_srq). Its receives name regions
@@ -46,7 +47,7 @@ func (pd *PD) CreateSRQ(init *SRQInitAttr) (*SRQ, error) {
 	if err := srq.obj.Open(op, &pd.obj); err != nil {
 		return nil, err
 	}
-	p, err := pd.p.CreateSRQ(provider.SRQInitAttr{Attr: init.Attr, Cookie: srq})
+	p, err := pd.p.CreateSRQ(provider.SRQInitAttr{Attr: init.Attr, Recvs: init.Recvs, Cookie: srq})
 	if err != nil {
 		srq.obj.Abandon()
 		return nil, err

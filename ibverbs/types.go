@@ -35,6 +35,14 @@ type (
 	// AtomicCap is between whom atomics are atomic (enum ibv_atomic_cap).
 	AtomicCap = provider.AtomicCap
 
+	// CompletionSink takes the completions of a CQ in place of Poll, on the engine: a program keeps
+	// them in memory of its own that it shares with others. See [provider.CompletionSink].
+	CompletionSink = provider.CompletionSink
+
+	// RecvSource has the receives of a QP or an SRQ in place of PostRecv, on the engine. See
+	// [provider.RecvSource].
+	RecvSource = provider.RecvSource
+
 	// NodeType is a kind of device (enum ibv_node_type).
 	NodeType = provider.NodeType
 

@@ -7,7 +7,8 @@ type CQInitAttr struct {
 	CQE        int         // completions to hold, at least; more may be granted
 	Channel    CompChannel // nil for none
 	CompVector int
-	Cookie     any // cq_context: CompChannel.Next and AsyncEvent hand it back
+	Sink       CompletionSink // takes the completions; nil for a CQ that keeps them. Not with a Channel
+	Cookie     any            // cq_context: CompChannel.Next and AsyncEvent hand it back
 }
 
 // CQ is a completion queue (struct ibv_cq).

@@ -4,7 +4,8 @@ package provider
 type QPInitAttr struct {
 	SendCQ   CQ
 	RecvCQ   CQ
-	SRQ      SRQ // nil for none; with one, Cap's MaxRecvWR and MaxRecvSGE are ignored
+	SRQ      SRQ        // nil for none; with one, Cap's MaxRecvWR and MaxRecvSGE are ignored
+	Recvs    RecvSource // has the receives; nil for a queue that PostRecv fills. Not with an SRQ
 	Cap      QPCap
 	Type     QPType // the zero value means QPTypeRC
 	SQSigAll bool   // every send WR is signalled

@@ -2,8 +2,9 @@ package provider
 
 // SRQInitAttr says how to make an SRQ (struct ibv_srq_init_attr).
 type SRQInitAttr struct {
-	Attr   SRQAttr // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C: the SRQ is made with none
-	Cookie any     // srq_context: AsyncEvent hands it back through SRQ.Cookie
+	Attr   SRQAttr    // MaxWR and MaxSGE, at least; Limit is irrelevant, as in C: the SRQ is made with none
+	Recvs  RecvSource // has the receives; nil for a queue that PostRecv fills
+	Cookie any        // srq_context: AsyncEvent hands it back through SRQ.Cookie
 }
 
 // SRQAttr holds an SRQ's sizes and its limit (struct ibv_srq_attr).

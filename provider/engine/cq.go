@@ -27,7 +27,8 @@ const (
 type cq struct {
 	dev    *device
 	refs   refs.Count
-	ch     *compChannel // nil for none
+	ch     *compChannel            // nil for none
+	sink   provider.CompletionSink // takes the completions; nil for the ring
 	cookie any
 
 	// direct are the QPs that complete here, each once, as long as they are
@@ -66,6 +67,9 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		return nil, fail(op, DeviceName, outside("CompVector", init.CompVector, 0, numCompVectors-1))
 	}
 	var ch *compChannel
+	if init.Channel != nil && init.Sink != nil {
+		return nil, fail(op, DeviceName, errSinkChannel)
+	}
 	if init.Channel != nil {
 		var ok bool
 		if ch, ok = init.Channel.(*compChannel); !ok || ch == nil || ch.dev != d {
@@ -85,10 +89,15 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		d.refs.Drop()
 		return nil, failClosed(op, "completion channel")
 	}
-	c := &cq{dev: d, ch: ch, cookie: init.Cookie, qps: make(map[*qp]struct{}), ring: make([]provider.WC, roundUp(init.CQE))}
+	c := &cq{dev: d, ch: ch, sink: init.Sink, cookie: init.Cookie, qps: make(map[*qp]struct{})}
+	if c.sink == nil {
+		c.ring = make([]provider.WC, roundUp(init.CQE))
+	}
 	c.direct.Store(new([]*qp))
 	return c, nil
 }
+
+var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, as the sink notifies the program; leave out one: %w", syscall.EINVAL)
 
 // roundUp returns the least power of two that is not below n.
 func roundUp(n int) int {
@@ -148,18 +157,14 @@ func (c *cq) listDirect() {
 // with a QP's locks held. Without room the completion is lost, as with siw,
 // and EventCQErr is raised once until the next Poll.
 func (c *cq) push(wc provider.WC, solicited bool) {
+	if c.sink != nil {
+		c.pass(&wc, solicited)
+		return
+	}
 	c.mu.Lock()
 	if c.count == len(c.ring) {
-		c.losses++
-		told := c.full
-		c.full = true
 		cqe := len(c.ring)
-		c.mu.Unlock()
-		c.dev.tally.lost.Add(1)
-		if !told {
-			c.dev.log.overflow(cqe)
-			c.dev.raise(provider.AsyncEvent{Type: provider.EventCQErr, CQ: c})
-		}
+		c.lose(cqe)
 		return
 	}
 	c.ring[(c.head+c.count)&(len(c.ring)-1)] = wc
@@ -180,10 +185,46 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	}
 }
 
+// lose counts a completion that there was no room for. It unlocks mu.
+func (c *cq) lose(cqe int) {
+	c.losses++
+	told := c.full
+	c.full = true
+	c.mu.Unlock()
+	c.dev.tally.lost.Add(1)
+	if !told {
+		c.dev.log.overflow(cqe)
+		c.dev.raise(provider.AsyncEvent{Type: provider.EventCQErr, CQ: c})
+	}
+}
+
+// pass gives a completion to the sink.
+func (c *cq) pass(wc *provider.WC, solicited bool) {
+	c.mu.Lock()
+	stored, due := c.sink.Complete(wc, solicited)
+	if !stored {
+		c.lose(0)
+		return
+	}
+	c.full = false
+	c.pushed++
+	if wc.Status != provider.WCSuccess {
+		c.errors++
+	}
+	c.mu.Unlock()
+	if due {
+		c.sink.Notify()
+	}
+}
+
 // Poll implements provider.CQ.
 func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if c.refs.Closed() {
 		return 0, failClosed("ibv_poll_cq", "cq")
+	}
+	if c.sink != nil {
+		c.dev.progress(c)
+		return 0, nil
 	}
 	if len(wc) == 0 {
 		return 0, nil
@@ -216,11 +257,15 @@ func (c *cq) take(wc []provider.WC) int {
 }
 
 // ReqNotify implements provider.CQ. Without a channel it does nothing, as with
-// siw. A request for any completion is not narrowed by a later one for
+// siw; with a sink it says only that the program is about to sleep. A request for any completion is not narrowed by a later one for
 // solicited completions.
 func (c *cq) ReqNotify(solicitedOnly bool) error {
 	if c.refs.Closed() {
 		return failClosed("ibv_req_notify_cq", "cq")
+	}
+	if c.sink != nil { // which knows what the program waits for
+		c.dev.attend()
+		return nil
 	}
 	if c.ch == nil {
 		return nil
@@ -254,6 +299,8 @@ func (c *cq) Resize(cqe int) error {
 		return failClosed(op, "cq")
 	case cqe < 1 || cqe > maxCQE:
 		return fail(op, "cq", outside("the number of completions", cqe, 1, maxCQE))
+	case c.sink != nil:
+		return fail(op, "cq", failUnsupported("a new size", "the CQ's completions go to a Sink, which has the room"))
 	}
 	ring := make([]provider.WC, roundUp(cqe)) // outside of the lock, on which QPs wait
 	c.mu.Lock()

@@ -26,7 +26,7 @@ type qp struct {
 	sq             sendQueue
 	rq             recvQueue
 	counts         atomic.Pointer[counts] // nil until there is something to count; see counters
-	shared         *sharedRecv            // with an SRQ, which rq is then empty for
+	shared         *sharedRecv            // with an SRQ, or a RecvSource; rq is then empty
 
 	// stream is the connection, nil before start and from the moment on that the
 	// QP is in ERR.
@@ -65,8 +65,11 @@ func (q *qp) initAttr() provider.QPInitAttr {
 		},
 		Type: provider.QPTypeRC, SQSigAll: q.init.SQSigAll, Cookie: q.init.Cookie,
 	}
-	if q.shared != nil {
-		init.SRQ = q.shared.srq
+	if r := q.srq(); r != nil {
+		init.SRQ = r
+	} else if q.shared != nil {
+		init.Recvs = q.shared.own
+		init.Cap.MaxRecvSGE = len(q.shared.sges)
 	}
 	return init
 }
@@ -93,6 +96,10 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 		return nil, failForeign(op, "receive CQ")
 	}
 	q.sq.maxSGE, q.sq.maxInline, q.rq.maxSGE = init.Cap.MaxSendSGE, init.Cap.MaxInlineData, init.Cap.MaxRecvSGE
+	if init.Recvs != nil {
+		q.shared = &sharedRecv{own: init.Recvs, pd: p, sges: make([]provider.SGE, init.Cap.MaxRecvSGE)}
+		q.init.MaxRecvWR, q.rq.maxSGE = 0, 0 // PostRecv has no room
+	}
 	if err := q.attach(op, init.SRQ); err != nil {
 		return nil, err
 	}
@@ -141,6 +148,8 @@ func grantQP(init provider.QPInitAttr) (provider.QPInitAttr, error) {
 		return init, failUnsupported(fmt.Sprintf("QP type %d", init.Type), "iWARP has reliable connections only")
 	case init.SendCQ == nil, init.RecvCQ == nil:
 		return init, fmt.Errorf("it needs a send CQ and a receive CQ: %w", syscall.EINVAL)
+	case init.SRQ != nil && init.Recvs != nil:
+		return init, fmt.Errorf("it has both an SRQ and a RecvSource; leave out one: %w", syscall.EINVAL)
 	}
 	if err := checkCap(c); err != nil {
 		return init, err

@@ -25,7 +25,7 @@ func (q *qp) enterError(s *stream, e *ending) {
 	if q.cause == nil {
 		q.cause = e.cause
 	}
-	last := q.shared != nil && !q.closing && q.getState() != provider.QPErr
+	last := q.srq() != nil && !q.closing && q.getState() != provider.QPErr
 	q.setState(provider.QPErr)
 	q.stream.Store(nil)
 	q.mu.Unlock()

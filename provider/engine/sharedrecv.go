@@ -2,11 +2,13 @@ package engine
 
 import "github.com/govs-rdma/govs/provider"
 
-// sharedRecv is what a QP with an SRQ has instead of a receive queue: the receive
-// that it has taken for the message under way. The receive side of the stream uses
-// it, and when the stream is over flushing, with rq.done.
+// sharedRecv is what a QP has instead of a receive queue whose receives come from an SRQ, or from
+// a queue that the program keeps: the receive that it has taken for the message under way. The
+// receive side of the stream uses it, and when the stream is over flushing, with rq.done.
 type sharedRecv struct {
-	srq  *srq
+	srq  *srq                // nil for a queue that the program keeps
+	own  provider.RecvSource // that queue
+	pd   *pd                 // of the receives' SGEs
 	held bool
 	wqe  recvWQE
 	sges []provider.SGE // room for as many as the SRQ has
@@ -21,26 +23,50 @@ func (d *device) share(op string, s provider.SRQ) (*sharedRecv, error) {
 	if !r.refs.Hold() {
 		return nil, failClosed(op, "srq")
 	}
-	return &sharedRecv{srq: r, sges: make([]provider.SGE, r.maxSGE)}, nil
+	return &sharedRecv{srq: r, pd: r.pd, sges: make([]provider.SGE, r.maxSGE)}, nil
+}
+
+// nextRecv takes the oldest receive of a queue that the program keeps. It reports false if there
+// is none.
+func nextRecv(from provider.RecvSource, w *recvWQE, sges []provider.SGE) bool {
+	wrid, n, ok := from.NextRecv(sges)
+	if !ok {
+		return false
+	}
+	*w = recvWQE{wrid: wrid, length: uint32(min(sgeOctets(sges[:n]), maxMsgSize)), nsge: uint16(n)}
+	return true
+}
+
+// srq returns the QP's SRQ, nil if it has none.
+func (q *qp) srq() *srq {
+	if q.shared == nil {
+		return nil
+	}
+	return q.shared.srq
 }
 
 // leaveSRQ undoes share.
 func (q *qp) leaveSRQ() {
-	if q.shared != nil {
-		q.shared.srq.refs.Drop()
+	if r := q.srq(); r != nil {
+		r.refs.Drop()
 	}
 }
 
 // take returns the receive of the message under way, its SGEs and the PD that these
-// are of; nil if the SRQ is empty. It is called for each segment, and again for what
+// are of; nil if there is none. It is called for each segment, and again for what
 // is left of one: the first call of a message takes.
 func (h *sharedRecv) take() (*recvWQE, []provider.SGE, *pd) {
 	if !h.held {
-		if h.held = h.srq.take(&h.wqe, h.sges); !h.held {
-			return nil, nil, h.srq.pd
+		if h.srq != nil {
+			h.held = h.srq.take(&h.wqe, h.sges)
+		} else {
+			h.held = nextRecv(h.own, &h.wqe, h.sges)
+		}
+		if !h.held {
+			return nil, nil, h.pd
 		}
 	}
-	return &h.wqe, h.sges[:h.wqe.nsge], h.srq.pd
+	return &h.wqe, h.sges[:h.wqe.nsge], h.pd
 }
 
 // frontRecv returns the receive for the message under way, its SGEs and the PD that these are
@@ -54,7 +80,7 @@ func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
 	return w, sges, q.pd
 }
 
-// finishShared is finishRecv for a QP with an SRQ.
+// finishShared is finishRecv for a QP without a receive queue.
 func (q *qp) finishShared(wc provider.WC, solicited bool) {
 	h := q.shared
 	h.held = false
@@ -65,25 +91,38 @@ func (q *qp) finishShared(wc provider.WC, solicited bool) {
 
 // flushShared completes the receive of the message under way, if there is one, in
 // error: with status, or as flushed if that is WCSuccess. What is in the SRQ is for
-// others. The QP is in ERR, and rq.done is held.
+// others; the receives of a queue that the program keeps for the QP are flushed. The QP is in ERR,
+// and rq.done is held.
 func (q *qp) flushShared(status provider.WCStatus) {
 	h := q.shared
-	if !h.held {
-		return
+	if h.held {
+		h.held = false
+		q.flushTaken(status)
 	}
-	h.held = false
+	if h.own != nil {
+		for nextRecv(h.own, &h.wqe, h.sges) {
+			q.flushTaken(provider.WCSuccess)
+		}
+	}
+}
+
+// flushTaken completes the receive that was taken in error: with status, or as flushed.
+func (q *qp) flushTaken(status provider.WCStatus) {
 	if status == provider.WCSuccess {
 		status = provider.WCWRFlushErr
 		q.counters().flushedRecvs.Add(1)
 	}
-	q.recvCQ.push(provider.WC{WRID: h.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
+	q.recvCQ.push(provider.WC{WRID: q.shared.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
 }
 
 // recvRefusal is why a receive can't be posted to the QP's own queue, if err is how
 // that shows.
 func (q *qp) recvRefusal(err error) error {
-	if q.shared != nil {
+	switch {
+	case q.srq() != nil:
 		return errHasSRQ
+	case q.shared != nil:
+		return errHasSource
 	}
 	return err
 }

@@ -20,6 +20,7 @@ type srq struct {
 	pd     *pd
 	cookie any
 	maxSGE int
+	recvs  provider.RecvSource // has the receives; nil for the ring
 	refs   refs.Count
 
 	mu         sched.Mutex[locks.SRQ] // guards what follows; nothing else is locked under it
@@ -48,7 +49,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 		p.refs.Drop()
 		return nil, fail(op, "", err)
 	}
-	return &srq{pd: p, cookie: init.Cookie, maxSGE: a.MaxSGE, places: uint32(roundUp(a.MaxWR))}, nil
+	return &srq{pd: p, cookie: init.Cookie, recvs: init.Recvs, maxSGE: a.MaxSGE, places: uint32(roundUp(a.MaxWR))}, nil
 }
 
 // Cookie implements provider.SRQ.
@@ -70,6 +71,9 @@ func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
 	if r.closed {
 		return 0, os.ErrClosed
 	}
+	if r.recvs != nil && len(wrs) > 0 {
+		return 0, errHasSource
+	}
 	if r.wqes == nil && len(wrs) > 0 {
 		r.wqes, r.sges = r.newRing(r.places)
 	}
@@ -89,6 +93,8 @@ func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
+var errHasSource = fmt.Errorf("its receives come from a RecvSource; add them there: %w", syscall.EINVAL)
+
 var errHasSRQ = fmt.Errorf("the queue pair has a shared receive queue; post to that: %w", syscall.EINVAL)
 
 func (r *srq) newRing(places uint32) ([]recvWQE, []provider.SGE) {
@@ -99,6 +105,10 @@ func (r *srq) newRing(places uint32) ([]recvWQE, []provider.SGE) {
 // if there is none. The place is free from then on.
 func (r *srq) take(w *recvWQE, sges []provider.SGE) bool {
 	r.mu.Lock()
+	if r.recvs != nil {
+		defer r.mu.Unlock()
+		return !r.closed && nextRecv(r.recvs, w, sges)
+	}
 	if r.head == r.tail {
 		r.mu.Unlock()
 		return false
@@ -135,6 +145,9 @@ func (r *srq) modify(attr *provider.SRQAttr, mask provider.SRQAttrMask) error {
 	defer r.mu.Unlock()
 	if r.closed {
 		return os.ErrClosed
+	}
+	if r.recvs != nil {
+		return errHasSource
 	}
 	places, limit := r.places, int(r.limit)
 	if mask&provider.SRQAttrMaxWR != 0 {

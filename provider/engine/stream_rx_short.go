@@ -61,15 +61,19 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	if !ok || r.first || len(payload) == 0 {
 		return false
 	}
+	pd := s.q.pd
 	w, sges := s.q.rq.front()
+	if h := s.q.shared; h != nil {
+		w, sges, pd = h.take()
+	}
 	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
 		return false
 	}
-	m := s.q.pd.dev.stags.local(sges[0].LKey)
+	m := pd.dev.stags.local(sges[0].LKey)
 	if m == nil {
 		return false
 	}
-	p, ok := m.octets(s.q.pd, &sges[0], provider.AccessLocalWrite)
+	p, ok := m.octets(pd, &sges[0], provider.AccessLocalWrite)
 	if !ok {
 		m.release()
 		return false

@@ -45,9 +45,15 @@ type cq struct {
 	closing bool
 }
 
+// errOutside refuses a CompletionSink or a RecvSource: the kernel's device keeps the queues.
+var errOutside = &provider.UnsupportedError{Feature: "a queue that the program keeps", Reason: "only the engine has it"}
+
 func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	fail := func(err error) (provider.CQ, error) {
 		return nil, opError("ibv_create_cq", fmt.Sprintf("%d entries", init.CQE), err)
+	}
+	if init.Sink != nil {
+		return fail(errOutside)
 	}
 	if init.CQE < 1 || init.CQE > math.MaxInt32 || init.CompVector < 0 || init.CompVector > math.MaxInt32 {
 		return fail(d.whyNoCQ(&init, syscall.EINVAL))

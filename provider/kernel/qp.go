@@ -70,6 +70,9 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	if !ok1 || !ok2 || scq.dev.shared != p.dev.shared || rcq.dev.shared != p.dev.shared {
 		return nil, fmt.Errorf("%w: a send CQ and a receive CQ of the PD's device are needed", syscall.EINVAL)
 	}
+	if init.Recvs != nil {
+		return nil, errOutside
+	}
 	shared, err := srqOf(p, &init)
 	if err != nil {
 		return nil, err

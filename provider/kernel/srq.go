@@ -44,6 +44,9 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	if a.MaxWR < 1 || a.MaxSGE < 0 || a.MaxWR > math.MaxInt32 || a.MaxSGE > math.MaxInt32 {
 		return nil, opError(op, "", fmt.Errorf("%w: %d receives of %d scatter/gather entries", syscall.EINVAL, a.MaxWR, a.MaxSGE))
 	}
+	if init.Recvs != nil {
+		return nil, opError(op, "", errOutside)
+	}
 	r := &srq{pd: p, dev: p.dev, init: init}
 	if err := p.hold(); err != nil {
 		return nil, opError(op, "", err)
