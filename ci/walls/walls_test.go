@@ -44,9 +44,11 @@ var allowed = map[string][]string{
 	"provider/kernel/rdmalink":       {"provider"},
 	// The messages of the kernel's ABI: layouts only.
 	"provider/bridge/abi": {},
-	"provider/auto":       {"provider", "provider/engine", "provider/kernel"},
-	"cgo/ibv":             {},
-	"cgo/rdmacm":          {"cgo/ibv"},
+	// Serves them over the public API, so over any provider.
+	"provider/bridge": {"provider", "provider/bridge/abi", "ibverbs", "ibverbs/rdmacm"},
+	"provider/auto":   {"provider", "provider/engine", "provider/kernel"},
+	"cgo/ibv":         {},
+	"cgo/rdmacm":      {"cgo/ibv"},
 
 	"ibverbs":              {"provider"},
 	"ibverbs/internal/...": {"provider"},

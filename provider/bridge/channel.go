@@ -1,0 +1,150 @@
+package bridge
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A channel is a descriptor that the program reads events from: a pair of sockets, so that poll,
+// select, epoll, O_NONBLOCK and duplicates work as with the kernel's. Each event is a packet.
+type channel struct {
+	prog Program
+
+	mu      sync.Mutex
+	ours    int      // what events are written to; it never blocks
+	theirs  int      // a duplicate of the program's end, to take back what it has not read
+	backlog [][]byte // events that the sockets have no room for
+	sending bool     // a goroutine writes the backlog
+	closed  bool
+}
+
+// newChannel makes a channel. The descriptor fd is the program's, and is not yet adopted; flags are
+// SOCK_CLOEXEC and SOCK_NONBLOCK.
+func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|flags&unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, -1, err
+	}
+	fd, ours := pair[0], pair[1]
+	theirs, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		unix.CloseOnExec(ours)
+		err = unix.SetNonblock(ours, true)
+	}
+	if err == nil && flags&unix.SOCK_NONBLOCK != 0 {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		for _, x := range []int{fd, ours, theirs} {
+			_ = unix.Close(x)
+		}
+		return nil, -1, err
+	}
+	prog.Own(ours, true)
+	prog.Own(theirs, true)
+	return &channel{prog: prog, ours: ours, theirs: theirs}, fd, nil
+}
+
+// send writes an event. It never waits: what the sockets have no room for is written later, in order.
+func (c *channel) send(event []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	if len(c.backlog) == 0 && !c.sending {
+		if _, err := unix.Write(c.ours, event); err == nil {
+			return
+		}
+	}
+	c.keep(event)
+}
+
+// keep puts an event into the backlog. mu is held.
+func (c *channel) keep(event []byte) {
+	c.backlog = append(c.backlog, append([]byte(nil), event...))
+	if !c.sending {
+		c.sending = true
+		go c.drain()
+	}
+}
+
+// drain writes the backlog whenever there is room.
+func (c *channel) drain() {
+	for {
+		c.mu.Lock()
+		for len(c.backlog) > 0 && !c.closed {
+			if _, err := unix.Write(c.ours, c.backlog[0]); err != nil {
+				break
+			}
+			c.backlog = c.backlog[1:]
+		}
+		if len(c.backlog) == 0 || c.closed {
+			c.backlog, c.sending = nil, false
+			c.mu.Unlock()
+			return
+		}
+		fds := []unix.PollFd{{Fd: int32(c.ours), Events: unix.POLLOUT}}
+		c.mu.Unlock()
+		_, _ = unix.Poll(fds, backlogLook)
+	}
+}
+
+// backlogLook, in milliseconds, is how long drain waits before it looks whether the channel is closed.
+const backlogLook = 100
+
+// withdraw takes back the events that the program has not read and for which match returns true, at
+// most most, and returns how many they were. The others stay in order. A read of the program at the
+// same time may find the channel empty for a moment; a blocking one waits.
+func (c *channel) withdraw(most int, match func(event []byte) bool) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return 0
+	}
+	var kept [][]byte
+	room := make([]byte, maxEvent)
+	for {
+		k, _, err := unix.Recvfrom(c.theirs, room, unix.MSG_DONTWAIT)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || k == 0 {
+			break
+		}
+		kept = append(kept, append([]byte(nil), room[:k]...))
+	}
+	kept = append(kept, c.backlog...)
+	c.backlog = nil
+	for _, event := range kept {
+		if n < most && match(event) {
+			n++
+			continue
+		}
+		if len(c.backlog) == 0 {
+			if _, err := unix.Write(c.ours, event); err == nil {
+				continue
+			}
+		}
+		c.keep(event)
+	}
+	return n
+}
+
+// maxEvent is the size of the longest event, in octets.
+const maxEvent = 64
+
+// close ends the channel: the program reads the end of file after what is in it.
+func (c *channel) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for _, fd := range []int{c.ours, c.theirs} {
+		c.prog.Own(fd, false)
+		_ = unix.Close(fd)
+	}
+}

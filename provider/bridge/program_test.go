@@ -1,0 +1,114 @@
+package bridge
+
+import (
+	"sync"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// testProgram is a program that a bridge serves: a mapping is its memory, and its descriptors are in
+// a table.
+type testProgram struct {
+	t   *testing.T
+	mem []byte
+
+	mu    sync.Mutex
+	files map[int]File
+	owned map[int]bool
+	next  int // octets of mem that are in use
+}
+
+// newProgram makes a program with some memory. When the test ends, all that the bridge owned must be
+// closed.
+func newProgram(t *testing.T) *testProgram {
+	t.Helper()
+	mem, err := unix.Mmap(-1, 0, 1<<24, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &testProgram{t: t, mem: mem, files: map[int]File{}, owned: map[int]bool{}}
+	t.Cleanup(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for fd := range p.owned {
+			t.Errorf("the bridge still owns descriptor %d", fd)
+		}
+		_ = unix.Munmap(mem)
+	})
+	return p
+}
+
+func (p *testProgram) base() uint64 { return uint64(uintptr(unsafe.Pointer(&p.mem[0]))) }
+
+// alloc returns n octets of the program's memory and their address.
+func (p *testProgram) alloc(n int) ([]byte, uint64) {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := (p.next + 63) &^ 63
+	if at+n > len(p.mem) {
+		p.t.Fatal("the program's memory is used up")
+	}
+	p.next = at + n
+	return p.mem[at : at+n : at+n], p.base() + uint64(at)
+}
+
+func (p *testProgram) Memory(addr, length uint64, _ bool) ([]byte, error) {
+	off := addr - p.base()
+	if addr < p.base() || off > uint64(len(p.mem)) || length > uint64(len(p.mem))-off {
+		return nil, syscall.EFAULT
+	}
+	return p.mem[off : off+length : off+length], nil
+}
+
+func (p *testProgram) ReadMemory(addr uint64, b []byte) error {
+	m, err := p.Memory(addr, uint64(len(b)), false)
+	copy(b, m)
+	return err
+}
+
+func (p *testProgram) WriteMemory(addr uint64, b []byte) error {
+	m, err := p.Memory(addr, uint64(len(b)), true)
+	copy(m, b)
+	return err
+}
+
+func (p *testProgram) Adopt(fd int, f File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.files[fd] = f
+}
+
+func (p *testProgram) File(fd int) File {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.files[fd]
+}
+
+func (p *testProgram) Own(fd int, open bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if open {
+		p.owned[fd] = true
+	} else {
+		delete(p.owned, fd)
+	}
+}
+
+// close closes a descriptor of the program.
+func (p *testProgram) close(fd int) {
+	p.t.Helper()
+	p.mu.Lock()
+	f := p.files[fd]
+	delete(p.files, fd)
+	p.mu.Unlock()
+	if f != nil {
+		f.Close()
+	}
+	if err := unix.Close(fd); err != nil {
+		p.t.Errorf("closing descriptor %d: %v", fd, err)
+	}
+}
