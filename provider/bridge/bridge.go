@@ -65,8 +65,11 @@ type Bridge struct {
 
 	cm cmState // of rdma_cm: ids belong to the program, not to a descriptor
 
-	mu  sync.Mutex
-	qps map[uint32]*queuePair // by number, for rdma_cm
+	watch sync.Once // for asynchronous events
+
+	mu        sync.Mutex
+	qps       map[uint32]*queuePair // by number, for rdma_cm
+	stopWatch func()                // nil before watchEvents
 }
 
 // New returns a bridge that serves prog from vctx, which it does not close.
@@ -80,6 +83,16 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 	}
 	b.cm.init()
 	return b
+}
+
+// Close ends the bridge, whose files are closed.
+func (b *Bridge) Close() {
+	b.mu.Lock()
+	stop := b.stopWatch
+	b.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
 }
 
 // queuePairByNumber returns the QP with a number, nil if there is none: rdma_cm names QPs so.

@@ -95,7 +95,7 @@ func (c *channel) drain() {
 const backlogLook = 100
 
 // withdraw takes back the events that the program has not read and for which match returns true, at
-// most most, and returns how many they were. The others stay in order. A read of the program at the
+// most most if that is not negative, and returns how many they were. The others stay in order. A read of the program at the
 // same time may find the channel empty for a moment; a blocking one waits.
 func (c *channel) withdraw(most int, match func(event []byte) bool) (n int) {
 	c.mu.Lock()
@@ -118,7 +118,7 @@ func (c *channel) withdraw(most int, match func(event []byte) bool) (n int) {
 	kept = append(kept, c.backlog...)
 	c.backlog = nil
 	for _, event := range kept {
-		if n < most && match(event) {
+		if (most < 0 || n < most) && match(event) {
 			n++
 			continue
 		}

@@ -1,0 +1,70 @@
+package bridge
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+)
+
+// watchEvents begins to take the device's asynchronous events, once.
+func (b *Bridge) watchEvents() {
+	b.watch.Do(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan struct{})
+		b.mu.Lock()
+		b.stopWatch = func() { cancel(); <-ended }
+		b.mu.Unlock()
+		go func() {
+			defer close(ended)
+			for {
+				e, err := b.vctx.AsyncEvent(ctx)
+				switch {
+				case ctx.Err() != nil:
+					return
+				case err == nil:
+					b.pass(e)
+				case ibverbs.Errno(err) == 0:
+					return // the device is closed
+				}
+			}
+		}()
+	})
+}
+
+// pass gives an event to the program that has the object.
+func (b *Bridge) pass(e ibverbs.AsyncEvent) {
+	switch {
+	case e.QP != nil:
+		if q, ok := e.QP.Cookie().(*queuePair); ok {
+			q.file.raise(e.Type, q.user, &q.asyncFired)
+		}
+	case e.CQ != nil:
+		if c, ok := e.CQ.Cookie().(*completionQueue); ok {
+			c.file.raise(e.Type, c.user, &c.asyncFired)
+		}
+	}
+	// Limits of SRQs are recvRing's; siw has no events of ports while a device exists.
+}
+
+// raise sends an event of the object that the program calls user, and counts it in fired.
+func (f *uverbsFile) raise(t ibverbs.AsyncEventType, user uint64, fired *atomic.Uint32) {
+	f.mu.Lock()
+	ch := f.async
+	f.mu.Unlock()
+	fired.Add(1)
+	ch.send(abi.Append(nil, &abi.AsyncEvent{Element: user, EventType: uint32(t)}))
+}
+
+// withdrawAsync takes back the unread events of the object that the program calls user.
+func (f *uverbsFile) withdrawAsync(user uint64) uint32 {
+	f.mu.Lock()
+	ch := f.async
+	f.mu.Unlock()
+	return uint32(ch.withdraw(-1, func(event []byte) bool {
+		var e abi.AsyncEvent
+		_, err := abi.Decode(event, &e)
+		return err == nil && e.Element == user
+	}))
+}

@@ -1,0 +1,287 @@
+package bridge
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+	"golang.org/x/sys/unix"
+)
+
+// uverbsFile is an open /dev/infiniband/uverbs*.
+type uverbsFile struct {
+	b       *Bridge
+	arena   *arena
+	handles handles
+
+	mu    sync.Mutex
+	async *channel // nil before GET_CONTEXT
+}
+
+// OpenUverbs opens the device, as open(2) of /dev/infiniband/uverbs0 does. flags are those of open; of
+// them O_CLOEXEC counts. The descriptor is the program's, and is adopted.
+func (b *Bridge) OpenUverbs(flags int) (fd int, err error) {
+	memfd := 0
+	if flags&unix.O_CLOEXEC != 0 {
+		memfd = unix.MFD_CLOEXEC
+	}
+	a, fd, err := newArena(memfd)
+	if err != nil {
+		return -1, err
+	}
+	b.prog.Own(a.fd, true)
+	f := &uverbsFile{b: b, arena: a}
+	b.prog.Adopt(fd, f)
+	return fd, nil
+}
+
+// A request is a command that is being executed.
+type request struct {
+	file   *uverbsFile
+	cmd    *abi.Command
+	in     []byte // after the headers, without what is the driver's
+	driver []byte // what libsiw has added
+	out    uint64 // address of the answer
+	room   int    // octets there, without the driver's
+	extra  int    // octets for the driver's answer, after room
+
+	parsed   []any // for Trace
+	answered []any
+}
+
+// Octets of the headers.
+const (
+	headerSize = 8
+	exHeader   = 16
+)
+
+// Write implements File, as ib_uverbs_write and verify_hdr of the kernel do.
+func (f *uverbsFile) Write(b []byte) (int, error) {
+	if len(b) >= headerSize && binary.NativeEndian.Uint32(b) == abi.UverbsPostSend {
+		return f.postSend(b)
+	}
+	if len(b) > maxCommand {
+		return 0, syscall.EINVAL // no header can say so much
+	}
+	r := &request{file: f}
+	run, err := r.begin(slices.Clone(b)) // what the program changes meanwhile is not seen
+	if err == nil {
+		err = errno(run(r))
+	}
+	if f.b.opts.Trace != nil && r.cmd != nil {
+		f.b.trace(Call{Name: r.cmd.Name, Request: r.parsed, Response: r.answered, Err: err})
+	}
+	if err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// maxCommand is more octets than the longest command has: of an extended one, twice as many words of
+// eight octets as 16 bits count.
+const maxCommand = headerSize + exHeader + 2*8*(1<<16)
+
+// begin reads the headers of a command, and returns what executes it.
+func (r *request) begin(b []byte) (func(*request) error, error) {
+	var h abi.UverbsHeader
+	rest, err := abi.Decode(b, &h)
+	if err != nil {
+		return nil, syscall.EINVAL
+	}
+	number := h.Command &^ abi.UverbsExtended
+	if number&^0xff != 0 {
+		return nil, syscall.EINVAL
+	}
+	if h.Command&abi.UverbsExtended != 0 {
+		return r.beginExtended(number, &h, rest)
+	}
+	c, ok := uverbsCommands[number]
+	if !ok {
+		c = uverbsCommand{run: unsupported}
+	}
+	cmd := abi.UverbsCommands[number]
+	r.cmd = &cmd
+	size, answer := 0, 0
+	if ok {
+		size, answer = sizeOf(cmd.Request), sizeOf(cmd.Response)
+	}
+	switch {
+	case int(h.InWords)*4 != len(b):
+		return nil, syscall.EINVAL
+	case len(rest) < size:
+		// rdma-core 18 and 19 write DESTROY_CQ with 16 octets.
+		if number != abi.UverbsDestroyCQ || len(b) != 16 {
+			return nil, syscall.ENOSPC
+		}
+		rest = append(rest, make([]byte, size-len(rest))...)
+	case int(h.OutWords)*4 < answer:
+		return nil, syscall.ENOSPC
+	}
+	if !r.file.ready(number) {
+		return nil, syscall.EINVAL
+	}
+	r.in, r.driver = rest[:size], rest[size:]
+	if answer > 0 {
+		r.out = binary.NativeEndian.Uint64(rest) // every command with an answer begins so
+		r.room, r.extra = answer, int(h.OutWords)*4-answer
+	}
+	return c.run, nil
+}
+
+func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b []byte) (func(*request) error, error) {
+	var x abi.UverbsExHeader
+	rest, err := abi.Decode(b, &x)
+	if err != nil {
+		return nil, syscall.EINVAL
+	}
+	c, ok := uverbsExCommands[number]
+	if !ok {
+		c = uverbsCommand{run: unsupported}
+	}
+	cmd := abi.UverbsExCommands[number]
+	r.cmd = &cmd
+	in := int(h.InWords) * 8
+	switch {
+	case in+int(x.ProviderInWords)*8 != len(rest):
+		return nil, syscall.EINVAL
+	case ok && in < c.least:
+		return nil, syscall.ENOSPC
+	case x.Reserved != 0:
+		return nil, syscall.EINVAL
+	case (x.Response != 0) != (h.OutWords != 0 || x.ProviderOutWords != 0):
+		return nil, syscall.EINVAL
+	case x.Response != 0 && int(h.OutWords)*8 < c.answer:
+		return nil, syscall.ENOSPC
+	}
+	if !r.file.ready(number | abi.UverbsExtended) {
+		return nil, syscall.EINVAL
+	}
+	r.in, r.driver = rest[:in], rest[in:]
+	r.out, r.room, r.extra = x.Response, int(h.OutWords)*8, int(x.ProviderOutWords)*8
+	return c.run, nil
+}
+
+// ready reports whether a command may come: GET_CONTEXT is the first.
+func (f *uverbsFile) ready(number uint32) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.async != nil || number == abi.UverbsGetContext
+}
+
+func sizeOf(msg any) int {
+	if msg == nil {
+		return 0
+	}
+	return abi.Size(msg)
+}
+
+// parse decodes the command. What the program's version of it lacks is zero; what it has more must be.
+func (r *request) parse(msg any) error {
+	rest, err := abi.DecodePadded(r.in, msg)
+	if err != nil {
+		return syscall.EINVAL
+	}
+	if slices.ContainsFunc(rest, func(x byte) bool { return x != 0 }) {
+		return syscall.EOPNOTSUPP
+	}
+	r.keep(&r.parsed, msg)
+	return nil
+}
+
+// keep adds a message to a list for Trace.
+func (r *request) keep(list *[]any, msg any) {
+	if r.file.b.opts.Trace != nil {
+		*list = append(*list, msg)
+	}
+}
+
+// answer writes msg to the program: what it has room for, and zeros after it.
+func (r *request) answer(msg any) error {
+	b := abi.Append(make([]byte, 0, r.room), msg)
+	if len(b) < r.room {
+		b = append(b, make([]byte, r.room-len(b))...)
+	}
+	r.keep(&r.answered, msg)
+	return r.file.b.prog.WriteMemory(r.out, b[:r.room])
+}
+
+// answerDriver writes what siw adds to the answer. EINVAL if there is no room for all of it.
+func (r *request) answerDriver(msg any) error {
+	if r.extra < abi.Size(msg) {
+		return syscall.EINVAL
+	}
+	r.keep(&r.answered, msg)
+	return r.file.b.prog.WriteMemory(r.out+uint64(r.room), abi.Append(nil, msg))
+}
+
+// unsupported is for what siw has no function for.
+func unsupported(*request) error { return syscall.EOPNOTSUPP }
+
+// uverbsCommand executes a command. The sizes are for extended ones, whose messages have grown: what
+// the kernel insists on.
+type uverbsCommand struct {
+	run           func(*request) error
+	least, answer int
+}
+
+var uverbsCommands map[uint32]uverbsCommand
+
+var uverbsExCommands map[uint32]uverbsCommand
+
+func init() { // not an initializer: the functions refer to the tables
+	uverbsCommands = map[uint32]uverbsCommand{
+		abi.UverbsGetContext:        {run: getContext},
+		abi.UverbsQueryDevice:       {run: queryDevice},
+		abi.UverbsQueryPort:         {run: queryPort},
+		abi.UverbsAllocPD:           {run: allocPD},
+		abi.UverbsDeallocPD:         {run: deallocPD},
+		abi.UverbsRegMR:             {run: regMR},
+		abi.UverbsDeregMR:           {run: deregMR},
+		abi.UverbsCreateCompChannel: {run: createCompChannel},
+		abi.UverbsCreateCQ:          {run: createCQ},
+		abi.UverbsReqNotifyCQ:       {run: reqNotifyCQ},
+		abi.UverbsDestroyCQ:         {run: destroyCQ},
+		abi.UverbsCreateQP:          {run: createQP},
+		abi.UverbsQueryQP:           {run: queryQP},
+		abi.UverbsModifyQP:          {run: modifyQP},
+		abi.UverbsDestroyQP:         {run: destroyQP},
+		abi.UverbsCreateSRQ:         {run: createSRQ},
+		abi.UverbsModifySRQ:         {run: modifySRQ},
+		abi.UverbsQuerySRQ:          {run: querySRQ},
+		abi.UverbsDestroySRQ:        {run: destroySRQ},
+	}
+	uverbsExCommands = map[uint32]uverbsCommand{
+		abi.UverbsQueryDevice: {exQueryDevice, 8, 184},
+		abi.UverbsCreateCQ:    {exCreateCQ, 32, 12},
+		abi.UverbsCreateQP:    {exCreateQP, 52, 36},
+	}
+}
+
+// Close implements File: everything that the program has left is destroyed.
+func (f *uverbsFile) Close() {
+	for _, q := range all[*queuePair](&f.handles) {
+		_ = q.destroy()
+	}
+	for _, s := range all[*sharedQueue](&f.handles) {
+		_ = s.destroy()
+	}
+	for _, c := range all[*completionQueue](&f.handles) {
+		_ = c.destroy()
+	}
+	for _, m := range all[*memoryRegion](&f.handles) {
+		_ = m.destroy()
+	}
+	for _, p := range all[*domain](&f.handles) {
+		_ = p.destroy()
+	}
+	f.mu.Lock()
+	async := f.async
+	f.mu.Unlock()
+	if async != nil {
+		async.close()
+	}
+	f.b.prog.Own(f.arena.fd, false)
+	f.arena.close()
+}

@@ -1,0 +1,259 @@
+package bridge
+
+import (
+	"encoding/binary"
+	"math"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+	"golang.org/x/sys/unix"
+)
+
+// getContext executes GET_CONTEXT: it makes the descriptor of asynchronous events.
+func getContext(r *request) error {
+	if err := r.parse(&abi.Response{}); err != nil {
+		return err
+	}
+	f := r.file
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.async != nil {
+		return syscall.EINVAL
+	}
+	if r.extra < abi.Size(abi.SiwAllocCtxResp{}) {
+		return syscall.EINVAL
+	}
+	ch, fd, err := newChannel(f.b.prog, unix.SOCK_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	if err = r.answer(&abi.GetContextResp{AsyncFD: uint32(fd), NumCompVectors: 1}); err == nil {
+		err = r.answerDriver(&abi.SiwAllocCtxResp{})
+	}
+	if err != nil {
+		ch.close()
+		_ = unix.Close(fd)
+		return err
+	}
+	f.b.prog.Adopt(fd, asyncFile{})
+	f.async = ch
+	f.b.watchEvents()
+	return nil
+}
+
+// asyncFile is the descriptor of asynchronous events, which ends with the device's.
+type asyncFile struct{}
+
+// Write implements File: nothing can be written.
+func (asyncFile) Write([]byte) (int, error) { return 0, syscall.EINVAL }
+
+// Close implements File.
+func (asyncFile) Close() {}
+
+func queryDevice(r *request) error {
+	if err := r.parse(&abi.Response{}); err != nil {
+		return err
+	}
+	resp, err := r.file.b.deviceAttr()
+	if err != nil {
+		return err
+	}
+	if len(r.driver) > 0 || r.extra > 0 {
+		return syscall.EINVAL
+	}
+	return r.answer(&resp)
+}
+
+func exQueryDevice(r *request) error {
+	var cmd abi.ExQueryDevice
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	if cmd.CompMask != 0 || cmd.Reserved != 0 {
+		return syscall.EINVAL
+	}
+	base, err := r.file.b.deviceAttr()
+	if err != nil {
+		return err
+	}
+	resp := abi.ExQueryDeviceResp{Base: base, DeviceCapFlagsEx: uint64(base.DeviceCapFlags)}
+	resp.ResponseLength = uint32(min(r.room, abi.Size(resp)))
+	return r.answer(&resp)
+}
+
+// deviceAttr is what the device answers: its own attributes, within what siw's queues have room for.
+func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
+	a, err := b.vctx.Query()
+	if err != nil {
+		return abi.QueryDeviceResp{}, err
+	}
+	resp := abi.QueryDeviceResp{
+		MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
+		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVer: a.HWVer,
+		MaxQP: count(a.MaxQP), MaxQPWR: count(min(a.MaxQPWR, maxQueue)), DeviceCapFlags: uint32(a.DeviceCapFlags),
+		MaxSGE: count(min(a.MaxSGE, abi.SiwMaxSGE)), MaxSGERD: count(min(a.MaxSGERd, abi.SiwMaxSGE)),
+		MaxCQ: count(a.MaxCQ), MaxCQE: count(min(a.MaxCQE, maxCQE)), MaxMR: count(a.MaxMR), MaxPD: count(a.MaxPD),
+		MaxQPRDAtom: count(a.MaxQPRdAtom), MaxResRDAtom: count(a.MaxResRdAtom), MaxQPInitRDAtom: count(a.MaxQPInitRdAtom),
+		MaxSRQ: count(a.MaxSRQ), MaxSRQWR: count(min(a.MaxSRQWR, maxSRQ)), MaxSRQSGE: count(min(a.MaxSRQSGE, abi.SiwMaxSGE)),
+		PhysPortCnt: a.PhysPortCnt,
+	}
+	binary.BigEndian.PutUint64(resp.NodeGUID[:], a.NodeGUID)
+	binary.BigEndian.PutUint64(resp.SysImageGUID[:], a.SysImageGUID)
+	return resp, nil
+}
+
+// Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
+const (
+	maxQueue = 1024 * 32
+	maxCQE   = 1024 * 100 * 32
+	maxSRQ   = 1024 * 100 * 10
+)
+
+// count converts a limit.
+func count(n int) uint32 { return uint32(min(max(n, 0), math.MaxInt32)) }
+
+func queryPort(r *request) error {
+	var cmd abi.QueryPort
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	p, err := r.file.b.vctx.QueryPort(cmd.PortNum)
+	if err != nil {
+		return syscall.EINVAL
+	}
+	return r.answer(&abi.QueryPortResp{
+		PortCapFlags: p.PortCapFlags, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen), PkeyTblLen: p.PkeyTblLen,
+		State: uint8(p.State), MaxMTU: mtu(p.MaxMTU), ActiveMTU: mtu(p.ActiveMTU),
+		ActiveWidth: p.ActiveWidth, ActiveSpeed: p.ActiveSpeed, PhysState: p.PhysState, LinkLayer: p.LinkLayer,
+	})
+}
+
+// mtu returns the enum ib_mtu of so many octets.
+func mtu(octets int) uint8 {
+	switch {
+	case octets >= 4096:
+		return 5
+	case octets >= 2048:
+		return 4
+	case octets >= 1024:
+		return 3
+	case octets >= 512:
+		return 2
+	}
+	return 1
+}
+
+// domain is a PD of the program.
+type domain struct {
+	pd *ibverbs.PD
+}
+
+func allocPD(r *request) error {
+	if err := r.parse(&abi.Response{}); err != nil {
+		return err
+	}
+	pd, err := r.file.b.vctx.AllocPD()
+	if err != nil {
+		return err
+	}
+	p := &domain{pd}
+	h := r.file.handles.add(p)
+	return r.answer(&abi.AllocPDResp{PDHandle: h})
+}
+
+func (p *domain) destroy() error { return p.pd.Close() }
+
+func deallocPD(r *request) error {
+	var cmd abi.DeallocPD
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	return remove(&r.file.handles, cmd.PDHandle, (*domain).destroy)
+}
+
+// memoryRegion is an MR of the program.
+type memoryRegion struct {
+	mr *ibverbs.MR
+}
+
+// Access flags of REG_MR (enum ib_access_flags). What is in none of them the kernel refuses.
+const (
+	accessKnown     = 1<<9 - 1    // LOCAL_WRITE to FLUSH_PERSISTENT's neighbours
+	accessOptional  = 0x3ff << 20 // which may be ignored
+	accessOnDemand  = 1 << 6
+	accessWritable  = accessLocalWrite | accessRemoteWrite | accessAtomic
+	accessZeroBased = 1 << 5
+
+	accessLocalWrite  = 1 << 0
+	accessRemoteWrite = 1 << 1
+	accessAtomic      = 1 << 3
+)
+
+// checkAccess is ib_check_mr_access.
+func checkAccess(flags uint32) error {
+	switch {
+	case flags&(accessRemoteWrite|accessAtomic) != 0 && flags&accessLocalWrite == 0:
+		return syscall.EINVAL
+	case flags&^(accessKnown|accessOptional) != 0, flags&accessOnDemand != 0:
+		return syscall.EINVAL
+	}
+	return nil
+}
+
+func regMR(r *request) error {
+	var cmd abi.RegMR
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	mask := uint64(pageSize - 1)
+	if cmd.Start&mask != cmd.HCAVA&mask {
+		return syscall.EINVAL
+	}
+	if err := checkAccess(cmd.AccessFlags); err != nil {
+		return err
+	}
+	pd, err := lookup[*domain](&r.file.handles, cmd.PDHandle)
+	if err != nil {
+		return err
+	}
+	var driver abi.SiwRegMRReq
+	switch {
+	case cmd.Length == 0, len(r.driver) < abi.Size(driver), r.extra < abi.Size(abi.SiwRegMRResp{}):
+		return syscall.EINVAL
+	case cmd.Start+cmd.Length < cmd.Start:
+		return syscall.EINVAL
+	}
+	writable := cmd.AccessFlags&accessWritable != 0
+	mem, err := r.file.b.prog.Memory(cmd.Start, cmd.Length, writable)
+	if err != nil {
+		return err
+	}
+	mr, err := pd.pd.RegMRIova(mem, cmd.HCAVA, ibverbs.Access(cmd.AccessFlags)&deviceAccess)
+	if err != nil {
+		return err
+	}
+	m := &memoryRegion{mr}
+	h := r.file.handles.add(m)
+	if err = r.answer(&abi.RegMRResp{MRHandle: h, LKey: mr.LKey(), RKey: mr.RKey()}); err == nil {
+		err = r.answerDriver(&abi.SiwRegMRResp{STag: mr.RKey()})
+	}
+	if err != nil {
+		_ = remove(&r.file.handles, h, (*memoryRegion).destroy)
+	}
+	return err
+}
+
+// deviceAccess are the rights that the device is asked for; what else the program says is of no
+// consequence with siw either.
+const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
+
+func (m *memoryRegion) destroy() error { return m.mr.Close() }
+
+func deregMR(r *request) error {
+	var cmd abi.DeregMR
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	return remove(&r.file.handles, cmd.MRHandle, (*memoryRegion).destroy)
+}

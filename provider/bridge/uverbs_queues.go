@@ -1,0 +1,334 @@
+package bridge
+
+import (
+	"sync/atomic"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+	"golang.org/x/sys/unix"
+)
+
+// compFile is a completion channel. It ends when the program has closed it and no CQ has it.
+type compFile struct {
+	ch   *channel
+	file *uverbsFile
+	uses atomic.Int32 // the program's, and one for each CQ
+}
+
+// Write implements File: nothing can be written.
+func (c *compFile) Write([]byte) (int, error) { return 0, syscall.EINVAL }
+
+// Close implements File.
+func (c *compFile) Close() { c.drop() }
+
+func (c *compFile) drop() {
+	if c.uses.Add(-1) == 0 {
+		c.ch.close()
+	}
+}
+
+func createCompChannel(r *request) error {
+	if err := r.parse(&abi.Response{}); err != nil {
+		return err
+	}
+	ch, fd, err := newChannel(r.file.b.prog, unix.SOCK_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	if err := r.answer(&abi.CreateCompChannelResp{FD: uint32(fd)}); err != nil {
+		ch.close()
+		_ = unix.Close(fd)
+		return err
+	}
+	c := &compFile{ch: ch, file: r.file}
+	c.uses.Store(1)
+	r.file.b.prog.Adopt(fd, c)
+	return nil
+}
+
+// completionQueue is a CQ of the program.
+type completionQueue struct {
+	file *uverbsFile
+	user uint64 // what the program calls it in events
+	cq   *ibverbs.CQ
+	ring *cqRing
+	comp *compFile // nil for none
+
+	asyncFired atomic.Uint32
+}
+
+func createCQ(r *request) error {
+	var cmd abi.CreateCQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	return r.makeCQ(abi.ExCreateCQ{UserHandle: cmd.UserHandle, CQE: cmd.CQE, CompVector: cmd.CompVector,
+		CompChannel: cmd.CompChannel}, func(base abi.CreateCQResp) any { return &base })
+}
+
+func exCreateCQ(r *request) error {
+	var cmd abi.ExCreateCQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	if cmd.CompMask != 0 || cmd.Reserved != 0 {
+		return syscall.EINVAL
+	}
+	return r.makeCQ(cmd, func(base abi.CreateCQResp) any {
+		resp := &abi.ExCreateCQResp{Base: base}
+		resp.ResponseLength = uint32(min(r.room, abi.Size(resp)))
+		return resp
+	})
+}
+
+// makeCQ makes a CQ, and answers with what resp makes of the common part of the answer.
+func (r *request) makeCQ(cmd abi.ExCreateCQ, resp func(abi.CreateCQResp) any) error {
+	f := r.file
+	if cmd.CompVector != 0 { // there is one
+		return syscall.EINVAL
+	}
+	var comp *compFile
+	if cmd.CompChannel >= 0 {
+		var ok bool
+		if comp, ok = f.b.prog.File(int(cmd.CompChannel)).(*compFile); !ok || comp.file != f {
+			return syscall.EBADF
+		}
+	}
+	switch {
+	case cmd.Flags != 0:
+		return syscall.EOPNOTSUPP
+	case cmd.CQE < 1 || cmd.CQE > maxCQE, r.extra < abi.Size(abi.SiwCreateCQResp{}):
+		return syscall.EINVAL
+	}
+	size := roundUp(cmd.CQE)
+	mem, err := f.arena.alloc(cqOctets(size))
+	if err != nil {
+		return syscall.ENOMEM
+	}
+	c := &completionQueue{file: f, user: cmd.UserHandle, ring: newCQRing(mem, size), comp: comp}
+	if comp != nil {
+		comp.uses.Add(1)
+		c.ring.ch, c.ring.event = comp.ch, abi.Append(nil, &abi.CompEvent{CQHandle: cmd.UserHandle})
+	}
+	if c.cq, err = f.b.vctx.CreateCQ(int(size), &ibverbs.CQOptions{Sink: c.ring, Cookie: c}); err != nil {
+		c.release()
+		return err
+	}
+	h := f.handles.add(c)
+	if err = r.answer(resp(abi.CreateCQResp{CQHandle: h, CQE: size})); err == nil {
+		err = r.answerDriver(&abi.SiwCreateCQResp{CQID: h, NumCQE: size, CQKey: uint64(mem.key)})
+	}
+	if err != nil {
+		_ = remove(&f.handles, h, (*completionQueue).destroy)
+	}
+	return err
+}
+
+// roundUp returns the least power of two that is not below n, which is at least 1.
+func roundUp(n uint32) uint32 {
+	size := uint32(1)
+	for size < n {
+		size *= 2
+	}
+	return size
+}
+
+func (c *completionQueue) destroy() error {
+	if err := c.cq.Close(); err != nil {
+		return err
+	}
+	c.release()
+	return nil
+}
+
+// release gives back what the CQ has besides the device's.
+func (c *completionQueue) release() {
+	c.ring.close()
+	if c.comp != nil {
+		c.comp.drop()
+	}
+}
+
+// Progress moves the data of the QPs that complete on a CQ, on behalf of a program that has found it
+// empty. It does nothing if there is no such CQ.
+func (f *uverbsFile) Progress(handle uint32) {
+	if c, err := lookup[*completionQueue](&f.handles, handle); err == nil {
+		_, _ = c.cq.Poll(nil)
+	}
+}
+
+// Attend is called by a program that is about to wait for an event.
+func (f *uverbsFile) Attend(handle uint32) {
+	if c, err := lookup[*completionQueue](&f.handles, handle); err == nil {
+		_ = c.cq.ReqNotify(false)
+	}
+}
+
+// reqNotifyCQ executes REQ_NOTIFY_CQ, which libsiw does not need: it writes to the CQ's memory.
+func reqNotifyCQ(r *request) error {
+	var cmd abi.ReqNotifyCQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	c, err := lookup[*completionQueue](&r.file.handles, cmd.CQHandle)
+	if err != nil {
+		return err
+	}
+	want := uint32(abi.SiwNotifySolicited | abi.SiwNotifyNextCompletion)
+	if cmd.SolicitedOnly != 0 {
+		want = abi.SiwNotifySolicited
+	}
+	atomic.StoreUint32(c.ring.notify, want)
+	return c.cq.ReqNotify(cmd.SolicitedOnly != 0)
+}
+
+func destroyCQ(r *request) error {
+	var cmd abi.DestroyCQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	var resp abi.DestroyCQResp
+	err := remove(&r.file.handles, cmd.CQHandle, func(c *completionQueue) error {
+		if err := c.cq.Close(); err != nil {
+			return err
+		}
+		if c.comp != nil {
+			resp.CompEventsReported = c.ring.fired.Load() - withdrawComp(c.comp.ch, c.user)
+		}
+		resp.AsyncEventsReported = c.asyncFired.Load() - r.file.withdrawAsync(c.user)
+		c.release()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(&resp)
+}
+
+// withdrawComp takes back the unread events of the CQ that the program calls user.
+func withdrawComp(ch *channel, user uint64) uint32 {
+	return uint32(ch.withdraw(-1, func(event []byte) bool {
+		var e abi.CompEvent
+		_, err := abi.Decode(event, &e)
+		return err == nil && e.CQHandle == user
+	}))
+}
+
+// sharedQueue is an SRQ of the program.
+type sharedQueue struct {
+	file *uverbsFile
+	user uint64
+	srq  *ibverbs.SRQ
+	ring *recvRing
+	sge  uint32
+
+	asyncFired atomic.Uint32
+}
+
+func createSRQ(r *request) error {
+	var cmd abi.CreateSRQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	f := r.file
+	pd, err := lookup[*domain](&f.handles, cmd.PDHandle)
+	if err != nil {
+		return err
+	}
+	if cmd.MaxWR == 0 || cmd.MaxWR > maxSRQ || cmd.MaxSGE > abi.SiwMaxSGE || cmd.SRQLimit > cmd.MaxWR ||
+		r.extra < abi.Size(abi.SiwCreateSRQResp{}) {
+		return syscall.EINVAL
+	}
+	size := roundUp(cmd.MaxWR)
+	mem, err := f.arena.alloc(int(size) * int(rqeSize))
+	if err != nil {
+		return syscall.ENOMEM
+	}
+	s := &sharedQueue{file: f, user: cmd.UserHandle, sge: cmd.MaxSGE, ring: &recvRing{mem: mem, size: size}}
+	s.ring.low = func() { f.raise(ibverbs.EventSRQLimitReached, s.user, &s.asyncFired) }
+	s.ring.arm(cmd.SRQLimit)
+	s.srq, err = pd.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: int(size), MaxSGE: abi.SiwMaxSGE},
+		Recvs: s.ring, Cookie: s})
+	if err != nil {
+		s.ring.close()
+		return err
+	}
+	h := f.handles.add(s)
+	if err = r.answer(&abi.CreateSRQResp{SRQHandle: h, MaxWR: cmd.MaxWR, MaxSGE: cmd.MaxSGE}); err == nil {
+		err = r.answerDriver(&abi.SiwCreateSRQResp{NumRQE: size, SRQKey: uint64(mem.key)})
+	}
+	if err != nil {
+		_ = remove(&f.handles, h, (*sharedQueue).destroy)
+	}
+	return err
+}
+
+func (s *sharedQueue) destroy() error {
+	if err := s.srq.Close(); err != nil {
+		return err
+	}
+	s.ring.close()
+	return nil
+}
+
+// What MODIFY_SRQ changes (enum ib_srq_attr_mask).
+const (
+	srqMaxWR = 1 << 0
+	srqLimit = 1 << 1
+)
+
+func modifySRQ(r *request) error {
+	var cmd abi.ModifySRQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	s, err := lookup[*sharedQueue](&r.file.handles, cmd.SRQHandle)
+	if err != nil {
+		return err
+	}
+	switch {
+	case cmd.AttrMask&srqMaxWR != 0:
+		return syscall.EOPNOTSUPP // siw can't
+	case cmd.AttrMask&srqLimit == 0:
+		return nil
+	case cmd.SRQLimit > s.ring.size:
+		return syscall.EINVAL
+	}
+	s.ring.arm(cmd.SRQLimit)
+	return nil
+}
+
+func querySRQ(r *request) error {
+	var cmd abi.QuerySRQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	s, err := lookup[*sharedQueue](&r.file.handles, cmd.SRQHandle)
+	if err != nil {
+		return err
+	}
+	s.ring.mu.Lock()
+	limit := s.ring.limit
+	s.ring.mu.Unlock()
+	return r.answer(&abi.QuerySRQResp{MaxWR: s.ring.size, MaxSGE: s.sge, SRQLimit: limit})
+}
+
+func destroySRQ(r *request) error {
+	var cmd abi.DestroySRQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	var resp abi.DestroyResp
+	err := remove(&r.file.handles, cmd.SRQHandle, func(s *sharedQueue) error {
+		if err := s.destroy(); err != nil {
+			return err
+		}
+		resp.EventsReported = s.asyncFired.Load() - r.file.withdrawAsync(s.user)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.answer(&resp)
+}
