@@ -93,6 +93,7 @@ func (b *Bridge) Close() {
 	if stop != nil {
 		stop()
 	}
+	b.cm.close()
 }
 
 // queuePairByNumber returns the QP with a number, nil if there is none: rdma_cm names QPs so.

@@ -91,7 +91,7 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	resp := abi.QueryDeviceResp{
 		MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
 		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVer: a.HWVer,
-		MaxQP: count(a.MaxQP), MaxQPWR: count(min(a.MaxQPWR, maxQueue)), DeviceCapFlags: uint32(a.DeviceCapFlags),
+		MaxQP: count(a.MaxQP), MaxQPWR: count(min(a.MaxQPWR, maxQueue)), DeviceCapFlags: deviceCaps,
 		MaxSGE: count(min(a.MaxSGE, abi.SiwMaxSGE)), MaxSGERD: count(min(a.MaxSGERd, abi.SiwMaxSGE)),
 		MaxCQ: count(a.MaxCQ), MaxCQE: count(min(a.MaxCQE, maxCQE)), MaxMR: count(a.MaxMR), MaxPD: count(a.MaxPD),
 		MaxQPRDAtom: count(a.MaxQPRdAtom), MaxResRDAtom: count(a.MaxResRdAtom), MaxQPInitRDAtom: count(a.MaxQPInitRdAtom),
@@ -102,6 +102,9 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	binary.BigEndian.PutUint64(resp.SysImageGUID[:], a.SysImageGUID)
 	return resp, nil
 }
+
+// deviceCaps are siw's capabilities: what else the device has can't be reached through siw's library.
+const deviceCaps = uint32(ibverbs.DeviceMemMgtExtensions)
 
 // Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
 const (

@@ -1,0 +1,88 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"runtime/debug"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// guard has the caller survive an access to memory that the program does not have. Its result is to be
+// deferred; after a fault it calls failed with EFAULT.
+func guard(failed func(error)) func() {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		switch r := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }: // a fault
+			failed(syscall.EFAULT)
+		case error:
+			if r.Error() == nilFault {
+				failed(syscall.EFAULT)
+				return
+			}
+			panic(r)
+		default:
+			panic(r)
+		}
+	}
+}
+
+// nilFault is what the runtime says of an address in the first page.
+const nilFault = "runtime error: invalid memory address or nil pointer dereference"
+
+// at returns n octets of the program's memory.
+func at(addr uint64, n int) []byte {
+	// The address is the program's; the runtime of Go knows nothing of that memory.
+	p := *(*unsafe.Pointer)(unsafe.Pointer(&addr))
+	return unsafe.Slice((*byte)(p), n)
+}
+
+// ReadMemory implements bridge.Program.
+func (p *process) ReadMemory(addr uint64, b []byte) (err error) {
+	if addr == 0 || addr+uint64(len(b)) < addr {
+		return syscall.EFAULT
+	}
+	defer guard(func(e error) { err = e })()
+	copy(b, at(addr, len(b)))
+	return nil
+}
+
+// WriteMemory implements bridge.Program.
+func (p *process) WriteMemory(addr uint64, b []byte) (err error) {
+	if addr == 0 || addr+uint64(len(b)) < addr {
+		return syscall.EFAULT
+	}
+	defer guard(func(e error) { err = e })()
+	copy(at(addr, len(b)), b)
+	return nil
+}
+
+// Memory implements bridge.Program. It makes the pages present, as siw does when it pins them, so
+// that memory which the program does not have, or may not write, shows now.
+func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
+	page := uint64(unix.Getpagesize())
+	first := addr &^ (page - 1)
+	end := addr + length
+	if addr == 0 || end < addr || end > 1<<47 {
+		return nil, syscall.EFAULT
+	}
+	n := (end - first + page - 1) &^ (page - 1)
+	advice := unix.MADV_POPULATE_READ
+	if write {
+		advice = unix.MADV_POPULATE_WRITE
+	}
+	_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(first), uintptr(n), uintptr(advice))
+	if e == unix.EINVAL { // a kernel before 5.14, or memory of a device: whether it is there at all
+		present := make([]byte, n/page)
+		_, _, e = unix.Syscall(unix.SYS_MINCORE, uintptr(first), uintptr(n), uintptr(unsafe.Pointer(&present[0])))
+	}
+	if e != 0 {
+		return nil, syscall.EFAULT
+	}
+	return at(addr, int(length)), nil
+}

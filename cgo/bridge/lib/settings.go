@@ -1,0 +1,58 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/bridge"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// settings are what govs-verbs-test exec says in the environment.
+type settings struct {
+	engine engine.Options
+	trace  string // a file, - for the standard error, empty for none
+}
+
+// settingsFrom reads the environment.
+func settingsFrom(getenv func(string) string) (*settings, error) {
+	s := &settings{trace: getenv("GOVS_BRIDGE_TRACE")}
+	for name, to := range map[string]*bool{
+		"GOVS_BRIDGE_P2P":        &s.engine.PeerToPeer,
+		"GOVS_BRIDGE_EXTENSIONS": &s.engine.Extensions,
+	} {
+		value := getenv(name)
+		if value == "" {
+			continue
+		}
+		var err error
+		if *to, err = strconv.ParseBool(value); err != nil {
+			return nil, fmt.Errorf("%s is %q, not 0 or 1", name, value)
+		}
+	}
+	s.engine.TCP.CongestionControl = getenv("GOVS_BRIDGE_CONGESTION")
+	return s, nil
+}
+
+func (s *settings) provider() provider.Provider { return engine.New(&s.engine) }
+
+func (s *settings) bridge() *bridge.Options {
+	opts := &bridge.Options{}
+	switch s.trace {
+	case "":
+	case "-":
+		opts.Trace = tracer(os.Stderr)
+	default:
+		f, err := os.OpenFile(s.trace, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "govs-verbs-test exec: --trace: %v\n", err)
+			return opts
+		}
+		opts.Trace = tracer(f)
+	}
+	return opts
+}

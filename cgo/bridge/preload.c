@@ -1,0 +1,755 @@
+// libgovs-preload.so gives a program the RDMA device of the Go engine in place of the kernel's. It stands
+// before libc (LD_PRELOAD) and takes the calls that libibverbs and librdmacm make to find the device, to
+// open it and to command it. What a command means is the business of libgovs-bridge.so, which is written
+// in Go (package cgo/bridge/lib) and loaded when a device is opened or looked for. Here are only the
+// descriptors: which of them are the device's, and how many duplicates there are.
+//
+//   /dev/infiniband/uverbs0   a memory file, in which the queues lie that siw's library maps: mmap is libc's
+//   /dev/infiniband/rdma_cm   one end of a pair of sockets, with an octet for each event: poll is libc's
+//   NETLINK_RDMA              a socket of NETLINK_USERSOCK, answered from a second one
+//   /sys/class/infiniband...  files below $GOVS_BRIDGE_SYSFS
+//
+// The child of a fork has no Go runtime: threads other than the one that forks do not exist there. So all
+// descriptors that it inherits are dead, and the next open loads a fresh copy of the library.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <linux/netlink.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <rdma/rdma_user_cm.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+// real is the next definition of a function: libc's, or that of another library that was preloaded.
+#define REAL(name)                                                                                           \
+	static __typeof__(name) *_Atomic cached_##name;                                                      \
+	__typeof__(name) *real = cached_##name;                                                              \
+	if (!real)                                                                                           \
+	cached_##name = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+
+static void complain(const char *what, const char *why)
+{
+	char text[512];
+	int n = snprintf(text, sizeof text, "govs-verbs-test exec: %s: %s\n", what, why ? why : "?");
+	if (n > 0)
+		(void)!syscall(SYS_write, 2, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+}
+
+// ---- descriptors
+
+enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
+
+// A slot says what a descriptor is: its kind in the upper eight bits, and the number that the library has
+// given its object. Descriptors beyond the table are never the device's: open fails there.
+#define SLOTS (1 << 16)
+static _Atomic uint32_t slots[SLOTS];
+static _Atomic int duplicates[SLOTS]; // of an object
+static unsigned char owned[SLOTS];    // descriptors that the library has for itself
+
+#define OBJECT(slot) ((slot)&0xffffff)
+#define KIND(slot) ((enum kind)((slot) >> 24))
+#define SLOT(kind, object) ((uint32_t)(kind) << 24 | (uint32_t)(object))
+
+static pid_t owner; // the process that the table is of
+
+static inline uint32_t slot_of(int fd)
+{
+	return fd >= 0 && fd < SLOTS ? atomic_load_explicit(&slots[fd], memory_order_acquire) : 0;
+}
+
+// strange reports whether this is the child of a vfork, which runs in its parent's memory: there the table
+// must not change.
+static int strange(void)
+{
+	return syscall(SYS_getpid) != owner;
+}
+
+// adopt makes a descriptor one of an object.
+static void adopt(int fd, uint32_t slot)
+{
+	if (OBJECT(slot))
+		atomic_fetch_add(&duplicates[OBJECT(slot)], 1);
+	atomic_store_explicit(&slots[fd], slot, memory_order_release);
+}
+
+// ---- the library
+
+struct library {
+	int (*init)(void *owned, int n, void *adopt, void *find);
+	int (*open)(int kind, int flags);
+	long (*write)(uint64_t object, const void *buf, unsigned long n);
+	void (*close)(uint64_t object);
+	long (*netlink)(const void *request, unsigned long n, uint32_t port, void *answers, unsigned long room);
+	void (*progress)(uint64_t object, uint32_t cq);
+	void (*attend)(uint64_t object, uint32_t cq);
+};
+
+static struct library loaded;
+static struct library *_Atomic library;
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static int forked; // this process is a child, in which the first copy of the library is dead
+
+// adopted and found are what the library calls back.
+static void adopted(int fd, int kind, uint64_t object)
+{
+	if (fd >= 0 && fd < SLOTS)
+		adopt(fd, SLOT(kind, object));
+}
+
+static uint64_t found(int fd)
+{
+	uint32_t slot = slot_of(fd);
+	return KIND(slot) == DEAD ? 0 : OBJECT(slot);
+}
+
+// after_fork runs in the child. Connections would outlive the parent's close if the child kept their sockets.
+static void after_fork(void)
+{
+	for (int fd = 0; fd < SLOTS; fd++) {
+		if (owned[fd])
+			syscall(SYS_close, fd);
+		owned[fd] = 0;
+		uint32_t slot = atomic_load_explicit(&slots[fd], memory_order_relaxed);
+		if (slot && KIND(slot) != NETLINK)
+			atomic_store(&slots[fd], SLOT(DEAD, 0));
+	}
+	memset((void *)duplicates, 0, sizeof duplicates);
+	atomic_store(&library, NULL);
+	owner = getpid();
+	forked = 1;
+	pthread_mutex_init(&loading, NULL);
+}
+
+// copy_of returns the name of a copy of a file, which the loader takes for another library.
+static const char *copy_of(const char *path, char *name, size_t room)
+{
+	struct stat st;
+	int from = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	int to = memfd_create("govs-bridge", MFD_CLOEXEC);
+	if (from < 0 || to < 0 || syscall(SYS_fstat, from, &st) < 0)
+		return path;
+	for (off_t at = 0; at < st.st_size;)
+		if (sendfile(to, from, &at, (size_t)(st.st_size - at)) <= 0)
+			break;
+	syscall(SYS_close, from);
+	snprintf(name, room, "/proc/self/fd/%d", to); // to stays open: the loader may look again
+	return name;
+}
+
+#define FUNCTION(field, name)                                                                                \
+	if (!(*(void **)&loaded.field = dlsym(handle, name))) {                                              \
+		complain(path, dlerror());                                                                   \
+		return -1;                                                                                   \
+	}
+
+static int load_locked(void)
+{
+	static int once;
+	char name[64];
+	const char *path = getenv("GOVS_BRIDGE_LIBRARY");
+	if (!path) {
+		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
+		return -1;
+	}
+	if (!once++) {
+		owner = getpid();
+		pthread_atfork(NULL, NULL, after_fork);
+	}
+	void *handle = dlopen(forked ? copy_of(path, name, sizeof name) : path, RTLD_NOW | RTLD_LOCAL);
+	if (!handle) {
+		complain(path, dlerror());
+		return -1;
+	}
+	FUNCTION(init, "govs_bridge_init");
+	FUNCTION(open, "govs_bridge_open");
+	FUNCTION(write, "govs_bridge_write");
+	FUNCTION(close, "govs_bridge_close");
+	FUNCTION(netlink, "govs_bridge_netlink");
+	FUNCTION(progress, "govs_bridge_progress");
+	FUNCTION(attend, "govs_bridge_attend");
+	if (loaded.init(owned, SLOTS, (void *)adopted, (void *)found))
+		return -1; // it has said why
+	atomic_store(&library, &loaded);
+	return 0;
+}
+
+// load returns the library, NULL if it can't be loaded.
+static struct library *load(void)
+{
+	struct library *lib = atomic_load(&library);
+	if (lib)
+		return lib;
+	int cancel;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&loading);
+	if (!atomic_load(&library))
+		load_locked();
+	lib = atomic_load(&library);
+	pthread_mutex_unlock(&loading);
+	pthread_setcancelstate(cancel, NULL);
+	return lib;
+}
+
+// result turns what the library returns into what libc returns.
+static long result(long n)
+{
+	if (n >= 0)
+		return n;
+	errno = (int)-n;
+	return -1;
+}
+
+// ---- paths
+
+#define DEVICES "/dev/infiniband"
+
+static enum kind device(const char *path)
+{
+	if (!path || strncmp(path, DEVICES "/", sizeof DEVICES) != 0)
+		return NONE;
+	path += sizeof DEVICES;
+	return strcmp(path, "uverbs0") == 0 ? UVERBS : strcmp(path, "rdma_cm") == 0 ? CM : NONE;
+}
+
+static dev_t number(enum kind kind)
+{
+	return kind == UVERBS ? makedev(231, 192) : makedev(10, 58);
+}
+
+// begins reports whether path is prefix, or a file below it.
+static int begins(const char *path, const char *prefix)
+{
+	size_t n = strlen(prefix);
+	return strncmp(path, prefix, n) == 0 && (path[n] == 0 || path[n] == '/');
+}
+
+// elsewhere returns the name of the file that stands for path: one below $GOVS_BRIDGE_SYSFS for what sysfs
+// has of RDMA devices, otherwise path itself.
+static const char *elsewhere(const char *path, char *room, size_t n)
+{
+	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd'))
+		return path;
+	const char *root = getenv("GOVS_BRIDGE_SYSFS");
+	if (!root)
+		return path;
+	const char *rest = NULL;
+	if (begins(path, "/sys/class/infiniband") || begins(path, "/sys/class/infiniband_verbs") ||
+	    begins(path, "/sys/class/infiniband_cm") || begins(path, "/sys/class/misc/rdma_cm"))
+		rest = path + strlen("/sys");
+	else if (begins(path, DEVICES))
+		rest = path;
+	if (!rest || (size_t)snprintf(room, n, "%s%s", root, rest) >= n)
+		return path;
+	return room;
+}
+
+#define ELSEWHERE(path)                                                                                      \
+	char room[4096];                                                                                     \
+	path = elsewhere(path, room, sizeof room)
+
+// ---- opening and closing
+
+static int open_device(enum kind kind, int flags)
+{
+	struct library *lib = load();
+	if (!lib) {
+		errno = ENODEV;
+		return -1;
+	}
+	long fd = lib->open(kind, flags);
+	if (fd >= SLOTS) {
+		syscall(SYS_close, fd);
+		fd = -EMFILE;
+	}
+	return (int)result(fd);
+}
+
+#define MODE(flags)                                                                                          \
+	mode_t mode = 0;                                                                                     \
+	if ((flags)&O_CREAT || ((flags)&O_TMPFILE) == O_TMPFILE) {                                           \
+		va_list args;                                                                                \
+		va_start(args, flags);                                                                       \
+		mode = va_arg(args, mode_t);                                                                 \
+		va_end(args);                                                                                \
+	}
+
+#define OPEN(name)                                                                                           \
+	PUBLIC int name(const char *path, int flags, ...)                                                    \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		MODE(flags)                                                                                  \
+		enum kind kind = device(path);                                                               \
+		if (kind)                                                                                    \
+			return open_device(kind, flags);                                                     \
+		ELSEWHERE(path);                                                                             \
+		return real(path, flags, mode);                                                              \
+	}
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name)                                                                                         \
+	PUBLIC int name(int dir, const char *path, int flags, ...)                                           \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		MODE(flags)                                                                                  \
+		enum kind kind = device(path);                                                               \
+		if (kind)                                                                                    \
+			return open_device(kind, flags);                                                     \
+		ELSEWHERE(path);                                                                             \
+		return real(dir, path, flags, mode);                                                         \
+	}
+OPENAT(openat)
+OPENAT(openat64)
+
+// What fortified programs call in place of open without a mode.
+int __open_2(const char *path, int flags);
+int __open64_2(const char *path, int flags);
+int __openat_2(int dir, const char *path, int flags);
+int __openat64_2(int dir, const char *path, int flags);
+PUBLIC int __open_2(const char *path, int flags) { return open(path, flags); }
+PUBLIC int __open64_2(const char *path, int flags) { return open64(path, flags); }
+PUBLIC int __openat_2(int dir, const char *path, int flags) { return openat(dir, path, flags); }
+PUBLIC int __openat64_2(int dir, const char *path, int flags) { return openat64(dir, path, flags); }
+
+PUBLIC FILE *fopen(const char *path, const char *mode)
+{
+	REAL(fopen);
+	ELSEWHERE(path);
+	return real(path, mode);
+}
+
+PUBLIC FILE *fopen64(const char *path, const char *mode)
+{
+	REAL(fopen64);
+	ELSEWHERE(path);
+	return real(path, mode);
+}
+
+PUBLIC DIR *opendir(const char *path)
+{
+	REAL(opendir);
+	ELSEWHERE(path);
+	return real(path);
+}
+
+// let_go is called before a descriptor is closed. It returns the object whose last one it was, 0 if there
+// are others.
+static uint64_t let_go(int fd)
+{
+	uint32_t slot = slot_of(fd);
+	if (!slot || strange() || !atomic_compare_exchange_strong(&slots[fd], &slot, 0) || !OBJECT(slot))
+		return 0;
+	return atomic_fetch_sub(&duplicates[OBJECT(slot)], 1) == 1 ? OBJECT(slot) : 0;
+}
+
+// leave is called when it is closed.
+static void leave(uint64_t object)
+{
+	struct library *lib = atomic_load(&library);
+	if (object && lib)
+		lib->close(object);
+}
+
+PUBLIC int close(int fd)
+{
+	REAL(close);
+	uint64_t object = let_go(fd);
+	int failed = real(fd), saved = errno;
+	leave(object);
+	errno = saved;
+	return failed;
+}
+
+PUBLIC int close_range(unsigned first, unsigned last, int flags)
+{
+	REAL(close_range);
+	if (!(flags & CLOSE_RANGE_CLOEXEC) && !strange())
+		for (unsigned fd = first; fd <= last && fd < SLOTS; fd++)
+			if (slot_of((int)fd))
+				close((int)fd);
+	return real(first, last, flags);
+}
+
+PUBLIC void closefrom(int first)
+{
+	REAL(closefrom);
+	if (!strange())
+		for (int fd = first < 0 ? 0 : first; fd < SLOTS; fd++)
+			if (slot_of(fd))
+				close(fd);
+	real(first);
+}
+
+// duplicated makes a duplicate one of the same object. A descriptor beyond the table can't be one.
+static int duplicated(int from, int to)
+{
+	uint32_t slot = slot_of(from);
+	if (to < 0 || !slot || strange())
+		return to;
+	if (to >= SLOTS) {
+		syscall(SYS_close, to);
+		errno = EMFILE;
+		return -1;
+	}
+	adopt(to, slot);
+	return to;
+}
+
+PUBLIC int dup(int fd)
+{
+	REAL(dup);
+	return duplicated(fd, real(fd));
+}
+
+PUBLIC int dup2(int from, int to)
+{
+	REAL(dup2);
+	if (from == to || (!slot_of(from) && !slot_of(to)))
+		return real(from, to);
+	uint64_t object = let_go(to);
+	int fd = duplicated(from, real(from, to)), saved = errno;
+	leave(object);
+	errno = saved;
+	return fd;
+}
+
+PUBLIC int dup3(int from, int to, int flags)
+{
+	REAL(dup3);
+	if (from == to || (!slot_of(from) && !slot_of(to)))
+		return real(from, to, flags);
+	uint64_t object = let_go(to);
+	int fd = duplicated(from, real(from, to, flags)), saved = errno;
+	leave(object);
+	errno = saved;
+	return fd;
+}
+
+#define FCNTL(name)                                                                                          \
+	PUBLIC int name(int fd, int command, ...)                                                            \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		va_list args;                                                                                \
+		va_start(args, command);                                                                     \
+		void *arg = va_arg(args, void *);                                                            \
+		va_end(args);                                                                                \
+		int got = real(fd, command, arg);                                                            \
+		return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? duplicated(fd, got) : got;         \
+	}
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+// ---- what files are
+
+// fake fills in what stat says of a device. It has the layout of struct stat64, too.
+static int fake(enum kind kind, struct stat *st)
+{
+	memset(st, 0, sizeof *st);
+	st->st_mode = S_IFCHR | 0666;
+	st->st_rdev = number(kind);
+	st->st_nlink = 1;
+	st->st_blksize = 4096;
+	return 0;
+}
+
+_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "the two have one layout");
+
+#define STAT(name, type)                                                                                     \
+	PUBLIC int name(const char *path, struct type *st)                                                   \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		enum kind kind = device(path);                                                               \
+		if (kind)                                                                                    \
+			return fake(kind, (struct stat *)st);                                                \
+		ELSEWHERE(path);                                                                             \
+		return real(path, st);                                                                       \
+	}
+STAT(stat, stat)
+STAT(stat64, stat64)
+STAT(lstat, stat)
+STAT(lstat64, stat64)
+
+#define FSTAT(name, type)                                                                                    \
+	PUBLIC int name(int fd, struct type *st)                                                             \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		enum kind kind = KIND(slot_of(fd));                                                          \
+		return kind == UVERBS || kind == CM ? fake(kind, (struct stat *)st) : real(fd, st);          \
+	}
+FSTAT(fstat, stat)
+FSTAT(fstat64, stat64)
+
+#define FSTATAT(name, type)                                                                                  \
+	PUBLIC int name(int dir, const char *path, struct type *st, int flags)                               \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		enum kind kind = !path[0] && flags & AT_EMPTY_PATH ? KIND(slot_of(dir)) : device(path); \
+		if (kind == UVERBS || kind == CM)                                                            \
+			return fake(kind, (struct stat *)st);                                                \
+		ELSEWHERE(path);                                                                             \
+		return real(dir, path, st, flags);                                                           \
+	}
+FSTATAT(fstatat, stat)
+FSTATAT(fstatat64, stat64)
+
+// What programs call that were built with a glibc before 2.33.
+#define XSTAT(name, type)                                                                                    \
+	int name(int version, const char *path, struct type *st);                                            \
+	PUBLIC int name(int version, const char *path, struct type *st)                                      \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		enum kind kind = device(path);                                                               \
+		if (kind)                                                                                    \
+			return fake(kind, (struct stat *)st);                                                \
+		ELSEWHERE(path);                                                                             \
+		return real(version, path, st);                                                              \
+	}
+XSTAT(__xstat, stat)
+XSTAT(__xstat64, stat64)
+XSTAT(__lxstat, stat)
+XSTAT(__lxstat64, stat64)
+
+#define FXSTAT(name, type)                                                                                   \
+	int name(int version, int fd, struct type *st);                                                      \
+	PUBLIC int name(int version, int fd, struct type *st)                                                \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		enum kind kind = KIND(slot_of(fd));                                                          \
+		return kind == UVERBS || kind == CM ? fake(kind, (struct stat *)st) : real(version, fd, st); \
+	}
+FXSTAT(__fxstat, stat)
+FXSTAT(__fxstat64, stat64)
+
+PUBLIC int access(const char *path, int mode)
+{
+	REAL(access);
+	if (device(path))
+		return mode & X_OK ? (errno = EACCES, -1) : 0;
+	ELSEWHERE(path);
+	return real(path, mode);
+}
+
+PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
+{
+	REAL(faccessat);
+	if (device(path))
+		return access(path, mode);
+	ELSEWHERE(path);
+	return real(dir, path, mode, flags);
+}
+
+PUBLIC ssize_t readlink(const char *path, char *to, size_t n)
+{
+	REAL(readlink);
+	ELSEWHERE(path);
+	return real(path, to, n);
+}
+
+// ---- commands
+
+// next_event waits for an event of rdma_cm, as O_NONBLOCK says. Its octet stays for the library. It is a point
+// where the thread can be cancelled, as write is: rping ends its threads so.
+static int next_event(int fd)
+{
+	char octet;
+	ssize_t n = recv(fd, &octet, 1, MSG_PEEK);
+	if (n == 0) // another thread has closed the descriptor: with the kernel's, this one would wait for ever
+		return pause();
+	return n == 1 ? 0 : -1;
+}
+
+static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
+{
+	struct library *lib = atomic_load(&library);
+	if (KIND(slot) == DEAD || !lib) { // a parent's
+		errno = EIO;
+		return -1;
+	}
+	if (KIND(slot) != CM)
+		return result(lib->write(OBJECT(slot), buf, n));
+	for (;;) {
+		long got = lib->write(OBJECT(slot), buf, n);
+		if (got != -EAGAIN)
+			return result(got);
+		if (next_event(fd) < 0) // only GET_EVENT returns EAGAIN: the library has no event
+			return -1;
+	}
+}
+
+static ssize_t ask(int fd, const void *request, size_t n);
+
+PUBLIC ssize_t write(int fd, const void *buf, size_t n)
+{
+	REAL(write);
+	uint32_t slot = slot_of(fd);
+	switch (KIND(slot)) {
+	case NONE:
+		return real(fd, buf, n);
+	case NETLINK:
+		return ask(fd, buf, n);
+	default:
+		return command(fd, slot, buf, n);
+	}
+}
+
+PUBLIC int ioctl(int fd, unsigned long request, ...)
+{
+	REAL(ioctl);
+	va_list args;
+	va_start(args, request);
+	void *arg = va_arg(args, void *);
+	va_end(args);
+	enum kind kind = KIND(slot_of(fd));
+	if (kind == UVERBS || kind == DEAD) { // libibverbs then writes its commands
+		errno = kind == UVERBS ? ENOTTY : EIO;
+		return -1;
+	}
+	return real(fd, request, arg);
+}
+
+// ---- netlink
+
+PUBLIC int socket(int domain, int type, int protocol)
+{
+	REAL(socket);
+	if (domain != AF_NETLINK || protocol != NETLINK_RDMA)
+		return real(domain, type, protocol);
+	int fd = real(domain, type, NETLINK_USERSOCK);
+	if (fd >= 0 && fd < SLOTS) {
+		if (!owner)
+			owner = getpid();
+		adopt(fd, SLOT(NETLINK, 0));
+	}
+	return fd;
+}
+
+// ask answers a request of a netlink socket: the answers come from a second socket, as many packets.
+static ssize_t ask(int fd, const void *request, size_t n)
+{
+	struct library *lib = load();
+	struct sockaddr_nl self, to = {.nl_family = AF_NETLINK};
+	socklen_t length = sizeof self;
+	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0) {
+		errno = ECONNREFUSED;
+		return -1;
+	}
+	to.nl_pid = self.nl_pid;
+	unsigned char answers[8192];
+	long got = lib->netlink(request, n, self.nl_pid, answers, sizeof answers);
+	if (got < 0)
+		return result(got);
+	int from = (int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK);
+	if (from < 0)
+		return -1;
+	for (long at = 0; at < got;) {
+		uint32_t size;
+		memcpy(&size, answers + at, sizeof size);
+		at += (long)sizeof size;
+		if (syscall(SYS_sendto, from, answers + at, (size_t)size, 0, &to, (socklen_t)sizeof to) < 0)
+			break;
+		at += (long)size;
+	}
+	syscall(SYS_close, from);
+	return (ssize_t)n;
+}
+
+PUBLIC ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+	REAL(sendmsg);
+	if (KIND(slot_of(fd)) != NETLINK)
+		return real(fd, message, flags);
+	unsigned char request[4096];
+	size_t n = 0;
+	for (size_t i = 0; i < message->msg_iovlen; i++) {
+		const struct iovec *v = &message->msg_iov[i];
+		if (v->iov_len > sizeof request - n) {
+			errno = EMSGSIZE;
+			return -1;
+		}
+		memcpy(request + n, v->iov_base, v->iov_len);
+		n += v->iov_len;
+	}
+	return ask(fd, request, n);
+}
+
+PUBLIC ssize_t sendto(int fd, const void *buf, size_t n, int flags, const struct sockaddr *to, socklen_t length)
+{
+	REAL(sendto);
+	return KIND(slot_of(fd)) == NETLINK ? ask(fd, buf, n) : real(fd, buf, n, flags, to, length);
+}
+
+PUBLIC ssize_t send(int fd, const void *buf, size_t n, int flags)
+{
+	REAL(send);
+	return KIND(slot_of(fd)) == NETLINK ? ask(fd, buf, n) : real(fd, buf, n, flags);
+}
+
+// ---- polling
+
+// libsiw finds completions in memory, without a call. A program that polls an empty CQ spins: its time is used
+// to move data, which is quicker than waking a thread of the library for it.
+static int (*siw_poll)(struct ibv_cq *, int, struct ibv_wc *);
+static int (*siw_notify)(struct ibv_cq *, int);
+
+static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	int got = siw_poll(cq, n, wc);
+	struct library *lib = atomic_load(&library);
+	uint32_t slot = slot_of(cq->context->cmd_fd);
+	if (got || !lib || KIND(slot) != UVERBS)
+		return got;
+	lib->progress(OBJECT(slot), cq->handle);
+	return siw_poll(cq, n, wc);
+}
+
+static int req_notify_cq(struct ibv_cq *cq, int solicited)
+{
+	int failed = siw_notify(cq, solicited);
+	struct library *lib = atomic_load(&library);
+	uint32_t slot = slot_of(cq->context->cmd_fd);
+	if (lib && KIND(slot) == UVERBS)
+		lib->attend(OBJECT(slot), cq->handle); // a program that asks for an event is about to sleep
+	return failed;
+}
+
+#undef ibv_open_device
+PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *dev)
+{
+	static struct ibv_context *(*real)(struct ibv_device *);
+	if (!real)
+		*(void **)&real = dlvsym(RTLD_NEXT, "ibv_open_device", "IBVERBS_1.1");
+	if (!real) { // the program has loaded libibverbs for itself
+		void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+		if (handle)
+			*(void **)&real = dlvsym(handle, "ibv_open_device", "IBVERBS_1.1");
+	}
+	if (!real) {
+		errno = ENOSYS;
+		return NULL;
+	}
+	struct ibv_context *context = real(dev);
+	if (context && KIND(slot_of(context->cmd_fd)) == UVERBS) {
+		siw_poll = context->ops.poll_cq;
+		siw_notify = context->ops.req_notify_cq;
+		context->ops.poll_cq = poll_cq;
+		context->ops.req_notify_cq = req_notify_cq;
+	}
+	return context;
+}

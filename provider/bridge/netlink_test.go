@@ -1,0 +1,113 @@
+package bridge
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+)
+
+// TestNetlink asks what libibverbs asks to find the device.
+func TestNetlink(t *testing.T) {
+	b, _ := newBridge(t, nil)
+	ask := func(command, flags uint16, attrs ...abi.NLAttribute) []abi.NLMessage {
+		t.Helper()
+		request := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(command), Flags: 1 | flags, Seq: 7, Attrs: attrs})
+		var list []abi.NLMessage
+		for _, datagram := range b.Netlink(request, 99) {
+			m, h, rest, err := abi.DecodeNL(datagram)
+			if err != nil || len(rest) != 0 || h.Seq != 7 || h.PID != 99 {
+				t.Fatalf("answer %x: %v, %d octets after it", datagram, err, len(rest))
+			}
+			list = append(list, m)
+		}
+		return list
+	}
+	want := func(m *abi.NLMessage, attr uint16, value string) {
+		t.Helper()
+		if a, ok := m.Get(attr); !ok || a.Text() != value {
+			t.Errorf("%s: attribute %d is %q, want %q", abi.FormatNL(m), attr, a.Text(), value)
+		}
+	}
+	devices := ask(abi.NLGet, abi.NLFlagDump)
+	if len(devices) != 2 || devices[1].Type != abi.NLMsgDone {
+		t.Fatalf("the devices are %d messages", len(devices))
+	}
+	want(&devices[0], abi.NLDevName, "siw0")
+	index, _ := devices[0].Get(abi.NLDevIndex)
+	chardev := ask(abi.NLGetChardev, 0, index, abi.NLString(abi.NLChardevType, "uverbs"))
+	if len(chardev) != 1 {
+		t.Fatalf("the file of uverbs is %d messages", len(chardev))
+	}
+	want(&chardev[0], abi.NLChardevName, "uverbs0")
+	if id, _ := chardev[0].Get(abi.NLUverbsDriverID); len(id.Value) != 4 || id.Value[0] != abi.NLDriverSiw {
+		t.Errorf("the driver is %x", id.Value)
+	}
+	for what, got := range map[string][]abi.NLMessage{
+		"another device":  ask(abi.NLGet, 0, abi.NLU32(abi.NLDevIndex, 1)),
+		"another client":  ask(abi.NLGetChardev, 0, abi.NLString(abi.NLChardevType, "issm")),
+		"another command": ask(999, 0),
+		"no type":         ask(abi.NLGetChardev, 0),
+	} {
+		if len(got) != 1 || got[0].Type != abi.NLMsgError {
+			t.Errorf("%s: %d answers, want an error", what, len(got))
+		}
+	}
+}
+
+// TestNetlinkGarbled: what is no message has no answer, and does no harm.
+func TestNetlinkGarbled(t *testing.T) {
+	b, _ := newBridge(t, nil)
+	whole := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet), Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}})
+	for n := range whole {
+		if got := b.Netlink(whole[:n], 1); len(got) != 0 {
+			t.Errorf("%d octets of a message: %d answers", n, len(got))
+		}
+	}
+	if got := b.Netlink(whole, 1); len(got) != 1 {
+		t.Errorf("the whole message: %d answers", len(got))
+	}
+}
+
+// TestSysfs compares what sysfs says with what the commands answer.
+func TestSysfs(t *testing.T) {
+	b, prog := newBridge(t, nil)
+	d := openDevice(t, b, prog)
+	defer d.close()
+	dir := t.TempDir()
+	if err := b.WriteSysfs(dir); err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) string {
+		t.Helper()
+		content, err := os.ReadFile(filepath.Join(dir, "class/infiniband/siw0", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(content))
+	}
+	var dev abi.QueryDeviceResp
+	d.must(abi.UverbsQueryDevice, &abi.Response{}, nil, &dev, nil)
+	digits := strings.ReplaceAll(read("node_guid"), ":", "")
+	if got := strings.ToLower(hex(dev.NodeGUID[:])); got != digits {
+		t.Errorf("the device's GUID is %s, in sysfs %s", got, digits)
+	}
+	var port abi.QueryPortResp
+	d.must(abi.UverbsQueryPort, &abi.QueryPort{PortNum: 1}, nil, &port, nil)
+	if got := read("ports/1/state"); got != "4: ACTIVE" || port.State != 4 {
+		t.Errorf("the port's state is %d, in sysfs %s", port.State, got)
+	}
+	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil, &port, nil)
+}
+
+func hex(b []byte) string {
+	const digits = "0123456789abcdef"
+	s := ""
+	for _, x := range b {
+		s += string(digits[x>>4]) + string(digits[x&15])
+	}
+	return s
+}

@@ -1,0 +1,91 @@
+package bridge
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// WriteSysfs makes below dir the files of sysfs that programs read of the device: what the kernel has
+// in /sys/class of a siw device, as far as libibverbs, librdmacm, libfabric, UCX and perftest look.
+func (b *Bridge) WriteSysfs(dir string) error {
+	a, err := b.vctx.Query()
+	if err != nil {
+		return err
+	}
+	port, err := b.vctx.QueryPort(1)
+	if err != nil {
+		return err
+	}
+	gid, err := b.vctx.QueryGID(1, 0)
+	if err != nil {
+		return err
+	}
+	dev, verbs := "class/infiniband/"+b.opts.Device, "class/infiniband_verbs/uverbs0"
+	files := map[string]string{
+		dev + "/node_guid":                           guid(a.NodeGUID),
+		dev + "/sys_image_guid":                      guid(a.SysImageGUID),
+		dev + "/node_type":                           "4: RNIC",
+		dev + "/node_desc":                           "",
+		dev + "/fw_ver":                              a.FWVer,
+		dev + "/device/infiniband_verbs/uverbs0/dev": fmt.Sprintf("%d:%d", UverbsMajor, UverbsMinor),
+		dev + "/ports/1/state":                       fmt.Sprintf("%d: %s", port.State, portStates[uint8(port.State)]),
+		dev + "/ports/1/phys_state":                  fmt.Sprintf("%d: %s", port.PhysState, physStates[port.PhysState]),
+		dev + "/ports/1/cap_mask":                    fmt.Sprintf("0x%08x", port.PortCapFlags),
+		dev + "/ports/1/lid":                         "0x0",
+		dev + "/ports/1/lid_mask_count":              "0",
+		dev + "/ports/1/sm_lid":                      "0x0",
+		dev + "/ports/1/sm_sl":                       "0",
+		dev + "/ports/1/rate":                        rate(port.ActiveWidth, port.ActiveSpeed),
+		dev + "/ports/1/link_layer":                  "Ethernet",
+		dev + "/ports/1/gids/0":                      formatGID(gid),
+		verbs + "/abi_version":                       "1",
+		verbs + "/dev":                               fmt.Sprintf("%d:%d", UverbsMajor, UverbsMinor),
+		verbs + "/ibdev":                             b.opts.Device,
+		"class/infiniband_verbs/abi_version":         "6",
+		"class/misc/rdma_cm/abi_version":             fmt.Sprint(cmABI),
+		"class/misc/rdma_cm/dev":                     fmt.Sprintf("%d:%d", CMMajor, CMMinor),
+	}
+	for name, content := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(content+"\n"), 0o444); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func guid(v uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", v>>48, v>>32&0xffff, v>>16&0xffff, v&0xffff)
+}
+
+func formatGID(gid [16]byte) string {
+	s := ""
+	for i := 0; i < len(gid); i += 2 {
+		s += fmt.Sprintf(":%04x", binary.BigEndian.Uint16(gid[i:]))
+	}
+	return s[1:]
+}
+
+var portStates = map[uint8]string{0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+
+var physStates = map[uint8]string{1: "Sleep", 2: "Polling", 3: "Disabled", 4: "PortConfigurationTraining", 5: "LinkUp"}
+
+// rate is what sysfs says of the speed of a port: enum ib_port_width times ib_port_speed.
+func rate(width, speed uint8) string {
+	lanes := map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
+	perLane := map[uint8]int{1: 25, 2: 50, 4: 100, 8: 100, 16: 140, 32: 250, 64: 500}[speed] // tenths of Gbit/s
+	if lanes == 0 || perLane == 0 {
+		lanes, perLane = 1, 25
+	}
+	tenths := lanes * perLane
+	point := ""
+	if tenths%10 != 0 {
+		point = fmt.Sprintf(".%d", tenths%10)
+	}
+	return fmt.Sprintf("%d%s Gb/sec (%dX)", tenths/10, point, lanes)
+}
