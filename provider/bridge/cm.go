@@ -31,6 +31,7 @@ type cmID struct {
 	file     *cmFile
 	reported uint32     // events that the program has got
 	qp       *queuePair // that it connects
+	dialled  bool       // by CONNECT
 }
 
 // cmEvent is an event that the program has not got yet.
@@ -157,10 +158,10 @@ func (s *cmState) take(e *rdmacm.Event) {
 	}
 	v.fill(e)
 	owner.file.queue(v)
-	qp := owner.qp
+	qp, dialled := owner.qp, owner.dialled
 	s.mu.Unlock()
 	if e.Type == rdmacm.Established && qp != nil {
-		qp.connected()
+		qp.connected(dialled)
 	}
 }
 

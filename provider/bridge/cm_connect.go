@@ -43,12 +43,16 @@ func (b *Bridge) connParam(p *abi.ConnParam) (*rdmacm.ConnParam, *queuePair, err
 	}, q, nil
 }
 
-// use says which QP an id connects, until undone.
-func (s *cmState) use(x *cmID, q *queuePair, uid uint64) (undo func()) {
+// use says which QP an id connects, until undone. uid is what the program calls it from now on, nil if
+// that does not change: then the id is one that connects to a peer.
+func (s *cmState) use(x *cmID, q *queuePair, uid *uint64) (undo func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, called := x.qp, x.uid
-	x.qp, x.uid = q, uid
+	x.qp, x.dialled = q, uid == nil
+	if uid != nil {
+		x.uid = *uid
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -72,7 +76,7 @@ func cmConnect(r *cmRequest) error {
 	if err != nil {
 		return err
 	}
-	undo := r.file.b.cm.use(x, q, x.uid)
+	undo := r.file.b.cm.use(x, q, nil)
 	if err = x.id.Connect(param); err != nil {
 		undo()
 	}
@@ -96,7 +100,7 @@ func cmAccept(r *cmRequest) error {
 	if err != nil {
 		return err
 	}
-	undo := r.file.b.cm.use(x, q, cmd.UID)
+	undo := r.file.b.cm.use(x, q, &cmd.UID)
 	if err = x.id.Accept(param); err != nil {
 		undo()
 	}

@@ -52,7 +52,7 @@ func (r *cqRing) at(i uint32) *abi.SiwCQE {
 func (r *cqRing) Complete(wc *ibverbs.WC, solicited bool) (stored, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed || wc.WRID == openingWRID {
 		return true, false // nobody waits for it
 	}
 	e := r.at(r.put)

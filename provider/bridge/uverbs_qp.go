@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"sync/atomic"
 	"syscall"
 
@@ -83,7 +84,7 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 		return syscall.EINVAL
 	}
 	f := r.file
-	init := &ibverbs.QPInitAttr{SQSigAll: cmd.SQSigAll != 0}
+	init := &ibverbs.QPInitAttr{} // libsiw flags each work request if all are to be signalled
 	q := &queuePair{file: f, user: cmd.UserHandle, all: cmd.SQSigAll != 0}
 	init.Cookie = q
 	pd, err := r.queuesOf(cmd, q, init)
@@ -199,7 +200,20 @@ func (q *queuePair) refuse(wrid uint64, op uint8) {
 }
 
 // connected is called when a connection of the QP is established: what was posted before is sent.
-func (q *queuePair) connected() { _ = q.sq.doorbell() }
+//
+// The side that accepted may not send before the other one has (RFC 5044 section 7.1.2), and many
+// programs have the accepting side send first, as siw lets them. So the side that connected opens the
+// stream with a Write of no octets, which needs no memory, and which siw takes, too.
+func (q *queuePair) connected(dialled bool) {
+	if dialled {
+		_ = q.qp.PostSend(ibverbs.SendWR{WRID: openingWRID, Opcode: ibverbs.WRRDMAWrite})
+	}
+	_ = q.sq.doorbell()
+}
+
+// openingWRID is the WRID of that Write, which is not signalled: its completion, if it is flushed, is
+// not the program's. It is random, so that the program has no other such work request.
+var openingWRID = rand.Uint64()
 
 func (q *queuePair) destroy() error {
 	if err := q.qp.Close(); err != nil {
