@@ -106,7 +106,10 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 	f.b.qps[q.qp.QPN()] = q
 	f.b.mu.Unlock()
 	q.cap = abi.CreateQPResp{QPN: q.qp.QPN(), MaxSendWR: cmd.MaxSendWR, MaxRecvWR: cmd.MaxRecvWR,
-		MaxSendSGE: cmd.MaxSendSGE, MaxRecvSGE: cmd.MaxRecvSGE, MaxInlineData: cmd.MaxInlineData}
+		MaxSendSGE: cmd.MaxSendSGE, MaxRecvSGE: cmd.MaxRecvSGE,
+		// siw returns what was asked for, though its elements have room for this much, and it says so in
+		// QUERY_QP. rsocket, which asks for none and needs 4, then gives up: rstream's second half on siw.
+		MaxInlineData: abi.SiwMaxInline}
 	q.cap.QPHandle = f.handles.add(q)
 	driver := abi.SiwCreateQPResp{QPID: q.qp.QPN(), NumSQE: q.sq.size, SQKey: uint64(q.sq.mem.key)}
 	if q.rq != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 
@@ -35,6 +36,9 @@ func settingsFrom(getenv func(string) string) (*settings, error) {
 		}
 	}
 	s.engine.TCP.CongestionControl = getenv("GOVS_BRIDGE_CONGESTION")
+	if getenv("GOVS_BRIDGE_LOG") != "" {
+		s.engine.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
 	return s, nil
 }
 
