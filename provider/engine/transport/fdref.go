@@ -2,11 +2,7 @@
 
 package transport
 
-import (
-	"sync/atomic"
-
-	"golang.org/x/sys/unix"
-)
+import "sync/atomic"
 
 // fdRef is a file descriptor that can be closed while others use it: the
 // number is given back to the system when the last user is through, so that no
@@ -55,6 +51,6 @@ func (r *fdRef) closed() bool { return r.state.Load()&fdClosed != 0 }
 // after it; the swap lets one of them through.
 func (r *fdRef) destroy() {
 	if r.state.CompareAndSwap(fdClosed, fdClosed|fdClosed>>1) {
-		_ = unix.Close(r.fd) // Linux gives the number back whatever close reports
+		_ = closeFD(r.fd) // Linux gives the number back whatever close reports
 	}
 }

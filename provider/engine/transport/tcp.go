@@ -44,7 +44,7 @@ func (t *TCP) bind(local netip.AddrPort) (*tcpBinding, error) {
 	}
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 		return nil, opError("bind", local, err)
 	}
 	return &tcpBinding{tcp: t, fd: fd, addr: addrPortOf(sa)}, nil
@@ -91,7 +91,7 @@ func (t *TCP) bindShared(local netip.AddrPort, share bool) (int, error) {
 		err = unix.Bind(fd, sa)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 		return -1, err
 	}
 	return fd, nil
@@ -111,8 +111,9 @@ func (t *TCP) socket(family int) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("socket", err)
 	}
+	opened(fd)
 	if err := t.opts.set(fd, family); err != nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 		return -1, err
 	}
 	return fd, nil
@@ -229,7 +230,7 @@ func (b *tcpBinding) take() (int, error) {
 // Close implements Binding.
 func (b *tcpBinding) Close() error {
 	if fd, err := b.take(); err == nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 	}
 	return nil
 }
@@ -248,7 +249,7 @@ func (b *tcpBinding) Listen(backlog int) (Listener, error) {
 		err = unix.Listen(fd, backlog)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 		return nil, opError("listen", b.addr, err)
 	}
 	return newTCPListener(b.tcp, fd, b.addr)
@@ -264,7 +265,7 @@ func (b *tcpBinding) Dial(ctx context.Context, dst netip.AddrPort) (Conn, error)
 		err = connect(ctx, fd, dst)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 		return nil, opError("connect", dst, err)
 	}
 	c, err := b.tcp.newConn(fd, true)

@@ -27,7 +27,7 @@ func (t *TCP) Check() error {
 	if err != nil {
 		return err
 	}
-	return unix.Close(fd)
+	return closeFD(fd)
 }
 
 // With implements Adjustable.

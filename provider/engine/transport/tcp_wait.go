@@ -78,6 +78,7 @@ func waitWritable(ctx context.Context, fd int) error {
 type tcpListener struct {
 	tcp  *TCP
 	addr netip.AddrPort
+	fd   int // of file
 	file *os.File
 	rc   syscall.RawConn
 
@@ -89,11 +90,13 @@ func newTCPListener(t *TCP, fd int, addr netip.AddrPort) (*tcpListener, error) {
 	l := &tcpListener{
 		tcp:  t,
 		addr: addr,
+		fd:   fd,
 		file: os.NewFile(uintptr(fd), "listener "+addr.String()),
 		turn: make(chan struct{}, 1),
 	}
 	var err error
 	if l.rc, err = l.file.SyscallConn(); err != nil {
+		closing(fd)
 		_ = l.file.Close()
 		return nil, opError("listen", addr, err)
 	}
@@ -108,6 +111,7 @@ func (l *tcpListener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
 	}
+	closing(l.fd)
 	return l.file.Close()
 }
 
@@ -152,6 +156,9 @@ func (l *tcpListener) accept() (int, error) {
 	})
 	if err != nil {
 		return -1, err
+	}
+	if acceptErr == nil {
+		opened(fd)
 	}
 	return fd, acceptErr
 }
