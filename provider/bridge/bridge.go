@@ -81,7 +81,6 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 	if b.opts.Device == "" {
 		b.opts.Device = "siw0"
 	}
-	b.cm.init()
 	return b
 }
 
@@ -93,7 +92,6 @@ func (b *Bridge) Close() {
 	if stop != nil {
 		stop()
 	}
-	b.cm.close()
 }
 
 // queuePairByNumber returns the QP with a number, nil if there is none: rdma_cm names QPs so.

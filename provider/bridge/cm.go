@@ -2,51 +2,58 @@ package bridge
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
-	"github.com/govs-rdma/govs/provider/bridge/abi"
 	"golang.org/x/sys/unix"
 )
 
-// cmState is what a bridge has of rdma_cm. The ids of all descriptors are in one table, as in the
-// kernel, and their events come on one channel of the device, from which they are given to the
-// descriptors: so that an id moves from one to another with what it has.
+// What follows in the files cm*.go is the kernel's ucma.c over package rdmacm. Its ids are in one table,
+// and their events come on one channel of the device, from which they are given to the descriptors: so
+// an id moves from one descriptor to another without the device, which MIGRATE_ID needs.
+//
+// Answers and errnos are those of Linux 6.1 with siw. What differs, and why:
+//
+//   - CONNECT returns before TCP's connection is made, as on iWARP hardware: that nobody listens is the
+//     event REJECTED with ECONNREFUSED, and with siw the errno of CONNECT. A program that serves both
+//     ends on one thread could not go on if CONNECT waited.
+//   - DESTROY_ID and DISCONNECT do not wait for the end of a start-up that is under way: siw holds
+//     them up for as long as the peer does not answer, 10 seconds at most.
+//   - A port is taken from TCP when an id is bound to it. siw takes it with LISTEN or CONNECT, and BIND
+//     knows the ports of other ids only; so what another program has open in TCP shows with BIND.
+//   - All of the system's addresses are the device's. ENODEV comes for none of them, and an id that is
+//     bound to 127.0.0.1 or ::1 has the device; the kernel takes these for any address.
+//   - MIGRATE_ID takes with a listener the ids of requests that the program has not got yet. With the
+//     kernel they stay on the former descriptor, where no command reaches them from the new one.
+//   - A QP that is connected already is EINVAL of CONNECT; siw finds out when the peer has replied
+//     and reports CONNECT_ERROR.
+//   - What ACCEPT refuses, the peer sees as a rejection. siw does so for a QP that does not exist and
+//     for missing parameters, and hangs up for all else.
+//   - AFONLY has no effect on an id that is bound; with siw it has until LISTEN.
+
+// cmState is what a bridge has of rdma_cm.
 type cmState struct {
+	// Which descriptors are open; held while the first is opened and the last closed.
+	open  sync.Mutex
+	files int
+	event *rdmacm.EventChannel // while there are files
+	stop  func()               // ends the taking of events
+
+	// mu is taken after that of an id. It is never held while the device is called.
 	mu    sync.Mutex
-	ids   map[uint32]*cmID
-	event *rdmacm.EventChannel // nil before the first descriptor
-	stop  func()
+	ids   cmTable
+	ports uint16 // the port that the last id with an address of AF_IB got
 }
 
-// cmID is an id of the program (a ucma_context of the kernel).
-type cmID struct {
-	handle uint32
-	id     *rdmacm.ID // nil for one of the port space IB, which is only asked whether it exists
-	probe  abi.SockaddrStorage
-
-	// Under cmState.mu:
-	uid      uint64 // what the program calls it; 0 until it accepts the request that the id came with
-	file     *cmFile
-	reported uint32     // events that the program has got
-	qp       *queuePair // that it connects
-	dialled  bool       // by CONNECT
-}
-
-// cmEvent is an event that the program has not got yet.
-type cmEvent struct {
-	owner   *cmID // whose event it is
-	request *cmID // with CONNECT_REQUEST the new id, otherwise nil
-	resp    abi.EventResp
-}
-
-// cmFile is an open /dev/infiniband/rdma_cm. In its channel is an octet for each event.
+// cmFile is an open /dev/infiniband/rdma_cm (a ucma_file of the kernel).
 type cmFile struct {
-	b      *Bridge
-	ch     *channel
+	b  *Bridge
+	ch *channel
+
 	events []*cmEvent // of cmState.mu
-	closed bool       // of cmState.mu
+	octets int        // in ch, of cmState.mu
 }
 
 // CMFile is a File that rdma_cm's commands are written to.
@@ -58,11 +65,10 @@ type CMFile interface {
 func (f *cmFile) connectionManager() {}
 
 // OpenCM opens the connection manager, as open(2) of /dev/infiniband/rdma_cm does. flags are those of
-// open: O_NONBLOCK and O_CLOEXEC count. The descriptor is the program's, and is adopted.
+// open: O_NONBLOCK and O_CLOEXEC count. The descriptor is the program's, and is adopted. It can be read
+// while there are events; GET_EVENT never waits and returns EAGAIN if there is none, so that who wants
+// to wait polls the descriptor.
 func (b *Bridge) OpenCM(flags int) (fd int, err error) {
-	if err := b.startCM(); err != nil {
-		return -1, err
-	}
 	sock := 0
 	if flags&unix.O_CLOEXEC != 0 {
 		sock |= unix.SOCK_CLOEXEC
@@ -70,22 +76,25 @@ func (b *Bridge) OpenCM(flags int) (fd int, err error) {
 	if flags&unix.O_NONBLOCK != 0 {
 		sock |= unix.SOCK_NONBLOCK
 	}
+	if err := b.holdCM(); err != nil {
+		return -1, errno(err)
+	}
 	ch, fd, err := newChannel(b.prog, sock)
 	if err != nil {
+		b.releaseCM()
 		return -1, err
 	}
 	b.prog.Adopt(fd, &cmFile{b: b, ch: ch})
 	return fd, nil
 }
 
-func (s *cmState) init() { s.ids = make(map[uint32]*cmID) }
-
-// startCM begins to take events, once.
-func (b *Bridge) startCM() error {
+// holdCM counts a descriptor. With the first one it begins to take events.
+func (b *Bridge) holdCM() error {
 	s := &b.cm
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.event != nil {
+	s.open.Lock()
+	defer s.open.Unlock()
+	if s.files > 0 {
+		s.files++
 		return nil
 	}
 	ch, err := rdmacm.CreateEventChannel(b.vctx)
@@ -94,7 +103,7 @@ func (b *Bridge) startCM() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	s.event = ch
+	s.files, s.event = 1, ch
 	s.stop = func() {
 		cancel()
 		<-ended
@@ -113,79 +122,54 @@ func (b *Bridge) startCM() error {
 	return nil
 }
 
-// close ends the taking of events. There are no descriptors any more.
-func (s *cmState) close() {
+// releaseCM takes back what holdCM counted. With the last one the taking of events ends.
+func (b *Bridge) releaseCM() {
+	s := &b.cm
+	s.open.Lock()
+	defer s.open.Unlock()
+	if s.files--; s.files == 0 {
+		s.stop()
+		s.event, s.stop = nil, nil
+	}
+}
+
+// Close implements File: the descriptor's ids are destroyed, and what they connect ends.
+func (f *cmFile) Close() {
+	s := &f.b.cm
 	s.mu.Lock()
-	stop := s.stop
+	ids := slices.DeleteFunc(s.ids.all(), func(x *cmID) bool { return x.file != f })
+	for _, x := range ids {
+		s.ids.reserve(x)
+	}
 	s.mu.Unlock()
-	if stop != nil {
-		stop()
+	for _, x := range ids {
+		s.destroy(x)
 	}
+	f.ch.close()
+	f.b.releaseCM()
 }
-
-// add gives an id a number, the lowest that is free. mu is held.
-func (s *cmState) add(x *cmID) {
-	for s.ids[x.handle] != nil {
-		x.handle++
-	}
-	s.ids[x.handle] = x
-}
-
-// take gives an event of the device to the descriptor that the id is of.
-func (s *cmState) take(e *rdmacm.Event) {
-	on := e.ID
-	if e.ListenID != nil {
-		on = e.ListenID
-	}
-	s.mu.Lock()
-	owner, ok := on.Cookie().(*cmID)
-	if !ok || s.ids[owner.handle] != owner || owner.file.closed {
-		s.mu.Unlock()
-		if e.ListenID != nil { // a request to a listener that has gone
-			_ = e.ID.Close()
-		}
-		return
-	}
-	v := &cmEvent{owner: owner}
-	switch {
-	case e.ListenID != nil:
-		v.request = &cmID{id: e.ID, file: owner.file}
-		s.add(v.request)
-		e.ID.SetCookie(v.request)
-	case owner.uid == 0: // the program does not know the id yet; its ACCEPT will fail
-		s.mu.Unlock()
-		return
-	}
-	v.fill(e)
-	owner.file.queue(v)
-	qp, dialled := owner.qp, owner.dialled
-	s.mu.Unlock()
-	if e.Type == rdmacm.Established && qp != nil {
-		qp.connected(dialled)
-	}
-}
-
-// fill makes the answer to GET_EVENT.
-func (v *cmEvent) fill(e *rdmacm.Event) {
-	v.resp = abi.EventResp{UID: v.owner.uid, ID: v.owner.handle, Event: uint32(e.Type), Status: uint32(int32(e.Status))}
-	if v.request != nil {
-		v.resp.ID = v.request.handle
-	}
-	p := &v.resp.Param
-	p.PrivateDataLen = uint8(copy(p.PrivateData[:255], e.PrivateData))
-	p.ResponderResources, p.InitiatorDepth = depth(e.ResponderResources), depth(e.InitiatorDepth)
-}
-
-func depth(n int) uint8 { return uint8(min(max(n, 0), 255)) }
 
 // queue adds an event. cmState.mu is held.
 func (f *cmFile) queue(v *cmEvent) {
 	f.events = append(f.events, v)
-	f.ch.send([]byte{1})
+	if f.ch.offer([]byte{1}) {
+		f.octets++
+	}
 }
 
-// dropEvents takes back the events that which returns true for, and returns them. cmState.mu is held.
-func (f *cmFile) dropEvents(which func(*cmEvent) bool) (dropped []*cmEvent) {
+// settle takes octets that stand for no event any more out of the channel. cmState.mu is held.
+func (f *cmFile) settle() {
+	for ; f.octets > len(f.events); f.octets-- {
+		f.ch.take()
+	}
+	// All of them may have been there for events that are gone, while there was no room for more.
+	if f.octets == 0 && len(f.events) > 0 && f.ch.offer([]byte{1}) {
+		f.octets++
+	}
+}
+
+// drop takes back the events that which returns true for, and returns them. cmState.mu is held.
+func (f *cmFile) drop(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	kept := f.events[:0]
 	for _, v := range f.events {
 		if which(v) {
@@ -196,60 +180,38 @@ func (f *cmFile) dropEvents(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	}
 	clear(f.events[len(kept):])
 	f.events = kept
-	f.ch.withdraw(len(dropped), func([]byte) bool { return true })
+	f.settle()
 	return dropped
 }
 
-// Close implements File: the descriptor's ids are destroyed.
-func (f *cmFile) Close() {
-	s := &f.b.cm
-	s.mu.Lock()
-	f.closed = true
-	var ids []*cmID
-	for _, x := range s.ids {
-		if x.file == f {
-			ids = append(ids, x)
-		}
+// offer sends an event if there is room. Unlike send it keeps nothing for later: who has events of
+// rdma_cm pending sees that as soon as one octet is there.
+func (c *channel) offer(event []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
 	}
-	s.mu.Unlock()
-	for _, x := range ids {
-		_, _ = f.destroy(x)
-	}
-	f.ch.close()
+	_, err := unix.Write(c.ours, event)
+	return err == nil
 }
 
-// destroy takes an id out, with the events that the program has not got, and ends what it has. It
-// returns how many events the program has got; ok is false if another call was first.
-func (f *cmFile) destroy(x *cmID) (reported uint32, ok bool) {
-	s := &f.b.cm
-	s.mu.Lock()
-	if s.ids[x.handle] != x {
-		s.mu.Unlock()
-		return 0, false
-	}
-	delete(s.ids, x.handle)
-	dropped := x.file.dropEvents(func(v *cmEvent) bool { return v.owner == x || v.request == x })
-	var requests []*cmID
-	for _, v := range dropped {
-		if r := v.request; r != nil && r != x { // requests that the program has never seen
-			delete(s.ids, r.handle)
-			requests = append(requests, r)
+// take takes one event out that was sent, if the program has not read it.
+func (c *channel) take() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var room [maxEvent]byte
+	for !c.closed {
+		if _, _, err := unix.Recvfrom(c.theirs, room[:], unix.MSG_DONTWAIT); err != unix.EINTR {
+			return
 		}
 	}
-	reported = x.reported
-	s.mu.Unlock()
-	for _, r := range append(requests, x) {
-		if r.id != nil {
-			_ = r.id.Close()
-		}
-	}
-	return reported, true
 }
 
 // find returns the id with a number, with the errors of the kernel's _ucma_find_context. cmState.mu
 // is held.
 func (f *cmFile) find(handle uint32) (*cmID, error) {
-	x := f.b.cm.ids[handle]
+	x := f.b.cm.ids.get(handle)
 	switch {
 	case x == nil:
 		return nil, syscall.ENOENT
@@ -259,20 +221,28 @@ func (f *cmFile) find(handle uint32) (*cmID, error) {
 	return x, nil
 }
 
-// lookup is find without the lock.
-func (f *cmFile) lookup(handle uint32) (*cmID, error) {
+// lock returns the id with a number with its lock held.
+func (f *cmFile) lock(handle uint32) (*cmID, error) {
 	f.b.cm.mu.Lock()
-	defer f.b.cm.mu.Unlock()
-	return f.find(handle)
+	x, err := f.find(handle)
+	f.b.cm.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	if x.gone {
+		x.mu.Unlock()
+		return nil, syscall.ENOENT
+	}
+	return x, nil
 }
 
-// bound is lookup for commands that need the device: EINVAL for an id that has none yet.
-func (f *cmFile) bound(handle uint32) (*cmID, error) {
-	x, err := f.lookup(handle)
-	if err == nil && !x.hasDevice() {
-		err = syscall.EINVAL
+// lockBound is lock for commands that need the device: EINVAL for an id that has none yet.
+func (f *cmFile) lockBound(handle uint32) (*cmID, error) {
+	x, err := f.lock(handle)
+	if err == nil && !x.device {
+		x.mu.Unlock()
+		return nil, syscall.EINVAL
 	}
 	return x, err
 }
-
-func (x *cmID) hasDevice() bool { return x.id != nil && x.id.DeviceName() != "" }

@@ -2,20 +2,23 @@ package bridge
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
-	"golang.org/x/sys/unix"
 )
 
-// unixFcntl reports whether there is a descriptor.
-func unixFcntl(fd int) (int, error) { return unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0) }
-
-// sizeofSockaddrIB is the size of struct sockaddr_ib.
-const sizeofSockaddrIB = 48
+// sizeofSockaddrIB is the size of struct sockaddr_ib, and where its parts are, in octets.
+const (
+	sizeofSockaddrIB = 48
+	ibPkey           = 2
+	ibGID            = 8
+	ibService        = 24
+	ibServiceMask    = 32
+)
 
 // sizeOfAddress returns the size of an address of a family, 0 if rdma_cm has no such addresses
 // (rdma_addr_size).
@@ -34,6 +37,54 @@ func sizeOfAddress(family int) int {
 // ip reports whether a family is one of IP.
 func ip(family int) bool { return family == abi.FamilyINET || family == abi.FamilyINET6 }
 
+// ipOf returns an address. Only link-local ones have a zone; the kernel does not look at that of others.
+func ipOf(a *abi.SockaddrStorage) netip.AddrPort {
+	ap, _ := a.AddrPort()
+	if addr := ap.Addr(); addr.Zone() != "" && !addr.IsLinkLocalUnicast() {
+		return netip.AddrPortFrom(addr.WithZone(""), ap.Port())
+	}
+	return ap
+}
+
+// setIP sets address and port of a, and keeps its family and what else it has.
+func setIP(a *abi.SockaddrStorage, ap netip.AddrPort) {
+	addr := ap.Addr()
+	switch {
+	case !addr.IsValid():
+		return
+	case a.Family() == abi.FamilyINET6:
+		b := addr.As16()
+		copy(a[8:24], b[:])
+		if addr.Zone() != "" {
+			binary.NativeEndian.PutUint32(a[24:], scopeOf(addr.Zone()))
+		}
+	case addr.Is4() && a.Family() == abi.FamilyINET:
+		b := addr.As4()
+		copy(a[4:8], b[:])
+	}
+	binary.BigEndian.PutUint16(a[2:], ap.Port())
+}
+
+// scopeOf returns the number of an interface.
+func scopeOf(zone string) uint32 {
+	if ifi, err := net.InterfaceByName(zone); err == nil {
+		return uint32(ifi.Index)
+	}
+	var a abi.SockaddrStorage // which knows numbers
+	a.Set(netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes().WithZone(zone), 0))
+	return binary.NativeEndian.Uint32(a[24:])
+}
+
+func setFamily(a *abi.SockaddrStorage, family int) {
+	binary.NativeEndian.PutUint16(a[:], uint16(family))
+}
+
+// widen returns a shorter address as one of the longest kind.
+func widen(a *abi.Sockaddr) (wide abi.SockaddrStorage) {
+	copy(wide[:], a[:])
+	return wide
+}
+
 func cmBindIP(r *cmRequest) error {
 	var cmd abi.BindIP
 	if err := r.parse(&cmd); err != nil {
@@ -42,9 +93,7 @@ func cmBindIP(r *cmRequest) error {
 	if !ip(cmd.Addr.Family()) {
 		return syscall.EINVAL
 	}
-	var addr abi.SockaddrStorage
-	copy(addr[:], cmd.Addr[:])
-	return r.bind(cmd.ID, &addr)
+	return r.bind(cmd.ID, widen(&cmd.Addr))
 }
 
 func cmBind(r *cmRequest) error {
@@ -52,44 +101,132 @@ func cmBind(r *cmRequest) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	if cmd.AddrSize == 0 || int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) {
+	if cmd.Reserved != 0 || cmd.AddrSize == 0 || int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) {
 		return syscall.EINVAL
 	}
-	return r.bind(cmd.ID, &cmd.Addr)
+	return r.bind(cmd.ID, cmd.Addr)
 }
 
-func (r *cmRequest) bind(handle uint32, addr *abi.SockaddrStorage) error {
-	x, err := r.file.lookup(handle)
+func (r *cmRequest) bind(handle uint32, addr abi.SockaddrStorage) error {
+	x, err := r.file.lock(handle)
 	if err != nil {
 		return err
 	}
-	if x.id == nil {
-		return x.bindProbe(addr)
-	}
-	ap, err := addr.AddrPort()
-	if err != nil {
-		return syscall.EAFNOSUPPORT
-	}
-	return x.id.BindAddr(ap)
+	defer x.mu.Unlock()
+	return r.file.b.cm.bind(x, addr)
 }
 
-// bindProbe binds an id that is not of TCP. An address that is of no interface is bound without a
-// device, also one of AF_IB.
-func (x *cmID) bindProbe(addr *abi.SockaddrStorage) error {
-	if addr.Family() == abi.FamilyIB {
-		var gid [16]byte
-		copy(gid[:], addr[8:24])
-		if gid != [16]byte{} {
-			return syscall.ENODEV
-		}
-		x.probe = *addr
-		return nil
+// bind binds x as rdma_bind_addr does. x.mu is held.
+func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
+	if x.state != cmIdle {
+		return syscall.EINVAL
 	}
-	if ap, err := addr.AddrPort(); err != nil || !ap.Addr().IsUnspecified() {
+	x.src = abi.SockaddrStorage{}
+	copy(x.src[:], addr[:sizeOfAddress(addr.Family())])
+	if addr.Family() == abi.FamilyIB {
+		if err := s.bindIB(x); err != nil {
+			return err
+		}
+	} else {
+		ap := ipOf(&x.src)
+		if err := x.mayBind(ap.Addr()); err != nil {
+			return err
+		}
+		if err := x.id.BindAddr(ap); err != nil {
+			return s.taken(x, err)
+		}
+		setIP(&x.src, netip.AddrPortFrom(ap.Addr(), x.id.LocalAddr().Port()))
+		x.device = !ap.Addr().IsUnspecified()
+	}
+	setFamily(&x.dst, x.src.Family())
+	x.state = cmBound
+	return nil
+}
+
+// mayBind checks what the device would not refuse, or with another errno.
+func (x *cmID) mayBind(addr netip.Addr) error {
+	switch {
+	case addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+		return syscall.EINVAL
+	case addr.Is4In6():
+		return syscall.EADDRNOTAVAIL // no interface has such an address
+	case x.ps == abi.PortSpaceIPoIB && !addr.IsUnspecified():
+		return syscall.EINVAL // not InfiniBand
+	}
+	return nil
+}
+
+// taken returns the errno for an address that can't be had. The kernel has another one if either of
+// the two ids is bound to any address, or to a loopback one (cma_check_port).
+func (s *cmState) taken(x *cmID, err error) error {
+	if errno(err) != syscall.EADDRINUSE {
+		return err
+	}
+	own := ipOf(&x.src)
+	if anyAddr(own.Addr()) {
+		return syscall.EADDRNOTAVAIL
+	}
+	s.mu.Lock()
+	ids := s.ids.all()
+	s.mu.Unlock()
+	for _, y := range ids {
+		if y == x {
+			continue
+		}
+		if other := y.id.LocalAddr(); other.Port() == own.Port() && anyAddr(other.Addr()) {
+			return syscall.EADDRNOTAVAIL
+		}
+	}
+	return syscall.EADDRINUSE
+}
+
+// anyAddr is the kernel's cma_any_addr.
+func anyAddr(addr netip.Addr) bool { return addr.IsUnspecified() || addr.IsLoopback() }
+
+// Service ids of InfiniBand that stand for ports (RDMA_IB_IP_PS_*).
+const (
+	ibPortSpaceMask = 0xffff_ffff_ffff_0000
+	ibPortSpaceIB   = abi.PortSpaceIB << 16
+	ibPortSpaceTCP  = abi.PortSpaceTCP << 16
+	ibPortSpaceUDP  = abi.PortSpaceUDP << 16
+)
+
+// bindIB binds x to an address of AF_IB, which src has: librdmacm asks so whether the kernel knows such
+// addresses. iWARP has no GIDs to bind to; without one the id is bound to no device (cma_select_ib_ps).
+// x.mu is held.
+func (s *cmState) bindIB(x *cmID) error {
+	if [16]byte(x.src[ibGID:]) != [16]byte{} {
 		return syscall.ENODEV
 	}
-	x.probe = *addr
+	service, mask := binary.BigEndian.Uint64(x.src[ibService:]), binary.BigEndian.Uint64(x.src[ibServiceMask:])
+	port := uint16(service & mask)
+	in := func(space uint64) bool { return service&mask&ibPortSpaceMask == space&mask }
+	isIB := x.ps == abi.PortSpaceIB
+	switch {
+	case isIB && in(ibPortSpaceIB):
+		service = ibPortSpaceIB
+	case (isIB || x.ps == abi.PortSpaceTCP) && in(ibPortSpaceTCP):
+		service = ibPortSpaceTCP
+	case (isIB || x.ps == abi.PortSpaceUDP) && in(ibPortSpaceUDP):
+		service = ibPortSpaceUDP
+	default:
+		return syscall.EPROTONOSUPPORT
+	}
+	if port == 0 {
+		port = s.nextPort()
+	}
+	binary.BigEndian.PutUint64(x.src[ibService:], service|uint64(port))
+	binary.BigEndian.PutUint64(x.src[ibServiceMask:], ^uint64(0))
 	return nil
+}
+
+// nextPort returns a port for an id with an address of AF_IB, which nobody can connect to.
+func (s *cmState) nextPort() uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	const first = 32768
+	s.ports = max(s.ports+1, first)
+	return s.ports
 }
 
 func cmResolveIP(r *cmRequest) error {
@@ -100,9 +237,7 @@ func cmResolveIP(r *cmRequest) error {
 	if f := cmd.SrcAddr.Family(); f != abi.FamilyUnspec && !ip(f) || !ip(cmd.DstAddr.Family()) {
 		return syscall.EINVAL
 	}
-	src, _ := cmd.SrcAddr.AddrPort()
-	dst, _ := cmd.DstAddr.AddrPort()
-	return r.resolve(cmd.ID, src, dst, cmd.TimeoutMS)
+	return r.resolve(cmd.ID, widen(&cmd.SrcAddr), widen(&cmd.DstAddr), cmd.TimeoutMS)
 }
 
 func cmResolveAddr(r *cmRequest) error {
@@ -110,207 +245,148 @@ func cmResolveAddr(r *cmRequest) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	if cmd.SrcSize != 0 && int(cmd.SrcSize) != sizeOfAddress(cmd.SrcAddr.Family()) ||
+	if cmd.Reserved != 0 || cmd.SrcSize != 0 && int(cmd.SrcSize) != sizeOfAddress(cmd.SrcAddr.Family()) ||
 		cmd.DstSize == 0 || int(cmd.DstSize) != sizeOfAddress(cmd.DstAddr.Family()) {
 		return syscall.EINVAL
 	}
-	var src netip.AddrPort
-	var err error
-	if cmd.SrcSize != 0 {
-		if src, err = cmd.SrcAddr.AddrPort(); err != nil {
-			return syscall.EAFNOSUPPORT
-		}
-	}
-	dst, err := cmd.DstAddr.AddrPort()
-	if err != nil {
-		return syscall.EAFNOSUPPORT
-	}
-	return r.resolve(cmd.ID, src, dst, cmd.TimeoutMS)
+	return r.resolve(cmd.ID, cmd.SrcAddr, cmd.DstAddr, cmd.TimeoutMS)
 }
 
-func (r *cmRequest) resolve(handle uint32, src, dst netip.AddrPort, ms uint32) error {
-	x, err := r.file.lookup(handle)
-	switch {
-	case err != nil:
+// resolve is rdma_resolve_addr. An id that is not bound is bound first, to any address if src is of no
+// family: so it has a port, as with the kernel, which programs see from here on.
+func (r *cmRequest) resolve(handle uint32, src, dst abi.SockaddrStorage, ms uint32) error {
+	x, err := r.file.lock(handle)
+	if err != nil {
 		return err
-	case x.id == nil:
+	}
+	defer x.mu.Unlock()
+	s := &r.file.b.cm
+	if x.state != cmBound {
+		switch {
+		case src.Family() == abi.FamilyUnspec:
+			src = anyOf(&dst)
+		case sizeOfAddress(src.Family()) == 0:
+			return syscall.EAFNOSUPPORT
+		}
+		if err := s.bind(x, src); err != nil {
+			return err
+		}
+	}
+	if x.src.Family() != dst.Family() {
 		return syscall.EINVAL
 	}
-	return x.id.ResolveAddr(src, dst, time.Duration(ms)*time.Millisecond)
+	x.dst = abi.SockaddrStorage{}
+	copy(x.dst[:], dst[:sizeOfAddress(dst.Family())])
+	switch {
+	case dst.Family() == abi.FamilyIB:
+		return syscall.ENODEV
+	case x.ps == abi.PortSpaceIPoIB:
+		s.post(x, abi.EventResp{Event: uint32(rdmacm.AddrError), Status: negative(syscall.EINVAL)})
+		return nil
+	}
+	if err := x.id.ResolveAddr(netip.AddrPort{}, destination(&x.dst), milliseconds(ms)); err != nil {
+		return err
+	}
+	x.state = cmAddrQuery
+	return nil
 }
+
+// anyOf returns any address of a destination's family.
+func anyOf(dst *abi.SockaddrStorage) (a abi.SockaddrStorage) {
+	setFamily(&a, dst.Family())
+	switch dst.Family() {
+	case abi.FamilyINET6:
+		copy(a[24:28], dst[24:28]) // the scope
+	case abi.FamilyIB:
+		copy(a[ibPkey:], dst[ibPkey:ibPkey+2])
+	}
+	return a
+}
+
+// destination returns where to connect to. Any address is this machine.
+func destination(a *abi.SockaddrStorage) netip.AddrPort {
+	ap := ipOf(a)
+	switch {
+	case !ap.Addr().IsUnspecified():
+		return ap
+	case ap.Addr().Is4():
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ap.Port())
+	}
+	return netip.AddrPortFrom(netip.IPv6Loopback(), ap.Port())
+}
+
+// negative returns an errno as the status of an event.
+func negative(e syscall.Errno) uint32 { return uint32(-int32(e)) }
+
+func milliseconds(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 func cmResolveRoute(r *cmRequest) error {
 	var cmd abi.ResolveRoute
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	x, err := r.file.bound(cmd.ID)
+	x, err := r.file.lockBound(cmd.ID)
 	if err != nil {
 		return err
 	}
-	return x.id.ResolveRoute(time.Duration(cmd.TimeoutMS) * time.Millisecond)
-}
-
-// addresses returns the addresses of an id, invalid where there is none.
-func (x *cmID) addresses() (src, dst netip.AddrPort) {
-	if x.id == nil {
-		src, _ = x.probe.AddrPort()
-		return src, dst
+	defer x.mu.Unlock()
+	if cmd.TimeoutMS == 0 || x.state != cmAddrResolved {
+		return syscall.EINVAL
 	}
-	return x.id.LocalAddr(), x.id.RemoteAddr()
-}
-
-// nodeGUID returns the GUID of the device, highest octet first.
-func (b *Bridge) nodeGUID() (guid [8]uint8) {
-	if a, err := b.vctx.Query(); err == nil {
-		binary.BigEndian.PutUint64(guid[:], a.NodeGUID)
-	}
-	return guid
-}
-
-// gid returns the device's GID.
-func (b *Bridge) gid() [16]uint8 {
-	gid, _ := b.vctx.QueryGID(1, 0)
-	return gid
-}
-
-func cmQueryRoute(r *cmRequest) error {
-	var cmd abi.Query
-	var resp abi.QueryRouteResp
-	if err := r.fits(abi.Size(resp) - 8); err != nil { // without ibdev_index
+	if err := x.id.ResolveRoute(milliseconds(cmd.TimeoutMS)); err != nil {
 		return err
 	}
+	x.state = cmRouteQuery
+	return nil
+}
+
+func cmListen(r *cmRequest) error {
+	var cmd abi.Listen
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	x, err := r.file.lookup(cmd.ID)
+	x, err := r.file.lock(cmd.ID)
 	if err != nil {
 		return err
 	}
-	src, dst := x.addresses()
-	resp.SrcAddr.Set(src)
-	resp.DstAddr.Set(dst)
-	if x.hasDevice() {
-		resp.NodeGUID, resp.PortNum = r.file.b.nodeGUID(), 1
-		resp.Route0.SGID = r.file.b.gid()
+	defer x.mu.Unlock()
+	backlog := int(int32(cmd.Backlog))
+	if backlog <= 0 || backlog > maxBacklog {
+		backlog = maxBacklog
 	}
-	return r.answer(cmd.Response, &resp)
+	return r.file.b.cm.listen(x, backlog)
 }
 
-func cmQuery(r *cmRequest) error {
-	var cmd abi.Query
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	x, err := r.file.lookup(cmd.ID)
-	if err != nil {
-		return err
-	}
-	if cmd.Option == abi.QueryPath {
-		if err := r.fits(abi.Size(abi.QueryPathResp{})); err != nil {
+// maxBacklog is the default of the kernel's net.rdma_ucm.max_backlog.
+const maxBacklog = 1024
+
+// listen is rdma_listen. x.mu is held.
+func (s *cmState) listen(x *cmID, backlog int) error {
+	s.mu.Lock()
+	x.backlog = backlog
+	s.mu.Unlock()
+	if x.state != cmBound {
+		var any4 abi.SockaddrStorage
+		setFamily(&any4, abi.FamilyINET)
+		if err := s.bind(x, any4); err != nil {
 			return err
 		}
-		return r.answer(cmd.Response, &abi.QueryPathResp{})
 	}
-	var resp abi.QueryAddrResp
-	if cmd.Option != abi.QueryAddr && cmd.Option != abi.QueryGID {
-		return syscall.ENOSYS
-	}
-	if err := r.fits(abi.Size(resp) - 8); err != nil { // without ibdev_index
-		return err
-	}
-	if x.hasDevice() {
-		resp.NodeGUID, resp.PortNum, resp.Pkey = r.file.b.nodeGUID(), 1, 0
-	}
-	if cmd.Option == abi.QueryAddr {
-		r.fillAddresses(x, &resp)
-	} else {
-		r.fillGIDs(x, &resp)
-	}
-	return r.answer(cmd.Response, &resp)
-}
-
-func (r *cmRequest) fillAddresses(x *cmID, resp *abi.QueryAddrResp) {
-	if x.probe.Family() == abi.FamilyIB {
-		resp.SrcAddr, resp.SrcSize = x.probe, sizeofSockaddrIB
-		return
-	}
-	src, dst := x.addresses()
-	resp.SrcSize, resp.DstSize = uint16(resp.SrcAddr.Set(src)), uint16(resp.DstAddr.Set(dst))
-}
-
-// fillGIDs fills in addresses of AF_IB: GIDs, and service ids that have the port (rdma_get_service_id).
-func (r *cmRequest) fillGIDs(x *cmID, resp *abi.QueryAddrResp) {
-	if x.probe.Family() == abi.FamilyIB {
-		r.fillAddresses(x, resp)
-		return
-	}
-	src, dst := x.addresses()
-	var gid [16]uint8
-	if x.hasDevice() {
-		gid = r.file.b.gid()
-	}
-	set := func(to *abi.SockaddrStorage, gid [16]uint8, port uint16) uint16 {
-		binary.NativeEndian.PutUint16(to[:], abi.FamilyIB)
-		binary.BigEndian.PutUint16(to[2:], 0xffff) // the partition key
-		copy(to[8:], gid[:])
-		binary.BigEndian.PutUint64(to[24:], uint64(abi.PortSpaceTCP)<<16|uint64(port))
-		return sizeofSockaddrIB
-	}
-	resp.SrcSize = set(&resp.SrcAddr, gid, src.Port())
-	resp.DstSize = set(&resp.DstAddr, [16]uint8{}, dst.Port())
-}
-
-func cmSetOption(r *cmRequest) error {
-	var cmd abi.SetOption
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	x, err := r.file.lookup(cmd.ID)
-	if err != nil {
-		return err
-	}
-	if cmd.OptLen > 4096 {
-		return syscall.EINVAL
-	}
-	value := make([]byte, cmd.OptLen)
-	if err := r.file.b.prog.ReadMemory(cmd.OptVal, value); err != nil && cmd.OptLen > 0 {
-		return err
-	}
-	switch {
-	case cmd.Level == abi.OptionIB && cmd.OptName == abi.OptionIBPath:
-		return syscall.EINVAL // iWARP has no paths
-	case cmd.Level != abi.OptionID:
-		return syscall.ENOSYS
-	}
-	return x.setOption(cmd.OptName, value)
-}
-
-func (x *cmID) setOption(name uint32, value []byte) error {
-	option, size := rdmacm.OptionTOS, 1
-	switch name {
-	case abi.OptionIDTOS:
-	case abi.OptionIDReuseaddr:
-		option, size = rdmacm.OptionReuseAddr, 4
-	case abi.OptionIDAfonly:
-		option, size = rdmacm.OptionAFOnly, 4
-	case abi.OptionIDAckTimeout:
-		option = rdmacm.OptionAckTimeout
-	default:
-		return syscall.ENOSYS
-	}
-	if len(value) != size {
-		return syscall.EINVAL
-	}
-	v := int(value[0])
-	if size == 4 {
-		v = 0
-		if binary.NativeEndian.Uint32(value) != 0 {
-			v = 1
-		}
-	}
-	if x.id == nil || option == rdmacm.OptionAckTimeout { // which the kernel keeps, and iWARP has no use for
+	if x.src.Family() == abi.FamilyIB { // there is no device that such an id could listen on
+		x.state = cmListening
 		return nil
 	}
-	return x.id.SetOption(option, v)
+	if err := x.id.Listen(backlog); err != nil {
+		err = s.taken(x, err)
+		// The id has lost its port, and with the kernel it has not.
+		if x.id.BindAddr(ipOf(&x.src)) != nil {
+			x.state, x.device = cmIdle, false
+		}
+		return err
+	}
+	x.state = cmListening
+	if x.device {
+		x.iw = iwListen
+	}
+	return nil
 }

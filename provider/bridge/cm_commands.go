@@ -5,12 +5,14 @@ import (
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider/bridge/abi"
+	"golang.org/x/sys/unix"
 )
 
 // cmRequest is a command of rdma_cm that is being executed.
 type cmRequest struct {
 	file *cmFile
-	in   []byte // after the header
+	in   []byte // all that was written after the header: the kernel looks at no more than it needs
+	size int    // octets of the command, as the header says
 	room int    // octets for the answer
 
 	parsed   []any // for Trace
@@ -37,7 +39,7 @@ func init() { // not an initializer: the functions refer to the table
 		abi.CMGetEvent:     cmGetEvent,
 		abi.CMSetOption:    cmSetOption,
 		abi.CMNotify:       cmNotify,
-		abi.CMJoinIPMcast:  cmJoinMcast,
+		abi.CMJoinIPMcast:  cmJoinIPMcast,
 		abi.CMLeaveMcast:   cmLeaveMcast,
 		abi.CMMigrateID:    cmMigrateID,
 		abi.CMQuery:        cmQuery,
@@ -47,22 +49,22 @@ func init() { // not an initializer: the functions refer to the table
 	}
 }
 
+// maxCMCommand is more than the longest command has, in octets.
+const maxCMCommand = 512
+
 // Write implements File, as ucma_write of the kernel does.
 func (f *cmFile) Write(b []byte) (int, error) {
 	var h abi.CMHeader
-	if len(b) > headerSize+1<<16 {
-		b = b[:headerSize+1<<16] // more than a header can say
-	}
-	own := slices.Clone(b) // what the program changes meanwhile is not seen
+	own := slices.Clone(b[:min(len(b), maxCMCommand)]) // what the program changes meanwhile is not seen
 	rest, err := abi.Decode(own, &h)
-	if err != nil || h.Cmd > abi.CMJoinMcast || int(h.In) > len(rest) {
+	if err != nil || h.Cmd > abi.CMJoinMcast || abi.Size(h)+int(h.In) > len(b) {
 		return 0, syscall.EINVAL
 	}
 	run := cmCommands[h.Cmd]
 	if run == nil {
 		return 0, syscall.ENOSYS
 	}
-	r := &cmRequest{file: f, in: rest[:h.In], room: int(h.Out)}
+	r := &cmRequest{file: f, in: rest, size: int(h.In), room: int(h.Out)}
 	err = errno(run(r))
 	// A program that finds no event asks again when there is one.
 	if f.b.opts.Trace != nil && (h.Cmd != abi.CMGetEvent || err != syscall.EAGAIN) {
@@ -74,8 +76,8 @@ func (f *cmFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// parse decodes the command. What follows it is not looked at; what it lacks the kernel would take from
-// memory after it, and here it is zero.
+// parse decodes the command. Whether the header counts all of it does not matter: the kernel copies what
+// it needs. What was not written the kernel would take from the memory that follows; here it is zero.
 func (r *cmRequest) parse(msg any) error {
 	if _, err := abi.DecodePadded(r.in, msg); err != nil {
 		return syscall.EINVAL
@@ -84,6 +86,16 @@ func (r *cmRequest) parse(msg any) error {
 		r.parsed = append(r.parsed, msg)
 	}
 	return nil
+}
+
+// parseGrown decodes a command that has grown: the kernel takes as much as the header counts, and at
+// least least octets.
+func (r *cmRequest) parseGrown(msg any, least int) error {
+	if r.size < least {
+		return syscall.EINVAL
+	}
+	r.in = r.in[:min(r.size, len(r.in))]
+	return r.parse(msg)
 }
 
 // fits returns ENOSPC if there is no room for so many octets of an answer.
@@ -97,8 +109,18 @@ func (r *cmRequest) fits(octets int) error {
 // answer writes msg to the program, as far as it has room.
 func (r *cmRequest) answer(addr uint64, msg any) error {
 	b := abi.Append(nil, msg)
-	if err := r.file.b.prog.WriteMemory(addr, b[:min(len(b), r.room)]); err != nil {
-		return err
+	return r.write(addr, b[:min(len(b), r.room)], msg)
+}
+
+// answerAll writes msg to the program whether it said that it has room or not, as the kernel does for
+// some commands.
+func (r *cmRequest) answerAll(addr uint64, msg any) error {
+	return r.write(addr, abi.Append(nil, msg), msg)
+}
+
+func (r *cmRequest) write(addr uint64, b []byte, msg any) error {
+	if err := r.file.b.prog.WriteMemory(addr, b); err != nil {
+		return syscall.EFAULT
 	}
 	if r.file.b.opts.Trace != nil {
 		r.answered = append(r.answered, msg)
@@ -106,6 +128,8 @@ func (r *cmRequest) answer(addr uint64, msg any) error {
 	return nil
 }
 
+// cmCreateID executes CREATE_ID. No iWARP device has datagrams, but ids of their port spaces can be
+// made, and even connected; what fails is the QP of such a type.
 func cmCreateID(r *cmRequest) error {
 	var cmd abi.CreateID
 	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
@@ -115,27 +139,44 @@ func cmCreateID(r *cmRequest) error {
 		return err
 	}
 	f, s := r.file, &r.file.b.cm
-	x := &cmID{uid: cmd.UID, file: f}
+	x := &cmID{ps: cmd.PS, uid: cmd.UID, file: f}
 	switch cmd.PS {
 	case abi.PortSpaceTCP:
-		id, err := s.event.CreateID(x)
-		if err != nil {
-			return err
-		}
-		x.id = id
-	case abi.PortSpaceIB: // librdmacm asks so whether the kernel takes addresses of AF_IB
-	case abi.PortSpaceUDP, abi.PortSpaceIPoIB: // no iWARP device has datagrams, but that shows later
+		x.qpType = typeRC
+	case abi.PortSpaceUDP, abi.PortSpaceIPoIB:
+		x.qpType = typeUD
+	case abi.PortSpaceIB:
+		x.qpType = cmd.QPType
 	default:
 		return syscall.EINVAL
 	}
+	var err error
+	if x.id, err = s.event.CreateID(x); err != nil {
+		return err
+	}
 	s.mu.Lock()
-	s.add(x)
+	s.ids.add(x)
 	s.mu.Unlock()
-	if err := r.answer(cmd.Response, &abi.CreateIDResp{ID: x.handle}); err != nil {
-		_, _ = f.destroy(x)
+	if err := r.answerAll(cmd.Response, &abi.CreateIDResp{ID: x.handle}); err != nil {
+		_, _ = f.remove(x.handle)
 		return err
 	}
 	return nil
+}
+
+// remove destroys the id with a number.
+func (f *cmFile) remove(handle uint32) (reported uint32, err error) {
+	s := &f.b.cm
+	s.mu.Lock()
+	x, err := f.find(handle)
+	if err == nil {
+		s.ids.reserve(x)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return s.destroy(x), nil
 }
 
 func cmDestroyID(r *cmRequest) error {
@@ -146,22 +187,21 @@ func cmDestroyID(r *cmRequest) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	x, err := r.file.lookup(cmd.ID)
+	reported, err := r.file.remove(cmd.ID)
 	if err != nil {
 		return err
 	}
-	reported, ok := r.file.destroy(x)
-	if !ok {
-		return syscall.ENOENT
-	}
-	return r.answer(cmd.Response, &abi.DestroyResp{EventsReported: reported})
+	return r.answerAll(cmd.Response, &abi.DestroyResp{EventsReported: reported})
 }
+
+// leastEvent is the size of the answer to GET_EVENT without what was added to it since, in octets.
+const leastEvent = 328
 
 // cmGetEvent executes GET_EVENT. EAGAIN: there is none; who waits for one waits until the descriptor can
 // be read.
 func cmGetEvent(r *cmRequest) error {
 	var cmd abi.Response
-	if err := r.fits(abi.Size(abi.EventResp{}) - abi.Size(abi.ECE{}) - 4); err != nil {
+	if err := r.fits(leastEvent - 4); err != nil { // programs of 32 bits leave out the padding, too
 		return err
 	}
 	if err := r.parse(&cmd); err != nil {
@@ -177,46 +217,53 @@ func cmGetEvent(r *cmRequest) error {
 	if err := r.answer(cmd.Response, &v.resp); err != nil {
 		return err // the event stays
 	}
+	f.events[0] = nil
 	f.events = f.events[1:]
-	f.ch.withdraw(1, func([]byte) bool { return true })
+	f.settle()
 	v.owner.reported++
+	if v.request != nil {
+		v.owner.backlog++
+	}
 	return nil
 }
 
 // cmMigrateID executes MIGRATE_ID: an id of another descriptor comes to this one, with its events.
 func cmMigrateID(r *cmRequest) error {
 	var cmd abi.MigrateID
-	if err := r.fits(abi.Size(abi.DestroyResp{})); err != nil {
-		return err
-	}
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	from, ok := r.file.b.prog.File(int(int32(cmd.FD))).(*cmFile)
-	if !ok {
-		if _, err := unixFcntl(int(int32(cmd.FD))); err != nil {
+	fd := int(int32(cmd.FD))
+	from, ok := r.file.b.prog.File(fd).(*cmFile)
+	if !ok || from.b != r.file.b {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
 			return syscall.ENOENT
 		}
 		return syscall.EINVAL
 	}
-	f, s := r.file, &r.file.b.cm
-	s.mu.Lock()
-	x, err := from.find(cmd.ID)
+	reported, err := from.migrate(cmd.ID, r.file)
 	if err != nil {
-		s.mu.Unlock()
 		return err
 	}
-	if from != f {
-		moved := from.dropEvents(func(v *cmEvent) bool { return v.owner == x })
-		x.file = f
-		for _, v := range moved {
-			if v.request != nil {
-				v.request.file = f
-			}
-			f.queue(v)
-		}
+	return r.answerAll(cmd.Response, &abi.DestroyResp{EventsReported: reported})
+}
+
+// migrate moves an id from f to another descriptor, and returns how many of its events the program has
+// got.
+func (f *cmFile) migrate(handle uint32, to *cmFile) (reported uint32, err error) {
+	s := &f.b.cm
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, err := f.find(handle)
+	if err != nil {
+		return 0, err
 	}
-	reported := x.reported
-	s.mu.Unlock()
-	return r.answer(cmd.Response, &abi.DestroyResp{EventsReported: reported})
+	x.file = to
+	for _, v := range f.drop(func(v *cmEvent) bool { return v.owner == x }) {
+		if v.request != nil && v.request.file == f {
+			v.request.file = to
+		}
+		to.queue(v)
+	}
+	return x.reported, nil
 }

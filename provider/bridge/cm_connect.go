@@ -8,33 +8,22 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-func cmListen(r *cmRequest) error {
-	var cmd abi.Listen
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	x, err := r.file.lookup(cmd.ID)
-	switch {
-	case err != nil:
-		return err
-	case x.id == nil:
-		return syscall.EINVAL
-	}
-	backlog := int(int32(cmd.Backlog))
-	if backlog <= 0 || backlog > maxBacklog {
-		backlog = maxBacklog
-	}
-	return x.id.Listen(backlog)
-}
+// leastConnect is the size of CONNECT and ACCEPT without what was added to them since, in octets.
+func leastConnect(msg any) int { return abi.Size(msg) - abi.Size(abi.ECE{}) }
 
-// maxBacklog is the default of the kernel's net.rdma_ucm.max_backlog.
-const maxBacklog = 1024
-
-// connParam returns the parameters of a connection, and the QP that it is for.
-func (b *Bridge) connParam(p *abi.ConnParam) (*rdmacm.ConnParam, *queuePair, error) {
+// connParam returns the parameters of a connection, and the QP that it is for. Depths beyond what the
+// device has are the error tooDeep, which is EINVAL if there is no such QP.
+func (b *Bridge) connParam(p *abi.ConnParam, tooDeep error) (*rdmacm.ConnParam, *queuePair, error) {
 	q := b.queuePairByNumber(p.QPNum & 0xffffff)
 	if q == nil {
 		return nil, nil, syscall.EINVAL
+	}
+	limits, err := b.vctx.Query()
+	if err != nil {
+		return nil, nil, err
+	}
+	if int(p.ResponderResources) > limits.MaxQPRdAtom || int(p.InitiatorDepth) > limits.MaxQPInitRdAtom {
+		return nil, nil, tooDeep
 	}
 	return &rdmacm.ConnParam{
 		QP:                 q.qp,
@@ -43,68 +32,70 @@ func (b *Bridge) connParam(p *abi.ConnParam) (*rdmacm.ConnParam, *queuePair, err
 	}, q, nil
 }
 
-// use says which QP an id connects, until undone. uid is what the program calls it from now on, nil if
-// that does not change: then the id is one that connects to a peer.
-func (s *cmState) use(x *cmID, q *queuePair, uid *uint64) (undo func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before, called := x.qp, x.uid
-	x.qp, x.dialled = q, uid == nil
-	if uid != nil {
-		x.uid = *uid
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		x.qp, x.uid = before, called
-	}
-}
-
 func cmConnect(r *cmRequest) error {
 	var cmd abi.Connect
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseGrown(&cmd, leastConnect(cmd)); err != nil {
 		return err
 	}
 	if cmd.ConnParam.Valid == 0 {
 		return syscall.EINVAL
 	}
-	x, err := r.file.bound(cmd.ID)
+	x, err := r.file.lockBound(cmd.ID)
 	if err != nil {
 		return err
 	}
-	param, q, err := r.file.b.connParam(&cmd.ConnParam)
+	defer x.mu.Unlock()
+	if x.state != cmRouteResolved {
+		return syscall.EINVAL
+	}
+	param, q, err := r.file.b.connParam(&cmd.ConnParam, syscall.ENOMEM)
 	if err != nil {
 		return err
 	}
-	undo := r.file.b.cm.use(x, q, nil)
-	if err = x.id.Connect(param); err != nil {
-		undo()
+	if err := x.id.Connect(param); err != nil {
+		return err
 	}
-	return err
+	x.state, x.iw, x.qp, x.dialled = cmConnecting, iwSent, q, true
+	return nil
 }
 
-// cmAccept executes ACCEPT. From then on the program knows the id by the uid that it gives.
+// cmAccept executes ACCEPT. From then on the program knows the id by the uid that it gives. What fails is
+// a rejection, if the request has not been answered before.
 func cmAccept(r *cmRequest) error {
 	var cmd abi.Accept
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseGrown(&cmd, leastConnect(cmd)); err != nil {
 		return err
 	}
-	x, err := r.file.bound(cmd.ID)
+	x, err := r.file.lockBound(cmd.ID)
 	if err != nil {
 		return err
 	}
+	defer x.mu.Unlock()
+	if x.state != cmConnecting || x.iw != iwReceived {
+		return syscall.EINVAL
+	}
+	if err := r.file.b.accept(x, &cmd); err != nil {
+		_ = x.id.Reject(nil)
+		x.iw = iwIdle
+		return err
+	}
+	return nil
+}
+
+// accept accepts the request that x came with. x.mu is held.
+func (b *Bridge) accept(x *cmID, cmd *abi.Accept) error {
 	if cmd.ConnParam.Valid == 0 {
-		return syscall.EINVAL // only InfiniBand accepts without
+		return syscall.EINVAL // only InfiniBand accepts without parameters
 	}
-	param, q, err := r.file.b.connParam(&cmd.ConnParam)
+	param, q, err := b.connParam(&cmd.ConnParam, syscall.EINVAL)
 	if err != nil {
 		return err
 	}
-	undo := r.file.b.cm.use(x, q, &cmd.UID)
-	if err = x.id.Accept(param); err != nil {
-		undo()
+	if err := x.id.Accept(param); err != nil {
+		return err
 	}
-	return err
+	x.iw, x.uid, x.qp = iwSent, cmd.UID, q
+	return nil
 }
 
 // Reasons of REJECT (enum ib_cm_rej_reason) that programs may give. On iWARP none of them reaches the
@@ -122,24 +113,44 @@ func cmReject(r *cmRequest) error {
 	if cmd.Reason != 0 && cmd.Reason != rejectConsumer && cmd.Reason != rejectVendor {
 		return syscall.EINVAL
 	}
-	x, err := r.file.bound(cmd.ID)
+	x, err := r.file.lockBound(cmd.ID)
 	if err != nil {
 		return err
 	}
+	defer x.mu.Unlock()
+	if x.iw != iwReceived {
+		return syscall.EINVAL
+	}
+	x.iw = iwIdle
 	return x.id.Reject(append([]byte(nil), cmd.PrivateData[:cmd.PrivateDataLen]...))
 }
 
+// cmDisconnect executes DISCONNECT. For a connection that has ended, or was not answered yet, there is
+// nothing to do, which is no error.
 func cmDisconnect(r *cmRequest) error {
 	var cmd abi.Disconnect
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	x, err := r.file.bound(cmd.ID)
+	x, err := r.file.lockBound(cmd.ID)
 	if err != nil {
 		return err
 	}
+	defer x.mu.Unlock()
+	switch x.iw {
+	case iwNone, iwListen:
+		return syscall.EINVAL
+	case iwEstablished:
+		x.iw = iwClosing
+	case iwSent:
+	default:
+		return nil
+	}
 	return x.id.Disconnect()
 }
+
+// Bits of the attribute mask beside those of MODIFY_QP.
+const maskAccess = 1 << 3 // IB_QP_ACCESS_FLAGS
 
 // cmInitQPAttr executes INIT_QP_ATTR: what the program is to change of its QP so that it comes to a
 // state. On iWARP the connection manager does nearly all of that itself (iw_cm_init_qp_attr).
@@ -155,24 +166,31 @@ func cmInitQPAttr(r *cmRequest) error {
 	if cmd.QPState > uint32(ibverbs.QPErr) {
 		return syscall.EINVAL
 	}
-	if _, err := r.file.bound(cmd.ID); err != nil {
+	x, err := r.file.lockBound(cmd.ID)
+	if err != nil {
 		return err
+	}
+	iw := x.iw
+	x.mu.Unlock()
+	resp.QPState, resp.PortNum = cmd.QPState, 1
+	resp.QPAttrMask = maskPort
+	switch iw {
+	case iwNone: // before CONNECT whatever is asked for
+		resp.QPAttrMask |= maskState | maskAccess
+		return r.answerAll(cmd.Response, &resp)
+	case iwListen, iwClosing:
+		return syscall.EINVAL
 	}
 	switch ibverbs.QPState(cmd.QPState) {
 	case ibverbs.QPInit, ibverbs.QPRTR:
-		resp.QPAttrMask = maskState | maskAccess
+		resp.QPAttrMask |= maskState | maskAccess
 		resp.QPAccessFlags = uint32(ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead)
 	case ibverbs.QPRTS:
 	default:
 		return syscall.EINVAL
 	}
-	resp.QPState = cmd.QPState
-	resp.PortNum = 1
-	resp.QPAttrMask |= maskPort
-	return r.answer(cmd.Response, &resp)
+	return r.answerAll(cmd.Response, &resp)
 }
-
-const maskAccess = 1 << 3 // IB_QP_ACCESS_FLAGS
 
 // cmNotify executes NOTIFY, with which a program says that a peer has sent something. Only
 // InfiniBand's connection manager needs that.
@@ -181,12 +199,67 @@ func cmNotify(r *cmRequest) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	_, err := r.file.bound(cmd.ID)
-	return err
+	x, err := r.file.lockBound(cmd.ID)
+	if err != nil {
+		return err
+	}
+	defer x.mu.Unlock()
+	if x.iw == iwNone {
+		return syscall.EINVAL
+	}
+	return nil
 }
 
-// cmJoinMcast executes JOIN_MCAST and JOIN_IP_MCAST: a reliable connection is of no group.
-func cmJoinMcast(*cmRequest) error { return syscall.EINVAL }
+func cmJoinIPMcast(r *cmRequest) error {
+	var cmd abi.JoinIPMcast
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	if !ip(cmd.Addr.Family()) {
+		return syscall.EINVAL
+	}
+	return r.join(&abi.JoinMcast{ID: cmd.ID, AddrSize: uint16(sizeOfAddress(cmd.Addr.Family())), Addr: widen(&cmd.Addr)})
+}
+
+func cmJoinMcast(r *cmRequest) error {
+	var cmd abi.JoinMcast
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	if sizeOfAddress(cmd.Addr.Family()) == 0 {
+		return syscall.EINVAL
+	}
+	return r.join(&cmd)
+}
+
+// join answers JOIN_MCAST and JOIN_IP_MCAST: iWARP has no groups. Who asks for one with an id that could
+// be of a group is told so by ENOSYS.
+func (r *cmRequest) join(cmd *abi.JoinMcast) error {
+	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
+		return err
+	}
+	if int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) || cmd.JoinFlags > abi.JoinSendOnlyFullMember {
+		return syscall.EINVAL
+	}
+	x, err := r.file.lockBound(cmd.ID)
+	if err != nil {
+		return err
+	}
+	defer x.mu.Unlock()
+	if x.qpType != typeUD || x.state != cmBound && x.state != cmAddrResolved {
+		return syscall.EINVAL
+	}
+	return syscall.ENOSYS
+}
 
 // cmLeaveMcast executes LEAVE_MCAST: there are no groups.
-func cmLeaveMcast(*cmRequest) error { return syscall.ENOENT }
+func cmLeaveMcast(r *cmRequest) error {
+	var cmd abi.DestroyID
+	if err := r.fits(abi.Size(abi.DestroyResp{})); err != nil {
+		return err
+	}
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	return syscall.ENOENT
+}

@@ -93,9 +93,9 @@ type BindIP struct {
 
 // Bind is rdma_ucm_bind.
 type Bind struct {
-	ID       uint32 `c:"id"`
-	AddrSize uint16 `c:"addr_size"`
-	_        uint16
+	ID       uint32          `c:"id"`
+	AddrSize uint16          `c:"addr_size"`
+	Reserved uint16          `c:"reserved"` // 0
 	Addr     SockaddrStorage `c:"addr"`
 }
 
@@ -109,11 +109,11 @@ type ResolveIP struct {
 
 // ResolveAddr is rdma_ucm_resolve_addr.
 type ResolveAddr struct {
-	ID        uint32 `c:"id"`
-	TimeoutMS uint32 `c:"timeout_ms"`
-	SrcSize   uint16 `c:"src_size"`
-	DstSize   uint16 `c:"dst_size"`
-	_         uint32
+	ID        uint32          `c:"id"`
+	TimeoutMS uint32          `c:"timeout_ms"`
+	SrcSize   uint16          `c:"src_size"`
+	DstSize   uint16          `c:"dst_size"`
+	Reserved  uint32          `c:"reserved"` // 0
 	SrcAddr   SockaddrStorage `c:"src_addr"`
 	DstAddr   SockaddrStorage `c:"dst_addr"`
 }
@@ -292,3 +292,39 @@ type MigrateID struct {
 	ID       uint32 `c:"id"`
 	FD       uint32 `c:"fd"` // of the channel that the id is on
 }
+
+// JoinIPMcast is rdma_ucm_join_ip_mcast. The answer is a CreateIDResp.
+type JoinIPMcast struct {
+	Response uint64   `c:"response"`
+	UID      uint64   `c:"uid"`
+	Addr     Sockaddr `c:"addr"`
+	ID       uint32   `c:"id"`
+}
+
+// Values of JoinMcast.JoinFlags.
+const (
+	JoinFullMember         = 0
+	JoinSendOnlyFullMember = 1
+)
+
+// JoinMcast is rdma_ucm_join_mcast. The answer is a CreateIDResp.
+type JoinMcast struct {
+	Response  uint64          `c:"response"`
+	UID       uint64          `c:"uid"`
+	ID        uint32          `c:"id"`
+	AddrSize  uint16          `c:"addr_size"`
+	JoinFlags uint16          `c:"join_flags"`
+	Addr      SockaddrStorage `c:"addr"`
+}
+
+// PathRecData is ib_path_rec_data: a path of InfiniBand, in the answer to QUERY and in the value of
+// OptionIBPath.
+type PathRecData struct {
+	Flags   uint32    `c:"flags"`
+	_       uint32    // reserved
+	PathRec [64]uint8 `c:"path_rec"`
+}
+
+// PathPrimary is what Flags of PathRecData have to be: IB_PATH_GMP, IB_PATH_PRIMARY and
+// IB_PATH_BIDIRECTIONAL.
+const PathPrimary = 1 | 1<<1 | 1<<3 | 1<<5
