@@ -31,6 +31,8 @@ import (
 //     and reports CONNECT_ERROR.
 //   - What ACCEPT refuses, the peer sees as a rejection. siw does so for a QP that does not exist and
 //     for missing parameters, and hangs up for all else.
+//   - ESTABLISHED of the side that has connected reports the depths of Reads in use; siw reports what the
+//     peer offers, also if that is more than was asked for.
 //   - AFONLY has no effect on an id that is bound; with siw it has until LISTEN.
 
 // cmState is what a bridge has of rdma_cm.

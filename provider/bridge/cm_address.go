@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -137,6 +138,9 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 		}
 		setIP(&x.src, netip.AddrPortFrom(ap.Addr(), x.id.LocalAddr().Port()))
 		x.device = !ap.Addr().IsUnspecified()
+		s.mu.Lock()
+		x.owns = true
+		s.mu.Unlock()
 	}
 	setFamily(&x.dst, x.src.Family())
 	x.state = cmBound
@@ -156,28 +160,38 @@ func (x *cmID) mayBind(addr netip.Addr) error {
 	return nil
 }
 
-// taken returns the errno for an address that can't be had. The kernel has another one if either of
-// the two ids is bound to any address, or to a loopback one (cma_check_port).
+// taken returns the errno for an address that can't be had, EADDRINUSE. The kernel has another one if
+// either of the two ids is bound to any address, or to a loopback one.
 func (s *cmState) taken(x *cmID, err error) error {
 	if errno(err) != syscall.EADDRINUSE {
 		return err
 	}
-	own := ipOf(&x.src)
-	if anyAddr(own.Addr()) {
+	if err := s.conflict(x); err != nil {
+		return err
+	}
+	if anyAddr(ipOf(&x.src).Addr()) { // somebody else's
 		return syscall.EADDRNOTAVAIL
 	}
+	return syscall.EADDRINUSE
+}
+
+// conflict looks for other ids of the program that have bound the address of x (cma_check_port).
+func (s *cmState) conflict(x *cmID) error {
+	own := ipOf(&x.src)
 	s.mu.Lock()
-	ids := s.ids.all()
+	ids := slices.DeleteFunc(s.ids.all(), func(y *cmID) bool { return y == x || !y.owns })
 	s.mu.Unlock()
 	for _, y := range ids {
-		if y == x {
-			continue
-		}
-		if other := y.id.LocalAddr(); other.Port() == own.Port() && anyAddr(other.Addr()) {
+		other := y.id.LocalAddr()
+		switch {
+		case other.Port() != own.Port(), other.Addr().Is4() != own.Addr().Is4():
+		case anyAddr(own.Addr()) || anyAddr(other.Addr()):
 			return syscall.EADDRNOTAVAIL
+		case own == other:
+			return syscall.EADDRINUSE
 		}
 	}
-	return syscall.EADDRINUSE
+	return nil
 }
 
 // anyAddr is the kernel's cma_any_addr.
@@ -375,6 +389,12 @@ func (s *cmState) listen(x *cmID, backlog int) error {
 	if x.src.Family() == abi.FamilyIB { // there is no device that such an id could listen on
 		x.state = cmListening
 		return nil
+	}
+	if x.reuse { // a listener shares its address with nobody
+		if err := s.conflict(x); err != nil {
+			return err
+		}
+		x.reuse = false
 	}
 	if err := x.id.Listen(backlog); err != nil {
 		err = s.taken(x, err)

@@ -49,6 +49,7 @@ type cmID struct {
 	iw       iwState
 	device   bool   // it is bound to the device
 	resolved bool   // by RESOLVE_ADDR
+	reuse    bool   // RDMA_OPTION_ID_REUSEADDR
 	uid      uint64 // what the program calls it; 0 until it accepts the request that the id came with
 	qp       *queuePair
 	dialled  bool // by CONNECT
@@ -60,6 +61,7 @@ type cmID struct {
 	file     *cmFile
 	backlog  int    // requests that may still wait for GET_EVENT
 	reported uint32 // events that the program has got
+	owns     bool   // it has bound a port
 }
 
 // cmEvent is an event that the program has not got yet (a ucma_event of the kernel).

@@ -67,6 +67,7 @@ func (x *cmID) setOption(name uint32, value []byte) error {
 		if x.state != cmIdle && (on == 0 || x.state == cmListening) {
 			return syscall.EINVAL
 		}
+		x.reuse = on == 1
 		_ = x.id.SetOption(rdmacm.OptionReuseAddr, on)
 	case abi.OptionIDAfonly:
 		if x.state != cmIdle && x.state != cmBound {
