@@ -27,6 +27,7 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/bridge"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 func main() {}
@@ -71,6 +72,7 @@ func (p *process) start() error {
 	if err != nil {
 		return err
 	}
+	transport.TrackDescriptors(p.Own)
 	vctx, err := ibverbs.Open(s.provider(), "")
 	if err != nil {
 		return err
