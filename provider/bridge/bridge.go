@@ -57,6 +57,9 @@ type Call struct {
 	Err      error  // an errno, or nil
 }
 
+// defaultDevice is the name of the device.
+const defaultDevice = "siw0"
+
 // A Bridge serves one program from one device.
 type Bridge struct {
 	vctx *ibverbs.Context
@@ -79,7 +82,7 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 	}
 	b := &Bridge{vctx: vctx, prog: prog, opts: *opts, qps: make(map[uint32]*queuePair)}
 	if b.opts.Device == "" {
-		b.opts.Device = "siw0"
+		b.opts.Device = defaultDevice
 	}
 	return b
 }

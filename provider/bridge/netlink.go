@@ -8,8 +8,8 @@ import (
 
 // Device numbers of the files that the program opens, as Linux gives them to the first device.
 const (
-	UverbsMajor, UverbsMinor = 231, 192
-	CMMajor, CMMinor         = 10, 58
+	uverbsMajor, uverbsMinor = 231, 192
+	cmMajor, cmMinor         = 10, 58
 
 	cmABI = 4 // RDMA_USER_CM_ABI_VERSION
 )
@@ -119,12 +119,12 @@ func (b *Bridge) chardev(m *abi.NLMessage) ([]abi.NLAttribute, syscall.Errno) {
 	case "uverbs":
 		return []abi.NLAttribute{
 			abi.NLU32(abi.NLUverbsDriverID, abi.NLDriverSiw),
-			abi.NLU64(abi.NLChardev, encodeDev(UverbsMajor, UverbsMinor)), abi.NLU64(abi.NLChardevABI, abi.SiwABI),
+			abi.NLU64(abi.NLChardev, encodeDev(uverbsMajor, uverbsMinor)), abi.NLU64(abi.NLChardevABI, abi.SiwABI),
 			abi.NLString(abi.NLChardevName, "uverbs0"),
 		}, 0
 	case "rdma_cm":
 		return []abi.NLAttribute{
-			abi.NLU64(abi.NLChardev, encodeDev(CMMajor, CMMinor)), abi.NLU64(abi.NLChardevABI, cmABI),
+			abi.NLU64(abi.NLChardev, encodeDev(cmMajor, cmMinor)), abi.NLU64(abi.NLChardevABI, cmABI),
 			abi.NLString(abi.NLChardevName, "rdma_cm"),
 		}, 0
 	}

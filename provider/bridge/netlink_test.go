@@ -78,7 +78,11 @@ func TestSysfs(t *testing.T) {
 	d := openDevice(t, b, prog)
 	defer d.close()
 	dir := t.TempDir()
-	if err := b.WriteSysfs(dir); err != nil {
+	files, err := Sysfs(b.vctx, "")
+	if err == nil {
+		err = files.Write(dir)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	read := func(name string) string {

@@ -1,35 +1,49 @@
 package bridge
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// WriteSysfs makes below dir the files of sysfs that programs read of the device: what the kernel has
-// in /sys/class of a siw device, as far as libibverbs, librdmacm, libfabric, UCX and perftest look.
-func (b *Bridge) WriteSysfs(dir string) error {
-	a, err := b.vctx.Query()
-	if err != nil {
-		return err
+// SysfsFiles are files that stand for those of sysfs and of /dev, by name below their folder, with what
+// is in them.
+type SysfsFiles map[string]string
+
+// Sysfs returns the files that programs read of the device, which they know as name, siw0 if that is
+// empty: what the kernel has in /sys/class of a siw device, as far as libibverbs, librdmacm, libfabric,
+// UCX and perftest look.
+func Sysfs(vctx *ibverbs.Context, name string) (SysfsFiles, error) {
+	if name == "" {
+		name = defaultDevice
 	}
-	port, err := b.vctx.QueryPort(1)
+	a, err := vctx.Query()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	gid, err := b.vctx.QueryGID(1, 0)
+	port, err := vctx.QueryPort(1)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	dev, verbs := "class/infiniband/"+b.opts.Device, "class/infiniband_verbs/uverbs0"
-	files := map[string]string{
+	gid, err := vctx.QueryGID(1, 0)
+	if err != nil {
+		return nil, err
+	}
+	dev, verbs := "class/infiniband/"+name, "class/infiniband_verbs/uverbs0"
+	return SysfsFiles{
 		dev + "/node_guid":                           guid(a.NodeGUID),
 		dev + "/sys_image_guid":                      guid(a.SysImageGUID),
 		dev + "/node_type":                           "4: RNIC",
 		dev + "/node_desc":                           "",
 		dev + "/fw_ver":                              a.FWVer,
-		dev + "/device/infiniband_verbs/uverbs0/dev": fmt.Sprintf("%d:%d", UverbsMajor, UverbsMinor),
+		dev + "/device/infiniband_verbs/uverbs0/dev": fmt.Sprintf("%d:%d", uverbsMajor, uverbsMinor),
 		dev + "/ports/1/state":                       fmt.Sprintf("%d: %s", port.State, portStates[uint8(port.State)]),
 		dev + "/ports/1/phys_state":                  fmt.Sprintf("%d: %s", port.PhysState, physStates[port.PhysState]),
 		dev + "/ports/1/cap_mask":                    fmt.Sprintf("0x%08x", port.PortCapFlags),
@@ -41,22 +55,58 @@ func (b *Bridge) WriteSysfs(dir string) error {
 		dev + "/ports/1/link_layer":                  "Ethernet",
 		dev + "/ports/1/gids/0":                      formatGID(gid),
 		verbs + "/abi_version":                       "1",
-		verbs + "/dev":                               fmt.Sprintf("%d:%d", UverbsMajor, UverbsMinor),
-		verbs + "/ibdev":                             b.opts.Device,
+		verbs + "/dev":                               fmt.Sprintf("%d:%d", uverbsMajor, uverbsMinor),
+		verbs + "/ibdev":                             name,
 		"class/infiniband_verbs/abi_version":         "6",
 		"class/misc/rdma_cm/abi_version":             fmt.Sprint(cmABI),
-		"class/misc/rdma_cm/dev":                     fmt.Sprintf("%d:%d", CMMajor, CMMinor),
+		"class/misc/rdma_cm/dev":                     fmt.Sprintf("%d:%d", cmMajor, cmMinor),
+		"dev/infiniband/uverbs0":                     "",
+		"dev/infiniband/rdma_cm":                     "",
+	}, nil
+}
+
+// Digest returns a name for what is in the files.
+func (f SysfsFiles) Digest() string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		fmt.Fprintf(h, "%s\x00%s\x00", name, f[name])
 	}
-	for name, content := range files {
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// Write writes the files below dir, unless they are there. Others may do so at the same time, and read what
+// is there: each file appears as a whole.
+func (f SysfsFiles) Write(dir string) error {
+	for name, content := range f {
 		path := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
+		want := content + "\n"
+		if there, err := os.ReadFile(path); err == nil && string(there) == want {
+			continue
 		}
-		if err := os.WriteFile(path, []byte(content+"\n"), 0o444); err != nil {
+		if err := writeWhole(path, want); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func writeWhole(path, content string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	part, err := os.CreateTemp(filepath.Dir(filepath.Dir(path)), ".part-*")
+	if err != nil {
+		return err
+	}
+	_, err = part.WriteString(content)
+	err = errors.Join(err, part.Chmod(0o444), part.Close())
+	if err == nil {
+		err = os.Rename(part.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(part.Name())
+	}
+	return err
 }
 
 func guid(v uint64) string {

@@ -96,7 +96,7 @@ type NLAttribute struct {
 	Value []byte
 }
 
-// NLU8, NLU32, NLU64 and NLString make attributes.
+// NLU8 makes an attribute of 8 bits.
 func NLU8(t uint16, v uint8) NLAttribute { return NLAttribute{t, []byte{v}} }
 
 // NLU32 is NLU8 for 32 bits, in the byte order of the machine.
