@@ -5,7 +5,9 @@ GO ?= go
 OUT := out
 COMMAND := $(OUT)/bin/govs-verbs-test
 
-.PHONY: help run test check build unit lint bench bench-vm bench-victim clean
+PREFIX ?= /usr/local
+
+.PHONY: help run test check build install unit lint bench bench-vm bench-victim clean
 
 help: ## Say what there is to make.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +23,10 @@ check: ## Run the quick tests, without a guest, between edits (3 minutes).
 
 build: ## Build the command, as out/bin/govs-verbs-test.
 	@GO='$(GO)' ci/build $(COMMAND)
+
+install: build ## Install the command and the libraries of exec below PREFIX (default /usr/local).
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(COMMAND)
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/govs $(OUT)/lib/govs/*.so
 
 unit: ## Run the tests that need neither root nor a guest.
 	NO_GUEST=1 $(GO) test -race $$(ci/build --tags) ./...

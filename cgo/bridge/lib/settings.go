@@ -35,6 +35,15 @@ func settingsFrom(getenv func(string) string) (*settings, error) {
 			return nil, fmt.Errorf("%s is %q, not 0 or 1", name, value)
 		}
 	}
+	switch crc := getenv("GOVS_BRIDGE_CRC"); crc {
+	case "", "preferred":
+	case "off":
+		s.engine.CRC = engine.CRCOff
+	case "required":
+		s.engine.CRC = engine.CRCRequired
+	default:
+		return nil, fmt.Errorf("GOVS_BRIDGE_CRC is %q, not preferred, off or required", crc)
+	}
 	s.engine.TCP.CongestionControl = getenv("GOVS_BRIDGE_CONGESTION")
 	if getenv("GOVS_BRIDGE_LOG") != "" {
 		s.engine.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
