@@ -58,6 +58,13 @@ func addrOf(port uint16) string {
 func startServer(t *testing.T, port uint16, args ...string) *program {
 	t.Helper()
 	p := startProgram(t, args...)
+	awaitListener(t, p, port)
+	return p
+}
+
+// awaitListener waits until a program listens on a port.
+func awaitListener(t *testing.T, p *program, port uint16) {
+	t.Helper()
 	deadline := time.Now().Add(patience)
 	for !listens(t, port) {
 		select {
@@ -69,7 +76,6 @@ func startServer(t *testing.T, port uint16, args ...string) *program {
 			t.Fatalf("%s does not listen on port %d", p, port)
 		}
 	}
-	return p
 }
 
 // listens reports whether a socket, siw's own included, listens on a port of IPv4. It

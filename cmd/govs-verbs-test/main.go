@@ -57,6 +57,7 @@ type cli struct {
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with rping: this command's or the C program."`
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`
+	Exec    execCmd    `cmd:"" help:"Run a C program of libibverbs and librdmacm over the Go engine."`
 }
 
 const description = `Test iWARP stacks: the Go engine and the Linux kernel (siw), against each other and against the RFCs.

@@ -20,7 +20,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) == "1" {
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		removeExecLibraries()
+		os.Exit(status)
+	}))
 }
 
 // transcript collects what a command prints while it runs.

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/bridge"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+type execCmd struct {
+	P2P        bool     `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no octets, which does the same with any peer. Not toward siw of Linux 6.1, which it can stop."`
+	CRC        string   `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
+	Extensions bool     `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
+	Trace      bool     `help:"Print each command and its answer, as strace would, on the standard error."`
+	Output     string   `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
+	Log        bool     `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
+	Library    string   `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
+	Congestion string   `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
+	Command    []string `arg:"" passthrough:"" help:"The program and its arguments."`
+}
+
+// Help implements kong's HelpProvider.
+func (*execCmd) Help() string {
+	return `Runs a C program that uses libibverbs and librdmacm over the Go engine, without a kernel module and without root. The program finds one RDMA device, siw0; ` +
+		`it reaches other bridged programs, govs' own commands, and siw on other machines.
+
+    govs-verbs-test exec -- rping -s -a 127.0.0.1
+
+The program takes this command's place, so that signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
+		`Children that it starts have the device, too. The exit status is 2 if the program can't be run so.`
+}
+
+// Names of the libraries.
+const (
+	preloadLibrary = "libgovs-preload.so"
+	bridgeLibrary  = "libgovs-bridge.so"
+)
+
+// Run replaces this process with the program's.
+func (c *execCmd) Run() error {
+	command := c.Command
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
+	}
+	if len(command) == 0 {
+		return &usageError{fmt.Errorf("exec: no program is given; usage: %s exec [flags] -- PROGRAM [ARGUMENTS]", name)}
+	}
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		return unable(fmt.Errorf("exec: %w", err))
+	}
+	if err := canPreload(path); err != nil {
+		return unable(fmt.Errorf("exec: %s: %w", path, err))
+	}
+	libraries, err := c.libraries()
+	if err != nil {
+		return unable(fmt.Errorf("exec: %w", err))
+	}
+	sysfs, err := sysfsFolder()
+	if err != nil {
+		return unable(fmt.Errorf("exec: the files that stand for sysfs: %w", err))
+	}
+	env, err := c.environment(os.Environ(), libraries, sysfs)
+	if err != nil {
+		return unable(fmt.Errorf("exec: %w", err))
+	}
+	return unable(fmt.Errorf("exec: %s: %w", path, syscall.Exec(path, command, env)))
+}
+
+// libraries returns the folder in which the two libraries are.
+func (c *execCmd) libraries() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if resolved, err := filepath.EvalSymlinks(self); err == nil {
+		self = resolved
+	}
+	beside := filepath.Dir(self)
+	places := []string{filepath.Join(filepath.Dir(beside), "lib", "govs"), beside}
+	if c.Library != "" {
+		places = []string{c.Library}
+	}
+	for _, dir := range places {
+		if complete(dir) {
+			return filepath.Abs(dir)
+		}
+	}
+	return "", fmt.Errorf("%s and %s are not in %s; from a clone, make build puts them into out/lib/govs, "+
+		"and make install PREFIX=/usr/local installs them with the command", preloadLibrary, bridgeLibrary, strings.Join(places, " or "))
+}
+
+// complete reports whether a folder has both libraries.
+func complete(dir string) bool {
+	for _, library := range []string{preloadLibrary, bridgeLibrary} {
+		if info, err := os.Stat(filepath.Join(dir, library)); err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
+
+// sysfsFolder returns the folder with the files that stand for sysfs. It is the same for all programs, so
+// that none of them has to remove it.
+func sysfsFolder() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = filepath.Join(os.TempDir(), fmt.Sprintf("govs-%d", os.Getuid()))
+	}
+	vctx, err := ibverbs.Open(engine.New(nil), "")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = vctx.Close() }()
+	files, err := bridge.Sysfs(vctx, "")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "govs", "exec", files.Digest())
+	return dir, files.Write(dir)
+}
+
+// environment is what the program gets: that of this process, and what the libraries read.
+func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, error) {
+	set := map[string]string{
+		"GOVS_BRIDGE_LIBRARY": filepath.Join(libraries, bridgeLibrary),
+		"GOVS_BRIDGE_SYSFS":   sysfs,
+		"SYSFS_PATH":          sysfs,
+		"LD_PRELOAD":          filepath.Join(libraries, preloadLibrary),
+		"GOVS_BRIDGE_CRC":     c.CRC,
+	}
+	if strings.ContainsAny(set["LD_PRELOAD"], ": ") {
+		return nil, fmt.Errorf("the libraries are in %s: LD_PRELOAD takes no name with a space or a colon in it", libraries)
+	}
+	for name, on := range map[string]bool{"P2P": c.P2P, "EXTENSIONS": c.Extensions, "LOG": c.Log} {
+		if on {
+			set["GOVS_BRIDGE_"+name] = "1"
+		}
+	}
+	if c.Congestion != "" {
+		set["GOVS_BRIDGE_CONGESTION"] = c.Congestion
+	}
+	switch {
+	case c.Output != "":
+		file, err := filepath.Abs(c.Output)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			return nil, err
+		}
+		set["GOVS_BRIDGE_TRACE"] = file
+	case c.Trace:
+		set["GOVS_BRIDGE_TRACE"] = "-"
+	}
+	var out []string
+	for _, entry := range env {
+		name, value, _ := strings.Cut(entry, "=")
+		switch {
+		case name == "LD_PRELOAD" && value != "":
+			set[name] += ":" + value // what was there stays
+		case set[name] == "" && !strings.HasPrefix(name, "GOVS_BRIDGE_"):
+			out = append(out, entry)
+		}
+	}
+	for name, value := range set {
+		out = append(out, name+"="+value)
+	}
+	return out, nil
+}

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// execLibraries builds the libraries of exec, once, and returns the folder that they are in.
+var execLibraries = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "govs-exec-*")
+	if err != nil {
+		return "", err
+	}
+	removeExecLibraries = func() { _ = os.RemoveAll(dir) }
+	for _, command := range [][]string{
+		{"go", "build", "-buildmode=c-shared", "-o", filepath.Join(dir, bridgeLibrary), "../../cgo/bridge/lib"},
+		{"cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden",
+			"-o", filepath.Join(dir, preloadLibrary), "../../cgo/bridge/preload.c"},
+	} {
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			return dir, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
+		}
+	}
+	return dir, nil
+})
+
+// removeExecLibraries removes them after the tests.
+var removeExecLibraries = func() {}
+
+// bridged is what runs programs with exec.
+type bridged struct {
+	t         *testing.T
+	libraries string
+	cache     string
+}
+
+// newBridged prepares exec: its libraries are built, and the C programs are there, which REQUIRE_SIW=1 wants.
+func newBridged(t *testing.T) *bridged {
+	t.Helper()
+	for _, program := range []string{"cc", "nm", "rping", "ib_send_bw", "ibv_devinfo", "busybox"} {
+		if _, err := exec.LookPath(program); err != nil {
+			if os.Getenv("REQUIRE_SIW") == "1" {
+				t.Fatalf("%v: ci/deps installs what is missing", err)
+			}
+			t.Skipf("%v: ci/deps installs what is missing", err)
+		}
+	}
+	dir, err := execLibraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bridged{t, dir, t.TempDir()}
+}
+
+// command is exec with flags and a program.
+func (b *bridged) command(flags []string, args ...string) *exec.Cmd {
+	b.t.Helper()
+	self := testkit.Must(os.Executable())(b.t)
+	all := append([]string{"exec", "--library", b.libraries, "--congestion", "reno"}, flags...)
+	cmd := exec.Command(self, append(append(all, "--"), args...)...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "XDG_CACHE_HOME="+b.cache)
+	return cmd
+}
+
+func (b *bridged) start(args ...string) *program {
+	b.t.Helper()
+	return startCmd(b.t, b.command(nil, args...))
+}
+
+// server starts a program that listens on a port, and waits until it does.
+func (b *bridged) server(port uint16, args ...string) *program {
+	b.t.Helper()
+	p := b.start(args...)
+	awaitListener(b.t, p, port)
+	return p
+}
+
+// A pair of programs that are run with exec: PORT stands for the port.
+type bridgedPair struct {
+	name           string
+	server, client string
+	serverSays     []string
+	clientSays     []string
+}
+
+var bridgedPairs = []bridgedPair{
+	{name: "rping", server: "rping -s -v -V -C 20 -a 127.0.0.1 -p PORT", client: "rping -c -v -V -C 20 -a 127.0.0.1 -p PORT",
+		serverSays: parts("server ping data: rdma-ping-19"), clientSays: parts("ping data: rdma-ping-19")},
+	{name: "rdma_server", server: "rdma_server -p PORT", client: "rdma_client -s 127.0.0.1 -p PORT",
+		serverSays: parts("rdma_server: end 0"), clientSays: parts("rdma_client: end 0")},
+	// The accepting side sends first.
+	{name: "ucmatose", server: "ucmatose -b 127.0.0.1 -p PORT -c 4 -C 16", client: "ucmatose -s 127.0.0.1 -p PORT -c 4 -C 16",
+		serverSays: parts("return status 0"), clientSays: parts("test complete", "return status 0")},
+	{name: "ib_send_bw", server: "ib_send_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_send_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts("65536      200")},
+	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the server's credits, which
+	// come by RDMA Write, and then waits for ever.
+	{name: "ib_send_lat with events", server: "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT",
+		client: "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts(" 2       200")},
+	{name: "ib_read_bw with events", server: "ib_read_bw -R -F -e -d siw0 -n 200 -p PORT",
+		client: "ib_read_bw -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts("65536      200")},
+	{name: "ib_send_bw with an SRQ", server: "ib_send_bw -R -F --use-srq -d siw0 -n 200 -p PORT",
+		client: "ib_send_bw -R -F --use-srq -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts("65536      200")},
+	{name: "ib_write_bw", server: "ib_write_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_write_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts("65536      200")},
+	{name: "ib_read_bw", server: "ib_read_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_read_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts("65536      200")},
+	{name: "ib_send_lat", server: "ib_send_lat -R -F -d siw0 -n 200 -p PORT", client: "ib_send_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts(" 2       200")},
+	// Neither program calls anything while it waits for the other's Write.
+	{name: "ib_write_lat", server: "ib_write_lat -R -F -d siw0 -n 200 -p PORT",
+		client: "ib_write_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts(" 2       200")},
+	{name: "ib_read_lat", server: "ib_read_lat -R -F -d siw0 -n 200 -p PORT", client: "ib_read_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts(" 2       200")},
+	{name: "rstream", server: "rstream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T v",
+		client: "rstream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T v", clientSays: parts("custom    4k")},
+	{name: "rstream without blocking", server: "rstream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T n",
+		client: "rstream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T n", clientSays: parts("custom    4k")},
+	{name: "riostream", server: "riostream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20",
+		client: "riostream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20", clientSays: parts("custom    4k")},
+}
+
+// TestExecPrograms runs Debian's programs over the engine, both ends.
+func TestExecPrograms(t *testing.T) {
+	b := newBridged(t)
+	for _, p := range bridgedPairs {
+		t.Run(p.name, func(t *testing.T) {
+			b := &bridged{t, b.libraries, b.cache}
+			port := freePort()
+			words := func(s string) []string { return strings.Fields(strings.ReplaceAll(s, "PORT", fmt.Sprint(port))) }
+			server := b.server(port, words(p.server)...)
+			client := b.start(words(p.client)...)
+			client.want(t, 0, p.clientSays...)
+			server.want(t, 0, p.serverSays...)
+		})
+	}
+}
+
+// TestExecDevice: ibv_devinfo finds the device and prints what it is.
+func TestExecDevice(t *testing.T) {
+	b := newBridged(t)
+	b.start("ibv_devinfo", "-v").want(t, 0, "hca_id:	siw0", "iWARP (1)", "PORT_ACTIVE (4)", "max_sge:			6")
+}
+
+// TestExecPing: a bridged rping and this project's own ping speak with each other.
+func TestExecPing(t *testing.T) {
+	b := newBridged(t)
+	port := freePort()
+	server := b.server(port, "rping", "-s", "-v", "-a", "127.0.0.1", "-p", fmt.Sprint(port))
+	start(t, "ping", fmt.Sprintf("127.0.0.1:%d", port), "--provider", "engine", "--count", "5").want(t, exitPassed, parts("5 pings"), nil)
+	server.want(t, 0, "server ping data: rdma-ping-4")
+}
+
+// TestExecTrace prints each command with its answer.
+func TestExecTrace(t *testing.T) {
+	b := newBridged(t)
+	file := filepath.Join(t.TempDir(), "trace")
+	startCmd(t, b.command([]string{"--output", file}, "ibv_devinfo")).want(t, 0, "siw0")
+	trace := string(testkit.Must(os.ReadFile(file))(t))
+	wantText(t, "the trace", trace, parts("get_context(", "num_comp_vectors=1", "query_port({response=", "port_num=1}) = 0 {"))
+}
+
+// TestExecStatus: the program's exit status and the signal that ends it are what the caller sees, and a
+// program that opens no device loads nothing.
+func TestExecStatus(t *testing.T) {
+	b := newBridged(t)
+	b.start("sh", "-c", "exit 7").want(t, 7)
+	p := b.start("sh", "-c", "kill -TERM $$")
+	if got := p.wait(t); got != -1 || !strings.Contains(p.cmd.ProcessState.String(), "terminated") {
+		t.Errorf("a program that SIGTERM ended: %s", p.cmd.ProcessState)
+	}
+	out := string(testkit.Must(b.command(nil, "cat", "/proc/self/maps").Output())(t))
+	if !strings.Contains(out, preloadLibrary) || strings.Contains(out, bridgeLibrary) {
+		t.Errorf("a program that opens no device has mapped:\n%s", clip(out))
+	}
+}
+
+// TestExecLeavesNothing: many programs have one folder together.
+func TestExecLeavesNothing(t *testing.T) {
+	b := newBridged(t)
+	for range 20 {
+		b.start("ibv_devices").want(t, 0, "siw0")
+	}
+	left := testkit.Must(filepath.Glob(filepath.Join(b.cache, "govs", "exec", "*")))(t)
+	if len(left) != 1 {
+		t.Errorf("after 20 programs there are %d folders: %v", len(left), left)
+	}
+}
+
+// TestExecSymbols: the library that stands before libc has the names of libc's functions that it takes, that of
+// ibv_open_device, and no other.
+func TestExecSymbols(t *testing.T) {
+	b := newBridged(t)
+	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries, preloadLibrary)).Output())(t))
+	const taken = " __fxstat __fxstat64 __lxstat __lxstat64 __open64_2 __open_2 __openat64_2 __openat_2 __xstat __xstat64 access close " +
+		"close_range closefrom dup dup2 dup3 faccessat fcntl fcntl64 fopen fopen64 fstat fstat64 fstatat fstatat64 ibv_open_device ioctl " +
+		"lstat lstat64 open open64 openat openat64 opendir readlink send sendmsg sendto socket stat stat64 write "
+	seen := 0
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		words := strings.Fields(line)
+		if symbol := words[len(words)-1]; !strings.Contains(taken, " "+symbol+" ") {
+			t.Errorf("the library has the symbol %s", symbol)
+		}
+		seen++
+	}
+	if seen != len(strings.Fields(taken)) {
+		t.Errorf("the library has %d symbols, want %d", seen, len(strings.Fields(taken)))
+	}
+}
+
+// TestExecRefuses: programs that the loader would run without the libraries are refused before they start.
+func TestExecRefuses(t *testing.T) {
+	b := newBridged(t)
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		testkit.OK(t, os.WriteFile(path, []byte(content), 0o755))
+		return path
+	}
+	goProgram := filepath.Join(dir, "static-go")
+	build := exec.Command("go", "build", "-o", goProgram, file("hello.go", "package main\n\nfunc main() {}\n"))
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for path, want := range map[string]string{
+		"/bin/busybox":                        "linked statically",
+		goProgram:                             "it is a Go program without cgo",
+		file("script", "#!/bin/busybox sh\n"): "its interpreter /bin/busybox: it is linked statically",
+		file("text", "hello\n"):               "neither a program nor a script",
+		"no-such-program":                     "executable file not found",
+	} {
+		start(t, "exec", "--library", b.libraries, "--", path).want(t, exitUsage, nil, parts(want))
+	}
+	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary, "make build", "make install"))
+}
