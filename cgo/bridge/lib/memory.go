@@ -4,6 +4,7 @@ package main
 
 import (
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -77,12 +78,28 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 		advice = unix.MADV_POPULATE_WRITE
 	}
 	_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(first), uintptr(n), uintptr(advice))
-	if e == unix.EINVAL { // a kernel before 5.14, or memory of a device: whether it is there at all
-		present := make([]byte, n/page)
-		_, _, e = unix.Syscall(unix.SYS_MINCORE, uintptr(first), uintptr(n), uintptr(unsafe.Pointer(&present[0])))
+	if e == unix.EINVAL { // rights that the memory has not, a kernel before 5.14, or memory of a device
+		if err := touch(first, n/page, page, write); err != nil {
+			return nil, err
+		}
+		return at(addr, int(length)), nil
 	}
 	if e != 0 {
 		return nil, syscall.EFAULT
 	}
 	return at(addr, int(length)), nil
+}
+
+// touch reads, and writes if write is set, an octet of each page as it is. EFAULT if that can't be.
+func touch(first, count, page uint64, write bool) (err error) {
+	defer guard(func(e error) { err = e })()
+	for i := range count {
+		word := (*uint32)(unsafe.Pointer(unsafe.SliceData(at(first+i*page, 4))))
+		if write {
+			atomic.AddUint32(word, 0)
+		} else {
+			atomic.LoadUint32(word)
+		}
+	}
+	return nil
 }
