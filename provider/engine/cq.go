@@ -51,6 +51,8 @@ type cq struct {
 	errors uint64 // those of them that report a failure
 	most   int    // the highest count since the ring was made
 
+	passed provider.WC // what the sink is just given
+
 	events int // of ch.mu: fired and not yet handed out
 	queued bool
 	next   *cq // in the channel's queue
@@ -158,7 +160,7 @@ func (c *cq) listDirect() {
 // and EventCQErr is raised once until the next Poll.
 func (c *cq) push(wc provider.WC, solicited bool) {
 	if c.sink != nil {
-		c.pass(&wc, solicited)
+		c.pass(wc, solicited)
 		return
 	}
 	c.mu.Lock()
@@ -199,9 +201,10 @@ func (c *cq) lose(cqe int) {
 }
 
 // pass gives a completion to the sink.
-func (c *cq) pass(wc *provider.WC, solicited bool) {
+func (c *cq) pass(wc provider.WC, solicited bool) {
 	c.mu.Lock()
-	stored, due := c.sink.Complete(wc, solicited)
+	c.passed = wc // what a method of an interface is given would be allocated
+	stored, due := c.sink.Complete(&c.passed, solicited)
 	if !stored {
 		c.lose(0)
 		return
