@@ -241,3 +241,15 @@ func TestExecRefuses(t *testing.T) {
 	}
 	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary, "make build", "make install"))
 }
+
+// TestExecBadCalls runs a program that writes commands where it has no memory, cut short, and to descriptors
+// that are closed or a parent's.
+func TestExecBadCalls(t *testing.T) {
+	b := newBridged(t)
+	program := filepath.Join(t.TempDir(), "badcalls")
+	if out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull",
+		"-Wno-stringop-overread", "-o", program, "testdata/badcalls.c").CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	b.start(program).want(t, 0, "as it must be")
+}

@@ -105,7 +105,12 @@ func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) (result
 	if f == nil {
 		return C.long(negative(syscall.EIO))
 	}
-	if n > 1<<30 {
+	switch {
+	case n > 1<<30:
+		return C.long(negative(syscall.EINVAL))
+	case buf == nil && n >= 8: // the kernel first looks whether there is a header
+		return C.long(negative(syscall.EFAULT))
+	case buf == nil:
 		return C.long(negative(syscall.EINVAL))
 	}
 	defer guard(func(err error) { result = C.long(negative(err)) })()
@@ -125,8 +130,11 @@ func govs_bridge_close(object C.uint64_t) {
 
 //export govs_bridge_netlink
 func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, answers unsafe.Pointer, room C.ulong) (result C.long) {
-	if n > 1<<20 {
+	switch {
+	case n > 1<<20:
 		return C.long(negative(syscall.EMSGSIZE))
+	case request == nil:
+		return C.long(negative(syscall.EFAULT))
 	}
 	defer guard(func(err error) { result = C.long(negative(err)) })()
 	copied := append([]byte(nil), unsafe.Slice((*byte)(request), int(n))...)

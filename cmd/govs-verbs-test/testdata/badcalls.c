@@ -1,0 +1,113 @@
+// Calls that a program may make by mistake: each must fail with the kernel's errno, and the program go on.
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_user_cm.h>
+
+static int wrong;
+
+static void want(const char *what, long got, int error)
+{
+	int is = got < 0 ? errno : 0;
+	if (is == error)
+		return;
+	printf("%s: %s, want %s\n", what, strerror(is), strerror(error));
+	wrong = 1;
+}
+
+struct command {
+	struct ib_uverbs_cmd_hdr header;
+	uint64_t response;
+	uint64_t rest[16];
+};
+
+static struct command make(unsigned number, unsigned octets, unsigned answer, void *response)
+{
+	struct command c = {.response = (uintptr_t)response};
+	c.header.command = number;
+	c.header.in_words = (uint16_t)(octets / 4);
+	c.header.out_words = (uint16_t)(answer / 4);
+	return c;
+}
+
+int main(void)
+{
+	int fd = open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC), cm = open("/dev/infiniband/rdma_cm", O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || cm < 0) {
+		perror("open");
+		return 1;
+	}
+	char *none = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint64_t answer[64];
+	struct command c = make(IB_USER_VERBS_CMD_GET_CONTEXT, 16, 16, answer);
+
+	want("a command at NULL", write(fd, NULL, 16), EFAULT);
+	want("a command in the first page", write(fd, (void *)8, 16), EFAULT);
+	want("a command without rights", write(fd, none, 16), EFAULT);
+	want("no octets", write(fd, &c, 0), EINVAL);
+	want("seven octets", write(fd, &c, 7), EINVAL);
+	want("another length than the header says", write(fd, &c, 12), EINVAL);
+	struct command early = make(IB_USER_VERBS_CMD_ALLOC_PD, 16, 4, answer);
+	want("a command before GET_CONTEXT", write(fd, &early, 16), EINVAL);
+	struct command bad = make(IB_USER_VERBS_CMD_GET_CONTEXT, 16, 16, none);
+	want("an answer to memory without rights", write(fd, &bad, 16), EFAULT);
+	want("GET_CONTEXT", write(fd, &c, 16), 0);
+	want("a second GET_CONTEXT", write(fd, &c, 16), EINVAL);
+	struct command unknown = make(60, 16, 4, answer);
+	want("an unknown command", write(fd, &unknown, 16), EOPNOTSUPP);
+	want("mapping nothing", mmap(NULL, 0, PROT_READ, MAP_SHARED, fd, 4096) == MAP_FAILED ? -1 : 0, EINVAL);
+
+	struct rdma_ucm_cmd_hdr event = {.cmd = RDMA_USER_CM_CMD_GET_EVENT, .in = 8, .out = 336};
+	struct {
+		struct rdma_ucm_cmd_hdr header;
+		uint64_t response;
+	} get = {event, (uintptr_t)answer};
+	want("GET_EVENT without an event", write(cm, &get, sizeof get), EAGAIN);
+	want("rdma_cm's command at NULL", write(cm, NULL, 16), EFAULT);
+	get.header.cmd = 99;
+	want("an unknown command of rdma_cm", write(cm, &get, sizeof get), EINVAL);
+	struct pollfd p = {.fd = cm, .events = POLLIN};
+	want("polling rdma_cm", poll(&p, 1, 0) == 0 ? 0 : -1, 0);
+
+	// A duplicate is the same device; it is there until the last one is closed.
+	int other = dup(fd);
+	close(fd);
+	struct command pd = make(IB_USER_VERBS_CMD_ALLOC_PD, 16, 4, answer);
+	want("a command to a duplicate", write(other, &pd, 16), 0);
+	struct stat st;
+	want("fstat", fstat(other, &st), 0);
+	if (!S_ISCHR(st.st_mode)) {
+		printf("the device is no character device\n");
+		wrong = 1;
+	}
+
+	// The device is the parent's; the child can open it for itself.
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		want("a parent's device", write(other, &pd, 16), EIO);
+		int own = open("/dev/infiniband/uverbs0", O_RDWR | O_CLOEXEC);
+		want("opening the device in a child", own, 0);
+		want("GET_CONTEXT in a child", write(own, &c, 16), 0);
+		fflush(stdout);
+		_exit(wrong);
+	}
+	int status = -1;
+	waitpid(child, &status, 0);
+	want("the child", WIFEXITED(status) ? 0 : -1, 0);
+	want("a command after the child", write(other, &pd, 16), 0);
+	close(other);
+	want("a closed descriptor", write(other, &pd, 16), EBADF);
+	wrong |= status != 0;
+	puts(wrong ? "wrong" : "as it must be");
+	return wrong;
+}
