@@ -130,8 +130,9 @@ func testConnectionRefused(t *testing.T) {
 func testBadReply(t *testing.T) {
 	l := testkit.Must(net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(netip.AddrPortFrom(siwAddr, 0))))(t)
 	defer l.Close()
-	answered := make(chan error, 1)
+	answered, ended := make(chan error, 1), make(chan struct{})
 	go func() {
+		defer close(ended)
 		c, err := l.Accept()
 		if err == nil {
 			defer c.Close()
@@ -156,6 +157,7 @@ func testBadReply(t *testing.T) {
 		t.Errorf("status %d, cause %v", ev.Status, ev.Cause)
 	}
 	closeAll(t, a.qp, a.id)
+	<-ended // its descriptor is closed
 }
 
 func testDisconnect(t *testing.T) {
