@@ -62,7 +62,7 @@ func (f *uverbsFile) withdrawAsync(user uint64) uint32 {
 	f.mu.Lock()
 	ch := f.async
 	f.mu.Unlock()
-	return uint32(ch.withdraw(-1, func(event []byte) bool {
+	return uint32(ch.withdraw(func(event []byte) bool {
 		var e abi.AsyncEvent
 		_, err := abi.Decode(event, &e)
 		return err == nil && e.Element == user

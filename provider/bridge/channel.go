@@ -94,10 +94,46 @@ func (c *channel) drain() {
 // backlogLook, in milliseconds, is how long drain waits before it looks whether the channel is closed.
 const backlogLook = 100
 
-// withdraw takes back the events that the program has not read and for which match returns true, at
-// most most if that is not negative, and returns how many they were. The others stay in order. A read of the program at the
-// same time may find the channel empty for a moment; a blocking one waits.
-func (c *channel) withdraw(most int, match func(event []byte) bool) (n int) {
+// offer writes an event if there is room, and reports whether there was. Unlike send it keeps nothing
+// for later.
+func (c *channel) offer(event []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	_, err := unix.Write(c.ours, event)
+	return err == nil
+}
+
+// take takes back one event that the program has not read, if there is one.
+func (c *channel) take() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.unread(make([]byte, maxEvent))
+	}
+}
+
+// unread takes back the oldest event that the program has not read, into room. n is 0 if there is none.
+// mu is held.
+func (c *channel) unread(room []byte) (n int) {
+	for {
+		n, _, err := unix.Recvfrom(c.theirs, room, unix.MSG_DONTWAIT)
+		switch err {
+		case nil:
+			return n
+		case unix.EINTR:
+		default:
+			return 0
+		}
+	}
+}
+
+// withdraw takes back the events that the program has not read and for which match returns true, and
+// returns how many they were. The others stay in order. A read of the program at the same time may
+// find the channel empty for a moment; a blocking one waits.
+func (c *channel) withdraw(match func(event []byte) bool) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -105,20 +141,13 @@ func (c *channel) withdraw(most int, match func(event []byte) bool) (n int) {
 	}
 	var kept [][]byte
 	room := make([]byte, maxEvent)
-	for {
-		k, _, err := unix.Recvfrom(c.theirs, room, unix.MSG_DONTWAIT)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || k == 0 {
-			break
-		}
+	for k := c.unread(room); k > 0; k = c.unread(room) {
 		kept = append(kept, append([]byte(nil), room[:k]...))
 	}
 	kept = append(kept, c.backlog...)
 	c.backlog = nil
 	for _, event := range kept {
-		if (most < 0 || n < most) && match(event) {
+		if match(event) {
 			n++
 			continue
 		}

@@ -170,7 +170,8 @@ func (f *cmFile) settle() {
 	}
 }
 
-// drop takes back the events that which returns true for, and returns them. cmState.mu is held.
+// drop takes back the events for which the function which returns true, and returns them. cmState.mu
+// is held.
 func (f *cmFile) drop(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	kept := f.events[:0]
 	for _, v := range f.events {
@@ -184,30 +185,6 @@ func (f *cmFile) drop(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	f.events = kept
 	f.settle()
 	return dropped
-}
-
-// offer sends an event if there is room. Unlike send it keeps nothing for later: who has events of
-// rdma_cm pending sees that as soon as one octet is there.
-func (c *channel) offer(event []byte) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	_, err := unix.Write(c.ours, event)
-	return err == nil
-}
-
-// take takes one event out that was sent, if the program has not read it.
-func (c *channel) take() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var room [maxEvent]byte
-	for !c.closed {
-		if _, _, err := unix.Recvfrom(c.theirs, room[:], unix.MSG_DONTWAIT); err != unix.EINTR {
-			return
-		}
-	}
 }
 
 // find returns the id with a number, with the errors of the kernel's _ucma_find_context. cmState.mu

@@ -66,7 +66,7 @@ type cmID struct {
 
 // cmEvent is an event that the program has not got yet (a ucma_event of the kernel).
 type cmEvent struct {
-	owner   *cmID // whose event it is, and who has it counted
+	owner   *cmID // the id that the event is of, and that counts it when the program has got it
 	request *cmID // with CONNECT_REQUEST the new id, otherwise nil
 	resp    abi.EventResp
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// The flags of an element of a queue, and what beside them is in the same 32 bits, are read and written
-// together: who sees an element valid sees all of it.
+// The flags of an element of a queue are read and written together with what beside them is in the
+// same 32 bits. The rest of the element is written before, so that who sees it valid sees all of it.
 const flagsOffset = unsafe.Offsetof(abi.SiwCQE{}.Flags)
 
 // word is the place of the flags of an element.
@@ -91,43 +91,28 @@ func (r *cqRing) close() {
 	r.mem.free()
 }
 
-var siwOpcodes = map[ibverbs.WCOpcode]uint8{
-	ibverbs.WCSend: abi.SiwSend, ibverbs.WCRDMAWrite: abi.SiwWrite, ibverbs.WCRDMARead: abi.SiwRead,
-	ibverbs.WCCompSwap: abi.SiwCompAndSwap, ibverbs.WCFetchAdd: abi.SiwFetchAndAdd,
-	ibverbs.WCLocalInv: abi.SiwInvalSTag, ibverbs.WCRecv: abi.SiwReceive,
-	ibverbs.WCRecvRDMAWithImm: abi.SiwReceive,
-}
-
-var siwStatuses = map[ibverbs.WCStatus]uint16{
-	ibverbs.WCSuccess: abi.SiwWCSuccess, ibverbs.WCLocLenErr: abi.SiwWCLocLenErr,
-	ibverbs.WCLocProtErr: abi.SiwWCLocProtErr, ibverbs.WCLocQPOpErr: abi.SiwWCLocQPOpErr,
-	ibverbs.WCWRFlushErr: abi.SiwWCWRFlushErr, ibverbs.WCBadRespErr: abi.SiwWCBadRespErr,
-	ibverbs.WCLocAccessErr: abi.SiwWCLocAccessErr, ibverbs.WCRemAccessErr: abi.SiwWCRemAccessErr,
-	ibverbs.WCRemInvReqErr: abi.SiwWCRemInvReqErr,
-}
-
-// siwOpcode returns the opcode of a CQE.
-func siwOpcode(op ibverbs.WCOpcode) uint8 {
-	switch op { // without the map, which is slow, for what is frequent
-	case ibverbs.WCSend:
-		return abi.SiwSend
-	case ibverbs.WCRDMAWrite:
-		return abi.SiwWrite
-	case ibverbs.WCRDMARead:
-		return abi.SiwRead
-	case ibverbs.WCRecv:
-		return abi.SiwReceive
+// siwOpcodes and siwStatuses are what a CQE has for an opcode and a status of the device.
+var (
+	siwOpcodes = [...]uint8{
+		ibverbs.WCSend: abi.SiwSend, ibverbs.WCRDMAWrite: abi.SiwWrite, ibverbs.WCRDMARead: abi.SiwRead,
+		ibverbs.WCCompSwap: abi.SiwCompAndSwap, ibverbs.WCFetchAdd: abi.SiwFetchAndAdd,
+		ibverbs.WCRecv: abi.SiwReceive, ibverbs.WCRecvRDMAWithImm: abi.SiwReceive,
 	}
-	return siwOpcodes[op]
-}
+	siwStatuses = [...]uint16{
+		ibverbs.WCSuccess: abi.SiwWCSuccess, ibverbs.WCLocLenErr: abi.SiwWCLocLenErr,
+		ibverbs.WCLocProtErr: abi.SiwWCLocProtErr, ibverbs.WCLocQPOpErr: abi.SiwWCLocQPOpErr,
+		ibverbs.WCWRFlushErr: abi.SiwWCWRFlushErr, ibverbs.WCBadRespErr: abi.SiwWCBadRespErr,
+		ibverbs.WCLocAccessErr: abi.SiwWCLocAccessErr, ibverbs.WCRemAccessErr: abi.SiwWCRemAccessErr,
+		ibverbs.WCRemInvReqErr: abi.SiwWCRemInvReqErr,
+	}
+)
 
-// siwStatus returns the status of a CQE.
+// siwStatus returns the status of a CQE: that of the device, or if siw has none like it the general one.
 func siwStatus(status ibverbs.WCStatus) uint16 {
-	if status == ibverbs.WCSuccess {
-		return abi.SiwWCSuccess
-	}
-	if s, ok := siwStatuses[status]; ok {
-		return s
+	if uint(status) < uint(len(siwStatuses)) {
+		if s := siwStatuses[status]; s != abi.SiwWCSuccess || status == ibverbs.WCSuccess {
+			return s
+		}
 	}
 	return abi.SiwWCGeneralErr
 }
@@ -141,6 +126,6 @@ type cqeHead struct {
 var cqeValid = *(*uint32)(unsafe.Pointer(&cqeHead{flags: abi.SiwWQEValid}))
 
 func cqeWord(wc *ibverbs.WC) uint32 {
-	h := cqeHead{abi.SiwWQEValid, siwOpcode(wc.Opcode), siwStatus(wc.Status)}
+	h := cqeHead{abi.SiwWQEValid, siwOpcodes[wc.Opcode], siwStatus(wc.Status)}
 	return *(*uint32)(unsafe.Pointer(&h))
 }

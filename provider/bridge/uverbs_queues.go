@@ -208,7 +208,7 @@ func destroyCQ(r *request) error {
 
 // withdrawComp takes back the unread events of the CQ that the program calls user.
 func withdrawComp(ch *channel, user uint64) uint32 {
-	return uint32(ch.withdraw(-1, func(event []byte) bool {
+	return uint32(ch.withdraw(func(event []byte) bool {
 		var e abi.CompEvent
 		_, err := abi.Decode(event, &e)
 		return err == nil && e.CQHandle == user
