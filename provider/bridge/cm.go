@@ -225,3 +225,11 @@ func (f *cmFile) lockBound(handle uint32) (*cmID, error) {
 	}
 	return x, err
 }
+
+// parseBound decodes a command that is about an id, and locks the id, whose number is a part of it.
+func (r *cmRequest) parseBound(msg any, handle *uint32) (*cmID, error) {
+	if err := r.parse(msg); err != nil {
+		return nil, err
+	}
+	return r.file.lockBound(*handle)
+}

@@ -336,10 +336,7 @@ func milliseconds(ms uint32) time.Duration { return time.Duration(ms) * time.Mil
 
 func cmResolveRoute(r *cmRequest) error {
 	var cmd abi.ResolveRoute
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	x, err := r.file.lockBound(cmd.ID)
+	x, err := r.parseBound(&cmd, &cmd.ID)
 	if err != nil {
 		return err
 	}

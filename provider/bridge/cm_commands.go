@@ -88,6 +88,14 @@ func (r *cmRequest) parse(msg any) error {
 	return nil
 }
 
+// parseFor is parse for a command whose answer needs room for so many octets: ENOSPC if it has less.
+func (r *cmRequest) parseFor(msg any, answer int) error {
+	if err := r.fits(answer); err != nil {
+		return err
+	}
+	return r.parse(msg)
+}
+
 // parseGrown decodes a command that has grown: the kernel takes as much as the header counts, and at
 // least least octets.
 func (r *cmRequest) parseGrown(msg any, least int) error {
@@ -132,10 +140,7 @@ func (r *cmRequest) write(addr uint64, b []byte, msg any) error {
 // made, and even connected; what fails is the QP of such a type.
 func cmCreateID(r *cmRequest) error {
 	var cmd abi.CreateID
-	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
-		return err
-	}
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseFor(&cmd, abi.Size(abi.CreateIDResp{})); err != nil {
 		return err
 	}
 	f, s := r.file, &r.file.b.cm
@@ -181,10 +186,7 @@ func (f *cmFile) remove(handle uint32) (reported uint32, err error) {
 
 func cmDestroyID(r *cmRequest) error {
 	var cmd abi.DestroyID
-	if err := r.fits(abi.Size(abi.DestroyResp{})); err != nil {
-		return err
-	}
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseFor(&cmd, abi.Size(abi.DestroyResp{})); err != nil {
 		return err
 	}
 	reported, err := r.file.remove(cmd.ID)
@@ -201,10 +203,8 @@ const leastEvent = 328
 // be read.
 func cmGetEvent(r *cmRequest) error {
 	var cmd abi.Response
-	if err := r.fits(leastEvent - 4); err != nil { // programs of 32 bits leave out the padding, too
-		return err
-	}
-	if err := r.parse(&cmd); err != nil {
+	// Programs of 32 bits leave out the padding, too.
+	if err := r.parseFor(&cmd, leastEvent-4); err != nil {
 		return err
 	}
 	f, s := r.file, &r.file.b.cm

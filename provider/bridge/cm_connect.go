@@ -129,10 +129,7 @@ func cmReject(r *cmRequest) error {
 // nothing to do, which is no error.
 func cmDisconnect(r *cmRequest) error {
 	var cmd abi.Disconnect
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	x, err := r.file.lockBound(cmd.ID)
+	x, err := r.parseBound(&cmd, &cmd.ID)
 	if err != nil {
 		return err
 	}
@@ -157,10 +154,7 @@ const maskAccess = 1 << 3 // IB_QP_ACCESS_FLAGS
 func cmInitQPAttr(r *cmRequest) error {
 	var cmd abi.InitQPAttr
 	var resp abi.QPAttr
-	if err := r.fits(abi.Size(resp)); err != nil {
-		return err
-	}
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseFor(&cmd, abi.Size(resp)); err != nil {
 		return err
 	}
 	if cmd.QPState > uint32(ibverbs.QPErr) {
@@ -196,10 +190,7 @@ func cmInitQPAttr(r *cmRequest) error {
 // InfiniBand's connection manager needs that.
 func cmNotify(r *cmRequest) error {
 	var cmd abi.Notify
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	x, err := r.file.lockBound(cmd.ID)
+	x, err := r.parseBound(&cmd, &cmd.ID)
 	if err != nil {
 		return err
 	}
@@ -255,10 +246,7 @@ func (r *cmRequest) join(cmd *abi.JoinMcast) error {
 // cmLeaveMcast executes LEAVE_MCAST: there are no groups.
 func cmLeaveMcast(r *cmRequest) error {
 	var cmd abi.DestroyID
-	if err := r.fits(abi.Size(abi.DestroyResp{})); err != nil {
-		return err
-	}
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseFor(&cmd, abi.Size(abi.DestroyResp{})); err != nil {
 		return err
 	}
 	return syscall.ENOENT

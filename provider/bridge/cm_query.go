@@ -31,10 +31,7 @@ func (b *Bridge) gids(x *cmID) (src, dst [16]uint8) {
 func cmQueryRoute(r *cmRequest) error {
 	var cmd abi.Query
 	var resp abi.QueryRouteResp
-	if err := r.fits(abi.Size(resp) - 8); err != nil { // without ibdev_index
-		return err
-	}
-	if err := r.parse(&cmd); err != nil {
+	if err := r.parseFor(&cmd, abi.Size(resp)-8); err != nil { // without ibdev_index
 		return err
 	}
 	x, err := r.file.lock(cmd.ID)
