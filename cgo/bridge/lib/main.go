@@ -20,6 +20,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -47,9 +48,18 @@ type process struct {
 
 	bridge *bridge.Bridge
 
-	// files are the objects that descriptors stand for, by number. Number 0 is none.
+	// files are the objects that descriptors stand for, by number. Number 0 is none. The list is
+	// replaced as a whole, so that reading it takes no lock.
 	mu    sync.Mutex
-	files atomic.Pointer[[]bridge.File]
+	files atomic.Pointer[[]*openFile]
+}
+
+// openFile is an object that descriptors stand for. Its calls hold mu for reading, so that it is closed
+// when those have ended that another thread has begun.
+type openFile struct {
+	bridge.File
+	mu     sync.RWMutex
+	closed bool
 }
 
 var self process
@@ -58,7 +68,7 @@ var self process
 func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find unsafe.Pointer) C.int {
 	self.owned = unsafe.Slice((*byte)(owned), int(n))
 	self.adopt, self.find = C.govs_adopt(adopt), C.govs_find(find)
-	self.files.Store(&[]bridge.File{nil})
+	self.files.Store(&[]*openFile{nil})
 	if err := self.start(); err != nil {
 		fmt.Fprintf(os.Stderr, "govs-verbs-test exec: opening the engine's device: %v\n", err)
 		return -1
@@ -101,10 +111,11 @@ func govs_bridge_open(kind, flags C.int) C.int {
 
 //export govs_bridge_write
 func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) (result C.long) {
-	f := self.file(uint64(object))
+	f := self.use(uint64(object))
 	if f == nil {
-		return C.long(negative(syscall.EIO))
+		return C.long(negative(syscall.EBADF)) // another thread has closed it
 	}
+	defer f.mu.RUnlock()
 	switch {
 	case n > 1<<30:
 		return C.long(negative(syscall.EINVAL))
@@ -123,9 +134,14 @@ func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) (result
 
 //export govs_bridge_close
 func govs_bridge_close(object C.uint64_t) {
-	if f := self.forget(uint64(object)); f != nil {
-		f.Close()
+	f := self.forget(uint64(object))
+	if f == nil {
+		return
 	}
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.Close()
 }
 
 //export govs_bridge_netlink
@@ -157,16 +173,12 @@ type device interface {
 
 //export govs_bridge_progress
 func govs_bridge_progress(object C.uint64_t, cq C.uint32_t) {
-	if d, ok := self.file(uint64(object)).(device); ok {
-		d.Progress(uint32(cq))
-	}
+	self.poll(uint64(object), func(d device) { d.Progress(uint32(cq)) })
 }
 
 //export govs_bridge_attend
 func govs_bridge_attend(object C.uint64_t, cq C.uint32_t) {
-	if d, ok := self.file(uint64(object)).(device); ok {
-		d.Attend(uint32(cq))
-	}
+	self.poll(uint64(object), func(d device) { d.Attend(uint32(cq)) })
 }
 
 // negative returns the errno of err as C functions of the kernel do.
@@ -177,42 +189,67 @@ func negative(err error) int {
 	return -int(syscall.EINVAL)
 }
 
+// use returns the object with a number, nil if there is none, for a call that ends with mu.RUnlock.
+func (p *process) use(object uint64) *openFile {
+	f := p.file(object)
+	if f == nil {
+		return nil
+	}
+	f.mu.RLock()
+	if f.closed {
+		f.mu.RUnlock()
+		return nil
+	}
+	return f
+}
+
+// poll calls f with the device that has a number, if there is one.
+func (p *process) poll(object uint64, call func(device)) {
+	f := p.use(object)
+	if f == nil {
+		return
+	}
+	defer f.mu.RUnlock()
+	if d, ok := f.File.(device); ok {
+		call(d)
+	}
+}
+
 // file returns the object with a number, nil if there is none.
-func (p *process) file(object uint64) bridge.File {
+func (p *process) file(object uint64) *openFile {
 	if list := *p.files.Load(); object < uint64(len(list)) {
 		return list[object]
 	}
 	return nil
 }
 
-// number gives a file a number. The list is replaced as a whole, so that reading it takes no lock.
+// number gives a file a number, the lowest that is free.
 func (p *process) number(f bridge.File) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := append([]bridge.File(nil), *p.files.Load()...)
-	for i := 1; i < len(list); i++ {
-		if list[i] == nil {
-			list[i] = f
-			p.files.Store(&list)
-			return uint64(i)
-		}
+	list := slices.Clone(*p.files.Load())
+	at := 1
+	for at < len(list) && list[at] != nil {
+		at++
 	}
-	list = append(list, f)
+	if at == len(list) {
+		list = append(list, nil)
+	}
+	list[at] = &openFile{File: f}
 	p.files.Store(&list)
-	return uint64(len(list) - 1)
+	return uint64(at)
 }
 
 // forget takes a file out.
-func (p *process) forget(object uint64) bridge.File {
+func (p *process) forget(object uint64) *openFile {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := append([]bridge.File(nil), *p.files.Load()...)
-	if object == 0 || object >= uint64(len(list)) {
-		return nil
+	f := p.file(object)
+	if f != nil {
+		list := slices.Clone(*p.files.Load())
+		list[object] = nil
+		p.files.Store(&list)
 	}
-	f := list[object]
-	list[object] = nil
-	p.files.Store(&list)
 	return f
 }
 
@@ -230,7 +267,11 @@ func (p *process) Adopt(fd int, f bridge.File) {
 
 // File implements bridge.Program.
 func (p *process) File(fd int) bridge.File {
-	return p.file(uint64(C.govs_call_find(p.find, C.int(fd))))
+	f := p.file(uint64(C.govs_call_find(p.find, C.int(fd))))
+	if f == nil {
+		return nil
+	}
+	return f.File
 }
 
 // Own implements bridge.Program.
