@@ -67,7 +67,7 @@ static unsigned char owned[SLOTS];    // descriptors that the library has for it
 #define KIND(slot) ((enum kind)((slot) >> 24))
 #define SLOT(kind, object) ((uint32_t)(kind) << 24 | (uint32_t)(object))
 
-static pid_t owner; // the process that the table is of
+static pid_t owner; // the process that the table is of, 0 while the table is empty
 
 static inline uint32_t slot_of(int fd)
 {
@@ -81,9 +81,25 @@ static int strange(void)
 	return syscall(SYS_getpid) != owner;
 }
 
+static void after_fork(void);
+
+static void begin(void)
+{
+	owner = getpid();
+	pthread_atfork(NULL, NULL, after_fork);
+}
+
+// watch_forks is called before anything is there that a child must not have.
+static void watch_forks(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, begin);
+}
+
 // adopt makes a descriptor one of an object.
 static void adopt(int fd, uint32_t slot)
 {
+	watch_forks();
 	if (OBJECT(slot))
 		atomic_fetch_add(&duplicates[OBJECT(slot)], 1);
 	atomic_store_explicit(&slots[fd], slot, memory_order_release);
@@ -161,17 +177,13 @@ static const char *copy_of(const char *path, char *name, size_t room)
 
 static int load_locked(void)
 {
-	static int once;
 	char name[64];
 	const char *path = getenv("GOVS_BRIDGE_LIBRARY");
 	if (!path) {
 		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
 		return -1;
 	}
-	if (!once++) {
-		owner = getpid();
-		pthread_atfork(NULL, NULL, after_fork);
-	}
+	watch_forks();
 	void *handle = dlopen(forked ? copy_of(path, name, sizeof name) : path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
 		complain(path, dlerror());
@@ -418,28 +430,26 @@ PUBLIC int dup(int fd)
 	return duplicated(fd, real(fd));
 }
 
-PUBLIC int dup2(int from, int to)
+PUBLIC int dup3(int from, int to, int flags)
 {
-	REAL(dup2);
-	if (from == to || (!slot_of(from) && !slot_of(to)))
-		return real(from, to);
-	uint64_t object = let_go(to);
-	int fd = duplicated(from, real(from, to)), saved = errno;
+	REAL(dup3);
+	int fd = real(from, to, flags);
+	if (fd < 0 || (!slot_of(from) && !slot_of(to)))
+		return fd;
+	uint64_t object = let_go(to); // what to was before
+	fd = duplicated(from, fd);
+	int saved = errno;
 	leave(object);
 	errno = saved;
 	return fd;
 }
 
-PUBLIC int dup3(int from, int to, int flags)
+PUBLIC int dup2(int from, int to)
 {
-	REAL(dup3);
+	REAL(dup2);
 	if (from == to || (!slot_of(from) && !slot_of(to)))
-		return real(from, to, flags);
-	uint64_t object = let_go(to);
-	int fd = duplicated(from, real(from, to, flags)), saved = errno;
-	leave(object);
-	errno = saved;
-	return fd;
+		return real(from, to);
+	return dup3(from, to, 0);
 }
 
 #define FCNTL(name)                                                                                          \
@@ -632,11 +642,8 @@ PUBLIC int socket(int domain, int type, int protocol)
 	if (domain != AF_NETLINK || protocol != NETLINK_RDMA)
 		return real(domain, type, protocol);
 	int fd = real(domain, type, NETLINK_USERSOCK);
-	if (fd >= 0 && fd < SLOTS) {
-		if (!owner)
-			owner = getpid();
+	if (fd >= 0 && fd < SLOTS)
 		adopt(fd, SLOT(NETLINK, 0));
-	}
 	return fd;
 }
 

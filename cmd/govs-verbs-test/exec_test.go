@@ -242,14 +242,27 @@ func TestExecRefuses(t *testing.T) {
 	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary, "make build", "make install"))
 }
 
-// TestExecBadCalls runs a program that writes commands where it has no memory, cut short, and to descriptors
-// that are closed or a parent's.
-func TestExecBadCalls(t *testing.T) {
-	b := newBridged(t)
-	program := filepath.Join(t.TempDir(), "badcalls")
-	if out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-Wno-nonnull",
-		"-Wno-stringop-overread", "-o", program, "testdata/badcalls.c").CombinedOutput(); err != nil {
+// compiled returns the program of a C file in testdata.
+func compiled(t *testing.T, name string, libraries ...string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), name)
+	args := append([]string{"-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-Wno-stringop-overread",
+		"-o", program, filepath.Join("testdata", name+".c")}, libraries...)
+	if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
-	b.start(program).want(t, 0, "as it must be")
+	return program
+}
+
+// TestExecBadCalls runs a program that writes commands where it has no memory, cut short, and to
+// descriptors that are closed or a parent's.
+func TestExecBadCalls(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "badcalls")).want(t, 0, "as it must be")
+}
+
+// TestExecForkListen: a child does not keep the engine's sockets.
+func TestExecForkListen(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "forklisten", "-lrdmacm")).want(t, 0, "the port is free")
 }
