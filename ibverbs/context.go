@@ -215,6 +215,7 @@ func init() {
 		return p.obj.Retire(p.p.Close)
 	}
 	object.TakeCQ = func(cq any, why func() string) (object.CQTaker, error) { return cq.(*CQ).take(why) }
+	object.Polled = func(cq any, op string) error { return cq.(*CQ).polled(op) }
 	object.QP = func(qp any) provider.QP { return qp.(*QP).p }
 	object.OpenStream = func(ctx context.Context, qp any) error { return qp.(*QP).openStream(ctx) }
 }

@@ -18,6 +18,7 @@ type CQ struct {
 	ch     *CompChannel
 	p      provider.CQ
 	cookie any
+	sink   bool // the completions go to CQOptions.Sink
 
 	armed  atomic.Bool // by ReqNotify; CompChannel.Next owes an event
 	events uint64      // seen on the channel, under ch.mu
@@ -40,7 +41,8 @@ type CQOptions struct {
 	Cookie     any          // for CQ.Cookie
 
 	// Sink takes the completions in place of Poll, on the engine. Poll then returns none, and only
-	// moves the data of the QPs that complete here. Not with a Channel.
+	// moves the data of the QPs that complete here. What needs completions of its own is EINVAL:
+	// QP.Drain, a rdmacm.Conn that sends there, a rdmacm.Receiver. Not with a Channel.
 	Sink CompletionSink
 }
 
@@ -57,7 +59,7 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 	if opts == nil {
 		opts = &CQOptions{}
 	}
-	cq := &CQ{ctx: c, ch: opts.Channel, cookie: opts.Cookie}
+	cq := &CQ{ctx: c, ch: opts.Channel, cookie: opts.Cookie, sink: opts.Sink != nil}
 	init := provider.CQInitAttr{CQE: cqe, CompVector: opts.CompVector, Sink: opts.Sink, Cookie: cq}
 	parents := []*object.Object{&c.obj}
 	if ch := opts.Channel; ch != nil {
@@ -81,6 +83,15 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 	}
 	cq.obj.List(cq)
 	return cq, nil
+}
+
+// polled returns EINVAL if Poll returns no completions, because they go to a Sink: op would wait for
+// ever.
+func (cq *CQ) polled(op string) error {
+	if cq.sink {
+		return cq.obj.Errorf(op, syscall.EINVAL, "its completions go to CQOptions.Sink, and it needs some of them")
+	}
+	return nil
 }
 
 func (cq *CQ) ok(op string) error {

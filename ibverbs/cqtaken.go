@@ -17,6 +17,9 @@ type takenCQ struct {
 // take keeps the program from polling the CQ, because it would get completions that calls of
 // package rdmacm wait for. why is for the error of Poll.
 func (cq *CQ) take(why func() string) (object.CQTaker, error) {
+	if err := cq.polled("taking completions"); err != nil {
+		return nil, err
+	}
 	cq.mu.Lock()
 	err := cq.busy()
 	if err == nil {

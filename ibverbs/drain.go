@@ -54,6 +54,9 @@ func (qp *QP) Drain(ctx context.Context) error {
 	if err := qp.ok("drain"); err != nil {
 		return err
 	}
+	if err := qp.sendCQ.polled("drain"); err != nil {
+		return err
+	}
 	if !qp.sent.Load() {
 		return nil
 	}

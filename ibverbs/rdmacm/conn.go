@@ -136,6 +136,8 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 			return c.whyNoCQ("MaxSendWR", sizes.MaxSendWR, err)
 		}
 		c.ownSendCQ = true
+	} else if err = object.Polled(c.sendCQ, "rdmacm.ConnConfig.SendCQ"); err != nil {
+		return err
 	}
 	if c.recvCQ == nil {
 		if c.recvCQ, err = c.makeCQ(sizes.MaxRecvWR); err != nil {
