@@ -28,6 +28,7 @@ type cq struct {
 	dev    *device
 	refs   refs.Count
 	ch     *compChannel            // nil for none
+	cqe    int                     // with a sink, how many completions were asked for
 	sink   provider.CompletionSink // takes the completions; nil for the ring
 	cookie any
 
@@ -91,7 +92,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		d.refs.Drop()
 		return nil, failClosed(op, "completion channel")
 	}
-	c := &cq{dev: d, ch: ch, sink: init.Sink, cookie: init.Cookie, qps: make(map[*qp]struct{})}
+	c := &cq{dev: d, ch: ch, sink: init.Sink, cqe: init.CQE, cookie: init.Cookie, qps: make(map[*qp]struct{})}
 	if c.sink == nil {
 		c.ring = make([]provider.WC, roundUp(init.CQE))
 	}
@@ -165,8 +166,7 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	}
 	c.mu.Lock()
 	if c.count == len(c.ring) {
-		cqe := len(c.ring)
-		c.lose(cqe)
+		c.lose()
 		return
 	}
 	c.ring[(c.head+c.count)&(len(c.ring)-1)] = wc
@@ -188,7 +188,8 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 }
 
 // lose counts a completion that there was no room for. It unlocks mu.
-func (c *cq) lose(cqe int) {
+func (c *cq) lose() {
+	cqe := c.capacity()
 	c.losses++
 	told := c.full
 	c.full = true
@@ -206,7 +207,7 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	c.passed = wc // what a method of an interface is given would be allocated
 	stored, due := c.sink.Complete(&c.passed, solicited)
 	if !stored {
-		c.lose(0)
+		c.lose()
 		return
 	}
 	c.full = false
@@ -290,6 +291,15 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 func (c *cq) CQE() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.capacity()
+}
+
+// capacity returns how many completions there is room for: with a sink, how many were asked for. mu is
+// held.
+func (c *cq) capacity() int {
+	if c.sink != nil {
+		return c.cqe
+	}
 	return len(c.ring)
 }
 

@@ -170,7 +170,7 @@ func (c *cq) Stats() (provider.CQStats, error) {
 	defer c.mu.Unlock()
 	return provider.CQStats{
 		Completions: c.pushed, Errors: c.errors, Lost: c.losses,
-		CQE: len(c.ring), Waiting: c.count, MostWaiting: c.most,
+		CQE: c.capacity(), Waiting: c.count, MostWaiting: c.most,
 	}, nil
 }
 

@@ -1,0 +1,215 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+)
+
+// queue is a program's own queue: of completions, with room for some, and of receives.
+type queue struct {
+	mu       sync.Mutex
+	room     int
+	wcs      []provider.WC
+	recvs    []provider.RecvWR
+	notified int
+}
+
+func (q *queue) Complete(wc *provider.WC, solicited bool) (stored, due bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.wcs) >= q.room {
+		return false, false
+	}
+	q.wcs = append(q.wcs, *wc)
+	return true, solicited
+}
+
+func (q *queue) Notify() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.notified++
+}
+
+func (q *queue) NextRecv(sges []provider.SGE) (wrid uint64, n int, ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.recvs) == 0 {
+		return 0, 0, false
+	}
+	wr := q.recvs[0]
+	q.recvs = q.recvs[1:]
+	return wr.WRID, copy(sges, wr.SGList), true
+}
+
+// completions returns what has completed, when it is n or more.
+func (q *queue) completions(t *testing.T, c *cq, n int) []provider.WC {
+	t.Helper()
+	for end := time.Now().Add(e2ePatience); ; {
+		q.mu.Lock()
+		wcs := append([]provider.WC(nil), q.wcs...)
+		q.mu.Unlock()
+		if len(wcs) >= n {
+			return wcs
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d completions, want %d: %+v", len(wcs), n, wcs)
+		}
+		if k, err := c.Poll(nil); k != 0 || err != nil {
+			t.Fatalf("Poll of a CQ with a sink: %d, %v", k, err)
+		}
+		time.Sleep(100 * time.Microsecond) // as time stands still on a simulated wire otherwise
+	}
+}
+
+// outsideEnd makes an end whose QP q has its completions and receives with the program.
+func outsideEnd(t *testing.T, e *e2eEnd, own *queue) (c *cq, q *qp) {
+	t.Helper()
+	c = testkit.Must(e.dev.CreateCQ(provider.CQInitAttr{CQE: 9, Sink: own}))(t).(*cq)
+	q = testkit.Must(e.pd.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Recvs: own,
+		Cap: provider.QPCap{MaxSendWR: 4, MaxSendSGE: 1, MaxRecvWR: 4, MaxRecvSGE: 2}}))(t).(*qp)
+	t.Cleanup(func() {
+		closeAll(t, "QP", q)
+		testkit.OK(t, c.Close())
+	})
+	return c, q
+}
+
+// TestOutside has messages of all lengths go to receives that a program keeps, and their completions to
+// the program's queue, on all kinds of wire. What is left is flushed when the QP ends.
+func TestOutside(t *testing.T) {
+	onWires(t, nil, func(t *testing.T, w e2eWire) {
+		network, addr := w.network()
+		a, b := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
+		own := &queue{room: 9}
+		c, q := outsideEnd(t, b, own)
+		e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, a.q, q, make(chan error, 1), make(chan error, 1))
+		lengths := []int{0, 1, 1500, 70000, 64}
+		var ins []*guarded
+		for i := range len(lengths) + 2 {
+			in := b.region(70000, provider.AccessLocalWrite)
+			ins = append(ins, in)
+			own.mu.Lock()
+			own.recvs = append(own.recvs, provider.RecvWR{WRID: uint64(i), SGList: split(in.mr, 0, 70000, 2)})
+			own.mu.Unlock()
+		}
+		for i, n := range lengths {
+			src := a.filled(max(n, 1), 0, uint64(i))
+			flags := provider.SendSignaled
+			if i == 1 {
+				flags |= provider.SendSolicited
+			}
+			a.send(provider.SendWR{Opcode: provider.WRSend, Flags: flags, SGList: []provider.SGE{sge(src.mr, 0, n)}})
+			a.wait(a.scq, 1)
+		}
+		for i, wc := range own.completions(t, c, len(lengths)) {
+			want := make([]byte, max(lengths[i], 1))
+			fillPattern(want, uint64(i))
+			n := lengths[i]
+			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || int(wc.ByteLen) != n || wc.QPN != q.qpn ||
+				!bytes.Equal(ins[i].buf[:n], want[:n]) || !ins[i].untouched(0, n) {
+				t.Errorf("message %d of %d octets: %+v", i, n, wc)
+			}
+		}
+		if own.notified != 1 {
+			t.Errorf("%d notifications, want that of the solicited Send", own.notified)
+		}
+		testkit.OK(t, q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+		for i, wc := range own.completions(t, c, len(ins))[len(lengths):] {
+			if wc.WRID != uint64(len(lengths)+i) || wc.Status != provider.WCWRFlushErr || wc.Opcode != provider.WCRecv {
+				t.Errorf("what was left: %+v", wc)
+			}
+		}
+	})
+}
+
+// TestOutsideFull: a completion for which the program has no room is lost, and raises CQ_ERR once until
+// there is room again.
+func TestOutsideFull(t *testing.T) {
+	a, _ := e2ePairOf(t)
+	own := &queue{room: 1}
+	c, q := outsideEnd(t, a, own)
+	testkit.OK(t, q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
+	post := func(n int) {
+		t.Helper()
+		for range n {
+			own.mu.Lock()
+			own.recvs = append(own.recvs, provider.RecvWR{})
+			own.mu.Unlock()
+		}
+		q.flushAll(provider.WCSuccess)
+	}
+	events := func() (n int) {
+		for {
+			e, _, ok, _ := a.dev.async.pop()
+			if !ok {
+				return n
+			}
+			if e.Type == provider.EventCQErr && e.CQ == c {
+				n++
+			}
+		}
+	}
+	post(3)
+	if n := events(); n != 1 {
+		t.Errorf("two completions were lost: %d events, want 1", n)
+	}
+	post(1)
+	if n := events(); n != 0 {
+		t.Errorf("another one: %d events, want none", n)
+	}
+	own.mu.Lock()
+	own.room = 2
+	own.mu.Unlock()
+	post(2)
+	if n := events(); n != 1 {
+		t.Errorf("one was lost after there had been room: %d events, want 1", n)
+	}
+	if st := testkit.Must(c.Stats())(t); st.Completions != 2 || st.Lost != 4 || st.CQE != 9 || c.CQE() != 9 {
+		t.Errorf("counted: %+v", st)
+	}
+}
+
+// TestOutsideRefuses: what can't be together, and calls that the program's own queue stands for.
+func TestOutsideRefuses(t *testing.T) {
+	a, _ := e2ePairOf(t)
+	own := &queue{room: 9}
+	c, q := outsideEnd(t, a, own)
+	ch := testkit.Must(a.dev.CreateCompChannel())(t)
+	defer func() { testkit.OK(t, ch.Close()) }()
+	_, withChannel := a.dev.CreateCQ(provider.CQInitAttr{CQE: 1, Sink: own, Channel: ch})
+	srq := testkit.Must(a.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1, MaxSGE: 1}, Recvs: own}))(t)
+	defer func() { testkit.OK(t, srq.Close()) }()
+	_, both := a.pd.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Recvs: own, SRQ: srq, Cap: provider.QPCap{MaxSendWR: 1}})
+	recv := []provider.RecvWR{{}}
+	_, posted := q.PostRecv(recv)
+	_, shared := srq.PostRecv(recv)
+	for what, err := range map[string]error{
+		"a sink and a channel": withChannel, "an SRQ and a RecvSource": both, "a receive to the QP": posted,
+		"a receive to the SRQ": shared, "a limit": srq.Modify(provider.SRQAttr{Limit: 1}, provider.SRQAttrLimit),
+	} {
+		if !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v, want EINVAL", what, err)
+		}
+	}
+	if err := c.Resize(20); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("a new size: %v, want ErrUnsupported", err)
+	}
+	if _, init, err := q.Query(); err != nil || init.Recvs != provider.RecvSource(own) || init.SRQ != nil || init.Cap.MaxRecvSGE != 2 {
+		t.Errorf("the QP was made with %+v, %v", init, err)
+	}
+}
+
+// e2ePairOf makes two ends that are not connected.
+func e2ePairOf(t *testing.T) (a, b *e2eEnd) {
+	t.Helper()
+	w := e2eWires[0]
+	network, _ := w.network()
+	return newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
+}
