@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
 // execLibraries builds the libraries of exec, once, and returns the folder that they are in.
@@ -41,17 +42,10 @@ type bridged struct {
 	cache     string
 }
 
-// newBridged prepares exec: its libraries are built, and the C programs are there, which REQUIRE_SIW=1 wants.
+// newBridged prepares exec: its libraries are built, and the C programs are there.
 func newBridged(t *testing.T) *bridged {
 	t.Helper()
-	for _, program := range []string{"cc", "nm", "rping", "ib_send_bw", "ibv_devinfo", "busybox"} {
-		if _, err := exec.LookPath(program); err != nil {
-			if os.Getenv("REQUIRE_SIW") == "1" {
-				t.Fatalf("%v: ci/deps installs what is missing", err)
-			}
-			t.Skipf("%v: ci/deps installs what is missing", err)
-		}
-	}
+	vmtest.NeedPackages(t, "guest", "kernel", "witnesses") // of the guest's, busybox and the compiler
 	dir, err := execLibraries()
 	if err != nil {
 		t.Fatal(err)

@@ -71,24 +71,41 @@ func Inside() bool { return os.Getenv("VM_INSIDE") == "1" }
 // who sets both wants what can't be, and is told so.
 func Need(t testing.TB, groups ...string) {
 	t.Helper()
-	required := os.Getenv("REQUIRE_SIW") == "1"
 	if os.Getenv("NO_GUEST") == "1" {
-		if required {
+		if os.Getenv("REQUIRE_SIW") == "1" {
 			t.Fatal("REQUIRE_SIW=1 wants every test in the guest, and NO_GUEST=1 none: unset one of them")
 		}
 		t.Skip("NO_GUEST=1")
 	}
 	missing := lacks(t, "ci/vm/check")
 	if missing == "" && len(groups) > 0 {
-		missing = lacks(t, "ci/deps", append([]string{"--check"}, groups...)...)
+		missing = lacksPackages(t, groups)
 	}
+	without(t, "no guest can be booted here", missing)
+}
+
+// NeedPackages is Need for a test that needs no guest, and packages of groups of ci/deps: it skips the
+// test if one is not installed, and fails it with REQUIRE_SIW=1.
+func NeedPackages(t testing.TB, groups ...string) {
+	t.Helper()
+	without(t, "packages are not installed", lacksPackages(t, groups))
+}
+
+// without ends a test that can't run here for what is missing, if that is not empty.
+func without(t testing.TB, why, missing string) {
+	t.Helper()
 	switch {
 	case missing == "":
-	case required:
-		t.Fatalf("REQUIRE_SIW=1, but no guest can be booted here: %s", missing)
+	case os.Getenv("REQUIRE_SIW") == "1":
+		t.Fatalf("REQUIRE_SIW=1, but %s: %s", why, missing)
 	default:
-		t.Skipf("no guest can be booted here: %s", missing)
+		t.Skipf("%s: %s", why, missing)
 	}
+}
+
+func lacksPackages(t testing.TB, groups []string) string {
+	t.Helper()
+	return lacks(t, "ci/deps", append([]string{"--check"}, groups...)...)
 }
 
 // lacks runs a script of the project that ends with 2 and a reason if something
