@@ -132,6 +132,7 @@ func (d *libDevice) mmap(key uint64, n uintptr) []byte {
 	if err != nil {
 		d.t.Fatalf("mapping a queue: %v", err)
 	}
+	d.t.Cleanup(func() { _ = unix.Munmap(mem) })
 	return mem
 }
 

@@ -61,12 +61,13 @@ func (r *recvRing) NextRecv(sges []ibverbs.SGE) (wrid uint64, n int, ok bool) {
 	copySGEs(sges, e.SGE[:head.numSGE])
 	wrid = e.ID
 	release(unsafe.Pointer(e))
-	r.get++
 	r.checkLimit()
+	r.get++
 	return wrid, int(head.numSGE), true
 }
 
-// checkLimit raises the event of the limit, once, if so many receives are no longer there. mu is held.
+// checkLimit raises the event of the limit, once, if fewer receives are left than it says. The one at get
+// has just been taken. mu is held.
 func (r *recvRing) checkLimit() {
 	if !r.armed || loadHead(unsafe.Pointer(r.at(r.get+r.limit))).flags&abi.SiwWQEValid != 0 {
 		return
