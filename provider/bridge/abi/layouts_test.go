@@ -118,6 +118,8 @@ var layouts = map[string]any{
 	"siw_rqe":              abi.SiwRQE{},
 	"siw_cqe":              abi.SiwCQE{},
 	"siw_cq_ctrl":          abi.SiwCQCtrl{},
+
+	"nlmsghdr": abi.NLHeader{},
 }
 
 // constants are names of the headers, and their values here.
@@ -226,6 +228,44 @@ var constants = map[string]int64{
 	"SIW_WC_REM_INV_REQ_ERR":     abi.SiwWCRemInvReqErr,
 	"SIW_WC_GENERAL_ERR":         abi.SiwWCGeneralErr,
 
+	"RDMA_NLDEV_ATTR_DEV_INDEX":                                   abi.NLDevIndex,
+	"RDMA_NLDEV_ATTR_DEV_NAME":                                    abi.NLDevName,
+	"RDMA_NLDEV_ATTR_PORT_INDEX":                                  abi.NLPortIndex,
+	"RDMA_NLDEV_ATTR_CAP_FLAGS":                                   abi.NLCapFlags,
+	"RDMA_NLDEV_ATTR_FW_VERSION":                                  abi.NLFWVersion,
+	"RDMA_NLDEV_ATTR_NODE_GUID":                                   abi.NLNodeGUID,
+	"RDMA_NLDEV_ATTR_SYS_IMAGE_GUID":                              abi.NLSysImageGUID,
+	"RDMA_NLDEV_ATTR_LID":                                         abi.NLLID,
+	"RDMA_NLDEV_ATTR_SM_LID":                                      abi.NLSMLID,
+	"RDMA_NLDEV_ATTR_LMC":                                         abi.NLLMC,
+	"RDMA_NLDEV_ATTR_PORT_STATE":                                  abi.NLPortState,
+	"RDMA_NLDEV_ATTR_PORT_PHYS_STATE":                             abi.NLPortPhysState,
+	"RDMA_NLDEV_ATTR_DEV_NODE_TYPE":                               abi.NLDevNodeType,
+	"RDMA_NLDEV_ATTR_NDEV_INDEX":                                  abi.NLNetdevIndex,
+	"RDMA_NLDEV_ATTR_NDEV_NAME":                                   abi.NLNetdevName,
+	"RDMA_NLDEV_ATTR_DEV_PROTOCOL":                                abi.NLDevProtocol,
+	"RDMA_NLDEV_ATTR_CHARDEV_TYPE":                                abi.NLChardevType,
+	"RDMA_NLDEV_ATTR_CHARDEV_NAME":                                abi.NLChardevName,
+	"RDMA_NLDEV_ATTR_CHARDEV_ABI":                                 abi.NLChardevABI,
+	"RDMA_NLDEV_ATTR_CHARDEV":                                     abi.NLChardev,
+	"RDMA_NLDEV_ATTR_UVERBS_DRIVER_ID":                            abi.NLUverbsDriverID,
+	"RDMA_NLDEV_ATTR_DEV_DIM":                                     abi.NLDevDim,
+	"RDMA_NLDEV_SYS_ATTR_NETNS_MODE":                              abi.NLNetnsMode,
+	"RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK":                            abi.NLCopyOnFork,
+	"NETLINK_RDMA":                                                abi.NLFamily,
+	"RDMA_NL_NLDEV":                                               abi.NLNLDev,
+	"RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET_CHARDEV)": int64(abi.NLType(abi.NLGetChardev)),
+	"RDMA_NLDEV_CMD_GET":                                          abi.NLGet,
+	"RDMA_NLDEV_CMD_PORT_GET":                                     abi.NLPortGet,
+	"RDMA_NLDEV_CMD_SYS_GET":                                      abi.NLSysGet,
+	"RDMA_NLDEV_CMD_GET_CHARDEV":                                  abi.NLGetChardev,
+	"RDMA_DRIVER_SIW":                                             abi.NLDriverSiw,
+	"NLMSG_ERROR":                                                 abi.NLMsgError,
+	"NLMSG_DONE":                                                  abi.NLMsgDone,
+	"NLM_F_MULTI":                                                 abi.NLFlagMulti,
+	"NLM_F_ACK":                                                   abi.NLFlagAck,
+	"NLM_F_DUMP":                                                  abi.NLFlagDump,
+
 	"AF_UNSPEC": abi.FamilyUnspec, "AF_INET": abi.FamilyINET, "AF_INET6": abi.FamilyINET6,
 	"AF_IB":                             abi.FamilyIB,
 	"(long)sizeof(struct sockaddr_in)":  abi.SizeofSockaddrIn,
@@ -238,6 +278,7 @@ var constants = map[string]int64{
 func TestLayouts(t *testing.T) {
 	var program, want strings.Builder
 	program.WriteString("#include <stddef.h>\n#include <stdio.h>\n#include <netinet/in.h>\n#include <sys/socket.h>\n" +
+		"#include <linux/netlink.h>\n#include <rdma/rdma_netlink.h>\n#include <rdma/ib_user_ioctl_verbs.h>\n" +
 		"#include <rdma/rdma_user_cm.h>\n#include <rdma/siw-abi.h>\n" +
 		"#define SAY(text, value) printf(\"%s %ld\\n\", text, (long)(value))\nint main(void) {\n")
 	say := func(text, value string, here int64) {
