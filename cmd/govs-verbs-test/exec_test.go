@@ -13,27 +13,18 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// execLibraries builds the libraries of exec, once, and returns the folder that they are in.
-var execLibraries = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "govs-exec-*")
+// execLibraries builds the libraries of exec, once, and returns the folder that they are in: one of the
+// project, so that tests in the guest find them there.
+var execLibraries = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = filepath.Abs("../../out/exec-test"); err != nil || vmtest.Inside() {
+		return dir, err
+	}
+	out, err := exec.Command("../../ci/build", "--libraries", dir).CombinedOutput()
 	if err != nil {
-		return "", err
+		err = fmt.Errorf("ci/build: %w\n%s", err, out)
 	}
-	removeExecLibraries = func() { _ = os.RemoveAll(dir) }
-	for _, command := range [][]string{
-		{"go", "build", "-buildmode=c-shared", "-o", filepath.Join(dir, bridgeLibrary), "../../cgo/bridge/lib"},
-		{"cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden",
-			"-o", filepath.Join(dir, preloadLibrary), "../../cgo/bridge/preload.c"},
-	} {
-		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			return dir, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
-		}
-	}
-	return dir, nil
+	return dir, err
 })
-
-// removeExecLibraries removes them after the tests.
-var removeExecLibraries = func() {}
 
 // bridged is what runs programs with exec.
 type bridged struct {
@@ -45,7 +36,9 @@ type bridged struct {
 // newBridged prepares exec: its libraries are built, and the C programs are there.
 func newBridged(t *testing.T) *bridged {
 	t.Helper()
-	vmtest.NeedPackages(t, "guest", "kernel", "witnesses") // of the guest's, busybox and the compiler
+	if !vmtest.Inside() {
+		vmtest.NeedPackages(t, "guest", "kernel", "witnesses") // of the guest's, busybox and the compiler
+	}
 	dir, err := execLibraries()
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +127,45 @@ func TestExecPrograms(t *testing.T) {
 			client.want(t, 0, p.clientSays...)
 			server.want(t, 0, p.serverSays...)
 		})
+	}
+}
+
+// TestExecWithSiw has programs over the engine connect to the same ones over siw, both ways.
+func TestExecWithSiw(t *testing.T) {
+	if !vmtest.Inside() {
+		newBridged(t) // the libraries are built on the host
+	}
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	b := newBridged(t)
+	for _, p := range []struct{ server, client string }{
+		{"rping -s -v -V -C 10 -a ADDR -p PORT", "rping -c -v -V -C 10 -a ADDR -p PORT"},
+		{"rdma_server -p PORT", "rdma_client -s ADDR -p PORT"},
+		{"ib_send_bw -R -F -d siw0 -n 100 -p PORT", "ib_send_bw -R -F -d siw0 -n 100 -p PORT ADDR"},
+		{"ib_write_bw -R -F -d siw0 -n 100 -p PORT", "ib_write_bw -R -F -d siw0 -n 100 -p PORT ADDR"},
+		{"ib_read_lat -R -F -d siw0 -n 100 -p PORT", "ib_read_lat -R -F -d siw0 -n 100 -p PORT ADDR"},
+		{"rstream -b ADDR -p PORT -S 4096 -I 10 -C 10 -T v", "rstream -s ADDR -p PORT -S 4096 -I 10 -C 10 -T v"},
+	} {
+		for _, way := range []string{"the server over the engine", "the client over the engine"} {
+			t.Run(strings.Fields(p.server)[0]+", "+way, func(t *testing.T) {
+				b := &bridged{t, b.libraries, b.cache}
+				port := freePort()
+				words := func(s string) []string {
+					return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR", siwAddr).Replace(s))
+				}
+				var server, client *program
+				if way == "the server over the engine" {
+					server = b.server(port, words(p.server)...)
+					client = startProgram(t, words(p.client)...)
+				} else {
+					server = startServer(t, port, words(p.server)...)
+					client = b.start(words(p.client)...)
+				}
+				client.want(t, 0)
+				server.want(t, 0)
+			})
+		}
 	}
 }
 

@@ -20,10 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) == "1" {
 		main()
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
-		removeExecLibraries()
-		os.Exit(status)
-	}))
+	goleak.VerifyTestMain(m)
 }
 
 // transcript collects what a command prints while it runs.
