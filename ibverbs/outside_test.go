@@ -18,7 +18,8 @@ type nowhere struct{}
 func (nowhere) Complete(*ibverbs.WC, bool) (stored, due bool) { return true, false }
 func (nowhere) Notify()                                       {}
 
-// TestSinkRefuses: what needs completions of its own does not wait for them where they go elsewhere.
+// TestSinkRefuses: what needs completions of its own does not wait for them where they go
+// elsewhere.
 func TestSinkRefuses(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
 	pd := testkit.Must(vctx.AllocPD())(t)

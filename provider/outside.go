@@ -2,8 +2,8 @@ package provider
 
 // A program may keep a CQ's completions, and the receives of a QP or an SRQ, in memory of its own
 // that it shares with others, as a bridge does that serves siw's queues to C programs. It gives the
-// provider a CompletionSink or a RecvSource when it makes the object. The engine has them; the kernel
-// provider returns an [*UnsupportedError].
+// provider a CompletionSink or a RecvSource when it makes the object. The engine has them; the
+// kernel provider returns an [*UnsupportedError].
 
 // CompletionSink takes the completions of a CQ. The CQ then has no channel, keeps nothing, and its
 // Poll returns none: it only moves the data of the QPs that complete there.

@@ -106,8 +106,8 @@ func complete(dir string) bool {
 	return true
 }
 
-// sysfsFolder returns the folder with the files that stand for sysfs. It is the same for all programs, so
-// that none of them has to remove it.
+// sysfsFolder returns the folder with the files that stand for sysfs. It is the same for all
+// programs, so that none of them has to remove it.
 func sysfsFolder() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

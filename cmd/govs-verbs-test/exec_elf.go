@@ -56,7 +56,8 @@ func canPreloadAfter(path string, scripts int) error {
 	return isDynamic(f)
 }
 
-// interpreterOf returns the program that a script's first line names: with env the one that it looks for.
+// interpreterOf returns the program that a script's first line names: with env the one that it
+// looks for.
 func interpreterOf(line string) (string, error) {
 	words := strings.Fields(strings.TrimPrefix(line, "#!"))
 	if len(words) == 0 {
@@ -68,8 +69,8 @@ func interpreterOf(line string) (string, error) {
 	return words[0], nil
 }
 
-// isPrivileged returns why a program gets other rights than this one has, nil if it doesn't. The loader
-// ignores LD_PRELOAD then.
+// isPrivileged returns why a program gets other rights than this one has, nil if it doesn't. The
+// loader ignores LD_PRELOAD then.
 func isPrivileged(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -94,7 +95,8 @@ var machines = map[string]elf.Machine{
 	"ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390, "loong64": elf.EM_LOONGARCH,
 }
 
-// isDynamic returns why a file is no program that glibc's loader loads for this machine, nil if it is one.
+// isDynamic returns why a file is no program that glibc's loader loads for this machine, nil if it
+// is one.
 func isDynamic(f *os.File) error {
 	p, err := elf.NewFile(f)
 	if err != nil {

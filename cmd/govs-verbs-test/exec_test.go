@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// execLibraries builds the libraries of exec, once, and returns the folder that they are in: one of the
-// project, so that tests in the guest find them there.
+// execLibraries builds the libraries of exec, once, and returns the folder that they are in: one of
+// the project, so that tests in the guest find them there.
 var execLibraries = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = filepath.Abs("../../out/exec-test"); err != nil || vmtest.Inside() {
 		return dir, err
@@ -87,8 +87,8 @@ var bridgedPairs = []bridgedPair{
 		serverSays: parts("return status 0"), clientSays: parts("test complete", "return status 0")},
 	{name: "ib_send_bw", server: "ib_send_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_send_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
 		clientSays: parts("65536      200")},
-	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the server's credits, which
-	// come by RDMA Write, and then waits for ever.
+	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the
+	// server's credits, which come by RDMA Write, and then waits for ever.
 	{name: "ib_send_lat with events", server: "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT",
 		client: "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts(" 2       200")},
 	{name: "ib_read_bw with events", server: "ib_read_bw -R -F -e -d siw0 -n 200 -p PORT",
@@ -193,8 +193,8 @@ func TestExecTrace(t *testing.T) {
 	wantText(t, "the trace", trace, parts("get_context(", "num_comp_vectors=1", "query_port({response=", "port_num=1}) = 0 {"))
 }
 
-// TestExecStatus: the program's exit status and the signal that ends it are what the caller sees, and a
-// program that opens no device loads nothing.
+// TestExecStatus: the program's exit status and the signal that ends it are what the caller sees,
+// and a program that opens no device loads nothing.
 func TestExecStatus(t *testing.T) {
 	b := newBridged(t)
 	b.start("sh", "-c", "exit 7").want(t, 7)
@@ -220,8 +220,8 @@ func TestExecLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecSymbols: the library that stands before libc has the names of libc's functions that it takes, that of
-// ibv_open_device, and no other.
+// TestExecSymbols: the library that stands before libc has the names of libc's functions that it
+// takes, that of ibv_open_device, and no other.
 func TestExecSymbols(t *testing.T) {
 	b := newBridged(t)
 	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries, preloadLibrary)).Output())(t))
@@ -241,7 +241,8 @@ func TestExecSymbols(t *testing.T) {
 	}
 }
 
-// TestExecRefuses: programs that the loader would run without the libraries are refused before they start.
+// TestExecRefuses: programs that the loader would run without the libraries are refused before they
+// start.
 func TestExecRefuses(t *testing.T) {
 	b := newBridged(t)
 	dir := t.TempDir()

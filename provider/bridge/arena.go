@@ -8,9 +8,9 @@ import (
 )
 
 // arena is the memory of the queues that an open device shares with the program. It is a file in
-// memory, and the program's descriptor of the device is that file: the key of a queue is its offset,
-// so that the program maps it as it maps siw's. The bridge has mappings of its own, because the
-// program may unmap a queue that is in use.
+// memory, and the program's descriptor of the device is that file: the key of a queue is its
+// offset, so that the program maps it as it maps siw's. The bridge has mappings of its own, because
+// the program may unmap a queue that is in use.
 type arena struct {
 	fd int // the bridge's duplicate
 
@@ -18,7 +18,8 @@ type arena struct {
 	size int64 // of the file; what is freed is not used again, since the program may still map it
 }
 
-// newArena makes an arena. The descriptor program is the program's; flags are those of memfd_create.
+// newArena makes an arena. The descriptor program is the program's; flags are those of
+// memfd_create.
 func newArena(flags int) (a *arena, program int, err error) {
 	program, err = unix.MemfdCreate("uverbs", flags|unix.MFD_ALLOW_SEALING)
 	if err != nil {

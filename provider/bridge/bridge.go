@@ -13,9 +13,9 @@ type Program interface {
 	ReadMemory(addr uint64, b []byte) error
 	WriteMemory(addr uint64, b []byte) error
 
-	// Memory returns the program's memory itself, length octets at addr, which the device reads, and
-	// writes if write is set, until the region that is made of it is closed. EFAULT if the program
-	// has no such memory.
+	// Memory returns the program's memory itself, length octets at addr, which the device reads,
+	// and writes if write is set, until the region that is made of it is closed. EFAULT if the
+	// program has no such memory.
 	Memory(addr, length uint64, write bool) ([]byte, error)
 
 	// Adopt says that fd, a descriptor that the bridge has made for the program, stands for f. When

@@ -46,7 +46,8 @@ func newChannel(prog Program, flags int) (c *channel, fd int, err error) {
 	return &channel{prog: prog, ours: ours, theirs: theirs}, fd, nil
 }
 
-// send writes an event. It never waits: what the sockets have no room for is written later, in order.
+// send writes an event. It never waits: what the sockets have no room for is written later, in
+// order.
 func (c *channel) send(event []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,11 +92,12 @@ func (c *channel) drain() {
 	}
 }
 
-// backlogLook, in milliseconds, is how long drain waits before it looks whether the channel is closed.
+// backlogLook, in milliseconds, is how long drain waits before it looks whether the channel is
+// closed.
 const backlogLook = 100
 
-// offer writes an event if there is room, and reports whether there was. Unlike send it keeps nothing
-// for later.
+// offer writes an event if there is room, and reports whether there was. Unlike send it keeps
+// nothing for later.
 func (c *channel) offer(event []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,8 +117,8 @@ func (c *channel) take() {
 	}
 }
 
-// unread takes back the oldest event that the program has not read, into room. n is 0 if there is none.
-// mu is held.
+// unread takes back the oldest event that the program has not read, into room. n is 0 if there is
+// none. mu is held.
 func (c *channel) unread(room []byte) (n int) {
 	for {
 		n, _, err := unix.Recvfrom(c.theirs, room, unix.MSG_DONTWAIT)
@@ -130,9 +132,9 @@ func (c *channel) unread(room []byte) (n int) {
 	}
 }
 
-// withdraw takes back the events that the program has not read and for which match returns true, and
-// returns how many they were. The others stay in order. A read of the program at the same time may
-// find the channel empty for a moment; a blocking one waits.
+// withdraw takes back the events that the program has not read and for which match returns true,
+// and returns how many they were. The others stay in order. A read of the program at the same time
+// may find the channel empty for a moment; a blocking one waits.
 func (c *channel) withdraw(match func(event []byte) bool) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

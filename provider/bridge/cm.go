@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows in the files cm*.go is the kernel's ucma.c over package rdmacm. Its ids are in one table,
-// and their events come on one channel of the device, from which they are given to the descriptors: so
-// an id moves from one descriptor to another without the device, which MIGRATE_ID needs.
+// What follows in the files cm*.go is the kernel's ucma.c over package rdmacm. Its ids are in one
+// table, and their events come on one channel of the device, from which they are given to the
+// descriptors: so an id moves from one descriptor to another without the device, which MIGRATE_ID
+// needs.
 //
 // Answers and errnos are those of Linux 6.1 with siw. What differs, and why:
 //
@@ -66,10 +67,10 @@ type CMFile interface {
 
 func (f *cmFile) connectionManager() {}
 
-// OpenCM opens the connection manager, as open(2) of /dev/infiniband/rdma_cm does. flags are those of
-// open: O_NONBLOCK and O_CLOEXEC count. The descriptor is the program's, and is adopted. It can be read
-// while there are events; GET_EVENT never waits and returns EAGAIN if there is none, so that who wants
-// to wait polls the descriptor.
+// OpenCM opens the connection manager, as open(2) of /dev/infiniband/rdma_cm does. flags are those
+// of open: O_NONBLOCK and O_CLOEXEC count. The descriptor is the program's, and is adopted. It can
+// be read while there are events; GET_EVENT never waits and returns EAGAIN if there is none, so
+// that who wants to wait polls the descriptor.
 func (b *Bridge) OpenCM(flags int) (fd int, err error) {
 	sock := 0
 	if flags&unix.O_CLOEXEC != 0 {
@@ -170,8 +171,8 @@ func (f *cmFile) settle() {
 	}
 }
 
-// drop takes back the events for which the function which returns true, and returns them. cmState.mu
-// is held.
+// drop takes back the events for which the function which returns true, and returns them.
+// cmState.mu is held.
 func (f *cmFile) drop(which func(*cmEvent) bool) (dropped []*cmEvent) {
 	kept := f.events[:0]
 	for _, v := range f.events {

@@ -38,7 +38,8 @@ func sizeOfAddress(family int) int {
 // ip reports whether a family is one of IP.
 func ip(family int) bool { return family == abi.FamilyINET || family == abi.FamilyINET6 }
 
-// ipOf returns an address. Only link-local ones have a zone; the kernel does not look at that of others.
+// ipOf returns an address. Only link-local ones have a zone; the kernel does not look at that of
+// others.
 func ipOf(a *abi.SockaddrStorage) netip.AddrPort {
 	ap, _ := a.AddrPort()
 	if addr := ap.Addr(); addr.Zone() != "" && !addr.IsLinkLocalUnicast() {
@@ -160,8 +161,8 @@ func (x *cmID) mayBind(addr netip.Addr) error {
 	return nil
 }
 
-// taken returns the errno for an address that can't be had, EADDRINUSE. The kernel has another one if
-// either of the two ids is bound to any address, or to a loopback one.
+// taken returns the errno for an address that can't be had, EADDRINUSE. The kernel has another one
+// if either of the two ids is bound to any address, or to a loopback one.
 func (s *cmState) taken(x *cmID, err error) error {
 	if errno(err) != syscall.EADDRINUSE {
 		return err
@@ -205,9 +206,9 @@ const (
 	ibPortSpaceUDP  = abi.PortSpaceUDP << 16
 )
 
-// bindIB binds x to an address of AF_IB, which src has: librdmacm asks so whether the kernel knows such
-// addresses. iWARP has no GIDs to bind to; without one the id is bound to no device (cma_select_ib_ps).
-// x.mu is held.
+// bindIB binds x to an address of AF_IB, which src has: librdmacm asks so whether the kernel knows
+// such addresses. iWARP has no GIDs to bind to; without one the id is bound to no device
+// (cma_select_ib_ps). x.mu is held.
 func (s *cmState) bindIB(x *cmID) error {
 	if [16]byte(x.src[ibGID:]) != [16]byte{} {
 		return syscall.ENODEV
@@ -266,8 +267,8 @@ func cmResolveAddr(r *cmRequest) error {
 	return r.resolve(cmd.ID, cmd.SrcAddr, cmd.DstAddr, cmd.TimeoutMS)
 }
 
-// resolve is rdma_resolve_addr. An id that is not bound is bound first, to any address if src is of no
-// family: so it has a port, as with the kernel, which programs see from here on.
+// resolve is rdma_resolve_addr. An id that is not bound is bound first, to any address if src is of
+// no family: so it has a port, as with the kernel, which programs see from here on.
 func (r *cmRequest) resolve(handle uint32, src, dst abi.SockaddrStorage, ms uint32) error {
 	x, err := r.file.lock(handle)
 	if err != nil {

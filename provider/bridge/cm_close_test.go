@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCMClose closes the descriptor with ids in every state: nothing of them is left, and peers see their
-// connections end.
+// TestCMClose closes the descriptor with ids in every state: nothing of them is left, and peers see
+// their connections end.
 func TestCMClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Run("stories", func(t *testing.T) {
@@ -78,8 +78,8 @@ func (c *libCM) untilEvent(kind uint32) (e abi.EventResp) {
 	}
 }
 
-// TestCMWaits: while there are events the descriptor can be read, also with edge-triggered epoll, and
-// flags are those of open.
+// TestCMWaits: while there are events the descriptor can be read, also with edge-triggered epoll,
+// and flags are those of open.
 func TestCMWaits(t *testing.T) {
 	host := newHost(t, nil)
 	c := host.open()
@@ -242,7 +242,8 @@ func TestCMTimeout(t *testing.T) {
 	c.fails(syscall.EADDRNOTAVAIL, abi.CMBindIP, bindIP(l, at), nil)
 }
 
-// TestCMAtOnce: several threads of a program use the same descriptors, while events come and ids go.
+// TestCMAtOnce: several threads of a program use the same descriptors, while events come and ids
+// go.
 func TestCMAtOnce(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	files := []*libCM{server.open(), server.open(), client.open(), client.open()}

@@ -76,8 +76,9 @@ func (f *cmFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// parse decodes the command. Whether the header counts all of it does not matter: the kernel copies what
-// it needs. What was not written the kernel would take from the memory that follows; here it is zero.
+// parse decodes the command. Whether the header counts all of it does not matter: the kernel copies
+// what it needs. What was not written the kernel would take from the memory that follows; here it
+// is zero.
 func (r *cmRequest) parse(msg any) error {
 	if _, err := abi.DecodePadded(r.in, msg); err != nil {
 		return syscall.EINVAL
@@ -88,7 +89,8 @@ func (r *cmRequest) parse(msg any) error {
 	return nil
 }
 
-// parseFor is parse for a command whose answer needs room for so many octets: ENOSPC if it has less.
+// parseFor is parse for a command whose answer needs room for so many octets: ENOSPC if it has
+// less.
 func (r *cmRequest) parseFor(msg any, answer int) error {
 	if err := r.fits(answer); err != nil {
 		return err
@@ -96,8 +98,8 @@ func (r *cmRequest) parseFor(msg any, answer int) error {
 	return r.parse(msg)
 }
 
-// parseGrown decodes a command that has grown: the kernel takes as much as the header counts, and at
-// least least octets.
+// parseGrown decodes a command that has grown: the kernel takes as much as the header counts, and
+// at least least octets.
 func (r *cmRequest) parseGrown(msg any, least int) error {
 	if r.size < least {
 		return syscall.EINVAL
@@ -120,8 +122,8 @@ func (r *cmRequest) answer(addr uint64, msg any) error {
 	return r.write(addr, b[:min(len(b), r.room)], msg)
 }
 
-// answerAll writes msg to the program whether it said that it has room or not, as the kernel does for
-// some commands.
+// answerAll writes msg to the program whether it said that it has room or not, as the kernel does
+// for some commands.
 func (r *cmRequest) answerAll(addr uint64, msg any) error {
 	return r.write(addr, abi.Append(nil, msg), msg)
 }
@@ -199,8 +201,8 @@ func cmDestroyID(r *cmRequest) error {
 // leastEvent is the size of the answer to GET_EVENT without what was added to it since, in octets.
 const leastEvent = 328
 
-// cmGetEvent executes GET_EVENT. EAGAIN: there is none; who waits for one waits until the descriptor can
-// be read.
+// cmGetEvent executes GET_EVENT. EAGAIN: there is none; who waits for one waits until the
+// descriptor can be read.
 func cmGetEvent(r *cmRequest) error {
 	var cmd abi.Response
 	// Programs of 32 bits leave out the padding, too.
@@ -248,8 +250,8 @@ func cmMigrateID(r *cmRequest) error {
 	return r.answerAll(cmd.Response, &abi.DestroyResp{EventsReported: reported})
 }
 
-// migrate moves an id from f to another descriptor, and returns how many of its events the program has
-// got.
+// migrate moves an id from f to another descriptor, and returns how many of its events the program
+// has got.
 func (f *cmFile) migrate(handle uint32, to *cmFile) (reported uint32, err error) {
 	s := &f.b.cm
 	s.mu.Lock()

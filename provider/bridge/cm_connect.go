@@ -11,8 +11,8 @@ import (
 // leastConnect is the size of CONNECT and ACCEPT without what was added to them since, in octets.
 func leastConnect(msg any) int { return abi.Size(msg) - abi.Size(abi.ECE{}) }
 
-// connParam returns the parameters of a connection, and the QP that it is for. Depths beyond what the
-// device has are the error tooDeep, which is EINVAL if there is no such QP.
+// connParam returns the parameters of a connection, and the QP that it is for. Depths beyond what
+// the device has are the error tooDeep, which is EINVAL if there is no such QP.
 func (b *Bridge) connParam(p *abi.ConnParam, tooDeep error) (*rdmacm.ConnParam, *queuePair, error) {
 	q := b.queuePairByNumber(p.QPNum & 0xffffff)
 	if q == nil {
@@ -59,8 +59,8 @@ func cmConnect(r *cmRequest) error {
 	return nil
 }
 
-// cmAccept executes ACCEPT. From then on the program knows the id by the uid that it gives. What fails is
-// a rejection, if the request has not been answered before.
+// cmAccept executes ACCEPT. From then on the program knows the id by the uid that it gives. What
+// fails is a rejection, if the request has not been answered before.
 func cmAccept(r *cmRequest) error {
 	var cmd abi.Accept
 	if err := r.parseGrown(&cmd, leastConnect(cmd)); err != nil {
@@ -98,8 +98,8 @@ func (b *Bridge) accept(x *cmID, cmd *abi.Accept) error {
 	return nil
 }
 
-// Reasons of REJECT (enum ib_cm_rej_reason) that programs may give. On iWARP none of them reaches the
-// peer.
+// Reasons of REJECT (enum ib_cm_rej_reason) that programs may give. On iWARP none of them reaches
+// the peer.
 const (
 	rejectConsumer = 28
 	rejectVendor   = 35
@@ -125,8 +125,8 @@ func cmReject(r *cmRequest) error {
 	return x.id.Reject(append([]byte(nil), cmd.PrivateData[:cmd.PrivateDataLen]...))
 }
 
-// cmDisconnect executes DISCONNECT. For a connection that has ended, or was not answered yet, there is
-// nothing to do, which is no error.
+// cmDisconnect executes DISCONNECT. For a connection that has ended, or was not answered yet, there
+// is nothing to do, which is no error.
 func cmDisconnect(r *cmRequest) error {
 	var cmd abi.Disconnect
 	x, err := r.parseBound(&cmd, &cmd.ID)
@@ -223,8 +223,8 @@ func cmJoinMcast(r *cmRequest) error {
 	return r.join(&cmd)
 }
 
-// join answers JOIN_MCAST and JOIN_IP_MCAST: iWARP has no groups. Who asks for one with an id that could
-// be of a group is told so by ENOSYS.
+// join answers JOIN_MCAST and JOIN_IP_MCAST: iWARP has no groups. Who asks for one with an id that
+// could be of a group is told so by ENOSYS.
 func (r *cmRequest) join(cmd *abi.JoinMcast) error {
 	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
 		return err

@@ -32,8 +32,8 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestCMUnreadEvents: events that the program has not got are taken back with their id, and a listener
-// rejects the requests that it takes along.
+// TestCMUnreadEvents: events that the program has not got are taken back with their id, and a
+// listener rejects the requests that it takes along.
 func TestCMUnreadEvents(t *testing.T) {
 	server, client := newHost(t, nil), newHost(t, nil)
 	s, c := server.open(), client.open()
@@ -172,7 +172,8 @@ func TestCMBacklog(t *testing.T) {
 	s.close() // before the ids that wait for an answer
 }
 
-// TestCMProbe: librdmacm asks by an id of the port space IB whether the kernel knows addresses of AF_IB.
+// TestCMProbe: librdmacm asks by an id of the port space IB whether the kernel knows addresses of
+// AF_IB.
 func TestCMProbe(t *testing.T) {
 	c := newHost(t, nil).open()
 	id := c.createPS(0, abi.PortSpaceIB)
@@ -210,7 +211,8 @@ func TestCMProbe(t *testing.T) {
 	c.must(abi.CMListen, &abi.Listen{ID: id}, nil) // on no device
 }
 
-// TestCMOtherPortSpaces: ids of datagrams find their way; that there are no such QPs shows elsewhere.
+// TestCMOtherPortSpaces: ids of datagrams find their way; that there are no such QPs shows
+// elsewhere.
 func TestCMOtherPortSpaces(t *testing.T) {
 	c := newHost(t, nil).open()
 	_, at := c.listen(1, 1)

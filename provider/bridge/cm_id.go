@@ -127,8 +127,8 @@ func (t *cmTable) all() (ids []*cmID) {
 	return ids
 }
 
-// destroy ends x, whose number is reserved, and with a listener the requests that the program has not
-// got. It returns how many events of x the program has got.
+// destroy ends x, whose number is reserved, and with a listener the requests that the program has
+// not got. It returns how many events of x the program has got.
 func (s *cmState) destroy(x *cmID) (reported uint32) {
 	x.mu.Lock() // a command that is under way ends before
 	x.gone = true
@@ -175,8 +175,8 @@ func (s *cmState) take(e *rdmacm.Event) {
 	}
 }
 
-// request makes an id of a peer's request to a listener. It reports false if the listener is gone or
-// as many requests wait as it allows.
+// request makes an id of a peer's request to a listener. It reports false if the listener is gone
+// or as many requests wait as it allows.
 func (s *cmState) request(owner *cmID, e *rdmacm.Event) bool {
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
@@ -201,8 +201,8 @@ func (s *cmState) request(owner *cmID, e *rdmacm.Event) bool {
 	return true
 }
 
-// post queues an event of x. x.mu is held. The program gets no event of an id that it does not know:
-// its ACCEPT will fail.
+// post queues an event of x. x.mu is held. The program gets no event of an id that it does not
+// know: its ACCEPT will fail.
 func (s *cmState) post(x *cmID, resp abi.EventResp) {
 	if x.uid == 0 {
 		return
@@ -213,7 +213,8 @@ func (s *cmState) post(x *cmID, resp abi.EventResp) {
 	x.file.queue(&cmEvent{owner: x, resp: resp})
 }
 
-// happened changes the state of x as an event says, and makes the answer to GET_EVENT. x.mu is held.
+// happened changes the state of x as an event says, and makes the answer to GET_EVENT. x.mu is
+// held.
 func (x *cmID) happened(e *rdmacm.Event) abi.EventResp {
 	resp := abi.EventResp{Event: uint32(e.Type), Status: uint32(int32(cmStatus(e)))}
 	switch e.Type {

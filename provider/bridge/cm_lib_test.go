@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What follows does what librdmacm does in a program. The same stories are told to the bridge and, in the
-// guest, to the kernel with siw (TestCMOnSiw).
+// What follows does what librdmacm does in a program. The same stories are told to the bridge and,
+// in the guest, to the kernel with siw (TestCMOnSiw).
 
 // onSiw: the other side of the descriptors is the kernel.
 var onSiw = os.Getenv("GOVS_BRIDGE_TEST") == "siw"
@@ -106,7 +106,8 @@ func (c *libCM) close() {
 	}
 }
 
-// command writes a command whose answer has the layout of resp, nil for none. req and resp are pointers.
+// command writes a command whose answer has the layout of resp, nil for none. req and resp are
+// pointers.
 func (c *libCM) command(cmd uint32, req, resp any) error {
 	c.t.Helper()
 	size := 0

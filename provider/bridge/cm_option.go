@@ -82,8 +82,8 @@ func (x *cmID) setOption(name uint32, value []byte) error {
 	return nil
 }
 
-// setPath sets a path of InfiniBand instead of resolving a route. The kernel lets iWARP have one, too.
-// x.mu is held.
+// setPath sets a path of InfiniBand instead of resolving a route. The kernel lets iWARP have one,
+// too. x.mu is held.
 func (x *cmID) setPath(value []byte) error {
 	size := abi.Size(abi.PathRecData{})
 	if len(value)%size != 0 {

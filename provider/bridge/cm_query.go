@@ -15,8 +15,9 @@ func (b *Bridge) nodeGUID() (guid [8]uint8) {
 	return guid
 }
 
-// gids returns the GIDs of both ends: for iWARP the addresses of the link layer. That of a peer is known
-// only where the peer is this machine; the kernel has it from the neighbour table. x.mu is held.
+// gids returns the GIDs of both ends: for iWARP the addresses of the link layer. That of a peer is
+// known only where the peer is this machine; the kernel has it from the neighbour table. x.mu is
+// held.
 func (b *Bridge) gids(x *cmID) (src, dst [16]uint8) {
 	if !x.device {
 		return src, dst
@@ -99,7 +100,8 @@ func (x *cmID) gidAddress(to, from *abi.SockaddrStorage, gid [16]uint8) uint16 {
 	return sizeofSockaddrIB
 }
 
-// queryPath answers QUERY about paths: there are none but one that SET_OPTION has set. x.mu is held.
+// queryPath answers QUERY about paths: there are none but one that SET_OPTION has set. x.mu is
+// held.
 func (r *cmRequest) queryPath(x *cmID, addr uint64) error {
 	var resp abi.QueryPathResp
 	if err := r.fits(abi.Size(resp)); err != nil {

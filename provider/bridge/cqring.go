@@ -10,7 +10,8 @@ import (
 )
 
 // The flags of an element of a queue are read and written together with what beside them is in the
-// same 32 bits. The rest of the element is written before, so that who sees it valid sees all of it.
+// same 32 bits. The rest of the element is written before, so that who sees it valid sees all of
+// it.
 const flagsOffset = unsafe.Offsetof(abi.SiwCQE{}.Flags)
 
 // word is the place of the flags of an element.
@@ -66,9 +67,9 @@ func (r *cqRing) Complete(wc *ibverbs.WC, solicited bool) (stored, due bool) {
 	return true, r.ch != nil && r.disarm(solicited || wc.Status != ibverbs.WCSuccess)
 }
 
-// disarm reports whether the program waits for such a completion; then it waits no more. The program
-// writes its wish before it looks for completions a last time, and they are written before the wish
-// is read here: one of the two sees the other.
+// disarm reports whether the program waits for such a completion; then it waits no more. The
+// program writes its wish before it looks for completions a last time, and they are written before
+// the wish is read here: one of the two sees the other.
 func (r *cqRing) disarm(solicited bool) bool {
 	want := atomic.LoadUint32(r.notify)
 	if want&abi.SiwNotifyNextCompletion == 0 && (want&abi.SiwNotifySolicited == 0 || !solicited) {
@@ -107,7 +108,8 @@ var (
 	}
 )
 
-// siwStatus returns the status of a CQE: that of the device, or if siw has none like it the general one.
+// siwStatus returns the status of a CQE: that of the device, or if siw has none like it the general
+// one.
 func siwStatus(status ibverbs.WCStatus) uint16 {
 	if uint(status) < uint(len(siwStatuses)) {
 		if s := siwStatuses[status]; s != abi.SiwWCSuccess || status == ibverbs.WCSuccess {

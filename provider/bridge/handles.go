@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// handles are the objects of one open device, by the numbers that the program names them with: as in
-// the kernel, all kinds together, and a new one gets the lowest number that is free.
+// handles are the objects of one open device, by the numbers that the program names them with: as
+// in the kernel, all kinds together, and a new one gets the lowest number that is free.
 type handles struct {
 	mu   sync.RWMutex
 	list []any // nil where a number is free
@@ -26,8 +26,8 @@ func (h *handles) add(x any) uint32 {
 	return uint32(len(h.list) - 1)
 }
 
-// lookup returns the object of kind T with a number. Commands that use an object return EINVAL if there
-// is none.
+// lookup returns the object of kind T with a number. Commands that use an object return EINVAL if
+// there is none.
 func lookup[T any](h *handles, id uint32) (x T, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -40,7 +40,8 @@ func lookup[T any](h *handles, id uint32) (x T, err error) {
 }
 
 // remove takes the object of kind T with a number out, and calls destroy. If that fails, the object
-// is there again, with the same number. Commands that destroy an object return ENOENT if there is none.
+// is there again, with the same number. Commands that destroy an object return ENOENT if there is
+// none.
 func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	h.mu.Lock()
 	var x T

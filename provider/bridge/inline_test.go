@@ -12,8 +12,8 @@ func inlineOf(e *abi.SiwSQE) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&e.SGE[1])), abi.SiwMaxInline)
 }
 
-// TestElementSizes: the structs of package abi lie in memory as they are encoded, so that the queues
-// can be arrays of them.
+// TestElementSizes: the structs of package abi lie in memory as they are encoded, so that the
+// queues can be arrays of them.
 func TestElementSizes(t *testing.T) {
 	for _, x := range []struct {
 		name   string

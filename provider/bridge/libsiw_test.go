@@ -227,8 +227,8 @@ func setHead(element unsafe.Pointer, h wqeHead) {
 	atomic.StoreUint32(word(element), *(*uint32)(unsafe.Pointer(&h)))
 }
 
-// postSend posts a work request as libsiw does, with a doorbell if the queue looks idle. ENOMEM is a
-// full queue.
+// postSend posts a work request as libsiw does, with a doorbell if the queue looks idle. ENOMEM is
+// a full queue.
 func (q *libQP) postSend(sqe abi.SiwSQE) error {
 	at := unsafe.Pointer(&q.sq[uintptr(q.sput%q.nsq)*sqeSize])
 	if loadHead(at).flags&abi.SiwWQEValid != 0 {

@@ -14,8 +14,8 @@ const (
 	cmABI = 4 // RDMA_USER_CM_ABI_VERSION
 )
 
-// Netlink answers what the program sends to a socket of NETLINK_RDMA, one message or several. port is
-// the address of the socket. Each answer is a datagram.
+// Netlink answers what the program sends to a socket of NETLINK_RDMA, one message or several. port
+// is the address of the socket. Each answer is a datagram.
 func (b *Bridge) Netlink(request []byte, port uint32) (answers [][]byte) {
 	for len(request) > 0 {
 		m, header, rest, err := abi.DecodeNL(request)
@@ -104,7 +104,8 @@ func (b *Bridge) portAttrs(m *abi.NLMessage, dump bool) ([]abi.NLAttribute, erro
 	}, nil
 }
 
-// chardev answers which file a client of the device is: "uverbs", or "rdma_cm", which is of no device.
+// chardev answers which file a client of the device is: "uverbs", or "rdma_cm", which is of no
+// device.
 func (b *Bridge) chardev(m *abi.NLMessage) ([]abi.NLAttribute, syscall.Errno) {
 	kind, has := m.Get(abi.NLChardevType)
 	if !has {

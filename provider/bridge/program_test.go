@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testProgram is a program that a bridge serves: a mapping is its memory, and its descriptors are in
-// a table.
+// testProgram is a program that a bridge serves: a mapping is its memory, and its descriptors are
+// in a table.
 type testProgram struct {
 	t   *testing.T
 	mem []byte
@@ -21,8 +21,8 @@ type testProgram struct {
 	next  int // octets of mem that are in use
 }
 
-// newProgram makes a program with some memory. When the test ends, all that the bridge owned must be
-// closed.
+// newProgram makes a program with some memory. When the test ends, all that the bridge owned must
+// be closed.
 func newProgram(t *testing.T) *testProgram {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, 1<<24, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)

@@ -9,7 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// wqeHead is what of an abi.SiwSQE or an abi.SiwRQE is in its word, in the byte order of the machine.
+// wqeHead is what of an abi.SiwSQE or an abi.SiwRQE is in its word, in the byte order of the
+// machine.
 type wqeHead struct {
 	flags          uint16
 	numSGE, opcode uint8
@@ -24,8 +25,9 @@ func loadHead(element unsafe.Pointer) wqeHead {
 // release gives the place of an element back to the program.
 func release(element unsafe.Pointer) { atomic.StoreUint32(word(element), 0) }
 
-// recvRing is a receive queue, of a QP or an SRQ, that the program maps. It is the RecvSource of the
-// device's QP or SRQ. A place is the program's again when a message takes the receive, as with siw.
+// recvRing is a receive queue, of a QP or an SRQ, that the program maps. It is the RecvSource of
+// the device's QP or SRQ. A place is the program's again when a message takes the receive, as with
+// siw.
 type recvRing struct {
 	mem  *queueMemory
 	size uint32 // elements, a power of two
@@ -66,8 +68,8 @@ func (r *recvRing) NextRecv(sges []ibverbs.SGE) (wrid uint64, n int, ok bool) {
 	return wrid, int(head.numSGE), true
 }
 
-// checkLimit raises the event of the limit, once, if fewer receives are left than it says. The one at get
-// has just been taken. mu is held.
+// checkLimit raises the event of the limit, once, if fewer receives are left than it says. The one
+// at get has just been taken. mu is held.
 func (r *recvRing) checkLimit() {
 	if !r.armed || loadHead(unsafe.Pointer(r.at(r.get+r.limit))).flags&abi.SiwWQEValid != 0 {
 		return

@@ -14,18 +14,19 @@ import (
 // postBatch is how many work requests are posted to the device at a time.
 const postBatch = 32
 
-// fullPause is how long the bridge waits before it looks again whether the device's queue has room. A
-// program that knows from completions how much room there is never makes it wait.
+// fullPause is how long the bridge waits before it looks again whether the device's queue has room.
+// A program that knows from completions how much room there is never makes it wait.
 const fullPause = 50 * time.Microsecond
 
-// sendRing is the send queue of a QP, which the program maps. A doorbell has the bridge post what is
-// in it. libsiw rings it only if the element before the new ones has been taken.
+// sendRing is the send queue of a QP, which the program maps. A doorbell has the bridge post what
+// is in it. libsiw rings it only if the element before the new ones has been taken.
 type sendRing struct {
 	mem  *queueMemory
 	size uint32 // elements, a power of two
 	post func(...ibverbs.SendWR) error
 
-	// ready reports whether the QP is connected, or has been: otherwise elements stay where they are.
+	// ready reports whether the QP is connected, or has been: otherwise elements stay where they
+	// are.
 	ready func() bool
 
 	// bad is called for an element that can't be posted: it ends the QP with that error.
@@ -79,8 +80,8 @@ func (r *sendRing) doorbell() error {
 	return nil
 }
 
-// collect makes work requests of the elements at the front, and returns how many. valid says that the
-// first is there; it can't be one if n is 0.
+// collect makes work requests of the elements at the front, and returns how many. valid says that
+// the first is there; it can't be one if n is 0.
 func (r *sendRing) collect() (n int, valid bool) {
 	for n < postBatch && n < int(r.size) {
 		e := r.at(r.get + uint32(n))

@@ -13,13 +13,13 @@ import (
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
-// SysfsFiles are files that stand for those of sysfs and of /dev, by name below their folder, with what
-// is in them.
+// SysfsFiles are files that stand for those of sysfs and of /dev, by name below their folder, with
+// what is in them.
 type SysfsFiles map[string]string
 
-// Sysfs returns the files that programs read of the device, which they know as name, siw0 if that is
-// empty: what the kernel has in /sys/class of a siw device, as far as libibverbs, librdmacm, libfabric,
-// UCX and perftest look.
+// Sysfs returns the files that programs read of the device, which they know as name, siw0 if that
+// is empty: what the kernel has in /sys/class of a siw device, as far as libibverbs, librdmacm,
+// libfabric, UCX and perftest look.
 func Sysfs(vctx *ibverbs.Context, name string) (SysfsFiles, error) {
 	if name == "" {
 		name = defaultDevice
@@ -74,8 +74,8 @@ func (f SysfsFiles) Digest() string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// Write writes the files below dir, unless they are there. Others may do so at the same time, and read what
-// is there: each file appears as a whole.
+// Write writes the files below dir, unless they are there. Others may do so at the same time, and
+// read what is there: each file appears as a whole.
 func (f SysfsFiles) Write(dir string) error {
 	for name, content := range f {
 		path := filepath.Join(dir, filepath.FromSlash(name))

@@ -20,8 +20,8 @@ type uverbsFile struct {
 	async *channel // nil before GET_CONTEXT
 }
 
-// OpenUverbs opens the device, as open(2) of /dev/infiniband/uverbs0 does. flags are those of open; of
-// them O_CLOEXEC counts. The descriptor is the program's, and is adopted.
+// OpenUverbs opens the device, as open(2) of /dev/infiniband/uverbs0 does. flags are those of open;
+// of them O_CLOEXEC counts. The descriptor is the program's, and is adopted.
 func (b *Bridge) OpenUverbs(flags int) (fd int, err error) {
 	memfd := 0
 	if flags&unix.O_CLOEXEC != 0 {
@@ -79,8 +79,8 @@ func (f *uverbsFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxCommand is more octets than the longest command has: of an extended one, twice as many words of
-// eight octets as 16 bits count.
+// maxCommand is more octets than the longest command has: of an extended one, twice as many words
+// of eight octets as 16 bits count.
 const maxCommand = headerSize + exHeader + 2*8*(1<<16)
 
 // begin reads the headers of a command, and returns what executes it.
@@ -177,7 +177,8 @@ func sizeOf(msg any) int {
 	return abi.Size(msg)
 }
 
-// parse decodes the command. What the program's version of it lacks is zero; what it has more must be.
+// parse decodes the command. What the program's version of it lacks is zero; what it has more must
+// be.
 func (r *request) parse(msg any) error {
 	rest, err := abi.DecodePadded(r.in, msg)
 	if err != nil {
@@ -219,8 +220,8 @@ func (r *request) answerDriver(msg any) error {
 // unsupported is for what siw has no function for.
 func unsupported(*request) error { return syscall.EOPNOTSUPP }
 
-// uverbsCommand executes a command. The sizes are for extended ones, whose messages have grown: what
-// the kernel insists on.
+// uverbsCommand executes a command. The sizes are for extended ones, whose messages have grown:
+// what the kernel insists on.
 type uverbsCommand struct {
 	run           func(*request) error
 	least, answer int

@@ -82,7 +82,8 @@ func exQueryDevice(r *request) error {
 	return r.answer(&resp)
 }
 
-// deviceAttr is what the device answers: its own attributes, within what siw's queues have room for.
+// deviceAttr is what the device answers: its own attributes, within what siw's queues have room
+// for.
 func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	a, err := b.vctx.Query()
 	if err != nil {
@@ -103,7 +104,8 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	return resp, nil
 }
 
-// deviceCaps are siw's capabilities: what else the device has can't be reached through siw's library.
+// deviceCaps are siw's capabilities: what else the device has can't be reached through siw's
+// library.
 const deviceCaps = uint32(ibverbs.DeviceMemMgtExtensions)
 
 // Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).

@@ -48,8 +48,8 @@ func (d *libDevice) createSRQ(req abi.CreateSRQ) *libSRQ {
 	return &libSRQ{handle: resp.SRQHandle, num: siw.NumRQE, rq: d.mmap(siw.SRQKey, uintptr(siw.NumRQE)*rqeSize)}
 }
 
-// TestSharedReceives: messages take receives from an SRQ, and the limit raises one event when fewer are
-// left.
+// TestSharedReceives: messages take receives from an SRQ, and the limit raises one event when fewer
+// are left.
 func TestSharedReceives(t *testing.T) {
 	a := newEnd(t, nil)
 	b := newEnd(t, nil)
@@ -123,8 +123,8 @@ func TestCompletionQueueFull(t *testing.T) {
 	}
 }
 
-// TestDoorbell: what is posted before there is a connection stays in the queue and goes out with the
-// connection; what can't be posted ends it.
+// TestDoorbell: what is posted before there is a connection stays in the queue and goes out with
+// the connection; what can't be posted ends it.
 func TestDoorbell(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 64, 1), b.regMR(b.pd, 64, 1)
@@ -153,8 +153,8 @@ func TestDoorbell(t *testing.T) {
 	b.wantWC("the receive that is left", 2, abi.SiwReceive, abi.SiwWCWRFlushErr, -1)
 }
 
-// TestSendQueueFull: a program that signals nothing may post more than the device has room for. What has
-// no place waits in the queue that the program maps.
+// TestSendQueueFull: a program that signals nothing may post more than the device has room for.
+// What has no place waits in the queue that the program maps.
 func TestSendQueueFull(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 1<<20, 1), b.regMR(b.pd, 1<<20, 3)

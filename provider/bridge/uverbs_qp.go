@@ -107,8 +107,9 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 	f.b.mu.Unlock()
 	q.cap = abi.CreateQPResp{QPN: q.qp.QPN(), MaxSendWR: cmd.MaxSendWR, MaxRecvWR: cmd.MaxRecvWR,
 		MaxSendSGE: cmd.MaxSendSGE, MaxRecvSGE: cmd.MaxRecvSGE,
-		// siw returns what was asked for, though its elements have room for this much, and it says so in
-		// QUERY_QP. rsocket, which asks for none and needs 4, then gives up: rstream's second half on siw.
+		// siw returns what was asked for, though its elements have room for this much, and it says
+		// so in QUERY_QP. rsocket, which asks for none and needs 4, then gives up: rstream's second
+		// half on siw.
 		MaxInlineData: abi.SiwMaxInline}
 	q.cap.QPHandle = f.handles.add(q)
 	driver := abi.SiwCreateQPResp{QPID: q.qp.QPN(), NumSQE: q.sq.size, SQKey: uint64(q.sq.mem.key)}
@@ -205,8 +206,8 @@ func (q *queuePair) refuse(wrid uint64, op uint8) {
 // connected is called when a connection of the QP is established: what was posted before is sent.
 //
 // The side that accepted may not send before the other one has (RFC 5044 section 7.1.2), and many
-// programs have the accepting side send first, as siw lets them. So the side that connected opens the
-// stream with a Write of no octets, which needs no memory, and which siw takes, too.
+// programs have the accepting side send first, as siw lets them. So the side that connected opens
+// the stream with a Write of no octets, which needs no memory, and which siw takes, too.
 func (q *queuePair) connected(dialled bool) {
 	if dialled {
 		_ = q.qp.PostSend(ibverbs.SendWR{WRID: openingWRID, Opcode: ibverbs.WRRDMAWrite})
@@ -214,8 +215,8 @@ func (q *queuePair) connected(dialled bool) {
 	_ = q.sq.doorbell()
 }
 
-// openingWRID is the WRID of that Write, which is not signalled: its completion, if it is flushed, is
-// not the program's. It is random, so that the program has no other such work request.
+// openingWRID is the WRID of that Write, which is not signalled: its completion, if it is flushed,
+// is not the program's. It is random, so that the program has no other such work request.
 var openingWRID = rand.Uint64()
 
 func (q *queuePair) destroy() error {
@@ -319,8 +320,8 @@ func modifyQP(r *request) error {
 	return q.modifyState(ibverbs.QPState(cmd.QPState), cmd.AttrMask&maskNotify != 0 && cmd.EnSQDNotify != 0)
 }
 
-// modifyState changes the state as siw_qp_modify does: only the connection manager connects a QP, and
-// what leads nowhere is no error.
+// modifyState changes the state as siw_qp_modify does: only the connection manager connects a QP,
+// and what leads nowhere is no error.
 func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 	from := q.state()
 	idle := !q.ready()
@@ -341,8 +342,8 @@ func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 	return nil
 }
 
-// postSend executes POST_SEND, the doorbell: the work requests are in the queue. It is what a program
-// writes most, and allocates nothing.
+// postSend executes POST_SEND, the doorbell: the work requests are in the queue. It is what a
+// program writes most, and allocates nothing.
 func (f *uverbsFile) postSend(b []byte) (int, error) {
 	const (
 		length  = 8 + 24 // header and abi.PostSend

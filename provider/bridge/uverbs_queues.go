@@ -150,8 +150,8 @@ func (c *completionQueue) release() {
 	}
 }
 
-// Progress moves the data of the QPs that complete on a CQ, on behalf of a program that has found it
-// empty. It does nothing if there is no such CQ.
+// Progress moves the data of the QPs that complete on a CQ, on behalf of a program that has found
+// it empty. It does nothing if there is no such CQ.
 func (f *uverbsFile) Progress(handle uint32) {
 	if c, err := lookup[*completionQueue](&f.handles, handle); err == nil {
 		_, _ = c.cq.Poll(nil)

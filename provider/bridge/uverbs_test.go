@@ -147,8 +147,8 @@ func (m *libMR) sge(off, n int) abi.SiwSGE {
 	return abi.SiwSGE{LAddr: m.addr + uint64(off), Length: uint32(n), LKey: m.LKey}
 }
 
-// TestQueues plays what libsiw does with the queues that it maps: a Send, a Write, a Read and inline
-// data arrive, and what was posted is flushed when the connection ends.
+// TestQueues plays what libsiw does with the queues that it maps: a Send, a Write, a Read and
+// inline data arrive, and what was posted is flushed when the connection ends.
 func TestQueues(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src := a.regMR(a.pd, 1<<16, 1)
@@ -215,8 +215,8 @@ func TestQueues(t *testing.T) {
 	a.wantWC("Send after the end", 1, abi.SiwSend, abi.SiwWCWRFlushErr, -1)
 }
 
-// TestCompletionEvents: a CQ that is armed gives one event, which the program reads from the channel,
-// and DESTROY_CQ says how many it has read.
+// TestCompletionEvents: a CQ that is armed gives one event, which the program reads from the
+// channel, and DESTROY_CQ says how many it has read.
 func TestCompletionEvents(t *testing.T) {
 	a, b := newEnd(t, nil), newEnd(t, nil)
 	src, dst := a.regMR(a.pd, 4096, 1), b.regMR(b.pd, 4096, 1)
@@ -280,7 +280,8 @@ func TestCompletionEvents(t *testing.T) {
 	}
 }
 
-// TestObjectsInUse: what others need can't be destroyed, and handles are of one kind and one device.
+// TestObjectsInUse: what others need can't be destroyed, and handles are of one kind and one
+// device.
 func TestObjectsInUse(t *testing.T) {
 	e := newEnd(t, nil)
 	e.regMR(e.pd, 100, 1)

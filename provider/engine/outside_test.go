@@ -81,8 +81,9 @@ func outsideEnd(t *testing.T, e *e2eEnd, own *queue) (c *cq, q *qp) {
 	return c, q
 }
 
-// TestOutside has messages of all lengths go to receives that a program keeps, and their completions to
-// the program's queue, on all kinds of wire. What is left is flushed when the QP ends.
+// TestOutside has messages of all lengths go to receives that a program keeps, and their
+// completions to the program's queue, on all kinds of wire. What is left is flushed when the QP
+// ends.
 func TestOutside(t *testing.T) {
 	onWires(t, nil, func(t *testing.T, w e2eWire) {
 		network, addr := w.network()
@@ -129,8 +130,8 @@ func TestOutside(t *testing.T) {
 	})
 }
 
-// TestOutsideFull: a completion for which the program has no room is lost, and raises CQ_ERR once until
-// there is room again.
+// TestOutsideFull: a completion for which the program has no room is lost, and raises CQ_ERR once
+// until there is room again.
 func TestOutsideFull(t *testing.T) {
 	a, _ := e2ePairOf(t)
 	own := &queue{room: 1}

@@ -1,6 +1,7 @@
 //go:build linux && cgo && !race
 
-// The race detector's own code looks at memory before the program's does, and does not survive a fault.
+// The race detector's own code looks at memory before the program's does, and does not survive a
+// fault.
 
 package main
 

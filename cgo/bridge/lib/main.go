@@ -54,8 +54,8 @@ type process struct {
 	files atomic.Pointer[[]*openFile]
 }
 
-// openFile is an object that descriptors stand for. Its calls hold mu for reading, so that it is closed
-// when those have ended that another thread has begun.
+// openFile is an object that descriptors stand for. Its calls hold mu for reading, so that it is
+// closed when those have ended that another thread has begun.
 type openFile struct {
 	bridge.File
 	mu     sync.RWMutex

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard has the caller survive an access to memory that the program does not have. Its result is to be
-// deferred; after a fault it calls failed with EFAULT.
+// guard has the caller survive an access to memory that the program does not have. Its result is to
+// be deferred; after a fault it calls failed with EFAULT.
 func guard(failed func(error)) func() {
 	before := debug.SetPanicOnFault(true)
 	return func() {

@@ -156,8 +156,8 @@ func AppendNL(b []byte, m *NLMessage) []byte {
 	return b
 }
 
-// AppendNLError appends the message that refuses request, or acknowledges it if errno is 0: a negative
-// errno and the header of the request.
+// AppendNLError appends the message that refuses request, or acknowledges it if errno is 0: a
+// negative errno and the header of the request.
 func AppendNLError(b []byte, request *NLHeader, errno int32, pid uint32) []byte {
 	b = Append(b, &NLHeader{Length: nlHeader + 4 + nlHeader, Type: NLMsgError, Seq: request.Seq, PID: pid})
 	b = binary.NativeEndian.AppendUint32(b, uint32(errno))
@@ -208,7 +208,8 @@ var nlNames = map[uint16]string{
 
 var nlCommands = map[uint16]string{NLGet: "get", NLPortGet: "port_get", NLSysGet: "sys_get", NLGetChardev: "get_chardev"}
 
-// FormatNL returns a message as strace would print it: the command, and name=octets of the attributes.
+// FormatNL returns a message as strace would print it: the command, and name=octets of the
+// attributes.
 func FormatNL(m *NLMessage) string {
 	var b strings.Builder
 	command, ok := NLCommand(m.Type)

@@ -8,8 +8,9 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestNetlinkBytes has a request as libibverbs sends it for the file of a device, written out by hand from
-// linux/netlink.h: 16 octets of header, and two attributes that begin at multiples of four.
+// TestNetlinkBytes has a request as libibverbs sends it for the file of a device, written out by
+// hand from linux/netlink.h: 16 octets of header, and two attributes that begin at multiples of
+// four.
 func TestNetlinkBytes(t *testing.T) {
 	if !bytes.Equal(abi.Append(nil, &abi.PostResp{BadWR: 1}), []byte{1, 0, 0, 0}) {
 		t.Skip("the octets are those of a little-endian machine")
@@ -34,7 +35,8 @@ func TestNetlinkBytes(t *testing.T) {
 	}
 }
 
-// FuzzDecodeNL: what is decoded encodes to something that decodes to the same, and no octets do harm.
+// FuzzDecodeNL: what is decoded encodes to something that decodes to the same, and no octets do
+// harm.
 func FuzzDecodeNL(f *testing.F) {
 	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet), Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}}))
 	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLMsgDone}))

@@ -10,8 +10,8 @@ import (
 
 var tracker atomic.Pointer[func(fd int, open bool)]
 
-// TrackDescriptors has f called for each descriptor that the package opens from now on, and before it
-// closes one. It is for a library in a program that forks: the child must close them, because a
+// TrackDescriptors has f called for each descriptor that the package opens from now on, and before
+// it closes one. It is for a library in a program that forks: the child must close them, because a
 // connection ends only when nobody has its socket any more. f may be called concurrently.
 func TrackDescriptors(f func(fd int, open bool)) { tracker.Store(&f) }
 

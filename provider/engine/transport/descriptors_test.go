@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestTrackDescriptors: what is reported open is what a connection and its listener have, and all of it
-// is reported closed again.
+// TestTrackDescriptors: what is reported open is what a connection and its listener have, and all
+// of it is reported closed again.
 func TestTrackDescriptors(t *testing.T) {
 	var mu sync.Mutex
 	open, most := map[int]bool{}, 0
