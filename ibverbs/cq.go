@@ -85,11 +85,12 @@ func (c *Context) CreateCQ(cqe int, opts *CQOptions) (*CQ, error) {
 	return cq, nil
 }
 
-// polled returns EINVAL if Poll returns no completions, because they go to a Sink: op would wait for
-// ever.
+// polled returns EINVAL if Poll returns no completions, because they go to a Sink: op would wait
+// for ever.
 func (cq *CQ) polled(op string) error {
 	if cq.sink {
-		return cq.obj.Errorf(op, syscall.EINVAL, "its completions go to CQOptions.Sink, and it needs some of them")
+		return cq.obj.Errorf(op, syscall.EINVAL,
+			"its completions go to CQOptions.Sink, and the call needs some of its own")
 	}
 	return nil
 }

@@ -24,8 +24,10 @@ func TestSinkRefuses(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
 	pd := testkit.Must(vctx.AllocPD())(t)
 	cq := testkit.Must(vctx.CreateCQ(8, &ibverbs.CQOptions{Sink: nowhere{}}))(t)
-	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 1}}))(t)
-	l := testkit.Must(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("127.0.0.1:0"), nil))(t)
+	qp := testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq,
+		Cap: ibverbs.QPCap{MaxSendWR: 1}}))(t)
+	l := testkit.Must(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("127.0.0.1:0"),
+		nil))(t)
 	_, dialled := rdmacm.Dial(t.Context(), vctx, l.Addr(), &rdmacm.ConnConfig{SendCQ: cq})
 	for what, err := range map[string]error{"Drain": qp.Drain(t.Context()), "Dial": dialled} {
 		if !errors.Is(err, syscall.EINVAL) {

@@ -7,8 +7,11 @@ type CQInitAttr struct {
 	CQE        int         // completions to hold, at least; more may be granted
 	Channel    CompChannel // nil for none
 	CompVector int
-	Sink       CompletionSink // takes the completions; nil for a CQ that keeps them. Not with a Channel
-	Cookie     any            // cq_context: CompChannel.Next and AsyncEvent hand it back
+
+	// Sink takes the completions; nil for a CQ that keeps them. Not with a Channel.
+	Sink CompletionSink
+
+	Cookie any // cq_context: CompChannel.Next and AsyncEvent hand it back
 }
 
 // CQ is a completion queue (struct ibv_cq).

@@ -50,7 +50,8 @@ var allowed = map[string][]string{
 	"cgo/ibv":         {},
 	"cgo/rdmacm":      {"cgo/ibv"},
 	// The library that exec loads into C programs: the bridge over the engine, as C calls it.
-	"cgo/bridge/lib": {"provider", "provider/bridge", "provider/bridge/abi", "provider/engine", "provider/engine/transport", "ibverbs"},
+	"cgo/bridge/lib": {"provider", "provider/bridge", "provider/bridge/abi", "provider/engine",
+		"provider/engine/transport", "ibverbs"},
 
 	"ibverbs":              {"provider"},
 	"ibverbs/internal/...": {"provider"},

@@ -49,7 +49,8 @@ func (c *execCmd) Run() error {
 		command = command[1:]
 	}
 	if len(command) == 0 {
-		return &usageError{fmt.Errorf("exec: no program is given; usage: %s exec [flags] -- PROGRAM [ARGUMENTS]", name)}
+		return &usageError{fmt.Errorf("exec: no program is given; usage: %s exec [flags] -- "+
+			"PROGRAM [ARGUMENTS]", name)}
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {
@@ -92,14 +93,17 @@ func (c *execCmd) libraries() (string, error) {
 			return filepath.Abs(dir)
 		}
 	}
-	return "", fmt.Errorf("%s and %s are not in %s; from a clone, make build puts them into out/lib/govs, "+
-		"and make install PREFIX=/usr/local installs them with the command", preloadLibrary, bridgeLibrary, strings.Join(places, " or "))
+	return "", fmt.Errorf("%s and %s are not in %s; from a clone, make build puts them into "+
+		"out/lib/govs, "+
+		"and make install PREFIX=/usr/local installs them with the command", preloadLibrary,
+		bridgeLibrary, strings.Join(places, " or "))
 }
 
 // complete reports whether a folder has both libraries.
 func complete(dir string) bool {
 	for _, library := range []string{preloadLibrary, bridgeLibrary} {
-		if info, err := os.Stat(filepath.Join(dir, library)); err != nil || !info.Mode().IsRegular() {
+		if info, err := os.Stat(filepath.Join(dir, library)); err != nil ||
+			!info.Mode().IsRegular() {
 			return false
 		}
 	}
@@ -136,7 +140,8 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		"GOVS_BRIDGE_CRC":     c.CRC,
 	}
 	if strings.ContainsAny(set["LD_PRELOAD"], ": ") {
-		return nil, fmt.Errorf("the libraries are in %s: LD_PRELOAD takes no name with a space or a colon in it", libraries)
+		return nil, fmt.Errorf("the libraries are in %s: LD_PRELOAD takes no name with a space or "+
+			"a colon in it", libraries)
 	}
 	for name, on := range map[string]bool{"P2P": c.P2P, "EXTENSIONS": c.Extensions, "LOG": c.Log} {
 		if on {

@@ -80,18 +80,23 @@ func isPrivileged(path string) error {
 	switch {
 	case !ok:
 	case info.Mode()&os.ModeSetuid != 0 && int(owner.Uid) != os.Getuid():
-		return fmt.Errorf("it is setuid, so that the loader ignores LD_PRELOAD; run a copy without that bit, or as user %d", owner.Uid)
+		return fmt.Errorf("it is setuid, so that the loader ignores LD_PRELOAD; run a copy "+
+			"without that bit, or as user %d", owner.Uid)
 	case info.Mode()&os.ModeSetgid != 0 && int(owner.Gid) != os.Getgid():
-		return fmt.Errorf("it is setgid, so that the loader ignores LD_PRELOAD; run a copy without that bit, or as group %d", owner.Gid)
+		return fmt.Errorf("it is setgid, so that the loader ignores LD_PRELOAD; run a copy "+
+			"without that bit, or as group %d", owner.Gid)
 	}
-	if n, err := unix.Getxattr(path, "security.capability", nil); err == nil && n > 0 && os.Getuid() != 0 {
-		return errors.New("it has file capabilities, so that the loader ignores LD_PRELOAD; run a copy without them")
+	if n, err := unix.Getxattr(path, "security.capability", nil); err == nil && n > 0 &&
+		os.Getuid() != 0 {
+		return errors.New("it has file capabilities, so that the loader ignores LD_PRELOAD; run a " +
+			"copy without them")
 	}
 	return nil
 }
 
 var machines = map[string]elf.Machine{
-	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "386": elf.EM_386, "arm": elf.EM_ARM, "riscv64": elf.EM_RISCV,
+	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "386": elf.EM_386, "arm": elf.EM_ARM,
+	"riscv64": elf.EM_RISCV,
 	"ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390, "loong64": elf.EM_LOONGARCH,
 }
 
@@ -118,9 +123,11 @@ func isDynamic(f *os.File) error {
 	goProgram := p.Section(".go.buildinfo") != nil
 	switch {
 	case loader == "" && goProgram:
-		return errors.New("it is a Go program without cgo, which calls the kernel directly; it can use package provider/engine instead")
+		return errors.New("it is a Go program without cgo, which calls the kernel directly; it " +
+			"can use package provider/engine instead")
 	case loader == "":
-		return errors.New("it is linked statically, so that no library can stand before libc; link it dynamically")
+		return errors.New("it is linked statically, so that no library can stand before libc; " +
+			"link it dynamically")
 	case strings.Contains(loader, "musl"):
 		return fmt.Errorf("its loader is %s, and the libraries need glibc", loader)
 	}

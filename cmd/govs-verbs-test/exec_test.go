@@ -37,7 +37,8 @@ type bridged struct {
 func newBridged(t *testing.T) *bridged {
 	t.Helper()
 	if !vmtest.Inside() {
-		vmtest.NeedPackages(t, "guest", "kernel", "witnesses") // of the guest's, busybox and the compiler
+		// Of the guest's, busybox and the compiler.
+		vmtest.NeedPackages(t, "guest", "kernel", "witnesses")
 	}
 	dir, err := execLibraries()
 	if err != nil {
@@ -78,40 +79,57 @@ type bridgedPair struct {
 }
 
 var bridgedPairs = []bridgedPair{
-	{name: "rping", server: "rping -s -v -V -C 20 -a 127.0.0.1 -p PORT", client: "rping -c -v -V -C 20 -a 127.0.0.1 -p PORT",
-		serverSays: parts("server ping data: rdma-ping-19"), clientSays: parts("ping data: rdma-ping-19")},
+	{name: "rping", server: "rping -s -v -V -C 20 -a 127.0.0.1 -p PORT",
+		client:     "rping -c -v -V -C 20 -a 127.0.0.1 -p PORT",
+		serverSays: parts("server ping data: rdma-ping-19"),
+		clientSays: parts("ping data: rdma-ping-19")},
 	{name: "rdma_server", server: "rdma_server -p PORT", client: "rdma_client -s 127.0.0.1 -p PORT",
 		serverSays: parts("rdma_server: end 0"), clientSays: parts("rdma_client: end 0")},
 	// The accepting side sends first.
-	{name: "ucmatose", server: "ucmatose -b 127.0.0.1 -p PORT -c 4 -C 16", client: "ucmatose -s 127.0.0.1 -p PORT -c 4 -C 16",
-		serverSays: parts("return status 0"), clientSays: parts("test complete", "return status 0")},
-	{name: "ib_send_bw", server: "ib_send_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_send_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+	{name: "ucmatose", server: "ucmatose -b 127.0.0.1 -p PORT -c 4 -C 16",
+		client:     "ucmatose -s 127.0.0.1 -p PORT -c 4 -C 16",
+		serverSays: parts("return status 0"), clientSays: parts("test complete",
+			"return status 0")},
+	{name: "ib_send_bw", server: "ib_send_bw -R -F -d siw0 -n 200 -p PORT",
+		client:     "ib_send_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
 		clientSays: parts("65536      200")},
 	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the
 	// server's credits, which come by RDMA Write, and then waits for ever.
 	{name: "ib_send_lat with events", server: "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT",
-		client: "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts(" 2       200")},
+		client:     "ib_send_lat -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts(" 2       200")},
 	{name: "ib_read_bw with events", server: "ib_read_bw -R -F -e -d siw0 -n 200 -p PORT",
-		client: "ib_read_bw -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts("65536      200")},
+		client:     "ib_read_bw -R -F -e -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts("65536      200")},
 	{name: "ib_send_bw with an SRQ", server: "ib_send_bw -R -F --use-srq -d siw0 -n 200 -p PORT",
-		client: "ib_send_bw -R -F --use-srq -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts("65536      200")},
-	{name: "ib_write_bw", server: "ib_write_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_write_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		client:     "ib_send_bw -R -F --use-srq -d siw0 -n 200 -p PORT 127.0.0.1",
 		clientSays: parts("65536      200")},
-	{name: "ib_read_bw", server: "ib_read_bw -R -F -d siw0 -n 200 -p PORT", client: "ib_read_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+	{name: "ib_write_bw", server: "ib_write_bw -R -F -d siw0 -n 200 -p PORT",
+		client:     "ib_write_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
 		clientSays: parts("65536      200")},
-	{name: "ib_send_lat", server: "ib_send_lat -R -F -d siw0 -n 200 -p PORT", client: "ib_send_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+	{name: "ib_read_bw", server: "ib_read_bw -R -F -d siw0 -n 200 -p PORT",
+		client:     "ib_read_bw -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts("65536      200")},
+	{name: "ib_send_lat", server: "ib_send_lat -R -F -d siw0 -n 200 -p PORT",
+		client:     "ib_send_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
 		clientSays: parts(" 2       200")},
 	// Neither program calls anything while it waits for the other's Write.
 	{name: "ib_write_lat", server: "ib_write_lat -R -F -d siw0 -n 200 -p PORT",
-		client: "ib_write_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1", clientSays: parts(" 2       200")},
-	{name: "ib_read_lat", server: "ib_read_lat -R -F -d siw0 -n 200 -p PORT", client: "ib_read_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		client:     "ib_write_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
+		clientSays: parts(" 2       200")},
+	{name: "ib_read_lat", server: "ib_read_lat -R -F -d siw0 -n 200 -p PORT",
+		client:     "ib_read_lat -R -F -d siw0 -n 200 -p PORT 127.0.0.1",
 		clientSays: parts(" 2       200")},
 	{name: "rstream", server: "rstream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T v",
-		client: "rstream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T v", clientSays: parts("custom    4k")},
-	{name: "rstream without blocking", server: "rstream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T n",
-		client: "rstream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T n", clientSays: parts("custom    4k")},
+		client:     "rstream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T v",
+		clientSays: parts("custom    4k")},
+	{name: "rstream without blocking", server: "rstream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 " +
+		"-T n",
+		client:     "rstream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20 -T n",
+		clientSays: parts("custom    4k")},
 	{name: "riostream", server: "riostream -b 127.0.0.1 -p PORT -S 4096 -I 20 -C 20",
-		client: "riostream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20", clientSays: parts("custom    4k")},
+		client:     "riostream -s 127.0.0.1 -p PORT -S 4096 -I 20 -C 20",
+		clientSays: parts("custom    4k")},
 }
 
 // TestExecPrograms runs Debian's programs over the engine, both ends.
@@ -121,7 +139,10 @@ func TestExecPrograms(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			b := &bridged{t, b.libraries, b.cache}
 			port := freePort()
-			words := func(s string) []string { return strings.Fields(strings.ReplaceAll(s, "PORT", fmt.Sprint(port))) }
+			words := func(s string) []string {
+				return strings.Fields(strings.ReplaceAll(s, "PORT",
+					fmt.Sprint(port)))
+			}
 			server := b.server(port, words(p.server)...)
 			client := b.start(words(p.client)...)
 			client.want(t, 0, p.clientSays...)
@@ -143,16 +164,20 @@ func TestExecWithSiw(t *testing.T) {
 		{"rping -s -v -V -C 10 -a ADDR -p PORT", "rping -c -v -V -C 10 -a ADDR -p PORT"},
 		{"rdma_server -p PORT", "rdma_client -s ADDR -p PORT"},
 		{"ib_send_bw -R -F -d siw0 -n 100 -p PORT", "ib_send_bw -R -F -d siw0 -n 100 -p PORT ADDR"},
-		{"ib_write_bw -R -F -d siw0 -n 100 -p PORT", "ib_write_bw -R -F -d siw0 -n 100 -p PORT ADDR"},
-		{"ib_read_lat -R -F -d siw0 -n 100 -p PORT", "ib_read_lat -R -F -d siw0 -n 100 -p PORT ADDR"},
-		{"rstream -b ADDR -p PORT -S 4096 -I 10 -C 10 -T v", "rstream -s ADDR -p PORT -S 4096 -I 10 -C 10 -T v"},
+		{"ib_write_bw -R -F -d siw0 -n 100 -p PORT",
+			"ib_write_bw -R -F -d siw0 -n 100 -p PORT ADDR"},
+		{"ib_read_lat -R -F -d siw0 -n 100 -p PORT",
+			"ib_read_lat -R -F -d siw0 -n 100 -p PORT ADDR"},
+		{"rstream -b ADDR -p PORT -S 4096 -I 10 -C 10 -T v",
+			"rstream -s ADDR -p PORT -S 4096 -I 10 -C 10 -T v"},
 	} {
 		for _, way := range []string{"the server over the engine", "the client over the engine"} {
 			t.Run(strings.Fields(p.server)[0]+", "+way, func(t *testing.T) {
 				b := &bridged{t, b.libraries, b.cache}
 				port := freePort()
 				words := func(s string) []string {
-					return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR", siwAddr).Replace(s))
+					return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR",
+						siwAddr).Replace(s))
 				}
 				var server, client *program
 				if way == "the server over the engine" {
@@ -172,7 +197,8 @@ func TestExecWithSiw(t *testing.T) {
 // TestExecDevice: ibv_devinfo finds the device and prints what it is.
 func TestExecDevice(t *testing.T) {
 	b := newBridged(t)
-	b.start("ibv_devinfo", "-v").want(t, 0, "hca_id:	siw0", "iWARP (1)", "PORT_ACTIVE (4)", "max_sge:			6")
+	b.start("ibv_devinfo", "-v").want(t, 0, "hca_id:	siw0", "iWARP (1)", "PORT_ACTIVE (4)",
+		"max_sge:			6")
 }
 
 // TestExecPing: a bridged rping and this project's own ping speak with each other.
@@ -180,7 +206,8 @@ func TestExecPing(t *testing.T) {
 	b := newBridged(t)
 	port := freePort()
 	server := b.server(port, "rping", "-s", "-v", "-a", "127.0.0.1", "-p", fmt.Sprint(port))
-	start(t, "ping", fmt.Sprintf("127.0.0.1:%d", port), "--provider", "engine", "--count", "5").want(t, exitPassed, parts("5 pings"), nil)
+	start(t, "ping", fmt.Sprintf("127.0.0.1:%d", port), "--provider", "engine", "--count",
+		"5").want(t, exitPassed, parts("5 pings"), nil)
 	server.want(t, 0, "server ping data: rdma-ping-4")
 }
 
@@ -190,7 +217,8 @@ func TestExecTrace(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace")
 	startCmd(t, b.command([]string{"--output", file}, "ibv_devinfo")).want(t, 0, "siw0")
 	trace := string(testkit.Must(os.ReadFile(file))(t))
-	wantText(t, "the trace", trace, parts("get_context(", "num_comp_vectors=1", "query_port({response=", "port_num=1}) = 0 {"))
+	wantText(t, "the trace", trace, parts("get_context(", "num_comp_vectors=1",
+		"query_port({response=", "port_num=1}) = 0 {"))
 }
 
 // TestExecStatus: the program's exit status and the signal that ends it are what the caller sees,
@@ -224,10 +252,14 @@ func TestExecLeavesNothing(t *testing.T) {
 // takes, that of ibv_open_device, and no other.
 func TestExecSymbols(t *testing.T) {
 	b := newBridged(t)
-	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries, preloadLibrary)).Output())(t))
-	const taken = " __fxstat __fxstat64 __lxstat __lxstat64 __open64_2 __open_2 __openat64_2 __openat_2 __xstat __xstat64 access close " +
-		"close_range closefrom dup dup2 dup3 faccessat fcntl fcntl64 fopen fopen64 fstat fstat64 fstatat fstatat64 ibv_open_device ioctl " +
-		"lstat lstat64 open open64 openat openat64 opendir readlink send sendmsg sendto socket stat stat64 write "
+	out := string(testkit.Must(exec.Command("nm", "-D", "--defined-only", filepath.Join(b.libraries,
+		preloadLibrary)).Output())(t))
+	const taken = " __fxstat __fxstat64 __lxstat __lxstat64 __open64_2 __open_2 __openat64_2 " +
+		"__openat_2 __xstat __xstat64 access close " +
+		"close_range closefrom dup dup2 dup3 faccessat fcntl fcntl64 fopen fopen64 fstat fstat64 " +
+		"fstatat fstatat64 ibv_open_device ioctl " +
+		"lstat lstat64 open open64 openat openat64 opendir readlink send sendmsg sendto socket " +
+		"stat stat64 write "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		words := strings.Fields(line)
@@ -252,21 +284,24 @@ func TestExecRefuses(t *testing.T) {
 		return path
 	}
 	goProgram := filepath.Join(dir, "static-go")
-	build := exec.Command("go", "build", "-o", goProgram, file("hello.go", "package main\n\nfunc main() {}\n"))
+	build := exec.Command("go", "build", "-o", goProgram, file("hello.go",
+		"package main\n\nfunc main() {}\n"))
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for path, want := range map[string]string{
-		"/bin/busybox":                        "linked statically",
-		goProgram:                             "it is a Go program without cgo",
-		file("script", "#!/bin/busybox sh\n"): "its interpreter /bin/busybox: it is linked statically",
-		file("text", "hello\n"):               "neither a program nor a script",
-		"no-such-program":                     "executable file not found",
+		"/bin/busybox": "linked statically",
+		goProgram:      "it is a Go program without cgo",
+		file("script", "#!/bin/busybox sh\n"): "its interpreter /bin/busybox: it is linked " +
+			"statically",
+		file("text", "hello\n"): "neither a program nor a script",
+		"no-such-program":       "executable file not found",
 	} {
 		start(t, "exec", "--library", b.libraries, "--", path).want(t, exitUsage, nil, parts(want))
 	}
-	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary, "make build", "make install"))
+	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary,
+		"make build", "make install"))
 }
 
 // compiled returns the program of a C file in testdata.

@@ -41,7 +41,8 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 		})
 		sides.Go(func() {
 			for range each {
-				talk(ctx, t, !acceptorAnswers, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, error) {
+				talk(ctx, t, !acceptorAnswers, func(ctx context.Context,
+					cfg *rdmacm.ConnConfig) (*rdmacm.Conn, error) {
 					return rdmacm.Dial(ctx, vctx, l.Addr(), cfg)
 				})
 			}

@@ -66,7 +66,8 @@ func TestConnDrainBesideAFullQueue(t *testing.T) {
 		var wc [1]ibverbs.WC
 		testkit.Must(b.RecvCQ().PollWait(ctx, wc[:]))(t) // the send queue is empty then
 		if err := a.QP().Drain(ctx); err != nil {
-			t.Errorf("MaxSendWR %d: %d places and a CQ of %d: %v", asked, len(wrs), a.SendCQ().CQE(), err)
+			t.Errorf("MaxSendWR %d: %d places and a CQ of %d: %v", asked, len(wrs),
+				a.SendCQ().CQE(), err)
 		}
 		wcs := make([]ibverbs.WC, len(wrs)+1)
 		if n, err := a.SendCQ().Poll(wcs); n != len(wrs) || err != nil {

@@ -73,7 +73,8 @@ func (q *queueMemory) free() {
 		return
 	}
 	_ = unix.Munmap(q.mem)
-	_ = unix.Fallocate(q.arena.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.key, int64(len(q.mem)))
+	_ = unix.Fallocate(q.arena.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.key,
+		int64(len(q.mem)))
 }
 
 func (a *arena) close() { _ = unix.Close(a.fd) }

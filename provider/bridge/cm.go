@@ -17,23 +17,25 @@ import (
 //
 // Answers and errnos are those of Linux 6.1 with siw. What differs, and why:
 //
-//   - CONNECT returns before TCP's connection is made, as on iWARP hardware: that nobody listens is the
-//     event REJECTED with ECONNREFUSED, and with siw the errno of CONNECT. A program that serves both
-//     ends on one thread could not go on if CONNECT waited.
+//   - CONNECT returns before TCP's connection is made, as on iWARP hardware: that nobody listens is
+//     the event REJECTED with ECONNREFUSED, and with siw the errno of CONNECT. A program that
+//     serves both ends on one thread could not go on if CONNECT waited.
 //   - DESTROY_ID and DISCONNECT do not wait for the end of a start-up that is under way: siw holds
 //     them up for as long as the peer does not answer, 10 seconds at most.
-//   - A port is taken from TCP when an id is bound to it. siw takes it with LISTEN or CONNECT, and BIND
-//     knows the ports of other ids only; so what another program has open in TCP shows with BIND.
-//   - All of the system's addresses are the device's. ENODEV comes for none of them, and an id that is
-//     bound to 127.0.0.1 or ::1 has the device; the kernel takes these for any address.
-//   - MIGRATE_ID takes with a listener the ids of requests that the program has not got yet. With the
-//     kernel they stay on the former descriptor, where no command reaches them from the new one.
+//   - A port is taken from TCP when an id is bound to it. siw takes it with LISTEN or CONNECT, and
+//     BIND knows the ports of other ids only; so what another program has open in TCP shows with
+//     BIND.
+//   - All of the system's addresses are the device's. ENODEV comes for none of them, and an id that
+//     is bound to 127.0.0.1 or ::1 has the device; the kernel takes these for any address.
+//   - MIGRATE_ID takes with a listener the ids of requests that the program has not got yet. With
+//     the kernel they stay on the former descriptor, where no command reaches them from the new
+//     one.
 //   - A QP that is connected already is EINVAL of CONNECT; siw finds out when the peer has replied
 //     and reports CONNECT_ERROR.
-//   - What ACCEPT refuses, the peer sees as a rejection. siw does so for a QP that does not exist and
-//     for missing parameters, and hangs up for all else.
-//   - ESTABLISHED of the side that has connected reports the depths of Reads in use; siw reports what the
-//     peer offers, also if that is more than was asked for.
+//   - What ACCEPT refuses, the peer sees as a rejection. siw does so for a QP that does not exist
+//     and for missing parameters, and hangs up for all else.
+//   - ESTABLISHED of the side that has connected reports the depths of Reads in use; siw reports
+//     what the peer offers, also if that is more than was asked for.
 //   - AFONLY has no effect on an id that is bound; with siw it has until LISTEN.
 
 // cmState is what a bridge has of rdma_cm.

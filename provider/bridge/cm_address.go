@@ -103,7 +103,8 @@ func cmBind(r *cmRequest) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	if cmd.Reserved != 0 || cmd.AddrSize == 0 || int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) {
+	if cmd.Reserved != 0 || cmd.AddrSize == 0 ||
+		int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) {
 		return syscall.EINVAL
 	}
 	return r.bind(cmd.ID, cmd.Addr)
@@ -213,7 +214,8 @@ func (s *cmState) bindIB(x *cmID) error {
 	if [16]byte(x.src[ibGID:]) != [16]byte{} {
 		return syscall.ENODEV
 	}
-	service, mask := binary.BigEndian.Uint64(x.src[ibService:]), binary.BigEndian.Uint64(x.src[ibServiceMask:])
+	service, mask := binary.BigEndian.Uint64(x.src[ibService:]),
+		binary.BigEndian.Uint64(x.src[ibServiceMask:])
 	port := uint16(service & mask)
 	in := func(space uint64) bool { return service&mask&ibPortSpaceMask == space&mask }
 	isIB := x.ps == abi.PortSpaceIB
@@ -260,7 +262,8 @@ func cmResolveAddr(r *cmRequest) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	if cmd.Reserved != 0 || cmd.SrcSize != 0 && int(cmd.SrcSize) != sizeOfAddress(cmd.SrcAddr.Family()) ||
+	if cmd.Reserved != 0 || cmd.SrcSize != 0 &&
+		int(cmd.SrcSize) != sizeOfAddress(cmd.SrcAddr.Family()) ||
 		cmd.DstSize == 0 || int(cmd.DstSize) != sizeOfAddress(cmd.DstAddr.Family()) {
 		return syscall.EINVAL
 	}
@@ -299,7 +302,8 @@ func (r *cmRequest) resolve(handle uint32, src, dst abi.SockaddrStorage, ms uint
 		s.post(x, abi.EventResp{Event: uint32(rdmacm.AddrError), Status: negative(syscall.EINVAL)})
 		return nil
 	}
-	if err := x.id.ResolveAddr(netip.AddrPort{}, destination(&x.dst), milliseconds(ms)); err != nil {
+	if err := x.id.ResolveAddr(netip.AddrPort{}, destination(&x.dst),
+		milliseconds(ms)); err != nil {
 		return err
 	}
 	x.state = cmAddrQuery

@@ -106,7 +106,8 @@ func TestCMWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(epoll) }()
-	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}); err != nil {
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, c.fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}); err != nil {
 		t.Fatal(err)
 	}
 	edges := func(ms int) int {
@@ -203,7 +204,8 @@ func TestCMPeerLeaves(t *testing.T) {
 	})
 	switch errnoOf(err) {
 	case syscall.ECONNRESET:
-		s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq, "")}, nil)
+		s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq,
+			"")}, nil)
 	case 0: // it was accepted before the end was seen: that is an event, of a failure or an end
 		for e := s.next(); e.Event == cmEstablishedEvent; e = s.next() {
 		}
@@ -260,22 +262,27 @@ func TestCMAtOnce(t *testing.T) {
 				other := files[r.IntN(len(files))]
 				switch r.IntN(12) {
 				case 0, 1:
-					_ = c.command(abi.CMCreateID, &abi.CreateID{UID: 5, PS: abi.PortSpaceTCP}, &abi.CreateIDResp{})
+					_ = c.command(abi.CMCreateID, &abi.CreateID{UID: 5, PS: abi.PortSpaceTCP},
+						&abi.CreateIDResp{})
 				case 2:
 					_ = c.command(abi.CMDestroyID, &abi.DestroyID{ID: id}, &abi.DestroyResp{})
 				case 3, 4:
 					_ = c.command(abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, at), nil)
 				case 5, 6:
-					_ = c.command(abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 100}, nil)
+					_ = c.command(abi.CMResolveRoute, &abi.ResolveRoute{ID: id, TimeoutMS: 100},
+						nil)
 				case 7, 8:
 					_ = c.command(abi.CMConnect, &abi.Connect{ID: id, ConnParam: p}, nil)
 				case 9:
 					var e abi.EventResp
-					if c.command(abi.CMGetEvent, &abi.Response{}, &e) == nil && e.Event == cmRequestEvent {
-						_ = c.command(abi.CMAccept, &abi.Accept{ID: e.ID, UID: 6, ConnParam: p}, nil)
+					if c.command(abi.CMGetEvent, &abi.Response{}, &e) == nil &&
+						e.Event == cmRequestEvent {
+						_ = c.command(abi.CMAccept, &abi.Accept{ID: e.ID, UID: 6, ConnParam: p},
+							nil)
 					}
 				case 10:
-					_ = c.command(abi.CMMigrateID, &abi.MigrateID{ID: id, FD: uint32(other.fd)}, &abi.DestroyResp{})
+					_ = c.command(abi.CMMigrateID, &abi.MigrateID{ID: id, FD: uint32(other.fd)},
+						&abi.DestroyResp{})
 				case 11:
 					_ = c.command(abi.CMQuery, &abi.Query{ID: id}, &abi.QueryAddrResp{})
 					_ = c.command(abi.CMDisconnect, &abi.Disconnect{ID: id}, nil)

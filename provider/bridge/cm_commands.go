@@ -55,7 +55,8 @@ const maxCMCommand = 512
 // Write implements File, as ucma_write of the kernel does.
 func (f *cmFile) Write(b []byte) (int, error) {
 	var h abi.CMHeader
-	own := slices.Clone(b[:min(len(b), maxCMCommand)]) // what the program changes meanwhile is not seen
+	// What the program changes meanwhile is not seen.
+	own := slices.Clone(b[:min(len(b), maxCMCommand)])
 	rest, err := abi.Decode(own, &h)
 	if err != nil || h.Cmd > abi.CMJoinMcast || abi.Size(h)+int(h.In) > len(b) {
 		return 0, syscall.EINVAL
@@ -68,7 +69,8 @@ func (f *cmFile) Write(b []byte) (int, error) {
 	err = errno(run(r))
 	// A program that finds no event asks again when there is one.
 	if f.b.opts.Trace != nil && (h.Cmd != abi.CMGetEvent || err != syscall.EAGAIN) {
-		f.b.trace(Call{Name: abi.CMCommands[h.Cmd].Name, Request: r.parsed, Response: r.answered, Err: err})
+		f.b.trace(Call{Name: abi.CMCommands[h.Cmd].Name, Request: r.parsed, Response: r.answered,
+			Err: err})
 	}
 	if err != nil {
 		return 0, err

@@ -22,7 +22,8 @@ func (b *Bridge) connParam(p *abi.ConnParam, tooDeep error) (*rdmacm.ConnParam, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if int(p.ResponderResources) > limits.MaxQPRdAtom || int(p.InitiatorDepth) > limits.MaxQPInitRdAtom {
+	if int(p.ResponderResources) > limits.MaxQPRdAtom ||
+		int(p.InitiatorDepth) > limits.MaxQPInitRdAtom {
 		return nil, nil, tooDeep
 	}
 	return &rdmacm.ConnParam{
@@ -209,7 +210,8 @@ func cmJoinIPMcast(r *cmRequest) error {
 	if !ip(cmd.Addr.Family()) {
 		return syscall.EINVAL
 	}
-	return r.join(&abi.JoinMcast{ID: cmd.ID, AddrSize: uint16(sizeOfAddress(cmd.Addr.Family())), Addr: widen(&cmd.Addr)})
+	return r.join(&abi.JoinMcast{ID: cmd.ID, AddrSize: uint16(sizeOfAddress(cmd.Addr.Family())),
+		Addr: widen(&cmd.Addr)})
 }
 
 func cmJoinMcast(r *cmRequest) error {
@@ -229,7 +231,8 @@ func (r *cmRequest) join(cmd *abi.JoinMcast) error {
 	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
 		return err
 	}
-	if int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) || cmd.JoinFlags > abi.JoinSendOnlyFullMember {
+	if int(cmd.AddrSize) != sizeOfAddress(cmd.Addr.Family()) ||
+		cmd.JoinFlags > abi.JoinSendOnlyFullMember {
 		return syscall.EINVAL
 	}
 	x, err := r.file.lockBound(cmd.ID)

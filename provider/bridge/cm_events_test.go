@@ -82,15 +82,18 @@ func TestCMUnreadEvents(t *testing.T) {
 		t.Fatal("no event")
 	}
 	b := abi.Append(nil, &abi.CMHeader{Cmd: abi.CMGetEvent, In: 8, Out: 336})
-	if _, err := s.write(abi.Append(b, &abi.Response{Response: 8})); !errors.Is(err, syscall.EFAULT) {
+	if _, err := s.write(abi.Append(b, &abi.Response{Response: 8})); !errors.Is(err,
+		syscall.EFAULT) {
 		t.Errorf("an event without memory: %v", err)
 	}
 	// A program of older headers has less room for it.
 	e := abi.EventResp{ECE: abi.ECE{VendorID: 77}}
-	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 323); !errors.Is(err, syscall.ENOSPC) {
+	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 323); !errors.Is(err,
+		syscall.ENOSPC) {
 		t.Errorf("an event with room for 323 octets: %v", err)
 	}
-	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 324); err != nil || e.ID != id || e.UID != 3 {
+	if err := s.commandRoom(abi.CMGetEvent, &abi.Response{}, &e, 324); err != nil || e.ID != id ||
+		e.UID != 3 {
 		t.Errorf("event %s: %v", abi.Format(e), err)
 	}
 
@@ -186,7 +189,8 @@ func TestCMProbe(t *testing.T) {
 		var resp abi.QueryAddrResp
 		c.must(abi.CMQuery, &abi.Query{ID: id, Option: option}, &resp)
 		service := binary.BigEndian.Uint64(resp.SrcAddr[ibService:])
-		if resp.SrcSize != sizeofSockaddrIB || resp.DstSize != sizeofSockaddrIB || resp.SrcAddr.Family() != abi.FamilyIB || resp.DstAddr.Family() != abi.FamilyIB ||
+		if resp.SrcSize != sizeofSockaddrIB || resp.DstSize != sizeofSockaddrIB ||
+			resp.SrcAddr.Family() != abi.FamilyIB || resp.DstAddr.Family() != abi.FamilyIB ||
 			service&ibPortSpaceMask != ibPortSpaceTCP || service&0xffff == 0 || resp.PortNum != 0 ||
 			binary.BigEndian.Uint64(resp.SrcAddr[ibServiceMask:]) != ^uint64(0) {
 			t.Errorf("query %d: %s", option, abi.Format(resp))
@@ -252,13 +256,16 @@ func TestCMOtherPortSpaces(t *testing.T) {
 		c.must(abi.CMBindIP, bindIP(id, netip.AddrPortFrom(localAddr(), 0)), nil)
 	}
 	c.all([]cmStory{
-		{"a reliable connection", syscall.EINVAL, abi.CMJoinMcast, join(tcp, 0), &abi.CreateIDResp{}},
+		{"a reliable connection", syscall.EINVAL, abi.CMJoinMcast, join(tcp, 0),
+			&abi.CreateIDResp{}},
 		{"datagrams", syscall.ENOSYS, abi.CMJoinMcast, join(udp, 0), &abi.CreateIDResp{}},
 		{"datagrams", syscall.ENOSYS, abi.CMJoinMcast, join(udp, 1), &abi.CreateIDResp{}},
 		{"datagrams", syscall.ENOSYS, abi.CMJoinIPMcast, joinIP(udp), &abi.CreateIDResp{}},
 		{"flags", syscall.EINVAL, abi.CMJoinMcast, join(udp, 2), &abi.CreateIDResp{}},
-		{"no address", syscall.EINVAL, abi.CMJoinMcast, &abi.JoinMcast{ID: udp}, &abi.CreateIDResp{}},
-		{"no address", syscall.EINVAL, abi.CMJoinIPMcast, &abi.JoinIPMcast{ID: udp}, &abi.CreateIDResp{}},
+		{"no address", syscall.EINVAL, abi.CMJoinMcast, &abi.JoinMcast{ID: udp},
+			&abi.CreateIDResp{}},
+		{"no address", syscall.EINVAL, abi.CMJoinIPMcast, &abi.JoinIPMcast{ID: udp},
+			&abi.CreateIDResp{}},
 		{"no id", syscall.ENOENT, abi.CMJoinMcast, join(9999, 0), &abi.CreateIDResp{}},
 	})
 }
@@ -274,7 +281,8 @@ func TestCMNumbers(t *testing.T) {
 	}
 	a.destroy(third, 0)
 	b.destroy(second, 0)
-	if x, y, z := a.createID(1), b.createID(1), b.createID(1); x != second || y != third || z != fourth+1 {
+	if x, y, z := a.createID(1), b.createID(1), b.createID(1); x != second || y != third ||
+		z != fourth+1 {
 		t.Errorf("ids %d, %d, %d, want %d, %d, %d", x, y, z, second, third, fourth+1)
 	}
 	b.close()
@@ -292,17 +300,20 @@ func TestCMQuery(t *testing.T) {
 		return resp
 	}
 	id := c.createID(1)
-	if r := query(id, abi.QueryAddr); r.SrcSize != 0 || r.DstSize != 0 || r.NodeGUID != [8]uint8{} || r.PortNum != 0 {
+	if r := query(id, abi.QueryAddr); r.SrcSize != 0 || r.DstSize != 0 ||
+		r.NodeGUID != [8]uint8{} || r.PortNum != 0 {
 		t.Errorf("idle: %s", abi.Format(r))
 	}
-	if r := query(id, abi.QueryGID); r.SrcSize != sizeofSockaddrIB || r.DstSize != sizeofSockaddrIB || r.SrcAddr.Family() != abi.FamilyIB {
+	if r := query(id, abi.QueryGID); r.SrcSize != sizeofSockaddrIB ||
+		r.DstSize != sizeofSockaddrIB || r.SrcAddr.Family() != abi.FamilyIB {
 		t.Errorf("idle: %s", abi.Format(r))
 	}
 	// What LISTEN binds by itself.
 	c.must(abi.CMListen, &abi.Listen{ID: id}, nil)
 	r := query(id, abi.QueryAddr)
 	src, _ := r.SrcAddr.AddrPort()
-	if r.SrcSize != 16 || r.DstSize != 16 || !src.Addr().IsUnspecified() || src.Port() == 0 || r.PortNum != 0 {
+	if r.SrcSize != 16 || r.DstSize != 16 || !src.Addr().IsUnspecified() || src.Port() == 0 ||
+		r.PortNum != 0 {
 		t.Errorf("listening: %s", abi.Format(r))
 	}
 	c.destroy(id, 0)
@@ -319,7 +330,8 @@ func TestCMQuery(t *testing.T) {
 	}
 	var route abi.QueryRouteResp
 	c.must(abi.CMQueryRoute, &abi.Query{ID: id}, &route)
-	if route.NodeGUID != guid || route.PortNum != 1 || route.NumPaths != 0 || route.Route0.SGID != gid || [16]uint8(r.DstAddr[ibGID:]) != route.Route0.DGID {
+	if route.NodeGUID != guid || route.PortNum != 1 || route.NumPaths != 0 ||
+		route.Route0.SGID != gid || [16]uint8(r.DstAddr[ibGID:]) != route.Route0.DGID {
 		t.Errorf("route: %s", abi.Format(route))
 	}
 	t.Logf("GIDs: %x to %x", route.Route0.SGID, route.Route0.DGID)

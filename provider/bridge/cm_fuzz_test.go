@@ -15,8 +15,10 @@ import (
 
 // cmErrnos are what rdma_cm answers to commands that fail.
 var cmErrnos = map[syscall.Errno]bool{
-	syscall.EINVAL: true, syscall.ENOENT: true, syscall.ENOSYS: true, syscall.ENOSPC: true, syscall.EFAULT: true, syscall.EAGAIN: true,
-	syscall.EAFNOSUPPORT: true, syscall.EADDRNOTAVAIL: true, syscall.EADDRINUSE: true, syscall.EACCES: true, syscall.ENODEV: true,
+	syscall.EINVAL: true, syscall.ENOENT: true, syscall.ENOSYS: true, syscall.ENOSPC: true,
+	syscall.EFAULT: true, syscall.EAGAIN: true,
+	syscall.EAFNOSUPPORT: true, syscall.EADDRNOTAVAIL: true, syscall.EADDRINUSE: true,
+	syscall.EACCES: true, syscall.ENODEV: true,
 	syscall.EPROTONOSUPPORT: true, syscall.ENOMEM: true, syscall.ECONNRESET: true,
 }
 
@@ -29,20 +31,27 @@ func FuzzCM(f *testing.F) {
 		for i := 0; i < len(commands); i += 2 {
 			body := abi.Append(nil, commands[i+1])
 			b = binary.NativeEndian.AppendUint16(b, uint16(8+len(body)))
-			b = abi.Append(b, &abi.CMHeader{Cmd: commands[i].(uint32), In: uint16(len(body)), Out: 512})
+			b = abi.Append(b, &abi.CMHeader{Cmd: commands[i].(uint32), In: uint16(len(body)),
+				Out: 512})
 			b = append(b, body...)
 		}
 		f.Add(b)
 	}
 	local := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 0)
 	create := &abi.CreateID{UID: 1, PS: abi.PortSpaceTCP}
-	seed(uint32(abi.CMCreateID), create, uint32(abi.CMBindIP), bindIP(0, local), uint32(abi.CMListen), &abi.Listen{}, uint32(abi.CMQueryRoute), &abi.Query{})
-	seed(uint32(abi.CMCreateID), create, uint32(abi.CMResolveIP), resolveIP(0, local, netip.MustParseAddrPort("127.0.0.1:9")),
-		uint32(abi.CMGetEvent), &abi.Response{}, uint32(abi.CMResolveRoute), &abi.ResolveRoute{TimeoutMS: 1},
-		uint32(abi.CMConnect), &abi.Connect{ConnParam: param(1, "x")}, uint32(abi.CMInitQPAttr), &abi.InitQPAttr{QPState: 1},
+	seed(uint32(abi.CMCreateID), create, uint32(abi.CMBindIP), bindIP(0, local),
+		uint32(abi.CMListen), &abi.Listen{}, uint32(abi.CMQueryRoute), &abi.Query{})
+	seed(uint32(abi.CMCreateID), create, uint32(abi.CMResolveIP), resolveIP(0, local,
+		netip.MustParseAddrPort("127.0.0.1:9")),
+		uint32(abi.CMGetEvent), &abi.Response{}, uint32(abi.CMResolveRoute),
+		&abi.ResolveRoute{TimeoutMS: 1},
+		uint32(abi.CMConnect), &abi.Connect{ConnParam: param(1, "x")}, uint32(abi.CMInitQPAttr),
+		&abi.InitQPAttr{QPState: 1},
 		uint32(abi.CMDestroyID), &abi.DestroyID{})
-	seed(uint32(abi.CMCreateID), &abi.CreateID{PS: abi.PortSpaceIB}, uint32(abi.CMBind), &abi.Bind{AddrSize: 48, Addr: abi.SockaddrStorage{0: abi.FamilyIB}},
-		uint32(abi.CMQuery), &abi.Query{Option: 2}, uint32(abi.CMMigrateID), &abi.MigrateID{FD: 1}, uint32(abi.CMSetOption), &abi.SetOption{OptLen: 4})
+	seed(uint32(abi.CMCreateID), &abi.CreateID{PS: abi.PortSpaceIB}, uint32(abi.CMBind),
+		&abi.Bind{AddrSize: 48, Addr: abi.SockaddrStorage{0: abi.FamilyIB}},
+		uint32(abi.CMQuery), &abi.Query{Option: 2}, uint32(abi.CMMigrateID), &abi.MigrateID{FD: 1},
+		uint32(abi.CMSetOption), &abi.SetOption{OptLen: 4})
 	vctx, err := ibverbs.Open(engine.New(nil), "")
 	if err != nil {
 		f.Fatal(err)
@@ -91,7 +100,8 @@ func pointTo(cmd []byte, addr uint64) {
 	switch binary.NativeEndian.Uint32(cmd) {
 	case abi.CMCreateID:
 		at = 16
-	case abi.CMBind, abi.CMResolveIP, abi.CMResolveAddr, abi.CMResolveRoute, abi.CMConnect, abi.CMListen, abi.CMAccept, abi.CMReject, abi.CMDisconnect, abi.CMNotify:
+	case abi.CMBind, abi.CMResolveIP, abi.CMResolveAddr, abi.CMResolveRoute, abi.CMConnect,
+		abi.CMListen, abi.CMAccept, abi.CMReject, abi.CMDisconnect, abi.CMNotify:
 		return
 	}
 	binary.NativeEndian.PutUint64(cmd[at:], addr)

@@ -47,10 +47,11 @@ type cmID struct {
 	gone     bool // destroyed: no events, no commands
 	state    cmIDState
 	iw       iwState
-	device   bool   // it is bound to the device
-	resolved bool   // by RESOLVE_ADDR
-	reuse    bool   // RDMA_OPTION_ID_REUSEADDR
-	uid      uint64 // what the program calls it; 0 until it accepts the request that the id came with
+	device   bool // it is bound to the device
+	resolved bool // by RESOLVE_ADDR
+	reuse    bool // RDMA_OPTION_ID_REUSEADDR
+	// What the program calls it; 0 until it accepts the request that the id came with.
+	uid      uint64
 	qp       *queuePair
 	dialled  bool // by CONNECT
 	src, dst abi.SockaddrStorage
@@ -183,7 +184,8 @@ func (s *cmState) request(owner *cmID, e *rdmacm.Event) bool {
 	if owner.gone {
 		return false
 	}
-	x := &cmID{ps: abi.PortSpaceTCP, qpType: typeRC, id: e.ID, state: cmConnecting, iw: iwReceived, device: true}
+	x := &cmID{ps: abi.PortSpaceTCP, qpType: typeRC, id: e.ID, state: cmConnecting, iw: iwReceived,
+		device: true}
 	x.setAddresses(owner.src.Family())
 	resp := abi.EventResp{UID: owner.uid, Event: uint32(e.Type)}
 	fillParam(&resp.Param, e)
@@ -231,7 +233,8 @@ func (x *cmID) happened(e *rdmacm.Event) abi.EventResp {
 		x.iw = iwEstablished
 		x.setAddresses(x.src.Family())
 		// cma_iw_handler exchanges the two, and programs on iWARP know them so.
-		resp.Param.ResponderResources, resp.Param.InitiatorDepth = depth(e.InitiatorDepth), depth(e.ResponderResources)
+		resp.Param.ResponderResources, resp.Param.InitiatorDepth = depth(e.InitiatorDepth),
+			depth(e.ResponderResources)
 		setPrivateData(&resp.Param, e.PrivateData)
 	case rdmacm.Rejected, rdmacm.Unreachable, rdmacm.ConnectError:
 		x.iw = iwIdle

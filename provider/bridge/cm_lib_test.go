@@ -55,7 +55,8 @@ func (h *libHost) open() *libCM {
 	var fd int
 	var err error
 	if h.b == nil {
-		if fd, err = unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err == nil {
+		if fd, err = unix.Open("/dev/infiniband/rdma_cm",
+			unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err == nil {
 			h.prog.Adopt(fd, rawFile(fd))
 		}
 	} else {
@@ -88,7 +89,8 @@ func (h *libHost) queuePair() uint32 {
 	}
 	h.t.Cleanup(d.close)
 	cq := d.createCQ(16, -1, 0)
-	return d.createQP(abi.CreateQP{PDHandle: d.allocPD(), SendCQHandle: cq.handle, RecvCQHandle: cq.handle, MaxSendWR: 4,
+	return d.createQP(abi.CreateQP{PDHandle: d.allocPD(), SendCQHandle: cq.handle,
+		RecvCQHandle: cq.handle, MaxSendWR: 4,
 		MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1, QPType: typeRC}).qpn
 }
 

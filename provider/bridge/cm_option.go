@@ -48,7 +48,8 @@ func cmSetOption(r *cmRequest) error {
 // refuses, which does not matter then. x.mu is held.
 func (x *cmID) setOption(name uint32, value []byte) error {
 	size, ok := map[uint32]int{
-		abi.OptionIDTOS: 1, abi.OptionIDReuseaddr: 4, abi.OptionIDAfonly: 4, abi.OptionIDAckTimeout: 1,
+		abi.OptionIDTOS: 1, abi.OptionIDReuseaddr: 4, abi.OptionIDAfonly: 4,
+		abi.OptionIDAckTimeout: 1,
 	}[name]
 	if !ok {
 		return syscall.ENOSYS

@@ -50,10 +50,12 @@ func TestCMStates(t *testing.T) {
 
 	id := c.createID(1)
 	c.all(needBound("an idle id", id, qpn))
-	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: qpsInit}, &abi.QPAttr{})
+	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: qpsInit},
+		&abi.QPAttr{})
 	c.must(abi.CMBindIP, bindIP(id, netip.AddrPortFrom(netip.IPv4Unspecified(), 0)), nil)
 	c.all(needBound("bound to any address", id, qpn))
-	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: qpsInit}, &abi.QPAttr{})
+	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: qpsInit},
+		&abi.QPAttr{})
 	c.destroy(id, 0)
 
 	id = c.createID(1)
@@ -61,14 +63,16 @@ func TestCMStates(t *testing.T) {
 	c.all(needBound("bound", id, qpn))
 	c.fails(syscall.EINVAL, abi.CMBindIP, bindIP(id, local), nil)
 	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: 7}, &abi.QPAttr{})
-	c.fails(syscall.EINVAL, abi.CMResolveIP, resolveIP(id, local, netip.MustParseAddrPort("[2001:db8::1]:7471")), nil)
+	c.fails(syscall.EINVAL, abi.CMResolveIP, resolveIP(id, local,
+		netip.MustParseAddrPort("[2001:db8::1]:7471")), nil)
 	c.must(abi.CMListen, &abi.Listen{ID: id, Backlog: 1}, nil)
 	c.all(needBound("listening", id, qpn)[:5])
 	c.must(abi.CMNotify, &abi.Notify{ID: id}, nil)
 	c.fails(syscall.EINVAL, abi.CMListen, &abi.Listen{ID: id, Backlog: 1}, nil)
 	c.fails(syscall.EINVAL, abi.CMBindIP, bindIP(id, local), nil)
 	c.fails(syscall.EINVAL, abi.CMResolveIP, resolveIP(id, local, at), nil)
-	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: qpsInit}, &abi.QPAttr{})
+	c.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: id, QPState: qpsInit},
+		&abi.QPAttr{})
 	c.destroy(id, 0)
 
 	id = c.createID(2)
@@ -101,11 +105,13 @@ func TestCMGarbled(t *testing.T) {
 	host := newHost(t, nil)
 	c, other := host.open(), host.open()
 	foreign := other.createID(7)
-	for id, want := range map[uint32]syscall.Errno{foreign: syscall.EINVAL, 9999: syscall.ENOENT, 1 << 31: syscall.ENOENT, ^uint32(0): syscall.ENOENT} {
+	for id, want := range map[uint32]syscall.Errno{foreign: syscall.EINVAL, 9999: syscall.ENOENT,
+		1 << 31: syscall.ENOENT, ^uint32(0): syscall.ENOENT} {
 		c.all([]cmStory{
 			{"id", want, abi.CMDestroyID, &abi.DestroyID{ID: id}, &abi.DestroyResp{}},
 			{"id", want, abi.CMBindIP, bindIP(id, netip.AddrPortFrom(localAddr(), 0)), nil},
-			{"id", want, abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, netip.AddrPortFrom(localAddr(), 1)), nil},
+			{"id", want, abi.CMResolveIP, resolveIP(id, netip.AddrPort{},
+				netip.AddrPortFrom(localAddr(), 1)), nil},
 			{"id", want, abi.CMResolveRoute, &abi.ResolveRoute{ID: id}, nil},
 			{"id", want, abi.CMQueryRoute, &abi.Query{ID: id}, &abi.QueryRouteResp{}},
 			{"id", want, abi.CMQuery, &abi.Query{ID: id, Option: 77}, &abi.QueryAddrResp{}},
@@ -139,19 +145,29 @@ func TestCMGarbled(t *testing.T) {
 		{"size", syscall.EINVAL, abi.CMResolveAddr, resolve, nil},
 		{"no destination", syscall.EINVAL, abi.CMResolveIP, &abi.ResolveIP{ID: id}, nil},
 		{"link-local without scope", syscall.EINVAL, abi.CMBind, bind(28, 0, "[fe80::1]:0"), nil},
-		{"no address of ours", syscall.EADDRNOTAVAIL, abi.CMBind, bind(16, 0, "203.0.113.7:0"), nil},
-		{"mapped address", syscall.EADDRNOTAVAIL, abi.CMBind, bind(28, 0, "[::ffff:127.0.0.1]:0"), nil},
+		{"no address of ours", syscall.EADDRNOTAVAIL, abi.CMBind, bind(16, 0, "203.0.113.7:0"),
+			nil},
+		{"mapped address", syscall.EADDRNOTAVAIL, abi.CMBind, bind(28, 0, "[::ffff:127.0.0.1]:0"),
+			nil},
 		{"port space", syscall.EINVAL, abi.CMCreateID, &abi.CreateID{PS: 1}, &abi.CreateIDResp{}},
-		{"query", syscall.ENOSYS, abi.CMQuery, &abi.Query{ID: id, Option: 77}, &abi.QueryAddrResp{}},
+		{"query", syscall.ENOSYS, abi.CMQuery, &abi.Query{ID: id, Option: 77},
+			&abi.QueryAddrResp{}},
 		{"level", syscall.ENOSYS, abi.CMSetOption, &abi.SetOption{ID: id, Level: 99}, nil},
 		{"option", syscall.ENOSYS, abi.CMSetOption, &abi.SetOption{ID: id, OptName: 99}, nil},
-		{"length", syscall.EINVAL, abi.CMSetOption, &abi.SetOption{ID: id, OptName: abi.OptionIDTOS}, nil},
-		{"much too long", syscall.EINVAL, abi.CMSetOption, &abi.SetOption{ID: id, OptLen: 1 << 30}, nil},
-		{"no memory", syscall.EFAULT, abi.CMSetOption, &abi.SetOption{ID: id, OptLen: 1, OptVal: 8}, nil},
-		{"no descriptor", syscall.ENOENT, abi.CMMigrateID, &abi.MigrateID{ID: id, FD: uint32(bad)}, &abi.DestroyResp{}},
-		{"a descriptor of another kind", syscall.EINVAL, abi.CMMigrateID, &abi.MigrateID{ID: id, FD: 1}, &abi.DestroyResp{}},
-		{"an id of another", syscall.EINVAL, abi.CMMigrateID, &abi.MigrateID{ID: id, FD: uint32(other.fd)}, &abi.DestroyResp{}},
-		{"no such id", syscall.ENOENT, abi.CMMigrateID, &abi.MigrateID{ID: 9999, FD: uint32(other.fd)}, &abi.DestroyResp{}},
+		{"length", syscall.EINVAL, abi.CMSetOption, &abi.SetOption{ID: id,
+			OptName: abi.OptionIDTOS}, nil},
+		{"much too long", syscall.EINVAL, abi.CMSetOption, &abi.SetOption{ID: id, OptLen: 1 << 30},
+			nil},
+		{"no memory", syscall.EFAULT, abi.CMSetOption, &abi.SetOption{ID: id, OptLen: 1, OptVal: 8},
+			nil},
+		{"no descriptor", syscall.ENOENT, abi.CMMigrateID, &abi.MigrateID{ID: id, FD: uint32(bad)},
+			&abi.DestroyResp{}},
+		{"a descriptor of another kind", syscall.EINVAL, abi.CMMigrateID, &abi.MigrateID{ID: id,
+			FD: 1}, &abi.DestroyResp{}},
+		{"an id of another", syscall.EINVAL, abi.CMMigrateID, &abi.MigrateID{ID: id,
+			FD: uint32(other.fd)}, &abi.DestroyResp{}},
+		{"no such id", syscall.ENOENT, abi.CMMigrateID, &abi.MigrateID{ID: 9999,
+			FD: uint32(other.fd)}, &abi.DestroyResp{}},
 		{"no group", syscall.ENOENT, abi.CMLeaveMcast, &abi.DestroyID{ID: id}, &abi.DestroyResp{}},
 		{"no event", syscall.EAGAIN, abi.CMGetEvent, &abi.Response{}, &abi.EventResp{}},
 		{"option of the kernel's past", syscall.ENOSYS, abi.CMGetOption, &abi.DestroyID{}, nil},
@@ -179,11 +195,13 @@ func TestCMGarbled(t *testing.T) {
 	}
 	// It counts less, and all was written: only CONNECT and ACCEPT mind.
 	body := abi.Append(nil, &abi.Listen{ID: id})
-	if n, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMListen}), body...)); err != nil || n != 16 {
+	if n, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMListen}),
+		body...)); err != nil || n != 16 {
 		t.Errorf("listen that counts 0 octets: %d, %v", n, err)
 	}
 	body = abi.Append(nil, &abi.Accept{ID: 9999})
-	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMAccept, In: 287}), body...)); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMAccept, In: 287}),
+		body...)); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("accept that counts 287 octets: %v", err)
 	}
 	// An answer that can't be written: what the command has done remains.
@@ -191,10 +209,12 @@ func TestCMGarbled(t *testing.T) {
 		return abi.Append(nil, &abi.CMHeader{Cmd: cmd, In: uint16(in), Out: 336})
 	}
 	create := &abi.CreateID{PS: abi.PortSpaceTCP, Response: 8}
-	if _, err := c.write(abi.Append(head(abi.CMCreateID, 24), create)); !errors.Is(err, syscall.EFAULT) {
+	if _, err := c.write(abi.Append(head(abi.CMCreateID, 24), create)); !errors.Is(err,
+		syscall.EFAULT) {
 		t.Errorf("create without memory: %v", err)
 	}
-	if _, err := c.write(abi.Append(head(abi.CMDestroyID, 16), &abi.DestroyID{ID: id, Response: 8})); !errors.Is(err, syscall.EFAULT) {
+	if _, err := c.write(abi.Append(head(abi.CMDestroyID, 16), &abi.DestroyID{ID: id,
+		Response: 8})); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("destroy without memory: %v", err)
 	}
 	c.fails(syscall.ENOENT, abi.CMListen, &abi.Listen{ID: id}, nil)
@@ -203,7 +223,9 @@ func TestCMGarbled(t *testing.T) {
 // TestCMBindConflicts: an address that another id has.
 func TestCMBindConflicts(t *testing.T) {
 	c := newHost(t, nil).open()
-	anyAt := func(ap netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(netip.IPv4Unspecified(), ap.Port()) }
+	anyAt := func(ap netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), ap.Port())
+	}
 	l, at := c.listen(1, 1)
 	id := c.createID(2)
 	conflict := syscall.EADDRINUSE
@@ -240,7 +262,8 @@ func (c *libCM) setOption(id, level, name uint32, value []byte) error {
 	c.t.Helper()
 	mem, addr := c.prog.alloc(max(len(value), 1))
 	copy(mem, value)
-	return c.command(abi.CMSetOption, &abi.SetOption{OptVal: addr, ID: id, Level: level, OptName: name, OptLen: uint32(len(value))}, nil)
+	return c.command(abi.CMSetOption, &abi.SetOption{OptVal: addr, ID: id, Level: level,
+		OptName: name, OptLen: uint32(len(value))}, nil)
 }
 
 // TestCMOptions: what each option may be, and when.
@@ -261,13 +284,16 @@ func TestCMOptions(t *testing.T) {
 	try("REUSEADDR of 1 octet", syscall.EINVAL, id, abi.OptionID, abi.OptionIDReuseaddr, []byte{1})
 	try("AFONLY", nil, id, abi.OptionID, abi.OptionIDAfonly, u32(77))
 	try("ACK timeout", nil, id, abi.OptionID, abi.OptionIDAckTimeout, []byte{14})
-	try("ACK timeout of 2 octets", syscall.EINVAL, id, abi.OptionID, abi.OptionIDAckTimeout, []byte{1, 2})
+	try("ACK timeout of 2 octets", syscall.EINVAL, id, abi.OptionID, abi.OptionIDAckTimeout,
+		[]byte{1, 2})
 	udp := c.createPS(5, abi.PortSpaceUDP)
-	try("ACK timeout of datagrams", syscall.EINVAL, udp, abi.OptionID, abi.OptionIDAckTimeout, []byte{14})
+	try("ACK timeout of datagrams", syscall.EINVAL, udp, abi.OptionID, abi.OptionIDAckTimeout,
+		[]byte{14})
 
 	c.must(abi.CMBindIP, bindIP(id, netip.AddrPortFrom(localAddr(), 0)), nil)
 	try("REUSEADDR of a bound id", nil, id, abi.OptionID, abi.OptionIDReuseaddr, u32(1))
-	try("no REUSEADDR of a bound id", syscall.EINVAL, id, abi.OptionID, abi.OptionIDReuseaddr, u32(0))
+	try("no REUSEADDR of a bound id", syscall.EINVAL, id, abi.OptionID, abi.OptionIDReuseaddr,
+		u32(0))
 	try("AFONLY of a bound id", nil, id, abi.OptionID, abi.OptionIDAfonly, u32(1))
 	c.must(abi.CMListen, &abi.Listen{ID: id}, nil)
 	try("REUSEADDR of a listener", syscall.EINVAL, id, abi.OptionID, abi.OptionIDReuseaddr, u32(1))

@@ -23,8 +23,10 @@ func TestCMOnSiw(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"TestCMConnection", "TestCMConnectionByNewerCommands", "TestCMReject", "TestCMAcceptFails", "TestCMRefused", "TestCMStates", "TestCMGarbled",
-		"TestCMUnreadEvents", "TestCMMigrate", "TestCMBacklog", "TestCMBindConflicts", "TestCMOptions", "TestCMProbe",
+		"TestCMConnection", "TestCMConnectionByNewerCommands", "TestCMReject", "TestCMAcceptFails",
+		"TestCMRefused", "TestCMStates", "TestCMGarbled",
+		"TestCMUnreadEvents", "TestCMMigrate", "TestCMBacklog", "TestCMBindConflicts",
+		"TestCMOptions", "TestCMProbe",
 		"TestCMOtherPortSpaces", "TestCMNumbers", "TestCMQuery",
 	}
 	vmtest.Tests(t, vmtest.Options{Dir: dir, Env: []string{"GOVS_BRIDGE_TEST=siw"}}, want,
@@ -40,8 +42,10 @@ func (c *libCM) qpAttr(id, state uint32) (resp abi.QPAttr) {
 
 func (c *libCM) wantQPAttr(what string, id, state, mask, access uint32) {
 	c.t.Helper()
-	if a := c.qpAttr(id, state); a.QPAttrMask != mask || a.QPAccessFlags != access || a.QPState != state || a.PortNum != 1 {
-		c.t.Errorf("%s: attributes for state %d: mask %#x, access %#x, state %d, port %d; want mask %#x, access %#x",
+	if a := c.qpAttr(id, state); a.QPAttrMask != mask || a.QPAccessFlags != access ||
+		a.QPState != state || a.PortNum != 1 {
+		c.t.Errorf("%s: attributes for state %d: mask %#x, access %#x, state %d, port %d; want "+
+			"mask %#x, access %#x",
 			what, state, a.QPAttrMask, a.QPAccessFlags, a.QPState, a.PortNum, mask, access)
 	}
 }
@@ -79,19 +83,22 @@ func TestCMConnection(t *testing.T) {
 	c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(cq, "please")}, nil)
 
 	req, e := s.request(0x11)
-	if private(e) != "please" || e.Param.ResponderResources != 3 || e.Param.InitiatorDepth != 4 || e.Status != 0 {
+	if private(e) != "please" || e.Param.ResponderResources != 3 || e.Param.InitiatorDepth != 4 ||
+		e.Status != 0 {
 		t.Errorf("request %s", abi.Format(e))
 	}
 	s.wantQPAttr("request", req, qpsInit, withAccess, access)
 	s.wantQPAttr("request", req, qpsRTR, withAccess, access)
 	s.wantQPAttr("request", req, qpsRTS, 1<<5, 0)
-	s.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: req, QPState: qpsSQD}, &abi.QPAttr{})
+	s.fails(syscall.EINVAL, abi.CMInitQPAttr, &abi.InitQPAttr{ID: req, QPState: qpsSQD},
+		&abi.QPAttr{})
 	if local, peer := s.addresses(req); local != at || peer != src {
 		t.Errorf("the request is from %s to %s, want %s to %s", peer, local, src, at)
 	}
 	s.must(abi.CMAccept, &abi.Accept{ID: req, UID: 0x33, ConnParam: param(sq, "welcome")}, nil)
 	e = s.event(req, 0x33, cmEstablishedEvent)
-	if private(e) != "" || e.Status != 0 || e.Param.ResponderResources != 3 || e.Param.InitiatorDepth != 4 {
+	if private(e) != "" || e.Status != 0 || e.Param.ResponderResources != 3 ||
+		e.Param.InitiatorDepth != 4 {
 		t.Errorf("established at the server: %s", abi.Format(e))
 	}
 	e = c.event(id, 0x22, cmEstablishedEvent)
@@ -99,7 +106,8 @@ func TestCMConnection(t *testing.T) {
 	if onSiw { // the peer's
 		depths = [2]uint8{4, 3}
 	}
-	if private(e) != "welcome" || e.Status != 0 || [2]uint8{e.Param.ResponderResources, e.Param.InitiatorDepth} != depths {
+	if private(e) != "welcome" || e.Status != 0 || [2]uint8{e.Param.ResponderResources,
+		e.Param.InitiatorDepth} != depths {
 		t.Errorf("established at the client: %s", abi.Format(e))
 	}
 	if from, to := c.addresses(id); from != src || to != at {
@@ -148,7 +156,8 @@ func TestCMConnectionByNewerCommands(t *testing.T) {
 	}
 
 	id := c.createID(2)
-	resolve := &abi.ResolveAddr{ID: id, TimeoutMS: 2000, SrcSize: abi.SizeofSockaddrIn, DstSize: abi.SizeofSockaddrIn}
+	resolve := &abi.ResolveAddr{ID: id, TimeoutMS: 2000, SrcSize: abi.SizeofSockaddrIn,
+		DstSize: abi.SizeofSockaddrIn}
 	resolve.SrcAddr.Set(netip.AddrPortFrom(localAddr(), 0))
 	resolve.DstAddr.Set(at)
 	c.must(abi.CMResolveAddr, resolve, nil)
@@ -166,7 +175,8 @@ func TestCMConnectionByNewerCommands(t *testing.T) {
 	}
 	// What is written shorter than the structs of today is what programs of older headers write.
 	short := abi.Append(nil, &abi.Connect{ID: id, ConnParam: param(cq, "")})[:280]
-	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMConnect, In: 280}), short...)); err != nil {
+	if _, err := c.write(append(abi.Append(nil, &abi.CMHeader{Cmd: abi.CMConnect, In: 280}),
+		short...)); err != nil {
 		t.Fatalf("connect of 280 octets: %v", err)
 	}
 	req, _ := s.request(1)
@@ -197,11 +207,13 @@ func TestCMReject(t *testing.T) {
 	copy(cmd.PrivateData[:], "go away")
 	s.must(abi.CMReject, cmd, nil)
 	e := c.event(id, 2, cmRejectedEvent)
-	if private(e) != "go away" || int32(e.Status) != -int32(syscall.ECONNRESET) || e.Param.ResponderResources != 0 || e.Param.InitiatorDepth != 0 {
+	if private(e) != "go away" || int32(e.Status) != -int32(syscall.ECONNRESET) ||
+		e.Param.ResponderResources != 0 || e.Param.InitiatorDepth != 0 {
 		t.Errorf("rejected: %s", abi.Format(e))
 	}
 	s.fails(syscall.EINVAL, abi.CMReject, cmd, nil)
-	s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(server.queuePair(), "")}, nil)
+	s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3,
+		ConnParam: param(server.queuePair(), "")}, nil)
 	c.must(abi.CMDisconnect, &abi.Disconnect{ID: id}, nil)
 	c.fails(syscall.EINVAL, abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(cq, "")}, nil)
 	s.destroy(req, 0)
@@ -228,7 +240,8 @@ func TestCMAcceptFails(t *testing.T) {
 	deep.InitiatorDepth = 200
 	invalid := param(sq, "")
 	invalid.Valid = 0
-	for name, p := range map[string]abi.ConnParam{"no such QP": param(0xfffff0, ""), "no parameters": invalid, "too deep": deep} {
+	for name, p := range map[string]abi.ConnParam{"no such QP": param(0xfffff0, ""),
+		"no parameters": invalid, "too deep": deep} {
 		id := c.resolve(2, at)
 		c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(client.queuePair(), "")}, nil)
 		req, _ := s.request(1)
@@ -236,7 +249,8 @@ func TestCMAcceptFails(t *testing.T) {
 		if e := c.next(); e.Event != cmRejectedEvent {
 			t.Errorf("%s: the client has the event %s", name, abi.Format(e))
 		}
-		s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq, "")}, nil)
+		s.fails(syscall.EINVAL, abi.CMAccept, &abi.Accept{ID: req, UID: 3, ConnParam: param(sq,
+			"")}, nil)
 		s.destroy(req, 0)
 		c.destroy(id, 3)
 	}

@@ -95,7 +95,8 @@ func (r *cqRing) close() {
 // siwOpcodes and siwStatuses are what a CQE has for an opcode and a status of the device.
 var (
 	siwOpcodes = [...]uint8{
-		ibverbs.WCSend: abi.SiwSend, ibverbs.WCRDMAWrite: abi.SiwWrite, ibverbs.WCRDMARead: abi.SiwRead,
+		ibverbs.WCSend: abi.SiwSend, ibverbs.WCRDMAWrite: abi.SiwWrite,
+		ibverbs.WCRDMARead: abi.SiwRead,
 		ibverbs.WCCompSwap: abi.SiwCompAndSwap, ibverbs.WCFetchAdd: abi.SiwFetchAndAdd,
 		ibverbs.WCRecv: abi.SiwReceive, ibverbs.WCRecvRDMAWithImm: abi.SiwReceive,
 	}
@@ -103,7 +104,8 @@ var (
 		ibverbs.WCSuccess: abi.SiwWCSuccess, ibverbs.WCLocLenErr: abi.SiwWCLocLenErr,
 		ibverbs.WCLocProtErr: abi.SiwWCLocProtErr, ibverbs.WCLocQPOpErr: abi.SiwWCLocQPOpErr,
 		ibverbs.WCWRFlushErr: abi.SiwWCWRFlushErr, ibverbs.WCBadRespErr: abi.SiwWCBadRespErr,
-		ibverbs.WCLocAccessErr: abi.SiwWCLocAccessErr, ibverbs.WCRemAccessErr: abi.SiwWCRemAccessErr,
+		ibverbs.WCLocAccessErr: abi.SiwWCLocAccessErr,
+		ibverbs.WCRemAccessErr: abi.SiwWCRemAccessErr,
 		ibverbs.WCRemInvReqErr: abi.SiwWCRemInvReqErr,
 	}
 )

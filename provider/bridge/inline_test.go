@@ -29,7 +29,8 @@ func TestElementSizes(t *testing.T) {
 			t.Errorf("%s: %d octets in memory, %d encoded", x.name, x.memory, abi.Size(x.msg))
 		}
 	}
-	for name, off := range map[string]uintptr{"SQE": unsafe.Offsetof(abi.SiwSQE{}.Flags), "RQE": unsafe.Offsetof(abi.SiwRQE{}.Flags)} {
+	for name, off := range map[string]uintptr{"SQE": unsafe.Offsetof(abi.SiwSQE{}.Flags),
+		"RQE": unsafe.Offsetof(abi.SiwRQE{}.Flags)} {
 		if off != flagsOffset {
 			t.Errorf("%s: the flags are at %d, those of a CQE at %d", name, off, flagsOffset)
 		}

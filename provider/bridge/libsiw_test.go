@@ -72,7 +72,8 @@ func (d *libDevice) command(number uint32, req, driver, resp, driverResp any) er
 	if driver != nil {
 		body = abi.Append(body, driver)
 	}
-	b := abi.Append(nil, &abi.UverbsHeader{Command: number, InWords: uint16((8 + len(body)) / 4), OutWords: uint16(words)})
+	b := abi.Append(nil, &abi.UverbsHeader{Command: number, InWords: uint16((8 + len(body)) / 4),
+		OutWords: uint16(words)})
 	if err := d.write(append(b, body...)); err != nil {
 		return err
 	}
@@ -95,7 +96,8 @@ func (d *libDevice) must(number uint32, req, driver, resp, driverResp any) {
 }
 
 // wantErrno expects that a command fails.
-func (d *libDevice) wantErrno(what string, want syscall.Errno, number uint32, req, driver, resp, driverResp any) {
+func (d *libDevice) wantErrno(what string, want syscall.Errno, number uint32, req, driver, resp,
+	driverResp any) {
 	d.t.Helper()
 	if err := d.command(number, req, driver, resp, driverResp); !errors.Is(err, want) {
 		d.t.Errorf("%s: %v, want %v", what, err, want)
@@ -120,7 +122,8 @@ func (d *libDevice) regMR(pd uint32, n int, access uint32) *libMR {
 	d.t.Helper()
 	m := new(libMR)
 	m.buf, m.addr = d.prog.alloc(n)
-	d.must(abi.UverbsRegMR, &abi.RegMR{Start: m.addr, Length: uint64(n), HCAVA: m.addr, PDHandle: pd, AccessFlags: access},
+	d.must(abi.UverbsRegMR, &abi.RegMR{Start: m.addr, Length: uint64(n), HCAVA: m.addr,
+		PDHandle: pd, AccessFlags: access},
 		&abi.SiwRegMRReq{}, &m.RegMRResp, &abi.SiwRegMRResp{})
 	return m
 }
@@ -157,9 +160,10 @@ func (d *libDevice) createCQ(cqe uint32, channel int, user uint64) *libCQ {
 	d.t.Helper()
 	var resp abi.CreateCQResp
 	var siw abi.SiwCreateCQResp
-	d.must(abi.UverbsCreateCQ, &abi.CreateCQ{CQE: cqe, CompChannel: int32(channel), UserHandle: user}, nil, &resp, &siw)
-	return &libCQ{d: d, handle: resp.CQHandle, num: siw.NumCQE,
-		mem: d.mmap(siw.CQKey, uintptr(siw.NumCQE)*unsafe.Sizeof(abi.SiwCQE{})+unsafe.Sizeof(abi.SiwCQCtrl{}))}
+	d.must(abi.UverbsCreateCQ, &abi.CreateCQ{CQE: cqe, CompChannel: int32(channel),
+		UserHandle: user}, nil, &resp, &siw)
+	size := uintptr(siw.NumCQE)*unsafe.Sizeof(abi.SiwCQE{}) + unsafe.Sizeof(abi.SiwCQCtrl{})
+	return &libCQ{d: d, handle: resp.CQHandle, num: siw.NumCQE, mem: d.mmap(siw.CQKey, size)}
 }
 
 // poll takes a completion.
@@ -247,7 +251,8 @@ func (q *libQP) postSend(sqe abi.SiwSQE) error {
 }
 
 func (q *libQP) doorbell() error {
-	return q.d.command(abi.UverbsPostSend, &abi.PostSend{QPHandle: q.handle, WQESize: 128}, nil, &abi.PostResp{}, nil)
+	return q.d.command(abi.UverbsPostSend, &abi.PostSend{QPHandle: q.handle, WQESize: 128}, nil,
+		&abi.PostResp{}, nil)
 }
 
 // errno returns the errno of what Write returns.

@@ -39,7 +39,8 @@ func (b *Bridge) netlink(m *abi.NLMessage, port uint32) (answers [][]byte, errno
 		return nil, syscall.EINVAL
 	}
 	answer := func(flags uint16, attrs ...abi.NLAttribute) []byte {
-		return abi.AppendNL(nil, &abi.NLMessage{Type: m.Type, Flags: flags, Seq: m.Seq, PID: port, Attrs: attrs})
+		return abi.AppendNL(nil, &abi.NLMessage{Type: m.Type, Flags: flags, Seq: m.Seq, PID: port,
+			Attrs: attrs})
 	}
 	dump := m.Flags&abi.NLFlagDump == abi.NLFlagDump
 	var attrs []abi.NLAttribute
@@ -69,7 +70,8 @@ func (b *Bridge) netlink(m *abi.NLMessage, port uint32) (answers [][]byte, errno
 	if !dump {
 		return [][]byte{answer(0, attrs...)}, 0
 	}
-	done := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLMsgDone, Flags: abi.NLFlagMulti, Seq: m.Seq, PID: port})
+	done := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLMsgDone, Flags: abi.NLFlagMulti,
+		Seq: m.Seq, PID: port})
 	return [][]byte{answer(abi.NLFlagMulti, attrs...), done}, 0
 }
 
@@ -80,10 +82,12 @@ func (b *Bridge) deviceAttrs() ([]abi.NLAttribute, error) {
 		return nil, err
 	}
 	return []abi.NLAttribute{
-		abi.NLU32(abi.NLDevIndex, 0), abi.NLString(abi.NLDevName, b.opts.Device), abi.NLU32(abi.NLPortIndex, 1),
+		abi.NLU32(abi.NLDevIndex, 0), abi.NLString(abi.NLDevName, b.opts.Device),
+		abi.NLU32(abi.NLPortIndex, 1),
 		abi.NLU64(abi.NLCapFlags, uint64(deviceCaps)),
 		abi.NLU64(abi.NLNodeGUID, a.NodeGUID), abi.NLU64(abi.NLSysImageGUID, a.SysImageGUID),
-		abi.NLU8(abi.NLDevNodeType, abi.NLNodeTypeRNIC), abi.NLU8(abi.NLDevDim, 0), abi.NLString(abi.NLDevProtocol, "iw"),
+		abi.NLU8(abi.NLDevNodeType, abi.NLNodeTypeRNIC), abi.NLU8(abi.NLDevDim, 0),
+		abi.NLString(abi.NLDevProtocol, "iw"),
 	}, nil
 }
 
@@ -99,7 +103,8 @@ func (b *Bridge) portAttrs(m *abi.NLMessage, dump bool) ([]abi.NLAttribute, erro
 		return nil, err
 	}
 	return []abi.NLAttribute{
-		abi.NLU32(abi.NLDevIndex, 0), abi.NLString(abi.NLDevName, b.opts.Device), abi.NLU32(abi.NLPortIndex, 1),
+		abi.NLU32(abi.NLDevIndex, 0), abi.NLString(abi.NLDevName, b.opts.Device),
+		abi.NLU32(abi.NLPortIndex, 1),
 		abi.NLU8(abi.NLPortState, uint8(p.State)), abi.NLU8(abi.NLPortPhysState, p.PhysState),
 	}, nil
 }
@@ -120,12 +125,14 @@ func (b *Bridge) chardev(m *abi.NLMessage) ([]abi.NLAttribute, syscall.Errno) {
 	case "uverbs":
 		return []abi.NLAttribute{
 			abi.NLU32(abi.NLUverbsDriverID, abi.NLDriverSiw),
-			abi.NLU64(abi.NLChardev, encodeDev(uverbsMajor, uverbsMinor)), abi.NLU64(abi.NLChardevABI, abi.SiwABI),
+			abi.NLU64(abi.NLChardev, encodeDev(uverbsMajor, uverbsMinor)),
+			abi.NLU64(abi.NLChardevABI, abi.SiwABI),
 			abi.NLString(abi.NLChardevName, "uverbs0"),
 		}, 0
 	case "rdma_cm":
 		return []abi.NLAttribute{
-			abi.NLU64(abi.NLChardev, encodeDev(cmMajor, cmMinor)), abi.NLU64(abi.NLChardevABI, cmABI),
+			abi.NLU64(abi.NLChardev, encodeDev(cmMajor, cmMinor)), abi.NLU64(abi.NLChardevABI,
+				cmABI),
 			abi.NLString(abi.NLChardevName, "rdma_cm"),
 		}, 0
 	}

@@ -15,7 +15,8 @@ func TestNetlink(t *testing.T) {
 	b, _ := newBridge(t, nil)
 	ask := func(command, flags uint16, attrs ...abi.NLAttribute) []abi.NLMessage {
 		t.Helper()
-		request := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(command), Flags: 1 | flags, Seq: 7, Attrs: attrs})
+		request := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(command), Flags: 1 | flags,
+			Seq: 7, Attrs: attrs})
 		var list []abi.NLMessage
 		for _, datagram := range b.Netlink(request, 99) {
 			m, h, rest, err := abi.DecodeNL(datagram)
@@ -43,7 +44,8 @@ func TestNetlink(t *testing.T) {
 		t.Fatalf("the file of uverbs is %d messages", len(chardev))
 	}
 	want(&chardev[0], abi.NLChardevName, "uverbs0")
-	if id, _ := chardev[0].Get(abi.NLUverbsDriverID); len(id.Value) != 4 || id.Value[0] != abi.NLDriverSiw {
+	if id, _ := chardev[0].Get(abi.NLUverbsDriverID); len(id.Value) != 4 ||
+		id.Value[0] != abi.NLDriverSiw {
 		t.Errorf("the driver is %x", id.Value)
 	}
 	for what, got := range map[string][]abi.NLMessage{
@@ -61,7 +63,8 @@ func TestNetlink(t *testing.T) {
 // TestNetlinkGarbled: what is no message has no answer, and does no harm.
 func TestNetlinkGarbled(t *testing.T) {
 	b, _ := newBridge(t, nil)
-	whole := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet), Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}})
+	whole := abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet),
+		Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}})
 	for n := range whole {
 		if got := b.Netlink(whole[:n], 1); len(got) != 0 {
 			t.Errorf("%d octets of a message: %d answers", n, len(got))
@@ -104,7 +107,8 @@ func TestSysfs(t *testing.T) {
 	if got := read("ports/1/state"); got != "4: ACTIVE" || port.State != 4 {
 		t.Errorf("the port's state is %d, in sysfs %s", port.State, got)
 	}
-	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil, &port, nil)
+	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil,
+		&port, nil)
 }
 
 func hex(b []byte) string {

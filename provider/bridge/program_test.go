@@ -25,7 +25,8 @@ type testProgram struct {
 // be closed.
 func newProgram(t *testing.T) *testProgram {
 	t.Helper()
-	mem, err := unix.Mmap(-1, 0, 1<<24, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	mem, err := unix.Mmap(-1, 0, 1<<24, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)
 	}

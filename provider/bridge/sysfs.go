@@ -38,30 +38,34 @@ func Sysfs(vctx *ibverbs.Context, name string) (SysfsFiles, error) {
 	}
 	dev, verbs := "class/infiniband/"+name, "class/infiniband_verbs/uverbs0"
 	return SysfsFiles{
-		dev + "/node_guid":                           guid(a.NodeGUID),
-		dev + "/sys_image_guid":                      guid(a.SysImageGUID),
-		dev + "/node_type":                           "4: RNIC",
-		dev + "/node_desc":                           "",
-		dev + "/fw_ver":                              a.FWVer,
-		dev + "/device/infiniband_verbs/uverbs0/dev": fmt.Sprintf("%d:%d", uverbsMajor, uverbsMinor),
-		dev + "/ports/1/state":                       fmt.Sprintf("%d: %s", port.State, portStates[uint8(port.State)]),
-		dev + "/ports/1/phys_state":                  fmt.Sprintf("%d: %s", port.PhysState, physStates[port.PhysState]),
-		dev + "/ports/1/cap_mask":                    fmt.Sprintf("0x%08x", port.PortCapFlags),
-		dev + "/ports/1/lid":                         "0x0",
-		dev + "/ports/1/lid_mask_count":              "0",
-		dev + "/ports/1/sm_lid":                      "0x0",
-		dev + "/ports/1/sm_sl":                       "0",
-		dev + "/ports/1/rate":                        rate(port.ActiveWidth, port.ActiveSpeed),
-		dev + "/ports/1/link_layer":                  "Ethernet",
-		dev + "/ports/1/gids/0":                      formatGID(gid),
-		verbs + "/abi_version":                       "1",
-		verbs + "/dev":                               fmt.Sprintf("%d:%d", uverbsMajor, uverbsMinor),
-		verbs + "/ibdev":                             name,
-		"class/infiniband_verbs/abi_version":         "6",
-		"class/misc/rdma_cm/abi_version":             fmt.Sprint(cmABI),
-		"class/misc/rdma_cm/dev":                     fmt.Sprintf("%d:%d", cmMajor, cmMinor),
-		"dev/infiniband/uverbs0":                     "",
-		"dev/infiniband/rdma_cm":                     "",
+		dev + "/node_guid":      guid(a.NodeGUID),
+		dev + "/sys_image_guid": guid(a.SysImageGUID),
+		dev + "/node_type":      "4: RNIC",
+		dev + "/node_desc":      "",
+		dev + "/fw_ver":         a.FWVer,
+		dev + "/device/infiniband_verbs/uverbs0/dev": fmt.Sprintf("%d:%d", uverbsMajor,
+			uverbsMinor),
+		dev + "/ports/1/state": fmt.Sprintf("%d: %s", port.State,
+			portStates[uint8(port.State)]),
+		dev + "/ports/1/phys_state": fmt.Sprintf("%d: %s", port.PhysState,
+			physStates[port.PhysState]),
+		dev + "/ports/1/cap_mask":       fmt.Sprintf("0x%08x", port.PortCapFlags),
+		dev + "/ports/1/lid":            "0x0",
+		dev + "/ports/1/lid_mask_count": "0",
+		dev + "/ports/1/sm_lid":         "0x0",
+		dev + "/ports/1/sm_sl":          "0",
+		dev + "/ports/1/rate":           rate(port.ActiveWidth, port.ActiveSpeed),
+		dev + "/ports/1/link_layer":     "Ethernet",
+		dev + "/ports/1/gids/0":         formatGID(gid),
+		verbs + "/abi_version":          "1",
+		verbs + "/dev": fmt.Sprintf("%d:%d", uverbsMajor,
+			uverbsMinor),
+		verbs + "/ibdev":                     name,
+		"class/infiniband_verbs/abi_version": "6",
+		"class/misc/rdma_cm/abi_version":     fmt.Sprint(cmABI),
+		"class/misc/rdma_cm/dev":             fmt.Sprintf("%d:%d", cmMajor, cmMinor),
+		"dev/infiniband/uverbs0":             "",
+		"dev/infiniband/rdma_cm":             "",
 	}, nil
 }
 
@@ -121,14 +125,17 @@ func formatGID(gid [16]byte) string {
 	return s[1:]
 }
 
-var portStates = map[uint8]string{0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+var portStates = map[uint8]string{0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE",
+	5: "ACTIVE_DEFER"}
 
-var physStates = map[uint8]string{1: "Sleep", 2: "Polling", 3: "Disabled", 4: "PortConfigurationTraining", 5: "LinkUp"}
+var physStates = map[uint8]string{1: "Sleep", 2: "Polling", 3: "Disabled",
+	4: "PortConfigurationTraining", 5: "LinkUp"}
 
 // rate is what sysfs says of the speed of a port: enum ib_port_width times ib_port_speed.
 func rate(width, speed uint8) string {
 	lanes := map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
-	perLane := map[uint8]int{1: 25, 2: 50, 4: 100, 8: 100, 16: 140, 32: 250, 64: 500}[speed] // tenths of Gbit/s
+	// Tenths of Gbit/s.
+	perLane := map[uint8]int{1: 25, 2: 50, 4: 100, 8: 100, 16: 140, 32: 250, 64: 500}[speed]
 	if lanes == 0 || perLane == 0 {
 		lanes, perLane = 1, 25
 	}

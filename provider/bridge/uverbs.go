@@ -130,7 +130,8 @@ func (r *request) begin(b []byte) (func(*request) error, error) {
 	return c.run, nil
 }
 
-func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b []byte) (func(*request) error, error) {
+func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b []byte) (func(*request) error,
+	error) {
 	var x abi.UverbsExHeader
 	rest, err := abi.Decode(b, &x)
 	if err != nil {

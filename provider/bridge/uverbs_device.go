@@ -93,10 +93,14 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 		MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
 		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVer: a.HWVer,
 		MaxQP: count(a.MaxQP), MaxQPWR: count(min(a.MaxQPWR, maxQueue)), DeviceCapFlags: deviceCaps,
-		MaxSGE: count(min(a.MaxSGE, abi.SiwMaxSGE)), MaxSGERD: count(min(a.MaxSGERd, abi.SiwMaxSGE)),
-		MaxCQ: count(a.MaxCQ), MaxCQE: count(min(a.MaxCQE, maxCQE)), MaxMR: count(a.MaxMR), MaxPD: count(a.MaxPD),
-		MaxQPRDAtom: count(a.MaxQPRdAtom), MaxResRDAtom: count(a.MaxResRdAtom), MaxQPInitRDAtom: count(a.MaxQPInitRdAtom),
-		MaxSRQ: count(a.MaxSRQ), MaxSRQWR: count(min(a.MaxSRQWR, maxSRQ)), MaxSRQSGE: count(min(a.MaxSRQSGE, abi.SiwMaxSGE)),
+		MaxSGE: count(min(a.MaxSGE, abi.SiwMaxSGE)), MaxSGERD: count(min(a.MaxSGERd,
+			abi.SiwMaxSGE)),
+		MaxCQ: count(a.MaxCQ), MaxCQE: count(min(a.MaxCQE, maxCQE)), MaxMR: count(a.MaxMR),
+		MaxPD:       count(a.MaxPD),
+		MaxQPRDAtom: count(a.MaxQPRdAtom), MaxResRDAtom: count(a.MaxResRdAtom),
+		MaxQPInitRDAtom: count(a.MaxQPInitRdAtom),
+		MaxSRQ:          count(a.MaxSRQ), MaxSRQWR: count(min(a.MaxSRQWR, maxSRQ)),
+		MaxSRQSGE:   count(min(a.MaxSRQSGE, abi.SiwMaxSGE)),
 		PhysPortCnt: a.PhysPortCnt,
 	}
 	binary.BigEndian.PutUint64(resp.NodeGUID[:], a.NodeGUID)
@@ -128,9 +132,11 @@ func queryPort(r *request) error {
 		return syscall.EINVAL
 	}
 	return r.answer(&abi.QueryPortResp{
-		PortCapFlags: p.PortCapFlags, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen), PkeyTblLen: p.PkeyTblLen,
-		State: uint8(p.State), MaxMTU: mtu(p.MaxMTU), ActiveMTU: mtu(p.ActiveMTU),
-		ActiveWidth: p.ActiveWidth, ActiveSpeed: p.ActiveSpeed, PhysState: p.PhysState, LinkLayer: p.LinkLayer,
+		PortCapFlags: p.PortCapFlags, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen),
+		PkeyTblLen: p.PkeyTblLen,
+		State:      uint8(p.State), MaxMTU: mtu(p.MaxMTU), ActiveMTU: mtu(p.ActiveMTU),
+		ActiveWidth: p.ActiveWidth, ActiveSpeed: p.ActiveSpeed, PhysState: p.PhysState,
+		LinkLayer: p.LinkLayer,
 	})
 }
 
@@ -251,7 +257,8 @@ func regMR(r *request) error {
 
 // deviceAccess are the rights that the device is asked for; what else the program says is of no
 // consequence with siw either.
-const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
+const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
+	ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
 
 func (m *memoryRegion) destroy() error { return m.mr.Close() }
 

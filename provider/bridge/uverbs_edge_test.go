@@ -14,7 +14,8 @@ import (
 // asyncEvent reads an asynchronous event, and fails the test if none comes.
 func (d *libDevice) asyncEvent() (e abi.AsyncEvent) {
 	d.t.Helper()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.async), Events: unix.POLLIN}}, int(patience.Milliseconds())); n != 1 {
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.async), Events: unix.POLLIN}},
+		int(patience.Milliseconds())); n != 1 {
 		d.t.Fatalf("no asynchronous event: %v", err)
 	}
 	var buf [64]byte
@@ -45,7 +46,8 @@ func (d *libDevice) createSRQ(req abi.CreateSRQ) *libSRQ {
 	var resp abi.CreateSRQResp
 	var siw abi.SiwCreateSRQResp
 	d.must(abi.UverbsCreateSRQ, &req, nil, &resp, &siw)
-	return &libSRQ{handle: resp.SRQHandle, num: siw.NumRQE, rq: d.mmap(siw.SRQKey, uintptr(siw.NumRQE)*rqeSize)}
+	return &libSRQ{handle: resp.SRQHandle, num: siw.NumRQE, rq: d.mmap(siw.SRQKey,
+		uintptr(siw.NumRQE)*rqeSize)}
 }
 
 // TestSharedReceives: messages take receives from an SRQ, and the limit raises one event when fewer
@@ -54,9 +56,11 @@ func TestSharedReceives(t *testing.T) {
 	a := newEnd(t, nil)
 	b := newEnd(t, nil)
 	const user = 0x5e9
-	srq := b.createSRQ(abi.CreateSRQ{PDHandle: b.pd, MaxWR: 5, MaxSGE: 2, SRQLimit: 2, UserHandle: user})
+	srq := b.createSRQ(abi.CreateSRQ{PDHandle: b.pd, MaxWR: 5, MaxSGE: 2, SRQLimit: 2,
+		UserHandle: user})
 	b.must(abi.UverbsDestroyQP, &abi.DestroyQP{QPHandle: b.qp.handle}, nil, &abi.DestroyResp{}, nil)
-	b.qp = b.createQP(abi.CreateQP{PDHandle: b.pd, SendCQHandle: b.cq.handle, RecvCQHandle: b.cq.handle, MaxSendWR: 1,
+	b.qp = b.createQP(abi.CreateQP{PDHandle: b.pd, SendCQHandle: b.cq.handle,
+		RecvCQHandle: b.cq.handle, MaxSendWR: 1,
 		QPType: typeRC, IsSRQ: 1, SRQHandle: srq.handle})
 	src, dst := a.regMR(a.pd, 64, 1), b.regMR(b.pd, 4096, 1)
 	for id := range uint64(4) {
@@ -76,7 +80,8 @@ func TestSharedReceives(t *testing.T) {
 		}
 		b.wantWC("receive", id, abi.SiwReceive, abi.SiwWCSuccess, 10)
 	}
-	if e := b.asyncEvent(); e.EventType != uint32(ibverbs.EventSRQLimitReached) || e.Element != user {
+	if e := b.asyncEvent(); e.EventType != uint32(ibverbs.EventSRQLimitReached) ||
+		e.Element != user {
 		t.Errorf("event %s", abi.Format(e))
 	}
 	var attr abi.QuerySRQResp
@@ -84,10 +89,12 @@ func TestSharedReceives(t *testing.T) {
 	if attr.MaxWR != 8 || attr.MaxSGE != 2 || attr.SRQLimit != 2 {
 		t.Errorf("the SRQ is %s", abi.Format(attr))
 	}
-	b.wantErrno("another size", syscall.EOPNOTSUPP, abi.UverbsModifySRQ, &abi.ModifySRQ{SRQHandle: srq.handle, AttrMask: srqMaxWR}, nil, nil, nil)
+	b.wantErrno("another size", syscall.EOPNOTSUPP, abi.UverbsModifySRQ,
+		&abi.ModifySRQ{SRQHandle: srq.handle, AttrMask: srqMaxWR}, nil, nil, nil)
 	b.wantErrno("too high a limit", syscall.EINVAL, abi.UverbsModifySRQ,
 		&abi.ModifySRQ{SRQHandle: srq.handle, AttrMask: srqLimit, SRQLimit: 9}, nil, nil, nil)
-	b.wantErrno("an SRQ with a QP", syscall.EBUSY, abi.UverbsDestroySRQ, &abi.DestroySRQ{SRQHandle: srq.handle}, nil, &abi.DestroyResp{}, nil)
+	b.wantErrno("an SRQ with a QP", syscall.EBUSY, abi.UverbsDestroySRQ,
+		&abi.DestroySRQ{SRQHandle: srq.handle}, nil, &abi.DestroyResp{}, nil)
 	b.must(abi.UverbsDestroyQP, &abi.DestroyQP{QPHandle: b.qp.handle}, nil, &abi.DestroyResp{}, nil)
 	var gone abi.DestroyResp
 	b.must(abi.UverbsDestroySRQ, &abi.DestroySRQ{SRQHandle: srq.handle}, nil, &gone, nil)
@@ -100,13 +107,15 @@ func TestSharedReceives(t *testing.T) {
 func TestCompletionQueueFull(t *testing.T) {
 	e := newEnd(t, nil)
 	cq := e.createCQ(2, -1, 77)
-	q := e.createQP(abi.CreateQP{PDHandle: e.pd, SendCQHandle: cq.handle, RecvCQHandle: cq.handle, MaxSendWR: 1, MaxRecvWR: 8,
+	q := e.createQP(abi.CreateQP{PDHandle: e.pd, SendCQHandle: cq.handle, RecvCQHandle: cq.handle,
+		MaxSendWR: 1, MaxRecvWR: 8,
 		MaxRecvSGE: 1, QPType: typeRC})
 	m := e.regMR(e.pd, 64, 1)
 	for id := range uint64(5) {
 		q.postRecv(id, m.sge(0, 1))
 	}
-	e.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: q.handle, AttrMask: maskState, QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
+	e.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: q.handle, AttrMask: maskState,
+		QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
 	for id := range uint64(2) {
 		if wc, ok := cq.poll(); !ok || wc.ID != id || wc.Status != abi.SiwWCWRFlushErr {
 			t.Errorf("completion %s, %v", abi.Format(wc), ok)
@@ -141,8 +150,10 @@ func TestDoorbell(t *testing.T) {
 	b.wantWC("its receive", 1, abi.SiwReceive, abi.SiwWCSuccess, 20)
 
 	for what, bad := range map[string]abi.SiwSQE{
-		"wrong opcode": {Opcode: abi.SiwReadResponse}, "too many SGEs": {Opcode: abi.SiwSend, NumSGE: 7},
-		"too long inline data": {Opcode: abi.SiwSend, NumSGE: 1, Flags: abi.SiwWQEInline, SGE: [6]abi.SiwSGE{{Length: 81}}},
+		"wrong opcode": {Opcode: abi.SiwReadResponse}, "too many SGEs": {Opcode: abi.SiwSend,
+			NumSGE: 7},
+		"too long inline data": {Opcode: abi.SiwSend, NumSGE: 1, Flags: abi.SiwWQEInline,
+			SGE: [6]abi.SiwSGE{{Length: 81}}},
 	} {
 		bad.ID = 66
 		if err := a.qp.postSend(bad); err != nil {
@@ -161,7 +172,8 @@ func TestSendQueueFull(t *testing.T) {
 	connect(t, a, b)
 	const writes = 200
 	for i := range writes {
-		sqe := abi.SiwSQE{ID: uint64(i), Opcode: abi.SiwWrite, NumSGE: 1, RAddr: dst.addr, RKey: dst.RKey}
+		sqe := abi.SiwSQE{ID: uint64(i), Opcode: abi.SiwWrite, NumSGE: 1, RAddr: dst.addr,
+			RKey: dst.RKey}
 		sqe.SGE[0] = src.sge(0, 1<<20)
 		if i == writes-1 {
 			sqe.Flags = abi.SiwWQESignalled
@@ -192,10 +204,12 @@ func TestQueryQueuePair(t *testing.T) {
 		return resp
 	}
 	q := query()
-	if q.MaxSendWR != 16 || q.MaxRecvWR != 16 || q.MaxSendSGE != 4 || q.MaxRecvSGE != 4 || q.MaxInlineData != 80 || q.QPState != 0 {
+	if q.MaxSendWR != 16 || q.MaxRecvWR != 16 || q.MaxSendSGE != 4 || q.MaxRecvSGE != 4 ||
+		q.MaxInlineData != 80 || q.QPState != 0 {
 		t.Errorf("a new QP is %s", abi.Format(q))
 	}
-	e.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.qp.handle, AttrMask: maskState, QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
+	e.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.qp.handle, AttrMask: maskState,
+		QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
 	if q := query(); q.QPState != uint8(ibverbs.QPErr) {
 		t.Errorf("after ERR the state is %d", q.QPState)
 	}
@@ -211,7 +225,8 @@ func TestUverbsRefusals(t *testing.T) {
 		return m
 	}
 	qp := func(change func(*abi.CreateQP)) *abi.CreateQP {
-		q := &abi.CreateQP{PDHandle: e.pd, SendCQHandle: e.cq.handle, RecvCQHandle: e.cq.handle, MaxSendWR: 1, MaxRecvWR: 1, QPType: typeRC}
+		q := &abi.CreateQP{PDHandle: e.pd, SendCQHandle: e.cq.handle, RecvCQHandle: e.cq.handle,
+			MaxSendWR: 1, MaxRecvWR: 1, QPType: typeRC}
 		change(q)
 		return q
 	}
@@ -227,49 +242,71 @@ func TestUverbsRefusals(t *testing.T) {
 		req, driver, resp, driverResp any
 	}
 	regMR := func(what string, want syscall.Errno, change func(*abi.RegMR)) refusal {
-		return refusal{what, want, abi.UverbsRegMR, mr(change), &abi.SiwRegMRReq{}, &abi.RegMRResp{}, &abi.SiwRegMRResp{}}
+		return refusal{what, want, abi.UverbsRegMR, mr(change), &abi.SiwRegMRReq{},
+			&abi.RegMRResp{}, &abi.SiwRegMRResp{}}
 	}
 	createQP := func(what string, want syscall.Errno, change func(*abi.CreateQP)) refusal {
-		return refusal{what, want, abi.UverbsCreateQP, qp(change), nil, &abi.CreateQPResp{}, &abi.SiwCreateQPResp{}}
+		return refusal{what, want, abi.UverbsCreateQP, qp(change), nil, &abi.CreateQPResp{},
+			&abi.SiwCreateQPResp{}}
 	}
 	createCQ := func(what string, want syscall.Errno, cq abi.CreateCQ) refusal {
-		return refusal{what, want, abi.UverbsCreateCQ, &cq, nil, &abi.CreateCQResp{}, &abi.SiwCreateCQResp{}}
+		return refusal{what, want, abi.UverbsCreateCQ, &cq, nil, &abi.CreateCQResp{},
+			&abi.SiwCreateCQResp{}}
 	}
-	modifyQP := func(what string, want syscall.Errno, mask uint32, change func(*abi.ModifyQP)) refusal {
+	modifyQP := func(what string, want syscall.Errno, mask uint32,
+		change func(*abi.ModifyQP)) refusal {
 		return refusal{what, want, abi.UverbsModifyQP, modify(mask, change), nil, nil, nil}
 	}
 	for _, x := range []refusal{
-		regMR("remote rights without the local one", syscall.EINVAL, func(m *abi.RegMR) { m.AccessFlags = accessRemoteWrite }),
+		regMR("remote rights without the local one", syscall.EINVAL,
+			func(m *abi.RegMR) { m.AccessFlags = accessRemoteWrite }),
 		regMR("unknown rights", syscall.EINVAL, func(m *abi.RegMR) { m.AccessFlags |= 1 << 15 }),
 		regMR("no octets", syscall.EINVAL, func(m *abi.RegMR) { m.Length = 0 }),
-		regMR("octets that wrap around", syscall.EINVAL, func(m *abi.RegMR) { m.Length = ^uint64(0) }),
-		regMR("memory that is not there", syscall.EFAULT, func(m *abi.RegMR) { m.Start, m.HCAVA = 0x1000, 0x1000 }),
+		regMR("octets that wrap around", syscall.EINVAL,
+			func(m *abi.RegMR) { m.Length = ^uint64(0) }),
+		regMR("memory that is not there", syscall.EFAULT, func(m *abi.RegMR) {
+			m.Start,
+				m.HCAVA = 0x1000, 0x1000
+		}),
 		regMR("another place in the page", syscall.EINVAL, func(m *abi.RegMR) { m.HCAVA++ }),
 		regMR("no such PD", syscall.EINVAL, func(m *abi.RegMR) { m.PDHandle = 99 }),
 		createCQ("no completions", syscall.EINVAL, abi.CreateCQ{CompChannel: -1}),
-		createCQ("too many completions", syscall.EINVAL, abi.CreateCQ{CQE: maxCQE + 1, CompChannel: -1}),
-		createCQ("a second vector", syscall.EINVAL, abi.CreateCQ{CQE: 1, CompVector: 1, CompChannel: -1}),
-		createCQ("a channel that is none", syscall.EBADF, abi.CreateCQ{CQE: 1, CompChannel: int32(e.fd)}),
+		createCQ("too many completions", syscall.EINVAL, abi.CreateCQ{CQE: maxCQE + 1,
+			CompChannel: -1}),
+		createCQ("a second vector", syscall.EINVAL, abi.CreateCQ{CQE: 1, CompVector: 1,
+			CompChannel: -1}),
+		createCQ("a channel that is none", syscall.EBADF, abi.CreateCQ{CQE: 1,
+			CompChannel: int32(e.fd)}),
 		createQP("datagrams", syscall.EOPNOTSUPP, func(q *abi.CreateQP) { q.QPType = typeUD }),
 		createQP("an unknown type", syscall.EINVAL, func(q *abi.CreateQP) { q.QPType = 77 }),
 		createQP("no sends", syscall.EINVAL, func(q *abi.CreateQP) { q.MaxSendWR = 0 }),
-		createQP("too many sends", syscall.EINVAL, func(q *abi.CreateQP) { q.MaxSendWR = maxQueue + 1 }),
+		createQP("too many sends", syscall.EINVAL, func(q *abi.CreateQP) {
+			q.MaxSendWR = maxQueue +
+				1
+		}),
 		createQP("too many SGEs", syscall.EINVAL, func(q *abi.CreateQP) { q.MaxRecvSGE = 7 }),
-		createQP("too much inline data", syscall.EINVAL, func(q *abi.CreateQP) { q.MaxInlineData = 81 }),
+		createQP("too much inline data", syscall.EINVAL,
+			func(q *abi.CreateQP) { q.MaxInlineData = 81 }),
 		createQP("no such CQ", syscall.EINVAL, func(q *abi.CreateQP) { q.RecvCQHandle = 99 }),
-		createQP("no such SRQ", syscall.EINVAL, func(q *abi.CreateQP) { q.IsSRQ = 1; q.SRQHandle = 99 }),
+		createQP("no such SRQ", syscall.EINVAL,
+			func(q *abi.CreateQP) { q.IsSRQ = 1; q.SRQHandle = 99 }),
 		modifyQP("port 2", syscall.EINVAL, maskPort, func(m *abi.ModifyQP) { m.PortNum = 2 }),
-		modifyQP("an unknown state", syscall.EINVAL, maskState, func(m *abi.ModifyQP) { m.QPState = 7 }),
-		modifyQP("RTS without a connection", syscall.EINVAL, maskState, func(m *abi.ModifyQP) { m.QPState = uint8(ibverbs.QPRTS) }),
+		modifyQP("an unknown state", syscall.EINVAL, maskState,
+			func(m *abi.ModifyQP) { m.QPState = 7 }),
+		modifyQP("RTS without a connection", syscall.EINVAL, maskState,
+			func(m *abi.ModifyQP) { m.QPState = uint8(ibverbs.QPRTS) }),
 		modifyQP("an unknown attribute", syscall.EOPNOTSUPP, 1<<25, func(*abi.ModifyQP) {}),
-		{"windows", syscall.EOPNOTSUPP, abi.UverbsAllocMW, &abi.AllocMW{PDHandle: e.pd, MWType: 1}, nil, &abi.AllocMWResp{}, nil},
-		{"another size of a CQ", syscall.EOPNOTSUPP, abi.UverbsResizeCQ, &abi.ResizeCQ{CQHandle: e.cq.handle, CQE: 9}, nil, &abi.ResizeCQResp{}, nil},
+		{"windows", syscall.EOPNOTSUPP, abi.UverbsAllocMW, &abi.AllocMW{PDHandle: e.pd, MWType: 1},
+			nil, &abi.AllocMWResp{}, nil},
+		{"another size of a CQ", syscall.EOPNOTSUPP, abi.UverbsResizeCQ,
+			&abi.ResizeCQ{CQHandle: e.cq.handle, CQE: 9}, nil, &abi.ResizeCQResp{}, nil},
 	} {
 		e.wantErrno(x.what, x.want, x.number, x.req, x.driver, x.resp, x.driverResp)
 	}
 	// What leads nowhere is no error.
 	for _, state := range []ibverbs.QPState{ibverbs.QPInit, ibverbs.QPRTR} {
-		e.must(abi.UverbsModifyQP, modify(maskState, func(m *abi.ModifyQP) { m.QPState = uint8(state) }), nil, nil, nil)
+		e.must(abi.UverbsModifyQP, modify(maskState,
+			func(m *abi.ModifyQP) { m.QPState = uint8(state) }), nil, nil, nil)
 	}
 }
 
@@ -277,17 +314,20 @@ func TestUverbsRefusals(t *testing.T) {
 // success, and the bridge goes on.
 func FuzzUverbs(f *testing.F) {
 	for number := range abi.UverbsCommands {
-		f.Add(uint32(number), uint16(8), uint16(16), make([]byte, 24))
+		f.Add(number, uint16(8), uint16(16), make([]byte, 24))
 	}
 	f.Add(uint32(abi.UverbsExtended|abi.UverbsCreateQP), uint16(9), uint16(5), make([]byte, 16+72))
 	f.Fuzz(func(t *testing.T, command uint32, in, out uint16, body []byte) {
 		e := newEnd(t, nil)
-		b := append(abi.Append(nil, &abi.UverbsHeader{Command: command, InWords: in, OutWords: out}), body...)
-		if n, err := e.prog.File(e.fd).Write(b); err != nil && errnoOf(err) == 0 || err == nil && n != len(b) {
+		b := append(abi.Append(nil, &abi.UverbsHeader{Command: command, InWords: in,
+			OutWords: out}), body...)
+		if n, err := e.prog.File(e.fd).Write(b); err != nil && errnoOf(err) == 0 || err == nil &&
+			n != len(b) {
 			t.Errorf("%d octets taken, %v", n, err)
 		}
 		var resp abi.QueryQPResp
-		if err := e.command(abi.UverbsQueryQP, &abi.QueryQP{QPHandle: e.qp.handle}, nil, &resp, nil); err != nil &&
+		if err := e.command(abi.UverbsQueryQP, &abi.QueryQP{QPHandle: e.qp.handle}, nil, &resp,
+			nil); err != nil &&
 			command != abi.UverbsDestroyQP {
 			t.Errorf("after it: %v", err)
 		}

@@ -41,9 +41,12 @@ func exCreateQP(r *request) error {
 		return syscall.EINVAL
 	}
 	return r.makeQP(&abi.CreateQP{
-		UserHandle: cmd.UserHandle, PDHandle: cmd.PDHandle, SendCQHandle: cmd.SendCQHandle, RecvCQHandle: cmd.RecvCQHandle,
-		SRQHandle: cmd.SRQHandle, MaxSendWR: cmd.MaxSendWR, MaxRecvWR: cmd.MaxRecvWR, MaxSendSGE: cmd.MaxSendSGE,
-		MaxRecvSGE: cmd.MaxRecvSGE, MaxInlineData: cmd.MaxInlineData, SQSigAll: cmd.SQSigAll, QPType: cmd.QPType, IsSRQ: cmd.IsSRQ,
+		UserHandle: cmd.UserHandle, PDHandle: cmd.PDHandle, SendCQHandle: cmd.SendCQHandle,
+		RecvCQHandle: cmd.RecvCQHandle,
+		SRQHandle:    cmd.SRQHandle, MaxSendWR: cmd.MaxSendWR, MaxRecvWR: cmd.MaxRecvWR,
+		MaxSendSGE: cmd.MaxSendSGE,
+		MaxRecvSGE: cmd.MaxRecvSGE, MaxInlineData: cmd.MaxInlineData, SQSigAll: cmd.SQSigAll,
+		QPType: cmd.QPType, IsSRQ: cmd.IsSRQ,
 	}, cmd.CreateFlags, func(base abi.CreateQPResp) any {
 		resp := &abi.ExCreateQPResp{Base: base}
 		resp.ResponseLength = uint32(min(r.room, abi.Size(resp)))
@@ -67,8 +70,10 @@ func (r *request) checkQP(cmd *abi.CreateQP, flags uint32) error {
 	switch {
 	case cmd.QPType != typeRC:
 		return syscall.EOPNOTSUPP
-	case cmd.MaxSendWR > maxQueue || cmd.MaxRecvWR > maxQueue || cmd.MaxSendSGE > abi.SiwMaxSGE || cmd.MaxRecvSGE > abi.SiwMaxSGE,
-		cmd.MaxInlineData > abi.SiwMaxInline, cmd.MaxSendWR == 0, r.extra < abi.Size(abi.SiwCreateQPResp{}):
+	case cmd.MaxSendWR > maxQueue || cmd.MaxRecvWR > maxQueue || cmd.MaxSendSGE > abi.SiwMaxSGE ||
+		cmd.MaxRecvSGE > abi.SiwMaxSGE,
+		cmd.MaxInlineData > abi.SiwMaxInline, cmd.MaxSendWR == 0,
+		r.extra < abi.Size(abi.SiwCreateQPResp{}):
 		return syscall.EINVAL
 	case flags != 0:
 		return syscall.EOPNOTSUPP
@@ -126,7 +131,8 @@ func (r *request) makeQP(cmd *abi.CreateQP, flags uint32, resp func(abi.CreateQP
 }
 
 // queuesOf finds the objects that a QP is made with.
-func (r *request) queuesOf(cmd *abi.CreateQP, q *queuePair, init *ibverbs.QPInitAttr) (*domain, error) {
+func (r *request) queuesOf(cmd *abi.CreateQP, q *queuePair, init *ibverbs.QPInitAttr) (*domain,
+	error) {
 	h := &r.file.handles
 	if cmd.IsSRQ != 0 {
 		s, err := lookup[*sharedQueue](h, cmd.SRQHandle)
@@ -154,7 +160,8 @@ func (q *queuePair) makeRings(cmd *abi.CreateQP, init *ibverbs.QPInitAttr) error
 		return syscall.ENOMEM
 	}
 	q.sq = &sendRing{mem: mem, size: size, ready: q.ready, bad: q.refuse}
-	init.Cap = ibverbs.QPCap{MaxSendWR: int(size), MaxSendSGE: abi.SiwMaxSGE, MaxInlineData: abi.SiwMaxInline}
+	init.Cap = ibverbs.QPCap{MaxSendWR: int(size), MaxSendSGE: abi.SiwMaxSGE,
+		MaxInlineData: abi.SiwMaxInline}
 	if init.SRQ != nil || cmd.MaxRecvWR == 0 {
 		return nil
 	}
@@ -269,10 +276,13 @@ func queryQP(r *request) error {
 		return err
 	}
 	resp := abi.QueryQPResp{
-		MaxSendWR: q.sq.size, MaxSendSGE: q.cap.MaxSendSGE, MaxRecvSGE: q.cap.MaxRecvSGE, MaxInlineData: abi.SiwMaxInline,
-		QPState: uint8(attr.State), CurQPState: uint8(attr.State), PathMTU: mtu(4096),
-		QPAccessFlags: uint32(ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead),
-		MaxRDAtomic:   uint8(min(attr.MaxRdAtomic, 255)), MaxDestRDAtom: uint8(min(attr.MaxDestRdAtomic, 255)),
+		MaxSendWR: q.sq.size, MaxSendSGE: q.cap.MaxSendSGE, MaxRecvSGE: q.cap.MaxRecvSGE,
+		MaxInlineData: abi.SiwMaxInline,
+		QPState:       uint8(attr.State), CurQPState: uint8(attr.State), PathMTU: mtu(4096),
+		QPAccessFlags: uint32(ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
+			ibverbs.AccessRemoteRead),
+		MaxRDAtomic:   uint8(min(attr.MaxRdAtomic, 255)),
+		MaxDestRDAtom: uint8(min(attr.MaxDestRdAtomic, 255)),
 	}
 	if q.rq != nil {
 		resp.MaxRecvWR = q.rq.size
@@ -317,7 +327,8 @@ func modifyQP(r *request) error {
 	case mask&maskState == 0:
 		return nil
 	}
-	return q.modifyState(ibverbs.QPState(cmd.QPState), cmd.AttrMask&maskNotify != 0 && cmd.EnSQDNotify != 0)
+	return q.modifyState(ibverbs.QPState(cmd.QPState), cmd.AttrMask&maskNotify != 0 &&
+		cmd.EnSQDNotify != 0)
 }
 
 // modifyState changes the state as siw_qp_modify does: only the connection manager connects a QP,

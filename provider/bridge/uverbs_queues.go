@@ -63,7 +63,8 @@ func createCQ(r *request) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	return r.makeCQ(abi.ExCreateCQ{UserHandle: cmd.UserHandle, CQE: cmd.CQE, CompVector: cmd.CompVector,
+	return r.makeCQ(abi.ExCreateCQ{UserHandle: cmd.UserHandle, CQE: cmd.CQE,
+		CompVector:  cmd.CompVector,
 		CompChannel: cmd.CompChannel}, func(base abi.CreateCQResp) any { return &base })
 }
 
@@ -111,7 +112,8 @@ func (r *request) makeCQ(cmd abi.ExCreateCQ, resp func(abi.CreateCQResp) any) er
 		comp.uses.Add(1)
 		c.ring.ch, c.ring.event = comp.ch, abi.Append(nil, &abi.CompEvent{CQHandle: cmd.UserHandle})
 	}
-	if c.cq, err = f.b.vctx.CreateCQ(int(size), &ibverbs.CQOptions{Sink: c.ring, Cookie: c}); err != nil {
+	if c.cq, err = f.b.vctx.CreateCQ(int(size), &ibverbs.CQOptions{Sink: c.ring,
+		Cookie: c}); err != nil {
 		c.release()
 		return err
 	}
@@ -236,7 +238,8 @@ func createSRQ(r *request) error {
 	if err != nil {
 		return err
 	}
-	if cmd.MaxWR == 0 || cmd.MaxWR > maxSRQ || cmd.MaxSGE > abi.SiwMaxSGE || cmd.SRQLimit > cmd.MaxWR ||
+	if cmd.MaxWR == 0 || cmd.MaxWR > maxSRQ || cmd.MaxSGE > abi.SiwMaxSGE ||
+		cmd.SRQLimit > cmd.MaxWR ||
 		r.extra < abi.Size(abi.SiwCreateSRQResp{}) {
 		return syscall.EINVAL
 	}
@@ -245,17 +248,20 @@ func createSRQ(r *request) error {
 	if err != nil {
 		return syscall.ENOMEM
 	}
-	s := &sharedQueue{file: f, user: cmd.UserHandle, sge: cmd.MaxSGE, ring: &recvRing{mem: mem, size: size}}
+	s := &sharedQueue{file: f, user: cmd.UserHandle, sge: cmd.MaxSGE, ring: &recvRing{mem: mem,
+		size: size}}
 	s.ring.low = func() { f.raise(ibverbs.EventSRQLimitReached, s.user, &s.asyncFired) }
 	s.ring.arm(cmd.SRQLimit)
-	s.srq, err = pd.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: int(size), MaxSGE: abi.SiwMaxSGE},
+	s.srq, err = pd.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: int(size),
+		MaxSGE: abi.SiwMaxSGE},
 		Recvs: s.ring, Cookie: s})
 	if err != nil {
 		s.ring.close()
 		return err
 	}
 	h := f.handles.add(s)
-	if err = r.answer(&abi.CreateSRQResp{SRQHandle: h, MaxWR: cmd.MaxWR, MaxSGE: cmd.MaxSGE}); err == nil {
+	if err = r.answer(&abi.CreateSRQResp{SRQHandle: h, MaxWR: cmd.MaxWR,
+		MaxSGE: cmd.MaxSGE}); err == nil {
 		err = r.answerDriver(&abi.SiwCreateSRQResp{NumRQE: size, SRQKey: uint64(mem.key)})
 	}
 	if err != nil {

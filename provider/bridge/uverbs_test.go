@@ -55,7 +55,8 @@ func newEnd(t *testing.T, srq *uint32) *libEnd {
 	e.pd = e.allocPD()
 	e.comp = e.channel()
 	e.cq = e.createCQ(64, e.comp, cqUser)
-	req := abi.CreateQP{PDHandle: e.pd, SendCQHandle: e.cq.handle, RecvCQHandle: e.cq.handle, MaxSendWR: 16, MaxRecvWR: 16,
+	req := abi.CreateQP{PDHandle: e.pd, SendCQHandle: e.cq.handle, RecvCQHandle: e.cq.handle,
+		MaxSendWR: 16, MaxRecvWR: 16,
 		MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 80, QPType: 2, UserHandle: 0x9b}
 	if srq != nil {
 		req.IsSRQ, req.SRQHandle = 1, *srq
@@ -138,8 +139,10 @@ func (e *libEnd) wc() abi.SiwCQE {
 func (e *libEnd) wantWC(what string, id uint64, opcode uint8, status uint16, octets int) {
 	e.t.Helper()
 	wc := e.wc()
-	if wc.ID != id || wc.Opcode != opcode || wc.Status != status || octets >= 0 && int(wc.Bytes) != octets || wc.QPID != uint64(e.qp.qpn) {
-		e.t.Errorf("%s: completion %s, want id %d, opcode %d, status %d, %d octets", what, abi.Format(wc), id, opcode, status, octets)
+	if wc.ID != id || wc.Opcode != opcode || wc.Status != status || octets >= 0 &&
+		int(wc.Bytes) != octets || wc.QPID != uint64(e.qp.qpn) {
+		e.t.Errorf("%s: completion %s, want id %d, opcode %d, status %d, %d octets", what,
+			abi.Format(wc), id, opcode, status, octets)
 	}
 }
 
@@ -176,7 +179,8 @@ func TestQueues(t *testing.T) {
 	}
 
 	// Inline data lies in the element.
-	inline := abi.SiwSQE{ID: 2, Flags: abi.SiwWQESignalled | abi.SiwWQEInline, Opcode: abi.SiwSend, NumSGE: 1}
+	inline := abi.SiwSQE{ID: 2, Flags: abi.SiwWQESignalled | abi.SiwWQEInline, Opcode: abi.SiwSend,
+		NumSGE: 1}
 	inline.SGE[0].Length = 80
 	copy(inlineOf(&inline), bytes.Repeat([]byte("inline!"), 12))
 	if err := a.qp.postSend(inline); err != nil {
@@ -189,9 +193,11 @@ func TestQueues(t *testing.T) {
 	}
 
 	// A Write and a Read, the first without a completion.
-	write := abi.SiwSQE{ID: 3, Opcode: abi.SiwWrite, NumSGE: 1, RAddr: dst.addr + 30000, RKey: dst.RKey}
+	write := abi.SiwSQE{ID: 3, Opcode: abi.SiwWrite, NumSGE: 1, RAddr: dst.addr + 30000,
+		RKey: dst.RKey}
 	write.SGE[0] = src.sge(100, 5000)
-	read := abi.SiwSQE{ID: 4, Flags: abi.SiwWQESignalled, Opcode: abi.SiwRead, NumSGE: 1, RAddr: dst.addr + 30000, RKey: dst.RKey}
+	read := abi.SiwSQE{ID: 4, Flags: abi.SiwWQESignalled, Opcode: abi.SiwRead, NumSGE: 1,
+		RAddr: dst.addr + 30000, RKey: dst.RKey}
 	sink := a.regMR(a.pd, 8192, 1|2)
 	read.SGE[0] = sink.sge(0, 5000)
 	for _, sqe := range []abi.SiwSQE{write, read} {
@@ -205,7 +211,8 @@ func TestQueues(t *testing.T) {
 	}
 
 	// Three receives are left; they are flushed.
-	a.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: a.qp.handle, AttrMask: 1, QPState: 6}, nil, nil, nil)
+	a.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: a.qp.handle, AttrMask: 1, QPState: 6}, nil,
+		nil, nil)
 	for id := uint64(102); id < 105; id++ {
 		b.wantWC("flushed receive", id, abi.SiwReceive, abi.SiwWCWRFlushErr, -1)
 	}
@@ -244,7 +251,8 @@ func TestCompletionEvents(t *testing.T) {
 		var buf [16]byte
 		n, err := unix.Read(b.comp, buf[:])
 		var e abi.CompEvent
-		if _, bad := abi.Decode(buf[:max(n, 0)], &e); err != nil || bad != nil || e.CQHandle != cqUser {
+		if _, bad := abi.Decode(buf[:max(n, 0)], &e); err != nil || bad != nil ||
+			e.CQHandle != cqUser {
 			t.Errorf("event %s of %d octets: %v", abi.Format(e), n, err)
 		}
 	}
@@ -276,7 +284,8 @@ func TestCompletionEvents(t *testing.T) {
 	var resp abi.DestroyCQResp
 	b.must(abi.UverbsDestroyCQ, &abi.DestroyCQ{CQHandle: b.cq.handle}, nil, &resp, nil)
 	if resp.CompEventsReported != 2 || readable(0) {
-		t.Errorf("%d events reported, want 2; the channel is readable: %v", resp.CompEventsReported, readable(0))
+		t.Errorf("%d events reported, want 2; the channel is readable: %v", resp.CompEventsReported,
+			readable(0))
 	}
 }
 
@@ -285,13 +294,20 @@ func TestCompletionEvents(t *testing.T) {
 func TestObjectsInUse(t *testing.T) {
 	e := newEnd(t, nil)
 	e.regMR(e.pd, 100, 1)
-	e.wantErrno("PD with an MR", syscall.EBUSY, abi.UverbsDeallocPD, &abi.DeallocPD{PDHandle: e.pd}, nil, nil, nil)
-	e.wantErrno("CQ with a QP", syscall.EBUSY, abi.UverbsDestroyCQ, &abi.DestroyCQ{CQHandle: e.cq.handle}, nil, &abi.DestroyCQResp{}, nil)
-	e.wantErrno("no such PD", syscall.ENOENT, abi.UverbsDeallocPD, &abi.DeallocPD{PDHandle: 999}, nil, nil, nil)
-	e.wantErrno("a CQ for a PD", syscall.ENOENT, abi.UverbsDeallocPD, &abi.DeallocPD{PDHandle: e.cq.handle}, nil, nil, nil)
-	e.wantErrno("a PD for a QP", syscall.EINVAL, abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.pd}, nil, nil, nil)
+	e.wantErrno("PD with an MR", syscall.EBUSY, abi.UverbsDeallocPD, &abi.DeallocPD{PDHandle: e.pd},
+		nil, nil, nil)
+	e.wantErrno("CQ with a QP", syscall.EBUSY, abi.UverbsDestroyCQ,
+		&abi.DestroyCQ{CQHandle: e.cq.handle}, nil, &abi.DestroyCQResp{}, nil)
+	e.wantErrno("no such PD", syscall.ENOENT, abi.UverbsDeallocPD, &abi.DeallocPD{PDHandle: 999},
+		nil, nil, nil)
+	e.wantErrno("a CQ for a PD", syscall.ENOENT, abi.UverbsDeallocPD,
+		&abi.DeallocPD{PDHandle: e.cq.handle}, nil, nil, nil)
+	e.wantErrno("a PD for a QP", syscall.EINVAL, abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.pd},
+		nil, nil, nil)
 	other := openDevice(t, e.b, e.prog)
 	defer other.close()
-	other.wantErrno("a QP of another descriptor", syscall.ENOENT, abi.UverbsDestroyQP, &abi.DestroyQP{QPHandle: e.qp.handle}, nil, &abi.DestroyResp{}, nil)
-	e.wantErrno("a second context", syscall.EINVAL, abi.UverbsGetContext, &abi.Response{}, nil, &abi.GetContextResp{}, &abi.SiwAllocCtxResp{})
+	other.wantErrno("a QP of another descriptor", syscall.ENOENT, abi.UverbsDestroyQP,
+		&abi.DestroyQP{QPHandle: e.qp.handle}, nil, &abi.DestroyResp{}, nil)
+	e.wantErrno("a second context", syscall.EINVAL, abi.UverbsGetContext, &abi.Response{}, nil,
+		&abi.GetContextResp{}, &abi.SiwAllocCtxResp{})
 }

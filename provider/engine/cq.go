@@ -92,7 +92,8 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 		d.refs.Drop()
 		return nil, failClosed(op, "completion channel")
 	}
-	c := &cq{dev: d, ch: ch, sink: init.Sink, cqe: init.CQE, cookie: init.Cookie, qps: make(map[*qp]struct{})}
+	c := &cq{dev: d, ch: ch, sink: init.Sink, cqe: init.CQE, cookie: init.Cookie,
+		qps: make(map[*qp]struct{})}
 	if c.sink == nil {
 		c.ring = make([]provider.WC, roundUp(init.CQE))
 	}
@@ -100,7 +101,8 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	return c, nil
 }
 
-var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, as the sink notifies the program; leave out one: %w", syscall.EINVAL)
+var errSinkChannel = fmt.Errorf("a CQ with a Sink has no channel, as the sink notifies the "+
+	"program; leave out one: %w", syscall.EINVAL)
 
 // roundUp returns the least power of two that is not below n.
 func roundUp(n int) int {
@@ -260,9 +262,9 @@ func (c *cq) take(wc []provider.WC) int {
 	return n
 }
 
-// ReqNotify implements provider.CQ. Without a channel it does nothing, as with
-// siw; with a sink it says only that the program is about to sleep. A request for any completion is not narrowed by a later one for
-// solicited completions.
+// ReqNotify implements provider.CQ. Without a channel it does nothing, as with siw; with a sink it
+// says only that the program is about to sleep. A request for any completion is not narrowed by a
+// later one for solicited completions.
 func (c *cq) ReqNotify(solicitedOnly bool) error {
 	if c.refs.Closed() {
 		return failClosed("ibv_req_notify_cq", "cq")
@@ -294,8 +296,8 @@ func (c *cq) CQE() int {
 	return c.capacity()
 }
 
-// capacity returns how many completions there is room for: with a sink, how many were asked for. mu is
-// held.
+// capacity returns how many completions there is room for: with a sink, how many were asked for.
+// mu is held.
 func (c *cq) capacity() int {
 	if c.sink != nil {
 		return c.cqe
@@ -313,7 +315,8 @@ func (c *cq) Resize(cqe int) error {
 	case cqe < 1 || cqe > maxCQE:
 		return fail(op, "cq", outside("the number of completions", cqe, 1, maxCQE))
 	case c.sink != nil:
-		return fail(op, "cq", failUnsupported("a new size", "the CQ's completions go to a Sink, which has the room"))
+		return fail(op, "cq", failUnsupported("a new size",
+			"the CQ's completions go to a Sink, which has the room"))
 	}
 	ring := make([]provider.WC, roundUp(cqe)) // outside of the lock, on which QPs wait
 	c.mu.Lock()

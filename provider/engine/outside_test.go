@@ -90,14 +90,16 @@ func TestOutside(t *testing.T) {
 		a, b := newE2EEnd(t, w, network, e2eSetup{}), newE2EEnd(t, w, network, e2eSetup{})
 		own := &queue{room: 9}
 		c, q := outsideEnd(t, b, own)
-		e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, a.q, q, make(chan error, 1), make(chan error, 1))
+		e2eConnect(t, w, e2eSetup{depth: 1}, network, addr, a.q, q, make(chan error, 1),
+			make(chan error, 1))
 		lengths := []int{0, 1, 1500, 70000, 64}
 		var ins []*guarded
 		for i := range len(lengths) + 2 {
 			in := b.region(70000, provider.AccessLocalWrite)
 			ins = append(ins, in)
 			own.mu.Lock()
-			own.recvs = append(own.recvs, provider.RecvWR{WRID: uint64(i), SGList: split(in.mr, 0, 70000, 2)})
+			own.recvs = append(own.recvs, provider.RecvWR{WRID: uint64(i), SGList: split(in.mr, 0,
+				70000, 2)})
 			own.mu.Unlock()
 		}
 		for i, n := range lengths {
@@ -106,14 +108,16 @@ func TestOutside(t *testing.T) {
 			if i == 1 {
 				flags |= provider.SendSolicited
 			}
-			a.send(provider.SendWR{Opcode: provider.WRSend, Flags: flags, SGList: []provider.SGE{sge(src.mr, 0, n)}})
+			a.send(provider.SendWR{Opcode: provider.WRSend, Flags: flags,
+				SGList: []provider.SGE{sge(src.mr, 0, n)}})
 			a.wait(a.scq, 1)
 		}
 		for i, wc := range own.completions(t, c, len(lengths)) {
 			want := make([]byte, max(lengths[i], 1))
 			fillPattern(want, uint64(i))
 			n := lengths[i]
-			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || int(wc.ByteLen) != n || wc.QPN != q.qpn ||
+			if wc.WRID != uint64(i) || wc.Status != provider.WCSuccess || int(wc.ByteLen) != n ||
+				wc.QPN != q.qpn ||
 				!bytes.Equal(ins[i].buf[:n], want[:n]) || !ins[i].untouched(0, n) {
 				t.Errorf("message %d of %d octets: %+v", i, n, wc)
 			}
@@ -123,7 +127,8 @@ func TestOutside(t *testing.T) {
 		}
 		testkit.OK(t, q.Modify(provider.QPAttr{State: provider.QPErr}, provider.QPAttrState))
 		for i, wc := range own.completions(t, c, len(ins))[len(lengths):] {
-			if wc.WRID != uint64(len(lengths)+i) || wc.Status != provider.WCWRFlushErr || wc.Opcode != provider.WCRecv {
+			if wc.WRID != uint64(len(lengths)+i) || wc.Status != provider.WCWRFlushErr ||
+				wc.Opcode != provider.WCRecv {
 				t.Errorf("what was left: %+v", wc)
 			}
 		}
@@ -172,7 +177,8 @@ func TestOutsideFull(t *testing.T) {
 	if n := events(); n != 1 {
 		t.Errorf("one was lost after there had been room: %d events, want 1", n)
 	}
-	if st := testkit.Must(c.Stats())(t); st.Completions != 2 || st.Lost != 4 || st.CQE != 9 || c.CQE() != 9 {
+	if st := testkit.Must(c.Stats())(t); st.Completions != 2 || st.Lost != 4 || st.CQE != 9 ||
+		c.CQE() != 9 {
 		t.Errorf("counted: %+v", st)
 	}
 }
@@ -185,15 +191,19 @@ func TestOutsideRefuses(t *testing.T) {
 	ch := testkit.Must(a.dev.CreateCompChannel())(t)
 	defer func() { testkit.OK(t, ch.Close()) }()
 	_, withChannel := a.dev.CreateCQ(provider.CQInitAttr{CQE: 1, Sink: own, Channel: ch})
-	srq := testkit.Must(a.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1, MaxSGE: 1}, Recvs: own}))(t)
+	srq := testkit.Must(a.pd.CreateSRQ(provider.SRQInitAttr{Attr: provider.SRQAttr{MaxWR: 1,
+		MaxSGE: 1}, Recvs: own}))(t)
 	defer func() { testkit.OK(t, srq.Close()) }()
-	_, both := a.pd.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Recvs: own, SRQ: srq, Cap: provider.QPCap{MaxSendWR: 1}})
+	_, both := a.pd.CreateQP(provider.QPInitAttr{SendCQ: c, RecvCQ: c, Recvs: own, SRQ: srq,
+		Cap: provider.QPCap{MaxSendWR: 1}})
 	recv := []provider.RecvWR{{}}
 	_, posted := q.PostRecv(recv)
 	_, shared := srq.PostRecv(recv)
 	for what, err := range map[string]error{
-		"a sink and a channel": withChannel, "an SRQ and a RecvSource": both, "a receive to the QP": posted,
-		"a receive to the SRQ": shared, "a limit": srq.Modify(provider.SRQAttr{Limit: 1}, provider.SRQAttrLimit),
+		"a sink and a channel": withChannel, "an SRQ and a RecvSource": both,
+		"a receive to the QP":  posted,
+		"a receive to the SRQ": shared, "a limit": srq.Modify(provider.SRQAttr{Limit: 1},
+			provider.SRQAttrLimit),
 	} {
 		if !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v, want EINVAL", what, err)
@@ -202,7 +212,8 @@ func TestOutsideRefuses(t *testing.T) {
 	if err := c.Resize(20); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("a new size: %v, want ErrUnsupported", err)
 	}
-	if _, init, err := q.Query(); err != nil || init.Recvs != provider.RecvSource(own) || init.SRQ != nil || init.Cap.MaxRecvSGE != 2 {
+	if _, init, err := q.Query(); err != nil || init.Recvs != provider.RecvSource(own) ||
+		init.SRQ != nil || init.Cap.MaxRecvSGE != 2 {
 		t.Errorf("the QP was made with %+v, %v", init, err)
 	}
 }

@@ -97,7 +97,8 @@ func newQP(p *pd, init provider.QPInitAttr) (*qp, error) {
 	}
 	q.sq.maxSGE, q.sq.maxInline, q.rq.maxSGE = init.Cap.MaxSendSGE, init.Cap.MaxInlineData, init.Cap.MaxRecvSGE
 	if init.Recvs != nil {
-		q.shared = &sharedRecv{own: init.Recvs, pd: p, sges: make([]provider.SGE, init.Cap.MaxRecvSGE)}
+		q.shared = &sharedRecv{own: init.Recvs, pd: p,
+			sges: make([]provider.SGE, init.Cap.MaxRecvSGE)}
 		q.init.MaxRecvWR, q.rq.maxSGE = 0, 0 // PostRecv has no room
 	}
 	if err := q.attach(op, init.SRQ); err != nil {
@@ -149,7 +150,8 @@ func grantQP(init provider.QPInitAttr) (provider.QPInitAttr, error) {
 	case init.SendCQ == nil, init.RecvCQ == nil:
 		return init, fmt.Errorf("it needs a send CQ and a receive CQ: %w", syscall.EINVAL)
 	case init.SRQ != nil && init.Recvs != nil:
-		return init, fmt.Errorf("it has both an SRQ and a RecvSource; leave out one: %w", syscall.EINVAL)
+		return init, fmt.Errorf("it has both an SRQ and a RecvSource; leave out one: %w",
+			syscall.EINVAL)
 	}
 	if err := checkCap(c); err != nil {
 		return init, err

@@ -112,7 +112,8 @@ func (q *qp) flushTaken(status provider.WCStatus) {
 		status = provider.WCWRFlushErr
 		q.counters().flushedRecvs.Add(1)
 	}
-	q.recvCQ.push(provider.WC{WRID: q.shared.wqe.wrid, Status: status, Opcode: provider.WCRecv, QPN: q.qpn}, true)
+	q.recvCQ.push(provider.WC{WRID: q.shared.wqe.wrid, Status: status, Opcode: provider.WCRecv,
+		QPN: q.qpn}, true)
 }
 
 // recvRefusal is why a receive can't be posted to the QP's own queue, if err is how

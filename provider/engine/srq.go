@@ -49,7 +49,8 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 		p.refs.Drop()
 		return nil, fail(op, "", err)
 	}
-	return &srq{pd: p, cookie: init.Cookie, recvs: init.Recvs, maxSGE: a.MaxSGE, places: uint32(roundUp(a.MaxWR))}, nil
+	return &srq{pd: p, cookie: init.Cookie, recvs: init.Recvs, maxSGE: a.MaxSGE,
+		places: uint32(roundUp(a.MaxWR))}, nil
 }
 
 // Cookie implements provider.SRQ.
@@ -93,7 +94,8 @@ func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
 	return len(wrs), nil
 }
 
-var errHasSource = fmt.Errorf("its receives come from a RecvSource; add them there: %w", syscall.EINVAL)
+var errHasSource = fmt.Errorf("its receives come from a RecvSource; add them there: %w",
+	syscall.EINVAL)
 
 var errHasSRQ = fmt.Errorf("the queue pair has a shared receive queue; post to that: %w", syscall.EINVAL)
 

@@ -46,7 +46,9 @@ type cq struct {
 }
 
 // errOutside refuses a CompletionSink or a RecvSource: the kernel's device keeps the queues.
-var errOutside = &provider.UnsupportedError{Feature: "a queue that the program keeps", Reason: "only the engine has it"}
+var errOutside = &provider.UnsupportedError{
+	Feature: "a queue that the program keeps", Reason: "only the engine has it",
+}
 
 func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	fail := func(err error) (provider.CQ, error) {
@@ -198,7 +200,8 @@ func (q *cq) takeWC(dst *provider.WC, src *ibv.WC) bool {
 		}
 	}
 	of := q.logs[dst.QPN]
-	if of != nil && !of.connected.Load() && dst.Status == provider.WCSuccess && dst.Opcode&provider.WCRecv != 0 {
+	if of != nil && !of.connected.Load() && dst.Status == provider.WCSuccess &&
+		dst.Opcode&provider.WCRecv != 0 {
 		of.connected.Store(true) // nobody has read ESTABLISHED yet, but the program may answer
 	}
 	if of == nil || of.init.SRQ != nil && dst.Opcode&provider.WCRecv != 0 {

@@ -61,9 +61,9 @@ func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
 	return done, nil
 }
 
-// nowConnected reports whether the QP is connected after calls of C that are under way. The peer may
-// have sent, and the program may answer, before rdma_accept returns here, or on InfiniBand and RoCE
-// rdma_get_cm_event, which connects the side that dialled. The caller has sqMu.
+// nowConnected reports whether the QP is connected after calls of C that are under way. The peer
+// may have sent, and the program may answer, before rdma_accept returns here, or on InfiniBand and
+// RoCE rdma_get_cm_event, which connects the side that dialled. The caller has sqMu.
 func (q *qp) nowConnected() bool {
 	i := q.id
 	if i == nil {

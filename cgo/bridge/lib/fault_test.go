@@ -18,7 +18,8 @@ import (
 // pages maps n pages with protection prot, and returns their address.
 func pages(t *testing.T, n, prot int) uint64 {
 	t.Helper()
-	mem := testkit.Must(unix.Mmap(-1, 0, n*unix.Getpagesize(), prot, unix.MAP_PRIVATE|unix.MAP_ANON))(t)
+	mem := testkit.Must(unix.Mmap(-1, 0, n*unix.Getpagesize(), prot,
+		unix.MAP_PRIVATE|unix.MAP_ANON))(t)
 	t.Cleanup(func() { _ = unix.Munmap(mem) })
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
 }
@@ -33,9 +34,11 @@ func TestBadAddresses(t *testing.T) {
 	buf := make([]byte, 64)
 	for what, addr := range map[string]uint64{
 		"address 0": 0, "the first page": 8, "memory without rights": none + 10,
-		"an address that no program has": 1 << 63, "one that is not canonical": 0x0100_0000_0000_0000, "the last": ^uint64(0) - 3,
+		"an address that no program has": 1 << 63,
+		"one that is not canonical":      0x0100_0000_0000_0000, "the last": ^uint64(0) - 3,
 	} {
-		for name, err := range map[string]error{"reading": p.ReadMemory(addr, buf), "writing": p.WriteMemory(addr, buf)} {
+		for name, err := range map[string]error{"reading": p.ReadMemory(addr, buf),
+			"writing": p.WriteMemory(addr, buf)} {
 			if !errors.Is(err, syscall.EFAULT) {
 				t.Errorf("%s %s: %v, want EFAULT", name, what, err)
 			}

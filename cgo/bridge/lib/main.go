@@ -11,7 +11,10 @@ package main
 typedef void (*govs_adopt)(int fd, int kind, uint64_t object);
 typedef uint64_t (*govs_find)(int fd);
 
-static inline void govs_call_adopt(govs_adopt f, int fd, int kind, uint64_t object) { f(fd, kind, object); }
+static inline void govs_call_adopt(govs_adopt f, int fd, int kind, uint64_t object)
+{
+	f(fd, kind, object);
+}
 static inline uint64_t govs_call_find(govs_find f, int fd) { return f(fd); }
 */
 import "C"
@@ -145,7 +148,8 @@ func govs_bridge_close(object C.uint64_t) {
 }
 
 //export govs_bridge_netlink
-func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, answers unsafe.Pointer, room C.ulong) (result C.long) {
+func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, answers unsafe.Pointer,
+	room C.ulong) (result C.long) {
 	switch {
 	case n > 1<<20:
 		return C.long(negative(syscall.EMSGSIZE))

@@ -78,7 +78,8 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 		advice = unix.MADV_POPULATE_WRITE
 	}
 	_, _, e := unix.Syscall(unix.SYS_MADVISE, uintptr(first), uintptr(n), uintptr(advice))
-	if e == unix.EINVAL { // rights that the memory has not, a kernel before 5.14, or memory of a device
+	// Rights that the memory has not, a kernel before 5.14, or memory of a device.
+	if e == unix.EINVAL {
 		if err := touch(first, n/page, page, write); err != nil {
 			return nil, err
 		}

@@ -11,8 +11,8 @@
 //		// from here on in the guest, as root, with siw0 on 192.0.2.1
 //	}
 //
-// Where no guest can be booted such a test is skipped with the reason, unless
-// REQUIRE_SIW=1 is set: then it fails. NO_GUEST=1 skips all; both at once fail. All functions may be called concurrently.
+// Where no guest can be booted such a test is skipped with the reason, unless REQUIRE_SIW=1 is set:
+// then it fails. NO_GUEST=1 skips all; both at once fail. All functions may be called concurrently.
 package vmtest
 
 import (
@@ -84,8 +84,8 @@ func Need(t testing.TB, groups ...string) {
 	without(t, "no guest can be booted here", missing)
 }
 
-// NeedPackages is Need for a test that needs no guest, and packages of groups of ci/deps: it skips the
-// test if one is not installed, and fails it with REQUIRE_SIW=1.
+// NeedPackages is Need for a test that needs no guest, and packages of groups of ci/deps: it skips
+// the test if one is not installed, and fails it with REQUIRE_SIW=1.
 func NeedPackages(t testing.TB, groups ...string) {
 	t.Helper()
 	without(t, "packages are not installed", lacksPackages(t, groups))

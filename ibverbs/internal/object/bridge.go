@@ -26,8 +26,8 @@ var (
 	// returns, but to the CQTaker. EBUSY if somebody has it already.
 	TakeCQ func(cq any, why func() string) (CQTaker, error)
 
-	// Polled returns EINVAL if Poll of an *ibverbs.CQ returns no completions, so that op, which needs
-	// some of its own, can't use it.
+	// Polled returns EINVAL if Poll of an *ibverbs.CQ returns no completions, so that op, which
+	// needs some of its own, can't use it.
 	Polled func(cq any, op string) error
 
 	// QP returns the QP under an *ibverbs.QP that is not nil.

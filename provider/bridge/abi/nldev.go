@@ -159,7 +159,8 @@ func AppendNL(b []byte, m *NLMessage) []byte {
 // AppendNLError appends the message that refuses request, or acknowledges it if errno is 0: a
 // negative errno and the header of the request.
 func AppendNLError(b []byte, request *NLHeader, errno int32, pid uint32) []byte {
-	b = Append(b, &NLHeader{Length: nlHeader + 4 + nlHeader, Type: NLMsgError, Seq: request.Seq, PID: pid})
+	b = Append(b, &NLHeader{Length: nlHeader + 4 + nlHeader, Type: NLMsgError, Seq: request.Seq,
+		PID: pid})
 	b = binary.NativeEndian.AppendUint32(b, uint32(errno))
 	return Append(b, request)
 }
@@ -175,7 +176,8 @@ func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	}
 	n := header.Length
 	if n < nlHeader || uint64(n) > uint64(len(b)) {
-		return m, header, nil, fmt.Errorf("%w: its length is %d, and there are %d octets", ErrNetlink, n, len(b))
+		return m, header, nil, fmt.Errorf("%w: its length is %d, and there are %d octets",
+			ErrNetlink, n, len(b))
 	}
 	m = NLMessage{Type: header.Type, Flags: header.Flags, Seq: header.Seq, PID: header.PID}
 	rest = b[min(nlAlign(int(n)), len(b)):]
@@ -185,28 +187,36 @@ func DecodeNL(b []byte) (m NLMessage, header NLHeader, rest []byte, err error) {
 	for b = b[nlHeader:n]; len(b) >= nlAttr; {
 		size := int(binary.NativeEndian.Uint16(b))
 		if size < nlAttr || size > len(b) {
-			return m, header, nil, fmt.Errorf("%w: an attribute of %d octets where %d are left", ErrNetlink, size, len(b))
+			return m, header, nil, fmt.Errorf("%w: an attribute of %d octets where %d are left",
+				ErrNetlink, size, len(b))
 		}
 		m.Attrs = append(m.Attrs, NLAttribute{binary.NativeEndian.Uint16(b[2:]), b[nlAttr:size]})
 		b = b[min(nlAlign(size), len(b)):]
 	}
 	if len(b) > 0 {
-		return m, header, nil, fmt.Errorf("%w: %d octets after the last attribute", ErrNetlink, len(b))
+		return m, header, nil, fmt.Errorf("%w: %d octets after the last attribute", ErrNetlink,
+			len(b))
 	}
 	return m, header, rest, nil
 }
 
 // nlNames are what the attributes are called, in lower case and without RDMA_NLDEV_ATTR_.
 var nlNames = map[uint16]string{
-	NLDevIndex: "dev_index", NLDevName: "dev_name", NLPortIndex: "port_index", NLCapFlags: "cap_flags",
-	NLFWVersion: "fw_version", NLNodeGUID: "node_guid", NLSysImageGUID: "sys_image_guid", NLLID: "lid", NLSMLID: "sm_lid",
-	NLLMC: "lmc", NLPortState: "port_state", NLPortPhysState: "port_phys_state", NLDevNodeType: "dev_node_type",
-	NLNetdevIndex: "ndev_index", NLNetdevName: "ndev_name", NLNetnsMode: "netns_mode", NLDevProtocol: "dev_protocol",
-	NLChardevType: "chardev_type", NLChardevName: "chardev_name", NLChardevABI: "chardev_abi", NLChardev: "chardev",
+	NLDevIndex: "dev_index", NLDevName: "dev_name", NLPortIndex: "port_index",
+	NLCapFlags:  "cap_flags",
+	NLFWVersion: "fw_version", NLNodeGUID: "node_guid", NLSysImageGUID: "sys_image_guid",
+	NLLID: "lid", NLSMLID: "sm_lid",
+	NLLMC: "lmc", NLPortState: "port_state", NLPortPhysState: "port_phys_state",
+	NLDevNodeType: "dev_node_type",
+	NLNetdevIndex: "ndev_index", NLNetdevName: "ndev_name", NLNetnsMode: "netns_mode",
+	NLDevProtocol: "dev_protocol",
+	NLChardevType: "chardev_type", NLChardevName: "chardev_name", NLChardevABI: "chardev_abi",
+	NLChardev:        "chardev",
 	NLUverbsDriverID: "uverbs_driver_id", NLDevDim: "dev_dim", NLCopyOnFork: "copy_on_fork",
 }
 
-var nlCommands = map[uint16]string{NLGet: "get", NLPortGet: "port_get", NLSysGet: "sys_get", NLGetChardev: "get_chardev"}
+var nlCommands = map[uint16]string{NLGet: "get", NLPortGet: "port_get", NLSysGet: "sys_get",
+	NLGetChardev: "get_chardev"}
 
 // FormatNL returns a message as strace would print it: the command, and name=octets of the
 // attributes.

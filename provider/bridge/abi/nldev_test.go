@@ -16,13 +16,15 @@ func TestNetlinkBytes(t *testing.T) {
 		t.Skip("the octets are those of a little-endian machine")
 	}
 	want := []byte{
-		36, 0, 0, 0, 15, 20, 1, 0, 7, 0, 0, 0, 9, 0, 0, 0, // length, NLDEV_GET_CHARDEV, flags, seq, pid
+		// Length, NLDEV_GET_CHARDEV, flags, seq, pid.
+		36, 0, 0, 0, 15, 20, 1, 0, 7, 0, 0, 0, 9, 0, 0, 0,
 		8, 0, 1, 0, 0, 0, 0, 0, // dev_index 0
 		11, 0, 69, 0, 'u', 'v', 'e', 'r', 'b', 's', 0, 0, // chardev_type "uverbs", padded
 	}
-	m := abi.NLMessage{Type: abi.NLType(abi.NLGetChardev), Flags: 1, Seq: 7, PID: 9, Attrs: []abi.NLAttribute{
-		abi.NLU32(abi.NLDevIndex, 0), abi.NLString(abi.NLChardevType, "uverbs"),
-	}}
+	m := abi.NLMessage{Type: abi.NLType(abi.NLGetChardev), Flags: 1, Seq: 7, PID: 9,
+		Attrs: []abi.NLAttribute{
+			abi.NLU32(abi.NLDevIndex, 0), abi.NLString(abi.NLChardevType, "uverbs"),
+		}}
 	if got := abi.AppendNL(nil, &m); !bytes.Equal(got, want) {
 		t.Errorf("encoded:\n%x, want\n%x", got, want)
 	}
@@ -30,7 +32,8 @@ func TestNetlinkBytes(t *testing.T) {
 	if err != nil || len(rest) != len(want) || abi.FormatNL(&got) != abi.FormatNL(&m) {
 		t.Errorf("decoded %s, %d octets left, %v", abi.FormatNL(&got), len(rest), err)
 	}
-	if s := abi.FormatNL(&m); s != "get_chardev {flags=0x1, dev_index=00000000, chardev_type=75766572627300}" {
+	if s := abi.FormatNL(&m); s != "get_chardev {flags=0x1, dev_index=00000000, "+
+		"chardev_type=75766572627300}" {
 		t.Errorf("printed: %s", s)
 	}
 }
@@ -38,7 +41,8 @@ func TestNetlinkBytes(t *testing.T) {
 // FuzzDecodeNL: what is decoded encodes to something that decodes to the same, and no octets do
 // harm.
 func FuzzDecodeNL(f *testing.F) {
-	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet), Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}}))
+	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLType(abi.NLGet),
+		Attrs: []abi.NLAttribute{abi.NLU32(abi.NLDevIndex, 0)}}))
 	f.Add(abi.AppendNL(nil, &abi.NLMessage{Type: abi.NLMsgDone}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, _, rest, err := abi.DecodeNL(b)
