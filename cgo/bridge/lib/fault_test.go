@@ -7,6 +7,7 @@ package main
 
 import (
 	"errors"
+	"runtime/debug"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -77,7 +78,7 @@ var seen byte
 // TestBadCommand: a command that lies in memory which the program does not have.
 func TestBadCommand(t *testing.T) {
 	err := func() (err error) {
-		defer guard(func(e error) { err = e })()
+		defer faulted(debug.SetPanicOnFault(true), &err)
 		seen = at(8, 64)[0]
 		return nil
 	}()
@@ -89,16 +90,59 @@ func TestBadCommand(t *testing.T) {
 	}
 }
 
-// TestGuardPassesOn: what is no fault of the program's is not hidden.
-func TestGuardPassesOn(t *testing.T) {
+// TestFaultedPassesOn: what is no fault of the program's is not hidden.
+func TestFaultedPassesOn(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("a panic of the bridge was taken for a fault of the program")
 		}
 	}()
+	var err error
+	defer func() {
+		if err != nil {
+			t.Errorf("it was taken for %v", err)
+		}
+	}()
 	func() {
-		defer guard(func(error) { t.Error("it was taken for EFAULT") })()
+		defer faulted(debug.SetPanicOnFault(true), &err)
 		var list []int
 		_ = list[len(t.Name())]
 	}()
+}
+
+// taker is a File that takes all.
+type taker struct{ closed bool }
+
+func (*taker) Write(b []byte) (int, error) { return len(b), nil }
+func (f *taker) Close()                    { f.closed = true }
+
+// TestWrite: a command comes to the object that its descriptor stands for, without an allocation,
+// until it is closed.
+func TestWrite(t *testing.T) {
+	p := new(process)
+	p.files.Store(&[]*openFile{nil})
+	f := new(taker)
+	object := p.number(f)
+	buf := make([]byte, 32)
+	if got := testing.AllocsPerRun(100, func() {
+		if n, err := p.write(object, unsafe.Pointer(&buf[0]), 32); n != 32 || err != nil {
+			t.Fatalf("%d octets taken, %v", n, err)
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations for a command", got)
+	}
+	for what, want := range map[uint64]error{0: syscall.EINVAL, 7: syscall.EINVAL,
+		8: syscall.EFAULT} {
+		if _, err := p.write(object, nil, what); !errors.Is(err, want) {
+			t.Errorf("%d octets at NULL: %v, want %v", what, err, want)
+		}
+	}
+	p.close(object)
+	if _, err := p.write(object, unsafe.Pointer(&buf[0]), 32); !f.closed || !errors.Is(err,
+		syscall.EBADF) {
+		t.Errorf("after the close: %v, want EBADF; the object is closed: %v", err, f.closed)
+	}
+	if again := p.number(f); again != object {
+		t.Errorf("the next object has the number %d, want %d again", again, object)
+	}
 }

@@ -23,6 +23,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -113,31 +114,38 @@ func govs_bridge_open(kind, flags C.int) C.int {
 }
 
 //export govs_bridge_write
-func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) (result C.long) {
-	f := self.use(uint64(object))
-	if f == nil {
-		return C.long(negative(syscall.EBADF)) // another thread has closed it
-	}
-	defer f.mu.RUnlock()
-	switch {
-	case n > 1<<30:
-		return C.long(negative(syscall.EINVAL))
-	case buf == nil && n >= 8: // the kernel first looks whether there is a header
-		return C.long(negative(syscall.EFAULT))
-	case buf == nil:
-		return C.long(negative(syscall.EINVAL))
-	}
-	defer guard(func(err error) { result = C.long(negative(err)) })()
-	k, err := f.Write(unsafe.Slice((*byte)(buf), int(n)))
+func govs_bridge_write(object C.uint64_t, buf unsafe.Pointer, n C.ulong) C.long {
+	k, err := self.write(uint64(object), buf, uint64(n))
 	if err != nil {
 		return C.long(negative(err))
 	}
 	return C.long(k)
 }
 
+// write executes the command of n octets at buf.
+func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err error) {
+	f := p.use(object)
+	switch {
+	case f == nil:
+		return 0, syscall.EBADF // another thread has closed it
+	case n > 1<<30 || buf == nil && n < 8: // the kernel first looks whether there is a header
+		f.mu.RUnlock()
+		return 0, syscall.EINVAL
+	case buf == nil:
+		f.mu.RUnlock()
+		return 0, syscall.EFAULT
+	}
+	defer f.mu.RUnlock()
+	defer faulted(debug.SetPanicOnFault(true), &err)
+	return f.Write(unsafe.Slice((*byte)(buf), int(n)))
+}
+
 //export govs_bridge_close
-func govs_bridge_close(object C.uint64_t) {
-	f := self.forget(uint64(object))
+func govs_bridge_close(object C.uint64_t) { self.close(uint64(object)) }
+
+// close closes an object, when the calls have ended that use it.
+func (p *process) close(object uint64) {
+	f := p.forget(object)
 	if f == nil {
 		return
 	}
@@ -149,24 +157,34 @@ func govs_bridge_close(object C.uint64_t) {
 
 //export govs_bridge_netlink
 func govs_bridge_netlink(request unsafe.Pointer, n C.ulong, port C.uint32_t, answers unsafe.Pointer,
-	room C.ulong) (result C.long) {
+	room C.ulong) C.long {
+	out := unsafe.Slice((*byte)(answers), int(room))[:0]
+	out, err := self.netlink(request, uint64(n), uint32(port), out)
+	if err != nil {
+		return C.long(negative(err))
+	}
+	return C.long(len(out))
+}
+
+// netlink answers the request of n octets from the socket with an address. out, which has room and
+// does not grow, gets the answers, with its length before each.
+func (p *process) netlink(request unsafe.Pointer, n uint64, port uint32, out []byte) (
+	answers []byte, err error) {
 	switch {
 	case n > 1<<20:
-		return C.long(negative(syscall.EMSGSIZE))
+		return nil, syscall.EMSGSIZE
 	case request == nil:
-		return C.long(negative(syscall.EFAULT))
+		return nil, syscall.EFAULT
 	}
-	defer guard(func(err error) { result = C.long(negative(err)) })()
-	copied := append([]byte(nil), unsafe.Slice((*byte)(request), int(n))...)
-	out := unsafe.Slice((*byte)(answers), int(room))[:0]
-	for _, a := range self.bridge.Netlink(copied, uint32(port)) {
+	defer faulted(debug.SetPanicOnFault(true), &err)
+	for _, a := range p.bridge.Netlink(slices.Clone(unsafe.Slice((*byte)(request), int(n))), port) {
 		if len(out)+4+len(a) > cap(out) {
-			return C.long(negative(syscall.ENOBUFS))
+			return nil, syscall.ENOBUFS
 		}
 		out = binary.NativeEndian.AppendUint32(out, uint32(len(a)))
 		out = append(out, a...)
 	}
-	return C.long(len(out))
+	return out, nil
 }
 
 // A device is what a program polls.

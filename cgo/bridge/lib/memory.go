@@ -11,25 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard has the caller survive an access to memory that the program does not have. Its result is to
-// be deferred; after a fault it calls failed with EFAULT.
-func guard(failed func(error)) func() {
-	before := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(before)
-		switch r := recover().(type) {
-		case nil:
-		case interface{ Addr() uintptr }: // a fault
-			failed(syscall.EFAULT)
-		case error:
-			if r.Error() == nilFault {
-				failed(syscall.EFAULT)
-				return
-			}
-			panic(r)
-		default:
+// faulted is deferred by a function that accesses the program's memory, with what
+// debug.SetPanicOnFault(true) has returned: memory that the program does not have is EFAULT then.
+func faulted(before bool, err *error) {
+	debug.SetPanicOnFault(before)
+	switch r := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }: // a fault
+		*err = syscall.EFAULT
+	case error:
+		if r.Error() != nilFault {
 			panic(r)
 		}
+		*err = syscall.EFAULT
+	default:
+		panic(r)
 	}
 }
 
@@ -48,7 +44,7 @@ func (p *process) ReadMemory(addr uint64, b []byte) (err error) {
 	if addr == 0 || addr+uint64(len(b)) < addr {
 		return syscall.EFAULT
 	}
-	defer guard(func(e error) { err = e })()
+	defer faulted(debug.SetPanicOnFault(true), &err)
 	copy(b, at(addr, len(b)))
 	return nil
 }
@@ -58,7 +54,7 @@ func (p *process) WriteMemory(addr uint64, b []byte) (err error) {
 	if addr == 0 || addr+uint64(len(b)) < addr {
 		return syscall.EFAULT
 	}
-	defer guard(func(e error) { err = e })()
+	defer faulted(debug.SetPanicOnFault(true), &err)
 	copy(at(addr, len(b)), b)
 	return nil
 }
@@ -93,7 +89,7 @@ func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
 
 // touch reads, and writes if write is set, an octet of each page as it is. EFAULT if that can't be.
 func touch(first, count, page uint64, write bool) (err error) {
-	defer guard(func(e error) { err = e })()
+	defer faulted(debug.SetPanicOnFault(true), &err)
 	for i := range count {
 		word := (*uint32)(unsafe.Pointer(unsafe.SliceData(at(first+i*page, 4))))
 		if write {
