@@ -361,8 +361,8 @@ PUBLIC DIR *opendir(const char *path)
 	return real(path);
 }
 
-// let_go is called before a descriptor is closed. It returns the object whose last one it was, 0 if there
-// are others.
+// let_go takes a descriptor out of the table, before it is closed or when it has become another one. It
+// returns the object whose last one it was, 0 if there are others.
 static uint64_t let_go(int fd)
 {
 	uint32_t slot = slot_of(fd);
@@ -371,7 +371,7 @@ static uint64_t let_go(int fd)
 	return atomic_fetch_sub(&duplicates[OBJECT(slot)], 1) == 1 ? OBJECT(slot) : 0;
 }
 
-// leave is called when it is closed.
+// leave ends an object whose last descriptor is closed; 0 is none.
 static void leave(uint64_t object)
 {
 	struct library *lib = atomic_load(&library);
