@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -78,20 +78,22 @@ func awaitListener(t *testing.T, p *program, port uint16) {
 	}
 }
 
-// listens reports whether a socket, siw's own included, listens on a port of IPv4. It
-// does not connect, because the server would take that for its one client.
+// listens reports whether a socket, siw's own included, listens on a port. It does not connect,
+// because the server would take that for its one client.
 func listens(t *testing.T, port uint16) bool {
 	t.Helper()
-	f, err := os.Open("/proc/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
 	const listen = "0A"
 	suffix := fmt.Sprintf(":%04X", port)
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		if cells := strings.Fields(sc.Text()); len(cells) > 3 && strings.HasSuffix(cells[1], suffix) && cells[3] == listen {
-			return true
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		table, err := os.ReadFile(file)
+		if err != nil && !(file == "/proc/net/tcp6" && errors.Is(err, os.ErrNotExist)) {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(table)) {
+			if cells := strings.Fields(line); len(cells) > 3 &&
+				strings.HasSuffix(cells[1], suffix) && cells[3] == listen {
+				return true
+			}
 		}
 	}
 	return false

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// A pair of programs, in which PORT stands for the port and ADDR for the server's address.
+type programPair struct {
+	name           string
+	server, client string
+	serverSays     []string
+	clientSays     []string
+	clientEnds     []int // statuses that the client may have, where it is not 0 alone
+}
+
+// arguments returns the words of a command.
+func arguments(command, addr string, port uint16) []string {
+	return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR", addr).
+		Replace(command))
+}
+
+// check waits for both programs and checks what they say.
+func (p *programPair) check(t *testing.T, server, client *program) {
+	t.Helper()
+	if ends := p.clientEnds; len(ends) > 0 {
+		if got := client.wait(t); !slices.Contains(ends, got) {
+			t.Errorf("%s: status %d, want one of %d\nstderr:\n%s", client, got, ends,
+				clip(client.stderr.String()))
+		}
+	} else {
+		client.want(t, 0, p.clientSays...)
+	}
+	server.want(t, 0, p.serverSays...)
+}
+
+// perftest is a program of perftest's, with flags and what its client prints.
+func perftest(program, flags, says string) programPair {
+	command := program + " -R -F -d siw0 -n 200 -p PORT"
+	name := program
+	if flags != "" {
+		name += " " + flags
+		command += " " + flags
+	}
+	return programPair{name: name, server: command, client: command + " ADDR",
+		clientSays: parts(says)}
+}
+
+// rsocket is a program that has librdmacm's streams, with flags.
+func rsocket(program, flags string) programPair {
+	return programPair{name: strings.TrimSpace(program + " " + flags),
+		server:     program + " -b ADDR -p PORT -S 4096 -I 20 -C 20 " + flags,
+		client:     program + " -s ADDR -p PORT -S 4096 -I 20 -C 20 " + flags,
+		clientSays: parts("custom    4k")}
+}
+
+var bridgedPairs = []programPair{
+	{name: "rping", server: "rping -s -v -V -C 20 -a ADDR -p PORT",
+		client:     "rping -c -v -V -C 20 -a ADDR -p PORT",
+		serverSays: parts("server ping data: rdma-ping-19"),
+		clientSays: parts("ping data: rdma-ping-19")},
+	{name: "rdma_server", server: "rdma_server -p PORT", client: "rdma_client -s ADDR -p PORT",
+		serverSays: parts("rdma_server: end 0"), clientSays: parts("rdma_client: end 0")},
+	// The accepting side sends first.
+	{name: "ucmatose", server: "ucmatose -b ADDR -p PORT -c 4 -C 16",
+		client:     "ucmatose -s ADDR -p PORT -c 4 -C 16",
+		serverSays: parts("return status 0"),
+		clientSays: parts("test complete", "return status 0")},
+	perftest("ib_send_bw", "", "65536      200"),
+	perftest("ib_write_bw", "", "65536      200"),
+	perftest("ib_read_bw", "", "65536      200"),
+	perftest("ib_send_lat", "", " 2       200"),
+	// Neither program calls anything while it waits for the other's Write.
+	perftest("ib_write_lat", "", " 2       200"),
+	perftest("ib_read_lat", "", " 2       200"),
+	// Not ib_send_bw -e: its client may wait for an event of its CQ when it has used up the
+	// server's credits, which come by RDMA Write, and then waits for ever.
+	perftest("ib_send_lat", "-e", " 2       200"),
+	perftest("ib_read_bw", "-e", "65536      200"),
+	perftest("ib_read_lat", "-e", " 2       200"),
+	perftest("ib_send_bw", "--use-srq", "65536      200"),
+	rsocket("rstream", "-T v"),
+	rsocket("rstream", "-T n"),
+	rsocket("rstream", "-T v -T f"),
+	{name: "rstream -T a", server: "rstream -b ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
+		client:     "rstream -s ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
+		serverSays: parts("custom    4k"),
+		// The client takes POLLHUP, which comes when the server is done, for a failure if it
+		// sees it with the last data. So it does on siw.
+		clientEnds: []int{0, 16}},
+	rsocket("riostream", ""),
+	{name: "fi_pingpong, verbs", server: "fi_pingpong -B PORT -p verbs -e msg -I 20 -c",
+		client:     "fi_pingpong -P PORT -p verbs -e msg -I 20 -c ADDR",
+		clientSays: parts("64k     20", "1m      20")},
+	{name: "fi_pingpong, ofi_rxm", server: "fi_pingpong -B PORT -p verbs;ofi_rxm -e rdm -I 20 -c",
+		client:     "fi_pingpong -P PORT -p verbs;ofi_rxm -e rdm -I 20 -c ADDR",
+		clientSays: parts("64k     20", "1m      20")},
+	{name: "fio", server: "fio --name=in --ioengine=rdma --port=PORT --rw=read --bs=64k --size=2m",
+		client: "fio --name=out --ioengine=rdma --hostname=ADDR --port=PORT --verb=write " +
+			"--rw=write --bs=64k --size=2m --iodepth=4 --iodepth_batch_complete=1",
+		serverSays: parts("err= 0"), clientSays: parts("err= 0", "io=2048KiB")},
+	{name: "qperf", server: "qperf -lp PORT",
+		client: "qperf -lp PORT ADDR -cm 1 -t 1 rc_lat quit", clientSays: parts("latency")},
+}
+
+// TestExecPrograms runs Debian's programs over the engine, both ends.
+func TestExecPrograms(t *testing.T) {
+	b := newBridged(t)
+	for _, p := range bridgedPairs {
+		t.Run(p.name, func(t *testing.T) {
+			b := &bridged{t, b.libraries, b.cache}
+			port := freePort()
+			server := b.server(port, arguments(p.server, "127.0.0.1", port)...)
+			client := b.start(arguments(p.client, "127.0.0.1", port)...)
+			p.check(t, server, client)
+		})
+	}
+}
+
+// TestExecCopy: rcopy copies a file over librdmacm's streams.
+func TestExecCopy(t *testing.T) {
+	b := newBridged(t)
+	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
+	content := bytes.Repeat([]byte("one file after another, "), 1<<16)
+	testkit.OK(t, os.WriteFile(from, content, 0o644))
+	port := freePort()
+	b.server(port, "rcopy", "-p", fmt.Sprint(port)) // it serves until it is killed
+	b.start("rcopy", from, "127.0.0.1:"+to, "-p", fmt.Sprint(port)).want(t, 0)
+	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, content) {
+		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(content))
+	}
+}
+
+// TestExecSocketProgram: librspreload gives a program that uses TCP librdmacm's streams instead,
+// and these run over the engine.
+func TestExecSocketProgram(t *testing.T) {
+	b := newBridged(t)
+	const streams = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+	start := func(trace string, args ...string) *program {
+		cmd := b.command([]string{"--output", trace}, args...)
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+streams)
+		return startCmd(t, cmd)
+	}
+	dir := t.TempDir()
+	traces := []string{filepath.Join(dir, "server"), filepath.Join(dir, "client")}
+	port := freePort()
+	server := start(traces[0], arguments("iperf -s -P 1 -B ADDR -p PORT", "127.0.0.1", port)...)
+	awaitListener(t, server, port)
+	client := start(traces[1], arguments("iperf -c ADDR -p PORT -n 2M", "127.0.0.1", port)...)
+	client.want(t, 0, "2.00 MBytes")
+	server.want(t, 0, "2.00 MBytes")
+	for _, trace := range traces {
+		wantText(t, "the trace", string(testkit.Must(os.ReadFile(trace))(t)),
+			parts("create_qp("))
+	}
+}
+
+// TestExecRefusesDatagrams: udaddy wants a UD queue pair, which iWARP has not.
+func TestExecRefusesDatagrams(t *testing.T) {
+	b := newBridged(t)
+	client := b.start("udaddy", "-s", "127.0.0.1")
+	client.want(t, 255, "return status -1")
+	wantText(t, "udaddy's error", client.stderr.String(), parts("unable to create QP: "+
+		"Operation not supported"))
+}
+
+// withSiw are the pairs that run in the guest, one end over siw.
+var withSiw = []programPair{
+	{name: "rping", server: "rping -s -v -V -C 10 -a ADDR -p PORT",
+		client: "rping -c -v -V -C 10 -a ADDR -p PORT"},
+	{name: "rdma_server", server: "rdma_server -p PORT", client: "rdma_client -s ADDR -p PORT"},
+	perftest("ib_send_bw", "-n 100", ""),
+	perftest("ib_write_bw", "-n 100", ""),
+	perftest("ib_read_lat", "-n 100", ""),
+	rsocket("rstream", "-T v -I 10"),
+}
+
+// TestExecWithSiw has programs over the engine connect to the same ones over siw, both ways.
+func TestExecWithSiw(t *testing.T) {
+	if !vmtest.Inside() {
+		newBridged(t) // the libraries are built on the host
+	}
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	b := newBridged(t)
+	for _, p := range withSiw {
+		t.Run(p.name+", the server over the engine", func(t *testing.T) {
+			b, port := &bridged{t, b.libraries, b.cache}, freePort()
+			server := b.server(port, arguments(p.server, siwAddr, port)...)
+			p.check(t, server, startProgram(t, arguments(p.client, siwAddr, port)...))
+		})
+		t.Run(p.name+", the client over the engine", func(t *testing.T) {
+			b, port := &bridged{t, b.libraries, b.cache}, freePort()
+			server := startServer(t, port, arguments(p.server, siwAddr, port)...)
+			p.check(t, server, b.start(arguments(p.client, siwAddr, port)...))
+		})
+	}
+}
