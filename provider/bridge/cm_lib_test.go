@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -46,8 +47,26 @@ func newHost(t *testing.T, opts *engine.Options) *libHost {
 // rawFile is a descriptor of the kernel's.
 type rawFile int
 
-func (f rawFile) Write(b []byte) (int, error) { return unix.Write(int(f), b) }
-func (f rawFile) Close()                      {}
+// Write passes a command to the kernel without signals, the Go runtime's own among them: CONNECT that
+// a signal interrupts ends the peer's listener (kernel-notes/siw-listener-lost.md).
+func (f rawFile) Write(b []byte) (n int, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, before unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &before); err != nil {
+		return 0, err
+	}
+	n, err = unix.Write(int(f), b)
+	if unmasked := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); unmasked != nil {
+		return 0, unmasked
+	}
+	return n, err
+}
+
+func (f rawFile) Close() {}
 
 // open opens rdma_cm. It is closed when the test ends, unless that was done before.
 func (h *libHost) open() *libCM {
