@@ -57,8 +57,8 @@ step() {
 processor_time() { awk -F '[ms ]+' 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$1"; }
 
 # blamed LOG COUNT prints the first lines of a log that name failed tests, each with what the test said, which stands after
-# its name in what go test prints, and before it with -v; then data races, with the functions that race, and panics. A log
-# without failed tests: other failures, those of the suite with their reasons; its last three lines if it has none.
+# its name in what go test prints, and before it with -v; then data races, with the functions that race, panics, and what
+# a guest's kernel complains of. A log without failed tests: other failures, those of the suite with their reasons; its last three lines if it has none.
 blamed() {
 	local marks='FAIL[[:space:]]|panic: |fatal error: |[^ ]*: .*(FAILED|failed)' lines
 	lines=$(awk -v most="$2" '
@@ -71,10 +71,12 @@ blamed() {
 			if (!failed && name != "" && ++many[name] <= 3) said[name] = said[name] "  " $0 "\n"
 		}
 		/^(panic: |fatal error: )/ && ++crashes <= 3 { crash = crash "  " $0 "\n" }
+		/(WARNING: CPU|BUG: |kernel BUG|refcount_t: |list_(add|del) corruption|general protection fault,|blocked for more)/ &&
+			++complaints <= 2 { crash = crash "  kernel: " $0 "\n" }
 		/^WARNING: DATA RACE/ && ++races <= 3 { crash = crash "  " $0 "\n"; sides = 2 }
 		racer { crash = crash "    " access ": " $0 "\n"; racer = 0 }
 		sides && /^((Previous )?([Rr]ead|[Ww]rite)|(Previous )?atomic (read|write)) / { access = $0; sub(/ at .*/, "", access); racer = 1; sides-- }
-		END { if (count || races) printf "%s", crash }' "$1")
+		END { if (count || races || complaints) printf "%s", crash }' "$1")
 	[ -n "$lines" ] || lines=$({ grep -aE -A 1 -m "$2" "^[ |>]*($marks)" "$1" | grep -vE '^--$' || tail -n 3 "$1"; } | sed -E 's/^[ |>]*//')
 	printf '%s\n' "$lines"
 }

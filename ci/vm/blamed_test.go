@@ -33,6 +33,12 @@ func TestBlamed(t *testing.T) {
 			"seed 1\nFAIL        send/zero  kernel->kernel\n            one completion: there are 2\n628 PASS, 1 FAIL\n",
 			"FAIL        send/zero  kernel->kernel\none completion: there are 2\n",
 		},
+		"a kernel that complains": {
+			"guest: provider-kernel.TestSiw in the guest: 62 s\n  | [   59.1] refcount_t: underflow; use-after-free.\n" +
+				"  | [   59.1] WARNING: CPU: 0 PID: 9 at lib/refcount.c:28\n  | [   59.1] Call Trace:\n",
+			"  kernel: [   59.1] refcount_t: underflow; use-after-free.\n" +
+				"  kernel: [   59.1] WARNING: CPU: 0 PID: 9 at lib/refcount.c:28\n",
+		},
 		"a panic outside of tests": {"ok  \ta\npanic: boom\n", "panic: boom\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
