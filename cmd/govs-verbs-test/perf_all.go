@@ -40,7 +40,7 @@ type perfAllCmd struct {
 // Help implements kong's HelpProvider.
 func (*perfAllCmd) Help() string {
 	return `Starts two processes of this program, each pinned to a CPU, and has them measure the engine, raw TCP in Go and, where they are installed, ` +
-		`UCX (ucx_perftest) and libfabric (fi_pingpong). Where there is a siw device, they measure siw and perftest over it, too. ` +
+		`UCX (ucx_perftest), libfabric (fi_pingpong) and perftest over the engine (exec). Where there is a siw device, they measure siw and perftest over it, too. ` +
 		`Each round measures everything once. A figure is the median over the rounds of the ratio in each.
 
 It runs in a network namespace of its own where the system lets it (as root, or where user namespaces are allowed).`
@@ -185,6 +185,10 @@ func (c *perfAllCmd) measure(ctx context.Context, cfg perffigures.Config, out *o
 		return err
 	}
 	cfg.Worker = []string{self, "perf", "end", "--cong", c.Cong}
+	cfg.Exec = []string{self, "exec"}
+	if cfg.Cong != "" {
+		cfg.Exec = append(cfg.Exec, "--congestion", cfg.Cong)
+	}
 	rep, err := perffigures.Run(ctx, cfg)
 	if err != nil {
 		return interrupted(ctx, err)

@@ -55,6 +55,9 @@ var formulas = []formula{
 	{id: "guest_write_64k_crc_vs_siw", of: "guest-write-64k", to: "siw-crc-write-64k", value: gbps, needs: "siw-crc"},
 	{id: "guest_send_rtt_vs_siw", of: "guest-send-rtt", to: "siw-send-rtt", value: rtt, needs: "siw"},
 	{id: "qp1000_vs_1", of: "write-64k-qp1000", to: "write-64k", value: gbps},
+	{id: "exec_write_1m", of: "exec-write-1m", to: "write-1m", value: gbps},
+	{id: "exec_write_64k", of: "exec-write-64k", to: "write-64k", value: gbps},
+	{id: "exec_send_rtt", of: "exec-send-rtt", to: "send-rtt-spin", value: rtt},
 
 	{id: "write-1m-crc-fast-vs-tcp", of: "write-1m-fast", to: "tcp-1m", value: gbps},
 	{id: "write-64k-vs-tcp", of: "write-64k", to: "tcp-64k", value: gbps},
@@ -67,6 +70,9 @@ var formulas = []formula{
 	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m", value: gbps, needs: "siw"},
 	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
 	{id: "guest-send-rtt-vs-perftest", of: "guest-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
+	{id: "guest-exec-write-1m-vs-siw", of: "guest-exec-write-1m", to: "perftest-write-1m", value: gbps, needs: "siw"},
+	{id: "guest-exec-write-64k-vs-siw", of: "guest-exec-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
+	{id: "guest-exec-send-rtt-vs-siw", of: "guest-exec-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
 }
 
 // allocating are the measures whose allocations allocs_per_op counts.
@@ -107,6 +113,7 @@ func base(c Config) []measure {
 	measures := []measure{
 		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
+		c.program("exec-write-1m", outside.ExecWrite, mib),
 		bw("write-1m-fast", engine.fast(), load.WriteBW, mib, 16),
 		bw("write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
 		bw("read-1m", engine, load.ReadBW, mib, 16),
@@ -115,6 +122,7 @@ func base(c Config) []measure {
 		bw("tcp-1m-mss1448", tcp.segments(), rawtcp.BW, mib, 0),
 		bw("tcp-64k", tcp, rawtcp.BW, 64*kib, 0),
 		bw("write-64k", engine, load.WriteBW, 64*kib, 64),
+		c.program("exec-write-64k", outside.ExecWrite, 64*kib),
 		c.program("ucx-put-64k", outside.UCXPutBW, 64*kib),
 		c.program("ucx-tag-64k", outside.UCXTagBW, 64*kib),
 		bw("tcp-4k", tcp, rawtcp.BW, 4*kib, 0),
@@ -123,6 +131,7 @@ func base(c Config) []measure {
 		list("write-64b-list32", 32),
 		lat("tcp-rtt-spin", tcp, rawtcp.Lat, load.Spin),
 		lat("send-rtt-spin", engine, load.SendLat, load.Spin),
+		c.program("exec-send-rtt", outside.ExecSendPP, 64),
 		c.program("ucx-rtt", outside.UCXTagLat, 64),
 		c.program("libfabric-rtt", outside.FabricPing, 64),
 		lat("tcp-rtt-block", tcp, rawtcp.Lat, load.Block),
@@ -132,12 +141,15 @@ func base(c Config) []measure {
 		bw("siw-write-1m", kernel, load.WriteBW, mib, 16),
 		bw("guest-write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
 		c.program("perftest-write-1m", outside.VerbsWrite, mib),
+		noCRC(c.program("guest-exec-write-1m", outside.ExecWrite, mib)),
 		bw("siw-crc-write-64k", kernel, load.WriteBW, 64*kib, 64),
 		bw("guest-write-64k", engine, load.WriteBW, 64*kib, 64),
 		c.program("perftest-crc-write-64k", outside.VerbsWrite, 64*kib),
+		c.program("guest-exec-write-64k", outside.ExecWrite, 64*kib),
 		lat("siw-send-rtt", kernel, load.SendLat, load.Spin),
 		lat("guest-send-rtt", engine.noCRC(), load.SendLat, load.Spin),
 		c.program("perftest-send-rtt", outside.VerbsSendPP, 64),
+		noCRC(c.program("guest-exec-send-rtt", outside.ExecSendPP, 64)),
 	}
 	many := bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4)
 	many.Spec.QPs = 1000
@@ -145,15 +157,20 @@ func base(c Config) []measure {
 }
 
 // program is a run of a program of others that takes about c.Time: those programs count
-// messages, not time. perftest runs in the guest, whose CPU is emulated.
+// messages, not time. siw's perftest runs in the guest, whose CPU is emulated.
 func (c Config) program(name, program string, size int) measure {
 	octetsPerSecond, perMessage := 2e9, 4*time.Microsecond
-	if strings.HasPrefix(program, "perftest") {
+	if strings.HasPrefix(program, "perftest") || strings.HasPrefix(name, "guest-") {
 		octetsPerSecond, perMessage = 1e8, 100*time.Microsecond
 	}
 	each := max(perMessage, time.Duration(float64(size)/octetsPerSecond*float64(time.Second)))
 	n := min(max(int(c.Time/each), 20), 1_000_000)
 	return measure{Name: name, Test: &outside.Test{Program: program, Size: size, Iters: n, Warmup: max(n/20, 1)}}
+}
+
+func noCRC(m measure) measure {
+	m.Test.NoCRC = true
+	return m
 }
 
 // fewRounds is how many rounds points of curves get: there are many of them, and

@@ -159,11 +159,16 @@ func orSystem(cong string) string {
 // conditions are those of a measure.
 func (r *runner) conditions(m measure) map[string]any {
 	if m.Test != nil {
-		return map[string]any{
+		c := map[string]any{
 			"program": m.Test.Program, "version": r.version[m.Test.Program], "size": m.Test.Size, "iterations": m.Test.Iters,
 			"poll": "spin", "congestion_control": r.paths[r.addr(engine)].Cong, "checksum": "none of the payload",
 			"mean": m.Test.Program == outside.FabricPing, // instead of the median
 		}
+		if m.Test.Bridged() {
+			c["crc"] = map[bool]string{true: "off", false: "on"}[m.Test.NoCRC]
+			delete(c, "checksum")
+		}
+		return c
 	}
 	d := *m.Device
 	s := m.Spec

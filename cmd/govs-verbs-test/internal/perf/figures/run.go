@@ -26,6 +26,7 @@ type Config struct {
 	Separate bool     // this process is in a network namespace that PrepareNetwork has prepared
 	NoSplit  string   // why it is not
 
+	Exec     []string      // command that runs C programs over the engine, with its flags
 	Kernel   *KernelDevice // siw, where it is to be measured
 	NoKernel string        // why it is not
 
@@ -232,7 +233,7 @@ func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsec
 
 // program runs a program of others.
 func (r *runner) program(ctx context.Context, t outside.Test) Sample {
-	p := outside.Pair{ClientCPU: r.ClientCPU, ServerCPU: r.ServerCPU, Addr: r.addr(engine), Netdev: "lo"}
+	p := outside.Pair{ClientCPU: r.ClientCPU, ServerCPU: r.ServerCPU, Addr: r.addr(engine), Netdev: "lo", Exec: r.Exec}
 	if r.Kernel != nil {
 		p.Device = r.Kernel.Name
 	}

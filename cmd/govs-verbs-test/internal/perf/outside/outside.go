@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +29,11 @@ type Test struct {
 	Size    int    // octets of a message
 	Iters   int    // messages, or round trips
 	Warmup  int    `json:",omitempty"` // messages before them; of UCX only, the others have none that can be set
+	NoCRC   bool   `json:",omitempty"` // over the bridge: connections have no CRC
 }
+
+// Bridged reports whether the test's program runs over the bridge.
+func (t Test) Bridged() bool { return programs[t.Program].bridged }
 
 // The programs, named after what they measure.
 const (
@@ -39,6 +44,9 @@ const (
 	FabricPing  = "libfabric"     // fi_pingpong, a message each way
 	VerbsWrite  = "perftest-bw"   // ib_write_bw over librdmacm
 	VerbsSendPP = "perftest-send" // ib_send_lat over librdmacm
+
+	ExecWrite  = "exec-perftest-bw"   // ib_write_bw over the bridge
+	ExecSendPP = "exec-perftest-send" // ib_send_lat over the bridge
 )
 
 // A Result is what a program prints about a run. Values that it does not print are zero.
@@ -56,6 +64,10 @@ type Pair struct {
 	Addr                 netip.Addr
 	Netdev               string // of Addr, for UCX
 	Device               string // RDMA device of Addr, for perftest
+
+	// Exec is the command that runs a C program over the bridge, with its flags. What has to be
+	// added is the CRC, and the program.
+	Exec []string
 }
 
 // program describes how a program is called, and its output read.
@@ -63,6 +75,7 @@ type program struct {
 	binary  string
 	version []string // the command that prints its version
 	pkg     string   // of Debian
+	bridged bool     // it is run with Pair.Exec
 	env     func(Pair) []string
 	server  func(p Pair, t Test, port int) []string
 	client  func(p Pair, t Test, port int) []string
@@ -127,6 +140,9 @@ func (p Pair) Run(ctx context.Context, t Test) (Result, error) {
 		return Result{}, fmt.Errorf("%s: %d messages of %d octets after %d: impossible", t.Program, t.Iters, t.Size, t.Warmup)
 	}
 	prog := programs[t.Program]
+	if prog.bridged && len(p.Exec) == 0 {
+		return Result{}, fmt.Errorf("%s: no command runs programs over the bridge", t.Program)
+	}
 	for runs := 1; ; runs++ {
 		r, err := p.run(ctx, prog, t)
 		if !errors.Is(err, errEarly) || ctx.Err() != nil {
@@ -147,7 +163,7 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	// In every case the server is ended.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	server, err := p.start(ctx, prog, prog.server(p, t, port), p.ServerCPU)
+	server, err := p.start(ctx, prog, p.command(prog, t, prog.server(p, t, port)), p.ServerCPU)
 	if err != nil {
 		return Result{}, err
 	}
@@ -158,7 +174,7 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	if err := server.listening(ctx, port); err != nil {
 		return Result{}, fmt.Errorf("%s, server: %w", prog.binary, err)
 	}
-	client, err := p.start(ctx, prog, prog.client(p, t, port), p.ClientCPU)
+	client, err := p.start(ctx, prog, p.command(prog, t, prog.client(p, t, port)), p.ClientCPU)
 	if err != nil {
 		return Result{}, err
 	}
@@ -178,6 +194,19 @@ func (p Pair) run(ctx context.Context, prog program, t Test) (Result, error) {
 	return r, nil
 }
 
+// command is the command of a program with its arguments.
+func (p Pair) command(prog program, t Test, args []string) []string {
+	args = append([]string{prog.binary}, args...)
+	if !prog.bridged {
+		return args
+	}
+	crc := "preferred"
+	if t.NoCRC {
+		crc = "off"
+	}
+	return slices.Concat(p.Exec, []string{"--crc", crc, "--"}, args)
+}
+
 // process is a program that runs.
 type process struct {
 	cmd            *exec.Cmd
@@ -186,8 +215,8 @@ type process struct {
 	err            error         // of Wait, then
 }
 
-func (p Pair) start(ctx context.Context, prog program, args []string, cpu int) (*process, error) {
-	pr := &process{cmd: exec.CommandContext(ctx, prog.binary, args...), done: make(chan struct{})}
+func (p Pair) start(ctx context.Context, prog program, command []string, cpu int) (*process, error) {
+	pr := &process{cmd: exec.CommandContext(ctx, command[0], command[1:]...), done: make(chan struct{})}
 	pr.cmd.Stdout, pr.cmd.Stderr = &pr.stdout, &pr.stderr
 	pr.cmd.WaitDelay = time.Second
 	if prog.env != nil {

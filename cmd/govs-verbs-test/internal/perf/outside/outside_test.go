@@ -289,3 +289,29 @@ func TestInstalledPrograms(t *testing.T) {
 		})
 	}
 }
+
+// TestBridgedCommand: a program over the bridge is run by the command for that, with its CRC.
+func TestBridgedCommand(t *testing.T) {
+	p := Pair{Addr: netip.MustParseAddr("127.0.0.1"), Exec: []string{"govs", "exec"}}
+	for _, tc := range []struct {
+		test Test
+		want string
+	}{
+		{Test{Program: ExecWrite, Size: 64, Iters: 10}, "govs exec --crc preferred -- " +
+			"ib_write_bw -R -F -d siw0 -p 7 -s 64 -n 10 127.0.0.1"},
+		{Test{Program: ExecSendPP, Size: 64, Iters: 10, NoCRC: true}, "govs exec --crc off -- " +
+			"ib_send_lat -R -F -d siw0 -p 7 -s 64 -n 10 127.0.0.1"},
+	} {
+		prog := programs[tc.test.Program]
+		if got := strings.Join(p.command(prog, tc.test, prog.client(p, tc.test, 7)), " "); got != tc.want {
+			t.Errorf("%s, want %s", got, tc.want)
+		}
+		if !tc.test.Bridged() || (Test{Program: VerbsWrite}).Bridged() {
+			t.Error("Bridged does not tell them apart")
+		}
+	}
+	p.Exec = nil
+	if _, err := p.Run(t.Context(), Test{Program: ExecWrite, Size: 64, Iters: 10}); err == nil {
+		t.Error("a program runs over the bridge without a command for it")
+	}
+}

@@ -15,6 +15,8 @@ var programs = map[string]program{
 	FabricPing:  pingpong(),
 	VerbsWrite:  perftest("ib_write_bw", verbsBandwidth),
 	VerbsSendPP: perftest("ib_send_lat", verbsLatency),
+	ExecWrite:   bridged(perftest("ib_write_bw", verbsBandwidth)),
+	ExecSendPP:  bridged(perftest("ib_send_lat", verbsLatency)),
 }
 
 // ucx is ucx_perftest with one of its tests over its TCP transport. The server
@@ -159,6 +161,21 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 		},
 		early: perftestEarly,
 	}
+}
+
+// bridged is a program of perftest's over the engine, by govs-verbs-test exec. Its device is siw0.
+func bridged(p program) program {
+	p.bridged = true
+	plain, asked := p.server, p.client
+	p.server = func(at Pair, t Test, port int) []string {
+		at.Device = "siw0"
+		return plain(at, t, port)
+	}
+	p.client = func(at Pair, t Test, port int) []string {
+		at.Device = "siw0"
+		return asked(at, t, port)
+	}
+	return p
 }
 
 // perftestEarly reports whether a client of perftest was rejected because the server did
