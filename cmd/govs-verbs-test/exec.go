@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,15 +15,16 @@ import (
 )
 
 type execCmd struct {
-	P2P        bool     `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no octets, which does the same with any peer. Not toward siw of Linux 6.1, which it can stop."`
-	CRC        string   `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
-	Extensions bool     `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
-	Trace      bool     `help:"Print each command and its answer, as strace would, on the standard error."`
-	Output     string   `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
-	Log        bool     `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
-	Library    string   `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
-	Congestion string   `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
-	Command    []string `arg:"" passthrough:"" help:"The program and its arguments."`
+	P2P        bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no octets, which does the same with any peer. Not toward siw of Linux 6.1, which it can stop."`
+	CRC        string       `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
+	Extensions bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
+	Address    []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`
+	Trace      bool         `help:"Print each command and its answer, as strace would, on the standard error."`
+	Output     string       `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
+	Log        bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
+	Library    string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
+	Congestion string       `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
+	Command    []string     `arg:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // Help implements kong's HelpProvider.
@@ -147,6 +149,17 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		if on {
 			set["GOVS_BRIDGE_"+name] = "1"
 		}
+	}
+	if len(c.Address) > 0 {
+		list := make([]string, len(c.Address))
+		for i, addr := range c.Address {
+			if addr.IsUnspecified() {
+				return nil, fmt.Errorf("--address %s is any address; leave the option out for "+
+					"that", addr)
+			}
+			list[i] = addr.String()
+		}
+		set["GOVS_BRIDGE_ADDRESSES"] = strings.Join(list, ",")
 	}
 	if c.Congestion != "" {
 		set["GOVS_BRIDGE_CONGESTION"] = c.Congestion

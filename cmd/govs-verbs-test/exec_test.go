@@ -97,6 +97,23 @@ func TestExecTrace(t *testing.T) {
 		"query_port({response=", "port_num=1}) = 0 {"))
 }
 
+// TestExecAddress: what listens at any address does so at that of the device.
+func TestExecAddress(t *testing.T) {
+	b := newBridged(t)
+	port := freePort()
+	arguments := func(addr string) []string {
+		return []string{"-v", "-C", "3", "-a", addr, "-p", fmt.Sprint(port)}
+	}
+	server := startCmd(t, b.command([]string{"--address", "127.0.0.5"},
+		append([]string{"rping", "-s"}, arguments("0.0.0.0")...)...))
+	awaitListener(t, server, port)
+	b.start(append([]string{"rping", "-c"}, arguments("127.0.0.1")...)...).want(t, 255)
+	b.start(append([]string{"rping", "-c"}, arguments("127.0.0.5")...)...).want(t, 0)
+	server.want(t, 0)
+	start(t, "exec", "--library", b.libraries, "--address", "::", "--", "true").want(t, exitUsage,
+		nil, parts("--address :: is any address"))
+}
+
 // TestExecStatus: the program's exit status and the signal that ends it are what the caller sees,
 // and a program that opens no device loads nothing.
 func TestExecStatus(t *testing.T) {

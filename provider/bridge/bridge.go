@@ -1,6 +1,8 @@
 package bridge
 
 import (
+	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -45,6 +47,11 @@ type Options struct {
 	// Device is the name that the program sees: siw0 if it is empty.
 	Device string
 
+	// Addresses are those of the device. An id that is bound to any address gets the one of its
+	// family, and others are refused with ENODEV. Without them all addresses of the machine
+	// belong to the device.
+	Addresses []netip.Addr
+
 	// Trace is called for each command after its execution, nil for none.
 	Trace func(Call)
 }
@@ -81,6 +88,7 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 		opts = &Options{}
 	}
 	b := &Bridge{vctx: vctx, prog: prog, opts: *opts, qps: make(map[uint32]*queuePair)}
+	b.cm.addresses = slices.Clone(opts.Addresses)
 	if b.opts.Device == "" {
 		b.opts.Device = defaultDevice
 	}

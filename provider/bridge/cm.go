@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
@@ -40,6 +41,8 @@ import (
 
 // cmState is what a bridge has of rdma_cm.
 type cmState struct {
+	addresses []netip.Addr // see Options
+
 	// Which descriptors are open; held while the first is opened and the last closed.
 	open  sync.Mutex
 	files int

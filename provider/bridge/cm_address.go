@@ -135,7 +135,11 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 		if err := x.mayBind(ap.Addr()); err != nil {
 			return err
 		}
-		if err := x.id.BindAddr(ap); err != nil {
+		at, err := s.deviceAddress(ap)
+		if err != nil {
+			return err
+		}
+		if err := x.id.BindAddr(at); err != nil {
 			return s.taken(x, err)
 		}
 		setIP(&x.src, netip.AddrPortFrom(ap.Addr(), x.id.LocalAddr().Port()))
@@ -147,6 +151,21 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 	setFamily(&x.dst, x.src.Family())
 	x.state = cmBound
 	return nil
+}
+
+// deviceAddress returns the address that an id is bound to in place of any address, and ENODEV for
+// one that is not the device's.
+func (s *cmState) deviceAddress(ap netip.AddrPort) (netip.AddrPort, error) {
+	if len(s.addresses) == 0 {
+		return ap, nil
+	}
+	for _, addr := range s.addresses {
+		if addr == ap.Addr() ||
+			ap.Addr().IsUnspecified() && addr.Is4() == ap.Addr().Is4() {
+			return netip.AddrPortFrom(addr, ap.Port()), nil
+		}
+	}
+	return ap, syscall.ENODEV
 }
 
 // mayBind checks what the device would not refuse, or with another errno.

@@ -264,8 +264,7 @@ const (
 
 // readable waits for an event.
 func (c *libCM) readable(ms int) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, ms)
-	return n == 1 && err == nil
+	return pollIn(c.fd, ms)
 }
 
 // next waits for the next event.

@@ -1,9 +1,11 @@
 package bridge
 
 import (
+	"errors"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -111,5 +113,17 @@ func (p *testProgram) close(fd int) {
 	}
 	if err := unix.Close(fd); err != nil {
 		p.t.Errorf("closing descriptor %d: %v", fd, err)
+	}
+}
+
+// pollIn waits so many milliseconds for something to read, also if a signal interrupts it, as those
+// of the Go runtime do.
+func pollIn(fd, ms int) bool {
+	for end := time.Now().Add(time.Duration(ms) * time.Millisecond); ; {
+		left := max(time.Until(end).Milliseconds(), 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left))
+		if !errors.Is(err, unix.EINTR) {
+			return n == 1 && err == nil
+		}
 	}
 }

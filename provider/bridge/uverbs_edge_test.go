@@ -14,9 +14,8 @@ import (
 // asyncEvent reads an asynchronous event, and fails the test if none comes.
 func (d *libDevice) asyncEvent() (e abi.AsyncEvent) {
 	d.t.Helper()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.async), Events: unix.POLLIN}},
-		int(patience.Milliseconds())); n != 1 {
-		d.t.Fatalf("no asynchronous event: %v", err)
+	if !pollIn(d.async, int(patience.Milliseconds())) {
+		d.t.Fatal("no asynchronous event")
 	}
 	var buf [64]byte
 	n, err := unix.Read(d.async, buf[:])
@@ -31,8 +30,7 @@ func (d *libDevice) asyncEvent() (e abi.AsyncEvent) {
 
 // quiet reports whether a descriptor can't be read.
 func quiet(fd int) bool {
-	n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	return n == 0
+	return !pollIn(fd, 0)
 }
 
 // libSRQ is an SRQ as libsiw has it.

@@ -239,10 +239,7 @@ func TestCompletionEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	readable := func(wait int) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(b.comp), Events: unix.POLLIN}}, wait)
-		return n == 1 && err == nil
-	}
+	readable := func(wait int) bool { return pollIn(b.comp, wait) }
 	event := func() {
 		t.Helper()
 		if !readable(int(patience.Milliseconds())) {

@@ -5,8 +5,10 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/bridge"
@@ -15,8 +17,9 @@ import (
 
 // settings are what govs-verbs-test exec says in the environment.
 type settings struct {
-	engine engine.Options
-	trace  string // a file, - for the standard error, empty for none
+	engine    engine.Options
+	addresses []netip.Addr // of the device, none for all of the machine
+	trace     string       // a file, - for the standard error, empty for none
 }
 
 // settingsFrom reads the environment.
@@ -44,6 +47,16 @@ func settingsFrom(getenv func(string) string) (*settings, error) {
 	default:
 		return nil, fmt.Errorf("GOVS_BRIDGE_CRC is %q, not preferred, off or required", crc)
 	}
+	for _, text := range strings.Split(getenv("GOVS_BRIDGE_ADDRESSES"), ",") {
+		if text == "" {
+			continue
+		}
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("GOVS_BRIDGE_ADDRESSES: %w", err)
+		}
+		s.addresses = append(s.addresses, addr)
+	}
 	s.engine.TCP.CongestionControl = getenv("GOVS_BRIDGE_CONGESTION")
 	if getenv("GOVS_BRIDGE_LOG") != "" {
 		s.engine.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -54,7 +67,7 @@ func settingsFrom(getenv func(string) string) (*settings, error) {
 func (s *settings) provider() provider.Provider { return engine.New(&s.engine) }
 
 func (s *settings) bridge() *bridge.Options {
-	opts := &bridge.Options{}
+	opts := &bridge.Options{Addresses: s.addresses}
 	switch s.trace {
 	case "":
 	case "-":

@@ -1,0 +1,52 @@
+package bridge
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+)
+
+// TestCMDeviceAddress: a device that has one address. What is bound to any address listens there
+// and connects from there, and other addresses are not the device's.
+func TestCMDeviceAddress(t *testing.T) {
+	own := netip.MustParseAddr("127.0.0.3")
+	server, client := newHost(t, nil), newHost(t, nil)
+	server.b.cm.addresses = []netip.Addr{own}
+	client.b.cm.addresses = []netip.Addr{netip.MustParseAddr("127.0.0.4")}
+	sq, cq := server.queuePair(), client.queuePair()
+	s, c := server.open(), client.open()
+
+	other := s.createID(1)
+	for _, addr := range []string{"127.0.0.1:0", "[::]:0"} {
+		s.fails(syscall.ENODEV, abi.CMBindIP, bindIP(other, netip.MustParseAddrPort(addr)), nil)
+	}
+	s.destroy(other, 0)
+
+	l := s.createID(1)
+	anywhere := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	s.must(abi.CMBindIP, bindIP(l, anywhere), nil)
+	s.must(abi.CMListen, &abi.Listen{ID: l, Backlog: 1}, nil)
+	at, _ := s.addresses(l)
+	if !at.Addr().IsUnspecified() || at.Port() == 0 {
+		t.Errorf("the program sees a listener at %s", at)
+	}
+
+	elsewhere := c.resolve(2, netip.AddrPortFrom(localAddr(), at.Port()))
+	c.must(abi.CMConnect, &abi.Connect{ID: elsewhere,
+		ConnParam: param(client.queuePair(), "")}, nil)
+	if e := c.next(); e.Event != cmRejectedEvent || e.Status == 0 {
+		t.Errorf("connecting to an address that is not the device's: %s", abi.Format(e))
+	}
+
+	id := c.resolve(3, netip.AddrPortFrom(own, at.Port()))
+	if src, _ := c.addresses(id); src.Addr().String() != "127.0.0.4" {
+		t.Errorf("connecting from %s", src)
+	}
+	c.must(abi.CMConnect, &abi.Connect{ID: id, ConnParam: param(cq, "")}, nil)
+	req, _ := s.request(1)
+	s.must(abi.CMAccept, &abi.Accept{ID: req, UID: 4, ConnParam: param(sq, "")}, nil)
+	s.event(req, 4, cmEstablishedEvent)
+	c.event(id, 3, cmEstablishedEvent)
+}
