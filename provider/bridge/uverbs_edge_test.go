@@ -130,6 +130,17 @@ func TestCompletionQueueFull(t *testing.T) {
 	}
 }
 
+// TestCompletionQueueLargest: a CQ may be as large as the device says, although its ring is then
+// larger.
+func TestCompletionQueueLargest(t *testing.T) {
+	e := newEnd(t, nil)
+	var dev abi.QueryDeviceResp
+	e.must(abi.UverbsQueryDevice, &abi.Response{}, nil, &dev, nil)
+	if cq := e.createCQ(dev.MaxCQE, -1, 0); cq.num < dev.MaxCQE {
+		t.Errorf("a CQ for %d completions has room for %d", dev.MaxCQE, cq.num)
+	}
+}
+
 // TestDoorbell: what is posted before there is a connection stays in the queue and goes out with
 // the connection; what can't be posted ends it.
 func TestDoorbell(t *testing.T) {
