@@ -102,6 +102,9 @@ func TestSysfs(t *testing.T) {
 	if got := strings.ToLower(hex(dev.NodeGUID[:])); got != digits {
 		t.Errorf("the device's GUID is %s, in sysfs %s", got, digits)
 	}
+	if dev.VendorID != siwVendor || dev.VendorPartID != siwPart {
+		t.Errorf("the device's vendor is %#x, part %d", dev.VendorID, dev.VendorPartID)
+	}
 	var port abi.QueryPortResp
 	d.must(abi.UverbsQueryPort, &abi.QueryPort{PortNum: 1}, nil, &port, nil)
 	if got := read("ports/1/state"); got != "4: ACTIVE" || port.State != 4 {

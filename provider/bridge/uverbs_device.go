@@ -91,7 +91,7 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	}
 	resp := abi.QueryDeviceResp{
 		MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
-		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVer: a.HWVer,
+		VendorID: siwVendor, VendorPartID: siwPart, HWVer: a.HWVer,
 		MaxQP: count(a.MaxQP), MaxQPWR: count(min(a.MaxQPWR, maxQueue)), DeviceCapFlags: deviceCaps,
 		MaxSGE: count(min(a.MaxSGE, abi.SiwMaxSGE)), MaxSGERD: count(min(a.MaxSGERd,
 			abi.SiwMaxSGE)),
@@ -111,6 +111,12 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 // deviceCaps are siw's capabilities: what else the device has can't be reached through siw's
 // library.
 const deviceCaps = uint32(ibverbs.DeviceMemMgtExtensions)
+
+// The vendor and the part by which programs know siw (SIW_VENDOR_ID, SIW_VENDORT_PART_ID).
+const (
+	siwVendor = 0x626d74
+	siwPart   = 1
+)
 
 // Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
 const (
