@@ -110,8 +110,31 @@ func TestSysfs(t *testing.T) {
 	if got := read("ports/1/state"); got != "4: ACTIVE" || port.State != 4 {
 		t.Errorf("the port's state is %d, in sysfs %s", port.State, got)
 	}
+	if got := read("ports/1/rate"); got != "2.5 Gb/sec (1X SDR)" || port.ActiveWidth != 1 ||
+		port.ActiveSpeed != 1 {
+		t.Errorf("the port's width is %d, its speed %d, in sysfs %s", port.ActiveWidth,
+			port.ActiveSpeed, got)
+	}
 	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil,
 		&port, nil)
+}
+
+// TestRate: what the kernel has in sysfs of a width and a speed.
+func TestRate(t *testing.T) {
+	for _, x := range []struct {
+		width, speed uint8
+		want         string
+	}{
+		{0, 0, "2.5 Gb/sec (1X SDR)"},
+		{1, 3, "2.5 Gb/sec (1X SDR)"}, // 3 is no speed
+		{2, 1, "10 Gb/sec (4X SDR)"},
+		{2, 32, "100 Gb/sec (4X EDR)"},
+		{1, 16, "14 Gb/sec (1X FDR)"},
+	} {
+		if got := rate(x.width, x.speed); got != x.want {
+			t.Errorf("width %d, speed %d: %s, want %s", x.width, x.speed, got, x.want)
+		}
+	}
 }
 
 func hex(b []byte) string {

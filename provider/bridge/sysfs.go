@@ -131,18 +131,25 @@ var portStates = map[uint8]string{0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4:
 var physStates = map[uint8]string{1: "Sleep", 2: "Polling", 3: "Disabled",
 	4: "PortConfigurationTraining", 5: "LinkUp"}
 
-// rate is what sysfs says of the speed of a port: enum ib_port_width times ib_port_speed.
+// rate is what sysfs says of the speed of a port, as rate_show of the kernel.
 func rate(width, speed uint8) string {
+	width, speed = linkSpeed(width, speed)
 	lanes := map[uint8]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[width]
-	// Tenths of Gbit/s.
-	perLane := map[uint8]int{1: 25, 2: 50, 4: 100, 8: 100, 16: 140, 32: 250, 64: 500}[speed]
-	if lanes == 0 || perLane == 0 {
-		lanes, perLane = 1, 25
+	s, ok := portSpeeds[speed]
+	if !ok {
+		s = portSpeeds[1]
 	}
-	tenths := lanes * perLane
+	tenths := max(lanes, 1) * s.tenths
 	point := ""
 	if tenths%10 != 0 {
 		point = fmt.Sprintf(".%d", tenths%10)
 	}
-	return fmt.Sprintf("%d%s Gb/sec (%dX)", tenths/10, point, lanes)
+	return fmt.Sprintf("%d%s Gb/sec (%dX %s)", tenths/10, point, max(lanes, 1), s.name)
 }
+
+// portSpeeds has the speeds of one lane, by enum ib_port_speed, in tenths of Gbit/s.
+var portSpeeds = map[uint8]struct {
+	name   string
+	tenths int
+}{1: {"SDR", 25}, 2: {"DDR", 50}, 4: {"QDR", 100}, 8: {"FDR10", 100}, 16: {"FDR", 140},
+	32: {"EDR", 250}, 64: {"HDR", 500}}

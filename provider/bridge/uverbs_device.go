@@ -137,13 +137,23 @@ func queryPort(r *request) error {
 	if err != nil {
 		return syscall.EINVAL
 	}
+	width, speed := linkSpeed(p.ActiveWidth, p.ActiveSpeed)
 	return r.answer(&abi.QueryPortResp{
 		PortCapFlags: p.PortCapFlags, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen),
 		PkeyTblLen: p.PkeyTblLen,
 		State:      uint8(p.State), MaxMTU: mtu(p.MaxMTU), ActiveMTU: mtu(p.ActiveMTU),
-		ActiveWidth: p.ActiveWidth, ActiveSpeed: p.ActiveSpeed, PhysState: p.PhysState,
+		ActiveWidth: width, ActiveSpeed: speed, PhysState: p.PhysState,
 		LinkLayer: p.LinkLayer,
 	})
+}
+
+// linkSpeed returns the enum ib_port_width and the enum ib_port_speed of a port, which are those of
+// 2.5 Gbit/s if the device does not say, as ib_get_eth_speed has them.
+func linkSpeed(width, speed uint8) (uint8, uint8) {
+	if width == 0 || speed == 0 {
+		return 1, 1
+	}
+	return width, speed
 }
 
 // mtu returns the enum ib_mtu of so many octets.
