@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// Files of the tests that rdma-core has in Python.
+const (
+	pyverbsScript = "testdata/pyverbs/run.py"
+	pyverbsOnSiw  = "testdata/pyverbs/siw.tsv"    // the verdicts on siw
+	pyverbsLedger = "testdata/pyverbs/ledger.tsv" // where those over the engine differ, and why
+)
+
+// pyverbsUpdate, set in the environment, has the guest write the verdicts anew.
+const pyverbsUpdate = "GOVS_PYVERBS_UPDATE"
+
+// A verdict is what came of a test, with the reason if it is not ok.
+type verdict struct{ what, reason string }
+
+func (v verdict) String() string {
+	if v.reason == "" {
+		return v.what
+	}
+	return v.what + ", " + v.reason
+}
+
+// ofMachine matches reasons that are the machine's and not the device's: elsewhere the test may
+// have another.
+var ofMachine = regexp.MustCompile(`no huge pages|/dev/dri/`)
+
+// like reports whether two verdicts are the same.
+func (v verdict) like(w verdict) bool {
+	return v.what == w.what && (v.reason == w.reason || ofMachine.MatchString(v.reason))
+}
+
+// A difference is an entry of the ledger.
+type difference struct {
+	verdict
+	why string
+}
+
+// tabbed returns the lines of a file, without comments, by the first of their columns. Columns at
+// the end that are empty may be missing.
+func tabbed(t *testing.T, name, text string, columns int) map[string][]string {
+	t.Helper()
+	rows := make(map[string][]string)
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		cells := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(cells) < 2 || len(cells) > columns || rows[cells[0]] != nil {
+			t.Fatalf("%s: %q has not 2 to %d columns, or there is another of that name", name, line,
+				columns)
+		}
+		rows[cells[0]] = append(cells, make([]string, columns-len(cells))...)
+	}
+	return rows
+}
+
+// verdicts reads lines of name, verdict and reason.
+func verdicts(t *testing.T, name, text string) map[string]verdict {
+	t.Helper()
+	all := make(map[string]verdict)
+	for test, cells := range tabbed(t, name, text, 3) {
+		all[test] = verdict{cells[1], cells[2]}
+	}
+	return all
+}
+
+// siwVerdicts returns the verdicts on siw.
+func siwVerdicts(t *testing.T) map[string]verdict {
+	t.Helper()
+	return verdicts(t, pyverbsOnSiw, string(testkit.Must(os.ReadFile(pyverbsOnSiw))(t)))
+}
+
+// ledger returns the entries of the ledger.
+func ledger(t *testing.T) map[string]difference {
+	t.Helper()
+	all := make(map[string]difference)
+	text := string(testkit.Must(os.ReadFile(pyverbsLedger))(t))
+	for test, cells := range tabbed(t, pyverbsLedger, text, 4) {
+		all[test] = difference{verdict{cells[1], cells[2]}, cells[3]}
+	}
+	return all
+}
+
+// misjudged returns what is wrong with verdicts, by the names of the tests: those that are neither
+// as wanted nor as the ledger says, and entries of the ledger that are of no use.
+func misjudged(want map[string]verdict, known map[string]difference,
+	got map[string]verdict) map[string]string {
+	wrong := make(map[string]string)
+	for test, w := range want {
+		g, ran := got[test]
+		d, listed := known[test]
+		switch {
+		case !ran:
+			wrong[test] = "has no verdict"
+		case listed && d.why == "":
+			wrong[test] = "is in the ledger without a reason"
+		case listed && d.like(w):
+			wrong[test] = "is in the ledger, where the verdict is that on siw"
+		case listed && !d.like(g):
+			wrong[test] = fmt.Sprintf("%s; the ledger has %s", g, d.verdict)
+		case !listed && !w.like(g):
+			wrong[test] = fmt.Sprintf("%s; want %s", g, w)
+		}
+	}
+	for test, g := range got {
+		if _, ok := want[test]; !ok {
+			wrong[test] = fmt.Sprintf("%s; no such test is known", g)
+		}
+	}
+	for test := range known {
+		if _, ok := want[test]; !ok {
+			wrong[test] = "is in the ledger, and no such test is known"
+		}
+	}
+	return wrong
+}
+
+// runPyverbs runs what runs rdma-core's tests. It returns the verdicts as lines, and what each test
+// printed.
+func runPyverbs(t *testing.T, cmd *exec.Cmd) (lines string, printed map[string]string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Minute)
+	defer cancel()
+	limited := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+	limited.Env = cmd.Env
+	limited.Cancel = func() error { return limited.Process.Signal(syscall.SIGTERM) }
+	limited.WaitDelay = 10 * time.Second
+	var stdout, stderr transcript
+	limited.Stdout, limited.Stderr = &stdout, &stderr
+	if err := limited.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s\n%s", limited, err, clip(stdout.String()), clip(stderr.String()))
+	}
+	printed = make(map[string]string)
+	for _, part := range strings.Split("\n"+stderr.String(), "\n--- ") {
+		test, text, _ := strings.Cut(part, "\n")
+		printed[test] = text
+	}
+	sorted := slices.Sorted(strings.Lines(stdout.String()))
+	return strings.Join(sorted, ""), printed
+}
+
+// judge fails the test for each verdict that is not as it should be.
+func judge(t *testing.T, known map[string]difference, lines string, printed map[string]string) {
+	t.Helper()
+	wrong := misjudged(siwVerdicts(t), known, verdicts(t, pyverbsScript, lines))
+	for _, test := range slices.Sorted(maps.Keys(wrong)) {
+		t.Errorf("%s: %s\n%s", test, wrong[test], clip(printed[test]))
+	}
+}
+
+// TestExecPyverbs: rdma-core's own tests have the same verdicts over the engine as on siw, but for
+// what the ledger has.
+func TestExecPyverbs(t *testing.T) {
+	b := newBridged(t)
+	lines, printed := runPyverbs(t, b.command(nil, pyverbsScript, "--verbose", "--limit", "90",
+		"--address", "127.0.0.1", "--address", "127.0.0.2"))
+	judge(t, ledger(t), lines, printed)
+}
+
+// TestPyverbsOnSiw: the verdicts on siw are those that TestExecPyverbs compares with. -update
+// writes them anew.
+func TestPyverbsOnSiw(t *testing.T) {
+	o := vmtest.Options{}
+	if *update {
+		o.Out, o.Env = t.TempDir(), []string{pyverbsUpdate + "=1"}
+	}
+	if !inGuest(t, o) {
+		if *update {
+			lines := testkit.Must(os.ReadFile(filepath.Join(o.Out, "siw.tsv")))(t)
+			testkit.OK(t, os.WriteFile(pyverbsOnSiw, lines, 0o644))
+		}
+		return
+	}
+	const second = "192.0.2.3"
+	ip(t, "addr add "+second+"/24 dev d0")
+	t.Cleanup(func() { ip(t, "addr del "+second+"/24 dev d0") })
+	lines, printed := runPyverbs(t, exec.Command(pyverbsScript, "--verbose", "--limit", "150",
+		"--address", siwAddr, "--address", second))
+	if os.Getenv(pyverbsUpdate) == "1" {
+		file := filepath.Join(os.Getenv("VM_OUT"), "siw.tsv")
+		testkit.OK(t, os.WriteFile(file, []byte(lines), 0o644))
+		return
+	}
+	judge(t, nil, lines, printed)
+}
+
+// TestPyverbsDocument: docs/exec.md has the counts of each file of rdma-core's tests.
+func TestPyverbsDocument(t *testing.T) {
+	document := string(testkit.Must(os.ReadFile("../../docs/exec.md"))(t))
+	siw, known := siwVerdicts(t), ledger(t)
+	type counts struct{ ok, bad, skip int }
+	count := func(c *counts, v verdict) {
+		switch v.what {
+		case "ok":
+			c.ok++
+		case "skip":
+			c.skip++
+		default:
+			c.bad++
+		}
+	}
+	files := make(map[string]*[2]counts)
+	total := new([2]counts)
+	for test, v := range siw {
+		file, _, _ := strings.Cut(test, ".")
+		if files[file] == nil {
+			files[file] = new([2]counts)
+		}
+		over := v
+		if d, ok := known[test]; ok {
+			over = d.verdict
+		}
+		for _, c := range []*[2]counts{files[file], total} {
+			count(&c[0], v)
+			count(&c[1], over)
+		}
+	}
+	files["all"] = total
+	for file, c := range files {
+		row := fmt.Sprintf("| %s | %d |", file, c[0].ok+c[0].bad+c[0].skip)
+		for _, side := range c {
+			row += fmt.Sprintf(" %d / %d / %d |", side.ok, side.bad, side.skip)
+		}
+		if !strings.Contains(document, row+"\n") {
+			t.Errorf("docs/exec.md has no row %s", row)
+		}
+	}
+}
