@@ -115,6 +115,12 @@ func TestSysfs(t *testing.T) {
 		t.Errorf("the port's width is %d, its speed %d, in sysfs %s", port.ActiveWidth,
 			port.ActiveSpeed, got)
 	}
+	if got := read("ports/1/cap_mask"); got != "0x00090000" || port.PortCapFlags != 0x90000 {
+		t.Errorf("the port's capabilities are %#x, in sysfs %s", port.PortCapFlags, got)
+	}
+	if got := read("node_desc"); got != "Software iWARP stack" {
+		t.Errorf("the device's description is %q", got)
+	}
 	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil,
 		&port, nil)
 }

@@ -118,6 +118,9 @@ const (
 	siwPart   = 1
 )
 
+// siwPortCaps are the capabilities of siw's port: IB_PORT_CM_SUP and IB_PORT_DEVICE_MGMT_SUP.
+const siwPortCaps = 1<<16 | 1<<19
+
 // Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
 const (
 	maxQueue = 1024 * 32
@@ -139,7 +142,7 @@ func queryPort(r *request) error {
 	}
 	width, speed := linkSpeed(p.ActiveWidth, p.ActiveSpeed)
 	return r.answer(&abi.QueryPortResp{
-		PortCapFlags: p.PortCapFlags, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen),
+		PortCapFlags: p.PortCapFlags | siwPortCaps, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen),
 		PkeyTblLen: p.PkeyTblLen,
 		State:      uint8(p.State), MaxMTU: mtu(p.MaxMTU), ActiveMTU: mtu(p.ActiveMTU),
 		ActiveWidth: width, ActiveSpeed: speed, PhysState: p.PhysState,
