@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,14 @@ type bridged struct {
 	t         *testing.T
 	libraries string
 	cache     string
+	flags     []string // of exec, for all
+}
+
+// of is b for a part of its test.
+func (b *bridged) of(t *testing.T) *bridged {
+	part := *b
+	part.t = t
+	return &part
 }
 
 // newBridged prepares exec: its libraries are built, and the C programs are there.
@@ -44,14 +53,15 @@ func newBridged(t *testing.T) *bridged {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bridged{t, dir, t.TempDir()}
+	return &bridged{t: t, libraries: dir, cache: t.TempDir()}
 }
 
 // command is exec with flags and a program.
 func (b *bridged) command(flags []string, args ...string) *exec.Cmd {
 	b.t.Helper()
 	self := testkit.Must(os.Executable())(b.t)
-	all := append([]string{"exec", "--library", b.libraries, "--congestion", "reno"}, flags...)
+	all := append([]string{"exec", "--library", b.libraries, "--congestion", "reno"},
+		slices.Concat(b.flags, flags)...)
 	cmd := exec.Command(self, append(append(all, "--"), args...)...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "XDG_CACHE_HOME="+b.cache)
 	return cmd

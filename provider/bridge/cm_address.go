@@ -143,7 +143,7 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 			return s.taken(x, err)
 		}
 		setIP(&x.src, netip.AddrPortFrom(ap.Addr(), x.id.LocalAddr().Port()))
-		x.device = !ap.Addr().IsUnspecified()
+		x.device = !ap.Addr().IsUnspecified() && s.has(ap.Addr())
 		s.mu.Lock()
 		x.owns = true
 		s.mu.Unlock()
@@ -154,7 +154,8 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 }
 
 // deviceAddress returns the address that an id is bound to in place of any address, and ENODEV for
-// one that is not the device's.
+// one that is not the device's. As in the kernel, a loopback address can be bound to all the same,
+// to no device (cma_any_addr).
 func (s *cmState) deviceAddress(ap netip.AddrPort) (netip.AddrPort, error) {
 	if len(s.addresses) == 0 {
 		return ap, nil
@@ -165,7 +166,15 @@ func (s *cmState) deviceAddress(ap netip.AddrPort) (netip.AddrPort, error) {
 			return netip.AddrPortFrom(addr, ap.Port()), nil
 		}
 	}
+	if ap.Addr().IsLoopback() {
+		return ap, nil
+	}
 	return ap, syscall.ENODEV
+}
+
+// has reports whether an address is the device's.
+func (s *cmState) has(addr netip.Addr) bool {
+	return len(s.addresses) == 0 || slices.Contains(s.addresses, addr)
 }
 
 // mayBind checks what the device would not refuse, or with another errno.

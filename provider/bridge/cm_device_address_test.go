@@ -19,8 +19,13 @@ func TestCMDeviceAddress(t *testing.T) {
 	s, c := server.open(), client.open()
 
 	other := s.createID(1)
-	for _, addr := range []string{"127.0.0.1:0", "[::]:0"} {
-		s.fails(syscall.ENODEV, abi.CMBindIP, bindIP(other, netip.MustParseAddrPort(addr)), nil)
+	s.fails(syscall.ENODEV, abi.CMBindIP, bindIP(other, netip.MustParseAddrPort("[::]:0")), nil)
+	s.must(abi.CMBindIP, bindIP(other, netip.AddrPortFrom(localAddr(), 0)), nil)
+	var route abi.QueryRouteResp
+	if s.must(abi.CMQueryRoute, &abi.Query{ID: other}, &route); route.NumPaths != 0 ||
+		route.PortNum != 0 {
+		t.Errorf("a loopback address that is not the device's is bound to it: %s",
+			abi.Format(route))
 	}
 	s.destroy(other, 0)
 
