@@ -12,8 +12,9 @@
 // The child of a fork has no Go runtime: threads other than the one that forks do not exist there. So all
 // descriptors that it inherits are dead, and the next open loads a fresh copy of the library.
 #define _GNU_SOURCE
+#include "preload.h"
+
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -34,15 +35,6 @@
 #include <unistd.h>
 
 #include <rdma/rdma_user_cm.h>
-
-#define PUBLIC __attribute__((visibility("default")))
-
-// real is the next definition of a function: libc's, or that of another library that was preloaded.
-#define REAL(name)                                                                                           \
-	static __typeof__(name) *_Atomic cached_##name;                                                      \
-	__typeof__(name) *real = cached_##name;                                                              \
-	if (!real)                                                                                           \
-	cached_##name = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 
 static void complain(const char *what, const char *why)
 {
@@ -135,6 +127,33 @@ static uint64_t found(int fd)
 	return KIND(slot) == DEAD ? 0 : OBJECT(slot);
 }
 
+// Objects whose last descriptor a signal handler has closed.
+static __thread struct {
+	int n;
+	uint64_t objects[8];
+} put_off __attribute__((tls_model("initial-exec")));
+
+// begin_call returns the library for a call, which end_call ends. NULL, with errno set: it is not loaded, or this is
+// a signal handler.
+static struct library *begin_call(void)
+{
+	struct library *lib = atomic_load(&library);
+	if (!lib)
+		errno = EIO; // the descriptor is a parent's
+	else if (!enter_library()) {
+		errno = EDEADLK;
+		lib = NULL;
+	}
+	return lib;
+}
+
+static void end_call(struct library *lib)
+{
+	while (put_off.n > 0)
+		lib->close(put_off.objects[--put_off.n]);
+	leave_library();
+}
+
 // after_fork runs in the child. Connections would outlive the parent's close if the child kept their sockets.
 static void after_fork(void)
 {
@@ -151,6 +170,8 @@ static void after_fork(void)
 	owner = getpid();
 	forked = 1;
 	pthread_mutex_init(&loading, NULL);
+	forget_thread();
+	put_off.n = 0;
 }
 
 // copy_of returns the name of a copy of a file, which the loader takes for another library.
@@ -183,7 +204,6 @@ static int load_locked(void)
 		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
 		return -1;
 	}
-	watch_forks();
 	void *handle = dlopen(forked ? copy_of(path, name, sizeof name) : path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
 		complain(path, dlerror());
@@ -208,14 +228,21 @@ static struct library *load(void)
 	struct library *lib = atomic_load(&library);
 	if (lib)
 		return lib;
+	if (!enter_library())
+		return NULL;
 	int cancel;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	watch_forks();
 	pthread_mutex_lock(&loading);
-	if (!atomic_load(&library))
+	if (!atomic_load(&library)) {
+		struct before_library *before = before_library();
 		load_locked();
+		after_library(before);
+	}
 	lib = atomic_load(&library);
 	pthread_mutex_unlock(&loading);
 	pthread_setcancelstate(cancel, NULL);
+	leave_library();
 	return lib;
 }
 
@@ -280,12 +307,13 @@ static const char *elsewhere(const char *path, char *room, size_t n)
 
 static int open_device(enum kind kind, int flags)
 {
-	struct library *lib = load();
+	struct library *lib = load() ? begin_call() : NULL;
 	if (!lib) {
 		errno = ENODEV;
 		return -1;
 	}
 	long fd = lib->open(kind, flags);
+	end_call(lib);
 	if (fd >= SLOTS) {
 		syscall(SYS_close, fd);
 		fd = -EMFILE;
@@ -374,9 +402,14 @@ static uint64_t let_go(int fd)
 // leave ends an object whose last descriptor is closed; 0 is none.
 static void leave(uint64_t object)
 {
-	struct library *lib = atomic_load(&library);
-	if (object && lib)
+	struct library *lib;
+	if (!object)
+		return;
+	if ((lib = begin_call())) {
 		lib->close(object);
+		end_call(lib);
+	} else if (errno == EDEADLK && put_off.n < (int)(sizeof put_off.objects / sizeof *put_off.objects))
+		put_off.objects[put_off.n++] = object;
 }
 
 PUBLIC int close(int fd)
@@ -587,16 +620,17 @@ static int next_event(int fd)
 
 static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 {
-	struct library *lib = atomic_load(&library);
-	if (KIND(slot) == DEAD || !lib) { // a parent's
+	if (KIND(slot) == DEAD) { // a parent's
 		errno = EIO;
 		return -1;
 	}
-	if (KIND(slot) != CM)
-		return result(lib->write(OBJECT(slot), buf, n));
 	for (;;) {
+		struct library *lib = begin_call();
+		if (!lib)
+			return -1;
 		long got = lib->write(OBJECT(slot), buf, n);
-		if (got != -EAGAIN)
+		end_call(lib);
+		if (got != -EAGAIN || KIND(slot) != CM)
 			return result(got);
 		if (next_event(fd) < 0) // only GET_EVENT returns EAGAIN: the library has no event
 			return -1;
@@ -653,13 +687,14 @@ static ssize_t ask(int fd, const void *request, size_t n)
 	struct library *lib = load();
 	struct sockaddr_nl self, to = {.nl_family = AF_NETLINK};
 	socklen_t length = sizeof self;
-	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0) {
+	if (!lib || getsockname(fd, (struct sockaddr *)&self, &length) < 0 || !(lib = begin_call())) {
 		errno = ECONNREFUSED;
 		return -1;
 	}
 	to.nl_pid = self.nl_pid;
 	unsigned char answers[8192];
 	long got = lib->netlink(request, n, self.nl_pid, answers, sizeof answers);
+	end_call(lib);
 	if (got < 0)
 		return result(got);
 	int from = (int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_USERSOCK);
@@ -718,21 +753,24 @@ static int (*siw_notify)(struct ibv_cq *, int);
 static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
 	int got = siw_poll(cq, n, wc);
-	struct library *lib = atomic_load(&library);
 	uint32_t slot = slot_of(cq->context->cmd_fd);
-	if (got || !lib || KIND(slot) != UVERBS)
+	struct library *lib;
+	if (got || KIND(slot) != UVERBS || !(lib = begin_call()))
 		return got;
 	lib->progress(OBJECT(slot), cq->handle);
+	end_call(lib);
 	return siw_poll(cq, n, wc);
 }
 
 static int req_notify_cq(struct ibv_cq *cq, int solicited)
 {
 	int failed = siw_notify(cq, solicited);
-	struct library *lib = atomic_load(&library);
 	uint32_t slot = slot_of(cq->context->cmd_fd);
-	if (lib && KIND(slot) == UVERBS)
+	struct library *lib;
+	if (KIND(slot) == UVERBS && (lib = begin_call())) {
 		lib->attend(OBJECT(slot), cq->handle); // a program that asks for an event is about to sleep
+		end_call(lib);
+	}
 	return failed;
 }
 

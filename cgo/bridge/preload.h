@@ -1,0 +1,30 @@
+// What the files of libgovs-preload.so have in common.
+#ifndef GOVS_PRELOAD_H
+#define GOVS_PRELOAD_H
+
+#include <dlfcn.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+// real is the next definition of a function: libc's, or that of another library that was preloaded.
+#define REAL(name)                                                                                           \
+	static __typeof__(name) *_Atomic cached_##name;                                                      \
+	__typeof__(name) *real = cached_##name;                                                              \
+	if (!real)                                                                                           \
+	cached_##name = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+
+// before_library and after_library stand around the start of the library, whose runtime changes what is the
+// program's: signals, and the limit of descriptors.
+struct before_library;
+struct before_library *before_library(void);
+void after_library(struct before_library *);
+
+// enter_library begins a call of the library, and leave_library ends it. 0: this is a signal handler, where the
+// library can't be called.
+int enter_library(void);
+void leave_library(void);
+
+// forget_thread says that this thread has not been in the library: it is the child of a fork.
+void forget_thread(void);
+
+#endif
