@@ -2,7 +2,7 @@ package bridge
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
@@ -49,12 +49,39 @@ func (b *Bridge) pass(e ibverbs.AsyncEvent) {
 }
 
 // raise sends an event of the object that the program calls user, and counts it in fired.
-func (f *uverbsFile) raise(t ibverbs.AsyncEventType, user uint64, fired *atomic.Uint32) {
+func (f *uverbsFile) raise(t ibverbs.AsyncEventType, user uint64, fired *eventCount) {
 	f.mu.Lock()
 	ch := f.async
 	f.mu.Unlock()
-	fired.Add(1)
-	ch.send(abi.Append(nil, &abi.AsyncEvent{Element: user, EventType: uint32(t)}))
+	fired.send(ch, abi.Append(nil, &abi.AsyncEvent{Element: user, EventType: uint32(t)}))
+}
+
+// eventCount counts the events of an object. A destroyed object has none: the program would find
+// it where its memory is something else by then. And libibverbs waits in the destruction until as
+// many are acknowledged as were sent.
+type eventCount struct {
+	mu    sync.Mutex
+	sent  uint32
+	ended bool
+}
+
+// send sends an event, unless the object is destroyed.
+func (c *eventCount) send(ch *channel, event []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.sent++
+	ch.send(event)
+}
+
+// end returns how many events were sent. No others follow.
+func (c *eventCount) end() uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	return c.sent
 }
 
 // withdrawAsync takes back the unread events of the object that the program calls user.

@@ -26,7 +26,7 @@ type cqRing struct {
 
 	event []byte // of the completion channel
 	ch    *channel
-	fired atomic.Uint32 // events that were sent
+	fired eventCount
 
 	mu     sync.Mutex // of what completes and closing
 	put    uint32
@@ -80,8 +80,7 @@ func (r *cqRing) disarm(solicited bool) bool {
 
 // Notify implements ibverbs.CompletionSink.
 func (r *cqRing) Notify() {
-	r.fired.Add(1)
-	r.ch.send(r.event)
+	r.fired.send(r.ch, r.event)
 }
 
 // close ends the CQ, whose device's CQ is closed.

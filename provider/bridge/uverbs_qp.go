@@ -3,7 +3,6 @@ package bridge
 import (
 	"encoding/binary"
 	"math/rand/v2"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -21,7 +20,7 @@ type queuePair struct {
 	cap  abi.CreateQPResp // as granted
 	all  bool             // every send is signalled
 
-	asyncFired atomic.Uint32
+	asyncFired eventCount
 }
 
 func createQP(r *request) error {
@@ -253,7 +252,7 @@ func destroyQP(r *request) error {
 		if err := q.destroy(); err != nil {
 			return err
 		}
-		resp.EventsReported = q.asyncFired.Load() - r.file.withdrawAsync(q.user)
+		resp.EventsReported = q.asyncFired.end() - r.file.withdrawAsync(q.user)
 		return nil
 	})
 	if err != nil {

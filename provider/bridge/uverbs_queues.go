@@ -55,7 +55,7 @@ type completionQueue struct {
 	ring *cqRing
 	comp *compFile // nil for none
 
-	asyncFired atomic.Uint32
+	asyncFired eventCount
 }
 
 func createCQ(r *request) error {
@@ -198,9 +198,9 @@ func destroyCQ(r *request) error {
 			return err
 		}
 		if c.comp != nil {
-			resp.CompEventsReported = c.ring.fired.Load() - withdrawComp(c.comp.ch, c.user)
+			resp.CompEventsReported = c.ring.fired.end() - withdrawComp(c.comp.ch, c.user)
 		}
-		resp.AsyncEventsReported = c.asyncFired.Load() - r.file.withdrawAsync(c.user)
+		resp.AsyncEventsReported = c.asyncFired.end() - r.file.withdrawAsync(c.user)
 		c.release()
 		return nil
 	})
@@ -227,7 +227,7 @@ type sharedQueue struct {
 	ring *recvRing
 	sge  uint32
 
-	asyncFired atomic.Uint32
+	asyncFired eventCount
 }
 
 func createSRQ(r *request) error {
@@ -332,7 +332,7 @@ func destroySRQ(r *request) error {
 		if err := s.destroy(); err != nil {
 			return err
 		}
-		resp.EventsReported = s.asyncFired.Load() - r.file.withdrawAsync(s.user)
+		resp.EventsReported = s.asyncFired.end() - r.file.withdrawAsync(s.user)
 		return nil
 	})
 	if err != nil {
