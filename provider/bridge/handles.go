@@ -41,21 +41,15 @@ func lookup[T any](h *handles, id uint32) (x T, err error) {
 
 // remove takes the object of kind T with a number out, and calls destroy. If that fails, the object
 // is there again, with the same number. Commands that destroy an object return ENOENT if there is
-// none.
+// none, EINVAL for one of another kind, and EBUSY while somebody else destroys it.
 func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	h.mu.Lock()
-	var x T
-	ok := int64(id) < int64(len(h.list))
-	if ok {
-		x, ok = h.list[id].(T)
-	}
-	if !ok {
-		h.mu.Unlock()
-		return syscall.ENOENT
-	}
-	h.list[id] = leaving{}
+	x, err := leave[T](h, id)
 	h.mu.Unlock()
-	err := destroy(x)
+	if err != nil {
+		return err
+	}
+	err = destroy(x)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err != nil {
@@ -64,6 +58,24 @@ func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	}
 	h.list[id] = nil
 	return nil
+}
+
+// leave puts leaving in the place of the object of kind T with a number, and returns that. mu is
+// held.
+func leave[T any](h *handles, id uint32) (x T, err error) {
+	if int64(id) >= int64(len(h.list)) {
+		return x, syscall.ENOENT
+	}
+	switch y := h.list[id].(type) {
+	case T:
+		h.list[id] = leaving{}
+		return y, nil
+	case nil:
+		return x, syscall.ENOENT
+	case leaving:
+		return x, syscall.EBUSY
+	}
+	return x, syscall.EINVAL
 }
 
 // leaving has the number of an object that is being destroyed.

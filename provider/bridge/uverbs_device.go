@@ -189,7 +189,10 @@ func allocPD(r *request) error {
 	}
 	p := &domain{pd}
 	h := r.file.handles.add(p)
-	return r.answer(&abi.AllocPDResp{PDHandle: h})
+	if err = r.answer(&abi.AllocPDResp{PDHandle: h}); err != nil {
+		_ = remove(&r.file.handles, h, (*domain).destroy)
+	}
+	return err
 }
 
 func (p *domain) destroy() error { return p.pd.Close() }

@@ -297,7 +297,7 @@ func TestObjectsInUse(t *testing.T) {
 		&abi.DestroyCQ{CQHandle: e.cq.handle}, nil, &abi.DestroyCQResp{}, nil)
 	e.wantErrno("no such PD", syscall.ENOENT, abi.UverbsDeallocPD, &abi.DeallocPD{PDHandle: 999},
 		nil, nil, nil)
-	e.wantErrno("a CQ for a PD", syscall.ENOENT, abi.UverbsDeallocPD,
+	e.wantErrno("a CQ for a PD", syscall.EINVAL, abi.UverbsDeallocPD,
 		&abi.DeallocPD{PDHandle: e.cq.handle}, nil, nil, nil)
 	e.wantErrno("a PD for a QP", syscall.EINVAL, abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.pd},
 		nil, nil, nil)
