@@ -8,10 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"github.com/govs-rdma/govs/ibverbs"
-	"github.com/govs-rdma/govs/provider/bridge"
-	"github.com/govs-rdma/govs/provider/engine"
 )
 
 type execCmd struct {
@@ -110,26 +106,6 @@ func complete(dir string) bool {
 		}
 	}
 	return true
-}
-
-// sysfsFolder returns the folder with the files that stand for sysfs. It is the same for all
-// programs, so that none of them has to remove it.
-func sysfsFolder() (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = filepath.Join(os.TempDir(), fmt.Sprintf("govs-%d", os.Getuid()))
-	}
-	vctx, err := ibverbs.Open(engine.New(nil), "")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = vctx.Close() }()
-	files, err := bridge.Sysfs(vctx, "")
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "govs", "exec", files.Digest())
-	return dir, files.Write(dir)
 }
 
 // environment is what the program gets: that of this process, and what the libraries read.
