@@ -32,6 +32,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <rdma/rdma_user_cm.h>
@@ -279,29 +280,28 @@ static int begins(const char *path, const char *prefix)
 	return strncmp(path, prefix, n) == 0 && (path[n] == 0 || path[n] == '/');
 }
 
-// elsewhere returns the name of the file that stands for path: one below $GOVS_BRIDGE_SYSFS for what sysfs
-// has of RDMA devices, otherwise path itself.
-static const char *elsewhere(const char *path, char *room, size_t n)
+// moved returns what a path has below root, $GOVS_BRIDGE_SYSFS, if it is of what sysfs has of RDMA devices; NULL for
+// other paths.
+static const char *moved(const char *path, const char **root)
 {
 	if (!path || path[0] != '/' || (path[1] != 's' && path[1] != 'd'))
-		return path;
-	const char *root = getenv("GOVS_BRIDGE_SYSFS");
-	if (!root)
-		return path;
+		return NULL;
 	const char *rest = NULL;
 	if (begins(path, "/sys/class/infiniband") || begins(path, "/sys/class/infiniband_verbs") ||
 	    begins(path, "/sys/class/infiniband_cm") || begins(path, "/sys/class/misc/rdma_cm"))
 		rest = path + strlen("/sys");
 	else if (begins(path, DEVICES))
 		rest = path;
-	if (!rest || (size_t)snprintf(room, n, "%s%s", root, rest) >= n)
-		return path;
-	return room;
+	return rest && (*root = getenv("GOVS_BRIDGE_SYSFS")) ? rest : NULL;
 }
 
+// ELSEWHERE makes path the name of the file that stands for it. Other paths need no room: a handler may open a file,
+// on a small stack.
 #define ELSEWHERE(path)                                                                                      \
-	char room[4096];                                                                                     \
-	path = elsewhere(path, room, sizeof room)
+	const char *root = "", *rest = moved(path, &root);                                                   \
+	char room[rest ? strlen(root) + strlen(rest) + 1 : 1];                                               \
+	if (rest)                                                                                            \
+	path = strcat(strcpy(room, root), rest)
 
 // ---- opening and closing
 
@@ -388,6 +388,17 @@ PUBLIC DIR *opendir(const char *path)
 	ELSEWHERE(path);
 	return real(path);
 }
+
+#define SCANDIR(name, type)                                                                                  \
+	PUBLIC int name(const char *path, struct type ***list, int (*which)(const struct type *),            \
+			int (*order)(const struct type **, const struct type **))                            \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		ELSEWHERE(path);                                                                             \
+		return real(path, list, which, order);                                                       \
+	}
+SCANDIR(scandir, dirent)
+SCANDIR(scandir64, dirent64)
 
 // let_go takes a descriptor out of the table, before it is closed or when it has become another one. It
 // returns the object whose last one it was, 0 if there are others.
@@ -539,11 +550,18 @@ STAT(lstat64, stat64)
 FSTAT(fstat, stat)
 FSTAT(fstat64, stat64)
 
+// unnamed reports whether a path with flags stands for the descriptor before it. The compiler believes that it is not
+// NULL, which programs may pass all the same.
+__attribute__((noipa)) static int unnamed(const char *path, int flags)
+{
+	return flags & AT_EMPTY_PATH && (!path || !path[0]);
+}
+
 #define FSTATAT(name, type)                                                                                  \
 	PUBLIC int name(int dir, const char *path, struct type *st, int flags)                               \
 	{                                                                                                    \
 		REAL(name);                                                                                  \
-		enum kind kind = !path[0] && flags & AT_EMPTY_PATH ? KIND(slot_of(dir)) : device(path); \
+		enum kind kind = unnamed(path, flags) ? KIND(slot_of(dir)) : device(path);                   \
 		if (kind == UVERBS || kind == CM)                                                            \
 			return fake(kind, (struct stat *)st);                                                \
 		ELSEWHERE(path);                                                                             \
@@ -551,6 +569,24 @@ FSTAT(fstat64, stat64)
 	}
 FSTATAT(fstatat, stat)
 FSTATAT(fstatat64, stat64)
+
+PUBLIC int statx(int dir, const char *path, int flags, unsigned mask, struct statx *st)
+{
+	REAL(statx);
+	enum kind kind = unnamed(path, flags) ? KIND(slot_of(dir)) : device(path);
+	if (kind == UVERBS || kind == CM) {
+		memset(st, 0, sizeof *st);
+		st->stx_mask = STATX_TYPE | STATX_MODE | STATX_NLINK;
+		st->stx_mode = S_IFCHR | 0666;
+		st->stx_nlink = 1;
+		st->stx_blksize = 4096;
+		st->stx_rdev_major = major(number(kind));
+		st->stx_rdev_minor = minor(number(kind));
+		return 0;
+	}
+	ELSEWHERE(path);
+	return real(dir, path, flags, mask, st);
+}
 
 // What programs call that were built with a glibc before 2.33.
 #define XSTAT(name, type)                                                                                    \
@@ -604,6 +640,26 @@ PUBLIC ssize_t readlink(const char *path, char *to, size_t n)
 	ELSEWHERE(path);
 	return real(path, to, n);
 }
+
+#define GETXATTR(name)                                                                                       \
+	PUBLIC ssize_t name(const char *path, const char *key, void *value, size_t n)                        \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		ELSEWHERE(path);                                                                             \
+		return real(path, key, value, n);                                                            \
+	}
+GETXATTR(getxattr)
+GETXATTR(lgetxattr)
+
+#define LISTXATTR(name)                                                                                      \
+	PUBLIC ssize_t name(const char *path, char *list, size_t n)                                          \
+	{                                                                                                    \
+		REAL(name);                                                                                  \
+		ELSEWHERE(path);                                                                             \
+		return real(path, list, n);                                                                  \
+	}
+LISTXATTR(listxattr)
+LISTXATTR(llistxattr)
 
 // ---- commands
 

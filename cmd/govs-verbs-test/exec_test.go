@@ -161,8 +161,9 @@ func TestExecSymbols(t *testing.T) {
 		"__openat_2 __sysv_signal __xstat __xstat64 access bsd_signal close " +
 		"close_range closefrom dup dup2 dup3 faccessat fcntl fcntl64 fopen fopen64 fstat fstat64 " +
 		"fstatat fstatat64 ibv_open_device ioctl " +
-		"lstat lstat64 open open64 openat openat64 opendir readlink send sendmsg sendto sigaction signal sigset " +
-		"socket ssignal stat stat64 sysv_signal write "
+		"getxattr lgetxattr listxattr llistxattr lstat lstat64 open open64 openat openat64 opendir " +
+		"readlink scandir scandir64 send sendmsg sendto sigaction signal sigset socket " +
+		"ssignal stat stat64 statx sysv_signal write "
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		words := strings.Fields(line)
@@ -224,6 +225,18 @@ func compiled(t *testing.T, name string, libraries ...string) string {
 func TestExecBadCalls(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "badcalls")).want(t, 0, "as it must be")
+}
+
+// TestExecPaths: calls that take paths.
+func TestExecPaths(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "paths")).want(t, 0, "as it must be")
+	ls := b.start("ls", "-l", "/sys/class/infiniband", "/dev/infiniband")
+	ls.want(t, 0, "siw0", "uverbs0")
+	if errors := ls.stderr.String(); errors != "" {
+		t.Errorf("ls prints: %s", errors)
+	}
+	b.start("test", "-c", "/dev/infiniband/rdma_cm").want(t, 0)
 }
 
 // TestExecForkListen: a child does not keep the engine's sockets.
