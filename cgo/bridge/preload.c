@@ -54,7 +54,7 @@ enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
 #define SLOTS (1 << 16)
 static _Atomic uint32_t slots[SLOTS];
 static _Atomic int duplicates[SLOTS]; // of an object
-static unsigned char owned[SLOTS];    // descriptors that the library has for itself
+static unsigned char owned[SLOTS];    // descriptors that the library has for itself: they are not the program's to close
 
 #define OBJECT(slot) ((slot)&0xffffff)
 #define KIND(slot) ((enum kind)((slot) >> 24))
@@ -88,6 +88,9 @@ static void watch_forks(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	pthread_once(&once, begin);
 }
+
+// hidden reports whether a descriptor is the library's own. The child of a vfork may close its copy of it.
+static inline int hidden(int fd) { return fd >= 0 && fd < SLOTS && owned[fd] && !strange(); }
 
 // adopt makes a descriptor one of an object.
 static void adopt(int fd, uint32_t slot)
@@ -426,6 +429,10 @@ static void leave(uint64_t object)
 PUBLIC int close(int fd)
 {
 	REAL(close);
+	if (hidden(fd)) {
+		errno = EBADF;
+		return -1;
+	}
 	uint64_t object = let_go(fd);
 	int failed = real(fd), saved = errno;
 	leave(object);
@@ -433,24 +440,42 @@ PUBLIC int close(int fd)
 	return failed;
 }
 
+// next_hidden returns the library's first descriptor from fd on, SLOTS if there is none.
+static unsigned next_hidden(unsigned fd)
+{
+	while (fd < SLOTS && !hidden((int)fd))
+		fd++;
+	return fd;
+}
+
 PUBLIC int close_range(unsigned first, unsigned last, int flags)
 {
 	REAL(close_range);
-	if (!(flags & CLOSE_RANGE_CLOEXEC) && !strange())
+	if (first > last || flags & CLOSE_RANGE_CLOEXEC) // which the library's have
+		return real(first, last, flags);
+	if (!strange())
 		for (unsigned fd = first; fd <= last && fd < SLOTS; fd++)
 			if (slot_of((int)fd))
 				close((int)fd);
-	return real(first, last, flags);
+	for (;;) {
+		unsigned next = next_hidden(first);
+		unsigned end = next <= last && next < SLOTS ? next - 1 : last;
+		if (first <= end && next != first && real(first, end, flags) < 0)
+			return -1;
+		if (end == last)
+			return 0;
+		first = next + 1;
+		if (first > last)
+			return 0;
+	}
 }
 
 PUBLIC void closefrom(int first)
 {
 	REAL(closefrom);
-	if (!strange())
-		for (int fd = first < 0 ? 0 : first; fd < SLOTS; fd++)
-			if (slot_of(fd))
-				close(fd);
-	real(first);
+	unsigned fd = first < 0 ? 0 : (unsigned)first;
+	if (close_range(fd, ~0u, 0) < 0) // a kernel before 5.9, or nothing is the library's
+		real(first);
 }
 
 // duplicated makes a duplicate one of the same object. A descriptor beyond the table can't be one.
@@ -477,6 +502,10 @@ PUBLIC int dup(int fd)
 PUBLIC int dup3(int from, int to, int flags)
 {
 	REAL(dup3);
+	if (hidden(to)) { // as if somebody else were opening it
+		errno = EBUSY;
+		return -1;
+	}
 	int fd = real(from, to, flags);
 	if (fd < 0 || (!slot_of(from) && !slot_of(to)))
 		return fd;
@@ -491,7 +520,7 @@ PUBLIC int dup3(int from, int to, int flags)
 PUBLIC int dup2(int from, int to)
 {
 	REAL(dup2);
-	if (from == to || (!slot_of(from) && !slot_of(to)))
+	if (from == to || (!slot_of(from) && !slot_of(to) && !hidden(to)))
 		return real(from, to);
 	return dup3(from, to, 0);
 }

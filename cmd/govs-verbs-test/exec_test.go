@@ -239,6 +239,12 @@ func TestExecPaths(t *testing.T) {
 	b.start("test", "-c", "/dev/infiniband/rdma_cm").want(t, 0)
 }
 
+// TestExecCloseAll: programs that close all descriptors leave the library its own.
+func TestExecCloseAll(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "closeall")).want(t, 0, "as it must be")
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)

@@ -91,6 +91,9 @@ func (p *process) start() error {
 	if err != nil {
 		return err
 	}
+	if err := p.ownRuntime(); err != nil {
+		return err
+	}
 	p.bridge = bridge.New(vctx, p, s.bridge())
 	return nil
 }

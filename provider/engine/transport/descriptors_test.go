@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestTrackDescriptors: what is reported open is what a connection and its listener have, and all
-// of it is reported closed again.
+// TestTrackDescriptors: what is reported open is what a connection, its listener and a poller have,
+// and all of it is reported closed again.
 func TestTrackDescriptors(t *testing.T) {
 	var mu sync.Mutex
 	open, most := map[int]bool{}, 0
@@ -40,6 +40,12 @@ func TestTrackDescriptors(t *testing.T) {
 	testkit.OK(t, a.Close())
 	testkit.OK(t, b.Close())
 	testkit.OK(t, l.Close())
+	most = 0
+	p := testkit.Must(n.NewPoller())(t)
+	if most != 3 {
+		t.Errorf("a poller was %d descriptors, want 3", most)
+	}
+	testkit.OK(t, p.Close())
 	if len(open) != 0 {
 		t.Errorf("reported open after all was closed: %v", open)
 	}

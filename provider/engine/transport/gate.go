@@ -40,6 +40,7 @@ const (
 type gate struct {
 	sockets *fdRef   // the instance that it holds
 	wakeFD  fdRef    // eventfd, in the gate for good
+	fd      int      // of file
 	file    *os.File // the gate's own instance
 	rc      syscall.RawConn
 
@@ -78,12 +79,14 @@ func (g *gate) open(sockets *fdRef) error {
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
+	opened(wakeFD)
 	g.wakeFD.fd = wakeFD
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		g.wakeFD.close()
 		return os.NewSyscallError("epoll_create1", err)
 	}
+	opened(fd)
 	if err := g.populate(fd); err != nil {
 		g.wakeFD.close()
 		return fmt.Errorf("poller: %w", err)
@@ -102,14 +105,15 @@ func (g *gate) populate(fd int) error {
 		err = unix.SetNonblock(fd, true) // or else os.NewFile does not give it to the netpoller
 	}
 	if err != nil {
-		_ = unix.Close(fd)
+		_ = closeFD(fd)
 		return err
 	}
-	g.file = os.NewFile(uintptr(fd), "poller")
+	g.fd, g.file = fd, os.NewFile(uintptr(fd), "poller")
 	if g.rc, err = g.file.SyscallConn(); err == nil {
 		err = g.file.SetReadDeadline(time.Time{}) // fails if the netpoller has not taken it
 	}
 	if err != nil {
+		closing(fd)
 		_ = g.file.Close()
 	}
 	return err
@@ -281,6 +285,7 @@ func (g *gate) socketsReady() bool {
 
 func (g *gate) close() {
 	g.closed.Store(true)
+	closing(g.fd)
 	_ = g.file.Close() // ends a Wait in progress
 	g.waiting.Lock()
 	defer g.waiting.Unlock()

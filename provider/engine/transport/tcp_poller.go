@@ -28,6 +28,7 @@ func (t *TCP) NewPoller() (Poller, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
+	opened(ep)
 	p := &tcpPoller{ep: fdRef{fd: ep}}
 	if err := p.gate.open(&p.ep); err != nil {
 		p.ep.close()
