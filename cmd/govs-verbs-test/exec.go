@@ -116,6 +116,8 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		"SYSFS_PATH":          sysfs,
 		"LD_PRELOAD":          filepath.Join(libraries, preloadLibrary),
 		"GOVS_BRIDGE_CRC":     c.CRC,
+		// Programs that are built with the address sanitizer insist on its library being the first.
+		"ASAN_OPTIONS": "verify_asan_link_order=0",
 	}
 	if strings.ContainsAny(set["LD_PRELOAD"], ": ") {
 		return nil, fmt.Errorf("the libraries are in %s: LD_PRELOAD takes no name with a space or "+
@@ -159,6 +161,8 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		switch {
 		case name == "LD_PRELOAD" && value != "":
 			set[name] += ":" + value // what was there stays
+		case name == "ASAN_OPTIONS" && value != "":
+			set[name] = value + ":" + set[name]
 		case set[name] == "" && !strings.HasPrefix(name, "GOVS_BRIDGE_"):
 			out = append(out, entry)
 		}

@@ -245,6 +245,26 @@ func TestExecCloseAll(t *testing.T) {
 	b.start(compiled(t, "closeall")).want(t, 0, "as it must be")
 }
 
+// TestExecSanitizers: programs that are built with sanitizers run, and these find what they look
+// for.
+func TestExecSanitizers(t *testing.T) {
+	b := newBridged(t)
+	for _, sanitizer := range []string{"address", "thread", "undefined"} {
+		t.Run(sanitizer, func(t *testing.T) {
+			b := &bridged{t, b.libraries, b.cache}
+			program := compiled(t, "once", "-fsanitize="+sanitizer, "-libverbs", "-lrdmacm")
+			cmd := b.command(nil, program)
+			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0")
+			startCmd(t, cmd).want(t, 0)
+		})
+	}
+	p := b.start(compiled(t, "overrun", "-fsanitize=address", "-libverbs"))
+	if p.wait(t) == 0 {
+		t.Error("a program that writes beyond its memory ends with status 0")
+	}
+	wantText(t, "the report", p.stderr.String(), parts("heap-buffer-overflow"))
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)
