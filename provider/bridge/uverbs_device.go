@@ -124,8 +124,8 @@ const siwPortCaps = 1<<16 | 1<<19
 // Sizes of queues that siw allows (SIW_MAX_QP_WR, SIW_MAX_CQE, SIW_MAX_SRQ_WR).
 const (
 	maxQueue = 1024 * 32
-	maxCQE   = 1024 * 100 * 32
-	maxSRQ   = 1024 * 100 * 10
+	maxCQE   = 100 * maxQueue
+	maxSRQ   = 10 * maxQueue
 )
 
 // count converts a limit.

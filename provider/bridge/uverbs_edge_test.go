@@ -204,6 +204,26 @@ func TestSendQueueFull(t *testing.T) {
 	}
 }
 
+// TestLargest makes the largest queues that the device says it has.
+func TestLargest(t *testing.T) {
+	e := newEnd(t, nil)
+	var dev abi.QueryDeviceResp
+	e.must(abi.UverbsQueryDevice, &abi.Response{}, nil, &dev, nil)
+	cq := e.createCQ(dev.MaxCQE, -1, 1)
+	srq := e.createSRQ(abi.CreateSRQ{PDHandle: e.pd, MaxWR: dev.MaxSRQWR, MaxSGE: dev.MaxSRQSGE})
+	q := e.createQP(abi.CreateQP{PDHandle: e.pd, SendCQHandle: cq.handle, RecvCQHandle: cq.handle,
+		MaxSendWR: dev.MaxQPWR, MaxRecvWR: dev.MaxQPWR, MaxSendSGE: dev.MaxSGE,
+		MaxRecvSGE: dev.MaxSGE, QPType: typeRC})
+	if cq.num < dev.MaxCQE || srq.num < dev.MaxSRQWR || q.nsq < dev.MaxQPWR || q.nrq < dev.MaxQPWR {
+		t.Errorf("%d completions, %d shared receives, %d sends, %d receives; the device says %s",
+			cq.num, srq.num, q.nsq, q.nrq, abi.Format(&dev))
+	}
+	e.must(abi.UverbsDestroyQP, &abi.DestroyQP{QPHandle: q.handle}, nil, &abi.DestroyResp{}, nil)
+	e.must(abi.UverbsDestroySRQ, &abi.DestroySRQ{SRQHandle: srq.handle}, nil, &abi.DestroyResp{},
+		nil)
+	e.must(abi.UverbsDestroyCQ, &abi.DestroyCQ{CQHandle: cq.handle}, nil, &abi.DestroyCQResp{}, nil)
+}
+
 // TestQueryQueuePair compares the answers of CREATE_QP and QUERY_QP.
 func TestQueryQueuePair(t *testing.T) {
 	e := newEnd(t, nil)

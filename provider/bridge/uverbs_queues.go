@@ -254,7 +254,7 @@ func createSRQ(r *request) error {
 		size: size}}
 	s.ring.low = func() { f.raise(ibverbs.EventSRQLimitReached, s.user, &s.asyncFired) }
 	s.ring.arm(cmd.SRQLimit)
-	s.srq, err = pd.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: int(size),
+	s.srq, err = pd.pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: int(cmd.MaxWR),
 		MaxSGE: abi.SiwMaxSGE},
 		Recvs: s.ring, Cookie: s})
 	if err != nil {
