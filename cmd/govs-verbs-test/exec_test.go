@@ -265,6 +265,18 @@ func TestExecSanitizers(t *testing.T) {
 	wantText(t, "the report", p.stderr.String(), parts("heap-buffer-overflow"))
 }
 
+// TestExecUnmap: memory that a program unmaps before it deregisters it does not end the program when
+// a peer writes there, or a Send reads from it. The program's own accesses do.
+func TestExecUnmap(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "unmap", "-libverbs", "-lrdmacm")
+	b.start(program).want(t, 0, "as it must be")
+	p := b.start(program, "touch")
+	if got := p.wait(t); got != -1 || !strings.Contains(p.cmd.ProcessState.String(), "segmentation") {
+		t.Errorf("a program that touches what it has unmapped: %s", p.cmd.ProcessState)
+	}
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)

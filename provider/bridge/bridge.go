@@ -16,9 +16,10 @@ type Program interface {
 	WriteMemory(addr uint64, b []byte) error
 
 	// Memory returns the program's memory itself, length octets at addr, which the device reads,
-	// and writes if write is set, until the region that is made of it is closed. EFAULT if the
-	// program has no such memory.
+	// and writes if write is set, until Release is called with the same addr and length. EFAULT if
+	// the program has no such memory.
 	Memory(addr, length uint64, write bool) ([]byte, error)
+	Release(addr, length uint64)
 
 	// Adopt says that fd, a descriptor that the bridge has made for the program, stands for f. When
 	// the program closes the last duplicate of fd, f.Close is called.

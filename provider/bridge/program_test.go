@@ -21,6 +21,7 @@ type testProgram struct {
 	files map[int]File
 	owned map[int]bool
 	next  int // octets of mem that are in use
+	pins  int // calls of Memory for regions without one of Release
 }
 
 // newProgram makes a program with some memory. When the test ends, all that the bridge owned must
@@ -38,6 +39,9 @@ func newProgram(t *testing.T) *testProgram {
 		defer p.mu.Unlock()
 		for fd := range p.owned {
 			t.Errorf("the bridge still owns descriptor %d", fd)
+		}
+		if p.pins != 0 {
+			t.Errorf("%d pieces of memory are not released", p.pins)
 		}
 		_ = unix.Munmap(mem)
 	})
@@ -60,6 +64,22 @@ func (p *testProgram) alloc(n int) ([]byte, uint64) {
 }
 
 func (p *testProgram) Memory(addr, length uint64, _ bool) ([]byte, error) {
+	mem, err := p.at(addr, length)
+	if err == nil {
+		p.mu.Lock()
+		p.pins++
+		p.mu.Unlock()
+	}
+	return mem, err
+}
+
+func (p *testProgram) Release(uint64, uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pins--
+}
+
+func (p *testProgram) at(addr, length uint64) ([]byte, error) {
 	off := addr - p.base()
 	if addr < p.base() || off > uint64(len(p.mem)) || length > uint64(len(p.mem))-off {
 		return nil, syscall.EFAULT
@@ -68,13 +88,13 @@ func (p *testProgram) Memory(addr, length uint64, _ bool) ([]byte, error) {
 }
 
 func (p *testProgram) ReadMemory(addr uint64, b []byte) error {
-	m, err := p.Memory(addr, uint64(len(b)), false)
+	m, err := p.at(addr, uint64(len(b)))
 	copy(b, m)
 	return err
 }
 
 func (p *testProgram) WriteMemory(addr uint64, b []byte) error {
-	m, err := p.Memory(addr, uint64(len(b)), true)
+	m, err := p.at(addr, uint64(len(b)))
 	copy(m, b)
 	return err
 }

@@ -207,7 +207,9 @@ func deallocPD(r *request) error {
 
 // memoryRegion is an MR of the program.
 type memoryRegion struct {
-	mr *ibverbs.MR
+	mr           *ibverbs.MR
+	prog         Program
+	addr, length uint64
 }
 
 // Access flags of REG_MR (enum ib_access_flags). What is in none of them the kernel refuses.
@@ -264,9 +266,10 @@ func regMR(r *request) error {
 	}
 	mr, err := pd.pd.RegMRIova(mem, cmd.HCAVA, ibverbs.Access(cmd.AccessFlags)&deviceAccess)
 	if err != nil {
+		r.file.b.prog.Release(cmd.Start, cmd.Length)
 		return err
 	}
-	m := &memoryRegion{mr}
+	m := &memoryRegion{mr, r.file.b.prog, cmd.Start, cmd.Length}
 	h := r.file.handles.add(m)
 	if err = r.answer(&abi.RegMRResp{MRHandle: h, LKey: mr.LKey(), RKey: mr.RKey()}); err == nil {
 		err = r.answerDriver(&abi.SiwRegMRResp{STag: mr.RKey()})
@@ -282,7 +285,13 @@ func regMR(r *request) error {
 const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 	ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
 
-func (m *memoryRegion) destroy() error { return m.mr.Close() }
+func (m *memoryRegion) destroy() error {
+	err := m.mr.Close()
+	if err == nil {
+		m.prog.Release(m.addr, m.length)
+	}
+	return err
+}
 
 func deregMR(r *request) error {
 	var cmd abi.DeregMR

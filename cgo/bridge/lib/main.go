@@ -16,6 +16,8 @@ static inline void govs_call_adopt(govs_adopt f, int fd, int kind, uint64_t obje
 	f(fd, kind, object);
 }
 static inline uint64_t govs_call_find(govs_find f, int fd) { return f(fd); }
+
+void govs_watch_faults(void);
 */
 import "C"
 
@@ -50,7 +52,8 @@ type process struct {
 	adopt C.govs_adopt
 	find  C.govs_find
 
-	bridge *bridge.Bridge
+	bridge  *bridge.Bridge
+	regions regions
 
 	// files are the objects that descriptors stand for, by number. Number 0 is none. The list is
 	// replaced as a whole, so that reading it takes no lock.
@@ -73,6 +76,7 @@ func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find unsafe.Pointer)
 	self.owned = unsafe.Slice((*byte)(owned), int(n))
 	self.adopt, self.find = C.govs_adopt(adopt), C.govs_find(find)
 	self.files.Store(&[]*openFile{nil})
+	C.govs_watch_faults()
 	if err := self.start(); err != nil {
 		fmt.Fprintf(os.Stderr, "govs-verbs-test exec: opening the engine's device: %v\n", err)
 		return -1

@@ -62,6 +62,14 @@ func (p *process) WriteMemory(addr uint64, b []byte) (err error) {
 // Memory implements bridge.Program. It makes the pages present, as siw does when it pins them, so
 // that memory which the program does not have, or may not write, shows now.
 func (p *process) Memory(addr, length uint64, write bool) ([]byte, error) {
+	mem, err := p.present(addr, length, write)
+	if err == nil {
+		p.regions.add(addr, length)
+	}
+	return mem, err
+}
+
+func (p *process) present(addr, length uint64, write bool) ([]byte, error) {
 	page := uint64(unix.Getpagesize())
 	first := addr &^ (page - 1)
 	end := addr + length

@@ -1,0 +1,27 @@
+#ifndef GOVS_FAULTS_H
+#define GOVS_FAULTS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+// A region is memory that the program has registered, from start to before end. Both are 0 where there is none.
+struct govs_region {
+	_Atomic uintptr_t start, end;
+};
+
+enum { govs_region_count = 1 << 16 };
+extern struct govs_region govs_regions[govs_region_count];
+
+// govs_watch_faults takes SIGSEGV from the runtime, which gets what is not for a region.
+void govs_watch_faults(void);
+
+static inline void govs_set_region(int i, uintptr_t start, uintptr_t end)
+{
+	atomic_store(&govs_regions[i].start, 0); // so that no half of it counts
+	atomic_store(&govs_regions[i].end, end);
+	atomic_store(&govs_regions[i].start, start);
+}
+
+static inline uintptr_t govs_region_start(int i) { return atomic_load(&govs_regions[i].start); }
+
+#endif

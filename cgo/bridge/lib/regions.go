@@ -1,0 +1,72 @@
+//go:build linux && cgo
+
+package main
+
+// #include "faults.h"
+import "C"
+
+import "sync"
+
+// regions are the places of govs_regions, in which the handler of faults looks up what the program
+// has registered.
+type regions struct {
+	mu    sync.Mutex
+	at    map[[2]uint64][]C.int // places of a region that was registered as often
+	free  []C.int
+	taken C.int // no place from here on was used
+}
+
+// add puts length octets at addr into a place. Beyond the places there is none: a program that has
+// so many regions and unmaps one of them ends.
+func (r *regions) add(addr, length uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var i C.int
+	switch n := len(r.free); {
+	case n > 0:
+		i, r.free = r.free[n-1], r.free[:n-1]
+	case r.taken < places:
+		i = r.taken
+		r.taken++
+	default:
+		return
+	}
+	if r.at == nil {
+		r.at = make(map[[2]uint64][]C.int)
+	}
+	key := [2]uint64{addr, length}
+	r.at[key] = append(r.at[key], i)
+	C.govs_set_region(i, C.uintptr_t(addr), C.uintptr_t(addr+length))
+}
+
+// remove takes back one add.
+func (r *regions) remove(addr, length uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := [2]uint64{addr, length}
+	list := r.at[key]
+	if len(list) == 0 {
+		return
+	}
+	i := list[len(list)-1]
+	if r.at[key] = list[:len(list)-1]; len(list) == 1 {
+		delete(r.at, key)
+	}
+	r.free = append(r.free, i)
+	C.govs_set_region(i, 0, 0)
+}
+
+const places = C.govs_region_count
+
+// placed returns where the regions begin that have places, in order of the places.
+func placed() (starts []uint64) {
+	for i := range C.int(places) {
+		if start := uint64(C.govs_region_start(i)); start != 0 {
+			starts = append(starts, start)
+		}
+	}
+	return starts
+}
+
+// Release implements bridge.Program.
+func (p *process) Release(addr, length uint64) { p.regions.remove(addr, length) }

@@ -1,0 +1,45 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestRegions: the places of regions are used again, also of one that is registered twice, and
+// those for which there is no place do no harm.
+func TestRegions(t *testing.T) {
+	var r regions
+	r.add(4096, 100)
+	r.add(4096, 100)
+	r.add(8192, 100)
+	if got := placed(); !slices.Equal(got, []uint64{4096, 4096, 8192}) {
+		t.Errorf("places of %v", got)
+	}
+	r.remove(4096, 100)
+	r.remove(4096, 200) // which is none
+	if got := placed(); !slices.Equal(got, []uint64{4096, 8192}) {
+		t.Errorf("one less: places of %v", got)
+	}
+	r.add(1<<20, 1)
+	if r.taken != 3 {
+		t.Errorf("%d places are taken for 3 regions", r.taken)
+	}
+	for i := range uint64(places) {
+		r.add(1<<30+i, 1)
+	}
+	if got := len(placed()); got != places {
+		t.Errorf("%d of %d places are taken", got, places)
+	}
+	for i := range uint64(places) {
+		r.remove(1<<30+i, 1)
+	}
+	r.remove(1<<20, 1)
+	r.remove(4096, 100)
+	r.remove(8192, 100)
+	if got := placed(); len(got) != 0 || len(r.at) != 0 || len(r.free) != places {
+		t.Errorf("without regions there are places of %v, %d lists, %d free", got, len(r.at),
+			len(r.free))
+	}
+}
