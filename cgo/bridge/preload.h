@@ -3,6 +3,7 @@
 #define GOVS_PRELOAD_H
 
 #include <dlfcn.h>
+#include <string.h>
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -12,6 +13,26 @@
 	__typeof__(name) *real = cached_##name;                                                              \
 	if (!real)                                                                                           \
 	cached_##name = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
+
+enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
+
+// kind_of returns what a descriptor of the program is.
+enum kind kind_of(int fd);
+
+// device returns which of the devices a path names.
+enum kind device(const char *path);
+
+// moved returns what a path has below root, $GOVS_BRIDGE_SYSFS, if it is of what sysfs has of RDMA devices; NULL for
+// other paths.
+const char *moved(const char *path, const char **root);
+
+// ELSEWHERE makes path the name of the file that stands for it. Other paths need no room: a handler may open a file,
+// on a small stack.
+#define ELSEWHERE(path)                                                                                      \
+	const char *root = "", *rest = moved(path, &root);                                                   \
+	char room[rest ? strlen(root) + strlen(rest) + 1 : 1];                                               \
+	if (rest)                                                                                            \
+	path = strcat(strcpy(room, root), rest)
 
 // before_library and after_library stand around the start of the library, whose runtime changes what is the
 // program's: signals, and the limit of descriptors.
