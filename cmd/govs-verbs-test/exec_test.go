@@ -277,6 +277,12 @@ func TestExecUnmap(t *testing.T) {
 	}
 }
 
+// TestExecForks: children of a program with threads in the library, of all kinds.
+func TestExecForks(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "forks", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)
