@@ -283,6 +283,17 @@ func TestExecForks(t *testing.T) {
 	b.start(compiled(t, "forks", "-libverbs", "-lpthread")).want(t, 0, "as it must be")
 }
 
+// TestExecFileLimit: the limit of files' size is not for queues. Where they can't be had because of
+// it, that is an error (librdmacm says ENODEV), and not a signal.
+func TestExecFileLimit(t *testing.T) {
+	b := newBridged(t)
+	once := compiled(t, "once", "-libverbs", "-lrdmacm")
+	b.start("sh", "-c", "ulimit -S -f 1 && exec "+once).want(t, 0)
+	p := b.start("sh", "-c", "ulimit -f 1 && exec "+once)
+	p.want(t, 1)
+	wantText(t, "the error", p.stderr.String(), parts("No such device"))
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)

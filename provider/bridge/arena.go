@@ -15,7 +15,7 @@ type arena struct {
 	fd int // the bridge's duplicate
 
 	mu   sync.Mutex
-	size int64 // of the file; what is freed is not used again, since the program may still map it
+	used int64 // from the beginning; what is freed is not used again: the program may still map it
 }
 
 // newArena makes an arena. The descriptor program is the program's; flags are those of
@@ -25,8 +25,10 @@ func newArena(flags int) (a *arena, program int, err error) {
 	if err != nil {
 		return nil, -1, err
 	}
-	// A program that shortened the file would make the bridge's accesses fault.
-	_, err = unix.FcntlInt(uintptr(program), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	err = lengthen(program, arenaSize)
+	if err == nil { // a program that shortened the file would make the bridge's accesses fault
+		_, err = unix.FcntlInt(uintptr(program), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	}
 	fd := -1
 	if err == nil {
 		fd, err = unix.FcntlInt(uintptr(program), unix.F_DUPFD_CLOEXEC, 0)
@@ -35,7 +37,30 @@ func newArena(flags int) (a *arena, program int, err error) {
 		_ = unix.Close(program)
 		return nil, -1, err
 	}
-	return &arena{fd: fd, size: int64(pageSize)}, program, nil
+	return &arena{fd: fd, used: int64(pageSize)}, program, nil
+}
+
+// arenaSize is the size of the file in octets. It has only the pages that are in use.
+const arenaSize = 1 << 40
+
+// lengthen sets the size of a new file in memory. The limit of the size of files, which would end
+// the program with SIGXFSZ, is for files on disks, and is raised for that moment.
+func lengthen(fd int, size int64) error {
+	var limit unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, nil, &limit); err != nil {
+		return err
+	}
+	if limit.Cur < uint64(size) {
+		if limit.Max < uint64(size) {
+			return unix.EFBIG
+		}
+		raised := unix.Rlimit{Cur: limit.Max, Max: limit.Max}
+		if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &raised, nil); err != nil {
+			return err
+		}
+		defer func() { _ = unix.Prlimit(0, unix.RLIMIT_FSIZE, &limit, nil) }()
+	}
+	return unix.Ftruncate(fd, size)
 }
 
 var pageSize = unix.Getpagesize()
@@ -52,14 +77,14 @@ func (a *arena) alloc(n int) (*queueMemory, error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	at := a.size
+	at := a.used
 	if at == abi.SiwInvalidKey { // which libsiw takes for a failure
 		at += int64(pageSize)
 	}
-	if err := unix.Ftruncate(a.fd, at+int64(n)); err != nil {
-		return nil, err
+	if at+int64(n) > arenaSize {
+		return nil, unix.ENOMEM
 	}
-	a.size = at + int64(n)
+	a.used = at + int64(n)
 	mem, err := unix.Mmap(a.fd, at, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, err

@@ -109,6 +109,9 @@ int main(void)
 	getrlimit(RLIMIT_NOFILE, &files);
 	files.rlim_cur = 200;
 	setrlimit(RLIMIT_NOFILE, &files);
+	getrlimit(RLIMIT_FSIZE, &files);
+	files.rlim_cur = 1 << 20;
+	setrlimit(RLIMIT_FSIZE, &files);
 	signal(SIGPIPE, SIG_DFL);
 
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -118,6 +121,8 @@ int main(void)
 	}
 	getrlimit(RLIMIT_NOFILE, &after);
 	want("the limit of descriptors", (long)after.rlim_cur, 200);
+	getrlimit(RLIMIT_FSIZE, &after);
+	want("the limit of files' size", (long)after.rlim_cur, 1 << 20);
 	struct sigaction pipe;
 	sigaction(SIGPIPE, NULL, &pipe);
 	want("SIGPIPE has a handler", pipe.sa_handler != SIG_DFL, 0);
