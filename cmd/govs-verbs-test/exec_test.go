@@ -294,6 +294,20 @@ func TestExecFileLimit(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("No such device"))
 }
 
+// TestExecGarbled: what rdma-unit-test asks about bad handles, endless lists, sizes, and objects that
+// others need.
+func TestExecGarbled(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "garbled", "-libverbs")).want(t, 0, "as it must be")
+}
+
+// TestExecGarbledOnSiw shows that the same errnos are siw's.
+func TestExecGarbledOnSiw(t *testing.T) {
+	if inGuest(t, vmtest.Options{}) {
+		startProgram(t, compiled(t, "garbled", "-libverbs")).want(t, 0, "as it must be")
+	}
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)

@@ -26,29 +26,41 @@ func (h *handles) add(x any) uint32 {
 	return uint32(len(h.list) - 1)
 }
 
-// lookup returns the object of kind T with a number. Commands that use an object return EINVAL if
-// there is none.
+// lookup returns the object of kind T with a number. ENOENT: there is none; EINVAL: it is of another
+// kind; EBUSY: it is being destroyed.
 func lookup[T any](h *handles, id uint32) (x T, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	if int64(id) < int64(len(h.list)) {
-		if x, ok := h.list[id].(T); ok {
-			return x, nil
-		}
+	return find[T](h, id)
+}
+
+// find is lookup with mu held.
+func find[T any](h *handles, id uint32) (x T, err error) {
+	if int64(id) >= int64(len(h.list)) {
+		return x, syscall.ENOENT
+	}
+	switch y := h.list[id].(type) {
+	case T:
+		return y, nil
+	case nil:
+		return x, syscall.ENOENT
+	case leaving:
+		return x, syscall.EBUSY
 	}
 	return x, syscall.EINVAL
 }
 
 // remove takes the object of kind T with a number out, and calls destroy. If that fails, the object
-// is there again, with the same number. Commands that destroy an object return ENOENT if there is
-// none, EINVAL for one of another kind, and EBUSY while somebody else destroys it.
+// is there again, with the same number. If there is none, it returns the errors of lookup.
 func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	h.mu.Lock()
-	x, err := leave[T](h, id)
-	h.mu.Unlock()
+	x, err := find[T](h, id)
 	if err != nil {
+		h.mu.Unlock()
 		return err
 	}
+	h.list[id] = leaving{}
+	h.mu.Unlock()
 	err = destroy(x)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,24 +70,6 @@ func remove[T any](h *handles, id uint32, destroy func(T) error) error {
 	}
 	h.list[id] = nil
 	return nil
-}
-
-// leave puts leaving in the place of the object of kind T with a number, and returns that. mu is
-// held.
-func leave[T any](h *handles, id uint32) (x T, err error) {
-	if int64(id) >= int64(len(h.list)) {
-		return x, syscall.ENOENT
-	}
-	switch y := h.list[id].(type) {
-	case T:
-		h.list[id] = leaving{}
-		return y, nil
-	case nil:
-		return x, syscall.ENOENT
-	case leaving:
-		return x, syscall.EBUSY
-	}
-	return x, syscall.EINVAL
 }
 
 // leaving has the number of an object that is being destroyed.

@@ -99,13 +99,9 @@ func TestHandles(t *testing.T) {
 					t.Errorf("%s: %v, want %v", what, err, want)
 				}
 			}
-			missing := syscall.EINVAL
-			if x.destroys {
-				missing = syscall.ENOENT
-			}
-			try("no such object", missing, 9999)
-			try("the highest number", missing, ^uint32(0))
-			try("an object of another descriptor", missing, 19)
+			try("no such object", syscall.ENOENT, 9999)
+			try("the highest number", syscall.ENOENT, ^uint32(0))
+			try("an object of another descriptor", syscall.ENOENT, 19)
 			for kind, handle := range map[string]uint32{"PD": e.pd, "MR": mr.MRHandle,
 				"CQ": e.cq.handle, "QP": e.qp.handle, "SRQ": srq.handle} {
 				if !x.names(kind) {
@@ -122,6 +118,8 @@ func TestHandles(t *testing.T) {
 	err := remove(h, srq.handle, func(s *sharedQueue) error {
 		e.wantErrno("an SRQ that is being destroyed", syscall.EBUSY, abi.UverbsDestroySRQ,
 			&abi.DestroySRQ{SRQHandle: srq.handle}, nil, &abi.DestroyResp{}, nil)
+		e.wantErrno("asking about it", syscall.EBUSY, abi.UverbsQuerySRQ,
+			&abi.QuerySRQ{SRQHandle: srq.handle}, nil, &abi.QuerySRQResp{}, nil)
 		return s.destroy()
 	})
 	if err != nil {
