@@ -46,7 +46,7 @@ const char *moved(const char *path, const char **root)
 		rest = path + strlen("/sys");
 	else if (begins(path, DEVICES))
 		rest = path;
-	return rest && (*root = getenv("GOVS_BRIDGE_SYSFS")) ? rest : NULL;
+	return rest && (*root = settings()->sysfs) ? rest : NULL;
 }
 
 // ---- files and folders

@@ -42,6 +42,29 @@ static void complain(const char *what, const char *why)
 		(void)!syscall(SYS_write, 2, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
+// keep returns a copy of what the environment has, which programs may write over.
+static const char *keep(const char *name)
+{
+	const char *value = getenv(name);
+	return value ? strdup(value) : NULL;
+}
+
+// The constructors of other libraries may come before this one, and call what needs the settings. That is before the
+// program has threads.
+__attribute__((constructor)) static void read_settings(void) { settings(); }
+
+const struct settings *settings(void)
+{
+	static struct settings all;
+	static int known;
+	if (!known) {
+		known = 1;
+		all.library = keep("GOVS_BRIDGE_LIBRARY");
+		all.sysfs = keep("GOVS_BRIDGE_SYSFS");
+	}
+	return &all;
+}
+
 // ---- descriptors
 
 // A slot says what a descriptor is: its kind in the upper eight bits, and the number that the library has
@@ -200,7 +223,7 @@ static const char *copy_of(const char *path, char *name, size_t room)
 static int load_locked(void)
 {
 	char name[64];
-	const char *path = getenv("GOVS_BRIDGE_LIBRARY");
+	const char *path = settings()->library;
 	if (!path) {
 		complain("GOVS_BRIDGE_LIBRARY is not set", "run the program with govs-verbs-test exec");
 		return -1;

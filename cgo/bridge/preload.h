@@ -14,6 +14,12 @@
 	if (!real)                                                                                           \
 	cached_##name = real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 
+// settings are what exec says in the environment, of which the program may have cleared its own; NULL: nothing.
+struct settings {
+	const char *library, *sysfs;
+};
+const struct settings *settings(void);
+
 enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
 
 // kind_of returns what a descriptor of the program is.

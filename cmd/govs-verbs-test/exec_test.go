@@ -294,6 +294,20 @@ func TestExecFileLimit(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("No such device"))
 }
 
+// TestExecNoEnvironment: a program that clears its environment has the device.
+func TestExecNoEnvironment(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "noenv", "-libverbs")).want(t, 0, "as it must be")
+}
+
+// TestExecConstructor: a constructor opens the device, that of the program and that of a library
+// which it loads, and a destructor uses it.
+func TestExecConstructor(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "constructor", "-libverbs"), compiled(t, "constructor", "-libverbs", "-shared",
+		"-fPIC")).want(t, 0, "as it must be\nas it must be")
+}
+
 // TestExecGarbled: what rdma-unit-test asks about bad handles, endless lists, sizes, and objects that
 // others need.
 func TestExecGarbled(t *testing.T) {

@@ -1,0 +1,19 @@
+// A program that clears its environment, as servers do, before it opens the device.
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int main(void)
+{
+	clearenv();
+	if (access("/sys/class/infiniband/siw0/node_type", R_OK) < 0) {
+		perror("access");
+		return 1;
+	}
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *device = list && *list ? ibv_open_device(*list) : NULL;
+	puts(device && ibv_alloc_pd(device) ? "as it must be" : "wrong");
+	return 0;
+}
