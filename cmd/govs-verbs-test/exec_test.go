@@ -265,8 +265,8 @@ func TestExecSanitizers(t *testing.T) {
 	wantText(t, "the report", p.stderr.String(), parts("heap-buffer-overflow"))
 }
 
-// TestExecUnmap: memory that a program unmaps before it deregisters it does not end the program when
-// a peer writes there, or a Send reads from it. The program's own accesses do.
+// TestExecUnmap: memory that a program unmaps before it deregisters it does not end the program
+// when a peer writes there, or a Send reads from it. The program's own accesses do.
 func TestExecUnmap(t *testing.T) {
 	b := newBridged(t)
 	program := compiled(t, "unmap", "-libverbs", "-lrdmacm")
@@ -308,8 +308,8 @@ func TestExecConstructor(t *testing.T) {
 		"-fPIC")).want(t, 0, "as it must be\nas it must be")
 }
 
-// TestExecGarbled: what rdma-unit-test asks about bad handles, endless lists, sizes, and objects that
-// others need.
+// TestExecGarbled: what rdma-unit-test asks about bad handles, endless lists, sizes, and objects
+// that others need.
 func TestExecGarbled(t *testing.T) {
 	b := newBridged(t)
 	b.start(compiled(t, "garbled", "-libverbs")).want(t, 0, "as it must be")

@@ -26,8 +26,8 @@ func (h *handles) add(x any) uint32 {
 	return uint32(len(h.list) - 1)
 }
 
-// lookup returns the object of kind T with a number. ENOENT: there is none; EINVAL: it is of another
-// kind; EBUSY: it is being destroyed.
+// lookup returns the object of kind T with a number. ENOENT: there is none; EINVAL: it is of
+// another kind; EBUSY: it is being destroyed.
 func lookup[T any](h *handles, id uint32) (x T, err error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

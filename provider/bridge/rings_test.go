@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// scribble writes what a faulty program might into a queue, for as long as stop is not set: elements
-// that change while they are read, with any counts, lengths and keys.
+// scribble writes what a faulty program might into a queue, for as long as stop is not set:
+// elements that change while they are read, with any counts, lengths and keys.
 func scribble(mem []byte, element uintptr, r *rand.Rand, keys []uint32, addrs []uint64,
 	stop *atomic.Bool) {
 	words := unsafe.Slice((*uint32)(unsafe.Pointer(&mem[0])), len(mem)/4)

@@ -54,8 +54,8 @@ func (p *process) ownRuntime() error {
 	return errors.New("the descriptors of Go's netpoller are not in /proc/self/fdinfo")
 }
 
-// netpoller returns the descriptor that wakes Go's netpoller if fd is the netpoller's, otherwise -1.
-// What the netpoller has to that descriptor is the address of a variable of the runtime.
+// netpoller returns the descriptor that wakes Go's netpoller if fd is the netpoller's, otherwise
+// -1. What the netpoller has to that descriptor is the address of a variable of the runtime.
 func netpoller(fd int) (wake int, err error) {
 	f, err := os.Open(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
 	if err != nil {

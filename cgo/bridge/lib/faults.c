@@ -52,7 +52,8 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	if (info->si_code == SEGV_MAPERR && here(program_counter(context)) && registered(at)) {
 		int saved = errno;
 		uintptr_t want = at & ~(page - 1);
-		long got = syscall(SYS_mmap, want, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		long got = syscall(SYS_mmap, want, page, PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 		int there = got == (long)want || errno == EEXIST; // somebody else was quicker
 		errno = saved;
 		if (there)
