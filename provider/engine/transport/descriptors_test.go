@@ -15,7 +15,7 @@ import (
 // and all of it is reported closed again.
 func TestTrackDescriptors(t *testing.T) {
 	var mu sync.Mutex
-	open, most := map[int]bool{}, 0
+	open, most, opens := map[int]bool{}, 0, 0
 	TrackDescriptors(func(fd int, is bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -27,6 +27,7 @@ func TestTrackDescriptors(t *testing.T) {
 			t.Errorf("descriptor %d was opened twice", fd)
 		}
 		open[fd] = true
+		opens++
 		most = max(most, len(open))
 	})
 	defer tracker.Store(nil)
@@ -36,6 +37,9 @@ func TestTrackDescriptors(t *testing.T) {
 	b := testkit.Must(l.Accept(context.Background()))(t)
 	if most != 3 {
 		t.Errorf("a listener and both ends of a connection were %d descriptors, want 3", most)
+	}
+	if opens != 4 { // and while it waits, the end that connects has another one
+		t.Errorf("a listener and a connection opened %d descriptors, want 4", opens)
 	}
 	testkit.OK(t, a.Close())
 	testkit.OK(t, b.Close())

@@ -50,8 +50,12 @@ func waitWritable(ctx context.Context, fd int) error {
 	if err != nil {
 		return err
 	}
+	opened(dup)
 	f := os.NewFile(uintptr(dup), "connecting socket")
-	defer func() { _ = f.Close() }()
+	defer func() {
+		closing(dup)
+		_ = f.Close()
+	}()
 	rc, err := f.SyscallConn()
 	if err != nil {
 		return err
