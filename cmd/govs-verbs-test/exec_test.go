@@ -251,7 +251,7 @@ func TestExecSanitizers(t *testing.T) {
 	b := newBridged(t)
 	for _, sanitizer := range []string{"address", "thread", "undefined"} {
 		t.Run(sanitizer, func(t *testing.T) {
-			b := &bridged{t, b.libraries, b.cache}
+			b := b.of(t)
 			program := compiled(t, "once", "-fsanitize="+sanitizer, "-libverbs", "-lrdmacm")
 			cmd := b.command(nil, program)
 			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0")
