@@ -44,14 +44,16 @@ var allowed = map[string][]string{
 	"provider/kernel/rdmalink":       {"provider"},
 	// The messages of the kernel's ABI: layouts only.
 	"provider/bridge/abi": {},
+	// What a program says and what it is answered, decoded and compared.
+	"provider/bridge/recording/...": {"provider/bridge/abi", "provider/bridge/recording"},
 	// Serves them over the public API, so over any provider.
 	"provider/bridge": {"provider", "provider/bridge/abi", "ibverbs", "ibverbs/rdmacm"},
 	"provider/auto":   {"provider", "provider/engine", "provider/kernel"},
 	"cgo/ibv":         {},
 	"cgo/rdmacm":      {"cgo/ibv"},
 	// The library that exec loads into C programs: the bridge over the engine, as C calls it.
-	"cgo/bridge/lib": {"provider", "provider/bridge", "provider/bridge/abi", "provider/engine",
-		"provider/engine/transport", "ibverbs"},
+	"cgo/bridge/lib": {"provider", "provider/bridge", "provider/bridge/abi",
+		"provider/bridge/recording", "provider/engine", "provider/engine/transport", "ibverbs"},
 
 	"ibverbs":              {"provider"},
 	"ibverbs/internal/...": {"provider"},

@@ -235,12 +235,16 @@ func FormatNL(m *NLMessage) string {
 	}
 	fmt.Fprintf(&b, " {flags=%#x", m.Flags)
 	for _, a := range m.Attrs {
-		name := nlNames[a.Type]
-		if name == "" {
-			name = fmt.Sprintf("attr_%d", a.Type)
-		}
-		fmt.Fprintf(&b, ", %s=%x", name, a.Value)
+		fmt.Fprintf(&b, ", %s=%x", NLName(a.Type), a.Value)
 	}
 	b.WriteByte('}')
 	return b.String()
+}
+
+// NLName returns what an attribute is called, in lower case and without RDMA_NLDEV_ATTR_.
+func NLName(t uint16) string {
+	if name := nlNames[t]; name != "" {
+		return name
+	}
+	return fmt.Sprintf("attr_%d", t)
 }

@@ -1,0 +1,81 @@
+package recording
+
+import (
+	"encoding/binary"
+
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+)
+
+// Place returns where in the program's memory the answer to a command goes, and how many octets
+// there is room for. n is 0 if the command has no answer. file is Uverbs or CM.
+func Place(file string, request []byte) (addr uint64, n int) {
+	switch file {
+	case Uverbs:
+		return uverbsPlace(request)
+	case CM:
+		return cmPlace(request)
+	}
+	return 0, 0
+}
+
+func uverbsPlace(request []byte) (addr uint64, n int) {
+	var h abi.UverbsHeader
+	rest, err := abi.Decode(request, &h)
+	if err != nil {
+		return 0, 0
+	}
+	if h.Command&abi.UverbsExtended != 0 {
+		var x abi.UverbsExHeader
+		if _, err := abi.Decode(rest, &x); err != nil || x.Response == 0 {
+			return 0, 0
+		}
+		return x.Response, (int(h.OutWords) + int(x.ProviderOutWords)) * 8
+	}
+	if abi.UverbsCommands[h.Command].Response == nil || len(rest) < 8 {
+		return 0, 0
+	}
+	return binary.NativeEndian.Uint64(rest), int(h.OutWords) * 4
+}
+
+func cmPlace(request []byte) (addr uint64, n int) {
+	var h abi.CMHeader
+	rest, err := abi.Decode(request, &h)
+	c := abi.CMCommands[h.Cmd]
+	if err != nil || c.Response == nil {
+		return 0, 0
+	}
+	for _, f := range abi.Fields(c.Request) {
+		if f.Name == "response" && len(rest) >= f.Offset+8 {
+			return binary.NativeEndian.Uint64(rest[f.Offset:]), int(h.Out)
+		}
+	}
+	return 0, 0
+}
+
+// mark is an octet that is put where the answer goes, so that what the device has not written
+// shows.
+const mark = 0xa5
+
+// leastMarks is how many octets must have been left for the end of an answer: fewer may be a value.
+const leastMarks = 4
+
+// Marked returns n octets to put where an answer goes.
+func Marked(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = mark
+	}
+	return b
+}
+
+// Written returns that part of an answer's octets which the device has written where Marked was.
+func Written(answer []byte) []byte {
+	n := len(answer)
+	for n > 0 && answer[n-1] == mark {
+		n--
+	}
+	if len(answer)-n < leastMarks {
+		n = len(answer)
+	}
+	return answer[:n]
+}
