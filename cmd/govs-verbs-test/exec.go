@@ -17,6 +17,7 @@ type execCmd struct {
 	Address    []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`
 	Trace      bool         `help:"Print each command and its answer, as strace would, on the standard error."`
 	Output     string       `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
+	Record     string       `help:"Write each command's octets and those of its answer to this file, as package provider/bridge/recording reads them." placeholder:"FILE"`
 	Log        bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
 	Library    string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	Congestion string       `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
@@ -142,18 +143,21 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 	if c.Congestion != "" {
 		set["GOVS_BRIDGE_CONGESTION"] = c.Congestion
 	}
-	switch {
-	case c.Output != "":
-		file, err := filepath.Abs(c.Output)
+	if c.Trace {
+		set["GOVS_BRIDGE_TRACE"] = "-"
+	}
+	for name, file := range map[string]string{"TRACE": c.Output, "RECORD": c.Record} {
+		if file == "" {
+			continue
+		}
+		file, err := filepath.Abs(file)
 		if err != nil {
 			return nil, err
 		}
 		if err := os.WriteFile(file, nil, 0o644); err != nil {
 			return nil, err
 		}
-		set["GOVS_BRIDGE_TRACE"] = file
-	case c.Trace:
-		set["GOVS_BRIDGE_TRACE"] = "-"
+		set["GOVS_BRIDGE_"+name] = file
 	}
 	var out []string
 	for _, entry := range env {

@@ -34,6 +34,7 @@ import (
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/provider/bridge"
+	"github.com/govs-rdma/govs/provider/bridge/recording"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -54,6 +55,7 @@ type process struct {
 
 	bridge  *bridge.Bridge
 	regions regions
+	record  *recorder // nil if commands are not recorded
 
 	// files are the objects that descriptors stand for, by number. Number 0 is none. The list is
 	// replaced as a whole, so that reading it takes no lock.
@@ -98,7 +100,7 @@ func (p *process) start() error {
 	if err := p.ownRuntime(); err != nil {
 		return err
 	}
-	p.bridge = bridge.New(vctx, p, s.bridge())
+	p.bridge, p.record = bridge.New(vctx, p, s.bridge()), s.recorder()
 	return nil
 }
 
@@ -109,8 +111,10 @@ func govs_bridge_open(kind, flags C.int) C.int {
 	switch kind {
 	case kindUverbs:
 		fd, err = self.bridge.OpenUverbs(int(flags))
+		self.record.opened(recording.Uverbs, err)
 	case kindCM:
 		fd, err = self.bridge.OpenCM(int(flags))
+		self.record.opened(recording.CM, err)
 	default:
 		err = syscall.ENODEV
 	}
@@ -144,6 +148,9 @@ func (p *process) write(object uint64, buf unsafe.Pointer, n uint64) (k int, err
 	}
 	defer f.mu.RUnlock()
 	defer faulted(debug.SetPanicOnFault(true), &err)
+	if p.record != nil {
+		return p.record.write(p, f.File, buf, n)
+	}
 	return f.Write(unsafe.Slice((*byte)(buf), int(n)))
 }
 
@@ -160,6 +167,7 @@ func (p *process) close(object uint64) {
 	f.closed = true
 	f.mu.Unlock()
 	f.Close()
+	p.record.closed(f.File)
 }
 
 //export govs_bridge_netlink
@@ -184,7 +192,10 @@ func (p *process) netlink(request unsafe.Pointer, n uint64, port uint32, out []b
 		return nil, syscall.EFAULT
 	}
 	defer faulted(debug.SetPanicOnFault(true), &err)
-	for _, a := range p.bridge.Netlink(slices.Clone(unsafe.Slice((*byte)(request), int(n))), port) {
+	octets := slices.Clone(unsafe.Slice((*byte)(request), int(n)))
+	got := p.bridge.Netlink(octets, port)
+	p.record.netlink(octets, got)
+	for _, a := range got {
 		if len(out)+4+len(a) > cap(out) {
 			return nil, syscall.ENOBUFS
 		}

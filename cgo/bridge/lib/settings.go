@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/bridge"
+	"github.com/govs-rdma/govs/provider/bridge/recording"
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
@@ -20,11 +21,13 @@ type settings struct {
 	engine    engine.Options
 	addresses []netip.Addr // of the device, none for all of the machine
 	trace     string       // a file, - for the standard error, empty for none
+	record    string       // a file, empty for none
 }
 
 // settingsFrom reads the environment.
 func settingsFrom(getenv func(string) string) (*settings, error) {
-	s := &settings{trace: getenv("GOVS_BRIDGE_TRACE")}
+	s := &settings{trace: getenv("GOVS_BRIDGE_TRACE"),
+		record: getenv("GOVS_BRIDGE_RECORD")}
 	for name, to := range map[string]*bool{
 		"GOVS_BRIDGE_P2P":        &s.engine.PeerToPeer,
 		"GOVS_BRIDGE_EXTENSIONS": &s.engine.Extensions,
@@ -73,12 +76,32 @@ func (s *settings) bridge() *bridge.Options {
 	case "-":
 		opts.Trace = tracer(os.Stderr)
 	default:
-		f, err := os.OpenFile(s.trace, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "govs-verbs-test exec: --trace: %v\n", err)
-			return opts
+		if f := openOutput("--output", s.trace); f != nil {
+			opts.Trace = tracer(f)
 		}
-		opts.Trace = tracer(f)
 	}
 	return opts
+}
+
+// recorder returns what commands are recorded with, nil if they are not.
+func (s *settings) recorder() *recorder {
+	if s.record == "" {
+		return nil
+	}
+	f := openOutput("--record", s.record)
+	if f == nil {
+		return nil
+	}
+	return &recorder{to: recording.NewWriter(f)}
+}
+
+// openOutput opens a file to which an option says that something is written, at its end: processes
+// that the program starts have the same one. It says why it can't be opened, and returns nil.
+func openOutput(option, file string) *os.File {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "govs-verbs-test exec: %s: %v\n", option, err)
+		return nil
+	}
+	return f
 }

@@ -3,9 +3,12 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/bridge/recording"
 )
 
 // TestSettings reads the environment that exec sets.
@@ -18,6 +21,15 @@ func TestSettings(t *testing.T) {
 	}
 	if got := s.bridge().Addresses; len(got) != 2 || got[1].String() != "2001:db8::1" {
 		t.Errorf("addresses %s", got)
+	}
+	if s.recorder() != nil {
+		t.Error("commands are recorded, and nobody has asked for it")
+	}
+	s.record = filepath.Join(t.TempDir(), "recording")
+	s.recorder().opened(recording.Uverbs, nil)
+	rec := testkit.Must(recording.Read(testkit.Must(os.Open(s.record))(t)))(t)
+	if len(rec.Entries) != 1 || rec.Entries[0].Op != recording.Open {
+		t.Errorf("recorded: %+v", rec.Entries)
 	}
 	for name, value := range map[string]string{"GOVS_BRIDGE_P2P": "perhaps",
 		"GOVS_BRIDGE_CRC": "sometimes", "GOVS_BRIDGE_ADDRESSES": "here"} {

@@ -1,0 +1,98 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/bridge"
+	"github.com/govs-rdma/govs/provider/bridge/recording"
+	"golang.org/x/sys/unix"
+)
+
+// recorder records what the program says and what it is answered. Its methods do nothing if it is
+// nil.
+type recorder struct {
+	to     *recording.Writer
+	failed sync.Once
+}
+
+// add adds an entry of the calling thread.
+func (r *recorder) add(file, op string, err error, request, answer []byte) {
+	e := recording.Entry{Thread: unix.Gettid(), File: file, Op: op, Request: request,
+		Answer: answer}
+	if err != nil {
+		e.Errno = syscall.Errno(-negative(err))
+	}
+	if err := r.to.Add(e); err != nil {
+		r.failed.Do(func() {
+			fmt.Fprintf(os.Stderr, "govs-verbs-test exec: --record: %v\n", err)
+		})
+	}
+}
+
+// opened records that a device was opened.
+func (r *recorder) opened(file string, err error) {
+	if r != nil {
+		r.add(file, recording.Open, err, nil, nil)
+	}
+}
+
+// closed records that the last descriptor of a file was closed.
+func (r *recorder) closed(f bridge.File) {
+	if r != nil {
+		r.add(fileName(f), recording.Close, nil, nil, nil)
+	}
+}
+
+// fileName is what package recording calls a file.
+func fileName(f bridge.File) string {
+	switch f.(type) {
+	case device:
+		return recording.Uverbs
+	case bridge.CMFile:
+		return recording.CM
+	}
+	return recording.Events
+}
+
+// write has f execute the command of n octets at buf, and records it. The place of the answer is
+// marked before, so that what the bridge does not write shows.
+func (r *recorder) write(p *process, f bridge.File, buf unsafe.Pointer, n uint64) (int, error) {
+	file := fileName(f)
+	request := make([]byte, n)
+	if err := p.ReadMemory(uint64(uintptr(buf)), request); err != nil {
+		return f.Write(unsafe.Slice((*byte)(buf), int(n))) // which returns the error
+	}
+	addr, room := recording.Place(file, request)
+	before := make([]byte, room)
+	marked := room > 0 && p.ReadMemory(addr, before) == nil &&
+		p.WriteMemory(addr, recording.Marked(room)) == nil
+	k, err := f.Write(unsafe.Slice((*byte)(buf), int(n)))
+	var answer []byte
+	if marked {
+		now := make([]byte, room)
+		if p.ReadMemory(addr, now) == nil && err == nil {
+			answer = recording.Written(now)
+		}
+		// What was not written gets its former value.
+		_ = p.WriteMemory(addr+uint64(len(answer)), before[len(answer):])
+	}
+	if ibverbs.Errno(err) != syscall.EAGAIN || file != recording.CM { // GET_EVENT is called again
+		r.add(file, recording.Write, err, request, answer)
+	}
+	return k, err
+}
+
+// netlink records a request and its answers.
+func (r *recorder) netlink(request []byte, answers [][]byte) {
+	if r != nil {
+		r.add(recording.Netlink, recording.Write, nil, request, bytes.Join(answers, nil))
+	}
+}
