@@ -121,6 +121,11 @@ func TestSysfs(t *testing.T) {
 	if got := read("node_desc"); got != "Software iWARP stack" {
 		t.Errorf("the device's description is %q", got)
 	}
+	// siw has one MTU, that of the interface.
+	if dev.VendorID != 0x626d74 || dev.VendorPartID != 1 || port.MaxMTU != port.ActiveMTU {
+		t.Errorf("the device is number %d of vendor %#x, its port %s", dev.VendorPartID,
+			dev.VendorID, abi.Format(port))
+	}
 	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil,
 		&port, nil)
 }

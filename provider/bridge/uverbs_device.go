@@ -59,9 +59,6 @@ func queryDevice(r *request) error {
 	if err != nil {
 		return err
 	}
-	if len(r.driver) > 0 || r.extra > 0 {
-		return syscall.EINVAL
-	}
 	return r.answer(&resp)
 }
 
@@ -70,7 +67,7 @@ func exQueryDevice(r *request) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
-	if cmd.CompMask != 0 || cmd.Reserved != 0 {
+	if cmd.CompMask != 0 || cmd.Reserved != 0 || len(r.driver) > 0 || r.extra > 0 {
 		return syscall.EINVAL
 	}
 	base, err := r.file.b.deviceAttr()
@@ -141,13 +138,15 @@ func queryPort(r *request) error {
 		return syscall.EINVAL
 	}
 	width, speed := linkSpeed(p.ActiveWidth, p.ActiveSpeed)
-	return r.answer(&abi.QueryPortResp{
+	resp := &abi.QueryPortResp{
 		PortCapFlags: p.PortCapFlags | siwPortCaps, MaxMsgSz: p.MaxMsgSz, GIDTblLen: count(p.GIDTblLen),
 		PkeyTblLen: p.PkeyTblLen,
-		State:      uint8(p.State), MaxMTU: mtu(p.MaxMTU), ActiveMTU: mtu(p.ActiveMTU),
+		// siw has one MTU, that of the interface.
+		State: uint8(p.State), MaxMTU: mtu(p.ActiveMTU), ActiveMTU: mtu(p.ActiveMTU),
 		ActiveWidth: width, ActiveSpeed: speed, PhysState: p.PhysState,
 		LinkLayer: p.LinkLayer,
-	})
+	}
+	return r.answer(resp)
 }
 
 // linkSpeed returns the enum ib_port_width and the enum ib_port_speed of a port, which are those of

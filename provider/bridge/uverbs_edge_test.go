@@ -237,6 +237,11 @@ func TestQueryQueuePair(t *testing.T) {
 		q.MaxInlineData != 80 || q.QPState != 0 {
 		t.Errorf("a new QP is %s", abi.Format(q))
 	}
+	var port abi.QueryPortResp
+	e.must(abi.UverbsQueryPort, &abi.QueryPort{PortNum: 1}, nil, &port, nil)
+	if q.PathMTU != port.ActiveMTU {
+		t.Errorf("the QP's path_mtu is %d, the port's active_mtu %d", q.PathMTU, port.ActiveMTU)
+	}
 	e.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.qp.handle, AttrMask: maskState,
 		QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
 	if q := query(); q.QPState != uint8(ibverbs.QPErr) {

@@ -274,10 +274,14 @@ func queryQP(r *request) error {
 	if err != nil {
 		return err
 	}
+	port, err := r.file.b.vctx.QueryPort(1)
+	if err != nil {
+		return err
+	}
 	resp := abi.QueryQPResp{
 		MaxSendWR: q.sq.size, MaxSendSGE: q.cap.MaxSendSGE, MaxRecvSGE: q.cap.MaxRecvSGE,
 		MaxInlineData: abi.SiwMaxInline,
-		QPState:       uint8(attr.State), CurQPState: uint8(attr.State), PathMTU: mtu(4096),
+		QPState:       uint8(attr.State), CurQPState: uint8(attr.State), PathMTU: mtu(port.ActiveMTU),
 		QPAccessFlags: uint32(ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 			ibverbs.AccessRemoteRead),
 		MaxRDAtomic:   uint8(min(attr.MaxRdAtomic, 255)),
