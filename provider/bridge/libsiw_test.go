@@ -64,6 +64,9 @@ func (d *libDevice) command(number uint32, req, driver, resp, driverResp any) er
 		}
 		room, addr = d.prog.alloc(n)
 		words = n / 4
+		for i := range room {
+			room[i] = 0xa5 // what is not written shows
+		}
 	}
 	body := abi.Append(nil, req)
 	if resp != nil {
@@ -251,8 +254,13 @@ func (q *libQP) postSend(sqe abi.SiwSQE) error {
 }
 
 func (q *libQP) doorbell() error {
-	return q.d.command(abi.UverbsPostSend, &abi.PostSend{QPHandle: q.handle, WQESize: 128}, nil,
-		&abi.PostResp{}, nil)
+	var resp abi.PostResp
+	err := q.d.command(abi.UverbsPostSend, &abi.PostSend{QPHandle: q.handle, WQESize: 128}, nil,
+		&resp, nil)
+	if err == nil && resp.BadWR != 0 {
+		q.d.t.Errorf("a doorbell: bad_wr is %#x, want 0", resp.BadWR)
+	}
+	return err
 }
 
 // errno returns the errno of what Write returns.

@@ -18,7 +18,9 @@ func TestDoorbellAllocs(t *testing.T) {
 	file := a.prog.File(a.fd)
 	request := abi.Append(nil, &abi.UverbsHeader{Command: abi.UverbsPostSend, InWords: 8,
 		OutWords: 1})
-	request = abi.Append(request, &abi.PostSend{QPHandle: a.qp.handle, WQESize: 128})
+	_, response := a.prog.alloc(4)
+	request = abi.Append(request, &abi.PostSend{Response: response, QPHandle: a.qp.handle,
+		WQESize: 128})
 	sges := [abi.SiwMaxSGE]abi.SiwSGE{src.sge(0, 64)}
 	round := func() {
 		at := unsafe.Pointer(&a.qp.sq[uintptr(a.qp.sput%a.qp.nsq)*sqeSize])

@@ -50,12 +50,15 @@ func (r *sendRing) at(i uint32) *abi.SiwSQE {
 func (r *sendRing) doorbell() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for !r.closed {
+	for first := true; !r.closed; first = false {
 		n, valid := r.collect()
 		if n == 0 {
 			if valid {
 				r.refuse()
 				continue
+			}
+			if first && !r.ready() {
+				return syscall.ENOTCONN
 			}
 			return nil
 		}

@@ -360,10 +360,11 @@ func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 // program writes most, and allocates nothing.
 func (f *uverbsFile) postSend(b []byte) (int, error) {
 	const (
-		length  = 8 + 24 // header and abi.PostSend
-		handle  = 16     // where its fields are
-		wrCount = 20
-		wqeSize = 28
+		length   = 8 + 24 // header and abi.PostSend
+		response = 8      // where its fields are
+		handle   = 16
+		wrCount  = 20
+		wqeSize  = 28
 	)
 	in, out := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
 	switch {
@@ -381,11 +382,24 @@ func (f *uverbsFile) postSend(b []byte) (int, error) {
 	if binary.NativeEndian.Uint32(b[wrCount:]) != 0 {
 		return 0, syscall.EINVAL // siw takes them from the queue only
 	}
-	if err := q.sq.doorbell(); err != nil {
+	err = q.sq.doorbell()
+	// No work request of the command is bad, as it has none.
+	addr := binary.NativeEndian.Uint64(b[response:])
+	answer := noBadWR[:]
+	if out > 1 {
+		answer = make([]byte, int(out)*4)
+	}
+	if e := f.b.prog.WriteMemory(addr, answer); e != nil {
+		err = e
+	}
+	if err != nil {
 		return 0, err
 	}
 	return len(b), nil
 }
 
+// noBadWR is an abi.PostResp.
+var noBadWR [4]byte
+
 // sizeSendWR is the size of struct ib_uverbs_send_wr in octets.
-const sizeSendWR = 80
+const sizeSendWR = 56
