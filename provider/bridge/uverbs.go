@@ -95,18 +95,15 @@ func (r *request) begin(b []byte) (func(*request) error, error) {
 		return nil, syscall.EINVAL
 	}
 	if h.Command&abi.UverbsExtended != 0 {
-		return r.beginExtended(number, &h, rest)
+		return r.beginExtended(number, &h, b, rest)
 	}
 	c, ok := uverbsCommands[number]
-	if !ok {
-		c = uverbsCommand{run: unsupported}
-	}
 	cmd := abi.UverbsCommands[number]
 	r.cmd = &cmd
-	size, answer := 0, 0
-	if ok {
-		size, answer = sizeOf(cmd.Request), sizeOf(cmd.Response)
+	if !ok {
+		return absent(&h, b)
 	}
+	size, answer := sizeOf(cmd.Request), sizeOf(cmd.Response)
 	switch {
 	case int(h.InWords)*4 != len(b):
 		return nil, syscall.EINVAL
@@ -119,44 +116,63 @@ func (r *request) begin(b []byte) (func(*request) error, error) {
 	case int(h.OutWords)*4 < answer:
 		return nil, syscall.ENOSPC
 	}
-	if !r.file.ready(number) {
+	if !r.file.ready(c) {
 		return nil, syscall.EINVAL
 	}
-	r.in, r.driver = rest[:size], rest[size:]
+	r.in = rest
 	if answer > 0 {
 		r.out = binary.NativeEndian.Uint64(rest) // every command with an answer begins so
-		r.room, r.extra = answer, int(h.OutWords)*4-answer
+		r.room = int(h.OutWords) * 4
+	}
+	if c.needs&needsDriver != 0 {
+		r.in, r.driver = rest[:size], rest[size:]
+		r.room, r.extra = answer, r.room-answer
 	}
 	return c.run, nil
 }
 
-func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b []byte) (func(*request) error,
-	error) {
+// absent returns the errno for a command that siw has no function for. The kernel compares its
+// length with the header's as if it were no extended one.
+func absent(h *abi.UverbsHeader, b []byte) (func(*request) error, error) {
+	if int(h.InWords)*4 != len(b) {
+		return nil, syscall.EINVAL
+	}
+	return nil, syscall.EOPNOTSUPP
+}
+
+// lastExtended is the last extended command that siw has a function for. The kernel does not look
+// at those after it.
+const lastExtended = abi.UverbsModifyQP
+
+// beginExtended reads the second header of an extended command b, which is at the beginning of
+// rest. These commands have grown: what a program leaves out of one is zero, and what it has no
+// room for is left out of the answer.
+func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b, rest []byte) (
+	func(*request) error, error) {
+	c, ok := uverbsExCommands[number]
+	cmd := abi.UverbsExCommands[number]
+	r.cmd = &cmd
+	switch {
+	case number > lastExtended:
+		return nil, syscall.EOPNOTSUPP
+	case !ok:
+		return absent(h, b)
+	}
 	var x abi.UverbsExHeader
-	rest, err := abi.Decode(b, &x)
+	rest, err := abi.Decode(rest, &x)
 	if err != nil {
 		return nil, syscall.EINVAL
 	}
-	c, ok := uverbsExCommands[number]
-	if !ok {
-		c = uverbsCommand{run: unsupported}
-	}
-	cmd := abi.UverbsExCommands[number]
-	r.cmd = &cmd
 	in := int(h.InWords) * 8
 	switch {
 	case in+int(x.ProviderInWords)*8 != len(rest):
 		return nil, syscall.EINVAL
-	case ok && in < c.least:
-		return nil, syscall.ENOSPC
 	case x.Reserved != 0:
 		return nil, syscall.EINVAL
 	case (x.Response != 0) != (h.OutWords != 0 || x.ProviderOutWords != 0):
 		return nil, syscall.EINVAL
-	case x.Response != 0 && int(h.OutWords)*8 < c.answer:
-		return nil, syscall.ENOSPC
 	}
-	if !r.file.ready(number | abi.UverbsExtended) {
+	if !r.file.ready(c) {
 		return nil, syscall.EINVAL
 	}
 	r.in, r.driver = rest[:in], rest[in:]
@@ -164,11 +180,11 @@ func (r *request) beginExtended(number uint32, h *abi.UverbsHeader, b []byte) (f
 	return c.run, nil
 }
 
-// ready reports whether a command may come: GET_CONTEXT is the first.
-func (f *uverbsFile) ready(number uint32) bool {
+// ready reports whether there is what a command needs.
+func (f *uverbsFile) ready(c uverbsCommand) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.async != nil || number == abi.UverbsGetContext
+	return f.async != nil || c.needs&needsContext == 0
 }
 
 func sizeOf(msg any) int {
@@ -206,6 +222,9 @@ func (r *request) answer(msg any) error {
 		b = append(b, make([]byte, r.room-len(b))...)
 	}
 	r.keep(&r.answered, msg)
+	if r.room == 0 {
+		return nil // an extended command without an address for its answer
+	}
 	return r.file.b.prog.WriteMemory(r.out, b[:r.room])
 }
 
@@ -218,46 +237,54 @@ func (r *request) answerDriver(msg any) error {
 	return r.file.b.prog.WriteMemory(r.out+uint64(r.room), abi.Append(nil, msg))
 }
 
-// unsupported is for what siw has no function for.
-func unsupported(*request) error { return syscall.EOPNOTSUPP }
-
-// uverbsCommand executes a command. The sizes are for extended ones, whose messages have grown:
-// what the kernel insists on.
+// uverbsCommand executes a command.
 type uverbsCommand struct {
-	run           func(*request) error
-	least, answer int
+	run   func(*request) error
+	needs needs
 }
 
-var uverbsCommands map[uint32]uverbsCommand
+// needs are what a command needs.
+type needs uint8
 
-var uverbsExCommands map[uint32]uverbsCommand
+const (
+	// Only GET_CONTEXT comes before it. Commands about an object are executed before it, too: then
+	// there is none.
+	needsContext needs = 1 << iota
+
+	// What follows the command and its answer is the driver's. What follows other commands must be
+	// zero, and the kernel writes zeros after their answers.
+	needsDriver
+)
+
+var uverbsCommands, uverbsExCommands map[uint32]uverbsCommand
 
 func init() { // not an initializer: the functions refer to the tables
 	uverbsCommands = map[uint32]uverbsCommand{
-		abi.UverbsGetContext:        {run: getContext},
-		abi.UverbsQueryDevice:       {run: queryDevice},
-		abi.UverbsQueryPort:         {run: queryPort},
-		abi.UverbsAllocPD:           {run: allocPD},
+		abi.UverbsGetContext:        {getContext, needsDriver},
+		abi.UverbsQueryDevice:       {queryDevice, needsContext},
+		abi.UverbsQueryPort:         {queryPort, needsContext},
+		abi.UverbsAllocPD:           {allocPD, needsContext | needsDriver},
 		abi.UverbsDeallocPD:         {run: deallocPD},
-		abi.UverbsRegMR:             {run: regMR},
+		abi.UverbsRegMR:             {regMR, needsContext | needsDriver},
 		abi.UverbsDeregMR:           {run: deregMR},
-		abi.UverbsCreateCompChannel: {run: createCompChannel},
-		abi.UverbsCreateCQ:          {run: createCQ},
-		abi.UverbsReqNotifyCQ:       {run: reqNotifyCQ},
+		abi.UverbsCreateCompChannel: {createCompChannel, needsContext},
+		abi.UverbsCreateCQ:          {createCQ, needsContext | needsDriver},
 		abi.UverbsDestroyCQ:         {run: destroyCQ},
-		abi.UverbsCreateQP:          {run: createQP},
+		abi.UverbsCreateQP:          {createQP, needsContext | needsDriver},
 		abi.UverbsQueryQP:           {run: queryQP},
 		abi.UverbsModifyQP:          {run: modifyQP},
 		abi.UverbsDestroyQP:         {run: destroyQP},
-		abi.UverbsCreateSRQ:         {run: createSRQ},
-		abi.UverbsModifySRQ:         {run: modifySRQ},
+		abi.UverbsCreateSRQ:         {createSRQ, needsContext | needsDriver},
+		abi.UverbsCreateXSRQ:        {createXSRQ, needsContext | needsDriver},
+		abi.UverbsModifySRQ:         {modifySRQ, needsDriver},
 		abi.UverbsQuerySRQ:          {run: querySRQ},
 		abi.UverbsDestroySRQ:        {run: destroySRQ},
 	}
 	uverbsExCommands = map[uint32]uverbsCommand{
-		abi.UverbsQueryDevice: {exQueryDevice, 8, 184},
-		abi.UverbsCreateCQ:    {exCreateCQ, 32, 12},
-		abi.UverbsCreateQP:    {exCreateQP, 52, 36},
+		abi.UverbsQueryDevice: {exQueryDevice, needsContext},
+		abi.UverbsCreateCQ:    {exCreateCQ, needsContext},
+		abi.UverbsCreateQP:    {exCreateQP, needsContext},
+		abi.UverbsModifyQP:    {run: exModifyQP},
 	}
 }
 

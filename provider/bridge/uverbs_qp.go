@@ -305,6 +305,8 @@ const (
 	maskAV       = 1 << 7
 	maskAltPath  = 1 << 14
 	maskStandard = 1<<21 - 1
+
+	maskRateLimit = 1 << 25
 )
 
 // modifyQP executes MODIFY_QP. As with siw only the state means something: the rights of a peer are
@@ -314,6 +316,27 @@ func modifyQP(r *request) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
+	return r.modifyQP(&cmd)
+}
+
+// exModifyQP executes the extended MODIFY_QP, which also has a limit of the rate. siw has none.
+func exModifyQP(r *request) error {
+	var cmd abi.ExModifyQP
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	if cmd.Base.AttrMask&^(maskStandard|maskRateLimit) != 0 {
+		return syscall.EOPNOTSUPP
+	}
+	if err := r.modifyQP(&cmd.Base); err != nil {
+		return err
+	}
+	resp := &abi.ExModifyQPResp{}
+	resp.ResponseLength = uint32(min(r.room, abi.Size(resp)))
+	return r.answer(resp)
+}
+
+func (r *request) modifyQP(cmd *abi.ModifyQP) error {
 	q, err := lookup[*queuePair](&r.file.handles, cmd.QPHandle)
 	if err != nil {
 		return err

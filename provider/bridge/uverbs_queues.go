@@ -169,24 +169,6 @@ func (f *uverbsFile) Attend(handle uint32) {
 	}
 }
 
-// reqNotifyCQ executes REQ_NOTIFY_CQ, which libsiw does not need: it writes to the CQ's memory.
-func reqNotifyCQ(r *request) error {
-	var cmd abi.ReqNotifyCQ
-	if err := r.parse(&cmd); err != nil {
-		return err
-	}
-	c, err := lookup[*completionQueue](&r.file.handles, cmd.CQHandle)
-	if err != nil {
-		return err
-	}
-	want := uint32(abi.SiwNotifySolicited | abi.SiwNotifyNextCompletion)
-	if cmd.SolicitedOnly != 0 {
-		want = abi.SiwNotifySolicited
-	}
-	atomic.StoreUint32(c.ring.notify, want)
-	return c.cq.ReqNotify(cmd.SolicitedOnly != 0)
-}
-
 func destroyCQ(r *request) error {
 	var cmd abi.DestroyCQ
 	if err := r.parse(&cmd); err != nil {
@@ -235,6 +217,41 @@ func createSRQ(r *request) error {
 	if err := r.parse(&cmd); err != nil {
 		return err
 	}
+	return r.makeSRQ(&cmd)
+}
+
+// Types of SRQs (enum ib_srq_type).
+const (
+	srqBasic = 0
+	srqXRC   = 1
+	srqTM    = 2
+)
+
+// createXSRQ executes CREATE_XSRQ: of the types of SRQs siw has the one that CREATE_SRQ makes.
+func createXSRQ(r *request) error {
+	var cmd abi.CreateXSRQ
+	if err := r.parse(&cmd); err != nil {
+		return err
+	}
+	switch cmd.SRQType {
+	case srqXRC: // there is no XRC domain
+		return syscall.EINVAL
+	case srqTM:
+		if _, err := lookup[*completionQueue](&r.file.handles, cmd.CQHandle); err != nil {
+			return err
+		}
+	}
+	if cmd.SRQType != srqBasic {
+		if _, err := lookup[*domain](&r.file.handles, cmd.PDHandle); err != nil {
+			return err
+		}
+		return syscall.EOPNOTSUPP
+	}
+	return r.makeSRQ(&abi.CreateSRQ{UserHandle: cmd.UserHandle, PDHandle: cmd.PDHandle,
+		MaxWR: cmd.MaxWR, MaxSGE: cmd.MaxSGE, SRQLimit: cmd.SRQLimit})
+}
+
+func (r *request) makeSRQ(cmd *abi.CreateSRQ) error {
 	f := r.file
 	pd, err := lookup[*domain](&f.handles, cmd.PDHandle)
 	if err != nil {

@@ -35,6 +35,7 @@ var UverbsCommands = map[uint32]Command{
 	UverbsDestroyQP:         {"destroy_qp", DestroyQP{}, nil, DestroyResp{}, nil},
 	UverbsPostSend:          {"post_send", PostSend{}, nil, PostResp{}, nil},
 	UverbsCreateSRQ:         {"create_srq", CreateSRQ{}, nil, CreateSRQResp{}, SiwCreateSRQResp{}},
+	UverbsCreateXSRQ:        {"create_xsrq", CreateXSRQ{}, nil, CreateSRQResp{}, SiwCreateSRQResp{}},
 	UverbsModifySRQ:         {"modify_srq", ModifySRQ{}, nil, nil, nil},
 	UverbsQuerySRQ:          {"query_srq", QuerySRQ{}, nil, QuerySRQResp{}, nil},
 	UverbsDestroySRQ:        {"destroy_srq", DestroySRQ{}, nil, DestroyResp{}, nil},
@@ -46,6 +47,7 @@ var UverbsExCommands = map[uint32]Command{
 	UverbsQueryDevice: {"ex_query_device", ExQueryDevice{}, nil, ExQueryDeviceResp{}, nil},
 	UverbsCreateCQ:    {"ex_create_cq", ExCreateCQ{}, nil, ExCreateCQResp{}, SiwCreateCQResp{}},
 	UverbsCreateQP:    {"ex_create_qp", ExCreateQP{}, nil, ExCreateQPResp{}, SiwCreateQPResp{}},
+	UverbsModifyQP:    {"ex_modify_qp", ExModifyQP{}, nil, ExModifyQPResp{}, nil},
 }
 
 // CMCommands are the commands of rdma_cm, by number. What QUERY answers is that of QUERY_ROUTE or

@@ -29,6 +29,7 @@ const (
 	UverbsQuerySRQ          = 34
 	UverbsDestroySRQ        = 35
 	UverbsPostSRQRecv       = 36
+	UverbsCreateXSRQ        = 39
 )
 
 // UverbsExtended is set in the command of a header that a UverbsExHeader follows.

@@ -276,6 +276,19 @@ type ModifyQP struct {
 	_             [2]uint8
 }
 
+// ExModifyQP is ib_uverbs_ex_modify_qp.
+type ExModifyQP struct {
+	Base      ModifyQP `c:"base"`
+	RateLimit uint32   `c:"rate_limit"`
+	Reserved  uint32   `c:"reserved"`
+}
+
+// ExModifyQPResp is ib_uverbs_ex_modify_qp_resp.
+type ExModifyQPResp struct {
+	CompMask       uint32 `c:"comp_mask"`
+	ResponseLength uint32 `c:"response_length"`
+}
+
 // DestroyQP is ib_uverbs_destroy_qp.
 type DestroyQP struct {
 	Response uint64 `c:"response"`
@@ -312,6 +325,20 @@ type CreateSRQ struct {
 	MaxWR      uint32 `c:"max_wr"`
 	MaxSGE     uint32 `c:"max_sge"`
 	SRQLimit   uint32 `c:"srq_limit"`
+}
+
+// CreateXSRQ is ib_uverbs_create_xsrq, whose answer is a CreateSRQResp.
+type CreateXSRQ struct {
+	Response   uint64 `c:"response"`
+	UserHandle uint64 `c:"user_handle"`
+	SRQType    uint32 `c:"srq_type"`
+	PDHandle   uint32 `c:"pd_handle"`
+	MaxWR      uint32 `c:"max_wr"`
+	MaxSGE     uint32 `c:"max_sge"`
+	SRQLimit   uint32 `c:"srq_limit"`
+	MaxNumTags uint32 `c:"max_num_tags"`
+	XRCDHandle uint32 `c:"xrcd_handle"`
+	CQHandle   uint32 `c:"cq_handle"`
 }
 
 // CreateSRQResp is ib_uverbs_create_srq_resp.
