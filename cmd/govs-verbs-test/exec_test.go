@@ -212,12 +212,20 @@ func TestExecRefuses(t *testing.T) {
 func compiled(t *testing.T, name string, libraries ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
+	compiledAs(t, program, name, libraries...)
+	return program
+}
+
+// compiledAs makes a program of a C file in testdata. It appears as a whole.
+func compiledAs(t *testing.T, program, name string, flags ...string) {
+	t.Helper()
+	part := fmt.Sprintf("%s.%d", program, os.Getpid())
 	args := append([]string{"-Wall", "-Wextra", "-Werror", "-Wno-nonnull", "-Wno-stringop-overread",
-		"-o", program, filepath.Join("testdata", name+".c")}, libraries...)
+		"-o", part, filepath.Join("testdata", name+".c")}, flags...)
 	if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
-	return program
+	testkit.OK(t, os.Rename(part, program))
 }
 
 // TestExecBadCalls runs a program that writes commands where it has no memory, cut short, and to

@@ -1,0 +1,213 @@
+//go:build linux && amd64
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/bridge/recording"
+	"github.com/govs-rdma/govs/provider/bridge/recording/tracer"
+)
+
+// recordings is the folder with the recordings of programs over siw.
+const recordings = "../../provider/bridge/abi/testdata/siw"
+
+var recordTo = flag.String("record-siw", "", "write TestRecordSiw's recordings to this `folder`, "+
+	"instead of comparing them")
+
+// A recorded program is one that is run on its own, or a pair. ADDR and PORT stand for the server's
+// address and port, BUILT for the folder of refusals, which is testdata/refusals.c.
+type recorded struct {
+	name           string
+	server, client string
+}
+
+var recordedPrograms = []recorded{
+	{"ibv_devinfo", "", "ibv_devinfo -v"},
+	{"rping", "rping -s -v -V -C 3 -a ADDR -p PORT", "rping -c -v -V -C 3 -a ADDR -p PORT"},
+	{"rdma_client", "rdma_server -s ADDR -p PORT", "rdma_client -s ADDR -p PORT"},
+	{"ucmatose", "ucmatose -b ADDR -p PORT -c 1 -C 4", "ucmatose -s ADDR -p PORT -c 1 -C 4"},
+	{"ib_send_lat", "ib_send_lat -R -F -e --use-srq -d siw0 -n 5 -p PORT",
+		"ib_send_lat -R -F -e --use-srq -d siw0 -n 5 -p PORT ADDR"},
+	{"refusals", "", "BUILT/refusals"},
+}
+
+// builtPrograms is the folder of programs that are compiled: one of the project, so that the guest
+// has them.
+const builtPrograms = "../../out/exec-test"
+
+// buildRecorded compiles what is recorded.
+func buildRecorded(t *testing.T) {
+	t.Helper()
+	testkit.OK(t, os.MkdirAll(builtPrograms, 0o755))
+	compiledAs(t, filepath.Join(builtPrograms, "refusals"), "refusals", "-Wno-psabi",
+		"-Wno-unused-value")
+}
+
+// A recorder runs a program, whose recording is had when it has ended.
+type recorder func(t *testing.T, args []string) (done <-chan struct{},
+	end func() *recording.Recording)
+
+// record runs a program, or a pair, and returns the recordings by the name of their files.
+func (p *recorded) record(t *testing.T, addr string, run recorder) map[string]*recording.Recording {
+	t.Helper()
+	port := freePort()
+	words := func(s string) []string {
+		return strings.Fields(strings.NewReplacer("PORT", fmt.Sprint(port), "ADDR", addr,
+			"BUILT", builtPrograms).Replace(s))
+	}
+	if p.server == "" {
+		_, end := run(t, words(p.client))
+		return map[string]*recording.Recording{p.name: end()}
+	}
+	done, endServer := run(t, words(p.server))
+	deadline := time.Now().Add(patience)
+	for !listens(t, port) {
+		select {
+		case <-done:
+			endServer()
+			t.Fatalf("%s ended before it listened", p.server)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not listen", p.server)
+		}
+	}
+	_, endClient := run(t, words(p.client))
+	return map[string]*recording.Recording{
+		p.name + ".client": endClient(), p.name + ".server": endServer(),
+	}
+}
+
+// onSiw records a program over the kernel's device.
+func onSiw(t *testing.T, args []string) (<-chan struct{}, func() *recording.Recording) {
+	t.Helper()
+	out := testkit.Must(os.CreateTemp(t.TempDir(), "output"))(t)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = out, out
+	tracee := testkit.Must(tracer.Start(cmd))(t)
+	t.Cleanup(tracee.Kill)
+	return tracee.Done(), func() *recording.Recording {
+		select {
+		case <-tracee.Done():
+		case <-time.After(patience):
+			t.Fatalf("%s does not end:\n%s", args, testkit.Must(os.ReadFile(out.Name()))(t))
+		}
+		rec, status, err := tracee.Wait()
+		if err != nil || status != 0 {
+			t.Fatalf("%s: status %d, %v\n%s", args, status, err,
+				testkit.Must(os.ReadFile(out.Name()))(t))
+		}
+		return rec
+	}
+}
+
+// recorder returns what records a program over the bridge.
+func (b *bridged) recorder(flags ...string) recorder {
+	return func(t *testing.T, args []string) (<-chan struct{}, func() *recording.Recording) {
+		t.Helper()
+		b := &bridged{t, b.libraries, b.cache}
+		file := filepath.Join(t.TempDir(), "recording")
+		p := startCmd(t, b.command(append([]string{"--record", file}, flags...), args...))
+		return p.done, func() *recording.Recording {
+			p.want(t, 0)
+			return testkit.Must(recording.Read(bytes.NewReader(testkit.Must(
+				os.ReadFile(file))(t))))(t)
+		}
+	}
+}
+
+// TestRecordSiw records programs over siw again, and compares them with the recordings that there
+// are, so that these are known to be what siw does. In the guest it takes a minute.
+func TestRecordSiw(t *testing.T) {
+	if !vmtest.Inside() {
+		vmtest.NeedPackages(t, "guest", "kernel", "witnesses")
+		buildRecorded(t)
+	}
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	for _, p := range recordedPrograms {
+		t.Run(p.name, func(t *testing.T) {
+			for name, rec := range p.record(t, siwAddr, onSiw) {
+				if *recordTo != "" {
+					write(t, filepath.Join(*recordTo, name+".siw"), rec)
+					continue
+				}
+				for _, d := range recording.Compare(siwSteps(t, name), steps(t, rec)) {
+					t.Errorf("%s is recorded otherwise: %s\n\t%s", name, &d, d.Where)
+				}
+			}
+		})
+	}
+}
+
+// TestExecLikeSiw runs programs over the engine, and compares what they say and are answered with
+// the recordings of the same programs over siw. What differs is in a ledger, and what is in the
+// ledger differs.
+func TestExecLikeSiw(t *testing.T) {
+	b := newBridged(t)
+	buildRecorded(t)
+	ledger := testkit.Must(recording.ReadLedger(string(testkit.Must(
+		os.ReadFile(filepath.Join(recordings, "../differences")))(t))))(t)
+	seen := make([]bool, len(ledger))
+	for _, p := range recordedPrograms {
+		t.Run(p.name, func(t *testing.T) {
+			for name, rec := range p.record(t, "127.0.0.1", b.recorder()) {
+				for _, d := range recording.Compare(siwSteps(t, name), steps(t, rec)) {
+					known := false
+					for i := range ledger {
+						if ledger[i].Match(name, &d) {
+							seen[i], known = true, true
+						}
+					}
+					if !known {
+						t.Errorf("%s %s\n\t%s", name, &d, d.Where)
+					}
+				}
+			}
+		})
+	}
+	for i, k := range ledger {
+		if !seen[i] {
+			t.Errorf("differences, %s: it does not occur: %s %s", k.Where, k.Recording,
+				&k.Difference)
+		}
+	}
+}
+
+// siwSteps are those of a recording of siw.
+func siwSteps(t *testing.T, name string) []recording.Step {
+	t.Helper()
+	f := testkit.Must(os.Open(filepath.Join(recordings, name+".siw")))(t)
+	defer func() { _ = f.Close() }()
+	return steps(t, testkit.Must(recording.Read(f))(t))
+}
+
+func steps(t *testing.T, rec *recording.Recording) []recording.Step {
+	t.Helper()
+	return testkit.Must(rec.Steps())(t)
+}
+
+func write(t *testing.T, file string, rec *recording.Recording) {
+	t.Helper()
+	release := strings.TrimSpace(string(testkit.Must(os.ReadFile(
+		"/proc/sys/kernel/osrelease"))(t)))
+	packages := testkit.Must(exec.Command("dpkg-query", "-W", "-f", "${Package} ${Version}, ",
+		"libibverbs1", "librdmacm1", "ibverbs-providers", "ibverbs-utils", "rdmacm-utils",
+		"perftest").Output())(t)
+	rec.Comments = []string{"Linux " + release, strings.TrimSuffix(string(packages), ", ")}
+	f := testkit.Must(os.Create(file))(t)
+	testkit.OK(t, errors.Join(rec.Write(f), f.Close()))
+}
