@@ -17,7 +17,9 @@ var kinds = map[string]string{
 	"base.qp_handle": "qp",
 
 	"qpn": "qpn", "base.qpn": "qpn", "qp_id": "qpn", "qp_num": "qpn", "conn_param.qp_num": "qpn",
-	"param.conn.qp_num": "qpn",
+	"param.conn.qp_num": "qpn", "dest_qp_num": "qpn",
+
+	"rq_psn": "psn", "sq_psn": "psn", // that programs choose at random
 
 	"lkey": "stag", "rkey": "stag", "stag": "stag",
 	"cq_id": "cqid", "srqn": "srqn", "dev_id": "dev",
