@@ -17,7 +17,7 @@ func recorded(t *testing.T) map[string]*recording.Recording {
 		t.Skip("the octets are those of a little-endian machine")
 	}
 	files, err := filepath.Glob("testdata/siw/*.siw")
-	if err != nil || len(files) < 16 {
+	if err != nil || len(files) < 17 {
 		t.Fatalf("%d recordings, error %v", len(files), err)
 	}
 	all := map[string]*recording.Recording{}
