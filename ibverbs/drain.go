@@ -233,7 +233,9 @@ func (cq *CQ) pollAside(wc []WC) (int, error) {
 	defer cq.settle()
 	if len(cq.held) > 0 {
 		n := copy(wc, cq.held)
-		cq.held = slices.Delete(cq.held, 0, n)
+		if cq.held = cq.held[n:]; len(cq.held) == 0 {
+			cq.held = nil // and its memory
+		}
 		return n, nil
 	}
 	for {
