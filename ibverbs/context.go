@@ -188,7 +188,8 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 }
 
 // Close closes the device (ibv_close_device). While a PD, CQ, completion
-// channel or CM event channel of it is open it is EBUSY and says so.
+// channel or CM event channel of it is open it is EBUSY and says so, and counts rdmacm's Conns,
+// Listeners and Requests, each of which has such a channel, by these names.
 func (c *Context) Close() error {
 	if c == nil || c.dev == nil {
 		return nil

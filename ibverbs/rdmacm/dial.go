@@ -58,7 +58,7 @@ func portTaken(err error) bool {
 // dialOnce is Dial with one local port. called says whether it came to the
 // connect call.
 func dialOnce(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ConnConfig) (c *Conn, called bool, err error) {
-	ch, err := CreateEventChannel(vctx)
+	ch, err := createEventChannel(vctx, object.KindConn)
 	if err != nil {
 		return nil, false, err
 	}

@@ -26,6 +26,11 @@ type EventChannel struct {
 // in C it belongs to a device, and so do its ids: one that turns out to be
 // bound to another device can't make a QP.
 func CreateEventChannel(vctx *ibverbs.Context) (*EventChannel, error) {
+	return createEventChannel(vctx, object.KindEventChannel)
+}
+
+// createEventChannel makes the event channel of what kind says.
+func createEventChannel(vctx *ibverbs.Context, kind object.Kind) (*EventChannel, error) {
 	const op = "rdma_create_event_channel"
 	if vctx == nil {
 		return nil, errNil(op, "context")
@@ -35,7 +40,7 @@ func CreateEventChannel(vctx *ibverbs.Context) (*EventChannel, error) {
 		return nil, errNil(op, "context")
 	}
 	ch := &EventChannel{vctx: vctx}
-	ch.obj.Describe(object.KindEventChannel, dev.Name())
+	ch.obj.Describe(kind, dev.Name())
 	if err := ch.obj.Open(op, owner); err != nil {
 		return nil, err
 	}

@@ -170,7 +170,7 @@ func TestDialGivenUpWithAnIDThatIsHeld(t *testing.T) {
 		if d := time.Since(start); d > 2*time.Second {
 			t.Errorf("Dial took %v", d)
 		}
-		wantErr(t, "closing meanwhile", vctx.Close(), syscall.EBUSY, "1 CM event channel")
+		wantErr(t, "closing meanwhile", vctx.Close(), syscall.EBUSY, "1 Conn")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		testkit.OK(t, vctx.Close())

@@ -43,7 +43,7 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	if cfg.Backlog != 0 {
 		backlog = cfg.Backlog
 	}
-	ch, err := CreateEventChannel(vctx)
+	ch, err := createEventChannel(vctx, object.KindListener)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ type Request struct {
 // newRequest gives the id of ev a channel of its own, so that its events can't
 // reach anybody else.
 func newRequest(ev *Event) (*Request, error) {
-	ch, err := CreateEventChannel(ev.ID.vctx)
+	ch, err := createEventChannel(ev.ID.vctx, object.KindRequest)
 	if err != nil {
 		return nil, also(err, refuse(ev.ID, nil))
 	}
@@ -206,6 +206,7 @@ func (r *Request) Accept(ctx context.Context, cfg *ConnConfig) (*Conn, error) {
 	if err := r.answer("rdma_accept"); err != nil {
 		return nil, err
 	}
+	r.ch.obj.Become(object.KindConn)
 	c, err := newConn(r.ch, r.id, cfg)
 	c.offered(r.ev)
 	var param *ConnParam

@@ -3,6 +3,7 @@ package rdmacm_test
 import (
 	"context"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -159,5 +160,30 @@ func TestOpeningWriteFails(t *testing.T) {
 	_, err := rdmacm.Dial(ctx, vctx, somewhere, nil)
 	wantErr(t, "Dial", err, context.DeadlineExceeded, "rdma_connect "+somewhere.String(),
 		"before the opening Write had completed")
+	testkit.OK(t, vctx.Close())
+}
+
+// TestConnBusyContext: the EBUSY of a context names the Listener, Request and Conns that are open.
+func TestConnBusyContext(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	busy := func(words ...string) {
+		t.Helper()
+		wantErr(t, "Close", vctx.Close(), syscall.EBUSY, words...)
+	}
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	busy("open on it: 1 Listener;")
+	dialled := dialLater(ctx, vctx, l.Addr())
+	req := testkit.Must(l.Accept(ctx))(t)
+	busy("1 Conn, 1 Listener, 1 PD, 1 Request")
+	testkit.OK(t, req.Reject(nil))
+	<-dialled
+
+	client, server := pairAt(t, ctx, vctx, l)
+	busy("1 Listener, 2 Conns,")
+	testkit.OK(t, l.Close())
+	testkit.OK(t, client.Close())
+	busy("1 Conn,")
+	testkit.OK(t, server.Close())
 	testkit.OK(t, vctx.Close())
 }

@@ -60,6 +60,11 @@ const (
 	KindQP
 	KindEventChannel
 	KindID
+	// Event channels that belong to an rdmacm.Conn, a Listener or a Request: what the program closes
+	// is that.
+	KindConn
+	KindListener
+	KindRequest
 	kinds
 )
 
@@ -77,6 +82,9 @@ var kindNames = [kinds]struct{ name, noun, format, closeOp string }{
 	KindQP:           {"QP", "qp", "qp %d", "ibv_destroy_qp"},
 	KindEventChannel: {"CM event channel", "event channel", "", "rdma_destroy_event_channel"},
 	KindID:           {"CM id", "cm id", "", "rdma_destroy_id"},
+	KindConn:         {"Conn", "event channel", "", "rdma_destroy_event_channel"},
+	KindListener:     {"Listener", "event channel", "", "rdma_destroy_event_channel"},
+	KindRequest:      {"Request", "event channel", "", "rdma_destroy_event_channel"},
 }
 
 // Describe says what the object is, and of which device.
@@ -137,6 +145,17 @@ func (o *Object) Abandon() {
 	o.going = true
 	o.closed.Store(true)
 	o.leave()
+}
+
+// Become makes the object, which has one parent and is not listed, one of another kind. No other call
+// on it may be under way.
+func (o *Object) Become(kind Kind) {
+	p := o.parent
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.children[o.kind]--
+	p.children[kind]++
+	o.kind = kind
 }
 
 // Move replaces the parent from by to on behalf of op. do is the work itself;
