@@ -26,7 +26,8 @@ import (
 //
 // After a Disconnect, Shutdown or Close of this side, and for work that one of them cut off, the
 // error names the call and the peer, and errors.Is finds [os.ErrClosed] in it, and
-// [ibverbs.ErrFlushed] as well if the work was flushed.
+// [ibverbs.ErrFlushed] as well if the work was flushed. Where the peer had ended the connection
+// before a Disconnect or Shutdown of this side, the error is that of the peer's end, until Close.
 //
 // Over the engine Do allocates nothing, other than for errors, for a ctx that is not the one of the
 // call before, and for more calls at a time than there were before. The kernel provider allocates

@@ -2,6 +2,7 @@ package rdmacm_test
 
 import (
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -46,6 +47,28 @@ func TestConnCallsAfterOwnEnd(t *testing.T) {
 				testkit.OK(t, theirs.Close())
 			}
 		})
+	}
+}
+
+// TestCallsAfterThePeersEnd: where the peer ended the connection first, calls say so after this
+// side's Shutdown or Disconnect, and after its Close that it has closed the Conn.
+func TestCallsAfterThePeersEnd(t *testing.T) {
+	for name, end := range map[string]func(c *rdmacm.Conn) error{
+		"Shutdown":   func(c *rdmacm.Conn) error { return c.Shutdown(timeout(t)) },
+		"Disconnect": (*rdmacm.Conn).Disconnect,
+	} {
+		ctx := timeout(t)
+		client, server := pair(t, nil, nil)
+		testkit.OK(t, server.Disconnect())
+		testkit.OK(t, client.Wait(ctx))
+		testkit.OK(t, end(client))
+		err := client.Do(ctx, ibverbs.SendWR{})
+		wantErr(t, "after "+name, err, io.EOF, "Conn.Do", "the peer closed")
+		if errors.Is(err, os.ErrClosed) {
+			t.Errorf("after %s: %v is os.ErrClosed", name, err)
+		}
+		testkit.OK(t, client.Close())
+		wantErr(t, "after Close", client.Do(ctx, ibverbs.SendWR{}), os.ErrClosed, "this side has closed")
 	}
 }
 
