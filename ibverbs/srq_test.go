@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -313,6 +314,46 @@ func TestSRQRunsDry(t *testing.T) {
 	say(t, other, otherMR, 'c', 1)
 	if wc := s.next(t); wc.Err() != nil || wc.WRID != 1 || wc.QPN != otherEnd.QP().QPN() {
 		t.Errorf("the other connection: %+v", wc)
+	}
+}
+
+// TestSRQStats: what was posted, taken, and wanted in vain, which a line of WriteState says as well.
+func TestSRQStats(t *testing.T) {
+	s := newSRQServer(t, 4)
+	stats := func(want ibverbs.SRQStats) {
+		t.Helper()
+		got, err := s.srq.Stats()
+		if s.vctx.Provider() != "engine" {
+			wantErr(t, "Stats", err, errors.ErrUnsupported, "counters of a shared receive queue")
+			return
+		}
+		if err != nil || got != want {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
+	}
+	client, server, mr := s.connect(t)
+	stats(ibverbs.SRQStats{LowestRecvs: -1})
+	for slot := range 4 {
+		s.post(t, slot)
+	}
+	stats(ibverbs.SRQStats{Posted: 4, RecvsPosted: 4, LowestRecvs: -1})
+	for k, n := range []int{1, 4000, 9} { // of one segment and of several
+		say(t, client, mr, 'a'+byte(k), n)
+		wc := s.next(t)
+		testkit.OK(t, wc.Err())
+	}
+	s.post(t, 0)
+	stats(ibverbs.SRQStats{Posted: 5, Taken: 3, RecvsPosted: 2, LowestRecvs: 1})
+	for range 3 {
+		say(t, client, mr, 'b', 1)
+	}
+	testkit.OK(t, server.Wait(timeout(t)))
+	stats(ibverbs.SRQStats{Posted: 5, Taken: 5, Empty: 1})
+	var state strings.Builder
+	testkit.OK(t, s.vctx.WriteState(&state))
+	const line = ": 0 receives posted, at least 0 left so far, 1 message found none\n"
+	if s.vctx.Provider() == "engine" && !strings.Contains(state.String(), line) {
+		t.Errorf("WriteState does not say %q:\n%s", line, &state)
 	}
 }
 

@@ -56,6 +56,22 @@ func (cq *CQ) state() string {
 	return s
 }
 
+func (srq *SRQ) state() string {
+	s := srq.String()
+	st, err := srq.Stats()
+	if err != nil {
+		return s
+	}
+	s += fmt.Sprintf(": %s posted", object.Count(st.RecvsPosted, "receive"))
+	if st.LowestRecvs >= 0 {
+		s += fmt.Sprintf(", at least %d left so far", st.LowestRecvs)
+	}
+	if st.Empty > 0 {
+		s += fmt.Sprintf(", %s found none", object.Count(st.Empty, "message"))
+	}
+	return s
+}
+
 func (qp *QP) state() string {
 	s := qp.String()
 	st, err := qp.Stats()
@@ -88,6 +104,6 @@ func init() {
 	object.Describes(object.KindMW, func(h any) string { return h.(*MW).String() })
 	object.Describes(object.KindCompChannel, func(h any) string { return h.(*CompChannel).obj.Name() })
 	object.Describes(object.KindCQ, func(h any) string { return h.(*CQ).state() })
-	object.Describes(object.KindSRQ, func(h any) string { return h.(*SRQ).String() })
+	object.Describes(object.KindSRQ, func(h any) string { return h.(*SRQ).state() })
 	object.Describes(object.KindQP, func(h any) string { return h.(*QP).state() })
 }

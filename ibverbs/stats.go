@@ -22,6 +22,10 @@ type (
 	// [provider.CQStats].
 	CQStats = provider.CQStats
 
+	// SRQStats are of one SRQ: Posted, Taken, Empty; RecvsPosted, LowestRecvs. The fields are
+	// in [provider.SRQStats].
+	SRQStats = provider.SRQStats
+
 	// ListenerStats are of one listener: Connections, Requests, Refused, Failed; Pending
 	// and MaxPending. The fields are in [provider.ListenerStats].
 	ListenerStats = provider.ListenerStats
@@ -83,4 +87,16 @@ func (cq *CQ) Stats() (CQStats, error) {
 		return q.Stats()
 	}
 	return CQStats{}, noStats("CQ")
+}
+
+// Stats returns what the SRQ has counted since it was made. Kernel devices don't count:
+// errors.ErrUnsupported.
+func (srq *SRQ) Stats() (SRQStats, error) {
+	if err := srq.ok("stats"); err != nil {
+		return SRQStats{}, err
+	}
+	if r, ok := srq.p.(provider.SRQStater); ok {
+		return r.Stats()
+	}
+	return SRQStats{}, noStats("shared receive queue")
 }

@@ -17,6 +17,9 @@ type QPStater interface{ Stats() (QPStats, error) }
 // CQStater is a CQ that counts.
 type CQStater interface{ Stats() (CQStats, error) }
 
+// SRQStater is an SRQ that counts.
+type SRQStater interface{ Stats() (SRQStats, error) }
+
 // ListenerStater is an ID that counts while it listens.
 type ListenerStater interface {
 	ListenerStats() (ListenerStats, error)
@@ -111,6 +114,19 @@ type CQStats struct {
 
 // LowestFree is the least number of free places since the CQ was made, or last resized.
 func (s *CQStats) LowestFree() int { return s.CQE - s.MostWaiting }
+
+// SRQStats is what an SRQ has counted since it was made. It does not count receives that a
+// RecvSource has.
+type SRQStats struct {
+	Posted uint64 // receives that were posted
+	Taken  uint64 // those of them that messages have taken
+	Empty  uint64 // messages that found none, which ends their connections
+
+	RecvsPosted int // receives in the SRQ
+	// LowestRecvs is the least number of receives that were left when a message had taken
+	// one; -1 if none has been taken.
+	LowestRecvs int
+}
 
 // TerminateCount counts Terminates of one code in one direction (RFC 5040 section 4.8).
 type TerminateCount struct {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"syscall"
 
@@ -30,6 +31,9 @@ type srq struct {
 	head, tail uint32 // run freely
 	limit      uint32 // below which one event is due, 0 for none
 	closed     bool
+	posted     uint64 // receives that were posted
+	empty      uint64 // messages that found none
+	lowest     uint32 // see SRQStats.LowestRecvs; math.MaxUint32 for none
 }
 
 // CreateSRQ implements provider.PD. The number of receives granted is MaxWR rounded
@@ -50,7 +54,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 		return nil, fail(op, "", err)
 	}
 	return &srq{pd: p, cookie: init.Cookie, recvs: init.Recvs, maxSGE: a.MaxSGE,
-		places: uint32(roundUp(a.MaxWR))}, nil
+		places: uint32(roundUp(a.MaxWR)), lowest: math.MaxUint32}, nil
 }
 
 // Cookie implements provider.SRQ.
@@ -90,6 +94,7 @@ func (r *srq) enqueue(wrs []provider.RecvWR) (int, error) {
 		r.wqes[i] = recvWQE{wrid: wr.WRID, length: uint32(min(sgeOctets(wr.SGList), maxMsgSize)), nsge: uint16(len(wr.SGList))}
 		copy(r.sges[i*r.maxSGE:], wr.SGList)
 		r.tail++
+		r.posted++
 	}
 	return len(wrs), nil
 }
@@ -119,7 +124,9 @@ func (r *srq) take(w *recvWQE, sges []provider.SGE) bool {
 	*w = r.wqes[i]
 	copy(sges, r.sges[i*r.maxSGE:][:w.nsge])
 	r.head++
-	low := r.tail-r.head < r.limit
+	left := r.tail - r.head
+	r.lowest = min(r.lowest, left)
+	low := left < r.limit
 	if low {
 		r.limit = 0 // one event per Modify
 	}
@@ -202,6 +209,29 @@ func (r *srq) Query() (provider.SRQAttr, error) {
 		return provider.SRQAttr{}, failClosed("ibv_query_srq", "srq")
 	}
 	return provider.SRQAttr{MaxWR: int(r.places), MaxSGE: r.maxSGE, Limit: int(r.limit)}, nil
+}
+
+// foundEmpty counts a message that found no receive.
+func (r *srq) foundEmpty() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.empty++
+}
+
+// Stats implements provider.SRQStater.
+func (r *srq) Stats() (provider.SRQStats, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return provider.SRQStats{}, failClosed("stats", "srq")
+	}
+	left := r.tail - r.head
+	st := provider.SRQStats{Posted: r.posted, Taken: r.posted - uint64(left), Empty: r.empty,
+		RecvsPosted: int(left), LowestRecvs: -1}
+	if r.lowest != math.MaxUint32 {
+		st.LowestRecvs = int(r.lowest)
+	}
+	return st, nil
 }
 
 // Close implements provider.SRQ. What is posted is forgotten without a completion,

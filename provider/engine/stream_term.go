@@ -46,6 +46,10 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 	}
 	e := s.endTerminate(err, h, segmentLen, read)
 	switch err {
+	case ddp.ErrNoBuffer:
+		if r := s.q.srq(); r != nil && (h == nil || h.QN == rdmap.QNSend) {
+			r.foundEmpty()
+		}
 	case errRecvSGE:
 		e.explain(s.recvFault())
 	case errSinkSGE:
