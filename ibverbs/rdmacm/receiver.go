@@ -40,7 +40,9 @@ type Receiver struct {
 
 // Message is what one receive holds.
 type Message struct {
-	// Data is the message, in the receiver's memory. It is valid until Release.
+	// Data is the message, in the receiver's memory. It is valid until Release. It is empty for an
+	// RDMA Write with immediate data, which puts nothing into the receive; WC.ByteLen is the length
+	// of the Write.
 	Data []byte
 
 	// WC is the completion, with immediate data or an invalidated STag if there are any. WC.WRID
@@ -210,8 +212,11 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 	r.mu.Lock()
 	m.released = r.uses[m.slot]
 	r.mu.Unlock()
-	at := m.slot * r.size
-	m.Data = r.data[at : at+int(m.WC.ByteLen) : at+r.size]
+	at, n := m.slot*r.size, int(m.WC.ByteLen)
+	if m.WC.Opcode == ibverbs.WCRecvRDMAWithImm {
+		n = 0 // its octets are where the peer has written them
+	}
+	m.Data = r.data[at : at+n : at+r.size]
 	return m, nil
 }
 

@@ -20,7 +20,8 @@ func TestOnRxe(t *testing.T) { ondevice.Run(t, ondevice.Rxe, elsewhere, notOnRxe
 
 // notOnSiw are those that siw lacks the means for.
 var notOnSiw = map[string]string{
-	"TestConnReadDepths": "siw does not report the depths that it has negotiated",
+	"TestConnReadDepths":              "siw does not report the depths that it has negotiated",
+	"TestConnReceiverOfWritesWithImm": "siw has no immediate data",
 	"TestConnAnswerBeforeDial": "the accepting side sends before the dialling one has read its " +
 		"Reply, and siw refuses octets after a Reply (kernel-notes/siw-responder-speaks-first.md)",
 }

@@ -1,0 +1,62 @@
+package rdmacm_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// TestConnReceiverOfWritesWithImm: the peer's Write with immediate data takes a receive and puts
+// nothing into it, however long the Write is. WC.ByteLen is the length of the Write.
+func TestConnReceiverOfWritesWithImm(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	if !onKernel() {
+		vctx = testkit.Must(ibverbs.Open(engine.New(&engine.Options{Extensions: true}), ""))(t)
+		defer func() { testkit.OK(t, vctx.Close()) }()
+	}
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	defer l.Close()
+	var in *rdmacm.Receiver
+	accepted := make(chan *rdmacm.Conn, 1)
+	go func() {
+		defer close(accepted)
+		req, err := l.Accept(ctx)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c, err := req.Accept(ctx, &rdmacm.ConnConfig{
+			Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+				in, err = rdmacm.NewReceiver(c, 4, 64)
+				return err
+			},
+		})
+		testkit.OK(t, err)
+		accepted <- c
+	}()
+	a := testkit.Must(rdmacm.Dial(ctx, vctx, l.Addr(), nil))(t)
+	defer a.Close()
+	b := <-accepted
+	defer b.Close()
+	here := testkit.Must(a.PD().AllocMR(4096, allRights))(t)
+	defer here.Close()
+	mr := testkit.Must(b.PD().AllocMR(4096, allRights))(t)
+	defer mr.Close()
+	there := testkit.Must(mr.Remote(0, 4096))(t)
+	for _, n := range []int{4096, 8, 0} {
+		write := ibverbs.NewWrite(there, sge(t, here, 0, n))
+		write.Opcode, write.Imm = ibverbs.WRRDMAWriteWithImm, 7
+		testkit.OK(t, a.Do(ctx, write))
+		m := testkit.Must(in.Receive(ctx))(t)
+		if len(m.Data) != 0 || m.WC.Opcode != ibverbs.WCRecvRDMAWithImm || m.WC.Imm != 7 ||
+			int(m.WC.ByteLen) != n {
+			t.Errorf("a Write of %d octets: %d octets of data, %+v", n, len(m.Data), m.WC)
+		}
+		testkit.OK(t, m.Release())
+	}
+}
