@@ -132,6 +132,9 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) error {
 			break
 		}
 		err = &PostError{Posted: n, Err: err}
+		if n > 0 {
+			return err // siw took it all the same: it is sifted out when it comes
+		}
 		// A full queue has to make progress first, if it can.
 		if !errors.Is(err, syscall.ENOMEM) || errors.Is(err, ErrNoneSignaled) {
 			cq.release(m)

@@ -227,6 +227,31 @@ func TestDrainFails(t *testing.T) {
 	})
 }
 
+// TestDrainThatIsTakenWithAnError: siw takes work and says ENOTCONN when the connection is ending. The
+// marker completes later, and that is not for the program either.
+func TestDrainThatIsTakenWithAnError(t *testing.T) {
+	o := newObjects(t)
+	var posted []provider.SendWR
+	var scq *fake.CQ
+	o.fake.PostSend = func(qp *fake.QP, wrs []provider.SendWR) (int, error) {
+		scq = qp.Init.SendCQ.(*fake.CQ)
+		if posted = append(posted, wrs...); len(posted) == 1 {
+			return 1, nil
+		}
+		return len(wrs), &provider.Error{Op: "ibv_post_send", Err: syscall.ENOTCONN}
+	}
+	testkit.OK(t, o.qp.PostSend(ibverbs.SendWR{WRID: 1}))
+	err := o.qp.Drain(timeout(t))
+	wantErr(t, "drain", err, syscall.ENOTCONN)
+	for _, wr := range posted {
+		scq.Complete(provider.WC{WRID: wr.WRID, QPN: fake.QPN, Status: ibverbs.WCWRFlushErr})
+	}
+	wc := make([]ibverbs.WC, 4)
+	if n, err := o.cq.Poll(wc); n != 1 || err != nil || wc[0].WRID != 1 {
+		t.Errorf("polled %d, %v, %+v, want the program's work request only", n, err, wc[:n])
+	}
+}
+
 // If a device keeps the places of unsignalled work until later signalled work is reported,
 // and there is none, Drain does not wait, but returns ErrNoneSignaled.
 func TestDrainOfUnsignalledWorkThatStays(t *testing.T) {
