@@ -11,17 +11,18 @@ import (
 )
 
 type execCmd struct {
-	P2P        bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no octets, which does the same with any peer. Not toward siw of Linux 6.1, which it can stop."`
-	CRC        string       `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
-	Extensions bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
-	Address    []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`
-	Trace      bool         `help:"Print each command and its answer, as strace would, on the standard error."`
-	Output     string       `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
-	Record     string       `help:"Write each command's octets and those of its answer to this file, as package provider/bridge/recording reads them." placeholder:"FILE"`
-	Log        bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
-	Library    string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
-	Congestion string       `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
-	Command    []string     `arg:"" passthrough:"" help:"The program and its arguments."`
+	P2P            bool         `name:"p2p" help:"Ask for MPA's peer-to-peer mode when connecting. Without it the side that connects opens the stream with a Write of no octets, which does the same with any peer. Not toward siw of Linux 6.1, which it can stop."`
+	NoOpeningWrite bool         `help:"Send nothing by itself when a connection is made. A side that accepts can't send then until the program that connects has."`
+	CRC            string       `name:"crc" help:"Whether connections have CRCs: preferred, off or required. Default ${default}." enum:"preferred,off,required" default:"preferred"`
+	Extensions     bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
+	Address        []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`
+	Trace          bool         `help:"Print each command and its answer, as strace would, on the standard error."`
+	Output         string       `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
+	Record         string       `help:"Write each command's octets and those of its answer to this file, as package provider/bridge/recording reads them." placeholder:"FILE"`
+	Log            bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
+	Library        string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
+	Congestion     string       `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
+	Command        []string     `arg:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // Help implements kong's HelpProvider.
@@ -124,7 +125,8 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		return nil, fmt.Errorf("the libraries are in %s: LD_PRELOAD takes no name with a space or "+
 			"a colon in it", libraries)
 	}
-	for name, on := range map[string]bool{"P2P": c.P2P, "EXTENSIONS": c.Extensions, "LOG": c.Log} {
+	for name, on := range map[string]bool{"P2P": c.P2P, "EXTENSIONS": c.Extensions, "LOG": c.Log,
+		"NO_OPENING_WRITE": c.NoOpeningWrite} {
 		if on {
 			set["GOVS_BRIDGE_"+name] = "1"
 		}

@@ -53,6 +53,10 @@ type Options struct {
 	// belong to the device.
 	Addresses []netip.Addr
 
+	// NoOpeningWrite has the side that connects send nothing by itself. Otherwise it opens the
+	// stream with a Write of no octets, without which the side that accepted has to wait for it.
+	NoOpeningWrite bool
+
 	// Trace is called for each command after its execution, nil for none.
 	Trace func(Call)
 }

@@ -215,7 +215,7 @@ func (q *queuePair) refuse(wrid uint64, op uint8) {
 // programs have the accepting side send first, as siw lets them. So the side that connected opens
 // the stream with a Write of no octets, which needs no memory, and which siw takes, too.
 func (q *queuePair) connected(dialled bool) {
-	if dialled {
+	if dialled && !q.file.b.opts.NoOpeningWrite {
 		_ = q.qp.PostSend(ibverbs.SendWR{WRID: openingWRID, Opcode: ibverbs.WRRDMAWrite})
 	}
 	_ = q.sq.doorbell()

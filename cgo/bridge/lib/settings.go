@@ -22,6 +22,8 @@ type settings struct {
 	addresses []netip.Addr // of the device, none for all of the machine
 	trace     string       // a file, - for the standard error, empty for none
 	record    string       // a file, empty for none
+
+	noOpeningWrite bool
 }
 
 // settingsFrom reads the environment.
@@ -31,6 +33,8 @@ func settingsFrom(getenv func(string) string) (*settings, error) {
 	for name, to := range map[string]*bool{
 		"GOVS_BRIDGE_P2P":        &s.engine.PeerToPeer,
 		"GOVS_BRIDGE_EXTENSIONS": &s.engine.Extensions,
+
+		"GOVS_BRIDGE_NO_OPENING_WRITE": &s.noOpeningWrite,
 	} {
 		value := getenv(name)
 		if value == "" {
@@ -70,7 +74,7 @@ func settingsFrom(getenv func(string) string) (*settings, error) {
 func (s *settings) provider() provider.Provider { return engine.New(&s.engine) }
 
 func (s *settings) bridge() *bridge.Options {
-	opts := &bridge.Options{Addresses: s.addresses}
+	opts := &bridge.Options{Addresses: s.addresses, NoOpeningWrite: s.noOpeningWrite}
 	switch s.trace {
 	case "":
 	case "-":

@@ -14,9 +14,11 @@ import (
 // TestSettings reads the environment that exec sets.
 func TestSettings(t *testing.T) {
 	env := map[string]string{"GOVS_BRIDGE_P2P": "1", "GOVS_BRIDGE_CRC": "off",
-		"GOVS_BRIDGE_CONGESTION": "reno", "GOVS_BRIDGE_ADDRESSES": "192.0.2.1,2001:db8::1"}
+		"GOVS_BRIDGE_CONGESTION": "reno", "GOVS_BRIDGE_ADDRESSES": "192.0.2.1,2001:db8::1",
+		"GOVS_BRIDGE_NO_OPENING_WRITE": "1"}
 	s := testkit.Must(settingsFrom(func(name string) string { return env[name] }))(t)
-	if !s.engine.PeerToPeer || s.engine.Extensions || s.engine.TCP.CongestionControl != "reno" {
+	if !s.engine.PeerToPeer || s.engine.Extensions || s.engine.TCP.CongestionControl != "reno" ||
+		!s.bridge().NoOpeningWrite {
 		t.Errorf("settings %+v", s.engine)
 	}
 	if got := s.bridge().Addresses; len(got) != 2 || got[1].String() != "2001:db8::1" {
