@@ -102,7 +102,7 @@ func TestSysfs(t *testing.T) {
 	if got := strings.ToLower(hex(dev.NodeGUID[:])); got != digits {
 		t.Errorf("the device's GUID is %s, in sysfs %s", got, digits)
 	}
-	if dev.VendorID != siwVendor || dev.VendorPartID != siwPart {
+	if dev.VendorID != vendorID || dev.VendorPartID != vendorPartID {
 		t.Errorf("the device's vendor is %#x, part %d", dev.VendorID, dev.VendorPartID)
 	}
 	var port abi.QueryPortResp
@@ -122,9 +122,8 @@ func TestSysfs(t *testing.T) {
 		t.Errorf("the device's description is %q", got)
 	}
 	// siw has one MTU, that of the interface.
-	if dev.VendorID != 0x626d74 || dev.VendorPartID != 1 || port.MaxMTU != port.ActiveMTU {
-		t.Errorf("the device is number %d of vendor %#x, its port %s", dev.VendorPartID,
-			dev.VendorID, abi.Format(port))
+	if port.MaxMTU != port.ActiveMTU {
+		t.Errorf("the port is %s", abi.Format(port))
 	}
 	d.wantErrno("port 2", syscall.EINVAL, abi.UverbsQueryPort, &abi.QueryPort{PortNum: 2}, nil,
 		&port, nil)

@@ -88,7 +88,7 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	}
 	resp := abi.QueryDeviceResp{
 		MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
-		VendorID: siwVendor, VendorPartID: siwPart, HWVer: a.HWVer,
+		VendorID: vendorID, VendorPartID: vendorPartID, HWVer: a.HWVer,
 		MaxQP: count(a.MaxQP), MaxQPWR: count(min(a.MaxQPWR, maxQueue)), DeviceCapFlags: deviceCaps,
 		MaxSGE: count(min(a.MaxSGE, abi.SiwMaxSGE)), MaxSGERD: count(min(a.MaxSGERd,
 			abi.SiwMaxSGE)),
@@ -105,15 +105,17 @@ func (b *Bridge) deviceAttr() (abi.QueryDeviceResp, error) {
 	return resp, nil
 }
 
+// The vendor id is siw's, by which programs know what siw's library does in its own way. The part
+// id, "govs" in ASCII, says that what is below the library is not siw, which numbers its devices
+// there.
+const (
+	vendorID     = 0x626d74
+	vendorPartID = 0x676f7673
+)
+
 // deviceCaps are siw's capabilities: what else the device has can't be reached through siw's
 // library.
 const deviceCaps = uint32(ibverbs.DeviceMemMgtExtensions)
-
-// The vendor and the part by which programs know siw (SIW_VENDOR_ID, SIW_VENDORT_PART_ID).
-const (
-	siwVendor = 0x626d74
-	siwPart   = 1
-)
 
 // siwPortCaps are the capabilities of siw's port: IB_PORT_CM_SUP and IB_PORT_DEVICE_MGMT_SUP.
 const siwPortCaps = 1<<16 | 1<<19

@@ -224,6 +224,17 @@ func TestLargest(t *testing.T) {
 	e.must(abi.UverbsDestroyCQ, &abi.DestroyCQ{CQHandle: cq.handle}, nil, &abi.DestroyCQResp{}, nil)
 }
 
+// TestQueryDevice: programs know siw's library by its vendor id, and that it is not over siw by the
+// part id.
+func TestQueryDevice(t *testing.T) {
+	e := newEnd(t, nil)
+	var resp abi.QueryDeviceResp
+	e.must(abi.UverbsQueryDevice, &abi.Response{}, nil, &resp, nil)
+	if resp.VendorID != 0x626d74 || resp.VendorPartID != 0x676f7673 {
+		t.Errorf("vendor %#x, part %#x", resp.VendorID, resp.VendorPartID)
+	}
+}
+
 // TestQueryQueuePair compares the answers of CREATE_QP and QUERY_QP.
 func TestQueryQueuePair(t *testing.T) {
 	e := newEnd(t, nil)
