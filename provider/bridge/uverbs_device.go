@@ -265,7 +265,11 @@ func regMR(r *request) error {
 	if err != nil {
 		return err
 	}
-	mr, err := pd.pd.RegMRIova(mem, cmd.HCAVA, ibverbs.Access(cmd.AccessFlags)&deviceAccess)
+	access := ibverbs.Access(cmd.AccessFlags) & deviceAccess
+	if access&remoteAccess != 0 {
+		access |= ibverbs.AccessRemoteInvalidate
+	}
+	mr, err := pd.pd.RegMRIova(mem, cmd.HCAVA, access)
 	if err != nil {
 		r.file.b.prog.Release(cmd.Start, cmd.Length)
 		return err
@@ -285,6 +289,12 @@ func regMR(r *request) error {
 // consequence with siw either.
 const deviceAccess = ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite |
 	ibverbs.AccessRemoteRead | ibverbs.AccessRemoteAtomic
+
+// remoteAccess are the rights of a peer. libibverbs has none for Send with Invalidate, which siw
+// takes for every region of the PD, and programs expect it to work. Here a peer can invalidate what
+// it can access.
+const remoteAccess = ibverbs.AccessRemoteWrite | ibverbs.AccessRemoteRead |
+	ibverbs.AccessRemoteAtomic
 
 func (m *memoryRegion) destroy() error {
 	err := m.mr.Close()
