@@ -24,6 +24,10 @@ const (
 	siwMaxInline = 80
 )
 
+// bridgePartID is the part id that the bridge of govs-verbs-test exec has instead of a number of
+// siw's devices, in ASCII "govs". siw's library is then over the engine and not over siw.
+const bridgePartID = 0x676f7673
+
 // rxeVendorID is rxe's vendor id, which belongs to no vendor
 // (drivers/infiniband/sw/rxe/rxe_param.h).
 const rxeVendorID = 0xffffff
@@ -36,7 +40,8 @@ type device struct {
 	shared *sharedContext
 	list   *rdmacm.DeviceList // keeps the context open
 	attr   ibv.DeviceAttr
-	siw    bool
+	libsiw bool // its library is siw's
+	siw    bool // so is its driver
 	rxe    bool
 
 	transport provider.TransportType
@@ -101,11 +106,12 @@ func newDevice(name string, verbs *ibv.Context, list *rdmacm.DeviceList) (*devic
 		name: name,
 		list: list,
 		attr: attr,
-		siw:  attr.VendorID == siwVendorID,
 		wake: make(chan struct{}, 1),
 
 		transport: provider.TransportType(verbs.Device().TransportType()),
 	}
+	d.libsiw = attr.VendorID == siwVendorID
+	d.siw = d.libsiw && attr.VendorPartID != bridgePartID
 	d.rxe = attr.VendorID == rxeVendorID && d.transport == provider.TransportIB
 	d.life, d.endJob = context.WithCancel(context.Background())
 	if err := d.join(verbs); err != nil {
@@ -208,7 +214,7 @@ func (d *device) Query() (provider.DeviceAttr, error) {
 		MaxPkeys:        a.MaxPkeys,
 		NumCompVectors:  d.shared.verbs.NumCompVectors(),
 	}
-	if d.siw {
+	if d.libsiw {
 		attr.MaxInline = siwMaxInline
 	}
 	return attr, nil
@@ -269,6 +275,10 @@ func (d *device) QueryGID(port uint8, index int) (provider.GID, error) {
 	}
 	defer d.leave()
 	gid, err := d.shared.verbs.QueryGID(port, index)
+	if err == syscall.ENOENT {
+		// Over the bridge, and where the kernel has no ioctl for it, libibverbs reads a file.
+		err = syscall.EINVAL
+	}
 	if err != nil {
 		return provider.GID{}, opError("ibv_query_gid",
 			fmt.Sprintf("%s port %d index %d", d.name, port, index),

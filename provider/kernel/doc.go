@@ -82,6 +82,11 @@
 //   - The flags of completions are those of reliable connections: rxe says that
 //     receives have a GRH, and of its own Sends that they have immediate data.
 //
+// Where govs-verbs-test exec stands in for the kernel, siw's library is over the engine. The device
+// has siw's vendor id and a part id of its own; then what is said of libsiw is done, and what is
+// said of siw is not. netlink and sysfs are the kernel's there, so that the device has neither the
+// name of an interface nor counters.
+//
 // # Limitations
 //
 //   - PostSend can return ENOTCONN with n == len(wrs): all requests are queued, but siw

@@ -90,7 +90,7 @@ func (q *qp) countSilent(wrs []provider.SendWR) {
 // unsignalled work has none. siw gives a place back when it takes the work up, and rxe when
 // the work is over.
 func (q *qp) stuck() bool {
-	return !q.dev.siw && !q.dev.rxe && q.silent >= q.init.Cap.MaxSendWR
+	return !q.dev.libsiw && !q.dev.rxe && q.silent >= q.init.Cap.MaxSendWR
 }
 
 const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSolicited | provider.SendInline
@@ -118,7 +118,7 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 			return fmt.Errorf("%w: %s has no inline data", syscall.EINVAL, wr.Opcode)
 		}
 	}
-	if q.dev.siw {
+	if q.dev.libsiw {
 		if err := q.siwTakes(wr); err != nil {
 			return err
 		}
@@ -134,7 +134,7 @@ func (q *qp) addSend(wr *provider.SendWR) error {
 		w.SetImm(wr.Imm)
 	case provider.WRSendWithInv, provider.WRLocalInv:
 		w.SetInvalidateRKey(wr.InvalidateRKey)
-		if q.dev.siw && wr.Opcode == provider.WRSendWithInv {
+		if q.dev.libsiw && wr.Opcode == provider.WRSendWithInv {
 			// libsiw takes the key from where a Write has its rkey, not from
 			// invalidate_rkey.
 			w.SetRDMA(0, wr.InvalidateRKey)
@@ -187,7 +187,10 @@ func (q *qp) ord() int {
 		if err != nil {
 			return 1 // the limit is not known: not 0
 		}
-		q.maxReads = int(a.MaxDestRdAtomic) // siw swaps the two, see QP.Query
+		q.maxReads = int(a.MaxRdAtomic)
+		if q.dev.siw {
+			q.maxReads = int(a.MaxDestRdAtomic) // siw swaps the two, see QP.Query
+		}
 	}
 	return q.maxReads
 }
@@ -267,7 +270,7 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 		q.rq.Reset()
 		var refused error
 		for i := done; i < len(wrs) && !q.rq.Full(); i++ {
-			if refused = addRecv(q.rq, &wrs[i], q.dev.siw); refused != nil {
+			if refused = addRecv(q.rq, &wrs[i], q.dev.libsiw); refused != nil {
 				break
 			}
 			q.logRecv(&wrs[i])
@@ -289,7 +292,7 @@ func (q *qp) PostRecv(wrs []provider.RecvWR) (int, error) {
 	return done, nil
 }
 
-func addRecv(b *ibv.RecvBatch, wr *provider.RecvWR, siw bool) error {
+func addRecv(b *ibv.RecvBatch, wr *provider.RecvWR, libsiw bool) error {
 	b.Add(wr.WRID)
 	n := 0
 	for i := range wr.SGList {
@@ -303,7 +306,7 @@ func addRecv(b *ibv.RecvBatch, wr *provider.RecvWR, siw bool) error {
 		}
 		n++
 	}
-	if siw && n == 0 {
+	if libsiw && n == 0 {
 		b.AddSGE(0, 0, 0) // libsiw refuses a receive without entries
 	}
 	return nil

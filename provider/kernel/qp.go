@@ -84,7 +84,7 @@ func newQP(p *pd, owner *id, init provider.QPInitAttr, create func(*ibv.QPInitAt
 	if err != nil {
 		return nil, err
 	}
-	if p.dev.siw && attr.Cap.MaxRecvWR == 0 && shared == nil {
+	if p.dev.libsiw && attr.Cap.MaxRecvWR == 0 && shared == nil {
 		attr.Cap.MaxRecvWR = 1 // libsiw can't map a receive queue without places
 	}
 	q := &qp{dev: p.dev, id: owner, parent: []*object{&p.object, &scq.object, &rcq.object}, init: init, maxReads: -1}

@@ -58,7 +58,7 @@ func (d *device) whyNoQP(init *provider.QPInitAttr, err error) error {
 		{"MaxSendWR", k.MaxSendWR, 1, a.MaxQPWR}, {"MaxRecvWR", k.MaxRecvWR, 0, a.MaxQPWR},
 		{"MaxSendSGE", k.MaxSendSGE, 0, a.MaxSGE}, {"MaxRecvSGE", k.MaxRecvSGE, 0, a.MaxSGE},
 	}
-	if d.siw {
+	if d.libsiw {
 		sizes = append(sizes, size{"MaxInlineData", k.MaxInlineData, 0, siwMaxInline})
 	}
 	return because(err, syscall.EINVAL, outside(sizes...))

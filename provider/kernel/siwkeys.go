@@ -87,7 +87,7 @@ func (k *siwKeys) release() {
 
 // createQueues calls f, which creates a CQ, a QP or an SRQ of the device.
 func (d *device) createQueues(f func() error) error {
-	if !d.siw {
+	if !d.libsiw {
 		return f()
 	}
 	return d.shared.keys.create(d.shared.verbs, f)

@@ -61,7 +61,7 @@ func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 func (r *srq) create(a provider.SRQAttr) error {
 	// Limit stays 0: the manual says that it is ignored here, but siw would arm it.
 	attr := ibv.SRQAttr{MaxWR: uint32(a.MaxWR), MaxSGE: uint32(a.MaxSGE)}
-	if r.dev.siw {
+	if r.dev.libsiw {
 		attr.MaxSGE = max(attr.MaxSGE, 1) // a receive without entries is posted with one, see addRecv
 	}
 	r.token = srqs.add(r)
@@ -71,7 +71,7 @@ func (r *srq) create(a provider.SRQAttr) error {
 		return err
 	}
 	r.granted = provider.SRQAttr{MaxWR: int(attr.MaxWR), MaxSGE: int(attr.MaxSGE)}
-	if r.dev.siw {
+	if r.dev.libsiw {
 		// siw returns what was asked for, and makes the next power of two.
 		r.granted.MaxWR = 1 << bits.Len32(attr.MaxWR-1)
 	}
@@ -110,7 +110,7 @@ func (r *srq) post(wrs []provider.RecvWR) (int, error) {
 			if n := len(wrs[i].SGList); n > r.granted.MaxSGE {
 				refused = fmt.Errorf("%w: %d scatter/gather entries, the SRQ was made for %d", syscall.EINVAL, n, r.granted.MaxSGE)
 			} else {
-				refused = addRecv(r.batch, &wrs[i], r.dev.siw)
+				refused = addRecv(r.batch, &wrs[i], r.dev.libsiw)
 			}
 			if refused != nil {
 				break
