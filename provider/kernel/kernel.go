@@ -36,10 +36,15 @@ func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 			return nil, opError("ibv_get_device_list", "", fmt.Errorf("%w: %s", syscall.ENODEV, why))
 		}
 	}
-	netdevs := make(map[string]string)
+	// By name and GUID: over the bridge, libibverbs lists its device, and netlink the kernel's.
+	type identity struct {
+		name string
+		guid uint64
+	}
+	netdevs := make(map[identity]string)
 	if links, err := rdmalink.List(); err == nil {
 		for _, l := range links {
-			netdevs[l.Name] = l.Netdev()
+			netdevs[identity{l.Name, l.NodeGUID}] = l.Netdev()
 		}
 	}
 	infos := make([]provider.DeviceInfo, 0, len(list.Devices))
@@ -50,7 +55,7 @@ func (kernelProvider) Devices() ([]provider.DeviceInfo, error) {
 			NodeType:  provider.NodeType(d.NodeType()),
 			Transport: provider.TransportType(d.TransportType()),
 			NodeGUID:  d.GUID(),
-			Netdev:    netdevs[d.Name()],
+			Netdev:    netdevs[identity{d.Name(), d.GUID()}],
 		})
 	}
 	return infos, nil
