@@ -33,6 +33,9 @@ func (b *bench) peerTap() transport.Tap {
 // bench decides which pairings are run, and how they are captured. It prints what is
 // left out.
 func (c *runCmd) bench(out *output) (*bench, error) {
+	if c.usesBridge() {
+		return c.bridgeBench(out)
+	}
 	b := &bench{pairings: c.wanted()}
 	k, kernelErr := findKernel(c.Addr)
 	if kernelErr != nil {
@@ -83,13 +86,20 @@ func (c *runCmd) wanted() []conformance.Pairing {
 		return []conformance.Pairing{p}
 	}
 	var all []conformance.Pairing
-	for _, i := range []string{"engine", "kernel"} {
-		for _, r := range []string{"engine", "kernel"} {
+	providers := c.Providers
+	if len(providers) == 0 {
+		providers = []string{"engine", "kernel"}
+	}
+	for _, i := range providers {
+		for _, r := range providers {
 			all = append(all, conformance.Pairing{Initiator: i, Responder: r})
 		}
 	}
 	return all
 }
+
+// needsBridge is needsKernel for the bridge.
+func needsBridge(p conformance.Pairing) bool { return p.Has(bridgeName) }
 
 // needsKernel reports whether the kernel takes part in a pairing.
 func needsKernel(p conformance.Pairing) bool { return p.Has("kernel") }
@@ -132,6 +142,10 @@ func (b *bench) captureOn(netdev string, out *output, kernelIsThere bool) error 
 	}
 	if kernelIsThere && slices.ContainsFunc(b.pairings, needsKernel) {
 		return errors.Join(errors.New("pairings with the kernel have to be captured on the wire"), err)
+	}
+	if slices.ContainsFunc(b.pairings, needsBridge) {
+		return errors.Join(errors.New("pairings with the bridge have to be captured on the wire"),
+			err)
 	}
 	fmt.Fprintf(out, "captures are taken at the sockets: %v\n", err)
 	tap := &capture.Tap{}

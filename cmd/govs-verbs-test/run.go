@@ -21,11 +21,12 @@ import (
 )
 
 type runCmd struct {
-	Initiator  string     `help:"The provider that connects: engine or kernel. Default engine." placeholder:"PROVIDER"`
-	Responder  string     `help:"The provider that listens: engine or kernel. Default engine." placeholder:"PROVIDER"`
+	Initiator  string     `help:"The provider that connects: engine, kernel or bridge. Default engine." placeholder:"PROVIDER"`
+	Responder  string     `help:"The provider that listens: engine, kernel or bridge. Default engine." placeholder:"PROVIDER"`
 	Matrix     bool       `help:"Run all four pairings. Those with the kernel are left out if it has no usable device."`
+	Providers  []string   `help:"The providers of --matrix: engine,kernel or engine,bridge. Default engine,kernel." placeholder:"NAME,..."`
 	Only       string     `help:"Run only these scenarios: glob patterns, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
-	With       string     `help:"Run only pairings that this provider takes part in: engine or kernel." placeholder:"PROVIDER"`
+	With       string     `help:"Run only pairings that this provider takes part in: engine, kernel or bridge." placeholder:"PROVIDER"`
 	RequireSiw bool       `help:"Fail if the kernel has no usable device; with --matrix, run and fail all pairings with it. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
@@ -36,15 +37,19 @@ type runCmd struct {
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default 1." default:"1" placeholder:"FACTOR"`
 	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
+	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
 }
 
 // providerNames are the providers that a pairing can have.
-var providerNames = []string{"engine", "kernel"}
+var providerNames = []string{"engine", "kernel", bridgeName}
 
 // Help implements kong's HelpProvider.
 func (*runCmd) Help() string {
 	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of the pairing.
+
+The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a module. ` +
+		`--matrix --providers engine,bridge compares it with the engine.
 
 The kernel's side needs an iWARP device: siw, on an interface with an address (` + name + ` link add siw0 --netdev NETDEV). ` +
 		`Captures are taken on the wire, which needs CAP_NET_RAW. Without it, runs of the engine alone are captured at its sockets.`
@@ -55,20 +60,21 @@ func (c *runCmd) Validate(k *kong.Context) error {
 	if err := checkOnly(k, c.Only); err != nil {
 		return err
 	}
-	if os.Getenv("REQUIRE_SIW") == "1" {
-		c.RequireSiw = true
+	if err := c.checkProviders(); err != nil {
+		return err
 	}
-	for _, o := range []struct{ name, value string }{
-		{"initiator", c.Initiator}, {"responder", c.Responder}, {"with", c.With},
-	} {
-		if o.value != "" && !slices.Contains(providerNames, o.value) {
-			return fmt.Errorf(`--%s must be one of "%s" but got %q`,
-				o.name, strings.Join(providerNames, `","`), o.value)
-		}
+	if err := c.checkBridge(); err != nil {
+		return err
+	}
+	if os.Getenv("REQUIRE_SIW") == "1" && !c.usesBridge() {
+		c.RequireSiw = true
 	}
 	switch {
 	case given(k, "seed") && c.Seed == 0:
 		return errors.New("--seed 0: has to be above 0")
+	case len(c.Providers) > 0 && !c.Matrix:
+		return errors.New("--providers are those of --matrix: add it, or give --initiator and " +
+			"--responder")
 	case c.Matrix && (c.Initiator != "" || c.Responder != ""):
 		return errors.New("--matrix takes all pairings: leave out either it or --initiator and --responder")
 	case c.Collect != "" && (c.Report != "" || c.JSON != "" || c.JUnit != ""):
@@ -77,11 +83,35 @@ func (c *runCmd) Validate(k *kong.Context) error {
 		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
 	case c.With != "" && !slices.ContainsFunc(c.wanted(),
 		func(p conformance.Pairing) bool { return p.Has(c.With) }):
-		return fmt.Errorf("--with %s: %s takes no part in%s: add --matrix, or --initiator or "+
-			"--responder %[1]s",
-			c.With, c.With, listed(c.wanted()))
+		matrix := "--matrix"
+		if c.With == bridgeName {
+			matrix += " --providers engine,bridge"
+		}
+		return fmt.Errorf("--with %s: %s takes no part in%s: add %s, or --initiator or "+
+			"--responder %[1]s", c.With, c.With, listed(c.wanted()), matrix)
 	}
 	_, err := scenarios.Suite().Select(c.Only)
+	return err
+}
+
+// checkProviders refuses names that are no provider's.
+func (c *runCmd) checkProviders() error {
+	check := func(flag, value string) error {
+		if value == "" || slices.Contains(providerNames, value) {
+			return nil
+		}
+		return fmt.Errorf(`--%s must be one of "%s" but got %q`, flag,
+			strings.Join(providerNames, `","`), value)
+	}
+	err := errors.Join(check("initiator", c.Initiator), check("responder", c.Responder),
+		check("with", c.With))
+	for i, value := range c.Providers {
+		if value == "" || slices.Contains(c.Providers[:i], value) {
+			return fmt.Errorf("--providers %s: each has to be given once",
+				strings.Join(c.Providers, ","))
+		}
+		err = errors.Join(err, check("providers", value))
+	}
 	return err
 }
 
@@ -96,6 +126,11 @@ func checkOnly(k *kong.Context, only string) error {
 
 // Run runs, and unless it only collects, judges.
 func (c *runCmd) Run(ctx context.Context, out *output) error {
+	if c.usesBridge() {
+		if err := c.enterBridge(); err != nil {
+			return unable(err)
+		}
+	}
 	if c.Seed == 0 {
 		c.Seed = uint64(rand.Uint32()) + 1
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// Ledger returns the divergences that are known, each seen on a live siw.
+// Ledger returns the divergences that are known, each seen on a live siw, or over the bridge.
 func Ledger() conformance.Ledger {
-	return slices.Concat(verbsLedger(), objectsLedger(), rawLedger())
+	return slices.Concat(verbsLedger(), objectsLedger(), rawLedger(), bridgeLedger())
 }

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
+)
+
+// A bridgedRun runs the suite with the bridge, in a process of its own.
+type bridgedRun struct {
+	*bridged
+	command string
+}
+
+// bridgedCommand builds the command, once. It is built without the race detector, which sees
+// nothing of what the bridge's engine orders, and takes the buffers that it fills for races.
+var bridgedCommand = sync.OnceValues(func() (command string, err error) {
+	if command, err = filepath.Abs("../../out/exec-test/" + name); err != nil {
+		return "", err
+	}
+	out, err := exec.Command("go", "build", "-o", command, ".").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return command, err
+})
+
+func newBridgedRun(t *testing.T) *bridgedRun {
+	t.Helper()
+	b := newBridged(t)
+	return &bridgedRun{b, testkit.Must(bridgedCommand())(t)}
+}
+
+func (b *bridgedRun) start(args ...string) *program {
+	b.t.Helper()
+	cmd := exec.Command(b.command, append([]string{"run", "--library", b.libraries, "--addr",
+		onengine.ProcessAddr().String(), "--scale", "2", "--no-tshark"}, args...)...)
+	cmd.Env = append(os.Environ(), "REQUIRE_SIW=1", "XDG_CACHE_HOME="+b.cache)
+	return startCmd(b.t, cmd)
+}
+
+// TestRunBridge runs scenarios over C's libraries and the bridge, against themselves, the engine
+// and the scripted peer. The ledger explains each difference from the engine, on the wire as well.
+func TestRunBridge(t *testing.T) {
+	b := newBridgedRun(t)
+	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {
+		b.start("--responder", bridgeName).want(t, exitUsage)
+		if os.Getenv("REQUIRE_SIW") == "1" {
+			t.Fatal(err)
+		}
+		t.Skipf("pairings with the bridge are captured on the wire: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "report.json")
+	only := strings.Join([]string{"send", "write", "read", "order", "srq", "queue", "protection",
+		"objects", "memory", "states", "conn/reject", "conn/shutdown*", "conn/private*",
+		"rdmap/invalidate*", "mpa/reply-*"}, ",")
+	b.start("--matrix", "--providers", "engine,bridge", "--only", only, "--json", file).want(t,
+		exitPassed, "engine->engine engine->bridge bridge->engine bridge->bridge",
+		"the suite passed")
+	compared := 0
+	for _, r := range readReport(t, file).Results {
+		p := conformance.Pairing{Initiator: r.Initiator, Responder: r.Responder}
+		switch {
+		case !p.Has(bridgeName) || r.Verdict == conformance.Unsupported || len(r.Ladder) == 0:
+		case len(r.Aligned) == 0:
+			t.Errorf("%s %s: the wire was not compared with the engine's", r.Scenario, p)
+		default:
+			compared++
+		}
+	}
+	if compared < 200 {
+		t.Errorf("the wires of %d runs were compared", compared)
+	}
+}
+
+// TestRunBridgeInterrupted: the process that has the bridge is the one that was started, and ends
+// in order.
+func TestRunBridgeInterrupted(t *testing.T) {
+	b := newBridgedRun(t)
+	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {
+		t.Skipf("TestRunBridge says more: %v", err)
+	}
+	p := b.start("--initiator", bridgeName, "--seed", "5")
+	p.stdout.await(t, `\[ *3/`)
+	testkit.OK(t, p.cmd.Process.Signal(os.Interrupt))
+	p.want(t, exitFailed, "pairings bridge->engine")
+	wantText(t, "stderr", p.stderr.String(), parts("nothing was judged (seed 5)"))
+}
+
+// TestRunBridgeRefuses has what is said without the libraries.
+func TestRunBridgeRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for _, side := range []string{"--initiator", "--responder"} {
+		start(t, "run", side, bridgeName, "--library", dir).want(t, exitUsage, nil,
+			parts(preloadLibrary, dir, "make build", "make install"))
+	}
+}
