@@ -240,6 +240,15 @@ func TestExecWithSiw(t *testing.T) {
 	b := newBridged(t)
 	// libfabric's server names the first address of the device, and the loopback is not siw's.
 	b.flags = []string{"--address", siwAddr}
+	t.Run("the interface", func(t *testing.T) {
+		devices := []string{testkit.Must(os.Executable())(t), "devices", "--provider", "kernel"}
+		start(t, devices[1:]...).want(t, exitPassed, parts("siw0", " d0 "), nil)
+		p := b.of(t).start(devices...)
+		p.want(t, 0, "siw0")
+		if out := p.stdout.String(); strings.Contains(out, " d0 ") {
+			t.Errorf("siw0 of the bridge has the interface of the kernel's:\n%s", out)
+		}
+	})
 	for _, p := range bridgedPairs {
 		if p.mode {
 			continue
