@@ -18,6 +18,10 @@ const postBatch = 32
 // A program that knows from completions how much room there is never makes it wait.
 const fullPause = 50 * time.Microsecond
 
+// leavePause is the same for a QP that is leaving its connection: what is posted to it is flushed
+// when that has ended.
+const leavePause = time.Millisecond
+
 // sendRing is the send queue of a QP, which the program maps. A doorbell has the bridge post what
 // is in it. libsiw rings it only if the element before the new ones has been taken.
 type sendRing struct {
@@ -25,9 +29,8 @@ type sendRing struct {
 	size uint32 // elements, a power of two
 	post func(...ibverbs.SendWR) error
 
-	// ready reports whether the QP is connected, or has been: otherwise elements stay where they
-	// are.
-	ready func() bool
+	// state returns the state of the QP. Before it has been connected elements stay where they are.
+	state func() ibverbs.QPState
 
 	// bad is called for an element that can't be posted: it ends the QP with that error.
 	bad func(wrid uint64, op uint8)
@@ -50,6 +53,7 @@ func (r *sendRing) at(i uint32) *abi.SiwSQE {
 func (r *sendRing) doorbell() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failed := false // the first element has, in a state that may have been another one
 	for first := true; !r.closed; first = false {
 		n, valid := r.collect()
 		if n == 0 {
@@ -57,7 +61,7 @@ func (r *sendRing) doorbell() error {
 				r.refuse()
 				continue
 			}
-			if first && !r.ready() {
+			if first && unconnected(r.state()) {
 				return syscall.ENOTCONN
 			}
 			return nil
@@ -65,20 +69,29 @@ func (r *sendRing) doorbell() error {
 		err := r.post(r.wrs[:n]...)
 		if err == nil {
 			r.release(n)
+			failed = false
 			continue
 		}
 		var refused *ibverbs.PostError
-		if errors.As(err, &refused) {
+		if errors.As(err, &refused) && refused.Posted > 0 {
 			r.release(refused.Posted)
+			failed = false
 		}
-		switch {
-		case !r.ready():
+		switch state := r.state(); {
+		case unconnected(state):
 			return syscall.ENOTCONN
-		case ibverbs.Errno(err) == syscall.ENOMEM:
-			r.later()
+		case state == ibverbs.QPSQD:
+			r.later(leavePause)
 			return nil
+		case ibverbs.Errno(err) == syscall.ENOMEM:
+			r.later(fullPause)
+			return nil
+		case !failed: // the state may have changed since
+			failed = true
+			continue
 		}
 		r.refuse()
+		failed = false
 	}
 	return nil
 }
@@ -166,13 +179,13 @@ func (r *sendRing) refuse() {
 	r.bad(wrid, head.opcode)
 }
 
-// later has the queue looked at again when the device may have room.
-func (r *sendRing) later() {
+// later has the queue looked at again after a pause.
+func (r *sendRing) later(pause time.Duration) {
 	if r.timer == nil {
-		r.timer = time.AfterFunc(fullPause, func() { _ = r.doorbell() })
+		r.timer = time.AfterFunc(pause, func() { _ = r.doorbell() })
 		return
 	}
-	r.timer.Reset(fullPause)
+	r.timer.Reset(pause)
 }
 
 // close ends the queue. The device's QP is closed.

@@ -158,7 +158,7 @@ func (q *queuePair) makeRings(cmd *abi.CreateQP, init *ibverbs.QPInitAttr) error
 	if err != nil {
 		return syscall.ENOMEM
 	}
-	q.sq = &sendRing{mem: mem, size: size, ready: q.ready, bad: q.refuse}
+	q.sq = &sendRing{mem: mem, size: size, state: q.state, bad: q.refuse}
 	init.Cap = ibverbs.QPCap{MaxSendWR: int(size), MaxSendSGE: abi.SiwMaxSGE,
 		MaxInlineData: abi.SiwMaxInline}
 	if init.SRQ != nil || cmd.MaxRecvWR == 0 {
@@ -184,13 +184,13 @@ func (q *queuePair) state() ibverbs.QPState {
 	return attr.State
 }
 
-// ready reports whether the QP is connected, or was.
-func (q *queuePair) ready() bool {
-	switch q.state() {
+// unconnected reports whether a QP in a state has not been connected.
+func unconnected(state ibverbs.QPState) bool {
+	switch state {
 	case ibverbs.QPReset, ibverbs.QPInit, ibverbs.QPRTR:
-		return false
+		return true
 	}
-	return true
+	return false
 }
 
 // refuse completes a work request that can't be posted, and ends the connection, as siw does with a
@@ -361,12 +361,13 @@ func (r *request) modifyQP(cmd *abi.ModifyQP) error {
 // and what leads nowhere is no error.
 func (q *queuePair) modifyState(to ibverbs.QPState, notify bool) error {
 	from := q.state()
-	idle := !q.ready()
 	switch {
-	case to == ibverbs.QPRTS && idle:
+	case to == ibverbs.QPRTS && unconnected(from):
 		return syscall.EINVAL // no connection
 	case to == ibverbs.QPErr:
-		return q.qp.Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState)
+		err := q.qp.Modify(ibverbs.QPAttr{State: ibverbs.QPErr}, ibverbs.QPAttrState)
+		_ = q.sq.doorbell() // what is left in the queue is flushed
+		return err
 	case to == ibverbs.QPSQD && from == ibverbs.QPRTS:
 		mask := ibverbs.QPAttrState
 		if notify {

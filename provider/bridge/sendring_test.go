@@ -1,0 +1,68 @@
+package bridge
+
+import (
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/bridge/abi"
+)
+
+// TestDoorbellOutOfStep: the state of a QP changes while its queue is posted. What was posted too
+// early or too late is not taken for a work request that can't be posted.
+func TestDoorbellOutOfStep(t *testing.T) {
+	const wrid = 7
+	for name, states := range map[string][]ibverbs.QPState{
+		// The state after each post that fails.
+		"connected meanwhile":             {ibverbs.QPRTS},
+		"this side leaves":                {ibverbs.QPSQD, ibverbs.QPSQD},
+		"this side leaves, and has left":  {ibverbs.QPErr},
+		"this side leaves, then has left": {ibverbs.QPSQD, ibverbs.QPErr},
+	} {
+		t.Run(name, func(t *testing.T) {
+			posted := make(chan uint64, 1)
+			state := ibverbs.QPReset
+			r := &sendRing{size: 4, mem: &queueMemory{mem: make([]byte, 4*sqeSize)},
+				state: func() ibverbs.QPState { return state },
+				bad:   func(wrid uint64, _ uint8) { t.Errorf("WR %d is refused", wrid) },
+			}
+			r.post = func(wrs ...ibverbs.SendWR) error {
+				if len(states) > 0 {
+					state, states = states[0], states[1:]
+					return syscall.EINVAL
+				}
+				posted <- wrs[0].WRID
+				return nil
+			}
+			e := r.at(0)
+			e.ID = wrid
+			setHead(unsafe.Pointer(e), wqeHead{flags: abi.SiwWQEValid, opcode: abi.SiwSend})
+			if err := r.doorbell(); err != nil {
+				t.Error(err)
+			}
+			select {
+			case got := <-posted:
+				if got != wrid {
+					t.Errorf("WR %d is posted", got)
+				}
+			case <-time.After(patience):
+				t.Error("it is not posted")
+			}
+		})
+	}
+}
+
+// TestErrorFlushesQueue: what was posted without a connection is flushed when the QP is moved to
+// the error state.
+func TestErrorFlushesQueue(t *testing.T) {
+	e := newEnd(t, nil)
+	sqe := abi.SiwSQE{ID: 3, Opcode: abi.SiwSend, Flags: abi.SiwWQESignalled}
+	if err := e.qp.postSend(sqe); err != syscall.ENOTCONN {
+		t.Errorf("a doorbell without a connection: %v, want ENOTCONN", err)
+	}
+	e.must(abi.UverbsModifyQP, &abi.ModifyQP{QPHandle: e.qp.handle, AttrMask: maskState,
+		QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
+	e.wantWC("what was posted", 3, abi.SiwSend, abi.SiwWCWRFlushErr, -1)
+}
