@@ -135,6 +135,11 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 		if err := x.mayBind(ap.Addr()); err != nil {
 			return err
 		}
+		if !x.reuse && ap.Port() != 0 { // the device asks those only that have the address
+			if err := s.conflict(x); err != nil {
+				return err
+			}
+		}
 		at, err := s.deviceAddress(ap)
 		if err != nil {
 			return err

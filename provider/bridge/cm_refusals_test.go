@@ -249,6 +249,8 @@ func TestCMBindConflicts(t *testing.T) {
 		}
 		c.must(abi.CMBindIP, bindIP(x, at), nil)
 	}
+	third := c.createID(4)
+	c.fails(conflict, abi.CMBindIP, bindIP(third, at), nil)
 	c.fails(conflict, abi.CMListen, &abi.Listen{ID: id}, nil)
 	c.destroy(second, 0)
 	c.must(abi.CMListen, &abi.Listen{ID: id}, nil)
