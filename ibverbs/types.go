@@ -114,6 +114,9 @@ type (
 	//	Imm             uint32   // with WCWithImm: host order
 	//	InvalidatedRKey uint32   // with WCWithInv: the key that the peer invalidated
 	//	VendorErr       uint32   // with a failure: the driver's own code
+	//
+	// With WCRecvRDMAWithImm, ByteLen is the length of the peer's Write, which may be more than the
+	// receive has room for, and is not in the receive: do not cut the receive's memory with it.
 	WC = provider.WC
 
 	// WROpcode is what a send WR does (enum ibv_wr_opcode).

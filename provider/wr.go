@@ -54,7 +54,8 @@ type RecvWR struct {
 	SGList []SGE
 }
 
-// WC is a work completion (struct ibv_wc).
+// WC is a work completion (struct ibv_wc). With WCRecvRDMAWithImm ByteLen is the length of the
+// peer's Write, which may be more than the receive has room for, and is not in the receive.
 type WC struct {
 	WRID      uint64
 	Status    WCStatus
