@@ -227,8 +227,8 @@ func TestDrainFails(t *testing.T) {
 	})
 }
 
-// TestDrainThatIsTakenWithAnError: siw takes work and says ENOTCONN when the connection is ending. The
-// marker completes later, and that is not for the program either.
+// TestDrainThatIsTakenWithAnError: siw takes work and says ENOTCONN when the connection is ending.
+// The marker completes later, and that is not for the program either.
 func TestDrainThatIsTakenWithAnError(t *testing.T) {
 	o := newObjects(t)
 	var posted []provider.SendWR

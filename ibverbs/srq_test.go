@@ -317,7 +317,7 @@ func TestSRQRunsDry(t *testing.T) {
 	}
 }
 
-// TestSRQStats: what was posted, taken, and wanted in vain, which a line of WriteState says as well.
+// TestSRQStats: what was posted, taken, and wanted in vain. A line of WriteState says it as well.
 func TestSRQStats(t *testing.T) {
 	s := newSRQServer(t, 4)
 	stats := func(want ibverbs.SRQStats) {

@@ -30,8 +30,8 @@ import (
 // before a Disconnect or Shutdown of this side, the error is that of the peer's end, until Close.
 //
 // Over the engine Do allocates nothing, other than for errors, for a ctx that is not the one of the
-// call before, for more calls at a time than there were before, and where it waits for places in the
-// send queue. The kernel provider allocates where it sleeps.
+// call before, for more calls at a time than there were before, and where it waits for places in
+// the send queue. The kernel provider allocates where it sleeps.
 //
 // The first call of one of the four has the Conn route the completions of SendCQ. From then on they
 // are taken from there, while a call waits: a program that also posts signalled work itself gets

@@ -147,8 +147,8 @@ func (o *Object) Abandon() {
 	o.leave()
 }
 
-// Become makes the object, which has one parent and is not listed, one of another kind. No other call
-// on it may be under way.
+// Become makes the object, which has one parent and is not listed, one of another kind. No other
+// call on it may be under way.
 func (o *Object) Become(kind Kind) {
 	p := o.parent
 	p.mu.Lock()
