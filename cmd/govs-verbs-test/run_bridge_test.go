@@ -13,6 +13,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
 	"github.com/govs-rdma/govs/provider/conformance/onengine"
+	"github.com/govs-rdma/govs/provider/kernel"
 )
 
 // A bridgedRun runs the suite with the bridge, in a process of its own.
@@ -99,8 +100,11 @@ func TestRunBridgeInterrupted(t *testing.T) {
 // TestRunBridgeRefuses has what is said without the libraries.
 func TestRunBridgeRefuses(t *testing.T) {
 	dir := t.TempDir()
+	want := parts(preloadLibrary, dir, "make build", "make install")
+	if !kernel.Available {
+		want = parts("the kernel provider, which this build is without", "libibverbs-dev")
+	}
 	for _, side := range []string{"--initiator", "--responder"} {
-		start(t, "run", side, bridgeName, "--library", dir).want(t, exitUsage, nil,
-			parts(preloadLibrary, dir, "make build", "make install"))
+		start(t, "run", side, bridgeName, "--library", dir).want(t, exitUsage, nil, want)
 	}
 }
