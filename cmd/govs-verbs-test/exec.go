@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -71,6 +72,9 @@ func (c *execCmd) Run() error {
 	if err != nil {
 		return unable(fmt.Errorf("exec: %w", err))
 	}
+	// The signal that main ignores would stay ignored in the program; one that is handled gets its
+	// default action. (signal.Reset leaves it ignored.)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return unable(fmt.Errorf("exec: %s: %w", path, syscall.Exec(path, command, env)))
 }
 

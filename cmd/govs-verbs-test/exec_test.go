@@ -208,6 +208,15 @@ func TestExecRefuses(t *testing.T) {
 		"make build", "make install"))
 }
 
+// TestExecSIGPIPE: the program has the default action of the signal that the command ignores.
+func TestExecSIGPIPE(t *testing.T) {
+	b := newBridged(t)
+	out := string(testkit.Must(b.command(nil, "grep", "SigIgn", "/proc/self/status").Output())(t))
+	if ignored := strings.Fields(out)[1]; ignored[len(ignored)-4] != '0' {
+		t.Errorf("the program ignores the signals %s, SIGPIPE among them", ignored)
+	}
+}
+
 // compiled returns the program of a C file in testdata.
 func compiled(t *testing.T, name string, libraries ...string) string {
 	t.Helper()
