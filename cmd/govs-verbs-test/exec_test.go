@@ -217,6 +217,24 @@ func TestExecSIGPIPE(t *testing.T) {
 	}
 }
 
+// TestExecNoCache: where the user has no cache folder, as nobody has none, the files that stand for
+// sysfs are in a folder of the user's own below that for temporary files.
+func TestExecNoCache(t *testing.T) {
+	b := newBridged(t)
+	tmp := t.TempDir()
+	command := func() *exec.Cmd {
+		cmd := b.command(nil, "ibv_devices")
+		cmd.Env = append(cmd.Env, "XDG_CACHE_HOME=/proc/none", "TMPDIR="+tmp)
+		return cmd
+	}
+	startCmd(t, command()).want(t, 0, "siw0")
+	own := filepath.Join(tmp, fmt.Sprintf("govs-%d", os.Getuid()))
+	testkit.OK(t, os.Chmod(own, 0o777)) // others could change what is in it
+	p := startCmd(t, command())
+	p.want(t, exitUsage)
+	wantText(t, "the error", p.stderr.String(), parts("/proc/none", own, "XDG_CACHE_HOME"))
+}
+
 // compiled returns the program of a C file in testdata.
 func compiled(t *testing.T, name string, libraries ...string) string {
 	t.Helper()
