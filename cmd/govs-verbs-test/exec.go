@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,7 +20,7 @@ type execCmd struct {
 	Extensions     bool         `help:"Take RFC 7306's messages from peers. Programs can't send them: siw's library refuses immediate data and atomic operations."`
 	Address        []netip.Addr `help:"An address of the device, one for IPv4 and one for IPv6: programs listen at it, and connect from it, unless they name one themselves, which has to be among these. Default: all addresses of this machine." placeholder:"IP"`
 	Trace          bool         `help:"Print each command and its answer, as strace would, on the standard error."`
-	Output         string       `short:"o" help:"Print them to this file instead." placeholder:"FILE"`
+	Output         string       `short:"o" help:"Print commands and answers to this file, with or without --trace." placeholder:"FILE"`
 	Record         string       `help:"Write each command's octets and those of its answer to this file, as package provider/bridge/recording reads them." placeholder:"FILE"`
 	Log            bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
 	Library        string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
@@ -35,9 +35,12 @@ func (*execCmd) Help() string {
 
     govs-verbs-test exec -- rping -s -a 127.0.0.1
 
-The program takes this command's place, so that signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
+Flags of exec stand before the program: what follows the program is for the program. The program takes this command's place, so that signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
 		`Children that it starts have the device, too. The exit status is 2 if the program can't be run so.`
 }
+
+// execUsage is how exec is called: flags after the program are the program's.
+const execUsage = name + " exec [flags] [--] PROGRAM [ARGUMENTS]"
 
 // Names of the libraries.
 const (
@@ -51,12 +54,19 @@ func (c *execCmd) Run() error {
 	if len(command) > 0 && command[0] == "--" {
 		command = command[1:]
 	}
-	if len(command) == 0 {
-		return &usageError{fmt.Errorf("exec: no program is given; usage: %s exec [flags] -- "+
-			"PROGRAM [ARGUMENTS]", name)}
+	switch {
+	case len(command) == 0:
+		return &usageError{fmt.Errorf("exec: no program is given; usage: %s", execUsage)}
+	case len(c.Command) == len(command) && strings.HasPrefix(command[0], "-"):
+		// kong takes what it does not know for the program.
+		return &usageError{fmt.Errorf("exec: unknown flag %s; usage: %s", command[0], execUsage)}
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {
+		var lookup *exec.Error
+		if errors.As(err, &lookup) {
+			err = fmt.Errorf("%s: %w", lookup.Name, lookup.Err)
+		}
 		return unable(fmt.Errorf("exec: %w", err))
 	}
 	if err := canPreload(path); err != nil {
@@ -116,6 +126,22 @@ func complete(dir string) bool {
 	return true
 }
 
+// ofThisMachine returns an error if programs can't listen at addr.
+func ofThisMachine(addr netip.Addr) error {
+	if addr.IsMulticast() {
+		return errors.New("is a multicast address; name one of this machine")
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("%w: no interface of this machine has it; ip addr prints those that there "+
+			"are", syscall.EADDRNOTAVAIL)
+	}
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
 // environment is what the program gets: that of this process, and what the libraries read.
 func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, error) {
 	set := map[string]string{
@@ -129,7 +155,7 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 	}
 	if strings.ContainsAny(set["LD_PRELOAD"], ": ") {
 		return nil, fmt.Errorf("the libraries are in %s: LD_PRELOAD takes no name with a space or "+
-			"a colon in it", libraries)
+			"a colon in it; copy them to another folder, and name it with --library", libraries)
 	}
 	for name, on := range map[string]bool{"P2P": c.P2P, "EXTENSIONS": c.Extensions, "LOG": c.Log,
 		"NO_OPENING_WRITE": c.NoOpeningWrite} {
@@ -143,6 +169,9 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 			if addr.IsUnspecified() {
 				return nil, fmt.Errorf("--address %s is any address; leave the option out for "+
 					"that", addr)
+			}
+			if err := ofThisMachine(addr); err != nil {
+				return nil, fmt.Errorf("--address %s: %w", addr, err)
 			}
 			list[i] = addr.String()
 		}

@@ -206,6 +206,18 @@ func TestExecRefuses(t *testing.T) {
 	}
 	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary,
 		"make build", "make install"))
+	spaced := filepath.Join(dir, "with space")
+	testkit.OK(t, os.Symlink(b.libraries, spaced))
+	for _, c := range []struct{ flag, want string }{
+		{"--frobnicate", "unknown flag --frobnicate; usage: govs-verbs-test exec [flags]"},
+		{"--library=" + spaced, "copy them to another folder, and name it with --library"},
+		{"--address=203.0.113.77", "--address 203.0.113.77: cannot assign requested address: no " +
+			"interface"},
+		{"--address=224.0.0.1", "is a multicast address"},
+	} {
+		start(t, "exec", "--library", b.libraries, c.flag, "--", "true").want(t, exitUsage, nil,
+			parts("govs-verbs-test: exec: ", c.want))
+	}
 }
 
 // TestExecSIGPIPE: the program has the default action of the signal that the command ignores.
