@@ -146,7 +146,7 @@ func (id *cmID) BindAddr(addr netip.AddrPort) error {
 func (id *cmID) bind(op string, addr netip.AddrPort) error {
 	b, err := id.network().Bind(addr)
 	if err != nil {
-		return fail(op, "", err)
+		return fail(op, "", whyNotBound(err))
 	}
 	id.binding, id.local, id.state = b, b.Addr(), idBound
 	return nil
@@ -181,7 +181,7 @@ func (id *cmID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) erro
 	}
 	route, err := id.network().Route(dst.Addr())
 	if err != nil {
-		id.post(provider.CMEvent{Type: provider.CMAddrError, Status: status(err)})
+		id.post(provider.CMEvent{Type: provider.CMAddrError, Status: status(err), Cause: whyNoRoute(dst.Addr(), err)})
 		return nil
 	}
 	if !fixed {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -190,6 +191,28 @@ func whyNotAccepted(err error, limit time.Duration) error {
 		return &reworded{fmt.Sprintf("the peer did not take the Reply within engine.Options.StartupTimeout, %v", limit), err}
 	}
 	return err
+}
+
+// whyNotBound adds to the error of a bind what to do.
+func whyNotBound(err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w: another socket has it; take another port, or port 0 for any that is free", err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: no interface of this machine has the address", err)
+	}
+	return err
+}
+
+// whyNoRoute adds to the error of a search for a route to dst what to do.
+func whyNoRoute(dst netip.Addr, err error) error {
+	if !dst.IsLinkLocalUnicast() || dst.Is4() {
+		return err
+	}
+	if zone := dst.Zone(); zone != "" {
+		return fmt.Errorf("%w: has this machine an interface %s?", err, zone)
+	}
+	return fmt.Errorf("%w: a link-local address needs a zone, as in %s%%eth0", err, dst)
 }
 
 // errIDClosed is why a start-up ends whose id the program closes.

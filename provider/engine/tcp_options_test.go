@@ -29,9 +29,9 @@ func TestTCPOptions(t *testing.T) {
 		want syscall.Errno
 		name string
 	}{
-		{transport.TCPOptions{CongestionControl: "no-such-thing"}, syscall.ENOENT, "no-such-thing"},
+		{transport.TCPOptions{CongestionControl: "no-such-thing"}, syscall.ENOENT, `CongestionControl = "no-such-thing"`},
 		{transport.TCPOptions{DSCP: 64}, syscall.EINVAL, "DSCP"},
-		{transport.TCPOptions{Device: "nosuchif"}, syscall.ENODEV, "nosuchif"},
+		{transport.TCPOptions{Device: "nosuchif"}, syscall.ENODEV, `Device = "nosuchif"`},
 		{transport.TCPOptions{UserTimeout: -1}, syscall.EINVAL, "UserTimeout"},
 	} {
 		_, err := New(&Options{TCP: tc.opts}).Open("")

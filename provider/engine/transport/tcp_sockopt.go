@@ -101,7 +101,8 @@ func (o *TCPOptions) setFamily(fd, family int) error {
 	}
 	if name := o.CongestionControl; name != "" {
 		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
-			return fmt.Errorf("congestion control %q: %w", name, err)
+			return fmt.Errorf("TCP option CongestionControl = %q: %w; sysctl net.ipv4.tcp_allowed_congestion_control "+
+				"lists those that programs may take", name, err)
 		}
 	}
 	return nil
@@ -180,7 +181,7 @@ func (o *TCPOptions) setRoute(fd, family int) error {
 	}
 	if o.Device != "" {
 		if err := unix.BindToDevice(fd, o.Device); err != nil {
-			return fmt.Errorf("bind to device %q: %w", o.Device, err)
+			return fmt.Errorf("TCP option Device = %q: %w; it has to be a network interface", o.Device, err)
 		}
 	}
 	return nil

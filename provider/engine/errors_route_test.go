@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// TestNoRouteTexts: the event about a link-local address without a route says what the
+// address lacks.
+func TestNoRouteTexts(t *testing.T) {
+	dev, err := New(nil).Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dev.Close() }()
+	for addr, want := range map[string][]string{
+		"[fe80::1]:7471": {"route to fe80::1: invalid argument",
+			"a link-local address needs a zone, as in fe80::1%eth0"},
+		"[fe80::1%no-such-if]:7471": {"no such device",
+			"has this machine an interface no-such-if?"},
+	} {
+		ch, err := dev.CreateEventChannel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := ch.CreateID(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ev, err := ch.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Type != provider.CMAddrError || ev.Cause == nil ||
+			ev.Status != -int(syscall.EINVAL) && ev.Status != -int(syscall.ENODEV) {
+			t.Errorf("%s: %v, status %d, cause %v", addr, ev.Type, ev.Status, ev.Cause)
+			continue
+		}
+		for _, part := range want {
+			if !strings.Contains(ev.Cause.Error(), part) {
+				t.Errorf("%s: %q does not say %q", addr, ev.Cause, part)
+			}
+		}
+		_, _ = id.Close(), ch.Close()
+	}
+}
