@@ -65,8 +65,6 @@ func (e *libEnd) handledCommands(srq uint32, mr *libMR) map[string]handled {
 		"modify_srq": {abi.UverbsModifySRQ, false,
 			func(h uint32) any { return &abi.ModifySRQ{SRQHandle: h, AttrMask: srqLimit} },
 			nil, nil, nil},
-		"req_notify_cq": {abi.UverbsReqNotifyCQ, false,
-			func(h uint32) any { return &abi.ReqNotifyCQ{CQHandle: h} }, nil, nil, nil},
 	}
 }
 
@@ -194,7 +192,8 @@ func TestCutShort(t *testing.T) {
 	for _, x := range e.handledCommands(srq.handle, mr) {
 		if x.names("QP") && !x.destroys {
 			if err := e.command(x.number, x.request(e.qp.handle), x.driver, x.resp,
-				x.respSiw); err != nil && !errors.Is(err, syscall.EINVAL) {
+				x.respSiw); err != nil && !errors.Is(err, syscall.EINVAL) &&
+				!errors.Is(err, syscall.ENOTCONN) {
 				t.Errorf("%s afterwards: %v", abi.UverbsCommands[x.number].Name, err)
 			}
 		}

@@ -28,7 +28,7 @@ func TestStuck(t *testing.T) {
 		{"siw", true, false, false, []provider.SendWR{u, u, u}, false},
 		{"rxe", false, true, false, []provider.SendWR{u, u, u}, false},
 	} {
-		q := &qp{dev: &device{siw: c.siw, rxe: c.rxe}}
+		q := &qp{dev: &device{libsiw: c.siw, rxe: c.rxe}}
 		q.init = provider.QPInitAttr{SQSigAll: c.all, Cap: provider.QPCap{MaxSendWR: 3}}
 		for i := range c.wrs { // one at a time, as the queue has room
 			q.countSilent(c.wrs[i : i+1])
