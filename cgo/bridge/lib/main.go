@@ -166,8 +166,8 @@ func (p *process) close(object uint64) {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
+	p.record.closed(f.File) // before a thread that waits for an event sees the end, and exits
 	f.Close()
-	p.record.closed(f.File)
 }
 
 //export govs_bridge_netlink

@@ -114,9 +114,6 @@ func (n *naming) note(e *Entry, parts []Message) {
 	}
 }
 
-// connectRequest is RDMA_CM_EVENT_CONNECT_REQUEST, which brings a new id.
-const connectRequest = 4
-
 // mayBeNone reports whether 0 is no object of a kind.
 func mayBeNone(kind string) bool {
 	switch kind {

@@ -14,7 +14,7 @@ import (
 
 // A Step is an entry without what differs from run to run.
 type Step struct {
-	Thread int    // 1 for the oldest thread that calls, and so on
+	Thread int    // 1 for the thread that calls first, and so on
 	Name   string // file and command, with a dot between
 	Fields []Field
 }
@@ -42,22 +42,19 @@ func (s *Step) String() string {
 //   - The same doorbell several times in a row is one. libsiw rings none if siw is at work.
 //   - How many events a CQ had is any, if it has a channel: completions that come soon after each
 //     other have one, and a program that finds one without waiting has none.
+//   - The events that DESTROY_ID reports are all if they are as many as the program was given. The
+//     event DISCONNECTED is left out: a program may destroy the id before it comes.
 //   - GET_EVENT that found nothing is left out, and so are ioctls, which the bridge's library
 //     refuses without asking the bridge.
 //   - Netlink messages have neither sequence numbers nor the number of the socket.
 func (r *Recording) Steps() ([]Step, error) {
-	threads := map[int]int{}
+	threads := map[int]int{} // not by their numbers, which begin again after the highest
 	for _, e := range r.Entries {
-		threads[e.Thread] = 0
+		if threads[e.Thread] == 0 {
+			threads[e.Thread] = len(threads) + 1
+		}
 	}
-	var ids []int
-	for id := range threads {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for i, id := range ids {
-		threads[id] = i + 1
-	}
+	events := r.countEvents()
 	var raw []rawStep
 	names := naming{objects: map[string]*object{}, silent: map[uint32]bool{}}
 	for i := range r.Entries {
@@ -66,8 +63,12 @@ func (r *Recording) Steps() ([]Step, error) {
 		if err != nil {
 			return nil, fmt.Errorf("recording: entry %d: %w", i+1, err)
 		}
+		if s.name == "rdma_cm.destroy_id" {
+			s.allReported(events[i])
+		}
 		s.thread = threads[e.Thread]
-		if e.Op != Ioctl && (s.name != "rdma_cm.get_event" || e.Errno != syscall.EAGAIN) {
+		if e.Op != Ioctl && !events[i].left && (s.name != "rdma_cm.get_event" ||
+			e.Errno != syscall.EAGAIN) {
 			raw = append(raw, s)
 		}
 	}
