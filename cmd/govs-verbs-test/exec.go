@@ -42,12 +42,6 @@ Flags of exec stand before the program: what follows the program is for the prog
 // execUsage is how exec is called: flags after the program are the program's.
 const execUsage = name + " exec [flags] [--] PROGRAM [ARGUMENTS]"
 
-// Names of the libraries.
-const (
-	preloadLibrary = "libgovs-preload.so"
-	bridgeLibrary  = "libgovs-bridge.so"
-)
-
 // Run replaces this process with the program's.
 func (c *execCmd) Run() error {
 	command := c.Command
@@ -88,42 +82,6 @@ func (c *execCmd) Run() error {
 	// default action. (signal.Reset leaves it ignored.)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return unable(fmt.Errorf("exec: %s: %w", path, syscall.Exec(path, command, env)))
-}
-
-// libraries returns the folder in which the two libraries are.
-func (c *execCmd) libraries() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	if resolved, err := filepath.EvalSymlinks(self); err == nil {
-		self = resolved
-	}
-	beside := filepath.Dir(self)
-	places := []string{filepath.Join(filepath.Dir(beside), "lib", "govs"), beside}
-	if c.Library != "" {
-		places = []string{c.Library}
-	}
-	for _, dir := range places {
-		if complete(dir) {
-			return filepath.Abs(dir)
-		}
-	}
-	return "", fmt.Errorf("%s and %s are not in %s; from a clone, make build puts them into "+
-		"out/lib/govs, "+
-		"and make install PREFIX=/usr/local installs them with the command", preloadLibrary,
-		bridgeLibrary, strings.Join(places, " or "))
-}
-
-// complete reports whether a folder has both libraries.
-func complete(dir string) bool {
-	for _, library := range []string{preloadLibrary, bridgeLibrary} {
-		if info, err := os.Stat(filepath.Join(dir, library)); err != nil ||
-			!info.Mode().IsRegular() {
-			return false
-		}
-	}
-	return true
 }
 
 // ofThisMachine returns an error if programs can't listen at addr.

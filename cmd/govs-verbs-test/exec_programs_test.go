@@ -74,6 +74,10 @@ var bridgedPairs = []programPair{
 		client:     "rping -c -v -V -C 20 -a ADDR -p PORT",
 		serverSays: parts("server ping data: rdma-ping-19"),
 		clientSays: parts("ping data: rdma-ping-19")},
+	{name: "rping over IPv6", server: "rping -s -v -V -C 20 -a ::1 -p PORT",
+		client:     "rping -c -v -V -C 20 -a ::1 -p PORT",
+		serverSays: parts("server ping data: rdma-ping-19"),
+		clientSays: parts("ping data: rdma-ping-19"), mode: true},
 	{name: "rdma_server", server: "rdma_server -p PORT", client: "rdma_client -s ADDR -p PORT",
 		serverSays: parts("rdma_server: end 0"), clientSays: parts("rdma_client: end 0")},
 	// The accepting side sends first.

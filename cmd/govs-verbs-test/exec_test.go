@@ -247,6 +247,29 @@ func TestExecNoCache(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("/proc/none", own, "XDG_CACHE_HOME"))
 }
 
+// TestExecBuilds: a command that go run or go install has made builds the libraries from the source
+// that it was built from, once.
+func TestExecBuilds(t *testing.T) {
+	b := newBridged(t)
+	for _, builds := range []bool{true, false} {
+		cmd := exec.Command(testkit.Must(os.Executable())(t), "exec", "--", "ibv_devices")
+		cmd.Env = append(os.Environ(), asCommand+"=1", "XDG_CACHE_HOME="+b.cache,
+			"GOCACHE="+goCache(t))
+		p := startCmd(t, cmd)
+		p.want(t, 0, "siw0")
+		if said := strings.Contains(p.stderr.String(), "building the libraries"); said != builds {
+			t.Errorf("it builds: %v, want %v: %s", said, builds, &p.stderr)
+		}
+	}
+}
+
+// goCache returns the go command's cache, which is in the user's cache folder otherwise.
+func goCache(t *testing.T) string {
+	t.Helper()
+	out := testkit.Must(exec.Command("go", "env", "GOCACHE").Output())(t)
+	return strings.TrimSpace(string(out))
+}
+
 // compiled returns the program of a C file in testdata.
 func compiled(t *testing.T, name string, libraries ...string) string {
 	t.Helper()

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Names of the libraries.
+const (
+	preloadLibrary = "libgovs-preload.so"
+	bridgeLibrary  = "libgovs-bridge.so"
+)
+
+// libraries returns the folder in which the two libraries are: that which a flag names, otherwise
+// one beside the command, or one that they are built in from the source that the command was built
+// from.
+func (c *execCmd) libraries() (string, error) {
+	if c.Library != "" {
+		if !complete(c.Library) {
+			return "", noLibraries(c.Library)
+		}
+		return filepath.Abs(c.Library)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if resolved, err := filepath.EvalSymlinks(self); err == nil {
+		self = resolved
+	}
+	beside := filepath.Dir(self)
+	places := []string{filepath.Join(filepath.Dir(beside), "lib", "govs"), beside}
+	for _, dir := range places {
+		if complete(dir) {
+			return filepath.Abs(dir)
+		}
+	}
+	if source := sourceFolder(); source != "" {
+		return build(source, self)
+	}
+	return "", noLibraries(strings.Join(places, " or "))
+}
+
+func noLibraries(where string) error {
+	return fmt.Errorf("%s and %s are not in %s; from a clone, make build puts them into "+
+		"out/lib/govs, and make install PREFIX=/usr/local installs them with the command",
+		preloadLibrary, bridgeLibrary, where)
+}
+
+// complete reports whether a folder has both libraries.
+func complete(dir string) bool { return !oldest(dir).IsZero() }
+
+// oldest returns when the older of the two libraries was written, zero if one is missing.
+func oldest(dir string) (when time.Time) {
+	for _, library := range []string{preloadLibrary, bridgeLibrary} {
+		info, err := os.Stat(filepath.Join(dir, library))
+		if err != nil || !info.Mode().IsRegular() {
+			return time.Time{}
+		}
+		if when.IsZero() || info.ModTime().Before(when) {
+			when = info.ModTime()
+		}
+	}
+	return when
+}
+
+// sourceFolder returns the project's folder that the command was built from, empty if it is not
+// there or not known: go run, go install and go build leave its name in the program, and ci/build
+// does not. No other folder will do, as what is in there is executed.
+func sourceFolder() string {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(file) {
+		return ""
+	}
+	root := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	if _, err := os.Stat(filepath.Join(root, "ci", "build")); err != nil {
+		return ""
+	}
+	return root
+}
+
+// build builds the libraries below the user's cache folder, unless they are there and no older than
+// the command.
+func build(source, self string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("building the libraries: %w", err)
+	}
+	sum := sha256.Sum256([]byte(source))
+	dir := filepath.Join(cache, "govs", "lib", fmt.Sprintf("%x", sum[:8]))
+	command, err := os.Stat(self)
+	if err != nil {
+		return "", err
+	}
+	if oldest(dir).After(command.ModTime()) {
+		return dir, nil
+	}
+	fmt.Fprintf(os.Stderr, "%s exec: building the libraries in %s\n", name, dir)
+	cmd := exec.Command("bash", filepath.Join(source, "ci", "build"), "--libraries", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building the libraries with %s: %w\n%s", cmd, err, out)
+	}
+	return dir, nil
+}
