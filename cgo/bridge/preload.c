@@ -482,14 +482,21 @@ FCNTL(fcntl64)
 
 // ---- commands
 
+// closed is for a command that has begun to wait when another thread closes the descriptor: with the kernel's, it waits
+// until a signal comes, because it has the file itself.
+static int closed(void)
+{
+	return pause();
+}
+
 // next_event waits for an event of rdma_cm, as O_NONBLOCK says. Its octet stays for the library. It is a point
 // where the thread can be cancelled, as write is: rping ends its threads so.
 static int next_event(int fd)
 {
 	char octet;
 	ssize_t n = recv(fd, &octet, 1, MSG_PEEK);
-	if (n == 0) // another thread has closed the descriptor: with the kernel's, this one would wait for ever
-		return pause();
+	if (n == 0 || (n < 0 && (errno == EBADF || errno == ENOTSOCK)))
+		return closed();
 	return n == 1 ? 0 : -1;
 }
 
@@ -499,12 +506,14 @@ static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 		errno = EIO;
 		return -1;
 	}
-	for (;;) {
+	for (int waited = 0;; waited = 1) {
 		struct library *lib = begin_call();
 		if (!lib)
 			return -1;
 		long got = lib->write(OBJECT(slot), buf, n);
 		end_call(lib);
+		if (got == -EBADF && waited)
+			return closed();
 		if (got != -EAGAIN || KIND(slot) != CM)
 			return result(got);
 		if (next_event(fd) < 0) // only GET_EVENT returns EAGAIN: the library has no event
