@@ -14,19 +14,27 @@ const (
 type cmEvents struct {
 	left  bool // it is not compared
 	given int  // of DESTROY_ID: how many events of the id the program was given
+	its   bool // of an event: its uid is what the program calls the id
+}
+
+// cmID is an id, from its creation on.
+type cmID struct {
+	uid   uint64
+	given int // events
 }
 
 // cmIDs counts the events of ids.
 type cmIDs struct {
-	byID  map[uint32]*int
-	byUID map[uint64]*int
+	byID  map[uint32]*cmID
+	byUID map[uint64]*cmID
 }
 
 // countEvents returns what is known of entries about events, by their index.
 func (r *Recording) countEvents() map[int]cmEvents {
-	ids := cmIDs{map[uint32]*int{}, map[uint64]*int{}}
+	ids := cmIDs{map[uint32]*cmID{}, map[uint64]*cmID{}}
 	known := map[int]cmEvents{}
-	destroyed := map[int]*int{}
+	destroyed, uids := map[int]*cmID{}, map[int]*cmID{}
+	events := map[int]uint64{} // their uids
 	for i := range r.Entries {
 		e := &r.Entries[i]
 		if e.File != CM || e.Op != Write || e.Errno != 0 {
@@ -44,47 +52,61 @@ func (r *Recording) countEvents() map[int]cmEvents {
 			case *abi.CreateIDResp:
 				ids.add(v.ID, uid)
 			case *abi.Accept:
-				if n := ids.byID[v.ID]; n != nil {
-					ids.byUID[v.UID] = n
+				if id := ids.byID[v.ID]; id != nil {
+					id.uid, ids.byUID[v.UID] = v.UID, id
 				}
 			case *abi.DestroyID:
 				destroyed[i] = ids.byID[v.ID]
 			case *abi.EventResp:
 				ids.count(v)
+				if v.Event != connectRequest {
+					uids[i], events[i] = ids.byID[v.ID], v.UID
+				}
 				known[i] = cmEvents{left: v.Event == disconnected}
 			}
 		}
 	}
 	// An event that another thread is given at the same time may be recorded after DESTROY_ID.
-	for i, n := range destroyed {
-		if n != nil {
-			known[i] = cmEvents{given: *n}
+	for i, id := range destroyed {
+		if id != nil {
+			known[i] = cmEvents{given: id.given}
 		}
+	}
+	// So may one that follows ACCEPT be before it, whose uid it has.
+	for i, id := range uids {
+		k := known[i]
+		k.its = id != nil && events[i] != 0 && events[i] == id.uid
+		known[i] = k
 	}
 	return known
 }
 
 func (ids *cmIDs) add(id uint32, uid uint64) {
-	n := new(int)
-	ids.byID[id], ids.byUID[uid] = n, n
+	x := &cmID{uid: uid}
+	ids.byID[id], ids.byUID[uid] = x, x
 }
 
 func (ids *cmIDs) count(v *abi.EventResp) {
-	n := ids.byID[v.ID]
+	id := ids.byID[v.ID]
 	if v.Event == connectRequest {
-		n = ids.byUID[v.UID]
-		ids.byID[v.ID] = new(int)
+		id = ids.byUID[v.UID]
+		ids.byID[v.ID] = &cmID{}
 	}
-	if n != nil {
-		*n++
+	if id != nil {
+		id.given++
 	}
 }
 
-// allReported has a DESTROY_ID say all if it reports as many events as the program was given.
-func (s *rawStep) allReported(events cmEvents) {
+// use has a DESTROY_ID say all if it reports as many events as the program was given, and an event
+// say its if the uid is the id's.
+func (s *rawStep) use(events cmEvents) {
 	for i, f := range s.fields {
-		if f.name == "answer.events_reported" && f.parts[0] == number(events.given) {
+		switch {
+		case f.name == "answer.events_reported" && s.name == "rdma_cm.destroy_id" &&
+			f.parts[0] == number(events.given):
 			s.fields[i].parts = []any{"all"}
+		case f.name == "answer.uid" && events.its:
+			s.fields[i].parts = []any{"its"}
 		}
 	}
 }

@@ -44,6 +44,7 @@ func (s *Step) String() string {
 //     other have one, and a program that finds one without waiting has none.
 //   - The events that DESTROY_ID reports are all if they are as many as the program was given. The
 //     event DISCONNECTED is left out: a program may destroy the id before it comes.
+//   - The uid of an event is its if it is the id's.
 //   - GET_EVENT that found nothing is left out, and so are ioctls, which the bridge's library
 //     refuses without asking the bridge.
 //   - Netlink messages have neither sequence numbers nor the number of the socket.
@@ -63,9 +64,7 @@ func (r *Recording) Steps() ([]Step, error) {
 		if err != nil {
 			return nil, fmt.Errorf("recording: entry %d: %w", i+1, err)
 		}
-		if s.name == "rdma_cm.destroy_id" {
-			s.allReported(events[i])
-		}
+		s.use(events[i])
 		s.thread = threads[e.Thread]
 		if e.Op != Ioctl && !events[i].left && (s.name != "rdma_cm.get_event" ||
 			e.Errno != syscall.EAGAIN) {
