@@ -166,12 +166,44 @@ func judge(t *testing.T, known map[string]difference, lines string, printed map[
 	}
 }
 
+// placedLater is a test that looks at its memory when the peer has a completion of its RDMA Write.
+// On iWARP that says that the octets are on their way, not that they are placed (RFC 5040 section
+// 5.5), so that on a busy machine the test finds what was there before.
+const placedLater = "test_rdmacm.CMTestCase.test_rdmacm_async_write"
+
+// lookAgain has run run that test again, a few times, if it looked too early.
+func lookAgain(t *testing.T, lines string, run func(parts ...string) (lines string)) string {
+	t.Helper()
+	for range 5 {
+		v := verdicts(t, pyverbsScript, lines)[placedLater]
+		if v.what != "error" || !strings.Contains(v.reason, "Data validation failure") {
+			break
+		}
+		t.Logf("%s looked too early, and runs again", placedLater)
+		var rest []string
+		for line := range strings.Lines(lines) {
+			if !strings.HasPrefix(line, placedLater+"\t") {
+				rest = append(rest, line)
+			}
+		}
+		lines = strings.Join(rest, "") + run("test_rdmacm_async_write")
+	}
+	return lines
+}
+
 // TestExecPyverbs: rdma-core's own tests have the same verdicts over the engine as on siw, but for
 // what the ledger has.
 func TestExecPyverbs(t *testing.T) {
 	b := newBridged(t)
-	lines, printed := runPyverbs(t, b.command(nil, pyverbsScript, "--verbose", "--limit", "90",
-		"--address", "127.0.0.1", "--address", "127.0.0.2"))
+	run := func(parts ...string) (string, map[string]string) {
+		return runPyverbs(t, b.command(nil, append([]string{pyverbsScript, "--verbose", "--limit",
+			"90", "--address", "127.0.0.1", "--address", "127.0.0.2"}, parts...)...))
+	}
+	lines, printed := run()
+	lines = lookAgain(t, lines, func(parts ...string) string {
+		again, _ := run(parts...)
+		return again
+	})
 	judge(t, ledger(t), lines, printed)
 }
 
@@ -192,8 +224,15 @@ func TestPyverbsOnSiw(t *testing.T) {
 	const second = "192.0.2.3"
 	ip(t, "addr add "+second+"/24 dev d0")
 	t.Cleanup(func() { ip(t, "addr del "+second+"/24 dev d0") })
-	lines, printed := runPyverbs(t, exec.Command(pyverbsScript, "--verbose", "--limit", "150",
-		"--address", siwAddr, "--address", second))
+	run := func(parts ...string) (string, map[string]string) {
+		return runPyverbs(t, exec.Command(pyverbsScript, append([]string{"--verbose", "--limit",
+			"150", "--address", siwAddr, "--address", second}, parts...)...))
+	}
+	lines, printed := run()
+	lines = lookAgain(t, lines, func(parts ...string) string {
+		again, _ := run(parts...)
+		return again
+	})
 	if os.Getenv(pyverbsUpdate) == "1" {
 		file := filepath.Join(os.Getenv("VM_OUT"), "siw.tsv")
 		testkit.OK(t, os.WriteFile(file, []byte(lines), 0o644))

@@ -123,7 +123,7 @@ func postAfterEnd(r *conformance.VerbsRun) {
 }
 
 func flushInOrder(r *conformance.VerbsRun) {
-	const count, size = 6, 1 << 20
+	const count, size = 6, 8 << 20 // longer than posting and the end take on a busy machine
 	cfg := &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{InitiatorDepth: 1, ResponderResources: 1}}
 	i, p := r.Connect(cfg, &conformance.SideConfig{ConnConfig: cfg.ConnConfig})
 	src := p.Buffer("the source", size, remoteRead)
