@@ -28,8 +28,9 @@ type cqRing struct {
 	ch    *channel
 	fired eventCount
 
+	put atomic.Uint32 // is written with mu held
+
 	mu     sync.Mutex // of what completes and closing
-	put    uint32
 	closed bool
 }
 
@@ -56,14 +57,14 @@ func (r *cqRing) Complete(wc *ibverbs.WC, solicited bool) (stored, due bool) {
 	if r.closed || wc.WRID == openingWRID {
 		return true, false // nobody waits for it
 	}
-	e := r.at(r.put)
+	e := r.at(r.put.Load())
 	if atomic.LoadUint32(word(unsafe.Pointer(e)))&cqeValid != 0 {
 		return false, false
 	}
 	e.ID, e.Bytes, e.QPID = wc.WRID, wc.ByteLen, uint64(wc.QPN)
 	e.InvalSTag = wc.InvalidatedRKey
 	atomic.StoreUint32(word(unsafe.Pointer(e)), cqeWord(wc))
-	r.put++
+	r.put.Add(1)
 	return true, r.ch != nil && r.disarm(solicited || wc.Status != ibverbs.WCSuccess)
 }
 

@@ -21,6 +21,7 @@ type progressState struct {
 	ahead      atomic.Int64 // pieces that are read ahead from objects
 
 	turns atomic.Uint64 // of pollers
+	ready atomic.Bool   // other streams than a poller's own had something at its last look at all
 	steps chan struct{} // capacity stepsAtOnce
 
 	cancel context.CancelFunc
@@ -103,7 +104,8 @@ func (d *device) step(f func()) {
 }
 
 // pollerTurns is how often a poller that asks its own few streams looks at all of
-// the device's, too.
+// the device's, too, while these have nothing. While they have, it does so after each look
+// at its own: a program that spins on one CQ may be the target of Writes on other QPs.
 const pollerTurns = 64
 
 // progress moves data on behalf of a poller that found c empty. It never waits
@@ -113,7 +115,8 @@ const pollerTurns = 64
 func (d *device) progress(c *cq) {
 	direct := *c.direct.Load()
 	turn := turnOfLook(len(direct))
-	all := len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
+	ready := d.prog.ready.Load()
+	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
 	for _, q := range direct {
 		s := q.stream.Load()
 		if s == nil {
@@ -127,7 +130,10 @@ func (d *device) progress(c *cq) {
 		}
 	}
 	if all {
-		d.poller.Poll()
+		// What is looked at directly is not watched by the poller (muting).
+		if found := d.poller.Poll() > 0; found != ready {
+			d.prog.ready.Store(found)
+		}
 	}
 }
 
