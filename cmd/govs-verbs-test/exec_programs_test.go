@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -168,40 +169,71 @@ func TestExecPrograms(t *testing.T) {
 	}
 }
 
-// TestExecCopy: rcopy copies a file over librdmacm's streams.
-func TestExecCopy(t *testing.T) {
-	b := newBridged(t)
+// A launcher starts a program at one end of a pair, with more in its environment.
+type launcher func(env []string, args ...string) *program
+
+// launch starts a program over the engine.
+func (b *bridged) launch(env []string, args ...string) *program {
+	b.t.Helper()
+	cmd := b.command(nil, args...)
+	cmd.Env = append(cmd.Env, env...)
+	return startCmd(b.t, cmd)
+}
+
+// launchOverSiw returns what starts programs over the device of the kernel.
+func launchOverSiw(t *testing.T) launcher {
+	return func(env []string, args ...string) *program {
+		t.Helper()
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), env...)
+		return startCmd(t, cmd)
+	}
+}
+
+// copyFile has rcopy copy a file over librdmacm's streams.
+func copyFile(t *testing.T, addr string, server, client launcher) {
+	t.Helper()
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	content := bytes.Repeat([]byte("one file after another, "), 1<<16)
 	testkit.OK(t, os.WriteFile(from, content, 0o644))
 	port := freePort()
-	b.server(port, "rcopy", "-p", fmt.Sprint(port)) // it serves until it is killed
-	b.start("rcopy", from, "127.0.0.1:"+to, "-p", fmt.Sprint(port)).want(t, 0)
+	awaitListener(t, server(nil, "rcopy", "-p", fmt.Sprint(port)), port) // serves until it is killed
+	client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port)).want(t, 0)
 	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, content) {
 		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(content))
 	}
 }
 
-// TestExecSocketProgram: librspreload gives a program that uses TCP librdmacm's streams instead,
-// and these run over the engine.
+// useSockets has a program that uses TCP use librdmacm's streams instead, by librspreload.
+func useSockets(t *testing.T, addr string, server, client launcher) {
+	t.Helper()
+	streams := []string{"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
+	port := freePort()
+	s := server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
+	awaitListener(t, s, port)
+	client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...).want(t, 0,
+		"2.00 MBytes")
+	s.want(t, 0, "2.00 MBytes")
+}
+
+// TestExecCopy runs rcopy over the engine.
+func TestExecCopy(t *testing.T) {
+	b := newBridged(t)
+	copyFile(t, "127.0.0.1", b.launch, b.launch)
+}
+
+// TestExecSocketProgram runs iperf over the engine, which the traces show.
 func TestExecSocketProgram(t *testing.T) {
 	b := newBridged(t)
-	const streams = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
-	start := func(trace string, args ...string) *program {
-		cmd := b.command([]string{"--output", trace}, args...)
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+streams)
-		return startCmd(t, cmd)
-	}
 	dir := t.TempDir()
-	traces := []string{filepath.Join(dir, "server"), filepath.Join(dir, "client")}
-	port := freePort()
-	server := start(traces[0], arguments("iperf -s -P 1 -B ADDR -p PORT", "127.0.0.1", port)...)
-	awaitListener(t, server, port)
-	client := start(traces[1], arguments("iperf -c ADDR -p PORT -n 2M", "127.0.0.1", port)...)
-	client.want(t, 0, "2.00 MBytes")
-	server.want(t, 0, "2.00 MBytes")
-	for _, trace := range traces {
-		wantText(t, "the trace", string(testkit.Must(os.ReadFile(trace))(t)),
+	traced := func(name string) launcher {
+		b := b.of(t)
+		b.flags = []string{"--output", filepath.Join(dir, name)}
+		return b.launch
+	}
+	useSockets(t, "127.0.0.1", traced("server"), traced("client"))
+	for _, name := range []string{"server", "client"} {
+		wantText(t, "the trace", string(testkit.Must(os.ReadFile(filepath.Join(dir, name)))(t)),
 			parts("create_qp("))
 	}
 }
@@ -253,6 +285,15 @@ func TestExecWithSiw(t *testing.T) {
 			t.Errorf("siw0 of the bridge has the interface of the kernel's:\n%s", out)
 		}
 	})
+	for name, run := range map[string]func(t *testing.T, addr string, server, client launcher){
+		"rcopy": copyFile, "iperf": useSockets} {
+		t.Run(name+", the server over the engine", func(t *testing.T) {
+			run(t, siwAddr, b.of(t).launch, launchOverSiw(t))
+		})
+		t.Run(name+", the client over the engine", func(t *testing.T) {
+			run(t, siwAddr, launchOverSiw(t), b.of(t).launch)
+		})
+	}
 	for _, p := range bridgedPairs {
 		if p.mode {
 			continue
