@@ -42,11 +42,30 @@ static void complain(const char *what, const char *why)
 		(void)!syscall(SYS_write, 2, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
-// keep returns a copy of what the environment has, which programs may write over.
-static const char *keep(const char *name)
+// The environment as exec has set it: programs may clear theirs, and write over it.
+static char **kept;
+
+// keep copies what of the environment is exec's.
+static void keep(void)
 {
-	const char *value = getenv(name);
-	return value ? strdup(value) : NULL;
+	size_t n = 0, entries = 0;
+	while (environ && environ[entries])
+		entries++;
+	if (!(kept = calloc(entries + 1, sizeof *kept)))
+		return;
+	for (size_t i = 0; i < entries; i++)
+		if (strncmp(environ[i], "GOVS_BRIDGE_", strlen("GOVS_BRIDGE_")) == 0 && (kept[n] = strdup(environ[i])))
+			n++;
+}
+
+// setting returns what exec has set a variable to, NULL if it has not.
+static const char *setting(const char *name)
+{
+	size_t n = strlen(name);
+	for (char **entry = kept; entry && *entry; entry++)
+		if (strncmp(*entry, name, n) == 0 && (*entry)[n] == '=')
+			return *entry + n + 1;
+	return NULL;
 }
 
 // The constructors of other libraries may come before this one, and call what needs the settings. That is before the
@@ -59,8 +78,9 @@ const struct settings *settings(void)
 	static int known;
 	if (!known) {
 		known = 1;
-		all.library = keep("GOVS_BRIDGE_LIBRARY");
-		all.sysfs = keep("GOVS_BRIDGE_SYSFS");
+		keep();
+		all.library = setting("GOVS_BRIDGE_LIBRARY");
+		all.sysfs = setting("GOVS_BRIDGE_SYSFS");
 	}
 	return &all;
 }
@@ -124,7 +144,7 @@ static void adopt(int fd, uint32_t slot)
 // ---- the library
 
 struct library {
-	int (*init)(void *owned, int n, void *adopt, void *find);
+	int (*init)(void *owned, int n, void *adopt, void *find, void *setting);
 	int (*open)(int kind, int flags);
 	long (*write)(uint64_t object, const void *buf, unsigned long n);
 	void (*close)(uint64_t object);
@@ -138,7 +158,7 @@ static struct library *_Atomic library;
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static int forked; // this process is a child, in which the first copy of the library is dead
 
-// adopted and found are what the library calls back.
+// adopted, found and setting are what the library calls back.
 static void adopted(int fd, int kind, uint64_t object)
 {
 	if (fd >= 0 && fd < SLOTS)
@@ -240,7 +260,7 @@ static int load_locked(void)
 	FUNCTION(netlink, "govs_bridge_netlink");
 	FUNCTION(progress, "govs_bridge_progress");
 	FUNCTION(attend, "govs_bridge_attend");
-	if (loaded.init(owned, SLOTS, (void *)adopted, (void *)found))
+	if (loaded.init(owned, SLOTS, (void *)adopted, (void *)found, (void *)setting))
 		return -1; // it has said why
 	atomic_store(&library, &loaded);
 	return 0;

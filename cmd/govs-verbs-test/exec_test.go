@@ -364,10 +364,15 @@ func TestExecFileLimit(t *testing.T) {
 	wantText(t, "the error", p.stderr.String(), parts("No such device"))
 }
 
-// TestExecNoEnvironment: a program that clears its environment has the device.
+// TestExecNoEnvironment: a program that writes over its environment and clears it has the
+// device, and the options.
 func TestExecNoEnvironment(t *testing.T) {
 	b := newBridged(t)
-	b.start(compiled(t, "noenv", "-libverbs")).want(t, 0, "as it must be")
+	p := startCmd(t, b.command([]string{"--trace"}, compiled(t, "noenv", "-libverbs")))
+	p.want(t, 0, "as it must be")
+	if trace := p.stderr.String(); !strings.Contains(trace, "alloc_pd(") {
+		t.Errorf("the program has lost --trace: %q", trace)
+	}
 }
 
 // TestExecConstructor: a constructor opens the device, that of the program and that of a library

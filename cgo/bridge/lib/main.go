@@ -7,15 +7,18 @@ package main
 
 /*
 #include <stdint.h>
+#include <stdlib.h>
 
 typedef void (*govs_adopt)(int fd, int kind, uint64_t object);
 typedef uint64_t (*govs_find)(int fd);
+typedef const char *(*govs_setting)(const char *name);
 
 static inline void govs_call_adopt(govs_adopt f, int fd, int kind, uint64_t object)
 {
 	f(fd, kind, object);
 }
 static inline uint64_t govs_call_find(govs_find f, int fd) { return f(fd); }
+static inline const char *govs_call_setting(govs_setting f, const char *name) { return f(name); }
 
 void govs_watch_faults(void);
 */
@@ -74,21 +77,26 @@ type openFile struct {
 var self process
 
 //export govs_bridge_init
-func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find unsafe.Pointer) C.int {
+func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find, setting unsafe.Pointer) C.int {
 	self.owned = unsafe.Slice((*byte)(owned), int(n))
 	self.adopt, self.find = C.govs_adopt(adopt), C.govs_find(find)
 	self.files.Store(&[]*openFile{nil})
 	C.govs_watch_faults()
-	if err := self.start(); err != nil {
+	if err := self.start(C.govs_setting(setting)); err != nil {
 		fmt.Fprintf(os.Stderr, "govs-verbs-test exec: opening the engine's device: %v\n", err)
 		return -1
 	}
 	return 0
 }
 
-// start opens the engine's device, as the environment says.
-func (p *process) start() error {
-	s, err := settingsFrom(os.Getenv)
+// start opens the engine's device, as exec says in the environment: setting returns what that was
+// when the program began.
+func (p *process) start(setting C.govs_setting) error {
+	s, err := settingsFrom(func(name string) string {
+		text := C.CString(name)
+		defer C.free(unsafe.Pointer(text))
+		return C.GoString(C.govs_call_setting(setting, text))
+	})
 	if err != nil {
 		return err
 	}
