@@ -434,7 +434,11 @@ func (s *cmState) listen(x *cmID, backlog int) error {
 	if err := x.id.Listen(backlog); err != nil {
 		err = s.taken(x, err)
 		// The id has lost its port, and with the kernel it has not.
-		if x.id.BindAddr(ipOf(&x.src)) != nil {
+		at, lost := s.deviceAddress(ipOf(&x.src))
+		if lost == nil {
+			lost = x.id.BindAddr(at)
+		}
+		if lost != nil {
 			x.state, x.device = cmIdle, false
 		}
 		return err

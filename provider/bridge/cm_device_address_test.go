@@ -1,11 +1,15 @@
 package bridge
 
 import (
+	"net"
 	"net/netip"
 	"syscall"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // TestCMDeviceAddress: a device that has one address. What is bound to any address listens there
@@ -54,4 +58,51 @@ func TestCMDeviceAddress(t *testing.T) {
 	s.must(abi.CMAccept, &abi.Accept{ID: req, UID: 4, ConnParam: param(sq, "")}, nil)
 	s.event(req, 4, cmEstablishedEvent)
 	c.event(id, 3, cmEstablishedEvent)
+}
+
+// TestCMDeviceAddressKept: an id that is bound to any address, and whose listen fails, listens
+// later at the device's, and nowhere else.
+func TestCMDeviceAddressKept(t *testing.T) {
+	own := netip.MustParseAddr("127.0.0.3")
+	h := newHost(t, &engine.Options{Network: &failingListen{Network: transport.NewTCP(nil)}})
+	h.b.cm.addresses = []netip.Addr{own}
+	c := h.open()
+	id := c.createID(1)
+	c.must(abi.CMBindIP, bindIP(id, netip.AddrPortFrom(netip.IPv4Unspecified(), 0)), nil)
+	at, _ := c.addresses(id)
+	c.fails(syscall.ENOMEM, abi.CMListen, &abi.Listen{ID: id, Backlog: 1}, nil)
+	c.must(abi.CMListen, &abi.Listen{ID: id, Backlog: 1}, nil)
+	dial := func(addr netip.Addr) error {
+		conn, err := net.Dial("tcp", netip.AddrPortFrom(addr, at.Port()).String())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	testkit.OK(t, dial(own))
+	if dial(netip.MustParseAddr("127.0.0.4")) == nil {
+		t.Error("it listens at an address that is not the device's")
+	}
+}
+
+// failingListen is a network whose first Listen fails.
+type failingListen struct {
+	transport.Network
+	failed bool
+}
+
+func (n *failingListen) Bind(local netip.AddrPort) (transport.Binding, error) {
+	b, err := n.Network.Bind(local)
+	if err != nil || n.failed {
+		return b, err
+	}
+	n.failed = true
+	return failingBinding{b}, nil
+}
+
+type failingBinding struct{ transport.Binding }
+
+func (b failingBinding) Listen(int) (transport.Listener, error) {
+	_ = b.Close()
+	return nil, syscall.ENOMEM
 }
