@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -34,17 +35,65 @@ func (c *execCmd) libraries() (string, error) {
 	if resolved, err := filepath.EvalSymlinks(self); err == nil {
 		self = resolved
 	}
+	return librariesOf(self, sourceFolder())
+}
+
+// librariesOf is libraries for the command self that was built from source, which is empty if it is
+// not known.
+func librariesOf(self, source string) (string, error) {
 	beside := filepath.Dir(self)
 	places := []string{filepath.Join(filepath.Dir(beside), "lib", "govs"), beside}
 	for _, dir := range places {
 		if complete(dir) {
+			if err := trusted(self, filepath.Join(dir, preloadLibrary),
+				filepath.Join(dir, bridgeLibrary)); err != nil {
+				return "", err
+			}
 			return filepath.Abs(dir)
 		}
 	}
-	if source := sourceFolder(); source != "" {
-		return build(source, self)
+	if source == "" {
+		return "", noLibraries(strings.Join(places, " or "))
 	}
-	return "", noLibraries(strings.Join(places, " or "))
+	ci := filepath.Join(source, "ci")
+	if err := trusted(self, source, ci, filepath.Join(ci, "build")); err != nil {
+		return "", err
+	}
+	return build(source, self)
+}
+
+// trusted returns an error if one of files, which are executed, is somebody else's: neither this
+// user's, nor root's, nor of the owner of the command self. The command may have been copied to
+// another machine, or its source removed, and anybody can make a folder of that name in /tmp.
+func trusted(self string, files ...string) error {
+	command, err := ownerOf(self)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		owner, err := ownerOf(file)
+		if err != nil {
+			return err
+		}
+		if owner != 0 && owner != os.Getuid() && owner != command {
+			return fmt.Errorf("%s is of user %d, not of this user, root or the owner of %s; "+
+				"--library DIR names libraries to be used all the same", file, owner, self)
+		}
+	}
+	return nil
+}
+
+// ownerOf returns the number of the user that has a file.
+func ownerOf(file string) (int, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("%s: its owner is not known", file)
+	}
+	return int(stat.Uid), nil
 }
 
 func noLibraries(where string) error {
