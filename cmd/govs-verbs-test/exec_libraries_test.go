@@ -48,3 +48,20 @@ func TestExecForeignLibraries(t *testing.T) {
 		t.Errorf("libraries of the command's owner: %s, %v", got, err)
 	}
 }
+
+// TestExecBuildFails: a build of the libraries that fails says why, and leaves nothing.
+func TestExecBuildFails(t *testing.T) {
+	b := newBridged(t)
+	fail := filepath.Join(t.TempDir(), "go")
+	testkit.OK(t, os.WriteFile(fail, []byte("#!/bin/sh\n"+
+		"[ \"$1\" != build ] || { echo it does not build >&2; exit 1; }\nexec go \"$@\"\n"), 0o755))
+	t.Setenv("GOCACHE", goCache(t))
+	t.Setenv("GO", fail)
+	t.Setenv("XDG_CACHE_HOME", b.cache)
+	_, err := build(sourceFolder(), testkit.Must(os.Executable())(t))
+	wantText(t, "the error", fmt.Sprint(err), parts("building the libraries", "it does not build"))
+	for _, left := range testkit.Must(filepath.Glob(filepath.Join(b.cache, "govs", "lib", "*",
+		".*")))(t) {
+		t.Errorf("it leaves %s", left)
+	}
+}
