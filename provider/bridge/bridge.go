@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -93,7 +92,7 @@ func New(vctx *ibverbs.Context, prog Program, opts *Options) *Bridge {
 		opts = &Options{}
 	}
 	b := &Bridge{vctx: vctx, prog: prog, opts: *opts, qps: make(map[uint32]*queuePair)}
-	b.cm.addresses = slices.Clone(opts.Addresses)
+	b.cm.addresses = numbered(opts.Addresses)
 	if b.opts.Device == "" {
 		b.opts.Device = defaultDevice
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -75,6 +76,18 @@ func scopeOf(zone string) uint32 {
 	var a abi.SockaddrStorage // which knows numbers
 	a.Set(netip.AddrPortFrom(netip.IPv6LinkLocalAllNodes().WithZone(zone), 0))
 	return binary.NativeEndian.Uint32(a[24:])
+}
+
+// numbered returns addresses with the numbers of interfaces in place of their names, as programs
+// have them.
+func numbered(addresses []netip.Addr) []netip.Addr {
+	list := slices.Clone(addresses)
+	for i, addr := range list {
+		if zone := addr.Zone(); zone != "" {
+			list[i] = addr.WithZone(strconv.FormatUint(uint64(scopeOf(zone)), 10))
+		}
+	}
+	return list
 }
 
 func setFamily(a *abi.SockaddrStorage, family int) {

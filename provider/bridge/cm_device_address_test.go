@@ -3,6 +3,7 @@ package bridge
 import (
 	"net"
 	"net/netip"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -82,6 +83,26 @@ func TestCMDeviceAddressKept(t *testing.T) {
 	testkit.OK(t, dial(own))
 	if dial(netip.MustParseAddr("127.0.0.4")) == nil {
 		t.Error("it listens at an address that is not the device's")
+	}
+}
+
+// TestCMDeviceAddressZone: the zone of a link-local address is the name of an interface for the
+// bridge, and its number for programs.
+func TestCMDeviceAddressZone(t *testing.T) {
+	h := newHost(t, nil)
+	lo := testkit.Must(net.InterfaceByName("lo"))(t)
+	for _, zone := range []string{lo.Name, strconv.Itoa(lo.Index)} {
+		b := New(h.b.vctx, h.prog, &Options{Addresses: []netip.Addr{
+			netip.MustParseAddr("fe80::1").WithZone(zone)}})
+		var program abi.SockaddrStorage
+		program.Set(netip.AddrPortFrom(netip.MustParseAddr("fe80::1").WithZone(strconv.Itoa(lo.Index)),
+			7))
+		if _, err := b.cm.deviceAddress(ipOf(&program)); err != nil {
+			t.Errorf("with zone %s: %v", zone, err)
+		}
+		if !b.cm.has(ipOf(&program).Addr()) {
+			t.Errorf("with zone %s the address is not the device's", zone)
+		}
 	}
 }
 
