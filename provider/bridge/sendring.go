@@ -57,12 +57,12 @@ func (r *sendRing) doorbell() error {
 	for first := true; !r.closed; first = false {
 		n, valid := r.collect()
 		if n == 0 {
+			if first && unconnected(r.state()) {
+				return syscall.ENOTCONN
+			}
 			if valid {
 				r.refuse()
 				continue
-			}
-			if first && unconnected(r.state()) {
-				return syscall.ENOTCONN
 			}
 			return nil
 		}

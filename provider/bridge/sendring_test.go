@@ -66,3 +66,25 @@ func TestErrorFlushesQueue(t *testing.T) {
 		QPState: uint8(ibverbs.QPErr)}, nil, nil, nil)
 	e.wantWC("what was posted", 3, abi.SiwSend, abi.SiwWCWRFlushErr, -1)
 }
+
+// TestBadElementWaits: siw does not look at what is in the queue before the QP is connected. What
+// can't be posted ends the connection, and not the QP that has none yet.
+func TestBadElementWaits(t *testing.T) {
+	const wrid = 5
+	var refused []uint64
+	state := ibverbs.QPInit
+	r := &sendRing{size: 4, mem: &queueMemory{mem: make([]byte, 4*sqeSize)},
+		state: func() ibverbs.QPState { return state },
+		bad:   func(wrid uint64, _ uint8) { refused = append(refused, wrid) },
+	}
+	e := r.at(0)
+	e.ID = wrid
+	setHead(unsafe.Pointer(e), wqeHead{flags: abi.SiwWQEValid, opcode: abi.SiwReceive})
+	if err := r.doorbell(); err != syscall.ENOTCONN || len(refused) > 0 {
+		t.Errorf("a doorbell without a connection: %v, refused %d; want ENOTCONN, none", err, refused)
+	}
+	state = ibverbs.QPRTS
+	if err := r.doorbell(); err != nil || len(refused) != 1 || refused[0] != wrid {
+		t.Errorf("a doorbell with a connection: %v, refused %d; want WR %d", err, refused, wrid)
+	}
+}
