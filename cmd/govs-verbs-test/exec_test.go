@@ -12,6 +12,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/bridge/recording"
 )
 
 // execLibraries builds the libraries of exec, once, and returns the folder that they are in: one of
@@ -309,10 +310,28 @@ func TestExecPaths(t *testing.T) {
 	b.start("test", "-c", "/dev/infiniband/rdma_cm").want(t, 0)
 }
 
-// TestExecCloseAll: programs that close all descriptors leave the library its own.
+// TestExecCloseAll: programs that close all descriptors leave the library its own, those of its
+// outputs among them.
 func TestExecCloseAll(t *testing.T) {
 	b := newBridged(t)
-	b.start(compiled(t, "closeall")).want(t, 0, "as it must be")
+	dir := t.TempDir()
+	trace, record := filepath.Join(dir, "trace"), filepath.Join(dir, "record")
+	startCmd(t, b.command([]string{"--output", trace, "--record", record},
+		compiled(t, "closeall"))).want(t, 0, "as it must be")
+	const ids = 5 * 2 // of each use
+	if n := strings.Count(string(testkit.Must(os.ReadFile(trace))(t)), "create_id("); n != ids {
+		t.Errorf("%d ids in the trace, want %d", n, ids)
+	}
+	rec := testkit.Must(recording.Read(testkit.Must(os.Open(record))(t)))(t)
+	opened := 0
+	for _, e := range rec.Entries {
+		if e.Op == recording.Open {
+			opened++
+		}
+	}
+	if opened != ids/2 {
+		t.Errorf("rdma_cm is opened %d times in the recording, want %d", opened, ids/2)
+	}
 }
 
 // TestExecSanitizers: programs that are built with sanitizers run, and these find what they look

@@ -100,12 +100,14 @@ func (s *settings) recorder() *recorder {
 }
 
 // openOutput opens a file to which an option says that something is written, at its end: processes
-// that the program starts have the same one. It says why it can't be opened, and returns nil.
+// that the program starts have the same one. The program can't close it, and write something else
+// there. openOutput says why a file can't be opened, and returns nil.
 func openOutput(option, file string) *os.File {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "govs-verbs-test exec: %s: %v\n", option, err)
 		return nil
 	}
+	self.Own(int(f.Fd()), true)
 	return f
 }
