@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,8 +135,9 @@ func sourceFolder() string {
 	return root
 }
 
-// build builds the libraries below the user's cache folder, unless they are there and no older than
-// the command.
+// build builds the libraries below the user's cache folder, unless they are there, and newer than
+// the command and the source. The go command keeps a command whose own source has not changed, and
+// the libraries are from more than that.
 func build(source, self string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -147,7 +149,11 @@ func build(source, self string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if oldest(dir).After(command.ModTime()) {
+	last, err := changed(source)
+	if err != nil {
+		return "", fmt.Errorf("building the libraries: %w", err)
+	}
+	if built := oldest(dir); built.After(command.ModTime()) && built.After(last) {
 		return dir, nil
 	}
 	fmt.Fprintf(os.Stderr, "%s exec: building the libraries in %s\n", name, dir)
@@ -156,4 +162,31 @@ func build(source, self string) (string, error) {
 		return "", fmt.Errorf("building the libraries with %s: %w\n%s", cmd, err, out)
 	}
 	return dir, nil
+}
+
+// changed returns when what the libraries are built from was changed last: a file, or which files
+// are in a folder.
+func changed(source string) (last time.Time, err error) {
+	for _, part := range []string{"go.mod", "go.sum", "ci/build", "cgo/bridge", "ibverbs", "provider"} {
+		err := filepath.WalkDir(filepath.Join(source, part), func(path string, e fs.DirEntry,
+			err error) error {
+			switch {
+			case err != nil:
+				return err
+			case e.IsDir() && e.Name() == "testdata":
+				return fs.SkipDir
+			case strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			info, err := e.Info()
+			if err == nil && info.ModTime().After(last) {
+				last = info.ModTime()
+			}
+			return err
+		})
+		if err != nil {
+			return time.Time{}, err
+		}
+	}
+	return last, nil
 }

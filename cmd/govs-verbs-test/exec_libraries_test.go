@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 )
@@ -63,5 +65,54 @@ func TestExecBuildFails(t *testing.T) {
 	for _, left := range testkit.Must(filepath.Glob(filepath.Join(b.cache, "govs", "lib", "*",
 		".*")))(t) {
 		t.Errorf("it leaves %s", left)
+	}
+}
+
+// TestExecBuildsAgain: the libraries are built when the command or what they are built from is newer,
+// and only then.
+func TestExecBuildsAgain(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	source := t.TempDir()
+	at := func(name string) string { return filepath.Join(source, filepath.FromSlash(name)) }
+	files := map[string]string{"go.mod": "", "go.sum": "", "cgo/bridge/preload.c": "",
+		"ibverbs/qp.go": "", "provider/bridge/cm.go": "", "provider/bridge/cm_test.go": "",
+		"provider/bridge/testdata/a": "", "bin/command": "",
+		"ci/build": "mkdir -p $2 && echo >>$2/builds && touch $2/" + preloadLibrary + " $2/" +
+			bridgeLibrary}
+	for name, text := range files {
+		testkit.OK(t, os.MkdirAll(filepath.Dir(at(name)), 0o755))
+		testkit.OK(t, os.WriteFile(at(name), []byte(text), 0o644))
+	}
+	now := time.Now()
+	date := func(name string, ago time.Duration) {
+		testkit.OK(t, os.Chtimes(name, now, now.Add(-ago)))
+	}
+	testkit.OK(t, filepath.WalkDir(source, func(path string, _ fs.DirEntry, err error) error {
+		date(path, 3*time.Hour)
+		return err
+	}))
+	builds := 0
+	for _, c := range []struct {
+		changed string
+		builds  bool
+	}{
+		{"", true}, {"", false}, {"bin/command", true}, {"cgo/bridge/preload.c", true},
+		{"provider/bridge/cm.go", true}, {"provider/bridge", true}, {"go.mod", true}, {"ci/build", true},
+		{"provider/bridge/cm_test.go", false}, {"provider/bridge/testdata/a", false}, {"ci", false},
+	} {
+		if c.changed != "" {
+			date(at(c.changed), time.Hour)
+		}
+		dir := testkit.Must(build(source, at("bin/command")))(t)
+		got := len(testkit.Must(os.ReadFile(filepath.Join(dir, "builds")))(t))
+		if want := map[bool]int{true: 1}[c.builds]; got-builds != want {
+			t.Errorf("changed %q: built %d times, want %d", c.changed, got-builds, want)
+		}
+		builds = got
+		if c.changed != "" { // older than the next change
+			date(at(c.changed), 3*time.Hour)
+		}
+		date(filepath.Join(dir, preloadLibrary), 2*time.Hour)
+		date(filepath.Join(dir, bridgeLibrary), 2*time.Hour)
 	}
 }
