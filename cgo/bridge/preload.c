@@ -503,20 +503,23 @@ FCNTL(fcntl64)
 // ---- commands
 
 // closed is for a command that has begun to wait when another thread closes the descriptor: with the kernel's, it waits
-// until a signal comes, because it has the file itself.
-static int closed(void)
+// until a signal comes, because it has the file itself. One that was not to wait ends.
+static int closed(int flags)
 {
-	return pause();
+	if (!(flags & O_NONBLOCK))
+		return pause();
+	errno = EBADF;
+	return -1;
 }
 
-// next_event waits for an event of rdma_cm, as O_NONBLOCK says. Its octet stays for the library. It is a point
-// where the thread can be cancelled, as write is: rping ends its threads so.
-static int next_event(int fd)
+// next_event waits for an event of rdma_cm, as O_NONBLOCK says, which flags have of the descriptor. Its octet stays for
+// the library. It is a point where the thread can be cancelled, as write is: rping ends its threads so.
+static int next_event(int fd, int flags)
 {
 	char octet;
 	ssize_t n = recv(fd, &octet, 1, MSG_PEEK);
 	if (n == 0 || (n < 0 && (errno == EBADF || errno == ENOTSOCK)))
-		return closed();
+		return closed(flags);
 	return n == 1 ? 0 : -1;
 }
 
@@ -526,6 +529,9 @@ static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 		errno = EIO;
 		return -1;
 	}
+	int flags = 0;
+	if (KIND(slot) == CM && (flags = (int)syscall(SYS_fcntl, fd, F_GETFL)) < 0)
+		return -1; // closed since
 	for (int waited = 0;; waited = 1) {
 		struct library *lib = begin_call();
 		if (!lib)
@@ -533,10 +539,10 @@ static ssize_t command(int fd, uint32_t slot, const void *buf, size_t n)
 		long got = lib->write(OBJECT(slot), buf, n);
 		end_call(lib);
 		if (got == -EBADF && waited)
-			return closed();
+			return closed(flags);
 		if (got != -EAGAIN || KIND(slot) != CM)
 			return result(got);
-		if (next_event(fd) < 0) // only GET_EVENT returns EAGAIN: the library has no event
+		if (next_event(fd, flags) < 0) // only GET_EVENT returns EAGAIN: the library has no event
 			return -1;
 	}
 }

@@ -334,6 +334,13 @@ func TestExecCloseAll(t *testing.T) {
 	}
 }
 
+// TestExecCloseNonblocking: a thread that does not wait for events ends when the descriptor is
+// closed meanwhile.
+func TestExecCloseNonblocking(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "nonblocking", "-pthread")).want(t, 0, "all threads have ended")
+}
+
 // TestExecSanitizers: programs that are built with sanitizers run, and these find what they look
 // for.
 func TestExecSanitizers(t *testing.T) {
