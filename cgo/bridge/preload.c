@@ -42,49 +42,6 @@ static void complain(const char *what, const char *why)
 		(void)!syscall(SYS_write, 2, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
-// The environment as exec has set it: programs may clear theirs, and write over it.
-static char **kept;
-
-// keep copies what of the environment is exec's.
-static void keep(void)
-{
-	size_t n = 0, entries = 0;
-	while (environ && environ[entries])
-		entries++;
-	if (!(kept = calloc(entries + 1, sizeof *kept)))
-		return;
-	for (size_t i = 0; i < entries; i++)
-		if (strncmp(environ[i], "GOVS_BRIDGE_", strlen("GOVS_BRIDGE_")) == 0 && (kept[n] = strdup(environ[i])))
-			n++;
-}
-
-// setting returns what exec has set a variable to, NULL if it has not.
-static const char *setting(const char *name)
-{
-	size_t n = strlen(name);
-	for (char **entry = kept; entry && *entry; entry++)
-		if (strncmp(*entry, name, n) == 0 && (*entry)[n] == '=')
-			return *entry + n + 1;
-	return NULL;
-}
-
-// The constructors of other libraries may come before this one, and call what needs the settings. That is before the
-// program has threads.
-__attribute__((constructor)) static void read_settings(void) { settings(); }
-
-const struct settings *settings(void)
-{
-	static struct settings all;
-	static int known;
-	if (!known) {
-		known = 1;
-		keep();
-		all.library = setting("GOVS_BRIDGE_LIBRARY");
-		all.sysfs = setting("GOVS_BRIDGE_SYSFS");
-	}
-	return &all;
-}
-
 // ---- descriptors
 
 // A slot says what a descriptor is: its kind in the upper eight bits, and the number that the library has

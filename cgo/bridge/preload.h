@@ -20,6 +20,9 @@ struct settings {
 };
 const struct settings *settings(void);
 
+// setting returns what exec has set a variable to, NULL if it has not.
+const char *setting(const char *name);
+
 enum kind { NONE, UVERBS, CM, EVENTS, NETLINK, DEAD };
 
 // kind_of returns what a descriptor of the program is.
