@@ -167,7 +167,8 @@ func build(source, self string) (string, error) {
 // changed returns when what the libraries are built from was changed last: a file, or which files
 // are in a folder.
 func changed(source string) (last time.Time, err error) {
-	for _, part := range []string{"go.mod", "go.sum", "ci/build", "cgo/bridge", "ibverbs", "provider"} {
+	for _, part := range []string{"go.mod", "go.sum", "ci/build", "cgo/bridge", "ibverbs",
+		"provider"} {
 		err := filepath.WalkDir(filepath.Join(source, part), func(path string, e fs.DirEntry,
 			err error) error {
 			switch {

@@ -68,8 +68,8 @@ func TestExecBuildFails(t *testing.T) {
 	}
 }
 
-// TestExecBuildsAgain: the libraries are built when the command or what they are built from is newer,
-// and only then.
+// TestExecBuildsAgain: the libraries are built when the command or what they are built from is
+// newer, and only then.
 func TestExecBuildsAgain(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	source := t.TempDir()
