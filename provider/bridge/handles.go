@@ -39,9 +39,10 @@ func find[T any](h *handles, id uint32) (x T, err error) {
 	if int64(id) >= int64(len(h.list)) {
 		return x, syscall.ENOENT
 	}
-	switch y := h.list[id].(type) {
-	case T:
+	if y, ok := h.list[id].(T); ok {
 		return y, nil
+	}
+	switch h.list[id].(type) {
 	case nil:
 		return x, syscall.ENOENT
 	case leaving:
