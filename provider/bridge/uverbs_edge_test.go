@@ -176,14 +176,14 @@ func TestDoorbell(t *testing.T) {
 // TestSendQueueFull: a program that signals nothing may post more than the device has room for.
 // What has no place waits in the queue that the program maps.
 func TestSendQueueFull(t *testing.T) {
+	const writes, size = 60, 4 << 20 // which are posted in less time than they are sent
 	a, b := newEnd(t, nil), newEnd(t, nil)
-	src, dst := a.regMR(a.pd, 1<<20, 1), b.regMR(b.pd, 1<<20, 3)
+	src, dst := a.regMR(a.pd, size, 1), b.regMR(b.pd, size, 3)
 	connect(t, a, b)
-	const writes = 200
 	for i := range writes {
 		sqe := abi.SiwSQE{ID: uint64(i), Opcode: abi.SiwWrite, NumSGE: 1, RAddr: dst.addr,
 			RKey: dst.RKey}
-		sqe.SGE[0] = src.sge(0, 1<<20)
+		sqe.SGE[0] = src.sge(0, size)
 		if i == writes-1 {
 			sqe.Flags = abi.SiwWQESignalled
 		}
