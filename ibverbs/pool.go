@@ -112,7 +112,8 @@ func (p *Pool) MR() *MR {
 
 // errPoolEmpty is a value so that an empty pool, which programs may run into on
 // purpose, costs little.
-var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("%w: all buffers of the size are handed out; release one, or call Wait", syscall.ENOBUFS)}
+var errPoolEmpty = &Error{Op: "pool get", Err: fmt.Errorf("%w: all buffers of the size are handed "+
+	"out; release one, or call Wait", syscall.ENOBUFS)}
 
 // Get hands out the smallest buffer with room for n octets. It is ENOBUFS if there
 // is none at the moment, and EINVAL if the pool has none of that size at all.
@@ -149,7 +150,8 @@ func (p *Pool) Wait(ctx context.Context, n int) (PoolBuf, error) {
 		return p.hand(slot), nil
 	case <-ctx.Done():
 		p.out.Add(-1)
-		return PoolBuf{}, &Error{Op: "pool wait", Object: p.mr.obj.Name(), Err: fmt.Errorf("the caller's context ended before a buffer was released: %w", context.Cause(ctx))}
+		return PoolBuf{}, &Error{Op: "pool wait", Object: p.mr.obj.Name(), Err: fmt.Errorf(
+			"the caller's context ended before a buffer was released: %w", context.Cause(ctx))}
 	}
 }
 

@@ -34,7 +34,8 @@ func TestBlamed(t *testing.T) {
 			"FAIL        send/zero  kernel->kernel\none completion: there are 2\n",
 		},
 		"a kernel that complains": {
-			"guest: provider-kernel.TestSiw in the guest: 62 s\n  | [   59.1] refcount_t: underflow; use-after-free.\n" +
+			"guest: provider-kernel.TestSiw in the guest: 62 s\n" +
+				"  | [   59.1] refcount_t: underflow; use-after-free.\n" +
 				"  | [   59.1] WARNING: CPU: 0 PID: 9 at lib/refcount.c:28\n  | [   59.1] Call Trace:\n",
 			"  kernel: [   59.1] refcount_t: underflow; use-after-free.\n" +
 				"  kernel: [   59.1] WARNING: CPU: 0 PID: 9 at lib/refcount.c:28\n",

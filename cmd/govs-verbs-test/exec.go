@@ -35,7 +35,8 @@ func (*execCmd) Help() string {
 
     govs-verbs-test exec -- rping -s -a 127.0.0.1
 
-Flags of exec stand before the program: what follows the program is for the program. The program takes this command's place, so that signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
+Flags of exec stand before the program: what follows the program is for the program. ` +
+		`The program takes this command's place, so that signals and the exit status are its own. It must be linked dynamically with glibc, and not be setuid. ` +
 		`Children that it starts have the device, too. The exit status is 2 if the program can't be run so.`
 }
 

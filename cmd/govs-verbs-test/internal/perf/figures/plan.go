@@ -71,7 +71,8 @@ var formulas = []formula{
 	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
 	{id: "guest-send-rtt-vs-perftest", of: "guest-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
 	{id: "guest-exec-write-1m-vs-siw", of: "guest-exec-write-1m", to: "perftest-write-1m", value: gbps, needs: "siw"},
-	{id: "guest-exec-write-64k-vs-siw", of: "guest-exec-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
+	{id: "guest-exec-write-64k-vs-siw", of: "guest-exec-write-64k", to: "perftest-crc-write-64k",
+		value: gbps, needs: "siw-crc"},
 	{id: "guest-exec-send-rtt-vs-siw", of: "guest-exec-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
 }
 
