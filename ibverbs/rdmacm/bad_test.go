@@ -43,9 +43,13 @@ func settled(t *testing.T, n int) {
 // connection to end. The function that it returns waits for all that.
 func serve(t *testing.T, ctx context.Context, l *rdmacm.Listener) (wait func()) {
 	return each(t, ctx, l, 1, func(req *rdmacm.Request) error {
-		c, err := req.Accept(ctx, nil)
+		// With a limit, as any server should have: on rxe the word of a dialler that gives up can
+		// be lost, and the kernel then waits for a minute (kernel-notes/rxe-lost-reject.md).
+		short, cancel := context.WithTimeout(ctx, 8*time.Second)
+		defer cancel()
+		c, err := req.Accept(short, nil)
 		if err != nil {
-			return nil // who gave up meanwhile
+			return nil // its dialler gave up meanwhile
 		}
 		return errors.Join(c.Wait(ctx), c.Close())
 	})
