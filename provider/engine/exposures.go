@@ -11,16 +11,22 @@ import (
 
 // The payload of a Send or Write goes out from the region, and its CRC is calculated
 // before that. If a peer could write the octets in between, it would end a connection
-// that is not its own, because the receiver finds a bad CRC. So the engine knows of each
-// region whether any peer can write its memory: by the region's own rights, through a
-// window, or because another region over the same octets, of whatever protection domain
-// or device, has such rights. Such memory is sent from a copy, which is made together with
-// the CRC.
+// that is not its own, because the receiver finds a bad CRC. So memory that peers write is
+// sent from a copy, which is made together with the CRC. Peers write memory by the rights of
+// the region that is sent, through a window, or by another region over the same octets, of
+// whatever protection domain or device.
 //
-// A region whose own rights let no peer write has a gate for this, mr.still, which is open
-// while no peer can write its octets in another way. A send that makes no copy enters that
-// gate in place of mr.local, which costs no more. Before a peer gets the right to write, the
-// gate is shut, which waits for the sends that are inside.
+// A right alone does not change the octets, and many programs register all their memory with
+// it, also what no peer ever writes. So a region that has the right all its life (RegMR)
+// exposes its memory when the first octet that a peer writes is about to be placed. It remains
+// exposed until the region is closed. A window, or a region that a work request registers,
+// exposes its memory for as long as it is bound or registered: peers are given one in order to
+// use it.
+//
+// A region of RegMR has a gate for this, mr.still, which is open while nothing exposes its
+// octets. A send that makes no copy enters that gate in place of mr.local, which costs no
+// more. Before memory is exposed the gate is shut, which waits for the sends that are inside:
+// each of them ends without waiting for anything, after a write that does not block.
 //
 // This does not cover memory that several processes share: a process does not know what
 // others register.
@@ -31,9 +37,9 @@ const remoteWriting = provider.AccessRemoteWrite | provider.AccessRemoteAtomic
 // exposed is of the process, as its memory is.
 var exposed exposures
 
-// exposures are the memory that peers can write, and the quiet regions, which are sent from
-// without a copy unless peers can write their memory. Both change only when something is
-// registered, bound, invalidated or closed.
+// exposures are the memory that peers write or may write, and the regions that are sent from
+// without a copy unless that is their memory. Both change only when something is registered,
+// bound, invalidated or closed, or written for the first time.
 type exposures struct {
 	mu       sched.Mutex[locks.Exposed]
 	writable intervals
@@ -45,6 +51,12 @@ type exposures struct {
 func (x *exposures) expose(v *interval) *interval {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.exposeLocked(v)
+	return v
+}
+
+// exposeLocked is expose with mu held.
+func (x *exposures) exposeLocked(v *interval) {
 	x.writable.insert(v)
 	x.sources.overlapping(v, func(s *interval) {
 		if s.m.exposures++; s.m.exposures == 1 {
@@ -52,7 +64,6 @@ func (x *exposures) expose(v *interval) *interval {
 			s.m.still.Shut()
 		}
 	})
-	return v
 }
 
 // cover undoes expose, after the last peer has lost the right. There may be nothing to
@@ -63,6 +74,11 @@ func (x *exposures) cover(v *interval) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.coverLocked(v)
+}
+
+// coverLocked is cover with mu held.
+func (x *exposures) coverLocked(v *interval) {
 	x.writable.remove(v)
 	x.sources.overlapping(v, func(s *interval) {
 		if s.m.exposures--; s.m.exposures == 0 {
@@ -73,39 +89,52 @@ func (x *exposures) cover(v *interval) {
 
 // enter notes the memory of m before anybody can use it.
 func (x *exposures) enter(m *mr) {
-	switch {
-	case len(m.buf) == 0: // an object
-	case m.access&remoteWriting != 0:
-		m.interval = x.expose(newInterval(m.buf, nil))
-	default:
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		m.quiet = true
-		m.interval = newInterval(m.buf, m)
-		x.writable.overlapping(m.interval, func(*interval) { m.exposures++ })
-		if m.exposures > 0 {
-			m.still.InitShut()
-		}
-		x.sources.insert(m.interval)
+	if len(m.buf) == 0 { // an object, or nothing that could be sent
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m.gated = true
+	m.unwritten.Store(m.access&remoteWriting != 0)
+	m.interval = newInterval(m.buf, m)
+	x.writable.overlapping(m.interval, func(*interval) { m.exposures++ })
+	if m.exposures > 0 {
+		m.still.InitShut()
+	}
+	x.sources.insert(m.interval)
+}
+
+// willWrite exposes the memory of m before the first octet that a peer writes by the rights of
+// m is placed. The caller is inside m.remote and inside no gate of a source: no goroutine that
+// places anything is sending at the same time.
+func (x *exposures) willWrite(m *mr) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if m.unwritten.Load() {
+		m.written = newInterval(m.buf, nil)
+		x.exposeLocked(m.written)
+		m.unwritten.Store(false) // last: who sees it places at once
 	}
 }
 
-// leave undoes enter when m can't be used any more. It waits until nothing of m is
-// being sent, and may be called several times, also concurrently.
+// leave undoes enter and willWrite when m can't be used any more. It waits until nothing of m
+// is being sent, and may be called several times, also concurrently.
 func (x *exposures) leave(m *mr) {
+	if !m.gated {
+		return
+	}
 	x.mu.Lock()
-	v := m.interval
-	m.interval = nil
-	if m.quiet && v != nil {
+	if v := m.interval; v != nil {
+		m.interval = nil
 		x.sources.remove(v) // so that no other goroutine opens or shuts the gate
 		m.still.Prepare()
 	}
-	x.mu.Unlock()
-	if m.quiet {
-		m.still.Shut()
-	} else {
-		x.cover(v)
+	if v := m.written; v != nil {
+		m.written = nil
+		x.coverLocked(v)
 	}
+	x.mu.Unlock()
+	m.still.Shut()
 }
 
 // interval is where a slice lies: the octets from lo to before hi.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
-	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -107,7 +106,8 @@ func (x *thirdParty) write(stag uint32, to uint64, n int) {
 }
 
 // opening gives a third party on p the right to write to b, in one of the possible ways, and
-// returns the STag and offset that its Writes have to name.
+// returns the STag and offset that its Writes have to name. Windows and registrations by work
+// request expose b at once, and the others when the third party writes.
 type opening func(t *testing.T, p *pd, b []byte, m *mr) (stag uint32, to uint64)
 
 var openings = map[string]opening{
@@ -181,23 +181,39 @@ func TestThirdPartyWrites(t *testing.T) {
 						}
 						stag, to := open(t, other, src.b, src.m)
 						third := newThirdParty(t, a, other)
+						var first chan struct{} // closed when a first Write that has to wait is placed
 						a.interrupt(func() {
-							for at := 0; at < size; at += 10000 {
-								third.write(stag, to+uint64(at), 100)
+							switch {
+							case src.m.still.Uses() == 0: // a copy is being sent
+								for at := 0; at < size; at += 10000 {
+									third.write(stag, to+uint64(at), 100)
+								}
+							case first == nil:
+								first = make(chan struct{})
+								go func() {
+									defer close(first)
+									third.write(stag, to, 100) // what no later part of the message has
+								}()
 							}
 						})
 						for i := range 3 {
+							a.send(provider.SendWR{
+								WRID: 2, Opcode: provider.WRRDMAWrite, Flags: signaled, SGList: sges(src),
+								RemoteAddr: dst.to(0), RKey: dst.m.stag,
+							})
+							a.wantWC("the Write", provider.WC{WRID: 2, Opcode: provider.WCRDMAWrite})
+							if first != nil {
+								<-first
+							}
 							b.recv(provider.RecvWR{WRID: 1, SGList: []provider.SGE{dst.sge(0, size)}})
-							a.send(
-								provider.SendWR{
-									WRID: 2, Opcode: provider.WRRDMAWrite, SGList: sges(src),
-									RemoteAddr: dst.to(0), RKey: dst.m.stag,
-								},
-								provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled,
-									SGList: sges(src)},
-							)
+							a.send(provider.SendWR{WRID: 3, Opcode: provider.WRSend, Flags: signaled,
+								SGList: sges(src)})
 							a.wantWC("the Send", provider.WC{WRID: 3, Opcode: provider.WCSend})
 							b.wantWC("the receive", provider.WC{WRID: 1, Opcode: provider.WCRecv, ByteLen: size})
+							if isStill(src.m) {
+								t.Fatalf("round %d: a peer has written the memory, and it is sent "+
+									"without a copy", i)
+							}
 							if b.qp.stream.Load() == nil || third.seed == 0 {
 								t.Fatalf("round %d: the connection is over, or the third party "+
 									"has not written (%d Writes)",
@@ -211,54 +227,80 @@ func TestThirdPartyWrites(t *testing.T) {
 	}
 }
 
-// TestRightWaitsForSend: RegMR that gives peers the right to write waits until the memory is
-// not being sent any more. From then on a copy of it is sent, until the right is gone.
-func TestRightWaitsForSend(t *testing.T) {
+// TestExposureWaitsForSend: what lets a peer change memory waits until the memory is not being
+// sent any more. From then on a copy of it is sent, until the right is gone.
+func TestExposureWaitsForSend(t *testing.T) {
 	const size = 100000
-	a, b := pair(t, interruptible{memnet.New(nil)}, memAddr, Options{}, sideOptions{}, params(true))
 	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
-	src, dst := a.reg(size, provider.AccessLocalWrite), b.reg(size, open)
-	write := func(what string) {
-		t.Helper()
-		a.send(provider.SendWR{
-			WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
-			SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+	// Each returns what exposes the memory of src, and what ends that.
+	for how, prepare := range map[string]func(t *testing.T, a *side, src *region) (expose, end func()){
+		"the first Write by the region's own right": func(t *testing.T, a *side, src *region) (expose, end func()) {
+			m := testkit.Must(a.pd.RegMR(src.b, open))(t).(*mr)
+			if !isStill(src.m) || !isStill(m) {
+				t.Error("no peer has written the memory, and it is copied")
+			}
+			third := newThirdParty(t, a, a.pd)
+			return func() { third.write(m.stag, m.base, 100) }, func() { testkit.OK(t, m.Close()) }
+		},
+		"a window": func(t *testing.T, a *side, src *region) (expose, end func()) {
+			w := testMW(t, a.pd, provider.MWType1)
+			return func() {
+				testkit.OK(t, w.bind(a.qp, incRKey(w.view.stag),
+					part(src.m, 0, size, provider.AccessRemoteWrite)))
+			}, func() { testkit.OK(t, w.Close()) }
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			a, b := pair(t, interruptible{testkit.Must(tcpNetwork(Options{}))(t)}, tcpAddr, Options{},
+				sideOptions{}, params(true))
+			src, dst := a.reg(size, bindable), b.reg(size, open)
+			write := func(what string) {
+				t.Helper()
+				a.send(provider.SendWR{
+					WRID: 1, Opcode: provider.WRRDMAWrite, Flags: signaled,
+					SGList: []provider.SGE{src.sge(0, size)}, RemoteAddr: dst.to(0), RKey: dst.m.stag,
+				})
+				a.wantWC(what, provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
+			}
+			expose, end := prepare(t, a, src)
+			exposed := make(chan struct{})
+			begun := false
+			a.interrupt(func() {
+				if begun {
+					return
+				}
+				begun = true
+				before := bytes.Clone(src.b)
+				go func() { expose(); close(exposed) }()
+				for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
+					time.Sleep(10 * time.Microsecond)
+				}
+				select {
+				case <-exposed:
+					t.Error("the memory was exposed while it was being sent")
+				case <-time.After(20 * time.Millisecond):
+				}
+				if !bytes.Equal(src.b, before) {
+					t.Error("the memory has changed while it was being sent")
+				}
+			})
+			write("a Write meanwhile")
+			<-exposed
+			if isStill(src.m) {
+				t.Error("a peer can write the memory, and it is sent without a copy")
+			}
+			write("a Write afterwards")
+			end()
+			if !isStill(src.m) {
+				t.Error("no peer can write the memory any more, and it is still copied")
+			}
+			write("a Write at the end")
+			b.recv(provider.RecvWR{WRID: 2})
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+			b.wantWC("all is there", provider.WC{WRID: 2, Opcode: provider.WCRecv})
+			if !bytes.Equal(src.b, dst.b) {
+				t.Error("the octets that arrived are not those that were sent")
+			}
 		})
-		a.wantWC(what, provider.WC{WRID: 1, Opcode: provider.WCRDMAWrite})
-	}
-	registered := make(chan provider.MR, 1)
-	begun := false
-	a.interrupt(func() {
-		if begun {
-			return
-		}
-		begun = true
-		go func() { registered <- testkit.Must(a.pd.RegMR(src.b, open))(t) }()
-		for end := time.Now().Add(patience); !src.m.still.IsShut() && time.Now().Before(end); {
-			time.Sleep(10 * time.Microsecond)
-		}
-		select {
-		case m := <-registered:
-			t.Error("the right was given while the memory was being sent")
-			registered <- m
-		case <-time.After(20 * time.Millisecond):
-		}
-	})
-	write("a Write meanwhile")
-	m := <-registered
-	if isStill(src.m) {
-		t.Error("a peer can write the memory, and it is sent without a copy")
-	}
-	write("a Write afterwards")
-	testkit.OK(t, m.Close())
-	if !isStill(src.m) {
-		t.Error("no peer can write the memory any more, and it is still copied")
-	}
-	write("a Write at the end")
-	b.recv(provider.RecvWR{WRID: 2})
-	a.send(provider.SendWR{Opcode: provider.WRSend})
-	b.wantWC("all is there", provider.WC{WRID: 2, Opcode: provider.WCRecv})
-	if !bytes.Equal(src.b, dst.b) {
-		t.Error("the octets that arrived are not those that were sent")
 	}
 }

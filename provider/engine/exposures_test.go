@@ -11,16 +11,16 @@ import (
 
 // isStill reports whether m is sent without a copy.
 func isStill(m *mr) bool {
-	if m.quiet && m.still.Enter() {
+	if m.gated && m.still.Enter() {
 		m.still.Leave()
 		return true
 	}
 	return false
 }
 
-// TestExposed registers, closes, binds and unbinds at random over one piece of memory, on two
-// devices, and compares whether each region is sent without a copy with what the list of all
-// regions and windows permits.
+// TestExposed registers, closes, binds, unbinds and writes as a peer does, at random, over one
+// piece of memory, on two devices, and compares whether each region is sent without a copy with
+// what the list of all regions and windows permits.
 func TestExposed(t *testing.T) {
 	const size, regions, rounds = 200, 40, 4000
 	memory := make([]byte, size)
@@ -48,8 +48,7 @@ func TestExposed(t *testing.T) {
 		i := rng.IntN(2)
 		p := pds[i]
 		switch kind := rng.IntN(5); kind {
-		case 0:
-			e.writes = true
+		case 0: // exposes nothing yet
 			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 		case 1:
 			e.m = testkit.Must(p.RegMR(b, provider.AccessLocalWrite|provider.AccessRemoteRead))(t).(*mr)
@@ -96,7 +95,22 @@ func TestExposed(t *testing.T) {
 		}
 		all = slices.Delete(all, i, i+1)
 	}
+	write := func() {
+		for _, e := range all {
+			if e.m != nil && e.m.access&provider.AccessRemoteWrite != 0 && rng.IntN(4) == 0 {
+				if !e.m.acquireRemote() {
+					t.Fatal("a region that can't be used")
+				}
+				e.m.willBeWritten()
+				e.m.releaseRemote()
+				e.writes = true
+			}
+		}
+	}
 	for round := range rounds {
+		if round%5 == 0 {
+			write()
+		}
 		if len(all) == 0 || len(all) < regions && rng.IntN(2) == 0 {
 			add()
 		} else {

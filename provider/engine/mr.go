@@ -11,6 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/refs"
 	"github.com/govs-rdma/govs/provider/engine/internal/rundown"
+	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
 // mr is a memory region.
@@ -42,11 +43,13 @@ type mr struct {
 	remote  rundown.Gate // uses through an STag that the peer named; shut for good by invalidation
 	windows refs.Count   // that are bound to it; ends with the region
 
-	// Whether peers can write its memory, see exposures.go. quiet does not change.
-	quiet     bool         // its own rights let no peer write
-	still     rundown.Gate // of a quiet region: open while nothing else lets a peer write
-	exposures int          // how many others let peers write some of it; exposed.mu guards these two
-	interval  *interval    // of its memory, nil for an object, or after exposures.leave
+	// Whether peers write its memory, see exposures.go. gated does not change.
+	gated     bool         // has the gate still: memory that RegMR registered
+	unwritten sched.Bool   // a peer may write by the region's own rights, and none has
+	still     rundown.Gate // open while no peer can have written any of it
+	exposures int          // what has shut still; exposed.mu guards this and what follows
+	interval  *interval    // in exposed.sources; nil after exposures.leave
+	written   *interval    // in exposed.writable, nil until unwritten has become false
 }
 
 const (
@@ -159,6 +162,13 @@ func (m *mr) release() { m.local.Leave() }
 func (m *mr) acquireRemote() bool { return m.remote.Enter() }
 
 func (m *mr) releaseRemote() { m.remote.Leave() }
+
+// willBeWritten is called before a peer's octets are placed, inside of remote.
+func (m *mr) willBeWritten() {
+	if m.unwritten.Load() {
+		exposed.willWrite(m)
+	}
+}
 
 // slice returns the n octets at address addr, to be touched between acquire
 // and release only. It reports false if not all of them are in the region.

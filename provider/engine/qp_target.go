@@ -27,6 +27,7 @@ func writeTarget(q *qp, stag uint32, to uint64, n int) (m *mr, b []byte, err err
 		m.leave()
 		return nil, nil, err
 	}
+	m.willBeWritten()
 	b, _ = m.slice(to, uint64(n))
 	return m, b, nil
 }

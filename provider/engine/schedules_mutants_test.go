@@ -62,6 +62,24 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "post while a stream is unmuted",
 	},
 	{
+		name: "a peer's first Write does not wait for what is being sent",
+		edits: []edit{{
+			"exposures.go",
+			"\t\t\ts.m.still.Shut()\n\t\t}\n",
+			"\t\t\tif s.m.still.Uses() == 0 {\n\t\t\t\ts.m.still.Shut()\n\t\t\t}\n\t\t}\n",
+		}},
+		protocol: "peers write to memory that is being sent",
+	},
+	{
+		name: "a second peer writes while the first one waits for what is being sent",
+		edits: []edit{{
+			"exposures.go",
+			"\t\tm.written = newInterval(m.buf, nil)\n",
+			"\t\tm.unwritten.Store(false)\n\t\tm.written = newInterval(m.buf, nil)\n",
+		}},
+		protocol: "peers write to memory that is being sent",
+	},
+	{
 		name:     "events of a queue pair are queued after Close",
 		edits:    []edit{{"asyncqueue.go", "\tq.unheard = true\n", ""}},
 		protocol: "close while the connection ends",

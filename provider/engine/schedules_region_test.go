@@ -174,8 +174,64 @@ func init() {
 					return nil
 				}
 		}},
+		protocol{name: "peers write to memory that is being sent", preemptions: 2,
+			begin: beginFirstWrites},
 		protocol{name: "a receive context goes from one stream to another", preemptions: 2, begin: beginContexts},
 	)
+}
+
+// beginFirstWrites has two peers write to memory for the first time, while a sends it to another.
+// It is too long for being copied next to its header.
+func beginFirstWrites(w *stage) ([]func(), func() error) {
+	const size = copyOctets + 8
+	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
+	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	src, dst := a.reg(size, open), b.reg(size, open)
+	from := b.reg(size, 0)
+	pattern(from.b, 3)
+	var here, there [2]*side
+	for i := range here {
+		here[i], there[i] = w.again(a, a.pd), w.again(b, b.pd)
+		w.connect(there[i], here[i]) // who connects may send first
+		there[i].send(writeWR(uint64(i), from, src.m, 8))
+	}
+	return []func(){
+			func() { a.send(writeWR(3, src, dst.m, size)) },
+			func() { here[0].qp.stream.Load().pollRx(turnMost) },
+			func() { here[1].qp.stream.Load().pollRx(turnMost) },
+		}, func() error {
+			b.dev.poller.Poll()
+			for _, s := range append([]*side{a, b}, append(here[:], there[:]...)...) {
+				if cause := s.qp.Cause(); cause != nil {
+					return fmt.Errorf("a connection has ended: %w", cause)
+				}
+			}
+			if !bytes.Equal(src.b[:8], from.b[:8]) || isStill(src.m) {
+				return errors.New("the peers' Writes have not been placed, or expose nothing")
+			}
+			return nil
+		}
+}
+
+// again returns a side of another connection of the device of s, in protection domain p.
+func (w *stage) again(s *side, p *pd) *side {
+	o := &side{t: w.t, dev: s.dev, pd: p, down: make(chan error, 8)}
+	o.cq = testkit.Must(o.dev.CreateCQ(provider.CQInitAttr{CQE: 16}))(w.t).(*cq)
+	o.qp = o.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}})
+	w.t.Cleanup(func() {
+		testkit.OK(w.t, o.qp.Close())
+		testkit.OK(w.t, o.cq.Close())
+	})
+	return o
+}
+
+// connect connects two sides that again has returned.
+func (w *stage) connect(a, b *side) {
+	ca, cb := connectTransport(w.t, w.network, "192.0.2.2:7472")
+	p := params(true)
+	a.start(ca, p, nil)
+	p.WaitFirstFPDU = true
+	b.start(cb, p, nil)
 }
 
 // beginContexts has four FPDUs of the same length arrive at once: a Write to an object, one to memory, a
@@ -184,23 +240,13 @@ func init() {
 func beginContexts(w *stage) ([]func(), func() error) {
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 	// A second connection between the same devices, in a protection domain of its own.
-	a2, b2 := &side{t: w.t, dev: a.dev, down: make(chan error, 8)}, &side{t: w.t, dev: b.dev, down: make(chan error, 8)}
-	for _, s := range []*side{a2, b2} {
-		s.pd = testkit.Must(s.dev.AllocPD())(w.t).(*pd)
-		s.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16}))(w.t).(*cq)
-		s.qp = s.newQP(sideOptions{cap: provider.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2}})
-		w.t.Cleanup(func() {
-			testkit.OK(w.t, s.qp.Close())
-			testkit.OK(w.t,
-				s.cq.Close())
-			testkit.OK(w.t, s.pd.Close())
-		})
+	domain := func(s *side) *pd {
+		p := testkit.Must(s.dev.AllocPD())(w.t).(*pd)
+		w.t.Cleanup(func() { testkit.OK(w.t, p.Close()) })
+		return p
 	}
-	ca, cb := connectTransport(w.t, w.network, "192.0.2.2:7472")
-	p := params(true)
-	a2.start(ca, p, nil)
-	p.WaitFirstFPDU = true
-	b2.start(cb, p, nil)
+	a2, b2 := w.again(a, domain(a)), w.again(b, domain(b))
+	w.connect(a2, b2)
 
 	o := &stepObject{b: make([]byte, 8)}
 	om := testkit.Must(b.pd.RegObject(o, 8, provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)

@@ -110,11 +110,11 @@ func (t *stagTable) local(stag uint32) *mr {
 }
 
 // source is local for what is sent. If still is true, the region is in use by way of
-// mr.still: no peer can write its octets, and still.leave ends the use. Otherwise a copy
+// mr.still: no peer writes its octets, and still.leave ends the use. Otherwise a copy
 // of them has to be sent if there is a CRC.
 func (t *stagTable) source(stag uint32) (m *mr, still bool) {
-	if m = t.lookup(stag); m != nil && m.quiet && m.still.Enter() {
-		return m, true // a quiet region keeps its STag, so that this is its STag
+	if m = t.lookup(stag); m != nil && m.gated && m.still.Enter() {
+		return m, true // such a region keeps its STag, so that this is its STag
 	}
 	return t.local(stag), false
 }

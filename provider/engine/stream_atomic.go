@@ -89,6 +89,7 @@ func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error)
 	if !ok {
 		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
 	}
+	m.willBeWritten()
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
 	//rfc:7306 EXT-5.1.1-02 Misaligned FetchAdd leaves memory unchanged

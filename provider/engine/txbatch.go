@@ -97,7 +97,7 @@ type useKind uint8
 
 const (
 	useLocal  useKind = iota // mr.local
-	useStill                 // mr.still: no peer can write the region
+	useStill                 // mr.still: no peer writes the region
 	useRemote                // mr.remote: the peer's Read names the region
 )
 
