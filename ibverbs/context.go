@@ -215,7 +215,9 @@ func init() {
 		p := pd.(*PD)
 		return p.obj.Retire(p.p.Close)
 	}
-	object.TakeCQ = func(cq any, why func() string) (object.CQTaker, error) { return cq.(*CQ).take(why) }
+	object.TakeCQ = func(cq any, why func() string, owns func(uint64) bool) (object.CQTaker, error) {
+		return cq.(*CQ).take(why, owns)
+	}
 	object.Polled = func(cq any, op string) error { return cq.(*CQ).polled(op) }
 	object.QP = func(qp any) provider.QP { return qp.(*QP).p }
 	object.OpenStream = func(ctx context.Context, qp any) error { return qp.(*QP).openStream(ctx) }

@@ -29,8 +29,10 @@ type CQ struct {
 	markers []*marker
 	held    []WC
 
-	taken func() string // cqtaken.go: why the program may not poll, nil if it may; under mu
-	long  bool          // aside is set, or taken is: Poll takes the long way
+	// cqtaken.go, under mu.
+	taken func() string          // why the program may not poll, nil if it may
+	owns  func(wrid uint64) bool // whether a WRID is of who has, or had, taken it; nil if nobody
+	long  bool                   // aside is set, or taken is: Poll takes the long way
 }
 
 // CQOptions are the arguments of ibv_create_cq that have a default. Nil is the

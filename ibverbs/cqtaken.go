@@ -2,6 +2,7 @@ package ibverbs
 
 import (
 	"context"
+	"errors"
 	"syscall"
 
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
@@ -15,15 +16,16 @@ type takenCQ struct {
 }
 
 // take keeps the program from polling the CQ, because it would get completions that calls of
-// package rdmacm wait for. why is for the error of Poll.
-func (cq *CQ) take(why func() string) (object.CQTaker, error) {
+// package rdmacm wait for. why is for the error of Poll, and owns reports which WRIDs are of work
+// that package rdmacm posts.
+func (cq *CQ) take(why func() string, owns func(wrid uint64) bool) (object.CQTaker, error) {
 	if err := cq.polled("taking completions"); err != nil {
 		return nil, err
 	}
 	cq.mu.Lock()
 	err := cq.busy()
 	if err == nil {
-		cq.taken = why
+		cq.taken, cq.owns = why, owns
 		cq.settle()
 	}
 	cq.mu.Unlock()
@@ -77,4 +79,28 @@ func (cq *CQ) poll(wc []WC) (int, error) {
 		err = cq.called(err)
 	}
 	return n, err
+}
+
+// nameWork returns err, the cause of the end of qp, without the WRID of a work request that package
+// rdmacm has posted: the program does not know it.
+func (qp *QP) nameWork(err error) error {
+	var term *TerminateError
+	var work *WorkError
+	if !errors.As(err, &term) || !errors.As(err, &work) {
+		return err
+	}
+	cq := qp.sendCQ
+	if work.Recv {
+		cq = qp.recvCQ
+	}
+	cq.mu.RLock()
+	owns := cq.owns
+	cq.mu.RUnlock()
+	if owns == nil || !owns(work.WRID) {
+		return err
+	}
+	t, w := *term, *work
+	w.Unknown = true
+	t.Err = &w
+	return &t
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // The errors of both providers. They come as pointers: errors.As finds a
-// *Error, *UnsupportedError, *WCError, *TerminateError, *PostError.
+// *Error, *UnsupportedError, *WCError, *TerminateError, *WorkError, *PostError.
 type (
 	// Error is a failed call: Op is the C call, Object what it was called on,
 	// and Err unwraps to the errno that the C call gives, or to os.ErrClosed. The fields
@@ -31,6 +31,10 @@ type (
 	// and Text, which names the code. QP.Cause returns it. The fields and methods are in
 	// [provider.TerminateError].
 	TerminateError = provider.TerminateError
+
+	// WorkError is a fault of a work request of this side, in the Err of a *TerminateError: WRID,
+	// Opcode or Recv, and Text. The fields and methods are in [provider.WorkError].
+	WorkError = provider.WorkError
 )
 
 // ErrFlushed is what errors.Is finds in the error of a completion with status

@@ -181,7 +181,7 @@ func (qp *QP) Cause() error {
 	if qp == nil || qp.p == nil {
 		return nil
 	}
-	return qp.p.Cause()
+	return qp.nameWork(qp.p.Cause())
 }
 
 // QPN returns the QP's number, which WC.QPN repeats.

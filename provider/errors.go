@@ -97,7 +97,7 @@ type TerminateError struct {
 	EType  uint8
 	ECode  uint8
 	Text   string // the RFC's name of the code, and what was wrong
-	Err    error  // what failed on our side, if that is why: the object of a region; otherwise nil
+	Err    error  // what failed on our side, if that is why: the object of a region, a [*WorkError]; otherwise nil
 }
 
 // Error implements error.
@@ -115,6 +115,44 @@ func (e *TerminateError) Error() string {
 
 // Unwrap returns Err.
 func (e *TerminateError) Unwrap() error { return e.Err }
+
+// WorkError is a fault of a work request of our own, in the Err of the [*TerminateError] for it.
+type WorkError struct {
+	Recv   bool     // it is a receive; Opcode has no meaning then
+	Opcode WROpcode // of a send
+
+	// WRID is the work request's. Unknown says that it is not one of the program's: a package posted
+	// the work request for the program. The text then leaves it out.
+	WRID    uint64
+	Unknown bool
+
+	Text string // what is wrong with it, to follow its name
+	Err  error  // what has failed: the object of a region; otherwise nil
+}
+
+// Error implements error: "work request 0x7 (IBV_WR_SEND), SGE 0: it has no lkey".
+func (e *WorkError) Error() string {
+	text := e.name() + ", " + e.Text
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns Err.
+func (e *WorkError) Unwrap() error { return e.Err }
+
+func (e *WorkError) name() string {
+	switch {
+	case e.Recv && e.Unknown:
+		return "a receive"
+	case e.Recv:
+		return fmt.Sprintf("receive %#x", e.WRID)
+	case e.Unknown:
+		return e.Opcode.String()
+	}
+	return fmt.Sprintf("work request %#x (%s)", e.WRID, e.Opcode)
+}
 
 // RejectedError says that a connection was refused, by the peer's program or by the
 // peer's host because nothing listens there.

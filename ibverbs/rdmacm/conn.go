@@ -410,12 +410,11 @@ func (c *Conn) Err(wc *ibverbs.WC) error {
 	if err == nil || c == nil || wc.QPN != c.qp.QPN() {
 		return err
 	}
-	return fmt.Errorf("%s: %w", c.peer(), c.why(wc))
+	return fmt.Errorf("%s: %w", c.peer(), c.because(err))
 }
 
-// why is Err for a completion of the connection that is a failure, without the address.
-func (c *Conn) why(wc *ibverbs.WC) error {
-	err := wc.Err()
+// because adds to err, the failure of a work request, why the connection ended, if that is known.
+func (c *Conn) because(err error) error {
 	if cause := c.qp.Cause(); cause != nil {
 		return fmt.Errorf("%w: %w", err, cause)
 	}

@@ -140,7 +140,7 @@ func (c *Conn) route(size int) (*router, error) {
 	}
 	r := newRouter(c, size)
 	var err error
-	if r.cq, err = object.TakeCQ(c.sendCQ, r.whyTaken); err != nil {
+	if r.cq, err = object.TakeCQ(c.sendCQ, r.whyTaken, r.owns); err != nil {
 		return nil, err
 	}
 	c.routes.Store(r)
@@ -155,6 +155,9 @@ func (r *router) whyTaken() string {
 	}
 	return text + "set ConnConfig.OnSend to get those of work that the program posts itself"
 }
+
+// owns reports whether a WRID is of a call's work.
+func (r *router) owns(wrid uint64) bool { return wrid>>tagShift<<tagShift == r.tag }
 
 // peer names the connection in errors.
 func (c *Conn) peer() string { return c.RemoteAddr().String() }
@@ -187,7 +190,7 @@ type router struct {
 type call struct {
 	index int
 	wrs   []ibverbs.SendWR
-	ids   []uint64 // their WRIDs, which are the caller's
+	given []given // what the caller calls them
 	sge   [1]ibverbs.SGE
 
 	posted int           // work requests that the queue has taken
@@ -278,9 +281,9 @@ func (r *router) take(n int, first bool) *call {
 // perform posts a call's work requests and waits for them. The call is over when it returns.
 func (r *router) perform(ctx context.Context, op string, x *call) error {
 	ids := r.tag | uint64(x.index)<<indexShift
-	x.ids = x.ids[:0]
+	x.given = x.given[:0]
 	for i := range x.wrs {
-		x.ids = append(x.ids, x.wrs[i].WRID)
+		x.given = append(x.given, given{x.wrs[i].WRID, x.wrs[i].Opcode})
 		x.wrs[i].WRID = ids | uint64(i)
 		x.wrs[i].Flags |= ibverbs.SendSignaled
 	}
@@ -307,16 +310,16 @@ func (r *router) perform(ctx context.Context, op string, x *call) error {
 		}
 		return refused
 	}
+	var err error
 	r.mu.Lock()
-	failed, wc := x.failed, x.first
-	if failed {
-		wc.WRID = x.ids[wc.WRID&fieldMask]
+	if x.failed {
+		err = x.failure()
 	}
 	r.free = append(r.free, x)
 	over = true
 	r.mu.Unlock()
-	if failed {
-		return &ibverbs.Error{Op: op, Object: r.c.peer(), Err: r.c.why(&wc)}
+	if err != nil {
+		return &ibverbs.Error{Op: op, Object: r.c.peer(), Err: r.c.because(err)}
 	}
 	return refused
 }
@@ -543,7 +546,7 @@ func (r *router) pollUntil(ctx context.Context, ready <-chan struct{}) (got bool
 
 // completed hands a completion to its call.
 func (r *router) completed(wc *ibverbs.WC) {
-	if wc.WRID>>tagShift<<tagShift != r.tag {
+	if !r.owns(wc.WRID) {
 		if r.c.onSend != nil {
 			r.c.onSend(wc)
 		} else {

@@ -132,7 +132,9 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 			"%d receives, where the queue holds %d: ask for more when you make it "+
 				"(ConnConfig.Cap.MaxRecvWR, SRQAttr.MaxWR)", n, places)
 	}
-	if r.took, err = object.TakeCQ(r.cq, whyReceiver); err != nil {
+	r.tag = uint64(rand.Uint32()) << tagShift
+	r.size, r.wrs, r.uses = size, make([]ibverbs.RecvWR, n), make([]uint32, n)
+	if r.took, err = object.TakeCQ(r.cq, whyReceiver, r.owns); err != nil {
 		return err
 	}
 	defer func() {
@@ -144,8 +146,6 @@ func (r *Receiver) begin(op string, pd *ibverbs.PD, n, size, places int) (err er
 	if r.mr, err = pd.RegMR(make([]byte, n*size), ibverbs.AccessLocalWrite); err != nil {
 		return err
 	}
-	r.tag = uint64(rand.Uint32()) << tagShift
-	r.size, r.wrs, r.uses = size, make([]ibverbs.RecvWR, n), make([]uint32, n)
 	for i := range r.wrs {
 		sge, err := r.mr.SGE(i*size, size)
 		if err != nil {
@@ -204,7 +204,7 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 		return Message{}, r.failed(&wc[0])
 	}
 	m := Message{WC: wc[0], r: r}
-	if m.slot = r.slot(&wc[0]); m.slot < 0 {
+	if m.slot = r.slot(wc[0].WRID); m.slot < 0 {
 		return Message{}, object.Errorf("Receiver.Receive", "", syscall.EINVAL,
 			"a completion of qp %d with WRID %#x, which is not the Receiver's: others may neither "+
 				"post receives beside it nor complete to its CQ", wc[0].QPN, wc[0].WRID)
@@ -223,25 +223,29 @@ func (r *Receiver) Receive(ctx context.Context) (Message, error) {
 // failed returns the error of a receive that failed. To an SRQ it is posted again: any peer can
 // make receives fail, and those of the other connections would become fewer with each.
 func (r *Receiver) failed(wc *ibverbs.WC) error {
+	err := failedWork("a receive", wc)
 	if r.c != nil {
-		return r.c.Err(wc)
+		return fmt.Errorf("%s: %w", r.c.peer(), r.c.because(err))
 	}
-	i := r.slot(wc)
+	i := r.slot(wc.WRID)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i < 0 || r.open.Err() != nil {
-		return wc.Err()
+		return err
 	}
-	return also(wc.Err(), r.post(r.wrs[i:i+1]...))
+	return also(err, r.post(r.wrs[i:i+1]...))
 }
 
-// slot returns the number of the receive that has completed, -1 if it is not one of r.
-func (r *Receiver) slot(wc *ibverbs.WC) int {
-	if i := wc.WRID ^ r.tag; i < uint64(len(r.wrs)) {
+// slot returns the number of the receive with a WRID, -1 if it is not one of r.
+func (r *Receiver) slot(wrid uint64) int {
+	if i := wrid ^ r.tag; i < uint64(len(r.wrs)) {
 		return int(i)
 	}
 	return -1
 }
+
+// owns reports whether a WRID is of a receive of r.
+func (r *Receiver) owns(wrid uint64) bool { return r.slot(wrid) >= 0 }
 
 // name is what the Receiver is called in errors.
 func (r *Receiver) name() string {

@@ -93,10 +93,26 @@ func (e *ending) explain(why string) {
 
 // because notes in an ending by Terminate what of ours has failed.
 func (e *ending) because(err error) *ending {
-	if t, is := e.cause.(*provider.TerminateError); is {
+	t, is := e.cause.(*provider.TerminateError)
+	if !is {
+		return e
+	}
+	if w, is := t.Err.(*provider.WorkError); is {
+		w.Err = err
+	} else {
 		t.Err = err
 	}
 	return e
+}
+
+// blame replaces what a Terminate of ours says was wrong by the work request that was, unless that
+// is nil.
+func (e *ending) blame(w *provider.WorkError) {
+	var t *provider.TerminateError
+	if w != nil && errors.As(e.cause, &t) {
+		t.Text = iwarp.CodeName(iwarp.Layer(t.Layer), iwarp.EType(t.EType), iwarp.Code(t.ECode))
+		t.Err = w
+	}
 }
 
 // errRecvSGE is DDP's local catastrophic error for a receive whose SGEs name

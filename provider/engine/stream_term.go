@@ -12,19 +12,18 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// workFault is the fault of WQE i, whose SGEs name what it may not use.
-func (s *stream) workFault(i uint32) error {
-	sq := &s.q.sq
-	w := sq.at(i)
+// workFault says which SGE of WQE i can't be used, and why. It is nil if all of them can by now.
+func (s *stream) workFault(i uint32) *provider.WorkError {
+	w := s.q.sq.at(i)
 	var need provider.Access
 	if answeredOps.has(w.op) {
 		need = provider.AccessLocalWrite
 	}
-	why := sgeFault(s.q.pd, sq.sgeRoom(i)[:w.nsge], need)
+	why := sgeFault(s.q.pd, s.q.sq.sgeRoom(i)[:w.nsge], need)
 	if why == "" {
-		return errLocalWork
+		return nil
 	}
-	return localCatastrophe(fmt.Sprintf("work request %#x (%s), %s", w.wrid, w.op, why))
+	return &provider.WorkError{Opcode: w.op, WRID: w.wrid, Text: why}
 }
 
 func (s *stream) endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRequest) *ending {
@@ -51,11 +50,11 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 			r.foundEmpty()
 		}
 	case errRecvSGE:
-		e.explain(s.recvFault())
+		e.blame(s.recvFault())
 	case errSinkSGE:
-		e.explain(s.sinkFault())
+		e.blame(s.sinkFault())
 	case ddp.ErrTooLong:
-		e.explain(s.tooLong(h, payloadLen))
+		e.blame(s.tooLong(h, payloadLen))
 	case ddp.ErrBaseBounds:
 		e.explain(s.outOfBounds("Write", h.STag, h.TO, payloadLen))
 	case rdmap.ErrReadBaseBounds:
@@ -71,22 +70,23 @@ func (s *stream) refuse(err error, h *ddp.Header, payloadLen int, read *rdmap.Re
 }
 
 // recvFault says which SGE of the receive in progress can't be written, and why.
-func (s *stream) recvFault() string {
+func (s *stream) recvFault() *provider.WorkError {
 	w, sges, pd := s.q.frontRecv()
 	if w == nil {
-		return ""
+		return nil
 	}
-	if why := sgeFault(pd, sges, provider.AccessLocalWrite); why != "" {
-		return fmt.Sprintf("receive %#x, %s", w.wrid, why)
+	why := sgeFault(pd, sges, provider.AccessLocalWrite)
+	if why == "" {
+		return nil
 	}
-	return ""
+	return &provider.WorkError{Recv: true, WRID: w.wrid, Text: why}
 }
 
 // tooLong compares the message that begins or goes on with h with the receive in progress.
-func (s *stream) tooLong(h *ddp.Header, payloadLen int) string {
+func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 	w, sges, _ := s.q.frontRecv()
 	if w == nil {
-		return ""
+		return nil
 	}
 	var room uint64
 	for i := range sges {
@@ -96,8 +96,9 @@ func (s *stream) tooLong(h *ddp.Header, payloadLen int) string {
 	if h.Last {
 		atLeast = ""
 	}
-	return fmt.Sprintf("receive %#x has room for %d octets, and the peer's message has %s%d", w.wrid, room,
-		atLeast, uint64(h.MO)+uint64(payloadLen))
+	return &provider.WorkError{Recv: true, WRID: w.wrid, Text: fmt.Sprintf(
+		"which has room for %d octets: the peer's message has %s%d", room, atLeast,
+		uint64(h.MO)+uint64(payloadLen))}
 }
 
 // outOfBounds says where an access of the peer to n octets lies, and where the region that it names.
@@ -110,19 +111,13 @@ func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) strin
 	return why
 }
 
-// sinkFault says which SGE of the oldest Read or atomic operation can't be written, and why.
-func (s *stream) sinkFault() string {
+// sinkFault is workFault of the oldest Read or atomic operation.
+func (s *stream) sinkFault() *provider.WorkError {
 	read := s.outstanding.Front()
 	if read == nil || read.Cookie == rtrCookie {
-		return ""
+		return nil
 	}
-	i := uint32(read.Cookie)
-	w := s.q.sq.at(i)
-	why := sgeFault(s.q.pd, s.q.sq.sgeRoom(i)[:w.nsge], provider.AccessLocalWrite)
-	if why == "" {
-		return ""
-	}
-	return fmt.Sprintf("work request %#x (%s), %s", w.wrid, w.op, why)
+	return s.workFault(uint32(read.Cookie))
 }
 
 // recvStatus is how the receive in progress ends for a fault in what was to be

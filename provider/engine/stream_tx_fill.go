@@ -199,7 +199,8 @@ func (s *stream) failWork() {
 	t := &s.tx
 	fault := s.workFault(t.next)
 	s.q.failSend(t.next, provider.WCLocProtErr)
-	t.fault = s.endTerminate(fault, nil, 0, nil)
+	t.fault = s.endTerminate(errLocalWork, nil, 0, nil)
+	t.fault.blame(fault)
 	t.fault.event, t.fault.raise = provider.EventQPFatal, true
 }
 

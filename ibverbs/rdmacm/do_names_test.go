@@ -1,0 +1,122 @@
+package rdmacm_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+)
+
+// wantName checks that err names a work request that failed, and neither by a number that the
+// program does not know, nor by one that it has not given.
+func wantName(t *testing.T, err error, words ...string) {
+	t.Helper()
+	var wc *ibverbs.WCError
+	if !errors.As(err, &wc) {
+		t.Errorf("%v, want an error with a WCError", err)
+		return
+	}
+	wantErr(t, words[0], err, wc, words...)
+	if own := fmt.Sprintf("work request %#x", wc.WRID); !strings.HasPrefix(words[1], own) &&
+		strings.Contains(err.Error(), own) {
+		t.Errorf("%q names WRID %#x", err, wc.WRID)
+	}
+}
+
+// wantCause checks QP.Cause on the engine: it names a work request without its number.
+func wantCause(t *testing.T, c *rdmacm.Conn, name string) {
+	t.Helper()
+	if onKernel() {
+		return // it knows no cause
+	}
+	var work *ibverbs.WorkError
+	if cause := c.QP().Cause(); !errors.As(cause, &work) || !work.Unknown || work.Error() == "" ||
+		!strings.Contains(cause.Error(), "local catastrophic error: "+name) {
+		t.Errorf("cause %v, want one that names %q", cause, name)
+	}
+}
+
+// TestConnDoNamesWork: what failed is named as the program knows it, also where it is the cause of
+// the connection's end.
+func TestConnDoNamesWork(t *testing.T) {
+	for _, c := range []struct {
+		op   string
+		name string
+		do   func(c *rdmacm.Conn, good, bad ibverbs.SGE) error
+	}{
+		{"Conn.Send ", "IBV_WR_SEND of qp", func(c *rdmacm.Conn, _, bad ibverbs.SGE) error {
+			return c.Send(timeout(t), bad)
+		}},
+		{"Conn.Do ", "IBV_WR_SEND of qp", func(c *rdmacm.Conn, _, bad ibverbs.SGE) error {
+			return c.Do(timeout(t), ibverbs.NewSend(bad))
+		}},
+		{"Conn.Do ", "work request 2 of 2 (IBV_WR_SEND) of qp", func(c *rdmacm.Conn, good,
+			bad ibverbs.SGE) error {
+			return c.Do(timeout(t), ibverbs.NewSend(good), ibverbs.NewSend(bad))
+		}},
+		{"Conn.Do ", "work request 0x7 (IBV_WR_SEND) of qp", func(c *rdmacm.Conn, good,
+			bad ibverbs.SGE) error {
+			wr := ibverbs.NewSend(bad)
+			wr.WRID = 7
+			return c.Do(timeout(t), ibverbs.NewSend(good), wr)
+		}},
+	} {
+		in := &receiver{n: 2, size: 64}
+		a, _ := pair(t, nil, &rdmacm.ConnConfig{Prepare: in.prepare})
+		t.Cleanup(in.close)
+		here, _ := memory(t, a, 64)
+		good := sge(t, here, 0, 8)
+		bad := good
+		bad.LKey ^= 0x55 << 8
+		err := c.do(a, good, bad)
+		wantName(t, err, c.op, c.name)
+		wantCause(t, a, "IBV_WR_SEND, SGE 0: no region has lkey")
+		// What comes afterwards is flushed, for the same cause.
+		if again := a.Send(timeout(t), good); again == nil {
+			t.Errorf("after %v: a Send is nil", err)
+		}
+	}
+}
+
+// TestConnReceiverNamesWork: the program knows no numbers of a Receiver's receives.
+func TestConnReceiverNamesWork(t *testing.T) {
+	ctx := timeout(t)
+	a, b, in := receiving(t, 2, 16)
+	here, _ := memory(t, a, 64)
+	_ = a.Send(ctx, sge(t, here, 0, 33)) // too long
+	_, err := in.Receive(ctx)
+	wantName(t, err, b.RemoteAddr().String(), "a receive of qp ")
+	if !onKernel() {
+		<-b.Done()
+		var work *ibverbs.WorkError
+		cause := b.QP().Cause()
+		if !errors.As(cause, &work) || !work.Recv || !work.Unknown ||
+			!strings.HasSuffix(cause.Error(),
+				": a receive, which has room for 16 octets: the peer's message has 33") {
+			t.Errorf("cause %v, want one about a receive without a number", cause)
+		}
+	}
+}
+
+// TestConnReceiverOfSRQNamesWork is TestConnReceiverNamesWork for an SRQ.
+func TestConnReceiverOfSRQNamesWork(t *testing.T) {
+	ctx := timeout(t)
+	s := newShared(t, 2)
+	in := testkit.Must(rdmacm.NewSRQReceiver(s.srq, s.cq, 2, 16))(t)
+	t.Cleanup(func() { testkit.OK(t, in.Close()) })
+	client, server, mr := s.connect(t)
+	_ = client.Send(ctx, sge(t, mr, 0, 33)) // too long
+	_, err := in.Receive(ctx)
+	wantName(t, err, "", "a receive of qp ")
+	if !onKernel() {
+		<-server.Done()
+		var work *ibverbs.WorkError
+		if cause := server.QP().Cause(); !errors.As(cause, &work) || !work.Unknown {
+			t.Errorf("cause %v, want one without a number", cause)
+		}
+	}
+}
