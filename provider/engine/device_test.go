@@ -33,6 +33,8 @@ func TestOptions(t *testing.T) {
 		{MaxPending: -1}, {MaxIRD: -1}, {MaxIRD: 129}, {MaxORD: -1}, {MaxORD: 129},
 		{CRC: 3}, {Fallback: -1}, {Fallback: 3}, {RTR: 8}, {PeerToPeer: true, Revision: 1}, {PeerToPeer: true, Fallback: FallbackClosed},
 		{MaxPendingPerPeer: -1}, {MaxClosing: -1}, {MaxClosingPerPeer: -1},
+		{MaxPending: 2, MaxPendingPerPeer: 3}, {MaxAccepted: 2, MaxAcceptedPerPeer: 3}, {MaxClosing: 2, MaxClosingPerPeer: 3},
+		{MaxPendingPerPeer: 1025},
 	} {
 		bad.Network = noNetwork{}
 		_, err := New(&bad).Open("")
@@ -42,6 +44,13 @@ func TestOptions(t *testing.T) {
 	if want := "engine.Options.MaxORD is -5, and must be from 1 to 128, or 0 for the default"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q in it", err, want)
 	}
+	_, err = New(&Options{Network: noNetwork{}, MaxPending: 4, MaxPendingPerPeer: 5}).Open("")
+	if want := "engine.Options.MaxPendingPerPeer is 5, and must be at most MaxPending, which is 4"; err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q in it", err, want)
+	}
+	equal := Options{Network: noNetwork{}, MaxPending: 4, MaxPendingPerPeer: 4, MaxAccepted: -1, MaxAcceptedPerPeer: 4}
+	testkit.OK(t, equal.complete())
 	both := Options{Network: noNetwork{}}
 	both.TCP.DSCP = 8
 	_, err = New(&both).Open("")

@@ -199,7 +199,8 @@ type Options struct {
 
 	// MaxPendingPerPeer bounds those of one peer among them that have not sent
 	// their Request yet. What it opens beyond that is reset. Default half of
-	// MaxPending, so that one peer alone keeps nobody out. A peer is, here and below,
+	// MaxPending, so that one peer alone keeps nobody out; more than MaxPending is EINVAL,
+	// as it is for the other limits per peer. A peer is, here and below,
 	// an IPv4 address or the first 64 bits of an IPv6 address: a host that has one
 	// address of such a prefix can have them all.
 	MaxPendingPerPeer int
@@ -326,6 +327,12 @@ func (o *Options) complete() error {
 		return badOption("MaxClosing", o.MaxClosing, positive)
 	case o.MaxClosingPerPeer < 0:
 		return badOption("MaxClosingPerPeer", o.MaxClosingPerPeer, positive)
+	case o.MaxPendingPerPeer > o.MaxPending:
+		return badPerPeer("MaxPending", o.MaxPendingPerPeer, o.MaxPending)
+	case o.MaxAccepted > 0 && o.MaxAcceptedPerPeer > o.MaxAccepted:
+		return badPerPeer("MaxAccepted", o.MaxAcceptedPerPeer, o.MaxAccepted)
+	case o.MaxClosingPerPeer > o.MaxClosing:
+		return badPerPeer("MaxClosing", o.MaxClosingPerPeer, o.MaxClosing)
 	case o.MaxIRD < 1 || o.MaxIRD > maxRdAtom:
 		return badOption("MaxIRD", o.MaxIRD, readDepths)
 	case o.MaxORD < 1 || o.MaxORD > maxRdAtom:
@@ -380,6 +387,12 @@ var readDepths = fmt.Sprintf("from 1 to %d, or 0 for the default", maxRdAtom)
 // badOption is EINVAL for a field of Options. allowed is what it has to be.
 func badOption(name string, value any, allowed string) error {
 	return fmt.Errorf("engine.Options.%s is %v, and must be %s: %w", name, value, allowed, syscall.EINVAL)
+}
+
+// badPerPeer is EINVAL for a limit per peer that is above the one for all peers, limit, which may be
+// the default.
+func badPerPeer(limit string, perPeer, all int) error {
+	return badOption(limit+"PerPeer", perPeer, fmt.Sprintf("at most %s, which is %d", limit, all))
 }
 
 // Name implements provider.Provider.
