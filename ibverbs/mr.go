@@ -204,12 +204,20 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 }
 
 // Remote names n octets of the region from offset off for the peer. The region's rights decide what
-// the peer can do with it, and with neither AccessRemoteRead nor AccessRemoteWrite any access of
-// the peer ends the connection. Remote does not check that: Rereg may add rights later.
+// the peer can do with it: an access for which it lacks the right ends the connection. A region with
+// none of AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. After a Rereg that
+// gives it one, call Remote then, because its key changes. For a window, name the memory with
+// MR.BindInfo and MW.RKey.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
-	p, err := mr.inside("remote region", off, n)
+	const op = "remote region"
+	p, err := mr.inside(op, off, n)
 	if err != nil {
 		return RemoteRegion{}, err
+	}
+	if p.Access()&(AccessRemoteRead|AccessRemoteWrite|AccessRemoteAtomic) == 0 {
+		return RemoteRegion{}, mr.obj.Errorf(op, syscall.EINVAL,
+			"the peer could not access it, as it has no right for that; register it with AccessRemoteRead, "+
+				"AccessRemoteWrite or AccessRemoteAtomic")
 	}
 	return RemoteRegion{Addr: p.Addr() + uint64(off), Len: uint64(n), RKey: p.RKey()}, nil
 }

@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
 )
 
 // An SGE has 32 bits for its length, a region has 64.
 func TestSGEOfMoreThan4GiB(t *testing.T) {
 	o := newObjects(t)
-	mr := testkit.Must(o.pd.AllocMR(1<<32+1, 0))(t) // never touched, so that it takes no memory
+	mr := testkit.Must(o.pd.AllocMR(1<<32+1, ibverbs.AccessRemoteRead))(t) // never touched, so that it takes no memory
 	defer mr.Close()
 	_, err := mr.SGE(0, 1<<32)
 	wantErrno(t, "SGE of 2^32 octets", err, syscall.EINVAL, "one SGE")

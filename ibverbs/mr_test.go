@@ -63,7 +63,7 @@ func TestRegMRKeepsTheCallersMemory(t *testing.T) {
 
 func TestSGEStaysInside(t *testing.T) {
 	o := newObjects(t)
-	mr := testkit.Must(o.pd.RegMR(make([]byte, 100), 0))(t)
+	mr := testkit.Must(o.pd.RegMR(make([]byte, 100), ibverbs.AccessRemoteRead))(t)
 	for _, c := range []struct {
 		off, n int
 		legal  bool
@@ -87,6 +87,25 @@ func TestSGEStaysInside(t *testing.T) {
 		if want := (ibverbs.RemoteRegion{Addr: fake.Addr + uint64(c.off), Len: uint64(c.n), RKey: fake.RKey}); remote != want {
 			t.Errorf("Remote(%d, %d) = %+v", c.off, c.n, remote)
 		}
+	}
+}
+
+// TestRemoteNeedsARight: a region is for the peer with any of the three rights.
+func TestRemoteNeedsARight(t *testing.T) {
+	const local = ibverbs.AccessLocalWrite | ibverbs.AccessMWBind | ibverbs.AccessRemoteInvalidate
+	o := newObjects(t)
+	for access, legal := range map[ibverbs.Access]bool{
+		0: false, local: false, ibverbs.AccessRemoteRead: true, ibverbs.AccessReadSink: true,
+		ibverbs.AccessLocalWrite | ibverbs.AccessRemoteAtomic: true,
+	} {
+		mr := testkit.Must(o.pd.RegMR(make([]byte, 8), access))(t)
+		_, err := mr.Remote(0, 8)
+		if legal {
+			testkit.OK(t, err)
+			continue
+		}
+		wantErrno(t, "Remote of a region with the rights "+access.String(), err, syscall.EINVAL,
+			"no right", "AccessRemoteRead")
 	}
 }
 

@@ -33,6 +33,15 @@ var wrongObjects = []wrongUse{
 		return err
 	})},
 	{name: "RegMR: unknown rights", do: onPD("RegMR", func(pd *ibverbs.PD) error { _, err := pd.RegMR(make([]byte, 64), 1<<12); return err }), not: "libibverbs' optional rights are there, and siw drops them"},
+	{name: "MR.Remote: no right for the peer", do: onPD("MR.Remote", func(pd *ibverbs.PD) error {
+		mr, err := pd.RegMR(make([]byte, 64), ibverbs.AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		defer mr.Close()
+		_, err = mr.Remote(0, 64)
+		return err
+	})},
 	{name: "AllocMR: 0 octets", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(0, 0); return err })},
 	{name: "AllocMR: -1 octets", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(-1, 0); return err })},
 	{name: "AllocMR: more than there is", do: onPD("AllocMR", func(pd *ibverbs.PD) error { _, err := pd.AllocMR(math.MaxInt/2+1, 0); return err })},
