@@ -61,6 +61,7 @@ var wrongObjects = []wrongUse{
 	{name: "SRQ.Modify: a limit above its size", do: func(t *testing.T) []seen {
 		return saw("SRQ.Modify", newSRQ(t).Modify(ibverbs.SRQAttr{Limit: 1000}, ibverbs.SRQAttrLimit))
 	}},
+	{name: "NewSRQReceiver: the CQ is too small", do: smallCQ},
 	{name: "RemoteRegion.UnmarshalBinary: too few octets", do: func(*testing.T) []seen {
 		return saw("Unmarshal", new(ibverbs.RemoteRegion).UnmarshalBinary(make([]byte, 7)))
 	}},
@@ -103,6 +104,22 @@ func resizeTo0(t *testing.T) []seen {
 	cq := testkit.Must(vctx.CreateCQ(4, nil))(t)
 	defer cq.Close()
 	return saw("CQ.Resize", cq.Resize(0))
+}
+
+// smallCQ makes a Receiver for an SRQ whose CQ has fewer entries than there are receives.
+func smallCQ(t *testing.T) []seen {
+	srq := newSRQ(t)
+	ch := testkit.Must(srq.PD().Context().CreateCompChannel())(t)
+	defer ch.Close()
+	cq := testkit.Must(srq.PD().Context().CreateCQ(1, &ibverbs.CQOptions{Channel: ch}))(t)
+	defer cq.Close()
+	attr := testkit.Must(srq.Query())(t)
+	if cq.CQE() >= attr.MaxWR {
+		t.Errorf("the CQ has %d entries, and the SRQ %d", cq.CQE(), attr.MaxWR)
+	}
+	in, err := rdmacm.NewSRQReceiver(srq, cq, attr.MaxWR, 64)
+	testkit.OK(t, in.Close())
+	return saw("Receiver", err)
 }
 
 // wrongEnds are objects that are used after they were closed, and closed while others

@@ -94,7 +94,7 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 
 // NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
 // else, and has a completion channel. As many entries as the SRQ has receives are enough, however
-// many connections there are. Until the Receiver is closed, Poll and PollWait of cq are EBUSY.
+// many connections there are; fewer than n are EINVAL. Until the Receiver is closed, Poll and PollWait of cq are EBUSY.
 // WC.QPN says from which of them a message is; the example keeps a map of them. Close the Receiver
 // after the connections.
 //
@@ -112,6 +112,12 @@ func NewSRQReceiver(srq *ibverbs.SRQ, cq *ibverbs.CQ, n, size int) (*Receiver, e
 	attr, err := srq.Query()
 	if err != nil {
 		return nil, err
+	}
+	// What the SRQ does not hold either is begin's to refuse.
+	if entries := cq.CQE(); n > entries && n <= attr.MaxWR {
+		return nil, object.Errorf(op, "", syscall.EINVAL,
+			"%d receives, all of which may complete at once, where the CQ has room for %d: make a "+
+				"CQ of as many as the SRQ holds, %d", n, entries, attr.MaxWR)
 	}
 	r := &Receiver{post: srq.PostRecv, cq: cq}
 	if err := r.begin(op, srq.PD(), n, size, attr.MaxWR); err != nil {
