@@ -77,7 +77,7 @@ func endTerminate(err error, seg *ddp.Header, segmentLen int, read *rdmap.ReadRe
 	return &ending{
 		cause: &provider.TerminateError{
 			Layer: uint8(e.Layer), EType: uint8(e.EType), ECode: uint8(e.Code),
-			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason,
+			Text: iwarp.CodeName(e.Layer, e.EType, e.Code) + ": " + e.Reason + aboutHeaders(&t, t.D, t.R),
 		},
 		ulpdu: t.AppendTo(h.AppendTo(nil)),
 	}

@@ -285,27 +285,53 @@ func terminateText(t *rdmap.ReceivedTerminate) string {
 
 // terminateAbout says what of ours the peer found wrong, as far as its Terminate says.
 func terminateAbout(t *rdmap.ReceivedTerminate) string {
-	const untagged = iwarp.DDPUntaggedBuffer
-	switch {
-	case t.HaveRead:
-		return fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x",
-			t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
-	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0:
+	noHeader := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer && !t.HaveDDP
+	switch about := aboutHeaders(&t.Terminate, t.HaveDDP, t.HaveRead); {
+	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0 && !t.HaveRead:
 		return ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
-	case t.HaveDDP && t.DDP.Tagged:
-		about := fmt.Sprintf(", about a Write to rkey %#x, address %#x", t.DDP.STag, t.DDP.TO)
-		if t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer && t.Code == iwarp.DDPTaggedInvalidSTag {
-			about += "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
-		}
+	case t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer && t.Code == iwarp.DDPTaggedInvalidSTag && about != "":
+		return about + "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
+	case about != "":
 		return about
-	case t.Layer == iwarp.LayerDDP && t.EType == untagged && t.Code == iwarp.DDPUntaggedNoBuffer:
-		return ", about a Send for which the peer had no receive"
-	case t.Layer == iwarp.LayerDDP && t.EType == untagged && t.Code == iwarp.DDPUntaggedMessageTooLong:
-		return ", about a Send that is longer than the peer's receive"
 	case t.Layer != iwarp.LayerLLP && t.EType == 0:
 		return ", about memory of the peer's own: a receive, the sink of a Read, or what it sends"
-	case t.HaveDDP && t.DDP.QN == rdmap.QNReadRequest:
+	case noHeader && t.Code == iwarp.DDPUntaggedNoBuffer:
+		return ", about a Send for which there was no receive"
+	case noHeader && t.Code == iwarp.DDPUntaggedMessageTooLong:
+		return ", about a Send that is longer than the receive for it"
+	}
+	return ""
+}
+
+// aboutHeaders says what the headers in a Terminate show of the message that it is about, in the
+// same words at both ends.
+func aboutHeaders(t *rdmap.Terminate, haveDDP, haveRead bool) string {
+	h := &t.DDP
+	op := rdmap.ParseControl(h.ULPCtl).Opcode
+	switch untagged := t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPUntaggedBuffer; {
+	case haveRead:
+		return fmt.Sprintf(", about a Read of %d octets from rkey %#x, address %#x",
+			t.Read.Size, t.Read.SourceSTag, t.Read.SourceTO)
+	case !haveDDP:
+		return ""
+	case h.Tagged && op == rdmap.OpReadResponse:
+		return fmt.Sprintf(", about a Read Response to STag %#x, address %#x", h.STag, h.TO)
+	case h.Tagged:
+		return fmt.Sprintf(", about a Write to rkey %#x, address %#x", h.STag, h.TO)
+	case h.QN == rdmap.QNReadRequest && op == rdmap.OpReadRequest:
+		return ", about a Read"
+	case h.QN == rdmap.QNReadRequest && op == rdmap.OpAtomicRequest:
+		return ", about an atomic operation"
+	case h.QN == rdmap.QNReadRequest:
 		return ", about a Read or an atomic operation"
+	case h.QN != rdmap.QNSend:
+		return ""
+	case untagged && t.Code == iwarp.DDPUntaggedNoBuffer:
+		return ", about a Send for which there was no receive"
+	case untagged && t.Code == iwarp.DDPUntaggedMessageTooLong:
+		return ", about a Send that is longer than the receive for it"
+	case t.Code == iwarp.RDMAPCannotInvalidate && op.Invalidates():
+		return fmt.Sprintf(", about a Send that invalidates rkey %#x", h.ULP32)
 	}
 	return ""
 }

@@ -56,8 +56,8 @@ func TestTerminateAbout(t *testing.T) {
 		{1, 0, 0, true, ddp.Header{}, ", about memory of the peer's own: "},
 		{0, 0, 0, false, ddp.Header{}, ", about memory of the peer's own: "},
 		{0, 2, 7, true, ddp.Header{QN: rdmap.QNReadRequest}, ", about a Read or an atomic operation"},
-		{1, 2, 2, true, ddp.Header{}, ", about a Send for which the peer had no receive"},
-		{1, 2, 5, true, ddp.Header{}, ", about a Send that is longer than the peer's receive"},
+		{1, 2, 2, true, ddp.Header{}, ", about a Send for which there was no receive"},
+		{1, 2, 5, true, ddp.Header{}, ", about a Send that is longer than the receive for it"},
 		{2, 0, 0, false, ddp.Header{}, ""},
 	} {
 		got := terminateAbout(&rdmap.ReceivedTerminate{
@@ -65,6 +65,44 @@ func TestTerminateAbout(t *testing.T) {
 		})
 		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%d/%d/%#02x: %q, want %q", c.layer, c.etype, c.code, got, c.want)
+		}
+	}
+}
+
+// TestTerminateAboutAtBothEnds: both ends name what a Terminate is about, in the same words.
+func TestTerminateAboutAtBothEnds(t *testing.T) {
+	write := rdmap.WriteHeader(0x101, 0x20, true)
+	answer := rdmap.ReadResponseHeader(0x102, 0x30, true)
+	request := rdmap.ReadRequestHeader(1)
+	read := rdmap.ReadRequest{Size: 8, SourceSTag: 0x103, SourceTO: 0x40}
+	send := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+	invalidate := rdmap.SendHeader(rdmap.OpSendInvalidate, 0x104, 1, 0, true)
+	atomic := rdmap.AtomicRequestHeader(1)
+	for _, c := range []struct {
+		err  error
+		h    ddp.Header
+		read *rdmap.ReadRequest
+		want string
+	}{
+		{ddp.ErrSTagNotAssociated, write, nil, ", about a Write to rkey 0x101, address 0x20"},
+		{ddp.ErrTaggedAccess, write, nil, ", about a Write to rkey 0x101, address 0x20"},
+		{ddp.ErrTOWrap, write, nil, ", about a Write to rkey 0x101, address 0x20"},
+		{rdmap.ErrResponseLong, answer, nil, ", about a Read Response to STag 0x102, address 0x30"},
+		{rdmap.ErrReadNotAssociated, request, &read, ", about a Read of 8 octets from rkey 0x103, address 0x40"},
+		{ddp.ErrNoBuffer, request, nil, ", about a Read"},
+		{ddp.ErrNoBuffer, send, nil, ", about a Send for which there was no receive"},
+		{rdmap.ErrCannotInvalidate, invalidate, nil, ", about a Send that invalidates rkey 0x104"},
+		{rdmap.ErrMayNotInvalidate, invalidate, nil, ", about a Send that invalidates rkey 0x104"},
+		{rdmap.ErrAtomicAccess, atomic, nil, ", about an atomic operation"},
+	} {
+		e := endTerminate(c.err, &c.h, 40, c.read, false)
+		if got := e.cause.Error(); !strings.HasSuffix(got, c.want) {
+			t.Errorf("%v, sent: %q does not end with %q", c.err, got, c.want)
+		}
+		received := testkit.Must(rdmap.ParseTerminate(e.ulpdu[ddp.UntaggedHeaderLen:],
+			rdmap.PhaseAfterFirstFPDU))(t)
+		if got := terminateText(&received); !strings.Contains(got, c.want) {
+			t.Errorf("%v, received: %q does not say %q", c.err, got, c.want)
 		}
 	}
 }
