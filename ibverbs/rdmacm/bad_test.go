@@ -303,3 +303,17 @@ func TestConnErr(t *testing.T) {
 		t.Errorf("a completion of another QP: %v, want no cause of ours", err)
 	}
 }
+
+// TestConnDialPort0: port 0 is refused at once, for a name before all of its addresses.
+func TestConnDialPort0(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	none := netip.AddrPortFrom(addr.Addr(), 0)
+	_, err := rdmacm.Dial(ctx, vctx, none, nil)
+	wantErr(t, "Dial", err, syscall.EINVAL, "rdma_connect "+none.String(), "port 0", "Listener.Addr")
+	_, err = rdmacm.DialName(ctx, vctx, ":0", nil)
+	wantErr(t, "DialName", err, syscall.EINVAL, "rdma_connect :0: ", "port 0")
+	if errors.Is(err, syscall.ECONNREFUSED) || strings.Count(err.Error(), "port 0") != 1 {
+		t.Errorf("DialName: %v", err)
+	}
+}

@@ -11,7 +11,7 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/internal/object"
 )
 
-// Dial connects to addr over the device of vctx. A nil cfg means defaults.
+// Dial connects to addr over the device of vctx. A nil cfg means defaults. Port 0 is EINVAL.
 //
 // A peer that refuses is a [*RejectedError] with its private data; where nobody
 // listens, it may be one without. An address that leads over another device
@@ -33,6 +33,9 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 	if err := ctx.Err(); err != nil {
 		return nil, object.GaveUp(ctx, "rdma_connect", addr.String(), err, "Dial began")
 	}
+	if addr.IsValid() && addr.Port() == 0 {
+		return nil, noPort(addr.String())
+	}
 	for try := 1; ; try++ {
 		c, called, err := dialOnce(ctx, vctx, addr, cfg)
 		if err == nil || !called || try == portTries || cfg.LocalAddr.Port() != 0 || !portTaken(err) {
@@ -43,6 +46,13 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *
 			return c, object.GaveUp(ctx, "rdma_connect", addr.String(), err, until)
 		}
 	}
+}
+
+// noPort is the error of Dial for port 0. Without it, TCP refuses the connection as if a listener
+// were missing.
+func noPort(address string) error {
+	return object.Errorf("rdma_connect", address, syscall.EINVAL,
+		"port 0 is no port to dial: it has Listen take one that is free, which Listener.Addr returns")
 }
 
 // portTries is how often Dial lets the provider choose a local port.

@@ -41,6 +41,9 @@ func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *C
 	if len(addrs) == 0 {
 		return nil, nameError(ctx, op, address, fmt.Errorf("no address of the family of %s", cfg.LocalAddr.Addr()))
 	}
+	if addrs[0].Port() == 0 {
+		return nil, noPort(address)
+	}
 	var failures []error
 	for i, addr := range addrs {
 		conn, err := dialShare(ctx, vctx, addr, cfg, len(addrs)-i)
