@@ -124,7 +124,14 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 	}
 	if len(c.Address) > 0 {
 		list := make([]string, len(c.Address))
+		families := make(map[bool]netip.Addr)
 		for i, addr := range c.Address {
+			is4 := addr.Unmap().Is4()
+			if first, twice := families[is4]; twice {
+				return nil, fmt.Errorf("--address %s and --address %s are of one family: the "+
+					"device has one address for IPv4 and one for IPv6", first, addr)
+			}
+			families[is4] = addr
 			if addr.IsUnspecified() {
 				return nil, fmt.Errorf("--address %s is any address; leave the option out for "+
 					"that", addr)
@@ -137,6 +144,9 @@ func (c *execCmd) environment(env []string, libraries, sysfs string) ([]string, 
 		set["GOVS_BRIDGE_ADDRESSES"] = strings.Join(list, ",")
 	}
 	if c.Congestion != "" {
+		if err := checkCongestion("--congestion", c.Congestion); err != nil {
+			return nil, err
+		}
 		set["GOVS_BRIDGE_CONGESTION"] = c.Congestion
 	}
 	if c.Trace {

@@ -121,8 +121,39 @@ func TestExecAddress(t *testing.T) {
 	b.start(append([]string{"rping", "-c"}, arguments("127.0.0.1")...)...).want(t, 255)
 	b.start(append([]string{"rping", "-c"}, arguments("127.0.0.5")...)...).want(t, 0)
 	server.want(t, 0)
-	start(t, "exec", "--library", b.libraries, "--address", "::", "--", "true").want(t, exitUsage,
-		nil, parts("--address :: is any address"))
+	for want, addresses := range map[string][]string{
+		"--address :: is any address":                                          {"::"},
+		"--address 127.0.0.5 and --address 127.0.0.6 are of one family":        {"127.0.0.5", "127.0.0.6"},
+		"--address 127.0.0.5 and --address 127.0.0.5 are of one family":        {"127.0.0.5", "127.0.0.5"},
+		"--address 127.0.0.5 and --address ::ffff:127.0.0.6 are of one family": {"127.0.0.5", "::ffff:127.0.0.6"},
+	} {
+		var flags []string
+		for _, addr := range addresses {
+			flags = append(flags, "--address", addr)
+		}
+		// A process of its own: if exec finds nothing wrong, the program takes its place.
+		p := startCmd(t, b.command(flags, "true"))
+		if got := p.wait(t); got != exitUsage || !strings.Contains(p.stderr.String(), want) {
+			t.Errorf("%s: status %d, prints %q, want %q", p, got, &p.stderr, want)
+		}
+	}
+}
+
+// TestExecComplainsOnce: why a device can't be opened is printed once, by exec if it knows, and
+// otherwise by the library, which a program calls several times.
+func TestExecComplainsOnce(t *testing.T) {
+	b := newBridged(t)
+	for cause, p := range map[string]*program{
+		"--congestion nosuch: ": startCmd(t, b.command([]string{"--congestion", "nosuch"}, "ibv_devices")),
+		"GOVS_BRIDGE_CRC is ":   b.start("sh", "-c", "GOVS_BRIDGE_CRC=sometimes exec rping -s -a 127.0.0.1"),
+	} {
+		if p.wait(t) == 0 {
+			t.Errorf("%s: it succeeds", p)
+		}
+		if got := p.stderr.String(); strings.Count(got, cause) != 1 {
+			t.Errorf("%s prints %q, want %q once", p, got, cause)
+		}
+	}
 }
 
 // TestExecStatus: the program's exit status and the signal that ends it are what the caller sees,

@@ -282,9 +282,9 @@ func (f *perfFlags) congestion() string {
 	return f.Cong
 }
 
-// checkCongestion says what is wrong with the name of a congestion control,
+// checkCongestion says what is wrong with the name of a congestion control, which a flag gives,
 // before sockets fail for it one by one.
-func checkCongestion(name string) error {
+func checkCongestion(flag, name string) error {
 	if name == "" {
 		return nil
 	}
@@ -298,7 +298,7 @@ func checkCongestion(name string) error {
 	}
 	// A module that has it is loaded on demand, so that more may work.
 	list, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
-	return fmt.Errorf("--cong %s: %w; this machine has %s", name, err, oneLine(string(list)))
+	return fmt.Errorf("%s %s: %w; this machine has %s", flag, name, err, oneLine(string(list)))
 }
 
 // open opens the device.
@@ -313,7 +313,7 @@ func (c *perfRDMACmd) open(out *output, addr netip.Addr, self *load.End) (*ibver
 	}
 	vctx, why, err := openProvider(c.Provider, addr, opts)
 	if err != nil {
-		if bad := checkCongestion(c.congestion()); bad != nil && c.Provider != "kernel" {
+		if bad := checkCongestion("--cong", c.congestion()); bad != nil && c.Provider != "kernel" {
 			err = bad // the engine refuses it, too, but its error does not name the option
 		}
 		return nil, unable(err)
@@ -357,7 +357,7 @@ func (c *perfRDMACmd) Run(ctx context.Context, k *kong.Context, out *output) err
 func (c *perfTCPCmd) Run(ctx context.Context, k *kong.Context, out *output) error {
 	return c.inProcess(ctx, func(addr netip.AddrPort, self load.End) (err error) {
 		self.Provider = "tcp"
-		if err := checkCongestion(c.congestion()); err != nil {
+		if err := checkCongestion("--cong", c.congestion()); err != nil {
 			return unable(err)
 		}
 		if c.Listen != "" {

@@ -106,7 +106,7 @@ func (c *perfVictimCmd) Validate() error { return c.config().Check() }
 func (c *perfVictimCmd) Run(ctx context.Context, out *output) error {
 	cfg := c.config()
 	cfg.Say = func(format string, args ...any) { fmt.Fprintf(out.errors, format+"\n", args...) }
-	if err := checkCongestion(cfg.Cong); err != nil {
+	if err := checkCongestion("--cong", cfg.Cong); err != nil {
 		return unable(err)
 	}
 	if err := usableCPUs(cfg.ServerCPU, cfg.ClientCPU, cfg.HostileCPU); err != nil {

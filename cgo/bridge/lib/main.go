@@ -27,6 +27,7 @@ import "C"
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -60,6 +61,8 @@ type process struct {
 	regions regions
 	record  *recorder // nil if commands are not recorded
 
+	complained string // the last cause that complain has printed
+
 	// files are the objects that descriptors stand for, by number. Number 0 is none. The list is
 	// replaced as a whole, so that reading it takes no lock.
 	mu    sync.Mutex
@@ -83,10 +86,19 @@ func govs_bridge_init(owned unsafe.Pointer, n C.int, adopt, find, setting unsafe
 	self.files.Store(&[]*openFile{nil})
 	C.govs_watch_faults()
 	if err := self.start(C.govs_setting(setting)); err != nil {
-		fmt.Fprintf(os.Stderr, "govs-verbs-test exec: opening the engine's device: %v\n", err)
+		self.complain(os.Stderr, err)
 		return -1
 	}
 	return 0
+}
+
+// complain says why the device can't be opened. A program usually opens it more than once, and each
+// time tries again: the same cause is printed once. The caller has preload.c's lock.
+func (p *process) complain(to io.Writer, err error) {
+	if text := err.Error(); text != p.complained {
+		p.complained = text
+		fmt.Fprintf(to, "govs-verbs-test exec: opening the engine's device: %s\n", text)
+	}
 }
 
 // start opens the engine's device, as exec says in the environment: setting returns what that was
