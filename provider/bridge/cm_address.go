@@ -148,14 +148,14 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 		if err := x.mayBind(ap.Addr()); err != nil {
 			return err
 		}
+		at, err := s.deviceAddress(ap)
+		if err != nil {
+			return err
+		}
 		if !x.reuse && ap.Port() != 0 { // the device asks those only that have the address
 			if err := s.conflict(x); err != nil {
 				return err
 			}
-		}
-		at, err := s.deviceAddress(ap)
-		if err != nil {
-			return err
 		}
 		if err := x.id.BindAddr(at); err != nil {
 			return s.taken(x, err)
@@ -163,7 +163,7 @@ func (s *cmState) bind(x *cmID, addr abi.SockaddrStorage) error {
 		setIP(&x.src, netip.AddrPortFrom(ap.Addr(), x.id.LocalAddr().Port()))
 		x.device = !ap.Addr().IsUnspecified() && s.has(ap.Addr())
 		s.mu.Lock()
-		x.owns = true
+		x.owns, x.anywhere = true, ap.Addr().IsUnspecified()
 		s.mu.Unlock()
 	}
 	setFamily(&x.dst, x.src.Family())
@@ -228,12 +228,16 @@ func (s *cmState) conflict(x *cmID) error {
 	own := ipOf(&x.src)
 	s.mu.Lock()
 	ids := slices.DeleteFunc(s.ids.all(), func(y *cmID) bool { return y == x || !y.owns })
+	anywhere := make(map[*cmID]bool)
+	for _, y := range ids {
+		anywhere[y] = y.anywhere
+	}
 	s.mu.Unlock()
 	for _, y := range ids {
 		other := y.id.LocalAddr()
 		switch {
 		case other.Port() != own.Port(), other.Addr().Is4() != own.Addr().Is4():
-		case anyAddr(own.Addr()) || anyAddr(other.Addr()):
+		case anyAddr(own.Addr()) || anyAddr(other.Addr()) || anywhere[y]:
 			return syscall.EADDRNOTAVAIL
 		case own == other:
 			return syscall.EADDRINUSE

@@ -10,6 +10,7 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
@@ -84,6 +85,41 @@ func TestCMDeviceAddressKept(t *testing.T) {
 	if dial(netip.MustParseAddr("127.0.0.4")) == nil {
 		t.Error("it listens at an address that is not the device's")
 	}
+}
+
+// TestCMDeviceAddressConflicts: what conflicts with an id that is bound to any address gets the
+// errno for that, though the id has the device's address underneath.
+func TestCMDeviceAddressConflicts(t *testing.T) {
+	own, foreign := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	h := newHost(t, &engine.Options{Network: memnet.New(&memnet.Options{Addrs: []netip.Addr{own, foreign}})})
+	h.b.cm.addresses = []netip.Addr{own}
+	c := h.open()
+	id, second := c.createID(1), c.createID(2)
+	bind := func(id uint32, addr netip.Addr, port uint16, want syscall.Errno) {
+		t.Helper()
+		cmd := bindIP(id, netip.AddrPortFrom(addr, port))
+		if want == 0 {
+			c.must(abi.CMBindIP, cmd, nil)
+		} else {
+			c.fails(want, abi.CMBindIP, cmd, nil)
+		}
+	}
+	bind(id, netip.IPv4Unspecified(), 0, 0)
+	at, _ := c.addresses(id)
+	bind(second, own, at.Port(), syscall.EADDRNOTAVAIL)
+	bind(second, netip.IPv4Unspecified(), at.Port(), syscall.EADDRNOTAVAIL)
+	bind(second, foreign, at.Port(), syscall.ENODEV)
+
+	// Now it has an address.
+	c.must(abi.CMResolveIP, resolveIP(id, netip.AddrPort{}, netip.AddrPortFrom(own, 7471)), nil)
+	c.event(id, 1, cmAddrResolvedEvent)
+	bind(second, own, at.Port(), syscall.EADDRINUSE)
+	bind(second, netip.IPv4Unspecified(), at.Port(), syscall.EADDRNOTAVAIL)
+	c.destroy(id, 1)
+
+	bind(second, own, at.Port(), 0)
+	third := c.createID(3)
+	bind(third, own, at.Port(), syscall.EADDRINUSE)
 }
 
 // TestCMDeviceAddressZone: the zone of a link-local address is the name of an interface for the

@@ -63,6 +63,7 @@ type cmID struct {
 	backlog  int    // requests that may still wait for GET_EVENT
 	reported uint32 // events that the program has got
 	owns     bool   // it has bound a port
+	anywhere bool   // to any address, and has no other since, whatever deviceAddress has made of it
 }
 
 // cmEvent is an event that the program has not got yet (a ucma_event of the kernel).
@@ -170,6 +171,11 @@ func (s *cmState) take(e *rdmacm.Event) {
 		return
 	}
 	resp := x.happened(e)
+	if e.Type == rdmacm.AddrResolved {
+		s.mu.Lock()
+		x.anywhere = false
+		s.mu.Unlock()
+	}
 	s.post(x, resp)
 	if e.Type == rdmacm.Established && x.qp != nil {
 		x.qp.connected(x.dialled)
