@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/bridge/abi"
@@ -98,26 +99,20 @@ func connect(t *testing.T, a, b *libEnd) {
 		}
 		return e
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	ach, bch := channel(a), channel(b)
 	l := create(bch)
-	must(l.BindAddr(netip.MustParseAddrPort("127.0.0.1:0")))
-	must(l.Listen(1))
+	testkit.OK(t, l.BindAddr(netip.MustParseAddrPort("127.0.0.1:0")))
+	testkit.OK(t, l.Listen(1))
 	id := create(ach)
-	must(id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), patience))
+	testkit.OK(t, id.ResolveAddr(netip.AddrPort{}, l.LocalAddr(), patience))
 	next(ach, rdmacm.AddrResolved)
-	must(id.ResolveRoute(patience))
+	testkit.OK(t, id.ResolveRoute(patience))
 	next(ach, rdmacm.RouteResolved)
 	qp := func(e *libEnd) *ibverbs.QP { return e.b.queuePairByNumber(e.qp.qpn).qp }
-	must(id.Connect(&rdmacm.ConnParam{QP: qp(a), InitiatorDepth: 4, ResponderResources: 4}))
+	testkit.OK(t, id.Connect(&rdmacm.ConnParam{QP: qp(a), InitiatorDepth: 4, ResponderResources: 4}))
 	req := next(bch, rdmacm.ConnectRequest).ID
 	t.Cleanup(func() { _ = req.Close() })
-	must(req.Accept(&rdmacm.ConnParam{QP: qp(b), InitiatorDepth: 4, ResponderResources: 4}))
+	testkit.OK(t, req.Accept(&rdmacm.ConnParam{QP: qp(b), InitiatorDepth: 4, ResponderResources: 4}))
 	next(bch, rdmacm.Established)
 	next(ach, rdmacm.Established)
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 func check(ok bool) Check {
@@ -40,16 +42,11 @@ func entry(id, slug, key string) LedgerEntry {
 	return LedgerEntry{ID: id, Scenario: slug, Provider: "kernel", Key: key, Reason: "because of " + id, Kernels: "6.1", Evidence: "kernel-notes/" + id + ".md"}
 }
 
-func mustJudge(t *testing.T, j *Judge, c *Collection) *Report {
+// reportOf judges, with a ledger that is right.
+func reportOf(t *testing.T, j *Judge, c *Collection) *Report {
 	t.Helper()
-	if err := j.Ledger.Check(j.Suite); err != nil {
-		t.Fatal(err)
-	}
-	r, err := j.Judge(context.Background(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	testkit.OK(t, j.Ledger.Check(j.Suite))
+	return testkit.Must(j.Judge(context.Background(), c))(t)
 }
 
 // verdicts are a report's results on one line each.
@@ -183,7 +180,7 @@ func TestVerdicts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := collection(tc.runs...)
 			c.Require = tc.require
-			r := mustJudge(t, &Judge{Suite: s, Ledger: tc.ledger, Reference: "engine"}, c)
+			r := reportOf(t, &Judge{Suite: s, Ledger: tc.ledger, Reference: "engine"}, c)
 			last := r.Results[len(r.Results)-1]
 			if got := string(last.Verdict) + ": " + last.Why; got != tc.want {
 				t.Errorf("got  %s\nwant %s\nof\n%s", got, tc.want, verdicts(r))
@@ -224,7 +221,7 @@ func TestVerdictOfKernels(t *testing.T) {
 		for value, want := range map[string]Verdict{"flushed": tc.differs, "ok": tc.not} {
 			c := collection(reference, observed(outcome("a/b", "engine", "kernel", check(true)), "wc", value))
 			c.KernelVersion = tc.kernel
-			if got := mustJudge(t, j, c).Results[1]; got.Verdict != want {
+			if got := reportOf(t, j, c).Results[1]; got.Verdict != want {
 				t.Errorf("on %q a run that observes %q is %s (%s), want %s", tc.kernel, value, got.Verdict, got.Why, want)
 			}
 		}
@@ -275,8 +272,8 @@ func TestJudgeTwice(t *testing.T) {
 	o.Capture, o.Port = writeSYN(t, dir, 20001), 20001
 	c := collection(o)
 	j := &Judge{Suite: suite(sc), Dir: dir}
-	first := mustJudge(t, j, c)
-	if d := cmp.Diff(first, mustJudge(t, j, c)); d != "" {
+	first := reportOf(t, j, c)
+	if d := cmp.Diff(first, reportOf(t, j, c)); d != "" {
 		t.Errorf("the second judgement is another:\n%s", d)
 	}
 	if len(c.Outcomes[0].Checks) != 1 || len(first.Results[0].Checks) != 2 || first.Results[0].Verdict != Fail {
@@ -339,7 +336,7 @@ func TestJudgeAsksTheWitness(t *testing.T) {
 		}
 		return out
 	}}
-	r := mustJudge(t, j, collection(runs...))
+	r := reportOf(t, j, collection(runs...))
 	if want := "syn-20000.pcap 20000 1,syn-20001.pcap 20001 1"; strings.Join(asked, ",") != want {
 		t.Errorf("asked about %q, want %q", strings.Join(asked, ","), want)
 	}
@@ -375,7 +372,7 @@ func TestJudgeChecksTheWire(t *testing.T) {
 	}
 	setup := run("third")
 	setup.Setup = "no device"
-	r := mustJudge(t, &Judge{Suite: suite(sc), Dir: dir, Reference: "engine"}, collection(run("engine"), run("kernel"), setup))
+	r := reportOf(t, &Judge{Suite: suite(sc), Dir: dir, Reference: "engine"}, collection(run("engine"), run("kernel"), setup))
 	got := verdicts(r)
 	if !strings.HasPrefix(got, "a/b engine->engine PASS: \na/b kernel->engine FAIL: not so: nothing panics: at the wire") ||
 		!strings.Contains(got, "a/b third->engine SETUP: no device") {
@@ -405,7 +402,7 @@ func TestJudgeManyRuns(t *testing.T) {
 		o.Capture = writeSYN(t, dir, o.Port)
 		runs = append(runs, o)
 	}
-	r := mustJudge(t, &Judge{Suite: s, Dir: dir}, collection(runs...))
+	r := reportOf(t, &Judge{Suite: s, Dir: dir}, collection(runs...))
 	if r.Counts[Pass] != 40 {
 		t.Errorf("verdicts\n%s", verdicts(r))
 	}

@@ -95,7 +95,7 @@ func TestCoverage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &Judge{Suite: suite(first, second, rawOne), Ledger: Ledger{known}, Reference: "engine"}
-			r := mustJudge(t, j, collection(tc.runs...))
+			r := reportOf(t, j, collection(tc.runs...))
 			if d := cmp.Diff(tc.want, standing(t, r, requirement)); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
@@ -43,15 +44,6 @@ func config(t *testing.T, s *Suite, pairings ...Pairing) Config {
 	}
 }
 
-func mustRun(t *testing.T, cfg Config) []Outcome {
-	t.Helper()
-	out, err := Run(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 func TestRun(t *testing.T) {
 	var seen []string
 	note := func(kind, who string, seed uint64, addr string) {
@@ -74,7 +66,7 @@ func TestRun(t *testing.T) {
 	cfg.Progress = func(done, total int, o *Outcome) {
 		progress = append(progress, fmt.Sprintf("%d/%d %s %s %s", done, total, o.Scenario, o.Pairing, o.State()))
 	}
-	out := mustRun(t, cfg)
+	out := testkit.Must(Run(context.Background(), cfg))(t)
 
 	verbsSeed, rawSeed := out[0].Seed, out[2].Seed
 	wantSeen := []string{
@@ -126,7 +118,7 @@ func TestRunIdle(t *testing.T) {
 	cfg := config(t, s, Pairing{"engine", "engine"})
 	var progress []int
 	cfg.Progress = func(done, total int, _ *Outcome) { progress = append(progress, done, total) }
-	out := mustRun(t, cfg)
+	out := testkit.Must(Run(context.Background(), cfg))(t)
 	if len(out) != 2 || out[0].Scenario != "a/waits" || out[1].Scenario != "a/next" {
 		t.Fatalf("outcomes %+v", out)
 	}
@@ -166,12 +158,12 @@ func TestRunIdleLimit(t *testing.T) {
 func TestRunSeedDependsOnTheSuites(t *testing.T) {
 	s := suite(verbs("a/b", func(r *VerbsRun) { r.Check(true, "it runs") }))
 	cfg := config(t, s, Pairing{"engine", "engine"})
-	first := mustRun(t, cfg)[0].Seed
-	if again := mustRun(t, cfg)[0].Seed; again != first {
+	first := testkit.Must(Run(context.Background(), cfg))(t)[0].Seed
+	if again := testkit.Must(Run(context.Background(), cfg))(t)[0].Seed; again != first {
 		t.Errorf("the same seed gives %d and %d", first, again)
 	}
 	cfg.Seed = 8
-	if other := mustRun(t, cfg)[0].Seed; other == first {
+	if other := testkit.Must(Run(context.Background(), cfg))(t)[0].Seed; other == first {
 		t.Error("another seed gives the same")
 	}
 }
@@ -184,13 +176,13 @@ func TestRunOnlyByName(t *testing.T) {
 	cfg := config(t, s, Pairing{"engine", "engine"})
 	for _, only := range []string{"", "a", "a/*", "a/c*"} {
 		cfg.Only = only
-		mustRun(t, cfg)
+		testkit.Must(Run(context.Background(), cfg))(t)
 	}
 	if ran != 0 {
 		t.Fatalf("it ran %d times without being named", ran)
 	}
 	cfg.Only = "a/crash"
-	mustRun(t, cfg)
+	testkit.Must(Run(context.Background(), cfg))(t)
 	if ran != 1 {
 		t.Errorf("named, it ran %d times", ran)
 	}
@@ -206,7 +198,7 @@ func TestRunWith(t *testing.T) {
 		Pairing{"engine", "other"}, Pairing{"other", "engine"}, Pairing{"other", "other"})
 	cfg.With = "engine"
 	var got []Pairing
-	for _, o := range mustRun(t, cfg) {
+	for _, o := range testkit.Must(Run(context.Background(), cfg))(t) {
 		got = append(got, o.Pairing)
 	}
 	want := []Pairing{{"engine", "engine"}, {"engine", "other"}, {"other", "engine"}, {Raw, "engine"}}
@@ -219,7 +211,7 @@ func TestRunWithoutAProvider(t *testing.T) {
 	s := suite(verbs("a/b", func(r *VerbsRun) { t.Error("it was run") }))
 	cfg := config(t, s, Pairing{"engine", "kernel"}, Pairing{"engine", "other"})
 	cfg.Open["kernel"] = func([]string) (*Endpoint, error) { return nil, errors.New("no siw0") }
-	out := mustRun(t, cfg)
+	out := testkit.Must(Run(context.Background(), cfg))(t)
 	if out[0].Setup != `provider "kernel" cannot be opened: no siw0` || out[1].Setup != `provider "other" is not available here` {
 		t.Errorf("setups are %q and %q", out[0].Setup, out[1].Setup)
 	}
@@ -237,7 +229,7 @@ func TestRunFindsWhatIsLeftOpen(t *testing.T) {
 			}
 		})
 	}))
-	o := mustRun(t, config(t, s, Pairing{"engine", "engine"}))[0]
+	o := testkit.Must(Run(context.Background(), config(t, s, Pairing{"engine", "engine"})))(t)[0]
 	found := false
 	for _, c := range o.Checks {
 		found = found || !c.OK && strings.Contains(c.What, "nothing was left open")
@@ -252,7 +244,7 @@ func TestRunTimeout(t *testing.T) {
 	sc.Timeout = 100 * time.Millisecond
 	cfg := config(t, suite(sc), Pairing{"engine", "engine"})
 	cfg.Scale = 3
-	o := mustRun(t, cfg)[0]
+	o := testkit.Must(Run(context.Background(), cfg))(t)[0]
 	last := o.Checks[len(o.Checks)-1]
 	if last.OK || last.What != "the run ends by itself" || last.Got != "it took longer than 300ms" {
 		t.Errorf("the last check is %+v", last)
@@ -284,7 +276,7 @@ func TestRunCaptureFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(t, s, Pairing{"engine", "engine"})
 			cfg.Capture = tc.rec
-			o := mustRun(t, cfg)[0]
+			o := testkit.Must(Run(context.Background(), cfg))(t)[0]
 			if o.Setup != tc.setup || o.Capture != "" {
 				t.Errorf("outcome %+v", o)
 			}
@@ -301,7 +293,7 @@ func TestRunChecksNothing(t *testing.T) {
 	onTheWire.Wire = func(*WireRun) {}
 	s := suite(verbs("a/nothing", func(*VerbsRun) {}), onTheWire,
 		verbs("a/lacks", func(r *VerbsRun) { r.Unsupported("it has none") }))
-	out := mustRun(t, config(t, s, Pairing{"engine", "kernel"}))
+	out := testkit.Must(Run(context.Background(), config(t, s, Pairing{"engine", "kernel"})))(t)
 	for i, want := range []string{"differs", "ok", "lacking"} {
 		if got := out[i].State(); got != want {
 			t.Errorf("%s: %s, want %s: %+v", out[i].Scenario, got, want, out[i].Checks)
@@ -319,7 +311,7 @@ func TestWantNoRequest(t *testing.T) {
 		r.NoError(r.listener.Close(), "the listener can be closed")
 		r.WantNoRequest("no request comes")
 	}))
-	out := mustRun(t, config(t, s, Pairing{"engine", "engine"}))
+	out := testkit.Must(Run(context.Background(), config(t, s, Pairing{"engine", "engine"})))(t)
 	for i, want := range []string{"ok", "differs"} {
 		if got := out[i].State(); got != want {
 			t.Errorf("%s: %s, want %s: %+v", out[i].Scenario, got, want, out[i].Checks)
@@ -338,7 +330,7 @@ func TestRunEndsWhilePreparing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(t, suite(verbs("a/b", body)), Pairing{"engine", "engine"})
 			ended := make(chan Outcome, 1)
-			go func() { ended <- mustRun(t, cfg)[0] }()
+			go func() { ended <- testkit.Must(Run(context.Background(), cfg))(t)[0] }()
 			select {
 			case o := <-ended:
 				var failed []string
@@ -368,7 +360,7 @@ func TestRunEndsWhileConnecting(t *testing.T) {
 	sc.Timeout = time.Minute
 	cfg := config(t, suite(sc), Pairing{"engine", "engine"})
 	cfg.Scale = 0.02 // so that the peer gives up before the program has prepared anything
-	for _, o := range mustRun(t, cfg) {
+	for _, o := range testkit.Must(Run(context.Background(), cfg))(t) {
 		var failed []string
 		for _, c := range o.Checks {
 			if !c.OK {

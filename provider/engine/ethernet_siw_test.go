@@ -18,6 +18,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -67,9 +68,9 @@ func TestEthernetToSiw(t *testing.T) {
 			shell(t, tc.setup)
 			capture := t.TempDir() + "/far.pcap"
 			stop := record(t, capture)
-			vctx := need(ibverbs.Open(kernel.New(), "siw0"))(t)
+			vctx := testkit.Must(ibverbs.Open(kernel.New(), "siw0"))(t)
 			defer vctx.Close()
-			l := need(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("198.51.100.1:0"), nil))(t)
+			l := testkit.Must(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("198.51.100.1:0"), nil))(t)
 			defer l.Close()
 			cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", "far", os.Args[0], "-test.v", "-test.run=^TestEthernetToSiw$")
 			cmd.Env = append(os.Environ(), farVar+"="+l.Addr().String())
@@ -86,7 +87,7 @@ func TestEthernetToSiw(t *testing.T) {
 				stop()
 				report(t, capture)
 			}()
-			req := need(l.Accept(t.Context()))(t)
+			req := testkit.Must(l.Accept(t.Context()))(t)
 			exchange(t, 1, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
 				c, err := req.Accept(ctx, cfg)
 				return c, req.PrivateData(), err
@@ -97,7 +98,7 @@ func TestEthernetToSiw(t *testing.T) {
 
 // far is the engine's side, in a network namespace of its own.
 func far(t *testing.T, at netip.AddrPort) {
-	vctx := need(ibverbs.Open(engine.New(&engine.Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}), ""))(t)
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}), ""))(t)
 	defer vctx.Close()
 	exchange(t, 2, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
 		c, err := rdmacm.Dial(ctx, vctx, at, cfg)
@@ -219,17 +220,6 @@ func wireOperation(rnd *rand.Rand, local *ibverbs.MR, remote ibverbs.RemoteRegio
 	return wr
 }
 
-// need returns v, or fails the test.
-func need[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 func shell(t *testing.T, script string) {
 	t.Helper()
 	if out, err := exec.Command("bash", "-ec", script).CombinedOutput(); err != nil {
@@ -269,9 +259,9 @@ type packet struct {
 // sent reads what the engine's end sent.
 func sent(t *testing.T, file string) []packet {
 	t.Helper()
-	f := need(os.Open(file))(t)
+	f := testkit.Must(os.Open(file))(t)
 	defer f.Close()
-	r := need(pcapgo.NewReader(f))(t)
+	r := testkit.Must(pcapgo.NewReader(f))(t)
 	var all []packet
 	for {
 		b, _, err := r.ReadPacketData()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -25,9 +26,9 @@ func TestExporters(t *testing.T) {
 	}
 
 	registry := prometheus.NewPedanticRegistry()
-	ok(t, registry.Register(NewCollector(vctx)))
+	testkit.OK(t, registry.Register(NewCollector(vctx)))
 	families, err := registry.Gather()
-	ok(t, err)
+	testkit.OK(t, err)
 	if len(families) == 0 {
 		t.Error("Prometheus: nothing")
 	}
@@ -35,12 +36,12 @@ func TestExporters(t *testing.T) {
 # TYPE rdma_qps gauge
 rdma_qps{device="govs0"} 2
 `
-	ok(t, testutil.GatherAndCompare(registry, strings.NewReader(want), "rdma_qps"))
+	testkit.OK(t, testutil.GatherAndCompare(registry, strings.NewReader(want), "rdma_qps"))
 
 	reader := sdk.NewManualReader()
-	ok(t, Observe(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"), vctx))
+	testkit.OK(t, Observe(sdk.NewMeterProvider(sdk.WithReader(reader)).Meter("test"), vctx))
 	var data metricdata.ResourceMetrics
-	ok(t, reader.Collect(context.Background(), &data))
+	testkit.OK(t, reader.Collect(context.Background(), &data))
 	var octets int64
 	for _, m := range data.ScopeMetrics[0].Metrics {
 		if m.Name == "rdma.io" {
@@ -58,9 +59,9 @@ rdma_qps{device="govs0"} 2
 func oneMessage(t *testing.T) *ibverbs.Context {
 	ctx := t.Context()
 	vctx, err := ibverbs.Open(engine.New(nil), "")
-	ok(t, err)
+	testkit.OK(t, err)
 	l, err := rdmacm.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0"), nil)
-	ok(t, err)
+	testkit.OK(t, err)
 	accepted := make(chan *rdmacm.Conn, 1)
 	go func() {
 		req, err := l.Accept(ctx)
@@ -86,24 +87,17 @@ func oneMessage(t *testing.T) *ibverbs.Context {
 		}
 	}()
 	client, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
-	ok(t, err)
+	testkit.OK(t, err)
 	mr, err := client.PD().RegMR([]byte("hello"), 0)
-	ok(t, err)
+	testkit.OK(t, err)
 	sge, err := mr.SGE(0, 5)
-	ok(t, err)
-	ok(t, client.QP().PostSend(ibverbs.SendWR{
+	testkit.OK(t, err)
+	testkit.OK(t, client.QP().PostSend(ibverbs.SendWR{
 		Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{sge},
 	}))
 	server := <-accepted
 	var wc [1]ibverbs.WC
 	_, err = server.RecvCQ().PollWait(ctx, wc[:])
-	ok(t, err)
+	testkit.OK(t, err)
 	return vctx // the process ends
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

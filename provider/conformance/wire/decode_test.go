@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/conformance/wire/wiretest"
 	"github.com/govs-rdma/govs/provider/iwarp"
@@ -50,7 +51,7 @@ func TestFramings(t *testing.T) {
 				s := c.Open(wiretest.Client, wiretest.Server).Start(request, reply)
 				s.MULPDU = mulpdu
 				everything(s)
-				conn := mustTrace(t, c).Conns[0]
+				conn := testkit.Must(c.Trace(0))(t).Conns[0]
 				if conn.CRC() != crc {
 					t.Errorf("CRCs are %v, want %v", conn.CRC(), crc)
 				}
@@ -75,7 +76,7 @@ func TestMarkerThatPointsElsewhere(t *testing.T) {
 	s.SendMessage(wire.ToResponder, 1, octets(5))
 	first := len(c.Packets) - 1
 	binary.BigEndian.PutUint16(c.Packets[first].Data[54+2:], 4) // the FPDUPTR of the Marker that starts the stream
-	conn := mustTrace(t, c).Conns[0]
+	conn := testkit.Must(c.Trace(0))(t).Conns[0]
 	if got := lastLine(conn); !strings.Contains(got, "36 octets not decoded") || !strings.Contains(got, mpa.ErrMarker.Error()) {
 		t.Errorf("the last line is %q", got)
 	}
@@ -89,7 +90,7 @@ func TestWrongCRC(t *testing.T) {
 	s.SendMessage(wire.ToResponder, 2, octets(5))
 	data := c.Packets[spoiled].Data
 	data[len(data)-8] ^= 1 // the payload's last octet
-	conn := mustTrace(t, c).Conns[0]
+	conn := testkit.Must(c.Trace(0))(t).Conns[0]
 	f := conn.FPDUs(wire.ToResponder)
 	if len(f) != 2 || !f[0].CRCWrong || f[1].CRCWrong || f[1].Err != nil {
 		t.Fatalf("FPDUs %v: the first has a wrong CRC, the second a right one", f)
@@ -131,7 +132,7 @@ func TestIllegalSegments(t *testing.T) {
 			s := c.Begin(false)
 			s.ULPDU(wire.ToResponder, tc.ulpdu)
 			s.SendMessage(wire.ToResponder, 1, nil)
-			f := mustTrace(t, c).Conns[0].FPDUs(wire.ToResponder)
+			f := testkit.Must(c.Trace(0))(t).Conns[0].FPDUs(wire.ToResponder)
 			if len(f) != 2 || f[1].Err != nil {
 				t.Fatalf("FPDUs %v: what follows the illegal one is not seen", f)
 			}
@@ -152,7 +153,7 @@ func TestTerminates(t *testing.T) {
 		s := c.Begin(false)
 		s.FPDU(wire.ToResponder, bad, octets(5))
 		s.Terminate(wire.ToInitiator, term, siw)
-		f := mustTrace(t, c).Conns[0].FPDUs(wire.ToInitiator)[0]
+		f := testkit.Must(c.Trace(0))(t).Conns[0].FPDUs(wire.ToInitiator)[0]
 		if f.Terminate == nil || f.Err != nil {
 			t.Fatalf("%v: %v", f, f.Err)
 		}
@@ -183,7 +184,7 @@ func TestTerminatePhase(t *testing.T) {
 			}
 			s.FPDU(dir, rdmap.TerminateHeader(), []byte{0x20, 0x06, 0, 0})
 			s.SendMessage(1-dir, 2, nil) // too late to matter
-			f := mustTrace(t, c).Conns[0].FPDUs(dir)[0]
+			f := testkit.Must(c.Trace(0))(t).Conns[0].FPDUs(dir)[0]
 			if f.Terminate == nil || f.Terminate.Layout != tc.layout {
 				t.Errorf("%v, after an FPDU %v: %v, want the %v layout", dir, tc.after, f, tc.layout)
 			}
@@ -201,12 +202,12 @@ func TestStartupThatEndsThere(t *testing.T) {
 	t.Run("request cut short", func(t *testing.T) {
 		c, conn := open()
 		conn.Send(wire.ToResponder, req[:21])
-		want(t, mustTrace(t, c).Conns[0], "--> 21 octets not decoded: 4d504120494420526571204672616d65...  !! cut short: the stream ends inside the frame")
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], "--> 21 octets not decoded: 4d504120494420526571204672616d65...  !! cut short: the stream ends inside the frame")
 	})
 	t.Run("FPDU without a reply", func(t *testing.T) {
 		c, conn := open()
 		conn.Send(wire.ToResponder, append(req, 0, 1, 2))
-		want(t, mustTrace(t, c).Conns[0], request,
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request,
 			"--> 3 octets not decoded: 000102  !! octets without an MPA Reply to say how they are framed")
 	})
 	t.Run("rejected, and octets after it", func(t *testing.T) {
@@ -215,7 +216,7 @@ func TestStartupThatEndsThere(t *testing.T) {
 		reply.Reject = true
 		s := conn.Start(enhanced, reply)
 		s.Octets(wire.ToResponder, []byte{1, 2, 3})
-		want(t, mustTrace(t, c).Conns[0], request, "<-- MPA Reply Frame rev 2 R S IRD 4 ORD 4",
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, "<-- MPA Reply Frame rev 2 R S IRD 4 ORD 4",
 			"--> 3 octets not decoded: 010203  !! octets although the MPA Reply rejects the connection")
 	})
 	t.Run("request with a PD_Length beyond the limit", func(t *testing.T) {
@@ -223,7 +224,7 @@ func TestStartupThatEndsThere(t *testing.T) {
 		long := uint16(600)
 		f := mpa.Frame{Kind: mpa.KindRequest, Revision: 1, PDLength: &long}
 		conn.Send(wire.ToResponder, f.AppendTo(nil))
-		if got := lastLine(mustTrace(t, c).Conns[0]); !strings.Contains(got, mpa.ErrPDLength.Error()) {
+		if got := lastLine(testkit.Must(c.Trace(0))(t).Conns[0]); !strings.Contains(got, mpa.ErrPDLength.Error()) {
 			t.Errorf("the line is %q", got)
 		}
 	})
@@ -232,6 +233,6 @@ func TestStartupThatEndsThere(t *testing.T) {
 		c.Packets = nil
 		s := c.Begin(false)
 		s.Octets(wire.ToInitiator, []byte{0, 30, 0x41})
-		want(t, mustTrace(t, c).Conns[0], request, reply, "<-- 3 octets not decoded: 001e41  !! cut short: the stream ends inside the frame")
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply, "<-- 3 octets not decoded: 001e41  !! cut short: the stream ends inside the frame")
 	})
 }

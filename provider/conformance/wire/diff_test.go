@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/conformance/wire/wiretest"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -44,7 +45,7 @@ func tell(t *testing.T, w terms, change func(*telling)) *wire.Trace {
 		change(&s)
 	}
 	s.tell()
-	return mustTrace(t, c)
+	return testkit.Must(c.Trace(0))(t)
 }
 
 type telling struct {
@@ -184,7 +185,7 @@ func sends(t *testing.T, body func(*wiretest.Session)) *wire.Trace {
 	s := c.Begin(true)
 	body(s)
 	s.Close()
-	return mustTrace(t, c)
+	return testkit.Must(c.Trace(0))(t)
 }
 
 func TestDifferencesOfSegments(t *testing.T) {
@@ -331,7 +332,7 @@ func TestFINAgainstReset(t *testing.T) {
 			s.FIN(wire.ToResponder)
 		}
 		s.RST(wire.ToInitiator)
-		return mustTrace(t, c)
+		return testkit.Must(c.Trace(0))(t)
 	}
 	if d := append(wire.Diff(tell(true), tell(false)), wire.Diff(tell(false), tell(true))...); len(d) != 0 {
 		t.Errorf("differences: %s", keys(d))
@@ -347,7 +348,7 @@ func TestConnectionsInAnotherOrder(t *testing.T) {
 			s.SendMessage(wire.ToResponder, 1, octets(k))
 			s.Close()
 		}
-		return mustTrace(t, c)
+		return testkit.Must(c.Trace(0))(t)
 	}
 	reference := many(1, 2, 3, 4)
 	for _, tc := range []struct {

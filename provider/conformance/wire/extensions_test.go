@@ -3,6 +3,7 @@ package wire_test
 import (
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/conformance/wire/wiretest"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -18,7 +19,7 @@ import (
 func TestExtensions(t *testing.T) {
 	c := newCapture()
 	c.Extended()
-	conn := mustTrace(t, c).Conns[0]
+	conn := testkit.Must(c.Trace(0))(t).Conns[0]
 	lines := story(conn)[2:]
 	examples := append(wiretest.Extensions(), wiretest.AtomicResponses()...)
 	for i, e := range examples {
@@ -50,7 +51,7 @@ func TestExtensionsTooShort(t *testing.T) {
 		s := c.Begin(true)
 		ulpdu := e.Octets()
 		s.ULPDU(wire.ToResponder, ulpdu[:len(ulpdu)-1])
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		if f := conn.FPDUs(wire.ToResponder)[0]; f.Err == nil || f.Immediate != nil || f.Atomic != nil || f.Original != nil {
 			t.Errorf("example %d: %+v", i, f)
 		}
@@ -62,7 +63,7 @@ func TestExtensionsTooShort(t *testing.T) {
 		ulpdu := wiretest.Extensions()[2].Octets()
 		ulpdu[18+8] = stag
 		s.ULPDU(wire.ToResponder, ulpdu[:len(ulpdu)-1])
-		got := mustTrace(t, c).Conns[0].Messages(wire.ToResponder)[1].String()
+		got := testkit.Must(c.Trace(0))(t).Conns[0].Messages(wire.ToResponder)[1].String()
 		if first == "" {
 			first = got
 		} else if got != first {
@@ -86,7 +87,7 @@ func TestVersionZero(t *testing.T) {
 		s.FPDU(wire.ToResponder, old(rdmap.WriteHeader(0x100, 8, true)), octets(5))
 		s.FPDU(wire.ToInitiator, old(rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)), octets(600))
 		s.FPDU(wire.ToResponder, rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true), nil)
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		if !conn.RDMAC() || !conn.CRC() {
 			t.Errorf("%+v: RDMAC %v, CRC %v", request, conn.RDMAC(), conn.CRC())
 		}
@@ -104,7 +105,7 @@ func TestVersionZero(t *testing.T) {
 	request.Markers, reply.Markers = false, false
 	s := c.Open(wiretest.Client, wiretest.Server).Start(request, reply)
 	s.SendMessage(wire.ToResponder, 1, nil)
-	if conn := mustTrace(t, c).Conns[0]; conn.RDMAC() || lastLine(conn) != "--> Send L QN 0 MSN 1 MO 0 length 0 CRC ok" {
+	if conn := testkit.Must(c.Trace(0))(t).Conns[0]; conn.RDMAC() || lastLine(conn) != "--> Send L QN 0 MSN 1 MO 0 length 0 CRC ok" {
 		t.Errorf("RDMAC %v: %s", conn.RDMAC(), lastLine(conn))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/conformance/wire/wiretest"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -80,7 +81,7 @@ func FuzzStreams(f *testing.F) {
 		conn := c.Open(wiretest.Client, wiretest.Server)
 		conn.Send(wire.ToResponder, out)
 		conn.Send(wire.ToInitiator, in)
-		trace := mustTrace(t, c)
+		trace := testkit.Must(c.Trace(0))(t)
 		use(t, trace)
 		for dir, sent := range map[wire.Direction][]byte{wire.ToResponder: out, wire.ToInitiator: in} {
 			var seen []byte
@@ -98,7 +99,7 @@ func FuzzStreams(f *testing.F) {
 		conn = c.Open(wiretest.Client, wiretest.Server)
 		conn.Send(wire.ToResponder, out)
 		conn.Send(wire.ToInitiator, in)
-		cut := mustTrace(t, c)
+		cut := testkit.Must(c.Trace(0))(t)
 		for dir := range 2 {
 			whole, pieces := framesOf(trace, wire.Direction(dir)), framesOf(cut, wire.Direction(dir))
 			if !slices.Equal(whole, pieces) {

@@ -14,15 +14,6 @@ func newCapture() *wiretest.Capture { return &wiretest.Capture{} }
 
 func wiretestAddr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-func mustTrace(t *testing.T, c *wiretest.Capture) *wire.Trace {
-	t.Helper()
-	trace, err := c.Trace(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return trace
-}
-
 // story is a connection's ladder without times.
 func story(c *wire.Conn) []string {
 	var out []string

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/conformance/wire/wiretest"
 )
@@ -57,7 +58,7 @@ func TestLinkTypes(t *testing.T) {
 			if tc.v6 {
 				client, server = "[2001:db8::1]:40000", "[2001:db8::2]:20001"
 			}
-			trace := mustTrace(t, sendOne(&tc.c, client, server))
+			trace := testkit.Must(sendOne(&tc.c, client, server).Trace(0))(t)
 			if len(trace.Conns) != 1 || len(trace.Notes) != 0 {
 				t.Fatalf("%d connections, notes %q", len(trace.Conns), trace.Notes)
 			}
@@ -80,7 +81,7 @@ func TestUnusualPackets(t *testing.T) {
 		for i := range c.Packets {
 			c.Packets[i].Data = append(c.Packets[i].Data, 0, 0, 0, 0, 0, 0)
 		}
-		want(t, mustTrace(t, c).Conns[0], oneSend...)
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], oneSend...)
 	})
 	t.Run("an IP length of zero, as offload leaves it", func(t *testing.T) {
 		c := plain()
@@ -89,7 +90,7 @@ func TestUnusualPackets(t *testing.T) {
 				binary.BigEndian.PutUint16(b[ipStart+2:], 0)
 			}
 		}
-		want(t, mustTrace(t, c).Conns[0], oneSend...)
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], oneSend...)
 	})
 	t.Run("IPv6 with headers before TCP", func(t *testing.T) {
 		c := sendOne(newCapture(), "[2001:db8::1]:40000", "[2001:db8::2]:20001")
@@ -102,27 +103,27 @@ func TestUnusualPackets(t *testing.T) {
 			binary.BigEndian.PutUint16(b[ipStart+4:], n+uint16(len(extra)))
 			c.Packets[i].Data = b
 		}
-		want(t, mustTrace(t, c).Conns[0], oneSend...)
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], oneSend...)
 	})
 	t.Run("fragments are noted", func(t *testing.T) {
 		c := plain()
 		last := &c.Packets[len(c.Packets)-1].Data
 		(*last)[ipStart+6] = 0x20
-		notes(t, mustTrace(t, c), "1 fragments of IP packets were not put together")
+		notes(t, testkit.Must(c.Trace(0))(t), "1 fragments of IP packets were not put together")
 	})
 	t.Run("headers cut short are noted", func(t *testing.T) {
 		c := plain()
 		for _, n := range []int{5, 13, 20, 40, 53} {
 			c.Packets = append(c.Packets, wiretest.Packet{Time: c.Packets[0].Time, Data: c.Packets[0].Data[:n], Cut: 60})
 		}
-		trace := mustTrace(t, c)
+		trace := testkit.Must(c.Trace(0))(t)
 		notes(t, trace, "5 packets are cut short inside their headers")
 		want(t, trace.Conns[0], oneSend...)
 	})
 	t.Run("an unknown link type is noted", func(t *testing.T) {
 		c := plain()
 		c.Link = layers.LinkTypeIEEE802_11
-		trace := mustTrace(t, c)
+		trace := testkit.Must(c.Trace(0))(t)
 		notes(t, trace, "8 packets are of link types that are not known here (known: Ethernet, raw IP, IPv4, IPv6, "+
 			"Linux cooked (SLL, SLL2) and BSD loopback (NULL, LOOP))")
 		if len(trace.Conns) != 0 {
@@ -138,7 +139,7 @@ func TestUnusualPackets(t *testing.T) {
 			binary.BigEndian.PutUint16(outer[2:], uint16(len(b)-ipStart+24))
 			c.Packets[i].Data = slices.Insert(b, ipStart, append(outer, 0, 0, 8, 0)...)
 		}
-		trace := mustTrace(t, c)
+		trace := testkit.Must(c.Trace(0))(t)
 		notes(t, trace)
 		if len(trace.Conns) != 0 {
 			t.Errorf("%d connections", len(trace.Conns))
@@ -150,7 +151,7 @@ func TestUnusualPackets(t *testing.T) {
 		udp[ipStart+9] = 17
 		arp[12], arp[13] = 8, 6
 		c.Packets = append(c.Packets, wiretest.Packet{Time: c.Packets[0].Time, Data: udp}, wiretest.Packet{Time: c.Packets[0].Time, Data: arp})
-		trace := mustTrace(t, c)
+		trace := testkit.Must(c.Trace(0))(t)
 		notes(t, trace)
 		want(t, trace.Conns[0], oneSend...)
 	})

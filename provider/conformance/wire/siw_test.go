@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
@@ -150,7 +151,7 @@ func TestIWARPLeavesOutOtherConnections(t *testing.T) {
 	c.Begin(false).Close()
 	other := c.Open(wiretestAddr("192.0.2.7:999"), wiretestAddr("192.0.2.8:80"))
 	other.Send(wire.ToResponder, []byte("GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"))
-	trace := mustTrace(t, c)
+	trace := testkit.Must(c.Trace(0))(t)
 	if len(trace.Conns) != 2 || len(trace.IWARP().Conns) != 1 {
 		t.Fatalf("%d connections, of which %d iWARP; want 2 and 1", len(trace.Conns), len(trace.IWARP().Conns))
 	}

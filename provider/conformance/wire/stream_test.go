@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance/wire"
 	"github.com/govs-rdma/govs/provider/conformance/wire/wiretest"
 )
@@ -61,12 +62,12 @@ func TestRetransmissions(t *testing.T) {
 			c.Packets = change(c.Packets)
 			if name == "the handshake last" {
 				// A SYN after other packets is that of another connection.
-				if n := len(mustTrace(t, c).Conns); n != 2 {
+				if n := len(testkit.Must(c.Trace(0))(t).Conns); n != 2 {
 					t.Errorf("%d connections", n)
 				}
 				return
 			}
-			trace := mustTrace(t, c)
+			trace := testkit.Must(c.Trace(0))(t)
 			message(t, trace.Conns[0], 20000)
 			if len(trace.Conns[0].Notes) != 0 {
 				t.Errorf("notes %q", trace.Conns[0].Notes)
@@ -83,13 +84,13 @@ func TestRetransmissions(t *testing.T) {
 		sent := c.Packets[5]
 		s.At(wire.ToResponder, 24+50, append(slices.Clone(sent.Data[54+50:]), octets(0)...))
 		s.Close()
-		message(t, mustTrace(t, c).Conns[0], 1000)
+		message(t, testkit.Must(c.Trace(0))(t).Conns[0], 1000)
 	})
 	t.Run("with another content", func(t *testing.T) {
 		c := newCapture()
 		s := bulk(c)
 		s.At(wire.ToResponder, 30, []byte("not what was sent"))
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		message(t, conn, 20000)
 		if want := []string{"to-responder: octets from 30 on were sent again with another content"}; !slices.Equal(conn.Notes, want) {
 			t.Errorf("notes are %q, want %q", conn.Notes, want)
@@ -99,7 +100,7 @@ func TestRetransmissions(t *testing.T) {
 		c := newCapture()
 		s := bulk(c)
 		s.At(wire.ToResponder, 19, []byte{0xff})
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		message(t, conn, 20000)
 		if len(conn.Notes) != 0 {
 			t.Errorf("notes %q", conn.Notes)
@@ -115,7 +116,7 @@ func TestLostPackets(t *testing.T) {
 		s.Skip(wire.ToResponder, 500)
 		s.SendMessage(wire.ToResponder, 2, octets(10))
 		s.Close()
-		want(t, mustTrace(t, c).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 10",
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 10",
 			"--> nothing more to decode  !! 500 octets are missing from the capture here, and "+
 				"36 after them are not decoded",
 			"--> FIN", "<-- FIN")
@@ -125,7 +126,7 @@ func TestLostPackets(t *testing.T) {
 		s := c.Begin(false)
 		s.SendMessage(wire.ToResponder, 1, octets(5000))
 		c.Packets = slices.Delete(c.Packets, 7, 8)
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		if got := lastLine(conn); got != "--> nothing more to decode  !! 1428 octets are "+
 			"missing from the capture here, and 820 after them are not decoded" {
 			t.Errorf("the last line is %q", got)
@@ -140,7 +141,7 @@ func TestLostPackets(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 1, octets(10))
 		s.Skip(wire.ToResponder, 77)
 		s.Ack(wire.ToInitiator)
-		want(t, mustTrace(t, c).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 10",
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 10",
 			"--> nothing more to decode  !! the last 77 octets that were sent are missing from the capture")
 	})
 	t.Run("at the end, shown by the FIN", func(t *testing.T) {
@@ -148,7 +149,7 @@ func TestLostPackets(t *testing.T) {
 		s := c.Begin(false)
 		s.Skip(wire.ToInitiator, 9)
 		s.Close()
-		want(t, mustTrace(t, c).Conns[0], request, reply,
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply,
 			"<-- nothing more to decode  !! the last 9 octets that were sent are missing from the capture", "--> FIN", "<-- FIN")
 	})
 	t.Run("a lost FIN is no lost octet", func(t *testing.T) {
@@ -156,7 +157,7 @@ func TestLostPackets(t *testing.T) {
 		s := c.Begin(false)
 		s.Skip(wire.ToResponder, 1)
 		s.Ack(wire.ToInitiator)
-		want(t, mustTrace(t, c).Conns[0], request, reply)
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply)
 	})
 	t.Run("packets of which the capture has only the beginning", func(t *testing.T) {
 		c := newCapture()
@@ -164,7 +165,7 @@ func TestLostPackets(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 1, octets(100))
 		p := &c.Packets[len(c.Packets)-1]
 		p.Data, p.Cut = p.Data[:96], len(p.Data)-96
-		want(t, mustTrace(t, c).Conns[0], request, reply,
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply,
 			"--> 42 octets not decoded: 00764143000000000000000000000001...  !! cut short: the stream ends inside the frame",
 			"--> nothing more to decode  !! the capture has only the beginning of a packet: 82 octets are missing here")
 	})
@@ -176,7 +177,7 @@ func TestLostPackets(t *testing.T) {
 		p := &c.Packets[len(c.Packets)-1]
 		p.Data, p.Cut = p.Data[:96], len(p.Data)-96
 		c.Packets = append(c.Packets, whole)
-		message(t, mustTrace(t, c).Conns[0], 100)
+		message(t, testkit.Must(c.Trace(0))(t).Conns[0], 100)
 	})
 }
 
@@ -185,14 +186,14 @@ func TestCaptureBeginsLate(t *testing.T) {
 		c := newCapture()
 		s := c.Dial(wiretest.Client, wiretest.Server).Start(wiretest.Enhanced(0, false, 4, 4), wiretest.Enhanced(1, false, 4, 4))
 		s.SendMessage(wire.ToResponder, 1, octets(5))
-		want(t, mustTrace(t, c).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 5")
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply, "--> Send L QN 0 MSN 1 MO 0 length 5")
 	})
 	t.Run("before start-up, with the reply first", func(t *testing.T) {
 		c := newCapture()
 		c.Dial(wiretest.Client, wiretest.Server).Start(wiretest.Enhanced(0, false, 4, 4), wiretest.Enhanced(1, false, 4, 4))
 		c.Packets[0], c.Packets[1] = c.Packets[1], c.Packets[0]
 		c.Packets[0].Time, c.Packets[1].Time = c.Packets[1].Time, c.Packets[0].Time
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		if conn.Initiator != wiretest.Client {
 			t.Errorf("the initiator is %v", conn.Initiator)
 		}
@@ -203,7 +204,7 @@ func TestCaptureBeginsLate(t *testing.T) {
 		s := c.Dial(wiretest.Client, wiretest.Server).Start(wiretest.Enhanced(0, false, 4, 4), wiretest.Enhanced(1, false, 4, 4))
 		s.SendMessage(wire.ToInitiator, 1, octets(5))
 		c.Packets = c.Packets[1:]
-		conn := mustTrace(t, c).Conns[0]
+		conn := testkit.Must(c.Trace(0))(t).Conns[0]
 		if conn.Initiator != wiretest.Client {
 			t.Errorf("the initiator is %v", conn.Initiator)
 		}
@@ -240,7 +241,7 @@ func TestPortsUsedAgain(t *testing.T) {
 		s.SendMessage(wire.ToResponder, 1, octets(i))
 		s.Close()
 	}
-	trace := mustTrace(t, c)
+	trace := testkit.Must(c.Trace(0))(t)
 	if len(trace.Conns) != 3 {
 		t.Fatalf("%d connections, want 3", len(trace.Conns))
 	}
@@ -254,7 +255,7 @@ func TestRefusedConnection(t *testing.T) {
 	conn := c.Open(wiretest.Client, wiretest.Server)
 	c.Packets = c.Packets[:1]
 	conn.RST(wire.ToInitiator)
-	want(t, mustTrace(t, c).Conns[0], "<-- RST")
+	want(t, testkit.Must(c.Trace(0))(t).Conns[0], "<-- RST")
 }
 
 func TestConnectionsAreInOrder(t *testing.T) {
@@ -267,7 +268,7 @@ func TestConnectionsAreInOrder(t *testing.T) {
 	for i, s := range slices.Backward(sessions) {
 		s.SendMessage(wire.ToResponder, 1, octets(i))
 	}
-	for i, conn := range mustTrace(t, c).Conns {
+	for i, conn := range testkit.Must(c.Trace(0))(t).Conns {
 		if conn.Initiator.Port() != uint16(50000-i) {
 			t.Errorf("connection %d is that from %v", i, conn.Initiator)
 		}
