@@ -25,7 +25,7 @@ type linger struct {
 
 	// Until startLinger is called, these are guarded by the stream's locks.
 	out [][]byte // records still to be sent
-	eof bool     // the peer's FIN has come
+	eof bool     // the peer's FIN has come; see peerClosed
 
 	holds int32 // how many calls of HoldEnd are not released; guarded by mu
 }
@@ -335,7 +335,7 @@ func (s *stream) lingerDrain(left *int) bool {
 		if errors.Is(err, transport.ErrWouldBlock) {
 			return true
 		}
-		l.eof = true
+		s.peerClosed()
 		_ = s.unwatch(readEnded, true)
 		return isEOF(err)
 	}

@@ -11,7 +11,8 @@ import (
 //
 // Two facts are no phases, because either may come in several of them: stream.end, that there
 // is a reason to end now, because what finish has sent then depends on the phase; and
-// linger.eof, that the peer's FIN has come.
+// linger.eof, that the peer's FIN has come. Only fail and peerClosed set them, and nothing
+// resets them.
 type phase uint32
 
 const (
@@ -91,6 +92,17 @@ func (s *stream) enter(to phase) (from phase) {
 			panic(fmt.Sprintf("engine: a stream goes from phase %q to %q", from, to))
 		}
 	}
+}
+
+// peerClosed notes that nothing more comes from the peer. The caller holds rxMu, or linger.mu if the
+// stream has finished.
+func (s *stream) peerClosed() {
+	if s.hasFinished() {
+		sched.AssertHeld[locks.Linger](&s.linger.mu)
+	} else {
+		sched.AssertHeld[locks.RX](&s.rxMu)
+	}
+	s.linger.eof = true
 }
 
 // closing reports whether a graceful end has begun, for a caller who knows that the stream has

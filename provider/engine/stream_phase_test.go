@@ -79,3 +79,19 @@ func TestPhases(t *testing.T) {
 		t.Errorf("two phases have one name: %q", names)
 	}
 }
+
+// TestPeerClosed: the peer's FIN may come in every phase, and changes none.
+func TestPeerClosed(t *testing.T) {
+	for p := phaseOpen; p <= phaseClosed; p++ {
+		s := &stream{q: new(qp)}
+		s.phase.Store(uint32(p))
+		s.rxMu.Lock()
+		s.linger.mu.Lock()
+		s.peerClosed()
+		if !s.linger.eof || s.at() != p {
+			t.Errorf("%s: eof is %t, the phase %s", p, s.linger.eof, s.at())
+		}
+		s.linger.mu.Unlock()
+		s.rxMu.Unlock()
+	}
+}

@@ -164,7 +164,7 @@ func (s *stream) takeTerminate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 //rfc:5044 MPA-3-08 Indicate FIN/close to DDP
 //rfc:5044 MPA-7.2-02 FIN indication up to DDP
 func (s *stream) endOfStream() {
-	s.linger.eof = true
+	s.peerClosed()
 	e := &ending{cause: errPeerClosed}
 	switch {
 	case s.closing():
