@@ -355,8 +355,8 @@ func (r *router) post(ctx context.Context, op string, x *call) error {
 			return nil
 		}
 		if refused := new(ibverbs.PostError); errors.As(err, &refused) {
+			err = refusedAt(x.posted, refused)
 			x.posted += refused.Posted
-			err = &ibverbs.PostError{Posted: x.posted, Err: refused.Err}
 		}
 		full := errors.Is(err, syscall.ENOMEM) && !errors.Is(err, ibverbs.ErrNoneSignaled)
 		if !full || x.posted == len(x.wrs) {

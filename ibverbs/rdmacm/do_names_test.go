@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/internal/fake"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider"
 )
 
 // wantName checks that err names a work request that failed, and neither by a number that the
@@ -118,5 +121,36 @@ func TestConnReceiverOfSRQNamesWork(t *testing.T) {
 		if cause := server.QP().Cause(); !errors.As(cause, &work) || !work.Unknown {
 			t.Errorf("cause %v, want one without a number", cause)
 		}
+	}
+}
+
+// TestDoNamesRefusedWork: a list is posted in two parts, because the queue is full at first, and the
+// second part has a work request that is refused. Its place is the one in the call.
+func TestDoNamesRefusedWork(t *testing.T) {
+	f, vctx := newFake(t, goodDial())
+	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)
+	t.Cleanup(func() {
+		testkit.OK(t, c.Close())
+		testkit.OK(t, vctx.Close())
+	})
+	calls := 0
+	f.PostSend = func(q *fake.QP, wrs []provider.SendWR) (int, error) {
+		calls++
+		why := syscall.ENOMEM // after one
+		if calls == 2 {
+			why = syscall.EINVAL
+		}
+		hook := f.PostSend
+		f.PostSend = nil
+		_, err := q.PostSend(wrs[:1]) // completes
+		f.PostSend = hook
+		testkit.OK(t, err)
+		return 1, &provider.Error{Op: "ibv_post_send", Object: "qp 5, work request 1", Err: why}
+	}
+	wr := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite}
+	err := c.Do(timeout(t), wr, wr, wr)
+	wantErr(t, "the third of three", err, syscall.EINVAL, "ibv_post_send qp 5, work request 2: ", "(2 posted by this call)")
+	if calls != 2 {
+		t.Errorf("%d calls of PostSend, want 2", calls)
 	}
 }

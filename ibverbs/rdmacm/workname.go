@@ -2,6 +2,7 @@ package rdmacm
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/govs-rdma/govs/ibverbs"
 )
@@ -43,4 +44,19 @@ func (e *workError) Unwrap() error { return e.err }
 // failedWork is wc.Err for a work request that the program knows as name.
 func failedWork(name string, wc *ibverbs.WC) error {
 	return &workError{fmt.Sprintf("%s of qp %d completed with %s", name, wc.QPN, wc.Status), wc.Err()}
+}
+
+// refusedAt returns the error of a post that began with the work request in place first of a call,
+// with the places that the caller knows.
+func refusedAt(first int, refused *ibverbs.PostError) error {
+	at := &ibverbs.PostError{Posted: first + refused.Posted, Err: refused.Err}
+	if e, ok := refused.Err.(*ibverbs.Error); ok && first > 0 {
+		const place = ", work request %d" // the engine's
+		if of, ok := strings.CutSuffix(e.Object, fmt.Sprintf(place, refused.Posted)); ok {
+			named := *e
+			named.Object = of + fmt.Sprintf(place, at.Posted)
+			at.Err = &named
+		}
+	}
+	return at
 }
