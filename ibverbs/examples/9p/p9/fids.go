@@ -1,0 +1,165 @@
+package p9
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// fid is what a client's number stands for.
+type fid struct {
+	mu    sync.Mutex
+	node  *node
+	over  bool // clunked, or another fid by now
+	file  File // nil: not opened
+	flags int  // it was opened with
+	list  *listing
+}
+
+// at returns what the fid names.
+func (f *fid) at() *node {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.node
+}
+
+// open returns the open file, and EBADF if there is none.
+func (f *fid) open() (File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file == nil {
+		return nil, syscall.EBADF
+	}
+	return f.file, nil
+}
+
+// fids are those of a session.
+type fids struct {
+	tree *tree
+	max  int
+	room chan struct{} // a token for each open file
+
+	entries    atomic.Int64 // of directories, in all listings
+	maxEntries int
+
+	mu sync.Mutex
+	m  map[uint32]*fid
+}
+
+func newFids(t *tree, l *Limits) *fids {
+	return &fids{tree: t, max: l.Fids, maxEntries: l.Entries, room: make(chan struct{}, l.OpenFiles), m: make(map[uint32]*fid)}
+}
+
+func (s *fids) get(number uint32) (*fid, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.m[number]; f != nil {
+		return f, nil
+	}
+	return nil, syscall.EBADF
+}
+
+// add makes a fid of a node, whose use it has from then on, also if it fails.
+func (s *fids) add(number uint32, n *node) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case number == NoFid || s.m[number] != nil:
+		err = syscall.EINVAL
+	case len(s.m) >= s.max:
+		err = syscall.EMFILE
+	default:
+		s.m[number] = &fid{node: n}
+		return nil
+	}
+	s.tree.drop(n)
+	return err
+}
+
+// replace has a fid stand for another node, whose use it has from then on, also if it fails.
+func (s *fids) replace(number uint32, old *fid, n *node) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	if s.m[number] != old || old.file != nil {
+		s.tree.drop(n)
+		return syscall.EBADF
+	}
+	s.m[number] = &fid{node: n}
+	old.over = true
+	s.tree.drop(old.node)
+	return nil
+}
+
+// clunk frees a fid.
+func (s *fids) clunk(number uint32) error {
+	s.mu.Lock()
+	f := s.m[number]
+	delete(s.m, number)
+	s.mu.Unlock()
+	if f == nil {
+		return syscall.EBADF
+	}
+	return s.end(f)
+}
+
+// end closes a fid that is not in m.
+func (s *fids) end(f *fid) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.over = true
+	s.tree.drop(f.node)
+	return s.close(f)
+}
+
+// clear frees all fids.
+func (s *fids) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.m {
+		_ = s.end(f) // nobody is there to be told
+	}
+	clear(s.m)
+}
+
+// open opens the file of a fid with do, which gets the fid's node. If do returns another node, that
+// replaces it.
+func (s *fids) open(f *fid, flags int, do func(n *node) (File, *node, error)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.file != nil || f.over {
+		return syscall.EBADF
+	}
+	select {
+	case s.room <- struct{}{}:
+	default:
+		return syscall.EMFILE
+	}
+	file, n, err := do(f.node)
+	if err != nil {
+		<-s.room
+		return err
+	}
+	f.file, f.flags = file, flags
+	if n != nil {
+		f.node, n = n, f.node
+		s.tree.drop(n)
+	}
+	return nil
+}
+
+// close closes the file of a fid. The caller holds f.mu.
+func (s *fids) close(f *fid) error {
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	f.file = nil
+	if f.list != nil {
+		s.entries.Add(-int64(len(f.list.entries)))
+		f.list = nil
+	}
+	<-s.room
+	return err
+}

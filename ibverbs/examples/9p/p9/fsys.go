@@ -1,0 +1,166 @@
+package p9
+
+import (
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"sync"
+	"syscall"
+)
+
+// NewFS returns an FS that serves any fs.FS to be read.
+func NewFS(fsys fs.FS) FS { return &ioFS{fsys, maphash.MakeSeed()} }
+
+// ioFS gives files their identity by their names.
+type ioFS struct {
+	fs   fs.FS
+	seed maphash.Seed
+}
+
+func (f *ioFS) qid(name string, info fs.FileMode) Qid {
+	return Qid{Type: qidType(info), Path: maphash.String(f.seed, name)}
+}
+
+// attr makes attributes of a file.
+func (f *ioFS) attr(name string, info fs.FileInfo) Attr {
+	m := info.Mode()
+	perm := uint32(m.Perm())
+	if perm == 0 { // who makes an fs.FS in memory may not care, and then nobody could read it
+		perm = 0o444
+		if m.IsDir() {
+			perm = 0o555
+		}
+	}
+	t := info.ModTime()
+	at := Time{uint64(t.Unix()), uint64(t.Nanosecond())}
+	if t.IsZero() {
+		at = Time{}
+	}
+	a := Attr{
+		Qid: f.qid(name, m), Mode: perm &^ 0o222, Nlink: 1,
+		Size: uint64(info.Size()), BlockSize: 4096, Blocks: (uint64(info.Size()) + 511) / 512,
+		Atime: at, Mtime: at, Ctime: at,
+	}
+	a.Qid.Version = uint32(at.Sec*1e9 + at.Nsec)
+	switch a.Qid.Type {
+	case QTDir:
+		a.Mode |= 0o040000
+	case QTSymlink:
+		a.Mode |= 0o120000
+	default:
+		a.Mode |= 0o100000
+	}
+	return a
+}
+
+// qidType returns the type of a file for its qid.
+func qidType(m fs.FileMode) uint8 {
+	switch {
+	case m.IsDir():
+		return QTDir
+	case m&fs.ModeSymlink != 0:
+		return QTSymlink
+	}
+	return QTFile
+}
+
+func (f *ioFS) Stat(name string) (Attr, error) {
+	info, err := fs.Lstat(f.fs, name)
+	if err != nil {
+		return Attr{}, err
+	}
+	return f.attr(name, info), nil
+}
+
+func (f *ioFS) Readlink(name string) (string, error) { return fs.ReadLink(f.fs, name) }
+
+func (f *ioFS) Statfs() (Rstatfs, error) { return Rstatfs{BlockSize: 4096, NameLen: 255}, nil }
+
+func (f *ioFS) Open(name string, _ int) (File, error) {
+	if info, err := fs.Lstat(f.fs, name); err != nil {
+		return nil, err
+	} else if info.Mode().Type()&^fs.ModeDir != 0 {
+		return nil, syscall.ELOOP // a symbolic link; of others there is nothing to read
+	}
+	file, err := f.fs.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &ioFile{fs: f, name: name, file: file}, nil
+}
+
+// ioFile is an open file of an fs.FS, which may be readable only from the beginning to the end.
+type ioFile struct {
+	fs   *ioFS
+	name string
+
+	mu   sync.Mutex
+	file fs.File
+	at   int64 // where file is, unless it is an io.ReaderAt
+}
+
+func (f *ioFile) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file.Close()
+}
+
+func (f *ioFile) Stat() (Attr, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	info, err := f.file.Stat()
+	if err != nil {
+		return Attr{}, err
+	}
+	return f.fs.attr(f.name, info), nil
+}
+
+func (f *ioFile) ReadAt(b []byte, offset int64) (int, error) {
+	if r, ok := f.file.(io.ReaderAt); ok {
+		return r.ReadAt(b, offset)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if offset < f.at { // only from the beginning once more
+		file, err := f.fs.fs.Open(f.name)
+		if err != nil {
+			return 0, err
+		}
+		_ = f.file.Close()
+		f.file, f.at = file, 0
+	}
+	skipped, err := io.CopyN(io.Discard, f.file, offset-f.at)
+	f.at += skipped
+	if err != nil {
+		return 0, err
+	}
+	n, err := io.ReadFull(f.file, b)
+	f.at += int64(n)
+	if err == io.ErrUnexpectedEOF {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (f *ioFile) ReadDir(n int) ([]DirEntry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	dir, ok := f.file.(fs.ReadDirFile)
+	if !ok {
+		return nil, syscall.ENOTDIR
+	}
+	found, err := dir.ReadDir(n)
+	entries := make([]DirEntry, len(found))
+	for i, e := range found {
+		entries[i] = DirEntry{Name: e.Name(), Qid: f.fs.qid(join(f.name, e.Name()), e.Type())}
+		switch entries[i].Qid.Type {
+		case QTDir:
+			entries[i].Type = dtDir
+		case QTSymlink:
+			entries[i].Type = 10
+		default:
+			entries[i].Type = 8
+		}
+	}
+	return entries, err
+}

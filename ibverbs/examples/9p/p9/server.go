@@ -1,0 +1,228 @@
+// Package p9 is a server of 9P2000.L, the protocol of Linux's 9p file system, for any FS and over
+// any Transport.
+package p9
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// Transport carries messages of one connection. Receive is called by one goroutine at a time, the
+// others concurrently.
+type Transport interface {
+	// Receive waits for the next message until ctx ends. io.EOF: the client has left.
+	Receive(ctx context.Context) (Message, error)
+	// Send waits for a buffer of MaxMessage octets, has fill write a message there, and sends as many
+	// octets as fill returns, or nothing if that is negative. Messages whose Send begins later arrive
+	// later. It fails when ctx ends, or if the client does not take the message within a time that
+	// is the transport's.
+	Send(ctx context.Context, fill func(buf []byte) int) error
+	// MaxMessage returns how many octets a message has at most, either way.
+	MaxMessage() int
+}
+
+// Message is a message that was received.
+type Message struct {
+	Data    []byte       // valid until Release
+	Release func() error // gives the memory back, so that the client may send one more
+}
+
+// Limits bound what one client makes the server hold. A field that is 0 means its default.
+type Limits struct {
+	Requests  int // served at a time; 16
+	Fids      int // 262,144
+	OpenFiles int // 1,024
+	Entries   int // of directories that are being read; 1,048,576
+}
+
+// Server serves an FS. All its clients see each other's renames.
+type Server struct {
+	fs     FS
+	limits Limits
+	tree   *tree
+}
+
+// NewServer makes a server.
+func NewServer(fs FS, limits Limits) *Server {
+	for _, l := range []struct {
+		value    *int
+		standard int
+	}{
+		{&limits.Requests, 16}, {&limits.Fids, 1 << 18},
+		{&limits.OpenFiles, 1024}, {&limits.Entries, 1 << 20},
+	} {
+		if *l.value <= 0 {
+			*l.value = l.standard
+		}
+	}
+	return &Server{fs, limits, newTree()}
+}
+
+// Serve serves one client until it leaves, breaks the protocol or ctx ends. It returns when no
+// request is under way and all files are closed. The error is nil if the client left or ctx ended.
+func (s *Server) Serve(ctx context.Context, t Transport) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c := &session{
+		Server: s, transport: t, cancel: cancel,
+		fids: newFids(s.tree, &s.limits), places: make(chan struct{}, s.limits.Requests),
+		requests: make(map[uint16]*request),
+	}
+	cancel(c.receive(ctx))
+	c.underWay.Wait()
+	c.fids.clear()
+	err := context.Cause(ctx)
+	if errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+// session is one client.
+type session struct {
+	*Server
+	transport Transport
+	cancel    context.CancelCauseFunc
+	fids      *fids
+	msize     int           // 0: no Tversion yet
+	places    chan struct{} // a token for each request that is served
+	underWay  sync.WaitGroup
+
+	mu       sync.Mutex
+	requests map[uint16]*request // by tag, until the reply is sent
+}
+
+// request is one that the client waits for.
+type request struct {
+	replied bool          // the reply is being sent: the client may use the tag again
+	done    chan struct{} // closed when the reply is sent
+}
+
+// receive has requests served until the client leaves, breaks the protocol or ctx ends.
+func (c *session) receive(ctx context.Context) error {
+	for {
+		m, err := c.transport.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case c.places <- struct{}{}:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), m.Release())
+		}
+		if err := c.begin(ctx, m); err != nil {
+			<-c.places
+			return errors.Join(err, m.Release())
+		}
+	}
+}
+
+// begin has a request served by a goroutine of its own, which releases the message.
+func (c *session) begin(ctx context.Context, m Message) error {
+	kind, tag, err := Header(m.Data)
+	if err != nil {
+		return err
+	}
+	if kind%2 != 0 || kind > KindRemove {
+		return fmt.Errorf("type %d is no request: %w", kind, errNotMessage)
+	}
+	if (kind == KindVersion) != (tag == NoTag) {
+		return fmt.Errorf("type %d with tag %#x: %w", kind, tag, errNotMessage)
+	}
+	if kind == KindVersion {
+		c.underWay.Wait() // it ends what was before; there is nothing beside it
+		c.fids.clear()
+		c.msize = 0
+	} else if c.msize == 0 {
+		return fmt.Errorf("type %d before Tversion: %w", kind, errNotMessage)
+	} else if len(m.Data) > c.msize {
+		return fmt.Errorf("a message of %d octets, agreed were %d: %w", len(m.Data), c.msize, errNotMessage)
+	}
+	var body any // nil: not one that the server knows
+	if f := requests[kind]; f != nil {
+		body = f()
+		if err := Decode(m.Data, body); err != nil {
+			return err
+		}
+	}
+	if v, ok := body.(*Tversion); ok {
+		return c.version(ctx, m, v)
+	}
+	flush, _ := body.(*Tflush)
+	c.mu.Lock()
+	var flushed *request
+	if flush != nil {
+		flushed = c.requests[flush.OldTag]
+	}
+	if r := c.requests[tag]; r != nil && !r.replied {
+		c.mu.Unlock()
+		return fmt.Errorf("tag %#x is of a request that has no reply yet: %w", tag, errNotMessage)
+	}
+	r := &request{done: make(chan struct{})}
+	c.requests[tag] = r
+	c.mu.Unlock()
+	c.underWay.Go(func() {
+		defer func() { <-c.places }()
+		if flushed != nil {
+			<-flushed.done
+		}
+		if err := c.answer(ctx, tag, r, m, kind, body); err != nil {
+			c.cancel(err)
+		}
+	})
+	return nil
+}
+
+// version answers a Tversion. Nothing else is under way.
+func (c *session) version(ctx context.Context, m Message, v *Tversion) error {
+	if v.Msize < minMsize {
+		return fmt.Errorf("msize %d, at least %d is needed: %w", v.Msize, minMsize, errNotMessage)
+	}
+	reply := Rversion{Msize: min(v.Msize, uint32(c.transport.MaxMessage())), Version: Version}
+	c.msize = int(reply.Msize)
+	if v.Version != Version {
+		reply.Version, c.msize = "unknown", 0
+	}
+	if err := m.Release(); err != nil {
+		return err
+	}
+	defer func() { <-c.places }()
+	return c.transport.Send(ctx, func(buf []byte) int {
+		n, _ := Encode(buf, KindVersion+1, NoTag, &reply)
+		return n
+	})
+}
+
+// answer serves a request and sends the reply.
+func (c *session) answer(ctx context.Context, tag uint16, r *request, m Message, kind uint8, body any) error {
+	var failed error
+	err := c.transport.Send(ctx, func(buf []byte) int {
+		buf = buf[:c.msize]
+		reply, err := c.serve(buf, kind, body)
+		n := 0
+		if err == nil {
+			n, err = Encode(buf, kind+1, tag, reply)
+		}
+		if err != nil {
+			n, _ = Encode(buf, KindError, tag, &Rlerror{uint32(errno(err))})
+		}
+		// The reply gives the client leave to send once more, so that comes first.
+		if failed = m.Release(); failed != nil {
+			return -1
+		}
+		c.mu.Lock()
+		r.replied = true
+		c.mu.Unlock()
+		return n
+	})
+	c.mu.Lock()
+	if c.requests[tag] == r {
+		delete(c.requests, tag)
+	}
+	c.mu.Unlock()
+	close(r.done)
+	return errors.Join(failed, err)
+}

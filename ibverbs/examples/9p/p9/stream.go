@@ -1,0 +1,108 @@
+package p9
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// stream carries messages over a byte stream, one after the other.
+type stream struct {
+	conn    net.Conn
+	max     int
+	timeout time.Duration
+	free    chan []byte   // buffers for replies
+	writing chan struct{} // a token while nobody writes
+}
+
+// NewStream returns a Transport over a TCP connection or the like. Messages have up to max octets,
+// and up to replies of them are made and sent at a time. timeout is how long the rest of a message
+// may take to come or go, once it has begun; 0 means no limit. The connection remains the caller's
+// to close.
+func NewStream(conn net.Conn, max, replies int, timeout time.Duration) Transport {
+	s := &stream{conn, max, timeout, make(chan []byte, replies), make(chan struct{}, 1)}
+	for range replies {
+		s.free <- nil
+	}
+	s.writing <- struct{}{}
+	return s
+}
+
+func (s *stream) MaxMessage() int { return s.max }
+
+func (s *stream) deadline() (t time.Time) {
+	if s.timeout > 0 {
+		t = time.Now().Add(s.timeout)
+	}
+	return t
+}
+
+func (s *stream) Receive(ctx context.Context) (Message, error) {
+	if err := s.conn.SetReadDeadline(time.Time{}); err != nil {
+		return Message{}, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) })()
+	var head [4]byte
+	n, err := s.conn.Read(head[:])
+	if err == nil {
+		// A client that stops in the middle of a message does not keep its memory. If ctx ends
+		// meanwhile, its deadline may be lost to this one, and it takes as long.
+		if err = s.conn.SetReadDeadline(s.deadline()); err == nil && ctx.Err() == nil {
+			_, err = io.ReadFull(s.conn, head[n:])
+		}
+	}
+	if err := errors.Join(err, ctx.Err()); err != nil {
+		return Message{}, err
+	}
+	size := binary.LittleEndian.Uint32(head[:])
+	if size < headSize || uint64(size) > uint64(s.max) {
+		return Message{}, fmt.Errorf("a message of %d octets, there may be %d to %d: %w",
+			size, headSize, s.max, errNotMessage)
+	}
+	data := make([]byte, size)
+	copy(data, head[:])
+	if _, err := io.ReadFull(s.conn, data[len(head):]); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return Message{}, errors.Join(err, ctx.Err())
+	}
+	return Message{data, func() error { return nil }}, nil
+}
+
+func (s *stream) Send(ctx context.Context, fill func(buf []byte) int) error {
+	var buf []byte
+	select {
+	case buf = <-s.free:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if buf == nil {
+		buf = make([]byte, s.max)
+	}
+	defer func() { s.free <- buf }()
+	n := fill(buf)
+	if n < 0 {
+		return nil
+	}
+	select {
+	case <-s.writing:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { s.writing <- struct{}{} }()
+	if err := s.conn.SetWriteDeadline(s.deadline()); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.conn.SetWriteDeadline(time.Unix(1, 0)) })()
+	_, err := s.conn.Write(buf[:n])
+	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}

@@ -1,0 +1,166 @@
+package p9
+
+import (
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// tree has the names of all files that a client has a fid for, so that a fid keeps to its file
+// when somebody renames that or a directory above it, and to nothing when it is removed. Names
+// that change behind the server's back are not noticed.
+type tree struct {
+	// changing is held by who renames or removes, and for reading by whoever uses the path of a
+	// node: what it names is the same until then. It is taken before mu.
+	changing sync.RWMutex
+
+	mu   sync.Mutex // of all nodes' children, uses and gone
+	root *node
+}
+
+// node is a name in its directory.
+type node struct {
+	parent   *node // nil: the root. Changes with changing and mu held
+	name     string
+	children map[string]*node
+	uses     int  // fids, and children
+	gone     bool // removed, or replaced by another file
+}
+
+func newTree() *tree { return &tree{root: &node{uses: 1}} }
+
+// path returns the name of a node for an FS. The caller holds changing.
+func (t *tree) path(n *node) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for ; n.parent != nil; n = n.parent {
+		if n.gone {
+			return "", syscall.ENOENT
+		}
+		names = append(names, n.name)
+	}
+	for i, k := 0, len(names)-1; i < k; i, k = i+1, k-1 {
+		names[i], names[k] = names[k], names[i]
+	}
+	if len(names) == 0 {
+		return ".", nil
+	}
+	return strings.Join(names, "/"), nil
+}
+
+// pathIn is path of a name in directory n.
+func (t *tree) pathIn(n *node, name string) (string, error) {
+	if err := checkName(name); err != nil {
+		return "", err
+	}
+	dir, err := t.path(n)
+	return join(dir, name), err
+}
+
+// checkName refuses what is not the name of an entry of a directory.
+func checkName(name string) error {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00"):
+		return syscall.EINVAL
+	case len(name) > 255:
+		return syscall.ENAMETOOLONG
+	}
+	return nil
+}
+
+// use takes a node for one more fid.
+func (t *tree) use(n *node) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.uses++
+	return n
+}
+
+// child takes the node of a name in a directory. The caller holds changing.
+func (t *tree) child(dir *node, name string) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := dir.children[name]
+	if n == nil {
+		n = &node{parent: dir, name: name}
+		dir.add(n)
+	}
+	n.uses++
+	return n
+}
+
+// parent takes the directory of n, which of the root is the root.
+func (t *tree) parent(n *node) *node {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n.parent != nil {
+		n = n.parent
+	}
+	n.uses++
+	return n
+}
+
+func (n *node) add(child *node) {
+	if n.children == nil {
+		n.children = make(map[string]*node)
+	}
+	n.children[child.name] = child
+	n.uses++
+}
+
+// drop gives back what use, child or parent took.
+func (t *tree) drop(n *node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dropLocked(n)
+}
+
+func (t *tree) dropLocked(n *node) {
+	for ; n != nil; n = n.parent {
+		n.uses--
+		if n.uses > 0 {
+			return
+		}
+		if n.parent != nil && n.parent.children[n.name] == n {
+			delete(n.parent.children, n.name)
+		}
+		n.gone = true // a request that still has it finds nothing
+	}
+}
+
+// remove notes that a name is no more. The caller holds changing for writing.
+func (t *tree) remove(dir *node, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := dir.children[name]; n != nil {
+		n.gone = true
+		delete(dir.children, name)
+	}
+}
+
+// rename notes that a file has another name. The caller holds changing for writing.
+func (t *tree) rename(dir *node, name string, newDir *node, newName string) {
+	if dir == newDir && name == newName {
+		return
+	}
+	t.remove(newDir, newName)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := dir.children[name]
+	if n == nil {
+		return
+	}
+	delete(dir.children, name)
+	n.parent, n.name = newDir, newName
+	newDir.add(n)
+	t.dropLocked(dir)
+}
+
+// join returns the name of an entry of a directory.
+func join(dir, name string) string {
+	if dir == "." {
+		return name
+	}
+	return dir + "/" + name
+}

@@ -1,0 +1,163 @@
+package p9
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+)
+
+// A message is size[4] type[1] tag[2] and its fields, which are those of a struct in messages.go, in
+// order: integers are little-endian, a string has a length of 2 octets before it, a list a count
+// of 2, and octets ([]byte) a length of 4.
+const headSize = 7
+
+// errNotMessage is the error of octets that are no 9P message: their sender speaks something else.
+var errNotMessage = errors.New("not a 9P2000.L message")
+
+// errTooLong is the error of a message that does not fit the buffer it is written into.
+var errTooLong = errors.New("the message is longer than its buffer")
+
+// Encode writes a message into buf, as long as that is, and returns the message's length. m is a
+// pointer to its struct, nil if it has no fields.
+func Encode(buf []byte, kind uint8, tag uint16, m any) (int, error) {
+	e := encoder{buf, headSize}
+	if m != nil {
+		e.put(reflect.ValueOf(m).Elem())
+	}
+	if e.n > len(buf) {
+		return 0, fmt.Errorf("type %d, %d octets, room for %d: %w", kind, e.n, len(buf), errTooLong)
+	}
+	binary.LittleEndian.PutUint32(buf, uint32(e.n))
+	buf[4] = kind
+	binary.LittleEndian.PutUint16(buf[5:], tag)
+	return e.n, nil
+}
+
+// Header reads the header of a message, which b is to hold in full.
+func Header(b []byte) (kind uint8, tag uint16, err error) {
+	if len(b) < headSize {
+		return 0, 0, fmt.Errorf("%d octets, the header has %d: %w", len(b), headSize, errNotMessage)
+	}
+	if size := binary.LittleEndian.Uint32(b); uint64(size) != uint64(len(b)) {
+		return 0, 0, fmt.Errorf("the size field says %d octets, there are %d: %w", size, len(b), errNotMessage)
+	}
+	return b[4], binary.LittleEndian.Uint16(b[5:]), nil
+}
+
+// Decode reads the fields of a message into m, a pointer to its struct, nil if it has none. Octets
+// of m are in b. The header is not looked at.
+func Decode(b []byte, m any) error {
+	d := decoder{b: b[headSize:]}
+	if m != nil {
+		d.get(reflect.ValueOf(m).Elem())
+	}
+	if d.bad || len(d.b) > 0 {
+		return fmt.Errorf("type %d, %d octets: the fields end elsewhere: %w", b[4], len(b), errNotMessage)
+	}
+	return nil
+}
+
+// decoder takes fields from the beginning of b.
+type decoder struct {
+	b   []byte
+	bad bool // b is too short, or a count too large
+}
+
+func (d *decoder) get(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			d.get(v.Field(i))
+		}
+	case reflect.String:
+		v.SetString(string(d.take(d.uint(2))))
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			v.SetBytes(d.take(d.uint(4)))
+			return
+		}
+		n := d.uint(2)
+		if d.bad = d.bad || n > maxWalk; d.bad {
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), int(n), int(n)))
+		for i := range int(n) {
+			d.get(v.Index(i))
+		}
+	default:
+		v.SetUint(d.uint(v.Type().Size()))
+	}
+}
+
+// take returns the next n octets, nil if there are not so many.
+func (d *decoder) take(n uint64) []byte {
+	if d.bad || n > uint64(len(d.b)) {
+		d.bad = true
+		return nil
+	}
+	b := d.b[:n:n]
+	d.b = d.b[n:]
+	return b
+}
+
+func (d *decoder) uint(size uintptr) uint64 {
+	var b [8]byte
+	copy(b[:], d.take(uint64(size)))
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// encoder puts fields into b from n on. What has no place there only counts.
+type encoder struct {
+	b []byte
+	n int
+}
+
+func (e *encoder) put(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			e.put(v.Field(i))
+		}
+	case reflect.String:
+		e.str(v.String())
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			e.uint(4, uint64(v.Len()))
+			// Nothing is copied that is where it belongs: a read puts octets there.
+			copy(e.room(v.Len()), v.Bytes())
+			return
+		}
+		e.uint(2, uint64(v.Len()))
+		for i := range v.Len() {
+			e.put(v.Index(i))
+		}
+	default:
+		e.uint(v.Type().Size(), v.Uint())
+	}
+}
+
+// room returns the next k octets of b, nil if they have no place.
+func (e *encoder) room(k int) []byte {
+	e.n += k
+	if e.n > len(e.b) {
+		return nil
+	}
+	return e.b[e.n-k : e.n]
+}
+
+func (e *encoder) uint(size uintptr, v uint64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], v)
+	copy(e.room(int(size)), b[:size])
+}
+
+func (e *encoder) str(s string) {
+	if len(s) > math.MaxUint16 {
+		e.n = math.MaxInt32 // has no place anywhere
+		return
+	}
+	e.uint(2, uint64(len(s)))
+	copy(e.room(len(s)), s)
+}
