@@ -106,8 +106,11 @@ func (t *rdma) Send(ctx context.Context, fill func(buf []byte) int) error {
 	defer cancel()
 	if err := t.conn.Send(limited, sge); err != nil {
 		// The buffer may still be in the send queue: nobody gets it any more.
-		if ctx.Err() == nil && limited.Err() != nil {
+		switch {
+		case ctx.Err() == nil && limited.Err() != nil:
 			err = fmt.Errorf("the client has not taken a reply for %v: %w", sendTimeout, err)
+		case hasLeft(err):
+			return io.EOF
 		}
 		return errors.Join(err, t.conn.Disconnect())
 	}

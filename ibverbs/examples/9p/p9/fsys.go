@@ -1,6 +1,7 @@
 package p9
 
 import (
+	"errors"
 	"hash/maphash"
 	"io"
 	"io/fs"
@@ -117,7 +118,13 @@ func (f *ioFile) Stat() (Attr, error) {
 
 func (f *ioFile) ReadAt(b []byte, offset int64) (int, error) {
 	if r, ok := f.file.(io.ReaderAt); ok {
-		return r.ReadAt(b, offset)
+		n, err := r.ReadAt(b, offset)
+		if errors.Is(err, fs.ErrInvalid) { // what some return behind the end
+			if info, failed := f.file.Stat(); failed == nil && offset > info.Size() {
+				err = io.EOF
+			}
+		}
+		return n, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -205,6 +205,15 @@ var requests = map[uint8]func() any{
 	KindRemove:   func() any { return new(Tfid) },
 }
 
+// NewRequest returns a pointer to an empty struct for a kind of request, nil if the server does not
+// know it.
+func NewRequest(kind uint8) any {
+	if f := requests[kind]; f != nil {
+		return f()
+	}
+	return nil
+}
+
 // Values that fields have.
 const (
 	NoTag = 0xffff     // of Tversion

@@ -18,7 +18,7 @@ type Transport interface {
 	// Send waits for a buffer of MaxMessage octets, has fill write a message there, and sends as many
 	// octets as fill returns, or nothing if that is negative. Messages whose Send begins later arrive
 	// later. It fails when ctx ends, or if the client does not take the message within a time that
-	// is the transport's.
+	// is the transport's. io.EOF: the client has left.
 	Send(ctx context.Context, fill func(buf []byte) int) error
 	// MaxMessage returns how many octets a message has at most, either way.
 	MaxMessage() int
@@ -111,45 +111,48 @@ func (c *session) receive(ctx context.Context) error {
 		select {
 		case c.places <- struct{}{}:
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), m.Release())
+			return ctx.Err()
 		}
-		if err := c.begin(ctx, m); err != nil {
+		begun, err := c.begin(ctx, m)
+		if !begun {
 			<-c.places
-			return errors.Join(err, m.Release())
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-// begin has a request served by a goroutine of its own, which releases the message.
-func (c *session) begin(ctx context.Context, m Message) error {
+// begin has a request served by a goroutine of its own, which releases the message and gives the
+// place back, and returns true. It serves a Tversion itself.
+func (c *session) begin(ctx context.Context, m Message) (bool, error) {
 	kind, tag, err := Header(m.Data)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if kind%2 != 0 || kind > KindRemove {
-		return fmt.Errorf("type %d is no request: %w", kind, errNotMessage)
+		return false, fmt.Errorf("type %d is no request: %w", kind, errNotMessage)
 	}
 	if (kind == KindVersion) != (tag == NoTag) {
-		return fmt.Errorf("type %d with tag %#x: %w", kind, tag, errNotMessage)
+		return false, fmt.Errorf("type %d with tag %#x: %w", kind, tag, errNotMessage)
 	}
 	if kind == KindVersion {
 		c.underWay.Wait() // it ends what was before; there is nothing beside it
 		c.fids.clear()
 		c.msize = 0
 	} else if c.msize == 0 {
-		return fmt.Errorf("type %d before Tversion: %w", kind, errNotMessage)
+		return false, fmt.Errorf("type %d before Tversion: %w", kind, errNotMessage)
 	} else if len(m.Data) > c.msize {
-		return fmt.Errorf("a message of %d octets, agreed were %d: %w", len(m.Data), c.msize, errNotMessage)
+		return false, fmt.Errorf("a message of %d octets, agreed were %d: %w", len(m.Data), c.msize, errNotMessage)
 	}
-	var body any // nil: not one that the server knows
-	if f := requests[kind]; f != nil {
-		body = f()
+	body := NewRequest(kind)
+	if body != nil {
 		if err := Decode(m.Data, body); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if v, ok := body.(*Tversion); ok {
-		return c.version(ctx, m, v)
+		return false, c.version(ctx, m, v)
 	}
 	flush, _ := body.(*Tflush)
 	c.mu.Lock()
@@ -159,7 +162,7 @@ func (c *session) begin(ctx context.Context, m Message) error {
 	}
 	if r := c.requests[tag]; r != nil && !r.replied {
 		c.mu.Unlock()
-		return fmt.Errorf("tag %#x is of a request that has no reply yet: %w", tag, errNotMessage)
+		return false, fmt.Errorf("tag %#x is of a request that has no reply yet: %w", tag, errNotMessage)
 	}
 	r := &request{done: make(chan struct{})}
 	c.requests[tag] = r
@@ -173,7 +176,7 @@ func (c *session) begin(ctx context.Context, m Message) error {
 			c.cancel(err)
 		}
 	})
-	return nil
+	return true, nil
 }
 
 // version answers a Tversion. Nothing else is under way.
@@ -189,7 +192,6 @@ func (c *session) version(ctx context.Context, m Message, v *Tversion) error {
 	if err := m.Release(); err != nil {
 		return err
 	}
-	defer func() { <-c.places }()
 	return c.transport.Send(ctx, func(buf []byte) int {
 		n, _ := Encode(buf, KindVersion+1, NoTag, &reply)
 		return n

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -56,7 +57,7 @@ func (s *stream) Receive(ctx context.Context) (Message, error) {
 			_, err = io.ReadFull(s.conn, head[n:])
 		}
 	}
-	if err := errors.Join(err, ctx.Err()); err != nil {
+	if err := errors.Join(left(err), ctx.Err()); err != nil {
 		return Message{}, err
 	}
 	size := binary.LittleEndian.Uint32(head[:])
@@ -103,6 +104,16 @@ func (s *stream) Send(ctx context.Context, fill func(buf []byte) int) error {
 	_, err := s.conn.Write(buf[:n])
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
 		return ctx.Err()
+	}
+	return left(err)
+}
+
+// left makes io.EOF of an error that says that the client has closed the connection.
+func left(err error) error {
+	for _, closed := range []error{io.ErrClosedPipe, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, closed) {
+			return io.EOF
+		}
 	}
 	return err
 }
