@@ -13,6 +13,7 @@ import (
 
 // tests are those of the examples that have to pass over siw.
 var tests = map[string][]string{
+	"9p":          {"TestRDMA", "TestServerStops", "TestTCP", "TestUsage"},
 	"echo":        {"TestEcho", "TestEchoFails"},
 	"kv":          {"TestKV", "TestKVFull", "TestKVManyWriters"},
 	"pull":        {"TestPull", "TestPullFails"},

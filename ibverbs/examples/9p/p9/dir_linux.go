@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -234,19 +235,25 @@ func (a *SetAttr) set(chown func(uid, gid int) error, chmod func(fs.FileMode) er
 	if a.Valid&(SetAtime|SetMtime) == 0 {
 		return nil
 	}
-	return chtimes([]unix.Timespec{
-		timespec(a.Valid, SetAtime, SetAtimeTo, a.Atime), timespec(a.Valid, SetMtime, SetMtimeTo, a.Mtime),
-	})
+	atime, err := timespec(a.Valid, SetAtime, SetAtimeTo, a.Atime)
+	if err != nil {
+		return err
+	}
+	mtime, err := timespec(a.Valid, SetMtime, SetMtimeTo, a.Mtime)
+	if err != nil {
+		return err
+	}
+	return chtimes([]unix.Timespec{atime, mtime})
 }
 
-func timespec(valid, set, to uint32, t Time) unix.Timespec {
+func timespec(valid, set, to uint32, t Time) (unix.Timespec, error) {
 	switch {
 	case valid&set == 0:
-		return unix.Timespec{Nsec: unix.UTIME_OMIT}
+		return unix.Timespec{Nsec: unix.UTIME_OMIT}, nil
 	case valid&to == 0:
-		return unix.Timespec{Nsec: unix.UTIME_NOW}
+		return unix.Timespec{Nsec: unix.UTIME_NOW}, nil
 	}
-	return unix.Timespec{Sec: int64(t.Sec), Nsec: int64(t.Nsec)}
+	return unix.TimeToTimespec(time.Unix(int64(t.Sec), int64(t.Nsec)))
 }
 
 // dirFile is an open file of a dir.

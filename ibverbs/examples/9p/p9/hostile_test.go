@@ -171,10 +171,10 @@ func TestHostileNumbers(t *testing.T) {
 	check(t, "attach", c.Attach(0), nil)
 }
 
-// slow is a file whose reads wait until there is something in go_.
+// slow is a file whose reads wait until there is something in proceed.
 type slow struct {
 	fs.FS
-	go_     chan struct{}
+	proceed chan struct{}
 	waiting *atomic.Int32
 }
 
@@ -193,7 +193,7 @@ func (s slow) Open(name string) (fs.File, error) {
 
 func (f slowFile) Read(b []byte) (int, error) {
 	f.waiting.Add(1)
-	<-f.go_
+	<-f.proceed
 	return f.File.Read(b)
 }
 
@@ -223,7 +223,7 @@ func TestFlush(t *testing.T) {
 		t.Errorf("the flush is answered (%v) before what it flushes", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	files.go_ <- struct{}{}
+	files.proceed <- struct{}{}
 	check(t, "flush", <-flushed, nil)
 	var r p9.Rread
 	check(t, "the read", read(&r), nil)
@@ -241,8 +241,18 @@ func TestTagTwice(t *testing.T) {
 	_, err = c.Walk(0, 1, "slow")
 	check(t, "open", errors.Join(err, c.Open(1, os.O_RDONLY)), nil)
 	c.Start(5, p9.KindRead, &p9.Tread{Fid: 1, Count: 1})
+	for files.waiting.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	c.Start(5, p9.KindGetattr, &p9.Tgetattr{})
-	files.go_ <- struct{}{}
+	// The server reads no more from then on, though the first request is still under way.
+	if err := conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(encode(t, p9.KindGetattr, 6, &p9.Tgetattr{})); err == nil {
+		t.Error("the server reads on after a tag that is used twice")
+	}
+	files.proceed <- struct{}{}
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "tag 0x5 is of a request that has no reply yet") {
 		t.Errorf("Serve returns %v", err)
 	}

@@ -155,7 +155,7 @@ func (e *encoder) uint(size uintptr, v uint64) {
 
 func (e *encoder) str(s string) {
 	if len(s) > math.MaxUint16 {
-		e.n = math.MaxInt32 // has no place anywhere
+		e.n = 1 << 30 // has no place anywhere
 		return
 	}
 	e.uint(2, uint64(len(s)))

@@ -10,6 +10,7 @@ package exampletest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,8 @@ func Provider() string {
 
 // Program is an example that runs as a process: the one under test, or another.
 type Program struct {
+	Limit time.Duration // how long a process may run; 0 means a minute
+
 	path string
 	env  []string
 }
@@ -78,7 +81,7 @@ func Self(t testing.TB) Program {
 		t.Fatal(err)
 	}
 	// The race detector would sleep for a second before the end of each process.
-	return Program{exe, append(os.Environ(), asExample+"=1", "GORACE=atexit_sleep_ms=0")}
+	return Program{path: exe, env: append(os.Environ(), asExample+"=1", "GORACE=atexit_sleep_ms=0")}
 }
 
 // Other returns the example in the folder of that name. It is built, unless GOVS_EXAMPLES
@@ -86,20 +89,20 @@ func Self(t testing.TB) Program {
 func Other(t testing.TB, name string) Program {
 	t.Helper()
 	if dir := os.Getenv("GOVS_EXAMPLES"); dir != "" {
-		return Program{filepath.Join(dir, name), os.Environ()}
+		return Program{path: filepath.Join(dir, name), env: os.Environ()}
 	}
 	path := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "build", "-o", path, "../"+name).CombinedOutput(); err != nil {
 		t.Fatalf("go build %s: %v\n%s", name, err, out)
 	}
-	return Program{path, os.Environ()}
+	return Program{path: path, env: os.Environ()}
 }
 
 // command makes a process with the --provider flag before args. It ends with the test, and
-// after a minute at the latest.
+// after p.Limit at the latest.
 func (p Program) command(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(p.Limit, time.Minute))
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, p.path, append([]string{"--provider", Provider()}, args...)...)
 	cmd.Env = p.env
@@ -200,6 +203,14 @@ func (s *Server) Stop() {
 	_ = s.cmd.Process.Signal(os.Interrupt)
 	if err := s.wait(); err != nil {
 		s.t.Errorf("the server ended with %v:\n%s", err, s.stderr.String())
+	}
+}
+
+// Signal sends a signal to the server.
+func (s *Server) Signal(signal os.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		s.t.Error(err)
 	}
 }
 

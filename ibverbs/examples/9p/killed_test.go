@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// testKilled kills the server of a mount, without and with a process that waits for it. What Linux
+// does is in kernel-notes/9p-server-gone.md.
+func testKilled(t *testing.T) {
+	t.Run("idle", func(t *testing.T) {
+		s := serve(t, "engine")
+		mnt := s.mount(t, "msize=65536")
+		put(t, filepath.Join(s.dir, "f"))
+		f, err := os.Open(filepath.Join(mnt, "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Kill()
+		fails(t, mnt)
+		if n, err := f.ReadAt(make([]byte, 10), 0); !errors.Is(err, syscall.EIO) {
+			t.Errorf("read: %d, %v", n, err)
+		}
+		_ = f.Close() // an error, or not: nothing was written
+	})
+	t.Run("under way", testKilledUnderWay)
+	t.Run("umount -f", testForcedUnmount)
+	t.Run("another server", func(t *testing.T) { testTwoMounts(t, serve(t, "engine")) })
+}
+
+func put(t *testing.T, name string) {
+	t.Helper()
+	if err := os.WriteFile(name, random(1<<20), 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fails waits until calls on a mount fail.
+func fails(t *testing.T, mnt string) {
+	t.Helper()
+	within(t, "an error", func() bool {
+		_, err := os.Stat(filepath.Join(mnt, "new"))
+		return errors.Is(err, syscall.EIO)
+	})
+}
+
+// within waits until something holds.
+func within(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("30 s without %s", what)
+		}
+	}
+}
+
+// waiter starts a process that comes to wait for the server of a mount. waits reports whether it
+// does, and end ends it by a signal.
+func waiter(t *testing.T, name string, args ...string) (waits func() bool, end func(syscall.Signal)) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	waits = func() bool {
+		at, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/wchan")
+		return err == nil && string(at) == "p9_client_rpc"
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return waits, func(s syscall.Signal) {
+		t.Helper()
+		_ = cmd.Process.Signal(s) // it may have ended
+		select {
+		case err := <-ended:
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != s {
+				t.Errorf("%s ended with %v, want by %v", name, err, s)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s is still there 30 s after %v", name, s)
+		}
+	}
+}
+
+// testKilledUnderWay kills a server that has a read of a process under way, by stopping it first.
+func testKilledUnderWay(t *testing.T) {
+	s := serve(t, "engine")
+	mnt := s.mountOnly(t, "msize=65536")
+	put(t, filepath.Join(s.dir, "f"))
+	s.Signal(syscall.SIGSTOP)
+	waits, end := waiter(t, "cat", filepath.Join(mnt, "f"))
+	within(t, "a request of cat's", waits)
+	s.Kill()
+	fails(t, mnt) // whoever comes now
+	time.Sleep(2 * time.Second)
+	if !waits() {
+		t.Error("cat waits no longer: kernel-notes/9p-server-gone.md is out of date")
+	}
+	end(syscall.SIGTERM)
+	loses(t, func() {
+		if err := unix.Unmount(mnt, 0); err != nil {
+			t.Errorf("umount: %v", err)
+		}
+	})
+}
+
+// testForcedUnmount unmounts with force after the server's end.
+func testForcedUnmount(t *testing.T) {
+	s := serve(t, "engine")
+	mnt := s.mountOnly(t, "msize=65536")
+	put(t, filepath.Join(s.dir, "f"))
+	if _, err := os.ReadFile(filepath.Join(mnt, "f")); err != nil {
+		t.Error(err)
+	}
+	s.Kill()
+	fails(t, mnt)
+	loses(t, func() {
+		waits, end := waiter(t, "umount", "-f", mnt)
+		within(t, "a request of umount's", waits)
+		time.Sleep(2 * time.Second)
+		if !waits() {
+			t.Error("umount waits no longer: kernel-notes/9p-server-gone.md is out of date")
+		}
+		end(syscall.SIGKILL)
+		if mounts, err := os.ReadFile("/proc/mounts"); err != nil || strings.Contains(string(mounts), mnt) {
+			t.Errorf("still mounted, or %v", err)
+		}
+	})
+}
+
+// loses calls unmount, of which the kernel complains that the client has lost memory. The end of the
+// guest's run would find the complaint, too: the log is emptied if there is nothing else in it.
+func loses(t *testing.T, unmount func()) {
+	t.Helper()
+	if log := kernelLog(t); strings.Contains(log, "cut here") {
+		t.Fatalf("the kernel has complained before the unmount:\n%s", log)
+	}
+	unmount()
+	const lost = "Slab cache still has objects when called from p9_client_destroy"
+	if log := kernelLog(t); !strings.Contains(log, lost) || strings.Count(log, "cut here") != 1 {
+		t.Errorf("the kernel logs, of an unmount after the server's end:\n%s\nwant %q alone", log, lost)
+		return
+	}
+	if _, err := unix.Klogctl(unix.SYSLOG_ACTION_CLEAR, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// kernelLog returns what the kernel has logged since the log was emptied.
+func kernelLog(t *testing.T) string {
+	t.Helper()
+	b := make([]byte, 1<<20)
+	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
