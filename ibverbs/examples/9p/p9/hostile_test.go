@@ -271,6 +271,27 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
+// TestClientThatStops sends the beginning of a message, after which the rest may take as long as the
+// transport allows.
+func TestClientThatStops(t *testing.T) {
+	for _, n := range []int{1, 4, 10} {
+		server, _ := directory(t, p9.Limits{})
+		conn, ended := pipe(t, server)
+		version := encode(t, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: msize, Version: p9.Version})
+		if _, err := conn.Write(version[:n]); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("after %d octets, Serve returns %v", n, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("after %d octets, the server waits on", n)
+		}
+	}
+}
+
 // FuzzServe has a server read octets, which are cut into messages as a transport does, over files in
 // memory and over a directory. What is a request decodes and encodes to the same octets.
 func FuzzServe(f *testing.F) {

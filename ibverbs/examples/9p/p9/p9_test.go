@@ -327,8 +327,9 @@ func TestRootIsNotLeft(t *testing.T) {
 	}
 	files, _ := os.ReadDir(outside)
 	info, err := os.Stat(filepath.Join(outside, "secret"))
-	if err != nil || len(files) != 1 || info.Size() != 6 || info.ModTime().Unix() == 77 {
-		t.Errorf("outside there are %v, %v", files, err)
+	above, failed := os.Stat(outside)
+	if err != nil || failed != nil || len(files) != 1 || info.Size() != 6 || above.ModTime().Unix() == 77 {
+		t.Errorf("outside there are %v, %v, of %v, %v", files, err, above, failed)
 	}
 }
 
