@@ -64,8 +64,8 @@ func start() (err error) {
 	flag.StringVar(&o.provider, "provider", "auto", "engine, kernel or auto")
 	flag.BoolVar(&o.tcp, "tcp", false, "serve over TCP")
 	flag.BoolVar(&o.readOnly, "ro", false, "let nobody write")
-	flag.IntVar(&o.msize, "msize", 1<<20, "octets in a message at most; a client has --depth times as much memory here")
-	flag.IntVar(&o.depth, "depth", 32, "requests that a client may have under way; over RDMA no less than its rq and sq")
+	flag.IntVar(&o.msize, "msize", 1<<20, "octets in a message at most; each client has room for --depth of them")
+	flag.IntVar(&o.depth, "depth", 32, "requests of a client under way; over RDMA no less than its options rq and sq")
 	flag.IntVar(&o.requests, "requests", 16, "requests of a client that are served at a time")
 	flag.IntVar(&o.clients, "clients", 64, "how many there are at a time")
 	flag.Usage = func() {

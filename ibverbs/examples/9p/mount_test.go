@@ -152,6 +152,15 @@ func random(n int) []byte {
 	return b
 }
 
+// write writes a file, and makes the directories above it.
+func write(t *testing.T, name string, data []byte, mode fs.FileMode) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(name), 0o777)
+	if err := errors.Join(err, os.WriteFile(name, data, mode)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // took logs how long something took since start.
 func took(t *testing.T, start time.Time, format string, args ...any) {
 	t.Helper()
@@ -164,9 +173,7 @@ func testTree(t *testing.T, s *served, n int) {
 	dir := filepath.Join(s.dir, "tree")
 	for i := range n {
 		name := filepath.Join(dir, fmt.Sprintf("%d/%d/f%d", i%7, i%3, i))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o777), os.WriteFile(name, random(i*5), 0o666)); err != nil {
-			t.Fatal(err)
-		}
+		write(t, name, random(i*5), 0o666)
 	}
 	start := time.Now()
 	want, got := contents(t, dir), contents(t, filepath.Join(mnt, "tree"))
@@ -179,9 +186,7 @@ func testTree(t *testing.T, s *served, n int) {
 	made := make(map[string]string)
 	for i := range n / 20 {
 		name := filepath.Join(mnt, fmt.Sprintf("made/%d/f%d", i%7, i))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o777), os.WriteFile(name, random(i*50), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		write(t, name, random(i*50), 0o600)
 		made[fmt.Sprintf("%d/f%d", i%7, i)], made[fmt.Sprint(i%7)], made["."] = string(random(i*50)), "/", "/"
 	}
 	compare(t, contents(t, filepath.Join(s.dir, "made")), made)
@@ -299,7 +304,8 @@ func testCalls(t *testing.T, s *served) {
 	is("rmdir of a file's name", unix.Rmdir(in("s")), syscall.ENOTDIR)
 	is("mknod", unix.Mknod(in("null"), unix.S_IFCHR|0o666, 0x103), syscall.EOPNOTSUPP)
 	is("set-user-ID", os.Chmod(in("b"), 0o755|fs.ModeSetuid), syscall.EPERM)
-	is("exclusive", func() error { _, err := os.OpenFile(in("b"), os.O_CREATE|os.O_EXCL, 0); return err }(), syscall.EEXIST)
+	_, err = os.OpenFile(in("b"), os.O_CREATE|os.O_EXCL, 0)
+	is("exclusive", err, syscall.EEXIST)
 	is("a long name", os.Mkdir(in(strings.Repeat("x", 256)), 0o777), syscall.ENAMETOOLONG)
 	if f, err = os.Create(in("lock")); err != nil {
 		t.Fatal(err)
@@ -376,7 +382,8 @@ func fsx(t *testing.T, name string, mapped bool, r *rand.Rand, limit time.Durati
 			err = f.Truncate(int64(at))
 		case mapped && len(model) > 0:
 			var m []byte
-			if m, err = unix.Mmap(int(f.Fd()), 0, len(model), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err == nil {
+			m, err = unix.Mmap(int(f.Fd()), 0, len(model), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			if err == nil {
 				if !bytes.Equal(m, model) {
 					t.Errorf("operation %d: the mapped file is another", n)
 				}
@@ -394,7 +401,8 @@ func fsx(t *testing.T, name string, mapped bool, r *rand.Rand, limit time.Durati
 	}
 	got, err := os.ReadFile(name)
 	if err != nil || !bytes.Equal(got, model) {
-		t.Errorf("after %d operations the file has %d octets that are others, want %d: %v", n, len(got), len(model), err)
+		t.Errorf("after %d operations the file has %d octets that are others, want %d: %v",
+			n, len(got), len(model), err)
 	}
 	return n
 }
@@ -412,7 +420,7 @@ func testTwoMounts(t *testing.T, s *served) {
 					err := os.WriteFile(filepath.Join(mnt, name), data, 0o666)
 					got, failed := os.ReadFile(filepath.Join(mounts[1-k], name))
 					if !bytes.Equal(got, data) {
-						failed = errors.Join(failed, fmt.Errorf("the other mount has %d octets that are others", len(got)))
+						err = errors.Join(err, fmt.Errorf("the other mount has %d octets that are others", len(got)))
 					}
 					if err := errors.Join(err, failed, os.Remove(filepath.Join(mounts[1-k], name))); err != nil {
 						t.Errorf("%s: %v", name, err)
@@ -430,10 +438,8 @@ func testTwoMounts(t *testing.T, s *served) {
 // testReadOnly mounts an fs.FS.
 func testReadOnly(t *testing.T) {
 	s := serve(t, "engine", "--ro")
-	if err := errors.Join(os.WriteFile(filepath.Join(s.dir, "f"), random(300_000), 0o644),
-		os.Mkdir(filepath.Join(s.dir, "d"), 0o755), os.WriteFile(filepath.Join(s.dir, "d/g"), nil, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	write(t, filepath.Join(s.dir, "f"), random(300_000), 0o644)
+	write(t, filepath.Join(s.dir, "d/g"), nil, 0o644)
 	mnt := s.mount(t, "msize=131072")
 	compare(t, contents(t, mnt), contents(t, s.dir))
 	if err := os.WriteFile(filepath.Join(mnt, "new"), nil, 0o666); !errors.Is(err, syscall.EROFS) {

@@ -63,9 +63,10 @@ func (d *dir) attr(info fs.FileInfo, err error) (Attr, error) {
 	// Whoever changes a file within one tick of the clock changes its size, or nobody notices.
 	version := uint32(st.Mtim.Nano()) ^ uint32(st.Size)
 	return Attr{
-		Qid:  d.qid(uint64(st.Dev), st.Ino, st.Mode, version),
+		Qid:  d.qid(st.Dev, st.Ino, st.Mode, version),
 		Mode: st.Mode, UID: st.Uid, GID: st.Gid,
-		Nlink: uint64(st.Nlink), Rdev: uint64(st.Rdev), Size: uint64(st.Size),
+		Nlink: uint64(st.Nlink), //nolint:unconvert // of other types elsewhere than on amd64
+		Rdev:  st.Rdev, Size: uint64(st.Size),
 		BlockSize: uint64(st.Blksize), Blocks: uint64(st.Blocks),
 		Atime: at(st.Atim), Mtime: at(st.Mtim), Ctime: at(st.Ctim),
 	}, nil
@@ -306,7 +307,7 @@ func (f *dirFile) ReadDir(n int) (entries []DirEntry, err error) {
 		if err != nil {
 			return nil, err
 		}
-		f.dev = uint64(info.Sys().(*syscall.Stat_t).Dev)
+		f.dev = info.Sys().(*syscall.Stat_t).Dev
 	}
 	for len(entries) < n {
 		if len(f.rest) == 0 {

@@ -47,7 +47,10 @@ type fids struct {
 }
 
 func newFids(t *tree, l *Limits) *fids {
-	return &fids{tree: t, max: l.Fids, maxEntries: l.Entries, room: make(chan struct{}, l.OpenFiles), m: make(map[uint32]*fid)}
+	return &fids{
+		tree: t, max: l.Fids, maxEntries: l.Entries,
+		room: make(chan struct{}, l.OpenFiles), m: make(map[uint32]*fid),
+	}
 }
 
 func (s *fids) get(number uint32) (*fid, error) {

@@ -56,7 +56,9 @@ func TestHostileClient(t *testing.T) {
 		{"too long", "a message of 4294967295 octets", [][]byte{sized(make([]byte, 7), math.MaxUint32)}},
 		{"cut off", "unexpected EOF", [][]byte{version, sized(append([]byte(nil), stat...), 100)}},
 		{"before Tversion", "type 104 before Tversion", [][]byte{attach}},
-		{"msize", "msize 4095", [][]byte{encode(t, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: 4095, Version: p9.Version})}},
+		{"msize", "msize 4095", [][]byte{
+			encode(t, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: 4095, Version: p9.Version}),
+		}},
 		{"longer than agreed", "agreed were 4096", [][]byte{
 			encode(t, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: 4096, Version: p9.Version}),
 			encode(t, p9.KindWrite, 1, &p9.Twrite{Data: make([]byte, 4096)}),
@@ -67,7 +69,9 @@ func TestHostileClient(t *testing.T) {
 		{"a reply", "type 101 is no request", [][]byte{version, encode(t, p9.KindVersion+1, p9.NoTag, nil)}},
 		{"an error", "type 7 is no request", [][]byte{encode(t, p9.KindError, 1, &p9.Rlerror{Errno: 1})}},
 		{"a type beyond", "type 254 is no request", [][]byte{version, encode(t, 254, 1, nil)}},
-		{"a tag", "type 24 with tag 0xffff", [][]byte{version, encode(t, p9.KindGetattr, p9.NoTag, &p9.Tgetattr{})}},
+		{"a tag", "type 24 with tag 0xffff", [][]byte{
+			version, encode(t, p9.KindGetattr, p9.NoTag, &p9.Tgetattr{}),
+		}},
 		{"Tversion with a tag", "type 100 with tag 0x1", [][]byte{encode(t, p9.KindVersion, 1, &p9.Tversion{})}},
 		{"fields missing", "the fields end elsewhere", [][]byte{version, encode(t, p9.KindWalk, 1, nil)}},
 		{"fields too many", "the fields end elsewhere", [][]byte{version, encode(t, p9.KindClunk, 1, &p9.Tgetattr{})}},
@@ -263,7 +267,8 @@ func TestTagTwice(t *testing.T) {
 func TestClientThatDoesNotRead(t *testing.T) {
 	server, _ := directory(t, p9.Limits{})
 	conn, ended := pipe(t, server)
-	if _, err := conn.Write(encode(t, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: msize, Version: p9.Version})); err != nil {
+	version := encode(t, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: msize, Version: p9.Version})
+	if _, err := conn.Write(version); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -42,11 +42,12 @@ type (
 	// Rlerror is the reply to a request that failed, with an errno of Linux.
 	Rlerror struct{ Errno uint32 }
 
-	// Tversion begins a session. Rversion is what the server speaks.
+	// Tversion begins a session.
 	Tversion struct {
 		Msize   uint32
 		Version string
 	}
+	// Rversion is what the server speaks.
 	Rversion = Tversion
 
 	// Tattach makes Fid the root. AFid, for authentication, is NoFid.
@@ -55,16 +56,18 @@ type (
 		Uname, Aname string
 		UID          uint32
 	}
+	// Rattach is the root.
 	Rattach struct{ Qid Qid }
 
 	// Tflush gives up the request OldTag: no reply to that follows Rflush.
 	Tflush struct{ OldTag uint16 }
 
-	// Twalk makes NewFid what Names lead to from Fid. Rwalk has the qids of the names that are there.
+	// Twalk makes NewFid what Names lead to from Fid.
 	Twalk struct {
 		Fid, NewFid uint32
 		Names       []string
 	}
+	// Rwalk has the qids of the names that are there.
 	Rwalk struct{ Qids []Qid }
 
 	// Tread reads a file.
@@ -73,14 +76,16 @@ type (
 		Offset uint64
 		Count  uint32
 	}
+	// Rread is what was read.
 	Rread struct{ Data []byte }
 
-	// Twrite writes a file. Rwrite says how much was written.
+	// Twrite writes a file.
 	Twrite struct {
 		Fid    uint32
 		Offset uint64
 		Data   []byte
 	}
+	// Rwrite says how much was written.
 	Rwrite struct{ Count uint32 }
 
 	// Tfid is a request with a fid alone: to clunk or remove it, for statfs and readlink.
@@ -95,6 +100,7 @@ type (
 
 	// Topen opens a file (Tlopen).
 	Topen struct{ Fid, Flags uint32 }
+	// Ropen is the open file, the reply to Topen and Tcreate.
 	Ropen struct {
 		Qid    Qid
 		IOUnit uint32
@@ -125,11 +131,12 @@ type (
 	// Rreadlink is where a symbolic link leads.
 	Rreadlink struct{ Target string }
 
-	// Tgetattr asks for attributes, and Rgetattr has those that Valid names.
+	// Tgetattr asks for attributes.
 	Tgetattr struct {
 		Fid  uint32
 		Mask uint64
 	}
+	// Rgetattr has the attributes that Valid names.
 	Rgetattr struct {
 		Valid    uint64
 		Attr     Attr
@@ -143,8 +150,9 @@ type (
 		Set SetAttr
 	}
 
-	// Treaddir reads a directory. Rreaddir has entries: qid[13] offset[8] type[1] name[s].
+	// Treaddir reads a directory.
 	Treaddir = Tread
+	// Rreaddir has entries: qid[13] offset[8] type[1] name[s].
 	Rreaddir = Rread
 
 	// Tfsync writes a file to stable storage.

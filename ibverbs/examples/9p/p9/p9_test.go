@@ -174,7 +174,8 @@ func TestUnsupported(t *testing.T) {
 		check(t, fmt.Sprintf("type %d", kind), c.Call(kind, &p9.Tfid{}, nil), want)
 	}
 	check(t, "attach with authentication", c.Call(p9.KindAttach, &p9.Tattach{Fid: 5, AFid: 1}, nil), syscall.EOPNOTSUPP)
-	check(t, "attach of a name", c.Call(p9.KindAttach, &p9.Tattach{Fid: 5, AFid: p9.NoFid, Aname: "/etc"}, nil), syscall.ENOENT)
+	check(t, "attach of a name", c.Call(p9.KindAttach,
+		&p9.Tattach{Fid: 5, AFid: p9.NoFid, Aname: "/etc"}, nil), syscall.ENOENT)
 }
 
 // TestReaddir reads a directory in pieces while entries are removed and created.

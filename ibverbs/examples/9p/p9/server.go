@@ -136,13 +136,14 @@ func (c *session) begin(ctx context.Context, m Message) (bool, error) {
 	if (kind == KindVersion) != (tag == NoTag) {
 		return false, fmt.Errorf("type %d with tag %#x: %w", kind, tag, errNotMessage)
 	}
-	if kind == KindVersion {
+	switch {
+	case kind == KindVersion:
 		c.underWay.Wait() // it ends what was before; there is nothing beside it
 		c.fids.clear()
 		c.msize = 0
-	} else if c.msize == 0 {
+	case c.msize == 0:
 		return false, fmt.Errorf("type %d before Tversion: %w", kind, errNotMessage)
-	} else if len(m.Data) > c.msize {
+	case len(m.Data) > c.msize:
 		return false, fmt.Errorf("a message of %d octets, agreed were %d: %w", len(m.Data), c.msize, errNotMessage)
 	}
 	body := NewRequest(kind)
