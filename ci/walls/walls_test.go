@@ -60,6 +60,9 @@ var allowed = map[string][]string{
 	// Runs a package's tests again on a kernel device; only tests import it.
 	"ibverbs/internal/ondevice": {"ci/vm/vmtest"},
 	"ibverbs/rdmacm":            {"provider", "ibverbs", "ibverbs/internal/..."},
+	// Streams over the public API; their protocol has no I/O.
+	"ibverbs/rsocket":                {"ibverbs", "ibverbs/rdmacm"},
+	"ibverbs/rsocket/internal/proto": {},
 	// Programs for users to copy: the public API only.
 	"ibverbs/examples/...": {"ibverbs", "ibverbs/rdmacm", "provider", "provider/auto", "provider/engine", "provider/kernel"},
 	// A protocol that knows no RDMA, and a client of it, which only tests import.

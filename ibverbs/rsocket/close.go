@@ -1,0 +1,120 @@
+package rsocket
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
+)
+
+// CloseRead has Read return io.EOF once what has come is read. The peer does not notice it; it can
+// write as much as there is room for. After CloseWrite the stream is at its end, and the peer
+// learns that.
+func (c *Conn) CloseRead() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.readClosed = true
+	c.kick(&c.rd)
+	if c.writeClosed {
+		c.finish(proto.Disconnect)
+	}
+	return nil
+}
+
+// CloseWrite sends the end of this direction of the stream: the peer reads io.EOF behind what was
+// written. A Write that waits fails with EPIPE. CloseWrite does not wait.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	if c.writeClosed {
+		return nil
+	}
+	c.writeClosed = true
+	c.kick(&c.wr)
+	if c.readClosed || c.st.PeerEnd() == proto.Shutdown {
+		c.finish(proto.Disconnect)
+	} else {
+		c.finish(proto.Shutdown)
+	}
+	return nil
+}
+
+// finish has m sent as soon as that can be. mu is held.
+func (c *Conn) finish(m proto.Message) {
+	if c.ending == proto.Disconnect {
+		return
+	}
+	c.ending = m
+	if c.st.Silent() {
+		c.look()
+	}
+	c.sendEnd()
+}
+
+// Close ends the connection. What was written goes to the peer first: Close waits until TCP has it,
+// for Config.Linger at most, and is then an error that says how much is lost. What has not been read
+// is lost. Calls that are under way fail with net.ErrClosed. A ReadFrom whose reader, or a WriteTo
+// whose writer, does not return, keeps the memory of the connection until it does.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return c.opError("close", net.ErrClosed)
+	}
+	c.closed = true
+	close(c.closing)
+	if c.keepalive != nil {
+		c.keepalive.Stop()
+	}
+	c.setDeadline(&c.rd, time.Time{})
+	c.setDeadline(&c.wr, time.Time{})
+	c.kick(&c.rd)
+	c.kick(&c.wr)
+	err := c.linger()
+	c.gone = true
+	for c.leading {
+		c.follow(&c.cl)
+	}
+	c.mu.Unlock()
+
+	err = errors.Join(err, c.parts.conn.Close(), c.parts.freeQueue())
+	c.mu.Lock()
+	if c.ops == 0 {
+		err = errors.Join(err, c.parts.freeMemory())
+	}
+	c.mu.Unlock()
+	if err != nil {
+		err = c.opError("close", err)
+	}
+	return err
+}
+
+// linger sends the disconnect, and waits until all that is posted is complete. mu is held.
+func (c *Conn) linger() error {
+	c.finish(proto.Disconnect)
+	if c.parts.cfg.Linger < 0 {
+		return nil
+	}
+	c.setDeadline(&c.cl, time.Now().Add(c.parts.cfg.Linger))
+	err := c.await(&c.cl)
+	c.setDeadline(&c.cl, time.Time{})
+	if err != nil {
+		return fmt.Errorf("of what was written, the last %d octets were not handed to TCP within %v (Config.Linger): %w",
+			c.parts.cfg.SendBuffer-c.st.Out().Buffer, c.parts.cfg.Linger, os.ErrDeadlineExceeded)
+	}
+	return nil
+}
+
+// allSent is side.ready of Close.
+func (c *Conn) allSent() bool {
+	return c.posted == 0 && !c.posting || c.failed != nil || c.st.PeerEnd() == proto.Disconnect || c.st.Silent()
+}

@@ -1,0 +1,194 @@
+package rsocket
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
+)
+
+// A WRID has a kind above and a number below.
+const (
+	idKind  = 0xff << 56
+	idRecv  = 1 << 56 // which receive
+	idData  = 2 << 56 // octets of the send buffer
+	idSlots = 3 << 56 // control slots
+	idEnd   = 4 << 56 // a shutdown or disconnect
+	idWrite = 5 << 56 // a Write with a message behind it; completes only if it fails
+)
+
+func receiveID(i int) uint64 { return idRecv | uint64(i) }
+
+// handle takes completions. mu is held, and so is the right to poll.
+func (c *Conn) handle(wcs []ibverbs.WC) {
+	if len(wcs) == 0 {
+		return
+	}
+	c.recvs = c.recvs[:0]
+	for i := range wcs {
+		wc := &wcs[i]
+		n := int(wc.WRID &^ idKind)
+		kind := wc.WRID & idKind
+		switch kind {
+		case idData:
+			c.posted--
+			c.st.Sent(n)
+		case idSlots:
+			c.posted--
+			c.st.FreeSlots(n)
+		case idEnd:
+			c.posted--
+		}
+		switch {
+		case wc.Status != ibverbs.WCSuccess:
+			c.lost(wc.Err())
+		case kind == idRecv && !c.refused:
+			c.received(n, int(wc.ByteLen))
+		}
+	}
+	if len(c.recvs) > 0 && c.failed == nil {
+		if err := c.parts.conn.QP().PostRecv(c.recvs...); err != nil {
+			c.lost(err)
+		}
+	}
+	c.grant()
+	c.sendEnd()
+	c.wakeReady()
+}
+
+// received takes the message of n octets in receive i, which is posted again. mu is held.
+func (c *Conn) received(i, n int) {
+	at := c.parts.messagesAt() + i*proto.MessageLen
+	m, err := c.st.Receive(c.parts.own.Bytes()[at : at+min(n, proto.MessageLen)])
+	if err != nil {
+		c.abort(err)
+		return
+	}
+	switch m.Kind() {
+	case proto.KindData:
+		c.in.octets += uint64(m.Value())
+		c.in.messages++
+	case proto.KindCredits:
+		c.in.grants++
+	}
+	k := len(c.recvs)
+	c.recvSGEs[k] = c.parts.messageSGE(i)
+	c.recvs = append(c.recvs, ibverbs.RecvWR{WRID: receiveID(i), SGList: c.recvSGEs[k : k+1]})
+}
+
+// abort ends the connection of a peer that breaks the protocol. mu is held.
+func (c *Conn) abort(err error) {
+	c.refused = true
+	if c.failed == nil {
+		c.failed = fmt.Errorf("%w: %w", syscall.EPROTO, err)
+		_ = c.parts.conn.Disconnect()
+	}
+	c.kickAll()
+}
+
+// lost notes that the connection has ended, and why. mu is held.
+func (c *Conn) lost(err error) {
+	if c.failed != nil {
+		return
+	}
+	c.failed = syscall.ECONNRESET
+	if cause := c.parts.conn.QP().Cause(); cause != nil {
+		c.failed = fmt.Errorf("%w: %w", syscall.ECONNRESET, cause)
+	} else if !errors.Is(err, ibverbs.ErrFlushed) {
+		c.failed = fmt.Errorf("%w: %w", syscall.ECONNRESET, err)
+	}
+	c.kickAll()
+}
+
+// kickAll has all that wait look again. mu is held.
+func (c *Conn) kickAll() {
+	for _, s := range c.sides() {
+		c.kick(s)
+	}
+}
+
+// granting is what grants are posted with.
+type granting struct {
+	grant proto.Grant
+	wrs   [2]ibverbs.SendWR // the Write of the entry, and the message
+	sge   [1]ibverbs.SGE
+	msg   [proto.MessageLen]byte
+	next  int // where the next entry goes that can't be inline
+}
+
+func (g *granting) init() {
+	g.wrs[0] = ibverbs.SendWR{WRID: idWrite, Opcode: ibverbs.WRRDMAWrite}
+	g.wrs[1] = ibverbs.SendWR{Opcode: ibverbs.WRSend, Inline: g.msg[:],
+		Flags: ibverbs.SendSignaled | ibverbs.SendInline}
+}
+
+// grant sends the peer what it is due. mu is held.
+func (c *Conn) grant() {
+	g := &c.granting
+	if c.failed != nil || c.gone || c.ended == proto.Disconnect {
+		return
+	}
+	for c.st.Grant(&g.grant) {
+		wrs := g.wrs[1:]
+		if g.grant.Write {
+			wrs = g.wrs[:]
+			w := &g.wrs[0]
+			w.RemoteAddr, w.RKey = g.grant.Addr, g.grant.Key
+			if c.parts.inline >= proto.EntryLen {
+				w.Flags, w.Inline = ibverbs.SendInline, g.grant.Entry[:]
+			} else {
+				at := c.parts.entriesAt() + g.next*proto.EntryLen
+				g.next = (g.next + 1) % proto.ControlSlots
+				copy(c.parts.own.Bytes()[at:], g.grant.Entry[:])
+				g.sge[0] = c.parts.ownSGE(at, proto.EntryLen)
+				w.SGList = g.sge[:]
+			}
+		}
+		c.st.PutMessage(g.msg[:], g.grant.Msg)
+		g.wrs[1].WRID = idSlots | uint64(g.grant.Slots)
+		c.posted++
+		c.out.grants++
+		if err := c.parts.conn.QP().PostSend(wrs...); err != nil {
+			c.lost(err)
+			return
+		}
+	}
+}
+
+// sendEnd sends the message that ends the stream, if it is due and nothing is in the way. mu is
+// held.
+func (c *Conn) sendEnd() {
+	if c.ending == c.ended || c.posting || c.gone || c.failed != nil || c.st.Silent() {
+		return
+	}
+	c.ended = c.ending
+	var msg [proto.MessageLen]byte
+	c.st.PutMessage(msg[:], c.ended)
+	c.posted++
+	err := c.parts.conn.QP().PostSend(ibverbs.SendWR{WRID: idEnd, Opcode: ibverbs.WRSend,
+		Flags: ibverbs.SendSignaled | ibverbs.SendInline, Inline: msg[:]})
+	if err != nil {
+		c.lost(err)
+	}
+}
+
+// keepAlive sends a Write of no octets, and has itself called again.
+func (c *Conn) keepAlive() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.failed != nil || c.ended == proto.Disconnect || c.st.PeerEnd() == proto.Disconnect {
+		return
+	}
+	c.look() // for control slots
+	if c.failed == nil && c.st.Keepalive() {
+		c.posted++
+		err := c.parts.conn.QP().PostSend(ibverbs.SendWR{WRID: idSlots | 1, Opcode: ibverbs.WRRDMAWrite,
+			Flags: ibverbs.SendSignaled})
+		if err != nil {
+			c.lost(err)
+		}
+	}
+	c.keepalive.Reset(c.parts.cfg.KeepAlive)
+}

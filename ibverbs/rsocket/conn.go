@@ -1,0 +1,107 @@
+package rsocket
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
+)
+
+// Conn is a connection: a stream of octets in each direction. It is a [net.Conn], and has CloseRead
+// and CloseWrite as a [net.TCPConn] has. All methods may be called concurrently.
+type Conn struct {
+	parts         *parts
+	local, remote net.Addr
+
+	// What a call that uses the memory holds: one Read or WriteTo, and one Write or ReadFrom at a
+	// time.
+	rd, wr side
+	cl     side // Close, which waits for completions
+
+	closing chan struct{} // closed when Close is called
+
+	mu sync.Mutex // guards what follows, and what side says
+
+	st *proto.State
+
+	ops    int   // calls that use the memory
+	closed bool  // Close has been called
+	gone   bool  // the connection is being taken apart: nobody polls or posts any more
+	failed error // why the connection ended, nil as long as it is not known to have ended
+
+	refused bool // the peer broke the protocol: nothing of it is looked at any more
+
+	readClosed, writeClosed bool          // CloseRead, CloseWrite
+	ending                  proto.Message // Shutdown or Disconnect, once it is to be sent
+	ended                   proto.Message // once it is posted
+
+	posting bool // Write posts, without mu
+	posted  int  // sends that are not complete
+
+	// Who waits for completions takes them for all. One polls at a time.
+	leading bool
+	polling context.Context
+	stop    context.CancelFunc
+	wcs     [32]ibverbs.WC
+
+	recvs    []ibverbs.RecvWR // to be posted again; the backing of sges
+	recvSGEs []ibverbs.SGE
+	granting granting
+	writing  writing
+
+	keepalive *time.Timer
+
+	in, out counters
+}
+
+// counters are of one direction.
+type counters struct{ octets, messages, grants uint64 }
+
+// newConn returns the Conn of a connection that has been established.
+func newConn(p *parts, hello proto.Hello, accepted bool) *Conn {
+	c := &Conn{parts: p, closing: make(chan struct{}), local: addrOf(p.conn.LocalAddr()), remote: addrOf(p.conn.RemoteAddr())}
+	sgl := p.ring.Bytes()[p.cfg.ReceiveBuffer:]
+	c.st = proto.New(proto.Config{
+		BigEndian: bigEndian, Receives: p.cfg.ReceiveQueue,
+		Ring: proto.Region{Addr: p.ring.Addr(), Key: p.ring.RKey(), Len: uint32(p.cfg.ReceiveBuffer)},
+		SGL:  sgl, SendQueue: p.cfg.SendQueue, SendRing: p.cfg.SendBuffer, Silent: accepted,
+	}, hello)
+	c.rd.init(c.canRead)
+	c.wr.init(c.canWrite)
+	c.cl.init(c.allSent)
+	c.granting.init()
+	c.writing.init()
+	c.recvs = make([]ibverbs.RecvWR, 0, len(c.wcs))
+	c.recvSGEs = make([]ibverbs.SGE, len(c.wcs))
+	if p.cfg.KeepAlive > 0 {
+		c.mu.Lock() // keepAlive reads the field
+		c.keepalive = time.AfterFunc(p.cfg.KeepAlive, c.keepAlive)
+		c.mu.Unlock()
+	}
+	return c
+}
+
+// LocalAddr returns the address of this end, a [*net.TCPAddr].
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr returns the address of the peer, a [*net.TCPAddr].
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// begin enters a call that uses the memory of the connection. mu is held.
+func (c *Conn) begin() error {
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.ops++
+	return nil
+}
+
+// end undoes begin. The last one after Close frees the memory. mu is held.
+func (c *Conn) end() {
+	if c.ops--; c.gone && c.ops == 0 {
+		_ = c.parts.freeMemory()
+	}
+}

@@ -1,0 +1,228 @@
+package rsocket
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
+)
+
+// Listener waits for connections. It is a [net.Listener].
+type Listener struct {
+	vctx    *ibverbs.Context
+	l       *rdmacm.Listener
+	cfg     Config
+	refused func(netip.AddrPort, error)
+
+	mu       sync.Mutex
+	deadline time.Time
+	timer    *time.Timer
+	waiting  map[*acceptance]struct{}
+	closed   bool
+}
+
+// acceptance is an Accept that waits.
+type acceptance struct{ end context.CancelCauseFunc }
+
+// Listen waits for connections at addr over the device of vctx, with the defaults of ListenConfig.
+func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Listener, error) {
+	return new(ListenConfig).Listen(ctx, vctx, addr)
+}
+
+// Listen waits for connections at addr over the device of vctx. The port may be 0, and the address
+// 0.0.0.0 or :: for all that the system has. Listen does not block; ctx is only looked at.
+func (lc *ListenConfig) Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Listener, error) {
+	l, err := lc.listen(ctx, vctx, addr)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: network, Addr: addrOf(addr), Err: timedOut(err)}
+	}
+	return l, nil
+}
+
+func (lc *ListenConfig) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Listener, error) {
+	if err := supported(vctx); err != nil {
+		return nil, err
+	}
+	cfg, err := lc.Config.settings(vctx)
+	if err != nil {
+		return nil, err
+	}
+	rl, err := rdmacm.Listen(ctx, vctx, addr, &rdmacm.ListenConfig{Backlog: lc.Backlog})
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{vctx: vctx, l: rl, cfg: cfg, refused: lc.Refused,
+		waiting: make(map[*acceptance]struct{})}, nil
+}
+
+// Addr returns the address that the listener is bound to, a [*net.TCPAddr].
+func (l *Listener) Addr() net.Addr { return addrOf(l.l.Addr()) }
+
+// Accept waits for the next connection. The error is a [*net.OpError]: net.ErrClosed after Close,
+// os.ErrDeadlineExceeded after the deadline, or one of the device that concerns the listener. A peer
+// that does not get its connection does not end Accept: see ListenConfig.Refused.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.AcceptContext(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AcceptContext is Accept that also ends with ctx.
+func (l *Listener) AcceptContext(ctx context.Context) (*Conn, error) {
+	c, err := l.accept(ctx)
+	if err != nil {
+		return nil, &net.OpError{Op: "accept", Net: network, Addr: l.Addr(), Err: err}
+	}
+	return c, nil
+}
+
+func (l *Listener) accept(parent context.Context) (*Conn, error) {
+	ctx, end := context.WithCancelCause(parent)
+	defer end(nil)
+	a := &acceptance{end}
+	if err := l.begin(a); err != nil {
+		return nil, err
+	}
+	defer l.finish(a)
+	for {
+		req, err := l.l.Accept(ctx)
+		if err != nil {
+			switch cause := context.Cause(ctx); {
+			case parent.Err() != nil:
+				return nil, timedOut(parent.Err())
+			case cause != nil:
+				return nil, cause
+			case errors.Is(err, os.ErrClosed):
+				return nil, net.ErrClosed
+			}
+			if !l.goesOn(err) {
+				return nil, err
+			}
+			l.refuse(netip.AddrPort{}, err)
+			continue
+		}
+		peer := req.RemoteAddr()
+		c, err := l.answer(ctx, req)
+		if err == nil {
+			return c, nil
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, timedOut(cause)
+		}
+		l.refuse(peer, err)
+	}
+}
+
+// goesOn reports whether err concerns one request only.
+func (l *Listener) goesOn(err error) bool {
+	return !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.ENODEV)
+}
+
+func (l *Listener) refuse(peer netip.AddrPort, err error) {
+	if l.refused != nil {
+		l.refused(peer, err)
+	}
+}
+
+// answer accepts a request of a peer that speaks rsocket.
+func (l *Listener) answer(ctx context.Context, req *rdmacm.Request) (*Conn, error) {
+	defer req.Close()
+	hello, err := proto.ParseHello(req.PrivateData())
+	if err != nil {
+		return nil, err
+	}
+	p, err := newParts(l.vctx, l.cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.answers = req
+	if p.conn, err = req.Accept(ctx, p.connConfig()); err != nil {
+		return nil, errors.Join(err, p.free())
+	}
+	return newConn(p, hello, true), nil
+}
+
+// begin enters an Accept, which a deadline or Close then ends.
+func (l *Listener) begin(a *acceptance) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return net.ErrClosed
+	case !l.deadline.IsZero() && !time.Now().Before(l.deadline):
+		return os.ErrDeadlineExceeded
+	}
+	l.waiting[a] = struct{}{}
+	return nil
+}
+
+func (l *Listener) finish(a *acceptance) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, a)
+}
+
+// endAll ends those that wait. mu is held.
+func (l *Listener) endAll(why error) {
+	for a := range l.waiting {
+		a.end(why)
+	}
+}
+
+// SetDeadline sets when Accept fails with os.ErrDeadlineExceeded, also one that waits already. Zero
+// is never.
+func (l *Listener) SetDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return &net.OpError{Op: "set", Net: network, Addr: l.Addr(), Err: net.ErrClosed}
+	}
+	if l.timer != nil {
+		l.timer.Stop()
+		l.timer = nil
+	}
+	l.deadline = t
+	if t.IsZero() {
+		return nil
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		l.endAll(os.ErrDeadlineExceeded)
+		return nil
+	}
+	l.timer = time.AfterFunc(left, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.deadline.Equal(t) {
+			l.endAll(os.ErrDeadlineExceeded)
+		}
+	})
+	return nil
+}
+
+// Close ends listening. Accept returns net.ErrClosed. Connections that it has returned are not
+// concerned.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return &net.OpError{Op: "close", Net: network, Addr: l.Addr(), Err: net.ErrClosed}
+	}
+	l.closed = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	l.endAll(net.ErrClosed)
+	l.mu.Unlock()
+	return l.l.Close()
+}

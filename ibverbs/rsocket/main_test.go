@@ -1,0 +1,68 @@
+package rsocket_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
+	"github.com/govs-rdma/govs/provider/auto"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// timeout ends a test that would hang.
+func timeout(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// device opens the device that the tests run on: the engine, or that of the guest.
+func device(t testing.TB) (*ibverbs.Context, netip.AddrPort) {
+	t.Helper()
+	addr := "127.0.0.1"
+	if a := os.Getenv("GOVS_ADDR"); a != "" {
+		addr = a
+	}
+	var vctx *ibverbs.Context
+	if os.Getenv("GOVS_PROVIDER") == "kernel" {
+		p := testkit.Must(auto.Named("kernel", nil))(t)
+		vctx = testkit.Must(ibverbs.Open(p, os.Getenv("GOVS_DEVICE")))(t)
+	} else {
+		vctx = testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
+	}
+	t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
+	return vctx, netip.AddrPortFrom(netip.MustParseAddr(addr), 0)
+}
+
+// pair connects two ends over one device. They are closed with the test, if not before.
+func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort, client, server rsocket.Config) (c, s *rsocket.Conn) {
+	t.Helper()
+	ctx := timeout(t)
+	lc := rsocket.ListenConfig{Config: server}
+	l := testkit.Must(lc.Listen(ctx, vctx, addr))(t)
+	defer l.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		s, err = l.AcceptContext(ctx)
+		accepted <- err
+	}()
+	d := rsocket.Dialer{Config: client}
+	c = testkit.Must(d.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort()))(t)
+	testkit.OK(t, <-accepted)
+	t.Cleanup(func() {
+		c.Close()
+		s.Close()
+	})
+	return c, s
+}

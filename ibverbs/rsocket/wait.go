@@ -1,0 +1,232 @@
+package rsocket
+
+import (
+	"context"
+	"net"
+	"os"
+	"time"
+)
+
+// side is a direction of a Conn, or its Close: who uses it, and waits in it. One waits at a time.
+//
+// Who waits takes completions from the CQ for all: the first one polls (it leads), and the others
+// wait for a token of wake, which they get when they can go on, or have to lead. So a lost wake-up
+// would need one that waits while nobody leads, and appoint is called by whoever stops to lead.
+type side struct {
+	ready func() bool // whether a call in this direction can go on; called with Conn.mu held
+
+	use  chan struct{} // has a token while a call uses the direction
+	wake chan struct{}
+
+	// Under Conn.mu.
+	waiting bool // for a token of wake
+	leads   bool
+	limit   deadline
+}
+
+func (s *side) init(ready func() bool) {
+	s.ready = ready
+	s.use = make(chan struct{}, 1)
+	s.wake = make(chan struct{}, 1)
+	s.limit.done = make(chan struct{})
+}
+
+// acquire waits until no other call uses the direction.
+func (c *Conn) acquire(s *side) error {
+	select {
+	case s.use <- struct{}{}:
+		return nil
+	default:
+	}
+	c.mu.Lock()
+	done := s.limit.done
+	c.mu.Unlock()
+	select {
+	case s.use <- struct{}{}:
+		return nil
+	case <-done:
+		return os.ErrDeadlineExceeded
+	case <-c.closing:
+		return net.ErrClosed
+	}
+}
+
+func (s *side) release() { <-s.use }
+
+// await waits until s is ready, or its deadline has passed. mu is held, but not while it waits.
+func (c *Conn) await(s *side) (err error) {
+	for {
+		switch {
+		case c.closed && s != &c.cl:
+			err = net.ErrClosed
+		case s.limit.passed:
+			err = os.ErrDeadlineExceeded
+		case s.ready():
+		case c.leading:
+			c.follow(s)
+			continue
+		default:
+			c.lead(s)
+			continue
+		}
+		c.appoint()
+		return err
+	}
+}
+
+// lead waits for completions and handles them. mu is held, but not while it waits.
+func (c *Conn) lead(s *side) {
+	if c.polling == nil || c.polling.Err() != nil {
+		c.polling, c.stop = context.WithCancel(context.Background())
+	}
+	ctx := c.polling
+	c.leading, s.leads = true, true
+	c.mu.Unlock()
+	n, err := c.parts.cq.PollWait(ctx, c.wcs[:])
+	c.mu.Lock()
+	c.leading, s.leads = false, false
+	if err != nil && ctx.Err() == nil {
+		c.lost(err)
+	}
+	c.handle(c.wcs[:n])
+}
+
+// follow waits until somebody else has done something for s. mu is held, but not while it waits.
+func (c *Conn) follow(s *side) {
+	s.waiting = true
+	done := s.limit.done
+	c.mu.Unlock()
+	select {
+	case <-s.wake:
+	case <-done:
+	}
+	c.mu.Lock()
+	s.waiting = false
+	select {
+	case <-s.wake: // came with done
+	default:
+	}
+}
+
+// look handles the completions that there are, unless somebody else is at it. mu is held.
+func (c *Conn) look() {
+	if c.leading || c.gone {
+		return
+	}
+	n, err := c.parts.cq.Poll(c.wcs[:])
+	if err != nil {
+		c.lost(err)
+	}
+	c.handle(c.wcs[:n])
+}
+
+// appoint has one of those that wait lead, if nobody does. mu is held.
+func (c *Conn) appoint() {
+	if c.leading {
+		return
+	}
+	for _, s := range c.sides() {
+		if s.waiting {
+			s.rouse()
+			return
+		}
+	}
+}
+
+// wakeReady wakes those that can go on. mu is held.
+func (c *Conn) wakeReady() {
+	for _, s := range c.sides() {
+		if s.waiting && s.ready() {
+			s.rouse()
+		}
+	}
+}
+
+func (c *Conn) sides() [3]*side { return [3]*side{&c.rd, &c.wr, &c.cl} }
+
+// rouse gives a token to one that waits. mu is held.
+func (s *side) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it has one
+	}
+}
+
+// kick has who waits in s look again. mu is held.
+func (c *Conn) kick(s *side) {
+	switch {
+	case s.leads:
+		c.stop()
+	case s.waiting:
+		s.rouse()
+	}
+}
+
+// deadline is one of a side. It is guarded by Conn.mu.
+type deadline struct {
+	done   chan struct{} // closed once it has passed
+	passed bool
+	timer  *time.Timer
+	turn   int // counts calls of setDeadline
+}
+
+// setDeadline sets the deadline of s. Zero is none. mu is held.
+func (c *Conn) setDeadline(s *side, t time.Time) {
+	d := &s.limit
+	d.turn++
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if d.passed {
+		d.passed, d.done = false, make(chan struct{})
+	}
+	if t.IsZero() {
+		return
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		c.pass(s)
+		return
+	}
+	turn := d.turn
+	d.timer = time.AfterFunc(left, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if d.turn == turn && !d.passed {
+			c.pass(s)
+		}
+	})
+}
+
+// pass has the deadline of s pass. mu is held.
+func (c *Conn) pass(s *side) {
+	s.limit.passed = true
+	close(s.limit.done)
+	if s.leads {
+		c.stop()
+	}
+}
+
+// SetDeadline sets the deadlines of reading and writing. Calls that wait when it passes, and calls
+// after it, fail with os.ErrDeadlineExceeded. Zero is none.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd, &c.wr) }
+
+// SetReadDeadline sets the deadline of Read and WriteTo.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd) }
+
+// SetWriteDeadline sets the deadline of Write and ReadFrom. What was written before it passes
+// counts, and is on its way.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.wr) }
+
+func (c *Conn) setDeadlines(t time.Time, sides ...*side) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	for _, s := range sides {
+		c.setDeadline(s, t)
+	}
+	return nil
+}
