@@ -1,0 +1,19 @@
+package rsocket_test
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/ibverbs/internal/ondevice"
+)
+
+// onKernel is for tests that ask what device they run on.
+var onKernel = ondevice.OnKernel
+
+// elsewhere are the tests that run on siw, too, and the examples.
+const elsewhere = "^TestNetConn|^TestConn|^Example"
+
+// TestOnSiw runs them on siw.
+func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw) }
+
+// notOnSiw are those that siw lacks the means for.
+var notOnSiw = map[string]string{}
