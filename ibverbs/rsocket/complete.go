@@ -68,10 +68,10 @@ func (c *Conn) received(i, n int) {
 	}
 	switch m.Kind() {
 	case proto.KindData:
-		c.in.octets += uint64(m.Value())
-		c.in.messages++
+		c.in.Octets += uint64(m.Value())
+		c.in.Transfers++
 	case proto.KindCredits:
-		c.in.grants++
+		c.out.Grants++
 	}
 	k := len(c.recvs)
 	c.recvSGEs[k] = c.parts.messageSGE(i)
@@ -149,7 +149,7 @@ func (c *Conn) grant() {
 		c.st.PutMessage(g.msg[:], g.grant.Msg)
 		g.wrs[1].WRID = idSlots | uint64(g.grant.Slots)
 		c.posted++
-		c.out.grants++
+		c.in.Grants++
 		if err := c.parts.conn.QP().PostSend(wrs...); err != nil {
 			c.lost(err)
 			return
@@ -184,6 +184,7 @@ func (c *Conn) keepAlive() {
 	c.look() // for control slots
 	if c.failed == nil && c.st.Keepalive() {
 		c.posted++
+		c.keepalives++
 		err := c.parts.conn.QP().PostSend(ibverbs.SendWR{WRID: idSlots | 1, Opcode: ibverbs.WRRDMAWrite,
 			Flags: ibverbs.SendSignaled})
 		if err != nil {

@@ -54,11 +54,9 @@ type Conn struct {
 
 	keepalive *time.Timer
 
-	in, out counters
+	in, out    Traffic
+	keepalives uint64
 }
-
-// counters are of one direction.
-type counters struct{ octets, messages, grants uint64 }
 
 // newConn returns the Conn of a connection that has been established.
 func newConn(p *parts, hello proto.Hello, accepted bool) *Conn {

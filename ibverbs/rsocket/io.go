@@ -230,8 +230,8 @@ func (c *Conn) transfer(p []byte, n int) error {
 	c.st.PutMessage(w.msg[:], t.Msg)
 	c.posting = true
 	c.posted++
-	c.out.octets += uint64(n)
-	c.out.messages++
+	c.out.Octets += uint64(n)
+	c.out.Transfers++
 	c.mu.Unlock()
 	write := &w.wrs[0]
 	write.RemoteAddr, write.RKey = t.Addr, t.Key

@@ -2,9 +2,11 @@ package rsocket_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +26,20 @@ func timeout(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// wantErr checks that err is target and names all of words.
+func wantErr(t testing.TB, what string, err, target error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got error %v, want one that is %v", what, err, target)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: error %q does not say %q", what, err, w)
+		}
+	}
 }
 
 // device opens the device that the tests run on: the engine, or that of the guest.
