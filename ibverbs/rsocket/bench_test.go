@@ -1,83 +1,131 @@
 package rsocket_test
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// carriers are the streams that are compared. Each end of an rsocket has a device of its own, as
-// two processes have.
-var carriers = []struct {
-	name string
-	pair func(b *testing.B) (c, s net.Conn)
-}{
-	{"tcp", func(b *testing.B) (c, s net.Conn) {
-		l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(b)
-		defer l.Close()
-		c = testkit.Must(net.Dial("tcp", l.Addr().String()))(b)
-		s = testkit.Must(l.Accept())(b)
-		return c, s
+// The benchmarks compare streams between two processes, each end of which blocks. All use the same
+// congestion control, where the system has it: BBR's pacing costs more than what is measured.
+const congestion = "cubic"
+
+// A carrier makes streams.
+type carrier struct {
+	name   string
+	listen func() (net.Listener, error)
+	dial   func(ctx context.Context, addr string) (net.Conn, error)
+}
+
+var carriers = []carrier{
+	{"tcp", func() (net.Listener, error) {
+		lc := net.ListenConfig{Control: control}
+		return lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	}, func(ctx context.Context, addr string) (net.Conn, error) {
+		d := net.Dialer{Control: control}
+		return d.DialContext(ctx, "tcp", addr)
 	}},
-	{"rsocket", func(b *testing.B) (c, s net.Conn) { return enginePair(b, nil) }},
-	{"rsocket-nocrc", func(b *testing.B) (c, s net.Conn) { return enginePair(b, &engine.Options{CRC: engine.CRCOff}) }},
+	overEngine("rsocket", engine.Options{}),
+	overEngine("rsocket-nocrc", engine.Options{CRC: engine.CRCOff}),
 }
 
-// enginePair connects two devices of the engine.
-func enginePair(t testing.TB, opts *engine.Options) (c, s net.Conn) {
-	open := func() *ibverbs.Context {
-		vctx := testkit.Must(ibverbs.Open(engine.New(opts), ""))(t)
-		t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
-		return vctx
+func control(_, _ string, c syscall.RawConn) (err error) {
+	if !hasCongestion() {
+		return nil
 	}
-	client, server := open(), open()
-	ctx := timeout(t)
-	l := testkit.Must(rsocket.Listen(ctx, server, netip.MustParseAddrPort("127.0.0.1:0")))(t)
-	defer l.Close()
-	accepted := make(chan net.Conn, 1)
-	go func() {
-		s, err := l.Accept()
-		if err != nil {
-			t.Error(err)
+	failed := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
+	})
+	return errors.Join(failed, err)
+}
+
+func hasCongestion() bool {
+	b, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	return strings.Contains(string(b), congestion)
+}
+
+// overEngine is rsockets over a device of the engine. The device stays open as long as the process.
+func overEngine(name string, opts engine.Options) carrier {
+	open := func() (*ibverbs.Context, error) {
+		if hasCongestion() {
+			opts.TCP = transport.TCPOptions{CongestionControl: congestion}
 		}
-		accepted <- s
-	}()
-	c = testkit.Must(rsocket.Dial(ctx, client, l.Addr().(*net.TCPAddr).AddrPort()))(t)
-	return c, <-accepted
+		return ibverbs.Open(engine.New(&opts), "")
+	}
+	return carrier{name, func() (net.Listener, error) {
+		vctx, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return rsocket.Listen(context.Background(), vctx, netip.MustParseAddrPort("127.0.0.1:0"))
+	}, func(ctx context.Context, addr string) (net.Conn, error) {
+		vctx, err := open()
+		if err != nil {
+			return nil, err
+		}
+		c, err := rsocket.Dial(ctx, vctx, netip.MustParseAddrPort(addr))
+		if err != nil {
+			return nil, err
+		}
+		return &withDevice{c, vctx}, nil
+	}}
 }
 
-// BenchmarkRoundTrip measures round trips of 64 octets, where each end blocks.
-func BenchmarkRoundTrip(b *testing.B) {
-	const size = 64
-	for _, k := range carriers {
-		b.Run(k.name, func(b *testing.B) {
-			c, s := k.pair(b)
-			done := make(chan error, 1)
-			go func() { done <- echo(s, size) }()
-			buf := make([]byte, size)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := c.Write(buf); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := io.ReadFull(c, buf); err != nil {
-					b.Fatal(err)
-				}
-			}
-			c.Close()
-			if err := <-done; err != nil {
-				b.Error(err)
-			}
-			s.Close()
-		})
-	}
+// withDevice closes the device with the connection.
+type withDevice struct {
+	*rsocket.Conn
+	vctx *ibverbs.Context
 }
+
+func (c *withDevice) Close() error { return errors.Join(c.Conn.Close(), c.vctx.Close()) }
+
+// serverEnv has the process be the server of a benchmark: "carrier job".
+const serverEnv = "RSOCKET_BENCHMARK_SERVER"
+
+// serveBenchmark is the server's main function.
+func serveBenchmark(what string) error {
+	name, job, _ := strings.Cut(what, " ")
+	for _, k := range carriers {
+		if k.name != name {
+			continue
+		}
+		l, err := k.listen()
+		if err != nil {
+			return err
+		}
+		fmt.Println(l.Addr())
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		if job == "echo" {
+			return errors.Join(echo(c, messageSize), c.Close())
+		}
+		return errors.Join(drain(c), c.Close())
+	}
+	return fmt.Errorf("no carrier %s", name)
+}
+
+// messageSize is that of round trips.
+const messageSize = 64
 
 // echo sends back what comes, size octets at a time.
 func echo(c net.Conn, size int) error {
@@ -94,38 +142,83 @@ func echo(c net.Conn, size int) error {
 	}
 }
 
-// BenchmarkStream measures Writes of 1 MiB and 64 KiB in one direction.
+// drain reads until the end, and then says how much that was.
+func drain(c net.Conn) error {
+	buf, total := make([]byte, 1<<20), 0
+	for {
+		n, err := c.Read(buf)
+		total += n
+		if err == io.EOF {
+			_, err = fmt.Fprintf(c, "%d\n", total)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// connect starts a server, and connects to it. done closes everything.
+func (k carrier) connect(b *testing.B, job string) (c net.Conn, done func()) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	cmd := exec.CommandContext(ctx, testkit.Must(os.Executable())(b))
+	cmd.Env = append(os.Environ(), serverEnv+"="+k.name+" "+job)
+	cmd.Stderr = os.Stderr
+	out := testkit.Must(cmd.StdoutPipe())(b)
+	testkit.OK(b, cmd.Start())
+	addr := testkit.Must(bufio.NewReader(out).ReadString('\n'))(b)
+	c = testkit.Must(k.dial(ctx, strings.TrimSpace(addr)))(b)
+	return c, func() {
+		b.Helper()
+		testkit.OK(b, c.Close())
+		testkit.OK(b, cmd.Wait())
+		cancel()
+	}
+}
+
+// BenchmarkRoundTrip measures round trips of 64 octets.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, k := range carriers {
+		b.Run(k.name, func(b *testing.B) {
+			c, done := k.connect(b, "echo")
+			buf := make([]byte, messageSize)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Write(buf); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(c, buf); err != nil {
+					b.Fatal(err)
+				}
+			}
+			done()
+		})
+	}
+}
+
+// BenchmarkStream measures Writes of 64 KiB and 1 MiB in one direction, until all is read.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20} {
 		for _, k := range carriers {
-			b.Run(k.name+"/"+map[int]string{64 << 10: "64KiB", 1 << 20: "1MiB"}[size], func(b *testing.B) {
-				c, s := k.pair(b)
-				done := make(chan int, 1)
-				go func() {
-					buf, n := make([]byte, size), 0
-					for {
-						m, err := s.Read(buf)
-						n += m
-						if err != nil {
-							if err != io.EOF {
-								b.Error(err)
-							}
-							break
-						}
-					}
-					done <- n
-				}()
+			b.Run(fmt.Sprintf("%dKiB/%s", size>>10, k.name), func(b *testing.B) {
+				c, done := k.connect(b, "drain")
 				buf := make([]byte, size)
 				b.SetBytes(int64(size))
 				b.ReportAllocs()
+				n := 0
 				for b.Loop() {
 					if _, err := c.Write(buf); err != nil {
 						b.Fatal(err)
 					}
+					n += size
 				}
-				c.Close()
-				<-done
-				s.Close()
+				testkit.OK(b, c.(interface{ CloseWrite() error }).CloseWrite())
+				got := testkit.Must(io.ReadAll(c))(b)
+				if want := fmt.Sprintf("%d\n", n); string(got) != want {
+					b.Errorf("the server received %q, and not %q", got, want)
+				}
+				done()
 			})
 		}
 	}
