@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -183,15 +184,22 @@ func BenchmarkRoundTrip(b *testing.B) {
 		b.Run(k.name, func(b *testing.B) {
 			c, done := k.connect(b, "echo")
 			buf := make([]byte, messageSize)
+			times := make([]time.Duration, 0, 1<<20)
 			b.ReportAllocs()
 			for b.Loop() {
+				began := time.Now()
 				if _, err := c.Write(buf); err != nil {
 					b.Fatal(err)
 				}
 				if _, err := io.ReadFull(c, buf); err != nil {
 					b.Fatal(err)
 				}
+				if len(times) < cap(times) {
+					times = append(times, time.Since(began))
+				}
 			}
+			slices.Sort(times)
+			b.ReportMetric(float64(times[len(times)/2]), "median-ns/op")
 			done()
 		})
 	}
