@@ -32,12 +32,12 @@ const congestion = "cubic"
 // A carrier makes streams.
 type carrier struct {
 	name   string
-	listen func() (net.Listener, error)
+	listen func(rsocket.Config) (net.Listener, error)
 	dial   func(ctx context.Context, addr string) (net.Conn, error)
 }
 
 var carriers = []carrier{
-	{"tcp", func() (net.Listener, error) {
+	{"tcp", func(rsocket.Config) (net.Listener, error) {
 		lc := net.ListenConfig{Control: control}
 		return lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	}, func(ctx context.Context, addr string) (net.Conn, error) {
@@ -71,12 +71,13 @@ func overEngine(name string, opts engine.Options) carrier {
 		}
 		return ibverbs.Open(engine.New(&opts), "")
 	}
-	return carrier{name, func() (net.Listener, error) {
+	return carrier{name, func(cfg rsocket.Config) (net.Listener, error) {
 		vctx, err := open()
 		if err != nil {
 			return nil, err
 		}
-		return rsocket.Listen(context.Background(), vctx, netip.MustParseAddrPort("127.0.0.1:0"))
+		lc := rsocket.ListenConfig{Config: cfg}
+		return lc.Listen(context.Background(), vctx, netip.MustParseAddrPort("127.0.0.1:0"))
 	}, func(ctx context.Context, addr string) (net.Conn, error) {
 		vctx, err := open()
 		if err != nil {
@@ -108,7 +109,10 @@ func serveBenchmark(what string) error {
 		if k.name != name {
 			continue
 		}
-		l, err := k.listen()
+		l, err := k.listen(rsocket.Config{})
+		if job == "large" {
+			l, err = k.listen(rsocket.Config{ReceiveBuffer: 64 << 20, ReceiveQueue: 2000})
+		}
 		if err != nil {
 			return err
 		}
@@ -117,10 +121,17 @@ func serveBenchmark(what string) error {
 		if err != nil {
 			return err
 		}
-		if job == "echo" {
-			return errors.Join(echo(c, messageSize), c.Close())
+		switch job {
+		case "echo":
+			err = echo(c, messageSize)
+		case "drain":
+			err = drain(c)
+		case "large": // and it is stopped then
+			if _, err = c.Write([]byte{1}); err == nil {
+				err = drain(c)
+			}
 		}
-		return errors.Join(drain(c), c.Close())
+		return errors.Join(err, c.Close())
 	}
 	return fmt.Errorf("no carrier %s", name)
 }
@@ -159,22 +170,27 @@ func drain(c net.Conn) error {
 	}
 }
 
+// startServer starts a process that serves one connection, and returns its address.
+func startServer(t testing.TB, carrier, job string) (cmd *exec.Cmd, addr string) {
+	t.Helper()
+	cmd = exec.CommandContext(timeout(t), testkit.Must(os.Executable())(t))
+	cmd.Env = append(os.Environ(), serverEnv+"="+carrier+" "+job)
+	cmd.Stderr = os.Stderr
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.OK(t, cmd.Start())
+	addr = testkit.Must(bufio.NewReader(out).ReadString('\n'))(t)
+	return cmd, strings.TrimSpace(addr)
+}
+
 // connect starts a server, and connects to it. done closes everything.
 func (k carrier) connect(b *testing.B, job string) (c net.Conn, done func()) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	cmd := exec.CommandContext(ctx, testkit.Must(os.Executable())(b))
-	cmd.Env = append(os.Environ(), serverEnv+"="+k.name+" "+job)
-	cmd.Stderr = os.Stderr
-	out := testkit.Must(cmd.StdoutPipe())(b)
-	testkit.OK(b, cmd.Start())
-	addr := testkit.Must(bufio.NewReader(out).ReadString('\n'))(b)
-	c = testkit.Must(k.dial(ctx, strings.TrimSpace(addr)))(b)
+	cmd, addr := startServer(b, k.name, job)
+	c = testkit.Must(k.dial(timeout(b), addr))(b)
 	return c, func() {
 		b.Helper()
 		testkit.OK(b, c.Close())
 		testkit.OK(b, cmd.Wait())
-		cancel()
 	}
 }
 

@@ -411,3 +411,14 @@ func TestConnListener(t *testing.T) {
 	wantErr(t, "a second Close", l.Close(), net.ErrClosed)
 	wantErr(t, "SetDeadline after Close", l.SetDeadline(time.Now()), net.ErrClosed)
 }
+
+// TestConnDialGivenUp: a Dial whose context ends while the peer does not answer leaves nothing behind,
+// at the latest when the device has let go of it.
+func TestConnDialGivenUp(t *testing.T) {
+	vctx, addr := device(t)
+	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t) // nobody accepts
+	d := rsocket.Dialer{Timeout: 50 * time.Millisecond}
+	_, err := d.Dial(timeout(t), vctx, l.Addr())
+	wantErr(t, "Dial", err, os.ErrDeadlineExceeded)
+	testkit.OK(t, l.Close())
+}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -136,8 +138,27 @@ func (p *parts) messageSGE(i int) ibverbs.SGE {
 // close ends the connection and frees everything.
 func (p *parts) close() error { return errors.Join(p.conn.Close(), p.free()) }
 
-// free frees everything but the connection, which has been closed.
-func (p *parts) free() error { return errors.Join(p.freeQueue(), p.freeMemory()) }
+// free frees everything but the connection, which is closed, or did not come about. A kernel lets
+// go of the QP of one that was given up only when its peer has answered or its time is up. What
+// needs the QP to be closed is then freed later.
+func (p *parts) free() error {
+	err := p.freeQueue()
+	if errors.Is(err, syscall.EBUSY) {
+		go p.freeQueueLater()
+		err = nil
+	}
+	return errors.Join(err, p.freeMemory())
+}
+
+// freeQueueLater is freeQueue when the QP is closed. It does not try for ever.
+func (p *parts) freeQueueLater() {
+	for wait := time.Millisecond; wait < time.Minute; wait += wait / 2 {
+		time.Sleep(min(wait, time.Second))
+		if !errors.Is(p.freeQueue(), syscall.EBUSY) {
+			return
+		}
+	}
+}
 
 // freeQueue closes the CQ and its channel.
 func (p *parts) freeQueue() error {

@@ -1,0 +1,288 @@
+package rsocket_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// readerFunc and writerFunc are functions as io.Reader and io.Writer.
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+var errOwn = errors.New("an error of the test")
+
+// TestConnReadFrom: what a reader can do to ReadFrom.
+func TestConnReadFrom(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	n, err := c.ReadFrom(io.MultiReader(strings.NewReader("abc"), strings.NewReader("def")))
+	if n != 6 || err != nil {
+		t.Errorf("ReadFrom returns %d, %v", n, err)
+	}
+	n, err = c.ReadFrom(readerFunc(func(p []byte) (int, error) { return copy(p, "ghi"), errOwn }))
+	wantErr(t, "ReadFrom of a reader that fails", err, errOwn, "readfrom rsocket")
+	if n != 3 {
+		t.Errorf("ReadFrom returns %d", n)
+	}
+	for _, wrong := range []int{-1, 1 << 20} {
+		_, err = c.ReadFrom(readerFunc(func([]byte) (int, error) { return wrong, nil }))
+		wantErr(t, "ReadFrom of a reader that miscounts", err, err, "returned")
+	}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the reader's panic is gone")
+			}
+		}()
+		_, _ = c.ReadFrom(readerFunc(func([]byte) (int, error) { panic("of the reader") }))
+	}()
+	// A direction that was closed meanwhile sends nothing more.
+	_, err = c.ReadFrom(readerFunc(func(p []byte) (int, error) { return len(p), c.CloseWrite() }))
+	wantErr(t, "ReadFrom with CloseWrite in it", err, syscall.EPIPE)
+	if got := testkit.Must(io.ReadAll(plainConn{s}))(t); string(got) != "abcdefghi" {
+		t.Errorf("the peer reads %q", got)
+	}
+}
+
+// TestConnWriteTo: what a writer can do to WriteTo.
+func TestConnWriteTo(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	testkit.Must(c.Write([]byte("abcdef")))(t)
+	n, err := s.WriteTo(writerFunc(func(p []byte) (int, error) { return 1, nil }))
+	wantErr(t, "WriteTo a writer that is short", err, io.ErrShortWrite, "writeto rsocket")
+	if n != 1 {
+		t.Errorf("WriteTo returns %d", n)
+	}
+	n, err = s.WriteTo(writerFunc(func(p []byte) (int, error) { return 2, errOwn }))
+	wantErr(t, "WriteTo a writer that fails", err, errOwn)
+	if n != 2 {
+		t.Errorf("WriteTo returns %d", n)
+	}
+	_, err = s.WriteTo(writerFunc(func(p []byte) (int, error) { return len(p) + 1, nil }))
+	wantErr(t, "WriteTo a writer that miscounts", err, err, "returned 4 for 3 octets")
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the writer's panic is gone")
+			}
+		}()
+		_, _ = s.WriteTo(writerFunc(func([]byte) (int, error) { panic("of the writer") }))
+	}()
+	testkit.OK(t, c.Close())
+	rest := new(bytes.Buffer)
+	if n, err := s.WriteTo(rest); n != 3 || err != nil || rest.String() != "def" {
+		t.Errorf("WriteTo returns %d, %v, and has written %q", n, err, rest)
+	}
+}
+
+// TestConnCloseUnderReadFrom: Close does not wait for a reader or a writer that does not return, and
+// the memory that they were given stays until they do.
+func TestConnCloseUnderReadFrom(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	testkit.Must(s.Write([]byte("x")))(t)
+	in, out, release := make(chan []byte), make(chan []byte), make(chan struct{})
+	ended := make(chan error, 2)
+	go func() {
+		_, err := c.ReadFrom(readerFunc(func(p []byte) (int, error) {
+			in <- p
+			<-release
+			p[0] = 1
+			return 1, nil
+		}))
+		ended <- err
+	}()
+	go func() {
+		_, err := c.WriteTo(writerFunc(func(p []byte) (int, error) {
+			out <- p
+			<-release
+			return len(p) + int(p[0]) - 'x', nil
+		}))
+		ended <- err
+	}()
+	<-in
+	<-out
+	testkit.OK(t, c.Close())
+	testkit.OK(t, s.Close())
+	if err := vctx.Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("the device is closed while memory of it is used: %v", err)
+	}
+	close(release)
+	for range 2 {
+		wantErr(t, "a call that was under way", <-ended, net.ErrClosed)
+	}
+}
+
+// TestConnCloseWriteUnderWrite: a Write that waits ends, and what it has sent before arrives.
+func TestConnCloseWriteUnderWrite(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	type result struct {
+		n   int
+		err error
+	}
+	wrote := make(chan result, 1)
+	go func() {
+		n, err := c.Write(make([]byte, 1<<20))
+		wrote <- result{n, err}
+	}()
+	time.Sleep(50 * time.Millisecond)
+	testkit.OK(t, c.CloseWrite())
+	r := <-wrote
+	wantErr(t, "Write", r.err, syscall.EPIPE, "write rsocket")
+	if got := testkit.Must(io.ReadAll(plainConn{s}))(t); len(got) != r.n || r.n < 64<<10 {
+		t.Errorf("of %d octets that were written, %d were read", r.n, len(got))
+	}
+}
+
+// TestIPv6: addresses of the other family.
+func TestIPv6(t *testing.T) {
+	vctx, _ := device(t)
+	c, s := pair(t, vctx, netip.MustParseAddrPort("[::1]:0"), rsocket.Config{}, rsocket.Config{})
+	if c.RemoteAddr().String() != s.LocalAddr().String() || c.LocalAddr().String() != s.RemoteAddr().String() ||
+		!strings.HasPrefix(c.LocalAddr().String(), "[::1]:") {
+		t.Errorf("the client is %v -> %v, the server %v -> %v", c.LocalAddr(), c.RemoteAddr(), s.LocalAddr(), s.RemoteAddr())
+	}
+	bothWays(t, c, s, 1<<18, 1<<14, false, false)
+}
+
+// TestDialContext: names, networks and what is none.
+func TestDialContext(t *testing.T) {
+	ctx := timeout(t)
+	vctx, _ := device(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, netip.MustParseAddrPort("127.0.0.1:0")))(t)
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	dial := new(rsocket.Dialer).DialContext(vctx)
+	for _, network := range []string{"tcp", "tcp4"} {
+		accepted := make(chan error, 1)
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				err = c.Close()
+			}
+			accepted <- err
+		}()
+		c := testkit.Must(dial(ctx, network, "localhost:"+port))(t)
+		testkit.OK(t, <-accepted)
+		testkit.OK(t, c.Close())
+	}
+	for address, network := range map[string]string{"127.0.0.1:1": "udp", "127.0.0.1": "tcp", "127.0.0.1:nosuch": "tcp",
+		"::1:1": "tcp", "[::1]:1": "tcp4"} {
+		_, err := dial(ctx, network, address)
+		var op *net.OpError
+		if !errors.As(err, &op) || op.Op != "dial" {
+			t.Errorf("dialling %s %s: %v", network, address, err)
+		}
+	}
+}
+
+// TestConnStats: the numbers of a connection, and what they are in words.
+func TestConnStats(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{ReceiveBuffer: 4096}, rsocket.Config{})
+	testkit.Must(c.Write(make([]byte, 3000)))(t)
+	testkit.Must(io.ReadFull(s, make([]byte, 1000)))(t)
+	sent, got := c.Stats(), s.Stats()
+	if sent.Sent.Octets != 3000 || sent.Sent.Transfers != 2 || sent.Sent.Grants != 0 || got.Unread+1000 > 3000 {
+		t.Errorf("the client has %+v, the server %+v", sent, got)
+	}
+	if got.Room != 4096 || got.Credits != rsocket.DefaultReceiveQueue || got.FreeSendBuffer != rsocket.DefaultSendBuffer {
+		t.Errorf("the server may send: %+v", got)
+	}
+	testkit.OK(t, c.CloseWrite())
+	testkit.Must(io.ReadAll(s))(t)
+	if st := s.Stats(); !st.PeerShutdown || st.PeerDisconnected || st.Received.Octets != 3000 || st.Received.Transfers != 2 {
+		t.Errorf("after the peer's end, the server has %+v", st)
+	}
+	for _, words := range []string{c.LocalAddr().String(), "received 3000 in 2", "the peer writes no more"} {
+		if !strings.Contains(s.String(), words) {
+			t.Errorf("%q does not say %q", s.String(), words)
+		}
+	}
+	testkit.OK(t, c.Close())
+	testkit.OK(t, s.SetReadDeadline(time.Now().Add(time.Second)))
+	for !s.Stats().PeerDisconnected { // only who calls learns of it
+		if _, err := s.Write([]byte("x")); err != nil {
+			break
+		}
+	}
+	if !strings.Contains(s.String(), "disconnected") && s.Stats().Err == nil {
+		t.Errorf("%v", s)
+	}
+}
+
+// TestLinger: Close of a connection whose peer takes nothing comes back, and says what is lost.
+func TestLinger(t *testing.T) {
+	for _, linger := range []time.Duration{200 * time.Millisecond, -1} {
+		vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{CloseTimeout: 50 * time.Millisecond}), ""))(t)
+		peer, addr := startServer(t, "rsocket", "large")
+		d := rsocket.Dialer{Config: rsocket.Config{SendBuffer: 32 << 20, SendQueue: 2000, Linger: linger}}
+		c := testkit.Must(d.Dial(timeout(t), vctx, netip.MustParseAddrPort(addr)))(t)
+		testkit.Must(io.ReadFull(c, make([]byte, 1)))(t) // it has granted its ring
+		testkit.OK(t, peer.Process.Signal(syscall.SIGSTOP))
+		testkit.Must(c.Write(make([]byte, 24<<20)))(t)
+		began := time.Now()
+		err := c.Close()
+		took := time.Since(began)
+		if linger > 0 {
+			wantErr(t, "Close", err, os.ErrDeadlineExceeded, "were not handed to TCP within 200ms")
+		} else {
+			testkit.OK(t, err)
+		}
+		if took > 2*time.Second || linger > 0 && took < linger {
+			t.Errorf("Close took %v, with %v", took, linger)
+		}
+		testkit.OK(t, peer.Process.Kill())
+		_ = peer.Wait()
+		closeDevice(t, vctx)
+	}
+}
+
+// TestAllocs: reading and writing allocate nothing.
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	done := make(chan error, 1)
+	for _, size := range []int{1, 64, 5000, 200000} {
+		go func() { done <- echo(s, size) }()
+		buf := make([]byte, size)
+		trip := func() {
+			if _, err := c.Write(buf); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, buf); err != nil {
+				t.Fatal(err)
+			}
+		}
+		trip()
+		if n := testing.AllocsPerRun(200, trip); n >= 1 {
+			t.Errorf("a round trip of %d octets allocates %.1f times", size, n)
+		}
+		testkit.OK(t, s.SetReadDeadline(time.Unix(1, 0)))
+		wantErr(t, "the echo", <-done, os.ErrDeadlineExceeded)
+		testkit.OK(t, s.SetReadDeadline(time.Time{}))
+	}
+}
