@@ -88,12 +88,12 @@ func (c Config) settings(vctx *ibverbs.Context) (Config, error) {
 			*f.value = f.def
 		}
 		if *f.value < f.low || *f.value > f.high {
-			return c, fmt.Errorf("Config.%s is %d, and must be from %d to %d, or 0 for %d: %w",
+			return c, fmt.Errorf("%s of rsocket.Config is %d, and must be from %d to %d, or 0 for %d: %w",
 				f.name, *f.value, f.low, f.high, f.def, syscall.EINVAL)
 		}
 	}
 	if c.KeepAlive != 0 && c.KeepAlive < time.Millisecond {
-		return c, fmt.Errorf("Config.KeepAlive is %v, and must be at least %v, or 0 for none: %w",
+		return c, fmt.Errorf("KeepAlive of rsocket.Config is %v, and must be at least %v, or 0 for none: %w",
 			c.KeepAlive, time.Millisecond, syscall.EINVAL)
 	}
 	if c.Linger == 0 {

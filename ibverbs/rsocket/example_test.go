@@ -2,6 +2,7 @@ package rsocket_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -35,6 +37,14 @@ func open() (*ibverbs.Context, netip.AddrPort) {
 func check(err error) {
 	if err != nil {
 		log.Fatal(err)
+	}
+}
+
+// closeLater closes the device when its connections are closed, which net/http does in goroutines of
+// its own.
+func closeLater(vctx *ibverbs.Context) {
+	for errors.Is(vctx.Close(), syscall.EBUSY) {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -73,7 +83,7 @@ func Example() {
 // HTTP over rsockets: a listener for the server, and a function that dials for the client.
 func ExampleDialer_DialContext() {
 	vctx, addr := open()
-	defer vctx.Close()
+	defer closeLater(vctx)
 	l, err := rsocket.Listen(context.Background(), vctx, addr)
 	check(err)
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

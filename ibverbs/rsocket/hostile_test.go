@@ -370,10 +370,10 @@ func TestConnDialErrors(t *testing.T) {
 		{Inline: 3}, {KeepAlive: time.Nanosecond}} {
 		d := rsocket.Dialer{Config: cfg}
 		_, err := d.Dial(ctx, vctx, to)
-		wantErr(t, "Dial", err, syscall.EINVAL, "Config.", "must be")
+		wantErr(t, "Dial", err, syscall.EINVAL, "of rsocket.Config is ", "must be")
 		lc := rsocket.ListenConfig{Config: cfg}
 		_, err = lc.Listen(ctx, vctx, addr)
-		wantErr(t, "Listen", err, syscall.EINVAL, "listen rsocket", "Config.", "must be")
+		wantErr(t, "Listen", err, syscall.EINVAL, "listen rsocket", "of rsocket.Config is ", "must be")
 	}
 }
 

@@ -28,7 +28,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	}
 	n, err := c.read(p)
 	c.rd.release()
-	if err != nil && err != io.EOF { //nolint:errorlint // the value itself
+	if err != nil && err != io.EOF {
 		err = c.opError("read", err)
 	}
 	return n, err
@@ -120,7 +120,7 @@ func (c *Conn) writeTo(w io.Writer) (total int64, err error) {
 		}
 		off, n := c.st.Readable()
 		if n == 0 {
-			if err := c.readEnd(); err != io.EOF { //nolint:errorlint // the value itself
+			if err := c.readEnd(); err != io.EOF {
 				return total, err
 			}
 			return total, nil
