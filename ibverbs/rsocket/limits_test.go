@@ -2,7 +2,9 @@ package rsocket_test
 
 import (
 	"errors"
+	"io"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,16 +76,16 @@ func TestConnManyMessages(t *testing.T) {
 	}
 	r.message(t, proto.KindControl, proto.ControlShutdown)
 	r.message(t, proto.KindControl, proto.ControlDisconnect)
-	buf := make([]byte, 100)
-	total := 0
-	for {
-		n, err := s.Read(buf)
-		total += n
-		if err != nil {
-			if st := s.Stats(); total != cfg.ReceiveQueue || !st.PeerDisconnected || st.Err != nil {
-				t.Errorf("of %d octets, %d were read; %v: %v", cfg.ReceiveQueue, total, err, s)
-			}
-			break
-		}
+	got := testkit.Must(io.ReadAll(s))(t)
+	if len(got) != cfg.ReceiveQueue {
+		t.Errorf("of %d octets, %d were read", cfg.ReceiveQueue, len(got))
+	}
+	err := error(nil)
+	for err == nil { // until it takes completions, the last of which is the disconnect
+		_, err = s.Write([]byte{1})
+	}
+	wantErr(t, "Write", err, syscall.EPIPE)
+	if st := s.Stats(); !st.PeerDisconnected || st.Err != nil {
+		t.Errorf("%v", s)
 	}
 }

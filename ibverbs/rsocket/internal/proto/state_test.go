@@ -456,6 +456,31 @@ func TestCreditsBeforeGrant(t *testing.T) {
 	}
 }
 
+// TestGrantOfUnreadHalf: an entry for a half that the peer has not read is not looked at, since the
+// peer may be writing it.
+func TestGrantOfUnreadHalf(t *testing.T) {
+	x, y := newEnds(plain(), plain())
+	y.grant()
+	x.deliver(t, y)
+	x.deliver(t, y)
+	x.write(31, false)
+	x.write(1, false) // the first half is full
+	receive := func(read uint32, room int) {
+		t.Helper()
+		var b [MessageLen]byte
+		binary.LittleEndian.PutUint32(b[:], uint32(message(KindCredits, 16+read)))
+		if _, err := x.st.Receive(b[:]); err != nil {
+			t.Fatal(err)
+		}
+		if got := x.st.Out().Room; got != room {
+			t.Errorf("when %d messages are read, there is room for %d octets, and not %d", read, got, room)
+		}
+	}
+	putEntry(false, x.sgl, Region{ringAt, 0x1234, 32})
+	receive(1, 32)
+	receive(2, 64)
+}
+
 // FuzzReceive has a peer say and write anything, while the program does what it may.
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 1, 1, 0x80, 0, 0, 16, 2, 9, 3, 4, 5})
