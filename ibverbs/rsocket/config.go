@@ -49,7 +49,7 @@ type Config struct {
 	SendQueue    int
 	ReceiveQueue int
 
-	// Inline is how many octets of a transfer may go with the work request, 16 to 65535; where the
+	// Inline is how many octets of a transfer may go with the work request, 4 to 65535; where the
 	// device has less, that counts. Default DefaultInline.
 	Inline int
 
@@ -82,7 +82,7 @@ func (c Config) settings(vctx *ibverbs.Context) (Config, error) {
 		{"ReceiveBuffer", &c.ReceiveBuffer, DefaultReceiveBuffer, minBuffer, maxBuffer},
 		{"SendQueue", &c.SendQueue, DefaultSendQueue, minQueue, mostSends},
 		{"ReceiveQueue", &c.ReceiveQueue, min(DefaultReceiveQueue, mostReceives), minQueue, mostReceives},
-		{"Inline", &c.Inline, DefaultInline, proto.EntryLen, math.MaxUint16},
+		{"Inline", &c.Inline, DefaultInline, proto.MessageLen, math.MaxUint16},
 	} {
 		if *f.value == 0 {
 			*f.value = f.def

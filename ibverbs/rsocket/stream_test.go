@@ -146,7 +146,7 @@ func TestConnBothWays(t *testing.T) {
 }
 
 // tiny is the least of everything.
-var tiny = rsocket.Config{SendBuffer: 2048, ReceiveBuffer: 2048, SendQueue: 16, ReceiveQueue: 16, Inline: 16}
+var tiny = rsocket.Config{SendBuffer: 2048, ReceiveBuffer: 2048, SendQueue: 16, ReceiveQueue: 16, Inline: 4}
 
 // TestConnHalfClose: each direction ends for itself.
 func TestConnHalfClose(t *testing.T) {
