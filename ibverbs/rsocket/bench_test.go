@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
@@ -28,6 +26,9 @@ import (
 // The benchmarks compare streams between two processes, each end of which blocks. All use the same
 // congestion control, where the system has it: BBR's pacing costs more than what is measured.
 const congestion = "cubic"
+
+// tcpCongestion is TCP_CONGESTION of Linux.
+const tcpCongestion = 13
 
 // A carrier makes streams.
 type carrier struct {
@@ -53,7 +54,7 @@ func control(_, _ string, c syscall.RawConn) (err error) {
 		return nil
 	}
 	failed := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
+		err = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, tcpCongestion, congestion)
 	})
 	return errors.Join(failed, err)
 }

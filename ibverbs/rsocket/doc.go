@@ -35,8 +35,8 @@
 // Write copies into a send buffer, and returns when all is there; ReadFrom has its reader read into
 // that buffer. Read copies out of the ring; WriteTo passes the ring's memory to its writer.
 //
-// A connection has 128 KiB of each kind of memory by default, as in C ([Config]); pages that were never
-// used take none. The ring of an idle connection is not given back: the peer may write into it at any
+// A connection has 128 KiB of each kind of memory by default, as in C ([Config]), of which the engine needs
+// only the pages that have been used. The ring of an idle connection is not given back: the peer may write into it at any
 // time without asking, and the protocol has no message that takes a grant back. A server with many
 // connections that are idle sets Config.ReceiveBuffer and SendBuffer lower, 2048 octets at least.
 //

@@ -89,6 +89,8 @@ func (p *parts) prepare(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnPar
 	if err != nil {
 		return err
 	}
+	leaveUntouched(p.vctx, p.own)
+	leaveUntouched(p.vctx, p.ring)
 	recvs := make([]ibverbs.RecvWR, p.cfg.receives())
 	sges := make([]ibverbs.SGE, len(recvs))
 	for i := range recvs {
