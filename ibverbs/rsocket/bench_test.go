@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,9 +25,6 @@ import (
 // The benchmarks compare streams between two processes, each end of which blocks. All use the same
 // congestion control, where the system has it: BBR's pacing costs more than what is measured.
 const congestion = "cubic"
-
-// tcpCongestion is TCP_CONGESTION of Linux.
-const tcpCongestion = 13
 
 // A carrier makes streams.
 type carrier struct {
@@ -47,21 +43,6 @@ var carriers = []carrier{
 	}},
 	overEngine("rsocket", engine.Options{}),
 	overEngine("rsocket-nocrc", engine.Options{CRC: engine.CRCOff}),
-}
-
-func control(_, _ string, c syscall.RawConn) (err error) {
-	if !hasCongestion() {
-		return nil
-	}
-	failed := c.Control(func(fd uintptr) {
-		err = syscall.SetsockoptString(int(fd), syscall.IPPROTO_TCP, tcpCongestion, congestion)
-	})
-	return errors.Join(failed, err)
-}
-
-func hasCongestion() bool {
-	b, _ := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
-	return strings.Contains(string(b), congestion)
 }
 
 // overEngine is rsockets over a device of the engine. The device stays open as long as the process.
