@@ -115,6 +115,20 @@ func (r *rawPeer) write(t *testing.T, addr uint64, key uint32, b []byte) {
 	}
 }
 
+// receive returns the next message that is not credits.
+func (r *rawPeer) receive(t *testing.T) proto.Message {
+	t.Helper()
+	var wc [1]ibverbs.WC
+	for {
+		testkit.Must(r.conn.RecvCQ().PollWait(timeout(t), wc[:]))(t)
+		testkit.OK(t, r.conn.Err(&wc[0]))
+		m := proto.Message(binary.NativeEndian.Uint32(r.mr.Bytes()[1<<16:]))
+		if m.Kind() != proto.KindCredits {
+			return m
+		}
+	}
+}
+
 // grant writes an entry of the peer's SGL.
 func (r *rawPeer) grant(t *testing.T, entry int, region proto.Region) {
 	t.Helper()
@@ -250,6 +264,21 @@ func TestConnAcceptorIsSilent(t *testing.T) {
 	testkit.OK(t, <-wrote)
 	if n := s.Stats().Sent.Transfers; n != 1 {
 		t.Errorf("after the first message, there are %d transfers", n)
+	}
+
+	// The end of the stream has to wait as well. A Write does not.
+	r, s = dialRaw(t, rsocket.Config{})
+	go func() {
+		_, err := s.Write(make([]byte, 4))
+		wrote <- err
+	}()
+	time.Sleep(20 * time.Millisecond)
+	testkit.OK(t, s.CloseWrite())
+	wantErr(t, "Write", <-wrote, syscall.EPIPE)
+	r.message(t, proto.KindData, 1)
+	testkit.Must(s.Read(make([]byte, 1)))(t)
+	if m := r.receive(t); m != proto.Shutdown {
+		t.Errorf("the peer got %v, and not the shutdown", m)
 	}
 
 	_, s = dialRaw(t, rsocket.Config{})

@@ -175,6 +175,19 @@ func TestConnHalfClose(t *testing.T) {
 	wantErr(t, "SetDeadline after Close", c.SetDeadline(time.Now()), net.ErrClosed)
 }
 
+// TestConnBothShutDown: the second one to shut down disconnects, as in C.
+func TestConnBothShutDown(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	for _, ends := range [][2]*rsocket.Conn{{c, s}, {s, c}} {
+		testkit.OK(t, ends[0].CloseWrite())
+		testkit.Must(io.ReadAll(ends[1]))(t)
+	}
+	if !c.Stats().PeerDisconnected || s.Stats().PeerDisconnected || !s.Stats().PeerShutdown {
+		t.Errorf("the first one has %v, the second one %v", c, s)
+	}
+}
+
 // TestConnCloseRead: Read ends, and with CloseWrite the whole stream.
 func TestConnCloseRead(t *testing.T) {
 	vctx, addr := device(t)
