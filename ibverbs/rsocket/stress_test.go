@@ -82,7 +82,7 @@ func TestConnDeadlinesUnderLoad(t *testing.T) {
 func TestConnEndsAtRandom(t *testing.T) {
 	rounds := 100
 	if onKernel() {
-		rounds = 20
+		rounds = 10
 	}
 	vctx, addr := device(t)
 	r := rand.New(rand.NewPCG(1, 1))
