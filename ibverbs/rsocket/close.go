@@ -61,9 +61,9 @@ func (c *Conn) finish(m proto.Message) {
 }
 
 // Close ends the connection. What was written goes to the peer first: Close waits until TCP has it,
-// for Config.Linger at most, and is then an error that says how much is lost. What has not been read
-// is lost. Calls that are under way fail with net.ErrClosed. A ReadFrom whose reader, or a WriteTo
-// whose writer, does not return, keeps the memory of the connection until it does.
+// for Config.Linger at most, and is then an error that says how much is lost. What has not been
+// read is lost. Calls that are under way fail with net.ErrClosed. A ReadFrom whose reader, or a
+// WriteTo whose writer, does not return, keeps the memory of the connection until it does.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -108,13 +108,14 @@ func (c *Conn) linger() error {
 	err := c.await(&c.cl)
 	c.setDeadline(&c.cl, time.Time{})
 	if err != nil {
-		return fmt.Errorf("of what was written, the last %d octets were not handed to TCP within %v (Config.Linger): %w",
-			c.parts.cfg.SendBuffer-c.st.Out().Buffer, c.parts.cfg.Linger, os.ErrDeadlineExceeded)
+		return fmt.Errorf("of what was written, the last %d octets were not handed to TCP within %v "+
+			"(Config.Linger): %w", c.parts.cfg.SendBuffer-c.st.Out().Buffer, c.parts.cfg.Linger, os.ErrDeadlineExceeded)
 	}
 	return nil
 }
 
 // allSent is side.ready of Close.
 func (c *Conn) allSent() bool {
-	return c.posted == 0 && !c.posting || c.failed != nil || c.st.PeerEnd() == proto.Disconnect || c.st.Silent()
+	return c.posted == 0 && !c.posting || c.failed != nil ||
+		c.st.PeerEnd() == proto.Disconnect || c.st.Silent()
 }

@@ -178,7 +178,8 @@ func (c *Conn) sendEnd() {
 func (c *Conn) keepAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || c.failed != nil || c.ended == proto.Disconnect || c.st.PeerEnd() == proto.Disconnect {
+	if c.closed || c.failed != nil || c.ended == proto.Disconnect ||
+		c.st.PeerEnd() == proto.Disconnect {
 		return
 	}
 	c.look() // for control slots

@@ -37,15 +37,15 @@ type Config struct {
 	// Inline octets take none of it.
 	SendBuffer int
 
-	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 octets to 1 GiB, rounded
-	// up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write half of it before the
-	// program reads.
+	// ReceiveBuffer is the size of the ring that the peer writes into, 2048 octets to 1 GiB,
+	// rounded up to a multiple of 64. Default DefaultReceiveBuffer. The peer may write half of it
+	// before the program reads.
 	ReceiveBuffer int
 
 	// SendQueue and ReceiveQueue are the sizes of the queues in work requests, 16 to 65534, and at
 	// most what the device has. Defaults DefaultSendQueue and DefaultReceiveQueue. A transfer takes
-	// two places of SendQueue, of which four are kept for credits. ReceiveQueue is how many transfers
-	// the peer may make before the program reads.
+	// two places of SendQueue, of which four are kept for credits. ReceiveQueue is how many
+	// transfers the peer may make before the program reads.
 	SendQueue    int
 	ReceiveQueue int
 
@@ -105,8 +105,8 @@ func (c Config) settings(vctx *ibverbs.Context) (Config, error) {
 
 // receives returns how many receives are posted. ReceiveQueue of them are what the peer has credits
 // for. Beside data it sends credits, at most one for each transfer of ours whose completion we have
-// not polled, and two messages that end the stream. Without receives for these, a peer that uses all
-// of its credits while we only write would end the connection, as iWARP has no RNR.
+// not polled, and two messages that end the stream. Without receives for these, a peer that uses
+// all of its credits while we only write would end the connection, as iWARP has no RNR.
 func (c Config) receives() int {
 	return c.ReceiveQueue + (c.SendQueue-proto.ControlSlots)/2 + 1 + extraPlaces
 }

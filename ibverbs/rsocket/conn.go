@@ -60,7 +60,10 @@ type Conn struct {
 
 // newConn returns the Conn of a connection that has been established.
 func newConn(p *parts, hello proto.Hello, accepted bool) *Conn {
-	c := &Conn{parts: p, closing: make(chan struct{}), local: addrOf(p.conn.LocalAddr()), remote: addrOf(p.conn.RemoteAddr())}
+	c := &Conn{
+		parts: p, closing: make(chan struct{}),
+		local: addrOf(p.conn.LocalAddr()), remote: addrOf(p.conn.RemoteAddr()),
+	}
 	sgl := p.ring.Bytes()[p.cfg.ReceiveBuffer:]
 	c.st = proto.New(proto.Config{
 		BigEndian: bigEndian, Receives: p.cfg.ReceiveQueue,

@@ -20,7 +20,9 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Con
 // Dial connects to an rsocket listener at addr over the device of vctx. The error is a
 // [*net.OpError] with the one of rdmacm.Dial in it: where nobody listens, or the peer does not
 // speak rsocket, it is ECONNREFUSED. ctx counts until Dial returns.
-func (d *Dialer) Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Conn, error) {
+func (d *Dialer) Dial(
+	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+) (*Conn, error) {
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
@@ -33,7 +35,9 @@ func (d *Dialer) Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.Add
 	return c, nil
 }
 
-func (d *Dialer) dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Conn, error) {
+func (d *Dialer) dial(
+	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+) (*Conn, error) {
 	if err := supported(vctx); err != nil {
 		return nil, err
 	}
@@ -69,7 +73,9 @@ func (d *Dialer) dial(ctx context.Context, vctx *ibverbs.Context, addr netip.Add
 //
 // host is a name or an address; the addresses of a name are tried in the order in which the
 // resolver gives them. The network may be "tcp", "tcp4" or "tcp6", and chooses among them.
-func (d *Dialer) DialContext(vctx *ibverbs.Context) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *Dialer) DialContext(
+	vctx *ibverbs.Context,
+) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		addrs, err := lookup(ctx, network, address)
 		if err != nil {

@@ -1,7 +1,8 @@
-// Package rsocket is streams over RDMA: a [net.Conn] and a [net.Listener] that speak the protocol of
-// librdmacm's rsockets, version 1, over iWARP. The peer may be this package, or a program in C: one
-// that calls rsocket, rconnect and so on, as rstream and rcopy of rdma-core do, or any program that
-// runs under librspreload.so. What works over net.Conn works over it, such as crypto/tls and net/http.
+// Package rsocket is streams over RDMA: a [net.Conn] and a [net.Listener] that speak the protocol
+// of librdmacm's rsockets, version 1, over iWARP. The peer may be this package, or a program in C:
+// one that calls rsocket, rconnect and so on, as rstream and rcopy of rdma-core do, or any program
+// that runs under librspreload.so. What works over net.Conn works over it, such as crypto/tls and
+// net/http.
 //
 // One process, with a device vctx of either provider (errors left out):
 //
@@ -26,30 +27,31 @@
 //
 // # How it works
 //
-// Each end has a ring that the peer writes into by RDMA Write. A Send of four octets behind each Write
-// says how long it is. The ring has two halves: when the program has read one, the peer is granted it
-// anew. So a stream has flow control of its own: Write waits until the peer's program has read. A call
-// of Write begins with 2048 octets, so that the peer can begin with them while the rest is copied,
-// and doubles that up to 65536.
+// Each end has a ring that the peer writes into by RDMA Write. A Send of four octets behind each
+// Write says how long it is. The ring has two halves: when the program has read one, the peer is
+// granted it anew. So a stream has flow control of its own: Write waits until the peer's program
+// has read. A call of Write begins with 2048 octets, so that the peer can begin with them while the
+// rest is copied, and doubles that up to 65536.
 //
 // Write copies into a send buffer, and returns when all is there; ReadFrom has its reader read into
 // that buffer. Read copies out of the ring; WriteTo passes the ring's memory to its writer.
 //
-// A connection has 128 KiB of each kind of memory by default, as in C ([Config]), of which the engine needs
-// only the pages that have been used. The ring of an idle connection is not given back: the peer may write into it at any
-// time without asking, and the protocol has no message that takes a grant back. A server with many
-// connections that are idle sets Config.ReceiveBuffer and SendBuffer lower, 2048 octets at least.
+// A connection has 128 KiB of each kind of memory by default, as in C ([Config]), of which the
+// engine needs only the pages that have been used. The ring of an idle connection is not given
+// back: the peer may write into it at any time without asking, and the protocol has no message that
+// takes a grant back. A server with many connections that are idle sets Config.ReceiveBuffer and
+// SendBuffer lower, 2048 octets at least.
 //
 // # Concurrency
 //
 // All methods may be called concurrently, also with Close. One Read or WriteTo, and one Write or
 // ReadFrom is under way at a time; others wait for it. A call that waits takes completions for the
-// others as well. A connection has no goroutine, apart from the one that package rdmacm has for each
-// connection on devices of the kernel. Read and Write allocate nothing on the engine.
+// others as well. A connection has no goroutine, apart from the one that package rdmacm has for
+// each connection on devices of the kernel. Read and Write allocate nothing on the engine.
 //
-// Messages of the peer are handled while a call waits or a Read returns. A program that calls neither
-// Read nor Write for a long time holds up its peer, as one that does not read does with TCP, after
-// half of the ring.
+// Messages of the peer are handled while a call waits or a Read returns. A program that calls
+// neither Read nor Write for a long time holds up its peer, as one that does not read does with
+// TCP, after half of the ring.
 //
 // # Errors
 //
@@ -58,25 +60,26 @@
 //   - [os.ErrDeadlineExceeded], with Timeout() true, after a deadline;
 //   - [net.ErrClosed] after Close;
 //   - EPIPE from Write after CloseWrite, and after the peer's Close;
-//   - ECONNRESET when the connection has ended without the end of the stream, on the engine with the
-//     cause: a process that ended without Close looks so;
-//   - EPROTO when the peer broke the protocol, with what it did. Every number of the peer is checked
-//     before it is used, so that it can end its own connection and no more.
+//   - ECONNRESET when the connection has ended without the end of the stream, on the engine with
+//     the cause: a process that ended without Close looks so;
+//   - EPROTO when the peer broke the protocol, with what it did. Every number of the peer is
+//     checked before it is used, so that it can end its own connection and no more.
 //   - ECONNREFUSED from Dial where nobody listens, or the listener does not take our private data.
 //
 // # Limitations
 //
-//   - iWARP only: on InfiniBand and RoCE rsockets send immediate data instead of Sends. Dial and Listen
-//     are errors.ErrUnsupported there.
-//   - No memory of the peer can be mapped (riomap, riowrite): the peer learns that there are 0 entries.
+//   - iWARP only: on InfiniBand and RoCE rsockets send immediate data instead of Sends. Dial and
+//     Listen are errors.ErrUnsupported there.
+//   - No memory of the peer can be mapped (riomap, riowrite): the peer learns that there are 0
+//     entries.
 //   - No datagrams (SOCK_DGRAM), which rsockets have over unreliable datagrams; iWARP has none.
 //   - Two ends of different byte order work if both are of this package. C's end does not on iWARP.
-//   - The end that accepted may send only after the first message of the other one (RFC 5044 section
-//     7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes or polls.
-//     Until then Write waits.
-//   - The peer's Close ends both directions, as in C, unlike with TCP: what was not read before it is
-//     still there, but nothing can be written.
-//   - A peer in C may end the connection by sending more credit messages than there are receives; this
-//     package has room for them, but C's end has not. So this end leaves up to 8 of the peer's
+//   - The end that accepted may send only after the first message of the other one (RFC 5044
+//     section 7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes
+//     or polls. Until then Write waits.
+//   - The peer's Close ends both directions, as in C, unlike with TCP: what was not read before it
+//     is still there, but nothing can be written.
+//   - A peer in C may end the connection by sending more credit messages than there are receives;
+//     this package has room for them, but C's end has not. So this end leaves up to 8 of the peer's
 //     credits unused.
 package rsocket

@@ -92,8 +92,8 @@ func TestConnWriteTo(t *testing.T) {
 	}
 }
 
-// TestConnCloseUnderReadFrom: Close does not wait for a reader or a writer that does not return, and
-// the memory that they were given stays until they do.
+// TestConnCloseUnderReadFrom: Close does not wait for a reader or a writer that does not return,
+// and the memory that they were given stays until they do.
 func TestConnCloseUnderReadFrom(t *testing.T) {
 	vctx, addr := device(t)
 	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})

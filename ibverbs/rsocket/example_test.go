@@ -19,7 +19,8 @@ import (
 	"github.com/govs-rdma/govs/provider/kernel"
 )
 
-// open opens a device and says at which address to listen. This is all that depends on the provider.
+// open opens a device and says at which address to listen. This is all that depends on the
+// provider.
 func open() (*ibverbs.Context, netip.AddrPort) {
 	if os.Getenv("GOVS_PROVIDER") == "kernel" {
 		vctx, err := ibverbs.Open(kernel.New(), os.Getenv("GOVS_DEVICE"))
@@ -40,8 +41,8 @@ func check(err error) {
 	}
 }
 
-// closeLater closes the device when its connections are closed, which net/http does in goroutines of
-// its own.
+// closeLater closes the device when its connections are closed, which net/http does in goroutines
+// of its own.
 func closeLater(vctx *ibverbs.Context) {
 	for errors.Is(vctx.Close(), syscall.EBUSY) {
 		time.Sleep(10 * time.Millisecond)

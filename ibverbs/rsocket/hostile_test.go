@@ -290,8 +290,8 @@ func TestConnAcceptorIsSilent(t *testing.T) {
 	}
 }
 
-// TestConnListenerRefuses: a peer whose private data is none of rsocket's gets no connection, and the
-// listener goes on.
+// TestConnListenerRefuses: a peer whose private data is none of rsocket's gets no connection, and
+// the listener goes on.
 func TestConnListenerRefuses(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)
@@ -441,8 +441,8 @@ func TestConnListener(t *testing.T) {
 	wantErr(t, "SetDeadline after Close", l.SetDeadline(time.Now()), net.ErrClosed)
 }
 
-// TestConnDialGivenUp: a Dial whose context ends while the peer does not answer leaves nothing behind,
-// at the latest when the device has let go of it.
+// TestConnDialGivenUp: a Dial whose context ends while the peer does not answer leaves nothing
+// behind, at the latest when the device has let go of it.
 func TestConnDialGivenUp(t *testing.T) {
 	vctx, addr := device(t)
 	l := testkit.Must(rdmacm.Listen(timeout(t), vctx, addr, nil))(t) // nobody accepts

@@ -39,7 +39,9 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*L
 
 // Listen waits for connections at addr over the device of vctx. The port may be 0, and the address
 // 0.0.0.0 or :: for all that the system has. Listen does not block; ctx is only looked at.
-func (lc *ListenConfig) Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Listener, error) {
+func (lc *ListenConfig) Listen(
+	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+) (*Listener, error) {
 	l, err := lc.listen(ctx, vctx, addr)
 	if err != nil {
 		return nil, &net.OpError{Op: "listen", Net: network, Addr: addrOf(addr), Err: timedOut(err)}
@@ -47,7 +49,9 @@ func (lc *ListenConfig) Listen(ctx context.Context, vctx *ibverbs.Context, addr 
 	return l, nil
 }
 
-func (lc *ListenConfig) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Listener, error) {
+func (lc *ListenConfig) listen(
+	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
+) (*Listener, error) {
 	if err := supported(vctx); err != nil {
 		return nil, err
 	}
@@ -67,8 +71,8 @@ func (lc *ListenConfig) listen(ctx context.Context, vctx *ibverbs.Context, addr 
 func (l *Listener) Addr() net.Addr { return addrOf(l.l.Addr()) }
 
 // Accept waits for the next connection. The error is a [*net.OpError]: net.ErrClosed after Close,
-// os.ErrDeadlineExceeded after the deadline, or one of the device that concerns the listener. A peer
-// that does not get its connection does not end Accept: see ListenConfig.Refused.
+// os.ErrDeadlineExceeded after the deadline, or one of the device that concerns the listener. A
+// peer that does not get its connection does not end Accept: see ListenConfig.Refused.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.AcceptContext(context.Background())
 	if err != nil {

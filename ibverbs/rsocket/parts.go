@@ -85,7 +85,8 @@ func (p *parts) prepare(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnPar
 		return err
 	}
 	sgl := proto.SGLEntries * proto.EntryLen
-	p.ring, err = c.PD().AllocMR(p.cfg.ReceiveBuffer+sgl, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
+	p.ring, err = c.PD().AllocMR(p.cfg.ReceiveBuffer+sgl,
+		ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite)
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,8 @@ func (p *parts) hello() proto.Hello {
 		BigEndian: bigEndian,
 		Credits:   uint16(min(p.cfg.ReceiveQueue, math.MaxUint16)),
 		SGL: proto.Region{
-			Addr: p.ring.Addr() + uint64(p.cfg.ReceiveBuffer), Key: p.ring.RKey(), Len: proto.SGLEntries,
+			Addr: p.ring.Addr() + uint64(p.cfg.ReceiveBuffer), Key: p.ring.RKey(),
+			Len: proto.SGLEntries,
 		},
 		Data: proto.Region{Addr: p.ring.Addr(), Key: p.ring.RKey(), Len: uint32(p.cfg.ReceiveBuffer / 2)},
 	}

@@ -242,7 +242,8 @@ func TestConnDeadlines(t *testing.T) {
 			t.Errorf("%s: %v is no timeout", what, err)
 		}
 	}
-	// Of a reader and a writer that wait, the one that polls leaves first, and the other one second.
+	// Of a reader and a writer that wait, the one that polls leaves first, and the other one
+	// second.
 	for _, first := range []string{"reader", "writer"} {
 		read, wrote := make(chan error, 1), make(chan error, 1)
 		testkit.OK(t, c.SetDeadline(time.Time{}))
@@ -384,8 +385,8 @@ func TestConnMany(t *testing.T) {
 	wg.Wait()
 }
 
-// TestConnKeepAlive: keepalives don't disturb, are more than there are control slots, and end with the
-// connection.
+// TestConnKeepAlive: keepalives don't disturb, are more than there are control slots, and end with
+// the connection.
 func TestConnKeepAlive(t *testing.T) {
 	vctx, addr := device(t)
 	cfg := rsocket.Config{KeepAlive: 2 * time.Millisecond}

@@ -16,9 +16,9 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 )
 
-// TestConnDeadlinesUnderLoad has reader and writer of both ends run into deadlines all the time: who
-// polls for both leaves, and the other one has to take over. Nothing is lost, and nobody waits for
-// ever.
+// TestConnDeadlinesUnderLoad has reader and writer of both ends run into deadlines all the time:
+// who polls for both leaves, and the other one has to take over. Nothing is lost, and nobody waits
+// for ever.
 func TestConnDeadlinesUnderLoad(t *testing.T) {
 	total := 8 << 20
 	if raceEnabled || onKernel() {

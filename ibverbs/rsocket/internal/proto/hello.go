@@ -96,7 +96,8 @@ func (h *Hello) check() error {
 		// The first grant goes to entry 1, whatever their number is.
 		return broken("has an SGL of %d entries; a ring of two halves takes %d", h.SGL.Len, SGLEntries)
 	case uint64(h.SGL.Len)*EntryLen > math.MaxUint64-h.SGL.Addr:
-		return broken("has an SGL of %d entries at %#x, which ends beyond the last address", h.SGL.Len, h.SGL.Addr)
+		return broken("has an SGL of %d entries at %#x, which ends beyond the last address",
+			h.SGL.Len, h.SGL.Addr)
 	case h.Data.Addr == 0:
 		return broken("has its ring at address 0")
 	case h.Data.Len == 0:

@@ -29,9 +29,10 @@ type sender struct {
 	head   int // where the next octet goes in it
 }
 
-// mostSpare is how many credits are not used. A peer in C posts as many receives as it gives credits
-// for data, and our credit messages and the end of the stream take some of them. It takes completions
-// from its CQ at the latest when its send buffer is full, which is after three or so of our grants.
+// mostSpare is how many credits are not used. A peer in C posts as many receives as it gives
+// credits for data, and our credit messages and the end of the stream take some of them. It takes
+// completions from its CQ at the latest when its send buffer is full, which is after three or so of
+// our grants.
 const mostSpare = 8
 
 // placesOfData is how many places of the send queue a transfer takes: Write and Send.
@@ -51,8 +52,8 @@ func (s *sender) credits(limit uint16) (changed bool, err error) {
 	// The peer's limit is what its program has read and a constant.
 	read := s.read + (limit - s.limit)
 	if read-s.read > s.seq-s.read {
-		return false, broken("grants credits up to %d; of %d messages it has read %d at most, which allows %d",
-			limit, s.seq, s.seq-s.read, s.limit+(s.seq-s.read))
+		return false, broken("grants credits up to %d; "+
+			"of %d messages it has read %d at most, which allows %d", limit, s.seq, s.seq-s.read, s.limit+(s.seq-s.read))
 	}
 	changed = read != s.read
 	s.read, s.limit = read, limit
@@ -60,8 +61,8 @@ func (s *sender) credits(limit uint16) (changed bool, err error) {
 	return changed || granted, err
 }
 
-// grant looks for an entry of the SGL that came before a credit message. While the peer may still be
-// writing an entry it is not looked at: the half that it is for has not been read then.
+// grant looks for an entry of the SGL that came before a credit message. While the peer may still
+// be writing an entry it is not looked at: the half that it is for has not been read then.
 func (s *sender) grant() (granted bool, err error) {
 	half := s.expect
 	if s.ready[half] || !s.first && !s.hasRead(s.ends[half]) {
@@ -80,7 +81,8 @@ func (s *sender) grant() (granted bool, err error) {
 		s.suspect = true
 		return false, nil
 	default:
-		return false, broken("grants %d octets at %#x with key %#x; the half of its ring that is free has %d at %#x with key %#x",
+		return false, broken("grants %d octets at %#x with key %#x; "+
+			"the half of its ring that is free has %d at %#x with key %#x",
 			got.Len, got.Addr, got.Key, want.Len, want.Addr, want.Key)
 	}
 	clear(at)
@@ -113,7 +115,8 @@ type Transfer struct {
 // CanSend returns how many octets one transfer may have at present, 0 if there can be none.
 func (s *State) CanSend() int {
 	o := &s.out
-	if s.silent || o.places < placesOfData || o.room < min(LowWater, o.size) || o.limit-o.seq <= o.spare || !o.ready[o.half] {
+	if s.silent || o.places < placesOfData || o.room < min(LowWater, o.size) ||
+		o.limit-o.seq <= o.spare || !o.ready[o.half] {
 		return 0
 	}
 	return min(o.room, int(o.ring.Len-o.used), MaxTransfer)
