@@ -62,8 +62,8 @@ func mode(p programPair) programPair {
 	return p
 }
 
-// rsocket is a program that has librdmacm's streams, with flags.
-func rsocket(program, flags string) programPair {
+// rsockets is a program that has librdmacm's streams, with flags.
+func rsockets(program, flags string) programPair {
 	return programPair{name: strings.TrimSpace(program + " " + flags),
 		server:     program + " -b ADDR -p PORT -S 4096 -I 20 -C 20 " + flags,
 		client:     program + " -s ADDR -p PORT -S 4096 -I 20 -C 20 " + flags,
@@ -99,16 +99,16 @@ var bridgedPairs = []programPair{
 	mode(perftest("ib_read_bw", "-e", "65536      200")),
 	mode(perftest("ib_read_lat", "-e", " 2       200")),
 	perftest("ib_send_bw", "--use-srq", "65536      200"),
-	rsocket("rstream", "-T v"),
-	mode(rsocket("rstream", "-T n")),
-	rsocket("rstream", "-T v -T f"),
+	rsockets("rstream", "-T v"),
+	mode(rsockets("rstream", "-T n")),
+	rsockets("rstream", "-T v -T f"),
 	{name: "rstream -T a", server: "rstream -b ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		client:     "rstream -s ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		serverSays: parts("custom    4k"),
 		// The client takes POLLHUP, which comes when the server is done, for a failure if it
 		// sees it with the last data. So it does on siw.
 		clientEnds: []int{0, 16}, mode: true},
-	rsocket("riostream", ""),
+	rsockets("riostream", ""),
 	{name: "fi_pingpong, verbs", server: "fi_pingpong -B PORT -p verbs -e msg -I 20 -S 65536 -c",
 		client:     "fi_pingpong -P PORT -p verbs -e msg -I 20 -S 65536 -c ADDR",
 		clientSays: parts("64k     20"), mode: true},

@@ -1,7 +1,7 @@
 // Command govs-verbs-test tests iWARP stacks: it runs verbs and wire scenarios
 // over any pairing of the engine and the kernel, compares what happened, and
 // explains the differences. It also lists devices, manages RDMA links, decodes
-// captures and speaks rping's protocol.
+// captures and speaks rping's and rsocket's protocols.
 //
 // See govs-verbs-test --help.
 package main
@@ -56,6 +56,7 @@ type cli struct {
 	Compare compareCmd `cmd:"" help:"Judge the runs that run --collect has collected, and write reports."`
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with rping: this command's or the C program."`
+	Stream  streamCmd  `cmd:"" help:"Connect stdin and stdout over RDMA (rsockets), or measure with rstream."`
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`
 	Exec    execCmd    `cmd:"" help:"Run a C program of libibverbs and librdmacm over the Go engine."`
 }

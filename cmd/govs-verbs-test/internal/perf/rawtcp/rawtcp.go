@@ -28,6 +28,10 @@ import (
 const (
 	BW  load.Op = "tcp-bw"  // one write per message; timed until the receiver has all
 	Lat load.Op = "tcp-lat" // ping-pong
+
+	// The same over streams of RDMA, whose calls always wait.
+	StreamBW  load.Op = "stream-bw"
+	StreamLat load.Op = "stream-lat"
 )
 
 // Complete puts the defaults in and says what is impossible. It has package load check
