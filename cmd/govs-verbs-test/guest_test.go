@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,12 +42,11 @@ func inGuest(t *testing.T, o vmtest.Options) bool {
 
 // nextPort gives each listener of the test a port of its own: what a kernel listener has
 // accepted keeps its port for a while.
-var nextPort uint16 = 21000
+var nextPort atomic.Uint32
 
-func freePort() uint16 {
-	nextPort++
-	return nextPort
-}
+func freePort() uint16 { return firstPort + uint16(nextPort.Add(1)) }
+
+const firstPort = 21000
 
 // addrOf is siwAddr with a port.
 func addrOf(port uint16) string {

@@ -137,8 +137,9 @@ func sendBW(t *testing.T) {
 	server, addr := serve(t, addrOf(port), "--provider", "engine")
 	client := start(t, "ping", addr, "--provider", "engine", "--count", "1000000", "--size", "20000")
 
-	bw := []string{"ib_send_bw", "-R", "-F", "-d", "siw0", "-n", "200", "-p", fmt.Sprint(freePort())}
-	bwServer := startServer(t, nextPort, bw...)
+	port = freePort()
+	bw := []string{"ib_send_bw", "-R", "-F", "-d", "siw0", "-n", "200", "-p", fmt.Sprint(port)}
+	bwServer := startServer(t, port, bw...)
 	bwClient := startProgram(t, append(bw, siwAddr)...)
 	bwClient.want(t, 0, "Send BW Test", " 65536      200 ")
 	bwServer.want(t, 0, "Send BW Test", " 65536      200 ")

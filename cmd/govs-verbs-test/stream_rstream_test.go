@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// An rstreamCase is a run of C's rstream with our stream --bench at the other end.
+type rstreamCase struct {
+	flags string // of rstream
+	ours  string // of stream --bench
+	says  string // what rstream prints
+	row   string // what ours prints
+	six   bool   // over IPv6
+	mode  bool   // of what another case has, too: not run in the guest
+}
+
+// rstreamCases: -T v has rstream send what our --verify expects, and verify what we send. The other
+// modes are how it waits: -T b in calls that block, -T n (which is the default) in calls that don't,
+// -T a in poll before each, and -T r looks up addresses with rdma_getaddrinfo.
+var rstreamCases = []rstreamCase{
+	{flags: "-T v -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 "},
+	{flags: "-T v -T n -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 "},
+	{flags: "-T v -T a -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 "},
+	{flags: "-T v -T a -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 ", mode: true},
+	{flags: "-T v -T r -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 "},
+	{flags: "-T v -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 ", six: true},
+	{flags: "-T v -T r -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
+		says: "custom    4k      20      20", row: "     4096          800 ", six: true, mode: true},
+	// rstream's defaults.
+	{flags: "-T b -I 2", ours: "-I 2", says: "custom    1000    1k      2", row: "     1000         4000 ", mode: true},
+	// Round trips.
+	{flags: "-T v -T b -S 64 -C 1 -I 1000", ours: "--verify -S 64 -C 1 -I 1000",
+		says: "custom    64      1       1k", row: "       64         1000 "},
+	// Sizes around those that the protocol has.
+	{flags: "-T v -T b -S 1 -C 300 -I 2", ours: "--verify -S 1 -C 300 -I 2",
+		says: "custom    1       300     2", row: "        1         1200 ", mode: true},
+	{flags: "-T v -T b -S 65536 -C 50 -I 2", ours: "--verify -S 65536 -C 50 -I 2",
+		says: "custom    64k     50      2", row: "    65536          200 ", mode: true},
+	{flags: "-T v -S 3000000 -C 3 -I 2", ours: "--verify -S 3000000 -C 3 -I 2",
+		says: "custom    2.8m    3       2", row: "  3000000           12 "},
+	// More transfers than either end has receives; two ends of C fail with these (docs/exec.md).
+	{flags: "-T b -S 1024 -C 1000 -I 5", ours: "-S 1024 -C 1000 -I 5",
+		says: "custom    1k      1k      5", row: "     1024        10000 "},
+	// Rings of other sizes than its own, and of other sizes than ours.
+	{flags: "-T v -T b -B 8192 -S 50000 -C 10 -I 2", ours: "--verify --buffer 4000 -S 50000 -C 10 -I 2",
+		says: "custom    48k     10      2", row: "    50000           40 "},
+}
+
+func (c rstreamCase) String() string {
+	name := "rstream " + c.flags
+	if c.six {
+		name += ", IPv6"
+	}
+	return name
+}
+
+// weDial has rstream listen at addr, and our end connect.
+func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ...string) {
+	port := freePort()
+	server := rstream(nil, append([]string{"rstream", "-b", addr, "-p", fmt.Sprint(port)}, words(c.flags)...)...)
+	awaitListener(t, server, port)
+	client := start(t, slices.Concat([]string{"stream", "--bench", at(addr, port)}, words(c.ours), ours)...)
+	client.want(t, exitPassed, parts(c.row), nil)
+	server.want(t, 0, c.says)
+}
+
+// weListen has our end listen at addr, and rstream connect.
+func (c rstreamCase) weListen(t *testing.T, addr string, rstream launcher, ours ...string) {
+	port := freePort()
+	server := start(t, slices.Concat([]string{"stream", "--bench", "--listen", at(addr, port)}, words(c.ours), ours)...)
+	server.stderr.await(t, "listening on ")
+	client := rstream(nil, append([]string{"rstream", "-s", addr, "-p", fmt.Sprint(port)}, words(c.flags)...)...)
+	client.want(t, 0, c.says)
+	server.want(t, exitPassed, parts(c.row), nil)
+}
+
+// at is an address with a port.
+func at(addr string, port uint16) string {
+	return netip.AddrPortFrom(netip.MustParseAddr(addr), port).String()
+}
+
+// onEngine are flags of our end where it is over the engine. The congestion control is that which
+// newBridged gives to C programs.
+var onEngine = words("--provider engine --cong reno")
+
+// TestStreamWithRstream has our stream --bench over the engine at one end, and rstream over the
+// bridge at the other.
+func TestStreamWithRstream(t *testing.T) {
+	b := newBridged(t)
+	for _, c := range rstreamCases {
+		addr := "127.0.0.1"
+		if c.six {
+			addr = "::1"
+		}
+		t.Run(c.String()+", we dial", func(t *testing.T) { c.weDial(t, addr, b.of(t).launch, onEngine...) })
+		t.Run(c.String()+", we listen", func(t *testing.T) { c.weListen(t, addr, b.of(t).launch, onEngine...) })
+	}
+}
+
+// TestStreamWithRstreamOverTCP: rstream -T f, which forks, uses sockets of TCP, and so does -T s. Our
+// end says that such a peer is none, and goes on to serve one that is.
+func TestStreamWithRstreamOverTCP(t *testing.T) {
+	b := newBridged(t)
+	port := freePort()
+	server := b.launch(nil, "rstream", "-b", "127.0.0.1", "-p", fmt.Sprint(port), "-T", "f", "-C", "1")
+	awaitListener(t, server, port)
+	start(t, append(words("stream --bench -C 1 --timeout 2s"), append(onEngine, at("127.0.0.1", port))...)...).want(t,
+		exitFailed, nil, parts("connecting: dial rsocket 127.0.0.1:"))
+}
