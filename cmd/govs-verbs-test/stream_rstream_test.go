@@ -19,7 +19,8 @@ type rstreamCase struct {
 
 // rstreamCases: -T v has rstream send what our --verify expects, and verify what we send. The other
 // modes are how it waits: -T b in calls that block, -T n (which is the default) in calls that don't,
-// -T a in poll before each, and -T r looks up addresses with rdma_getaddrinfo.
+// -T a in poll before each. -T r looks up addresses with rdma_getaddrinfo. -T f and -T s are of TCP:
+// see TestStreamWithRstreamOverTCP.
 var rstreamCases = []rstreamCase{
 	{flags: "-T v -T b -S 4096 -C 20 -I 20", ours: "--verify -S 4096 -C 20 -I 20",
 		says: "custom    4k      20      20", row: "     4096          800 "},
@@ -106,12 +107,12 @@ func TestStreamWithRstream(t *testing.T) {
 	}
 }
 
-// TestStreamWithRstreamOverTCP: rstream -T f, which forks, uses sockets of TCP, and so does -T s. Our
-// end says that such a peer is none, and goes on to serve one that is.
+// TestStreamWithRstreamOverTCP: rstream -T s uses sockets of TCP, and so does -T f, which forks (its
+// child would stay). Our end can't connect to such a server, and says so.
 func TestStreamWithRstreamOverTCP(t *testing.T) {
 	b := newBridged(t)
 	port := freePort()
-	server := b.launch(nil, "rstream", "-b", "127.0.0.1", "-p", fmt.Sprint(port), "-T", "f", "-C", "1")
+	server := b.launch(nil, "rstream", "-b", "127.0.0.1", "-p", fmt.Sprint(port), "-T", "s", "-C", "1")
 	awaitListener(t, server, port)
 	start(t, append(words("stream --bench -C 1 --timeout 2s"), append(onEngine, at("127.0.0.1", port))...)...).want(t,
 		exitFailed, nil, parts("connecting: dial rsocket 127.0.0.1:"))

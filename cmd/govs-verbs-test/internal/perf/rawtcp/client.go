@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -16,15 +15,20 @@ import (
 // Client is the end that decides what is done. Its methods are for one goroutine.
 type Client struct {
 	addr    netip.AddrPort
-	dialer  net.Dialer
-	control net.Conn
+	network Network
+	control Conn
 	session uint64
 }
 
 // Dial connects to a server. cong is the sockets' TCP_CONGESTION, empty for the
 // system's.
 func Dial(ctx context.Context, addr netip.AddrPort, cong string) (*Client, error) {
-	c := &Client{addr: addr, dialer: net.Dialer{Control: congestion(cong)}}
+	return DialOver(ctx, addr, TCP(cong))
+}
+
+// DialOver connects to a server over a network.
+func DialOver(ctx context.Context, addr netip.AddrPort, network Network) (*Client, error) {
+	c := &Client{addr: addr, network: network}
 	var err error
 	if c.control, err = c.connect(ctx, 0); err != nil {
 		return nil, err
@@ -43,18 +47,15 @@ func Dial(ctx context.Context, addr netip.AddrPort, cong string) (*Client, error
 }
 
 // connect makes a connection and says what it is for.
-func (c *Client) connect(ctx context.Context, session uint64) (*net.TCPConn, error) {
-	conn, err := c.dialer.DialContext(ctx, "tcp", c.addr.String())
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("%w; start the server first (the same command with --listen)", err)
-	}
+func (c *Client) connect(ctx context.Context, session uint64) (Conn, error) {
+	conn, err := c.network.Dial(ctx, c.addr)
 	if err != nil {
 		return nil, err
 	}
 	if err := tell(conn, message{Hello: &hello{Protocol: protocol, Session: session}}); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return conn.(*net.TCPConn), nil
+	return conn, nil
 }
 
 // Run does one run. After an error the client can only be closed.
@@ -116,7 +117,7 @@ func lead(ctx context.Context, streams []stream, spec load.Spec) (load.Result, e
 	warmup := uint64(max(spec.Warmup, 0))
 	var r load.Result
 	var m load.Meter
-	if spec.Op == Lat {
+	if spec.Op.Latency() {
 		hist := new(load.Histogram)
 		if _, err := exchange(ctx, streams[0], message, warmup, 0, hist); err != nil {
 			return r, fmt.Errorf("warming up: %w", err)

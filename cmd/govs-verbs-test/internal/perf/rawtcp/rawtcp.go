@@ -1,6 +1,7 @@
 // Package rawtcp is what the workloads of package load are compared with: the
 // same without RDMA, over TCP as fast as Go can do it. Each operation is one
-// write of Size octets; the receiver reads into one buffer.
+// write of Size octets; the receiver reads into one buffer. The same is done
+// over streams of RDMA (rsockets), whose calls always block.
 //
 // Spinning ends make raw non-blocking system calls without pause, of which the Go
 // scheduler is not notified. Blocking ones use a net.Conn.
@@ -39,9 +40,9 @@ const (
 func Complete(s *load.Spec) error {
 	op := s.Op
 	switch op {
-	case BW:
+	case BW, StreamBW:
 		s.Op = load.WriteBW
-	case Lat:
+	case Lat, StreamLat:
 		s.Op = load.SendLat
 	default:
 		return fmt.Errorf("no workload %q over TCP", op)

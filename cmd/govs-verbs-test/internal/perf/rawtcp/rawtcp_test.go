@@ -7,19 +7,21 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/engine"
 )
 
 // pair connects a client to a server in the same process.
-func pair(t testing.TB) *Client {
+func pair(t testing.TB, network Network) *Client {
 	t.Helper()
-	s, err := Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), "cubic")
+	s, err := ListenOver(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), network)
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	ctx := t.Context()
 	go func() { served <- s.Serve(ctx, 1) }()
-	c, err := Dial(t.Context(), s.Addr(), "cubic")
+	c, err := DialOver(t.Context(), s.Addr(), network)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,16 +39,39 @@ func pair(t testing.TB) *Client {
 	return c
 }
 
-func TestBothOps(t *testing.T) {
-	for _, op := range []load.Op{BW, Lat} {
+// device opens a device of the engine.
+func device(t *testing.T) *ibverbs.Context {
+	t.Helper()
+	vctx, err := ibverbs.Open(engine.New(nil), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := vctx.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return vctx
+}
+
+func TestOps(t *testing.T) {
+	for _, op := range []load.Op{BW, Lat, StreamBW, StreamLat} {
 		for _, poll := range []load.Poll{load.Spin, load.Block} {
+			overStreams := op == StreamBW || op == StreamLat
+			if overStreams && poll == load.Spin {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s, %s", op, poll), func(t *testing.T) {
-				c := pair(t)
+				network := TCP("cubic")
+				if overStreams {
+					network = Streams(device(t))
+				}
+				c := pair(t, network)
 				for _, s := range []load.Spec{
 					{Size: 1, Iters: 1}, {Size: 64, Iters: 1000, Warmup: -1}, {Size: 4096, Duration: 20 * time.Millisecond},
 					{Size: 1 << 20, Iters: 100}, {Size: 10_000, QPs: 5, Iters: 100}, {Size: 10_000, QPs: 5, Duration: 20 * time.Millisecond},
 				} {
-					if s.Op, s.Poll = op, poll; op == Lat {
+					if s.Op, s.Poll = op, poll; op.Latency() {
 						s.QPs = 0
 					}
 					r, err := c.Run(t.Context(), s)
@@ -57,11 +82,19 @@ func TestBothOps(t *testing.T) {
 					if s.Iters > 0 && r.Ops != uint64(s.Iters*max(s.QPs, 1)) || r.Ops == 0 || r.Octets != r.Ops*uint64(s.Size) || r.Elapsed <= 0 {
 						t.Errorf("%+v: %+v", s, r)
 					}
-					if (r.Lat != nil) != (op == Lat) {
+					if (r.Lat != nil) != op.Latency() {
 						t.Errorf("%+v: latency %+v", s, r.Lat)
 					}
 				}
 			})
 		}
+	}
+}
+
+// TestStreamsDoNotSpin: a run that asks for it is an error at both ends.
+func TestStreamsDoNotSpin(t *testing.T) {
+	c := pair(t, Streams(device(t)))
+	if _, err := c.Run(t.Context(), load.Spec{Op: StreamBW, Size: 64, Iters: 1, Poll: load.Spin}); err == nil {
+		t.Error("a stream spins")
 	}
 }

@@ -16,9 +16,9 @@ import (
 
 // Server serves clients, one after another.
 type Server struct {
-	l       *net.TCPListener
-	clients chan net.Conn
-	data    chan *net.TCPConn // of the session
+	l       Listener
+	clients chan Conn
+	data    chan Conn // of the session
 
 	mu      sync.Mutex
 	session uint64 // 0: none
@@ -27,12 +27,16 @@ type Server struct {
 // Listen makes a server at addr, whose port may be 0. cong is the sockets'
 // TCP_CONGESTION, empty for the system's.
 func Listen(ctx context.Context, addr netip.AddrPort, cong string) (*Server, error) {
-	cfg := net.ListenConfig{Control: congestion(cong)} // accepted sockets inherit it
-	l, err := cfg.Listen(ctx, "tcp", addr.String())
+	return ListenOver(ctx, addr, TCP(cong))
+}
+
+// ListenOver makes a server at addr of a network.
+func ListenOver(ctx context.Context, addr netip.AddrPort, network Network) (*Server, error) {
+	l, err := network.Listen(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &Server{l: l.(*net.TCPListener), clients: make(chan net.Conn), data: make(chan *net.TCPConn)}, nil
+	return &Server{l: l, clients: make(chan Conn), data: make(chan Conn)}, nil
 }
 
 // Addr returns the address that the server listens at.
@@ -51,15 +55,15 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 	defer context.AfterFunc(ctx, func() { _ = s.l.SetDeadline(time.Unix(1, 0)) })()
 	wg.Go(func() {
 		for {
-			conn, err := s.l.AcceptTCP()
+			conn, err := s.l.Accept()
 			if err != nil {
 				cancel(err)
 				return
 			}
-			wg.Go(func() { s.route(ctx, conn) })
+			wg.Go(func() { s.route(ctx, conn.(Conn)) })
 		}
 	})
-	defer func() { _ = s.l.SetDeadline(time.Unix(1, 0)) }() // ends AcceptTCP
+	defer func() { _ = s.l.SetDeadline(time.Unix(1, 0)) }() // ends Accept
 	var errs []error
 	for served := 0; n == 0 || served < n; served++ {
 		select {
@@ -76,7 +80,7 @@ func (s *Server) Serve(ctx context.Context, n int) error {
 
 // route passes a connection to the session that it is for, or to Serve. Connections that
 // neither takes are closed.
-func (s *Server) route(ctx context.Context, c *net.TCPConn) {
+func (s *Server) route(ctx context.Context, c Conn) {
 	defer until(ctx, c)()
 	h, err := hearHello(c)
 	if err == nil {
@@ -107,7 +111,7 @@ func (s *Server) route(ctx context.Context, c *net.TCPConn) {
 }
 
 // serve serves one client until it leaves.
-func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
+func (s *Server) serve(ctx context.Context, c Conn) (err error) {
 	defer func() { err = errors.Join(err, c.Close()) }()
 	defer until(ctx, c)()
 	s.mu.Lock()
@@ -140,7 +144,7 @@ func (s *Server) serve(ctx context.Context, c net.Conn) (err error) {
 }
 
 // do is the server's part of a run.
-func (s *Server) do(ctx context.Context, c net.Conn, spec load.Spec) (_ *done, err error) {
+func (s *Server) do(ctx context.Context, c Conn, spec load.Spec) (_ *done, err error) {
 	if err := Complete(&spec); err != nil {
 		return nil, err
 	}
@@ -173,7 +177,7 @@ func (s *Server) do(ctx context.Context, c net.Conn, spec load.Spec) (_ *done, e
 
 func follow(ctx context.Context, streams []stream, spec load.Spec) (*done, error) {
 	d := &done{}
-	if spec.Op == Lat {
+	if spec.Op.Latency() {
 		m := load.StartMeter()
 		err := echo(ctx, streams[0], spec.Size)
 		_, d.Usage = m.Stop(1)

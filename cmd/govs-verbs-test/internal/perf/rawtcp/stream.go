@@ -22,15 +22,18 @@ type stream interface {
 }
 
 // newStream makes the stream that a run asks for. It takes over c.
-func newStream(c *net.TCPConn, poll load.Poll) (stream, error) {
+func newStream(c Conn, poll load.Poll) (stream, error) {
 	if poll == load.Block {
 		return waiting{c}, nil
 	}
-	return newSpinning(c)
+	if c, ok := c.(*net.TCPConn); ok {
+		return newSpinning(c)
+	}
+	return nil, fmt.Errorf("%T can't spin", c)
 }
 
-// waiting is a stream whose calls wait in Go's netpoller.
-type waiting struct{ c *net.TCPConn }
+// waiting is a stream whose calls wait, those of TCP in Go's netpoller.
+type waiting struct{ c Conn }
 
 func (w waiting) read(b []byte) (int, error)  { return w.c.Read(b) }
 func (w waiting) write(b []byte) (int, error) { return w.c.Write(b) }

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// siwAddr6 is an address of IPv6 that tests add to the interface under siw0.
+const siwAddr6 = "2001:db8::1"
+
+// TestStreamWithSiw has our stream --bench over either provider at one end, and rstream over siw at
+// the other; then files that our stream sends between the providers.
+func TestStreamWithSiw(t *testing.T) {
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	ip(t, "-6 addr add "+siwAddr6+"/64 dev d0 nodad")
+	t.Cleanup(func() { ip(t, "-6 addr del "+siwAddr6+"/64 dev d0") })
+	for _, provider := range providers {
+		ours := []string{"--provider", provider}
+		for _, c := range rstreamCases {
+			if c.mode {
+				continue
+			}
+			addr := siwAddr
+			if c.six {
+				addr = siwAddr6
+			}
+			t.Run(fmt.Sprintf("%s, we dial over %s", c, provider), func(t *testing.T) {
+				c.weDial(t, addr, launchOverSiw(t), ours...)
+			})
+			t.Run(fmt.Sprintf("%s, we listen over %s", c, provider), func(t *testing.T) {
+				c.weListen(t, addr, launchOverSiw(t), ours...)
+			})
+		}
+	}
+	for _, pair := range [][2]string{{"kernel", "engine"}, {"engine", "kernel"}, {"kernel", "kernel"}} {
+		t.Run(fmt.Sprintf("a file from %s to %s", pair[0], pair[1]), func(t *testing.T) {
+			sendFile(t, pair[0], pair[1])
+		})
+	}
+}
+
+// sendFile sends a file from a process over one provider to one over the other.
+func sendFile(t *testing.T, from, to string) {
+	content := bytes.Repeat([]byte("one file after another, "), 1<<15)
+	name := filepath.Join(t.TempDir(), "file")
+	testkit.OK(t, os.WriteFile(name, content, 0o600))
+	in := testkit.Must(os.Open(name))(t)
+	defer in.Close()
+	port := freePort()
+	server := startCommand(t, nil, "stream", "--provider", to, "--listen", addrOf(port))
+	server.stderr.await(t, "listening on ")
+	piped(t, in, "--provider", from, addrOf(port)).want(t, 0)
+	server.want(t, 0)
+	if got := server.stdout.String(); got != string(content) {
+		t.Errorf("%d octets came, with differences; want %d", len(got), len(content))
+	}
+}
