@@ -10,7 +10,8 @@ func TestStreamWithRstreamAll(t *testing.T) {
 		t.Skip("runs without the race detector, and not with -short: it has a million round trips")
 	}
 	b := newBridged(t)
-	c := rstreamCase{flags: "-T v -T b -S all", ours: "--verify --size all", says: "4m_bw     4m      100     1       800m", row: "  6291456          200 "}
+	c := rstreamCase{flags: "-T v -T b -S all", ours: "--verify --size all", slow: true,
+		says: "6m_bw     6m      100     1       1.1g", row: "  6291456          200 "}
 	t.Run("both ways", func(t *testing.T) {
 		t.Run("we dial", func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 )
 
 // An rstreamCase is a run of C's rstream with our stream --bench at the other end.
@@ -15,6 +16,7 @@ type rstreamCase struct {
 	row   string // what ours prints
 	six   bool   // over IPv6
 	mode  bool   // of what another case has, too: not run in the guest
+	slow  bool   // it takes longer than patience on a busy machine
 }
 
 // rstreamCases: -T v has rstream send what our --verify expects, and verify what we send. The other
@@ -64,12 +66,26 @@ func (c rstreamCase) String() string {
 	return name
 }
 
+// await waits for the end of a slow case.
+func (c rstreamCase) await(t *testing.T, done <-chan struct{}) {
+	t.Helper()
+	if !c.slow {
+		return // want waits
+	}
+	select {
+	case <-done:
+	case <-time.After(8 * time.Minute):
+		t.Fatalf("%s does not end", c)
+	}
+}
+
 // weDial has rstream listen at addr, and our end connect.
 func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ...string) {
 	port := freePort()
 	server := rstream(nil, append([]string{"rstream", "-b", addr, "-p", fmt.Sprint(port)}, words(c.flags)...)...)
 	awaitListener(t, server, port)
 	client := start(t, slices.Concat([]string{"stream", "--bench", at(addr, port)}, words(c.ours), ours)...)
+	c.await(t, client.done)
 	client.want(t, exitPassed, parts(c.row), nil)
 	server.want(t, 0, c.says)
 }
@@ -80,6 +96,7 @@ func (c rstreamCase) weListen(t *testing.T, addr string, rstream launcher, ours 
 	server := start(t, slices.Concat([]string{"stream", "--bench", "--listen", at(addr, port)}, words(c.ours), ours)...)
 	server.stderr.await(t, "listening on ")
 	client := rstream(nil, append([]string{"rstream", "-s", addr, "-p", fmt.Sprint(port)}, words(c.flags)...)...)
+	c.await(t, client.done)
 	client.want(t, 0, c.says)
 	server.want(t, exitPassed, parts(c.row), nil)
 }

@@ -143,7 +143,6 @@ func (r *runner) idleFigures() map[string]Figure {
 		}
 		return map[string]Figure{"idle_qp_kib": {Missing: why}, "idle_10000_mib": {Missing: why}}
 	}
-	number := func(s Sample) float64 { return s.Value }
 	whole := alone(r.idling.memory[r.most()], number)
 	if whole.Missing != "" && r.idling.err != nil {
 		whole.Missing = r.idling.err.Error()

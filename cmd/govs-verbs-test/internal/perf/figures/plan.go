@@ -10,6 +10,7 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/web"
 )
 
 // Device says over what a workload runs.
@@ -19,6 +20,8 @@ type Device struct {
 	Placement string `json:",omitempty"` // engine: strict, fast
 	Sleeps    bool   `json:",omitempty"` // engine: an end that blocks does so at once
 	Segments  bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
+	Stream    bool   `json:",omitempty"` // over rsockets
+	Web       bool   `json:",omitempty"` // HTTP over TCP or rsockets
 }
 
 // A measure is made once in each round. Exactly one of Device and Test is set.
@@ -27,6 +30,7 @@ type measure struct {
 	Device *Device
 	Spec   load.Spec
 	Test   *outside.Test
+	Idle   int // of Device: the memory of so many idle streams is measured
 	Rounds int // that it is made in, at most; 0: all
 }
 
@@ -58,6 +62,21 @@ var formulas = []formula{
 	{id: "exec_write_1m", of: "exec-write-1m", to: "write-1m", value: gbps},
 	{id: "exec_write_64k", of: "exec-write-64k", to: "write-64k", value: gbps},
 	{id: "exec_send_rtt", of: "exec-send-rtt", to: "send-rtt-spin", value: rtt},
+	{id: "stream_1m_vs_tcp", of: "stream-1m", to: "tcp-1m", value: gbps},
+	{id: "stream_64k_vs_tcp", of: "stream-64k", to: "tcp-64k", value: gbps},
+	{id: "stream_1m_vs_netconn", of: "stream-1m", to: "netconn-1m", value: gbps},
+	{id: "stream_64k_vs_netconn", of: "stream-64k", to: "netconn-64k", value: gbps},
+	{id: "stream_rtt_vs_netconn", of: "stream-rtt", to: "tcp-rtt-block", value: rtt},
+
+	{id: "stream-1m-nocrc-vs-netconn", of: "stream-1m-nocrc", to: "netconn-1m", value: gbps},
+	{id: "stream-1m-vs-rstream", of: "stream-1m", to: "exec-rstream-1m", value: gbps},
+	{id: "stream-64k-vs-rstream", of: "stream-64k", to: "exec-rstream-64k", value: gbps},
+	{id: "stream-rtt-vs-rstream", of: "stream-rtt", to: "exec-rstream-rtt", value: rtt},
+	{id: "stream-http-vs-tcp", of: "http-stream", to: "http-tcp", value: mops},
+	{id: "stream-http-16-vs-tcp", of: "http-stream-16", to: "http-tcp-16", value: mops},
+	{id: "idle-stream-kib", of: "idle-streams", value: number},
+	{id: "guest-stream-1m-nocrc-vs-rstream", of: "guest-stream-1m-nocrc", to: "rstream-1m", value: gbps, needs: "siw"},
+	{id: "guest-stream-rtt-vs-rstream", of: "guest-stream-rtt", to: "rstream-rtt", value: rtt, needs: "siw"},
 
 	{id: "write-1m-crc-fast-vs-tcp", of: "write-1m-fast", to: "tcp-1m", value: gbps},
 	{id: "write-64k-vs-tcp", of: "write-64k", to: "tcp-64k", value: gbps},
@@ -91,6 +110,11 @@ func (d Device) noCRC() Device    { d.CRC = "off"; return d }
 func (d Device) fast() Device     { d.Placement = "fast"; return d }
 func (d Device) sleeps() Device   { d.Sleeps = true; return d }
 func (d Device) segments() Device { d.Segments = true; return d }
+func (d Device) stream() Device   { d.Stream = true; return d }
+func (d Device) web() Device      { d.Web = true; return d }
+
+// overVerbs reports whether the workloads are those of package load.
+func (d Device) overVerbs() bool { return d.Provider != "tcp" && !d.Stream }
 
 // base are the measures that formulas name. Those that are compared follow each other.
 func base(c Config) []measure {
@@ -105,6 +129,15 @@ func base(c Config) []measure {
 		}
 		return m
 	}
+	// Streams, and net.Conns that block as these do.
+	blocking := func(name string, d Device, op load.Op, size int) measure {
+		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: size, Poll: load.Block, Duration: c.Time}}
+	}
+	http := func(name string, d Device, conns int) measure {
+		m := blocking(name, d.web(), web.Requests, httpSize)
+		m.Spec.QPs = conns
+		return m
+	}
 	// 64-byte Writes, so many in one post.
 	list := func(name string, n int) measure {
 		m := bw(name, engine, load.WriteBW, 64, 128)
@@ -113,6 +146,10 @@ func base(c Config) []measure {
 	}
 	measures := []measure{
 		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
+		blocking("stream-1m", engine.stream(), rawtcp.StreamBW, mib),
+		blocking("netconn-1m", tcp, rawtcp.BW, mib),
+		blocking("stream-1m-nocrc", engine.noCRC().stream(), rawtcp.StreamBW, mib),
+		c.program("exec-rstream-1m", outside.ExecRstreamBW, mib),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
 		c.program("exec-write-1m", outside.ExecWrite, mib),
 		bw("write-1m-fast", engine.fast(), load.WriteBW, mib, 16),
@@ -122,6 +159,9 @@ func base(c Config) []measure {
 		bw("write-1m-mss1448", engine.segments(), load.WriteBW, mib, 16),
 		bw("tcp-1m-mss1448", tcp.segments(), rawtcp.BW, mib, 0),
 		bw("tcp-64k", tcp, rawtcp.BW, 64*kib, 0),
+		blocking("stream-64k", engine.stream(), rawtcp.StreamBW, 64*kib),
+		blocking("netconn-64k", tcp, rawtcp.BW, 64*kib),
+		c.program("exec-rstream-64k", outside.ExecRstreamBW, 64*kib),
 		bw("write-64k", engine, load.WriteBW, 64*kib, 64),
 		c.program("exec-write-64k", outside.ExecWrite, 64*kib),
 		c.program("ucx-put-64k", outside.UCXPutBW, 64*kib),
@@ -136,8 +176,15 @@ func base(c Config) []measure {
 		c.program("ucx-rtt", outside.UCXTagLat, 64),
 		c.program("libfabric-rtt", outside.FabricPing, 64),
 		lat("tcp-rtt-block", tcp, rawtcp.Lat, load.Block),
+		blocking("stream-rtt", engine.stream(), rawtcp.StreamLat, 64),
+		c.program("exec-rstream-rtt", outside.ExecRstreamLat, 64),
 		lat("send-rtt-block", engine, load.SendLat, load.Block),
 		lat("send-rtt-sleep", engine.sleeps(), load.SendLat, load.Block),
+		http("http-tcp", tcp, 1),
+		http("http-stream", engine.stream(), 1),
+		http("http-tcp-16", tcp, 16),
+		http("http-stream-16", engine.stream(), 16),
+		idleOf("idle-streams", engine.stream(), c.idleStreams()),
 
 		bw("siw-write-1m", kernel, load.WriteBW, mib, 16),
 		bw("guest-write-1m-nocrc", engine.noCRC(), load.WriteBW, mib, 16),
@@ -151,17 +198,37 @@ func base(c Config) []measure {
 		lat("guest-send-rtt", engine.noCRC(), load.SendLat, load.Spin),
 		c.program("perftest-send-rtt", outside.VerbsSendPP, 64),
 		noCRC(c.program("guest-exec-send-rtt", outside.ExecSendPP, 64)),
+		c.program("rstream-1m", outside.RstreamBW, mib),
+		blocking("guest-stream-1m-nocrc", engine.noCRC().stream(), rawtcp.StreamBW, mib),
+		c.program("rstream-rtt", outside.RstreamLat, 64),
+		blocking("guest-stream-rtt", engine.noCRC().stream(), rawtcp.StreamLat, 64),
 	}
 	many := bw("write-64k-qp1000", engine, load.WriteBW, 64*kib, 4)
 	many.Spec.QPs = 1000
 	return append(measures, many)
 }
 
+// httpSize is how many octets an answer of HTTP has.
+const httpSize = 1 << 10
+
+// idleOf measures the memory of n idle streams.
+func idleOf(name string, d Device, n int) measure {
+	return measure{Name: name, Device: &d, Idle: n, Rounds: fewRounds}
+}
+
+// idleStreams is how many streams are idle. Each takes about 20 times the memory of an idle QP.
+func (c Config) idleStreams() int {
+	if c.idle != nil {
+		return c.idle[0]
+	}
+	return 500
+}
+
 // program is a run of a program of others that takes about c.Time: those programs count
 // messages, not time. siw's perftest runs in the guest, whose CPU is emulated.
 func (c Config) program(name, program string, size int) measure {
 	octetsPerSecond, perMessage := 2e9, 4*time.Microsecond
-	if strings.HasPrefix(program, "perftest") || strings.HasPrefix(name, "guest-") {
+	if strings.HasPrefix(program, "perftest") || strings.HasPrefix(program, "rstream") || strings.HasPrefix(name, "guest-") {
 		octetsPerSecond, perMessage = 1e8, 100*time.Microsecond
 	} else if strings.HasPrefix(program, "exec-") {
 		octetsPerSecond = 8e9 // perftest has no messages before those that count

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
-	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/outside"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	govs "github.com/govs-rdma/govs/provider/engine"
 )
 
@@ -161,8 +161,8 @@ func (r *runner) conditions(m measure) map[string]any {
 	if m.Test != nil {
 		c := map[string]any{
 			"program": m.Test.Program, "version": r.version[m.Test.Program], "size": m.Test.Size, "iterations": m.Test.Iters,
-			"poll": "spin", "congestion_control": r.paths[r.addr(engine)].Cong, "checksum": "none of the payload",
-			"mean": m.Test.Program == outside.FabricPing, // instead of the median
+			"poll": m.Test.Waits(), "congestion_control": r.paths[r.addr(engine)].Cong, "checksum": "none of the payload",
+			"mean": m.Test.Means(), // instead of the median
 		}
 		if m.Test.Bridged() {
 			c["crc"] = map[bool]string{true: "off", false: "on"}[m.Test.NoCRC]
@@ -176,11 +176,24 @@ func (r *runner) conditions(m measure) map[string]any {
 	if p, ok := r.paths[r.addr(d)]; ok {
 		c["mss"] = p.MSS
 	}
-	if d.Provider == "tcp" {
+	if d.Web {
+		c["connections"] = max(s.QPs, 1)
+		delete(c, "size")
+		c["answer_octets"] = s.Size
+	} else if !d.overVerbs() {
 		c["one_write_per_message"] = true
+	}
+	if m.Idle > 0 {
+		c = map[string]any{"provider": d.Provider, "streams": m.Idle, "buffers": rsocket.DefaultReceiveBuffer,
+			"memory": "RssAnon of the end that needs more, per stream beyond the first, after an octet each way"}
+	}
+	if d.Stream {
+		c["stream"] = "rsocket"
+	}
+	if d.Provider == "tcp" {
 		return c
 	}
-	if err := s.Complete(); err == nil {
+	if err := s.Complete(); err == nil && d.overVerbs() {
 		c["depth"], c["qps"], c["post_list"], c["sges"], c["mrs"] = s.TxDepth, s.QPs, s.PostList, s.SGEs, s.MRs
 		if s.Inline > 0 {
 			c["inline"] = s.Size <= s.Inline

@@ -177,6 +177,9 @@ func (r *runner) once(ctx context.Context, m measure) Sample {
 	if m.Test != nil {
 		return r.program(ctx, *m.Test)
 	}
+	if m.Idle > 0 {
+		return r.idleStreamsOf(ctx, m)
+	}
 	d := *m.Device
 	if d.Segments && !r.Separate {
 		return Sample{Error: "no segments of Ethernet's size: " + r.NoSplit}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
+	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/web"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/worker"
 	"github.com/govs-rdma/govs/ibverbs"
 	govs "github.com/govs-rdma/govs/provider/engine"
@@ -55,6 +56,7 @@ type executor struct {
 	clients map[peer]client
 	served  []func() error // what is to be closed when ctx has ended
 	idle    *idle
+	streams idleStreams
 	profile profile
 }
 
@@ -110,6 +112,7 @@ func (x *executor) end(d Device) load.End {
 // open opens a device once.
 func (x *executor) open(d Device) (*ibverbs.Context, error) {
 	d.Segments = false // the address decides this
+	d.Stream, d.Web = false, false
 	if vctx, ok := x.vctxs[d]; ok {
 		return vctx, nil
 	}
@@ -139,23 +142,9 @@ func (x *executor) open(d Device) (*ibverbs.Context, error) {
 }
 
 func (x *executor) listen(d Device, addr netip.AddrPort) (netip.AddrPort, error) {
-	var s server
-	if d.Provider == "tcp" {
-		l, err := rawtcp.Listen(x.ctx, addr, x.self.Cong)
-		if err != nil {
-			return netip.AddrPort{}, err
-		}
-		s = l
-	} else {
-		vctx, err := x.open(d)
-		if err != nil {
-			return netip.AddrPort{}, err
-		}
-		l, err := load.Listen(x.ctx, vctx, addr, x.end(d))
-		if err != nil {
-			return netip.AddrPort{}, err
-		}
-		s = l
+	s, err := x.server(d, addr)
+	if err != nil {
+		return netip.AddrPort{}, err
 	}
 	over := make(chan struct{})
 	go func() {
@@ -164,6 +153,37 @@ func (x *executor) listen(d Device, addr netip.AddrPort) (netip.AddrPort, error)
 	}()
 	x.served = append(x.served, func() error { <-over; return s.Close() })
 	return s.Addr(), nil
+}
+
+// server listens for what a device is for.
+func (x *executor) server(d Device, addr netip.AddrPort) (server, error) {
+	if d.overVerbs() {
+		vctx, err := x.open(d)
+		if err != nil {
+			return nil, err
+		}
+		return load.Listen(x.ctx, vctx, addr, x.end(d))
+	}
+	network, err := x.network(d)
+	if err != nil {
+		return nil, err
+	}
+	if d.Web {
+		return web.Listen(x.ctx, addr, network)
+	}
+	return rawtcp.ListenOver(x.ctx, addr, network)
+}
+
+// network returns that of TCP, or of streams over a device.
+func (x *executor) network(d Device) (rawtcp.Network, error) {
+	if !d.Stream {
+		return rawtcp.TCP(x.self.Cong), nil
+	}
+	vctx, err := x.open(d)
+	if err != nil {
+		return nil, err
+	}
+	return rawtcp.Streams(vctx), nil
 }
 
 // run runs over the connection to a server, which is kept. After an error it is
@@ -186,14 +206,21 @@ func (x *executor) run(p peer, spec load.Spec) (*load.Result, error) {
 }
 
 func (x *executor) dial(p peer) (client, error) {
-	if p.device.Provider == "tcp" {
-		return rawtcp.Dial(x.ctx, p.addr, x.self.Cong)
+	if p.device.overVerbs() {
+		vctx, err := x.open(p.device)
+		if err != nil {
+			return nil, err
+		}
+		return load.Dial(x.ctx, vctx, p.addr, x.end(p.device))
 	}
-	vctx, err := x.open(p.device)
+	network, err := x.network(p.device)
 	if err != nil {
 		return nil, err
 	}
-	return load.Dial(x.ctx, vctx, p.addr, x.end(p.device))
+	if p.device.Web {
+		return web.Dial(p.addr, network), nil
+	}
+	return rawtcp.DialOver(x.ctx, p.addr, network)
 }
 
 // close ends everything in the order in which it can end. No caller takes errors any
@@ -209,6 +236,7 @@ func (x *executor) close(stop func()) {
 	if x.idle != nil {
 		x.idle.close()
 	}
+	x.streams.close()
 	for _, vctx := range x.vctxs {
 		_ = vctx.Close()
 	}

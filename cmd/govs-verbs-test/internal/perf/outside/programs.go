@@ -17,6 +17,11 @@ var programs = map[string]program{
 	VerbsSendPP: perftest("ib_send_lat", verbsLatency),
 	ExecWrite:   bridged(perftest("ib_write_bw", verbsBandwidth)),
 	ExecSendPP:  bridged(perftest("ib_send_lat", verbsLatency)),
+
+	RstreamBW:      rstream(false, false),
+	RstreamLat:     rstream(true, false),
+	ExecRstreamBW:  rstream(false, true),
+	ExecRstreamLat: rstream(true, true),
 }
 
 // ucx is ucx_perftest with one of its tests over its TCP transport. The server
@@ -161,6 +166,57 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 		},
 		early: perftestEarly,
 	}
+}
+
+// rstreamBurst is how many messages rstream sends before the other end answers with as many.
+const rstreamBurst = 100
+
+// rstream is the program of that name, for round trips or bandwidth.
+func rstream(latency, bridged bool) program {
+	args := func(t Test, port int) []string {
+		// It sends as many in each direction.
+		burst := min(rstreamBurst, max(t.Iters/2, 1))
+		times := max(t.Iters/2/burst, 1)
+		if latency {
+			burst, times = 1, max(t.Iters/8, 1) // a round trip takes longer than that of programs that spin
+		}
+		return []string{
+			"-p", strconv.Itoa(port), "-S", strconv.Itoa(t.Size), "-C", strconv.Itoa(burst), "-I", strconv.Itoa(times),
+			"-T", "b",
+		}
+	}
+	return program{
+		binary: "rstream", version: []string{"dpkg-query", "-W", "-f", "rdmacm-utils ${Version}", "rdmacm-utils"},
+		pkg: "rdmacm-utils", bridged: bridged, blocks: true,
+		server: func(p Pair, t Test, port int) []string { return append(args(t, port), "-b", p.Addr.String()) },
+		client: func(p Pair, t Test, port int) []string { return append(args(t, port), "-s", p.Addr.String()) },
+		parse:  func(_ Test, stdout string) (Result, error) { return parseRstream(latency, stdout) },
+	}
+}
+
+// parseRstream reads the row of rstream: name, size, transfers, iterations, octets, seconds, Gb/s, and
+// the microseconds of a transfer.
+func parseRstream(latency bool, stdout string) (Result, error) {
+	const columns = 8
+	for line := range strings.Lines(stdout) {
+		fields := strings.Fields(line)
+		if len(fields) != columns || fields[0] != "custom" {
+			continue
+		}
+		gigabits, err := number(fields[6])
+		if err != nil {
+			return Result{}, err
+		}
+		us, err := number(fields[7])
+		if err != nil {
+			return Result{}, err
+		}
+		if latency {
+			return Result{RTT: 2 * micros(us), Mean: true}, nil
+		}
+		return Result{GBps: gigabits / 8}, nil
+	}
+	return Result{}, errNoResult
 }
 
 // bridged is a program of perftest's over the engine, by govs-verbs-test exec. Its device is siw0.

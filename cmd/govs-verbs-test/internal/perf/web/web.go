@@ -99,7 +99,6 @@ func (c *Client) Run(ctx context.Context, spec load.Spec) (r load.Result, err er
 	buf := make([][]byte, spec.QPs)
 	var first, all sync.WaitGroup
 	var meter load.Meter
-	var hist load.Histogram // of one connection
 	counts, errs := make([]uint64, spec.QPs), make([]error, spec.QPs)
 	first.Add(spec.QPs)
 	begin := make(chan time.Time)
@@ -109,17 +108,11 @@ func (c *Client) Run(ctx context.Context, spec load.Spec) (r load.Result, err er
 			errs[i] = get(ctx, client, url, buf[i])
 			first.Done()
 			began := <-begin
-			last := time.Duration(0)
-			for errs[i] == nil && last < spec.Duration {
+			for errs[i] == nil && time.Since(began) < spec.Duration {
 				if errs[i] = get(ctx, client, url, buf[i]); errs[i] != nil {
 					return
 				}
 				counts[i]++
-				now := time.Since(began)
-				if spec.QPs == 1 {
-					hist.Add(now - last)
-				}
-				last = now
 			}
 		})
 	}
@@ -135,7 +128,6 @@ func (c *Client) Run(ctx context.Context, spec load.Spec) (r load.Result, err er
 	}
 	r.Octets = r.Ops * uint64(spec.Size)
 	r.Elapsed, r.Client = meter.Stop(r.Ops)
-	r.Lat = hist.Latency()
 	return r, errors.Join(errs...)
 }
 

@@ -55,7 +55,7 @@ func TestRequests(t *testing.T) {
 			c := Dial(s.Addr(), n)
 			for _, conns := range []int{1, 4} {
 				r := testkit.Must(c.Run(t.Context(), load.Spec{Op: Requests, Size: 1000, QPs: conns, Duration: 30 * time.Millisecond}))(t)
-				if r.Ops == 0 || r.Octets != 1000*r.Ops || r.Elapsed < 30*time.Millisecond || (r.Lat != nil) != (conns == 1) {
+				if r.Ops == 0 || r.Octets != 1000*r.Ops || r.Elapsed < 30*time.Millisecond {
 					t.Errorf("%d connections: %+v", conns, r)
 				}
 			}
