@@ -42,7 +42,7 @@ func (*streamCmd) Help() string {
     ` + name + ` stream 192.0.2.1:7471 <file
 
 With --bench, both ends exchange what rstream (rdmacm-utils) does, so either may be that. Both need the same --size, --count and --iterations, which are rstream's -S, -C and -I. ` +
-		`Without them, four sizes are measured (with --size all, thirty): round trips over one connection, then bandwidth over another. With one of them, one size is:
+		`Without them, four sizes are measured (with --size all, 33): round trips over one connection, then bandwidth over another. With one of them, one size is:
 
     ` + name + ` stream --bench --listen 192.0.2.1:7471
     rstream -s 192.0.2.1

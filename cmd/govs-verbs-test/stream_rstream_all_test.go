@@ -3,7 +3,7 @@ package main
 import "testing"
 
 // TestStreamWithRstreamAll has rstream and our end go through round trips and bandwidth, over a
-// connection each: rstream's four sizes when we dial, and all thirty of -S all when we listen. These
+// connection each: rstream's four sizes when we dial, and all 33 of -S all when we listen. These
 // are a million round trips, each of which takes several times as long under the race detector.
 func TestStreamWithRstreamAll(t *testing.T) {
 	if raceEnabled || testing.Short() {

@@ -266,5 +266,4 @@ func TestStreamWrongUsage(t *testing.T) {
 			t.Errorf("%s: stdout %q", cmd, &cmd.stdout)
 		}
 	}
-	start(t, "stream", "--help").want(t, exitPassed, parts("--listen=ADDR:PORT", "--bench", "rstream -s 192.0.2.1"), nil)
 }

@@ -35,6 +35,8 @@ func TestHelp(t *testing.T) {
 			"--report=DIR", "--json=FILE", "--junit=FILE", "--seed=N")},
 		{"compare --help", exitPassed, parts("<dir>", "--report=DIR")},
 		{"decode --help", exitPassed, parts("<file>", "--json", "STag")},
+		{"stream --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--bench", "--size=N|all",
+			"rstream -s 192.0.2.1")},
 		{"ping --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--count=N", "--size=N", "--verbose")},
 	} {
 		cmd := start(t, strings.Fields(c.args)...)
