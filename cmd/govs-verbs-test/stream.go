@@ -34,15 +34,19 @@ type streamCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*streamCmd) Help() string {
-	return `Connects standard input and output with a stream over RDMA. The protocol is that of librdmacm's rsockets, so the peer may be this command, ` +
-		`a C program that uses rsockets, or one of TCP under librspreload. At the end of the input this end sends no more, and the peer reads the end of the stream. ` +
-		`The command ends when both directions have ended, or the peer has closed the stream.
+	return `Connects standard input and output with a stream over RDMA. The protocol is that of ` +
+		`librdmacm's rsockets, so the peer may be this command, a C program that uses rsockets, or ` +
+		`one of TCP under librspreload. At the end of the input this end sends no more, and the ` +
+		`peer reads the end of the stream. The command ends when both directions have ended, or ` +
+		`the peer has closed the stream.
 
     ` + name + ` stream --listen 192.0.2.1:7471 >copy
     ` + name + ` stream 192.0.2.1:7471 <file
 
-With --bench, both ends exchange what rstream (rdmacm-utils) does, so either may be that. Both need the same --size, --count and --iterations, which are rstream's -S, -C and -I. ` +
-		`Without them, four sizes are measured (with --size all, 33): round trips over one connection, then bandwidth over another. With one of them, one size is:
+With --bench, both ends exchange what rstream (rdmacm-utils) does, so either may be that. ` +
+		`Both need the same --size, --count and --iterations, which are rstream's -S, -C and -I. ` +
+		`Without them, four sizes are measured (with --size all, 33): round trips over one ` +
+		`connection, then bandwidth over another. With one of them, one size is:
 
     ` + name + ` stream --bench --listen 192.0.2.1:7471
     rstream -s 192.0.2.1
@@ -50,7 +54,8 @@ With --bench, both ends exchange what rstream (rdmacm-utils) does, so either may
     rstream -b 192.0.2.1 -S 65536 -C 100 -I 10
     ` + name + ` stream --bench 192.0.2.1:7471 -S 65536 -C 100 -I 10
 
-Bandwidth is of one direction after the other, as rstream measures it; round trips are whole, and rstream prints half of one.`
+Bandwidth is of one direction after the other, as rstream measures it; round trips are whole, ` +
+		`and rstream prints half of one.`
 }
 
 // The limits of --buffer.
@@ -72,7 +77,8 @@ func (c *streamCmd) Validate(k *kong.Context) error {
 	if c.Provider == "kernel" {
 		for _, option := range []string{"crc", "cong"} {
 			if given(k, option) {
-				return fmt.Errorf("--%s: is for the engine, and --provider is kernel: leave the option out", option)
+				return fmt.Errorf("--%s: is for the engine, and --provider is kernel: leave the "+
+					"option out", option)
 			}
 		}
 	}
@@ -143,7 +149,9 @@ func (c *streamCmd) Run(ctx context.Context, k *kong.Context, out *output) (err 
 
 // connector returns what makes the next connection: Dial, or the Accept of a listener, which stop
 // ends.
-func (c *streamCmd) connector(ctx context.Context, out *output, vctx *ibverbs.Context, addr netip.AddrPort) (
+func (c *streamCmd) connector(ctx context.Context, out *output, vctx *ibverbs.Context,
+	addr netip.AddrPort,
+) (
 	next func(context.Context) (*rsocket.Conn, error), stop func() error, err error,
 ) {
 	if c.Listen == "" {
@@ -179,7 +187,8 @@ func (c *streamCmd) whyNot(err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Errorf("no answer for %v (--timeout): %w", c.Timeout, err)
 	case errors.As(err, &rejected):
-		return fmt.Errorf("%w; the server has to be %s stream --listen ADDR:PORT, or a program of rsockets", err, name)
+		return fmt.Errorf("%w; the server has to be %s stream --listen ADDR:PORT, or a program of "+
+			"rsockets", err, name)
 	}
 	return err
 }
@@ -194,8 +203,8 @@ func (c *streamCmd) closing(out *output, conn *rsocket.Conn, err error) error {
 	return err
 }
 
-// noticing is how long what was read from the input may take to be noticed as lost once the peer has
-// closed the stream.
+// noticing is how long what was read from the input may take to be noticed as lost once the peer
+// has closed the stream.
 const noticing = 200 * time.Millisecond
 
 // inputSize is how much of the input is read at a time, at most.
@@ -208,7 +217,8 @@ func (c *streamCmd) pipe(ctx context.Context, out *output, conn *rsocket.Conn) e
 	sent := make(chan error, 1)
 	go func() {
 		// A Read of the input may never return, so it must not be into the connection's memory.
-		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{os.Stdin}, make([]byte, inputSize))
+		_, err := io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{os.Stdin},
+			make([]byte, inputSize))
 		if err == nil {
 			err = conn.CloseWrite()
 		} else if !conn.Stats().PeerDisconnected {

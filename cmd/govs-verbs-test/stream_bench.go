@@ -89,7 +89,8 @@ type streamRow struct {
 func (c *streamCmd) bench(ctx context.Context, k *kong.Context, out *output, vctx *ibverbs.Context,
 	next func(context.Context) (*rsocket.Conn, error),
 ) error {
-	rep := streamReport{Role: "client", Provider: vctx.Provider(), Device: vctx.Name(), Results: []streamRow{}}
+	rep := streamReport{Role: "client", Provider: vctx.Provider(), Device: vctx.Name(),
+		Results: []streamRow{}}
 	end := &rstream.End{Verify: c.Verify, Patience: c.Timeout}
 	if c.Listen != "" {
 		rep.Role, end.Accepted = "server", true
@@ -101,7 +102,8 @@ func (c *streamCmd) bench(ctx context.Context, k *kong.Context, out *output, vct
 		}
 		if rep.Peer = conn.RemoteAddr().String(); !c.JSON {
 			op := opOfStream(tests[0])
-			fmt.Fprintf(out, "%s: block; %s of %s over %s %s\n%s\n", op, rep.Role, rep.Peer, rep.Provider, rep.Device, headings(op))
+			fmt.Fprintf(out, "%s: block; %s of %s over %s %s\n%s\n", op, rep.Role, rep.Peer,
+				rep.Provider, rep.Device, headings(op))
 		}
 		if err := c.closing(out, conn, c.phase(ctx, out, conn, end, tests, &rep)); err != nil {
 			return err
@@ -113,6 +115,9 @@ func (c *streamCmd) bench(ctx context.Context, k *kong.Context, out *output, vct
 	return nil
 }
 
+// sameOptions asks about the most likely cause of ends that don't agree.
+const sameOptions = "does it have the same --size, --count and --iterations (rstream: -S, -C and -I)?"
+
 // phase does the tests of one connection.
 func (c *streamCmd) phase(ctx context.Context, out *output, conn *rsocket.Conn, end *rstream.End,
 	tests []rstream.Test, rep *streamReport,
@@ -120,12 +125,14 @@ func (c *streamCmd) phase(ctx context.Context, out *output, conn *rsocket.Conn, 
 	for _, t := range tests {
 		r, err := end.Run(ctx, conn, t)
 		if errors.Is(err, rstream.ErrEnded) || errors.Is(err, rstream.ErrQuiet) {
-			err = fmt.Errorf("%w; does it have the same --size, --count and --iterations (rstream: -S, -C and -I)?", err)
+			err = fmt.Errorf("%w; %s", err, sameOptions)
 		}
 		if err != nil {
-			return fmt.Errorf("%d times %d transfers of %d octets: %w", t.Iterations, t.Transfers, t.Size, err)
+			return fmt.Errorf("%d times %d transfers of %d octets: %w", t.Iterations, t.Transfers,
+				t.Size, err)
 		}
-		row := newPerfRow(load.Spec{Op: opOfStream(t), Poll: load.Block, Size: t.Size, Iters: t.Iterations * t.Transfers}, r)
+		row := newPerfRow(load.Spec{Op: opOfStream(t), Poll: load.Block, Size: t.Size,
+			Iters: t.Iterations * t.Transfers}, r)
 		rep.Results = append(rep.Results, streamRow{t, row})
 		if !c.JSON {
 			fmt.Fprintln(out, row.line())
@@ -140,15 +147,14 @@ func (c *streamCmd) phase(ctx context.Context, out *output, conn *rsocket.Conn, 
 // patienceAtEnd is how long the peer has to end a connection after its tests.
 const patienceAtEnd = time.Second
 
-// awaitEnd waits until the peer ends the connection, if it does so soon. This end has sent last, and
-// rstream -T a takes the end of a connection that comes with the last octets for a failure.
+// awaitEnd waits until the peer ends the connection, if it does so soon. This end has sent last,
+// and rstream -T a takes the end of a connection that comes with the last octets for a failure.
 func (c *streamCmd) awaitEnd(conn *rsocket.Conn) error {
 	if err := conn.SetReadDeadline(time.Now().Add(patienceAtEnd)); err != nil {
 		return err
 	}
 	if n, _ := conn.Read(make([]byte, 1)); n > 0 { // any error is fine: the tests are over
-		return errors.New("the peer sends more than the tests have; " +
-			"does it have the same --size, --count and --iterations (rstream: -S, -C and -I)?")
+		return errors.New("the peer sends more than the tests have; " + sameOptions)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ func TestStreamWithSiw(t *testing.T) {
 			if !c.guest {
 				continue
 			}
+			c.early = true
 			addr := siwAddr
 			if c.six {
 				addr = siwAddr6

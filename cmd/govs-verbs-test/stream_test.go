@@ -24,7 +24,8 @@ func streamServer(t *testing.T, args ...string) (*command, string) {
 // piped starts stream as a process with an input.
 func piped(t *testing.T, input io.Reader, args ...string) *program {
 	t.Helper()
-	cmd := exec.Command(testkit.Must(os.Executable())(t), append([]string{"stream", "--provider", "engine"}, args...)...)
+	cmd := exec.Command(testkit.Must(os.Executable())(t),
+		append([]string{"stream", "--provider", "engine"}, args...)...)
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	cmd.Stdin = input
 	return startCmd(t, cmd)
@@ -110,8 +111,8 @@ func TestStreamHalfClose(t *testing.T) {
 	server.want(t, exitPassed)
 }
 
-// TestStreamPeerGone: an end whose input stays open ends when the peer closes the stream, and with an
-// error if the peer is killed.
+// TestStreamPeerGone: an end whose input stays open ends when the peer closes the stream, and with
+// an error if the peer is killed.
 func TestStreamPeerGone(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -141,7 +142,8 @@ func TestStreamPeerGone(t *testing.T) {
 func TestStreamLostOutput(t *testing.T) {
 	input, _ := file(t, 50_000_000, 7)
 	r, w := testkit.Must2(os.Pipe())(t)
-	cmd := exec.Command(testkit.Must(os.Executable())(t), "stream", "--provider", "engine", "--listen", "127.0.0.1:0")
+	cmd := exec.Command(testkit.Must(os.Executable())(t), "stream", "--provider", "engine",
+		"--listen", "127.0.0.1:0")
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	var stderr transcript
 	cmd.Stdout, cmd.Stderr = w, &stderr
@@ -163,8 +165,8 @@ func TestStreamFailures(t *testing.T) {
 		parts("connecting: dial rsocket 127.0.0.1:1", "connection refused"))
 	start(t, "stream", "--provider", "engine", "--listen", "203.0.113.7:7471").want(t, exitUsage, nil,
 		parts("listen rsocket 203.0.113.7:7471", "cannot assign requested address"))
-	start(t, "stream", "--provider", "engine", "--cong", "no-such", "127.0.0.1:1").want(t, exitUsage, nil,
-		parts("--cong no-such", "this machine has"))
+	start(t, "stream", "--provider", "engine", "--cong", "no-such", "127.0.0.1:1").want(t, exitUsage,
+		nil, parts("--cong no-such", "this machine has"))
 
 	// A server that is not one of rsockets, and a client that is not.
 	ping, addr := serve(t, "127.0.0.1:0", "--provider", "engine")
@@ -177,8 +179,15 @@ func TestStreamFailures(t *testing.T) {
 	// A server of TCP that says nothing.
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	start(t, "stream", "--provider", "engine", "--timeout", "200ms", l.Addr().String()).want(t, exitFailed, nil,
+	silent := l.Addr().String()
+	start(t, "stream", "--provider", "engine", "--timeout", "200ms", silent).want(t, exitFailed, nil,
 		parts("no answer for 200ms (--timeout)"))
+}
+
+// benchClient starts stream --bench, in the test's process, with a server.
+func benchClient(t *testing.T, addr string, args ...string) *command {
+	t.Helper()
+	return start(t, append([]string{"stream", "--provider", "engine", "--bench", addr}, args...)...)
 }
 
 // TestStreamBench has both ends of --bench be this command.
@@ -187,31 +196,35 @@ func TestStreamBench(t *testing.T) {
 		flags, row string
 		headings   string
 	}{
-		{"-S 3000 -C 50 -I 4 --verify", "     3000          400", "stream-bw: block; client of 127.0.0.1:"},
-		{"-S 64 -C 1 -I 300 --verify", "       64          300", "stream-lat: block; client of 127.0.0.1:"},
+		{"-S 3000 -C 50 -I 4 --verify", "     3000          400",
+			"stream-bw: block; client of 127.0.0.1:"},
+		{"-S 64 -C 1 -I 300 --verify", "       64          300",
+			"stream-lat: block; client of 127.0.0.1:"},
 		{"-S 2000000 -I 1 -C 2 --buffer 2048 --verify", "  2000000            4", "BW average[GB/s]"},
 		{"-C 10 --crc off", "     1000           20", "BW average[GB/s]"},
 	} {
-		server, addr := streamServer(t, append([]string{"127.0.0.1:0", "--bench"}, words(tc.flags)...)...)
-		client := start(t, append([]string{"stream", "--provider", "engine", "--bench", addr}, words(tc.flags)...)...)
+		server, addr := streamServer(t, words("127.0.0.1:0 --bench "+tc.flags)...)
+		client := benchClient(t, addr, words(tc.flags)...)
 		client.want(t, exitPassed, parts(tc.row, tc.headings), nil)
-		server.want(t, exitPassed, parts(tc.row, strings.Replace(tc.headings, "client", "server", 1)), nil)
+		server.want(t, exitPassed, parts(tc.row, strings.Replace(tc.headings, "client", "server", 1)),
+			nil)
 	}
 }
 
 // TestStreamBenchJSON: what --json prints.
 func TestStreamBenchJSON(t *testing.T) {
 	server, addr := streamServer(t, words("[::1]:0 --bench -S 500 -C 1 -I 20")...)
-	client := start(t, "stream", "--provider", "engine", "--bench", "-S", "500", "-C", "1", "-I", "20", "--json", addr)
+	client := benchClient(t, addr, words("-S 500 -C 1 -I 20 --json")...)
 	client.want(t, exitPassed, nil, nil)
 	server.want(t, exitPassed, nil, nil)
 	var r streamReport
 	decodeJSON(t, client, &r)
-	if r.Role != "client" || r.Peer != addr || r.Provider != "engine" || r.Device != "govs0" || len(r.Results) != 1 {
+	if r.Role != "client" || r.Peer != addr || r.Provider != "engine" || r.Device != "govs0" ||
+		len(r.Results) != 1 {
 		t.Fatalf("report %+v", r)
 	}
-	if row := r.Results[0]; row.Size != 500 || row.Test.Transfers != 1 || row.Test.Iterations != 20 || row.Iterations != 20 ||
-		row.RTT == nil || row.RTT.Typical <= 0 || row.Spec.Op != "stream-lat" {
+	if row := r.Results[0]; row.Size != 500 || row.Test.Transfers != 1 || row.Test.Iterations != 20 ||
+		row.Iterations != 20 || row.RTT == nil || row.RTT.Typical <= 0 || row.Spec.Op != "stream-lat" {
 		t.Errorf("row %+v", row)
 	}
 }
@@ -220,12 +233,14 @@ func TestStreamBenchJSON(t *testing.T) {
 func TestStreamBenchDisagrees(t *testing.T) {
 	for _, tc := range []struct{ server, client, serverSays, clientSays string }{
 		// The client waits for what the server, which has not got all, does not send.
-		{"-S 1000 -C 10", "-S 500 -C 10 --timeout 300ms", "", "nothing was exchanged for 300ms; does it have the same --size"},
+		{"-S 1000 -C 10", "-S 500 -C 10 --timeout 300ms", "",
+			"nothing was exchanged for 300ms; does it have the same --size"},
 		{"-S 500 -C 10", "-S 500 -C 11", "sends more than the tests have", ""},
-		{"-S 500 -C 11", "-S 500 -C 10 -I 1 --timeout 300ms", "the peer ended the connection in the middle of a test; does it", ""},
+		{"-S 500 -C 11", "-S 500 -C 10 -I 1 --timeout 300ms",
+			"the peer ended the connection in the middle of a test; does it", ""},
 	} {
-		server, addr := streamServer(t, append([]string{"127.0.0.1:0", "--bench"}, words(tc.server)...)...)
-		client := start(t, append([]string{"stream", "--provider", "engine", "--bench", addr}, words(tc.client)...)...)
+		server, addr := streamServer(t, words("127.0.0.1:0 --bench "+tc.server)...)
+		client := benchClient(t, addr, words(tc.client)...)
 		client.wait(t)
 		server.wait(t)
 		if server.status == exitPassed && client.status == exitPassed {

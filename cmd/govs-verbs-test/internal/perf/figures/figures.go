@@ -104,11 +104,14 @@ var goals = []Goal{
 	{ID: "exec_write_64k", What: "the same with 64 KiB", Reach: 0.9, Aim: 1.0},
 	{ID: "exec_send_rtt", Lower: true, Reach: 1.1, Aim: 1.0,
 		What: "64-byte Send round trip of ib_send_lat over the bridge / of perf send-lat"},
-	{ID: "stream_1m_vs_tcp", What: "1 MiB writes to a stream, blocking / raw Go TCP spinning", Reach: 0.6, Aim: 0.8},
+	{ID: "stream_1m_vs_tcp", Reach: 0.6, Aim: 0.8,
+		What: "1 MiB writes to a stream, blocking / raw Go TCP spinning"},
 	{ID: "stream_64k_vs_tcp", What: "the same with 64 KiB", Reach: 0.6, Aim: 0.8},
-	{ID: "stream_1m_vs_netconn", What: "1 MiB writes to a stream, blocking / Go net.Conn", Reach: 1.2, Aim: 1.5},
+	{ID: "stream_1m_vs_netconn", Reach: 1.2, Aim: 1.5,
+		What: "1 MiB writes to a stream, blocking / Go net.Conn"},
 	{ID: "stream_64k_vs_netconn", What: "the same with 64 KiB", Reach: 1.2, Aim: 1.5},
-	{ID: "stream_rtt_vs_netconn", What: "64-byte round trip over a stream, blocking / Go net.Conn", Lower: true, Reach: 1.0, Aim: 0.9},
+	{ID: "stream_rtt_vs_netconn", Lower: true, Reach: 1.0, Aim: 0.9,
+		What: "64-byte round trip over a stream, blocking / Go net.Conn"},
 	{ID: "idle_10000_mib", What: "10,000 idle QPs in one process", Unit: "MiB", Lower: true, Reach: 100, Aim: 60},
 }
 

@@ -22,7 +22,9 @@ type idleStreams struct {
 }
 
 // do has a server listen, or a client have n streams.
-func (i *idleStreams) do(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, n int) (netip.AddrPort, error) {
+func (i *idleStreams) do(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, n int) (
+	netip.AddrPort, error,
+) {
 	if err := mayOpen(files); err != nil {
 		return addr, err
 	}
@@ -45,7 +47,9 @@ func (i *idleStreams) do(ctx context.Context, vctx *ibverbs.Context, addr netip.
 	return addr, nil
 }
 
-func (i *idleStreams) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (netip.AddrPort, error) {
+func (i *idleStreams) listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (
+	netip.AddrPort, error,
+) {
 	l, err := rsocket.Listen(ctx, vctx, addr)
 	if err != nil {
 		return addr, err
@@ -96,7 +100,8 @@ func (r *runner) idleStreamsOf(ctx context.Context, m measure) (s Sample) {
 			s = Sample{Error: err.Error()}
 		}
 	}()
-	at, err := p.server.order(ctx, order{Idle: new(int), Over: m.Device, Addr: netip.AddrPortFrom(r.addr(*m.Device), 0)})
+	at, err := p.server.order(ctx, order{Idle: new(int), Over: m.Device,
+		Addr: netip.AddrPortFrom(r.addr(*m.Device), 0)})
 	if err != nil {
 		return Sample{Error: "server: " + err.Error()}
 	}
@@ -114,6 +119,7 @@ func (r *runner) idleStreamsOf(ctx context.Context, m measure) (s Sample) {
 	if err != nil {
 		return Sample{Error: err.Error()}
 	}
-	most := max(int64(after[0].Resident-before[0].Resident), int64(after[1].Resident-before[1].Resident))
+	most := max(int64(after[0].Resident-before[0].Resident),
+		int64(after[1].Resident-before[1].Resident))
 	return Sample{Value: float64(most) / kib / float64(m.Idle)}
 }

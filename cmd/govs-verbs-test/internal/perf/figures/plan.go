@@ -75,8 +75,10 @@ var formulas = []formula{
 	{id: "stream-http-vs-tcp", of: "http-stream", to: "http-tcp", value: mops},
 	{id: "stream-http-16-vs-tcp", of: "http-stream-16", to: "http-tcp-16", value: mops},
 	{id: "idle-stream-kib", of: "idle-streams", value: number},
-	{id: "guest-stream-1m-nocrc-vs-rstream", of: "guest-stream-1m-nocrc", to: "rstream-1m", value: gbps, needs: "siw"},
-	{id: "guest-stream-rtt-vs-rstream", of: "guest-stream-rtt", to: "rstream-rtt", value: rtt, needs: "siw"},
+	{id: "guest-stream-1m-nocrc-vs-rstream", of: "guest-stream-1m-nocrc", to: "rstream-1m",
+		value: gbps, needs: "siw"},
+	{id: "guest-stream-rtt-vs-rstream", of: "guest-stream-rtt", to: "rstream-rtt",
+		value: rtt, needs: "siw"},
 
 	{id: "write-1m-crc-fast-vs-tcp", of: "write-1m-fast", to: "tcp-1m", value: gbps},
 	{id: "write-64k-vs-tcp", of: "write-64k", to: "tcp-64k", value: gbps},
@@ -131,7 +133,8 @@ func base(c Config) []measure {
 	}
 	// Streams, and net.Conns that block as these do.
 	blocking := func(name string, d Device, op load.Op, size int) measure {
-		return measure{Name: name, Device: &d, Spec: load.Spec{Op: op, Size: size, Poll: load.Block, Duration: c.Time}}
+		return measure{Name: name, Device: &d,
+			Spec: load.Spec{Op: op, Size: size, Poll: load.Block, Duration: c.Time}}
 	}
 	http := func(name string, d Device, conns int) measure {
 		m := blocking(name, d.web(), web.Requests, httpSize)
@@ -228,7 +231,8 @@ func (c Config) idleStreams() int {
 // messages, not time. siw's perftest runs in the guest, whose CPU is emulated.
 func (c Config) program(name, program string, size int) measure {
 	octetsPerSecond, perMessage := 2e9, 4*time.Microsecond
-	if strings.HasPrefix(program, "perftest") || strings.HasPrefix(program, "rstream") || strings.HasPrefix(name, "guest-") {
+	if strings.HasPrefix(program, "perftest") || strings.HasPrefix(program, "rstream") ||
+		strings.HasPrefix(name, "guest-") {
 		octetsPerSecond, perMessage = 1e8, 100*time.Microsecond
 	} else if strings.HasPrefix(program, "exec-") {
 		octetsPerSecond = 8e9 // perftest has no messages before those that count

@@ -184,8 +184,11 @@ func (r *runner) conditions(m measure) map[string]any {
 		c["one_write_per_message"] = true
 	}
 	if m.Idle > 0 {
-		c = map[string]any{"provider": d.Provider, "streams": m.Idle, "buffers": rsocket.DefaultReceiveBuffer,
-			"memory": "RssAnon of the end that needs more, per stream beyond the first, after an octet each way"}
+		c = map[string]any{
+			"provider": d.Provider, "streams": m.Idle, "buffers": rsocket.DefaultReceiveBuffer,
+			"memory": "RssAnon of the end that needs more, per stream beyond the first, after an " +
+				"octet each way",
+		}
 	}
 	if d.Stream {
 		c["stream"] = "rsocket"

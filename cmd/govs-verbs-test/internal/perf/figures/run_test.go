@@ -185,17 +185,20 @@ func TestIdleQPs(t *testing.T) {
 func TestStreamsOfARun(t *testing.T) {
 	rep := run(t, small(t, "stream_*_vs_*"))
 	for _, id := range []string{
-		"stream_1m_vs_tcp", "stream_64k_vs_tcp", "stream_1m_vs_netconn", "stream_64k_vs_netconn", "stream_rtt_vs_netconn",
+		"stream_1m_vs_tcp", "stream_64k_vs_tcp", "stream_1m_vs_netconn", "stream_64k_vs_netconn",
+		"stream_rtt_vs_netconn",
 	} {
 		f := wantFigure(t, rep, id, 2)
 		of := f.Conditions["of"].(map[string]any)
-		if of["stream"] != "rsocket" || of["poll"] != "block" || of["crc"] != "on" || f.Conditions["to"].(map[string]any)["stream"] != nil {
+		if of["stream"] != "rsocket" || of["poll"] != "block" || of["crc"] != "on" ||
+			f.Conditions["to"].(map[string]any)["stream"] != nil {
 			t.Errorf("%s: conditions %v", id, f.Conditions)
 		}
 	}
 	rep = run(t, small(t, "stream-http*"))
 	for _, id := range []string{"stream-http-vs-tcp", "stream-http-16-vs-tcp"} {
-		if f := rep.More[id]; f.Rounds != 2 || f.Median <= 0 || f.Conditions["of"].(map[string]any)["answer_octets"] != httpSize {
+		if f := rep.More[id]; f.Rounds != 2 || f.Median <= 0 ||
+			f.Conditions["of"].(map[string]any)["answer_octets"] != httpSize {
 			t.Errorf("%s: %+v", id, f)
 		}
 	}

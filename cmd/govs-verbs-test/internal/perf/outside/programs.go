@@ -181,21 +181,25 @@ func rstream(latency, bridged bool) program {
 			burst, times = 1, max(t.Iters/8, 1) // a round trip takes longer than that of programs that spin
 		}
 		return []string{
-			"-p", strconv.Itoa(port), "-S", strconv.Itoa(t.Size), "-C", strconv.Itoa(burst), "-I", strconv.Itoa(times),
-			"-T", "b",
+			"-p", strconv.Itoa(port), "-S", strconv.Itoa(t.Size), "-C", strconv.Itoa(burst),
+			"-I", strconv.Itoa(times), "-T", "b",
 		}
 	}
 	return program{
-		binary: "rstream", version: []string{"dpkg-query", "-W", "-f", "rdmacm-utils ${Version}", "rdmacm-utils"},
-		pkg: "rdmacm-utils", bridged: bridged, blocks: true,
-		server: func(p Pair, t Test, port int) []string { return append(args(t, port), "-b", p.Addr.String()) },
-		client: func(p Pair, t Test, port int) []string { return append(args(t, port), "-s", p.Addr.String()) },
-		parse:  func(_ Test, stdout string) (Result, error) { return parseRstream(latency, stdout) },
+		binary: "rstream", pkg: "rdmacm-utils", bridged: bridged, blocks: true,
+		version: []string{"dpkg-query", "-W", "-f", "rdmacm-utils ${Version}", "rdmacm-utils"},
+		server: func(p Pair, t Test, port int) []string {
+			return append(args(t, port), "-b", p.Addr.String())
+		},
+		client: func(p Pair, t Test, port int) []string {
+			return append(args(t, port), "-s", p.Addr.String())
+		},
+		parse: func(_ Test, stdout string) (Result, error) { return parseRstream(latency, stdout) },
 	}
 }
 
-// parseRstream reads the row of rstream: name, size, transfers, iterations, octets, seconds, Gb/s, and
-// the microseconds of a transfer.
+// parseRstream reads the row of rstream: name, size, transfers, iterations, octets, seconds, Gb/s,
+// and the microseconds of a transfer.
 func parseRstream(latency bool, stdout string) (Result, error) {
 	const columns = 8
 	for line := range strings.Lines(stdout) {

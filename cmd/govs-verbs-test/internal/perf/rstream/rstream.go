@@ -47,8 +47,8 @@ const syncSize = 16
 // Latency reports whether each iteration is a round trip.
 func (t Test) Latency() bool { return t.Transfers == 1 }
 
-// sizes are those that rstream tests if none is given. With -S all it tests those between them, too:
-// each power of two, and half as much again.
+// sizes are those that rstream tests if none is given. With -S all it tests those between them,
+// too: each power of two, and half as much again.
 var sizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
 
 // Sizes returns the sizes of a run without -S, or with all of one with -S all.
@@ -75,8 +75,8 @@ func often(size int) int {
 	return 100
 }
 
-// LatencyOf is the test of round trips of a size. The first connection of a run without -S, -C and -I
-// has one for each size.
+// LatencyOf is the test of round trips of a size. The first connection of a run without -S, -C and
+// -I has one for each size.
 func LatencyOf(size int) Test { return Test{Size: size, Transfers: 1, Iterations: often(size)} }
 
 // BandwidthOf is the test of one direction after the other, which the second connection has.
@@ -107,13 +107,16 @@ var ErrEnded = errors.New("the peer ended the connection in the middle of a test
 // ErrQuiet: nothing moved for End.Patience.
 var ErrQuiet = errors.New("nothing was exchanged")
 
-// Run does one test over c. The result counts both directions: Ops are all transfers, but for a test
-// of latency round trips. After an error c can only be closed.
+// Run does one test over c. The result counts both directions: Ops are all transfers, but for a
+// test of latency round trips. After an error c can only be closed.
 func (e *End) Run(ctx context.Context, c Conn, t Test) (load.Result, error) {
 	for _, l := range []struct {
 		what       string
 		n, highest int
-	}{{"size", t.Size, MaxSize}, {"transfers", t.Transfers, MaxCount}, {"iterations", t.Iterations, MaxCount}} {
+	}{
+		{"size", t.Size, MaxSize}, {"transfers", t.Transfers, MaxCount},
+		{"iterations", t.Iterations, MaxCount},
+	} {
 		if l.n < 1 || l.n > l.highest {
 			return load.Result{}, fmt.Errorf("%s %d: has to be 1 to %d", l.what, l.n, l.highest)
 		}
@@ -213,8 +216,8 @@ func (e *End) receive(c Conn, n int) error {
 func (e *End) differs(got []byte) error {
 	for i, b := range got {
 		if want := e.received + byte(i); b != want {
-			return fmt.Errorf("an octet is %#02x, and not %#02x: what came is not what is sent for verification "+
-				"(rstream sends it with -T v only)", b, want)
+			return fmt.Errorf("an octet is %#02x, and not %#02x: what came is not what is sent for "+
+				"verification (rstream sends it with -T v only)", b, want)
 		}
 	}
 	return nil

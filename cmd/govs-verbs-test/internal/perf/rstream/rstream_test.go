@@ -33,7 +33,8 @@ func both(t *testing.T, dialled, accepted *End, tests ...Test) (d, a error) {
 			if tc.Latency() {
 				ops = each
 			}
-			if r.Ops != ops || r.Octets != 2*each*uint64(tc.Size) || r.Elapsed <= 0 || (r.Lat != nil) != tc.Latency() {
+			if r.Ops != ops || r.Octets != 2*each*uint64(tc.Size) || r.Elapsed <= 0 ||
+				(r.Lat != nil) != tc.Latency() {
 				t.Errorf("%+v: %+v", tc, r)
 			}
 		}
@@ -48,7 +49,8 @@ func both(t *testing.T, dialled, accepted *End, tests ...Test) (d, a error) {
 func TestBothEnds(t *testing.T) {
 	d, a := &End{Verify: true}, &End{Verify: true}
 	for range 2 {
-		dErr, aErr := both(t, d, a, Test{1, 1, 1}, Test{1000, 7, 3}, Test{65537, 2, 2}, Test{3, 1, 50}, Test{1, 300, 1})
+		dErr, aErr := both(t, d, a, Test{1, 1, 1}, Test{1000, 7, 3}, Test{65537, 2, 2},
+			Test{3, 1, 50}, Test{1, 300, 1})
 		if dErr != nil || aErr != nil {
 			t.Errorf("the one that dialled: %v, the other: %v", dErr, aErr)
 		}
@@ -84,7 +86,7 @@ func TestPattern(t *testing.T) {
 	in := counting(2*16 + 300 + 40)
 	s := &scripted{in: strings.NewReader(string(in))}
 	e := &End{Verify: true}
-	for _, tc := range []Test{{Size: 100, Transfers: 3, Iterations: 1}, {Size: 40, Transfers: 1, Iterations: 1}} {
+	for _, tc := range []Test{{100, 3, 1}, {40, 1, 1}} {
 		if _, err := e.Run(t.Context(), s, tc); err != nil {
 			t.Fatal(err)
 		}
@@ -94,12 +96,12 @@ func TestPattern(t *testing.T) {
 	}
 	in[200]++
 	s = &scripted{in: strings.NewReader(string(in))}
-	_, err := (&End{Verify: true}).Run(t.Context(), s, Test{Size: 100, Transfers: 3, Iterations: 1})
+	_, err := (&End{Verify: true}).Run(t.Context(), s, Test{100, 3, 1})
 	if err == nil || !strings.Contains(err.Error(), "an octet is 0xc9, and not 0xc8") {
 		t.Errorf("an octet that is wrong: %v", err)
 	}
 	s = &scripted{in: strings.NewReader(string(in))}
-	if _, err := new(End).Run(t.Context(), s, Test{Size: 100, Transfers: 3, Iterations: 1}); err != nil {
+	if _, err := new(End).Run(t.Context(), s, Test{100, 3, 1}); err != nil {
 		t.Errorf("an octet that is wrong, and not verified: %v", err)
 	}
 }
@@ -112,14 +114,16 @@ func TestEnds(t *testing.T) {
 	}
 	c, s := net.Pipe()
 	defer s.Close()
-	if _, err := (&End{Accepted: true, Patience: 20 * time.Millisecond}).Run(t.Context(), c, Test{1, 1, 1}); !errors.Is(err, ErrQuiet) {
+	e := &End{Accepted: true, Patience: 20 * time.Millisecond}
+	if _, err := e.Run(t.Context(), c, Test{1, 1, 1}); !errors.Is(err, ErrQuiet) {
 		t.Errorf("a peer that is silent: %v", err)
 	}
 	c, s = net.Pipe()
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := (&End{Accepted: true}).Run(ctx, c, Test{1, 1, 1}); !errors.Is(err, context.DeadlineExceeded) {
+	_, err = (&End{Accepted: true}).Run(ctx, c, Test{1, 1, 1})
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a context that ends: %v", err)
 	}
 	for _, bad := range []Test{{}, {1, 1, 0}, {1, 0, 1}, {0, 1, 1}, {MaxSize + 1, 1, 1}, {-1, 1, 1}} {
@@ -135,11 +139,16 @@ func TestSizes(t *testing.T) {
 		t.Errorf("four sizes: %v", got)
 	}
 	all := Sizes(true)
-	if len(all) != 33 || all[0] != 64 || all[1] != 128 || all[2] != 192 || all[len(all)-1] != 6<<20 || !slices.IsSorted(all) {
+	if len(all) != 33 || all[0] != 64 || all[1] != 128 || all[2] != 192 ||
+		all[len(all)-1] != 6<<20 || !slices.IsSorted(all) {
 		t.Errorf("%d sizes: %v", len(all), all)
 	}
-	for size, want := range map[int]int{64: 100_000, 768: 100_000, 1024: 10_000, 49152: 10_000, 65536: 1000, 786432: 1000, 1 << 20: 100, 6 << 20: 100} {
-		if l, b := LatencyOf(size), BandwidthOf(size); l != (Test{size, 1, want}) || b != (Test{size, want, 1}) {
+	for size, want := range map[int]int{
+		64: 100_000, 768: 100_000, 1024: 10_000, 49152: 10_000, 65536: 1000, 786432: 1000,
+		1 << 20: 100, 6 << 20: 100,
+	} {
+		l, b := LatencyOf(size), BandwidthOf(size)
+		if l != (Test{size, 1, want}) || b != (Test{size, want, 1}) {
 			t.Errorf("%d: %+v, %+v", size, l, b)
 		}
 	}

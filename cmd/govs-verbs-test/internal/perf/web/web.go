@@ -90,7 +90,9 @@ func (c *Client) Run(ctx context.Context, spec load.Spec) (r load.Result, err er
 		return r, err
 	}
 	transport := &http.Transport{
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.network.Dial(ctx, c.addr) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return c.network.Dial(ctx, c.addr)
+		},
 		MaxIdleConnsPerHost: spec.QPs, MaxConnsPerHost: spec.QPs, DisableCompression: true,
 	}
 	defer transport.CloseIdleConnections()

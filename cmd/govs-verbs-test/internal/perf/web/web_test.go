@@ -46,7 +46,9 @@ func (l *listener) Accept() (net.Conn, error) {
 // a run.
 func TestRequests(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
-	for name, network := range map[string]rawtcp.Network{"TCP": rawtcp.TCP(""), "streams": rawtcp.Streams(vctx)} {
+	for name, network := range map[string]rawtcp.Network{
+		"TCP": rawtcp.TCP(""), "streams": rawtcp.Streams(vctx),
+	} {
 		t.Run(name, func(t *testing.T) {
 			n := &counting{Network: network}
 			s := testkit.Must(Listen(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), n))(t)
@@ -54,7 +56,8 @@ func TestRequests(t *testing.T) {
 			go func() { served <- s.Serve(t.Context(), 0) }()
 			c := Dial(s.Addr(), n)
 			for _, conns := range []int{1, 4} {
-				r := testkit.Must(c.Run(t.Context(), load.Spec{Op: Requests, Size: 1000, QPs: conns, Duration: 30 * time.Millisecond}))(t)
+				r := testkit.Must(c.Run(t.Context(), load.Spec{Op: Requests, Size: 1000, QPs: conns,
+					Duration: 30 * time.Millisecond}))(t)
 				if r.Ops == 0 || r.Octets != 1000*r.Ops || r.Elapsed < 30*time.Millisecond {
 					t.Errorf("%d connections: %+v", conns, r)
 				}
