@@ -22,6 +22,7 @@ type Device struct {
 	Segments  bool   `json:",omitempty"` // over the address whose TCP has Ethernet's MSS
 	Stream    bool   `json:",omitempty"` // over rsockets
 	Web       bool   `json:",omitempty"` // HTTP over TCP or rsockets
+	Buffer    int    `json:",omitempty"` // octets of each buffer of an rsocket; 0: the default
 }
 
 // A measure is made once in each round. Exactly one of Device and Test is set.
@@ -69,6 +70,8 @@ var formulas = []formula{
 	{id: "stream_rtt_vs_netconn", of: "stream-rtt", to: "tcp-rtt-block", value: rtt},
 
 	{id: "stream-1m-nocrc-vs-netconn", of: "stream-1m-nocrc", to: "netconn-1m", value: gbps},
+	{id: "stream-1m-wide-vs-netconn", of: "stream-1m-wide", to: "netconn-1m", value: gbps},
+	{id: "stream-64k-wide-vs-netconn", of: "stream-64k-wide", to: "netconn-64k", value: gbps},
 	{id: "stream-1m-vs-rstream", of: "stream-1m", to: "exec-rstream-1m", value: gbps},
 	{id: "stream-64k-vs-rstream", of: "stream-64k", to: "exec-rstream-64k", value: gbps},
 	{id: "stream-rtt-vs-rstream", of: "stream-rtt", to: "exec-rstream-rtt", value: rtt},
@@ -113,6 +116,7 @@ func (d Device) fast() Device     { d.Placement = "fast"; return d }
 func (d Device) sleeps() Device   { d.Sleeps = true; return d }
 func (d Device) segments() Device { d.Segments = true; return d }
 func (d Device) stream() Device   { d.Stream = true; return d }
+func (d Device) wide() Device     { d.Buffer = mib; return d } // as rstream has
 func (d Device) web() Device      { d.Web = true; return d }
 
 // overVerbs reports whether the workloads are those of package load.
@@ -152,6 +156,7 @@ func base(c Config) []measure {
 		blocking("stream-1m", engine.stream(), rawtcp.StreamBW, mib),
 		blocking("netconn-1m", tcp, rawtcp.BW, mib),
 		blocking("stream-1m-nocrc", engine.noCRC().stream(), rawtcp.StreamBW, mib),
+		blocking("stream-1m-wide", engine.stream().wide(), rawtcp.StreamBW, mib),
 		c.program("exec-rstream-1m", outside.ExecRstreamBW, mib),
 		bw("write-1m", engine, load.WriteBW, mib, 16),
 		c.program("exec-write-1m", outside.ExecWrite, mib),
@@ -164,6 +169,7 @@ func base(c Config) []measure {
 		bw("tcp-64k", tcp, rawtcp.BW, 64*kib, 0),
 		blocking("stream-64k", engine.stream(), rawtcp.StreamBW, 64*kib),
 		blocking("netconn-64k", tcp, rawtcp.BW, 64*kib),
+		blocking("stream-64k-wide", engine.stream().wide(), rawtcp.StreamBW, 64*kib),
 		c.program("exec-rstream-64k", outside.ExecRstreamBW, 64*kib),
 		bw("write-64k", engine, load.WriteBW, 64*kib, 64),
 		c.program("exec-write-64k", outside.ExecWrite, 64*kib),

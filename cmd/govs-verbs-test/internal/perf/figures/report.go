@@ -192,6 +192,7 @@ func (r *runner) conditions(m measure) map[string]any {
 	}
 	if d.Stream {
 		c["stream"] = "rsocket"
+		c["buffers"] = max(d.Buffer, rsocket.DefaultReceiveBuffer)
 	}
 	if d.Provider == "tcp" {
 		return c

@@ -12,6 +12,7 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/web"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/worker"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	govs "github.com/govs-rdma/govs/provider/engine"
 	"github.com/govs-rdma/govs/provider/kernel"
 )
@@ -112,7 +113,7 @@ func (x *executor) end(d Device) load.End {
 // open opens a device once.
 func (x *executor) open(d Device) (*ibverbs.Context, error) {
 	d.Segments = false // the address decides this
-	d.Stream, d.Web = false, false
+	d.Stream, d.Web, d.Buffer = false, false, 0
 	if vctx, ok := x.vctxs[d]; ok {
 		return vctx, nil
 	}
@@ -183,7 +184,8 @@ func (x *executor) network(d Device) (rawtcp.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rawtcp.Streams(vctx), nil
+	cfg := rsocket.Config{SendBuffer: d.Buffer, ReceiveBuffer: d.Buffer}
+	return rawtcp.Streams(vctx, cfg), nil
 }
 
 // run runs over the connection to a server, which is kept. After an error it is

@@ -58,16 +58,21 @@ func (n tcp) Dial(ctx context.Context, addr netip.AddrPort) (Conn, error) {
 }
 
 // Streams is the network of rsockets over a device.
-func Streams(vctx *ibverbs.Context) Network { return streams{vctx} }
+func Streams(vctx *ibverbs.Context, cfg rsocket.Config) Network { return streams{vctx, cfg} }
 
-type streams struct{ vctx *ibverbs.Context }
+type streams struct {
+	vctx *ibverbs.Context
+	cfg  rsocket.Config
+}
 
 func (n streams) Listen(ctx context.Context, addr netip.AddrPort) (Listener, error) {
-	return noNil[Listener](rsocket.Listen(ctx, n.vctx, addr))
+	lc := rsocket.ListenConfig{Config: n.cfg}
+	return noNil[Listener](lc.Listen(ctx, n.vctx, addr))
 }
 
 func (n streams) Dial(ctx context.Context, addr netip.AddrPort) (Conn, error) {
-	return noNil[Conn](rsocket.Dial(ctx, n.vctx, addr))
+	d := rsocket.Dialer{Config: n.cfg}
+	return noNil[Conn](d.Dial(ctx, n.vctx, addr))
 }
 
 // noNil returns v as an interface that is nil after an error.

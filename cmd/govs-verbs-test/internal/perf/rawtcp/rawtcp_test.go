@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
@@ -64,7 +65,7 @@ func TestOps(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %s", op, poll), func(t *testing.T) {
 				network := TCP("cubic")
 				if overStreams {
-					network = Streams(device(t))
+					network = Streams(device(t), rsocket.Config{})
 				}
 				c := pair(t, network)
 				for _, s := range []load.Spec{
@@ -93,7 +94,7 @@ func TestOps(t *testing.T) {
 
 // TestStreamsDoNotSpin: a run that asks for it is an error at both ends.
 func TestStreamsDoNotSpin(t *testing.T) {
-	c := pair(t, Streams(device(t)))
+	c := pair(t, Streams(device(t), rsocket.Config{}))
 	if _, err := c.Run(t.Context(), load.Spec{Op: StreamBW, Size: 64, Iters: 1, Poll: load.Spin}); err == nil {
 		t.Error("a stream spins")
 	}

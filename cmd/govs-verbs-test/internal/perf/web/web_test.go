@@ -13,6 +13,7 @@ import (
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/rawtcp"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	"github.com/govs-rdma/govs/provider/engine"
 )
 
@@ -47,7 +48,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func TestRequests(t *testing.T) {
 	vctx := testkit.Must(ibverbs.Open(engine.New(nil), ""))(t)
 	for name, network := range map[string]rawtcp.Network{
-		"TCP": rawtcp.TCP(""), "streams": rawtcp.Streams(vctx),
+		"TCP": rawtcp.TCP(""), "streams": rawtcp.Streams(vctx, rsocket.Config{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &counting{Network: network}
