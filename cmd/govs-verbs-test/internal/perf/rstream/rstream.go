@@ -101,10 +101,10 @@ type End struct {
 	buf      []byte
 }
 
-// ErrEnded: the peer ended the connection before the test was over.
+// ErrEnded says that the peer ended the connection before the test was over.
 var ErrEnded = errors.New("the peer ended the connection in the middle of a test")
 
-// ErrQuiet: nothing moved for End.Patience.
+// ErrQuiet says that nothing moved for End.Patience.
 var ErrQuiet = errors.New("nothing was exchanged")
 
 // Run does one test over c. The result counts both directions: Ops are all transfers, but for a
