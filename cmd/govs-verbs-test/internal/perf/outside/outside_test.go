@@ -305,6 +305,8 @@ func TestBridgedCommand(t *testing.T) {
 			"ib_send_lat -R -F -d siw0 -p 7 -s 64 -n 10 127.0.0.1"},
 		{Test{Program: ExecRstreamBW, Size: 64, Iters: 2000}, "govs exec --crc preferred -- " +
 			"rstream -p 7 -S 64 -C 100 -I 10 -T b -s 127.0.0.1"},
+		{Test{Program: ExecRstreamBW, Size: 1 << 20, Iters: 140}, "govs exec --crc preferred -- " +
+			"rstream -p 7 -S 1048576 -C 7 -I 10 -T b -s 127.0.0.1"},
 		{Test{Program: ExecRstreamLat, Size: 64, Iters: 80}, "govs exec --crc preferred -- " +
 			"rstream -p 7 -S 64 -C 1 -I 10 -T b -s 127.0.0.1"},
 	} {

@@ -168,14 +168,25 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 	}
 }
 
-// rstreamBurst is how many messages rstream sends before the other end answers with as many.
-const rstreamBurst = 100
+// rstreamBurst returns how many messages rstream sends before the other end answers with as many. Two
+// ends of rsockets in C may end their connection, and then rstream reads for ever, when about 200
+// transfers follow each other in one direction (docs/exec.md). A message begins with a transfer of
+// 2 KiB, and the next ones are twice as long each, up to 64 KiB.
+func rstreamBurst(size int) int {
+	const first, longest, safe, most = 2 << 10, 64 << 10, 150, 100
+	transfers := 0
+	for n := first; size > 0; n = min(2*n, longest) {
+		size -= n
+		transfers++
+	}
+	return max(min(safe/transfers, most), 1)
+}
 
 // rstream is the program of that name, for round trips or bandwidth.
 func rstream(latency, bridged bool) program {
 	args := func(t Test, port int) []string {
 		// It sends as many in each direction.
-		burst := min(rstreamBurst, max(t.Iters/2, 1))
+		burst := min(rstreamBurst(t.Size), max(t.Iters/2, 1))
 		times := max(t.Iters/2/burst, 1)
 		if latency {
 			burst, times = 1, max(t.Iters/8, 1) // a round trip takes longer than that of programs that spin
