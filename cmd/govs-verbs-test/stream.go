@@ -120,7 +120,7 @@ func (c *streamCmd) Run(ctx context.Context, k *kong.Context, out *output) (err 
 	}
 	opts := new(engine.Options)
 	opts.TCP.CongestionControl = c.congestion()
-	if err := checkCongestion(c.congestion()); err != nil {
+	if err := checkCongestion("--cong", c.congestion()); err != nil {
 		return unable(err)
 	}
 	if c.CRC == "off" {
