@@ -164,6 +164,9 @@ func (c *Conn) sendEnd() {
 		return
 	}
 	c.ended = c.ending
+	if c.st.PeerEnd() == proto.Disconnect {
+		return // nobody is there who could read it
+	}
 	var msg [proto.MessageLen]byte
 	c.st.PutMessage(msg[:], c.ended)
 	c.posted++
