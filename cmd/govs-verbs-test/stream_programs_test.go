@@ -1,0 +1,404 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rsocket"
+)
+
+// A streamSite is where a stream has one end in Go and the other one in C.
+type streamSite struct {
+	vctx    *ibverbs.Context // of the Go end
+	addr    netip.Addr       // of both ends
+	program launcher         // starts the C end
+	onSiw   bool             // which is over siw
+}
+
+// listen listens for a stream.
+func (s *streamSite) listen(t *testing.T, port uint16) *rsocket.Listener {
+	t.Helper()
+	l := testkit.Must(rsocket.Listen(t.Context(), s.vctx, netip.AddrPortFrom(s.addr, port)))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
+	return l
+}
+
+// accept waits for the C end.
+func (s *streamSite) accept(t *testing.T, l *rsocket.Listener, p *program) *rsocket.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := l.AcceptContext(ctx)
+	if err != nil {
+		t.Fatalf("%v\n%s: stdout:\n%s\nstderr:\n%s", err, p, &p.stdout, &p.stderr)
+	}
+	return limited(t, c)
+}
+
+// streamAttempts is how often a Go end connects to a C end over siw.
+const streamAttempts = 10
+
+// dial starts a C end that listens, and connects to it. A C end sends as soon as it has accepted,
+// which it may not, and which siw does not hold back (kernel-notes/siw-responder-speaks-first.md). The
+// engine and siw refuse it if it comes in one piece with the Reply, and then both are tried again.
+func (s *streamSite) dial(t *testing.T, start func(port uint16) *program) (*rsocket.Conn, *program) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		port := freePort()
+		p := start(port)
+		awaitListener(t, p, port)
+		c, err := rsocket.Dial(ctx, s.vctx, netip.AddrPortFrom(s.addr, port))
+		if err == nil {
+			return limited(t, c), p
+		}
+		if !s.onSiw || attempt == streamAttempts || !errors.Is(err, syscall.EINVAL) {
+			t.Fatal(err)
+		}
+		t.Logf("once more: %v", err)
+		_ = p.cmd.Process.Kill()
+	}
+}
+
+// limited gives a connection a deadline, and closes it with the test.
+func limited(t *testing.T, c *rsocket.Conn) *rsocket.Conn {
+	t.Helper()
+	testkit.OK(t, c.SetDeadline(time.Now().Add(patience)))
+	t.Cleanup(func() { _ = c.Close() }) // again, mostly
+	return c
+}
+
+// streamPrograms are tests of a Go end with programs of others.
+var streamPrograms = []struct {
+	name string
+	test func(t *testing.T, s *streamSite)
+}{
+	{"rcopy", fromRcopy},
+	{"rcopy as server", toRcopy},
+	{"iperf", fromIperf},
+	{"iperf as server", toIperf},
+	{"riostream", fromRiostream},
+	{"riostream as server", toRiostream},
+	{"calls", func(t *testing.T, s *streamSite) { interopCalls(t, s, false) }},
+	{"calls of a server", func(t *testing.T, s *streamSite) { interopCalls(t, s, true) }},
+}
+
+// copyMessage is a message of rcopy's, which has octets behind it in some.
+type copyMessage struct {
+	Version, Command uint8
+	Len              uint16 // with what follows
+	Data             uint32
+	ID               uint64
+}
+
+const (
+	copyOpen = iota + 1
+	copyClose
+	copyWrite
+	copyResponse = 0x80 // of a command
+)
+
+// copyContent is what is copied.
+var copyContent = bytes.Repeat([]byte("one file after another, "), 1<<16)
+
+// fromRcopy is rcopy's server, in Go.
+func fromRcopy(t *testing.T, s *streamSite) {
+	from := filepath.Join(t.TempDir(), "from")
+	testkit.OK(t, os.WriteFile(from, copyContent, 0o644))
+	port := freePort()
+	l := s.listen(t, port)
+	client := s.program(nil, "rcopy", from, s.addr.String()+":a name", "-p", fmt.Sprint(port))
+	c := s.accept(t, l, client)
+	for _, command := range []uint8{copyOpen, copyWrite, copyClose} {
+		var m copyMessage
+		testkit.OK(t, binary.Read(c, binary.NativeEndian, &m))
+		if m.Command != command {
+			t.Fatalf("rcopy sends %+v instead of command %d", m, command)
+		}
+		more := make([]byte, int(m.Len)-binary.Size(m))
+		testkit.Must(io.ReadFull(c, more))(t)
+		switch command {
+		case copyOpen:
+			if name := string(bytes.TrimRight(more, "\x00")); name != "a name" {
+				t.Errorf("rcopy opens %q", name)
+			}
+		case copyWrite:
+			got := make([]byte, binary.NativeEndian.Uint64(more))
+			testkit.Must(io.ReadFull(c, got))(t)
+			if !bytes.Equal(got, copyContent) {
+				t.Errorf("%d octets were copied, with differences; want %d", len(got),
+					len(copyContent))
+			}
+		}
+		m.Command |= copyResponse
+		m.Len, m.Data = uint16(binary.Size(m)), 0
+		testkit.OK(t, binary.Write(c, binary.NativeEndian, &m))
+	}
+	wantEnd(t, c, "")
+	testkit.OK(t, c.Close())
+	client.want(t, 0, "done", fmt.Sprint(len(copyContent), " bytes in"))
+}
+
+// toRcopy is rcopy's client, in Go.
+func toRcopy(t *testing.T, s *streamSite) {
+	to := filepath.Join(t.TempDir(), "to")
+	c, _ := s.dial(t, func(port uint16) *program {
+		return s.program(nil, "rcopy", "-p", fmt.Sprint(port))
+	})
+	command := func(command uint8, data uint32, more, behind []byte) {
+		t.Helper()
+		m := copyMessage{Command: command, Data: data}
+		m.Len = uint16(binary.Size(m) + len(more))
+		b := testkit.Must(binary.Append(nil, binary.NativeEndian, &m))(t)
+		testkit.Must(c.Write(append(b, more...)))(t)
+		testkit.Must(c.Write(behind))(t)
+		testkit.OK(t, binary.Read(c, binary.NativeEndian, &m))
+		if want := (copyMessage{Command: command | copyResponse, Len: 16}); m != want {
+			t.Fatalf("rcopy answers command %d with %+v", command, m)
+		}
+	}
+	size := binary.NativeEndian.AppendUint64(nil, uint64(len(copyContent)))
+	command(copyOpen, 0o644, append([]byte(to), 0), nil)
+	command(copyWrite, 0, size, copyContent)
+	command(copyClose, 0, nil, nil)
+	testkit.OK(t, c.Close())
+	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, copyContent) {
+		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(copyContent))
+	}
+}
+
+// preloaded is the environment of a program whose TCP sockets are librdmacm's streams.
+var preloaded = []string{"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
+
+// iperfOctets is how much iperf moves.
+const iperfOctets = 2 << 20
+
+// fromIperf receives from a program that uses TCP.
+func fromIperf(t *testing.T, s *streamSite) {
+	port := freePort()
+	l := s.listen(t, port)
+	client := s.program(preloaded, arguments("iperf -c ADDR -p PORT -n 2M", s.addr.String(), port)...)
+	c := s.accept(t, l, client)
+	if n := testkit.Must(io.Copy(io.Discard, c))(t); n < iperfOctets {
+		t.Errorf("iperf has sent %d octets", n)
+	}
+	testkit.OK(t, c.Close())
+	client.want(t, 0, "2.00 MBytes")
+}
+
+// toIperf sends to one.
+func toIperf(t *testing.T, s *streamSite) {
+	c, server := s.dial(t, func(port uint16) *program {
+		return s.program(preloaded, arguments("iperf -s -P 1 -B ADDR -p PORT", s.addr.String(),
+			port)...)
+	})
+	testkit.Must(c.Write(make([]byte, iperfOctets)))(t)
+	testkit.OK(t, c.Close())
+	server.want(t, 0, "2.00 MBytes")
+}
+
+// wantNoMap checks how riostream ends, which maps memory of its own for the peer: a Go end has no room
+// for an entry, and so riostream says ENOMEM and closes its end.
+func wantNoMap(t *testing.T, c *rsocket.Conn, p *program) {
+	t.Helper()
+	wantEnd(t, c, "")
+	testkit.OK(t, c.Close())
+	p.want(t, 255)
+	wantText(t, "riostream's error", p.stderr.String(), parts(noMap))
+}
+
+const noMap = "riomap: Cannot allocate memory"
+
+func fromRiostream(t *testing.T, s *streamSite) {
+	port := freePort()
+	l := s.listen(t, port)
+	client := s.program(nil, arguments("riostream -s ADDR -p PORT -S 4096 -I 1 -C 1 -T b",
+		s.addr.String(), port)...)
+	wantNoMap(t, s.accept(t, l, client), client)
+}
+
+func toRiostream(t *testing.T, s *streamSite) {
+	c, server := s.dial(t, func(port uint16) *program {
+		return s.program(nil, arguments("riostream -b ADDR -p PORT -S 4096 -I 1 -C 1 -T b",
+			s.addr.String(), port)...)
+	})
+	wantNoMap(t, c, server)
+}
+
+// wantEnd checks what is to be read until the end of a stream.
+func wantEnd(t *testing.T, c *rsocket.Conn, want string) {
+	t.Helper()
+	if got, err := io.ReadAll(c); string(got) != want || err != nil {
+		t.Errorf("%q, %v is to be read until the end, want %q", got, err, want)
+	}
+}
+
+// goCalls makes the calls of a stream that testdata/streamcalls.c makes in C.
+func goCalls(c *rsocket.Conn, calls string) error {
+	var sent, got byte
+	for _, call := range strings.Fields(calls) {
+		n := 0
+		if len(call) > 1 {
+			if _, err := fmt.Sscan(call[1:], &n); err != nil {
+				return fmt.Errorf("%s: %w", call, err)
+			}
+		}
+		b := make([]byte, n)
+		var err error
+		switch call[0] {
+		case 'w':
+			for i := range b {
+				b[i] = sent
+				sent += 7
+			}
+			_, err = c.Write(b)
+		case 'r':
+			_, err = io.ReadFull(c, b)
+			for i := range b {
+				if b[i] != got && err == nil {
+					err = fmt.Errorf("octet %d is %d and not %d", i, b[i], got)
+				}
+				got += 7
+			}
+		case 'e':
+			var m int
+			if m, err = c.Read(make([]byte, 1)); errors.Is(err, io.EOF) {
+				err = nil
+			} else if err == nil {
+				err = fmt.Errorf("%d octets and no end", m)
+			}
+		case 's':
+			err = c.CloseWrite()
+		case 'b':
+			err = errors.Join(c.CloseRead(), c.CloseWrite())
+		case 'c':
+			err = c.Close()
+		default:
+			err = errors.ErrUnsupported
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", call, err)
+		}
+	}
+	return nil
+}
+
+// streamCalls is the program that makes calls in C, which is built on the host.
+const streamCalls = builtPrograms + "/streamcalls"
+
+func buildStreamCalls(t *testing.T) {
+	t.Helper()
+	testkit.OK(t, os.MkdirAll(builtPrograms, 0o755))
+	compiledAs(t, streamCalls, "streamcalls", "-lrdmacm")
+}
+
+// cCalls starts it.
+func cCalls(program launcher, addr netip.Addr, port uint16, role, calls string) *program {
+	return program(nil, append([]string{streamCalls, addr.String(), fmt.Sprint(port), role},
+		strings.Fields(calls)...)...)
+}
+
+// interopCalls has a Go end and one in C make calls.
+func interopCalls(t *testing.T, s *streamSite, cListens bool) {
+	client := "w1 r1 w300000 r300000 w65536 r1 w10 s r20 e c"
+	server := "r1 w1 r300000 w300000 r65536 w1 r10 e w20 c"
+	var c *rsocket.Conn
+	var p *program
+	mine := server
+	if cListens {
+		mine = client
+		c, p = s.dial(t, func(port uint16) *program {
+			return cCalls(s.program, s.addr, port, "listen", server)
+		})
+	} else {
+		port := freePort()
+		l := s.listen(t, port)
+		p = cCalls(s.program, s.addr, port, "connect", client)
+		c = s.accept(t, l, p)
+	}
+	if err := goCalls(c, mine); err != nil {
+		t.Error(err)
+	}
+	p.want(t, 0, "all calls were made")
+}
+
+// TestStreamPrograms has a Go end, over the engine, speak with programs over the engine, on IPv4 and
+// IPv6.
+func TestStreamPrograms(t *testing.T) {
+	b := newBridged(t)
+	buildStreamCalls(t)
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		s := &streamSite{vctx: openEngine(t), addr: netip.MustParseAddr(addr)}
+		for _, p := range streamPrograms {
+			if s.addr.Is6() && !strings.HasPrefix(p.name, "calls") {
+				continue // rcopy and librspreload have only IPv4
+			}
+			t.Run(p.name+", "+addr, func(t *testing.T) {
+				s := *s
+				s.program = b.of(t).launch
+				p.test(t, &s)
+			})
+		}
+	}
+}
+
+// TestStreamProgramsOnSiw: the same with programs over siw, and the Go end over the engine and over
+// siw.
+func TestStreamProgramsOnSiw(t *testing.T) {
+	if !vmtest.Inside() {
+		newBridged(t)
+		buildStreamCalls(t)
+	}
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	for _, provider := range providers {
+		s := &streamSite{vctx: openDevice(t, provider), addr: netip.MustParseAddr(siwAddr),
+			onSiw: true}
+		for _, p := range streamPrograms {
+			t.Run(p.name+", the Go end over "+provider, func(t *testing.T) {
+				s := *s
+				s.program = launchOverSiw(t)
+				p.test(t, &s)
+			})
+		}
+	}
+}
+
+// TestStreamNoMap: riostream says the same to a peer in C that has no entries, which is C's default.
+func TestStreamNoMap(t *testing.T) {
+	b := newBridged(t)
+	buildStreamCalls(t)
+	port := freePort()
+	server := cCalls(b.launch, netip.MustParseAddr("127.0.0.1"), port, "listen", "e c")
+	awaitListener(t, server, port)
+	client := b.start(arguments("riostream -s ADDR -p PORT -S 4096 -I 1 -C 1 -T b", "127.0.0.1",
+		port)...)
+	client.want(t, 255)
+	wantText(t, "riostream's error", client.stderr.String(), parts(noMap))
+	server.want(t, 0, "all calls were made")
+}
+
+// openEngine opens an engine for the test.
+func openEngine(t *testing.T) *ibverbs.Context {
+	t.Helper()
+	vctx, _, err := openProvider("engine", netip.Addr{}, nil)
+	testkit.OK(t, err)
+	t.Cleanup(func() { testkit.OK(t, vctx.Close()) })
+	return vctx
+}
