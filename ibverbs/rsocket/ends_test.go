@@ -2,6 +2,7 @@ package rsocket_test
 
 import (
 	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -40,4 +41,35 @@ func TestConnNoAnswerToDisconnect(t *testing.T) {
 	if n := r.messages(t); n > 1 {
 		t.Errorf("the peer gets %d messages, and not at most a grant", n)
 	}
+}
+
+// TestConnAcceptorCloses: a client reads io.EOF also of a server that closes what it has accepted.
+func TestConnAcceptorCloses(t *testing.T) {
+	vctx, addr := device(t)
+	ctx := timeout(t)
+	l := testkit.Must(rsocket.Listen(ctx, vctx, addr))(t)
+	const times = 40
+	served := make(chan error, 1)
+	go func() {
+		for range times {
+			c, err := l.Accept()
+			if err == nil {
+				err = c.Close()
+			}
+			if err != nil {
+				served <- err
+				return
+			}
+		}
+		served <- nil
+	}()
+	for range times {
+		c := testkit.Must(rsocket.Dial(ctx, vctx, l.Addr().(*net.TCPAddr).AddrPort()))(t)
+		if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("Read returns %d, %v", n, err)
+		}
+		testkit.OK(t, c.Close())
+	}
+	testkit.OK(t, <-served)
+	testkit.OK(t, l.Close())
 }
