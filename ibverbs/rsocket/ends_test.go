@@ -3,6 +3,8 @@ package rsocket_test
 import (
 	"io"
 	"net"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,4 +74,85 @@ func TestConnAcceptorCloses(t *testing.T) {
 	}
 	testkit.OK(t, <-served)
 	testkit.OK(t, l.Close())
+}
+
+// TestConnCloseWithoutLinger: a Write that is under way when Close does not wait fails as one that
+// waits, and not for the connection that is gone.
+func TestConnCloseWithoutLinger(t *testing.T) {
+	vctx, addr := device(t)
+	rounds := 150
+	if onKernel() {
+		rounds = 15
+	}
+	for i := range rounds {
+		c, s := pair(t, vctx, addr, rsocket.Config{Linger: -1}, rsocket.Config{})
+		go func() { _, _ = io.Copy(io.Discard, s) }()
+		failed := make(chan error, 1)
+		go func() {
+			for {
+				if _, err := c.Write(make([]byte, 100000)); err != nil {
+					failed <- err
+					return
+				}
+			}
+		}()
+		time.Sleep(time.Duration(i%30) * 100 * time.Microsecond)
+		testkit.OK(t, c.Close())
+		wantErr(t, "Write", <-failed, net.ErrClosed)
+		testkit.OK(t, s.Close())
+	}
+}
+
+// TestConnClosesUnderFlood: what was written before Close comes, with the end, also if the peer writes
+// all the time what nobody reads.
+func TestConnClosesUnderFlood(t *testing.T) {
+	vctx, addr := device(t)
+	rounds := 20
+	if onKernel() {
+		rounds = 5
+	}
+	for i := range rounds {
+		c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				if _, err := s.Write(make([]byte, 50000)); err != nil {
+					return
+				}
+			}
+		})
+		wg.Go(func() { _, _ = io.Copy(io.Discard, plainConn{c}) })
+		time.Sleep(time.Duration(i%7) * time.Millisecond)
+		testkit.Must(c.Write(make([]byte, 100000)))(t)
+		testkit.OK(t, c.Close())
+		if n, err := io.Copy(io.Discard, s); n != 100000 || err != nil {
+			t.Errorf("%d octets come, %v; %v", n, err, s)
+		}
+		wg.Wait()
+	}
+}
+
+// TestConnWriteFindsEnd: what the peer wrote before it closed is read, with the end, also if a Write
+// finds that the connection is gone before that.
+func TestConnWriteFindsEnd(t *testing.T) {
+	vctx, addr := device(t)
+	for range 10 {
+		c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+		testkit.Must(c.Write([]byte("x")))(t)
+		testkit.Must(io.ReadFull(s, make([]byte, 1)))(t)
+		for range 100 {
+			testkit.Must(s.Write(make([]byte, 100)))(t)
+		}
+		testkit.OK(t, s.Close())
+		time.Sleep(20 * time.Millisecond)
+		var err error
+		for i := 0; i < 1000 && err == nil; i++ {
+			_, err = c.Write(make([]byte, 100))
+		}
+		wantErr(t, "Write", err, syscall.EPIPE)
+		if n, err := io.Copy(io.Discard, plainConn{c}); n != 10000 || err != nil {
+			t.Errorf("%d octets come, %v; %v", n, err, c)
+		}
+		testkit.OK(t, c.Close())
+	}
 }

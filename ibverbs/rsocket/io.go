@@ -259,7 +259,7 @@ func (c *Conn) transfer(p []byte, n int) error {
 	c.posting = false
 	if err != nil {
 		c.lost(err)
-		return c.failed
+		return c.writeEnd()
 	}
 	c.sendEnd()
 	return nil
