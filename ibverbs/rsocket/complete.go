@@ -44,6 +44,9 @@ func (c *Conn) handle(wcs []ibverbs.WC) {
 		switch {
 		case wc.Status != ibverbs.WCSuccess:
 			c.lost(wc.Err())
+		case kind == idRecv && !c.refused && wc.Opcode != ibverbs.WCRecv:
+			// Where the device takes them (RFC 7306). The memory of the receive has an old message.
+			c.abort(&proto.Error{Text: "sent immediate data, which is for InfiniBand"})
 		case kind == idRecv && !c.refused:
 			c.received(n, int(wc.ByteLen))
 		}
