@@ -63,8 +63,9 @@ func (c *Conn) finish(m proto.Message) {
 // Close ends the connection. What was written goes to the peer first: Close waits until TCP has it,
 // for Config.Linger at most, and is then an error that says how much is lost. What has not been read
 // is lost. An end that has accepted waits for the first message of a peer that has sent none, for a
-// fifth of a second at most: before that it may not send the end. Calls that are under way fail with net.ErrClosed. A ReadFrom whose reader, or a WriteTo
-// whose writer, does not return, keeps the memory of the connection until it does.
+// fifth of a second at most: before that it may not send the end. Calls that are under way fail with
+// net.ErrClosed. A ReadFrom whose reader, or a WriteTo whose writer, does not return, keeps the memory
+// of the connection until it does.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
