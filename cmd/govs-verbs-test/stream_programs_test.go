@@ -53,9 +53,11 @@ func (s *streamSite) accept(t *testing.T, l *rsocket.Listener, p *program) *rsoc
 const streamAttempts = 10
 
 // dial starts a C end that listens, and connects to it. A C end sends as soon as it has accepted,
-// which it may not, and which siw does not hold back (kernel-notes/siw-responder-speaks-first.md). The
-// engine and siw refuse it if it comes in one piece with the Reply, and then both are tried again.
-func (s *streamSite) dial(t *testing.T, start func(port uint16) *program) (*rsocket.Conn, *program) {
+// which it may not, and which siw does not hold back (kernel-notes/siw-responder-speaks-first.md).
+// The engine and siw refuse it if it comes in one piece with the Reply, and then both are tried
+// again.
+func (s *streamSite) dial(t *testing.T, start func(port uint16) *program) (*rsocket.Conn,
+	*program) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -212,8 +214,8 @@ func toIperf(t *testing.T, s *streamSite) {
 	server.want(t, 0, "2.00 MBytes")
 }
 
-// wantNoMap checks how riostream ends, which maps memory of its own for the peer: a Go end has no room
-// for an entry, and so riostream says ENOMEM and closes its end.
+// wantNoMap checks how riostream ends, which maps memory of its own for the peer: a Go end has no
+// room for an entry, and so riostream says ENOMEM and closes its end.
 func wantNoMap(t *testing.T, c *rsocket.Conn, p *program) {
 	t.Helper()
 	wantEnd(t, c, "")
@@ -337,8 +339,8 @@ func interopCalls(t *testing.T, s *streamSite, cListens bool) {
 	p.want(t, 0, "all calls were made")
 }
 
-// TestStreamPrograms has a Go end, over the engine, speak with programs over the engine, on IPv4 and
-// IPv6.
+// TestStreamPrograms has a Go end, over the engine, speak with programs over the engine, on IPv4
+// and IPv6.
 func TestStreamPrograms(t *testing.T) {
 	b := newBridged(t)
 	buildStreamCalls(t)
@@ -380,7 +382,8 @@ func TestStreamProgramsOnSiw(t *testing.T) {
 	}
 }
 
-// TestStreamNoMap: riostream says the same to a peer in C that has no entries, which is C's default.
+// TestStreamNoMap: riostream says the same to a peer in C that has no entries, which is C's
+// default.
 func TestStreamNoMap(t *testing.T) {
 	b := newBridged(t)
 	buildStreamCalls(t)

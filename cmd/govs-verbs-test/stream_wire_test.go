@@ -22,9 +22,9 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// streamScripts are calls that both ends make. What an end sends does not depend on how fast the other
-// one is, but for the times of grants in those that are loose. They end with an octet each way, so
-// that C's last grants come before the end.
+// streamScripts are calls that both ends make. What an end sends does not depend on how fast the
+// other one is, but for the times of grants in those that are loose. They end with an octet each
+// way, so that C's last grants come before the end.
 var streamScripts = []struct {
 	name, client, server string
 	loose                bool
@@ -42,7 +42,8 @@ var streamScripts = []struct {
 		server: strings.Repeat("r1 w1 ", 400) + "e c"},
 }
 
-// recordStream has two ends make calls, in C or in Go, and returns what each sent, the client first.
+// recordStream has two ends make calls, in C or in Go, and returns what each sent, the client
+// first.
 func recordStream(t *testing.T, b *bridged, inC [2]bool, client, server string) [2]streamSent {
 	t.Helper()
 	port := freePort()
@@ -107,7 +108,8 @@ func (h *streamHello) parse(f *mpa.Frame) (string, error) {
 		return "", fmt.Errorf("private data %x: %w", b, err)
 	}
 	u32, u64 := binary.BigEndian.Uint32, binary.BigEndian.Uint64
-	*h = streamHello{sglAddr: u64(b[8:]), sglKey: u32(b[16:]), ringAddr: u64(b[24:]), ringKey: u32(b[32:])}
+	*h = streamHello{sglAddr: u64(b[8:]), sglKey: u32(b[16:]), ringAddr: u64(b[24:]),
+		ringKey: u32(b[32:])}
 	return fmt.Sprintf("hello %x: SGL of %d, half of %d", b[:8], u32(b[20:]), u32(b[36:])), nil
 }
 
@@ -203,12 +205,13 @@ func describeMessage(m uint32) string {
 
 // streamDifferences are what the ends in C and in Go do otherwise, with the reasons. Each occurs.
 var streamDifferences = map[string]string{
-	"opening": "The engine opens the stream of a C program with a Write of no octets, because a program " +
-		"that connects may wait for the other one. On siw there is none. Package rsocket does without: " +
-		"its grant opens the stream.",
-	"first grant": "Dial grants the second half of the ring at once, which lets the other end send. C " +
-		"does so when it waits the first time.",
-	"grants": "Read grants what it has read before it returns. C grants it when it waits the next time.",
+	"opening": "The engine opens the stream of a C program with a Write of no octets, because a " +
+		"program that connects may wait for the other one. On siw there is none. Package rsocket " +
+		"does without: its grant opens the stream.",
+	"first grant": "Dial grants the second half of the ring at once, which lets the other end " +
+		"send. C does so when it waits the first time.",
+	"grants": "Read grants what it has read before it returns. C grants it when it waits the " +
+		"next time.",
 }
 
 // openingWrite is how a Write of no octets to nowhere is described.
@@ -260,8 +263,8 @@ func withoutCredits(grants []string) []string {
 	return out
 }
 
-// TestStreamLikeC has two ends make the same calls, in C and in Go, and compares what they send. What
-// differs is in streamDifferences, and what is there differs.
+// TestStreamLikeC has two ends make the same calls, in C and in Go, and compares what they send.
+// What differs is in streamDifferences, and what is there differs.
 func TestStreamLikeC(t *testing.T) {
 	b := newBridged(t)
 	if err := (&capture.Wire{Interface: loopback}).Usable(); err != nil {

@@ -103,8 +103,8 @@ func TestConnCloseWithoutLinger(t *testing.T) {
 	}
 }
 
-// TestConnClosesUnderFlood: what was written before Close comes, with the end, also if the peer writes
-// all the time what nobody reads.
+// TestConnClosesUnderFlood: what was written before Close comes, with the end, also if the peer
+// writes all the time what nobody reads.
 func TestConnClosesUnderFlood(t *testing.T) {
 	vctx, addr := device(t)
 	rounds := 20
@@ -132,8 +132,8 @@ func TestConnClosesUnderFlood(t *testing.T) {
 	}
 }
 
-// TestConnWriteFindsEnd: what the peer wrote before it closed is read, with the end, also if a Write
-// finds that the connection is gone before that.
+// TestConnWriteFindsEnd: what the peer wrote before it closed is read, with the end, also if a
+// Write finds that the connection is gone before that.
 func TestConnWriteFindsEnd(t *testing.T) {
 	vctx, addr := device(t)
 	for range 10 {

@@ -45,8 +45,8 @@ func TestImmediateData(t *testing.T) {
 		testkit.Must(s.Read(read))(t)
 	}
 	sge := testkit.Must(r.mr.SGE(0, 4))(t)
-	err = r.conn.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWriteWithImm, SGList: []ibverbs.SGE{sge},
-		RemoteAddr: r.peer.Data.Addr, RKey: r.peer.Data.Key})
+	err = r.conn.Do(ctx, ibverbs.SendWR{Opcode: ibverbs.WRRDMAWriteWithImm,
+		SGList: []ibverbs.SGE{sge}, RemoteAddr: r.peer.Data.Addr, RKey: r.peer.Data.Key})
 	if err != nil && !errors.Is(err, ibverbs.ErrFlushed) {
 		t.Error(err)
 	}

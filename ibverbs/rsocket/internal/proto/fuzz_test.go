@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzHello: private data that is accepted is that which is encoded again, but for what is not used.
+// FuzzHello: private data that is accepted is that which is encoded again, but for what is not
+// used.
 func FuzzHello(f *testing.F) {
 	f.Add((&Hello{Credits: 1, SGL: Region{1, 2, 2}, Data: Region{3, 4, 5}}).Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -17,7 +18,8 @@ func FuzzHello(f *testing.F) {
 		if h2, err := ParseHello(again); err != nil || h2 != h {
 			t.Errorf("%x is %+v, which is encoded as %x: %+v, %v", b, h, again, h2, err)
 		}
-		if end := h.Data.Addr + 2*uint64(h.Data.Len); end < h.Data.Addr || binary.BigEndian.Uint16(b[2:]) == 0 {
+		end := h.Data.Addr + 2*uint64(h.Data.Len)
+		if end < h.Data.Addr || binary.BigEndian.Uint16(b[2:]) == 0 {
 			t.Errorf("%+v is accepted", h)
 		}
 	})
