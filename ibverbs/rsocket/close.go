@@ -74,8 +74,10 @@ func (c *Conn) Close() error {
 	}
 	c.closed = true
 	close(c.closing)
-	if c.keepalive != nil {
-		c.keepalive.Stop()
+	for _, timer := range []*time.Timer{c.keepalive, c.nudges} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 	c.setDeadline(&c.rd, time.Time{})
 	c.setDeadline(&c.wr, time.Time{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
@@ -189,14 +190,49 @@ func (c *Conn) keepAlive() {
 		return
 	}
 	c.look() // for control slots
-	if c.failed == nil && c.st.Keepalive() {
-		c.posted++
-		c.keepalives++
-		err := c.parts.conn.QP().PostSend(ibverbs.SendWR{WRID: idSlots | 1, Opcode: ibverbs.WRRDMAWrite,
-			Flags: ibverbs.SendSignaled})
-		if err != nil {
-			c.lost(err)
-		}
-	}
+	c.emptyWrite()
 	c.keepalive.Reset(c.parts.cfg.KeepAlive)
+}
+
+// emptyWrite sends a Write of no octets, if there is a control slot. mu is held.
+func (c *Conn) emptyWrite() {
+	if c.failed != nil || !c.st.Keepalive() {
+		return
+	}
+	c.posted++
+	c.keepalives++
+	err := c.parts.conn.QP().PostSend(ibverbs.SendWR{WRID: idSlots | 1, Flags: ibverbs.SendSignaled,
+		Opcode: ibverbs.WRRDMAWrite})
+	if err != nil {
+		c.lost(err)
+	}
+}
+
+// An end that has dialled sends Writes of no octets as long as it has heard nothing of its peer: the
+// first after firstNudge, each later one after twice the time, mostNudges in all. siw does not read
+// what comes between its Reply and the end of its accept, and reads it later only when more comes
+// (kernel-notes/siw-first-fpdu.md). Both ends would wait for ever.
+const (
+	firstNudge = 100 * time.Millisecond
+	mostNudges = 5
+)
+
+// nudge has left of these Writes sent, the first after wait. mu is held.
+func (c *Conn) nudge(left int, wait time.Duration) {
+	c.nudges = time.AfterFunc(wait, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.closed {
+			return
+		}
+		c.look()
+		heard := c.in.Transfers+c.out.Grants > 0 || c.st.PeerEnd() != 0
+		if heard || c.failed != nil || c.ended == proto.Disconnect {
+			return
+		}
+		c.emptyWrite()
+		if left > 1 {
+			c.nudge(left-1, 2*wait)
+		}
+	})
 }

@@ -52,7 +52,7 @@ type Conn struct {
 	granting granting
 	writing  writing
 
-	keepalive *time.Timer
+	keepalive, nudges *time.Timer
 
 	in, out    Traffic
 	keepalives uint64

@@ -63,6 +63,7 @@ func (d *Dialer) dial(
 	c := newConn(p, hello, false)
 	c.mu.Lock()
 	c.grant() // at once: until it has come, an acceptor may not send
+	c.nudge(mostNudges, firstNudge)
 	c.mu.Unlock()
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package rsocket_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 	"github.com/govs-rdma/govs/ibverbs/rsocket"
 	"github.com/govs-rdma/govs/ibverbs/rsocket/internal/proto"
 )
@@ -154,5 +156,39 @@ func TestConnWriteFindsEnd(t *testing.T) {
 			t.Errorf("%d octets come, %v; %v", n, err, c)
 		}
 		testkit.OK(t, c.Close())
+	}
+}
+
+// TestConnNudges: an end that has dialled sends Writes of no octets to a peer that it hears nothing
+// of, which may be siw that has not read the first message, and none when it has heard something.
+func TestConnNudges(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	defer l.Close()
+	r := new(rawPeer)
+	accepted := make(chan error, 1)
+	go func() {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			r.conn, err = req.Accept(ctx, r.config(t, good))
+		}
+		accepted <- err
+	}()
+	c := testkit.Must(rsocket.Dial(ctx, vctx, l.Addr()))(t)
+	testkit.OK(t, <-accepted)
+	defer func() { testkit.OK(t, errors.Join(c.Close(), r.conn.Close())) }()
+	for c.Stats().Keepalives < 2 {
+		if ctx.Err() != nil {
+			t.Fatalf("it sends no two Writes: %v", c)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.message(t, proto.KindData, 1)
+	testkit.Must(io.ReadFull(c, make([]byte, 1)))(t)
+	sent := c.Stats().Keepalives
+	time.Sleep(600 * time.Millisecond)
+	if n := c.Stats().Keepalives; n != sent {
+		t.Errorf("after the peer's message it sends %d more", n-sent)
 	}
 }

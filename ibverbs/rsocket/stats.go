@@ -9,7 +9,7 @@ import (
 // Stats are numbers of a connection since it was made, and of what holds it up at present.
 type Stats struct {
 	Sent, Received Traffic
-	Keepalives     uint64 // sent
+	Keepalives     uint64 // sent, also after Dial to a peer that has sent nothing
 
 	// What may be sent at present: nothing while one of the first two is 0, the send buffer has
 	// less than 2048 octets free, or the send queue less than two places.
