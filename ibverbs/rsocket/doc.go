@@ -79,6 +79,9 @@
 //     Until then Write waits.
 //   - A server in C on siw sends too early, too, and siw lets it. Dial fails with EINVAL if that comes in
 //     one piece with the Reply, and may be tried again. So does C's rconnect.
+//   - On siw, Close while the peer writes may lose the end of what was written: siw closes its socket
+//     with octets in it that it has not read, which TCP answers with a reset. CloseWrite, and Read until
+//     io.EOF before Close, loses nothing. The engine reads until the peer's end.
 //   - The peer's Close ends both directions, as in C, unlike with TCP: what was not read before it is
 //     still there, but nothing can be written.
 //   - A peer in C may end the connection by sending more credit messages than there are receives; this
