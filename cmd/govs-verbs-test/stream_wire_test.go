@@ -132,8 +132,8 @@ func (s *streamSent) add(m string) {
 }
 
 // streamMessages returns what one end sent, with addresses relative to those that the ends named.
-// Left out are Writes of no octets of an end in Go, which it sends after Dial to a peer that is slow
-// to answer.
+// Left out are Writes of no octets of an end in Go, which it sends after Dial to a peer that is
+// slow to answer.
 func streamMessages(c *wire.Conn, dir wire.Direction, inC bool) (out streamSent, err error) {
 	var mine, peers streamHello
 	own, other := c.Request, c.Reply

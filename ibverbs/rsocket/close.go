@@ -61,11 +61,11 @@ func (c *Conn) finish(m proto.Message) {
 }
 
 // Close ends the connection. What was written goes to the peer first: Close waits until TCP has it,
-// for Config.Linger at most, and is then an error that says how much is lost. What has not been read
-// is lost. An end that has accepted waits for the first message of a peer that has sent none, for a
-// fifth of a second at most: before that it may not send the end. Calls that are under way fail with
-// net.ErrClosed. A ReadFrom whose reader, or a WriteTo whose writer, does not return, keeps the memory
-// of the connection until it does.
+// for Config.Linger at most, and is then an error that says how much is lost. What has not been
+// read is lost. An end that has accepted waits for the first message of a peer that has sent none,
+// for a fifth of a second at most: before that it may not send the end. Calls that are under way
+// fail with net.ErrClosed. A ReadFrom whose reader, or a WriteTo whose writer, does not return,
+// keeps the memory of the connection until it does.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -102,8 +102,9 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// silentLinger is how long Close waits at most for the peer's first message, before which nothing may
-// be sent. Without the disconnect the peer would read no io.EOF. Dial sends that message at once.
+// silentLinger is how long Close waits at most for the peer's first message, before which nothing
+// may be sent. Without the disconnect the peer would read no io.EOF. Dial sends that message at
+// once.
 const silentLinger = 200 * time.Millisecond
 
 // linger sends the disconnect, and waits until all that is posted is complete. mu is held.
@@ -120,7 +121,8 @@ func (c *Conn) linger() error {
 		}
 	}
 	if err := c.sentWithin(limit); err != nil {
-		return fmt.Errorf("of what was written, the last %d octets were not handed to TCP within %v (Config.Linger): %w",
+		return fmt.Errorf("of what was written, the last %d octets were not handed to TCP within %v "+
+			"(Config.Linger): %w",
 			c.parts.cfg.SendBuffer-c.st.Out().Buffer, limit, os.ErrDeadlineExceeded)
 	}
 	return nil

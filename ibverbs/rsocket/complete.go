@@ -208,10 +208,10 @@ func (c *Conn) emptyWrite() {
 	}
 }
 
-// An end that has dialled sends Writes of no octets as long as it has heard nothing of its peer: the
-// first after firstNudge, each later one after twice the time, mostNudges in all. siw does not read
-// what comes between its Reply and the end of its accept, and reads it later only when more comes
-// (kernel-notes/siw-first-fpdu.md). Both ends would wait for ever.
+// An end that has dialled sends Writes of no octets as long as it has heard nothing of its peer:
+// the first after firstNudge, each later one after twice the time, mostNudges in all. siw does not
+// read what comes between its Reply and the end of its accept, and reads it later only when more
+// comes (kernel-notes/siw-first-fpdu.md). Both ends would wait for ever.
 const (
 	firstNudge = 100 * time.Millisecond
 	mostNudges = 5

@@ -68,23 +68,25 @@
 //
 // # Limitations
 //
-//   - iWARP only: on InfiniBand and RoCE rsockets send immediate data instead of Sends. Dial and Listen
-//     are errors.ErrUnsupported there.
-//   - No memory of the peer can be mapped (riomap, riowrite): the peer learns that there are 0 entries.
-//     riomap is ENOMEM there, as with a peer in C by default, and riostream ends with that.
+//   - iWARP only: on InfiniBand and RoCE rsockets send immediate data instead of Sends. Dial and
+//     Listen are errors.ErrUnsupported there.
+//   - No memory of the peer can be mapped (riomap, riowrite): the peer learns that there are 0
+//     entries. riomap is ENOMEM there, as with a peer in C by default, and riostream ends with
+//     that.
 //   - No datagrams (SOCK_DGRAM), which rsockets have over unreliable datagrams; iWARP has none.
-//   - Two ends of different byte order work if both are of this package. C's end does not on iWARP.
-//   - The end that accepted may send only after the first message of the other one (RFC 5044 section
-//     7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes or polls.
-//     Until then Write waits.
-//   - A server in C on siw sends too early, too, and siw lets it. Dial fails with EINVAL if that comes in
-//     one piece with the Reply, and may be tried again. So does C's rconnect.
-//   - On siw, Close while the peer writes may lose the end of what was written: siw closes its socket
-//     with octets in it that it has not read, which TCP answers with a reset. CloseWrite, and Read until
-//     io.EOF before Close, loses nothing. The engine reads until the peer's end.
-//   - The peer's Close ends both directions, as in C, unlike with TCP: what was not read before it is
-//     still there, but nothing can be written.
-//   - A peer in C may end the connection by sending more credit messages than there are receives; this
-//     package has room for them, but C's end has not. So this end leaves up to 8 of the peer's
-//     credits unused.
+//   - Two ends of different byte order work if both are of this package. C's end does not on
+//     iWARP.
+//   - The end that accepted may send only after the first message of the other one (RFC 5044
+//     section 7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes
+//     or polls. Until then Write waits.
+//   - A server in C on siw sends too early, too, and siw lets it. Dial fails with EINVAL if that
+//     comes in one piece with the Reply, and may be tried again. So does C's rconnect.
+//   - On siw, Close while the peer writes may lose the end of what was written: siw closes its
+//     socket with octets in it that it has not read, which TCP answers with a reset. CloseWrite,
+//     and Read until io.EOF before Close, loses nothing. The engine reads until the peer's end.
+//   - The peer's Close ends both directions, as in C, unlike with TCP: what was not read before it
+//     is still there, but nothing can be written.
+//   - A peer in C may end the connection by sending more credit messages than there are receives;
+//     this package has room for them, but C's end has not. So this end leaves up to 8 of the
+//     peer's credits unused.
 package rsocket

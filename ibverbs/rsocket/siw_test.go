@@ -17,6 +17,6 @@ func TestOnSiw(t *testing.T) { ondevice.Run(t, ondevice.Siw, elsewhere, notOnSiw
 
 // notOnSiw are those that siw lacks the means for.
 var notOnSiw = map[string]string{
-	"TestConnClosesUnderFlood": "siw closes its socket while the peer's octets are in it, so that TCP " +
-		"resets the connection and drops what the peer has not received",
+	"TestConnClosesUnderFlood": "siw closes its socket while the peer's octets are in it, so that " +
+		"TCP resets the connection and drops what the peer has not received",
 }
