@@ -124,17 +124,19 @@ func (x *exposures) leave(m *mr) {
 		return
 	}
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	if v := m.interval; v != nil {
 		m.interval = nil
-		x.sources.remove(v) // so that no other goroutine opens or shuts the gate
+		// While it is being sent it stays among the sources, for a peer that writes to its memory
+		// by way of another region.
 		m.still.Prepare()
+		m.still.Shut()
+		x.sources.remove(v)
 	}
 	if v := m.written; v != nil {
 		m.written = nil
 		x.coverLocked(v)
 	}
-	x.mu.Unlock()
-	m.still.Shut()
 }
 
 // interval is where a slice lies: the octets from lo to before hi.

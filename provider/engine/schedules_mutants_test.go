@@ -80,6 +80,16 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "peers write to memory that is being sent",
 	},
 	{
+		name: "a region that is being closed leaves the sources while it is being sent",
+		edits: []edit{
+			{"exposures.go", "\t\tm.still.Shut()\n\t\tx.sources.remove(v)\n",
+				"\t\tx.sources.remove(v)\n"},
+			{"exposures.go", "\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tif v := m.interval;",
+				"\tdefer m.still.Shut()\n\tx.mu.Lock()\n\tdefer x.mu.Unlock()\n\tif v := m.interval;"},
+		},
+		protocol: "memory is sent, its region closed, and another one over it written",
+	},
+	{
 		name:     "events of a queue pair are queued after Close",
 		edits:    []edit{{"asyncqueue.go", "\tq.unheard = true\n", ""}},
 		protocol: "close while the connection ends",

@@ -176,6 +176,8 @@ func init() {
 		}},
 		protocol{name: "peers write to memory that is being sent", preemptions: 2,
 			begin: beginFirstWrites},
+		protocol{name: "memory is sent, its region closed, and another one over it written", preemptions: 2,
+			begin: beginWriteWhileClosing},
 		protocol{name: "a receive context goes from one stream to another", preemptions: 2, begin: beginContexts},
 	)
 }
@@ -208,6 +210,38 @@ func beginFirstWrites(w *stage) ([]func(), func() error) {
 			}
 			if !bytes.Equal(src.b[:8], from.b[:8]) || isStill(src.m) {
 				return errors.New("the peers' Writes have not been placed, or expose nothing")
+			}
+			return nil
+		}
+}
+
+// beginWriteWhileClosing has a peer write to memory, by way of a region of its own, while a sends
+// the memory to another peer by way of a region that is closed.
+func beginWriteWhileClosing(w *stage) ([]func(), func() error) {
+	const size = copyOctets + 8
+	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
+	const open = provider.AccessLocalWrite | provider.AccessRemoteWrite
+	src, dst := a.reg(size, 0), b.reg(size, open)
+	other := testkit.Must(a.pd.RegMR(src.b, open))(w.t).(*mr)
+	w.t.Cleanup(func() { testkit.OK(w.t, other.Close()) })
+	from := b.reg(8, 0)
+	pattern(from.b, 3)
+	here, there := w.again(a, a.pd), w.again(b, b.pd)
+	w.connect(there, here)
+	there.send(writeWR(1, from, other, 8))
+	return []func(){
+			func() { a.send(writeWR(2, src, dst.m, size)) },
+			func() { testkit.OK(w.t, src.m.Close()) },
+			func() { here.qp.stream.Load().pollRx(turnMost) },
+		}, func() error {
+			b.dev.poller.Poll()
+			a.dev.poller.Poll()
+			var term *provider.TerminateError
+			if cause := b.qp.Cause(); cause != nil && (!errors.As(cause, &term) || !term.Remote) {
+				return fmt.Errorf("the connection on which the memory is sent has ended: %w", cause)
+			}
+			if !bytes.Equal(src.b[:8], from.b) {
+				return errors.New("the peer's Write has not been placed")
 			}
 			return nil
 		}
