@@ -57,6 +57,7 @@ func (s *stream) takeAtomicRequest(a *rdmap.Action, h *ddp.Header, payload []byt
 	req, err := rdmap.ParseAtomicRequest(payload)
 	var original uint64
 	if err == nil {
+		s.rx.c.leave() // the first operation on a region waits
 		original, err = performAtomic(s.q, &req)
 	}
 	if err != nil {
@@ -89,7 +90,6 @@ func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error)
 	if !ok {
 		return 0, rdmap.ErrAtomicInvalidSTag // an object, which has no words
 	}
-	m.willBeWritten()
 	p := unsafe.Pointer(unsafe.SliceData(b))
 	//rfc:7306 EXT-5.1.1-01 FetchAdd target 64-bit aligned, else error
 	//rfc:7306 EXT-5.1.1-02 Misaligned FetchAdd leaves memory unchanged
@@ -98,6 +98,7 @@ func performAtomic(q *qp, req *rdmap.AtomicRequest) (original uint64, err error)
 	if uintptr(p)%rdmap.AtomicLen != 0 {
 		return 0, rdmap.ErrAtomicAlignment
 	}
+	m.willBeWritten()
 	word := (*uint64)(p)
 	for {
 		original := atomic.LoadUint64(word)

@@ -50,6 +50,9 @@ func TestBadAtomicRequests(t *testing.T) {
 						}
 					}
 				}
+				if !isStill(m) || !isStill(foreign) {
+					t.Error("memory counts as written by a peer")
+				}
 				testkit.OK(t, foreign.Close())
 				testkit.OK(t, other.Close())
 			})
