@@ -26,7 +26,9 @@ import (
 // A region of RegMR has a gate for this, mr.still, which is open while nothing exposes its
 // octets. A send that makes no copy enters that gate in place of mr.local, which costs no
 // more. Before memory is exposed the gate is shut, which waits for the sends that are inside:
-// each of them ends without waiting for anything, after a write that does not block.
+// each of them ends after a write that does not block. A goroutine that is inside takes locks under
+// which nothing is waited for, and enters other gates, but waits for none: whoever is inside
+// mr.remote may wait for mr.still, never the other way round.
 //
 // This does not cover memory that several processes share: a process does not know what
 // others register.
@@ -105,8 +107,8 @@ func (x *exposures) enter(m *mr) {
 }
 
 // willWrite exposes the memory of m before the first octet that a peer writes by the rights of
-// m is placed. The caller is inside m.remote and inside no gate of a source: no goroutine that
-// places anything is sending at the same time.
+// m is placed. The caller is inside m.remote, so that m is not closed meanwhile, and uses no other
+// region: no goroutine that places anything is sending at the same time.
 func (x *exposures) willWrite(m *mr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

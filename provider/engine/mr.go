@@ -16,7 +16,7 @@ import (
 
 // mr is a memory region.
 //
-// Its octets are touched between acquire and release only, by what never waits: a
+// Its octets are touched between acquire and release only, by what never waits for a peer: a
 // non-blocking read or write of a socket, or a copy. Therefore Close is a barrier (RFC 5040
 // section 5.2, RFC 5042 section 6.2.2) that always ends. If the region is over an object,
 // Close ends when the calls of the object's methods that are under way have returned.

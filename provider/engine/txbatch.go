@@ -62,7 +62,7 @@ type txBatch struct {
 
 	spans   [maxSGE]span // of the message being built
 	nspans  int
-	exposed bool           // a peer can write what the spans name
+	exposed bool           // peers may write what the spans name
 	pieces  [maxSGE][]byte // scratch
 
 	chunks    []*buf // copies of payload
