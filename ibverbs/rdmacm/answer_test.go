@@ -52,7 +52,7 @@ func testAnswers(t *testing.T, acceptorAnswers bool) {
 }
 
 // awaitAnswer waits for an answer. siw may leave the first octets that come unread until more come
-// (kernel-notes/siw-first-octets-unread.md), so that they are followed by an empty Write there if
+// (kernel-notes/siw-first-fpdu.md), so that they are followed by an empty Write there if
 // there is no answer for long.
 func awaitAnswer(ctx context.Context, t *testing.T, c *rdmacm.Conn, in *rdmacm.Receiver) error {
 	for {
