@@ -56,10 +56,6 @@ var recordedPrograms = []recorded{
 	{name: "cmrefusals", client: "BUILT/cmrefusals ADDR"},
 }
 
-// builtPrograms is the folder of programs that are compiled: one of the project, so that the guest
-// has them.
-const builtPrograms = "../../out/exec-test"
-
 // buildRecorded compiles what is recorded.
 func buildRecorded(t *testing.T) {
 	t.Helper()

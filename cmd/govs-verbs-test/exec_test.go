@@ -302,6 +302,10 @@ func goCache(t *testing.T) string {
 	return strings.TrimSpace(string(out))
 }
 
+// builtPrograms is the folder of programs that are compiled: one of the project, so that the guest
+// has them.
+const builtPrograms = "../../out/exec-test"
+
 // compiled returns the program of a C file in testdata.
 func compiled(t *testing.T, name string, libraries ...string) string {
 	t.Helper()

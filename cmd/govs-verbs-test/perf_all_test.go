@@ -32,8 +32,8 @@ func TestPerfAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rep.Figures) != 20 {
-		t.Errorf("%d figures, want 20", len(rep.Figures))
+	if len(rep.Figures) != 25 {
+		t.Errorf("%d figures, want 25", len(rep.Figures))
 	}
 	for _, id := range []string{"write_1m_crc", "write_1m_nocrc", "read_1m_crc", "send_1m_crc", "write_4k_vs_tcp"} {
 		if f := rep.Figures[id]; f.Missing != "" || f.Median <= 0 || f.Rounds != 2 {

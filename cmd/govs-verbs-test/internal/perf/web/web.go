@@ -110,11 +110,14 @@ func (c *Client) Run(ctx context.Context, spec load.Spec) (r load.Result, err er
 			errs[i] = get(ctx, client, url, buf[i])
 			first.Done()
 			began := <-begin
-			for errs[i] == nil && time.Since(began) < spec.Duration {
+			for errs[i] == nil {
 				if errs[i] = get(ctx, client, url, buf[i]); errs[i] != nil {
 					return
 				}
-				counts[i]++
+				counts[i]++ // at least one, however short the time is
+				if time.Since(began) >= spec.Duration {
+					return
+				}
 			}
 		})
 	}
