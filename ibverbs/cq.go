@@ -31,7 +31,7 @@ type CQ struct {
 
 	// cqtaken.go, under mu.
 	taken func() string          // why the program may not poll, nil if it may
-	owns  func(wrid uint64) bool // whether a WRID is of who has, or had, taken it; nil if nobody
+	owns  func(wrid uint64) bool // whether a WRID is of a taker, present or past; nil: no taker
 	long  bool                   // aside is set, or taken is: Poll takes the long way
 }
 

@@ -197,7 +197,8 @@ func TestMemoryPoolRaces(t *testing.T) {
 
 func TestMemoryPoolAllocatesNothing(t *testing.T) {
 	o := newObjects(t)
-	pool := testkit.Must(o.pd.NewPool(ibverbs.AccessRemoteRead, []ibverbs.PoolClass{{Size: 64, Count: 1}, {Size: 4096, Count: 4}}))(t)
+	pool := testkit.Must(o.pd.NewPool(ibverbs.AccessRemoteRead,
+		[]ibverbs.PoolClass{{Size: 64, Count: 1}, {Size: 4096, Count: 4}}))(t)
 	ctx := timeout(t)
 	n := testing.AllocsPerRun(100, func() {
 		a, err1 := pool.Get(64)

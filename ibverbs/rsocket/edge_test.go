@@ -209,7 +209,8 @@ func TestConnStats(t *testing.T) {
 	}
 	testkit.OK(t, c.CloseWrite())
 	testkit.Must(io.ReadAll(s))(t)
-	if st := s.Stats(); !st.PeerShutdown || st.PeerDisconnected || st.Received.Octets != 3000 || st.Received.Transfers != 2 {
+	if st := s.Stats(); !st.PeerShutdown || st.PeerDisconnected ||
+		st.Received.Octets != 3000 || st.Received.Transfers != 2 {
 		t.Errorf("after the peer's end, the server has %+v", st)
 	}
 	for _, words := range []string{c.LocalAddr().String(), "received 3000 in 2", "the peer writes no more"} {

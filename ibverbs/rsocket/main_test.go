@@ -83,7 +83,8 @@ func closeDevice(t testing.TB, vctx *ibverbs.Context) {
 }
 
 // pair connects two ends over one device. They are closed with the test, if not before.
-func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort, client, server rsocket.Config) (c, s *rsocket.Conn) {
+func pair(t testing.TB, vctx *ibverbs.Context, addr netip.AddrPort,
+	client, server rsocket.Config) (c, s *rsocket.Conn) {
 	t.Helper()
 	ctx := timeout(t)
 	lc := rsocket.ListenConfig{Config: server}

@@ -133,9 +133,11 @@ func TestConnBothWays(t *testing.T) {
 		{"small", rsocket.Config{}, rsocket.Config{}, total / 64, 100, false, false},
 		{"ReadFrom, WriteTo", rsocket.Config{}, rsocket.Config{}, total, 1 << 20, true, true},
 		{"tiny", tiny, tiny, total / 32, 10000, false, false},
-		{"tiny and large", tiny, rsocket.Config{ReceiveBuffer: 1 << 20, SendBuffer: 1 << 20}, total / 32, 1 << 20, false, true},
+		{"tiny and large", tiny, rsocket.Config{ReceiveBuffer: 1 << 20, SendBuffer: 1 << 20},
+			total / 32, 1 << 20, false, true},
 		{"odd", rsocket.Config{SendBuffer: 5001, ReceiveBuffer: 2049, SendQueue: 17, ReceiveQueue: 19, Inline: 17},
-			rsocket.Config{SendBuffer: 2049, ReceiveBuffer: 3000, SendQueue: 31, ReceiveQueue: 16}, total / 32, 20000, true, false},
+			rsocket.Config{SendBuffer: 2049, ReceiveBuffer: 3000, SendQueue: 31, ReceiveQueue: 16},
+			total / 32, 20000, true, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			vctx, addr := device(t)

@@ -372,7 +372,8 @@ func TestJudgeChecksTheWire(t *testing.T) {
 	}
 	setup := run("third")
 	setup.Setup = "no device"
-	r := reportOf(t, &Judge{Suite: suite(sc), Dir: dir, Reference: "engine"}, collection(run("engine"), run("kernel"), setup))
+	r := reportOf(t, &Judge{Suite: suite(sc), Dir: dir, Reference: "engine"},
+		collection(run("engine"), run("kernel"), setup))
 	got := verdicts(r)
 	if !strings.HasPrefix(got, "a/b engine->engine PASS: \na/b kernel->engine FAIL: not so: nothing panics: at the wire") ||
 		!strings.Contains(got, "a/b third->engine SETUP: no device") {

@@ -289,7 +289,8 @@ func terminateAbout(t *rdmap.ReceivedTerminate) string {
 	switch about := aboutHeaders(&t.Terminate, t.HaveDDP, t.HaveRead); {
 	case t.HaveDDP && t.DDP.Tagged && t.DDP.STag == 0 && !t.HaveRead:
 		return ", about a Write to rkey 0, which names nothing; a SendWR without Opcode is a Write"
-	case t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer && t.Code == iwarp.DDPTaggedInvalidSTag && about != "":
+	case t.Layer == iwarp.LayerDDP && t.EType == iwarp.DDPTaggedBuffer &&
+		t.Code == iwarp.DDPTaggedInvalidSTag && about != "":
 		return about + "; the key is wrong or closed, or its region lacks AccessRemoteWrite"
 	case about != "":
 		return about

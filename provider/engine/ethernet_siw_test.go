@@ -98,7 +98,8 @@ func TestEthernetToSiw(t *testing.T) {
 
 // far is the engine's side, in a network namespace of its own.
 func far(t *testing.T, at netip.AddrPort) {
-	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{TCP: transport.TCPOptions{CongestionControl: "cubic"}}), ""))(t)
+	vctx := testkit.Must(ibverbs.Open(engine.New(&engine.Options{
+		TCP: transport.TCPOptions{CongestionControl: "cubic"}}), ""))(t)
 	defer vctx.Close()
 	exchange(t, 2, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
 		c, err := rdmacm.Dial(ctx, vctx, at, cfg)

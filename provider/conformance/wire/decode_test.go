@@ -202,7 +202,8 @@ func TestStartupThatEndsThere(t *testing.T) {
 	t.Run("request cut short", func(t *testing.T) {
 		c, conn := open()
 		conn.Send(wire.ToResponder, req[:21])
-		want(t, testkit.Must(c.Trace(0))(t).Conns[0], "--> 21 octets not decoded: 4d504120494420526571204672616d65...  !! cut short: the stream ends inside the frame")
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0],
+			"--> 21 octets not decoded: 4d504120494420526571204672616d65...  !! cut short: the stream ends inside the frame")
 	})
 	t.Run("FPDU without a reply", func(t *testing.T) {
 		c, conn := open()
@@ -233,6 +234,7 @@ func TestStartupThatEndsThere(t *testing.T) {
 		c.Packets = nil
 		s := c.Begin(false)
 		s.Octets(wire.ToInitiator, []byte{0, 30, 0x41})
-		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply, "<-- 3 octets not decoded: 001e41  !! cut short: the stream ends inside the frame")
+		want(t, testkit.Must(c.Trace(0))(t).Conns[0], request, reply,
+			"<-- 3 octets not decoded: 001e41  !! cut short: the stream ends inside the frame")
 	})
 }

@@ -105,7 +105,8 @@ func TestVersionZero(t *testing.T) {
 	request.Markers, reply.Markers = false, false
 	s := c.Open(wiretest.Client, wiretest.Server).Start(request, reply)
 	s.SendMessage(wire.ToResponder, 1, nil)
-	if conn := testkit.Must(c.Trace(0))(t).Conns[0]; conn.RDMAC() || lastLine(conn) != "--> Send L QN 0 MSN 1 MO 0 length 0 CRC ok" {
+	if conn := testkit.Must(c.Trace(0))(t).Conns[0]; conn.RDMAC() ||
+		lastLine(conn) != "--> Send L QN 0 MSN 1 MO 0 length 0 CRC ok" {
 		t.Errorf("RDMAC %v: %s", conn.RDMAC(), lastLine(conn))
 	}
 }

@@ -7,8 +7,8 @@
 // lock waits for nothing but other locks, with two exceptions, which always end: for the uses of a
 // region that is invalidated, exposed or closed (rundown.Gate); and in a poller's Wait, which holds
 // Waiting. A use of a region lasts as long as a copy. A peer's use that exposes the region (see
-// package engine, exposures.go) waits for what is being sent, which waits for leaves only. Calls of the program (onDown, events) are made without a
-// lock.
+// package engine, exposures.go) waits for what is being sent, which waits for leaves only. Calls of
+// the program (onDown, events) are made without a lock.
 package locks
 
 import "github.com/govs-rdma/govs/provider/engine/internal/sched"
