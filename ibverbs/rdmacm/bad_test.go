@@ -44,7 +44,7 @@ func settled(t *testing.T, n int) {
 func serve(t *testing.T, ctx context.Context, l *rdmacm.Listener) (wait func()) {
 	return each(t, ctx, l, 1, func(req *rdmacm.Request) error {
 		// With a limit, as any server should have: on rxe the word of a dialler that gives up can
-		// be lost, and the kernel then waits for a minute (kernel-notes/rxe-lost-reject.md).
+		// be lost, and the kernel then waits for long (kernel-notes/rxe-lost-reject.md).
 		short, cancel := context.WithTimeout(ctx, 8*time.Second)
 		defer cancel()
 		c, err := req.Accept(short, nil)
