@@ -169,7 +169,11 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 		return 0, cq.obj.Errorf(op, syscall.EINVAL, "the CQ has no completion channel to wait on")
 	}
 	for {
-		if n, err := poll(cq, wc); n > 0 || err != nil {
+		n, err := poll(cq, wc)
+		if looker, ok := cq.p.(provider.Looker); ok && n == 0 && err == nil && looker.Look() {
+			n, err = poll(cq, wc)
+		}
+		if n > 0 || err != nil {
 			return n, err
 		}
 		// Counting before arming: an event from here on ends the wait, whoever
@@ -183,7 +187,7 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 		if n, err := poll(cq, wc); n > 0 || err != nil {
 			return n, err
 		}
-		err := cq.ch.wait(ctx, cq, func() bool { return cq.events != seen || cq.obj.Closed() })
+		err = cq.ch.wait(ctx, cq, func() bool { return cq.events != seen || cq.obj.Closed() })
 		if err == nil {
 			err = cq.obj.Check(op)
 		}

@@ -38,6 +38,14 @@ type CQ interface {
 	Close() error // ibv_destroy_cq
 }
 
+// Looker is a CQ of a provider that may poll for a short time instead of sleeping at once. A caller
+// that is about to arm the CQ and to sleep on its channel calls Look before.
+type Looker interface {
+	// Look polls for a short time if the last waits were short, and reports whether it is worth
+	// calling Poll again now. Else the caller arms the CQ and sleeps.
+	Look() bool
+}
+
 // CompChannel is a completion channel (struct ibv_comp_channel).
 type CompChannel interface {
 	// Next waits for a CQ that was armed to have a completion and returns it

@@ -84,3 +84,57 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestLook has nobody serve a device but a goroutine that looks for completions before it arms
+// its CQ: it finds them after a short wait, and after a long one returns at once.
+func TestLook(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		look  time.Duration
+		brief bool // the last wait was
+		finds bool
+	}{
+		{"after a short wait", patience, true, true},
+		{"after a long wait", patience, false, false},
+		{"switched off", -1, true, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.look}, sideOptions{events: true}, params(true))
+			b.recv(provider.RecvWR{}, provider.RecvWR{})
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+			b.spin(1) // the connection is in use
+
+			b.dev.prog.cancel()
+			<-b.dev.prog.ended
+			b.ch.brief.Store(c.brief)
+			a.send(provider.SendWR{Opcode: provider.WRSend})
+			began := time.Now()
+			if found := b.cq.Look(); found != c.finds {
+				t.Errorf("Look: %v after %v", found, time.Since(began))
+			}
+			if !c.finds && time.Since(began) > patience/2 {
+				t.Errorf("Look took %v, and should have returned at once", time.Since(began))
+			}
+			b.spin(1)
+		})
+	}
+}
+
+// TestLookInVain: the time of a look that found nothing is part of the wait, so that the next
+// waits don't look if both together were long.
+func TestLookInVain(t *testing.T) {
+	const look = 50 * time.Millisecond
+	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
+	b.recv(provider.RecvWR{})
+	b.ch.brief.Store(true)
+	b.ch.looked.Store(int64(time.Since(epoch) - look)) // it has begun to look so long ago
+	testkit.OK(t, b.cq.ReqNotify(false))
+	time.AfterFunc(look/10, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	testkit.Must(b.ch.Next(ctx))(t)
+	b.spin(1)
+	if b.ch.brief.Load() {
+		t.Error("the wait counts as short")
+	}
+}
