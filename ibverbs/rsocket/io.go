@@ -147,17 +147,33 @@ func (c *Conn) unlocked(f func() (int, error)) (int, error) {
 	return f()
 }
 
+// mostAtOnce is how many transfers are posted in one list. It is as many as there are from
+// FirstTransfer to MaxTransfer, each twice as long as the one before, and all of them go to TCP in
+// one system call.
+const mostAtOnce = 6
+
 // writing is what transfers are posted with.
 type writing struct {
-	wrs  [2]ibverbs.SendWR // the Write, and the message
-	sges [2]ibverbs.SGE
-	msg  [proto.MessageLen]byte
+	n      int // transfers
+	octets int
+	wrs    [2 * mostAtOnce]ibverbs.SendWR // for each transfer the Write, and the message
+	sges   [2 * mostAtOnce]ibverbs.SGE
+	msgs   [mostAtOnce][proto.MessageLen]byte
+	copies [mostAtOnce]copying
+}
+
+// copying is which octets of a Write go where in the send buffer.
+type copying struct {
+	p   []byte
+	off int
 }
 
 func (w *writing) init() {
-	w.wrs[0] = ibverbs.SendWR{WRID: idWrite, Opcode: ibverbs.WRRDMAWrite}
-	w.wrs[1] = ibverbs.SendWR{Opcode: ibverbs.WRSend, Inline: w.msg[:],
-		Flags: ibverbs.SendSignaled | ibverbs.SendInline}
+	for i := range w.msgs {
+		w.wrs[2*i] = ibverbs.SendWR{WRID: idWrite, Opcode: ibverbs.WRRDMAWrite}
+		w.wrs[2*i+1] = ibverbs.SendWR{Opcode: ibverbs.WRSend, Inline: w.msgs[i][:],
+			Flags: ibverbs.SendSignaled | ibverbs.SendInline}
+	}
 }
 
 // Write sends p. It returns when all of it is in the send buffer, or on its way. It is EPIPE after
@@ -195,11 +211,16 @@ func (c *Conn) write(p []byte) (total int, err error) {
 		if err := c.writeEnd(); err != nil {
 			return total, err
 		}
-		n := min(len(p)-total, size, c.st.CanSend())
-		if size < proto.MaxTransfer {
-			size *= 2
+		for c.mayAdd() && total+c.writing.octets < len(p) {
+			rest := p[total+c.writing.octets:]
+			n := min(len(rest), size, c.st.CanSend())
+			if size < proto.MaxTransfer {
+				size *= 2
+			}
+			c.add(rest[:n], n)
 		}
-		if err := c.transfer(p[total:total+n], n); err != nil {
+		n := c.writing.octets
+		if err := c.post(); err != nil {
 			return total, err
 		}
 		total += n
@@ -221,40 +242,61 @@ func (c *Conn) writeEnd() error {
 	return c.failed
 }
 
-// transfer posts one Write of n octets and its message. The octets are those of p, or if that is
-// nil in the send buffer already. mu is held, but not while it posts.
-func (c *Conn) transfer(p []byte, n int) error {
+// mayAdd reports whether another transfer can go into the list. mu is held.
+func (c *Conn) mayAdd() bool {
 	w := &c.writing
+	return w.n < mostAtOnce && w.octets < proto.MaxTransfer && c.st.CanSend() > 0
+}
+
+// add adds a transfer of n octets, at most CanSend, to the list that post posts: a Write and its
+// message. The octets are those of p, or if that is nil in the send buffer already. mu is held.
+func (c *Conn) add(p []byte, n int) {
+	w := &c.writing
+	i := w.n
+	w.n++
+	w.octets += n
 	inline := p != nil && n <= c.parts.inline
 	t := c.st.Send(n, inline)
-	c.st.PutMessage(w.msg[:], t.Msg)
-	c.posting = true
+	c.st.PutMessage(w.msgs[i][:], t.Msg)
 	c.posted++
 	c.out.Octets += uint64(n)
 	c.out.Transfers++
-	c.mu.Unlock()
-	write := &w.wrs[0]
+	write, message := &w.wrs[2*i], &w.wrs[2*i+1]
 	write.RemoteAddr, write.RKey = t.Addr, t.Key
 	if inline {
 		write.Flags, write.Inline, write.SGList = ibverbs.SendInline, p, nil
-		w.wrs[1].WRID = idData
-	} else {
-		first := min(n, c.parts.cfg.SendBuffer-t.Offset)
-		w.sges[0] = c.parts.ownSGE(t.Offset, first)
-		write.Flags, write.Inline, write.SGList = 0, nil, w.sges[:1]
-		if p != nil {
-			own := c.parts.own.Bytes()
-			copy(own[t.Offset:], p[:first])
-			copy(own, p[first:])
-		}
-		if first < n {
-			w.sges[1] = c.parts.ownSGE(0, n-first)
-			write.SGList = w.sges[:2]
-		}
-		w.wrs[1].WRID = idData | uint64(n)
+		message.WRID = idData
+		return
 	}
-	err := c.parts.conn.QP().PostSend(w.wrs[:]...)
-	write.Inline = nil // it is the caller's
+	first := min(n, c.parts.cfg.SendBuffer-t.Offset)
+	sges := w.sges[2*i : 2*i+1]
+	sges[0] = c.parts.ownSGE(t.Offset, first)
+	if first < n {
+		sges = w.sges[2*i : 2*i+2]
+		sges[1] = c.parts.ownSGE(0, n-first)
+	}
+	write.Flags, write.Inline, write.SGList = 0, nil, sges
+	message.WRID = idData | uint64(n)
+	w.copies[i] = copying{p, t.Offset}
+}
+
+// post posts the transfers of the list. mu is held, but not while it copies and posts.
+func (c *Conn) post() error {
+	w := &c.writing
+	c.posting = true
+	c.mu.Unlock()
+	own := c.parts.own.Bytes()[:c.parts.cfg.SendBuffer]
+	for i := range w.copies[:w.n] {
+		at := &w.copies[i]
+		first := copy(own[at.off:], at.p)
+		copy(own, at.p[first:])
+		at.p = nil
+	}
+	err := c.parts.conn.QP().PostSend(w.wrs[:2*w.n]...)
+	for i := range w.n {
+		w.wrs[2*i].Inline = nil // it is the caller's
+	}
+	w.n, w.octets = 0, 0
 	c.mu.Lock()
 	c.posting = false
 	if err != nil {
@@ -306,7 +348,8 @@ func (c *Conn) readFrom(r io.Reader) (total int64, err error) {
 			if err := c.writeEnd(); err != nil {
 				return total, err
 			}
-			if err := c.transfer(nil, m); err != nil {
+			c.add(nil, m)
+			if err := c.post(); err != nil {
 				return total, err
 			}
 			total += int64(m)
