@@ -16,7 +16,7 @@ func TestStreamWithRstreamAll(t *testing.T) {
 			weDial(t, "127.0.0.1", b.of(t).launch, onEngine...)
 	})
 	t.Run("all sizes, we listen", func(t *testing.T) {
-		rstreamCase{flags: "-T v -T b -S all", ours: "--verify --size all", slow: true,
+		rstreamCase{flags: "-T b -S all", ours: "--size all", slow: true,
 			says: "6m_bw     6m      100     1       1.1g", row: "  6291456          200 "}.
 			weListen(t, "127.0.0.1", b.of(t).launch, onEngine...)
 	})
