@@ -1,0 +1,103 @@
+// Grpc serves and calls a gRPC service over rsockets, that is over RDMA: its connections are those
+// of package rsocket, and everything else is as over TCP.
+//
+//	cd ibverbs/examples/grpc                     # a module of its own: gRPC is no dependency of govs
+//	go run . --listen 127.0.0.1:7471             # one terminal
+//	go run . 127.0.0.1:7471 hello RDMA           # another
+//
+// The server prints
+//
+//	listening on 127.0.0.1:7471
+//
+// and the client, which calls Say once for each message,
+//
+//	hello
+//	RDMA
+//
+// With --stream the client sends all messages in one call of Talk, whose answers come while it
+// sends. The server waits for --wait before each answer, so that
+//
+//	go run . --wait 1s --timeout 100ms 127.0.0.1:7471 hello
+//
+// fails with DeadlineExceeded. It shows:
+//   - an [rsocket.Listener] for [grpc.Server.Serve] (server.go),
+//   - an [rsocket.Dialer] for [grpc.WithContextDialer] (client.go),
+//   - closing the device after gRPC, whose goroutines close connections a little later than its
+//     calls return (closeDevice).
+//
+// --provider chooses engine, kernel or auto, the default: a kernel device where one leads to the
+// address, otherwise the engine. Soft-iWARP (siw) does not use 127.0.0.1; give the address of the
+// interface under the device instead. The device has to be one of iWARP.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/auto"
+)
+
+func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "grpc:", err)
+		os.Exit(1)
+	}
+}
+
+// start does what the command line asks for.
+func start() error {
+	listen := flag.String("listen", "", "serve at this `address` instead of calling")
+	provider := flag.String("provider", "auto", "engine, kernel or auto")
+	var calls calls
+	flag.DurationVar(&calls.timeout, "timeout", 10*time.Second, "of each call")
+	flag.DurationVar(&calls.wait, "wait", 0, "how long the server waits before each answer")
+	flag.BoolVar(&calls.stream, "stream", false, "one call for all messages")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(),
+			"usage: grpc [flags] --listen ADDRESS\n       grpc [flags] ADDRESS MESSAGE...\n")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if *listen == "" && flag.NArg() < 2 || *listen != "" && flag.NArg() != 0 {
+		fmt.Fprintf(os.Stderr, "grpc: %d arguments after the flags: a server takes none, a client an address "+
+			"and messages\n", flag.NArg())
+		flag.Usage()
+		os.Exit(2)
+	}
+
+	// The first interrupt ends the program in order.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if *listen != "" {
+		return serve(ctx, *provider, *listen)
+	}
+	calls.messages = flag.Args()[1:]
+	return call(ctx, *provider, flag.Arg(0), calls)
+}
+
+// open opens a device of the provider for connections with address.
+func open(name string, address netip.AddrPort) (*ibverbs.Context, error) {
+	p, err := auto.Named(name, &auto.Options{Addr: address.Addr()})
+	if err != nil {
+		return nil, fmt.Errorf("--provider: %w", err)
+	}
+	return ibverbs.Open(p, "")
+}
+
+// closeDevice closes the device when gRPC has closed the last connection. Close of a device with
+// connections is EBUSY, and says which they are.
+func closeDevice(vctx *ibverbs.Context) error {
+	for patience := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if err := vctx.Close(); !errors.Is(err, syscall.EBUSY) || time.Now().After(patience) {
+			return err
+		}
+	}
+}
