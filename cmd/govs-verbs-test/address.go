@@ -15,8 +15,12 @@ func checkAddress(text string, listen bool) error {
 	host, port, err := net.SplitHostPort(text)
 	number, portErr := strconv.ParseUint(port, 10, 16)
 	if err != nil || host == "" || portErr != nil {
-		return fmt.Errorf("%s: an IP address or a name, and a port are needed, such as 192.0.2.1:7174, "+
-			"[2001:db8::1]:7174 or localhost:7174", text)
+		all := ""
+		if listen {
+			all = "; 0.0.0.0 or [::] is all addresses"
+		}
+		return fmt.Errorf("%s: an IP address or a name, and a port are needed, such as 192.0.2.1:7471, "+
+			"[2001:db8::1]:7471 or localhost:7471%s", text, all)
 	}
 	if number == 0 && !listen {
 		return fmt.Errorf("%s: port 0 can't be listened on: name a port from 1 to 65535", text)

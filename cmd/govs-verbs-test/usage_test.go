@@ -102,6 +102,7 @@ func TestWrongUsage(t *testing.T) {
 		{"ping 192.0.2.1:7174 --listen 192.0.2.1:7174", "give either ADDR:PORT to ping, or --listen ADDR:PORT"},
 		{"ping 192.0.2.1", "an IP address or a name, and a port are needed"},
 		{"ping :7174", "an IP address or a name, and a port are needed"},
+		{"stream --listen :7471", "localhost:7471; 0.0.0.0 or [::] is all addresses"},
 		{"ping localhost:rping", "an IP address or a name, and a port are needed"},
 		{"ping localhost:0", "port 0 can't be listened on"},
 		{"ping --listen 127.0.0.1:0 --count 3", "--count and --size: the client decides them"},

@@ -12,7 +12,7 @@ import (
 )
 
 // Dial connects to an rsocket listener at addr over the device of vctx, with the defaults of
-// Dialer.
+// Dialer. [Dialer.DialContext] is for names of hosts.
 func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Conn, error) {
 	return new(Dialer).Dial(ctx, vctx, addr)
 }

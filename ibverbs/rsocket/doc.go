@@ -4,8 +4,10 @@
 // that runs under librspreload.so. What works over net.Conn works over it, such as crypto/tls and
 // net/http.
 //
-// One process, with a device vctx of either provider (errors left out):
+// One process (errors left out), here with the engine; kernel.New() and "siw0" instead are a device
+// of the kernel:
 //
+//	vctx, err := ibverbs.Open(engine.New(nil), "")
 //	l, err := rsocket.Listen(ctx, vctx, netip.MustParseAddrPort("192.0.2.1:7471"))
 //	for {
 //		conn, err := l.Accept()
@@ -15,7 +17,7 @@
 //		}()
 //	}
 //
-// And another one:
+// And another one, which opens its device in the same way:
 //
 //	conn, err := rsocket.Dial(ctx, vctx, netip.MustParseAddrPort("192.0.2.1:7471"))
 //	conn.Write([]byte("hello"))
@@ -23,7 +25,10 @@
 //	answer, err := io.ReadAll(conn)
 //	conn.Close()
 //
-// [Dialer.DialContext] is for http.Transport, and [Listener] for http.Server.Serve.
+// [Dialer.DialContext] is for http.Transport and all that takes "host:port", and [Listener] for
+// http.Server.Serve. ibverbs/examples/grpc has both for gRPC. These packages close connections in
+// goroutines of their own, a little after their calls to end have returned. Until then Close of the
+// device is EBUSY, and says what is open: call it again.
 //
 // # How it works
 //
