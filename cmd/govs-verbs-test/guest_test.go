@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,14 +38,6 @@ func inGuest(t *testing.T, o vmtest.Options) bool {
 	vmtest.Self(t, o)
 	return false
 }
-
-// nextPort gives each listener of the test a port of its own: what a kernel listener has
-// accepted keeps its port for a while.
-var nextPort atomic.Uint32
-
-func freePort() uint16 { return firstPort + uint16(nextPort.Add(1)) }
-
-const firstPort = 21000
 
 // addrOf is siwAddr with a port.
 func addrOf(port uint16) string {
