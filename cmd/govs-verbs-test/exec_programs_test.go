@@ -125,25 +125,30 @@ var bridgedPairs = []programPair{
 
 // perftestAttempts is how often programs of perftest are tried. With -R the server listens a second
 // time, for the connection that is measured, after it has told the client to go on: a client that
-// is faster is refused, over any device, and may crash.
+// is faster is refused, over any device, and may crash. The server of qperf sends its client the port
+// before it listens on it.
 const perftestAttempts = 3
 
-// run runs a server and its client, and again if the client was refused by a server of perftest
-// that was late.
+// listensLate reports whether a program's server is one of those.
+func (p *programPair) listensLate() bool {
+	return strings.HasPrefix(p.name, "ib_") || strings.HasPrefix(p.name, "qperf")
+}
+
+// run runs a server and its client, and again if the client was refused by a server that was late.
 func (p *programPair) run(t *testing.T, start func(port uint16) (server, client *program)) {
 	t.Helper()
 	for attempt := 1; ; attempt++ {
 		server, client := start(freePort())
-		if attempt == perftestAttempts || !strings.HasPrefix(p.name, "ib_") || !early(t, client) {
+		if attempt == perftestAttempts || !p.listensLate() || !early(t, client) {
 			p.check(t, server, client)
 			return
 		}
-		t.Logf("its server listened too late the second time: %s", client)
+		t.Logf("its server listened too late: %s", client)
 		_ = server.cmd.Process.Kill()
 	}
 }
 
-// early reports whether a client of perftest ended because its server did not listen yet.
+// early reports whether a client ended because its server did not listen yet.
 func early(t *testing.T, client *program) bool {
 	t.Helper()
 	if client.wait(t) == 0 {
@@ -152,7 +157,8 @@ func early(t *testing.T, client *program) bool {
 	status, ok := client.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	said := client.stderr.String() + client.stdout.String()
 	return ok && status.Signaled() || strings.Contains(said, "Connection refused") ||
-		strings.Contains(said, "RDMA_CM_EVENT_REJECTED")
+		strings.Contains(said, "RDMA_CM_EVENT_REJECTED") || // perftest
+		strings.Contains(said, "Event rejected") // qperf
 }
 
 // TestExecPrograms runs Debian's programs over the engine, both ends.
