@@ -3,6 +3,7 @@ package rsocket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -23,13 +24,17 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Con
 func (d *Dialer) Dial(
 	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
 ) (*Conn, error) {
+	limited := ctx
 	if d.Timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.Timeout)
+		limited, cancel = context.WithTimeout(ctx, d.Timeout)
 		defer cancel()
 	}
-	c, err := d.dial(ctx, vctx, addr)
+	c, err := d.dial(limited, vctx, addr)
 	if err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("Timeout of the Dialer, %v, has passed: %w", d.Timeout, err)
+		}
 		return nil, failedToDial(d.LocalAddr, addr, err)
 	}
 	return c, nil

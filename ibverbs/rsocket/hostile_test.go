@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -449,5 +450,8 @@ func TestConnDialGivenUp(t *testing.T) {
 	d := rsocket.Dialer{Timeout: 50 * time.Millisecond}
 	_, err := d.Dial(timeout(t), vctx, l.Addr())
 	wantErr(t, "Dial", err, os.ErrDeadlineExceeded)
+	if !strings.Contains(err.Error(), "Timeout of the Dialer, 50ms, has passed") {
+		t.Errorf("the error does not say whose time is up: %v", err)
+	}
 	testkit.OK(t, l.Close())
 }
