@@ -193,7 +193,7 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 		Replay: replay(c, o),
 	}
 	if run.trace != nil {
-		res.Ladder = run.trace.Ladder()
+		res.Ladder, res.Messages = run.trace.Ladder(), messages(run.trace)
 	}
 	switch {
 	case o.Setup != "":
@@ -280,6 +280,20 @@ func divergences(run, ref *judged) []Divergence {
 		for _, d := range row.Differences {
 			out = append(out, Divergence{Key: "wire:" + d.Key, Reference: d.Reference, Got: d.Got, Against: against})
 		}
+	}
+	return out
+}
+
+// messages are those of a trace, with their fields.
+func messages(trace *wire.Trace) []Message {
+	decoded := trace.Decode()
+	out := make([]Message, 0, len(decoded))
+	for _, d := range decoded {
+		m := Message{Lines: d.Lines, Direction: d.Dir.String(), Kind: d.Kind, Fields: make([]string, 0, len(d.Fields))}
+		for _, f := range d.Fields {
+			m.Fields = append(m.Fields, f.Name+"="+f.Value)
+		}
+		out = append(out, m)
 	}
 	return out
 }
@@ -387,10 +401,16 @@ func replay(c *Collection, o *Outcome) string {
 	if o.Pairing.Responder != Raw {
 		cmd += " --responder " + o.Pairing.Responder
 	}
-	if o.Pairing.Has("kernel") {
-		return "ci/vm/run -- " + cmd
+	if c.Placement != "" && c.Placement != "strict" {
+		cmd += " --placement " + c.Placement
 	}
-	return cmd
+	switch {
+	case !o.Pairing.Has("kernel"):
+		return cmd
+	case c.Siw != "" && c.Siw != "default":
+		return "ci/vm/run --siw " + c.Siw + " -- " + cmd
+	}
+	return "ci/vm/run -- " + cmd
 }
 
 // captureName is the file name of a run's capture.

@@ -45,6 +45,7 @@ type Result struct {
 	Log            []string      `json:"log,omitempty"`
 	Ladder         []string      `json:"ladder,omitempty"`  // the wire, decoded by us, one line a frame
 	Aligned        []Alignment   `json:"aligned,omitempty"` // the ladder beside the reference's; nil without a reference
+	Messages       []Message     `json:"messages,omitempty"`
 	Witness        Witness       `json:"witness"`
 	Port           uint16        `json:"port"`                // the run's packets in the capture are those to and from it
 	Capture        string        `json:"capture,omitempty"`   // file beside report.json; all runs of a scenario share one
@@ -74,6 +75,16 @@ type Alignment struct {
 	Reference []int    `json:"reference,omitempty"` // lines of the reference's Ladder, counted from 0
 	Got       []int    `json:"got,omitempty"`       // lines of this Ladder
 	Keys      []string `json:"keys,omitempty"`      // of the divergences between the two; none if they are the same
+}
+
+// A Message is a message on the wire with its fields in the form in which they are compared
+// with those of the reference: where segments were cut, and the values of STags and tagged
+// offsets, do not show.
+type Message struct {
+	Lines     []int    `json:"lines,omitempty"` // of the Ladder, counted from 0
+	Direction string   `json:"direction"`       // "to-responder" or "to-initiator"
+	Kind      string   `json:"kind"`            // as in the key of a Divergence
+	Fields    []string `json:"fields"`          // "name=value"; no name has a "=" in it
 }
 
 // Witness is the decoding of the capture by tshark, a program of others.
