@@ -2,30 +2,74 @@ package report
 
 import (
 	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"encoding/xml"
 	"io"
-	"math"
+	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
 func html(t *testing.T, rep *conformance.Report) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := HTML(&b, rep); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, HTML(&b, rep))
 	return b.String()
 }
 
 var (
 	ids       = regexp.MustCompile(` id="([^"]*)"`)
 	hrefs     = regexp.MustCompile(`href="([^"]*)"`)
-	resources = regexp.MustCompile(`(?i)(src=|url\(|@import|https?://|<link|<img|<iframe)`)
+	resources = regexp.MustCompile(`(?i)( src=|url\(|@import|https?://|<link|<img|<iframe|fetch\(|XMLHttpRequest|WebSocket)`)
+	island    = regexp.MustCompile(`<script type="text/plain" id="data">([A-Za-z0-9+/=]+)</script>`)
+	scripts   = regexp.MustCompile(`(?s)<script[^>]*>(.*?)</script>`)
 )
+
+// unpacked is the data of a page, read as the page's script reads it.
+func unpacked(t *testing.T, page string) pageData {
+	t.Helper()
+	m := island.FindStringSubmatch(page)
+	if m == nil {
+		t.Fatal("the page has no data, or some that is not base64 alone")
+	}
+	packed := testkit.Must(base64.StdEncoding.DecodeString(m[1]))(t)
+	text := testkit.Must(gzip.NewReader(bytes.NewReader(packed)))(t)
+	d := json.NewDecoder(text)
+	d.DisallowUnknownFields()
+	var data pageData
+	testkit.OK(t, d.Decode(&data))
+	return data
+}
+
+// routes are the addresses that the script opens.
+func routes(data *pageData) map[string]bool {
+	out := make(map[string]bool)
+	for _, s := range data.Scenarios {
+		out["area/"+s.Area] = true
+		out["scenario/"+s.Slug] = true
+		for _, r := range s.Runs {
+			out["run/"+s.Slug+"/"+r.Initiator+"/"+r.Responder] = true
+		}
+	}
+	for _, r := range data.Requirements {
+		out["requirement/"+r.ID] = true
+	}
+	for _, d := range data.Documents {
+		out["document/"+d.Document] = true
+	}
+	for _, e := range data.Ledger {
+		out["ledger/"+e.ID], out["showing/"+e.ID] = true, true
+	}
+	return out
+}
 
 func TestHTMLIsWholeByItself(t *testing.T) {
 	page := html(t, synthetic(t, t.TempDir()))
@@ -35,103 +79,138 @@ func TestHTMLIsWholeByItself(t *testing.T) {
 	if strings.Contains(page, "ZgotmplZ") {
 		t.Error("the template refused something")
 	}
-	anchors := make(map[string]int)
+	data := unpacked(t, page)
+	targets := routes(&data)
+	seen := make(map[string]bool)
 	for _, m := range ids.FindAllStringSubmatch(page, -1) {
-		anchors[m[1]]++
-	}
-	for id, n := range anchors {
-		if n > 1 {
-			t.Errorf("%d elements have id %q", n, id)
+		if seen[m[1]] {
+			t.Errorf("two elements have id %q", m[1])
 		}
+		seen[m[1]], targets[m[1]] = true, true
 	}
 	links := 0
 	for _, m := range hrefs.FindAllStringSubmatch(page, -1) {
 		target, internal := strings.CutPrefix(m[1], "#")
-		switch {
-		case !internal && !strings.HasSuffix(target, ".pcapng"):
-			t.Errorf("a link to %q", target)
-		case internal && anchors[target] == 0 && target != "req--X-1-01":
-			t.Errorf("a link to #%s, which is not there", target)
+		target = testkit.Must(url.PathUnescape(target))(t)
+		if !internal || !targets[target] && target != "requirement/X-1-01" {
+			t.Errorf("a link to %q, which is not there", m[1])
 		}
 		links++
 	}
-	if links < 50 {
+	if links < 20 {
 		t.Errorf("only %d links", links)
 	}
 }
 
 func TestHTMLSaysEverything(t *testing.T) {
-	rep := synthetic(t, t.TempDir())
-	page := html(t, rep)
+	page := html(t, synthetic(t, t.TempDir()))
 	for _, want := range []string{
-		"NOT PASSED", "v0.1.0 0123456789ab", "6.1.0-50-amd64", "TShark 4.0.17", ">default<", "2026-01-02 03:04:05 UTC",
-		"5 PASS", "2 XFAIL", "1 UNSUPPORTED", "1 FAIL", "1 XPASS", "1 SETUP",
-		"siw-terminate-layout", "kernel-notes/terminate-layout.md", "6.1 to 6.12",
-		"the engine has no shared receive queues", "no siw0",
-		"wire:to-initiator:terminate:layout", "differs: ",
-		"RFC 5044 §4.4", "X-1-01</code></a> is not in the catalogue",
+		"✗ NOT PASSED", "v0.1.0 0123456789ab", "6.1.0-50-amd64", "TShark 4.0.17", ">default<", "2026-01-02 03:04:05 UTC",
+		"✓ 5 PASS", "≈ 2 XFAIL", "– 1 UNSUPPORTED", "✗ 1 FAIL", "! 1 XPASS", "? 1 SETUP",
+		"siw-terminate-layout", "kernel-notes/terminate-layout.md", "6.1 to 6.12", ">2 runs</a>",
+		"1 run: the engine has no shared receive queues", "no siw0", "work queues and completion queues",
+		"<dt>expected</dt><dd>the receive completes</dd><dt>actual</dt><dd>it did not, &lt;script&gt;",
+		"RFC 5041 §7.1u2", "X-1-01</code></a> is not in the catalogue",
 		"govs-verbs-test run --only queue/receive-empty --seed 7",
-		"tshark agrees about 5 frames", "initiator.send.wc", "2 of 3 checks hold",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
-	if strings.Contains(page, "<script>alert") {
-		t.Error("text became markup")
-	}
-	// Each verdict is written as a word, not shown by colour alone.
+	// The script has the same verdicts with the same signs.
 	for _, v := range verdictOrder {
-		if !strings.Contains(page, ">"+string(v)+"</a>") {
-			t.Errorf("no cell says %s", v)
+		if want := string(v) + `: "` + sign(v) + `"`; !strings.Contains(pageScript, want) {
+			t.Errorf("the script has no %s", want)
 		}
+	}
+	if i, j := strings.Index(page, "✗ FAIL</a>"), strings.Index(page, "! XPASS</a>"); i < 0 || j < i {
+		t.Errorf("FAIL at %d, XPASS at %d of what to look at", i, j)
 	}
 }
 
-// The two ladders stand side by side and only what differs is marked.
-func TestHTMLLadders(t *testing.T) {
+// TestPageData: the data have all that the script shows of a run.
+func TestPageData(t *testing.T) {
 	rep := synthetic(t, t.TempDir())
-	var view *runView
-	for _, s := range scenarioViews(rep) {
+	data := unpacked(t, html(t, rep))
+	if got := data.Columns["raw"]; !slices.Equal(got, []string{"engine", "kernel"}) {
+		t.Errorf("raw scenarios have columns %q", got)
+	}
+	runs := 0
+	for _, s := range data.Scenarios {
 		for _, r := range s.Runs {
-			if r.Scenario == "queue/receive-empty" && r.Pairing == "engine->kernel" {
-				view = r
+			runs++
+			want := r.Initiator + "->" + r.Responder
+			if s.Kind == "raw" {
+				want = strings.Trim(strings.ReplaceAll(want, "raw", ""), "->")
+			}
+			if got := data.Columns[s.Kind][r.Column]; got != want {
+				t.Errorf("%s %s->%s is in column %q", s.Slug, r.Initiator, r.Responder, got)
+			}
+			for _, d := range r.Divergences {
+				if d.Ledger != "" && !slices.ContainsFunc(data.Ledger, func(u ledgerUse) bool { return u.ID == d.Ledger && u.Reason != "" }) {
+					t.Errorf("the ledger has no %s", d.Ledger)
+				}
 			}
 		}
 	}
-	if view.Against != "engine->engine" || len(view.Rows) != 7 {
-		t.Fatalf("against %q, %d rows", view.Against, len(view.Rows))
+	if runs != len(rep.Results) {
+		t.Errorf("%d runs, want %d", runs, len(rep.Results))
 	}
-	for i, row := range view.Rows {
-		if len(row.Left) != 1 || len(row.Right) != 1 {
-			t.Fatalf("row %d is %q", i, row)
+	r := data.Scenarios[0].Runs[1] // queue/receive-empty, engine->kernel
+	if r.Against != "engine->engine" || len(r.Ladder) != 7 || len(r.Aligned) != 7 || len(r.Messages) != 7 || len(r.Checks) != 2 {
+		t.Fatalf("against %q, %d lines, %d alignments, %d messages, %d checks", r.Against, len(r.Ladder), len(r.Aligned), len(r.Messages), len(r.Checks))
+	}
+	for i, a := range r.Aligned {
+		terminate := strings.Contains(r.Ladder[a.Got[0]], "Terminate")
+		if terminate != slices.Equal(a.Keys, []string{"wire:to-initiator:terminate:layout"}) {
+			t.Errorf("row %d (%s) differs in %q", i, r.Ladder[a.Got[0]], a.Keys)
 		}
-		terminate := strings.Contains(row.Right[0], "Terminate")
-		if terminate != (len(row.Keys) > 0) {
-			t.Errorf("row %d (%s) is marked with %q", i, row.Right[0], row.Keys)
+		if m := r.Messages[i]; terminate && !slices.Contains(m.Fields, "layout=siw") {
+			t.Errorf("the Terminate has fields %q", m.Fields)
 		}
-		if terminate && (!strings.Contains(row.Left[0], "RFC layout") || !strings.Contains(row.Right[0], "siw layout")) {
-			t.Errorf("row %d has %q and %q", i, row.Left[0], row.Right[0])
-		}
+	}
+	if first := data.Scenarios[0].Runs[0]; first.Against != "" {
+		t.Errorf("the reference is set against %q", first.Against)
 	}
 }
 
-// Long ladders are cut, and numbers of lines that are not there do no harm.
-func TestHTMLOddLadders(t *testing.T) {
-	line := strings.Repeat("x", 100)
-	ref := &conformance.Result{Ladder: []string{"one"}, Initiator: "a", Responder: "a"}
-	r := newRunView(&conformance.Result{Ladder: make([]string, 1000), Initiator: "a", Responder: "b"})
-	r.ladder(nil)
-	if len(r.Rows) != ladderLines || r.Cut != 1000-ladderLines {
-		t.Errorf("%d rows, %d cut", len(r.Rows), r.Cut)
+// TestPageDataCutsLadders: captures have the rest.
+func TestPageDataCutsLadders(t *testing.T) {
+	res := &conformance.Result{
+		Ladder:   make([]string, 1000),
+		Aligned:  []conformance.Alignment{{Reference: []int{5}, Got: []int{ladderLines - 1}}, {Got: []int{ladderLines}}, {}},
+		Messages: []conformance.Message{{Lines: []int{0}}, {Lines: []int{ladderLines}}, {Kind: "end"}},
 	}
-	r = newRunView(&conformance.Result{
-		Ladder:  []string{line},
-		Aligned: []conformance.Alignment{{Reference: []int{-1, 0, 5}, Got: []int{0, math.MaxInt}}, {Got: []int{7}}},
-	})
-	r.ladder(ref)
-	if len(r.Rows) != 2 || len(r.Rows[0].Left) != 1 || len(r.Rows[0].Right) != 1 || len(r.Rows[1].Right) != 0 {
-		t.Errorf("rows %q", r.Rows)
+	r := newRunData(res, 0)
+	if len(r.Ladder) != ladderLines || r.Cut != 1000-ladderLines || len(r.Aligned) != 2 || len(r.Messages) != 2 {
+		t.Errorf("%d lines, %d cut, %d alignments, %d messages", len(r.Ladder), r.Cut, len(r.Aligned), len(r.Messages))
+	}
+	if len(res.Ladder) != 1000 || len(res.Aligned) != 3 {
+		t.Error("the result was changed")
+	}
+}
+
+// TestHTMLHasOneScript: nothing of a report becomes markup, the script makes none of texts, and
+// the page's policy lets a browser run this script only.
+func TestHTMLHasOneScript(t *testing.T) {
+	rep := hostile(t)
+	page := html(t, rep)
+	found := scripts.FindAllStringSubmatch(page, -1)
+	if len(found) != 2 || !island.MatchString(found[0][0]) || found[1][1] != pageScript {
+		t.Fatalf("the page has %d scripts, or others than the data and its own", len(found))
+	}
+	if strings.Contains(strings.ToLower(page), "<img") {
+		t.Error("text became markup")
+	}
+	sum := sha256.Sum256([]byte(found[1][1]))
+	policy := "script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	if !strings.Contains(strings.NewReplacer("&#43;", "+", "&#39;", "'").Replace(page), policy) {
+		t.Errorf("the page has no policy with %s", policy)
+	}
+	for _, word := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("} {
+		if strings.Contains(pageScript, word) {
+			t.Errorf("the script has %s", word)
+		}
 	}
 }
 
@@ -142,23 +221,38 @@ func TestHTMLOfNothing(t *testing.T) {
 			t.Errorf("the page does not say %q", want)
 		}
 	}
+	unpacked(t, page)
 }
 
-// Tags are closed in order. (HTML has elements without an end tag, which the
-// page writes so rarely that they can be named.)
+// A suite of which nearly all fails has a page all the same; the list of what to look at ends.
+func TestHTMLOfFailures(t *testing.T) {
+	rep := &conformance.Report{}
+	for range wrongShown + 7 {
+		res := conformance.Result{Scenario: "a/b", Verdict: conformance.Fail}
+		res.Divergences = slices.Repeat([]conformance.Divergence{{Key: "check:x", Reference: "x"}}, differencesShown+2)
+		rep.Results = append(rep.Results, res)
+	}
+	page := html(t, rep)
+	if n := strings.Count(page, `<article class="wrong`); n != wrongShown || !strings.Contains(page, "And 7 more") {
+		t.Errorf("%d failures are shown", n)
+	}
+	if n := strings.Count(page, "<dt>actual"); n != wrongShown*differencesShown || !strings.Contains(page, "2 more differences") {
+		t.Errorf("%d differences are shown", n)
+	}
+}
+
+// Tags are closed in order. (HTML has elements without an end tag, of which the page has one.)
 func TestHTMLIsWellFormed(t *testing.T) {
-	page := html(t, synthetic(t, t.TempDir()))
+	page := scripts.ReplaceAllString(html(t, synthetic(t, t.TempDir())), "")
 	d := xml.NewDecoder(strings.NewReader(page))
-	d.Strict, d.AutoClose, d.Entity = false, []string{"meta", "br"}, xml.HTMLEntity
+	d.Strict, d.AutoClose, d.Entity = false, []string{"meta"}, xml.HTMLEntity
 	var open []string
 	for {
 		tok, err := d.Token()
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		switch e := tok.(type) {
 		case xml.StartElement:
 			open = append(open, e.Name.Local)
@@ -206,5 +300,16 @@ func TestCoverageCountsOnlyMusts(t *testing.T) {
 		if tc.got.Musts != tc.musts || tc.got.Tallies[0] != tc.want {
 			t.Errorf("%d MUSTs, %+v; want %d, %+v", tc.got.Musts, tc.got.Tallies[0], tc.musts, tc.want)
 		}
+	}
+}
+
+func TestAreas(t *testing.T) {
+	list := areas(synthetic(t, t.TempDir()))
+	if len(list) != 4 || list[1].Name != "send" || list[1].Runs != 3 || list[1].About == "" {
+		t.Fatalf("%+v", list)
+	}
+	want := []verdictCount{{conformance.Pass, 1}, {conformance.Fail, 1}, {conformance.Setup, 1}}
+	if !slices.Equal(list[1].Counted, want) {
+		t.Errorf("send has %v, want %v", list[1].Counted, want)
 	}
 }

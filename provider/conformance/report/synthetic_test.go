@@ -119,6 +119,7 @@ func synthetic(t *testing.T, dir string) *conformance.Report {
 			res.Capture, res.CaptureSource = strings.ReplaceAll(r.slug, "/", "-")+"."+pairing+".pcapng", "tap"
 			trace := record(t, filepath.Join(dir, res.Capture), res.Port, r.sends, r.siw)
 			traces[r.slug+" "+pairing] = trace
+			res.Messages = decoded(trace)
 			res.Ladder, res.Witness = trace.Ladder(), conformance.Witness{Asked: true, Agrees: true, Frames: trace.Count()}
 			res.Checks = []conformance.Check{{What: "the Send completes", OK: true}, {What: "a Terminate comes", OK: true}}
 			res.Observations = []conformance.Observation{{Key: "initiator.send.wc", Value: "1 IBV_WC_SUCCESS"}, {Key: "initiator.event", Value: "DISCONNECTED"}}
@@ -143,6 +144,19 @@ func synthetic(t *testing.T, dir string) *conformance.Report {
 	rep.Passed = conformance.Passed(rep.Counts)
 	rep.Requirements = someCoverage(t)
 	return rep
+}
+
+// decoded is the messages of a trace.
+func decoded(trace *wire.Trace) []conformance.Message {
+	var out []conformance.Message
+	for _, d := range trace.Decode() {
+		m := conformance.Message{Lines: d.Lines, Direction: d.Dir.String(), Kind: d.Kind}
+		for _, f := range d.Fields {
+			m.Fields = append(m.Fields, f.Name+"="+f.Value)
+		}
+		out = append(out, m)
+	}
+	return out
 }
 
 // compared sets a result beside its reference.

@@ -15,9 +15,8 @@ type matrix struct {
 }
 
 type matrixRow struct {
-	Scenario, Title string
-	Cells           []*conformance.Result // nil where nothing was run
-	IDs             []string              // of the cells' sections in the page
+	Scenario string
+	Cells    []*conformance.Result // nil where nothing was run
 }
 
 // newMatrix makes the matrix of one kind of scenarios.
@@ -38,14 +37,9 @@ func newMatrix(rep *conformance.Report, kind string) matrix {
 		if !ok {
 			at = len(m.Rows)
 			index[res.Scenario] = at
-			m.Rows = append(m.Rows, matrixRow{
-				Scenario: res.Scenario, Title: res.Title,
-				Cells: make([]*conformance.Result, len(m.Columns)), IDs: make([]string, len(m.Columns)),
-			})
+			m.Rows = append(m.Rows, matrixRow{res.Scenario, make([]*conformance.Result, len(m.Columns))})
 		}
-		col := slices.Index(m.Columns, columnOf(res))
-		m.Rows[at].Cells[col] = res
-		m.Rows[at].IDs[col] = anchor("run", res.Scenario, pairingOf(res))
+		m.Rows[at].Cells[slices.Index(m.Columns, columnOf(res))] = res
 	}
 	return m
 }
@@ -64,9 +58,11 @@ func columnOf(res *conformance.Result) string {
 
 // ledgerUse is a ledger entry that explained something, and how often.
 type ledgerUse struct {
-	ID, Reason, Kernels, Evidence string
-	Runs                          []*conformance.Result
-	RunIDs                        []string
+	ID       string                `json:"id"`
+	Reason   string                `json:"reason"`
+	Kernels  string                `json:"kernels"`
+	Evidence string                `json:"evidence"`
+	Runs     []*conformance.Result `json:"-"`
 }
 
 // ledgerUses returns the entries that were used, in the order of their first
@@ -89,7 +85,6 @@ func ledgerUses(rep *conformance.Report) []ledgerUse {
 			}
 			if u := &out[at]; !slices.Contains(u.Runs, res) {
 				u.Runs = append(u.Runs, res)
-				u.RunIDs = append(u.RunIDs, anchor("run", res.Scenario, pairingOf(res)))
 			}
 		}
 	}
@@ -98,23 +93,25 @@ func ledgerUses(rep *conformance.Report) []ledgerUse {
 
 // documentCoverage is the coverage of one RFC.
 type documentCoverage struct {
-	Document string
-	Sections []sectionCoverage
-	Total    sectionCoverage
+	Document string            `json:"document"`
+	Sections []sectionCoverage `json:"sections"`
+	Total    sectionCoverage   `json:"-"`
 }
 
 // sectionCoverage is the coverage of one section of it.
 type sectionCoverage struct {
-	Section      string
-	Musts        int // MUST and MUST NOT
-	Tallies      []tally
-	Requirements []*conformance.Coverage
+	Section string  `json:"section"`
+	Musts   int     `json:"musts"` // MUST and MUST NOT
+	Tallies []tally `json:"tallies"`
 }
 
 // tally is how many MUSTs one provider has in each state.
 type tally struct {
-	Provider                      string
-	Shown, Excepted, Failed, Open int
+	Provider string `json:"provider"`
+	Shown    int    `json:"shown"`
+	Excepted int    `json:"excepted"`
+	Failed   int    `json:"failed"`
+	Open     int    `json:"open"`
 }
 
 func (t *tally) count(c *conformance.Coverage) {
@@ -162,7 +159,6 @@ func newSection(name string, providers []string) sectionCoverage {
 }
 
 func (s *sectionCoverage) add(c *conformance.Coverage) {
-	s.Requirements = append(s.Requirements, c)
 	if c.Level != "MUST" && c.Level != "MUST NOT" {
 		return
 	}
@@ -170,4 +166,18 @@ func (s *sectionCoverage) add(c *conformance.Coverage) {
 	for i := range s.Tallies {
 		s.Tallies[i].count(c)
 	}
+}
+
+// providersOf returns the providers that took part, sorted.
+func providersOf(rep *conformance.Report) []string {
+	var out []string
+	for i := range rep.Results {
+		for _, name := range []string{rep.Results[i].Initiator, rep.Results[i].Responder} {
+			if name != conformance.Raw && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
 }

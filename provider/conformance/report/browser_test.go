@@ -1,0 +1,163 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/conformance"
+)
+
+// attack is text that runs if it becomes markup.
+const attack = `</script><script>document.title="taken"</script><img src=x onerror='document.title="taken"'>`
+
+// hostile is a report with attacks wherever a report has text that peers or programs choose.
+func hostile(t *testing.T) *conformance.Report {
+	t.Helper()
+	rep := synthetic(t, t.TempDir())
+	rep.Version, rep.Kernel, rep.Tshark, rep.Siw = attack, attack, attack, attack
+	for i := range rep.Results {
+		res := &rep.Results[i]
+		res.Title, res.Why, res.Replay, res.Interface = attack, attack, attack, attack
+		res.Capture = `javascript:document.title="taken"//.pcapng`
+		res.Log = append(res.Log, attack)
+		res.Checks = append(res.Checks, conformance.Check{What: attack, Got: attack})
+		res.Observations = append(res.Observations, conformance.Observation{Key: attack, Value: attack})
+		res.Requirements = append(res.Requirements, attack)
+		res.Witness = conformance.Witness{Asked: true, Why: attack}
+		for k := range res.Ladder {
+			res.Ladder[k] += attack
+		}
+		for k := range res.Messages {
+			res.Messages[k].Kind, res.Messages[k].Fields = attack, append(res.Messages[k].Fields, attack+"="+attack)
+		}
+		for k := range res.Divergences {
+			d := &res.Divergences[k]
+			d.Reference, d.Got, d.Reason, d.Evidence, d.Kernels = attack, attack, attack, attack, attack
+			if d.Ledger != "" {
+				d.Ledger = attack
+			}
+		}
+		if i%2 == 0 {
+			res.Scenario = "send/" + attack
+		}
+	}
+	for i := range rep.Requirements {
+		c := &rep.Requirements[i]
+		c.Text = attack
+		for _, s := range c.Providers {
+			s.Scenarios, s.Ledger = []string{attack}, []string{attack}
+		}
+	}
+	return rep
+}
+
+// browse has Chromium load a page at an address of it, in a window of a width, and returns what
+// the page has become. It skips the test where Chromium is not installed.
+func browse(t *testing.T, page, route string, width int) string {
+	t.Helper()
+	browser, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed: ci/deps page adds it")
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "index.html")
+	testkit.OK(t, os.WriteFile(file, []byte(page), 0o644))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+filepath.Join(dir, "user"),
+		"--virtual-time-budget=5000", fmt.Sprintf("--window-size=%d,1000", width), "--dump-dom", "file://"+file+"#"+url.PathEscape(route))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", cmd, err)
+	}
+	return string(out)
+}
+
+// probe opens all that can be opened, and notes on the page what it is like then. The page's
+// policy would not let it run.
+const probe = `<script>
+const wait = setInterval(() => {
+  if (document.documentElement.dataset.ready !== "yes") return;
+  clearInterval(wait);
+  for (let n = -1, all = []; n < all.length;) {
+    n = all.length;
+    all = document.querySelectorAll("details");
+    for (const d of all) open(d);
+  }
+  const wide = [...document.querySelectorAll("main *")].filter((e) => !e.closest(".scroll") &&
+    e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
+  Object.assign(document.documentElement.dataset, {
+    wide: [...new Set(wide)].join(" ") || "none", shown: document.querySelector("output").textContent,
+    details: document.querySelectorAll("details").length, title: document.title,
+  });
+}, 20);
+</script>`
+
+// probed is a page with the probe, and without the policy.
+func probed(page string) string {
+	page = strings.Replace(page, "Content-Security-Policy", "X-None", 1)
+	return strings.Replace(page, "</body>", probe+"</body>", 1)
+}
+
+func TestInBrowser(t *testing.T) {
+	t.Parallel()
+	dom := browse(t, html(t, synthetic(t, t.TempDir())), "run/queue/receive-empty/engine/kernel", 1400)
+	for _, want := range []string{
+		`data-ready="yes"`, "5 of 5 scenarios",
+		`href="queue-receive-empty.engine-engine.pcapng"`,
+		"Untagged: a buffer exists for QN/MSN", "2 of 2 checks hold", "tshark agrees about 5 frames",
+		`<mark>siw</mark>`, `<mark>RFC</mark>`, `differs: <b>layout</b> RFC → siw`,
+		"RFC 5044, by section",
+	} {
+		if !strings.Contains(dom, want) {
+			t.Errorf("the page has not become one with %s", want)
+		}
+	}
+	if strings.Contains(dom, "<mark>0x") {
+		t.Error("an STag is marked")
+	}
+}
+
+// TestInBrowserNarrow: with everything open, nothing is wider than the window of a phone.
+func TestInBrowserNarrow(t *testing.T) {
+	t.Parallel()
+	dom := browse(t, probed(html(t, synthetic(t, t.TempDir()))), "", 400)
+	for _, want := range []string{`data-wide="none"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>", "≠ layout"} {
+		if !strings.Contains(dom, want) {
+			_, at, _ := strings.Cut(dom, "<html")
+			t.Errorf("the page has no %s, but begins %.300s", want, at)
+		}
+	}
+}
+
+// TestInBrowserHostile: with everything open, no text has become markup; and if some had, the
+// page's policy would not let it run.
+func TestInBrowserHostile(t *testing.T) {
+	t.Parallel()
+	page := html(t, hostile(t))
+	dom := browse(t, probed(page), "", 1400)
+	if !strings.Contains(dom, `data-title="govs conformance: not passed"`) || strings.Contains(dom, "<img") || strings.Contains(dom, `href="javascript`) {
+		t.Errorf("text of a report has become markup, or the script failed: %.300s", dom)
+	}
+	injected := strings.Replace(page, "<h2>To look at", `<script>document.title="taken"</script><img src="x" onerror="document.title='taken'"><h2>To look at`, 1)
+	if dom := browse(t, injected, "", 1400); !strings.Contains(dom, `data-ready="yes"`) || strings.Contains(dom, "<title>taken") {
+		t.Errorf("a script ran that is not the page's: %.300s", dom)
+	}
+}
+
+// TestInBrowserOld: a browser that can't unpack the data says so.
+func TestInBrowserOld(t *testing.T) {
+	t.Parallel()
+	page := strings.Replace(probed(html(t, synthetic(t, t.TempDir()))), "<main>", "<main><script>delete globalThis.DecompressionStream</script>", 1)
+	if dom := browse(t, page, "", 400); !strings.Contains(dom, "this browser lacks DecompressionStream") || !strings.Contains(dom, "✗ 1 FAIL") {
+		t.Errorf("the page does not say that it can't be shown: %.300s", dom)
+	}
+}

@@ -1,0 +1,39 @@
+// Coverage by RFC, section and requirement.
+
+function showCoverage(data) {
+  const requirements = new Map();
+  for (const r of data.requirements) {
+    const key = r.document + " " + r.section;
+    if (!requirements.has(key)) requirements.set(key, []);
+    requirements.get(key).push(r);
+  }
+  byId("documents").append(...(data.documents || []).map((d) =>
+    lazily(el("details", { id: "document/" + d.document }, el("summary", null, d.document + ", by section")), () =>
+      el("div", { class: "body" }, d.sections.map((s) =>
+        lazily(el("details", { id: "section/" + d.document + "/" + s.section, class: "section" }, el("summary", null,
+          el("span", { class: "name" }, "§" + s.section), s.tallies.map((t) => tallyBar(s.musts, t)))), () =>
+          requirementTable(data, requirements.get(d.document + " " + s.section) || [])))))));
+}
+
+function tallyBar(musts, t) {
+  if (musts === 0) return el("span", { class: "tally soft" }, t.provider + ": no MUST");
+  const parts = [["shown", t.shown, "shown"], ["exception", t.excepted, "excepted"], ["failed", t.failed, "failed"], ["open", t.open, "open"]].filter((p) => p[1] > 0);
+  const bar = el("span", { class: "bar", "aria-hidden": "true" }, parts.map(([name]) => el("i", { class: name })));
+  parts.forEach((p, i) => { bar.children[i].style.flexGrow = p[1]; });
+  return el("span", { class: "tally" }, el("span", { class: "provider" }, t.provider), bar,
+    el("span", { class: "tallies" }, parts.map(([, n, word]) => n + " " + word).join(", ")));
+}
+
+const stateSigns = { shown: "✓", exception: "≈", failed: "✗", open: "○" };
+const stateText = (state) => el("span", { class: "v " + state }, stateSigns[state] + " " + state);
+
+function requirementTable(data, list) {
+  return el("div", { class: "body" }, list.map((r) => el("article", { class: "requirement", id: "requirement/" + r.id, tabindex: -1 },
+    el("p", null, code(r.id), " ", el("b", null, r.level), " ", r.text),
+    data.providers.map((name) => {
+      const s = (r.providers || {})[name];
+      return el("div", { class: "standing" }, el("span", { class: "provider" }, name), " ", stateText(s ? s.state : "open"), " ",
+        s && (s.ledger || []).length > 0 && el("span", { class: "links" }, el("span", { class: "soft" }, "ledger: "), s.ledger.map((id) => [el("a", { href: "#ledger/" + id }, code(id)), " "])),
+        s && el("span", { class: "links" }, el("span", { class: "soft" }, "scenarios: "), s.scenarios.map((slug) => [el("a", { href: "#scenario/" + slug }, code(slug)), " "])));
+    }))));
+}

@@ -1,0 +1,85 @@
+// The page's beginning, and its addresses: #scenario/SLUG, #run/SLUG/INITIATOR/RESPONDER, #area/NAME,
+// #document/NAME, #requirement/ID, #ledger/ID, #showing/LEDGER-ID.
+
+async function start() {
+  const data = await unpack();
+  data.scenarios = data.scenarios || [];
+  data.requirements = data.requirements || [];
+  data.providers = data.providers || [];
+  data.byRequirement = new Map(data.requirements.map((r) => [r.id, r]));
+  data.byLedger = new Map((data.ledger || []).map((e) => [e.id, e]));
+  const view = showList(data);
+  showCoverage(data);
+  addEventListener("hashchange", () => go(view));
+  addEventListener("beforeprint", () => {
+    for (const g of view.groups) g.group.open = true;
+  });
+  document.addEventListener("keydown", (e) => {
+    if (e.key !== "/" || /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) return;
+    e.preventDefault();
+    view.search.focus();
+  });
+  document.documentElement.dataset.ready = "yes";
+  go(view);
+}
+
+// go opens what the page's address names.
+function go(view) {
+  let hash = location.hash.slice(1);
+  try {
+    hash = decodeURIComponent(hash);
+  } catch {
+    return; // not an address of this page
+  }
+  const [word, ...rest] = hash.split("/");
+  const name = rest.join("/");
+  switch (word) {
+    case "area":
+      clearFilters(view);
+      view.area.value = name;
+      applyFilters(view);
+      return reveal(byId("scenarios"));
+    case "showing":
+      clearFilters(view);
+      view.search.value = name;
+      applyFilters(view);
+      return reveal(byId("scenarios"));
+    case "scenario":
+    case "run": {
+      const row = view.rows.find((r) => r.s.slug === (word === "run" ? rest.slice(0, -2).join("/") : name));
+      if (!row) return;
+      if (row.row.hidden) clearFilters(view);
+      row.row.closest("details.area").open = true;
+      open(row.row);
+      return reveal(byId(hash));
+    }
+    case "document":
+      return reveal(openDetails(byId(hash)));
+    case "requirement": {
+      const r = view.data.byRequirement.get(name);
+      if (!r) return;
+      openDetails(byId("document/" + r.document));
+      openDetails(byId("section/" + r.document + "/" + r.section));
+      return reveal(byId(hash));
+    }
+    case "ledger":
+      return reveal(byId(hash));
+  }
+}
+
+function openDetails(details) {
+  if (details) open(details);
+  return details;
+}
+
+function reveal(e) {
+  if (!e) return;
+  e.scrollIntoView();
+  e.focus({ preventScroll: true });
+}
+
+start().catch((e) => {
+  const note = byId("failed");
+  note.textContent = "The scenarios can't be shown: " + e.message + ". report.json and junit.xml beside this page have the same data.";
+  note.hidden = false;
+});
