@@ -15,6 +15,7 @@ type compareCmd struct {
 	JSON          string `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
 	JUnit         string `name:"junit" help:"Write the JUnit report to this file." placeholder:"FILE" type:"path"`
 	NoTshark      bool   `help:"Decode the captures without tshark as the second decoder." xor:"tshark"`
+	Verbose       bool   `short:"v" help:"Print a row per scenario without a terminal, too, not one per area."`
 	RequireTshark bool   `help:"Fail with status 2 if tshark is not installed." xor:"tshark"`
 }
 
@@ -27,7 +28,7 @@ func (c *compareCmd) Run(ctx context.Context, out *output) error {
 	if _, err := tshark.Version(); err != nil && c.RequireTshark {
 		return unable(err)
 	}
-	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark}
+	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose}
 	if err := j.prepare(); err != nil {
 		return unable(err)
 	}

@@ -119,10 +119,10 @@ func runOverKernel(t *testing.T) {
 	only := "run --require-siw --scale 6 --no-tshark --only " + oneVerbs + "," + oneRaw
 	process(t, words(only+" --matrix"), exitPassed, parts(
 		"captures from the wire, pairings engine->engine engine->kernel kernel->engine kernel->kernel\n",
-		"[1/6] ", "[6/6] ", "6 PASS: the suite passed",
+		"/6] send       4 ok, ", "/6] mpa        2 ok, ", "6 PASS: the suite passed",
 	), nil)
 	process(t, words(only+" --initiator kernel --responder engine"), exitPassed, parts(
-		"pairings kernel->engine\n", "kernel->engine", "3 PASS: the suite passed",
+		"pairings kernel->engine\n", "3 PASS: the suite passed",
 	), nil)
 }
 

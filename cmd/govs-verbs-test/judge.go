@@ -18,6 +18,7 @@ import (
 type judging struct {
 	Report, JSON, JUnit string
 	NoTshark            bool
+	Verbose             bool // print a row per scenario without a terminal, too
 }
 
 // prepare sees that the reports can be written, which one likes to know before a
@@ -57,7 +58,7 @@ func canWrite(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// judge judges a collection whose captures are in dir, prints the matrix and
+// judge judges a collection whose captures are in dir, prints what came of it and
 // writes the reports. The error is errFailed if the suite did not pass.
 func (j *judging) judge(ctx context.Context, out *output, col *conformance.Collection, dir string) error {
 	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: scenarios.Ledger(), Dir: dir, Reference: "engine"}
@@ -81,7 +82,11 @@ func (j *judging) judge(ctx context.Context, out *output, col *conformance.Colle
 	}
 	rep.Tshark = witness
 	fmt.Fprintln(out)
-	if err := report.Matrix(out, rep); err != nil {
+	text := report.Areas
+	if j.Verbose || out.terminal() {
+		text = report.Matrix
+	}
+	if err := text(out, rep); err != nil {
 		return err
 	}
 	if err := j.write(out, rep, dir); err != nil {

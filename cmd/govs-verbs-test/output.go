@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
 )
 
 // output is where commands print: results to the output itself, everything
@@ -27,6 +30,16 @@ func (o *output) Write(b []byte) (int, error) {
 		o.stop()
 	}
 	return n, err
+}
+
+// terminal reports whether a terminal shows what is printed.
+func (o *output) terminal() bool {
+	f, ok := o.stdout.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // json prints v.

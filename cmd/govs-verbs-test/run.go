@@ -39,6 +39,7 @@ type runCmd struct {
 	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
+	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario without a terminal, too, not one per area."`
 }
 
 // providerNames are the providers that a pairing can have.
@@ -47,6 +48,8 @@ var providerNames = []string{"engine", "kernel", bridgeName}
 // Help implements kong's HelpProvider.
 func (*runCmd) Help() string {
 	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of the pairing.
+
+In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as in the log of a CI job, each area, such as send or mpa, has one; --verbose prints all.
 
 The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a module. ` +
 		`--matrix --providers engine,bridge compares it with the engine.
@@ -134,7 +137,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if c.Seed == 0 {
 		c.Seed = uint64(rand.Uint32()) + 1
 	}
-	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark}
+	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose}
 	if err := j.prepare(); err != nil {
 		return unable(err)
 	}
@@ -156,21 +159,22 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		col.Require = []string{"kernel"}
 	}
 	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
-	planned := 0
-	col.Outcomes, err = conformance.Run(ctx, conformance.Config{
+	cfg := conformance.Config{
 		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers,
 		Seed: c.Seed, Scale: c.Scale,
 		Capture: b.capture, Dir: dir, Tap: b.peerTap(),
-		Progress: func(done, total int, o *conformance.Outcome) {
-			planned = total
-			fmt.Fprintf(out, "[%*d/%d] %-9s %s  %s  %d ms\n", len(fmt.Sprint(total)), done, total, o.State(), o.Scenario, o.Pairing, o.DurationMillis)
-		},
-	})
+	}
+	progress, err := newProgress(out, &cfg, c.Verbose || out.terminal())
+	if err != nil {
+		return err
+	}
+	cfg.Progress = progress.ran
+	col.Outcomes, err = conformance.Run(ctx, cfg)
 	if err != nil {
 		if c.Collect != "" { // nothing would refer to these captures
 			_ = removeCaptures(dir, col.Outcomes)
 		}
-		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)", len(col.Outcomes), planned, c.Seed)
+		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)", len(col.Outcomes), progress.total, c.Seed)
 	}
 	if c.Collect != "" {
 		file := filepath.Join(dir, collectionFile)

@@ -93,7 +93,7 @@ func TestRunBridgeInterrupted(t *testing.T) {
 		}
 		t.Skipf("pairings with the bridge are captured on the wire: %v", err)
 	}
-	p := b.start("--initiator", bridgeName, "--seed", "5")
+	p := b.start("--initiator", bridgeName, "--seed", "5", "--verbose")
 	p.stdout.await(t, `\[ *3/`)
 	testkit.OK(t, p.cmd.Process.Signal(os.Interrupt))
 	p.want(t, exitFailed, "pairings bridge->engine")

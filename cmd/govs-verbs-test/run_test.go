@@ -15,6 +15,9 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
@@ -31,7 +34,7 @@ func TestRun(t *testing.T) {
 	withoutSiw(t)
 	dir := t.TempDir()
 	asJSON, asJUnit := filepath.Join(dir, "other.json"), filepath.Join(dir, "other.xml")
-	cmd := start(t, "run", "--only", oneVerbs+","+oneRaw, "--seed", "4711", "--report", filepath.Join(dir, "report"), "--json", asJSON, "--junit", asJUnit)
+	cmd := start(t, "run", "--only", oneVerbs+","+oneRaw, "--seed", "4711", "--verbose", "--report", filepath.Join(dir, "report"), "--json", asJSON, "--junit", asJUnit)
 	cmd.want(t, exitPassed, parts(
 		"seed 4711, captures from the ", "pairings engine->engine\n",
 		"[1/2] ok        "+oneVerbs+"  engine->engine  ", "[2/2] ok        "+oneRaw+"  raw->engine  ",
@@ -61,9 +64,53 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %d cases, %v", file, len(suites.Cases), err)
 		}
 	}
-	if page := string(readFile(t, filepath.Join(dir, "report", "index.html"))); !strings.Contains(page, oneVerbs) {
-		t.Error("index.html doesn't have the scenario")
+	if page := string(readFile(t, filepath.Join(dir, "report", "index.html"))); !strings.Contains(page, `href="#area/mpa"`) {
+		t.Error("index.html doesn't have the scenario's area")
 	}
+}
+
+// TestRunInALog: without a terminal there is a line for an area, not for a run.
+func TestRunInALog(t *testing.T) {
+	withoutSiw(t)
+	cmd := start(t, "run", "--only", "send/one-*,"+oneRaw, "--no-tshark")
+	cmd.want(t, exitPassed, nil, nil)
+	out := cmd.stdout.String()
+	want := regexp.MustCompile(`(?m)^\[3/4\] send       3 ok, \d+\.\d s\n\[4/4\] mpa        1 ok, \d+\.\d s\n` +
+		`second witness: .*\n\narea  runs  PASS\nsend  3     3\nmpa   1     1\n\n4 PASS: the suite passed\n$`)
+	if !want.MatchString(out) {
+		t.Errorf("%s prints\n%s", cmd, out)
+	}
+}
+
+// TestRunInATerminal: there, each run has a line and each scenario a row.
+func TestRunInATerminal(t *testing.T) {
+	withoutSiw(t)
+	master, terminal := openTerminal(t)
+	var shown transcript
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(&shown, master) // which fails when the other end is closed
+	}()
+	status := run(t.Context(), []string{"run", "--only", oneVerbs, "--no-tshark"}, terminal, io.Discard)
+	testkit.OK(t, terminal.Close())
+	<-read
+	testkit.OK(t, master.Close())
+	if status != exitPassed {
+		t.Errorf("status %d", status)
+	}
+	wantText(t, "the terminal", shown.String(), parts("[1/1] ok        "+oneVerbs+"  engine->engine  ", "verbs scenarios  engine->engine"))
+}
+
+// openTerminal returns the two ends of a pseudoterminal.
+func openTerminal(t *testing.T) (master, terminal *os.File) {
+	t.Helper()
+	fd := testkit.Must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0))(t)
+	master = os.NewFile(uintptr(fd), "/dev/ptmx")
+	testkit.OK(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	number := testkit.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
+	terminal = testkit.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
+	return master, terminal
 }
 
 // TestCollectAndCompare runs in one place and judges in another, as make run does
@@ -80,8 +127,8 @@ func TestCollectAndCompare(t *testing.T) {
 	}
 	cmd := start(t, "compare", dir, "--report", filepath.Join(dir, "report"))
 	cmd.want(t, exitPassed, parts("1 PASS: the suite passed"), nil)
-	if rep := readReport(t, filepath.Join(dir, "report", "report.json")); len(rep.Results) != 1 {
-		t.Errorf("%d results", len(rep.Results))
+	if rep := readReport(t, filepath.Join(dir, "report", "report.json")); len(rep.Results) != 1 || len(rep.Results[0].Messages) < 5 {
+		t.Errorf("%d results, %+v", len(rep.Results), rep.Results)
 	}
 
 	var col conformance.Collection
@@ -94,7 +141,12 @@ func TestCollectAndCompare(t *testing.T) {
 		bad.Outcomes = slices.Clone(col.Outcomes)
 		bad.Outcomes[0].Checks = append(slices.Clone(col.Outcomes[0].Checks), conformance.Check{What: "pigs fly", Got: "they don't"})
 		writeJSON(t, file, bad)
-		start(t, "compare", dir).want(t, exitFailed, parts("1 FAIL: the suite did not pass", "pigs fly", "again: "), nil)
+		start(t, "compare", dir).want(t, exitFailed, parts(
+			"FAIL        "+oneVerbs+"  engine->engine\n            not so: pigs fly: they don't\n            scenario: ",
+			"            requirement: RDMAP-5.3-", "expected: pigs fly\n            actual:   they don't\n",
+			"frames, the initiator on the left:\n", " --> MPA Request Frame ", fmt.Sprintf("seed: %d\n", col.Seed),
+			fmt.Sprintf("again: govs-verbs-test run --only %s --seed %d --initiator engine --responder engine\n", oneVerbs, col.Seed),
+			"1 FAIL: the suite did not pass"), nil)
 	})
 	t.Run("nothing was run", func(t *testing.T) {
 		bad := col
@@ -124,7 +176,7 @@ func TestReportsThatCannotBeWritten(t *testing.T) {
 	} {
 		cmd := start(t, append([]string{"run", "--only", oneVerbs}, args...)...)
 		cmd.want(t, exitUsage, nil, parts(filepath.Dir(file)))
-		if strings.Contains(cmd.stdout.String(), "[1/1]") {
+		if strings.Contains(cmd.stdout.String(), "/1]") {
 			t.Errorf("%s: ran all the same", cmd)
 		}
 	}
@@ -181,14 +233,14 @@ func TestWithoutKernel(t *testing.T) {
 
 func TestRunInterrupted(t *testing.T) {
 	withoutSiw(t)
-	cmd := start(t, "run", "--seed", "5")
+	cmd := start(t, "run", "--seed", "5", "--verbose")
 	cmd.stdout.await(t, `\[ *3/`)
 	cmd.stop()
 	cmd.want(t, exitFailed, nil, parts("interrupted after ", "nothing was judged (seed 5)"))
 
 	// It leaves no file that could be taken for a collection.
 	dir := t.TempDir()
-	cmd = start(t, "run", "--collect", dir)
+	cmd = start(t, "run", "--collect", dir, "-v")
 	cmd.stdout.await(t, `\[ *3/`)
 	cmd.stop()
 	cmd.want(t, exitFailed, nil, parts("interrupted after "))

@@ -144,6 +144,19 @@ func (cfg *Config) jobs() ([]job, error) {
 	return jobs, nil
 }
 
+// Planned returns how many runs of each Area the configuration asks for.
+func (cfg *Config) Planned() (map[string]int, error) {
+	jobs, err := cfg.jobs()
+	if err != nil {
+		return nil, err
+	}
+	runs := make(map[string]int)
+	for _, j := range jobs {
+		runs[Area(j.scenario.Slug)]++
+	}
+	return runs, nil
+}
+
 // runner has the outcomes of jobs, some of which run at the same time.
 type runner struct {
 	*Config

@@ -93,6 +93,12 @@ type Scenario struct {
 	Wire func(*WireRun)
 }
 
+// Area is the word before the slash of a scenario's slug.
+func Area(slug string) string {
+	name, _, _ := strings.Cut(slug, "/")
+	return name
+}
+
 // Kind returns "verbs" or "raw".
 func (s *Scenario) Kind() string {
 	if s.Raw != nil {

@@ -2,7 +2,6 @@ package report
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/govs-rdma/govs/provider/conformance"
 )
@@ -36,18 +35,12 @@ var aboutAreas = map[string]string{
 	"write":      "RDMA Writes",
 }
 
-// areaOf is the word before the slash of a scenario's slug.
-func areaOf(slug string) string {
-	name, _, _ := strings.Cut(slug, "/")
-	return name
-}
-
 // areas sums up a report by area, in the order in which they first come.
 func areas(rep *conformance.Report) []area {
 	var out []area
 	for i := range rep.Results {
 		res := &rep.Results[i]
-		name := areaOf(res.Scenario)
+		name := conformance.Area(res.Scenario)
 		at := slices.IndexFunc(out, func(a area) bool { return a.Name == name })
 		if at < 0 {
 			at = len(out)
@@ -59,7 +52,7 @@ func areas(rep *conformance.Report) []area {
 	for i := range out {
 		counts := make(map[conformance.Verdict]int)
 		for k := range rep.Results {
-			if areaOf(rep.Results[k].Scenario) == out[i].Name {
+			if conformance.Area(rep.Results[k].Scenario) == out[i].Name {
 				counts[rep.Results[k].Verdict]++
 			}
 		}

@@ -21,7 +21,6 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 	"sign":    sign,
 	"percent": percent,
 	"route":   runRoute,
-	"area":    areaOf,
 	"css":     func() template.CSS { return template.CSS(pageText("style.css")) },
 	"script":  func() template.JS { return template.JS(pageScript) },
 	"policy":  func() string { return pagePolicy },

@@ -1,5 +1,5 @@
-// Package report writes judged runs of the suite: JSON, JUnit, a matrix for the
-// terminal, and a page of HTML.
+// Package report writes judged runs of the suite: JSON, JUnit, text for terminals and logs, and
+// a page of HTML.
 package report
 
 import (

@@ -62,7 +62,7 @@ func WriteJUnit(name string, r *conformance.Report) error {
 			index[pairing] = at
 			doc.Suites = append(doc.Suites, junitSuite{Name: pairing})
 		}
-		doc.Suites[at].add(res)
+		doc.Suites[at].add(r, res)
 	}
 	for i := range doc.Suites {
 		s := &doc.Suites[i]
@@ -86,9 +86,9 @@ func WriteJUnit(name string, r *conformance.Report) error {
 	})
 }
 
-func (s *junitSuite) add(res *conformance.Result) {
+func (s *junitSuite) add(r *conformance.Report, res *conformance.Result) {
 	c := junitCase{Class: s.Name, Name: res.Scenario, Time: seconds(res.DurationMillis)}
-	m := &junitMessage{Message: printable(string(res.Verdict) + ": " + res.Why), Text: printable(strings.Join(Details(res), "\n"))}
+	m := &junitMessage{Message: printable(string(res.Verdict) + ": " + res.Why), Text: printable(strings.Join(Details(r, res), "\n"))}
 	s.Tests++
 	s.millis += res.DurationMillis
 	switch res.Verdict {

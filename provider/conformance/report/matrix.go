@@ -3,14 +3,15 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
-// Matrix prints the report for a terminal: a row per scenario, a column per
-// pairing, then whatever is not PASS, explained, and the sums.
+// Matrix prints the report for a terminal: a row per scenario, a column per pairing, then what is
+// not PASS, explained, and the sums.
 func Matrix(w io.Writer, r *conformance.Report) error {
 	for _, kind := range []string{"verbs", "raw"} {
 		if m := newMatrix(r, kind); len(m.Rows) > 0 {
@@ -19,18 +20,49 @@ func Matrix(w io.Writer, r *conformance.Report) error {
 			}
 		}
 	}
-	for i := range r.Results {
-		res := &r.Results[i]
-		if res.Verdict == conformance.Pass || res.Verdict == conformance.XFail {
-			continue
+	return explained(w, r)
+}
+
+// Areas prints the report for a log: as Matrix, but with a row per area in place of the scenarios'.
+func Areas(w io.Writer, r *conformance.Report) error {
+	sums := counted(r.Counts)
+	if len(sums) > 0 {
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprint(tw, "area\truns")
+		for _, s := range sums {
+			fmt.Fprintf(tw, "\t%s", s.Verdict)
 		}
-		fmt.Fprintf(w, "%-11s %s  %s->%s\n            %s\n", res.Verdict, res.Scenario, res.Initiator, res.Responder, res.Why)
-		if !res.Verdict.Good() {
-			for _, line := range Details(res) {
-				fmt.Fprintf(w, "            %s\n", line)
+		fmt.Fprintln(tw)
+		for _, a := range areas(r) {
+			fmt.Fprintf(tw, "%s\t%d", a.Name, a.Runs)
+			for _, s := range sums {
+				n := "-"
+				if i := slices.IndexFunc(a.Counted, func(c verdictCount) bool { return c.Verdict == s.Verdict }); i >= 0 {
+					n = fmt.Sprint(a.Counted[i].N)
+				}
+				fmt.Fprintf(tw, "\t%s", n)
 			}
+			fmt.Fprintln(tw)
+		}
+		fmt.Fprintln(tw)
+		if err := tw.Flush(); err != nil {
+			return err
 		}
 	}
+	return explained(w, r)
+}
+
+// explained prints what lets the suite fail, what was not tried, which entries of the ledger
+// showed, and the sums.
+func explained(w io.Writer, r *conformance.Report) error {
+	for _, bad := range wrongRuns(r) {
+		fmt.Fprintf(w, "%-11s %s  %s\n            %s\n", bad.Verdict, bad.Scenario, bad.Pairing(), bad.Why)
+		for _, line := range Details(r, bad.Result) {
+			fmt.Fprintf(w, "            %s\n", line)
+		}
+		fmt.Fprintln(w)
+	}
+	lacking(w, r)
 	ledger(w, r)
 	_, err := fmt.Fprintln(w, Summary(r))
 	return err
@@ -39,10 +71,8 @@ func Matrix(w io.Writer, r *conformance.Report) error {
 // Summary is one line: the sums by verdict, and whether the suite passed.
 func Summary(r *conformance.Report) string {
 	var parts []string
-	for _, v := range verdictOrder {
-		if n := r.Counts[v]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, v))
-		}
+	for _, c := range counted(r.Counts) {
+		parts = append(parts, fmt.Sprintf("%d %s", c.N, c.Verdict))
 	}
 	if len(parts) == 0 {
 		parts = []string{"nothing was run"}
@@ -72,6 +102,36 @@ func table(w io.Writer, m matrix) error {
 	return tw.Flush()
 }
 
+// lacking prints why runs were not tried, each reason once.
+func lacking(w io.Writer, r *conformance.Report) {
+	list := lacks(r)
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "Not tried (UNSUPPORTED):")
+	for _, l := range list {
+		var slugs []string
+		for _, res := range l.Runs {
+			if !slices.Contains(slugs, res.Scenario) {
+				slugs = append(slugs, res.Scenario)
+			}
+		}
+		const most = 4
+		if n := len(slugs); n > most {
+			slugs = append(slugs[:most], fmt.Sprintf("%d more scenarios", n-most))
+		}
+		fmt.Fprintf(w, "  %s, in %s: %s\n", l.Why, runs(len(l.Runs)), strings.Join(slugs, ", "))
+	}
+	fmt.Fprintln(w)
+}
+
+func runs(n int) string {
+	if n == 1 {
+		return "1 run"
+	}
+	return fmt.Sprintf("%d runs", n)
+}
+
 // ledger prints each explanation that was used, once, with how often.
 func ledger(w io.Writer, r *conformance.Report) {
 	uses := ledgerUses(r)
@@ -80,41 +140,7 @@ func ledger(w io.Writer, r *conformance.Report) {
 	}
 	fmt.Fprintln(w, "Known divergences that showed (XFAIL):")
 	for _, u := range uses {
-		runs := "1 run"
-		if n := len(u.Runs); n > 1 {
-			runs = fmt.Sprintf("%d runs", n)
-		}
-		fmt.Fprintf(w, "  %s, in %s: %s (%s)\n", u.ID, runs, u.Reason, u.Evidence)
+		fmt.Fprintf(w, "  %s, in %s: %s (%s)\n", u.ID, runs(len(u.Runs)), u.Reason, u.Evidence)
 	}
 	fmt.Fprintln(w)
-}
-
-// Details says what was wrong with a run, for the reader who looks for the cause: which
-// checks did not hold, what differs, the last frames on the wire, and the command to run
-// it again.
-func Details(res *conformance.Result) []string {
-	var out []string
-	if len(res.Requirements) > 0 {
-		out = append(out, "requirements: "+strings.Join(res.Requirements, " "))
-	}
-	for _, d := range res.Divergences {
-		line := d.Key
-		switch {
-		case d.Against != "":
-			line += fmt.Sprintf(": %s has %q, this %q", d.Against, d.Reference, d.Got)
-		case d.Got != "":
-			line += ": " + d.Got
-		}
-		if d.Ledger != "" {
-			line += " [" + d.Ledger + "]"
-		}
-		out = append(out, line)
-	}
-	const lastFrames = 12
-	if n := len(res.Ladder); n > 0 {
-		from := max(0, n-lastFrames)
-		out = append(out, fmt.Sprintf("the last %d of %d frames:", n-from, n))
-		out = append(out, res.Ladder[from:]...)
-	}
-	return append(out, "again: "+res.Replay)
 }

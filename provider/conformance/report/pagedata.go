@@ -96,7 +96,7 @@ func newPageData(rep *conformance.Report, p *page) *pageData {
 			at = len(d.Scenarios)
 			index[res.Scenario] = at
 			d.Scenarios = append(d.Scenarios, scenarioData{
-				Slug: res.Scenario, Area: areaOf(res.Scenario), Title: res.Title, Kind: res.Kind,
+				Slug: res.Scenario, Area: conformance.Area(res.Scenario), Title: res.Title, Kind: res.Kind,
 				Level: res.Level, Requirements: res.Requirements,
 			})
 		}

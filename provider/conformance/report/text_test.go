@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider/conformance"
 )
 
@@ -27,13 +28,56 @@ func TestMatrix(t *testing.T) {
 			"mpa/crc-wrong  PASS    XFAIL\n" +
 			"mpa/reply-cut  PASS    -\n",
 		"FAIL        send/one  engine->kernel\n            not so: the receive completes",
+		"            scenario: a Send of one message arrives ",
+		"            requirement: RDMAP-5.3-01, MUST (RFC 5040 section 5.3): Send untagged\n" +
+			"            requirement: X-1-01, which is not in the catalogue\n",
+		"            wire:to-initiator:terminate:header, compared with engine->engine:\n" +
+			"            expected: untagged QN 0 MSN 1 MO 0\n            actual:   untagged QN 0 MSN 3 MO 0\n",
+		"            wire:to-responder:send:extra, compared with engine->engine:\n            expected: nothing\n",
+		"            expected: the receive completes\n            actual:   it did not, ",
+		"            seed: 7\n            again: govs-verbs-test run --only send/one --seed 7\n\n",
+		"Not tried (UNSUPPORTED):\n  the engine has no shared receive queues, in 1 run: srq/limit\n",
 		"Known divergences that showed (XFAIL):\n  siw-terminate-layout, in 2 runs: ",
-		"the last 8 of 8 frames:",
+		"the last 8 of 8 frames, the initiator on the left:",
 		"5 PASS, 2 XFAIL, 1 UNSUPPORTED, 1 FAIL, 1 XPASS, 1 SETUP: the suite did not pass\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the matrix does not have\n%s\nbut is\n%s", want, text)
 		}
+	}
+}
+
+// TestAreasText: a row for each area, and the rest as Matrix has it.
+func TestAreasText(t *testing.T) {
+	var areas, matrix bytes.Buffer
+	rep := synthetic(t, t.TempDir())
+	testkit.OK(t, Areas(&areas, rep))
+	testkit.OK(t, Matrix(&matrix, rep))
+	const want = "area   runs  PASS  XFAIL  UNSUPPORTED  FAIL  XPASS  SETUP\n" +
+		"queue  4     2     1      -            -     1      -\n" +
+		"send   3     1     -      -            1     -      1\n" +
+		"srq    1     -     -      1            -     -      -\n" +
+		"mpa    3     2     1      -            -     -      -\n\n"
+	rest, ok := strings.CutPrefix(areas.String(), want)
+	if !ok {
+		t.Errorf("got\n%s\nwant\n%s", &areas, want)
+	}
+	if !strings.HasPrefix(rest, "FAIL        send/one") || !strings.HasSuffix(matrix.String(), rest) {
+		t.Errorf("the rest is\n%s", rest)
+	}
+}
+
+// TestNotTried: a reason stands once, with some of the scenarios.
+func TestNotTried(t *testing.T) {
+	rep := &conformance.Report{}
+	for _, slug := range []string{"a/1", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6"} {
+		rep.Results = append(rep.Results, conformance.Result{Scenario: slug, Verdict: conformance.Unsupported, Why: "it has no such thing"})
+	}
+	var b bytes.Buffer
+	testkit.OK(t, Matrix(&b, rep))
+	const want = "  it has no such thing, in 7 runs: a/1, a/2, a/3, a/4, 2 more scenarios\n"
+	if got := b.String(); strings.Count(got, "no such thing") != 1 || !strings.Contains(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 
