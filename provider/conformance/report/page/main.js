@@ -11,6 +11,10 @@ async function start() {
   const view = showList(data);
   showCoverage(data);
   addEventListener("hashchange", () => go(view));
+  document.addEventListener("click", (e) => { // on a link to where the page is already
+    const link = e.target.closest("a");
+    if (link && link.hash !== "" && link.hash === location.hash) go(view);
+  });
   addEventListener("beforeprint", () => {
     for (const g of view.groups) g.group.open = true;
   });
@@ -75,7 +79,7 @@ function openDetails(details) {
 function reveal(e) {
   if (!e) return;
   e.scrollIntoView();
-  e.focus({ preventScroll: true });
+  (e.tagName === "DETAILS" ? e.firstElementChild : e).focus({ preventScroll: true });
 }
 
 start().catch((e) => {
