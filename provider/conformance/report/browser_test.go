@@ -94,7 +94,10 @@ const wait = setInterval(() => {
   }
   const wide = [...document.querySelectorAll("main *")].filter((e) => !e.closest(".scroll") &&
     e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
+  const marked = markedWords(["  0.1 <-- Reply rev 2 IRD 4 ORD 3"], ["  0.2 <-- Reply rev 2 C IRD 3 ORD 3 CRC ok 0x12345678"],
+    ["IRD"], [{ reference: "4", got: "3" }]).map((s) => [...s].join("+")).join(" ");
   Object.assign(document.documentElement.dataset, {
+    marked,
     wide: [...new Set(wide)].join(" ") || "none", shown: document.querySelector("output").textContent,
     details: document.querySelectorAll("details").length, title: document.title,
   });
@@ -130,7 +133,7 @@ func TestInBrowser(t *testing.T) {
 func TestInBrowserNarrow(t *testing.T) {
 	t.Parallel()
 	dom := browse(t, probed(html(t, synthetic(t, t.TempDir()))), "", 400)
-	for _, want := range []string{`data-wide="none"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>", "≠ layout"} {
+	for _, want := range []string{`data-wide="none"`, `data-marked="4 5"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>", "≠ layout"} {
 		if !strings.Contains(dom, want) {
 			_, at, _ := strings.Cut(dom, "<html")
 			t.Errorf("the page has no %s, but begins %.300s", want, at)

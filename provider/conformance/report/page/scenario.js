@@ -153,17 +153,38 @@ function differenceText(d, ref, run) {
   return ["differs: ", el("b", null, field), " ", d.reference || "none", " → ", d.got || "none"];
 }
 
-// markedWords chooses the words of two sides' lines to mark: those that only one side has, unless
-// they may differ by right, as STags and whether there are CRCs, and no divergence has them.
+// markedWords chooses the words of two sides' lines to mark, by their numbers: those that are not in
+// a longest sequence of words that both have, unless they may differ by right, as STags and whether
+// there are CRCs, and no divergence has them.
 function markedWords(a, b, fields, values) {
-  if (a.length === 0 || b.length === 0) return [new Set(), new Set()];
-  const words = (lines) => new Set(lines.flatMap((l) => frameOf(l).text.split(" ")));
+  const words = (lines) => lines.flatMap((l) => frameOf(l).text.split(" "));
   const left = words(a), right = words(b);
+  if (left.length * right.length === 0 || left.length * right.length > 1e6) return [new Set(), new Set()];
   const texts = values.flatMap((v) => [v.reference, v.got]).join(" ");
-  const byRight = (w) => /0x[0-9a-f]{5,}/.test(w) ? !texts.includes(w) : /^(CRC|ok)$/.test(w) && !fields.includes("crc");
-  const shown = (w) => w !== "" && !byRight(w);
-  const only = (x, y) => new Set([...x].filter((w) => !y.has(w) && shown(w)));
-  return [only(left, right), only(right, left)];
+  const byRight = (w) => /0x[0-9a-f]{5,}/.test(w) ? !texts.includes(w)
+    : w === "C" ? !fields.includes("C") : /^(CRC|ok)$/.test(w) && !fields.includes("crc");
+  const common = commonWords(left, right);
+  const others = (list, side) => new Set(list.map((w, i) => i).filter((i) => !common[side].has(i) && list[i] !== "" && !byRight(list[i])));
+  return [others(left, 0), others(right, 1)];
+}
+
+// commonWords finds a longest common subsequence, and returns the numbers of its words in both lists.
+function commonWords(left, right) {
+  const longest = Array.from({ length: left.length + 1 }, () => new Uint32Array(right.length + 1));
+  for (let i = left.length - 1; i >= 0; i--) {
+    for (let k = right.length - 1; k >= 0; k--) {
+      longest[i][k] = left[i] === right[k] ? longest[i + 1][k + 1] + 1 : Math.max(longest[i + 1][k], longest[i][k + 1]);
+    }
+  }
+  const found = [new Set(), new Set()];
+  for (let i = 0, k = 0; i < left.length && k < right.length;) {
+    if (left[i] === right[k]) {
+      found[0].add(i++);
+      found[1].add(k++);
+    } else if (longest[i + 1][k] >= longest[i][k + 1]) i++;
+    else k++;
+  }
+  return found;
 }
 
 // frameOf takes a line of a ladder apart: time, direction, text.
@@ -174,10 +195,11 @@ function frameOf(line) {
 
 function ladderLines(lines, marks) {
   if (lines.length === 0) return el("span", { class: "line soft" }, "(none)");
+  let word = 0;
   return lines.map((line) => {
     const f = frameOf(line);
     return el("span", { class: "line" }, el("span", { class: "time" }, f.time), el("span", { class: "arrow" }, f.arrow),
-      el("span", { class: "text" }, f.text.split(" ").map((w, i) => [i > 0 && " ", marks.has(w) ? el("mark", null, w) : w])));
+      el("span", { class: "text" }, f.text.split(" ").map((w, i) => [i > 0 && " ", marks.has(word++) ? el("mark", null, w) : w])));
   });
 }
 
