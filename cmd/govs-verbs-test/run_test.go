@@ -75,7 +75,7 @@ func TestRunInALog(t *testing.T) {
 	cmd := start(t, "run", "--only", "send/one-*,"+oneRaw, "--no-tshark")
 	cmd.want(t, exitPassed, nil, nil)
 	out := cmd.stdout.String()
-	want := regexp.MustCompile(`(?m)^\[3/4\] send       3 ok, \d+\.\d s\n\[4/4\] mpa        1 ok, \d+\.\d s\n` +
+	want := regexp.MustCompile(`(?m)^seed \d+, .*\n\[3/4\] send       3 ok, \d+\.\d s\n\[4/4\] mpa        1 ok, \d+\.\d s\n` +
 		`second witness: .*\n\narea  runs  PASS\nsend  3     3\nmpa   1     1\n\n4 PASS: the suite passed\n$`)
 	if !want.MatchString(out) {
 		t.Errorf("%s prints\n%s", cmd, out)
