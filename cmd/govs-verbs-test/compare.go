@@ -28,7 +28,9 @@ func (c *compareCmd) Run(ctx context.Context, out *output) error {
 	if _, err := tshark.Version(); err != nil && c.RequireTshark {
 		return unable(err)
 	}
-	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose}
+	j := judging{
+		Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose,
+	}
 	if err := j.prepare(); err != nil {
 		return unable(err)
 	}

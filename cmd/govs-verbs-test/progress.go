@@ -40,7 +40,8 @@ func newProgress(out io.Writer, cfg *conformance.Config, each bool) (*progress, 
 func (p *progress) ran(done, total int, o *conformance.Outcome) {
 	count := fmt.Sprintf("[%*d/%d]", len(fmt.Sprint(total)), done, total)
 	if p.each {
-		fmt.Fprintf(p.out, "%s %-9s %s  %s  %d ms\n", count, o.State(), o.Scenario, o.Pairing, o.DurationMillis)
+		fmt.Fprintf(p.out, "%s %-9s %s  %s  %d ms\n",
+			count, o.State(), o.Scenario, o.Pairing, o.DurationMillis)
 		return
 	}
 	name := conformance.Area(o.Scenario)

@@ -137,7 +137,9 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if c.Seed == 0 {
 		c.Seed = uint64(rand.Uint32()) + 1
 	}
-	j := judging{Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose}
+	j := judging{
+		Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose,
+	}
 	if err := j.prepare(); err != nil {
 		return unable(err)
 	}
@@ -174,7 +176,8 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		if c.Collect != "" { // nothing would refer to these captures
 			_ = removeCaptures(dir, col.Outcomes)
 		}
-		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)", len(col.Outcomes), progress.total, c.Seed)
+		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)",
+			len(col.Outcomes), progress.total, c.Seed)
 	}
 	if c.Collect != "" {
 		file := filepath.Join(dir, collectionFile)

@@ -289,7 +289,10 @@ func messages(trace *wire.Trace) []Message {
 	decoded := trace.Decode()
 	out := make([]Message, 0, len(decoded))
 	for _, d := range decoded {
-		m := Message{Lines: d.Lines, Direction: d.Dir.String(), Kind: d.Kind, Fields: make([]string, 0, len(d.Fields))}
+		m := Message{
+			Lines: d.Lines, Direction: d.Dir.String(), Kind: d.Kind,
+			Fields: make([]string, 0, len(d.Fields)),
+		}
 		for _, f := range d.Fields {
 			m.Fields = append(m.Fields, f.Name+"="+f.Value)
 		}

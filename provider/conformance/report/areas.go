@@ -68,7 +68,8 @@ type verdictCount struct {
 
 // verdictOrder is the order in which verdicts are summed up.
 var verdictOrder = []conformance.Verdict{
-	conformance.Pass, conformance.XFail, conformance.Unsupported, conformance.Fail, conformance.XPass, conformance.Setup,
+	conformance.Pass, conformance.XFail, conformance.Unsupported,
+	conformance.Fail, conformance.XPass, conformance.Setup,
 }
 
 // counted lists the verdicts that some run has.

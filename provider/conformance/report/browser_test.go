@@ -72,8 +72,10 @@ func browse(t *testing.T, page, route string, width int) string {
 	testkit.OK(t, os.WriteFile(file, []byte(page), 0o644))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+filepath.Join(dir, "user"),
-		"--virtual-time-budget=5000", fmt.Sprintf("--window-size=%d,1000", width), "--dump-dom", "file://"+file+"#"+url.PathEscape(route))
+	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
+		"--user-data-dir="+filepath.Join(dir, "user"), "--virtual-time-budget=5000",
+		fmt.Sprintf("--window-size=%d,1000", width), "--dump-dom",
+		"file://"+file+"#"+url.PathEscape(route))
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %v", cmd, err)
@@ -133,7 +135,10 @@ func TestInBrowser(t *testing.T) {
 func TestInBrowserNarrow(t *testing.T) {
 	t.Parallel()
 	dom := browse(t, probed(html(t, synthetic(t, t.TempDir()))), "", 400)
-	for _, want := range []string{`data-wide="none"`, `data-marked="4 5"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>", "≠ layout"} {
+	for _, want := range []string{
+		`data-wide="none"`, `data-marked="4 5"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>",
+		"≠ layout",
+	} {
 		if !strings.Contains(dom, want) {
 			_, at, _ := strings.Cut(dom, "<html")
 			t.Errorf("the page has no %s, but begins %.300s", want, at)
@@ -147,11 +152,15 @@ func TestInBrowserHostile(t *testing.T) {
 	t.Parallel()
 	page := html(t, hostile(t))
 	dom := browse(t, probed(page), "", 1400)
-	if !strings.Contains(dom, `data-title="govs conformance: not passed"`) || strings.Contains(dom, "<img") || strings.Contains(dom, `href="javascript`) {
+	if !strings.Contains(dom, `data-title="govs conformance: not passed"`) ||
+		strings.Contains(dom, "<img") || strings.Contains(dom, `href="javascript`) {
 		t.Errorf("text of a report has become markup, or the script failed: %.300s", dom)
 	}
-	injected := strings.Replace(page, "<h2>To look at", `<script>document.title="taken"</script><img src="x" onerror="document.title='taken'"><h2>To look at`, 1)
-	if dom := browse(t, injected, "", 1400); !strings.Contains(dom, `data-ready="yes"`) || strings.Contains(dom, "<title>taken") {
+	const at = "<h2>To look at"
+	dom = browse(t, strings.Replace(page, at, `<script>document.title="taken"</script>`+
+		`<img src="x" onerror="document.title='taken'">`+at, 1), "", 1400)
+	if !strings.Contains(dom, `data-ready="yes"`) || !strings.Contains(dom, "<img") ||
+		strings.Contains(dom, "<title>taken") {
 		t.Errorf("a script ran that is not the page's: %.300s", dom)
 	}
 }
@@ -159,8 +168,11 @@ func TestInBrowserHostile(t *testing.T) {
 // TestInBrowserOld: a browser that can't unpack the data says so.
 func TestInBrowserOld(t *testing.T) {
 	t.Parallel()
-	page := strings.Replace(probed(html(t, synthetic(t, t.TempDir()))), "<main>", "<main><script>delete globalThis.DecompressionStream</script>", 1)
-	if dom := browse(t, page, "", 400); !strings.Contains(dom, "this browser lacks DecompressionStream") || !strings.Contains(dom, "✗ 1 FAIL") {
+	page := strings.Replace(probed(html(t, synthetic(t, t.TempDir()))), "<main>",
+		"<main><script>delete globalThis.DecompressionStream</script>", 1)
+	dom := browse(t, page, "", 400)
+	if !strings.Contains(dom, "this browser lacks DecompressionStream") ||
+		!strings.Contains(dom, "✗ 1 FAIL") {
 		t.Errorf("the page does not say that it can't be shown: %.300s", dom)
 	}
 }

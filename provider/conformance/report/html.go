@@ -27,13 +27,14 @@ var pageTemplate = template.Must(template.New("").Funcs(template.FuncMap{
 }).ParseFS(pageFiles, "page/*.html"))
 
 // pageScript is the files of the script in the order in which they need each other.
-var pageScript = pageText("base.js") + pageText("scenario.js") + pageText("coverage.js") + pageText("list.js") + pageText("main.js")
+var pageScript = pageText("base.js") + pageText("scenario.js") + pageText("coverage.js") +
+	pageText("list.js") + pageText("main.js")
 
 // pagePolicy lets a browser run this script only, whatever a report has in it, and load nothing.
 var pagePolicy = func() string {
 	sum := sha256.Sum256([]byte(pageScript))
-	return "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; script-src 'sha256-" +
-		base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	return "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; " +
+		"script-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }()
 
 // pageText is the text of an embedded file.

@@ -147,7 +147,8 @@ func TestPageData(t *testing.T) {
 				t.Errorf("%s %s->%s is in column %q", s.Slug, r.Initiator, r.Responder, got)
 			}
 			for _, d := range r.Divergences {
-				if d.Ledger != "" && !slices.ContainsFunc(data.Ledger, func(u ledgerUse) bool { return u.ID == d.Ledger && u.Reason != "" }) {
+				known := func(u ledgerUse) bool { return u.ID == d.Ledger && u.Reason != "" }
+				if d.Ledger != "" && !slices.ContainsFunc(data.Ledger, known) {
 					t.Errorf("the ledger has no %s", d.Ledger)
 				}
 			}
@@ -157,8 +158,9 @@ func TestPageData(t *testing.T) {
 		t.Errorf("%d runs, want %d", runs, len(rep.Results))
 	}
 	r := data.Scenarios[0].Runs[1] // queue/receive-empty, engine->kernel
-	if r.Against != "engine->engine" || len(r.Ladder) != 7 || len(r.Aligned) != 7 || len(r.Messages) != 7 || len(r.Checks) != 2 {
-		t.Fatalf("against %q, %d lines, %d alignments, %d messages, %d checks", r.Against, len(r.Ladder), len(r.Aligned), len(r.Messages), len(r.Checks))
+	sizes := []int{len(r.Ladder), len(r.Aligned), len(r.Messages), len(r.Checks)}
+	if r.Against != "engine->engine" || !slices.Equal(sizes, []int{7, 7, 7, 2}) {
+		t.Fatalf("against %q, %d lines, alignments, messages and checks", r.Against, sizes)
 	}
 	for i, a := range r.Aligned {
 		terminate := strings.Contains(r.Ladder[a.Got[0]], "Terminate")
@@ -182,8 +184,9 @@ func TestPageDataCutsLadders(t *testing.T) {
 		Messages: []conformance.Message{{Lines: []int{0}}, {Lines: []int{ladderLines}}, {Kind: "end"}},
 	}
 	r := newRunData(res, 0)
-	if len(r.Ladder) != ladderLines || r.Cut != 1000-ladderLines || len(r.Aligned) != 2 || len(r.Messages) != 2 {
-		t.Errorf("%d lines, %d cut, %d alignments, %d messages", len(r.Ladder), r.Cut, len(r.Aligned), len(r.Messages))
+	sizes := []int{len(r.Ladder), r.Cut, len(r.Aligned), len(r.Messages)}
+	if !slices.Equal(sizes, []int{ladderLines, 1000 - ladderLines, 2, 2}) {
+		t.Errorf("%d lines, lines cut, alignments and messages", sizes)
 	}
 	if len(res.Ladder) != 1000 || len(res.Aligned) != 3 {
 		t.Error("the result was changed")
@@ -233,10 +236,12 @@ func TestHTMLOfFailures(t *testing.T) {
 		rep.Results = append(rep.Results, res)
 	}
 	page := html(t, rep)
-	if n := strings.Count(page, `<article class="wrong`); n != wrongShown || !strings.Contains(page, "And 7 more") {
+	n := strings.Count(page, `<article class="wrong`)
+	if n != wrongShown || !strings.Contains(page, "And 7 more") {
 		t.Errorf("%d failures are shown", n)
 	}
-	if n := strings.Count(page, "<dt>actual"); n != wrongShown*differencesShown || !strings.Contains(page, "2 more differences") {
+	n = strings.Count(page, "<dt>actual")
+	if n != wrongShown*differencesShown || !strings.Contains(page, "2 more differences") {
 		t.Errorf("%d differences are shown", n)
 	}
 }

@@ -88,7 +88,10 @@ func WriteJUnit(name string, r *conformance.Report) error {
 
 func (s *junitSuite) add(r *conformance.Report, res *conformance.Result) {
 	c := junitCase{Class: s.Name, Name: res.Scenario, Time: seconds(res.DurationMillis)}
-	m := &junitMessage{Message: printable(string(res.Verdict) + ": " + res.Why), Text: printable(strings.Join(Details(r, res), "\n"))}
+	m := &junitMessage{
+		Message: printable(string(res.Verdict) + ": " + res.Why),
+		Text:    printable(strings.Join(Details(r, res), "\n")),
+	}
 	s.Tests++
 	s.millis += res.DurationMillis
 	switch res.Verdict {

@@ -37,8 +37,10 @@ func Areas(w io.Writer, r *conformance.Report) error {
 			fmt.Fprintf(tw, "%s\t%d", a.Name, a.Runs)
 			for _, s := range sums {
 				n := "-"
-				if i := slices.IndexFunc(a.Counted, func(c verdictCount) bool { return c.Verdict == s.Verdict }); i >= 0 {
-					n = fmt.Sprint(a.Counted[i].N)
+				for _, c := range a.Counted {
+					if c.Verdict == s.Verdict {
+						n = fmt.Sprint(c.N)
+					}
 				}
 				fmt.Fprintf(tw, "\t%s", n)
 			}
@@ -56,7 +58,8 @@ func Areas(w io.Writer, r *conformance.Report) error {
 // showed, and the sums.
 func explained(w io.Writer, r *conformance.Report) error {
 	for _, bad := range wrongRuns(r) {
-		fmt.Fprintf(w, "%-11s %s  %s\n            %s\n", bad.Verdict, bad.Scenario, bad.Pairing(), bad.Why)
+		fmt.Fprintf(w, "%-11s %s  %s\n            %s\n",
+			bad.Verdict, bad.Scenario, bad.Pairing(), bad.Why)
 		for _, line := range Details(r, bad.Result) {
 			fmt.Fprintf(w, "            %s\n", line)
 		}

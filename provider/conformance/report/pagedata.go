@@ -103,7 +103,8 @@ func newPageData(rep *conformance.Report, p *page) *pageData {
 		s := &d.Scenarios[at]
 		s.Capture = or(s.Capture, res.Capture)
 		run := newRunData(res, columns[res])
-		if against := referenceOf(res, rep.Reference); len(res.Aligned) > 0 && laddered[res.Scenario+" "+against] {
+		against := referenceOf(res, rep.Reference)
+		if len(res.Aligned) > 0 && laddered[res.Scenario+" "+against] {
 			run.Against = against
 		}
 		s.Runs = append(s.Runs, run)
@@ -113,10 +114,11 @@ func newPageData(rep *conformance.Report, p *page) *pageData {
 
 func newRunData(res *conformance.Result, column int) runData {
 	r := runData{
-		Initiator: res.Initiator, Responder: res.Responder, Column: column, Verdict: res.Verdict, Why: res.Why,
-		Millis: res.DurationMillis, Checks: res.Checks, Observations: res.Observations, Log: res.Log,
-		Ladder: res.Ladder, Aligned: res.Aligned, Messages: res.Messages, Witness: res.Witness, Port: res.Port,
-		Interface: res.Interface, Source: res.CaptureSource, Replay: res.Replay,
+		Initiator: res.Initiator, Responder: res.Responder, Column: column,
+		Verdict: res.Verdict, Why: res.Why, Millis: res.DurationMillis,
+		Checks: res.Checks, Observations: res.Observations, Log: res.Log,
+		Ladder: res.Ladder, Aligned: res.Aligned, Messages: res.Messages,
+		Witness: res.Witness, Port: res.Port, Interface: res.Interface, Source: res.CaptureSource, Replay: res.Replay,
 	}
 	for _, d := range res.Divergences {
 		d.Reason, d.Evidence, d.Kernels = "", "", "" // the ledger has them, by d.Ledger
