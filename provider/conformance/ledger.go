@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 // A LedgerEntry is a known divergence: something that one provider does
 // differently from what the scenario expects or the other provider does.
+// Package profile reads them from files, and checks them.
 type LedgerEntry struct {
 	// ID names the fact, stable, kebab-case: "siw-terminate-layout". A fact that appears
 	// under several keys has an entry for each.
@@ -44,46 +44,6 @@ type LedgerEntry struct {
 // Ledger is the list of known divergences.
 type Ledger []LedgerEntry
 
-// Check returns an error about the first entry that is incomplete, says
-// something else than another of its id, or names no scenario of the suite.
-func (l Ledger) Check(s *Suite) error {
-	facts := make(map[string]LedgerEntry)
-	for _, e := range l {
-		switch {
-		case e.ID == "":
-			return fmt.Errorf("ledger: an entry for %s has no id", e.Scenario)
-		case strings.Trim(e.Key, "*") == "":
-			return fmt.Errorf("ledger: %s: key %q would cover everything", e.ID, e.Key)
-		case e.Reason == "" || e.Kernels == "" || e.Evidence == "" || e.Provider == "":
-			return fmt.Errorf("ledger: %s: reason, kernels, evidence and provider have to be said", e.ID)
-		}
-		for _, v := range e.Fixed {
-			if _, ok := parseKernel(v); !ok {
-				return fmt.Errorf("ledger: %s: fixed in %q, which is no release of a kernel", e.ID, v)
-			}
-		}
-		if _, err := path.Match(e.Key, ""); err != nil {
-			return fmt.Errorf("ledger: %s: key pattern %q: %w", e.ID, e.Key, err)
-		}
-		if other, ok := facts[e.ID]; ok && (other.Reason != e.Reason || other.Evidence != e.Evidence || other.Provider != e.Provider) {
-			return fmt.Errorf("ledger: two entries called %s say different things", e.ID)
-		}
-		facts[e.ID] = e
-		found := false
-		for _, sc := range s.scenarios {
-			ok, err := path.Match(e.Scenario, sc.Slug)
-			if err != nil {
-				return fmt.Errorf("ledger: %s: scenario pattern: %w", e.ID, err)
-			}
-			found = found || ok
-		}
-		if !found {
-			return fmt.Errorf("ledger: %s: no scenario matches %q", e.ID, e.Scenario)
-		}
-	}
-	return nil
-}
-
 // applies reports whether the entry is about this run of the collection,
 // whatever diverged in it.
 func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
@@ -108,12 +68,12 @@ func (e *LedgerEntry) age(kernel string) age {
 	if e.Fixed == nil {
 		return before
 	}
-	at, ok := parseKernel(kernel)
+	at, ok := ParseKernel(kernel)
 	if !ok {
 		return unknown
 	}
 	for _, f := range e.Fixed {
-		if end, ok := parseKernel(f); ok && at[0] == end[0] && at[1] == end[1] {
+		if end, ok := ParseKernel(f); ok && at[0] == end[0] && at[1] == end[1] {
 			if at[2] < end[2] {
 				return before
 			}
@@ -131,8 +91,8 @@ const (
 	unknown
 )
 
-// parseKernel takes a kernel's release apart, "6.1.178".
-func parseKernel(s string) (v [3]int, ok bool) {
+// ParseKernel takes a kernel's release apart, "6.1.178"; ok is false if it is none.
+func ParseKernel(s string) (v [3]int, ok bool) {
 	parts := strings.Split(s, ".")
 	if len(parts) != len(v) {
 		return v, false

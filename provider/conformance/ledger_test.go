@@ -1,44 +1,10 @@
 package conformance
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func TestLedgerCheck(t *testing.T) {
-	s := suite(verbs("a/b", nothing))
-	if err := (Ledger{entry("one", "a/b", "observe:wc"), entry("one", "a/*", "check:*"), entry("two", "*/*", "wire:*")}).Check(s); err != nil {
-		t.Errorf("a good ledger is refused: %v", err)
-	}
-	for name, tc := range map[string]struct {
-		change func(*LedgerEntry)
-		want   string
-	}{
-		"no id":                {func(e *LedgerEntry) { e.ID = "" }, "no id"},
-		"a key for everything": {func(e *LedgerEntry) { e.Key = "*" }, "would cover everything"},
-		"no key":               {func(e *LedgerEntry) { e.Key = "" }, "would cover everything"},
-		"a malformed key":      {func(e *LedgerEntry) { e.Key = "observe:[" }, "key pattern"},
-		"no reason":            {func(e *LedgerEntry) { e.Reason = "" }, "have to be said"},
-		"no kernels":           {func(e *LedgerEntry) { e.Kernels = "" }, "have to be said"},
-		"no evidence":          {func(e *LedgerEntry) { e.Evidence = "" }, "have to be said"},
-		"no provider":          {func(e *LedgerEntry) { e.Provider = "" }, "have to be said"},
-		"fixed in no release":  {func(e *LedgerEntry) { e.Fixed = []string{"6.1.178", "6.12"} }, `fixed in "6.12"`},
-		"no such scenario":     {func(e *LedgerEntry) { e.Scenario = "a/c" }, `no scenario matches "a/c"`},
-		"a malformed scenario": {func(e *LedgerEntry) { e.Scenario = "a/[" }, "scenario pattern"},
-		"another of its name":  {func(e *LedgerEntry) { e.ID, e.Reason = "first", "something else" }, "say different things"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			e := entry("second", "a/b", "observe:wc")
-			tc.change(&e)
-			err := Ledger{entry("first", "a/b", "check:*"), e}.Check(s)
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("the error is %v, want one with %q", err, tc.want)
-			}
-		})
-	}
-}
 
 // standing prints where providers stand with one requirement.
 func standing(t *testing.T, r *Report, id string) map[string]Standing {

@@ -74,9 +74,3 @@ func overEngine(t *testing.T, suite *conformance.Suite, only string) {
 		})
 	}
 }
-
-func TestLedger(t *testing.T) {
-	if err := scenarios.Ledger().Check(scenarios.Suite()); err != nil {
-		t.Error(err)
-	}
-}

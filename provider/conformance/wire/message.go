@@ -30,6 +30,21 @@ type Field struct {
 	Name, Value string
 }
 
+// kindOf is the Kind of an RDMAP message.
+func kindOf(op rdmap.Opcode) string {
+	return strings.ToLower(strings.ReplaceAll(op.String(), " ", "-"))
+}
+
+// Kinds returns every Kind that a Message can have.
+func Kinds() []string {
+	kinds := []string{"request", "reply", "short-fpdu", "undecoded", "end"}
+	const opcodes = 16 // the field has four bits
+	for op := range rdmap.Opcode(opcodes) {
+		kinds = append(kinds, kindOf(op))
+	}
+	return kinds
+}
+
 // String prints the message on one line.
 func (m *Message) String() string {
 	var b strings.Builder
@@ -279,7 +294,7 @@ func (n *normaliser) offset(t tag, to uint64) string {
 // segments are filled in by fpdu.
 func (n *normaliser) first(f *Frame) Message {
 	h, op := &f.Header, f.Opcode()
-	m := Message{Kind: strings.ToLower(strings.ReplaceAll(op.String(), " ", "-"))}
+	m := Message{Kind: kindOf(op)}
 	if h.Version != ddp.Version {
 		m.add("DV", h.Version)
 	}
