@@ -17,6 +17,14 @@ type compareCmd struct {
 	NoTshark      bool   `help:"Decode the captures without tshark as the second decoder." xor:"tshark"`
 	Verbose       bool   `short:"v" help:"Print a row per scenario without a terminal, too, not one per area."`
 	RequireTshark bool   `help:"Fail with status 2 if tshark is not installed." xor:"tshark"`
+
+	profileFlags
+}
+
+// Validate implements kong's check.
+func (c *compareCmd) Validate() error {
+	_, err := c.load()
+	return err
 }
 
 // Run judges.
@@ -28,8 +36,13 @@ func (c *compareCmd) Run(ctx context.Context, out *output) error {
 	if _, err := tshark.Version(); err != nil && c.RequireTshark {
 		return unable(err)
 	}
+	known, err := c.load()
+	if err != nil {
+		return unable(err)
+	}
 	j := judging{
 		Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose,
+		Profiles: known,
 	}
 	if err := j.prepare(); err != nil {
 		return unable(err)

@@ -19,6 +19,7 @@ type judging struct {
 	Report, JSON, JUnit string
 	NoTshark            bool
 	Verbose             bool // print a row per scenario without a terminal, too
+	Profiles            *profiles
 }
 
 // prepare sees that the reports can be written, which one likes to know before a
@@ -61,7 +62,7 @@ func canWrite(dir string) error {
 // judge judges a collection whose captures are in dir, prints what came of it and
 // writes the reports. The error is errFailed if the suite did not pass.
 func (j *judging) judge(ctx context.Context, out *output, col *conformance.Collection, dir string) error {
-	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: scenarios.Ledger(), Dir: dir, Reference: "engine"}
+	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: j.Profiles.ledger(), Dir: dir, Reference: "engine"}
 	witness := "not asked"
 	if !j.NoTshark {
 		v, err := tshark.Version()
@@ -80,7 +81,7 @@ func (j *judging) judge(ctx context.Context, out *output, col *conformance.Colle
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted while judging %d runs", len(col.Outcomes))
 	}
-	rep.Tshark = witness
+	rep.Tshark, rep.Profiles = witness, j.Profiles.names
 	fmt.Fprintln(out)
 	text := report.Areas
 	if j.Verbose || out.terminal() {

@@ -54,6 +54,7 @@ type cli struct {
 	List    listCmd    `cmd:"" help:"List the scenarios of the suite."`
 	Run     runCmd     `cmd:"" help:"Run scenarios, judge them and write reports."`
 	Compare compareCmd `cmd:"" help:"Judge the runs that run --collect has collected, and write reports."`
+	Profile profileCmd `cmd:"" help:"List, print and check profiles: what is known of the stacks under test."`
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with rping: this command's or the C program."`
 	Stream  streamCmd  `cmd:"" help:"Connect stdin and stdout over RDMA (rsockets), or measure with rstream."`

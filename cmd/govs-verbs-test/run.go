@@ -35,11 +35,13 @@ type runCmd struct {
 	Collect    string     `help:"Only run, and write outcomes and captures to this folder, for compare to judge." placeholder:"DIR" type:"path"`
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
-	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default 1." default:"1" placeholder:"FACTOR"`
+	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default: the profile's, or 1." default:"1" placeholder:"FACTOR"`
 	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	NoTshark   bool       `help:"Decode the captures without tshark as the second decoder."`
 	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario without a terminal, too, not one per area."`
+
+	profileFlags
 }
 
 // providerNames are the providers that a pairing can have.
@@ -93,7 +95,14 @@ func (c *runCmd) Validate(k *kong.Context) error {
 		return fmt.Errorf("--with %s: %s takes no part in%s: add %s, or --initiator or "+
 			"--responder %[1]s", c.With, c.With, listed(c.wanted()), matrix)
 	}
-	_, err := scenarios.Suite().Select(c.Only)
+	known, err := c.load()
+	if err != nil {
+		return err
+	}
+	if !given(k, "scale") {
+		c.Scale = known.scale(c.wanted())
+	}
+	_, err = scenarios.Suite().Select(c.Only)
 	return err
 }
 
@@ -137,8 +146,13 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if c.Seed == 0 {
 		c.Seed = uint64(rand.Uint32()) + 1
 	}
+	known, err := c.load()
+	if err != nil {
+		return unable(err)
+	}
 	j := judging{
 		Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose,
+		Profiles: known,
 	}
 	if err := j.prepare(); err != nil {
 		return unable(err)
@@ -164,7 +178,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	cfg := conformance.Config{
 		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers,
 		Seed: c.Seed, Scale: c.Scale,
-		Capture: b.capture, Dir: dir, Tap: b.peerTap(),
+		Capture: b.capture, Dir: dir, Tap: b.peerTap(), LeaveOut: known.leavesOut,
 	}
 	progress, err := newProgress(out, &cfg, c.Verbose || out.terminal())
 	if err != nil {

@@ -34,6 +34,8 @@ func TestHelp(t *testing.T) {
 		{"run --help", exitPassed, parts("--initiator=PROVIDER", "--responder=PROVIDER", "--matrix", "--only=GLOB", "--require-siw",
 			"--report=DIR", "--json=FILE", "--junit=FILE", "--seed=N")},
 		{"compare --help", exitPassed, parts("<dir>", "--report=DIR")},
+		{"compare --help", exitPassed, parts("--profile=FILE")},
+		{"profile --help", exitPassed, parts("profile list", "profile show", "profile check", "docs/profiles.md")},
 		{"decode --help", exitPassed, parts("<file>", "--json", "STag")},
 		{"stream --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--bench", "--size=N|all",
 			"rstream -s 192.0.2.1")},

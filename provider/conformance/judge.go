@@ -78,6 +78,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 		r.Results = append(r.Results, res)
 	}
 	r.Passed = Passed(r.Counts)
+	r.Unshown = j.unshown(c, r.Results)
 	r.Requirements = j.coverage(requirements, r.Results)
 	return r, nil
 }

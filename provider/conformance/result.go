@@ -19,11 +19,13 @@ type Report struct {
 	Placement     string          `json:"placement,omitempty"` // of the engine: strict, fast
 	Seed          uint64          `json:"seed"`
 	Reference     string          `json:"reference,omitempty"` // the provider that the others are compared with
+	Profiles      []string        `json:"profiles,omitempty"`  // where the ledger comes from
 	Tshark        string          `json:"tshark"`              // version of the witness, or why there is none
 	Passed        bool            `json:"passed"`
 	Counts        map[Verdict]int `json:"counts"`
 	Results       []Result        `json:"results"`
 	Requirements  []Coverage      `json:"requirements"` // all of the catalogue, in its order
+	Unshown       []Unshown       `json:"unshown,omitempty"`
 }
 
 // A Result is one run, judged.
@@ -85,6 +87,18 @@ type Message struct {
 	Direction string   `json:"direction"`       // "to-responder" or "to-initiator"
 	Kind      string   `json:"kind"`            // as in the key of a Divergence
 	Fields    []string `json:"fields"`          // "name=value"; no name has a "=" in it
+}
+
+// Unshown is an entry of the ledger that explained nothing, although scenarios that it names were
+// run with the provider that it is about. It may depend on timing (Sometimes), or be stale.
+type Unshown struct {
+	Ledger    string `json:"ledger"` // the entry's id
+	Scenario  string `json:"scenario"`
+	Key       string `json:"key"`
+	Sometimes bool   `json:"sometimes,omitempty"` // the entry says that it depends on timing
+
+	// Unknown says that none of the runs made a check or an observation that the key matches.
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // Witness is the decoding of the capture by tshark, a program of others.

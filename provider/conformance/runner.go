@@ -61,6 +61,10 @@ type Config struct {
 	// With, if not "", names a provider: runs that it does not take part in are left out.
 	With string
 
+	// LeaveOut, if not nil, returns why a scenario is not run over a pairing, and "" if it is. The
+	// outcome of one that is not says so in Unsupported.
+	LeaveOut func(slug string, p Pairing) string
+
 	// Tap, if not nil, sees what the raw peer sends and receives.
 	Tap transport.Tap
 
@@ -184,6 +188,11 @@ func (r *runner) run(ctx context.Context, j job) {
 // their own waits.
 func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) *Outcome {
 	o := &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(cfg.Seed, sc.Slug), Started: time.Now().UTC(), Port: port}
+	if cfg.LeaveOut != nil {
+		if o.Unsupported = cfg.LeaveOut(sc.Slug, p); o.Unsupported != "" {
+			return o
+		}
+	}
 	limit := time.Duration(float64(sc.timeout()) * cfg.Scale)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -207,6 +207,33 @@ func TestRunWith(t *testing.T) {
 	}
 }
 
+func TestRunLeaveOut(t *testing.T) {
+	ran := 0
+	s := suite(verbs("a/left", func(r *VerbsRun) { ran++; r.Check(true, "it runs") }), verbs("a/run", func(r *VerbsRun) { r.Check(true, "it runs") }))
+	cfg := config(t, s, Pairing{"engine", "engine"}, Pairing{"engine", "kernel"})
+	cfg.LeaveOut = func(slug string, p Pairing) string {
+		if slug == "a/left" && p.Has("kernel") {
+			return "it stops"
+		}
+		return ""
+	}
+	rec := &recorder{}
+	cfg.Capture = rec
+	out := testkit.Must(Run(context.Background(), cfg))(t)
+	var got []string
+	for _, o := range out {
+		got = append(got, fmt.Sprint(o.Scenario, " ", o.Pairing, " ", o.Unsupported))
+	}
+	want := []string{"a/left engine->engine ", "a/left engine->kernel it stops", "a/run engine->engine ", "a/run engine->kernel "}
+	if !slices.Equal(got, want) || ran != 1 || len(rec.asked) != 2*3 {
+		t.Errorf("%q, ran %d times, captures: %q", got, ran, rec.asked)
+	}
+	rep := testkit.Must((&Judge{Suite: s, Dir: cfg.Dir, Reference: "engine"}).Judge(t.Context(), collection(out[1])))(t)
+	if res := rep.Results[0]; res.Verdict != Unsupported || res.Why != "it stops" {
+		t.Errorf("%s: %s", res.Verdict, res.Why)
+	}
+}
+
 func TestRunWithoutAProvider(t *testing.T) {
 	s := suite(verbs("a/b", func(r *VerbsRun) { t.Error("it was run") }))
 	cfg := config(t, s, Pairing{"engine", "kernel"}, Pairing{"engine", "other"})

@@ -67,6 +67,7 @@ func explained(w io.Writer, r *conformance.Report) error {
 	}
 	lacking(w, r)
 	ledger(w, r)
+	unshown(w, r)
 	_, err := fmt.Fprintln(w, Summary(r))
 	return err
 }
@@ -146,4 +147,21 @@ func ledger(w io.Writer, r *conformance.Report) {
 		fmt.Fprintf(w, "  %s, in %s: %s (%s)\n", u.ID, runs(len(u.Runs)), u.Reason, u.Evidence)
 	}
 	fmt.Fprintln(w)
+}
+
+// unshown prints the entries of the ledger whose checks or observations no run has made, for they
+// may be misspelled. Those that depend on timing, and those of what ran and did not differ, are in
+// the JSON only.
+func unshown(w io.Writer, r *conformance.Report) {
+	heading := "Entries of the ledger with a key that no run has, misspelled or stale:\n"
+	for _, u := range r.Unshown {
+		if !u.Unknown || u.Sometimes {
+			continue
+		}
+		fmt.Fprintf(w, "%s  %s, in %s: %s\n", heading, u.Ledger, u.Scenario, u.Key)
+		heading = ""
+	}
+	if heading == "" {
+		fmt.Fprintln(w)
+	}
 }

@@ -81,6 +81,24 @@ func TestNotTried(t *testing.T) {
 	}
 }
 
+// TestMatrixUnshown has what an author of a profile may have misspelled, and nothing else.
+func TestMatrixUnshown(t *testing.T) {
+	for want, unshown := range map[string][]conformance.Unshown{
+		"nothing was run: the suite did not pass\n": {
+			{Ledger: "held", Scenario: "a/b", Key: "check:x"}, {Ledger: "often", Scenario: "a/b", Key: "check:x", Sometimes: true, Unknown: true},
+		},
+		"Entries of the ledger with a key that no run has, misspelled or stale:\n" +
+			"  one, in a/b: check:x\n  two, in a/*: observe:y\n\nnothing was run: the suite did not pass\n": {
+			{Ledger: "one", Scenario: "a/b", Key: "check:x", Unknown: true}, {Ledger: "two", Scenario: "a/*", Key: "observe:y", Unknown: true},
+		},
+	} {
+		var b bytes.Buffer
+		if err := Matrix(&b, &conformance.Report{Unshown: unshown}); err != nil || b.String() != want {
+			t.Errorf("got %q, %v; want %q", &b, err, want)
+		}
+	}
+}
+
 func TestSummary(t *testing.T) {
 	for want, rep := range map[string]*conformance.Report{
 		"nothing was run: the suite did not pass": {},

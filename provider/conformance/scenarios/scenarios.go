@@ -1,5 +1,5 @@
-// Package scenarios holds the scenarios of the conformance suite, and the ledger
-// of the divergences that are known.
+// Package scenarios holds the scenarios of the conformance suite. What is known of the stacks that
+// they are run on is in package profile.
 package scenarios
 
 import (

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/profile"
+	"github.com/govs-rdma/govs/provider/conformance/scenarios"
+)
+
+// profileFlags are of the commands that judge.
+type profileFlags struct {
+	Profile []string `help:"A profile of the stack under test: its options and known divergences (docs/profiles.md). It replaces the built-in one of the same provider. May be given several times." placeholder:"FILE" type:"path" sep:"none"`
+}
+
+// profiles are those that a command uses.
+type profiles struct {
+	all   []*profile.Profile
+	names []string // for the report: files, and built-in ones by their names
+}
+
+// load reads the profiles that were asked for, and those that are built in.
+func (f *profileFlags) load() (*profiles, error) {
+	suite := scenarios.Suite()
+	builtin, err := profile.Builtin(suite)
+	if err != nil {
+		return nil, err
+	}
+	var asked []*profile.Profile
+	for _, file := range f.Profile {
+		p, err := profile.ReadFile(file, suite)
+		if err != nil {
+			return nil, fmt.Errorf("--profile: %w", err)
+		}
+		asked = append(asked, p)
+	}
+	all, err := profile.Replace(builtin, asked)
+	if err != nil {
+		return nil, fmt.Errorf("--profile: %w", err)
+	}
+	out := &profiles{all: all}
+	for _, p := range all {
+		name := p.Name
+		if i := slices.Index(asked, p); i >= 0 {
+			name = f.Profile[i]
+		}
+		out.names = append(out.names, name)
+	}
+	return out, nil
+}
+
+func (p *profiles) ledger() conformance.Ledger { return profile.Ledgers(p.all) }
+
+// scale is the largest of the stacks that take part.
+func (p *profiles) scale(pairings []conformance.Pairing) float64 {
+	scale := 1.0
+	for _, of := range p.all {
+		if slices.ContainsFunc(pairings, func(x conformance.Pairing) bool { return x.Has(of.Provider) }) {
+			scale = max(scale, of.Options.Scale)
+		}
+	}
+	return scale
+}
+
+// leavesOut returns why a scenario is not run over a pairing.
+func (p *profiles) leavesOut(slug string, pairing conformance.Pairing) string {
+	for _, of := range p.all {
+		if why := of.LeavesOut(slug, pairing); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+type profileCmd struct {
+	List  profileListCmd  `cmd:"" default:"withargs" help:"List the profiles that are built in."`
+	Show  profileShowCmd  `cmd:"" help:"Print the facts of a profile."`
+	Check profileCheckCmd `cmd:"" help:"Check profiles: status 1 if something is wrong with one."`
+}
+
+// Help implements kong's HelpProvider.
+func (*profileCmd) Help() string {
+	return `A profile is a TOML file that describes a stack to the suite: options of runs, scenarios to leave out, and in what the stack is known ` +
+		`to differ. ` + name + ` run --profile FILE and compare --profile FILE use it. docs/profiles.md describes the format; ` + name +
+		` profile show siw --toml prints one to begin with.`
+}
+
+type profileListCmd struct {
+	JSON bool `name:"json" help:"Print JSON."`
+}
+
+// profileRow is a profile as profile list --json prints it.
+type profileRow struct {
+	Name        string `json:"profile"`
+	Provider    string `json:"provider"`
+	Divergences int    `json:"divergences"`
+	Entries     int    `json:"entries"` // pairs of a scenario and a key
+	About       string `json:"about"`
+}
+
+func rowOf(p *profile.Profile) profileRow {
+	return profileRow{p.Name, p.Provider, len(p.Divergences), len(p.Ledger()), p.About}
+}
+
+// Run lists.
+func (c *profileListCmd) Run(out *output) error {
+	known, err := (&profileFlags{}).load()
+	if err != nil {
+		return err
+	}
+	rows := make([]profileRow, 0, len(known.all))
+	var cells [][]string
+	for _, p := range known.all {
+		r := rowOf(p)
+		rows = append(rows, r)
+		cells = append(cells, []string{r.Name, r.Provider, fmt.Sprint(r.Divergences), fmt.Sprint(r.Entries), r.About})
+	}
+	if c.JSON {
+		return out.json(rows)
+	}
+	return out.table([]string{"PROFILE", "PROVIDER", "DIVERGENCES", "ENTRIES", "ABOUT"}, cells)
+}
+
+type profileShowCmd struct {
+	Name string `arg:"" help:"A profile that is built in, or a file."`
+	TOML bool   `name:"toml" help:"Print the file as it is."`
+}
+
+// Run prints.
+func (c *profileShowCmd) Run(out *output) error {
+	p, text, err := findProfile(c.Name)
+	if err != nil {
+		return err
+	}
+	if c.TOML {
+		_, err := out.Write(text)
+		return err
+	}
+	fmt.Fprintf(out, "%s: %s (provider %s)\n", p.Name, p.About, p.Provider)
+	for _, l := range p.LeaveOut {
+		fmt.Fprintf(out, "\nleft out: %s\n    %s\n", strings.Join(l.Scenarios, " "), l.Reason)
+	}
+	for i := range p.Divergences {
+		d := &p.Divergences[i]
+		fmt.Fprintf(out, "\n%s: %s\n    evidence: %s; seen on %s\n", d.ID, d.Reason, d.Evidence, d.Seen)
+		if len(d.Fixed) > 0 {
+			fmt.Fprintf(out, "    fixed in: %s\n", strings.Join(d.Fixed, ", "))
+		}
+		if len(d.Requirements) > 0 {
+			fmt.Fprintf(out, "    requirements: %s\n", strings.Join(d.Requirements, " "))
+		}
+		fmt.Fprintf(out, "    shows in: %s\n", strings.Join(scenariosOf(d), " "))
+	}
+	return nil
+}
+
+// scenariosOf returns the patterns of scenarios of a fact, each once.
+func scenariosOf(d *profile.Divergence) []string {
+	var all []string
+	for _, s := range d.Shows {
+		for _, slug := range s.Scenarios {
+			if !slices.Contains(all, slug) {
+				all = append(all, slug)
+			}
+		}
+	}
+	return all
+}
+
+// findProfile reads the profile of a name or of a file.
+func findProfile(nameOrFile string) (*profile.Profile, []byte, error) {
+	if slices.Contains(profile.Names(), nameOrFile) {
+		text, err := profile.Text(nameOrFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		p, err := profile.Parse(nameOrFile+".toml", text, scenarios.Suite())
+		return p, text, err
+	}
+	text, err := os.ReadFile(nameOrFile)
+	if err != nil {
+		return nil, nil, unable(fmt.Errorf("%w; the profiles that are built in are %s", err,
+			strings.Join(profile.Names(), ", ")))
+	}
+	p, err := profile.Parse(nameOrFile, text, scenarios.Suite())
+	return p, text, err
+}
+
+type profileCheckCmd struct {
+	Files []string `arg:"" name:"file" help:"The profiles." type:"path"`
+}
+
+// Run checks.
+func (c *profileCheckCmd) Run(out *output) error {
+	var errs []error
+	for _, file := range c.Files {
+		p, err := profile.ReadFile(file, scenarios.Suite())
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r := rowOf(p)
+		fmt.Fprintf(out, "%s: provider %s, %d divergences, %d entries\n", file, r.Provider, r.Divergences, r.Entries)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,45 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+)
+
+// unshown returns the entries of the ledger that explained nothing, though they could have.
+func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
+	var out []Unshown
+	for k := range j.Ledger {
+		e := &j.Ledger[k]
+		var about []*Result
+		for i := range results {
+			res := &results[i]
+			tried := res.Verdict != Setup && res.Verdict != Unsupported
+			if tried && e.applies(res.Scenario, Pairing{res.Initiator, res.Responder}, c) {
+				about = append(about, res)
+			}
+		}
+		if len(about) == 0 || slices.ContainsFunc(about, e.showsIn) {
+			continue
+		}
+		out = append(out, Unshown{
+			Ledger: e.ID, Scenario: e.Scenario, Key: e.Key, Sometimes: e.Sometimes,
+			Unknown: !slices.ContainsFunc(about, e.knownIn),
+		})
+	}
+	return out
+}
+
+// showsIn reports whether a divergence of the result is the entry's.
+func (e *LedgerEntry) showsIn(res *Result) bool {
+	return slices.ContainsFunc(res.Divergences, func(d Divergence) bool { return e.covers(d.Key) })
+}
+
+// knownIn reports whether the result has a check or an observation that could be the entry's. The
+// wire has no list of what could differ.
+func (e *LedgerEntry) knownIn(res *Result) bool {
+	if !strings.HasPrefix(e.Key, "check:") && !strings.HasPrefix(e.Key, "observe:") {
+		return true
+	}
+	return slices.ContainsFunc(res.Checks, func(c Check) bool { return e.covers("check:" + c.What) }) ||
+		slices.ContainsFunc(res.Observations, func(o Observation) bool { return e.covers("observe:" + o.Key) })
+}
