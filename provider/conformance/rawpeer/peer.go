@@ -87,6 +87,9 @@ func (l *Listener) Accept(ctx context.Context) (*Peer, error) {
 	return newPeer(c, l.tap, false), nil
 }
 
+// Addr returns the address that it listens on.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr().(*net.TCPAddr).AddrPort() }
+
 // Close stops listening.
 func (l *Listener) Close() error { return l.l.Close() }
 
@@ -140,6 +143,9 @@ func (p *Peer) CloseWrite() error {
 	p.tapped(time.Now(), transport.TapFIN, true, nil)
 	return p.conn.CloseWrite()
 }
+
+// Finished reports whether the peer has ended its direction.
+func (p *Peer) Finished() bool { return p.finSent || p.closed }
 
 // Reset ends the connection with an RST, if it has not been closed.
 func (p *Peer) Reset() error {
