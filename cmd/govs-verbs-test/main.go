@@ -56,6 +56,8 @@ type cli struct {
 	Compare compareCmd `cmd:"" help:"Judge the runs that run --collect has collected, and write reports."`
 	Profile profileCmd `cmd:"" help:"List, print and check profiles: what is known of the stacks under test."`
 	Decode  decodeCmd  `cmd:"" help:"Print the iWARP in a capture file as a ladder."`
+	Diff    diffCmd    `cmd:"" help:"Compare the iWARP in two capture files."`
+	Replay  replayCmd  `cmd:"" help:"Play one side of a capture to the engine, and compare what it does."`
 	Ping    pingCmd    `cmd:"" help:"Exchange data with rping: this command's or the C program."`
 	Stream  streamCmd  `cmd:"" help:"Connect stdin and stdout over RDMA (rsockets), or measure with rstream."`
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`

@@ -35,6 +35,8 @@ func TestHelp(t *testing.T) {
 			"--report=DIR", "--json=FILE", "--junit=FILE", "--seed=N")},
 		{"compare --help", exitPassed, parts("<dir>", "--report=DIR")},
 		{"compare --help", exitPassed, parts("--profile=FILE")},
+		{"diff --help", exitPassed, parts("<a> <b>", "--port=PORT[,PORT]", "CRC32")},
+		{"replay --help", exitPassed, parts("<file>", "--play=SIDE", "--record=FILE", "STags")},
 		{"profile --help", exitPassed, parts("profile list", "profile show", "profile check", "docs/profiles.md")},
 		{"decode --help", exitPassed, parts("<file>", "--json", "STag")},
 		{"stream --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--bench", "--size=N|all",
