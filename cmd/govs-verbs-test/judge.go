@@ -14,6 +14,9 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance/tshark"
 )
 
+// referenceName is the provider that the others are compared with.
+const referenceName = "engine"
+
 // judging is what run and compare have in common.
 type judging struct {
 	Report, JSON, JUnit string
@@ -62,7 +65,7 @@ func canWrite(dir string) error {
 // judge judges a collection whose captures are in dir, prints what came of it and
 // writes the reports. The error is errFailed if the suite did not pass.
 func (j *judging) judge(ctx context.Context, out *output, col *conformance.Collection, dir string) error {
-	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: j.Profiles.ledger(), Dir: dir, Reference: "engine"}
+	judge := conformance.Judge{Suite: scenarios.Suite(), Ledger: j.Profiles.ledger(), Dir: dir, Reference: referenceName}
 	witness := "not asked"
 	if !j.NoTshark {
 		v, err := tshark.Version()

@@ -163,6 +163,25 @@ func TestCollectAndCompare(t *testing.T) {
 	})
 }
 
+// TestCompareFolders judges runs that were collected in two places as one suite.
+func TestCompareFolders(t *testing.T) {
+	withoutSiw(t)
+	one, other := t.TempDir(), t.TempDir()
+	start(t, "run", "--only", oneVerbs, "--seed", "5", "--collect", one).want(t, exitPassed, nil, nil)
+	start(t, "run", "--only", oneRaw, "--seed", "5", "--collect", other).want(t, exitPassed, nil, nil)
+	dir := filepath.Join(t.TempDir(), "report")
+	start(t, "compare", one, other, "--report", dir).want(t, exitPassed, parts("2 PASS: the suite passed"), nil)
+	for _, r := range readReport(t, filepath.Join(dir, "report.json")).Results {
+		if _, err := os.Stat(filepath.Join(dir, r.Capture)); err != nil || len(r.Ladder) == 0 {
+			t.Errorf("%s: capture %s, %d lines of ladder, %v", r.Scenario, r.Capture, len(r.Ladder), err)
+		}
+	}
+	start(t, "compare", one, one).want(t, exitUsage, nil, parts("both "+one+" and "+one+" have the run "+oneVerbs))
+	start(t, "compare", one, dir).want(t, exitUsage, nil, parts(dir+" is a report, which has been judged"))
+	start(t, "run", "--only", oneRaw, "--seed", "6", "--collect", other).want(t, exitPassed, nil, nil)
+	start(t, "compare", one, other).want(t, exitUsage, nil, parts(`can't be judged together: the seed is "5" and "6"`))
+}
+
 // TestReportsThatCannotBeWritten shows that a run fails at its beginning, not at its end.
 func TestReportsThatCannotBeWritten(t *testing.T) {
 	withoutSiw(t)
