@@ -78,8 +78,10 @@ func (c *compareCmd) read() (*conformance.Collection, string, error) {
 
 // notCollected says why a folder can't be judged.
 func notCollected(dir string, err error) error {
-	if _, statErr := os.Stat(filepath.Join(dir, "report.json")); statErr == nil && errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s is a report, which has been judged: compare takes the folder that run --collect writes", dir)
+	_, statErr := os.Stat(filepath.Join(dir, "report.json"))
+	if statErr == nil && errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is a report, which has been judged: compare takes the folder "+
+			"that run --collect writes", dir)
 	}
 	return fmt.Errorf("%s is not a folder that run --collect wrote: %w", dir, err)
 }

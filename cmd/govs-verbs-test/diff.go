@@ -64,8 +64,8 @@ func (c *diffCmd) Run(out *output) error {
 			return unable(err)
 		}
 		if traces[i] = trace.IWARP(); len(traces[i].Conns) == 0 {
-			return unable(fmt.Errorf("%s: no iWARP to compare: none of %d TCP connections begins with an "+
-				"MPA Request", file, len(trace.Conns)))
+			return unable(fmt.Errorf("%s: no iWARP to compare: none of %d TCP connections "+
+				"begins with an MPA Request", file, len(trace.Conns)))
 		}
 		for _, note := range trace.Notes {
 			fmt.Fprintf(out.errors, "note: %s: %s\n", file, note)
@@ -175,7 +175,8 @@ func (r *diffRow) print(out *output) {
 func printLines(out *output, mark string, lines []string) {
 	const most = 6
 	if n := len(lines); n > most {
-		fmt.Fprintf(out, "%s%s\n%s... %d more segments\n%s%s\n", mark, lines[0], mark, n-2, mark, lines[n-1])
+		fmt.Fprintf(out, "%s%s\n%s... %d more segments\n%s%s\n", mark, lines[0], mark, n-2, mark,
+			lines[n-1])
 		return
 	}
 	for _, line := range lines {

@@ -59,7 +59,8 @@ func (p *profiles) ledger() conformance.Ledger { return profile.Ledgers(p.all) }
 func (p *profiles) scale(pairings []conformance.Pairing) float64 {
 	scale := 1.0
 	for _, of := range p.all {
-		if slices.ContainsFunc(pairings, func(x conformance.Pairing) bool { return x.Has(of.Provider) }) {
+		if slices.ContainsFunc(pairings,
+			func(x conformance.Pairing) bool { return x.Has(of.Provider) }) {
 			scale = max(scale, of.Options.Scale)
 		}
 	}
@@ -117,7 +118,8 @@ func (c *profileListCmd) Run(out *output) error {
 	for _, p := range known.all {
 		r := rowOf(p)
 		rows = append(rows, r)
-		cells = append(cells, []string{r.Name, r.Provider, fmt.Sprint(r.Divergences), fmt.Sprint(r.Entries), r.About})
+		cells = append(cells, []string{r.Name, r.Provider, fmt.Sprint(r.Divergences),
+			fmt.Sprint(r.Entries), r.About})
 	}
 	if c.JSON {
 		return out.json(rows)
@@ -146,7 +148,8 @@ func (c *profileShowCmd) Run(out *output) error {
 	}
 	for i := range p.Divergences {
 		d := &p.Divergences[i]
-		fmt.Fprintf(out, "\n%s: %s\n    evidence: %s; seen on %s\n", d.ID, d.Reason, d.Evidence, d.Seen)
+		fmt.Fprintf(out, "\n%s: %s\n    evidence: %s; seen on %s\n", d.ID, d.Reason, d.Evidence,
+			d.Seen)
 		if len(d.Fixed) > 0 {
 			fmt.Fprintf(out, "    fixed in: %s\n", strings.Join(d.Fixed, ", "))
 		}
@@ -204,7 +207,8 @@ func (c *profileCheckCmd) Run(out *output) error {
 			continue
 		}
 		r := rowOf(p)
-		fmt.Fprintf(out, "%s: provider %s, %d divergences, %d entries\n", file, r.Provider, r.Divergences, r.Entries)
+		fmt.Fprintf(out, "%s: provider %s, %d divergences, %d entries\n", file, r.Provider,
+			r.Divergences, r.Entries)
 	}
 	return errors.Join(errs...)
 }

@@ -43,7 +43,8 @@ func (c *replayCmd) Validate() error {
 	case c.Wait <= 0:
 		return fmt.Errorf("--wait %v: has to be above 0", c.Wait)
 	case c.Record != "" && c.Play == "both":
-		return errors.New("--record holds one side's replay: add --play initiator or --play responder")
+		return errors.New("--record holds one side's replay: add --play initiator or --play " +
+			"responder")
 	}
 	return nil
 }
@@ -57,12 +58,13 @@ func (c *replayCmd) Run(ctx context.Context, out *output) error {
 	conns := trace.IWARP().Conns
 	switch {
 	case len(conns) == 0:
-		return unable(fmt.Errorf("%s: no iWARP to replay: none of %d TCP connections begins with an MPA "+
-			"Request", c.File, len(trace.Conns)))
+		return unable(fmt.Errorf("%s: no iWARP to replay: none of %d TCP connections begins "+
+			"with an MPA Request", c.File, len(trace.Conns)))
 	case c.Connection > len(conns):
 		return unable(fmt.Errorf("--connection %d: %s has %d", c.Connection, c.File, len(conns)))
 	case c.Record != "" && c.Connection == 0 && len(conns) > 1:
-		return unable(fmt.Errorf("--record: %s has %d connections: choose one with --connection", c.File, len(conns)))
+		return unable(fmt.Errorf("--record: %s has %d connections: choose one with --connection",
+			c.File, len(conns)))
 	}
 	tried, same := 0, true
 	for i, conn := range conns {
@@ -70,7 +72,8 @@ func (c *replayCmd) Run(ctx context.Context, out *output) error {
 			continue
 		}
 		fmt.Fprintf(out, "connection %d: %s -> %s\n", i+1, conn.Initiator, conn.Responder)
-		for _, side := range []conformance.Role{conformance.RoleInitiator, conformance.RoleResponder} {
+		for _, side := range []conformance.Role{conformance.RoleInitiator,
+			conformance.RoleResponder} {
 			if c.Play != "both" && c.Play != string(side) {
 				continue
 			}
@@ -96,7 +99,8 @@ func (c *replayCmd) Run(ctx context.Context, out *output) error {
 	return nil
 }
 
-func (c *replayCmd) replay(ctx context.Context, conn *wire.Conn, side conformance.Role) (*replay.Result, error) {
+func (c *replayCmd) replay(ctx context.Context, conn *wire.Conn,
+	side conformance.Role) (*replay.Result, error) {
 	return replay.Run(ctx, replay.Config{
 		Conn: conn, Play: side, Wait: c.Wait, Record: c.Record,
 		Open: onengine.Side{Name: "engine", Addr: c.Addr}.Opener(),

@@ -40,7 +40,8 @@ func Join(reference string, parts ...Part) (*Collection, error) {
 		for _, o := range p.Collection.Outcomes {
 			run := o.Scenario + " " + o.Pairing.String()
 			if other, twice := ran[run]; twice {
-				return nil, fmt.Errorf("both %s and %s have the run %s: leave one out with --only or --with", other, p.Dir, run)
+				return nil, fmt.Errorf("both %s and %s have the run %s: leave one out with "+
+					"--only or --with", other, p.Dir, run)
 			}
 			ran[run] = p.Dir
 			if o.Capture != "" {
@@ -79,11 +80,13 @@ func (p *Part) fits(other *Part, reference string) error {
 		{"placement", a.Placement, b.Placement},
 	}
 	if p.others(reference) {
-		all = append(all, condition{"kernel", a.Kernel, b.Kernel}, condition{"variant of siw", a.Siw, b.Siw})
+		all = append(all, condition{"kernel", a.Kernel, b.Kernel},
+			condition{"variant of siw", a.Siw, b.Siw})
 	}
 	for _, c := range all {
 		if c.a != c.b {
-			return fmt.Errorf("%s and %s can't be judged together: the %s is %q and %q", other.Dir, p.Dir, c.what, c.a, c.b)
+			return fmt.Errorf("%s and %s can't be judged together: the %s is %q and %q", other.Dir,
+				p.Dir, c.what, c.a, c.b)
 		}
 	}
 	return nil

@@ -40,6 +40,10 @@ func (e *LedgerEntry) knownIn(res *Result) bool {
 	if !strings.HasPrefix(e.Key, "check:") && !strings.HasPrefix(e.Key, "observe:") {
 		return true
 	}
-	return slices.ContainsFunc(res.Checks, func(c Check) bool { return e.covers("check:" + c.What) }) ||
-		slices.ContainsFunc(res.Observations, func(o Observation) bool { return e.covers("observe:" + o.Key) })
+	return slices.ContainsFunc(res.Checks, func(c Check) bool {
+		return e.covers("check:" +
+			c.What)
+	}) ||
+		slices.ContainsFunc(res.Observations,
+			func(o Observation) bool { return e.covers("observe:" + o.Key) })
 }

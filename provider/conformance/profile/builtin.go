@@ -29,7 +29,8 @@ func Names() []string {
 func Text(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".toml")
 	if err != nil {
-		return nil, fmt.Errorf("no profile %q is built in: there are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("no profile %q is built in: there are %s", name,
+			strings.Join(Names(), ", "))
 	}
 	return data, nil
 }

@@ -27,16 +27,19 @@ type checker struct {
 
 // wrong notes an error about what is at a path.
 func (c *checker) wrong(at, format string, args ...any) {
-	c.errs = append(c.errs, fmt.Errorf("%s:%d: %s", c.file, c.places.line(at), fmt.Sprintf(format, args...)))
+	what := fmt.Sprintf(format, args...)
+	c.errs = append(c.errs, fmt.Errorf("%s:%d: %s", c.file, c.places.line(at), what))
 }
 
 func (c *checker) check() error {
 	doc := c.doc
 	switch doc.Provider {
 	case "":
-		c.wrong("provider", "no provider: add the name that the stack has in pairings, as provider = \"kernel\"")
+		c.wrong("provider", "no provider: add the name that the stack has in pairings, as "+
+			"provider = \"kernel\"")
 	case conformance.Raw:
-		c.wrong("provider", "provider %q is the suite's own scripted peer: name that of the stack", doc.Provider)
+		c.wrong("provider", "provider %q is the suite's own scripted peer: name that of the stack",
+			doc.Provider)
 	}
 	if doc.About == "" {
 		c.wrong("about", "no about: say in a sentence which stack this is")
@@ -63,7 +66,8 @@ var kebab = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
 func (c *checker) divergence(at string, i int) {
 	d := &c.doc.Divergence[i]
 	if !kebab.MatchString(d.ID) {
-		c.wrong(at+".id", "id %q: give it one of lower-case letters, digits and hyphens, as \"siw-resets\"", d.ID)
+		c.wrong(at+".id", "id %q: give it one of lower-case letters, digits and hyphens, as "+
+			"\"siw-resets\"", d.ID)
 	}
 	for k := range c.doc.Divergence[:i] {
 		if c.doc.Divergence[k].ID == d.ID {
@@ -78,16 +82,19 @@ func (c *checker) divergence(at string, i int) {
 		c.wrong(at, "%s: no evidence: name a file or a URL that shows it", d.ID)
 	}
 	if d.Seen == "" && c.doc.Seen == "" {
-		c.wrong(at, "%s: no seen, and the profile has none: add the versions that it was seen on", d.ID)
+		c.wrong(at, "%s: no seen, and the profile has none: add the versions that it was seen on",
+			d.ID)
 	}
 	for k, v := range d.Fixed {
 		if _, ok := conformance.ParseKernel(v); !ok {
-			c.wrong(element(at+".fixed", k), "%s: fixed in %q, which is no release: write it as \"6.1.178\"", d.ID, v)
+			c.wrong(element(at+".fixed", k), "%s: fixed in %q, which is no release: write it "+
+				"as \"6.1.178\"", d.ID, v)
 		}
 	}
 	c.requirements(at, d)
 	if len(d.Shows) == 0 {
-		c.wrong(at, "%s: add a [[divergence.shows]] with the scenarios and keys that it shows in", d.ID)
+		c.wrong(at, "%s: add a [[divergence.shows]] with the scenarios and keys that it shows in",
+			d.ID)
 	}
 	for k := range d.Shows {
 		c.shows(element(at+".shows", k), &d.Shows[k])
@@ -129,8 +136,9 @@ func (c *checker) shows(at string, s *shows) {
 	c.noneTwice(at+".variants", s.Variants)
 	for k, v := range s.Variants {
 		if !slices.Contains(c.doc.Variants, v) {
-			c.wrong(element(at+".variants", k), "variant %q is not in the profile's variants: correct "+
-				"it, or add it there", v)
+			c.wrong(element(at+".variants", k),
+				"variant %q is not in the profile's variants: correct "+
+					"it, or add it there", v)
 		}
 	}
 }
@@ -144,14 +152,16 @@ func (c *checker) scenarios(at string, patterns []string) {
 	c.noneTwice(at, patterns)
 	for k, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil {
-			c.wrong(element(at, k), "scenario pattern %q is malformed: close its [ or escape it as \\[", pattern)
+			c.wrong(element(at, k), "scenario pattern %q is malformed: close its [ or escape "+
+				"it as \\[", pattern)
 			continue
 		}
 		if !slices.ContainsFunc(c.suite.All(), func(sc *conformance.Scenario) bool {
 			ok, _ := path.Match(pattern, sc.Slug)
 			return ok
 		}) {
-			c.wrong(element(at, k), "no scenario matches %q: the subcommand list prints them all", pattern)
+			c.wrong(element(at, k), "no scenario matches %q: the subcommand list prints them all",
+				pattern)
 		}
 	}
 }
@@ -176,9 +186,11 @@ func checkKey(key string) error {
 	kind, rest, _ := strings.Cut(key, ":")
 	switch {
 	case strings.Trim(key, "*") == "":
-		return errors.New("it would cover everything: begin with " + strings.Join(keyKinds, ":, ") + ":")
+		return errors.New("it would cover everything: begin with " +
+			strings.Join(keyKinds, ":, ") + ":")
 	case !slices.Contains(keyKinds, kind):
-		return errors.New("a key begins with " + strings.Join(keyKinds, ":, ") + ": and the report has them")
+		return errors.New("a key begins with " + strings.Join(keyKinds, ":, ") +
+			": and the report has them")
 	case rest == "":
 		return fmt.Errorf("after %s: there is nothing; the report has the keys", kind)
 	case kind == "wire":
@@ -193,7 +205,8 @@ func checkKey(key string) error {
 // "*", what follows may be anything, as the star also stands for colons.
 func checkWireKey(rest string) error {
 	parts := strings.Split(rest, ":")
-	allowed := [][]string{{wire.ToInitiator.String(), wire.ToResponder.String(), "connection"}, wire.Kinds()}
+	allowed := [][]string{{wire.ToInitiator.String(), wire.ToResponder.String(), "connection"},
+		wire.Kinds()}
 	if parts[0] == "connection" {
 		allowed[1] = []string{"missing", "extra"}
 	}

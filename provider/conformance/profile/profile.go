@@ -190,7 +190,8 @@ func decodeError(name string, err error) error {
 
 // profile converts a document that has been checked.
 func (doc *document) profile(name string) *Profile {
-	p := &Profile{Name: name, About: doc.About, Provider: doc.Provider, Seen: doc.Seen, Variants: doc.Variants}
+	p := &Profile{Name: name, About: doc.About, Provider: doc.Provider, Seen: doc.Seen,
+		Variants: doc.Variants}
 	if doc.Options.Scale != nil {
 		p.Options.Scale = *doc.Options.Scale
 	}
@@ -230,8 +231,8 @@ func Ledgers(profiles []*Profile) conformance.Ledger {
 func Replace(base, with []*Profile) ([]*Profile, error) {
 	for i, p := range with {
 		if k := slices.IndexFunc(with[:i], p.sameProvider); k >= 0 {
-			return nil, fmt.Errorf("profiles %s and %s are both about the provider %s: give one of "+
-				"them", with[k].Name, p.Name, p.Provider)
+			return nil, fmt.Errorf("profiles %s and %s are both about the provider %s: give "+
+				"one of them", with[k].Name, p.Name, p.Provider)
 		}
 	}
 	var out []*Profile

@@ -127,7 +127,7 @@ func TestErrors(t *testing.T) {
 		"not TOML, later":        {`sometimes = true`, `sometimes = yes`, "stack.toml:27: column "},
 		"a wrong type":           {`sometimes = true`, `sometimes = "true"`, "stack.toml:27: column 13: cannot decode TOML string into bool"},
 		"a key twice":            {`scale = 2.5`, "scale = 2.5\nscale = 3", "stack.toml:8: column "},
-		"an unknown key":         {`sometimes = true`, `somtimes = true`, `stack.toml:27: a profile has no key "divergence.shows.somtimes": remove or correct it`},
+		"an unknown key":         {`sometimes = true`, `sometime = true`, `stack.toml:27: a profile has no key "divergence.shows.sometime": remove or correct it`},
 		"an unknown table":       {`[options]`, `[opts]`, `stack.toml:6: a profile has no key "opts"`},
 		"no provider":            {`provider = "stack"`, ``, "stack.toml:1: no provider: add"},
 		"the raw peer":           {`provider = "stack"`, `provider = "raw"`, `stack.toml:2: provider "raw"`},

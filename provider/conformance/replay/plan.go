@@ -55,8 +55,8 @@ type receive struct {
 	frames int // segments
 }
 
-// region is memory of the provider's program. Tagged offsets are those of the capture: the region is
-// registered at the address that it had there.
+// region is memory of the provider's program. Tagged offsets are those of the capture: the region
+// is registered at the address that it had there.
 type region struct {
 	stag   uint32 // in the capture
 	from   uint64 // tagged offset of its first octet
@@ -95,7 +95,8 @@ func (p *plan) possible() error {
 	c := p.conn
 	switch {
 	case c.Request == nil || c.Reply == nil:
-		return errors.New("the capture lacks the MPA Request or Reply, which say how FPDUs are framed")
+		return errors.New("the capture lacks the MPA Request or Reply, which say how FPDUs are " +
+			"framed")
 	case c.Reply.Reject:
 		return errors.New("the connection was rejected: there are no FPDUs to replay")
 	case c.RDMAC():
@@ -108,10 +109,13 @@ func (p *plan) possible() error {
 		switch {
 		case f.Kind == wire.KindUndecoded:
 			return fmt.Errorf("frame %d can't be decoded: %w", i+1, f.Err)
-		case f.Kind == wire.KindFPDU && (f.Immediate != nil || f.Atomic != nil || f.Original != nil):
-			return fmt.Errorf("frame %d is a %v: messages of RFC 7306 are not replayed", i+1, f.Opcode())
+		case f.Kind == wire.KindFPDU && (f.Immediate != nil || f.Atomic != nil ||
+			f.Original != nil):
+			return fmt.Errorf("frame %d is a %v: messages of RFC 7306 are not replayed", i+1,
+				f.Opcode())
 		case f.Kind == wire.KindFPDU && f.Dir != p.peers && f.Err != nil:
-			return fmt.Errorf("frame %d is nothing that a provider can be made to send: %w", i+1, f.Err)
+			return fmt.Errorf("frame %d is nothing that a provider can be made to send: %w", i+1,
+				f.Err)
 		}
 	}
 	return nil
@@ -136,8 +140,8 @@ func (p *plan) refusedFrames() map[*wire.Frame]rdmap.Terminate {
 	return nil
 }
 
-// fault finds which of the FPDUs a Terminate is about: the first whose header it has, or else the last
-// before it. What a peer has sent to an STag before it invalidated that is not meant.
+// fault finds which of the FPDUs a Terminate is about: the first whose header it has, or else the
+// last before it. What a peer has sent to an STag before it invalidated that is not meant.
 func (p *plan) fault(sent []*wire.Frame, terminate *wire.Frame) int {
 	t := terminate.Terminate
 	match, last := -1, 0
@@ -166,7 +170,8 @@ func isFault(f *wire.Frame, t *rdmap.ReceivedTerminate) bool {
 	case f.CRCWrong:
 		return t.Layer == iwarp.LayerLLP
 	case t.HaveRead:
-		return f.Read != nil && f.Read.SourceSTag == t.Read.SourceSTag && f.Read.SourceTO == t.Read.SourceTO
+		return f.Read != nil && f.Read.SourceSTag == t.Read.SourceSTag &&
+			f.Read.SourceTO == t.Read.SourceTO
 	case !t.HaveDDP || t.DDP.Tagged != h.Tagged:
 		return false
 	case h.Tagged:
@@ -183,8 +188,8 @@ type access struct {
 	right  ibverbs.Access
 }
 
-// findRegions finds the memory that the capture shows. An access that was refused is of use too: the
-// region is made so that it is refused for the same reason.
+// findRegions finds the memory that the capture shows. An access that was refused is of use too:
+// the region is made so that it is refused for the same reason.
 func (p *plan) findRegions(refused map[*wire.Frame]rdmap.Terminate) error {
 	for i := range p.conn.Frames {
 		f := &p.conn.Frames[i]
@@ -224,11 +229,13 @@ func (p *plan) refusing(a access, t rdmap.Terminate) error {
 		return nil
 	}
 	switch (code{t.Layer, t.EType, t.Code}) {
-	case code{iwarp.LayerDDP, iwarp.DDPTaggedBuffer, iwarp.DDPTaggedBaseBounds}, code{iwarp.LayerRDMAP, iwarp.RDMAPRemoteProtection, iwarp.RDMAPBaseBounds}:
+	case code{iwarp.LayerDDP, iwarp.DDPTaggedBuffer, iwarp.DDPTaggedBaseBounds},
+		code{iwarp.LayerRDMAP, iwarp.RDMAPRemoteProtection, iwarp.RDMAPBaseBounds}:
 		return p.region(a.stag, a.from, a.length-1, a.right)
 	case code{iwarp.LayerRDMAP, iwarp.RDMAPRemoteProtection, iwarp.RDMAPAccessRights}:
 		return p.region(a.stag, a.from, a.length, 0)
-	case code{iwarp.LayerDDP, iwarp.DDPTaggedBuffer, iwarp.DDPTaggedSTagNotAssociated}, code{iwarp.LayerRDMAP, iwarp.RDMAPRemoteProtection, iwarp.RDMAPSTagNotAssociated}:
+	case code{iwarp.LayerDDP, iwarp.DDPTaggedBuffer, iwarp.DDPTaggedSTagNotAssociated},
+		code{iwarp.LayerRDMAP, iwarp.RDMAPRemoteProtection, iwarp.RDMAPSTagNotAssociated}:
 		if err := p.region(a.stag, a.from, a.length, a.right); err != nil {
 			return err
 		}
@@ -242,12 +249,14 @@ func (p *plan) accessOf(f *wire.Frame) (access, bool) {
 	switch {
 	case f.Kind != wire.KindFPDU || f.HeaderCut:
 	case f.Dir == p.peers && f.Read != nil:
-		return access{f.Read.SourceSTag, f.Read.SourceTO, int(f.Read.Size), ibverbs.AccessRemoteRead}, true
+		return access{f.Read.SourceSTag, f.Read.SourceTO, int(f.Read.Size),
+			ibverbs.AccessRemoteRead}, true
 	case f.Dir == p.peers && f.Header.Tagged && f.Opcode() == rdmap.OpWrite:
 		return access{f.Header.STag, f.Header.TO, len(f.Payload), ibverbs.AccessRemoteWrite}, true
 	case f.Dir != p.peers && f.Read != nil:
 		// The answer goes there, which on iWARP needs the right of remote writing.
-		return access{f.Read.SinkSTag, f.Read.SinkTO, int(f.Read.Size), ibverbs.AccessReadSink}, true
+		return access{f.Read.SinkSTag, f.Read.SinkTO, int(f.Read.Size),
+			ibverbs.AccessReadSink}, true
 	case f.Dir == p.peers && f.Opcode().Invalidates():
 		if r := p.find(f.Header.ULP32); r != nil {
 			return access{r.stag, r.from, 0, ibverbs.AccessRemoteInvalidate}, true
@@ -278,7 +287,8 @@ func (p *plan) region(stag uint32, from uint64, length int, right ibverbs.Access
 		r.from, r.to = min(r.from, from), max(r.to, from+uint64(length))
 	}
 	if size := r.to - r.from; size > maxRegion {
-		return fmt.Errorf("STag %#08x is used over %d octets: at most %d are replayed", stag, size, maxRegion)
+		return fmt.Errorf("STag %#08x is used over %d octets: at most %d are replayed", stag, size,
+			maxRegion)
 	}
 	return nil
 }

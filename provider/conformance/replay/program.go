@@ -65,8 +65,8 @@ func (p *program) connect(s *session, peer netip.AddrPort) {
 	}()
 }
 
-// again closes what was prepared for another connection: Dial makes one anew if it has to try another
-// local port.
+// again closes what was prepared for another connection: Dial makes one anew if it has to try
+// another local port.
 func (p *program) again(c *rdmacm.Conn) {
 	for _, o := range slices.Backward(p.opened) {
 		_ = o.Close()
@@ -99,7 +99,8 @@ func (p *program) config(s *session) *rdmacm.ConnConfig {
 		cfg.PrivateData = rest
 		cfg.ResponderResources, cfg.InitiatorDepth = depth(e.IRD), depth(e.ORD)
 	}
-	cfg.Cap = ibverbs.QPCap{MaxSendWR: max(s.posts, 1), MaxRecvWR: max(len(s.receives), 1), MaxSendSGE: 1, MaxRecvSGE: 1}
+	cfg.Cap = ibverbs.QPCap{MaxSendWR: max(s.posts, 1), MaxRecvWR: max(len(s.receives), 1),
+		MaxSendSGE: 1, MaxRecvSGE: 1}
 	cfg.Prepare = func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
 		p.again(c)
 		err := p.prepare(s, c)
@@ -119,16 +120,19 @@ func depth(n uint16) int {
 	return int(n)
 }
 
+// register registers memory at an address.
+func (p *program) register(pd *ibverbs.PD, buf []byte, at uint64,
+	right ibverbs.Access) (*ibverbs.MR, error) {
+	mr, err := pd.RegMRIova(buf, at, right)
+	if err != nil {
+		return nil, err
+	}
+	p.opened = append(p.opened, mr)
+	return mr, nil
+}
+
 // prepare registers the memory and posts the receives.
 func (p *program) prepare(s *session, c *rdmacm.Conn) error {
-	register := func(pd *ibverbs.PD, buf []byte, at uint64, right ibverbs.Access) (*ibverbs.MR, error) {
-		mr, err := pd.RegMRIova(buf, at, right)
-		if err != nil {
-			return nil, err
-		}
-		p.opened = append(p.opened, mr)
-		return mr, nil
-	}
 	for _, r := range s.regions {
 		pd := c.PD()
 		if r.other {
@@ -138,24 +142,26 @@ func (p *program) prepare(s *session, c *rdmacm.Conn) error {
 			}
 			p.opened = append(p.opened, pd)
 		}
-		mr, err := register(pd, r.first, r.from, r.access)
+		mr, err := p.register(pd, r.first, r.from, r.access)
 		if err != nil {
 			return fmt.Errorf("the region of STag %#08x: %w", r.stag, err)
 		}
 		p.memory[r], s.tags[r.stag] = mr, mr.RKey()
 	}
-	out, err := register(c.PD(), make([]byte, max(s.payload, 1)), 0, ibverbs.AccessLocalWrite)
+	out, err := p.register(c.PD(), make([]byte, max(s.payload, 1)), 0, ibverbs.AccessLocalWrite)
 	if err != nil {
 		return err
 	}
 	p.out = out
 	for i, r := range s.receives {
-		mr, err := register(c.PD(), make([]byte, max(len(r.octets), 1)), 0, ibverbs.AccessLocalWrite)
+		mr, err := p.register(c.PD(), make([]byte, max(len(r.octets), 1)), 0,
+			ibverbs.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
 		p.in = append(p.in, mr)
-		wr := ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{{Addr: 0, Length: uint32(len(r.octets)), LKey: mr.LKey()}}}
+		sge := ibverbs.SGE{Addr: 0, Length: uint32(len(r.octets)), LKey: mr.LKey()}
+		wr := ibverbs.RecvWR{WRID: uint64(i), SGList: []ibverbs.SGE{sge}}
 		if err := c.QP().PostRecv(wr); err != nil {
 			return err
 		}
@@ -200,7 +206,8 @@ func (p *program) post(s *session, m *message) error {
 	}
 	if wr.Opcode != ibverbs.WRRDMARead {
 		copy(p.out.Bytes()[p.sent:], m.octets)
-		wr.SGList = []ibverbs.SGE{{Addr: uint64(p.sent), Length: uint32(len(m.octets)), LKey: p.out.LKey()}}
+		sge := ibverbs.SGE{Addr: uint64(p.sent), Length: uint32(len(m.octets)), LKey: p.out.LKey()}
+		wr.SGList = []ibverbs.SGE{sge}
 		p.sent += len(m.octets)
 	}
 	p.posted++

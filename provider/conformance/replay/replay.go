@@ -1,10 +1,10 @@
 // Package replay plays one side of a captured connection to a provider, which takes the other, and
 // compares what it places and answers with the capture.
 //
-// The side that is played is a scripted peer (package rawpeer), which sends the FPDUs of the capture
-// in their order. Each message of the other side that the capture has is waited for before the next
-// is sent. What the provider's program did follows from the capture: its regions, receives, Sends,
-// Writes, Reads, and who ended the connection.
+// The side that is played is a scripted peer (package rawpeer), which sends the FPDUs of the
+// capture in their order. Each message of the other side that the capture has is waited for
+// before the next is sent. What the provider's program did follows from the capture: its regions,
+// receives, Sends, Writes, Reads, and who ended the connection.
 //
 // # What is rewritten
 //
@@ -21,8 +21,8 @@
 //   - The connection has to be in the capture from its start-up to the last message.
 //   - The provider's messages follow one another: that it had several under way is not shown.
 //   - Octets that neither were read by the peer nor came from it are taken for zero.
-//   - Rejected connections, those of the RDMA Consortium's version, with Markers in one direction, or
-//     with messages of RFC 7306 are refused with an error.
+//   - Rejected connections, those of the RDMA Consortium's version, with Markers in one
+//     direction, or with messages of RFC 7306 are refused with an error.
 package replay
 
 import (
@@ -108,7 +108,8 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &session{plan: p, cfg: &cfg, ep: ep, ctx: ctx, tap: &capture.Tap{}, tags: make(map[uint32]uint32)}
+	s := &session{plan: p, cfg: &cfg, ep: ep, ctx: ctx, tap: &capture.Tap{},
+		tags: make(map[uint32]uint32)}
 	runErr := s.run(record)
 	cancel()
 	s.cleanUp()
@@ -131,7 +132,8 @@ func (p *plan) options() []string {
 		return name + "=off"
 	}
 	out := []string{onOff("crc", own.CRC), onOff("markers", own.Markers)}
-	if e, _, err := own.SplitPrivateData(); err == nil && own.UsesEnhanced() && e.A && p.peers == wire.ToInitiator {
+	if e, _, err := own.SplitPrivateData(); err == nil && own.UsesEnhanced() && e.A &&
+		p.peers == wire.ToInitiator {
 		switch {
 		case e.B:
 			out = append(out, "rtr=send")
@@ -155,7 +157,8 @@ func (s *session) compared(record string) (*Result, error) {
 	}
 	r := &s.result
 	r.Conn = trace.Conns[len(trace.Conns)-1]
-	r.Rows = withoutEnds(wire.Align(&wire.Trace{Conns: []*wire.Conn{s.conn}}, &wire.Trace{Conns: []*wire.Conn{r.Conn}}))
+	r.Rows = withoutEnds(wire.Align(&wire.Trace{Conns: []*wire.Conn{s.conn}},
+		&wire.Trace{Conns: []*wire.Conn{r.Conn}}))
 	return r, nil
 }
 

@@ -26,7 +26,8 @@ var update = flag.Bool("update", false, "write the golden file anew")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// corpus returns the captures of siw that are replayed: those of testdata, and that of package wire.
+// corpus returns the captures of siw that are replayed: those of testdata, and that of package
+// wire.
 func corpus(t *testing.T) []string {
 	t.Helper()
 	files := testkit.Must(filepath.Glob("testdata/*.pcap*"))(t)
@@ -37,12 +38,16 @@ func corpus(t *testing.T) []string {
 }
 
 // engineSide opens engines.
-func engineSide() onengine.Side { return onengine.Side{Name: "engine", Addr: onengine.ProcessAddr()} }
+func engineSide() onengine.Side {
+	return onengine.Side{Name: "engine", Addr: onengine.ProcessAddr()}
+}
 
 // play replays one side of a connection.
-func play(t *testing.T, conn *wire.Conn, side conformance.Role, wait time.Duration, to onengine.Side) (*replay.Result, error) {
+func play(t *testing.T, conn *wire.Conn, side conformance.Role, wait time.Duration,
+	to onengine.Side) (*replay.Result, error) {
 	t.Helper()
-	return replay.Run(t.Context(), replay.Config{Conn: conn, Play: side, Wait: wait, Open: to.Opener()})
+	return replay.Run(t.Context(), replay.Config{Conn: conn, Play: side, Wait: wait,
+		Open: to.Opener()})
 }
 
 // waitFor is how long each answer may take.
@@ -75,7 +80,8 @@ func TestCorpus(t *testing.T) {
 			t.Errorf("%s: %d connections, notes %q", file, len(trace.Conns), trace.Notes)
 		}
 		for i, conn := range trace.IWARP().Conns {
-			for _, side := range []conformance.Role{conformance.RoleInitiator, conformance.RoleResponder} {
+			for _, side := range []conformance.Role{conformance.RoleInitiator,
+				conformance.RoleResponder} {
 				name := fmt.Sprintf("%s %d %s", filepath.Base(file), i+1, side)
 				r, err := play(t, conn, side, waitFor, engineSide())
 				if err != nil {
@@ -111,16 +117,25 @@ func TestFaults(t *testing.T) {
 		side            conformance.Role
 		want            string
 	}{
-		{"arrivals-flipped", "default-send-unsignalled.pcapng", conformance.RoleInitiator, "the message of receive 1: octet 0"},
+		{"arrivals-flipped", "default-send-unsignalled.pcapng", conformance.RoleInitiator,
+			"the message of receive 1: octet 0"},
 		{"arrivals-flipped", "rstream.pcap.gz", conformance.RoleInitiator, "the memory of STag"},
-		{"first-segments-lost", "default-read-two-fpdus.pcapng", conformance.RoleResponder, "the memory of STag"},
-		{"short-responses-garbled", "crc-read-short-across-pages.pcapng", conformance.RoleInitiator, "rdma-read-response:octets"},
-		{"out-of-bounds-dropped", "default-protection-write-beyond-end.pcapng", conformance.RoleInitiator, "to-initiator:terminate:missing"},
-		{"unknown-key-dropped", "default-protection-write-wrong-key-octet.pcapng", conformance.RoleInitiator, "to-initiator:terminate:missing"},
-		{"pd-ignored", "default-protection-write-other-pd.pcapng", conformance.RoleInitiator, "to-initiator:terminate:missing"},
-		{"invalidate-ignored", "default-send-with-invalidate.pcapng", conformance.RoleInitiator, "to-initiator:terminate:missing"},
-		{"send-without-receive-dropped", "default-protection-no-receive.pcapng", conformance.RoleInitiator, "to-initiator:terminate:missing"},
-		{"empty-write-checked", "p2p-write-zero.pcapng", conformance.RoleInitiator, "to-initiator:terminate:extra"},
+		{"first-segments-lost", "default-read-two-fpdus.pcapng", conformance.RoleResponder,
+			"the memory of STag"},
+		{"short-responses-garbled", "crc-read-short-across-pages.pcapng",
+			conformance.RoleInitiator, "rdma-read-response:octets"},
+		{"out-of-bounds-dropped", "default-protection-write-beyond-end.pcapng",
+			conformance.RoleInitiator, "to-initiator:terminate:missing"},
+		{"unknown-key-dropped", "default-protection-write-wrong-key-octet.pcapng",
+			conformance.RoleInitiator, "to-initiator:terminate:missing"},
+		{"pd-ignored", "default-protection-write-other-pd.pcapng", conformance.RoleInitiator,
+			"to-initiator:terminate:missing"},
+		{"invalidate-ignored", "default-send-with-invalidate.pcapng", conformance.RoleInitiator,
+			"to-initiator:terminate:missing"},
+		{"send-without-receive-dropped", "default-protection-no-receive.pcapng",
+			conformance.RoleInitiator, "to-initiator:terminate:missing"},
+		{"empty-write-checked", "p2p-write-zero.pcapng", conformance.RoleInitiator,
+			"to-initiator:terminate:extra"},
 	} {
 		t.Run(tc.mutant+" "+tc.capture, func(t *testing.T) {
 			t.Parallel() // some wait for what does not come
@@ -132,7 +147,8 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.Same() || !strings.Contains(told(r), tc.want) {
-				t.Errorf("%s %s: the result is\n%s\nwithout %q", tc.capture, m.What, told(r), tc.want)
+				t.Errorf("%s %s: the result is\n%s\nwithout %q", tc.capture, m.What, told(r),
+					tc.want)
 			}
 		})
 	}
@@ -141,19 +157,29 @@ func TestFaults(t *testing.T) {
 // TestRefused has what can't be replayed, and why.
 func TestRefused(t *testing.T) {
 	for want, change := range map[string]func(*wire.Conn){
-		"lacks the MPA Request or Reply":                         func(c *wire.Conn) { c.Reply = nil },
-		"the connection was rejected":                            func(c *wire.Conn) { c.Reply.Reject = true },
-		"connections of the RDMA Consortium's version":           func(c *wire.Conn) { c.Reply.Revision, c.Reply.Markers = 0, true },
-		"markers in one direction only":                          func(c *wire.Conn) { c.Request.Markers = true },
-		"frame 3 can't be decoded: it is cut":                    func(c *wire.Conn) { c.Frames[2] = wire.Frame{Kind: wire.KindUndecoded, Err: errors.New("it is cut")} },
-		"frame 3 is a RDMA Read Request: messages of RFC 7306":   func(c *wire.Conn) { c.Frames[2].Atomic = &rdmap.AtomicRequest{} },
-		"frame 4 is nothing that a provider can be made to send": func(c *wire.Conn) { c.Frames[3].Err = errors.New("it is wrong") },
-		"a RDMA Read Response of the provider has no last":       func(c *wire.Conn) { c.Frames[3].Header.Last = false },
-		"STag 0x00000007 is used over":                           func(c *wire.Conn) { c.Frames[2].Read.Size = 1 << 30; c.Frames[2].Read.SourceSTag = 7 },
+		"lacks the MPA Request or " +
+			"Reply": func(c *wire.Conn) { c.Reply = nil },
+		"the connection was " +
+			"rejected": func(c *wire.Conn) { c.Reply.Reject = true },
+		"connections of the RDMA Consortium's " +
+			"version": func(c *wire.Conn) { c.Reply.Revision, c.Reply.Markers = 0, true },
+		"markers in one direction " +
+			"only": func(c *wire.Conn) { c.Request.Markers = true },
+		"frame 3 can't be decoded: it is " +
+			"cut": func(c *wire.Conn) { c.Frames[2] = wire.Frame{Kind: wire.KindUndecoded, Err: errors.New("it is cut")} },
+		"frame 3 is a RDMA Read Request: messages of RFC " +
+			"7306": func(c *wire.Conn) { c.Frames[2].Atomic = &rdmap.AtomicRequest{} },
+		"frame 4 is nothing that a provider can be made to " +
+			"send": func(c *wire.Conn) { c.Frames[3].Err = errors.New("it is wrong") },
+		"a RDMA Read Response of the provider has no " +
+			"last": func(c *wire.Conn) { c.Frames[3].Header.Last = false },
+		"STag 0x00000007 is used " +
+			"over": func(c *wire.Conn) { c.Frames[2].Read.Size = 1 << 30; c.Frames[2].Read.SourceSTag = 7 },
 	} {
 		conn := capture(t, "default-protection-read-no-right.pcapng")
 		change(conn)
-		if r, err := play(t, conn, conformance.RoleInitiator, waitFor, engineSide()); err == nil || !strings.Contains(err.Error(), want) {
+		if r, err := play(t, conn, conformance.RoleInitiator, waitFor, engineSide()); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, %+v; want %q", err, r, want)
 		}
 	}

@@ -164,8 +164,8 @@ func (s *session) play(f *wire.Frame) error {
 	return nil
 }
 
-// rewritten is an FPDU of the capture with the provider's STags, and a CRC that is right or wrong as
-// in the capture.
+// rewritten is an FPDU of the capture with the provider's STags, and a CRC that is right or wrong
+// as in the capture.
 func (s *session) rewritten(f *wire.Frame) rawpeer.FPDU {
 	out := rawpeer.FPDU{Header: f.Header, Payload: f.Payload, NoDDP: f.HeaderCut}
 	switch {
@@ -227,7 +227,8 @@ func (s *session) set(c *change) error {
 			break
 		}
 		if time.Now().After(until) {
-			return fmt.Errorf("%d of %d Writes have been placed", stats.Received.Write.Messages, s.writes)
+			return fmt.Errorf("%d of %d Writes have been placed", stats.Received.Write.Messages,
+				s.writes)
 		}
 	}
 	copy(c.region.first[c.at:], c.octets)
@@ -282,7 +283,8 @@ func (s *session) wantEnd() error {
 	case !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET):
 		return err
 	case len(rest) > 0:
-		s.result.Problems = append(s.result.Problems, fmt.Sprintf("%d more octets before the end", len(rest)))
+		s.result.Problems = append(s.result.Problems, fmt.Sprintf("%d more octets before the end",
+			len(rest)))
 	}
 	return nil
 }

@@ -39,9 +39,11 @@ func (s *session) receivesCompleted() {
 	s.completions(s.program.conn.RecvCQ(), len(s.receives), "receive", func(wc *ibverbs.WC) {
 		want := s.receives[next].octets
 		if wc.WRID != uint64(next) || int(wc.ByteLen) != len(want) {
-			s.problem("receive %d: WR %d completed with %d octets, the capture's message has %d", next+1, wc.WRID, wc.ByteLen, len(want))
+			s.problem("receive %d: WR %d completed with %d octets, the capture's message has %d",
+				next+1, wc.WRID, wc.ByteLen, len(want))
 		} else {
-			s.compare(fmt.Sprintf("the message of receive %d", next+1), want, s.program.in[next].Bytes()[:len(want)])
+			s.compare(fmt.Sprintf("the message of receive %d", next+1), want,
+				s.program.in[next].Bytes()[:len(want)])
 		}
 		next++
 	})
@@ -84,7 +86,8 @@ func (s *session) over() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Wait)
 	defer cancel()
 	if err := s.program.conn.Wait(ctx); err != nil {
-		s.problem("the program does not learn that the connection has ended within %v: %v", s.cfg.Wait.Round(time.Millisecond), err)
+		s.problem("the program does not learn that the connection has ended within %v: %v",
+			s.cfg.Wait.Round(time.Millisecond), err)
 	}
 }
 

@@ -35,7 +35,8 @@ type stepper struct {
 // steps makes the events of the capture's frames. Those of the peer stand where it sent them, and
 // each message of the provider where its last segment is: the peer can't have depended on less.
 func (p *plan) steps(refused map[*wire.Frame]rdmap.Terminate) error {
-	s := &stepper{plan: p, refused: refused, begun: make(map[flow]*message), sends: make(map[flow]*receive)}
+	s := &stepper{plan: p, refused: refused, begun: make(map[flow]*message),
+		sends: make(map[flow]*receive)}
 	s.findAnswers()
 	for _, r := range p.regions {
 		r.last = slices.Clone(r.first)
@@ -53,7 +54,8 @@ func (p *plan) steps(refused map[*wire.Frame]rdmap.Terminate) error {
 		}
 	}
 	for _, m := range s.begun {
-		return fmt.Errorf("a %v of the provider has no last segment: the capture ends in the middle of it", m.opcode())
+		return fmt.Errorf("a %v of the provider has no last segment: the capture ends in the "+
+			"middle of it", m.opcode())
 	}
 	return nil
 }
@@ -123,8 +125,8 @@ func (r *region) has(to uint64, n int) bool {
 	return to >= r.from && to <= r.to && uint64(n) <= r.to-to
 }
 
-// mustHold sees that the program's memory has octets now: from the beginning where nothing was known
-// of it, or by a change of the program.
+// mustHold sees that the program's memory has octets now: from the beginning where nothing was
+// known of it, or by a change of the program.
 func (s *stepper) mustHold(r *region, at int, octets []byte) {
 	for i, o := range octets {
 		if !r.known[at+i] {
