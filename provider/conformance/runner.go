@@ -50,6 +50,10 @@ type Config struct {
 	// Scale stretches every time limit; zero means 1. Under emulation 10 is apt.
 	Scale float64
 
+	// Grace is how long a run may go on after its time is up, for its cleanups: then it is
+	// abandoned. It is not scaled. Zero means a minute and the run's time limit once more.
+	Grace time.Duration
+
 	// FirstPort is the first TCP port to listen on; each run takes the next.
 	// Zero means 20000.
 	FirstPort uint16
@@ -164,9 +168,10 @@ func (cfg *Config) Planned() (map[string]int, error) {
 // runner has the outcomes of jobs, some of which run at the same time.
 type runner struct {
 	*Config
-	mu       sync.Mutex
-	done     int
-	outcomes []*Outcome // by the job's number; nil if it has not run
+	mu        sync.Mutex
+	done      int
+	abandoned int        // runs that did not end
+	outcomes  []*Outcome // by the job's number; nil if it has not run
 }
 
 // run runs a job, unless ctx has ended.
@@ -174,9 +179,23 @@ func (r *runner) run(ctx context.Context, j job) {
 	if ctx.Err() != nil {
 		return
 	}
-	o := r.runOne(ctx, j.scenario, j.pairing, r.FirstPort+uint16(j.number))
+	r.mu.Lock()
+	crowded := r.abandoned >= mostAbandoned
+	r.mu.Unlock()
+	port := r.FirstPort + uint16(j.number)
+	var o *Outcome
+	ended := true
+	if crowded {
+		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
+		o.Setup = fmt.Sprintf("not tried: %d runs before it did not end, and may keep the CPUs busy; see their logs", mostAbandoned)
+	} else {
+		o, ended = r.runOne(ctx, j.scenario, j.pairing, port)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !ended {
+		r.abandoned++
+	}
 	r.done++
 	r.outcomes[j.number] = o
 	if r.Progress != nil {
@@ -184,13 +203,19 @@ func (r *runner) run(ctx context.Context, j job) {
 	}
 }
 
+// newOutcome is the outcome of a run that begins.
+func newOutcome(seed uint64, sc *Scenario, p Pairing, port uint16) *Outcome {
+	return &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(seed, sc.Slug), Started: time.Now().UTC(), Port: port}
+}
+
 // runOne runs a scenario once. The context's limit is for scenarios that fail to bound
-// their own waits.
-func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) *Outcome {
-	o := &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(cfg.Seed, sc.Slug), Started: time.Now().UTC(), Port: port}
+// their own waits. One that does not end at all is abandoned after the grace, and ended is
+// false.
+func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) (o *Outcome, ended bool) {
+	o = newOutcome(cfg.Seed, sc, p, port)
 	if cfg.LeaveOut != nil {
 		if o.Unsupported = cfg.LeaveOut(sc.Slug, p); o.Unsupported != "" {
-			return o
+			return o, true
 		}
 	}
 	limit := time.Duration(float64(sc.timeout()) * cfg.Scale)
@@ -203,20 +228,24 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 		c, err := cfg.Capture.Start(port)
 		if err != nil {
 			o.Setup = "cannot capture: " + err.Error()
-			return o
+			return o, true
 		}
 		capture, o.CaptureSource = c, cfg.Capture.Source()
 	}
-	tried := sc.Wire != nil // its checks are made by the judge
-	t.run(func() {
-		defer func() { tried = tried || t.checked() }() // before the cleanups, which check something always
-		cfg.body(t, sc, p, port)
-	})
-	if !tried && o.Setup == "" && o.Unsupported == "" {
-		t.Check(false, "the scenario checks something")
+	run, seed := t, o.Seed
+	body := func() { cfg.body(run, sc, p, port, seed) }
+	name, grace := fmt.Sprintf("%s %s %d", sc.Slug, p, port), cfg.grace(limit)
+	more := ""
+	if ended = run.runWithin(body, name, grace); !ended {
+		var where string
+		o, where = run.abandon(name)
+		t = &T{ctx: ctx, scale: cfg.Scale, outcome: o, started: run.started}
+		more = fmt.Sprintf(", and %v after that it was in %s", grace, where)
+	} else if !t.tried && sc.Wire == nil && o.Setup == "" && o.Unsupported == "" {
+		t.Check(false, "the scenario checks something") // of Wire the judge makes the checks
 	}
 	if ctx.Err() != nil {
-		t.Check(false, "the run ends by itself", "it took longer than %v", limit)
+		t.Check(false, "the run ends by itself", "it took longer than %v%s", limit, more)
 	}
 	if capture != nil {
 		name := captureName(sc.Slug, p)
@@ -226,19 +255,19 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 			o.Capture = name
 		}
 	}
-	return o
+	return o, ended
 }
 
-func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16) {
+func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16, seed uint64) {
 	if sc.Verbs != nil {
-		r := &VerbsRun{T: t, Seed: t.outcome.Seed}
+		r := &VerbsRun{T: t, Seed: seed}
 		r.Initiator = cfg.open(t, sc, p.Initiator)
 		r.Responder = cfg.open(t, sc, p.Responder, sc.ResponderOptions...)
 		r.Addr = netip.AddrPortFrom(r.Responder.Addr, port)
 		sc.Verbs(r)
 		return
 	}
-	r := &RawRun{T: t, Seed: t.outcome.Seed, Role: sc.RawRole, Tap: cfg.Tap}
+	r := &RawRun{T: t, Seed: seed, Role: sc.RawRole, Tap: cfg.Tap}
 	name := p.Responder
 	if sc.RawRole == RoleResponder {
 		name = p.Initiator

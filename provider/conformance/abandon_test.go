@@ -1,0 +1,147 @@
+package conformance
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// stuck is a run that does not end until the test does.
+type stuck struct {
+	over    atomic.Bool
+	release chan struct{}
+	left    chan struct{} // closed when it has ended
+}
+
+// ignores waits for something that does not come.
+func (s *stuck) ignores(r *VerbsRun) {
+	defer close(s.left)
+	r.Check(true, "it begins")
+	<-s.release
+	r.Check(false, "a run that was abandoned is recorded no more")
+}
+
+// spins makes no call that blocks. It ends at the first call of a method of its T.
+func (s *stuck) spins(r *VerbsRun) {
+	defer close(s.left)
+	for n := 0; !s.over.Load(); n++ {
+	}
+	_ = r.Context() // ends this goroutine
+	s.over.Store(false)
+}
+
+// lingers has a cleanup that does not end.
+func (s *stuck) lingers(r *VerbsRun) {
+	r.Check(true, "its body ends")
+	r.Cleanup(func() {
+		defer close(s.left)
+		<-s.release
+	})
+}
+
+// starts has a goroutine of its own that does not end.
+func (s *stuck) starts(r *VerbsRun) {
+	go s.ignores(r)
+	<-s.left
+}
+
+// TestRunAbandoned: a run that does not end fails, the runs after it are tried, and the log shows
+// where its goroutines are.
+func TestRunAbandoned(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		body func(*stuck) func(*VerbsRun)
+		at   []string // functions that the check's detail names
+		log  []string // and the log
+	}{
+		{"ignores its context", func(s *stuck) func(*VerbsRun) { return s.ignores }, []string{"(*stuck).ignores (abandon_test.go:"}, nil},
+		{"spins", func(s *stuck) func(*VerbsRun) { return s.spins }, []string{"(*stuck).spins (abandon_test.go:"}, nil},
+		{"does not clean up", func(s *stuck) func(*VerbsRun) { return s.lingers }, []string{"(*stuck).lingers.func1 (abandon_test.go:"}, nil},
+		{"waits for a goroutine", func(s *stuck) func(*VerbsRun) { return s.starts },
+			[]string{"(*stuck).starts (abandon_test.go:"}, []string{"(*stuck).ignores (abandon_test.go:"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &stuck{release: make(chan struct{}), left: make(chan struct{})}
+			sc := verbs("a/stuck", c.body(s))
+			sc.Timeout = 20 * time.Millisecond
+			cfg := config(t, suite(sc, verbs("a/next", func(r *VerbsRun) { r.Check(true, "it runs") })), Pairing{"engine", "engine"})
+			cfg.Grace = 30 * time.Millisecond
+			cfg.Capture = &recorder{}
+			out := testkit.Must(Run(context.Background(), cfg))(t)
+			s.over.Store(true)
+			close(s.release)
+			<-s.left
+			if len(out) != 2 || out[1].State() != "ok" {
+				t.Fatalf("outcomes %+v", out)
+			}
+			o := &out[0]
+			last := o.Checks[len(o.Checks)-1]
+			if last.OK || last.What != "the run ends by itself" || !strings.HasPrefix(last.Got, "it took longer than 20ms, and 30ms after that it was in ") {
+				t.Fatalf("the last check is %+v", last)
+			}
+			log := strings.Join(o.Log, "\n")
+			for _, at := range c.at {
+				if !strings.Contains(last.Got, at) || !strings.Contains(log, at) {
+					t.Errorf("the check or the log does not name %s: %s\n%s", at, last.Got, log)
+				}
+			}
+			for _, at := range c.log {
+				if !strings.Contains(log, at) {
+					t.Errorf("the log does not name %s:\n%s", at, log)
+				}
+			}
+			if strings.Contains(log, "testing.tRunner") || strings.Contains(last.Got, "runtime.") {
+				t.Errorf("what is not the run's is shown: %s\n%s", last.Got, log)
+			}
+			for _, check := range o.Checks {
+				if check.What == "a run that was abandoned is recorded no more" {
+					t.Error("the outcome has changed afterwards")
+				}
+			}
+			if o.DurationMillis < 40 || o.Capture == "" {
+				t.Errorf("it took %d ms, capture %q", o.DurationMillis, o.Capture)
+			}
+			if c.name == "spins" && !s.over.Load() {
+				t.Error("the run went on after it had called a method of its T")
+			}
+		})
+	}
+}
+
+// After mostAbandoned runs no other is tried.
+func TestRunAbandonedOften(t *testing.T) {
+	release := make(chan struct{})
+	left := make(chan struct{}, mostAbandoned)
+	var scenarios []*Scenario
+	for _, slug := range []string{"a/one", "a/two", "a/three"}[:mostAbandoned] {
+		sc := verbs(slug, func(*VerbsRun) {
+			defer func() { left <- struct{}{} }()
+			<-release
+		})
+		sc.Timeout = time.Millisecond
+		scenarios = append(scenarios, sc)
+	}
+	scenarios = append(scenarios, verbs("a/last", func(*VerbsRun) { t.Error("it was tried") }))
+	cfg := config(t, suite(scenarios...), Pairing{"engine", "engine"})
+	cfg.Grace = time.Millisecond
+	out := testkit.Must(Run(context.Background(), cfg))(t)
+	close(release)
+	for range mostAbandoned {
+		<-left
+	}
+	if len(out) != mostAbandoned+1 {
+		t.Fatalf("%d outcomes", len(out))
+	}
+	for k := range out[:mostAbandoned] {
+		if out[k].State() != "differs" {
+			t.Errorf("%s: %s", out[k].Scenario, out[k].State())
+		}
+	}
+	if o := out[mostAbandoned]; !strings.HasPrefix(o.Setup, "not tried: 3 runs before it did not end") {
+		t.Errorf("the last outcome is %+v", o)
+	}
+}
