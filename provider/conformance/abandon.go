@@ -124,7 +124,7 @@ func (s *stack) lines() []string {
 }
 
 // standsAt says where the goroutine that runs the body or a cleanup is: its innermost calls, those
-// of Go's runtime left out.
+// of the runtime, locks and network poller left out.
 func standsAt(stacks []stack) string {
 	for _, s := range stacks {
 		var calls []string
@@ -132,7 +132,8 @@ func standsAt(stacks []stack) string {
 			if strings.Contains(f.function, "conformance.(*T).guarded") {
 				return strings.Join(calls, ", called by ")
 			}
-			if len(calls) < 3 && !strings.HasPrefix(f.function, "runtime.") {
+			if len(calls) < 3 && !strings.HasPrefix(f.function, "runtime.") &&
+				!strings.HasPrefix(f.function, "sync.") && !strings.HasPrefix(f.function, "internal/") {
 				calls = append(calls, f.String())
 			}
 		}

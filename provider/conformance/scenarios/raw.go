@@ -15,7 +15,7 @@ import (
 func raw() []*conformance.Scenario {
 	return slices.Concat(
 		rawRequests(), rawReplies(), rawInitiates(), rawFraming(),
-		rawUntagged(), rawTagged(),
+		rawUntagged(), rawTagged(), rawLater(),
 		rawMessages(), rawReads(), rawResponses(), rawTerminates(), rawInvalidates(),
 		rawQuestions(),
 	)

@@ -28,6 +28,7 @@ func Suite() *conformance.Suite {
 	s.Add(objects()...)
 	s.Add(rdmac()...)
 	s.Add(extensions()...)
+	s.Add(products()...)
 	s.Add(raw()...)
 	for _, slug := range idle {
 		s.Find(slug).Idle = true

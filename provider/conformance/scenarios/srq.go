@@ -30,6 +30,13 @@ func sharedQueues() []*conformance.Scenario {
 			Requirements: []string{"DDP-7.1u2-01"},
 			Verbs:        srqEmpty, Wire: terminated("1/2/0x02"),
 		},
+		{
+			Slug: "srq/solicited", Level: conformance.Must,
+			Title: "a CQ armed for solicited completions gives an event for a Send with " +
+				"Solicited Event that takes a receive of a shared queue, and none for a plain one",
+			Requirements: []string{"RDMAP-5.3-05"},
+			Verbs:        srqSolicited, Wire: legal,
+		},
 	}
 }
 
@@ -148,4 +155,32 @@ func srqEmpty(r *conformance.VerbsRun) {
 	i.WaitEnd()
 	p.WaitEnd()
 	p.NoWC(p.Conn.RecvCQ(), 20*time.Millisecond, "nothing else completes")
+}
+
+// srqSolicited has Sends of one segment and of several.
+func srqSolicited(r *conformance.VerbsRun) {
+	const size = 20_000
+	bell := newBell(r.T, r.Responder)
+	srq, cfg := newSRQ(r, 8)
+	cfg.RecvCQ = bell.cq
+	cfg.Before = func(s *conformance.Side) { srqBuffers(s, srq, 4, size) }
+	i, p := r.Connect(nil, cfg)
+	src := i.Buffer("the source", size, local).Fill(r.Seed)
+	turn := uint64(0)
+	say := func(n int, flags ibverbs.SendFlags) {
+		wr := send(turn, src)
+		wr.SGList, wr.Flags = []ibverbs.SGE{src.SGE(0, n)}, wr.Flags|flags
+		i.PostSend(wr)
+		i.WantWC(i.SendWCs(1), 0, turn, ibverbs.WCSuccess, "the Send completes")
+		p.WantWC(p.RecvWCsPolled(1), 0, turn, ibverbs.WCSuccess, "it takes the next receive of the shared queue")
+		turn++
+	}
+	for _, n := range []int{64, size} {
+		bell.arm(r.T)
+		say(n, 0)
+		p.Check(!p.ChannelEvent(bell.ch, noEvent), "the plain Send gives no event", "of %d octets", n)
+		say(n, ibverbs.SendSolicited)
+		p.Check(p.ChannelEvent(bell.ch, anEvent), "the solicited Send gives an event", "of %d octets", n)
+	}
+	end(i, p)
 }
