@@ -24,7 +24,7 @@ import (
 // cases are the same but for something that can't matter, such as the rights of what is only read
 // by its owner, they take turns in the cases that end a connection.
 func products() []*conformance.Scenario {
-	return slices.Concat(rightsProducts())
+	return slices.Concat(rightsProducts(), faultProducts(), windowProducts(), queueProducts())
 }
 
 // A tally counts the cases in which each rule was tried and broken.
@@ -180,6 +180,13 @@ func (m memoryList) blank() {
 		for k := range b.Data {
 			b.Data[k] = 0x5a
 		}
+	}
+}
+
+// blankAt is blank for n octets of the first from off on.
+func (m memoryList) blankAt(off, n int) {
+	for k := range n {
+		m[0].Data[off+k] = 0x5a
 	}
 }
 

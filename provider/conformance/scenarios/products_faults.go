@@ -1,0 +1,342 @@
+package scenarios
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
+)
+
+// faultProducts have two things wrong in one request, and requests to a peer whose queue pair has
+// left RTS.
+func faultProducts() []*conformance.Scenario {
+	two := func(slug, title string, options []string, requirements []string, ops ...ibverbs.WROpcode) *conformance.Scenario {
+		cases := twoFaults(ops)
+		return &conformance.Scenario{
+			Slug: slug, Level: conformance.Must, Title: title, Options: options, Requirements: requirements,
+			Timeout: 30 * time.Second, Concurrent: true,
+			Verbs: func(r *conformance.VerbsRun) { tryTwoFaults(r, cases) },
+			Wire:  func(w *conformance.WireRun) { toldOne(w, cases) },
+		}
+	}
+	return []*conformance.Scenario{
+		two("product/two-faults", "of a Write or Read with two faults nothing moves, a local one is found before it is sent, and the peer names one of its own",
+			nil, []string{"DDP-7.1-01", "RDMAP-7.2-12"}, ibverbs.WRRDMAWrite, ibverbs.WRRDMARead),
+		two("product/two-faults-atomic", "of an atomic operation with two faults nothing is done, a local one is found before it is sent, and the peer names one of its own",
+			[]string{"extensions=on"}, []string{"EXT-8.2-03", "EXT-8.2-04"}, ibverbs.WRAtomicFetchAdd, ibverbs.WRAtomicCmpAndSwp),
+		{
+			Slug: "product/peer-state", Level: conformance.Must, Options: patient,
+			Title:   "what is sent to a peer whose queue pair has left RTS changes nothing there, and is flushed after the connection's end",
+			Timeout: time.Minute, Concurrent: true,
+			Verbs: peerStates, Wire: oneTerminate,
+		},
+	}
+}
+
+// A fault is something wrong with a request for octets of two regions.
+type fault string
+
+const (
+	noLKey       fault = "an lkey that names nothing"
+	localBeyond  fault = "an SGE beyond its region"
+	noLocalWrite fault = "a sink without local write"
+	noRKey       fault = "an rkey that names nothing"
+	otherPD      fault = "a region of another PD"
+	noSuchRight  fault = "a region without the right"
+	beyond       fault = "octets beyond the region"
+	unaligned    fault = "a word that is not aligned"
+)
+
+// localFaults are those that the initiator finds.
+var localFaults = []fault{noLKey, localBeyond, noLocalWrite}
+
+// codes are the Terminates with which the peer may report a fault: RFC 5041 section 7.2 for a
+// Write, RFC 5040 section 8.2 for a Read, RFC 7306 section 8.2 for an atomic operation.
+func (f fault) codes(op ibverbs.WROpcode) []string {
+	if op == ibverbs.WRRDMAWrite {
+		return map[fault][]string{
+			noRKey: {"1/1/0x00"}, otherPD: {"1/1/0x02"}, noSuchRight: {"1/1/0x00", "1/1/0x02", "0/1/0x02"}, beyond: {"1/1/0x01"},
+		}[f]
+	}
+	return map[fault][]string{
+		noRKey: {"0/1/0x00"}, otherPD: {"0/1/0x03"}, noSuchRight: {"0/1/0x02"}, beyond: {"0/1/0x01"}, unaligned: {"0/2/0x07"},
+	}[f]
+}
+
+// twoFault is a request with two faults.
+type twoFault struct {
+	op ibverbs.WROpcode
+	of [2]fault
+}
+
+func (c twoFault) String() string { return fmt.Sprintf("%s with %s and %s", c.op, c.of[0], c.of[1]) }
+
+func (c twoFault) has(f fault) bool { return c.of[0] == f || c.of[1] == f }
+
+// local reports whether the initiator finds one of them, and so sends nothing.
+func (c twoFault) local() bool { return slices.ContainsFunc(localFaults, c.has) }
+
+// codes are the Terminates that are right: of either fault, but if the key names nothing there is
+// no region in which anything else could be wrong.
+func (c twoFault) codes() []string {
+	switch {
+	case c.local():
+		return the("0/0/0xff") // a local catastrophic error, which may be reported
+	case c.has(noRKey) && !c.has(unaligned):
+		return noRKey.codes(c.op)
+	}
+	return slices.Concat(c.of[0].codes(c.op), c.of[1].codes(c.op))
+}
+
+// twoFaults are all pairs of faults that an operation can have.
+func twoFaults(ops []ibverbs.WROpcode) []twoFault {
+	var out []twoFault
+	for _, op := range ops {
+		can := []fault{noLKey, localBeyond, noRKey, otherPD, noSuchRight, beyond}
+		if op != ibverbs.WRRDMAWrite {
+			can = append(can, noLocalWrite)
+		}
+		if (transfer{op: op}).isAtomic() {
+			can = append(can, unaligned)
+			can = slices.DeleteFunc(can, func(f fault) bool { return f == localBeyond }) // a sink has the length of a word
+		}
+		for k, a := range can {
+			for _, b := range can[k+1:] {
+				c := twoFault{op, [2]fault{a, b}}
+				// Of a key that names nothing, neither PD nor right exists.
+				if !c.has(noRKey) || !c.has(otherPD) && !c.has(noSuchRight) {
+					out = append(out, c)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// spoil puts the faults of a case into a request for n octets.
+func (c twoFault) spoil(wr *ibverbs.SendWR, n int, readOnly, foreign, private *conformance.Buffer) {
+	at := uint64(0)
+	if c.has(noLocalWrite) {
+		wr.SGList = []ibverbs.SGE{readOnly.SGE(0, n)}
+	}
+	if c.has(localBeyond) {
+		wr.SGList[0].Addr += regionSize - uint64(n) + 1
+	}
+	if c.has(noLKey) {
+		wr.SGList[0].LKey ^= 0x5a5a5a00
+	}
+	switch {
+	case c.has(otherPD):
+		wr.RemoteAddr, wr.RKey = foreign.MR.Addr(), foreign.MR.RKey()
+	case c.has(noSuchRight):
+		wr.RemoteAddr, wr.RKey = private.MR.Addr(), private.MR.RKey()
+	}
+	if c.has(beyond) {
+		at = regionSize
+	}
+	if c.has(unaligned) {
+		at += 4
+	}
+	wr.RemoteAddr += at
+	if c.has(noRKey) {
+		wr.RKey ^= 0x5a5a5a00
+	}
+}
+
+func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
+	const fails, ends, still = "a request with two faults does not complete with success", "it ends the connection", "it moves nothing"
+	if (transfer{op: cases[0].op}).isAtomic() {
+		needsExtensions(r, r.Initiator, r.Responder)
+	}
+	g := newGround(r)
+	pd, err := r.Responder.Context.AllocPD()
+	r.NoError(err, "the responder can make another PD")
+	closing(r, "the other PD", pd)
+	all := everyRight
+	if attr, err := r.Responder.Context.Query(); err == nil && attr.AtomicCap != 0 {
+		all |= ibverbs.AccessRemoteAtomic
+	}
+	ours, readOnly := g.ours.Buffer("the initiator's region", regionSize, everyRight), g.ours.Buffer("a region of the initiator to read", regionSize, 0)
+	target := g.theirs.Buffer("the target", regionSize, all)
+	foreign := g.theirs.BufferIn(pd, "a region of another PD", regionSize, all)
+	private := g.theirs.Buffer("a region without rights", regionSize, local)
+	everything := memoryList{ours, readOnly, target, foreign, private}
+	for k, b := range everything {
+		b.Fill(r.Seed + uint64(k))
+	}
+	before := everything.data(regionSize)
+	for _, c := range cases {
+		g.cases++
+		n := transferSize
+		if (transfer{op: c.op}).isAtomic() {
+			n = 8
+		}
+		wr := ibverbs.SendWR{
+			WRID: 1, Opcode: c.op, Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{ours.SGE(0, n)},
+			RemoteAddr: target.MR.Addr(), RKey: target.MR.RKey(), CompareAdd: 1, Swap: 2,
+		}
+		c.spoil(&wr, n, readOnly, foreign, private)
+		i, _ := g.connected()
+		i.PostSend(wr)
+		wc := g.completion(i.Conn.SendCQ(), 2*time.Second)
+		// A Write may be complete when TCP has it.
+		g.keeps(wc != nil && (!succeeded(wc) || c.op == ibverbs.WRRDMAWrite && !c.local()), fails, c, "%s", status(wc))
+		ended := g.ends()
+		g.keeps(ended, ends, c, "it is still there")
+		if ended {
+			g.keeps(bytes.Equal(everything.data(regionSize), before), still, c, "memory has changed")
+		}
+		g.part()
+	}
+	g.report()
+}
+
+// toldOne checks the connections of tryTwoFaults, one for each case.
+func toldOne(w *conformance.WireRun, cases []twoFault) {
+	const names, silent = "the Terminate names one of the faults that the peer can find", "of a request with a local fault nothing is sent"
+	oneTerminate(w)
+	conns := w.Trace.Conns
+	if !w.Check(len(conns) == len(cases), "each case has a connection", "%d for %d cases", len(conns), len(cases)) {
+		return
+	}
+	var wrong, spoke []string
+	for k, c := range cases {
+		told := ""
+		for n := range conns[k].Frames {
+			f := &conns[k].Frames[n]
+			hello := isFPDU(f, "RDMA Write") && len(f.Payload) == 0
+			switch {
+			case f.Kind != wire.KindFPDU || hello:
+			case isFPDU(f, "Terminate") && f.Terminate != nil && (f.Dir == wire.ToInitiator) != c.local():
+				t := f.Terminate
+				told = fmt.Sprintf("%d/%d/0x%02x", t.Layer, t.EType, uint8(t.Code))
+			case c.local() && f.Dir == wire.ToResponder && !isFPDU(f, "Terminate"):
+				spoke = append(spoke, fmt.Sprintf("%s: %s", c, f))
+			}
+		}
+		optional := c.local() && told == ""
+		if !optional && !slices.Contains(c.codes(), told) {
+			wrong = append(wrong, fmt.Sprintf("%s: %q, not %s", c, told, strings.Join(c.codes(), " or ")))
+		}
+	}
+	w.Check(len(wrong) == 0, names, "%d of %d cases: %s", len(wrong), len(cases), strings.Join(wrong, "; "))
+	w.Check(len(spoke) == 0, silent, "%s", strings.Join(spoke, "; "))
+}
+
+// A leaving is how a peer's queue pair leaves RTS.
+type leaving struct {
+	name string
+	do   func(p *conformance.Side) error
+	soft bool // in good order: what is under way is still taken
+}
+
+func leavings() []leaving {
+	to := func(states ...ibverbs.QPState) func(*conformance.Side) error {
+		return func(p *conformance.Side) error {
+			for _, s := range states {
+				if err := toState(p.QP, s); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return []leaving{
+		{"SQD", to(ibverbs.QPSQD), true},
+		{"SQE", to(ibverbs.QPSQE), false},
+		{"ERR", to(ibverbs.QPErr), false},
+		{"ERR, then RESET", to(ibverbs.QPErr, ibverbs.QPReset), false},
+		{"a disconnect", func(p *conformance.Side) error { return p.Conn.Disconnect() }, true},
+		{"a close", func(p *conformance.Side) error { return p.Conn.Close() }, false},
+	}
+}
+
+// toPeer is an operation to a peer in that state: posted as soon as the peer has changed it, or after the
+// connection's end.
+type toPeer struct {
+	op    ibverbs.WROpcode
+	state string
+	after bool
+}
+
+func (c toPeer) String() string {
+	when := "at once"
+	if c.after {
+		when = "after the end"
+	}
+	return fmt.Sprintf("%s to %s, %s", c.op, c.state, when)
+}
+
+// peerStates. A queue pair takes part in a connection in RTS and, until the end, in SQD: RFC 5040
+// section 6.2, ibv_modify_qp(3). So in the other states nothing is placed, read or delivered; and
+// after the end all work is flushed.
+func peerStates(r *conformance.VerbsRun) {
+	const moved, ends, flushed, still, fails = "the peer's queue pair leaves RTS", "the connection ends", "work that is posted after the end is flushed",
+		"the peer's memory is as it was", "a Read that the peer can't answer any more does not complete with success"
+	g := newGround(r)
+	ours := g.ours.Buffer("the initiator's region", transferSize, everyRight)
+	target := g.theirs.Buffer("the target", transferSize, everyRight)
+	in := g.theirs.Buffer("the receive buffer", transferSize, local)
+	for _, l := range leavings() {
+		for _, op := range []ibverbs.WROpcode{ibverbs.WRSend, ibverbs.WRRDMAWrite, ibverbs.WRRDMARead} {
+			for _, after := range []bool{false, true} {
+				g.cases++
+				c := toPeer{op, l.name, after}
+				memoryList{target, in}.blank()
+				ours.Fill(r.Seed + uint64(g.cases))
+				i, p := g.connected()
+				g.settle()
+				p.PostRecv(recv(7, in))
+				err := l.do(p)
+				g.keeps(err == nil, moved, c, "%v", err)
+				if err != nil {
+					g.part()
+					continue
+				}
+				ended := true
+				if after {
+					ended = g.ends()
+				}
+				wr := write(1, ours, target)
+				if wr.Opcode = op; op == ibverbs.WRSend {
+					wr = send(1, ours)
+				}
+				i.PostSend(wr)
+				wc := g.completion(i.Conn.SendCQ(), 2*time.Second)
+				ended = ended && g.ends()
+				g.keeps(ended, ends, c, "it is still there")
+				switch {
+				case after:
+					g.keeps(wc != nil && wc.Status == ibverbs.WCWRFlushErr, flushed, c, "%s", status(wc))
+				case op == ibverbs.WRRDMARead && !l.soft:
+					g.keeps(wc != nil && !succeeded(wc), fails, c, "%s", status(wc))
+				}
+				if ended && (after || !l.soft) {
+					g.keeps(memoryList{target, in}.isBlank(), still, c, "it has changed")
+				}
+				g.part()
+			}
+		}
+	}
+	g.report()
+}
+
+// settle has a Send answered by one, so that both sides are in RTS and have nothing under way.
+func (g *ground) settle() {
+	g.p.PostRecv(ibverbs.RecvWR{WRID: 6})
+	g.i.PostRecv(ibverbs.RecvWR{WRID: 6})
+	for _, s := range []*conformance.Side{g.i, g.p} {
+		to := g.p
+		if s == g.p {
+			to = g.i
+		}
+		s.PostSend(ibverbs.SendWR{WRID: 5, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled})
+		sent, got := g.completion(s.Conn.SendCQ(), 2*time.Second), g.completion(to.Conn.RecvCQ(), 2*time.Second)
+		g.r.Require(succeeded(sent) && succeeded(got), "a connection works before its case", "%s, %s", status(sent), status(got))
+	}
+}
