@@ -88,7 +88,7 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "errors-succeed", What: "reports work that failed as done",
-			CaughtBy: []string{"protection/local-bad-key", "protection/local-beyond-end", "protection/receive-too-small", "rdmap/local-fault"},
+			CaughtBy: []string{"product/receive-beyond-region", "protection/local-bad-key", "protection/local-beyond-end", "protection/receive-too-small", "rdmap/local-fault"},
 			verbs:    polled(func(c *provider.WC) { c.Status = provider.WCSuccess }),
 		},
 		{
@@ -138,7 +138,7 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "solicited-arms-all", What: "gives an event for every completion when it is armed for solicited ones",
-			CaughtBy: []string{"send/solicited", "rdmap/solicited-event"},
+			CaughtBy: []string{"send/solicited", "rdmap/solicited-event", "srq/solicited"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{notify: func(bool) bool { return false }}
 			},

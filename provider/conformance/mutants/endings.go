@@ -31,6 +31,7 @@ func endingMutants() []*Mutant {
 			Name: "terminate-other-code", What: "gives a wrong reason in its Terminates",
 			CaughtBy: []string{
 				"protection/write-bad-key", "rdmap/read-wrap", "ddp/write-wrap", "rdmap/response-unasked", "rdmap/invalidate-unknown",
+				"product/two-faults", "product/two-faults-atomic",
 			},
 			wire: out(edit(terminates.and(filled), func(f *frame) { f.payload[1] = 0x0e })),
 		},

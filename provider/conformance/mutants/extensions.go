@@ -40,7 +40,7 @@ func extensionMutants() []*Mutant {
 		},
 		{
 			Name: "atomic-rights-ignored", What: "gives every region the right to atomic operations",
-			CaughtBy: []string{"ext/atomic-no-right"},
+			CaughtBy: []string{"product/rights-atomic", "ext/atomic-no-right"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{access: func(a provider.Access) provider.Access {
 					if a&provider.AccessLocalWrite == 0 {

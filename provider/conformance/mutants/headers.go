@@ -21,7 +21,7 @@ func headerCheckMutants() []*Mutant {
 			Name: "ddp-version-unchecked", What: "takes segments of any DDP version",
 			CaughtBy: []string{
 				"ddp/untagged-version-0", "ddp/untagged-version-2", "ddp/untagged-version-3",
-				"ddp/tagged-version-0", "ddp/tagged-version-2", "ddp/tagged-version-3",
+				"ddp/tagged-version-0", "ddp/tagged-version-2", "ddp/tagged-version-3", "ddp/later-send", "ddp/later-write",
 			},
 			wire: in(edit(anyFPDU, func(f *frame) { f.header.Version = ddp.Version })),
 		},
@@ -29,7 +29,7 @@ func headerCheckMutants() []*Mutant {
 			Name: "rdmap-version-unchecked", What: "takes messages of any RDMAP version",
 			CaughtBy: []string{
 				"rdmap/version-0", "rdmap/version-2", "rdmap/version-3", "rdmap/write-version-0", "rdmap/write-version-2", "rdmap/write-version-3",
-				"rdmap/terminate-version-layout",
+				"rdmap/terminate-version-layout", "ddp/later-send", "ddp/later-write",
 			},
 			wire: in(edit(anyFPDU, func(f *frame) {
 				f.setControl(func(c *rdmap.Control) { c.Version = rdmap.Version })
@@ -60,6 +60,29 @@ func headerCheckMutants() []*Mutant {
 			wire: in(edit(anyFPDU, func(f *frame) {
 				if qn, ok := f.control.Opcode.QN(); ok && !f.header.Tagged {
 					f.header.QN = qn
+				}
+			})),
+		},
+		{
+			Name: "queue-low-octet", What: "looks at the low octet of a queue number only",
+			CaughtBy: []string{"ddp/later-send"},
+			wire: in(edit(anyFPDU, func(f *frame) {
+				if !f.header.Tagged {
+					f.header.QN &= 0xff
+				}
+			})),
+		},
+		{
+			Name: "later-headers-unchecked", What: "checks versions, queue and message offset in the first FPDU of a connection only",
+			CaughtBy: []string{"ddp/later-send", "ddp/later-write"},
+			wire: in(edit(anyFPDU, func(f *frame) {
+				if f.index == 0 {
+					return
+				}
+				f.header.Version = ddp.Version
+				f.setControl(func(c *rdmap.Control) { c.Version = rdmap.Version })
+				if qn, ok := f.control.Opcode.QN(); ok && !f.header.Tagged && f.header.Last {
+					f.header.QN, f.header.MO = qn, 0
 				}
 			})),
 		},

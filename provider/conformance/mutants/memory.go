@@ -16,9 +16,17 @@ func memoryMutants() []*Mutant {
 			CaughtBy: []string{
 				"protection/write-no-right", "protection/read-no-right", "ddp/write-read-only", "ddp/write-no-right",
 				"rdmap/read-no-right", "rdmap/read-private", "rdmap/invalidate-no-right", "window/no-right",
+				"product/rights-write", "product/rights-read", "product/two-faults", "product/window-rights",
 			},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{access: func(a provider.Access) provider.Access { return a | everything }}
+			},
+		},
+		{
+			Name: "local-write-ignored", What: "gives every region the right of local writing",
+			CaughtBy: []string{"product/rights-send", "product/rights-read", "product/rights-atomic", "product/two-faults-atomic"},
+			verbs: func(*world) *verbsFault {
+				return &verbsFault{access: func(a provider.Access) provider.Access { return a | provider.AccessLocalWrite }}
 			},
 		},
 		{

@@ -9,6 +9,7 @@ package mutants
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine"
@@ -90,6 +91,8 @@ type world struct {
 	regions  map[uint32]region // by STag
 	receives int               // posted so far, on all QPs
 	windows  windows
+
+	shares atomic.Bool // there is, or was, a shared receive queue
 }
 
 // region is a registered region as peers name it.

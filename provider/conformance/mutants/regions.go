@@ -42,6 +42,18 @@ func regionMutants() []*Mutant {
 			},
 		},
 		{
+			Name: "rereg-rights-kept", What: "leaves a region the rights that re-registration takes from it",
+			CaughtBy: []string{"memory/rereg-rights-lost"},
+			verbs: func(*world) *verbsFault {
+				return &verbsFault{rereg: func(m *brokenMR, change provider.ReregFlags, pd provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+					if change&provider.ReregAccess != 0 {
+						access |= m.MR.Access()
+					}
+					return m.MR.Rereg(change, pd, buf, access)
+				}}
+			},
+		},
+		{
 			Name: "rereg-old-key-stays", What: "leaves the region as it was beside the one that re-registration makes of it",
 			CaughtBy: []string{"memory/rereg-access", "memory/rereg-translation"},
 			verbs: func(*world) *verbsFault {

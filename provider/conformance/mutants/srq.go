@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // srqMutants are wrong about shared receive queues.
@@ -32,6 +33,17 @@ func srqMutants() []*Mutant {
 			},
 		},
 		{
+			Name: "srq-solicited-ignored", What: "takes solicited Sends for plain ones if it has a shared queue",
+			CaughtBy: []string{"srq/solicited"},
+			wire: func(c *conn) wireFault {
+				return wireFault{in: edit(op(rdmap.OpSendSE), func(f *frame) {
+					if c.world().shares.Load() {
+						f.setControl(func(c *rdmap.Control) { c.Opcode = rdmap.OpSend })
+					}
+				})}
+			},
+		},
+		{
 			Name: "srq-receives-twice", What: "posts each receive to a shared queue twice",
 			CaughtBy: []string{"srq/empty"},
 			verbs: func(*world) *verbsFault {
@@ -54,6 +66,7 @@ func (p *brokenPD) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.dev.world.shares.Store(true)
 	return &brokenSRQ{srq, p.dev}, nil
 }
 

@@ -102,6 +102,11 @@ func stateMutants() []*Mutant {
 			},
 		},
 		{
+			Name: "err-ignored", What: "leaves QPs that are to be moved to ERR connected",
+			CaughtBy: []string{"product/peer-state", "states/err"},
+			verbs:    became(provider.QPErr, provider.QPRTS),
+		},
+		{
 			Name: "sqe-silent", What: "takes SQE for ERR, so that the peer does not learn why " +
 				"the connection ends",
 			CaughtBy: []string{"states/sqe"},

@@ -21,6 +21,17 @@ func windowMutants() []*Mutant {
 			},
 		},
 		{
+			Name: "window-rights-ignored", What: "binds windows to be read and written, whatever they are asked to be bound for",
+			CaughtBy: []string{"product/window-rights"},
+			verbs: func(*world) *verbsFault {
+				return &verbsFault{bind: func(info *provider.MWBindInfo) {
+					if info.Length > 0 {
+						info.Access |= provider.AccessRemoteWrite | provider.AccessRemoteRead
+					}
+				}}
+			},
+		},
+		{
 			Name: "window-never-unbound", What: "binds a window again where it is to unbind it",
 			CaughtBy: []string{"window/type-1"},
 			verbs: func(*world) *verbsFault {
@@ -36,7 +47,7 @@ func windowMutants() []*Mutant {
 		},
 		{
 			Name: "local-invalidation-ignored", What: "completes a local invalidation without having done it",
-			CaughtBy: []string{"window/invalidated", "window/registered", "window/keeps-region"},
+			CaughtBy: []string{"window/invalidated", "window/registered", "window/keeps-region", "product/window-under-reads"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{postSend: func(wrs []provider.SendWR) {
 					for k := range wrs {
