@@ -40,7 +40,7 @@ func Suite() *conformance.Suite {
 // for an answer or event that it does not give.
 var idle = []string{
 	"conn/responder-first-read", "conn/responder-first-write",
-	"states/sqd-event", "send/solicited", "send/solicited-with-invalidate",
+	"states/sqd-event", "send/solicited", "send/solicited-with-invalidate", "srq/solicited",
 	"mpa/reply-cut-silence", "mpa/reply-silence", "mpa/request-cut-silence", "mpa/request-silence",
 	"mpa/request-revision-0", "mpa/ulpdu-length-0", "mpa/ulpdu-length-1", "mpa/fallback",
 	"rdmap/invalidate-no-right", "rdmap/invalidate-other-pd",

@@ -1,6 +1,7 @@
 package ddp
 
 import (
+	"bytes"
 	"math"
 	"testing"
 
@@ -157,5 +158,41 @@ func TestChecksAllocateNothing(t *testing.T) {
 	})
 	if n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestWholeAgreesWithCheck: with any bit or octet of the header changed, Whole takes a ULPDU exactly
+// if Parse and Check find the next message of the queue in one segment.
+//
+//rfc:5041 DDP-4.1-14 Unknown DV, untagged: error 1/2/0x06
+//rfc:5041 DDP-7.1u1-01 Untagged: QN valid
+//rfc:5041 DDP-7.1u3-01 Untagged: MO within buffer
+//rfc:5041 DDP-7.1u5-01 Untagged: MSN in legal range
+func TestWholeAgreesWithCheck(t *testing.T) {
+	q := NewUntaggedQueue(0, 7)
+	h := Header{Last: true, Version: Version, ULPCtl: 0x43, MSN: 7}
+	good := append(h.AppendTo(nil), "payload"...)
+	taken := 0
+	try := func(at int, change byte) {
+		ulpdu := bytes.Clone(good)
+		ulpdu[at] ^= change
+		payload, ctl, ok := q.Whole(ulpdu)
+		h, want, err := Parse(ulpdu)
+		next := err == nil && !h.Tagged && h.Last && CheckVersion(&h, Version) == nil && q.Check(&h, len(want)) == nil
+		if ok != next || ok && (ctl != h.ULPCtl || !bytes.Equal(payload, want)) {
+			t.Errorf("octet %d changed by %#02x: Whole returns %v, Check %v", at, change, ok, next)
+		}
+		if ok {
+			taken++
+		}
+	}
+	for at := range UntaggedHeaderLen {
+		for change := range 256 {
+			try(at, byte(change))
+		}
+	}
+	// Nothing changed, the reserved bits, and the octets that are RDMAP's.
+	if want := UntaggedHeaderLen + 15 + 5*255; taken != want {
+		t.Errorf("%d ULPDUs were taken, want %d", taken, want)
 	}
 }

@@ -467,3 +467,47 @@ func TestKindNames(t *testing.T) {
 		}
 	}
 }
+
+// TestShortPathsAgreeWithBegin: with any octet of the header changed, WholeSend and BeginWrite take
+// a ULPDU exactly if Begin has the same of it.
+//
+//rfc:5040 RDMAP-7.2-01 DDP fields validated on every message
+//rfc:5040 RDMAP-7.2-04 RV valid
+func TestShortPathsAgreeWithBegin(t *testing.T) {
+	r := NewReceiver(ReceiverConfig{})
+	send := ddp.Header{Last: true, Version: ddp.Version, MSN: 1}
+	send.ULPCtl = Control{Version: Version, Opcode: OpSend}.Octet()
+	write := ddp.Header{Tagged: true, Last: true, Version: ddp.Version, STag: 0x1234, TO: 0x5678}
+	write.ULPCtl = Control{Version: Version, Opcode: OpWrite}.Octet()
+	taken := map[string]int{}
+	for _, good := range []ddp.Header{send, write} {
+		for at := range good.Len() {
+			for change := range 256 {
+				ulpdu := append(good.AppendTo(nil), "payload"...)
+				ulpdu[at] ^= byte(change)
+				h, payload, err := ddp.Parse(ulpdu)
+				var a Action
+				if err == nil {
+					a, err = r.Begin(&h, len(payload))
+				}
+				_, op, whole := r.WholeSend(ulpdu)
+				if want := err == nil && a.Kind == PlaceSend && a.First && a.Last && !a.Opcode.Invalidates(); whole != want || whole && op != a.Opcode {
+					t.Errorf("octet %d of %+v changed by %#02x: WholeSend %v, Begin %+v, %v", at, good, change, whole, a, err)
+				}
+				g, _, begun := r.BeginWrite(ulpdu)
+				if want := err == nil && a.Kind == PlaceWrite && a.Len > 0; begun != want || begun && (g.STag != a.STag || g.TO != a.TO || g.Last != a.Last) {
+					t.Errorf("octet %d of %+v changed by %#02x: BeginWrite %+v, %v, Begin %+v, %v", at, good, change, g, begun, a, err)
+				}
+				if whole {
+					taken["Send"]++
+				}
+				if begun {
+					taken["Write"]++
+				}
+			}
+		}
+	}
+	if taken["Send"] < 1000 || taken["Write"] < 1000 {
+		t.Errorf("taken: %v", taken)
+	}
+}
