@@ -247,7 +247,7 @@ func (c readsThrough) String() string {
 func windowUnderReads(r *conformance.VerbsRun) {
 	const made, right, late, all, unread = "the change is made", "a Read that completes with success brings the octets that the window was bound to",
 		"a Read after the change fails, and ends the connection", "Reads through a window that is left as it is complete", "a Read that fails brings nothing"
-	const depth, moments = 4, 6
+	const depth, moments = 4, 4
 	g := newGround(r)
 	probe, err := g.ppd.AllocMW(ibverbs.MWType1)
 	lacks(r, err, "memory window")
