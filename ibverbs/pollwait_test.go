@@ -260,3 +260,106 @@ func TestPollWaitStress(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestNextOfSeveral: events that PollWait of another CQ has read for Next are all there, each once
+// and in order, and go with a CQ that is closed.
+func TestNextOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		reader := make(chan error, 1)
+		go func() {
+			_, err := o.cq.PollWait(ctx, make([]ibverbs.WC, 1))
+			reader <- err
+		}()
+		synctest.Wait()
+		var cqs [4]*ibverbs.CQ
+		var qps [len(cqs)]*ibverbs.QP
+		for i := range cqs {
+			cqs[i] = testkit.Must(o.ctx.CreateCQ(4, &ibverbs.CQOptions{Channel: o.ch, Cookie: i}))(t)
+			qps[i] = testkit.Must(o.pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cqs[i], RecvCQ: cqs[i]}))(t)
+		}
+		for _, closed := range []int{-1, 1} {
+			for i := range cqs {
+				testkit.OK(t, cqs[i].ReqNotify(false))
+				testkit.OK(t, qps[i].PostSend(ibverbs.SendWR{Flags: ibverbs.SendSignaled}))
+				synctest.Wait() // so that the reader takes them one by one
+			}
+			if closed >= 0 {
+				testkit.OK(t, qps[closed].Close())
+				testkit.OK(t, cqs[closed].Close())
+			}
+			for i := range cqs {
+				if i == closed {
+					continue
+				}
+				if cq, err := o.ch.Next(t.Context()); cq != cqs[i] || err != nil {
+					t.Errorf("Next returns the event of CQ %v, %v, not that of CQ %d", cq.Cookie(), err, i)
+				}
+				testkit.Must(cqs[i].Poll(make([]ibverbs.WC, 1)))(t)
+			}
+			ended, stop := context.WithTimeout(t.Context(), time.Second)
+			_, err := o.ch.Next(ended)
+			stop()
+			wantErr(t, "Next after all events", err, context.DeadlineExceeded)
+		}
+		cancel()
+		wantErr(t, "PollWait of the reader", <-reader, context.Canceled)
+	})
+}
+
+// TestNextInterrupted: an event is not lost if another CQ of the channel is closed just when it
+// comes, which interrupts the goroutine that reads the events.
+func TestNextInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		for range 300 {
+			other := testkit.Must(o.ctx.CreateCQ(4, &ibverbs.CQOptions{Channel: o.ch}))(t)
+			testkit.OK(t, o.cq.ReqNotify(false))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			next := make(chan error, 1)
+			go func() {
+				cq, err := o.ch.Next(ctx)
+				if err == nil && cq != o.cq {
+					err = fmt.Errorf("Next returns the event of %p, not of %p", cq, o.cq)
+				}
+				next <- err
+			}()
+			synctest.Wait()
+			o.complete(t, 1)
+			testkit.OK(t, other.Close())
+			if err := <-next; err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			testkit.Must(o.cq.Poll(make([]ibverbs.WC, 1)))(t)
+		}
+	})
+}
+
+// TestNextGivenUp: an event that comes while a Next is given up is for the one after it.
+func TestNextGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObjects(t)
+		for range 300 {
+			testkit.OK(t, o.cq.ReqNotify(false))
+			ctx, cancel := context.WithCancel(t.Context())
+			next := make(chan error, 1)
+			go func() {
+				_, err := o.ch.Next(ctx)
+				next <- err
+			}()
+			synctest.Wait()
+			o.complete(t, 1)
+			cancel()
+			if err := <-next; err != nil {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if cq, err := o.ch.Next(ctx); cq != o.cq || err != nil {
+					t.Fatalf("the event is lost: %v", err)
+				}
+				cancel()
+			}
+			testkit.Must(o.cq.Poll(make([]ibverbs.WC, 1)))(t)
+		}
+	})
+}

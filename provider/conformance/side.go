@@ -292,12 +292,23 @@ func (s *Side) NoWC(cq *ibverbs.CQ, d time.Duration, what string) {
 // RecvWCsPolled is RecvWCs for a CQ that the scenario has armed: it only polls,
 // since to sleep on the channel would arm the CQ anew.
 func (s *Side) RecvWCsPolled(n int) []ibverbs.WC {
+	wcs, err := s.poll(s.Conn.RecvCQ(), n)
+	return s.arrived(wcs, err, n, "receive")
+}
+
+// SendWCsPolled is RecvWCsPolled for the send queue.
+func (s *Side) SendWCsPolled(n int) []ibverbs.WC {
+	wcs, err := s.poll(s.Conn.SendCQ(), n)
+	return s.arrived(wcs, err, n, "send")
+}
+
+func (s *Side) poll(cq *ibverbs.CQ, n int) ([]ibverbs.WC, error) {
 	until := time.Now().Add(s.Scaled(waitLimit))
 	wcs := make([]ibverbs.WC, n)
 	got, err := 0, error(nil)
 	for got < n && err == nil && time.Now().Before(until) {
 		var k int
-		if k, err = s.Conn.RecvCQ().Poll(wcs[got:]); k == 0 {
+		if k, err = cq.Poll(wcs[got:]); k == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		got += k
@@ -305,7 +316,7 @@ func (s *Side) RecvWCsPolled(n int) []ibverbs.WC {
 	if err == nil && got < n {
 		err = context.DeadlineExceeded
 	}
-	return s.arrived(wcs[:got], err, n, "receive")
+	return wcs[:got], err
 }
 
 // Quietly waits for n completions of a queue, as SendWCs does, and records nothing,

@@ -13,14 +13,18 @@ import (
 )
 
 // interrupted is a stream that calls before just before it takes octets, which is after their
-// CRC was calculated.
+// CRC was calculated. What fails says, if it is not nil, is the error of the write.
 type interrupted struct {
 	transport.Conn
 	before func()
+	fails  func() error
 }
 
 func (c *interrupted) Writev(bufs [][]byte) (int, error) {
 	c.before()
+	if c.fails != nil {
+		return 0, c.fails()
+	}
 	return c.Conn.Writev(bufs)
 }
 
@@ -52,13 +56,15 @@ func (p interruptiblePoller) WantWrite(c transport.Conn, on bool) error {
 }
 
 // interrupt has before called before each write of the side's stream.
-func (s *side) interrupt(before func()) {
+func (s *side) interrupt(before func()) { s.interruptWith(before, nil) }
+
+func (s *side) interruptWith(before func(), fails func() error) {
 	st := s.qp.stream.Load()
 	st.rxMu.Lock()
 	st.txMu.Lock()
 	defer st.rxMu.Unlock()
 	defer st.txMu.Unlock()
-	st.conn, st.records, st.looker = &interrupted{st.conn, before}, nil, nil
+	st.conn, st.records, st.looker = &interrupted{st.conn, before, fails}, nil, nil
 }
 
 // thirdParty is a peer of another QP, which writes to the side's memory.

@@ -1,13 +1,18 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
@@ -404,6 +409,53 @@ func TestPanicIsNoHang(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("Close hangs")
 			}
+		})
+	}
+}
+
+// TestWriteFailsFirst: when writing fails because the peer has gone, what it has sent is still
+// received, a Terminate above all, and then the stream ends. After any other error it ends at once.
+func TestWriteFailsFirst(t *testing.T) {
+	for _, c := range []struct {
+		err       syscall.Errno
+		delivered bool
+	}{{syscall.EPIPE, true}, {syscall.ECONNRESET, true}, {syscall.EIO, false}} {
+		t.Run(c.err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := memnet.New(&memnet.Options{})
+				s := newSide(t, Options{Network: interruptible{network}}, sideOptions{})
+				mine, theirs := connectTransport(t, network, memAddr)
+				s.start(mine, params(true), nil)
+				r := &raw{t: t, c: theirs, framer: mpa.NewFramer(false, true), d: mpa.NewReceiver(false, true), sendMSN: 1, readMSN: 1}
+				defer theirs.Close()
+				dst := s.reg(64, provider.AccessLocalWrite)
+				for k := range uint64(3) {
+					s.recv(provider.RecvWR{WRID: k, SGList: []provider.SGE{dst.sge(0, 64)}})
+				}
+				s.interruptWith(func() {}, func() error { return c.err })
+				s.send(provider.SendWR{WRID: 9, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{dst.sge(0, 8)}})
+				if c.delivered {
+					for msn := range uint32(2) {
+						r.send(rdmap.SendHeader(rdmap.OpSend, 0, msn+1, 0, true), []byte("a message"))
+					}
+					testkit.OK(t, r.c.CloseWrite())
+				}
+				got := make(map[uint64]provider.WCStatus)
+				for range 4 {
+					wc := s.poll()
+					got[wc.WRID] = wc.Status
+				}
+				want := map[uint64]provider.WCStatus{0: provider.WCSuccess, 1: provider.WCSuccess, 2: provider.WCWRFlushErr, 9: provider.WCWRFlushErr}
+				if !c.delivered {
+					want[0], want[1] = provider.WCWRFlushErr, provider.WCWRFlushErr
+				}
+				if !maps.Equal(got, want) {
+					t.Errorf("completions are %v, want %v", got, want)
+				}
+				if err := s.wantDown("the stream ends"); !errors.Is(err, c.err) && c.err != syscall.EPIPE {
+					t.Errorf("it ends with %v, not %v", err, c.err)
+				}
+			})
 		})
 	}
 }

@@ -3,6 +3,7 @@ package mutants
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/govs-rdma/govs/provider"
@@ -102,7 +103,7 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "receive-mistold", What: "reports every receive but a CQ's first as failed",
-			CaughtBy: []string{"send/unsignalled", "queue/partial-post", "order/many-sends", "rdmap/solicited-event"},
+			CaughtBy: []string{"rdmap/sends-before-end", "send/unsignalled", "queue/partial-post", "order/many-sends", "rdmap/solicited-event"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{poll: func(q *brokenCQ, wc []provider.WC) int {
 					for k := range wc {
@@ -135,6 +136,14 @@ func completionMutants() []*Mutant {
 			Name: "invalidation-untold", What: "does not report which key a Send with Invalidate ended",
 			CaughtBy: []string{"send/with-invalidate", "send/solicited-with-invalidate", "window/invalidated-by-peer"},
 			verbs:    polled(func(c *provider.WC) { c.Flags, c.InvalidatedRKey = 0, 0 }),
+		},
+		{
+			Name: "event-lost", What: "loses an event in six of a completion channel",
+			CaughtBy: []string{"queue/events-together"},
+			verbs: func(*world) *verbsFault {
+				var seen atomic.Int32
+				return &verbsFault{unheard: func() bool { return seen.Add(1)%6 == 0 }}
+			},
 		},
 		{
 			Name: "solicited-arms-all", What: "gives an event for every completion when it is armed for solicited ones",

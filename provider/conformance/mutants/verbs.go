@@ -27,6 +27,7 @@ type verbsFault struct {
 
 	poll     func(q *brokenCQ, wc []provider.WC) int // returns how many are left
 	notify   func(solicitedOnly bool) bool
+	unheard  func() bool                 // an event of a completion channel that is lost
 	postSend func(wrs []provider.SendWR) // may change them: they are copies
 	postRecv func(wrs []provider.RecvWR) // as postSend
 	posted   func(n, all int, err error) (int, error)
@@ -199,11 +200,15 @@ type brokenChannel struct {
 
 // Next implements provider.CompChannel.
 func (c *brokenChannel) Next(ctx context.Context) (provider.CQ, error) {
-	cq, err := c.CompChannel.Next(ctx)
-	if err != nil {
-		return nil, err
+	for {
+		cq, err := c.CompChannel.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if f := c.dev.fault.unheard; f == nil || !f() {
+			return c.dev.cq(cq), nil
+		}
 	}
-	return c.dev.cq(cq), nil
 }
 
 type brokenPD struct {

@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -43,6 +44,11 @@ func queues() []*conformance.Scenario {
 			Slug: "queue/partial-post", Level: conformance.Must,
 			Title: "of a list with a bad work request those before it are posted, and the call says how many",
 			Verbs: partialPost,
+		},
+		{
+			Slug: "queue/events-together", Level: conformance.Must,
+			Title: "events of several CQs on one channel that come while another goroutine waits there are reported, each once",
+			Verbs: eventsTogether, Concurrent: true,
 		},
 	}
 }
@@ -201,4 +207,72 @@ func partialPost(r *conformance.VerbsRun) {
 	p.WantWC(got, 0, 7, ibverbs.WCSuccess, "the first arrives")
 	p.WantWC(got, 1, 8, ibverbs.WCSuccess, "the second arrives")
 	end(i, p)
+}
+
+// eventsTogether has the completions of two connections come up in four CQs of one channel, while
+// PollWait of a fifth reads the channel's events.
+func eventsTogether(r *conformance.VerbsRun) {
+	const rounds = 3
+	l := r.Listen(r.Responder)
+	bell := newBell(r.T, r.Responder) // the fifth CQ
+	cfg := func() *conformance.SideConfig {
+		c := &conformance.SideConfig{}
+		for _, cq := range []**ibverbs.CQ{&c.SendCQ, &c.RecvCQ} {
+			var err error
+			*cq, err = r.Responder.Context.CreateCQ(16, &ibverbs.CQOptions{Channel: bell.ch})
+			r.NoError(err, "a CQ can be made on the channel")
+			closing(r, "the CQ", *cq)
+		}
+		c.Before = func(s *conformance.Side) {
+			for k := range rounds {
+				s.PostRecv(ibverbs.RecvWR{WRID: uint64(k)})
+			}
+		}
+		return c
+	}
+	i1, p1 := r.ConnectTo(l, nil, cfg())
+	i2, p2 := r.ConnectTo(l, nil, cfg())
+	ctx, stop := context.WithCancel(r.Context())
+	waited := make(chan error, 1)
+	go func() {
+		_, err := bell.cq.PollWait(ctx, make([]ibverbs.WC, 1))
+		waited <- err
+	}()
+	r.Cleanup(func() {
+		stop()
+		err := <-waited
+		r.Check(errors.Is(err, context.Canceled), "the goroutine that waits for the fifth CQ gives up", "%v", err)
+	})
+	cqs := []*ibverbs.CQ{p1.Conn.RecvCQ(), p2.Conn.RecvCQ(), p1.Conn.SendCQ(), p2.Conn.SendCQ()}
+	for k := range uint64(rounds) {
+		for _, cq := range cqs {
+			r.NoError(cq.ReqNotify(false), "a CQ can be armed")
+		}
+		for _, i := range []*conformance.Side{i1, i2} {
+			i.PostSend(ibverbs.SendWR{WRID: k, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled})
+			i.WantWC(i.SendWCs(1), 0, k, ibverbs.WCSuccess, "a Send completes")
+		}
+		for _, p := range []*conformance.Side{p1, p2} {
+			p.WantWC(p.RecvWCsPolled(1), 0, k, ibverbs.WCSuccess, "it arrives")
+			p.PostSend(ibverbs.SendWR{WRID: k, Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled})
+			p.WantWC(p.SendWCsPolled(1), 0, k, ibverbs.WCSuccess, "a Write of no octets completes")
+		}
+		time.Sleep(r.Scaled(2 * time.Millisecond)) // so that they have been read
+		seen := make(map[*ibverbs.CQ]int)
+		for range cqs {
+			ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(anEvent))
+			cq, err := bell.ch.Next(ctx)
+			cancel()
+			if err != nil {
+				break
+			}
+			seen[cq]++
+		}
+		for n, cq := range cqs {
+			r.Check(seen[cq] == 1, "each CQ has one event", "CQ %d has %d in round %d", n, seen[cq], k)
+		}
+	}
+	r.Check(!p1.ChannelEvent(bell.ch, noEvent), "there is no other event")
+	end(i1, p1)
+	end(i2, p2)
 }

@@ -49,6 +49,9 @@ func rawQuestions() []*conformance.Scenario {
 			[]string{"RDMAP-5.2.1-10"}, readZeroLengthBusy),
 		rawStory("rdmap/post-after-terminate", "work that is posted after a Terminate was sent is flushed, or refused", []string{"RDMAP-6.2.1-02"}, postAfterTerminate),
 		rawStory("rdmap/post-after-fin", "work that is posted after the peer closed is flushed, or refused", []string{"DDP-6.2.2-02"}, postAfterFIN),
+		rawStory("rdmap/sends-before-end",
+			"Sends that came before the peer closed are delivered, though work that was posted after it can't be sent",
+			[]string{"DDP-5.4-02", "DDP-6.2.2-02"}, sendsBeforeEnd),
 		rawStory("rdmap/solicited-event", "a CQ armed for solicited completions gives an event for a Send with Solicited Event, and none for a plain one",
 			[]string{"RDMAP-5.3-05"}, solicitedEvent),
 		rawStory("mpa/terminate-with-data-pending", "a Terminate arrives though much that the peer has sent is unread", []string{"RDMAP-6.2.1-03"}, dataPending),
@@ -226,6 +229,30 @@ func postAfterFIN(r *conformance.RawRun) {
 	r.WantClose()
 	st.flushed(len(st.recv))
 	workAfterEnd(st)
+}
+
+// sendsBeforeEnd has the peer close both directions after two Sends, while the program does not
+// look. TCP answers what the program posts by a reset, so that writing fails before the Sends are
+// read. That the connection has ended is known early, and must not be reported for them.
+func sendsBeforeEnd(r *conformance.RawRun) {
+	st := stage(r, nil)
+	st.sent = true
+	long := st.side.Buffer("a long source", 1<<16, local).Fill(r.Seed)
+	r.SendFPDU(st.send(1, rawPart), st.send(2, rawRecvSize))
+	r.NoError(r.Peer.Close(), "the peer can close")
+	for k := range uint64(3) {
+		time.Sleep(r.Scaled(2 * time.Millisecond)) // so that TCP's answer is there
+		if err := st.side.QP.PostSend(send(20+k, long)); err != nil {
+			r.Log("posting: %v", err)
+			break
+		}
+	}
+	got := st.side.RecvWCs(2)
+	st.side.WantWC(got, 0, 1, ibverbs.WCSuccess, "the first Send is delivered")
+	st.side.WantWC(got, 1, 2, ibverbs.WCSuccess, "and so is the second")
+	st.recv[0].HoldsAt(0, st.payload(rawPart), "the first is in its receive buffer")
+	st.recv[1].Holds(st.payload(rawRecvSize), "and so is the second")
+	st.side.WaitEnd()
 }
 
 // workAfterEnd posts a receive and a Send to a QP whose connection has ended.
