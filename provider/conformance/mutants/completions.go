@@ -94,7 +94,7 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "errors-are-flushes", What: "reports every error as a flush",
-			CaughtBy: []string{"protection/local-bad-key", "protection/receive-too-small"},
+			CaughtBy: []string{"protection/local-bad-key", "protection/receive-too-small", "protection/local-fault-last", "window/fault-last"},
 			verbs: polled(func(c *provider.WC) {
 				if c.Status != provider.WCSuccess {
 					c.Status = provider.WCWRFlushErr

@@ -52,6 +52,17 @@ func protection() []*conformance.Scenario {
 			Verbs: func(r *conformance.VerbsRun) { badLocal(r, func(s *ibverbs.SGE) { s.Length++ }) },
 		},
 		&conformance.Scenario{
+			Slug: "protection/local-fault-last", Level: conformance.Must, Concurrent: true,
+			Title: "what was posted before a Send with an lkey that names nothing arrives, also if it is long, and then the connection ends",
+			Verbs: func(r *conformance.VerbsRun) {
+				faultLast(r, func(i *conformance.Side, list []ibverbs.SendWR) {
+					bad := send(9, i.Buffer("the source of the bad Send", 64, local))
+					bad.SGList[0].LKey ^= 0x5a5a5a00
+					i.PostSend(append(list, bad)...)
+				})
+			},
+		},
+		&conformance.Scenario{
 			Slug: "protection/write-flushes", Level: conformance.Must,
 			Title:        "a receive that waits is flushed at the side that a bad Write reaches",
 			Requirements: []string{"DDP-7.1-04"},
@@ -189,6 +200,35 @@ func badLocal(r *conformance.VerbsRun, spoil func(*ibverbs.SGE)) {
 	i.WaitEnd()
 	p.WaitEnd()
 	dst.Untouched("nothing arrived")
+}
+
+// faultLast has work that is good, more of it than a socket takes, and behind it what post adds. All
+// that is good arrives, in order, before the end.
+func faultLast(r *conformance.VerbsRun, post func(i *conformance.Side, good []ibverbs.SendWR)) {
+	const size = 1 << 22
+	var in *conformance.Buffer
+	i, p := r.Connect(nil, &conformance.SideConfig{Before: func(s *conformance.Side) {
+		in = s.Buffer("the receive buffer", 64, local)
+		s.PostRecv(ibverbs.RecvWR{WRID: 1}, recv(2, in), ibverbs.RecvWR{WRID: 3})
+	}})
+	window := p.Buffer("the window", size, remoteWrite)
+	long, short := i.Buffer("the long source", size, local).Fill(r.Seed), i.Buffer("the short source", 64, local).Fill(r.Seed+1)
+	post(i, []ibverbs.SendWR{{WRID: 6, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}, write(7, long, window), send(8, short)})
+	got := p.RecvWCs(2)
+	p.WantWC(got, 0, 1, ibverbs.WCSuccess, "the first Send arrives")
+	p.WantWC(got, 1, 2, ibverbs.WCSuccess, "so does the one after the Write")
+	window.Holds(long.Data, "the Write between them is in the window")
+	in.Holds(short.Data, "the second Send is in its receive buffer")
+	i.WaitEnd()
+	p.WaitEnd()
+	wcs := i.SendWCs(4)
+	for k := range 3 {
+		i.WantWC(wcs, k, uint64(6+k), ibverbs.WCSuccess, "what was posted before the fault completes with success")
+	}
+	if len(wcs) == 4 {
+		i.Check(wcs[3].Status != ibverbs.WCSuccess && wcs[3].Status != ibverbs.WCWRFlushErr, "what is at fault completes with an error of its own", "%s", wcs[3].Status)
+	}
+	p.WantWC(p.RecvWCs(1), 0, 3, ibverbs.WCWRFlushErr, "the receive that is left is flushed")
 }
 
 func receiveTooSmall(r *conformance.VerbsRun) {

@@ -51,6 +51,11 @@ func windows() []*conformance.Scenario {
 			Verbs: windowNoRight, Wire: terminated("0/0/0xff"),
 		},
 		{
+			Slug: "window/fault-last", Level: conformance.Must, Concurrent: true,
+			Title: "what was posted before a bind that fails arrives, also if it is long, and then the connection ends",
+			Verbs: windowFaultLast,
+		},
+		{
 			Slug: "window/keeps-region", Level: conformance.Must,
 			Title: "a region with a window bound to it can't be deregistered",
 			Verbs: windowKeepsRegion, Wire: legal,
@@ -220,6 +225,27 @@ func windowNoRight(r *conformance.VerbsRun) {
 	p.WantWC(p.SendWCs(1), 0, 50, ibverbs.WCMWBindErr, "the bind fails")
 	i.WaitEnd()
 	p.WaitEnd()
+}
+
+func windowFaultLast(r *conformance.VerbsRun) {
+	probe, err := r.Initiator.Context.AllocPD()
+	r.NoError(err, "a PD can be made")
+	closing(r, "the PD", probe)
+	mw, err := probe.AllocMW(ibverbs.MWType2)
+	if errors.Is(err, errors.ErrUnsupported) {
+		r.Unsupported("the initiator has no memory window")
+	}
+	r.NoError(err, "there is a memory window")
+	r.NoError(mw.Close(), "a window that is not bound can be closed")
+	faultLast(r, func(i *conformance.Side, list []ibverbs.SendWR) {
+		plain := i.Buffer("a region without the right", windowLen, remoteWrite)
+		info, err := plain.MR.BindInfo(0, windowLen, ibverbs.AccessRemoteWrite)
+		r.NoError(err, "the window lies in the region")
+		mw, err := i.PD.AllocMW(ibverbs.MWType2)
+		r.NoError(err, "a window can be made")
+		closing(r, "the window", mw)
+		i.PostSend(append(list, ibverbs.SendWR{WRID: 9, Opcode: ibverbs.WRBindMW, Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(mw.RKey()), Bind: &info})...)
+	})
 }
 
 func windowKeepsRegion(r *conformance.VerbsRun) {
