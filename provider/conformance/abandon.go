@@ -63,7 +63,8 @@ func (t *T) abandon(name string) (o *Outcome, where string) {
 	t.abandoned = true
 	taken := *t.outcome
 	taken.DurationMillis = time.Since(t.started).Milliseconds()
-	taken.Log = append(taken.Log, "the run was abandoned; these are its goroutines, innermost call first:")
+	taken.Log = append(taken.Log, "the run was abandoned; these are its goroutines, innermost call "+
+		"first:")
 	for _, s := range stacks {
 		taken.Log = append(taken.Log, s.lines()...)
 	}

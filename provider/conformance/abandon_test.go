@@ -58,9 +58,12 @@ func TestRunAbandoned(t *testing.T) {
 		at   []string // functions that the check's detail names
 		log  []string // and the log
 	}{
-		{"ignores its context", func(s *stuck) func(*VerbsRun) { return s.ignores }, []string{"(*stuck).ignores (abandon_test.go:"}, nil},
-		{"spins", func(s *stuck) func(*VerbsRun) { return s.spins }, []string{"(*stuck).spins (abandon_test.go:"}, nil},
-		{"does not clean up", func(s *stuck) func(*VerbsRun) { return s.lingers }, []string{"(*stuck).lingers.func1 (abandon_test.go:"}, nil},
+		{"ignores its context", func(s *stuck) func(*VerbsRun) { return s.ignores },
+			[]string{"(*stuck).ignores (abandon_test.go:"}, nil},
+		{"spins", func(s *stuck) func(*VerbsRun) { return s.spins },
+			[]string{"(*stuck).spins (abandon_test.go:"}, nil},
+		{"does not clean up", func(s *stuck) func(*VerbsRun) { return s.lingers },
+			[]string{"(*stuck).lingers.func1 (abandon_test.go:"}, nil},
 		{"waits for a goroutine", func(s *stuck) func(*VerbsRun) { return s.starts },
 			[]string{"(*stuck).starts (abandon_test.go:"}, []string{"(*stuck).ignores (abandon_test.go:"}},
 	} {
@@ -68,7 +71,8 @@ func TestRunAbandoned(t *testing.T) {
 			s := &stuck{release: make(chan struct{}), left: make(chan struct{})}
 			sc := verbs("a/stuck", c.body(s))
 			sc.Timeout = 20 * time.Millisecond
-			cfg := config(t, suite(sc, verbs("a/next", func(r *VerbsRun) { r.Check(true, "it runs") })), Pairing{"engine", "engine"})
+			cfg := config(t, suite(sc, verbs("a/next", func(r *VerbsRun) { r.Check(true, "it runs") })),
+				Pairing{"engine", "engine"})
 			cfg.Grace = 30 * time.Millisecond
 			cfg.Capture = &recorder{}
 			out := testkit.Must(Run(context.Background(), cfg))(t)
@@ -80,7 +84,8 @@ func TestRunAbandoned(t *testing.T) {
 			}
 			o := &out[0]
 			last := o.Checks[len(o.Checks)-1]
-			if last.OK || last.What != "the run ends by itself" || !strings.HasPrefix(last.Got, "it took longer than 20ms, and 30ms after that it was in ") {
+			if last.OK || last.What != "the run ends by itself" || !strings.HasPrefix(last.Got,
+				"it took longer than 20ms, and 30ms after that it was in ") {
 				t.Fatalf("the last check is %+v", last)
 			}
 			log := strings.Join(o.Log, "\n")
@@ -141,7 +146,8 @@ func TestRunAbandonedOften(t *testing.T) {
 			t.Errorf("%s: %s", out[k].Scenario, out[k].State())
 		}
 	}
-	if o := out[mostAbandoned]; !strings.HasPrefix(o.Setup, "not tried: 3 runs before it did not end") {
+	if o := out[mostAbandoned]; !strings.HasPrefix(o.Setup,
+		"not tried: 3 runs before it did not end") {
 		t.Errorf("the last outcome is %+v", o)
 	}
 }

@@ -187,7 +187,8 @@ func (r *runner) run(ctx context.Context, j job) {
 	ended := true
 	if crowded {
 		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
-		o.Setup = fmt.Sprintf("not tried: %d runs before it did not end, and may keep the CPUs busy; see their logs", mostAbandoned)
+		o.Setup = fmt.Sprintf("not tried: %d runs before it did not end, and may keep the CPUs busy; "+
+			"see their logs", mostAbandoned)
 	} else {
 		o, ended = r.runOne(ctx, j.scenario, j.pairing, port)
 	}
@@ -205,13 +206,15 @@ func (r *runner) run(ctx context.Context, j job) {
 
 // newOutcome is the outcome of a run that begins.
 func newOutcome(seed uint64, sc *Scenario, p Pairing, port uint16) *Outcome {
-	return &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(seed, sc.Slug), Started: time.Now().UTC(), Port: port}
+	return &Outcome{Scenario: sc.Slug, Pairing: p, Seed: runSeed(seed, sc.Slug),
+		Started: time.Now().UTC(), Port: port}
 }
 
 // runOne runs a scenario once. The context's limit is for scenarios that fail to bound
 // their own waits. One that does not end at all is abandoned after the grace, and ended is
 // false.
-func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) (o *Outcome, ended bool) {
+func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uint16) (o *Outcome,
+	ended bool) {
 	o = newOutcome(cfg.Seed, sc, p, port)
 	if cfg.LeaveOut != nil {
 		if o.Unsupported = cfg.LeaveOut(sc.Slug, p); o.Unsupported != "" {

@@ -426,14 +426,16 @@ func TestWriteFailsFirst(t *testing.T) {
 				s := newSide(t, Options{Network: interruptible{network}}, sideOptions{})
 				mine, theirs := connectTransport(t, network, memAddr)
 				s.start(mine, params(true), nil)
-				r := &raw{t: t, c: theirs, framer: mpa.NewFramer(false, true), d: mpa.NewReceiver(false, true), sendMSN: 1, readMSN: 1}
+				r := &raw{t: t, c: theirs, framer: mpa.NewFramer(false, true), d: mpa.NewReceiver(false,
+					true), sendMSN: 1, readMSN: 1}
 				defer theirs.Close()
 				dst := s.reg(64, provider.AccessLocalWrite)
 				for k := range uint64(3) {
 					s.recv(provider.RecvWR{WRID: k, SGList: []provider.SGE{dst.sge(0, 64)}})
 				}
 				s.interruptWith(func() {}, func() error { return c.err })
-				s.send(provider.SendWR{WRID: 9, Opcode: provider.WRSend, Flags: provider.SendSignaled, SGList: []provider.SGE{dst.sge(0, 8)}})
+				s.send(provider.SendWR{WRID: 9, Opcode: provider.WRSend, Flags: provider.SendSignaled,
+					SGList: []provider.SGE{dst.sge(0, 8)}})
 				if c.delivered {
 					for msn := range uint32(2) {
 						r.send(rdmap.SendHeader(rdmap.OpSend, 0, msn+1, 0, true), []byte("a message"))
@@ -445,7 +447,8 @@ func TestWriteFailsFirst(t *testing.T) {
 					wc := s.poll()
 					got[wc.WRID] = wc.Status
 				}
-				want := map[uint64]provider.WCStatus{0: provider.WCSuccess, 1: provider.WCSuccess, 2: provider.WCWRFlushErr, 9: provider.WCWRFlushErr}
+				want := map[uint64]provider.WCStatus{0: provider.WCSuccess, 1: provider.WCSuccess,
+					2: provider.WCWRFlushErr, 9: provider.WCWRFlushErr}
 				if !c.delivered {
 					want[0], want[1] = provider.WCWRFlushErr, provider.WCWRFlushErr
 				}

@@ -89,12 +89,14 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "errors-succeed", What: "reports work that failed as done",
-			CaughtBy: []string{"product/receive-beyond-region", "protection/local-bad-key", "protection/local-beyond-end", "protection/receive-too-small", "rdmap/local-fault"},
-			verbs:    polled(func(c *provider.WC) { c.Status = provider.WCSuccess }),
+			CaughtBy: []string{"product/receive-beyond-region", "protection/local-bad-key",
+				"protection/local-beyond-end", "protection/receive-too-small", "rdmap/local-fault"},
+			verbs: polled(func(c *provider.WC) { c.Status = provider.WCSuccess }),
 		},
 		{
 			Name: "errors-are-flushes", What: "reports every error as a flush",
-			CaughtBy: []string{"protection/local-bad-key", "protection/receive-too-small", "protection/local-fault-last", "window/fault-last"},
+			CaughtBy: []string{"protection/local-bad-key", "protection/receive-too-small",
+				"protection/local-fault-last", "window/fault-last"},
 			verbs: polled(func(c *provider.WC) {
 				if c.Status != provider.WCSuccess {
 					c.Status = provider.WCWRFlushErr
@@ -103,7 +105,8 @@ func completionMutants() []*Mutant {
 		},
 		{
 			Name: "receive-mistold", What: "reports every receive but a CQ's first as failed",
-			CaughtBy: []string{"rdmap/sends-before-end", "send/unsignalled", "queue/partial-post", "order/many-sends", "rdmap/solicited-event"},
+			CaughtBy: []string{"rdmap/sends-before-end", "send/unsignalled", "queue/partial-post",
+				"order/many-sends", "rdmap/solicited-event"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{poll: func(q *brokenCQ, wc []provider.WC) int {
 					for k := range wc {

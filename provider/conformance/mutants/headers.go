@@ -21,7 +21,8 @@ func headerCheckMutants() []*Mutant {
 			Name: "ddp-version-unchecked", What: "takes segments of any DDP version",
 			CaughtBy: []string{
 				"ddp/untagged-version-0", "ddp/untagged-version-2", "ddp/untagged-version-3",
-				"ddp/tagged-version-0", "ddp/tagged-version-2", "ddp/tagged-version-3", "ddp/later-send", "ddp/later-write",
+				"ddp/tagged-version-0", "ddp/tagged-version-2", "ddp/tagged-version-3", "ddp/later-send",
+				"ddp/later-write",
 			},
 			wire: in(edit(anyFPDU, func(f *frame) { f.header.Version = ddp.Version })),
 		},
@@ -73,7 +74,8 @@ func headerCheckMutants() []*Mutant {
 			})),
 		},
 		{
-			Name: "later-headers-unchecked", What: "checks versions, queue and message offset in the first FPDU of a connection only",
+			Name: "later-headers-unchecked", What: "checks versions, queue and message offset in the " +
+				"first FPDU of a connection only",
 			CaughtBy: []string{"ddp/later-send", "ddp/later-write"},
 			wire: in(edit(anyFPDU, func(f *frame) {
 				if f.index == 0 {

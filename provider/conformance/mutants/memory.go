@@ -24,9 +24,12 @@ func memoryMutants() []*Mutant {
 		},
 		{
 			Name: "local-write-ignored", What: "gives every region the right of local writing",
-			CaughtBy: []string{"product/rights-send", "product/rights-read", "product/rights-atomic", "product/two-faults-atomic"},
+			CaughtBy: []string{"product/rights-send", "product/rights-read", "product/rights-atomic",
+				"product/two-faults-atomic"},
 			verbs: func(*world) *verbsFault {
-				return &verbsFault{access: func(a provider.Access) provider.Access { return a | provider.AccessLocalWrite }}
+				return &verbsFault{access: func(a provider.Access) provider.Access {
+					return a | provider.AccessLocalWrite
+				}}
 			},
 		},
 		{

@@ -21,7 +21,8 @@ func objectMutants() []*Mutant {
 		},
 		{
 			Name: "objects-few", What: "makes no more than 250 objects of a kind, those that were closed included",
-			CaughtBy: []string{"product/qps-under-reads", "objects/many-cqs", "objects/many-qps", "objects/many-mrs"},
+			CaughtBy: []string{"product/qps-under-reads", "objects/many-cqs", "objects/many-qps",
+				"objects/many-mrs"},
 			verbs: func(*world) *verbsFault {
 				var cqs, qps, mrs atomic.Int32
 				one := func(n *atomic.Int32) error {

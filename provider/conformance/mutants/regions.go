@@ -45,7 +45,8 @@ func regionMutants() []*Mutant {
 			Name: "rereg-rights-kept", What: "leaves a region the rights that re-registration takes from it",
 			CaughtBy: []string{"memory/rereg-rights-lost"},
 			verbs: func(*world) *verbsFault {
-				return &verbsFault{rereg: func(m *brokenMR, change provider.ReregFlags, pd provider.PD, buf []byte, access provider.Access) (provider.MR, error) {
+				return &verbsFault{rereg: func(m *brokenMR, change provider.ReregFlags, pd provider.PD,
+					buf []byte, access provider.Access) (provider.MR, error) {
 					if change&provider.ReregAccess != 0 {
 						access |= m.MR.Access()
 					}

@@ -33,7 +33,8 @@ func srqMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "srq-solicited-ignored", What: "takes solicited Sends for plain ones if it has a shared queue",
+			Name: "srq-solicited-ignored", What: "takes solicited Sends for plain ones if it has a " +
+				"shared queue",
 			CaughtBy: []string{"srq/solicited"},
 			wire: func(c *conn) wireFault {
 				return wireFault{in: edit(op(rdmap.OpSendSE), func(f *frame) {

@@ -21,7 +21,8 @@ func windowMutants() []*Mutant {
 			},
 		},
 		{
-			Name: "window-rights-ignored", What: "binds windows to be read and written, whatever they are asked to be bound for",
+			Name: "window-rights-ignored", What: "binds windows to be read and written, whatever they " +
+				"are asked to be bound for",
 			CaughtBy: []string{"product/window-rights"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{bind: func(info *provider.MWBindInfo) {
@@ -47,7 +48,8 @@ func windowMutants() []*Mutant {
 		},
 		{
 			Name: "local-invalidation-ignored", What: "completes a local invalidation without having done it",
-			CaughtBy: []string{"window/invalidated", "window/registered", "window/keeps-region", "product/window-under-reads"},
+			CaughtBy: []string{"window/invalidated", "window/registered", "window/keeps-region",
+				"product/window-under-reads"},
 			verbs: func(*world) *verbsFault {
 				return &verbsFault{postSend: func(wrs []provider.SendWR) {
 					for k := range wrs {

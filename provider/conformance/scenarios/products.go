@@ -62,7 +62,8 @@ func (t *tally) report() {
 		if len(bad) > most {
 			more = "; the log has the others"
 		}
-		t.r.Check(len(bad) == 0, rule, "%d of %d cases: %s%s", len(bad), t.tried[rule], strings.Join(bad[:min(len(bad), most)], "; "), more)
+		t.r.Check(len(bad) == 0, rule, "%d of %d cases: %s%s", len(bad), t.tried[rule],
+			strings.Join(bad[:min(len(bad), most)], "; "), more)
 	}
 	t.r.Log("%d cases", t.cases)
 }
@@ -99,7 +100,8 @@ func newGround(r *conformance.VerbsRun) *ground {
 func (g *ground) connected() (i, p *conformance.Side) {
 	if g.i == nil {
 		cfg := func(pd *ibverbs.PD) *conformance.SideConfig {
-			return &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{PD: pd, Cap: g.cap, InitiatorDepth: 4, ResponderResources: 4}}
+			return &conformance.SideConfig{ConnConfig: rdmacm.ConnConfig{PD: pd, Cap: g.cap,
+				InitiatorDepth: 4, ResponderResources: 4}}
 		}
 		g.i, g.p = g.r.ConnectTo(g.listener, cfg(g.ipd), cfg(g.ppd))
 		g.i.PostSend(ibverbs.SendWR{WRID: 999, Opcode: ibverbs.WRRDMAWrite})

@@ -15,7 +15,8 @@ import (
 // faultProducts have two things wrong in one request, and requests to a peer whose queue pair has
 // left RTS.
 func faultProducts() []*conformance.Scenario {
-	two := func(slug, title string, options []string, requirements []string, ops ...ibverbs.WROpcode) *conformance.Scenario {
+	two := func(slug, title string, options []string, requirements []string,
+		ops ...ibverbs.WROpcode) *conformance.Scenario {
 		cases := twoFaults(ops)
 		return &conformance.Scenario{
 			Slug: slug, Level: conformance.Must, Title: title, Options: options, Requirements: requirements,
@@ -25,13 +26,17 @@ func faultProducts() []*conformance.Scenario {
 		}
 	}
 	return []*conformance.Scenario{
-		two("product/two-faults", "of a Write or Read with two faults nothing moves, a local one is found before it is sent, and the peer names one of its own",
+		two("product/two-faults", "of a Write or Read with two faults nothing moves, a local one is "+
+			"found before it is sent, and the peer names one of its own",
 			nil, []string{"DDP-7.1-01", "RDMAP-7.2-12"}, ibverbs.WRRDMAWrite, ibverbs.WRRDMARead),
-		two("product/two-faults-atomic", "of an atomic operation with two faults nothing is done, a local one is found before it is sent, and the peer names one of its own",
-			[]string{"extensions=on"}, []string{"EXT-8.2-03", "EXT-8.2-04"}, ibverbs.WRAtomicFetchAdd, ibverbs.WRAtomicCmpAndSwp),
+		two("product/two-faults-atomic", "of an atomic operation with two faults nothing is done, a "+
+			"local one is found before it is sent, and the peer names one of its own",
+			[]string{"extensions=on"}, []string{"EXT-8.2-03", "EXT-8.2-04"}, ibverbs.WRAtomicFetchAdd,
+			ibverbs.WRAtomicCmpAndSwp),
 		{
 			Slug: "product/peer-state", Level: conformance.Must, Options: patient,
-			Title:   "what is sent to a peer whose queue pair has left RTS changes nothing there, and is flushed after the connection's end",
+			Title: "what is sent to a peer whose queue pair has left RTS changes nothing there, and is " +
+				"flushed after the connection's end",
 			Timeout: time.Minute, Concurrent: true,
 			Verbs: peerStates, Wire: oneTerminate,
 		},
@@ -60,11 +65,13 @@ var localFaults = []fault{noLKey, localBeyond, noLocalWrite}
 func (f fault) codes(op ibverbs.WROpcode) []string {
 	if op == ibverbs.WRRDMAWrite {
 		return map[fault][]string{
-			noRKey: {"1/1/0x00"}, otherPD: {"1/1/0x02"}, noSuchRight: {"1/1/0x00", "1/1/0x02", "0/1/0x02"}, beyond: {"1/1/0x01"},
+			noRKey: {"1/1/0x00"}, otherPD: {"1/1/0x02"}, noSuchRight: {"1/1/0x00", "1/1/0x02", "0/1/0x02"},
+			beyond: {"1/1/0x01"},
 		}[f]
 	}
 	return map[fault][]string{
-		noRKey: {"0/1/0x00"}, otherPD: {"0/1/0x03"}, noSuchRight: {"0/1/0x02"}, beyond: {"0/1/0x01"}, unaligned: {"0/2/0x07"},
+		noRKey: {"0/1/0x00"}, otherPD: {"0/1/0x03"}, noSuchRight: {"0/1/0x02"}, beyond: {"0/1/0x01"},
+		unaligned: {"0/2/0x07"},
 	}[f]
 }
 
@@ -74,7 +81,10 @@ type twoFault struct {
 	of [2]fault
 }
 
-func (c twoFault) String() string { return fmt.Sprintf("%s with %s and %s", c.op, c.of[0], c.of[1]) }
+func (c twoFault) String() string {
+	return fmt.Sprintf("%s with %s and %s", c.op, c.of[0],
+		c.of[1])
+}
 
 func (c twoFault) has(f fault) bool { return c.of[0] == f || c.of[1] == f }
 
@@ -103,7 +113,8 @@ func twoFaults(ops []ibverbs.WROpcode) []twoFault {
 		}
 		if (transfer{op: op}).isAtomic() {
 			can = append(can, unaligned)
-			can = slices.DeleteFunc(can, func(f fault) bool { return f == localBeyond }) // a sink has the length of a word
+			can = slices.DeleteFunc(can,
+				func(f fault) bool { return f == localBeyond }) // a sink has the length of a word
 		}
 		for k, a := range can {
 			for _, b := range can[k+1:] {
@@ -149,7 +160,11 @@ func (c twoFault) spoil(wr *ibverbs.SendWR, n int, readOnly, foreign, private *c
 }
 
 func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
-	const fails, ends, still = "a request with two faults does not complete with success", "it ends the connection", "it moves nothing"
+	const (
+		fails = "a request with two faults does not complete with success"
+		ends  = "it ends the connection"
+		still = "it moves nothing"
+	)
 	if (transfer{op: cases[0].op}).isAtomic() {
 		needsExtensions(r, r.Initiator, r.Responder)
 	}
@@ -161,7 +176,8 @@ func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
 	if attr, err := r.Responder.Context.Query(); err == nil && attr.AtomicCap != 0 {
 		all |= ibverbs.AccessRemoteAtomic
 	}
-	ours, readOnly := g.ours.Buffer("the initiator's region", regionSize, everyRight), g.ours.Buffer("a region of the initiator to read", regionSize, 0)
+	ours, readOnly := g.ours.Buffer("the initiator's region", regionSize, everyRight),
+		g.ours.Buffer("a region of the initiator to read", regionSize, 0)
 	target := g.theirs.Buffer("the target", regionSize, all)
 	foreign := g.theirs.BufferIn(pd, "a region of another PD", regionSize, all)
 	private := g.theirs.Buffer("a region without rights", regionSize, local)
@@ -185,7 +201,8 @@ func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
 		i.PostSend(wr)
 		wc := g.completion(i.Conn.SendCQ(), 2*time.Second)
 		// A Write may be complete when TCP has it.
-		g.keeps(wc != nil && (!succeeded(wc) || c.op == ibverbs.WRRDMAWrite && !c.local()), fails, c, "%s", status(wc))
+		g.keeps(wc != nil && (!succeeded(wc) || c.op == ibverbs.WRRDMAWrite && !c.local()), fails, c,
+			"%s", status(wc))
 		ended := g.ends()
 		g.keeps(ended, ends, c, "it is still there")
 		if ended {
@@ -198,10 +215,14 @@ func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
 
 // toldOne checks the connections of tryTwoFaults, one for each case.
 func toldOne(w *conformance.WireRun, cases []twoFault) {
-	const names, silent = "the Terminate names one of the faults that the peer can find", "of a request with a local fault nothing is sent"
+	const (
+		names  = "the Terminate names one of the faults that the peer can find"
+		silent = "of a request with a local fault nothing is sent"
+	)
 	oneTerminate(w)
 	conns := w.Trace.Conns
-	if !w.Check(len(conns) == len(cases), "each case has a connection", "%d for %d cases", len(conns), len(cases)) {
+	if !w.Check(len(conns) == len(cases), "each case has a connection", "%d for %d cases",
+		len(conns), len(cases)) {
 		return
 	}
 	var wrong, spoke []string
@@ -224,7 +245,8 @@ func toldOne(w *conformance.WireRun, cases []twoFault) {
 			wrong = append(wrong, fmt.Sprintf("%s: %q, not %s", c, told, strings.Join(c.codes(), " or ")))
 		}
 	}
-	w.Check(len(wrong) == 0, names, "%d of %d cases: %s", len(wrong), len(cases), strings.Join(wrong, "; "))
+	w.Check(len(wrong) == 0, names, "%d of %d cases: %s", len(wrong), len(cases), strings.Join(wrong,
+		"; "))
 	w.Check(len(spoke) == 0, silent, "%s", strings.Join(spoke, "; "))
 }
 
@@ -256,7 +278,8 @@ func leavings() []leaving {
 	}
 }
 
-// toPeer is an operation to a peer in that state: posted as soon as the peer has changed it, or after the
+// toPeer is an operation to a peer in that state: posted as soon as the peer has changed it, or
+// after the
 // connection's end.
 type toPeer struct {
 	op    ibverbs.WROpcode
@@ -276,8 +299,13 @@ func (c toPeer) String() string {
 // section 6.2, ibv_modify_qp(3). So in the other states nothing is placed, read or delivered; and
 // after the end all work is flushed.
 func peerStates(r *conformance.VerbsRun) {
-	const moved, ends, flushed, still, fails = "the peer's queue pair leaves RTS", "the connection ends", "work that is posted after the end is flushed",
-		"the peer's memory is as it was", "a Read that the peer can't answer any more does not complete with success"
+	const (
+		moved   = "the peer's queue pair leaves RTS"
+		ends    = "the connection ends"
+		flushed = "work that is posted after the end is flushed"
+		still   = "the peer's memory is as it was"
+		fails   = "a Read that the peer can't answer any more does not complete with success"
+	)
 	g := newGround(r)
 	ours := g.ours.Buffer("the initiator's region", transferSize, everyRight)
 	target := g.theirs.Buffer("the target", transferSize, everyRight)
@@ -337,7 +365,9 @@ func (g *ground) settle() {
 			to = g.i
 		}
 		s.PostSend(ibverbs.SendWR{WRID: 5, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled})
-		sent, got := g.completion(s.Conn.SendCQ(), 2*time.Second), g.completion(to.Conn.RecvCQ(), 2*time.Second)
-		g.r.Require(succeeded(sent) && succeeded(got), "a connection works before its case", "%s, %s", status(sent), status(got))
+		sent, got := g.completion(s.Conn.SendCQ(), 2*time.Second), g.completion(to.Conn.RecvCQ(),
+			2*time.Second)
+		g.r.Require(succeeded(sent) && succeeded(got), "a connection works before its case", "%s, %s",
+			status(sent), status(got))
 	}
 }

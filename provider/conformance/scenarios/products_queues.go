@@ -15,13 +15,15 @@ func queueProducts() []*conformance.Scenario {
 	return []*conformance.Scenario{
 		{
 			Slug: "product/receive-beyond-region", Level: conformance.Observed,
-			Title:   "a receive that reaches beyond its region takes a message that does not, whole, or fails without a trace",
+			Title: "a receive that reaches beyond its region takes a message that does not, whole, or " +
+				"fails without a trace",
 			Timeout: 30 * time.Second, Concurrent: true,
 			Verbs: receiveBeyondRegion, Wire: oneTerminate,
 		},
 		{
 			Slug: "product/qps-under-reads", Level: conformance.Must, Timeout: 30 * time.Second,
-			Title: "queue pairs that come and go by the hundred have numbers of their own, and Reads beside them bring their octets",
+			Title: "queue pairs that come and go by the hundred have numbers of their own, and Reads " +
+				"beside them bring their octets",
 			Verbs: qpsUnderReads, Concurrent: true, Wire: oneTerminate,
 		},
 	}
@@ -42,10 +44,15 @@ func (c longReceive) String() string {
 // receiveBeyondRegion. ibv_post_recv(3) says nothing about such a receive. Whatever comes of it, a
 // message is delivered whole or not at all.
 func receiveBeyondRegion(r *conformance.VerbsRun) {
-	const whole, within, ends = "what is delivered is whole", "no octet beyond the message is written", "a receive that fails ends the connection"
+	const (
+		whole  = "what is delivered is whole"
+		within = "no octet beyond the message is written"
+		ends   = "a receive that fails ends the connection"
+	)
 	g := newGround(r)
 	src := g.ours.Buffer("the source", regionSize, local).Fill(r.Seed)
-	long, good := g.theirs.Buffer("a receive buffer", transferSize, local), g.theirs.Buffer("another receive buffer", transferSize, local)
+	long, good := g.theirs.Buffer("a receive buffer", transferSize, local),
+		g.theirs.Buffer("another receive buffer", transferSize, local)
 	for list := range 3 {
 		outcome := ""
 		for _, excess := range []int{1, 4096, 1 << 20} {
@@ -75,7 +82,8 @@ func receiveBeyondRegion(r *conformance.VerbsRun) {
 				if succeeded(wc) {
 					outcome += " delivered"
 					all := lists.data(transferSize)
-					g.keeps(int(wc.ByteLen) == n && bytes.Equal(all[:n], src.Data[:n]), whole, c, "%d octets, or others", wc.ByteLen)
+					g.keeps(int(wc.ByteLen) == n && bytes.Equal(all[:n], src.Data[:n]), whole, c,
+						"%d octets, or others", wc.ByteLen)
 					g.keeps(len(bytes.Trim(all[n:], "\x5a")) == 0, within, c, "one is")
 					g.completion(i.Conn.SendCQ(), 2*time.Second)
 					continue
@@ -100,7 +108,11 @@ func (k turns) String() string { return fmt.Sprintf("turn %d", int(k)) }
 
 func qpsUnderReads(r *conformance.VerbsRun) {
 	const count, open, depth, size = 600, 8, 4, 4096
-	const made, own, right = "a queue pair can be made", "no two that are open have the same number", "each Read brings its octets"
+	const (
+		made  = "a queue pair can be made"
+		own   = "no two that are open have the same number"
+		right = "each Read brings its octets"
+	)
 	g := newGround(r)
 	src := g.theirs.Buffer("the source", size, everyRight).Fill(r.Seed)
 	sinks := g.ours.Buffer("the sinks", depth*size, everyRight)
@@ -146,7 +158,8 @@ func qpsUnderReads(r *conformance.VerbsRun) {
 				break
 			}
 			sink := sinks.Data[int(wc.WRID)%depth*size:][:size]
-			g.keeps(bytes.Equal(sink, src.Data), right, turns(k), "they differ from octet %d on", firstDifference(sink, src.Data))
+			g.keeps(bytes.Equal(sink, src.Data), right, turns(k), "they differ from octet %d on",
+				firstDifference(sink, src.Data))
 			clear(sink)
 			post(int(wc.WRID) + depth)
 		}

@@ -16,21 +16,28 @@ import (
 // of a list of one or two has them.
 func rightsProducts() []*conformance.Scenario {
 	const limit = 30 * time.Second
-	product := func(op, title string, requirements []string, ops ...ibverbs.WROpcode) *conformance.Scenario {
+	product := func(op, title string, requirements []string,
+		ops ...ibverbs.WROpcode) *conformance.Scenario {
 		return &conformance.Scenario{
-			Slug: "product/rights-" + op, Level: conformance.Must, Title: title, Requirements: requirements, Timeout: limit,
-			Verbs: func(r *conformance.VerbsRun) { rightsProduct(r, ops) }, Wire: oneTerminate, Concurrent: true,
+			Slug: "product/rights-" + op, Level: conformance.Must, Title: title,
+			Requirements: requirements, Timeout: limit,
+			Verbs: func(r *conformance.VerbsRun) { rightsProduct(r, ops) }, Wire: oneTerminate,
+			Concurrent: true,
 		}
 	}
-	atomics := product("atomic", "an atomic operation changes a word exactly if the word's region has the right for it and the result's may be written",
+	atomics := product("atomic", "an atomic operation changes a word exactly if the word's region "+
+		"has the right for it and the result's may be written",
 		[]string{"EXT-8.2-02"}, ibverbs.WRAtomicFetchAdd, ibverbs.WRAtomicCmpAndSwp)
 	atomics.Options = []string{"extensions=on"}
 	return []*conformance.Scenario{
-		product("send", "a Send moves exactly if every region of the receive may be written by its owner, whatever the rights of its source",
+		product("send", "a Send moves exactly if every region of the receive may be written by its "+
+			"owner, whatever the rights of its source",
 			nil, ibverbs.WRSend),
-		product("write", "a Write moves exactly if the region that it names may be written by the peer, whatever the rights of its source",
+		product("write", "a Write moves exactly if the region that it names may be written by the "+
+			"peer, whatever the rights of its source",
 			[]string{"DDP-7.1t2-01"}, ibverbs.WRRDMAWrite),
-		product("read", "a Read moves exactly if the region that it names may be read by the peer, and every region of its sink may be written by its owner",
+		product("read", "a Read moves exactly if the region that it names may be read by the peer, "+
+			"and every region of its sink may be written by its owner",
 			[]string{"RDMAP-7.2-12"}, ibverbs.WRRDMARead),
 		atomics,
 	}
@@ -45,7 +52,8 @@ func (a rights) String() string {
 		right ibverbs.Access
 		name  string
 	}{
-		{ibverbs.AccessLocalWrite, "local write"}, {ibverbs.AccessRemoteWrite, "remote write"}, {ibverbs.AccessRemoteRead, "remote read"},
+		{ibverbs.AccessLocalWrite, "local write"}, {ibverbs.AccessRemoteWrite, "remote write"},
+		{ibverbs.AccessRemoteRead, "remote read"},
 		{ibverbs.AccessRemoteAtomic, "atomics"},
 	} {
 		if ibverbs.Access(a)&bit.right != 0 {
@@ -64,7 +72,8 @@ func (a rights) has(right ibverbs.Access) bool { return ibverbs.Access(a)&right 
 // atomics need that of local writing.
 func regionRights(atomics bool) []rights {
 	out := []rights{0, rights(ibverbs.AccessRemoteRead)}
-	for _, also := range []ibverbs.Access{0, ibverbs.AccessRemoteRead, ibverbs.AccessRemoteWrite, ibverbs.AccessRemoteRead | ibverbs.AccessRemoteWrite} {
+	for _, also := range []ibverbs.Access{0, ibverbs.AccessRemoteRead, ibverbs.AccessRemoteWrite,
+		ibverbs.AccessRemoteRead | ibverbs.AccessRemoteWrite} {
 		out = append(out, rights(local|also))
 		if atomics {
 			out = append(out, rights(local|also|ibverbs.AccessRemoteAtomic))
@@ -129,7 +138,8 @@ func rightsProduct(r *conformance.VerbsRun, ops []ibverbs.WROpcode) {
 	g := newGround(r)
 	sets := regionRights(atomics)
 	ours, theirs := regionsWith(g.ours, sets), regionsWith(g.theirs, sets)
-	full, theirFull := g.ours.Buffer("a region with all rights", regionSize, everyRight), g.theirs.Buffer("a region with all rights", regionSize, everyRight)
+	full, theirFull := g.ours.Buffer("a region with all rights", regionSize, everyRight),
+		g.theirs.Buffer("a region with all rights", regionSize, everyRight)
 	turn := 0
 	for _, op := range ops {
 		for _, c := range transfers(op, sets, &turn) {
@@ -141,7 +151,8 @@ func rightsProduct(r *conformance.VerbsRun, ops []ibverbs.WROpcode) {
 			case 1:
 				lists[0], lists[1] = append(lists[0], full), append(lists[1], theirFull)
 			case 2:
-				lists[0], lists[1] = append(memoryList{full}, lists[0]...), append(memoryList{theirFull}, lists[1]...)
+				lists[0], lists[1] = append(memoryList{full}, lists[0]...), append(memoryList{theirFull},
+					lists[1]...)
 			}
 			if op != ibverbs.WRSend { // of which the peer's memory is named by one key
 				lists[1] = memoryList{theirs[c.theirs]}
@@ -251,7 +262,10 @@ func (g *ground) try(c transfer, ours, theirs memoryList) {
 
 // allowed checks a case that nothing forbids.
 func (g *ground) allowed(c transfer, source, sink memoryList, before []byte, n int) {
-	const done, moved = "what is allowed completes with success", "what is allowed moves its octets, and no others"
+	const (
+		done  = "what is allowed completes with success"
+		moved = "what is allowed moves its octets, and no others"
+	)
 	i, p := g.i, g.p
 	wc := g.completion(i.Conn.SendCQ(), 2*time.Second)
 	g.keeps(succeeded(wc), done, c, "%s", status(wc))
@@ -278,7 +292,8 @@ func (g *ground) allowed(c transfer, source, sink memoryList, before []byte, n i
 		}
 		copy(want[k*regionSize:], part)
 	}
-	g.keeps(bytes.Equal(all, want), moved, c, "they differ from octet %d on", firstDifference(all, want))
+	g.keeps(bytes.Equal(all, want), moved, c, "they differ from octet %d on", firstDifference(all,
+		want))
 	if c.isAtomic() {
 		g.keeps(!bytes.Equal(source.data(n), before[:n]), moved, c, "the word is as it was")
 	}
@@ -297,8 +312,12 @@ func (c transfer) octets(before []byte, n int) []byte {
 }
 
 // refused checks a case that a rule forbids.
-func (g *ground) refused(c transfer, rule string, atInitiator bool, source, sink memoryList, before []byte) {
-	const ends, fails = "the connection ends at what is not allowed", "what is not allowed does not complete with success"
+func (g *ground) refused(c transfer, rule string, atInitiator bool, source, sink memoryList,
+	before []byte) {
+	const (
+		ends  = "the connection ends at what is not allowed"
+		fails = "what is not allowed does not complete with success"
+	)
 	defer g.part()
 	i, p := g.i, g.p
 	// A Write or Send may succeed when TCP has it; only an answer shows more.
@@ -322,7 +341,8 @@ func (g *ground) refused(c transfer, rule string, atInitiator bool, source, sink
 	if c.list > 0 && len(sink) > 1 { // of the other entry, which may be written, a part may have come
 		sink = sink[c.list-1 : c.list]
 	}
-	g.keeps(sink.isBlank() && bytes.Equal(before, source.data(regionSize)), rule, c, "octets have changed")
+	g.keeps(sink.isBlank() && bytes.Equal(before, source.data(regionSize)), rule, c,
+		"octets have changed")
 }
 
 // firstDifference is the index of the first octet in which a and b, of the same length, differ.

@@ -53,7 +53,8 @@ func protection() []*conformance.Scenario {
 		},
 		&conformance.Scenario{
 			Slug: "protection/local-fault-last", Level: conformance.Must, Concurrent: true,
-			Title: "what was posted before a Send with an lkey that names nothing arrives, also if it is long, and then the connection ends",
+			Title: "what was posted before a Send with an lkey that names nothing arrives, also if it is " +
+				"long, and then the connection ends",
 			Verbs: func(r *conformance.VerbsRun) {
 				faultLast(r, func(i *conformance.Side, list []ibverbs.SendWR) {
 					bad := send(9, i.Buffer("the source of the bad Send", 64, local))
@@ -202,7 +203,8 @@ func badLocal(r *conformance.VerbsRun, spoil func(*ibverbs.SGE)) {
 	dst.Untouched("nothing arrived")
 }
 
-// faultLast has work that is good, more of it than a socket takes, and behind it what post adds. All
+// faultLast has work that is good, more of it than a socket takes, and behind it what post adds.
+// All
 // that is good arrives, in order, before the end.
 func faultLast(r *conformance.VerbsRun, post func(i *conformance.Side, good []ibverbs.SendWR)) {
 	const size = 1 << 22
@@ -212,8 +214,10 @@ func faultLast(r *conformance.VerbsRun, post func(i *conformance.Side, good []ib
 		s.PostRecv(ibverbs.RecvWR{WRID: 1}, recv(2, in), ibverbs.RecvWR{WRID: 3})
 	}})
 	window := p.Buffer("the window", size, remoteWrite)
-	long, short := i.Buffer("the long source", size, local).Fill(r.Seed), i.Buffer("the short source", 64, local).Fill(r.Seed+1)
-	post(i, []ibverbs.SendWR{{WRID: 6, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}, write(7, long, window), send(8, short)})
+	long, short := i.Buffer("the long source", size, local).Fill(r.Seed),
+		i.Buffer("the short source", 64, local).Fill(r.Seed+1)
+	post(i, []ibverbs.SendWR{{WRID: 6, Opcode: ibverbs.WRSend, Flags: ibverbs.SendSignaled}, write(7,
+		long, window), send(8, short)})
 	got := p.RecvWCs(2)
 	p.WantWC(got, 0, 1, ibverbs.WCSuccess, "the first Send arrives")
 	p.WantWC(got, 1, 2, ibverbs.WCSuccess, "so does the one after the Write")
@@ -223,10 +227,12 @@ func faultLast(r *conformance.VerbsRun, post func(i *conformance.Side, good []ib
 	p.WaitEnd()
 	wcs := i.SendWCs(4)
 	for k := range 3 {
-		i.WantWC(wcs, k, uint64(6+k), ibverbs.WCSuccess, "what was posted before the fault completes with success")
+		i.WantWC(wcs, k, uint64(6+k), ibverbs.WCSuccess, "what was posted before the fault completes "+
+			"with success")
 	}
 	if len(wcs) == 4 {
-		i.Check(wcs[3].Status != ibverbs.WCSuccess && wcs[3].Status != ibverbs.WCWRFlushErr, "what is at fault completes with an error of its own", "%s", wcs[3].Status)
+		i.Check(wcs[3].Status != ibverbs.WCSuccess && wcs[3].Status != ibverbs.WCWRFlushErr,
+			"what is at fault completes with an error of its own", "%s", wcs[3].Status)
 	}
 	p.WantWC(p.RecvWCs(1), 0, 3, ibverbs.WCWRFlushErr, "the receive that is left is flushed")
 }

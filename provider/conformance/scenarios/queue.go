@@ -47,7 +47,8 @@ func queues() []*conformance.Scenario {
 		},
 		{
 			Slug: "queue/events-together", Level: conformance.Must,
-			Title: "events of several CQs on one channel that come while another goroutine waits there are reported, each once",
+			Title: "events of several CQs on one channel that come while another goroutine waits there " +
+				"are reported, each once",
 			Verbs: eventsTogether, Concurrent: true,
 		},
 	}
@@ -241,7 +242,8 @@ func eventsTogether(r *conformance.VerbsRun) {
 	r.Cleanup(func() {
 		stop()
 		err := <-waited
-		r.Check(errors.Is(err, context.Canceled), "the goroutine that waits for the fifth CQ gives up", "%v", err)
+		r.Check(errors.Is(err, context.Canceled), "the goroutine that waits for the fifth CQ gives up",
+			"%v", err)
 	})
 	cqs := []*ibverbs.CQ{p1.Conn.RecvCQ(), p2.Conn.RecvCQ(), p1.Conn.SendCQ(), p2.Conn.SendCQ()}
 	for k := range uint64(rounds) {

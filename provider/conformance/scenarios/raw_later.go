@@ -13,14 +13,17 @@ import (
 // in the same TCP segment. A receiver may have a shorter path for such a message, and other
 // scenarios have their faults in the first FPDU.
 func rawLater() []*conformance.Scenario {
-	story := func(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
+	story := func(slug, title string, requirements []string,
+		play func(*conformance.RawRun)) *conformance.Scenario {
 		return rawStory("ddp/"+slug, title, requirements, play)
 	}
 	return []*conformance.Scenario{
 		story("later-send", "a wrong header of a second Send is refused, whichever field is wrong",
-			[]string{"DDP-7.1-06", "DDP-7.1u1-01", "DDP-7.1u5-01", "DDP-7.1u3-01", "DDP-4.1-14", "RDMAP-7.2-04"}, laterSend),
+			[]string{"DDP-7.1-06", "DDP-7.1u1-01", "DDP-7.1u5-01", "DDP-7.1u3-01", "DDP-4.1-14",
+				"RDMAP-7.2-04"}, laterSend),
 		story("later-write", "a wrong header of a second Write is refused, whichever field is wrong",
-			[]string{"DDP-7.1-06", "DDP-4.1-13", "RDMAP-7.2-04", "DDP-7.1t1-01", "DDP-7.1t3-01", "DDP-7.1t4-01"}, laterWrite),
+			[]string{"DDP-7.1-06", "DDP-4.1-13", "RDMAP-7.2-04", "DDP-7.1t1-01", "DDP-7.1t3-01",
+				"DDP-7.1t4-01"}, laterWrite),
 	}
 }
 
@@ -46,7 +49,8 @@ func versionFaults(dv string) []headerFault {
 
 // laterFault connects, has a right message and after it a wrong one sent in one write, and checks
 // that the second is refused. spoil is what is wrong with it.
-func laterFault(r *conformance.RawRun, c headerFault, right func(*rawStage) rawpeer.FPDU, wrong func(*rawStage) rawpeer.FPDU) *rawStage {
+func laterFault(r *conformance.RawRun, c headerFault, right func(*rawStage) rawpeer.FPDU,
+	wrong func(*rawStage) rawpeer.FPDU) *rawStage {
 	st := stage(r, nil)
 	st.sent, st.wrote = true, true
 	f := wrong(st)
@@ -64,10 +68,12 @@ func laterSend(r *conformance.RawRun) {
 		return field(fmt.Sprintf("queue %#x", qn), "1/2/0x01", func(f *rawpeer.FPDU) { f.Header.QN = qn })
 	}
 	offset := func(mo uint32) headerFault {
-		return field(fmt.Sprintf("message offset %#x", mo), "1/2/0x04", func(f *rawpeer.FPDU) { f.Header.MO = mo })
+		return field(fmt.Sprintf("message offset %#x", mo), "1/2/0x04",
+			func(f *rawpeer.FPDU) { f.Header.MO = mo })
 	}
 	number := func(msn uint32) headerFault {
-		c := field(fmt.Sprintf("message number %#x", msn), "1/2/0x03", func(f *rawpeer.FPDU) { f.Header.MSN = msn })
+		c := field(fmt.Sprintf("message number %#x", msn), "1/2/0x03",
+			func(f *rawpeer.FPDU) { f.Header.MSN = msn })
 		c.want = append(c.want, "1/2/0x02") // there is no buffer for it
 		return c
 	}
@@ -83,7 +89,8 @@ func laterSend(r *conformance.RawRun) {
 		got := st.side.RecvWCs(2)
 		st.side.WantWC(got, 0, 1, ibverbs.WCSuccess, "the Send in front of it is delivered")
 		if len(got) == 2 {
-			r.Check(got[1].Status != ibverbs.WCSuccess, "it is not delivered", "WR %d completed with success", got[1].WRID)
+			r.Check(got[1].Status != ibverbs.WCSuccess, "it is not delivered",
+				"WR %d completed with success", got[1].WRID)
 		}
 		st.recv[0].HoldsAt(0, st.payload(rawPart), "the Send in front of it is in its receive buffer")
 		st.recv[1].Untouched("nothing of it is placed")
@@ -97,8 +104,10 @@ func laterWrite(r *conformance.RawRun) {
 	}
 	for _, c := range append(versionFaults("1/1/0x04"),
 		at("another key octet", "1/1/0x00", func(f *rawpeer.FPDU) { f.Header.STag ^= 1 }),
-		at("one octet beyond the end", "1/1/0x01", func(f *rawpeer.FPDU) { f.Header.TO += rawSize - 2*rawPart + 1 }),
-		at("one octet in front of the start", "1/1/0x01", func(f *rawpeer.FPDU) { f.Header.TO -= rawPart + 1 }),
+		at("one octet beyond the end", "1/1/0x01",
+			func(f *rawpeer.FPDU) { f.Header.TO += rawSize - 2*rawPart + 1 }),
+		at("one octet in front of the start", "1/1/0x01",
+			func(f *rawpeer.FPDU) { f.Header.TO -= rawPart + 1 }),
 		at("4 GiB further on", "1/1/0x01", func(f *rawpeer.FPDU) { f.Header.TO += 1 << 32 }),
 	) {
 		st := laterFault(r, c,

@@ -50,7 +50,8 @@ func rawQuestions() []*conformance.Scenario {
 		rawStory("rdmap/post-after-terminate", "work that is posted after a Terminate was sent is flushed, or refused", []string{"RDMAP-6.2.1-02"}, postAfterTerminate),
 		rawStory("rdmap/post-after-fin", "work that is posted after the peer closed is flushed, or refused", []string{"DDP-6.2.2-02"}, postAfterFIN),
 		concurrent(rawStory("rdmap/sends-before-end",
-			"Sends that came before the peer closed are delivered, though work that was posted after it can't be sent",
+			"Sends that came before the peer closed are delivered, though work that was posted after it "+
+				"can't be sent",
 			[]string{"DDP-5.4-02", "DDP-6.2.2-02"}, sendsBeforeEnd)),
 		rawStory("rdmap/solicited-event", "a CQ armed for solicited completions gives an event for a Send with Solicited Event, and none for a plain one",
 			[]string{"RDMAP-5.3-05"}, solicitedEvent),

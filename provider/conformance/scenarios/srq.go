@@ -172,7 +172,8 @@ func srqSolicited(r *conformance.VerbsRun) {
 		wr.SGList, wr.Flags = []ibverbs.SGE{src.SGE(0, n)}, wr.Flags|flags
 		i.PostSend(wr)
 		i.WantWC(i.SendWCs(1), 0, turn, ibverbs.WCSuccess, "the Send completes")
-		p.WantWC(p.RecvWCsPolled(1), 0, turn, ibverbs.WCSuccess, "it takes the next receive of the shared queue")
+		p.WantWC(p.RecvWCsPolled(1), 0, turn, ibverbs.WCSuccess,
+			"it takes the next receive of the shared queue")
 		turn++
 	}
 	for _, n := range []int{64, size} {

@@ -52,7 +52,8 @@ func windows() []*conformance.Scenario {
 		},
 		{
 			Slug: "window/fault-last", Level: conformance.Must, Concurrent: true,
-			Title: "what was posted before a bind that fails arrives, also if it is long, and then the connection ends",
+			Title: "what was posted before a bind that fails arrives, also if it is long, and then the " +
+				"connection ends",
 			Verbs: windowFaultLast,
 		},
 		{
@@ -244,7 +245,8 @@ func windowFaultLast(r *conformance.VerbsRun) {
 		mw, err := i.PD.AllocMW(ibverbs.MWType2)
 		r.NoError(err, "a window can be made")
 		closing(r, "the window", mw)
-		i.PostSend(append(list, ibverbs.SendWR{WRID: 9, Opcode: ibverbs.WRBindMW, Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(mw.RKey()), Bind: &info})...)
+		i.PostSend(append(list, ibverbs.SendWR{WRID: 9, Opcode: ibverbs.WRBindMW,
+			Flags: ibverbs.SendSignaled, RKey: ibverbs.IncRKey(mw.RKey()), Bind: &info})...)
 	})
 }
 

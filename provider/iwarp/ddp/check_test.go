@@ -130,9 +130,12 @@ func TestContainsEdges(t *testing.T) {
 		base, len, to, n uint64
 		want             bool
 	}{
-		{5, 10, 4, 0, false}, {5, 10, 4, 1, false}, {5, 10, 5, 0, true}, {5, 10, 5, 10, true}, {5, 10, 15, 0, true}, {5, 10, 16, 0, false},
-		{5, top, 4, 0, false}, {5, top, 4, 1, false}, {5, top - 5, 4, 0, false}, {5, top - 5, 5, top - 5, true}, {5, top - 5, top, 0, true},
-		{0, top, 0, top, true}, {0, top, top, 0, true}, {0, top, top, 1, false}, {top, 0, top, 0, true}, {top, 0, top - 1, 0, false},
+		{5, 10, 4, 0, false}, {5, 10, 4, 1, false}, {5, 10, 5, 0, true}, {5, 10, 5, 10, true}, {5, 10,
+			15, 0, true}, {5, 10, 16, 0, false},
+		{5, top, 4, 0, false}, {5, top, 4, 1, false}, {5, top - 5, 4, 0, false}, {5, top - 5, 5,
+			top - 5, true}, {5, top - 5, top, 0, true},
+		{0, top, 0, top, true}, {0, top, top, 0, true}, {0, top, top, 1, false}, {top, 0, top, 0, true},
+		{top, 0, top - 1, 0, false},
 	} {
 		r := Region{Base: tt.base, Len: tt.len}
 		if got := r.Contains(tt.to, tt.n); got != tt.want {

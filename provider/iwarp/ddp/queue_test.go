@@ -161,7 +161,8 @@ func TestChecksAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestWholeAgreesWithCheck: with any bit or octet of the header changed, Whole takes a ULPDU exactly
+// TestWholeAgreesWithCheck: with any bit or octet of the header changed, Whole takes a ULPDU
+// exactly
 // if Parse and Check find the next message of the queue in one segment.
 //
 //rfc:5041 DDP-4.1-14 Unknown DV, untagged: error 1/2/0x06
@@ -178,7 +179,8 @@ func TestWholeAgreesWithCheck(t *testing.T) {
 		ulpdu[at] ^= change
 		payload, ctl, ok := q.Whole(ulpdu)
 		h, want, err := Parse(ulpdu)
-		next := err == nil && !h.Tagged && h.Last && CheckVersion(&h, Version) == nil && q.Check(&h, len(want)) == nil
+		next := err == nil && !h.Tagged && h.Last && CheckVersion(&h, Version) == nil && q.Check(&h,
+			len(want)) == nil
 		if ok != next || ok && (ctl != h.ULPCtl || !bytes.Equal(payload, want)) {
 			t.Errorf("octet %d changed by %#02x: Whole returns %v, Check %v", at, change, ok, next)
 		}

@@ -491,12 +491,16 @@ func TestShortPathsAgreeWithBegin(t *testing.T) {
 					a, err = r.Begin(&h, len(payload))
 				}
 				_, op, whole := r.WholeSend(ulpdu)
-				if want := err == nil && a.Kind == PlaceSend && a.First && a.Last && !a.Opcode.Invalidates(); whole != want || whole && op != a.Opcode {
-					t.Errorf("octet %d of %+v changed by %#02x: WholeSend %v, Begin %+v, %v", at, good, change, whole, a, err)
+				if want := err == nil && a.Kind == PlaceSend && a.First && a.Last &&
+					!a.Opcode.Invalidates(); whole != want || whole && op != a.Opcode {
+					t.Errorf("octet %d of %+v changed by %#02x: WholeSend %v, Begin %+v, %v", at, good, change,
+						whole, a, err)
 				}
 				g, _, begun := r.BeginWrite(ulpdu)
-				if want := err == nil && a.Kind == PlaceWrite && a.Len > 0; begun != want || begun && (g.STag != a.STag || g.TO != a.TO || g.Last != a.Last) {
-					t.Errorf("octet %d of %+v changed by %#02x: BeginWrite %+v, %v, Begin %+v, %v", at, good, change, g, begun, a, err)
+				if want := err == nil && a.Kind == PlaceWrite && a.Len > 0; begun != want || begun &&
+					(g.STag != a.STag || g.TO != a.TO || g.Last != a.Last) {
+					t.Errorf("octet %d of %+v changed by %#02x: BeginWrite %+v, %v, Begin %+v, %v", at, good,
+						change, g, begun, a, err)
 				}
 				if whole {
 					taken["Send"]++
