@@ -96,7 +96,7 @@ func (c twoFault) local() bool { return slices.ContainsFunc(localFaults, c.has) 
 func (c twoFault) codes() []string {
 	switch {
 	case c.local():
-		return the("0/0/0xff") // a local catastrophic error, which may be reported
+		return []string{"0/0/0xff"} // a local catastrophic error, which may be reported
 	case c.has(noRKey) && !c.has(unaligned):
 		return noRKey.codes(c.op)
 	}

@@ -39,8 +39,8 @@ func versionFaults(dv string) []headerFault {
 	var out []headerFault
 	for _, v := range []uint8{0, 2, 3} {
 		out = append(out,
-			headerFault{fmt.Sprint("DDP version ", v), the(dv), func(f *rawpeer.FPDU) { f.Header.Version = v }},
-			headerFault{fmt.Sprint("RDMAP version ", v), the("0/2/0x05"), func(f *rawpeer.FPDU) {
+			headerFault{fmt.Sprint("DDP version ", v), []string{dv}, func(f *rawpeer.FPDU) { f.Header.Version = v }},
+			headerFault{fmt.Sprint("RDMAP version ", v), []string{"0/2/0x05"}, func(f *rawpeer.FPDU) {
 				*f = control(*f, func(c *rdmap.Control) { c.Version = v })
 			}})
 	}
@@ -62,7 +62,7 @@ func laterFault(r *conformance.RawRun, c headerFault, right func(*rawStage) rawp
 
 func laterSend(r *conformance.RawRun) {
 	field := func(what, code string, spoil func(*rawpeer.FPDU)) headerFault {
-		return headerFault{what, the(code), spoil}
+		return headerFault{what, []string{code}, spoil}
 	}
 	queue := func(qn uint32) headerFault {
 		return field(fmt.Sprintf("queue %#x", qn), "1/2/0x01", func(f *rawpeer.FPDU) { f.Header.QN = qn })
@@ -100,7 +100,7 @@ func laterSend(r *conformance.RawRun) {
 
 func laterWrite(r *conformance.RawRun) {
 	at := func(what, code string, spoil func(*rawpeer.FPDU)) headerFault {
-		return headerFault{what, the(code), spoil}
+		return headerFault{what, []string{code}, spoil}
 	}
 	for _, c := range append(versionFaults("1/1/0x04"),
 		at("another key octet", "1/1/0x00", func(f *rawpeer.FPDU) { f.Header.STag ^= 1 }),
