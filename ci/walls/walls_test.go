@@ -49,6 +49,8 @@ var allowed = map[string][]string{
 	// Serves them over the public API, so over any provider.
 	"provider/bridge": {"provider", "provider/bridge/abi", "ibverbs", "ibverbs/rdmacm"},
 	"provider/auto":   {"provider", "provider/engine", "provider/kernel"},
+	// The contract over a control connection; which providers there are is the agent's business.
+	"provider/remote": {"provider"},
 	"cgo/ibv":         {},
 	"cgo/rdmacm":      {"cgo/ibv"},
 	// The library that exec loads into C programs: the bridge over the engine, as C calls it.

@@ -1,0 +1,316 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// Agent serves the devices of its host, one session at a time.
+type Agent struct {
+	Secret []byte // that clients have to know; may be empty on a loopback address, see [CheckSecret]
+
+	// Host describes the host. Serve sets its Clock.
+	Host Host
+
+	// Open opens a provider with the options of the client; the error may be an
+	// [*provider.UnsupportedError].
+	Open func(name string, options []string) (provider.Provider, error)
+
+	// Capture records what goes to and from a TCP port, until stop is called, which returns the
+	// file's octets. Nil if the agent takes no captures.
+	Capture func(port uint16) (stop func() ([]byte, error), err error)
+
+	// Patience is as in [Options].
+	Patience time.Duration
+
+	// MaxMemory bounds the memory that a client can have the agent hold for its regions, in
+	// octets; 0 means 1 GiB.
+	MaxMemory uint64
+
+	// Log, if not nil, is called with what a person who watches the agent wants to know.
+	Log func(format string, args ...any)
+}
+
+// Bounds of what clients can have an agent hold.
+const (
+	maxGreeting  = 8    // connections that have not proved anything
+	maxUnderWay  = 4096 // requests
+	maxObjects   = 1 << 17
+	defaultBytes = 1 << 30
+)
+
+// Serve accepts connections until ctx ends or accepting fails. It closes l, and returns when all
+// that clients have made is freed. The error is nil if ctx has ended.
+func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	greeting := make(chan struct{}, maxGreeting)
+	var one serving
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			_ = l.Close()
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accepting control connections: %w", err)
+		}
+		select {
+		case greeting <- struct{}{}:
+		default:
+			_ = c.Close()
+			continue
+		}
+		running.Go(func() {
+			a.welcome(ctx, c, &one, greeting)
+		})
+	}
+}
+
+// serving is whom an agent serves.
+type serving struct {
+	mu    sync.Mutex
+	whom  string // empty: nobody
+	since time.Time
+}
+
+// take begins to serve somebody, or returns why not.
+func (s *serving) take(whom string) (refusal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.whom != "" {
+		return fmt.Sprintf("it serves a run of %s since %s", s.whom,
+			s.since.UTC().Format("15:04:05 MST"))
+	}
+	s.whom, s.since = whom, time.Now()
+	return ""
+}
+
+func (s *serving) give() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.whom = ""
+}
+
+func (a *Agent) log(format string, args ...any) {
+	if a.Log != nil {
+		a.Log(format, args...)
+	}
+}
+
+// welcome serves a connection to its end.
+func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, greeting chan struct{}) {
+	defer c.Close()
+	from := c.RemoteAddr().String()
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
+	k, err := receive(c, a.Secret, a.Host.Build, func() string { return one.take(from) })
+	<-greeting
+	if err != nil {
+		a.log("%s: refused: %v", from, err)
+		return
+	}
+	defer one.give()
+	if !stop() {
+		return
+	}
+	s := newServed(a, newConn(c, k.toAgent, k.toClient, a.Patience))
+	a.log("%s: a run begins", from)
+	why := s.serve(ctx)
+	left := s.free()
+	a.log("%s: the run has ended: %v", from, why)
+	for _, err := range left {
+		a.log("%s: not freed: %v", from, err)
+	}
+}
+
+// served is a session at the agent.
+type served struct {
+	agent *Agent
+	conn  *conn
+	done  chan struct{}
+	calls sync.WaitGroup
+
+	sending sync.Mutex // held while changes are collected and sent
+
+	mu      sync.Mutex
+	under   map[uint64]context.CancelFunc // requests under way
+	objects map[uint32]*thing
+	last    uint32 // number of an object
+
+	mem   sync.Mutex
+	twins map[uint32]*twin
+	held  uint64 // octets of them
+
+	recordings map[uint16]func() ([]byte, error) // by port, under mu
+}
+
+// thing is an object of a session.
+type thing struct {
+	device uint32 // that it belongs to
+	rank   int    // in which turn it is closed when the session ends
+	object any
+	slot   uint16 // of a device: the upper half of the numbers of its blocks
+}
+
+func newServed(a *Agent, c *conn) *served {
+	return &served{agent: a, conn: c, done: make(chan struct{}),
+		under: make(map[uint64]context.CancelFunc), objects: make(map[uint32]*thing),
+		twins: make(map[uint32]*twin), recordings: make(map[uint16]func() ([]byte, error))}
+}
+
+// serve answers requests until the connection or ctx ends, and returns why it has.
+func (s *served) serve(ctx context.Context) error {
+	// Requests end with the connection, and not before the client knows that it does.
+	calls, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	host := s.agent.Host
+	host.Clock = time.Now()
+	head, err := json.Marshal(host)
+	if err != nil {
+		return err
+	}
+	if err := s.conn.write(&message{kind: kindAnswer, head: head}); err != nil {
+		return err
+	}
+	s.calls.Go(func() { s.conn.beat(s.done) })
+	stop := context.AfterFunc(ctx, func() {
+		_ = s.conn.write(&message{kind: kindBye, head: []byte(`"it was stopped"`)})
+		_ = s.conn.nc.Close()
+	})
+	why := s.listen(calls)
+	if ctx.Err() != nil {
+		why = errors.New("the agent was stopped")
+	}
+	stop()
+	_ = s.conn.nc.Close()
+	close(s.done)
+	cancel()
+	s.calls.Wait()
+	return why
+}
+
+func (s *served) listen(ctx context.Context) error {
+	for {
+		m, err := s.conn.read()
+		if err != nil {
+			return err
+		}
+		switch m.kind {
+		case kindBeat:
+			err = s.take(m.body)
+		case kindBye:
+			return errors.New("the client said so")
+		case kindCancel:
+			s.mu.Lock()
+			if end := s.under[m.number]; end != nil {
+				end()
+			}
+			s.mu.Unlock()
+		case kindRequest:
+			if err = s.take(m.body); err == nil {
+				err = s.begin(ctx, &m)
+			}
+		default:
+			err = fmt.Errorf("%w: kind %d from a client", errFrame, m.kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin starts to do what a request asks for.
+func (s *served) begin(ctx context.Context, m *message) error {
+	var r request
+	if err := json.Unmarshal(m.head, &r); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	_, twice := s.under[m.number]
+	if !twice && len(s.under) < maxUnderWay {
+		s.under[m.number] = cancel
+	}
+	many := len(s.under) >= maxUnderWay
+	s.mu.Unlock()
+	if twice || many {
+		cancel()
+		return fmt.Errorf("%w: request %d comes twice, or too many are under way", errFrame, m.number)
+	}
+	number := m.number
+	s.calls.Go(func() {
+		res, err := s.perform(ctx, &r)
+		s.mu.Lock()
+		delete(s.under, number)
+		s.mu.Unlock()
+		cancel()
+		if err := s.answer(number, &r, res, err); err != nil {
+			_ = s.conn.nc.Close()
+		}
+	})
+	return nil
+}
+
+// perform does what a request asks for. A panic of a provider is an error of the call.
+func (s *served) perform(ctx context.Context, r *request) (res any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			res, err = nil, fmt.Errorf("%s: the agent's provider panics: %v", r.Verb, p)
+		}
+	}()
+	v, ok := verbs[r.Verb]
+	if !ok {
+		return nil, fmt.Errorf("the agent does not know the request %q", r.Verb)
+	}
+	return v.do(ctx, s, r)
+}
+
+// rawResult is a result that is not changes of memory.
+type rawResult []byte
+
+// answer sends the answer to a request, and with it what devices have changed in the copies, if
+// the request is one after which a program looks.
+func (s *served) answer(number uint64, r *request, res any, failure error) error {
+	a := answer{Err: encodeError(failure)}
+	var body []byte
+	if raw, ok := res.(rawResult); ok {
+		a.Raw, body, res = true, raw, none{}
+	}
+	if res != nil {
+		var err error
+		if a.Result, err = json.Marshal(res); err != nil {
+			a.Err = encodeError(fmt.Errorf("%s: the result can't be sent: %w", r.Verb, err))
+		}
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if p, ok := res.(polled); verbs[r.Verb].moves && !(ok && len(p.WCs) == 0) {
+		body, a.More = s.changes(s.slotOf(r.On))
+	}
+	head, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	return s.conn.write(&message{kind: kindAnswer, number: number, head: head, body: body})
+}
+
+// slotOf returns the slot of the device that an object is of.
+func (s *served) slotOf(h uint32) uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.objects[h]; t != nil {
+		if d := s.objects[t.device]; d != nil {
+			return d.slot
+		}
+	}
+	return 0
+}

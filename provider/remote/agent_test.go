@@ -1,0 +1,338 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/remote"
+)
+
+// log collects what an agent logs.
+type log struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *log) add(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(format, args...))
+}
+
+// await waits for a line with a part.
+func (l *log) await(t *testing.T, part string) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		l.mu.Lock()
+		all := strings.Join(l.lines, "\n")
+		l.mu.Unlock()
+		if strings.Contains(all, part) {
+			return
+		}
+	}
+	t.Fatalf("the agent logs no %q: %q", part, l.lines)
+}
+
+func TestSecret(t *testing.T) {
+	right := []byte("0123456789abcdef")
+	addr := agent(t, &remote.Agent{Secret: right})
+	for what, secret := range map[string][]byte{"another": []byte("0123456789abcdeg"), "none": nil} {
+		_, err := remote.Dial(t.Context(), addr, remote.Options{Secret: secret})
+		if !errors.Is(err, remote.ErrSecret) || !strings.Contains(err.Error(), addr) {
+			t.Errorf("%s: %v, want ErrSecret with the address", what, err)
+		}
+	}
+	s := testkit.Must(remote.Dial(t.Context(), addr, remote.Options{Secret: right}))(t)
+	testkit.OK(t, s.Close())
+}
+
+// TestFalseClient: a client that does not know the secret is not served, whatever it takes for
+// granted.
+func TestFalseClient(t *testing.T) {
+	var l log
+	addr := agent(t, &remote.Agent{Secret: []byte("0123456789abcdef"), Log: l.add})
+	c := testkit.Must(net.Dial("tcp", addr))(t)
+	defer c.Close()
+	hello := binary.BigEndian.AppendUint16([]byte("govsagnt"), remote.Version)
+	testkit.Must(c.Write(append(append(hello, 0), make([]byte, 32+32)...)))(t) // and a proof
+	l.await(t, "the two ends have different secrets")
+	answer := make([]byte, 8+2+1+32+32+3)
+	testkit.Must(readFull(c, answer))(t)
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("the agent says more: %d octets, %v", n, err)
+	}
+}
+
+// TestFalseAgent: an agent that does not know the secret is found out, whatever it claims.
+func TestFalseAgent(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		hello := make([]byte, 8+2+1+32)
+		_, _ = c.Read(hello)
+		_, _ = c.Write(hello) // its own, which serves as well
+		_, _ = c.Read(make([]byte, 32))
+		_, _ = c.Write(make([]byte, 32+3)) // a proof of zeros: welcome
+	}()
+	_, err := remote.Dial(t.Context(), l.Addr().String(), remote.Options{Secret: []byte("0123456789abcdef")})
+	if !errors.Is(err, remote.ErrSecret) {
+		t.Errorf("%v, want ErrSecret", err)
+	}
+}
+
+func TestCheckSecret(t *testing.T) {
+	for _, c := range []struct {
+		addr, secret string
+		ok           bool
+	}{
+		{"127.0.0.1", "", true}, {"::1", "", true}, {"192.0.2.1", "", false}, {"0.0.0.0", "", false},
+		{"127.0.0.1", "short", false}, {"192.0.2.1", "0123456789abcdef", true},
+	} {
+		err := remote.CheckSecret([]byte(c.secret), testkit.Must(net.ResolveTCPAddr("tcp", net.JoinHostPort(c.addr, "1")))(t).AddrPort().Addr())
+		if (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestOneAtATime: a second run is refused while there is one, and served after it.
+func TestOneAtATime(t *testing.T) {
+	var l log
+	addr := agent(t, &remote.Agent{Log: l.add})
+	first := dial(t, addr)
+	_, err := remote.Dial(t.Context(), addr, remote.Options{})
+	if !errors.Is(err, remote.ErrBusy) || !strings.Contains(err.Error(), "serves a run of 127.0.0.1:") {
+		t.Errorf("%v, want ErrBusy and whom", err)
+	}
+	testkit.OK(t, first.Close())
+	l.await(t, "the run has ended")
+	dial(t, addr)
+}
+
+// TestVersion: another version is told as such by either end.
+func TestVersion(t *testing.T) {
+	var l log
+	addr := agent(t, &remote.Agent{Log: l.add, Host: remote.Host{Build: "agent's build"}})
+	c := testkit.Must(net.Dial("tcp", addr))(t)
+	defer c.Close()
+	hello := binary.BigEndian.AppendUint16([]byte("govsagnt"), remote.Version+1)
+	testkit.Must(c.Write(append(hello, 3, 'n', 'e', 'w')))(t)
+	answer := make([]byte, 8+2+1+13)
+	testkit.Must(readFull(c, answer))(t)
+	if !bytes.Contains(answer, []byte("agent's build")) {
+		t.Errorf("the agent answers %q", answer)
+	}
+	l.await(t, `2 (build "new") there, 1 here; use the same release`)
+
+	old := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer old.Close()
+	go func() {
+		c, err := old.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = c.Write(append(binary.BigEndian.AppendUint16([]byte("govsagnt"), 0), 3, 'o', 'l', 'd'))
+		_, _ = c.Read(make([]byte, 64))
+	}()
+	_, err := remote.Dial(t.Context(), old.Addr().String(), remote.Options{})
+	if !errors.Is(err, remote.ErrVersion) || !strings.Contains(err.Error(), `0 (build "old") there, 1 here`) {
+		t.Errorf("%v, want ErrVersion", err)
+	}
+}
+
+func readFull(c net.Conn, b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var k int
+		k, err = c.Read(b[n:])
+		n += k
+	}
+	return n, err
+}
+
+// TestGarbage: what is no hello ends its connection only, and a run can begin.
+func TestGarbage(t *testing.T) {
+	var l log
+	addr := agent(t, &remote.Agent{Log: l.add})
+	for _, octets := range []string{"GET / HTTP/1.1\r\n\r\n", "govsagnt", strings.Repeat("\xff", 300)} {
+		c := testkit.Must(net.Dial("tcp", addr))(t)
+		testkit.Must(c.Write([]byte(octets)))(t)
+		_ = c.(*net.TCPConn).CloseWrite() // the agent may have ended it
+		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if n, err := c.Read(make([]byte, 1)); n != 0 || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%q: %d octets, %v", octets, n, err)
+		}
+		testkit.OK(t, c.Close())
+	}
+	l.await(t, "it does not begin as one")
+	dial(t, addr)
+}
+
+// TestSilentClients: those that say nothing take all places for newcomers, and hold nobody up who
+// is served.
+func TestSilentClients(t *testing.T) {
+	addr := agent(t, &remote.Agent{})
+	s := dial(t, addr)
+	for range 20 {
+		c := testkit.Must(net.Dial("tcp", addr))(t)
+		defer c.Close()
+	}
+	vctx, _ := open(t, s)
+	testkit.OK(t, vctx.Close())
+}
+
+// TestAgentStops: a run is told at once, and every call fails with the reason.
+func TestAgentStops(t *testing.T) {
+	addr, stop := stoppable(t, &remote.Agent{})
+	s := dial(t, addr)
+	vctx, _ := open(t, s)
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := vctx.AsyncEvent(context.Background())
+		waiting <- err
+	}()
+	stop()
+	<-s.Done()
+	var gone *remote.GoneError
+	for what, err := range map[string]error{
+		"Err": s.Err(), "AsyncEvent": <-waiting, "AllocPD": second(vctx.AllocPD())} {
+		if !errors.As(err, &gone) || !strings.Contains(err.Error(), "the agent at "+addr+" has gone: it was stopped") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestSilentAgent: an agent that says nothing any more has gone.
+func TestSilentAgent(t *testing.T) {
+	addr := agent(t, &remote.Agent{Patience: time.Hour})
+	s := testkit.Must(remote.Dial(t.Context(), addr, remote.Options{Patience: 50 * time.Millisecond}))(t)
+	defer s.Close()
+	select {
+	case <-s.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing is noticed")
+	}
+	if err := s.Err(); !strings.Contains(err.Error(), "nothing has come from it for too long") {
+		t.Error(err)
+	}
+}
+
+// closing is a provider that says what is closed at the agent.
+type closing struct {
+	provider.Provider
+	devices chan string
+}
+
+func (c *closing) Open(name string) (provider.Device, error) {
+	d, err := c.Provider.Open(name)
+	return &closingDevice{d, c}, err
+}
+
+type closingDevice struct {
+	provider.Device
+	c *closing
+}
+
+func (d *closingDevice) Close() error {
+	err := d.Device.Close()
+	d.c.devices <- fmt.Sprint(err)
+	return err
+}
+
+// TestEndFrees: all that a run leaves is freed when its connection ends, in an order in which the
+// device can be closed.
+func TestEndFrees(t *testing.T) {
+	p := &closing{engine.New(nil), make(chan string, 4)}
+	var l log
+	addr := agent(t, &remote.Agent{Log: l.add, Open: func(string, []string) (provider.Provider, error) { return p, nil }})
+	s := dial(t, addr)
+	vctx, _ := open(t, s)
+	pd := testkit.Must(vctx.AllocPD())(t)
+	ch := testkit.Must(vctx.CreateCompChannel())(t)
+	cq := testkit.Must(vctx.CreateCQ(4, &ibverbs.CQOptions{Channel: ch}))(t)
+	srq := testkit.Must(pd.CreateSRQ(&ibverbs.SRQInitAttr{Attr: ibverbs.SRQAttr{MaxWR: 4, MaxSGE: 1}}))(t)
+	testkit.Must(pd.CreateQP(&ibverbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: srq, Cap: ibverbs.QPCap{MaxSendWR: 1}}))(t)
+	testkit.Must(pd.RegMR(make([]byte, 10), ibverbs.AccessLocalWrite|ibverbs.AccessMWBind))(t)
+	testkit.Must(pd.AllocMW(ibverbs.MWType2))(t)
+	testkit.OK(t, s.Close())
+	select {
+	case got := <-p.devices:
+		if got != "<nil>" {
+			t.Errorf("the device is closed with %s", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the device is not closed")
+	}
+	l.await(t, "the run has ended")
+	for _, line := range l.lines {
+		if strings.Contains(line, "not freed") {
+			t.Error(line)
+		}
+	}
+}
+
+// TestMemoryIsBounded: a client can't have the agent hold more than it permits, and what it could
+// have before works on.
+func TestMemoryIsBounded(t *testing.T) {
+	s := dial(t, agent(t, &remote.Agent{MaxMemory: 1 << 20}))
+	vctx, _ := open(t, s)
+	pd := testkit.Must(vctx.AllocPD())(t)
+	_, err := pd.RegMR(make([]byte, 1<<20), ibverbs.AccessLocalWrite)
+	if ibverbs.Errno(err) != syscall.ENOMEM || !strings.Contains(err.Error(), "its limit of 1048576") {
+		t.Errorf("%v, want ENOMEM", err)
+	}
+	mr := testkit.Must(pd.RegMR(make([]byte, 1<<19), ibverbs.AccessLocalWrite))(t)
+	testkit.OK(t, mr.Close())
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, vctx.Close())
+}
+
+// scribbler is a provider that writes beside regions.
+type scribbler struct {
+	provider.Provider
+	scribble func(region []byte)
+}
+
+func (p *scribbler) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return &scribblingDevice{d, p}, err
+}
+
+type scribblingDevice struct {
+	provider.Device
+	p *scribbler
+}
+
+func (d *scribblingDevice) AllocPD() (provider.PD, error) {
+	pd, err := d.Device.AllocPD()
+	return &scribblingPD{pd, d.p}, err
+}
+
+type scribblingPD struct {
+	provider.PD
+	p *scribbler
+}
+
+func (pd *scribblingPD) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
+	m, err := pd.PD.RegMR(buf, access)
+	pd.p.scribble(buf)
+	return m, err
+}

@@ -1,0 +1,221 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// take puts what the program has changed into the copies.
+func (s *served) take(body []byte) error {
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	for len(body) > 0 {
+		r, rest, err := nextRecord(body)
+		if err != nil {
+			return err
+		}
+		body = rest
+		t := s.twins[r.block]
+		switch {
+		case r.what == recordBlock && t == nil:
+			s.twins[r.block] = s.newTwin(r.at, r.n)
+		case t == nil, r.what == recordBlock:
+			return fmt.Errorf("%w: record %d of block %#x", errFrame, r.what, r.block)
+		case r.what == recordRetire:
+			t.retired = true
+		case t.err != nil: // the region over it was refused
+		case r.at > uint64(len(t.now)) || uint64(r.n) > uint64(len(t.now))-r.at:
+			return fmt.Errorf("%w: octets beyond a block", errFrame)
+		default:
+			copy(t.agreed[r.at:], r.data)
+			store(t.now[r.at:], r.data)
+		}
+	}
+	return nil
+}
+
+// newTwin makes a copy within what a client may have.
+func (s *served) newTwin(n uint64, off uint32) *twin {
+	limit := s.agent.MaxMemory
+	if limit == 0 {
+		limit = defaultBytes
+	}
+	cost := n + 4*pageBytes
+	if n > limit || cost > limit || s.held > limit-cost {
+		return &twin{err: fmt.Errorf("the agent holds %d octets for regions, and %d more exceed its "+
+			"limit of %d: %w", s.held, n, limit, syscall.ENOMEM)}
+	}
+	t := newTwin(n, off)
+	if t.err == nil {
+		s.held += cost
+		t.cost = cost
+	}
+	return t
+}
+
+// changes returns what the device of a slot has changed in its copies.
+func (s *served) changes(slot uint16) (body []byte, more bool) {
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	for number, t := range s.twins {
+		if uint16(number>>16) != slot || t.retired {
+			continue
+		}
+		through := false
+		if body, through = appendDifferences(body, number, t.now, t.agreed, maxChanges); !through {
+			return body, true
+		}
+	}
+	return body, false
+}
+
+// buffer returns the memory that a span names.
+func (s *served) buffer(op string, at span) ([]byte, error) {
+	if at.Len == 0 {
+		if at.Nil {
+			return nil, nil
+		}
+		return []byte{}, nil
+	}
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	t := s.twins[at.Block]
+	switch {
+	case t == nil || t.retired:
+		return nil, &provider.Error{Op: op, Err: fmt.Errorf("%w: no block %#x", errFrame, at.Block)}
+	case t.err != nil:
+		return nil, &provider.Error{Op: op, Err: t.err}
+	case at.Off > uint64(len(t.now)) || at.Len > uint64(len(t.now))-at.Off:
+		return nil, &provider.Error{Op: op, Err: fmt.Errorf("%w: a span beyond its block", errFrame)}
+	}
+	end := at.Off + at.Len
+	return t.now[at.Off:end:end], nil
+}
+
+// intact says which octet of a device's copies was changed that may not be.
+func (s *served) intact(slot uint16) error {
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	var all []error
+	for number, t := range s.twins {
+		if uint16(number>>16) == slot && t.err == nil {
+			all = append(all, t.intact())
+		}
+	}
+	return errors.Join(all...)
+}
+
+// forget frees the copies of a device, which is closed.
+func (s *served) forget(slot uint16) {
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	for number, t := range s.twins {
+		if uint16(number>>16) == slot {
+			s.held -= t.cost
+			t.free()
+			delete(s.twins, number)
+		}
+	}
+}
+
+// In which turn objects are closed when a session ends: those first on which nothing depends.
+const (
+	rankQP = iota
+	rankID
+	rankEventChannel
+	rankMW
+	rankMR
+	rankSRQ
+	rankCQ
+	rankCompChannel
+	rankPD
+	rankDevice
+	ranks
+)
+
+// free closes all that a client has left, and returns what could not be closed.
+func (s *served) free() (left []error) {
+	s.mu.Lock()
+	recordings := s.recordings
+	s.recordings = nil
+	byRank := make([][]*thing, ranks)
+	for _, t := range s.objects {
+		byRank[t.rank] = append(byRank[t.rank], t)
+	}
+	clear(s.objects)
+	s.mu.Unlock()
+	for _, stop := range recordings {
+		_, _ = stop()
+	}
+	safe := true
+	for _, things := range byRank {
+		for _, t := range things {
+			if err := t.object.(interface{ Close() error }).Close(); err != nil {
+				left = append(left, err)
+				safe = safe && t.rank != rankMR && t.rank != rankDevice
+			}
+		}
+	}
+	s.mem.Lock()
+	defer s.mem.Unlock()
+	for _, t := range s.twins {
+		if safe { // otherwise a device may write there still
+			t.free()
+		}
+	}
+	clear(s.twins)
+	return left
+}
+
+// add enters an object of a device and returns its number. make makes it with that number as its
+// cookie.
+func (s *served) add(device uint32, rank int, create func(h uint32) (any, error)) (uint32, error) {
+	s.mu.Lock()
+	if len(s.objects) >= maxObjects {
+		s.mu.Unlock()
+		return 0, fmt.Errorf("the agent holds %d objects for this run, which is its limit: %w",
+			maxObjects, syscall.ENOMEM)
+	}
+	s.last++
+	h := s.last
+	s.mu.Unlock()
+	o, err := create(h)
+	if err != nil {
+		return 0, err
+	}
+	if device == 0 {
+		device = h
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.objects[h] = &thing{device: device, rank: rank, object: o}
+	return h, nil
+}
+
+// drop forgets a device, which is closed, and all that it had.
+func (s *served) drop(device uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for h, t := range s.objects {
+		if t.device == device {
+			delete(s.objects, h)
+		}
+	}
+}
+
+// slots returns which slots are in use.
+func (s *served) slots() (used []uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.objects {
+		if t.rank == rankDevice {
+			used = append(used, t.slot)
+		}
+	}
+	slices.Sort(used)
+	return used
+}

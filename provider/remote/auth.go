@@ -1,0 +1,216 @@
+package remote
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Version is the version of the control connection's protocol. Both ends must have the same.
+const Version = 1
+
+// The start of a connection: each end sends its hello, then the client its proof, then the agent
+// its own with a verdict. Only then does either end believe anything that the other says.
+const (
+	magic     = "govsagnt"
+	nonceLen  = 32
+	proofLen  = sha256.Size
+	maxBuild  = 255
+	maxReason = 1024
+
+	// handshakeLimit is how long the start may take.
+	handshakeLimit = 5 * time.Second
+)
+
+// MinSecret is how many octets a secret must have.
+const MinSecret = 16
+
+// ErrSecret says that the two ends have different secrets.
+var ErrSecret = errors.New("the two ends have different secrets")
+
+// ErrBusy says that the agent serves another run.
+var ErrBusy = errors.New("the agent is busy")
+
+// ErrVersion says that the two ends speak different versions of the protocol.
+var ErrVersion = errors.New("the two ends speak different versions of the control protocol")
+
+// CheckSecret says whether a secret may protect an agent at addr: it must have [MinSecret] octets,
+// and may be missing on a loopback address only.
+func CheckSecret(secret []byte, addr netip.Addr) error {
+	switch {
+	case len(secret) == 0 && addr.Unmap().IsLoopback():
+		return nil
+	case len(secret) == 0:
+		return fmt.Errorf("%v is not a loopback address, so that a secret is needed", addr)
+	case len(secret) < MinSecret:
+		return fmt.Errorf("a secret of %d octets can be guessed; it needs at least %d",
+			len(secret), MinSecret)
+	}
+	return nil
+}
+
+// hello is the first message of either end.
+type hello struct {
+	version uint16
+	build   string
+	nonce   [nonceLen]byte
+}
+
+func newHello(build string) (h hello) {
+	h.version, h.build = Version, build[:min(len(build), maxBuild)]
+	_, _ = rand.Read(h.nonce[:]) // never fails
+	return h
+}
+
+func (h *hello) append(b []byte) []byte {
+	b = append(b, magic...)
+	b = binary.BigEndian.AppendUint16(b, h.version)
+	b = append(b, byte(len(h.build)))
+	b = append(b, h.build...)
+	return append(b, h.nonce[:]...)
+}
+
+// readHello reads a hello. After another version nothing more is read, because what follows is not
+// known.
+func readHello(r io.Reader) (h hello, err error) {
+	var start [len(magic) + 3]byte
+	if _, err := io.ReadFull(r, start[:]); err != nil {
+		return h, err
+	}
+	if string(start[:len(magic)]) != magic {
+		return h, fmt.Errorf("%w: it does not begin as one", errFrame)
+	}
+	h.version = binary.BigEndian.Uint16(start[len(magic):])
+	build := make([]byte, start[len(start)-1])
+	if _, err := io.ReadFull(r, build); err != nil {
+		return h, err
+	}
+	h.build = string(build)
+	if h.version != Version {
+		return h, fmt.Errorf("%w: %d (build %q) there, %d here; use the same release on both hosts",
+			ErrVersion, h.version, h.build, Version)
+	}
+	_, err = io.ReadFull(r, h.nonce[:])
+	return h, err
+}
+
+// keys are what both ends derive from the secret and the two hellos.
+type keys struct {
+	clientProof, agentProof [proofLen]byte
+	toAgent, toClient       []byte
+}
+
+func derive(secret []byte, client, agent *hello) (k keys) {
+	both := agent.append(client.append(nil))
+	of := func(label string) []byte {
+		m := hmac.New(sha256.New, secret)
+		m.Write([]byte(label))
+		m.Write(both)
+		return m.Sum(nil)
+	}
+	copy(k.clientProof[:], of("govs agent: the client's proof"))
+	copy(k.agentProof[:], of("govs agent: the agent's proof"))
+	k.toAgent, k.toClient = of("govs agent: messages to the agent"),
+		of("govs agent: messages to the client")
+	return k
+}
+
+// verdict is what the agent thinks of a client.
+type verdict uint8
+
+const (
+	welcome verdict = iota
+	wrongSecret
+	busy
+)
+
+// greet is the client's part of the start.
+func greet(c net.Conn, secret []byte, build string) (keys, hello, error) {
+	_ = c.SetDeadline(time.Now().Add(handshakeLimit))
+	mine := newHello(build)
+	if _, err := c.Write(mine.append(nil)); err != nil {
+		return keys{}, hello{}, err
+	}
+	theirs, err := readHello(c)
+	if err != nil {
+		return keys{}, hello{}, err
+	}
+	k := derive(secret, &mine, &theirs)
+	if _, err := c.Write(k.clientProof[:]); err != nil {
+		return keys{}, hello{}, err
+	}
+	var answer [proofLen + 3]byte
+	if _, err := io.ReadFull(c, answer[:]); err != nil {
+		return keys{}, hello{}, err
+	}
+	if verdict(answer[proofLen]) == wrongSecret {
+		return keys{}, hello{}, fmt.Errorf("%w: the agent refuses this one", ErrSecret)
+	}
+	if !hmac.Equal(answer[:proofLen], k.agentProof[:]) {
+		return keys{}, hello{}, fmt.Errorf("%w: what listens there does not know this one",
+			ErrSecret)
+	}
+	n := binary.BigEndian.Uint16(answer[proofLen+1:])
+	if n > maxReason {
+		return keys{}, hello{}, errFrame
+	}
+	reason := make([]byte, n)
+	if _, err := io.ReadFull(c, reason); err != nil {
+		return keys{}, hello{}, err
+	}
+	switch verdict(answer[proofLen]) {
+	case welcome:
+	case busy:
+		return keys{}, hello{}, fmt.Errorf("%w: %s", ErrBusy, reason)
+	default:
+		return keys{}, hello{}, errFrame
+	}
+	_ = c.SetDeadline(time.Time{})
+	return k, theirs, nil
+}
+
+// receive is the agent's part of the start. admit is called once the client has proved that it
+// knows the secret, and returns why it is not served, if it is not.
+func receive(c net.Conn, secret []byte, build string, admit func() (refusal string)) (keys, error) {
+	_ = c.SetDeadline(time.Now().Add(handshakeLimit))
+	mine := newHello(build)
+	theirs, err := readHello(c)
+	if err != nil && !errors.Is(err, ErrVersion) {
+		return keys{}, err
+	}
+	if _, werr := c.Write(mine.append(nil)); werr != nil || err != nil {
+		return keys{}, errors.Join(err, werr)
+	}
+	k := derive(secret, &theirs, &mine)
+	var proof [proofLen]byte
+	if _, err := io.ReadFull(c, proof[:]); err != nil {
+		return keys{}, err
+	}
+	if !hmac.Equal(proof[:], k.clientProof[:]) {
+		refusal := [proofLen + 3]byte{proofLen: byte(wrongSecret)}
+		_, _ = c.Write(refusal[:])
+		return keys{}, ErrSecret
+	}
+	answer, v := k.agentProof[:], welcome
+	refusal := admit()
+	if refusal != "" {
+		v, refusal = busy, refusal[:min(len(refusal), maxReason)]
+	}
+	answer = append(answer, byte(v))
+	answer = binary.BigEndian.AppendUint16(answer, uint16(len(refusal)))
+	if _, err := c.Write(append(answer, refusal...)); err != nil {
+		return keys{}, err
+	}
+	if v == busy {
+		return keys{}, ErrBusy
+	}
+	_ = c.SetDeadline(time.Time{})
+	return k, nil
+}

@@ -1,0 +1,128 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// request is the head of a request.
+type request struct {
+	Verb string          `json:"verb"`
+	On   uint32          `json:"on,omitempty"` // the object
+	Args json.RawMessage `json:"args,omitempty"`
+}
+
+// answer is the head of an answer.
+type answer struct {
+	Err    *wireError      `json:"err,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
+	More   bool            `json:"more,omitempty"` // more memory has changed than fits
+	Raw    bool            `json:"raw,omitempty"`  // the body is no changes of memory
+}
+
+// none is no arguments, or no result.
+type none struct{}
+
+// reply is an answer as a call gets it.
+type reply struct {
+	answer
+	body []byte
+	err  error // the connection has ended
+}
+
+// call asks the agent for a verb and waits for the answer. m is the memory whose changes go with
+// it; nil for none. When ctx ends the agent is asked to end it, and what it answers counts.
+func (c *Session) call(ctx context.Context, m *memory, verb string, on uint32,
+	args any) (reply, error) {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		return reply{}, fmt.Errorf("%s: %w", verb, err)
+	}
+	head, err := json.Marshal(request{verb, on, raw})
+	if err != nil {
+		return reply{}, fmt.Errorf("%s: %w", verb, err)
+	}
+	number, got, err := c.send(m, head)
+	if err != nil {
+		return reply{}, err
+	}
+	var r reply
+	select {
+	case r = <-got:
+	case <-ctx.Done():
+		c.cancel(number)
+		r = <-got
+	}
+	if r.err != nil {
+		return r, r.err
+	}
+	err = r.Err.decode()
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = ctx.Err() // which may be that its time is up, and the agent can't know that
+	}
+	return r, err
+}
+
+// send sends a request with the changes of m.
+func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, err error) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	got = make(chan reply, 1)
+	c.mu.Lock()
+	if c.gone != nil {
+		c.mu.Unlock()
+		return 0, nil, c.gone
+	}
+	c.lastNumber++
+	number = c.lastNumber
+	c.waiting[number] = got
+	c.mu.Unlock()
+	for {
+		var body []byte
+		more := false
+		if m != nil {
+			body, more = c.changes(m)
+		}
+		out := message{kind: kindRequest, number: number, head: head, body: body}
+		if more {
+			out = message{kind: kindBeat, body: body}
+		}
+		if err := c.conn.write(&out); err != nil {
+			c.mu.Lock()
+			delete(c.waiting, number)
+			c.mu.Unlock()
+			return 0, nil, c.fail(err)
+		}
+		if !more {
+			return number, got, nil
+		}
+	}
+}
+
+// cancel asks the agent to end a request.
+func (c *Session) cancel(number uint64) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if err := c.conn.write(&message{kind: kindCancel, number: number}); err != nil {
+		_ = c.fail(err)
+	}
+}
+
+// do is call for a verb with a result.
+func do[R any](ctx context.Context, c *Session, m *memory, verb string, on uint32,
+	args any) (R, error) {
+	var result R
+	r, err := c.call(ctx, m, verb, on, args)
+	if len(r.Result) > 0 {
+		if jerr := json.Unmarshal(r.Result, &result); jerr != nil {
+			return result, c.fail(fmt.Errorf("%w: %s is answered with something else: %w", errFrame,
+				verb, jerr))
+		}
+	}
+	for r.More && err == nil {
+		r, err = c.call(ctx, nil, verbPull, on, none{})
+	}
+	return result, err
+}

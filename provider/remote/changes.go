@@ -1,0 +1,129 @@
+package remote
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Changes of memory cross the control connection as a list of records: a block of memory that is
+// to be made, or octets of a block. The client makes blocks; either end sends octets.
+const (
+	recordBlock  = 1 // block, length, offset in a page
+	recordOctets = 2 // block, offset, length, and then the octets
+	recordRetire = 3 // block; no region is over it any more, and nothing may change there
+
+	recordHeader = 1 + 4 + 8 + 4
+)
+
+// record is one of them.
+type record struct {
+	what  byte
+	block uint32
+	at    uint64 // recordBlock: the length of the block
+	n     uint32 // recordBlock: the offset in a page
+	data  []byte // recordOctets
+}
+
+func appendRecord(b []byte, r record) []byte {
+	b = append(b, r.what)
+	b = binary.BigEndian.AppendUint32(b, r.block)
+	b = binary.BigEndian.AppendUint64(b, r.at)
+	b = binary.BigEndian.AppendUint32(b, r.n)
+	return append(b, r.data...)
+}
+
+// nextRecord takes the first record off a list.
+func nextRecord(b []byte) (r record, rest []byte, err error) {
+	if len(b) < recordHeader {
+		return r, nil, fmt.Errorf("%w: a record of changes is cut short", errFrame)
+	}
+	r.what, r.block = b[0], binary.BigEndian.Uint32(b[1:])
+	r.at, r.n = binary.BigEndian.Uint64(b[5:]), binary.BigEndian.Uint32(b[13:])
+	rest = b[recordHeader:]
+	switch r.what {
+	case recordBlock:
+		if r.n >= pageBytes {
+			return r, nil, fmt.Errorf("%w: offset %d in a page", errFrame, r.n)
+		}
+	case recordRetire:
+	case recordOctets:
+		if uint64(r.n) > uint64(len(rest)) {
+			return r, nil, fmt.Errorf("%w: %d octets of %d", errFrame, r.n, len(rest))
+		}
+		r.data, rest = rest[:r.n:r.n], rest[r.n:]
+	default:
+		return r, nil, fmt.Errorf("%w: record %d", errFrame, r.what)
+	}
+	return r, rest, nil
+}
+
+// pageBytes is the unit in which an offset in a page is kept, and the length of what stands on
+// either side of a copy.
+const pageBytes = 4096
+
+// chunk is how much is compared at a time.
+const chunk = 4096
+
+// appendDifferences appends records of the octets of a block in which now differs from agreed, and
+// changes agreed accordingly. No record has an octet that is the same in both: the other end may
+// have changed that. It stops when b has grown to limit, and says whether it was through.
+func appendDifferences(b []byte, block uint32, now, agreed []byte, limit int) ([]byte, bool) {
+	var buf [chunk]byte
+	for at := 0; at < len(now); at += chunk {
+		n := min(chunk, len(now)-at)
+		old := agreed[at : at+n]
+		if same(now[at:at+n], old) {
+			continue
+		}
+		if len(b) >= limit {
+			return b, false
+		}
+		// What the other side of the memory writes meanwhile must not be in one of agreed and
+		// the record, and not in the other.
+		snapshot(buf[:n], now[at:at+n])
+		for i := 0; i < n; {
+			if buf[i] == old[i] {
+				i++
+				continue
+			}
+			from := i
+			for i < n && buf[i] != old[i] {
+				i++
+			}
+			b = appendRecord(b, record{recordOctets, block, uint64(at + from), uint32(i - from),
+				buf[from:i]})
+			copy(old[from:i], buf[from:i])
+		}
+	}
+	return b, true
+}
+
+// same, snapshot and store use memory that may be used at the same time, by the program or by a
+// device. That is what they are for: what they miss is found the next time. They use no copy and
+// no comparison of the library, which the race detector would look into.
+//
+//go:norace
+func same(a, b []byte) bool {
+	i := 0
+	for ; i+8 <= len(a); i += 8 {
+		if binary.NativeEndian.Uint64(a[i:]) != binary.NativeEndian.Uint64(b[i:]) {
+			return false
+		}
+	}
+	for ; i < len(a); i++ {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+//go:norace
+func snapshot(to, from []byte) {
+	for i := range to {
+		to[i] = from[i]
+	}
+}
+
+//go:norace
+func store(to, from []byte) { snapshot(to[:len(from)], from) }

@@ -1,0 +1,306 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// farProvider is a provider of the agent.
+type farProvider struct {
+	c       *Session
+	name    string
+	options []string
+}
+
+// Name implements provider.Provider.
+func (p *farProvider) Name() string { return p.name }
+
+// Devices implements provider.Provider.
+func (p *farProvider) Devices() ([]provider.DeviceInfo, error) {
+	return do[[]provider.DeviceInfo](context.Background(), p.c, nil, "ibv_get_device_list", 0,
+		openArgs{Provider: p.name, Options: p.options})
+}
+
+// Open implements provider.Provider.
+func (p *farProvider) Open(name string) (provider.Device, error) {
+	c := p.c
+	c.mem.Lock()
+	c.lastSlot++
+	d := &Device{far: far{c: c}, memory: memory{slot: c.lastSlot}}
+	c.mem.Unlock()
+	d.mem = &d.memory
+	r, err := do[opened](context.Background(), c, nil, "ibv_open_device", 0,
+		openArgs{p.name, name, p.options, d.memory.slot})
+	if err != nil {
+		return nil, err
+	}
+	d.h, d.name, d.transport = r.Handle, r.Name, r.Transport
+	c.mem.Lock()
+	c.devices[d] = true
+	c.mem.Unlock()
+	return d, nil
+}
+
+// far is an object of the agent.
+type far struct {
+	c   *Session
+	h   uint32
+	mem *memory // of its device
+}
+
+// plain asks for a verb that says only whether it worked. Memory goes with it.
+func (f *far) plain(verb string, args any) error {
+	_, err := do[none](context.Background(), f.c, f.mem, verb, f.h, args)
+	return err
+}
+
+// quiet is do for a query: no memory goes with it.
+func quiet[R any](f *far, verb string, args any) (R, error) {
+	return do[R](context.Background(), f.c, nil, verb, f.h, args)
+}
+
+// loud is do for a verb with which memory goes.
+func loud[R any](f *far, verb string, args any) (R, error) {
+	return do[R](context.Background(), f.c, f.mem, verb, f.h, args)
+}
+
+// Device is a device of an agent.
+type Device struct {
+	far
+	memory    memory
+	name      string
+	transport provider.TransportType
+}
+
+// Push has the agent's copies of the program's memory be as the memory is.
+func (d *Device) Push() error { return d.plain(verbPull, none{}) }
+
+// Pull is Push, and has the memory be as the device has left the agent's copies.
+func (d *Device) Pull() error { return d.plain(verbPull, none{}) }
+
+// Intact returns an error that says which octet beside one of the agent's copies was changed, which
+// nothing may do.
+func (d *Device) Intact() error { return d.plain(verbIntact, none{}) }
+
+// Name implements provider.Device.
+func (d *Device) Name() string { return d.name }
+
+// Transport implements provider.Device.
+func (d *Device) Transport() provider.TransportType { return d.transport }
+
+// Query implements provider.Device.
+func (d *Device) Query() (provider.DeviceAttr, error) {
+	return quiet[provider.DeviceAttr](&d.far, "ibv_query_device", none{})
+}
+
+// QueryPort implements provider.Device.
+func (d *Device) QueryPort(port uint8) (provider.PortAttr, error) {
+	return quiet[provider.PortAttr](&d.far, "ibv_query_port", portArgs{Port: port})
+}
+
+// QueryGID implements provider.Device.
+func (d *Device) QueryGID(port uint8, index int) (provider.GID, error) {
+	return quiet[provider.GID](&d.far, "ibv_query_gid", portArgs{port, index})
+}
+
+// QueryGIDTable implements provider.Device.
+func (d *Device) QueryGIDTable() ([]provider.GIDEntry, error) {
+	return quiet[[]provider.GIDEntry](&d.far, "ibv_query_gid_table", none{})
+}
+
+// QueryPkey implements provider.Device.
+func (d *Device) QueryPkey(port uint8, index int) (uint16, error) {
+	return quiet[uint16](&d.far, "ibv_query_pkey", portArgs{port, index})
+}
+
+// AllocPD implements provider.Device.
+func (d *Device) AllocPD() (provider.PD, error) {
+	r, err := quiet[made](&d.far, "ibv_alloc_pd", none{})
+	if err != nil {
+		return nil, err
+	}
+	return &pd{d.of(r.Handle), d}, nil
+}
+
+// of returns the part that all objects of the device have.
+func (d *Device) of(h uint32) far { return far{d.c, h, d.mem} }
+
+// CreateCompChannel implements provider.Device.
+func (d *Device) CreateCompChannel() (provider.CompChannel, error) {
+	r, err := quiet[made](&d.far, "ibv_create_comp_channel", none{})
+	if err != nil {
+		return nil, err
+	}
+	return &compChannel{d.of(r.Handle)}, nil
+}
+
+// CreateCQ implements provider.Device.
+func (d *Device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
+	const op = "ibv_create_cq"
+	args := cqArgs{CQE: init.CQE, Vector: init.CompVector}
+	if init.Sink != nil {
+		return nil, lacks("a sink for completions")
+	}
+	if init.Channel != nil {
+		ch, ok := init.Channel.(*compChannel)
+		if !ok || ch.c != d.c {
+			return nil, foreign(op, "completion channel")
+		}
+		args.Channel = ch.h
+	}
+	r, err := quiet[made](&d.far, op, args)
+	if err != nil {
+		return nil, err
+	}
+	q := &cq{d.of(r.Handle), init.Cookie}
+	d.c.register(q.h, q)
+	return q, nil
+}
+
+// CreateEventChannel implements provider.Device.
+func (d *Device) CreateEventChannel() (provider.EventChannel, error) {
+	r, err := quiet[made](&d.far, "rdma_create_event_channel", none{})
+	if err != nil {
+		return nil, err
+	}
+	return &eventChannel{d.of(r.Handle), d}, nil
+}
+
+// AsyncEvent implements provider.Device.
+func (d *Device) AsyncEvent(ctx context.Context) (provider.AsyncEvent, error) {
+	for {
+		e, err := do[asyncEvent](ctx, d.c, nil, "ibv_get_async_event", d.h, none{})
+		if err != nil {
+			return provider.AsyncEvent{}, err
+		}
+		ev := provider.AsyncEvent{Type: e.Type, Port: e.Port}
+		gone := false
+		if e.QP != 0 {
+			q := object[*qp](d.c, e.QP)
+			ev.QP, gone = q, q == nil
+		}
+		if e.CQ != 0 {
+			q := object[*cq](d.c, e.CQ)
+			ev.CQ, gone = q, q == nil
+		}
+		if e.SRQ != 0 {
+			s := object[*srq](d.c, e.SRQ)
+			ev.SRQ, gone = s, s == nil
+		}
+		if !gone { // otherwise it is about an object that is closed here
+			return ev, nil
+		}
+	}
+}
+
+// Close implements provider.Device.
+func (d *Device) Close() error {
+	if err := d.plain("ibv_close_device", none{}); err != nil {
+		return err
+	}
+	d.c.forget(d)
+	return nil
+}
+
+// lacks is the error of what can't be done from here.
+func lacks(what string) error {
+	return &provider.UnsupportedError{Feature: what,
+		Reason: "it is an object of this process, which an agent on another host can't call"}
+}
+
+// foreign is the error of an object that is not the device's.
+func foreign(op, what string) error {
+	return &provider.Error{Op: op,
+		Err: fmt.Errorf("the %s is not the agent's: %w", what, syscall.EINVAL)}
+}
+
+// pd is a PD of the agent.
+type pd struct {
+	far
+	dev *Device
+}
+
+// span returns how the agent finds a buffer, and the block that it is in.
+func (f *far) span(op string, buf []byte) (span, *block, error) {
+	if len(buf) == 0 {
+		return span{Nil: buf == nil}, nil, nil
+	}
+	b, off, err := f.c.place(f.mem, buf)
+	if err != nil {
+		return span{}, nil, &provider.Error{Op: op, Err: err}
+	}
+	return span{Block: b.number, Off: off, Len: uint64(len(buf))}, b, nil
+}
+
+// RegMR implements provider.PD.
+func (p *pd) RegMR(buf []byte, access provider.Access) (provider.MR, error) {
+	return p.register("ibv_reg_mr", buf, regArgs{Access: access})
+}
+
+// RegMRIova implements provider.PD.
+func (p *pd) RegMRIova(buf []byte, iova uint64, access provider.Access) (provider.MR, error) {
+	return p.register("ibv_reg_mr_iova", buf, regArgs{Access: access, Iova: &iova})
+}
+
+func (p *pd) register(op string, buf []byte, args regArgs) (provider.MR, error) {
+	var b *block
+	var err error
+	if args.Span, b, err = p.span(op, buf); err != nil {
+		return nil, err
+	}
+	r, err := loud[region](&p.far, op, args)
+	if err != nil {
+		p.c.release(p.mem, b)
+		return nil, err
+	}
+	return &mr{far: p.dev.of(r.Handle), dev: p.dev, r: r, block: b}, nil
+}
+
+// RegObject implements provider.PD.
+func (p *pd) RegObject(io.ReaderAt, uint64, provider.Access) (provider.MR, error) {
+	return nil, lacks("a region over an io.ReaderAt")
+}
+
+// AllocFastRegMR implements provider.PD.
+func (p *pd) AllocFastRegMR(maxLen uint64) (provider.FastRegMR, error) {
+	r, err := quiet[region](&p.far, "ib_alloc_mr", fastArgs{maxLen})
+	if err != nil {
+		return nil, err
+	}
+	return &fastMR{far: p.dev.of(r.Handle)}, nil
+}
+
+// AllocMW implements provider.PD.
+func (p *pd) AllocMW(t provider.MWType) (provider.MW, error) {
+	r, err := quiet[made](&p.far, "ibv_alloc_mw", mwArgs{t})
+	if err != nil {
+		return nil, err
+	}
+	return &mw{p.dev.of(r.Handle), t}, nil
+}
+
+// CreateQP implements provider.PD.
+func (p *pd) CreateQP(init provider.QPInitAttr) (provider.QP, error) {
+	return p.dev.createQP(&p.far, "ibv_create_qp", 0, init)
+}
+
+// CreateSRQ implements provider.PD.
+func (p *pd) CreateSRQ(init provider.SRQInitAttr) (provider.SRQ, error) {
+	if init.Recvs != nil {
+		return nil, lacks("a source of receives")
+	}
+	r, err := quiet[made](&p.far, "ibv_create_srq", srqArgs{Attr: init.Attr})
+	if err != nil {
+		return nil, err
+	}
+	s := &srq{p.dev.of(r.Handle), init.Cookie}
+	p.c.register(s.h, s)
+	return s, nil
+}
+
+// Close implements provider.PD.
+func (p *pd) Close() error { return p.plain("ibv_dealloc_pd", none{}) }

@@ -1,0 +1,124 @@
+package remote
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+)
+
+// kind is what a message is.
+type kind uint8
+
+const (
+	kindRequest kind = 1 + iota // head is a request, body changes of memory
+	kindAnswer                  // head is an answer, body changes of memory or what was asked for
+	kindCancel                  // the request with the number is to end
+	kindBeat                    // nothing: the sender is there
+	kindBye                     // head is the reason why the sender ends the connection
+	kinds
+)
+
+// A message is what the ends exchange once both have proved that they know the secret.
+type message struct {
+	kind   kind
+	number uint64 // of a request
+	head   []byte // JSON
+	body   []byte
+}
+
+// Bounds of a message.
+const (
+	maxHead = 4 << 20
+	maxBody = 64 << 20
+
+	frameHeader = 1 + 8 + 4 + 4 // kind, number, lengths of head and body
+	macLen      = 16
+)
+
+var errFrame = errors.New("malformed message on the control connection")
+
+// parseHeader decodes the start of a message.
+func parseHeader(b []byte) (m message, head, body int, err error) {
+	m.kind, m.number = kind(b[0]), binary.BigEndian.Uint64(b[1:])
+	h, n := binary.BigEndian.Uint32(b[9:]), binary.BigEndian.Uint32(b[13:])
+	if m.kind == 0 || m.kind >= kinds || h > maxHead || n > maxBody {
+		return m, 0, 0, fmt.Errorf("%w: kind %d, %d and %d octets", errFrame, m.kind, h, n)
+	}
+	return m, int(h), int(n), nil
+}
+
+func (m *message) header() (b [frameHeader]byte) {
+	b[0] = byte(m.kind)
+	binary.BigEndian.PutUint64(b[1:], m.number)
+	binary.BigEndian.PutUint32(b[9:], uint32(len(m.head)))
+	binary.BigEndian.PutUint32(b[13:], uint32(len(m.body)))
+	return b
+}
+
+// authenticator computes the codes of the messages of one direction, which are numbered.
+type authenticator struct {
+	mac  hash.Hash
+	next uint64
+}
+
+func newAuthenticator(key []byte) *authenticator {
+	return &authenticator{mac: hmac.New(sha256.New, key)}
+}
+
+func (a *authenticator) code(parts ...[]byte) []byte {
+	a.mac.Reset()
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], a.next)
+	a.next++
+	a.mac.Write(n[:])
+	for _, p := range parts {
+		a.mac.Write(p)
+	}
+	return a.mac.Sum(nil)[:macLen]
+}
+
+// readMessage reads one message. What it holds grows with what has come.
+func readMessage(r *bufio.Reader, a *authenticator) (message, error) {
+	var h [frameHeader]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return message{}, err
+	}
+	m, head, body, err := parseHeader(h[:])
+	if err != nil {
+		return message{}, err
+	}
+	var buf bytes.Buffer
+	if _, err := io.CopyN(&buf, r, int64(head+body+macLen)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return message{}, err
+	}
+	all := buf.Bytes()
+	m.head, m.body = all[:head:head], all[head:head+body:head+body]
+	if !hmac.Equal(a.code(h[:], m.head, m.body), all[head+body:]) {
+		return message{}, fmt.Errorf("%w: its code of authentication is wrong", errFrame)
+	}
+	return m, nil
+}
+
+// writeMessage writes one message.
+func writeMessage(w *bufio.Writer, a *authenticator, m *message) error {
+	if len(m.head) > maxHead || len(m.body) > maxBody {
+		return fmt.Errorf("a message of %d and %d octets is too long for the control connection",
+			len(m.head), len(m.body))
+	}
+	h := m.header()
+	for _, part := range [][]byte{h[:], m.head, m.body, a.code(h[:], m.head, m.body)} {
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}

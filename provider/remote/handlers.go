@@ -1,0 +1,253 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// handler does what a request asks for.
+type handler struct {
+	do    func(ctx context.Context, s *served, r *request) (any, error)
+	moves bool // a program looks at memory after it
+}
+
+// target is the object of a request.
+type target[O any] struct {
+	o      O
+	h      uint32
+	device uint32
+}
+
+// on makes a handler of a verb on an object of a type.
+func on[O, A, R any](f func(ctx context.Context, s *served, t target[O], args A) (R, error)) handler {
+	return handler{do: func(ctx context.Context, s *served, r *request) (any, error) {
+		var args A
+		if err := json.Unmarshal(r.Args, &args); err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", r.Verb, errFrame, err)
+		}
+		t := target[O]{h: r.On}
+		if r.On != 0 {
+			var err error
+			if t, err = find[O](s, r.Verb, r.On); err != nil {
+				return nil, err
+			}
+		}
+		return f(ctx, s, t, args)
+	}}
+}
+
+// moving says that a program looks at memory after the verb.
+func (h handler) moving() handler {
+	h.moves = true
+	return h
+}
+
+// find returns an object by its number. One that is not there was closed with its device.
+func find[O any](s *served, op string, h uint32) (target[O], error) {
+	s.mu.Lock()
+	t := s.objects[h]
+	s.mu.Unlock()
+	if t == nil {
+		return target[O]{}, &provider.Error{Op: op, Object: fmt.Sprintf("object %d", h),
+			Err: os.ErrClosed}
+	}
+	o, ok := t.object.(O)
+	if !ok {
+		return target[O]{}, fmt.Errorf("%s: %w: object %d is a %T", op, errFrame, h, t.object)
+	}
+	return target[O]{o, h, t.device}, nil
+}
+
+// also is find for an argument that may be nil, which 0 stands for.
+func also[O any](s *served, op string, h uint32) (o O, err error) {
+	if h == 0 {
+		return o, nil
+	}
+	t, err := find[O](s, op, h)
+	return t.o, err
+}
+
+// simple makes a handler of a method that only says whether it worked.
+func simple[O any](f func(o O) error) handler {
+	return on(func(_ context.Context, _ *served, t target[O], _ none) (none, error) {
+		return none{}, f(t.o)
+	})
+}
+
+// given is simple for a method with arguments.
+func given[O, A any](f func(o O, a A) error) handler {
+	return on(func(_ context.Context, _ *served, t target[O], a A) (none, error) {
+		return none{}, f(t.o, a)
+	})
+}
+
+// asked makes a handler of a query.
+func asked[O, R any](f func(o O) (R, error)) handler {
+	return on(func(_ context.Context, _ *served, t target[O], _ none) (R, error) { return f(t.o) })
+}
+
+// numberOf returns the number of an object of ours, which it has as its cookie.
+func numberOf(o interface{ Cookie() any }) uint32 {
+	h, _ := o.Cookie().(uint32)
+	return h
+}
+
+// verbs are the requests.
+var verbs map[string]handler
+
+func init() {
+	verbs = make(map[string]handler)
+	for _, group := range []map[string]handler{sessionVerbs, deviceVerbs, memoryVerbs, queueVerbs,
+		connectionVerbs} {
+		for name, h := range group {
+			verbs[name] = h
+		}
+	}
+}
+
+var sessionVerbs = map[string]handler{
+	"ibv_get_device_list": on(func(_ context.Context, s *served, _ target[any],
+		a openArgs) ([]provider.DeviceInfo, error) {
+		p, err := s.agent.Open(a.Provider, a.Options)
+		if err != nil {
+			return nil, err
+		}
+		return p.Devices()
+	}),
+	"ibv_open_device": on(openDevice),
+	verbClock: on(func(context.Context, *served, target[any], none) (clockReading, error) {
+		return clockReading{time.Now()}, nil
+	}),
+	verbCapture: on(func(_ context.Context, s *served, _ target[any], a captureArgs) (none, error) {
+		if s.agent.Capture == nil {
+			return none{}, &provider.UnsupportedError{Feature: "captures at the agent",
+				Reason: "the agent takes none"}
+		}
+		stop, err := s.agent.Capture(a.Port)
+		if err != nil {
+			return none{}, err
+		}
+		s.mu.Lock()
+		old := s.recordings[a.Port]
+		s.recordings[a.Port] = stop
+		s.mu.Unlock()
+		if old != nil {
+			_, _ = old()
+		}
+		return none{}, nil
+	}),
+	verbStop: on(func(_ context.Context, s *served, _ target[any], a captureArgs) (rawResult, error) {
+		s.mu.Lock()
+		stop := s.recordings[a.Port]
+		delete(s.recordings, a.Port)
+		s.mu.Unlock()
+		if stop == nil {
+			return nil, fmt.Errorf("the agent records nothing of port %d", a.Port)
+		}
+		file, err := stop()
+		if len(file) > maxBody {
+			return nil, fmt.Errorf("the capture has %d octets, more than fit into a message", len(file))
+		}
+		return file, err
+	}),
+}
+
+func openDevice(_ context.Context, s *served, _ target[any], a openArgs) (opened, error) {
+	if a.Slot == 0 || slices.Contains(s.slots(), a.Slot) {
+		return opened{}, fmt.Errorf("%w: device slot %d", errFrame, a.Slot)
+	}
+	p, err := s.agent.Open(a.Provider, a.Options)
+	if err != nil {
+		return opened{}, err
+	}
+	var d provider.Device
+	h, err := s.add(0, rankDevice, func(uint32) (any, error) {
+		d, err = p.Open(a.Device)
+		return d, err
+	})
+	if err != nil {
+		return opened{}, err
+	}
+	s.mu.Lock()
+	s.objects[h].slot = a.Slot
+	s.mu.Unlock()
+	return opened{h, d.Name(), d.Transport()}, nil
+}
+
+var deviceVerbs = map[string]handler{
+	"ibv_query_device": asked(provider.Device.Query),
+	"ibv_query_port": on(func(_ context.Context, _ *served, t target[provider.Device],
+		a portArgs) (provider.PortAttr, error) {
+		return t.o.QueryPort(a.Port)
+	}),
+	"ibv_query_gid": on(func(_ context.Context, _ *served, t target[provider.Device],
+		a portArgs) (provider.GID, error) {
+		return t.o.QueryGID(a.Port, a.Index)
+	}),
+	"ibv_query_gid_table": asked(provider.Device.QueryGIDTable),
+	"ibv_query_pkey": on(func(_ context.Context, _ *served, t target[provider.Device],
+		a portArgs) (uint16, error) {
+		return t.o.QueryPkey(a.Port, a.Index)
+	}),
+	"ibv_alloc_pd": on(func(_ context.Context, s *served, t target[provider.Device],
+		_ none) (made, error) {
+		return s.made(t.device, rankPD, func(uint32) (any, error) { return t.o.AllocPD() })
+	}),
+	"ibv_dealloc_pd": simple(provider.PD.Close),
+	"ibv_create_comp_channel": on(func(_ context.Context, s *served, t target[provider.Device],
+		_ none) (made, error) {
+		return s.made(t.device, rankCompChannel, func(uint32) (any, error) {
+			return t.o.CreateCompChannel()
+		})
+	}),
+	"ibv_destroy_comp_channel": simple(provider.CompChannel.Close),
+	"rdma_create_event_channel": on(func(_ context.Context, s *served, t target[provider.Device],
+		_ none) (made, error) {
+		return s.made(t.device, rankEventChannel, func(uint32) (any, error) {
+			return t.o.CreateEventChannel()
+		})
+	}),
+	"rdma_destroy_event_channel": simple(provider.EventChannel.Close),
+	"ibv_get_async_event": on(func(ctx context.Context, _ *served, t target[provider.Device],
+		_ none) (asyncEvent, error) {
+		e, err := t.o.AsyncEvent(ctx)
+		out := asyncEvent{Type: e.Type, Port: e.Port}
+		if e.QP != nil {
+			out.QP = numberOf(e.QP)
+		}
+		if e.CQ != nil {
+			out.CQ = numberOf(e.CQ)
+		}
+		if e.SRQ != nil {
+			out.SRQ = numberOf(e.SRQ)
+		}
+		return out, err
+	}).moving(),
+	verbPull: simple(func(provider.Device) error { return nil }).moving(),
+	verbIntact: on(func(_ context.Context, s *served, t target[provider.Device],
+		_ none) (none, error) {
+		return none{}, s.intact(s.slotOf(t.h))
+	}),
+	"ibv_close_device": on(func(_ context.Context, s *served, t target[provider.Device],
+		_ none) (none, error) {
+		if err := t.o.Close(); err != nil {
+			return none{}, err
+		}
+		slot := s.slotOf(t.h)
+		s.drop(t.h)
+		s.forget(slot)
+		return none{}, nil
+	}),
+}
+
+// made is add for a verb that returns nothing else about the object.
+func (s *served) made(device uint32, rank int, create func(h uint32) (any, error)) (made, error) {
+	h, err := s.add(device, rank, create)
+	return made{Handle: h}, err
+}

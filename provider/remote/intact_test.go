@@ -1,0 +1,94 @@
+package remote_test
+
+import (
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine"
+	"github.com/govs-rdma/govs/provider/remote"
+)
+
+// TestIntact: octets beside a region that the agent's device writes are found, and so are those of
+// a region that has ended. What it writes inside of one is not.
+func TestIntact(t *testing.T) {
+	at := func(b []byte, off int) *byte { return (*byte)(unsafe.Add(unsafe.Pointer(&b[0]), off)) }
+	for _, c := range []struct {
+		name   string
+		write  func(b []byte)
+		ended  bool
+		reason string
+	}{
+		{"inside", func(b []byte) { b[99] = 7 }, false, ""},
+		{"after", func(b []byte) { *at(b, 100) = 7 }, false, "octet 1 after the end of a region of 100 octets is 0x07"},
+		{"before", func(b []byte) { *at(b, -1) = 8 }, false, "octet 1 before the start of a region of 100 octets is 0x08"},
+		{"ended", func(b []byte) { b[3] = 9 }, true, "octet 3 of 100 that were a region was 0x00 when that was deregistered"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var region []byte
+			p := &scribbler{engine.New(nil), func(b []byte) { region = b }}
+			s := dial(t, agent(t, &remote.Agent{Open: func(string, []string) (provider.Provider, error) { return p, nil }}))
+			vctx, dev := open(t, s)
+			pd := testkit.Must(vctx.AllocPD())(t)
+			buf := make([]byte, 100)
+			mr := testkit.Must(pd.RegMR(buf, ibverbs.AccessLocalWrite))(t)
+			if c.ended {
+				testkit.OK(t, mr.Close())
+			}
+			testkit.OK(t, dev.Pull())
+			c.write(region)
+			testkit.OK(t, dev.Pull())
+			err := dev.Intact()
+			switch {
+			case c.reason == "" && (err != nil || buf[99] != 7):
+				t.Errorf("%v, and the program has %d", err, buf[99])
+			case c.reason != "" && (err == nil || !strings.Contains(err.Error(), c.reason)):
+				t.Errorf("%v, want %q", err, c.reason)
+			}
+			testkit.OK(t, mr.Close())
+			testkit.OK(t, pd.Close())
+			testkit.OK(t, vctx.Close())
+		})
+	}
+}
+
+// TestPlaces: the copy of a buffer is at its offset in a page, and buffers that share memory show
+// each other's octets.
+func TestPlaces(t *testing.T) {
+	var regions [][]byte
+	p := &scribbler{engine.New(nil), func(b []byte) { regions = append(regions, b) }}
+	s := dial(t, agent(t, &remote.Agent{Open: func(string, []string) (provider.Provider, error) { return p, nil }}))
+	vctx, dev := open(t, s)
+	pd := testkit.Must(vctx.AllocPD())(t)
+	memory := make([]byte, 20000)
+	bufs := [][]byte{memory[4321:9000], memory[5000:6000], memory[8000:10000]}
+	var mrs []*ibverbs.MR
+	for _, b := range bufs {
+		mrs = append(mrs, testkit.Must(pd.RegMR(b, ibverbs.AccessLocalWrite))(t))
+	}
+	for k, b := range bufs {
+		here, there := uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&regions[k][0]))
+		if here%4096 != there%4096 {
+			t.Errorf("region %d: %#x here, %#x there", k, here, there)
+		}
+	}
+	regions[1][10] = 1 // 5010: of the first as well, which it lies in
+	testkit.OK(t, dev.Pull())
+	if memory[5010] != 1 || regions[0][5010-4321] != 1 {
+		t.Error("what the second region got is not where the first has it")
+	}
+	regions[2][500] = 2 // 8500: of the first as well, which it overlaps
+	testkit.OK(t, dev.Pull())
+	testkit.OK(t, dev.Push())
+	if memory[8500] != 2 || regions[0][8500-4321] != 2 {
+		t.Error("what the third region got is not where the first has it")
+	}
+	for _, mr := range mrs {
+		testkit.OK(t, mr.Close())
+	}
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, vctx.Close())
+}

@@ -1,0 +1,270 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/govs-rdma/govs/provider"
+)
+
+// Options says how to use an agent.
+type Options struct {
+	Secret []byte // the agent's; may be empty if both ends are on a loopback address
+	Build  string // the version of the program, for error texts
+
+	// Patience is how long nothing may come from the agent before it counts as gone; 0 means
+	// [Patience].
+	Patience time.Duration
+}
+
+// Host is what an agent says about itself.
+type Host struct {
+	Build         string    `json:"build"`
+	Kernel        string    `json:"kernel"`                   // uname -r
+	KernelVersion string    `json:"kernel_version,omitempty"` // of its sources
+	Siw           string    `json:"siw,omitempty"`            // variant of the module
+	CPUs          int       `json:"cpus"`
+	Offers        []Offer   `json:"offers"`
+	Captures      string    `json:"captures,omitempty"` // "wire" or "tap"; empty if it takes none
+	Clock         time.Time `json:"clock"`
+}
+
+// Offer is a provider that an agent has, or why it has not.
+type Offer struct {
+	Name  string     `json:"name"`            // "engine", "kernel" or "bridge"
+	Addr  netip.Addr `json:"addr,omitzero"`   // of the interface under its device, if it is bound to one
+	Fixed bool       `json:"fixed,omitempty"` // its device is the same whatever the options are
+	Why   string     `json:"why,omitempty"`   // why it can't be used
+}
+
+// Session is a control connection to an agent. Its methods may be called concurrently.
+type Session struct {
+	address string
+	conn    *conn
+	host    Host
+	done    chan struct{} // closed with the connection
+	beats   sync.WaitGroup
+
+	sending sync.Mutex // held while changes are collected and sent
+
+	mu         sync.Mutex
+	waiting    map[uint64]chan reply
+	lastNumber uint64
+	gone       error // why the session has ended
+	objects    map[uint32]any
+
+	mem      sync.Mutex
+	devices  map[*Device]bool
+	lastSlot uint16
+	blocks   map[uint32]*block
+	pending  []record // that go first in the next message
+}
+
+// GoneError says that an agent can't be reached any more.
+type GoneError struct {
+	Address string
+	Err     error
+}
+
+// Error implements error.
+func (e *GoneError) Error() string {
+	why := e.Err.Error()
+	var timeout net.Error
+	switch {
+	case errors.Is(e.Err, io.EOF), errors.Is(e.Err, io.ErrUnexpectedEOF),
+		errors.Is(e.Err, syscall.ECONNRESET), errors.Is(e.Err, syscall.EPIPE):
+		why = "it has ended, or was restarted"
+	case errors.As(e.Err, &timeout) && timeout.Timeout():
+		why = "nothing has come from it for too long"
+	}
+	return fmt.Sprintf("the agent at %s has gone: %s", e.Address, why)
+}
+
+// Unwrap returns Err.
+func (e *GoneError) Unwrap() error { return e.Err }
+
+// Dial connects to an agent: "host:port".
+func Dial(ctx context.Context, address string, o Options) (*Session, error) {
+	fail := func(err error) (*Session, error) {
+		return nil, fmt.Errorf("agent at %s: %w", address, err)
+	}
+	var d net.Dialer
+	dctx, stop := context.WithTimeout(ctx, handshakeLimit)
+	defer stop()
+	nc, err := d.DialContext(dctx, "tcp", address)
+	if err != nil {
+		return fail(err)
+	}
+	peer := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+	if err := CheckSecret(o.Secret, peer.Addr()); err != nil {
+		_ = nc.Close()
+		return fail(err)
+	}
+	unstop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Now()) })
+	k, _, err := greet(nc, o.Secret, o.Build)
+	if err != nil || !unstop() {
+		_ = nc.Close()
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("it is no agent, or serves as many as it can: %w", err)
+		}
+		return fail(errors.Join(ctx.Err(), err))
+	}
+	c := &Session{address: address, conn: newConn(nc, k.toClient, k.toAgent, o.Patience),
+		done: make(chan struct{}), waiting: make(map[uint64]chan reply),
+		objects: make(map[uint32]any), devices: make(map[*Device]bool),
+		blocks: make(map[uint32]*block)}
+	if err := c.meet(); err != nil {
+		_ = nc.Close()
+		return fail(err)
+	}
+	c.beats.Go(func() { c.conn.beat(c.done) })
+	c.beats.Go(c.listen)
+	return c, nil
+}
+
+// meet reads what the agent says about itself.
+func (c *Session) meet() error {
+	m, err := c.conn.read()
+	if err != nil {
+		return err
+	}
+	if m.kind != kindAnswer || json.Unmarshal(m.head, &c.host) != nil {
+		return errFrame
+	}
+	return nil
+}
+
+// Host returns what the agent said about itself when the session began.
+func (c *Session) Host() Host { return c.host }
+
+// Address returns what Dial was called with.
+func (c *Session) Address() string { return c.address }
+
+// RemoteAddr returns the address that the session is connected to.
+func (c *Session) RemoteAddr() netip.Addr {
+	return c.conn.nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+}
+
+// LocalAddr returns the address that the session is connected from.
+func (c *Session) LocalAddr() netip.Addr {
+	return c.conn.nc.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+}
+
+// Done is closed when the session has ended.
+func (c *Session) Done() <-chan struct{} { return c.done }
+
+// Err returns why the session has ended: a [*GoneError], or [os.ErrClosed] after Close. It is nil
+// before that.
+func (c *Session) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gone
+}
+
+// Close ends the session. The agent frees all that was made in it.
+func (c *Session) Close() error {
+	_ = c.conn.write(&message{kind: kindBye, head: []byte(`"the run is over"`)})
+	_ = c.end(os.ErrClosed)
+	c.beats.Wait()
+	return nil
+}
+
+// fail ends the session because of err, and returns why it has ended.
+func (c *Session) fail(err error) error {
+	return c.end(&GoneError{c.address, err})
+}
+
+func (c *Session) end(why error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone != nil {
+		return c.gone
+	}
+	c.gone = why
+	_ = c.conn.nc.Close()
+	for number, got := range c.waiting {
+		got <- reply{err: why}
+		delete(c.waiting, number)
+	}
+	close(c.done)
+	return why
+}
+
+// listen takes in what the agent sends.
+func (c *Session) listen() {
+	for {
+		m, err := c.conn.read()
+		if err == nil {
+			err = c.handle(&m)
+		}
+		if err != nil {
+			_ = c.fail(err)
+			return
+		}
+	}
+}
+
+func (c *Session) handle(m *message) error {
+	switch m.kind {
+	case kindBeat:
+		return nil
+	case kindBye:
+		var why string
+		if json.Unmarshal(m.head, &why) != nil {
+			return errFrame
+		}
+		return errors.New(why)
+	case kindAnswer:
+	default:
+		return fmt.Errorf("%w: kind %d from the agent", errFrame, m.kind)
+	}
+	var r reply
+	if err := json.Unmarshal(m.head, &r.answer); err != nil {
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	c.mu.Lock()
+	got := c.waiting[m.number]
+	delete(c.waiting, m.number)
+	c.mu.Unlock()
+	if got == nil {
+		return fmt.Errorf("%w: an answer to no request", errFrame)
+	}
+	if r.answer.Raw {
+		r.body = m.body
+	} else if err := c.take(m.body); err != nil {
+		got <- reply{err: c.fail(err)}
+		return err
+	}
+	got <- r
+	return nil
+}
+
+// register keeps an object by the agent's number, so that events find it.
+func (c *Session) register(h uint32, o any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.objects[h] = o
+}
+
+// object returns the object with a number, nil if there is none of its type.
+func object[O any](c *Session, h uint32) O {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, _ := c.objects[h].(O)
+	return o
+}
+
+// Provider returns a provider of the agent. options are for the agent, which opens each device
+// with them.
+func (c *Session) Provider(name string, options []string) provider.Provider {
+	return &farProvider{c, name, options}
+}
