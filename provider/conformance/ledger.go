@@ -50,16 +50,35 @@ func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
 	if ok, err := path.Match(e.Scenario, slug); err != nil || !ok {
 		return false
 	}
-	if e.Variants != nil && !contains(e.Variants, c.Siw) || e.age(c.KernelVersion) == after {
-		return false
+	return e.As != RoleResponder && e.concerns(p.Initiator, c) ||
+		e.As != RoleInitiator && e.concerns(p.Responder, c)
+}
+
+// concerns reports whether the entry is about the provider that a pairing names.
+func (e *LedgerEntry) concerns(name string, c *Collection) bool {
+	provider, far := OnPeer(name)
+	siw, kernel := c.Siw, c.KernelVersion
+	if far && c.Peer != nil {
+		siw, kernel = c.Peer.Siw, c.Peer.KernelVersion
 	}
-	switch e.As {
-	case RoleInitiator:
-		return p.Initiator == e.Provider
-	case RoleResponder:
-		return p.Responder == e.Provider
+	return provider == e.Provider && (e.Variants == nil || contains(e.Variants, siw)) &&
+		e.age(kernel) != after
+}
+
+// open reports whether it is not known for a provider of the pairing, whom the entry is about,
+// if the divergence has ended.
+func (e *LedgerEntry) open(p Pairing, c *Collection) bool {
+	for _, name := range []string{p.Initiator, p.Responder} {
+		provider, far := OnPeer(name)
+		kernel := c.KernelVersion
+		if far && c.Peer != nil {
+			kernel = c.Peer.KernelVersion
+		}
+		if provider == e.Provider && e.age(kernel) == unknown {
+			return true
+		}
 	}
-	return p.Has(e.Provider)
+	return false
 }
 
 // age compares a kernel with the releases that ended the divergence. The answer is open

@@ -25,6 +25,10 @@ type Outcome struct {
 	// interface, "tap" for bytes seen at the engine's or raw peer's socket.
 	Capture       string `json:"capture,omitempty"`
 	CaptureSource string `json:"capture_source,omitempty"`
+
+	// CaptureAtPeer is the name of the file with what the other host captured of the run, with
+	// the times of its clock.
+	CaptureAtPeer string `json:"capture_at_peer,omitempty"`
 }
 
 // A Check is one expectation.
@@ -77,7 +81,23 @@ type Collection struct {
 	Seed          uint64    `json:"seed"`
 	Only          string    `json:"only,omitempty"`
 	Require       []string  `json:"require,omitempty"` // providers whose absence is a failure
+	Peer          *PeerHost `json:"peer,omitempty"`    // of a run between two hosts
 	Outcomes      []Outcome `json:"outcomes"`
+}
+
+// PeerHost is the other host of a run between two: what the agent there says.
+type PeerHost struct {
+	Address       string `json:"address"` // of the agent
+	Version       string `json:"version"` // of govs
+	Kernel        string `json:"kernel"`
+	KernelVersion string `json:"kernel_version,omitempty"`
+	Siw           string `json:"siw,omitempty"`
+	CPUs          int    `json:"cpus"`
+
+	// ClockAhead is by how much its clock was ahead of this host's when the run began, and
+	// ClockWithin by how much that may be wrong, both in nanoseconds.
+	ClockAhead  int64 `json:"clock_ahead_ns"`
+	ClockWithin int64 `json:"clock_within_ns"`
 }
 
 // CollectionSchema is the version of the Collection's JSON form.

@@ -21,6 +21,7 @@ type Report struct {
 	Reference     string          `json:"reference,omitempty"` // the provider that the others are compared with
 	Profiles      []string        `json:"profiles,omitempty"`  // where the ledger comes from
 	Tshark        string          `json:"tshark"`              // version of the witness, or why there is none
+	Peer          *PeerHost       `json:"peer,omitempty"`      // of a run between two hosts
 	Passed        bool            `json:"passed"`
 	Counts        map[Verdict]int `json:"counts"`
 	Results       []Result        `json:"results"`
@@ -53,7 +54,8 @@ type Result struct {
 	Capture        string        `json:"capture,omitempty"`   // file beside report.json; all runs of a scenario share one
 	Interface      string        `json:"interface,omitempty"` // name of the run's interface in the capture file
 	CaptureSource  string        `json:"capture_source,omitempty"`
-	Replay         string        `json:"replay"` // the command that runs just this
+	CaptureAtPeer  string        `json:"capture_at_peer,omitempty"` // file of the other host's capture, with its clock's times
+	Replay         string        `json:"replay"`                    // the command that runs just this
 }
 
 // A Divergence is a way in which a run differs from what was expected, or from

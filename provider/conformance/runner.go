@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,21 @@ type Endpoint struct {
 	Context *ibverbs.Context
 	Addr    netip.Addr // where it can be reached and connects from
 	Fixed   bool       // it is the same whatever a scenario's Options say
+
+	// Opposite is the address of this host that the raw peer listens on for it; if it is not
+	// valid, Addr is.
+	Opposite netip.Addr
+
+	// Memory is that of a device on another host; nil for one of this host.
+	Memory Memory
+}
+
+// Memory keeps what a program registers with a device on another host the same as the copies that
+// the device uses.
+type Memory interface {
+	Push() error   // what the program has changed goes to the copies
+	Pull() error   // what the device has changed comes back, too
+	Intact() error // which octet beside a copy was written to, if one was
 }
 
 // An Opener opens a provider for one run. The options are the scenario's.
@@ -62,6 +78,14 @@ type Config struct {
 	Capture Capturer
 	Dir     string // where capture files go
 
+	// CaptureToPeer, if not nil, is used in place of Capture for runs with the other host: their
+	// packets are on another interface.
+	CaptureToPeer Capturer
+
+	// CaptureAtPeer, if not nil, records runs with the other host there as well. That it can't is
+	// a line in the run's log: the judge looks at Capture's files.
+	CaptureAtPeer Capturer
+
 	// With, if not "", names a provider: runs that it does not take part in are left out.
 	With string
 
@@ -71,6 +95,11 @@ type Config struct {
 
 	// Tap, if not nil, sees what the raw peer sends and receives.
 	Tap transport.Tap
+
+	// Lost, if not nil, is closed when the other host can't be reached any more, and Why then
+	// returns the reason. The runs under way end with it as their setup, and no other begins.
+	Lost <-chan struct{}
+	Why  func() error
 
 	// Progress, if not nil, is called after each run, by one goroutine at a time.
 	Progress func(done, total int, o *Outcome)
@@ -119,10 +148,20 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 			outcomes = append(outcomes, *o)
 		}
 	}
-	if len(outcomes) < len(jobs) {
+	if len(outcomes) < len(jobs) && ctx.Err() != nil {
 		return outcomes, ctx.Err()
 	}
 	return outcomes, nil
+}
+
+// lost returns why the other host can't be reached any more, nil if it can.
+func (cfg *Config) lost() error {
+	select {
+	case <-cfg.Lost: // blocks if it is nil
+		return cfg.Why()
+	default:
+		return nil
+	}
 }
 
 // idleAtOnce is how many runs that only wait may be under way at once.
@@ -176,7 +215,7 @@ type runner struct {
 
 // run runs a job, unless ctx has ended.
 func (r *runner) run(ctx context.Context, j job) {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || r.lost() != nil {
 		return
 	}
 	r.mu.Lock()
@@ -224,17 +263,29 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 	limit := time.Duration(float64(sc.timeout()) * cfg.Scale)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if cfg.Lost != nil {
+		over := make(chan struct{})
+		defer close(over)
+		go func() {
+			select {
+			case <-cfg.Lost:
+				cancel()
+			case <-over:
+			}
+		}()
+	}
 	t := &T{ctx: ctx, scale: cfg.Scale, outcome: o, started: time.Now()}
 
 	var capture Capture
-	if cfg.Capture != nil {
-		c, err := cfg.Capture.Start(port)
+	if capturer := cfg.capturer(p); capturer != nil {
+		c, err := capturer.Start(port)
 		if err != nil {
 			o.Setup = "cannot capture: " + err.Error()
 			return o, true
 		}
-		capture, o.CaptureSource = c, cfg.Capture.Source()
+		capture, o.CaptureSource = c, capturer.Source()
 	}
+	stopAtPeer := cfg.captureAtPeer(t, p, port)
 	run, seed := t, o.Seed
 	body := func() { cfg.body(run, sc, p, port, seed) }
 	name, grace := fmt.Sprintf("%s %s %d", sc.Slug, p, port), cfg.grace(limit)
@@ -244,12 +295,17 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 		o, where = run.abandon(name)
 		t = &T{ctx: ctx, scale: cfg.Scale, outcome: o, started: run.started}
 		more = fmt.Sprintf(", and %v after that it was in %s", grace, where)
-	} else if !t.tried && sc.Wire == nil && o.Setup == "" && o.Unsupported == "" {
+	}
+	if err := cfg.lost(); err != nil { // what was checked says only that
+		o.Setup, ctx = err.Error(), context.WithoutCancel(ctx)
+	}
+	if ended && !t.tried && sc.Wire == nil && o.Setup == "" && o.Unsupported == "" {
 		t.Check(false, "the scenario checks something") // of Wire the judge makes the checks
 	}
 	if ctx.Err() != nil {
 		t.Check(false, "the run ends by itself", "it took longer than %v%s", limit, more)
 	}
+	atPeer := stopAtPeer(t)
 	if capture != nil {
 		name := captureName(sc.Slug, p)
 		if err := capture.Stop(cfg.Dir + "/" + name); err != nil {
@@ -258,7 +314,45 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 			o.Capture = name
 		}
 	}
+	o.CaptureAtPeer = <-atPeer
 	return o, ended
+}
+
+// capturer returns what records the packets of a pairing's runs; nil if nothing does.
+func (cfg *Config) capturer(p Pairing) Capturer {
+	if cfg.CaptureToPeer != nil && p.far() {
+		return cfg.CaptureToPeer
+	}
+	return cfg.Capture
+}
+
+// captureAtPeer begins to record a run on the other host, if it takes part. stop ends that beside
+// what the caller does; the channel has the name of the file, empty without one. The T of stop is
+// another one if the run was abandoned.
+func (cfg *Config) captureAtPeer(t *T, p Pairing, port uint16) (stop func(*T) <-chan string) {
+	var running Capture
+	if cfg.CaptureAtPeer != nil && p.far() {
+		var err error
+		if running, err = cfg.CaptureAtPeer.Start(port); err != nil {
+			t.Log("no capture at the other host: %v", err)
+		}
+	}
+	return func(t *T) <-chan string {
+		file := make(chan string, 1)
+		if running == nil {
+			file <- ""
+			return file
+		}
+		go func() {
+			name := strings.TrimSuffix(captureName(t.outcome.Scenario, p), ".pcapng") + ".at-peer.pcapng"
+			if err := running.Stop(cfg.Dir + "/" + name); err != nil {
+				t.Log("no capture at the other host: %v", err)
+				name = ""
+			}
+			file <- name
+		}()
+		return file
+	}
 }
 
 func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16, seed uint64) {
@@ -277,6 +371,12 @@ func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16, seed uint64)
 	}
 	r.DUT = cfg.open(t, sc, name)
 	r.Addr = netip.AddrPortFrom(r.DUT.Addr, port)
+	if r.Role == RoleResponder && r.DUT.Opposite.IsValid() {
+		r.Addr = netip.AddrPortFrom(r.DUT.Opposite, port)
+	}
+	if r.DUT.Memory != nil {
+		r.Tap = pushingTap{t, r.DUT.Memory, r.Tap}
+	}
 	sc.Raw(r)
 }
 
@@ -290,10 +390,34 @@ func (cfg *Config) open(t *T, sc *Scenario, name string, more ...string) *Endpoi
 		t.Setup("provider %q cannot be opened: %v", name, err)
 	}
 	t.Cleanup(func() {
+		if m := ep.Memory; m != nil {
+			err := m.Intact()
+			t.Check(err == nil, "no octet around a region on the other host is touched", "%v", err)
+		}
 		err := ep.Context.Close()
 		t.Check(err == nil, "the device can be closed after the run: nothing was left open", "%v", err)
 	})
 	return ep
+}
+
+// pushingTap is a tap of the raw peer: before that sends, a device on another host has what the
+// program has put into its memory.
+type pushingTap struct {
+	t    *T
+	mem  Memory
+	next transport.Tap // may be nil
+}
+
+// Tap implements transport.Tap. The raw peer calls it before it writes.
+func (p pushingTap) Tap(r transport.TapRecord) {
+	if r.Sent && r.Event == transport.TapData {
+		if err := p.mem.Push(); err != nil {
+			p.t.Check(false, "the memory on the other host can be written to", "%v", err)
+		}
+	}
+	if p.next != nil {
+		p.next.Tap(r)
+	}
 }
 
 // VerbsRun is one run of a verbs scenario.

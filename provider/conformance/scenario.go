@@ -39,8 +39,22 @@ type Pairing struct {
 	Responder string `json:"responder"`
 }
 
+// AtPeer follows the name of a provider that is on the other host of a run between two.
+const AtPeer = "@peer"
+
+// OnPeer reports whether a name of a pairing is that of a provider on the other host, and returns
+// the provider's.
+func OnPeer(name string) (provider string, far bool) { return strings.CutSuffix(name, AtPeer) }
+
 // String returns "initiator->responder".
 func (p Pairing) String() string { return p.Initiator + "->" + p.Responder }
+
+// far reports whether one of the sides is on the other host.
+func (p Pairing) far() bool {
+	_, i := OnPeer(p.Initiator)
+	_, r := OnPeer(p.Responder)
+	return i || r
+}
 
 // Has reports whether one of the sides is name.
 func (p Pairing) Has(name string) bool { return p.Initiator == name || p.Responder == name }

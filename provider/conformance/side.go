@@ -244,10 +244,22 @@ func (b *Buffer) HoldsAt(off int, octets []byte, what string) {
 // any more. Reading it before would be a data race with the provider, so the check fails.
 func (b *Buffer) settled(what string) bool {
 	if !b.side.unsettled.Load() || b.side.over.Load() {
-		return true
+		return b.fetched(what)
 	}
 	b.side.Check(false, what, "not looked at: what went before has not completed")
 	return false
+}
+
+// fetched has the buffer be as a device on another host has left its copy, and reports whether it
+// could.
+func (b *Buffer) fetched(what string) bool {
+	if m := b.side.EP.Memory; m != nil {
+		if err := m.Pull(); err != nil {
+			b.side.Check(false, what, "not looked at: %v", err)
+			return false
+		}
+	}
+	return true
 }
 
 // PostRecv posts receives that have to be accepted.

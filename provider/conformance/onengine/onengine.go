@@ -36,23 +36,31 @@ type Side struct {
 // Opener opens a device of its own for each call, with a scenario's options.
 func (s Side) Opener() conformance.Opener {
 	return func(options []string) (*conformance.Endpoint, error) {
-		opts := &engine.Options{Placement: s.Placement}
-		if err := Set(opts, options); err != nil {
+		p, err := s.Provider(options)
+		if err != nil {
 			return nil, err
 		}
-		if s.Tap != nil {
-			opts.Network = transport.NewTCP(&transport.TCPOptions{Tap: s.Tap})
-		}
-		create := s.New
-		if create == nil {
-			create = engine.New
-		}
-		vctx, err := ibverbs.Open(create(opts), "")
+		vctx, err := ibverbs.Open(p, "")
 		if err != nil {
 			return nil, err
 		}
 		return &conformance.Endpoint{Name: s.Name, Context: vctx, Addr: s.Addr}, nil
 	}
+}
+
+// Provider makes a provider with a scenario's options.
+func (s Side) Provider(options []string) (provider.Provider, error) {
+	opts := &engine.Options{Placement: s.Placement}
+	if err := Set(opts, options); err != nil {
+		return nil, err
+	}
+	if s.Tap != nil {
+		opts.Network = transport.NewTCP(&transport.TCPOptions{Tap: s.Tap})
+	}
+	if s.New == nil {
+		return engine.New(opts), nil
+	}
+	return s.New(opts), nil
 }
 
 // Set reads a scenario's options into opts: crc=on|off, placement=verified|streaming,

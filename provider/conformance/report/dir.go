@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/capture"
@@ -63,9 +64,10 @@ func capturesNamedBy(name string) []string {
 	}
 	var names []string
 	for i := range rep.Results {
-		c := rep.Results[i].Capture
-		if strings.HasSuffix(c, ".pcapng") && filepath.Base(c) == c && !slices.Contains(names, c) {
-			names = append(names, c)
+		for _, c := range []string{rep.Results[i].Capture, rep.Results[i].CaptureAtPeer} {
+			if strings.HasSuffix(c, ".pcapng") && filepath.Base(c) == c && !slices.Contains(names, c) {
+				names = append(names, c)
+			}
 		}
 	}
 	return names
@@ -93,8 +95,52 @@ func mergeCaptures(dir string, rep *conformance.Report, captureDir string) (writ
 			continue
 		}
 		written = append(written, name)
+		far, err := mergeAtPeer(dir, slug, rep.Peer, runs[slug], captureDir)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("captures of %s at the other host: %w", slug, err))
+		} else if far != "" {
+			written = append(written, far)
+		}
 	}
 	return written, errors.Join(errs...)
+}
+
+// mergeAtPeer merges what the other host captured of one scenario's runs into a file of its own: a
+// reader of both in one would see each packet twice, in the order of two clocks. It returns the
+// name, empty if there is nothing.
+func mergeAtPeer(dir, slug string, peer *conformance.PeerHost, runs []*conformance.Result, captureDir string) (string, error) {
+	var parts []capture.Part
+	name := strings.ReplaceAll(slug, "/", "-") + ".at-peer.pcapng"
+	clock := "the times are those of the other host's clock"
+	if peer != nil {
+		clock += fmt.Sprintf(", which was %+v ahead, within %v", time.Duration(peer.ClockAhead),
+			time.Duration(peer.ClockWithin))
+	}
+	for _, res := range runs {
+		if res.CaptureAtPeer == "" {
+			continue
+		}
+		pairing := res.Initiator + "->" + res.Responder
+		file := filepath.Join(captureDir, res.CaptureAtPeer)
+		parts = append(parts, capture.Part{File: file, Interface: pairing + " at the other host",
+			Comment: fmt.Sprintf("%s, %s, port %d: %s", slug, pairing, res.Port, clock)})
+		res.CaptureAtPeer = name
+	}
+	if len(parts) == 0 {
+		return "", nil
+	}
+	err := capture.Merge(filepath.Join(dir, name), slug+": "+clock, parts...)
+	for _, p := range parts {
+		if err == nil && sameFile(filepath.Dir(p.File), dir) && filepath.Base(p.File) != name {
+			err = os.Remove(p.File)
+		}
+	}
+	for _, res := range runs {
+		if err != nil {
+			res.CaptureAtPeer = ""
+		}
+	}
+	return name, err
 }
 
 // mergeRuns merges the captures of one scenario's runs and has them name the

@@ -40,6 +40,15 @@ const (
 	differencesShown = 4
 )
 
+// otherHost describes the other host of a run between two.
+func otherHost(p *conformance.PeerHost) string {
+	if p == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s: govs %s, kernel %s, siw %s, %d CPUs", p.Address, p.Version, p.Kernel,
+		or(p.Siw, "no guest's"), p.CPUs)
+}
+
 func newPage(rep *conformance.Report) (*page, error) {
 	p := &page{
 		Report: rep, Summary: Summary(rep), Counted: counted(rep.Counts), Areas: areas(rep),
@@ -55,6 +64,7 @@ func newPage(rep *conformance.Report) (*page, error) {
 		{"siw", or(rep.Siw, "no guest's")},
 		{"placement by the engine", or(rep.Placement, "not known")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
+		{"other host", otherHost(rep.Peer)},
 		{"seed", fmt.Sprint(rep.Seed)},
 		{"compared with", or(rep.Reference, "nothing")},
 		{"second witness", or(rep.Tshark, "not asked")},
