@@ -18,7 +18,8 @@ type bench struct {
 	pairings []conformance.Pairing
 	openers  map[string]conformance.Opener
 	capture  conformance.Capturer
-	tap      transport.Tap // nil where captures come from the wire
+	toPeer   conformance.Capturer // of runs with another host; nil where it is the same
+	tap      transport.Tap        // nil where captures come from the wire
 }
 
 // peerTap is the tap as the raw peer takes it: an interface that is nil where
@@ -33,6 +34,9 @@ func (b *bench) peerTap() transport.Tap {
 // bench decides which pairings are run, and how they are captured. It prints what is
 // left out.
 func (c *runCmd) bench(out *output) (*bench, error) {
+	if c.peer != nil {
+		return c.peerBench(out)
+	}
 	if c.usesBridge() {
 		return c.bridgeBench(out)
 	}
@@ -59,7 +63,7 @@ func (c *runCmd) bench(out *output) (*bench, error) {
 	}
 	b.openers = map[string]conformance.Opener{
 		"engine": onengine.Side{Name: "engine", Addr: addr, Tap: b.tap, Placement: placementOf(c.Placement)}.Opener(),
-		"kernel": k.opener(addr, kernelErr),
+		"kernel": k.opener(addr, kernelErr, nil),
 	}
 	return b, nil
 }
@@ -75,6 +79,9 @@ func isOurs(addr netip.Addr) error {
 
 // wanted returns the pairings that are asked for.
 func (c *runCmd) wanted() []conformance.Pairing {
+	if c.Peer != "" && c.Initiator == "" && c.Responder == "" {
+		return c.wantedWithPeer()
+	}
 	if !c.Matrix {
 		p := conformance.Pairing{Initiator: "engine", Responder: "engine"}
 		if c.Initiator != "" {

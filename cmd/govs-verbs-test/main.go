@@ -61,6 +61,7 @@ type cli struct {
 	Ping    pingCmd    `cmd:"" help:"Exchange data with rping: this command's or the C program."`
 	Stream  streamCmd  `cmd:"" help:"Connect stdin and stdout over RDMA (rsockets), or measure with rstream."`
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`
+	Agent   agentCmd   `cmd:"" help:"Serve this host's devices to a run on another host."`
 	Exec    execCmd    `cmd:"" help:"Run a C program of libibverbs and librdmacm over the Go engine."`
 }
 

@@ -86,17 +86,28 @@ func addressOf(d provider.DeviceInfo, wanted netip.Addr) (netip.Addr, error) {
 }
 
 // opener opens the kernel device; err says why there is none.
-func (k kernelBench) opener(addr netip.Addr, err error) conformance.Opener {
+// wrap, if not nil, wraps the provider.
+func (k kernelBench) opener(addr netip.Addr, err error, wrap wrapper) conformance.Opener {
 	return func([]string) (*conformance.Endpoint, error) {
 		if err != nil {
 			return nil, err
 		}
-		vctx, err := ibverbs.Open(kernel.New(), k.device)
+		vctx, err := ibverbs.Open(wrap.of(kernel.New()), k.device)
 		if err != nil {
 			return nil, err
 		}
 		return &conformance.Endpoint{Name: "kernel", Context: vctx, Addr: addr, Fixed: true}, nil
 	}
+}
+
+// wrapper makes another provider of a provider; nil leaves it as it is.
+type wrapper func(provider.Provider) provider.Provider
+
+func (w wrapper) of(p provider.Provider) provider.Provider {
+	if w == nil {
+		return p
+	}
+	return w(p)
 }
 
 // placementOf reads the flag --placement: strict or fast.

@@ -18,6 +18,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/report"
 	"github.com/govs-rdma/govs/provider/conformance/scenarios"
+	"github.com/govs-rdma/govs/provider/remote"
 )
 
 type runCmd struct {
@@ -35,6 +36,9 @@ type runCmd struct {
 	Collect    string     `help:"Only run, and write outcomes and captures to this folder, for compare to judge." placeholder:"DIR" type:"path"`
 	Addr       netip.Addr `help:"Address of both sides. Default: that of the kernel device's interface, or 127.0.0.1." placeholder:"ADDR"`
 	Interface  string     `help:"Interface to capture on. Traffic between two addresses of one host is on lo, the default." default:"lo" placeholder:"NETDEV"`
+	Peer       string     `help:"Run between this host and the agent at this address (govs-verbs-test agent). Its providers are called engine@peer, kernel@peer and bridge@peer." placeholder:"HOST:PORT"`
+	PeerAddr   netip.Addr `help:"Address of the agent's side. Default: of the interface under its kernel device, otherwise that of --peer." placeholder:"ADDR"`
+	SecretFile string     `help:"File with the secret that the agent was started with. Default: GOVS_AGENT_SECRET of the environment. None is needed on a loopback address." placeholder:"FILE" type:"path"`
 	Scale      float64    `help:"Stretch all time limits by this factor, as for an emulated machine. Default: the profile's, or 1." default:"1" placeholder:"FACTOR"`
 	Placement  string     `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC, unless a scenario says: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
 	Library    string     `help:"Where the libraries of the bridge are, as for exec. Default: lib/govs beside the command's folder." placeholder:"DIR"`
@@ -42,6 +46,9 @@ type runCmd struct {
 	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario without a terminal, too, not one per area."`
 
 	profileFlags
+
+	netdevGiven bool            // --interface was given
+	peer        *remote.Session // with --peer, while it runs
 }
 
 // providerNames are the providers that a pairing can have.
@@ -71,7 +78,11 @@ func (c *runCmd) Validate(k *kong.Context) error {
 	if err := c.checkBridge(); err != nil {
 		return err
 	}
-	if os.Getenv("REQUIRE_SIW") == "1" && !c.usesBridge() {
+	c.netdevGiven = given(k, "interface")
+	if err := c.checkPeer(); err != nil {
+		return err
+	}
+	if os.Getenv("REQUIRE_SIW") == "1" && !c.usesBridge() && c.Peer == "" {
 		c.RequireSiw = true
 	}
 	switch {
@@ -109,8 +120,12 @@ func (c *runCmd) Validate(k *kong.Context) error {
 // checkProviders refuses names that are no provider's.
 func (c *runCmd) checkProviders() error {
 	check := func(flag, value string) error {
-		if value == "" || slices.Contains(providerNames, value) {
+		near, far := conformance.OnPeer(value)
+		if value == "" || slices.Contains(providerNames, near) && (!far || c.Peer != "") {
 			return nil
+		}
+		if far && slices.Contains(providerNames, near) {
+			return fmt.Errorf("--%s %s: add --peer, the address of the agent", flag, value)
 		}
 		return fmt.Errorf(`--%s must be one of "%s" but got %q`, flag,
 			strings.Join(providerNames, `","`), value)
@@ -157,6 +172,10 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if err := j.prepare(); err != nil {
 		return unable(err)
 	}
+	if err := c.meetPeer(ctx, out); err != nil {
+		return unable(err)
+	}
+	defer c.leavePeer()
 	b, err := c.bench(out)
 	if err != nil {
 		return err
@@ -171,6 +190,9 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		Schema: conformance.CollectionSchema, Started: time.Now().UTC(), Version: version(), Kernel: kernelRelease(), KernelVersion: kernelVersion(), CPUs: runtime.NumCPU(),
 		Siw: os.Getenv("VM_SIW"), Placement: c.Placement, Seed: c.Seed, Only: c.Only,
 	}
+	if err := c.describePeer(ctx, col); err != nil {
+		return unable(err)
+	}
 	if c.RequireSiw {
 		col.Require = []string{"kernel"}
 	}
@@ -178,13 +200,20 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	cfg := conformance.Config{
 		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers,
 		Seed: c.Seed, Scale: c.Scale,
-		Capture: b.capture, Dir: dir, Tap: b.peerTap(), LeaveOut: known.leavesOut,
+		Capture: b.capture, CaptureToPeer: b.toPeer, Dir: dir, Tap: b.peerTap(),
+		LeaveOut: known.leavesOut,
 	}
 	progress, err := newProgress(out, &cfg, c.Verbose || out.terminal())
 	if err != nil {
 		return err
 	}
 	cfg.Progress = progress.ran
+	if c.peer != nil {
+		cfg.Lost, cfg.Why = c.peer.Done(), c.peer.Err
+		if source := c.peer.Host().Captures; source != "" {
+			cfg.CaptureAtPeer = &peerCapturer{ctx, c.peer, source}
+		}
+	}
 	col.Outcomes, err = conformance.Run(ctx, cfg)
 	if err != nil {
 		if c.Collect != "" { // nothing would refer to these captures
@@ -201,7 +230,12 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		fmt.Fprintf(out, "%d runs collected in %s\n", len(col.Outcomes), file)
 		return nil
 	}
-	return j.judge(ctx, out, col, dir)
+	judged := j.judge(ctx, out, col, dir)
+	if c.peer != nil && c.peer.Err() != nil {
+		return fmt.Errorf("%w; %d of %d runs were left out", c.peer.Err(),
+			progress.total-len(col.Outcomes), progress.total)
+	}
+	return judged
 }
 
 // collectionFile is the name of a collection beside its captures.
@@ -241,12 +275,13 @@ func removeCollection(dir string) error {
 // collected in.
 func removeCaptures(dir string, outcomes []conformance.Outcome) error {
 	for i := range outcomes {
-		capture := outcomes[i].Capture
-		if capture == "" || filepath.Base(capture) != capture {
-			continue
-		}
-		if err := os.Remove(filepath.Join(dir, capture)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+		for _, capture := range []string{outcomes[i].Capture, outcomes[i].CaptureAtPeer} {
+			if capture == "" || filepath.Base(capture) != capture {
+				continue
+			}
+			if err := os.Remove(filepath.Join(dir, capture)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
 		}
 	}
 	return nil

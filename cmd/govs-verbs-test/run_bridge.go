@@ -99,15 +99,15 @@ func (c *runCmd) bridgeBench(out *output) (*bench, error) {
 	b.openers = map[string]conformance.Opener{
 		"engine": onengine.Side{Name: "engine", Addr: addr,
 			Placement: placementOf(c.Placement)}.Opener(),
-		bridgeName: bridgeOpener(device, addr),
+		bridgeName: bridgeOpener(device, addr, nil),
 	}
 	return b, nil
 }
 
 // bridgeOpener opens the bridge's device.
-func bridgeOpener(device string, addr netip.Addr) conformance.Opener {
+func bridgeOpener(device string, addr netip.Addr, wrap wrapper) conformance.Opener {
 	return func([]string) (*conformance.Endpoint, error) {
-		vctx, err := ibverbs.Open(kernel.New(), device)
+		vctx, err := ibverbs.Open(wrap.of(kernel.New()), device)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+	"github.com/govs-rdma/govs/provider/conformance"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
+)
+
+// self is the command as a process of its own, with the race detector if the test has it.
+func self(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "REQUIRE_SIW=")
+	return cmd
+}
+
+// plain is self without the race detector, for runs with an agent: what orders their two sides goes
+// through another process.
+func plain(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	if !raceEnabled {
+		return self(t, args...)
+	}
+	cmd := exec.Command(testkit.Must(bridgedCommand())(t), args...)
+	cmd.Env = append(os.Environ(), "REQUIRE_SIW=")
+	return cmd
+}
+
+const testSecret = "a secret of a test"
+
+// startAgent starts an agent and returns its address.
+func startAgent(t *testing.T, cmd *exec.Cmd) (*program, string) {
+	t.Helper()
+	p := startCmd(t, cmd)
+	m := p.stdout.await(t, `listening on (\S+);`)
+	return p, m[1]
+}
+
+// localAgent starts an agent with the engine in a process of its own.
+func localAgent(t *testing.T) (*program, string) {
+	t.Helper()
+	return startAgent(t, self(t, "agent", "--listen", "127.0.0.1:0", "--provider", "engine"))
+}
+
+// verbsGroups are the groups that have scenarios between two providers, most of them nothing else.
+const verbsGroups = "send,write,read,order,conn,protection,srq,queue,objects,memory,states,window,ext"
+
+// TestRunPeer runs the verbs scenarios between two processes: what they check and observe and what
+// crosses the wire is as in one process, in each direction.
+func TestRunPeer(t *testing.T) {
+	p, addr := localAgent(t)
+	dir := t.TempDir()
+	data := onengine.ProcessAddr().String()
+	startCmd(t, plain(t, "run", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+		"--report", dir, "--only", verbsGroups, "--scale", "2")).want(t, exitPassed,
+		"engine->engine engine->engine@peer engine@peer->engine", "the suite passed")
+	rep := readReport(t, filepath.Join(dir, "report.json"))
+	verdicts := make(map[string]map[string]conformance.Verdict)
+	far := 0
+	for _, r := range rep.Results {
+		if verdicts[r.Scenario] == nil {
+			verdicts[r.Scenario] = make(map[string]conformance.Verdict)
+		}
+		verdicts[r.Scenario][r.Initiator+"->"+r.Responder] = r.Verdict
+		if !strings.Contains(r.Initiator+r.Responder, conformance.AtPeer) {
+			continue
+		}
+		far++
+		if r.CaptureAtPeer == "" {
+			t.Errorf("%s %s->%s: the agent has captured nothing", r.Scenario, r.Initiator, r.Responder)
+		}
+	}
+	for slug, by := range verdicts {
+		for pairing, v := range by {
+			if v != conformance.Pass {
+				t.Errorf("%s %s: %s", slug, pairing, v)
+			}
+		}
+	}
+	if far < 200 {
+		t.Errorf("%d runs with the agent", far)
+	}
+	if rep.Peer == nil || rep.Peer.Address != addr || rep.Peer.CPUs == 0 || rep.Peer.ClockWithin == 0 {
+		t.Errorf("the other host is %+v", rep.Peer)
+	}
+	testkit.OK(t, p.cmd.Process.Signal(os.Interrupt))
+	p.want(t, exitPassed, "the run has ended: the client said so")
+	if strings.Contains(p.stdout.String(), "not freed") {
+		t.Error(p.stdout.String())
+	}
+}
+
+// TestRunPeerRaw: the scripted peer here meets the provider there, in both roles.
+func TestRunPeerRaw(t *testing.T) {
+	_, addr := localAgent(t)
+	data := onengine.ProcessAddr().String()
+	startCmd(t, plain(t, "run", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+		"--scale", "2", "--responder", "engine@peer", "--only", "rdmap/read-*,mpa/reply-*")).want(t,
+		exitPassed, "the suite passed", "engine@peer")
+}
+
+// TestAgentKilled: a run whose agent dies ends at once, with a verdict that says so for the run
+// that was under way.
+func TestAgentKilled(t *testing.T) {
+	p, addr := localAgent(t)
+	data := onengine.ProcessAddr().String()
+	file := filepath.Join(t.TempDir(), "report.json")
+	run := startCmd(t, plain(t, "run", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+		"--json", file, "--responder", "engine@peer", "--only", "conn,order,read"))
+	run.stdout.await(t, `\[ *5/`)
+	testkit.OK(t, p.cmd.Process.Kill())
+	run.want(t, exitFailed)
+	wantText(t, "stderr", run.stderr.String(), parts("the agent at "+addr+
+		" has gone: it has ended, or was restarted", "runs were left out"))
+	rep := readReport(t, file)
+	last := rep.Results[len(rep.Results)-1]
+	if len(rep.Results) > 25 || rep.Passed {
+		t.Errorf("%d runs were judged, and passed is %v", len(rep.Results), rep.Passed)
+	}
+	if last.Verdict == conformance.Setup && !strings.Contains(last.Why, "has gone") {
+		t.Errorf("the last: %s: %s", last.Verdict, last.Why)
+	}
+}
+
+// TestAgentRefuses has what is said about secrets and a second run.
+func TestAgentRefuses(t *testing.T) {
+	dir := t.TempDir()
+	good, bad, empty := filepath.Join(dir, "good"), filepath.Join(dir, "bad"), filepath.Join(dir, "empty")
+	for file, text := range map[string]string{good: testSecret + "\n", bad: "another secret of a test", empty: "\n"} {
+		testkit.OK(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	start(t, "agent", "--listen", "0.0.0.0:0").want(t, exitUsage, nil,
+		parts("0.0.0.0 is not a loopback address, so that a secret is needed", secretVariable))
+	start(t, "agent", "--listen", "127.0.0.1:0", "--secret-file", empty).want(t, exitUsage, nil, parts("is empty"))
+	p, addr := startAgent(t, self(t, "agent", "--listen", "127.0.0.1:0", "--provider", "engine", "--secret-file", good))
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, parts("the two ends have different secrets", "--secret-file or "+secretVariable)},
+		{[]string{"--secret-file", bad}, parts("the two ends have different secrets")},
+		{[]string{"--secret-file", filepath.Join(dir, "none")}, parts("no such file")},
+	} {
+		start(t, append([]string{"run", "--peer", addr, "--only", "send/zero"}, c.args...)...).want(t, exitUsage, nil, c.want)
+	}
+	run := startCmd(t, plain(t, "run", "--peer", addr, "--secret-file", good, "--no-tshark", "--addr",
+		onengine.ProcessAddr().String(), "--peer-addr", onengine.ProcessAddr().String()))
+	run.stdout.await(t, `\[ *2/`)
+	start(t, "run", "--peer", addr, "--secret-file", good).want(t, exitUsage, nil,
+		parts("the agent is busy: it serves a run of 127.0.0.1:"))
+	testkit.OK(t, run.cmd.Process.Signal(os.Interrupt))
+	run.want(t, exitFailed)
+	p.stdout.await(t, "the run has ended")
+	start(t, "run", "--peer", addr, "--secret-file", good, "--only", "send/zero", "--no-tshark",
+		"--responder", "kernel@peer").want(t, exitUsage, parts("left out: pairings with kernel@peer: the agent can't use it: "+
+		"it was not started with it"), parts("no provider for any pairing"))
+}
+
+// namespaces makes two network namespaces that are joined by a link, and returns what runs a
+// command in either. setup gets commands of the near one, in which interface "near" is.
+func namespaces(t *testing.T, near, far netip.Prefix) (in, out func(*exec.Cmd) *exec.Cmd) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		if os.Getenv("REQUIRE_SIW") == "1" {
+			t.Fatal("network namespaces need root")
+		}
+		t.Skip("network namespaces need root")
+	}
+	a, b := fmt.Sprintf("govs-a%d", os.Getpid()), fmt.Sprintf("govs-b%d", os.Getpid())
+	for _, line := range []string{
+		"netns add " + a, "netns add " + b,
+		"-n " + a + " link add near type veth peer name far netns " + b,
+		"-n " + a + " addr add " + near.String() + " dev near", "-n " + b + " addr add " + far.String() + " dev far",
+		"-n " + a + " link set near up", "-n " + b + " link set far up",
+		"-n " + a + " link set lo up", "-n " + b + " link set lo up",
+	} {
+		args := strings.Fields(line)
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v\n%s", line, err, out)
+		}
+		if args[0] == "netns" {
+			t.Cleanup(func() { testkit.OK(t, exec.Command("ip", "netns", "del", args[2]).Run()) })
+		}
+	}
+	inside := func(ns string) func(*exec.Cmd) *exec.Cmd {
+		return func(cmd *exec.Cmd) *exec.Cmd {
+			n := exec.Command("ip", append([]string{"netns", "exec", ns}, cmd.Args...)...)
+			n.Env, n.SysProcAttr = append(cmd.Env, secretVariable+"="+testSecret), &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			return n
+		}
+	}
+	return inside(a), inside(b)
+}
+
+// TestRunNamespaces runs scenarios between two network namespaces, over an Ethernet of 1500 octets,
+// whose frames are captured at either end.
+func TestRunNamespaces(t *testing.T) {
+	vmtest.NeedPackages(t, "guest")
+	near, far := netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24")
+	in, out := namespaces(t, near, far)
+	agent, addr := startAgent(t, out(self(t, "agent", "--listen", "198.51.100.2:0", "--provider", "engine")))
+	dir := t.TempDir()
+	startCmd(t, in(plain(t, "run", "--peer", addr, "--no-tshark", "--report", dir, "--scale", "2", "--only",
+		"send/one-mib,write/one-mib,read/one-mib,order/fence,order/mixed-both-ways,conn/reject,"+
+			"conn/no-listener,conn/shutdown,protection/write-beyond-end,protection/read-no-right,"+
+			"memory/iova,mpa/request-markers,rdmap/response-second-to"))).want(t, exitPassed, "the suite passed")
+	rep := readReport(t, filepath.Join(dir, "report.json"))
+	for _, r := range rep.Results {
+		if strings.Contains(r.Initiator+r.Responder, conformance.AtPeer) &&
+			(r.CaptureSource != "wire" || r.Capture == "" || r.CaptureAtPeer == "" && r.Scenario != "conn/no-listener") {
+			t.Errorf("%s %s->%s: captured %q (%s) and there %q", r.Scenario, r.Initiator, r.Responder, r.Capture,
+				r.CaptureSource, r.CaptureAtPeer)
+		}
+	}
+	testkit.OK(t, agent.cmd.Process.Signal(os.Interrupt))
+	agent.want(t, exitPassed, "captures: wire")
+}
+
+// TestRunPeerSiw runs scenarios between the engine in a network namespace and siw in another, whose
+// agent it is that runs there. The ledger explains the differences by the agent's kernel.
+func TestRunPeerSiw(t *testing.T) {
+	if !inGuest(t, vmtest.Options{}) {
+		return
+	}
+	// siw is of the namespace in which it was added, and of no other.
+	for _, line := range []string{
+		"ip netns add peer", "ip link add near type veth peer name far netns peer",
+		"ip addr add 203.0.113.1/24 dev near", "ip link set near up",
+		"ip -n peer addr add 203.0.113.2/24 dev far", "ip -n peer link set far up", "ip -n peer link set lo up",
+		"rdma link add siwpeer type siw netdev near",
+	} {
+		args := strings.Fields(line)
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		testkit.OK(t, exec.Command("rdma", "link", "delete", "siwpeer").Run())
+		testkit.OK(t, exec.Command("ip", "netns", "del", "peer").Run())
+	})
+	cmd := self(t, "agent", "--listen", "203.0.113.1:0", "--provider", "kernel", "--addr", "203.0.113.1", "--scale", "10")
+	cmd.Env = append(cmd.Env, secretVariable+"="+testSecret)
+	agent, addr := startAgent(t, cmd)
+	file := filepath.Join(t.TempDir(), "report.json")
+	run := self(t, "run", "--peer", addr, "--matrix", "--providers", "engine,kernel@peer", "--no-tshark",
+		"--json", file, "--scale", "10", "--only", "send/one-mib,write/one-fpdu,read/one-mib,order/fence,"+
+			"conn/reject,protection/read-no-right,protection/write-beyond-end,memory/iova,mpa/request-markers,"+
+			"rdmap/response-second-to")
+	ns := exec.Command("ip", append([]string{"netns", "exec", "peer"}, run.Args...)...)
+	ns.Env = append(run.Env, secretVariable+"="+testSecret)
+	startCmd(t, ns).want(t, exitPassed, "engine->engine engine->kernel@peer kernel@peer->engine", "the suite passed")
+	counts := make(map[conformance.Verdict]int)
+	for _, r := range readReport(t, file).Results {
+		if strings.Contains(r.Initiator+r.Responder, "kernel@peer") {
+			counts[r.Verdict]++
+		}
+	}
+	if counts[conformance.Pass] == 0 || counts[conformance.XFail] == 0 || counts[conformance.Unsupported] == 0 {
+		t.Errorf("verdicts with siw: %v", counts)
+	}
+	testkit.OK(t, agent.cmd.Process.Signal(os.Interrupt))
+	agent.want(t, exitPassed)
+}
+
+// TestNetdevOf finds loopback by any of its addresses.
+func TestNetdevOf(t *testing.T) {
+	ifcs := testkit.Must(net.Interfaces())(t)
+	got := testkit.Must(netdevOf(netip.MustParseAddr("127.0.0.9")))(t)
+	for _, ifc := range ifcs {
+		if ifc.Name == got && ifc.Flags&net.FlagLoopback == 0 {
+			t.Errorf("%s is not the loopback interface", got)
+		}
+	}
+	if _, err := netdevOf(netip.MustParseAddr("192.0.2.77")); err == nil || !strings.Contains(err.Error(), "--interface") {
+		t.Errorf("an address of no interface: %v", err)
+	}
+}
