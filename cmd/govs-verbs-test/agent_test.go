@@ -62,7 +62,7 @@ func TestRunPeer(t *testing.T) {
 	p, addr := localAgent(t)
 	dir := t.TempDir()
 	data := onengine.ProcessAddr().String()
-	startCmd(t, plain(t, "run", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+	startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
 		"--report", dir, "--only", verbsGroups, "--scale", "2")).want(t, exitPassed,
 		"engine->engine engine->engine@peer engine@peer->engine", "the suite passed")
 	rep := readReport(t, filepath.Join(dir, "report.json"))
@@ -105,7 +105,7 @@ func TestRunPeer(t *testing.T) {
 func TestRunPeerRaw(t *testing.T) {
 	_, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
-	startCmd(t, plain(t, "run", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+	startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
 		"--scale", "2", "--responder", "engine@peer", "--only", "rdmap/read-*,mpa/reply-*")).want(t,
 		exitPassed, "the suite passed", "engine@peer")
 }
@@ -116,7 +116,7 @@ func TestAgentKilled(t *testing.T) {
 	p, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()
 	file := filepath.Join(t.TempDir(), "report.json")
-	run := startCmd(t, plain(t, "run", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
+	run := startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data, "--no-tshark",
 		"--json", file, "--responder", "engine@peer", "--only", "conn,order,read"))
 	run.stdout.await(t, `\[ *5/`)
 	testkit.OK(t, p.cmd.Process.Kill())
@@ -154,7 +154,7 @@ func TestAgentRefuses(t *testing.T) {
 	} {
 		start(t, append([]string{"run", "--peer", addr, "--only", "send/zero"}, c.args...)...).want(t, exitUsage, nil, c.want)
 	}
-	run := startCmd(t, plain(t, "run", "--peer", addr, "--secret-file", good, "--no-tshark", "--addr",
+	run := startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--secret-file", good, "--no-tshark", "--addr",
 		onengine.ProcessAddr().String(), "--peer-addr", onengine.ProcessAddr().String()))
 	run.stdout.await(t, `\[ *2/`)
 	start(t, "run", "--peer", addr, "--secret-file", good).want(t, exitUsage, nil,

@@ -14,7 +14,9 @@ import (
 // there is in the program's memory. All else is near's own.
 func (c *Session) Beside(near provider.Provider) provider.Provider { return &nearProvider{near, c} }
 
-// push is Device.Push of all devices. It asks nothing of the agent if nothing has changed.
+// push is Device.Push of all devices. It asks nothing of the agent if nothing has changed since
+// the last changes that it has answered to. Those that another call sends may still be on their
+// way: the agent has them when it answers to what is sent after them.
 func (c *Session) push() error {
 	c.mem.Lock()
 	var changed []*Device
@@ -26,7 +28,13 @@ func (c *Session) push() error {
 			}
 		}
 	}
+	onTheWay := c.carried > c.answered
 	c.mem.Unlock()
+	if onTheWay && len(changed) == 0 {
+		if _, err := c.call(context.Background(), nil, verbClock, 0, none{}); err != nil {
+			return err
+		}
+	}
 	for _, d := range changed {
 		if err := d.Push(); err != nil {
 			return err

@@ -83,7 +83,7 @@ func (c *Session) send(m *memory, head []byte) (number uint64, got chan reply, e
 		var body []byte
 		more := false
 		if m != nil {
-			body, more = c.changes(m)
+			body, more = c.changes(m, number)
 		}
 		out := message{kind: kindRequest, number: number, head: head, body: body}
 		if more {

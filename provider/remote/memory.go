@@ -90,10 +90,15 @@ func (c *Session) forget(d *Device) {
 }
 
 // changes appends what a program has changed in the memory of a device, of all devices if m is
-// nil. more says that there are more than fit into a message.
-func (c *Session) changes(m *memory) (body []byte, more bool) {
+// nil, for the request of that number. more says that there are more than fit into a message.
+func (c *Session) changes(m *memory, number uint64) (body []byte, more bool) {
 	c.mem.Lock()
 	defer c.mem.Unlock()
+	defer func() {
+		if len(body) > 0 {
+			c.carried = number
+		}
+	}()
 	for _, r := range c.pending {
 		body = appendRecord(body, r)
 	}

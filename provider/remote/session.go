@@ -67,6 +67,8 @@ type Session struct {
 	lastSlot uint16
 	blocks   map[uint32]*block
 	pending  []record // that go first in the next message
+	carried  uint64   // the last request that changes of memory went with
+	answered uint64   // the highest number of a request that was answered
 }
 
 // GoneError says that an agent can't be reached any more.
@@ -238,6 +240,9 @@ func (c *Session) handle(m *message) error {
 	if got == nil {
 		return fmt.Errorf("%w: an answer to no request", errFrame)
 	}
+	c.mem.Lock()
+	c.answered = max(c.answered, m.number)
+	c.mem.Unlock()
 	if r.answer.Raw {
 		r.body = m.body
 	} else if err := c.take(m.body); err != nil {

@@ -1,0 +1,54 @@
+package remote
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+// TestPushWaits: changes that another call has collected, and not sent yet, are at the agent when
+// push returns. Otherwise an RDMA Read that is posted here would find old octets there.
+func TestPushWaits(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	a := &Agent{Open: func(string, []string) (provider.Provider, error) { return engine.New(nil), nil }}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(ctx, l) }()
+	defer func() {
+		cancel()
+		testkit.OK(t, <-served)
+	}()
+	c := testkit.Must(Dial(t.Context(), l.Addr().String(), Options{}))(t)
+	defer c.Close()
+	d := testkit.Must(c.Provider("engine", nil).Open(""))(t).(*Device)
+	pd := testkit.Must(d.AllocPD())(t)
+	buf := make([]byte, 64)
+	mr := testkit.Must(pd.RegMR(buf, provider.AccessLocalWrite))(t)
+
+	c.sending.Lock() // as a call that sends
+	copy(buf, "changed")
+	c.mu.Lock()
+	number := c.lastNumber + 1
+	c.mu.Unlock()
+	body, _ := c.changes(d.mem, number)
+	pushed := make(chan error, 1)
+	go func() { pushed <- c.push() }()
+	select {
+	case err := <-pushed:
+		t.Errorf("push returned before the changes were sent: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	testkit.OK(t, c.conn.write(&message{kind: kindBeat, body: body}))
+	c.sending.Unlock()
+	if !t.Failed() {
+		testkit.OK(t, <-pushed)
+	}
+	testkit.OK(t, mr.Close())
+	testkit.OK(t, pd.Close())
+	testkit.OK(t, d.Close())
+}
