@@ -41,9 +41,9 @@ type CQ interface {
 // Looker is a CQ of a provider that may poll for a short time instead of sleeping at once. A caller
 // that is about to arm the CQ and to sleep on its channel calls Look before.
 type Looker interface {
-	// Look polls for a short time if the last waits were short, and reports whether it is worth
-	// calling Poll again now. Else the caller arms the CQ and sleeps.
-	Look() bool
+	// Look polls for a short time if the last waits were short, until ctx ends at most, and reports
+	// whether it is worth calling Poll again now. Else the caller arms the CQ and sleeps.
+	Look(ctx context.Context) bool
 }
 
 // CompChannel is a completion channel (struct ibv_comp_channel).

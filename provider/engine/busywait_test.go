@@ -35,7 +35,7 @@ func TestBusyWait(t *testing.T) {
 
 			b.dev.prog.cancel()
 			<-b.dev.prog.ended
-			b.ch.brief.Store(c.brief)
+			b.ch.pace.brief.Store(c.brief)
 			testkit.OK(t, b.cq.ReqNotify(false))
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			wait := patience
@@ -79,7 +79,7 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 			t.Logf("the machine is busy: %v", took)
 			continue
 		}
-		if got := b.ch.brief.Load(); got != c.brief {
+		if got := b.ch.pace.brief.Load(); got != c.brief {
 			t.Errorf("a wait of %v: brief %v", took, got)
 		}
 	}
@@ -106,10 +106,10 @@ func TestLook(t *testing.T) {
 
 			b.dev.prog.cancel()
 			<-b.dev.prog.ended
-			b.ch.brief.Store(c.brief)
+			b.ch.pace.brief.Store(c.brief)
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			began := time.Now()
-			if found := b.cq.Look(); found != c.finds {
+			if found := b.cq.Look(t.Context()); found != c.finds {
 				t.Errorf("Look: %v after %v", found, time.Since(began))
 			}
 			if !c.finds && time.Since(began) > patience/2 {
@@ -126,7 +126,7 @@ func TestLookInVain(t *testing.T) {
 	const look = 50 * time.Millisecond
 	a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: look}, sideOptions{events: true}, params(true))
 	b.recv(provider.RecvWR{})
-	b.ch.brief.Store(true)
+	b.ch.pace.brief.Store(true)
 	b.ch.looked.Store(int64(time.Since(epoch) - look)) // it has begun to look so long ago
 	testkit.OK(t, b.cq.ReqNotify(false))
 	time.AfterFunc(look/10, func() { a.send(provider.SendWR{Opcode: provider.WRSend}) })
@@ -134,7 +134,88 @@ func TestLookInVain(t *testing.T) {
 	defer cancel()
 	testkit.Must(b.ch.Next(ctx))(t)
 	b.spin(1)
-	if b.ch.brief.Load() {
+	if b.ch.pace.brief.Load() {
 		t.Error("the wait counts as short")
+	}
+}
+
+// TestPace counts the looks of a hundred waits.
+func TestPace(t *testing.T) {
+	const waits = 100
+	type wait struct {
+		finds bool // if it looks
+		short bool // the sleep behind a look in vain, or without a look
+	}
+	for _, c := range []struct {
+		what        string
+		wait        func(i int) wait
+		least, most int // looks
+	}{
+		{"each look finds something", func(int) wait { return wait{true, true} }, waits - 1, waits - 1},
+		{"the peer needs the CPU", func(int) wait { return wait{false, true} }, 5, 8},
+		{"long waits", func(int) wait { return wait{false, false} }, 0, 0},
+		{"every other wait is long", func(i int) wait { return wait{false, i%2 == 0} }, 1, 2},
+		{"first the peer needs the CPU, then not",
+			func(i int) wait { return wait{i >= waits/4, true} }, waits / 2, waits},
+		{"a long wait after every ten", func(i int) wait { return wait{i%10 != 0, i%10 != 0} },
+			waits * 3 / 4, waits * 9 / 10},
+	} {
+		var p pace
+		looks := 0
+		for i := range waits {
+			w := c.wait(i)
+			looked := p.brief.Load()
+			if looked {
+				looks++
+			}
+			if looked && w.finds {
+				p.found()
+			} else {
+				p.waited(w.short && !looked, looked)
+			}
+		}
+		if looks < c.least || looks > c.most {
+			t.Errorf("%s: %d looks in %d waits, and should be %d to %d", c.what, looks, waits, c.least, c.most)
+		}
+	}
+}
+
+// endsAt is a context that ends when it has been asked n times whether it has.
+type endsAt struct {
+	context.Context
+	n     int
+	asked int
+}
+
+func (c *endsAt) Err() error {
+	if c.asked++; c.asked > c.n {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestLookEnds: a look ends with its context, and that is no wait that was short.
+func TestLookEnds(t *testing.T) {
+	_, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: patience}, sideOptions{events: true}, params(true))
+	b.ch.pace.brief.Store(true)
+	for _, n := range []int{0, 3} {
+		ctx := &endsAt{Context: t.Context(), n: n}
+		if b.cq.Look(ctx) || ctx.asked != n+1 {
+			t.Errorf("of a context that ends after %d looks: asked %d times", n, ctx.asked)
+		}
+	}
+	if b.ch.looked.Load() != 0 {
+		t.Error("a look that its context ended counts as one in vain")
+	}
+
+	b.ch.pace.brief.Store(false)
+	testkit.OK(t, b.cq.ReqNotify(false))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := b.ch.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("an event, or error %v", err)
+	}
+	if b.ch.pace.brief.Load() {
+		t.Error("a wait that its context ended counts as short")
 	}
 }

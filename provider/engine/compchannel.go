@@ -20,9 +20,7 @@ type compChannel struct {
 	refs refs.Count
 	wake signal
 
-	// brief says that the last sleep was one that looking around would have
-	// saved.
-	brief atomic.Bool
+	pace pace
 
 	// looked is when a goroutine that is about to sleep began to look in vain, as a time since
 	// epoch, 0 if none has.
@@ -139,17 +137,58 @@ func (ch *compChannel) Next(ctx context.Context) (provider.CQ, error) {
 func (ch *compChannel) sleep(ctx context.Context) error {
 	look := ch.dev.opts.BusyWait
 	began := time.Now()
+	vain := false
 	if at := ch.looked.Swap(0); at != 0 && began.Sub(epoch)-time.Duration(at) < 2*look {
-		began = epoch.Add(time.Duration(at))
-	} else if look > 0 && ch.brief.Load() {
+		vain, began = true, epoch.Add(time.Duration(at))
+	} else if look > 0 && ch.pace.brief.Load() {
 		if ch.lookAround(began.Add(look)) {
+			ch.pace.found()
 			return nil
 		}
+		vain = true
 		ch.dev.attend() // streams may have been muted since the CQ was armed
 	}
 	err := ch.wake.wait(ctx)
-	ch.brief.Store(time.Since(began) < look)
+	if short := time.Since(began) < look; !short || err == nil { // what ctx ends was no short wait
+		ch.pace.waited(short, vain)
+	}
 	return err
+}
+
+// pace decides from the waits before whether a wait begins with looking. It is only a guess, so
+// that what several goroutines do to it at the same time does not matter.
+type pace struct {
+	brief  atomic.Bool  // the next wait begins with looking
+	shorts atomic.Int32 // short waits, one after the other, that did not
+	vain   atomic.Int32 // looks in vain, of which each that finds something takes one back
+}
+
+// mostVain bounds how many short waits there are before another look: 32.
+const mostVain = 6
+
+// found is called after a look that found something.
+func (p *pace) found() {
+	if n := p.vain.Load(); n > 0 {
+		p.vain.Store(n - 1)
+	}
+}
+
+// waited is called after a sleep. vain says that it began with a look that found nothing, and short
+// that both together were shorter than BusyWait. Where the peer needs the CPU that looks, because
+// there is only one, each look is in vain and the sleep behind it is short: so each look in vain
+// doubles how many short waits there have to be before the next.
+func (p *pace) waited(short, vain bool) {
+	n := p.vain.Load()
+	switch {
+	case vain:
+		p.vain.Store(min(n+1, mostVain))
+		fallthrough
+	case !short:
+		p.shorts.Store(0)
+		p.brief.Store(false)
+	default:
+		p.brief.Store(p.shorts.Add(1) >= 1<<max(n-1, 0))
+	}
 }
 
 // mostLooks take a millisecond and more, longer than a useful BusyWait. It ends the looking
@@ -175,15 +214,19 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 // on either side. So after a wait shorter than BusyWait it looks for completions for as long. It
 // reads the streams of the CQ directly, and as it is called before the CQ is armed, the progress
 // goroutine leaves the streams to it.
-func (c *cq) Look() bool {
+func (c *cq) Look(ctx context.Context) bool {
 	ch := c.ch
-	if ch == nil || c.dev.opts.BusyWait <= 0 || !ch.brief.Load() {
+	if ch == nil || c.dev.opts.BusyWait <= 0 || !ch.pace.brief.Load() {
 		return false
 	}
 	began := time.Now()
 	for range mostLooks {
+		if ctx.Err() != nil {
+			return false
+		}
 		c.dev.progress(c)
 		if c.waiting.Load() > 0 || c.refs.Closed() {
+			ch.pace.found()
 			return true
 		}
 		if time.Since(began) > c.dev.opts.BusyWait {
