@@ -5,6 +5,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,5 +222,78 @@ func TestLookEnds(t *testing.T) {
 	}
 	if b.ch.pace.brief.Load() {
 		t.Error("a wait that its context ended counts as short")
+	}
+}
+
+// TestLookLeavesOneP: one goroutine of the process may look, and more only as long as one P is left
+// to others.
+func TestLookLeavesOneP(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, c := range []struct{ procs, others, finds int }{{1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {2, 1, 0}, {3, 1, 1}, {3, 2, 0}} {
+		runtime.GOMAXPROCS(c.procs)
+		a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: patience}, sideOptions{events: true}, params(true))
+		b.recv(provider.RecvWR{}, provider.RecvWR{})
+		a.send(provider.SendWR{Opcode: provider.WRSend})
+		b.spin(1) // the connection is in use
+		b.ch.pace.brief.Store(true)
+		for range c.others {
+			if !beginLook() {
+				t.Errorf("with %d Ps, no %d goroutines may look", c.procs, c.others)
+			}
+		}
+		a.send(provider.SendWR{Opcode: provider.WRSend})
+		if found := b.cq.Look(t.Context()); found != (c.finds > 0) {
+			t.Errorf("with %d Ps and %d other goroutines that look: %v", c.procs, c.others, found)
+		}
+		for range c.others {
+			endLook()
+		}
+		b.spin(1)
+		if n := looking.Load(); n != 0 {
+			t.Fatalf("%d goroutines look, when none does", n)
+		}
+	}
+}
+
+// TestLookAndNetpoller: beside a goroutine that looks all the time on the only P, others that wait
+// in Go's netpoller are not held up until the runtime asks it, every 10 ms.
+func TestLookAndNetpoller(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	_, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{events: true}, params(true))
+	r, w := testkit.Must2(os.Pipe())(t)
+	defer r.Close()
+	defer w.Close()
+	var stop atomic.Bool
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer stop.Store(true)
+	group.Go(func() {
+		for !stop.Load() {
+			b.ch.pace.brief.Store(true)
+			b.cq.Look(t.Context())
+		}
+	})
+	came := make(chan time.Time)
+	group.Go(func() {
+		var buf [1]byte
+		for {
+			if _, err := r.Read(buf[:]); err != nil {
+				return
+			}
+			came <- time.Now()
+		}
+	})
+	defer w.Close()
+	const most = 4 * time.Millisecond
+	var took []time.Duration
+	for range 25 {
+		time.Sleep(100 * time.Microsecond) // the reader is in the netpoller
+		began := time.Now()
+		testkit.Must(w.Write([]byte{1}))(t)
+		took = append(took, (<-came).Sub(began))
+	}
+	slices.Sort(took)
+	if median := took[len(took)/2]; median > most {
+		t.Errorf("a goroutine in the netpoller waits %v beside one that looks (%v)", median, took)
 	}
 }

@@ -197,6 +197,10 @@ const mostLooks = 1 << 12
 
 // lookAround serves the device's streams until there is an event or the time is up.
 func (ch *compChannel) lookAround(until time.Time) bool {
+	if !beginLook() {
+		return false
+	}
+	defer endLook()
 	for range mostLooks {
 		ch.dev.poller.Poll()
 		if ch.wake.take() {
@@ -205,9 +209,49 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 		if time.Until(until) < 0 {
 			return false
 		}
+		ch.dev.breathe()
 		runtime.Gosched() // to whom the CPU is of more use
 	}
 	return false
+}
+
+// looking is how many goroutines of the process look.
+var looking atomic.Int32
+
+// beginLook reports whether one more goroutine may look. As long as each P has a goroutine to run,
+// and be it one that gives way all the time, the scheduler asks Go's netpoller only every 10 ms, and
+// all that is not ours, a net.Conn for instance, waits for that. So one P is left to others.
+func beginLook() bool {
+	if int(looking.Add(1)) > max(runtime.GOMAXPROCS(0)-1, 1) {
+		looking.Add(-1)
+		return false
+	}
+	return true
+}
+
+func endLook() { looking.Add(-1) }
+
+// breathEvery is how long a goroutine that waits in the netpoller waits at most because of looks.
+const breathEvery = 200 * time.Microsecond
+
+// breathe has the scheduler ask the netpoller, which it would not do as long as each P, or each CPU
+// of a machine that others use, has a goroutine that looks. It wakes the progress goroutine, which
+// is in the netpoller, too, and waits for it.
+func (d *device) breathe() {
+	now := int64(time.Since(epoch))
+	last := d.prog.breath.Load()
+	if now-last < int64(breathEvery) || !d.prog.breath.CompareAndSwap(last, now) {
+		return
+	}
+	select {
+	case <-d.prog.awake: // of an earlier time
+	default:
+	}
+	d.poller.Wake()
+	select {
+	case <-d.prog.awake:
+	case <-d.prog.ended:
+	}
 }
 
 // Look implements provider.Looker. Falling asleep and being woken take from 5 to more than 100 us
@@ -219,11 +263,16 @@ func (c *cq) Look(ctx context.Context) bool {
 	if ch == nil || c.dev.opts.BusyWait <= 0 || !ch.pace.brief.Load() {
 		return false
 	}
+	if !beginLook() {
+		return false
+	}
+	defer endLook()
 	began := time.Now()
 	for range mostLooks {
 		if ctx.Err() != nil {
 			return false
 		}
+		c.dev.breathe()
 		c.dev.progress(c)
 		if c.waiting.Load() > 0 || c.refs.Closed() {
 			ch.pace.found()

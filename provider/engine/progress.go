@@ -26,6 +26,9 @@ type progressState struct {
 
 	cancel context.CancelFunc
 	ended  chan struct{}
+
+	breath atomic.Int64  // when a goroutine that looks breathed last, as a time since epoch
+	awake  chan struct{} // has a token if the progress goroutine has run since it was taken
 }
 
 // pollsPerWait is how often the progress goroutine serves what is ready before it
@@ -45,6 +48,7 @@ func (d *device) startProgress() {
 	p.parts.New = func() *rxPart { return new(rxPart) }
 	p.parts.Idle = (*rxPart).idle
 	p.ended = make(chan struct{})
+	p.awake = make(chan struct{}, 1)
 	p.steps = make(chan struct{}, stepsAtOnce)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
@@ -57,14 +61,24 @@ func (d *device) startProgress() {
 				}
 				return
 			}
+			p.isAwake()
 			for busy := 0; busy < pollsPerWait && d.poller.Poll() > 0; busy++ {
 				// A goroutine that a completion has woken goes first. And a stream
 				// that remains ready may be in the hands of a goroutine that lost
 				// its P in the middle of a turn: it has to get one back.
+				p.isAwake()
 				runtime.Gosched()
 			}
 		}
 	}()
+}
+
+// isAwake has a goroutine that breathes go on.
+func (p *progressState) isAwake() {
+	select {
+	case p.awake <- struct{}{}:
+	default:
+	}
 }
 
 // stopProgress ends the progress goroutine and waits until it has ended. There
