@@ -50,7 +50,7 @@ type Config struct {
 	ReceiveQueue int
 
 	// Inline is how many octets of a transfer may go with the work request, 4 to 65535; where the
-	// device has less, that counts. Default DefaultInline.
+	// device grants less, that counts. The engine refuses more than 512. Default DefaultInline.
 	Inline int
 
 	// KeepAlive is how often an RDMA Write of no octets is sent, so that the end of a peer that
