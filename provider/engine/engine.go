@@ -150,7 +150,8 @@ type Options struct {
 	// BusyWait is how long a goroutine that waits for a completion event polls for it
 	// before it sleeps, if its last wait was no longer than that: where answers come
 	// within microseconds, waking up takes most of the time. It yields the CPU to other
-	// goroutines meanwhile. Default DefaultBusyWait; negative: it sleeps at once.
+	// goroutines meanwhile, and less than GOMAXPROCS goroutines of a process poll at the same
+	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once.
 	BusyWait time.Duration
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
