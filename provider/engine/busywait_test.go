@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -18,29 +19,42 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
+// A briefWait is how a goroutine waits, and whether it then looks for what has come.
+type briefWait struct {
+	what  string
+	look  time.Duration
+	brief bool // the last wait was
+	finds bool
+}
+
+var briefWaits = []briefWait{
+	{"after a short wait", patience, true, true},
+	{"after a long wait", patience, false, false},
+	{"switched off", -1, true, false},
+}
+
+// unserved returns two sides that are connected, of which b has a receive, and a device whose
+// progress goroutine has ended.
+func (c briefWait) unserved(t *testing.T) (a, b *side) {
+	t.Helper()
+	a, b = pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.look},
+		sideOptions{events: true}, params(true))
+	b.recv(provider.RecvWR{}, provider.RecvWR{})
+	a.send(provider.SendWR{Opcode: provider.WRSend})
+	b.spin(1) // the connection is in use
+	b.dev.prog.cancel()
+	<-b.dev.prog.ended
+	b.ch.pace.brief.Store(c.brief)
+	return a, b
+}
+
 // TestBusyWait has nobody serve a device but who waits for a completion event. Who
 // has waited for a short time before looks for the event himself; who has waited
 // long, or is to sleep at once, does not.
 func TestBusyWait(t *testing.T) {
-	for _, c := range []struct {
-		what  string
-		look  time.Duration
-		brief bool // the last wait was
-		finds bool
-	}{
-		{"after a short wait", patience, true, true},
-		{"after a long wait", patience, false, false},
-		{"switched off", -1, true, false},
-	} {
+	for _, c := range briefWaits {
 		t.Run(c.what, func(t *testing.T) {
-			a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.look}, sideOptions{events: true}, params(true))
-			b.recv(provider.RecvWR{}, provider.RecvWR{})
-			a.send(provider.SendWR{Opcode: provider.WRSend})
-			b.spin(1) // the connection is in use
-
-			b.dev.prog.cancel()
-			<-b.dev.prog.ended
-			b.ch.pace.brief.Store(c.brief)
+			a, b := c.unserved(t)
 			testkit.OK(t, b.cq.ReqNotify(false))
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			wait := patience
@@ -93,25 +107,9 @@ func TestBusyWaitFollowsWaits(t *testing.T) {
 // TestLook has nobody serve a device but a goroutine that looks for completions before it arms
 // its CQ: it finds them after a short wait, and after a long one returns at once.
 func TestLook(t *testing.T) {
-	for _, c := range []struct {
-		what  string
-		look  time.Duration
-		brief bool // the last wait was
-		finds bool
-	}{
-		{"after a short wait", patience, true, true},
-		{"after a long wait", patience, false, false},
-		{"switched off", -1, true, false},
-	} {
+	for _, c := range briefWaits {
 		t.Run(c.what, func(t *testing.T) {
-			a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: c.look}, sideOptions{events: true}, params(true))
-			b.recv(provider.RecvWR{}, provider.RecvWR{})
-			a.send(provider.SendWR{Opcode: provider.WRSend})
-			b.spin(1) // the connection is in use
-
-			b.dev.prog.cancel()
-			<-b.dev.prog.ended
-			b.ch.pace.brief.Store(c.brief)
+			a, b := c.unserved(t)
 			a.send(provider.SendWR{Opcode: provider.WRSend})
 			began := time.Now()
 			if found := b.cq.Look(t.Context()); found != c.finds {
@@ -229,7 +227,9 @@ func TestLookEnds(t *testing.T) {
 // to others.
 func TestLookLeavesOneP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	for _, c := range []struct{ procs, others, finds int }{{1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {2, 1, 0}, {3, 1, 1}, {3, 2, 0}} {
+	for _, c := range []struct{ procs, others, finds int }{
+		{1, 0, 1}, {1, 1, 0}, {2, 0, 1}, {2, 1, 0}, {3, 1, 1}, {3, 2, 0},
+	} {
 		runtime.GOMAXPROCS(c.procs)
 		a, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{BusyWait: patience}, sideOptions{events: true}, params(true))
 		b.recv(provider.RecvWR{}, provider.RecvWR{})
@@ -295,5 +295,29 @@ func TestLookAndNetpoller(t *testing.T) {
 	slices.Sort(took)
 	if median := took[len(took)/2]; median > most {
 		t.Errorf("a goroutine in the netpoller waits %v beside one that looks (%v)", median, took)
+	}
+}
+
+// TestBreathe has several goroutines breathe again and again: each one goes on.
+func TestBreathe(t *testing.T) {
+	_, b := pair(t, transport.NewTCP(nil), tcpAddr, Options{}, sideOptions{events: true}, params(true))
+	done := make(chan struct{})
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 3000 {
+				b.dev.prog.breath.Store(math.MinInt64 / 2) // it is time
+				b.dev.breathe()
+			}
+		})
+	}
+	go func() {
+		group.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("a goroutine that breathes waits for a token that another has taken")
 	}
 }

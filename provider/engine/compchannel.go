@@ -239,10 +239,11 @@ const breathEvery = 200 * time.Microsecond
 // is in the netpoller, too, and waits for it.
 func (d *device) breathe() {
 	now := int64(time.Since(epoch))
-	last := d.prog.breath.Load()
-	if now-last < int64(breathEvery) || !d.prog.breath.CompareAndSwap(last, now) {
+	if now-d.prog.breath.Load() < int64(breathEvery) || !d.prog.breathing.CompareAndSwap(false, true) {
 		return
 	}
+	defer d.prog.breathing.Store(false) // one at a time, or one could take the other's token
+	d.prog.breath.Store(now)
 	select {
 	case <-d.prog.awake: // of an earlier time
 	default:
@@ -254,8 +255,8 @@ func (d *device) breathe() {
 	}
 }
 
-// Look implements provider.Looker. Falling asleep and being woken take from 5 to more than 100 us
-// on either side. So after a wait shorter than BusyWait it looks for completions for as long. It
+// Look implements provider.Looker. Falling asleep and being woken take from 5 to 50 us on either
+// side. So after a wait shorter than BusyWait it looks for completions for as long. It
 // reads the streams of the CQ directly, and as it is called before the CQ is armed, the progress
 // goroutine leaves the streams to it.
 func (c *cq) Look(ctx context.Context) bool {

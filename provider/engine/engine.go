@@ -68,9 +68,9 @@ const (
 	PlaceStreaming
 )
 
-// DefaultBusyWait is longer than it takes, on a virtual machine, to wake a peer on another CPU and
-// to be woken by its answer, each of which was measured to take up to 110 us. A shorter one would
-// count the waits for such a peer as long, so that neither end would ever look.
+// DefaultBusyWait is longer than it takes to wake a peer on another CPU and to be woken by its
+// answer: round trips of two ends that sleep took 70 to 95 us on a virtual machine. A shorter one
+// counts waits for such a peer, which also has work to do, as long, and neither end ever looks.
 const DefaultBusyWait = 250 * time.Microsecond
 
 // Options configures an engine. Every zero value is the default.

@@ -27,8 +27,9 @@ type progressState struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 
-	breath atomic.Int64  // when a goroutine that looks breathed last, as a time since epoch
-	awake  chan struct{} // has a token if the progress goroutine has run since it was taken
+	breath    atomic.Int64  // when a goroutine that looks breathed last, as a time since epoch
+	breathing atomic.Bool   // one does
+	awake     chan struct{} // has a token if the progress goroutine has run since it was taken
 }
 
 // pollsPerWait is how often the progress goroutine serves what is ready before it
