@@ -39,7 +39,10 @@ func (*agentCmd) Help() string {
 
     ` + name + ` run --peer THIS_HOST:PORT --secret-file FILE
 
-A run uses this host's devices for one side of each scenario; the scenarios themselves, their judge and the report are on the other host. Whoever knows the secret can use the devices, as this user. The control connection is authenticated, and not encrypted. See docs/two-hosts.md.`
+A run uses this host's devices for one side of each scenario; the scenarios themselves, ` +
+		`their judge and the report are on the other host. Whoever knows the secret can use the ` +
+		`devices, as this user. The control connection is authenticated, and not encrypted. See ` +
+		`docs/two-hosts.md.`
 }
 
 // Validate implements kong's check.

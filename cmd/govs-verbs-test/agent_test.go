@@ -163,8 +163,9 @@ func TestAgentRefuses(t *testing.T) {
 	run.want(t, exitFailed)
 	p.stdout.await(t, "the run has ended")
 	start(t, "run", "--peer", addr, "--secret-file", good, "--only", "send/zero", "--no-tshark",
-		"--responder", "kernel@peer").want(t, exitUsage, parts("left out: pairings with kernel@peer: the agent can't use it: "+
-		"it was not started with it"), parts("no provider for any pairing"))
+		"--responder", "kernel@peer").want(t, exitUsage,
+		parts("left out: pairings with kernel@peer: the agent can't use it: "+
+			"it was not started with it"), parts("no provider for any pairing"))
 }
 
 // namespaces makes two network namespaces that are joined by a link, and returns what runs a
@@ -196,7 +197,8 @@ func namespaces(t *testing.T, near, far netip.Prefix) (in, out func(*exec.Cmd) *
 	inside := func(ns string) func(*exec.Cmd) *exec.Cmd {
 		return func(cmd *exec.Cmd) *exec.Cmd {
 			n := exec.Command("ip", append([]string{"netns", "exec", ns}, cmd.Args...)...)
-			n.Env, n.SysProcAttr = append(cmd.Env, secretVariable+"="+testSecret), &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			n.Env, n.SysProcAttr = append(cmd.Env, secretVariable+"="+testSecret),
+				&syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			return n
 		}
 	}

@@ -27,7 +27,8 @@ func wantGolden(t *testing.T, cmd *command, file string) {
 }
 
 func TestDiff(t *testing.T) {
-	const one, other = corpus + "default-protection-write-beyond-end.pcapng", corpus + "crc-protection-write-beyond-end.pcapng"
+	const one = corpus + "default-protection-write-beyond-end.pcapng"
+	const other = corpus + "crc-protection-write-beyond-end.pcapng"
 	start(t, "diff", one, one).want(t, exitPassed, parts("the same: 6 messages\n"), nil)
 	cmd := start(t, "diff", one, other)
 	cmd.want(t, exitFailed, nil, nil)
@@ -51,7 +52,8 @@ func TestDiffJSON(t *testing.T) {
 	same := start(t, "diff", "--json", corpus+"default-send-solicited.pcapng", corpus+"default-send-solicited.pcapng")
 	same.want(t, exitPassed, nil, nil)
 	var raw map[string]any
-	if err := json.Unmarshal([]byte(same.stdout.String()), &raw); err != nil || raw["same"] != true || len(raw["rows"].([]any)) != 0 {
+	if err := json.Unmarshal([]byte(same.stdout.String()), &raw); err != nil ||
+		raw["same"] != true || len(raw["rows"].([]any)) != 0 {
 		t.Errorf("%v, %v", raw, err)
 	}
 }
@@ -60,7 +62,8 @@ func TestDiffJSON(t *testing.T) {
 func TestDiffPorts(t *testing.T) {
 	const file = "../../provider/conformance/wire/testdata/siw-6.1.192-rping-and-send-bw.pcap"
 	start(t, "diff", "--port", "7174", file, file).want(t, exitPassed, parts("the same: 39 messages"), nil)
-	start(t, "diff", "--port", "7174,18515", file, file).want(t, exitFailed, parts("connection:extra: (nothing) | request, send, "), nil)
+	start(t, "diff", "--port", "7174,18515", file, file).want(t, exitFailed,
+		parts("connection:extra: (nothing) | request, send, "), nil)
 }
 
 func TestDiffFailures(t *testing.T) {
@@ -71,7 +74,8 @@ func TestDiffFailures(t *testing.T) {
 	}
 	start(t, "diff", one, "none.pcap").want(t, exitUsage, nil, parts("none.pcap: no such file"))
 	start(t, "diff", text, one).want(t, exitUsage, nil, parts("text: neither a pcap nor a pcapng file"))
-	start(t, "diff", one, one, "--port", "9").want(t, exitUsage, nil, parts("no iWARP to compare: none of 0 TCP connections"))
+	start(t, "diff", one, one, "--port", "9").want(t, exitUsage, nil,
+		parts("no iWARP to compare: none of 0 TCP connections"))
 	start(t, "diff", one, one, "--port", "1,2,3").want(t, exitUsage, nil, parts("--port: 3 ports, there are two files"))
 	start(t, "diff", one).want(t, exitUsage, nil, parts("the argument <b> is missing"))
 }

@@ -40,7 +40,8 @@ func writeProfile(t *testing.T, text string) string {
 }
 
 func TestProfileCommand(t *testing.T) {
-	start(t, "profile").want(t, exitPassed, parts("PROFILE  PROVIDER  DIVERGENCES", "bridge   bridge", "siw      kernel"), nil)
+	start(t, "profile").want(t, exitPassed,
+		parts("PROFILE  PROVIDER  DIVERGENCES", "bridge   bridge", "siw      kernel"), nil)
 	list := start(t, "profile", "list", "--json")
 	list.want(t, exitPassed, nil, nil)
 	var rows []profileRow
@@ -51,8 +52,11 @@ func TestProfileCommand(t *testing.T) {
 		"    requirements: RDMAP-4.8-01\n", "    fixed in: 6.1.178, 6.12.96\n", "    shows in: send/with-invalidate "), nil)
 
 	file := writeProfile(t, stackProfile)
-	start(t, "profile", "show", file).want(t, exitPassed, parts("stack: a stack (provider kernel)\n\nleft out: send/zero\n    it stops\n\npigs: "), nil)
-	start(t, "profile", "check", file).want(t, exitPassed, parts("stack.toml: provider kernel, 1 divergences, 1 entries\n"), nil)
+	start(t, "profile", "show", file).want(t, exitPassed,
+		parts("stack: a stack (provider kernel)\n\nleft out: send/zero\n    it stops\n\npigs: "),
+		nil)
+	start(t, "profile", "check", file).want(t, exitPassed,
+		parts("stack.toml: provider kernel, 1 divergences, 1 entries\n"), nil)
 	text := start(t, "profile", "show", "siw", "--toml")
 	text.want(t, exitPassed, nil, nil)
 	start(t, "profile", "check", file, writeProfile(t, text.stdout.String())).want(t, exitPassed, nil, nil)
@@ -62,8 +66,10 @@ func TestProfileCommand(t *testing.T) {
 	start(t, "profile", "check", bad, file).want(t, exitFailed, parts("1 divergences"), parts(wrong))
 	start(t, "run", "--profile", bad).want(t, exitUsage, nil, parts("--profile: ", wrong))
 	start(t, "compare", t.TempDir(), "--profile", bad).want(t, exitUsage, nil, parts("--profile: ", wrong))
-	start(t, "run", "--profile", file, "--profile", file).want(t, exitUsage, nil, parts("are both about the provider kernel"))
-	start(t, "profile", "show", "none").want(t, exitUsage, nil, parts("none", "the profiles that are built in are bridge, siw"))
+	start(t, "run", "--profile", file, "--profile", file).want(t, exitUsage, nil,
+		parts("are both about the provider kernel"))
+	start(t, "profile", "show", "none").want(t, exitUsage, nil,
+		parts("none", "the profiles that are built in are bridge, siw"))
 }
 
 // TestCompareWithProfile judges one collection with the profile of a file, with that of the
@@ -95,7 +101,9 @@ func TestCompareWithProfile(t *testing.T) {
 	col.Outcomes[1].Checks = col.Outcomes[0].Checks
 	writeJSON(t, file, col)
 	start(t, "compare", dir, "--no-tshark", "--profile", known).want(t, exitFailed,
-		parts("the ledger's pigs did not show", "misspelled or stale:\n  pigs, in send/one-octet: check:pigs fly\n", "1 PASS, 1 XPASS"), nil)
+		parts("the ledger's pigs did not show",
+			"misspelled or stale:\n  pigs, in send/one-octet: check:pigs fly\n", "1 PASS, 1 XPASS"),
+		nil)
 }
 
 // TestProfileOptions has the options of the profiles of those stacks that take part.
@@ -107,10 +115,12 @@ func TestProfileOptions(t *testing.T) {
 	}
 	with := conformance.Pairing{Initiator: "engine", Responder: "kernel"}
 	alone := conformance.Pairing{Initiator: "engine", Responder: "engine"}
-	if a, b := known.scale([]conformance.Pairing{alone}), known.scale([]conformance.Pairing{alone, with}); a != 1 || b != 3 {
+	if a, b := known.scale([]conformance.Pairing{alone}),
+		known.scale([]conformance.Pairing{alone, with}); a != 1 || b != 3 {
 		t.Errorf("scale %v without the stack and %v with it, want 1 and 3", a, b)
 	}
-	if a, b := known.leavesOut("send/zero", alone), known.leavesOut("send/zero", with); a != "" || !strings.Contains(b, "it stops") {
+	if a, b := known.leavesOut("send/zero", alone), known.leavesOut("send/zero", with); a != "" ||
+		!strings.Contains(b, "it stops") {
 		t.Errorf("left out: %q without the stack, %q with it", a, b)
 	}
 }

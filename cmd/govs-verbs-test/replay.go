@@ -29,7 +29,8 @@ func (*replayCmd) Help() string {
 		`memory, posts the receives, and sends what the capture's program did. What the engine answers is compared with the capture as ` + name + ` diff does, ` +
 		`what it places and receives octet for octet.
 
-Rewritten are the STags of the engine's memory, which it chooses itself, and with them the CRCs; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
+Rewritten are the STags of the engine's memory, which it chooses itself, and with them ` +
+		`the CRCs; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
 		`go out as they were. The capture has to begin with the connection's start-up.
 
 The exit status is 0 if all was as in the capture, 1 if something was not, and 2 if nothing could be replayed.`

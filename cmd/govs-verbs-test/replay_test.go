@@ -11,14 +11,17 @@ func TestReplay(t *testing.T) {
 	cmd.want(t, exitPassed, nil, nil)
 	wantGolden(t, cmd, "rstream.replay")
 	// siw's Terminate is not filled in as ours is. STags differ from run to run, and are not printed.
-	start(t, "replay", "--play", "initiator", corpus+"default-protection-write-beyond-end.pcapng").want(t, exitFailed, parts(
+	start(t, "replay", "--play", "initiator",
+		corpus+"default-protection-write-beyond-end.pcapng").want(t, exitFailed, parts(
 		"initiator played: 1 FPDUs sent, 1 messages answered, 999 octets compared: not as in the capture\n- <-- Terminate DDP error 1/1/0x01",
 		"\n+ <-- Terminate DDP error 1/1/0x01", "\n      to-initiator:terminate:layout: siw | RFC\n"), nil)
 
 	const three = "../../provider/conformance/wire/testdata/siw-6.1.192-rping-and-send-bw.pcap"
 	record := filepath.Join(t.TempDir(), "replayed.pcapng")
 	one := start(t, "replay", three, "--connection", "2", "--play", "responder", "--record", record)
-	one.want(t, exitPassed, parts("connection 2: 192.0.2.1:32903 -> 192.0.2.1:18515\n  responder played: 11 FPDUs sent, 11 messages answered, "), nil)
+	one.want(t, exitPassed,
+		parts("connection 2: 192.0.2.1:32903 -> 192.0.2.1:18515\n"+
+			"  responder played: 11 FPDUs sent, 11 messages answered, "), nil)
 	cmd = start(t, "diff", "--json", three, record)
 	cmd.want(t, exitFailed, nil, nil) // the file has two more connections
 	var d diffed
@@ -40,10 +43,15 @@ func TestReplayFailures(t *testing.T) {
 	start(t, "replay", empty).want(t, exitUsage, nil, parts("not a capture file"))
 	start(t, "replay", one, "--port", "9").want(t, exitUsage, nil, parts("no iWARP to replay"))
 	start(t, "replay", one, "--connection", "2").want(t, exitUsage, nil, parts("--connection 2: ", " has 1"))
-	start(t, "replay", one, "--connection", "-1").want(t, exitUsage, nil, parts("--connection -1: they are counted from 1"))
-	start(t, "replay", one, "--record", "x.pcapng").want(t, exitUsage, nil, parts("add --play initiator or --play responder"))
+	start(t, "replay", one, "--connection", "-1").want(t, exitUsage, nil,
+		parts("--connection -1: they are counted from 1"))
+	start(t, "replay", one, "--record", "x.pcapng").want(t, exitUsage, nil,
+		parts("add --play initiator or --play responder"))
 	start(t, "replay", one, "--wait", "0s").want(t, exitUsage, nil, parts("--wait 0s: has to be above 0"))
-	start(t, "replay", "../../provider/conformance/wire/testdata/siw-6.1.192-rping-and-send-bw.pcap", "--play", "initiator", "--record", "x.pcapng").
+	start(t,
+		"replay", "../../provider/conformance/wire/testdata/siw-6.1.192-rping-and-send-bw.pcap",
+		"--play", "initiator", "--record", "x.pcapng").
 		want(t, exitUsage, nil, parts("has 3 connections: choose one"))
-	start(t, "replay", one, "--addr", "192.0.2.77", "--play", "initiator").want(t, exitUsage, parts("not replayed: "), parts("nothing could be replayed"))
+	start(t, "replay", one, "--addr", "192.0.2.77", "--play", "initiator").want(t, exitUsage,
+		parts("not replayed: "), parts("nothing could be replayed"))
 }

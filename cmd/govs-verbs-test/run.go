@@ -58,7 +58,8 @@ var providerNames = []string{"engine", "kernel", bridgeName}
 func (*runCmd) Help() string {
 	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of the pairing.
 
-In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as in the log of a CI job, each area, such as send or mpa, has one; --verbose prints all.
+In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as ` +
+		`in the log of a CI job, each area, such as send or mpa, has one; --verbose prints all.
 
 The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a module. ` +
 		`--matrix --providers engine,bridge compares it with the engine.

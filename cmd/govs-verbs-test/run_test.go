@@ -34,7 +34,8 @@ func TestRun(t *testing.T) {
 	withoutSiw(t)
 	dir := t.TempDir()
 	asJSON, asJUnit := filepath.Join(dir, "other.json"), filepath.Join(dir, "other.xml")
-	cmd := start(t, "run", "--only", oneVerbs+","+oneRaw, "--seed", "4711", "--verbose", "--report", filepath.Join(dir, "report"), "--json", asJSON, "--junit", asJUnit)
+	cmd := start(t, "run", "--only", oneVerbs+","+oneRaw, "--seed", "4711", "--verbose", "--report",
+		filepath.Join(dir, "report"), "--json", asJSON, "--junit", asJUnit)
 	cmd.want(t, exitPassed, parts(
 		"seed 4711, captures from the ", "pairings engine->engine\n",
 		"[1/2] ok        "+oneVerbs+"  engine->engine  ", "[2/2] ok        "+oneRaw+"  raw->engine  ",
@@ -64,7 +65,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %d cases, %v", file, len(suites.Cases), err)
 		}
 	}
-	if page := string(readFile(t, filepath.Join(dir, "report", "index.html"))); !strings.Contains(page, `href="#area/mpa"`) {
+	if page := string(readFile(t,
+		filepath.Join(dir, "report", "index.html"))); !strings.Contains(page, `href="#area/mpa"`) {
 		t.Error("index.html doesn't have the scenario's area")
 	}
 }
@@ -99,7 +101,8 @@ func TestRunInATerminal(t *testing.T) {
 	if status != exitPassed {
 		t.Errorf("status %d", status)
 	}
-	wantText(t, "the terminal", shown.String(), parts("[1/1] ok        "+oneVerbs+"  engine->engine  ", "verbs scenarios  engine->engine"))
+	wantText(t, "the terminal", shown.String(),
+		parts("[1/1] ok        "+oneVerbs+"  engine->engine  ", "verbs scenarios  engine->engine"))
 }
 
 // openTerminal returns the two ends of a pseudoterminal.
@@ -127,7 +130,8 @@ func TestCollectAndCompare(t *testing.T) {
 	}
 	cmd := start(t, "compare", dir, "--report", filepath.Join(dir, "report"))
 	cmd.want(t, exitPassed, parts("1 PASS: the suite passed"), nil)
-	if rep := readReport(t, filepath.Join(dir, "report", "report.json")); len(rep.Results) != 1 || len(rep.Results[0].Messages) < 5 {
+	if rep := readReport(t, filepath.Join(dir, "report", "report.json")); len(rep.Results) != 1 ||
+		len(rep.Results[0].Messages) < 5 {
 		t.Errorf("%d results, %+v", len(rep.Results), rep.Results)
 	}
 
@@ -145,7 +149,8 @@ func TestCollectAndCompare(t *testing.T) {
 			"FAIL        "+oneVerbs+"  engine->engine\n            not so: pigs fly: they don't\n            scenario: ",
 			"            requirement: RDMAP-5.3-", "expected: pigs fly\n            actual:   they don't\n",
 			"frames, the initiator on the left:\n", " --> MPA Request Frame ", fmt.Sprintf("seed: %d\n", col.Seed),
-			fmt.Sprintf("again: govs-verbs-test run --only %s --seed %d --initiator engine --responder engine\n", oneVerbs, col.Seed),
+			fmt.Sprintf("again: govs-verbs-test run --only %s --seed %d --initiator engine --responder engine\n",
+				oneVerbs, col.Seed),
 			"1 FAIL: the suite did not pass"), nil)
 	})
 	t.Run("nothing was run", func(t *testing.T) {

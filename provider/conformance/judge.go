@@ -69,7 +69,9 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	}
 	j.hearWitness(ctx, runs)
 	r := &Report{
-		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel, KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Placement: c.Placement, Seed: c.Seed, Peer: c.Peer,
+		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel,
+		KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Placement: c.Placement,
+		Seed: c.Seed, Peer: c.Peer,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
 	for i := range runs {
@@ -190,8 +192,9 @@ func (j *Judge) judge(c *Collection, run, ref *judged) Result {
 		Scenario: sc.Slug, Title: sc.Title, Kind: sc.Kind(), Level: sc.Level, Requirements: sc.Requirements,
 		Initiator: o.Pairing.Initiator, Responder: o.Pairing.Responder,
 		DurationMillis: o.DurationMillis, Checks: o.Checks, Observations: o.Observations, Log: o.Log,
-		Witness: run.witness, Port: o.Port, Capture: o.Capture, CaptureSource: o.CaptureSource, CaptureAtPeer: o.CaptureAtPeer,
-		Replay: replay(c, o),
+		Witness: run.witness, Port: o.Port, Capture: o.Capture, CaptureSource: o.CaptureSource,
+		CaptureAtPeer: o.CaptureAtPeer,
+		Replay:        replay(c, o),
 	}
 	if run.trace != nil {
 		res.Ladder, res.Messages = run.trace.Ladder(), messages(run.trace)
@@ -348,7 +351,8 @@ func (j *Judge) explain(res *Result, c *Collection, compared bool) {
 	for k := range j.Ledger {
 		e := &j.Ledger[k]
 		needsReference := !strings.HasPrefix(e.Key, "check:")
-		if used[e.ID] || e.Sometimes || e.open(pairing, c) || !e.applies(res.Scenario, pairing, c) || needsReference && !compared {
+		if used[e.ID] || e.Sometimes || e.open(pairing, c) ||
+			!e.applies(res.Scenario, pairing, c) || needsReference && !compared {
 			continue
 		}
 		res.Verdict, res.Why = XPass, "the ledger's "+e.ID+" did not show: "+e.Reason

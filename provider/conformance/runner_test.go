@@ -209,7 +209,8 @@ func TestRunWith(t *testing.T) {
 
 func TestRunLeaveOut(t *testing.T) {
 	ran := 0
-	s := suite(verbs("a/left", func(r *VerbsRun) { ran++; r.Check(true, "it runs") }), verbs("a/run", func(r *VerbsRun) { r.Check(true, "it runs") }))
+	s := suite(verbs("a/left", func(r *VerbsRun) { ran++; r.Check(true, "it runs") }),
+		verbs("a/run", func(r *VerbsRun) { r.Check(true, "it runs") }))
 	cfg := config(t, s, Pairing{"engine", "engine"}, Pairing{"engine", "kernel"})
 	cfg.LeaveOut = func(slug string, p Pairing) string {
 		if slug == "a/left" && p.Has("kernel") {
@@ -224,7 +225,8 @@ func TestRunLeaveOut(t *testing.T) {
 	for _, o := range out {
 		got = append(got, fmt.Sprint(o.Scenario, " ", o.Pairing, " ", o.Unsupported))
 	}
-	want := []string{"a/left engine->engine ", "a/left engine->kernel it stops", "a/run engine->engine ", "a/run engine->kernel "}
+	want := []string{"a/left engine->engine ", "a/left engine->kernel it stops",
+		"a/run engine->engine ", "a/run engine->kernel "}
 	if !slices.Equal(got, want) || ran != 1 || len(rec.asked) != 2*3 {
 		t.Errorf("%q, ran %d times, captures: %q", got, ran, rec.asked)
 	}

@@ -106,7 +106,9 @@ func TestCheckSecret(t *testing.T) {
 		{"127.0.0.1", "", true}, {"::1", "", true}, {"192.0.2.1", "", false}, {"0.0.0.0", "", false},
 		{"127.0.0.1", "short", false}, {"192.0.2.1", "0123456789abcdef", true},
 	} {
-		err := remote.CheckSecret([]byte(c.secret), testkit.Must(net.ResolveTCPAddr("tcp", net.JoinHostPort(c.addr, "1")))(t).AddrPort().Addr())
+		err := remote.CheckSecret([]byte(c.secret),
+			testkit.Must(net.ResolveTCPAddr("tcp",
+				net.JoinHostPort(c.addr, "1")))(t).AddrPort().Addr())
 		if (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -167,7 +167,8 @@ func TestMemory(t *testing.T) {
 	s := dial(t, agent(t, &remote.Agent{}))
 	here, there, far := connected(t, s)
 	room := make([]byte, 9000)
-	target := testkit.Must(there.PD().RegMR(room, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead))(t)
+	target := testkit.Must(there.PD().RegMR(room,
+		ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead))(t)
 	at := testkit.Must(target.Remote(0, len(room)))(t)
 	src := testkit.Must(here.PD().RegMR([]byte("written by the near side"), ibverbs.AccessLocalWrite))(t)
 	testkit.OK(t, here.Write(t.Context(), at, testkit.Must(src.SGE(0, 24))(t)))

@@ -49,7 +49,8 @@ func start(trials []*trial, work func(*trial)) {
 	}()
 }
 
-// bench plays scenarios of the suite, and judges them by its judge. The ledger has nothing about the engine, so there is none.
+// bench plays scenarios of the suite, and judges them by its judge. The ledger has nothing about
+// the engine, so there is none.
 type bench struct {
 	ctx   context.Context
 	suite *conformance.Suite

@@ -114,7 +114,8 @@ func TestLeavesOut(t *testing.T) {
 		{"srq/shared", "engine", "engine", ""},
 		{"send/zero", "engine", "stack", ""},
 	} {
-		if got := p.LeavesOut(tc.slug, conformance.Pairing{Initiator: tc.initiator, Responder: tc.responder}); got != tc.want {
+		if got := p.LeavesOut(tc.slug,
+			conformance.Pairing{Initiator: tc.initiator, Responder: tc.responder}); got != tc.want {
 			t.Errorf("%s %s->%s: %q, want %q", tc.slug, tc.initiator, tc.responder, got, tc.want)
 		}
 	}
@@ -123,11 +124,13 @@ func TestLeavesOut(t *testing.T) {
 // TestErrors puts one fault into the profile, and has its line and what it says.
 func TestErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ old, new, want string }{
-		"not TOML":               {`about = "a stack"`, `about = "a stack`, "stack.toml:1: column "},
-		"not TOML, later":        {`sometimes = true`, `sometimes = yes`, "stack.toml:27: column "},
-		"a wrong type":           {`sometimes = true`, `sometimes = "true"`, "stack.toml:27: column 13: cannot decode TOML string into bool"},
-		"a key twice":            {`scale = 2.5`, "scale = 2.5\nscale = 3", "stack.toml:8: column "},
-		"an unknown key":         {`sometimes = true`, `sometime = true`, `stack.toml:27: a profile has no key "divergence.shows.sometime": remove or correct it`},
+		"not TOML":        {`about = "a stack"`, `about = "a stack`, "stack.toml:1: column "},
+		"not TOML, later": {`sometimes = true`, `sometimes = yes`, "stack.toml:27: column "},
+		"a wrong type": {`sometimes = true`, `sometimes = "true"`,
+			"stack.toml:27: column 13: cannot decode TOML string into bool"},
+		"a key twice": {`scale = 2.5`, "scale = 2.5\nscale = 3", "stack.toml:8: column "},
+		"an unknown key": {`sometimes = true`, `sometime = true`,
+			`stack.toml:27: a profile has no key "divergence.shows.sometime": remove or correct it`},
 		"an unknown table":       {`[options]`, `[opts]`, `stack.toml:6: a profile has no key "opts"`},
 		"no provider":            {`provider = "stack"`, ``, "stack.toml:1: no provider: add"},
 		"the raw peer":           {`provider = "stack"`, `provider = "raw"`, `stack.toml:2: provider "raw"`},
@@ -138,30 +141,46 @@ func TestErrors(t *testing.T) {
 		"left out unknown":       {`"srq/*"`, `"srqs/*"`, `stack.toml:10: no scenario matches "srqs/*": the subcommand list`},
 		"an id":                  {`"stack-resets"`, `"Stack resets"`, `stack.toml:14: id "Stack resets": give it one`},
 		"no id":                  {`id = "stack-resets"`, ``, `stack.toml:13: id "": give it one`},
-		"an id twice":            {`"stack-slow"`, `"stack-resets"`, `stack.toml:31: id "stack-resets" is that of line 14, too`},
-		"no reason":              {`reason = "It resets."`, ``, "stack.toml:13: stack-resets: no reason"},
-		"no evidence":            {`evidence = "notes/resets.md"`, ``, "stack.toml:13: stack-resets: no evidence"},
-		"never seen":             {`seen = "1.0"`, ``, "stack.toml:13: stack-resets: no seen"},
-		"fixed in no release":    {`"6.1.178"`, `"6.1.178", "6.12"`, `stack.toml:35: stack-slow: fixed in "6.12", which is no release`},
-		"a requirement":          {`"MPA-4.4-14"`, `"MPA-4.4-99"`, `stack.toml:17: stack-resets: requirement "MPA-4.4-99" is not in the catalogue`},
-		"it shows nowhere":       {"shows = [\n    { scenarios = [\"read/*\"], keys = [\"witness:tshark\", \"wire:connection:missing\", \"wire:to-initiator:*\"] },\n]", "", "stack.toml:30: stack-slow: add a [[divergence.shows]]"},
-		"no such scenario":       {`"mpa/reply-*"`, "\n  \"mpa/answer-*\"", `stack.toml:21: no scenario matches "mpa/answer-*"`},
-		"a malformed scenario":   {`"mpa/reply-*"`, `"mpa/[reply"`, `stack.toml:20: scenario pattern "mpa/[reply" is malformed`},
-		"a scenario twice":       {`"mpa/reply-*"`, `"mpa/request-http"`, `stack.toml:20: "mpa/request-http" stands there twice`},
-		"no scenarios":           {`scenarios = ["send/zero"]`, ``, "stack.toml:23: no scenarios"},
-		"no keys":                {`keys = ["check:*"]`, ``, "stack.toml:23: no keys"},
-		"a key for everything":   {`"check:*"`, `"*"`, `stack.toml:25: key "*": it would cover everything`},
-		"a malformed key":        {`"check:*"`, `"check:["`, `stack.toml:25: key "check:[": a malformed pattern`},
-		"a key of no kind":       {`"check:*"`, `"checks:*"`, `stack.toml:25: key "checks:*": a key begins with`},
-		"a key of a kind only":   {`"check:*"`, `"check:"`, `stack.toml:25: key "check:": after check: there is nothing`},
-		"no such direction":      {`"check:*"`, `"wire:to-server:send:MSN"`, `stack.toml:25: key "wire:to-server:send:MSN": "to-server" is none of`},
-		"no such message":        {`"check:*"`, `"wire:to-*:writes:MSN"`, `stack.toml:25: key "wire:to-*:writes:MSN": "writes" is none of`},
-		"too few parts":          {`"check:*"`, `"wire:to-initiator:send"`, `stack.toml:25: key "wire:to-initiator:send": 3 parts, wire:DIRECTION`},
-		"a direction only":       {`"check:*"`, `"wire:to-initiator"`, `stack.toml:25: key "wire:to-initiator": 2 parts are too few`},
-		"of a connection":        {`"check:*"`, `"wire:connection:lost"`, `stack.toml:25: key "wire:connection:lost": "lost" is none of missing, extra`},
-		"another witness":        {`"witness:tshark"`, `"witness:wireshark"`, `stack.toml:37: key "witness:wireshark": the only witness`},
-		"a side":                 {`as = "responder"`, `as = "server"`, `stack.toml:26: as "server": it is "initiator" or "responder"`},
-		"no such variant":        {`variants = ["crc"]`, `variants = ["p2p"]`, `stack.toml:28: variant "p2p" is not in the profile's variants`},
+		"an id twice": {`"stack-slow"`, `"stack-resets"`,
+			`stack.toml:31: id "stack-resets" is that of line 14, too`},
+		"no reason":   {`reason = "It resets."`, ``, "stack.toml:13: stack-resets: no reason"},
+		"no evidence": {`evidence = "notes/resets.md"`, ``, "stack.toml:13: stack-resets: no evidence"},
+		"never seen":  {`seen = "1.0"`, ``, "stack.toml:13: stack-resets: no seen"},
+		"fixed in no release": {`"6.1.178"`, `"6.1.178", "6.12"`,
+			`stack.toml:35: stack-slow: fixed in "6.12", which is no release`},
+		"a requirement": {`"MPA-4.4-14"`, `"MPA-4.4-99"`,
+			`stack.toml:17: stack-resets: requirement "MPA-4.4-99" is not in the catalogue`},
+		"it shows nowhere": {"shows = [\n    { scenarios = [\"read/*\"], keys = [\"witness:tshark\", " +
+			"\"wire:connection:missing\", \"wire:to-initiator:*\"] },\n]", "",
+			"stack.toml:30: stack-slow: add a [[divergence.shows]]"},
+		"no such scenario": {`"mpa/reply-*"`, "\n  \"mpa/answer-*\"",
+			`stack.toml:21: no scenario matches "mpa/answer-*"`},
+		"a malformed scenario": {`"mpa/reply-*"`, `"mpa/[reply"`,
+			`stack.toml:20: scenario pattern "mpa/[reply" is malformed`},
+		"a scenario twice": {`"mpa/reply-*"`, `"mpa/request-http"`,
+			`stack.toml:20: "mpa/request-http" stands there twice`},
+		"no scenarios":         {`scenarios = ["send/zero"]`, ``, "stack.toml:23: no scenarios"},
+		"no keys":              {`keys = ["check:*"]`, ``, "stack.toml:23: no keys"},
+		"a key for everything": {`"check:*"`, `"*"`, `stack.toml:25: key "*": it would cover everything`},
+		"a malformed key":      {`"check:*"`, `"check:["`, `stack.toml:25: key "check:[": a malformed pattern`},
+		"a key of no kind":     {`"check:*"`, `"checks:*"`, `stack.toml:25: key "checks:*": a key begins with`},
+		"a key of a kind only": {`"check:*"`, `"check:"`, `stack.toml:25: key "check:": after check: there is nothing`},
+		"no such direction": {`"check:*"`, `"wire:to-server:send:MSN"`,
+			`stack.toml:25: key "wire:to-server:send:MSN": "to-server" is none of`},
+		"no such message": {`"check:*"`, `"wire:to-*:writes:MSN"`,
+			`stack.toml:25: key "wire:to-*:writes:MSN": "writes" is none of`},
+		"too few parts": {`"check:*"`, `"wire:to-initiator:send"`,
+			`stack.toml:25: key "wire:to-initiator:send": 3 parts, wire:DIRECTION`},
+		"a direction only": {`"check:*"`, `"wire:to-initiator"`,
+			`stack.toml:25: key "wire:to-initiator": 2 parts are too few`},
+		"of a connection": {`"check:*"`, `"wire:connection:lost"`,
+			`stack.toml:25: key "wire:connection:lost": "lost" is none of missing, extra`},
+		"another witness": {`"witness:tshark"`, `"witness:wireshark"`,
+			`stack.toml:37: key "witness:wireshark": the only witness`},
+		"a side": {`as = "responder"`, `as = "server"`,
+			`stack.toml:26: as "server": it is "initiator" or "responder"`},
+		"no such variant": {`variants = ["crc"]`, `variants = ["p2p"]`,
+			`stack.toml:28: variant "p2p" is not in the profile's variants`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := strings.Replace(whole, tc.old, tc.new, 1)
@@ -181,7 +200,8 @@ func TestErrors(t *testing.T) {
 
 // TestAllErrors shows that an author sees everything at once.
 func TestAllErrors(t *testing.T) {
-	text := strings.NewReplacer(`"srq/*"`, `"no/such"`, `"check:*"`, `"*"`, `"crc"]`+"\n\n[[div", `"other"]`+"\n\n[[div").Replace(whole)
+	text := strings.NewReplacer(`"srq/*"`, `"no/such"`, `"check:*"`, `"*"`, `"crc"]`+"\n\n[[div",
+		`"other"]`+"\n\n[[div").Replace(whole)
 	_, err := parse(text)
 	if err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("three faults:\n%v", err)

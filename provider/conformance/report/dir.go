@@ -108,7 +108,8 @@ func mergeCaptures(dir string, rep *conformance.Report, captureDir string) (writ
 // mergeAtPeer merges what the other host captured of one scenario's runs into a file of its own: a
 // reader of both in one would see each packet twice, in the order of two clocks. It returns the
 // name, empty if there is nothing.
-func mergeAtPeer(dir, slug string, peer *conformance.PeerHost, runs []*conformance.Result, captureDir string) (string, error) {
+func mergeAtPeer(dir, slug string, peer *conformance.PeerHost, runs []*conformance.Result,
+	captureDir string) (string, error) {
 	var parts []capture.Part
 	name := strings.ReplaceAll(slug, "/", "-") + ".at-peer.pcapng"
 	clock := "the times are those of the other host's clock"

@@ -71,7 +71,9 @@ func TestAreasText(t *testing.T) {
 func TestNotTried(t *testing.T) {
 	rep := &conformance.Report{}
 	for _, slug := range []string{"a/1", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6"} {
-		rep.Results = append(rep.Results, conformance.Result{Scenario: slug, Verdict: conformance.Unsupported, Why: "it has no such thing"})
+		rep.Results = append(rep.Results,
+			conformance.Result{Scenario: slug, Verdict: conformance.Unsupported,
+				Why: "it has no such thing"})
 	}
 	var b bytes.Buffer
 	testkit.OK(t, Matrix(&b, rep))
@@ -85,11 +87,13 @@ func TestNotTried(t *testing.T) {
 func TestMatrixUnshown(t *testing.T) {
 	for want, unshown := range map[string][]conformance.Unshown{
 		"nothing was run: the suite did not pass\n": {
-			{Ledger: "held", Scenario: "a/b", Key: "check:x"}, {Ledger: "often", Scenario: "a/b", Key: "check:x", Sometimes: true, Unknown: true},
+			{Ledger: "held", Scenario: "a/b", Key: "check:x"},
+			{Ledger: "often", Scenario: "a/b", Key: "check:x", Sometimes: true, Unknown: true},
 		},
 		"Entries of the ledger with a key that no run has, misspelled or stale:\n" +
 			"  one, in a/b: check:x\n  two, in a/*: observe:y\n\nnothing was run: the suite did not pass\n": {
-			{Ledger: "one", Scenario: "a/b", Key: "check:x", Unknown: true}, {Ledger: "two", Scenario: "a/*", Key: "observe:y", Unknown: true},
+			{Ledger: "one", Scenario: "a/b", Key: "check:x", Unknown: true},
+			{Ledger: "two", Scenario: "a/*", Key: "observe:y", Unknown: true},
 		},
 	} {
 		var b bytes.Buffer
