@@ -26,7 +26,8 @@ type compareCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*compareCmd) Help() string {
-	return `Runs of the engine alone need no guest: with ` + name + ` run --collect outside and run --matrix --with kernel --collect in the guest, ` +
+	return `Runs of the engine alone need no guest: with ` + name + ` run --collect outside ` +
+		`and run --matrix --with kernel --collect in the guest, ` +
 		`both with the same --seed, compare judges the two folders as one run of the suite.`
 }
 

@@ -18,14 +18,17 @@ type diffCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*diffCmd) Help() string {
-	return `What two runs of the same program may differ in is left out: addresses, ports and times, where segments and packets were cut, ` +
+	return `What two runs of the same program may differ in is left out: addresses, ports and ` +
+		`times, where segments and packets were cut, ` +
 		`and the values of STags and tagged offsets, of which only the relations are compared. Payload is compared by its CRC32.
 
 Messages that differ, and those that only one of the files has, are printed with their ` +
 		`lines of both captures, "-" for the first and "+" for the second ` +
-		`(` + name + ` decode --help explains these), and each field that differs: its value in the first, and in the second.
+		`(` + name + ` decode --help explains these), and each field that differs: its value ` +
+		`in the first, and in the second.
 
-The exit status is 0 if the captures are the same, 1 if they differ, and 2 if one can't be read or has no iWARP in it.`
+The exit status is 0 if the captures are the same, 1 if they differ, and 2 if one can't be ` +
+		`read or has no iWARP in it.`
 }
 
 // Validate implements kong's check.

@@ -85,8 +85,10 @@ type profileCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*profileCmd) Help() string {
-	return `A profile is a TOML file that describes a stack to the suite: options of runs, scenarios to leave out, and in what the stack is known ` +
-		`to differ. ` + name + ` run --profile FILE and compare --profile FILE use it. docs/profiles.md describes the format; ` + name +
+	return `A profile is a TOML file that describes a stack to the suite: options of runs, ` +
+		`scenarios to leave out, and in what the stack is known ` +
+		`to differ. ` + name + ` run --profile FILE and compare --profile FILE use it. ` +
+		`docs/profiles.md describes the format; ` + name +
 		` profile show siw --toml prints one to begin with.`
 }
 

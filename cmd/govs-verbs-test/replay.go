@@ -25,15 +25,18 @@ type replayCmd struct {
 
 // Help implements kong's HelpProvider.
 func (*replayCmd) Help() string {
-	return `A scripted peer sends what one side of a captured connection sent, frame for frame, and the engine takes the other side: its program registers the ` +
-		`memory, posts the receives, and sends what the capture's program did. What the engine answers is compared with the capture as ` + name + ` diff does, ` +
+	return `A scripted peer sends what one side of a captured connection sent, frame for ` +
+		`frame, and the engine takes the other side: its program registers the ` +
+		`memory, posts the receives, and sends what the capture's program did. What the engine ` +
+		`answers is compared with the capture as ` + name + ` diff does, ` +
 		`what it places and receives octet for octet.
 
 Rewritten are the STags of the engine's memory, which it chooses itself, and with them ` +
 		`the CRCs; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
 		`go out as they were. The capture has to begin with the connection's start-up.
 
-The exit status is 0 if all was as in the capture, 1 if something was not, and 2 if nothing could be replayed.`
+The exit status is 0 if all was as in the capture, 1 if something was not, and 2 if nothing ` +
+		`could be replayed.`
 }
 
 // Validate implements kong's check.
