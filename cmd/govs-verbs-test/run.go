@@ -27,7 +27,7 @@ type runCmd struct {
 	Matrix     bool       `help:"Run all four pairings. Those with the kernel are left out if it has no usable device."`
 	Providers  []string   `help:"The providers of --matrix: engine,kernel or engine,bridge. Default engine,kernel." placeholder:"NAME,..."`
 	Only       string     `help:"Run only these scenarios: glob patterns, comma-separated; a group's name stands for all in it. Default: all but those that run only by name (list says why)." placeholder:"GLOB"`
-	With       string     `help:"Run only pairings that this provider takes part in: engine, kernel or bridge." placeholder:"PROVIDER"`
+	With       []string   `help:"Run only pairings that this provider takes part in: engine, kernel or bridge. With two names, only pairings of the two." placeholder:"PROVIDER"`
 	RequireSiw bool       `help:"Fail if the kernel has no usable device; with --matrix, run and fail all pairings with it. REQUIRE_SIW=1 in the environment means the same."`
 	Report     string     `help:"Write index.html, report.json, junit.xml and the captures to this folder." placeholder:"DIR" type:"path"`
 	JSON       string     `name:"json" help:"Write the JSON report to this file." placeholder:"FILE" type:"path"`
@@ -98,14 +98,9 @@ func (c *runCmd) Validate(k *kong.Context) error {
 		return errors.New("--collect only runs: the command compare writes the reports")
 	case !(c.Scale > 0 && c.Scale <= 1000):
 		return fmt.Errorf("--scale %v: has to be above 0, and at most 1000", c.Scale)
-	case c.With != "" && !slices.ContainsFunc(c.wanted(),
-		func(p conformance.Pairing) bool { return p.Has(c.With) }):
-		matrix := "--matrix"
-		if c.With == bridgeName {
-			matrix += " --providers engine,bridge"
-		}
-		return fmt.Errorf("--with %s: %s takes no part in%s: add %s, or --initiator or "+
-			"--responder %[1]s", c.With, c.With, listed(c.wanted()), matrix)
+	}
+	if err := c.checkWith(); err != nil {
+		return err
 	}
 	known, err := c.load()
 	if err != nil {
@@ -116,6 +111,25 @@ func (c *runCmd) Validate(k *kong.Context) error {
 	}
 	_, err = scenarios.Suite().Select(c.Only)
 	return err
+}
+
+// checkWith refuses a --with that no pairing fits.
+func (c *runCmd) checkWith() error {
+	if slices.ContainsFunc(c.wanted(),
+		func(p conformance.Pairing) bool { return p.HasAll(c.With) }) {
+		return nil
+	}
+	matrix := "--matrix"
+	if slices.Contains(c.With, bridgeName) {
+		matrix += " --providers engine,bridge"
+	}
+	names := strings.Join(c.With, ",")
+	if len(c.With) > 1 {
+		return fmt.Errorf("--with %s: none of the pairings%s is of these: add %s",
+			names, listed(c.wanted()), matrix)
+	}
+	return fmt.Errorf("--with %s: %[1]s takes no part in%s: add %s, or --initiator or "+
+		"--responder %[1]s", names, listed(c.wanted()), matrix)
 }
 
 // checkProviders refuses names that are no provider's.
@@ -131,8 +145,10 @@ func (c *runCmd) checkProviders() error {
 		return fmt.Errorf(`--%s must be one of "%s" but got %q`, flag,
 			strings.Join(providerNames, `","`), value)
 	}
-	err := errors.Join(check("initiator", c.Initiator), check("responder", c.Responder),
-		check("with", c.With))
+	err := errors.Join(check("initiator", c.Initiator), check("responder", c.Responder))
+	for _, value := range c.With {
+		err = errors.Join(err, check("with", value))
+	}
 	for i, value := range c.Providers {
 		if value == "" || slices.Contains(c.Providers[:i], value) {
 			return fmt.Errorf("--providers %s: each has to be given once",

@@ -93,6 +93,7 @@ func TestWrongUsage(t *testing.T) {
 		{"run --matrix --responder engine", "--matrix takes all pairings"},
 		{"run --collect a --report b", "--collect only runs"},
 		{"run --with kernel", "--with kernel: kernel takes no part in engine->engine: add --matrix, "},
+		{"run --with kernel,engine", "--with kernel,engine: none of the pairings engine->engine is of these: add --matrix"},
 		{"run --scale 0", "--scale 0: has to be above 0"},
 		{"run --scale=-1", "--scale -1: has to be above 0"},
 		{"run --scale -1", "--scale -1: has to be above 0"},

@@ -86,8 +86,8 @@ type Config struct {
 	// a line in the run's log: the judge looks at Capture's files.
 	CaptureAtPeer Capturer
 
-	// With, if not "", names a provider: runs that it does not take part in are left out.
-	With string
+	// With names providers: runs in which not all of them take part are left out.
+	With []string
 
 	// LeaveOut, if not nil, returns why a scenario is not run over a pairing, and "" if it is. The
 	// outcome of one that is not says so in Unsupported.
@@ -183,7 +183,7 @@ func (cfg *Config) jobs() ([]job, error) {
 	var jobs []job
 	for _, sc := range scenarios {
 		for _, p := range sc.pairings(cfg.Pairings) {
-			if cfg.With == "" || p.Has(cfg.With) {
+			if p.HasAll(cfg.With) {
 				jobs = append(jobs, job{sc, p, len(jobs)})
 			}
 		}

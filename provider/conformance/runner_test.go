@@ -196,14 +196,21 @@ func TestRunWith(t *testing.T) {
 	raw := &Scenario{Slug: "a/raw", Level: Must, Title: "raw", Raw: func(*RawRun) {}, RawRole: RoleInitiator}
 	cfg := config(t, suite(verbs("a/b", func(*VerbsRun) {}), raw), Pairing{"engine", "engine"},
 		Pairing{"engine", "other"}, Pairing{"other", "engine"}, Pairing{"other", "other"})
-	cfg.With = "engine"
-	var got []Pairing
-	for _, o := range testkit.Must(Run(context.Background(), cfg))(t) {
-		got = append(got, o.Pairing)
-	}
-	want := []Pairing{{"engine", "engine"}, {"engine", "other"}, {"other", "engine"}, {Raw, "engine"}}
-	if !slices.Equal(got, want) {
-		t.Errorf("with the engine: %v, want %v", got, want)
+	for _, c := range []struct {
+		with []string
+		want []Pairing
+	}{
+		{[]string{"engine"}, []Pairing{{"engine", "engine"}, {"engine", "other"}, {"other", "engine"}, {Raw, "engine"}}},
+		{[]string{"other", "engine"}, []Pairing{{"engine", "other"}, {"other", "engine"}}},
+	} {
+		cfg.With = c.with
+		var got []Pairing
+		for _, o := range testkit.Must(Run(context.Background(), cfg))(t) {
+			got = append(got, o.Pairing)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("with %v: %v, want %v", c.with, got, c.want)
+		}
 	}
 }
 

@@ -59,6 +59,11 @@ func (p Pairing) far() bool {
 // Has reports whether one of the sides is name.
 func (p Pairing) Has(name string) bool { return p.Initiator == name || p.Responder == name }
 
+// HasAll reports whether each of names is a side of the pairing.
+func (p Pairing) HasAll(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !p.Has(name) })
+}
+
 // A Scenario is one test of the suite. Exactly one of Verbs and Raw is set.
 type Scenario struct {
 	// Slug is its stable name, "group/what-happens". It is never reused and
