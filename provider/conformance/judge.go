@@ -71,7 +71,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	r := &Report{
 		Schema: ReportSchema, Started: c.Started, Version: c.Version, Kernel: c.Kernel,
 		KernelVersion: c.KernelVersion, CPUs: c.CPUs, Siw: c.Siw, Placement: c.Placement,
-		Seed: c.Seed, Peer: c.Peer,
+		Seed: c.Seed, Peer: c.Peer, Target: c.Target,
 		Reference: j.Reference, Counts: make(map[Verdict]int),
 	}
 	for i := range runs {
@@ -403,6 +403,15 @@ func unionKeys(a, b []Observation) []string {
 // replay is the command that runs just this run again.
 func replay(c *Collection, o *Outcome) string {
 	cmd := fmt.Sprintf("govs-verbs-test run --only %s --seed %d", o.Scenario, c.Seed)
+	if o.Pairing.atTarget() {
+		cmd += " --target " + c.Target
+		for _, name := range []string{o.Pairing.Initiator, o.Pairing.Responder} {
+			if stack, _ := OnTarget(name); stack != "" {
+				cmd += " --target-stack " + stack
+			}
+		}
+		return cmd
+	}
 	if o.Pairing.Initiator != Raw {
 		cmd += " --initiator " + o.Pairing.Initiator
 	}

@@ -56,6 +56,9 @@ func (e *LedgerEntry) applies(slug string, p Pairing, c *Collection) bool {
 
 // concerns reports whether the entry is about the provider that a pairing names.
 func (e *LedgerEntry) concerns(name string, c *Collection) bool {
+	if stack, is := OnTarget(name); is {
+		return stack == e.Provider // which version or variant it is, nobody knows
+	}
 	provider, far := OnPeer(name)
 	siw, kernel := c.Siw, c.KernelVersion
 	if far && c.Peer != nil {
@@ -69,6 +72,9 @@ func (e *LedgerEntry) concerns(name string, c *Collection) bool {
 // if the divergence has ended.
 func (e *LedgerEntry) open(p Pairing, c *Collection) bool {
 	for _, name := range []string{p.Initiator, p.Responder} {
+		if stack, is := OnTarget(name); is && stack == e.Provider {
+			return true
+		}
 		provider, far := OnPeer(name)
 		kernel := c.KernelVersion
 		if far && c.Peer != nil {

@@ -22,7 +22,11 @@ func verbs(slug string, body func(*VerbsRun)) *Scenario {
 
 // raw is a raw scenario that is well-formed.
 func raw(slug string, role Role, body func(*RawRun)) *Scenario {
-	return &Scenario{Slug: slug, Title: "what is right", Level: Must, Raw: body, RawRole: role}
+	needs := NeedsProgram
+	if role == RoleResponder {
+		needs = NeedsConnect
+	}
+	return &Scenario{Slug: slug, Title: "what is right", Level: Must, Raw: body, RawRole: role, Needs: needs}
 }
 
 func suite(scenarios ...*Scenario) *Suite {

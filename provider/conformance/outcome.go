@@ -82,6 +82,7 @@ type Collection struct {
 	Only          string    `json:"only,omitempty"`
 	Require       []string  `json:"require,omitempty"` // providers whose absence is a failure
 	Peer          *PeerHost `json:"peer,omitempty"`    // of a run between two hosts
+	Target        string    `json:"target,omitempty"`  // address of the target of raw scenarios
 	Outcomes      []Outcome `json:"outcomes"`
 }
 

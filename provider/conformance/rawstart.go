@@ -66,6 +66,9 @@ func (r *RawRun) WantRequest(what string) *rdmacm.Request {
 //
 //rfc:5044 MPA-7.1.2-2-01 Responder waits for a validated Request
 func (r *RawRun) WantNoRequest(what string) {
+	if !r.HasProgram() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), r.Scaled(2*time.Millisecond))
 	defer cancel()
 	req, err := r.listener.Accept(ctx)
@@ -79,6 +82,9 @@ func (r *RawRun) WantNoRequest(what string) {
 
 // Accept has the program accept the request.
 func (r *RawRun) Accept(cfg *SideConfig) {
+	if !r.HasProgram() {
+		return
+	}
 	r.AcceptRequest(r.WantRequest("the request reaches the program"), cfg)
 }
 

@@ -22,6 +22,7 @@ type Report struct {
 	Profiles      []string        `json:"profiles,omitempty"`  // where the ledger comes from
 	Tshark        string          `json:"tshark"`              // version of the witness, or why there is none
 	Peer          *PeerHost       `json:"peer,omitempty"`      // of a run between two hosts
+	Target        string          `json:"target,omitempty"`    // address of the target of raw scenarios
 	Passed        bool            `json:"passed"`
 	Counts        map[Verdict]int `json:"counts"`
 	Results       []Result        `json:"results"`

@@ -93,6 +93,10 @@ type Config struct {
 	// outcome of one that is not says so in Unsupported.
 	LeaveOut func(slug string, p Pairing) string
 
+	// Target, if not nil, is the side that raw scenarios are played to, in place of a provider that
+	// is opened. Verbs scenarios are left out, and one run follows another: all have its port.
+	Target *Target
+
 	// Tap, if not nil, sees what the raw peer sends and receives.
 	Tap transport.Tap
 
@@ -126,7 +130,7 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 	places := make(chan struct{}, idleAtOnce)
 	idle.Go(func() {
 		for _, j := range jobs {
-			if !j.scenario.Idle {
+			if !r.beside(j) {
 				continue
 			}
 			places <- struct{}{}
@@ -137,7 +141,7 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 		}
 	})
 	for _, j := range jobs {
-		if !j.scenario.Idle {
+		if !r.beside(j) {
 			r.run(ctx, j)
 		}
 	}
@@ -152,6 +156,17 @@ func Run(ctx context.Context, cfg Config) ([]Outcome, error) {
 		return outcomes, ctx.Err()
 	}
 	return outcomes, nil
+}
+
+// beside reports whether a run may be under way beside others.
+func (cfg *Config) beside(j job) bool { return j.scenario.Idle && cfg.Target == nil }
+
+// port is where a job's responder listens.
+func (cfg *Config) port(j job) uint16 {
+	if cfg.Target != nil {
+		return cfg.Target.Addr.Port()
+	}
+	return cfg.FirstPort + uint16(j.number)
 }
 
 // lost returns why the other host can't be reached any more, nil if it can.
@@ -182,6 +197,9 @@ func (cfg *Config) jobs() ([]job, error) {
 	}
 	var jobs []job
 	for _, sc := range scenarios {
+		if cfg.Target != nil && sc.Raw == nil {
+			continue
+		}
 		for _, p := range sc.pairings(cfg.Pairings) {
 			if p.HasAll(cfg.With) {
 				jobs = append(jobs, job{sc, p, len(jobs)})
@@ -221,7 +239,7 @@ func (r *runner) run(ctx context.Context, j job) {
 	r.mu.Lock()
 	crowded := r.abandoned >= mostAbandoned
 	r.mu.Unlock()
-	port := r.FirstPort + uint16(j.number)
+	port := r.port(j)
 	var o *Outcome
 	ended := true
 	if crowded {
@@ -257,6 +275,11 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 	o = newOutcome(cfg.Seed, sc, p, port)
 	if cfg.LeaveOut != nil {
 		if o.Unsupported = cfg.LeaveOut(sc.Slug, p); o.Unsupported != "" {
+			return o, true
+		}
+	}
+	if cfg.Target != nil {
+		if o.Unsupported = cfg.Target.lacks(sc); o.Unsupported != "" {
 			return o, true
 		}
 	}
@@ -365,6 +388,11 @@ func (cfg *Config) body(t *T, sc *Scenario, p Pairing, port uint16, seed uint64)
 		return
 	}
 	r := &RawRun{T: t, Seed: seed, Role: sc.RawRole, Tap: cfg.Tap}
+	if cfg.Target != nil {
+		r.Addr = cfg.Target.Addr
+		sc.Raw(r)
+		return
+	}
 	name := p.Responder
 	if sc.RawRole == RoleResponder {
 		name = p.Initiator

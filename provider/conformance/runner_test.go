@@ -193,7 +193,8 @@ func TestRunOnlyByName(t *testing.T) {
 }
 
 func TestRunWith(t *testing.T) {
-	raw := &Scenario{Slug: "a/raw", Level: Must, Title: "raw", Raw: func(*RawRun) {}, RawRole: RoleInitiator}
+	raw := &Scenario{Slug: "a/raw", Level: Must, Title: "raw", Raw: func(*RawRun) {}, RawRole: RoleInitiator,
+		Needs: NeedsProgram}
 	cfg := config(t, suite(verbs("a/b", func(*VerbsRun) {}), raw), Pairing{"engine", "engine"},
 		Pairing{"engine", "other"}, Pairing{"other", "engine"}, Pairing{"other", "other"})
 	for _, c := range []struct {

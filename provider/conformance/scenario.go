@@ -64,6 +64,12 @@ func (p Pairing) HasAll(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !p.Has(name) })
 }
 
+// Uses reports whether one of the sides is a provider, wherever it is: on this host or the other, or
+// as the stack of a target.
+func (p Pairing) Uses(provider string) bool {
+	return p.Has(provider) || p.Has(provider+AtPeer) || p.Has(provider+AtTarget)
+}
+
 // A Scenario is one test of the suite. Exactly one of Verbs and Raw is set.
 type Scenario struct {
 	// Slug is its stable name, "group/what-happens". It is never reused and
@@ -107,6 +113,10 @@ type Scenario struct {
 	// Raw runs between the scripted peer, in the role RawRole, and a provider.
 	Raw     func(*RawRun)
 	RawRole Role
+
+	// Needs is what Raw needs of the side that it is played to. Verbs scenarios have none: both
+	// sides of them are programs of the suite.
+	Needs Needs
 
 	// Wire checks the decoded capture of a run, after it. It may be nil.
 	Wire func(*WireRun)
@@ -153,6 +163,9 @@ func (s *Scenario) pairings(wanted []Pairing) []Pairing {
 	var out []Pairing
 	for _, w := range wanted {
 		for _, name := range []string{w.Initiator, w.Responder} {
+			if name == Raw {
+				continue
+			}
 			p := Pairing{Initiator: Raw, Responder: name}
 			if s.RawRole == RoleResponder {
 				p = Pairing{Initiator: name, Responder: Raw}
@@ -194,6 +207,9 @@ func (s *Scenario) validate() error {
 		return fmt.Errorf("%s: exactly one of Verbs and Raw has to be set", s.Slug)
 	case s.Raw != nil && s.RawRole != RoleInitiator && s.RawRole != RoleResponder:
 		return fmt.Errorf("%s: a raw scenario needs a RawRole", s.Slug)
+	case !s.Needs.fits(s):
+		return fmt.Errorf("%s: Needs is %q, which is not for a %s scenario with RawRole %q", s.Slug,
+			s.Needs, s.Kind(), s.RawRole)
 	case s.Title == "":
 		return fmt.Errorf("%s: no title", s.Slug)
 	case s.Level != Must && s.Level != Should && s.Level != Observed:

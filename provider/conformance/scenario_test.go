@@ -14,11 +14,18 @@ func TestAddRefuses(t *testing.T) {
 		change func(*Scenario)
 		want   string
 	}{
-		"no group":              {func(s *Scenario) { s.Slug = "one" }, "group/what-happens"},
-		"a pattern for a slug":  {func(s *Scenario) { s.Slug = "group/*" }, "group/what-happens"},
-		"no body":               {func(s *Scenario) { s.Verbs = nil }, "exactly one of Verbs and Raw"},
-		"two bodies":            {func(s *Scenario) { s.Raw = func(*RawRun) {} }, "exactly one of Verbs and Raw"},
-		"no role":               {func(s *Scenario) { s.Verbs, s.Raw = nil, func(*RawRun) {} }, "RawRole"},
+		"no group":             {func(s *Scenario) { s.Slug = "one" }, "group/what-happens"},
+		"a pattern for a slug": {func(s *Scenario) { s.Slug = "group/*" }, "group/what-happens"},
+		"no body":              {func(s *Scenario) { s.Verbs = nil }, "exactly one of Verbs and Raw"},
+		"two bodies":           {func(s *Scenario) { s.Raw = func(*RawRun) {} }, "exactly one of Verbs and Raw"},
+		"no role":              {func(s *Scenario) { s.Verbs, s.Raw = nil, func(*RawRun) {} }, "RawRole"},
+		"needs nothing": {func(s *Scenario) {
+			s.Verbs, s.Raw, s.RawRole = nil, func(*RawRun) {}, RoleInitiator
+		}, "Needs"},
+		"needs another side's role": {func(s *Scenario) {
+			s.Verbs, s.Raw, s.RawRole, s.Needs = nil, func(*RawRun) {}, RoleResponder, NeedsAccept
+		}, "Needs"},
+		"needs of two programs": {func(s *Scenario) { s.Needs = NeedsAccept }, "Needs"},
 		"no title":              {func(s *Scenario) { s.Title = "" }, "no title"},
 		"no level":              {func(s *Scenario) { s.Level = "" }, "level"},
 		"unknown requirement":   {func(s *Scenario) { s.Requirements = append(s.Requirements, "MPA-99-01") }, `"MPA-99-01" is not in the catalogue`},

@@ -14,7 +14,8 @@ func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 		for i := range results {
 			res := &results[i]
 			tried := res.Verdict != Setup && res.Verdict != Unsupported
-			if tried && e.applies(res.Scenario, Pairing{res.Initiator, res.Responder}, c) {
+			p := Pairing{res.Initiator, res.Responder}
+			if tried && !p.atTarget() && e.applies(res.Scenario, p, c) {
 				about = append(about, res)
 			}
 		}

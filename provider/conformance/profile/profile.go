@@ -88,7 +88,7 @@ func (p *Profile) Ledger() conformance.Ledger {
 
 // LeavesOut returns why a scenario is not run over a pairing, "" if it is.
 func (p *Profile) LeavesOut(slug string, pairing conformance.Pairing) string {
-	if !pairing.Has(p.Provider) {
+	if !pairing.Uses(p.Provider) {
 		return ""
 	}
 	for _, l := range p.LeaveOut {

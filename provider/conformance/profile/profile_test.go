@@ -111,6 +111,9 @@ func TestLeavesOut(t *testing.T) {
 	for _, tc := range []struct{ slug, initiator, responder, want string }{
 		{"mpa/request-http", conformance.Raw, "stack", "left out by the profile stack: it panics"},
 		{"srq/shared", "stack", "engine", "left out by the profile stack: it panics"},
+		{"srq/shared", "engine", "stack" + conformance.AtPeer, "left out by the profile stack: it panics"},
+		{"mpa/request-http", conformance.Raw, "stack" + conformance.AtTarget, "left out by the profile stack: it panics"},
+		{"mpa/request-http", conformance.Raw, conformance.TargetName, ""},
 		{"srq/shared", "engine", "engine", ""},
 		{"send/zero", "engine", "stack", ""},
 	} {

@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -30,7 +31,9 @@ const (
 )
 
 // rawStage is a provider with memory of every kind and two receives, opposite
-// the raw peer.
+// the raw peer. Of a target it has nothing but the connection: its buffers are nil,
+// messages to them name an STag that names nothing there, and nothing is checked of
+// its memory and completions.
 type rawStage struct {
 	r    *conformance.RawRun
 	side *conformance.Side
@@ -82,6 +85,9 @@ func (st *rawStage) payload(n int) []byte { return pattern(n, byte(st.r.Seed)|1)
 
 // unknown is an STag that names nothing, whatever its key octet.
 func (st *rawStage) unknown() uint32 {
+	if st.side == nil {
+		return 0x5a5a5a00 // what the target has registered is not known
+	}
 	stag := st.window.MR.RKey() ^ 0x5a5a5a00
 	for st.names(stag) {
 		stag += 0x100
@@ -105,7 +111,16 @@ func (st *rawStage) send(msn uint32, n int) rawpeer.FPDU {
 
 // write is a Write of the seed's payload to an offset of a buffer.
 func (st *rawStage) write(b *conformance.Buffer, off, n int) rawpeer.FPDU {
-	return rawpeer.WriteMessage(b.MR.RKey(), b.MR.Addr()+uint64(off), st.payload(n))
+	stag, to := st.at(b, off)
+	return rawpeer.WriteMessage(stag, to, st.payload(n))
+}
+
+// at returns how the peer names an offset of a buffer.
+func (st *rawStage) at(b *conformance.Buffer, off int) (stag uint32, to uint64) {
+	if st.side == nil {
+		return st.unknown(), uint64(off)
+	}
+	return b.MR.RKey(), b.MR.Addr() + uint64(off)
 }
 
 // The sink that Reads of the peer name. It is the peer's own, and means nothing
@@ -117,14 +132,18 @@ const (
 
 // read is a Read Request for n octets from an offset of a buffer.
 func (st *rawStage) read(msn uint32, b *conformance.Buffer, off, n int) rawpeer.FPDU {
+	stag, to := st.at(b, off)
 	return rawpeer.ReadRequest(msn, rdmap.ReadRequest{
-		SinkSTag: rawSinkSTag, SinkTO: rawSinkTO, Size: uint32(n), SourceSTag: b.MR.RKey(), SourceTO: b.MR.Addr() + uint64(off),
+		SinkSTag: rawSinkSTag, SinkTO: rawSinkTO, Size: uint32(n), SourceSTag: stag, SourceTO: to,
 	})
 }
 
 // untouched checks all memory that the script had no right to write to, or has not
 // written to.
 func (st *rawStage) untouched() {
+	if st.side == nil {
+		return
+	}
 	if !st.sent {
 		st.recv[0].Untouched("nothing is placed in the receive buffer")
 		st.recv[1].Untouched("nothing is placed in the second receive buffer")
@@ -139,6 +158,9 @@ func (st *rawStage) untouched() {
 // flushed checks that the receives that are posted, the last n, complete, none
 // of them with success. How the first does is observed.
 func (st *rawStage) flushed(n int) {
+	if st.side == nil {
+		return
+	}
 	for _, wc := range st.side.RecvWCs(n) {
 		st.r.Check(wc.Status != ibverbs.WCSuccess, "no receive completes with success", "WR %d did", wc.WRID)
 	}
@@ -165,6 +187,7 @@ type rawFault struct {
 	requirements []string
 	level        conformance.Level // Must if empty
 	options      []string
+	needs        conformance.Needs // NeedsProgram if empty
 
 	fpdus func(*rawStage) []rawpeer.FPDU
 	want  []string // Terminates that the RFCs allow, layer/type/code
@@ -187,7 +210,7 @@ func (f rawFault) scenario() *conformance.Scenario {
 	}
 	return &conformance.Scenario{
 		Slug: f.slug, Title: f.title, Requirements: f.requirements, Level: level, Options: f.options,
-		RawRole: conformance.RoleInitiator, Raw: f.play,
+		RawRole: conformance.RoleInitiator, Raw: f.play, Needs: cmp.Or(f.needs, conformance.NeedsProgram),
 	}
 }
 
@@ -212,12 +235,19 @@ func faults(table []rawFault) []*conformance.Scenario {
 	return out
 }
 
-// A rawStory is a scenario of the raw peer as initiator, given by a function.
+// A rawStory is a scenario of the raw peer as initiator, given by a function. It needs a program that
+// does what it says, unless needing says otherwise.
 func rawStory(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
 	return &conformance.Scenario{
 		Slug: slug, Title: title, Requirements: requirements, Level: conformance.Must,
-		RawRole: conformance.RoleInitiator, Raw: play,
+		RawRole: conformance.RoleInitiator, Raw: play, Needs: conformance.NeedsProgram,
 	}
+}
+
+// needing is a scenario that needs no more of the other side than that.
+func needing(needs conformance.Needs, s *conformance.Scenario) *conformance.Scenario {
+	s.Needs = needs
+	return s
 }
 
 // control changes the RDMAP control field of an FPDU.

@@ -21,7 +21,8 @@ func rawFraming() []*conformance.Scenario {
 			slug:         fmt.Sprintf("mpa/ulpdu-length-%d", n),
 			title:        fmt.Sprintf("a ULPDU of %s, too short for the header of a Send, is refused", octets(n)),
 			requirements: []string{"MPA-4.1-08", "DDP-4.4-01"}, hello: true,
-			want: []string{"2/0/0x03", "1/2/0x01", "0/2/0x06", "0/2/0xff"},
+			needs: conformance.NeedsAccept,
+			want:  []string{"2/0/0x03", "1/2/0x01", "0/2/0x06", "0/2/0xff"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.send(1, 0)
 				return rawpeer.FPDU{NoDDP: true, Payload: f.Header.AppendTo(nil)[:n]}
@@ -32,13 +33,16 @@ func rawFraming() []*conformance.Scenario {
 	off.Options = []string{"crc=off"}
 	either := rawStory("mpa/crc-asked-by-responder", "CRCs are used when only the reply asks for them", []string{"MPA-7.1.1-09", "MPA-4.4-04", "MPA-4.4-07"}, crcByResponder)
 	either.RawRole, either.Options = conformance.RoleResponder, []string{"crc=off"}
+	either.Needs = conformance.NeedsConnect
 	pieces := rawStory("mpa/one-octet-at-a-time", "FPDUs that come one octet at a time are understood", []string{"MPA-5.1-03", "MPA-5.2-01", "MPA-A.4-01"}, octetByOctet)
 	pieces.Unwitnessed = "tshark does not put FPDUs together whose length field is cut"
 	anywhere := rawStory("mpa/split-anywhere", "an FPDU may be split between TCP segments at any octet", []string{"MPA-5.1-03", "MPA-5.2-01"}, splitAnywhere)
 	anywhere.Unwitnessed = pieces.Unwitnessed
 	return append(out, off, either, pieces, anywhere,
 		responderStory("mpa/crc-wrong-response", "a Read Response with a wrong CRC is refused, and the Read fails", []string{"MPA-4.4-14", "MPA-8-2-01"}, crcWrongResponse),
-		rawStory("mpa/crc-wrong-first", "a wrong CRC in the first FPDU does not release the responder: it has to stay silent", []string{"MPA-7.1.2-4-02"}, crcWrongFirst),
+		needing(conformance.NeedsAccept, rawStory("mpa/crc-wrong-first",
+			"a wrong CRC in the first FPDU does not release the responder: it has to stay silent",
+			[]string{"MPA-7.1.2-4-02"}, crcWrongFirst)),
 		rawStory("mpa/responder-waits", "a responder sends nothing before the initiator's first FPDU, though its program has posted", []string{"MPA-7.1.2-4-01"}, responderWaits),
 		rawStory("mpa/pad-not-zero", "pad octets are not looked at, beyond what the CRC says", []string{"MPA-4.1-05"}, padNotZero),
 		rawStory("mpa/many-in-one-segment", "many FPDUs may come at once", []string{"MPA-5.1-02", "MPA-4.3-13"}, manyAtOnceFPDUs),
@@ -66,21 +70,25 @@ func crcFaults() []rawFault {
 		{
 			slug: "mpa/crc-wrong-send", title: "a Send with a wrong CRC is refused, and none of it is placed",
 			requirements: []string{"MPA-4.4-13", "MPA-4.4-14", "MPA-8-2-01", "MPA-3-06"}, want: want, hello: true,
+			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return wrongCRC(st.send(1, rawPart)) }),
 		},
 		{
 			slug: "mpa/crc-wrong-write", title: "a Write with a wrong CRC is refused, and none of it is placed",
 			requirements: []string{"MPA-4.4-13", "MPA-4.4-14", "MPA-6-01"}, want: want, hello: true,
+			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return wrongCRC(st.write(st.window, 0, rawPart)) }),
 		},
 		{
 			slug: "mpa/crc-wrong-read", title: "a Read Request with a wrong CRC is refused, and not answered",
 			requirements: []string{"MPA-4.4-14", "MPA-6-01"}, want: want, hello: true,
+			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return wrongCRC(st.read(1, st.source, 0, rawPart)) }),
 		},
 		{
 			slug: "mpa/crc-zero", title: "a CRC of zero is no way to leave it out once CRCs were asked for",
 			requirements: []string{"MPA-4.4-07", "MPA-7.1.1-09"}, want: want, hello: true,
+			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.send(1, rawPart)
 				f.CRC = new(uint32)
@@ -90,6 +98,7 @@ func crcFaults() []rawFault {
 		{
 			slug: "mpa/crc-wrong-payload", title: "a Write of which one bit of the payload was changed on the way is refused, and none of it is placed",
 			requirements: []string{"MPA-4.4-11", "MPA-4.4-13"}, want: want, hello: true,
+			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.write(st.window, 0, rawPart)
 				sum := mpa.CRC(0, f.Octets(true)[:mpa.HeaderLen+f.Header.Len()+rawPart])
@@ -101,6 +110,7 @@ func crcFaults() []rawFault {
 		{
 			slug: "mpa/drop-after-crc-error", title: "what follows an FPDU with a wrong CRC is not delivered",
 			requirements: []string{"MPA-8-02", "DDP-3-06"}, want: want, hello: true,
+			needs: conformance.NeedsAccept,
 			fpdus: func(st *rawStage) []rawpeer.FPDU {
 				return []rawpeer.FPDU{wrongCRC(st.write(st.window, 0, 0)), st.send(1, rawPart), st.write(st.window, 0, rawPart)}
 			},

@@ -27,14 +27,18 @@ func rawMessages() []*conformance.Scenario {
 				return control(st.write(st.window, 0, rawPart), func(c *rdmap.Control) { c.Opcode = 8 })
 			}),
 		}.scenario(),
-		rawStory("rdmap/terminate-layout", "a Terminate is laid out as RFC 5040 says, with length and header of the segment at fault",
-			[]string{"RDMAP-4.8-01", "RDMAP-4.8-03", "RDMAP-4.8-06", "RDMAP-4.8-08", "RDMAP-7.1-2-01", "DDP-7.1-02"}, terminateLayout),
+		needing(conformance.NeedsReceive, rawStory("rdmap/terminate-layout",
+			"a Terminate is laid out as RFC 5040 says, with length and header of the segment at fault",
+			[]string{"RDMAP-4.8-01", "RDMAP-4.8-03", "RDMAP-4.8-06", "RDMAP-4.8-08",
+				"RDMAP-7.1-2-01", "DDP-7.1-02"}, terminateLayout)),
 		rawStory("rdmap/terminate-read-layout", "a Terminate about a Read Request carries its header too",
 			[]string{"RDMAP-4.8-10", "RDMAP-7.1-3-01"}, terminateReadLayout),
-		rawStory("rdmap/terminate-version-layout", "a Terminate about RDMAP's version carries the header of the segment",
-			[]string{"RDMAP-4.8-03"}, terminateVersionLayout),
-		rawStory("rdmap/two-errors", "of two faults the first is reported, in one Terminate",
-			[]string{"RDMAP-7.1-4-01", "RDMAP-5.4-06"}, twoErrors),
+		needing(conformance.NeedsReceive, rawStory("rdmap/terminate-version-layout",
+			"a Terminate about RDMAP's version carries the header of the segment",
+			[]string{"RDMAP-4.8-03"}, terminateVersionLayout)),
+		needing(conformance.NeedsReceive, rawStory("rdmap/two-errors",
+			"of two faults the first is reported, in one Terminate",
+			[]string{"RDMAP-7.1-4-01", "RDMAP-5.4-06"}, twoErrors)),
 		rawStory("rdmap/local-fault", "a Send whose lkey names nothing ends the stream with a Terminate in its place",
 			[]string{"RDMAP-7.1-1-01"}, localFault),
 	)
@@ -48,6 +52,7 @@ func wrongControl(name, words string, value int, requirement, code string, chang
 	send.slug = fmt.Sprintf("rdmap/%s-%d", name, value)
 	send.title = fmt.Sprintf("an untagged segment with %s %d is refused", words, value)
 	send.fpdus = one(func(st *rawStage) rawpeer.FPDU { return control(st.send(1, rawPart), change) })
+	send.needs = conformance.NeedsReceive
 	write.slug = fmt.Sprintf("rdmap/write-%s-%d", name, value)
 	write.title = fmt.Sprintf("a Write with %s %d is refused", words, value)
 	write.fpdus = one(func(st *rawStage) rawpeer.FPDU { return control(st.write(st.window, 0, rawPart), change) })

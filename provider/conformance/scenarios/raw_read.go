@@ -39,6 +39,7 @@ func readFaults() []rawFault {
 		{
 			slug: "rdmap/read-unknown-stag", title: "a Read of an STag that names nothing is refused",
 			requirements: []string{"RDMAP-7.2-07", "RDMAP-5.2.1-08"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"0/1/0x00"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				return withRead(st.read(1, st.source, 0, rawPart), func(q *rdmap.ReadRequest) { q.SourceSTag = st.unknown() })
@@ -102,18 +103,21 @@ func readFaults() []rawFault {
 		{
 			slug: "rdmap/read-msn-0", title: "a first Read Request with MSN 0 is refused: MSNs begin at 1 in every queue",
 			requirements: []string{"DDP-4.3-05", "DDP-4.3-09"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x03", "1/2/0x02"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.read(0, st.source, 0, rawPart) }),
 		},
 		{
 			slug: "rdmap/read-msn-skipped", title: "a Read Request that skips an MSN is refused",
 			requirements: []string{"DDP-4.3-06"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x03", "1/2/0x02"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.read(2, st.source, 0, rawPart) }),
 		},
 		{
 			slug: "rdmap/read-queue-0", title: "a Read Request to the queue of Sends is refused",
 			requirements: []string{"RDMAP-5.2.1-01", "RDMAP-4.1-11"},
+			needs:        conformance.NeedsReceive,
 			want:         []string{"1/2/0x01", "0/2/0x06"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.read(1, st.source, 0, rawPart)
@@ -124,6 +128,7 @@ func readFaults() []rawFault {
 		{
 			slug: "rdmap/read-mo-not-zero", title: "a Read Request whose MO is not 0 is refused",
 			requirements: []string{"RDMAP-5.2.1-11", "DDP-4.3-10"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x04"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.read(1, st.source, 0, rawPart)
@@ -144,6 +149,7 @@ func readFaults() []rawFault {
 		{
 			slug: "rdmap/read-too-long", title: "a Read Request with payload after its header is refused",
 			requirements: []string{"RDMAP-4.2-02", "RDMAP-4.4-01"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x05", "0/2/0xff"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.read(1, st.source, 0, rawPart)
@@ -154,6 +160,7 @@ func readFaults() []rawFault {
 		{
 			slug: "rdmap/read-too-short", title: "a Read Request whose header is cut short is refused",
 			requirements: []string{"RDMAP-4.4-01"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"0/2/0xff", "2/0/0x03", "1/2/0x05"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.read(1, st.source, 0, rawPart)

@@ -36,6 +36,7 @@ func rawResponses() []*conformance.Scenario {
 	for _, w := range wrongResponses() {
 		out = append(out, &conformance.Scenario{
 			Slug: w.slug, Title: w.title, Requirements: w.requirements, Level: w.level, RawRole: conformance.RoleResponder, Raw: w.play,
+			Needs: conformance.NeedsConnect,
 		})
 	}
 	return append(out,
@@ -52,7 +53,7 @@ func rawResponses() []*conformance.Scenario {
 func responderStory(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
 	s := rawStory(slug, title, requirements, play)
 	s.RawRole = conformance.RoleResponder
-	return s
+	return needing(conformance.NeedsConnect, s)
 }
 
 // asking connects, has the program post a Read of rawSize octets as WR 1, and

@@ -23,6 +23,7 @@ func rawTagged() []*conformance.Scenario {
 			slug:         fmt.Sprintf("ddp/tagged-version-%d", version),
 			title:        fmt.Sprintf("a tagged segment of DDP version %d is refused", version),
 			requirements: []string{"DDP-4.1-13"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/1/0x04"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.write(st.window, 0, rawPart)
@@ -47,6 +48,7 @@ func taggedFaults() []rawFault {
 		{
 			slug: "ddp/write-unknown-stag", title: "a Write to an STag that names nothing is refused",
 			requirements: []string{"DDP-7.1t1-01", "DDP-8.3-5-01"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/1/0x00"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.write(st.window, 0, rawPart)
@@ -126,6 +128,7 @@ func taggedFaults() []rawFault {
 		{
 			slug: "rdmap/write-untagged", title: "a Write in an untagged segment is refused",
 			requirements: []string{"DDP-4.1-03", "RDMAP-4.1-03"},
+			needs:        conformance.NeedsReceive,
 			want:         []string{"0/2/0x06"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.send(1, rawPart)

@@ -19,6 +19,7 @@ func rawUntagged() []*conformance.Scenario {
 			slug:         fmt.Sprintf("ddp/untagged-version-%d", version),
 			title:        fmt.Sprintf("an untagged segment of DDP version %d is refused", version),
 			requirements: []string{"DDP-4.1-14"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x06"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.send(1, rawPart)
@@ -32,6 +33,7 @@ func rawUntagged() []*conformance.Scenario {
 			slug:         fmt.Sprintf("ddp/send-queue-%d", qn),
 			title:        fmt.Sprintf("a Send to queue %d is refused: Sends go to queue 0", qn),
 			requirements: []string{"DDP-7.1u1-01", "RDMAP-4.1-11"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x01"},
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.send(1, rawPart)
@@ -56,6 +58,7 @@ func untaggedFaults() []rawFault {
 		{
 			slug: "ddp/send-msn-0", title: "a first Send with MSN 0 is refused: MSNs begin at 1",
 			requirements: []string{"DDP-7.1u5-01", "DDP-4.3-05"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x03", "1/2/0x02"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.send(0, rawPart) }),
 		},
@@ -68,24 +71,28 @@ func untaggedFaults() []rawFault {
 		{
 			slug: "ddp/send-msn-5", title: "a Send with an MSN beyond the receives that are posted is refused",
 			requirements: []string{"DDP-7.1u5-01"},
+			needs:        conformance.NeedsAccept,
 			want:         []string{"1/2/0x03", "1/2/0x02"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return st.send(5, rawPart) }),
 		},
 		{
 			slug: "ddp/send-mo-not-zero", title: "a first segment whose MO is not 0 is refused",
 			requirements: []string{"DDP-4.3-10"},
+			needs:        conformance.NeedsReceive,
 			want:         []string{"1/2/0x04"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return sendAt(st, 8) }),
 		},
 		{
 			slug: "ddp/send-mo-beyond-receive", title: "a segment whose MO is beyond the receive is refused",
 			requirements: []string{"DDP-7.1u3-01"},
+			needs:        conformance.NeedsReceive,
 			want:         []string{"1/2/0x04", "1/2/0x05"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return sendAt(st, 4096) }),
 		},
 		{
 			slug: "ddp/send-mo-wrap", title: "a segment whose MO and length pass 2^32 is refused",
 			requirements: []string{"DDP-7.1u-01"},
+			needs:        conformance.NeedsReceive,
 			want:         []string{"1/2/0x04", "1/2/0x05"},
 			fpdus:        one(func(st *rawStage) rawpeer.FPDU { return sendAt(st, 1<<32-8) }),
 		},

@@ -18,13 +18,13 @@ func rdmac() []*conformance.Scenario {
 			Slug: "rdmac/request-refused", Level: conformance.Should,
 			Title:        "a Request of revision 0 is answered by a Reply of revision 1 that rejects, and a FIN",
 			Requirements: []string{"RDMAC-C.2.1-01", "RDMAC-C.2-02"},
-			RawRole:      conformance.RoleInitiator, Raw: rdmacRequestRefused,
+			RawRole:      conformance.RoleInitiator, Raw: rdmacRequestRefused, Needs: conformance.NeedsListener,
 		},
 		{
 			Slug: "rdmac/reply-refused", Level: conformance.Should,
 			Title:        "a Reply of revision 0 fails the connect, and the connection is closed with a FIN",
 			Requirements: []string{"RDMAC-C.2.2-01", "RDMAC-C.2-03"},
-			RawRole:      conformance.RoleResponder, Raw: rdmacReplyRefused,
+			RawRole:      conformance.RoleResponder, Raw: rdmacReplyRefused, Needs: conformance.NeedsConnect,
 		},
 		{
 			Slug: "rdmac/both", Level: conformance.Should, Options: []string{"rdmac=only"},
@@ -46,12 +46,15 @@ func rdmac() []*conformance.Scenario {
 		},
 	}
 	for _, role := range []conformance.Role{conformance.RoleInitiator, conformance.RoleResponder} {
-		name := map[conformance.Role]string{conformance.RoleInitiator: "request", conformance.RoleResponder: "reply"}[role]
+		name, needs := "request", conformance.NeedsProgram
+		if role == conformance.RoleResponder {
+			name, needs = "reply", conformance.NeedsConnect
+		}
 		out = append(out, &conformance.Scenario{
 			Slug: "rdmac/" + name + "-permitted", Level: conformance.Should, Options: permitted,
 			Title:        "a " + name + " of revision 0 makes a connection of version 0, where that is permitted",
 			Requirements: []string{"RDMAC-C.2.3-01", "RDMAC-C.2.3-02", "RDMAC-C.2.5-01", "RDMAC-C.1-04", "RDMAC-DDP1.0-6.2-01", "RDMAC-DDP1.0-7.2-01", "RDMAC-RDMAP-00-01"},
-			RawRole:      role, Raw: rdmacWorks,
+			RawRole:      role, Raw: rdmacWorks, Needs: needs,
 		})
 	}
 	for _, f := range rdmacFaults() {
