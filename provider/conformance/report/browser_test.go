@@ -27,6 +27,7 @@ func hostile(t *testing.T) *conformance.Report {
 		res := &rep.Results[i]
 		res.Title, res.Why, res.Replay, res.Interface = attack, attack, attack, attack
 		res.Capture = `javascript:document.title="taken"//.pcapng`
+		res.CaptureAtPeer = res.Capture
 		res.Log = append(res.Log, attack)
 		res.Checks = append(res.Checks, conformance.Check{What: attack, Got: attack})
 		res.Observations = append(res.Observations, conformance.Observation{Key: attack, Value: attack})
@@ -119,10 +120,13 @@ func probed(page string) string {
 
 func TestInBrowser(t *testing.T) {
 	t.Parallel()
-	dom := browse(t, html(t, synthetic(t, t.TempDir())), "run/queue/receive-empty/engine/kernel", 1400)
+	rep := synthetic(t, t.TempDir())
+	rep.Results[1].CaptureAtPeer = "queue-receive-empty.at-peer.pcapng"
+	dom := browse(t, html(t, rep), "run/queue/receive-empty/engine/kernel", 1400)
 	for _, want := range []string{
 		`data-ready="yes"`, "5 of 5 scenarios",
 		`href="queue-receive-empty.engine-engine.pcapng"`,
+		`Those at the other host, with the times of its clock: <a href="queue-receive-empty.at-peer.pcapng">`,
 		"Untagged: a buffer exists for QN/MSN", "2 of 2 checks hold", "tshark agrees about 5 frames",
 		`<mark>siw</mark>`, `<mark>RFC</mark>`, `differs: <b>layout</b> RFC → siw`,
 		"RFC 5044, by section",

@@ -65,6 +65,7 @@ func newPage(rep *conformance.Report) (*page, error) {
 		{"placement by the engine", or(rep.Placement, "not known")},
 		{"CPUs", fmt.Sprint(rep.CPUs)},
 		{"other host", otherHost(rep.Peer)},
+		{"target", or(rep.Target, "none")},
 		{"seed", fmt.Sprint(rep.Seed)},
 		{"compared with", or(rep.Reference, "nothing")},
 		{"second witness", or(rep.Tshark, "not asked")},

@@ -30,6 +30,7 @@ type scenarioData struct {
 	Level        conformance.Level `json:"level"`
 	Requirements []string          `json:"requirements"`
 	Capture      string            `json:"capture"`
+	AtPeer       string            `json:"captureAtPeer,omitempty"`
 	Runs         []runData         `json:"runs"`
 }
 
@@ -101,7 +102,7 @@ func newPageData(rep *conformance.Report, p *page) *pageData {
 			})
 		}
 		s := &d.Scenarios[at]
-		s.Capture = or(s.Capture, res.Capture)
+		s.Capture, s.AtPeer = or(s.Capture, res.Capture), or(s.AtPeer, res.CaptureAtPeer)
 		run := newRunData(res, columns[res])
 		against := referenceOf(res, rep.Reference)
 		if len(res.Aligned) > 0 && laddered[res.Scenario+" "+against] {

@@ -2,15 +2,21 @@
 
 function scenarioBody(data, s) {
   return el("div", { class: "body" },
-    el("p", { class: "soft" }, s.kind + " scenario, level " + s.level + ". ", captureLink(s)),
+    el("p", { class: "soft" }, s.kind + " scenario, level " + s.level + ". ", captureLinks(s)),
     requirementList(data, s.requirements || []),
     s.runs.map((run) => runSection(data, s, run)));
 }
 
-// captureLink leads to the packets of all runs of a scenario, which are in a file beside the page.
-function captureLink(s) {
-  if (!/^[\w.-]+\.pcapng$/.test(s.capture)) return null;
-  return ["Packets of all runs: ", el("a", { href: s.capture }, s.capture)];
+// captureLinks lead to the packets of all runs of a scenario, which are in files beside the page: those
+// that were captured on this host, and on the other.
+function captureLinks(s) {
+  const far = captureLink(s.captureAtPeer);
+  return [captureLink(s.capture) && ["Packets of all runs: ", captureLink(s.capture), ". "],
+    far && ["Those at the other host, with the times of its clock: ", far, "."]];
+}
+
+function captureLink(name) {
+  return /^[\w.-]+\.pcapng$/.test(name) ? el("a", { href: name }, name) : null;
 }
 
 function requirementList(data, ids) {
@@ -48,7 +54,7 @@ function section(title, list, isOpen, contents) {
 }
 
 function captured(s, run) {
-  if (!captureLink(s) || !run.source) return null;
+  if (!captureLink(s.capture) || !run.source) return null;
   return ["Packets ", run.source === "tap" ? "taken at the sockets" : "taken on the wire", run.interface && [", interface ", code(run.interface)],
     ": ", code("govs-verbs-test decode --port " + run.port + " " + s.capture), ". "];
 }
