@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"text/tabwriter"
 
 	"golang.org/x/sys/unix"
@@ -14,16 +15,19 @@ import (
 // output is where commands print: results to the output itself, everything
 // about how they came to be to errors. It remembers that writing failed, so that
 // a full disk is not taken for a success, and stops the command, for whose words
-// there is no reader any more; commands needn't look.
+// there is no reader any more; commands needn't look. Goroutines may print at the same time.
 type output struct {
 	stdout io.Writer
 	errors io.Writer
 	stop   func()
-	err    error // the first failure to write to stdout
+	mu     sync.Mutex
+	err    error // the first failure to write to stdout; guarded by mu while there are goroutines
 }
 
 // Write implements io.Writer.
 func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	n, err := o.stdout.Write(b)
 	if err != nil && o.err == nil {
 		o.err = err

@@ -12,6 +12,7 @@ import (
 type pingCmd struct {
 	Addr     string        `arg:"" optional:"" name:"addr:port" help:"The server to ping: an IP address or a name, and a port. rping's port is 7174."`
 	Listen   string        `help:"Serve one client at this address, then end. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
+	Many     bool          `name:"persistent" short:"P" help:"With --listen: serve any number of clients, many at a time, until interrupted, as rping -s -P does."`
 	Provider string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	Count    int           `short:"C" default:"10" help:"How many pings the client sends. Default 10." placeholder:"N"`
 	Size     int           `short:"S" default:"64" help:"Octets of each ping, 23 to 65535. Default 64. The C rping, as a server, needs the same number in its own -S." placeholder:"N"`
@@ -48,6 +49,10 @@ func (c *pingCmd) Validate(k *kong.Context) error {
 		return errors.New("give either ADDR:PORT to ping, or --listen ADDR:PORT to be pinged")
 	case c.Listen != "" && (given(k, "count") || given(k, "size")):
 		return errors.New("--count and --size: the client decides them: leave them out at the server")
+	case c.Many && c.Listen == "":
+		return errors.New("--persistent is for --listen")
+	case c.Many && c.JSON:
+		return errors.New("--persistent has no single result to print as JSON: leave --json out")
 	case c.Size < minPing || c.Size > maxPing:
 		return fmt.Errorf("--size %d: rping takes %d to %d octets", c.Size, minPing, maxPing)
 	case c.Count < 1:
@@ -70,6 +75,9 @@ func (c *pingCmd) Run(ctx context.Context, out *output) (err error) {
 	}
 	defer func() { err = errors.Join(err, vctx.Close()) }()
 	fmt.Fprintln(out.errors, why)
+	if c.Many {
+		return c.serveAll(ctx, out, vctx, addr)
+	}
 	p, err := newPinger(vctx, c.Timeout)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"github.com/govs-rdma/govs/ibverbs"
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
@@ -13,19 +14,88 @@ import (
 // errLeft says that the client has ended the connection.
 var errLeft = errors.New("the client has left")
 
+// listen listens, and prints where.
+func (c *pingCmd) listen(ctx context.Context, out *output, vctx *ibverbs.Context,
+	addr netip.AddrPort) (*rdmacm.Listener, error) {
+	l, err := rdmacm.Listen(ctx, vctx, addr, nil)
+	if err != nil {
+		return nil, unable(fmt.Errorf("listening on %s: %w", addr, err))
+	}
+	fmt.Fprintf(out.errors, "listening on %s\n", l.Addr())
+	return l, nil
+}
+
 // serve is the server, for one client.
 func (c *pingCmd) serve(ctx context.Context, out *output, p *pinger, addr netip.AddrPort, f *figures) error {
 	f.Role = "server"
-	l, err := rdmacm.Listen(ctx, p.vctx, addr, nil)
+	l, err := c.listen(ctx, out, p.vctx, addr)
 	if err != nil {
-		return unable(fmt.Errorf("listening on %s: %w", addr, err))
+		return err
 	}
 	defer l.Close()
-	fmt.Fprintf(out.errors, "listening on %s\n", l.Addr())
 	req, err := l.Accept(ctx)
 	if err != nil {
 		return fmt.Errorf("waiting for a client: %w", err)
 	}
+	return c.serveClient(ctx, out, p, req, f)
+}
+
+// mostClients is how many clients a persistent server has at a time: each has 130 KiB of registered
+// memory. Others wait until one has left.
+const mostClients = 64
+
+// serveAll is the persistent server. A client that fails is a line on stderr. What several clients
+// print is written in whole lines.
+func (c *pingCmd) serveAll(ctx context.Context, out *output, vctx *ibverbs.Context,
+	addr netip.AddrPort) error {
+	l, err := c.listen(ctx, out, vctx, addr)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	places := make(chan struct{}, mostClients)
+	for {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		req, err := l.Accept(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("waiting for a client: %w", err)
+		}
+		clients.Go(func() {
+			defer func() { <-places }()
+			if err := c.serveOneOfMany(ctx, out, vctx, req); err != nil && ctx.Err() == nil {
+				fmt.Fprintf(out.errors, "%v\n", err)
+			}
+		})
+	}
+}
+
+// serveOneOfMany serves a client with objects of its own.
+func (c *pingCmd) serveOneOfMany(ctx context.Context, out *output, vctx *ibverbs.Context,
+	req *rdmacm.Request) (err error) {
+	p, err := newPinger(vctx, c.Timeout)
+	if err != nil {
+		return errors.Join(err, req.Close())
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	f := figures{Role: "server", Provider: vctx.Provider(), Device: vctx.Name()}
+	if err := c.serveClient(ctx, out, p, req, &f); err != nil {
+		return err
+	}
+	return f.print(out, false)
+}
+
+// serveClient accepts a client, and serves it until it leaves.
+func (c *pingCmd) serveClient(ctx context.Context, out *output, p *pinger, req *rdmacm.Request,
+	f *figures) error {
 	f.Peer = req.RemoteAddr().String()
 	acceptCtx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()

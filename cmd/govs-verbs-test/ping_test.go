@@ -80,6 +80,22 @@ func TestPing(t *testing.T) {
 	}
 }
 
+// TestPingPersistent: a persistent server serves two clients at a time, and others after one that
+// misbehaves.
+func TestPingPersistent(t *testing.T) {
+	server, addr := serve(t, "127.0.0.1:0", "--persistent", "--provider", "engine")
+	first := start(t, "ping", addr, "--provider", "engine", "-C", "20")
+	second := start(t, "ping", addr, "--provider", "engine", "-C", "20", "-S", "200")
+	first.want(t, exitPassed, parts("20 pings of 64 octets"), nil)
+	second.want(t, exitPassed, parts("20 pings of 200 octets"), nil)
+	misbehave(t, addr, func(p *pingPeer) { p.send(make([]byte, 8)); _ = p.conn.Wait(p.ctx) })
+	server.stderr.await(t, "ping 0 of 127.0.0.1:.* a message of 8 octets")
+	start(t, "ping", addr, "--provider", "engine", "-C", "1").want(t, exitPassed, nil, nil)
+	server.stdout.await(t, "served 1 pings of 64 octets")
+	server.stop()
+	server.want(t, exitPassed, parts("served 20 pings of 64 octets for 127.0.0.1:", "served 20 pings of 200 octets"), nil)
+}
+
 func TestPingJSON(t *testing.T) {
 	server, addr := serve(t, "[::1]:0", "--json", "--provider", "engine")
 	client := start(t, "ping", addr, "--provider", "engine", "--json", "-C", "5", "-S", "200")
