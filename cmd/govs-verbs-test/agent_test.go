@@ -1,14 +1,12 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -166,67 +164,6 @@ func TestAgentRefuses(t *testing.T) {
 		"--responder", "kernel@peer").want(t, exitUsage,
 		parts("left out: pairings with kernel@peer: the agent can't use it: "+
 			"it was not started with it"), parts("no provider for any pairing"))
-}
-
-// namespaces makes two network namespaces that are joined by a link, and returns what runs a
-// command in either. setup gets commands of the near one, in which interface "near" is.
-func namespaces(t *testing.T, near, far netip.Prefix) (in, out func(*exec.Cmd) *exec.Cmd) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("REQUIRE_SIW") == "1" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root")
-	}
-	a, b := fmt.Sprintf("govs-a%d", os.Getpid()), fmt.Sprintf("govs-b%d", os.Getpid())
-	for _, line := range []string{
-		"netns add " + a, "netns add " + b,
-		"-n " + a + " link add near type veth peer name far netns " + b,
-		"-n " + a + " addr add " + near.String() + " dev near", "-n " + b + " addr add " + far.String() + " dev far",
-		"-n " + a + " link set near up", "-n " + b + " link set far up",
-		"-n " + a + " link set lo up", "-n " + b + " link set lo up",
-	} {
-		args := strings.Fields(line)
-		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-			t.Fatalf("ip %s: %v\n%s", line, err, out)
-		}
-		if args[0] == "netns" {
-			t.Cleanup(func() { testkit.OK(t, exec.Command("ip", "netns", "del", args[2]).Run()) })
-		}
-	}
-	inside := func(ns string) func(*exec.Cmd) *exec.Cmd {
-		return func(cmd *exec.Cmd) *exec.Cmd {
-			n := exec.Command("ip", append([]string{"netns", "exec", ns}, cmd.Args...)...)
-			n.Env, n.SysProcAttr = append(cmd.Env, secretVariable+"="+testSecret),
-				&syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			return n
-		}
-	}
-	return inside(a), inside(b)
-}
-
-// TestRunNamespaces runs scenarios between two network namespaces, over an Ethernet of 1500 octets,
-// whose frames are captured at either end.
-func TestRunNamespaces(t *testing.T) {
-	vmtest.NeedPackages(t, "guest")
-	near, far := netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24")
-	in, out := namespaces(t, near, far)
-	agent, addr := startAgent(t, out(self(t, "agent", "--listen", "198.51.100.2:0", "--provider", "engine")))
-	dir := t.TempDir()
-	startCmd(t, in(plain(t, "run", "--peer", addr, "--no-tshark", "--report", dir, "--scale", "2", "--only",
-		"send/one-mib,write/one-mib,read/one-mib,order/fence,order/mixed-both-ways,conn/reject,"+
-			"conn/no-listener,conn/shutdown,protection/write-beyond-end,protection/read-no-right,"+
-			"memory/iova,mpa/request-markers,rdmap/response-second-to"))).want(t, exitPassed, "the suite passed")
-	rep := readReport(t, filepath.Join(dir, "report.json"))
-	for _, r := range rep.Results {
-		if strings.Contains(r.Initiator+r.Responder, conformance.AtPeer) &&
-			(r.CaptureSource != "wire" || r.Capture == "" || r.CaptureAtPeer == "" && r.Scenario != "conn/no-listener") {
-			t.Errorf("%s %s->%s: captured %q (%s) and there %q", r.Scenario, r.Initiator, r.Responder, r.Capture,
-				r.CaptureSource, r.CaptureAtPeer)
-		}
-	}
-	testkit.OK(t, agent.cmd.Process.Signal(os.Interrupt))
-	agent.want(t, exitPassed, "captures: wire")
 }
 
 // TestRunPeerSiw runs scenarios between the engine in a network namespace and siw in another, whose

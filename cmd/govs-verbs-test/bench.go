@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ type bench struct {
 	capture  conformance.Capturer
 	toPeer   conformance.Capturer // of runs with another host; nil where it is the same
 	tap      transport.Tap        // nil where captures come from the wire
+	target   *conformance.Target  // nil without --target
 }
 
 // peerTap is the tap as the raw peer takes it: an interface that is nil where
@@ -33,7 +35,10 @@ func (b *bench) peerTap() transport.Tap {
 
 // bench decides which pairings are run, and how they are captured. It prints what is
 // left out.
-func (c *runCmd) bench(out *output) (*bench, error) {
+func (c *runCmd) bench(ctx context.Context, out *output) (*bench, error) {
+	if c.Target != "" {
+		return c.targetBench(ctx, out)
+	}
 	if c.peer != nil {
 		return c.peerBench(out)
 	}
@@ -79,6 +84,9 @@ func isOurs(addr netip.Addr) error {
 
 // wanted returns the pairings that are asked for.
 func (c *runCmd) wanted() []conformance.Pairing {
+	if c.Target != "" {
+		return []conformance.Pairing{{Initiator: conformance.Raw, Responder: c.targetName()}}
+	}
 	if c.Peer != "" && c.Initiator == "" && c.Responder == "" {
 		return c.wantedWithPeer()
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -34,7 +35,7 @@ func inGuest(t *testing.T, o vmtest.Options) bool {
 		t.Skip("the kernel provider was not built in")
 	}
 	vmtest.Need(t, "witnesses")
-	o.Timeout = 8 * time.Minute
+	o.Timeout = cmp.Or(o.Timeout, 8*time.Minute)
 	vmtest.Self(t, o)
 	return false
 }

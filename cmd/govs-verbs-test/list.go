@@ -10,7 +10,7 @@ import (
 
 type listCmd struct {
 	Only string `help:"List only these: glob patterns of scenarios, comma-separated; a group's name stands for all in it. Default: all." placeholder:"GLOB"`
-	JSON bool   `name:"json" help:"Print JSON, with the requirements that each scenario shows."`
+	JSON bool   `name:"json" help:"Print JSON, with the requirements that each scenario shows, and what those of the scripted peer need of the other side: listener, accept, receive (run --target-offers), connect or program (an agent)."`
 }
 
 // scenarioRow is a scenario as list --json prints it.
@@ -19,6 +19,7 @@ type scenarioRow struct {
 	Title        string   `json:"title"`
 	Kind         string   `json:"kind"`
 	Level        string   `json:"level"`
+	Needs        string   `json:"needs,omitempty"` // of the other side, if the kind is raw
 	Requirements []string `json:"requirements,omitempty"`
 	OnlyByName   string   `json:"only_by_name,omitempty"`
 }
@@ -38,7 +39,8 @@ func (c *listCmd) Run(out *output) error {
 	}
 	rows := make([]scenarioRow, 0, len(chosen))
 	for _, sc := range chosen {
-		rows = append(rows, scenarioRow{sc.Slug, sc.Title, sc.Kind(), string(sc.Level), sc.Requirements, sc.OnlyByName})
+		rows = append(rows, scenarioRow{sc.Slug, sc.Title, sc.Kind(), string(sc.Level),
+			string(sc.Needs), sc.Requirements, sc.OnlyByName})
 	}
 	if c.JSON {
 		return out.json(rows)

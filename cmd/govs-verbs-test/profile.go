@@ -60,7 +60,7 @@ func (p *profiles) scale(pairings []conformance.Pairing) float64 {
 	scale := 1.0
 	for _, of := range p.all {
 		if slices.ContainsFunc(pairings,
-			func(x conformance.Pairing) bool { return x.Has(of.Provider) }) {
+			func(x conformance.Pairing) bool { return x.Uses(of.Provider) }) {
 			scale = max(scale, of.Options.Scale)
 		}
 	}

@@ -46,6 +46,7 @@ type runCmd struct {
 	Verbose    bool       `short:"v" help:"Print a line per run and a row per scenario without a terminal, too, not one per area."`
 
 	profileFlags
+	targetFlags
 
 	netdevGiven bool            // --interface was given
 	peer        *remote.Session // with --peer, while it runs
@@ -60,6 +61,9 @@ func (*runCmd) Help() string {
 
 In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as ` +
 		`in the log of a CI job, each area, such as send or mpa, has one; --verbose prints all.
+
+With --target the scripted peer connects to a listener of any stack on any host, and checks what comes back. What a scenario needs beyond that is in list --json; if the target does not offer it (--target-offers), the verdict is UNSUPPORTED. ` +
+		name + ` ping --listen ADDR:PORT --persistent is such a listener, as is rping -s -P. docs/two-hosts.md has more.
 
 The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a module. ` +
 		`--matrix --providers engine,bridge compares it with the engine.
@@ -79,11 +83,14 @@ func (c *runCmd) Validate(k *kong.Context) error {
 	if err := c.checkBridge(); err != nil {
 		return err
 	}
+	if err := c.checkTarget(k); err != nil {
+		return err
+	}
 	c.netdevGiven = given(k, "interface")
 	if err := c.checkPeer(); err != nil {
 		return err
 	}
-	if os.Getenv("REQUIRE_SIW") == "1" && !c.usesBridge() && c.Peer == "" {
+	if os.Getenv("REQUIRE_SIW") == "1" && !c.usesBridge() && c.Peer == "" && c.Target == "" {
 		c.RequireSiw = true
 	}
 	switch {
@@ -193,7 +200,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		return unable(err)
 	}
 	defer c.leavePeer()
-	b, err := c.bench(out)
+	b, err := c.bench(ctx, out)
 	if err != nil {
 		return err
 	}
@@ -210,6 +217,9 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 	if err := c.describePeer(ctx, col); err != nil {
 		return unable(err)
 	}
+	if b.target != nil {
+		col.Target = b.target.Addr.String()
+	}
 	if c.RequireSiw {
 		col.Require = []string{"kernel"}
 	}
@@ -218,7 +228,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers,
 		Seed: c.Seed, Scale: c.Scale,
 		Capture: b.capture, CaptureToPeer: b.toPeer, Dir: dir, Tap: b.peerTap(),
-		LeaveOut: known.leavesOut,
+		LeaveOut: known.leavesOut, Target: b.target,
 	}
 	progress, err := newProgress(out, &cfg, c.Verbose || out.terminal())
 	if err != nil {
