@@ -3,7 +3,9 @@ package conformance
 import (
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestTargetLacks: each target has what it offers and what that includes.
@@ -57,12 +59,12 @@ func TestTargetReplay(t *testing.T) {
 // a provider; those that need more, and verbs scenarios, are not.
 func TestRunTarget(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:77")
-	under := 0
+	var under atomic.Int32
 	plays := func(r *RawRun) {
-		under++
-		r.Check(under == 1, "it is alone")
+		r.Check(under.Add(1) == 1, "it is alone")
+		time.Sleep(5 * time.Millisecond) // for others to begin
 		r.Check(r.Addr == at && !r.HasProgram(), "it has the target")
-		under--
+		under.Add(-1)
 	}
 	var list []*Scenario
 	for _, slug := range []string{"a/one", "a/two", "a/three"} {
