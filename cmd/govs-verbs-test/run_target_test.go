@@ -75,9 +75,9 @@ func TestRunTargetSiw(t *testing.T) {
 	startServer(t, port, "rping", "-s", "-P", "-a", siwAddr, "-p", fmt.Sprint(port))
 	file := filepath.Join(t.TempDir(), "report.json")
 	process(t, append(words("run --no-tshark --verbose --scale 6 --target-stack kernel --json"), file, "--target", addrOf(port),
-		"--only", targetGroup), exitPassed, parts("raw->kernel@target", "the suite passed"), nil)
+		"--only", targetGroup+",mpa/request-private-data-253,mpa/request-revision-0"), exitPassed, parts("raw->kernel@target", "the suite passed"), nil)
 	counts := targetVerdicts(t, file, "kernel@target")
-	if counts[conformance.Pass] < 6 || counts[conformance.XFail] == 0 || counts[conformance.Unsupported] != 2 {
+	if counts[conformance.Pass] < 6 || counts[conformance.XFail] < 3 || counts[conformance.Unsupported] != 2 {
 		t.Errorf("verdicts of siw: %v", counts)
 	}
 }

@@ -76,7 +76,6 @@ func crcFaults() []rawFault {
 		{
 			slug: "mpa/crc-wrong-write", title: "a Write with a wrong CRC is refused, and none of it is placed",
 			requirements: []string{"MPA-4.4-13", "MPA-4.4-14", "MPA-6-01"}, want: want, hello: true,
-			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU { return wrongCRC(st.write(st.window, 0, rawPart)) }),
 		},
 		{
@@ -98,7 +97,6 @@ func crcFaults() []rawFault {
 		{
 			slug: "mpa/crc-wrong-payload", title: "a Write of which one bit of the payload was changed on the way is refused, and none of it is placed",
 			requirements: []string{"MPA-4.4-11", "MPA-4.4-13"}, want: want, hello: true,
-			needs: conformance.NeedsAccept,
 			fpdus: one(func(st *rawStage) rawpeer.FPDU {
 				f := st.write(st.window, 0, rawPart)
 				sum := mpa.CRC(0, f.Octets(true)[:mpa.HeaderLen+f.Header.Len()+rawPart])
