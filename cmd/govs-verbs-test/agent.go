@@ -183,7 +183,7 @@ func (s *agentSide) capture(a *remote.Agent) {
 	if netdev == "" {
 		netdev, _ = netdevOf(s.cmd.Listen.Addr())
 	}
-	w := &capture.Wire{Interface: netdev}
+	w := &capture.Wire{Interface: netdev, Lossy: netdev != loopback}
 	if netdev != "" && w.Usable() == nil {
 		c = w
 	} else {

@@ -179,7 +179,7 @@ func (c *runCmd) peerBench(out *output) (*bench, error) {
 		return nil, unable(err)
 	}
 	if _, wire := b.capture.(*capture.Wire); wire && netdev != loopback {
-		w := &capture.Wire{Interface: netdev}
+		w := &capture.Wire{Interface: netdev, Lossy: true}
 		if err := w.Usable(); err != nil {
 			return nil, unable(err)
 		}

@@ -65,7 +65,7 @@ type tapCapture struct {
 
 // Stop implements conformance.Capture.
 func (c *tapCapture) Stop(name string) error {
-	awaitQuiet(func() (time.Time, time.Duration) {
+	awaitQuiet(limit, func() (time.Time, time.Duration) {
 		c.tap.mu.Lock()
 		defer c.tap.mu.Unlock()
 		return c.last, quiet

@@ -21,17 +21,21 @@ const rcvbufBytes = 64 << 20
 
 // For how long no packet must have come until a run's packets are complete: if all
 // connections have ended, only an ACK or an RST can follow; if they have not, a FIN that
-// a kernel sends later; and if it is not known whether they have.
+// a kernel sends later, or again if it may have been lost; and if it is not known whether
+// they have. The first retransmissions of TCP come after 200 and 400 ms.
 const (
 	quietEnded = 3 * time.Millisecond
 	quietOpen  = 150 * time.Millisecond
+	quietLossy = 1200 * time.Millisecond
 	quiet      = 30 * time.Millisecond
+	limit      = time.Second // for all of it
 )
 
 // Wire captures on a network interface with a packet socket, which needs
 // CAP_NET_RAW.
 type Wire struct {
 	Interface string // with Ethernet framing; "lo" for traffic between local addresses
+	Lossy     bool   // the network may lose packets, so that the end of a connection may come late
 
 	rcvbuf int // instead of rcvbufBytes, for tests
 }
@@ -79,7 +83,11 @@ func (w *Wire) Start(port uint16) (conformance.Capture, error) {
 	}
 	r := &wireCapture{
 		file: f, raw: raw, name: ifc.Name, last: time.Now(), done: make(chan struct{}),
+		quietOpen: quietOpen, limit: limit,
 		buf: make([]byte, 1<<18), oob: make([]byte, 256), // offload lets packets on lo exceed 64 KiB
+	}
+	if w.Lossy {
+		r.quietOpen, r.limit = quietLossy, 4*limit
 	}
 	go r.loop()
 	return r, nil
@@ -160,11 +168,13 @@ type wireCapture struct {
 		Read(func(fd uintptr) bool) error
 		Control(func(fd uintptr)) error
 	}
-	name     string
-	buf, oob []byte
-	packets  []packet
-	err      error
-	done     chan struct{}
+	name      string
+	quietOpen time.Duration
+	limit     time.Duration
+	buf, oob  []byte
+	packets   []packet
+	err       error
+	done      chan struct{}
 
 	mu   sync.Mutex
 	last time.Time // when the last packet came
@@ -226,16 +236,16 @@ func stampOf(oob []byte) time.Time {
 // is in the file, or a moment without packets, and takes what is still queued.
 // A capture of which the kernel dropped a packet is an error, and leaves no file.
 func (c *wireCapture) Stop(name string) error {
-	awaitQuiet(func() (time.Time, time.Duration) {
+	awaitQuiet(c.limit, func() (time.Time, time.Duration) {
 		if c.queued() {
-			return time.Now(), quietOpen
+			return time.Now(), c.quietOpen
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.ends.all() {
 			return c.last, quietEnded
 		}
-		return c.last, quietOpen
+		return c.last, c.quietOpen
 	})
 	_ = c.file.SetReadDeadline(time.Now())
 	<-c.done
@@ -253,9 +263,9 @@ func (c *wireCapture) Stop(name string) error {
 }
 
 // awaitQuiet returns when no packet has come for as long as state says since the time
-// that it says, or after a second.
-func awaitQuiet(state func() (last time.Time, quiet time.Duration)) {
-	for limit := time.Now().Add(time.Second); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+// that it says, or after the limit.
+func awaitQuiet(limit time.Duration, state func() (last time.Time, quiet time.Duration)) {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if last, quiet := state(); time.Since(last) >= quiet {
 			return
 		}

@@ -213,6 +213,51 @@ func TestWireTellsOfDroppedPackets(t *testing.T) {
 	}
 }
 
+// TestWireLossy: where packets may be lost, a recording waits for a FIN as long as TCP does until it
+// sends that again.
+func TestWireLossy(t *testing.T) {
+	w := onWire(t)
+	for lossy, want := range map[bool]int{true: 2, false: 1} {
+		x := listen(t, "tcp", "127.0.0.1:0")
+		w.Lossy = lossy
+		recording, err := w.Start(x.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := net.Dial("tcp", x.listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := x.listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		late := time.AfterFunc(500*time.Millisecond, func() { _ = server.(*net.TCPConn).CloseWrite() })
+		file := filepath.Join(t.TempDir(), "late.pcapng")
+		if err := recording.Stop(file); err != nil {
+			t.Fatal(err)
+		}
+		late.Stop()
+		_, _ = client.Close(), server.Close()
+		fins := 0
+		_, packets, err := readPart(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range packets {
+			if _, _, flags, ok := segmentOf(p.data); ok && flags&tcpFIN != 0 {
+				fins++
+			}
+		}
+		if fins != want {
+			t.Errorf("lossy %v: %d FINs in the recording, want %d", lossy, fins, want)
+		}
+	}
+}
+
 func TestWireUsable(t *testing.T) {
 	onWire(t)
 	t.Run("no such interface", func(t *testing.T) {
