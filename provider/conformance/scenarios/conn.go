@@ -51,8 +51,11 @@ func connections() []*conformance.Scenario {
 			Verbs: manyInTurn, Wire: legal,
 		},
 		{
-			Slug: "conn/many-at-once", Level: conformance.Must, Title: "twenty connections at once all work and don't mix", Timeout: 20 * time.Second,
+			Slug: "conn/many-at-once", Level: conformance.Must,
+			Title: "twenty connections at once all work and don't mix", Timeout: 20 * time.Second,
 			Verbs: manyAtOnce, Wire: legal, Concurrent: true,
+			// The last of them waits until the others have been accepted: verb by verb, with an agent.
+			Options: []string{"startup=60s"},
 		},
 	}
 	out = append(out, &conformance.Scenario{
