@@ -62,8 +62,14 @@ func (*runCmd) Help() string {
 In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as ` +
 		`in the log of a CI job, each area, such as send or mpa, has one; --verbose prints all.
 
-With --target the scripted peer connects to a listener of any stack on any host, and checks what comes back. What a scenario needs beyond that is in list --json; if the target does not offer it (--target-offers), the verdict is UNSUPPORTED. ` +
-		name + ` ping --listen ADDR:PORT --persistent is such a listener, as is rping -s -P. docs/two-hosts.md has more.
+With --target the scripted peer connects to a program of any iWARP stack on any host, and ` +
+		`checks what comes back over the network. That program has to accept any number of ` +
+		`connections, one after the other, and to wait for its peer: rping -s -P does, and ` +
+		name + ` ping --listen ADDR:PORT --persistent. A first connection, which no scenario counts, ` +
+		`finds out whether iWARP is spoken there. Left out are verbs scenarios, which need ` +
+		`programs of the suite at both ends. UNSUPPORTED are those that need more of the other ` +
+		`side, such as a registered region or a connection from there; list --json has what each ` +
+		`needs. An agent (--peer) runs all of these. See docs/two-hosts.md.
 
 The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a module. ` +
 		`--matrix --providers engine,bridge compares it with the engine.
@@ -258,6 +264,10 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		return nil
 	}
 	judged := j.judge(ctx, out, col, dir)
+	if left := progress.total - len(col.Outcomes); b.target != nil && left > 0 {
+		last := col.Outcomes[len(col.Outcomes)-1]
+		return fmt.Errorf("%s; %d of %d runs were left out", last.Setup, left, progress.total)
+	}
 	if c.peer != nil && c.peer.Err() != nil {
 		return fmt.Errorf("%w; %d of %d runs were left out", c.peer.Err(),
 			progress.total-len(col.Outcomes), progress.total)

@@ -16,9 +16,17 @@ import (
 
 // targetFlags are about a target.
 type targetFlags struct {
-	Target string `help:"Play the scenarios of the scripted peer to what listens at this address: any iWARP stack, with a program that is none of ours, as rping -s -P." placeholder:"HOST:PORT"`
+	Target string `help:"Play the scenarios of the scripted peer to what listens at this address: any iWARP stack, with any program that accepts connections and waits for its peer, such as rping -s -P." placeholder:"HOST:PORT"`
 	Offers string `name:"target-offers" enum:"listener,accept,receive" default:"receive" help:"What the program at --target does: listener, it answers Requests; accept, it accepts them and waits for its peer; receive, it has also posted a receive of 16 octets, as rping -s has. Default receive." placeholder:"WHAT"`
 	Stack  string `name:"target-stack" help:"The provider whose profile describes the stack at --target, as kernel for siw. Default: nothing is known of it." placeholder:"PROVIDER"`
+}
+
+// offered says in a run's output what is expected of a target.
+var offered = map[conformance.Needs]string{
+	conformance.NeedsListener: "has to answer Requests",
+	conformance.NeedsAccept:   "has to accept connections, and to wait for its peer",
+	conformance.NeedsReceive: "has to accept connections with a receive of 16 octets posted, and to " +
+		"wait for its peer",
 }
 
 // targetName is the name of the target in pairings.
@@ -80,19 +88,23 @@ func (c *runCmd) targetBench(ctx context.Context, out *output) (*bench, error) {
 		return nil, unable(fmt.Errorf("--target: %w", err))
 	}
 	tap := &capture.Tap{}
+	target := &conformance.Target{
+		Name: c.targetName(), Addr: addr, Offers: conformance.Needs(c.Offers),
+	}
 	chosen, err := scenarios.Suite().Select(c.Only)
 	if err != nil {
 		return nil, unable(err)
 	}
-	fmt.Fprintf(out, "target %v, of which is known: %s\n", addr, c.Offers)
+	fmt.Fprintf(out, "target %v, which %s (--target-offers %s)\n", addr, offered[target.Offers], c.Offers)
 	if left := len(chosen) - countRaw(chosen); left > 0 {
 		fmt.Fprintf(out, "left out, because both of their sides are programs of the suite, which an agent "+
 			"has (--peer): %d verbs scenarios\n", left)
 	}
-	return &bench{
-		pairings: c.wanted(), capture: tap, tap: tap,
-		target: &conformance.Target{
-			Name: c.targetName(), Addr: addr, Offers: conformance.Needs(c.Offers),
-		},
-	}, nil
+	// A program that serves one client only is left to the only scenario.
+	if countRaw(chosen) > 1 {
+		if err := target.Probe(ctx, c.Scale); err != nil {
+			return nil, unable(fmt.Errorf("--target: %w", err))
+		}
+	}
+	return &bench{pairings: c.wanted(), capture: tap, tap: tap, target: target}, nil
 }

@@ -45,7 +45,7 @@ func TestRunTarget(t *testing.T) {
 			"--target"}, args...)...)
 	}
 	run(addr, "--only", targetGroup+",send/zero").want(t, exitPassed, parts(
-		"captures from the tap, pairings raw->target\n", "target "+addr+", of which is known: receive",
+		"captures from the tap, pairings raw->target\n", "target "+addr+", which has to accept connections with a receive",
 		"which an agent has (--peer): 1 verbs scenarios", "10 PASS, 2 UNSUPPORTED: the suite passed",
 	), nil)
 	for _, r := range readReport(t, file).Results {
@@ -62,8 +62,9 @@ func TestRunTarget(t *testing.T) {
 
 	server.stop()
 	server.want(t, exitPassed, nil, nil)
-	run(addr, "--only", "mpa/request-http").want(t, exitFailed, parts("the peer can make a TCP connection",
-		"run --only mpa/request-http", "--target "+addr), nil)
+	run(addr, "--only", "mpa/request-http").want(t, exitFailed, parts("SETUP", "no TCP connection to the target",
+		"connection refused", "run --only mpa/request-http", "--target "+addr), nil)
+	run(addr).want(t, exitUsage, nil, parts("--target: no TCP connection to the target", "rping -s -P"))
 }
 
 // TestRunTargetSiw plays them to the C rping on siw, whose divergences the ledger has.

@@ -110,6 +110,9 @@ func (r *RawRun) Dial() {
 		r.Listen(r.Addr)
 	}
 	p, err := rawpeer.Dial(r.Context(), r.Addr, r.Tap)
+	if err != nil && !r.HasProgram() {
+		r.Setup("%v", (&Target{Addr: r.Addr}).unreachable(err))
+	}
 	r.NoError(err, "the peer can make a TCP connection")
 	r.adoptPeer(p)
 }

@@ -94,7 +94,8 @@ type Config struct {
 	LeaveOut func(slug string, p Pairing) string
 
 	// Target, if not nil, is the side that raw scenarios are played to, in place of a provider that
-	// is opened. Verbs scenarios are left out, and one run follows another: all have its port.
+	// is opened. Verbs scenarios are left out, and one run follows another: all have its port. After
+	// one that does not reach it no other begins.
 	Target *Target
 
 	// Tap, if not nil, sees what the raw peer sends and receives.
@@ -228,6 +229,7 @@ type runner struct {
 	mu        sync.Mutex
 	done      int
 	abandoned int        // runs that did not end
+	gone      bool       // a run did not reach the target
 	outcomes  []*Outcome // by the job's number; nil if it has not run
 }
 
@@ -237,8 +239,11 @@ func (r *runner) run(ctx context.Context, j job) {
 		return
 	}
 	r.mu.Lock()
-	crowded := r.abandoned >= mostAbandoned
+	crowded, gone := r.abandoned >= mostAbandoned, r.gone
 	r.mu.Unlock()
+	if gone {
+		return
+	}
 	port := r.port(j)
 	var o *Outcome
 	ended := true
@@ -254,6 +259,7 @@ func (r *runner) run(ctx context.Context, j job) {
 	if !ended {
 		r.abandoned++
 	}
+	r.gone = r.Target != nil && o.Setup != ""
 	r.done++
 	r.outcomes[j.number] = o
 	if r.Progress != nil {

@@ -105,6 +105,9 @@ func (t *Target) lacks(sc *Scenario) string {
 	if missing == "" {
 		return ""
 	}
-	return fmt.Sprintf("needs %s; the target offers no more than %q (an agent does: run --peer)",
-		missing, t.Offers)
+	if slices.Contains(offers, sc.Needs) {
+		return fmt.Sprintf("needs %s; only %q is expected of the target (--target-offers)", missing,
+			t.Offers)
+	}
+	return fmt.Sprintf("needs %s, which no target has: use an agent (run --peer)", missing)
 }
