@@ -72,7 +72,8 @@ func (n *network) up(t *testing.T, ns, dev string, addr netip.Prefix) {
 func TestRunNamespaces(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")
 	const few = "send/one-mib,write/one-mib,read/one-mib,protection/write-beyond-end,mpa/request-markers"
-	four := network{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"), 1500}
+	four := network{netip.MustParsePrefix("198.51.100.1/24"),
+		netip.MustParsePrefix("198.51.100.2/24"), 1500}
 	six := network{netip.MustParsePrefix("2001:db8::1/64"), netip.MustParsePrefix("2001:db8::2/64"), 1500}
 	jumbo := network{four.near, four.far, 9000}
 	for _, c := range []struct {
@@ -101,9 +102,10 @@ func runNamespaces(t *testing.T, n network, only string) {
 		if !strings.Contains(r.Initiator+r.Responder, conformance.AtPeer) {
 			continue
 		}
-		if r.CaptureSource != "wire" || r.Capture == "" || r.CaptureAtPeer == "" && r.Scenario != "conn/no-listener" {
-			t.Errorf("%s %s->%s: captured %q (%s) and there %q", r.Scenario, r.Initiator, r.Responder, r.Capture,
-				r.CaptureSource, r.CaptureAtPeer)
+		if r.CaptureSource != "wire" || r.Capture == "" ||
+			r.CaptureAtPeer == "" && r.Scenario != "conn/no-listener" {
+			t.Errorf("%s %s->%s: captured %q (%s) and there %q", r.Scenario, r.Initiator, r.Responder,
+				r.Capture, r.CaptureSource, r.CaptureAtPeer)
 			continue
 		}
 		if r.Kind == "verbs" { // the scripted peer does as it likes

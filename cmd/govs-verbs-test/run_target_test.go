@@ -45,7 +45,8 @@ func TestRunTarget(t *testing.T) {
 			"--target"}, args...)...)
 	}
 	run(addr, "--only", targetGroup+",send/zero").want(t, exitPassed, parts(
-		"captures from the tap, pairings raw->target\n", "target "+addr+", which has to accept connections with a receive",
+		"captures from the tap, pairings raw->target\n",
+		"target "+addr+", which has to accept connections with a receive",
 		"which an agent has (--peer): 1 verbs scenarios", "10 PASS, 2 UNSUPPORTED: the suite passed",
 	), nil)
 	for _, r := range readReport(t, file).Results {
@@ -54,10 +55,10 @@ func TestRunTarget(t *testing.T) {
 		}
 	}
 	targetVerdicts(t, file, conformance.TargetName)
-	run(addr, "--target-offers", "accept", "--only", "mpa/crc-wrong-send,rdmap/terminate-layout").want(t, exitPassed,
-		parts("1 PASS, 1 UNSUPPORTED"), nil)
-	run(addr, "--target-offers", "listener", "--target-stack", "kernel", "--only", "mpa/request-http,ddp/send-queue-1").want(t,
-		exitPassed, parts("pairings raw->kernel@target", "1 PASS, 1 UNSUPPORTED"), nil)
+	run(addr, "--target-offers", "accept", "--only", "mpa/crc-wrong-send,rdmap/terminate-layout").want(
+		t, exitPassed, parts("1 PASS, 1 UNSUPPORTED"), nil)
+	run(addr, "--target-offers", "listener", "--target-stack", "kernel",
+		"--only", "mpa/request-http,ddp/send-queue-1").want(t, exitPassed, parts("pairings raw->kernel@target", "1 PASS, 1 UNSUPPORTED"), nil)
 	targetVerdicts(t, file, "kernel@target")
 
 	server.stop()
@@ -75,8 +76,10 @@ func TestRunTargetSiw(t *testing.T) {
 	port := freePort()
 	startServer(t, port, "rping", "-s", "-P", "-a", siwAddr, "-p", fmt.Sprint(port))
 	file := filepath.Join(t.TempDir(), "report.json")
-	process(t, append(words("run --no-tshark --verbose --scale 6 --target-stack kernel --json"), file, "--target", addrOf(port),
-		"--only", targetGroup+",mpa/request-private-data-253,mpa/request-revision-0"), exitPassed, parts("raw->kernel@target", "the suite passed"), nil)
+	args := append(words("run --no-tshark --verbose --scale 6 --target-stack kernel --json"), file,
+		"--target", addrOf(port),
+		"--only", targetGroup+",mpa/request-private-data-253,mpa/request-revision-0")
+	process(t, args, exitPassed, parts("raw->kernel@target", "the suite passed"), nil)
 	counts := targetVerdicts(t, file, "kernel@target")
 	if counts[conformance.Pass] < 6 || counts[conformance.XFail] < 3 || counts[conformance.Unsupported] != 2 {
 		t.Errorf("verdicts of siw: %v", counts)
