@@ -112,13 +112,20 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, greeting 
 	defer c.Close()
 	from := c.RemoteAddr().String()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
-	k, err := receive(c, a.Secret, a.Host.Build, func() string { return one.take(from) })
+	taken := false
+	k, err := receive(c, a.Secret, a.Host.Build, func() string {
+		refusal := one.take(from)
+		taken = refusal == ""
+		return refusal
+	})
+	if taken { // also if the client was lost before it knew
+		defer one.give()
+	}
 	<-greeting
 	if err != nil {
 		a.log("%s: refused: %v", from, err)
 		return
 	}
-	defer one.give()
 	if !stop() {
 		return
 	}
