@@ -47,7 +47,8 @@ const (
 )
 
 // Serve accepts connections until ctx ends or accepting fails. It closes l, and returns when all
-// that clients have made is freed. The error is nil if ctx has ended.
+// that clients have made is freed, but for what providers don't return from within Patience. The
+// error is nil if ctx has ended.
 func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -132,10 +133,20 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, greeting 
 	s := newServed(a, newConn(c, k.toAgent, k.toClient, a.Patience))
 	a.log("%s: a run begins", from)
 	why := s.serve(ctx)
-	left := s.free()
-	a.log("%s: the run has ended: %v", from, why)
-	for _, err := range left {
-		a.log("%s: not freed: %v", from, err)
+	freed := make(chan []error, 1)
+	go func() {
+		s.calls.Wait()
+		freed <- s.free()
+	}()
+	select {
+	case left := <-freed:
+		a.log("%s: the run has ended: %v", from, why)
+		for _, err := range left {
+			a.log("%s: not freed: %v", from, err)
+		}
+	case <-time.After(s.conn.patience):
+		a.log("%s: the run has ended: %v; after %v a provider has not returned from a call, so that "+
+			"its devices stay open", from, why, s.conn.patience)
 	}
 }
 
@@ -200,8 +211,6 @@ func (s *served) serve(ctx context.Context) error {
 	stop()
 	_ = s.conn.nc.Close()
 	close(s.done)
-	cancel()
-	s.calls.Wait()
 	return why
 }
 

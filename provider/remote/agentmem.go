@@ -154,7 +154,7 @@ func (s *served) free() (left []error) {
 	safe := true
 	for _, things := range byRank {
 		for _, t := range things {
-			if err := t.object.(interface{ Close() error }).Close(); err != nil {
+			if err := closed(t.object); err != nil {
 				left = append(left, err)
 				safe = safe && t.rank != rankMR && t.rank != rankDevice
 			}
@@ -169,6 +169,16 @@ func (s *served) free() (left []error) {
 	}
 	clear(s.twins)
 	return left
+}
+
+// closed closes an object. A panic of a provider is an error, as it is in a call.
+func closed(object any) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("closing a %T: the agent's provider panics: %v", object, p)
+		}
+	}()
+	return object.(interface{ Close() error }).Close()
 }
 
 // add enters an object of a device and returns its number. make makes it with that number as its

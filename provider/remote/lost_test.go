@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
@@ -61,4 +63,78 @@ func TestClientLostAtStart(t *testing.T) {
 	}
 	cancel()
 	testkit.OK(t, <-served)
+}
+
+// stuck is a provider whose devices can't be closed until it is let go.
+type stuck struct {
+	provider.Provider
+	release chan struct{}
+}
+
+func (p *stuck) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return &stuckDevice{d, p.release}, err
+}
+
+type stuckDevice struct {
+	provider.Device
+	release chan struct{}
+}
+
+func (d *stuckDevice) AllocPD() (provider.PD, error) {
+	<-d.release
+	return d.Device.AllocPD()
+}
+
+// TestStuckProvider: a provider that does not return from a call keeps no other run from beginning,
+// and not the agent from ending.
+func TestStuckProvider(t *testing.T) {
+	release := make(chan struct{})
+	var l log
+	addr, stop := stoppable(t, &remote.Agent{Log: l.add, Patience: 100 * time.Millisecond,
+		Open: func(string, []string) (provider.Provider, error) {
+			return &stuck{engine.New(nil), release}, nil
+		}})
+	t.Cleanup(func() { close(release) })
+	s := dial(t, addr)
+	vctx, _ := open(t, s)
+	allocating := make(chan error, 1)
+	go func() { allocating <- second(vctx.AllocPD()) }()
+	testkit.Must(vctx.Query())(t)
+	testkit.OK(t, s.Close())
+	if err := <-allocating; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("AllocPD: %v", err)
+	}
+	l.await(t, "a provider has not returned from a call")
+	open(t, dial(t, addr))
+	stop()
+}
+
+// panicking is a provider whose devices panic when they are closed.
+type panicking struct{ provider.Provider }
+
+func (p panicking) Open(name string) (provider.Device, error) {
+	d, err := p.Provider.Open(name)
+	return &panickingDevice{d}, err
+}
+
+type panickingDevice struct{ provider.Device }
+
+func (d *panickingDevice) Close() error {
+	_ = d.Device.Close()
+	panic("a fault of the provider")
+}
+
+// TestPanicAtEnd: a provider that panics while a run's objects are closed does not end the agent.
+func TestPanicAtEnd(t *testing.T) {
+	var l log
+	addr := agent(t, &remote.Agent{Log: l.add,
+		Open: func(string, []string) (provider.Provider, error) {
+			return panicking{engine.New(nil)}, nil
+		}})
+	s := dial(t, addr)
+	open(t, s)
+	testkit.OK(t, s.Close())
+	l.await(t, "not freed: closing a *remote_test.panickingDevice: the agent's provider panics: a fault")
+	dial(t, addr)
 }
