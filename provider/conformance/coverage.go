@@ -56,9 +56,10 @@ func (j *Judge) stands(c *Coverage, res *Result) {
 // provider does.
 func (j *Judge) entriesAbout(provider string, res *Result) []string {
 	var ids []string
+	plain, _ := OnPeer(provider)
 	for _, d := range res.Divergences {
 		at := slices.IndexFunc(j.Ledger, func(e LedgerEntry) bool { return e.ID == d.Ledger })
-		if at >= 0 && j.Ledger[at].Provider == provider && !slices.Contains(ids, d.Ledger) {
+		if at >= 0 && j.Ledger[at].Provider == plain && !slices.Contains(ids, d.Ledger) {
 			ids = append(ids, d.Ledger)
 		}
 	}

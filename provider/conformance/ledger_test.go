@@ -51,6 +51,17 @@ func TestCoverage(t *testing.T) {
 				"kernel": {State: Excepted, Scenarios: []string{"a/first", "a/second"}, Ledger: []string{"known"}},
 			},
 		},
+		"an exception is that of the provider on the other host, too": {
+			[]Outcome{
+				outcome("a/first", "engine", "kernel"+AtPeer, check(true)),
+				outcome("a/second", "engine", "kernel"+AtPeer, check(false)),
+			},
+			map[string]Standing{
+				"engine": {State: Shown, Scenarios: []string{"a/first"}},
+				"kernel" + AtPeer: {State: Excepted, Scenarios: []string{"a/first", "a/second"},
+					Ledger: []string{"known"}},
+			},
+		},
 		"a failure is everybody's, and hides the rest": {
 			[]Outcome{outcome("a/second", "kernel", "kernel", check(false)), outcome("a/first", "engine", "kernel", check(false)), outcome("r/w", Raw, "engine", check(true))},
 			map[string]Standing{
