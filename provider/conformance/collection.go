@@ -44,8 +44,10 @@ func Join(reference string, parts ...Part) (*Collection, error) {
 					"--only or --with", other, p.Dir, run)
 			}
 			ran[run] = p.Dir
-			if o.Capture != "" {
-				o.Capture = filepath.Join(dir, o.Capture)
+			for _, name := range []*string{&o.Capture, &o.CaptureAtPeer} {
+				if *name != "" {
+					*name = filepath.Join(dir, *name)
+				}
 			}
 			out.Outcomes = append(out.Outcomes, o)
 		}

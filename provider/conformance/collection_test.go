@@ -12,6 +12,7 @@ func TestJoin(t *testing.T) {
 	alone := collection(outcome("a/b", "engine", "engine", check(true)), outcome("r/w", Raw, "engine", check(true)))
 	alone.Kernel, alone.Started = "host", time.Unix(1, 0)
 	alone.Outcomes[0].Capture = "a-b.engine-engine.pcapng"
+	alone.Outcomes[0].CaptureAtPeer = "a-b.engine-engine.at-peer.pcapng"
 	with := collection(outcome("a/b", "engine", "kernel", check(true)))
 	with.Kernel, with.Siw, with.Require, with.Started = "guest", "crc", []string{"kernel"}, time.Unix(2, 0)
 	join := func(parts ...*Collection) (*Collection, error) {
@@ -28,6 +29,7 @@ func TestJoin(t *testing.T) {
 	want := collection(alone.Outcomes[0], alone.Outcomes[1], with.Outcomes[0])
 	want.Kernel, want.Siw, want.Require, want.Started = "guest", "crc", []string{"kernel"}, time.Unix(1, 0)
 	want.Outcomes[0].Capture = "/a/a-b.engine-engine.pcapng"
+	want.Outcomes[0].CaptureAtPeer = "/a/a-b.engine-engine.at-peer.pcapng"
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
