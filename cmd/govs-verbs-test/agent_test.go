@@ -131,6 +131,23 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
+// TestAgentKilledCollecting: runs that were left out because the agent died are no collection, which
+// would be judged without them.
+func TestAgentKilledCollecting(t *testing.T) {
+	p, addr := localAgent(t)
+	data := onengine.ProcessAddr().String()
+	dir := t.TempDir()
+	run := startCmd(t, plain(t, "run", "--verbose", "--peer", addr, "--addr", data, "--peer-addr", data,
+		"--collect", dir, "--responder", "engine@peer", "--only", "conn,order,read"))
+	run.stdout.await(t, `\[ *2/`)
+	testkit.OK(t, p.cmd.Process.Kill())
+	run.want(t, exitFailed)
+	wantText(t, "stderr", run.stderr.String(), parts("has gone", "runs were left out, and nothing was collected"))
+	if left := testkit.Must(os.ReadDir(dir))(t); len(left) > 0 {
+		t.Errorf("it leaves %v", left)
+	}
+}
+
 // TestAgentRefuses has what is said about secrets and a second run.
 func TestAgentRefuses(t *testing.T) {
 	dir := t.TempDir()

@@ -255,6 +255,11 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		return fmt.Errorf("interrupted after %d of %d runs; nothing was judged (seed %d)",
 			len(col.Outcomes), progress.total, c.Seed)
 	}
+	if c.Collect != "" && c.peer != nil && c.peer.Err() != nil {
+		_ = removeCaptures(dir, col.Outcomes)
+		return fmt.Errorf("%w; %d of %d runs were left out, and nothing was collected",
+			c.peer.Err(), progress.total-len(col.Outcomes), progress.total)
+	}
 	if c.Collect != "" {
 		file := filepath.Join(dir, collectionFile)
 		if err := report.WriteJSON(file, col); err != nil {
