@@ -283,6 +283,10 @@ func (p *plan) region(stag uint32, from uint64, length int, right ibverbs.Access
 	if right != 0 {
 		r.access |= right | ibverbs.AccessLocalWrite
 	}
+	if from+uint64(length) < from {
+		return fmt.Errorf("STag %#08x is used beyond the last tagged offset, from %#x over %d octets",
+			stag, from, length)
+	}
 	if length > 0 {
 		r.from, r.to = min(r.from, from), max(r.to, from+uint64(length))
 	}

@@ -93,7 +93,9 @@ func (s *stepper) takes(f *wire.Frame) {
 	case f.Read != nil && s.asked < len(s.answers):
 		answer := s.answers[s.asked]
 		s.asked++
-		if r := s.find(f.Read.SourceSTag); r != nil && len(answer) <= int(f.Read.Size) {
+		// A Read of no octets may be of a place that is in no region.
+		if r := s.find(f.Read.SourceSTag); r != nil && len(answer) <= int(f.Read.Size) &&
+			r.has(f.Read.SourceTO, len(answer)) {
 			s.mustHold(r, int(f.Read.SourceTO-r.from), answer)
 		}
 	case f.Header.Tagged:
