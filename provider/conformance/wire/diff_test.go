@@ -204,6 +204,23 @@ func TestDifferencesOfSegments(t *testing.T) {
 		s.Octets(wire.ToResponder, fpdu) // with a CRC of zero
 	}
 	whole := func(s *wiretest.Session) { s.SendMessage(wire.ToResponder, 1, octets(10)) }
+	changed := func(change func(second *ddp.Header)) func(*wiretest.Session) {
+		return func(s *wiretest.Session) {
+			h := rdmap.WriteHeader(7, 100, false)
+			s.FPDU(wire.ToResponder, h, octets(10))
+			h.TO, h.Last = 110, true
+			change(&h)
+			s.FPDU(wire.ToResponder, h, octets(10))
+		}
+	}
+	same := changed(func(*ddp.Header) {})
+	reserved := func(change func(*ddp.Header)) func(*wiretest.Session) {
+		return func(s *wiretest.Session) {
+			h := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+			change(&h)
+			s.FPDU(wire.ToResponder, h, octets(10))
+		}
+	}
 	for _, tc := range []struct {
 		name           string
 		reference, got func(*wiretest.Session)
@@ -212,6 +229,18 @@ func TestDifferencesOfSegments(t *testing.T) {
 		{"a gap inside a message", two(10, true), two(11, true), "to-responder:send:offsets[in order|not in order]"},
 		{"a message without its end", two(10, true), two(10, false), "to-responder:send:last[true|false]"},
 		{"a wrong CRC", whole, spoil, "to-responder:send:crc[ok|wrong]"},
+		{"another STag within a message", same, changed(func(h *ddp.Header) { h.STag++ }),
+			"to-responder:rdma-write:segments[(none)|with unlike headers]"},
+		{"another MSN within a message", two(10, true), func(s *wiretest.Session) {
+			s.FPDU(wire.ToResponder, rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, false), octets(10))
+			s.FPDU(wire.ToResponder, rdmap.SendHeader(rdmap.OpSend, 0, 2, 10, true), octets(10))
+		}, "to-responder:send:segments[(none)|with unlike headers]"},
+		{"reserved bits of a later segment", same, changed(func(h *ddp.Header) { h.Reserved = 1 }),
+			"to-responder:rdma-write:segments[(none)|with unlike headers]"},
+		{"reserved bits of DDP", whole, reserved(func(h *ddp.Header) { h.Reserved = 5 }),
+			"to-responder:send:ddp-reserved[(none)|5]"},
+		{"reserved bits of RDMAP", whole, reserved(func(h *ddp.Header) { h.ULPCtl |= 0x20 }),
+			"to-responder:send:rdmap-reserved[(none)|2]"},
 		{"a message too many", whole, func(s *wiretest.Session) { whole(s); s.Write(wire.ToResponder, 1, 0, nil) },
 			"to-responder:rdma-write:extra[|rdma-write crc=ok last=true STag=r1 TO=+0 offsets=in order length=0 octets=00000000]"},
 		{"a message missing", whole, func(*wiretest.Session) {},

@@ -150,6 +150,15 @@ type open struct {
 	length uint64 // octets so far
 	sum    uint32 // their CRC32
 	base   uint64 // TO of the first, zero if untagged
+	header ddp.Header
+	unlike bool // a segment had another header
+}
+
+// alike reports whether a segment's header is one of the message: where the segment lies and
+// whether it is the last may differ.
+func (o *open) alike(h ddp.Header) bool {
+	h.TO, h.MO, h.Last = o.header.TO, o.header.MO, o.header.Last
+	return h == o.header
 }
 
 // fpdu adds a segment to the message that it continues, or begins one.
@@ -169,7 +178,7 @@ func (n *normaliser) fpdu(out []Message, f *Frame, i int, pending map[flow]*open
 	o := pending[k]
 	if o == nil {
 		out = append(out, n.first(f))
-		o = &open{at: len(out) - 1}
+		o = &open{at: len(out) - 1, header: f.Header}
 		if k.tagged {
 			o.base = at
 		}
@@ -179,6 +188,10 @@ func (n *normaliser) fpdu(out []Message, f *Frame, i int, pending map[flow]*open
 	m.frames = append(m.frames, i)
 	if at != o.base+o.length {
 		m.set("offsets", "not in order")
+	}
+	if !o.alike(f.Header) && !o.unlike {
+		o.unlike = true
+		m.add("segments", "with unlike headers")
 	}
 	if f.CRCWrong {
 		m.set("crc", "wrong")
@@ -298,8 +311,15 @@ func (n *normaliser) first(f *Frame) Message {
 	if h.Version != ddp.Version {
 		m.add("DV", h.Version)
 	}
-	if v := rdmap.ParseControl(h.ULPCtl).Version; v != rdmap.Version {
-		m.add("RV", v)
+	ctl := rdmap.ParseControl(h.ULPCtl)
+	if ctl.Version != rdmap.Version {
+		m.add("RV", ctl.Version)
+	}
+	if h.Reserved != 0 {
+		m.add("ddp-reserved", h.Reserved)
+	}
+	if ctl.Reserved != 0 {
+		m.add("rdmap-reserved", ctl.Reserved)
 	}
 	if h.Tagged != op.Tagged() {
 		m.add("tagged", h.Tagged)
