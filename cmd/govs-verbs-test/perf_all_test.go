@@ -26,16 +26,17 @@ func TestPerfAll(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p := perfAll(t, "--rounds", "2", "--only", "*_[14][mk]_*", "--json", file("all.json"), "--svg", file("svg"), "--markdown", file("all.md"))
-	p.want(t, exitPassed, "FIGURE ", "write_1m_crc ", " >=0.7   >=0.85 ", "missing: not asked for (--only)")
+	p.want(t, exitPassed, "FIGURE ", "write_1m_crc ", "write_1m_cpu_per_gib ", " <=1.25 ", " >=0.7   >=0.85 ", "missing: not asked for (--only)")
 
 	rep, err := readFigures(file("all.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rep.Figures) != 25 {
-		t.Errorf("%d figures, want 25", len(rep.Figures))
+	if len(rep.Figures) != 26 {
+		t.Errorf("%d figures, want 26", len(rep.Figures))
 	}
-	for _, id := range []string{"write_1m_crc", "write_1m_nocrc", "read_1m_crc", "send_1m_crc", "write_4k_vs_tcp"} {
+	for _, id := range []string{"write_1m_crc", "write_1m_cpu_per_gib", "write_1m_nocrc", "read_1m_crc",
+		"send_1m_crc", "write_4k_vs_tcp"} {
 		if f := rep.Figures[id]; f.Missing != "" || f.Median <= 0 || f.Rounds != 2 {
 			t.Errorf("%s: %+v", id, f)
 		}

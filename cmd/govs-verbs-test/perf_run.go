@@ -25,7 +25,9 @@ type perfRow struct {
 	Seconds     float64   `json:"seconds"`
 	GBps        float64   `json:"gb_per_s"` // 10^9 octets per second
 	PeakGBps    float64   `json:"peak_gb_per_s,omitempty"`
-	Mops        float64   `json:"mops"` // million messages per second
+	Mops        float64   `json:"mops"`        // million messages per second
+	CPUPerGiB   float64   `json:"cpu_per_gib"` // seconds of CPU time, of both ends
+	CPUPerOp    float64   `json:"cpu_per_op"`  // microseconds, for a message or a round trip
 	RTT         *perfRTT  `json:"rtt_us,omitempty"`
 	ClientUsage perfUsage `json:"client_usage"`
 	ServerUsage perfUsage `json:"server_usage"`
@@ -52,6 +54,7 @@ func newPerfRow(s load.Spec, r load.Result) perfRow {
 	row := perfRow{
 		Spec: s, Size: s.Size, Iterations: r.Ops, Seconds: r.Elapsed.Seconds(),
 		GBps: r.GBps(), PeakGBps: r.Peak / 1e9, Mops: r.Mops(),
+		CPUPerGiB: r.CPUPerGiB().Seconds(), CPUPerOp: us(r.CPUPerOp()),
 		ClientUsage: newPerfUsage(r.Client), ServerUsage: newPerfUsage(r.Server),
 	}
 	if row.PeakGBps > 0 { // what is left of a run after the last 10 ms is in the average only
@@ -98,22 +101,24 @@ func (f *perfFlags) measure(ctx context.Context, out *output, spec load.Spec, ru
 	return nil
 }
 
-// headings are perftest's columns.
+// headings are perftest's columns, and one for the CPU time of both ends.
 func headings(op load.Op) string {
 	if op.Latency() {
-		return fmt.Sprintf("%9s %12s %12s %12s %12s %12s %12s %12s", "#bytes", "#iterations",
-			"t_min[us]", "t_typical", "t_avg", "99%", "99.9%", "t_max")
+		return fmt.Sprintf("%9s %12s %12s %12s %12s %12s %12s %12s %12s", "#bytes", "#iterations",
+			"t_min[us]", "t_typical", "t_avg", "99%", "99.9%", "t_max", "CPU[us/op]")
 	}
-	return fmt.Sprintf("%9s %12s %14s %17s %15s", "#bytes", "#iterations", "BW peak[GB/s]", "BW average[GB/s]", "MsgRate[Mpps]")
+	return fmt.Sprintf("%9s %12s %14s %17s %15s %12s", "#bytes", "#iterations",
+		"BW peak[GB/s]", "BW average[GB/s]", "MsgRate[Mpps]", "CPU[s/GiB]")
 }
 
 func (r perfRow) line() string {
 	if t := r.RTT; t != nil {
-		return fmt.Sprintf("%9d %12d %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f", r.Size, r.Iterations, t.Min, t.Typical, t.Mean, t.P99, t.P999, t.Max)
+		return fmt.Sprintf("%9d %12d %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f %12.2f", r.Size,
+			r.Iterations, t.Min, t.Typical, t.Mean, t.P99, t.P999, t.Max, r.CPUPerOp)
 	}
 	peak := "-" // shorter than what a peak is of
 	if r.PeakGBps > 0 {
 		peak = fmt.Sprintf("%.3f", r.PeakGBps)
 	}
-	return fmt.Sprintf("%9d %12d %14s %17.3f %15.4f", r.Size, r.Iterations, peak, r.GBps, r.Mops)
+	return fmt.Sprintf("%9d %12d %14s %17.3f %15.4f %12.3f", r.Size, r.Iterations, peak, r.GBps, r.Mops, r.CPUPerGiB)
 }

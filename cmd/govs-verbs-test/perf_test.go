@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,9 +38,9 @@ func TestPerf(t *testing.T) {
 		t.Run(string(op), func(t *testing.T) {
 			server, addr := perfServe(t, op, append([]string{"127.0.0.1:0"}, perfEngine(op)...)...)
 			client := start(t, append([]string{"perf", string(op), addr, "-s", "3000", "-n", "40"}, perfEngine(op)...)...)
-			columns := parts("BW peak[GB/s]", "MsgRate[Mpps]", "     3000           40")
+			columns := parts("BW peak[GB/s]", "MsgRate[Mpps]", "CPU[s/GiB]\n", "     3000           40")
 			if op.Latency() {
-				columns = parts("t_typical", "99.9%", "     3000           40")
+				columns = parts("t_typical", "99.9%", "CPU[us/op]\n", "     3000           40")
 			}
 			client.want(t, exitPassed, append(columns, string(op)+": spin; ", " cubic", "GOMAXPROCS"), nil)
 			server.want(t, exitPassed, nil, nil)
@@ -63,6 +64,11 @@ func TestPerfJSON(t *testing.T) {
 	m := r.Messages[0]
 	if m.Size != 65536 || m.Iterations == 0 || m.Seconds < 0.02 || m.GBps <= 0 || m.Mops <= 0 || m.RTT != nil || !m.Spec.Bidirectional || m.Spec.QPs != 2 || m.Spec.TxDepth != 16 {
 		t.Errorf("result %+v", m)
+	}
+	spent := m.ClientUsage.UserSeconds + m.ClientUsage.SysSeconds + m.ServerUsage.UserSeconds + m.ServerUsage.SysSeconds
+	if gib := float64(m.Iterations) * 65536 / (1 << 30); spent <= 0 ||
+		math.Abs(m.CPUPerGiB*gib/spent-1) > 1e-3 || math.Abs(m.CPUPerOp*float64(m.Iterations)/spent/1e6-1) > 1e-3 {
+		t.Errorf("CPU time of %g s is %g s per GiB and %g us per message: %+v", spent, m.CPUPerGiB, m.CPUPerOp, m)
 	}
 	client = start(t, words("perf read-lat --provider engine -n 20 --warmup 2 -s 8 --json "+
 		""+addr)...) // the server learns it

@@ -84,6 +84,8 @@ func Goals() []Goal { return slices.Clone(goals) }
 
 var goals = []Goal{
 	{ID: "write_1m_crc", What: "1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes", Reach: 0.70, Aim: 0.85},
+	{ID: "write_1m_cpu_per_gib", Lower: true, Reach: 1.25, Aim: 1.12,
+		What: "CPU time of both ends per GiB, 1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes"},
 	{ID: "write_1m_nocrc", What: "the same with CRC off", Reach: 0.90, Aim: 0.97},
 	{ID: "read_1m_crc", What: "1 MiB RDMA Read / raw Go TCP spinning, 1 MiB writes", Reach: 0.65, Aim: 0.80},
 	{ID: "send_1m_crc", What: "1 MiB Send / raw Go TCP spinning, 1 MiB writes", Reach: 0.65, Aim: 0.80},
@@ -144,9 +146,17 @@ type Sample struct {
 	Allocs float64 `json:"allocs_per_op"` // of the end with more
 	Ops    uint64  `json:"ops,omitempty"`
 	Secs   float64 `json:"seconds,omitempty"`
-	CPU    float64 `json:"cpu_seconds,omitempty"` // of both ends
-	Value  float64 `json:"value,omitempty"`       // of what is none of these
-	Error  string  `json:"error,omitempty"`       // there is none: why
+	Octets uint64  `json:"octets,omitempty"` // of payload
+	Value  float64 `json:"value,omitempty"`  // of what is none of these
+
+	// CPU time, user and system, of the processes of both ends.
+	CPU       float64 `json:"cpu_seconds,omitempty"`
+	ClientCPU float64 `json:"cpu_seconds_client,omitempty"`
+	ServerCPU float64 `json:"cpu_seconds_server,omitempty"`
+	PerGiB    float64 `json:"cpu_per_gib,omitempty"` // of both, in seconds
+	PerOp     float64 `json:"cpu_per_op,omitempty"`  // of both, in microseconds
+
+	Error string `json:"error,omitempty"` // there is none: why
 }
 
 // A value selects the number of a sample that a figure uses.
@@ -155,6 +165,9 @@ type value func(Sample) float64
 func gbps(s Sample) float64 { return s.GBps }
 func mops(s Sample) float64 { return s.Mops }
 func rtt(s Sample) float64  { return s.RTT }
+
+func cpuPerGiB(s Sample) float64 { return s.PerGiB }
+func cpuPerOp(s Sample) float64  { return s.PerOp }
 
 func number(s Sample) float64 { return s.Value }
 

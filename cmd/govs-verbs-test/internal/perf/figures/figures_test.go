@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -291,7 +292,9 @@ func TestTables(t *testing.T) {
 		}
 	}
 	rows := rep.Rows()
-	if len(rows) != len(goals) || rows[0][7] != "reach" || rows[0][5] != ">=0.7" || rows[1][7] != "missing: not asked" {
+	if len(rows) != len(goals)+2 || rows[0][7] != "reach" || rows[0][5] != ">=0.7" || rows[1][7] != "missing: not asked" || rows[1][5] != "<=1.25" ||
+		!slices.Equal(rows[len(goals)], []string{"write-64k-vs-tcp", "12.3", "1.00", "100", "2", "", "", "beside"}) ||
+		rows[len(goals)+1][7] != "missing: no ucx" {
 		t.Errorf("rows %q", rows)
 	}
 }

@@ -47,6 +47,7 @@ type formula struct {
 // their id are beside the goals.
 var formulas = []formula{
 	{id: "write_1m_crc", of: "write-1m", to: "tcp-1m", value: gbps},
+	{id: "write_1m_cpu_per_gib", of: "write-1m", to: "tcp-1m", value: cpuPerGiB},
 	{id: "write_1m_nocrc", of: "write-1m-nocrc", to: "tcp-1m", value: gbps},
 	{id: "read_1m_crc", of: "read-1m", to: "tcp-1m", value: gbps},
 	{id: "send_1m_crc", of: "send-1m", to: "tcp-1m", value: gbps},
@@ -91,6 +92,24 @@ var formulas = []formula{
 	{id: "send-rtt-sleep-vs-tcp", of: "send-rtt-sleep", to: "tcp-rtt-block", value: rtt},
 	{id: "write-64b-list32-mops", of: "write-64b-list32", value: mops},
 	{id: "tcp-1m-mss1448-vs-tcp-1m", of: "tcp-1m-mss1448", to: "tcp-1m", value: gbps},
+	{id: "write-1m-nocrc-cpu-per-gib", of: "write-1m-nocrc", to: "tcp-1m", value: cpuPerGiB},
+	{id: "write-1m-fast-cpu-per-gib", of: "write-1m-fast", to: "tcp-1m", value: cpuPerGiB},
+	{id: "write-1m-sleep-cpu-per-gib", of: "write-1m-sleep", to: "netconn-1m", value: cpuPerGiB},
+	{id: "write-1m-mss1448-cpu-per-gib", of: "write-1m-mss1448", to: "tcp-1m-mss1448", value: cpuPerGiB},
+	{id: "read-1m-cpu-per-gib", of: "read-1m", to: "tcp-1m", value: cpuPerGiB},
+	{id: "send-1m-cpu-per-gib", of: "send-1m", to: "tcp-1m", value: cpuPerGiB},
+	{id: "write-64k-cpu-per-gib", of: "write-64k", to: "tcp-64k", value: cpuPerGiB},
+	{id: "write-64k-qp1000-cpu-per-gib", of: "write-64k-qp1000", to: "tcp-64k", value: cpuPerGiB},
+	{id: "stream-1m-cpu-per-gib", of: "stream-1m", to: "netconn-1m", value: cpuPerGiB},
+	{id: "stream-64k-cpu-per-gib", of: "stream-64k", to: "netconn-64k", value: cpuPerGiB},
+	{id: "write-4k-cpu-per-op", of: "write-4k", to: "tcp-4k", value: cpuPerOp},
+	{id: "write-64b-cpu-per-op", of: "write-64b", to: "tcp-64b", value: cpuPerOp},
+	{id: "send-rtt-spin-cpu-per-op", of: "send-rtt-spin", to: "tcp-rtt-spin", value: cpuPerOp},
+	{id: "send-rtt-block-cpu-per-op", of: "send-rtt-block", to: "tcp-rtt-block", value: cpuPerOp},
+	{id: "send-rtt-sleep-cpu-per-op", of: "send-rtt-sleep", to: "tcp-rtt-block", value: cpuPerOp},
+	{id: "stream-rtt-cpu-per-op", of: "stream-rtt", to: "tcp-rtt-block", value: cpuPerOp},
+	{id: "stream-http-cpu-per-op", of: "http-stream", to: "http-tcp", value: cpuPerOp},
+
 	{id: "guest-write-1m-nocrc-vs-perftest", of: "guest-write-1m-nocrc", to: "perftest-write-1m", value: gbps, needs: "siw"},
 	{id: "guest-write-64k-crc-vs-perftest", of: "guest-write-64k", to: "perftest-crc-write-64k", value: gbps, needs: "siw-crc"},
 	{id: "guest-send-rtt-vs-perftest", of: "guest-send-rtt", to: "perftest-send-rtt", value: rtt, needs: "siw"},
@@ -140,6 +159,12 @@ func base(c Config) []measure {
 		return measure{Name: name, Device: &d,
 			Spec: load.Spec{Op: op, Size: size, Poll: load.Block, Duration: c.Time}}
 	}
+	// Writes over an engine that sleeps as a net.Conn does: a CPU that waits is not busy.
+	sleeping := func(name string, size, depth int) measure {
+		m := blocking(name, engine.sleeps(), load.WriteBW, size)
+		m.Spec.TxDepth = depth
+		return m
+	}
 	http := func(name string, d Device, conns int) measure {
 		m := blocking(name, d.web(), web.Requests, httpSize)
 		m.Spec.QPs = conns
@@ -155,6 +180,7 @@ func base(c Config) []measure {
 		bw("tcp-1m", tcp, rawtcp.BW, mib, 0),
 		blocking("stream-1m", engine.stream(), rawtcp.StreamBW, mib),
 		blocking("netconn-1m", tcp, rawtcp.BW, mib),
+		sleeping("write-1m-sleep", mib, 16),
 		blocking("stream-1m-nocrc", engine.noCRC().stream(), rawtcp.StreamBW, mib),
 		blocking("stream-1m-wide", engine.stream().wide(), rawtcp.StreamBW, mib),
 		c.program("exec-rstream-1m", outside.ExecRstreamBW, mib),
@@ -177,6 +203,7 @@ func base(c Config) []measure {
 		c.program("ucx-tag-64k", outside.UCXTagBW, 64*kib),
 		bw("tcp-4k", tcp, rawtcp.BW, 4*kib, 0),
 		bw("write-4k", engine, load.WriteBW, 4*kib, 64),
+		bw("tcp-64b", tcp, rawtcp.BW, 64, 0),
 		list("write-64b", 64),
 		list("write-64b-list32", 32),
 		lat("tcp-rtt-spin", tcp, rawtcp.Lat, load.Spin),

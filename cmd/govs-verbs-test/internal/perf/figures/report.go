@@ -311,7 +311,8 @@ func (rep *Report) growthRows() string {
 }
 
 // Rows are the figures for a table, under the headings id, median, min, max, rounds,
-// reach, aim and standing; for a missing one the last has the reason.
+// reach, aim and standing; for a missing one the last has the reason. Those beside the
+// goals follow.
 func (rep *Report) Rows() [][]string {
 	var rows [][]string
 	for _, g := range rep.Goals {
@@ -320,15 +321,22 @@ func (rep *Report) Rows() [][]string {
 		if g.Lower {
 			sign = "<="
 		}
-		row := []string{g.ID, "", "", "", "", fmt.Sprintf("%s%g", sign, g.Reach), fmt.Sprintf("%s%g", sign, g.Aim), g.Standing(f)}
-		if f.Missing != "" {
-			row[7] = "missing: " + oneLine(f.Missing)
-		} else {
-			copy(row[1:], []string{digits(f.Median), digits(f.Min), digits(f.Max), fmt.Sprint(f.Rounds)})
+		rows = append(rows, rowOf(g.ID, f, fmt.Sprintf("%s%g", sign, g.Reach),
+			fmt.Sprintf("%s%g", sign, g.Aim), g.Standing(f)))
+	}
+	for _, f := range formulas {
+		if fig, ok := rep.More[f.id]; ok {
+			rows = append(rows, rowOf(f.id, fig, "", "", "beside"))
 		}
-		rows = append(rows, row)
 	}
 	return rows
+}
+
+func rowOf(id string, f Figure, reach, aim, standing string) []string {
+	if f.Missing != "" {
+		return []string{id, "", "", "", "", reach, aim, "missing: " + oneLine(f.Missing)}
+	}
+	return []string{id, digits(f.Median), digits(f.Min), digits(f.Max), fmt.Sprint(f.Rounds), reach, aim, standing}
 }
 
 func withUnit(g Goal) string {

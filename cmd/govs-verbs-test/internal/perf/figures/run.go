@@ -221,8 +221,12 @@ func (r *runner) renew(ctx context.Context) error {
 
 func sampleOf(res load.Result) Sample {
 	s := Sample{
-		Allocs: max(res.Client.AllocsPerOp, res.Server.AllocsPerOp), Ops: res.Ops, Secs: res.Elapsed.Seconds(),
-		CPU: (res.Client.User + res.Client.Sys + res.Server.User + res.Server.Sys).Seconds(),
+		Allocs: max(res.Client.AllocsPerOp, res.Server.AllocsPerOp), Ops: res.Ops,
+		Secs:      res.Elapsed.Seconds(),
+		Octets:    res.Octets,
+		CPU:       (res.Client.CPU() + res.Server.CPU()).Seconds(),
+		ClientCPU: res.Client.CPU().Seconds(), ServerCPU: res.Server.CPU().Seconds(),
+		PerGiB: res.CPUPerGiB().Seconds(), PerOp: float64(res.CPUPerOp()) / float64(time.Microsecond),
 	}
 	if l := res.Lat; l != nil {
 		s.RTT, s.P99 = micros(l.Median), micros(l.P99)

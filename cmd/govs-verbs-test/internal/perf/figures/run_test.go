@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -75,11 +76,24 @@ func TestRatiosOfARun(t *testing.T) {
 	c.Profiles = filepath.Join(t.TempDir(), "profiles")
 	c.Time = 20 * time.Millisecond // a CPU profile takes eight of these, and has a sample every 10 ms of CPU time
 	rep := run(t, c)
-	for _, id := range []string{"write_1m_crc", "write_1m_nocrc", "read_1m_crc", "send_1m_crc"} {
+	for _, id := range []string{"write_1m_crc", "write_1m_cpu_per_gib", "write_1m_nocrc", "read_1m_crc",
+		"send_1m_crc"} {
 		f := wantFigure(t, rep, id, 2)
 		of := f.Conditions["of"].(map[string]any)
 		if of["size"] != mib || f.Conditions["to"].(map[string]any)["provider"] != "tcp" || of["placement"] != "strict" {
 			t.Errorf("%s: conditions %v", id, f.Conditions)
+		}
+	}
+	for _, m := range rep.Measurements {
+		for _, s := range m.Samples {
+			if s.Error != "" {
+				continue
+			}
+			gib := float64(s.Octets) / (1 << 30)
+			if s.ClientCPU <= 0 || s.ServerCPU <= 0 || math.Abs(s.ClientCPU+s.ServerCPU-s.CPU) > 1e-6 ||
+				math.Abs(s.PerGiB*gib-s.CPU) > 1e-6 || math.Abs(s.PerOp*float64(s.Ops)/1e6-s.CPU) > 1e-5 {
+				t.Errorf("%s: CPU time of %+v", m.Name, s)
+			}
 		}
 	}
 	if f := rep.Figures["guest_write_1m_nocrc_vs_siw"]; !strings.Contains(f.Missing, "this is a test") {

@@ -124,3 +124,19 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 }
+
+func TestCPUOfBothEnds(t *testing.T) {
+	r := Result{
+		Ops: 1000, Octets: 4 << 30,
+		Client: Usage{User: time.Second, Sys: 2 * time.Second}, Server: Usage{User: 3 * time.Second, Sys: 4 * time.Second},
+	}
+	if got := r.CPUPerGiB(); got != 2500*time.Millisecond {
+		t.Errorf("%v for a GiB, want 2.5s", got)
+	}
+	if got := r.CPUPerOp(); got != 10*time.Millisecond {
+		t.Errorf("%v for an operation, want 10ms", got)
+	}
+	if r = (Result{Client: Usage{User: 1}}); r.CPUPerGiB() != 0 || r.CPUPerOp() != 0 {
+		t.Errorf("of nothing: %v, %v", r.CPUPerGiB(), r.CPUPerOp())
+	}
+}

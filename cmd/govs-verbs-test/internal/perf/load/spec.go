@@ -168,6 +168,22 @@ type Usage struct {
 	User, Sys   time.Duration // CPU time
 }
 
+// CPU is the time that the process had a CPU.
+func (u Usage) CPU() time.Duration { return u.User + u.Sys }
+
+// CPUPerGiB is the CPU time of both ends for 2^30 octets of payload, 0 if there were none.
+func (r Result) CPUPerGiB() time.Duration { return r.cpuPer(float64(r.Octets) / (1 << 30)) }
+
+// CPUPerOp is the CPU time of both ends for a message, or a round trip; 0 if there was none.
+func (r Result) CPUPerOp() time.Duration { return r.cpuPer(float64(r.Ops)) }
+
+func (r Result) cpuPer(n float64) time.Duration {
+	if n == 0 {
+		return 0
+	}
+	return time.Duration(float64(r.Client.CPU()+r.Server.CPU()) / n)
+}
+
 // GBps is the bandwidth in 10^9 octets per second.
 func (r Result) GBps() float64 { return r.perSecond(r.Octets) / 1e9 }
 
