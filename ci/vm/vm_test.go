@@ -32,6 +32,8 @@ func TestUsage(t *testing.T) {
 		{"unknown variant", []string{"--siw", "fast", "--", "true"}, 2, "not fast"},
 		{"time limit of nothing", []string{"--timeout", "0", "--", "true"}, 2, "whole number of seconds"},
 		{"time limit in words", []string{"--timeout", "soon", "--", "true"}, 2, "not soon"},
+		{"directory that is not there", []string{"--dir", "/no/such", "--", "true"}, 2, "no directory /no/such"},
+		{"directory that the guest has not", []string{"--dir", "/dev", "--", "true"}, 2, "and not /dev"},
 		{"link with a slash", []string{"--link", "a/b", "--", "true"}, 2, "not a name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,6 +13,9 @@
 //
 // Where no guest can be booted such a test is skipped with the reason, unless REQUIRE_SIW=1 is set:
 // then it fails. NO_GUEST=1 skips all; both at once fail. All functions may be called concurrently.
+//
+// Tests of any module may use it: the scripts that boot the guest are in the test's binary
+// (docs/ci.md), and are unpacked into the cache of the guest's kernels.
 package vmtest
 
 import (
@@ -27,6 +30,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ci"
 )
 
 // Exit statuses of ci/vm/run that are not the command's own.
@@ -37,8 +42,8 @@ const (
 	StatusTimeout = 124 // the time limit passed
 )
 
-// Options are those of ci/vm/run. The zero value is its defaults, but for the
-// output directory, which is one of the test's own.
+// Options are those of ci/vm/run. The zero value is its defaults, except for the
+// directories, of which the output's is one of the test's own.
 type Options struct {
 	Kernel  string        // "" is 6.1
 	Siw     string        // "" is default; crc, p2p
@@ -46,7 +51,7 @@ type Options struct {
 	Rxe     bool          // rxe0 on 198.51.100.1 besides
 	Timeout time.Duration // of the command, in whole seconds; 0 is 10 minutes
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
-	Dir     string        // the command's directory; "" is the project's root
+	Dir     string        // the command's directory; "" is the root of the test's module
 	Env     []string      // more variables for the command, "NAME=value"
 	Last    bool          // what the command does to the guest is in the way of other commands
 
@@ -77,7 +82,7 @@ func Need(t testing.TB, groups ...string) {
 		}
 		t.Skip("NO_GUEST=1")
 	}
-	missing := lacks(t, "ci/vm/check")
+	missing := lacks(t, "vm/check")
 	if missing == "" && len(groups) > 0 {
 		missing = lacksPackages(t, groups)
 	}
@@ -105,14 +110,14 @@ func without(t testing.TB, why, missing string) {
 
 func lacksPackages(t testing.TB, groups []string) string {
 	t.Helper()
-	return lacks(t, "ci/deps", append([]string{"--check"}, groups...)...)
+	return lacks(t, "deps", append([]string{"--check"}, groups...)...)
 }
 
-// lacks runs a script of the project that ends with 2 and a reason if something
-// is missing.
+// lacks runs a script of package ci that ends with 2 and a reason if something is
+// missing.
 func lacks(t testing.TB, script string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(Root(t), script), args...).CombinedOutput()
+	out, err := exec.Command(filepath.Join(scripts(t), script), args...).CombinedOutput()
 	if err == nil {
 		return ""
 	}
@@ -120,6 +125,16 @@ func lacks(t testing.TB, script string, args ...string) string {
 		return reason
 	}
 	return err.Error()
+}
+
+// scripts returns the folder of the scripts that boot a guest.
+func scripts(t testing.TB) string {
+	t.Helper()
+	dir, err := ci.Unpack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // args are the arguments of ci/vm/run that choose the guest.
@@ -162,7 +177,7 @@ func Run(t testing.TB, o Options, command ...string) Result {
 	// come before it, are not part of it.
 	ctx, cancel := context.WithTimeout(t.Context(), o.Timeout+20*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(Root(t), "ci/vm/run"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(scripts(t), "vm/run"), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	var stdout, stderr bytes.Buffer
@@ -198,7 +213,7 @@ func Self(t *testing.T, o Options) Result {
 	return result
 }
 
-// Root is the project's directory, found upwards from the working directory.
+// Root is the directory of the test's module, found upwards from the working directory.
 func Root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()

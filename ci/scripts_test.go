@@ -1,0 +1,134 @@
+package ci
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// unpacked unpacks the scripts into a cache of the test's own.
+func unpacked(t *testing.T) string {
+	t.Helper()
+	t.Setenv("GOVS_CACHE", filepath.Join(t.TempDir(), "cache"))
+	dir, err := Unpack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestUnpackIsWhole: what ci/vm has, other than Go code and what is about it, is unpacked, so that a
+// new script is not forgotten, and it is the same.
+func TestUnpackIsWhole(t *testing.T) {
+	dir := unpacked(t)
+	want := map[string]bool{"deps": true, "lib.sh": true}
+	entries, err := os.ReadDir("vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); !e.IsDir() && ext != ".go" && ext != ".md" {
+			want[filepath.Join("vm", e.Name())] = true
+		}
+	}
+	for name := range want {
+		tree, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !bytes.Equal(have, tree) {
+			t.Errorf("%s: %v, want what the tree has: add it to what is embedded", name, err)
+		}
+	}
+	for name, says := range map[string]string{"deps": "usage: ci/deps", "vm/run": "usage: ci/vm/run",
+		"vm/check": "usage: ci/vm/check", "vm/kernel": "usage: ci/vm/kernel"} {
+		if out, err := exec.Command(filepath.Join(dir, name), "--help").CombinedOutput(); err != nil ||
+			!strings.Contains(string(out), says) {
+			t.Errorf("%s --help: %v, want %q:\n%s", name, err, says, out)
+		}
+	}
+}
+
+// TestUnpackMends: a script that somebody has changed, or that can't be run, is written again, and
+// one that is right is left alone.
+func TestUnpackMends(t *testing.T) {
+	dir := unpacked(t)
+	run, deps := filepath.Join(dir, "vm", "run"), filepath.Join(dir, "deps")
+	check := filepath.Join(dir, "vm", "check")
+	before, err := os.Stat(check)
+	err = errors.Join(err, os.WriteFile(run, []byte("#!/bin/sh\nexit 0\n"), 0o755),
+		os.Chmod(deps, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Unpack(); err != nil || again != dir {
+		t.Fatalf("unpacked to %s (%v), then to %s", dir, err, again)
+	}
+	for _, file := range []string{run, deps} {
+		out, err := exec.Command(file, "--help").CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("usage: ")) {
+			t.Errorf("%s --help: %v\n%s", file, err, out)
+		}
+	}
+	if after, err := os.Stat(check); err != nil || !os.SameFile(before, after) {
+		t.Errorf("%s was written again (%v)", check, err)
+	}
+	if parts, _ := filepath.Glob(filepath.Join(dir, "*", ".part-*")); len(parts) != 0 {
+		t.Errorf("left behind: %q", parts)
+	}
+}
+
+// TestUnpackAtOnce has several unpack at the same time and run what they have got.
+func TestUnpackAtOnce(t *testing.T) {
+	t.Setenv("GOVS_CACHE", filepath.Join(t.TempDir(), "cache"))
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			dir, err := Unpack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if out, err := exec.Command(filepath.Join(dir, "deps"), "--help").CombinedOutput(); err != nil {
+				t.Errorf("deps --help: %v\n%s", err, out)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestUnpackFails: the error names the folder and what to do.
+func TestUnpackFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOVS_CACHE", file)
+	_, err := Unpack()
+	if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "GOVS_CACHE can") {
+		t.Errorf("unpacked below a file: %v", err)
+	}
+}
+
+// TestCacheFolder: the scripts are where vm/kernel keeps the kernels.
+func TestCacheFolder(t *testing.T) {
+	for _, c := range []struct{ govs, xdg, home, want string }{
+		{"/a", "/b", "/c", "/a"},
+		{"", "/b", "/c", "/b/govs"},
+		{"", "", "/c", "/c/.cache/govs"},
+		{"", "", "", "/root/.cache/govs"},
+	} {
+		t.Setenv("GOVS_CACHE", c.govs)
+		t.Setenv("XDG_CACHE_HOME", c.xdg)
+		t.Setenv("HOME", c.home)
+		if got := cacheFolder(); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
