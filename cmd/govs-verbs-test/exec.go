@@ -45,16 +45,9 @@ const execUsage = name + " exec [flags] [--] PROGRAM [ARGUMENTS]"
 
 // Run replaces this process with the program's.
 func (c *execCmd) Run() error {
-	command := c.Command
-	if len(command) > 0 && command[0] == "--" {
-		command = command[1:]
-	}
-	switch {
-	case len(command) == 0:
-		return &usageError{fmt.Errorf("exec: no program is given; usage: %s", execUsage)}
-	case len(c.Command) == len(command) && strings.HasPrefix(command[0], "-"):
-		// kong takes what it does not know for the program.
-		return &usageError{fmt.Errorf("exec: unknown flag %s; usage: %s", command[0], execUsage)}
+	command, err := programOf("exec", execUsage, c.Command)
+	if err != nil {
+		return err
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {
@@ -79,10 +72,32 @@ func (c *execCmd) Run() error {
 	if err != nil {
 		return unable(fmt.Errorf("exec: %w", err))
 	}
+	return unable(fmt.Errorf("exec: %s: %w", path, become(path, command, env)))
+}
+
+// programOf returns the program and its arguments out of what kong takes for them in the arguments
+// of a command, whose usage is for errors.
+func programOf(command, usage string, args []string) ([]string, error) {
+	program := args
+	if len(program) > 0 && program[0] == "--" {
+		program = program[1:]
+	}
+	switch {
+	case len(program) == 0:
+		return nil, &usageError{fmt.Errorf("%s: no program is given; usage: %s", command, usage)}
+	case len(args) == len(program) && strings.HasPrefix(program[0], "-"):
+		// kong takes what it does not know for the program.
+		return nil, &usageError{fmt.Errorf("%s: unknown flag %s; usage: %s", command, program[0], usage)}
+	}
+	return program, nil
+}
+
+// become replaces this process with a program. It returns only if that can't be run.
+func become(path string, args, env []string) error {
 	// The signal that main ignores would stay ignored in the program; one that is handled gets its
 	// default action. (signal.Reset leaves it ignored.)
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	return unable(fmt.Errorf("exec: %s: %w", path, syscall.Exec(path, command, env)))
+	return syscall.Exec(path, args, env)
 }
 
 // ofThisMachine returns an error if programs can't listen at addr.

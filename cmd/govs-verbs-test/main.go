@@ -1,7 +1,8 @@
 // Command govs-verbs-test tests iWARP stacks: it runs verbs and wire scenarios
 // over any pairing of the engine and the kernel, compares what happened, and
 // explains the differences. It also lists devices, manages RDMA links, decodes
-// captures and speaks rping's and rsocket's protocols.
+// captures, speaks rping's and rsocket's protocols, and runs commands in a virtual
+// machine with siw.
 //
 // See govs-verbs-test --help.
 package main
@@ -63,6 +64,7 @@ type cli struct {
 	Perf    perfCmd    `cmd:"" help:"Measure bandwidth and latency."`
 	Agent   agentCmd   `cmd:"" help:"Serve this host's devices to a run on another host."`
 	Exec    execCmd    `cmd:"" help:"Run a C program of libibverbs and librdmacm over the Go engine."`
+	VM      vmCmd      `cmd:"" name:"vm" help:"Run a command in a virtual machine that has siw, and rxe."`
 }
 
 const description = `Test iWARP stacks: the Go engine and the Linux kernel (siw), against each other and against the RFCs.

@@ -39,6 +39,8 @@ func TestHelp(t *testing.T) {
 		{"diff --help", exitPassed, parts("<a> <b>", "--port=PORT[,PORT]", "CRC32")},
 		{"replay --help", exitPassed, parts("<file>", "--play=SIDE", "--record=FILE", "STags")},
 		{"profile --help", exitPassed, parts("profile list", "profile show", "profile check", "docs/profiles.md")},
+		{"vm --help", exitPassed, parts("--siw=VARIANT", "--rxe", "--memory=MIB", "--cpus=N", "--timeout=TIME", "--install",
+			"go test -exec 'govs-verbs-test vm --'", " $VM_OUT", "docs/ci.md", "Exit status: COMMAND's own")},
 		{"decode --help", exitPassed, parts("<file>", "--json", "STag")},
 		{"stream --help", exitPassed, parts("--listen=ADDR:PORT", "--provider=PROVIDER", "--bench", "--size=N|all",
 			"rstream -s 192.0.2.1")},
@@ -146,6 +148,16 @@ func TestWrongUsage(t *testing.T) {
 		{"ping 192.0.2.1:7174 --count 0", "--count 0: has to be at least 1"},
 		{"ping 192.0.2.1:7174 --timeout 0s", "--timeout 0s: has to be above 0"},
 		{"ping 192.0.2.1:7174 --timeout soon", "--timeout"},
+		{"vm", "the argument <command> ... is missing; usage: govs-verbs-test vm <command> ..."},
+		{"vm --", "vm: no program is given; usage: govs-verbs-test vm [flags] [--] COMMAND"},
+		{"vm --colour -- true", "vm: unknown flag --colour"},
+		{"vm --siw fast -- true", `--siw must be one of "default","crc","p2p"`},
+		{"vm --accel turbo -- true", `--accel must be one of "tcg","kvm","auto"`},
+		{"vm --timeout 0s -- true", "--timeout 0s: has to be a whole number of seconds, from 1s"},
+		{"vm --timeout 1500ms -- true", "--timeout 1.5s: has to be a whole number of seconds, from 1s"},
+		{"vm --memory 8 -- true", "--memory 8: has to be at least 256, in MiB"},
+		{"vm --env =x -- true", "--env =x: NAME=VALUE is needed, or NAME"},
+		{"vm --env NO_SUCH_VARIABLE -- true", "--env NO_SUCH_VARIABLE: the variable is not set here"},
 	} {
 		cmd := start(t, strings.Fields(c.args)...)
 		cmd.want(t, exitUsage, nil, parts(name+": ", c.want))

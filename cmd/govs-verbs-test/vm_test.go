@@ -1,0 +1,137 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// inFakeGuest starts vm in a folder outside of the tree, with a program in the place of qemu that
+// runs the command on this machine. TestOutside of ci/vm has a guest.
+func inFakeGuest(t *testing.T, dir string, args ...string) *program {
+	t.Helper()
+	vmtest.Need(t)
+	cmd := exec.Command("/proc/self/exe", append([]string{"vm"}, args...)...)
+	cmd.Dir = dir
+	fake := filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")
+	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+fake+":"+os.Getenv("PATH"),
+		"GREETING=hello  world", "GOVS_VM_MEMORY=512", "TMPDIR="+t.TempDir())
+	return startCmd(t, cmd)
+}
+
+// TestVM: the command gets its folder, arguments, variables and streams, its exit status is vm's, and
+// the guest is what the flags ask for.
+func TestVM(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "results")
+	p := inFakeGuest(t, dir, "--siw", "crc", "--rxe", "--memory", "1024", "--cpus", "3",
+		"--link", "iw7", "--out", out, "--env", "GREETING", "--env", "COLOUR=a,b=c", "--", "bash", "-c", `
+		echo "in=$PWD out=$VM_OUT inside=$VM_INSIDE"
+		echo "greeting=$GREETING colour=$COLOUR"
+		echo "siw=$VM_SIW rxe=$VM_RXE link=$VM_LINK kernel=$VM_KERNEL"
+		printf '<%s>\n' "$@"
+		echo "$FAKE_OPTIONS"
+		echo brought back >"$VM_OUT/result"
+		echo "to stderr" >&2
+		exit 7`, "argv0", "--siw", "two words", "")
+	p.want(t, 7, "in="+dir+" out="+out+" inside=1\n", "greeting=hello  world colour=a,b=c\n",
+		"siw=crc rxe=yes link=iw7 kernel=6.1\n", "<--siw>\n<two words>\n<>\n", " -m 1024 -smp 3 ",
+		" vm_siw=crc vm_rxe=yes ")
+	if p.stderr.String() != "to stderr\n" {
+		t.Errorf("stderr %q", &p.stderr)
+	}
+	if text := readFile(t, filepath.Join(out, "result")); string(text) != "brought back\n" {
+		t.Errorf("--out got %q", text)
+	}
+}
+
+// TestVMDefaults: without --out nothing is left behind, and the variables that ci/vm/run takes count.
+func TestVMDefaults(t *testing.T) {
+	dir := t.TempDir()
+	p := inFakeGuest(t, dir, "bash", "-c", `echo "siw=$VM_SIW rxe=$VM_RXE link=$VM_LINK out=$VM_OUT"
+		[ -d "$VM_OUT" ] && echo "greeting=$GREETING; $FAKE_OPTIONS"`)
+	p.want(t, 0, "siw=default rxe=no link=siw0 out=/", "greeting=; ", " -m 512 ")
+	_, temporary, _ := strings.Cut(p.stdout.String(), "out=")
+	temporary, _, _ = strings.Cut(temporary, "\n")
+	if _, err := os.Stat(temporary); !os.IsNotExist(err) {
+		t.Errorf("%s is left behind (%v)", temporary, err)
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+		t.Errorf("left in the folder of the caller: %v (%v)", files, err)
+	}
+}
+
+// TestVMSignals: what ends vm ends the guest.
+func TestVMSignals(t *testing.T) {
+	for sig, status := range map[syscall.Signal]int{
+		syscall.SIGINT: 130, syscall.SIGQUIT: 131, syscall.SIGTERM: 143,
+	} {
+		p := inFakeGuest(t, t.TempDir(), "bash", "-c",
+			`echo "guest $FAKE_GUEST, command $$"; exec sleep 1000`)
+		ids := p.stdout.await(t, `guest (\d+), command (\d+)\n`)
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		p.want(t, status)
+		awaitEnd(t, ids[1])
+		awaitEnd(t, ids[2])
+	}
+}
+
+// awaitEnd waits until a process that is not this one's child has ended.
+func awaitEnd(t *testing.T, id string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		stat, err := os.ReadFile(filepath.Join("/proc", id, "stat"))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+	}
+	t.Errorf("process %s goes on", id)
+}
+
+// TestVMTimeout: the time limit ends the guest.
+func TestVMTimeout(t *testing.T) {
+	p := inFakeGuest(t, t.TempDir(), "--timeout", "1s", "sleep", "1000")
+	p.want(t, vmtest.StatusTimeout)
+	wantText(t, "stderr", p.stderr.String(), parts("the time limit of 1 s passed"))
+}
+
+// TestVMRefuses: what the scripts find wrong is reported before anything is booted.
+func TestVMRefuses(t *testing.T) {
+	for _, c := range []struct {
+		dir, args, want string
+	}{
+		{"/tmp", "--link a/b -- true", "not a name for a link: a/b"},
+		{"/tmp", "--kernel six -- true", "not a kernel version: six"},
+		{"/dev", "-- true", "has a /run, /dev, /proc and /sys of its own, and not /dev: start elsewhere"},
+	} {
+		p := inFakeGuest(t, c.dir, words(c.args)...)
+		p.want(t, exitUsage)
+		wantText(t, p.String()+": stderr", p.stderr.String(), parts(c.want))
+	}
+}
+
+// TestVMMissing: where packages are missing, the command that installs them is named.
+func TestVMMissing(t *testing.T) {
+	dir := t.TempDir()
+	query := "#!/bin/sh\ncase \"$*\" in *busybox-static*|*libelf1*) exit 1 ;; esac\necho installed\n"
+	if err := os.WriteFile(filepath.Join(dir, "dpkg-query"), []byte(query), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "vm", "--", "true")
+	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"))
+	p := startCmd(t, cmd)
+	p.want(t, exitUsage)
+	if strings.Contains(p.stderr.String(), "the guest needs Linux on x86-64") {
+		t.Skip("no guest is possible on this machine, whatever is installed")
+	}
+	wantText(t, "stderr", p.stderr.String(), parts("missing for guest: busybox-static libelf1\n",
+		"apt-get install -y --no-install-recommends busybox-static libelf1"))
+}
