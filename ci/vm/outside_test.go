@@ -1,0 +1,147 @@
+package vm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// TestOutside has the project in testdata/outside, a C program and a Go module, tested on siw in a
+// folder that is not the tree's, with nothing of the tree but the command's binary and what is
+// linked into the test's.
+func TestOutside(t *testing.T) {
+	vmtest.Need(t, "kernel", "witnesses")
+	dir := t.TempDir()
+	buildOutside(t, dir)
+
+	t.Run("vm", func(t *testing.T) {
+		out := t.TempDir()
+		cmd := exec.Command("./govs-verbs-test", "vm", "--siw", "crc", "--rxe", "--memory", "1024",
+			"--cpus", "2", "--out", out, "--env", "GREETING=hello", "--", "bash", "-c", `
+			./devices && ./outside.test -test.v -test.run='^TestDevices$' || exit
+			echo "$GREETING from siw=$VM_SIW in $PWD"
+			echo "$(nproc) processors, $(sed -n 's/MemTotal: *//p' /proc/meminfo)"
+			echo brought back >"$VM_OUT/result"
+			echo written >spoiled
+			echo "to stderr" >&2
+			exit 7`)
+		cmd.Dir = dir
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		stdout, err := cmd.Output()
+		if cmd.ProcessState.ExitCode() != 7 {
+			t.Errorf("%v, want the command's exit status 7", err)
+		}
+		for _, want := range []string{
+			"siw0: iWARP, active\n", "rxe0: InfiniBand or RoCE, active\n",
+			"--- PASS: TestDevices ",
+			"hello from siw=crc in " + dir + "\n",
+			"2 processors, 9", // less than 1024 MiB by what the kernel takes
+		} {
+			if !strings.Contains(string(stdout), want) {
+				t.Errorf("stdout lacks %q", want)
+			}
+		}
+		if stderr.String() != "to stderr\n" {
+			t.Errorf("stderr is not what the command wrote there:\n%s", stderr.String())
+		}
+		if text, err := os.ReadFile(filepath.Join(out, "result")); string(text) != "brought back\n" {
+			t.Errorf("--out got %q (%v)", text, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "spoiled")); err == nil {
+			t.Error("what the command wrote in its folder reached the host")
+		}
+		if t.Failed() {
+			t.Logf("%s%s", stdout, stderr.String())
+		}
+	})
+
+	// Here testdata/fake stands in the place of qemu, which saves a boot: that tests in the tree get
+	// into a guest with the same scripts is shown by all of them.
+	t.Run("vmtest", func(t *testing.T) {
+		cmd := exec.Command("./outside.test", "-test.v", "-test.run=^TestBoots$")
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOVS_VM_JOBS=", "REQUIRE_SIW=1",
+			"PATH="+filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")+":"+os.Getenv("PATH"))
+		text, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(text), "in the guest:\n") ||
+			strings.Count(string(text), "--- PASS: TestBoots ") != 2 {
+			t.Errorf("%v, want a test that passes in the guest and outside:\n%s", err, text)
+		}
+	})
+}
+
+// buildOutside makes the project's programs in dir, which is what a CI job does, and the command.
+// Of govs there is a copy meanwhile, as the go command has it in its cache: files that can't be
+// run.
+func buildOutside(t *testing.T, dir string) {
+	t.Helper()
+	root := vmtest.Root(t)
+	command := func(dir, name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOPROXY=off")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s%s", cmd, err, out, stderr.String())
+		}
+		return strings.TrimSpace(string(out))
+	}
+	tags := strings.Fields(command(root, "ci/build", "--tags"))
+	command(root, "go", append(append([]string{"build", "-trimpath", "-buildvcs=false"}, tags...),
+		"-o", filepath.Join(dir, "govs-verbs-test"), "./cmd/govs-verbs-test")...)
+
+	module := filepath.Join(dir, "govs")
+	copyFiles(t, root, module, "go.mod", "go.sum", "ci/*.go", "ci/deps", "ci/lib.sh", "ci/vm/*",
+		"ci/vm/vmtest/*.go")
+	copyFiles(t, "testdata/outside", dir, "*", "c/*")
+	err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/outside\n"+
+		"go 1.26.0\nrequire github.com/govs-rdma/govs v0.1.0\n"+
+		"replace github.com/govs-rdma/govs => ./govs\n"), 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(dir, "go", "test", "-c", "-o", "outside.test", ".")
+	command(dir, "cc", "-Wall", "-Wextra", "-Werror", "-o", "devices", "c/devices.c", "-libverbs")
+	if err := os.RemoveAll(module); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copyFiles copies the files that match patterns to the same places below another folder.
+func copyFiles(t *testing.T, from, to string, patterns ...string) {
+	t.Helper()
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(filepath.Join(from, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %q (%v)", pattern, files, err)
+		}
+		for _, file := range files {
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.IsDir() {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join(to, strings.TrimPrefix(file, from))
+			if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, text, 0o444); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
