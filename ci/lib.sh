@@ -14,6 +14,12 @@ die() {
 	exit "$status"
 }
 
+# remember FILE LINE writes a file of the cache, whole or not at all. Where that can't be written to, the next run finds
+# out again what the line says.
+remember() {
+	{ echo "$2" >"$1.$$" && mv "$1.$$" "$1"; } 2>/dev/null || rm -f "$1.$$"
+}
+
 # step TITLE COMMAND... runs one long step with its output in a log, and prints one line with the time it took.
 # The log is shown only when the step fails: the lines that name failures, and its end. $GOVS_TIMINGS, if set, is a file
 # that gets a line with the time, the processor time and the title; $GOVS_FAILURES one that gets what failed, in a few

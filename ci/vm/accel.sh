@@ -7,7 +7,7 @@
 # kvm is used only after a trial boot of the same kernel, which ends itself within seconds, or is ended. What it showed
 # holds until the host boots again.
 choose_accelerator() {
-	local mode=$1 image=$2 work=$3 answer
+	local mode=$1 image=$2 work=$3 answer works
 	# The emulation executes rep movsb octet by octet. With ERMS kernel and Go copy and clear memory that way: four times
 	# as slow as without it (clearing memory: 0.54 against 2.2 GB/s), and most of the time of a guest that moves data.
 	local tcg='-accel tcg,thread=multi -cpu max,-erms,-fsrm' kvm='-accel kvm -cpu host'
@@ -17,11 +17,13 @@ choose_accelerator() {
 	*) die 2 "GOVS_VM_ACCEL is tcg, kvm or auto, not $mode" ;;
 	esac
 	answer=${image%/*}/kvm-$(cat /proc/sys/kernel/random/boot_id)
-	if [ ! -e "$answer" ]; then
-		if kvm_boots "$image" "$work"; then echo yes; else echo no; fi >"$answer.$$"
-		mv "$answer.$$" "$answer"
+	if [ -s "$answer" ]; then
+		works=$(cat "$answer")
+	else
+		if kvm_boots "$image" "$work"; then works=yes; else works=no; fi
+		remember "$answer" "$works"
 	fi
-	if [ "$(cat "$answer")" = yes ]; then
+	if [ "$works" = yes ]; then
 		echo "$kvm"
 	elif [ "$mode" = auto ]; then
 		say "kvm does not work here, taking the emulation"
