@@ -9,7 +9,8 @@ share() { # share TAG PATH OPTIONS
 start_guest() {
 	rm -f "$control/started" "$work/console"
 	# The watchdogs are off: an emulated processor that waits for a busy host is no fault of the guest's kernel.
-	qemu-system-x86_64 "${machine[@]}" -m "$memory" -smp "$cpus" \
+	# It ends with this script, also if that is killed and can't end it.
+	setpriv --pdeathsig KILL qemu-system-x86_64 "${machine[@]}" -m "$memory" -smp "$cpus" \
 		-nodefaults -no-user-config -display none -no-reboot -net none \
 		-kernel "$image/vmlinux" -initrd "$image/initramfs" \
 		-append "console=ttyS0 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off vm_siw=$siw vm_rxe=$rxe" \

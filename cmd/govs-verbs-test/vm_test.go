@@ -22,7 +22,20 @@ func inFakeGuest(t *testing.T, dir string, args ...string) *program {
 	fake := filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")
 	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+fake+":"+os.Getenv("PATH"),
 		"GREETING=hello  world", "GOVS_VM_MEMORY=512", "TMPDIR="+t.TempDir())
+	cmd.WaitDelay = 10 * time.Second // for a guest that is left behind, and has the streams
 	return startCmd(t, cmd)
+}
+
+// wantNothingLeft fails t if a run, whose TMPDIR was a folder of its own, has left something there.
+func wantNothingLeft(t *testing.T, p *program) {
+	t.Helper()
+	for _, v := range p.cmd.Env {
+		if dir, ok := strings.CutPrefix(v, "TMPDIR="); ok && strings.HasPrefix(dir, os.TempDir()) {
+			if files, err := os.ReadDir(dir); err != nil || len(files) != 0 {
+				t.Errorf("%s: left behind: %v (%v)", p, files, err)
+			}
+		}
+	}
 }
 
 // TestVM: the command gets its folder, arguments, variables and streams, its exit status is vm's, and
@@ -67,13 +80,44 @@ func TestVMDefaults(t *testing.T) {
 	}
 }
 
-// TestVMSignals: what ends vm ends the guest.
+// TestVMStatuses: what becomes of a command that fails, or can't be run. The guests end within
+// milliseconds, which no real one does: the clock of the time limit is started all the same, and
+// what ends it must not end more.
+func TestVMStatuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "text file")
+	if err := os.WriteFile(file, []byte("true\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		command []string
+		status  int
+		stderr  string
+	}{
+		{[]string{"true"}, 0, ""},
+		{[]string{"false"}, 1, ""},
+		{[]string{"bash", "-c", "exit 77"}, 77, ""},
+		{[]string{file}, 126, file + ": Permission denied"},
+		{[]string{"no-such-program", "--version"}, 127, "no-such-program: not found"},
+		{[]string{"bash", "-c", "kill -SEGV $$"}, 128 + int(syscall.SIGSEGV), ""},
+		{[]string{"bash", "-c", "kill -KILL $$"}, 128 + int(syscall.SIGKILL), ""},
+	} {
+		p := inFakeGuest(t, "/", append([]string{"--"}, c.command...)...)
+		p.want(t, c.status)
+		if c.stderr == "" && p.stderr.String() != "" || !strings.Contains(p.stderr.String(), c.stderr) {
+			t.Errorf("%s: stderr %q, want %q", p, &p.stderr, c.stderr)
+		}
+		wantNothingLeft(t, p)
+	}
+}
+
+// TestVMSignals: what ends vm ends the guest, and nothing is left, unless vm has no time for that.
 func TestVMSignals(t *testing.T) {
 	for sig, status := range map[syscall.Signal]int{
 		syscall.SIGINT: 130, syscall.SIGQUIT: 131, syscall.SIGTERM: 143,
+		syscall.SIGKILL: -1,
 	} {
 		p := inFakeGuest(t, t.TempDir(), "bash", "-c",
-			`echo "guest $FAKE_GUEST, command $$"; exec sleep 1000`)
+			`echo "guest $FAKE_GUEST, command $$"; exec sleep 100`)
 		ids := p.stdout.await(t, `guest (\d+), command (\d+)\n`)
 		if err := p.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
@@ -81,6 +125,9 @@ func TestVMSignals(t *testing.T) {
 		p.want(t, status)
 		awaitEnd(t, ids[1])
 		awaitEnd(t, ids[2])
+		if sig != syscall.SIGKILL {
+			wantNothingLeft(t, p)
+		}
 	}
 }
 
