@@ -11,7 +11,7 @@ start_guest() {
 	# The watchdogs are off: an emulated processor that waits for a busy host is no fault of the guest's kernel.
 	# It ends with this script, also if that is killed and can't end it.
 	setpriv --pdeathsig KILL qemu-system-x86_64 "${machine[@]}" -m "$memory" -smp "$cpus" \
-		-nodefaults -no-user-config -display none -no-reboot -net none \
+		-nodefaults -no-user-config -display none -no-reboot "${network[@]}" \
 		-kernel "$image/vmlinux" -initrd "$image/initramfs" \
 		-append "console=ttyS0 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off vm_siw=$siw vm_rxe=$rxe" \
 		-serial "file:$work/console" \

@@ -1,6 +1,8 @@
 package vm
 
 import (
+	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,53 +14,12 @@ import (
 
 // TestOutside has the project in testdata/outside, a C program and a Go module, tested on siw in a
 // folder that is not the tree's, with nothing of the tree but the command's binary and what is
-// linked into the test's.
+// linked into the test's. In the same guest, siw and the engine here are run against each other.
 func TestOutside(t *testing.T) {
 	vmtest.Need(t, "kernel", "witnesses")
 	dir := t.TempDir()
 	buildOutside(t, dir)
-
-	t.Run("vm", func(t *testing.T) {
-		out := t.TempDir()
-		cmd := exec.Command("./govs-verbs-test", "vm", "--siw", "crc", "--rxe", "--memory", "1024",
-			"--cpus", "2", "--out", out, "--env", "GREETING=hello", "--", "bash", "-c", `
-			./devices && ./outside.test -test.v -test.run='^TestDevices$' || exit
-			echo "$GREETING from siw=$VM_SIW in $PWD"
-			echo "$(nproc) processors, $(sed -n 's/MemTotal: *//p' /proc/meminfo)"
-			echo brought back >"$VM_OUT/result"
-			echo written >spoiled
-			echo "to stderr" >&2
-			exit 7`)
-		cmd.Dir = dir
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		stdout, err := cmd.Output()
-		if cmd.ProcessState.ExitCode() != 7 {
-			t.Errorf("%v, want the command's exit status 7", err)
-		}
-		for _, want := range []string{
-			"siw0: iWARP, active\n", "rxe0: InfiniBand or RoCE, active\n",
-			"--- PASS: TestDevices ",
-			"hello from siw=crc in " + dir + "\n",
-			"2 processors, 9", // less than 1024 MiB by what the kernel takes
-		} {
-			if !strings.Contains(string(stdout), want) {
-				t.Errorf("stdout lacks %q", want)
-			}
-		}
-		if stderr.String() != "to stderr\n" {
-			t.Errorf("stderr is not what the command wrote there:\n%s", stderr.String())
-		}
-		if text, err := os.ReadFile(filepath.Join(out, "result")); string(text) != "brought back\n" {
-			t.Errorf("--out got %q (%v)", text, err)
-		}
-		if _, err := os.Stat(filepath.Join(dir, "spoiled")); err == nil {
-			t.Error("what the command wrote in its folder reached the host")
-		}
-		if t.Failed() {
-			t.Logf("%s%s", stdout, stderr.String())
-		}
-	})
+	t.Run("vm", func(t *testing.T) { outsideInGuest(t, dir) })
 
 	// Here testdata/fake stands in the place of qemu, which saves a boot: that tests in the tree get
 	// into a guest with the same scripts is shown by all of them.
@@ -73,6 +34,81 @@ func TestOutside(t *testing.T) {
 			t.Errorf("%v, want a test that passes in the guest and outside:\n%s", err, text)
 		}
 	})
+}
+
+// outsideInGuest runs the project's programs, and then an agent of the suite, in a guest.
+func outsideInGuest(t *testing.T, dir string) {
+	ns, out := tapNamespace(t), t.TempDir()
+	command := func(args ...string) *exec.Cmd {
+		args = append([]string{"netns", "exec", ns, "./govs-verbs-test"}, args...)
+		cmd := exec.CommandContext(t.Context(), "ip", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOVS_AGENT_SECRET=a secret of a test", "REQUIRE_SIW=")
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		return cmd
+	}
+	guest := command("vm", "--siw", "crc", "--rxe", "--net", "guest=10.0.0.2/24", "--memory", "1024",
+		"--cpus", "2", "--out", out, "--env", "GREETING=hello", "--env", "GOVS_AGENT_SECRET", "--",
+		"bash", "-c", `
+		./devices && ./outside.test -test.v -test.run='^TestDevices$' || exit
+		echo "$GREETING from siw=$VM_SIW in $PWD"
+		echo "$(nproc) processors, $(sed -n 's/MemTotal: *//p' /proc/meminfo)"
+		echo brought back >"$VM_OUT/result"
+		echo written >spoiled
+		echo "to stderr" >&2
+		./govs-verbs-test agent --listen 10.0.0.2:7400 --provider kernel --scale 10 &
+		until [ -e "$VM_OUT/enough" ]; do sleep 0.2; done
+		exit 7`)
+	var stderr strings.Builder
+	guest.Stderr = &stderr
+	pipe, err := guest.StdoutPipe()
+	if err == nil {
+		err = guest.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout strings.Builder
+	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		stdout.WriteString(lines.Text() + "\n")
+		if !strings.Contains(lines.Text(), "listening on 10.0.0.2:7400") {
+			continue
+		}
+		suite, err := command("run", "--peer", "10.0.0.2:7400", "--matrix", "--providers",
+			"engine,kernel@peer", "--no-tshark", "--report", "report", "--scale", "10", "--only",
+			"send/one-mib,write/one-fpdu,read/one-mib,conn/reject,protection/read-no-right,"+
+				"mpa/request-markers").CombinedOutput()
+		fmt.Fprintf(&stdout, "%s(%v)\n", suite, err)
+		if err := os.WriteFile(filepath.Join(out, "enough"), nil, 0o666); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := guest.Wait(); guest.ProcessState.ExitCode() != 7 {
+		t.Errorf("%v, want the command's exit status 7", err)
+	}
+	for _, want := range []string{
+		"siw0: iWARP, active\n", "rxe0: InfiniBand or RoCE, active\n",
+		"--- PASS: TestDevices ",
+		"hello from siw=crc in " + dir + "\n",
+		"2 processors, 9", // less than 1024 MiB by what the kernel takes
+		"engine->kernel@peer", "kernel@peer->engine", "the suite passed\n",
+	} {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("stdout, or the suite's output, lacks %q", want)
+		}
+	}
+	if stderr.String() != "to stderr\n" {
+		t.Errorf("stderr is not what the command wrote there:\n%s", stderr.String())
+	}
+	if text, err := os.ReadFile(filepath.Join(out, "result")); string(text) != "brought back\n" {
+		t.Errorf("--out got %q (%v)", text, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "spoiled")); err == nil {
+		t.Error("what the command wrote in its folder reached the host")
+	}
+	if t.Failed() {
+		t.Logf("%s%s", stdout.String(), stderr.String())
+	}
 }
 
 // buildOutside makes the project's programs in dir, which is what a CI job does, and the command.

@@ -17,6 +17,7 @@ type vmCmd struct {
 	Siw     string        `enum:"default,crc,p2p" default:"default" help:"Which build of siw: default, crc (it requires CRC), p2p (it asks for MPA's peer-to-peer mode). Default ${default}." placeholder:"VARIANT"`
 	Rxe     bool          `help:"Soft RoCE besides: the device rxe0 on the interface d1, 198.51.100.1/24."`
 	Link    string        `default:"siw0" help:"Name of the siw device; none: make neither the device nor d0. Default ${default}." placeholder:"NAME"`
+	Net     string        `help:"A network to this machine: the tap interface TAP, which is there already, leads to the guest's interface n0 with ADDRESS, such as 10.0.0.2/24. The siw device is on n0 then, and there is no d0." placeholder:"TAP=ADDRESS"`
 	Kernel  string        `default:"6.1" help:"Series or release of a kernel in Debian 12's archive: 6.1, 6.12. Default ${default}." placeholder:"VERSION"`
 	Memory  uint32        `env:"GOVS_VM_MEMORY" default:"2048" help:"Memory of the guest. Default ${default}." placeholder:"MIB"`
 	CPUs    uint16        `name:"cpus" env:"GOVS_VM_CPUS" help:"Processors of the guest. Default: those of this machine, at most 4." placeholder:"N"`
@@ -100,6 +101,9 @@ func (c *vmCmd) options(dir string) []string {
 		"--timeout", strconv.Itoa(int(c.Timeout / time.Second)), "--out", "none"}
 	if c.Out != "" {
 		options[len(options)-1] = c.Out
+	}
+	if c.Net != "" {
+		options = append(options, "--net", c.Net)
 	}
 	if c.Rxe {
 		options = append(options, "--rxe")

@@ -157,6 +157,8 @@ func TestVMRefuses(t *testing.T) {
 	}{
 		{"/tmp", "--link a/b -- true", "not a name for a link: a/b"},
 		{"/tmp", "--kernel six -- true", "not a kernel version: six"},
+		{"/tmp", "--net t0 -- true", "--net takes a tap interface and an address"},
+		{"/tmp", "--net no-such-tap=10.0.0.2/24 -- true", "no tap interface no-such-tap here"},
 		{"/dev", "-- true", "has a /run, /dev, /proc and /sys of its own, and not /dev: start elsewhere"},
 	} {
 		p := inFakeGuest(t, c.dir, words(c.args)...)

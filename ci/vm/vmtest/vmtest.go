@@ -48,6 +48,7 @@ type Options struct {
 	Kernel  string        // "" is 6.1
 	Siw     string        // "" is default; crc, p2p
 	Link    string        // "" is siw0; none
+	Net     string        // a tap interface and the guest's address, "t0=10.0.0.2/24", or none
 	Rxe     bool          // rxe0 on 198.51.100.1 besides
 	Timeout time.Duration // of the command, in whole seconds; 0 is 10 minutes
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
@@ -141,7 +142,7 @@ func scripts(t testing.TB) string {
 func (o *Options) args() []string {
 	var args []string
 	for _, option := range []struct{ name, value string }{
-		{"--kernel", o.Kernel}, {"--siw", o.Siw}, {"--link", o.Link},
+		{"--kernel", o.Kernel}, {"--siw", o.Siw}, {"--link", o.Link}, {"--net", o.Net},
 	} {
 		if option.value != "" && option.value != "default" {
 			args = append(args, option.name, option.value)
