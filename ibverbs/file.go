@@ -21,7 +21,8 @@ import (
 //
 // The methods are called from any goroutine and at the same time, as their interfaces
 // permit: ReadAt up to four times at once for each connection, as a message that is
-// longer than 64 KiB is read ahead in such pieces, and WriteAt once for each. Overlapping
+// longer than 64 KiB is read ahead in such pieces, and WriteAt once for each, with up to 64 KiB:
+// segments that come together and follow each other are written together. Overlapping
 // writes of different peers are theirs to order. They may block: only the connection in
 // question waits. MR.Close waits for calls that are under way, so that they must not call
 // it. Without WriteAt the right LocalWrite is EACCES; other rights than LocalWrite,

@@ -27,6 +27,7 @@ type rxState struct {
 
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
+	storer    bool // the goroutine that has stored is receiving, and goes on with the next store
 	first     bool // no FPDU was received yet
 	resumeTx  bool // the transmit side has something to look at
 }

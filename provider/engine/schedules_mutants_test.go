@@ -116,10 +116,9 @@ var scheduleMutants = []scheduleMutant{
 			{"stream_store.go", "\tpieces := moveMemory(c.pieces, payload, false)\n",
 				"\tpieces := c.pieces\n"},
 			{
-				"stream_store.go", "\t\terr := writePieces(st.pieces, st.payload.b[:st.n])\n",
-				"\t\tobjects := moveMemory(st.pieces, st.payload.b[:st.n], false)\n" +
-					"\t\tst.pieces = objects\n" +
-					"\t\terr := writePieces(objects, st.payload.b[:st.n])\n",
+				"stream_store.go", "\t\tdone, err := st.write()\n",
+				"\t\tst.pieces = moveMemory(st.pieces, st.chunks[0].b[:st.n], false)\n" +
+					"\t\tdone, err := st.write()\n",
 			},
 		},
 		protocol: "a receive of object and memory, and QP.Close",

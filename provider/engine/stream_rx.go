@@ -153,7 +153,15 @@ func (s *stream) readFailed(err error) {
 // parse consumes whole FPDUs from the context.
 func (s *stream) parse() {
 	s.takeFPDUs()
+	st := s.rx.store
+	begun := st != nil && st.began.IsZero()
+	if begun {
+		s.gather()
+	}
 	s.rx.c.leave()
+	if begun {
+		s.startStore()
+	}
 }
 
 // parseRun is parse where the first n FPDUs are of the same length and verified
@@ -317,6 +325,14 @@ func (s *stream) target(a *rdmap.Action, off, n int) error {
 	return nil
 }
 
+// countArrived counts a segment that was placed.
+func (s *stream) countArrived(a *rdmap.Action) {
+	s.countPlaced(a)
+	if a.Kind == rdmap.PlaceReadResponse && s.closing() {
+		s.countAnswer(a)
+	}
+}
+
 // deliver moves the stream past a segment that was placed, and completes what
 // ends with it.
 //
@@ -338,10 +354,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 		}
 	}
 	s.rx.recv.Commit(a)
-	s.countPlaced(a)
-	if a.Kind == rdmap.PlaceReadResponse && s.closing() {
-		s.countAnswer(a)
-	}
+	s.countArrived(a)
 	if !a.Last {
 		return
 	}

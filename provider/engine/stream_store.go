@@ -5,26 +5,45 @@ import (
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
-// objectStore is a segment whose payload is on its way to an object. The receive
-// side goes on when it has arrived there.
+const (
+	// storeChunks is how many chunks a store has at most: as much as one receive context, from
+	// which all of its payload comes.
+	storeChunks = rxOctets / chunkOctets
+
+	// storeSegments is how many segments a store has at most. What is kept of each may be more
+	// than its payload.
+	storeSegments = 64
+)
+
+// objectStore is payload on its way to an object: that of a segment, and of those that have come
+// with it and go to the octets after it (see gather). The receive side goes on when all has
+// arrived there.
 type objectStore struct {
-	pieces  []objectPiece
-	payload *buf
-	n       int
-	a       rdmap.Action
-	h       ddp.Header
-	began   time.Time
+	pieces   []objectPiece     // one, if there is more than one segment
+	chunks   [storeChunks]*buf // n octets of payload, the first of them full
+	n        int
+	segments []storedSegment
+	began    time.Time // zero while segments are added
 
 	// What of a run of FPDUs is still to be taken (see takeRun).
 	run, runULPDU int
 }
 
-// storeObject places the payload of a segment that target has found to be for an object,
-// at least in part. What is for memory is placed at once, because nothing is flushed while
-// the receive side has its lock, and after a flush the memory is the program's again. It
+// storedSegment is a segment of a store. The receiver is past it already if others of the store
+// can follow it.
+type storedSegment struct {
+	a    rdmap.Action
+	h    ddp.Header
+	past bool
+}
+
+// storeObject begins a store with the payload of a segment that target has found to be for an
+// object, at least in part. What is for memory is placed at once, because nothing is flushed
+// while the receive side has its lock, and after a flush the memory is the program's again. It
 // reports whether there is an object to wait for.
 func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) bool {
 	c := s.rx.c
@@ -33,42 +52,209 @@ func (s *stream) storeObject(a *rdmap.Action, h *ddp.Header, payload []byte) boo
 	if len(pieces) == 0 {
 		return false
 	}
-	st := &objectStore{pieces: pieces, payload: s.dev.chunks.get(), n: len(payload), a: *a, h: *h,
-		began: time.Now()}
-	copy(st.payload.b, payload) // the longest segment fits
-	s.rx.store = st
-	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time
-		s.cannotWatch(err)
-	}
-	s.dev.spawn(func() {
-		err := writePieces(st.pieces, st.payload.b[:st.n])
-		s.dev.chunks.put(st.payload) // before releasePieces: after that Close of the device may have begun
-		releasePieces(st.pieces)
-		s.storedTurn(st, err)
-		s.settle()
-	})
+	s.rx.store = &objectStore{pieces: pieces}
+	s.addStored(a, h, payload)
 	return true
 }
 
-// storedTurn is rxTurn after a store.
-func (s *stream) storedTurn(st *objectStore, err error) {
+// addStored adds a segment to the store. After a segment of a Write, and after any but the last
+// of another message, nothing is delivered, so that the receiver goes on to the next at once.
+func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
+	st := s.rx.store
+	past := !a.Last || a.Kind == rdmap.PlaceWrite
+	st.segments = append(st.segments, storedSegment{*a, *h, past})
+	if past {
+		s.rx.recv.Commit(a)
+	}
+	for len(payload) > 0 {
+		i, at := st.n/chunkOctets, st.n%chunkOctets
+		if at == 0 {
+			st.chunks[i] = s.dev.chunks.get()
+		}
+		n := copy(st.chunks[i].b[at:], payload)
+		payload, st.n = payload[n:], st.n+n
+	}
+}
+
+// gather adds to the store what has come after its segment and goes to the octets that follow:
+// more of the message, or of other Writes. An object takes them together for little more than
+// the first alone, because most of what a store costs is to wait for it. All of it was in one
+// receive context, which is what bounds it.
+func (s *stream) gather() {
+	r := &s.rx
+	st := r.store
+	if s.params.MarkersRx { // in the context ULPDUs have Markers in them
+		return
+	}
+	for {
+		if st.run == 0 {
+			if st.run, st.runULPDU = s.nextRun(); st.run == 0 {
+				return
+			}
+		}
+		if !s.extendStore(r.c.b[r.r+mpa.HeaderLen:][:st.runULPDU]) {
+			return
+		}
+		st.run--
+		r.r += mpa.FPDULen(st.runULPDU)
+	}
+}
+
+// nextRun verifies FPDUs that the context holds, without Markers, and returns how many there are
+// of one length of the ULPDU. It leaves them there. One that is wrong it leaves to takeFPDUs,
+// which gets the same error again.
+func (s *stream) nextRun() (n, ulpduLen int) {
+	r := &s.rx
+	buf := r.c.b[r.r:r.w]
+	if n, ulpduLen = r.fpdu.Run(buf); n == 0 {
+		span, need, err := r.fpdu.Next(buf, nil)
+		if err != nil || need > 0 {
+			r.need = uint32(need)
+			return 0, 0
+		}
+		n, ulpduLen = 1, len(span.ULPDU)
+	}
+	r.direct.recent = false
+	r.taken += uint32(n)
+	return n, ulpduLen
+}
+
+// extendStore adds a ULPDU to the store, if it continues that. Otherwise it does nothing, and
+// what may be wrong with it is found when it is taken.
+func (s *stream) extendStore(ulpdu []byte) bool {
+	r := &s.rx
+	st := r.store
+	last := &st.segments[len(st.segments)-1]
+	h, n, err := ddp.ParseHeader(ulpdu, len(ulpdu))
+	if err != nil || !last.past || len(st.segments) == storeSegments {
+		return false
+	}
+	payload := ulpdu[n:]
+	a, err := r.recv.Begin(&h, len(payload))
+	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > rxOctets {
+		return false
+	}
+	var found bool
+	if a.Kind == rdmap.PlaceReadResponse {
+		found = s.readSink(&a, 0, a.Len)
+	} else {
+		found = s.target(&a, 0, a.Len) == nil
+	}
+	continues := found && st.continues(r.c.pieces, a.Len)
+	r.c.release()
+	r.c.dropObjects()
+	if !continues {
+		return false
+	}
+	st.pieces[0].n += uint64(a.Len) // which is in use until all is stored
+	s.addStored(&a, &h, payload)
+	return true
+}
+
+// continues reports whether what the next n octets of payload are for is where the store ends.
+func (st *objectStore) continues(next []objectPiece, n int) bool {
+	if len(st.pieces) != 1 || len(next) != 1 {
+		return false
+	}
+	p, q := &st.pieces[0], &next[0]
+	return p.n == uint64(st.n) && q.n == uint64(n) && q.m == p.m && q.remote == p.remote &&
+		q.off == p.off+p.n
+}
+
+// startStore has a goroutine store what has been gathered: that which has stored what came before,
+// if this is its turn (see storedTurn). Otherwise there is none, and the stream is watched.
+func (s *stream) startStore() {
+	st := s.rx.store
+	st.began = time.Now()
+	if s.rx.storer {
+		return
+	}
+	if err := s.unwatch(readStoring, true); err != nil { // it may be readable all the time
+		s.cannotWatch(err)
+	}
+	s.dev.spawn(func() { s.storeAll(st) })
+}
+
+// storeAll stores, and receives what comes after it, for as long as that is for objects.
+func (s *stream) storeAll(st *objectStore) {
+	for st != nil {
+		done, err := st.write()
+		for _, b := range st.chunks {
+			if b != nil {
+				s.dev.chunks.put(b) // before releasePieces: after that Close of the device may have begun
+			}
+		}
+		releasePieces(st.pieces)
+		st = s.storedTurn(st, done, err)
+		s.settle()
+	}
+}
+
+// write has the object take the payload, a chunk at a time. It returns how many octets of chunks
+// it has taken before an error.
+func (st *objectStore) write() (done int, err error) {
+	for _, chunk := range st.chunks[:(st.n+chunkOctets-1)/chunkOctets] {
+		b := chunk.b[:min(chunkOctets, st.n-done)]
+		pieces := st.pieces
+		if len(b) < st.n { // then there is one
+			part := st.pieces[0]
+			part.off, part.n = part.off+uint64(done), uint64(len(b))
+			pieces = []objectPiece{part}
+		}
+		if err := writePieces(pieces, b); err != nil {
+			return done, err
+		}
+		done += len(b)
+	}
+	return done, nil
+}
+
+// at is the segment with the octet that comes after the first n.
+func (st *objectStore) at(n int) *storedSegment {
+	for i := range st.segments {
+		if n -= st.segments[i].a.Len; n < 0 {
+			return &st.segments[i]
+		}
+	}
+	panic("engine: a store is shorter than its segments")
+}
+
+// storedTurn is rxTurn after a store, of which the object has taken done octets. It returns the
+// next one, if that is what has come.
+func (s *stream) storedTurn(st *objectStore, done int, err error) (next *objectStore) {
 	s.rxMu.Lock()
 	defer s.rxMu.Unlock()
 	r := &s.rx
 	if r.store != st {
 		s.orphanOver() // the stream has ended
-		return
+		return nil
 	}
-	s.endStore()
+	s.objectTook(st.began)
+	r.store, r.storer = nil, true
 	switch {
 	case s.over():
-		return
 	case err != nil:
-		s.refuseStore(st, err)
-		return
+		s.refuseStore(st.at(done), err)
+	default:
+		s.stored(st)
 	}
+	r.storer = false
+	if r.store == nil {
+		s.watchStored()
+	}
+	return r.store
+}
+
+// stored delivers what has been stored, and receives more.
+func (s *stream) stored(st *objectStore) {
 	s.rxEnsure()
-	s.deliver(&st.a, &st.h)
+	for i := range st.segments {
+		if g := &st.segments[i]; g.past {
+			s.countArrived(&g.a)
+		} else {
+			s.deliver(&g.a, &g.h)
+		}
+	}
 	s.parseRun(st.run, st.runULPDU)
 	s.receive()
 }
@@ -78,9 +264,14 @@ func (s *stream) endStore() {
 	if s.rx.store != nil {
 		s.objectTook(s.rx.store.began)
 		s.rx.store = nil
-		if err := s.unwatch(readStoring, false); err != nil {
-			s.cannotWatch(err)
-		}
+		s.watchStored()
+	}
+}
+
+// watchStored has the stream watched again after a store.
+func (s *stream) watchStored() {
+	if err := s.unwatch(readStoring, false); err != nil {
+		s.cannotWatch(err)
 	}
 }
 
@@ -96,17 +287,17 @@ func (s *stream) waitsForObject() (storing, fetching bool) {
 	return storing, fetching
 }
 
-// refuseStore ends the stream because an object can't be written.
-func (s *stream) refuseStore(st *objectStore, err error) {
+// refuseStore ends the stream because an object can't be written with the payload of a segment.
+func (s *stream) refuseStore(g *storedSegment, err error) {
 	fault := errObjectWrite
-	switch st.a.Kind {
+	switch g.a.Kind {
 	case rdmap.PlaceSend:
 		fault = errObjectRecv
 	case rdmap.PlaceReadResponse:
 		fault = errObjectSink
-		s.q.failSend(uint32(st.a.Read.Cookie), provider.WCLocProtErr)
+		s.q.failSend(uint32(g.a.Read.Cookie), provider.WCLocProtErr)
 	}
-	e := s.endTerminate(fault, &st.h, st.h.Len()+st.a.Len, nil).because(err)
+	e := s.endTerminate(fault, &g.h, g.h.Len()+g.a.Len, nil).because(err)
 	e.event, e.raise = provider.EventQPFatal, true
 	if fault == errObjectRecv {
 		e.recvStatus = provider.WCLocProtErr
