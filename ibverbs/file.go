@@ -6,10 +6,7 @@ import (
 	"io"
 	"math"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"syscall"
-	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -75,6 +72,12 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 // kernels before 5.14: it holds one of the GOMAXPROCS threads that run Go code for as long
 // as the disk takes, and the garbage collector waits for it, too. RegObject with the file
 // itself has no page faults, and copies once more.
+//
+// On the engine, what peers and work requests write goes to the file in system calls while f is
+// open, because these need no page faults: so keep f open until MR.Close if speed matters. Holes
+// are filled where something is written, and nowhere else. After f was closed, and with O_APPEND,
+// O_DIRECT, O_SYNC or O_DSYNC, octets are copied to the mapped pages, which is slower.
+// A file that is cut short at the same moment as such a call may be longer again after it.
 func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {
@@ -103,7 +106,7 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 	}
 	buf := pages[before : before+n : before+n]
 	mr, err := pd.register(op, buf, pages, func() (provider.MR, error) {
-		p, err := pd.p.RegObject(mapping(buf), uint64(n), access)
+		p, err := pd.p.RegObject(newMappedFile(f, off, buf, info.Mode().IsRegular()), uint64(n), access)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return pd.p.RegMR(buf, access)
 		}
@@ -138,61 +141,4 @@ func mapFile(f *os.File, off int64, n int, write bool) (pages []byte, err error)
 		return fail(err)
 	}
 	return pages, nil
-}
-
-// mapping is a mapped file as an object: what can't be had is an error and not the
-// end of the program. A page that has to come from the disk keeps an object waiting,
-// and nobody else.
-type mapping []byte
-
-// ReadAt implements io.ReaderAt. The octets are there, says who registered them.
-func (m mapping) ReadAt(b []byte, off int64) (int, error) {
-	m.populate(off, len(b), false)
-	return m.copy(b, m[off:])
-}
-
-// WriteAt implements io.WriterAt.
-func (m mapping) WriteAt(b []byte, off int64) (int, error) {
-	m.populate(off, len(b), true)
-	return m.copy(m[off:], b)
-}
-
-// populate has the kernel bring the pages of n octets in a system call. A page fault
-// would do it as well, but Go doesn't know of it: for as long as the disk takes, the
-// goroutine keeps its P, and whoever wants to stop the world waits. What the kernel
-// doesn't bring, because the file was cut short or it is older than 5.14, is left to
-// the fault.
-func (m mapping) populate(off int64, n int, write bool) {
-	page := uintptr(os.Getpagesize())
-	from := uintptr(unsafe.Pointer(unsafe.SliceData(m))) + uintptr(off)
-	first := from &^ (page - 1) // where the mapping begins is a page
-	populate(first, (from+uintptr(n)-first+page-1)&^(page-1), write)
-}
-
-// copy is the built-in one, but for a fault inside the mapping.
-func (m mapping) copy(dst, src []byte) (n int, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		p := recover()
-		if p == nil {
-			return
-		}
-		var fault interface {
-			runtime.Error
-			Addr() uintptr
-		}
-		if e, is := p.(error); !is || !errors.As(e, &fault) || !m.holds(fault.Addr()) {
-			panic(p)
-		}
-		n, err = 0, fmt.Errorf("%w: the mapped file was cut short, or can't be read or written", syscall.EIO)
-	}()
-	return copy(dst, src), nil
-}
-
-// holds reports whether a fault at addr may be one inside the mapping. s390x reports the
-// address of the page, which begins before a mapping that begins inside it.
-func (m mapping) holds(addr uintptr) bool {
-	begin := uintptr(unsafe.Pointer(unsafe.SliceData(m)))
-	page := begin &^ uintptr(os.Getpagesize()-1)
-	return addr >= page && addr < begin+uintptr(len(m))
 }

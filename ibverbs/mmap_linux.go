@@ -1,6 +1,8 @@
 package ibverbs
 
 import (
+	"os"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -36,4 +38,17 @@ func populate(first, n uintptr, write bool) {
 		advice = unix.MADV_POPULATE_WRITE
 	}
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, first, n, uintptr(advice))
+}
+
+// plainWrites reports whether calls that write to f do what a copy to its mapped pages does:
+// they don't append, and go neither past the page cache nor on to the disk.
+func plainWrites(f *os.File) bool {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var flags int
+	var ferr error
+	err = conn.Control(func(fd uintptr) { flags, ferr = unix.FcntlInt(fd, unix.F_GETFL, 0) })
+	return err == nil && ferr == nil && flags&(unix.O_APPEND|unix.O_DIRECT|unix.O_DSYNC) == 0
 }

@@ -35,6 +35,9 @@ func adviseHuge([]byte) error { return needsLinux("transparent huge pages") }
 // populate is for mapped files, which are not here.
 func populate(uintptr, uintptr, bool) {}
 
+// plainWrites is for mapped files, too.
+func plainWrites(*os.File) bool { return false }
+
 // needsLinux makes the error of what this package does on Linux only.
 func needsLinux(feature string) error {
 	return &provider.UnsupportedError{Feature: feature, Reason: "package ibverbs has it on Linux only, this is " + runtime.GOOS}

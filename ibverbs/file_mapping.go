@@ -1,0 +1,109 @@
+package ibverbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"unsafe"
+)
+
+// mappedFile is a mapped file as an object. A page that has to come from the disk keeps an object
+// waiting, and nobody else.
+type mappedFile struct {
+	mapping
+	file *os.File // what is written to while the program has it open; nil if calls won't do
+	at   int64    // where in the file the mapping begins
+}
+
+// newMappedFile is for buf, which is mapped from offset off of f.
+func newMappedFile(f *os.File, off int64, buf []byte, regular bool) *mappedFile {
+	m := &mappedFile{mapping: buf}
+	if regular && plainWrites(f) {
+		m.file, m.at = f, off
+	}
+	return m
+}
+
+// ReadAt implements io.ReaderAt. The octets are there, says who registered them.
+func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
+	f.populate(off, len(b), false)
+	return f.copy(b, f.mapping[off:])
+}
+
+// WriteAt implements io.WriterAt. It is a system call: file and mapping are the same pages, and
+// the call has no page faults, and puts no zeros into pages that it fills. Where it is refused the
+// octets are copied to the mapped pages: the program may have closed the file, or a memory file may
+// be sealed.
+func (f *mappedFile) WriteAt(b []byte, off int64) (int, error) {
+	var refused error
+	if f.reaches(off + int64(len(b))) {
+		var n int
+		if n, refused = f.file.WriteAt(b, f.at+off); refused == nil {
+			return n, nil
+		}
+	}
+	f.populate(off, len(b), true)
+	n, err := f.copy(f.mapping[off:], b)
+	if err != nil && refused != nil {
+		err = fmt.Errorf("%w; %w", refused, err)
+	}
+	return n, err
+}
+
+// reaches reports whether the file is open and not cut short before end of the mapping, so that a
+// call which writes up to there doesn't make it longer.
+func (f *mappedFile) reaches(end int64) bool {
+	if f.file == nil {
+		return false
+	}
+	info, err := f.file.Stat()
+	return err == nil && info.Size() >= f.at+end
+}
+
+// mapping is the octets of a mapped file. What can't be had of them is an error and not the
+// end of the program.
+type mapping []byte
+
+// populate has the kernel bring the pages of n octets in a system call. A page fault
+// would do it as well, but Go doesn't know of it: for as long as the disk takes, the
+// goroutine keeps its P, and whoever wants to stop the world waits. What the kernel
+// doesn't bring, because the file was cut short or it is older than 5.14, is left to
+// the fault.
+func (m mapping) populate(off int64, n int, write bool) {
+	page := uintptr(os.Getpagesize())
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(m))) + uintptr(off)
+	first := from &^ (page - 1) // where the mapping begins is a page
+	populate(first, (from+uintptr(n)-first+page-1)&^(page-1), write)
+}
+
+// copy is the built-in one, but for a fault inside the mapping.
+func (m mapping) copy(dst, src []byte) (n int, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		var fault interface {
+			runtime.Error
+			Addr() uintptr
+		}
+		if e, is := p.(error); !is || !errors.As(e, &fault) || !m.holds(fault.Addr()) {
+			panic(p)
+		}
+		n, err = 0, fmt.Errorf("%w: "+
+			"the mapped file was cut short, its disk is full, or it can't be read or written", syscall.EIO)
+	}()
+	return copy(dst, src), nil
+}
+
+// holds reports whether a fault at addr may be one inside the mapping. s390x reports the
+// address of the page, which begins before a mapping that begins inside it.
+func (m mapping) holds(addr uintptr) bool {
+	begin := uintptr(unsafe.Pointer(unsafe.SliceData(m)))
+	page := begin &^ uintptr(os.Getpagesize()-1)
+	return addr >= page && addr < begin+uintptr(len(m))
+}
