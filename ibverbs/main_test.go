@@ -3,6 +3,7 @@ package ibverbs_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,7 +17,17 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// processes are what the test program is instead of its tests when the environment's
+// GOVS_TEST_PROCESS names one.
+var processes = map[string]func() error{}
+
+func TestMain(m *testing.M) {
+	if be := processes[os.Getenv("GOVS_TEST_PROCESS")]; be != nil {
+		check(be())
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // wantErr checks that err is target and names all of words.
 func wantErr(t testing.TB, what string, err, target error, words ...string) {
