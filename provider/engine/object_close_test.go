@@ -10,6 +10,8 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
@@ -118,6 +120,52 @@ func TestCloseTimeoutBehindObjects(t *testing.T) {
 		}
 		if took, want := time.Since(begin), 2*o.takes-half+2*half; took != want {
 			t.Errorf("ended after %v, want %v", took, want)
+		}
+	})
+}
+
+// TestCloseTimeoutAfterObject: a peer that has taken nothing while an object was read has
+// CloseTimeout for it after that.
+func TestCloseTimeoutAfterObject(t *testing.T) {
+	const first, size = 1000, 3000
+	h := rdmap.SendHeader(rdmap.OpSend, 0, 1, 0, true)
+	window := mpa.FPDULen(h.Len() + first)
+	network := memnet.Options{Window: window}
+	storyOn(t, network, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		o, m := s.sleeping(size)
+		mem := s.reg(first, 0)
+		s.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{mem.sge(0, first)}},
+			provider.SendWR{WRID: 1, Opcode: provider.WRSend, Flags: provider.SendSignaled,
+				SGList: []provider.SGE{{Addr: m.base, Length: size, LKey: m.stag}}})
+		half := s.dev.opts.CloseTimeout / 2
+		time.Sleep(half)
+		s.qp.disconnect() // looks come between the ends of calls
+		time.Sleep(o.takes + s.dev.opts.CloseTimeout - half - time.Millisecond)
+		r.wantMessage("what filled the window", mem.b)
+		r.wantMessage("the Send", o.b)
+		r.wantFIN("FIN after it")
+		testkit.OK(t, r.c.CloseWrite())
+		s.wantInOrder("a Send from an object")
+		s.wantWC("the Send", provider.WC{WRID: 1, Opcode: provider.WCSend})
+	})
+}
+
+// TestCloseTimeoutBesideFIN: CloseTimeout ends when our FIN has gone out, and the time for the
+// peer's does not begin before the next moment. The connection goes on.
+func TestCloseTimeoutBesideFIN(t *testing.T) {
+	network := memnet.Options{Window: 1000}
+	storyOn(t, network, Options{}, params(true), sideOptions{}, func(s *side, r *raw) {
+		mem := s.reg(2000, 0)
+		s.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{mem.sge(0, 2000)}})
+		begin, limit := time.Now(), s.dev.opts.CloseTimeout
+		s.qp.disconnect()
+		time.Sleep(limit / 2)
+		s.qp.stream.Load().enter(phaseFINSent) // as sendFIN does, and nothing of what it does then
+		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("ended with %v", err)
+		}
+		if took := time.Since(begin); took != 2*limit {
+			t.Errorf("ended after %v, want %v", took, 2*limit)
 		}
 	})
 }

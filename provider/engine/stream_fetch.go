@@ -50,6 +50,7 @@ func (s *stream) startFetch(pieces []objectPiece, n uint32, ahead bool) *objectF
 	s.dev.spawn(func() {
 		f.err = readPieces(pieces, f.payload.b[:n])
 		releasePieces(pieces)
+		s.objectAnswered()
 		if !f.state.CompareAndSwap(fetchWaiting, fetchDone) {
 			s.dev.giveFetch(f)
 			s.orphanOver()

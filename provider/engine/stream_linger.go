@@ -45,6 +45,8 @@ type endWatch struct {
 	at    uint64
 
 	answered uint64 // what came of Read Responses (see countAnswer)
+	fetched  bool   // an object has answered in that time (see objectAnswered)
+	finSent  bool   // our FIN was sent before that time
 }
 
 // after has f called after d, and what was to be called before that no more. mu is held.
@@ -81,6 +83,7 @@ func (s *stream) watchClosing() {
 	l.after(timeout, s.closingExpired)
 	w := l.watch
 	w.from, w.until, w.seen = now, now.Add(timeout), s.closingMoved()
+	w.fetched, w.finSent = false, s.at() >= phaseFINSent
 	if w.since.IsZero() || w.seen-w.at >= closingLeast {
 		w.since, w.at = now, w.seen
 	}
@@ -155,7 +158,10 @@ func (s *stream) closingExpired() {
 	now := time.Now()
 	early := now.Before(w.until)
 	at := s.closingMoved()
-	moved := s.at() < phaseFINSent && at != w.seen
+	finSent := s.at() >= phaseFINSent
+	moved := !finSent && at != w.seen
+	finNow := finSent && !w.finSent
+	fetched := w.fetched && at == w.seen // so the peer has not had all of that time
 	if fetching {
 		w.since = now
 	}
@@ -163,11 +169,25 @@ func (s *stream) closingExpired() {
 	l.mu.Unlock()
 	switch {
 	case storing || early:
-	case fetching || moved && !slow:
-		s.watchClosing()
+	case fetching || fetched || finNow || moved && !slow:
+		s.watchClosing() // which sendFIN may be about to call
 	default:
 		s.fail(&ending{cause: errCloseTimeout, reset: true})
 		s.settle()
+	}
+}
+
+// objectAnswered has closingExpired know that an object has been read in the time that it looks
+// at, before anybody can see that the stream no longer waits for it.
+func (s *stream) objectAnswered() {
+	if !s.closing() {
+		return
+	}
+	l := &s.linger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.watch != nil {
+		l.watch.fetched = true
 	}
 }
 
