@@ -264,6 +264,37 @@ func init() {
 					}
 			},
 		},
+		protocol{
+			name: "Writes and a Send come while an object stores", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(false))
+				var early int
+				o := &stepObject{b: make([]byte, 24), then: func() { early += len(b.completions()) }}
+				om := testkit.Must(b.pd.RegObject(o, 24,
+					provider.AccessLocalWrite|provider.AccessRemoteWrite))(w.t).(*mr)
+				w.t.Cleanup(func() { testkit.OK(w.t, om.Close()) })
+				b.recv(provider.RecvWR{WRID: 5})
+				src := a.reg(24, 0)
+				pattern(src.b, 3)
+				write := func(piece int) {
+					wr := signalled(provider.WRRDMAWrite, uint64(piece))
+					wr.SGList = []provider.SGE{src.sge(8*piece, 8)}
+					wr.RKey, wr.RemoteAddr = om.stag, om.base+uint64(8*piece)
+					a.send(wr)
+				}
+				write(0)
+				return []func(){
+						func() { b.dev.poller.Poll(); b.dev.poller.Poll() },
+						func() { write(1); write(2); a.send(signalled(provider.WRSend, 3)) },
+					}, func() error {
+						if early > 0 || !bytes.Equal(o.b, src.b) {
+							return fmt.Errorf("the object has % x, want % x; %d completions before that",
+								o.b, src.b, early)
+						}
+						return b.wantSuccesses(5)
+					}
+			},
+		},
 		protocol{name: "a queue pair is used again", preemptions: 1, begin: func(w *stage) ([]func(), func() error) {
 			a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 			a.send(signalled(provider.WRRDMAWrite, 1))

@@ -124,6 +124,13 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "a receive of object and memory, and QP.Close",
 	},
 	{
+		name: "a stream is not watched again when its object has stored",
+		edits: []edit{
+			{"stream_store.go", "\tif r.store == nil {\n\t\ts.watchStored()\n\t}\n", ""},
+		},
+		protocol: "Writes and a Send come while an object stores",
+	},
+	{
 		name: "the end of one reason against watching a stream ends all others",
 		edits: []edit{
 			{"stream_watch.go", "if s.unwatched &^= why; on {", "if s.unwatched = 0; on {"},
