@@ -75,9 +75,10 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 //
 // On the engine, what peers and work requests write goes to the file in system calls while f is
 // open, because these need no page faults: so keep f open until MR.Close if speed matters. Holes
-// are filled where something is written, and nowhere else. After f was closed, and with O_APPEND,
-// O_DIRECT, O_SYNC or O_DSYNC, octets are copied to the mapped pages, which is slower.
-// A file that is cut short at the same moment as such a call may be longer again after it.
+// are filled where something is written, and nowhere else. After f was closed, with O_APPEND,
+// O_DIRECT, O_SYNC or O_DSYNC, and beyond RLIMIT_FSIZE, octets are copied to the mapped pages, which
+// is slower. The kernel does one call after the other for a file, also where several peers write to
+// it. A file that is cut short at the same moment as such a call may be longer again after it.
 func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {
@@ -106,7 +107,7 @@ func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) 
 	}
 	buf := pages[before : before+n : before+n]
 	mr, err := pd.register(op, buf, pages, func() (provider.MR, error) {
-		p, err := pd.p.RegObject(newMappedFile(f, off, buf, info.Mode().IsRegular()), uint64(n), access)
+		p, err := pd.p.RegObject(newMappedFile(f, off, buf), uint64(n), access)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return pd.p.RegMR(buf, access)
 		}

@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +40,7 @@ func mapped(t *testing.T, f *os.File, n int) *mappedFile {
 			t.Error(err)
 		}
 	})
-	return newMappedFile(f, 100, pages[100:], true)
+	return newMappedFile(f, 100, pages[100:])
 }
 
 // TestWritesToMappedFile: a write to a mapped file is a system call, which leaves the mapping's
@@ -55,6 +57,10 @@ func TestWritesToMappedFile(t *testing.T) {
 		{"an open file", 0, nil, true},
 		{"a closed file", 0, (*os.File).Close, false},
 		{"O_APPEND", os.O_APPEND, nil, false},
+		{"O_APPEND later", 0, func(f *os.File) error {
+			_, err := unix.FcntlInt(f.Fd(), unix.F_SETFL, unix.O_APPEND)
+			return err
+		}, false},
 		{"O_SYNC", os.O_SYNC, nil, false},
 		{"O_DSYNC", unix.O_DSYNC, nil, false},
 	} {
@@ -129,6 +135,80 @@ func TestMappedFileCutShort(t *testing.T) {
 	}
 }
 
+// TestFileSizeLimit: where the process's limit forbids calls, the mapping is written.
+func TestFileSizeLimit(t *testing.T) {
+	const size, limit = 1 << 20, 100_000
+	f, m := openMapped(t, t.TempDir(), size, 0)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	b := bytes.Repeat([]byte("limit"), 5000)
+	_, across := m.WriteAt(b, limit-10_000) // part of it can be written with a call
+	_, beyond := m.WriteAt(b, 2*limit)
+	if err := errors.Join(across, beyond, unix.Setrlimit(unix.RLIMIT_FSIZE, &was)); err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range []int64{limit - 10_000, 2 * limit} {
+		got := make([]byte, len(b))
+		if _, err := f.ReadAt(got, 100+off); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("the file has other octets from %d on; %v", off, err)
+		}
+	}
+}
+
+// TestWritesWhileFileChanges: writes go on while the program closes the file. While it is cut
+// short again and again they succeed, or are EIO, and the process goes on.
+func TestWritesWhileFileChanges(t *testing.T) {
+	const size, changes = 1 << 20, 100
+	write := func(m *mappedFile, expected error, over *atomic.Bool) error {
+		b := make([]byte, 30_000)
+		for i := int64(0); !over.Load(); i++ {
+			_, err := m.WriteAt(b, i*10_007%(size-100-int64(len(b))))
+			if err != nil && (expected == nil || !errors.Is(err, expected)) {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, c := range []struct {
+		name     string
+		change   func(f *os.File, i int) error
+		expected error
+	}{
+		{"closed", func(f *os.File, i int) error {
+			if i != changes/2 {
+				return nil
+			}
+			return f.Close()
+		}, nil},
+		{"cut short", func(f *os.File, _ int) error {
+			return errors.Join(f.Truncate(0), f.Truncate(size))
+		}, syscall.EIO},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, m := openMapped(t, t.TempDir(), size, 0)
+			var over atomic.Bool
+			done := make(chan error, 2)
+			for range cap(done) {
+				go func() { done <- write(m, c.expected, &over) }()
+			}
+			var err error
+			for i := range changes {
+				err = errors.Join(err, c.change(f, i))
+				time.Sleep(100 * time.Microsecond)
+			}
+			over.Store(true)
+			if err := errors.Join(err, <-done, <-done); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // TestMappedFileDiskFull: octets of a hole for which the disk has no room are an error, and what
 // is beside them can be written.
 func TestMappedFileDiskFull(t *testing.T) {
@@ -176,7 +256,7 @@ func writeToFullDisk(t *testing.T, dir string) {
 		return
 	}
 	defer func() { _ = unmap(pages) }()
-	m := newMappedFile(f, 0, pages, true)
+	m := newMappedFile(f, 0, pages)
 	b := bytes.Repeat([]byte{1}, 64<<10)
 	for off := int64(0); off < 1<<20; off += int64(len(b)) {
 		switch _, err := m.WriteAt(b, off); {

@@ -14,17 +14,18 @@ import (
 // waiting, and nobody else.
 type mappedFile struct {
 	mapping
-	file *os.File // what is written to while the program has it open; nil if calls won't do
-	at   int64    // where in the file the mapping begins
+	file *os.File        // what is written to while the program has it open
+	conn syscall.RawConn // that of file
+	at   int64           // where in the file the mapping begins
 }
 
 // newMappedFile is for buf, which is mapped from offset off of f.
-func newMappedFile(f *os.File, off int64, buf []byte, regular bool) *mappedFile {
-	m := &mappedFile{mapping: buf}
-	if regular && plainWrites(f) {
-		m.file, m.at = f, off
+func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		f = nil
 	}
-	return m
+	return &mappedFile{buf, f, conn, off}
 }
 
 // ReadAt implements io.ReaderAt. The octets are there, says who registered them.
@@ -39,7 +40,7 @@ func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
 // be sealed.
 func (f *mappedFile) WriteAt(b []byte, off int64) (int, error) {
 	var refused error
-	if f.reaches(off + int64(len(b))) {
+	if f.file != nil && takesCalls(f.conn, f.at+off+int64(len(b))) {
 		var n int
 		if n, refused = f.file.WriteAt(b, f.at+off); refused == nil {
 			return n, nil
@@ -51,16 +52,6 @@ func (f *mappedFile) WriteAt(b []byte, off int64) (int, error) {
 		err = fmt.Errorf("%w; %w", refused, err)
 	}
 	return n, err
-}
-
-// reaches reports whether the file is open and not cut short before end of the mapping, so that a
-// call which writes up to there doesn't make it longer.
-func (f *mappedFile) reaches(end int64) bool {
-	if f.file == nil {
-		return false
-	}
-	info, err := f.file.Stat()
-	return err == nil && info.Size() >= f.at+end
 }
 
 // mapping is the octets of a mapped file. What can't be had of them is an error and not the

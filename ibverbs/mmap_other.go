@@ -5,6 +5,7 @@ package ibverbs
 import (
 	"os"
 	"runtime"
+	"syscall"
 	"unsafe"
 
 	"github.com/govs-rdma/govs/provider"
@@ -35,8 +36,8 @@ func adviseHuge([]byte) error { return needsLinux("transparent huge pages") }
 // populate is for mapped files, which are not here.
 func populate(uintptr, uintptr, bool) {}
 
-// plainWrites is for mapped files, too.
-func plainWrites(*os.File) bool { return false }
+// takesCalls is for mapped files, too.
+func takesCalls(syscall.RawConn, int64) bool { return false }
 
 // needsLinux makes the error of what this package does on Linux only.
 func needsLinux(feature string) error {
