@@ -2,7 +2,9 @@ package ibverbs_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -11,6 +13,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,11 +28,17 @@ import (
 var (
 	sinkKinds = flag.String("sink.kinds", "program,mapfile,object",
 		"BenchmarkFileSink: which `kinds` of sinks, in a list")
-	sinkDir = flag.String("sink.dir", "", "BenchmarkFileSink: the `directory` of the new file")
+	sinkDir   = flag.String("sink.dir", "", "BenchmarkFileSink: the `directory` of the new file")
+	sinkPeers = flag.Int("sink.peers", 1,
+		"BenchmarkFileSink: how many connections each fill a part of the file at the same time")
+	sinkBeside = flag.Bool("sink.beside", false, "BenchmarkFileSink: measure Reads of 64 octets on "+
+		"another connection, too")
+	sinkOwn = flag.Bool("sink.own", false,
+		"BenchmarkFileSink: each connection's part is a file of its own")
 )
 
 const (
-	sinkSize  = 256 << 20 // of the new file
+	sinkSize  = 256 << 20 // of all that is filled
 	sinkRead  = 1 << 20   // octets of a Read
 	sinkDepth = 8         // Reads under way
 	sinkFrom  = 16 << 20  // octets of the source, which are read again and again
@@ -39,22 +48,35 @@ func init() { processes["sink source"] = serveSink }
 
 // BenchmarkFileSink is RDMA Reads of 1 MiB from another process over the loopback that end in a
 // new file: in one that is mapped (mapfile), in one that is an object (object), and in memory
-// from where the program writes each to the file (program). Each iteration does all of them, in
-// another order each time, and the metrics are medians: octets per second in MB, and CPU time
-// of this process in seconds for a GiB, both also relative to those of program in the same
-// iteration.
+// from where the program writes each to the file (program). With -sink.peers connections fill
+// parts of the file, or with -sink.own files of their own, at the same time. Each iteration does
+// all of them, in another order each time, and the metrics are medians: octets per second in MB,
+// and CPU time of this process in seconds for a GiB, both also relative to those of program in the
+// same iteration. With -sink.beside there are the 50th and the 99th percentile of how long Reads
+// of 64 octets take on another connection of the same device meanwhile.
 //
 //	go test -run '^$' -bench FileSink -benchtime 9x ./ibverbs -sink.dir /dev/shm
 func BenchmarkFileSink(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
 	defer cancel()
-	conn, from := dialSink(b, ctx)
+	vctx := testkit.Must(openSink())(b)
+	b.Cleanup(func() { testkit.OK(b, vctx.Close()) })
+	peers := dialSinks(b, ctx, vctx, *sinkPeers)
+	if *sinkBeside {
+		peers = append(peers, dialSinks(b, ctx, vctx, 1)...)
+	}
 	rate, cpu := make(map[string][]float64), make(map[string][]float64)
+	rtts := make(map[string][]time.Duration)
 	kinds := strings.Split(*sinkKinds, ",")
 	for i := range b.N {
 		for j := range kinds {
 			kind := kinds[(i+j)%len(kinds)]
-			took, used := fillSink(b, ctx, conn, from, kind)
+			stop := func() []time.Duration { return nil }
+			if *sinkBeside {
+				stop = readBeside(b, &peers[*sinkPeers])
+			}
+			took, used := fillSink(b, peers[:*sinkPeers], kind)
+			rtts[kind] = append(rtts[kind], stop()...)
 			rate[kind] = append(rate[kind], sinkSize/1e6/took.Seconds())
 			cpu[kind] = append(cpu[kind], used.Seconds()*(1<<30)/sinkSize)
 		}
@@ -63,6 +85,11 @@ func BenchmarkFileSink(b *testing.B) {
 	for _, kind := range kinds {
 		b.ReportMetric(median(rate[kind]), kind+"-MB/s")
 		b.ReportMetric(median(cpu[kind]), kind+"-CPU-s/GiB")
+		if all := rtts[kind]; len(all) > 0 {
+			slices.Sort(all)
+			b.ReportMetric(float64(all[len(all)/2].Microseconds()), kind+"-p50-us")
+			b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), kind+"-p99-us")
+		}
 		if base := rate["program"]; base != nil && kind != "program" {
 			b.ReportMetric(median(ratios(rate[kind], base)), kind+"-rate-ratio")
 			b.ReportMetric(median(ratios(cpu[kind], cpu["program"])), kind+"-CPU-ratio")
@@ -89,8 +116,14 @@ func openSink() (*ibverbs.Context, error) {
 	return ibverbs.Open(engine.New(&o), "")
 }
 
-// dialSink connects to a process that serves Reads, and returns what it offers.
-func dialSink(b *testing.B, ctx context.Context) (*rdmacm.Conn, ibverbs.RemoteRegion) {
+// sinkPeer is a connection to a process that serves Reads, and what that offers.
+type sinkPeer struct {
+	conn *rdmacm.Conn
+	from ibverbs.RemoteRegion
+}
+
+// dialSinks begins a process that serves Reads, and connects to it n times.
+func dialSinks(b *testing.B, ctx context.Context, vctx *ibverbs.Context, n int) (peers []sinkPeer) {
 	b.Helper()
 	source := exec.Command(testkit.Must(os.Executable())(b))
 	source.Env = append(os.Environ(), "GOVS_TEST_PROCESS=sink source")
@@ -104,14 +137,15 @@ func dialSink(b *testing.B, ctx context.Context) (*rdmacm.Conn, ibverbs.RemoteRe
 	})
 	var addr string
 	testkit.Must(fmt.Fscanln(stdout, &addr))(b)
-	vctx := testkit.Must(openSink())(b)
-	b.Cleanup(func() { testkit.OK(b, vctx.Close()) })
-	conn := testkit.Must(rdmacm.Dial(ctx, vctx, netip.MustParseAddrPort(addr),
-		&rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: sinkDepth}}))(b)
-	b.Cleanup(func() { testkit.OK(b, conn.Close()) })
-	var from ibverbs.RemoteRegion
-	testkit.OK(b, from.UnmarshalBinary(conn.PrivateData()[:ibverbs.RemoteRegionSize]))
-	return conn, from
+	for range n {
+		var p sinkPeer
+		p.conn = testkit.Must(rdmacm.Dial(ctx, vctx, netip.MustParseAddrPort(addr),
+			&rdmacm.ConnConfig{Cap: ibverbs.QPCap{MaxSendWR: sinkDepth}}))(b)
+		b.Cleanup(func() { testkit.OK(b, p.conn.Close()) })
+		testkit.OK(b, p.from.UnmarshalBinary(p.conn.PrivateData()[:ibverbs.RemoteRegionSize]))
+		peers = append(peers, p)
+	}
+	return peers
 }
 
 // serveSink is the process that is read from, until its standard input ends.
@@ -125,12 +159,25 @@ func serveSink() error {
 	if err != nil {
 		return err
 	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = l.Close()
+	}()
 	fmt.Println(l.Addr())
-	req, err := l.Accept(ctx)
-	if err != nil {
-		return err
+	for {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			return nil // the standard input has ended
+		}
+		if err := serveReads(ctx, req); err != nil {
+			return err
+		}
 	}
-	_, err = req.Accept(ctx, &rdmacm.ConnConfig{
+}
+
+// serveReads accepts a connection whose private data is what can be read.
+func serveReads(ctx context.Context, req *rdmacm.Request) error {
+	_, err := req.Accept(ctx, &rdmacm.ConnConfig{
 		Prepare: func(_ context.Context, c *rdmacm.Conn, param *rdmacm.ConnParam) error {
 			mr, err := c.PD().AllocMR(sinkFrom, ibverbs.AccessRemoteRead)
 			if err != nil {
@@ -145,67 +192,134 @@ func serveSink() error {
 			return err
 		},
 	})
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }
 
-// fillSink fills a new file. It returns the time, and the CPU time of this process, from the
-// first Read to when all is in the file.
-func fillSink(b *testing.B, ctx context.Context, conn *rdmacm.Conn, from ibverbs.RemoteRegion,
-	kind string) (took, used time.Duration) {
+// fillSink fills new files, one or one for each peer. It returns the time, and the CPU time of
+// this process, from the first Read to when all is in the files.
+func fillSink(b *testing.B, peers []sinkPeer, kind string) (took, used time.Duration) {
 	b.Helper()
-	dir := *sinkDir
-	if dir == "" {
-		dir = b.TempDir()
+	n := sinkSize / len(peers)
+	var files []*os.File
+	for i := range peers {
+		if i == 0 || *sinkOwn {
+			f := testkit.Must(os.CreateTemp(cmp.Or(*sinkDir, b.TempDir()), "govs-sink"))(b)
+			defer func() { testkit.OK(b, f.Close()) }()
+			testkit.OK(b, os.Remove(f.Name()))
+			testkit.OK(b, f.Truncate(sinkSize))
+			files = append(files, f)
+		}
 	}
-	f := testkit.Must(os.CreateTemp(dir, "govs-sink"))(b)
-	defer func() { testkit.OK(b, f.Close()) }()
-	testkit.OK(b, os.Remove(f.Name()))
-	testkit.OK(b, f.Truncate(sinkSize))
-	rights := ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
-	var mr *ibverbs.MR
+	var fills []func() error
+	var parts []filePart
+	for i, p := range peers {
+		part := filePart{files[i%len(files)], int64(i * n)}
+		mr, fill := p.fill(b, part, n, kind)
+		defer func() { testkit.OK(b, mr.Close()) }()
+		parts, fills = append(parts, part), append(fills, fill)
+	}
+	done := make(chan error)
+	begin, before := time.Now(), cpuTime(b)
+	for _, fill := range fills {
+		go func() { done <- fill() }()
+	}
 	var err error
-	slots := sinkSize / sinkRead
+	for range fills {
+		err = errors.Join(err, <-done)
+	}
+	took, used = time.Since(begin), cpuTime(b)-before
+	testkit.OK(b, err)
+	got, want := make([]byte, sinkRead), pattern(sinkFrom, 1)
+	for _, part := range parts {
+		for off := 0; off < n; off += sinkRead {
+			testkit.Must(part.ReadAt(got, int64(off)))(b)
+			if !bytes.Equal(got, want[off%sinkFrom:][:sinkRead]) {
+				b.Fatalf("%s: other octets in the file after %d", kind, part.off+int64(off))
+			}
+		}
+	}
+	return took, used
+}
+
+// filePart is a file from off on.
+type filePart struct {
+	f   *os.File
+	off int64
+}
+
+func (p filePart) ReadAt(b []byte, off int64) (int, error)  { return p.f.ReadAt(b, p.off+off) }
+func (p filePart) WriteAt(b []byte, off int64) (int, error) { return p.f.WriteAt(b, p.off+off) }
+
+// fill returns what fills n octets of a part of a file, and the region that it uses.
+func (p *sinkPeer) fill(b *testing.B, part filePart, n int, kind string) (mr *ibverbs.MR,
+	fill func() error) {
+	b.Helper()
+	rights := ibverbs.AccessLocalWrite | ibverbs.AccessRemoteWrite
+	slots := n / sinkRead
 	var arrived func(i int) error // the Read of piece i
+	var err error
 	switch kind {
 	case "mapfile":
-		mr, err = conn.PD().MapFile(f, 0, sinkSize, rights)
+		mr, err = p.conn.PD().MapFile(part.f, part.off, n, rights)
 	case "object":
-		mr, err = conn.PD().RegObject(f, sinkSize, rights)
+		mr, err = p.conn.PD().RegObject(part, int64(n), rights)
 	case "program":
 		slots = sinkDepth
-		mr, err = conn.PD().AllocMR(sinkDepth*sinkRead, rights)
+		mr, err = p.conn.PD().AllocMR(sinkDepth*sinkRead, rights)
 		arrived = func(i int) error {
-			_, err := f.WriteAt(mr.Bytes()[i%slots*sinkRead:][:sinkRead], int64(i)*sinkRead)
+			_, err := part.WriteAt(mr.Bytes()[i%slots*sinkRead:][:sinkRead], int64(i)*sinkRead)
 			return err
 		}
 	default:
 		b.Fatalf("-sink.kinds: %q is neither program, mapfile nor object", kind)
 	}
 	testkit.OK(b, err)
-	defer func() { testkit.OK(b, mr.Close()) }()
-	begin, before := time.Now(), cpuTime(b)
-	testkit.OK(b, readAll(ctx, conn, mr, from, slots, arrived))
-	took, used = time.Since(begin), cpuTime(b)-before
-	got := make([]byte, sinkFrom)
-	want := pattern(sinkFrom, 1)
-	for off := int64(0); off < sinkSize; off += sinkFrom {
-		testkit.Must(f.ReadAt(got, off))(b)
-		if !bytes.Equal(got, want) {
-			b.Fatalf("%s: other octets in the file after %d", kind, off)
-		}
+	return mr, func() error {
+		return readAll(b.Context(), p.conn, mr, p.from, n/sinkRead, slots, arrived)
 	}
-	return took, used
 }
 
-// readAll reads all pieces of the file, piece i to slot i of mr, or one that is free again when
+// readBeside reads 64 octets again and again until stop is called, which returns how long each Read
+// took.
+func readBeside(b *testing.B, p *sinkPeer) (stop func() []time.Duration) {
+	b.Helper()
+	mr := testkit.Must(p.conn.PD().AllocMR(64, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite))(b)
+	to := testkit.Must(mr.SGE(0, 64))(b)
+	var over atomic.Bool
+	var rtts []time.Duration
+	done := make(chan error)
+	go func() {
+		done <- func() error {
+			var wc [1]ibverbs.WC
+			for !over.Load() {
+				begin := time.Now()
+				if err := p.conn.QP().PostSend(ibverbs.SendWR{Opcode: ibverbs.WRRDMARead,
+					Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{to},
+					RemoteAddr: p.from.Addr, RKey: p.from.RKey}); err != nil {
+					return err
+				}
+				if _, err := p.conn.SendCQ().PollWait(b.Context(), wc[:]); err != nil {
+					return err
+				}
+				if err := wc[0].Err(); err != nil {
+					return err
+				}
+				rtts = append(rtts, time.Since(begin))
+			}
+			return nil
+		}()
+	}()
+	return func() []time.Duration {
+		over.Store(true)
+		testkit.OK(b, errors.Join(<-done, mr.Close()))
+		return rtts
+	}
+}
+
+// readAll reads pieces of a file, piece i to slot i of mr, or one that is free again when
 // arrived has returned.
 func readAll(ctx context.Context, conn *rdmacm.Conn, mr *ibverbs.MR, from ibverbs.RemoteRegion,
-	slots int, arrived func(int) error) error {
-	const pieces = sinkSize / sinkRead
+	pieces, slots int, arrived func(int) error) error {
 	posted := 0
 	post := func() error {
 		if posted == pieces {
