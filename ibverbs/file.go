@@ -21,9 +21,11 @@ import (
 // longer than 64 KiB is read ahead in such pieces, and WriteAt once for each, with up to 64 KiB:
 // segments that come together and follow each other are written together. Overlapping
 // writes of different peers are theirs to order. They may block: only the connection in
-// question waits. MR.Close waits for calls that are under way, so that they must not call
-// it. Without WriteAt the right LocalWrite is EACCES; other rights than LocalWrite,
-// RemoteWrite, RemoteRead and ZeroBased are EINVAL.
+// question waits. A method that blocks in a system call holds a thread, and with 10,000 of
+// these a Go program ends (debug.SetMaxThreads): bound the calls if so many connections may
+// come. MR.Close waits for calls that are under way, so that they must not call it. Without
+// WriteAt the right LocalWrite is EACCES; other rights than LocalWrite, RemoteWrite,
+// RemoteRead and ZeroBased are EINVAL.
 //
 // When a method fails, or reads less than it was asked for, the connection ends when what
 // is before that octet has been sent: the peer gets a Terminate, work of our own that names
@@ -67,18 +69,20 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 // of a file that was cut short is a fault that ends it, as with every mapped file.
 //
 // Pages that are not in memory are brought from the disk when a peer or a work request
-// comes to them: on the engine in a system call, so that only the connection waits. The
-// program's own access to such a page of Bytes is a page fault, and so is the engine's on
-// kernels before 5.14: it holds one of the GOMAXPROCS threads that run Go code for as long
-// as the disk takes, and the garbage collector waits for it, too. RegObject with the file
-// itself has no page faults, and copies once more.
+// comes to them: on the engine in a system call, so that only the connection waits, and at
+// most 4096 calls of the process at a time, because each holds a thread. The program's own
+// access to such a page of Bytes is a page fault, and so is the engine's on kernels before
+// 5.14: it holds one of the GOMAXPROCS threads that run Go code for as long as the disk
+// takes, and the garbage collector waits for it, too. RegObject with the file itself has no
+// page faults, and copies once more.
 //
-// On the engine, what peers and work requests write goes to the file in system calls while f is
-// open, because these need no page faults: so keep f open until MR.Close if speed matters. Holes
-// are filled where something is written, and nowhere else. After f was closed, with O_APPEND,
-// O_DIRECT, O_SYNC or O_DSYNC, and beyond RLIMIT_FSIZE, octets are copied to the mapped pages, which
-// is slower. The kernel does one call after the other for a file, also where several peers write to
-// it. A file that is cut short at the same moment as such a call may be longer again after it.
+// On the engine, what peers and work requests write goes to the file in system calls while
+// f is open, because these need no page faults: so keep f open until MR.Close if speed
+// matters. Holes are filled where something is written, and nowhere else. After f was
+// closed, with O_APPEND, O_DIRECT, O_SYNC or O_DSYNC, and beyond RLIMIT_FSIZE, octets are
+// copied to the mapped pages, which is slower. The kernel does one call after the other for
+// a file, also where several peers write to it. A file that is cut short at the same moment
+// as such a call may be longer again after it.
 func (pd *PD) MapFile(f *os.File, off int64, n int, access Access) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {

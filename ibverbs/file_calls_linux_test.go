@@ -93,6 +93,40 @@ func TestWritesToMappedFile(t *testing.T) {
 	}
 }
 
+// TestFileCallsTakeTurns: calls beyond the bound wait for others to end, and then go on.
+func TestFileCallsTakeTurns(t *testing.T) {
+	_, m := openMapped(t, t.TempDir(), 1000, 0)
+	for range cap(fileCalls) {
+		fileCalls <- struct{}{}
+	}
+	done := make(chan error)
+	b := []byte("octets")
+	go func() {
+		_, err := m.WriteAt(b, 5)
+		done <- err
+	}()
+	go func() {
+		_, err := m.ReadAt(make([]byte, 6), 20)
+		done <- err
+	}()
+	select {
+	case <-done:
+		t.Error("a call more than the bound is over")
+	case <-time.After(20 * time.Millisecond):
+	}
+	for range cap(fileCalls) {
+		<-fileCalls
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if !bytes.Equal(m.mapping[5:][:len(b)], b) {
+		t.Error("the octets are not in the mapping")
+	}
+}
+
 // TestSealedFile: the mapping of a memory file can still be written when a seal forbids calls.
 func TestSealedFile(t *testing.T) {
 	fd, err := unix.MemfdCreate("sealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

@@ -10,6 +10,12 @@ import (
 	"unsafe"
 )
 
+// fileCalls bounds how many calls for mapped files are under way in the process. Each holds a
+// thread while a disk does not answer, and with 10,000 threads a Go program ends
+// (debug.SetMaxThreads), so that peers with as many connections could end it. A goroutine that
+// waits for its turn holds none.
+var fileCalls = make(chan struct{}, 4096)
+
 // mappedFile is a mapped file as an object. A page that has to come from the disk keeps an object
 // waiting, and nobody else.
 type mappedFile struct {
@@ -30,6 +36,8 @@ func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
 
 // ReadAt implements io.ReaderAt. The octets are there, says who registered them.
 func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
+	fileCalls <- struct{}{}
+	defer func() { <-fileCalls }()
 	f.populate(off, len(b), false)
 	return f.copy(b, f.mapping[off:])
 }
@@ -39,6 +47,8 @@ func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
 // octets are copied to the mapped pages: the program may have closed the file, or a memory file may
 // be sealed.
 func (f *mappedFile) WriteAt(b []byte, off int64) (int, error) {
+	fileCalls <- struct{}{}
+	defer func() { <-fileCalls }()
 	var refused error
 	if f.file != nil && takesCalls(f.conn, f.at+off+int64(len(b))) {
 		var n int
