@@ -27,18 +27,6 @@ const (
 	soundName  = "sound"
 )
 
-// scales are the factors of time limits that are tried, one after the other,
-// until a run shows what it should: a loaded machine needs longer ones.
-//
-// A scenario whose time is up reads its memory while the engine may still be placing
-// octets in it, which the race detector reports: with it no limit may be too short.
-func scales() []float64 {
-	if raceEnabled {
-		return []float64{2, 8} // the second where other tests keep the CPUs busy
-	}
-	return []float64{0.2, 1, 8}
-}
-
 // unproven are scenarios that no mutant makes fail, each with the reason.
 var unproven = map[string]string{}
 
