@@ -119,6 +119,10 @@ func TestProfileOptions(t *testing.T) {
 		known.scale([]conformance.Pairing{alone, with}); a != 1 || b != 3 {
 		t.Errorf("scale %v without the stack and %v with it, want 1 and 3", a, b)
 	}
+	far := conformance.Pairing{Initiator: "engine", Responder: "kernel" + conformance.AtPeer}
+	if s := known.scale([]conformance.Pairing{alone, far}); s != 3 {
+		t.Errorf("scale %v with the stack on the other host, want 3", s)
+	}
 	if a, b := known.leavesOut("send/zero", alone), known.leavesOut("send/zero", with); a != "" ||
 		!strings.Contains(b, "it stops") {
 		t.Errorf("left out: %q without the stack, %q with it", a, b)

@@ -113,6 +113,8 @@ func TestLeavesOut(t *testing.T) {
 		{"srq/shared", "stack", "engine", "left out by the profile stack: it panics"},
 		{"srq/shared", "engine", "stack" + conformance.AtPeer, "left out by the profile stack: it panics"},
 		{"mpa/request-http", conformance.Raw, "stack" + conformance.AtTarget, "left out by the profile stack: it panics"},
+		{"srq/shared", "stack" + conformance.AtPeer, "engine", "left out by the profile stack: it panics"},
+		{"mpa/request-http", conformance.Raw, "stack" + conformance.AtPeer, "left out by the profile stack: it panics"},
 		{"mpa/request-http", conformance.Raw, conformance.TargetName, ""},
 		{"srq/shared", "engine", "engine", ""},
 		{"send/zero", "engine", "stack", ""},
