@@ -35,8 +35,8 @@ Rewritten are the STags of the engine's memory, which it chooses itself, and wit
 		`the CRCs; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
 		`go out as they were. The capture has to begin with the connection's start-up.
 
-The exit status is 0 if all was as in the capture, 1 if something was not, and 2 if nothing ` +
-		`could be replayed.`
+The exit status is 0 if all was as in the capture, 1 if something was not, and 2 if a connection ` +
+		`could not be replayed.`
 }
 
 // Validate implements kong's check.
@@ -70,7 +70,10 @@ func (c *replayCmd) Run(ctx context.Context, out *output) error {
 		return unable(fmt.Errorf("--record: %s has %d connections: choose one with --connection",
 			c.File, len(conns)))
 	}
-	tried, same := 0, true
+	for _, note := range trace.Notes {
+		fmt.Fprintf(out.errors, "note: %s: %s\n", c.File, note)
+	}
+	tried, refused, same := 0, 0, true
 	for i, conn := range conns {
 		if c.Connection != 0 && c.Connection != i+1 {
 			continue
@@ -87,6 +90,7 @@ func (c *replayCmd) Run(ctx context.Context, out *output) error {
 			}
 			if err != nil {
 				fmt.Fprintf(out, "  %s played: not replayed: %v\n", side, err)
+				refused++
 				continue
 			}
 			tried++
@@ -99,6 +103,9 @@ func (c *replayCmd) Run(ctx context.Context, out *output) error {
 		return unable(fmt.Errorf("%s: nothing could be replayed", c.File))
 	case !same:
 		return errFailed
+	case refused > 0:
+		return unable(fmt.Errorf("%s: %d of %d replays could not be made; --connection and --play "+
+			"choose others", c.File, refused, tried+refused))
 	}
 	return nil
 }

@@ -4,6 +4,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/conformance/capture"
+	"github.com/govs-rdma/govs/provider/conformance/onengine"
 )
 
 func TestReplay(t *testing.T) {
@@ -54,4 +58,24 @@ func TestReplayFailures(t *testing.T) {
 		want(t, exitUsage, nil, parts("has 3 connections: choose one"))
 	start(t, "replay", one, "--addr", "192.0.2.77", "--play", "initiator").want(t, exitUsage,
 		parts("not replayed: "), parts("nothing could be replayed"))
+}
+
+// TestReplayInPart: a capture of which one connection can't be replayed has not passed, and what is
+// wrong with a file is said.
+func TestReplayInPart(t *testing.T) {
+	dir := t.TempDir()
+	start(t, "run", "--only", "conn/reject,send/zero", "--addr", onengine.ProcessAddr().String(),
+		"--collect", dir).want(t, exitPassed, nil, nil)
+	both := filepath.Join(dir, "both.pcapng")
+	testkit.OK(t, capture.Merge(both, "",
+		capture.Part{File: filepath.Join(dir, "send-zero.engine-engine.pcapng"), Interface: "a"},
+		capture.Part{File: filepath.Join(dir, "conn-reject.engine-engine.pcapng"), Interface: "b"}))
+	start(t, "replay", both).want(t, exitUsage, parts("as in the capture", "not replayed: ", "was rejected"),
+		parts("2 of 4 replays could not be made; --connection and --play choose others"))
+
+	whole := readFile(t, filepath.Join(dir, "send-zero.engine-engine.pcapng"))
+	cut := filepath.Join(dir, "cut.pcapng")
+	testkit.OK(t, os.WriteFile(cut, whole[:len(whole)-5], 0o644))
+	start(t, "replay", cut, "--play", "initiator").want(t, exitPassed, nil,
+		parts("note: "+cut+": the file cannot be read beyond packet "))
 }
