@@ -141,7 +141,7 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 	}
 	trace, err := wire.ReadFile(filepath.Join(j.Dir, o.Capture), o.Port)
 	if err != nil {
-		o.Checks = append(o.Checks, Check{What: "our decoder can read the capture", Got: err.Error()})
+		o.Checks = append(o.Checks, Check{What: checkReadable, Got: err.Error()})
 		return run
 	}
 	if sc.Verbs != nil {

@@ -90,7 +90,25 @@ func TestVerdicts(t *testing.T) {
 		"nothing checked":   {runs: []Outcome{good, outcome("a/b", "engine", "kernel")}, want: "FAIL: the run checked nothing"},
 		"SETUP":             {runs: []Outcome{good, setup}, want: "SETUP: no siw0"},
 		"required":          {runs: []Outcome{good, setup}, require: []string{"kernel"}, want: "FAIL: kernel is required: no siw0"},
-		"UNSUPPORTED":       {runs: []Outcome{good, lacking}, want: "UNSUPPORTED: no SRQ", passed: true},
+		"a pattern does not cover a panic": {
+			ledger: Ledger{entry("wide", "a/b", "check:*")},
+			runs: []Outcome{good, outcome("a/b", "engine", "kernel", check(false),
+				Check{What: "nothing panics", Got: "it did"})},
+			want: "FAIL: not so: nothing panics: it did",
+		},
+		"nor a run that does not end": {
+			ledger: Ledger{entry("wide", "a/b", "check:the run*")},
+			runs: []Outcome{good, outcome("a/b", "engine", "kernel",
+				Check{What: "the run ends by itself", Got: "it took longer"})},
+			want: "FAIL: not so: the run ends by itself: it took longer",
+		},
+		"its own words do": {
+			ledger: Ledger{entry("slow", "a/b", "check:the run ends by itself")},
+			runs: []Outcome{good, outcome("a/b", "engine", "kernel",
+				Check{What: "the run ends by itself", Got: "it took longer"})},
+			want: "XFAIL: because of slow", passed: true,
+		},
+		"UNSUPPORTED": {runs: []Outcome{good, lacking}, want: "UNSUPPORTED: no SRQ", passed: true},
 		"UNSUPPORTED, and a check failed": {
 			runs: []Outcome{good, leftOpen},
 			want: "FAIL: not so: it holds: it did not",

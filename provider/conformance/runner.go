@@ -329,16 +329,16 @@ func (cfg *Config) runOne(ctx context.Context, sc *Scenario, p Pairing, port uin
 		o.Setup, ctx = err.Error(), context.WithoutCancel(ctx)
 	}
 	if ended && !t.tried && sc.Wire == nil && o.Setup == "" && o.Unsupported == "" {
-		t.Check(false, "the scenario checks something") // of Wire the judge makes the checks
+		t.Check(false, checkChecks) // of Wire the judge makes the checks
 	}
 	if ctx.Err() != nil {
-		t.Check(false, "the run ends by itself", "it took longer than %v%s", limit, more)
+		t.Check(false, checkEnds, "it took longer than %v%s", limit, more)
 	}
 	atPeer := stopAtPeer(t)
 	if capture != nil {
 		name := captureName(sc.Slug, p)
 		if err := capture.Stop(cfg.Dir + "/" + name); err != nil {
-			t.Check(false, "the capture can be written", "%v", err)
+			t.Check(false, checkWritten, "%v", err)
 		} else {
 			o.Capture = name
 		}

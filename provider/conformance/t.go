@@ -180,7 +180,7 @@ func (t *T) guarded(f func()) {
 			if p := recover(); p != nil {
 				stack := make([]byte, 4096)
 				stack = stack[:runtime.Stack(stack, false)]
-				t.Check(false, "nothing panics", "%v\n%s", p, stack)
+				t.Check(false, checkPanics, "%v\n%s", p, stack)
 			}
 		}()
 		f()
