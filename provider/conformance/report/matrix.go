@@ -57,6 +57,7 @@ func Areas(w io.Writer, r *conformance.Report) error {
 // explained prints what lets the suite fail, what was not tried, which entries of the ledger
 // showed, and the sums.
 func explained(w io.Writer, r *conformance.Report) error {
+	w = shown{w}
 	for _, bad := range wrongRuns(r) {
 		fmt.Fprintf(w, "%-11s %s  %s\n            %s\n",
 			bad.Verdict, bad.Scenario, bad.Pairing(), bad.Why)

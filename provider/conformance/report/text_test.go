@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"encoding/xml"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,6 +149,23 @@ func TestJUnit(t *testing.T) {
 					t.Errorf("a failure is %+v", c.Failure)
 				}
 			}
+		}
+	}
+}
+
+// TestPrintable: what others have said does nothing to a terminal.
+func TestPrintable(t *testing.T) {
+	rep := synthetic(t, t.TempDir())
+	for i := range rep.Results {
+		rep.Results[i].Why += " \x1b[2J\u009b31m\a\r"
+	}
+	for name, print := range map[string]func(io.Writer, *conformance.Report) error{
+		"matrix": Matrix, "areas": Areas} {
+		var b bytes.Buffer
+		testkit.OK(t, print(&b, rep))
+		if text := b.String(); strings.ContainsAny(text, "\x1b\u009b\a\r") ||
+			!strings.Contains(text, ` \x1b[2J\x9b31m\x07\x0d`) {
+			t.Errorf("%s: %q", name, text)
 		}
 	}
 }
