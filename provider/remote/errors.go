@@ -164,7 +164,7 @@ func (w *wireError) decodeTo(depth int) error {
 		w.Rejected.Cause = first
 		return w.Rejected
 	}
-	text := w.Text
+	text := printable(w.Text)
 	if text == "" {
 		text = "an error of the agent that says nothing"
 	}

@@ -9,9 +9,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/govs-rdma/govs/provider"
 )
@@ -142,7 +144,24 @@ func (c *Session) meet() error {
 	if m.kind != kindAnswer || json.Unmarshal(m.head, &c.host) != nil {
 		return errFrame
 	}
+	h := &c.host
+	for _, s := range []*string{&h.Build, &h.Kernel, &h.KernelVersion, &h.Siw, &h.Captures} {
+		*s = printable(*s)
+	}
+	for i := range h.Offers {
+		h.Offers[i].Name, h.Offers[i].Why = printable(h.Offers[i].Name), printable(h.Offers[i].Why)
+	}
 	return nil
+}
+
+// printable replaces the control characters of what the other end says, which terminals show.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 // Host returns what the agent said about itself when the session began.
@@ -224,7 +243,7 @@ func (c *Session) handle(m *message) error {
 		if json.Unmarshal(m.head, &why) != nil {
 			return errFrame
 		}
-		return errors.New(why)
+		return errors.New(printable(why))
 	case kindAnswer:
 	default:
 		return fmt.Errorf("%w: kind %d from the agent", errFrame, m.kind)
