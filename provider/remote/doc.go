@@ -34,5 +34,6 @@
 //
 // Both ends prove that they know a secret, and every message after that has a code of
 // authentication. Nothing is encrypted. Whoever knows the secret can use the agent's devices, as
-// the user that the agent runs as, and nothing else.
+// the user that the agent runs as, and get the packets of any TCP port from [Agent.Capture], and
+// nothing else.
 package remote
