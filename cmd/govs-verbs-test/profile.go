@@ -36,6 +36,10 @@ func (f *profileFlags) load() (*profiles, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--profile: %w", err)
 		}
+		if !slices.Contains(providerNames, p.Provider) {
+			return nil, fmt.Errorf("--profile: %s is about the provider %q, which no run has: there "+
+				"are %s", file, p.Provider, strings.Join(providerNames, ", "))
+		}
 		asked = append(asked, p)
 	}
 	all, err := profile.Replace(builtin, asked)
@@ -65,6 +69,18 @@ func (p *profiles) scale(pairings []conformance.Pairing) float64 {
 		}
 	}
 	return scale
+}
+
+// idle returns the files that were asked for whose stack takes no part in any of the pairings.
+func (p *profiles) idle(pairings []conformance.Pairing) []string {
+	var files []string
+	for i, of := range p.all {
+		if p.names[i] != of.Name && !slices.ContainsFunc(pairings,
+			func(x conformance.Pairing) bool { return x.Uses(of.Provider) }) {
+			files = append(files, p.names[i])
+		}
+	}
+	return files
 }
 
 // leavesOut returns why a scenario is not run over a pairing.

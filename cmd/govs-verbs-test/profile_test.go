@@ -66,6 +66,10 @@ func TestProfileCommand(t *testing.T) {
 	start(t, "profile", "check", bad, file).want(t, exitFailed, parts("1 divergences"), parts(wrong))
 	start(t, "run", "--profile", bad).want(t, exitUsage, nil, parts("--profile: ", wrong))
 	start(t, "compare", t.TempDir(), "--profile", bad).want(t, exitUsage, nil, parts("--profile: ", wrong))
+	start(t, "run", "--profile", writeProfile(t, strings.Replace(stackProfile, "kernel", "kernal", 1))).want(t,
+		exitUsage, nil, parts(`is about the provider "kernal", which no run has: there are engine, kernel, bridge`))
+	start(t, "run", "--profile", file, "--only", "send/zero", "--no-tshark").want(t, exitPassed,
+		parts("the profile "+file+" is not used: its stack takes no part"), nil)
 	start(t, "run", "--profile", file, "--profile", file).want(t, exitUsage, nil,
 		parts("are both about the provider kernel"))
 	start(t, "profile", "show", "none").want(t, exitUsage, nil,
