@@ -266,7 +266,8 @@ func (r *RawRun) WantTerminate(what string, codes ...string) *rdmap.ReceivedTerm
 func (r *RawRun) WantTerminateAmid(what string, op rdmap.Opcode, codes ...string) *rdmap.ReceivedTerminate {
 	for {
 		seg, err := r.Peer.ReadFPDU(r.patience(Answers))
-		if err == nil && rdmap.ParseControl(seg.Header.ULPCtl).Opcode == op {
+		if err == nil && rdmap.ParseControl(seg.Header.ULPCtl).Opcode == op &&
+			r.Context().Err() == nil {
 			continue
 		}
 		return r.terminate(seg, err, what, codes)
@@ -418,6 +419,8 @@ func ending(err error) string {
 		return "FIN"
 	case errors.Is(err, syscall.ECONNRESET):
 		return "RST"
+	case errors.Is(err, rawpeer.ErrTooMuch):
+		return "more than is read"
 	}
 	return "undecodable"
 }

@@ -42,7 +42,8 @@ type Peer struct {
 	marking *marking // nil: no Markers
 
 	in    []byte // received and not yet consumed
-	inEnd error  // io.EOF or ECONNRESET once the peer's direction has ended
+	taken int    // octets received so far
+	inEnd error  // io.EOF, ECONNRESET or ErrTooMuch once no more is read
 
 	finSent bool
 	closed  bool
@@ -173,12 +174,19 @@ func (p *Peer) Close() error {
 // ErrSilence says that nothing came in the time given.
 var ErrSilence = errors.New("nothing came")
 
+// MostReceived is how many octets are read of a connection, 8 MiB. What scripts wait for is shorter
+// by far; a stack that sends without end must not fill the memory of this program.
+const MostReceived = 8 << 20
+
+// ErrTooMuch says that more than MostReceived octets came. The others are not read.
+var ErrTooMuch = fmt.Errorf("more than %d octets came", MostReceived)
+
 // tick is the largest part of a wait that one unsuccessful read counts for.
 const tick = 10 * time.Millisecond
 
 // fill reads once, waits for at most what is left, and subtracts from that the time that
-// it took. It returns ErrSilence when nothing came, and io.EOF or ECONNRESET when the
-// direction has ended.
+// it took. It returns ErrSilence when nothing came or earlier reads have used up the wait,
+// io.EOF or ECONNRESET when the direction has ended, and ErrTooMuch after MostReceived octets.
 //
 // Time in which this program did not run counts little: on a machine that is busy with
 // other work, the program that has to answer does not run either. So a wait is many short
@@ -186,6 +194,9 @@ const tick = 10 * time.Millisecond
 func (p *Peer) fill(left *time.Duration) error {
 	if p.inEnd != nil {
 		return p.inEnd
+	}
+	if *left < 0 {
+		return ErrSilence // octets come one by one, and perhaps without end
 	}
 	buf := make([]byte, 1<<17)
 	n, err := 0, error(nil)
@@ -204,6 +215,9 @@ func (p *Peer) fill(left *time.Duration) error {
 	if n > 0 {
 		p.tapped(time.Now(), transport.TapData, false, buf[:n])
 		p.in = append(p.in, buf[:n]...)
+		if p.taken += n; p.taken > MostReceived {
+			p.inEnd = ErrTooMuch
+		}
 		return nil
 	}
 	switch {
@@ -222,7 +236,7 @@ func (p *Peer) fill(left *time.Duration) error {
 // Poll takes in what has come and keeps it for later. The error is how the peer's
 // direction has ended, nil while it has not.
 func (p *Peer) Poll() error {
-	for {
+	for range mostPolls {
 		wait := time.Millisecond
 		if err := p.fill(&wait); err != nil {
 			if errors.Is(err, ErrSilence) {
@@ -231,7 +245,11 @@ func (p *Peer) Poll() error {
 			return err
 		}
 	}
+	return nil // more comes all the time
 }
+
+// mostPolls is how many reads one Poll makes at most.
+const mostPolls = 1000
 
 // ReadFrame reads a start-up frame, for at most wait. Its private data is the
 // caller's.
@@ -267,7 +285,7 @@ func (s *Segment) CRCRight() bool {
 }
 
 // ReadFPDU reads one FPDU, for at most wait, without Markers unless Mark was called.
-// The error is ErrSilence, io.EOF, ECONNRESET, or about an FPDU that can't be decoded.
+// The error is ErrSilence, io.EOF, ECONNRESET, ErrTooMuch, or about an FPDU that can't be decoded.
 func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
 	if p.marking != nil {
 		return p.readMarked(wait)
@@ -295,8 +313,8 @@ func (p *Peer) ReadFPDU(wait time.Duration) (*Segment, error) {
 }
 
 // Drain reads until the peer's direction ends or wait has passed, and returns
-// what it read beyond what was consumed before. The error is ErrSilence, io.EOF
-// or ECONNRESET.
+// what it read beyond what was consumed before. The error is ErrSilence, io.EOF,
+// ECONNRESET or ErrTooMuch.
 func (p *Peer) Drain(wait time.Duration) ([]byte, error) {
 	for {
 		if err := p.fill(&wait); err != nil {

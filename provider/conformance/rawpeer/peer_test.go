@@ -200,3 +200,65 @@ func TestAcceptEndsWithContext(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestEndless: a side that sends without end, fast or octet by octet, ends each wait, and no more
+// than MostReceived octets of it are kept.
+func TestEndless(t *testing.T) {
+	const most = rawpeer.MostReceived + 1<<17 // and a read
+	for name, tc := range map[string]struct {
+		octets []byte
+		pause  time.Duration
+		wait   time.Duration
+		want   error
+	}{
+		"fast":           {make([]byte, 1<<16), 0, time.Minute, rawpeer.ErrTooMuch},
+		"octet by octet": {[]byte{0}, 100 * time.Microsecond, short, rawpeer.ErrSilence},
+	} {
+		t.Run(name, func(t *testing.T) {
+			taps := &tape{}
+			p, other := pair(t, taps)
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				for other.Send(tc.octets) == nil {
+					time.Sleep(tc.pause)
+				}
+			})
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if err := p.Poll(); tc.pause > 0 && err != nil {
+					t.Errorf("Poll: %v", err)
+				}
+				for range 2 {
+					if rest, err := p.Drain(tc.wait); !errors.Is(err, tc.want) || len(rest) > most {
+						t.Errorf("%d octets, %v", len(rest), err)
+					}
+				}
+			}()
+			select {
+			case <-ended:
+			case <-time.After(4 * long):
+				t.Error("the waits do not end")
+			}
+			_ = p.Reset()
+			sending.Wait()
+			<-ended
+			if n := taps.octets(); n > most {
+				t.Errorf("the tap got %d octets", n)
+			}
+		})
+	}
+}
+
+// octets returns how many octets came.
+func (t *tape) octets() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, r := range t.records {
+		if r.Event == transport.TapData && !r.Sent {
+			n += len(r.Data)
+		}
+	}
+	return n
+}
