@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -149,5 +150,73 @@ func TestRunAbandonedOften(t *testing.T) {
 	if o := out[mostAbandoned]; !strings.HasPrefix(o.Setup,
 		"not tried: 3 runs before it did not end") {
 		t.Errorf("the last outcome is %+v", o)
+	}
+}
+
+// TestWireAbandoned: a check of a capture that spins, or waits for ever, fails its run with its
+// place and goroutines in the log; the other runs are judged, until there are mostAbandoned.
+func TestWireAbandoned(t *testing.T) {
+	var over atomic.Bool
+	release := make(chan struct{})
+	var begun atomic.Int32
+	ended := make(chan struct{}, 100)
+	leave := func() { ended <- struct{}{} }
+	spins := func(w *WireRun) {
+		begun.Add(1)
+		defer leave()
+		w.Check(true, "it begins")
+		for n := 0; !over.Load(); n++ {
+		}
+	}
+	waits := func(w *WireRun) {
+		begun.Add(1)
+		defer leave()
+		<-release
+		w.Check(false, "a run that was abandoned is recorded no more")
+	}
+	for name, body := range map[string]func(*WireRun){"spins": spins, "waits": waits} {
+		over.Store(false)
+		stuck, good := verbs("a/stuck", nothing), verbs("a/good", nothing)
+		stuck.Wire, good.Wire = body, func(w *WireRun) { w.Check(true, "it is judged") }
+		dir := t.TempDir()
+		file := writeSYN(t, dir, 20001)
+		c := collection()
+		add := func(slug, responder string) {
+			o := outcome(slug, "engine", responder, check(true))
+			o.Capture, o.Port = file, 20001
+			c.Outcomes = append(c.Outcomes, o)
+		}
+		add("a/stuck", "engine")
+		add("a/good", "engine")
+		j := &Judge{Suite: suite(stuck, good), Dir: dir, WireTime: 50 * time.Millisecond}
+		r := reportOf(t, j, c)
+		res := &r.Results[0]
+		place := "TestWireAbandoned.func" // of the closures above
+		last := res.Checks[len(res.Checks)-1]
+		if res.Verdict != Fail || last.What != "the run ends by itself" ||
+			!strings.Contains(last.Got, "took longer than 50ms: it was in ") ||
+			!strings.Contains(last.Got, place) ||
+			!strings.Contains(strings.Join(res.Log, "\n"), place) {
+			t.Errorf("%s: %s (%s), last check %+v, log %q", name, res.Verdict, res.Why, last, res.Log)
+		}
+		if r.Results[1].Verdict != Pass {
+			t.Errorf("%s: the other run is %s: %s", name, r.Results[1].Verdict, r.Results[1].Why)
+		}
+		const more = 20 // as many as there are CPUs begin before the others are abandoned
+		for i := range mostAbandoned + more {
+			add("a/stuck", fmt.Sprint("other", i))
+		}
+		c.Outcomes = c.Outcomes[2:]
+		r = reportOf(t, j, c)
+		if r.Counts[Fail] < mostAbandoned-1 || r.Counts[Setup] == 0 {
+			t.Errorf("%s: after %d that did not end: %v", name, mostAbandoned, r.Counts)
+		}
+		over.Store(true)
+		if name == "waits" {
+			close(release)
+		}
+		for n := begun.Swap(0); n > 0; n-- {
+			<-ended
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance/catalogue"
@@ -27,6 +29,12 @@ type Judge struct {
 	// Witness has another program decode captures, and returns its decoding of each. It
 	// may be nil.
 	Witness func(ctx context.Context, exhibits []Exhibit) []Witness
+
+	// WireTime is how long a scenario's Wire function may take: then it is abandoned, and the run
+	// fails. Zero means a minute; they need milliseconds.
+	WireTime time.Duration
+
+	stuck atomic.Int32 // Wire functions that were abandoned
 }
 
 // An Exhibit is a capture and its decoding by package wire.
@@ -156,12 +164,34 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 	run.trace = trace
 	run.witness.Why = sc.Unwitnessed
 	if sc.Wire != nil && o.Setup == "" && o.Unsupported == "" {
-		took := o.DurationMillis
-		t := &T{ctx: ctx, scale: 1, outcome: o, started: time.Now()}
-		t.run(func() { sc.Wire(&WireRun{T: t, Trace: trace, Pairing: o.Pairing}) })
-		o.DurationMillis = took
+		run.outcome = j.checkWire(ctx, sc, o, trace)
 	}
 	return run
+}
+
+// checkWire has the scenario's Wire function check the capture of a run, and returns the outcome with
+// what it checked. A function that does not end is abandoned, as a run is.
+func (j *Judge) checkWire(ctx context.Context, sc *Scenario, o *Outcome, trace *wire.Trace) *Outcome {
+	if j.stuck.Load() >= mostAbandoned {
+		o.Setup = fmt.Sprintf("not judged: %d checks of other captures did not end, and may keep the "+
+			"CPUs busy; see the logs of their runs", mostAbandoned)
+		return o
+	}
+	took, limit := o.DurationMillis, cmp.Or(j.WireTime, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	t := &T{ctx: ctx, scale: 1, outcome: o, started: time.Now()}
+	body := func() { sc.Wire(&WireRun{T: t, Trace: trace, Pairing: o.Pairing}) }
+	name := fmt.Sprintf("check of the capture of %s %s", sc.Slug, o.Pairing)
+	if !t.runWithin(body, name, limit/10) {
+		j.stuck.Add(1)
+		taken, where := t.abandon(name)
+		taken.Checks = append(slices.Clone(taken.Checks), Check{What: checkEnds, Got: fmt.Sprintf(
+			"the check of its capture took longer than %v: it was in %s", limit, where)})
+		o = taken
+	}
+	o.DurationMillis = took
+	return o
 }
 
 // reference finds the run that o is compared with: the same scenario with
