@@ -84,6 +84,7 @@ func (j *Judge) Judge(ctx context.Context, c *Collection) (*Report, error) {
 	}
 	for i := range runs {
 		res := j.judge(c, &runs[i], j.reference(runs, runs[i].outcome))
+		res.shorten()
 		r.Counts[res.Verdict]++
 		r.Results = append(r.Results, res)
 	}

@@ -449,3 +449,29 @@ func TestReplay(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// TestShorten: a result of very many lines keeps the first of them, and what begins there.
+func TestShorten(t *testing.T) {
+	res := Result{}
+	for i := range mostLines + 7 {
+		res.Ladder = append(res.Ladder, fmt.Sprint(i))
+		res.Messages = append(res.Messages, Message{Lines: []int{i, i + 1}})
+		res.Aligned = append(res.Aligned, Alignment{Reference: []int{0}, Got: []int{i}})
+	}
+	res.Aligned = append(res.Aligned, Alignment{Reference: []int{mostLines}}, Alignment{})
+	whole := res.Ladder[mostLines]
+	short := res
+	short.shorten()
+	if len(short.Ladder) != mostLines+1 || len(short.Messages) != mostLines ||
+		len(short.Aligned) != mostLines+1 || res.Ladder[mostLines] != whole {
+		t.Errorf("%d lines, %d messages, %d alignments", len(short.Ladder), len(short.Messages),
+			len(short.Aligned))
+	}
+	if last := short.Ladder[mostLines]; !strings.HasPrefix(last, "7 more lines") {
+		t.Errorf("the last line is %q", last)
+	}
+	few := Result{Ladder: res.Ladder[:mostLines]}
+	if few.shorten(); len(few.Ladder) != mostLines {
+		t.Errorf("%d lines of %d", len(few.Ladder), mostLines)
+	}
+}

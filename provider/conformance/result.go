@@ -1,6 +1,10 @@
 package conformance
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // ReportSchema is the version of the Report's JSON form. Fields are added within
 // a version; a change of meaning or a removal makes a new one. SCHEMA.md beside
@@ -57,6 +61,26 @@ type Result struct {
 	CaptureSource  string        `json:"capture_source,omitempty"`
 	CaptureAtPeer  string        `json:"capture_at_peer,omitempty"` // file of the other host's capture, with its clock's times
 	Replay         string        `json:"replay"`                    // the command that runs just this
+}
+
+// mostLines is how many lines of its ladder a result has. Runs have some hundreds; a stack that sends
+// frames without end would make a report that no program can open.
+const mostLines = 5000
+
+// shorten leaves the first mostLines of the ladder, and the messages and alignments that begin there.
+// The divergences, which were found before, stay.
+func (res *Result) shorten() {
+	n := len(res.Ladder)
+	if n <= mostLines {
+		return
+	}
+	res.Ladder = append(slices.Clone(res.Ladder[:mostLines]),
+		fmt.Sprintf("%d more lines are left out here; the capture has them", n-mostLines))
+	beyond := func(lines []int) bool { return len(lines) > 0 && lines[0] >= mostLines }
+	res.Messages = slices.DeleteFunc(res.Messages, func(m Message) bool { return beyond(m.Lines) })
+	res.Messages = slices.Clip(slices.Clone(res.Messages))
+	res.Aligned = slices.DeleteFunc(res.Aligned,
+		func(a Alignment) bool { return beyond(a.Got) || beyond(a.Reference) })
 }
 
 // A Divergence is a way in which a run differs from what was expected, or from
