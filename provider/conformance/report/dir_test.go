@@ -170,4 +170,19 @@ func TestReadCollection(t *testing.T) {
 	if _, err := ReadCollection(name); err == nil || !strings.Contains(err.Error(), "not a collection") {
 		t.Errorf("the error is %v", err)
 	}
+	twice := *want
+	twice.Outcomes = append(twice.Outcomes, twice.Outcomes[0])
+	outside, far := *want, *want
+	outside.Outcomes = []conformance.Outcome{{Scenario: "a/b", Capture: "../x.pcapng"}}
+	far.Outcomes = []conformance.Outcome{{Scenario: "a/b", CaptureAtPeer: "/etc/x.pcapng"}}
+	for wrong, c := range map[string]*conformance.Collection{
+		"it has the run a/b x->y twice": &twice, `"../x.pcapng"`: &outside, `"/etc/x.pcapng"`: &far,
+	} {
+		if err := WriteJSON(name, c); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadCollection(name); err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("the error is %v, want %s", err, wrong)
+		}
+	}
 }

@@ -23,7 +23,8 @@ func WriteJSON(name string, v any) error {
 	})
 }
 
-// ReadCollection reads what WriteJSON wrote of a collection.
+// ReadCollection reads what WriteJSON wrote of a collection. It refuses one that no run of the suite
+// writes: with captures outside of its folder, or with a run twice, of which a report would show one.
 func ReadCollection(name string) (*conformance.Collection, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -32,6 +33,21 @@ func ReadCollection(name string) (*conformance.Collection, error) {
 	var c conformance.Collection
 	if err := json.Unmarshal(data, &c); err != nil {
 		return nil, fmt.Errorf("%s: not a collection: %w", name, err)
+	}
+	ran := make(map[string]bool)
+	for i := range c.Outcomes {
+		o := &c.Outcomes[i]
+		run := o.Scenario + " " + o.Pairing.String()
+		if ran[run] {
+			return nil, fmt.Errorf("%s: not a collection: it has the run %s twice", name, run)
+		}
+		ran[run] = true
+		for _, capture := range []string{o.Capture, o.CaptureAtPeer} {
+			if capture != "" && filepath.Base(capture) != capture {
+				return nil, fmt.Errorf("%s: not a collection: the capture %q of the run %s is not in "+
+					"its folder", name, capture, run)
+			}
+		}
 	}
 	return &c, nil
 }
