@@ -47,24 +47,24 @@ func (c *runCmd) checkTarget(k *kong.Context) error {
 		}
 		return nil
 	}
-	for _, flag := range []string{"initiator", "responder", "matrix", "providers", "with", "peer", "addr",
-		"interface", "placement", "require-siw"} {
+	for _, flag := range []string{"initiator", "responder", "matrix", "providers", "with", "peer",
+		"addr", "interface", "placement", "require-siw"} {
 		if given(k, flag) {
-			return fmt.Errorf("--%s does not go with --target, which is the one provider of the run and is "+
-				"not opened by it", flag)
+			return fmt.Errorf("--%s does not go with --target, which is the one provider of the run "+
+				"and is not opened by it", flag)
 		}
 	}
 	if c.Stack != "" && !slices.Contains(providerNames, c.Stack) {
-		return fmt.Errorf(`--target-stack must be one of "%s" but got %q`, strings.Join(providerNames, `","`),
-			c.Stack)
+		return fmt.Errorf(`--target-stack must be one of "%s" but got %q`,
+			strings.Join(providerNames, `","`), c.Stack)
 	}
 	if err := checkAddress(c.Target, false); err != nil {
 		return fmt.Errorf("--target %w", err)
 	}
 	chosen, err := scenarios.Suite().Select(c.Only)
 	if err == nil && countRaw(chosen) == 0 {
-		err = errors.New("--target runs scenarios of the scripted peer, and --only selects none of them; " +
-			"the subcommand list says of which kind each is")
+		err = errors.New("--target runs scenarios of the scripted peer, and --only selects none of " +
+			"them; the subcommand list says of which kind each is")
 	}
 	return err
 }
@@ -95,10 +95,11 @@ func (c *runCmd) targetBench(ctx context.Context, out *output) (*bench, error) {
 	if err != nil {
 		return nil, unable(err)
 	}
-	fmt.Fprintf(out, "target %v, which %s (--target-offers %s)\n", addr, offered[target.Offers], c.Offers)
+	fmt.Fprintf(out, "target %v, which %s (--target-offers %s)\n", addr, offered[target.Offers],
+		c.Offers)
 	if left := len(chosen) - countRaw(chosen); left > 0 {
-		fmt.Fprintf(out, "left out, because both of their sides are programs of the suite, which an agent "+
-			"has (--peer): %d verbs scenarios\n", left)
+		fmt.Fprintf(out, "left out, because both of their sides are programs of the suite, which an "+
+			"agent has (--peer): %d verbs scenarios\n", left)
 	}
 	// A program that serves one client only is left to the only scenario.
 	if countRaw(chosen) > 1 {

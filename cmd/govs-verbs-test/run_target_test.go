@@ -10,12 +10,13 @@ import (
 )
 
 // targetGroup has scenarios of each kind of need, and of those that a target can't have.
-const targetGroup = "mpa/request-http,mpa/request-revision-3,mpa/request-depth-1,mpa/request-private-data-252," +
-	"mpa/request-revision-1,mpa/crc-wrong-send,ddp/send-queue-1,ddp/write-unknown-stag,rdmap/terminated," +
+const targetGroup = "mpa/request-http,mpa/request-revision-3,mpa/request-depth-1," +
+	"mpa/request-private-data-252,mpa/request-revision-1,mpa/crc-wrong-send,ddp/send-queue-1," +
+	"ddp/write-unknown-stag,rdmap/terminated," +
 	"rdmap/terminate-layout,rdmap/read-whole,mpa/reply-silence"
 
-// targetVerdicts returns how many runs of a report have each verdict, and checks that all are against
-// a target of that name.
+// targetVerdicts returns how many runs of a report have each verdict, and checks that all are
+// against a target of that name.
 func targetVerdicts(t *testing.T, file, name string) map[conformance.Verdict]int {
 	t.Helper()
 	rep := readReport(t, file)
@@ -58,14 +59,17 @@ func TestRunTarget(t *testing.T) {
 	run(addr, "--target-offers", "accept", "--only", "mpa/crc-wrong-send,rdmap/terminate-layout").want(
 		t, exitPassed, parts("1 PASS, 1 UNSUPPORTED"), nil)
 	run(addr, "--target-offers", "listener", "--target-stack", "kernel",
-		"--only", "mpa/request-http,ddp/send-queue-1").want(t, exitPassed, parts("pairings raw->kernel@target", "1 PASS, 1 UNSUPPORTED"), nil)
+		"--only", "mpa/request-http,ddp/send-queue-1").want(t, exitPassed,
+		parts("pairings raw->kernel@target", "1 PASS, 1 UNSUPPORTED"), nil)
 	targetVerdicts(t, file, "kernel@target")
 
 	server.stop()
 	server.want(t, exitPassed, nil, nil)
-	run(addr, "--only", "mpa/request-http").want(t, exitFailed, parts("SETUP", "no TCP connection to the target",
+	run(addr, "--only", "mpa/request-http").want(t, exitFailed, parts("SETUP",
+		"no TCP connection to the target",
 		"connection refused", "run --only mpa/request-http", "--target "+addr), nil)
-	run(addr).want(t, exitUsage, nil, parts("--target: no TCP connection to the target", "rping -s -P"))
+	run(addr).want(t, exitUsage, nil,
+		parts("--target: no TCP connection to the target", "rping -s -P"))
 }
 
 // TestRunTargetSiw plays them to the C rping on siw, whose divergences the ledger has.
@@ -81,7 +85,8 @@ func TestRunTargetSiw(t *testing.T) {
 		"--only", targetGroup+",mpa/request-private-data-253,mpa/request-revision-0")
 	process(t, args, exitPassed, parts("raw->kernel@target", "the suite passed"), nil)
 	counts := targetVerdicts(t, file, "kernel@target")
-	if counts[conformance.Pass] < 6 || counts[conformance.XFail] < 3 || counts[conformance.Unsupported] != 2 {
+	if counts[conformance.Pass] < 6 || counts[conformance.XFail] < 3 ||
+		counts[conformance.Unsupported] != 2 {
 		t.Errorf("verdicts of siw: %v", counts)
 	}
 }

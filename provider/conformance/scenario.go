@@ -64,8 +64,8 @@ func (p Pairing) HasAll(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !p.Has(name) })
 }
 
-// Uses reports whether one of the sides is a provider, wherever it is: on this host or the other, or
-// as the stack of a target.
+// Uses reports whether one of the sides is a provider, wherever it is: on this host or the other,
+// or as the stack of a target.
 func (p Pairing) Uses(provider string) bool {
 	return p.Has(provider) || p.Has(provider+AtPeer) || p.Has(provider+AtTarget)
 }
@@ -192,7 +192,8 @@ func (s *Suite) Add(scenarios ...*Scenario) {
 		}
 		for _, other := range s.scenarios {
 			if captureName(other.Slug, Pairing{}) == captureName(sc.Slug, Pairing{}) {
-				panic("conformance: " + other.Slug + " and " + sc.Slug + " would share the names of their captures")
+				panic("conformance: " + other.Slug + " and " + sc.Slug +
+					" would share the names of their captures")
 			}
 		}
 		s.scenarios = append(s.scenarios, sc)

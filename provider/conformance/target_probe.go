@@ -42,22 +42,23 @@ func (t *Target) Probe(ctx context.Context, scale float64) error {
 		_, _ = p.Drain(wait) // until the program has left, too
 		return nil
 	case errors.Is(err, rawpeer.ErrSilence):
-		return fmt.Errorf("%v accepts TCP connections, but has not answered an MPA Request for %v: "+
-			"an iWARP stack has to listen there, with a program that accepts connections", t.Addr, wait)
+		return fmt.Errorf("%v accepts TCP connections, but has not answered an MPA Request for "+
+			"%v: an iWARP stack has to listen there, with a program that accepts connections",
+			t.Addr, wait)
 	case errors.As(err, &bad) && (bad == mpa.ErrKey || bad == mpa.ErrTwoInitiator):
 		answer, _ := p.Drain(0)
-		return fmt.Errorf("what listens at %v does not speak iWARP: it has answered an MPA Request with %q: "+
-			"is the port right?", t.Addr, answer[:min(len(answer), 40)])
+		return fmt.Errorf("what listens at %v does not speak iWARP: it has answered an MPA Request "+
+			"with %q: is the port right?", t.Addr, answer[:min(len(answer), 40)])
 	case bad == nil && t.Offers != NeedsListener:
-		return fmt.Errorf("%v has ended a connection after an MPA Request of revision 2, without a Reply (%v), "+
-			"and %q is expected of it: an iWARP stack has to listen there, with a program that accepts "+
-			"connections", t.Addr, err, t.Offers)
+		return fmt.Errorf("%v has ended a connection after an MPA Request of revision 2, without a "+
+			"Reply (%v), and %q is expected of it: an iWARP stack has to listen there, with a "+
+			"program that accepts connections", t.Addr, err, t.Offers)
 	}
 	return nil
 }
 
 // unreachable explains why there is no TCP connection to the target.
 func (t *Target) unreachable(err error) error {
-	return fmt.Errorf("no TCP connection to the target: %w: a program has to listen there during the whole "+
-		"run, such as rping -s -P", err)
+	return fmt.Errorf("no TCP connection to the target: %w: a program has to listen there during the "+
+		"whole run, such as rping -s -P", err)
 }

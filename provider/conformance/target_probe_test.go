@@ -63,7 +63,8 @@ func TestTargetProbe(t *testing.T) {
 		want   string
 	}{
 		{"accepts", answering(t, octets(rawpeer.Reply(true, 1, 1, nil))), NeedsReceive, ""},
-		{"rejects", answering(t, octets(reject)), NeedsAccept, `rejects connections, and "accept" is expected`},
+		{"rejects", answering(t, octets(reject)), NeedsAccept,
+			`rejects connections, and "accept" is expected`},
 		{"rejects as it may", answering(t, octets(reject)), NeedsListener, ""},
 		{"ends", closed, NeedsReceive, `without a Reply (EOF), and "receive" is expected`},
 		{"ends as it may", closed, NeedsListener, ""},
@@ -103,7 +104,8 @@ func TestTargetGone(t *testing.T) {
 	}
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	out, err := Run(t.Context(), Config{Suite: suite(list...),
-		Target: &Target{Name: TargetName, Addr: at, Offers: NeedsAccept}, Pairings: []Pairing{{Raw, TargetName}}})
+		Target:   &Target{Name: TargetName, Addr: at, Offers: NeedsAccept},
+		Pairings: []Pairing{{Raw, TargetName}}})
 	if err != nil || len(out) != 2 {
 		t.Fatalf("%d outcomes, %v", len(out), err)
 	}

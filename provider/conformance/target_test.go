@@ -21,11 +21,11 @@ func TestTargetLacks(t *testing.T) {
 	}
 }
 
-// TestTargetLedger: entries are about the target whose stack they describe, whatever its version, and
-// need not show.
+// TestTargetLedger: entries are about the target whose stack they describe, whatever its version,
+// and need not show.
 func TestTargetLedger(t *testing.T) {
-	e := &LedgerEntry{ID: "x", Scenario: "a/*", Provider: "kernel", Key: "check:x", Fixed: []string{"6.1.5"},
-		Variants: []string{"crc"}}
+	e := &LedgerEntry{ID: "x", Scenario: "a/*", Provider: "kernel", Key: "check:x",
+		Fixed: []string{"6.1.5"}, Variants: []string{"crc"}}
 	c := &Collection{KernelVersion: "6.1.9", Siw: "default"}
 	for name, want := range map[string]bool{
 		"kernel@target": true, "bridge@target": false, "target": false, "kernel": false,
@@ -44,8 +44,9 @@ func TestTargetLedger(t *testing.T) {
 func TestTargetReplay(t *testing.T) {
 	c := &Collection{Seed: 3, Target: "192.0.2.1:7"}
 	for name, want := range map[string]string{
-		"target":        "govs-verbs-test run --only a/b --seed 3 --target 192.0.2.1:7",
-		"kernel@target": "govs-verbs-test run --only a/b --seed 3 --target 192.0.2.1:7 --target-stack kernel",
+		"target": "govs-verbs-test run --only a/b --seed 3 --target 192.0.2.1:7",
+		"kernel@target": "govs-verbs-test run --only a/b --seed 3 --target 192.0.2.1:7 " +
+			"--target-stack kernel",
 	} {
 		for _, p := range []Pairing{{Raw, name}, {name, Raw}} {
 			if got := replay(c, &Outcome{Scenario: "a/b", Pairing: p}); got != want {
@@ -55,8 +56,8 @@ func TestTargetReplay(t *testing.T) {
 	}
 }
 
-// TestRunTarget: raw scenarios are played to the target one after the other, at its port and without
-// a provider; those that need more, and verbs scenarios, are not.
+// TestRunTarget: raw scenarios are played to the target one after the other, at its port and
+// without a provider; those that need more, and verbs scenarios, are not.
 func TestRunTarget(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:77")
 	var under atomic.Int32
@@ -75,7 +76,8 @@ func TestRunTarget(t *testing.T) {
 	list = append(list, raw("a/program", RoleInitiator, plays), raw("a/connect", RoleResponder, plays),
 		verbs("a/verbs", nothing))
 	out, err := Run(t.Context(), Config{Suite: suite(list...),
-		Target: &Target{Name: TargetName, Addr: at, Offers: NeedsAccept}, Pairings: []Pairing{{Raw, TargetName}}})
+		Target:   &Target{Name: TargetName, Addr: at, Offers: NeedsAccept},
+		Pairings: []Pairing{{Raw, TargetName}}})
 	if err != nil || len(out) != 5 {
 		t.Fatalf("%d outcomes, %v", len(out), err)
 	}

@@ -18,7 +18,8 @@ import (
 // target listens on the engine, and accepts whoever comes, each with one receive of 16 octets. It
 // does nothing else, as a program that waits for its clients.
 func target(t *testing.T) netip.AddrPort {
-	ep, err := onengine.Side{Name: "engine", Addr: onengine.ProcessAddr()}.Opener()([]string{"startup=1s"})
+	side := onengine.Side{Name: "engine", Addr: onengine.ProcessAddr()}
+	ep, err := side.Opener()([]string{"startup=1s"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,8 @@ func TestRawOverTarget(t *testing.T) {
 		conformance.NeedsListener: 15, conformance.NeedsAccept: 40, conformance.NeedsReceive: 15,
 	} {
 		if passed[needs] < least {
-			t.Errorf("%d scenarios that need %q have passed, %d at least should have", passed[needs], needs, least)
+			t.Errorf("%d scenarios that need %q have passed, %d at least should have", passed[needs],
+				needs, least)
 		}
 	}
 }
@@ -121,7 +123,8 @@ func TestNeeds(t *testing.T) {
 		if (sc.Needs == "") != (sc.Kind() == "verbs") {
 			t.Errorf("%s, a %s scenario, needs %q", sc.Slug, sc.Kind(), sc.Needs)
 		}
-		if sc.Needs == "" || sc.Needs == conformance.NeedsProgram || sc.Needs == conformance.NeedsConnect {
+		if sc.Needs == "" || sc.Needs == conformance.NeedsProgram ||
+			sc.Needs == conformance.NeedsConnect {
 			continue
 		}
 		for _, o := range sc.Options {
