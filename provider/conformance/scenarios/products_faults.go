@@ -26,9 +26,10 @@ func faultProducts() []*conformance.Scenario {
 		}
 	}
 	return []*conformance.Scenario{
-		two("product/two-faults", "of a Write or Read with two faults nothing moves, a local one is "+
-			"found before it is sent, and the peer names one of its own",
-			nil, []string{"DDP-7.1-01", "RDMAP-7.2-12"}, ibverbs.WRRDMAWrite, ibverbs.WRRDMARead),
+		two("product/two-faults", "of a Send, Write or Read with two faults nothing moves, a local one "+
+			"is found before it is sent, and the peer names one of its own",
+			nil, []string{"DDP-7.1-01", "DDP-7.1u2-01", "RDMAP-7.2-12"}, ibverbs.WRSend,
+			ibverbs.WRRDMAWrite, ibverbs.WRRDMARead),
 		two("product/two-faults-atomic", "of an atomic operation with two faults nothing is done, a "+
 			"local one is found before it is sent, and the peer names one of its own",
 			[]string{"extensions=on"}, []string{"EXT-8.2-03", "EXT-8.2-04"}, ibverbs.WRAtomicFetchAdd,
@@ -43,7 +44,8 @@ func faultProducts() []*conformance.Scenario {
 	}
 }
 
-// A fault is something wrong with a request for octets of two regions.
+// A fault is something wrong with a request for octets of two regions, or with the receive that a
+// Send takes.
 type fault string
 
 const (
@@ -55,15 +57,31 @@ const (
 	noSuchRight  fault = "a region without the right"
 	beyond       fault = "octets beyond the region"
 	unaligned    fault = "a word that is not aligned"
+
+	recvNone   fault = "no receive"
+	tooShort   fault = "a receive that is too short"
+	recvNoLKey fault = "a receive with an lkey that names nothing"
+	recvBeyond fault = "a receive beyond its region"
+	recvRight  fault = "a receive whose region may not be written"
 )
 
 // localFaults are those that the initiator finds.
 var localFaults = []fault{noLKey, localBeyond, noLocalWrite}
 
-// codes are the Terminates with which the peer may report a fault: RFC 5041 section 7.2 for a
-// Write, RFC 5040 section 8.2 for a Read, RFC 7306 section 8.2 for an atomic operation.
+// codes are the Terminates with which the peer may report a fault: RFC 5041 section 7.2 for a Send
+// or Write, RFC 5040 section 8.2 for a Read, RFC 7306 section 8.2 for an atomic operation. A fault
+// of the peer's own receive is a local catastrophic error there, of DDP or of RDMAP.
 func (f fault) codes(op ibverbs.WROpcode) []string {
-	if op == ibverbs.WRRDMAWrite {
+	switch op {
+	case ibverbs.WRSend:
+		switch f {
+		case recvNone:
+			return []string{"1/2/0x02"}
+		case tooShort:
+			return []string{"1/2/0x05"}
+		}
+		return []string{"1/0/0x00", "0/0/0xff"}
+	case ibverbs.WRRDMAWrite:
 		return map[fault][]string{
 			noRKey: {"1/1/0x00"}, otherPD: {"1/1/0x02"}, noSuchRight: {"1/1/0x00", "1/1/0x02", "0/1/0x02"},
 			beyond: {"1/1/0x01"},
@@ -108,7 +126,10 @@ func twoFaults(ops []ibverbs.WROpcode) []twoFault {
 	var out []twoFault
 	for _, op := range ops {
 		can := []fault{noLKey, localBeyond, noRKey, otherPD, noSuchRight, beyond}
-		if op != ibverbs.WRRDMAWrite {
+		switch op {
+		case ibverbs.WRSend:
+			can = []fault{noLKey, localBeyond, recvNone, tooShort, recvNoLKey, recvBeyond, recvRight}
+		case ibverbs.WRRDMARead, ibverbs.WRAtomicFetchAdd, ibverbs.WRAtomicCmpAndSwp:
 			can = append(can, noLocalWrite)
 		}
 		if (transfer{op: op}).isAtomic() {
@@ -118,15 +139,48 @@ func twoFaults(ops []ibverbs.WROpcode) []twoFault {
 		}
 		for k, a := range can {
 			for _, b := range can[k+1:] {
-				c := twoFault{op, [2]fault{a, b}}
-				// Of a key that names nothing, neither PD nor right exists.
-				if !c.has(noRKey) || !c.has(otherPD) && !c.has(noSuchRight) {
+				if c := (twoFault{op, [2]fault{a, b}}); c.canBe() {
 					out = append(out, c)
 				}
 			}
 		}
 	}
 	return out
+}
+
+// canBe reports whether a request can have both: of a key that names nothing, neither PD nor right
+// exists, and nothing is wrong with a receive that is not there.
+func (c twoFault) canBe() bool {
+	switch {
+	case c.has(noRKey):
+		return !c.has(otherPD) && !c.has(noSuchRight)
+	case c.has(recvNoLKey) && c.has(recvRight):
+		return false
+	case c.has(recvNone):
+		return c.local()
+	}
+	return true
+}
+
+// receive posts the receive that a Send of n octets takes, with the faults of a case.
+func (c twoFault) receive(p *conformance.Side, n int, target, readOnly *conformance.Buffer) {
+	if c.has(recvNone) {
+		return
+	}
+	sge := target.SGE(0, n)
+	if c.has(recvRight) {
+		sge = readOnly.SGE(0, n)
+	}
+	if c.has(tooShort) {
+		sge.Length /= 2
+	}
+	if c.has(recvBeyond) {
+		sge.Addr += regionSize - uint64(sge.Length) + 1
+	}
+	if c.has(recvNoLKey) {
+		sge.LKey ^= 0x5a5a5a00
+	}
+	p.PostRecv(ibverbs.RecvWR{WRID: 7, SGList: []ibverbs.SGE{sge}})
 }
 
 // spoil puts the faults of a case into a request for n octets.
@@ -181,7 +235,8 @@ func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
 	target := g.theirs.Buffer("the target", regionSize, all)
 	foreign := g.theirs.BufferIn(pd, "a region of another PD", regionSize, all)
 	private := g.theirs.Buffer("a region without rights", regionSize, local)
-	everything := memoryList{ours, readOnly, target, foreign, private}
+	theirReadOnly := g.theirs.Buffer("a region of the responder to read", regionSize, 0)
+	everything := memoryList{ours, readOnly, target, foreign, private, theirReadOnly}
 	for k, b := range everything {
 		b.Fill(r.Seed + uint64(k))
 	}
@@ -197,12 +252,17 @@ func tryTwoFaults(r *conformance.VerbsRun, cases []twoFault) {
 			RemoteAddr: target.MR.Addr(), RKey: target.MR.RKey(), CompareAdd: 1, Swap: 2,
 		}
 		c.spoil(&wr, n, readOnly, foreign, private)
-		i, _ := g.connected()
+		i, p := g.connected()
+		untagged := c.op == ibverbs.WRSend
+		if untagged {
+			wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap = 0, 0, 0, 0
+			c.receive(p, n, target, theirReadOnly)
+		}
 		i.PostSend(wr)
 		wc := g.completion(i.Conn.SendCQ(), 2*time.Second)
-		// A Write may be complete when TCP has it.
-		g.keeps(wc != nil && (!succeeded(wc) || c.op == ibverbs.WRRDMAWrite && !c.local()), fails, c,
-			"%s", status(wc))
+		// A Send or Write may be complete when TCP has it.
+		early := (untagged || c.op == ibverbs.WRRDMAWrite) && !c.local()
+		g.keeps(wc != nil && (!succeeded(wc) || early), fails, c, "%s", status(wc))
 		ended := g.ends()
 		g.keeps(ended, ends, c, "it is still there")
 		if ended {
