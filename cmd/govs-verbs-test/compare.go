@@ -50,6 +50,11 @@ func (c *compareCmd) Run(ctx context.Context, out *output) error {
 	if err != nil {
 		return unable(err)
 	}
+	var pairings []conformance.Pairing
+	for i := range col.Outcomes {
+		pairings = append(pairings, col.Outcomes[i].Pairing)
+	}
+	known.noteIdle(out, pairings)
 	j := judging{
 		Report: c.Report, JSON: c.JSON, JUnit: c.JUnit, NoTshark: c.NoTshark, Verbose: c.Verbose,
 		Profiles: known,

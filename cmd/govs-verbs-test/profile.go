@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -71,16 +70,14 @@ func (p *profiles) scale(pairings []conformance.Pairing) float64 {
 	return scale
 }
 
-// idle returns the files that were asked for whose stack takes no part in any of the pairings.
-func (p *profiles) idle(pairings []conformance.Pairing) []string {
-	var files []string
+// noteIdle prints the files that were asked for whose stack takes no part in any of the pairings.
+func (p *profiles) noteIdle(out *output, pairings []conformance.Pairing) {
 	for i, of := range p.all {
 		if p.names[i] != of.Name && !slices.ContainsFunc(pairings,
 			func(x conformance.Pairing) bool { return x.Uses(of.Provider) }) {
-			files = append(files, p.names[i])
+			fmt.Fprintf(out, "the profile %s is not used: its stack takes no part\n", p.names[i])
 		}
 	}
-	return files
 }
 
 // leavesOut returns why a scenario is not run over a pairing.
@@ -209,24 +206,4 @@ func findProfile(nameOrFile string) (*profile.Profile, []byte, error) {
 	}
 	p, err := profile.Parse(nameOrFile, text, scenarios.Suite())
 	return p, text, err
-}
-
-type profileCheckCmd struct {
-	Files []string `arg:"" name:"file" help:"The profiles." type:"path"`
-}
-
-// Run checks.
-func (c *profileCheckCmd) Run(out *output) error {
-	var errs []error
-	for _, file := range c.Files {
-		p, err := profile.ReadFile(file, scenarios.Suite())
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		r := rowOf(p)
-		fmt.Fprintf(out, "%s: provider %s, %d divergences, %d entries\n", file, r.Provider,
-			r.Divergences, r.Entries)
-	}
-	return errors.Join(errs...)
 }

@@ -96,11 +96,17 @@ func TestCompareWithProfile(t *testing.T) {
 	known := writeProfile(t, stackProfile)
 	asJSON := filepath.Join(dir, "report.json")
 	start(t, "compare", dir, "--no-tshark").want(t, exitFailed, parts("1 PASS, 1 FAIL: the suite did not pass"), nil)
+	idle := writeProfile(t, strings.Replace(stackProfile, "kernel", "bridge", 1))
+	start(t, "compare", dir, "--no-tshark", "--profile", idle).want(t, exitFailed,
+		parts("the profile "+idle+" is not used: its stack takes no part"), nil)
 	start(t, "compare", dir, "--no-tshark", "--profile", known, "--json", asJSON).want(t, exitPassed,
 		parts("pigs, in 1 run: Pigs do not fly. (notes)", "1 PASS, 1 XFAIL: the suite passed"), nil)
 	if rep := readReport(t, asJSON); !slices.Equal(rep.Profiles, []string{"bridge", known}) || len(rep.Unshown) != 0 {
 		t.Errorf("profiles %q, unshown %v", rep.Profiles, rep.Unshown)
 	}
+
+	start(t, "profile", "check", known, "--collected", dir).want(t, exitPassed,
+		parts("0 of 1 entries explain nothing in "+dir), nil)
 
 	col.Outcomes[1].Checks = col.Outcomes[0].Checks
 	writeJSON(t, file, col)
@@ -108,6 +114,12 @@ func TestCompareWithProfile(t *testing.T) {
 		parts("the ledger's pigs did not show",
 			"misspelled or stale:\n  pigs, in send/one-octet: check:pigs fly\n", "1 PASS, 1 XPASS"),
 		nil)
+	start(t, "profile", "check", known, "siw", "--collected", dir).want(t, exitPassed, parts(
+		"  pigs: send/one-octet, check:pigs fly: it did not show (runs: 1)\n1 of 1 entries explain nothing",
+		"  siw-peer-to-peer: mpa/* as initiator, wire:to-responder:request:ABCD: not run with p2p\n",
+		": not run with a kernel before 6.1.178, 6.12.96\n", ": not run with kernel\n"), nil)
+	start(t, "profile", "check", known, "--collected", known).want(t, exitUsage, nil,
+		parts("is not a folder that run --collect wrote"))
 }
 
 // TestProfileOptions has the options of the profiles of those stacks that take part.

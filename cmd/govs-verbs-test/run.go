@@ -230,9 +230,7 @@ func (c *runCmd) Run(ctx context.Context, out *output) error {
 		col.Require = []string{"kernel"}
 	}
 	fmt.Fprintf(out, "seed %d, captures from the %s, pairings%s\n", c.Seed, b.capture.Source(), listed(b.pairings))
-	for _, file := range known.idle(b.pairings) {
-		fmt.Fprintf(out, "the profile %s is not used: its stack takes no part\n", file)
-	}
+	known.noteIdle(out, b.pairings)
 	cfg := conformance.Config{
 		Suite: scenarios.Suite(), Only: c.Only, With: c.With, Pairings: b.pairings, Open: b.openers,
 		Seed: c.Seed, Scale: c.Scale,

@@ -10,15 +10,7 @@ func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 	var out []Unshown
 	for k := range j.Ledger {
 		e := &j.Ledger[k]
-		var about []*Result
-		for i := range results {
-			res := &results[i]
-			tried := res.Verdict != Setup && res.Verdict != Unsupported
-			p := Pairing{res.Initiator, res.Responder}
-			if tried && !p.atTarget() && e.applies(res.Scenario, p, c) {
-				about = append(about, res)
-			}
-		}
+		about := e.runs(c, results)
 		if len(about) == 0 || slices.ContainsFunc(about, e.showsIn) {
 			continue
 		}
@@ -28,6 +20,32 @@ func (j *Judge) unshown(c *Collection, results []Result) []Unshown {
 		})
 	}
 	return out
+}
+
+// Shown reports in how many runs of a judged collection the entry could show, and in how many it
+// does. Of runs against a target neither is known.
+func (e *LedgerEntry) Shown(c *Collection, r *Report) (could, does int) {
+	about := e.runs(c, r.Results)
+	for _, res := range about {
+		if e.showsIn(res) {
+			does++
+		}
+	}
+	return len(about), does
+}
+
+// runs returns the results that the entry is about.
+func (e *LedgerEntry) runs(c *Collection, results []Result) []*Result {
+	var about []*Result
+	for i := range results {
+		res := &results[i]
+		tried := res.Verdict != Setup && res.Verdict != Unsupported
+		p := Pairing{res.Initiator, res.Responder}
+		if tried && !p.atTarget() && e.applies(res.Scenario, p, c) {
+			about = append(about, res)
+		}
+	}
+	return about
 }
 
 // showsIn reports whether a divergence of the result is the entry's.
