@@ -19,7 +19,8 @@ async function start() {
     for (const g of view.groups) g.group.open = true;
   });
   document.addEventListener("keydown", (e) => {
-    if (e.key !== "/" || /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) return;
+    if (e.key !== "/" || e.ctrlKey || e.altKey || e.metaKey) return;
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) return;
     e.preventDefault();
     view.search.focus();
   });
