@@ -67,15 +67,15 @@ func (n *network) up(t *testing.T, ns, dev string, addr netip.Prefix) {
 }
 
 // TestRunNamespaces runs scenarios between two network namespaces, whose frames are captured at
-// either end: over IPv4 and IPv6, and over an Ethernet of 1500 and of 9000 octets. FPDUs are as long
-// as fits one packet.
+// either end: over IPv4 and IPv6, and over an Ethernet of 1500 and of 9000 octets, and of the 1496
+// and 1504 that a VLAN's tag leaves or needs. FPDUs are as long as fits one packet.
 func TestRunNamespaces(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")
 	const few = "send/one-mib,write/one-mib,read/one-mib,protection/write-beyond-end,mpa/request-markers"
 	four := network{netip.MustParsePrefix("198.51.100.1/24"),
 		netip.MustParsePrefix("198.51.100.2/24"), 1500}
 	six := network{netip.MustParsePrefix("2001:db8::1/64"), netip.MustParsePrefix("2001:db8::2/64"), 1500}
-	jumbo := network{four.near, four.far, 9000}
+	withMTU := func(mtu int) network { return network{four.near, four.far, mtu} }
 	for _, c := range []struct {
 		name string
 		network
@@ -83,7 +83,9 @@ func TestRunNamespaces(t *testing.T) {
 	}{
 		{"IPv4", four, few + ",order/fence,order/mixed-both-ways,conn/reject,conn/no-listener,conn/shutdown," +
 			"protection/read-no-right,memory/iova,rdmap/response-second-to"},
-		{"jumbo", jumbo, few},
+		{"jumbo", withMTU(9000), few},
+		{"within a tag", withMTU(1496), "write/one-mib,protection/write-beyond-end"},
+		{"with a tag", withMTU(1504), "write/one-mib,protection/write-beyond-end"},
 		{"IPv6", six, few + ",conn/reject,rdmap/response-second-to"},
 	} {
 		t.Run(c.name, func(t *testing.T) { runNamespaces(t, c.network, c.only) })
