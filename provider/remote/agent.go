@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -123,6 +124,9 @@ func (a *Agent) welcome(ctx context.Context, c net.Conn, one *serving, greeting 
 		defer one.give()
 	}
 	<-greeting
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("it has left before it proved that it knows the secret")
+	}
 	if err != nil {
 		a.log("%s: refused: %v", from, err)
 		return

@@ -48,13 +48,16 @@ func (l *log) await(t *testing.T, part string) {
 
 func TestSecret(t *testing.T) {
 	right := []byte("0123456789abcdef")
-	addr := agent(t, &remote.Agent{Secret: right})
+	var l log
+	addr := agent(t, &remote.Agent{Secret: right, Log: l.add})
 	for what, secret := range map[string][]byte{"another": []byte("0123456789abcdeg"), "none": nil} {
 		_, err := remote.Dial(t.Context(), addr, remote.Options{Secret: secret})
 		if !errors.Is(err, remote.ErrSecret) || !strings.Contains(err.Error(), addr) {
 			t.Errorf("%s: %v, want ErrSecret with the address", what, err)
 		}
 	}
+	testkit.OK(t, testkit.Must(net.Dial("tcp", addr))(t).Close())
+	l.await(t, "refused: it has left before it proved that it knows the secret")
 	s := testkit.Must(remote.Dial(t.Context(), addr, remote.Options{Secret: right}))(t)
 	testkit.OK(t, s.Close())
 }
