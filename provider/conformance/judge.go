@@ -164,10 +164,28 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 	}
 	run.trace = trace
 	run.witness.Why = sc.Unwitnessed
+	if bound(trace) {
+		run.witness.Why = fmt.Sprintf("a connection has more than %d frames", mostFrames)
+	}
 	if sc.Wire != nil && o.Setup == "" && o.Unsupported == "" {
 		run.outcome = j.checkWire(ctx, sc, o, trace)
 	}
 	return run
+}
+
+// mostFrames is how many frames of a connection are judged. Runs have some hundreds; what a stack that
+// sends without end makes of hundreds of runs would not fit into memory.
+const mostFrames = mostLines
+
+// bound leaves the first mostFrames frames of each connection, and reports whether there were more.
+func bound(trace *wire.Trace) (more bool) {
+	for _, c := range trace.Conns {
+		if n := len(c.Frames) - mostFrames; n > 0 {
+			c.Frames, more = slices.Clone(c.Frames[:mostFrames]), true
+			c.Notes = append(c.Notes, fmt.Sprintf("%d more frames are in the capture", n))
+		}
+	}
+	return more
 }
 
 // checkWire has the scenario's Wire function check the capture of a run, and returns the outcome with

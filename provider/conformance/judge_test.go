@@ -16,6 +16,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/conformance/wire"
 )
 
 func check(ok bool) Check {
@@ -473,5 +474,19 @@ func TestShorten(t *testing.T) {
 	few := Result{Ladder: res.Ladder[:mostLines]}
 	if few.shorten(); len(few.Ladder) != mostLines {
 		t.Errorf("%d lines of %d", len(few.Ladder), mostLines)
+	}
+}
+
+// TestBound: of a connection with very many frames the first are judged, and a note says so.
+func TestBound(t *testing.T) {
+	many := &wire.Conn{Frames: make([]wire.Frame, mostFrames+3)}
+	few := &wire.Conn{Frames: make([]wire.Frame, mostFrames)}
+	if bound(&wire.Trace{Conns: []*wire.Conn{few}}) || len(few.Notes) != 0 {
+		t.Errorf("%d frames are too many: %q", mostFrames, few.Notes)
+	}
+	if !bound(&wire.Trace{Conns: []*wire.Conn{few, many}}) || len(many.Frames) != mostFrames ||
+		cap(many.Frames) > 2*mostFrames || len(many.Notes) != 1 ||
+		many.Notes[0] != "3 more frames are in the capture" {
+		t.Errorf("%d frames, notes %q", len(many.Frames), many.Notes)
 	}
 }

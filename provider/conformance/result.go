@@ -65,7 +65,7 @@ type Result struct {
 
 // mostLines is how many lines of its ladder a result has. Runs have some hundreds; a stack that sends
 // frames without end would make a report that no program can open.
-const mostLines = 5000
+const mostLines = 2000
 
 // shorten leaves the first mostLines of the ladder, and the messages and alignments that begin there.
 // The divergences, which were found before, stay.
