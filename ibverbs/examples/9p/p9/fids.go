@@ -23,6 +23,17 @@ func (f *fid) at() *node {
 	return f.node
 }
 
+// use takes what the fid names for one more use, and is EBADF if the fid was clunked meanwhile: who
+// has its node then has it without a use.
+func (f *fid) use(t *tree) (*node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.over {
+		return nil, syscall.EBADF
+	}
+	return t.use(f.node), nil
+}
+
 // open returns the open file, and EBADF if there is none.
 func (f *fid) open() (File, error) {
 	f.mu.Lock()

@@ -233,6 +233,55 @@ func TestFlush(t *testing.T) {
 	check(t, "the read", read(&r), nil)
 }
 
+// slowRemoval is a directory in which a removal waits for something in proceed, and with it
+// whatever uses names.
+type slowRemoval struct {
+	p9.WritableFS
+	waiting, proceed chan struct{}
+}
+
+func (s slowRemoval) Remove(name string, dir bool) error {
+	s.waiting <- struct{}{}
+	<-s.proceed
+	return s.WritableFS.Remove(name, dir)
+}
+
+// TestWalkOfClunkedFid clunks a fid while a walk from it waits. The directory that it is in remains
+// what another client's fid names.
+func TestWalkOfClunkedFid(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	put(t, filepath.Join(dir, "d/f"), "")
+	put(t, filepath.Join(dir, "other"), "")
+	files := slowRemoval{p9.NewDir(root), make(chan struct{}), make(chan struct{})}
+	server := p9.NewServer(files, p9.Limits{})
+	hostile, honest := attached(t, server), attached(t, server)
+	_, err = honest.Walk(0, 1, "d")
+	check(t, "walk", err, nil)
+	_, err = hostile.Walk(0, 1, "d", "f")
+	check(t, "walk", err, nil)
+	removal := hostile.Start(0x9001, p9.KindUnlinkAt, &p9.TunlinkAt{Name: "other"})
+	<-files.waiting
+	walk := hostile.Start(0x9002, p9.KindWalk, &p9.Twalk{Fid: 1, NewFid: 2})
+	time.Sleep(50 * time.Millisecond) // until it waits for the removal
+	check(t, "clunk", hostile.Clunk(1), nil)
+	files.proceed <- struct{}{}
+	check(t, "removal", removal(nil), nil)
+	if err := walk(new(p9.Rwalk)); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("a walk from a fid that is clunked meanwhile: %v", err)
+	}
+	_ = hostile.Clunk(2) // there is none
+	if _, err := honest.Attr(1); err != nil {
+		t.Errorf("another client's fid of the directory: %v", err)
+	}
+	_, err = honest.Walk(1, 2, "f")
+	check(t, "walk from it", err, nil)
+}
+
 // TestTagTwice uses the tag of a request that is under way.
 func TestTagTwice(t *testing.T) {
 	files := slow{fstest.MapFS{"slow": {Data: []byte("x")}}, make(chan struct{}, 1), new(atomic.Int32)}

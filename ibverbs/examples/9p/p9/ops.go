@@ -85,7 +85,10 @@ func (c *session) walk(m *Twalk) (any, error) {
 	c.tree.changing.RLock()
 	defer c.tree.changing.RUnlock()
 	var reply Rwalk
-	at := c.tree.use(f.at())
+	at, err := f.use(c.tree)
+	if err != nil {
+		return nil, err
+	}
 	isDir := false
 	if len(m.Names) > 0 {
 		if isDir, err = c.isDir(at); err != nil {

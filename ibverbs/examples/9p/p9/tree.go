@@ -69,7 +69,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// use takes a node for one more fid.
+// use takes a node for one more fid. Somebody has it already.
 func (t *tree) use(n *node) *node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
