@@ -28,7 +28,8 @@ func (c *Conn) CloseRead() error {
 }
 
 // CloseWrite sends the end of this direction of the stream: the peer reads io.EOF behind what was
-// written. A Write that waits fails with EPIPE. CloseWrite does not wait.
+// written. A Write that waits fails with EPIPE. CloseWrite does not wait. On an end that has
+// accepted and has not heard of its peer, a goroutine waits until it may send the end.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +59,22 @@ func (c *Conn) finish(m proto.Message) {
 		c.look()
 	}
 	c.sendEnd()
+	if c.st.Silent() && c.failed == nil && !c.closed && !c.hearing {
+		c.hearing = true
+		go c.hear()
+	}
 }
+
+// hear waits for the peer's first message, before which the end of the stream may not be sent: the
+// program need not make another call, and the peer may be waiting in Read.
+func (c *Conn) hear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.await(&c.hr) // what fails here fails in the program's next call
+}
+
+// canSendEnd is side.ready of hear.
+func (c *Conn) canSendEnd() bool { return !c.st.Silent() || c.failed != nil }
 
 // Close ends the connection. What was written goes to the peer first: Close waits until TCP has it,
 // for Config.Linger at most, and is then an error that says how much is lost. What has not been
@@ -83,6 +99,7 @@ func (c *Conn) Close() error {
 	c.setDeadline(&c.wr, time.Time{})
 	c.kick(&c.rd)
 	c.kick(&c.wr)
+	c.kick(&c.hr)
 	err := c.linger()
 	c.gone = true
 	for c.leading {

@@ -20,6 +20,7 @@ type Conn struct {
 	// time.
 	rd, wr side
 	cl     side // Close, which waits for completions
+	hr     side // hear
 
 	closing chan struct{} // closed when Close is called
 
@@ -37,6 +38,7 @@ type Conn struct {
 	readClosed, writeClosed bool          // CloseRead, CloseWrite
 	ending                  proto.Message // Shutdown or Disconnect, once it is to be sent
 	ended                   proto.Message // once it is posted
+	hearing                 bool          // hear has been called
 
 	posting bool // Write posts, without mu
 	posted  int  // sends that are not complete
@@ -73,6 +75,7 @@ func newConn(p *parts, hello proto.Hello, accepted bool) *Conn {
 	c.rd.init(c.canRead)
 	c.wr.init(c.canWrite)
 	c.cl.init(c.allSent)
+	c.hr.init(c.canSendEnd)
 	c.granting.init()
 	c.writing.init()
 	c.recvs = make([]ibverbs.RecvWR, 0, len(c.wcs))

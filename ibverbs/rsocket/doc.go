@@ -52,7 +52,8 @@
 // All methods may be called concurrently, also with Close. One Read or WriteTo, and one Write or
 // ReadFrom is under way at a time; others wait for it. A call that waits takes completions for the
 // others as well. A connection has no goroutine, apart from the one that package rdmacm has for
-// each connection on devices of the kernel. Read and Write allocate nothing on the engine.
+// each connection on devices of the kernel, and one after a CloseWrite whose end has to wait for
+// the peer's first message (see Limitations). Read and Write allocate nothing on the engine.
 //
 // Messages of the peer are handled while a call waits or a Read returns. A program that calls
 // neither Read nor Write for a long time holds up its peer, as one that does not read does with
@@ -83,7 +84,7 @@
 //     iWARP.
 //   - The end that accepted may send only after the first message of the other one (RFC 5044
 //     section 7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes
-//     or polls. Until then Write waits.
+//     or polls. Until then Write waits, and CloseWrite has the end sent later.
 //   - A server in C on siw sends too early, too, and siw lets it. Dial fails with EINVAL if that
 //     comes in one piece with the Reply, and may be tried again. So does C's rconnect.
 //   - On siw, Close while the peer writes may lose the end of what was written: siw closes its

@@ -282,6 +282,18 @@ func TestConnAcceptorIsSilent(t *testing.T) {
 		t.Errorf("the peer got %v, and not the shutdown", m)
 	}
 
+	// It is sent without another call of the program's.
+	r, s = dialRaw(t, rsocket.Config{})
+	testkit.OK(t, s.CloseWrite())
+	r.message(t, proto.KindData, 1)
+	if m := r.receive(t); m != proto.Shutdown {
+		t.Errorf("the peer of a program that waits for nothing got %v, and not the shutdown", m)
+	}
+	// A call that waits meanwhile goes on without it.
+	testkit.Must(s.Read(make([]byte, 1)))(t)
+	r.message(t, proto.KindData, 1)
+	testkit.Must(s.Read(make([]byte, 1)))(t)
+
 	_, s = dialRaw(t, rsocket.Config{})
 	testkit.OK(t, s.CloseWrite())
 	began := time.Now()

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// side is a direction of a Conn, or its Close: who uses it, and waits in it. One waits at a time.
+// side is a direction of a Conn, its Close or hear: who uses it, and waits in it. One waits at a
+// time.
 //
 // Who waits takes completions from the CQ for all: the first one polls (it leads), and the others
 // wait for a token of wake, which they get when they can go on, or have to lead. So a lost wake-up
@@ -142,7 +143,7 @@ func (c *Conn) wakeReady() {
 	}
 }
 
-func (c *Conn) sides() [3]*side { return [3]*side{&c.rd, &c.wr, &c.cl} }
+func (c *Conn) sides() [4]*side { return [4]*side{&c.rd, &c.wr, &c.cl, &c.hr} }
 
 // rouse gives a token to one that waits. mu is held.
 func (s *side) rouse() {
