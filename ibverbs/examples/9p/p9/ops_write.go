@@ -229,9 +229,22 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 	if err != nil {
 		return err
 	}
+	same := c.sameFile(from, p)
 	if err := to.Rename(from, p); err != nil {
 		return err
 	}
-	c.tree.rename(oldDir, oldName, newDir, name)
+	if !same {
+		c.tree.rename(oldDir, oldName, newDir, name)
+	}
 	return nil
+}
+
+// sameFile reports whether two names are links to one file, which rename(2) leaves both as they are.
+func (c *session) sameFile(p, q string) bool {
+	a, err := c.fs.Stat(p)
+	if err != nil {
+		return false
+	}
+	b, err := c.fs.Stat(q)
+	return err == nil && a.Qid.Path == b.Qid.Path
 }

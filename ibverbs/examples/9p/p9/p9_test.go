@@ -264,6 +264,19 @@ func TestRename(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "a/f")); err != nil || string(got) != "hello" {
 		t.Errorf("a/f has %q, %v", got, err)
 	}
+	// Of two names of one file, both remain, and so do fids.
+	put(t, filepath.Join(dir, "name"), "one file")
+	_, err = two.Walk(0, 3, "name")
+	check(t, "walk", err, nil)
+	check(t, "link", two.Call(p9.KindLink, &p9.Tlink{Dir: 0, Fid: 3, Name: "name2"}, nil), nil)
+	_, err = two.Walk(0, 4, "name2")
+	check(t, "walk", err, nil)
+	check(t, "rename to another name of the same", rename("name", "name2"), nil)
+	for fid := uint32(3); fid <= 4; fid++ {
+		if a, err := two.Attr(fid); err != nil || a.Nlink != 2 {
+			t.Errorf("fid %d: %d links, %v", fid, a.Nlink, err)
+		}
+	}
 	check(t, "rename of the root", one.Call(p9.KindRename, &p9.Trename{Fid: 0, Dir: 2, Name: "r"}, nil), syscall.EBUSY)
 	check(t, "rename into itself", one.Call(p9.KindRenameAt,
 		&p9.TrenameAt{OldDir: 0, OldName: "a", NewDir: 2, NewName: "a"}, nil), syscall.EINVAL)
