@@ -92,6 +92,34 @@ func TestConnWriteTo(t *testing.T) {
 	}
 }
 
+// TestConnWithoutCopies: ReadFrom has its reader read into the send buffer, and WriteTo has its
+// writer write from the ring, also when io.Copy calls them.
+func TestConnWithoutCopies(t *testing.T) {
+	vctx, addr := device(t)
+	c, s := pair(t, vctx, addr, rsocket.Config{}, rsocket.Config{})
+	const total = 300_000
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(c, io.LimitReader(readerFunc(func(p []byte) (int, error) {
+			if _, own := c.Owns(p); !own {
+				t.Error("the reader reads into other memory than the send buffer")
+			}
+			return len(p), nil
+		}), total))
+		sent <- errors.Join(err, c.CloseWrite())
+	}()
+	n, err := io.Copy(writerFunc(func(p []byte) (int, error) {
+		if ring, _ := s.Owns(p); !ring {
+			t.Error("the writer writes from other memory than the ring")
+		}
+		return len(p), nil
+	}), s)
+	if n != total || err != nil {
+		t.Errorf("io.Copy returns %d, %v", n, err)
+	}
+	testkit.OK(t, <-sent)
+}
+
 // TestConnCloseUnderReadFrom: Close does not wait for a reader or a writer that does not return,
 // and the memory that they were given stays until they do.
 func TestConnCloseUnderReadFrom(t *testing.T) {
