@@ -458,6 +458,32 @@ func TestExecGarbledOnSiw(t *testing.T) {
 	}
 }
 
+// TestExecBusyEnd: a program ends, forks, or loses its queue pair or its peer, while threads post
+// and poll.
+func TestExecBusyEnd(t *testing.T) {
+	b := newBridged(t)
+	program := compiled(t, "busyend", "-lrdmacm", "-libverbs", "-pthread")
+	for _, how := range []string{"exit", "_exit", "abort", "fork", "error", "peer"} {
+		t.Run(how, func(t *testing.T) {
+			for range 3 {
+				p := b.of(t).start(program, fmt.Sprint(freePort()), how)
+				switch how {
+				case "abort":
+					if got := p.wait(t); got != -1 ||
+						!strings.Contains(p.cmd.ProcessState.String(), "aborted") {
+						t.Errorf("a program that aborts: %s: %s", p.cmd.ProcessState,
+							&p.stderr)
+					}
+				case "exit", "_exit":
+					p.want(t, 0)
+				default:
+					p.want(t, 0, "as it must be")
+				}
+			}
+		})
+	}
+}
+
 // TestExecForkListen: a child does not keep the engine's sockets.
 func TestExecForkListen(t *testing.T) {
 	b := newBridged(t)

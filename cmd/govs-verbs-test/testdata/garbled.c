@@ -55,7 +55,6 @@ int main(void)
 	if (!pd || !channel || !cq || !mr || !srq || !qp)
 		return 3;
 	with.srq = srq;
-
 	// Objects that others need.
 	want("a PD with others", ibv_dealloc_pd(pd), EBUSY);
 	want("a channel with a CQ", ibv_destroy_comp_channel(channel), EBUSY);
@@ -87,7 +86,8 @@ int main(void)
 	struct ibv_send_wr send[2] = {{.next = &send[1], .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND},
 				      {.next = &send[0], .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}};
 	struct ibv_send_wr *bad_send = NULL;
-	want("a list of Sends without an end, or a connection", ibv_post_send(qp, send, &bad_send) != 0, 1);
+	errno = 0;
+	want("a list of Sends without an end, or a connection", ibv_post_send(qp, send, &bad_send) ? errno : 0, ENOTCONN);
 
 	// Sizes.
 	struct ibv_device_attr dev;
