@@ -101,7 +101,8 @@ var bridgedPairs = []programPair{
 	perftest("ib_send_bw", "--use-srq", "65536      200"),
 	rsockets("rstream", "-T v"),
 	mode(rsockets("rstream", "-T n")),
-	rsockets("rstream", "-T v -T f"),
+	rsockets("rstream", "-T b -T v"),
+	mode(rsockets("rstream", "-T r")),
 	{name: "rstream -T a", server: "rstream -b ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		client:     "rstream -s ADDR -p PORT -S 4096 -I 20 -C 20 -T a",
 		serverSays: parts("custom    4k"),
@@ -184,16 +185,35 @@ func early(t *testing.T, client *program) bool {
 		strings.Contains(said, "Event rejected") // qperf
 }
 
+// traced is b with a trace of its own, whose file is in dir.
+func (b *bridged) traced(t *testing.T, dir, name string) *bridged {
+	t.Helper()
+	part := b.of(t)
+	part.flags = append(slices.Clone(b.flags), "--output", filepath.Join(dir, name))
+	return part
+}
+
+// wantQueuePairs wants a queue pair in each trace of dir: some programs use TCP if they don't get
+// one, or with some flags.
+func wantQueuePairs(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		wantText(t, name+"'s trace", string(testkit.Must(os.ReadFile(filepath.Join(dir, name)))(t)),
+			parts("create_qp("))
+	}
+}
+
 // TestExecPrograms runs Debian's programs over the engine, both ends.
 func TestExecPrograms(t *testing.T) {
 	b := newBridged(t)
 	for _, p := range bridgedPairs {
 		t.Run(p.name, func(t *testing.T) {
-			b := b.of(t)
+			dir := t.TempDir()
 			p.run(t, func(port uint16) (server, client *program) {
-				server = b.server(port, arguments(p.server, "127.0.0.1", port)...)
-				return server, b.start(arguments(p.client, "127.0.0.1", port)...)
+				server = b.traced(t, dir, "server").server(port, arguments(p.server, "127.0.0.1", port)...)
+				return server, b.traced(t, dir, "client").start(arguments(p.client, "127.0.0.1", port)...)
 			})
+			wantQueuePairs(t, dir, "server", "client")
 		})
 	}
 }
@@ -269,16 +289,8 @@ func TestExecCopy(t *testing.T) {
 func TestExecSocketProgram(t *testing.T) {
 	b := newBridged(t)
 	dir := t.TempDir()
-	traced := func(name string) launcher {
-		b := b.of(t)
-		b.flags = []string{"--output", filepath.Join(dir, name)}
-		return b.launch
-	}
-	useSockets(t, "127.0.0.1", traced("server"), traced("client"))
-	for _, name := range []string{"server", "client"} {
-		wantText(t, "the trace", string(testkit.Must(os.ReadFile(filepath.Join(dir, name)))(t)),
-			parts("create_qp("))
-	}
+	useSockets(t, "127.0.0.1", b.traced(t, dir, "server").launch, b.traced(t, dir, "client").launch)
+	wantQueuePairs(t, dir, "server", "client")
 }
 
 // TestExecRefusesDatagrams: udaddy wants a UD queue pair, which iWARP has not.
@@ -332,10 +344,14 @@ func TestExecWithSiw(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, addr string, server, client launcher){
 		"rcopy": copyFile, "iperf": useSockets} {
 		t.Run(name+", the server over the engine", func(t *testing.T) {
-			run(t, siwAddr, b.of(t).launch, launchOverSiw(t))
+			dir := t.TempDir()
+			run(t, siwAddr, b.traced(t, dir, "server").launch, launchOverSiw(t))
+			wantQueuePairs(t, dir, "server")
 		})
 		t.Run(name+", the client over the engine", func(t *testing.T) {
-			run(t, siwAddr, launchOverSiw(t), b.of(t).launch)
+			dir := t.TempDir()
+			run(t, siwAddr, launchOverSiw(t), b.traced(t, dir, "client").launch)
+			wantQueuePairs(t, dir, "client")
 		})
 	}
 	for _, p := range bridgedPairs {
