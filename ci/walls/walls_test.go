@@ -125,6 +125,23 @@ func TestImportsKeepToTheWalls(t *testing.T) {
 	}
 }
 
+// TestCIsWhereItBelongs: C is in the bindings, in what stands before libc, and in programs for tests.
+func TestCIsWhereItBelongs(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "--full-name", ":/*.c", ":/*.h", ":/*.cc", ":/*.cpp").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	files := strings.Fields(string(out))
+	if len(files) < 5 {
+		t.Fatalf("git lists only %v", files)
+	}
+	for _, file := range files {
+		if !below(file, "cgo") && !below(file, "cmd/govs-verbs-test/testdata") {
+			t.Errorf("%s: C belongs below cgo, and programs for tests into testdata", file)
+		}
+	}
+}
+
 // packages lists the packages of the module with what their non-test files
 // import.
 func packages(t *testing.T) []pkg {
