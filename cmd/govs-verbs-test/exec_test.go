@@ -226,8 +226,15 @@ func TestExecRefuses(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	privileged := "/usr/bin/passwd" // of root
+	if os.Getuid() == 0 {
+		privileged = file("setuid", string(testkit.Must(os.ReadFile("/bin/true"))(t)))
+		testkit.OK(t, os.Chown(privileged, 1, 1))
+		testkit.OK(t, os.Chmod(privileged, 0o755|os.ModeSetuid))
+	}
 	for path, want := range map[string]string{
 		"/bin/busybox": "linked statically",
+		privileged:     "it is setuid",
 		goProgram:      "it is a Go program without cgo",
 		file("script", "#!/bin/busybox sh\n"): "its interpreter /bin/busybox: it is linked " +
 			"statically",
@@ -482,6 +489,13 @@ func TestExecBusyEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExecManyOpens: a device that is opened many times, by threads too, and closed in any order;
+// and descriptors in select and epoll.
+func TestExecManyOpens(t *testing.T) {
+	b := newBridged(t)
+	b.start(compiled(t, "manyopens", "-lrdmacm", "-libverbs", "-pthread")).want(t, 0, "as it must be")
 }
 
 // TestExecForkListen: a child does not keep the engine's sockets.
