@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,6 +97,11 @@ func TestExecPing(t *testing.T) {
 	start(t, "ping", fmt.Sprintf("127.0.0.1:%d", port), "--provider", "engine", "--count",
 		"5").want(t, exitPassed, parts("5 pings"), nil)
 	server.want(t, 0, "server ping data: rdma-ping-4")
+	own := start(t, "ping", "--listen", "127.0.0.1:0", "--provider", "engine")
+	addr := netip.MustParseAddrPort(own.stderr.await(t, `listening on (\S+)\n`)[1])
+	b.start("rping", "-c", "-v", "-V", "-C", "5", "-a", "127.0.0.1", "-p",
+		fmt.Sprint(addr.Port())).want(t, 0, "ping data: rdma-ping-4")
+	own.want(t, exitPassed, parts("served 5 pings"), nil)
 }
 
 // TestExecTrace prints each command with its answer.
