@@ -25,7 +25,7 @@ type execCmd struct {
 	Log            bool         `help:"Print what the engine reports: failed start-ups, Terminates, limits."`
 	Library        string       `help:"Where libgovs-preload.so and libgovs-bridge.so are. Default: lib/govs beside the command's folder." placeholder:"DIR"`
 	Congestion     string       `help:"The congestion control of TCP, reno for example. Default: the system's." placeholder:"NAME"`
-	Command        []string     `arg:"" passthrough:"" help:"The program and its arguments."`
+	Command        []string     `arg:"" optional:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // Help implements kong's HelpProvider.

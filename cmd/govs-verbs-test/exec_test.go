@@ -251,6 +251,7 @@ func TestExecRefuses(t *testing.T) {
 	}
 	start(t, "exec", "--library", dir, "--", "true").want(t, exitUsage, nil, parts(preloadLibrary,
 		"make build", "make install"))
+	start(t, "exec").want(t, exitUsage, nil, parts("no program is given; usage: "+execUsage))
 	spaced := filepath.Join(dir, "with space")
 	testkit.OK(t, os.Symlink(b.libraries, spaced))
 	for _, c := range []struct{ flag, want string }{
