@@ -16,9 +16,14 @@ import (
 // wrongPosts are work requests that can't be posted.
 var wrongPosts = []wrongUse{
 	{name: "PostSend: the queue is full, all of it signalled",
-		do:  func(t *testing.T) []seen { return fullQueue(t, ibverbs.SendSignaled) },
+		do:  func(t *testing.T) []seen { return longList(t, ibverbs.SendSignaled) },
 		not: "siw takes work up as it is posted"},
-	{name: "PostSend: the queue is full, all of it unsignalled", do: func(t *testing.T) []seen { return fullQueue(t, 0) }, not: "siw gives the places of unsignalled work back at once"},
+	{name: "PostSend: the queue is full, all of it unsignalled",
+		do:  func(t *testing.T) []seen { return longList(t, 0) },
+		not: "siw gives the places of unsignalled work back at once"},
+	{name: "PostSend: the queue is full, and the peer is silent",
+		do:  func(t *testing.T) []seen { return fullQueue(t, ibverbs.SendSignaled) },
+		not: "siw sends before the peer"},
 	{name: "PostRecv: the queue is full", do: fullRecvQueue},
 	{name: "SRQ.PostRecv: the queue is full", do: fullSRQ},
 	{name: "PostSend: unknown opcode", do: badWR(func(wr *ibverbs.SendWR) { wr.Opcode = 77 })},
@@ -55,6 +60,15 @@ func badWR(spoil func(wr *ibverbs.SendWR)) func(t *testing.T) []seen {
 		spoil(&wr)
 		return c.posts(wr)
 	}
+}
+
+// longList posts one work request more than the queue has places, in one call.
+func longList(t *testing.T, flags ibverbs.SendFlags) []seen {
+	wrs := make([]ibverbs.SendWR, rdmacm.DefaultSendWR+1)
+	for i := range wrs {
+		wrs[i] = ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: flags}
+	}
+	return saw("PostSend", newLab(t, labConfig{}).client.QP().PostSend(wrs...))
 }
 
 // fullQueue posts until the queue is full, on the side that accepted: what that sends

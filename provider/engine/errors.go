@@ -83,7 +83,7 @@ func (e *fullError) Error() string {
 	case e.queue != "send":
 		s += "; a message of the peer takes one"
 	case e.silent:
-		s += "; places become free as the peer takes the data; signal one to be told"
+		s += "; places become free as the peer takes the data: signal every n-th and wait for its completion"
 	default:
 		s += "; poll the send CQ: a completion frees its place and those before it"
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"os"
 	"syscall"
 
@@ -107,14 +108,8 @@ func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, e
 		return nil, os.ErrClosed
 	}
 	state := q.getState()
-	switch {
-	case mask&^modifiable != 0,
-		mask&provider.QPAttrCurState != 0 && attr.CurState != state,
-		mask&provider.QPAttrEnSQDNotify != 0 && (mask&provider.QPAttrState == 0 || attr.State != provider.QPSQD),
-		mask&depths != 0 && state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR,
-		mask&provider.QPAttrMaxRdAtomic != 0 && (attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > q.dev.opts.MaxORD),
-		mask&provider.QPAttrMaxDestRdAtomic != 0 && (attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > q.dev.opts.MaxIRD):
-		return nil, syscall.EINVAL
+	if err := q.checkModify(attr, mask, state); err != nil {
+		return nil, err
 	}
 	var e *ending
 	if mask&provider.QPAttrState != 0 {
@@ -136,6 +131,27 @@ func (q *qp) modify(attr *provider.QPAttr, mask provider.QPAttrMask) (*ending, e
 		q.ird = uint16(attr.MaxDestRdAtomic)
 	}
 	return e, nil
+}
+
+// checkModify is EINVAL if an attribute that mask names can't have its value in state.
+func (q *qp) checkModify(attr *provider.QPAttr, mask provider.QPAttrMask, state provider.QPState) error {
+	sets := func(bits provider.QPAttrMask) bool { return mask&bits != 0 }
+	switch {
+	case sets(^modifiable):
+		return fmt.Errorf("attributes %#x can't be changed on iWARP: %w", uint32(mask&^modifiable), syscall.EINVAL)
+	case sets(provider.QPAttrCurState) && attr.CurState != state:
+		return fmt.Errorf("CurState is %s, and the queue pair is in %s: %w", attr.CurState, state, syscall.EINVAL)
+	case sets(provider.QPAttrEnSQDNotify) && (!sets(provider.QPAttrState) || attr.State != provider.QPSQD):
+		return fmt.Errorf("EnSQDAsyncNotify needs a change to %s: %w", provider.QPSQD, syscall.EINVAL)
+	case sets(depths) && state != provider.QPReset && state != provider.QPInit && state != provider.QPRTR:
+		return fmt.Errorf("read depths can be changed before the connection only, and the queue pair is in %s: %w",
+			state, syscall.EINVAL)
+	case sets(provider.QPAttrMaxRdAtomic) && (attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > q.dev.opts.MaxORD):
+		return outside("MaxRdAtomic", attr.MaxRdAtomic, 0, q.dev.opts.MaxORD)
+	case sets(provider.QPAttrMaxDestRdAtomic) && (attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > q.dev.opts.MaxIRD):
+		return outside("MaxDestRdAtomic", attr.MaxDestRdAtomic, 0, q.dev.opts.MaxIRD)
+	}
+	return nil
 }
 
 func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
@@ -162,15 +178,18 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 		to == provider.QPRTR && (from == provider.QPInit || from == provider.QPRTR):
 		q.setState(to)
 		return nil, nil
+	case to == provider.QPRTS:
+		return nil, fmt.Errorf("%s is reached by a connection only (rdmacm.Dial, Request.Accept), and the queue pair is in %s: %w",
+			to, from, syscall.EINVAL)
 	}
-	return nil, syscall.EINVAL
+	return nil, fmt.Errorf("there is no change from %s to %s: %w", from, to, syscall.EINVAL)
 }
 
 // startClosing begins the graceful end of a connection. With notify EventSQDrained is
 // raised when the send queue is drained. Without a connection it returns EINVAL.
 func (q *qp) startClosing(notify bool) error {
 	if s := q.stream.Load(); s == nil || !s.closeGracefully(notify) {
-		return syscall.EINVAL
+		return fmt.Errorf("%s needs a connection, and the queue pair is in %s: %w", provider.QPSQD, q.getState(), syscall.EINVAL)
 	}
 	return nil
 }

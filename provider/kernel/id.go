@@ -111,7 +111,7 @@ func (i *id) callAddr(op, object string, f func(c *rdmacm.ID) error) error {
 }
 
 func (i *id) BindAddr(addr netip.AddrPort) error {
-	return i.callAddr("rdma_bind_addr", addr.String(), func(c *rdmacm.ID) error { return c.BindAddr(addr) })
+	return i.callAddr("rdma_bind_addr", addr.String(), func(c *rdmacm.ID) error { return whyNotBound(c.BindAddr(addr)) })
 }
 
 func (i *id) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {

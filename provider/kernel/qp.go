@@ -211,7 +211,9 @@ func (q *qp) err(op string, err error) error {
 
 func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	if attr.MaxRdAtomic < 0 || attr.MaxRdAtomic > math.MaxUint8 || attr.MaxDestRdAtomic < 0 || attr.MaxDestRdAtomic > math.MaxUint8 {
-		return q.err("ibv_modify_qp", syscall.EINVAL)
+		return q.err("ibv_modify_qp", fmt.Errorf("%w: %s", syscall.EINVAL, outside(
+			size{"MaxRdAtomic", attr.MaxRdAtomic, 0, math.MaxUint8},
+			size{"MaxDestRdAtomic", attr.MaxDestRdAtomic, 0, math.MaxUint8})))
 	}
 	if err := q.enter(); err != nil {
 		return q.err("ibv_modify_qp", err)
@@ -240,7 +242,7 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	if err == nil && mask&provider.QPAttrState != 0 {
 		q.entered(attr.State)
 	}
-	return q.err("ibv_modify_qp", err)
+	return q.err("ibv_modify_qp", whyNotChanged(&attr, mask, err))
 }
 
 // entered notes a state that the program has moved the QP to.

@@ -88,6 +88,27 @@ func whyNoAddr(src, dst netip.AddrPort, err error) error {
 	return err
 }
 
+// whyNotBound explains a refusal of rdma_bind_addr.
+func whyNotBound(err error) error {
+	switch err {
+	case syscall.EADDRINUSE:
+		return because(err, syscall.EADDRINUSE,
+			"another listener has it; take another port, or port 0 for any that is free")
+	case syscall.EADDRNOTAVAIL:
+		return because(err, syscall.EADDRNOTAVAIL, "no interface of this machine has the address")
+	}
+	return err
+}
+
+// whyNotChanged explains a refusal of ibv_modify_qp.
+func whyNotChanged(attr *provider.QPAttr, mask provider.QPAttrMask, err error) error {
+	if mask&provider.QPAttrState == 0 {
+		return err
+	}
+	return because(err, syscall.EINVAL, fmt.Sprintf("the change to %s is not possible, from the state "+
+		"that the queue pair is in or with these attributes", attr.State))
+}
+
 // whyNotConnected explains a refusal of rdma_connect.
 func (i *id) whyNotConnected(err error) error {
 	switch {
