@@ -93,7 +93,7 @@ func tests(t *testing.T) map[string][]string {
 	return found
 }
 
-var testName = regexp.MustCompile(`^(Test|Example|Fuzz)`)
+var testName = regexp.MustCompile(`^([Tt]est[A-Z]|Example|Fuzz)`)
 
 // TestSupportTableNamesTests checks that each row of the tables names what shows it, and
 // that this exists: a scenario, or a test or example by its name, with its package in front

@@ -79,7 +79,6 @@
 //   - No memory of the peer can be mapped (riomap, riowrite): the peer learns that there are 0
 //     entries. riomap is ENOMEM there, as with a peer in C by default, and riostream ends with
 //     that.
-//   - No datagrams (SOCK_DGRAM), which rsockets have over unreliable datagrams; iWARP has none.
 //   - Two ends of different byte order work if both are of this package. C's end does not on
 //     iWARP.
 //   - The end that accepted may send only after the first message of the other one (RFC 5044

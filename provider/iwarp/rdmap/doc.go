@@ -55,6 +55,4 @@
 //     Segments of a Write may come in any order.
 //   - The Terminate layouts of siw and of the RFC can't always be distinguished; see
 //     [Layout].
-//   - The order of completions and fences are not part of this package: package
-//     engine has them.
 package rdmap
