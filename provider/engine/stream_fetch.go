@@ -129,7 +129,7 @@ func (s *stream) fillObjectWork(w *sendWQE) bool {
 	case !ok:
 		return true
 	}
-	h := s.workHeader(w, seg)
+	h := w.head(s.tx.sendMSN).Header(seg.MO(), seg.Last)
 	t.b.begin(&h, seg.Len, t)
 	t.b.addCopy(p, t)
 	t.b.end(t, t.next, seg.Last && w.op != provider.WRRDMAWriteWithImm)

@@ -138,7 +138,7 @@ func (s *stream) fillWork() {
 	if !ok {
 		panic("engine: the MULPDU has no room for payload")
 	}
-	h := s.workHeader(w, seg)
+	h := w.head(t.sendMSN).Header(seg.MO(), seg.Last)
 	b.begin(&h, seg.Len, t)
 	switch {
 	case inline:
@@ -170,24 +170,19 @@ func (s *stream) endWork(w *sendWQE) {
 	t.next++
 }
 
-func (s *stream) workHeader(w *sendWQE, seg ddp.Segment) ddp.Header {
+// head returns what the headers of the segments of w, a Write or a Send, have in common.
+func (w *sendWQE) head(msn uint32) rdmap.Head {
 	if w.isWrite() {
-		return rdmap.WriteHeader(w.rkey, seg.TO(w.raddr), seg.Last)
+		return rdmap.WriteHead(w.rkey, w.raddr)
 	}
-	return rdmap.SendHeader(sendOpcode(w), w.immOrInv, s.tx.sendMSN, seg.MO(), seg.Last)
-}
-
-func sendOpcode(w *sendWQE) rdmap.Opcode {
-	solicited := w.flags&provider.SendSolicited != 0
-	switch {
-	case w.op == provider.WRSendWithInv && solicited:
-		return rdmap.OpSendSEInvalidate
-	case w.op == provider.WRSendWithInv:
-		return rdmap.OpSendInvalidate
-	case solicited:
-		return rdmap.OpSendSE
+	op, key := rdmap.OpSend, uint32(0)
+	if w.op == provider.WRSendWithInv {
+		op, key = rdmap.OpSendInvalidate, w.immOrInv
 	}
-	return rdmap.OpSend
+	if w.flags&provider.SendSolicited != 0 {
+		op += rdmap.OpSendSE - rdmap.OpSend
+	}
+	return rdmap.SendHead(op, key, msn)
 }
 
 // failWork gives up at WQE next, whose SGEs name what can't be sent. What was

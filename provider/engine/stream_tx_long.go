@@ -4,7 +4,6 @@ import (
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
-	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // On a network a long message is hundreds of FPDUs, each as long as a TCP segment,
@@ -20,23 +19,16 @@ import (
 func (s *stream) fillLong(w *sendWQE) bool {
 	t := &s.tx
 	b := t.b
-	write, whole := w.isWrite(), w.op != provider.WRRDMAWriteWithImm
-	if t.markers || ddp.MaxPayload(t.mulpdu, write) <= copyOctets || t.seg.Remaining() <= copyOctets {
+	whole := w.op != provider.WRRDMAWriteWithImm
+	if t.markers || ddp.MaxPayload(t.mulpdu, w.isWrite()) <= copyOctets || t.seg.Remaining() <= copyOctets {
 		return false
 	}
-	op := sendOpcode(w)
+	head := w.head(t.sendMSN)
 	message := b.spans[0].b
 	for t.seg.Remaining() > copyOctets && b.room() {
 		seg, _ := t.seg.Next(t.mulpdu) // there is room for payload
-		ulpdu := b.arena[b.used+mpa.HeaderLen:]
-		header := ddp.TaggedHeaderLen
-		if write {
-			rdmap.PutWrite(ulpdu, w.rkey, seg.TO(w.raddr), seg.Last)
-		} else {
-			rdmap.PutSend(ulpdu, op, w.immOrInv, t.sendMSN, seg.MO(), seg.Last)
-			header = ddp.UntaggedHeaderLen
-		}
-		b.longFPDU(header, message[seg.Offset:][:seg.Len], t, seg.Last && whole)
+		head.Put(b.arena[b.used+mpa.HeaderLen:], seg.MO(), seg.Last)
+		b.longFPDU(head.Len(), message[seg.Offset:][:seg.Len], t, seg.Last && whole)
 		if seg.Last {
 			s.endWork(w)
 			break

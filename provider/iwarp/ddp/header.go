@@ -102,33 +102,6 @@ func (h *Header) AppendTo(b []byte) []byte {
 	return b
 }
 
-// PutTagged writes a legal tagged header to the first [TaggedHeaderLen] octets of
-// p: what a [Header] of these values with DV 1 and reserved bits zero is on the
-// wire. A message of one short segment is built in less time than it takes to
-// fill in a Header.
-//
-//rfc:5041 DDP-4.1-09 Reserved bits zero on send
-//rfc:5041 DDP-4.1-11 DV=1 on send
-func PutTagged(p []byte, last bool, ulpCtl uint8, stag uint32, to uint64) {
-	putTagged(p, legalControl(ctlTagged, last), ulpCtl, stag, to)
-}
-
-// PutUntagged is [PutTagged] for an untagged header, of [UntaggedHeaderLen]
-// octets.
-//
-//rfc:5041 DDP-4.1-09 Reserved bits zero on send
-//rfc:5041 DDP-4.1-11 DV=1 on send
-func PutUntagged(p []byte, last bool, ulpCtl uint8, ulp32, qn, msn, mo uint32) {
-	putUntagged(p, legalControl(0, last), ulpCtl, ulp32, qn, msn, mo)
-}
-
-func legalControl(tagged byte, last bool) byte {
-	if last {
-		return tagged | ctlLast | Version
-	}
-	return tagged | Version
-}
-
 func putTagged(p []byte, ctl, ulpCtl byte, stag uint32, to uint64) {
 	_ = p[TaggedHeaderLen-1]
 	p[0], p[1] = ctl, ulpCtl

@@ -1,6 +1,10 @@
 package rdmap
 
-import "github.com/govs-rdma/govs/provider/iwarp/ddp"
+import (
+	"encoding/binary"
+
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+)
 
 // Headers of RDMA messages as this side sends them: DV and RV 1, reserved bits
 // zero, T and QN as RFC 5040 figure 4 demands. To send an illegal header, change
@@ -91,23 +95,62 @@ func TerminateHeader() ddp.Header {
 	return untaggedHeader(OpTerminate, QNTerminate, ddp.FirstMSN, 0, true)
 }
 
-// PutWrite writes the header of an RDMA Write's segment to the first
-// ddp.TaggedHeaderLen octets of p: what [WriteHeader] is on the wire.
-//
-//rfc:5040 RDMAP-5.1-01 Write uses Tagged model
-func PutWrite(p []byte, stag uint32, to uint64, last bool) {
-	ddp.PutTagged(p, last, Version<<ctlVersionShift|uint8(OpWrite), stag, to)
+// Head is what the headers of all segments of one Write or one Send have in common, as it is on the
+// wire. It is one type for both: a sender makes one for a message, and need not know for its
+// segments which of the two it is. Putting a Head takes less time than to fill in a [ddp.Header].
+type Head struct {
+	at  uint64 // of a Write the TO of its first octet, of a Send QN and MSN
+	key uint32 // of a Write its STag, of a Send the STag to invalidate
+	ctl uint16 // the octets of DDP's and RDMAP's control field, without L
 }
 
-// PutSend writes the header of a Send's segment to the first
-// ddp.UntaggedHeaderLen octets of p: what [SendHeader] is on the wire.
+// Both control octets, reserved bits zero.
+//
+//rfc:5041 DDP-4.1-09 Reserved bits zero on send
+//rfc:5041 DDP-4.1-11 DV=1 on send
+const (
+	headTagged = 1 << 15 // T
+	headLast   = 1 << 14 // L
+	headWrite  = headTagged | ddp.Version<<8 | Version<<ctlVersionShift | uint16(OpWrite)
+	headSend   = ddp.Version<<8 | Version<<ctlVersionShift
+)
+
+// WriteHead returns the Head of an RDMA Write to the buffer that stag names, from to on.
+//
+//rfc:5040 RDMAP-5.1-01 Write uses Tagged model
+func WriteHead(stag uint32, to uint64) Head { return Head{to, stag, headWrite} }
+
+// SendHead returns the Head of a Send of one of the four types. invalidate is the STag that the
+// peer invalidates, 0 with an op for which [Opcode.Invalidates] does not hold.
 //
 //rfc:5040 RDMAP-5.3-01 Send untagged
 //rfc:5040 RDMAP-5.3-06 Send on QN 0
 //rfc:5040 RDMAP-5.3-09 SendInv carries an STag
-func PutSend(p []byte, op Opcode, invalidate, msn, mo uint32, last bool) {
-	if !op.Invalidates() {
-		invalidate = 0
+func SendHead(op Opcode, invalidate, msn uint32) Head {
+	return Head{QNSend<<32 | uint64(msn), invalidate, headSend | uint16(op)}
+}
+
+// Len returns how many octets the header of a segment has.
+func (h Head) Len() int { return ddp.UntaggedHeaderLen - 4*int(h.ctl/headTagged) }
+
+// Put writes the header of the segment that begins at an offset of the message to p. It writes
+// [ddp.MaxHeaderLen] octets, of which the header is the first [Head.Len].
+func (h Head) Put(p []byte, offset uint32, last bool) {
+	ctl, tagged := h.ctl, uint32(h.ctl/headTagged)
+	if last {
+		ctl |= headLast
 	}
-	ddp.PutUntagged(p, last, Version<<ctlVersionShift|uint8(op), invalidate, QNSend, msn, mo)
+	_ = p[ddp.MaxHeaderLen-1]
+	binary.BigEndian.PutUint16(p, ctl)
+	binary.BigEndian.PutUint32(p[2:], h.key)
+	binary.BigEndian.PutUint64(p[6:], h.at+uint64(offset*tagged))
+	binary.BigEndian.PutUint32(p[14:], offset*(1-tagged))
+}
+
+// Header returns what Put writes, as a Header.
+func (h Head) Header(offset uint32, last bool) ddp.Header {
+	if h.ctl&headTagged != 0 {
+		return WriteHeader(h.key, h.at+uint64(offset), last)
+	}
+	return SendHeader(Opcode(h.ctl&ctlOpcodeMask), h.key, uint32(h.at), offset, last)
 }

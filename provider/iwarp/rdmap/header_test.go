@@ -49,26 +49,28 @@ func TestSegmentsOfAppendixA(t *testing.T) {
 	}
 }
 
-// What is put before a segment is its header.
+// TestHeadPut: what a Head puts before a segment is the header of that segment.
 //
 //rfc:5040 RDMAP-5.1-01 Write uses Tagged model
 //rfc:5040 RDMAP-5.3-01 Send untagged
 //rfc:5040 RDMAP-5.3-06 Send on QN 0
 //rfc:5040 RDMAP-5.3-09 SendInv carries an STag
-func TestPutIsTheHeader(t *testing.T) {
-	const stag, to, msn, mo = 0x11223344, 0x8877665544332211, 0xfffefdfc, 0x01020304
-	got := bytes.Repeat([]byte{0xa5}, ddp.MaxHeaderLen)
+func TestHeadPut(t *testing.T) {
+	const stag, to, msn, offset = 0x11223344, 0x8877665544332211, 0xfffefdfc, 0x81020304
 	for _, last := range []bool{false, true} {
-		PutWrite(got, stag, to, last)
-		write := WriteHeader(stag, to, last)
-		if want := write.AppendTo(nil); !bytes.Equal(got[:len(want)], want) {
-			t.Errorf("Write: %x, want %x", got, want)
-		}
+		heads := map[Head]ddp.Header{WriteHead(stag, to): WriteHeader(stag, to+offset, last)}
 		for op := OpSend; op <= OpSendSEInvalidate; op++ {
-			PutSend(got, op, stag, msn, mo, last)
-			h := SendHeader(op, stag, msn, mo, last)
-			if want := h.AppendTo(nil); !bytes.Equal(got, want) {
-				t.Errorf("%s: %x, want %x", op, got, want)
+			key := uint32(0)
+			if op.Invalidates() {
+				key = stag
+			}
+			heads[SendHead(op, key, msn)] = SendHeader(op, key, msn, offset, last)
+		}
+		for head, h := range heads {
+			got := bytes.Repeat([]byte{0xa5}, ddp.MaxHeaderLen)
+			head.Put(got, offset, last)
+			if want := h.AppendTo(nil); !bytes.Equal(got[:head.Len()], want) || head.Header(offset, last) != h {
+				t.Errorf("%x and %+v, want %x and %+v", got[:head.Len()], head.Header(offset, last), want, h)
 			}
 		}
 	}
