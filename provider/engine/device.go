@@ -90,7 +90,7 @@ func openDevice(opts Options) (*device, error) {
 	}
 	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]*qp)}
 	d.async.init(maxAsync)
-	d.log.to = opts.Logger
+	d.log.open(opts.Logger)
 	d.chunks.octets = chunkOctets
 	d.pds.max, d.cqs.max, d.mrs.max, d.mws.max, d.qps.max, d.srqs.max = maxPD, maxCQ, maxMR, maxMW, maxQP, maxSRQ
 	var b [4]byte

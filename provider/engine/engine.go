@@ -242,8 +242,10 @@ type Options struct {
 	TCP transport.TCPOptions
 
 	// Logger gets what a person may want to know: start-ups that failed, Terminates sent and
-	// received, CQs that overflow, limits that were reached, and the first Read whose sink lacks the
-	// rights that RNICs want (ibverbs.AccessReadSink). Nil, the default, logs nothing.
+	// received, CQs that overflow, limits that were reached, and the first Read whose sink lacks
+	// the rights that RNICs want (ibverbs.AccessReadSink). If its Handler takes records of
+	// slog.LevelDebug when the device is opened, it also gets sends that are held until the peer's
+	// first message. Nil, the default, logs nothing.
 	// At most 10 records of a level are written in a second, because a peer can cause them; the
 	// next one of the level has the number of those that were dropped in its attribute "dropped". A
 	// goroutine of the device calls the Handler, which must not close the device.

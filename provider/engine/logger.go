@@ -28,10 +28,12 @@ const (
 // level says how many were. Warnings, which peers cause, don't displace errors, and those of a level
 // that the Handler leaves out don't displace others.
 type logger struct {
-	to *slog.Logger // nil: nothing is logged
+	to    *slog.Logger // nil: nothing is logged
+	debug bool         // its Handler took records of slog.LevelDebug when the device was opened
 
 	mu       sched.Mutex[locks.Log]
 	began    time.Time // of the second
+	details  logBudget // of the levels below slog.LevelWarn
 	warnings logBudget
 	errors   logBudget
 	queue    []slog.Record
@@ -48,6 +50,12 @@ type logBudget struct {
 	dropped uint64
 }
 
+// open sets where records go. No lock is held, so that the Handler may be asked.
+func (l *logger) open(to *slog.Logger) {
+	l.to = to
+	l.debug = to != nil && to.Enabled(context.Background(), slog.LevelDebug)
+}
+
 // add logs a record, or drops it. It doesn't block, and may be called with any lock held.
 func (l *logger) add(level slog.Level, text string, attrs ...slog.Attr) {
 	if l.to == nil {
@@ -57,11 +65,14 @@ func (l *logger) add(level slog.Level, text string, attrs ...slog.Attr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.began) >= time.Second {
-		l.began, l.warnings.n, l.errors.n = now, 0, 0
+		l.began, l.details.n, l.warnings.n, l.errors.n = now, 0, 0, 0
 	}
 	b := &l.warnings
-	if level >= slog.LevelError {
+	switch {
+	case level >= slog.LevelError:
 		b = &l.errors
+	case level < slog.LevelWarn:
+		b = &l.details
 	}
 	if b.n >= logPerSecond || b.waiting >= logKept {
 		b.dropped++
@@ -91,7 +102,7 @@ func (l *logger) drain() {
 		l.mu.Lock()
 		queue := l.queue
 		l.queue = nil
-		l.warnings.waiting, l.errors.waiting = 0, 0
+		l.details.waiting, l.warnings.waiting, l.errors.waiting = 0, 0, 0
 		l.running = len(queue) > 0
 		l.mu.Unlock()
 		if len(queue) == 0 {
@@ -102,6 +113,16 @@ func (l *logger) drain() {
 				_ = h.Handle(ctx, r) // an error of the log can't be logged
 			}
 		}
+	}
+}
+
+// held logs that a stream sends nothing until the peer has sent something. For a server that speaks
+// first this is so for a moment with every connection; a server whose peer never speaks waits.
+func (l *logger) held(s *stream, sends uint32) {
+	if l.debug {
+		l.add(slog.LevelDebug, "sends are held until the peer's first message: the side that dialled has to send first",
+			slog.Uint64("qp", uint64(s.q.qpn)), slog.String("peer", s.conn.RemoteAddr().String()),
+			slog.Uint64("sends", uint64(sends)))
 	}
 }
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -95,10 +96,19 @@ func TestIdleCountsNothing(t *testing.T) {
 
 // TestStatsHeld: what is posted before the peer has spoken is held.
 func TestStatsHeld(t *testing.T) {
-	_, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))
-	b.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
-	if st := testkit.Must(b.qp.Stats())(t); !st.HeldForPeer || st.SendsHeld != 2 || st.SendsPosted != 2 {
-		t.Errorf("%+v", st)
+	for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
+		var log bytes.Buffer
+		to := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))
+		_, b := pair(t, memnet.New(nil), memAddr, Options{Logger: to}, sideOptions{}, params(true))
+		b.send(provider.SendWR{Opcode: provider.WRSend}, provider.SendWR{Opcode: provider.WRSend})
+		if st := testkit.Must(b.qp.Stats())(t); !st.HeldForPeer || st.SendsHeld != 2 || st.SendsPosted != 2 {
+			t.Errorf("%+v", st)
+		}
+		b.dev.log.draining.Wait()
+		const text = "held until the peer's first message"
+		if got := log.String(); strings.Contains(got, text) != (level == slog.LevelDebug) {
+			t.Errorf("logged at %s: %q", level, got)
+		}
 	}
 }
 

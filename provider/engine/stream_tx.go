@@ -17,6 +17,9 @@ func (s *stream) transmit() {
 		return
 	}
 	if !s.maySend.Load() {
+		if n := s.q.sq.tail.Load() - t.next; n > 0 {
+			s.dev.log.held(s, n)
+		}
 		s.memoryAhead()
 		if t.fault != nil {
 			s.fail(t.fault) // nothing is before it; no Terminate may be sent
