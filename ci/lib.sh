@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Sourced by the scripts below ci/: how they tell progress and how they fail.
+# Sourced by the scripts below ci/: how they report progress and how they fail.
 #
-# Everything told goes to stderr as one plain line per step, so that a log without a terminal reads the same as a
+# All messages go to stderr as one plain line per step, so that a log without a terminal reads the same as a
 # screen, and so that stdout stays with the command that a script runs.
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }

@@ -12,7 +12,7 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// AllocOption is a wish about the pages of memory that is mapped for a region.
+// AllocOption says which pages the memory of a region is to have.
 type AllocOption uint8
 
 const (
@@ -31,8 +31,8 @@ const (
 // ibv_reg_mr). The memory starts on a page, is off the Go heap, so that the
 // garbage collector neither scans nor accounts it, and is unmapped by Close.
 //
-// Huge pages spare a device address translations, and the CPU those of copies.
-// Options contradicting each other are EINVAL.
+// Huge pages save address translations, of the device and of the CPU when it copies.
+// HugePages and TransparentHugePages together are EINVAL.
 func (pd *PD) AllocMR(n int, access Access, options ...AllocOption) (*MR, error) {
 	const op = "ibv_reg_mr"
 	if err := pd.ok(op); err != nil {

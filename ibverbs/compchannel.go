@@ -23,7 +23,7 @@ type CompChannel struct {
 	mu      sync.Mutex
 	reading bool        // somebody is in p.Next
 	rctx    readContext // of that p.Next, or of the last
-	waiters []*waiter   // who else waits
+	waiters []*waiter   // the other calls that wait
 	pending []*CQ       // events for Next
 }
 
@@ -102,7 +102,7 @@ func (ch *CompChannel) Close() error {
 
 // A readContext is the context of a reader with a means to interrupt it. Whoever
 // waits again and again mostly does so under one context, and a derived one
-// costs several allocations: so it stays for the next who waits under the same.
+// costs several allocations: so it stays for the next call that waits under the same.
 type readContext struct {
 	context.Context // nil for none
 	cancel          context.CancelFunc
@@ -219,7 +219,7 @@ func (ch *CompChannel) appoint() {
 	ch.waiters = slices.Delete(ch.waiters, 0, 1)
 }
 
-// wake makes those who wait for cq look again.
+// wake makes the calls that wait for cq look again.
 func (ch *CompChannel) wake(cq *CQ) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -233,7 +233,7 @@ func (ch *CompChannel) wake(cq *CQ) {
 	ch.rctx.end() // the reader may be one of them
 }
 
-// forget makes everybody who waits look again because cq is closed, and drops
+// forget makes all calls that wait look again because cq is closed, and drops
 // its events.
 func (ch *CompChannel) forget(cq *CQ) {
 	ch.mu.Lock()

@@ -150,9 +150,10 @@ func (e AsyncEvent) String() string {
 // (ibv_get_async_event). It is acknowledged before it is returned, so that an
 // event nobody looks at never holds up a Close (ibv_ack_async_event). Events
 // are kept until somebody asks, or their object is closed; each is given to one
-// caller. A device keeps a few hundred: who asks after more have come gets those, and
-// then ENOBUFS once, with how many were lost. When ctx ends the error is an [*Error] that wraps
-// ctx.Err(), and when the context is closed os.ErrClosed.
+// caller. A device keeps a few hundred events and drops those that come when it is full: the
+// call after the last one that was kept returns ENOBUFS, with how many were dropped. When ctx
+// ends the error is an [*Error] that wraps ctx.Err(), and when the context is closed
+// os.ErrClosed.
 //
 // Over either provider: EventQPFatal for a WR that names memory which it may not use
 // and a message that does not fit its queue, EventQPAccessErr for what the peer may not

@@ -241,8 +241,8 @@ func (cq *CQ) Cookie() any {
 	return cq.cookie
 }
 
-// Close destroys the CQ with what is in it (ibv_destroy_cq). While a QP
-// completes to it it is EBUSY and says so. Who waits in PollWait wakes up.
+// Close destroys the CQ with what is in it (ibv_destroy_cq). While a QP completes to it, Close
+// is EBUSY and says so. Calls of PollWait that are waiting return os.ErrClosed.
 func (cq *CQ) Close() error {
 	if cq == nil || cq.p == nil {
 		return nil

@@ -66,7 +66,7 @@ func (t *takenCQ) Release() {
 	t.cq.settle()
 }
 
-// poll is Poll for who has taken the CQ.
+// poll is Poll for the taker of the CQ.
 func (cq *CQ) poll(wc []WC) (int, error) {
 	cq.mu.RLock()
 	if cq.aside {

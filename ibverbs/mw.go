@@ -7,15 +7,15 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// MW is a memory window (struct ibv_mw): part of a region under a key of its own, with
-// rights of its own, which it costs no registration to give and to take back. The work
-// requests that do so stand in a send queue and take their turn there: a Send after a
-// bind may carry the new key to the peer, and work in front of an invalidation is done
-// before it. Only peers use windows; an SGE can't name one.
+// MW is a memory window (struct ibv_mw). It gives peers access to part of a region, under a key
+// and with rights of its own, and takes the access back, without a registration. Work requests
+// in a send queue do both, in the order of posting: a Send that is posted after a bind may carry
+// the new key to the peer, and work that is posted before an invalidation is done before it. Only
+// peers use windows; an SGE can't name one.
 //
 // A window of type 1 is bound with QP.BindMW, on any QP of its PD and any number of
-// times, each bind ending what the one before gave. The peers of all QPs of the PD can
-// use it.
+// times. Each bind ends the access that the one before gave. The peers of all QPs of the PD can
+// use the window.
 //
 // A window of type 2 is bound with a work request:
 //
@@ -27,8 +27,8 @@ import (
 // Invalidate, whose completion has the key (WC.InvalidatedRKey); only then can it be
 // bound again, and it must be with a key that differs in its lowest octet.
 //
-// A peer that names a window which is not bound, or not for it, ends its connection with
-// a Terminate, as with a key of nothing. A bind or invalidation that fails when its turn
+// A peer that names a window which is not bound, or which is bound for another peer, ends its
+// connection with a Terminate, as with a key that names nothing. A bind or invalidation that fails when its turn
 // comes has the status WCMWBindErr, and ends its own connection.
 //
 // siw has no windows (errors.ErrUnsupported).
@@ -39,7 +39,7 @@ type MW struct {
 }
 
 // AllocMW makes a memory window (ibv_alloc_mw). It is not bound, and its key names
-// nothing. EINVAL for a type that there is not.
+// nothing. Another type than MWType1 and MWType2 is EINVAL.
 func (pd *PD) AllocMW(t MWType) (*MW, error) {
 	const op = "ibv_alloc_mw"
 	if err := pd.ok(op); err != nil {

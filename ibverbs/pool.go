@@ -267,7 +267,7 @@ func (b PoolBuf) Release() error {
 	if !b.slot.turn.CompareAndSwap(b.turn, b.turn+1) {
 		return errReleased
 	}
-	b.pool.out.Add(-1) // first: who waits for the buffer may close the pool next
+	b.pool.out.Add(-1) // first: the call that waits for the buffer may close the pool next
 	b.slot.class.free <- b.slot
 	return nil
 }

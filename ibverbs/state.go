@@ -15,15 +15,14 @@ import (
 func TraceObjects(on bool) { object.Stacks.Store(on) }
 
 // WriteState writes what is open on c, for a person to read: a line for the device, and one
-// for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id
-// (listeners among them), ordered by kind and text. A QP's line has
-// its state, how full its queues are, its peer, and "held until the peer's first message"
-// where that is what posted work waits for. rdmacm's Conn.Shutdown puts its QP into
-// IBV_QPS_SQD while it waits for what is posted. The format may change.
+// for each PD, MR, MW, completion channel, CQ, SRQ, QP and CM id (listeners among them), ordered
+// by kind and text. A QP's line has its state, how full its queues are, its peer, and "held until
+// the peer's first message" if that is what posted work waits for. rdmacm's Conn.Shutdown puts
+// its QP into IBV_QPS_SQD while it waits for what is posted. The format may change.
 //
-// The text has the keys of regions (STags), and who knows one can use the region over any
-// connection of its PD: it is not for peers to read. Objects may be made and closed meanwhile.
-// WriteState calls w without a lock.
+// The text has the keys of regions (STags). A peer that knows a key can use the region over any
+// connection of its PD, so don't send the text to peers. Objects may be made and closed
+// meanwhile. WriteState calls w without a lock.
 func (c *Context) WriteState(w io.Writer) error {
 	if err := c.ok("state"); err != nil {
 		return err

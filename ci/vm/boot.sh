@@ -52,7 +52,7 @@ end_guest() {
 	wait "$qemu" 2>/dev/null || true
 }
 
-# show_hang ATTEMPT tells how far a guest came that did not get to the command.
+# show_hang ATTEMPT says how far a guest came that did not get to the command.
 show_hang() {
 	say "boot $1 of 3 took more than $boot_limit s; the end of the guest's console:"
 	tail -n 25 "$work/console" "$work/qemu" 2>/dev/null | sed 's/^/  | /' >&2

@@ -27,7 +27,7 @@ verdict() {
 		exit "$status"
 	fi
 
-	# No status came back. What the guest managed to log may tell why.
+	# No status came back. What the guest managed to log may say why.
 	if [ -s "$control/failed" ]; then
 		tail -n 20 "$control/dmesg" | sed 's/^/  | /' >&2
 		die 121 "the guest could not be set up: $(cat "$control/failed")"

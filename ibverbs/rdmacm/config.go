@@ -58,7 +58,7 @@ type ConnConfig struct {
 	// full queue, or for all that the SRQ holds, which it closes. One that is given needs room for
 	// all that the program will have posted to all queues that complete to it, which Dial and
 	// Accept cannot know: completions that find no room are lost (EventCQErr, CQ.Stats), and
-	// who waits for one waits for ever.
+	// a program that waits for a lost one waits for ever.
 	SendCQ *ibverbs.CQ
 	RecvCQ *ibverbs.CQ
 

@@ -47,7 +47,7 @@ type Conn struct {
 	ownPD, ownSendCQ, ownRecvCQ bool
 }
 
-// watch waits for the end of a connection on behalf of all who ask.
+// watch waits for the end of a connection on behalf of all calls that ask for it.
 type watch struct {
 	begun bool            // the goroutine has been started; under Conn.mu
 	ended context.Context // ends when the watch is over
@@ -148,7 +148,7 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 	return nil
 }
 
-// makeSendCQ makes the send CQ for a queue of as many places as are granted to who asks for this
+// makeSendCQ makes the send CQ for a queue of as many places as are granted to a caller that asks for this
 // many: the engine and siw round up to a power of two, rxe to one less. QP.Drain needs one more.
 // With OnSend a full queue of the calls' work may complete while as many completions of the
 // program's own work are in the CQ.

@@ -449,7 +449,7 @@ func (r *router) giveUp(x *call) (complete bool) {
 }
 
 // wait waits for a token of ready, and polls meanwhile if nobody else does. Tokens of done come
-// from whoever polls only. Those of turn and room also come from others, who end such a poll
+// from the call that polls only. Those of turn and room also come from others, which end such a poll
 // (early), because there may be no completion that would.
 func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) error {
 	for {

@@ -142,8 +142,8 @@ func (ch *EventChannel) Context() *ibverbs.Context {
 	return ch.vctx
 }
 
-// Close frees the channel (rdma_destroy_event_channel) and wakes who waits in
-// GetEvent. While ids are on it it is EBUSY and says so.
+// Close frees the channel (rdma_destroy_event_channel). Calls of GetEvent that are waiting
+// return os.ErrClosed. While ids are on it, Close is EBUSY and says so.
 func (ch *EventChannel) Close() error {
 	if ch == nil || ch.p == nil {
 		return nil
@@ -181,7 +181,7 @@ func (t *turn) take(ctx context.Context) error {
 	}
 }
 
-// give has those who wait try again.
+// give has the calls that wait try again.
 func (t *turn) give() {
 	t.mu.Lock()
 	t.taken = false

@@ -24,10 +24,9 @@ import (
 // up is a *net.DNSError.
 //
 // Unlike net.Dialer it does not try two families at the same time (RFC 8305). A TCP
-// connection that loses the race is closed before anybody sees it; here each attempt
-// would go on to ask the peer's program, which may accept both and sees one of them
-// break off, and cfg.Prepare would run twice at once. Who wants the race, and has a peer
-// that doesn't mind, calls Dial for the addresses itself.
+// connection that loses the race is closed before the peer's program sees it. Here each attempt
+// would reach the peer's program, which may accept both and then lose one, and cfg.Prepare would
+// run twice at once. A program that wants the race calls Dial for each address itself.
 func DialName(ctx context.Context, vctx *ibverbs.Context, address string, cfg *ConnConfig) (*Conn, error) {
 	if cfg == nil {
 		cfg = &ConnConfig{}

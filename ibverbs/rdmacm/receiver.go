@@ -31,7 +31,7 @@ type Receiver struct {
 	open context.Context // ends with Close
 	end  context.CancelFunc
 
-	// lead has a token while nobody polls. Who has taken it owns what follows.
+	// lead has a token while nobody polls. The call that has taken it owns what follows.
 	lead   chan struct{}
 	until  context.Context // the last caller's, ended also by the end of c and by Close
 	cancel context.CancelFunc

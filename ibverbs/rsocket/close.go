@@ -27,7 +27,7 @@ func (c *Conn) CloseRead() error {
 	return nil
 }
 
-// CloseWrite sends the end of this direction of the stream: the peer reads io.EOF behind what was
+// CloseWrite sends the end of this direction of the stream: the peer reads io.EOF after what was
 // written. A Write that waits fails with EPIPE. CloseWrite does not wait. On an end that has
 // accepted and has not heard of its peer, a goroutine waits until it may send the end.
 func (c *Conn) CloseWrite() error {

@@ -17,7 +17,7 @@ const (
 	idData  = 2 << 56 // octets of the send buffer
 	idSlots = 3 << 56 // control slots
 	idEnd   = 4 << 56 // a shutdown or disconnect
-	idWrite = 5 << 56 // a Write with a message behind it; completes only if it fails
+	idWrite = 5 << 56 // a Write with a message after it; completes only if it fails
 )
 
 func receiveID(i int) uint64 { return idRecv | uint64(i) }

@@ -112,7 +112,7 @@ func (c Config) receives() int {
 }
 
 // ringAlign is what a ring is a multiple of: each half begins in a cache line of its own, and the
-// SGL behind the ring is aligned.
+// SGL after the ring is aligned.
 const ringAlign = 64
 
 // supported returns an error if the device can't carry rsocket's messages as this package sends

@@ -43,7 +43,7 @@ type Conn struct {
 	posting bool // Write posts, without mu
 	posted  int  // sends that are not complete
 
-	// Who waits for completions takes them for all. One polls at a time.
+	// A call that waits for completions takes them for all calls. One polls at a time.
 	leading bool
 	polling context.Context
 	stop    context.CancelFunc

@@ -2,7 +2,7 @@
 // of librdmacm's rsockets, version 1, over iWARP. The peer may be this package, or a program in C:
 // one that calls rsocket, rconnect and so on, as rstream and rcopy of rdma-core do, or any program
 // that runs under librspreload.so. What works over net.Conn works over it, such as crypto/tls and
-// net/http.
+// net/http. Of rsockets it has streams (SOCK_STREAM).
 //
 // One process (errors left out), here with the engine; kernel.New() and "siw0" instead are a device
 // of the kernel:
@@ -32,7 +32,7 @@
 //
 // # How it works
 //
-// Each end has a ring that the peer writes into by RDMA Write. A Send of four octets behind each
+// Each end has a ring that the peer writes into by RDMA Write. A Send of four octets after each
 // Write says how long it is. The ring has two halves: when the program has read one, the peer is
 // granted it anew. So a stream has flow control of its own: Write waits until the peer's program
 // has read. A call of Write begins with 2048 octets, so that the peer can begin with them while the

@@ -26,7 +26,7 @@ type parts struct {
 
 	// own is memory that only this end writes: the send buffer, room for grants that can't be
 	// inline, and what messages are received in. ring is what the peer writes: the ring, and the
-	// SGL behind it.
+	// SGL after it.
 	own, ring *ibverbs.MR
 	inline    int
 }

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// side is a direction of a Conn, its Close or hear: who uses it, and waits in it. One waits at a
-// time.
+// side is a direction of a Conn, its Close or hear: which call uses it, and waits in it. One waits
+// at a time.
 //
-// Who waits takes completions from the CQ for all: the first one polls (it leads), and the others
+// A call that waits takes completions from the CQ for all: the first one polls (it leads), and the others
 // wait for a token of wake, which they get when they can go on, or have to lead. So a lost wake-up
 // would need one that waits while nobody leads, and appoint is called by whoever stops to lead.
 type side struct {
@@ -153,7 +153,7 @@ func (s *side) rouse() {
 	}
 }
 
-// kick has who waits in s look again. mu is held.
+// kick has the call that waits in s look again. mu is held.
 func (c *Conn) kick(s *side) {
 	switch {
 	case s.leads:

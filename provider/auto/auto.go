@@ -35,7 +35,7 @@ type Options struct {
 	// 0 means 2 s.
 	ResolveTimeout time.Duration
 
-	// Engine is for the engine, if that is taken.
+	// Engine has the options of the engine, if New takes that.
 	Engine *engine.Options
 }
 

@@ -75,7 +75,7 @@ func (f *cmFile) connectionManager() {}
 // OpenCM opens the connection manager, as open(2) of /dev/infiniband/rdma_cm does. flags are those
 // of open: O_NONBLOCK and O_CLOEXEC count. The descriptor is the program's, and is adopted. It can
 // be read while there are events; GET_EVENT never waits and returns EAGAIN if there is none, so
-// that who wants to wait polls the descriptor.
+// that a program that wants to wait polls the descriptor.
 func (b *Bridge) OpenCM(flags int) (fd int, err error) {
 	sock := 0
 	if flags&unix.O_CLOEXEC != 0 {

@@ -203,7 +203,7 @@ func cmDestroyID(r *cmRequest) error {
 // leastEvent is the size of the answer to GET_EVENT without what was added to it since, in octets.
 const leastEvent = 328
 
-// cmGetEvent executes GET_EVENT. EAGAIN: there is none; who waits for one waits until the
+// cmGetEvent executes GET_EVENT. EAGAIN: there is none; a caller that waits for one waits until the
 // descriptor can be read.
 func cmGetEvent(r *cmRequest) error {
 	var cmd abi.Response

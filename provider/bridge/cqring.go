@@ -10,7 +10,7 @@ import (
 )
 
 // The flags of an element of a queue are read and written together with what beside them is in the
-// same 32 bits. The rest of the element is written before, so that who sees it valid sees all of
+// same 32 bits. The rest of the element is written before, so that a reader that sees it valid sees all of
 // it.
 const flagsOffset = unsafe.Offsetof(abi.SiwCQE{}.Flags)
 

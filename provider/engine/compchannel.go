@@ -175,7 +175,7 @@ func (p *pace) found() {
 
 // waited is called after a sleep. vain says that it began with a look that found nothing, and short
 // that both together were shorter than BusyWait. Where the peer needs the CPU that looks, because
-// there is only one, each look is in vain and the sleep behind it is short: so each look in vain
+// there is only one, each look is in vain and the sleep after it is short: so each look in vain
 // doubles how many short waits there have to be before the next.
 func (p *pace) waited(short, vain bool) {
 	n := p.vain.Load()

@@ -283,7 +283,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
 	c.mu.Unlock()
-	// Who arms is about to sleep: the progress goroutine, which leaves the
+	// The caller is about to sleep: the progress goroutine, which leaves the
 	// streams to whoever polls, takes them over without delay.
 	c.dev.attend()
 	return nil

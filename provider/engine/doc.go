@@ -1,7 +1,7 @@
 // Package engine is the provider that needs no RDMA device: iWARP (MPA, DDP and
 // RDMAP, RFC 5044, 5041 and 5040, with the enhanced start-up of RFC 6581)
-// written in Go over the TCP of the system. It talks to every iWARP peer,
-// Linux' siw first.
+// written in Go over the TCP of the system. Its peers are any that speak iWARP; it
+// is tested with Linux's siw.
 //
 //	dev, err := engine.New(nil).Open("")
 //
@@ -25,8 +25,8 @@
 // LKey and RKey of an MR are its STag: 32 bits from crypto/rand, not given again
 // for the next 65536 deregistrations, so that what a peer still knows names
 // nothing. MR.Addr is a random page-aligned number (0 with AccessZeroBased, the
-// program's choice with RegMRIova); a peer learns no address of the process from it. Every access is checked to
-// the octet against region, protection domain and rights immediately before
+// program's choice with RegMRIova); a peer learns no address of the process from it. Every
+// access is checked to the octet against region, protection domain and rights immediately before
 // the copy, and MR.Close is a barrier: when it has returned, no octet of the
 // region is read or written on behalf of anybody. It waits for copies in
 // progress only, never for a peer, so that it may be called anywhere, also where
@@ -56,9 +56,9 @@
 // Such work takes its turn in the send queue and sends nothing. It waits until what
 // was posted before it has been handed to TCP, and for the uses in progress of what it ends,
 // and for Reads only with a fence: a Read whose sink is invalidated before its response
-// has come ends the connection. It does not wait for a peer that doesn't read: what that
-// has not taken was copied. One that fails has the status WCMWBindErr, and ends the connection with a
-// Terminate (0/0/0xff). WRLocalInv on what is invalid already is no failure, as the
+// has come ends the connection. It does not wait for a peer that doesn't read, because what such
+// a peer has not taken was copied. Work of this kind that fails has the status WCMWBindErr, and
+// ends the connection with a Terminate (0/0/0xff). WRLocalInv on what is invalid already is no failure, as the
 // peer's Send with Invalidate may have been faster. A region with a window bound to it
 // can't be closed, re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
 //
@@ -72,8 +72,8 @@
 // Send has come, which frees its place in the SRQ, and keeps it until the message
 // ends. A Send that finds none ends its connection with the Terminate for an empty
 // receive queue (RFC 5041 section 7.1): iWARP has nothing to make the peer wait
-// with. The limit event is there to prevent it. What the engine has and siw has
-// not: SRQ.Query, SRQ.Modify with SRQAttrMaxWR, and EventQPLastWQEReached, raised
+// with. The limit event is there to prevent it. The engine has, and siw has not:
+// SRQ.Query, SRQ.Modify with SRQAttrMaxWR, and EventQPLastWQEReached, raised
 // once a QP in ERR takes no more from its SRQ. EventSRQErr is never raised: there
 // is nothing to fail.
 //
@@ -107,9 +107,8 @@
 // the granted memory. RFC 5042 asks for IPsec; WireGuard serves as well.
 //
 // The engine panics where an invariant of its own is broken, and recovers from
-// nothing: on whichever goroutine that is, it ends the process rather than go on
-// with memory in an unknown state. Nothing that a peer sends may get there, which
-// the fuzzers look after.
+// no panic, so that the process does not go on with memory in an unknown state.
+// Nothing that a peer sends may cause a panic; the fuzz tests look for such input.
 //
 // # Limitations
 //
@@ -133,9 +132,9 @@
 //   - One completion vector; no CQ moderation.
 //   - TCP segments consist of whole FPDUs (RFC 5044 section 5.1) as far as a
 //     socket lets its user decide. Where the peer's window ends, and while
-//     segments carry selective acknowledgements, TCP cuts elsewhere; a peer that
-//     can't receive that (siw, kernel-notes/siw-crc-split.md) is spared the cuts
-//     that it can't stand.
+//     segments carry selective acknowledgements, TCP cuts elsewhere; for a peer that
+//     fails at some of these cuts (siw, kernel-notes/siw-crc-split.md), records with
+//     MSG_EOR keep TCP from making them.
 //   - Device.AsyncEvent keeps 256 events; later ones are counted, and their number is
 //     reported.
 package engine

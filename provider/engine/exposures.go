@@ -115,7 +115,7 @@ func (x *exposures) willWrite(m *mr) {
 	if m.unwritten.Load() {
 		m.written = newInterval(m.buf, nil)
 		x.exposeLocked(m.written)
-		m.unwritten.Store(false) // last: who sees it places at once
+		m.unwritten.Store(false) // last: a stream that sees it places at once
 	}
 }
 

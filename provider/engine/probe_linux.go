@@ -34,7 +34,7 @@ var populates = sync.OnceValue(func() bool {
 // read, or not written if write says that it is going to be. Otherwise the first
 // octet that is placed there would end the process.
 //
-// It is about this moment. Who unmaps or protects the memory of a region later ends
+// It is about this moment. A program that unmaps or protects the memory of a region later ends
 // the process all the same: the engine's region, unlike one that the kernel has
 // pinned, is no more than the program's own memory.
 func probe(buf []byte, write bool) error {
@@ -52,7 +52,7 @@ func probe(buf []byte, write bool) error {
 			return nil
 		}
 		if errno == unix.EFAULT || errno == unix.EHWPOISON {
-			return fmt.Errorf("%w: the memory can't be had: it is mapped, but there is nothing behind it, as beyond the end of a mapped file", syscall.EFAULT)
+			return fmt.Errorf("%w: the memory is mapped but can't be read or written, as beyond the end of a mapped file", syscall.EFAULT)
 		}
 		// The list of mappings shows what was wrong, or that nothing is: memory of
 		// devices can't be populated.

@@ -233,7 +233,7 @@ func (s *stream) finish(e *ending) (from phase) {
 	if e.raise {
 		s.dev.raise(provider.AsyncEvent{Type: e.event, QP: s.q})
 	}
-	return s.enter(phaseFinished) // last: who sees it relies on the QP being in ERR
+	return s.enter(phaseFinished) // last: readers of it rely on the QP being in ERR
 }
 
 // closeGracefully begins the end that disconnect describes. With notify EventSQDrained is

@@ -68,13 +68,13 @@ type Result struct {
 	Out            string // the host's directory that $VM_OUT was
 }
 
-// Inside tells whether the calling process runs in the guest.
+// Inside reports whether the calling process runs in the guest.
 func Inside() bool { return os.Getenv("VM_INSIDE") == "1" }
 
 // Need skips the test if this machine can't boot a guest, and fails it with
 // REQUIRE_SIW=1. groups are further groups of ci/deps that the test uses. With
-// NO_GUEST=1, which is for those who want the quick tests only, it skips always;
-// who sets both wants what can't be, and is told so.
+// NO_GUEST=1, for runs of the quick tests only, it skips always; with both it fails, because
+// they contradict each other.
 func Need(t testing.TB, groups ...string) {
 	t.Helper()
 	if os.Getenv("NO_GUEST") == "1" {

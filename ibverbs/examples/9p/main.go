@@ -22,8 +22,9 @@
 //   - files that are read into registered memory and sent from there, and written from the memory
 //     that requests arrive in.
 //
-// There is no authentication in iWARP, and none in this server: whoever connects may do what the
-// user may that runs it, below the directory. Give it an address that only those reach who may.
+// There is no authentication in iWARP, and none in this server: a client that connects may do, below
+// the directory, whatever the user may that runs the server. Listen at an address that only trusted
+// hosts reach.
 // Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and programs of
 // another user's (set-user-ID) with EPERM.
 package main

@@ -11,7 +11,7 @@ import (
 // use it.
 type hello struct {
 	region  ibverbs.RemoteRegion
-	owner   uint16 // who the client writes as
+	owner   uint16 // the number that marks what the client writes
 	atomics bool   // the client may write by compare-and-swap
 }
 

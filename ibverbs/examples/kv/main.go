@@ -21,8 +21,8 @@
 //   - what to do without atomic operations (server.go).
 //
 // Atomic operations of iWARP are those of RFC 7306, which the engine has with its option
-// Extensions and siw does not have. Each end says so to the other in the private data of the
-// connection whether they have them. If one does not, the client reads all the same, and
+// Extensions and siw does not have. Each end reports in the private data of the
+// connection whether it has them. If one does not, the client reads all the same, and
 // sends what it wants to write to the server, which does it on its own memory: the line is
 // then
 //
@@ -31,7 +31,7 @@
 // Both ways can be used at the same time, since MR.CompareAndSwap is atomic against the
 // peers' operations. --atomics=false has a client of the engine go the second way.
 //
-// Clients are trusted: who may write the region may write all of it. There is no removal;
+// Clients are trusted: a client that may write the region may write all of it. There is no removal;
 // a key without a value takes its place in the table for good.
 package main
 

@@ -25,7 +25,7 @@ type server struct {
 	owners map[uint16]bool // of the connections
 }
 
-// serverOwner is who the server writes as.
+// serverOwner is the number that marks what the server writes.
 const serverOwner = math.MaxUint16
 
 // serve has a table of n slots at address until ctx ends.

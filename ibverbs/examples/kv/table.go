@@ -52,7 +52,7 @@ type memory interface {
 	publish(ctx context.Context, i, body int, content []byte, old, new uint64) error
 }
 
-// table is the algorithm, over either memory. owner is who it writes as, not 0.
+// table is the algorithm, over either memory. owner marks what it writes, and is not 0.
 type table struct {
 	memory
 	slots int

@@ -31,8 +31,8 @@
 //
 // A call whose connection is lost may have been carried out or not, and is made again:
 // methods have to be such that once more does no harm. A client that sends more than its
-// credits takes receives from others; who has clients like that gives each QP a queue of
-// its own.
+// credits takes receives from others: if clients can't be trusted, give each QP a receive queue
+// of its own.
 package main
 
 import (

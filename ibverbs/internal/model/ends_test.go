@@ -164,12 +164,12 @@ func (r *run) over(d *dice, c *conn, closed *lane) {
 	r.parted(c)
 }
 
-// pending tells whether work is posted that has to complete.
+// pending reports whether work is posted that has to complete.
 func (l *lane) pending() bool {
 	return slices.ContainsFunc(l.sq, func(j *job) bool { return j.signalled && !j.done && !j.vanishes() })
 }
 
-// vanishes tells whether a job may go without a completion at the end: siw's Reads that
+// vanishes reports whether a job may go without a completion at the end: siw's Reads that
 // are not answered yet when its own program disconnects (kernel-notes/siw-no-flush.md).
 func (j *job) vanishes() bool { return j.l.s.kernel && j.answered && j.l.c.ending }
 

@@ -84,7 +84,7 @@ func (g *region) sge(off, n int) ibverbs.SGE {
 	return ibverbs.SGE{Addr: g.addr() + uint64(off), Length: uint32(n), LKey: g.lkey()}
 }
 
-// local tells whether our own work may use the region: siw's can't once a peer has
+// local reports whether our own work may use the region: siw's can't once a peer has
 // invalidated it.
 func (g *region) local() bool {
 	if g.fast != nil {
@@ -93,7 +93,7 @@ func (g *region) local() bool {
 	return !g.shut || !g.s.kernel
 }
 
-// open tells whether peers may use the region, as far as its rights say so.
+// open reports whether peers may use the region, as far as its rights say so.
 func (g *region) open() bool {
 	if g.fast != nil {
 		return g.fast.holds()
@@ -101,7 +101,7 @@ func (g *region) open() bool {
 	return !g.shut
 }
 
-// invalid tells whether the region's key is one that was invalidated.
+// invalid reports whether the region's key is one that was invalidated.
 func (g *region) invalid() bool {
 	if g.fast != nil {
 		return !g.fast.valid && g.fast.changes == 0
@@ -134,7 +134,7 @@ const (
 
 func (k useKind) writes() bool { return k == localWrite || k == remoteWrite || k == remoteAtomic }
 
-// free tells whether work of l that is posted now may use memory in that way: nothing
+// free reports whether work of l that is posted now may use memory in that way: nothing
 // that is on its way could make a difference, or the order of the two is certain.
 func (s *side) free(l *lane, off, n int, kind useKind, fence bool) bool {
 	for _, u := range s.flux {

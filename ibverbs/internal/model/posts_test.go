@@ -13,7 +13,7 @@ func (r *run) name(j *job) string {
 	return fmt.Sprintf("connection %d, side %d, work %d (%s of %d octets)", j.l.c.n, j.l.s.e, j.id, j.op, j.n)
 }
 
-// outstanding tells what is posted.
+// outstanding reports what is posted.
 func (r *run) outstanding() string {
 	var b strings.Builder
 	for _, c := range r.conns {
@@ -94,7 +94,7 @@ func (r *run) spot(d *dice, s *side, dom *domain, l *lane, n int, kind useKind, 
 	return nil, 0, false
 }
 
-// allows tells whether work of l may use the region in that way. l is nil for receives,
+// allows reports whether work of l may use the region in that way. l is nil for receives,
 // which are in no order with what is in a send queue.
 func (g *region) allows(kind useKind, l *lane) bool {
 	local := g.local() || g.fast != nil && g.fast.valid && l != nil && g.fast.mine(l)
@@ -134,7 +134,7 @@ func (l *lane) waiting() *receipt {
 	return l.next()
 }
 
-// contested tells whether messages to others may be about to take a receive of the SRQ.
+// contested reports whether messages to others may be about to take a receive of the SRQ.
 func (l *lane) contested() bool {
 	for _, c := range l.s.r.conns {
 		for _, other := range c.lanes {
@@ -266,7 +266,7 @@ func (r *run) payload(d *dice, j *job, wr *ibverbs.SendWR) ([]byte, bool) {
 	return contents(j.local), ok
 }
 
-// torn tells whether siw may send other octets than these: few, on both sides of a
+// torn reports whether siw may send other octets than these: few, on both sides of a
 // page's end (kernel-notes/siw-short-page-crossing.md).
 func torn(addr uint64, n int) bool { return n > 0 && n <= 32 && addr>>12 != (addr+uint64(n)-1)>>12 }
 

@@ -20,7 +20,7 @@ type moving struct {
 // holds reports whether it is certainly valid: everything is known to be done, and nothing was lost.
 func (m *moving) holds() bool { return m.valid && m.changes == 0 && !m.doubt }
 
-// mine tells whether work that l posts now finds it as the model has it: what stands in
+// mine reports whether work that l posts now finds it as the model has it: what stands in
 // the same send queue takes its turn.
 func (m *moving) mine(l *lane) bool { return m.changes == 0 || m.by == l }
 
@@ -80,7 +80,7 @@ func (c *change) lost() {
 	}
 }
 
-// memoryOnly tells whether an operation is on our own memory, of which the peer sees
+// memoryOnly reports whether an operation is on our own memory, of which the peer sees
 // nothing.
 func memoryOnly(op ibverbs.WROpcode) bool {
 	return op == ibverbs.WRBindMW || op == ibverbs.WRRegMR || op == ibverbs.WRLocalInv
@@ -101,12 +101,12 @@ type window struct {
 	uses   int // by work of peers that is posted
 }
 
-// lets tells whether the peer of l may use n octets through the window.
+// lets reports whether the peer of l may use n octets through the window.
 func (w *window) lets(l *lane, n int, need ibverbs.Access) bool {
 	return w.seen(l) && n <= w.n && w.access&need != 0
 }
 
-// seen tells whether the window is there for the peer of l.
+// seen reports whether the window is there for the peer of l.
 func (w *window) seen(l *lane) bool {
 	return w.holds() && w.s == l.s && w.d == l.d && (w.typ == ibverbs.MWType1 || w.l == l)
 }
@@ -372,7 +372,7 @@ func (r *run) localInvalidation(d *dice, j *job, wr *ibverbs.SendWR) bool {
 	return true
 }
 
-// behind tells whether all uses of a region, or of a window, are of that kind.
+// behind reports whether all uses of a region, or of a window, are of that kind.
 func (s *side) behind(g *region, w *window, kind func(*use) bool) bool {
 	for _, u := range s.flux {
 		if (g != nil && u.g == g || w != nil && u.w == w) && !kind(u) {
@@ -448,7 +448,7 @@ func (r *run) checkKeys(s *side) {
 	}
 }
 
-// settled tells whether a region has a window that is certainly bound to it.
+// settled reports whether a region has a window that is certainly bound to it.
 func (s *side) settled(g *region) bool {
 	return len(s.fitting(func(w *window) bool { return w.g == g && w.holds() })) > 0
 }

@@ -178,7 +178,7 @@ func (c *checker) noneTwice(at string, list []string) {
 var keyKinds = []string{"check", "observe", "wire", "witness"}
 
 // checkKey says what is wrong with a pattern of keys. A check's text and an observation's name are
-// known only once a scenario has run: the judge tells about those that no run had.
+// known only once a scenario has run: the judge reports those that no run had.
 func checkKey(key string) error {
 	if _, err := path.Match(key, ""); err != nil {
 		return errors.New("a malformed pattern: close its [ or escape it as \\[")

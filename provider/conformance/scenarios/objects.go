@@ -44,7 +44,7 @@ func objects() []*conformance.Scenario {
 		},
 		{
 			Slug: "objects/close-order", Level: conformance.Must,
-			Title: "what others are open on can't be closed, the error names them, and closing twice is no error",
+			Title: "an object that others are open on can't be closed, the error names them, and closing twice is no error",
 			Verbs: closeOrder,
 		},
 		{
@@ -59,7 +59,7 @@ func objects() []*conformance.Scenario {
 		},
 		{
 			Slug: "objects/post-before-connect", Level: conformance.Must,
-			Title: "sends are refused before there is a connection, and the queue pair is none the worse for it",
+			Title: "sends are refused before there is a connection, which the queue pair can have afterwards",
 			Verbs: postBeforeConnect, Wire: legal,
 		},
 		{

@@ -203,7 +203,7 @@ func badLocal(r *conformance.VerbsRun, spoil func(*ibverbs.SGE)) {
 	dst.Untouched("nothing arrived")
 }
 
-// faultLast has work that is good, more of it than a socket takes, and behind it what post adds.
+// faultLast has work that is good, more of it than a socket takes, and after it what post adds.
 // All
 // that is good arrives, in order, before the end.
 func faultLast(r *conformance.VerbsRun, post func(i *conformance.Side, good []ibverbs.SendWR)) {

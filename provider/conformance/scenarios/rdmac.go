@@ -34,7 +34,7 @@ func rdmac() []*conformance.Scenario {
 		},
 		{
 			Slug: "rdmac/permitted", Level: conformance.Should, Options: permitted, ResponderOptions: []string{"rdmac=only"},
-			Title:        "who permits version 0 speaks it with a peer that has no other",
+			Title:        "an engine that permits version 0 speaks it with a peer that has no other",
 			Requirements: []string{"RDMAC-C.2.3-03", "RDMAC-C.2.5-01", "RDMAC-C.2-01"},
 			Verbs:        rdmacBoth, Wire: versionZero,
 		},

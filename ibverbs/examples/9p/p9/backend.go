@@ -98,7 +98,7 @@ const (
 	setAll     = 0x1ff
 )
 
-// errno returns what a client is told of an error. Numbers are those of Linux, which are
+// errno returns what the reply to a client says of an error. Numbers are those of Linux, which are
 // package syscall's there.
 func errno(err error) syscall.Errno {
 	var number syscall.Errno

@@ -26,7 +26,7 @@ func (f *ioFS) qid(name string, info fs.FileMode) Qid {
 func (f *ioFS) attr(name string, info fs.FileInfo) Attr {
 	m := info.Mode()
 	perm := uint32(m.Perm())
-	if perm == 0 { // who makes an fs.FS in memory may not care, and then nobody could read it
+	if perm == 0 { // as of an fs.FS in memory whose maker sets no modes: nobody could read it
 		perm = 0o444
 		if m.IsDir() {
 			perm = 0o555
@@ -119,7 +119,7 @@ func (f *ioFile) Stat() (Attr, error) {
 func (f *ioFile) ReadAt(b []byte, offset int64) (int, error) {
 	if r, ok := f.file.(io.ReaderAt); ok {
 		n, err := r.ReadAt(b, offset)
-		if errors.Is(err, fs.ErrInvalid) { // what some return behind the end
+		if errors.Is(err, fs.ErrInvalid) { // what some return after the end
 			if info, failed := f.file.Stat(); failed == nil && offset > info.Size() {
 				err = io.EOF
 			}

@@ -10,7 +10,7 @@ import (
 // when somebody renames that or a directory above it, and to nothing when it is removed. Names
 // that change behind the server's back are not noticed.
 type tree struct {
-	// changing is held by who renames or removes, and for reading by whoever uses the path of a
+	// changing is held by requests that rename or remove, and for reading by those that use the path of a
 	// node: what it names is the same until then. It is taken before mu.
 	changing sync.RWMutex
 

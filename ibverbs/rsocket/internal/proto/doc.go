@@ -3,9 +3,9 @@
 // caller gives it what arrived, and posts what it returns.
 //
 // A stream has two directions with a ring of memory each, at the end that receives. The peer of a
-// ring places octets in it by RDMA Write, and a Send of four octets behind each Write says how many
+// ring places octets in it by RDMA Write, and a Send of four octets after each Write says how many
 // they are. The owner of the ring grants it in halves: it writes the address of a half into an
-// array in the memory of the peer (the target SGL), and sends a credit message behind it. The first
+// array in the memory of the peer (the target SGL), and sends a credit message after it. The first
 // half is granted in the private data of the connection.
 //
 // Every number of the peer is checked before it is used. What a peer may not do is an [*Error],

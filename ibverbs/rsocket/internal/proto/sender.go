@@ -12,7 +12,7 @@ type sender struct {
 
 	// The peer's ring. A grant names the half that is not in use, so that everything but its time
 	// is known before.
-	ring  Region // the first half; the second one is behind it
+	ring  Region // the first half; the second one is after it
 	half  int    // in which the next octet goes
 	used  uint32 // octets of that half
 	ready [2]bool
@@ -77,7 +77,7 @@ func (s *sender) grant() (granted bool, err error) {
 		return false, nil // credits alone
 	case !s.suspect:
 		// A peer in C whose threads read and send at the same time may send the credits of the half
-		// before its grant, which is then being written. The next credits are behind that.
+		// before its grant, which is then being written. The next credits are after that.
 		s.suspect = true
 		return false, nil
 	default:
@@ -103,7 +103,7 @@ func (s *sender) region(half int, used uint32) Region {
 	return r
 }
 
-// Transfer is one Write and the message behind it.
+// Transfer is one Write and the message after it.
 type Transfer struct {
 	Len    int    // octets
 	Offset int    // where they are in the send buffer; the second part is at its beginning

@@ -50,7 +50,7 @@ func (s *State) Receive(b []byte) (Message, error) {
 			return m, broken("sent %v after its %v", m, s.peerEnd)
 		}
 		return m, s.in.data(m.Value())
-	case KindCredits: // a program in C may send them behind its disconnect, too
+	case KindCredits: // a program in C may send them after its disconnect, too
 		changed, err := s.out.credits(uint16(m.Value()))
 		if err != nil || changed {
 			return m, err
