@@ -158,9 +158,9 @@ func (e AsyncEvent) String() string {
 // Over either provider: EventQPFatal for a WR that names memory which it may not use
 // and a message that does not fit its queue, EventQPAccessErr for what the peer may not
 // write, EventQPReqErr for what it may not read, EventCQErr for a CQ that overflows,
-// EventSQDrained for a send queue that was flushed, EventSRQLimitReached. Only the engine: EventSQDrained as
-// QPAttr.EnSQDAsyncNotify asks for it, EventQPLastWQEReached when a QP with an SRQ has
-// come to QPErr and takes no more receives, EventDeviceFatal when it can't wait for its
+// EventSQDrained for a send queue that was flushed, EventSRQLimitReached. Only the engine:
+// EventSQDrained as QPAttr.EnSQDAsyncNotify asks for it, EventQPLastWQEReached when a QP with an
+// SRQ has come to QPErr and takes no more receives, EventDeviceFatal when it can't wait for its
 // sockets any more, which ends all its connections. Only the kernel: EventPortActive,
 // EventPortErr, EventLIDChange.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {

@@ -204,9 +204,9 @@ func (mr *MR) SGE(off, n int) (SGE, error) {
 }
 
 // Remote names n octets of the region from offset off for the peer. The region's rights decide what
-// the peer can do with it: an access for which it lacks the right ends the connection. A region with
-// none of AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. After a Rereg that
-// gives it one, call Remote then, because its key changes. For a window, name the memory with
+// the peer can do with it: an access for which it lacks the right ends the connection. A region
+// with none of AccessRemoteRead, AccessRemoteWrite and AccessRemoteAtomic is EINVAL. After a Rereg
+// that gives it one, call Remote then, because its key changes. For a window, name the memory with
 // MR.BindInfo and MW.RKey.
 func (mr *MR) Remote(off, n int) (RemoteRegion, error) {
 	const op = "remote region"

@@ -28,8 +28,8 @@ import (
 // bound again, and it must be with a key that differs in its lowest octet.
 //
 // A peer that names a window which is not bound, or which is bound for another peer, ends its
-// connection with a Terminate, as with a key that names nothing. A bind or invalidation that fails when its turn
-// comes has the status WCMWBindErr, and ends its own connection.
+// connection with a Terminate, as with a key that names nothing. A bind or invalidation that fails
+// when its turn comes has the status WCMWBindErr, and ends its own connection.
 //
 // siw has no windows (errors.ErrUnsupported).
 type MW struct {

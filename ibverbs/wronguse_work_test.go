@@ -293,7 +293,8 @@ func (c *lab) remote(op ibverbs.WROpcode, list []ibverbs.SGE) ibverbs.SendWR {
 	return ibverbs.SendWR{Opcode: op, SGList: list, RemoteAddr: c.serverMR.Addr(), RKey: c.serverMR.RKey()}
 }
 
-// badTarget is what the two sides see of a Write or Read that spoil has changed, of a region with the rights access.
+// badTarget is what the two sides see of a Write or Read that spoil has changed, of a region with
+// the rights access.
 func badTarget(op ibverbs.WROpcode, access ibverbs.Access, spoil func(wr *ibverbs.SendWR)) func(t *testing.T) []seen {
 	return func(t *testing.T) []seen {
 		c := newLab(t, labConfig{access: access})

@@ -121,8 +121,8 @@ type WorkError struct {
 	Recv   bool     // it is a receive; Opcode has no meaning then
 	Opcode WROpcode // of a send
 
-	// WRID is the work request's. Unknown says that it is not one of the program's: a package posted
-	// the work request for the program. The text then leaves it out.
+	// WRID is the work request's. Unknown says that it is not one of the program's: a package
+	// posted the work request for the program. The text then leaves it out.
 	WRID    uint64
 	Unknown bool
 

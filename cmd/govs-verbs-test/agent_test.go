@@ -111,8 +111,8 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// TestAgentKilledCollecting: runs that were left out because the agent died are no collection, which
-// would be judged without them.
+// TestAgentKilledCollecting: runs that were left out because the agent died are no collection,
+// which would be judged without them.
 func TestAgentKilledCollecting(t *testing.T) {
 	p, addr := localAgent(t)
 	data := onengine.ProcessAddr().String()

@@ -28,9 +28,9 @@ const (
 	badQueue   = 1000 // frames under way; those beyond are lost
 )
 
-// A badEthernet joins two network namespaces by an interface "bad" in each. The frames between these
-// go through this process, which loses, doubles and reorders some of them, as the kernel's netem
-// does. Kernels of virtual machines often lack netem; TAP devices are everywhere.
+// A badEthernet joins two network namespaces by an interface "bad" in each. The frames between
+// these go through this process, which loses, doubles and reorders some of them, as the kernel's
+// netem does. Kernels of virtual machines often lack netem; TAP devices are everywhere.
 type badEthernet struct {
 	lost, doubled, early atomic.Int64
 }
@@ -126,10 +126,10 @@ func (e *badEthernet) carry(from, to *os.File, random *rand.Rand) {
 // lossOnly is the environment variable that has TestRunPeerLoss run other scenarios than its own.
 const lossOnly = "GOVS_LOSS_ONLY"
 
-// TestRunPeerLoss runs scenarios between two network namespaces over an Ethernet that loses, doubles
-// and reorders frames. TCP repairs all of that, and the layers above it must not notice, however
-// late and in whatever pieces their octets come. The control connection has a network of its own:
-// it is not what is tested.
+// TestRunPeerLoss runs scenarios between two network namespaces over an Ethernet that loses,
+// doubles and reorders frames. TCP repairs all of that, and the layers above it must not notice,
+// however late and in whatever pieces their octets come. The control connection has a network of
+// its own: it is not what is tested.
 func TestRunPeerLoss(t *testing.T) {
 	vmtest.NeedPackages(t, "guest")
 	only := os.Getenv(lossOnly)

@@ -33,7 +33,8 @@ type network struct {
 	mtu       int
 }
 
-// namespaces makes the network, and returns both namespaces: in has interface "near", and out "far".
+// namespaces makes the network, and returns both namespaces: in has interface "near", and out
+// "far".
 func namespaces(t *testing.T, n network) (in, out namespace) {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -24,10 +24,10 @@ var reserved struct {
 	socks []net.Listener
 }
 
-// freePort returns a port for a listener of the test. Nothing listens on it, and no freePort returns
-// it again, in this process or in another one, as long as this one runs: what a listener of the
-// kernel has accepted keeps its port for a while. C programs can't be given port 0, because they
-// don't print which one they got.
+// freePort returns a port for a listener of the test. Nothing listens on it, and no freePort
+// returns it again, in this process or in another one, as long as this one runs: what a listener of
+// the kernel has accepted keeps its port for a while. C programs can't be given port 0, because
+// they don't print which one they got.
 func freePort() uint16 {
 	reserved.Lock()
 	defer reserved.Unlock()

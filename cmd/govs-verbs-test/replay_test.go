@@ -14,7 +14,8 @@ func TestReplay(t *testing.T) {
 	cmd := start(t, "replay", corpus+"rstream.pcap.gz")
 	cmd.want(t, exitPassed, nil, nil)
 	wantGolden(t, cmd, "rstream.replay")
-	// siw's Terminate is not filled in as ours is. STags differ from run to run, and are not printed.
+	// siw's Terminate is not filled in as ours is. STags differ from run to run, and are not
+	// printed.
 	start(t, "replay", "--play", "initiator",
 		corpus+"default-protection-write-beyond-end.pcapng").want(t, exitFailed, parts(
 		"initiator played: 1 FPDUs sent, 1 messages answered, 999 octets compared: not as in the capture\n- <-- Terminate DDP error 1/1/0x01",

@@ -88,8 +88,8 @@ const dialAttempts = 4
 
 // tooEarly reports whether our end was refused its connection because the accepting side spoke
 // before it had received anything. An rsocket of C does so as soon as its program reads, and siw
-// lets it, against RFC 5044 section 7.1.2. If that comes together with the Reply, the engine refuses
-// it, and so does siw when it connects (EPROTO).
+// lets it, against RFC 5044 section 7.1.2. If that comes together with the Reply, the engine
+// refuses it, and so does siw when it connects (EPROTO).
 func tooEarly(client *command) bool {
 	said := client.stderr.String()
 	return strings.Contains(said, "octets after the start-up frame") ||

@@ -12,8 +12,8 @@ import (
 	"github.com/govs-rdma/govs/ibverbs/rdmacm"
 )
 
-// TestConnAnswerBeforeAccept: a goroutine that Prepare has started answers the peer's first message,
-// which may come before Accept has returned on this side.
+// TestConnAnswerBeforeAccept: a goroutine that Prepare has started answers the peer's first
+// message, which may come before Accept has returned on this side.
 func TestConnAnswerBeforeAccept(t *testing.T) { testAnswers(t, true) }
 
 // TestConnAnswerBeforeDial: the same on the side that dials. The peer has to wait until it may send

@@ -148,9 +148,9 @@ func (c *Conn) makeParts(sizes ibverbs.QPCap, srq *ibverbs.SRQ) (err error) {
 	return nil
 }
 
-// makeSendCQ makes the send CQ for a queue of as many places as are granted to a caller that asks for this
-// many: the engine and siw round up to a power of two, rxe to one less. QP.Drain needs one more.
-// With OnSend a full queue of the calls' work may complete while as many completions of the
+// makeSendCQ makes the send CQ for a queue of as many places as are granted to a caller that asks
+// for this many: the engine and siw round up to a power of two, rxe to one less. QP.Drain needs one
+// more. With OnSend a full queue of the calls' work may complete while as many completions of the
 // program's own work are in the CQ.
 func (c *Conn) makeSendCQ(places int) (err error) {
 	granted := places
@@ -343,8 +343,8 @@ var noConn = func() <-chan struct{} {
 	return ch
 }()
 
-// Wait waits until the connection has ended, as Done reports. The error is nil or, when ctx ends, an
-// [*ibverbs.Error] that wraps ctx.Err().
+// Wait waits until the connection has ended, as Done reports. The error is nil or, when ctx ends,
+// an [*ibverbs.Error] that wraps ctx.Err().
 func (c *Conn) Wait(ctx context.Context) error {
 	select {
 	case <-c.Done():
@@ -449,9 +449,10 @@ func (c *Conn) Disconnect() error {
 // QP.Cause if the connection ended in another way, also after the last completion:
 //   - a Terminate of either side is the [*ibverbs.TerminateError];
 //   - a peer that took nothing and did not close its side for as long as the device waits is
-//     [os.ErrDeadlineExceeded]. The engine then resets the connection: what the peer has not received is
-//     lost. While Shutdown waits that time is engine.Options.SendTimeout, 60 s unless it is set,
-//     or CloseTimeout if that is longer. A negative SendTimeout is no limit: give ctx a deadline then;
+//     [os.ErrDeadlineExceeded]. The engine then resets the connection: what the peer has not
+//     received is lost. While Shutdown waits that time is engine.Options.SendTimeout, 60 s unless
+//     it is set, or CloseTimeout if that is longer. A negative SendTimeout is no limit: give ctx a
+//     deadline then;
 //   - a peer that reset the connection is ECONNRESET.
 //
 // Devices of the kernel report none of these, and it is nil. On devices other than the engine, siw

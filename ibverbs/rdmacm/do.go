@@ -449,8 +449,8 @@ func (r *router) giveUp(x *call) (complete bool) {
 }
 
 // wait waits for a token of ready, and polls meanwhile if nobody else does. Tokens of done come
-// from the call that polls only. Those of turn and room also come from others, which end such a poll
-// (early), because there may be no completion that would.
+// from the call that polls only. Those of turn and room also come from others, which end such a
+// poll (early), because there may be no completion that would.
 func (r *router) wait(ctx context.Context, ready <-chan struct{}, early bool) error {
 	for {
 		// What is ready is taken first, also by a caller whose context has ended.

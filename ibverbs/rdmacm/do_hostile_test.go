@@ -63,8 +63,8 @@ func TestConnDoEndedContext(t *testing.T) {
 	}
 }
 
-// TestDoFullOfOthers: unsignalled work that the program has posted itself fills the queue, and stays
-// there. The call ends with its context, and says so.
+// TestDoFullOfOthers: unsignalled work that the program has posted itself fills the queue, and
+// stays there. The call ends with its context, and says so.
 func TestDoFullOfOthers(t *testing.T) {
 	ctx := soon(t)
 	const places = 4
@@ -126,8 +126,8 @@ func TestConnDoOnSendPanics(t *testing.T) {
 	}
 }
 
-// TestConnDoBesideFullCQ: as much signalled work as the program may post between calls has completed
-// when a call comes that fills the queue once more. No completion is lost.
+// TestConnDoBesideFullCQ: as much signalled work as the program may post between calls has
+// completed when a call comes that fills the queue once more. No completion is lost.
 func TestConnDoBesideFullCQ(t *testing.T) {
 	ctx := soon(t)
 	for _, places := range []int{8, 6, 1} {

@@ -124,8 +124,8 @@ func TestConnReceiverOfSRQNamesWork(t *testing.T) {
 	}
 }
 
-// TestDoNamesRefusedWork: a list is posted in two parts, because the queue is full at first, and the
-// second part has a work request that is refused. Its place is the one in the call.
+// TestDoNamesRefusedWork: a list is posted in two parts, because the queue is full at first, and
+// the second part has a work request that is refused. Its place is the one in the call.
 func TestDoNamesRefusedWork(t *testing.T) {
 	f, vctx := newFake(t, goodDial())
 	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)

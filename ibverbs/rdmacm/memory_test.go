@@ -30,8 +30,8 @@ func TestIdleConnsAreSmall(t *testing.T) {
 	testkit.OK(t, pd.Close())
 }
 
-// TestDefaultConnCost compares what a Conn of the default configuration needs with the documentation
-// of ConnConfig.
+// TestDefaultConnCost compares what a Conn of the default configuration needs with the
+// documentation of ConnConfig.
 func TestDefaultConnCost(t *testing.T) {
 	text := string(testkit.Must(os.ReadFile("config.go"))(t))
 	figures := `needs (\d+) KiB of\s+//\s+memory when it was accepted and (\d+) when it was dialled, and (\d+)`
@@ -59,7 +59,8 @@ func TestDefaultConnCost(t *testing.T) {
 	})/2, said[3])
 }
 
-// TestDefaultConnSizes: a QP has the default sizes, and its CQs hold a full queue and what Drain posts.
+// TestDefaultConnSizes: a QP has the default sizes, and its CQs hold a full queue and what Drain
+// posts.
 func TestDefaultConnSizes(t *testing.T) {
 	client, server := pair(t, nil, nil)
 	for _, c := range []*rdmacm.Conn{client, server} {

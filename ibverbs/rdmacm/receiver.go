@@ -94,9 +94,9 @@ func NewReceiver(c *Conn, n, size int) (*Receiver, error) {
 
 // NewSRQReceiver is NewReceiver for an SRQ. cq is the RecvCQ of all connections with it, of nothing
 // else, and has a completion channel. As many entries as the SRQ has receives are enough, however
-// many connections there are; fewer than n are EINVAL. Until the Receiver is closed, Poll and PollWait of cq are EBUSY.
-// WC.QPN says from which of them a message is; the example keeps a map of them. Close the Receiver
-// after the connections.
+// many connections there are; fewer than n are EINVAL. Until the Receiver is closed, Poll and
+// PollWait of cq are EBUSY. WC.QPN says from which of them a message is; the example keeps a map of
+// them. Close the Receiver after the connections.
 //
 // Receive does not report connections that end, for instance one whose peer sent a message while
 // the SRQ had no receive: Conn.Done and QP.Cause of each connection do.

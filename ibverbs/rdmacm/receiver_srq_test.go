@@ -63,8 +63,8 @@ func (s *shared) connect(t *testing.T) (client, server *rdmacm.Conn, mr *ibverbs
 	return client, server, mr
 }
 
-// TestConnReceiverOutlivesBadPeers: peers whose messages are too long end their own connections. Each
-// has taken a receive, which the others need.
+// TestConnReceiverOutlivesBadPeers: peers whose messages are too long end their own connections.
+// Each has taken a receive, which the others need.
 func TestConnReceiverOutlivesBadPeers(t *testing.T) {
 	ctx := timeout(t)
 	const receives, size = 2, 16
@@ -138,8 +138,8 @@ func TestConnReceiverClosesUnderWaiting(t *testing.T) {
 	wantErr(t, "Receive after Close", err, os.ErrClosed)
 }
 
-// TestConnReceiverClosedWithMessages: Close comes while the program holds a message, and another one
-// has not been received.
+// TestConnReceiverClosedWithMessages: Close comes while the program holds a message, and another
+// one has not been received.
 func TestConnReceiverClosedWithMessages(t *testing.T) {
 	ctx := timeout(t)
 	s := newShared(t, 4)

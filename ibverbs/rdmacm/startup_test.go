@@ -249,8 +249,8 @@ func TestConnIDOptions(t *testing.T) {
 
 // TestConnSecondBind: an address that an id is bound to is taken, unless both ids share
 // it, and who listens there is alone: with TCP, and so the engine, the first who does,
-// and with the kernel only one who has nobody beside. A listener's connections don't keep it from being
-// bound again.
+// and with the kernel only one who has nobody beside. A listener's connections don't keep it from
+// being bound again.
 func TestConnSecondBind(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)

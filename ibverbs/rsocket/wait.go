@@ -10,9 +10,10 @@ import (
 // side is a direction of a Conn, its Close or hear: which call uses it, and waits in it. One waits
 // at a time.
 //
-// A call that waits takes completions from the CQ for all: the first one polls (it leads), and the others
-// wait for a token of wake, which they get when they can go on, or have to lead. So a lost wake-up
-// would need one that waits while nobody leads, and appoint is called by whoever stops to lead.
+// A call that waits takes completions from the CQ for all: the first one polls (it leads), and the
+// others wait for a token of wake, which they get when they can go on, or have to lead. So a lost
+// wake-up would need one that waits while nobody leads, and appoint is called by whoever stops to
+// lead.
 type side struct {
 	ready func() bool // whether a call in this direction can go on; called with Conn.mu held
 

@@ -225,8 +225,8 @@ func cmJoinMcast(r *cmRequest) error {
 	return r.join(&cmd)
 }
 
-// join answers JOIN_MCAST and JOIN_IP_MCAST: iWARP has no groups. A caller that asks for one with an id that
-// could be of a group is told so by ENOSYS.
+// join answers JOIN_MCAST and JOIN_IP_MCAST: iWARP has no groups. A caller that asks for one with
+// an id that could be of a group is told so by ENOSYS.
 func (r *cmRequest) join(cmd *abi.JoinMcast) error {
 	if err := r.fits(abi.Size(abi.CreateIDResp{})); err != nil {
 		return err

@@ -47,8 +47,8 @@ func newHost(t *testing.T, opts *engine.Options) *libHost {
 // rawFile is a descriptor of the kernel's.
 type rawFile int
 
-// Write passes a command to the kernel without signals, the Go runtime's own among them: CONNECT that
-// a signal interrupts ends the peer's listener (kernel-notes/siw-listener-lost.md).
+// Write passes a command to the kernel without signals, the Go runtime's own among them: CONNECT
+// that a signal interrupts ends the peer's listener (kernel-notes/siw-listener-lost.md).
 func (f rawFile) Write(b []byte) (n int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

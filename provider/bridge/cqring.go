@@ -10,8 +10,8 @@ import (
 )
 
 // The flags of an element of a queue are read and written together with what beside them is in the
-// same 32 bits. The rest of the element is written before, so that a reader that sees it valid sees all of
-// it.
+// same 32 bits. The rest of the element is written before, so that a reader that sees it valid sees
+// all of it.
 const flagsOffset = unsafe.Offsetof(abi.SiwCQE{}.Flags)
 
 // word is the place of the flags of an element.

@@ -112,8 +112,8 @@ func (r *request) makeCQ(cmd abi.ExCreateCQ, resp func(abi.CreateCQResp) any) er
 		comp.uses.Add(1)
 		c.ring.ch, c.ring.event = comp.ch, abi.Append(nil, &abi.CompEvent{CQHandle: cmd.UserHandle})
 	}
-	// The ring has the room. The device, which bounds what a program may ask for, is asked for that:
-	// the ring's size may be beyond the bound.
+	// The ring has the room. The device, which bounds what a program may ask for, is asked for
+	// that: the ring's size may be beyond the bound.
 	if c.cq, err = f.b.vctx.CreateCQ(int(cmd.CQE), &ibverbs.CQOptions{Sink: c.ring,
 		Cookie: c}); err != nil {
 		c.release()

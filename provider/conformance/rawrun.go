@@ -192,8 +192,8 @@ func (r *RawRun) WantReply(what string) mpa.Frame {
 }
 
 // acceptTime is how long the program of a target may need from its Reply to the end of its call of
-// accept, before scaling. siw does not look at an FPDU that comes in between before another one does
-// (kernel-notes/siw-first-fpdu.md). With other providers the script waits for that end.
+// accept, before scaling. siw does not look at an FPDU that comes in between before another one
+// does (kernel-notes/siw-first-fpdu.md). With other providers the script waits for that end.
 const acceptTime = 20 * time.Millisecond
 
 // WantReject waits for a Reply that rejects.

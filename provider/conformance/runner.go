@@ -94,8 +94,8 @@ type Config struct {
 	LeaveOut func(slug string, p Pairing) string
 
 	// Target, if not nil, is the side that raw scenarios are played to, in place of a provider that
-	// is opened. Verbs scenarios are left out, and one run follows another: all have its port. After
-	// one that does not reach it no other begins.
+	// is opened. Verbs scenarios are left out, and one run follows another: all have its port.
+	// After one that does not reach it no other begins.
 	Target *Target
 
 	// Tap, if not nil, sees what the raw peer sends and receives.

@@ -17,8 +17,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// TestListenAfterAddressError listens on an id that ResolveAddr has bound to a source address, before
-// it found that the destination can't be reached from there.
+// TestListenAfterAddressError listens on an id that ResolveAddr has bound to a source address,
+// before it found that the destination can't be reached from there.
 func TestListenAfterAddressError(t *testing.T) {
 	onNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
 		other := netip.MustParseAddrPort("[::1]:9")

@@ -219,8 +219,8 @@ func (ch *compChannel) lookAround(until time.Time) bool {
 var looking atomic.Int32
 
 // beginLook reports whether one more goroutine may look. As long as each P has a goroutine to run,
-// and be it one that gives way all the time, the scheduler asks Go's netpoller only every 10 ms, and
-// all that is not ours, a net.Conn for instance, waits for that. So one P is left to others.
+// and be it one that gives way all the time, the scheduler asks Go's netpoller only every 10 ms,
+// and all that is not ours, a net.Conn for instance, waits for that. So one P is left to others.
 func beginLook() bool {
 	if int(looking.Add(1)) > max(runtime.GOMAXPROCS(0)-1, 1) {
 		looking.Add(-1)

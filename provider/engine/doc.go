@@ -58,9 +58,9 @@
 // and for Reads only with a fence: a Read whose sink is invalidated before its response
 // has come ends the connection. It does not wait for a peer that doesn't read, because what such
 // a peer has not taken was copied. Work of this kind that fails has the status WCMWBindErr, and
-// ends the connection with a Terminate (0/0/0xff). WRLocalInv on what is invalid already is no failure, as the
-// peer's Send with Invalidate may have been faster. A region with a window bound to it
-// can't be closed, re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
+// ends the connection with a Terminate (0/0/0xff). WRLocalInv on what is invalid already is no
+// failure, as the peer's Send with Invalidate may have been faster. A region with a window bound to
+// it can't be closed, re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
 //
 // A region over an object has no windows, because the end of one would have to wait for the
 // object; nor can it be in one work request with a region of AllocFastRegMR.

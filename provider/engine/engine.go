@@ -394,8 +394,8 @@ func badOption(name string, value any, allowed string) error {
 	return fmt.Errorf("engine.Options.%s is %v, and must be %s: %w", name, value, allowed, syscall.EINVAL)
 }
 
-// badPerPeer is EINVAL for a limit per peer that is above the one for all peers, limit, which may be
-// the default.
+// badPerPeer is EINVAL for a limit per peer that is above the one for all peers, limit, which may
+// be the default.
 func badPerPeer(limit string, perPeer, all int) error {
 	return badOption(limit+"PerPeer", perPeer, fmt.Sprintf("at most %s, which is %d", limit, all))
 }

@@ -39,8 +39,9 @@ type listening struct {
 }
 
 // Listen implements provider.ID. An id that is not bound gets a port on every
-// IPv4 address, and one that ResolveAddr has bound, and that is not resolved, a port on its address. backlog is TCP's; the number of requests that wait for an answer
-// is limited by Options.MaxPending.
+// IPv4 address, and one that ResolveAddr has bound, and that is not resolved, a port on its
+// address. backlog is TCP's; the number of requests that wait for an answer is limited by
+// Options.MaxPending.
 func (id *cmID) Listen(backlog int) error {
 	const op = "rdma_listen"
 	if err := id.enter(op, idIdle, idBound); err != nil {

@@ -25,8 +25,8 @@ const (
 // program must not be called; a goroutine, which exists only while there are records,
 // calls the program. A Handler that is slow delays that goroutine only. What comes beyond
 // logPerSecond, or while logKept records of the level wait, is dropped, and the next record of the
-// level says how many were. Warnings, which peers cause, don't displace errors, and those of a level
-// that the Handler leaves out don't displace others.
+// level says how many were. Warnings, which peers cause, don't displace errors, and those of a
+// level that the Handler leaves out don't displace others.
 type logger struct {
 	to    *slog.Logger // nil: nothing is logged
 	debug bool         // its Handler took records of slog.LevelDebug when the device was opened
@@ -139,9 +139,10 @@ func (l *logger) terminate(s *stream, e *provider.TerminateError) {
 		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", e.Error()))
 }
 
-// readSink logs, once for a device, that a Read is answered into a region without AccessRemoteWrite.
-// The engine does not need the right, because it places the answer by the work request. RNICs place
-// it by the STag on the wire, like a Write (RFC 5040 section 5.2). The spans are in use.
+// readSink logs, once for a device, that a Read is answered into a region without
+// AccessRemoteWrite. The engine does not need the right, because it places the answer by the work
+// request. RNICs place it by the STag on the wire, like a Write (RFC 5040 section 5.2). The spans
+// are in use.
 func (l *logger) readSink(s *stream, spans []span) {
 	if l.sinkLogged.Load() {
 		return

@@ -18,9 +18,9 @@ func (p *countedPoller) Poll() int {
 	return p.ready
 }
 
-// TestPollerServesOthers: a poller of a CQ with few QPs looks at the device's other streams each 64th
-// time, and a program outside of Go each time while these have something. All such pollers of the
-// device know that, whichever of them has seen it.
+// TestPollerServesOthers: a poller of a CQ with few QPs looks at the device's other streams each
+// 64th time, and a program outside of Go each time while these have something. All such pollers of
+// the device know that, whichever of them has seen it.
 func TestPollerServesOthers(t *testing.T) {
 	p := new(countedPoller)
 	d := &device{poller: p}

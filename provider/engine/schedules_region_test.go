@@ -268,9 +268,9 @@ func (w *stage) connect(a, b *side) {
 	b.start(cb, p, nil)
 }
 
-// beginContexts has four FPDUs of the same length arrive at once: a Write to an object, one to memory, a
-// Send without a receive, which ends the stream, and another Write. Then a peer of another protection
-// domain names the memory. It must not be reached, and be free.
+// beginContexts has four FPDUs of the same length arrive at once: a Write to an object, one to
+// memory, a Send without a receive, which ends the stream, and another Write. Then a peer of
+// another protection domain names the memory. It must not be reached, and be free.
 func beginContexts(w *stage) ([]func(), func() error) {
 	a, b := w.pair(memnet.Options{}, Options{}, sideOptions{}, params(true))
 	// A second connection between the same devices, in a protection domain of its own.

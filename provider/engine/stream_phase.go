@@ -94,8 +94,8 @@ func (s *stream) enter(to phase) (from phase) {
 	}
 }
 
-// peerClosed notes that nothing more comes from the peer. The caller holds rxMu, or linger.mu if the
-// stream has finished.
+// peerClosed notes that nothing more comes from the peer. The caller holds rxMu, or linger.mu if
+// the stream has finished.
 func (s *stream) peerClosed() {
 	if s.hasFinished() {
 		sched.AssertHeld[locks.Linger](&s.linger.mu)

@@ -101,7 +101,8 @@ func (s *stream) tooLong(h *ddp.Header, payloadLen int) *provider.WorkError {
 		uint64(h.MO)+uint64(payloadLen))}
 }
 
-// outOfBounds says where an access of the peer to n octets lies, and where the region that it names.
+// outOfBounds says where an access of the peer to n octets lies, and where the region that it
+// names.
 func (s *stream) outOfBounds(access string, stag uint32, to uint64, n int) string {
 	why := fmt.Sprintf("the peer's %s of %d octets at address %#x is not within rkey %#x", access, n, to, stag)
 	if m := s.dev.stags.local(stag); m != nil {

@@ -254,8 +254,8 @@ func (d *device) acceptedNow() int {
 	return max(a.all, len(a.peers))
 }
 
-// freeListsAreClean checks that what is in the free lists for the next stream refers to nothing of the last
-// one.
+// freeListsAreClean checks that what is in the free lists for the next stream refers to nothing of
+// the last one.
 func (d *device) freeListsAreClean() error {
 	for _, c := range d.prog.contexts.All() {
 		if c.m != nil || c.nplace != 0 || c.nspans != 0 || c.pieces != nil {

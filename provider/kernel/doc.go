@@ -113,8 +113,8 @@
 //     where rxe returns EINVAL. A bind that fails completes with rxe's
 //     IBV_WC_LOC_QP_OP_ERR, where InfiniBand has IBV_WC_MW_BIND_ERR. Unbinding a window
 //     that was not bound is EINVAL, because librxe needs a region for it.
-//   - Between two ends of siw, work that waits for Reads, because it is fenced or because of the ORD,
-//     keeps the peer's Reads from being answered. If both ends do this, they wait for ever
+//   - Between two ends of siw, work that waits for Reads, because it is fenced or because of the
+//     ORD, keeps the peer's Reads from being answered. If both ends do this, they wait for ever
 //     (kernel-notes/siw-reads-both-ways.md).
 //   - siw can't resize an SRQ, and has no IBV_EVENT_QP_LAST_WQE_REACHED.
 //   - A thread must share the credentials with which the device was opened

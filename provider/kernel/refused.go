@@ -11,8 +11,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// What follows explains errnos that the libraries and drivers return alone. It is asked only after a
-// call has failed, because what is tried may be more than a device says that it can do. Each
+// What follows explains errnos that the libraries and drivers return alone. It is asked only after
+// a call has failed, because what is tried may be more than a device says that it can do. Each
 // function returns the error as it is if it knows nothing.
 
 // because adds why to err if that is errno alone.

@@ -64,9 +64,9 @@ func within(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// waiter starts a process that comes to wait for the server of a mount. waits reports whether it does
-// so for two seconds, in the kernel's function at: programs are read from a 9p mount, too, that of
-// the host's files. end ends the process by a signal.
+// waiter starts a process that comes to wait for the server of a mount. waits reports whether it
+// does so for two seconds, in the kernel's function at: programs are read from a 9p mount, too,
+// that of the host's files. end ends the process by a signal.
 func waiter(t *testing.T, at, name string, args ...string) (waits func() bool, end func(syscall.Signal)) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -144,8 +144,8 @@ func testForcedUnmount(t *testing.T) {
 	})
 }
 
-// splat is what ends a run of the guest with a failure if the kernel logs it, as ci/vm/verdict.sh has
-// it. lost is the one that the kernel logs when a client has lost memory.
+// splat is what ends a run of the guest with a failure if the kernel logs it, as ci/vm/verdict.sh
+// has it. lost is the one that the kernel logs when a client has lost memory.
 var (
 	splat = regexp.MustCompile(`WARNING:|BUG:|kernel BUG at|Oops|general protection fault[,:]|Call Trace:|` +
 		`refcount_t:|INFO: task .* blocked for|INFO: possible|possible (circular|recursive) locking|` +
@@ -154,8 +154,8 @@ var (
 		`Slab cache still has objects when called from p9_client_destroy.*?\[ end trace `)
 )
 
-// loses calls unmount, of which the kernel complains that the client has lost memory. The end of the
-// guest's run would find the complaint, too: the log is emptied if there is no other in it.
+// loses calls unmount, of which the kernel complains that the client has lost memory. The end of
+// the guest's run would find the complaint, too: the log is emptied if there is no other in it.
 func loses(t *testing.T, unmount func()) {
 	t.Helper()
 	if log := kernelLog(t); splat.MatchString(log) {

@@ -1,5 +1,5 @@
-// 9p serves a file system to Linux, which mounts it over RDMA with the client that it has (9pnet_rdma,
-// over siw or a network card), or over TCP:
+// 9p serves a file system to Linux, which mounts it over RDMA with the client that it has
+// (9pnet_rdma, over siw or a network card), or over TCP:
 //
 //	go run ./ibverbs/examples/9p --listen 192.0.2.1:5640 /srv/files           # as root, or a user
 //	mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=1048576 192.0.2.1 /mnt      # Linux
@@ -22,11 +22,11 @@
 //   - files that are read into registered memory and sent from there, and written from the memory
 //     that requests arrive in.
 //
-// There is no authentication in iWARP, and none in this server: a client that connects may do, below
-// the directory, whatever the user may that runs the server. Listen at an address that only trusted
-// hosts reach.
-// Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and programs of
-// another user's (set-user-ID) with EPERM.
+// There is no authentication in iWARP, and none in this server: a client that connects may do,
+// below the directory, whatever the user may that runs the server. Listen at an address that only
+// trusted hosts reach.
+// Locks (flock, fcntl) are refused with ENOLCK, extended attributes with EOPNOTSUPP, and programs
+// of another user's (set-user-ID) with EPERM.
 package main
 
 import (

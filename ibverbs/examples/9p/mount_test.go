@@ -28,8 +28,8 @@ import (
 // seconds without it.
 const fsxVar = "GOVS_9P_FSX"
 
-// TestMount has Linux mount what a Go program serves, over siw: with 9pnet_rdma, which knows nothing
-// of this project.
+// TestMount has Linux mount what a Go program serves, over siw: with 9pnet_rdma, which knows
+// nothing of this project.
 func TestMount(t *testing.T) {
 	if exampletest.Kernel() {
 		t.Skip("TestOnSiw runs this package's other tests; TestMount brings its own guest")

@@ -130,7 +130,8 @@ func (ep *endpoint) disconnect(ctx context.Context) error {
 	return ep.await(ctx, rdmacm.Disconnected)
 }
 
-// destroy is rdma_destroy_ep of the connection. Close of an object that was never made does nothing.
+// destroy is rdma_destroy_ep of the connection. Close of an object that was never made does
+// nothing.
 func (ep *endpoint) destroy() error {
 	return errors.Join(ep.qp.Close(), ep.id.Close(), ep.channel.Close(),
 		closeCQ(ep.recvCQ), closeCQ(ep.sendCQ), ep.pd.Close())

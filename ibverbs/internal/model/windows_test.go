@@ -17,7 +17,8 @@ type moving struct {
 	doubt   bool   // a change was lost with its connection
 }
 
-// holds reports whether it is certainly valid: everything is known to be done, and nothing was lost.
+// holds reports whether it is certainly valid: everything is known to be done, and nothing was
+// lost.
 func (m *moving) holds() bool { return m.valid && m.changes == 0 && !m.doubt }
 
 // mine reports whether work that l posts now finds it as the model has it: what stands in

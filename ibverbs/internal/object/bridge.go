@@ -23,8 +23,8 @@ var (
 	RetirePD func(pd any) error
 
 	// TakeCQ has an *ibverbs.CQ that is not nil refuse Poll and PollWait, with EBUSY and what why
-	// returns, but to the CQTaker. owns reports which WRIDs are of work that the caller posts, whose
-	// numbers are left out of QP.Cause. EBUSY if somebody has it already.
+	// returns, but to the CQTaker. owns reports which WRIDs are of work that the caller posts,
+	// whose numbers are left out of QP.Cause. EBUSY if somebody has it already.
 	TakeCQ func(cq any, why func() string, owns func(wrid uint64) bool) (CQTaker, error)
 
 	// Polled returns EINVAL if Poll of an *ibverbs.CQ returns no completions, so that op, which

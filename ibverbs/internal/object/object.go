@@ -60,8 +60,8 @@ const (
 	KindQP
 	KindEventChannel
 	KindID
-	// Event channels that belong to an rdmacm.Conn, a Listener or a Request: what the program closes
-	// is that.
+	// Event channels that belong to an rdmacm.Conn, a Listener or a Request: what the program
+	// closes is that.
 	KindConn
 	KindListener
 	KindRequest

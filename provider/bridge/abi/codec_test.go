@@ -93,8 +93,8 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// FuzzDecode: whatever the octets are, decoding takes as many as the layout has, and what is encoded
-// of the result decodes to the same.
+// FuzzDecode: whatever the octets are, decoding takes as many as the layout has, and what is
+// encoded of the result decodes to the same.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("octets"))
 	f.Add(bytes.Repeat([]byte{0xff, 1}, 200))

@@ -8,8 +8,8 @@ import (
 	"github.com/govs-rdma/govs/provider/bridge/abi"
 )
 
-// TestCommands: every message of the tables is compared with the kernel's headers, and a command has
-// an address for its answer where it has an answer.
+// TestCommands: every message of the tables is compared with the kernel's headers, and a command
+// has an address for its answer where it has an answer.
 func TestCommands(t *testing.T) {
 	known := map[reflect.Type]bool{}
 	for _, layout := range layouts {

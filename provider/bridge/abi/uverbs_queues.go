@@ -296,8 +296,9 @@ type DestroyQP struct {
 	Reserved uint32 `c:"reserved"`
 }
 
-// DestroyResp is the answer to DESTROY_QP and DESTROY_SRQ of uverbs and to DESTROY_ID and MIGRATE_ID
-// of rdma_cm: how many events the program was given, for whose acknowledgements the library waits.
+// DestroyResp is the answer to DESTROY_QP and DESTROY_SRQ of uverbs and to DESTROY_ID and
+// MIGRATE_ID of rdma_cm: how many events the program was given, for whose acknowledgements the
+// library waits.
 type DestroyResp struct {
 	EventsReported uint32 `c:"events_reported"`
 }

@@ -213,8 +213,8 @@ func TestWireTellsOfDroppedPackets(t *testing.T) {
 	}
 }
 
-// TestWireLossy: where packets may be lost, a recording waits for a FIN as long as TCP does until it
-// sends that again.
+// TestWireLossy: where packets may be lost, a recording waits for a FIN as long as TCP does until
+// it sends that again.
 func TestWireLossy(t *testing.T) {
 	w := onWire(t)
 	for lossy, want := range map[bool]int{true: 2, false: 1} {

@@ -54,7 +54,8 @@ func connections() []*conformance.Scenario {
 			Slug: "conn/many-at-once", Level: conformance.Must,
 			Title: "twenty connections at once all work and don't mix", Timeout: 20 * time.Second,
 			Verbs: manyAtOnce, Wire: legal, Concurrent: true,
-			// The last of them waits until the others have been accepted: verb by verb, with an agent.
+			// The last of them waits until the others have been accepted: verb by verb, with an
+			// agent.
 			Options: []string{"startup=60s"},
 		},
 	}

@@ -235,8 +235,8 @@ func faults(table []rawFault) []*conformance.Scenario {
 	return out
 }
 
-// A rawStory is a scenario of the raw peer as initiator, given by a function. It needs a program that
-// does what it says, unless needing says otherwise.
+// A rawStory is a scenario of the raw peer as initiator, given by a function. It needs a program
+// that does what it says, unless needing says otherwise.
 func rawStory(slug, title string, requirements []string, play func(*conformance.RawRun)) *conformance.Scenario {
 	return &conformance.Scenario{
 		Slug: slug, Title: title, Requirements: requirements, Level: conformance.Must,

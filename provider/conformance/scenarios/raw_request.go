@@ -244,7 +244,8 @@ func mayRefuse(r *conformance.RawRun, wait time.Duration) {
 // nextIsServed checks that the listener still works, and that the program hears of the next
 // peer first: a request that should not have reached it may be late on a loaded machine.
 //
-// What the program of a target says to the next peer is its own affair, as long as it says something.
+// What the program of a target says to the next peer is its own affair, as long as it says
+// something.
 func nextIsServed(r *conformance.RawRun) {
 	private := []byte("the next peer")
 	r.Dial()

@@ -1,6 +1,6 @@
 // Package rdmap is the Remote Direct Memory Access Protocol over DDP (RFC 5040) and
-// its extensions (RFC 7306): opcodes, the headers of requests and Terminates, the rules that incoming
-// messages must follow, and the two queues of Reads in progress.
+// its extensions (RFC 7306): opcodes, the headers of requests and Terminates, the rules that
+// incoming messages must follow, and the two queues of Reads in progress.
 //
 // The package does no I/O, reads no clock and starts no goroutine. Nothing on
 // the path of a segment allocates: errors are package variables, actions are

@@ -485,8 +485,8 @@ func FuzzParseExtensions(f *testing.F) {
 }
 
 // FuzzExtendedReceiver feeds a receiver with extensions a stream of ULPDUs made of
-// the input: an octet of length, then so many octets. Whatever comes, nothing panics, an uncommitted
-// segment leaves no trace, and messages of the extensions obey the protocol.
+// the input: an octet of length, then so many octets. Whatever comes, nothing panics, an
+// uncommitted segment leaves no trace, and messages of the extensions obey the protocol.
 func FuzzExtendedReceiver(f *testing.F) {
 	var seed []byte
 	for _, x := range []struct {

@@ -311,8 +311,8 @@ func TestTagTwice(t *testing.T) {
 	}
 }
 
-// TestClientThatDoesNotRead sends requests and reads no reply: its connection ends, when a reply has
-// waited for as long as the transport allows.
+// TestClientThatDoesNotRead sends requests and reads no reply: its connection ends, when a reply
+// has waited for as long as the transport allows.
 func TestClientThatDoesNotRead(t *testing.T) {
 	server, _ := directory(t, p9.Limits{})
 	conn, ended := pipe(t, server)
@@ -325,8 +325,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestClientThatStops sends the beginning of a message, after which the rest may take as long as the
-// transport allows.
+// TestClientThatStops sends the beginning of a message, after which the rest may take as long as
+// the transport allows.
 func TestClientThatStops(t *testing.T) {
 	for _, n := range []int{1, 4, 10} {
 		server, _ := directory(t, p9.Limits{})
@@ -346,8 +346,8 @@ func TestClientThatStops(t *testing.T) {
 	}
 }
 
-// FuzzServe has a server read octets, which are cut into messages as a transport does, over files in
-// memory and over a directory. What is a request decodes and encodes to the same octets.
+// FuzzServe has a server read octets, which are cut into messages as a transport does, over files
+// in memory and over a directory. What is a request decodes and encodes to the same octets.
 func FuzzServe(f *testing.F) {
 	version := encode(f, p9.KindVersion, p9.NoTag, &p9.Tversion{Msize: msize, Version: p9.Version})
 	start := append(version, encode(f, p9.KindAttach, 1, &p9.Tattach{AFid: p9.NoFid})...)

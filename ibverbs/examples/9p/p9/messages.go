@@ -106,7 +106,8 @@ type (
 		IOUnit uint32
 	}
 
-	// Tcreate creates a file in the directory Fid and opens it (Tlcreate): Fid is the file afterwards.
+	// Tcreate creates a file in the directory Fid and opens it (Tlcreate): Fid is the file
+	// afterwards.
 	Tcreate struct {
 		Fid              uint32
 		Name             string

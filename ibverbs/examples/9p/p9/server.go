@@ -15,10 +15,10 @@ import (
 type Transport interface {
 	// Receive waits for the next message until ctx ends. io.EOF: the client has left.
 	Receive(ctx context.Context) (Message, error)
-	// Send waits for a buffer of MaxMessage octets, has fill write a message there, and sends as many
-	// octets as fill returns, or nothing if that is negative. Messages whose Send begins later arrive
-	// later. It fails when ctx ends, or if the client does not take the message within a time that
-	// is the transport's. io.EOF: the client has left.
+	// Send waits for a buffer of MaxMessage octets, has fill write a message there, and sends as
+	// many octets as fill returns, or nothing if that is negative. Messages whose Send begins later
+	// arrive later. It fails when ctx ends, or if the client does not take the message within a
+	// time that is the transport's. io.EOF: the client has left.
 	Send(ctx context.Context, fill func(buf []byte) int) error
 	// MaxMessage returns how many octets a message has at most, either way.
 	MaxMessage() int

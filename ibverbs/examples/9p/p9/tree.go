@@ -10,8 +10,8 @@ import (
 // when somebody renames that or a directory above it, and to nothing when it is removed. Names
 // that change behind the server's back are not noticed.
 type tree struct {
-	// changing is held by requests that rename or remove, and for reading by those that use the path of a
-	// node: what it names is the same until then. It is taken before mu.
+	// changing is held by requests that rename or remove, and for reading by those that use the
+	// path of a node: what it names is the same until then. It is taken before mu.
 	changing sync.RWMutex
 
 	mu   sync.Mutex // of all nodes' children, uses and gone

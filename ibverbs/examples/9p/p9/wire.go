@@ -8,8 +8,8 @@ import (
 	"reflect"
 )
 
-// A message is size[4] type[1] tag[2] and its fields, which are those of a struct in messages.go, in
-// order: integers are little-endian, a string has a length of 2 octets before it, a list a count
+// A message is size[4] type[1] tag[2] and its fields, which are those of a struct in messages.go,
+// in order: integers are little-endian, a string has a length of 2 octets before it, a list a count
 // of 2, and octets ([]byte) a length of 4.
 const headSize = 7
 

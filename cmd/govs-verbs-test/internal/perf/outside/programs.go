@@ -168,10 +168,10 @@ func perftest(binary string, parse func(map[string]string) (Result, error)) prog
 	}
 }
 
-// rstreamBurst returns how many messages rstream sends before the other end answers with as many. Two
-// ends of rsockets in C may end their connection, and then rstream reads for ever, when about 200
-// transfers follow each other in one direction (docs/exec.md). A message begins with a transfer of
-// 2 KiB, and the next ones are twice as long each, up to 64 KiB.
+// rstreamBurst returns how many messages rstream sends before the other end answers with as many.
+// Two ends of rsockets in C may end their connection, and then rstream reads for ever, when about
+// 200 transfers follow each other in one direction (docs/exec.md). A message begins with a transfer
+// of 2 KiB, and the next ones are twice as long each, up to 64 KiB.
 func rstreamBurst(size int) int {
 	const first, longest, safe, most = 2 << 10, 64 << 10, 150, 100
 	transfers := 0
