@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // documents returns README.md and the files of docs.
@@ -176,5 +177,36 @@ func TestCommandsInDocuments(t *testing.T) {
 	}
 	if readme := document(t, "README.md"); len(makeCommand.FindAllString(readme, -1)) < 2 || len(goCommand.FindAllString(readme, -1)) < 2 {
 		t.Error("README.md has too few commands")
+	}
+}
+
+// commentColumns is how long a line of a comment in Go may be, with tabs of 4 columns.
+const commentColumns = 100
+
+// TestCommentColumns checks that comments of Go are wrapped, apart from code in them, prototypes
+// of C and files that are generated.
+func TestCommentColumns(t *testing.T) {
+	lines := 0
+	walkGo(t, func(path string) {
+		text := document(t, path)
+		if strings.Contains(text, "DO NOT EDIT.\n") {
+			return
+		}
+		n := 0
+		for line := range strings.Lines(text) {
+			n++
+			line = strings.TrimRight(line, "\n")
+			comment, ok := strings.CutPrefix(strings.TrimLeft(line, "\t"), "// ")
+			if !ok || strings.HasPrefix(comment, "Implements: ") {
+				continue
+			}
+			lines++
+			if columns := utf8.RuneCountInString(line) + 3*strings.Count(line, "\t"); columns > commentColumns {
+				t.Errorf("%s:%d: a comment of %d columns; wrap it at %d", path, n, columns, commentColumns)
+			}
+		}
+	})
+	if lines < 10000 {
+		t.Errorf("only %d lines of comments were found", lines)
 	}
 }
