@@ -157,7 +157,8 @@ func (qp *QP) Modify(attr QPAttr, mask QPAttrMask) error {
 
 // Query returns the QP's attributes, and what it was made with, the capacities
 // being those granted (ibv_query_qp). Linux before 6.8 doesn't report the state
-// of a siw QP: State is then QPUnknown.
+// of a siw QP: State is then QPUnknown. What is in the queues, and whether it is held until the
+// peer's first message, is in Stats.
 func (qp *QP) Query() (QPAttr, QPInitAttr, error) {
 	if err := qp.ok("ibv_query_qp"); err != nil {
 		return QPAttr{}, QPInitAttr{}, err

@@ -85,12 +85,13 @@ type ConnConfig struct {
 	// less if the device or, when accepting, the peer's offer is less, but at
 	// least 1. Negative means none.
 	//
-	// InitiatorDepth is a limit on either side. ResponderResources is one only for Dial. On iWARP
-	// an acceptor that says less than the peer's ORD, or none, serves that many Reads all the same,
-	// as far as the device can: the peer's ORD is a request for them, which an acceptor may not
-	// answer with less (RFC 6581 section 9.1), and siw and the engine meet it. To serve no Reads,
-	// give regions no AccessRemoteRead, or reject a Request whose ResponderResources are too many;
-	// engine.Options.MaxIRD bounds them for all connections of a device.
+	// InitiatorDepth is a limit on either side, ResponderResources on the side that dials only. On
+	// iWARP an acceptor with fewer ResponderResources than the peer's ORD serves as many Reads as
+	// the peer's ORD all the same, as far as the device can: the ORD is a request for them, which
+	// an acceptor may not answer with less (RFC 6581 section 9.1), and siw and the engine meet it.
+	// To serve no Reads, give regions no AccessRemoteRead, or reject a Request whose
+	// ResponderResources are too many; engine.Options.MaxIRD bounds them for all connections of a
+	// device.
 	ResponderResources int
 	InitiatorDepth     int
 

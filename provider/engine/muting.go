@@ -18,7 +18,7 @@ import (
 // otherwise borrow and give back for each message.
 const (
 	muteAfter = 4096             // looks, with no goroutine about to sleep in between
-	muteWatch = time.Millisecond // what a muted stream goes unlooked at before it is watched again
+	muteWatch = time.Millisecond // how long nobody looks at a muted stream before it is watched again
 	muteKeeps = 32               // streams of a device
 )
 
@@ -78,14 +78,14 @@ func (m *muting) watch() {
 	m.mu.Unlock()
 }
 
-// unmute ends the muting of the streams for which the function which returns true. It calls
-// which with mu held. No lock of a stream is held.
-func (m *muting) unmute(which func(*stream) bool) {
+// unmute ends the muting of the streams that match returns true for. It calls match with mu held.
+// No lock of a stream is held.
+func (m *muting) unmute(match func(*stream) bool) {
 	var room [muteKeeps]*stream
 	keepers := room[:0]
 	m.mu.Lock()
 	m.streams = slices.DeleteFunc(m.streams, func(s *stream) bool {
-		if !which(s) {
+		if !match(s) {
 			return false
 		}
 		err := s.unwatchLocked(readMuted, false)
