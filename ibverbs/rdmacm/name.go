@@ -114,6 +114,14 @@ var (
 	wildcards = []netip.Addr{netip.IPv6Unspecified(), netip.IPv4Unspecified()}
 )
 
+// unsplit adds to err, why address is not "host:port", what to do if it is an IPv6 address.
+func unsplit(address string, err error) error {
+	if addr, parsed := netip.ParseAddr(address); parsed == nil && addr.Is6() {
+		return fmt.Errorf("%w: an address of IPv6 before a port needs brackets, as in [::1]:7471", err)
+	}
+	return err
+}
+
 // lookup returns the addresses of "host:port", at least one.
 func lookup(ctx context.Context, r *net.Resolver, address string, none []netip.Addr) ([]netip.AddrPort, error) {
 	if r == nil {
@@ -121,7 +129,7 @@ func lookup(ctx context.Context, r *net.Resolver, address string, none []netip.A
 	}
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, err
+		return nil, unsplit(address, err)
 	}
 	port, err := r.LookupPort(ctx, "tcp", service)
 	if err != nil {

@@ -131,7 +131,9 @@ func TestBadNames(t *testing.T) {
 			t.Errorf("ListenName %q: %v, want an error that names it", address, err)
 		}
 	}
-	_, err := rdmacm.DialName(ctx, vctx, "no-such-host.invalid:7471", &rdmacm.ConnConfig{Resolver: noDNS})
+	_, err := rdmacm.DialName(ctx, vctx, "::1:7471", nil)
+	wantErr(t, "IPv6 without brackets", err, err, "too many colons", "needs brackets, as in [::1]:7471")
+	_, err = rdmacm.DialName(ctx, vctx, "no-such-host.invalid:7471", &rdmacm.ConnConfig{Resolver: noDNS})
 	var dns *net.DNSError
 	if !errors.As(err, &dns) || dns.Name != "no-such-host.invalid" {
 		t.Errorf("a name that nobody has: %v", err)

@@ -146,7 +146,7 @@ func (id *cmID) BindAddr(addr netip.AddrPort) error {
 func (id *cmID) bind(op string, addr netip.AddrPort) error {
 	b, err := id.network().Bind(addr)
 	if err != nil {
-		return fail(op, "", whyNotBound(err))
+		return fail(op, "", whyNotBound(addr.Addr(), err))
 	}
 	id.binding, id.local, id.state = b, b.Addr(), idBound
 	return nil

@@ -193,18 +193,18 @@ func whyNotAccepted(err error, limit time.Duration) error {
 	return err
 }
 
-// whyNotBound adds to the error of a bind what to do.
-func whyNotBound(err error) error {
+// whyNotBound adds to the error of a bind to addr what to do.
+func whyNotBound(addr netip.Addr, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: another socket has it; take another port, or port 0 for any that is free", err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: no interface of this machine has the address", err)
 	}
-	return err
+	return whyNoRoute(addr, err)
 }
 
-// whyNoRoute adds to the error of a search for a route to dst what to do.
+// whyNoRoute adds to the error of a link-local address dst what to do.
 func whyNoRoute(dst netip.Addr, err error) error {
 	if !dst.IsLinkLocalUnicast() || dst.Is4() {
 		return err

@@ -32,6 +32,10 @@ func TestNoRouteTexts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		bound := id.BindAddr(netip.MustParseAddrPort(addr))
+		if bound == nil || !strings.Contains(bound.Error(), want[1]) {
+			t.Errorf("bind to %s: %v does not say %q", addr, bound, want[1])
+		}
 		err = id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(addr), time.Second)
 		if err != nil {
 			t.Fatal(err)

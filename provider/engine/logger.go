@@ -136,7 +136,20 @@ func (l *logger) terminate(s *stream, e *provider.TerminateError) {
 		text = "Terminate received"
 	}
 	l.add(slog.LevelWarn, text, slog.Uint64("qp", uint64(s.q.qpn)),
-		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", e.Error()))
+		slog.String("peer", s.conn.RemoteAddr().String()), slog.String("cause", withoutWRID(e).Error()))
+}
+
+// withoutWRID is e without the WRID of the work request at fault: it may be one of a package that
+// posts for the program (rdmacm.Conn.Do), which the program does not know.
+func withoutWRID(e *provider.TerminateError) *provider.TerminateError {
+	work, ok := e.Err.(*provider.WorkError)
+	if !ok {
+		return e
+	}
+	named, unnamed := *e, *work
+	unnamed.Unknown = true
+	named.Err = &unnamed
+	return &named
 }
 
 // readSink logs, once for a device, that a Read is answered into a region without
