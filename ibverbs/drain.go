@@ -44,8 +44,8 @@ func (m *marker) result() error {
 // 5041 section 5.2: nothing is checked, nothing placed); for it the send CQ
 // needs room for one completion more.
 //
-// The error is nil if all is complete, whatever its status; a [*WCError] that
-// is ErrFlushed if the connection ended first; [*PostError] if the QP is not
+// The error is nil if all is complete, whatever its status; an [*Error] with a [*WCError] that is
+// ErrFlushed if the connection ended first; [*PostError] if the QP is not
 // connected, unless nothing was ever posted to it, or if it has no place for the
 // marker and never will ([ErrNoneSignaled]); os.ErrClosed if the QP or the CQ is
 // closed meanwhile; or when ctx ends an [*Error] that wraps ctx.Err(), and says if the work is
@@ -60,16 +60,43 @@ func (qp *QP) Drain(ctx context.Context) error {
 	if !qp.sent.Load() {
 		return nil
 	}
-	err := qp.awaitReads(ctx)
+	placed, err := true, qp.awaitReads(ctx)
 	if err == nil {
 		// The fence has the marker wait for RDMA Reads, too.
-		err = qp.mark(ctx, SendFence)
+		placed, err = qp.mark(ctx, SendFence)
 	}
-	if err != nil && ctx.Err() != nil { // the text is made only then
+	switch flushed := (*WCError)(nil); {
+	case err != nil && ctx.Err() != nil: // the text is made only then
 		err = object.GaveUp(ctx, "drain", qp.obj.Name(), err,
-			"everything that was posted had completed"+qp.heldBack())
+			"everything that was posted had completed"+qp.whyNotDrained(placed))
+	case errors.As(err, &flushed):
+		err = &Error{Op: "drain", Object: qp.obj.Name(), Err: &undrained{flushed, qp.Cause()}}
 	}
 	return err
+}
+
+// undrained says that the connection ended during Drain. The text leaves out the marker's WRID,
+// which the program does not know.
+type undrained struct {
+	marker *WCError
+	cause  error // why the connection ended; nil if that is not known
+}
+
+// Error implements error.
+func (e *undrained) Error() string {
+	text := "the connection ended before everything that was posted had completed: " + e.marker.Status.String()
+	if e.cause != nil {
+		text += ": " + e.cause.Error()
+	}
+	return text
+}
+
+// Unwrap returns the [*WCError], and why the connection ended.
+func (e *undrained) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.marker}
+	}
+	return []error{e.marker, e.cause}
 }
 
 // awaitReads waits for the Reads before the marker on a device where it may not wait in the queue.
@@ -99,13 +126,16 @@ func (qp *QP) awaitReads(ctx context.Context) error {
 	return nil
 }
 
-// heldBack says that sends wait for the peer's first message, if they do and that is known.
-func (qp *QP) heldBack() string {
-	st, err := qp.Stats()
-	if err != nil || !st.HeldForPeer {
-		return ""
+// whyNotDrained says what Drain waits for, if that is known. placed says that its marker is posted.
+func (qp *QP) whyNotDrained(placed bool) string {
+	switch st, err := qp.Stats(); {
+	case err == nil && st.HeldForPeer:
+		return " (sends are held until the peer's first message: the side that dialled has to send first)"
+	case !placed: // siw does not free the places of work whose completions are lost
+		return " (the send queue stays full: the peer does not take the data, or completions were lost in a " +
+			"full CQ, which EventCQErr reports)"
 	}
-	return " (sends are held until the peer's first message: the side that dialled has to send first)"
+	return ""
 }
 
 // openStream sends the empty RDMA Write that rdmacm.Dial opens a stream with, and waits until
@@ -115,11 +145,13 @@ func (qp *QP) openStream(ctx context.Context) error {
 	if err := qp.ok("ibv_post_send"); err != nil {
 		return err
 	}
-	return qp.mark(ctx, 0)
+	_, err := qp.mark(ctx, 0)
+	return err
 }
 
 // mark posts an RDMA Write of length 0, whose completion Poll does not return, and waits for it.
-func (qp *QP) mark(ctx context.Context, flags SendFlags) error {
+// placed says that there was a place for it.
+func (qp *QP) mark(ctx context.Context, flags SendFlags) (placed bool, err error) {
 	cq := qp.sendCQ
 	m := cq.expect(qp)
 	wr := [1]SendWR{{WRID: m.wrid, Opcode: WRRDMAWrite, Flags: SendSignaled | flags}}
@@ -133,33 +165,33 @@ func (qp *QP) mark(ctx context.Context, flags SendFlags) error {
 		}
 		err = &PostError{Posted: n, Err: err}
 		if n > 0 {
-			return err // siw took it all the same: it is sifted out when it comes
+			return true, err // siw took it all the same: it is sifted out when it comes
 		}
 		// A full queue has to make progress first, if it can.
 		if !errors.Is(err, syscall.ENOMEM) || errors.Is(err, ErrNoneSignaled) {
 			cq.release(m)
-			return err
+			return false, err
 		}
 		if err = cq.lookFor(m); err == nil {
 			err = pause.wait(ctx, m.done)
 		}
 		if err != nil {
 			cq.release(m)
-			return err
+			return false, err
 		}
 	}
 	pause.reset()
 	for {
 		if err := cq.lookFor(m); err != nil {
-			return err
+			return true, err
 		}
 		select {
 		case <-m.done:
-			return m.result()
+			return true, m.result()
 		default:
 		}
 		if err := pause.wait(ctx, m.done); err != nil {
-			return err // the marker is still sifted out when it comes
+			return true, err // the marker is still sifted out when it comes
 		}
 	}
 }

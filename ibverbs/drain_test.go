@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -211,7 +212,12 @@ func TestDrainFails(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			s.finish(2, ibverbs.WCWRFlushErr)
 		}()
-		wantErr(t, "drain of a connection that ends", o.qp.Drain(t.Context()), ibverbs.ErrFlushed)
+		err := o.qp.Drain(t.Context())
+		wantErr(t, "drain of a connection that ends", err, ibverbs.ErrFlushed)
+		const text = "the connection ended before everything that was posted had completed: IBV_WC_WR_FLUSH_ERR"
+		if !strings.Contains(err.Error(), text) || strings.Contains(err.Error(), "work request") {
+			t.Errorf("drain of a connection that ends: %v", err)
+		}
 		if n, err := o.cq.Poll(wc); n != 1 || err != nil || wc[0].WRID != 2 {
 			t.Errorf("polled %d, %v, %+v", n, err, wc[:n])
 		}
@@ -220,7 +226,11 @@ func TestDrainFails(t *testing.T) {
 		s.room = 0
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		wantErr(t, "queue that stays full", o.qp.Drain(ctx), context.DeadlineExceeded)
+		err = o.qp.Drain(ctx)
+		wantErr(t, "queue that stays full", err, context.DeadlineExceeded)
+		if !strings.Contains(err.Error(), "the send queue stays full") || !strings.Contains(err.Error(), "EventCQErr") {
+			t.Errorf("queue that stays full: %v", err)
+		}
 		refused := errors.New("refused")
 		o.fake.PostSend = func(*fake.QP, []provider.SendWR) (int, error) { return 0, refused }
 		wantErr(t, "QP that takes nothing", o.qp.Drain(t.Context()), refused)
