@@ -31,13 +31,13 @@ type Conn struct {
 	onSend func(*ibverbs.WC)
 	routes atomic.Pointer[router] // nil before the first Do
 
-	left     atomic.Int32 // whether this side has ended the connection, and how
-	mu       sync.Mutex
-	watching *watch // nil before the first Done, but on devices of the kernel
-	up       bool   // the connection is established, so that its events are for watching
-	private  []byte
-	rdmac    bool
-	remote   netip.AddrPort // of a Conn that is closed, whose id may not know it any more
+	left          atomic.Int32 // whether this side has ended the connection, and how
+	mu            sync.Mutex
+	watching      *watch // nil before the first Done, but on devices of the kernel
+	up            bool   // the connection is established, so that its events are for watching
+	private       []byte
+	rdmac         bool
+	local, remote netip.AddrPort // of a Conn that is closed, whose id may not know them any more
 
 	closing  sync.Mutex // held through Close, and guards what follows
 	receiver *Receiver  // nil without one
@@ -269,8 +269,16 @@ func (c *Conn) RDMAC() bool {
 	return c.rdmac
 }
 
-// LocalAddr returns our address of the connection.
-func (c *Conn) LocalAddr() netip.AddrPort { return c.ID().LocalAddr() }
+// LocalAddr returns our address of the connection, also of a Conn that is closed.
+func (c *Conn) LocalAddr() netip.AddrPort {
+	addr := c.ID().LocalAddr()
+	if addr.IsValid() || c == nil {
+		return addr
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.local
+}
 
 // RemoteAddr returns the peer's address, also of a Conn that is closed.
 func (c *Conn) RemoteAddr() netip.AddrPort {
@@ -551,9 +559,9 @@ func (c *Conn) Close() error {
 	if err := c.receiver.Close(); err != nil {
 		return err
 	}
-	if remote := c.id.RemoteAddr(); remote.IsValid() {
+	if local, remote := c.id.LocalAddr(), c.id.RemoteAddr(); remote.IsValid() {
 		c.mu.Lock()
-		c.remote = remote
+		c.local, c.remote = local, remote
 		c.mu.Unlock()
 	}
 	if err := c.id.Close(); err != nil {

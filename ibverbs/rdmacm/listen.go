@@ -17,6 +17,7 @@ type Listener struct {
 	vctx *ibverbs.Context
 	ch   *EventChannel
 	id   *ID
+	addr netip.AddrPort // of id, also when that is closed
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -63,17 +64,17 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	if err != nil {
 		return nil, also(err, id.Close(), ch.Close())
 	}
-	l := &Listener{vctx: vctx, ch: ch, id: id}
+	l := &Listener{vctx: vctx, ch: ch, id: id, addr: id.LocalAddr()}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l, nil
 }
 
-// Addr returns the address that the listener is bound to.
+// Addr returns the address that the listener is bound to, also after Close.
 func (l *Listener) Addr() netip.AddrPort {
 	if l == nil {
 		return netip.AddrPort{}
 	}
-	return l.id.LocalAddr()
+	return l.addr
 }
 
 // Accept waits for a connection request. Nothing is decided by it: look at the

@@ -62,3 +62,18 @@ func TestListenToOtherProtocols(t *testing.T) {
 	testkit.OK(t, l.Close())
 	testkit.OK(t, vctx.Close())
 }
+
+// TestConnListenerKnowsItsAddr: a closed Listener returns the address that it had, and Dial of that
+// says that nobody listens.
+func TestConnListenerKnowsItsAddr(t *testing.T) {
+	ctx := timeout(t)
+	vctx, addr := device(t)
+	l := testkit.Must(rdmacm.Listen(ctx, vctx, addr, nil))(t)
+	had := l.Addr()
+	testkit.OK(t, l.Close())
+	if got := l.Addr(); got != had || had.Port() == 0 {
+		t.Errorf("%v after Close, %v before", got, had)
+	}
+	_, err := rdmacm.Dial(ctx, vctx, l.Addr(), nil)
+	wantErr(t, "Dial of a closed listener", err, syscall.ECONNREFUSED, had.String(), "nobody listens")
+}

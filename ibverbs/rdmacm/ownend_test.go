@@ -105,9 +105,10 @@ func TestCallOnAClosedConn(t *testing.T) {
 func TestClosedConnKnowsItsPeer(t *testing.T) {
 	_, vctx := newFake(t, goodDial())
 	c := testkit.Must(rdmacm.Dial(timeout(t), vctx, somewhere, nil))(t)
+	local := c.LocalAddr()
 	testkit.OK(t, c.Close())
-	if got := c.RemoteAddr(); got != somewhere {
-		t.Errorf("RemoteAddr is %v, want %v", got, somewhere)
+	if l, r := c.LocalAddr(), c.RemoteAddr(); l != local || r != somewhere {
+		t.Errorf("the addresses are %v and %v, want %v and %v", l, r, local, somewhere)
 	}
 	wantErr(t, "Send", c.Send(timeout(t), ibverbs.SGE{}), os.ErrClosed, "Conn.Send "+somewhere.String())
 	testkit.OK(t, vctx.Close())

@@ -111,7 +111,9 @@ func (i *id) callAddr(op, object string, f func(c *rdmacm.ID) error) error {
 }
 
 func (i *id) BindAddr(addr netip.AddrPort) error {
-	return i.callAddr("rdma_bind_addr", addr.String(), func(c *rdmacm.ID) error { return whyNotBound(c.BindAddr(addr)) })
+	return i.callAddr("rdma_bind_addr", addr.String(), func(c *rdmacm.ID) error {
+		return whyNotBound(addr.Addr(), c.BindAddr(addr))
+	})
 }
 
 func (i *id) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
@@ -126,7 +128,14 @@ func (i *id) ResolveRoute(timeout time.Duration) error {
 
 func (i *id) Listen(backlog int) error {
 	backlog = min(max(backlog, 0), math.MaxInt32)
-	return i.callAddr("rdma_listen", "", func(c *rdmacm.ID) error { return c.Listen(backlog) })
+	addr := i.LocalAddr()
+	object := ""
+	if addr.IsValid() {
+		object = addr.String()
+	}
+	return i.callAddr("rdma_listen", object, func(c *rdmacm.ID) error {
+		return whyNotBound(addr.Addr(), c.Listen(backlog))
+	})
 }
 
 // millis rounds a timeout up to what C takes.

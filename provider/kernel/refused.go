@@ -88,16 +88,20 @@ func whyNoAddr(src, dst netip.AddrPort, err error) error {
 	return err
 }
 
-// whyNotBound explains a refusal of rdma_bind_addr.
-func whyNotBound(err error) error {
-	switch err {
-	case syscall.EADDRINUSE:
-		return because(err, syscall.EADDRINUSE,
-			"another listener has it; take another port, or port 0 for any that is free")
-	case syscall.EADDRNOTAVAIL:
-		return because(err, syscall.EADDRNOTAVAIL, "no interface of this machine has the address")
+// whyNotBound explains a refusal of rdma_bind_addr, or of rdma_listen, for addr.
+func whyNotBound(addr netip.Addr, err error) error {
+	why := ""
+	switch {
+	case err == syscall.EADDRINUSE:
+		why = "another listener has it; take another port, or port 0 for any that is free"
+	case err == syscall.EADDRNOTAVAIL:
+		why = "no interface of this machine has the address"
+	case err == syscall.EINVAL && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
+		why = fmt.Sprintf("a link-local address needs a zone, as in %s%%eth0", addr)
+	default:
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %s", err, why)
 }
 
 // whyNotChanged explains a refusal of ibv_modify_qp.
