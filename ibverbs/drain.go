@@ -126,14 +126,17 @@ func (qp *QP) awaitReads(ctx context.Context) error {
 	return nil
 }
 
+const lostOrNotTaken = "the peer does not take the data, or completions were lost in a full CQ, which EventCQErr reports"
+
 // whyNotDrained says what Drain waits for, if that is known. placed says that its marker is posted.
 func (qp *QP) whyNotDrained(placed bool) string {
 	switch st, err := qp.Stats(); {
 	case err == nil && st.HeldForPeer:
 		return " (sends are held until the peer's first message: the side that dialled has to send first)"
-	case !placed: // siw does not free the places of work whose completions are lost
-		return " (the send queue stays full: the peer does not take the data, or completions were lost in a " +
-			"full CQ, which EventCQErr reports)"
+	case !placed:
+		return " (the send queue stays full: " + lostOrNotTaken + ")"
+	case err != nil: // siw does not go on after it has lost completions
+		return " (" + lostOrNotTaken + ")"
 	}
 	return ""
 }
