@@ -22,8 +22,8 @@ func unpacked(t *testing.T) string {
 	return dir
 }
 
-// TestUnpackIsWhole: what ci/vm has, other than Go code and what is about it, is unpacked, so that a
-// new script is not forgotten, and it is the same.
+// TestUnpackIsWhole: what ci/vm has, other than Go code and what is about it, is unpacked, so that
+// a new script is not forgotten, and it is the same.
 func TestUnpackIsWhole(t *testing.T) {
 	dir := unpacked(t)
 	want := map[string]bool{"deps": true, "lib.sh": true}

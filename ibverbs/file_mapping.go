@@ -34,7 +34,7 @@ func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
 	return &mappedFile{buf, f, conn, off}
 }
 
-// ReadAt implements io.ReaderAt. The octets are there, says who registered them.
+// ReadAt implements io.ReaderAt. The caller of RegObject has said that the octets are there.
 func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
 	fileCalls <- struct{}{}
 	defer func() { <-fileCalls }()

@@ -21,8 +21,8 @@ func TestOutside(t *testing.T) {
 	buildOutside(t, dir)
 	t.Run("vm", func(t *testing.T) { outsideInGuest(t, dir) })
 
-	// Here testdata/fake stands in the place of qemu, which saves a boot: that tests in the tree get
-	// into a guest with the same scripts is shown by all of them.
+	// Here testdata/fake stands in the place of qemu, which saves a boot: that tests in the tree
+	// get into a guest with the same scripts is shown by all of them.
 	t.Run("vmtest", func(t *testing.T) {
 		cmd := exec.Command("./outside.test", "-test.v", "-test.run=^TestBoots$")
 		cmd.Dir = dir

@@ -161,8 +161,8 @@ func (p *programPair) run(t *testing.T, start func(port uint16) (server, client 
 const tooSoon = "octets after the start-up frame before this end allowed any"
 
 // spokeTooSoon waits for a client, and reports whether it lost its connection for that reason. siw
-// lets servers over librdmacm's streams do so, whose first message goes out when they have accepted,
-// and those over ofi_rxm.
+// lets servers over librdmacm's streams do so, whose first message goes out when they have
+// accepted, and those over ofi_rxm.
 func spokeTooSoon(t *testing.T, client *program) bool {
 	t.Helper()
 	client.wait(t)

@@ -43,9 +43,9 @@ func answerTooSoon(l net.Listener) error {
 	return errors.Join(err, wait)
 }
 
-// TestExecServerSpeaksTooSoon: a stream's client whose server sends before it has, in one piece with
-// the Reply, loses its connection, and the log says why. That is how TestExecWithSiw knows that it
-// may try again.
+// TestExecServerSpeaksTooSoon: a stream's client whose server sends before it has, in one piece
+// with the Reply, loses its connection, and the log says why. That is how TestExecWithSiw knows
+// that it may try again.
 func TestExecServerSpeaksTooSoon(t *testing.T) {
 	b := newBridged(t)
 	b.flags = []string{"--log"}

@@ -38,8 +38,8 @@ func wantNothingLeft(t *testing.T, p *program) {
 	}
 }
 
-// TestVM: the command gets its folder, arguments, variables and streams, its exit status is vm's, and
-// the guest is what the flags ask for.
+// TestVM: the command gets its folder, arguments, variables and streams, its exit status is vm's,
+// and the guest is what the flags ask for.
 func TestVM(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "results")
@@ -64,7 +64,8 @@ func TestVM(t *testing.T) {
 	}
 }
 
-// TestVMDefaults: without --out nothing is left behind, and the variables that ci/vm/run takes count.
+// TestVMDefaults: without --out nothing is left behind, and the variables that ci/vm/run takes
+// count.
 func TestVMDefaults(t *testing.T) {
 	dir := t.TempDir()
 	p := inFakeGuest(t, dir, "bash", "-c", `echo "siw=$VM_SIW rxe=$VM_RXE link=$VM_LINK out=$VM_OUT"

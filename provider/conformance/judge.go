@@ -173,8 +173,8 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 	return run
 }
 
-// mostFrames is how many frames of a connection are judged. Runs have some hundreds; what a stack that
-// sends without end makes of hundreds of runs would not fit into memory.
+// mostFrames is how many frames of a connection are judged. Runs have some hundreds; what a stack
+// that sends without end makes of hundreds of runs would not fit into memory.
 const mostFrames = mostLines
 
 // bound leaves the first mostFrames frames of each connection, and reports whether there were more.
@@ -188,8 +188,8 @@ func bound(trace *wire.Trace) (more bool) {
 	return more
 }
 
-// checkWire has the scenario's Wire function check the capture of a run, and returns the outcome with
-// what it checked. A function that does not end is abandoned, as a run is.
+// checkWire has the scenario's Wire function check the capture of a run, and returns the outcome
+// with what it checked. A function that does not end is abandoned, as a run is.
 func (j *Judge) checkWire(ctx context.Context, sc *Scenario, o *Outcome, trace *wire.Trace) *Outcome {
 	if j.stuck.Load() >= mostAbandoned {
 		o.Setup = fmt.Sprintf("not judged: %d checks of other captures did not end, and may keep the "+

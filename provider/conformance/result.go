@@ -63,12 +63,12 @@ type Result struct {
 	Replay         string        `json:"replay"`                    // the command that runs just this
 }
 
-// mostLines is how many lines of its ladder a result has. Runs have some hundreds; a stack that sends
-// frames without end would make a report that no program can open.
+// mostLines is how many lines of its ladder a result has. Runs have some hundreds; a stack that
+// sends frames without end would make a report that no program can open.
 const mostLines = 2000
 
-// shorten leaves the first mostLines of the ladder, and the messages and alignments that begin there.
-// The divergences, which were found before, stay.
+// shorten leaves the first mostLines of the ladder, and the messages and alignments that begin
+// there. The divergences, which were found before, stay.
 func (res *Result) shorten() {
 	n := len(res.Ladder)
 	if n <= mostLines {

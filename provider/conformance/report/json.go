@@ -23,8 +23,9 @@ func WriteJSON(name string, v any) error {
 	})
 }
 
-// ReadCollection reads what WriteJSON wrote of a collection. It refuses one that no run of the suite
-// writes: with captures outside of its folder, or with a run twice, of which a report would show one.
+// ReadCollection reads what WriteJSON wrote of a collection. It refuses one that no run of the
+// suite writes: with captures outside of its folder, or with a run twice, of which a report would
+// show one.
 func ReadCollection(name string) (*conformance.Collection, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {

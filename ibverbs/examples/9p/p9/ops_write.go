@@ -239,7 +239,8 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 	return nil
 }
 
-// sameFile reports whether two names are links to one file, which rename(2) leaves both as they are.
+// sameFile reports whether two names are links to one file, which rename(2) leaves both as they
+// are.
 func (c *session) sameFile(p, q string) bool {
 	a, err := c.fs.Stat(p)
 	if err != nil {
