@@ -38,7 +38,7 @@ var inlined = map[string][]string{
 	"(*mr).release":         {"(*stream).placeSend", "(*txBatch).release"},
 	// The places of the queues.
 	"(*sendQueue).at":    {"(*qp).enqueueSends", "(*stream).fillShort", "(*qp).reportSends"},
-	"(*recvQueue).front": {"(*stream).placeSend", "(*qp).frontRecv"},
+	"(*recvQueue).front": {"(*qp).frontRecv"},
 	// What is counted.
 	"(*qp).counters": {"(*stream).placeWrite", "(*stream).placeSend", "(*qp).countRecv", "(*stream).fillShort"},
 }

@@ -61,11 +61,7 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	if !ok || r.first || len(payload) == 0 {
 		return false
 	}
-	pd := s.q.pd
-	w, sges := s.q.rq.front()
-	if h := s.q.shared; h != nil {
-		w, sges, pd = h.take()
-	}
+	w, sges, pd := s.q.frontRecv()
 	if w == nil || w.nsge != 1 || uint64(len(payload)) > uint64(w.length) {
 		return false
 	}
