@@ -174,9 +174,10 @@ func (p *Peer) Close() error {
 // ErrSilence says that nothing came in the time given.
 var ErrSilence = errors.New("nothing came")
 
-// MostReceived is how many octets are read of a connection, 2 MiB. What scripts wait for is shorter
-// by far; a stack that sends without end must not fill the memory of this program.
-const MostReceived = 2 << 20
+// MostReceived is how many octets are read of a connection, 3 MiB. Scripts wait for 1 MiB at most,
+// where siw has an answer of 2 MiB (kernel-notes/siw-zero-length-read.md). A stack that sends
+// without end must not fill the memory of this program.
+const MostReceived = 3 << 20
 
 // ErrTooMuch says that more than MostReceived octets came. The others are not read.
 var ErrTooMuch = fmt.Errorf("more than %d octets came", MostReceived)
