@@ -162,6 +162,10 @@ type RejectedError struct {
 	Cause       error  // as in CMEvent; nil where the provider does not know it
 }
 
+// rejInvalidServiceID is the reason of InfiniBand's REJ where no program listens at the port
+// (IB_CM_REJ_INVALID_SERVICE_ID of the kernel's ib_cm.h).
+const rejInvalidServiceID = 8
+
 // Error implements error: "connection refused: nobody listens there".
 func (e *RejectedError) Error() string {
 	var b strings.Builder
@@ -174,6 +178,9 @@ func (e *RejectedError) Error() string {
 	switch {
 	case e.Cause != nil:
 		b.WriteString(": " + e.Cause.Error())
+	case e.Status == rejInvalidServiceID:
+		b.WriteString(": nobody listens there")
+		return b.String() // InfiniBand pads the private data, which is nobody's
 	case len(e.PrivateData) > 0:
 		b.WriteString(": the peer's program rejected it")
 	case e.Status == -int(syscall.ECONNRESET):

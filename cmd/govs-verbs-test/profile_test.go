@@ -40,6 +40,7 @@ func writeProfile(t *testing.T, text string) string {
 }
 
 func TestProfileCommand(t *testing.T) {
+	withoutSiw(t)
 	start(t, "profile").want(t, exitPassed,
 		parts("PROFILE  PROVIDER  DIVERGENCES", "bridge   bridge", "siw      kernel"), nil)
 	list := start(t, "profile", "list", "--json")

@@ -64,6 +64,7 @@ func TestReplayFailures(t *testing.T) {
 // TestReplayInPart: a capture of which one connection can't be replayed has not passed, and what is
 // wrong with a file is said.
 func TestReplayInPart(t *testing.T) {
+	withoutSiw(t)
 	dir := t.TempDir()
 	start(t, "run", "--only", "conn/reject,send/zero", "--addr", onengine.ProcessAddr().String(),
 		"--collect", dir).want(t, exitPassed, nil, nil)

@@ -282,7 +282,16 @@ func TestRemoveCollection(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("sub/other.pcapng", "keep")
-	write(collectionFile, `{"schema":"govs-collection/1","outcomes":[{"capture":"old.pcapng"},{"capture":"gone.pcapng"},{"capture":"sub/other.pcapng"}]}`)
+	const outcomes = `{"schema":"govs-collection/1","outcomes":[` +
+		`{"scenario":"a","capture":"old.pcapng"},{"scenario":"b","capture":"gone.pcapng"}`
+	write(collectionFile, outcomes+`,{"scenario":"c","capture":"sub/other.pcapng"}]}`)
+	if err := removeCollection(dir); err == nil || !strings.Contains(err.Error(), "sub/other.pcapng") {
+		t.Errorf("a capture outside of the folder: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "old.pcapng")); err != nil {
+		t.Errorf("after a refusal: %v", err)
+	}
+	write(collectionFile, outcomes+`]}`)
 	if err := removeCollection(dir); err != nil {
 		t.Fatal(err)
 	}

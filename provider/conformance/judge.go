@@ -200,7 +200,8 @@ func (j *Judge) checkWire(ctx context.Context, sc *Scenario, o *Outcome, trace *
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	t := &T{ctx: ctx, scale: 1, outcome: o, started: time.Now()}
-	body := func() { sc.Wire(&WireRun{T: t, Trace: trace, Pairing: o.Pairing}) }
+	run := &WireRun{T: t, Trace: trace, Pairing: o.Pairing}
+	body := func() { sc.Wire(run) }
 	name := fmt.Sprintf("check of the capture of %s %s", sc.Slug, o.Pairing)
 	if !t.runWithin(body, name, limit/10) {
 		j.stuck.Add(1)

@@ -160,7 +160,10 @@ func TestCloseTimeoutBesideFIN(t *testing.T) {
 		begin, limit := time.Now(), s.dev.opts.CloseTimeout
 		s.qp.disconnect()
 		time.Sleep(limit / 2)
-		s.qp.stream.Load().enter(phaseFINSent) // as sendFIN does, and nothing of what it does then
+		st := s.qp.stream.Load()
+		st.txMu.Lock()
+		st.enter(phaseFINSent) // as sendFIN does, and nothing of what it does then
+		st.txMu.Unlock()
 		if err := s.wantDown("no FIN of the peer"); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}
