@@ -52,9 +52,6 @@ func (c *runCmd) bench(ctx context.Context, out *output) (*bench, error) {
 			return nil, err
 		}
 	}
-	if err := b.captureOn(c.Interface, out, kernelErr == nil); err != nil {
-		return nil, unable(err)
-	}
 	addr := c.Addr
 	switch {
 	case addr.IsValid():
@@ -65,6 +62,13 @@ func (c *runCmd) bench(ctx context.Context, out *output) (*bench, error) {
 		addr = k.addr
 	default:
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	listen := []netip.Addr{addr}
+	if kernelErr == nil {
+		listen = append(listen, k.addr)
+	}
+	if err := b.captureOn(c.Interface, listen, out, kernelErr == nil); err != nil {
+		return nil, unable(err)
 	}
 	b.openers = map[string]conformance.Opener{
 		"engine": onengine.Side{Name: "engine", Addr: addr, Tap: b.tap, Placement: placementOf(c.Placement)}.Opener(),
@@ -144,12 +148,12 @@ func (b *bench) withoutKernel(c *runCmd, out *output, why error) error {
 const loopback = "lo"
 
 // captureOn captures on the wire where the process may, and at the sockets
-// otherwise. The kernel's sockets can't be tapped.
-func (b *bench) captureOn(netdev string, out *output, kernelIsThere bool) error {
+// otherwise. listen has the addresses that runs listen on. The kernel's sockets can't be tapped.
+func (b *bench) captureOn(netdev string, listen []netip.Addr, out *output, kernelIsThere bool) error {
 	if _, err := net.InterfaceByName(netdev); err != nil && netdev != loopback {
 		return fmt.Errorf("--interface %s: %w", netdev, err)
 	}
-	w := &capture.Wire{Interface: netdev}
+	w := &capture.Wire{Interface: netdev, Listen: listen}
 	err := w.Usable()
 	if err == nil {
 		b.capture = w

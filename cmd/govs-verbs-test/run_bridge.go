@@ -93,7 +93,7 @@ func (c *runCmd) bridgeBench(out *output) (*bench, error) {
 		return nil, unable(err)
 	}
 	b := &bench{pairings: c.wanted()}
-	if err := b.captureOn(c.Interface, out, false); err != nil {
+	if err := b.captureOn(c.Interface, []netip.Addr{addr}, out, false); err != nil {
 		return nil, unable(err)
 	}
 	b.openers = map[string]conformance.Opener{

@@ -175,11 +175,12 @@ func (c *runCmd) peerBench(out *output) (*bench, error) {
 		return nil, unable(err)
 	}
 	usesKernel := slices.ContainsFunc(b.pairings, needsKernel)
-	if err := b.captureOn(loopback, out, usesKernel); err != nil {
+	listen := c.listening(ours)
+	if err := b.captureOn(loopback, listen, out, usesKernel); err != nil {
 		return nil, unable(err)
 	}
 	if _, wire := b.capture.(*capture.Wire); wire && netdev != loopback {
-		w := &capture.Wire{Interface: netdev, Lossy: true}
+		w := &capture.Wire{Interface: netdev, Lossy: true, Listen: listen}
 		if err := w.Usable(); err != nil {
 			return nil, unable(err)
 		}
@@ -241,15 +242,29 @@ func (c *runCmd) leaveOut(b *bench, out *output) {
 	}
 }
 
+// farAddr is where a provider of the agent listens.
+func (c *runCmd) farAddr(o remote.Offer) netip.Addr {
+	switch {
+	case c.PeerAddr.IsValid():
+		return c.PeerAddr
+	case o.Addr.IsValid():
+		return o.Addr
+	}
+	return c.peer.RemoteAddr()
+}
+
+// listening returns the addresses that runs with the agent listen on.
+func (c *runCmd) listening(ours netip.Addr) []netip.Addr {
+	all := []netip.Addr{ours}
+	for _, o := range c.peer.Host().Offers {
+		all = append(all, c.farAddr(o))
+	}
+	return all
+}
+
 // farOpener opens a provider of the agent.
 func (c *runCmd) farOpener(o remote.Offer, ours netip.Addr) conformance.Opener {
-	addr := c.PeerAddr
-	if !addr.IsValid() {
-		addr = o.Addr
-	}
-	if !addr.IsValid() {
-		addr = c.peer.RemoteAddr()
-	}
+	addr := c.farAddr(o)
 	return func(options []string) (*conformance.Endpoint, error) {
 		p := &keeping{Provider: c.peer.Provider(o.Name, options)}
 		vctx, err := ibverbs.Open(p, "")

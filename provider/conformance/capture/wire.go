@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +38,12 @@ const (
 type Wire struct {
 	Interface string // with Ethernet framing; "lo" for traffic between local addresses
 	Lossy     bool   // the network may lose packets, so that the end of a connection may come late
+
+	// Listen has the addresses that runs listen on. Packets to and from the port at any other
+	// address belong to other processes, such as another run, and are left out. Without any,
+	// and if one is 0.0.0.0 or ::, every address is recorded. Zones are ignored, as packets have
+	// none.
+	Listen []netip.Addr
 
 	rcvbuf int // instead of rcvbufBytes, for tests
 }
@@ -83,8 +91,13 @@ func (w *Wire) Start(port uint16) (conformance.Capture, error) {
 	}
 	r := &wireCapture{
 		file: f, raw: raw, name: ifc.Name, last: time.Now(), done: make(chan struct{}),
-		quietOpen: quietOpen, limit: limit,
+		port: port, quietOpen: quietOpen, limit: limit,
 		buf: make([]byte, 1<<18), oob: make([]byte, 256), // offload lets packets on lo exceed 64 KiB
+	}
+	if !slices.ContainsFunc(w.Listen, netip.Addr.IsUnspecified) {
+		for _, addr := range w.Listen {
+			r.listen = append(r.listen, addr.Unmap().WithZone(""))
+		}
 	}
 	if w.Lossy {
 		r.quietOpen, r.limit = quietLossy, 4*limit
@@ -169,6 +182,8 @@ type wireCapture struct {
 		Control(func(fd uintptr)) error
 	}
 	name      string
+	port      uint16
+	listen    []netip.Addr // as Wire.Listen
 	quietOpen time.Duration
 	limit     time.Duration
 	buf, oob  []byte
@@ -210,12 +225,28 @@ func (c *wireCapture) receive(fd int) bool {
 		c.err = fmt.Errorf("a packet of %d octets is longer than the capture's buffer", n)
 		return true
 	}
+	if !c.wanted(c.buf[:n]) {
+		return true
+	}
 	c.packets = append(c.packets, packet{time: stampOf(c.oob[:oobn]), data: append([]byte(nil), c.buf[:n]...)})
 	c.mu.Lock()
 	c.last = time.Now()
 	c.ends.see(c.buf[:n])
 	c.mu.Unlock()
 	return true
+}
+
+// wanted reports whether a packet goes to or comes from one of the addresses that runs listen on.
+// A frame in which no addresses are found is recorded as well.
+func (c *wireCapture) wanted(frame []byte) bool {
+	from, to, _, ok := segmentOf(frame)
+	if !ok || len(c.listen) == 0 {
+		return true
+	}
+	listens := func(a netip.AddrPort) bool {
+		return a.Port() == c.port && slices.Contains(c.listen, a.Addr())
+	}
+	return listens(from) || listens(to)
 }
 
 // stampOf finds the kernel's time of a packet.

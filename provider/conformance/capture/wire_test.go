@@ -2,9 +2,11 @@ package capture
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -165,6 +167,50 @@ func TestWireCapture(t *testing.T) {
 			}
 			if at := trace.Conns[0].Start; at.Before(before) || at.After(time.Now()) {
 				t.Errorf("the first packet's time is %v, which is not that of the test", at)
+			}
+		})
+	}
+}
+
+// TestWireListen: another process that has the same port at another address is not recorded.
+func TestWireListen(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		listen []netip.Addr
+		want   int // connections in the recording
+	}{
+		{"its address", []netip.Addr{netip.MustParseAddr("127.0.0.9"), netip.MustParseAddr("127.0.0.2")}, 1},
+		{"mapped into IPv6", []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.2")}, 1},
+		{"another address", []netip.Addr{netip.MustParseAddr("127.0.0.9")}, 0},
+		{"any", nil, 2},
+		{"unspecified", []netip.Addr{netip.IPv4Unspecified()}, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := onWire(t)
+			w.Listen = tc.listen
+			x := listen(t, "tcp4", "127.0.0.2:0")
+			other := listen(t, "tcp4", fmt.Sprintf("127.0.0.3:%d", x.port))
+			recording, err := w.Start(x.port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other.run(t, random(1000), random(10))
+			x.run(t, random(1000), random(10))
+			file := filepath.Join(t.TempDir(), "run.pcapng")
+			if err := recording.Stop(file); err != nil {
+				t.Fatal(err)
+			}
+			trace, err := wire.ReadFile(file, x.port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(trace.Conns) != tc.want {
+				t.Fatalf("%d connections are in the recording, want %d", len(trace.Conns), tc.want)
+			}
+			if tc.want == 1 {
+				if at := trace.Conns[0].Responder.Addr().String(); at != "127.0.0.2" {
+					t.Errorf("the connection that was recorded is to %s", at)
+				}
 			}
 		})
 	}
