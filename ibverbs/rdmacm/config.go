@@ -32,7 +32,8 @@ type ListenConfig struct {
 	Resolver *net.Resolver
 
 	// Setup, if not nil, is called with the new id before it is bound: the place
-	// for ID.SetOption.
+	// for ID.SetOption. Where the port that the provider chose is taken, it is called again, with
+	// another id.
 	Setup func(id *ID) error
 }
 

@@ -55,12 +55,12 @@ func noPort(address string) error {
 		"port 0 is no port to dial: it has Listen take one that is free, which Listener.Addr returns")
 }
 
-// portTries is how often Dial lets the provider choose a local port.
+// portTries is how often Dial and Listen let the provider choose a local port.
 const portTries = 8
 
-// portTaken reports whether a connect call failed for its local port. The kernel
-// takes the port from a range of librdmacm's own and finds out only when it
-// connects that TCP has a socket, or the remains of a connection, there.
+// portTaken reports whether a connect or listen call failed for its local port. The kernel takes
+// the port from those that no rdma_cm_id has, and siw finds out only when it connects or listens
+// that TCP has a socket, or the remains of a connection, there (kernel-notes/siw-port-zero.md).
 func portTaken(err error) bool {
 	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }

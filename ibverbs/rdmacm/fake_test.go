@@ -421,6 +421,37 @@ func TestDialTriesAnotherPort(t *testing.T) {
 	}
 }
 
+// TestListenTriesAnotherPort: the kernel finds out no earlier than when it listens that TCP has the
+// port that it chose for port 0.
+func TestListenTriesAnotherPort(t *testing.T) {
+	for _, c := range []struct {
+		call  string
+		errno syscall.Errno
+		addr  string
+		tries int
+	}{
+		{"listen", syscall.EADDRINUSE, "192.0.2.9:0", 8},
+		{"listen", syscall.EADDRINUSE, "192.0.2.9:4000", 1},
+		{"listen", syscall.ENOMEM, "192.0.2.9:0", 1},
+		{"bind addr", syscall.EADDRINUSE, "192.0.2.9:0", 1}, // no id may have any port
+	} {
+		f, vctx := newFake(t, nil)
+		f.Fail(c.call, c.errno)
+		tries := 0
+		_, err := rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort(c.addr), &rdmacm.ListenConfig{
+			Setup: func(*rdmacm.ID) error {
+				tries++
+				return nil
+			},
+		})
+		wantErr(t, c.call, err, c.errno)
+		if tries != c.tries {
+			t.Errorf("%s at %s: %v: %d tries, want %d", c.call, c.addr, c.errno, tries, c.tries)
+		}
+		testkit.OK(t, vctx.Close())
+	}
+}
+
 func TestListenFailures(t *testing.T) {
 	for _, call := range []string{"create event channel", "create id", "bind addr", "listen"} {
 		f, vctx := newFake(t, nil)

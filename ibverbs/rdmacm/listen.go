@@ -29,6 +29,9 @@ type Listener struct {
 // Listen waits for connection requests at addr, whose port may be 0, and whose
 // address may be 0.0.0.0 or :: for all that the system has. A nil cfg
 // means defaults. It does not block; ctx is only looked at.
+//
+// Where the provider's choice for port 0 turns out to be taken, Listen tries again with another,
+// and calls cfg.Setup again for it.
 func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig) (*Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, object.GaveUp(ctx, "rdma_listen", addr.String(), err, "Listen began")
@@ -44,13 +47,23 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 	if cfg.Backlog != 0 {
 		backlog = cfg.Backlog
 	}
+	for try := 1; ; try++ {
+		l, called, err := listenOnce(vctx, addr, cfg, backlog)
+		if err == nil || !called || try == portTries || addr.Port() != 0 || !portTaken(err) {
+			return l, err
+		}
+	}
+}
+
+// listenOnce is Listen with one port. called reports whether it reached the listen call.
+func listenOnce(vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig, backlog int) (l *Listener, called bool, err error) {
 	ch, err := createEventChannel(vctx, object.KindListener)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	id, err := ch.CreateID(nil)
 	if err != nil {
-		return nil, also(err, ch.Close())
+		return nil, false, also(err, ch.Close())
 	}
 	if err = setup(id, cfg.Setup); err == nil {
 		err = id.BindAddr(addr)
@@ -59,14 +72,15 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 		err = id.sameDevice("rdma_bind_addr")
 	}
 	if err == nil {
+		called = true
 		err = id.Listen(backlog)
 	}
 	if err != nil {
-		return nil, also(err, id.Close(), ch.Close())
+		return nil, called, also(err, id.Close(), ch.Close())
 	}
-	l := &Listener{vctx: vctx, ch: ch, id: id, addr: id.LocalAddr()}
+	l = &Listener{vctx: vctx, ch: ch, id: id, addr: id.LocalAddr()}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	return l, nil
+	return l, true, nil
 }
 
 // Addr returns the address that the listener is bound to, also after Close.

@@ -93,7 +93,7 @@ func whyNotBound(addr netip.Addr, err error) error {
 	why := ""
 	switch {
 	case err == syscall.EADDRINUSE:
-		why = "another listener has it; take another port, or port 0 for any that is free"
+		why = "another listener or TCP socket has it; take another port, or port 0 for any that is free"
 	case err == syscall.EADDRNOTAVAIL:
 		why = "no interface of this machine has the address"
 	case err == syscall.EINVAL && addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "":
