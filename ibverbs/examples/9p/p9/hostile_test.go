@@ -282,6 +282,53 @@ func TestWalkOfClunkedFid(t *testing.T) {
 	check(t, "walk from it", err, nil)
 }
 
+// slowRename is a directory in which a rename waits for something in proceed.
+type slowRename struct {
+	p9.WritableFS
+	waiting, proceed chan struct{}
+}
+
+func (s slowRename) Rename(from, to string) error {
+	s.waiting <- struct{}{}
+	<-s.proceed
+	return s.WritableFS.Rename(from, to)
+}
+
+// TestRenameIntoClunkedFid clunks the directory that a rename under way goes to. The directory that
+// it is in remains what another client's fid names, and a fid of the file keeps to that.
+func TestRenameIntoClunkedFid(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	put(t, filepath.Join(dir, "d/to/x"), "")
+	put(t, filepath.Join(dir, "f"), "")
+	files := slowRename{p9.NewDir(root), make(chan struct{}), make(chan struct{})}
+	server := p9.NewServer(files, p9.Limits{})
+	hostile, honest := attached(t, server), attached(t, server)
+	_, err = honest.Walk(0, 1, "d")
+	check(t, "walk", err, nil)
+	_, err = hostile.Walk(0, 1, "d", "to")
+	check(t, "walk", err, nil)
+	_, err = hostile.Walk(0, 2, "f")
+	check(t, "walk", err, nil)
+	rename := hostile.Start(0x9001, p9.KindRenameAt,
+		&p9.TrenameAt{OldName: "f", NewDir: 1, NewName: "g"})
+	<-files.waiting
+	check(t, "clunk", hostile.Clunk(1), nil)
+	files.proceed <- struct{}{}
+	check(t, "rename", rename(nil), nil)
+	if _, err := hostile.Attr(2); err != nil {
+		t.Errorf("the fid of the file that was renamed: %v", err)
+	}
+	check(t, "clunk", hostile.Clunk(2), nil)
+	if _, err := honest.Attr(1); err != nil {
+		t.Errorf("another client's fid of the directory above: %v", err)
+	}
+}
+
 // TestTagTwice uses the tag of a request that is under way.
 func TestTagTwice(t *testing.T) {
 	files := slow{fstest.MapFS{"slow": {Data: []byte("x")}}, make(chan struct{}, 1), new(atomic.Int32)}

@@ -224,7 +224,11 @@ func (c *session) rename(to WritableFS, dir uint32, name string, which func() (*
 	if err != nil {
 		return err
 	}
-	newDir := f.at()
+	newDir, err := f.use(c.tree) // which may be clunked before the file is in it
+	if err != nil {
+		return err
+	}
+	defer c.tree.drop(newDir)
 	p, err := c.tree.pathIn(newDir, name)
 	if err != nil {
 		return err
