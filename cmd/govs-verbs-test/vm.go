@@ -129,7 +129,7 @@ func (c *vmCmd) variables() ([]string, error) {
 	var words []string
 	for _, v := range c.Env {
 		if len(words) == 0 {
-			words = append(words, "env")
+			words = append(words, "env", "--")
 		}
 		if !strings.Contains(v, "=") {
 			value, ok := os.LookupEnv(v)

@@ -81,6 +81,14 @@ func TestVMDefaults(t *testing.T) {
 	}
 }
 
+// TestVMVariables: a variable is one whatever its name is, also where it looks like an option of
+// what sets it.
+func TestVMVariables(t *testing.T) {
+	p := inFakeGuest(t, t.TempDir(), "--env=--chdir=/", "--env=-i=1", "--env", "A==b", "--", "bash", "-c",
+		`echo "$PWD, $A, $VM_SIW"; tr '\0' '\n' </proc/$$/environ`)
+	p.want(t, 0, p.cmd.Dir+", =b, default\n", "\n--chdir=/\n", "\n-i=1\n")
+}
+
 // TestVMStatuses: what becomes of a command that fails, or can't be run. The guests end within
 // milliseconds, which no real one does: the clock of the time limit is started all the same, and
 // what ends it must not end more.
@@ -159,6 +167,7 @@ func TestVMRefuses(t *testing.T) {
 		{"/tmp", "--link a/b -- true", "not a name for a link: a/b"},
 		{"/tmp", "--kernel six -- true", "not a kernel version: six"},
 		{"/tmp", "--net t0 -- true", "--net takes a tap interface and an address"},
+		{"/tmp", "--net t0=none -- true", "--net takes a tap interface and an address"},
 		{"/tmp", "--net no-such-tap=10.0.0.2/24 -- true", "no tap interface no-such-tap here"},
 		{"/dev", "-- true", "has a /run, /dev, /proc and /sys of its own, and not /dev: start elsewhere"},
 	} {
