@@ -186,6 +186,7 @@ func Run(t testing.TB, o Options, command ...string) Result {
 	if o.Stdout != nil {
 		cmd.Stdout = io.MultiWriter(&stdout, o.Stdout)
 	}
+	defer endsWithUs(cmd)()
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || !exit.Exited() {

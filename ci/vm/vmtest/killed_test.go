@@ -1,0 +1,63 @@
+package vmtest_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/vm/vmtest"
+)
+
+// TestKilled: a test that is killed, as go test does after its time limit, leaves no guest behind.
+// testdata/fake of ci/vm stands in the place of qemu.
+func TestKilled(t *testing.T) {
+	vmtest.Need(t)
+	const asVictim = "GOVS_VMTEST_VICTIM"
+	if os.Getenv(asVictim) == "1" {
+		vmtest.Run(t, vmtest.Options{Stdout: os.Stdout}, "bash", "-c",
+			`echo "guest $FAKE_GUEST"; exec sleep 100`)
+		return
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestKilled$")
+	fake, temporary := filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake"), t.TempDir()
+	cmd.Env = append(os.Environ(), asVictim+"=1", "TMPDIR="+temporary,
+		"PATH="+fake+":"+os.Getenv("PATH"))
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := 0
+	lines := bufio.NewScanner(pipe)
+	for guest == 0 && lines.Scan() {
+		_, _ = fmt.Sscanf(lines.Text(), "guest %d", &guest)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if guest == 0 {
+		t.Fatal("the guest did not say which process it is")
+	}
+	goesOn := func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guest))
+		return err == nil && !strings.Contains(string(text), ") Z ")
+	}
+	files := func() []string {
+		names, _ := filepath.Glob(filepath.Join(temporary, "govs-vm.*"))
+		return names
+	}
+	for deadline := time.Now().Add(10 * time.Second); goesOn() || len(files()) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("the guest, process %d, goes on: %t; its files: %q", guest, goesOn(), files())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
