@@ -26,6 +26,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -209,7 +210,7 @@ func Self(t *testing.T, o Options) Result {
 		t.Fatal(err)
 	}
 	// A subtest is named by a pattern for each level.
-	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(t.Name()), "/", "$/^") + "$"
 	result := Tests(t, o, []string{t.Name()}, exe, "-test.v", "-test.count=1", "-test.run="+pattern)
 	t.Logf("in the guest:\n%s", result.Stdout)
 	return result

@@ -13,6 +13,26 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
+// TestSelfOfSubtest: a subtest runs in the guest, whatever its name is. testdata/fake of ci/vm stands
+// in the place of qemu.
+func TestSelfOfSubtest(t *testing.T) {
+	t.Run("p2p+crc (all)|a/b", func(t *testing.T) {
+		if vmtest.Inside() {
+			return
+		}
+		vmtest.Need(t)
+		t.Setenv("GOVS_VM_JOBS", "")
+		t.Setenv("PATH", fakeQemu(t)+":"+os.Getenv("PATH"))
+		vmtest.Self(t, vmtest.Options{})
+	})
+}
+
+// fakeQemu returns the folder of a program that stands in the place of qemu.
+func fakeQemu(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")
+}
+
 // TestKilled: a test that is killed, as go test does after its time limit, leaves no guest behind.
 // testdata/fake of ci/vm stands in the place of qemu.
 func TestKilled(t *testing.T) {
@@ -24,9 +44,9 @@ func TestKilled(t *testing.T) {
 		return
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestKilled$")
-	fake, temporary := filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake"), t.TempDir()
+	temporary := t.TempDir()
 	cmd.Env = append(os.Environ(), asVictim+"=1", "TMPDIR="+temporary,
-		"PATH="+fake+":"+os.Getenv("PATH"))
+		"PATH="+fakeQemu(t)+":"+os.Getenv("PATH"))
 	pipe, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
