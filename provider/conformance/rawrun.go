@@ -322,7 +322,8 @@ func (r *RawRun) WantEnd(what string, wait ...time.Duration) string {
 		rest = append(rest, more...)
 	}
 	r.Observe("end", "%s", ending(err))
-	if r.Check(!errors.Is(err, rawpeer.ErrSilence), what, "the connection is still there") {
+	over := !errors.Is(err, rawpeer.ErrSilence) && !errors.Is(err, rawpeer.ErrTooMuch)
+	if r.Check(over, what, "the connection is still there: %v", err) {
 		r.Check(len(rest) == 0, "nothing is sent before the end", "%d octets: % x", len(rest), rest[:min(len(rest), 64)])
 	} else {
 		r.late = true
