@@ -24,8 +24,8 @@ start_guest() {
 		-virtfs "$(share control "$control" "")" \
 		-virtfs "$(share out "$out" "")" \
 		-device virtio-serial-pci \
-		-chardev "file,id=stdout,path=$work/stdout" -device virtserialport,chardev=stdout,name=stdout \
-		-chardev "file,id=stderr,path=$work/stderr" -device virtserialport,chardev=stderr,name=stderr \
+		-chardev "file,id=stdout,path=$(quoted "$work/stdout")" -device virtserialport,chardev=stdout,name=stdout \
+		-chardev "file,id=stderr,path=$(quoted "$work/stderr")" -device virtserialport,chardev=stderr,name=stderr \
 		</dev/null >"$work/qemu" 2>&1 7>&- 8>&- &
 	qemu=$!
 	pids=("${streams[@]}" "$qemu")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
@@ -19,9 +20,11 @@ func inFakeGuest(t *testing.T, dir string, args ...string) *program {
 	vmtest.Need(t)
 	cmd := exec.Command("/proc/self/exe", append([]string{"vm"}, args...)...)
 	cmd.Dir = dir
+	temporary := filepath.Join(t.TempDir(), "a, b")
+	testkit.OK(t, os.Mkdir(temporary, 0o777))
 	fake := filepath.Join(vmtest.Root(t), "ci", "vm", "testdata", "fake")
 	cmd.Env = append(os.Environ(), asCommand+"=1", "PATH="+fake+":"+os.Getenv("PATH"),
-		"GREETING=hello  world", "GOVS_VM_MEMORY=512", "TMPDIR="+t.TempDir())
+		"GREETING=hello  world", "GOVS_VM_MEMORY=512", "TMPDIR="+temporary)
 	cmd.WaitDelay = 10 * time.Second // for a guest that is left behind, and has the streams
 	return startCmd(t, cmd)
 }
@@ -43,8 +46,11 @@ func wantNothingLeft(t *testing.T, p *program) {
 func TestVM(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "results")
+	elsewhere := t.TempDir() // where a cd may go to results by itself
+	testkit.OK(t, os.Mkdir(filepath.Join(elsewhere, "results"), 0o777))
+	t.Setenv("CDPATH", elsewhere)
 	p := inFakeGuest(t, dir, "--siw", "crc", "--rxe", "--memory", "1024", "--cpus", "3",
-		"--link", "iw7", "--out", out, "--env", "GREETING", "--env", "COLOUR=a,b=c", "--", "bash", "-c", `
+		"--link", "iw7", "--out", "results", "--env", "GREETING", "--env", "COLOUR=a,b=c", "--", "bash", "-c", `
 		echo "in=$PWD out=$VM_OUT inside=$VM_INSIDE"
 		echo "greeting=$GREETING colour=$COLOUR"
 		echo "siw=$VM_SIW rxe=$VM_RXE link=$VM_LINK kernel=$VM_KERNEL"
