@@ -200,8 +200,10 @@ func whyNotBound(addr netip.Addr, err error) error {
 		return fmt.Errorf("%w: another socket has it; take another port, or port 0 for any that is free", err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: no interface of this machine has the address", err)
+	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENODEV):
+		return whyNoRoute(addr, err)
 	}
-	return whyNoRoute(addr, err)
+	return err
 }
 
 // whyNoRoute adds to the error of a link-local address dst what to do.
