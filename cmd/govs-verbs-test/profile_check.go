@@ -92,6 +92,8 @@ func whyNever(e *conformance.LedgerEntry, runs int) string {
 		return fmt.Sprintf("it depends on timing, and did not show (runs: %d)", runs)
 	case runs > 0:
 		return fmt.Sprintf("it did not show (runs: %d)", runs)
+	case strings.HasPrefix(e.Key, "witness:"):
+		return "tshark was not asked, which compare does"
 	case e.Variants != nil:
 		return "not run with " + strings.Join(e.Variants, ", ")
 	case e.Fixed != nil:

@@ -119,6 +119,9 @@ func TestCompareWithProfile(t *testing.T) {
 		"  pigs: send/one-octet, check:pigs fly: it did not show (runs: 1)\n1 of 1 entries explain nothing",
 		"  siw-peer-to-peer: mpa/* as initiator, wire:to-responder:request:ABCD: not run with p2p\n",
 		": not run with a kernel before 6.1.178, 6.12.96\n", ": not run with kernel\n"), nil)
+	about := writeProfile(t, strings.Replace(stackProfile, "check:pigs fly", "witness:tshark", 1))
+	start(t, "profile", "check", about, "--collected", dir).want(t, exitPassed,
+		parts("  pigs: send/one-octet, witness:tshark: tshark was not asked, which compare does\n"), nil)
 	start(t, "profile", "check", known, "--collected", known).want(t, exitUsage, nil,
 		parts("is not a folder that run --collect wrote"))
 }

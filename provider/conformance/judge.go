@@ -402,7 +402,7 @@ func (j *Judge) explain(res *Result, c *Collection, compared bool) {
 		e := &j.Ledger[k]
 		needsReference := !strings.HasPrefix(e.Key, "check:")
 		if used[e.ID] || e.Sometimes || e.open(pairing, c) ||
-			!e.applies(res.Scenario, pairing, c) || needsReference && !compared {
+			!e.applies(res.Scenario, pairing, c) || needsReference && !compared || e.unasked(res) {
 			continue
 		}
 		res.Verdict, res.Why = XPass, "the ledger's "+e.ID+" did not show: "+e.Reason

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -367,6 +368,42 @@ func TestJudgeAsksTheWitness(t *testing.T) {
 	}
 	if w := r.Results[2].Witness; w.Asked || w.Why != unwitnessed.Unwitnessed {
 		t.Errorf("the unwitnessed run's witness is %+v", w)
+	}
+}
+
+// TestWitnessIsNotAsked: what is known of the witness can show only in runs that it was asked about.
+func TestWitnessIsNotAsked(t *testing.T) {
+	dir := t.TempDir()
+	o := outcome("a/b", "engine", "kernel", check(true))
+	o.Port = 20000
+	o.Capture = writeSYN(t, dir, o.Port)
+	reference := o
+	reference.Pairing.Responder = "engine"
+	agrees := func(_ context.Context, exhibits []Exhibit) []Witness {
+		return slices.Repeat([]Witness{{Asked: true, Agrees: true}}, len(exhibits))
+	}
+	unwitnessed := verbs("a/b", nothing)
+	unwitnessed.Unwitnessed = "tshark has no word for it"
+	for name, tc := range map[string]struct {
+		sc      *Scenario
+		witness func(context.Context, []Exhibit) []Witness
+		verdict Verdict
+		unshown int
+	}{
+		"asked":                    {verbs("a/b", nothing), agrees, XPass, 1},
+		"there is none":            {verbs("a/b", nothing), nil, Pass, 0},
+		"not about this, for once": {unwitnessed, agrees, Pass, 0},
+	} {
+		j := &Judge{Suite: suite(tc.sc), Dir: dir, Reference: "engine", Witness: tc.witness,
+			Ledger: Ledger{entry("known", "a/b", "witness:tshark")}}
+		c := collection(reference, o)
+		r := reportOf(t, j, c)
+		could, does := j.Ledger[0].Shown(c, r)
+		if got := r.Results[1].Verdict; got != tc.verdict || len(r.Unshown) != tc.unshown ||
+			could != tc.unshown || does != 0 {
+			t.Errorf("%s: %s, %d of %d entries did not show, %d runs could show it", name, got,
+				len(r.Unshown), len(j.Ledger), could)
+		}
 	}
 }
 

@@ -34,18 +34,23 @@ func (e *LedgerEntry) Shown(c *Collection, r *Report) (could, does int) {
 	return len(about), does
 }
 
-// runs returns the results that the entry is about.
+// runs returns the results in which the entry could show.
 func (e *LedgerEntry) runs(c *Collection, results []Result) []*Result {
 	var about []*Result
 	for i := range results {
 		res := &results[i]
 		tried := res.Verdict != Setup && res.Verdict != Unsupported
 		p := Pairing{res.Initiator, res.Responder}
-		if tried && !p.atTarget() && e.applies(res.Scenario, p, c) {
+		if tried && !p.atTarget() && e.applies(res.Scenario, p, c) && !e.unasked(res) {
 			about = append(about, res)
 		}
 	}
 	return about
+}
+
+// unasked reports whether the entry is about the witness, and that was not asked about the result.
+func (e *LedgerEntry) unasked(res *Result) bool {
+	return strings.HasPrefix(e.Key, "witness:") && !res.Witness.Asked
 }
 
 // showsIn reports whether a divergence of the result is the entry's.
