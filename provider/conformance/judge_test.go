@@ -371,7 +371,8 @@ func TestJudgeAsksTheWitness(t *testing.T) {
 	}
 }
 
-// TestWitnessIsNotAsked: what is known of the witness can show only in runs that it was asked about.
+// TestWitnessIsNotAsked: what is known of the witness can show only in runs that it was asked
+// about.
 func TestWitnessIsNotAsked(t *testing.T) {
 	dir := t.TempDir()
 	o := outcome("a/b", "engine", "kernel", check(true))

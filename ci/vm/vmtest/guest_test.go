@@ -13,8 +13,8 @@ import (
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
-// TestSelfOfSubtest: a subtest runs in the guest, whatever its name is. testdata/fake of ci/vm stands
-// in the place of qemu.
+// TestSelfOfSubtest: a subtest runs in the guest, whatever its name is. testdata/fake of ci/vm
+// stands in the place of qemu.
 func TestSelfOfSubtest(t *testing.T) {
 	t.Run("p2p+crc (all)|a/b", func(t *testing.T) {
 		if vmtest.Inside() {
