@@ -20,12 +20,16 @@ const jobsVar = "GOVS_VM_JOBS"
 // is recorded there: all commands with equal options in one guest, so that a guest boots once and
 // not for every test. The calling test binary, if it is the command, is built again by ci/guest.
 // Tests fails t if ci/guest has begun with DIR already.
+//
+// ci/guest --record DIR has all tests record themselves that need a guest, and makes DIR/recorded.
+// Need and Tests then skip a test that is in DIR, and Tests fails one that is not.
 func Tests(t *testing.T, o Options, passes []string, command ...string) Result {
 	t.Helper()
 	if o.Timeout == 0 {
 		o.Timeout = 10 * time.Minute
 	}
 	if jobs := os.Getenv(jobsVar); jobs != "" {
+		skipRecorded(t)
 		if err := record(t, jobs, o, passes, command); err != nil {
 			t.Fatalf("cannot record the test for the shared guest: %v", err)
 		}
@@ -68,14 +72,14 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	if o.Out != "" || o.Stdout != nil {
 		return errors.New("Options.Out and Options.Stdout do not work with GOVS_VM_JOBS")
 	}
-	if _, err := os.Stat(filepath.Join(jobs, "begun")); !errors.Is(err, fs.ErrNotExist) {
+	if exists(filepath.Join(jobs, "recorded")) {
+		return errors.New("ci/guest --record has not found this test, which needs a guest: see there how it looks " +
+			"for them")
+	}
+	if exists(filepath.Join(jobs, "begun")) {
 		return errors.New("ci/guest has begun with what is recorded in " + jobs + ", and would not run it")
 	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	pkg, err := filepath.Rel(Root(t), dir)
+	pkg, err := packageOf(t)
 	if err != nil {
 		return err
 	}
@@ -83,8 +87,7 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	if err != nil {
 		return err
 	}
-	flat := strings.NewReplacer("/", "-")
-	name := flat.Replace(pkg) + "." + flat.Replace(t.Name())
+	name := jobName(pkg, t.Name())
 
 	group, err := groupFor(jobs, o, name)
 	if err != nil {
@@ -105,7 +108,7 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 	for _, arg := range command {
 		if arg == exe {
 			binary = pkg + "\n"
-			words = append(words, `"$GOVS_VM_TESTS"/`+flat.Replace(pkg)+".test")
+			words = append(words, `"$GOVS_VM_TESTS"/`+flat(pkg)+".test")
 			continue
 		}
 		words = append(words, quote(arg))
@@ -120,10 +123,49 @@ func record(t *testing.T, jobs string, o Options, passes, command []string) erro
 			return err
 		}
 	}
-	if _, err := os.Stat(filepath.Join(group, name+".status")); !errors.Is(err, fs.ErrNotExist) {
+	if exists(filepath.Join(group, name+".status")) {
 		return errors.New(group + " has the result of an earlier run: remove it")
 	}
 	return nil
+}
+
+// skipRecorded skips t if ci/guest --record has had it record itself.
+func skipRecorded(t testing.TB) {
+	t.Helper()
+	jobs := os.Getenv(jobsVar)
+	if jobs == "" || !exists(filepath.Join(jobs, "recorded")) {
+		return
+	}
+	pkg, err := packageOf(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts, err := filepath.Glob(filepath.Join(jobs, "*", jobName(pkg, t.Name())+".sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scripts) > 0 {
+		t.Skip("recorded before in " + scripts[0] + ": ci/guest runs it")
+	}
+}
+
+// packageOf returns the folder of the test's package below that of its module.
+func packageOf(t testing.TB) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Rel(Root(t), dir)
+}
+
+// jobName is what the files of a test's job are called.
+func jobName(pkg, test string) string { return flat(pkg) + "." + flat(test) }
+
+func flat(path string) string { return strings.ReplaceAll(path, "/", "-") }
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // groupFor makes and returns the directory of the guest that a job is for: the one of all jobs with

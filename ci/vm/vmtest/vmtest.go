@@ -84,6 +84,7 @@ func Need(t testing.TB, groups ...string) {
 		}
 		t.Skip("NO_GUEST=1")
 	}
+	skipRecorded(t)
 	missing := lacks(t, "vm/check")
 	if missing == "" && len(groups) > 0 {
 		missing = lacksPackages(t, groups)
