@@ -69,8 +69,8 @@ func TestOps(t *testing.T) {
 				}
 				c := pair(t, network)
 				for _, s := range []load.Spec{
-					{Size: 1, Iters: 1}, {Size: 64, Iters: 1000, Warmup: -1}, {Size: 4096, Duration: 20 * time.Millisecond},
-					{Size: 1 << 20, Iters: 100}, {Size: 10_000, QPs: 5, Iters: 100}, {Size: 10_000, QPs: 5, Duration: 20 * time.Millisecond},
+					{Size: 1, Iters: 1}, {Size: 64, Iters: 200, Warmup: -1}, {Size: 4096, Duration: 20 * time.Millisecond},
+					{Size: 1 << 20, Iters: 30}, {Size: 10_000, QPs: 5, Iters: 100}, {Size: 10_000, QPs: 5, Duration: 20 * time.Millisecond},
 				} {
 					if s.Op, s.Poll = op, poll; op.Latency() {
 						s.QPs = 0
