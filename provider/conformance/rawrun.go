@@ -119,6 +119,7 @@ func (r *RawRun) Dial() {
 
 func (r *RawRun) adoptPeer(p *rawpeer.Peer) {
 	r.Peer, r.spoke = p, false
+	p.Over = r.Context().Done() // an interrupted run does not wait for siw's time limits, of 10 s
 	r.Cleanup(func() { _ = p.Close() })
 }
 

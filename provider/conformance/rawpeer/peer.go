@@ -39,6 +39,10 @@ type Peer struct {
 	// start-up.
 	CRC bool
 
+	// Over, if not nil, is closed when nobody wants the answers any more: waits end then with
+	// ErrSilence.
+	Over <-chan struct{}
+
 	marking *marking // nil: no Markers
 
 	in    []byte // received and not yet consumed
@@ -182,6 +186,16 @@ const MostReceived = 3 << 20
 // ErrTooMuch says that more than MostReceived octets came. The others are not read.
 var ErrTooMuch = fmt.Errorf("more than %d octets came", MostReceived)
 
+// isOver reports whether Over is closed.
+func (p *Peer) isOver() bool {
+	select {
+	case <-p.Over:
+		return true
+	default:
+		return false
+	}
+}
+
 // tick is the largest part of a wait that one unsuccessful read counts for.
 const tick = 10 * time.Millisecond
 
@@ -209,7 +223,7 @@ func (p *Peer) fill(left *time.Duration) error {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
-		if *left <= 0 {
+		if *left <= 0 || p.isOver() {
 			return ErrSilence
 		}
 	}

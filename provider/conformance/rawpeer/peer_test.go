@@ -201,6 +201,21 @@ func TestAcceptEndsWithContext(t *testing.T) {
 	}
 }
 
+// TestOver: a wait ends when nobody wants its answer any more.
+func TestOver(t *testing.T) {
+	dials, _ := pair(t, nil)
+	over := make(chan struct{})
+	dials.Over = over
+	time.AfterFunc(short, func() { close(over) })
+	began := time.Now()
+	if _, err := dials.Drain(time.Minute); !errors.Is(err, rawpeer.ErrSilence) {
+		t.Errorf("a wait that is over: %v", err)
+	}
+	if took := time.Since(began); took > long {
+		t.Errorf("it went on for %v", took)
+	}
+}
+
 // TestEndless: a side that sends without end, fast or octet by octet, ends each wait, and no more
 // than MostReceived octets of it are kept.
 func TestEndless(t *testing.T) {
