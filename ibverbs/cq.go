@@ -166,7 +166,8 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 		return 0, cq.obj.Errorf(op, syscall.EINVAL, "waiting for no completions")
 	}
 	if cq.ch == nil {
-		return 0, cq.obj.Errorf(op, syscall.EINVAL, "the CQ has no completion channel to wait on")
+		return 0, cq.obj.Errorf(op, syscall.EINVAL,
+			"the CQ has no completion channel to wait on; make it with CQOptions.Channel, or use Poll")
 	}
 	for {
 		n, err := poll(cq, wc)

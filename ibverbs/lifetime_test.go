@@ -256,7 +256,7 @@ func TestAsyncEventNamesOurObjects(t *testing.T) {
 	}
 	for e, want := range map[ibverbs.AsyncEvent]string{
 		{Type: ibverbs.EventQPFatal, QP: o.qp}: "IBV_EVENT_QP_FATAL of qp 7",
-		{Type: ibverbs.EventCQErr, CQ: o.cq}:   "IBV_EVENT_CQ_ERR of cq 1 of fake0 (16 completions, my cq)",
+		{Type: ibverbs.EventCQErr, CQ: o.cq}:   "IBV_EVENT_CQ_ERR of cq 1 of fake0 (room for 16 completions, my cq)",
 		{Type: ibverbs.EventPortErr, Port: 1}:  "IBV_EVENT_PORT_ERR of port 1",
 		{Type: ibverbs.EventDeviceFatal}:       "IBV_EVENT_DEVICE_FATAL",
 		{Type: ibverbs.AsyncEventType(77)}:     "ibv_event_type 77",

@@ -59,7 +59,8 @@ func (r RemoteRegion) MarshalBinary() ([]byte, error) {
 // reach beyond the last address. b is the caller's again when UnmarshalBinary returns.
 func (r *RemoteRegion) UnmarshalBinary(b []byte) error {
 	if len(b) < RemoteRegionSize {
-		return object.Errorf("remote region", "", syscall.EINVAL, "%d octets instead of %d", len(b), RemoteRegionSize)
+		return object.Errorf("remote region", "", syscall.EINVAL,
+			"%d octets, where a RemoteRegion has %d; the peer sent another form, or none", len(b), RemoteRegionSize)
 	}
 	for i, octet := range b[RemoteRegionSize:] {
 		if octet != 0 {

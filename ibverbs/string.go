@@ -41,7 +41,7 @@ func (mr *MR) String() string {
 
 // String says which CQ of which device it is, counted from 1 in the order in which they were made,
 // and how much it holds. A cookie that is a string, or has a String method, is part of it:
-// "cq 3 of siw0 (64 completions, requests)".
+// "cq 3 of siw0 (room for 64 completions, requests)".
 func (cq *CQ) String() string {
 	switch {
 	case cq == nil || cq.p == nil:
@@ -49,7 +49,7 @@ func (cq *CQ) String() string {
 	case cq.obj.Closed():
 		return cq.obj.Name() + " (closed)"
 	}
-	s := fmt.Sprintf("%s (%d completions", cq.obj.Name(), cq.p.CQE())
+	s := fmt.Sprintf("%s (room for %d completions", cq.obj.Name(), cq.p.CQE())
 	return s + cookieText(cq.cookie) + ")"
 }
 

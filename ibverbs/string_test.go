@@ -22,7 +22,7 @@ func TestStrings(t *testing.T) {
 	for want, got := range map[string]fmt.Stringer{
 		fmt.Sprintf("%s (%s, up to %d sends, %d receives)", name, attr.State, init.Cap.MaxSendWR, init.Cap.MaxRecvWR): o.qp,
 		region + " (4096 octets, IBV_ACCESS_LOCAL_WRITE)":                                                             o.mr,
-		fmt.Sprintf("cq 1 of fake0 (%d completions, my cq)",
+		fmt.Sprintf("cq 1 of fake0 (room for %d completions, my cq)",
 			o.cq.CQE()): o.cq,
 		"pd 1 of fake0 (1 MR, 1 MW, 1 QP, 1 " +
 			"SRQ)": o.pd,
@@ -86,7 +86,7 @@ func TestErrorsNameTheCQ(t *testing.T) {
 		testkit.OK(t, f())
 	}
 	if e := (ibverbs.AsyncEvent{Type: ibverbs.EventCQErr,
-		CQ: second}).String(); e != "IBV_EVENT_CQ_ERR of cq 2 of fake0 (100 completions, replies)" {
+		CQ: second}).String(); e != "IBV_EVENT_CQ_ERR of cq 2 of fake0 (room for 100 completions, replies)" {
 		t.Error(e)
 	}
 	srq := o.newSRQ(t)

@@ -126,7 +126,8 @@ func (c *Conn) router(op string, n int) (*router, error) {
 	}
 	if n < 1 || n > r.size {
 		return nil, object.Errorf(op, c.peer(), syscall.EINVAL,
-			"%d work requests, where the send queue holds 1 to %d (ConnConfig.Cap.MaxSendWR)", n, r.size)
+			"%d work requests; one call takes from 1 to %d, what the send queue holds (ConnConfig.Cap.MaxSendWR)",
+			n, r.size)
 	}
 	return r, nil
 }

@@ -75,7 +75,8 @@ func (id *ID) BindAddr(addr netip.AddrPort) error {
 		return err
 	}
 	if !addr.IsValid() {
-		return id.obj.Errorf("rdma_bind_addr", syscall.EINVAL, "no address")
+		return id.obj.Errorf("rdma_bind_addr", syscall.EINVAL,
+			"no address; 0.0.0.0 and [::] are all of this host's")
 	}
 	return id.p.BindAddr(addr)
 }

@@ -132,6 +132,10 @@ func (id *cmID) accept(ctx context.Context, r *request, a answer) {
 	id.dev.step(func() { id.run(r.wire, a.qp, a.params) })
 }
 
+// errDiallerGone is why a request can't be answered.
+var errDiallerGone = fmt.Errorf("%w: the peer closed the TCP connection before the request was answered",
+	syscall.ECONNRESET)
+
 // Accept implements provider.ID. As with siw, ResponderResources is raised to
 // what the peer asks for, as far as the device allows, and InitiatorDepth lowered
 // to what the peer offers. ECONNRESET: the peer has hung up.
@@ -151,7 +155,7 @@ func (id *cmID) Accept(param provider.ConnParam) error {
 	}
 	if id.request.gone {
 		id.forgo()
-		return fail(op, id.name(), syscall.ECONNRESET)
+		return fail(op, id.name(), errDiallerGone)
 	}
 	a.qp = q
 	id.state = idAccepting
@@ -202,7 +206,7 @@ func (id *cmID) Reject(private []byte) error {
 	}
 	if r.gone {
 		id.forgo()
-		return fail(op, id.name(), syscall.ECONNRESET)
+		return fail(op, id.name(), errDiallerGone)
 	}
 	id.state = idEnded
 	id.discharge()
