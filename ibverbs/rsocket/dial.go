@@ -19,8 +19,9 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Con
 }
 
 // Dial connects to an rsocket listener at addr over the device of vctx. The error is a
-// [*net.OpError] with the one of rdmacm.Dial in it: where nobody listens, or the peer does not
-// speak rsocket, it is ECONNREFUSED. ctx counts until Dial returns.
+// [*net.OpError] with the reason in it: ECONNREFUSED where nobody listens, or the listener
+// refuses, as one of verbs may; EPROTO where it accepts, and is none of rsocket's; EINVAL where it
+// speaks another protocol than iWARP, such as HTTP. ctx counts until Dial returns.
 func (d *Dialer) Dial(
 	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
 ) (*Conn, error) {

@@ -68,8 +68,9 @@
 //   - EPIPE from Write after CloseWrite, and after the peer's Close;
 //   - ECONNRESET when the connection has ended without the end of the stream, on the engine with
 //     the cause: a process that ended without Close looks so;
-//   - EPROTO when the peer broke the protocol, with what it did. Every number of the peer is
-//     checked before it is used, so that it can end its own connection and no more.
+//   - EPROTO when the peer broke the protocol, with what it did; from Dial, also where the listener
+//     accepts and is none of rsocket's. Every number of the peer is checked before it is used, so
+//     that it can end its own connection and no more.
 //   - ECONNREFUSED from Dial where nobody listens, or the listener does not take our private data.
 //
 // # Limitations

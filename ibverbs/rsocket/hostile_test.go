@@ -384,7 +384,7 @@ func TestConnDialRefuses(t *testing.T) {
 			done <- err
 		}()
 		_, err := rsocket.Dial(ctx, vctx, l.Addr())
-		wantErr(t, "Dial", err, err, say, "dial rsocket")
+		wantErr(t, "Dial", err, syscall.EPROTO, say, "dial rsocket")
 		if broke := (*proto.Error)(nil); !errors.As(err, &broke) {
 			t.Errorf("Dial: %v", err)
 		}

@@ -12,12 +12,18 @@
 // after which the state is of no use.
 package proto
 
-import "fmt"
+import (
+	"fmt"
+	"syscall"
+)
 
 // Error says what the peer did that rsocket's protocol does not permit.
 type Error struct{ Text string }
 
 // Error implements error.
 func (e *Error) Error() string { return "rsocket protocol: the peer " + e.Text }
+
+// Unwrap returns EPROTO.
+func (e *Error) Unwrap() error { return syscall.EPROTO }
 
 func broken(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
