@@ -142,12 +142,14 @@ func TestAgentRefuses(t *testing.T) {
 	start(t, "agent", "--listen", "0.0.0.0:0").want(t, exitUsage, nil,
 		parts("0.0.0.0 is not a loopback address, so that a secret is needed", secretVariable))
 	start(t, "agent", "--listen", "127.0.0.1:0", "--secret-file", empty).want(t, exitUsage, nil, parts("is empty"))
+	start(t, "run", "--peer", fmt.Sprintf("127.0.0.1:%d", freePort()), "--only", "send/zero").want(t, exitUsage, nil,
+		parts("nobody listens there; start the agent first"))
 	p, addr := startAgent(t, self(t, "agent", "--listen", "127.0.0.1:0", "--provider", "engine", "--secret-file", good))
 	for _, c := range []struct {
 		args []string
 		want []string
 	}{
-		{nil, parts("the two ends have different secrets", "--secret-file or "+secretVariable)},
+		{nil, parts("the two ends have different secrets", "this end has none", "--secret-file or "+secretVariable)},
 		{[]string{"--secret-file", bad}, parts("the two ends have different secrets")},
 		{[]string{"--secret-file", filepath.Join(dir, "none")}, parts("no such file")},
 	} {

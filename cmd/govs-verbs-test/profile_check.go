@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -53,6 +54,14 @@ func (c *profileCheckCmd) Run(ctx context.Context, out *output) error {
 
 // neverShown lists the entries of a profile that explain nothing in collections, with why.
 func neverShown(ctx context.Context, out *output, p *profile.Profile, all []collected) error {
+	takesPart := func(o conformance.Outcome) bool { return o.Pairing.Uses(p.Provider) }
+	if !slices.ContainsFunc(all, func(col collected) bool {
+		return slices.ContainsFunc(col.Outcomes, takesPart)
+	}) {
+		fmt.Fprintf(out, "  none of its entries is tried: no run in %s has %s at a side\n",
+			strings.Join(dirsOf(all), ", "), p.Provider)
+		return nil
+	}
 	ledger := p.Ledger()
 	could, does := make([]int, len(ledger)), make([]int, len(ledger))
 	for _, col := range all {

@@ -106,6 +106,8 @@ func TestCompareWithProfile(t *testing.T) {
 		t.Errorf("profiles %q, unshown %v", rep.Profiles, rep.Unshown)
 	}
 
+	start(t, "profile", "check", idle, "--collected", dir).want(t, exitPassed,
+		parts("none of its entries is tried: no run in "+dir+" has bridge at a side"), nil)
 	start(t, "profile", "check", known, "--collected", dir).want(t, exitPassed,
 		parts("0 of 1 entries explain nothing in "+dir), nil)
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/govs-rdma/govs/ibverbs"
@@ -120,10 +121,7 @@ func (c *runCmd) meetPeer(ctx context.Context, out *output) error {
 	s, err := remote.Dial(ctx, c.Peer, remote.Options{Secret: secret, Build: version(),
 		Patience: time.Duration(float64(remote.Patience) * max(1, c.Scale))})
 	if err != nil {
-		if errors.Is(err, remote.ErrSecret) || len(secret) < remote.MinSecret {
-			err = explainSecret(err)
-		}
-		return err
+		return explainPeer(err, secret)
 	}
 	c.peer = s
 	h := s.Host()
@@ -132,6 +130,20 @@ func (c *runCmd) meetPeer(ctx context.Context, out *output) error {
 		fmt.Fprintf(out, "this is govs %s: what differs between the two releases may show\n", version())
 	}
 	return nil
+}
+
+// explainPeer adds to an error of meeting an agent what to do about it.
+func explainPeer(err error, secret []byte) error {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: nobody listens there; start the agent first, on that host: "+
+			"govs-verbs-test agent --listen ADDR:PORT", err)
+	case errors.Is(err, remote.ErrSecret) && len(secret) == 0:
+		return explainSecret(fmt.Errorf("%w, and this end has none", err))
+	case errors.Is(err, remote.ErrSecret), len(secret) < remote.MinSecret:
+		return explainSecret(err)
+	}
+	return err
 }
 
 func (c *runCmd) leavePeer() {

@@ -151,10 +151,10 @@ func greet(c net.Conn, secret []byte, build string) (keys, hello, error) {
 		return keys{}, hello{}, err
 	}
 	if verdict(answer[proofLen]) == wrongSecret {
-		return keys{}, hello{}, fmt.Errorf("%w: the agent refuses this one", ErrSecret)
+		return keys{}, hello{}, fmt.Errorf("%w: the agent refuses this end's", ErrSecret)
 	}
 	if !hmac.Equal(answer[:proofLen], k.agentProof[:]) {
-		return keys{}, hello{}, fmt.Errorf("%w: what listens there does not know this one",
+		return keys{}, hello{}, fmt.Errorf("%w: what listens there does not know this end's",
 			ErrSecret)
 	}
 	n := binary.BigEndian.Uint16(answer[proofLen+1:])
