@@ -23,6 +23,7 @@ var aboutAreas = map[string]string{
 	"mpa":        "start-up, framing and CRCs (RFC 5044, RFC 6581)",
 	"objects":    "objects of verbs, their queries and refusals",
 	"order":      "what happens before what",
+	"product":    "combinations of rights, opcodes, states and faults",
 	"protection": "keys, bounds and rights of memory",
 	"queue":      "work queues and completion queues",
 	"rdmac":      "version 0, of the RDMA Consortium",

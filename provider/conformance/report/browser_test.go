@@ -60,6 +60,17 @@ func hostile(t *testing.T) *conformance.Report {
 	return rep
 }
 
+// narrowestWindow is the least width that Chromium gives a window.
+const narrowestWindow = 500
+
+// narrow is a page that has another in a frame of a width, and becomes that one when it is ready.
+const narrow = `<body><iframe width="%d" height="900" src="%s"></iframe><script>
+setInterval(() => {
+  const e = document.querySelector("iframe")?.contentDocument?.documentElement;
+  if (e && (e.dataset.shown || e.querySelector("#failed:not([hidden])"))) document.documentElement.replaceWith(document.adoptNode(e));
+}, 20);
+</script>`
+
 // browse has Chromium load a page at an address of it, in a window of a width, and returns what
 // the page has become. It skips the test where Chromium is not installed, unless
 // GOVS_REQUIRE_BROWSER is 1.
@@ -75,12 +86,19 @@ func browse(t *testing.T, page, route string, width int) string {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "index.html")
 	testkit.OK(t, os.WriteFile(file, []byte(page), 0o644))
+	address := "file://" + file + "#" + url.PathEscape(route)
+	window := width
+	if width < narrowestWindow {
+		frame := filepath.Join(dir, "frame.html")
+		testkit.OK(t, os.WriteFile(frame, fmt.Appendf(nil, narrow, width, address), 0o644))
+		address, window = "file://"+frame, narrowestWindow
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, browser, "--headless", "--no-sandbox", "--disable-gpu",
 		"--user-data-dir="+filepath.Join(dir, "user"), "--virtual-time-budget=5000",
-		fmt.Sprintf("--window-size=%d,1000", width), "--dump-dom",
-		"file://"+file+"#"+url.PathEscape(route))
+		"--allow-file-access-from-files", // for narrow
+		fmt.Sprintf("--window-size=%d,1000", window), "--dump-dom", address)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v: %v", cmd, err)
@@ -99,13 +117,13 @@ const wait = setInterval(() => {
     all = document.querySelectorAll("details");
     for (const d of all) open(d);
   }
-  const wide = [...document.querySelectorAll("main *")].filter((e) => !e.closest(".scroll") &&
+  const wide = [...document.querySelectorAll("main *")].filter((e) =>
     e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
   const marked = markedWords(["  0.1 <-- Reply rev 2 IRD 4 ORD 3"],
 	["  0.2 <-- Reply rev 2 C IRD 3 ORD 3 CRC ok 0x12345678"],
     ["IRD"], [{ reference: "4", got: "3" }]).map((s) => [...s].join("+")).join(" ");
   Object.assign(document.documentElement.dataset, {
-    marked,
+    marked, width: innerWidth,
     wide: [...new Set(wide)].join(" ") || "none", shown: document.querySelector("output").textContent,
     details: document.querySelectorAll("details").length, title: document.title,
   });
@@ -145,7 +163,7 @@ func TestInBrowserNarrow(t *testing.T) {
 	t.Parallel()
 	dom := browse(t, probed(html(t, synthetic(t, t.TempDir()))), "", 400)
 	for _, want := range []string{
-		`data-wide="none"`, `data-marked="4 5"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>",
+		`data-width="400"`, `data-wide="none"`, `data-marked="4 5"`, `data-shown="5 of 5 scenarios"`, "<td>siw</td>",
 		"≠ layout",
 	} {
 		if !strings.Contains(dom, want) {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"html/template"
+	"slices"
 
 	"github.com/govs-rdma/govs/provider/conformance"
 )
@@ -109,6 +110,9 @@ func newPageData(rep *conformance.Report, p *page) *pageData {
 			run.Against = against
 		}
 		s.Runs = append(s.Runs, run)
+	}
+	for _, s := range d.Scenarios {
+		slices.SortStableFunc(s.Runs, func(a, b runData) int { return a.Column - b.Column })
 	}
 	return d
 }

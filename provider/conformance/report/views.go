@@ -27,6 +27,12 @@ func newMatrix(rep *conformance.Report, kind string) matrix {
 			m.Columns = append(m.Columns, columnOf(res))
 		}
 	}
+	for i, name := range m.Columns { // what the others are compared with is first
+		if name == rep.Reference || name == rep.Reference+"->"+rep.Reference {
+			m.Columns = slices.Insert(slices.Delete(m.Columns, i, i+1), 0, name)
+			break
+		}
+	}
 	index := make(map[string]int)
 	for i := range rep.Results {
 		res := &rep.Results[i]

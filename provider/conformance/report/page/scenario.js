@@ -39,7 +39,7 @@ function runSection(data, s, run) {
     checkList(run, bad),
     section("observations: " + (run.observations || []).length, run.observations, false, () => el("table", { class: "pairs" },
       run.observations.map((o) => el("tr", null, el("th", { scope: "row" }, code(o.key)), el("td", null, o.value))))),
-    section("log lines: " + (run.log || []).length, run.log, false, () => el("pre", { class: "scroll", tabindex: 0 }, run.log.join("\n"))),
+    section("log lines: " + (run.log || []).length, run.log, false, () => el("pre", { class: "log" }, run.log.map((l) => el("span", null, l + "\n")))),
     wireSection(data, s, run, bad),
     el("p", { class: "soft" }, captured(s, run), witnessed(run.witness)),
     el("p", { class: "again" }, "Again: ", code(run.replay)));
@@ -74,7 +74,7 @@ function divergenceTable(data, run) {
       const isCheck = d.key.startsWith("check:");
       return el("tr", null,
         el("td", null, isCheck ? "a check" : code(d.key), d.against && el("div", { class: "soft" }, "expected as " + d.against)),
-        el("td", { "data-label": "expected" }, d.reference),
+        el("td", { "data-label": "expected" }, d.reference || "nothing"),
         el("td", { "data-label": "actual" }, d.got || (isCheck ? "it is not so" : "nothing")),
         el("td", { "data-label": "explained by" }, d.ledger ? ledgerLink(data, d.ledger) : el("strong", { class: "no" }, "✗ nothing")));
     })));
