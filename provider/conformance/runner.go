@@ -95,7 +95,8 @@ type Config struct {
 
 	// Target, if not nil, is the side that raw scenarios are played to, in place of a provider that
 	// is opened. Verbs scenarios are left out, and one run follows another: all have its port.
-	// After one that does not reach it no other begins.
+	// After one that does not reach it no other begins; after one that failed the target has to
+	// answer a Request first ([Target.Probe]), or the next says that it does not.
 	Target *Target
 
 	// Tap, if not nil, sees what the raw peer sends and receives.
@@ -230,6 +231,7 @@ type runner struct {
 	done      int
 	abandoned int        // runs that did not end
 	gone      bool       // a run did not reach the target
+	doubt     string     // the scenario that failed with the target just before; "" if none did
 	outcomes  []*Outcome // by the job's number; nil if it has not run
 }
 
@@ -247,7 +249,10 @@ func (r *runner) run(ctx context.Context, j job) {
 	port := r.port(j)
 	var o *Outcome
 	ended := true
-	if crowded {
+	if why := r.silenced(ctx, j.scenario); why != "" {
+		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
+		o.Setup = why
+	} else if crowded {
 		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
 		o.Setup = fmt.Sprintf("not tried: %d runs before it did not end, and may keep the CPUs busy; "+
 			"see their logs", mostAbandoned)
@@ -259,12 +264,34 @@ func (r *runner) run(ctx context.Context, j job) {
 	if !ended {
 		r.abandoned++
 	}
-	r.gone = r.Target != nil && o.Setup != ""
+	if r.Target != nil && o.Unsupported == "" {
+		r.gone, r.doubt = o.Setup != "", ""
+		if o.failed() {
+			r.doubt = j.scenario.Slug
+		}
+	}
 	r.done++
 	r.outcomes[j.number] = o
 	if r.Progress != nil {
 		r.Progress(r.done, len(r.outcomes), o)
 	}
+}
+
+// silenced returns why a scenario can't be tried because the target no longer answers after the
+// one before it, "" if it does, or if nothing went wrong there. Otherwise every scenario that is
+// left would wait in vain, and fail.
+func (r *runner) silenced(ctx context.Context, sc *Scenario) string {
+	r.mu.Lock()
+	after := r.doubt
+	r.mu.Unlock()
+	if after == "" || r.Target.lacks(sc) != "" {
+		return ""
+	}
+	if err := r.Target.Probe(ctx, r.Scale); err != nil {
+		return fmt.Sprintf("not tried: after %s, which failed, the target no longer answers as it did "+
+			"when the run began: %v", after, err)
+	}
+	return ""
 }
 
 // newOutcome is the outcome of a run that begins.

@@ -42,9 +42,9 @@ func (t *Target) Probe(ctx context.Context, scale float64) error {
 		_, _ = p.Drain(wait) // until the program has left, too
 		return nil
 	case errors.Is(err, rawpeer.ErrSilence):
-		return fmt.Errorf("%v accepts TCP connections, but has not answered an MPA Request for "+
-			"%v: an iWARP stack has to listen there, with a program that accepts connections",
-			t.Addr, wait)
+		return fmt.Errorf("%v accepts TCP connections, but has not answered an MPA Request within "+
+			"%v (%w): an iWARP stack has to listen there, with a program that accepts connections",
+			t.Addr, wait, err)
 	case errors.As(err, &bad) && (bad == mpa.ErrKey || bad == mpa.ErrTwoInitiator):
 		answer, _ := p.Drain(0)
 		return fmt.Errorf("what listens at %v does not speak iWARP: it has answered an MPA Request "+

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 	"strings"
@@ -10,9 +11,43 @@ import (
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 )
 
+// leaving returns a target that answers each connection with some octets, and ends it.
+func leaving(t *testing.T, answer []byte) netip.AddrPort {
+	t.Helper()
+	return serving(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 1000))
+		_, _ = c.Write(answer)
+	})
+}
+
+// flooding returns a target that answers each connection with some octets, and then with 0xff as
+// long as its peer reads.
+func flooding(t *testing.T, answer []byte) netip.AddrPort {
+	t.Helper()
+	return serving(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 1000))
+		_, err := c.Write(answer)
+		for flood := bytes.Repeat([]byte{0xff}, 1<<16); err == nil; {
+			_, err = c.Write(flood)
+		}
+	})
+}
+
 // answering listens, answers what comes first of each connection with some octets, and ends the
 // connection if there are none.
 func answering(t *testing.T, answer []byte) netip.AddrPort {
+	t.Helper()
+	return serving(t, func(c net.Conn) {
+		buf := make([]byte, 1000)
+		if n, _ := c.Read(buf); n > 0 && len(answer) > 0 {
+			_, _ = c.Write(answer)
+			_, _ = c.Read(buf)
+		}
+	})
+}
+
+// serving listens, has a function serve one connection after the other, and closes each.
+func serving(t *testing.T, serve func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -25,11 +60,7 @@ func answering(t *testing.T, answer []byte) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			buf := make([]byte, 1000)
-			if n, _ := c.Read(buf); n > 0 && len(answer) > 0 {
-				_, _ = c.Write(answer)
-				_, _ = c.Read(buf)
-			}
+			serve(c)
 			_ = c.Close()
 		}
 	}()
@@ -41,6 +72,7 @@ func answering(t *testing.T, answer []byte) netip.AddrPort {
 func TestTargetProbe(t *testing.T) {
 	reject := rawpeer.Reply(true, 1, 1, nil)
 	reject.Reject = true
+	whole := rawpeer.Reply(true, 1, 1, nil).AppendTo(nil)
 	octets := func(f mpa.Frame) []byte { return f.AppendTo(nil) }
 	closed := answering(t, nil)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -72,7 +104,17 @@ func TestTargetProbe(t *testing.T) {
 			`does not speak iWARP: it has answered an MPA Request with "HTTP/1.1 400 Bad Request\r\n\r\n"`},
 		{"echo", answering(t, octets(rawpeer.Request(true, 1, 1, nil))), NeedsListener,
 			`does not speak iWARP: it has answered an MPA Request with "MPA ID Req Frame`},
-		{"silence", at(silent), NeedsListener, "has not answered an MPA Request for 100ms"},
+		{"silence", at(silent), NeedsListener,
+			"has not answered an MPA Request within 100ms (nothing came)"},
+		{"half a Reply, silence", answering(t, whole[:11]), NeedsListener,
+			"within 100ms (11 octets of an unfinished frame (4d 50 41 20 49 44 20 52 65 70 20), then: " +
+				"nothing came)"},
+		{"half a Reply, end", leaving(t, whole[:11]), NeedsAccept,
+			"without a Reply (11 octets of an unfinished frame (4d 50 41 20 49 44 20 52 65 70 20), " +
+				"then: EOF)"},
+		{"garbage", answering(t, bytes.Repeat([]byte{0xa5}, 300)), NeedsListener, `with "\xa5\xa5`},
+		{"garbage without end", flooding(t, []byte{0xff}), NeedsListener, `with "\xff\xff`},
+		{"a Reply, then octets without end", flooding(t, whole), NeedsReceive, ""},
 		{"nobody", at(gone), NeedsReceive, "connection refused: a program has to listen there"},
 	} {
 		err := (&Target{Addr: c.addr, Offers: c.offers}).Probe(t.Context(), 0.02)
@@ -112,5 +154,55 @@ func TestTargetGone(t *testing.T) {
 	if out[0].Setup != "" || out[0].failed() || out[1].failed() ||
 		!strings.Contains(out[1].Setup, "no TCP connection to the target: dial tcp "+at.String()) {
 		t.Errorf("%+v\n%+v", out[0], out[1])
+	}
+}
+
+// TestTargetHangs: a target that no longer answers after a scenario that failed is found by a
+// Request before the next one, and the others are left out. One that goes on answering is tried in
+// all of them.
+func TestTargetHangs(t *testing.T) {
+	for _, c := range []struct {
+		serves int // connections that it answers
+		ran    int // runs that there are
+	}{{1, 2}, {100, 3}} {
+		served := 0
+		at := serving(t, func(conn net.Conn) {
+			if served++; served > c.serves {
+				_, _ = conn.Read(make([]byte, 1000))
+			} else {
+				_, _ = conn.Write(rawpeer.Reply(true, 1, 1, nil).AppendTo(nil))
+			}
+			for {
+				if _, err := conn.Read(make([]byte, 1000)); err != nil {
+					return
+				}
+			}
+		})
+		fails := func(r *RawRun) {
+			r.Dial()
+			r.Start(rawpeer.Request(true, 1, 1, nil))
+			r.WantReply("it answers")
+			_ = r.Peer.Close()
+			r.Check(false, "it does something else")
+		}
+		var list []*Scenario
+		for _, slug := range []string{"a/one", "a/program", "a/two", "a/three"} {
+			sc := raw(slug, RoleInitiator, fails)
+			if sc.Needs = NeedsAccept; slug == "a/program" {
+				sc.Needs = NeedsProgram
+			}
+			list = append(list, sc)
+		}
+		out, err := Run(t.Context(), Config{Suite: suite(list...), Scale: 0.05,
+			Target:   &Target{Name: TargetName, Addr: at, Offers: NeedsAccept},
+			Pairings: []Pairing{{Raw, TargetName}}})
+		if err != nil || len(out) != c.ran+1 || !out[0].failed() || out[1].Unsupported == "" {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		hangs := c.ran == 2
+		if got := out[2]; hangs != strings.Contains(got.Setup, "after a/one, which failed, the target "+
+			"no longer answers") || hangs == got.failed() {
+			t.Errorf("a target that answers %d: %+v", c.serves, got)
+		}
 	}
 }

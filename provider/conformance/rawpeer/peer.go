@@ -267,7 +267,8 @@ func (p *Peer) Poll() error {
 const mostPolls = 1000
 
 // ReadFrame reads a start-up frame, for at most wait. Its private data is the
-// caller's.
+// caller's. The error is ErrSilence, io.EOF, ECONNRESET or ErrTooMuch, with what came of a frame
+// before, or about what came if that is no such frame.
 func (p *Peer) ReadFrame(kind mpa.Kind, wait time.Duration) (mpa.Frame, error) {
 	for {
 		f, n, err := mpa.ParseFrame(p.in, kind)
@@ -280,6 +281,9 @@ func (p *Peer) ReadFrame(kind mpa.Kind, wait time.Duration) (mpa.Frame, error) {
 			return mpa.Frame{}, fmt.Errorf("%w: % x", err, p.in[:min(len(p.in), 32)])
 		}
 		if err := p.fill(&wait); err != nil {
+			if n := len(p.in); n > 0 {
+				err = fmt.Errorf("%d octets of an unfinished frame (% x), then: %w", n, p.in[:min(n, 32)], err)
+			}
 			return mpa.Frame{}, err
 		}
 	}
