@@ -2,9 +2,14 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 	"github.com/govs-rdma/govs/provider/conformance"
 )
@@ -70,6 +75,96 @@ func TestRunTarget(t *testing.T) {
 		"connection refused", "run --only mpa/request-http", "--target "+addr), nil)
 	run(addr).want(t, exitUsage, nil,
 		parts("--target: no TCP connection to the target", "rping -s -P"))
+}
+
+// reply is a Reply of revision 2 that accepts, with CRCs and an IRD and ORD of 1.
+const reply = "MPA ID Rep Frame\x50\x02\x00\x04\x00\x01\x00\x01"
+
+// hostileTarget listens, answers the first connection as a stack does, and leaves the others to a
+// function. Each ends after 20 s at the latest.
+func hostileTarget(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.OK(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for first := true; ; first = false {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			go func() {
+				defer c.Close()
+				if !first {
+					serve(c)
+					return
+				}
+				_, _ = c.Read(make([]byte, 100))
+				_, _ = c.Write([]byte(reply))
+				_, _ = io.Copy(io.Discard, c)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestRunTargetHostile: a target that answers when the run begins, and then does what no stack
+// does, gets its verdicts, and the run ends. That it does not speak iWARP any more is said once.
+func TestRunTargetHostile(t *testing.T) {
+	t.Setenv("REQUIRE_SIW", "")
+	ff := strings.Repeat("\xff", 1<<16)
+	endless := func(begin string) func(net.Conn) {
+		return func(c net.Conn) {
+			_, err := c.Write([]byte(begin))
+			for err == nil {
+				_, err = io.WriteString(c, ff)
+			}
+		}
+	}
+	says := func(text string, stay bool) func(net.Conn) {
+		return func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 100))
+			_, _ = io.WriteString(c, text)
+			if stay {
+				_, _ = io.Copy(io.Discard, c)
+			}
+		}
+	}
+	const over = "after ddp/send-queue-1, which failed, the target no longer answers"
+	for _, c := range []struct {
+		name   string
+		serve  func(net.Conn)
+		counts string // of two scenarios
+		want   []string
+	}{
+		{"silence", says("", true), "1 FAIL, 1 SETUP", []string{
+			"actual:   instead of a reply: nothing came", over, "within 500ms (nothing came)"}},
+		{"half a Reply", says(reply[:11], true), "1 FAIL, 1 SETUP", []string{
+			"instead of a reply: 11 octets of an unfinished frame (4d 50 41 20 49 44 20 52 65 70 20), then",
+			over}},
+		{"half a Reply and FIN", says(reply[:11], false), "1 FAIL, 1 SETUP", []string{over, "then: EOF"}},
+		{"FIN", says("", false), "1 FAIL, 1 SETUP", []string{"instead of a reply: EOF", over}},
+		{"garbage", says(ff[:300], true), "1 FAIL, 1 SETUP", []string{over, "does not speak iWARP"}},
+		{"garbage without end", endless(""), "1 FAIL, 1 SETUP", []string{over, "does not speak iWARP"}},
+		{"no octet is read", func(net.Conn) { <-t.Context().Done() }, "1 FAIL, 1 SETUP",
+			[]string{over}},
+		{"a Reply alone", says(reply, true), "2 FAIL", []string{"instead of a Terminate: nothing came"}},
+		{"a Reply and FIN", says(reply, false), "2 FAIL", []string{"instead of a Terminate: "}},
+		{"a Reply, then octets without end", endless(reply), "2 FAIL",
+			[]string{"instead of a Terminate a reserved opcode 15 came", "the last 12 of "}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			start(t, words("run --no-tshark --scale 0.1 --only ddp/send-queue-1,rdmap/version-2 --target "+
+				hostileTarget(t, c.serve))...).want(t, exitFailed,
+				parts(append(c.want, c.counts+": the suite did not pass")...), nil)
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
 }
 
 // TestRunTargetSiw plays them to the C rping on siw, whose divergences the ledger has.
