@@ -16,7 +16,7 @@ import (
 
 type profileCheckCmd struct {
 	Profiles  []string `arg:"" name:"profile" help:"Profiles that are built in, or files."`
-	Collected []string `help:"Also list the entries that explain nothing in what run --collect has written to this folder. May be given several times, as for several builds of the stack: then those that explain nothing in any." placeholder:"DIR" type:"path" sep:"none"`
+	Collected []string `help:"Also list the entries that explain nothing in what run --collect has written to this folder, which needs the runs of the engine with itself, too. May be given several times, as for several builds of the stack: then those that explain nothing in any." placeholder:"DIR" type:"path" sep:"none"`
 }
 
 // collected is a collection, and where its captures are.
