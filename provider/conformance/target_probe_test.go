@@ -80,7 +80,7 @@ func TestTargetProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	gone, err := net.Listen("tcp", "127.0.0.2:0") // an address of its own: others get ports now
 	if err != nil {
 		t.Fatal(err)
 	}
