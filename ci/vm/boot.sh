@@ -18,7 +18,7 @@ start_guest() {
 	setpriv --pdeathsig KILL qemu-system-x86_64 "${machine[@]}" -m "$memory" -smp "$cpus" \
 		-nodefaults -no-user-config -display none -no-reboot "${network[@]}" \
 		-kernel "$image/vmlinux" -initrd "$image/initramfs" \
-		-append "console=ttyS0 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off$clock vm_siw=$siw vm_rxe=$rxe" \
+		-append "console=ttyS0 panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 mitigations=off$clock vm_siw=$siw vm_rxe=$rxe $boot" \
 		-serial "file:$work/console" \
 		-virtfs "$(share host / ,readonly=on)" \
 		-virtfs "$(share control "$control" "")" \

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/hex"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -20,10 +22,40 @@ func kernels() []string {
 	return []string{"6.1"}
 }
 
-// TestSiw lets rping ping itself over siw and looks at the MPA request in a
-// capture: the variants differ in what it asks for.
+// The guests of TestSiw boot with poison: their kernels write freedOctet over memory of the heap
+// that is freed, and do not clear it when it is used again, so that what was never written shows.
+const (
+	poison     = "slub_debug=P,kmalloc-*"
+	freedOctet = "6b"
+)
+
+// uncleared is siw's answer to QUERY_QP: most of it is what was in the kernel's heap (kernel-notes/
+// siw-query-qp-memory.md). From Linux 6.8 on the state is siw's.
+var uncleared = regexp.MustCompile("^" +
+	// Of dest and of alt_dest all but dlid and src_path_bits: dgid, flow_label; sgid_index,
+	// hop_limit, traffic_class and sl; static_rate, is_global, which is true for any bit, and
+	// port_num.
+	strings.Repeat(strings.Repeat(freedOctet, 16+4)+"00000000"+strings.Repeat(freedOctet, 4)+
+		"00"+freedOctet+"01"+freedOctet, 2) +
+	strings.Repeat("10000000", 2) + strings.Repeat("01000000", 2) + "50000000" + // capacities
+	strings.Repeat(freedOctet, 4*4) + // qkey, rq_psn, sq_psn, dest_qp_num
+	"07000000" + // access flags
+	strings.Repeat(freedOctet, 2+2) + ".." + freedOctet + // pkey_index, alt_pkey_index, states
+	".." + strings.Repeat(freedOctet, 2) + "0000" + // path_mtu, path_mig_state, sq_draining, depths
+	strings.Repeat(freedOctet, 7) + // from min_rnr_timer to alt_timeout
+	"00" + "0000000000$")
+
+// TestSiw lets rping ping itself over siw and looks at the MPA request in a capture: the variants
+// differ in what it asks for. Memory that siw does not clear is not in the capture; it is in what
+// siw answers to QUERY_QP.
 func TestSiw(t *testing.T) {
-	vmtest.Need(t, "witnesses")
+	vmtest.Need(t, "witnesses", "kernel")
+	query := filepath.Join(t.TempDir(), "queryqp")
+	out, err := exec.Command("cc", "-Wall", "-Wextra", "-Werror", "-o", query, "testdata/queryqp.c",
+		"-libverbs").CombinedOutput()
+	if err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
 	const script = `
 		dumpcap -q -i lo -P -w /tmp/capture.pcap 2>/dev/null &
 		capture=$!
@@ -38,6 +70,7 @@ func TestSiw(t *testing.T) {
 		wait $capture
 		cp /tmp/capture.pcap $VM_OUT/
 		uname -r
+		"$1"
 		exit $status`
 	for _, kernel := range kernels() {
 		for _, c := range []struct {
@@ -49,7 +82,8 @@ func TestSiw(t *testing.T) {
 			{"p2p", "1002" + "0004" + "8001" + "c001"},     // A; C and D: a Write or a Read may be the RTR
 		} {
 			t.Run(kernel+"/"+c.siw, func(t *testing.T) {
-				result := vmtest.Run(t, vmtest.Options{Kernel: kernel, Siw: c.siw}, "bash", "-c", script)
+				result := vmtest.Run(t, vmtest.Options{Kernel: kernel, Siw: c.siw, Boot: poison},
+					"bash", "-c", script, "argv0", query)
 				if result.Status != 0 || strings.Count(result.Stdout, "ping data: rdma-ping-") != 3 {
 					t.Fatalf("exit status %d\n%s%s", result.Status, result.Stdout, result.Stderr)
 				}
@@ -66,6 +100,14 @@ func TestSiw(t *testing.T) {
 				}
 				if got := hex.EncodeToString(request[:8]); got != c.want {
 					t.Errorf("request goes on %s, want %s", got, c.want)
+				}
+				freed, _ := hex.DecodeString(strings.Repeat(freedOctet, 4))
+				if bytes.Contains(capture, freed) {
+					t.Error("the capture has memory that the kernel has freed")
+				}
+				_, answer, _ := strings.Cut(result.Stdout, "answer=")
+				if answer, _, _ = strings.Cut(answer, "\n"); !uncleared.MatchString(answer) {
+					t.Errorf("the answer to QUERY_QP is\n%s, and was\n%s", answer, uncleared)
 				}
 			})
 		}

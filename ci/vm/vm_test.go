@@ -35,6 +35,7 @@ func TestUsage(t *testing.T) {
 		{"time limit in words", []string{"--timeout", "soon", "--", "true"}, 2, "not soon"},
 		{"directory that is not there", []string{"--dir", "/no/such", "--", "true"}, 2, "no directory /no/such"},
 		{"directory that the guest has not", []string{"--dir", "/dev", "--", "true"}, 2, "and not /dev"},
+		{"quoted words for the kernel", []string{"--boot", `a="b`, "--", "true"}, 2, "--boot takes letters"},
 		{"link with a slash", []string{"--link", "a/b", "--", "true"}, 2, "not a name"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -51,6 +51,7 @@ type Options struct {
 	Link    string        // "" is siw0; none
 	Net     string        // a tap interface and the guest's address, "t0=10.0.0.2/24", or none
 	Rxe     bool          // rxe0 on 198.51.100.1 besides
+	Boot    string        // more words for the command line of the guest's kernel
 	Timeout time.Duration // of the command, in whole seconds; 0 is 10 minutes
 	Out     string        // the host's directory that $VM_OUT is; "" is t.TempDir()
 	Dir     string        // the command's directory; "" is the root of the test's module
@@ -145,6 +146,7 @@ func (o *Options) args() []string {
 	var args []string
 	for _, option := range []struct{ name, value string }{
 		{"--kernel", o.Kernel}, {"--siw", o.Siw}, {"--link", o.Link}, {"--net", o.Net},
+		{"--boot", o.Boot},
 	} {
 		if option.value != "" && option.value != "default" {
 			args = append(args, option.name, option.value)
