@@ -328,6 +328,19 @@ func compiled(t *testing.T, name string, libraries ...string) string {
 	return program
 }
 
+// compiledOnHost returns the program of a C file in testdata for a test that runs in the guest: the
+// host compiles it there, because the guest needs ten seconds for that.
+func compiledOnHost(t *testing.T, name string, libraries ...string) string {
+	t.Helper()
+	program := filepath.Join(builtPrograms, name)
+	if !vmtest.Inside() {
+		vmtest.NeedPackages(t, "kernel", "witnesses")
+		testkit.OK(t, os.MkdirAll(builtPrograms, 0o755))
+		compiledAs(t, program, name, libraries...)
+	}
+	return program
+}
+
 // compiledAs makes a program of a C file in testdata. It appears as a whole.
 func compiledAs(t *testing.T, program, name string, flags ...string) {
 	t.Helper()
@@ -467,8 +480,32 @@ func TestExecGarbled(t *testing.T) {
 
 // TestExecGarbledOnSiw shows that the same errnos are siw's.
 func TestExecGarbledOnSiw(t *testing.T) {
+	program := compiledOnHost(t, "garbled", "-libverbs")
 	if inGuest(t, vmtest.Options{}) {
-		startProgram(t, compiled(t, "garbled", "-libverbs")).want(t, 0, "as it must be")
+		startProgram(t, program).want(t, 0, "as it must be")
+	}
+}
+
+// TestExecDestroyCQ: libsiw unmaps the queue of a CQ that can't be destroyed
+// (kernel-notes/libsiw-destroy-cq.md).
+func TestExecDestroyCQ(t *testing.T) {
+	b := newBridged(t)
+	destroyCQ(t, compiled(t, "destroycq", "-rdynamic", "-libverbs"), b.start)
+}
+
+// TestExecDestroyCQOnSiw shows that it does the same on siw.
+func TestExecDestroyCQOnSiw(t *testing.T) {
+	path := compiledOnHost(t, "destroycq", "-rdynamic", "-libverbs")
+	if inGuest(t, vmtest.Options{}) {
+		destroyCQ(t, path, func(args ...string) *program { return startProgram(t, args...) })
+	}
+}
+
+func destroyCQ(t *testing.T, path string, start func(args ...string) *program) {
+	t.Helper()
+	start(path).want(t, 0, "as it must be")
+	for _, then := range []string{"poll", "arm"} {
+		start(path, then).want(t, 11, "a fault in the queue")
 	}
 }
 
