@@ -235,7 +235,7 @@ func endLook() { looking.Add(-1) }
 const breathEvery = 200 * time.Microsecond
 
 // breathe has the scheduler ask the netpoller, which it would not do as long as each P, or each CPU
-// of a machine that others use, has a goroutine that looks. It wakes the progress goroutine, which
+// of a machine that others use, has a goroutine that looks. It wakes a progress goroutine, which
 // is in the netpoller, too, and waits for it.
 func (d *device) breathe() {
 	now := int64(time.Since(epoch))
@@ -248,7 +248,7 @@ func (d *device) breathe() {
 	case <-d.prog.awake: // of an earlier time
 	default:
 	}
-	d.poller.Wake()
+	d.poller.first().Wake()
 	select {
 	case <-d.prog.awake:
 	case <-d.prog.ended:

@@ -53,7 +53,7 @@ type device struct {
 	opts   Options // complete
 	stags  *stagTable
 	async  asyncQueue
-	poller transport.Poller
+	poller lanes
 	prog   progressState // of progress.go
 	muting muting
 	stalls stalls
@@ -84,11 +84,10 @@ func openDevice(opts Options) (*device, error) {
 		}
 		opts.Network = network
 	}
-	poller, err := opts.Network.NewPoller()
-	if err != nil {
+	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
+	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
-	d := &device{opts: opts, stags: newSTagTable(), poller: poller, qpns: make(map[uint32]*qp)}
 	d.async.init(maxAsync)
 	d.log.open(opts.Logger)
 	d.chunks.octets = chunkOctets
@@ -241,7 +240,7 @@ func (d *device) Close() error {
 		d.streams.Wait() // QPs are closed when they are flushed, and onDown comes after that
 		d.stopProgress()
 		d.tasks.Wait() // the last step of each may be to let the program close the device
-		d.poller.Close()
+		d.poller.close()
 		d.async.close()
 		d.log.draining.Wait()
 	}
@@ -295,10 +294,12 @@ func (d *device) giveQPN(qpn uint32) {
 // errDeviceFatal is why connections end and can't be made once the device has failed.
 var errDeviceFatal = fmt.Errorf("the device has failed, close it and open another: %w", syscall.EIO)
 
-// fail is called when the poller has failed, so that arrivals are no longer seen. It raises
+// fail is called when a poller has failed, so that arrivals are no longer seen. It raises
 // EventDeviceFatal once, and ends all connections, so that no program waits for ever.
 func (d *device) fail(err error) {
-	d.fatal.Store(true)
+	if d.fatal.Swap(true) {
+		return // another progress goroutine has seen to it
+	}
 	d.raise(provider.AsyncEvent{Type: provider.EventDeviceFatal})
 	d.qpnMu.Lock()
 	qps := slices.Collect(maps.Values(d.qpns))

@@ -34,7 +34,7 @@ func TestOptions(t *testing.T) {
 		{CRC: 3}, {Fallback: -1}, {Fallback: 3}, {RTR: 8}, {PeerToPeer: true, Revision: 1}, {PeerToPeer: true, Fallback: FallbackClosed},
 		{MaxPendingPerPeer: -1}, {MaxClosing: -1}, {MaxClosingPerPeer: -1},
 		{MaxPending: 2, MaxPendingPerPeer: 3}, {MaxAccepted: 2, MaxAcceptedPerPeer: 3}, {MaxClosing: 2, MaxClosingPerPeer: 3},
-		{MaxPendingPerPeer: 1025},
+		{MaxPendingPerPeer: 1025}, {ProgressGoroutines: -1}, {ProgressGoroutines: 257},
 	} {
 		bad.Network = noNetwork{}
 		_, err := New(&bad).Open("")
@@ -61,7 +61,7 @@ func TestOptions(t *testing.T) {
 		Network: noNetwork{}, Revision: 1, StartupTimeout: time.Minute, CloseTimeout: time.Second,
 		FPDUTimeout: 30 * time.Second, SendTimeout: time.Minute,
 		MaxPending: 1024, MaxPendingPerPeer: 512, MaxAccepted: maxQP, MaxClosing: 1024, MaxClosingPerPeer: 512,
-		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait,
+		MaxIRD: 128, MaxORD: 4, BusyWait: DefaultBusyWait, ProgressGoroutines: 1,
 	}
 	if o != want {
 		t.Errorf("options %+v, want %+v", o, want)

@@ -14,10 +14,11 @@
 //
 // A QP that is posted to sends on the poster's goroutine, as far as the socket
 // takes it. A CQ that is polled and empty receives on the poller's goroutine. A
-// device has one goroutine of its own, parked in the runtime's netpoller, for
+// device has goroutines of its own, parked in the runtime's netpoller, for
 // the rest: applications that wait for a completion event instead of polling,
 // sockets that were full, and peers whose Writes and Reads the application
-// takes no part in. Nothing is allocated from post to completion, and a
+// takes no part in. There are as many as GOMAXPROCS, or [Options].ProgressGoroutines, and each
+// connection is served by one of them until it ends. Nothing is allocated from post to completion, and a
 // connection on which nothing is in flight holds no buffer and no goroutine.
 //
 // # Memory
@@ -143,6 +144,7 @@ package engine
 //
 //   - receive side, transmit side: the halves of a stream, each with a state and a lock.
 //   - turn: what one stream moves in one direction before others have theirs (stream_turn.go).
+//   - lane: a progress goroutine with the poller and the streams that it serves (lanes.go).
 //   - look: one attempt of a poller to receive on a stream that it reads directly.
 //   - muted: said of a stream that epoll does not watch, because a goroutine that spins looks at
 //     it again and again (muting.go). Compare a masked interrupt.

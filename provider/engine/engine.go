@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -78,7 +79,7 @@ const DefaultBusyWait = 250 * time.Microsecond
 // The fields are in groups:
 //   - the start-up of connections (MPA): Revision, Fallback, PeerToPeer, RTR, ManualIRD, ManualORD,
 //     MaxIRD, MaxORD, Markers, RDMAC, Extensions;
-//   - the data path: CRC, Placement, BusyWait;
+//   - the data path: CRC, Placement, BusyWait, ProgressGoroutines;
 //   - time limits: StartupTimeout, FPDUTimeout, SendTimeout, CloseTimeout;
 //   - what peers can have of a device at a time: MaxPending, MaxPendingPerPeer, MaxAccepted,
 //     MaxAcceptedPerPeer, MaxClosing, MaxClosingPerPeer;
@@ -153,6 +154,13 @@ type Options struct {
 	// goroutines meanwhile, and less than GOMAXPROCS goroutines of a process poll at the same
 	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once.
 	BusyWait time.Duration
+
+	// ProgressGoroutines is how many goroutines of a device move the data of connections that
+	// no goroutine of the program polls: those whose program waits for completion events, and the
+	// targets of Writes and Reads. A connection is given to the one that has the fewest, and
+	// stays with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, 16 at most, or 1 if
+	// Network is given.
+	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
 	// either side. Default 10 s.
@@ -312,6 +320,10 @@ func (o *Options) complete() error {
 	setDefault(&o.MaxPendingPerPeer, max(1, o.MaxPending/2))
 	setDefault(&o.MaxClosing, max(1, min(1024, files/8)))
 	setDefault(&o.MaxClosingPerPeer, max(1, o.MaxClosing/2))
+	if o.Network == nil {
+		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), mostLanes))
+	}
+	setDefault(&o.ProgressGoroutines, 1)
 	setDefault(&o.MaxIRD, maxRdAtom)
 	setDefault(&o.MaxORD, maxRdAtom)
 	if err := o.checkStartup(); err != nil {
@@ -320,6 +332,8 @@ func (o *Options) complete() error {
 	switch {
 	case o.Placement != PlaceVerified && o.Placement != PlaceStreaming:
 		return badOption("Placement", int(o.Placement), "PlaceVerified or PlaceStreaming")
+	case o.ProgressGoroutines < 1 || o.ProgressGoroutines > 256:
+		return badOption("ProgressGoroutines", o.ProgressGoroutines, "from 1 to 256, or 0 for the default")
 	case o.StartupTimeout < 0:
 		return badOption("StartupTimeout", o.StartupTimeout, positive)
 	case o.CloseTimeout < 0:

@@ -43,7 +43,7 @@ func (d *device) leave(w *wire, last []byte) {
 // begin does what can be done at once. It returns the connection that has to be cut, or
 // nil. mu is held.
 func (f *farewell) begin() (instead departing) {
-	if turn := turnEnd; f.dev.poller.Add(f.conn, f) != nil || f.step(&turn) {
+	if turn := turnEnd; f.dev.poller.first().Add(f.conn, f) != nil || f.step(&turn) {
 		f.close()
 		return nil
 	}
@@ -95,14 +95,14 @@ func (f *farewell) send() bool {
 		case err == nil:
 		case errors.Is(err, transport.ErrWouldBlock):
 			f.blocked = true
-			return f.dev.poller.WantWrite(f.conn, true) == nil
+			return f.dev.poller.first().WantWrite(f.conn, true) == nil
 		default:
 			return false
 		}
 	}
 	if f.blocked {
 		f.blocked = false
-		if f.dev.poller.WantWrite(f.conn, false) != nil {
+		if f.dev.poller.first().WantWrite(f.conn, false) != nil {
 			return false
 		}
 	}
@@ -124,7 +124,7 @@ func (f *farewell) drain(left *int) (lost bool) {
 		return false
 	}
 	f.eof = isEOF(err)
-	return !f.eof || f.dev.poller.WantRead(f.conn, false) != nil // it is readable for ever
+	return !f.eof || f.dev.poller.first().WantRead(f.conn, false) != nil // it is readable for ever
 }
 
 // close closes the socket. mu is held.

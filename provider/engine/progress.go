@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
 // progressState is what a device needs to move data, for all its QPs together.
@@ -24,20 +25,21 @@ type progressState struct {
 	ready atomic.Bool   // other streams than an outside poller's own had something at its last look
 	steps chan struct{} // capacity stepsAtOnce
 
-	cancel context.CancelFunc
-	ended  chan struct{}
+	cancel  context.CancelFunc
+	running atomic.Int32  // progress goroutines
+	ended   chan struct{} // closed when the last of them has ended
 
 	breath    atomic.Int64  // when a goroutine that looks breathed last, as a time since epoch
 	breathing atomic.Bool   // one does
-	awake     chan struct{} // has a token if the progress goroutine has run since it was taken
+	awake     chan struct{} // has a token if the first progress goroutine has run since it was taken
 }
 
-// pollsPerWait is how often the progress goroutine serves what is ready before it
+// pollsPerWait is how often a progress goroutine serves what is ready before it
 // parks again: parking costs more than looking.
 const pollsPerWait = 64
 
-// startProgress starts the device's progress goroutine. It serves every stream
-// that no poller serves: those of applications that wait for a completion event,
+// startProgress starts the device's progress goroutines, one for each lane. They serve every
+// stream that no poller serves: those of applications that wait for a completion event,
 // and of targets of one-sided operations that don't know that there are any.
 func (d *device) startProgress() {
 	p := &d.prog
@@ -53,25 +55,41 @@ func (d *device) startProgress() {
 	p.steps = make(chan struct{}, stepsAtOnce)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
-	go func() {
-		defer close(p.ended)
-		for {
-			if err := d.poller.Wait(ctx); err != nil {
-				if ctx.Err() == nil {
-					d.fail(err)
+	p.running.Store(int32(len(d.poller.all)))
+	for i, l := range d.poller.all {
+		go func() {
+			defer func() {
+				if p.running.Add(-1) == 0 {
+					close(p.ended)
 				}
-				return
+			}()
+			d.serve(ctx, l.poller, i == 0)
+		}()
+	}
+}
+
+// serve is a progress goroutine. It returns when ctx ends, or after the poller has failed.
+func (d *device) serve(ctx context.Context, poller transport.Poller, first bool) {
+	for {
+		if err := poller.Wait(ctx); err != nil {
+			if ctx.Err() == nil {
+				d.fail(err)
 			}
-			p.isAwake()
-			for busy := 0; busy < pollsPerWait && d.poller.Poll() > 0; busy++ {
-				// A goroutine that a completion has woken goes first. And a stream
-				// that remains ready may be in the hands of a goroutine that lost
-				// its P in the middle of a turn: it has to get one back.
-				p.isAwake()
-				runtime.Gosched()
-			}
+			return
 		}
-	}()
+		if first {
+			d.prog.isAwake()
+		}
+		for busy := 0; busy < pollsPerWait && poller.Poll() > 0; busy++ {
+			// A goroutine that a completion has woken goes first. And a stream
+			// that remains ready may be in the hands of a goroutine that lost
+			// its P in the middle of a turn: it has to get one back.
+			if first {
+				d.prog.isAwake()
+			}
+			runtime.Gosched()
+		}
+	}
 }
 
 // isAwake has a goroutine that breathes go on.
@@ -82,7 +100,7 @@ func (p *progressState) isAwake() {
 	}
 }
 
-// stopProgress ends the progress goroutine and waits until it has ended. There
+// stopProgress ends the progress goroutines and waits until they have ended. There
 // are no QPs any more; connections that linger are closed at once.
 func (d *device) stopProgress() {
 	d.leaving.stop()

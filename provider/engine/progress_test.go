@@ -23,7 +23,7 @@ func (p *countedPoller) Poll() int {
 // the device know that, whichever of them has seen it.
 func TestPollerServesOthers(t *testing.T) {
 	p := new(countedPoller)
-	d := &device{poller: p}
+	d := &device{poller: lanes{all: []*lane{{poller: p}}}}
 	cqs := make([]*cq, 2)
 	for i := range cqs {
 		cqs[i] = &cq{dev: d, sink: discard{}}

@@ -35,6 +35,7 @@ func (q *qp) begin(
 	conn transport.Conn, params mpa.Params, early []byte, admitted bool, onDown func(error),
 ) (*stream, error) {
 	s := &stream{q: q, dev: q.dev, conn: conn, admitted: admitted, onDown: onDown}
+	s.lane = q.dev.poller.choose()
 	s.params = streamParams{
 		Enhanced: params.Enhanced, CRC: params.CRC, MarkersTx: params.MarkersTx,
 		MarkersRx: params.MarkersRx, RDMAC: params.RDMAC,
@@ -55,7 +56,7 @@ func (q *qp) begin(
 	s.txMu.Lock()
 	err := q.enterRTS(s, params.ORD)
 	if err == nil {
-		if err = q.dev.poller.Add(conn, s); err != nil {
+		if err = s.lane.poller.Add(conn, s); err != nil {
 			e := &ending{cause: err, lost: true}
 			s.fail(e)
 			s.finish(e)
@@ -66,6 +67,7 @@ func (q *qp) begin(
 	}
 	s.unlockTx()
 	if err != nil {
+		s.lane.leave()
 		s.rxMu.Unlock()
 		return nil, err
 	}

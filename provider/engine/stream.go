@@ -26,6 +26,7 @@ type stream struct {
 	q      *qp
 	dev    *device
 	conn   transport.Conn
+	lane   *lane // as long as it has a socket
 	params streamParams
 	onDown func(error)
 
@@ -215,6 +216,7 @@ func (s *stream) settle() {
 	if !first {
 		return
 	}
+	s.lane.leave()
 	s.dev.muting.end(s)
 	s.startLinger(e, from)
 	s.onDown(e.cause)

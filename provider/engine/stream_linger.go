@@ -316,13 +316,13 @@ func (s *stream) lingerSend() bool {
 		}
 		if errors.Is(err, transport.ErrWouldBlock) {
 			s.blocked.Store(true)
-			return s.dev.poller.WantWrite(s.conn, true) == nil
+			return s.lane.poller.WantWrite(s.conn, true) == nil
 		}
 		return false
 	}
 	if s.blocked.Load() {
 		s.blocked.Store(false)
-		if s.dev.poller.WantWrite(s.conn, false) != nil {
+		if s.lane.poller.WantWrite(s.conn, false) != nil {
 			return false
 		}
 	}

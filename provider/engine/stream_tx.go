@@ -120,7 +120,7 @@ func (s *stream) wantWrite(on bool) {
 	}
 	s.blocked.Store(on)
 	s.room.Store(false)
-	if err := s.dev.poller.WantWrite(s.conn, on); err != nil {
+	if err := s.lane.poller.WantWrite(s.conn, on); err != nil {
 		s.fail(&ending{cause: err, reset: true})
 	}
 }

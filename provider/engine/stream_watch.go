@@ -42,7 +42,7 @@ func (s *stream) unwatchLocked(why unwatched, on bool) error {
 	if (was == 0) == (s.unwatched == 0) {
 		return nil
 	}
-	return s.dev.poller.WantRead(s.conn, s.unwatched == 0)
+	return s.lane.poller.WantRead(s.conn, s.unwatched == 0)
 }
 
 // cannotWatch ends the stream because no goroutine would see what arrives. If it has ended

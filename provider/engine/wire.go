@@ -24,8 +24,8 @@ type wire struct {
 
 // newWire takes over conn, also when it fails.
 func newWire(d *device, conn transport.Conn) (*wire, error) {
-	w := &wire{conn: conn, poller: d.poller, readable: make(chan struct{}, 1), writable: make(chan struct{}, 1)}
-	if err := d.poller.Add(conn, w); err != nil {
+	w := &wire{conn: conn, poller: d.poller.first(), readable: make(chan struct{}, 1), writable: make(chan struct{}, 1)}
+	if err := w.poller.Add(conn, w); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}

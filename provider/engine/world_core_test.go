@@ -258,6 +258,8 @@ func (w *world) newProc(addr netip.Addr) *proc {
 		MaxClosing:  one(d, []int{0, 1, 3}),
 		FPDUTimeout: one(d, []time.Duration{0, 0, 2 * time.Second}),
 		SendTimeout: one(d, []time.Duration{0, 0, 2 * time.Second}),
+
+		ProgressGoroutines: 1 + w.proc%3,
 	}
 	if w.exact {
 		opts.CRC = CRCPreferred

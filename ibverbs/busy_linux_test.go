@@ -1,0 +1,344 @@
+package ibverbs_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/engine"
+)
+
+var (
+	busyConns    = flag.Int("busy.conns", 100, "BenchmarkBusyConnections: how many connections")
+	busyProgress = flag.String("busy.progress", "1,2",
+		"BenchmarkBusyConnections: how many progress goroutines a device has, in a list")
+	busyCQs = flag.Int("busy.cqs", 1,
+		"BenchmarkBusyConnections: how many CQs the connections of a process share, each with a goroutine")
+	busyTime = flag.Duration("busy.time", 200*time.Millisecond,
+		"BenchmarkBusyConnections: how long each way to wait is measured in an iteration")
+)
+
+const busyOctets = 64 // of a message
+
+func init() { processes["busy server"] = serveBusy }
+
+// BenchmarkBusyConnections has two processes with many connections between them. Each connection
+// has a Send of 64 octets under way, in one direction or the other, all the time. The metrics are
+// those of each number of progress goroutines, and of ends that spin or block: thousands of round
+// trips per second of all connections together, the median of the connections' 50th percentiles,
+// and the smallest, the median and the largest of their 99th percentiles, in us. They are medians of
+// the iterations, which go through the combinations in turn.
+//
+//	go test -run '^$' -bench BusyConnections -benchtime 5x ./ibverbs -busy.conns 1000 -busy.time 1s
+func BenchmarkBusyConnections(b *testing.B) {
+	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
+	defer cancel()
+	server := exec.Command(testkit.Must(os.Executable())(b))
+	server.Env = append(os.Environ(), "GOVS_TEST_PROCESS=busy server",
+		fmt.Sprintf("GOVS_BUSY=%d %d %s", *busyConns, *busyCQs, *busyProgress))
+	server.Stderr = os.Stderr
+	orders := testkit.Must(server.StdinPipe())(b)
+	stdout := bufio.NewReader(testkit.Must(server.StdoutPipe())(b))
+	testkit.OK(b, server.Start())
+	b.Cleanup(func() {
+		testkit.OK(b, orders.Close())
+		testkit.OK(b, server.Wait())
+	})
+	var sets []*busySet
+	for _, n := range strings.Split(*busyProgress, ",") {
+		s := testkit.Must(openBusy(n, *busyConns, *busyCQs))(b)
+		b.Cleanup(func() { testkit.OK(b, s.vctx.Close()) })
+		addr := testkit.Must(netip.ParseAddrPort(strings.TrimSpace(testkit.Must(stdout.ReadString('\n'))(b))))(b)
+		for i := range *busyConns {
+			var private [4]byte
+			binary.BigEndian.PutUint32(private[:], uint32(i))
+			cfg := s.config(i)
+			cfg.PrivateData = private[:]
+			c := testkit.Must(rdmacm.Dial(ctx, s.vctx, addr, cfg))(b)
+			s.conns[i].Conn = c
+		}
+		b.Cleanup(func() { testkit.OK(b, s.close()) })
+		sets = append(sets, s)
+	}
+	type combination struct {
+		set  int
+		spin bool
+	}
+	var all []combination
+	for i := range sets {
+		all = append(all, combination{i, true}, combination{i, false})
+	}
+	metrics := make(map[string][]float64)
+	for i := range b.N {
+		for j := range all {
+			c := all[(i+j)%len(all)]
+			testkit.Must(fmt.Fprintf(orders, "%d %v\n", c.set, c.spin))(b)
+			testkit.Must(stdout.ReadString('\n'))(b)
+			s := sets[c.set]
+			s.spin.Store(c.spin)
+			testkit.OK(b, s.exchange(ctx, *busyTime))
+			name := "block-" + s.progress
+			if c.spin {
+				name = "spin-" + s.progress
+			}
+			for metric, v := range s.measured(*busyTime) {
+				metrics[name+metric] = append(metrics[name+metric], v)
+			}
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	for name, values := range metrics {
+		b.ReportMetric(median(values), name)
+	}
+}
+
+// busySet is a device of one process with its connections.
+type busySet struct {
+	vctx     *ibverbs.Context
+	progress string
+	pd       *ibverbs.PD
+	mr       *ibverbs.MR
+	chs      []*ibverbs.CompChannel
+	cqs      []*ibverbs.CQ
+	conns    []busyConn
+	spin     atomic.Bool
+}
+
+type busyConn struct {
+	*rdmacm.Conn
+	in   []ibverbs.RecvWR
+	out  []ibverbs.SendWR
+	sent time.Time
+	took []time.Duration
+}
+
+func openBusy(progress string, conns, cqs int) (*busySet, error) {
+	s := &busySet{progress: progress, conns: make([]busyConn, conns)}
+	n, err := strconv.Atoi(progress)
+	if err != nil {
+		return nil, err
+	}
+	o := engine.Options{ProgressGoroutines: n}
+	o.TCP.CongestionControl = "cubic"
+	if s.vctx, err = ibverbs.Open(engine.New(&o), ""); err != nil {
+		return nil, err
+	}
+	if s.pd, err = s.vctx.AllocPD(); err != nil {
+		return nil, err
+	}
+	if s.mr, err = s.pd.AllocMR(2*busyOctets*conns, ibverbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	for range cqs {
+		ch, err := s.vctx.CreateCompChannel()
+		if err != nil {
+			return nil, err
+		}
+		cq, err := s.vctx.CreateCQ(4*conns, &ibverbs.CQOptions{Channel: ch})
+		if err != nil {
+			return nil, err
+		}
+		s.chs, s.cqs = append(s.chs, ch), append(s.cqs, cq)
+	}
+	return s, nil
+}
+
+// config is that of connection i, which has a receive posted before it begins.
+func (s *busySet) config(i int) *rdmacm.ConnConfig {
+	cq := s.cqs[i%len(s.cqs)]
+	return &rdmacm.ConnConfig{PD: s.pd, SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2},
+		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
+			in, err := s.mr.SGE(2*i*busyOctets, busyOctets)
+			if err != nil {
+				return err
+			}
+			out, err := s.mr.SGE((2*i+1)*busyOctets, busyOctets)
+			if err != nil {
+				return err
+			}
+			s.conns[i].in = []ibverbs.RecvWR{{WRID: uint64(i), SGList: []ibverbs.SGE{in}}}
+			s.conns[i].out = []ibverbs.SendWR{{WRID: uint64(i), Opcode: ibverbs.WRSend,
+				Flags: ibverbs.SendSignaled, SGList: []ibverbs.SGE{out}}}
+			return c.QP().PostRecv(s.conns[i].in...)
+		}}
+}
+
+func (s *busySet) close() (err error) {
+	for _, c := range s.conns {
+		if c.Conn != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	for i := range s.cqs {
+		err = errors.Join(err, s.cqs[i].Close(), s.chs[i].Close())
+	}
+	return errors.Join(err, s.mr.Close(), s.pd.Close())
+}
+
+// serve calls received with each message that comes to a CQ, until that returns false.
+func (s *busySet) serve(ctx context.Context, cq *ibverbs.CQ, received func(c *busyConn) (bool, error)) error {
+	var wc [64]ibverbs.WC
+	for {
+		n, err := 0, error(nil)
+		if s.spin.Load() {
+			n, err = cq.Poll(wc[:])
+		} else {
+			n, err = cq.PollWait(ctx, wc[:])
+		}
+		if err != nil {
+			return err
+		}
+		for i := range wc[:n] {
+			if err := wc[i].Err(); err != nil {
+				return err
+			}
+			if wc[i].Opcode != ibverbs.WCRecv {
+				continue
+			}
+			if on, err := received(&s.conns[wc[i].WRID]); err != nil || !on {
+				return err
+			}
+		}
+	}
+}
+
+// answer posts the next receive and a Send.
+func (c *busyConn) answer() error {
+	if err := c.QP().PostRecv(c.in...); err != nil {
+		return err
+	}
+	return c.QP().PostSend(c.out...)
+}
+
+// exchange has all connections send and receive for so long.
+func (s *busySet) exchange(ctx context.Context, long time.Duration) error {
+	done := make(chan error)
+	end := time.Now().Add(long)
+	for k, cq := range s.cqs {
+		go func() {
+			left := 0
+			var err error
+			for i := k; i < len(s.conns); i += len(s.cqs) {
+				c := &s.conns[i]
+				c.took = c.took[:0]
+				c.sent = time.Now()
+				err = errors.Join(err, c.QP().PostSend(c.out...))
+				left++
+			}
+			if err == nil {
+				err = s.serve(ctx, cq, func(c *busyConn) (bool, error) {
+					now := time.Now()
+					c.took = append(c.took, now.Sub(c.sent))
+					if now.Before(end) {
+						c.sent = now
+						return true, c.answer()
+					}
+					left--
+					return left > 0, c.QP().PostRecv(c.in...)
+				})
+			}
+			done <- err
+		}()
+	}
+	var err error
+	for range s.cqs {
+		err = errors.Join(err, <-done)
+	}
+	return err
+}
+
+// measured returns the metrics of the last exchange.
+func (s *busySet) measured(long time.Duration) map[string]float64 {
+	var p50, p99 []float64
+	total := 0
+	for i := range s.conns {
+		took := s.conns[i].took
+		slices.Sort(took)
+		total += len(took)
+		p50 = append(p50, float64(took[len(took)/2].Nanoseconds())/1e3)
+		p99 = append(p99, float64(took[len(took)*99/100].Nanoseconds())/1e3)
+	}
+	return map[string]float64{
+		"-krtt/s": float64(total) / long.Seconds() / 1e3, "-p50-us": median(p50), "-p99-us": median(p99),
+		"-p99-least-us": slices.Min(p99), "-p99-most-us": slices.Max(p99),
+	}
+}
+
+// serveBusy is the process that answers, until its standard input ends.
+func serveBusy() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var conns, cqs int
+	var list string
+	if _, err := fmt.Sscan(os.Getenv("GOVS_BUSY"), &conns, &cqs, &list); err != nil {
+		return err
+	}
+	var sets []*busySet
+	for _, n := range strings.Split(list, ",") {
+		s, err := openBusy(n, conns, cqs)
+		if err != nil {
+			return err
+		}
+		if err := s.accept(ctx); err != nil {
+			return err
+		}
+		for _, cq := range s.cqs {
+			go func() {
+				err := s.serve(ctx, cq, func(c *busyConn) (bool, error) { return true, c.answer() })
+				if err != nil && ctx.Err() == nil && !errors.Is(err, ibverbs.ErrFlushed) {
+					fmt.Fprintln(os.Stderr, "busy server:", err)
+				}
+			}()
+		}
+		sets = append(sets, s)
+	}
+	for {
+		var set int
+		var spin bool
+		if _, err := fmt.Scanln(&set, &spin); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		for i, s := range sets {
+			s.spin.Store(spin && i == set)
+		}
+		fmt.Println("ready")
+	}
+}
+
+// accept prints an address, and accepts all connections of the set there.
+func (s *busySet) accept(ctx context.Context) error {
+	l, err := rdmacm.Listen(ctx, s.vctx, netip.MustParseAddrPort("127.0.0.1:0"), nil)
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	for range s.conns {
+		req, err := l.Accept(ctx)
+		if err != nil {
+			return err
+		}
+		i := binary.BigEndian.Uint32(req.PrivateData())
+		if s.conns[i].Conn, err = req.Accept(ctx, s.config(int(i))); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,293 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// TestProgressGoroutinesByDefault: a device has one for each P, and one on a network of the
+// program's.
+func TestProgressGoroutinesByDefault(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, c := range []struct {
+		procs int
+		o     Options
+		want  int
+	}{
+		{1, Options{}, 1}, {2, Options{}, 2}, {40, Options{}, mostLanes},
+		{2, Options{ProgressGoroutines: 5}, 5}, {4, Options{Network: noNetwork{}}, 1},
+	} {
+		runtime.GOMAXPROCS(c.procs)
+		testkit.OK(t, c.o.complete())
+		if got := c.o.ProgressGoroutines; got != c.want {
+			t.Errorf("GOMAXPROCS %d: %d, want %d", c.procs, got, c.want)
+		}
+	}
+}
+
+// laneNumber is the lane of a QP's stream.
+func laneNumber(d *device, q *qp) int {
+	for i, l := range d.poller.all {
+		if q.stream.Load().lane == l {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestConnectionsAreSpread: connections are spread over the lanes, those that end make room in
+// theirs, and the others stay where they are.
+func TestConnectionsAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New(nil)
+		const lanes, each = 4, 3
+		h := newSide(t, Options{Network: network, ProgressGoroutines: lanes}, sideOptions{})
+		other := newSide(t, Options{Network: network}, sideOptions{})
+		var qps []*qp
+		connect := func() *qp {
+			q, peer := h.newQP(sideOptions{cap: laneQP}), other.newQP(sideOptions{cap: laneQP})
+			ca, cb := connectTransport(t, network, memAddr)
+			testkit.OK(t, q.start(ca, params(true), nil, func(error) {}))
+			p := params(true)
+			p.WaitFirstFPDU = true
+			testkit.OK(t, peer.start(cb, p, nil, func(error) {}))
+			t.Cleanup(func() { closeAll(t, "QP", q, peer) })
+			return q
+		}
+		count := func() (n [lanes]int) {
+			for _, q := range qps {
+				n[laneNumber(h.dev, q)]++
+			}
+			return n
+		}
+		for range lanes * each {
+			qps = append(qps, connect())
+		}
+		if n := count(); n != [lanes]int{each, each, each, each} {
+			t.Fatalf("connections of each lane: %v", n)
+		}
+		const emptied = 2
+		was := make(map[*qp]int)
+		rest := qps[:0:0]
+		for _, q := range qps {
+			if k := laneNumber(h.dev, q); k == emptied {
+				q.abort(errDestroyed)
+			} else {
+				rest, was[q] = append(rest, q), k
+			}
+		}
+		qps = rest
+		for range each {
+			q := connect()
+			if k := laneNumber(h.dev, q); k != emptied {
+				t.Errorf("a new connection is in lane %d, and lane %d is empty", k, emptied)
+			}
+			qps = append(qps, q)
+		}
+		for q, k := range was {
+			if got := laneNumber(h.dev, q); got != k {
+				t.Errorf("a connection went from lane %d to %d", k, got)
+			}
+		}
+	})
+}
+
+var laneQP = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}
+
+// stuck is a network whose first poller stands still in a Poll while the test holds it, as one does
+// that moves much data for a peer.
+type stuck struct {
+	transport.Network
+	hold chan struct{} // of capacity 1: who has put something in holds it
+	n    *int          // pollers so far
+}
+
+type stuckPoller struct {
+	transport.Poller
+	hold chan struct{}
+}
+
+func (n stuck) NewPoller() (transport.Poller, error) {
+	p, err := n.Network.NewPoller()
+	if *n.n++; *n.n == 1 {
+		p = stuckPoller{p, n.hold}
+	}
+	return p, err
+}
+
+func (p stuckPoller) Poll() int {
+	p.hold <- struct{}{}
+	defer func() { <-p.hold }()
+	return p.Poller.Poll()
+}
+
+// TestLanesDoNotWait: while the progress goroutine of one lane is busy, those of the others serve
+// their connections. A waiter sleeps at once, so that it serves nothing itself.
+func TestLanesDoNotWait(t *testing.T) {
+	for _, n := range []int{1, 2, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			net := stuck{memnet.New(nil), make(chan struct{}, 1), new(int)}
+			b := newSide(t, Options{Network: net, ProgressGoroutines: n, BusyWait: -1}, sideOptions{events: true})
+			a := newSide(t, Options{Network: net.Network, BusyWait: -1}, sideOptions{})
+			served := 0
+			for i := range n {
+				q, peer := b.newQP(sideOptions{cap: laneQP}), a.newQP(sideOptions{cap: laneQP})
+				cb, ca := connectTransport(t, net.Network, memAddr)
+				testkit.OK(t, q.start(cb, params(true), nil, func(error) {}))
+				p := params(true)
+				p.WaitFirstFPDU = true
+				testkit.OK(t, peer.start(ca, p, nil, func(error) {}))
+				t.Cleanup(func() { closeAll(t, "QP", q, peer) })
+				testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: uint64(i)}, {WRID: uint64(i)}}))(t)
+				testkit.Must(peer.PostRecv([]provider.RecvWR{{}}))(t)
+				testkit.Must(q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t) // so that peer may send
+				synctest.Wait()
+				testkit.OK(t, b.cq.ReqNotify(false))
+				net.hold <- struct{}{}
+				testkit.Must(peer.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if _, err := b.ch.Next(ctx); err == nil {
+					served++
+				}
+				cancel()
+				<-net.hold
+				b.ch.pace.brief.Store(false)
+				synctest.Wait()
+				for testkit.Must(b.cq.Poll(make([]provider.WC, 8)))(t) > 0 {
+				}
+			}
+			if served != n-1 {
+				t.Errorf("%d progress goroutines, one of them stuck: %d connections were served, want %d", n, served, n-1)
+			}
+		})
+	}
+}
+
+// TestLanesCarry has many connections of two devices with several progress goroutines each exchange
+// Sends at the same time, on networks that delay, cut and shuffle.
+func TestLanesCarry(t *testing.T) {
+	for _, n := range []int{2, 5, 16} {
+		synctest.Test(t, func(t *testing.T) {
+			net := memnet.New(&memnet.Options{Seed: uint64(n), Cut: true, Shuffle: true,
+				MinDelay: time.Microsecond, MaxDelay: time.Millisecond})
+			carry(t, net, n)
+		})
+	}
+}
+
+// carry opens two devices with n progress goroutines each, and has 4n connections between them carry
+// messages there and back.
+func carry(t *testing.T, net transport.Network, n int) {
+	opts := Options{Network: net, ProgressGoroutines: n}
+	a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
+	var wg sync.WaitGroup
+	for i := range 4 * n {
+		x, y := newCarrier(t, a, i), newCarrier(t, b, i)
+		ca, cb := connectTransport(t, net, memAddr)
+		testkit.OK(t, x.q.start(ca, params(true), nil, func(error) {}))
+		p := params(true)
+		p.WaitFirstFPDU = true
+		testkit.OK(t, y.q.start(cb, p, nil, func(error) {}))
+		wg.Go(func() { x.run(true) })
+		wg.Go(func() { y.run(false) })
+	}
+	wg.Wait()
+}
+
+const (
+	carrierRounds = 20
+	carrierOctets = 1500
+)
+
+// carrier is one end of a connection, with a CQ and a channel of its own.
+type carrier struct {
+	t      *testing.T
+	number int
+	ch     *compChannel
+	cq     *cq
+	q      *qp
+	in     *region
+	out    *region
+}
+
+func newCarrier(t *testing.T, s *side, number int) *carrier {
+	c := &carrier{t: t, number: number, ch: testChannel(t, s.dev)}
+	c.cq = testkit.Must(s.dev.CreateCQ(provider.CQInitAttr{CQE: 16, Channel: c.ch}))(t).(*cq)
+	t.Cleanup(func() { closeAll(t, "CQ", c.cq) })
+	c.q = testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: c.cq, RecvCQ: c.cq, Cap: laneQP}))(t)
+	t.Cleanup(func() { closeAll(t, "QP", c.q) })
+	c.in = s.reg(carrierOctets, provider.AccessLocalWrite)
+	c.out = s.reg(carrierOctets, provider.AccessLocalWrite)
+	testkit.Must(c.q.PostRecv(c.recv()))(t)
+	return c
+}
+
+func (c *carrier) recv() []provider.RecvWR {
+	return []provider.RecvWR{{SGList: []provider.SGE{c.in.sge(0, carrierOctets)}}}
+}
+
+// run sends and receives by turns.
+func (c *carrier) run(first bool) {
+	for round := range carrierRounds {
+		if first {
+			c.send(round)
+			c.receive(round)
+		} else {
+			c.receive(round)
+			c.send(round)
+		}
+	}
+}
+
+func (c *carrier) send(round int) {
+	pattern(c.out.b, c.number*carrierRounds+round)
+	_, err := c.q.PostSend([]provider.SendWR{{Opcode: provider.WRSend,
+		SGList: []provider.SGE{c.out.sge(0, carrierOctets)}}})
+	if err != nil {
+		c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
+	}
+}
+
+// receive waits for the next message, and posts the receive of the one after it.
+func (c *carrier) receive(round int) {
+	var wc [1]provider.WC
+	for {
+		n, err := c.cq.Poll(wc[:])
+		if n == 1 && wc[0].Status == provider.WCSuccess {
+			break
+		}
+		if n != 0 || err != nil {
+			c.t.Errorf("connection %d, round %d: %+v, %v", c.number, round, wc[0], err)
+			return
+		}
+		_ = c.cq.ReqNotify(false)
+		if c.cq.waiting.Load() > 0 {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+		_, err = c.ch.Next(ctx)
+		cancel()
+		if err != nil {
+			c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
+			return
+		}
+	}
+	want := make([]byte, carrierOctets)
+	pattern(want, c.number*carrierRounds+round)
+	if !bytes.Equal(c.in.b, want) {
+		c.t.Errorf("connection %d, round %d: other octets than were sent", c.number, round)
+	}
+	if _, err := c.q.PostRecv(c.recv()); err != nil {
+		c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
+	}
+}
