@@ -28,8 +28,8 @@ var (
 	busyConns    = flag.Int("busy.conns", 100, "BenchmarkBusyConnections: how many connections")
 	busyProgress = flag.String("busy.progress", "1,2",
 		"BenchmarkBusyConnections: how many progress goroutines a device has, in a list")
-	busyCQs = flag.Int("busy.cqs", 1,
-		"BenchmarkBusyConnections: how many CQs the connections of a process share, each with a goroutine")
+	busyCQs = flag.Int("busy.cqs", 1, "BenchmarkBusyConnections: how many CQs the connections of a "+
+		"process share, each with a goroutine")
 	busyTime = flag.Duration("busy.time", 200*time.Millisecond,
 		"BenchmarkBusyConnections: how long each way to wait is measured in an iteration")
 )
@@ -42,8 +42,8 @@ func init() { processes["busy server"] = serveBusy }
 // has a Send of 64 octets under way, in one direction or the other, all the time. The metrics are
 // those of each number of progress goroutines, and of ends that spin or block: thousands of round
 // trips per second of all connections together, the median of the connections' 50th percentiles,
-// and the smallest, the median and the largest of their 99th percentiles, in us. They are medians of
-// the iterations, which go through the combinations in turn.
+// and the smallest, the median and the largest of their 99th percentiles, in us. They are medians
+// of the iterations, which go through the combinations in turn.
 //
 //	go test -run '^$' -bench BusyConnections -benchtime 5x ./ibverbs -busy.conns 1000 -busy.time 1s
 func BenchmarkBusyConnections(b *testing.B) {
@@ -64,7 +64,8 @@ func BenchmarkBusyConnections(b *testing.B) {
 	for _, n := range strings.Split(*busyProgress, ",") {
 		s := testkit.Must(openBusy(n, *busyConns, *busyCQs))(b)
 		b.Cleanup(func() { testkit.OK(b, s.vctx.Close()) })
-		addr := testkit.Must(netip.ParseAddrPort(strings.TrimSpace(testkit.Must(stdout.ReadString('\n'))(b))))(b)
+		line := testkit.Must(stdout.ReadString('\n'))(b)
+		addr := testkit.Must(netip.ParseAddrPort(strings.TrimSpace(line)))(b)
 		for i := range *busyConns {
 			var private [4]byte
 			binary.BigEndian.PutUint32(private[:], uint32(i))
@@ -162,7 +163,8 @@ func openBusy(progress string, conns, cqs int) (*busySet, error) {
 // config is that of connection i, which has a receive posted before it begins.
 func (s *busySet) config(i int) *rdmacm.ConnConfig {
 	cq := s.cqs[i%len(s.cqs)]
-	return &rdmacm.ConnConfig{PD: s.pd, SendCQ: cq, RecvCQ: cq, Cap: ibverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2},
+	return &rdmacm.ConnConfig{PD: s.pd, SendCQ: cq, RecvCQ: cq,
+		Cap: ibverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 2},
 		Prepare: func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) error {
 			in, err := s.mr.SGE(2*i*busyOctets, busyOctets)
 			if err != nil {
@@ -192,7 +194,8 @@ func (s *busySet) close() (err error) {
 }
 
 // serve calls received with each message that comes to a CQ, until that returns false.
-func (s *busySet) serve(ctx context.Context, cq *ibverbs.CQ, received func(c *busyConn) (bool, error)) error {
+func (s *busySet) serve(ctx context.Context, cq *ibverbs.CQ,
+	received func(c *busyConn) (bool, error)) error {
 	var wc [64]ibverbs.WC
 	for {
 		n, err := 0, error(nil)

@@ -140,7 +140,9 @@ func (p *supplyPoller) Poll() (served int) {
 // supplied opens a device with n progress goroutines and conns connections, each of which gets
 // Writes of size octets. It returns what has them come until there were total, and waits for that.
 // They are counted in batches, of which total is a multiple.
-func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (all []*supplyConn, run func(total int64)) {
+func supplied(t testing.TB, net *supply, n, conns, size int, batch int64) (
+	all []*supplyConn, run func(total int64),
+) {
 	t.Helper()
 	s := newSide(t, Options{Network: net, ProgressGoroutines: n}, sideOptions{})
 	framer := mpa.NewFramer(false, true)

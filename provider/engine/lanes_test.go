@@ -137,7 +137,8 @@ func TestLanesDoNotWait(t *testing.T) {
 	for _, n := range []int{1, 2, 8} {
 		synctest.Test(t, func(t *testing.T) {
 			net := stuck{memnet.New(nil), make(chan struct{}, 1), new(int)}
-			b := newSide(t, Options{Network: net, ProgressGoroutines: n, BusyWait: -1}, sideOptions{events: true})
+			b := newSide(t, Options{Network: net, ProgressGoroutines: n, BusyWait: -1},
+				sideOptions{events: true})
 			a := newSide(t, Options{Network: net.Network, BusyWait: -1}, sideOptions{})
 			served := 0
 			for i := range n {
@@ -150,7 +151,8 @@ func TestLanesDoNotWait(t *testing.T) {
 				t.Cleanup(func() { closeAll(t, "QP", q, peer) })
 				testkit.Must(q.PostRecv([]provider.RecvWR{{WRID: uint64(i)}, {WRID: uint64(i)}}))(t)
 				testkit.Must(peer.PostRecv([]provider.RecvWR{{}}))(t)
-				testkit.Must(q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t) // so that peer may send
+				// So that peer may send.
+				testkit.Must(q.PostSend([]provider.SendWR{{Opcode: provider.WRSend}}))(t)
 				synctest.Wait()
 				testkit.OK(t, b.cq.ReqNotify(false))
 				net.hold <- struct{}{}
@@ -167,7 +169,8 @@ func TestLanesDoNotWait(t *testing.T) {
 				}
 			}
 			if served != n-1 {
-				t.Errorf("%d progress goroutines, one of them stuck: %d connections were served, want %d", n, served, n-1)
+				t.Errorf("%d progress goroutines, one of them stuck: %d connections were served, want %d",
+					n, served, n-1)
 			}
 		})
 	}
@@ -185,8 +188,8 @@ func TestLanesCarry(t *testing.T) {
 	}
 }
 
-// carry opens two devices with n progress goroutines each, and has 4n connections between them carry
-// messages there and back.
+// carry opens two devices with n progress goroutines each, and has 4n connections between them
+// carry messages there and back.
 func carry(t *testing.T, net transport.Network, n int) {
 	opts := Options{Network: net, ProgressGoroutines: n}
 	a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
