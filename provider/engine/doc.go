@@ -18,8 +18,8 @@
 // the rest: applications that wait for a completion event instead of polling,
 // sockets that were full, and peers whose Writes and Reads the application
 // takes no part in. There are as many as GOMAXPROCS, or [Options].ProgressGoroutines, and each
-// connection is served by one of them until it ends. Nothing is allocated from post to completion, and a
-// connection on which nothing is in flight holds no buffer and no goroutine.
+// connection is served by one of them until it ends. Nothing is allocated from post to
+// completion, and a connection on which nothing is in flight holds no buffer and no goroutine.
 //
 // # Memory
 //
