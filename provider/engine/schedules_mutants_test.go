@@ -167,8 +167,8 @@ var scheduleMutants = []scheduleMutant{
 		name: "a stream sends before the poller knows of it",
 		edits: []edit{
 			{"qp_connect.go", "\ts.txMu.Lock()\n\terr := q.enterRTS", "\terr := q.enterRTS"},
-			{"qp_connect.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.rxMu.Unlock()",
-				"\tif err != nil {\n\t\ts.rxMu.Unlock()"},
+			{"qp_connect.go", "\ts.unlockTx()\n\tif err != nil {\n\t\ts.lane.leave()",
+				"\tif err != nil {\n\t\ts.lane.leave()"},
 		},
 		protocol: "post while a connection begins",
 	},

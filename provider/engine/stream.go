@@ -36,13 +36,14 @@ type stream struct {
 	inbound     rdmap.InboundReads     // rx pushes, tx pops
 	outstanding rdmap.OutstandingReads // tx pushes, rx pops
 
-	phase sched.Uint32          // how far the end is: see type phase, at and enter
-	end   sched.Pointer[ending] // why the stream ends, nil while it goes on; the first reason stays
+	phase sched.Uint32 // how far the end is: see type phase, at and enter
 
 	// maySend is false for a responder until the first FPDU has come.
 	//
 	//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
 	maySend sched.Bool
+
+	end sched.Pointer[ending] // why the stream ends, nil while it goes on; the first reason stays
 
 	rxMu sched.Mutex[locks.RX]
 	rx   rxState
