@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -178,10 +179,16 @@ func (j *Judge) examine(ctx context.Context, sc *Scenario, o *Outcome) judged {
 const mostFrames = mostLines
 
 // bound leaves the first mostFrames frames of each connection, and reports whether there were more.
+// Those that are left have copies of their octets, so that they don't keep the whole stream, which
+// has megabytes.
 func bound(trace *wire.Trace) (more bool) {
 	for _, c := range trace.Conns {
 		if n := len(c.Frames) - mostFrames; n > 0 {
 			c.Frames, more = slices.Clone(c.Frames[:mostFrames]), true
+			for i := range c.Frames {
+				f := &c.Frames[i]
+				f.Octets, f.Payload = bytes.Clone(f.Octets), bytes.Clone(f.Payload)
+			}
 			c.Notes = append(c.Notes, fmt.Sprintf("%d more frames are in the capture", n))
 		}
 	}

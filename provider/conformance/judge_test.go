@@ -518,6 +518,8 @@ func TestShorten(t *testing.T) {
 // TestBound: of a connection with very many frames the first are judged, and a note says so.
 func TestBound(t *testing.T) {
 	many := &wire.Conn{Frames: make([]wire.Frame, mostFrames+3)}
+	stream := make([]byte, 1<<20)
+	many.Frames[7].Octets, many.Frames[7].Payload = stream[:40], stream[18:36]
 	few := &wire.Conn{Frames: make([]wire.Frame, mostFrames)}
 	if bound(&wire.Trace{Conns: []*wire.Conn{few}}) || len(few.Notes) != 0 {
 		t.Errorf("%d frames are too many: %q", mostFrames, few.Notes)
@@ -526,5 +528,9 @@ func TestBound(t *testing.T) {
 		cap(many.Frames) > 2*mostFrames || len(many.Notes) != 1 ||
 		many.Notes[0] != "3 more frames are in the capture" {
 		t.Errorf("%d frames, notes %q", len(many.Frames), many.Notes)
+	}
+	f := &many.Frames[7]
+	if len(f.Octets) != 40 || cap(f.Octets) > 64 || len(f.Payload) != 18 || cap(f.Payload) > 64 {
+		t.Errorf("a frame that is left keeps %d and %d octets of the stream", cap(f.Octets), cap(f.Payload))
 	}
 }
