@@ -24,6 +24,7 @@ type progressState struct {
 	turns atomic.Uint64 // of pollers
 	ready atomic.Bool   // other streams than an outside poller's own had something at its last look
 	steps chan struct{} // capacity stepsAtOnce
+	woken atomic.Bool   // a goroutine of a connection's start-up was, and may not have run yet
 
 	cancel  context.CancelFunc
 	running atomic.Int32  // progress goroutines
@@ -136,6 +137,17 @@ func (d *device) step(f func()) {
 	f()
 }
 
+// lendP has the goroutines run that wait for this one's P: one that is in a step, or one of a
+// start-up that was woken. It is for a program outside of Go that polls without end. That has the P
+// back with each poll before the scheduler, which counts the calls, can give it to another: with
+// one P a connection would wait for 10 ms or more. It costs two switches of threads, so that it is
+// for connections that come or go only.
+func (p *progressState) lendP() {
+	if len(p.steps) > 0 || p.woken.Load() && p.woken.Swap(false) {
+		runtime.Gosched()
+	}
+}
+
 // pollerTurns is how often a poller that asks its own few streams looks at all of
 // the device's, too. A program outside of Go (CQOptions.Sink), whose looks take longer, does so
 // after each look while the other streams have something: it may spin on one CQ and be the target
@@ -170,6 +182,9 @@ func (d *device) progress(c *cq) {
 		if found := d.poller.Poll() > 0; c.sink != nil && found != ready {
 			d.prog.ready.Store(found)
 		}
+	}
+	if c.sink != nil {
+		d.prog.lendP()
 	}
 }
 

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/govs-rdma/govs/provider"
@@ -65,3 +67,51 @@ type discard struct{}
 
 func (discard) Complete(*provider.WC, bool) (stored, due bool) { return true, false }
 func (discard) Notify()                                        {}
+
+// TestOutsidePollerLendsP: with one P, a program outside of Go that polls without end lets a
+// goroutine run that is in a step of a connection, or was woken by its peer, and otherwise none.
+func TestOutsidePollerLendsP(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	d := &device{poller: lanes{all: []*lane{{poller: new(countedPoller)}}}}
+	d.prog.steps = make(chan struct{}, stepsAtOnce)
+	c := &cq{dev: d, sink: discard{}}
+	c.direct.Store(&[]*qp{{}})
+	// runs returns in how many polls a goroutine runs that is ready. A poll can lose its P to the
+	// scheduler's timer in any case, and each 61st time the scheduler prefers who has yielded.
+	runs := func(prepare func()) (times int) {
+		for range 9 {
+			prepare()
+			var ran atomic.Bool
+			ended := make(chan struct{})
+			go func() {
+				ran.Store(true)
+				close(ended)
+			}()
+			d.progress(c)
+			if ran.Load() {
+				times++
+			}
+			<-ended
+		}
+		return times
+	}
+	if n := runs(func() {}); n > 2 {
+		t.Errorf("other goroutines ran in %d of 9 polls, which costs two switches of threads", n)
+	}
+	w := &wire{readable: make(chan struct{}, 1), poller: acceptingPoller{}, woken: &d.prog.woken}
+	if n := runs(func() { w.Ready(true, false) }); n < 7 {
+		t.Errorf("a goroutine that the peer woke ran in %d of 9 polls", n)
+	}
+	if n := runs(func() {}); n > 2 {
+		t.Errorf("other goroutines ran in %d of 9 polls after it had", n)
+	}
+	d.prog.steps <- struct{}{}
+	if n := runs(func() {}); n < 7 {
+		t.Errorf("a goroutine in a step ran in %d of 9 polls", n)
+	}
+}
+
+// acceptingPoller watches for whatever it is told to.
+type acceptingPoller struct{ transport.Poller }
+
+func (acceptingPoller) WantRead(transport.Conn, bool) error { return nil }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
@@ -17,6 +18,7 @@ type wire struct {
 	poller             transport.Poller
 	readable, writable chan struct{} // capacity 1
 	waits              func() error  // if not nil, read calls it once, before it waits
+	woken              *atomic.Bool  // of the device's progressState
 
 	mu       sched.Mutex[locks.Wire]
 	released bool
@@ -24,7 +26,8 @@ type wire struct {
 
 // newWire takes over conn, also when it fails.
 func newWire(d *device, conn transport.Conn) (*wire, error) {
-	w := &wire{conn: conn, poller: d.poller.first(), readable: make(chan struct{}, 1), writable: make(chan struct{}, 1)}
+	w := &wire{conn: conn, poller: d.poller.first(), readable: make(chan struct{}, 1),
+		writable: make(chan struct{}, 1), woken: &d.prog.woken}
 	if err := w.poller.Add(conn, w); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -36,18 +39,19 @@ func newWire(d *device, conn transport.Conn) (*wire, error) {
 // when the goroutine asks for it: octets that are not read must not keep the poller busy.
 func (w *wire) Ready(readable, writable bool) {
 	if readable && w.want(w.poller.WantRead, false) {
-		notify(w.readable)
+		w.notify(w.readable)
 	}
 	if writable && w.want(w.poller.WantWrite, false) {
-		notify(w.writable)
+		w.notify(w.writable)
 	}
 }
 
-func notify(c chan struct{}) {
+func (w *wire) notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
+	w.woken.Store(true) // after it is runnable
 }
 
 // want changes what the poller watches for, unless conn has another handler
