@@ -235,8 +235,8 @@ func endLook() { looking.Add(-1) }
 const breathEvery = 200 * time.Microsecond
 
 // breathe has the scheduler ask the netpoller, which it would not do as long as each P, or each CPU
-// of a machine that others use, has a goroutine that looks. It wakes a progress goroutine, which
-// is in the netpoller, too, and waits for it.
+// of a machine that others use, has a goroutine that looks. It wakes the first progress goroutine,
+// which is in the netpoller, too, and waits for it.
 func (d *device) breathe() {
 	now := int64(time.Since(epoch))
 	if now-d.prog.breath.Load() < int64(breathEvery) || !d.prog.breathing.CompareAndSwap(false, true) {
@@ -251,7 +251,7 @@ func (d *device) breathe() {
 	d.poller.first().Wake()
 	select {
 	case <-d.prog.awake:
-	case <-d.prog.ended:
+	case <-d.prog.first:
 	}
 }
 

@@ -3,8 +3,10 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
@@ -79,4 +81,32 @@ func TestDeviceFatal(t *testing.T) {
 	}
 	testkit.OK(t, again.Close())
 	testkit.OK(t, idle.Close())
+}
+
+// firstBrittle is a network of which only the first poller fails.
+type firstBrittle struct {
+	transport.Network
+	fail chan struct{}
+	n    *int // pollers so far
+}
+
+func (n firstBrittle) NewPoller() (transport.Poller, error) {
+	p, err := n.Network.NewPoller()
+	if *n.n++; *n.n == 1 {
+		p = brittlePoller{p, n.fail}
+	}
+	return p, err
+}
+
+// TestLookAfterFailure: who looks for completions is not kept in the look when the first lane's
+// poller has failed and the others' have not.
+func TestLookAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := firstBrittle{memnet.New(nil), make(chan struct{}), new(int)}
+		s := newSide(t, Options{Network: net, ProgressGoroutines: 3}, sideOptions{events: true})
+		close(net.fail)
+		testkit.Must(s.dev.AsyncEvent(t.Context()))(t)
+		s.dev.prog.breath.Store(math.MinInt64 / 2) // the bubble's time is before epoch
+		s.dev.breathe()                            // a goroutine that waits for ever fails the test
+	})
 }

@@ -29,6 +29,7 @@ type progressState struct {
 	cancel  context.CancelFunc
 	running atomic.Int32  // progress goroutines
 	ended   chan struct{} // closed when the last of them has ended
+	first   chan struct{} // closed when the first lane's has ended: the others go on if its poller fails
 
 	breath    atomic.Int64  // when a goroutine that looks breathed last, as a time since epoch
 	breathing atomic.Bool   // one does
@@ -51,7 +52,7 @@ func (d *device) startProgress() {
 	p.partsMost = partsMost
 	p.parts.New = func() *rxPart { return new(rxPart) }
 	p.parts.Idle = (*rxPart).idle
-	p.ended = make(chan struct{})
+	p.ended, p.first = make(chan struct{}), make(chan struct{})
 	p.awake = make(chan struct{}, 1)
 	p.steps = make(chan struct{}, stepsAtOnce)
 	var ctx context.Context
@@ -60,6 +61,9 @@ func (d *device) startProgress() {
 	for i, l := range d.poller.all {
 		go func() {
 			defer func() {
+				if i == 0 {
+					close(p.first)
+				}
 				if p.running.Add(-1) == 0 {
 					close(p.ended)
 				}
