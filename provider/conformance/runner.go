@@ -249,7 +249,11 @@ func (r *runner) run(ctx context.Context, j job) {
 	port := r.port(j)
 	var o *Outcome
 	ended := true
-	if why := r.silenced(ctx, j.scenario); why != "" {
+	why := r.silenced(ctx, j.scenario)
+	if ctx.Err() != nil {
+		return // what it did not answer says nothing about the target
+	}
+	if why != "" {
 		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
 		o.Setup = why
 	} else if crowded {

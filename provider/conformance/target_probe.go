@@ -17,7 +17,8 @@ const probeTime = 5 * time.Second
 
 // Probe connects to the target as a client does, and leaves. The error says that nothing there
 // speaks iWARP, or that its program does not accept what it is said to accept: every scenario would
-// fail, and none would say why. What else is wrong with the answer is for the scenarios.
+// fail, and none would say why. What else is wrong with the answer is for the scenarios. When ctx
+// ends before the answer, the error is that of ctx.
 func (t *Target) Probe(ctx context.Context, scale float64) error {
 	wait := time.Duration(float64(probeTime) * scale)
 	dialCtx, cancel := context.WithTimeout(ctx, wait)
@@ -27,17 +28,23 @@ func (t *Target) Probe(ctx context.Context, scale float64) error {
 		return t.unreachable(err)
 	}
 	defer p.Close()
+	p.Over = ctx.Done()
 	if err := p.Send(rawpeer.Request(true, 1, 1, nil).AppendTo(nil)); err != nil {
 		return fmt.Errorf("sending an MPA Request to %v: %w", t.Addr, err)
 	}
 	f, err := p.ReadFrame(mpa.KindReply, wait)
 	var bad *iwarp.Error
 	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("asking whether %v answers an MPA Request: %w", t.Addr, ctx.Err())
 	case err == nil && f.Reject && t.Offers != NeedsListener:
 		return fmt.Errorf("the program at %v rejects connections, and %q is expected of it: "+
 			"start one that accepts them, or expect %q only", t.Addr, t.Offers, NeedsListener)
 	case err == nil:
-		time.Sleep(time.Duration(float64(acceptTime) * scale))
+		select {
+		case <-time.After(time.Duration(float64(acceptTime) * scale)):
+		case <-ctx.Done():
+		}
 		_ = p.CloseWrite()
 		_, _ = p.Drain(wait) // until the program has left, too
 		return nil

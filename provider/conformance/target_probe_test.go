@@ -2,10 +2,13 @@ package conformance
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -204,5 +207,48 @@ func TestTargetHangs(t *testing.T) {
 			"no longer answers") || hangs == got.failed() {
 			t.Errorf("a target that answers %d: %+v", c.serves, got)
 		}
+	}
+}
+
+// TestProbeInterrupted: an interrupt ends the wait for a target's answer, and neither the answer nor
+// the run's next outcome blames the target.
+func TestProbeInterrupted(t *testing.T) {
+	silent := make(chan struct{}, 1)
+	at := serving(t, func(conn net.Conn) {
+		silent <- struct{}{}
+		for {
+			if _, err := conn.Read(make([]byte, 1000)); err != nil {
+				return
+			}
+		}
+	})
+	target := &Target{Name: TargetName, Addr: at, Offers: NeedsAccept}
+	sc := raw("a/one", RoleInitiator, func(r *RawRun) { r.Check(true, "it is there") })
+	sc.Needs = NeedsAccept
+	r := &runner{Config: &Config{Target: target, Scale: 10}, outcomes: make([]*Outcome, 1),
+		doubt: "a/zero"}
+	for what, probe := range map[string]func(context.Context){
+		"Probe": func(ctx context.Context) {
+			if err := target.Probe(ctx, 10); !errors.Is(err, context.Canceled) {
+				t.Errorf("Probe: %v", err)
+			}
+		},
+		"a run": func(ctx context.Context) {
+			if r.run(ctx, job{scenario: sc, pairing: Pairing{Raw, TargetName}}); r.outcomes[0] != nil {
+				t.Errorf("a run that was interrupted before it began: %+v", r.outcomes[0])
+			}
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-silent
+			cancel()
+		}()
+		began := time.Now()
+		probe(ctx)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s goes on for %v after the interrupt", what, took)
+		}
+		cancel()
 	}
 }

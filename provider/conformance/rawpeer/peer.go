@@ -210,7 +210,7 @@ func (p *Peer) fill(left *time.Duration) error {
 	if p.inEnd != nil {
 		return p.inEnd
 	}
-	if *left < 0 {
+	if *left < 0 || p.isOver() {
 		return ErrSilence // octets come one by one, and perhaps without end
 	}
 	buf := make([]byte, 1<<17)

@@ -216,6 +216,29 @@ func TestOver(t *testing.T) {
 	}
 }
 
+// TestOverBeforeOctetsEnd: so does one in which octets come one by one.
+func TestOverBeforeOctetsEnd(t *testing.T) {
+	p, other := pair(t, nil)
+	over := make(chan struct{})
+	p.Over = over
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for other.Send([]byte{0}) == nil {
+			time.Sleep(time.Millisecond)
+		}
+	})
+	time.AfterFunc(short, func() { close(over) })
+	began := time.Now()
+	if _, err := p.Drain(4 * long); !errors.Is(err, rawpeer.ErrSilence) {
+		t.Errorf("a wait that is over: %v", err)
+	}
+	if took := time.Since(began); took > long {
+		t.Errorf("it went on for %v", took)
+	}
+	_ = p.Reset()
+	sending.Wait()
+}
+
 // TestEndless: a side that sends without end, fast or octet by octet, ends each wait, and no more
 // than MostReceived octets of it are kept.
 func TestEndless(t *testing.T) {
