@@ -205,7 +205,7 @@ func (s *served) serve(ctx context.Context) error {
 	}
 	s.calls.Go(func() { s.conn.beat(s.done) })
 	stop := context.AfterFunc(ctx, func() {
-		_ = s.conn.write(&message{kind: kindBye, head: []byte(`"it was stopped"`)})
+		s.conn.bye("it was stopped")
 		_ = s.conn.nc.Close()
 	})
 	why := s.listen(calls)

@@ -193,7 +193,7 @@ func (c *Session) Err() error {
 
 // Close ends the session. The agent frees all that was made in it.
 func (c *Session) Close() error {
-	_ = c.conn.write(&message{kind: kindBye, head: []byte(`"the run is over"`)})
+	c.conn.bye("the run is over")
 	_ = c.end(os.ErrClosed)
 	c.beats.Wait()
 	return nil
