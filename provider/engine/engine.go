@@ -158,8 +158,8 @@ type Options struct {
 	// ProgressGoroutines is how many goroutines of a device move the data of connections that
 	// no goroutine of the program polls: those whose program waits for completion events, and the
 	// targets of Writes and Reads. A connection is given to the one that has the fewest, and
-	// stays with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, 16 at most, or 1 if
-	// Network is given.
+	// stays with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, 16 and a 32nd of
+	// RLIMIT_NOFILE at most, or 1 if Network is given.
 	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
@@ -321,7 +321,7 @@ func (o *Options) complete() error {
 	setDefault(&o.MaxClosing, max(1, min(1024, files/8)))
 	setDefault(&o.MaxClosingPerPeer, max(1, o.MaxClosing/2))
 	if o.Network == nil {
-		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), mostLanes))
+		setDefault(&o.ProgressGoroutines, min(runtime.GOMAXPROCS(0), mostLanes, max(1, files/32)))
 	}
 	setDefault(&o.ProgressGoroutines, 1)
 	setDefault(&o.MaxIRD, maxRdAtom)

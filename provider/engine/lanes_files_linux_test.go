@@ -1,0 +1,27 @@
+package engine
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+)
+
+// TestLanesOfFewDescriptors: on a machine with many CPUs the progress goroutines take no more than a
+// tenth of the descriptors that the process may have, so that connections have theirs.
+func TestLanesOfFewDescriptors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(40))
+	var old unix.Rlimit
+	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	defer func() { testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
+	for files, want := range map[uint64]int{16: 1, 64: 2, 256: 8, 1024: mostLanes} {
+		testkit.OK(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: old.Max}))
+		var o Options
+		testkit.OK(t, o.complete())
+		if o.ProgressGoroutines != want {
+			t.Errorf("%d descriptors: %d progress goroutines, want %d", files, o.ProgressGoroutines, want)
+		}
+	}
+}
