@@ -210,8 +210,8 @@ func TestTargetHangs(t *testing.T) {
 	}
 }
 
-// TestProbeInterrupted: an interrupt ends the wait for a target's answer, and neither the answer nor
-// the run's next outcome blames the target.
+// TestProbeInterrupted: an interrupt ends the wait for a target's answer, and neither the answer
+// nor the next outcome of the run blames the target.
 func TestProbeInterrupted(t *testing.T) {
 	silent := make(chan struct{}, 1)
 	at := serving(t, func(conn net.Conn) {

@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestLanesOfFewDescriptors: on a machine with many CPUs the progress goroutines take no more than a
-// tenth of the descriptors that the process may have, so that connections have theirs.
+// TestLanesOfFewDescriptors: on a machine with many CPUs the progress goroutines take no more than
+// a tenth of the descriptors that the process may have, so that connections have theirs.
 func TestLanesOfFewDescriptors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(40))
 	var old unix.Rlimit
