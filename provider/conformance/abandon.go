@@ -35,6 +35,7 @@ func (cfg *Config) grace(limit time.Duration) time.Duration {
 func (t *T) runWithin(body func(), name string, grace time.Duration) bool {
 	t.labels = pprof.WithLabels(context.Background(), pprof.Labels(runLabel, name))
 	ended := make(chan struct{})
+	t.started = time.Now()
 	go func() {
 		defer close(ended)
 		t.run(body)

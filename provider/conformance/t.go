@@ -141,7 +141,6 @@ func (t *T) Failed() bool {
 // cleanups. A panic of the body or a cleanup is a failed check: one scenario does not end
 // the suite.
 func (t *T) run(body func()) {
-	t.started = time.Now()
 	t.guarded(body)
 	t.mu.Lock()
 	t.tried = len(t.outcome.Checks) > 0

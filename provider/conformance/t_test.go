@@ -12,7 +12,7 @@ import (
 // runT runs a body as a scenario's is, and returns what was recorded.
 func runT(body func(*T)) *Outcome {
 	o := &Outcome{}
-	t := &T{ctx: context.Background(), scale: 1, outcome: o}
+	t := &T{ctx: context.Background(), scale: 1, outcome: o, started: time.Now()}
 	t.run(func() { body(t) })
 	return o
 }
