@@ -69,12 +69,14 @@ func sendQueueFull(r *conformance.VerbsRun) {
 	cfg := smallQueues()
 	cfg.InitiatorDepth = 1
 	i, p := r.Connect(&conformance.SideConfig{ConnConfig: cfg}, nil)
-	// One Read at a time keeps the queue busy longer than posting takes.
-	const size = 1 << 20
+	// One Read at a time keeps the queue busy longer than posting takes. On a busy machine the
+	// program may lose its CPU between two calls of ibv_post_send, of which a long list needs
+	// several, while Reads complete: the list has many more requests than those.
+	const size, more = 1 << 20, 128
 	src := p.Buffer("the source", size, remoteRead)
 	dst := i.Buffer("the sink", size, remoteWrite)
 	room := granted(i).MaxSendWR
-	wrs := make([]ibverbs.SendWR, room+8)
+	wrs := make([]ibverbs.SendWR, room+more)
 	for k := range wrs {
 		wrs[k] = read(uint64(k), dst, src)
 	}
