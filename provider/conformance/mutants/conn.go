@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
@@ -24,8 +25,9 @@ type wireFault struct {
 	// deaf hides the end of a direction from the engine unless the peer's start-up frame has come.
 	deaf bool
 
-	pieces bool // what a read cuts off of a frame is lost
-	crowd  bool // what comes after a frame in the same read is lost
+	pieces   bool // what a read cuts off of a frame is lost
+	crowd    bool // what comes after a frame in the same read is lost
+	endFirst bool // what the engine has not read when the peer's direction ends is lost
 
 	ending ending
 }
@@ -182,7 +184,11 @@ func (c *conn) Readv(bufs [][]byte) (int, error) {
 		if errors.Is(err, transport.ErrWouldBlock) {
 			return 0, err
 		}
-		c.arrived(room[:n], err)
+		octets := room[:n]
+		if c.fault.endFirst && r.started && err == nil {
+			octets, err = c.readOn(octets)
+		}
+		c.arrived(octets, err)
 	}
 	total := 0
 	for _, b := range bufs {
@@ -200,6 +206,29 @@ func (c *conn) Readv(bufs [][]byte) (int, error) {
 		return 0, r.end
 	}
 	return total, nil
+}
+
+// endWait is how long a conn with endFirst waits for the end of the peer's direction
+// before the engine gets what has arrived.
+const endWait = 10 * time.Millisecond
+
+// readOn reads for endWait, and appends to octets. If the end comes in this time, it
+// returns that alone: what came before the end is lost. rx.mu is held.
+func (c *conn) readOn(octets []byte) ([]byte, error) {
+	more := make([]byte, 64<<10)
+	for start := time.Now(); time.Since(start) < endWait; {
+		n, err := c.Conn.Readv([][]byte{more})
+		switch {
+		case errors.Is(err, transport.ErrWouldBlock):
+			time.Sleep(time.Millisecond)
+		case err != nil:
+			c.rx.in = nil
+			return nil, err
+		default:
+			octets = append(octets, more[:n]...)
+		}
+	}
+	return octets, nil
 }
 
 // arrived takes what a read has brought, octets or an end. rx.mu is held.

@@ -74,6 +74,12 @@ func endingMutants() []*Mutant {
 			CaughtBy: []string{"conn/shutdown", "rdmap/post-after-fin"},
 			wire:     func(*conn) wireFault { return wireFault{ending: endReset} },
 		},
+		{
+			Name:     "end-before-segments",
+			What:     "reports the end of a connection before the segments that came before it",
+			CaughtBy: []string{"rdmap/sends-before-end"},
+			wire:     func(*conn) wireFault { return wireFault{endFirst: true} },
+		},
 	}
 }
 

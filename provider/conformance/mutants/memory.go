@@ -42,6 +42,14 @@ func memoryMutants() []*Mutant {
 			verbs: func(*world) *verbsFault { return &verbsFault{margin: margin} },
 		},
 		{
+			Name: "start-early", What: "has regions begin one octet too early",
+			CaughtBy: []string{
+				"ddp/write-before-start", "rdmap/read-before-start",
+				"protection/write-before-start", "protection/read-before-start",
+			},
+			verbs: func(*world) *verbsFault { return &verbsFault{early: 1} },
+		},
+		{
 			Name: "neighbour-touched", What: "writes one octet more than it was sent",
 			CaughtBy: []string{"write/one-octet", "ddp/write-at-both-ends"},
 			verbs:    func(*world) *verbsFault { return &verbsFault{margin: margin} },

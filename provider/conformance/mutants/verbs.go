@@ -22,6 +22,7 @@ type verbsFault struct {
 
 	access  func(provider.Access) provider.Access
 	margin  int  // octets before and after it that belong to every region
+	early   int  // octets before it, besides those of margin, that belong to every region
 	keepMRs bool // regions that were deregistered stay until their PD goes
 	onePD   bool // every PD is the same
 
@@ -46,6 +47,9 @@ type verbsFault struct {
 	event func(e *provider.CMEvent) (deliver bool)
 	param func(p *provider.ConnParam) // of Connect and Accept
 }
+
+// before returns how many octets before it belong to every region.
+func (f *verbsFault) before() int { return f.margin + f.early }
 
 // brokenProvider is a provider with a fault.
 type brokenProvider struct {
@@ -262,9 +266,10 @@ func (p *brokenPD) RegMR(buf []byte, access provider.Access) (provider.MR, error
 	if f.access != nil {
 		access = f.access(access)
 	}
-	if n := f.margin; n > 0 && len(buf) > 0 {
+	if before := f.before(); before > 0 && len(buf) > 0 {
 		// The suite's buffers have a page of canaries on either side.
-		buf = unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(buf)), -n)), len(buf)+2*n)
+		start := unsafe.Add(unsafe.Pointer(unsafe.SliceData(buf)), -before)
+		buf = unsafe.Slice((*byte)(start), before+len(buf)+f.margin)
 	}
 	mr, err := p.PD.RegMR(buf, access)
 	if err != nil {
@@ -326,10 +331,13 @@ type brokenMR struct {
 }
 
 // Addr implements provider.MR.
-func (m *brokenMR) Addr() uint64 { return m.MR.Addr() + uint64(m.pd.dev.fault.margin) }
+func (m *brokenMR) Addr() uint64 { return m.MR.Addr() + uint64(m.pd.dev.fault.before()) }
 
 // Len implements provider.MR.
-func (m *brokenMR) Len() uint64 { return m.MR.Len() - 2*uint64(m.pd.dev.fault.margin) }
+func (m *brokenMR) Len() uint64 {
+	f := m.pd.dev.fault
+	return m.MR.Len() - uint64(f.before()+f.margin)
+}
 
 // Close implements provider.MR.
 func (m *brokenMR) Close() error {
