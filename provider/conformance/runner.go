@@ -253,14 +253,15 @@ func (r *runner) run(ctx context.Context, j job) {
 	if ctx.Err() != nil {
 		return // what it did not answer says nothing about the target
 	}
-	if why != "" {
+	switch {
+	case why != "":
 		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
 		o.Setup = why
-	} else if crowded {
+	case crowded:
 		o = newOutcome(r.Seed, j.scenario, j.pairing, port)
 		o.Setup = fmt.Sprintf("not tried: %d runs before it did not end, and may keep the CPUs busy; "+
 			"see their logs", mostAbandoned)
-	} else {
+	default:
 		o, ended = r.runOne(ctx, j.scenario, j.pairing, port)
 	}
 	r.mu.Lock()
