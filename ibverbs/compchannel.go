@@ -9,8 +9,8 @@ import (
 	"github.com/govs-rdma/govs/provider"
 )
 
-// CompChannel is a completion channel (struct ibv_comp_channel): what reports
-// that CQs have completions. Several CQs may share one.
+// CompChannel is a completion channel (struct ibv_comp_channel): it reports that CQs have
+// completions. Several CQs may share one.
 //
 // Any number of goroutines may wait on a channel at a time, in Next and in
 // CQ.PollWait of any of its CQs. One of them reads the device's events and

@@ -162,12 +162,12 @@ const (
 	AccessMWBind       = provider.AccessMWBind // windows may be bound to it
 	AccessZeroBased    = provider.AccessZeroBased
 
-	// AccessReadSink is what the memory needs into which an RDMA Read is answered, on every
-	// device. iWARP answers a Read with a tagged message to the key that the request named (RFC
-	// 5040 section 5.2), for which RNICs want the right of the remote write. With the
-	// engine, siw and RoCE AccessLocalWrite is enough. The peer learns the key from the
-	// request and can use the region until it is closed: give the right to the sink alone, not to
-	// memory around it. engine.Options.Logger gets a warning at the first Read without it.
+	// AccessReadSink has the rights that the sink of an RDMA Read, the memory that it reads into,
+	// needs on every device. iWARP answers a Read with a tagged message to the key that the request
+	// named (RFC 5040 section 5.2), for which RNICs want the right of the remote write. With the
+	// engine, siw and RoCE AccessLocalWrite is enough. The peer learns the key from the request and
+	// can use the region until it is closed: give the right to the sink alone, not to memory around
+	// it. engine.Options.Logger gets a warning at the first Read without it.
 	AccessReadSink = AccessLocalWrite | AccessRemoteWrite
 
 	// AccessRemoteInvalidate lets the peer end the region's remote use with a

@@ -38,11 +38,10 @@ func (m *marker) result() error {
 // verbs). The connection goes on. Nothing may be posted to the send queue in
 // the meantime.
 //
-// The completions remain the program's: it may go on polling, and what Drain
-// comes across itself the next Poll returns. Drain learns the end from a
-// zero-length RDMA Write of its own, which the peer's program doesn't see (RFC
-// 5041 section 5.2: nothing is checked, nothing placed); for it the send CQ
-// needs room for one completion more.
+// The completions remain the program's: it may go on polling, and the next Poll returns those that
+// Drain has taken. To learn when all is complete, Drain posts a zero-length RDMA Write of its own,
+// which the peer's program doesn't see (RFC 5041 section 5.2: nothing is checked, nothing placed);
+// for it the send CQ needs room for one completion more.
 //
 // The error is nil if all is complete, whatever its status; an [*Error] with a [*WCError] that is
 // ErrFlushed if the connection ended first; [*PostError] if the QP is not

@@ -27,12 +27,12 @@ import (
 // WriteAt the right LocalWrite is EACCES; other rights than LocalWrite, RemoteWrite,
 // RemoteRead and ZeroBased are EINVAL.
 //
-// When a method fails, or reads less than it was asked for, the connection ends when what
-// is before that octet has been sent: the peer gets a Terminate, work of our own that names
-// the region completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause
-// wraps the method's error. A panic of a method ends the program.
-// A Write of the peer is complete there before it has reached the object here, as
-// with memory; a Read or a Send that is posted after it is later.
+// When a method fails, or reads less than it was asked for, the connection ends when what is before
+// that octet has been sent: the peer gets a Terminate, work of our own that names the region
+// completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause wraps the method's
+// error. A panic of a method ends the program. A Write of the peer is complete there before it has
+// reached the object here, as with memory; a Read or a Send that the peer posts after the Write
+// takes effect after it.
 //
 // The end of a connection in order, by Conn.Shutdown of package rdmacm or by
 // Disconnect, waits for the calls under way and those that what is posted still needs,
@@ -59,8 +59,8 @@ func (pd *PD) RegObject(object io.ReaderAt, size int64, access Access) (*MR, err
 // read; File.Sync brings it to the disk. The file may be closed, the mapping stays
 // until MR.Close. off need not be at a page.
 //
-// With LocalWrite the file must be open for reading and writing, otherwise for
-// reading: EACCES. siw wants it open for both in any case, otherwise EFAULT. Octets
+// With LocalWrite the file must be open for reading and writing, without it for reading; otherwise
+// MapFile is EACCES. siw wants it open for both in any case; otherwise it is EFAULT there. Octets
 // beyond the end of the file are EINVAL.
 //
 // On the engine a file that is cut short later, or a disk that fails, ends the

@@ -132,10 +132,10 @@ func (mw *MW) Close() error {
 // of a window of type 2, or the next registration of a region of AllocFastRegMR.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindInfo names n octets of the region from offset off for a window with the rights
-// access, with the checks of SGE. The region must have AccessMWBind for it, and
-// AccessLocalWrite if the window is to have AccessRemoteWrite or AccessRemoteAtomic; of
-// remote rights it needs none. With n = 0 a window of type 1 is unbound.
+// BindInfo names n octets of the region from offset off for a window with the rights access, with
+// the checks of SGE. The region must have AccessMWBind for it, and AccessLocalWrite if the window
+// is to have AccessRemoteWrite or AccessRemoteAtomic; it needs no remote rights itself. With n = 0
+// a window of type 1 is unbound.
 func (mr *MR) BindInfo(off, n int, access Access) (MWBindInfo, error) {
 	p, err := mr.inside("bind info", off, n)
 	if err != nil {

@@ -32,7 +32,7 @@ type (
 	// DeviceCap is a set of capabilities (enum ibv_device_cap_flags).
 	DeviceCap = provider.DeviceCap
 
-	// AtomicCap is between whom atomics are atomic (enum ibv_atomic_cap).
+	// AtomicCap says with which other accesses atomic operations are atomic (enum ibv_atomic_cap).
 	AtomicCap = provider.AtomicCap
 
 	// CompletionSink takes the completions of a CQ in place of Poll, on the engine: a program keeps

@@ -20,7 +20,7 @@ func (*decodeCmd) Help() string {
 		`if the responder did, the frame, and after "!!" what is wrong with it.
 
 In start-up frames (MPA Request and Reply, RFC 5044) C asks for CRCs, M for markers, R rejects, S says that the enhanced start-up of RFC 6581 is used, ` +
-		`with IRD and ORD and its flags A to D. In the others, L marks the last segment of a message. An RDMA Write or Read Response has the STag (the key) and the ` +
+		`with IRD and ORD and its flags A to D. In other frames L marks the last segment of a message. An RDMA Write or Read Response has the STag (the key) and the ` +
 		`TO (tagged offset, the address) of the memory; the rest have the QN (queue number), the MSN (message sequence number) and the MO (message offset). ` +
 		`A Terminate has layer, type and code of the error (RFC 5040 section 4.8), and of the segment that caused it the length (M), the DDP header (D) and the header of an RDMA Read Request (R).
 

@@ -49,7 +49,7 @@ type perfFlags struct {
 	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
 	Iters    int     `short:"n" help:"Messages on each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
 	Duration seconds `short:"D" help:"Run for this long instead of a number of messages: 10s, 500ms, or a number of seconds." placeholder:"TIME"`
-	Warmup   int     `default:"-1" help:"Messages on each QP before those that count; 0: none. Default: 16 MiB of them, but 4 to 1000." placeholder:"N"`
+	Warmup   int     `default:"-1" help:"Messages on each QP before those that count; 0: none. Default: as many as 16 MiB holds, but at least 4 and at most 1000." placeholder:"N"`
 	QP       int     `short:"q" default:"1" help:"Bandwidth: QPs, or TCP connections. Default 1." placeholder:"N"`
 	Poll     string  `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`
 	Cong     string  `default:"cubic" help:"TCP congestion control of this end's sockets (not of the kernel provider's); system: the system's default. Default cubic, because some others pace what is sent." placeholder:"NAME"`

@@ -42,7 +42,7 @@ There are three processes: a server with one device of the engine, pinned to a C
 		`they get the time that the client leaves. Requests are due at even intervals. One that falls due while another is ` +
 		`under way is not sent, but counts as if it had been answered together with that one.
 
-The ratio may be 3 beside one peer, and 10 beside up to 64 peers; beside more it has no limit. ` +
+The limit of the ratio is 3 beside one peer and 10 beside up to 64 peers; beside more there is none. ` +
 		`The exit status is 0 if all medians over the rounds are within their limits, otherwise 1. ` +
 		`It is also 1 if the machine was "not quiet": p99 beside idle connections was more than 5 times p50, ` +
 		`because something else ran on the machine or on its host; or if the peers did nothing ("peers idle"). ` +

@@ -16,7 +16,7 @@ import (
 type replayCmd struct {
 	File       string        `arg:"" help:"The capture file: pcap or pcapng."`
 	Port       uint16        `help:"Only connections to or from this TCP port. Default: all." placeholder:"PORT"`
-	Connection int           `help:"Only this one of them, counted from 1 as decode does. Default: all." placeholder:"N"`
+	Connection int           `help:"Only this connection, counted from 1 as decode counts them. Default: all." placeholder:"N"`
 	Play       string        `enum:"initiator,responder,both" default:"both" help:"The side of the capture that is played to the engine: initiator, responder, or one after the other (both). Default both." placeholder:"SIDE"`
 	Addr       netip.Addr    `default:"127.0.0.1" help:"Address of both sides. Default 127.0.0.1." placeholder:"ADDR"`
 	Wait       time.Duration `default:"2s" help:"How long each answer may take. Default 2s." placeholder:"TIME"`
@@ -31,8 +31,8 @@ func (*replayCmd) Help() string {
 		`answers is compared with the capture as ` + name + ` diff does, ` +
 		`what it places and receives octet for octet.
 
-Rewritten are the STags of the engine's memory, which it chooses itself, and with them ` +
-		`the CRCs; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
+The engine chooses the STags of its memory itself, so these are rewritten, and the CRCs ` +
+		`with them; a wrong CRC stays wrong. Tagged offsets, private data and payload ` +
 		`go out as they were. The capture has to begin with the connection's start-up.
 
 The exit status is 0 if all was as in the capture, 1 if something was not, and 2 if a connection ` +

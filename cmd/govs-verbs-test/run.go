@@ -60,16 +60,17 @@ func (*runCmd) Help() string {
 	return `Without --matrix one pairing is run. Scenarios with a scripted peer are run against each provider of the pairing.
 
 In a terminal, each run has a line and each scenario a row of the result. Elsewhere, as ` +
-		`in the log of a CI job, each area, such as send or mpa, has one; --verbose prints all.
+		`in the log of a CI job, there is one line for each area, such as send or mpa; ` +
+		`--verbose prints all lines and rows.
 
 With --target the scripted peer connects to a program of any iWARP stack on any host, and ` +
 		`checks what comes back over the network. That program has to accept any number of ` +
 		`connections, one after the other, and to wait for its peer: rping -s -P does, and ` +
 		name + ` ping --listen ADDR:PORT --persistent. A first connection, which no scenario counts, ` +
-		`finds out whether iWARP is spoken there. Left out are verbs scenarios, which need ` +
-		`programs of the suite at both ends. UNSUPPORTED are those that need more of the other ` +
-		`side, such as a registered region or a connection from there; list --json has what each ` +
-		`needs. An agent (--peer) runs all of these. See docs/two-hosts.md.
+		`finds out whether iWARP is spoken there. Verbs scenarios are left out, because they need ` +
+		`programs of the suite at both ends. A scenario is UNSUPPORTED if it needs more of the ` +
+		`other side, such as a registered region or a connection from there; list --json prints ` +
+		`what each needs. An agent (--peer) runs all of these. See docs/two-hosts.md.
 
 The bridge is libibverbs and librdmacm over the Go engine, as with ` + name + ` exec. It needs neither siw nor a module. ` +
 		`--matrix --providers engine,bridge compares it with the engine.

@@ -43,10 +43,10 @@ func (*streamCmd) Help() string {
     ` + name + ` stream --listen 192.0.2.1:7471 >copy
     ` + name + ` stream 192.0.2.1:7471 <file
 
-With --bench, both ends exchange what rstream (rdmacm-utils) does, so either may be that. ` +
+With --bench, both ends exchange what rstream (rdmacm-utils) does, so either end may be rstream. ` +
 		`Both need the same --size, --count and --iterations, which are rstream's -S, -C and -I. ` +
 		`Without them, four sizes are measured (with --size all, 33): round trips over one ` +
-		`connection, then bandwidth over another. With one of them, one size is:
+		`connection, then bandwidth over another. With one of them, only one size is measured:
 
     ` + name + ` stream --bench --listen 192.0.2.1:7471
     rstream -s 192.0.2.1

@@ -29,11 +29,11 @@
 // connection whose Send finds no receive. Post receives in
 // [ConnConfig.Prepare], not after Dial or Accept has returned.
 //
-// On iWARP the accepting side may not send before it has received something (RFC 5044
-// section 7.1.2, rule 4). So Dial opens the stream with an empty RDMA Write, after which
-// both sides may send. Where the peer dialled by other means (ID.Connect, a program in C,
-// [ConnConfig].NoOpeningWrite), it has to send first: a provider may hold back what is posted
-// here too early, and QP.Drain with it, or let it run into the peer.
+// On iWARP the accepting side may not send before it has received something (RFC 5044 section
+// 7.1.2, rule 4). So Dial opens the stream with an empty RDMA Write, after which both sides may
+// send. Where the peer dialled by other means (ID.Connect, a program in C,
+// [ConnConfig].NoOpeningWrite), it has to send first: a provider may hold back what is posted here
+// before that, and QP.Drain then waits for it; or it sends it, and the peer may refuse it.
 //
 // # Concurrency
 //

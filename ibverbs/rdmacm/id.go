@@ -261,9 +261,8 @@ func (id *ID) RemoteAddr() netip.AddrPort {
 	return id.p.RemoteAddr()
 }
 
-// DeviceName returns the device that the id is bound to, empty before. A
-// listener on an unspecified address is bound to none, those of its requests
-// are.
+// DeviceName returns the device that the id is bound to, empty before. A listener on an unspecified
+// address is bound to none, but the ids of its requests are.
 func (id *ID) DeviceName() string {
 	if id == nil || id.p == nil {
 		return ""

@@ -56,10 +56,10 @@ type ConnParam struct {
 
 	InitiatorDepth int // ORD: RDMA Reads that we have outstanding
 
-	// RetryCount and RNRRetryCount, of InfiniBand and RoCE alone: how often either end
-	// sends a packet again that is not acknowledged, which the end that connects says
-	// for both, and how often the peer sends a message again that finds no receive
-	// posted here, where 7 is without end. 0 means 7, negative never.
+	// RetryCount and RNRRetryCount are for InfiniBand and RoCE only. RetryCount is how often either
+	// end sends a packet again that is not acknowledged; the end that connects sets it for both.
+	// RNRRetryCount is how often the peer sends a message again that finds no receive posted here;
+	// 7 is without end. 0 means 7 for both, negative never.
 	RetryCount    int
 	RNRRetryCount int
 

@@ -19,9 +19,9 @@ func Dial(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort) (*Con
 }
 
 // Dial connects to an rsocket listener at addr over the device of vctx. The error is a
-// [*net.OpError] with the reason in it: ECONNREFUSED where nobody listens, or the listener
-// refuses, as one of verbs may; EPROTO where it accepts, and is none of rsocket's; EINVAL where it
-// speaks another protocol than iWARP, such as HTTP. ctx counts until Dial returns.
+// [*net.OpError] with the reason in it: ECONNREFUSED where nobody listens, or the listener refuses,
+// as one of verbs may; EPROTO where it accepts but is no rsocket; EINVAL where it speaks another
+// protocol than iWARP, such as HTTP. ctx counts until Dial returns.
 func (d *Dialer) Dial(
 	ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort,
 ) (*Conn, error) {

@@ -1,4 +1,4 @@
-// Package rsocket is streams over RDMA: a [net.Conn] and a [net.Listener] that speak the protocol
+// Package rsocket has streams over RDMA: a [net.Conn] and a [net.Listener] that speak the protocol
 // of librdmacm's rsockets, version 1, over iWARP. The peer may be this package, or a program in C:
 // one that calls rsocket, rconnect and so on, as rstream and rcopy of rdma-core do, or any program
 // that runs under librspreload.so. What works over net.Conn works over it, such as crypto/tls and
@@ -27,8 +27,8 @@
 //
 // [Dialer.DialContext] is for http.Transport and all that takes "host:port", and [Listener] for
 // http.Server.Serve. ibverbs/examples/grpc has both for gRPC. These packages close connections in
-// goroutines of their own, a little after their calls to end have returned. Until then Close of the
-// device is EBUSY, and says what is open: call it again.
+// goroutines of their own, a little after the calls that end them have returned. Until then Close
+// of the device is EBUSY, and says what is open: call it again.
 //
 // # How it works
 //
@@ -68,8 +68,8 @@
 //   - EPIPE from Write after CloseWrite, and after the peer's Close;
 //   - ECONNRESET when the connection has ended without the end of the stream, on the engine with
 //     the cause: a process that ended without Close looks so;
-//   - EPROTO when the peer broke the protocol, with what it did; from Dial, also where the listener
-//     accepts and is none of rsocket's. Every number of the peer is checked before it is used, so
+//   - EPROTO when the peer broke the protocol, and the text says how; from Dial also when the
+//     listener accepts but is no rsocket. Every number of the peer is checked before it is used, so
 //     that it can end its own connection and no more.
 //   - ECONNREFUSED from Dial where nobody listens, or the listener does not take our private data.
 //

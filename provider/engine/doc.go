@@ -5,10 +5,9 @@
 //
 //	dev, err := engine.New(nil).Open("")
 //
-// [New] takes [Options]; their zero values are the defaults. What comes back
-// are the interfaces of package provider, whose rules hold here: everything may
-// be called concurrently, nothing waits but what takes a context, and no OS
-// thread is held by what waits.
+// [New] takes [Options]; their zero values are the defaults. The device has the interfaces of
+// package provider, whose rules hold here: all methods may be called concurrently, only those that
+// take a context wait, and a method that waits holds no OS thread.
 //
 // # Which goroutines move the data
 //
@@ -54,29 +53,27 @@
 // WRLocalInv. The STags of both have an index that stays, and a key that every bind or
 // registration has to change.
 //
-// Such work takes its turn in the send queue and sends nothing. It waits until what
-// was posted before it has been handed to TCP, and for the uses in progress of what it ends,
-// and for Reads only with a fence: a Read whose sink is invalidated before its response
-// has come ends the connection. It does not wait for a peer that doesn't read, because what such
-// a peer has not taken was copied. Work of this kind that fails has the status WCMWBindErr, and
-// ends the connection with a Terminate (0/0/0xff). WRLocalInv on what is invalid already is no
-// failure, as the peer's Send with Invalidate may have been faster. A region with a window bound to
-// it can't be closed, re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
+// Such work takes its turn in the send queue and sends nothing. It waits until all earlier work has
+// been handed to TCP, and until the uses in progress of the key that it ends are over. It waits for
+// Reads only with a fence: a Read whose sink is invalidated before its response has come ends the
+// connection. It does not wait for a peer that doesn't read, because what such a peer has not taken
+// was copied. Work of this kind that fails has the status WCMWBindErr, and ends the connection with
+// a Terminate (0/0/0xff). WRLocalInv on what is invalid already is no failure, as the peer's Send
+// with Invalidate may have been faster. A region with a window bound to it can't be closed,
+// re-registered or invalidated: EBUSY, WCMWBindErr, or a Terminate.
 //
 // A region over an object has no windows, because the end of one would have to wait for the
 // object; nor can it be in one work request with a region of AllocFastRegMR.
 //
 // # Shared receive queues
 //
-// QPs of any PD of the device may be made with an SRQ; its receives name regions of
-// the SRQ's own PD, as with siw. A QP takes a receive when the first segment of a
-// Send has come, which frees its place in the SRQ, and keeps it until the message
-// ends. A Send that finds none ends its connection with the Terminate for an empty
-// receive queue (RFC 5041 section 7.1): iWARP has nothing to make the peer wait
-// with. The limit event is there to prevent it. The engine has, and siw has not:
-// SRQ.Query, SRQ.Modify with SRQAttrMaxWR, and EventQPLastWQEReached, raised
-// once a QP in ERR takes no more from its SRQ. EventSRQErr is never raised: there
-// is nothing to fail.
+// QPs of any PD of the device may be made with an SRQ; its receives name regions of the SRQ's own
+// PD, as with siw. A QP takes a receive when the first segment of a Send has come, which frees its
+// place in the SRQ, and keeps it until the message ends. A Send that finds none ends its connection
+// with the Terminate for an empty receive queue (RFC 5041 section 7.1): iWARP has nothing to make
+// the peer wait with. The limit event is there to prevent it. Unlike siw, the engine has SRQ.Query,
+// SRQ.Modify with SRQAttrMaxWR, and EventQPLastWQEReached, which is raised once a QP in ERR takes
+// no more from its SRQ. EventSRQErr is never raised: there is nothing to fail.
 //
 // # Verified and streaming placement
 //

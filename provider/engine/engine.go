@@ -38,21 +38,21 @@ const (
 	CRCOn = CRCPreferred
 )
 
-// FallbackPolicy says when Connect tries once more with MPA revision 1, on a new
-// TCP connection, after a Request of revision 2. Read depths are then not
-// negotiated but those that each program gave. RFC 6581 section 10 permits it.
+// FallbackPolicy says when Connect tries once more with MPA revision 1, on a new TCP connection,
+// after a Request of revision 2. Read depths are not negotiated then: each side has those that its
+// program gave. RFC 6581 section 10 permits it.
 type FallbackPolicy int
 
 const (
-	// FallbackNever doesn't. A peer that knows revision 1 only looks like one that
+	// FallbackNever makes no second attempt. A peer that knows revision 1 only looks like one that
 	// hung up (REJECTED, -ECONNRESET).
 	FallbackNever FallbackPolicy = iota
-	// FallbackUnenhanced does after a Reply, accepting or rejecting, that is not
-	// enhanced: no peer of revision 2 sends that.
+	// FallbackUnenhanced makes one after a Reply, accepting or rejecting, that is not enhanced: no
+	// peer of revision 2 sends that.
 	FallbackUnenhanced
-	// FallbackClosed does as well after a peer that hung up without a Reply, which
-	// RFC 6581 section 10 asks of one that doesn't know revision 2. Others hang
-	// up, too, if their program does; so one such Connect may be seen as two.
+	// FallbackClosed also makes one after the peer hung up without a Reply, which RFC 6581 section
+	// 10 asks of one that doesn't know revision 2. Others hang up, too, if their program does; so
+	// one such Connect may be seen as two.
 	FallbackClosed
 )
 
@@ -70,8 +70,9 @@ const (
 )
 
 // DefaultBusyWait is longer than it takes to wake a peer on another CPU and to be woken by its
-// answer: round trips of two ends that sleep took 70 to 95 us on a virtual machine. A shorter one
-// counts waits for such a peer, which also has work to do, as long, and neither end ever looks.
+// answer: round trips of two ends that sleep took 70 to 95 us on a virtual machine. With a shorter
+// one, waits for such a peer, which also has work to do, count as too long, and neither end ever
+// polls.
 const DefaultBusyWait = 250 * time.Microsecond
 
 // Options configures an engine. Every zero value is the default.
@@ -103,10 +104,10 @@ type Options struct {
 	// none in common with the peer the connection fails (CONNECT_ERROR).
 	RTR mpa.RTR
 
-	// ManualIRD and ManualORD leave a read depth out of the negotiation (RFC 6581
-	// section 9.1): Connect sends 0x3fff in its place, and what both programs give
-	// is what they have. With both, and without PeerToPeer, the Request is one of
-	// revision 1. siw does not know the meaning of 0x3fff and takes it for a number.
+	// ManualIRD and ManualORD leave a read depth out of the negotiation (RFC 6581 section 9.1):
+	// Connect sends 0x3fff in its place, and each side has the depth that its program gives. With
+	// both, and without PeerToPeer, the Request is one of revision 1. siw does not know the meaning
+	// of 0x3fff and takes it for a number.
 	ManualIRD, ManualORD bool
 
 	// MaxIRD and MaxORD bound the RDMA Reads that one QP serves, and has
@@ -117,12 +118,11 @@ type Options struct {
 	// send has markers if and only if the peer asked (RFC 5044 section 4.3).
 	Markers bool
 
-	// RDMAC is whether peers are spoken with that have the RDMA Consortium's
-	// protocols: MPA revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). The
-	// policies are those of package provider/iwarp/mpa. By default they are refused:
-	// their Request is answered by a rejecting Reply of revision 1, their Reply is a
-	// CONNECT_ERROR. With mpa.RDMACPermitted each is spoken to as it speaks, and with
-	// mpa.RDMACOnly the engine is such a peer itself.
+	// RDMAC says whether the engine accepts peers with the RDMA Consortium's protocols: MPA
+	// revision 0, DDP and RDMAP version 0 (RFC 5044 appendix C). The policies are those of package
+	// provider/iwarp/mpa. By default they are refused: their Request is answered by a rejecting
+	// Reply of revision 1, their Reply is a CONNECT_ERROR. With mpa.RDMACPermitted the engine
+	// speaks each peer's version, and with mpa.RDMACOnly the engine is such a peer itself.
 	//
 	// CMEvent.RDMAC reports it to the program. Such a connection has Markers and CRCs in
 	// both directions, read depths as both programs give them, no peer-to-peer mode
@@ -155,11 +155,11 @@ type Options struct {
 	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once.
 	BusyWait time.Duration
 
-	// ProgressGoroutines is how many goroutines of a device move the data of connections that
-	// no goroutine of the program polls: those whose program waits for completion events, and the
-	// targets of Writes and Reads. A connection is given to the one that has the fewest, and
-	// stays with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, 16 and a 32nd of
-	// RLIMIT_NOFILE at most, or 1 if Network is given.
+	// ProgressGoroutines is how many goroutines of a device move the data of connections that no
+	// goroutine of the program polls: those whose program waits for completion events, and the
+	// targets of Writes and Reads. A connection is given to the one that has the fewest, and stays
+	// with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
+	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given.
 	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
@@ -197,15 +197,15 @@ type Options struct {
 	// report it.
 	CloseTimeout time.Duration
 
-	// MaxPending bounds the connections of one listener that are in the MPA start-up
-	// or are a request that the program has not answered yet (Accept, Reject, or Close
-	// of its id). If the peer of a request leaves, the request is withdrawn; but if the
-	// program has fetched it by then, it still counts. What comes beyond waits in TCP's
-	// backlog. Default 1024: each costs a descriptor, a goroutine and some KiB, and a
-	// peer that is silent has its place for StartupTimeout, so that silent peers, of
-	// two addresses at least, have to open 100 connections a second to keep others out.
-	// The default is half of MaxAccepted if that is less, because silent connections
-	// count there, too, and a connection beyond MaxAccepted is reset and does not wait.
+	// MaxPending bounds the connections of one listener that are in the MPA start-up or are a
+	// request that the program has not answered yet (Accept, Reject, or Close of its id). If the
+	// peer of a request leaves, the request is withdrawn; but if the program has fetched it by
+	// then, it still counts. Connections beyond that wait in TCP's backlog. Default 1024: each
+	// costs a descriptor, a goroutine and some KiB, and a peer that is silent has its place for
+	// StartupTimeout, so that silent peers, of two addresses at least, have to open 100 connections
+	// a second to keep others out. The default is half of MaxAccepted if that is less, because
+	// silent connections count there, too, and a connection beyond MaxAccepted is reset and does
+	// not wait.
 	MaxPending int
 
 	// MaxPendingPerPeer bounds those of one peer among them that have not sent
