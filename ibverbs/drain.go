@@ -125,7 +125,8 @@ func (qp *QP) awaitReads(ctx context.Context) error {
 	return nil
 }
 
-const lostOrNotTaken = "the peer does not take the data, or completions were lost in a full CQ, which EventCQErr reports"
+const lostOrNotTaken = "the peer does not take the data, or completions were lost in a full CQ, " +
+	"which EventCQErr reports"
 
 // whyNotDrained says what Drain waits for, if that is known. placed says that its marker is posted.
 func (qp *QP) whyNotDrained(placed bool) string {

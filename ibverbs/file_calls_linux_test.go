@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // openMapped maps a new file of n octets, all of it but the first 100, for an object.
@@ -246,9 +248,7 @@ func TestWritesWhileFileChanges(t *testing.T) {
 // TestMappedFileDiskFull: octets of a hole for which the disk has no room are an error, and what
 // is beside them can be written.
 func TestMappedFileDiskFull(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount a small tmpfs")
-	}
+	testkit.NeedRoot(t, "only root can mount a small tmpfs")
 	dir := t.TempDir()
 	done := make(chan struct{})
 	go func() {

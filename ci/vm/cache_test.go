@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/ci/vm/vmtest"
 )
 
@@ -15,9 +16,7 @@ import (
 // left is removed.
 func TestCache(t *testing.T) {
 	vmtest.Need(t)
-	if os.Getuid() != 0 {
-		t.Skip("only root can mount the file systems that this test needs")
-	}
+	testkit.NeedRoot(t, "only root can mount the file systems that this test needs")
 	kernel, err := exec.Command("./kernel", "6.1").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -6,18 +6,15 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
 // tapNamespace makes a network namespace with the tap interface "guest", whose address is 10.0.0.1,
-// and returns its name. It skips the test without root.
+// and returns its name. It needs root.
 func tapNamespace(t *testing.T) string {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("REQUIRE_SIW") == "1" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root")
-	}
+	testkit.NeedRoot(t, "network namespaces need root")
 	ns := fmt.Sprintf("govs-vm%d", os.Getpid())
 	ip(t, "netns add "+ns)
 	t.Cleanup(func() { ip(t, "netns del "+ns) })

@@ -38,12 +38,7 @@ type network struct {
 // "far".
 func namespaces(t *testing.T, n network) (in, out namespace) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		if os.Getenv("REQUIRE_SIW") == "1" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root")
-	}
+	testkit.NeedRoot(t, "network namespaces need root")
 	a, b := fmt.Sprintf("govs-a%d", os.Getpid()), fmt.Sprintf("govs-b%d", os.Getpid())
 	for _, ns := range []string{a, b} {
 		ip(t, "netns add "+ns)

@@ -56,7 +56,8 @@ func Listen(ctx context.Context, vctx *ibverbs.Context, addr netip.AddrPort, cfg
 }
 
 // listenOnce is Listen with one port. called reports whether it reached the listen call.
-func listenOnce(vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig, backlog int) (l *Listener, called bool, err error) {
+func listenOnce(vctx *ibverbs.Context, addr netip.AddrPort, cfg *ListenConfig,
+	backlog int) (l *Listener, called bool, err error) {
 	ch, err := createEventChannel(vctx, object.KindListener)
 	if err != nil {
 		return nil, false, err

@@ -247,10 +247,10 @@ func TestConnIDOptions(t *testing.T) {
 	wait()
 }
 
-// TestConnSecondBind: an address that an id is bound to is taken, unless both ids share
-// it, and who listens there is alone: with TCP, and so the engine, the first who does,
-// and with the kernel only one who has nobody beside. A listener's connections don't keep it from
-// being bound again.
+// TestConnSecondBind: an address that an id is bound to is taken, unless both ids share it, and one
+// id at most can listen there. With TCP, and so with the engine, that is the first to call Listen;
+// the kernel lets an id listen only if no other id is bound there. A listener's connections don't
+// keep it from being bound again.
 func TestConnSecondBind(t *testing.T) {
 	ctx := timeout(t)
 	vctx, addr := device(t)

@@ -108,7 +108,7 @@ var laneQP = provider.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSG
 // that moves much data for a peer.
 type stuck struct {
 	transport.Network
-	hold chan struct{} // of capacity 1: who has put something in holds it
+	hold chan struct{} // of capacity 1: the goroutine that has put a value in holds the poller
 	n    *int          // pollers so far
 }
 

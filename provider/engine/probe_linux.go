@@ -52,7 +52,8 @@ func probe(buf []byte, write bool) error {
 			return nil
 		}
 		if errno == unix.EFAULT || errno == unix.EHWPOISON {
-			return fmt.Errorf("%w: the memory is mapped but can't be read or written, as beyond the end of a mapped file", syscall.EFAULT)
+			return fmt.Errorf("%w: the memory is mapped but can't be read or written, as beyond the end of "+
+				"a mapped file", syscall.EFAULT)
 		}
 		// The list of mappings shows what was wrong, or that nothing is: memory of
 		// devices can't be populated.

@@ -77,7 +77,8 @@ func TestOutsidePollerLendsP(t *testing.T) {
 	c := &cq{dev: d, sink: discard{}}
 	c.direct.Store(&[]*qp{{}})
 	// runs returns in how many polls a goroutine runs that is ready. A poll can lose its P to the
-	// scheduler's timer in any case, and each 61st time the scheduler prefers who has yielded.
+	// scheduler's timer in any case, and each 61st time the scheduler runs the goroutine that has
+	// yielded before the others.
 	runs := func(prepare func()) (times int) {
 		for range 9 {
 			prepare()

@@ -105,9 +105,11 @@ var (
 	errNoORD      = fmt.Errorf("the connection allows neither RDMA Reads nor atomic operations (ORD 0); raise ConnParam.InitiatorDepth here and ResponderResources at the peer: %w", syscall.EINVAL)
 
 	errImmediate = failUnsupported("immediate data", "it is an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
-	errSendImm   = failUnsupported("a Send with payload and immediate data", "RFC 7306 has Immediate Data messages without payload; post the Send and after it a WRSendWithImm of no octets, which takes a receive of its own")
-	errAtomic    = failUnsupported("atomic operations", "they are an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
-	errRDMAC     = failUnsupported("RFC 7306", "it extends the IETF's protocols, and this connection speaks the RDMA Consortium's")
+	errSendImm   = failUnsupported("a Send with payload and immediate data", "RFC 7306 has Immediate Data messages "+
+		"without payload; post the Send and after it a WRSendWithImm of no octets, which takes a "+
+		"receive of its own")
+	errAtomic = failUnsupported("atomic operations", "they are an extension (RFC 7306) that both ends must have: engine.Options.Extensions")
+	errRDMAC  = failUnsupported("RFC 7306", "it extends the IETF's protocols, and this connection speaks the RDMA Consortium's")
 )
 
 // checkSend decides whether wr can be posted, and returns the length of its

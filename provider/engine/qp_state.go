@@ -179,7 +179,8 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 		q.setState(to)
 		return nil, nil
 	case to == provider.QPRTS:
-		return nil, fmt.Errorf("%s is reached by a connection only (rdmacm.Dial, Request.Accept), and the queue pair is in %s: %w",
+		return nil, fmt.Errorf("%s is reached by a connection only (rdmacm.Dial, Request.Accept), "+
+			"and the queue pair is in %s: %w",
 			to, from, syscall.EINVAL)
 	}
 	return nil, fmt.Errorf("there is no change from %s to %s: %w", from, to, syscall.EINVAL)
@@ -189,7 +190,8 @@ func (q *qp) changeState(to provider.QPState, notify bool) (*ending, error) {
 // raised when the send queue is drained. Without a connection it returns EINVAL.
 func (q *qp) startClosing(notify bool) error {
 	if s := q.stream.Load(); s == nil || !s.closeGracefully(notify) {
-		return fmt.Errorf("%s needs a connection, and the queue pair is in %s: %w", provider.QPSQD, q.getState(), syscall.EINVAL)
+		return fmt.Errorf("%s needs a connection, and the queue pair is in %s: %w",
+			provider.QPSQD, q.getState(), syscall.EINVAL)
 	}
 	return nil
 }
