@@ -141,42 +141,18 @@ func (p *programPair) listensLate() bool {
 	return strings.HasPrefix(p.name, "ib_") || strings.HasPrefix(p.name, "qperf")
 }
 
-// run runs a server and its client, and again if the client was refused by a server that was late,
-// or if a server over siw spoke too soon.
+// run runs a server and its client, and again if the client was refused by a server that was late.
 func (p *programPair) run(t *testing.T, start func(port uint16) (server, client *program)) {
 	t.Helper()
 	for attempt := 1; ; attempt++ {
 		server, client := start(freePort())
-		switch {
-		case attempt == perftestAttempts:
-			p.check(t, server, client)
-			return
-		case spokeTooSoon(t, client):
-		case p.listensLate() && early(t, client):
-			t.Logf("its server listened too late: %s", client)
-		default:
+		if attempt == perftestAttempts || !p.listensLate() || !early(t, client) {
 			p.check(t, server, client)
 			return
 		}
+		t.Logf("its server listened too late: %s", client)
 		_ = server.cmd.Process.Kill()
 	}
-}
-
-// tooSoon is what the engine reports (exec --log) of a server that sends before the client has: its
-// octets came in one piece with the Reply. See kernel-notes/siw-responder-speaks-first.md.
-const tooSoon = "octets after the start-up frame before this end allowed any"
-
-// spokeTooSoon waits for a client, and reports whether it lost its connection for that reason. siw
-// lets servers over librdmacm's streams do so, whose first message goes out when they have
-// accepted, and those over ofi_rxm.
-func spokeTooSoon(t *testing.T, client *program) bool {
-	t.Helper()
-	client.wait(t)
-	if !strings.Contains(client.stderr.String(), tooSoon) {
-		return false
-	}
-	t.Logf("its server spoke too soon: %s: %s", client, clip(client.stderr.String()))
-	return true
 }
 
 // early reports whether a client ended because its server did not listen yet, or because siw can't
@@ -247,29 +223,16 @@ func launchOverSiw(t *testing.T) launcher {
 	}
 }
 
-// copyAttempts is how often rcopy is tried whose server, over siw, speaks too soon. On a busy
-// machine two attempts in a row failed so: the client is traced, which makes it slow.
-const copyAttempts = 6
-
 // copyFile has rcopy copy a file over librdmacm's streams.
 func copyFile(t *testing.T, addr string, server, client launcher) {
 	t.Helper()
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	content := bytes.Repeat([]byte("one file after another, "), 1<<16)
 	testkit.OK(t, os.WriteFile(from, content, 0o644))
-	for attempt := 1; ; attempt++ {
-		port := freePort()
-		s := server(nil, "rcopy", "-p", fmt.Sprint(port)) // serves until it is killed
-		awaitListener(t, s, port)
-		c := client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port))
-		if attempt < copyAttempts && spokeTooSoon(t, c) {
-			// The server may wait for ever for the connection that the client has lost.
-			_ = s.cmd.Process.Kill()
-			continue
-		}
-		c.want(t, 0)
-		break
-	}
+	port := freePort()
+	s := server(nil, "rcopy", "-p", fmt.Sprint(port)) // serves until it is killed
+	awaitListener(t, s, port)
+	client(nil, "rcopy", from, addr+":"+to, "-p", fmt.Sprint(port)).want(t, 0)
 	if got := testkit.Must(os.ReadFile(to))(t); !bytes.Equal(got, content) {
 		t.Errorf("%d octets were copied, with differences; want %d", len(got), len(content))
 	}
@@ -279,19 +242,12 @@ func copyFile(t *testing.T, addr string, server, client launcher) {
 func useSockets(t *testing.T, addr string, server, client launcher) {
 	t.Helper()
 	streams := []string{"LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"}
-	for attempt := 1; ; attempt++ {
-		port := freePort()
-		s := server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
-		awaitListener(t, s, port)
-		c := client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...)
-		if attempt < perftestAttempts && spokeTooSoon(t, c) {
-			_ = s.cmd.Process.Kill()
-			continue
-		}
-		c.want(t, 0, "2.00 MBytes")
-		s.want(t, 0, "2.00 MBytes")
-		return
-	}
+	port := freePort()
+	s := server(streams, arguments("iperf -s -P 1 -B ADDR -p PORT", addr, port)...)
+	awaitListener(t, s, port)
+	c := client(streams, arguments("iperf -c ADDR -p PORT -n 2M", addr, port)...)
+	c.want(t, 0, "2.00 MBytes")
+	s.want(t, 0, "2.00 MBytes")
 }
 
 // TestExecCopy runs rcopy over the engine.
@@ -327,11 +283,7 @@ const (
 
 // notWithSiw are the sides of pairs that can't be over the engine while the other side is over siw.
 var notWithSiw = map[string]map[side]string{
-	"ucmatose": {
-		serverSide: "the server sends first, and siw opens no stream",
-		clientSide: "siw's server sends first, which the engine refuses as siw itself does, if " +
-			"the octets come with the Reply",
-	},
+	"ucmatose":     {serverSide: "the server sends first, and siw opens no stream"},
 	"ib_write_lat": {serverSide: "the server writes first, and siw opens no stream"},
 }
 
@@ -344,8 +296,7 @@ func TestExecWithSiw(t *testing.T) {
 		return
 	}
 	b := newBridged(t)
-	// libfabric's server names the first address of the device, and the loopback is not siw's. The
-	// log says so if a server spoke too soon.
+	// libfabric's server names the first address of the device, and the loopback is not siw's.
 	b.flags = []string{"--address", siwAddr, "--log"}
 	t.Run("the interface", func(t *testing.T) {
 		devices := []string{testkit.Must(os.Executable())(t), "devices", "--provider", "kernel"}

@@ -18,7 +18,9 @@ type rstreamCase struct {
 	six   bool   // over IPv6
 	guest bool   // it is run with siw, too
 	slow  bool   // it takes longer than patience on a busy machine
-	early bool   // rstream may speak too early when we dial: see tooEarly
+
+	siw     bool // rstream is over siw
+	refused bool // our end may refuse rstream's first message when it dials: see refusedEarly
 }
 
 // rstreamCases: -T v has rstream send what our --verify expects, and verify what we send. Other
@@ -83,22 +85,74 @@ func (c rstreamCase) await(t *testing.T, done <-chan struct{}) {
 	}
 }
 
-// dialAttempts is how often we dial if rstream speaks too early.
-const dialAttempts = 4
+// mostAttempts is how often both ends are run if siw loses the connection.
+const mostAttempts = 4
 
-// tooEarly reports whether our end was refused its connection because the accepting side spoke
+// refusedEarly reports whether our end over siw has no connection because the accepting side sent
 // before it had received anything. An rsocket of C does so as soon as its program reads, and siw
-// lets it, against RFC 5044 section 7.1.2. If that comes together with the Reply, the engine
-// refuses it, and so does siw when it connects (EPROTO).
-func tooEarly(client *command) bool {
-	said := client.stderr.String()
-	return strings.Contains(said, "octets after the start-up frame") ||
-		strings.Contains(said, "connecting: ") && strings.Contains(said, "protocol error")
+// lets it, against RFC 5044 section 7.1.2. If that comes together with the Reply, siw refuses it
+// when it connects (EPROTO). The engine takes it.
+func refusedEarly(ours *command) bool {
+	said := ours.stderr.String()
+	return strings.Contains(said, "connecting: ") && strings.Contains(said, "protocol error")
+}
+
+// lostAtEnd reports whether rstream over siw has done its part, and our end has not received what
+// rstream sent last. siw closes its socket with our octets in it unread, so that TCP resets the
+// connection (kernel-notes/siw-close-resets.md).
+func (c rstreamCase) lostAtEnd(t *testing.T, ours *command, rstream *program) bool {
+	return wasReset(ours.stderr.String()) &&
+		rstream.wait(t) == 0 && strings.Contains(rstream.stdout.String(), c.says)
+}
+
+// wasReset reports whether an end says last that TCP reset its connection. Over the engine all
+// causes follow after the same words: a FIN, or what the engine refuses, may be its own fault. siw
+// tells no cause.
+func wasReset(said string) bool {
+	return strings.HasSuffix(strings.TrimSpace(said), "connection reset by peer")
+}
+
+// TestWasReset: of all that ends a connection, runs are repeated after a reset by TCP only.
+func TestWasReset(t *testing.T) {
+	const lost = "govs-verbs-test: read rsocket 192.0.2.1:1->192.0.2.1:2: connection reset by peer"
+	for cause, want := range map[string]bool{
+		"": true, // over siw
+		": the TCP connection broke: connection reset by peer":            true,
+		": the peer closed the connection: EOF":                           false,
+		": the peer closed the connection inside an FPDU: unexpected EOF": false,
+		": this side sent a Terminate: MPA CRC error":                     false,
+		": the TCP connection broke: connection timed out":                false,
+	} {
+		if got := wasReset("provider: as asked\n" + lost + cause + "\n"); got != want {
+			t.Errorf("after %q: %v, want %v", cause, got, want)
+		}
+	}
+}
+
+// run runs both ends, and again if siw loses the connection.
+func (c rstreamCase) run(t *testing.T, pair func() (ours *command, rstream *program)) {
+	for attempt := 1; ; attempt++ {
+		ours, rstream := pair()
+		if c.siw && attempt < mostAttempts && ours.wait(t) != exitPassed {
+			if c.refused && refusedEarly(ours) {
+				_ = rstream.cmd.Process.Kill() // it reads for ever
+				t.Logf("rstream spoke too early: %s", &ours.stderr)
+				continue
+			}
+			if c.lostAtEnd(t, ours, rstream) {
+				t.Logf("siw reset the connection at its end: %s", &ours.stderr)
+				continue
+			}
+		}
+		ours.want(t, exitPassed, parts(c.row), nil)
+		rstream.want(t, 0, c.says)
+		return
+	}
 }
 
 // weDial has rstream listen at addr, and our end connect.
 func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ...string) {
-	for attempt := 1; ; attempt++ {
+	c.run(t, func() (*command, *program) {
 		port := freePort()
 		server := rstream(nil, append([]string{"rstream", "-b", addr, "-p", fmt.Sprint(port)},
 			words(c.flags)...)...)
@@ -106,28 +160,22 @@ func (c rstreamCase) weDial(t *testing.T, addr string, rstream launcher, ours ..
 		client := start(t, slices.Concat([]string{"stream", "--bench", at(addr, port)},
 			words(c.ours), ours)...)
 		c.await(t, client.done)
-		if c.early && attempt < dialAttempts && client.wait(t) != exitPassed && tooEarly(client) {
-			t.Logf("rstream spoke too early: %s", &client.stderr)
-			_ = server.cmd.Process.Kill() // it reads for ever
-			continue
-		}
-		client.want(t, exitPassed, parts(c.row), nil)
-		server.want(t, 0, c.says)
-		return
-	}
+		return client, server
+	})
 }
 
 // weListen has our end listen at addr, and rstream connect.
 func (c rstreamCase) weListen(t *testing.T, addr string, rstream launcher, ours ...string) {
-	port := freePort()
-	server := start(t, slices.Concat([]string{"stream", "--bench", "--listen", at(addr, port)},
-		words(c.ours), ours)...)
-	server.stderr.await(t, "listening on ")
-	client := rstream(nil, append([]string{"rstream", "-s", addr, "-p", fmt.Sprint(port)},
-		words(c.flags)...)...)
-	c.await(t, client.done)
-	client.want(t, 0, c.says)
-	server.want(t, exitPassed, parts(c.row), nil)
+	c.run(t, func() (*command, *program) {
+		port := freePort()
+		server := start(t, slices.Concat([]string{"stream", "--bench", "--listen", at(addr, port)},
+			words(c.ours), ours)...)
+		server.stderr.await(t, "listening on ")
+		client := rstream(nil, append([]string{"rstream", "-s", addr, "-p", fmt.Sprint(port)},
+			words(c.flags)...)...)
+		c.await(t, client.done)
+		return server, client
+	})
 }
 
 // at is an address with a port.

@@ -28,7 +28,7 @@ func TestStreamWithSiw(t *testing.T) {
 			if !c.guest {
 				continue
 			}
-			c.early = true
+			c.siw, c.refused = true, provider == "kernel"
 			addr := siwAddr
 			if c.six {
 				addr = siwAddr6

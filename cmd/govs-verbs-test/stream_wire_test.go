@@ -96,6 +96,30 @@ func recordStream(t *testing.T, b *bridged, inC [2]bool, client, server string) 
 	}
 }
 
+// recordReference is recordStream of two ends in C. On a busy machine one sent something else once:
+// its opening Write after the first data, and no FIN. So the reference is what they send twice.
+func recordReference(t *testing.T, b *bridged, client, server string, loose bool) [2]streamSent {
+	t.Helper()
+	same := func(a, b streamSent) bool {
+		if loose {
+			a.grants, b.grants = withoutCredits(a.grants), withoutCredits(b.grants)
+		}
+		return slices.Equal(a.data, b.data) && slices.Equal(a.grants, b.grants)
+	}
+	var all [][2]streamSent
+	for range 6 {
+		got := recordStream(t, b, [2]bool{true, true}, client, server)
+		for _, before := range all {
+			if same(got[0], before[0]) && same(got[1], before[1]) {
+				return got
+			}
+		}
+		all = append(all, got)
+	}
+	t.Fatalf("ends in C have sent something else each time: %+v", all)
+	return all[0]
+}
+
 // streamHello is the private data of an end, decoded apart from package rsocket.
 type streamHello struct {
 	sglAddr, ringAddr uint64
@@ -283,7 +307,7 @@ func TestStreamLikeC(t *testing.T) {
 	for _, script := range streamScripts {
 		t.Run(script.name, func(t *testing.T) {
 			ran++
-			reference := recordStream(t, b, [2]bool{true, true}, script.client, script.server)
+			reference := recordReference(t, b, script.client, script.server, script.loose)
 			for _, inC := range [][2]bool{{false, false}, {true, false}, {false, true}} {
 				got := recordStream(t, b, inC, script.client, script.server)
 				for end, name := range []string{"client", "server"} {

@@ -212,6 +212,9 @@ func (c *Conn) emptyWrite() {
 // the first after firstNudge, each later one after twice the time, mostNudges in all. siw does not
 // read what comes between its Reply and the end of its accept, and reads it later only when more
 // comes (kernel-notes/siw-first-fpdu.md). Both ends would wait for ever.
+//
+// A peer over siw may speak before it has read anything. Its accept has ended by then, so that one
+// more Write suffices. A second credit message needs none: it answers what this end has sent.
 const (
 	firstNudge = 100 * time.Millisecond
 	mostNudges = 5
@@ -226,12 +229,13 @@ func (c *Conn) nudge(left int, wait time.Duration) {
 			return
 		}
 		c.look()
-		heard := c.in.Transfers+c.out.Grants > 0 || c.st.PeerEnd() != 0
-		if heard || c.failed != nil || c.ended == proto.Disconnect {
+		if c.out.Grants > 1 || c.st.PeerEnd() != 0 || c.failed != nil ||
+			c.ended == proto.Disconnect {
 			return
 		}
+		heard := c.in.Transfers+c.out.Grants > 0
 		c.emptyWrite()
-		if left > 1 {
+		if left > 1 && !heard {
 			c.nudge(left-1, 2*wait)
 		}
 	})

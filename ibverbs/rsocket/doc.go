@@ -85,8 +85,8 @@
 //   - The end that accepted may send only after the first message of the other one (RFC 5044
 //     section 7.1.2, rule 4). Dial sends one at once; a peer in C does when it first reads, writes
 //     or polls. Until then Write waits, and CloseWrite has the end sent later.
-//   - A server in C on siw sends too early, too, and siw lets it. Dial fails with EINVAL if that
-//     comes in one piece with the Reply, and may be tried again. So does C's rconnect.
+//   - A server in C on siw sends too early, too, and siw lets it. The engine takes what comes with
+//     the Reply. On siw Dial fails with EINVAL then, and may be tried again. So does C's rconnect.
 //   - On siw, Close while the peer writes may lose the end of what was written: siw closes its
 //     socket with octets in it that it has not read, which TCP answers with a reset. CloseWrite,
 //     and Read until io.EOF before Close, loses nothing. The engine reads until the peer's end.

@@ -333,12 +333,11 @@ func (p *rawPeer) wantFrame(what string, kind mpa.Kind) mpa.Frame {
 	ctx, cancel := p.context()
 	defer cancel()
 	var f mpa.Frame
-	_, err := p.w.frame(ctx, func(b []byte) (err error) {
-		var n int
+	_, err := p.w.frame(ctx, pastFrame, func(b []byte) (n int, err error) {
 		if f, n, err = mpa.ParseFrame(b, kind); err == nil && n < len(b) {
 			err = fmt.Errorf("%d octets after the frame", len(b)-n)
 		}
-		return err
+		return n, err
 	})
 	if err != nil {
 		p.t.Fatalf("%s: no %s: %v", what, kind, err)

@@ -290,22 +290,6 @@ func TestIllegalReplies(t *testing.T) {
 	})
 }
 
-// TestOctetsBehindAReply has a responder that does not wait for the initiator's
-// first FPDU.
-//
-//rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
-func TestOctetsBehindAReply(t *testing.T) {
-	onWholeNetworks(t, Options{}, func(t *testing.T, w *cmWorld) {
-		dst, accepted := w.listenRaw()
-		client := w.active.connect(dst, provider.ConnParam{})
-		p := accepted()
-		p.wantFrame("the initiator begins", mpa.KindRequest)
-		p.send(append(rawReply(nil), make([]byte, 24)...))
-		w.active.want("an FPDU after the Reply", client, provider.CMConnectError, syscall.EINVAL)
-		_ = p.wantEnd("and that was it")
-	})
-}
-
 // TestReplyCutShort ends a Reply at every octet.
 func TestReplyCutShort(t *testing.T) {
 	reply := rawReply(nil)

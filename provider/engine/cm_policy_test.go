@@ -152,8 +152,6 @@ func TestNoFallback(t *testing.T) {
 		"an unenhanced reject, no policy":         {FallbackNever, oldPeer["rejects unenhanced"], refused},
 		"something else than MPA, every policy": {FallbackClosed,
 			func(p *rawPeer) { p.send([]byte("220 smtp.example.com ESMTP\r\n")) }, invalid},
-		"octets after the Reply are no old habit": {FallbackClosed,
-			func(p *rawPeer) { p.send(append(rawReply(nil), 0)) }, invalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onWholeNetworks(t, Options{Fallback: tc.policy}, func(t *testing.T, w *cmWorld) {

@@ -88,6 +88,7 @@ func (id *cmID) connect(ctx context.Context, q *qp, initiator mpa.Initiator) {
 			id.dev.leave(w, frame)
 			return
 		}
+		w.discard()
 		w.close()
 		return
 	}

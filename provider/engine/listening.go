@@ -209,9 +209,9 @@ func (ls *listening) request(conn transport.Conn, peer netip.Addr) (*mpa.Request
 	var r mpa.Request
 	var sent []byte
 	if err == nil {
-		sent, err = w.frame(ctx, func(b []byte) (err error) {
-			r, _, err = responder.Receive(b)
-			return err
+		sent, err = w.frame(ctx, pastFrame, func(b []byte) (n int, err error) {
+			r, n, err = responder.Receive(b)
+			return n, err
 		})
 	}
 	if err == errSilent {

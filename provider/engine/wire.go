@@ -132,42 +132,61 @@ func (w *wire) write(ctx context.Context, b []byte) error {
 }
 
 // initiate sends the Request and waits for the Reply, whose octets it returns
-// too.
+// too. It reads nothing after the Reply: FPDUs may follow at once, although the responder has to
+// wait for this end's first one, and the stream reads them from conn like any that come later.
 //
 //rfc:5044 MPA-7.1.2-1-01 Initiator sends a valid Request first
 //rfc:5044 MPA-7.1.2-3-01 Initiator validates the Reply
+//rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
 func (w *wire) initiate(ctx context.Context, initiator mpa.Initiator) (p mpa.Params, reply []byte,
 	err error) {
 	if err := w.write(ctx, initiator.AppendRequest(nil)); err != nil {
 		return p, nil, err
 	}
-	reply, err = w.frame(ctx, func(b []byte) error {
-		p, _, err = initiator.Receive(b)
-		return err
+	reply, err = w.frame(ctx, mpa.FrameHeaderLen, func(b []byte) (n int, err error) {
+		p, n, err = initiator.Receive(b)
+		return n, err
 	})
 	return p, reply, err
 }
 
+// pastFrame has frame read more than the longest frame.
+const pastFrame = mpa.MaxFrameLen + 4
+
 // frame reads a start-up frame and returns the octets that came. accept judges
-// what there is so far; ErrShort asks for more.
+// what there is so far; ErrShort asks for more, and n says how many octets there have to be, as
+// with mpa.ParseFrame.
 //
-// The buffer has room for more than the longest frame: octets after the frame
-// must be seen, as the peer may not have sent any yet.
+// It reads up to first octets at once, and beyond these only what accept asks for. With
+// FrameHeaderLen it reads the frame and no more. With pastFrame it reads octets after the frame as
+// well, so that accept can refuse them.
 //
 //rfc:5044 MPA-7.1.2-9-01 PD_Length validated against buffer; excess is malformed
 //rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
-func (w *wire) frame(ctx context.Context, accept func(b []byte) error) ([]byte, error) {
-	b := make([]byte, 0, mpa.MaxFrameLen+4)
+func (w *wire) frame(
+	ctx context.Context, first int, accept func(b []byte) (n int, err error),
+) ([]byte, error) {
+	b := make([]byte, 0, pastFrame)
+	limit := first
 	for {
-		n, err := w.read(ctx, b[len(b):cap(b)])
+		n, err := w.read(ctx, b[len(b):limit])
 		if err != nil {
 			return b, err
 		}
 		b = b[:len(b)+n]
-		if err := accept(b); !errors.Is(err, mpa.ErrShort) {
+		n, err = accept(b)
+		if !errors.Is(err, mpa.ErrShort) {
 			return b, err
 		}
+		limit = max(limit, n)
 	}
+}
+
+// discard reads what has come after a Reply that ends the start-up, as far as it is no longer than
+// a frame. TCP resets a connection that is closed with octets unread; the peer is to see a FIN.
+func (w *wire) discard() {
+	var b [pastFrame]byte
+	_, _ = w.conn.Readv([][]byte{b[:]})
 }
 
 // intrusion returns an error if the peer has hung up, or sent what it may not

@@ -113,7 +113,7 @@ func startupMutants() []*Mutant {
 		},
 		{
 			Name: "speaks-first", What: "sends an FPDU after its Reply, before the initiator's first",
-			CaughtBy: []string{"mpa/responder-waits", "send/one-octet"},
+			CaughtBy: []string{"mpa/responder-waits"},
 			wire: out(func(f *frame) [][]byte {
 				if f.startup && f.good && f.reply && !f.start.Reject {
 					return [][]byte{f.octets, fpdu(rdmap.WriteHeader(0, 0, true), nil, true)}
@@ -200,7 +200,7 @@ func startupCheckMutants() []*Mutant {
 		},
 		{
 			Name: "early-data-dropped", What: "drops FPDUs that come too early, and carries on",
-			CaughtBy: []string{"mpa/request-data-behind", "mpa/reply-data-behind"},
+			CaughtBy: []string{"mpa/request-data-after", "mpa/reply-data-after"},
 			wire: func(*conn) wireFault {
 				spoken := false
 				return wireFault{

@@ -11,6 +11,7 @@ import (
 	"github.com/govs-rdma/govs/provider/conformance"
 	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
 
 // Two faults of siw with which a peer can crash the kernel that connects to it.
@@ -41,7 +42,11 @@ func rawReplies() []*conformance.Scenario {
 	}
 	pieces := responderStory("mpa/reply-one-octet-at-a-time", "a Reply that comes one octet at a time is taken", []string{"MPA-7.1.2-3-01"}, replyPieces)
 	pieces.Unwitnessed = unwitnessedPieces
-	return append(out, pieces,
+	early := responderStory("mpa/reply-data-after",
+		"an FPDU in one segment with the Reply, before the initiator's first, is taken, or fails the connect",
+		[]string{"MPA-7.1.2-3-04"}, replyData)
+	early.Unwitnessed = "tshark does not look beyond a start-up frame in the same packet"
+	return append(out, pieces, early,
 		responderStory("mpa/request-form", "the Request that a provider sends is one of revision 2 with its depths, and asks for CRCs",
 			[]string{"MPA-7.1.1-01", "MPA2-6-01", "MPA2-6-02", "MPA-4.4-02", "MPA-7.1.1-12", "MPA2-9.2-12"}, requestForm),
 		responderStory("mpa/reply-reserved-bits", "reserved bits of a Reply are not looked at", []string{"MPA-7.1.1-13"}, replyReserved),
@@ -133,17 +138,6 @@ func badReplies() []badReply {
 			slug: "mpa/reply-revision-0", title: "a Reply of revision 0 fails the connect",
 			requirements: []string{"MPA-7.1.1-15", "MPA-7.1.1-16"}, terminates: invalid,
 			octets: replyFrame(func(f *mpa.Frame) { f.Revision, f.Enhanced = 0, false }),
-		},
-		{
-			slug: "mpa/reply-data-behind",
-			title: "an FPDU immediately after the Reply, before the initiator's first, " +
-				"fails the connect",
-			requirements: []string{"MPA-7.1.2-4-01"}, terminates: invalid,
-			unwitnessed: "tshark does not look beyond a start-up frame in the same packet",
-			octets: replyOctets(func(b []byte) []byte {
-				f := rawpeer.SendMessage(1, []byte("too early"))
-				return append(b, f.Octets(true)...)
-			}),
 		},
 		{
 			slug: "mpa/reply-http", title: "a server of another protocol fails the connect",
@@ -273,6 +267,38 @@ func replyPieces(r *conformance.RawRun) {
 	octets := r.GoodReply(request, rawpeer.Reply(true, 4, 4, []byte("private"))).AppendTo(nil)
 	r.NoError(r.Peer.SendPieces(octets, 1, time.Millisecond), "the peer can send octet by octet")
 	r.WantConnected("the provider takes the reply")
+	finish(r)
+}
+
+// replyData plays a responder that does not wait for the initiator's first FPDU, against rule 4 of
+// RFC 5044 section 7.1.2. By rule 3 an initiator takes what follows a good Reply for FPDUs; rule 4
+// protects one that can't yet, which may end the connection. It may not go on without the message.
+func replyData(r *conformance.RawRun) {
+	var note *conformance.Buffer
+	private := []byte("private")
+	request := r.WantDial("the provider connects", &conformance.SideConfig{Before: func(s *conformance.Side) {
+		note = s.Buffer("the receive buffer", rawPart, local)
+		s.PostRecv(recv(1, note))
+	}})
+	r.Peer.CRC = true
+	octets := r.GoodReply(request, rawpeer.Reply(true, 4, 4, private)).AppendTo(nil)
+	f := rawpeer.SendMessage(1, pattern(rawPart, 3))
+	r.Send(append(octets, f.Octets(true)...))
+	if !r.Connected() {
+		r.WantTerminateOrEnd("what comes before the end is at most a Terminate about the Reply",
+			conformance.Answers, "2/0/0x04")
+		r.WantConnectError("the program's connect fails")
+		return
+	}
+	r.Observe("connect", "established")
+	got := r.Side.Conn.PrivateData()
+	r.Check(startsWith(got, private), "the program has the Reply's private data", "% x", got)
+	r.Side.WantWC(r.Side.RecvWCs(1), 0, 1, 0, "the message that came with the Reply is delivered")
+	note.Holds(pattern(rawPart, 3), "as it was sent")
+	source := r.Side.Buffer("the source", rawPart, local)
+	r.Side.PostSend(send(2, source))
+	r.WantFPDU("a Send of the program is sent as ever", rdmap.OpSend)
+	r.Side.SendWCs(1)
 	finish(r)
 }
 

@@ -136,7 +136,7 @@ func badRequests() []badRequest {
 			octets:       requestFrame(func(f *mpa.Frame) { f.PrivateData = f.PrivateData[:2] }),
 		},
 		{
-			slug: "mpa/request-data-behind",
+			slug: "mpa/request-data-after",
 			title: "an FPDU immediately after the Request, before the Reply, is refused " +
 				"with it",
 			requirements: []string{"MPA-7.1.1-19"},

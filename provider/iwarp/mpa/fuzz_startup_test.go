@@ -227,7 +227,7 @@ func checkReply(t *testing.T, a, q startupFrame, p mpa.Params, answer mpa.Answer
 func fuzzInitiatorOf(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Offer, b []byte) {
 	at := inPieces(t, b, func(b []byte) (int, error) { _, n, err := i.Receive(b); return n, err })
 	p, n, err := i.Receive(b)
-	_, _, errPieces := i.Receive(b[:at])
+	inPart, _, errPieces := i.Receive(b[:at])
 	f := takeFrame(b, "MPA ID Rep Frame")
 	var rejected *mpa.RejectedError
 	switch {
@@ -240,13 +240,15 @@ func fuzzInitiatorOf(t *testing.T, i mpa.Initiator, cfg mpa.Config, offer mpa.Of
 			t.Fatalf("whole %v, in pieces %v", err, errPieces)
 		}
 	case err != nil:
-		trailing := err == error(mpa.ErrTrailing)
-		if !trailing && errPieces != err || trailing && (!f.whole || len(b) <= f.n) {
+		if errPieces != err || err == error(mpa.ErrTrailing) {
 			t.Fatalf("whole %v, in pieces %v", err, errPieces)
 		}
 		startupError(t, err)
 	default:
-		if !f.whole || f.r || n != len(b) || f.rev > 2 ||
+		if diff := cmp.Diff(p, inPart); errPieces != nil || n != at || diff != "" {
+			t.Fatalf("in pieces: %d octets, not %d, %v, %s", at, n, errPieces, diff)
+		}
+		if !f.whole || f.r || n != f.n || f.rev > 2 ||
 			p.CRC != (f.c || cfg.CRC != mpa.CRCOff || p.RDMAC) ||
 			cfg.CRC == mpa.CRCRequired && !f.c && !p.RDMAC ||
 			p.MarkersTx != (f.m || p.RDMAC) || p.MarkersRx != (cfg.Markers || p.RDMAC) ||

@@ -102,18 +102,20 @@ func (i Initiator) AppendRequest(b []byte) []byte {
 func (i Initiator) Expired(now time.Time) bool { return i.cfg.expired(now) }
 
 // Receive parses and judges the Reply at the start of b. n and ErrShort are as
-// for ParseFrame, other errors as for Judge. Octets after an accepting Reply are
-// ErrTrailing: the responder has to wait for this end's first FPDU. After a
-// rejecting one they are the ULP's, and n says where they begin.
+// for ParseFrame, other errors as for Judge.
+//
+// Octets after the Reply are not looked at, and n says where they begin. After a good Reply they
+// are FPDUs. A responder has to wait for this end's first one, but section 7.1.2 does not ask
+// the initiator to check that, and has it take all that follows a good Reply for FPDUs. After a
+// rejecting Reply they are the ULP's.
+//
+//rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
 func (i Initiator) Receive(b []byte) (p Params, n int, err error) {
 	f, n, err := ParseFrame(b, KindReply)
 	if err != nil {
 		return Params{}, n, err
 	}
 	p, err = i.Judge(f)
-	if err == nil && len(b) > n {
-		return Params{}, n, ErrTrailing
-	}
 	return p, n, err
 }
 

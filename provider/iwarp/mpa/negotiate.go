@@ -151,7 +151,7 @@ var (
 	ErrRevision        = invalidFrame("MPA revision is not supported")
 	ErrUnenhancedReply = invalidFrame("unenhanced MPA Reply Frame to an enhanced MPA Request Frame")
 	ErrEnhancedReply   = invalidFrame("enhanced MPA Reply Frame to an unenhanced MPA Request Frame")
-	ErrTrailing        = invalidFrame("octets after the start-up frame before this end allowed any")
+	ErrTrailing        = invalidFrame("octets after the MPA Request Frame, before the MPA Reply Frame")
 
 	ErrCRCRefused      = mpaError(iwarp.MPALocalCatastrophic, "CRCs are required here and the MPA Reply Frame declares none")
 	ErrInsufficientIRD = mpaError(iwarp.MPAInsufficientIRD, "ORD of the responder exceeds the IRD that this end can provide")

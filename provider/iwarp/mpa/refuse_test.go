@@ -182,18 +182,34 @@ func TestRejectUnenhanced(t *testing.T) {
 	}
 }
 
-// Neither side may go on before the other has answered.
+// The initiator may not go on before the responder has answered. What follows a Reply is not part
+// of it: FPDUs after a good one, the ULP's octets after a rejecting one.
 //
 //rfc:5044 MPA-7.1.1-19 PD_Length mismatch or >512: close and report
-//rfc:5044 MPA-7.1.2-4-01 Responder sends nothing before the first valid FPDU
+//rfc:5044 MPA-7.1.2-3-04 Good Reply: enter Full Operation
 //rfc:5044 MPA-7.1.5-01 Enable MPA only when no streaming data is expected
 func TestTrailingOctets(t *testing.T) {
 	r := newResponder(t, mpa.Config{})
 	_, _, err := r.Receive(append(request(mpa.Enhanced{}).AppendTo(nil), 0))
 	wantError(t, err, mpa.ErrTrailing)
 	i := newInitiator(t, mpa.Config{}, mpa.Offer{})
-	_, _, err = i.Receive(append(reply(mpa.Enhanced{}).AppendTo(nil), 0))
-	wantError(t, err, mpa.ErrTrailing)
+	good := reply(mpa.Enhanced{IRD: 1})
+	good.PrivateData = append(good.PrivateData, "private"...)
+	refusing := good
+	refusing.Reject = true
+	for _, f := range []mpa.Frame{good, refusing} {
+		wire := f.AppendTo(nil)
+		alone, n, errAlone := i.Receive(wire)
+		if n != len(wire) || (errAlone != nil) != f.Reject {
+			t.Fatalf("%+v: %d of %d octets, %v", f, n, len(wire), errAlone)
+		}
+		for _, after := range []string{"\x00", "\x00\x02", string(wire), strings.Repeat("x", 2000)} {
+			p, n, err := i.Receive(append(wire[:len(wire):len(wire)], after...))
+			if diff := cmp.Diff([]any{alone, errAlone}, []any{p, err}); n != len(wire) || diff != "" {
+				t.Errorf("with %d octets after it the Reply ends at %d of %d: %s", len(after), n, len(wire), diff)
+			}
+		}
+	}
 }
 
 // Every prefix of an exchange asks for more at both ends; no prefix is accepted.
@@ -324,7 +340,7 @@ func TestFallback(t *testing.T) {
 			t.Error("a third attempt")
 		}
 	}
-	for _, cause := range []error{nil, mpa.ErrKey, mpa.ErrTrailing, mpa.ErrNoRTR, &mpa.RejectedError{Enhanced: true}} {
+	for _, cause := range []error{nil, mpa.ErrKey, mpa.ErrPDLength, mpa.ErrNoRTR, &mpa.RejectedError{Enhanced: true}} {
 		if _, ok := first.Fallback(cause, deadline); ok {
 			t.Errorf("a second attempt after %v", cause)
 		}
