@@ -17,14 +17,15 @@ import (
 // whatever a program makes up, without the program taking part.
 //
 // The methods are called from any goroutine and at the same time, as their interfaces
-// permit: ReadAt up to four times at once for each connection, as a message that is
-// longer than 64 KiB is read ahead in such pieces, and WriteAt once for each, with up to 64 KiB:
-// segments that come together and follow each other are written together. Overlapping
-// writes of different peers are theirs to order. They may block: only the connection in
-// question waits. A method that blocks in a system call holds a thread, and with 10,000 of
-// these a Go program ends (debug.SetMaxThreads): bound the calls if so many connections may
-// come. MR.Close waits for calls that are under way, so that they must not call it. Without
-// WriteAt the right LocalWrite is EACCES; other rights than LocalWrite, RemoteWrite,
+// permit: ReadAt up to four times at once for each connection, as a message that is longer than 64
+// KiB is read ahead in such pieces, and WriteAt once for each, with up to 64 KiB: segments that
+// come together and follow each other are written together. If the object is a
+// provider.VectorWriterAt, more than 64 KiB of these go to its WriteVectorAt instead, in one call
+// with up to 256 KiB. Overlapping writes of different peers are theirs to order. They may block:
+// only the connection in question waits. A method that blocks in a system call holds a thread, and
+// with 10,000 of these a Go program ends (debug.SetMaxThreads): bound the calls if so many
+// connections may come. MR.Close waits for calls that are under way, so that they must not call
+// it. Without WriteAt the right LocalWrite is EACCES; other rights than LocalWrite, RemoteWrite,
 // RemoteRead and ZeroBased are EINVAL.
 //
 // When a method fails, or reads less than it was asked for, the connection ends when what is before

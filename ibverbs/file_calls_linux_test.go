@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -202,8 +203,9 @@ func TestWritesWhileFileChanges(t *testing.T) {
 	const size, changes = 1 << 20, 100
 	write := func(m *mappedFile, expected error, over *atomic.Bool) error {
 		b := make([]byte, 30_000)
+		v := [][]byte{b[:10_000], b[10_000:25_000], b[25_000:]}
 		for i := int64(0); !over.Load(); i++ {
-			_, err := m.WriteAt(b, i*10_007%(size-100-int64(len(b))))
+			_, err := m.WriteVectorAt(v, i*10_007%(size-100-int64(len(b))))
 			if err != nil && (expected == nil || !errors.Is(err, expected)) {
 				return err
 			}
@@ -299,6 +301,12 @@ func writeToFullDisk(t *testing.T, dir string) {
 		case off >= 256<<10 && (!errors.Is(err, syscall.ENOSPC) || !errors.Is(err, syscall.EIO)):
 			t.Errorf("64 KiB at %d: %v, want ENOSPC and EIO", off, err)
 		}
+	}
+	const room = 100_000 // before the octets for which there is none
+	v := slices.Collect(slices.Chunk(make([]byte, 3*len(b)), len(b)))
+	n, err := m.WriteVectorAt(v, 256<<10-room)
+	if n != room || !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, syscall.EIO) {
+		t.Errorf("a vector: %d octets, error %v; want %d, ENOSPC and EIO", n, err, room)
 	}
 	if _, err := m.WriteAt(b[:100], 1<<19); !errors.Is(err, syscall.EIO) {
 		t.Errorf("100 octets: %v, want EIO", err)

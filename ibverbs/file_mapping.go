@@ -20,8 +20,7 @@ var fileCalls = make(chan struct{}, 4096)
 // waiting, and nobody else.
 type mappedFile struct {
 	mapping
-	file *os.File        // what is written to while the program has it open
-	conn syscall.RawConn // that of file
+	conn syscall.RawConn // of the file, which is written to while the program has it open; or nil
 	at   int64           // where in the file the mapping begins
 }
 
@@ -29,9 +28,9 @@ type mappedFile struct {
 func newMappedFile(f *os.File, off int64, buf []byte) *mappedFile {
 	conn, err := f.SyscallConn()
 	if err != nil {
-		f = nil
+		conn = nil
 	}
-	return &mappedFile{buf, f, conn, off}
+	return &mappedFile{buf, conn, off}
 }
 
 // ReadAt implements io.ReaderAt. The caller of RegObject has said that the octets are there.
@@ -42,26 +41,40 @@ func (f *mappedFile) ReadAt(b []byte, off int64) (int, error) {
 	return f.copy(b, f.mapping[off:])
 }
 
-// WriteAt implements io.WriterAt. It is a system call: file and mapping are the same pages, and
-// the call has no page faults, and puts no zeros into pages that it fills. Where it is refused the
-// octets are copied to the mapped pages: the program may have closed the file, or a memory file may
-// be sealed.
+// WriteAt implements io.WriterAt.
 func (f *mappedFile) WriteAt(b []byte, off int64) (int, error) {
+	return f.WriteVectorAt([][]byte{b}, off)
+}
+
+// WriteVectorAt implements provider.VectorWriterAt. It is a system call: file and mapping are the
+// same pages, and the call has no page faults, and puts no zeros into pages that it fills. What it
+// doesn't write is copied to the mapped pages: the program may have closed the file, or a memory
+// file may be sealed.
+func (f *mappedFile) WriteVectorAt(b [][]byte, off int64) (n int, err error) {
 	fileCalls <- struct{}{}
 	defer func() { <-fileCalls }()
 	var refused error
-	if f.file != nil && takesCalls(f.conn, f.at+off+int64(len(b))) {
-		var n int
-		if n, refused = f.file.WriteAt(b, f.at+off); refused == nil {
-			return n, nil
+	if f.conn != nil {
+		n, refused = writeCalls(f.conn, b, f.at+off)
+	}
+	done := n
+	for _, s := range b {
+		skip := min(done, len(s))
+		done -= skip
+		if s = s[skip:]; len(s) == 0 {
+			continue
+		}
+		f.populate(off+int64(n), len(s), true)
+		copied, err := f.copy(f.mapping[off+int64(n):], s)
+		n += copied
+		if err != nil && refused != nil {
+			err = fmt.Errorf("%w; %w", refused, err)
+		}
+		if err != nil {
+			return n, err
 		}
 	}
-	f.populate(off, len(b), true)
-	n, err := f.copy(f.mapping[off:], b)
-	if err != nil && refused != nil {
-		err = fmt.Errorf("%w; %w", refused, err)
-	}
-	return n, err
+	return n, nil
 }
 
 // mapping is the octets of a mapped file. What can't be had of them is an error and not the

@@ -36,8 +36,8 @@ func adviseHuge([]byte) error { return needsLinux("transparent huge pages") }
 // populate is for mapped files, which are not here.
 func populate(uintptr, uintptr, bool) {}
 
-// takesCalls is for mapped files, too.
-func takesCalls(syscall.RawConn, int64) bool { return false }
+// writeCalls is for mapped files, too.
+func writeCalls(syscall.RawConn, [][]byte, int64) (int, error) { return 0, nil }
 
 // needsLinux makes the error of what this package does on Linux only.
 func needsLinux(feature string) error {

@@ -28,7 +28,7 @@ type PD interface {
 	// which waits for them. A method that fails, or reads less than asked for, ends the
 	// connection: with a Terminate to the peer, a completion in error for work of our
 	// own, and its error in QP.Cause. The rights are LocalWrite, RemoteWrite, RemoteRead
-	// and ZeroBased.
+	// and ZeroBased. An object that is a VectorWriterAt is written with that, too.
 	RegObject(object io.ReaderAt, size uint64, access Access) (MR, error)
 
 	// AllocFastRegMR makes a region without memory (ib_alloc_mr of the kernel's verbs
@@ -51,6 +51,18 @@ type PD interface {
 	CreateSRQ(init SRQInitAttr) (SRQ, error)
 
 	Close() error // ibv_dealloc_pd
+}
+
+// VectorWriterAt is an io.WriterAt that can write the octets of several slices in one call. Many
+// objects take one long write in less time than several short ones. PD.RegObject says where it is
+// used.
+type VectorWriterAt interface {
+	io.WriterAt
+
+	// WriteVectorAt writes the octets of all slices of b, one slice after the other, from offset
+	// off on. It returns how many octets it has written, and an error if these are fewer than all.
+	// It may neither change b and its octets, nor keep them after it has returned.
+	WriteVectorAt(b [][]byte, off int64) (n int, err error)
 }
 
 // MR is a memory region (struct ibv_mr).

@@ -54,6 +54,15 @@ func (x *gathering) to(m *mr, from, end int, last bool) []byte {
 	return x.r.fpdu(rdmap.WriteHeader(m.stag, m.base+uint64(from), last), x.b[from:end])
 }
 
+// segments are those of a Write of all octets to the region o, of n octets each.
+func (x *gathering) segments(n int) (all []byte) {
+	for i := 0; i < len(x.b); i += n {
+		end := min(i+n, len(x.b))
+		all = append(all, x.to(x.o, i, end, end == len(x.b))...)
+	}
+	return all
+}
+
 // TestStoresTogether: segments that come together and go to octets of an object that follow each
 // other are written to it together, and in order.
 func TestStoresTogether(t *testing.T) {
@@ -151,12 +160,7 @@ func TestStoresBound(t *testing.T) {
 				provider.AccessLocalWrite|provider.AccessRemoteWrite))(t).(*mr)
 			defer func() { testkit.OK(t, m.Close()) }()
 			x := &gathering{s, r, m, nil, nil, octets(size)}
-			var all []byte
-			for i := 0; i < size; i += segment {
-				end := min(i+segment, size)
-				all = append(all, x.to(m, i, end, end == size)...)
-			}
-			r.write(all)
+			r.write(x.segments(segment))
 			most := 0
 			for stores := true; stores; {
 				synctest.Wait()

@@ -122,11 +122,17 @@ func writePieces(pieces []objectPiece, b []byte) error {
 	for i := range pieces {
 		p := &pieces[i]
 		if n, err := p.m.dst.WriteAt(p.of(b), int64(p.off)); err != nil || uint64(n) < p.n {
-			if err == nil {
-				err = io.ErrShortWrite
-			}
-			return fmt.Errorf("writing %d octets at %d of the object of %s: %w", p.n, p.off, p.m.name(), err)
+			return p.writeError(err)
 		}
 	}
 	return nil
+}
+
+// writeError is the error of a write of all of the piece, which was short if err is nil.
+func (p *objectPiece) writeError(err error) error {
+	if err == nil {
+		err = io.ErrShortWrite
+	}
+	return fmt.Errorf("writing %d octets at %d of the object of %s: %w",
+		p.n, p.off, p.m.name(), err)
 }

@@ -26,6 +26,7 @@ type objectStore struct {
 	pieces   []objectPiece     // one, if there is more than one segment
 	chunks   [storeChunks]*buf // n octets of payload, the first of them full
 	n        int
+	vector   [storeChunks][]byte // the octets of chunks, while they are written in one call
 	segments []storedSegment
 	began    time.Time // zero while segments are added
 
@@ -190,9 +191,15 @@ func (s *stream) storeAll(st *objectStore) {
 	}
 }
 
-// write has the object take the payload, a chunk at a time. It returns how many octets of chunks
-// it has taken before an error.
+// write has the object take the payload: all of it in one call, if the object can do that,
+// otherwise a chunk at a time. With an error, done is how many octets the object has taken in any
+// case, less than n.
 func (st *objectStore) write() (done int, err error) {
+	if st.n > chunkOctets {
+		if w, ok := st.pieces[0].m.dst.(provider.VectorWriterAt); ok {
+			return st.writeVector(w)
+		}
+	}
 	for _, chunk := range st.chunks[:(st.n+chunkOctets-1)/chunkOctets] {
 		b := chunk.b[:min(chunkOctets, st.n-done)]
 		pieces := st.pieces
@@ -207,6 +214,19 @@ func (st *objectStore) write() (done int, err error) {
 		done += len(b)
 	}
 	return done, nil
+}
+
+// writeVector is write in one call, of more than a chunk, which is for one piece.
+func (st *objectStore) writeVector(w provider.VectorWriterAt) (done int, err error) {
+	v := st.vector[:0]
+	for left := st.n; left > 0; left -= chunkOctets {
+		v = append(v, st.chunks[len(v)].b[:min(chunkOctets, left)])
+	}
+	p := &st.pieces[0]
+	if done, err = w.WriteVectorAt(v, int64(p.off)); err == nil && done >= st.n {
+		return st.n, nil
+	}
+	return min(max(done, 0), st.n-1), p.writeError(err)
 }
 
 // at is the segment with the octet that comes after the first n.
