@@ -283,6 +283,9 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
 	c.mu.Unlock()
+	if c.ch.armed.Load() != c {
+		c.ch.armed.Store(c)
+	}
 	// The caller is about to sleep: the progress goroutine, which leaves the
 	// streams to whoever polls, takes them over without delay.
 	c.dev.attend()
