@@ -35,8 +35,29 @@ const (
 	farVar     = "GOVS_ENGINE_FAR" // in the engine's process: where siw listens
 )
 
+// What is done to both ends of the link.
+const (
+	// singly has each packet be one segment.
+	singly = `
+	ip netns exec far ip link set far gso_max_segs 1
+	ip link set near gso_max_segs 1`
+
+	// losses has packets wait, and a few lost, until lossless.
+	losses = `
+	tc qdisc add dev near root netem delay 1ms loss 0.3%
+	ip netns exec far tc qdisc add dev far root netem delay 1ms loss 0.3%`
+	lossless = `
+	tc qdisc del dev near root
+	ip netns exec far tc qdisc del dev far root`
+
+	// longest gives the link packets as long as those of a loopback, of several segments each.
+	longest = `
+	ip netns exec far ip link set far gso_max_segs 65535 mtu 65535
+	ip link set near gso_max_segs 65535 mtu 65535`
+)
+
 // TestEthernetToSiw joins siw and the engine by a pair of Ethernet interfaces with
-// an MTU of 1500 and CRC on. Both send messages of all kinds and odd lengths, some
+// an MTU of 1500, and then 65535, and CRC on. Both send messages of all kinds and odd lengths, some
 // of a MiB, many at a time. siw ends a connection when a segment ends inside the
 // pad or the CRC of an FPDU.
 //
@@ -59,10 +80,15 @@ func TestEthernetToSiw(t *testing.T) {
 		ip netns exec far ip link set far up
 		ip netns exec far ip link set lo up
 		rdma link add siw0 type siw netdev near`)
-	for _, tc := range []struct{ name, setup string }{
-		{"segmented by the device", ""},
-		{"segmented by TCP", "ip netns exec far ip link set far gso_max_segs 1; ip link set near gso_max_segs 1"},
-		{"with losses", "tc qdisc add dev near root netem delay 1ms loss 0.3%; ip netns exec far tc qdisc add dev far root netem delay 1ms loss 0.3%"},
+	for _, tc := range []struct {
+		name, setup string
+		mss         int
+	}{
+		{"segmented by the device", "", 1448},
+		{"segmented by TCP", singly, 1448},
+		{"with losses", losses, 1448},
+		{"segments of a loopback", lossless + longest, 32564},
+		{"the same with losses", losses, 32564},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			shell(t, tc.setup)
@@ -85,7 +111,7 @@ func TestEthernetToSiw(t *testing.T) {
 					t.Errorf("the engine's side: %v\n%s", err, &out)
 				}
 				stop()
-				report(t, capture)
+				report(t, capture, tc.mss)
 			}()
 			req := testkit.Must(l.Accept(t.Context()))(t)
 			exchange(t, 1, func(ctx context.Context, cfg *rdmacm.ConnConfig) (*rdmacm.Conn, []byte, error) {
@@ -319,10 +345,9 @@ func frame(packets []packet) (f framing, length uint32) {
 }
 
 // report counts how FPDUs lie in the segments of a capture. Where TCP left the
-// cutting to the interface, it cuts after each 1448 octets.
-func report(t *testing.T, file string) {
+// cutting to the interface, it cuts after each mss octets.
+func report(t *testing.T, file string, mss int) {
 	t.Helper()
-	const mss = 1448
 	packets := sent(t, file)
 	if len(packets) == 0 {
 		t.Fatal("nothing captured")

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -43,13 +44,13 @@ func (l *segmentLog) filter(s *memnet.Segment) memnet.Verdict {
 
 // TestSegmentsAreWholeFPDUs sends messages of all kinds and lengths, many of them
 // in a batch, and looks at what the network cuts. Only where segments are longer
-// than FPDUs, on no wire that is, and without CRC, which could be cut, are they
-// filled with what there is.
+// than on any wire are they filled with what there is: without CRC, which could be cut, or
+// with an MSS that cuts none.
 //
 //rfc:5044 MPA-5.1-01 Start TCP segments at FPDU boundaries when possible
 //rfc:5044 MPA-5.1-02 Several FPDUs per segment only if wholly contained
 func TestSegmentsAreWholeFPDUs(t *testing.T) {
-	for _, mss := range []int{536, 1447, 1448, 1460, 8948, 65483} {
+	for _, mss := range []int{536, 1447, 1448, 1460, 8948, 32564, 65483} {
 		for _, crc := range []bool{false, true} {
 			t.Run(fmt.Sprintf("mss %d, crc %v", mss, crc), func(t *testing.T) {
 				l := &segmentLog{mss: mss}
@@ -58,7 +59,8 @@ func TestSegmentsAreWholeFPDUs(t *testing.T) {
 				oddMessages(a, b, 300)
 				l.mu.Lock()
 				defer l.mu.Unlock()
-				if filled := !crc && mss > mpa.FPDULen(mpa.MaxULPDU); filled != (len(l.split) > 0) {
+				filled := !crc && mss > mpa.FPDULen(mpa.MaxULPDU) || mss > wireSegment && mss%4 == 0
+				if filled != (len(l.split) > 0) {
 					t.Errorf("%d of %d segments, %q", len(l.split), l.segments, l.split)
 				}
 				if mss%4 == 0 && l.full < l.segments/4 {
@@ -122,8 +124,11 @@ func oddMessages(a, b *side, n int) {
 func TestRecordsStandTCP(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		emss := 4 * rapid.IntRange(134, 2400).Draw(t, "emss/4")
+		if rapid.Bool().Draw(t, "loopback") {
+			emss = 4 * rapid.IntRange(wireSegment/4+1, 1<<15/4-1).Draw(t, "emss/4")
+		}
 		mulpdu := mpa.MULPDU(emss, false)
-		var b txBatch
+		b := txBatch{extend: extendRecords(emss)}
 		type fpdu struct{ length, trailer int }
 		var fpdus []fpdu
 		for range rapid.IntRange(1, 60).Draw(t, "FPDUs") {
@@ -163,4 +168,27 @@ func TestRecordsStandTCP(t *testing.T) {
 			t.Fatalf("%d FPDUs are in no record", len(fpdus))
 		}
 	})
+}
+
+// TestRecordsOverLoopback: FPDUs without pad extend a record to recordLeast wherever they begin.
+// After that it goes on as long as they begin segments or end in one.
+func TestRecordsOverLoopback(t *testing.T) {
+	const emss, short = 32_564, 1000
+	var b txBatch
+	b.extend = extendRecords(emss)
+	add := func(n, count int) {
+		for range count {
+			b.addFPDU(fpduEnd{}, n, false, emss)
+		}
+	}
+	add(short, 1)
+	add(emss, 9) // none begins a segment; the last goes beyond recordLeast
+	add(emss, 9) // each fills one
+	want := []int{short + 9*emss, 9 * emss}
+	if got := b.records(); !slices.Equal(got, want) {
+		t.Errorf("records %d, want %d", got, want)
+	}
+	if got := extendRecords(emss + 1); got != 0 {
+		t.Errorf("records of segments that are no multiple of four are extended to %d", got)
+	}
 }

@@ -20,6 +20,7 @@ func (s *stream) fill() {
 	}
 	t.mssAge = (t.mssAge + 1) % mssBatches
 	t.b.limit = t.batchLimit()
+	t.b.extend = extendRecords(int(t.emss))
 	t.b.setTurn(int(t.turn))
 	if t.task == taskReadResponse {
 		s.memoryAhead()

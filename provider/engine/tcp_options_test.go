@@ -20,8 +20,10 @@ func TestTCPOptions(t *testing.T) {
 		KeepAlive: transport.KeepAlive{Idle: time.Minute}, UserTimeout: time.Second,
 	}
 	d := testkit.Must(New(&Options{TCP: opts}).Open(""))(t).(*device)
-	if got := d.opts.Network.(*transport.TCP).Options(); got != opts {
-		t.Errorf("options %+v, want %+v", got, opts)
+	want := opts
+	want.MaxSegment, want.LocalReceiveBuffer = recordSegment, localBuffer
+	if got := d.opts.Network.(*transport.TCP).Options(); got != want {
+		t.Errorf("options %+v, want %+v", got, want)
 	}
 	testkit.OK(t, d.Close())
 	for _, tc := range []struct {
@@ -33,11 +35,46 @@ func TestTCPOptions(t *testing.T) {
 		{transport.TCPOptions{DSCP: 64}, syscall.EINVAL, "DSCP"},
 		{transport.TCPOptions{Device: "nosuchif"}, syscall.ENODEV, `Device = "nosuchif"`},
 		{transport.TCPOptions{UserTimeout: -1}, syscall.EINVAL, "UserTimeout"},
+		{transport.TCPOptions{MaxSegment: 1 << 15}, syscall.EINVAL, "MaxSegment"},
+		{transport.TCPOptions{LocalReceiveBuffer: -2}, syscall.EINVAL, "LocalReceiveBuffer"},
 	} {
 		_, err := New(&Options{TCP: tc.opts}).Open("")
 		wantErr(t, err, tc.want)
 		if err != nil && !strings.Contains(err.Error(), tc.name) {
 			t.Errorf("%v does not name %s", err, tc.name)
 		}
+	}
+}
+
+// TestMaxSegment: connections with CRC have segments of a multiple of four octets. Those without,
+// and those with PlaceStreaming, have what the path allows, and a value of the program comes first.
+func TestMaxSegment(t *testing.T) {
+	for _, tc := range []struct {
+		opts Options
+		want int
+	}{
+		{Options{}, recordSegment},
+		{Options{CRC: CRCRequired}, recordSegment},
+		{Options{CRC: CRCOff}, 0},
+		{Options{Placement: PlaceStreaming}, 0},
+		{Options{TCP: transport.TCPOptions{MaxSegment: 1000}}, 1000},
+	} {
+		d := testkit.Must(New(&tc.opts).Open(""))(t).(*device)
+		if got := d.opts.Network.(*transport.TCP).Options().MaxSegment; got != tc.want {
+			t.Errorf("%+v: MaxSegment %d, want %d", tc.opts, got, tc.want)
+		}
+		testkit.OK(t, d.Close())
+	}
+}
+
+// TestLocalReceiveBuffer: the engine has one of its own, and none where the program wants none.
+func TestLocalReceiveBuffer(t *testing.T) {
+	for given, want := range map[int]int{0: localBuffer, 1 << 20: 1 << 20, -1: -1} {
+		opts := Options{TCP: transport.TCPOptions{LocalReceiveBuffer: given}}
+		d := testkit.Must(New(&opts).Open(""))(t).(*device)
+		if got := d.opts.Network.(*transport.TCP).Options().LocalReceiveBuffer; got != want {
+			t.Errorf("LocalReceiveBuffer %d is %d, want %d", given, got, want)
+		}
+		testkit.OK(t, d.Close())
 	}
 }

@@ -8,9 +8,9 @@ import (
 
 // Bounds of one vectored write.
 const (
-	batchOctets = 256 << 10 // about what stays in a core's L2 between CRC and send
-	batchLong   = 1 << 20   // where nothing but the kernel looks at the payload (see batchLimit)
-	batchSlow   = 8 << 10   // for a socket that takes very little
+	batchOctets = 256 << 10
+	batchLong   = 1 << 20 // for a socket that takes everything (see batchLimit)
+	batchSlow   = 8 << 10 // for a socket that takes very little
 	batchIov    = 512
 	batchFPDUs  = 512
 	batchUses   = 256
@@ -51,9 +51,10 @@ type txBatch struct {
 
 	// recs[rec0:nrecs] are the octets of the records still to be written: runs of
 	// FPDUs that TCP can cut into segments without harm (see addFPDU).
-	recs  [batchFPDUs]int
-	rec0  int
-	nrecs int
+	recs   [batchFPDUs]int
+	rec0   int
+	nrecs  int
+	extend int // up to which length any FPDU without pad extends a record
 
 	uses  [batchUses]regionUse
 	nuses int

@@ -50,6 +50,7 @@ func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 		return nil, err
 	}
 	c.local, c.remote = addrPortOf(local), addrPortOf(remote)
+	t.opts.setLocalBuffer(fd, c.local.Addr(), c.remote.Addr())
 	c.tap = NewTapEnd(t.opts.Tap, c.local, c.remote, dialed)
 	return c, nil
 }

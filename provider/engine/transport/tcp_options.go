@@ -22,6 +22,22 @@ type TCPOptions struct {
 	SendBuffer    int
 	ReceiveBuffer int
 
+	// LocalReceiveBuffer is ReceiveBuffer of connections within this host, if ReceiveBuffer is 0:
+	// both ends have the same address, or both have loopback addresses. It is only set where the
+	// system permits this much (net.core.rmem_max or CAP_NET_ADMIN). 0 leaves these connections to
+	// the kernel, and in engine.Options.TCP to the engine. -1 leaves them to the kernel there, too.
+	//
+	// It is the most that is on its way at a time, which is too little if these connections have a
+	// delay, as with netem on the loopback: at 50 ms there and back, TCP on Linux 6.1 moved 38 MB/s
+	// with 2 MiB, 73 with 32 MiB and 75 with the kernel's own buffer. Where net.ipv4.tcp_wmem let
+	// the sender's buffer grow to 64 MiB, it was 39, 600 and 316.
+	LocalReceiveBuffer int
+
+	// MaxSegment is TCP_MAXSEG: how many octets of payload a segment has at most, 88 to 32767,
+	// less the 12 of time stamps. Both ends keep to the lower of their values. 0 leaves it to
+	// the path's MTU, and in engine.Options.TCP to the engine.
+	MaxSegment int
+
 	// KeepAlive has TCP probe a peer that is silent, so that the end of one that
 	// vanished is noticed. The zero value: as package net does it, after 150 s.
 	KeepAlive KeepAlive
@@ -77,6 +93,8 @@ const (
 	maxKeepSeconds = 32767
 	maxKeepCount   = 127
 	maxDSCP        = 63
+	leastSegment   = 88
+	maxSegment     = 32767
 	maxDeviceName  = 15
 )
 
@@ -91,6 +109,11 @@ func (o *TCPOptions) validate() error {
 		return badTCPOption("SendBuffer", o.SendBuffer, "octets, 0 to 1 GiB")
 	case o.ReceiveBuffer < 0 || o.ReceiveBuffer > math.MaxInt32/2:
 		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "octets, 0 to 1 GiB")
+	case o.LocalReceiveBuffer < -1 || o.LocalReceiveBuffer > math.MaxInt32/2:
+		return badTCPOption("LocalReceiveBuffer", o.LocalReceiveBuffer,
+			"octets, 0 to 1 GiB, or -1 for the kernel's own")
+	case o.MaxSegment != 0 && (o.MaxSegment < leastSegment || o.MaxSegment > maxSegment):
+		return badTCPOption("MaxSegment", o.MaxSegment, "octets, 88 to 32767")
 	case !wholeUnits(keep.Idle, time.Second, maxKeepSeconds):
 		return badTCPOption("KeepAlive.Idle", keep.Idle, "whole seconds, 1 to 32767")
 	case !wholeUnits(keep.Interval, time.Second, maxKeepSeconds):

@@ -207,6 +207,8 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		{transport.TCPOptions{UserTimeout: 1000 * time.Hour}, syscall.EINVAL, "UserTimeout"},
 		{transport.TCPOptions{DSCP: 64}, syscall.EINVAL, "DSCP"},
 		{transport.TCPOptions{DSCP: -1}, syscall.EINVAL, "DSCP"},
+		{transport.TCPOptions{MaxSegment: 87}, syscall.EINVAL, "MaxSegment"},
+		{transport.TCPOptions{MaxSegment: 32768}, syscall.EINVAL, "MaxSegment"},
 		{transport.TCPOptions{Device: "nosuchif"}, syscall.ENODEV, "nosuchif"},
 		{transport.TCPOptions{Device: "a-name-that-is-too-long"}, syscall.EINVAL, "Device"},
 	} {
@@ -257,6 +259,38 @@ func TestSmallBuffersAreSmall(t *testing.T) {
 	}
 }
 
+// TestMaxSegment: both ends of a connection have segments of the lower of their values, the
+// accepting end as its listener has it.
+func TestMaxSegment(t *testing.T) {
+	tcp := func(most int) *transport.TCP {
+		return transport.NewTCP(&transport.TCPOptions{MaxSegment: most})
+	}
+	for _, tc := range []struct{ listening, dialing int }{
+		{1000, 0}, {0, 1000}, {1000, 32767}, {32767, 1000},
+	} {
+		l, err := tcp(tc.listening).Listen(netip.MustParseAddrPort("127.0.0.1:0"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dialed, err := tcp(tc.dialing).Dial(t.Context(), netip.AddrPort{}, l.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := l.Accept(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []transport.Conn{dialed, accepted} {
+			const timestamps = 12
+			if got := c.MSS(); got != 1000 && got != 1000-timestamps {
+				t.Errorf("segments of %d octets, want 1000 or %d", got, 1000-timestamps)
+			}
+			_ = c.Close()
+		}
+		_ = l.Close()
+	}
+}
+
 // TestV6Only: a listener that is IPv6's only leaves the port to IPv4.
 func TestV6Only(t *testing.T) {
 	tcp := transport.NewTCP(&transport.TCPOptions{V6Only: true})
@@ -292,5 +326,30 @@ func TestWith(t *testing.T) {
 	}
 	if _, err := tcp.With(func(o *transport.TCPOptions) { o.DSCP = 64 }); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("DSCP 64: %v", err)
+	}
+}
+
+// TestLocalReceiveBuffer: both ends of a connection within this host have it, unless they have a
+// ReceiveBuffer, and their peers can send as much before they read.
+func TestLocalReceiveBuffer(t *testing.T) {
+	const local, own = 96 << 10, 32 << 10 // what every system permits
+	for _, addr := range []string{"127.0.0.1", "::1"} {
+		for _, opts := range []transport.TCPOptions{
+			{LocalReceiveBuffer: local}, {LocalReceiveBuffer: local, ReceiveBuffer: own},
+			{LocalReceiveBuffer: -1, ReceiveBuffer: own},
+		} {
+			p := transporttest.NewPair(t, harness(addr, &opts))
+			want := 2 * local // the kernel doubles it
+			if opts.ReceiveBuffer != 0 {
+				want = 2 * own
+			}
+			for _, c := range []transport.Conn{p.Dialed, p.Accepted} {
+				fd := socketOf(t, c.LocalAddr(), c.RemoteAddr())
+				got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+				if got != want || err != nil {
+					t.Errorf("%s, %+v: SO_RCVBUF %d, %v; want %d", addr, opts, got, err, want)
+				}
+			}
+		}
 	}
 }

@@ -6,7 +6,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,6 +103,11 @@ func (o *TCPOptions) setFamily(fd, family int) error {
 	if err := setInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, "TCP_NODELAY", 1); err != nil {
 		return err
 	}
+	if n := o.MaxSegment; n != 0 {
+		if err := setInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, "TCP_MAXSEG", n); err != nil {
+			return err
+		}
+	}
 	if name := o.CongestionControl; name != "" {
 		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
 			return fmt.Errorf("TCP option CongestionControl = %q: %w; sysctl net.ipv4.tcp_allowed_congestion_control "+
@@ -136,6 +145,32 @@ func setBuffer(fd int, name, limit string, option, force, octets int) error {
 	}
 	return nil
 }
+
+// setLocalBuffer sets LocalReceiveBuffer of a connected socket. A buffer that the system makes
+// smaller than asked for would slow the connection down, so it is set as a whole or not at all. The
+// window's limit follows the buffer on Linux 6.18. It is set, too, in case it does not on others,
+// because the connection has been made with the limit of a smaller buffer.
+func (o *TCPOptions) setLocalBuffer(fd int, local, remote netip.Addr) {
+	n := o.LocalReceiveBuffer
+	if n <= 0 || o.ReceiveBuffer != 0 || !sameHost(local, remote) {
+		return
+	}
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, n) != nil &&
+		(n > maxReceiveBuffer() || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n) != nil) {
+		return
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, n)
+}
+
+// sameHost reports whether these are addresses of one connection within a host.
+func sameHost(a, b netip.Addr) bool { return a == b || a.IsLoopback() && b.IsLoopback() }
+
+// maxReceiveBuffer is net.core.rmem_max, or 0 where it can't be read.
+var maxReceiveBuffer = sync.OnceValue(func() int {
+	b, _ := os.ReadFile("/proc/sys/net/core/rmem_max")
+	n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	return n
+})
 
 func (o *TCPOptions) setTimers(fd, _ int) error {
 	if ms := o.UserTimeout / time.Millisecond; ms > 0 {
