@@ -116,8 +116,10 @@ func (b *txBatch) addCopy(p []byte, t *txState) {
 	}
 }
 
-// chunkRoom returns n octets of chunk, at most the size of one.
+// chunkRoom returns n octets of chunk, at most the size of one. A batch that has copies is
+// short: the kernel copies them again, from the cache while they are not more than that keeps.
 func (b *txBatch) chunkRoom(n int) []byte {
+	b.limit = min(b.limit, batchOctets)
 	if len(b.chunks) == 0 || b.chunkUsed+n > b.pool.octets {
 		b.chunks = append(b.chunks, b.pool.get())
 		b.chunkUsed = 0
