@@ -40,8 +40,10 @@ var allowed = map[string][]string{
 	"provider/engine/internal/freelist": {"provider/engine/internal/sched", "provider/engine/internal/locks"},
 	// How streams share the time of a poller.
 	"provider/engine/internal/turns": {},
-	"provider/kernel":                {"provider", "cgo/..."},
-	"provider/kernel/rdmalink":       {"provider"},
+	// Copies of payload with the CPU's own instruction.
+	"provider/engine/internal/bulk": {},
+	"provider/kernel":               {"provider", "cgo/..."},
+	"provider/kernel/rdmalink":      {"provider"},
 	// The messages of the kernel's ABI: layouts only.
 	"provider/bridge/abi": {},
 	// What a program says and what it is answered, decoded and compared.

@@ -1,6 +1,9 @@
 package engine
 
-import "github.com/govs-rdma/govs/provider"
+import (
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
+)
 
 const (
 	// rxOctets is the buffer of a context. It holds the longest FPDU with its markers
@@ -130,6 +133,6 @@ func (c *rxContext) endUses() {
 // copyIn copies payload to its place.
 func (c *rxContext) copyIn(payload []byte) {
 	for _, p := range c.place[:c.nplace] {
-		payload = payload[copy(p, payload):]
+		payload = payload[bulk.Copy(p, payload):]
 	}
 }
