@@ -38,6 +38,16 @@ type muting struct {
 // shorter the round trip: by 5 %, for a Poll of 1.5 us instead of 0.3.
 const looksPerPoll = 8
 
+// looks is how often s is looked at in one Poll: once if it has something to send. The
+// goroutine goes on with that then, and looking eight times took 6 % of the time of one that
+// sends messages of 1 MiB (a profile).
+func (s *stream) looks() int {
+	if s.blocked.Load() {
+		return 1
+	}
+	return looksPerPoll
+}
+
 // mute takes s out of what is watched. No lock of s is held.
 func (m *muting) mute(s *stream) {
 	m.mu.Lock()

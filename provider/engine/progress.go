@@ -172,6 +172,7 @@ func (d *device) progress(c *cq) {
 	turn := turnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
+	var polled *stream
 	for _, q := range direct {
 		s := q.stream.Load()
 		if s == nil {
@@ -182,6 +183,10 @@ func (d *device) progress(c *cq) {
 		}
 		if s.blocked.Load() {
 			all = true
+			if len(direct) == 1 {
+				polled = s
+				s.polled.Store(true)
+			}
 		}
 	}
 	if all {
@@ -189,6 +194,9 @@ func (d *device) progress(c *cq) {
 		if found := d.poller.Poll() > 0; c.sink != nil && found != ready {
 			d.prog.ready.Store(found)
 		}
+	}
+	if polled != nil && polled.polled.Load() {
+		polled.polled.Store(false) // for this Poll only, which has found no room
 	}
 	if c.sink != nil {
 		d.prog.lendP()

@@ -52,6 +52,7 @@ type stream struct {
 	txWork  sched.Bool // the holder of txMu has to transmit once more
 	blocked sched.Bool // the socket is full and the poller watches for room
 	room    sched.Bool // the poller has seen room since
+	polled  sched.Bool // the program polls for this stream alone (see sendTurn)
 	tx      txState
 
 	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
@@ -122,6 +123,7 @@ func (s *stream) runTx(turn int) (used int, more bool) {
 			return 0, false
 		}
 	}
+	turn = s.sendTurn(turn)
 	s.tx.turn = int32(turn)
 	left := s.txTurn()
 	for s.txWork.Load() && s.txMu.TryLock() {

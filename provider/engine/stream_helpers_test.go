@@ -263,3 +263,13 @@ func (s *side) wantEvent(what string, want provider.AsyncEventType) {
 		s.t.Fatalf("%s: event %v of %v, error %v; want %v", what, e.Type, e.QP, err, want)
 	}
 }
+
+// arrives waits until n completions lie in the side's CQ, without looking for them.
+func (s *side) arrives(n int64) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); s.cq.waiting.Load() != n; time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%d completions without anybody looking for them, want %d", s.cq.waiting.Load(), n)
+		}
+	}
+}

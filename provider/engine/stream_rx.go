@@ -127,7 +127,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	var n int
 	var err error
 	if s.looker != nil && r.looks >= muteAfter {
-		n, err = s.looker.ReadLooks(c.iov[:1], looksPerPoll)
+		n, err = s.looker.ReadLooks(c.iov[:1], s.looks())
 	} else {
 		n, err = s.conn.Readv(c.iov[:1])
 	}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB in one turn of what it
+// has posted. What the peer's Reads ask for, streams without CRC, and QPs that share a CQ have
+// turns as long as those of all others.
+func TestTurnOfPolled(t *testing.T) {
+	const size, writes = 8 << 20, 4
+	for _, tc := range []struct {
+		what              string
+		crc, shared, asks bool
+		most              int
+	}{
+		{what: "Writes", crc: true, most: turnPolled},
+		{what: "Writes without CRC", most: turns.Long},
+		{what: "Writes of one QP of two", crc: true, shared: true, most: turns.Long},
+		{what: "Reads of the peer", crc: true, asks: true, most: turns.Long},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			net := memnet.Options{Window: 1 << 30, MSS: 9000}
+			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
+				if tc.shared {
+					s.besides(network)
+				}
+				r := s.connected(network, tc.crc)
+				src := s.reg(size, provider.AccessLocalWrite|provider.AccessRemoteRead)
+				if tc.asks {
+					r.ask(src, size, writes)
+				} else {
+					wr := src.writeAll(size)
+					testkit.Must(s.qp.PostSend([]provider.SendWR{wr, wr, wr, wr}))(s.t)
+				}
+				st := s.qp.stream.Load()
+				for range 4 { // until the poller knows that the stream has much to do
+					s.dev.progress(s.cq)
+					r.drop()
+				}
+				for turn := range 8 {
+					before := st.moved.Load()
+					s.dev.progress(s.cq)
+					moved := int(st.moved.Load() - before)
+					if moved < tc.most*3/4 || moved > tc.most*5/4 {
+						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
+					}
+					r.drop()
+				}
+			})
+		})
+	}
+}
+
+// TestTurnOfPolledIsThePollers: the long turn of a program that polls for one stream is for the
+// Poll that it has made. If the socket has no room then, the stream has a turn as long as all
+// others when it has, which may be long after the program has stopped to poll.
+func TestTurnOfPolledIsThePollers(t *testing.T) {
+	const size, window = 4 << 20, 3 << 20
+	net := memnet.Options{Window: window, MSS: 9000}
+	byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
+		r := s.connected(network, true)
+		src := s.reg(size, provider.AccessLocalWrite)
+		wr := src.writeAll(size)
+		testkit.Must(s.qp.PostSend([]provider.SendWR{wr, wr, wr}))(t)
+		for range 20 { // the last of them find a socket that is full
+			s.dev.progress(s.cq)
+		}
+		st := s.qp.stream.Load()
+		if !st.blocked.Load() || r.drop() < window {
+			t.Fatal("the socket has room, or nothing to send")
+		}
+		for turn := range 2 {
+			before := st.moved.Load()
+			s.dev.poller.Poll()
+			if moved := int(st.moved.Load() - before); moved == 0 || moved > turns.Long*5/4 {
+				t.Errorf("turn %d has sent %d octets, want about %d", turn, moved, turns.Long)
+			}
+			r.drop()
+		}
+	})
+}
+
+// connected connects the QP of s to a peer.
+func (s *side) connected(network *memnet.Network, crc bool) *raw {
+	mine, theirs := connectTransport(s.t, network, memAddr)
+	s.t.Cleanup(func() { theirs.Close() })
+	s.start(mine, params(crc), nil)
+	framer, d := newFraming(crc)
+	return &raw{t: s.t, c: theirs, framer: framer, d: d, sendMSN: 1, readMSN: 1}
+}
+
+// writeAll is a Write of the first n octets of r to nowhere.
+func (r *region) writeAll(n int) provider.SendWR {
+	return provider.SendWR{Opcode: provider.WRRDMAWrite, SGList: []provider.SGE{r.sge(0, n)}}
+}
+
+// TestLooksOnceWhileSending: a goroutine that polls looks eight times for arrivals on a stream, but
+// once while that has something to send.
+func TestLooksOnceWhileSending(t *testing.T) {
+	byHand(t, memnet.Options{}, Options{}, func(s *side, network *memnet.Network) {
+		s.connected(network, true)
+		st := s.qp.stream.Load()
+		var looks countedLooks
+		st.looker, st.rx.looks = &looks, muteAfter
+		st.receive()
+		st.blocked.Store(true)
+		st.receive()
+		st.blocked.Store(false)
+		if len(looks) != 2 || looks[0] != looksPerPoll || looks[1] != 1 {
+			s.t.Errorf("looks %v, want %d, and 1 while there is something to send",
+				looks, looksPerPoll)
+		}
+	})
+}
+
+// countedLooks is a Looker on which nothing arrives.
+type countedLooks []int
+
+func (c *countedLooks) ReadLooks(_ [][]byte, looks int) (int, error) {
+	*c = append(*c, looks)
+	return 0, transport.ErrWouldBlock
+}
+
+// TestCopiesShortenBatches: a batch in which payload is copied before it is sent is no longer
+// than what a cache keeps, whatever it was permitted.
+func TestCopiesShortenBatches(t *testing.T) {
+	for _, limit := range []uint64{batchLong, batchSlow} {
+		b := &txBatch{pool: &bufPool{octets: chunkOctets}, limit: limit}
+		b.addCopy(make([]byte, 2*copyOctets), &txState{crc: true})
+		if want := min(limit, batchOctets); b.limit != want {
+			t.Errorf("a batch of at most %d octets may have %d after a copy, want %d",
+				limit, b.limit, want)
+		}
+	}
+}
