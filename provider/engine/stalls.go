@@ -89,10 +89,11 @@ type stall struct {
 // stallSide is how far one side of a stream was at the look that first found it waiting
 // for the peer to finish the FPDU, or to take the octets, that it still waits for.
 type stallSide struct {
-	on    bool // it waits for the peer
-	since time.Time
-	at    uint64 // FPDUs taken, or octets sent, by then
-	owed  uint64 // how many more octets have to be sent
+	on     bool // it waits for the peer
+	filled bool // the socket has what it takes
+	since  time.Time
+	at     uint64 // FPDUs taken, or octets sent, by then
+	owed   uint64 // how many more octets have to be sent
 }
 
 func (w *stalls) join(s *stream) {
@@ -322,11 +323,15 @@ func (st *stall) lookTx(now time.Time) {
 	switch {
 	case owed == 0 || t.fetching():
 		st.tx.on = false
-	case !st.tx.on:
-		s.fillSocket()
-		st.tx = stallSide{on: true, since: now, at: s.moved.Load(), owed: s.owed()}
-	case at-st.tx.at >= st.tx.owed:
+	case !st.tx.on, at-st.tx.at >= st.tx.owed:
 		st.tx = stallSide{on: true, since: now, at: at, owed: owed}
+	case !st.tx.filled:
+		// It may have been put off rather than full. One that has moved since then is left to its
+		// turns: a look at many busy streams would send more than all their turns.
+		s.fillSocket()
+		since := st.tx.since
+		st.tx = stallSide{on: true, since: since, at: s.moved.Load(), owed: s.owed(), filled: true}
+		t.hold(s.dev)
 	case !hasPassed(now, st.tx.since, s.dev.opts.SendTimeout):
 		t.hold(s.dev)
 	default:

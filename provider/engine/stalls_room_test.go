@@ -139,6 +139,53 @@ func TestFirstTimeASocketIsFull(t *testing.T) {
 	}
 }
 
+// TestEndOfMessageNobodyTakes: what is kept for a peer that stops after it has taken everything for
+// a while is the rest of a batch at most: 1 MiB, but 256 KiB of the answers to its own Reads with
+// CRC.
+func TestEndOfMessageNobodyTakes(t *testing.T) {
+	const window, fpdu = 100_000, 65_000
+	for _, crc := range []bool{false, true} {
+		for _, size := range []int{1 << 20, turnMost - 80<<10} { // one batch, and nearly a turn
+			for _, asks := range []bool{false, true} {
+				most := 1 << 20
+				if asks && crc {
+					most = 256 << 10
+				}
+				net := memnet.Options{Window: window, MSS: fpdu}
+				storyOn(t, net, Options{}, params(crc), sideOptions{},
+					func(s *side, r *raw) {
+						src := s.reg(size, everything)
+						for range mssBatches {
+							r.ask(src, 100, 1)
+							r.next("a short Read")
+						}
+						if asks {
+							r.ask(src, size, 1)
+						} else {
+							own := s.reg(size, provider.AccessLocalWrite)
+							s.send(provider.SendWR{Opcode: provider.WRRDMAWrite,
+								SGList: []provider.SGE{own.sge(0, size)}})
+						}
+						synctest.Wait()
+						st := s.qp.stream.Load()
+						_, first := st.pins()
+						time.Sleep(3 * stallLook)
+						batches, octets := st.pins()
+						if !asks && size == 1<<20 && octets < 1<<19 {
+							t.Errorf("CRC %v: %d octets are pinned, want the rest of 1 MiB",
+								crc, octets)
+						}
+						if first > most+2*chunkOctets || batches != 0 || octets > most+fpdu {
+							t.Errorf("%d octets, CRC %v, Read by the peer %v: %d octets are "+
+								"pinned at first, then %d and %d batches; want %d or so and none",
+								size, crc, asks, first, octets, batches, most)
+						}
+					})
+			}
+		}
+	}
+}
+
 // TestHeldBehindAnObject: what waits for an object of ours is a payload in a chunk, and what one
 // read took after it. The rest stays in the socket.
 func TestHeldBehindAnObject(t *testing.T) {
@@ -184,6 +231,38 @@ func heldBehindAnObject(t *testing.T, others int64) {
 		time.Sleep(2 * time.Minute)
 		if err := q.Cause(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestLookLeavesBusyStreams: a look at a stream that has been put off, and that moves from one
+// look to the next, sends nothing for it: what many such streams have to send would be far more
+// than a turn. Once it has not moved, the look fills its socket.
+func TestLookLeavesBusyStreams(t *testing.T) {
+	net := memnet.Options{Window: 1 << 30, MSS: 9000}
+	byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
+		q, r := s.besides(network)
+		src := s.reg(16<<20, 0)
+		testkit.Must(q.PostSend([]provider.SendWR{src.writeAll(16 << 20)}))(s.t)
+		st := q.stream.Load()
+		look := stall{s: st}
+		sent := func(do func()) uint64 {
+			before := st.moved.Load()
+			do()
+			r.drop()
+			return st.moved.Load() - before
+		}
+		for range 3 {
+			if n := sent(func() { look.look(time.Now()) }); n != 0 {
+				s.t.Errorf("a look has sent %d octets of a stream that moves, want none", n)
+			}
+			if n := sent(func() { s.dev.poller.Poll() }); n == 0 {
+				s.t.Fatal("the poller has sent nothing; the stream is not put off")
+			}
+		}
+		look.look(time.Now())
+		if n := sent(func() { look.look(time.Now()) }); n == 0 {
+			s.t.Error("a look has sent nothing of a stream that has not moved, and has room")
 		}
 	})
 }
