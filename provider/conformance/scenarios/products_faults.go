@@ -361,6 +361,7 @@ func (c toPeer) String() string {
 func peerStates(r *conformance.VerbsRun) {
 	const (
 		moved   = "the peer's queue pair leaves RTS"
+		posts   = "work can be posted while the connection ends, and after that"
 		ends    = "the connection ends"
 		flushed = "work that is posted after the end is flushed"
 		still   = "the peer's memory is as it was"
@@ -394,10 +395,12 @@ func peerStates(r *conformance.VerbsRun) {
 				if wr.Opcode = op; op == ibverbs.WRSend {
 					wr = send(1, ours)
 				}
-				i.PostSend(wr)
+				err = i.QP.PostSend(wr)
+				g.keeps(err == nil, posts, c, "%v", err)
 				ended = ended && g.ends()
 				g.keeps(ended, ends, c, "it is still there")
 				switch { // a Send or Write may have succeeded when TCP had it
+				case err != nil:
 				case after:
 					wc := g.completion(i.Conn.SendCQ(), 2*time.Second)
 					g.keeps(wc != nil && wc.Status == ibverbs.WCWRFlushErr, flushed, c, "%s", status(wc))

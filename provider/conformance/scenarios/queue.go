@@ -66,13 +66,15 @@ func granted(s *conformance.Side) ibverbs.QPCap {
 }
 
 func sendQueueFull(r *conformance.VerbsRun) {
-	cfg := smallQueues()
-	cfg.InitiatorDepth = 1
-	i, p := r.Connect(&conformance.SideConfig{ConnConfig: cfg}, nil)
 	// One Read at a time keeps the queue busy longer than posting takes. On a busy machine the
 	// program may lose its CPU between two calls of ibv_post_send, of which a long list needs
-	// several, while Reads complete: the list has many more requests than those.
+	// several, while Reads complete: the list has many more requests than those, and the CQ has
+	// room for all.
 	const size, more = 1 << 20, 128
+	cfg := smallQueues()
+	cfg.InitiatorDepth = 1
+	cfg.SendCQ = newBellOf(r.T, r.Initiator, 2*more).cq
+	i, p := r.Connect(&conformance.SideConfig{ConnConfig: cfg}, nil)
 	src := p.Buffer("the source", size, remoteRead)
 	dst := i.Buffer("the sink", size, remoteWrite)
 	room := granted(i).MaxSendWR

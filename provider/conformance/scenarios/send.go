@@ -70,11 +70,14 @@ type bell struct {
 	cq *ibverbs.CQ
 }
 
-func newBell(t *conformance.T, ep *conformance.Endpoint) bell {
+func newBell(t *conformance.T, ep *conformance.Endpoint) bell { return newBellOf(t, ep, 16) }
+
+// newBellOf is newBell with room for n completions.
+func newBellOf(t *conformance.T, ep *conformance.Endpoint, n int) bell {
 	ch, err := ep.Context.CreateCompChannel()
 	t.NoError(err, "a completion channel can be made")
 	t.Cleanup(func() { t.Check(ch.Close() == nil, "the channel can be closed") })
-	cq, err := ep.Context.CreateCQ(16, &ibverbs.CQOptions{Channel: ch})
+	cq, err := ep.Context.CreateCQ(n, &ibverbs.CQOptions{Channel: ch})
 	t.NoError(err, "a CQ can be made on it")
 	t.Cleanup(func() { t.Check(cq.Close() == nil, "the CQ can be closed") })
 	return bell{ch, cq}
