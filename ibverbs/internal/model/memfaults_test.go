@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/govs-rdma/govs/ibverbs"
 )
 
@@ -130,7 +132,9 @@ func (r *run) badInvalidation(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (nam
 			name, wr.InvalidateRKey = "an invalidation of a region that no work request registered", g.lkey()
 		}
 	case 3:
-		if g := l.s.some(d, func(g *region) bool { return g.fast != nil && g.d == l.d && g.fast.holds() && g.bound > 0 }); g != nil {
+		if g := l.s.some(d, func(g *region) bool {
+			return g.fast != nil && g.d == l.d && g.fast.holds() && l.s.holdsWindow(g)
+		}); g != nil {
 			name, wr.InvalidateRKey = "an invalidation of a region with a window", g.lkey()
 		}
 	default:
@@ -139,6 +143,11 @@ func (r *run) badInvalidation(d *dice, l *lane, j *job, wr *ibverbs.SendWR) (nam
 		}
 	}
 	return name
+}
+
+// holdsWindow reports whether a window is bound to g, and nothing is posted that ends that.
+func (s *side) holdsWindow(g *region) bool {
+	return slices.ContainsFunc(s.windows, func(w *window) bool { return w.g == g && w.holds() })
 }
 
 // badRegistration registers what is registered.

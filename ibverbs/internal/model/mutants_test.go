@@ -31,7 +31,7 @@ var noticed = []string{
 }
 
 // rare are those of them that few plans notice: somebody has to break the one rule.
-var rare = []string{"window-for-all", "atomic-rights-ignored"}
+var rare = []string{"window-for-all", "atomic-rights-ignored", "solicited-forgotten"}
 
 // broken makes a world in which one side is a mutant.
 func broken(t *testing.T, m *mutants.Mutant, side int, ext bool) *world {
