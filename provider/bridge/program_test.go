@@ -147,3 +147,21 @@ func pollIn(fd, ms int) bool {
 		}
 	}
 }
+
+// epollWait waits for at most one event and returns how many there were, also if a signal
+// interrupts it: epoll_wait is not restarted after a signal's handler, whatever its flags
+// (signal(7)).
+func epollWait(t *testing.T, epoll int, wait time.Duration) int {
+	t.Helper()
+	for end := time.Now().Add(wait); ; {
+		left := max(time.Until(end).Milliseconds(), 0)
+		n, err := unix.EpollWait(epoll, make([]unix.EpollEvent, 1), int(left))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+}

@@ -471,9 +471,8 @@ func (p *hostilePeers) come(n int) {
 		}
 	}
 	for _, fd := range deaf {
-		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
 		// This returns when the connection is accepted or refused.
-		_, _, _ = unix.Recvfrom(fd, make([]byte, 1), unix.MSG_PEEK)
+		recvAll(fd, make([]byte, 1), 30*time.Second, unix.MSG_PEEK)
 		p.send(fd, send)
 	}
 	p.stop = make(chan struct{})

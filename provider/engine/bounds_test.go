@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"runtime"
@@ -73,10 +74,23 @@ func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
 func (p *plainPeers) send(fd int, b []byte) { _ = unix.Send(fd, b, unix.MSG_NOSIGNAL) }
 
 // read reads n octets, unless the connection is over.
-func (p *plainPeers) read(fd, n int) {
-	b := make([]byte, n)
-	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
-	_, _, _ = unix.Recvfrom(fd, b, unix.MSG_WAITALL)
+func (p *plainPeers) read(fd, n int) { recvAll(fd, make([]byte, n), 20*time.Second, 0) }
+
+// recvAll fills b, unless the connection ends or no octet comes within limit. A signal may end
+// recv early or with EINTR where a time limit is set (signal(7)), and the Go runtime sends some.
+func recvAll(fd int, b []byte, limit time.Duration, flags int) {
+	tv := unix.NsecToTimeval(limit.Nanoseconds())
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	for len(b) > 0 {
+		n, _, err := unix.Recvfrom(fd, b, flags)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		b = b[n:]
+	}
 }
 
 func (p *plainPeers) close(reset bool) {
