@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/conformance"
@@ -76,9 +77,22 @@ var nextPort atomic.Uint32
 
 func init() { nextPort.Store(24000) }
 
-// opener opens providers as the options of a scenario say.
-func opener(name string, tap transport.Tap, create func(*engine.Options) provider.Provider) conformance.Opener {
-	return onengine.Side{Name: name, Addr: onengine.ProcessAddr(), Tap: tap, New: create}.Opener()
+// opener opens providers as the options of a scenario say. CloseTimeout, of which the default is a
+// second, is as much longer as the time limits of the scenario: within it a busy machine may not
+// run the peer that an ended connection waits for.
+func opener(name string, tap transport.Tap, create func(*engine.Options) provider.Provider,
+	scale float64) conformance.Opener {
+	patient := func(o *engine.Options) provider.Provider {
+		if o.CloseTimeout == 0 && scale > 1 {
+			longer := *o
+			longer.CloseTimeout = time.Duration(scale * float64(time.Second))
+			o = &longer
+		}
+		return create(o)
+	}
+	return onengine.Side{
+		Name: name, Addr: onengine.ProcessAddr(), Tap: tap, New: patient,
+	}.Opener()
 }
 
 // play runs a scenario once.
@@ -88,7 +102,8 @@ func (b *bench) play(slug string, p conformance.Pairing, m *mutants.Mutant, scal
 		Suite: b.suite, Only: slug, Pairings: []conformance.Pairing{p}, Seed: seed, Scale: scale,
 		FirstPort: uint16(nextPort.Add(2)),
 		Open: map[string]conformance.Opener{
-			engineName: opener(engineName, tap, engine.New), m.Name: opener(m.Name, tap, m.New),
+			engineName: opener(engineName, tap, engine.New, scale),
+			m.Name:     opener(m.Name, tap, m.New, scale),
 		},
 		Capture: tap, Tap: tap, Dir: b.dir,
 	})
