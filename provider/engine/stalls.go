@@ -329,8 +329,10 @@ func (st *stall) lookTx(now time.Time) {
 		// It may have been put off rather than full. One that has moved since then is left to its
 		// turns: a look at many busy streams would send more than all their turns.
 		s.fillSocket()
-		since := st.tx.since
-		st.tx = stallSide{on: true, since: since, at: s.moved.Load(), owed: s.owed(), filled: true}
+		st.tx.filled = true
+		if moved := s.moved.Load(); moved != at { // what is owed now is so since now
+			st.tx = stallSide{on: true, filled: true, since: now, at: moved, owed: s.owed()}
+		}
 		t.hold(s.dev)
 	case !hasPassed(now, st.tx.since, s.dev.opts.SendTimeout):
 		t.hold(s.dev)

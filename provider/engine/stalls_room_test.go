@@ -35,6 +35,32 @@ func TestSendTimeoutIsOfWhatThePeerTakes(t *testing.T) {
 	})
 }
 
+// TestSendTimeoutAtLeastRate: a peer that takes a little more than it has to, all the time, is not
+// cut, whether our socket reports early or late that it has room.
+func TestSendTimeoutAtLeastRate(t *testing.T) {
+	const limit, size, window, steps = 10 * time.Second, 8 << 20, 1 << 20, 40
+	for _, room := range []int{0, window / 3} {
+		net, opts := memnet.Options{Window: window, WriteRoom: room}, Options{SendTimeout: limit}
+		storyOn(t, net, opts, params(true), sideOptions{}, func(s *side, r *raw) {
+			src := s.reg(size, everything)
+			r.ask(src, size, 1)
+			for step := range 10 * steps {
+				time.Sleep(limit / steps)
+				for left := chunkOctets * 105 / 100 / steps; left > 0; {
+					n, err := r.c.Readv([][]byte{make([]byte, left)})
+					if left -= n; err != nil {
+						break
+					}
+				}
+				if err := s.qp.Cause(); err != nil {
+					s.t.Fatalf("room from %d octets on: cut after %v: %v", room,
+						limit/steps*time.Duration(step+1), err)
+				}
+			}
+		})
+	}
+}
+
 // TestSendTimeoutBetweenTurns: SendTimeout also runs for a socket that has room, but too little
 // for the poller to begin the next turn.
 func TestSendTimeoutBetweenTurns(t *testing.T) {
