@@ -185,17 +185,18 @@ func TestConnNudges(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	before := c.Stats().Keepalives
 	r.message(t, proto.KindData, 1)
 	testkit.Must(io.ReadFull(c, make([]byte, 1)))(t)
-	sent := c.Stats().Keepalives
-	for c.Stats().Keepalives == sent {
+	most := 1 + c.Stats().Keepalives - before // the third may come before the message
+	for c.Stats().Keepalives == before {
 		if ctx.Err() != nil {
 			t.Fatalf("it sends none after the peer's message: %v", c)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	time.Sleep(time.Second) // the next would come 800 ms after it
-	if n := c.Stats().Keepalives - sent; n != 1 {
-		t.Errorf("after the peer's message it sends %d more, want 1", n)
+	if n := c.Stats().Keepalives - before; n > most {
+		t.Errorf("after the peer's message it sends %d more, want %d at most", n, most)
 	}
 }
