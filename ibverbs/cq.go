@@ -148,6 +148,8 @@ func (cq *CQ) ReqNotify(solicitedOnly bool) error {
 // CQ, polls again, and sleeps on the CQ's channel, which it must have been made
 // with. It returns as soon as it has one, with no more than are there. When ctx
 // ends the error is an [*Error] that wraps ctx.Err(), and when the CQ is closed os.ErrClosed.
+// On the engine it goes on polling for up to engine.Options.BusyWait before it arms the CQ,
+// if the last wait was that short.
 //
 // Any number of goroutines may wait on a CQ and its channel, each completion
 // going to one of them. Don't arm the same CQ with ReqNotify(true) in the

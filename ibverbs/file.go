@@ -26,14 +26,15 @@ import (
 // with 10,000 of these a Go program ends (debug.SetMaxThreads): bound the calls if so many
 // connections may come. MR.Close waits for calls that are under way, so that they must not call
 // it. Without WriteAt the right LocalWrite is EACCES; other rights than LocalWrite, RemoteWrite,
-// RemoteRead and ZeroBased are EINVAL.
+// RemoteRead and ZeroBased are EINVAL, and so is RemoteWrite without LocalWrite.
 //
-// When a method fails, or reads less than it was asked for, the connection ends when what is before
-// that octet has been sent: the peer gets a Terminate, work of our own that names the region
-// completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause wraps the method's
-// error. A panic of a method ends the program. A Write of the peer is complete there before it has
-// reached the object here, as with memory; a Read or a Send that the peer posts after the Write
-// takes effect after it.
+// When a method fails, or reads or writes less than it was asked for, the connection ends, with
+// reads when what is before that octet has been sent: the peer gets a Terminate, work of our own
+// that names the region completes with WCLocProtErr, the peer's Read with WCRemOpErr, and QP.Cause
+// wraps the method's error, or io.ErrUnexpectedEOF or io.ErrShortWrite if there was none. A panic
+// of a method ends the program. A Write of the peer is complete there before it has reached the
+// object here, as with memory; a Read or a Send that the peer posts after the Write takes effect
+// after it.
 //
 // The end of a connection in order, by Conn.Shutdown of package rdmacm or by
 // Disconnect, waits for the calls under way and those that what is posted still needs,

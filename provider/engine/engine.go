@@ -152,14 +152,19 @@ type Options struct {
 	// before it sleeps, if its last wait was no longer than that: where answers come
 	// within microseconds, waking up takes most of the time. It yields the CPU to other
 	// goroutines meanwhile, and less than GOMAXPROCS goroutines of a process poll at the same
-	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once.
+	// time, one at least. Default DefaultBusyWait; negative: it sleeps at once. With
+	// GOMAXPROCS 1 a round trip of two processes that poll so takes a tenth of the time that it
+	// takes if they sleep at once (docs/benchmarks, "Round trips of ends that sleep").
 	BusyWait time.Duration
 
 	// ProgressGoroutines is how many goroutines of a device move the data of connections that no
 	// goroutine of the program polls: those whose program waits for completion events, and the
 	// targets of Writes and Reads. A connection is given to the one that has the fewest, and stays
 	// with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
-	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given.
+	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given. More than one move more data where CPUs
+	// would be idle otherwise, and many connections share them. Where one keeps the CPUs busy that
+	// it can get, a second adds nothing and costs some percent (docs/benchmarks, "Many
+	// connections"): then 1 is better.
 	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
@@ -244,9 +249,10 @@ type Options struct {
 	// Network makes the connections; nil for TCP.
 	Network transport.Network
 
-	// TCP adjusts the sockets: congestion control, buffers, keepalive (on by default), user
-	// timeout, DSCP, interface. Open fails, and names the option, where the system
-	// can't. It is for the default Network, and EINVAL with another.
+	// TCP adjusts the sockets: congestion control, buffers, segments, keepalive (on by default),
+	// user timeout, DSCP, interface. Open fails, and names the option, where the system can't.
+	// The engine has defaults of its own for LocalReceiveBuffer and MaxSegment, which are
+	// described there. It is for the default Network, and EINVAL with another.
 	TCP transport.TCPOptions
 
 	// Logger gets what a person may want to know: start-ups that failed, Terminates sent and

@@ -12,20 +12,22 @@ import (
 // default.
 type TCPOptions struct {
 	// CongestionControl is TCP_CONGESTION: "reno", "cubic", ... ENOENT for one that
-	// the system doesn't have, EPERM for one that it keeps for root.
+	// the system doesn't have, EPERM for one that it keeps for root. Empty: the system's default,
+	// which is bbr on some; that paces what is sent, over loopback to a third of the bandwidth.
 	CongestionControl string
 
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in octets of payload
-	// and its overhead, as setsockopt takes them; the kernel doubles them. Setting
-	// one turns the kernel's own tuning of it off. More than net.core.wmem_max, or
-	// rmem_max, needs CAP_NET_ADMIN, and is EPERM without.
+	// and its overhead, below 1 GiB, as setsockopt takes them; the kernel doubles them, and
+	// raises what is too small. Setting one turns the kernel's own tuning of it off; 0 leaves it
+	// on. More than net.core.wmem_max, or rmem_max, needs CAP_NET_ADMIN, and is EPERM without.
 	SendBuffer    int
 	ReceiveBuffer int
 
 	// LocalReceiveBuffer is ReceiveBuffer of connections within this host, if ReceiveBuffer is 0:
 	// both ends have the same address, or both have loopback addresses. It is only set where the
-	// system permits this much (net.core.rmem_max or CAP_NET_ADMIN). 0 leaves these connections to
-	// the kernel, and in engine.Options.TCP to the engine. -1 leaves them to the kernel there, too.
+	// system permits this much (net.core.rmem_max or CAP_NET_ADMIN); otherwise these connections
+	// are left to the kernel, and that is no error. 0 leaves them to the kernel, too, but in
+	// engine.Options.TCP it means 2 MiB. -1 leaves them to the kernel in either.
 	//
 	// It is the most that is on its way at a time, which is too little if these connections have a
 	// delay, as with netem on the loopback: at 50 ms there and back, TCP on Linux 6.1 moved 38 MB/s
@@ -33,9 +35,12 @@ type TCPOptions struct {
 	// the sender's buffer grow to 64 MiB, it was 39, 600 and 316.
 	LocalReceiveBuffer int
 
-	// MaxSegment is TCP_MAXSEG: how many octets of payload a segment has at most, 88 to 32767,
-	// less the 12 of time stamps. Both ends keep to the lower of their values. 0 leaves it to
-	// the path's MTU, and in engine.Options.TCP to the engine.
+	// MaxSegment is TCP_MAXSEG, 88 to 32767: how many octets of payload and TCP options a segment
+	// has at most. With time stamps, which Linux uses by default, 12 of these are options, so that
+	// 1460 gives segments of 1448 octets (TCPStats.SendMSS). Both ends keep to the lower of their
+	// values. 0 leaves it to the path's MTU, but in engine.Options.TCP it means 32,576 if the
+	// engine asks for CRCs and places with PlaceVerified; that matters only on links like
+	// loopback, whose segments could be longer.
 	MaxSegment int
 
 	// KeepAlive has TCP probe a peer that is silent, so that the end of one that
