@@ -43,6 +43,11 @@ func (*perfAllCmd) Help() string {
 		`UCX (ucx_perftest), libfabric (fi_pingpong) and perftest over the engine (exec). Where there is a siw device, they measure siw and perftest over it, too. ` +
 		`Each round measures everything once. A figure is the median over the rounds of the ratio in each.
 
+Two values belong to a figure, its goals: REACH, the one to reach, and AIM, a better one to aim for. ` +
+		`The last column has the better of the two that the median meets, reach or aim, or else missed; or why the figure is missing. ` +
+		`The file of --markdown says what each figure compares, and has further ratios, which have no goals. ` +
+		`docs/benchmarks in the source has the files of one run, and says how to read them.
+
 It runs in a network namespace of its own where the system lets it (as root, or where user namespaces are allowed).`
 }
 

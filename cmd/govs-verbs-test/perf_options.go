@@ -130,5 +130,10 @@ func workloadHelp(op load.Op, tcp bool) string {
 	if !tcp {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts."
 	}
-	return text
+	columns := "BW peak is the most in 10 ms or a little more; GB are 10^9 octets, GiB 2^30."
+	if op.Latency() {
+		columns = "t_typical is the median, 99% and 99.9% are percentiles."
+	}
+	return text + "\n\n" + columns + " CPU is the processor time of both ends, user and system. " +
+		"With --poll spin each end needs a CPU to itself, otherwise it waits for the scheduler."
 }
