@@ -57,8 +57,14 @@ func (x *exposures) expose(v *interval) *interval {
 	return v
 }
 
-// exposeLocked is expose with mu held.
+// exposeLocked is expose with mu held. Where peers can write exactly the octets of v already,
+// nothing is sent from them without a copy: so of any number of regions over the same memory only
+// the first that is written visits the others.
 func (x *exposures) exposeLocked(v *interval) {
+	if same := x.writable.find(v); same != nil {
+		same.join(v)
+		return
+	}
 	x.writable.insert(v)
 	x.sources.overlapping(v, func(s *interval) {
 		if s.m.exposures++; s.m.exposures == 1 {
@@ -81,6 +87,10 @@ func (x *exposures) cover(v *interval) {
 
 // coverLocked is cover with mu held.
 func (x *exposures) coverLocked(v *interval) {
+	if same := v.leave(); same != nil {
+		x.writable.replace(v, same)
+		return
+	}
 	x.writable.remove(v)
 	x.sources.overlapping(v, func(s *interval) {
 		if s.m.exposures--; s.m.exposures == 0 {
@@ -146,11 +156,15 @@ type interval struct {
 	lo, hi uintptr
 	m      *mr // of sources
 
-	// Of the tree, a treap ordered by lo: it is as deep as a tree that is built in random
+	// Of the tree, a treap ordered by lo and hi: it is as deep as a tree that is built in random
 	// order. max is the highest hi of the subtree.
 	left, right *interval
 	max         uintptr
 	priority    uint64
+
+	// Of writable: a ring of intervals of the same octets, of which one is in the tree. nil for
+	// one that is alone.
+	before, after *interval
 }
 
 func newInterval(b []byte, m *mr) *interval { return new(interval).of(b, m) }
@@ -161,6 +175,30 @@ func (n *interval) of(b []byte, m *mr) *interval {
 	lo := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	*n = interval{lo: lo, hi: lo + uintptr(len(b)), m: m, priority: rand.Uint64()}
 	return n
+}
+
+// join adds v, which is in no ring, to the ring of n.
+func (n *interval) join(v *interval) {
+	if n.after == nil {
+		n.before, n.after = n, n
+	}
+	v.before, v.after = n, n.after
+	n.after.before = v
+	n.after = v
+}
+
+// leave takes n out of its ring and returns one that remains, nil if n was alone.
+func (n *interval) leave() *interval {
+	rest := n.after
+	if rest == nil {
+		return nil
+	}
+	n.before.after, rest.before = rest, n.before
+	if rest.after == rest {
+		rest.before, rest.after = nil, nil
+	}
+	n.before, n.after = nil, nil
+	return rest
 }
 
 // intervals are a set. To find those that overlap with another interval takes logarithmic
@@ -174,6 +212,27 @@ func (t *intervals) insert(v *interval) {
 }
 
 func (t *intervals) remove(v *interval) { t.root = t.root.without(v) }
+
+// find returns one of the same octets as v, nil if there is none.
+func (t *intervals) find(v *interval) *interval {
+	n := t.root
+	for n != nil && (n.lo != v.lo || n.hi != v.hi) {
+		if v.less(n) {
+			n = n.left
+		} else {
+			n = n.right
+		}
+	}
+	return n
+}
+
+// replace puts w, of the same octets, in the place of v, if v is in the set.
+func (t *intervals) replace(v, w *interval) {
+	if t.find(v) == v {
+		t.remove(v)
+		t.insert(w)
+	}
+}
 
 // overlapping calls f for all that have an octet in common with v.
 func (t *intervals) overlapping(v *interval, f func(*interval)) { t.root.overlapping(v, f) }
@@ -191,10 +250,16 @@ func (n *interval) overlapping(v *interval, f func(*interval)) {
 	}
 }
 
-// less orders intervals by lo, and those with the same lo by priority. Two priorities are
-// the same once in 2^64.
+// less orders intervals by lo, then by hi, and those of the same octets by priority. Two
+// priorities are the same once in 2^64.
 func (n *interval) less(v *interval) bool {
-	return n.lo < v.lo || n.lo == v.lo && n.priority < v.priority
+	switch {
+	case n.lo != v.lo:
+		return n.lo < v.lo
+	case n.hi != v.hi:
+		return n.hi < v.hi
+	}
+	return n.priority < v.priority
 }
 
 // splitBy divides the tree n into what is less than v and what is not.

@@ -35,6 +35,10 @@ func TestExposed(t *testing.T) {
 	var all []*entry
 	rng := rand.New(rand.NewPCG(1, 2))
 	part := func() (int, int) {
+		if len(all) > 0 && rng.IntN(3) == 0 { // the same octets once more
+			e := all[rng.IntN(len(all))]
+			return e.lo, e.hi
+		}
 		lo := rng.IntN(size)
 		return lo, min(size, lo+1+rng.IntN(30))
 	}
@@ -138,6 +142,49 @@ func TestExposed(t *testing.T) {
 	at := newInterval(memory, nil)
 	for _, set := range []*intervals{&exposed.writable, &exposed.sources} {
 		set.overlapping(at, func(*interval) { t.Error("an interval of the memory is left") })
+	}
+}
+
+// TestExposedOnce: of many regions over the same memory the first that a peer writes visits the
+// others, and no other one does. The memory is exposed until the last of those is closed.
+func TestExposedOnce(t *testing.T) {
+	const regions = 100
+	p := testPD(t, unwired(t))
+	b := make([]byte, 64)
+	register := func(access provider.Access) *mr {
+		return testkit.Must(p.RegMR(b, access))(t).(*mr)
+	}
+	source := register(provider.AccessLocalWrite)
+	defer func() { testkit.OK(t, source.Close()) }()
+	exposures := func() int {
+		exposed.mu.Lock()
+		defer exposed.mu.Unlock()
+		return source.exposures
+	}
+	var all []*mr
+	for range regions {
+		all = append(all, register(provider.AccessLocalWrite|provider.AccessRemoteWrite))
+	}
+	for _, m := range all {
+		if !m.acquireRemote() {
+			t.Fatal("a region that can't be used")
+		}
+		m.willBeWritten()
+		m.releaseRemote()
+		if n := exposures(); n != 1 {
+			t.Fatalf("the memory is exposed %d times, want once", n)
+		}
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	rng.Shuffle(regions, func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for i, m := range all {
+		if isStill(source) {
+			t.Fatalf("%d regions that peers have written are left, and nothing is exposed", regions-i)
+		}
+		testkit.OK(t, m.Close())
+	}
+	if n := exposures(); n != 0 || !isStill(source) {
+		t.Errorf("the memory is exposed %d times after all are closed", n)
 	}
 }
 
