@@ -125,6 +125,7 @@ func TestGrowth(t *testing.T) {
 		{"linear", func(x float64) float64 { return 3 * x }, 1, 1, true},
 		{"root", math.Sqrt, 0.5, 0.5, true},
 		{"square", func(x float64) float64 { return x * x }, 2, 2, false},
+		{"a cliff at the end", func(x float64) float64 { return max(1, 256*(x-1023)) }, 4. / 7, 4, false},
 	} {
 		g := growthOf(series(tc.f))
 		if math.Abs(g.Slope-tc.slope) > 1e-9 || math.Abs(g.Steepest-tc.steepest) > 1e-9 || g.Linear != tc.linear {

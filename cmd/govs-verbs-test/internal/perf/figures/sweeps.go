@@ -56,9 +56,13 @@ type Growth struct {
 	Linear   bool    `json:"linear_or_better"`
 }
 
-// linear is the slope up to which growth counts as linear. The part above 1 is the
-// difference between repeated measurements.
-const linear = 1.1
+// Growth counts as linear up to the slope linear of all points, if it is not steeper than
+// linearPart between any two of them. The parts above 1 are differences between repeated
+// measurements, which are larger for two points.
+const (
+	linear     = 1.1
+	linearPart = 1.3
+)
 
 // growthOf fits y = c * x^slope. It needs at least three points.
 func growthOf(points []Point) *Growth {
@@ -80,7 +84,7 @@ func growthOf(points []Point) *Growth {
 	if math.IsInf(steepest, 0) {
 		g.Steepest = g.Slope
 	}
-	g.Linear = g.Slope <= linear
+	g.Linear = g.Slope <= linear && g.Steepest <= linearPart
 	return g
 }
 
