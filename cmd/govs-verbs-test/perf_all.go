@@ -89,6 +89,9 @@ func (c *perfAllCmd) Run(ctx context.Context, k *kong.Context, out *output) erro
 	if err := usableCPUs(cfg.ClientCPU, cfg.ServerCPU); err != nil {
 		return unable(err)
 	}
+	if err := checkCongestion("--cong", cfg.Cong); err != nil {
+		return unable(err)
+	}
 	if err := c.findSiw(&cfg); err != nil {
 		return unable(err)
 	}

@@ -277,9 +277,11 @@ func TestTables(t *testing.T) {
 		More:   map[string]Figure{"write-64k-vs-tcp": {Median: 12.345, Min: 1, Max: 100, Rounds: 2}, "send-rtt-spin-vs-ucx": {Missing: "no\nucx"}},
 		Curves: []Curve{{ID: "growth-x", Series: []Series{{Name: "engine", Growth: &Growth{Slope: 0.98, Steepest: 1.2, Linear: true}}}}},
 	}
+	rep.Curves = append(rep.Curves, Curve{ID: "bandwidth"})
 	for _, g := range goals[1:] {
-		rep.Figures[g.ID] = Figure{Missing: "not asked"}
+		rep.Figures[g.ID] = Figure{Missing: "no siw"}
 	}
+	rep.Figures[goals[2].ID] = Figure{Missing: notAsked}
 	var b strings.Builder
 	if err := rep.Markdown(&b); err != nil {
 		t.Fatal(err)
@@ -293,9 +295,13 @@ func TestTables(t *testing.T) {
 		}
 	}
 	rows := rep.Rows()
-	if len(rows) != len(goals)+2 || rows[0][7] != "missed" || rows[0][5] != ">=0.82" || rows[1][7] != "missing: not asked" || rows[1][5] != "<=1.25" ||
-		!slices.Equal(rows[len(goals)], []string{"write-64k-vs-tcp", "12.3", "1.00", "100", "2", "", "", "beside"}) ||
-		rows[len(goals)+1][7] != "missing: no ucx" {
+	asked := len(goals) - 1
+	if len(rows) != asked+4 || rows[0][7] != "missed" || rows[0][5] != ">=0.82" ||
+		rows[1][7] != "missing: no siw" || rows[1][5] != "<=1.25" ||
+		!slices.Equal(rows[asked], []string{"write-64k-vs-tcp", "12.3", "1.00", "100", "2", "", "", "beside"}) ||
+		rows[asked+1][7] != "missing: no ucx" ||
+		rows[asked+2][7] != "engine: linear or better (slope 0.98, steepest 1.20)" ||
+		rows[asked+3][0] != "bandwidth" || !strings.HasPrefix(rows[asked+3][7], "plot") {
 		t.Errorf("rows %q", rows)
 	}
 }

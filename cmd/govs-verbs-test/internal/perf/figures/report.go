@@ -312,11 +312,15 @@ func (rep *Report) growthRows() string {
 
 // Rows are the figures for a table, under the headings id, median, min, max, rounds,
 // reach, aim and standing; for a missing one the last has the reason. Those beside the
-// goals follow.
+// goals follow, and then the plots, of which the last heading has how they grow. What was not
+// asked for is left out.
 func (rep *Report) Rows() [][]string {
 	var rows [][]string
 	for _, g := range rep.Goals {
 		f := rep.Figures[g.ID]
+		if f.Missing == notAsked {
+			continue
+		}
 		sign := ">="
 		if g.Lower {
 			sign = "<="
@@ -329,7 +333,28 @@ func (rep *Report) Rows() [][]string {
 			rows = append(rows, rowOf(f.id, fig, "", "", "beside"))
 		}
 	}
+	for _, c := range rep.Curves {
+		rows = append(rows, []string{c.ID, "", "", "", "", "", "", c.standing()})
+	}
 	return rows
+}
+
+// standing says how the plot grows, or that it is one.
+func (c *Curve) standing() string {
+	var text []string
+	for _, s := range c.Series {
+		if g := s.Growth; g != nil {
+			how := "linear or better"
+			if !g.Linear {
+				how = "steeper than linear"
+			}
+			text = append(text, fmt.Sprintf("%s: %s (slope %.2f, steepest %.2f)", s.Name, how, g.Slope, g.Steepest))
+		}
+	}
+	if text == nil {
+		return "plot (--json and --svg have it)"
+	}
+	return strings.Join(text, "; ")
 }
 
 func rowOf(id string, f Figure, reach, aim, standing string) []string {
