@@ -297,7 +297,8 @@ func terminateAbout(t *rdmap.ReceivedTerminate) string {
 	case about != "":
 		return about
 	case t.Layer != iwarp.LayerLLP && t.EType == 0:
-		return ", about memory of the peer's own: a receive, the sink of a Read, or what it sends"
+		return ", about memory of the peer's own: a receive, the sink of a Read, what it sends, or a " +
+			"region over an object or file that failed"
 	case noHeader && t.Code == iwarp.DDPUntaggedNoBuffer:
 		return ", about a Send for which there was no receive"
 	case noHeader && t.Code == iwarp.DDPUntaggedMessageTooLong:

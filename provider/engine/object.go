@@ -45,9 +45,12 @@ func (p *pd) RegObject(o io.ReaderAt, size uint64, access provider.Access) (prov
 	name := fmt.Sprintf("object of %d octets", size)
 	writable := access&provider.AccessLocalWrite != 0
 	switch {
-	case o == nil, size == 0, size > math.MaxInt64,
-		!writable && access&provider.AccessRemoteWrite != 0:
-		return nil, fail(op, name, syscall.EINVAL)
+	case o == nil:
+		return nil, fail(op, name, fmt.Errorf("the object is nil: %w", syscall.EINVAL))
+	case size == 0 || size > math.MaxInt64:
+		return nil, fail(op, name, fmt.Errorf("the size has to be 1 to 2^63-1 octets: %w", syscall.EINVAL))
+	case !writable && access&provider.AccessRemoteWrite != 0:
+		return nil, fail(op, name, fmt.Errorf("AccessRemoteWrite needs AccessLocalWrite: %w", syscall.EINVAL))
 	case access&^objectRights != 0:
 		return nil, fail(op, name, fmt.Errorf("rights %s, of which the region of an object can have %s: %w", access, objectRights, syscall.EINVAL))
 	}

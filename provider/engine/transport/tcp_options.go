@@ -111,14 +111,14 @@ func (o *TCPOptions) validate() error {
 	}
 	switch {
 	case o.SendBuffer < 0 || o.SendBuffer > math.MaxInt32/2:
-		return badTCPOption("SendBuffer", o.SendBuffer, "octets, 0 to 1 GiB")
+		return badTCPOption("SendBuffer", o.SendBuffer, "0 to 2^30-1 octets")
 	case o.ReceiveBuffer < 0 || o.ReceiveBuffer > math.MaxInt32/2:
-		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "octets, 0 to 1 GiB")
+		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "0 to 2^30-1 octets")
 	case o.LocalReceiveBuffer < -1 || o.LocalReceiveBuffer > math.MaxInt32/2:
 		return badTCPOption("LocalReceiveBuffer", o.LocalReceiveBuffer,
-			"octets, 0 to 1 GiB, or -1 for the kernel's own")
+			"0 to 2^30-1 octets, or -1 to leave it to the kernel")
 	case o.MaxSegment != 0 && (o.MaxSegment < leastSegment || o.MaxSegment > maxSegment):
-		return badTCPOption("MaxSegment", o.MaxSegment, "octets, 88 to 32767")
+		return badTCPOption("MaxSegment", o.MaxSegment, "88 to 32767 octets, or 0 for the default")
 	case !wholeUnits(keep.Idle, time.Second, maxKeepSeconds):
 		return badTCPOption("KeepAlive.Idle", keep.Idle, "whole seconds, 1 to 32767")
 	case !wholeUnits(keep.Interval, time.Second, maxKeepSeconds):
