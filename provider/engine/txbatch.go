@@ -9,7 +9,7 @@ import (
 // Bounds of one vectored write.
 const (
 	batchOctets = 256 << 10
-	batchLong   = 1 << 20 // for a socket that takes everything (see batchLimit)
+	batchLong   = 1 << 20 // the most for a socket that takes everything (see batchLimit)
 	batchSlow   = 8 << 10 // for a socket that takes very little
 	batchIov    = 512
 	batchFPDUs  = 512
