@@ -366,6 +366,9 @@ func TestLeads(t *testing.T) {
 	defer cancel()
 	recvs, sends := []provider.RecvWR{{}}, []provider.SendWR{{Opcode: provider.WRSend}}
 	round := func() {
+		if err := ctx.Err(); err != nil {
+			t.Fatalf("after %d waits that a goroutine led: %v", seat.waits.Load(), err)
+		}
 		// However slow the machine is, the waiter was back soon, and asks at once.
 		h := &b.ch.habit
 		h.brief.Store(leadAfter)

@@ -1,4 +1,4 @@
-//go:build !purego && !race
+//go:build !purego && !race && !asan && !msan
 
 #include "textflag.h"
 
