@@ -62,6 +62,9 @@ func (p *plainPeers) connect(n int, dst netip.AddrPort, b []byte) {
 		if err == nil {
 			p.fds = append(p.fds, fd)
 			err = unix.Connect(fd, &unix.SockaddrInet4{Addr: dst.Addr().As4(), Port: int(dst.Port())})
+			if errors.Is(err, unix.ECONNRESET) { // the server may have no place, and be quick to say so
+				err = nil
+			}
 		}
 		if err != nil {
 			p.t.Fatal(err)
@@ -380,7 +383,7 @@ func TestBounds(t *testing.T) {
 			if limit := int64(b.most*b.octets + slackOctets); got.octets > limit && !raceEnabled {
 				t.Errorf("%d octets, bound %d", got.octets, limit)
 			}
-			if limit := int64(b.most*b.goroutines*boundsStack + slackOctets); got.stacks > limit && !raceEnabled {
+			if limit := int64(b.most*b.goroutines*boundsStack + slackStacks); got.stacks > limit && !raceEnabled {
 				t.Errorf("%d octets of stacks, bound %d", got.stacks, limit)
 			}
 			p.close(true)
@@ -393,6 +396,7 @@ func TestBounds(t *testing.T) {
 const (
 	slackGoroutines = 3
 	slackOctets     = 64 << 10
+	slackStacks     = 160 << 10 // a thread has one of 16 KiB, too, and a busy machine has more of them
 )
 
 // openPoller has the runtime open the descriptors with which it waits, which it keeps from then on.
