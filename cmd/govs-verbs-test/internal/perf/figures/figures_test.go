@@ -294,6 +294,9 @@ func TestTables(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
 	}
+	if strings.Contains(b.String(), notAsked) {
+		t.Errorf("what was not asked for is in\n%s", b.String())
+	}
 	rows := rep.Rows()
 	asked := len(goals) - 1
 	if len(rows) != asked+4 || rows[0][7] != "missed" || rows[0][5] != ">=0.82" ||

@@ -262,12 +262,16 @@ func (rep *Report) Adopt(other *Report) {
 	}
 }
 
-// Markdown writes the figures and the conditions of the run as tables.
+// Markdown writes the figures and the conditions of the run as tables, without what was not asked
+// for.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, g := range rep.Goals {
 		f := rep.Figures[g.ID]
+		if f.Missing == notAsked {
+			continue
+		}
 		if f.Missing != "" {
 			fmt.Fprintf(&b, "| `%s` | %s | | | | | %g | %g | missing: %s |\n", g.ID, g.What, g.Reach, g.Aim, oneLine(f.Missing))
 			continue
