@@ -49,8 +49,38 @@ func (s *streamSite) accept(t *testing.T, l *rsocket.Listener, p *program) *rsoc
 	return limited(t, c)
 }
 
-// streamAttempts is how often a Go end over siw connects to a C end over siw.
+// streamAttempts is how often a Go end over siw is tried with a C end over siw.
 const streamAttempts = 10
+
+// firstOctets is how long a Go end over siw waits for the first octets of a C end.
+const firstOctets = 15 * time.Second
+
+// acceptFirst starts a C end that connects, speaks at once and then waits, and reads its first
+// octets. If those come before siw's accept has ended, siw does not read them before more come, so
+// that both ends would wait for ever (kernel-notes/siw-first-fpdu.md). Then both are tried again.
+func (s *streamSite) acceptFirst(t *testing.T, l *rsocket.Listener, start func() *program,
+	octets []byte) (*rsocket.Conn, *program) {
+	t.Helper()
+	for attempt := 1; ; attempt++ {
+		p := start()
+		c := s.accept(t, l, p)
+		if s.refuses {
+			testkit.OK(t, c.SetReadDeadline(time.Now().Add(firstOctets)))
+		}
+		n, err := io.ReadFull(c, octets)
+		if err == nil {
+			testkit.OK(t, c.SetDeadline(time.Now().Add(patience)))
+			return c, p
+		}
+		late := errors.Is(err, os.ErrDeadlineExceeded) && n == 0
+		if !s.refuses || attempt == streamAttempts || !late {
+			t.Fatal(err)
+		}
+		t.Logf("once more: siw has read nothing: %v", err)
+		_ = p.cmd.Process.Kill()
+		_ = c.Close()
+	}
+}
 
 // dial starts a C end that listens, and connects to it. A C end sends as soon as it has accepted,
 // which it may not, and which siw does not hold back (kernel-notes/siw-responder-speaks-first.md).
@@ -124,11 +154,17 @@ func fromRcopy(t *testing.T, s *streamSite) {
 	testkit.OK(t, os.WriteFile(from, copyContent, 0o644))
 	port := freePort()
 	l := s.listen(t, port)
-	client := s.program(nil, "rcopy", from, s.addr.String()+":a name", "-p", fmt.Sprint(port))
-	c := s.accept(t, l, client)
-	for _, command := range []uint8{copyOpen, copyWrite, copyClose} {
+	start := func() *program {
+		return s.program(nil, "rcopy", from, s.addr.String()+":a name", "-p", fmt.Sprint(port))
+	}
+	head := make([]byte, binary.Size(copyMessage{}))
+	c, client := s.acceptFirst(t, l, start, head)
+	for i, command := range []uint8{copyOpen, copyWrite, copyClose} {
+		if i > 0 {
+			testkit.Must(io.ReadFull(c, head))(t)
+		}
 		var m copyMessage
-		testkit.OK(t, binary.Read(c, binary.NativeEndian, &m))
+		testkit.Must(binary.Decode(head, binary.NativeEndian, &m))(t)
 		if m.Command != command {
 			t.Fatalf("rcopy sends %+v instead of command %d", m, command)
 		}
