@@ -48,7 +48,7 @@ type perfFlags struct {
 	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536." placeholder:"N"`
 	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
 	Iters    int     `short:"n" help:"Messages on each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
-	Duration seconds `short:"D" help:"Run for this long instead of a number of messages: 10s, 500ms, or a whole number of seconds." placeholder:"TIME"`
+	Duration seconds `short:"D" help:"Instead of --iters: 10s, 500ms, or whole seconds." placeholder:"TIME"`
 	Warmup   int     `default:"-1" help:"Messages on each QP before those that count; 0: none. Default: as many as 16 MiB holds, but at least 4 and at most 1000." placeholder:"N"`
 	QP       int     `short:"q" default:"1" help:"Bandwidth: QPs, or TCP connections. Default 1." placeholder:"N"`
 	Poll     string  `enum:"spin,block" default:"spin" help:"How both ends wait: spin or block. Default spin." placeholder:"HOW"`

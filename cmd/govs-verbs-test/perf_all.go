@@ -44,7 +44,8 @@ func (*perfAllCmd) Help() string {
 		`Each round measures everything once. A figure is the median over the rounds of the ratio in each.
 
 Two values belong to a figure, its goals: REACH, the one to reach, and AIM, a better one to aim for. ` +
-		`The last column has the better of the two that the median meets, reach or aim, or else missed; or why the figure is missing. ` +
+		`The last column has the better of the two that the median meets, reach or aim, or else missed; ` +
+		`or why the figure is missing. ` +
 		`The file of --markdown says what each figure compares, and has further ratios, which have no goals. ` +
 		`docs/benchmarks in the source has the files of one run, and says how to read them.
 

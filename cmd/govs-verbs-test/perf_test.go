@@ -130,7 +130,7 @@ func TestPerfWrongUsage(t *testing.T) {
 		"send-lat 192.0.2.1:7175 --bidirectional":            "--bidirectional: send-lat has one message under way",
 		"write-bw 192.0.2.1:7175 --size 64 --all":            "--size and --all can't be used together",
 		"write-bw 192.0.2.1:7175 --iters 0":                  "--iters 0: has to be at least 1",
-		"write-bw 192.0.2.1:7175 --duration soon":            "a time such as 10s or 500ms, or a whole number of seconds",
+		"write-bw 192.0.2.1:7175 --duration soon":            "10s or 500ms, or a whole number of seconds",
 		"write-bw 192.0.2.1:7175 -D 0":                       "--duration 0s: has to be above 0",
 		"write-bw 192.0.2.1:7175 --duration 0s":              "--duration 0s: has to be above 0",
 		"write-bw 192.0.2.1:7175 --qp 0":                     "--qp 0: has to be 1 to",

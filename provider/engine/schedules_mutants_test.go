@@ -226,7 +226,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a leader that leaves does not call the progress goroutine back",
 		edits: []edit{
-			{"lead.go", "\ts.held.Store(false)\n\tif s.wanted.Load() {\n\t\ts.callBack()\n\t}\n", "\ts.held.Store(false)\n"},
+			{"lead.go", "\ts.held.Store(false)\n\tif s.wanted.Load() {\n\t\ts.callBack()\n\t}\n",
+				"\ts.held.Store(false)\n"},
 		},
 		protocol: "a progress goroutine takes its seat back",
 	},
