@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -70,17 +71,24 @@ func TestRegObjectArguments(t *testing.T) {
 		size   uint64
 		access provider.Access
 		want   syscall.Errno
+		cause  string
 	}{
-		{"nothing", nil, 1, 0, syscall.EINVAL},
-		{"no octets", o, 0, 0, syscall.EINVAL},
-		{"more than an int64", o, 1 << 63, 0, syscall.EINVAL},
-		{"remote write without local write", o, 1, provider.AccessRemoteWrite, syscall.EINVAL},
-		{"atomic", o, 1, provider.AccessLocalWrite | provider.AccessRemoteAtomic, syscall.EINVAL},
-		{"invalidation by the peer", o, 1, provider.AccessRemoteInvalidate, syscall.EINVAL},
-		{"no WriteAt", readOnly{o}, 1, provider.AccessLocalWrite, syscall.EACCES},
+		{"nothing", nil, 1, 0, syscall.EINVAL, "the object is nil"},
+		{"no octets", o, 0, 0, syscall.EINVAL, "1 to 2^63-1 octets"},
+		{"more than an int64", o, 1 << 63, 0, syscall.EINVAL, "1 to 2^63-1 octets"},
+		{"remote write without local write", o, 1, provider.AccessRemoteWrite, syscall.EINVAL,
+			"AccessRemoteWrite needs AccessLocalWrite"},
+		{"atomic", o, 1, provider.AccessLocalWrite | provider.AccessRemoteAtomic, syscall.EINVAL,
+			"of which the region of an object can have"},
+		{"invalidation by the peer", o, 1, provider.AccessRemoteInvalidate, syscall.EINVAL,
+			"of which the region of an object can have"},
+		{"no WriteAt", readOnly{o}, 1, provider.AccessLocalWrite, syscall.EACCES, "no WriteAt"},
 	} {
 		m, err := p.RegObject(c.o, c.size, c.access)
 		wantErr(t, err, c.want)
+		if err == nil || !strings.Contains(err.Error(), c.cause) {
+			t.Errorf("%s: %v, which lacks %q", c.name, err, c.cause)
+		}
 		if m != nil {
 			t.Errorf("%s: an MR beside the error", c.name)
 		}
