@@ -59,11 +59,12 @@ func turnOfLook(n int) int { return max(turnLeast, turns.Long/max(n, 1)) }
 // A program that polls for one stream, and has posted more for it than the last turn, gets
 // turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
 // tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for never gets it,
-// because a peer must not have the others wait for longer. Nor does a stream without CRC, whose
-// long messages it made slower (docs/benchmarks).
+// because a peer must not have the others wait for longer. Nor does a stream without CRC to a peer
+// within the host that lets much wait in its socket: that leaves the caches, and such turns made
+// it slower (docs/benchmarks).
 func (s *stream) sendTurn(turn int) int {
 	t := &s.tx
-	if !s.polled.Load() || !s.polled.Swap(false) || !t.crc ||
+	if !s.polled.Load() || !s.polled.Swap(false) || !t.long ||
 		t.task == taskReadResponse || s.inbound.Front() != nil {
 		return turn
 	}

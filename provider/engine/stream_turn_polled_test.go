@@ -11,22 +11,23 @@ import (
 )
 
 // TestTurnOfPolled: a program that polls the CQ of one QP sends 1 MiB in one turn of what it
-// has posted. What the peer's Reads ask for, streams without CRC, and QPs that share a CQ have
-// turns as long as those of all others.
+// has posted. What the peer's Reads ask for, QPs that share a CQ, and streams without CRC whose
+// octets may wait at the peer without bounds have turns as long as those of all others.
 func TestTurnOfPolled(t *testing.T) {
 	const size, writes = 8 << 20, 4
 	for _, tc := range []struct {
-		what              string
-		crc, shared, asks bool
-		most              int
+		what                       string
+		crc, bounded, shared, asks bool
+		most                       int
 	}{
 		{what: "Writes", crc: true, most: turnPolled},
-		{what: "Writes without CRC", most: turns.Long},
+		{what: "Writes without CRC", bounded: true, most: turnPolled},
+		{what: "Writes without CRC and bounds", most: turns.Long},
 		{what: "Writes of one QP of two", crc: true, shared: true, most: turns.Long},
 		{what: "Reads of the peer", crc: true, asks: true, most: turns.Long},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			net := memnet.Options{Window: 1 << 30, MSS: 9000}
+			net := memnet.Options{Window: 1 << 30, MSS: 9000, Bounded: tc.bounded}
 			byHand(t, net, Options{}, func(s *side, network *memnet.Network) {
 				if tc.shared {
 					s.besides(network)

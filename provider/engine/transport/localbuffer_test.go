@@ -43,9 +43,12 @@ func TestLocalReceiveBufferNotPermitted(t *testing.T) {
 			want = size()
 		}
 		o := TCPOptions{LocalReceiveBuffer: octets}
-		o.setLocalBuffer(fd, local, local)
+		bounded := o.bound(fd, local, local)
 		if got := size(); got != want {
 			t.Errorf("%d octets are permitted: SO_RCVBUF %d, want %d", tc.permitted, got, want)
+		}
+		if set := tc.want != 0; bounded != set {
+			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.permitted, bounded, set)
 		}
 		_ = unix.Close(fd)
 	}

@@ -20,6 +20,7 @@ type tcpConn struct {
 	ref           fdRef
 	local, remote netip.AddrPort
 	tap           *TapEnd // nil: nobody looks
+	bounded       bool    // see Bounder
 
 	rd, wr iovecs // of the one reader and the one writer
 
@@ -50,7 +51,7 @@ func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 		return nil, err
 	}
 	c.local, c.remote = addrPortOf(local), addrPortOf(remote)
-	t.opts.setLocalBuffer(fd, c.local.Addr(), c.remote.Addr())
+	c.bounded = t.opts.bound(fd, c.local.Addr(), c.remote.Addr())
 	c.tap = NewTapEnd(t.opts.Tap, c.local, c.remote, dialed)
 	return c, nil
 }
@@ -60,6 +61,9 @@ func (c *tcpConn) LocalAddr() netip.AddrPort { return c.local }
 
 // RemoteAddr implements Conn.
 func (c *tcpConn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// Bounded implements Bounder.
+func (c *tcpConn) Bounded() bool { return c.bounded }
 
 // Readv implements Conn.
 func (c *tcpConn) Readv(bufs [][]byte) (int, error) { return c.ReadLooks(bufs, 1) }

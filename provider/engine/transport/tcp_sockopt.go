@@ -146,20 +146,28 @@ func setBuffer(fd int, name, limit string, option, force, octets int) error {
 	return nil
 }
 
-// setLocalBuffer sets LocalReceiveBuffer of a connected socket. A buffer that the system makes
-// smaller than asked for would slow the connection down, so it is set as a whole or not at all. The
-// window's limit follows the buffer on Linux 6.18. It is set, too, in case it does not on others,
-// because the connection has been made with the limit of a smaller buffer.
-func (o *TCPOptions) setLocalBuffer(fd int, local, remote netip.Addr) {
+// bound sets LocalReceiveBuffer of a connected socket, and reports what Bounder says of it: the
+// peer within the host is taken to have the same buffer.
+func (o *TCPOptions) bound(fd int, local, remote netip.Addr) bool {
+	return !sameHost(local, remote) || o.ReceiveBuffer != 0 || o.setLocalBuffer(fd)
+}
+
+// setLocalBuffer sets LocalReceiveBuffer of a socket connected within the host, and reports whether
+// it is set. A buffer that the system makes smaller than asked for would slow the connection down,
+// so it is set as a whole or not at all. The window's limit follows the buffer on Linux 6.18. It is
+// set, too, in case it does not on others, because the connection has been made with the limit of a
+// smaller buffer.
+func (o *TCPOptions) setLocalBuffer(fd int) bool {
 	n := o.LocalReceiveBuffer
-	if n <= 0 || o.ReceiveBuffer != 0 || !sameHost(local, remote) {
-		return
+	if n <= 0 {
+		return false
 	}
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, n) != nil &&
 		(n > maxReceiveBuffer() || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n) != nil) {
-		return
+		return false
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, n)
+	return true
 }
 
 // sameHost reports whether these are addresses of one connection within a host.
