@@ -87,15 +87,16 @@ func (s *stream) ReadyTurn(readable, writable bool, turn int) (used int, more bo
 	if s.hasFinished() {
 		return s.lingerOn(turn)
 	}
-	if readable && writable {
-		turn /= 2 // each direction has its half
-	}
 	if readable {
-		used, more = s.pollRx(turn)
+		receive := turn
+		if writable {
+			receive /= 2 // what it does not use is for the other direction
+		}
+		used, more = s.pollRx(receive)
 	}
 	if writable {
 		s.room.Store(true)
-		sent, unsent := s.runTx(turn)
+		sent, unsent := s.runTx(max(turn-used, turn/2))
 		s.settle()
 		used, more = used+sent, more || unsent
 	}

@@ -22,12 +22,15 @@ type registration struct {
 	gen     int32 // distinguishes this stream from earlier ones of the slot
 	removed atomic.Bool
 
-	events uint32 // what epoll watches for, 0: not in epoll. Under registry.mu
+	// Under registry.mu; queued is read without, too.
+	events uint32        // what epoll watches for, 0: not in epoll; of a queued stream, is to watch for
+	next   *registration // in the queue
+	queued atomic.Bool   // in the queue, or in its turn from there (see turnQueue)
 }
 
-// event is the registration as epoll carries it.
-func (r *registration) event() *unix.EpollEvent {
-	return &unix.EpollEvent{Events: r.events, Fd: r.slot, Pad: r.gen}
+// event is the registration as epoll carries it, which watches for events.
+func (r *registration) event(events uint32) *unix.EpollEvent {
+	return &unix.EpollEvent{Events: events, Fd: r.slot, Pad: r.gen}
 }
 
 // registry finds registrations by what epoll reports, without a lock: Poll runs

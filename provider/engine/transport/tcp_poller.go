@@ -19,6 +19,7 @@ type tcpPoller struct {
 	reg registry
 	gate
 	sharing turns.Sharing
+	queue   turnQueue
 	closed  sync.Once
 }
 
@@ -65,7 +66,7 @@ func (p *tcpPoller) Add(conn Conn, h Handler) error {
 	reg := &registration{poller: p, conn: c, handler: h, events: unix.EPOLLIN}
 	reg.sharer, _ = h.(Sharer)
 	p.reg.insert(reg)
-	if err := unix.EpollCtl(p.ep.fd, unix.EPOLL_CTL_ADD, c.ref.fd, reg.event()); err != nil {
+	if err := unix.EpollCtl(p.ep.fd, unix.EPOLL_CTL_ADD, c.ref.fd, reg.event(reg.events)); err != nil {
 		p.reg.remove(reg)
 		return os.NewSyscallError("epoll_ctl", err)
 	}
@@ -86,7 +87,11 @@ func (p *tcpPoller) Remove(conn Conn) {
 	if c.reg == nil || c.reg.poller != p {
 		return
 	}
-	_ = p.watch(c.reg, 0) // the socket or epoll may be closed: then it is out already
+	if c.reg.queued.Load() {
+		_ = p.control(unix.EPOLL_CTL_DEL, c.reg, 0)
+	} else {
+		_ = p.watch(c.reg, 0) // the socket or epoll may be closed: then it is out already
+	}
 	p.reg.remove(c.reg)
 	c.reg = nil
 }
@@ -123,6 +128,10 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 	if events == reg.events {
 		return nil
 	}
+	if reg.queued.Load() { // epoll has it, and watches for nothing until rewatch
+		reg.events = events
+		return nil
+	}
 	op := unix.EPOLL_CTL_MOD
 	switch {
 	case events == 0:
@@ -130,6 +139,15 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 	case reg.events == 0:
 		op = unix.EPOLL_CTL_ADD
 	}
+	err := p.control(op, reg, events)
+	if err == nil {
+		reg.events = events
+	}
+	return err
+}
+
+// control is epoll_ctl for the socket of reg.
+func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 	if !reg.conn.ref.acquire() {
 		return os.ErrClosed
 	}
@@ -138,13 +156,7 @@ func (p *tcpPoller) watch(reg *registration, events uint32) error {
 		return os.ErrClosed
 	}
 	defer p.ep.release()
-	was := reg.events
-	reg.events = events
-	err := unix.EpollCtl(p.ep.fd, op, reg.conn.ref.fd, reg.event())
-	if err != nil {
-		reg.events = was // what epoll still looks for
-	}
-	return os.NewSyscallError("epoll_ctl", err)
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.ep.fd, op, reg.conn.ref.fd, reg.event(events)))
 }
 
 // Poll implements Poller.
@@ -168,20 +180,67 @@ func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
 	var ready [turns.Most]*registration
 	var round turns.Round
 	round.Begin(&p.sharing)
-	n := 0
+	n, long := 0, 0
 	for i := range events {
 		if reg := p.reg.lookup(&events[i]); reg != nil {
-			round.Add(&reg.turns)
 			ready[n], events[n] = reg, events[i]
 			n++
+			if reg.turns.Long() {
+				long++
+			}
 		}
+	}
+	if long >= queueLeast || long > 0 && p.queue.count.Load() > 0 {
+		n = p.enqueueLong(ready[:n], events)
+	}
+	for _, reg := range ready[:n] {
+		round.Add(&reg.turns)
 	}
 	for i, turn := round.Next(); i >= 0; i, turn = round.Next() {
 		used, more := ready[i].ready(events[i].Events, turn)
 		round.Done(i, used, more)
 		served++
 	}
-	return served
+	return served + p.serveQueue(&round)
+}
+
+// enqueueLong puts the long streams among ready into the queue, and returns how many streams
+// remain.
+func (p *tcpPoller) enqueueLong(ready []*registration, events []unix.EpollEvent) (n int) {
+	for i, reg := range ready {
+		if reg.turns.Long() && p.enqueue(reg) {
+			continue
+		}
+		ready[n], events[n] = reg, events[i]
+		n++
+	}
+	return n
+}
+
+// serveQueue serves streams of the queue with what is left of the round, and returns how many.
+func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
+	for {
+		reg, events := p.dequeue()
+		if reg == nil {
+			return served
+		}
+		turn := round.Queued(&reg.turns)
+		if turn == 0 {
+			p.requeue(reg, true)
+			return served
+		}
+		used, more := lookAgain, false
+		if now := reg.conn.pollNow(events); now != 0 {
+			used, more = reg.ready(now, turn)
+			served++
+		}
+		round.DoneQueued(&reg.turns, used, more)
+		if more {
+			p.requeue(reg, false)
+		} else {
+			p.rewatch(reg)
+		}
+	}
 }
 
 // ready calls the handler with what epoll has reported, unless the stream has left since.
@@ -229,6 +288,7 @@ func (p *tcpPoller) Close() error {
 	p.closed.Do(func() {
 		p.ep.close()
 		p.reg.mu.Lock()
+		p.queue.close()
 		for _, reg := range p.reg.takeAll() {
 			reg.conn.mu.Lock()
 			reg.conn.reg = nil

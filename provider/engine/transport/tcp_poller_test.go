@@ -59,8 +59,7 @@ func TestServe(t *testing.T) {
 		if err := p.Add(c, &told[i]); err != nil {
 			t.Fatal(err)
 		}
-		ev := *c.(*tcpConn).reg.event()
-		ev.Events = what
+		ev := *c.(*tcpConn).reg.event(what)
 		conns[i], events = c, append(events, ev)
 	}
 	p.Remove(conns[1])                                   // before Poll looks it up

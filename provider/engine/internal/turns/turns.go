@@ -12,6 +12,9 @@
 // second round only, so that a program that was woken by a message can answer it first.
 // The long stream that would come first remembers whether it was passed over, because a
 // round has other streams than the one before if more than Most are ready.
+//
+// Long streams may also wait outside of the rounds, in a queue of the poller. They have what
+// is left of a round after the streams in it (Queued).
 package turns
 
 import (
@@ -43,6 +46,15 @@ type State struct {
 	long   atomic.Bool
 	served atomic.Uint64 // the number of its last turn; 0: it has had none
 	passed atomic.Bool   // it was passed over since, as the first of the long ones
+}
+
+// Long reports whether the stream's last turn ended before its work did.
+func (s *State) Long() bool { return s.long.Load() }
+
+func (s *State) setLong(long bool) {
+	if s.long.Load() != long {
+		s.long.Store(long)
+	}
 }
 
 // Sharing is what is remembered of a poller. Its zero value is ready to use. Rounds of
@@ -100,9 +112,34 @@ func (r *Round) Next() (number, turn int) {
 	return r.take(&r.long), min(Long, max(r.left, Long/4))
 }
 
+// Queued returns the turn of a long stream that waits outside of the round and is first among
+// those that do; 0 if it has none in this round. It is called after Next has returned -1. If it
+// returns a turn, call DoneQueued before the next call.
+func (r *Round) Queued(s *State) (turn int) {
+	if !r.begun {
+		if r.passes(s) {
+			return 0
+		}
+		r.begun, r.left = true, Long
+	}
+	if r.left <= 0 {
+		return 0
+	}
+	r.serve(s)
+	return min(Long, max(r.left, Long/4))
+}
+
+// DoneQueued is Done for a turn of Queued.
+func (r *Round) DoneQueued(s *State, spent int, more bool) {
+	r.left -= max(spent, Call)
+	s.setLong(more)
+}
+
 // pass reports whether the long streams wait for the next round.
-func (r *Round) pass() bool {
-	s := r.states[r.first(r.long)]
+func (r *Round) pass() bool { return r.passes(r.states[r.first(r.long)]) }
+
+// passes is pass for the long stream that would come first.
+func (r *Round) passes(s *State) bool {
 	if r.shorts == 0 || s.passed.Load() {
 		return false
 	}
@@ -126,19 +163,21 @@ func (r *Round) first(set uint64) int {
 func (r *Round) take(set *uint64) int {
 	best := r.first(*set)
 	*set &^= 1 << best
-	s := r.states[best]
+	r.serve(r.states[best])
+	return best
+}
+
+// serve records that s has its turn.
+func (r *Round) serve(s *State) {
 	s.served.Store(r.sharing.turns.Add(1))
 	if s.passed.Load() {
 		s.passed.Store(false)
 	}
-	return best
 }
 
 // Done records how many octets the turn of a stream has used, and whether the turn ended
 // before the stream's work did.
 func (r *Round) Done(number, spent int, more bool) {
 	r.left -= max(spent, Call)
-	if s := r.states[number]; s.long.Load() != more {
-		s.long.Store(more)
-	}
+	r.states[number].setLong(more)
 }

@@ -257,3 +257,38 @@ func TestNobodyStarvesAmongMany(t *testing.T) {
 		}
 	}
 }
+
+// TestQueuedComeLast: long streams that wait outside of the rounds have what a round has for long
+// ones, after those in it, and none in every second round in which a stream has a message.
+func TestQueuedComeLast(t *testing.T) {
+	var s Sharing
+	queued, short := State{}, State{}
+	for round := range 6 {
+		var r Round
+		r.Begin(&s)
+		if round >= 2 {
+			r.Add(&short)
+			n, _ := r.Next()
+			r.Done(n, 100, false)
+			if n, _ = r.Next(); n >= 0 {
+				t.Fatal("the one stream of a round has two turns")
+			}
+		}
+		all, turns := 0, 0
+		for turn := r.Queued(&queued); turn > 0; turn = r.Queued(&queued) {
+			all += turn / 2
+			r.DoneQueued(&queued, turn/2, true)
+			turns++
+		}
+		least, most := Long, Long*5/4
+		if round >= 2 && round%2 == 0 { // the message comes first, and the program may answer it
+			least, most = 0, 0
+		}
+		if all < least || all > most {
+			t.Errorf("round %d has given %d turns of %d octets", round, turns, all)
+		}
+		if !queued.Long() {
+			t.Errorf("after round %d the stream is not long", round)
+		}
+	}
+}

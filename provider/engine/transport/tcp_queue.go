@@ -1,0 +1,194 @@
+//go:build linux
+
+package transport
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"golang.org/x/sys/unix"
+)
+
+// queueLeast is how many long streams of one Poll go into the queue. Epoll asks each of fewer
+// again in less time than taking them out and putting them back would take.
+const queueLeast = 8
+
+// lookAgain is what it costs to find a stream of the queue not ready, and to watch it again.
+const lookAgain = 2 * turns.Call
+
+// turnQueue has the streams that wait for a long turn while many do (see package turns). Epoll
+// asks every stream that it reports, and a poll serves few of those that have much to do: with
+// 1,000 of them it would spend a quarter of its time on asking, and report a stream with one
+// message after all others. So epoll does not watch the streams in the queue. Each is asked when it
+// is its turn, and watched again when it is not ready then, or has nothing more to do after it: if
+// it is ready all the same, epoll reports it, so that nothing is lost.
+//
+// While the queue has streams, epoll reports its eventfd. So the epoll instance is ready as long
+// as there is something to do, which those rely on who wait for it (see gate).
+//
+// All but count is under registry.mu.
+type turnQueue struct {
+	count       atomic.Int32 // streams that are queued, those included that have their turn
+	first, last *registration
+	isOpen      bool // fd is an eventfd; it is made when it is first needed
+	fd          int
+}
+
+// noSlot is the eventfd's in epoll_event data.
+const noSlot = -1
+
+// enqueue takes a stream out of epoll and into the queue, and reports whether it has. Otherwise
+// the stream stays in epoll, or somebody else has just taken it out.
+func (p *tcpPoller) enqueue(reg *registration) bool {
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	if reg.removed.Load() || reg.queued.Load() {
+		return true
+	}
+	if !p.ep.acquire() {
+		return false
+	}
+	defer p.ep.release()
+	q := &p.queue
+	if !q.isOpen && !q.open(p.ep.fd) {
+		return false
+	}
+	// With no events and EPOLLONESHOT epoll reports a hangup at most once.
+	if p.control(unix.EPOLL_CTL_MOD, reg, unix.EPOLLONESHOT) != nil {
+		return false
+	}
+	reg.queued.Store(true)
+	if q.count.Add(1) == 1 {
+		q.signal()
+	}
+	q.push(reg)
+	return true
+}
+
+// dequeue returns the stream that has waited for longest, and what is to be watched for it; nil if
+// none waits. It is still queued: requeue or rewatch follows.
+func (p *tcpPoller) dequeue() (reg *registration, events uint32) {
+	if p.queue.count.Load() == 0 {
+		return nil, 0
+	}
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	if reg = p.queue.pop(); reg != nil {
+		events = reg.events
+	}
+	return reg, events
+}
+
+// requeue puts a stream back: at the end, or as the first if it has had no turn.
+func (p *tcpPoller) requeue(reg *registration, first bool) {
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	if first {
+		p.queue.pushFirst(reg)
+	} else {
+		p.queue.push(reg)
+	}
+}
+
+// rewatch has epoll watch a stream again that has nothing more to do.
+func (p *tcpPoller) rewatch(reg *registration) {
+	p.reg.mu.Lock()
+	defer p.reg.mu.Unlock()
+	p.queue.left(reg)
+	if reg.removed.Load() { // the socket may have been added again
+		return
+	}
+	op := unix.EPOLL_CTL_MOD
+	if reg.events == 0 {
+		op = unix.EPOLL_CTL_DEL
+	}
+	_ = p.control(op, reg, reg.events) // fails if the socket or epoll is closed
+}
+
+// open makes the eventfd and puts it into the epoll instance ep.
+func (q *turnQueue) open(ep int) bool {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return false
+	}
+	opened(fd)
+	if unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: noSlot}) != nil {
+		_ = closeFD(fd)
+		return false
+	}
+	q.fd, q.isOpen = fd, true
+	return true
+}
+
+// signal has epoll report the eventfd from now on.
+func (q *turnQueue) signal() {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(q.fd, one[:])
+}
+
+// left counts a stream that is not queued any more.
+func (q *turnQueue) left(reg *registration) {
+	reg.queued.Store(false)
+	if q.count.Add(-1) == 0 && q.isOpen {
+		var count [8]byte
+		_, _ = unix.Read(q.fd, count[:])
+	}
+}
+
+func (q *turnQueue) push(reg *registration) {
+	reg.next = nil
+	if q.last == nil {
+		q.first, q.last = reg, reg
+		return
+	}
+	q.last.next = reg
+	q.last = reg
+}
+
+func (q *turnQueue) pushFirst(reg *registration) {
+	reg.next = q.first
+	q.first = reg
+	if q.last == nil {
+		q.last = reg
+	}
+}
+
+func (q *turnQueue) pop() *registration {
+	reg := q.first
+	if reg != nil {
+		q.first, reg.next = reg.next, nil
+		if q.first == nil {
+			q.last = nil
+		}
+	}
+	return reg
+}
+
+// close drops the streams of a poller that closes.
+func (q *turnQueue) close() {
+	q.first, q.last = nil, nil
+	if q.isOpen {
+		q.isOpen = false
+		_ = closeFD(q.fd)
+	}
+}
+
+// pollNow returns which of events the socket has at this moment, as epoll reports them; none of a
+// socket that is closed.
+func (c *tcpConn) pollNow(events uint32) uint32 {
+	if events == 0 || !c.ref.acquire() {
+		return 0
+	}
+	defer c.ref.release()
+	fd := unix.PollFd{Fd: int32(c.ref.fd), Events: int16(events)}
+	var now unix.Timespec
+	n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fd)), 1,
+		uintptr(unsafe.Pointer(&now)), 0, sigsetSize, 0)
+	if errno != 0 || n == 0 {
+		return 0
+	}
+	return uint32(uint16(fd.Revents))
+}
