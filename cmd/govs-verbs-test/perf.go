@@ -425,7 +425,11 @@ func describe(s load.Spec, client, server load.End) string {
 	parts := []string{string(s.Poll)}
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if s.TxDepth > 1 {
-		add("%d QPs, %d outstanding in lists of %d", s.QPs, s.TxDepth, s.PostList)
+		qps := "1 QP"
+		if s.QPs > 1 {
+			qps = fmt.Sprintf("%d QPs", s.QPs)
+		}
+		add("%s, %d outstanding in lists of %d", qps, s.TxDepth, s.PostList)
 	}
 	if s.Bidirectional {
 		add("bidirectional")
