@@ -118,3 +118,46 @@ func TestConnShutdownGivesUp(t *testing.T) {
 	testkit.OK(t, c.Wait(timeout(t)))
 	wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
 }
+
+// TestConnDisconnectsSlowly: a peer that takes several times CloseTimeout for what is in the socket
+// when the connection is closed gets everything. One that takes nothing more after that, and does
+// not close its side, has CloseTimeout.
+func TestConnDisconnectsSlowly(t *testing.T) {
+	const size, closeTimeout = 512 << 10, 400 * time.Millisecond
+	for name, hangs := range map[string]bool{"closes": false, "hangs at the end": true} {
+		t.Run(name, func(t *testing.T) {
+			opts := &engine.Options{CloseTimeout: closeTimeout}
+			opts.TCP.SendBuffer = 2 * size
+			c, peer := slowPeer(t, opts)
+			testkit.OK(t, peer.SetReadBuffer(32<<10))
+			sendTo(t, c, size)
+			began := time.Now()
+			testkit.OK(t, c.ID().Disconnect())
+			buf := make([]byte, size/16)
+			for got := 0; got < size; {
+				n, err := io.ReadFull(peer, buf[:min(len(buf), size-got)])
+				if got += n; err != nil {
+					t.Fatalf("after %d octets and %v: %v", got, time.Since(began), err)
+				}
+				time.Sleep(closeTimeout / 4)
+			}
+			if took := time.Since(began); took < 2*closeTimeout {
+				t.Fatalf("the peer has taken everything in %v, which shows nothing", took)
+			}
+			if !hangs {
+				if _, err := io.Copy(io.Discard, peer); err != nil {
+					t.Fatal("the FIN has not come: ", err)
+				}
+				testkit.OK(t, peer.Close())
+				testkit.OK(t, c.Wait(timeout(t)))
+				return
+			}
+			last := time.Now()
+			testkit.OK(t, c.Wait(timeout(t)))
+			if took := time.Since(last); took > 3*closeTimeout {
+				t.Errorf("a peer that hangs was reset after %v", took)
+			}
+			wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
+		})
+	}
+}

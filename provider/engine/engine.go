@@ -193,13 +193,14 @@ type Options struct {
 	SendTimeout time.Duration
 
 	// CloseTimeout is how long an ended connection, after its own FIN, waits for the peer's
-	// before it resets, if MaxClosing permits. A graceful end, before its FIN, also resets
-	// if for so long the peer takes nothing and sends no more of the answer to a Read. A
-	// peer that does so slowly has SendTimeout for each 64 KiB. While rdmacm.Conn.Shutdown waits
-	// for a graceful end, the time is SendTimeout if that is longer. Default 1 s. The time that
-	// objects under regions of this side (RegObject) take does not count, however long it
-	// is; the time that the peer's objects take counts, because the protocol does not
-	// report it.
+	// before it resets, if MaxClosing permits. A graceful end also resets if for so long the
+	// peer takes nothing and sends no more of the answer to a Read, and after its FIN, if the
+	// peer acknowledges nothing more of what TCP still sends, which the engine looks at four
+	// times in it. A peer that does so slowly has SendTimeout for each 64 KiB. While
+	// rdmacm.Conn.Shutdown waits for a graceful end, the time is SendTimeout if that is longer.
+	// Default 1 s. The time that objects under regions of this side (RegObject) take does not
+	// count, however long it is; the time that the peer's objects take counts, because the
+	// protocol does not report it.
 	CloseTimeout time.Duration
 
 	// MaxPending bounds the connections of one listener that are in the MPA start-up or are a

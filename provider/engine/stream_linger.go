@@ -49,13 +49,19 @@ type endWatch struct {
 	finSent  bool   // our FIN was sent before that time
 }
 
-// after has f called after d, and what was to be called before that no more. mu is held.
-func (l *linger) after(d time.Duration, f func()) {
+// watched returns the watch. mu is held.
+func (l *linger) watched() *endWatch {
 	if l.watch == nil {
 		l.watch = new(endWatch)
 	}
+	return l.watch
+}
+
+// after has f called after d, and what was to be called before that no more. mu is held.
+func (l *linger) after(d time.Duration, f func()) {
+	w := l.watched()
 	l.stopTimer()
-	l.watch.timer = time.AfterFunc(d, f)
+	w.timer = time.AfterFunc(d, f)
 }
 
 // stopTimer undoes after. mu is held.
@@ -67,10 +73,11 @@ func (l *linger) stopTimer() {
 
 // watchClosing resets the connection when a graceful end gets nowhere for
 // CloseTimeout: nothing more is taken by the peer, no more of the answer to a Read of
-// ours comes, or its FIN does not come. A peer that moves a little now and then has
-// SendTimeout for each closingLeast octets, so that a graceful end is over some time. While
-// somebody waits for the end (HoldEnd), SendTimeout replaces a shorter CloseTimeout. The time
-// that an object of ours takes does not count (see closingExpired).
+// ours comes, or after our FIN nothing more is acknowledged, and its FIN does not come. A peer
+// that moves a little now and then has SendTimeout for each closingLeast octets, so that a
+// graceful end is over some time. While somebody waits for the end (HoldEnd), SendTimeout
+// replaces a shorter CloseTimeout. The time that an object of ours takes does not count (see
+// closingExpired).
 func (s *stream) watchClosing() {
 	l := &s.linger
 	l.mu.Lock()
@@ -79,15 +86,31 @@ func (s *stream) watchClosing() {
 		return
 	}
 	now := time.Now() // before the timer is set, which must not fire early
-	timeout := s.closeTimeout()
-	l.after(timeout, s.closingExpired)
-	w := l.watch
-	w.from, w.until, w.seen = now, now.Add(timeout), s.closingMoved()
-	w.fetched, w.finSent = false, s.at() >= phaseFINSent
-	if w.since.IsZero() || w.seen-w.at >= closingLeast {
+	w := l.watched()
+	finSent := s.at() >= phaseFINSent
+	fresh := w.since.IsZero() || finSent != w.finSent // another count begins with the FIN
+	w.finSent, w.fetched = finSent, false
+	w.from, w.until, w.seen = now, now.Add(s.closeTimeout()), s.closingMoved()
+	if fresh || w.seen-w.at >= closingLeast {
 		w.since, w.at = now, w.seen
 	}
+	s.lookAtClosing(now)
 }
+
+// lookAtClosing has closingExpired called when the time is over, or after our FIN, while TCP may
+// still have much to send, after part of it, so that the peer has CloseTimeout from about when it
+// has acknowledged the last octet. linger.mu is held.
+func (s *stream) lookAtClosing(now time.Time) {
+	w := s.linger.watch
+	d := w.until.Sub(now)
+	if _, ok := s.conn.(transport.Stater); ok && w.finSent {
+		d = min(d, max(s.closeTimeout()/closingLooks, time.Millisecond))
+	}
+	s.linger.after(d, s.closingExpired)
+}
+
+// closingLooks is how many looks there are in CloseTimeout at what the peer has acknowledged.
+const closingLooks = 4
 
 // closeTimeout is how long a graceful end may get nowhere. linger.mu is held.
 func (s *stream) closeTimeout() time.Duration {
@@ -130,8 +153,20 @@ func (s *stream) hold(n int32) {
 // closingLeast is how many octets have to move in SendTimeout for a graceful end to go on.
 const closingLeast = chunkOctets
 
-// closingMoved is what has moved for a graceful end, in either direction. linger.mu is held.
-func (s *stream) closingMoved() uint64 { return s.moved.Load() + s.linger.watch.answered }
+// closingMoved is what has moved for a graceful end: in either direction, or after our FIN what the
+// peer has acknowledged, if the Conn knows. linger.mu is held.
+func (s *stream) closingMoved() uint64 {
+	w := s.linger.watch
+	if !w.finSent {
+		return s.moved.Load() + w.answered
+	}
+	if c, ok := s.conn.(transport.Stater); ok {
+		if stats, err := c.TCPStats(); err == nil {
+			return stats.BytesAcked
+		}
+	}
+	return w.seen
+}
 
 // countAnswer counts a segment of a Read Response as movement of a graceful end: its octets,
 // and one more for the end of an answer, so that empty segments in between count nothing.
@@ -158,14 +193,18 @@ func (s *stream) closingExpired() {
 	now := time.Now()
 	early := now.Before(w.until)
 	at := s.closingMoved()
-	finSent := s.at() >= phaseFINSent
-	moved := !finSent && at != w.seen
-	finNow := finSent && !w.finSent
+	finNow := s.at() >= phaseFINSent && !w.finSent
+	moved := at != w.seen && !finNow
 	fetched := w.fetched && at == w.seen // so the peer has not had all of that time
 	if fetching {
 		w.since = now
 	}
 	slow := at-w.at < closingLeast && hasPassed(now, w.since, s.dev.opts.SendTimeout)
+	acknowledged := w.finSent && moved && !slow
+	early = early && !acknowledged
+	if early && w.finSent && !s.hasFinished() {
+		s.lookAtClosing(now)
+	}
 	l.mu.Unlock()
 	switch {
 	case storing || early:
