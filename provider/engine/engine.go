@@ -160,7 +160,7 @@ type Options struct {
 	// ProgressGoroutines is how many goroutines of a device move the data of connections that no
 	// goroutine of the program polls: those whose program waits for completion events, and the
 	// targets of Writes and Reads. A connection is given to the one that has the fewest, and stays
-	// with it. Each has three descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
+	// with it. Each has four descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
 	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given. More than one move more data where CPUs
 	// would be idle otherwise, and many connections share them. Where one keeps the CPUs busy that
 	// it can get, a second adds nothing and costs some percent (docs/benchmarks, "Many

@@ -10,7 +10,7 @@ import (
 )
 
 // TestLanesOfFewDescriptors: on a machine with many CPUs the progress goroutines take no more than
-// a tenth of the descriptors that the process may have, so that connections have theirs.
+// an eighth of the descriptors that the process may have, so that connections have theirs.
 func TestLanesOfFewDescriptors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(40))
 	var old unix.Rlimit

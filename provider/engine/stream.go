@@ -57,6 +57,7 @@ type stream struct {
 
 	unwatched unwatched  // why the poller does not watch it for arrivals; muting.mu guards these two
 	mutedAt   uint32     // rx.looks when that was last asked for
+	longTurns bool       // it may have turnPolled (see sendTurn); set before it starts
 	admitted  bool       // admission counts it
 	keeps     sched.Bool // batch and context, between turns; made true under muting.mu
 

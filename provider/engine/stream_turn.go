@@ -64,7 +64,7 @@ func turnOfLook(n int) int { return max(turnLeast, turns.Long/max(n, 1)) }
 // it slower (docs/benchmarks).
 func (s *stream) sendTurn(turn int) int {
 	t := &s.tx
-	if !s.polled.Load() || !s.polled.Swap(false) || !t.long ||
+	if !s.polled.Load() || !s.polled.Swap(false) || !s.longTurns ||
 		t.task == taskReadResponse || s.inbound.Front() != nil {
 		return turn
 	}

@@ -386,6 +386,23 @@ func TestUsed(t *testing.T) {
 	}
 }
 
+// TestSendingHasWhatReceivingLeaves: a stream that can be read and written, and has nothing to
+// receive, sends for all of its turn.
+func TestSendingHasWhatReceivingLeaves(t *testing.T) {
+	const turn, size = turns.Long, 4 << 20
+	byHand(t, memnet.Options{Window: 1 << 30, MSS: 1 << 20}, Options{}, func(s *side, network *memnet.Network) {
+		q, r := s.besides(network)
+		st := q.stream.Load()
+		r.ask(s.reg(size, everything), size, 1)
+		st.ReadyTurn(true, false, turn) // takes the request, and begins
+		before := st.moved.Load()
+		st.ReadyTurn(true, true, turn)
+		if sent := st.moved.Load() - before; sent < turn*3/4 {
+			t.Errorf("sent %d octets in a turn of %d", sent, turn)
+		}
+	})
+}
+
 // TestUsedByAnswers: what a stream answers in the turn in which it was asked counts, and is
 // sent in what is left of that turn. A stream whose socket is full has no more to do.
 func TestUsedByAnswers(t *testing.T) {

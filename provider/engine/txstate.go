@@ -33,7 +33,6 @@ const mssBatches = 64
 type txState struct {
 	crc, markers bool
 	rdmac        bool // version 0; with markers
-	long         bool // may have turnPolled (see sendTurn)
 	task         txTask
 	answered     bool       // the last message was a response: now it is the send queue's turn
 	rtr          mpa.RTR    // RTR indication still to be sent
@@ -67,7 +66,7 @@ type txState struct {
 func (t *txState) init(s *stream) {
 	t.crc, t.markers, t.rdmac = s.params.CRC, s.params.MarkersTx, s.params.RDMAC
 	b, knows := s.conn.(transport.Bounder)
-	t.long = t.crc || knows && b.Bounded()
+	s.longTurns = t.crc || knows && b.Bounded()
 	t.framer = mpa.NewFramer(t.markers, t.crc)
 	t.apt = batchOctets
 	t.sendMSN, t.readMSN, t.atomicMSN = ddp.FirstMSN, ddp.FirstMSN, ddp.FirstMSN

@@ -46,8 +46,8 @@ func TestTrackDescriptors(t *testing.T) {
 	testkit.OK(t, l.Close())
 	most = 0
 	p := testkit.Must(n.NewPoller())(t)
-	if most != 3 {
-		t.Errorf("a poller was %d descriptors, want 3", most)
+	if most != 4 {
+		t.Errorf("a poller was %d descriptors, want 4", most)
 	}
 	testkit.OK(t, p.Close())
 	if len(open) != 0 {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/govs-rdma/govs/ci/testkit"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,5 +52,27 @@ func TestLocalReceiveBufferNotPermitted(t *testing.T) {
 			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.permitted, bounded, set)
 		}
 		_ = unix.Close(fd)
+	}
+}
+
+// TestBounded: little waits at the peer of another host, and within a host where a buffer is set.
+func TestBounded(t *testing.T) {
+	local, remote := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
+	const none = -1 // no socket: it must not be looked at
+	if !(&TCPOptions{LocalReceiveBuffer: 1 << 20}).bound(none, remote, local) {
+		t.Error("a connection to another host is not bounded")
+	}
+	if !(&TCPOptions{ReceiveBuffer: 1 << 20}).bound(none, local, local) {
+		t.Error("a connection whose ReceiveBuffer is set is not bounded")
+	}
+	for buffer, want := range map[int]bool{0: false, -1: false, 64 << 10: true} {
+		network := NewTCP(&TCPOptions{LocalReceiveBuffer: buffer})
+		l := testkit.Must(network.Listen(loopback, 0))(t)
+		c := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
+		if got := c.(Bounder).Bounded(); got != want {
+			t.Errorf("LocalReceiveBuffer %d: bounded %v, want %v", buffer, got, want)
+		}
+		testkit.OK(t, c.Close())
+		testkit.OK(t, l.Close())
 	}
 }

@@ -31,7 +31,12 @@ func (t *TCP) NewPoller() (Poller, error) {
 	}
 	opened(ep)
 	p := &tcpPoller{ep: fdRef{fd: ep}}
+	if err := p.queue.open(ep); err != nil {
+		p.ep.close()
+		return nil, err
+	}
 	if err := p.gate.open(&p.ep); err != nil {
+		p.queue.close()
 		p.ep.close()
 		return nil, err
 	}
@@ -217,7 +222,8 @@ func (p *tcpPoller) enqueueLong(ready []*registration, events []unix.EpollEvent)
 	return n
 }
 
-// serveQueue serves streams of the queue with what is left of the round, and returns how many.
+// serveQueue serves streams of the queue with what is left of the round, and returns how many,
+// including those that turned out not to be ready: others may be.
 func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 	for {
 		reg, events := p.dequeue()
@@ -229,17 +235,25 @@ func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 			p.requeue(reg, true)
 			return served
 		}
-		used, more := lookAgain, false
-		if now := reg.conn.pollNow(events); now != 0 {
-			used, more = reg.ready(now, turn)
-			served++
-		}
+		p.serveQueued(round, reg, events, turn)
+		served++
+	}
+}
+
+// serveQueued gives a stream of the queue its turn, if it is ready. The handler may panic or end the
+// goroutine; others serve the stream then.
+func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, turn int) {
+	used, more := lookAgain, false
+	defer func() {
 		round.DoneQueued(&reg.turns, used, more)
 		if more {
 			p.requeue(reg, false)
 		} else {
 			p.rewatch(reg)
 		}
+	}()
+	if now := reg.conn.pollNow(events); now != 0 {
+		used, more = reg.ready(now, turn)
 	}
 }
 

@@ -4,6 +4,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"os"
 	"sync/atomic"
 	"unsafe"
 
@@ -25,45 +26,36 @@ const lookAgain = 2 * turns.Call
 // is its turn, and watched again when it is not ready then, or has nothing more to do after it: if
 // it is ready all the same, epoll reports it, so that nothing is lost.
 //
-// While the queue has streams, epoll reports its eventfd. So the epoll instance is ready as long
-// as there is something to do, which those rely on who wait for it (see gate).
+// While streams wait in the queue, epoll reports its eventfd. So the epoll instance is ready as
+// long as there is something to do, which those rely on who wait for it (see gate). A stream in its
+// turn does not wait: who has it puts it back or has epoll watch it.
 //
 // All but count is under registry.mu.
 type turnQueue struct {
 	count       atomic.Int32 // streams that are queued, those included that have their turn
 	first, last *registration
-	isOpen      bool // fd is an eventfd; it is made when it is first needed
-	fd          int
+	fd          int // the eventfd
+	closed      bool
 }
 
 // noSlot is the eventfd's in epoll_event data.
 const noSlot = -1
 
-// enqueue takes a stream out of epoll and into the queue, and reports whether it has. Otherwise
-// the stream stays in epoll, or somebody else has just taken it out.
+// enqueue takes a stream out of epoll and into the queue, and reports whether epoll does not watch
+// it now: also if another goroutine has taken it out, which may be from the poller.
 func (p *tcpPoller) enqueue(reg *registration) bool {
 	p.reg.mu.Lock()
 	defer p.reg.mu.Unlock()
 	if reg.removed.Load() || reg.queued.Load() {
 		return true
 	}
-	if !p.ep.acquire() {
-		return false
-	}
-	defer p.ep.release()
-	q := &p.queue
-	if !q.isOpen && !q.open(p.ep.fd) {
-		return false
-	}
 	// With no events and EPOLLONESHOT epoll reports a hangup at most once.
 	if p.control(unix.EPOLL_CTL_MOD, reg, unix.EPOLLONESHOT) != nil {
 		return false
 	}
 	reg.queued.Store(true)
-	if q.count.Add(1) == 1 {
-		q.signal()
-	}
-	q.push(reg)
+	p.queue.count.Add(1)
+	p.queue.push(reg)
 	return true
 }
 
@@ -108,40 +100,43 @@ func (p *tcpPoller) rewatch(reg *registration) {
 }
 
 // open makes the eventfd and puts it into the epoll instance ep.
-func (q *turnQueue) open(ep int) bool {
+func (q *turnQueue) open(ep int) error {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
-		return false
+		return os.NewSyscallError("eventfd", err)
 	}
 	opened(fd)
-	if unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: noSlot}) != nil {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: noSlot}
+	if err := unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		_ = closeFD(fd)
-		return false
+		return os.NewSyscallError("epoll_ctl", err)
 	}
-	q.fd, q.isOpen = fd, true
-	return true
+	q.fd = fd
+	return nil
 }
 
-// signal has epoll report the eventfd from now on.
-func (q *turnQueue) signal() {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(q.fd, one[:])
+// signal has epoll report the eventfd from now on, or no more.
+func (q *turnQueue) signal(on bool) {
+	var count [8]byte
+	switch {
+	case q.closed:
+	case on:
+		binary.NativeEndian.PutUint64(count[:], 1)
+		_, _ = unix.Write(q.fd, count[:])
+	default:
+		_, _ = unix.Read(q.fd, count[:])
+	}
 }
 
 // left counts a stream that is not queued any more.
 func (q *turnQueue) left(reg *registration) {
 	reg.queued.Store(false)
-	if q.count.Add(-1) == 0 && q.isOpen {
-		var count [8]byte
-		_, _ = unix.Read(q.fd, count[:])
-	}
+	q.count.Add(-1)
 }
 
 func (q *turnQueue) push(reg *registration) {
-	reg.next = nil
 	if q.last == nil {
-		q.first, q.last = reg, reg
+		q.pushFirst(reg)
 		return
 	}
 	q.last.next = reg
@@ -153,6 +148,7 @@ func (q *turnQueue) pushFirst(reg *registration) {
 	q.first = reg
 	if q.last == nil {
 		q.last = reg
+		q.signal(true)
 	}
 }
 
@@ -162,6 +158,7 @@ func (q *turnQueue) pop() *registration {
 		q.first, reg.next = reg.next, nil
 		if q.first == nil {
 			q.last = nil
+			q.signal(false)
 		}
 	}
 	return reg
@@ -170,10 +167,8 @@ func (q *turnQueue) pop() *registration {
 // close drops the streams of a poller that closes.
 func (q *turnQueue) close() {
 	q.first, q.last = nil, nil
-	if q.isOpen {
-		q.isOpen = false
-		_ = closeFD(q.fd)
-	}
+	q.closed = true
+	_ = closeFD(q.fd)
 }
 
 // pollNow returns which of events the socket has at this moment, as epoll reports them; none of a

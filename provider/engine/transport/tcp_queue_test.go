@@ -39,6 +39,9 @@ func (l *laborer) ReadyTurn(_, writable bool, turn int) (int, bool) {
 	return used, l.work > 0
 }
 
+// much is more work than a test gives turns for.
+const much = 1 << 30
+
 // crew is a poller with streams that all have an octet to read, and the peers of these streams.
 type crew struct {
 	t       *testing.T
@@ -87,7 +90,7 @@ func (c *crew) queued(n int) (queued int) {
 func (c *crew) toil(n int) {
 	c.t.Helper()
 	for _, w := range c.workers[:n] {
-		w.work = 1 << 40
+		w.work = much
 	}
 	for range 100 {
 		if c.p.Poll(); c.queued(n) == n {
@@ -110,7 +113,7 @@ func TestQueueGoesRound(t *testing.T) {
 	c := newCrew(t, streams)
 	c.toil(streams)
 	for _, w := range c.workers {
-		w.turns, w.work = 0, 1<<40
+		w.turns, w.work = 0, much
 	}
 	for c.workers[0].turns < 5 {
 		before := c.left()
@@ -170,7 +173,7 @@ func TestQueueIsFirst(t *testing.T) {
 	had := c.workers[queued-1].turns
 	for i, conn := range c.conns[queued:] {
 		testkit.OK(t, c.p.WantRead(conn, true))
-		c.workers[queued+i].work = 1 << 40
+		c.workers[queued+i].work = much
 	}
 	for range 2 * (queued + late) {
 		c.p.Poll()
@@ -359,9 +362,6 @@ func TestQueueCloses(t *testing.T) {
 	}
 	if total != 0 {
 		t.Error("a stream was called after Close")
-	}
-	if c.p.queue.isOpen {
-		t.Error("the queue's descriptor is open")
 	}
 }
 

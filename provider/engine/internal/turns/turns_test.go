@@ -276,6 +276,9 @@ func TestQueuedComeLast(t *testing.T) {
 		}
 		all, turns := 0, 0
 		for turn := r.Queued(&queued); turn > 0; turn = r.Queued(&queued) {
+			if most := max(Long-all, Long/4); turn > most {
+				t.Errorf("a turn of %d after %d, want at most %d", turn, all, most)
+			}
 			all += turn / 2
 			r.DoneQueued(&queued, turn/2, true)
 			turns++
