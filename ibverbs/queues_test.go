@@ -31,6 +31,9 @@ func joinWith(t *testing.T, vctx *ibverbs.Context, listen *rdmacm.Listener, cfg 
 	j := &joined{}
 	region := func(mr **ibverbs.MR) func(context.Context, *rdmacm.Conn, *rdmacm.ConnParam) error {
 		return func(_ context.Context, c *rdmacm.Conn, _ *rdmacm.ConnParam) (err error) {
+			if *mr != nil { // Dial tries another port, and the PD stays as long as its region
+				testkit.OK(t, (*mr).Close())
+			}
 			*mr, err = c.PD().AllocMR(4096, ibverbs.AccessLocalWrite|ibverbs.AccessRemoteWrite|ibverbs.AccessRemoteRead)
 			return err
 		}
