@@ -20,11 +20,11 @@ type tcpConn struct {
 	ref           fdRef
 	local, remote netip.AddrPort
 	tap           *TapEnd // nil: nobody looks
-	bounded       bool    // see Bounder
 
 	rd, wr iovecs // of the one reader and the one writer
 
 	finSent atomic.Bool
+	bounded bool // see Bounder
 
 	mu  sched.Mutex[locks.Conn] // guards reg
 	reg *registration           // with the Poller that watches the stream, nil if none

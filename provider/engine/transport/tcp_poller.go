@@ -240,8 +240,8 @@ func (p *tcpPoller) serveQueue(round *turns.Round) (served int) {
 	}
 }
 
-// serveQueued gives a stream of the queue its turn, if it is ready. The handler may panic or end the
-// goroutine; others serve the stream then.
+// serveQueued gives a stream of the queue its turn, if it is ready. The handler may panic or end
+// the goroutine; others serve the stream then.
 func (p *tcpPoller) serveQueued(round *turns.Round, reg *registration, events uint32, turn int) {
 	used, more := lookAgain, false
 	defer func() {

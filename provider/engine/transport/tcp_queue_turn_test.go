@@ -215,8 +215,8 @@ func TestQueueTakesOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// TestQueueHearsOfHangupsOnce: epoll reports the reset of a stream in the queue once at most, not in
-// each Poll.
+// TestQueueHearsOfHangupsOnce: epoll reports the reset of a stream in the queue once at most, not
+// in each Poll.
 func TestQueueHearsOfHangupsOnce(t *testing.T) {
 	const streams = 20
 	c := newCrew(t, streams)

@@ -43,9 +43,9 @@ const (
 // State is what is remembered of a stream from one round to the next. Its zero value is
 // that of a stream that has had no turn.
 type State struct {
-	long   atomic.Bool
 	served atomic.Uint64 // the number of its last turn; 0: it has had none
-	passed atomic.Bool   // it was passed over since, as the first of the long ones
+	long   atomic.Bool
+	passed atomic.Bool // it was passed over since, as the first of the long ones
 }
 
 // Long reports whether the stream's last turn ended before its work did.
