@@ -198,15 +198,27 @@ func (s *side) newID() provider.ID {
 	return testkit.Must(s.ec.CreateID(s))(s.t)
 }
 
+// mostPorts is how many ports of the kernel's choice are tried: siw may find that TCP has one
+// (kernel-notes/siw-port-zero.md).
+const mostPorts = 8
+
 // listen makes a listener on a port that is free.
 func (s *side) listen() provider.ID {
 	s.t.Helper()
-	l := s.newID()
-	if err := l.BindAddr(netip.AddrPortFrom(siwAddr, 0)); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := l.Listen(8); err != nil {
-		s.t.Fatal(err)
+	var l provider.ID
+	for port := 1; ; port++ {
+		l = s.newID()
+		if err := l.BindAddr(netip.AddrPortFrom(siwAddr, 0)); err != nil {
+			s.t.Fatal(err)
+		}
+		err := l.Listen(8)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || port == mostPorts {
+			s.t.Fatal(err)
+		}
+		closeAll(s.t, l)
 	}
 	if l.LocalAddr().Port() == 0 || l.LocalAddr().Addr() != siwAddr {
 		s.t.Fatalf("listening on %s", l.LocalAddr())
@@ -234,10 +246,17 @@ func connected(t *testing.T) (active, passive *side) {
 func establish(t *testing.T, active, passive *side) {
 	t.Helper()
 	l := passive.listen()
-	active.resolve(l.LocalAddr())
-	active.createQP()
-	if err := active.id.Connect(depth); err != nil {
-		t.Fatal(err)
+	for port := 1; ; port++ {
+		active.resolve(l.LocalAddr())
+		active.createQP()
+		err := active.id.Connect(depth)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || port == mostPorts {
+			t.Fatal(err)
+		}
+		closeAll(t, active.qp, active.id)
 	}
 	req := passive.want("at the listener", provider.CMConnectRequest)
 	if req.ListenID != l || req.ID == nil || req.ID == l {
