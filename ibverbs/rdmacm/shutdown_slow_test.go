@@ -123,7 +123,7 @@ func TestConnShutdownGivesUp(t *testing.T) {
 // when the connection is closed gets everything. One that takes nothing more after that, and does
 // not close its side, has CloseTimeout.
 func TestConnDisconnectsSlowly(t *testing.T) {
-	const size, closeTimeout = 512 << 10, 400 * time.Millisecond
+	const size, closeTimeout = 480 << 10, time.Second
 	for name, hangs := range map[string]bool{"closes": false, "hangs at the end": true} {
 		t.Run(name, func(t *testing.T) {
 			opts := &engine.Options{CloseTimeout: closeTimeout}
@@ -133,7 +133,7 @@ func TestConnDisconnectsSlowly(t *testing.T) {
 			sendTo(t, c, size)
 			began := time.Now()
 			testkit.OK(t, c.ID().Disconnect())
-			buf := make([]byte, size/16)
+			buf := make([]byte, size/12)
 			for got := 0; got < size; {
 				n, err := io.ReadFull(peer, buf[:min(len(buf), size-got)])
 				if got += n; err != nil {
@@ -154,7 +154,7 @@ func TestConnDisconnectsSlowly(t *testing.T) {
 			}
 			last := time.Now()
 			testkit.OK(t, c.Wait(timeout(t)))
-			if took := time.Since(last); took > 3*closeTimeout {
+			if took := time.Since(last); took > 5*closeTimeout {
 				t.Errorf("a peer that hangs was reset after %v", took)
 			}
 			wantErr(t, "Cause", c.QP().Cause(), os.ErrDeadlineExceeded)
