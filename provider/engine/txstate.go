@@ -3,7 +3,6 @@ package engine
 import (
 	"sync"
 
-	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -65,8 +64,6 @@ type txState struct {
 
 func (t *txState) init(s *stream) {
 	t.crc, t.markers, t.rdmac = s.params.CRC, s.params.MarkersTx, s.params.RDMAC
-	b, knows := s.conn.(transport.Bounder)
-	s.longTurns = t.crc || knows && b.Bounded()
 	t.framer = mpa.NewFramer(t.markers, t.crc)
 	t.apt = batchOctets
 	t.sendMSN, t.readMSN, t.atomicMSN = ddp.FirstMSN, ddp.FirstMSN, ddp.FirstMSN

@@ -92,11 +92,7 @@ func (p *tcpPoller) Remove(conn Conn) {
 	if c.reg == nil || c.reg.poller != p {
 		return
 	}
-	if c.reg.queued.Load() {
-		_ = p.control(unix.EPOLL_CTL_DEL, c.reg, 0)
-	} else {
-		_ = p.watch(c.reg, 0) // the socket or epoll may be closed: then it is out already
-	}
+	_ = p.control(unix.EPOLL_CTL_DEL, c.reg, 0) // fails if it is out already
 	p.reg.remove(c.reg)
 	c.reg = nil
 }

@@ -12,23 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// queueLeast is how many long streams of one Poll go into the queue. Epoll asks each of fewer
-// again in less time than taking them out and putting them back would take.
+// queueLeast is from how many long streams in one Poll on they go into the queue. Fewer stay in
+// epoll, because two system calls for each would cost about as much as asking it again. The number
+// is an estimate; others were not measured.
 const queueLeast = 8
 
-// lookAgain is what it costs to find a stream of the queue not ready, and to watch it again.
+// lookAgain is about what it costs to find a stream of the queue not ready, and to watch it again.
 const lookAgain = 2 * turns.Call
 
 // turnQueue has the streams that wait for a long turn while many do (see package turns). Epoll
-// asks every stream that it reports, and a poll serves few of those that have much to do: with
-// 1,000 of them it would spend a quarter of its time on asking, and report a stream with one
-// message after all others. So epoll does not watch the streams in the queue. Each is asked when it
-// is its turn, and watched again when it is not ready then, or has nothing more to do after it: if
-// it is ready all the same, epoll reports it, so that nothing is lost.
+// asks every stream that it reports, and a Poll serves few of those that have much to do. With
+// 1,000 of them the asking took a fifth of the time (docs/benchmarks), and epoll reports a stream
+// with one message after those that were ready before. So epoll does not watch the streams in the
+// queue. serveQueued asks a stream when its turn comes. If the stream is not ready, or has nothing
+// more to do after the turn, epoll watches it again, and reports it if it is ready all the same. So
+// nothing is lost.
 //
-// While streams wait in the queue, epoll reports its eventfd. So the epoll instance is ready as
-// long as there is something to do, which those rely on who wait for it (see gate). A stream in its
-// turn does not wait: who has it puts it back or has epoll watch it.
+// While streams wait in the queue, epoll reports the eventfd. So the epoll instance is ready as
+// long as there is something to do, and goroutines that wait for it wake (see gate). During its
+// turn a stream is not in the list: the goroutine that serves it puts it back, or has epoll watch
+// it.
 //
 // All but count is under registry.mu.
 type turnQueue struct {
@@ -41,8 +44,9 @@ type turnQueue struct {
 // noSlot is the eventfd's in epoll_event data.
 const noSlot = -1
 
-// enqueue takes a stream out of epoll and into the queue, and reports whether epoll does not watch
-// it now: also if another goroutine has taken it out, which may be from the poller.
+// enqueue puts a stream into the queue, and has epoll watch it no more. It reports false if epoll
+// refuses, and watches the stream as before. It does nothing, and reports true, if the stream is
+// queued already or has left the poller.
 func (p *tcpPoller) enqueue(reg *registration) bool {
 	p.reg.mu.Lock()
 	defer p.reg.mu.Unlock()
