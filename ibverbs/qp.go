@@ -115,6 +115,10 @@ func (qp *QP) ok(op string) error {
 // the memory that they name is not until the completion. PostSend does not
 // allocate, but a variadic call does: hot paths pass a slice that they keep, as
 // in qp.PostSend(wrs...).
+//
+// The engine transmits in the call, or, where more posts are to be expected because the program has
+// taken completions, in the last of these. A program that polls until its CQ is empty, or arms it,
+// makes no post wait for others that do not come; without that one may wait for 1.5 ms.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_send", "qp")}

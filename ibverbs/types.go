@@ -39,6 +39,10 @@ type (
 	// them in memory of its own that it shares with others. See [provider.CompletionSink].
 	CompletionSink = provider.CompletionSink
 
+	// SinkUse is a CompletionSink that sees what its program does with the completions. See
+	// [provider.SinkUse].
+	SinkUse = provider.SinkUse
+
 	// RecvSource has the receives of a QP or an SRQ in place of PostRecv, on the engine. See
 	// [provider.RecvSource].
 	RecvSource = provider.RecvSource

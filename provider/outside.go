@@ -22,6 +22,18 @@ type CompletionSink interface {
 	Notify()
 }
 
+// SinkUse is implemented by a CompletionSink that sees what its program does with the completions. A
+// post to a QP whose Sends and receives complete there may then wait for those that the program is
+// expected to make next, and be transmitted with them. Methods may be called at any time, also at
+// the same time. The rules of Complete hold.
+type SinkUse interface {
+	// Taken returns a number that changes when the program takes completions.
+	Taken() uint32
+
+	// Waits reports whether the program has asked to be notified.
+	Waits() bool
+}
+
 // RecvSource has the receives of a QP or an SRQ, in place of those that are posted.
 type RecvSource interface {
 	// NextRecv takes the oldest receive: it copies its SGEs to sges, which has room for as many

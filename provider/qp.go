@@ -32,6 +32,11 @@ type QP interface {
 	// Inline are the caller's again when it returns; the registered memory
 	// is not until the completion. It does not allocate.
 	//
+	// After a program has taken completions, the engine may transmit what it posts together with
+	// what it is expected to post next: as much as has completed, or as it has posted before.
+	// Whatever was expected, all is transmitted when a poll finds the CQ empty, when the CQ is
+	// armed or the connection ends, and otherwise after 1.5 ms.
+	//
 	// ENOMEM says that the queue is full. When a completion is reported, the places of its
 	// work request and of all before it are free. The engine, siw and rxe also free the
 	// places of unsignalled work without that. On a device that doesn't, the error is

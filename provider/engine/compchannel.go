@@ -284,7 +284,7 @@ func (c *cq) Look(ctx context.Context) bool {
 		}
 		c.dev.breathe()
 		c.dev.progress(c)
-		if c.waiting.Load() > 0 || c.refs.Closed() {
+		if c.seen.waiting() > 0 || c.refs.Closed() {
 			ch.pace.found()
 			return true
 		}

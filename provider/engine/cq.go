@@ -13,6 +13,19 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
 )
 
+// ringSeen is what is known of a CQ's ring without its lock. It is one word, because a round trip
+// changes it four times.
+type ringSeen struct{ v atomic.Uint64 }
+
+// set has the others see what the ring has now. mu is held.
+func (s *ringSeen) set(c *cq) { s.v.Store(uint64(c.takes)<<32 | uint64(c.count)) }
+
+// waiting returns how many completions are in the ring.
+func (s *ringSeen) waiting() int64 { return int64(uint32(s.v.Load())) }
+
+// takes returns how often completions were taken from it.
+func (s *ringSeen) takes() uint32 { return uint32(s.v.Load() >> 32) }
+
 // armState says which completion fires the channel next.
 type armState uint8
 
@@ -30,6 +43,7 @@ type cq struct {
 	ch     *compChannel            // nil for none
 	cqe    int                     // with a sink, how many completions were asked for
 	sink   provider.CompletionSink // takes the completions; nil for the ring
+	use    provider.SinkUse        // sink, nil if it does not see its program's use
 	cookie any
 
 	// direct are the QPs that complete here, each once, as long as they are
@@ -38,7 +52,8 @@ type cq struct {
 	// progress reads it without a lock.
 	direct atomic.Pointer[[]*qp]
 
-	waiting atomic.Int64 // completions in the ring, as a hint to Poll
+	seen  ringSeen
+	bells doorbells
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
@@ -48,6 +63,7 @@ type cq struct {
 	arm    armState
 	full   bool   // a completion was lost and none was polled since
 	losses uint64 // completions lost for want of room
+	takes  uint32 // how often completions were taken from the ring
 	pushed uint64 // completions that have been in the ring
 	errors uint64 // those of them that report a failure
 	most   int    // the highest count since the ring was made
@@ -94,6 +110,7 @@ func (d *device) CreateCQ(init provider.CQInitAttr) (provider.CQ, error) {
 	}
 	c := &cq{dev: d, ch: ch, sink: init.Sink, cqe: init.CQE, cookie: init.Cookie,
 		qps: make(map[*qp]struct{})}
+	c.use, _ = init.Sink.(provider.SinkUse)
 	if c.sink == nil {
 		c.ring = make([]provider.WC, roundUp(init.CQE))
 	}
@@ -178,7 +195,7 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	if wc.Status != provider.WCSuccess {
 		c.errors++
 	}
-	c.waiting.Store(int64(c.count))
+	c.seen.set(c)
 	fire := c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess)
 	if fire {
 		c.arm = armNone
@@ -244,7 +261,7 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 
 // take moves completions from the ring to wc.
 func (c *cq) take(wc []provider.WC) int {
-	if c.waiting.Load() == 0 {
+	if c.seen.waiting() == 0 {
 		return 0
 	}
 	c.mu.Lock()
@@ -254,10 +271,11 @@ func (c *cq) take(wc []provider.WC) int {
 		c.head = (c.head + 1) & (len(c.ring) - 1)
 	}
 	c.count -= n
-	c.waiting.Store(int64(c.count))
 	if n > 0 {
 		c.full = false
+		c.takes++
 	}
+	c.seen.set(c)
 	c.mu.Unlock()
 	return n
 }
@@ -270,6 +288,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 		return failClosed("ibv_req_notify_cq", "cq")
 	}
 	if c.sink != nil { // which knows what the program waits for
+		c.ringAll()
 		c.dev.attend()
 		return nil
 	}
@@ -283,6 +302,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
 	c.mu.Unlock()
+	c.ringAll()
 	if c.ch.armed.Load() != c {
 		c.ch.armed.Store(c)
 	}
@@ -290,6 +310,19 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	// streams to whoever polls, takes them over without delay.
 	c.dev.attend()
 	return nil
+}
+
+// isArmed reports whether a completion will fire the channel.
+func (c *cq) isArmed() bool {
+	if c.use != nil {
+		return c.use.Waits()
+	}
+	if c.ch == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.arm != armNone
 }
 
 // CQE implements provider.CQ.

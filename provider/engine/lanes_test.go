@@ -274,7 +274,7 @@ func (c *carrier) receive(round int) {
 			return
 		}
 		_ = c.cq.ReqNotify(false)
-		if c.cq.waiting.Load() > 0 {
+		if c.cq.seen.waiting() > 0 {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(c.t.Context(), patience)

@@ -168,6 +168,9 @@ const pollerTurns = 64
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
 func (d *device) progress(c *cq) {
+	if c.bells.some.Load() {
+		c.ringSome()
+	}
 	direct := *c.direct.Load()
 	turn := turnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()

@@ -46,6 +46,7 @@ type qp struct {
 	access   provider.Access
 
 	windows boundWindows
+	bell    doorbell
 }
 
 // qpInit is what of provider.QPInitAttr, as granted, is not in the queues.
@@ -212,6 +213,7 @@ func (q *qp) destroy() {
 	q.mu.Lock()
 	q.closing = true
 	q.mu.Unlock()
+	q.ring()
 	e := &ending{cause: errDestroyed}
 	if s := q.stream.Load(); s != nil {
 		s.fail(e)

@@ -68,7 +68,7 @@ func (q *qp) reportSends() {
 		if answeredOps.has(w.op) {
 			wc.ByteLen = w.length
 		}
-		s.free.Store(s.head + 1) // before the completion can be seen
+		s.free.report(s.head + 1) // before the completion can be seen
 		q.sendCQ.push(wc, false)
 	}
 }
@@ -108,7 +108,7 @@ func (q *qp) flushSends() bool {
 		}
 		wc := provider.WC{WRID: w.wrid, Status: status, Opcode: wcOpcodes[w.op], QPN: q.qpn}
 		s.dropMemory(s.head)
-		s.free.Store(s.head + 1)
+		s.free.report(s.head + 1)
 		q.sendCQ.push(wc, true)
 	}
 	s.out = s.head // for the next connection

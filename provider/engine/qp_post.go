@@ -13,22 +13,27 @@ const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSoli
 
 // PostSend implements provider.QP. The caller's goroutine transmits what the
 // socket takes at once, unless another one is just doing that, which then sends
-// these WRs as well.
+// these WRs as well, or more posts are to be expected, which then transmit all (see forecast).
 //
 // Errors: EINVAL for a WR that can't be, or a QP that is not connected; ENOMEM
 // when the queue is full. On a QP in ERR WRs are accepted and flushed.
 //
 //rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error
 func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
-	n, err := q.enqueueSends(wrs)
+	n, due, err := q.enqueueSends(wrs)
 	if n > 0 {
-		if s := q.stream.Load(); s != nil {
-			s.resumeTx()
-		} else {
+		s := q.stream.Load()
+		switch {
+		case s == nil:
 			q.flushIfError()
+		case due == dueNow, due == dueLast:
+			s.resumeTx()
+		case due == dueWith && q.sendCQ.isArmed(): // it may have been before q was a doorbell
+			q.ring()
 		}
 	}
 	if err != nil {
+		q.ring() // a program whose queue is full can't post what others wait for
 		err = failPost("ibv_post_send", q.name(), n, err)
 	}
 	return n, err
@@ -42,26 +47,29 @@ func failPost(op, object string, n int, err error) error {
 	return fail(op, object, err)
 }
 
-func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
+// enqueueSends returns how many of wrs it has put into the send queue, and when they are to be
+// transmitted.
+func (q *qp) enqueueSends(wrs []provider.SendWR) (int, due, error) {
 	s := &q.sq
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q.closed.Load() {
-		return 0, os.ErrClosed
+		return 0, dueNow, os.ErrClosed
 	}
-	canRead := true
+	canRead, flushed := true, false
 	switch q.getState() {
 	case provider.QPRTS:
 		if st := q.stream.Load(); st != nil {
 			canRead = st.outstanding.Depth() > 0
 		}
 	case provider.QPErr:
+		flushed = true
 	default:
-		return 0, notConnected(q.getState())
+		return 0, dueNow, notConnected(q.getState())
 	}
 	tail := s.tail.Load()
 	var err error
-	n := 0
+	n, octets := 0, 0
 	for ; n < len(wrs); n++ {
 		wr := &wrs[n]
 		var length uint32
@@ -89,10 +97,14 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, error) {
 		if !plain {
 			s.addRest(tail, wr)
 		}
+		octets += int(length)
 		tail++
 	}
 	s.tail.Store(tail) // all of the list becomes visible at once
-	return n, err
+	if n == 0 || flushed {
+		return n, dueNow, err
+	}
+	return n, q.foresee(n, octets), err
 }
 
 // Refusals of posts that say the same of every work request.

@@ -92,6 +92,7 @@ func (q *qp) Modify(attr provider.QPAttr, mask provider.QPAttrMask) error {
 	if e == nil {
 		return nil
 	}
+	q.ring()
 	if s := q.stream.Load(); s != nil {
 		s.fail(e)
 		s.settle()
@@ -204,6 +205,7 @@ func (q *qp) reset() {
 	q.sq.done.Lock()
 	q.rq.done.Lock()
 	q.sq.forget()
+	q.forgetForecast()
 	q.rq.head.Store(q.rq.tail.Load())
 	if q.shared != nil {
 		q.shared.held = false

@@ -245,6 +245,32 @@ var scheduleMutants = []scheduleMutant{
 		},
 		protocol: "two goroutines wait on a channel and lead",
 	},
+	{
+		name: "a post that begins to wait does not look whether the CQ is armed",
+		edits: []edit{
+			{"qp_post.go", "case due == dueWith && q.sendCQ.isArmed():", "case false:"},
+		},
+		protocol: "a post that waits, and a request for an event",
+	},
+	{
+		name: "what waits is transmitted before the forecast knows",
+		edits: []edit{
+			{
+				"doorbell.go",
+				"\tq.sq.mu.Lock()\n\tq.sq.forecast.rung(vain, away > lateRing)\n\tq.sq.mu.Unlock()\n",
+				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.rung(vain, away > lateRing)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
+			},
+		},
+		protocol: "posts that wait, and an empty CQ",
+	},
+	{
+		name: "a QP is no doorbell any more, or one, after another post has asked the forecast",
+		edits: []edit{
+			{"qp_post.go", "\treturn n, q.foresee(n, octets), err\n",
+				"\ts.mu.Unlock()\n\tdefer s.mu.Lock()\n\treturn n, q.foresee(n, octets), err\n"},
+		},
+		protocol: "posts of two bursts at the same time",
+	},
 }
 
 // TestSchedulesFindFaults has the engine run with each fault. TestSchedules has to find it within a

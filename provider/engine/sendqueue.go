@@ -46,11 +46,29 @@ type sendQueue struct {
 	mu   sched.Mutex[locks.SendPosting] // of posters
 	tail sched.Uint32                   // written under mu, after the WQE
 
+	forecast forecast // of posts; under mu
+
 	done sched.Mutex[locks.SendDone] // of completing
 	out  uint32                      // Sends and Writes before this one are over
 	head uint32                      // oldest WQE not reported
-	free atomic.Uint32               // written under done
+	free sendFree                    // written under done
 }
+
+// sendFree is the index free of a send queue, beside how many completions the queue has reported. Both
+// are in one word, because a small Write should not pay for two.
+type sendFree struct{ v atomic.Uint64 }
+
+// Load returns the index.
+func (f *sendFree) Load() uint32 { return uint32(f.v.Load()) }
+
+// Store sets the index.
+func (f *sendFree) Store(i uint32) { f.v.Store(f.v.Load()&^(1<<32-1) | uint64(i)) }
+
+// report sets the index, and counts a completion.
+func (f *sendFree) report(i uint32) { f.v.Store((f.v.Load()>>32+1)<<32 | uint64(i)) }
+
+// reports returns the number of completions, which wraps.
+func (f *sendFree) reports() uint32 { return uint32(f.v.Load() >> 32) }
 
 // grow makes the ring if there is none, and reports whether there was none. Until
 // the first post the queue is one of no places, and thereby full, so that posting

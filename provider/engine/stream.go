@@ -251,6 +251,7 @@ func (s *stream) closeGracefully(notify bool) bool {
 		to = phaseClosingNotify
 	}
 	q := s.q
+	q.ring()
 	q.mu.Lock()
 	if q.stream.Load() != s {
 		q.mu.Unlock()

@@ -116,7 +116,7 @@ func TestLateResumeAndNextConnection(t *testing.T) {
 // enqueue does the first part of posting: the work request is in the queue, but resumeTx was not
 // called.
 func (s *side) enqueue(wr provider.SendWR) error {
-	_, err := s.qp.enqueueSends([]provider.SendWR{wr})
+	_, _, err := s.qp.enqueueSends([]provider.SendWR{wr})
 	return err
 }
 

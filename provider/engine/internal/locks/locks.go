@@ -44,12 +44,13 @@ type (
 	SendDone      struct{ sched.After[RegPosting] }    // sendQueue.done
 	RecvDone      struct{ sched.After[SendDone] }      // recvQueue.done
 	Exposed       struct{ sched.After[RecvDone] }      // exposures.mu, of the process
+	Doorbells     struct{ sched.After[Exposed] }       // doorbells.mu, of a CQ
 )
 
 // Leaves: what is done under one of these is short and calls nobody.
 type (
 	BoundWindows struct { // boundWindows.mu
-		sched.After[Exposed]
+		sched.After[Doorbells]
 		sched.Leaf
 	}
 	SRQ struct { // srq.mu
