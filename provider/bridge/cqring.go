@@ -28,7 +28,8 @@ type cqRing struct {
 	ch    *channel
 	fired eventCount
 
-	put atomic.Uint32 // is written with mu held
+	put   atomic.Uint32 // is written with mu held
+	taken atomic.Uint32 // of those before put, how many the program has taken
 
 	mu     sync.Mutex // of what completes and closing
 	closed bool
@@ -77,6 +78,29 @@ func (r *cqRing) disarm(solicited bool) bool {
 		return false
 	}
 	return atomic.CompareAndSwapUint32(r.notify, want, 0) || r.disarm(solicited)
+}
+
+// Taken implements ibverbs.SinkUse. The program takes an element by clearing its flags.
+func (r *cqRing) Taken() uint32 {
+	i := r.taken.Load()
+	from := i
+	for put := r.put.Load(); i != put && i-from < takenMost; i++ {
+		if atomic.LoadUint32(word(unsafe.Pointer(r.at(i))))&cqeValid != 0 {
+			break
+		}
+	}
+	if i != from && !r.taken.CompareAndSwap(from, i) {
+		return r.taken.Load() // another goroutine has seen them
+	}
+	return i
+}
+
+// takenMost bounds how many elements one call looks at.
+const takenMost = 64
+
+// Waits implements ibverbs.SinkUse.
+func (r *cqRing) Waits() bool {
+	return atomic.LoadUint32(r.notify)&(abi.SiwNotifyNextCompletion|abi.SiwNotifySolicited) != 0
 }
 
 // Notify implements ibverbs.CompletionSink.

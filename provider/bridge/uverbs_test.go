@@ -303,3 +303,43 @@ func TestObjectsInUse(t *testing.T) {
 	e.wantErrno("a second context", syscall.EINVAL, abi.UverbsGetContext, &abi.Response{}, nil,
 		&abi.GetContextResp{}, &abi.SiwAllocCtxResp{})
 }
+
+// TestProgramsUse: the engine sees when a program takes completions and when it waits for some, and
+// a program that writes whatever into its queue has it look at no more than there is.
+func TestProgramsUse(t *testing.T) {
+	a, b := newEnd(t, nil), newEnd(t, nil)
+	src, dst := a.regMR(a.pd, 64, 0), b.regMR(b.pd, 64, 1)
+	for id := range uint64(3) {
+		b.qp.postRecv(id, dst.sge(0, 64))
+	}
+	connect(t, a, b)
+	for range 3 {
+		sqe := abi.SiwSQE{Opcode: abi.SiwSend, NumSGE: 1}
+		sqe.SGE[0] = src.sge(0, 10)
+		testkit.OK(t, a.qp.postSend(sqe))
+	}
+	f := b.prog.File(b.fd).(*uverbsFile)
+	c := testkit.Must(lookup[*completionQueue](&f.handles, b.cq.handle))(t)
+	for end := time.Now().Add(patience); c.ring.put.Load() != 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d completions", c.ring.put.Load())
+		}
+		f.Progress(b.cq.handle)
+	}
+	if c.ring.Taken() != 0 || c.ring.Waits() {
+		t.Errorf("%d taken; the program waits: %t", c.ring.Taken(), c.ring.Waits())
+	}
+	for n := uint32(1); n <= 2; n++ {
+		if _, ok := b.cq.poll(); !ok || c.ring.Taken() != n {
+			t.Errorf("%d taken, want %d; there was one: %t", c.ring.Taken(), n, ok)
+		}
+	}
+	clear(b.cq.mem)
+	if n := c.ring.Taken(); n != 3 {
+		t.Errorf("%d taken of a queue that the program has cleared, want 3", n)
+	}
+	b.cq.arm(abi.SiwNotifySolicited)
+	if !c.ring.Waits() {
+		t.Error("the program waits, and it is not seen")
+	}
+}
