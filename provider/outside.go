@@ -22,10 +22,10 @@ type CompletionSink interface {
 	Notify()
 }
 
-// SinkUse is implemented by a CompletionSink that sees what its program does with the completions. A
-// post to a QP whose Sends and receives complete there may then wait for those that the program is
-// expected to make next, and be transmitted with them. Methods may be called at any time, also at
-// the same time. The rules of Complete hold.
+// SinkUse is implemented by a CompletionSink that sees what its program does with the completions.
+// A post to a QP whose Sends and receives complete there may then wait for those that the program
+// is expected to make next, and be transmitted with them. Methods may be called at any time, also
+// at the same time. The rules of Complete hold.
 type SinkUse interface {
 	// Taken returns a number that changes when the program takes completions.
 	Taken() uint32

@@ -22,7 +22,8 @@ import (
 //   - when the CQ is armed, because the program may be about to sleep;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
-//   - by a timer, after at most one and a half times waitMost.
+//   - by a timer, after at most one and a half times waitMost, or when the scheduler runs timers:
+//     with one P, a goroutine that computes can keep it from that for 10 ms.
 //
 // Where a forecast has made a post wait for longer than lateRing, the program does other things
 // before it polls. The next forecastPause posts to that QP then don't wait.
@@ -157,17 +158,15 @@ func (q *qp) forgetForecast() {
 	q.sq.forecast = forecast{takes: q.sendCQ.taken(), reports: q.sq.free.reports()}
 }
 
-// ring transmits what waits, and returns how much of a turn that has used. No lock is held.
-func (q *qp) ring() (used int) {
-	since, waited := q.sendCQ.bells.remove(q)
-	if !waited {
-		return 0
+// ring transmits what waits. No lock is held.
+func (q *qp) ring() {
+	if since, waited := q.sendCQ.bells.remove(q); waited {
+		q.ringAfter(false, time.Since(epoch)-since)
 	}
-	return q.ringAfter(false, time.Since(epoch)-since)
 }
 
 // ringAfter is ring for a QP that is among its CQ's no more. The program has done other things for
-// away since its posts began to wait.
+// away since its posts began to wait. It returns how much of a turn was used.
 func (q *qp) ringAfter(vain bool, away time.Duration) (used int) {
 	q.sq.mu.Lock()
 	q.sq.forecast.rung(vain, away > lateRing)

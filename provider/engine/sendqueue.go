@@ -54,8 +54,8 @@ type sendQueue struct {
 	free sendFree                    // written under done
 }
 
-// sendFree is the index free of a send queue, beside how many completions the queue has reported. Both
-// are in one word, because a small Write should not pay for two.
+// sendFree is the index free of a send queue, beside how many completions the queue has reported.
+// Both are in one word, because a small Write should not pay for two.
 type sendFree struct{ v atomic.Uint64 }
 
 // Load returns the index.
