@@ -117,8 +117,9 @@ func (qp *QP) ok(op string) error {
 // in qp.PostSend(wrs...).
 //
 // The engine transmits in the call, or, where more posts are to be expected because the program has
-// taken completions, in the last of these. A program that polls until its CQ is empty, or arms it,
-// makes no post wait for others that do not come; without that one may wait for 1.5 ms.
+// taken completions, in the last of these. No post waits for others that do not come if the program
+// polls until its CQ is empty, or arms it. Otherwise one may wait for 1.5 ms, or longer if all Ps
+// compute. Posts of a program that does other things in between wait rarely.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_send", "qp")}

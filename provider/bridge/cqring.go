@@ -82,9 +82,12 @@ func (r *cqRing) disarm(solicited bool) bool {
 
 // Taken implements ibverbs.SinkUse. The program takes an element by clearing its flags.
 func (r *cqRing) Taken() uint32 {
-	i := r.taken.Load()
-	from := i
-	for put := r.put.Load(); i != put && i-from < takenMost; i++ {
+	from, put := r.taken.Load(), r.put.Load()
+	i := from
+	if put-i > r.size { // there was room for those after it
+		i = put - r.size
+	}
+	for ; i != put; i++ {
 		if atomic.LoadUint32(word(unsafe.Pointer(r.at(i))))&cqeValid != 0 {
 			break
 		}
@@ -94,9 +97,6 @@ func (r *cqRing) Taken() uint32 {
 	}
 	return i
 }
-
-// takenMost bounds how many elements one call looks at.
-const takenMost = 64
 
 // Waits implements ibverbs.SinkUse.
 func (r *cqRing) Waits() bool {

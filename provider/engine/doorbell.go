@@ -25,8 +25,10 @@ import (
 //   - by a timer, after at most one and a half times waitMost, or when the scheduler runs timers:
 //     with one P, a goroutine that computes can keep it from that for 10 ms.
 //
-// Where a forecast has made a post wait for longer than lateRing, the program does other things
-// before it polls. The next forecastPause posts to that QP then don't wait.
+// Where a post has waited for longer than lateRing, or lateLast for all that were expected, the
+// program does other things before it polls or posts the next. Then the next forecastPause posts to
+// that QP don't wait, and twice as many each time that this happens again before rightMost bursts
+// in a row came as soon as expected.
 //
 // Nothing waits if the CQ has a Sink that is no SinkUse, because nobody sees when the program takes
 // completions; nor if the QP's receives complete on another CQ, because the program may poll only
@@ -34,8 +36,14 @@ import (
 const (
 	waitMost      = time.Millisecond
 	lateRing      = 100 * time.Microsecond
+	lateLast      = 50 * time.Microsecond
 	forecastPause = 64
 	pausesMost    = 9 // times that the pause doubles
+	rightMost     = 64
+
+	// sendTime is how long an octet takes to be sent at most, in picoseconds. It is no time in
+	// which the program does other things.
+	sendTime = 500
 
 	// ringOctets are enough for a call, counted as in a turn (see turnMost).
 	ringOctets = 256 << 10
@@ -45,11 +53,13 @@ const (
 type forecast struct {
 	takes   uint32 // cq.taken at the last post
 	reports uint32 // of sendQueue.free when takes had changed last
-	more    uint32 // posts to be expected
+	more    uint32 // signalled work requests to be expected for those that have completed
+	rest    uint32 // posts to be expected because there were as many before takes had changed
 	burst   uint32 // posts since then
 	octets  uint32 // that wait
 	pause   uint16 // posts that don't wait whatever is to be expected
-	pauses  uint8  // since a forecast was right
+	pauses  uint8  // since forecasts were right
+	rights  uint8  // forecasts that were right, one after the other
 	waits   bool   // something waits
 }
 
@@ -63,25 +73,31 @@ const (
 	dueNext     // with those that wait already, and others
 )
 
-// posted counts a post of n work requests with so many octets, and returns when they are to be
-// transmitted. takes is cq.taken, and reports how many completions the send queue has reported. It
-// counts posts and not work requests, because a program that posts lists usually has only the last
-// of each reported. A program that has few posts reported posts as many as before the last report.
-func (f *forecast) posted(n, octets int, takes, reports uint32) due {
+// post is what a forecast knows of a post: a list of work requests.
+type post struct {
+	wrs, octets int
+	signaled    int // of wrs
+}
+
+// posted counts a post, and returns when it is to be transmitted. takes is cq.taken, and reports
+// how many completions the send queue has reported. A program replaces what has completed: a list
+// of which only the last is reported by such a list. And if few of its posts are reported, it makes
+// as many as before the last report.
+func (f *forecast) posted(p *post, takes, reports uint32) due {
 	if takes != f.takes {
-		f.more = max(f.more+reports-f.reports, f.burst)
+		f.more += reports - f.reports
+		f.rest = f.burst
 		f.takes, f.reports, f.burst = takes, reports, 0
 	}
 	f.burst++
-	if f.more > 0 {
-		f.more--
-	}
-	f.octets += uint32(min(octets+n*fpduCost, ringOctets))
-	if f.pause > 0 {
+	f.more -= min(f.more, uint32(max(p.signaled, 1)))
+	f.rest -= min(f.rest, 1)
+	f.octets += uint32(min(p.octets+p.wrs*fpduCost, ringOctets))
+	waited, pauses := f.waits, f.pause > 0
+	f.waits = max(f.more, f.rest) > 0 && f.octets < ringOctets && !pauses
+	if pauses {
 		f.pause--
 	}
-	waited := f.waits
-	f.waits = f.more > 0 && f.octets < ringOctets && f.pause == 0
 	switch {
 	case f.waits && waited:
 		return dueNext
@@ -90,21 +106,34 @@ func (f *forecast) posted(n, octets int, takes, reports uint32) due {
 	}
 	f.octets = 0
 	if waited {
-		f.pauses = 0
 		return dueLast
 	}
 	return dueNow
 }
 
+// right is called when as much was posted as was expected, and what has waited is transmitted.
+func (f *forecast) right(waited time.Duration) {
+	if waited > lateLast {
+		f.late()
+	} else if f.rights++; f.rights >= rightMost {
+		f.pauses, f.rights = 0, 0
+	}
+}
+
+func (f *forecast) late() {
+	f.pause = forecastPause << f.pauses
+	f.pauses = min(f.pauses+1, pausesMost)
+	f.rights = 0
+}
+
 // rung is called when something that has waited is transmitted although more was to be expected:
-// in vain, if the program has no completions left, and late, if it took too long.
-func (f *forecast) rung(vain, late bool) {
-	if late && f.waits {
-		f.pause = forecastPause << f.pauses
-		f.pauses = min(f.pauses+1, pausesMost)
+// in vain, if the program has no completions left. The program has done other things for away.
+func (f *forecast) rung(vain bool, away time.Duration) {
+	if away > lateRing && f.waits {
+		f.late()
 	}
 	if vain {
-		f.more = 0
+		f.more, f.rest = 0, 0
 	}
 	f.octets, f.waits = 0, false
 }
@@ -119,8 +148,9 @@ func (c *cq) taken() uint32 {
 
 // doorbells are the QPs of a CQ whose posts wait, in the order in which they began to.
 type doorbells struct {
-	some sched.Bool   // there are any; written under mu
-	dry  atomic.Int64 // when a poll last found the CQ empty and QPs that wait, as a time since epoch
+	some sched.Bool    // there are any; written under mu
+	sent atomic.Uint64 // octets, by all QPs of the CQ
+	dry  atomic.Int64  // when a poll last found the CQ empty and QPs that wait, as a time since epoch
 
 	mu          sched.Mutex[locks.Doorbells]
 	first, last *qp
@@ -132,24 +162,40 @@ type doorbells struct {
 type doorbell struct {
 	prev, next *qp
 	since      time.Duration // when it began to wait, as a time since epoch
+	sent       uint64        // doorbells.sent then
 	waits      bool
 }
 
-// foresee counts a post to q of n work requests with so many octets, and returns when they are to
-// be transmitted. sq.mu is held, so that q is among its CQ's doorbells as long as posts wait.
-func (q *qp) foresee(n, octets int) due {
-	c, s := q.sendCQ, &q.sq
+// sentSince is how long it has taken to send what the QPs have sent since d began to wait.
+func (b *doorbells) sentSince(d *doorbell) time.Duration {
+	return time.Duration((b.sent.Load() - d.sent) * sendTime / 1000)
+}
+
+// foresee counts a post to q, and reports whether it waits for others. sq.mu is held, so that q is
+// among its CQ's doorbells as long as posts wait, and so that the CQ is not closed: its sink must
+// not be asked anything after that.
+func (q *qp) foresee(p *post) (waits bool) {
+	c, f := q.sendCQ, &q.sq.forecast
 	if c != q.recvCQ || c.sink != nil && c.use == nil {
-		return dueNow
+		return false
 	}
-	d := s.forecast.posted(n, octets, c.taken(), s.free.reports())
-	switch d {
+	switch f.posted(p, c.taken(), q.sq.free.reports()) {
 	case dueWith:
 		c.bells.add(q)
+		if c.isArmed() { // it may have been before q was a doorbell
+			c.bells.remove(q)
+			f.rung(false, 0)
+			return false
+		}
+		return true
+	case dueNext:
+		return true
 	case dueLast:
-		c.bells.remove(q)
+		if since, waited := c.bells.remove(q); waited {
+			f.right(time.Since(epoch) - since)
+		}
 	}
-	return d
+	return false
 }
 
 // forgetForecast begins anew for another connection. sq.mu is held.
@@ -169,7 +215,7 @@ func (q *qp) ring() {
 // away since its posts began to wait. It returns how much of a turn was used.
 func (q *qp) ringAfter(vain bool, away time.Duration) (used int) {
 	q.sq.mu.Lock()
-	q.sq.forecast.rung(vain, away > lateRing)
+	q.sq.forecast.rung(vain, away)
 	q.sq.mu.Unlock()
 	s := q.stream.Load()
 	if s == nil {
@@ -205,14 +251,18 @@ func (c *cq) ringAll() {
 	}
 }
 
-// ringOverdue is the timer's.
+// ringOverdue is the timer's. The timer runs on meanwhile, because the end of a connection, which
+// may follow, calls the program's onDown.
 func (c *cq) ringOverdue() {
-	until := time.Since(epoch) - waitMost/2
-	for q, since := c.bells.pop(until); q != nil; q, since = c.bells.pop(until) {
-		q.ringAfter(false, until-since)
-		runtime.Gosched() // to others, as a turn is over
-	}
 	c.bells.goOn()
+	now, left := time.Since(epoch), turnLeast
+	until := now - waitMost/2
+	for q, since := c.bells.pop(until); q != nil; q, since = c.bells.pop(until) {
+		if left -= q.ringAfter(false, now-since); left <= 0 {
+			left = turnLeast
+			runtime.Gosched() // to others, as a turn is over
+		}
+	}
 }
 
 // forever is later than all QPs have begun to wait.
@@ -225,7 +275,7 @@ func (b *doorbells) add(q *qp) {
 	if q.bell.waits {
 		return
 	}
-	q.bell = doorbell{prev: b.last, since: time.Since(epoch), waits: true}
+	q.bell = doorbell{prev: b.last, since: time.Since(epoch), sent: b.sent.Load(), waits: true}
 	if b.last == nil {
 		b.first = q
 		b.some.Store(true)
@@ -245,7 +295,7 @@ func (b *doorbells) add(q *qp) {
 }
 
 // pop removes the QP that has waited for longest, and returns since when; nil if none has waited
-// since until.
+// since until. What the QPs have sent meanwhile has it seem to have begun later.
 func (b *doorbells) pop(until time.Duration) (q *qp, since time.Duration) {
 	if !b.some.Load() {
 		return nil, 0
@@ -258,7 +308,7 @@ func (b *doorbells) pop(until time.Duration) (q *qp, since time.Duration) {
 	return q, b.unlink(q)
 }
 
-// remove removes q, and reports since when it has waited, if it has.
+// remove removes q, and reports since when it has waited, if it has, as pop does.
 func (b *doorbells) remove(q *qp) (since time.Duration, waited bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -268,9 +318,9 @@ func (b *doorbells) remove(q *qp) (since time.Duration, waited bool) {
 	return b.unlink(q), true
 }
 
-// unlink returns since when q has waited. mu is held.
+// unlink removes q, and returns what pop does. mu is held.
 func (b *doorbells) unlink(q *qp) (since time.Duration) {
-	since = q.bell.since
+	since = q.bell.since + b.sentSince(&q.bell)
 	if prev := q.bell.prev; prev != nil {
 		prev.bell.next = q.bell.next
 	} else {

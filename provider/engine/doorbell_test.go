@@ -33,9 +33,15 @@ func (p *forecaster) take() { p.takes++ }
 func (p *forecaster) post(what string, want ...due) {
 	p.t.Helper()
 	for i, w := range want {
-		if got := p.f.posted(1, 64, p.takes, p.reports); got != w {
-			p.t.Fatalf("%s: post %d is due %d, want %d", what, i+1, got, w)
-		}
+		p.list(fmt.Sprintf("%s: post %d", what, i+1), post{wrs: 1, octets: 64, signaled: 1}, w)
+	}
+}
+
+// list posts a list.
+func (p *forecaster) list(what string, l post, want due) {
+	p.t.Helper()
+	if got := p.f.posted(&l, p.takes, p.reports); got != want {
+		p.t.Fatalf("%s is due %d, want %d", what, got, want)
 	}
 }
 
@@ -83,14 +89,47 @@ func TestForecast(t *testing.T) {
 		p.reported(64)
 		p.take()
 		for i := range 16 {
-			want := []due{dueWith, dueNext, dueNext, dueLast}[i%4]
-			if got := p.f.posted(1, 64<<10, p.takes, p.reports); got != want {
-				t.Fatalf("post %d of 64 KiB is due %d, want %d", i+1, got, want)
+			p.list(fmt.Sprintf("post %d of 64 KiB", i+1), post{1, 64 << 10, 1},
+				[]due{dueWith, dueNext, dueNext, dueLast}[i%4])
+		}
+		p.list("a post of 1 GiB", post{1, 1 << 30, 1}, dueNow)
+		short := post{1, 0, 1}
+		for i := range ringOctets / fpduCost {
+			p.reported(2)
+			p.take()
+			want := dueNext
+			switch i {
+			case 0:
+				want = dueWith
+			case ringOctets/fpduCost - 1:
+				want = dueLast
 			}
+			p.list(fmt.Sprintf("short post %d", i+1), short, want)
 		}
-		if got := p.f.posted(1, 1<<30, p.takes, p.reports); got != dueNow {
-			t.Fatalf("a post of 1 GiB is due %d", got)
+	})
+	t.Run("lists", func(t *testing.T) {
+		p := &forecaster{t: t}
+		all, last := post{8, 512, 8}, post{8, 512, 1}
+		p.list("nothing is known", all, dueNow)
+		for range 3 {
+			p.reported(8)
+			p.take()
+			p.list("a list takes the place of one whose eight completions have come", all, dueNow)
 		}
+		p.reported(8)
+		p.take()
+		p.list("two lists of four", post{4, 256, 4}, dueWith)
+		p.list("two lists of four, the second", post{4, 256, 4}, dueLast)
+		for range 3 {
+			p.list("lists of which the last is reported", last, dueNow)
+		}
+		p.reported(8 + 3)
+		p.take()
+		p.list("all of them have completed", all, dueWith)
+		p.list("as many posts as before the last report: the second of five", last, dueNext)
+		p.list("the third", last, dueNext)
+		p.list("the fourth", last, dueNext)
+		p.list("the fifth", last, dueLast)
 	})
 	t.Run("in vain", func(t *testing.T) {
 		p := &forecaster{t: t}
@@ -98,10 +137,15 @@ func TestForecast(t *testing.T) {
 		p.reported(8)
 		p.take()
 		p.post("eight have completed", dueWith)
-		p.f.rung(true, false)
+		p.f.rung(true, lateRing)
 		p.reported(1)
 		p.take()
 		p.post("the program has no completion left but that one", dueNow)
+		p.reported(3)
+		p.take()
+		p.post("three have completed", dueWith)
+		p.f.rung(false, lateRing)
+		p.post("the program has completions left", dueWith, dueLast)
 	})
 	t.Run("too late", func(t *testing.T) {
 		p := &forecaster{t: t}
@@ -114,7 +158,7 @@ func TestForecast(t *testing.T) {
 			t.Helper()
 			two()
 			p.post("two have completed", dueWith)
-			p.f.rung(true, true)
+			p.f.rung(true, lateRing+1)
 			for i := range pause / 2 {
 				two()
 				p.post(fmt.Sprintf("%d of a pause of %d posts", 2*i, pause), now(2)...)
@@ -123,15 +167,27 @@ func TestForecast(t *testing.T) {
 		late(forecastPause)
 		late(2 * forecastPause) // each time twice as many
 		late(4 * forecastPause)
-		two()
-		p.post("this time the program posts as many", dueWith, dueLast)
+		for range rightMost {
+			two()
+			p.post("the program posts as many as expected", dueWith, dueLast)
+			p.f.right(lateLast)
+		}
 		late(forecastPause)
+		two()
+		p.post("two have completed", dueWith, dueLast)
+		p.f.right(lateLast + 1)
+		two()
+		p.post("the second came late", now(2)...)
+		p.f.rung(true, lateRing+1) // of nothing
+		if p.f.pauses != 2 {
+			t.Errorf("%d pauses, want 2", p.f.pauses)
+		}
 	})
 	t.Run("the pause has an end", func(t *testing.T) {
 		var f forecast
 		for range 100 {
 			f.waits = true
-			f.rung(true, true)
+			f.rung(true, lateRing+1)
 			if f.pause < forecastPause {
 				t.Fatalf("a pause of %d posts", f.pause)
 			}
@@ -256,11 +312,10 @@ func (s *side) wantNoneWaits() (timer bool) {
 // TestPostWaitsHalfALimit: the timer does not end the wait of posts that have just begun to.
 func TestPostWaitsHalfALimit(t *testing.T) {
 	inBurst(t, sideOptions{}, nil, func(a, b *side) {
-		a.post(2)
-		time.Sleep(waitMost - waitMost/4)
-		a.post(1) // with which all are due
-		b.wantReceived("the third", 6)
+		a.post(3) // the first of which starts the timer
+		b.wantReceived("all three", 6)
 		a.takeAll(3)
+		time.Sleep(waitMost - waitMost/4)
 		a.post(2)
 		time.Sleep(waitMost / 2) // the timer is due once
 		b.wantReceived("two that are new", 6)
@@ -303,15 +358,25 @@ func TestArmedPostsDoNotWait(t *testing.T) {
 	})
 }
 
-// usedSink is a SinkUse whose program does what the test says.
+// usedSink is a SinkUse whose program does what the test says. It is only asked anything while q
+// takes posts, so that it is not after the CQ has been closed.
 type usedSink struct {
 	discard
+	t     *testing.T
+	q     *qp
 	taken uint32
 	waits bool
 }
 
-func (s *usedSink) Taken() uint32 { return s.taken }
-func (s *usedSink) Waits() bool   { return s.waits }
+func (s *usedSink) Taken() uint32 { s.checkUse(); return s.taken }
+func (s *usedSink) Waits() bool   { s.checkUse(); return s.waits }
+
+func (s *usedSink) checkUse() {
+	if s.q.sq.mu.TryLock() {
+		s.q.sq.mu.Unlock()
+		s.t.Error("the sink is asked for the program's use of it, and its QP and CQ may be closed")
+	}
+}
 
 // TestPostsWaitWithSink: posts wait if the CQ's sink says what the program takes, and not if it
 // does not.
@@ -333,7 +398,7 @@ func TestPostsWaitWithSink(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				*used = usedSink{}
+				*used = usedSink{t: t}
 				network := memnet.New(nil)
 				a, b := newSide(t, Options{Network: network}, sideOptions{}),
 					newSide(t, Options{Network: network}, sideOptions{})
@@ -342,6 +407,7 @@ func TestPostsWaitWithSink(t *testing.T) {
 				none := a.cq
 				a.cq = own.(*cq)
 				a.qp = a.newQP(sideOptions{cap: a.qp.initAttr().Cap})
+				used.q = a.qp
 				t.Cleanup(func() {
 					testkit.OK(t, a.qp.Close())
 					testkit.OK(t, own.Close())

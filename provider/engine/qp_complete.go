@@ -41,13 +41,18 @@ func (q *qp) finishWQE(i uint32) {
 	q.sq.done.Unlock()
 }
 
+// signalsAll returns the flag that each work request has because of SQSigAll.
+func (q *qp) signalsAll() provider.SendFlags {
+	if q.init.SQSigAll {
+		return provider.SendSignaled
+	}
+	return 0
+}
+
 // reportSends reports finished WQEs up to the first that is not. sq.done is held.
 func (q *qp) reportSends() {
 	s := &q.sq
-	var always provider.SendFlags
-	if q.init.SQSigAll {
-		always = provider.SendSignaled
-	}
+	always := q.signalsAll()
 	for tail := s.tail.Load(); s.head != tail; s.head++ {
 		w := s.at(s.head)
 		switch {

@@ -117,18 +117,22 @@ func (q *qp) BindMW(window provider.MW, wrid uint64, flags provider.SendFlags, i
 	if !ours || w == nil || w.view.pd.dev != q.dev {
 		return failForeign(op, "window")
 	}
-	if err := q.enqueueBind(w, wrid, flags, &info); err != nil {
+	waits, err := q.enqueueBind(w, wrid, flags, &info)
+	if err != nil {
+		q.ring() // as in PostSend
 		return fail(op, fmt.Sprintf("qp %d, %s", q.qpn, w.name()), err)
 	}
-	if s := q.stream.Load(); s != nil {
-		s.resumeTx()
-	} else {
+	switch s := q.stream.Load(); {
+	case s == nil:
 		q.flushIfError()
+	case !waits:
+		s.resumeTx()
 	}
 	return nil
 }
 
-func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *provider.MWBindInfo) error {
+// enqueueBind puts the bind into the send queue, and reports whether it waits for other posts.
+func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *provider.MWBindInfo) (bool, error) {
 	w.posting.Lock()
 	defer w.posting.Unlock()
 	s := &q.sq
@@ -137,27 +141,34 @@ func (q *qp) enqueueBind(w *mw, wrid uint64, flags provider.SendFlags, info *pro
 	state := q.getState()
 	switch {
 	case w.refs.Closed(), q.closed.Load():
-		return os.ErrClosed
+		return false, os.ErrClosed
 	case w.typ != provider.MWType1:
-		return errNotType1
+		return false, errNotType1
 	case flags&^memoryFlags != 0:
-		return errMemoryFlags
+		return false, errMemoryFlags
 	case state != provider.QPRTS && state != provider.QPErr:
-		return notConnected(state)
+		return false, notConnected(state)
 	}
 	if err := q.checkBind(w, info, q.toPost()); err != nil {
-		return err
+		return false, err
 	}
 	tail := s.tail.Load()
 	if s.full(tail) && !s.makeRoom(tail, q.init.MaxSendWR) {
-		return q.sendQueueFull(tail)
+		return false, q.sendQueueFull(tail)
 	}
 	key := incRKey(w.posted.Load())
 	*s.at(tail) = sendWQE{wrid: wrid, op: provider.WRBindMW, flags: flags, rkey: key}
 	s.putMemory(tail)
 	w.posted.Store(key)
 	s.tail.Store(tail + 1)
-	return nil
+	if state == provider.QPErr {
+		return false, nil
+	}
+	p := post{wrs: 1}
+	if (flags|q.signalsAll())&provider.SendSignaled != 0 {
+		p.signaled = 1
+	}
+	return q.foresee(&p), nil
 }
 
 // incRKey is ibv_inc_rkey.

@@ -20,16 +20,14 @@ const sendFlags = provider.SendFence | provider.SendSignaled | provider.SendSoli
 //
 //rfc:5041 DDP-6.2.1-02 Requests after graceful close return an error
 func (q *qp) PostSend(wrs []provider.SendWR) (int, error) {
-	n, due, err := q.enqueueSends(wrs)
+	n, waits, err := q.enqueueSends(wrs)
 	if n > 0 {
 		s := q.stream.Load()
 		switch {
 		case s == nil:
 			q.flushIfError()
-		case due == dueNow, due == dueLast:
+		case !waits:
 			s.resumeTx()
-		case due == dueWith && q.sendCQ.isArmed(): // it may have been before q was a doorbell
-			q.ring()
 		}
 	}
 	if err != nil {
@@ -47,16 +45,16 @@ func failPost(op, object string, n int, err error) error {
 	return fail(op, object, err)
 }
 
-// enqueueSends returns how many of wrs it has put into the send queue, and when they are to be
-// transmitted.
-func (q *qp) enqueueSends(wrs []provider.SendWR) (int, due, error) {
+// enqueueSends returns how many of wrs it has put into the send queue, and whether they wait for
+// others.
+func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 	s := &q.sq
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q.closed.Load() {
-		return 0, dueNow, os.ErrClosed
+		return 0, false, os.ErrClosed
 	}
-	canRead, flushed := true, false
+	canRead, flushed, always := true, false, q.signalsAll()
 	switch q.getState() {
 	case provider.QPRTS:
 		if st := q.stream.Load(); st != nil {
@@ -65,11 +63,11 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, due, error) {
 	case provider.QPErr:
 		flushed = true
 	default:
-		return 0, dueNow, notConnected(q.getState())
+		return 0, false, notConnected(q.getState())
 	}
 	tail := s.tail.Load()
 	var err error
-	n, octets := 0, 0
+	n, p := 0, post{}
 	for ; n < len(wrs); n++ {
 		wr := &wrs[n]
 		var length uint32
@@ -97,14 +95,18 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, due, error) {
 		if !plain {
 			s.addRest(tail, wr)
 		}
-		octets += int(length)
+		p.octets += int(length)
+		if (wr.Flags|always)&provider.SendSignaled != 0 {
+			p.signaled++
+		}
 		tail++
 	}
 	s.tail.Store(tail) // all of the list becomes visible at once
 	if n == 0 || flushed {
-		return n, dueNow, err
+		return n, false, err
 	}
-	return n, q.foresee(n, octets), err
+	p.wrs = n
+	return n, q.foresee(&p), err
 }
 
 // Refusals of posts that say the same of every work request.

@@ -248,7 +248,7 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a post that begins to wait does not look whether the CQ is armed",
 		edits: []edit{
-			{"qp_post.go", "case due == dueWith && q.sendCQ.isArmed():", "case false:"},
+			{"doorbell.go", "\t\tif c.isArmed() {", "\t\tif false {"},
 		},
 		protocol: "a post that waits, and a request for an event",
 	},
@@ -257,8 +257,8 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{
 				"doorbell.go",
-				"\tq.sq.mu.Lock()\n\tq.sq.forecast.rung(vain, away > lateRing)\n\tq.sq.mu.Unlock()\n",
-				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.rung(vain, away > lateRing)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
+				"\tq.sq.mu.Lock()\n\tq.sq.forecast.rung(vain, away)\n\tq.sq.mu.Unlock()\n",
+				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.rung(vain, away)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
 			},
 		},
 		protocol: "posts that wait, and an empty CQ",
@@ -266,8 +266,8 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a QP is no doorbell any more, or one, after another post has asked the forecast",
 		edits: []edit{
-			{"qp_post.go", "\treturn n, q.foresee(n, octets), err\n",
-				"\ts.mu.Unlock()\n\tdefer s.mu.Lock()\n\treturn n, q.foresee(n, octets), err\n"},
+			{"qp_post.go", "\treturn n, q.foresee(&p), err\n",
+				"\ts.mu.Unlock()\n\tdefer s.mu.Lock()\n\treturn n, q.foresee(&p), err\n"},
 		},
 		protocol: "posts of two bursts at the same time",
 	},

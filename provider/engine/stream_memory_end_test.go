@@ -26,9 +26,10 @@ func TestMemoryWorkAfterEnd(t *testing.T) {
 		"a bind of type 1": func(s *side, m *region) (func() error, func() bool) {
 			w := testMW(s.t, s.pd, provider.MWType1)
 			return func() error {
-				return s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{
+				_, err := s.qp.enqueueBind(w, 1, signaled, &provider.MWBindInfo{
 					LKey: m.m.stag, Addr: m.to(0), Length: size, Access: provider.AccessRemoteWrite,
 				})
+				return err
 			}, w.isBound
 		},
 	}

@@ -1,0 +1,268 @@
+package engine
+
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
+)
+
+// TestPostsOverlapWithWork: programs that work between their posts, or between posts and polls,
+// have what they post sent meanwhile, but for a few rounds in which the engine learns that.
+func TestPostsOverlapWithWork(t *testing.T) {
+	const rounds, work = 200, 300 * time.Microsecond
+	signaled := provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSignaled}
+	for _, tc := range []struct {
+		name string
+		// round posts messages with messages of them to be received, waits with wait, which returns
+		// whether a message has come, and posts the rest.
+		round func(a *side, w *mw, m *region, wait func() bool) (came bool)
+		wcs   int // of a round
+		msgs  int
+	}{
+		{"a slow handler answers three requests", func(a *side, _ *mw, _ *region, wait func() bool) bool {
+			a.post(1)
+			came := wait()
+			a.post(1)
+			wait()
+			a.post(1)
+			return came
+		}, 3, 3},
+		{"a list of which all is reported", func(a *side, _ *mw, _ *region, wait func() bool) bool {
+			a.send(signaled, signaled, signaled, signaled)
+			return wait()
+		}, 4, 4},
+		{"a bind and a Send", func(a *side, w *mw, m *region, wait func() bool) bool {
+			testkit.OK(a.t, a.qp.BindMW(w, 7, provider.SendSignaled, provider.MWBindInfo{
+				LKey: m.m.stag, Addr: m.to(0), Length: 64, Access: provider.AccessRemoteWrite,
+			}))
+			a.post(1)
+			return wait()
+		}, 2, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := pair(t, memnet.New(nil), memAddr, Options{}, sideOptions{}, params(true))
+				m := a.reg(64, bindable)
+				w := testMW(t, a.pd, provider.MWType1)
+				delayed := 0
+				wait := func() bool {
+					time.Sleep(work)
+					synctest.Wait()
+					return b.cq.seen.waiting() > 0
+				}
+				for range rounds {
+					b.recv(make([]provider.RecvWR, tc.msgs)...)
+					if !tc.round(a, w, m, wait) {
+						delayed++
+					}
+					wcs := make([]provider.WC, 8)
+					for n := 0; n < tc.wcs; {
+						n += testkit.Must(a.cq.Poll(wcs))(t)
+					}
+					synctest.Wait()
+					b.takeAll(tc.msgs)
+				}
+				if delayed > rounds/20 {
+					t.Errorf("in %d of %d rounds nothing had come %v after the first post",
+						delayed, rounds, work)
+				}
+			})
+		})
+	}
+}
+
+// waitingQPs has n QPs of one CQ, at the end of a, of each of which a post waits. All messages are
+// for b. Each calls the function that down returns when its connection ends.
+func waitingQPs(t *testing.T, network transport.Network, addr string, n int, wr provider.SendWR,
+	down func(i int) func(error)) (a, b *side, qps []*side) {
+	t.Helper()
+	opts := Options{Network: network}
+	a, b = newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
+	so := sideOptions{cap: a.qp.initAttr().Cap}
+	for i := range n {
+		s, peer := *a, *b
+		s.qp, peer.qp = a.newQP(so), b.newQP(so)
+		s.down, peer.down = make(chan error, 1), make(chan error, 1)
+		onDown := func(err error) { s.down <- err }
+		if down != nil {
+			onDown = down(i)
+		}
+		ca, cb := connectTransport(t, network, addr)
+		testkit.OK(t, s.qp.start(ca, params(true), nil, onDown))
+		p := params(true)
+		p.WaitFirstFPDU = true
+		peer.start(cb, p, nil)
+		peer.recv(make([]provider.RecvWR, 8)...)
+		qps = append(qps, &s)
+		t.Cleanup(func() {
+			testkit.OK(t, s.qp.Close())
+			testkit.OK(t, peer.qp.Close())
+		})
+		s.post(2)
+	}
+	b.arrives(int64(2 * n))
+	a.takeAll(2 * n)
+	b.takeAll(2 * n)
+	for _, s := range qps {
+		s.send(wr)
+	}
+	return a, b, qps
+}
+
+// TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs
+// as soon as it runs. It gives way after a turn, and not after each QP.
+func TestTimerOfManyQPs(t *testing.T) {
+	const n = 16
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	_, _, qps := waitingQPs(t, transport.NewTCP(nil), tcpAddr, n, signalledSend(), nil)
+	first, last := time.Duration(0), time.Duration(0)
+	for began := time.Now(); time.Since(began) < patience; { // it computes
+		sent := 0
+		for _, s := range qps {
+			if s.qp.sq.free.Load() == 3 {
+				sent++
+			}
+		}
+		if sent > 0 && first == 0 {
+			first = time.Since(began)
+		}
+		if sent == n {
+			last = time.Since(began)
+			break
+		}
+	}
+	if last == 0 || last-first > 100*time.Millisecond {
+		t.Errorf("the first QP has sent after %v, the last after %v", first, last)
+	}
+}
+
+// TestOnDownBlocksNoTimer: what the timer transmits ends a connection, and the program's function
+// for that blocks. Posts on other QPs wait for no longer because of that.
+func TestOnDownBlocksNoTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		var ended atomic.Bool
+		bad := signalledSend(provider.SGE{Addr: 1, Length: 8, LKey: 0xdead00})
+		_, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, bad, func(i int) func(error) {
+			return func(error) {
+				ended.Store(true)
+				if i == 0 {
+					<-block
+				}
+			}
+		})
+		defer close(block)
+		second := qps[1]
+		second.qp.ring() // which ends this connection: no lookup waits for another post
+		if !ended.Load() {
+			t.Fatal("a Send from no memory does not end the connection")
+		}
+		time.Sleep(waitMost * 3 / 2)
+		if e := qps[0].qp.getState(); e != provider.QPErr {
+			t.Errorf("the timer does not end a connection whose Send is from no memory: %v", e)
+		}
+		good := *qps[0]
+		good.qp = good.newQP(sideOptions{cap: qps[0].qp.initAttr().Cap})
+		good.cq.bells.add(good.qp)
+		time.Sleep(waitMost * 3 / 2)
+		good.wantNoneWaits()
+		testkit.OK(t, good.qp.Close())
+		b.wantNoneWaits()
+	})
+}
+
+// TestTimerUnderLoad: QPs that begin to wait all the time do not put off the timer.
+func TestTimerUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
+		for range 10 {
+			qps[1].qp.ring()
+			time.Sleep(waitMost / 8)
+			a.cq.bells.add(qps[1].qp)
+		}
+		b.wantReceived("one waits since 1.25 ms, the other is transmitted again and again", 2)
+	})
+}
+
+// TestAnyQPStopsWaiting: the first, the last, or one in between stops waiting, and all others are
+// transmitted in order.
+func TestAnyQPStopsWaiting(t *testing.T) {
+	for at := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 4, signalledSend(), nil)
+			qps[at].post(1) // of two that were expected
+			b.wantReceived("one QP", 2)
+			a.takeAll(2)
+			a.cq.ringAll()
+			b.wantReceived("all QPs", 5)
+			a.wantNoneWaits()
+			wcs := make([]provider.WC, 3)
+			testkit.Must(a.cq.Poll(wcs))(t)
+			for i, s := range append(append([]*side(nil), qps[:at]...), qps[at+1:]...) {
+				if wcs[i].QPN != s.qp.qpn {
+					t.Errorf("completion %d is of QP %d, want %d", i, wcs[i].QPN, s.qp.qpn)
+				}
+			}
+		})
+	}
+}
+
+// TestResetForgetsForecast: a QP that is used again knows nothing of what its program has posted on
+// the connection before.
+func TestResetForgetsForecast(t *testing.T) {
+	inBurst(t, sideOptions{}, nil, func(a, b *side) {
+		a.post(2)
+		testkit.OK(t, a.modify(provider.QPErr))
+		b.wantDown("the peer's end")
+		a.wantDown("its end")
+		a.post(1) // which is flushed
+		testkit.OK(t, a.modify(provider.QPReset))
+		a.wantNoneWaits()
+		if f := a.qp.sq.forecast; f.more != 0 || f.rest != 0 || f.burst != 0 || f.waits {
+			t.Errorf("after RESET the forecast is %+v", f)
+		}
+		f := &a.qp.sq.forecast
+		if f.posted(&post{1, 64, 1}, a.cq.taken(), a.qp.sq.free.reports()) != dueNow {
+			t.Error("the first post waits")
+		}
+	})
+}
+
+// TestLongPostsDoNotWait: posts that are enough for a call do not wait for more.
+func TestLongPostsDoNotWait(t *testing.T) {
+	inBurst(t, sideOptions{}, &memnet.Options{Window: 1 << 20}, func(a, b *side) {
+		src := a.reg(ringOctets/2, provider.AccessLocalWrite)
+		a.send(src.writeAll(len(src.b)))
+		if sent := a.qp.stream.Load().unsent(); !sent {
+			t.Error("half of what is enough for a call is sent at once")
+		}
+		a.send(src.writeAll(len(src.b)))
+		if a.qp.stream.Load().unsent() {
+			t.Error("enough for a call is not sent at once")
+		}
+	})
+}
+
+// TestSendFree: making room in a queue of unsignalled work requests does not make the forecast
+// forget what was reported.
+func TestSendFree(t *testing.T) {
+	var f sendFree
+	f.report(5)
+	f.report(1 << 31)
+	f.Store(7)
+	if f.Load() != 7 || f.reports() != 2 {
+		t.Errorf("free %d, %d reports, want 7 and 2", f.Load(), f.reports())
+	}
+	f.v.Store(^uint64(0)) // both wrap
+	f.report(3)
+	if f.Load() != 3 || f.reports() != 0 {
+		t.Errorf("free %d, %d reports, want 3 and 0", f.Load(), f.reports())
+	}
+}
