@@ -49,8 +49,10 @@ const (
 	ringOctets = 256 << 10
 )
 
-// forecast says how many posts to a send queue are to be expected. sendQueue.mu guards it.
+// forecast says how many posts to a send queue are to be expected. sendQueue.mu guards all but bell.
 type forecast struct {
+	bell doorbell
+
 	takes   uint32 // cq.taken at the last post
 	reports uint32 // of sendQueue.free when takes had changed last
 	more    uint32 // signalled work requests to be expected for those that have completed
@@ -166,6 +168,14 @@ type doorbell struct {
 	waits      bool
 }
 
+// bell is q's place, nil before its first post.
+func (q *qp) bell() *doorbell {
+	if f := q.sq.forecast.Load(); f != nil {
+		return &f.bell
+	}
+	return nil
+}
+
 // sentSince is how long it has taken to send what the QPs have sent since d began to wait.
 func (b *doorbells) sentSince(d *doorbell) time.Duration {
 	return time.Duration((b.sent.Load() - d.sent) * sendTime / 1000)
@@ -175,7 +185,7 @@ func (b *doorbells) sentSince(d *doorbell) time.Duration {
 // among its CQ's doorbells as long as posts wait, and so that the CQ is not closed: its sink must
 // not be asked anything after that.
 func (q *qp) foresee(p *post) (waits bool) {
-	c, f := q.sendCQ, &q.sq.forecast
+	c, f := q.sendCQ, q.sq.forecast.Load()
 	if c != q.recvCQ || c.sink != nil && c.use == nil {
 		return false
 	}
@@ -201,7 +211,9 @@ func (q *qp) foresee(p *post) (waits bool) {
 // forgetForecast begins anew for another connection. sq.mu is held.
 func (q *qp) forgetForecast() {
 	q.sendCQ.bells.remove(q)
-	q.sq.forecast = forecast{takes: q.sendCQ.taken(), reports: q.sq.free.reports()}
+	if q.sq.forecast.Load() != nil {
+		q.sq.forecast.Store(&forecast{takes: q.sendCQ.taken(), reports: q.sq.free.reports()})
+	}
 }
 
 // ring transmits what waits. No lock is held.
@@ -215,7 +227,7 @@ func (q *qp) ring() {
 // away since its posts began to wait. It returns how much of a turn was used.
 func (q *qp) ringAfter(vain bool, away time.Duration) (used int) {
 	q.sq.mu.Lock()
-	q.sq.forecast.rung(vain, away)
+	q.sq.forecast.Load().rung(vain, away)
 	q.sq.mu.Unlock()
 	s := q.stream.Load()
 	if s == nil {
@@ -272,15 +284,16 @@ const forever = time.Duration(1<<63 - 1)
 func (b *doorbells) add(q *qp) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if q.bell.waits {
+	bell := q.bell()
+	if bell.waits {
 		return
 	}
-	q.bell = doorbell{prev: b.last, since: time.Since(epoch), sent: b.sent.Load(), waits: true}
+	*bell = doorbell{prev: b.last, since: time.Since(epoch), sent: b.sent.Load(), waits: true}
 	if b.last == nil {
 		b.first = q
 		b.some.Store(true)
 	} else {
-		b.last.bell.next = q
+		b.last.bell().next = q
 	}
 	b.last = q
 	switch {
@@ -302,7 +315,7 @@ func (b *doorbells) pop(until time.Duration) (q *qp, since time.Duration) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if q = b.first; q == nil || q.bell.since > until {
+	if q = b.first; q == nil || q.bell().since > until {
 		return nil, 0
 	}
 	return q, b.unlink(q)
@@ -310,9 +323,12 @@ func (b *doorbells) pop(until time.Duration) (q *qp, since time.Duration) {
 
 // remove removes q, and reports since when it has waited, if it has, as pop does.
 func (b *doorbells) remove(q *qp) (since time.Duration, waited bool) {
+	if !b.some.Load() || q.bell() == nil {
+		return 0, false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !q.bell.waits {
+	if !q.bell().waits {
 		return 0, false
 	}
 	return b.unlink(q), true
@@ -320,18 +336,19 @@ func (b *doorbells) remove(q *qp) (since time.Duration, waited bool) {
 
 // unlink removes q, and returns what pop does. mu is held.
 func (b *doorbells) unlink(q *qp) (since time.Duration) {
-	since = q.bell.since + b.sentSince(&q.bell)
-	if prev := q.bell.prev; prev != nil {
-		prev.bell.next = q.bell.next
+	bell := q.bell()
+	since = bell.since + b.sentSince(bell)
+	if bell.prev != nil {
+		bell.prev.bell().next = bell.next
 	} else {
-		b.first = q.bell.next
+		b.first = bell.next
 	}
-	if next := q.bell.next; next != nil {
-		next.bell.prev = q.bell.prev
+	if bell.next != nil {
+		bell.next.bell().prev = bell.prev
 	} else {
-		b.last = q.bell.prev
+		b.last = bell.prev
 	}
-	q.bell = doorbell{}
+	*bell = doorbell{}
 	if b.first == nil {
 		b.some.Store(false)
 	}

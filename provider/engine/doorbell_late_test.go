@@ -170,6 +170,7 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 		}
 		good := *qps[0]
 		good.qp = good.newQP(sideOptions{cap: qps[0].qp.initAttr().Cap})
+		good.qp.sq.forecast.Store(new(forecast))
 		good.cq.bells.add(good.qp)
 		time.Sleep(waitMost * 3 / 2)
 		good.wantNoneWaits()
@@ -225,10 +226,10 @@ func TestResetForgetsForecast(t *testing.T) {
 		a.post(1) // which is flushed
 		testkit.OK(t, a.modify(provider.QPReset))
 		a.wantNoneWaits()
-		if f := a.qp.sq.forecast; f.more != 0 || f.rest != 0 || f.burst != 0 || f.waits {
+		f := a.qp.sq.forecast.Load()
+		if f.more != 0 || f.rest != 0 || f.burst != 0 || f.waits {
 			t.Errorf("after RESET the forecast is %+v", f)
 		}
-		f := &a.qp.sq.forecast
 		if f.posted(&post{1, 64, 1}, a.cq.taken(), a.qp.sq.free.reports()) != dueNow {
 			t.Error("the first post waits")
 		}
@@ -239,12 +240,16 @@ func TestResetForgetsForecast(t *testing.T) {
 func TestLongPostsDoNotWait(t *testing.T) {
 	inBurst(t, sideOptions{}, &memnet.Options{Window: 1 << 20}, func(a, b *side) {
 		src := a.reg(ringOctets/2, provider.AccessLocalWrite)
-		a.send(src.writeAll(len(src.b)))
-		if sent := a.qp.stream.Load().unsent(); !sent {
+		dst := b.reg(ringOctets/2, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+		write := src.writeAll(len(src.b))
+		write.RemoteAddr, write.RKey = dst.to(0), dst.m.stag
+		s := a.qp.stream.Load()
+		a.send(write)
+		if !s.unsent() {
 			t.Error("half of what is enough for a call is sent at once")
 		}
-		a.send(src.writeAll(len(src.b)))
-		if a.qp.stream.Load().unsent() {
+		a.send(write)
+		if s.unsent() {
 			t.Error("enough for a call is not sent at once")
 		}
 	})

@@ -46,7 +46,6 @@ type qp struct {
 	access   provider.Access
 
 	windows boundWindows
-	bell    doorbell
 }
 
 // qpInit is what of provider.QPInitAttr, as granted, is not in the queues.

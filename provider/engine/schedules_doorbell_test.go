@@ -33,7 +33,7 @@ func (w *stage) burst(a, b *side, n int) {
 // or the timer knows that a's QP waits.
 func wantRung(a, b *side, n int) error {
 	bells := &a.cq.bells
-	if waits := a.qp.sq.forecast.waits; waits != (bells.first == a.qp) || waits != bells.some.Load() {
+	if waits := a.qp.sq.forecast.Load().waits; waits != (bells.first == a.qp) || waits != bells.some.Load() {
 		return fmt.Errorf("posts wait: %t; the QP is the CQ's first: %t, of any: %t",
 			waits, bells.first == a.qp, bells.some.Load())
 	}
@@ -93,7 +93,7 @@ func init() {
 						a.cq.ringOverdue,
 					}, func() error {
 						a.cq.ringAll()
-						if a.cq.bells.some.Load() || a.qp.bell.waits {
+						if a.cq.bells.some.Load() || a.qp.bell().waits {
 							return fmt.Errorf("a queue pair that is closed still waits")
 						}
 						for i, wc := range a.completions() {

@@ -257,8 +257,8 @@ var scheduleMutants = []scheduleMutant{
 		edits: []edit{
 			{
 				"doorbell.go",
-				"\tq.sq.mu.Lock()\n\tq.sq.forecast.rung(vain, away)\n\tq.sq.mu.Unlock()\n",
-				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.rung(vain, away)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
+				"\tq.sq.mu.Lock()\n\tq.sq.forecast.Load().rung(vain, away)\n\tq.sq.mu.Unlock()\n",
+				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.Load().rung(vain, away)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
 			},
 		},
 		protocol: "posts that wait, and an empty CQ",
