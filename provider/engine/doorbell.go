@@ -42,8 +42,9 @@ const (
 	rightMost     = 64
 
 	// sendTime is how long an octet takes to be sent at most, in picoseconds. It is no time in
-	// which the program does other things.
+	// which the program does other things. What is shorter than sendLong does not count.
 	sendTime = 500
+	sendLong = 16 << 10
 
 	// ringOctets are enough for a call, counted as in a turn (see turnMost).
 	ringOctets = 256 << 10
@@ -151,7 +152,7 @@ func (c *cq) taken() uint32 {
 // doorbells are the QPs of a CQ whose posts wait, in the order in which they began to.
 type doorbells struct {
 	some sched.Bool    // there are any; written under mu
-	sent atomic.Uint64 // octets, by all QPs of the CQ
+	sent atomic.Uint64 // octets, by all QPs of the CQ, in long writes to their sockets
 	dry  atomic.Int64  // when a poll last found the CQ empty and QPs that wait, as a time since epoch
 
 	mu          sched.Mutex[locks.Doorbells]
