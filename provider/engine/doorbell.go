@@ -50,7 +50,8 @@ const (
 	ringOctets = 256 << 10
 )
 
-// forecast says how many posts to a send queue are to be expected. sendQueue.mu guards all but bell.
+// forecast says how many posts to a send queue are to be expected. sendQueue.mu guards it, but for
+// bell, which doorbells.mu guards.
 type forecast struct {
 	bell doorbell
 
