@@ -413,11 +413,7 @@ func TestPostsWaitWithSink(t *testing.T) {
 					testkit.OK(t, own.Close())
 					a.cq = none
 				})
-				ca, cb := connectTransport(t, network, memAddr)
-				p := params(true)
-				a.start(ca, p, nil)
-				p.WaitFirstFPDU = true
-				b.start(cb, p, nil)
+				a.join(b, network, memAddr, params(true))
 				b.recv(make([]provider.RecvWR, 64)...)
 				a.post(3)
 				used.taken++
@@ -456,11 +452,7 @@ func TestPostsDoNotWaitForAnotherCQ(t *testing.T) {
 			testkit.OK(t, two.Close())
 			a.qp = one
 		})
-		ca, cb := connectTransport(t, network, memAddr)
-		p := params(true)
-		a.start(ca, p, nil)
-		p.WaitFirstFPDU = true
-		b.start(cb, p, nil)
+		a.join(b, network, memAddr, params(true))
 		b.recv(make([]provider.RecvWR, 8)...)
 		a.post(3)
 		synctest.Wait()
@@ -485,11 +477,7 @@ func TestManyQPsWait(t *testing.T) {
 			s, peer := *a, *b
 			s.down, peer.down = make(chan error, 1), make(chan error, 1)
 			s.qp, peer.qp = a.newQP(sideOptions{cap: sideCap}), b.newQP(sideOptions{cap: sideCap})
-			ca, cb := connectTransport(t, network, memAddr)
-			s.start(ca, params(true), nil)
-			p := params(true)
-			p.WaitFirstFPDU = true
-			peer.start(cb, p, nil)
+			s.join(&peer, network, memAddr, params(true))
 			dst := b.reg(len(src.b), provider.AccessLocalWrite)
 			peer.recv(provider.RecvWR{}, provider.RecvWR{}, provider.RecvWR{},
 				provider.RecvWR{SGList: []provider.SGE{dst.sge(0, len(dst.b))}})

@@ -95,7 +95,7 @@ func (q *qp) enqueueSends(wrs []provider.SendWR) (int, bool, error) {
 		if !plain {
 			s.addRest(tail, wr)
 		}
-		p.octets += int(length)
+		p.octets += int(min(length, ringOctets)) // which is enough, and fits an int of 32 bits
 		if (wr.Flags|always)&provider.SendSignaled != 0 {
 			p.signaled++
 		}

@@ -156,13 +156,19 @@ func pair(t testing.TB, network transport.Network, addr string, opts Options, so
 	t.Helper()
 	opts.Network = network
 	a, b = newSide(t, opts, so), newSide(t, opts, so)
-	ca, cb := connectTransport(t, network, addr)
+	a.join(b, network, addr, p)
+	return a, b
+}
+
+// join connects a to b; a is the initiator. p is a's parameters.
+func (a *side) join(b *side, network transport.Network, addr string, p mpa.Params) {
+	a.t.Helper()
+	ca, cb := connectTransport(a.t, network, addr)
 	a.start(ca, p, nil)
 	p.WaitFirstFPDU = true
 	p.MarkersTx, p.MarkersRx = p.MarkersRx, p.MarkersTx
 	p.IRD, p.ORD = p.ORD, p.IRD
 	b.start(cb, p, nil)
-	return a, b
 }
 
 const (
