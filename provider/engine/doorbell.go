@@ -18,21 +18,20 @@ import (
 // How many are to be expected is a forecast. Whatever it says, what waits is transmitted
 //
 //   - when as many were posted as were expected, or enough for a call;
-//   - when a poll finds the CQ empty: the program has posted all that it had to;
-//   - when the CQ is armed, because the program may be about to sleep;
+//   - when a poll finds the QP's send or receive CQ empty: the program has posted all that it had to;
+//   - when one of them is armed, because the program may be about to sleep;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
 //   - by a timer, after at most one and a half times waitMost, or when the scheduler runs timers:
-//     with one P, a goroutine that computes can keep it from that for 10 ms.
+//     with one P, a goroutine that computes can keep it from that for 10 ms and more.
 //
 // Where a post has waited for longer than lateRing, or lateLast for all that were expected, the
 // program does other things before it polls or posts the next. Then the next forecastPause posts to
 // that QP don't wait, and twice as many each time that this happens again before rightMost bursts
 // in a row came as soon as expected.
 //
-// Nothing waits if the CQ has a Sink that is no SinkUse, because nobody sees when the program takes
-// completions; nor if the QP's receives complete on another CQ, because the program may poll only
-// that one for long.
+// Nothing waits while one of the CQs is armed, nor if one has a Sink that is no SinkUse, because
+// nobody sees what the program does with its completions.
 const (
 	waitMost      = time.Millisecond
 	lateRing      = 100 * time.Microsecond
@@ -51,9 +50,10 @@ const (
 )
 
 // forecast says how many posts to a send queue are to be expected. sendQueue.mu guards it, but for
-// bell, which doorbells.mu guards.
+// the doorbells, which those of the CQs guard.
 type forecast struct {
-	bell doorbell
+	bell  doorbell  // among those of the send CQ
+	other *doorbell // among those of the receive CQ; nil if that is the same
 
 	takes   uint32 // cq.taken at the last post
 	reports uint32 // of sendQueue.free when takes had changed last
@@ -65,6 +65,15 @@ type forecast struct {
 	pauses  uint8  // since forecasts were right
 	rights  uint8  // forecasts that were right, one after the other
 	waits   bool   // something waits
+}
+
+// makeForecast begins a forecast. takes and reports are those of posted.
+func (s *sendQueue) makeForecast(takes, reports uint32) {
+	f := &forecast{takes: takes, reports: reports}
+	if s.apart {
+		f.other = new(doorbell)
+	}
+	s.forecast.Store(f)
 }
 
 // due says when a post is transmitted.
@@ -150,52 +159,45 @@ func (c *cq) taken() uint32 {
 	return c.seen.takes()
 }
 
-// doorbells are the QPs of a CQ whose posts wait, in the order in which they began to.
+// doorbells are those of the QPs of a CQ whose posts wait, in the order in which they began to.
 type doorbells struct {
 	some sched.Bool    // there are any; written under mu
-	sent atomic.Uint64 // octets, by all QPs of the CQ, in long writes to their sockets
+	sent atomic.Uint64 // octets, by all QPs whose send CQ it is, in long writes to their sockets
 	dry  atomic.Int64  // when a poll last found the CQ empty and QPs that wait, as a time since epoch
 
 	mu          sched.Mutex[locks.Doorbells]
-	first, last *qp
-	timer       *time.Timer // nil before the first
+	first, last *doorbell
+	timer       *time.Timer // nil before the first QP whose send CQ it is
 	running     bool        // the timer is
 }
 
-// doorbell is a QP's place among those of its CQ, whose mu guards it.
+// doorbell is a QP's place among those of one of its CQs, whose mu guards it.
 type doorbell struct {
-	prev, next *qp
+	q          *qp
+	prev, next *doorbell
 	since      time.Duration // when it began to wait, as a time since epoch
-	sent       uint64        // doorbells.sent then
+	sent       uint64        // doorbells.sent of the send CQ then
 	waits      bool
 }
 
-// bell is q's place, nil before its first post.
-func (q *qp) bell() *doorbell {
-	if f := q.sq.forecast.Load(); f != nil {
-		return &f.bell
-	}
-	return nil
-}
-
 // sentSince is how long it has taken to send what the QPs have sent since d began to wait.
-func (b *doorbells) sentSince(d *doorbell) time.Duration {
-	return time.Duration((b.sent.Load() - d.sent) * sendTime / 1000)
+func (d *doorbell) sentSince() time.Duration {
+	return time.Duration((d.q.sendCQ.bells.sent.Load() - d.sent) * sendTime / 1000)
 }
 
 // foresee counts a post to q, and reports whether it waits for others. sq.mu is held, so that q is
-// among its CQ's doorbells as long as posts wait, and so that the CQ is not closed: its sink must
-// not be asked anything after that.
+// among its CQs' doorbells as long as posts wait, and so that the CQs are not closed: their sinks
+// must not be asked anything after that.
 func (q *qp) foresee(p *post) (waits bool) {
-	c, f := q.sendCQ, q.sq.forecast.Load()
-	if c != q.recvCQ || c.sink != nil && c.use == nil {
+	f := q.sq.forecast.Load()
+	if !q.sendCQ.seesUse() || !q.recvCQ.seesUse() {
 		return false
 	}
-	switch f.posted(p, c.taken(), q.sq.free.reports()) {
+	switch f.posted(p, q.sendCQ.taken(), q.sq.free.reports()) {
 	case dueWith:
-		c.bells.add(q)
-		if c.isArmed() { // it may have been before q was a doorbell
-			c.bells.remove(q)
+		q.startWaiting(f)
+		if q.sendCQ.isArmed() || f.other != nil && q.recvCQ.isArmed() { // before q was a doorbell
+			q.stopWaiting()
 			f.rung(false, 0)
 			return false
 		}
@@ -203,29 +205,54 @@ func (q *qp) foresee(p *post) (waits bool) {
 	case dueNext:
 		return true
 	case dueLast:
-		if since, waited := c.bells.remove(q); waited {
+		if since, waited := q.stopWaiting(); waited {
 			f.right(time.Since(epoch) - since)
 		}
 	}
 	return false
 }
 
+// seesUse reports whether it is known when the program takes completions, finds none, or sleeps.
+func (c *cq) seesUse() bool { return c.sink == nil || c.use != nil }
+
+// startWaiting makes q a doorbell of its CQs. sq.mu is held.
+func (q *qp) startWaiting(f *forecast) {
+	if f.other != nil {
+		q.recvCQ.bells.add(q, f.other)
+	}
+	q.sendCQ.bells.add(q, &f.bell)
+}
+
+// stopWaiting has q be a doorbell no more, and reports since when it has waited, if it has. What
+// the QPs have sent meanwhile has it seem to have begun later.
+func (q *qp) stopWaiting() (since time.Duration, waited bool) {
+	f := q.sq.forecast.Load()
+	if f == nil {
+		return 0, false
+	}
+	since, waited = q.sendCQ.bells.remove(&f.bell)
+	if f.other != nil {
+		q.recvCQ.bells.remove(f.other)
+	}
+	return since, waited
+}
+
 // forgetForecast begins anew for another connection. sq.mu is held.
 func (q *qp) forgetForecast() {
-	q.sendCQ.bells.remove(q)
+	q.stopWaiting()
 	if q.sq.forecast.Load() != nil {
-		q.sq.forecast.Store(&forecast{takes: q.sendCQ.taken(), reports: q.sq.free.reports()})
+		q.sq.makeForecast(q.sendCQ.taken(), q.sq.free.reports())
 	}
 }
 
 // ring transmits what waits. No lock is held.
 func (q *qp) ring() {
-	if since, waited := q.sendCQ.bells.remove(q); waited {
+	if since, waited := q.stopWaiting(); waited {
 		q.ringAfter(false, time.Since(epoch)-since)
 	}
 }
 
-// ringAfter is ring for a QP that is among its CQ's no more. The program has done other things for
+// ringAfter is ring for a QP that is a doorbell no more. The program has done other things for
 // away since its posts began to wait. It returns how much of a turn was used.
 func (q *qp) ringAfter(vain bool, away time.Duration) (used int) {
 	q.sq.mu.Lock()
@@ -249,7 +276,7 @@ func (c *cq) ringSome() {
 		before = -forever
 	}
 	for left := turnLeast; left > 0; {
-		q, since := c.bells.pop(forever)
+		q, since := c.popBell(forever)
 		if q == nil {
 			return
 		}
@@ -260,7 +287,7 @@ func (c *cq) ringSome() {
 // ringAll is for a program that may be about to sleep.
 func (c *cq) ringAll() {
 	until := time.Since(epoch)
-	for q, since := c.bells.pop(until); q != nil; q, since = c.bells.pop(until) {
+	for q, since := c.popBell(until); q != nil; q, since = c.popBell(until) {
 		q.ringAfter(false, until-since)
 	}
 }
@@ -271,7 +298,7 @@ func (c *cq) ringOverdue() {
 	c.bells.goOn()
 	now, left := time.Since(epoch), turnLeast
 	until := now - waitMost/2
-	for q, since := c.bells.pop(until); q != nil; q, since = c.bells.pop(until) {
+	for q, since := c.popBell(until); q != nil; q, since = c.popBell(until) {
 		if left -= q.ringAfter(false, now-since); left <= 0 {
 			left = turnLeast
 			runtime.Gosched() // to others, as a turn is over
@@ -282,24 +309,34 @@ func (c *cq) ringOverdue() {
 // forever is later than all QPs have begun to wait.
 const forever = time.Duration(1<<63 - 1)
 
-// add adds q, unless it is among the QPs, and sees that it does not wait for too long.
-func (b *doorbells) add(q *qp) {
+// popBell has the QP that has waited for longest be a doorbell no more, and returns since when it
+// has waited; nil if none has waited since until.
+func (c *cq) popBell(until time.Duration) (q *qp, since time.Duration) {
+	q, since = c.bells.pop(until)
+	if q != nil && q.sq.apart {
+		q.stopWaiting() // for its other CQ
+	}
+	return q, since
+}
+
+// add adds q at d, and sees that it does not wait for too long. Where another goroutine has just
+// removed it from its other CQ's doorbells, d may still be there, and begins anew.
+func (b *doorbells) add(q *qp, d *doorbell) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bell := q.bell()
-	if bell.waits {
-		return
+	if d.waits {
+		b.unlink(d)
 	}
-	*bell = doorbell{prev: b.last, since: time.Since(epoch), sent: b.sent.Load(), waits: true}
+	*d = doorbell{q: q, prev: b.last, since: time.Since(epoch), sent: q.sendCQ.bells.sent.Load(), waits: true}
 	if b.last == nil {
-		b.first = q
+		b.first = d
 		b.some.Store(true)
 	} else {
-		b.last.bell().next = q
+		b.last.next = d
 	}
-	b.last = q
+	b.last = d
 	switch {
-	case b.running:
+	case b.running || b != &q.sendCQ.bells: // which has the timer
 		return
 	case b.timer == nil:
 		b.timer = time.AfterFunc(waitMost, q.sendCQ.ringOverdue)
@@ -309,48 +346,49 @@ func (b *doorbells) add(q *qp) {
 	b.running = true
 }
 
-// pop removes the QP that has waited for longest, and returns since when; nil if none has waited
-// since until. What the QPs have sent meanwhile has it seem to have begun later.
+// pop removes the QP that has waited for longest, and returns since when, or later by what the QPs
+// have sent meanwhile; nil if none has waited since until.
 func (b *doorbells) pop(until time.Duration) (q *qp, since time.Duration) {
 	if !b.some.Load() {
 		return nil, 0
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if q = b.first; q == nil || q.bell().since > until {
+	d := b.first
+	if d == nil || d.since > until {
 		return nil, 0
 	}
-	return q, b.unlink(q)
+	q = d.q
+	return q, b.unlink(d)
 }
 
-// remove removes q, and reports since when it has waited, if it has, as pop does.
-func (b *doorbells) remove(q *qp) (since time.Duration, waited bool) {
-	if !b.some.Load() || q.bell() == nil {
+// remove removes d, and reports since when it has waited, if it has, as pop does.
+func (b *doorbells) remove(d *doorbell) (since time.Duration, waited bool) {
+	if !b.some.Load() {
 		return 0, false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !q.bell().waits {
+	if !d.waits {
 		return 0, false
 	}
-	return b.unlink(q), true
+	return b.unlink(d), true
 }
 
-// unlink removes q, and returns what pop does. mu is held.
-func (b *doorbells) unlink(q *qp) (since time.Duration) {
-	bell := q.bell()
-	since = bell.since + b.sentSince(bell)
-	if bell.prev != nil {
-		bell.prev.bell().next = bell.next
+// unlink removes d, and returns what pop does. mu is held.
+func (b *doorbells) unlink(d *doorbell) (since time.Duration) {
+	since = d.since + d.sentSince()
+	if d.prev != nil {
+		d.prev.next = d.next
 	} else {
-		b.first = bell.next
+		b.first = d.next
 	}
-	if bell.next != nil {
-		bell.next.bell().prev = bell.prev
+	if d.next != nil {
+		d.next.prev = d.prev
 	} else {
-		b.last = bell.prev
+		b.last = d.prev
 	}
-	*bell = doorbell{}
+	*d = doorbell{}
 	if b.first == nil {
 		b.some.Store(false)
 	}

@@ -171,7 +171,7 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 		good := *qps[0]
 		good.qp = good.newQP(sideOptions{cap: qps[0].qp.initAttr().Cap})
 		good.qp.sq.forecast.Store(new(forecast))
-		good.cq.bells.add(good.qp)
+		good.qp.startWaiting(good.qp.sq.forecast.Load())
 		time.Sleep(waitMost * 3 / 2)
 		good.wantNoneWaits()
 		testkit.OK(t, good.qp.Close())
@@ -182,11 +182,11 @@ func TestOnDownBlocksNoTimer(t *testing.T) {
 // TestTimerUnderLoad: QPs that begin to wait all the time do not put off the timer.
 func TestTimerUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
+		_, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
 		for range 10 {
 			qps[1].qp.ring()
 			time.Sleep(waitMost / 8)
-			a.cq.bells.add(qps[1].qp)
+			qps[1].qp.startWaiting(qps[1].qp.sq.forecast.Load())
 		}
 		b.wantReceived("one waits since 1.25 ms, the other is transmitted again and again", 2)
 	})

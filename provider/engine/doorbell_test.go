@@ -433,35 +433,6 @@ func TestPostsWaitWithSink(t *testing.T) {
 	}
 }
 
-// TestPostsDoNotWaitForAnotherCQ: a program may poll only the CQ of its receives, for the answers
-// to what it has posted.
-func TestPostsDoNotWaitForAnotherCQ(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New(nil)
-		opts := Options{Network: network}
-		a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
-		other := testkit.Must(a.dev.CreateCQ(provider.CQInitAttr{CQE: 64}))(t)
-		one := a.qp
-		a.qp = testkit.Must(newQP(a.pd, provider.QPInitAttr{SendCQ: a.cq, RecvCQ: other,
-			Cap: one.initAttr().Cap}))(t)
-		t.Cleanup(func() {
-			testkit.OK(t, other.Close())
-		})
-		two := a.qp
-		t.Cleanup(func() {
-			testkit.OK(t, two.Close())
-			a.qp = one
-		})
-		a.join(b, network, memAddr, params(true))
-		b.recv(make([]provider.RecvWR, 8)...)
-		a.post(3)
-		synctest.Wait()
-		a.takeAll(3)
-		a.post(2)
-		b.wantReceived("all posts", 5)
-	})
-}
-
 // TestManyQPsWait: the posts of many QPs wait in turn, and an empty poll transmits some of them
 // only, those first that have waited for longest.
 func TestManyQPsWait(t *testing.T) {

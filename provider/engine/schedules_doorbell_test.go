@@ -32,10 +32,10 @@ func (w *stage) burst(a, b *side, n int) {
 // wantRung returns an error unless the n messages that a has posted since its burst have come to b,
 // or the timer knows that a's QP waits.
 func wantRung(a, b *side, n int) error {
-	bells := &a.cq.bells
-	if waits := a.qp.sq.forecast.Load().waits; waits != (bells.first == a.qp) || waits != bells.some.Load() {
-		return fmt.Errorf("posts wait: %t; the QP is the CQ's first: %t, of any: %t",
-			waits, bells.first == a.qp, bells.some.Load())
+	bells, f := &a.cq.bells, a.qp.sq.forecast.Load()
+	first := bells.first == &f.bell
+	if f.waits && !first || !f.waits && first && !a.qp.sq.apart || first != bells.some.Load() {
+		return fmt.Errorf("posts wait: %t; the QP is the CQ's first: %t, of any: %t", f.waits, first, bells.some.Load())
 	}
 	a.qp.ring()
 	b.dev.poller.Poll()
@@ -61,6 +61,25 @@ func init() {
 				return []func(){
 					func() { send(a); send(a) },
 					func() { a.dev.progress(a.cq) },
+				}, func() error { return wantRung(a, b, 2) }
+			}},
+		protocol{name: "a post that waits, and a request for an event of its receives", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true, apart: true}, params(false))
+				w.burst(a, b, 3)
+				return []func(){
+					func() { send(a) },
+					func() { w.t.Helper(); _ = a.recvCQ.ReqNotify(false) },
+				}, func() error { return b.wantSuccesses(0) }
+			}},
+		protocol{name: "posts that wait, and two CQs that are empty", preemptions: 3,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{apart: true}, params(false))
+				w.burst(a, b, 3)
+				return []func(){
+					func() { send(a); send(a) },
+					func() { a.dev.progress(a.cq) },
+					func() { a.dev.progress(a.recvCQ) },
 				}, func() error { return wantRung(a, b, 2) }
 			}},
 		protocol{name: "posts that wait, the last of them, and an empty CQ", preemptions: 3,
@@ -93,7 +112,7 @@ func init() {
 						a.cq.ringOverdue,
 					}, func() error {
 						a.cq.ringAll()
-						if a.cq.bells.some.Load() || a.qp.bell().waits {
+						if a.cq.bells.some.Load() || a.qp.sq.forecast.Load().bell.waits {
 							return fmt.Errorf("a queue pair that is closed still waits")
 						}
 						for i, wc := range a.completions() {

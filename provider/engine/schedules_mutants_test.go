@@ -248,9 +248,16 @@ var scheduleMutants = []scheduleMutant{
 	{
 		name: "a post that begins to wait does not look whether the CQ is armed",
 		edits: []edit{
-			{"doorbell.go", "\t\tif c.isArmed() {", "\t\tif false {"},
+			{"doorbell.go", "\t\tif q.sendCQ.isArmed() ||", "\t\tif"},
 		},
 		protocol: "a post that waits, and a request for an event",
+	},
+	{
+		name: "a post that begins to wait does not look whether the receive CQ is armed",
+		edits: []edit{
+			{"doorbell.go", "f.other != nil && q.recvCQ.isArmed()", "false"},
+		},
+		protocol: "a post that waits, and a request for an event of its receives",
 	},
 	{
 		name: "what waits is transmitted before the forecast knows",

@@ -176,7 +176,11 @@ func (stillPoller) Wait(ctx context.Context) error {
 // completions takes the completions out of the side's CQ, without making progress.
 func (s *side) completions() []provider.WC {
 	var wc [64]provider.WC
-	return append([]provider.WC(nil), wc[:s.cq.take(wc[:])]...)
+	all := append([]provider.WC(nil), wc[:s.cq.take(wc[:])]...)
+	if s.recvCQ != nil {
+		all = append(all, wc[:s.recvCQ.take(wc[:])]...)
+	}
+	return all
 }
 
 // wantSuccesses returns an error unless the side's CQ has successes of these work requests, in this

@@ -23,9 +23,11 @@ type side struct {
 	dev  *device
 	pd   *pd
 	cq   *cq          // of both queues
-	ch   *compChannel // of cq, nil for none
+	ch   *compChannel // of the CQs, nil for none
 	qp   *qp
 	down chan error // of onDown
+
+	recvCQ *cq // of the receive queue if it has one of its own, nil if not
 }
 
 // sideOptions says what a side is like; zero values are the defaults below.
@@ -35,6 +37,7 @@ type sideOptions struct {
 	all bool // SQSigAll
 
 	events bool // the CQ has a channel
+	apart  bool // receives complete on a CQ of their own
 }
 
 // newSide makes a device and a QP on it. All of it is closed when the test ends.
@@ -55,10 +58,16 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 		init.Channel = s.ch
 	}
 	s.cq = testkit.Must(s.dev.CreateCQ(init))(t).(*cq)
+	if so.apart {
+		s.recvCQ = testkit.Must(s.dev.CreateCQ(init))(t).(*cq)
+	}
 	s.qp = s.newQP(so)
 	t.Cleanup(func() {
 		testkit.OK(t, s.qp.Close())
 		testkit.OK(t, s.cq.Close())
+		if so.apart {
+			testkit.OK(t, s.recvCQ.Close())
+		}
 		if s.ch != nil {
 			testkit.OK(t, s.ch.Close())
 		}
@@ -70,7 +79,11 @@ func newSide(t testing.TB, opts Options, so sideOptions) *side {
 
 func (s *side) newQP(so sideOptions) *qp {
 	s.t.Helper()
-	return testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: s.cq, Cap: so.cap,
+	recvCQ := s.cq
+	if s.recvCQ != nil {
+		recvCQ = s.recvCQ
+	}
+	return testkit.Must(newQP(s.pd, provider.QPInitAttr{SendCQ: s.cq, RecvCQ: recvCQ, Cap: so.cap,
 		SQSigAll: so.all, Cookie: "cookie"}))(s.t)
 }
 

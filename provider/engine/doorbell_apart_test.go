@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+)
+
+// apart has do run with a QP, a's, whose receives complete on a CQ of their own, after three of its
+// Sends have completed and been taken, so that three more are to be expected.
+func apart(t *testing.T, do func(a, b *side)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		opts := Options{Network: memnet.New(nil)}
+		a, b := newSide(t, opts, sideOptions{apart: true, events: true}), newSide(t, opts, sideOptions{})
+		a.join(b, opts.Network, memAddr, params(true))
+		b.recv(make([]provider.RecvWR, 64)...)
+		a.post(3)
+		b.wantReceived("before anything is known", 3)
+		a.takeAll(3)
+		do(a, b)
+	})
+}
+
+// wantNoneWaitsApart checks that no QP is a doorbell of either of the side's CQs, after the timer
+// has had the time to find one that is left.
+func (s *side) wantNoneWaitsApart() {
+	s.t.Helper()
+	s.wantNoneWaits()
+	recv := *s
+	recv.cq = s.recvCQ
+	if recv.wantNoneWaits() {
+		s.t.Error("a timer runs for the receive CQ")
+	}
+}
+
+// TestPostsWaitWithTwoCQs: what a program does with the CQ of its receives ends the wait as well,
+// because it may poll only that one for long, for the answers to what it has posted.
+func TestPostsWaitWithTwoCQs(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(a *side)
+		came int64 // in all
+	}{
+		{"the third", func(a *side) { a.post(1) }, 6},
+		{"an empty send CQ", func(a *side) { testkit.Must(a.cq.Poll(make([]provider.WC, 1)))(a.t) }, 5},
+		{"an empty receive CQ", func(a *side) {
+			testkit.Must(a.recvCQ.Poll(make([]provider.WC, 1)))(a.t)
+		}, 5},
+		{"a request for an event of the send CQ", func(a *side) { testkit.OK(a.t, a.cq.ReqNotify(false)) }, 5},
+		{"a request for an event of the receive CQ", func(a *side) {
+			testkit.OK(a.t, a.recvCQ.ReqNotify(false))
+		}, 5},
+		{"time", func(*side) { time.Sleep(waitMost * 3 / 2) }, 5},
+		{"the end of the QP", func(a *side) { testkit.OK(a.t, a.qp.Close()) }, 64},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			apart(t, func(a, b *side) {
+				a.post(2)
+				b.wantReceived("two posts wait", 3)
+				tc.end(a)
+				b.wantReceived("after that", tc.came)
+				a.wantNoneWaitsApart()
+			})
+		})
+	}
+}
+
+// TestPostsDoNotWaitWithArmedRecvCQ: a program that has asked for an event of its receives may sleep
+// after any post.
+func TestPostsDoNotWaitWithArmedRecvCQ(t *testing.T) {
+	apart(t, func(a, b *side) {
+		testkit.OK(t, a.recvCQ.ReqNotify(true))
+		a.post(1)
+		b.wantReceived("one of three", 4)
+		a.wantNoneWaitsApart()
+	})
+}
+
+// TestPostsWaitWithRecvSink: with a receive CQ whose sink does not see what its program does, posts
+// don't wait; with one that does they do.
+func TestPostsWaitWithRecvSink(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		sink func(q func() *qp) provider.CompletionSink
+		came int64
+	}{
+		{"no SinkUse", func(func() *qp) provider.CompletionSink { return discard{} }, 5},
+		{"SinkUse", func(q func() *qp) provider.CompletionSink { return &lateSink{t: t, q: q} }, 3},
+		{"its program sleeps", func(q func() *qp) provider.CompletionSink {
+			return &lateSink{t: t, q: q, waits: true}
+		}, 5},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts := Options{Network: memnet.New(nil)}
+				a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
+				var q *qp
+				sink := tc.sink(func() *qp { return q })
+				recv := testkit.Must(a.dev.CreateCQ(provider.CQInitAttr{CQE: 64, Sink: sink}))(t)
+				a.recvCQ = recv.(*cq)
+				one := a.qp
+				q = a.newQP(sideOptions{cap: one.initAttr().Cap})
+				a.qp = q
+				t.Cleanup(func() {
+					testkit.OK(t, q.Close())
+					testkit.OK(t, recv.Close())
+					a.qp = one
+				})
+				a.join(b, opts.Network, memAddr, params(true))
+				b.recv(make([]provider.RecvWR, 8)...)
+				a.post(3)
+				synctest.Wait()
+				a.takeAll(3)
+				a.post(2)
+				b.wantReceived("two of three", tc.came)
+				a.recvCQ.dev.progress(a.recvCQ)
+				b.wantReceived("after a look for completions", 5)
+			})
+		})
+	}
+}
+
+// lateSink is a usedSink whose QP is made after it.
+type lateSink struct {
+	discard
+	t     *testing.T
+	q     func() *qp
+	waits bool
+}
+
+func (s *lateSink) Taken() uint32 { return s.use().Taken() }
+func (s *lateSink) Waits() bool   { return s.use().Waits() }
+
+func (s *lateSink) use() *usedSink { return &usedSink{t: s.t, q: s.q(), waits: s.waits} }
+
+// TestDoorbellBeginsAnew: a QP that another goroutine has removed from one CQ's doorbells and not
+// yet from the other's waits from its next post on: it is the last in order, and not late.
+func TestDoorbellBeginsAnew(t *testing.T) {
+	apart(t, func(a, b *side) {
+		f := a.qp.sq.forecast.Load()
+		a.post(1)
+		b.wantReceived("one post waits", 3)
+		a.recvCQ.bells.pop(forever) // and no more
+		time.Sleep(waitMost * 5 / 8)
+		a.qp.sq.mu.Lock()
+		a.qp.startWaiting(f)
+		a.qp.sq.mu.Unlock()
+		time.Sleep(waitMost * 3 / 4)
+		b.wantReceived("three quarters of a limit later", 3)
+		since, waited := a.qp.stopWaiting()
+		if want := time.Since(epoch) - waitMost*3/4; !waited || since != want {
+			t.Errorf("it waits: %t, since %v, want %v", waited, since, want)
+		}
+		a.qp.ringAfter(false, 0)
+		b.wantReceived("after it was rung", 4)
+		a.wantNoneWaitsApart()
+	})
+}
