@@ -116,10 +116,20 @@ func (qp *QP) ok(op string) error {
 // allocate, but a variadic call does: hot paths pass a slice that they keep, as
 // in qp.PostSend(wrs...).
 //
-// The engine transmits in the call, or, where more posts are to be expected because the program has
-// taken completions, in the last of these. No post waits for others that do not come if the program
-// polls until its CQ is empty, or arms it. Otherwise one may wait for 1.5 ms, or longer if all Ps
-// compute. Posts of a program that does other things in between wait rarely.
+// The engine transmits in the call, unless the program has taken completions from the QP's send CQ
+// and is expected to post more: as many as have completed, or as it posted before. Then the last of
+// these posts transmits all. So does, before it,
+//
+//   - a post that makes 256 KiB wait, or that is refused;
+//   - a poll, after the post, that finds the QP's send or receive CQ empty;
+//   - arming one of them, before or after the post (ReqNotify, PollWait);
+//   - Drain, Disconnect, Close, and whatever else ends the connection;
+//   - a timer, after 1 to 1.5 ms; later if no P or CPU is free for it, which with one P and a
+//     goroutine that computes takes 10 to 30 ms.
+//
+// A QP whose posts have waited like that although the program did other things transmits the next
+// 64 at once, and twice as many each time that it happens again. A process that ends before the wait
+// does loses what waits. With engine.Options.TransmitAtOnce nothing waits.
 func (qp *QP) PostSend(wrs ...SendWR) error {
 	if qp == nil || qp.p == nil {
 		return &PostError{Err: errNil("ibv_post_send", "qp")}

@@ -6,7 +6,8 @@ package provider
 // kernel provider returns an [*UnsupportedError].
 
 // CompletionSink takes the completions of a CQ. The CQ then has no channel, keeps nothing, and its
-// Poll returns none: it only moves the data of the QPs that complete there.
+// Poll returns none: it only moves the data of the QPs that complete there. A sink that is a
+// [SinkUse], too, lets posts wait for others.
 type CompletionSink interface {
 	// Complete takes one completion, the next in order. It returns stored false if there is no
 	// room: then the completion is lost, and EventCQErr is raised at the first one that is lost
@@ -23,11 +24,13 @@ type CompletionSink interface {
 }
 
 // SinkUse is implemented by a CompletionSink that sees what its program does with the completions.
-// A post to a QP whose Sends and receives complete there may then wait for those that the program
-// is expected to make next, and be transmitted with them. Methods may be called at any time, also
-// at the same time. The rules of Complete hold.
+// A post to a QP may then wait for those that the program is expected to make next, and be
+// transmitted with them; all Sinks of the QP's CQs must have it. A Poll of the CQ says that the
+// program has found it empty. Methods may be called at any time, also at the same time. The rules
+// of Complete hold.
 type SinkUse interface {
-	// Taken returns a number that changes when the program takes completions.
+	// Taken returns a number that changes with each time that the program takes completions, be
+	// it one or several, such as how often it has. It may wrap.
 	Taken() uint32
 
 	// Waits reports whether the program has asked to be notified.

@@ -33,11 +33,7 @@ type QP interface {
 	// is not until the completion. It does not allocate.
 	//
 	// After a program has taken completions, the engine may transmit what it posts together with
-	// what it is expected to post next: as much as has completed, or as it has posted before.
-	// Whatever was expected, all is transmitted when a poll finds the CQ empty, when the CQ is
-	// armed or the connection ends, and otherwise by a timer of 1.5 ms, which runs late if all
-	// Ps of the program compute. A program that does other things between its posts is noticed,
-	// and then the QP's posts wait for nothing.
+	// what it is expected to post next. QP.PostSend in package ibverbs says when.
 	//
 	// ENOMEM says that the queue is full. When a completion is reported, the places of its
 	// work request and of all before it are free. The engine, siw and rxe also free the

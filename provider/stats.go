@@ -68,7 +68,7 @@ type QPStats struct {
 	CRCErrors                  uint64
 
 	SendsPosted int  // work requests in the send queue that were not reported
-	SendsHeld   int  // those of them of which nothing has been built
+	SendsHeld   int  // those of them of which nothing has been built, or that wait for other posts
 	HeldForPeer bool // they wait for the peer's first message (RFC 5044 section 7.1.2)
 	ReadsOut    int  // Reads and atomic operations that wait for the peer's response
 

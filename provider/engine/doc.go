@@ -11,8 +11,9 @@
 //
 // # Which goroutines move the data
 //
-// A QP that is posted to sends on the poster's goroutine, as far as the socket
-// takes it. A CQ that is polled and empty receives on the poller's goroutine. A
+// A QP that is posted to sends on the poster's goroutine, as far as the socket takes it, or,
+// where a post waits for others, on that of whoever ends the wait (QP.PostSend in package
+// ibverbs). A CQ that is polled and empty receives on the poller's goroutine. A
 // device has goroutines of its own, parked in the runtime's netpoller, for
 // the rest: applications that wait for a completion event instead of polling,
 // sockets that were full, and peers whose Writes and Reads the application

@@ -30,8 +30,8 @@ import (
 // that QP don't wait, and twice as many each time that this happens again before rightMost bursts
 // in a row came as soon as expected.
 //
-// Nothing waits while one of the CQs is armed, nor if one has a Sink that is no SinkUse, because
-// nobody sees what the program does with its completions.
+// Nothing waits while one of the CQs is armed; nor if one has a Sink that is no SinkUse, because
+// nobody sees what the program does with its completions; nor with Options.TransmitAtOnce.
 const (
 	waitMost      = time.Millisecond
 	lateRing      = 100 * time.Microsecond
@@ -190,7 +190,7 @@ func (d *doorbell) sentSince() time.Duration {
 // must not be asked anything after that.
 func (q *qp) foresee(p *post) (waits bool) {
 	f := q.sq.forecast.Load()
-	if !q.sendCQ.seesUse() || !q.recvCQ.seesUse() {
+	if q.pd.dev.opts.TransmitAtOnce || !q.sendCQ.seesUse() || !q.recvCQ.seesUse() {
 		return false
 	}
 	switch f.posted(p, q.sendCQ.taken(), q.sq.free.reports()) {

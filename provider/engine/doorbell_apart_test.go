@@ -161,3 +161,17 @@ func TestDoorbellBeginsAnew(t *testing.T) {
 		a.wantNoneWaitsApart()
 	})
 }
+
+// TestTransmitAtOnce: with the option no post waits.
+func TestTransmitAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair(t, memnet.New(nil), memAddr, Options{TransmitAtOnce: true}, sideOptions{}, params(true))
+		b.recv(make([]provider.RecvWR, 8)...)
+		a.post(3)
+		b.wantReceived("before anything is known", 3)
+		a.takeAll(3)
+		a.post(1)
+		b.wantReceived("one of three", 4)
+		a.wantNoneWaits()
+	})
+}

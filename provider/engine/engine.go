@@ -157,6 +157,12 @@ type Options struct {
 	// takes if they sleep at once (docs/benchmarks, "Round trips of ends that sleep").
 	BusyWait time.Duration
 
+	// TransmitAtOnce has each post transmitted in the call of PostSend. Without it a post may wait
+	// for others that the program is expected to make (QP.PostSend in package ibverbs). It is for
+	// programs that can't do with a post that is late by 1.5 ms, or lost if the process ends, and
+	// costs those that post one by one most of their rate of short messages.
+	TransmitAtOnce bool
+
 	// ProgressGoroutines is how many goroutines of a device move the data of connections that no
 	// goroutine of the program polls: those whose program waits for completion events, and the
 	// targets of Writes and Reads. A connection is given to the one that has the fewest, and stays
