@@ -274,7 +274,7 @@ func (h *manyHost) wantWithin(before held, n int, l *cmID) {
 		stacks: int64(min(n, o.MaxPending)*boundsStack) + 1<<20,
 	}
 	h.t.Logf("%+v; held: %d goroutines with %d KiB of stacks, %d descriptors, %d KiB of which %d "+
-		"receive contexts of 256 KiB; bounds %d with %d, %d, %d",
+		"receive contexts of 512 KiB; bounds %d with %d, %d, %d",
 		c, got.goroutines-before.goroutines, (got.stacks-before.stacks)>>10,
 		got.descriptors-before.descriptors,
 		(got.octets-before.octets)>>10, contexts, limit.goroutines, limit.stacks>>10, limit.descriptors, limit.octets>>10)

@@ -72,6 +72,7 @@ type device struct {
 	pds, cqs, mrs, mws, qps, srqs limit
 
 	fatal   atomic.Bool
+	stores  atomic.Bool // there has been an object that can be stored to
 	qpnMu   sched.Mutex[locks.QPNumbers]
 	qpns    map[uint32]*qp // in use; nil for one that is being made
 	nextQPN uint32

@@ -180,7 +180,7 @@ func TestShortPathTrustsNobody(t *testing.T) {
 
 // TestFreeListsKeepFew: of the buffers that many streams had at the same time, few are kept.
 func TestFreeListsKeepFew(t *testing.T) {
-	const most, kept = 27 << 20, freelist.Kept + 1
+	const most, kept = 42 << 20, freelist.Kept + 1
 	d := unwired(t)
 	p := &d.prog
 	made := map[string]int{

@@ -6,9 +6,8 @@ import (
 )
 
 const (
-	// rxOctets is the buffer of a context. It holds the longest FPDU with its markers
-	// several times over.
-	rxOctets = 256 << 10
+	// rxOctets is the buffer of a context. It has room for readLook and the FPDU before it.
+	rxOctets = 512 << 10
 
 	// rxKept is how many streams of a device may keep a receive context between
 	// turns because a long FPDU has come in part, each until it has stood still from

@@ -13,7 +13,7 @@ const partSmall = 1600
 const partsMost = 64 << 20
 
 // rxPart is the beginning of an FPDU that was moved out of a context, because a peer that
-// stops in the middle of one must not hold a context of 256 KiB. What it makes us hold is
+// stops in the middle of one must not hold a whole context. What it makes us hold is
 // in proportion to what it has sent: a long part has memory of its own, at most twice as
 // much as has come and never more than the FPDU is long. The rest is read to there, so
 // that each octet is copied a bounded number of times, in whatever pieces it comes.

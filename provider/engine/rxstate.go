@@ -23,7 +23,7 @@ type rxState struct {
 	attends uint32 // when looks was 0
 	taken   uint32 // FPDUs so far
 	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
-	dense   uint8  // the last reads have cost at most 2^dense times their octets
+	dense   uint8  // the last reads have cost little more than 2^dense times their octets at most
 
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
@@ -66,17 +66,18 @@ func (r *rxState) storing() bool { return r.store != nil }
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left: few while FPDUs
-// are short, so that what they cost stays within it.
-func (r *rxState) readLimit(turn int) int {
+// are short, so that what they cost stays within it. alone says that no other stream is read in
+// between.
+func (r *rxState) readLimit(turn int, alone bool) int {
 	if r.direct.recent {
 		return directAhead
 	}
+	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
+	if alone && turn >= turnLook {
+		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
+	}
 	most := max(readLeast, min(readMost, turn/2, turn>>r.dense))
-	rest := int(r.need) - (r.w - r.r) // which costs no more than its octets
-	switch {
-	case rest <= 0:
-		return most
-	case rest+most > turn:
+	if rest > 0 && rest+most > turn {
 		return rest + directAhead // the turn ends with the FPDU, so that no long part is left
 	}
 	return rest + most
@@ -89,7 +90,7 @@ func (r *rxState) readLimit(turn int) int {
 // reads that were as long as it permitted.
 func (r *rxState) spent(n, fpdus int, full bool) int {
 	cost := n + fpdus*fpduCost
-	dense := uint8(bits.Len(uint(cost-1) / uint(n)))
+	dense := uint8(bits.Len(uint(cost-cost/8-1) / uint(n)))
 	if full || dense > r.dense {
 		r.dense = max(dense, r.dense-min(r.dense, 1))
 	}

@@ -66,7 +66,7 @@ func (s *stream) rxEnsure() {
 	if r.r == r.w {
 		r.r, r.w = 0, 0
 	}
-	if r.r > 0 && len(r.c.b)-r.w < rxOctets/2 {
+	if r.r > 0 && r.w > readMost { // what is used of the buffer should stay in the CPU's cache
 		r.w = copy(r.c.b, r.c.b[r.r:r.w])
 		r.r = 0
 	}
@@ -122,7 +122,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	s.rxEnsure()
 	r := &s.rx
 	c := r.c
-	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn))]
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn, !s.dev.stores.Load()))]
 	c.iov[0] = space
 	var n int
 	var err error

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// storeChunks is how many chunks a store has at most: as much as one receive context, from
-	// which all of its payload comes.
-	storeChunks = rxOctets / chunkOctets
+	// storeOctets is how much payload a store has at most.
+	storeOctets = 256 << 10
+	storeChunks = storeOctets / chunkOctets
 
 	// storeSegments is how many segments a store has at most. What is kept of each may be more
 	// than its payload.
@@ -132,7 +132,7 @@ func (s *stream) extendStore(ulpdu []byte) bool {
 	}
 	payload := ulpdu[n:]
 	a, err := r.recv.Begin(&h, len(payload))
-	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > rxOctets {
+	if err != nil || a.Kind != last.a.Kind || a.Len == 0 || st.n+a.Len > storeOctets {
 		return false
 	}
 	var found bool

@@ -23,6 +23,9 @@ const (
 	// polls: one message of 1 MiB, most often. See sendTurn.
 	turnPolled = 1 << 20
 
+	// turnLook is the turn of the only stream that a poller reads directly: one read.
+	turnLook = 512 << 10
+
 	// turnLeast is the turn of a stream that is one of several that a poller reads
 	// directly, or that is closed at once.
 	turnLeast = 64 << 10
@@ -45,13 +48,24 @@ const (
 	readMost  = 128 << 10
 	readLeast = 1 << 10
 
+	// readLook is readMost while turnLook or more is left: the kernel hands over that much in one
+	// read faster than in several, for each of which the sender gets an acknowledgement. Many
+	// streams that are read in turns are slower with long reads (docs/benchmarks). It does not
+	// hold on devices with objects that store: what a read takes is held until they have stored it.
+	readLook = 480 << 10
+
 	// denseFirst is what rxState.dense is before anything was received: FPDUs without
 	// payload.
 	denseFirst = 5
 )
 
 // turnOfLook is the turn of one of n streams that a poller reads directly.
-func turnOfLook(n int) int { return max(turnLeast, turns.Long/max(n, 1)) }
+func turnOfLook(n int) int {
+	if n == 1 {
+		return turnLook
+	}
+	return max(turnLeast, turns.Long/max(n, 1))
+}
 
 // sendTurn returns how much of what there is to send goes out now, where other streams leave
 // turn for it. txMu is held.
