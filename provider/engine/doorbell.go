@@ -18,7 +18,8 @@ import (
 // How many are to be expected is a forecast. Whatever it says, what waits is transmitted
 //
 //   - when as many were posted as were expected, or enough for a call;
-//   - when a poll finds the QP's send or receive CQ empty: the program has posted all that it had to;
+//   - when a poll finds the QP's send or receive CQ empty: the program has posted all that it
+//     had to;
 //   - when one of them is armed, because the program may be about to sleep;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
@@ -28,7 +29,8 @@ import (
 // Where a post has waited for longer than lateRing, or lateLast for all that were expected, the
 // program does other things before it polls or posts the next. Then the next forecastPause posts to
 // that QP don't wait, and twice as many each time that this happens again before rightMost bursts
-// in a row came as soon as expected.
+// in a row came as soon as expected. So it is where another thread spins on the receive CQ, and
+// ends each wait at once.
 //
 // Nothing waits while one of the CQs is armed; nor if one has a Sink that is no SinkUse, because
 // nobody sees what the program does with its completions; nor with Options.TransmitAtOnce.
@@ -39,6 +41,7 @@ const (
 	forecastPause = 64
 	pausesMost    = 9 // times that the pause doubles
 	rightMost     = 64
+	apartMost     = 8 // polls of the receive CQ, by another thread most often, that end waits
 
 	// sendTime is how long an octet takes to be sent at most, in picoseconds. It is no time in
 	// which the program does other things. What is shorter than sendLong does not count.
@@ -64,6 +67,7 @@ type forecast struct {
 	pause   uint16 // posts that don't wait whatever is to be expected
 	pauses  uint8  // since forecasts were right
 	rights  uint8  // forecasts that were right, one after the other
+	aparts  uint8  // polls of the receive CQ that have ended the wait since one was right
 	waits   bool   // something waits
 }
 
@@ -128,7 +132,10 @@ func (f *forecast) posted(p *post, takes, reports uint32) due {
 func (f *forecast) right(waited time.Duration) {
 	if waited > lateLast {
 		f.late()
-	} else if f.rights++; f.rights >= rightMost {
+		return
+	}
+	f.aparts = 0
+	if f.rights++; f.rights >= rightMost {
 		f.pauses, f.rights = 0, 0
 	}
 }
@@ -136,16 +143,27 @@ func (f *forecast) right(waited time.Duration) {
 func (f *forecast) late() {
 	f.pause = forecastPause << f.pauses
 	f.pauses = min(f.pauses+1, pausesMost)
-	f.rights = 0
+	f.rights, f.aparts = 0, 0
 }
 
-// rung is called when something that has waited is transmitted although more was to be expected:
-// in vain, if the program has no completions left. The program has done other things for away.
-func (f *forecast) rung(vain bool, away time.Duration) {
-	if away > lateRing && f.waits {
-		f.late()
+// ring is what ends the wait of posts for others.
+type ring struct {
+	vain  bool          // the program has no completions left that ask for others
+	apart bool          // it has found the receive CQ empty
+	away  time.Duration // for how long it has done other things
+}
+
+// rung is called when something that has waited is transmitted although more was to be expected.
+func (f *forecast) rung(r ring) {
+	if f.waits {
+		if r.apart {
+			f.aparts++
+		}
+		if r.away > lateRing || f.aparts >= apartMost {
+			f.late()
+		}
 	}
-	if vain {
+	if r.vain {
 		f.more, f.rest = 0, 0
 	}
 	f.octets, f.waits = 0, false
@@ -198,7 +216,7 @@ func (q *qp) foresee(p *post) (waits bool) {
 		q.startWaiting(f)
 		if q.sendCQ.isArmed() || f.other != nil && q.recvCQ.isArmed() { // before q was a doorbell
 			q.stopWaiting()
-			f.rung(false, 0)
+			f.rung(ring{})
 			return false
 		}
 		return true
@@ -232,7 +250,10 @@ func (q *qp) stopWaiting() (since time.Duration, waited bool) {
 	}
 	since, waited = q.sendCQ.bells.remove(&f.bell)
 	if f.other != nil {
-		q.recvCQ.bells.remove(f.other)
+		// It may have begun to wait since the line above.
+		if at, was := q.recvCQ.bells.remove(f.other); was && !waited {
+			since, waited = at, true
+		}
 	}
 	return since, waited
 }
@@ -248,15 +269,14 @@ func (q *qp) forgetForecast() {
 // ring transmits what waits. No lock is held.
 func (q *qp) ring() {
 	if since, waited := q.stopWaiting(); waited {
-		q.ringAfter(false, time.Since(epoch)-since)
+		q.ringAfter(ring{away: time.Since(epoch) - since})
 	}
 }
 
-// ringAfter is ring for a QP that is a doorbell no more. The program has done other things for
-// away since its posts began to wait. It returns how much of a turn was used.
-func (q *qp) ringAfter(vain bool, away time.Duration) (used int) {
+// ringAfter is ring for a QP that is a doorbell no more. It returns how much of a turn was used.
+func (q *qp) ringAfter(r ring) (used int) {
 	q.sq.mu.Lock()
-	q.sq.forecast.Load().rung(vain, away)
+	q.sq.forecast.Load().rung(r)
 	q.sq.mu.Unlock()
 	s := q.stream.Load()
 	if s == nil {
@@ -280,7 +300,8 @@ func (c *cq) ringSome() {
 		if q == nil {
 			return
 		}
-		left -= q.ringAfter(true, now-max(since, before))
+		r := ring{vain: c == q.sendCQ || q.sendCQ.seen.waiting() == 0, apart: c != q.sendCQ, away: now - max(since, before)}
+		left -= q.ringAfter(r)
 	}
 }
 
@@ -288,7 +309,7 @@ func (c *cq) ringSome() {
 func (c *cq) ringAll() {
 	until := time.Since(epoch)
 	for q, since := c.popBell(until); q != nil; q, since = c.popBell(until) {
-		q.ringAfter(false, until-since)
+		q.ringAfter(ring{away: until - since})
 	}
 }
 
@@ -299,7 +320,7 @@ func (c *cq) ringOverdue() {
 	now, left := time.Since(epoch), turnLeast
 	until := now - waitMost/2
 	for q, since := c.popBell(until); q != nil; q, since = c.popBell(until) {
-		if left -= q.ringAfter(false, now-since); left <= 0 {
+		if left -= q.ringAfter(ring{away: now - since}); left <= 0 {
 			left = turnLeast
 			runtime.Gosched() // to others, as a turn is over
 		}

@@ -70,8 +70,8 @@ func TestPostsWaitWithTwoCQs(t *testing.T) {
 	}
 }
 
-// TestPostsDoNotWaitWithArmedRecvCQ: a program that has asked for an event of its receives may sleep
-// after any post.
+// TestPostsDoNotWaitWithArmedRecvCQ: a program that has asked for an event of its receives may
+// sleep after any post.
 func TestPostsDoNotWaitWithArmedRecvCQ(t *testing.T) {
 	apart(t, func(a, b *side) {
 		testkit.OK(t, a.recvCQ.ReqNotify(true))
@@ -156,7 +156,7 @@ func TestDoorbellBeginsAnew(t *testing.T) {
 		if want := time.Since(epoch) - waitMost*3/4; !waited || since != want {
 			t.Errorf("it waits: %t, since %v, want %v", waited, since, want)
 		}
-		a.qp.ringAfter(false, 0)
+		a.qp.ringAfter(ring{})
 		b.wantReceived("after it was rung", 4)
 		a.wantNoneWaitsApart()
 	})

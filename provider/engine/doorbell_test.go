@@ -137,14 +137,14 @@ func TestForecast(t *testing.T) {
 		p.reported(8)
 		p.take()
 		p.post("eight have completed", dueWith)
-		p.f.rung(true, lateRing)
+		p.f.rung(ring{vain: true, away: lateRing})
 		p.reported(1)
 		p.take()
 		p.post("the program has no completion left but that one", dueNow)
 		p.reported(3)
 		p.take()
 		p.post("three have completed", dueWith)
-		p.f.rung(false, lateRing)
+		p.f.rung(ring{away: lateRing})
 		p.post("the program has completions left", dueWith, dueLast)
 	})
 	t.Run("too late", func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestForecast(t *testing.T) {
 			t.Helper()
 			two()
 			p.post("two have completed", dueWith)
-			p.f.rung(true, lateRing+1)
+			p.f.rung(ring{vain: true, away: lateRing + 1})
 			for i := range pause / 2 {
 				two()
 				p.post(fmt.Sprintf("%d of a pause of %d posts", 2*i, pause), now(2)...)
@@ -178,16 +178,45 @@ func TestForecast(t *testing.T) {
 		p.f.right(lateLast + 1)
 		two()
 		p.post("the second came late", now(2)...)
-		p.f.rung(true, lateRing+1) // of nothing
+		p.f.rung(ring{vain: true, away: lateRing + 1}) // of nothing
 		if p.f.pauses != 2 {
 			t.Errorf("%d pauses, want 2", p.f.pauses)
 		}
+	})
+	t.Run("another thread polls the receive CQ", func(t *testing.T) {
+		p := &forecaster{t: t}
+		p.post("nothing is known", now(2)...)
+		ended := func(n int) {
+			t.Helper()
+			for range n {
+				p.reported(2)
+				p.take()
+				p.post("two have completed", dueWith)
+				p.f.rung(ring{apart: true})
+				p.post("the second", dueNow)
+			}
+		}
+		ended(apartMost - 1)
+		p.reported(2)
+		p.take()
+		p.post("two have completed", dueWith, dueLast)
+		p.f.right(0)
+		ended(apartMost - 1)
+		p.f.rung(ring{apart: true}) // of nothing
+		p.reported(2)
+		p.take()
+		p.post("two have completed", dueWith)
+		p.f.rung(ring{apart: true})
+		p.post("that was the last time for a while", dueNow)
+		p.reported(2)
+		p.take()
+		p.post("the pause", now(2)...)
 	})
 	t.Run("the pause has an end", func(t *testing.T) {
 		var f forecast
 		for range 100 {
 			f.waits = true
-			f.rung(true, lateRing+1)
+			f.rung(ring{vain: true, away: lateRing + 1})
 			if f.pause < forecastPause {
 				t.Fatalf("a pause of %d posts", f.pause)
 			}

@@ -172,7 +172,7 @@ func (d *device) progress(c *cq) {
 		c.ringSome()
 	}
 	direct := *c.direct.Load()
-	turn := turnOfLook(len(direct))
+	turn := d.turnOfLook(len(direct))
 	ready := c.sink != nil && d.prog.ready.Load()
 	all := ready || len(direct) == 0 || d.prog.turns.Add(1)%pollerTurns == 0
 	var polled *stream

@@ -24,6 +24,7 @@ type rxState struct {
 	taken   uint32 // FPDUs so far
 	need    uint32 // what r to w has to reach until there is more to be done, 0 if that is not known
 	dense   uint8  // the last reads have cost little more than 2^dense times their octets at most
+	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
 	mayDirect bool // payload may be placed before its CRC is known
 	kept      bool // this stream counts against rxKept
@@ -73,7 +74,7 @@ func (r *rxState) readLimit(turn int, alone bool) int {
 		return directAhead
 	}
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	if alone && turn >= turnLook {
+	if alone && turn >= turnLook && r.longs == longsMost {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
 	most := max(readLeast, min(readMost, turn/2, turn>>r.dense))
@@ -93,6 +94,12 @@ func (r *rxState) spent(n, fpdus int, full bool) int {
 	dense := uint8(bits.Len(uint(cost-cost/8-1) / uint(n)))
 	if full || dense > r.dense {
 		r.dense = max(dense, r.dense-min(r.dense, 1))
+	}
+	switch {
+	case dense > 0:
+		r.longs = 0
+	case n >= longRead:
+		r.longs = min(r.longs+1, longsMost)
 	}
 	return cost
 }

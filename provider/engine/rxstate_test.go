@@ -1,6 +1,17 @@
 package engine
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
+	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
+)
 
 // TestReadLimit: a read takes what is left of the turn, with the rest of an FPDU that has come in
 // part before the others; a turn that is nearly over ends with that FPDU.
@@ -26,9 +37,121 @@ func TestReadLimit(t *testing.T) {
 		{"the turn is over", 0, 0, 0, true, readLeast},
 		{"very short FPDUs", 0, turnLeast, 7, true, readLeast},
 	} {
-		r := rxState{need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
+		r := rxState{longs: longsMost, need: uint32(tc.need), r: 10, w: 10 + have, dense: tc.dense}
 		if got := r.readLimit(tc.turn, tc.alone); got != tc.want {
 			t.Errorf("%s: %d octets, want %d", tc.name, got, tc.want)
+		}
+	}
+}
+
+// sizedReads is a nowhere that keeps how long the longest read is.
+type sizedReads struct {
+	*nowhere
+	most int
+}
+
+func (c *sizedReads) Readv(bufs [][]byte) (int, error) {
+	n := 0
+	for _, b := range bufs {
+		n += len(b)
+	}
+	c.most = max(c.most, n)
+	return c.nowhere.Readv(bufs)
+}
+
+// TestLongReads: the only stream of a poller gets long reads after several that have brought long
+// FPDUs, and not after short ones, or where the device has objects that store.
+func TestLongReads(t *testing.T) {
+	_, y := tcpPair(t, Options{}, true, sideOptions{})
+	in := &sizedReads{nowhere: y.replaceConn()}
+	dst := y.reg(60000, provider.AccessLocalWrite|provider.AccessRemoteWrite)
+	framer := mpa.NewFramer(false, true)
+	writes := func(octets, n int) (b []byte) {
+		h := rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
+		for len(b) < octets {
+			b = testkit.Must(framer.AppendFPDU(b, h.AppendTo(nil), dst.b[:n]))(t)
+		}
+		return b
+	}
+	s := y.qp.stream.Load()
+	s.rxMu.Lock()
+	s.conn = in
+	s.rxMu.Unlock()
+	defer func() {
+		s.rxMu.Lock()
+		s.conn = in.nowhere
+		s.rxMu.Unlock()
+	}()
+	look := func(what string, octets, n int, long bool) {
+		t.Helper()
+		in.in, in.most = writes(octets, n), 0
+		for len(in.in) > 0 {
+			s.pollRx(y.dev.turnOfLook(1))
+		}
+		if long != (in.most > 300<<10) || !long && in.most > readMost+64<<10 {
+			t.Errorf("%s: the longest read was for %d octets", what, in.most)
+		}
+		if err := y.qp.Cause(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	look("the first", 512<<10, len(dst.b), false)
+	look("long ones", 4<<20, len(dst.b), true)
+	look("short ones, of which nothing is known at first", 1<<20, 4, true)
+	look("short ones", 1<<20, 4, false)
+	look("few long ones", 512<<10, len(dst.b), false)
+	look("short ones after few long ones", 1<<20, 4, false)
+	look("long ones again", 4<<20, len(dst.b), true)
+	y.dev.stores.Store(true)
+	look("a device with objects", 4<<20, len(dst.b), false)
+	in.in, in.most = writes(4<<20, len(dst.b)), 0
+	for len(in.in) > 0 {
+		s.pollRx(turnMost) // as after a store
+	}
+	if in.most > readMost+64<<10 {
+		t.Errorf("after a store: the longest read was for %d octets", in.most)
+	}
+}
+
+// TestTurnOfLook: a poller reads more from the only stream of its CQ, unless the device has many or
+// stores to objects, than from each of several.
+func TestTurnOfLook(t *testing.T) {
+	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
+	want := func(what string, n, turn int) {
+		t.Helper()
+		if got := s.dev.turnOfLook(n); got != turn {
+			t.Errorf("%s: %d octets, want %d", what, got, turn)
+		}
+	}
+	want("the only one", 1, turnLook)
+	want("one of two", 2, turns.Long/2)
+	want("one of many", 100, turnLeast)
+	for range fewQPs {
+		q := s.newQP(sideOptions{cap: s.qp.initAttr().Cap})
+		defer func() { testkit.OK(t, q.Close()) }()
+	}
+	want("the only one of its CQ, of several", 1, turns.Long)
+}
+
+// TestStoresEndLongReads: only a region of an object that can be written to has the device read
+// less at a time.
+func TestStoresEndLongReads(t *testing.T) {
+	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
+	f := testkit.Must(os.Create(filepath.Join(t.TempDir(), "object")))(t)
+	defer f.Close()
+	for _, write := range []bool{false, true} {
+		access := provider.AccessRemoteRead
+		if write {
+			access = provider.AccessLocalWrite | provider.AccessRemoteWrite
+		}
+		m := testkit.Must(s.pd.RegObject(f, 4096, access))(t)
+		defer func() { testkit.OK(t, m.Close()) }()
+		want := turnLook
+		if write {
+			want = turns.Long
+		}
+		if got := s.dev.turnOfLook(1); got != want {
+			t.Errorf("writable %t: a look has %d octets, want %d", write, got, want)
 		}
 	}
 }

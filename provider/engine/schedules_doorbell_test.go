@@ -72,6 +72,19 @@ func init() {
 					func() { w.t.Helper(); _ = a.recvCQ.ReqNotify(false) },
 				}, func() error { return b.wantSuccesses(0) }
 			}},
+		protocol{name: "a post that waits, one that is refused, and a request for an event of its receives", preemptions: 2,
+			begin: func(w *stage) ([]func(), func() error) {
+				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true, apart: true}, params(false))
+				w.burst(a, b, 3)
+				return []func(){
+						func() { send(a) },
+						func() { _, _ = a.qp.PostSend([]provider.SendWR{{Opcode: 99}}) },
+					}, func() error {
+						_ = a.recvCQ.ReqNotify(false)
+						b.dev.poller.Poll()
+						return b.wantSuccesses(0)
+					}
+			}},
 		protocol{name: "posts that wait, and two CQs that are empty", preemptions: 3,
 			begin: func(w *stage) ([]func(), func() error) {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{apart: true}, params(false))

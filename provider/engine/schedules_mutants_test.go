@@ -260,12 +260,17 @@ var scheduleMutants = []scheduleMutant{
 		protocol: "a post that waits, and a request for an event of its receives",
 	},
 	{
+		name:     "what a refused post takes from the receive CQ's doorbells is not transmitted",
+		edits:    []edit{{"doorbell.go", "was && !waited", "was && !waited && false"}},
+		protocol: "a post that waits, one that is refused, and a request for an event of its receives",
+	},
+	{
 		name: "what waits is transmitted before the forecast knows",
 		edits: []edit{
 			{
 				"doorbell.go",
-				"\tq.sq.mu.Lock()\n\tq.sq.forecast.Load().rung(vain, away)\n\tq.sq.mu.Unlock()\n",
-				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.Load().rung(vain, away)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
+				"\tq.sq.mu.Lock()\n\tq.sq.forecast.Load().rung(r)\n\tq.sq.mu.Unlock()\n",
+				"\tdefer func() {\n\t\tq.sq.mu.Lock()\n\t\tq.sq.forecast.Load().rung(r)\n\t\tq.sq.mu.Unlock()\n\t}()\n",
 			},
 		},
 		protocol: "posts that wait, and an empty CQ",

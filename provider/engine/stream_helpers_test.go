@@ -173,11 +173,11 @@ func pair(t testing.TB, network transport.Network, addr string, opts Options, so
 	return a, b
 }
 
-// join connects a to b; a is the initiator. p is a's parameters.
-func (a *side) join(b *side, network transport.Network, addr string, p mpa.Params) {
-	a.t.Helper()
-	ca, cb := connectTransport(a.t, network, addr)
-	a.start(ca, p, nil)
+// join connects s to b; s is the initiator. p is its parameters.
+func (s *side) join(b *side, network transport.Network, addr string, p mpa.Params) {
+	s.t.Helper()
+	ca, cb := connectTransport(s.t, network, addr)
+	s.start(ca, p, nil)
 	p.WaitFirstFPDU = true
 	p.MarkersTx, p.MarkersRx = p.MarkersRx, p.MarkersTx
 	p.IRD, p.ORD = p.ORD, p.IRD

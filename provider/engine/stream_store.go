@@ -80,7 +80,7 @@ func (s *stream) addStored(a *rdmap.Action, h *ddp.Header, payload []byte) {
 // gather adds to the store what has come after its segment and goes to the octets that follow:
 // more of the message, or of other Writes. An object takes them together for little more than
 // the first alone, because most of what a store costs is to wait for it. All of it was in one
-// receive context, which is what bounds it.
+// receive context; storeOctets bounds it.
 func (s *stream) gather() {
 	r := &s.rx
 	st := r.store

@@ -23,8 +23,10 @@ const (
 	// polls: one message of 1 MiB, most often. See sendTurn.
 	turnPolled = 1 << 20
 
-	// turnLook is the turn of the only stream that a poller reads directly: one read.
+	// turnLook is the turn of the only stream that a poller reads directly, on a device with at
+	// most fewQPs: a poller may have one CQ for each of many.
 	turnLook = 512 << 10
+	fewQPs   = 4
 
 	// turnLeast is the turn of a stream that is one of several that a poller reads
 	// directly, or that is closed at once.
@@ -54,14 +56,20 @@ const (
 	// hold on devices with objects that store: what a read takes is held until they have stored it.
 	readLook = 480 << 10
 
+	// longsMost is how many reads of longRead octets or more have to bring long FPDUs before
+	// one of readLook: that short ones follow shows only when the read is over, and took up to
+	// 1.4 ms then (TestLongReads).
+	longsMost = 8
+	longRead  = 64 << 10
+
 	// denseFirst is what rxState.dense is before anything was received: FPDUs without
 	// payload.
 	denseFirst = 5
 )
 
 // turnOfLook is the turn of one of n streams that a poller reads directly.
-func turnOfLook(n int) int {
-	if n == 1 {
+func (d *device) turnOfLook(n int) int {
+	if n == 1 && d.qps.n.Load() <= fewQPs && !d.stores.Load() {
 		return turnLook
 	}
 	return max(turnLeast, turns.Long/max(n, 1))
