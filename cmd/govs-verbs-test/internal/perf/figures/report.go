@@ -266,18 +266,18 @@ func (rep *Report) Adopt(other *Report) {
 // for.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
+	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | meets |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, g := range rep.Goals {
 		f := rep.Figures[g.ID]
 		if f.Missing == notAsked {
 			continue
 		}
 		if f.Missing != "" {
-			fmt.Fprintf(&b, "| `%s` | %s | | | | | %g | %g | missing: %s |\n", g.ID, g.What, g.Reach, g.Aim, oneLine(f.Missing))
+			fmt.Fprintf(&b, "| `%s` | %s | | | | | %s | %s | missing: %s |\n", g.ID, g.What, g.bound(g.Reach), g.bound(g.Aim), oneLine(f.Missing))
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %d | %g | %g | %s |\n", g.ID, withUnit(g),
-			digits(f.Median), digits(f.Min), digits(f.Max), f.Rounds, g.Reach, g.Aim, g.Standing(f))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %d | %s | %s | %s |\n", g.ID, withUnit(g),
+			digits(f.Median), digits(f.Min), digits(f.Max), f.Rounds, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f))
 	}
 	fmt.Fprintf(&b, "\n| beside | median | min | max | rounds |\n|---|--:|--:|--:|--:|\n")
 	for _, f := range formulas {
@@ -314,6 +314,14 @@ func (rep *Report) growthRows() string {
 	return b.String()
 }
 
+// bound is one of the goals with its sign: what the median has to be at least, or at most.
+func (g Goal) bound(v float64) string {
+	if g.Lower {
+		return fmt.Sprintf("<=%g", v)
+	}
+	return fmt.Sprintf(">=%g", v)
+}
+
 // Rows are the figures for a table, under the headings id, median, min, max, rounds,
 // reach, aim and standing; for a missing one the last has the reason. Those beside the
 // goals follow, and then the plots, of which the last heading has how they grow. What was not
@@ -325,12 +333,7 @@ func (rep *Report) Rows() [][]string {
 		if f.Missing == notAsked {
 			continue
 		}
-		sign := ">="
-		if g.Lower {
-			sign = "<="
-		}
-		rows = append(rows, rowOf(g.ID, f, fmt.Sprintf("%s%g", sign, g.Reach),
-			fmt.Sprintf("%s%g", sign, g.Aim), g.Standing(f)))
+		rows = append(rows, rowOf(g.ID, f, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f)))
 	}
 	for _, f := range formulas {
 		if fig, ok := rep.More[f.id]; ok {
