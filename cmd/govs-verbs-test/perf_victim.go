@@ -52,8 +52,8 @@ The limit of the ratio is 3 beside one peer and 10 beside up to 64 peers; beside
 		`and other sessions give way (/proc/self/autogroup), ` +
 		`if the process has the right to do so, as root has.
 
-Columns: IDLE and BESIDE are round trips of the victim beside idle connections and beside the peers, in microseconds; ` +
-		`REQUEST p99 counts from when a request was due; RATIO divides BESIDE by IDLE; ` +
+Columns: IDLE and BESIDE are round trips of the victim beside idle connections and beside the peers, ` +
+		`in microseconds; REQUEST p99 counts from when a request was due; RATIO divides BESIDE by IDLE; ` +
 		`CPU is that of the server's process; WAITED is how long threads of the server + of the victim's client ` +
 		`were ready to run and had no CPU.
 

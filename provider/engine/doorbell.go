@@ -29,8 +29,8 @@ import (
 // Where a post has waited for longer than lateRing, or lateLast for all that were expected, the
 // program does other things before it polls or posts the next. Then the next forecastPause posts to
 // that QP don't wait, and twice as many each time that this happens again before rightMost bursts
-// in a row came as soon as expected. So it is where another thread spins on the receive CQ, and
-// ends each wait at once.
+// in a row came as soon as expected. The same happens where another thread spins on the receive CQ
+// and ends each wait at once.
 //
 // Nothing waits while one of the CQs is armed; nor if one has a Sink that is no SinkUse, because
 // nobody sees what the program does with its completions; nor with Options.TransmitAtOnce.
@@ -300,8 +300,9 @@ func (c *cq) ringSome() {
 		if q == nil {
 			return
 		}
-		r := ring{vain: c == q.sendCQ || q.sendCQ.seen.waiting() == 0, apart: c != q.sendCQ, away: now - max(since, before)}
-		left -= q.ringAfter(r)
+		apart := c != q.sendCQ
+		vain := !apart || q.sendCQ.seen.waiting() == 0
+		left -= q.ringAfter(ring{vain, apart, now - max(since, before)})
 	}
 }
 

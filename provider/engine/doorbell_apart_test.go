@@ -26,8 +26,7 @@ func apart(t *testing.T, do func(a, b *side)) {
 	})
 }
 
-// wantNoneWaitsApart checks that no QP is a doorbell of either of the side's CQs, after the timer
-// has had the time to find one that is left.
+// wantNoneWaitsApart checks that no QP is a doorbell of either of the side's CQs.
 func (s *side) wantNoneWaitsApart() {
 	s.t.Helper()
 	s.wantNoneWaits()
@@ -86,28 +85,26 @@ func TestPostsDoNotWaitWithArmedRecvCQ(t *testing.T) {
 func TestPostsWaitWithRecvSink(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		sink func(q func() *qp) provider.CompletionSink
+		sink provider.CompletionSink
 		came int64
 	}{
-		{"no SinkUse", func(func() *qp) provider.CompletionSink { return discard{} }, 5},
-		{"SinkUse", func(q func() *qp) provider.CompletionSink { return &lateSink{t: t, q: q} }, 3},
-		{"its program sleeps", func(q func() *qp) provider.CompletionSink {
-			return &lateSink{t: t, q: q, waits: true}
-		}, 5},
+		{"no SinkUse", discard{}, 5},
+		{"SinkUse", &usedSink{}, 3},
+		{"its program sleeps", &usedSink{waits: true}, 5},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				opts := Options{Network: memnet.New(nil)}
 				a, b := newSide(t, opts, sideOptions{}), newSide(t, opts, sideOptions{})
-				var q *qp
-				sink := tc.sink(func() *qp { return q })
-				recv := testkit.Must(a.dev.CreateCQ(provider.CQInitAttr{CQE: 64, Sink: sink}))(t)
+				recv := testkit.Must(a.dev.CreateCQ(provider.CQInitAttr{CQE: 64, Sink: tc.sink}))(t)
 				a.recvCQ = recv.(*cq)
 				one := a.qp
-				q = a.newQP(sideOptions{cap: one.initAttr().Cap})
-				a.qp = q
+				a.qp = a.newQP(sideOptions{cap: one.initAttr().Cap})
+				if used, ok := tc.sink.(*usedSink); ok {
+					used.t, used.q = t, a.qp
+				}
 				t.Cleanup(func() {
-					testkit.OK(t, q.Close())
+					testkit.OK(t, a.qp.Close())
 					testkit.OK(t, recv.Close())
 					a.qp = one
 				})
@@ -118,25 +115,12 @@ func TestPostsWaitWithRecvSink(t *testing.T) {
 				a.takeAll(3)
 				a.post(2)
 				b.wantReceived("two of three", tc.came)
-				a.recvCQ.dev.progress(a.recvCQ)
+				a.dev.progress(a.recvCQ)
 				b.wantReceived("after a look for completions", 5)
 			})
 		})
 	}
 }
-
-// lateSink is a usedSink whose QP is made after it.
-type lateSink struct {
-	discard
-	t     *testing.T
-	q     func() *qp
-	waits bool
-}
-
-func (s *lateSink) Taken() uint32 { return s.use().Taken() }
-func (s *lateSink) Waits() bool   { return s.use().Waits() }
-
-func (s *lateSink) use() *usedSink { return &usedSink{t: s.t, q: s.q(), waits: s.waits} }
 
 // TestDoorbellBeginsAnew: a QP that another goroutine has removed from one CQ's doorbells and not
 // yet from the other's waits from its next post on: it is the last in order, and not late.

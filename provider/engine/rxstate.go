@@ -67,14 +67,13 @@ func (r *rxState) storing() bool { return r.store != nil }
 func (r *rxState) inLong() bool { return r.c != nil && r.w-r.r > partSmall && !r.storing() }
 
 // readLimit is how many octets the next read takes, when turn is left: few while FPDUs
-// are short, so that what they cost stays within it. alone says that no other stream is read in
-// between.
-func (r *rxState) readLimit(turn int, alone bool) int {
+// are short, so that what they cost stays within it. long permits readLook.
+func (r *rxState) readLimit(turn int, long bool) int {
 	if r.direct.recent {
 		return directAhead
 	}
 	rest := max(int(r.need)-(r.w-r.r), 0) // which costs no more than its octets
-	if alone && turn >= turnLook && r.longs == longsMost {
+	if long && turn >= turnLook && r.longs == longsMost {
 		return rest + max(readLeast, min(readLook, (turn-rest)>>r.dense))
 	}
 	most := max(readLeast, min(readMost, turn/2, turn>>r.dense))

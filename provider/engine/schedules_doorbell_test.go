@@ -72,7 +72,8 @@ func init() {
 					func() { w.t.Helper(); _ = a.recvCQ.ReqNotify(false) },
 				}, func() error { return b.wantSuccesses(0) }
 			}},
-		protocol{name: "a post that waits, one that is refused, and a request for an event of its receives", preemptions: 2,
+		protocol{name: "a post that waits, one that is refused, and a request for an event of its receives",
+			preemptions: 2,
 			begin: func(w *stage) ([]func(), func() error) {
 				a, b := w.pair(memnet.Options{}, Options{}, sideOptions{events: true, apart: true}, params(false))
 				w.burst(a, b, 3)

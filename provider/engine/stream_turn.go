@@ -58,7 +58,7 @@ const (
 
 	// longsMost is how many reads of longRead octets or more have to bring long FPDUs before
 	// one of readLook: that short ones follow shows only when the read is over, and took up to
-	// 1.4 ms then (TestLongReads).
+	// 1.4 ms then (docs/bounds.md).
 	longsMost = 8
 	longRead  = 64 << 10
 

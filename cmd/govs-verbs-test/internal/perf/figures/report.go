@@ -266,14 +266,16 @@ func (rep *Report) Adopt(other *Report) {
 // for.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | meets |\n|---|---|--:|--:|--:|--:|--:|--:|---|\n")
+	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | meets |\n"+
+		"|---|---|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, g := range rep.Goals {
 		f := rep.Figures[g.ID]
 		if f.Missing == notAsked {
 			continue
 		}
 		if f.Missing != "" {
-			fmt.Fprintf(&b, "| `%s` | %s | | | | | %s | %s | missing: %s |\n", g.ID, g.What, g.bound(g.Reach), g.bound(g.Aim), oneLine(f.Missing))
+			fmt.Fprintf(&b, "| `%s` | %s | | | | | %s | %s | missing: %s |\n", g.ID, g.What,
+				g.bound(g.Reach), g.bound(g.Aim), oneLine(f.Missing))
 			continue
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %d | %s | %s | %s |\n", g.ID, withUnit(g),
