@@ -107,9 +107,11 @@ type CQStats struct {
 	Errors      uint64 // those of them that report a failure, flushes included
 	Lost        uint64 // for which there was no room
 
-	CQE         int // capacity
-	Waiting     int // completions in the CQ
-	MostWaiting int // at any time since the CQ was made, or last resized
+	CQE     int // capacity
+	Waiting int // completions in the CQ
+	// MostWaiting is the most at any time since the CQ was made, or last resized. What completes
+	// while the engine polls for the program does not wait in the CQ.
+	MostWaiting int
 }
 
 // LowestFree is the least number of free places since the CQ was made, or last resized.

@@ -14,14 +14,27 @@ import (
 )
 
 // ringSeen is what is known of a CQ's ring without its lock. It is one word, because a round trip
-// changes it four times.
+// changes it up to four times.
 type ringSeen struct{ v atomic.Uint64 }
 
+// ringArmed is set in it while the CQ is armed. The bits below are for the number of completions,
+// which maxCQE bounds.
+const ringArmed = 1 << 31
+
 // set has the others see what the ring has now. mu is held.
-func (s *ringSeen) set(c *cq) { s.v.Store(uint64(c.takes)<<32 | uint64(c.count)) }
+func (s *ringSeen) set(c *cq) {
+	v := uint64(c.takes)<<32 | uint64(c.count)
+	if c.arm != armNone {
+		v |= ringArmed
+	}
+	s.v.Store(v)
+}
 
 // waiting returns how many completions are in the ring.
-func (s *ringSeen) waiting() int64 { return int64(uint32(s.v.Load())) }
+func (s *ringSeen) waiting() int64 { return int64(uint32(s.v.Load()) &^ ringArmed) }
+
+// idle reports whether the ring is empty, and the CQ not armed.
+func (s *ringSeen) idle() bool { return uint32(s.v.Load()) == 0 }
 
 // takes returns how often completions were taken from it.
 func (s *ringSeen) takes() uint32 { return uint32(s.v.Load() >> 32) }
@@ -52,8 +65,9 @@ type cq struct {
 	// progress reads it without a lock.
 	direct atomic.Pointer[[]*qp]
 
-	seen  ringSeen
-	bells doorbells
+	seen   ringSeen
+	handed atomic.Uint64 // completions that polls have handed over
+	bells  doorbells
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
@@ -195,11 +209,11 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	if wc.Status != provider.WCSuccess {
 		c.errors++
 	}
-	c.seen.set(c)
 	fire := c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess)
 	if fire {
 		c.arm = armNone
 	}
+	c.seen.set(c)
 	c.mu.Unlock()
 	if fire {
 		c.ch.fire(c)
@@ -246,7 +260,7 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		return 0, failClosed("ibv_poll_cq", "cq")
 	}
 	if c.sink != nil {
-		c.dev.progress(c)
+		c.dev.progress(c, nil)
 		return 0, nil
 	}
 	if len(wc) == 0 {
@@ -255,8 +269,11 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if n := c.take(wc); n > 0 {
 		return n, nil
 	}
-	c.dev.progress(c)
-	return c.take(wc), nil
+	n := c.dev.progress(c, wc)
+	if n > 0 {
+		c.handed.Add(uint64(n))
+	}
+	return n + c.take(wc[n:]), nil
 }
 
 // take moves completions from the ring to wc.
@@ -301,6 +318,7 @@ func (c *cq) ReqNotify(solicitedOnly bool) error {
 	}
 	c.mu.Lock()
 	c.arm = max(c.arm, want)
+	c.seen.set(c)
 	c.mu.Unlock()
 	c.ringAll()
 	if c.ch.armed.Load() != c {

@@ -174,7 +174,7 @@ func (c *cq) taken() uint32 {
 	if c.use != nil {
 		return c.use.Taken()
 	}
-	return c.seen.takes()
+	return c.seen.takes() + uint32(c.handed.Load())
 }
 
 // doorbells are those of the QPs of a CQ whose posts wait, in the order in which they began to.

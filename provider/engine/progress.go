@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/freelist"
 )
 
@@ -167,7 +168,9 @@ const pollerTurns = 64
 // and does not allocate. The streams of a CQ with few QPs are read directly,
 // which spares the call that asks which of them have something. Streams that wait for
 // room, and those of CQs with many QPs, are left to the poller.
-func (d *device) progress(c *cq) {
+//
+// It returns how many completions it has put into wc (see handover).
+func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 	if c.bells.some.Load() {
 		c.ringSome()
 	}
@@ -181,9 +184,11 @@ func (d *device) progress(c *cq) {
 		if s == nil {
 			continue
 		}
-		if !s.look(turn) {
+		n, ok := s.look(turn, c, wc[handed:])
+		if !ok {
 			runtime.Gosched() // to the goroutine that has the lock, if it has no P
 		}
+		handed += n
 		if s.blocked.Load() {
 			all = true
 			if len(direct) == 1 {
@@ -204,6 +209,7 @@ func (d *device) progress(c *cq) {
 	if c.sink != nil {
 		d.prog.lendP()
 	}
+	return handed
 }
 
 func isEOF(err error) bool { return errors.Is(err, io.EOF) }

@@ -34,7 +34,7 @@ func TestPollerServesOthers(t *testing.T) {
 	polls := func(looks int) int {
 		before := p.polls
 		for i := range looks {
-			d.progress(cqs[i%len(cqs)])
+			d.progress(cqs[i%len(cqs)], nil)
 		}
 		return p.polls - before
 	}
@@ -51,7 +51,7 @@ func TestPollerServesOthers(t *testing.T) {
 	inGo.direct.Store(&[]*qp{{}})
 	before := p.polls
 	for range 10 * pollerTurns {
-		d.progress(inGo)
+		d.progress(inGo, nil)
 	}
 	if n := p.polls - before; n != 10 {
 		t.Errorf("a goroutine looks %d times at other streams, which have something; want 10", n)
@@ -88,7 +88,7 @@ func TestOutsidePollerLendsP(t *testing.T) {
 				ran.Store(true)
 				close(ended)
 			}()
-			d.progress(c)
+			d.progress(c, nil)
 			if ran.Load() {
 				times++
 			}

@@ -123,16 +123,24 @@ func (q *qp) flushSends() bool {
 // finishRecv reports the receive of the message that has ended: the one taken from the SRQ, or
 // the WQE at the head of the receive queue, whose place it gives back. wc.Opcode is zero for
 // WCRecv. Only the receive side calls it.
-func (q *qp) finishRecv(wc provider.WC, solicited bool) {
+func (s *stream) finishRecv(wc provider.WC, solicited bool) {
+	q := s.q
 	if q.shared != nil {
-		q.finishShared(wc, solicited)
-		return
+		wc.WRID = q.finishShared()
+	} else {
+		h := q.rq.head.Load()
+		wc.WRID = q.rq.at(h).wrid
+		q.countRecv(q.rq.tail.Load() - h - 1)
+		q.rq.head.Store(h + 1)
 	}
-	h := q.rq.head.Load()
-	wc.WRID, wc.QPN = q.rq.at(h).wrid, q.qpn
+	wc.QPN = q.qpn
 	wc.Opcode |= provider.WCRecv // a bit that all receives have
-	q.countRecv(q.rq.tail.Load() - h - 1)
-	q.rq.head.Store(h + 1)
+	if c := s.rx.c; c != nil {
+		if room := c.hand.room(q.recvCQ); room != nil {
+			*room = wc
+			return
+		}
+	}
 	q.recvCQ.push(wc, solicited)
 }
 

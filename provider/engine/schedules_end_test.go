@@ -246,7 +246,7 @@ func init() {
 				a.send(wr)
 				return []func(){
 						func() {
-							b.dev.progress(b.cq)
+							b.dev.progress(b.cq, nil)
 							// readable for as long as the object stores
 							a.send(signalled(provider.WRSend, 2))
 							end()

@@ -80,13 +80,11 @@ func (q *qp) frontRecv() (*recvWQE, []provider.SGE, *pd) {
 	return w, sges, q.pd
 }
 
-// finishShared is finishRecv for a QP without a receive queue.
-func (q *qp) finishShared(wc provider.WC, solicited bool) {
-	h := q.shared
-	h.held = false
-	wc.WRID, wc.QPN = h.wqe.wrid, q.qpn
-	wc.Opcode |= provider.WCRecv
-	q.recvCQ.push(wc, solicited)
+// finishShared ends the use of the receive of the message that has ended, on a QP without a receive
+// queue, and returns its WRID.
+func (q *qp) finishShared() (wrid uint64) {
+	q.shared.held = false
+	return q.shared.wqe.wrid
 }
 
 // flushShared completes the receive of the message under way, if there is one, in

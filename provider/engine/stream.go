@@ -162,11 +162,21 @@ func (s *stream) rxTurn(turn int) (used int, more bool) {
 	return s.receiveTurn(turn)
 }
 
-// lookTurn is rxTurn for a look, and reports whether the stream is to be muted.
-func (s *stream) lookTurn(turn int) bool {
-	defer s.rxMu.Unlock()
+// lookTurn is rxTurn for a look of a poll of c that has room for wc. It returns how many completions
+// it has handed over, and reports whether the stream is to be muted.
+func (s *stream) lookTurn(turn int, c *cq, wc []provider.WC) (handed int, mute bool) {
+	defer s.endLook()
+	s.beginHandover(c, wc)
 	s.receiveTurn(turn)
-	return s.looked()
+	return int(s.rx.handed), s.looked()
+}
+
+// endLook releases rxMu. After a panic, which rxPark has not seen, it ends the handover, too.
+func (s *stream) endLook() {
+	if s.rx.c != nil {
+		s.endHandover()
+	}
+	s.rxMu.Unlock()
 }
 
 // pollRx receives what has arrived, unless another goroutine is at it. Readiness is
@@ -180,17 +190,18 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 	return used, more
 }
 
-// look is pollRx for a poller that reads the stream directly. It reports false if
-// another goroutine is at it.
-func (s *stream) look(turn int) bool {
+// look is pollRx for a poll of c, with room for wc, that reads the stream directly. It returns how
+// many completions it has handed over, and false if another goroutine is at it.
+func (s *stream) look(turn int, c *cq, wc []provider.WC) (handed int, ok bool) {
 	if !s.rxMu.TryLock() {
-		return false
+		return 0, false
 	}
-	if s.lookTurn(turn) {
+	handed, mute := s.lookTurn(turn, c, wc)
+	if mute {
 		s.dev.muting.mute(s)
 	}
 	s.settle()
-	return true
+	return handed, true
 }
 
 // fail notes why the stream ends. Only the first reason counts. Both sides stop

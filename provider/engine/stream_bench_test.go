@@ -20,7 +20,7 @@ func tcpPair(t testing.TB, opts Options, crc bool, so sideOptions) (a, b *side) 
 
 // spin polls until n completions have come, all of them successes.
 func (s *side) spin(n int) {
-	var wc [16]provider.WC
+	wc := &s.wc
 	for n > 0 {
 		k, err := s.cq.Poll(wc[:min(n, len(wc))])
 		if err != nil {

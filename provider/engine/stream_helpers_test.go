@@ -28,6 +28,8 @@ type side struct {
 	down chan error // of onDown
 
 	recvCQ *cq // of the receive queue if it has one of its own, nil if not
+
+	wc [16]provider.WC // for spin, which must not allocate
 }
 
 // sideOptions says what a side is like; zero values are the defaults below.

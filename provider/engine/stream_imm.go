@@ -54,5 +54,5 @@ func (s *stream) takeImmediate(a *rdmap.Action, h *ddp.Header, payload []byte) {
 	if a.AfterWrite {
 		wc.Opcode, wc.ByteLen = provider.WCRecvRDMAWithImm, a.Written
 	}
-	s.q.finishRecv(wc, a.Opcode.Solicited())
+	s.finishRecv(wc, a.Opcode.Solicited())
 }

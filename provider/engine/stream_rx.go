@@ -82,6 +82,7 @@ func (s *stream) rxPark() {
 	if r.c == nil {
 		return
 	}
+	s.endHandover()
 	if !r.c.idle() {
 		panic("engine: a receive context is parked with a region in use")
 	}
@@ -106,6 +107,7 @@ func (s *stream) giveContext() {
 		s.dev.prog.kept.Add(-1)
 	}
 	r.r, r.w = 0, 0
+	s.endHandover()
 	s.dev.prog.contexts.Put(r.c)
 	r.c = nil
 }
@@ -365,7 +367,7 @@ func (s *stream) deliver(a *rdmap.Action, h *ddp.Header) {
 			//rfc:5040 RDMAP-5.3-11 SendInv: ULP told which STag
 			wc.Flags, wc.InvalidatedRKey = provider.WCWithInv, a.Invalidate
 		}
-		s.q.finishRecv(wc, a.Opcode.Solicited())
+		s.finishRecv(wc, a.Opcode.Solicited())
 	case rdmap.PlaceReadResponse:
 		s.finishAnswered(a)
 	}

@@ -79,6 +79,6 @@ func (s *stream) placeSend(ulpdu []byte) bool {
 	m.release()
 	r.recv.CommitSend(op)
 	countOne(&s.q.counters().received.Send, uint32(len(payload)))
-	s.q.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
+	s.finishRecv(provider.WC{ByteLen: uint32(len(payload))}, op.Solicited())
 	return true
 }

@@ -42,12 +42,12 @@ func TestTurnOfPolled(t *testing.T) {
 				}
 				st := s.qp.stream.Load()
 				for range 4 { // until the poller knows that the stream has much to do
-					s.dev.progress(s.cq)
+					s.dev.progress(s.cq, nil)
 					r.drop()
 				}
 				for turn := range 8 {
 					before := st.moved.Load()
-					s.dev.progress(s.cq)
+					s.dev.progress(s.cq, nil)
 					moved := int(st.moved.Load() - before)
 					if moved < tc.most*3/4 || moved > tc.most*5/4 {
 						s.t.Errorf("turn %d has sent %d, want about %d", turn, moved, tc.most)
@@ -71,7 +71,7 @@ func TestTurnOfPolledIsThePollers(t *testing.T) {
 		wr := src.writeAll(size)
 		testkit.Must(s.qp.PostSend([]provider.SendWR{wr, wr, wr}))(t)
 		for range 20 { // the last of them find a socket that is full
-			s.dev.progress(s.cq)
+			s.dev.progress(s.cq, nil)
 		}
 		st := s.qp.stream.Load()
 		if !st.blocked.Load() || r.drop() < window {
