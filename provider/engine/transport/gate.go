@@ -265,7 +265,7 @@ func (g *gate) peek(fd uintptr) bool {
 	}
 	g.looked = true
 	var events [2]unix.EpollEvent
-	n := epollNow(int(fd), events[:])
+	n := epollLast(int(fd), events[:])
 	for _, ev := range events[:n] {
 		g.gotWake = g.gotWake || ev.Fd == gateWake
 		g.gotSockets = g.gotSockets || ev.Fd == gateSockets

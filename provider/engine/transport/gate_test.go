@@ -5,6 +5,7 @@ package transport_test
 import (
 	"context"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -138,6 +139,31 @@ func TestAttend(t *testing.T) {
 	t.Logf("with Attend %s, without %s", attended/rounds, unattended/rounds)
 	if attended > rounds*20*time.Millisecond {
 		t.Errorf("%s until an arrival was noticed", attended/rounds)
+	}
+}
+
+// TestWaitWithOneP: a goroutine that parks sees what comes before and while it parks, with the one P
+// for which the scheduler sees its last look.
+func TestWaitWithOneP(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
+	p.Poller.Remove(p.Accepted.Conn)
+	r := &reader{conn: p.Accepted.Conn}
+	if err := p.Poller.Add(r.conn, r); err != nil {
+		t.Fatal(err)
+	}
+	p.Dialed.Send([]byte{1})
+	wakes := background(t, p.Poller)
+	for i := range int64(100) {
+		for deadline := time.Now().Add(10 * time.Second); r.got.Load() <= i; time.Sleep(100 * time.Microsecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("after %d wake-ups nobody has noticed arrival %d", wakes.Load(), i+1)
+			}
+		}
+		p.Dialed.Send([]byte{1})
+	}
+	if n := wakes.Load(); n < 100 || n > 1000 {
+		t.Errorf("%d wake-ups for 100 arrivals", n)
 	}
 }
 
