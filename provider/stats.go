@@ -103,18 +103,25 @@ func (t *TCPStats) String() string {
 
 // CQStats is what a CQ has counted since it was made.
 type CQStats struct {
-	Completions uint64 // put into the CQ
+	// Completions were put into the CQ or returned at once. Those of what package rdmacm or ibverbs
+	// posts for itself are among them, although no poll returns them: the Write that opens a stream,
+	// and the markers of Drain and Shutdown.
+	Completions uint64
 	Errors      uint64 // those of them that report a failure, flushes included
 	Lost        uint64 // for which there was no room
 
-	CQE     int // capacity
+	CQE     int // capacity, which is more than was asked for if that was no power of two
 	Waiting int // completions in the CQ
-	// MostWaiting is the most at any time since the CQ was made, or last resized. What completes
-	// while the engine polls for the program does not wait in the CQ.
+
+	// MostWaiting is the most at any time since the CQ was made, or last resized. On the engine, one
+	// look at a connection completes as many receives as have come, up to hundreds. The poll that
+	// looks returns those that it has room for, at most 255 of each connection; the others wait in
+	// the CQ. The flushes at the end of a connection wait there, too: ask before.
 	MostWaiting int
 }
 
-// LowestFree is the least number of free places since the CQ was made, or last resized.
+// LowestFree is the least number of free places since the CQ was made, or last resized. As with
+// MostWaiting, what polls return at once does not count: a program that polls less often has less.
 func (s *CQStats) LowestFree() int { return s.CQE - s.MostWaiting }
 
 // SRQStats is what an SRQ has counted since it was made. It does not count receives that a

@@ -3,15 +3,19 @@ package engine
 import "github.com/govs-rdma/govs/provider"
 
 // A poll that reads a stream hands the receives that complete there to its program itself. The way
-// through the ring of the CQ costs six atomic operations for each completion, which is a tenth of
-// what a short Send costs the end that receives it (docs/benchmarks).
+// through the ring of the CQ takes six atomic operations for each completion ("Handing over" in
+// docs/benchmarks).
 //
-// A program sees no difference to a poll that takes them from the ring at once:
-//
-//   - Completions keep their order, because the ring is empty as long as they are handed over, and
-//     those of one queue are reported one at a time, under rxMu.
+//   - Completions of a queue keep their order: they are reported one at a time, under rxMu, and only
+//     while the ring is empty are they handed over.
 //   - A CQ that is armed gets its completions in the ring, so that the next one fires the channel.
 //   - Those that the program has no room for go to the ring.
+//   - If the poll does not return, because a panic or runtime.Goexit ends it, what it has goes back
+//     to the ring (putBack).
+//
+// What a poll has been handed is out of reach for other polls, although it may have other streams
+// to serve before it returns. So a poll may return completions of a QP between which others,
+// of other queues, have come to another poll.
 //
 // handover is where they go. It ends with the turn of the poll.
 type handover struct {
@@ -48,7 +52,33 @@ func (s *stream) beginHandover(c *cq, wc []provider.WC) {
 // poll has. The context may go to another stream after that. rxMu is held.
 func (s *stream) endHandover() {
 	if h := &s.rx.c.hand; h.cq != nil {
-		s.rx.handed += uint8(h.n)
+		s.rx.handed = uint8(h.n)
 		*h = handover{}
+	}
+}
+
+// putBack puts what a poll was handed that does not return before all that is in the ring, which is
+// younger.
+func (c *cq) putBack(wc []provider.WC) {
+	c.mu.Lock()
+	for len(wc) > 0 && c.count < len(c.ring) {
+		c.head = (c.head - 1) & (len(c.ring) - 1)
+		c.ring[c.head] = wc[len(wc)-1]
+		wc = wc[:len(wc)-1]
+		c.count++
+		c.pushed++
+	}
+	c.most = max(c.most, c.count)
+	fire := c.arm != armNone && c.count > 0
+	if fire {
+		c.arm = armNone
+	}
+	c.seen.set(c)
+	c.mu.Unlock()
+	if fire {
+		c.ch.fire(c)
+	}
+	for i := range wc {
+		c.push(wc[i], true) // which finds no room either
 	}
 }

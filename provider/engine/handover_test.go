@@ -19,14 +19,37 @@ type postman struct {
 	next uint64 // WRID of the receive for the next Send
 }
 
+var postmanCap = provider.QPCap{MaxSendWR: 512, MaxRecvWR: 512, MaxSendSGE: 1, MaxRecvSGE: 1}
+
 func newPostman(t *testing.T, so sideOptions) *postman {
 	t.Helper()
-	so.cap = provider.QPCap{MaxSendWR: 512, MaxRecvWR: 512, MaxSendSGE: 1, MaxRecvSGE: 1}
-	from, to := tcpPair(t, Options{}, true, so)
-	p := &postman{t: t, from: from, to: to, out: from.replaceConn(), in: to.replaceConn()}
+	so.cap = postmanCap
+	return between(tcpPair(t, Options{}, true, so))
+}
+
+// between returns the postman of two sides that are connected.
+func between(from, to *side) *postman {
+	p := &postman{t: from.t.(*testing.T), from: from, to: to, out: from.replaceConn(), in: to.replaceConn()}
 	p.out.keep = true
 	p.src = from.reg(8, 0)
 	return p
+}
+
+// beside is a postman for another QP whose queues complete on the CQ of p's, with r if that is not
+// nil.
+func (p *postman) beside(r *srq) *postman {
+	p.t.Helper()
+	so := sideOptions{cap: postmanCap}
+	from := newSide(p.t, Options{}, so)
+	to := &side{t: p.t, dev: p.to.dev, pd: p.to.pd, cq: p.to.cq, ch: p.to.ch, down: make(chan error, 8)}
+	if r != nil {
+		to.qp = to.with(r)
+	} else {
+		to.qp = to.newQP(so)
+	}
+	p.t.Cleanup(func() { testkit.OK(p.t, to.qp.Close()) })
+	from.join(to, testkit.Must(tcpNetwork(Options{}))(p.t), tcpAddr, params(true))
+	return between(from, to)
 }
 
 // bring has n Sends arrive, every other one of which has no octets. The receives' WRIDs are in order.
@@ -34,10 +57,20 @@ func (p *postman) bring(n int) {
 	p.t.Helper()
 	dst := p.to.reg(8, provider.AccessLocalWrite)
 	for range n {
-		p.to.recv(provider.RecvWR{WRID: p.next, SGList: []provider.SGE{dst.sge(0, 8)}})
+		recv := provider.RecvWR{WRID: p.next, SGList: []provider.SGE{dst.sge(0, 8)}}
+		if r := p.to.qp.srq(); r != nil {
+			testkit.Must(r.PostRecv([]provider.RecvWR{recv}))(p.t)
+		} else {
+			p.to.recv(recv)
+		}
 		p.from.send(provider.SendWR{Opcode: provider.WRSend, SGList: []provider.SGE{p.src.sge(0, int(p.next%2*8))}})
 		p.next++
 	}
+	p.deliver()
+}
+
+// deliver has arrive what was sent.
+func (p *postman) deliver() {
 	p.from.qp.ring()
 	p.in.in = append(p.in.in, p.out.out...)
 	p.out.out = nil
@@ -164,26 +197,83 @@ func TestHandoverLeavesLongParts(t *testing.T) {
 	}
 }
 
-// TestHandoverEndsWithPanic: after a poll that a panic has ended, completions do not go to its
-// program's memory any more.
-func TestHandoverEndsWithPanic(t *testing.T) {
-	p := newPostman(t, sideOptions{})
-	st := p.to.qp.stream.Load()
-	st.rxMu.Lock()
-	st.conn = &panicking{p.in, st}
-	st.rxMu.Unlock()
+// TestSolicitedCompletionsFire: a CQ that is armed for solicited completions fires when a poll finds
+// one, and not before.
+func TestSolicitedCompletionsFire(t *testing.T) {
+	p := newPostman(t, sideOptions{events: true})
+	c := p.to.cq
+	testkit.OK(t, c.ReqNotify(true))
 	p.bring(1)
-	wc := []provider.WC{{WRID: 99}}
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("the poll has not panicked")
+	p.wantPolled(c, 4, 0, 0, 0)
+	if fired, _ := p.to.ch.pop(); fired != nil {
+		t.Error("a Send without the solicited event has fired the channel")
+	}
+	p.to.recv(provider.RecvWR{WRID: 2})
+	p.from.send(provider.SendWR{Opcode: provider.WRSend, Flags: provider.SendSolicited})
+	p.deliver()
+	p.wantPolled(c, 4, 2, 2, 0)
+	if fired, _ := p.to.ch.pop(); fired != c {
+		t.Error("a Send with the solicited event has not fired the channel")
+	}
+}
+
+// TestHandoverOfManyQPs: one poll hands over the receives of all QPs of its CQ, those of a QP in
+// order, whether it has a receive queue or an SRQ.
+func TestHandoverOfManyQPs(t *testing.T) {
+	p := newPostman(t, sideOptions{})
+	c := p.to.cq
+	shared := testSRQ(t, p.to.pd, 64, 1)
+	all := []*postman{p, p.beside(nil), p.beside(shared)}
+	next := map[uint32]uint64{} // WRID, by QP
+	for round := range 20 {
+		for _, q := range all {
+			q.bring(3)
+		}
+		wc := make([]provider.WC, 16)
+		n := testkit.Must(c.Poll(wc[:7]))(t)
+		if w := c.seen.waiting(); n != 7 || w != 2 {
+			t.Fatalf("round %d: %d completions, and %d in the ring; want 7 and 2", round, n, w)
+		}
+		n += testkit.Must(c.Poll(wc[n:]))(t)
+		for _, w := range wc[:n] {
+			if w.WRID != next[w.QPN] || w.Opcode != provider.WCRecv || w.Status != provider.WCSuccess {
+				t.Errorf("round %d: completion %+v, want WRID %d", round, w, next[w.QPN])
 			}
-		}()
-		_, _ = p.to.cq.Poll(wc)
-	}()
-	st.pollRx(turnMost)
-	if wc[0].WRID != 99 || p.to.cq.seen.waiting() != 1 {
-		t.Errorf("%d completions in the ring, and %+v where the poll was to put them", p.to.cq.seen.waiting(), wc[0])
+			next[w.QPN]++
+		}
+		if n != 9 {
+			t.Fatalf("round %d: %d completions, want 9", round, n)
+		}
+	}
+	for _, q := range all {
+		if got := next[q.to.qp.qpn]; got != q.next {
+			t.Errorf("%d completions of QP %d, want %d", got, q.to.qp.qpn, q.next)
+		}
+	}
+}
+
+// TestFlushesFollow: what a poll hands over comes before the flushes of the receives that follow, if
+// the stream ends in the same turn.
+func TestFlushesFollow(t *testing.T) {
+	for _, room := range []int{1, 2, 3, 8} {
+		p := newPostman(t, sideOptions{})
+		p.bring(2)
+		for id := range uint64(3) {
+			p.to.recv(provider.RecvWR{WRID: 2 + id})
+		}
+		p.in.in = append(p.in.in, make([]byte, 64)...) // no FPDU
+		var got []provider.WC
+		for range 5 {
+			wc := make([]provider.WC, room)
+			got = append(got, wc[:testkit.Must(p.to.cq.Poll(wc))(t)]...)
+		}
+		for i, w := range got {
+			if w.WRID != uint64(i) || (w.Status == provider.WCSuccess) != (i < 2) {
+				t.Errorf("room for %d: completion %d is %+v", room, i, w)
+			}
+		}
+		if len(got) != 5 {
+			t.Errorf("room for %d: %d completions, want 5", room, len(got))
+		}
 	}
 }

@@ -171,6 +171,12 @@ const pollerTurns = 64
 //
 // It returns how many completions it has put into wc (see handover).
 func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
+	returns := false
+	defer func() {
+		if !returns && handed > 0 {
+			c.putBack(wc[:handed])
+		}
+	}()
 	if c.bells.some.Load() {
 		c.ringSome()
 	}
@@ -184,11 +190,9 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 		if s == nil {
 			continue
 		}
-		n, ok := s.look(turn, c, wc[handed:])
-		if !ok {
+		if !s.look(turn, c, wc[handed:], &handed) {
 			runtime.Gosched() // to the goroutine that has the lock, if it has no P
 		}
-		handed += n
 		if s.blocked.Load() {
 			all = true
 			if len(direct) == 1 {
@@ -209,6 +213,7 @@ func (d *device) progress(c *cq, wc []provider.WC) (handed int) {
 	if c.sink != nil {
 		d.prog.lendP()
 	}
+	returns = true
 	return handed
 }
 

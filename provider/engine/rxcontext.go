@@ -122,7 +122,7 @@ func (c *rxContext) leave() {
 // is left.
 func (c *rxContext) idle() bool {
 	return c.m == nil && c.mFor == nil && c.nspans == 0 && c.nplace == 0 && len(c.pieces) == 0 &&
-		c.hand.cq == nil
+		c.hand.cq == nil && c.hand.wc == nil
 }
 
 // endUses ends all uses of regions. There are some only after a panic has ended a turn.

@@ -162,20 +162,21 @@ func (s *stream) rxTurn(turn int) (used int, more bool) {
 	return s.receiveTurn(turn)
 }
 
-// lookTurn is rxTurn for a look of a poll of c that has room for wc. It returns how many completions
-// it has handed over, and reports whether the stream is to be muted.
-func (s *stream) lookTurn(turn int, c *cq, wc []provider.WC) (handed int, mute bool) {
-	defer s.endLook()
+// lookTurn is rxTurn for a look of a poll of c that has room for wc. It adds to handed how many
+// completions it has handed over, and reports whether the stream is to be muted.
+func (s *stream) lookTurn(turn int, c *cq, wc []provider.WC, handed *int) (mute bool) {
+	defer s.endLook(handed)
 	s.beginHandover(c, wc)
 	s.receiveTurn(turn)
-	return int(s.rx.handed), s.looked()
+	return s.looked()
 }
 
-// endLook releases rxMu. After a panic, which rxPark has not seen, it ends the handover, too.
-func (s *stream) endLook() {
+// endLook releases rxMu. After a panic, which rxPark may not have seen, it ends the handover, too.
+func (s *stream) endLook(handed *int) {
 	if s.rx.c != nil {
 		s.endHandover()
 	}
+	*handed += int(s.rx.handed)
 	s.rxMu.Unlock()
 }
 
@@ -190,18 +191,17 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 	return used, more
 }
 
-// look is pollRx for a poll of c, with room for wc, that reads the stream directly. It returns how
-// many completions it has handed over, and false if another goroutine is at it.
-func (s *stream) look(turn int, c *cq, wc []provider.WC) (handed int, ok bool) {
+// look is pollRx for a poll of c, with room for wc, that reads the stream directly. It adds to handed
+// how many completions it has handed over, and returns false if another goroutine is at it.
+func (s *stream) look(turn int, c *cq, wc []provider.WC, handed *int) bool {
 	if !s.rxMu.TryLock() {
-		return 0, false
+		return false
 	}
-	handed, mute := s.lookTurn(turn, c, wc)
-	if mute {
+	if s.lookTurn(turn, c, wc, handed) {
 		s.dev.muting.mute(s)
 	}
 	s.settle()
-	return handed, true
+	return true
 }
 
 // fail notes why the stream ends. Only the first reason counts. Both sides stop

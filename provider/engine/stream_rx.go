@@ -107,7 +107,6 @@ func (s *stream) giveContext() {
 		s.dev.prog.kept.Add(-1)
 	}
 	r.r, r.w = 0, 0
-	s.endHandover()
 	s.dev.prog.contexts.Put(r.c)
 	r.c = nil
 }
