@@ -167,8 +167,16 @@ func TestWaitWithOneP(t *testing.T) {
 	}
 }
 
-// TestWaitHoldsNoThread parks many pollers.
+// TestWaitHoldsNoThread parks many pollers, with several Ps and with one.
 func TestWaitHoldsNoThread(t *testing.T) {
+	t.Run("several", testWaitHoldsNoThread)
+	t.Run("one", func(t *testing.T) {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+		testWaitHoldsNoThread(t)
+	})
+}
+
+func testWaitHoldsNoThread(t *testing.T) {
 	h := harness("127.0.0.1", nil)
 	before := threads(t)
 	for range 100 {
