@@ -108,6 +108,7 @@ func tcpNetwork(opts Options) (transport.Network, error) {
 		opts.TCP.MaxSegment = recordSegment
 	}
 	opts.TCP.LocalReceiveBuffer = cmp.Or(opts.TCP.LocalReceiveBuffer, localBuffer)
+	opts.TCP.LocalSendBuffer = cmp.Or(opts.TCP.LocalSendBuffer, localSendBuffer)
 	tcp := transport.NewTCP(&opts.TCP)
 	return tcp, tcp.Check()
 }
@@ -129,6 +130,11 @@ const recordSegment = 32_576
 // connections are a sixth to a third faster, and one is no slower (docs/benchmarks). A path without
 // a wire needs no more than a batch or two on its way.
 const localBuffer = 2 << 20
+
+// localSendBuffer is the send buffer of many connections within this host. The kernel, left alone,
+// lets each grow to net.ipv4.tcp_wmem, which may be 4 MiB: what a program posts then waits there,
+// and has left the caches when the peer reads it.
+const localSendBuffer = 256 << 10
 
 // Name implements provider.Device.
 func (d *device) Name() string { return DeviceName }

@@ -21,7 +21,7 @@ func TestTCPOptions(t *testing.T) {
 	}
 	d := testkit.Must(New(&Options{TCP: opts}).Open(""))(t).(*device)
 	want := opts
-	want.MaxSegment, want.LocalReceiveBuffer = recordSegment, localBuffer
+	want.MaxSegment, want.LocalReceiveBuffer, want.LocalSendBuffer = recordSegment, localBuffer, localSendBuffer
 	if got := d.opts.Network.(*transport.TCP).Options(); got != want {
 		t.Errorf("options %+v, want %+v", got, want)
 	}
@@ -37,6 +37,8 @@ func TestTCPOptions(t *testing.T) {
 		{transport.TCPOptions{UserTimeout: -1}, syscall.EINVAL, "UserTimeout"},
 		{transport.TCPOptions{MaxSegment: 1 << 15}, syscall.EINVAL, "MaxSegment"},
 		{transport.TCPOptions{LocalReceiveBuffer: -2}, syscall.EINVAL, "LocalReceiveBuffer"},
+		{transport.TCPOptions{LocalSendBuffer: -2}, syscall.EINVAL, "LocalSendBuffer"},
+		{transport.TCPOptions{LocalSendBuffer: 1 << 30}, syscall.EINVAL, "LocalSendBuffer"},
 	} {
 		_, err := New(&Options{TCP: tc.opts}).Open("")
 		wantErr(t, err, tc.want)
@@ -67,13 +69,17 @@ func TestMaxSegment(t *testing.T) {
 	}
 }
 
-// TestLocalReceiveBuffer: the engine has one of its own, and none where the program wants none.
-func TestLocalReceiveBuffer(t *testing.T) {
-	for given, want := range map[int]int{0: localBuffer, 1 << 20: 1 << 20, -1: -1} {
-		opts := Options{TCP: transport.TCPOptions{LocalReceiveBuffer: given}}
+// TestLocalBuffers: the engine has some of its own, and none where the program wants none.
+func TestLocalBuffers(t *testing.T) {
+	for _, tc := range []struct{ given, receive, send int }{
+		{0, localBuffer, localSendBuffer}, {1 << 20, 1 << 20, 1 << 20}, {-1, -1, -1},
+	} {
+		opts := Options{TCP: transport.TCPOptions{LocalReceiveBuffer: tc.given, LocalSendBuffer: tc.given}}
 		d := testkit.Must(New(&opts).Open(""))(t).(*device)
-		if got := d.opts.Network.(*transport.TCP).Options().LocalReceiveBuffer; got != want {
-			t.Errorf("LocalReceiveBuffer %d is %d, want %d", given, got, want)
+		got := d.opts.Network.(*transport.TCP).Options()
+		if got.LocalReceiveBuffer != tc.receive || got.LocalSendBuffer != tc.send {
+			t.Errorf("%d: buffers of %d and %d, want %d and %d", tc.given,
+				got.LocalReceiveBuffer, got.LocalSendBuffer, tc.receive, tc.send)
 		}
 		testkit.OK(t, d.Close())
 	}

@@ -11,59 +11,132 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLocalReceiveBufferNotPermitted: a buffer that the system would make smaller is not set. What
-// it permits is the test's, so that it does not depend on net.core.rmem_max.
-func TestLocalReceiveBufferNotPermitted(t *testing.T) {
-	// SO_RCVBUFFORCE needs CAP_NET_ADMIN, which this goroutine's thread gives up for good.
+// localConn is a socket that is taken for a connection between these addresses.
+func localConn(t *testing.T, local, remote string) *tcpConn {
+	t.Helper()
+	fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0))(t)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return &tcpConn{ref: fdRef{fd: fd}, local: netip.MustParseAddrPort(local), remote: netip.MustParseAddrPort(remote)}
+}
+
+// buffer returns the size of one of the socket's buffers.
+func (c *tcpConn) buffer(t *testing.T, option int) int {
+	t.Helper()
+	return testkit.Must(unix.GetsockoptInt(c.ref.fd, unix.SOL_SOCKET, option))(t)
+}
+
+// TestLocalBuffersNotPermitted: a buffer that the system would make smaller is not set. What
+// it permits is the test's, so that it does not depend on net.core.rmem_max and wmem_max.
+func TestLocalBuffersNotPermitted(t *testing.T) {
+	// SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN, which this goroutine's thread gives up
+	// for good.
 	runtime.LockOSThread()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
-	if err := unix.Capset(&header, &none[0]); err != nil {
-		t.Fatal(err)
-	}
-	permitted := maxReceiveBuffer
-	t.Cleanup(func() { maxReceiveBuffer = permitted })
+	testkit.OK(t, unix.Capset(&header, &none[0]))
+	mostReceive, mostSend := maxReceiveBuffer, maxSendBuffer
+	t.Cleanup(func() { maxReceiveBuffer, maxSendBuffer = mostReceive, mostSend })
 
 	const octets = 96 << 10
-	local := netip.MustParseAddr("127.0.0.1")
 	for _, tc := range []struct{ permitted, want int }{{octets, 2 * octets}, {octets - 1, 0}} {
 		maxReceiveBuffer = func() int { return tc.permitted }
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		size := func() int {
-			n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
-			if err != nil {
-				t.Fatal(err)
+		maxSendBuffer = maxReceiveBuffer
+		network := NewTCP(&TCPOptions{LocalReceiveBuffer: octets, LocalSendBuffer: octets})
+		network.locals.open.Store(localFew)
+		c := localConn(t, "127.0.0.1:1", "127.0.0.1:2")
+		for _, option := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
+			want := tc.want
+			if want == 0 {
+				want = c.buffer(t, option)
 			}
-			return n
+			defer func() {
+				if got := c.buffer(t, option); got != want {
+					t.Errorf("%d octets are permitted: option %d is %d, want %d", tc.permitted, option, got, want)
+				}
+			}()
 		}
-		want := tc.want
-		if want == 0 {
-			want = size()
+		network.bound(c)
+		if set := tc.want != 0; c.bounded != set {
+			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.permitted, c.bounded, set)
 		}
-		o := TCPOptions{LocalReceiveBuffer: octets}
-		bounded := o.bound(fd, local, local)
-		if got := size(); got != want {
-			t.Errorf("%d octets are permitted: SO_RCVBUF %d, want %d", tc.permitted, got, want)
+	}
+}
+
+// TestLocalSendBuffer: the first few connections within this host that are open at a time keep the
+// kernel's send buffer, and so do those to other hosts and those whose network has one of its own.
+func TestLocalSendBuffer(t *testing.T) {
+	const octets = 96 << 10
+	network := NewTCP(&TCPOptions{LocalSendBuffer: octets, LocalReceiveBuffer: -1})
+	again := testkit.Must(network.with(func(o *TCPOptions) { o.DSCP = 8 }))(t)
+	own := testkit.Must(network.with(func(o *TCPOptions) { o.SendBuffer = 32 << 10 }))(t)
+	left := testkit.Must(network.with(func(o *TCPOptions) { o.LocalSendBuffer = -1 }))(t)
+	kernel := localConn(t, "127.0.0.1:1", "127.0.0.1:2").buffer(t, unix.SO_SNDBUF)
+	begin := func(what string, n *TCP, remote string, want int) *tcpConn {
+		t.Helper()
+		c := localConn(t, "127.0.0.1:1", remote)
+		n.bound(c)
+		if got := c.buffer(t, unix.SO_SNDBUF); got != want {
+			t.Errorf("%s: SO_SNDBUF %d, want %d", what, got, want)
 		}
-		if set := tc.want != 0; bounded != set {
-			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.permitted, bounded, set)
+		return c
+	}
+	const here, there = "127.0.0.1:2", "192.0.2.1:2"
+	few := make([]*tcpConn, localFew)
+	for i := range few {
+		few[i] = begin("one of the first few", network, here, kernel)
+	}
+	begin("to another host", network, there, kernel)
+	begin("one more", network, here, 2*octets) // the kernel doubles it
+	begin("one more, of another network with the same connections", again, here, 2*octets)
+	begin("one more, with a buffer of its own", own, here, kernel)
+	begin("one more, left to the kernel", left, here, kernel)
+	for _, c := range few {
+		c.locals.leave()
+	}
+	begin("one after as many have gone", network, here, 2*octets) // four are left
+	if n := network.locals.open.Load(); n != localFew+1 {
+		t.Errorf("%d connections are counted, want %d", n, localFew+1)
+	}
+}
+
+// TestLocalsAreCounted: a connection within this host counts until it is closed, at both ends.
+func TestLocalsAreCounted(t *testing.T) {
+	loopback := netip.MustParseAddrPort("127.0.0.1:0")
+	network := NewTCP(nil)
+	l := testkit.Must(network.Listen(loopback, 0))(t)
+	defer l.Close()
+	a := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
+	b := testkit.Must(l.Accept(t.Context()))(t)
+	for _, c := range []Conn{a, b} {
+		if n := network.locals.open.Load(); n != 2 {
+			t.Errorf("%d connections are counted, want 2", n)
 		}
-		_ = unix.Close(fd)
+		testkit.OK(t, c.Close())
+		testkit.OK(t, c.Close())
+		network.locals.open.Add(1)
+	}
+	if n := network.locals.open.Load(); n != 2 {
+		t.Errorf("%d connections are counted after Close, want 0", n-2)
 	}
 }
 
 // TestBounded: little waits at the peer of another host, and within a host where a buffer is set.
 func TestBounded(t *testing.T) {
-	local, remote := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")
-	const none = -1 // no socket: it must not be looked at
-	if !(&TCPOptions{LocalReceiveBuffer: 1 << 20}).bound(none, remote, local) {
-		t.Error("a connection to another host is not bounded")
-	}
-	if !(&TCPOptions{ReceiveBuffer: 1 << 20}).bound(none, local, local) {
-		t.Error("a connection whose ReceiveBuffer is set is not bounded")
+	const here, there = "127.0.0.1:2", "192.0.2.1:2"
+	loopback := netip.MustParseAddrPort("127.0.0.1:0")
+	for _, tc := range []struct {
+		opts   TCPOptions
+		remote string
+		want   bool
+	}{
+		{TCPOptions{}, there, true},
+		{TCPOptions{ReceiveBuffer: 1 << 20}, here, true},
+		{TCPOptions{}, here, false},
+	} {
+		c := localConn(t, "127.0.0.1:1", tc.remote)
+		if NewTCP(&tc.opts).bound(c); c.bounded != tc.want {
+			t.Errorf("%+v, to %s: bounded %t", tc.opts, tc.remote, c.bounded)
+		}
 	}
 	for buffer, want := range map[int]bool{0: false, -1: false, 64 << 10: true} {
 		network := NewTCP(&TCPOptions{LocalReceiveBuffer: buffer})

@@ -24,7 +24,8 @@ type tcpConn struct {
 	rd, wr iovecs // of the one reader and the one writer
 
 	finSent atomic.Bool
-	bounded bool // see Bounder
+	bounded bool    // see Bounder
+	locals  *locals // that count it, nil for none
 
 	mu  sched.Mutex[locks.Conn] // guards reg
 	reg *registration           // with the Poller that watches the stream, nil if none
@@ -51,7 +52,7 @@ func (t *TCP) newConn(fd int, dialed bool) (*tcpConn, error) {
 		return nil, err
 	}
 	c.local, c.remote = addrPortOf(local), addrPortOf(remote)
-	c.bounded = t.opts.bound(fd, c.local.Addr(), c.remote.Addr())
+	t.bound(c)
 	c.tap = NewTapEnd(t.opts.Tap, c.local, c.remote, dialed)
 	return c, nil
 }
@@ -211,6 +212,7 @@ func (c *tcpConn) close(reset bool) error {
 	if !c.ref.close() {
 		return nil
 	}
+	c.locals.leave()
 	c.unwatch()
 	if reset {
 		linger := unix.Linger{Onoff: 1}

@@ -35,6 +35,14 @@ type TCPOptions struct {
 	// the sender's buffer grow to 64 MiB, it was 39, 600 and 316.
 	LocalReceiveBuffer int
 
+	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0, as soon as
+	// the network has more than a few of them (localFew): what many connections have waiting in the
+	// kernel leaves the caches otherwise. A connection keeps what it began with. It is only set
+	// where the system permits this much (net.core.wmem_max or CAP_NET_ADMIN), as
+	// LocalReceiveBuffer. 0 leaves these connections to the kernel, but in engine.Options.TCP it
+	// means 256 KiB. -1 leaves them to the kernel in either.
+	LocalSendBuffer int
+
 	// MaxSegment is TCP_MAXSEG, 88 to 32767: how many octets of payload and TCP options a segment
 	// has at most. With time stamps, which Linux uses by default, 12 of these are options, so that
 	// 1460 gives segments of 1448 octets (TCPStats.SendMSS). Both ends keep to the lower of their
@@ -116,6 +124,9 @@ func (o *TCPOptions) validate() error {
 		return badTCPOption("ReceiveBuffer", o.ReceiveBuffer, "0 to 2^30-1 octets")
 	case o.LocalReceiveBuffer < -1 || o.LocalReceiveBuffer > math.MaxInt32/2:
 		return badTCPOption("LocalReceiveBuffer", o.LocalReceiveBuffer,
+			"0 to 2^30-1 octets, or -1 to leave it to the kernel")
+	case o.LocalSendBuffer < -1 || o.LocalSendBuffer > math.MaxInt32/2:
+		return badTCPOption("LocalSendBuffer", o.LocalSendBuffer,
 			"0 to 2^30-1 octets, or -1 to leave it to the kernel")
 	case o.MaxSegment != 0 && (o.MaxSegment < leastSegment || o.MaxSegment > maxSegment):
 		return badTCPOption("MaxSegment", o.MaxSegment, "88 to 32767 octets, or 0 for the default")

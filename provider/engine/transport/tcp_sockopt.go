@@ -6,11 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +34,7 @@ func (t *TCP) Check() error {
 func (t *TCP) With(change func(*TCPOptions)) (Network, error) { return t.with(change) }
 
 func (t *TCP) with(change func(*TCPOptions)) (*TCP, error) {
-	other := &TCP{opts: t.opts}
+	other := &TCP{opts: t.opts, locals: t.locals}
 	change(&other.opts)
 	other.opts.Tap = t.opts.Tap
 	if err := other.Check(); err != nil {
@@ -145,40 +141,6 @@ func setBuffer(fd int, name, limit string, option, force, octets int) error {
 	}
 	return nil
 }
-
-// bound sets LocalReceiveBuffer of a connected socket, and reports what Bounder says of it: the
-// peer within the host is taken to have the same buffer.
-func (o *TCPOptions) bound(fd int, local, remote netip.Addr) bool {
-	return !sameHost(local, remote) || o.ReceiveBuffer != 0 || o.setLocalBuffer(fd)
-}
-
-// setLocalBuffer sets LocalReceiveBuffer of a socket connected within the host, and reports whether
-// it is set. A buffer that the system makes smaller than asked for would slow the connection down,
-// so it is set as a whole or not at all. The window's limit follows the buffer on Linux 6.18. It is
-// set, too, in case it does not on others, because the connection has been made with the limit of a
-// smaller buffer.
-func (o *TCPOptions) setLocalBuffer(fd int) bool {
-	n := o.LocalReceiveBuffer
-	if n <= 0 {
-		return false
-	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, n) != nil &&
-		(n > maxReceiveBuffer() || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n) != nil) {
-		return false
-	}
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, n)
-	return true
-}
-
-// sameHost reports whether these are addresses of one connection within a host.
-func sameHost(a, b netip.Addr) bool { return a == b || a.IsLoopback() && b.IsLoopback() }
-
-// maxReceiveBuffer is net.core.rmem_max, or 0 where it can't be read.
-var maxReceiveBuffer = sync.OnceValue(func() int {
-	b, _ := os.ReadFile("/proc/sys/net/core/rmem_max")
-	n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	return n
-})
 
 func (o *TCPOptions) setTimers(fd, _ int) error {
 	if ms := o.UserTimeout / time.Millisecond; ms > 0 {
