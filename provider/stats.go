@@ -103,9 +103,9 @@ func (t *TCPStats) String() string {
 
 // CQStats is what a CQ has counted since it was made.
 type CQStats struct {
-	// Completions were put into the CQ or returned at once. Those of what package rdmacm or ibverbs
-	// posts for itself are among them, although no poll returns them: the Write that opens a stream,
-	// and the markers of Drain and Shutdown.
+	// Completions were put into the CQ or returned at once. Those of what package rdmacm or
+	// ibverbs posts for itself are among them, although no poll returns them: the Write that opens
+	// a stream, and the markers of Drain and Shutdown.
 	Completions uint64
 	Errors      uint64 // those of them that report a failure, flushes included
 	Lost        uint64 // for which there was no room
@@ -113,10 +113,10 @@ type CQStats struct {
 	CQE     int // capacity, which is more than was asked for if that was no power of two
 	Waiting int // completions in the CQ
 
-	// MostWaiting is the most at any time since the CQ was made, or last resized. On the engine, one
-	// look at a connection completes as many receives as have come, up to hundreds. The poll that
-	// looks returns those that it has room for, at most 255 of each connection; the others wait in
-	// the CQ. The flushes at the end of a connection wait there, too: ask before.
+	// MostWaiting is the most at any time since the CQ was made, or last resized. On the engine,
+	// one look at a connection completes as many receives as have come, up to hundreds. The poll
+	// that looks returns those that it has room for, at most 255 of each connection; the others
+	// wait in the CQ. The flushes at the end of a connection wait there, too: ask before.
 	MostWaiting int
 }
 

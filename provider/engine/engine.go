@@ -80,7 +80,7 @@ const DefaultBusyWait = 250 * time.Microsecond
 // The fields are in groups:
 //   - the start-up of connections (MPA): Revision, Fallback, PeerToPeer, RTR, ManualIRD, ManualORD,
 //     MaxIRD, MaxORD, Markers, RDMAC, Extensions;
-//   - the data path: CRC, Placement, BusyWait, ProgressGoroutines;
+//   - the data path: CRC, Placement, TransmitAtOnce, BusyWait, ProgressGoroutines;
 //   - time limits: StartupTimeout, FPDUTimeout, SendTimeout, CloseTimeout;
 //   - what peers can have of a device at a time: MaxPending, MaxPendingPerPeer, MaxAccepted,
 //     MaxAcceptedPerPeer, MaxClosing, MaxClosingPerPeer;
