@@ -6,8 +6,8 @@ import "github.com/govs-rdma/govs/provider"
 // through the ring of the CQ takes six atomic operations for each completion ("Handing over" in
 // docs/benchmarks).
 //
-//   - Completions of a queue keep their order: they are reported one at a time, under rxMu, and only
-//     while the ring is empty are they handed over.
+//   - Completions of a queue keep their order: they are reported one at a time, under rxMu, and
+//     handed over only while the ring is empty.
 //   - A CQ that is armed gets its completions in the ring, so that the next one fires the channel.
 //   - Those that the program has no room for go to the ring.
 //   - If the poll does not return, because a panic or runtime.Goexit ends it, what it has goes back

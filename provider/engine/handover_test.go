@@ -52,7 +52,8 @@ func (p *postman) beside(r *srq) *postman {
 	return between(from, to)
 }
 
-// bring has n Sends arrive, every other one of which has no octets. The receives' WRIDs are in order.
+// bring has n Sends arrive, every other one of which has no octets. The WRIDs of the receives are
+// in order.
 func (p *postman) bring(n int) {
 	p.t.Helper()
 	dst := p.to.reg(8, provider.AccessLocalWrite)
@@ -98,8 +99,8 @@ func (p *postman) wantPolled(c *cq, room int, first, last uint64, left int64) {
 	}
 }
 
-// TestPollHandsOver: a poll hands its program what completes meanwhile, as far as there is room, and
-// the rest is in the ring. All of it is counted, in order, and shows that the program polls.
+// TestPollHandsOver: a poll hands its program what completes meanwhile, as far as there is room,
+// and the rest is in the ring. All of it is counted, in order, and shows that the program polls.
 func TestPollHandsOver(t *testing.T) {
 	p := newPostman(t, sideOptions{})
 	c := p.to.cq
@@ -197,8 +198,8 @@ func TestHandoverLeavesLongParts(t *testing.T) {
 	}
 }
 
-// TestSolicitedCompletionsFire: a CQ that is armed for solicited completions fires when a poll finds
-// one, and not before.
+// TestSolicitedCompletionsFire: a CQ that is armed for solicited completions fires when a poll
+// finds one, and not before.
 func TestSolicitedCompletionsFire(t *testing.T) {
 	p := newPostman(t, sideOptions{events: true})
 	c := p.to.cq
@@ -252,8 +253,8 @@ func TestHandoverOfManyQPs(t *testing.T) {
 	}
 }
 
-// TestFlushesFollow: what a poll hands over comes before the flushes of the receives that follow, if
-// the stream ends in the same turn.
+// TestFlushesFollow: what a poll hands over comes before the flushes of the receives that follow,
+// if the stream ends in the same turn.
 func TestFlushesFollow(t *testing.T) {
 	for _, room := range []int{1, 2, 3, 8} {
 		p := newPostman(t, sideOptions{})

@@ -191,8 +191,8 @@ func (s *stream) pollRx(turn int) (used int, more bool) {
 	return used, more
 }
 
-// look is pollRx for a poll of c, with room for wc, that reads the stream directly. It adds to handed
-// how many completions it has handed over, and returns false if another goroutine is at it.
+// look is pollRx for a poll of c, with room for wc, that reads the stream directly. It adds to
+// handed how many completions it has handed over, and returns false if another goroutine is at it.
 func (s *stream) look(turn int, c *cq, wc []provider.WC, handed *int) bool {
 	if !s.rxMu.TryLock() {
 		return false

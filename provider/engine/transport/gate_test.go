@@ -142,8 +142,8 @@ func TestAttend(t *testing.T) {
 	}
 }
 
-// TestWaitWithOneP: a goroutine that parks sees what comes before and while it parks, with the one P
-// for which the scheduler sees its last look.
+// TestWaitWithOneP: a goroutine that parks sees what comes before and while it parks, with the one
+// P for which the scheduler sees its last look.
 func TestWaitWithOneP(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	p := transporttest.NewPair(t, harness("127.0.0.1", nil))
