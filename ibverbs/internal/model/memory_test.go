@@ -53,10 +53,11 @@ type region struct {
 	mr     *ibverbs.MR
 	off, n int
 	access ibverbs.Access
-	uses   int   // by work that is posted
-	shut   bool  // by a Send with Invalidate: the peer may not use it any more
-	bound  int   // windows that are bound to it, or may be
-	fast   *fast // of a region that work requests register
+	uses   int    // by work that is posted
+	shut   bool   // by a Send with Invalidate: the peer may not use it any more
+	ending moving // of shut: the Send may be under way, or lost with its connection
+	bound  int    // windows that are bound to it, or may be
+	fast   *fast  // of a region that work requests register
 }
 
 func (g *region) addr() uint64 {
@@ -101,12 +102,12 @@ func (g *region) open() bool {
 	return !g.shut
 }
 
-// invalid reports whether the region's key is one that was invalidated.
+// invalid reports whether the region's key is certainly one that was invalidated.
 func (g *region) invalid() bool {
 	if g.fast != nil {
-		return !g.fast.valid && g.fast.changes == 0
+		return !g.fast.valid && g.fast.changes == 0 && !g.fast.doubt
 	}
-	return g.shut
+	return g.shut && g.ending.changes == 0 && !g.ending.doubt
 }
 
 // A use is an access to memory that posted work may make at any time until it is

@@ -416,6 +416,7 @@ func (r *run) victim(d *dice, l *lane, fence bool) (key uint32, hit func(rc *rec
 			return
 		}
 		g.shut = true
+		rc.change = g.ending.change(l, func() { r.seen("region invalidated by the peer") })
 		// It may not be closed, or named by another key, before that has happened.
 		rc.uses = append(rc.uses, p.s.hold(g, nil, g.off, 0, remoteWrite))
 	}
