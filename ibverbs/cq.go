@@ -2,6 +2,7 @@ package ibverbs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -195,9 +196,20 @@ func (cq *CQ) pollWait(ctx context.Context, wc []WC, poll func(*CQ, []WC) (int, 
 			err = cq.obj.Check(op)
 		}
 		if err != nil {
-			return 0, object.GaveUp(ctx, op, cq.obj.Name(), err, "anything completed")
+			return 0, object.GaveUp(ctx, op, cq.obj.Name(), err, "anything completed"+cq.overflow())
 		}
 	}
+}
+
+// overflow says what the CQ has lost, which may be what a waiter waits for; "" if it has lost
+// nothing or does not count.
+func (cq *CQ) overflow() string {
+	st, err := cq.Stats()
+	if err != nil || st.Lost == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (but the CQ has lost %s, because it has room for %d: make it larger)",
+		object.Count(st.Lost, "completion"), st.CQE)
 }
 
 // Resize changes the CQ to hold cqe completions, at least (ibv_resize_cq). It may

@@ -127,7 +127,9 @@ func workloadHelp(op load.Op, tcp bool) string {
 	default:
 		text += "Bandwidth counts until the last octet is placed in memory."
 	}
-	if !tcp {
+	if tcp {
+		text += "\nWith --poll block the ends use a net.Conn, with spin sockets that Go's netpoller does not know."
+	} else {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts."
 	}
 	columns := "BW peak is the most in 10 ms or a little more; GB are 10^9 octets, GiB 2^30."
