@@ -130,7 +130,8 @@ func workloadHelp(op load.Op, tcp bool) string {
 	if tcp {
 		text += "\nWith --poll block the ends use a net.Conn, with spin sockets that Go's netpoller does not know."
 	} else {
-		text += "\nWhat is received is compared with what was sent, outside of the time that counts."
+		text += "\nWhat is received is compared with what was sent, outside of the time that counts." +
+			" --busy-wait 0 is a negative BusyWait of engine.Options."
 	}
 	columns := "BW peak is the most in 10 ms or a little more; GB are 10^9 octets, GiB 2^30."
 	if op.Latency() {

@@ -209,7 +209,12 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	if wc.Status != provider.WCSuccess {
 		c.errors++
 	}
-	fire := c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess)
+	c.release(c.arm == armAny || c.arm == armSolicited && (solicited || wc.Status != provider.WCSuccess))
+}
+
+// release has the others see what was put into the ring, releases mu, which is held, and fires the
+// channel if it is to.
+func (c *cq) release(fire bool) {
 	if fire {
 		c.arm = armNone
 	}

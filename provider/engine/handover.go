@@ -69,15 +69,7 @@ func (c *cq) putBack(wc []provider.WC) {
 		c.pushed++
 	}
 	c.most = max(c.most, c.count)
-	fire := c.arm != armNone && c.count > 0
-	if fire {
-		c.arm = armNone
-	}
-	c.seen.set(c)
-	c.mu.Unlock()
-	if fire {
-		c.ch.fire(c)
-	}
+	c.release(c.arm != armNone)
 	for i := range wc {
 		c.push(wc[i], true) // which finds no room either
 	}

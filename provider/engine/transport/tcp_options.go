@@ -35,9 +35,9 @@ type TCPOptions struct {
 	// the sender's buffer grow to 64 MiB, it was 39, 600 and 316.
 	LocalReceiveBuffer int
 
-	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0, as soon as
-	// the network has more than a few of them (localFew): what many connections have waiting in the
-	// kernel leaves the caches otherwise. A connection keeps what it began with. It is only set
+	// LocalSendBuffer is SendBuffer of connections within this host, if SendBuffer is 0 and the
+	// network has four such connections already: what many connections have waiting in the kernel
+	// leaves the caches otherwise. A connection keeps what it began with. It is only set
 	// where the system permits this much (net.core.wmem_max or CAP_NET_ADMIN), as
 	// LocalReceiveBuffer. 0 leaves these connections to the kernel, but in engine.Options.TCP it
 	// means 256 KiB. -1 leaves them to the kernel in either.
