@@ -271,14 +271,33 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if n := c.take(wc); n > 0 {
-		return n, nil
+	n := c.take(wc)
+	if n == 0 {
+		if n = c.dev.progress(c, wc); n > 0 {
+			c.handed.Add(uint64(n))
+		}
+		n += c.take(wc[n:])
 	}
-	n := c.dev.progress(c, wc)
 	if n > 0 {
-		c.handed.Add(uint64(n))
+		c.spin(n)
 	}
-	return n + c.take(wc[n:]), nil
+	return n, nil
+}
+
+// spin has the progress goroutines know that a program is at work, which has taken n completions.
+// A poll that finds some in the ring does not look at the streams, and a program that has much to do
+// with them looks rarely. Polls of a CQ with few QPs count only if there are no others in the lane,
+// because these polls serve its streams, but the others seldom.
+func (c *cq) spin(n int) {
+	direct := *c.direct.Load()
+	if len(direct) == 0 {
+		c.dev.poller.Spin(n)
+		return
+	}
+	s := direct[0].stream.Load()
+	if s != nil && s.lane != nil && int(s.lane.streams.Load()) <= len(direct) {
+		s.lane.poller.Spin(n)
+	}
 }
 
 // take moves completions from the ring to wc.

@@ -92,6 +92,13 @@ func (l *lanes) Poll() int {
 	return 0
 }
 
+// Spin counts for all progress goroutines as n polls.
+func (l *lanes) Spin(n int) {
+	for _, each := range l.all {
+		each.poller.Spin(n)
+	}
+}
+
 // Attend has all progress goroutines take their streams over at once.
 func (l *lanes) Attend() {
 	for _, each := range l.all {

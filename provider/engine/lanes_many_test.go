@@ -101,8 +101,10 @@ func (p *supplyPoller) Wait(ctx context.Context) error {
 	return p.noPoller.Wait(ctx)
 }
 
-// Poll serves those first whose turn is longest ago.
-func (p *supplyPoller) Poll() (served int) {
+func (p *supplyPoller) Poll() int { return p.Serve() }
+
+// Serve serves those first whose turn is longest ago.
+func (p *supplyPoller) Serve() (served int) {
 	if !p.net.on.Load() {
 		return 0
 	}

@@ -125,10 +125,10 @@ func (n stuck) NewPoller() (transport.Poller, error) {
 	return p, err
 }
 
-func (p stuckPoller) Poll() int {
+func (p stuckPoller) Serve() int {
 	p.hold <- struct{}{}
 	defer func() { <-p.hold }()
-	return p.Poller.Poll()
+	return p.Poller.Serve()
 }
 
 // TestLanesDoNotWait: while the progress goroutine of one lane is busy, those of the others serve

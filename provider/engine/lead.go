@@ -128,7 +128,7 @@ func (d *device) stepAside(ctx context.Context, l *lane, first bool) {
 		if recalled || s.waits.Load() == waits {
 			break
 		}
-		l.poller.Poll()
+		l.poller.Serve()
 		timer.Reset(leadLook)
 	}
 	s.takeBack(l.poller.Wake)
@@ -277,7 +277,7 @@ func (ch *compChannel) lead(ctx context.Context, l *lane) (done bool, err error)
 		if first {
 			ch.dev.prog.isAwake()
 		}
-		for busy := 0; busy < pollsPerWait && l.poller.Poll() > 0; busy++ {
+		for busy := 0; busy < pollsPerWait && l.poller.Serve() > 0; busy++ {
 			if ch.wake.take() {
 				return true, nil
 			}

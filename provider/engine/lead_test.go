@@ -42,7 +42,7 @@ func (p *leadPoller) Wake() {
 	}
 }
 
-func (p *leadPoller) Poll() int {
+func (p *leadPoller) Serve() int {
 	p.polls.Add(1)
 	if f := p.onPoll.Swap(nil); f != nil {
 		(*f)()

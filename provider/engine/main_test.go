@@ -52,6 +52,10 @@ type noPoller struct {
 
 func (p *noPoller) Poll() int { return 0 }
 
+func (p *noPoller) Serve() int { return 0 }
+
+func (p *noPoller) Spin(int) {}
+
 func (p *noPoller) Attend() {}
 
 func (p *noPoller) Wake() {

@@ -86,7 +86,7 @@ func (d *device) serve(ctx context.Context, l *lane, first bool) {
 		if first {
 			d.prog.isAwake()
 		}
-		for busy := 0; busy < pollsPerWait && poller.Poll() > 0; busy++ {
+		for busy := 0; busy < pollsPerWait && poller.Serve() > 0; busy++ {
 			// A goroutine that a completion has woken goes first. And a stream
 			// that remains ready may be in the hands of a goroutine that lost
 			// its P in the middle of a turn: it has to get one back.

@@ -12,8 +12,10 @@ import (
 // countedPoller counts its polls. ready is what they find.
 type countedPoller struct {
 	transport.Poller
-	polls, ready int
+	polls, ready, spins int
 }
+
+func (p *countedPoller) Spin(n int) { p.spins += n }
 
 func (p *countedPoller) Poll() int {
 	p.polls++
@@ -59,6 +61,45 @@ func TestPollerServesOthers(t *testing.T) {
 	p.ready = 0
 	if n := polls(1 + 10*pollerTurns); n != 11 {
 		t.Errorf("%d looks at other streams, which have nothing any more; want 11", n)
+	}
+}
+
+// TestPollsThatTakeCount: completions that a program takes from the ring count as polls where its
+// looks are at all streams, or at all of the lane.
+func TestPollsThatTakeCount(t *testing.T) {
+	p := new(countedPoller)
+	l := newLane(p)
+	d := &device{poller: lanes{all: []*lane{l}}}
+	of := func() *qp {
+		q := new(qp)
+		q.stream.Store(&stream{lane: l})
+		return q
+	}
+	for _, c := range []struct {
+		name    string
+		direct  []*qp
+		streams int32 // of the lane
+		want    int
+	}{
+		{"a CQ with many QPs", nil, 100, 3},
+		{"with one, the only one", []*qp{of()}, 1, 3},
+		{"with two, the only ones", []*qp{of(), of()}, 2, 3},
+		{"with one of two", []*qp{of()}, 2, 0},
+		{"with one that has no stream", []*qp{new(qp)}, 1, 0},
+	} {
+		q := &cq{dev: d, ring: make([]provider.WC, 4)}
+		q.direct.Store(&c.direct)
+		l.streams.Store(c.streams)
+		p.spins = 0
+		for range 3 {
+			q.push(provider.WC{}, false)
+		}
+		if n, err := q.Poll(make([]provider.WC, 8)); n != 3 || err != nil {
+			t.Fatalf("%s: Poll: %d, %v", c.name, n, err)
+		}
+		if p.spins != c.want {
+			t.Errorf("%s: 3 completions count as %d polls, want %d", c.name, p.spins, c.want)
+		}
 	}
 }
 

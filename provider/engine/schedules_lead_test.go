@@ -36,7 +36,7 @@ func (p *seatPoller) Wake() {
 	}
 }
 
-func (p *seatPoller) Poll() int { sched.Step(); return 0 }
+func (p *seatPoller) Serve() int { sched.Step(); return 0 }
 
 // seats is a device of a few lanes whose progress goroutines are aside.
 func seats(n int) (d *device, ch *compChannel, pollers []*seatPoller) {

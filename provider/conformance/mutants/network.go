@@ -252,8 +252,13 @@ func inner(c transport.Conn) transport.Conn {
 }
 
 // Poll implements transport.Poller.
-func (p *poller) Poll() int {
-	n := p.Poller.Poll()
+func (p *poller) Poll() int { return p.Poller.Poll() + p.late() }
+
+// Serve implements transport.Poller.
+func (p *poller) Serve() int { return p.Poller.Serve() + p.late() }
+
+// late serves what was held back, and returns for how many streams.
+func (p *poller) late() (n int) {
 	for _, w := range p.heldBack() {
 		w.h.Ready(true, false)
 		n++

@@ -170,7 +170,13 @@ func (p *poller) forget(reg *registration) {
 }
 
 // Poll implements transport.Poller.
-func (p *poller) Poll() int {
+func (p *poller) Poll() int { return p.Serve() }
+
+// Spin implements transport.Poller.
+func (p *poller) Spin(int) {}
+
+// Serve implements transport.Poller.
+func (p *poller) Serve() int {
 	var batch [turns.Most]*registration
 	p.mu.Lock()
 	n := p.choose(batch[:])

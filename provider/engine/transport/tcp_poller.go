@@ -163,22 +163,38 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 
 // Poll implements Poller.
 func (p *tcpPoller) Poll() int {
+	served, spent := p.poll()
+	p.gate.polls.Add(1 + uint32(spent/turns.Spin))
+	return served
+}
+
+// Spin implements Poller.
+func (p *tcpPoller) Spin(n int) { p.gate.taken.Add(uint32(n)) }
+
+// Serve implements Poller.
+func (p *tcpPoller) Serve() int {
+	served, _ := p.poll()
+	return served
+}
+
+// poll calls the handlers of streams that are ready. It returns how many, and how many octets their
+// turns have used.
+func (p *tcpPoller) poll() (served, spent int) {
 	if !p.ep.acquire() {
-		return 0
+		return 0, 0
 	}
-	p.gate.polls.Add(1)
 	var events [turns.Most]unix.EpollEvent
 	n := epollNow(p.ep.fd, events[:])
 	p.ep.release()
 	if n == 0 {
-		return 0
+		return 0, 0
 	}
 	return p.serve(events[:n])
 }
 
-// serve calls the handlers of streams that are ready, and returns how many. Streams beyond
-// those of one Poll are first in the next: epoll sees to that.
-func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
+// serve is poll for what epoll has reported. Streams beyond those of one Poll are first in the next:
+// epoll sees to that.
+func (p *tcpPoller) serve(events []unix.EpollEvent) (served, spent int) {
 	var ready [turns.Most]*registration
 	var round turns.Round
 	round.Begin(&p.sharing)
@@ -203,7 +219,8 @@ func (p *tcpPoller) serve(events []unix.EpollEvent) (served int) {
 		round.Done(i, used, more)
 		served++
 	}
-	return served + p.serveQueue(&round)
+	served += p.serveQueue(&round)
+	return served, round.Spent()
 }
 
 // enqueueLong puts the long streams among ready into the queue, and returns how many streams

@@ -138,6 +138,12 @@ type Poller interface {
 	// number of goroutines may poll at once.
 	Poll() int
 
+	// Serve is Poll for the goroutine that waits: Wait does not take it for spinning.
+	Serve() int
+
+	// Spin counts as n calls of Poll, for a goroutine that polls and has had much to do.
+	Spin(n int)
+
 	// Wait parks until a stream may be ready, Wake was called since the last
 	// Wait, or ctx is done (its error). It holds no OS thread. One goroutine at
 	// a time may wait: EBUSY otherwise. While other goroutines spin on Poll, it

@@ -38,6 +38,9 @@ const (
 
 	// Call is the least that a turn counts: the cost of calling the handler.
 	Call = 1 << 10
+
+	// Spin is how many octets of a turn of a goroutine that polls count as much as one more poll.
+	Spin = 64 << 10
 )
 
 // State is what is remembered of a stream from one round to the next. Its zero value is
@@ -73,7 +76,11 @@ type Round struct {
 	shorts  int    // how many short streams were added
 	begun   bool   // the turns of the long streams have begun
 	left    int    // of ShortAll, and then of Long
+	spent   int
 }
+
+// Spent returns how many octets the turns have used so far.
+func (r *Round) Spent() int { return r.spent }
 
 // Begin begins a round of s.
 func (r *Round) Begin(s *Sharing) { r.sharing, r.left = s, ShortAll }
@@ -131,6 +138,7 @@ func (r *Round) Queued(s *State) (turn int) {
 
 // DoneQueued is Done for a turn of Queued.
 func (r *Round) DoneQueued(s *State, spent int, more bool) {
+	r.spent += spent
 	r.left -= max(spent, Call)
 	s.setLong(more)
 }
@@ -178,6 +186,7 @@ func (r *Round) serve(s *State) {
 // Done records how many octets the turn of a stream has used, and whether the turn ended
 // before the stream's work did.
 func (r *Round) Done(number, spent int, more bool) {
+	r.spent += spent
 	r.left -= max(spent, Call)
 	r.states[number].setLong(more)
 }
