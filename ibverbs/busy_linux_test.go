@@ -25,6 +25,7 @@ import (
 )
 
 var (
+	busyOnly     = flag.String("busy.only", "", "BenchmarkBusyConnections: one combination only, like spin-1, block-2 or tcp")
 	busyConns    = flag.Int("busy.conns", 100, "BenchmarkBusyConnections: how many connections")
 	busyProgress = flag.String("busy.progress", "1,2",
 		"BenchmarkBusyConnections: how many progress goroutines a device has, in a list")
@@ -40,10 +41,11 @@ func init() { processes["busy server"] = serveBusy }
 
 // BenchmarkBusyConnections has two processes with many connections between them. Each connection
 // has a Send of 64 octets under way, in one direction or the other, all the time. The metrics are
-// those of each number of progress goroutines, and of ends that spin or block: thousands of round
-// trips per second of all connections together, the median of the connections' 50th percentiles,
-// and the smallest, the median and the largest of their 99th percentiles, in us. They are medians
-// of the iterations, which go through the combinations in turn.
+// those of each number of progress goroutines, and of ends that spin or block, and beside them
+// those of as many TCP connections with a goroutine for each: thousands of round trips per second
+// of all connections together, the median of the connections' 50th percentiles, and the smallest,
+// the median and the largest of their 99th percentiles, in us. They are medians of the iterations,
+// which go through the combinations in turn.
 //
 //	go test -run '^$' -bench BusyConnections -benchtime 5x ./ibverbs -busy.conns 1000 -busy.time 1s
 func BenchmarkBusyConnections(b *testing.B) {
@@ -77,29 +79,37 @@ func BenchmarkBusyConnections(b *testing.B) {
 		b.Cleanup(func() { testkit.OK(b, s.close()) })
 		sets = append(sets, s)
 	}
+	line := testkit.Must(stdout.ReadString('\n'))(b)
+	beside := testkit.Must(dialBusyTCP(strings.TrimSpace(line), *busyConns))(b)
+	b.Cleanup(func() { testkit.OK(b, beside.close()) })
 	type combination struct {
-		set  int
+		name string
+		set  int // of sets, none for beside
 		spin bool
 	}
-	var all []combination
-	for i := range sets {
-		all = append(all, combination{i, true}, combination{i, false})
+	all := []combination{{"tcp", len(sets), false}}
+	for i, s := range sets {
+		all = append(all, combination{"spin-" + s.progress, i, true}, combination{"block-" + s.progress, i, false})
 	}
+	all = slices.DeleteFunc(all, func(c combination) bool { return *busyOnly != "" && c.name != *busyOnly })
 	metrics := make(map[string][]float64)
 	for i := range b.N {
 		for j := range all {
 			c := all[(i+j)%len(all)]
 			testkit.Must(fmt.Fprintf(orders, "%d %v\n", c.set, c.spin))(b)
 			testkit.Must(stdout.ReadString('\n'))(b)
-			s := sets[c.set]
-			s.spin.Store(c.spin)
-			testkit.OK(b, s.exchange(ctx, *busyTime))
-			name := "block-" + s.progress
-			if c.spin {
-				name = "spin-" + s.progress
+			var measured map[string]float64
+			if c.set < len(sets) {
+				s := sets[c.set]
+				s.spin.Store(c.spin)
+				testkit.OK(b, s.exchange(ctx, *busyTime))
+				measured = s.measured(*busyTime)
+			} else {
+				testkit.OK(b, beside.exchange(*busyTime))
+				measured = busyMetrics(beside.took, *busyTime)
 			}
-			for metric, v := range s.measured(*busyTime) {
-				metrics[name+metric] = append(metrics[name+metric], v)
+			for metric, v := range measured {
+				metrics[c.name+metric] = append(metrics[c.name+metric], v)
 			}
 		}
 	}
@@ -268,10 +278,18 @@ func (s *busySet) exchange(ctx context.Context, long time.Duration) error {
 
 // measured returns the metrics of the last exchange.
 func (s *busySet) measured(long time.Duration) map[string]float64 {
+	var all [][]time.Duration
+	for i := range s.conns {
+		all = append(all, s.conns[i].took)
+	}
+	return busyMetrics(all, long)
+}
+
+// busyMetrics returns the metrics of how long each round trip of each connection took.
+func busyMetrics(all [][]time.Duration, long time.Duration) map[string]float64 {
 	var p50, p99 []float64
 	total := 0
-	for i := range s.conns {
-		took := s.conns[i].took
+	for _, took := range all {
 		slices.Sort(took)
 		total += len(took)
 		p50 = append(p50, float64(took[len(took)/2].Nanoseconds())/1e3)
@@ -310,6 +328,9 @@ func serveBusy() error {
 			}()
 		}
 		sets = append(sets, s)
+	}
+	if err := serveBusyTCP(conns); err != nil {
+		return err
 	}
 	for {
 		var set int
