@@ -91,6 +91,7 @@ var formulas = []formula{
 	{id: "send-rtt-spin-vs-libfabric", of: "send-rtt-spin", to: "libfabric-rtt", value: rtt},
 	{id: "send-rtt-sleep-vs-tcp", of: "send-rtt-sleep", to: "tcp-rtt-block", value: rtt},
 	{id: "write-64b-list32-mops", of: "write-64b-list32", value: mops},
+	{id: "send-64b-mops", of: "send-64b", value: mops},
 	{id: "tcp-1m-mss1448-vs-tcp-1m", of: "tcp-1m-mss1448", to: "tcp-1m", value: gbps},
 	{id: "write-1m-nocrc-cpu-per-gib", of: "write-1m-nocrc", to: "tcp-1m", value: cpuPerGiB},
 	{id: "write-1m-fast-cpu-per-gib", of: "write-1m-fast", to: "tcp-1m", value: cpuPerGiB},
@@ -104,6 +105,7 @@ var formulas = []formula{
 	{id: "stream-64k-cpu-per-gib", of: "stream-64k", to: "netconn-64k", value: cpuPerGiB},
 	{id: "write-4k-cpu-per-op", of: "write-4k", to: "tcp-4k", value: cpuPerOp},
 	{id: "write-64b-cpu-per-op", of: "write-64b", to: "tcp-64b", value: cpuPerOp},
+	{id: "send-64b-cpu-per-op", of: "send-64b", to: "tcp-64b", value: cpuPerOp},
 	{id: "send-rtt-spin-cpu-per-op", of: "send-rtt-spin", to: "tcp-rtt-spin", value: cpuPerOp},
 	{id: "send-rtt-block-cpu-per-op", of: "send-rtt-block", to: "tcp-rtt-block", value: cpuPerOp},
 	{id: "send-rtt-sleep-cpu-per-op", of: "send-rtt-sleep", to: "tcp-rtt-block", value: cpuPerOp},
@@ -170,9 +172,9 @@ func base(c Config) []measure {
 		m.Spec.QPs = conns
 		return m
 	}
-	// 64-byte Writes, so many in one post.
-	list := func(name string, n int) measure {
-		m := bw(name, engine, load.WriteBW, 64, 128)
+	// Operations of 64 octets, so many in one post.
+	list := func(name string, op load.Op, n int) measure {
+		m := bw(name, engine, op, 64, 128)
 		m.Spec.PostList = n
 		return m
 	}
@@ -204,8 +206,9 @@ func base(c Config) []measure {
 		bw("tcp-4k", tcp, rawtcp.BW, 4*kib, 0),
 		bw("write-4k", engine, load.WriteBW, 4*kib, 64),
 		bw("tcp-64b", tcp, rawtcp.BW, 64, 0),
-		list("write-64b", 64),
-		list("write-64b-list32", 32),
+		list("write-64b", load.WriteBW, 64),
+		list("write-64b-list32", load.WriteBW, 32),
+		list("send-64b", load.SendBW, 64),
 		lat("tcp-rtt-spin", tcp, rawtcp.Lat, load.Spin),
 		lat("send-rtt-spin", engine, load.SendLat, load.Spin),
 		c.program("exec-send-rtt", outside.ExecSendPP, 64),
