@@ -4,7 +4,10 @@ package transport
 
 import (
 	"net/netip"
+	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
@@ -25,8 +28,9 @@ func (c *tcpConn) buffer(t *testing.T, option int) int {
 	return testkit.Must(unix.GetsockoptInt(c.ref.fd, unix.SOL_SOCKET, option))(t)
 }
 
-// TestLocalBuffersNotPermitted: a buffer that the system would make smaller is not set. What
-// it permits is the test's, so that it does not depend on net.core.rmem_max and wmem_max.
+// TestLocalBuffersNotPermitted: a receive buffer that the system would make smaller is not set, and
+// a send buffer where it would be smaller by much. What the system permits is the test's, so that it
+// does not depend on net.core.rmem_max and wmem_max, which permit more.
 func TestLocalBuffersNotPermitted(t *testing.T) {
 	// SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN, which this goroutine's thread gives up
 	// for good.
@@ -38,26 +42,74 @@ func TestLocalBuffersNotPermitted(t *testing.T) {
 	t.Cleanup(func() { maxReceiveBuffer, maxSendBuffer = mostReceive, mostSend })
 
 	const octets = 96 << 10
-	for _, tc := range []struct{ permitted, want int }{{octets, 2 * octets}, {octets - 1, 0}} {
-		maxReceiveBuffer = func() int { return tc.permitted }
-		maxSendBuffer = maxReceiveBuffer
+	for _, tc := range []struct {
+		receive, send  int  // permitted
+		received, sent bool // whether the buffer is set
+	}{
+		{octets, octets, true, true},
+		{octets - 1, octets, false, true},
+		{octets, octets - 1, true, true},
+		{octets, octets * 3 / 4, true, true},
+		{octets, octets*3/4 - 1, true, false},
+	} {
+		maxReceiveBuffer = func() int { return tc.receive }
+		maxSendBuffer = func() int { return tc.send }
 		network := NewTCP(&TCPOptions{LocalReceiveBuffer: octets, LocalSendBuffer: octets})
 		network.locals.open.Store(localFew)
 		c := localConn(t, "127.0.0.1:1", "127.0.0.1:2")
-		for _, option := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
-			want := tc.want
-			if want == 0 {
-				want = c.buffer(t, option)
-			}
-			defer func() {
-				if got := c.buffer(t, option); got != want {
-					t.Errorf("%d octets are permitted: option %d is %d, want %d", tc.permitted, option, got, want)
-				}
-			}()
-		}
+		kernelReceive, kernelSend := c.buffer(t, unix.SO_RCVBUF), c.buffer(t, unix.SO_SNDBUF)
 		network.bound(c)
-		if set := tc.want != 0; c.bounded != set {
-			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.permitted, c.bounded, set)
+		for _, b := range []struct {
+			name           string
+			option, kernel int
+			set            bool
+		}{
+			{"receive", unix.SO_RCVBUF, kernelReceive, tc.received},
+			{"send", unix.SO_SNDBUF, kernelSend, tc.sent},
+		} {
+			want := b.kernel
+			if b.set {
+				want = 2 * octets
+			}
+			if got := c.buffer(t, b.option); got != want {
+				t.Errorf("%d and %d octets are permitted: %s buffer %d, want %d", tc.receive, tc.send, b.name, got, want)
+			}
+		}
+		if c.bounded != tc.received {
+			t.Errorf("%d octets are permitted: bounded %v, want %v", tc.receive, c.bounded, tc.received)
+		}
+	}
+}
+
+// TestPermittedBuffers: the limits are those of the system.
+func TestPermittedBuffers(t *testing.T) {
+	for name, got := range map[string]int{"rmem_max": maxReceiveBuffer(), "wmem_max": maxSendBuffer()} {
+		b, err := os.ReadFile("/proc/sys/net/core/" + name)
+		want := 0 // a network namespace of an older kernel has no such file
+		if err == nil {
+			want = testkit.Must(strconv.Atoi(strings.TrimSpace(string(b))))(t)
+		}
+		if got != want {
+			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+	}
+}
+
+// TestSameHost: what is a connection within this host.
+func TestSameHost(t *testing.T) {
+	for _, tc := range []struct {
+		a, b string
+		want bool
+	}{
+		{"127.0.0.1", "127.0.0.1", true},
+		{"127.0.0.1", "127.0.0.2", true},
+		{"::1", "::1", true},
+		{"192.0.2.1", "192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"127.0.0.1", "192.0.2.1", false},
+	} {
+		if got := sameHost(netip.MustParseAddr(tc.a), netip.MustParseAddr(tc.b)); got != tc.want {
+			t.Errorf("%s and %s: %v", tc.a, tc.b, got)
 		}
 	}
 }
@@ -85,8 +137,8 @@ func TestLocalSendBuffer(t *testing.T) {
 	for i := range few {
 		few[i] = begin("one of the first few", network, here, kernel)
 	}
-	begin("to another host", network, there, kernel)
-	begin("one more", network, here, 2*octets) // the kernel doubles it
+	begin("to another host", network, there, kernel).locals.leave() // which does not count
+	begin("one more", network, here, 2*octets)                      // the kernel doubles it
 	begin("one more, of another network with the same connections", again, here, 2*octets)
 	begin("one more, with a buffer of its own", own, here, kernel)
 	begin("one more, left to the kernel", left, here, kernel)

@@ -13,12 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// localFew is how many connections within this host there are before one more gets LocalSendBuffer.
+// localFew is how many ends of connections within this host there are before one more gets
+// LocalSendBuffer.
 // One alone is a little faster with the send buffer that the kernel gives it. Eight are as fast
 // with either, and 64 are faster with LocalSendBuffer (docs/benchmarks).
 const localFew = 4
 
-// locals counts the open connections within this host. Networks that With makes share it.
+// locals counts the open ends of connections within this host: two for one whose ends are both of
+// this network. Networks that With makes share it.
 type locals struct{ open atomic.Int64 }
 
 // bound gives a new connection its buffers and counts it, if it is one within this host, and sets
@@ -32,7 +34,7 @@ func (t *TCP) bound(c *tcpConn) {
 	many := c.locals.open.Add(1) > localFew
 	o := &t.opts
 	if many && o.SendBuffer == 0 {
-		setPermitted(c.ref.fd, o.LocalSendBuffer, unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, maxSendBuffer)
+		o.setLocalSendBuffer(c.ref.fd)
 	}
 	c.bounded = o.ReceiveBuffer != 0 || o.setLocalBuffer(c.ref.fd)
 }
@@ -50,19 +52,23 @@ func (l *locals) leave() {
 // been made with the limit of a smaller buffer.
 func (o *TCPOptions) setLocalBuffer(fd int) bool {
 	n := o.LocalReceiveBuffer
-	if !setPermitted(fd, n, unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, maxReceiveBuffer) {
+	// A buffer that the system made smaller than asked for would slow the connection down.
+	if n <= 0 || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, n) != nil &&
+		(n > maxReceiveBuffer() || unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, n) != nil) {
 		return false
 	}
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, n)
 	return true
 }
 
-// setPermitted sets a buffer of n octets, if n is positive and the system permits that much, and
-// reports whether it is set. A buffer that the system makes smaller than asked for would slow the
-// connection down, so it is set as a whole or not at all.
-func setPermitted(fd, n, option, force int, most func() int) bool {
-	return n > 0 && (unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, n) == nil ||
-		n <= most() && unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, n) == nil)
+// setLocalSendBuffer sets LocalSendBuffer of a socket. A system that permits less makes it smaller.
+// By default Linux permits 208 KiB, which is nearly as good as 256; half of 256 is too little
+// (docs/benchmarks).
+func (o *TCPOptions) setLocalSendBuffer(fd int) {
+	n := o.LocalSendBuffer
+	if n > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil && n/4*3 <= maxSendBuffer() {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n)
+	}
 }
 
 // sameHost reports whether these are addresses of one connection within a host.
