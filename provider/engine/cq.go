@@ -199,7 +199,7 @@ func (c *cq) push(wc provider.WC, solicited bool) {
 	}
 	c.mu.Lock()
 	if c.count == len(c.ring) {
-		c.lose()
+		c.lose(1)
 		return
 	}
 	c.ring[(c.head+c.count)&(len(c.ring)-1)] = wc
@@ -225,14 +225,14 @@ func (c *cq) release(fire bool) {
 	}
 }
 
-// lose counts a completion that there was no room for. It unlocks mu.
-func (c *cq) lose() {
+// lose counts n completions that there was no room for. It unlocks mu.
+func (c *cq) lose(n int) {
 	cqe := c.capacity()
-	c.losses++
+	c.losses += uint64(n)
 	told := c.full
 	c.full = true
 	c.mu.Unlock()
-	c.dev.tally.lost.Add(1)
+	c.dev.tally.lost.Add(uint64(n))
 	if !told {
 		c.dev.log.overflow(cqe)
 		c.dev.raise(provider.AsyncEvent{Type: provider.EventCQErr, CQ: c})
@@ -245,7 +245,7 @@ func (c *cq) pass(wc provider.WC, solicited bool) {
 	c.passed = wc // what a method of an interface is given would be allocated
 	stored, due := c.sink.Complete(&c.passed, solicited)
 	if !stored {
-		c.lose()
+		c.lose(1)
 		return
 	}
 	c.full = false

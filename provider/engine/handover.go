@@ -14,8 +14,11 @@ import "github.com/govs-rdma/govs/provider"
 //     to the ring (putBack).
 //
 // What a poll has been handed is out of reach for other polls, although it may have other streams
-// to serve before it returns. So a poll may return completions of a QP between which others,
-// of other queues, have come to another poll.
+// to serve before it returns. Meanwhile other polls may get younger completions of the same queue,
+// and the poll itself takes from the ring what is younger still. So the order of a queue is that of
+// one poll after the other, and not of polls at the same time: each has its own in order, but others
+// between them may be with another poll. What is in the ring is taken nevertheless, because a poll
+// that returns fewer than it has room for has emptied the CQ (ibv_poll_cq).
 //
 // handover is where they go. It ends with the turn of the poll.
 type handover struct {
@@ -69,8 +72,19 @@ func (c *cq) putBack(wc []provider.WC) {
 		c.pushed++
 	}
 	c.most = max(c.most, c.count)
-	c.release(c.arm != armNone)
-	for i := range wc {
-		c.push(wc[i], true) // which finds no room either
+	fire := c.arm != armNone
+	if len(wc) == 0 {
+		c.release(fire)
+		return
+	}
+	// The others are lost, although another poll may make room as soon as mu is unlocked: they would
+	// come after younger ones then.
+	if fire {
+		c.arm = armNone
+	}
+	c.seen.set(c)
+	c.lose(len(wc))
+	if fire {
+		c.ch.fire(c)
 	}
 }
