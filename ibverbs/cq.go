@@ -107,10 +107,11 @@ func (cq *CQ) ok(op string) error {
 
 // Poll moves up to len(wc) completions into wc, oldest first, and returns how many
 // (ibv_poll_cq). It returns at once, with 0 if there are none, and does not
-// allocate. Fewer than len(wc) mean that there are no more. Goroutines may poll
+// allocate. Fewer than len(wc) mean that the CQ is empty. Goroutines may poll
 // one CQ at the same time: each gets its completions in order, and some that
 // belong between them may go to another. A completion that reports a failure is
-// not an error of Poll: see WC.Err. EBUSY: the calls of an rdmacm.Conn or an rdmacm.Receiver take the completions.
+// not an error of Poll: see WC.Err. EBUSY: the calls of an rdmacm.Conn or an
+// rdmacm.Receiver take the completions.
 func (cq *CQ) Poll(wc []WC) (int, error) {
 	if cq == nil || cq.p == nil {
 		return 0, errNil("ibv_poll_cq", "cq")

@@ -284,10 +284,10 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	return n, nil
 }
 
-// spin has the progress goroutines know that a program is at work, which has taken n completions.
-// A poll that finds some in the ring does not look at the streams, and a program that has much to do
-// with them looks rarely. Polls of a CQ with few QPs count only if there are no others in the lane,
-// because these polls serve its streams, but the others seldom.
+// spin has the progress goroutines know that a program is at work, which has taken n completions. A
+// poll that finds some in the ring does not look at the streams, and a program that has much to do
+// with them looks rarely. Polls of a CQ with few QPs count only if there are no others in the lane:
+// they look at its streams, and at the others only now and then.
 func (c *cq) spin(n int) {
 	direct := *c.direct.Load()
 	if len(direct) == 0 {

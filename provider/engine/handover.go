@@ -15,10 +15,10 @@ import "github.com/govs-rdma/govs/provider"
 //
 // What a poll has been handed is out of reach for other polls, although it may have other streams
 // to serve before it returns. Meanwhile other polls may get younger completions of the same queue,
-// and the poll itself takes from the ring what is younger still. So the order of a queue is that of
-// one poll after the other, and not of polls at the same time: each has its own in order, but others
-// between them may be with another poll. What is in the ring is taken nevertheless, because a poll
-// that returns fewer than it has room for has emptied the CQ (ibv_poll_cq).
+// and the poll itself takes from the ring what is younger still. So the order of a queue is that
+// of one poll after the other, and not of polls at the same time: each has its own in order, but
+// others between them may be with another poll. What is in the ring is taken nevertheless, because
+// a poll that returns fewer than it has room for has emptied the CQ (ibv_poll_cq).
 //
 // handover is where they go. It ends with the turn of the poll.
 type handover struct {
@@ -77,8 +77,8 @@ func (c *cq) putBack(wc []provider.WC) {
 		c.release(fire)
 		return
 	}
-	// The others are lost, although another poll may make room as soon as mu is unlocked: they would
-	// come after younger ones then.
+	// The others are lost, although another poll may make room as soon as mu is unlocked: they
+	// would come after younger ones then.
 	if fire {
 		c.arm = armNone
 	}

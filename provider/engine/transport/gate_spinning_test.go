@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestSpinning: what counts as spinning. The times are far enough from the limits for a machine that
-// stands still in between.
+// TestSpinning: what counts as spinning. The times are far enough from the limits for a machine
+// that stands still in between.
 func TestSpinning(t *testing.T) {
 	for _, c := range []struct {
 		name                  string

@@ -29,8 +29,8 @@ func (c *tcpConn) buffer(t *testing.T, option int) int {
 }
 
 // TestLocalBuffersNotPermitted: a receive buffer that the system would make smaller is not set, and
-// a send buffer where it would be smaller by much. What the system permits is the test's, so that it
-// does not depend on net.core.rmem_max and wmem_max, which permit more.
+// a send buffer where it would be smaller by much. What the system permits is the test's, so that
+// it does not depend on net.core.rmem_max and wmem_max, which permit more.
 func TestLocalBuffersNotPermitted(t *testing.T) {
 	// SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN, which this goroutine's thread gives up
 	// for good.

@@ -192,8 +192,8 @@ func (p *tcpPoller) poll() (served, spent int) {
 	return p.serve(events[:n])
 }
 
-// serve is poll for what epoll has reported. Streams beyond those of one Poll are first in the next:
-// epoll sees to that.
+// serve is poll for what epoll has reported. Streams beyond those of one Poll are first in the
+// next: epoll sees to that.
 func (p *tcpPoller) serve(events []unix.EpollEvent) (served, spent int) {
 	var ready [turns.Most]*registration
 	var round turns.Round
