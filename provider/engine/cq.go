@@ -278,26 +278,12 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		}
 		n += c.take(wc[n:])
 	}
-	if n > 0 {
-		c.spin(n)
+	if n > 0 && len(*c.direct.Load()) == 0 {
+		// What is in the ring was put there by others, so that this poll has not looked at the
+		// streams. The program is at work all the same.
+		c.dev.poller.Spin(n)
 	}
 	return n, nil
-}
-
-// spin has the progress goroutines know that a program is at work, which has taken n completions. A
-// poll that finds some in the ring does not look at the streams, and a program that has much to do
-// with them looks rarely. Polls of a CQ with few QPs count only if there are no others in the lane:
-// they look at its streams, and at the others only now and then.
-func (c *cq) spin(n int) {
-	direct := *c.direct.Load()
-	if len(direct) == 0 {
-		c.dev.poller.Spin(n)
-		return
-	}
-	s := direct[0].stream.Load()
-	if s != nil && s.lane != nil && int(s.lane.streams.Load()) <= len(direct) {
-		s.lane.poller.Spin(n)
-	}
 }
 
 // take moves completions from the ring to wc.

@@ -92,7 +92,7 @@ func (l *lanes) Poll() int {
 	return 0
 }
 
-// Spin counts for all progress goroutines as n polls.
+// Spin counts for all progress goroutines: a program that polls for many QPs looks at all lanes.
 func (l *lanes) Spin(n int) {
 	for _, each := range l.all {
 		each.poller.Spin(n)

@@ -20,8 +20,25 @@ import (
 // lookAround is how often Wait looks at the sockets while others spin on them.
 const lookAround = time.Millisecond
 
-// spinsLeast is how many polls in each lookAround count as spinning, if no poller calls attend.
-const spinsLeast = 16
+// What counts as spinning: this many polls during one look around, or during one
+// stay in the netpoller; or one, and nothing left to do for the goroutine that
+// woke. A program that sleeps until an event reports a completion polls a few times
+// per wake-up, and must stay below.
+const (
+	spinsAwake  = 16
+	spinsParked = 64
+)
+
+// A program that has much to do makes few polls: each moves 1 MiB, or it answers 64 messages after
+// each. It spins, too, if no goroutine has called attend for as long as quiet, and each lookAround
+// has pollsLeast polls and workLeast pieces of work: polls, turns.Spin octets that they have moved,
+// and completions that were taken. Were there fewer polls, streams would wait that the program does
+// not read itself.
+const (
+	quiet      = 20 * time.Millisecond
+	pollsLeast = 4
+	workLeast  = 16
+)
 
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
 // an epoll instance itself, which Go's netpoller watches, and holds the sockets'
@@ -29,10 +46,10 @@ const spinsLeast = 16
 // goroutine that spins on the sockets' instance thus causes no wake-up as long
 // as the gate is not armed, and one that parks costs no OS thread.
 //
-// While others spin, Wait does not arm the gate, but looks at the sockets now
-// and then, until they stop or one of them calls attend. A goroutine that woke
-// for each arrival would take CPU time from them, and serve what they would have
-// served: 100 busy connections had 0.7 of their round trips.
+// While others spin, Wait does not arm the gate, until they stop or one of them
+// calls attend, but looks at the sockets now and then, unless they do. A goroutine
+// that woke for each arrival would take a CPU from them or from the peer, and serve
+// what they would have served.
 type gate struct {
 	sockets *fdRef   // the instance that it holds
 	wakeFD  fdRef    // eventfd, in the gate for good
@@ -42,12 +59,13 @@ type gate struct {
 
 	closed   atomic.Bool
 	polls    atomic.Uint32              // calls of Poll so far
-	taken    atomic.Uint32              // what Spin has counted so far
+	work     atomic.Uint32              // what else Spin and Poll have counted so far
 	attends  atomic.Uint32              // calls of Attend so far
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
 	waiting  sched.Mutex[locks.Waiting] // of the one Wait in progress, with all below
 
-	counted     counted
+	counted     counted // by spinning
+	quietSince  time.Time
 	armed       bool
 	looked      bool // peek has been called since sleep began
 	gotWake     bool // results of the last look through the gate
@@ -140,19 +158,23 @@ func (g *gate) wait(ctx context.Context) error {
 	}
 	g.follow(ctx)
 	if !g.yielding.Load() && g.spinning() {
-		g.yield()
-	}
-	for g.yielding.Load() {
-		if g.armed { // what comes from now on is for goroutines that spin
-			if err := g.arm(false); err != nil {
-				return g.result(ctx, err)
-			}
-		}
-		if err := g.sleep(time.Now().Add(lookAround)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := g.yield(g.counted.attends); err != nil {
 			return g.result(ctx, err)
 		}
-		if !g.spinning() {
+	}
+	for g.yielding.Load() {
+		spins, err := g.sleep(time.Now().Add(lookAround))
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return g.result(ctx, err)
+		}
+		if g.spinning() {
+			continue
+		}
+		if spins < spinsAwake {
 			g.yielding.Store(false)
+		}
+		if g.socketsReady() {
+			return g.result(ctx, nil)
 		}
 	}
 	if !g.armed {
@@ -160,37 +182,51 @@ func (g *gate) wait(ctx context.Context) error {
 			return g.result(ctx, err)
 		}
 	}
-	return g.result(ctx, g.sleep(time.Time{}))
+	attends := g.attends.Load()
+	spins, err := g.sleep(time.Time{})
+	if spins >= spinsParked || spins > 0 && !g.socketsReady() {
+		err = errors.Join(err, g.yield(attends))
+	}
+	return g.result(ctx, err)
+}
+
+// yield leaves the sockets to goroutines that poll, unless one of them has called attend since
+// there were so many calls: that one has not seen that the sockets are left to it.
+func (g *gate) yield(attends uint32) error {
+	g.yielding.Store(true)
+	if g.attends.Load() != attends {
+		g.yielding.Store(false)
+		return nil
+	}
+	if g.armed { // what comes from now on is for goroutines that spin
+		return g.arm(false)
+	}
+	return nil
 }
 
 // counted is what others have done so far.
 type counted struct {
-	polls, taken, attends uint32
-	at                    time.Time
+	polls, work, attends uint32
+	at                   time.Time
 }
 
-// spinning reports whether others have spun since the count began: spinsLeast in each lookAround,
-// and no call of attend. Then the next count begins, as it does after lookAround. While the sockets
-// are left to the others, one of them has to look at these, too.
+// spinning reports whether others have spun since the count began, as programs do that have much to
+// do. Then the next count begins, as it does after lookAround and after a call of attend.
 func (g *gate) spinning() bool {
-	now := counted{g.polls.Load(), g.taken.Load(), g.attends.Load(), time.Now()}
+	now := counted{g.polls.Load(), g.work.Load(), g.attends.Load(), time.Now()}
 	last := &g.counted
-	polls, taken, long := now.polls-last.polls, now.taken-last.taken, now.at.Sub(last.at)
-	spins := now.attends == last.attends && (polls > 0 || !g.yielding.Load()) &&
-		uint64(polls)+uint64(taken) >= spinsLeast*uint64(max(long/lookAround, 1))
-	if spins || now.attends != last.attends || long >= lookAround {
+	if now.attends != last.attends {
+		*last, g.quietSince = now, now.at
+		return false
+	}
+	long := now.at.Sub(last.at)
+	polls, times := now.polls-last.polls, uint64(max(long/lookAround, 1))
+	spins := now.at.Sub(g.quietSince) > quiet && uint64(polls) >= pollsLeast*times &&
+		uint64(polls)+uint64(now.work-last.work) >= workLeast*times
+	if spins || long >= lookAround {
 		*last = now
 	}
 	return spins
-}
-
-// yield leaves the sockets to goroutines that poll, unless one of them has called attend since
-// spinning counted: that one has not seen that the sockets are left to it.
-func (g *gate) yield() {
-	g.yielding.Store(true)
-	if g.attends.Load() != g.counted.attends { // spinning has begun a new count
-		g.yielding.Store(false)
-	}
 }
 
 // attend ends the yielding. The count is for a Wait that is about to begin with
@@ -250,17 +286,19 @@ func (g *gate) admitSockets(fd uintptr) {
 	g.admit.err = os.NewSyscallError("epoll_ctl", unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.sockets.fd, &ev))
 }
 
-// sleep parks until something came through the gate or the deadline passes.
-func (g *gate) sleep(deadline time.Time) error {
+// sleep parks until something came through the gate or the deadline passes, and
+// counts the polls of others meanwhile.
+func (g *gate) sleep(deadline time.Time) (spins uint32, err error) {
 	if g.hasDeadline || !deadline.IsZero() {
 		if err := g.file.SetReadDeadline(deadline); err != nil {
-			return err
+			return 0, err
 		}
 		g.hasDeadline = !deadline.IsZero()
 	}
+	before := g.polls.Load()
 	g.looked = false
 	if err := g.rc.Read(g.look); err != nil {
-		return err
+		return g.polls.Load() - before, err
 	}
 	if g.gotSockets {
 		g.armed = false
@@ -270,7 +308,7 @@ func (g *gate) sleep(deadline time.Time) error {
 		_, _ = unix.Read(g.wakeFD.fd, count[:])
 		g.wakeFD.release()
 	}
-	return nil
+	return g.polls.Load() - before, nil
 }
 
 // peek takes from the gate what came through. When it is called once more, the
@@ -290,6 +328,16 @@ func (g *gate) peek(fd uintptr) bool {
 		g.gotWake = g.gotWake || ev.Fd == gateWake
 		g.gotSockets = g.gotSockets || ev.Fd == gateSockets
 	}
+	return n > 0
+}
+
+func (g *gate) socketsReady() bool {
+	if !g.sockets.acquire() {
+		return true // closed: arm says so
+	}
+	defer g.sockets.release()
+	var events [1]unix.EpollEvent
+	n := epollNow(g.sockets.fd, events[:])
 	return n > 0
 }
 

@@ -3,44 +3,48 @@
 package transport
 
 import (
+	"context"
 	"testing"
 	"time"
+
+	"github.com/govs-rdma/govs/ci/testkit"
 )
 
-// TestSpinning: what counts as spinning. The times are far enough from the limits for a machine
-// that stands still in between.
+// TestSpinning: what counts as spinning by programs that have much to do.
 func TestSpinning(t *testing.T) {
 	for _, c := range []struct {
-		name                  string
-		long                  time.Duration // since the count began
-		polls, taken, attends uint32
-		yielding              bool
-		want, begun           bool // begun: the next count has begun
+		name                 string
+		long                 time.Duration // since the count began
+		polls, work, attends uint32
+		quiet                time.Duration
+		want, begun          bool // begun: the next count has begun
 	}{
-		{name: "nothing", long: 0},
-		{name: "few polls so far", polls: spinsLeast - 1},
-		{name: "enough polls", polls: spinsLeast, want: true, begun: true},
-		{name: "enough at work, who have not looked", taken: spinsLeast, want: true, begun: true},
-		{name: "the same, to whom the sockets are left", taken: spinsLeast, yielding: true},
-		{name: "they have looked once", polls: 1, taken: spinsLeast - 1, yielding: true, want: true, begun: true},
-		{name: "one is about to sleep", polls: 100, attends: 1, begun: true},
-		{name: "few for that long", polls: 10 * spinsLeast, long: time.Hour, begun: true},
-		{name: "nothing for long", long: time.Hour, begun: true},
-		{name: "counts that would overflow", polls: 1<<32 - 1, taken: 1<<32 - 1, want: true, begun: true},
+		{name: "nothing", quiet: time.Hour},
+		{name: "few polls so far", polls: pollsLeast - 1, work: workLeast, quiet: time.Hour},
+		{name: "little work so far", polls: pollsLeast, work: workLeast - pollsLeast - 1, quiet: time.Hour},
+		{name: "enough of both", polls: pollsLeast, work: workLeast - pollsLeast, quiet: time.Hour, want: true, begun: true},
+		{name: "many polls", polls: workLeast, quiet: time.Hour, want: true, begun: true},
+		{name: "the same, but one slept not long ago", polls: workLeast},
+		{name: "one is about to sleep", polls: 100, attends: 1, quiet: time.Hour, begun: true},
+		{name: "few for that long", polls: 10 * workLeast, long: time.Hour, quiet: 2 * time.Hour, begun: true},
+		{name: "nothing for long", long: time.Hour, quiet: 2 * time.Hour, begun: true},
+		{
+			name: "counts that would overflow", polls: 1<<32 - 1, work: 1<<32 - 1, quiet: time.Hour,
+			want: true, begun: true,
+		},
 	} {
 		var g gate
 		g.polls.Store(c.polls)
-		g.taken.Store(c.taken)
+		g.work.Store(c.work)
 		g.attends.Store(c.attends)
-		g.yielding.Store(c.yielding)
 		began := time.Now().Add(-c.long)
-		g.counted.at = began
-		if got := g.spinning(); got != c.want {
-			t.Errorf("%s: spinning is %v", c.name, got)
+		g.counted.at, g.quietSince = began, time.Now().Add(-c.quiet)
+		got, begun := g.spinning(), g.counted.at != began
+		if time.Since(began) > c.long+lookAround/2 {
+			continue // the machine stood still
 		}
-		// A machine that stands still for longer than lookAround ends any count.
-		if begun := g.counted.at != began; begun != c.begun && time.Since(began) < lookAround {
-			t.Errorf("%s: the next count has begun: %v", c.name, begun)
+		if got != c.want || begun != c.begun {
+			t.Errorf("%s: spinning is %v, the next count has begun: %v", c.name, got, begun)
 		}
 		if c.begun && g.spinning() {
 			t.Errorf("%s: what was counted counts again", c.name)
@@ -52,13 +56,43 @@ func TestSpinning(t *testing.T) {
 // the sockets are left to it.
 func TestYieldSeesAttend(t *testing.T) {
 	var g gate
-	g.polls.Store(spinsLeast)
-	g.counted.at = time.Now()
-	if !g.spinning() {
-		t.Skip("the machine stood still")
+	if err := g.yield(0); err != nil || !g.yielding.Load() {
+		t.Errorf("yielding is %v, %v", g.yielding.Load(), err)
 	}
 	g.attends.Add(1)
-	if g.yield(); g.yielding.Load() {
+	if err := g.yield(0); err != nil || g.yielding.Load() {
 		t.Error("the sockets are left to one that is about to sleep")
+	}
+}
+
+// TestAttendEndsYielding: a goroutine that is about to sleep wakes the one that waits, and the
+// sockets are no longer left to others.
+func TestAttendEndsYielding(t *testing.T) {
+	p := testkit.Must(NewTCP(nil).NewPoller())(t).(*tcpPoller)
+	defer p.Close()
+	p.gate.yielding.Store(true)
+	p.Attend()
+	if p.gate.yielding.Load() || p.gate.attends.Load() != 1 {
+		t.Errorf("yielding is %v, after %d calls", p.gate.yielding.Load(), p.gate.attends.Load())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := p.Wait(ctx); err != nil {
+		t.Errorf("the one that waits was not woken: %v", err)
+	}
+}
+
+// TestServeIsNoSpinning: what the goroutine that waits serves itself does not count.
+func TestServeIsNoSpinning(t *testing.T) {
+	p := testkit.Must(NewTCP(nil).NewPoller())(t).(*tcpPoller)
+	defer p.Close()
+	p.Serve()
+	if n := p.gate.polls.Load(); n != 0 {
+		t.Errorf("Serve counts as %d polls", n)
+	}
+	p.Poll()
+	p.Spin(3)
+	if polls, work := p.gate.polls.Load(), p.gate.work.Load(); polls != 1 || work != 3 {
+		t.Errorf("a Poll and Spin(3) count as %d polls and %d pieces of work", polls, work)
 	}
 }

@@ -164,12 +164,15 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 // Poll implements Poller.
 func (p *tcpPoller) Poll() int {
 	served, spent := p.poll()
-	p.gate.polls.Add(1 + uint32(spent/turns.Spin))
+	p.gate.polls.Add(1)
+	if spent >= turns.Spin {
+		p.gate.work.Add(uint32(spent / turns.Spin))
+	}
 	return served
 }
 
 // Spin implements Poller.
-func (p *tcpPoller) Spin(n int) { p.gate.taken.Add(uint32(n)) }
+func (p *tcpPoller) Spin(n int) { p.gate.work.Add(uint32(n)) }
 
 // Serve implements Poller.
 func (p *tcpPoller) Serve() int {

@@ -141,14 +141,15 @@ type Poller interface {
 	// Serve is Poll for the goroutine that waits: Wait does not take it for spinning.
 	Serve() int
 
-	// Spin counts as n calls of Poll, for a goroutine that polls and has had much to do.
+	// Spin counts n pieces of work that a goroutine has done which polls: Wait takes one that has
+	// much to do for spinning, although it polls more rarely than others.
 	Spin(n int)
 
 	// Wait parks until a stream may be ready, Wake was called since the last
 	// Wait, or ctx is done (its error). It holds no OS thread. One goroutine at
 	// a time may wait: EBUSY otherwise. While other goroutines spin on Poll, it
-	// leaves the streams to them and looks itself only every millisecond,
-	// until they stop or one says Attend.
+	// leaves the streams to them and looks itself only every millisecond, if they
+	// look rarely, until they stop or one says Attend.
 	Wait(ctx context.Context) error
 
 	// Wake makes the Wait in progress, or the next one, return nil.

@@ -39,7 +39,7 @@ const (
 	// Call is the least that a turn counts: the cost of calling the handler.
 	Call = 1 << 10
 
-	// Spin is how many octets of a turn of a goroutine that polls count as much as one more poll.
+	// Spin is how many octets of the turns of a poll count as much as one more poll.
 	Spin = 64 << 10
 )
 
