@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 )
 
 // TestSpinning: what counts as spinning by programs that have much to do.
@@ -94,5 +95,37 @@ func TestServeIsNoSpinning(t *testing.T) {
 	p.Spin(3)
 	if polls, work := p.gate.polls.Load(), p.gate.work.Load(); polls != 1 || work != 3 {
 		t.Errorf("a Poll and Spin(3) count as %d polls and %d pieces of work", polls, work)
+	}
+}
+
+// mover is a handler that moves much in each turn.
+type mover struct{ Handler }
+
+func (mover) ReadyTurn(bool, bool, int) (used int, more bool) { return 1 << 20, false }
+
+// TestWhatAPollMovesIsWork: a poll that moves much counts for more than one that finds nothing.
+func TestWhatAPollMovesIsWork(t *testing.T) {
+	network := NewTCP(nil)
+	p := testkit.Must(network.NewPoller())(t).(*tcpPoller)
+	defer p.Close()
+	l := testkit.Must(network.Listen(loopback, 0))(t)
+	defer l.Close()
+	a := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
+	defer a.Close()
+	b := testkit.Must(l.Accept(t.Context()))(t)
+	defer b.Close()
+	testkit.OK(t, p.Add(b, mover{&calls{}}))
+	p.Poll()
+	if n := p.gate.work.Load(); n != 0 {
+		t.Errorf("a poll that found nothing counts as %d pieces of work", n)
+	}
+	testkit.Must(a.Writev([][]byte{{1}}))(t)
+	for start := time.Now(); p.Poll() == 0; {
+		if time.Since(start) > time.Minute {
+			t.Fatal("what was sent did not arrive")
+		}
+	}
+	if n, want := p.gate.work.Load(), uint32(1<<20/turns.Spin); n != want {
+		t.Errorf("a turn of 1 MiB counts as %d pieces of work, want %d", n, want)
 	}
 }

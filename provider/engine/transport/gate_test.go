@@ -107,64 +107,57 @@ func TestSpinnersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// slowReader takes a part of what has arrived.
-type slowReader struct {
-	reader
-	turn int // how much it says it has used
-}
-
-func (r *slowReader) Ready(readable, writable bool) { r.ReadyTurn(readable, writable, 0) }
-
-func (r *slowReader) ReadyTurn(readable, writable bool, _ int) (int, bool) {
-	r.reader.Ready(readable, writable)
-	return r.turn, false
-}
-
 // TestBusyPollersAreLeftAlone: a goroutine that polls rarely because it has much to do each time is
-// left the streams, too, whether the poll itself does much or the program after it. Where a program
-// polls rarely and has little to do, or more rarely still, the other goroutine takes what arrives
-// at once.
+// left the streams, too. Where it has little to do, or polls more rarely still, the other goroutine
+// takes what arrives at once.
 func TestBusyPollersAreLeftAlone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		turn  int           // of each poll
 		sleep time.Duration // after each poll
 		spin  int           // after each poll
 		alone bool
 	}{
-		{"much to do in each poll", 1 << 20, 30 * time.Microsecond, 0, true},
-		{"much to do after each poll", 0, 30 * time.Microsecond, 64, true},
-		{"little to do", 0, 200 * time.Microsecond, 0, false},
-		{"much to do, but rarely", 0, 500 * time.Microsecond, 64, false},
+		{"much to do", 30 * time.Microsecond, 64, true},
+		{"little to do", 200 * time.Microsecond, 0, false},
+		{"much to do, but rarely", 500 * time.Microsecond, 64, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := transporttest.NewPair(t, harness("127.0.0.1", nil))
 			p.Poller.Remove(p.Accepted.Conn)
-			r := &slowReader{reader: reader{conn: p.Accepted.Conn}, turn: c.turn}
+			r := &reader{conn: p.Accepted.Conn}
 			if err := p.Poller.Add(r.conn, r); err != nil {
 				t.Fatal(err)
 			}
 			wakes := background(t, p.Poller)
 			const polls = 400
-			var share float64 // how often the other goroutine woke for each poll
-			for try := 0; try < 5; try++ {
-				before := wakes.Load()
+			judged := 0
+			for try := 0; try < 20 && judged < 10; try++ {
+				before, rare := wakes.Load(), 0
 				for range polls {
+					start := time.Now()
 					p.Dialed.Send(make([]byte, 1000)) // more than both read
 					work := unix.NsecToTimespec(int64(c.sleep))
 					_ = unix.Nanosleep(&work, nil)
 					p.Poller.Poll()
 					p.Poller.Spin(c.spin)
+					if time.Since(start) > 200*time.Microsecond {
+						rare++
+					}
 				}
-				share = float64(wakes.Load()-before) / polls
+				if c.alone && rare > polls/20 {
+					continue // a machine this slow polls too rarely, and is right not to be left alone
+				}
+				judged++
+				share := float64(wakes.Load()-before) / polls
+				t.Logf("the other goroutine woke %.2f times for each poll", share)
 				if c.alone == (share < 0.5) {
-					break
+					return
 				}
 			}
-			t.Logf("the other goroutine woke %.2f times for each poll", share)
-			if c.alone != (share < 0.5) {
-				t.Errorf("left alone: %v, want %v", !c.alone, c.alone)
+			if judged == 0 {
+				t.Skip("this machine is too slow to poll often enough; TestSpinning has the rule")
 			}
+			t.Errorf("left alone: %v, want %v", !c.alone, c.alone)
 		})
 	}
 }

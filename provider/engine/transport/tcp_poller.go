@@ -163,8 +163,8 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 
 // Poll implements Poller.
 func (p *tcpPoller) Poll() int {
-	served, spent := p.poll()
 	p.gate.polls.Add(1)
+	served, spent := p.poll()
 	if spent >= turns.Spin {
 		p.gate.work.Add(uint32(spent / turns.Spin))
 	}
