@@ -131,7 +131,7 @@ func TestBusyPollersAreLeftAlone(t *testing.T) {
 			wakes := background(t, p.Poller)
 			const polls = 400
 			judged := 0
-			for try := 0; try < 20 && judged < 10; try++ {
+			for try := 0; try < 60 && judged < 50; try++ {
 				before, rare := wakes.Load(), 0
 				for range polls {
 					start := time.Now()
