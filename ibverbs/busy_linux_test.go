@@ -25,7 +25,8 @@ import (
 )
 
 var (
-	busyOnly     = flag.String("busy.only", "", "BenchmarkBusyConnections: one combination only, like spin-1, block-2 or tcp")
+	busyOnly = flag.String("busy.only", "",
+		"BenchmarkBusyConnections: one combination only, like spin-1, block-2 or tcp")
 	busyConns    = flag.Int("busy.conns", 100, "BenchmarkBusyConnections: how many connections")
 	busyProgress = flag.String("busy.progress", "1,2",
 		"BenchmarkBusyConnections: how many progress goroutines a device has, in a list")
@@ -89,9 +90,15 @@ func BenchmarkBusyConnections(b *testing.B) {
 	}
 	all := []combination{{"tcp", len(sets), false}}
 	for i, s := range sets {
-		all = append(all, combination{"spin-" + s.progress, i, true}, combination{"block-" + s.progress, i, false})
+		all = append(all,
+			combination{"spin-" + s.progress, i, true}, combination{"block-" + s.progress, i, false})
 	}
-	all = slices.DeleteFunc(all, func(c combination) bool { return *busyOnly != "" && c.name != *busyOnly })
+	if *busyOnly != "" {
+		all = slices.DeleteFunc(all, func(c combination) bool { return c.name != *busyOnly })
+	}
+	if len(all) == 0 {
+		b.Fatalf("-busy.only %s: there is no such combination; see -busy.progress", *busyOnly)
+	}
 	metrics := make(map[string][]float64)
 	for i := range b.N {
 		for j := range all {

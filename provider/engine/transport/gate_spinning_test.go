@@ -23,7 +23,10 @@ func TestSpinning(t *testing.T) {
 		{name: "nothing", quiet: time.Hour},
 		{name: "few polls so far", polls: pollsLeast - 1, work: workLeast, quiet: time.Hour},
 		{name: "little work so far", polls: pollsLeast, work: workLeast - pollsLeast - 1, quiet: time.Hour},
-		{name: "enough of both", polls: pollsLeast, work: workLeast - pollsLeast, quiet: time.Hour, want: true, begun: true},
+		{
+			name: "enough of both", polls: pollsLeast, work: workLeast - pollsLeast, quiet: time.Hour,
+			want: true, begun: true,
+		},
 		{name: "many polls", polls: workLeast, quiet: time.Hour, want: true, begun: true},
 		{name: "the same, but one slept not long ago", polls: workLeast},
 		{name: "one is about to sleep", polls: 100, attends: 1, quiet: time.Hour, begun: true},
@@ -66,6 +69,22 @@ func TestYieldSeesAttend(t *testing.T) {
 	}
 }
 
+// TestWaitLeavesStreamsToWork: although a socket is readable, Wait does not return before lookAround
+// where a program has been at work, and then it does, because the work has ended.
+func TestWaitLeavesStreamsToWork(t *testing.T) {
+	p, a := watched(t, &calls{})
+	testkit.Must(a.Writev([][]byte{{1}}))(t)
+	testkit.OK(t, p.Wait(t.Context())) // it has arrived
+	start := time.Now()
+	p.gate.counted.at = start
+	p.gate.polls.Add(1 << 20) // enough for a machine that stands still for minutes
+	p.gate.work.Add(1 << 22)
+	testkit.OK(t, p.Wait(t.Context()))
+	if took := time.Since(start); took < lookAround {
+		t.Errorf("Wait returned after %v beside a program at work, want %v at least", took, lookAround)
+	}
+}
+
 // TestAttendEndsYielding: a goroutine that is about to sleep wakes the one that waits, and the
 // sockets are no longer left to others.
 func TestAttendEndsYielding(t *testing.T) {
@@ -105,16 +124,7 @@ func (mover) ReadyTurn(bool, bool, int) (used int, more bool) { return 1 << 20, 
 
 // TestWhatAPollMovesIsWork: a poll that moves much counts for more than one that finds nothing.
 func TestWhatAPollMovesIsWork(t *testing.T) {
-	network := NewTCP(nil)
-	p := testkit.Must(network.NewPoller())(t).(*tcpPoller)
-	defer p.Close()
-	l := testkit.Must(network.Listen(loopback, 0))(t)
-	defer l.Close()
-	a := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
-	defer a.Close()
-	b := testkit.Must(l.Accept(t.Context()))(t)
-	defer b.Close()
-	testkit.OK(t, p.Add(b, mover{&calls{}}))
+	p, a := watched(t, mover{&calls{}})
 	p.Poll()
 	if n := p.gate.work.Load(); n != 0 {
 		t.Errorf("a poll that found nothing counts as %d pieces of work", n)
@@ -128,4 +138,22 @@ func TestWhatAPollMovesIsWork(t *testing.T) {
 	if n, want := p.gate.work.Load(), uint32(1<<20/turns.Spin); n != want {
 		t.Errorf("a turn of 1 MiB counts as %d pieces of work, want %d", n, want)
 	}
+}
+
+// watched returns a poller that serves one end of a connection with h, and the other end. No
+// goroutine has slept for long.
+func watched(t *testing.T, h Handler) (*tcpPoller, Conn) {
+	t.Helper()
+	network := NewTCP(nil)
+	p := testkit.Must(network.NewPoller())(t).(*tcpPoller)
+	t.Cleanup(func() { _ = p.Close() })
+	p.gate.quietSince = time.Now().Add(-time.Hour)
+	l := testkit.Must(network.Listen(loopback, 0))(t)
+	defer l.Close()
+	a := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
+	t.Cleanup(func() { _ = a.Close() })
+	b := testkit.Must(l.Accept(t.Context()))(t)
+	t.Cleanup(func() { _ = b.Close() })
+	testkit.OK(t, p.Add(b, h))
+	return p, a
 }

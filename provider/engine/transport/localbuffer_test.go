@@ -72,7 +72,8 @@ func TestLocalBuffersNotPermitted(t *testing.T) {
 				want = 2 * octets
 			}
 			if got := c.buffer(t, b.option); got != want {
-				t.Errorf("%d and %d octets are permitted: %s buffer %d, want %d", tc.receive, tc.send, b.name, got, want)
+				t.Errorf("%d and %d octets are permitted: %s buffer %d, want %d",
+					tc.receive, tc.send, b.name, got, want)
 			}
 		}
 		if c.bounded != tc.received {

@@ -14,9 +14,8 @@ import (
 )
 
 // localFew is how many ends of connections within this host there are before one more gets
-// LocalSendBuffer.
-// One alone is a little faster with the send buffer that the kernel gives it. Eight are as fast
-// with either, and 64 are faster with LocalSendBuffer (docs/benchmarks).
+// LocalSendBuffer. One alone is a little faster with the send buffer that the kernel gives it. Eight
+// are as fast with either, and 64 are faster with LocalSendBuffer (docs/benchmarks).
 const localFew = 4
 
 // locals counts the open ends of connections within this host: two for one whose ends are both of
@@ -66,7 +65,8 @@ func (o *TCPOptions) setLocalBuffer(fd int) bool {
 // (docs/benchmarks).
 func (o *TCPOptions) setLocalSendBuffer(fd int) {
 	n := o.LocalSendBuffer
-	if n > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil && n/4*3 <= maxSendBuffer() {
+	if n > 0 && unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil &&
+		n/4*3 <= maxSendBuffer() {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, n)
 	}
 }

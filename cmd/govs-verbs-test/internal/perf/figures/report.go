@@ -266,8 +266,9 @@ func (rep *Report) Adopt(other *Report) {
 // for.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprint(&b, "A figure is the median of the rounds' ratios. It has a goal to reach, and a better one to aim for; the\n"+
-		"last column has the better one that the median meets. Figures of the second table have no goals.\n\n")
+	fmt.Fprint(&b, "A figure is the median of the rounds' ratios. It has a goal to reach, and a better one\n"+
+		"to aim for; the last column has the better one that the median meets. Figures of the\n"+
+		"second table have no goals.\n\n")
 	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | meets |\n"+
 		"|---|---|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, g := range rep.Goals {
