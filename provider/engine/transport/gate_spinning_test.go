@@ -69,8 +69,8 @@ func TestYieldSeesAttend(t *testing.T) {
 	}
 }
 
-// TestWaitLeavesStreamsToWork: although a socket is readable, Wait does not return before lookAround
-// where a program has been at work, and then it does, because the work has ended.
+// TestWaitLeavesStreamsToWork: although a socket is readable, Wait does not return before
+// lookAround where a program has been at work, and then it does, because the work has ended.
 func TestWaitLeavesStreamsToWork(t *testing.T) {
 	p, a := watched(t, &calls{})
 	testkit.Must(a.Writev([][]byte{{1}}))(t)

@@ -114,8 +114,8 @@ func TestSpinnersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestRarePollersAreNotSpinning: where a program polls rarely and has little to do, or much but more
-// rarely still, the other goroutine takes what arrives at once.
+// TestRarePollersAreNotSpinning: where a program polls rarely and has little to do, or much but
+// more rarely still, the other goroutine takes what arrives at once.
 func TestRarePollersAreNotSpinning(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -14,8 +14,8 @@ import (
 )
 
 // localFew is how many ends of connections within this host there are before one more gets
-// LocalSendBuffer. One alone is a little faster with the send buffer that the kernel gives it. Eight
-// are as fast with either, and 64 are faster with LocalSendBuffer (docs/benchmarks).
+// LocalSendBuffer. One alone is a little faster with the send buffer that the kernel gives it.
+// Eight are as fast with either, and 64 are faster with LocalSendBuffer (docs/benchmarks).
 const localFew = 4
 
 // locals counts the open ends of connections within this host: two for one whose ends are both of
