@@ -63,6 +63,8 @@ func (s *side) replaceConn() *nowhere {
 		st.txMu.Lock()
 		defer st.rxMu.Unlock()
 		defer st.txMu.Unlock()
+		st.linger.mu.Lock() // a stream that has ended belongs to its lingering
+		defer st.linger.mu.Unlock()
 		st.conn = c.Conn
 	})
 	return c
