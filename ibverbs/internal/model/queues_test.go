@@ -207,10 +207,10 @@ func (r *run) finished(j *job) {
 // placed says that all Writes of l up to work id are in the peer's memory, and that what
 // stands before them in the send queue has had its turn. A change after a Read that is not
 // answered is not certain yet: if the connection ends before the answer, the change is
-// flushed and undone.
+// flushed and undone. So is what stands after work that has failed.
 func (r *run) placed(l *lane, id uint64) {
 	for _, j := range l.sq {
-		if j.id > id || j.answered && !j.done {
+		if j.id > id || j.answered && !j.done || l.failed {
 			break
 		}
 		j.change.known()
