@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -65,9 +66,10 @@ type cq struct {
 	// progress reads it without a lock.
 	direct atomic.Pointer[[]*qp]
 
-	seen   ringSeen
-	handed atomic.Uint64 // completions that polls have handed over
-	bells  doorbells
+	seen     ringSeen
+	handed   atomic.Uint64 // completions that polls have handed over
+	unlooked atomic.Uint32 // completions taken from the ring since lookAfter looked
+	bells    doorbells
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
 	qps    map[*qp]struct{}
@@ -282,8 +284,27 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		// What is in the ring was put there by others, so that this poll has not looked at the
 		// streams. The program is at work all the same.
 		c.dev.poller.Spin(n)
+		c.lookAfter(n)
 	}
 	return n, nil
+}
+
+// takenPerLook is after how many completions from the ring of a CQ with many QPs a poll looks at
+// the streams although it has found something. A program whose many connections are all busy always
+// finds something. It would never look, and the progress goroutine, on the CPU of which the peer or
+// the program could use, would serve every stream.
+const takenPerLook = 32
+
+// lookAfter looks at the streams if enough completions have been taken. With one P nobody serves
+// them at the same time, and the looks would only come earlier.
+func (c *cq) lookAfter(taken int) {
+	if c.unlooked.Add(uint32(taken)) < takenPerLook {
+		return
+	}
+	c.unlooked.Store(0)
+	if runtime.GOMAXPROCS(0) > 1 {
+		c.dev.poller.Poll()
+	}
 }
 
 // take moves completions from the ring to wc.

@@ -9,13 +9,16 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// countedPoller counts its polls. ready is what they find.
+// countedPoller counts its polls, and what was counted for it. ready is what they find.
 type countedPoller struct {
 	transport.Poller
-	polls, ready, spins int
+	polls, ready, work, served int
 }
 
-func (p *countedPoller) Spin(n int) { p.spins += n }
+func (p *countedPoller) Spin(work, served int) {
+	p.work += work
+	p.served += served
+}
 
 func (p *countedPoller) Poll() int {
 	p.polls++
@@ -78,15 +81,74 @@ func TestPollsThatTakeCount(t *testing.T) {
 	} {
 		q := &cq{dev: d, ring: make([]provider.WC, 4)}
 		q.direct.Store(&c.direct)
-		p.spins = 0
+		p.work = 0
 		for range 3 {
 			q.push(provider.WC{}, false)
 		}
 		if n, err := q.Poll(make([]provider.WC, 8)); n != 3 || err != nil {
 			t.Fatalf("%d direct QPs: Poll: %d, %v", len(c.direct), n, err)
 		}
-		if p.spins != c.want {
-			t.Errorf("%d direct QPs: 3 completions count as %d, want %d", len(c.direct), p.spins, c.want)
+		if p.work != c.want {
+			t.Errorf("%d direct QPs: 3 completions count as %d, want %d", len(c.direct), p.work, c.want)
+		}
+	}
+}
+
+// TestPollsThatTakeLook: a program that always finds completions in the ring of a CQ with many QPs
+// looks at the streams for each takenPerLook of them, unless it has the only P, whose goroutines
+// all wait for this one anyhow.
+func TestPollsThatTakeLook(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, c := range []struct {
+		name     string
+		procs    int
+		direct   []*qp
+		perPoll  int
+		polls    int
+		lookedAt int
+	}{
+		{"one by one", 2, nil, 1, 3 * takenPerLook, 3},
+		{"the last but one", 2, nil, 1, takenPerLook - 1, 0},
+		{"more at once", 2, nil, 2 * takenPerLook, 5, 5},
+		{"few QPs, which are looked at directly", 2, []*qp{{}}, takenPerLook, 5, 0},
+		{"one P", 1, nil, takenPerLook, 5, 0},
+	} {
+		runtime.GOMAXPROCS(c.procs)
+		p := new(countedPoller)
+		d := &device{poller: lanes{all: []*lane{{poller: p}}}}
+		q := &cq{dev: d, ring: make([]provider.WC, 2*takenPerLook)}
+		q.direct.Store(&c.direct)
+		for range c.polls {
+			for range c.perPoll {
+				q.push(provider.WC{}, false)
+			}
+			n, err := q.Poll(make([]provider.WC, c.perPoll))
+			if n != c.perPoll || err != nil {
+				t.Fatalf("%s: Poll: %d, %v; want %d", c.name, n, err, c.perPoll)
+			}
+		}
+		if p.polls != c.lookedAt {
+			t.Errorf("%s: %d looks, want %d", c.name, p.polls, c.lookedAt)
+		}
+	}
+}
+
+// TestLanesCountServedStreams: the streams of one lane that a poll has served count for the others
+// as well, whose turn comes with the next poll.
+func TestLanesCountServedStreams(t *testing.T) {
+	pollers := []*countedPoller{{ready: 5}, {ready: 5}, {ready: 5}}
+	var l lanes
+	for _, p := range pollers {
+		each := &lane{poller: p}
+		each.streams.Store(5)
+		l.all = append(l.all, each)
+	}
+	if n := l.Poll(); n != 5 {
+		t.Errorf("Poll served %d streams, want 5", n)
+	}
+	for i, p := range pollers {
+		if p.polls+p.served/5 != 1 || p.work != 0 {
+			t.Errorf("lane %d: %d polls, %d streams and %d pieces of work are counted", i, p.polls, p.served, p.work)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/govs-rdma/govs/provider/engine/internal/locks"
 	"github.com/govs-rdma/govs/provider/engine/internal/sched"
+	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,11 +34,15 @@ const (
 // each. It spins, too, if no goroutine has called attend for as long as quiet, and each lookAround
 // has pollsLeast polls and workLeast pieces of work: polls, turns.Spin octets that they have moved,
 // and completions that were taken. Were there fewer polls, streams would wait that the program does
-// not read itself.
+// not read itself. But servedPerPoll streams that polls have served count as another poll: where
+// 1,000 connections are busy, each poll serves turns.Most of them and the program answers as many,
+// so that four do not fit into a millisecond.
 const (
 	quiet      = 20 * time.Millisecond
 	pollsLeast = 4
 	workLeast  = 16
+
+	servedPerPoll = turns.Most / 2
 )
 
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
@@ -59,6 +64,7 @@ type gate struct {
 
 	closed   atomic.Bool
 	polls    atomic.Uint32              // calls of Poll so far
+	served   atomic.Uint32              // streams that they have served so far
 	work     atomic.Uint32              // what else Spin and Poll have counted so far
 	attends  atomic.Uint32              // calls of Attend so far
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
@@ -206,23 +212,24 @@ func (g *gate) yield(attends uint32) error {
 
 // counted is what others have done so far.
 type counted struct {
-	polls, work, attends uint32
-	at                   time.Time
+	polls, served, work, attends uint32
+	at                           time.Time
 }
 
 // spinning reports whether others have spun since the count began, as programs do that have much to
 // do. Then the next count begins, as it does after lookAround and after a call of attend.
 func (g *gate) spinning() bool {
-	now := counted{g.polls.Load(), g.work.Load(), g.attends.Load(), time.Now()}
+	now := counted{g.polls.Load(), g.served.Load(), g.work.Load(), g.attends.Load(), time.Now()}
 	last := &g.counted
 	if now.attends != last.attends {
 		*last, g.quietSince = now, now.at
 		return false
 	}
 	long := now.at.Sub(last.at)
-	polls, times := now.polls-last.polls, uint64(max(long/lookAround, 1))
-	spins := now.at.Sub(g.quietSince) > quiet && uint64(polls) >= pollsLeast*times &&
-		uint64(polls)+uint64(now.work-last.work) >= workLeast*times
+	times := uint64(max(long/lookAround, 1))
+	polls := uint64(now.polls-last.polls) + uint64(now.served-last.served)/servedPerPoll
+	spins := now.at.Sub(g.quietSince) > quiet && polls >= pollsLeast*times &&
+		polls+uint64(now.work-last.work) >= workLeast*times
 	if spins || long >= lookAround {
 		*last = now
 	}

@@ -14,11 +14,12 @@ import (
 // TestSpinning: what counts as spinning by programs that have much to do.
 func TestSpinning(t *testing.T) {
 	for _, c := range []struct {
-		name                 string
-		long                 time.Duration // since the count began
-		polls, work, attends uint32
-		quiet                time.Duration
-		want, begun          bool // begun: the next count has begun
+		name          string
+		long          time.Duration // since the count began
+		polls, served uint32
+		work, attends uint32
+		quiet         time.Duration
+		want, begun   bool // begun: the next count has begun
 	}{
 		{name: "nothing", quiet: time.Hour},
 		{name: "few polls so far", polls: pollsLeast - 1, work: workLeast, quiet: time.Hour},
@@ -26,6 +27,14 @@ func TestSpinning(t *testing.T) {
 		{
 			name: "enough of both", polls: pollsLeast, work: workLeast - pollsLeast, quiet: time.Hour,
 			want: true, begun: true,
+		},
+		{
+			name: "few polls, which serve many streams", polls: pollsLeast / 2,
+			served: pollsLeast / 2 * servedPerPoll, work: workLeast, quiet: time.Hour, want: true, begun: true,
+		},
+		{
+			name: "one stream less", polls: pollsLeast / 2, served: pollsLeast/2*servedPerPoll - 1,
+			work: workLeast, quiet: time.Hour,
 		},
 		{name: "many polls", polls: workLeast, quiet: time.Hour, want: true, begun: true},
 		{name: "the same, but one slept not long ago", polls: workLeast},
@@ -39,6 +48,7 @@ func TestSpinning(t *testing.T) {
 	} {
 		var g gate
 		g.polls.Store(c.polls)
+		g.served.Store(c.served)
 		g.work.Store(c.work)
 		g.attends.Store(c.attends)
 		began := time.Now().Add(-c.long)
@@ -111,9 +121,10 @@ func TestServeIsNoSpinning(t *testing.T) {
 		t.Errorf("Serve counts as %d polls", n)
 	}
 	p.Poll()
-	p.Spin(3)
-	if polls, work := p.gate.polls.Load(), p.gate.work.Load(); polls != 1 || work != 3 {
-		t.Errorf("a Poll and Spin(3) count as %d polls and %d pieces of work", polls, work)
+	p.Spin(3, 5)
+	polls, work, served := p.gate.polls.Load(), p.gate.work.Load(), p.gate.served.Load()
+	if polls != 1 || work != 3 || served != 5 {
+		t.Errorf("a Poll and Spin(3, 5) count as %d polls, %d pieces of work and %d streams", polls, work, served)
 	}
 }
 
@@ -137,6 +148,9 @@ func TestWhatAPollMovesIsWork(t *testing.T) {
 	}
 	if n, want := p.gate.work.Load(), uint32(1<<20/turns.Spin); n != want {
 		t.Errorf("a turn of 1 MiB counts as %d pieces of work, want %d", n, want)
+	}
+	if n := p.gate.served.Load(); n != 1 {
+		t.Errorf("%d streams are counted, want 1", n)
 	}
 }
 

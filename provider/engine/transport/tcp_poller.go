@@ -165,14 +165,19 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 func (p *tcpPoller) Poll() int {
 	p.gate.polls.Add(1)
 	served, spent := p.poll()
-	if spent >= turns.Spin {
-		p.gate.work.Add(uint32(spent / turns.Spin))
-	}
+	p.Spin(spent/turns.Spin, served)
 	return served
 }
 
 // Spin implements Poller.
-func (p *tcpPoller) Spin(n int) { p.gate.work.Add(uint32(n)) }
+func (p *tcpPoller) Spin(work, served int) {
+	if work > 0 {
+		p.gate.work.Add(uint32(work))
+	}
+	if served > 0 {
+		p.gate.served.Add(uint32(served))
+	}
+}
 
 // Serve implements Poller.
 func (p *tcpPoller) Serve() int {
