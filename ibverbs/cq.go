@@ -125,8 +125,15 @@ func (cq *CQ) Poll(wc []WC) (int, error) {
 		}
 		return cq.pollAside(wc)
 	}
+	return cq.pollDevice(wc)
+}
+
+// pollDevice polls with mu held for reading, and releases it, also if the poll does not return: it
+// runs the handlers of the engine, and objects that a program has mapped may panic or end the
+// goroutine.
+func (cq *CQ) pollDevice(wc []WC) (int, error) {
+	defer cq.mu.RUnlock()
 	n, err := cq.p.Poll(wc)
-	cq.mu.RUnlock()
 	if err != nil {
 		err = cq.called(err)
 	}

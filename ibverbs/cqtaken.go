@@ -73,12 +73,7 @@ func (cq *CQ) poll(wc []WC) (int, error) {
 		cq.mu.RUnlock()
 		return cq.pollAside(wc)
 	}
-	n, err := cq.p.Poll(wc)
-	cq.mu.RUnlock()
-	if err != nil {
-		err = cq.called(err)
-	}
-	return n, err
+	return cq.pollDevice(wc)
 }
 
 // nameWork returns err, the cause of the end of qp, without the WRID of a work request that package

@@ -68,7 +68,7 @@ type cq struct {
 
 	seen     ringSeen
 	handed   atomic.Uint64 // completions that polls have handed over
-	unlooked atomic.Uint32 // completions taken from the ring since lookAfter looked
+	unlooked atomic.Uint32 // completions taken from the ring since lookFirst, with many QPs
 	bells    doorbells
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
@@ -273,6 +273,9 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
+	if c.unlooked.Load() >= takenPerLook {
+		c.lookFirst()
+	}
 	n := c.take(wc)
 	if n == 0 {
 		if n = c.dev.progress(c, wc); n > 0 {
@@ -284,23 +287,21 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		// What is in the ring was put there by others, so that this poll has not looked at the
 		// streams. The program is at work all the same.
 		c.dev.poller.Spin(n)
-		c.lookAfter(n)
+		c.unlooked.Add(uint32(n))
 	}
 	return n, nil
 }
 
 // takenPerLook is after how many completions from the ring of a CQ with many QPs a poll looks at
-// the streams although it has found something. A program whose many connections are all busy always
-// finds something. It would never look, and the progress goroutine, on the CPU of which the peer or
-// the program could use, would serve every stream.
+// the streams although the ring has others. A program whose many connections are all busy always
+// finds some. It would never look, and the progress goroutine would serve every stream, on a CPU
+// that the peer or the program could use.
 const takenPerLook = 32
 
-// lookAfter looks at the streams if enough completions have been taken. With one P nobody serves
-// them at the same time, and the looks would only come earlier.
-func (c *cq) lookAfter(taken int) {
-	if c.unlooked.Add(uint32(taken)) < takenPerLook {
-		return
-	}
+// lookFirst looks at the streams before completions are taken: what a look that does not return
+// would have in its hands would be lost, and a poll that returns less than it could has emptied the
+// CQ. With one P nobody serves the streams at the same time, and looks would only come earlier.
+func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
 		c.dev.poller.Poll()

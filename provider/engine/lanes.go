@@ -82,11 +82,6 @@ func (l *lanes) Poll() int {
 	for range l.all {
 		if each := l.all[at]; at == 0 || each.streams.Load() > 0 {
 			if n := each.poller.Poll(); n > 0 {
-				for _, other := range l.all {
-					if other != each {
-						other.poller.Spin(0, n)
-					}
-				}
 				return n
 			}
 		}
@@ -97,11 +92,10 @@ func (l *lanes) Poll() int {
 	return 0
 }
 
-// Spin counts work for all progress goroutines: a program that polls for many QPs looks at all
-// lanes.
-func (l *lanes) Spin(work int) {
+// Spin counts for all progress goroutines: a program that polls for many QPs looks at all lanes.
+func (l *lanes) Spin(n int) {
 	for _, each := range l.all {
-		each.poller.Spin(work, 0)
+		each.poller.Spin(n)
 	}
 }
 

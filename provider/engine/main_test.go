@@ -54,7 +54,7 @@ func (p *noPoller) Poll() int { return 0 }
 
 func (p *noPoller) Serve() int { return 0 }
 
-func (p *noPoller) Spin(int, int) {}
+func (p *noPoller) Spin(int) {}
 
 func (p *noPoller) Attend() {}
 

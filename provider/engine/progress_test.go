@@ -9,16 +9,13 @@ import (
 	"github.com/govs-rdma/govs/provider/engine/transport"
 )
 
-// countedPoller counts its polls, and what was counted for it. ready is what they find.
+// countedPoller counts its polls. ready is what they find.
 type countedPoller struct {
 	transport.Poller
-	polls, ready, work, served int
+	polls, ready, work int
 }
 
-func (p *countedPoller) Spin(work, served int) {
-	p.work += work
-	p.served += served
-}
+func (p *countedPoller) Spin(n int) { p.work += n }
 
 func (p *countedPoller) Poll() int {
 	p.polls++
@@ -95,27 +92,28 @@ func TestPollsThatTakeCount(t *testing.T) {
 }
 
 // TestPollsThatTakeLook: a program that always finds completions in the ring of a CQ with many QPs
-// looks at the streams for each takenPerLook of them, unless it has the only P, whose goroutines
-// all wait for this one anyhow.
+// looks at the streams of all lanes, once for each takenPerLook that it has taken, before it takes
+// more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
 func TestPollsThatTakeLook(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, c := range []struct {
-		name     string
-		procs    int
-		direct   []*qp
-		perPoll  int
-		polls    int
-		lookedAt int
+		name    string
+		procs   int
+		direct  []*qp
+		perPoll int
+		polls   int
+		looks   int
 	}{
-		{"one by one", 2, nil, 1, 3 * takenPerLook, 3},
-		{"the last but one", 2, nil, 1, takenPerLook - 1, 0},
-		{"more at once", 2, nil, 2 * takenPerLook, 5, 5},
+		{"one by one", 2, nil, 1, 3*takenPerLook + 1, 3},
+		{"one too few", 2, nil, 1, takenPerLook, 0},
+		{"more at once", 2, nil, 2 * takenPerLook, 5, 4},
 		{"few QPs, which are looked at directly", 2, []*qp{{}}, takenPerLook, 5, 0},
 		{"one P", 1, nil, takenPerLook, 5, 0},
 	} {
 		runtime.GOMAXPROCS(c.procs)
-		p := new(countedPoller)
-		d := &device{poller: lanes{all: []*lane{{poller: p}}}}
+		pollers := []*countedPoller{new(countedPoller), new(countedPoller)}
+		d := &device{poller: lanes{all: []*lane{{poller: pollers[0]}, {poller: pollers[1]}}}}
+		d.poller.all[1].streams.Store(1)
 		q := &cq{dev: d, ring: make([]provider.WC, 2*takenPerLook)}
 		q.direct.Store(&c.direct)
 		for range c.polls {
@@ -127,30 +125,73 @@ func TestPollsThatTakeLook(t *testing.T) {
 				t.Fatalf("%s: Poll: %d, %v; want %d", c.name, n, err, c.perPoll)
 			}
 		}
-		if p.polls != c.lookedAt {
-			t.Errorf("%s: %d looks, want %d", c.name, p.polls, c.lookedAt)
+		for i, p := range pollers {
+			if p.polls != c.looks {
+				t.Errorf("%s: %d looks at lane %d, want %d", c.name, p.polls, i, c.looks)
+			}
 		}
 	}
 }
 
-// TestLanesCountServedStreams: the streams of one lane that a poll has served count for the others
-// as well, whose turn comes with the next poll.
-func TestLanesCountServedStreams(t *testing.T) {
-	pollers := []*countedPoller{{ready: 5}, {ready: 5}, {ready: 5}}
-	var l lanes
-	for _, p := range pollers {
-		each := &lane{poller: p}
-		each.streams.Store(5)
-		l.all = append(l.all, each)
-	}
-	if n := l.Poll(); n != 5 {
-		t.Errorf("Poll served %d streams, want 5", n)
-	}
-	for i, p := range pollers {
-		if p.polls+p.served/5 != 1 || p.work != 0 {
-			t.Errorf("lane %d: %d polls, %d streams and %d pieces of work are counted", i, p.polls, p.served, p.work)
+// funcPoller is a poller whose Poll calls f.
+type funcPoller struct {
+	transport.Poller
+	f func()
+}
+
+func (p *funcPoller) Spin(int) {}
+func (p *funcPoller) Poll() int {
+	p.f()
+	return 0
+}
+
+// TestLooksLoseNothing: a look that does not return, because a handler panics or ends the goroutine,
+// leaves the completions in the ring that the poll would have returned.
+func TestLooksLoseNothing(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	for name, f := range map[string]func(){
+		"panic": func() { panic("a handler") }, "Goexit": runtime.Goexit,
+	} {
+		q := filled(&funcPoller{f: f}, 2*takenPerLook)
+		if n, err := q.Poll(make([]provider.WC, takenPerLook)); n != takenPerLook || err != nil {
+			t.Fatalf("Poll: %d, %v", n, err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer func() { _ = recover() }()
+			_, _ = q.Poll(make([]provider.WC, takenPerLook))
+			t.Errorf("%s: the poll has returned, and so has not looked", name)
+		}()
+		<-ended
+		if n := q.seen.waiting(); n != takenPerLook {
+			t.Errorf("%s: %d completions are left, want %d", name, n, takenPerLook)
 		}
 	}
+}
+
+// TestLooksComeFirst: a poll that returns less than it could has emptied the CQ, also of what its
+// own look has brought.
+func TestLooksComeFirst(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	var q *cq
+	q = filled(&funcPoller{f: func() { q.push(provider.WC{}, false) }}, takenPerLook)
+	for i, want := range []int{takenPerLook, 1} {
+		n, err := q.Poll(make([]provider.WC, 2*takenPerLook))
+		if n != want || err != nil || q.seen.waiting() != 0 {
+			t.Errorf("poll %d: %d, %v, and %d are left; want %d and none", i, n, err, q.seen.waiting(), want)
+		}
+	}
+}
+
+// filled returns a CQ with many QPs, whose device has p as its only poller, and n completions.
+func filled(p transport.Poller, n int) *cq {
+	q := &cq{dev: &device{poller: lanes{all: []*lane{{poller: p}}}}, ring: make([]provider.WC, 2*takenPerLook)}
+	q.direct.Store(new([]*qp))
+	for range n {
+		q.push(provider.WC{}, false)
+	}
+	return q
 }
 
 // discard is a CompletionSink.

@@ -173,7 +173,7 @@ func (p *poller) forget(reg *registration) {
 func (p *poller) Poll() int { return p.Serve() }
 
 // Spin implements transport.Poller.
-func (p *poller) Spin(int, int) {}
+func (p *poller) Spin(int) {}
 
 // Serve implements transport.Poller.
 func (p *poller) Serve() int {

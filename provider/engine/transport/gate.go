@@ -34,15 +34,15 @@ const (
 // each. It spins, too, if no goroutine has called attend for as long as quiet, and each lookAround
 // has pollsLeast polls and workLeast pieces of work: polls, turns.Spin octets that they have moved,
 // and completions that were taken. Were there fewer polls, streams would wait that the program does
-// not read itself. But servedPerPoll streams that polls have served count as another poll: where
-// 1,000 connections are busy, each poll serves turns.Most of them and the program answers as many,
-// so that four do not fit into a millisecond.
+// not read itself. But servedPerPoll streams that a poll has served, of up to turns.Most, count as
+// another poll: where 1,000 connections are busy, each poll serves turns.Most of them and the
+// program answers as many, so that four do not fit into a millisecond. One such poll is not enough.
 const (
 	quiet      = 20 * time.Millisecond
 	pollsLeast = 4
 	workLeast  = 16
 
-	servedPerPoll = turns.Most / 2
+	servedPerPoll = 24
 )
 
 // gate parks one goroutine until a socket of an epoll instance is ready. It is
@@ -64,7 +64,7 @@ type gate struct {
 
 	closed   atomic.Bool
 	polls    atomic.Uint32              // calls of Poll so far
-	served   atomic.Uint32              // streams that they have served so far
+	served   atomic.Uint32              // streams that they have served so far, turns.Most each
 	work     atomic.Uint32              // what else Spin and Poll have counted so far
 	attends  atomic.Uint32              // calls of Attend so far
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll
@@ -234,6 +234,15 @@ func (g *gate) spinning() bool {
 		*last = now
 	}
 	return spins
+}
+
+// count counts what a poll has done: it has served so many streams, with so many octets. Those of
+// the queue come in addition to turns.Most, and some of them turn out not to be ready.
+func (g *gate) count(served, spent int) {
+	g.served.Add(uint32(min(served, turns.Most)))
+	if spent >= turns.Spin {
+		g.work.Add(uint32(spent / turns.Spin))
+	}
 }
 
 // attend ends the yielding. The count is for a Wait that is about to begin with

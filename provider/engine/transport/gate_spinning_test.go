@@ -36,14 +36,18 @@ func TestSpinning(t *testing.T) {
 			name: "one stream less", polls: pollsLeast / 2, served: pollsLeast/2*servedPerPoll - 1,
 			work: workLeast, quiet: time.Hour,
 		},
+		{
+			name: "one poll that serves as many as it may", polls: 1, served: turns.Most, work: workLeast,
+			quiet: time.Hour,
+		},
 		{name: "many polls", polls: workLeast, quiet: time.Hour, want: true, begun: true},
 		{name: "the same, but one slept not long ago", polls: workLeast},
 		{name: "one is about to sleep", polls: 100, attends: 1, quiet: time.Hour, begun: true},
 		{name: "few for that long", polls: 10 * workLeast, long: time.Hour, quiet: 2 * time.Hour, begun: true},
 		{name: "nothing for long", long: time.Hour, quiet: 2 * time.Hour, begun: true},
 		{
-			name: "counts that would overflow", polls: 1<<32 - 1, work: 1<<32 - 1, quiet: time.Hour,
-			want: true, begun: true,
+			name: "counts that would overflow", polls: 1<<32 - 1, served: 1<<32 - 1, work: 1<<32 - 1,
+			quiet: time.Hour, want: true, begun: true,
 		},
 	} {
 		var g gate
@@ -114,17 +118,21 @@ func TestAttendEndsYielding(t *testing.T) {
 
 // TestServeIsNoSpinning: what the goroutine that waits serves itself does not count.
 func TestServeIsNoSpinning(t *testing.T) {
-	p := testkit.Must(NewTCP(nil).NewPoller())(t).(*tcpPoller)
-	defer p.Close()
-	p.Serve()
-	if n := p.gate.polls.Load(); n != 0 {
-		t.Errorf("Serve counts as %d polls", n)
+	p, a := watched(t, mover{&calls{}})
+	testkit.Must(a.Writev([][]byte{{1}}))(t)
+	for start := time.Now(); p.Serve() == 0; {
+		if time.Since(start) > time.Minute {
+			t.Fatal("what was sent did not arrive")
+		}
 	}
-	p.Poll()
-	p.Spin(3, 5)
-	polls, work, served := p.gate.polls.Load(), p.gate.work.Load(), p.gate.served.Load()
-	if polls != 1 || work != 3 || served != 5 {
-		t.Errorf("a Poll and Spin(3, 5) count as %d polls, %d pieces of work and %d streams", polls, work, served)
+	count := func() [3]uint32 { return [3]uint32{p.gate.polls.Load(), p.gate.served.Load(), p.gate.work.Load()} }
+	if n := count(); n != [3]uint32{} {
+		t.Errorf("Serve counts as %d polls, %d streams and %d pieces of work", n[0], n[1], n[2])
+	}
+	p.Poll() // the octet is still there
+	p.Spin(3)
+	if n, want := count(), [3]uint32{1, 1, 3 + 1<<20/turns.Spin}; n != want {
+		t.Errorf("a Poll and Spin(3) count as %d, want %d", n, want)
 	}
 }
 
@@ -151,6 +159,28 @@ func TestWhatAPollMovesIsWork(t *testing.T) {
 	}
 	if n := p.gate.served.Load(); n != 1 {
 		t.Errorf("%d streams are counted, want 1", n)
+	}
+}
+
+// TestCount: streams beyond those of one round do not count, so that one poll is not as good as
+// pollsLeast.
+func TestCount(t *testing.T) {
+	var g gate
+	for _, c := range []struct {
+		served, spent          int
+		wantServed, wantPieces uint32
+	}{
+		{3, turns.Spin - 1, 3, 0},
+		{turns.Most, turns.Spin, turns.Most, 1},
+		{3 * turns.Most, 5*turns.Spin + 1, turns.Most, 5},
+	} {
+		g.served.Store(0)
+		g.work.Store(0)
+		g.count(c.served, c.spent)
+		if served, work := g.served.Load(), g.work.Load(); served != c.wantServed || work != c.wantPieces {
+			t.Errorf("%d streams and %d octets count as %d and %d, want %d and %d",
+				c.served, c.spent, served, work, c.wantServed, c.wantPieces)
+		}
 	}
 }
 

@@ -134,7 +134,7 @@ func TestRarePollersAreNotSpinning(t *testing.T) {
 				rest := unix.NsecToTimespec(int64(c.rest))
 				_ = unix.Nanosleep(&rest, nil)
 				p.Poller.Poll()
-				p.Poller.Spin(c.spin, 0)
+				p.Poller.Spin(c.spin)
 			}
 			if n := wakes.Load(); n < polls {
 				t.Errorf("the other goroutine woke %d times for %d arrivals", n, polls)

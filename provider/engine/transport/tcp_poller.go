@@ -165,19 +165,14 @@ func (p *tcpPoller) control(op int, reg *registration, events uint32) error {
 func (p *tcpPoller) Poll() int {
 	p.gate.polls.Add(1)
 	served, spent := p.poll()
-	p.Spin(spent/turns.Spin, served)
+	if served > 0 {
+		p.gate.count(served, spent)
+	}
 	return served
 }
 
 // Spin implements Poller.
-func (p *tcpPoller) Spin(work, served int) {
-	if work > 0 {
-		p.gate.work.Add(uint32(work))
-	}
-	if served > 0 {
-		p.gate.served.Add(uint32(served))
-	}
-}
+func (p *tcpPoller) Spin(n int) { p.gate.work.Add(uint32(n)) }
 
 // Serve implements Poller.
 func (p *tcpPoller) Serve() int {

@@ -141,10 +141,9 @@ type Poller interface {
 	// Serve is Poll for the goroutine that waits: Wait does not take it for spinning.
 	Serve() int
 
-	// Spin counts what a goroutine that polls has done elsewhere: pieces of work, and streams of
-	// other pollers that it has served. Wait takes one that has much to do for spinning, although
-	// it polls more rarely than others.
-	Spin(work, served int)
+	// Spin counts n pieces of work that a goroutine has done which polls: Wait takes one that has
+	// much to do for spinning, although it polls more rarely than others.
+	Spin(n int)
 
 	// Wait parks until a stream may be ready, Wake was called since the last
 	// Wait, or ctx is done (its error). It holds no OS thread. One goroutine at
