@@ -145,8 +145,8 @@ func (p *funcPoller) Poll() int {
 	return 0
 }
 
-// TestLooksLoseNothing: a look that does not return, because a handler panics or ends the goroutine,
-// leaves the completions in the ring that the poll would have returned.
+// TestLooksLoseNothing: a look that does not return, because a handler panics or ends the
+// goroutine, leaves the completions in the ring that the poll would have returned.
 func TestLooksLoseNothing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	for name, f := range map[string]func(){
