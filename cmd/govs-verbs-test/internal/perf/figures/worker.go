@@ -3,6 +3,7 @@ package figures
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"time"
@@ -44,7 +45,7 @@ type answer struct {
 // other ends, and its Cong is for all sockets.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, self load.End) error {
 	ctx, stop := context.WithCancel(ctx)
-	x := &executor{ctx: ctx, self: self, vctxs: make(map[Device]*ibverbs.Context), clients: make(map[peer]client)}
+	x := &executor{ctx: ctx, self: self, vctxs: make(map[Device]*ibverbs.Context)}
 	defer x.close(stop)
 	return worker.Serve(in, out, x.do)
 }
@@ -54,14 +55,15 @@ type executor struct {
 	ctx     context.Context
 	self    load.End
 	vctxs   map[Device]*ibverbs.Context
-	clients map[peer]client
+	peer    peer // of client
+	client  client
 	served  []func() error // what is to be closed when ctx has ended
 	idle    *idle
 	streams idleStreams
 	profile profile
 }
 
-// peer is what a client is kept for.
+// peer is what a client is connected to.
 type peer struct {
 	device Device
 	addr   netip.AddrPort
@@ -188,23 +190,35 @@ func (x *executor) network(d Device) (rawtcp.Network, error) {
 	return rawtcp.Streams(vctx, cfg), nil
 }
 
-// run runs over the connection to a server, which is kept. After an error it is
-// made anew.
+// run runs over the connection to a server, which is kept for the next run with it. After an error
+// it is made anew. There are no connections of other runs: a device whose connections are more than
+// a few gives them smaller send buffers, and one of them has a twentieth less bandwidth then.
 func (x *executor) run(p peer, spec load.Spec) (*load.Result, error) {
-	c, ok := x.clients[p]
-	if !ok {
-		var err error
-		if c, err = x.dial(p); err != nil {
+	if x.client == nil || x.peer != p {
+		if err := x.leave(); err != nil {
+			return nil, fmt.Errorf("ending the connections of the run before: %w", err)
+		}
+		c, err := x.dial(p)
+		if err != nil {
 			return nil, err
 		}
-		x.clients[p] = c
+		x.client, x.peer = c, p
 	}
-	r, err := c.Run(x.ctx, spec)
+	r, err := x.client.Run(x.ctx, spec)
 	if err != nil {
-		delete(x.clients, p)
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(err, x.leave())
 	}
 	return &r, nil
+}
+
+// leave ends the client that there is.
+func (x *executor) leave() error {
+	c := x.client
+	if c == nil {
+		return nil
+	}
+	x.client = nil
+	return c.Close()
 }
 
 func (x *executor) dial(p peer) (client, error) {
@@ -228,9 +242,7 @@ func (x *executor) dial(p peer) (client, error) {
 // close ends everything in the order in which it can end. No caller takes errors any
 // more.
 func (x *executor) close(stop func()) {
-	for _, c := range x.clients {
-		_ = c.Close()
-	}
+	_ = x.leave()
 	stop()
 	for _, wait := range x.served {
 		_ = wait()
