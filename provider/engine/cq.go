@@ -68,7 +68,7 @@ type cq struct {
 
 	seen     ringSeen
 	handed   atomic.Uint64 // completions that polls have handed over
-	unlooked atomic.Uint32 // completions taken from the ring since lookFirst, with many QPs
+	unlooked atomic.Uint32 // completions of many QPs that were taken since lookFirst
 	bells    doorbells
 
 	mu     sched.Mutex[locks.CQ] // guards what follows; nothing else is locked under it
@@ -273,7 +273,7 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	if c.unlooked.Load() >= takenPerLook {
+	if c.unlooked.Load() >= takenPerLook && c.seen.waiting() > 0 {
 		c.lookFirst()
 	}
 	n := c.take(wc)
@@ -284,8 +284,8 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 		n += c.take(wc[n:])
 	}
 	if n > 0 && len(*c.direct.Load()) == 0 {
-		// What is in the ring was put there by others, so that this poll has not looked at the
-		// streams. The program is at work all the same.
+		// Most of what is in the ring was put there by others, without a look of this program. It
+		// is at work all the same.
 		c.dev.poller.Spin(n)
 		c.unlooked.Add(uint32(n))
 	}
@@ -296,14 +296,21 @@ func (c *cq) Poll(wc []provider.WC) (int, error) {
 // the streams although the ring has others. A program whose many connections are all busy always
 // finds some. It would never look, and the progress goroutine would serve every stream, on a CPU
 // that the peer or the program could use.
-const takenPerLook = 32
+const takenPerLook = 64
 
-// lookFirst looks at the streams before completions are taken: what a look that does not return
-// would have in its hands would be lost, and a poll that returns less than it could has emptied the
-// CQ. With one P nobody serves the streams at the same time, and looks would only come earlier.
+// lookFirst looks at the streams before completions are taken from the ring: what a poll has taken
+// would be lost if its look did not return, and a poll that returns less than it could has emptied
+// the CQ. With one P nobody serves the streams at the same time, and looks would only come
+// earlier.
+//
+// What waits for an empty ring is sent as well (doorbells). With looks the ring is rarely empty, and
+// a program that takes 16 completions at a time had 0.6 of the messages without that.
 func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
+		if c.bells.some.Load() {
+			c.ringSome()
+		}
 		c.dev.poller.Poll()
 	}
 }

@@ -19,7 +19,7 @@ import (
 //
 //   - when as many were posted as were expected, or enough for a call;
 //   - when a poll finds the QP's send or receive CQ empty: the program has posted all that it
-//     had to;
+//     had to; or when it looks at the streams all the same (lookFirst);
 //   - when one of them is armed, because the program may be about to sleep;
 //   - when a post is refused, because the queue may be full;
 //   - when the QP is closed or disconnected, or goes to ERR;
@@ -287,8 +287,8 @@ func (q *qp) ringAfter(r ring) (used int) {
 	return used
 }
 
-// ringSome is for a poll that found the CQ empty. It transmits what waits, but no more than a turn,
-// because the program may get completions of that.
+// ringSome is for a poll that found the CQ empty, or looks at the streams. It transmits what waits,
+// but no more than a turn, because the program may get completions of that.
 func (c *cq) ringSome() {
 	now := time.Since(epoch)
 	before := time.Duration(c.bells.dry.Swap(int64(now)))

@@ -116,6 +116,23 @@ func waitingQPs(t *testing.T, network transport.Network, addr string, n int, wr 
 	return a, b, qps
 }
 
+// TestLooksTransmit: a look at the streams of a poll whose ring has completions transmits what
+// waits for an empty one, which such a program may never see. One with one P has no such looks.
+func TestLooksTransmit(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for procs, want := range map[int]int64{1: 0, 2: 2} {
+		runtime.GOMAXPROCS(procs)
+		synctest.Test(t, func(t *testing.T) {
+			a, b, _ := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
+			b.wantReceived("the posts wait", 0)
+			a.cq.push(provider.WC{}, false)
+			a.cq.unlooked.Store(takenPerLook)
+			a.takeAll(1)
+			b.wantReceived("after a look", want)
+		})
+	}
+}
+
 // TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs
 // as soon as it runs. It gives way after a turn, and not after each QP.
 func TestTimerOfManyQPs(t *testing.T) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -96,19 +97,22 @@ func TestPollsThatTakeCount(t *testing.T) {
 // more. Where there is one P, whose other goroutines wait for this one anyhow, it does not.
 func TestPollsThatTakeLook(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	const all = takenPerLook
+	ones := slices.Repeat([]int{1}, 3*all+1)
 	for _, c := range []struct {
-		name    string
-		procs   int
-		direct  []*qp
-		perPoll int
-		polls   int
-		looks   int
+		name   string
+		procs  int
+		direct []*qp
+		takes  []int // of each poll
+		looks  int
 	}{
-		{"one by one", 2, nil, 1, 3*takenPerLook + 1, 3},
-		{"one too few", 2, nil, 1, takenPerLook, 0},
-		{"more at once", 2, nil, 2 * takenPerLook, 5, 4},
-		{"few QPs, which are looked at directly", 2, []*qp{{}}, takenPerLook, 5, 0},
-		{"one P", 1, nil, takenPerLook, 5, 0},
+		{"one by one", 2, nil, ones, 3},
+		{"one too few", 2, nil, ones[:all], 0},
+		{"more at once", 2, nil, []int{2 * all, 2 * all, 2 * all}, 2},
+		{"few after many", 2, nil, []int{2 * all, 1, 1, 1, 1}, 1},
+		{"none after many: the look of a poll that finds nothing is enough", 2, nil, []int{2 * all, 0}, 1},
+		{"few QPs, which are looked at directly", 2, []*qp{{}}, []int{all, all, all}, 0},
+		{"one P", 1, nil, []int{all, all, all}, 0},
 	} {
 		runtime.GOMAXPROCS(c.procs)
 		pollers := []*countedPoller{new(countedPoller), new(countedPoller)}
@@ -116,13 +120,13 @@ func TestPollsThatTakeLook(t *testing.T) {
 		d.poller.all[1].streams.Store(1)
 		q := &cq{dev: d, ring: make([]provider.WC, 2*takenPerLook)}
 		q.direct.Store(&c.direct)
-		for range c.polls {
-			for range c.perPoll {
+		for _, want := range c.takes {
+			for range want {
 				q.push(provider.WC{}, false)
 			}
-			n, err := q.Poll(make([]provider.WC, c.perPoll))
-			if n != c.perPoll || err != nil {
-				t.Fatalf("%s: Poll: %d, %v; want %d", c.name, n, err, c.perPoll)
+			n, err := q.Poll(make([]provider.WC, 2*all))
+			if n != want || err != nil {
+				t.Fatalf("%s: Poll: %d, %v; want %d", c.name, n, err, want)
 			}
 		}
 		for i, p := range pollers {
@@ -164,8 +168,8 @@ func TestLooksLoseNothing(t *testing.T) {
 			t.Errorf("%s: the poll has returned, and so has not looked", name)
 		}()
 		<-ended
-		if n := q.seen.waiting(); n != takenPerLook {
-			t.Errorf("%s: %d completions are left, want %d", name, n, takenPerLook)
+		if n, err := q.Poll(make([]provider.WC, 2*takenPerLook)); n != takenPerLook || err != nil {
+			t.Errorf("%s: the next poll: %d, %v; want the %d that are left", name, n, err, takenPerLook)
 		}
 	}
 }

@@ -37,6 +37,8 @@ const (
 // not read itself. But servedPerPoll streams that a poll has served, of up to turns.Most, count as
 // another poll: where 1,000 connections are busy, each poll serves turns.Most of them and the
 // program answers as many, so that four do not fit into a millisecond. One such poll is not enough.
+// Where N streams are ready all the time, one waits for N/turns.Most of the two polls or more that
+// a millisecond has then, whoever makes them.
 const (
 	quiet      = 20 * time.Millisecond
 	pollsLeast = 4
@@ -64,7 +66,7 @@ type gate struct {
 
 	closed   atomic.Bool
 	polls    atomic.Uint32              // calls of Poll so far
-	served   atomic.Uint32              // streams that they have served so far, turns.Most each
+	served   atomic.Uint32              // streams that they have served so far, turns.Most each at most
 	work     atomic.Uint32              // what else Spin and Poll have counted so far
 	attends  atomic.Uint32              // calls of Attend so far
 	yielding atomic.Bool                // Wait leaves the sockets to goroutines that poll

@@ -46,7 +46,7 @@ func TestSpinning(t *testing.T) {
 		{name: "few for that long", polls: 10 * workLeast, long: time.Hour, quiet: 2 * time.Hour, begun: true},
 		{name: "nothing for long", long: time.Hour, quiet: 2 * time.Hour, begun: true},
 		{
-			name: "counts that would overflow", polls: 1<<32 - 1, served: 1<<32 - 1, work: 1<<32 - 1,
+			name: "large counts", polls: 1<<32 - 1, served: 1<<32 - 1, work: 1<<32 - 1,
 			quiet: time.Hour, want: true, begun: true,
 		},
 	} {
@@ -66,6 +66,31 @@ func TestSpinning(t *testing.T) {
 		}
 		if c.begun && g.spinning() {
 			t.Errorf("%s: what was counted counts again", c.name)
+		}
+	}
+}
+
+// TestSpinningCountsOn: the counts begin again at 0 after 2^32 - 1.
+func TestSpinningCountsOn(t *testing.T) {
+	var g gate
+	began := counted{polls: 1<<32 - 1, served: 1<<32 - 1, work: 1<<32 - 1, at: time.Now()}
+	g.quietSince = time.Now().Add(-time.Hour)
+	for _, c := range []struct {
+		polls, served, work uint32 // more than at the beginning
+		want                bool
+	}{
+		{pollsLeast, 0, workLeast, true},
+		{pollsLeast - 1, servedPerPoll, workLeast, true},
+		{pollsLeast - 1, servedPerPoll - 1, workLeast, false},
+		{0, 0, workLeast, false},
+	} {
+		g.counted = began
+		g.counted.at = time.Now().Add(time.Hour) // it does not take lookAround, however slow the machine
+		g.polls.Store(began.polls + c.polls)
+		g.served.Store(began.served + c.served)
+		g.work.Store(began.work + c.work)
+		if got := g.spinning(); got != c.want {
+			t.Errorf("%d polls, %d streams and %d pieces of work: spinning is %v", c.polls, c.served, c.work, got)
 		}
 	}
 }
@@ -118,7 +143,7 @@ func TestAttendEndsYielding(t *testing.T) {
 
 // TestServeIsNoSpinning: what the goroutine that waits serves itself does not count.
 func TestServeIsNoSpinning(t *testing.T) {
-	p, a := watched(t, mover{&calls{}})
+	p, a := watched(t, mover{&calls{}, 1 << 20})
 	testkit.Must(a.Writev([][]byte{{1}}))(t)
 	for start := time.Now(); p.Serve() == 0; {
 		if time.Since(start) > time.Minute {
@@ -136,14 +161,17 @@ func TestServeIsNoSpinning(t *testing.T) {
 	}
 }
 
-// mover is a handler that moves much in each turn.
-type mover struct{ Handler }
+// mover is a handler that moves so many octets in each turn.
+type mover struct {
+	Handler
+	octets int
+}
 
-func (mover) ReadyTurn(bool, bool, int) (used int, more bool) { return 1 << 20, false }
+func (m mover) ReadyTurn(bool, bool, int) (used int, more bool) { return m.octets, false }
 
 // TestWhatAPollMovesIsWork: a poll that moves much counts for more than one that finds nothing.
 func TestWhatAPollMovesIsWork(t *testing.T) {
-	p, a := watched(t, mover{&calls{}})
+	p, a := watched(t, mover{&calls{}, 1 << 20})
 	p.Poll()
 	if n := p.gate.work.Load(); n != 0 {
 		t.Errorf("a poll that found nothing counts as %d pieces of work", n)
@@ -184,14 +212,38 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// TestPollCountsItsStreams: each of the streams that a poll serves counts.
+func TestPollCountsItsStreams(t *testing.T) {
+	p, a := watched(t, mover{&calls{}, 1})
+	b := also(t, p, mover{&calls{}, 1})
+	for _, c := range []Conn{a, b} {
+		testkit.Must(c.Writev([][]byte{{1}}))(t)
+	}
+	for start := time.Now(); p.Serve() < 2; {
+		if time.Since(start) > time.Minute {
+			t.Fatal("what was sent did not arrive")
+		}
+	}
+	p.Poll() // the octets are still there
+	if n := p.gate.served.Load(); n != 2 {
+		t.Errorf("%d streams are counted, want 2", n)
+	}
+}
+
 // watched returns a poller that serves one end of a connection with h, and the other end. No
 // goroutine has slept for long.
 func watched(t *testing.T, h Handler) (*tcpPoller, Conn) {
 	t.Helper()
-	network := NewTCP(nil)
-	p := testkit.Must(network.NewPoller())(t).(*tcpPoller)
+	p := testkit.Must(NewTCP(nil).NewPoller())(t).(*tcpPoller)
 	t.Cleanup(func() { _ = p.Close() })
 	p.gate.quietSince = time.Now().Add(-time.Hour)
+	return p, also(t, p, h)
+}
+
+// also has p serve one end of another connection with h, and returns the other end.
+func also(t *testing.T, p *tcpPoller, h Handler) Conn {
+	t.Helper()
+	network := NewTCP(nil)
 	l := testkit.Must(network.Listen(loopback, 0))(t)
 	defer l.Close()
 	a := testkit.Must(network.Dial(t.Context(), loopback, l.Addr()))(t)
@@ -199,5 +251,5 @@ func watched(t *testing.T, h Handler) (*tcpPoller, Conn) {
 	b := testkit.Must(l.Accept(t.Context()))(t)
 	t.Cleanup(func() { _ = b.Close() })
 	testkit.OK(t, p.Add(b, h))
-	return p, a
+	return a
 }
