@@ -303,8 +303,8 @@ const takenPerLook = 64
 // the CQ. With one P nobody serves the streams at the same time, and looks would only come
 // earlier.
 //
-// What waits for an empty ring is sent as well (doorbells). With looks the ring is rarely empty, and
-// a program that takes 16 completions at a time had 0.6 of the messages without that.
+// What waits for an empty ring is sent as well (doorbells). With looks the ring is rarely empty,
+// and a program that takes 16 completions at a time had 0.6 of the messages without that.
 func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
