@@ -107,7 +107,10 @@ func (cq *CQ) ok(op string) error {
 
 // Poll moves up to len(wc) completions into wc, oldest first, and returns how many
 // (ibv_poll_cq). It returns at once, with 0 if there are none, and does not
-// allocate. Fewer than len(wc) mean that the CQ is empty. Goroutines may poll
+// allocate. On the engine it also moves data of the QPs that complete here. Oldest first
+// is the order in which the device has completed them: that of the posts of one queue, but
+// between QPs not always that in which peers have sent. Fewer than len(wc) mean that the CQ
+// was empty; more may have come since, or wait in sockets. Goroutines may poll
 // one CQ at the same time: each gets its completions in order, and some that
 // belong between them may go to another. A completion that reports a failure is
 // not an error of Poll: see WC.Err. EBUSY: the calls of an rdmacm.Conn or an

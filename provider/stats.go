@@ -115,8 +115,9 @@ type CQStats struct {
 
 	// MostWaiting is the most at any time since the CQ was made, or last resized. On the engine,
 	// one look at a connection completes as many receives as have come, up to hundreds. The poll
-	// that looks returns those that it has room for, at most 255 of each connection; the others
-	// wait in the CQ. The flushes at the end of a connection wait there, too: ask before.
+	// that looks takes those that it has room for, at most 255 of each connection directly; the
+	// others pass through the CQ, and count here. The flushes at the end of a connection wait
+	// there, too: ask before.
 	MostWaiting int
 }
 
