@@ -110,9 +110,9 @@ func (cq *CQ) ok(op string) error {
 // allocate. On the engine it also moves data of the QPs that complete here. Oldest first
 // is the order in which the device has completed them: that of the posts of one queue, but
 // between QPs not always that in which peers have sent. Fewer than len(wc) mean that the CQ
-// was empty; more may have come since, or wait in sockets. Goroutines may poll
-// one CQ at the same time: each gets its completions in order, and some that
-// belong between them may go to another. A completion that reports a failure is
+// was empty, unless a Drain is under way; more may have come since, or wait in sockets.
+// Goroutines may poll one CQ at the same time: each gets its completions in order, and some
+// that belong between them may go to another. A completion that reports a failure is
 // not an error of Poll: see WC.Err. EBUSY: the calls of an rdmacm.Conn or an
 // rdmacm.Receiver take the completions.
 func (cq *CQ) Poll(wc []WC) (int, error) {

@@ -269,21 +269,23 @@ func (cq *CQ) pollAside(wc []WC) (int, error) {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	defer cq.settle()
-	n := copy(wc, cq.held)
-	if cq.held = cq.held[n:]; len(cq.held) == 0 {
-		cq.held = nil // and its memory
-	}
-	for n < len(wc) { // fewer would say that the CQ is empty
-		got, err := cq.p.Poll(wc[n:])
-		if err != nil && n == 0 {
-			return 0, cq.called(err)
+	if len(cq.held) > 0 {
+		n := copy(wc, cq.held)
+		if cq.held = cq.held[n:]; len(cq.held) == 0 {
+			cq.held = nil // and its memory
 		}
-		if err != nil || got == 0 {
-			break // what there is comes before an error, which the next Poll returns
-		}
-		n += cq.sift(wc[n : n+got])
+		return n, nil
 	}
-	return n, nil
+	for {
+		n, err := cq.p.Poll(wc)
+		if err != nil || n == 0 {
+			return n, cq.called(err)
+		}
+		// 0 would say that the CQ is empty. After markers only, there may be more.
+		if n = cq.sift(wc[:n]); n > 0 {
+			return n, nil
+		}
+	}
 }
 
 // sift takes the completions of markers out of wc and says how many are left.

@@ -309,7 +309,7 @@ func (c *cq) lookFirst() {
 	c.unlooked.Store(0)
 	if runtime.GOMAXPROCS(0) > 1 {
 		if c.bells.some.Load() {
-			c.ringSome()
+			c.ringForLook()
 		}
 		c.dev.poller.Poll()
 	}

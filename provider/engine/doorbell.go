@@ -287,8 +287,8 @@ func (q *qp) ringAfter(r ring) (used int) {
 	return used
 }
 
-// ringSome is for a poll that found the CQ empty, or looks at the streams. It transmits what waits,
-// but no more than a turn, because the program may get completions of that.
+// ringSome is for a poll that found the CQ empty. It transmits what waits, but no more than a turn,
+// because the program may get completions of that.
 func (c *cq) ringSome() {
 	now := time.Since(epoch)
 	before := time.Duration(c.bells.dry.Swap(int64(now)))
@@ -303,6 +303,19 @@ func (c *cq) ringSome() {
 		apart := c != q.sendCQ
 		vain := !apart || q.sendCQ.seen.waiting() == 0
 		left -= q.ringAfter(ring{vain, apart, now - max(since, before)})
+	}
+}
+
+// ringForLook is for a poll that looks at the streams although the CQ has completions. It transmits
+// as ringSome does, but says nothing against waiting: the program may go on posting for what it has
+// not taken yet, and it has done nothing but poll and post.
+func (c *cq) ringForLook() {
+	for left := turnLeast; left > 0; {
+		q, _ := c.popBell(forever)
+		if q == nil {
+			return
+		}
+		left -= q.ringAfter(ring{})
 	}
 }
 
