@@ -97,7 +97,7 @@ func outsideInGuest(t *testing.T, dir string) {
 			t.Errorf("stdout, or the suite's output, lacks %q", want)
 		}
 	}
-	// A guest that stood still and was booted once more is reported there, before the command begins.
+	// A guest that stood still, and was booted once more, is reported before the command begins.
 	before, ok := strings.CutSuffix(stderr.String(), "to stderr\n")
 	if !ok || before != "" && !strings.HasPrefix(before, "run: boot 1 of 3 took more than ") {
 		t.Errorf("stderr is not what the command wrote there:\n%s", stderr.String())
