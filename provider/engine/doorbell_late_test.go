@@ -123,14 +123,26 @@ func TestLooksTransmit(t *testing.T) {
 	for procs, want := range map[int]int64{1: 0, 2: 2} {
 		runtime.GOMAXPROCS(procs)
 		synctest.Test(t, func(t *testing.T) {
-			a, b, _ := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
+			a, b, qps := waitingQPs(t, memnet.New(nil), memAddr, 2, signalledSend(), nil)
 			b.wantReceived("the posts wait", 0)
+			expected := qps[0].expected()
 			a.cq.push(provider.WC{}, false)
 			a.cq.unlooked.Store(takenPerLook)
 			a.takeAll(1)
 			b.wantReceived("after a look", want)
+			if n := qps[0].expected(); n != expected || n == 0 {
+				t.Errorf("%d posts are expected after a look, which says nothing of them; want %d", n, expected)
+			}
 		})
 	}
+}
+
+// expected returns how many more posts the forecast of the QP expects.
+func (s *side) expected() int {
+	s.qp.sq.mu.Lock()
+	defer s.qp.sq.mu.Unlock()
+	f := s.qp.sq.forecast.Load()
+	return int(f.more) + int(f.rest)
 }
 
 // TestTimerOfManyQPs: where all Ps compute, the timer's goroutine transmits what waits on many QPs

@@ -37,8 +37,8 @@ const (
 // not read itself. But servedPerPoll streams that a poll has served, of up to turns.Most, count as
 // another poll: where 1,000 connections are busy, each poll serves turns.Most of them and the
 // program answers as many, so that four do not fit into a millisecond. One such poll is not enough.
-// Where N streams are ready all the time, one waits for N/turns.Most of the two polls or more that
-// a millisecond has then, whoever makes them.
+// Where N streams are ready all the time, each waits for N/turns.Most polls. There are two in a
+// millisecond at least.
 const (
 	quiet      = 20 * time.Millisecond
 	pollsLeast = 4
