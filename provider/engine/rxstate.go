@@ -27,11 +27,11 @@ type rxState struct {
 	handed  uint8  // completions that the look under way has handed over
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
-	mayDirect bool // payload may be placed before its CRC is known
-	kept      bool // this stream counts against rxKept
-	storer    bool // the goroutine that has stored is receiving, and goes on with the next store
-	first     bool // no FPDU was received yet
-	resumeTx  bool // the transmit side has something to look at
+	alone    bool // the turn is that of a stream which is not read in turns with others
+	kept     bool // this stream counts against rxKept
+	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
+	first    bool // no FPDU was received yet
+	resumeTx bool // the transmit side has something to look at
 }
 
 func (r *rxState) init(s *stream) {
@@ -39,7 +39,6 @@ func (r *rxState) init(s *stream) {
 	r.recv.Init(rdmap.ReceiverConfig{Inbound: &s.inbound, Outstanding: &s.outstanding,
 		Extensions: s.dev.opts.Extensions, RDMAC: p.RDMAC})
 	r.fpdu = mpa.NewReceiver(p.MarkersRx, p.CRC)
-	r.mayDirect = !p.MarkersRx && (!p.CRC || s.dev.opts.Placement == PlaceStreaming)
 	r.first, r.dense = true, denseFirst
 }
 

@@ -3,12 +3,14 @@ package engine
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
+	"github.com/govs-rdma/govs/provider/engine/transport"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
 )
@@ -44,10 +46,10 @@ func TestReadLimit(t *testing.T) {
 	}
 }
 
-// sizedReads is a nowhere that keeps how long the longest read is.
+// sizedReads is a nowhere that keeps how many reads there are, and how long the longest is.
 type sizedReads struct {
 	*nowhere
-	most int
+	reads, most int
 }
 
 func (c *sizedReads) Readv(bufs [][]byte) (int, error) {
@@ -55,61 +57,110 @@ func (c *sizedReads) Readv(bufs [][]byte) (int, error) {
 	for _, b := range bufs {
 		n += len(b)
 	}
+	c.reads++
 	c.most = max(c.most, n)
 	return c.nowhere.Readv(bufs)
 }
 
-// TestLongReads: the only stream of a poller gets long reads after several that have brought long
-// FPDUs, and not after short ones, or where the device has objects that store.
-func TestLongReads(t *testing.T) {
-	_, y := tcpPair(t, Options{}, true, sideOptions{})
+// newSizedReads returns a side whose stream reads from the second result, and a function that makes
+// Writes to it of n octets each, so many octets in all.
+func newSizedReads(t *testing.T, crc bool) (*side, *sizedReads, func(octets, n int) []byte) {
+	_, y := tcpPair(t, Options{}, crc, sideOptions{})
 	in := &sizedReads{nowhere: y.replaceConn()}
 	dst := y.reg(60000, provider.AccessLocalWrite|provider.AccessRemoteWrite)
-	framer := mpa.NewFramer(false, true)
-	writes := func(octets, n int) (b []byte) {
+	framer := mpa.NewFramer(false, crc)
+	s := y.qp.stream.Load()
+	set := func(c transport.Conn) {
+		s.rxMu.Lock()
+		defer s.rxMu.Unlock()
+		s.conn = c
+	}
+	set(in)
+	t.Cleanup(func() { set(in.nowhere) })
+	return y, in, func(octets, n int) (b []byte) {
 		h := rdmap.WriteHeader(dst.m.stag, dst.to(0), true)
 		for len(b) < octets {
 			b = testkit.Must(framer.AppendFPDU(b, h.AppendTo(nil), dst.b[:n]))(t)
 		}
 		return b
 	}
+}
+
+// TestLongReads: the only stream of a poller gets long reads after several that have brought long
+// FPDUs, and not after short ones, or where the device has objects that store.
+func TestLongReads(t *testing.T) {
+	const long = 60000
+	y, in, writes := newSizedReads(t, true)
 	s := y.qp.stream.Load()
-	s.rxMu.Lock()
-	s.conn = in
-	s.rxMu.Unlock()
-	defer func() {
-		s.rxMu.Lock()
-		s.conn = in.nowhere
-		s.rxMu.Unlock()
-	}()
-	look := func(what string, octets, n int, long bool) {
+	look := func(what string, octets, n int, looked bool) {
 		t.Helper()
 		in.in, in.most = writes(octets, n), 0
 		for len(in.in) > 0 {
 			s.pollRx(y.dev.turnOfLook(1))
 		}
-		if long != (in.most > 300<<10) || !long && in.most > readMost+64<<10 {
+		if looked != (in.most > 300<<10) || !looked && in.most > readMost+64<<10 {
 			t.Errorf("%s: the longest read was for %d octets", what, in.most)
 		}
 		if err := y.qp.Cause(); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
-	look("the first", 512<<10, len(dst.b), false)
-	look("long ones", 4<<20, len(dst.b), true)
+	look("the first", 512<<10, long, false)
+	look("long ones", 4<<20, long, true)
 	look("short ones, of which nothing is known at first", 1<<20, 4, true)
 	look("short ones", 1<<20, 4, false)
-	look("few long ones", 512<<10, len(dst.b), false)
+	look("few long ones", 512<<10, long, false)
 	look("short ones after few long ones", 1<<20, 4, false)
-	look("long ones again", 4<<20, len(dst.b), true)
+	look("long ones again", 4<<20, long, true)
 	y.dev.stores.Store(true)
-	look("a device with objects", 4<<20, len(dst.b), false)
-	in.in, in.most = writes(4<<20, len(dst.b)), 0
+	look("a device with objects", 4<<20, long, false)
+	in.in, in.most = writes(4<<20, long), 0
 	for len(in.in) > 0 {
 		s.pollRx(turnMost) // as after a store
 	}
 	if in.most > readMost+64<<10 {
 		t.Errorf("after a store: the longest read was for %d octets", in.most)
+	}
+}
+
+// TestDirectReads: where there is no CRC, a long FPDU has a read of its own, to where it belongs. A
+// shorter one has so if it ends a long message, or where the stream is read in turns with others,
+// whose reads are short.
+func TestDirectReads(t *testing.T) {
+	repeat := func(n, length int) []int { return slices.Repeat([]int{length}, n) }
+	for name, tc := range map[string]struct {
+		fpdus  []int // octets of payload of each
+		of     int   // streams
+		direct bool
+	}{
+		"long, alone":           {repeat(70, 60000), 1, true},
+		"long, one of two":      {repeat(70, 60000), 2, true},
+		"shorter, alone":        {repeat(350, 12000), 1, false},
+		"shorter, one of two":   {repeat(350, 12000), 2, true},
+		"the shortest, alone":   {repeat(150, directLeast), 1, true},
+		"a little less":         {repeat(150, directLeast-100), 1, false},
+		"as short, one of two":  {repeat(500, directOctets), 2, false},
+		"so short, one of many": {repeat(500, directOctets), 100, false},
+		"ends of long messages": {slices.Repeat([]int{60000, 60000, 12000}, 30), 1, true},
+		"shorter after long":    {slices.Concat(repeat(10, 60000), repeat(350, 12000)), 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			y, in, writes := newSizedReads(t, false)
+			s := y.qp.stream.Load()
+			for _, n := range tc.fpdus {
+				in.in = append(in.in, writes(1, n)...)
+			}
+			for len(in.in) > 0 {
+				s.pollRx(y.dev.turnOfLook(tc.of))
+			}
+			if err := y.qp.Cause(); err != nil {
+				t.Fatal(err)
+			}
+			n := len(tc.fpdus)
+			if direct := in.reads >= n*9/10; direct != tc.direct {
+				t.Errorf("%d reads for %d FPDUs, so that each has one: %t", in.reads, n, direct)
+			}
+		})
 	}
 }
 

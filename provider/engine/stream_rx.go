@@ -18,6 +18,7 @@ func (s *stream) receive() { _, _ = s.receiveTurn(turnMost) }
 // whether it ended before there was nothing more to receive, or to answer.
 func (s *stream) receiveTurn(turn int) (used int, more bool) {
 	r := &s.rx
+	r.alone = turn >= turnLook && !s.dev.stores.Load()
 	left := turn
 	for full := true; full && (left > 0 || r.inLong()) && !s.over() && !r.storing(); {
 		before := r.taken
@@ -123,7 +124,7 @@ func (s *stream) readMore(turn int) (int, bool) {
 	s.rxEnsure()
 	r := &s.rx
 	c := r.c
-	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn, !s.dev.stores.Load()))]
+	space := c.b[r.w:min(len(c.b), r.w+r.readLimit(turn, r.alone))]
 	c.iov[0] = space
 	var n int
 	var err error
@@ -200,7 +201,7 @@ func (s *stream) takeFPDUs() {
 		}
 		if need > 0 {
 			r.need = uint32(need)
-			if r.mayDirect {
+			if s.mayDirect() {
 				s.tryDirect(buf)
 			}
 			return
