@@ -164,14 +164,20 @@ type Sample struct {
 // A value selects the number of a sample that a figure uses.
 type value func(Sample) float64
 
-func gbps(s Sample) float64 { return s.GBps }
-func mops(s Sample) float64 { return s.Mops }
-func rtt(s Sample) float64  { return s.RTT }
+// A quantity is a value with its name for a table.
+type quantity struct {
+	name string
+	of   value
+}
 
-func cpuPerGiB(s Sample) float64 { return s.PerGiB }
-func cpuPerOp(s Sample) float64  { return s.PerOp }
-
-func number(s Sample) float64 { return s.Value }
+var (
+	gbps      = quantity{"bandwidth", func(s Sample) float64 { return s.GBps }}
+	mops      = quantity{"million operations a second", func(s Sample) float64 { return s.Mops }}
+	rtt       = quantity{"round trip", func(s Sample) float64 { return s.RTT }}
+	cpuPerGiB = quantity{"CPU time per GiB", func(s Sample) float64 { return s.PerGiB }}
+	cpuPerOp  = quantity{"CPU time per operation", func(s Sample) float64 { return s.PerOp }}
+	kibOfEach = quantity{"KiB of each", func(s Sample) float64 { return s.Value }}
+)
 
 // byRound returns the samples' values by round. What failed, or is no number, is
 // left out.

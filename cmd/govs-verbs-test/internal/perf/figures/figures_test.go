@@ -32,29 +32,29 @@ func samples(values ...float64) []Sample {
 
 func TestRatioIsOfEachRound(t *testing.T) {
 	// The median of the ratios, 0.5, is not the ratio of the medians, 4/6.
-	f := ratio(samples(4, 9, 1), samples(6, 3, 2), gbps)
+	f := ratio(samples(4, 9, 1), samples(6, 3, 2), gbps.of)
 	want := Figure{Median: 2.0 / 3, Min: 0.5, Max: 3, Rounds: 3}
 	if diff := cmp.Diff(want, f); diff != "" {
 		t.Error(diff)
 	}
-	if f := ratio(samples(1, 8), samples(2, 2), gbps); f.Median != (0.5+4)/2 {
+	if f := ratio(samples(1, 8), samples(2, 2), gbps.of); f.Median != (0.5+4)/2 {
 		t.Errorf("the median of two is %g", f.Median)
 	}
 }
 
 func TestRoundsThatFailed(t *testing.T) {
-	f := ratio(samples(4, -1, 8, 6), samples(2, 2, -1, 2), gbps)
+	f := ratio(samples(4, -1, 8, 6), samples(2, 2, -1, 2), gbps.of)
 	if f.Rounds != 2 || f.Min != 2 || f.Max != 3 || f.Missing != "" {
 		t.Errorf("of two rounds: %+v", f)
 	}
-	f = ratio(samples(4, 4), samples(-1, -1), gbps)
+	f = ratio(samples(4, 4), samples(-1, -1), gbps.of)
 	if f.Missing != "round 1: it rained" {
 		t.Errorf("without a round: %+v", f)
 	}
-	if f := ratio(samples(4, 4), nil, gbps); f.Missing != "not measured" {
+	if f := ratio(samples(4, 4), nil, gbps.of); f.Missing != "not measured" {
 		t.Errorf("without a second measurement: %+v", f)
 	}
-	if f := alone(samples(0, 0), gbps); f.Missing == "" {
+	if f := alone(samples(0, 0), gbps.of); f.Missing == "" {
 		t.Errorf("of nothing: %+v", f)
 	}
 }
@@ -289,7 +289,8 @@ func TestTables(t *testing.T) {
 	for _, want := range []string{
 		"| `write_1m_crc` | 1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes | 0.712 | 0.650 | 0.900 | 7 " +
 			"| >=0.82 | >=0.88 | missed |",
-		"| `write-64k-vs-tcp` | 12.3 | 1.00 | 100 | 2 |", "missing: no ucx", "| `growth-x`: engine | 0.98 | 1.20 | true |",
+		"| `write-64k-vs-tcp` | bandwidth | `write-64k` | `tcp-64k` | 12.3 | 1.00 | 100 | 2 |",
+		"| `send-rtt-spin-vs-ucx` | round trip | `send-rtt-spin` | `ucx-rtt` | missing: no ucx |", "| `growth-x`: engine | 0.98 | 1.20 | true |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

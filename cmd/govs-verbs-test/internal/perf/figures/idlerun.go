@@ -143,7 +143,7 @@ func (r *runner) idleFigures() map[string]Figure {
 		}
 		return map[string]Figure{"idle_qp_kib": {Missing: why}, "idle_10000_mib": {Missing: why}}
 	}
-	whole := alone(r.idling.memory[r.most()], number)
+	whole := alone(r.idling.memory[r.most()], kibOfEach.of)
 	if whole.Missing != "" && r.idling.err != nil {
 		whole.Missing = r.idling.err.Error()
 	}

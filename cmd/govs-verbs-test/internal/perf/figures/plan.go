@@ -39,7 +39,7 @@ type measure struct {
 type formula struct {
 	id     string
 	of, to string // names of measures; without to the value of the first counts
-	value  value
+	value  quantity
 	needs  string // siw or siw-crc: what there has to be
 }
 
@@ -78,7 +78,7 @@ var formulas = []formula{
 	{id: "stream-rtt-vs-rstream", of: "stream-rtt", to: "exec-rstream-rtt", value: rtt},
 	{id: "stream-http-vs-tcp", of: "http-stream", to: "http-tcp", value: mops},
 	{id: "stream-http-16-vs-tcp", of: "http-stream-16", to: "http-tcp-16", value: mops},
-	{id: "idle-stream-kib", of: "idle-streams", value: number},
+	{id: "idle-stream-kib", of: "idle-streams", value: kibOfEach},
 	{id: "guest-stream-1m-nocrc-vs-rstream", of: "guest-stream-1m-nocrc", to: "rstream-1m",
 		value: gbps, needs: "siw"},
 	{id: "guest-stream-rtt-vs-rstream", of: "guest-stream-rtt", to: "rstream-rtt",

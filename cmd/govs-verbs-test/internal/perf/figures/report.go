@@ -78,17 +78,17 @@ func (r *runner) figure(f formula) Figure {
 	}
 	var fig Figure
 	if f.to == "" {
-		fig = alone(r.samples[f.of], f.value)
+		fig = alone(r.samples[f.of], f.value.of)
 	} else {
-		fig = ratio(r.samples[f.of], r.samples[f.to], f.value)
+		fig = ratio(r.samples[f.of], r.samples[f.to], f.value.of)
 	}
 	if fig.Missing != "" {
 		return fig
 	}
 	fig.Conditions = r.general()
-	fig.Conditions["of"] = r.conditionsOf(f.of, f.value)
+	fig.Conditions["of"] = r.conditionsOf(f.of, f.value.of)
 	if f.to != "" {
-		fig.Conditions["to"] = r.conditionsOf(f.to, f.value)
+		fig.Conditions["to"] = r.conditionsOf(f.to, f.value.of)
 	}
 	return fig
 }
@@ -268,7 +268,8 @@ func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprint(&b, "A figure is the median of the rounds' ratios. It has a goal to reach, and a better one\n"+
 		"to aim for; the last column has the better one that the median meets. Figures of the\n"+
-		"second table have no goals.\n\n")
+		"second table have no goals. Each divides a value of one measurement by that of another\n"+
+		"(`measurements` in JSON describe both), or is that value where there is no other.\n\n")
 	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | meets |\n"+
 		"|---|---|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, g := range rep.Goals {
@@ -284,16 +285,7 @@ func (rep *Report) Markdown(w io.Writer) error {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %d | %s | %s | %s |\n", g.ID, withUnit(g),
 			digits(f.Median), digits(f.Min), digits(f.Max), f.Rounds, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f))
 	}
-	fmt.Fprintf(&b, "\n| beside | median | min | max | rounds |\n|---|--:|--:|--:|--:|\n")
-	for _, f := range formulas {
-		fig, ok := rep.More[f.id]
-		switch {
-		case ok && fig.Missing == "":
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %d |\n", f.id, digits(fig.Median), digits(fig.Min), digits(fig.Max), fig.Rounds)
-		case ok:
-			fmt.Fprintf(&b, "| `%s` | missing: %s | | | |\n", f.id, oneLine(fig.Missing))
-		}
-	}
+	b.WriteString(rep.besideRows())
 	if grown := rep.growthRows(); grown != "" {
 		fmt.Fprintf(&b, "\n| grows with | slope | steepest | linear or better |\n|---|--:|--:|---|\n%s", grown)
 	}
@@ -305,6 +297,33 @@ func (rep *Report) Markdown(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// besideRows are the table of the ratios without goals.
+func (rep *Report) besideRows() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n| beside | value | of | to | median | min | max | rounds |\n|---|---|---|---|--:|--:|--:|--:|\n")
+	for _, f := range formulas {
+		fig, ok := rep.More[f.id]
+		if !ok {
+			continue
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |", f.id, f.value.name, f.of, quoted(f.to))
+		if fig.Missing != "" {
+			fmt.Fprintf(&b, " missing: %s | | | |\n", oneLine(fig.Missing))
+			continue
+		}
+		fmt.Fprintf(&b, " %s | %s | %s | %d |\n", digits(fig.Median), digits(fig.Min), digits(fig.Max), fig.Rounds)
+	}
+	return b.String()
+}
+
+// quoted is the name of a measurement for a table, if there is one.
+func quoted(name string) string {
+	if name == "" {
+		return ""
+	}
+	return "`" + name + "`"
 }
 
 func (rep *Report) growthRows() string {
