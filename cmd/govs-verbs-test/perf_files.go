@@ -3,8 +3,12 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // perfFiles are the flags of commands that write a report to files.
@@ -19,6 +23,22 @@ type perfFiles struct {
 type writtenReport interface {
 	WriteSVGs(dir string) error
 	Markdown(w io.Writer) error
+}
+
+// check finds files that can't be written before there is something to write.
+func (f *perfFiles) check() error {
+	for _, file := range []struct{ option, name string }{{"json", f.JSON}, {"markdown", f.Markdown}} {
+		if file.name == "" {
+			continue
+		}
+		if err := unix.Access(filepath.Dir(file.name), unix.W_OK); err != nil {
+			return fmt.Errorf("--%s %s: its folder can't be written to: %w", file.option, file.name, err)
+		}
+		if info, err := os.Stat(file.name); err == nil && info.IsDir() {
+			return fmt.Errorf("--%s %s: is a folder: give it a file", file.option, file.name)
+		}
+	}
+	return nil
 }
 
 // write writes the files that are asked for.

@@ -133,7 +133,7 @@ func workloadHelp(op load.Op, tcp bool) string {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts." +
 			" --busy-wait 0 is a negative BusyWait of engine.Options."
 	}
-	columns := "BW peak is the most in 10 ms or a little more; GB are 10^9 octets, GiB 2^30."
+	columns := "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; GB are 10^9 octets, GiB 2^30."
 	if op.Latency() {
 		columns = "t_typical is the median, 99% and 99.9% are percentiles."
 	}

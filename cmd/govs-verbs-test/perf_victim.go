@@ -105,7 +105,12 @@ func (c *perfVictimCmd) hostileCPU() int {
 }
 
 // Validate implements kong's check.
-func (c *perfVictimCmd) Validate() error { return c.config().Check() }
+func (c *perfVictimCmd) Validate() error {
+	if err := c.config().Check(); err != nil {
+		return err
+	}
+	return c.check()
+}
 
 // Run measures.
 func (c *perfVictimCmd) Run(ctx context.Context, out *output) error {

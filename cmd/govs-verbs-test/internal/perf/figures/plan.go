@@ -319,8 +319,10 @@ func (c Config) wants(id string) bool {
 	if c.Only == "" {
 		return true
 	}
-	ok, _ := path.Match(c.Only, id) // checked by Check
-	return ok
+	return slices.ContainsFunc(strings.Split(c.Only, ","), func(pattern string) bool {
+		ok, _ := path.Match(pattern, id) // checked by Check
+		return ok
+	})
 }
 
 // lacks returns what a figure needs that is missing.

@@ -266,23 +266,24 @@ func (rep *Report) Adopt(other *Report) {
 // for.
 func (rep *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprint(&b, "A figure is the median of the rounds' ratios. It has a goal to reach, and a better one\n"+
-		"to aim for; the last column has the better one that the median meets. Figures of the\n"+
-		"second table have no goals. Each divides a value of one measurement by that of another\n"+
-		"(`measurements` in JSON describe both), or is that value where there is no other.\n\n")
-	fmt.Fprintf(&b, "| id | figure | median | min | max | rounds | reach | aim | meets |\n"+
-		"|---|---|--:|--:|--:|--:|--:|--:|---|\n")
+	fmt.Fprint(&b, "A figure is the median of the rounds' ratios, of which min and max are shown. It has a\n"+
+		"goal to reach, and a better one to aim for; the last column has the better one that the\n"+
+		"median meets. Medians are those of the two measurements. Figures of the second table have\n"+
+		"no goals: each divides a value of one measurement by that of another (`measurements` in\n"+
+		"JSON describe both), or is that value where there is no other.\n\n")
+	fmt.Fprintf(&b, "| id | figure | medians | ratio | min | max | rounds | reach | aim | meets |\n"+
+		"|---|---|--:|--:|--:|--:|--:|--:|--:|---|\n")
 	for _, g := range rep.Goals {
 		f := rep.Figures[g.ID]
 		if f.Missing == notAsked {
 			continue
 		}
 		if f.Missing != "" {
-			fmt.Fprintf(&b, "| `%s` | %s | | | | | %s | %s | missing: %s |\n", g.ID, g.What,
+			fmt.Fprintf(&b, "| `%s` | %s | | | | | | %s | %s | missing: %s |\n", g.ID, g.What,
 				g.bound(g.Reach), g.bound(g.Aim), oneLine(f.Missing))
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %d | %s | %s | %s |\n", g.ID, withUnit(g),
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %d | %s | %s | %s |\n", g.ID, withUnit(g), medians(f, quantityOf(g.ID)),
 			digits(f.Median), digits(f.Min), digits(f.Max), f.Rounds, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f))
 	}
 	b.WriteString(rep.besideRows())
@@ -302,28 +303,52 @@ func (rep *Report) Markdown(w io.Writer) error {
 // besideRows are the table of the ratios without goals.
 func (rep *Report) besideRows() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n| beside | value | of | to | median | min | max | rounds |\n|---|---|---|---|--:|--:|--:|--:|\n")
 	for _, f := range formulas {
 		fig, ok := rep.More[f.id]
 		if !ok {
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |", f.id, f.value.name, f.of, quoted(f.to))
+		what := "`" + f.of + "`"
+		if f.to != "" {
+			what += " / `" + f.to + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s, %s |", f.id, f.value.name, what)
 		if fig.Missing != "" {
-			fmt.Fprintf(&b, " missing: %s | | | |\n", oneLine(fig.Missing))
+			fmt.Fprintf(&b, " | missing: %s | | | |\n", oneLine(fig.Missing))
 			continue
 		}
-		fmt.Fprintf(&b, " %s | %s | %s | %d |\n", digits(fig.Median), digits(fig.Min), digits(fig.Max), fig.Rounds)
+		fmt.Fprintf(&b, " %s | %s | %s | %s | %d |\n", medians(fig, f.value), digits(fig.Median), digits(fig.Min),
+			digits(fig.Max), fig.Rounds)
 	}
-	return b.String()
-}
-
-// quoted is the name of a measurement for a table, if there is one.
-func quoted(name string) string {
-	if name == "" {
+	if b.Len() == 0 {
 		return ""
 	}
-	return "`" + name + "`"
+	return "\n| beside | what | medians | ratio | min | max | rounds |\n|---|---|--:|--:|--:|--:|--:|\n" + b.String()
+}
+
+// medians are those of the measurements of a figure, which its conditions have, with their unit.
+func medians(f Figure, q quantity) string {
+	var list []string
+	for _, key := range []string{"of", "to"} {
+		c, _ := f.Conditions[key].(map[string]any)
+		if m, ok := c["median"].(float64); ok {
+			list = append(list, digits(m))
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return strings.Join(list, " / ") + " " + q.unit
+}
+
+// quantityOf is what a figure compares, if a formula makes it.
+func quantityOf(id string) (q quantity) {
+	for _, f := range formulas {
+		if f.id == id {
+			q = f.value
+		}
+	}
+	return q
 }
 
 func (rep *Report) growthRows() string {

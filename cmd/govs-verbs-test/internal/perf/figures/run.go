@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/govs-rdma/govs/cmd/govs-verbs-test/internal/perf/load"
@@ -16,7 +18,7 @@ import (
 type Config struct {
 	Rounds int
 	Time   time.Duration // of one measurement
-	Only   string        // path.Match pattern of ids of figures and plots; empty: all
+	Only   string        // path.Match patterns of ids of figures and plots, with commas; empty: all
 
 	ClientCPU, ServerCPU int
 	Procs                int    // GOMAXPROCS of each end
@@ -45,8 +47,13 @@ type KernelDevice struct {
 
 // Check says what is wrong with a Config.
 func (c Config) Check() error {
-	if _, err := path.Match(c.Only, ""); err != nil {
-		return fmt.Errorf("pattern %q: %w", c.Only, err)
+	for pattern := range strings.SplitSeq(c.Only, ",") {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return fmt.Errorf("pattern %q: %w", pattern, err)
+		}
+		if c.Only != "" && !c.measures(pattern) {
+			return fmt.Errorf("no figure or plot has an id like %q", pattern)
+		}
 	}
 	switch {
 	case c.Rounds < 1:
@@ -58,28 +65,23 @@ func (c Config) Check() error {
 	case c.Procs < 1:
 		return fmt.Errorf("GOMAXPROCS %d: has to be at least 1", c.Procs)
 	}
-	if c.Only == "" {
-		return nil
-	}
+	return nil
+}
+
+// measures reports whether a figure or plot has an id that matches.
+func (c Config) measures(pattern string) bool {
+	ids := []string{idleSweep}
 	for _, g := range goals {
-		if c.wants(g.ID) {
-			return nil
-		}
+		ids = append(ids, g.ID)
 	}
 	for _, f := range formulas {
-		if c.wants(f.id) {
-			return nil
-		}
+		ids = append(ids, f.id)
 	}
 	for _, s := range sweeps(c) {
-		if c.wants(s.id) {
-			return nil
-		}
+		ids = append(ids, s.id)
 	}
-	if c.wants(idleSweep) {
-		return nil
-	}
-	return fmt.Errorf("no figure or plot has an id like %q", c.Only)
+	c.Only = pattern
+	return slices.ContainsFunc(ids, c.wants)
 }
 
 // runner is a run.

@@ -16,7 +16,9 @@ func LookEvery(size int) int { return min(max(1<<20/size, 1), 4096) }
 // begin starts a stretch of n messages on each lane, or with a limit of as many
 // as fit into it.
 func (e *end) begin(n uint64, limit time.Duration) {
+	s := &e.spec
 	e.run = stretch{began: time.Now(), limit: limit, hist: e.run.hist}
+	e.run.peak.Least = peakDepths * uint64(s.TxDepth) * uint64(s.QPs) * uint64(s.Size)
 	e.runs++
 	for i := range e.lanes {
 		l := &e.lanes[i]
@@ -184,8 +186,13 @@ func (e *end) lookAtClock(ctx context.Context) error {
 // peakWindow is the least time of which the peak is an average.
 const peakWindow = 10 * time.Millisecond
 
+// peakDepths is of how many times as much as may be outstanding the peak is an average at least:
+// completions that have waited while others were posted are handled all at once.
+const peakDepths = 4
+
 // A Peak finds the fastest stretch of a transfer. Its zero value is an empty transfer.
 type Peak struct {
+	Least  uint64 // octets that a stretch has at least
 	from   time.Duration
 	octets int
 	best   float64
@@ -195,7 +202,7 @@ type Peak struct {
 // transfer's beginning.
 func (p *Peak) Add(now time.Duration, octets int) {
 	p.octets += octets
-	if d := now - p.from; d >= peakWindow {
+	if d := now - p.from; d >= peakWindow && uint64(p.octets) >= p.Least {
 		p.best = max(p.best, float64(p.octets)/d.Seconds())
 		p.from, p.octets = now, 0
 	}

@@ -95,6 +95,17 @@ func TestPeak(t *testing.T) {
 	if got := p.Best(); got < 5.004e10 || got > 5.006e10 {
 		t.Errorf("best %v, want 1.001e9 octets in 20 ms", got)
 	}
+	// Completions that come all at once, after others were posted for long, are no peak.
+	p = Peak{Least: 4e6}
+	p.Add(time.Second, 0)
+	p.Add(1010*time.Millisecond, 1e6)
+	if got := p.Best(); got != 0 {
+		t.Errorf("best %v of less than the least", got)
+	}
+	p.Add(1500*time.Millisecond, 3e6)
+	if got := p.Best(); got < 2.6e6 || got > 2.7e6 {
+		t.Errorf("best %v, want 4e6 octets in 1.5 s", got)
+	}
 }
 
 func TestDataPrivate(t *testing.T) {

@@ -69,7 +69,7 @@ type Spec struct {
 	Warmup   int           `json:",omitempty"` // operations of each QP before those that count; default 16 MiB of them, 4 to 1000; negative: none
 
 	QPs           int  `json:",omitempty"` // connections; default 1, for latency only 1
-	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default 128, for latency 1
+	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default 128, of many QPs fewer (depthOf), for latency 1
 	PostList      int  `json:",omitempty"` // WRs in one post, the last one signalled; default a quarter of TxDepth, at most 64
 	SGEs          int  `json:",omitempty"` // scatter/gather entries of a message, default 1
 	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
@@ -89,6 +89,10 @@ const (
 	MaxOutstanding = 128
 )
 
+// depthOf is how many operations are outstanding on each of n QPs by default. All of them are
+// posted before the clock is read for the first time.
+func depthOf(n int) int { return max(4, min(128, 1024/max(n, 1))) }
+
 // Complete sets defaults, and returns an error about a Spec that is impossible.
 func (s *Spec) Complete() error {
 	lat := s.Op.Latency()
@@ -100,7 +104,7 @@ func (s *Spec) Complete() error {
 	if lat {
 		setDefault(&s.TxDepth, 1)
 	}
-	setDefault(&s.TxDepth, 128)
+	setDefault(&s.TxDepth, max(s.PostList, depthOf(s.QPs)))
 	setDefault(&s.PostList, min(max(s.TxDepth/4, 1), 64))
 	setDefault(&s.Warmup, min(max(16<<20/max(s.Size, 1)/max(s.QPs, 1), 4), 1000))
 	switch {
