@@ -78,10 +78,18 @@ func (l *lanes) Poll() int {
 	if len(l.all) == 1 {
 		return l.all[0].poller.Poll()
 	}
+	return l.untilReady(transport.Poller.Poll)
+}
+
+// Serve is Poll for a goroutine that will not go on with it: no progress goroutine takes it for one
+// that spins.
+func (l *lanes) Serve() int { return l.untilReady(transport.Poller.Serve) }
+
+func (l *lanes) untilReady(look func(transport.Poller) int) int {
 	at := int(l.next.Add(1) % uint32(len(l.all)))
 	for range l.all {
 		if each := l.all[at]; at == 0 || each.streams.Load() > 0 {
-			if n := each.poller.Poll(); n > 0 {
+			if n := look(each.poller); n > 0 {
 				return n
 			}
 		}

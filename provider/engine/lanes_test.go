@@ -3,8 +3,13 @@ package engine
 import (
 	"bytes"
 	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -292,5 +297,53 @@ func (c *carrier) receive(round int) {
 	}
 	if _, err := c.q.PostRecv(c.recv()); err != nil {
 		c.t.Errorf("connection %d, round %d: %v", c.number, round, err)
+	}
+}
+
+// toldNetwork counts what has progress goroutines think that somebody polls, or stops.
+type toldNetwork struct {
+	transport.Network
+	told *atomic.Int64
+}
+
+type toldPoller struct {
+	transport.Poller
+	told *atomic.Int64
+}
+
+func (n toldNetwork) NewPoller() (transport.Poller, error) {
+	p, err := n.Network.NewPoller()
+	return toldPoller{p, n.told}, err
+}
+
+func (p toldPoller) Poll() int  { p.told.Add(1); return p.Poller.Poll() }
+func (p toldPoller) Spin(n int) { p.told.Add(1); p.Poller.Spin(n) }
+func (p toldPoller) Attend()    { p.told.Add(1); p.Poller.Attend() }
+
+// TestStrangersSayNothing: those who connect, and are refused at once, don't keep progress
+// goroutines from leaving the streams to a program that spins.
+func TestStrangersSayNothing(t *testing.T) {
+	told := new(atomic.Int64)
+	tcp := toldNetwork{testkit.Must(tcpNetwork(Options{}))(t), told}
+	b := newCMSide(t, tcp, Options{MaxPendingPerPeer: 1, ProgressGoroutines: 2})
+	addr := b.listen(netip.MustParseAddrPort(tcpAddr)).String()
+	refused := 0
+	for range 20 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			refused++
+			continue
+		}
+		defer c.Close() // the first one stays, until there have been others
+		testkit.OK(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			refused++
+		}
+	}
+	if refused != 19 {
+		t.Errorf("%d of 20 were refused, want all but one", refused)
+	}
+	if n := told.Load(); n > 0 {
+		t.Errorf("progress goroutines were told %d times, by 20 strangers", n)
 	}
 }

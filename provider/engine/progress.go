@@ -123,11 +123,10 @@ func (d *device) stopProgress() {
 // a program's goroutine that polls, would otherwise wait for all of them: the scheduler
 // prefers goroutines that have just been woken to those that have given way.
 //
-// A goroutine that polls only once does not spin, so Attend keeps the progress goroutine
-// from leaving the streams to it.
+// It says nothing to the progress goroutines about who polls: strangers, who connect as often as
+// they like, would otherwise keep them from leaving the streams to a program that spins.
 func (d *device) giveWay() {
-	d.poller.Poll()
-	d.poller.Attend()
+	d.poller.Serve()
 	runtime.Gosched()
 }
 
