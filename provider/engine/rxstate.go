@@ -27,7 +27,7 @@ type rxState struct {
 	handed  uint8  // completions that the look under way has handed over
 	longs   uint8  // long reads of long FPDUs since there were short ones, longsMost at most
 
-	alone    bool // the turn is that of a stream which is not read in turns with others
+	alone    bool // the turn is turnLook or more: the stream is the only one of its CQ
 	kept     bool // this stream counts against rxKept
 	storer   bool // the goroutine that has stored is receiving, and goes on with the next store
 	first    bool // no FPDU was received yet

@@ -127,37 +127,45 @@ func TestLongReads(t *testing.T) {
 // shorter one has so if it ends a long message, or where the stream is read in turns with others,
 // whose reads are short.
 func TestDirectReads(t *testing.T) {
-	repeat := func(n, length int) []int { return slices.Repeat([]int{length}, n) }
+	alike := func(n, length int) [][]int { return [][]int{slices.Repeat([]int{length}, n)} }
 	for name, tc := range map[string]struct {
-		fpdus  []int // octets of payload of each
-		of     int   // streams
-		direct bool
+		messages [][]int // octets of payload of their FPDUs; the socket is empty after each
+		of       int     // streams
+		stores   bool    // there is an object
+		direct   bool
 	}{
-		"long, alone":           {repeat(70, 60000), 1, true},
-		"long, one of two":      {repeat(70, 60000), 2, true},
-		"shorter, alone":        {repeat(350, 12000), 1, false},
-		"shorter, one of two":   {repeat(350, 12000), 2, true},
-		"the shortest, alone":   {repeat(150, directLeast), 1, true},
-		"a little less":         {repeat(150, directLeast-100), 1, false},
-		"as short, one of two":  {repeat(500, directOctets), 2, false},
-		"so short, one of many": {repeat(500, directOctets), 100, false},
-		"ends of long messages": {slices.Repeat([]int{60000, 60000, 12000}, 30), 1, true},
-		"shorter after long":    {slices.Concat(repeat(10, 60000), repeat(350, 12000)), 1, false},
+		"long, alone":               {alike(70, 60000), 1, false, true},
+		"long, one of two":          {alike(70, 60000), 2, false, true},
+		"shorter, alone":            {alike(350, 12000), 1, false, false},
+		"shorter, one of two":       {alike(350, 12000), 2, false, true},
+		"shorter, with an object":   {alike(350, 12000), 1, true, true},
+		"the shortest, alone":       {alike(150, directLeast), 1, false, true},
+		"a little less":             {alike(150, directLeast-100), 1, false, false},
+		"as short, one of two":      {alike(500, directOctets), 2, false, false},
+		"so short, one of many":     {alike(500, directOctets), 100, false, false},
+		"ends of long messages":     {[][]int{slices.Repeat([]int{60000, 60000, 12000}, 30)}, 1, false, true},
+		"long messages, apart":      {slices.Repeat([][]int{{60000, 60000, 12000}}, 30), 1, false, true},
+		"short ends":                {slices.Repeat([][]int{{60000, 60000, 60000, 6000}}, 50), 1, false, false},
+		"shorter after long":        {slices.Concat(alike(10, 60000), alike(350, 12000)), 1, false, false},
+		"shorter after long, apart": {slices.Concat(alike(10, 60000), slices.Repeat([][]int{{12000, 12000, 12000}}, 100)), 1, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			y, in, writes := newSizedReads(t, false)
+			y.dev.stores.Store(tc.stores)
 			s := y.qp.stream.Load()
-			for _, n := range tc.fpdus {
-				in.in = append(in.in, writes(1, n)...)
-			}
-			for len(in.in) > 0 {
-				s.pollRx(y.dev.turnOfLook(tc.of))
+			n := 0
+			for _, fpdus := range tc.messages {
+				for _, octets := range fpdus {
+					in.in = append(in.in, writes(1, octets)...)
+				}
+				for n += len(fpdus); len(in.in) > 0; {
+					s.pollRx(y.dev.turnOfLook(tc.of))
+				}
 			}
 			if err := y.qp.Cause(); err != nil {
 				t.Fatal(err)
 			}
-			n := len(tc.fpdus)
-			if direct := in.reads >= n*9/10; direct != tc.direct {
+			if direct := in.reads >= n*9/10; direct != tc.direct || in.reads > 2*n {
 				t.Errorf("%d reads for %d FPDUs, so that each has one: %t", in.reads, n, direct)
 			}
 		})

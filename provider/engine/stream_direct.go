@@ -16,12 +16,12 @@ const (
 	// is more of the next payload would have to be copied.
 	directAhead = 512
 
-	// directLeast is how long the ULPDU of a direct FPDU is at least where long reads are in
-	// place of it, which bring many shorter ones and a copy of each: a read for each FPDU took
-	// 1.4 times as long with 12 KiB, as long with 32 KiB, and less time with more. Streams
-	// that are read in turns with others have shorter reads, and gain nothing (docs/benchmarks).
-	// One that follows a longer one is direct all the same: it may be the last of a long message,
-	// whose next one should be direct again.
+	// directLeast is how long the ULPDU of a direct FPDU is at least on a stream that is alone,
+	// whose reads may bring many shorter ones, and a copy of each: a read for each FPDU took
+	// 1.4 times as long with 12 KiB, as long with 32 KiB, and less time with more. Streams of
+	// the same CQ have shorter reads, and gain nothing (docs/benchmarks). One that follows a
+	// longer direct one is direct all the same: it may be the last of a long message, and the
+	// next message is long, too.
 	directLeast = 28 << 10
 )
 
@@ -31,6 +31,7 @@ const (
 type directFPDU struct {
 	active bool
 	recent bool // the FPDU before was direct: expect another
+	long   bool // the last direct FPDU was not short: the end of its message may be
 	crc    uint32
 	*directSegment
 }
@@ -68,7 +69,7 @@ func (s *stream) tryDirect(buf []byte) {
 	}
 	payload := ulpdu[n:]
 	short := r.alone && length < directLeast
-	if length-n-len(payload) < directOctets || short && !r.direct.recent {
+	if length-n-len(payload) < directOctets || short && !r.direct.long {
 		r.direct.recent = false
 		return
 	}
@@ -98,7 +99,7 @@ func (s *stream) tryDirect(buf []byte) {
 		d.directSegment = new(directSegment)
 	}
 	*d.directSegment = directSegment{a: a, h: h, length: length, done: len(payload)}
-	d.active, d.recent = true, !short
+	d.active, d.recent, d.long = true, true, !short
 	if s.params.CRC {
 		d.crc = mpa.CRC(0, buf)
 	}
