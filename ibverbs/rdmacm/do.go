@@ -68,7 +68,10 @@ func (c *Conn) Read(ctx context.Context, dst ibverbs.SGE, src ibverbs.RemoteRegi
 }
 
 // Send sends msg to a receive of the peer. That it is complete says that msg may be used again, and
-// not that the peer has received it. See [Conn.Do].
+// not that the peer has received it. On iWARP a Send for which the peer has no receive ends the
+// connection, so how many may be under way is for the two programs to agree on. Each call waits for
+// its own completion: many short messages go faster with QP.PostSend and many outstanding. See
+// [Conn.Do].
 func (c *Conn) Send(ctx context.Context, msg ibverbs.SGE) error {
 	return c.one(ctx, "Conn.Send", ibverbs.WRSend, msg, nil)
 }

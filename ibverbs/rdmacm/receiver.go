@@ -59,6 +59,9 @@ type Message struct {
 // post receives. It is for [ConnConfig.Prepare], so that receives are posted before the peer can
 // send. Conn.Close closes the Receiver, also if Dial or Accept fails.
 //
+// n is at most Cap.MaxRecvWR of the [ConnConfig], which is [DefaultRecvWR] unless it is given. It
+// is also how many messages the peer may have under way: on iWARP one more ends the connection.
+//
 // It needs a RecvCQ that the Conn has made: one of the configuration is EINVAL. A second Receiver
 // of the same Conn is EBUSY. For a Conn with an SRQ, use [NewSRQReceiver]; here that is EINVAL.
 func NewReceiver(c *Conn, n, size int) (*Receiver, error) {

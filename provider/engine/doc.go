@@ -17,9 +17,10 @@
 // device has goroutines of its own, parked in the runtime's netpoller, for
 // the rest: applications that wait for a completion event instead of polling,
 // sockets that were full, and peers whose Writes and Reads the application
-// takes no part in. There are as many as GOMAXPROCS, or [Options].ProgressGoroutines, and each
-// connection is served by one of them until it ends. Nothing is allocated from post to
-// completion, and a connection on which nothing is in flight holds no buffer and no goroutine.
+// takes no part in. There are as many as GOMAXPROCS, but at most 16 and one where the network is
+// not TCP, or [Options].ProgressGoroutines, and each connection is served by one of them until it
+// ends. Nothing is allocated from post to completion, and a connection on which nothing is in
+// flight holds no buffer and no goroutine.
 //
 // # Memory
 //

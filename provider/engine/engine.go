@@ -169,8 +169,10 @@ type Options struct {
 	// with it. Each has four descriptors. 1 to 256; default GOMAXPROCS, but at most 16 and at most
 	// a 32nd of RLIMIT_NOFILE, or 1 if Network is given. More than one move more data where CPUs
 	// would be idle otherwise, and many connections share them. Where one keeps the CPUs busy that
-	// it can get, a second adds nothing and costs some percent (docs/benchmarks, "Many
-	// connections"): then 1 is better.
+	// it can get, a second adds nothing and costs up to a twelfth (docs/benchmarks, "Many
+	// connections"): then 1 is better. That was so on a machine with two CPUs and both ends of
+	// the connections. Leave the default where there are more CPUs than goroutines of the program
+	// keep busy.
 	ProgressGoroutines int
 
 	// StartupTimeout bounds connecting and the MPA start-up as a whole, on
@@ -258,8 +260,8 @@ type Options struct {
 
 	// TCP adjusts the sockets: congestion control, buffers, segments, keepalive (on by default),
 	// user timeout, DSCP, interface. Open fails, and names the option, where the system can't.
-	// The engine has defaults of its own for LocalReceiveBuffer and MaxSegment, which are
-	// described there. It is for the default Network, and EINVAL with another.
+	// The engine has defaults of its own for LocalReceiveBuffer, LocalSendBuffer and MaxSegment,
+	// which are described there. It is for the default Network, and EINVAL with another.
 	TCP transport.TCPOptions
 
 	// Logger gets what a person may want to know: start-ups that failed, Terminates sent and
