@@ -45,7 +45,7 @@ type perfFlags struct {
 	Addr     string  `arg:"" optional:"" name:"addr:port" help:"The server: an IP address or a name, and a port."`
 	Listen   string  `help:"Be the server at this address, until the client ends. Port 0: any free port, which is printed." placeholder:"ADDR:PORT"`
 	Serve    int     `default:"1" help:"Server: serve this many clients, one after another; 0: until interrupted. Default 1." placeholder:"N"`
-	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536, of the workloads for latency 64." placeholder:"N"`
+	Size     int     `short:"s" default:"65536" help:"Octets of a message. Default 65536; latency: 64." placeholder:"N"`
 	All      bool    `short:"a" help:"All sizes from 2 to 2^23, instead of --size."`
 	Iters    int     `short:"n" help:"Messages on each QP. Default 5000 for bandwidth, 1000 for latency." placeholder:"N"`
 	Duration seconds `short:"D" help:"Instead of --iters: 10s, 500ms, or whole seconds." placeholder:"TIME"`
@@ -86,9 +86,9 @@ type perfRDMACmd struct {
 	perfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
-	Placement     string        `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). It matters at the end that receives payload: at the server for Writes and Sends, at the client for Reads. Default strict." placeholder:"HOW"`
-	BusyWait      time.Duration `default:"250us" help:"Engine with --poll block: how long to poll for a completion before sleeping, if recent waits were that short; 0: sleep at once. It is of this end only. Default 250us." placeholder:"TIME"`
-	TxDepth       int           `short:"t" help:"Bandwidth: work requests outstanding on a QP. Default: 128, or where there are more than 8 QPs 1024 in all, but at least 4 on each." placeholder:"N"`
+	Placement     string        `enum:"strict,fast" default:"strict" help:"When the engine verifies an FPDU's CRC: strict, before it places the payload (PlaceVerified of engine.Options); fast, while it does (PlaceStreaming). Default strict." placeholder:"HOW"`
+	BusyWait      time.Duration `default:"250us" help:"Engine with --poll block: how long to poll for a completion before sleeping, if recent waits were that short; 0: sleep at once. Default 250us." placeholder:"TIME"`
+	TxDepth       int           `short:"t" help:"Outstanding on a QP. Default 128; of many QPs fewer." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
 	Inline        int           `short:"I" help:"Post messages of up to N octets inline. Default 0." placeholder:"N"`
 	SGE           int           `default:"1" help:"Scatter/gather entries of a message. Default 1." placeholder:"N"`

@@ -23,7 +23,7 @@ import (
 type perfAllCmd struct {
 	Rounds    int     `short:"r" default:"7" help:"Measure everything N times. Default 7." placeholder:"N"`
 	TimePer   seconds `short:"D" default:"300ms" help:"How long each measurement takes. Default 300ms." placeholder:"TIME"`
-	Only      string  `help:"Only figures and plots with ids that match, such as 'write_*' or growth-qps; several with commas between them." placeholder:"GLOB,..."`
+	Only      string  `help:"Only figures and plots with ids like 'write_*' or growth-qps." placeholder:"GLOB,..."`
 	Provider  string  `enum:"auto,engine,both" default:"auto" help:"What to measure: engine; both: engine and siw; auto: both if there is a usable siw device. Default auto." placeholder:"PROVIDER"`
 	Siw       string  `enum:"default,crc,p2p" default:"default" env:"VM_SIW" help:"Which build of siw this machine has: default has CRC off, crc requires it, p2p asks for peer-to-peer mode. Default: as ci/vm/run says." placeholder:"VARIANT"`
 	Cong      string  `default:"cubic" help:"TCP congestion control of all that is measured; system: the system's default. Default cubic." placeholder:"NAME"`
@@ -49,7 +49,8 @@ Two values belong to a figure, its goals: REACH, the one to reach, and AIM, a be
 		`The file of --markdown says what each figure compares, and has further ratios, which have no goals. ` +
 		`docs/benchmarks in the source has the files of one run, and says how to read them.
 
-It runs in a network namespace of its own where the system lets it (as root, or where user namespaces are allowed).`
+It runs in a network namespace of its own where the system lets it (as root, or where user namespaces are allowed). ` +
+		"--only takes several patterns with commas between them."
 }
 
 // Validate implements kong's check.

@@ -134,20 +134,21 @@ func TestDirectReads(t *testing.T) {
 		stores   bool    // there is an object
 		direct   bool
 	}{
-		"long, alone":               {alike(70, 60000), 1, false, true},
-		"long, one of two":          {alike(70, 60000), 2, false, true},
-		"shorter, alone":            {alike(350, 12000), 1, false, false},
-		"shorter, one of two":       {alike(350, 12000), 2, false, true},
-		"shorter, with an object":   {alike(350, 12000), 1, true, true},
-		"the shortest, alone":       {alike(150, directLeast), 1, false, true},
-		"a little less":             {alike(150, directLeast-100), 1, false, false},
-		"as short, one of two":      {alike(500, directOctets), 2, false, false},
-		"so short, one of many":     {alike(500, directOctets), 100, false, false},
-		"ends of long messages":     {[][]int{slices.Repeat([]int{60000, 60000, 12000}, 30)}, 1, false, true},
-		"long messages, apart":      {slices.Repeat([][]int{{60000, 60000, 12000}}, 30), 1, false, true},
-		"short ends":                {slices.Repeat([][]int{{60000, 60000, 60000, 6000}}, 50), 1, false, false},
-		"shorter after long":        {slices.Concat(alike(10, 60000), alike(350, 12000)), 1, false, false},
-		"shorter after long, apart": {slices.Concat(alike(10, 60000), slices.Repeat([][]int{{12000, 12000, 12000}}, 100)), 1, false, false},
+		"long, alone":             {alike(70, 60000), 1, false, true},
+		"long, one of two":        {alike(70, 60000), 2, false, true},
+		"shorter, alone":          {alike(350, 12000), 1, false, false},
+		"shorter, one of two":     {alike(350, 12000), 2, false, true},
+		"shorter, with an object": {alike(350, 12000), 1, true, true},
+		"the shortest, alone":     {alike(150, directLeast), 1, false, true},
+		"a little less":           {alike(150, directLeast-100), 1, false, false},
+		"as short, one of two":    {alike(500, directOctets), 2, false, false},
+		"so short, one of many":   {alike(500, directOctets), 100, false, false},
+		"ends of long messages":   {[][]int{slices.Repeat([]int{60000, 60000, 12000}, 30)}, 1, false, true},
+		"long messages, apart":    {slices.Repeat([][]int{{60000, 60000, 12000}}, 30), 1, false, true},
+		"short ends":              {slices.Repeat([][]int{{60000, 60000, 60000, 6000}}, 50), 1, false, false},
+		"shorter after long":      {slices.Concat(alike(10, 60000), alike(350, 12000)), 1, false, false},
+		"shorter after long, apart": {slices.Concat(alike(10, 60000),
+			slices.Repeat([][]int{{12000, 12000, 12000}}, 100)), 1, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			y, in, writes := newSizedReads(t, false)

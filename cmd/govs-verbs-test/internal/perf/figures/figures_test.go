@@ -276,8 +276,13 @@ func TestTables(t *testing.T) {
 		return map[string]any{"of": map[string]any{"median": median}, "to": map[string]any{"median": 10.0}}
 	}
 	rep := &Report{
-		Goals: Goals(), Figures: map[string]Figure{"write_1m_crc": {Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7, Conditions: of(7.1)}},
-		More:   map[string]Figure{"write-64k-vs-tcp": {Median: 12.345, Min: 1, Max: 100, Rounds: 2, Conditions: of(123)}, "send-rtt-spin-vs-ucx": {Missing: "no\nucx"}},
+		Goals: Goals(), Figures: map[string]Figure{
+			"write_1m_crc": {Median: 0.7123, Min: 0.65, Max: 0.9, Rounds: 7, Conditions: of(7.1)},
+		},
+		More: map[string]Figure{
+			"write-64k-vs-tcp":     {Median: 12.345, Min: 1, Max: 100, Rounds: 2, Conditions: of(123)},
+			"send-rtt-spin-vs-ucx": {Missing: "no\nucx"},
+		},
 		Curves: []Curve{{ID: "growth-x", Series: []Series{{Name: "engine", Growth: &Growth{Slope: 0.98, Steepest: 1.2, Linear: true}}}}},
 	}
 	rep.Curves = append(rep.Curves, Curve{ID: "bandwidth"})
@@ -290,10 +295,12 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| `write_1m_crc` | 1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes | 7.10 / 10.0 GB/s | 0.712 | 0.650 | 0.900 | 7 " +
+		"| `write_1m_crc` | 1 MiB RDMA Write, spinning / raw Go TCP spinning, 1 MiB writes " +
+			"| 7.10 / 10.0 GB/s | 0.712 | 0.650 | 0.900 | 7 " +
 			"| >=0.82 | >=0.88 | missed |",
 		"| `write-64k-vs-tcp` | bandwidth, `write-64k` / `tcp-64k` | 123 / 10.0 GB/s | 12.3 | 1.00 | 100 | 2 |",
-		"| `send-rtt-spin-vs-ucx` | round trip, `send-rtt-spin` / `ucx-rtt` | | missing: no ucx |", "| `growth-x`: engine | 0.98 | 1.20 | true |",
+		"| `send-rtt-spin-vs-ucx` | round trip, `send-rtt-spin` / `ucx-rtt` | | missing: no ucx |",
+		"| `growth-x`: engine | 0.98 | 1.20 | true |",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

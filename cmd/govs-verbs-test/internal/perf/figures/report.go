@@ -283,8 +283,9 @@ func (rep *Report) Markdown(w io.Writer) error {
 				g.bound(g.Reach), g.bound(g.Aim), oneLine(f.Missing))
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %d | %s | %s | %s |\n", g.ID, withUnit(g), medians(f, quantityOf(g.ID)),
-			digits(f.Median), digits(f.Min), digits(f.Max), f.Rounds, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f))
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %d | %s | %s | %s |\n",
+			g.ID, withUnit(g), medians(f, quantityOf(g.ID)), digits(f.Median),
+			digits(f.Min), digits(f.Max), f.Rounds, g.bound(g.Reach), g.bound(g.Aim), g.Standing(f))
 	}
 	b.WriteString(rep.besideRows())
 	if grown := rep.growthRows(); grown != "" {

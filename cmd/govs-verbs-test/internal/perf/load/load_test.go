@@ -291,9 +291,11 @@ func TestRunEndsWithContext(t *testing.T) {
 
 // TestDefaultDepth: many QPs have fewer operations outstanding on each.
 func TestDefaultDepth(t *testing.T) {
-	for _, tc := range []struct{ qps, list, depth int }{{1, 0, 128}, {8, 0, 128}, {64, 0, 16}, {1000, 0, 4}, {1000, 16, 16}} {
+	for _, tc := range []struct{ qps, list, depth, lists int }{
+		{1, 0, 128, 32}, {8, 0, 128, 32}, {64, 0, 16, 4}, {1000, 0, 4, 1}, {1000, 16, 16, 16},
+	} {
 		s := Spec{Op: WriteBW, Size: 1, Iters: 1, QPs: tc.qps, PostList: tc.list}
-		if err := s.Complete(); err != nil || s.TxDepth != tc.depth || tc.list == 0 && s.PostList != max(tc.depth/4, 1) {
+		if err := s.Complete(); err != nil || s.TxDepth != tc.depth || s.PostList != tc.lists {
 			t.Errorf("%+v: %d outstanding in lists of %d, %v", tc, s.TxDepth, s.PostList, err)
 		}
 	}

@@ -69,7 +69,7 @@ type Spec struct {
 	Warmup   int           `json:",omitempty"` // operations of each QP before those that count; default 16 MiB of them, 4 to 1000; negative: none
 
 	QPs           int  `json:",omitempty"` // connections; default 1, for latency only 1
-	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default 128, of many QPs fewer (depthOf), for latency 1
+	TxDepth       int  `json:",omitempty"` // operations outstanding on a QP; default depthOf, for latency 1
 	PostList      int  `json:",omitempty"` // WRs in one post, the last one signalled; default a quarter of TxDepth, at most 64
 	SGEs          int  `json:",omitempty"` // scatter/gather entries of a message, default 1
 	MRs           int  `json:",omitempty"` // regions that the messages of an end go through in turn, default 1
