@@ -132,11 +132,14 @@ func workloadHelp(op load.Op, tcp bool) string {
 	} else {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts." +
 			" --busy-wait 0 is a negative BusyWait of engine.Options." +
-			" --placement matters where payload arrives: at the server for Writes and Sends, at the client for Reads." +
-			" Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, but at least 4 on each."
+			" --placement matters where payload arrives: at the server for Writes and Sends, at the client for Reads."
 	}
 	columns := "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " +
 		"GB are 10^9 octets, GiB 2^30."
+	if !tcp {
+		columns += " Without --tx-depth, more than 8 QPs have 1024 work requests outstanding in all, " +
+			"but at least 4 on each."
+	}
 	if op.Latency() {
 		columns = "t_typical is the median, 99% and 99.9% are percentiles."
 	}
