@@ -1,0 +1,168 @@
+//go:build linux
+
+package engine_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/govs-rdma/govs/ci/testkit"
+	"github.com/govs-rdma/govs/ibverbs"
+	"github.com/govs-rdma/govs/ibverbs/rdmacm"
+	"github.com/govs-rdma/govs/provider/conformance/rawpeer"
+	"github.com/govs-rdma/govs/provider/iwarp/ddp"
+	"github.com/govs-rdma/govs/provider/iwarp/mpa"
+	"github.com/govs-rdma/govs/provider/kernel"
+)
+
+const (
+	sendsWrites = 32       // of a connection
+	sendsSize   = 16 << 10 // of a Write, which is several FPDUs
+	sendsTime   = 15 * time.Second
+)
+
+// sentBySiw counts the FPDUs that siw sent.
+type sentBySiw struct {
+	fpdus, wrong int
+}
+
+// siwSends has siw send Writes to plain TCP sockets, and checks each CRC. While TCP's send buffer
+// is too small for what is posted, siw may send from two threads at a time, and a CRC may cover
+// the payload twice (kernel-notes/siw-two-senders.md). Whether that happens is up to the guest's
+// scheduler: once in about ten seconds. Nothing else may be wrong.
+func siwSends(t *testing.T) {
+	vctx := testkit.Must(ibverbs.Open(kernel.New(), "siw0"))(t)
+	defer vctx.Close()
+	l := testkit.Must(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("198.51.100.1:0"), nil))(t)
+	defer l.Close()
+	dial, results := make(chan struct{}), make(chan error)
+	var sum sentBySiw
+	go takeWrites(l.Addr(), dial, results, &sum)
+	defer close(dial)
+	conns := 0
+	for begin := time.Now(); sum.wrong == 0 && time.Since(begin) < sendsTime; conns++ {
+		dial <- struct{}{}
+		sendWrites(t, l)
+		if err := <-results; err != nil {
+			t.Fatalf("connection %d: %v", conns, err)
+		}
+	}
+	if sum.fpdus < conns*sendsWrites {
+		t.Errorf("%d FPDUs of %d connections with %d Writes each", sum.fpdus, conns, sendsWrites)
+	}
+	t.Logf("%d connections, %d FPDUs, %d with a CRC over the payload twice", conns, sum.fpdus, sum.wrong)
+}
+
+// sendWrites accepts a connection and posts Writes, one after the other. The last one is empty.
+func sendWrites(t *testing.T, l *rdmacm.Listener) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req := testkit.Must(l.Accept(ctx))(t)
+	c := testkit.Must(req.Accept(ctx, &rdmacm.ConnConfig{
+		Cap: ibverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+	defer c.Close()
+	mr := testkit.Must(c.PD().AllocMR(sendsSize, ibverbs.AccessLocalWrite))(t)
+	defer mr.Close()
+	for i := range sendsWrites + 1 {
+		wr := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, RemoteAddr: 1 << 20, RKey: 1}
+		if i < sendsWrites {
+			wr.SGList = []ibverbs.SGE{{Addr: mr.Addr(), Length: sendsSize, LKey: mr.LKey()}}
+		}
+		if err := c.QP().PostSend(wr); err != nil {
+			t.Fatal(err)
+		}
+		completion(ctx, t, c, c.SendCQ())
+	}
+	if err := c.Disconnect(); err != nil {
+		t.Error(err)
+	}
+}
+
+// takeWrites connects once for each value of dial, takes what comes, and adds it to sum. It runs
+// in the peer's network namespace.
+func takeWrites(at netip.AddrPort, dial <-chan struct{}, results chan<- error, sum *sentBySiw) {
+	runtime.LockOSThread() // and never unlocks: the thread ends with the goroutine
+	ns, err := os.Open("/run/netns/far")
+	if err == nil {
+		err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		_ = ns.Close()
+	}
+	for range dial {
+		if err == nil {
+			results <- sum.take(at)
+		} else {
+			results <- err
+		}
+	}
+}
+
+// take is one connection, as initiator.
+func (sum *sentBySiw) take(at netip.AddrPort) error {
+	c, err := net.DialTimeout("tcp", at.String(), 10*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	request, first := rawpeer.Request(true, 1, 1, nil), rawpeer.WriteMessage(0, 0, nil)
+	if _, err := c.Write(request.AppendTo(nil)); err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(c, 256<<10)
+	reply := make([]byte, mpa.FrameHeaderLen)
+	if _, err := io.ReadFull(r, reply); err != nil {
+		return fmt.Errorf("the Reply: %w", err)
+	}
+	if _, err := r.Discard(int(binary.BigEndian.Uint16(reply[len(reply)-2:]))); err != nil {
+		return fmt.Errorf("the Reply: %w", err)
+	}
+	if _, err := c.Write(first.Octets(true)); err != nil {
+		return err
+	}
+	fpdu := make([]byte, mpa.MaxFPDULen)
+	for {
+		switch last, err := sum.next(r, fpdu); {
+		case err != nil:
+			return fmt.Errorf("FPDU %d: %w", sum.fpdus, err)
+		case last:
+			return nil
+		}
+	}
+}
+
+// next takes an FPDU. The last one is empty.
+func (sum *sentBySiw) next(r io.Reader, fpdu []byte) (last bool, err error) {
+	if _, err := io.ReadFull(r, fpdu[:mpa.HeaderLen]); err != nil {
+		return false, err
+	}
+	length, n, _ := mpa.ParseHeader(fpdu)
+	if _, err := io.ReadFull(r, fpdu[mpa.HeaderLen:n]); err != nil {
+		return false, err
+	}
+	_, payload, err := ddp.Parse(fpdu[mpa.HeaderLen:][:length])
+	if err != nil {
+		return false, err
+	}
+	sum.fpdus++
+	crc := mpa.CRC(0, fpdu[:n-mpa.CRCLen])
+	if mpa.CheckCRC(crc, fpdu[n-mpa.CRCLen:n]) != nil {
+		sum.wrong++
+		if mpa.CheckCRC(mpa.CRC(crc, payload), fpdu[n-mpa.CRCLen:n]) != nil {
+			return false, errors.New("the CRC is wrong, and not because it covers the payload twice")
+		}
+	}
+	return len(payload) == 0, nil
+}
