@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"sync"
-
 	"github.com/govs-rdma/govs/provider/iwarp/ddp"
 	"github.com/govs-rdma/govs/provider/iwarp/mpa"
 	"github.com/govs-rdma/govs/provider/iwarp/rdmap"
@@ -116,32 +114,19 @@ func (t *txState) stop(s *stream, e *ending) [][]byte {
 	return out
 }
 
-// batchLimit is up to how many octets go out together. Each write of a long message
-// costs much more than its octets: over loopback 1 MiB at a time is a third faster
-// than 256 KiB without CRC, and takes the sender a tenth less time with, as long as the
-// cache keeps what the CRC has read until the kernel copies it. But what a
-// socket doesn't take has to be copied (see copyPending), so that it must have shown for
-// a while that it takes everything. FPDUs that it doesn't take may have been built for
-// nothing (see undo), so that a socket that was full gets at first little more than it
-// took before that. Payload that is copied before it is sent lowers the limit again (see
-// chunkRoom).
+// batchLimit is up to how many octets go out together. Each write of a long message costs much
+// more than its octets: over loopback 1 MiB at a time is a third faster than 256 KiB without CRC,
+// and a tenth with, whether a core has an L2 cache of 1 or 2 MiB (docs/benchmarks). But what a
+// socket doesn't take has to be copied (see copyPending), so that it must have shown for a while
+// that it takes everything. FPDUs that it doesn't take may have been built for nothing (see undo),
+// so that a socket that was full gets at first little more than it took before that. Payload that
+// is copied before it is sent lowers the limit again (see chunkRoom).
 func (t *txState) batchLimit() uint64 {
 	if t.taken < mssBatches {
 		return uint64(t.apt)
 	}
-	if t.crc {
-		return batchWithCRC()
-	}
 	return batchLong
 }
-
-// batchWithCRC is the longest batch with CRC on this machine.
-var batchWithCRC = sync.OnceValue(func() uint64 { return batchCached(l2Cache()) })
-
-// batchCached is the longest batch with CRC where a core has an L2 cache of that many octets: half
-// of it, because the kernel's copy needs as much room. On a CPU with 2 MiB, batches of 2 MiB were
-// 8 % slower than such of 1 MiB and 512 KiB (docs/benchmarks).
-func batchCached(l2 int) uint64 { return uint64(min(max(l2/2, batchOctets), batchLong)) }
 
 // undo removes from the batch those FPDUs of the message being sent of which the socket
 // has taken nothing. It does nothing on streams with markers, whose positions are settled,
