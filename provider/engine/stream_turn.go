@@ -19,12 +19,12 @@ const (
 	// 1 MiB for instance, goes out at once.
 	turnMost = 5 << 18
 
-	// turnPolled is the turn of what the program has posted on the only QP of the CQ that it
-	// polls: one message of 1 MiB, most often. See sendTurn.
+	// turnPolled is the turn of what the only QP of a CQ sends that the program polls: one message
+	// of 1 MiB, most often. See sendTurn.
 	turnPolled = 1 << 20
 
 	// turnLook is the turn of the only stream that a poller reads directly, on a device with at
-	// most fewQPs: a poller may have one CQ for each of many.
+	// most fewQPs: a program may poll one CQ for each of many.
 	turnLook = 512 << 10
 	fewQPs   = 4
 
@@ -80,14 +80,16 @@ func (d *device) turnOfLook(n int) int {
 //
 // A program that polls for one stream, and has posted more for it than the last turn, gets
 // turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
-// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for never gets it,
-// because a peer must not have the others wait for longer. Nor does a stream without CRC to a peer
-// within the host that lets much wait in its socket: that leaves the caches, and such turns made
-// it slower (docs/benchmarks).
+// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for gets it on a device
+// with at most fewQPs, because a peer must not have many others wait for longer. A stream without
+// CRC to a peer within the host that lets much wait in its socket never gets it: that leaves the
+// caches, and such turns made it slower (docs/benchmarks).
 func (s *stream) sendTurn(turn int) int {
 	t := &s.tx
-	if !s.polled.Load() || !s.polled.Swap(false) || !s.longTurns ||
-		t.task == taskReadResponse || s.inbound.Front() != nil {
+	if !s.polled.Load() || !s.polled.Swap(false) || !s.longTurns {
+		return turn
+	}
+	if (t.task == taskReadResponse || s.inbound.Front() != nil) && s.dev.qps.n.Load() > fewQPs {
 		return turn
 	}
 	return max(turn, turnPolled)
