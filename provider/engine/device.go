@@ -71,8 +71,11 @@ type device struct {
 
 	pds, cqs, mrs, mws, qps, srqs limit
 
-	fatal   atomic.Bool
-	stores  atomic.Bool // there has been an object that can be stored to
+	fatal  atomic.Bool
+	stores atomic.Bool // there has been an object that can be stored to
+
+	directLeast int // directLeastHere
+
 	qpnMu   sched.Mutex[locks.QPNumbers]
 	qpns    map[uint32]*qp // in use; nil for one that is being made
 	nextQPN uint32
@@ -87,7 +90,7 @@ func openDevice(opts Options) (*device, error) {
 		}
 		opts.Network = network
 	}
-	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
+	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp), directLeast: directLeastHere()}
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}

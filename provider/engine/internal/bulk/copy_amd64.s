@@ -9,11 +9,3 @@ TEXT ·copyRep(SB), NOSPLIT|NOFRAME, $0-24
 	MOVQ n+16(FP), CX
 	REP; MOVSB
 	RET
-
-// func vendor() uint32
-TEXT ·vendor(SB), NOSPLIT|NOFRAME, $0-4
-	XORL AX, AX
-	XORL CX, CX
-	CPUID
-	MOVL BX, ret+0(FP)
-	RET
