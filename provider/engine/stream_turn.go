@@ -80,10 +80,10 @@ func (d *device) turnOfLook(n int) int {
 //
 // A program that polls for one stream, and has posted more for it than the last turn, gets
 // turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
-// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for gets it on a device
-// with at most fewQPs, because a peer must not have many others wait for longer. A stream without
-// CRC to a peer within the host that lets much wait in its socket never gets it: that leaves the
-// caches, and such turns made it slower (docs/benchmarks).
+// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for gets it on a
+// device with at most fewQPs, because a peer must not have many others wait for longer. A stream
+// without CRC to a peer within the host that lets much wait in its socket never gets it: that
+// leaves the caches, and such turns made it slower (docs/benchmarks).
 func (s *stream) sendTurn(turn int) int {
 	t := &s.tx
 	if !s.polled.Load() || !s.polled.Swap(false) || !s.longTurns {
