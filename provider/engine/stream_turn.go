@@ -19,8 +19,8 @@ const (
 	// 1 MiB for instance, goes out at once.
 	turnMost = 5 << 18
 
-	// turnPolled is the turn of what the only QP of a CQ sends that the program polls: one message
-	// of 1 MiB, most often. See sendTurn.
+	// turnPolled is the turn of what the program has posted on the only QP of the CQ that it
+	// polls: one message of 1 MiB, most often. See sendTurn.
 	turnPolled = 1 << 20
 
 	// turnLook is the turn of the only stream that a poller reads directly, on a device with at
@@ -80,16 +80,16 @@ func (d *device) turnOfLook(n int) int {
 //
 // A program that polls for one stream, and has posted more for it than the last turn, gets
 // turnPolled once in each of its Polls: over loopback, an octet of long messages takes the sender a
-// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for gets it on a
-// device with at most fewQPs, because a peer must not have many others wait for longer. A stream
-// without CRC to a peer within the host that lets much wait in its socket never gets it: that
-// leaves the caches, and such turns made it slower (docs/benchmarks).
+// tenth less time if 1 MiB goes out with one call. What the peer's Reads ask for gets it only where
+// no other QP of the device has to wait for longer because of that peer, for the sake of fewer
+// Polls: with CRC, a call still has 256 KiB of it. A stream without CRC to a peer within the host
+// that lets much wait in its socket never gets it: that leaves the caches, and such turns made it
+// slower (docs/benchmarks).
 func (s *stream) sendTurn(turn int) int {
-	t := &s.tx
 	if !s.polled.Load() || !s.polled.Swap(false) || !s.longTurns {
 		return turn
 	}
-	if (t.task == taskReadResponse || s.inbound.Front() != nil) && s.dev.qps.n.Load() > fewQPs {
+	if s.inbound.Front() != nil && s.dev.qps.n.Load() > 1 {
 		return turn
 	}
 	return max(turn, turnPolled)
