@@ -39,7 +39,7 @@ type sentBySiw struct {
 }
 
 // siwSends has siw send Writes to plain TCP sockets, and checks each CRC. While TCP's send buffer
-// is too small for what is posted, siw may send from two threads at a time, and a CRC may cover
+// is too small for what is posted, siw may send from two threads at once, and a CRC may cover
 // the payload twice (kernel-notes/siw-two-senders.md). Whether that happens is up to the guest's
 // scheduler: once in about ten seconds. Nothing else may be wrong.
 func siwSends(t *testing.T) {
@@ -47,17 +47,27 @@ func siwSends(t *testing.T) {
 	defer vctx.Close()
 	l := testkit.Must(rdmacm.Listen(t.Context(), vctx, netip.MustParseAddrPort("198.51.100.1:0"), nil))(t)
 	defer l.Close()
-	dial, results := make(chan struct{}), make(chan error)
+	dial, results := make(chan struct{}), make(chan error, 1)
 	var sum sentBySiw
 	go takeWrites(l.Addr(), dial, results, &sum)
 	defer close(dial)
 	conns := 0
 	for begin := time.Now(); sum.wrong == 0 && time.Since(begin) < sendsTime; conns++ {
 		dial <- struct{}{}
-		sendWrites(t, l)
-		if err := <-results; err != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		got := make(chan error, 1)
+		go func() {
+			err := <-results
+			if err != nil {
+				cancel() // the peer has not connected, or is gone
+			}
+			got <- err
+		}()
+		sent := sendWrites(ctx, l)
+		if err := errors.Join(<-got, sent); err != nil {
 			t.Fatalf("connection %d: %v", conns, err)
 		}
+		cancel()
 	}
 	if sum.fpdus < conns*sendsWrites {
 		t.Errorf("%d FPDUs of %d connections with %d Writes each", sum.fpdus, conns, sendsWrites)
@@ -66,15 +76,21 @@ func siwSends(t *testing.T) {
 }
 
 // sendWrites accepts a connection and posts Writes, one after the other. The last one is empty.
-func sendWrites(t *testing.T, l *rdmacm.Listener) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	req := testkit.Must(l.Accept(ctx))(t)
-	c := testkit.Must(req.Accept(ctx, &rdmacm.ConnConfig{
-		Cap: ibverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}))(t)
+func sendWrites(ctx context.Context, l *rdmacm.Listener) error {
+	req, err := l.Accept(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := req.Accept(ctx, &rdmacm.ConnConfig{
+		Cap: ibverbs.QPCap{MaxSendWR: 2, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	if err != nil {
+		return err
+	}
 	defer c.Close()
-	mr := testkit.Must(c.PD().AllocMR(sendsSize, ibverbs.AccessLocalWrite))(t)
+	mr, err := c.PD().AllocMR(sendsSize, ibverbs.AccessLocalWrite)
+	if err != nil {
+		return err
+	}
 	defer mr.Close()
 	for i := range sendsWrites + 1 {
 		wr := ibverbs.SendWR{Opcode: ibverbs.WRRDMAWrite, Flags: ibverbs.SendSignaled, RemoteAddr: 1 << 20, RKey: 1}
@@ -82,13 +98,17 @@ func sendWrites(t *testing.T, l *rdmacm.Listener) {
 			wr.SGList = []ibverbs.SGE{{Addr: mr.Addr(), Length: sendsSize, LKey: mr.LKey()}}
 		}
 		if err := c.QP().PostSend(wr); err != nil {
-			t.Fatal(err)
+			return fmt.Errorf("Write %d: %w", i, err)
 		}
-		completion(ctx, t, c, c.SendCQ())
+		var wc [1]ibverbs.WC
+		if _, err := c.SendCQ().PollWait(ctx, wc[:]); err != nil {
+			return fmt.Errorf("Write %d: %w", i, err)
+		}
+		if err := wc[0].Err(); err != nil {
+			return fmt.Errorf("Write %d: %w", i, err)
+		}
 	}
-	if err := c.Disconnect(); err != nil {
-		t.Error(err)
-	}
+	return c.Disconnect()
 }
 
 // takeWrites connects once for each value of dial, takes what comes, and adds it to sum. It runs

@@ -8,6 +8,7 @@ import (
 
 	"github.com/govs-rdma/govs/ci/testkit"
 	"github.com/govs-rdma/govs/provider"
+	"github.com/govs-rdma/govs/provider/engine/internal/bulk"
 	"github.com/govs-rdma/govs/provider/engine/internal/turns"
 	"github.com/govs-rdma/govs/provider/engine/memnet"
 	"github.com/govs-rdma/govs/provider/engine/transport"
@@ -125,7 +126,7 @@ func TestLongReads(t *testing.T) {
 
 // TestDirectReads: where there is no CRC, a long FPDU has a read of its own, to where it belongs. A
 // shorter one has so if it ends a long message, or where the stream is read in turns with others,
-// whose reads are short. On CPUs of AMD no FPDU of a stream that is alone has.
+// whose reads are short. On AMD CPUs no FPDU of a stream that is alone has.
 func TestDirectReads(t *testing.T) {
 	alike := func(n, length int) [][]int { return [][]int{slices.Repeat([]int{length}, n)} }
 	for name, tc := range map[string]struct {
@@ -177,6 +178,45 @@ func TestDirectReads(t *testing.T) {
 				t.Errorf("%d reads for %d FPDUs, so that each has one: %t", in.reads, n, direct)
 			}
 		})
+	}
+}
+
+// TestDirectReadsByTurns: on AMD CPUs a stream that is read in turns with others for a while goes
+// on without direct FPDUs once it is alone.
+func TestDirectReadsByTurns(t *testing.T) {
+	y, in, writes := newSizedReads(t, false)
+	y.dev.directLeast = directNever
+	s := y.qp.stream.Load()
+	direct := [3]int{} // how often there were such FPDUs when the stream was the only one, one of two
+	for range 4 {
+		for of := 2; of >= 1; of-- {
+			s.rx.direct.directSegment = nil
+			for in.in = append(in.in, writes(5, 60000)...); len(in.in) > 0; {
+				s.pollRx(y.dev.turnOfLook(of))
+			}
+			if s.rx.midFPDU() {
+				t.Fatal("the stream is in the middle of an FPDU")
+			}
+			if s.rx.direct.directSegment != nil {
+				direct[of]++
+			}
+		}
+	}
+	if direct[1] > 0 || direct[2] == 0 {
+		t.Errorf("direct FPDUs in %d of 4 times as one of two, and in %d as the only stream", direct[2], direct[1])
+	}
+	testkit.OK(t, y.qp.Cause())
+}
+
+// TestDirectHere: devices follow the CPU.
+func TestDirectHere(t *testing.T) {
+	want := directLeast
+	if bulk.AMD {
+		want = directNever
+	}
+	s := newSide(t, Options{Network: memnet.New(nil)}, sideOptions{})
+	if got := s.dev.directLeast; got != want {
+		t.Errorf("direct FPDUs from %d octets on, want %d", got, want)
 	}
 }
 

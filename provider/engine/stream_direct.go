@@ -25,9 +25,10 @@ const (
 	// next message is long, too.
 	directLeast = 28 << 10
 
-	// directNever is directLeast on CPUs of AMD. On one of them Writes without CRC of 32 KiB, 64
-	// KiB and 1 MiB had 1.47, 1.00 and 1.20 of the bandwidth without direct FPDUs, because long
-	// reads have the sender free less on the other CPU (docs/benchmarks).
+	// directNever is directLeast on AMD CPUs. On one of them Writes without CRC of 32 KiB, 64 KiB
+	// and 1 MiB had 1.47, 1.00 and 1.20 of the bandwidth without direct FPDUs, probably because
+	// fewer of the sender's packets are freed on the receiver's CPU if its reads are long
+	// (docs/benchmarks).
 	directNever = mpa.MaxFPDULen
 )
 
@@ -83,7 +84,8 @@ func (s *stream) tryDirect(buf []byte) {
 	}
 	payload := ulpdu[n:]
 	short := r.alone && length < s.dev.directLeast
-	if length-n-len(payload) < directOctets || short && !r.direct.long {
+	ends := r.direct.long && s.dev.directLeast != directNever // it may end a long message
+	if length-n-len(payload) < directOctets || short && !ends {
 		r.direct.recent = false
 		return
 	}

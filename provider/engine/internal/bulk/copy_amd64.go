@@ -12,7 +12,7 @@ import (
 // octet in 61 ps with Go's loop takes 54 (docs/benchmarks), probably because the CPU does not read
 // the lines of dst before it writes them, as it has to for a loop of stores. Outside of a
 // connection there is no difference (BenchmarkCopy). The CPU has to say that it is good at it
-// (ERMS). A CPU of AMD says so, too, and is no faster with it.
+// (ERMS). AMD CPUs say so, too, and one of them is no faster with it.
 var rep = cpu.X86.HasERMS && vendor() == intel
 
 func instruction(dst, src []byte) bool {
