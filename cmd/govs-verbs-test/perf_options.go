@@ -132,7 +132,11 @@ func workloadHelp(op load.Op, tcp bool) string {
 	} else {
 		text += "\nWhat is received is compared with what was sent, outside of the time that counts." +
 			" --busy-wait 0 is a negative BusyWait of engine.Options." +
-			" --placement matters where payload arrives: at the server for Writes and Sends, at the client for Reads."
+			" With --poll block an end looks for a completion for --busy-wait before it sleeps, if" +
+			" recent waits were that short. --placement says when the engine verifies an FPDU's CRC:" +
+			" strict, before it places the payload (PlaceVerified of engine.Options); fast, while it" +
+			" does (PlaceStreaming). It matters where payload arrives: at the server for Writes and" +
+			" Sends, at the client for Reads."
 	}
 	columns := "BW peak is the most in 10 ms, and in 4 times as much as may be outstanding; " +
 		"GB are 10^9 octets, GiB 2^30."

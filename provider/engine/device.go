@@ -90,7 +90,8 @@ func openDevice(opts Options) (*device, error) {
 		}
 		opts.Network = network
 	}
-	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp), directLeast: directLeastHere()}
+	d := &device{opts: opts, stags: newSTagTable(), qpns: make(map[uint32]*qp)}
+	d.directLeast = directLeastHere()
 	if err := d.poller.open(opts.Network, opts.ProgressGoroutines); err != nil {
 		return nil, err
 	}
