@@ -86,7 +86,7 @@ type perfRDMACmd struct {
 	perfFlags
 	Provider      string        `enum:"auto,engine,kernel" default:"auto" help:"Provider: engine, kernel, or auto for the kernel where it has a usable device with the address. Default auto." placeholder:"PROVIDER"`
 	CRC           string        `enum:"on,off" default:"on" help:"Engine: ask for CRC. It is off only if both ends turn it off. Default on." placeholder:"on|off"`
-	Placement     string        `enum:"strict,fast" default:"strict" help:"strict or fast. Default strict." placeholder:"HOW"`
+	Placement     string        `enum:"strict,fast" default:"strict" help:"strict (default) or fast." placeholder:"HOW"`
 	BusyWait      time.Duration `default:"250us" help:"Look before sleeping. Default 250us." placeholder:"TIME"`
 	TxDepth       int           `short:"t" help:"Outstanding on a QP. Default 128; of many QPs fewer." placeholder:"N"`
 	PostList      int           `short:"l" help:"Bandwidth: work requests in one post, the last one signalled. Default: a quarter of --tx-depth, at most 64." placeholder:"N"`
